@@ -32,7 +32,8 @@ func testHugeBodies(t *testing.T, r *running) {
 	if _, err := io.CopyN(z, zeros{}, 1<<30); err != nil || z.Close() != nil {
 		t.Fatal(err)
 	}
-	big := []byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"huge"},"data":{"k":"` + strings.Repeat("x", 3<<20) + `"}}`)
+	big := []byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"huge"},"data":{"k":"` +
+		strings.Repeat("x", 3<<20) + `"}}`)
 	const levels = 10_000
 	nested := strings.Repeat(`{"a":`, levels) + "1" + strings.Repeat("}", levels)
 	for _, c := range []struct {
@@ -45,14 +46,23 @@ func testHugeBodies(t *testing.T, r *running) {
 		{"apply of 3 MiB", "PATCH", path + "/huge?fieldManager=m", "application/apply-patch+yaml", big, 413},
 		{"delete options of 3 MiB", "DELETE", path + "/huge", "application/json", big, 413},
 		{"delete options of 3 MiB for a collection", "DELETE", path, "application/json", big, 413},
-		{"more than the engine takes", "POST", path, "application/json", []byte(`{"metadata":{"name":"big"},"data":{"k":"` + strings.Repeat("x", 2<<20) + `"}}`), 422}, // a config map has 1 MiB
-		{"deep YAML", "POST", path, "application/yaml", []byte("data: " + strings.Repeat("[", levels+1) + strings.Repeat("]", levels+1)), 400},
-		{"deep merge patch", "PATCH", path + "/huge", "application/merge-patch+json", []byte(`{"data":` + nested + `}`), 400},
-		{"deep strategic merge patch", "PATCH", path + "/huge", "application/strategic-merge-patch+json", []byte(`{"data":` + nested + `}`), 400},
-		{"deep JSON patch", "PATCH", path + "/huge", "application/json-patch+json", []byte(`[{"op":"add","path":"/data","value":` + nested + `}]`), 400},
-		{"deep apply", "PATCH", path + "/huge?fieldManager=m", "application/apply-patch+yaml", []byte(`{"apiVersion":"v1","kind":"ConfigMap","data":` + nested + `}`), 400},
-		{"deep protobuf", "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", runtime.ContentTypeProtobuf, deepDefinition(t, levels-100), 422},
-		{"deeper protobuf", "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", runtime.ContentTypeProtobuf, deepDefinition(t, 100_000), 400},
+		// a config map has 1 MiB
+		{"more than the engine takes", "POST", path, "application/json",
+			[]byte(`{"metadata":{"name":"big"},"data":{"k":"` + strings.Repeat("x", 2<<20) + `"}}`), 422},
+		{"deep YAML", "POST", path, "application/yaml",
+			[]byte("data: " + strings.Repeat("[", levels+1) + strings.Repeat("]", levels+1)), 400},
+		{"deep merge patch", "PATCH", path + "/huge", "application/merge-patch+json", []byte(`{"data":` + nested + `}`),
+			400},
+		{"deep strategic merge patch", "PATCH", path + "/huge", "application/strategic-merge-patch+json",
+			[]byte(`{"data":` + nested + `}`), 400},
+		{"deep JSON patch", "PATCH", path + "/huge", "application/json-patch+json",
+			[]byte(`[{"op":"add","path":"/data","value":` + nested + `}]`), 400},
+		{"deep apply", "PATCH", path + "/huge?fieldManager=m", "application/apply-patch+yaml",
+			[]byte(`{"apiVersion":"v1","kind":"ConfigMap","data":` + nested + `}`), 400},
+		{"deep protobuf", "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+			runtime.ContentTypeProtobuf, deepDefinition(t, levels-100), 422},
+		{"deeper protobuf", "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+			runtime.ContentTypeProtobuf, deepDefinition(t, 100_000), 400},
 	} {
 		status, text, _ := r.raw(t, c.method, c.path, map[string]string{"Content-Type": c.kind}, c.body)
 		if status != c.status {
@@ -114,7 +124,8 @@ func deepDefinition(t *testing.T, levels int) []byte {
 	version := append(wrap(1, []byte("v1")), wrap(4, wrap(1, schema))...)
 	spec := append(wrap(1, []byte("example.org")), wrap(7, version)...)
 	object := append(wrap(1, wrap(1, []byte("a.example.org"))), wrap(2, spec)...)
-	unknown := append(wrap(1, append(wrap(1, []byte("apiextensions.k8s.io/v1")), wrap(2, []byte("CustomResourceDefinition"))...)), wrap(2, object)...)
+	unknown := append(wrap(1, append(wrap(1, []byte("apiextensions.k8s.io/v1")),
+		wrap(2, []byte("CustomResourceDefinition"))...)), wrap(2, object)...)
 	return append([]byte("k8s\x00"), unknown...)
 }
 
@@ -128,23 +139,32 @@ func testFieldValidation(t *testing.T, r *running) {
 		strict                         int
 	}{
 		{"YAML", "POST", path + "?dryRun=All&", "application/yaml", yamlBody, 400},
-		{"merge patch", "PATCH", path + "/checked?", "application/merge-patch+json", `{"date":{},"data":{},"data":{}}`, 422},
-		{"strategic merge patch", "PATCH", path + "/checked?", "application/strategic-merge-patch+json", `{"date":{},"data":{},"data":{}}`, 422},
+		{"merge patch", "PATCH", path + "/checked?", "application/merge-patch+json", `{"date":{},"data":{},"data":{}}`,
+			422},
+		{"strategic merge patch", "PATCH", path + "/checked?", "application/strategic-merge-patch+json",
+			`{"date":{},"data":{},"data":{}}`, 422},
 	} {
-		for check, want := range map[string]struct{ status, warnings int }{"Strict": {c.strict, 0}, "Warn": {0, 2}, "Ignore": {0, 0}, "": {0, 2}} {
-			status, text, warnings := r.raw(t, c.method, c.path+"fieldValidation="+check, map[string]string{"Content-Type": c.kind}, []byte(c.body))
+		for check, want := range map[string]struct{ status, warnings int }{"Strict": {c.strict, 0}, "Warn": {0, 2},
+			"Ignore": {0, 0}, "": {0, 2}} {
+			status, text, warnings := r.raw(t, c.method, c.path+"fieldValidation="+check,
+				map[string]string{"Content-Type": c.kind}, []byte(c.body))
 			ok := status == want.status || want.status == 0 && status < 300
 			if !ok || len(warnings) != want.warnings {
 				t.Errorf("%s, %q: %d %.200s, warnings %q", c.name, check, status, text, warnings)
 			}
 		}
 	}
-	status, text, _ := r.raw(t, "PATCH", path+"/checked?fieldValidation=Strict", map[string]string{"Content-Type": "application/json-patch+json"}, []byte(`[{"op":"add","path":"/date","value":{}}]`))
-	if status != http.StatusUnprocessableEntity && status != http.StatusBadRequest || !strings.Contains(text, `unknown field \"date\"`) {
+	status, text, _ := r.raw(t, "PATCH", path+"/checked?fieldValidation=Strict",
+		map[string]string{"Content-Type": "application/json-patch+json"},
+		[]byte(`[{"op":"add","path":"/date","value":{}}]`))
+	if status != http.StatusUnprocessableEntity && status != http.StatusBadRequest ||
+		!strings.Contains(text, `unknown field \"date\"`) {
 		t.Errorf("JSON patch: %d %.300s", status, text)
 	}
 	// Upstream answers an apply that it can't read against the schema with 500, and so do we: clients know it.
-	status, text, _ = r.raw(t, "PATCH", path+"/checked?fieldManager=m", map[string]string{"Content-Type": "application/apply-patch+yaml"}, []byte("apiVersion: v1\nkind: ConfigMap\ndate: {}\n"))
+	status, text, _ = r.raw(t, "PATCH", path+"/checked?fieldManager=m",
+		map[string]string{"Content-Type": "application/apply-patch+yaml"},
+		[]byte("apiVersion: v1\nkind: ConfigMap\ndate: {}\n"))
 	if status != http.StatusInternalServerError || !strings.Contains(text, ".date: field not declared in schema") {
 		t.Errorf("apply: %d %.300s", status, text)
 	}
@@ -156,8 +176,11 @@ func testManyManagers(t *testing.T, r *running) {
 	ctx, maps := t.Context(), r.admin(t).CoreV1().ConfigMaps("default")
 	m := config("managed", map[string]string{"a": "1"})
 	for i := range 3000 {
-		m.ManagedFields = append(m.ManagedFields, metav1.ManagedFieldsEntry{Manager: fmt.Sprintf("%s-%d", strings.Repeat("m", 100), i), Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
-			Time: &metav1.Time{Time: metav1.Now().Add(-1)}, FieldsV1: metav1.NewFieldsV1(fmt.Sprintf(`{"f:data":{"f:k%d":{}}}`, i))})
+		m.ManagedFields = append(m.ManagedFields,
+			metav1.ManagedFieldsEntry{Manager: fmt.Sprintf("%s-%d", strings.Repeat("m", 100), i),
+				Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
+				Time:     &metav1.Time{Time: metav1.Now().Add(-1)},
+				FieldsV1: metav1.NewFieldsV1(fmt.Sprintf(`{"f:data":{"f:k%d":{}}}`, i))})
 	}
 	made, err := maps.Create(ctx, m, metav1.CreateOptions{FieldManager: "maker"})
 	if err != nil {
@@ -173,7 +196,8 @@ func testManyManagers(t *testing.T, r *running) {
 		t.Errorf("%d managers are kept", n)
 	}
 	body := []byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"managed"},"data":{"c":"3"}}`)
-	if got, err = maps.Patch(ctx, "managed", types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: "applier"}); err != nil || got.Data["c"] != "3" {
+	if got, err = maps.Patch(ctx, "managed", types.ApplyPatchType, body,
+		metav1.PatchOptions{FieldManager: "applier"}); err != nil || got.Data["c"] != "3" {
 		t.Errorf("apply: %v, %v", got, err)
 	}
 	bad := made.DeepCopy()
@@ -221,7 +245,8 @@ func (r *running) dialStreams(t *testing.T) *streams {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := tls.Dialer{Config: &tls.Config{RootCAs: r.pki.Pool, ServerName: "127.0.0.1", Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2"}}}
+	d := tls.Dialer{Config: &tls.Config{RootCAs: r.pki.Pool, ServerName: "127.0.0.1",
+		Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2"}}}
 	c, err := d.DialContext(t.Context(), "tcp", r.cfg.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -248,7 +273,8 @@ func (s *streams) open(t *testing.T, method, path string, end bool, more ...stri
 			t.Fatal(err)
 		}
 	}
-	if err := s.WriteHeaders(http2.HeadersFrameParam{StreamID: s.next, BlockFragment: s.header.Bytes(), EndHeaders: true, EndStream: end}); err != nil {
+	if err := s.WriteHeaders(http2.HeadersFrameParam{StreamID: s.next, BlockFragment: s.header.Bytes(),
+		EndHeaders: true, EndStream: end}); err != nil {
 		t.Fatal(err)
 	}
 	s.next += 2
@@ -265,11 +291,13 @@ func TestIdleStreams(t *testing.T) {
 		for range 40 {
 			s.open(t, "GET", "/api/v1/configmaps?watch=1", true)
 			s.open(t, "GET", "/api/v1/events?watch=1", true)
-			s.open(t, "POST", "/api/v1/namespaces/default/configmaps", false, "content-type", "application/json", "content-length", "1000")
+			s.open(t, "POST", "/api/v1/namespaces/default/configmaps", false, "content-type", "application/json",
+				"content-length", "1000")
 		}
 	}
 	before := heap()
-	reader, err := r.remote(t, r.pki.Admin.Pair()).CoreV1().ConfigMaps("default").Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=streamed"})
+	reader, err := r.remote(t, r.pki.Admin.Pair()).CoreV1().ConfigMaps("default").Watch(ctx,
+		metav1.ListOptions{FieldSelector: "metadata.name=streamed"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +306,8 @@ func TestIdleStreams(t *testing.T) {
 	go func() {
 		for i := range writes {
 			patch := fmt.Sprintf(`{"data":{"n":"%d","x":%q}}`, i, strings.Repeat("x", 10_000))
-			if _, err := c.CoreV1().ConfigMaps("default").Patch(ctx, "streamed", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+			if _, err := c.CoreV1().ConfigMaps("default").Patch(ctx, "streamed", types.MergePatchType, []byte(patch),
+				metav1.PatchOptions{}); err != nil {
 				t.Error(err)
 				return
 			}
@@ -296,10 +325,12 @@ func TestIdleStreams(t *testing.T) {
 
 // More address than a header may have is refused, less is read.
 func testLongAddresses(t *testing.T, r *running) {
-	for size, want := range map[int]int{2 * maxHeader: http.StatusRequestHeaderFieldsTooLarge, maxHeader / 2: http.StatusOK} {
+	for size, want := range map[int]int{2 * maxHeader: http.StatusRequestHeaderFieldsTooLarge,
+		maxHeader / 2: http.StatusOK} {
 		c := r.dial(t)
 		go func() {
-			_, _ = io.WriteString(c, "GET /api/v1/namespaces/default/configmaps?limit=1&x="+strings.Repeat("y", size)+" HTTP/1.1\r\nHost: h\r\n\r\n")
+			_, _ = io.WriteString(c, "GET /api/v1/namespaces/default/configmaps?limit=1&x="+strings.Repeat("y", size)+
+				" HTTP/1.1\r\nHost: h\r\n\r\n")
 		}()
 		if resp := answer(t, c); resp.StatusCode != want {
 			t.Errorf("%d bytes: %s, want %d", size, resp.Status, want)

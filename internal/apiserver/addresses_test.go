@@ -42,7 +42,8 @@ func TestServiceAddressObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := a.Spec.ParentRef; p.Resource != "services" || p.Namespace != "default" || p.Name != svc.Name || a.Labels[networkingv1.LabelManagedBy] != "ipallocator.k8s.io" {
+	if p := a.Spec.ParentRef; p.Resource != "services" || p.Namespace != "default" || p.Name != svc.Name ||
+		a.Labels[networkingv1.LabelManagedBy] != "ipallocator.k8s.io" {
 		t.Errorf("the record is %v %v", a.Labels, p)
 	}
 	if err := c.CoreV1().Services("default").Delete(ctx, svc.Name, metav1.DeleteOptions{}); err != nil {
@@ -53,11 +54,13 @@ func TestServiceAddressObjects(t *testing.T) {
 	}
 
 	mine := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: "10.96.7.7"},
-		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Group: "example.com", Resource: "gateways", Name: "g"}}}
+		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Group: "example.com",
+			Resource: "gateways", Name: "g"}}}
 	if _, err := addresses.Create(ctx, mine, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := create("taken", "10.96.7.7"); err == nil || !strings.Contains(err.Error(), "provided IP is already allocated") {
+	if _, err := create("taken", "10.96.7.7"); err == nil ||
+		!strings.Contains(err.Error(), "provided IP is already allocated") {
 		t.Errorf("a service with the reserved address: %v", err)
 	}
 	if err := addresses.Delete(ctx, mine.Name, metav1.DeleteOptions{}); err != nil {
@@ -70,12 +73,14 @@ func TestServiceAddressObjects(t *testing.T) {
 		t.Errorf("reserving a service's address: %v", err)
 	}
 
-	generated, err := c.CoreV1().Services("default").Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{GenerateName: "some-"},
-		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
+	generated, err := c.CoreV1().Services("default").Create(ctx,
+		&corev1.Service{ObjectMeta: metav1.ObjectMeta{GenerateName: "some-"},
+			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a, err := addresses.Get(ctx, generated.Spec.ClusterIP, metav1.GetOptions{}); err != nil || a.Spec.ParentRef.Name != generated.Name {
+	if a, err := addresses.Get(ctx, generated.Spec.ClusterIP, metav1.GetOptions{}); err != nil ||
+		a.Spec.ParentRef.Name != generated.Name {
 		t.Errorf("the record of %s is of %v, %v", generated.Name, a.Spec.ParentRef, err)
 	}
 	// A service that is refused keeps nothing.
@@ -88,7 +93,8 @@ func TestServiceAddressObjects(t *testing.T) {
 	}
 
 	// What a crash left is put in order: a record of nobody goes, a missing one comes back.
-	stray := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: "10.96.9.9", Labels: map[string]string{networkingv1.LabelManagedBy: "ipallocator.k8s.io"}}, Spec: mine.Spec}
+	stray := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: "10.96.9.9",
+		Labels: map[string]string{networkingv1.LabelManagedBy: "ipallocator.k8s.io"}}, Spec: mine.Spec}
 	if _, err := addresses.Create(ctx, stray, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -124,8 +130,9 @@ func TestServiceRanges(t *testing.T) {
 			Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
 		return err
 	}
-	more, err := ranges.Create(ctx, &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more", Finalizers: []string{"example.com/keep"}},
-		Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.200.0.0/28"}}}, metav1.CreateOptions{})
+	more, err := ranges.Create(ctx,
+		&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more", Finalizers: []string{"example.com/keep"}},
+			Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.200.0.0/28"}}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,27 +140,32 @@ func TestServiceRanges(t *testing.T) {
 	if err := create("early", "10.200.0.5"); err != nil {
 		t.Error(err)
 	}
-	meta.SetStatusCondition(&more.Status.Conditions, metav1.Condition{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionFalse, Reason: "Test"})
+	meta.SetStatusCondition(&more.Status.Conditions,
+		metav1.Condition{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionFalse, Reason: "Test"})
 	if more, err = ranges.UpdateStatus(ctx, more, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := create("refused", "10.200.0.3"); err == nil || !strings.Contains(err.Error(), "does not match the current range") {
+	if err := create("refused", "10.200.0.3"); err == nil ||
+		!strings.Contains(err.Error(), "does not match the current range") {
 		t.Errorf("of a range that is not ready: %v", err)
 	}
-	meta.SetStatusCondition(&more.Status.Conditions, metav1.Condition{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, Reason: "Test"})
+	meta.SetStatusCondition(&more.Status.Conditions,
+		metav1.Condition{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue, Reason: "Test"})
 	if _, err := ranges.UpdateStatus(ctx, more, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := create("one", "10.200.0.3"); err != nil {
 		t.Error(err)
 	}
-	if err := create("two", "10.200.0.3"); err == nil || !strings.Contains(err.Error(), "provided IP is already allocated") {
+	if err := create("two", "10.200.0.3"); err == nil ||
+		!strings.Contains(err.Error(), "provided IP is already allocated") {
 		t.Errorf("twice the same: %v", err)
 	}
 	if err := ranges.Delete(ctx, "more", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := create("late", "10.200.0.4"); err == nil || !strings.Contains(err.Error(), "does not match the current range") {
+	if err := create("late", "10.200.0.4"); err == nil ||
+		!strings.Contains(err.Error(), "does not match the current range") {
 		t.Errorf("after the range was deleted: %v", err)
 	}
 }
@@ -167,7 +179,8 @@ func TestServiceRaces(t *testing.T) {
 	services := c.CoreV1().Services("default")
 	create := func(name string, spec corev1.ServiceSpec) error {
 		spec.Ports = []corev1.ServicePort{{Port: 80}}
-		_, err := services.Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+		_, err := services.Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec},
+			metav1.CreateOptions{})
 		return err
 	}
 	if err := create("shared", corev1.ServiceSpec{}); err != nil {
@@ -181,8 +194,10 @@ func TestServiceRaces(t *testing.T) {
 				won.Add(1)
 			}
 			for j := range 10 {
-				kind := []corev1.ServiceType{corev1.ServiceTypeNodePort, corev1.ServiceTypeExternalName, corev1.ServiceTypeClusterIP}[(i+j)%3]
-				_, err := services.Patch(t.Context(), "shared", types.MergePatchType, fmt.Appendf(nil, `{"spec":{"type":%q,"externalName":"far.example"}}`, kind), metav1.PatchOptions{})
+				kind := []corev1.ServiceType{corev1.ServiceTypeNodePort, corev1.ServiceTypeExternalName,
+					corev1.ServiceTypeClusterIP}[(i+j)%3]
+				_, err := services.Patch(t.Context(), "shared", types.MergePatchType,
+					fmt.Appendf(nil, `{"spec":{"type":%q,"externalName":"far.example"}}`, kind), metav1.PatchOptions{})
 				if err != nil && !apierrors.IsConflict(err) {
 					t.Errorf("to %s: %v", kind, err)
 				}

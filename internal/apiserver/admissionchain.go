@@ -27,7 +27,8 @@ func (s *Server) chainAdmission(c *genericapiserver.Config, reader carobadmissio
 	if err := webhooks.CheckConfiguration(config.For); err != nil {
 		return err
 	}
-	builtin, err := carobadmission.New(carobadmission.Config{Reader: reader, Authorizer: s.authorizer, Configuration: config})
+	builtin, err := carobadmission.New(carobadmission.Config{Reader: reader, Authorizer: s.authorizer,
+		Configuration: config})
 	if err != nil {
 		return err
 	}
@@ -36,9 +37,11 @@ func (s *Server) chainAdmission(c *genericapiserver.Config, reader carobadmissio
 		return err
 	}
 	s.ext.resolver = &endpoints.Resolver{Reader: reader}
-	s.ext.plugins = webhooks.NewPlugins(webhooks.Config{Client: s.serverClient, Authorizer: s.authorizer, Resolver: s.ext.resolver, Wrapper: credentials, Version: c.EffectiveVersion,
+	s.ext.plugins = webhooks.NewPlugins(webhooks.Config{Client: s.serverClient, Authorizer: s.authorizer,
+		Resolver: s.ext.resolver, Wrapper: credentials, Version: c.EffectiveVersion,
 		Configuration: config.For})
-	c.AdmissionControl = carobadmission.MeasuredStep(reinvoking{admission.NewChainHandler(builtin, s.ext.plugins, carobadmission.Measured("ResourceQuota", quota))})
+	c.AdmissionControl = carobadmission.MeasuredStep(reinvoking{admission.NewChainHandler(builtin, s.ext.plugins,
+		carobadmission.Measured("ResourceQuota", quota))})
 	return nil
 }
 

@@ -14,7 +14,8 @@ import (
 func TestAdvertise(t *testing.T) {
 	s := start(t, t.TempDir())
 	admin := s.admin(t)
-	w, err := admin.DiscoveryV1().EndpointSlices("default").Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=kubernetes"})
+	w, err := admin.DiscoveryV1().EndpointSlices("default").Watch(t.Context(),
+		metav1.ListOptions{FieldSelector: "metadata.name=kubernetes"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +46,8 @@ func TestAdvertise(t *testing.T) {
 	}
 	s.Advertise(netip.MustParseAddr("198.51.100.3"))
 	await("198.51.100.3")
-	ep, err := admin.CoreV1().Endpoints("default").Get(t.Context(), "kubernetes", metav1.GetOptions{}) //nolint:staticcheck // they are kept, too
+	ep, err := admin.CoreV1().Endpoints("default").Get(t.Context(), "kubernetes",
+		metav1.GetOptions{}) //nolint:staticcheck // they are kept, too
 	if err != nil {
 		t.Fatal(err)
 	}

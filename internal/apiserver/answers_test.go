@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// testAnswers holds what test/differential found to be otherwise than upstream: which kinds a PUT makes, which deletions
+// testAnswers holds what test/differential found to be otherwise than upstream: which kinds a PUT makes, which
+// deletions
 // return the object, what counts the generation up, what is said and how often.
 func testAnswers(t *testing.T, r *running) {
 	var warnings []string
@@ -32,7 +33,8 @@ func testAnswers(t *testing.T, r *running) {
 		return code, answer
 	}
 	type object = map[string]any
-	template := object{"metadata": object{"labels": object{"a": "b"}}, "spec": object{"containers": []object{{"name": "a", "image": "b"}}}}
+	template := object{"metadata": object{"labels": object{"a": "b"}},
+		"spec": object{"containers": []object{{"name": "a", "image": "b"}}}}
 	for _, x := range []struct {
 		collection, kind string
 		body             object
@@ -40,12 +42,18 @@ func testAnswers(t *testing.T, r *running) {
 		deleted          string // the kind that a deletion returns
 		again            int    // what a PUT without a resource version gets
 	}{
-		{"/api/v1/namespaces/default/services", "v1 Service", object{"spec": object{"ports": []object{{"port": 80}}}}, http.StatusCreated, "Service", http.StatusOK},
-		{"/api/v1/namespaces/default/serviceaccounts", "v1 ServiceAccount", nil, http.StatusNotFound, "ServiceAccount", http.StatusOK},
-		{"/api/v1/namespaces/default/podtemplates", "v1 PodTemplate", object{"template": template}, http.StatusNotFound, "PodTemplate", http.StatusOK},
-		{"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", "discovery.k8s.io/v1 EndpointSlice", object{"addressType": "IPv4", "endpoints": []object{}}, http.StatusNotFound, "Status", http.StatusOK},
-		{"/apis/coordination.k8s.io/v1/namespaces/default/leases", "coordination.k8s.io/v1 Lease", nil, http.StatusCreated, "Status", http.StatusUnprocessableEntity},
-		{"/apis/node.k8s.io/v1/runtimeclasses", "node.k8s.io/v1 RuntimeClass", object{"handler": "x"}, http.StatusCreated, "Status", http.StatusUnprocessableEntity},
+		{"/api/v1/namespaces/default/services", "v1 Service", object{"spec": object{"ports": []object{{"port": 80}}}},
+			http.StatusCreated, "Service", http.StatusOK},
+		{"/api/v1/namespaces/default/serviceaccounts", "v1 ServiceAccount", nil, http.StatusNotFound, "ServiceAccount",
+			http.StatusOK},
+		{"/api/v1/namespaces/default/podtemplates", "v1 PodTemplate", object{"template": template}, http.StatusNotFound,
+			"PodTemplate", http.StatusOK},
+		{"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", "discovery.k8s.io/v1 EndpointSlice",
+			object{"addressType": "IPv4", "endpoints": []object{}}, http.StatusNotFound, "Status", http.StatusOK},
+		{"/apis/coordination.k8s.io/v1/namespaces/default/leases", "coordination.k8s.io/v1 Lease", nil,
+			http.StatusCreated, "Status", http.StatusUnprocessableEntity},
+		{"/apis/node.k8s.io/v1/runtimeclasses", "node.k8s.io/v1 RuntimeClass", object{"handler": "x"},
+			http.StatusCreated, "Status", http.StatusUnprocessableEntity},
 	} {
 		version, kind, _ := strings.Cut(x.kind, " ")
 		o := object{"apiVersion": version, "kind": kind, "metadata": object{"name": "answers"}}
@@ -74,30 +82,42 @@ func testAnswers(t *testing.T, r *running) {
 		}
 	}
 
-	const daemons, deployments, jobs = "/apis/apps/v1/namespaces/default/daemonsets", "/apis/apps/v1/namespaces/default/deployments", "/apis/batch/v1/namespaces/default/jobs"
+	const daemons, deployments, jobs = "/apis/apps/v1/namespaces/default/daemonsets",
+		"/apis/apps/v1/namespaces/default/deployments", "/apis/batch/v1/namespaces/default/jobs"
 	selected := object{"selector": object{"matchLabels": object{"a": "b"}}, "template": template}
 	generation := func(o object) string { return fmt.Sprint(o["metadata"].(object)["generation"]) }
-	send("POST", deployments, object{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object{"name": "counts"}, "spec": selected})
+	send("POST", deployments, object{"apiVersion": "apps/v1", "kind": "Deployment",
+		"metadata": object{"name": "counts"}, "spec": selected})
 	_, d := send("PATCH", deployments+"/counts", object{"metadata": object{"annotations": object{"a": "b"}}})
 	if generation(d) != "2" {
 		t.Errorf("generation of a deployment with another annotation: %s, want 2", generation(d))
 	}
-	if _, d = send("PATCH", deployments+"/counts", object{"metadata": object{"labels": object{"a": "b"}}}); generation(d) != "2" {
+	if _, d = send("PATCH", deployments+"/counts",
+		object{"metadata": object{"labels": object{"a": "b"}}}); generation(d) != "2" {
 		t.Errorf("generation of a deployment with another label: %s, want 2", generation(d))
 	}
-	send("POST", daemons, object{"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": object{"name": "counts"}, "spec": selected})
-	_, d = send("PATCH", daemons+"/counts", object{"metadata": object{"annotations": nil}, "spec": object{"template": object{"metadata": object{"annotations": object{"x": "y"}}}}})
-	if got := d["metadata"].(object)["annotations"]; fmt.Sprint(got) != "map[deprecated.daemonset.template.generation:2]" {
+	send("POST", daemons, object{"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": object{"name": "counts"},
+		"spec": selected})
+	_, d = send("PATCH", daemons+"/counts",
+		object{"metadata": object{"annotations": nil},
+			"spec": object{"template": object{"metadata": object{"annotations": object{"x": "y"}}}}})
+	if got := d["metadata"].(object)["annotations"]; fmt.Sprint(
+		got) != "map[deprecated.daemonset.template.generation:2]" {
 		t.Errorf("annotations of a daemon set with its second template: %v", got)
 	}
-	send("POST", jobs, object{"apiVersion": "batch/v1", "kind": "Job", "metadata": object{"name": "kept"}, "spec": object{"suspend": true, "template": object{"spec": object{"restartPolicy": "Never", "containers": []object{{"name": "a", "image": "b"}}}}}})
+	send("POST", jobs, object{"apiVersion": "batch/v1", "kind": "Job", "metadata": object{"name": "kept"},
+		"spec": object{"suspend": true,
+			"template": object{"spec": object{"restartPolicy": "Never",
+				"containers": []object{{"name": "a", "image": "b"}}}}}})
 	send("DELETE", jobs+"/kept", object{})
 	if !strings.Contains(strings.Join(warnings, "\n"), "child pods are preserved") {
 		t.Errorf("the deletion of a job without a policy warns of %q", warnings)
 	}
 
-	send("POST", "/api/v1/namespaces/default/configmaps", object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": object{"name": "once"}})
-	_, refused := send("PATCH", "/api/v1/namespaces/default/configmaps/once", object{"metadata": object{"labels": object{"-a": "b"}}})
+	send("POST", "/api/v1/namespaces/default/configmaps",
+		object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": object{"name": "once"}})
+	_, refused := send("PATCH", "/api/v1/namespaces/default/configmaps/once",
+		object{"metadata": object{"labels": object{"-a": "b"}}})
 	if causes, _ := refused["details"].(object)["causes"].([]any); len(causes) != 1 {
 		t.Errorf("one wrong label on an update is said %d times: %v", len(causes), causes)
 	}

@@ -62,5 +62,6 @@ func (l *apiGroupList) list() *metav1.APIGroupList {
 
 // ServeHTTP answers /apis.
 func (l *apiGroupList) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	responsewriters.WriteObjectNegotiated(l.codecs, negotiation.DefaultEndpointRestrictions, schema.GroupVersion{}, w, r, http.StatusOK, l.list(), false)
+	responsewriters.WriteObjectNegotiated(l.codecs, negotiation.DefaultEndpointRestrictions, schema.GroupVersion{}, w,
+		r, http.StatusOK, l.list(), false)
 }

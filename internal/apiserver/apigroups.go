@@ -28,7 +28,8 @@ import (
 // installGroups adds the routes of every group version and its discovery
 // documents. It does what the library's own installer does, except that types
 // for field ownership and the OpenAPI documents are made at build time.
-func (s *Server) installGroups(c *genericapiserver.Config, groups map[schema.GroupVersion]map[string]rest.Storage) error {
+func (s *Server) installGroups(c *genericapiserver.Config,
+	groups map[schema.GroupVersion]map[string]rest.Storage) error {
 	versions := make([]schema.GroupVersion, 0, len(groups))
 	for gv := range groups {
 		versions = append(versions, gv)
@@ -47,12 +48,17 @@ func (s *Server) installGroups(c *genericapiserver.Config, groups map[schema.Gro
 			known, codecs = apiextensionsapiserver.Scheme, crds.Serializer()
 		}
 		v := &genericapi.APIGroupVersion{
-			GroupVersion: gv, Root: genericapiserver.APIGroupPrefix, Storage: groups[gv], AllServedVersionsByResource: served,
-			OptionsExternalVersion: &schema.GroupVersion{Version: "v1"}, ParameterCodec: s.set.ParameterCodec, Serializer: codecs,
-			Creater: growStackCreater{known}, Convertor: known, ConvertabilityChecker: known, UnsafeConvertor: runtime.UnsafeObjectConvertor(known),
-			Defaulter: known, Typer: known, Namer: runtime.Namer(meta.NewAccessor()), TypeConverter: types,
-			EquivalentResourceRegistry: s.generic.EquivalentResourceRegistry, Admit: c.AdmissionControl, Authorizer: s.generic.Authorizer,
-			MinRequestTimeout: time.Duration(c.MinRequestTimeout) * time.Second, MaxRequestBodyBytes: c.MaxRequestBodyBytes,
+			GroupVersion: gv, Root: genericapiserver.APIGroupPrefix, Storage: groups[gv],
+			AllServedVersionsByResource: served,
+			OptionsExternalVersion:      &schema.GroupVersion{Version: "v1"}, ParameterCodec: s.set.ParameterCodec,
+			Serializer: codecs,
+			Creater:    growStackCreater{known}, Convertor: known, ConvertabilityChecker: known,
+			UnsafeConvertor: runtime.UnsafeObjectConvertor(known),
+			Defaulter:       known, Typer: known, Namer: runtime.Namer(meta.NewAccessor()), TypeConverter: types,
+			EquivalentResourceRegistry: s.generic.EquivalentResourceRegistry, Admit: c.AdmissionControl,
+			Authorizer:          s.generic.Authorizer,
+			MinRequestTimeout:   time.Duration(c.MinRequestTimeout) * time.Second,
+			MaxRequestBodyBytes: c.MaxRequestBodyBytes,
 		}
 		if gv.Group == "" {
 			v.Root = genericapiserver.DefaultLegacyAPIPrefix
@@ -61,28 +67,35 @@ func (s *Server) installGroups(c *genericapiserver.Config, groups map[schema.Gro
 		if err != nil {
 			return fmt.Errorf("install API %v: %w", gv, err)
 		}
-		s.discover(c, gv, versions, apidiscoveryv2.APIVersionDiscovery{Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Version: gv.Version, Resources: found})
+		s.discover(c, gv, versions,
+			apidiscoveryv2.APIVersionDiscovery{Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Version: gv.Version,
+				Resources: found})
 	}
 	return openapi.Install(s.generic.Handler.NonGoRestfulMux, s.ext.crds, s.ext.foreign)
 }
 
 // discover publishes a group version; all are the versions of all groups.
-func (s *Server) discover(c *genericapiserver.Config, gv schema.GroupVersion, all []schema.GroupVersion, d apidiscoveryv2.APIVersionDiscovery) {
+func (s *Server) discover(c *genericapiserver.Config, gv schema.GroupVersion, all []schema.GroupVersion,
+	d apidiscoveryv2.APIVersionDiscovery) {
 	container := s.generic.Handler.GoRestfulContainer
 	if gv.Group == "" {
 		s.generic.AggregatedLegacyDiscoveryGroupManager.AddGroupVersion("", d)
-		legacy := discovery.NewLegacyRootAPIHandler(c.DiscoveryAddresses, s.generic.Serializer, genericapiserver.DefaultLegacyAPIPrefix)
-		wrapped := aggregated.WrapAggregatedDiscoveryToHandler(legacy, s.generic.AggregatedLegacyDiscoveryGroupManager, s.generic.AggregatedLegacyDiscoveryGroupManager)
+		legacy := discovery.NewLegacyRootAPIHandler(c.DiscoveryAddresses, s.generic.Serializer,
+			genericapiserver.DefaultLegacyAPIPrefix)
+		wrapped := aggregated.WrapAggregatedDiscoveryToHandler(legacy, s.generic.AggregatedLegacyDiscoveryGroupManager,
+			s.generic.AggregatedLegacyDiscoveryGroupManager)
 		container.Add(wrapped.GenerateWebService(genericapiserver.DefaultLegacyAPIPrefix, metav1.APIVersions{}))
 		return
 	}
 	s.generic.AggregatedDiscoveryGroupManager.AddGroupVersion(gv.Group, d)
 	groupPriority, versionPriority := priority(gv)
-	s.generic.AggregatedDiscoveryGroupManager.SetGroupVersionPriority(metav1.GroupVersion(gv), int(groupPriority), int(versionPriority))
+	s.generic.AggregatedDiscoveryGroupManager.SetGroupVersionPriority(metav1.GroupVersion(gv), int(groupPriority),
+		int(versionPriority))
 	group := metav1.APIGroup{Name: gv.Group}
 	for _, known := range s.set.External.PrioritizedVersionsForGroup(gv.Group) {
 		if slices.Contains(all, known) {
-			group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{GroupVersion: known.String(), Version: known.Version})
+			group.Versions = append(group.Versions,
+				metav1.GroupVersionForDiscovery{GroupVersion: known.String(), Version: known.Version})
 		}
 	}
 	group.PreferredVersion = group.Versions[0]

@@ -24,8 +24,10 @@ func (s *Server) storeAPIService(ctx context.Context, gv schema.GroupVersion) er
 	st := s.stores[apiregistration.GroupResource]
 	ctx = apirequest.WithNamespace(ctx, "")
 	want := &apiregistrationv1.APIService{
-		ObjectMeta: metav1.ObjectMeta{Name: gv.Version + "." + gv.Group, Labels: map[string]string{automanaged: onStart}},
-		Spec:       apiregistrationv1.APIServiceSpec{Group: gv.Group, Version: gv.Version, GroupPriorityMinimum: group, VersionPriority: version},
+		ObjectMeta: metav1.ObjectMeta{Name: gv.Version + "." + gv.Group,
+			Labels: map[string]string{automanaged: onStart}},
+		Spec: apiregistrationv1.APIServiceSpec{Group: gv.Group, Version: gv.Version, GroupPriorityMinimum: group,
+			VersionPriority: version},
 	}
 	o, err := st.Get(ctx, want.Name, &metav1.GetOptions{})
 	if err == nil {
@@ -35,13 +37,15 @@ func (s *Server) storeAPIService(ctx context.Context, gv schema.GroupVersion) er
 		}
 		changed := old.DeepCopy()
 		changed.Spec = want.Spec
-		_, _, err = st.Update(ctx, want.Name, rest.DefaultUpdatedObjectInfo(changed), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+		_, _, err = st.Update(ctx, want.Name, rest.DefaultUpdatedObjectInfo(changed), rest.ValidateAllObjectFunc,
+			rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
 		return err
 	}
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
-	if _, err = st.Create(ctx, want, rest.ValidateAllObjectFunc, &metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
+	if _, err = st.Create(ctx, want, rest.ValidateAllObjectFunc,
+		&metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
 		return nil
 	}
 	return err

@@ -27,7 +27,8 @@ func (s *Server) storeTrust(ctx context.Context) error {
 		}
 		return string(b)
 	}
-	want := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "extension-apiserver-authentication", Namespace: metav1.NamespaceSystem}, Data: map[string]string{
+	want := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "extension-apiserver-authentication",
+		Namespace: metav1.NamespaceSystem}, Data: map[string]string{
 		"client-ca-file":                     string(s.cfg.PKI.CAPEM),
 		"requestheader-client-ca-file":       string(proxy.CAPEM),
 		"requestheader-allowed-names":        list(pki.FrontProxyName),

@@ -39,7 +39,8 @@ func (r *running) dial(t *testing.T) *tls.Conn {
 	if err := raw.(*net.TCPConn).SetReadBuffer(4096); err != nil {
 		t.Fatal(err)
 	}
-	c := tls.Client(raw, &tls.Config{RootCAs: r.pki.Pool, ServerName: "127.0.0.1", Certificates: []tls.Certificate{pair}})
+	c := tls.Client(raw, &tls.Config{RootCAs: r.pki.Pool, ServerName: "127.0.0.1",
+		Certificates: []tls.Certificate{pair}})
 	t.Cleanup(func() { c.Close() })
 	if err := c.HandshakeContext(t.Context()); err != nil {
 		t.Fatal(err)
@@ -79,19 +80,23 @@ func TestWatchesNeverRead(t *testing.T) {
 	r := start(t, t.TempDir())
 	ctx, c := t.Context(), r.admin(t)
 	// A version of before there is a cache of resource quotas: the engine serves the watches from there.
-	first, err := c.CoreV1().ResourceQuotas("default").Create(ctx, &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q"}}, metav1.CreateOptions{})
+	first, err := c.CoreV1().ResourceQuotas("default").Create(ctx,
+		&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.CoreV1().ConfigMaps("default").Create(ctx,
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for range 20 {
-		for _, path := range []string{"/api/v1/configmaps?watch=1", "/api/v1/resourcequotas?watch=1&resourceVersion=" + first.ResourceVersion, "/api/v1/events?watch=1"} {
+		for _, path := range []string{"/api/v1/configmaps?watch=1",
+			"/api/v1/resourcequotas?watch=1&resourceVersion=" + first.ResourceVersion, "/api/v1/events?watch=1"} {
 			send(t, r.dial(t), "GET "+path+" HTTP/1.1\r\nHost: h\r\n\r\n")
 		}
 	}
-	reader, err := r.remote(t, r.pki.Admin.Pair()).CoreV1().ConfigMaps("default").Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=m"})
+	reader, err := r.remote(t, r.pki.Admin.Pair()).CoreV1().ConfigMaps("default").Watch(ctx,
+		metav1.ListOptions{FieldSelector: "metadata.name=m"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +107,8 @@ func TestWatchesNeverRead(t *testing.T) {
 	wg.Go(func() {
 		for i := range writes {
 			patch := fmt.Sprintf(`{"metadata":{"annotations":{"n":"%d","x":%q}}}`, i, strings.Repeat("x", size))
-			if _, err := c.CoreV1().ResourceQuotas("default").Patch(ctx, "q", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+			if _, err := c.CoreV1().ResourceQuotas("default").Patch(ctx, "q", types.MergePatchType, []byte(patch),
+				metav1.PatchOptions{}); err != nil {
 				t.Error(err)
 				return
 			}
@@ -111,7 +117,8 @@ func TestWatchesNeverRead(t *testing.T) {
 	wg.Go(func() {
 		for i := range writes {
 			patch := fmt.Sprintf(`{"data":{"n":"%d","x":%q}}`, i, strings.Repeat("x", size))
-			if _, err := c.CoreV1().ConfigMaps("default").Patch(ctx, "m", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+			if _, err := c.CoreV1().ConfigMaps("default").Patch(ctx, "m", types.MergePatchType, []byte(patch),
+				metav1.PatchOptions{}); err != nil {
 				t.Error(err)
 				return
 			}
@@ -151,7 +158,8 @@ func TestManyWatches(t *testing.T) {
 	var open sync.WaitGroup
 	said := make(chan error, n)
 	for i := range n {
-		w, err := c.CoreV1().ConfigMaps("default").Watch(ctx, metav1.ListOptions{FieldSelector: fmt.Sprintf("metadata.name=m%d", i%10)})
+		w, err := c.CoreV1().ConfigMaps("default").Watch(ctx,
+			metav1.ListOptions{FieldSelector: fmt.Sprintf("metadata.name=m%d", i%10)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -171,7 +179,9 @@ func TestManyWatches(t *testing.T) {
 		t.Errorf("a watch costs %d KB", each>>10)
 	}
 	for i := range 10 {
-		if _, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("m", i)}}, metav1.CreateOptions{}); err != nil {
+		if _, err := c.CoreV1().ConfigMaps("default").Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("m", i)}},
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -199,9 +209,11 @@ func TestSlowClients(t *testing.T) {
 		case 1: // half a header
 			send(t, r.dial(t), "GET /api/v1/namespaces HTTP/1.1\r\nHost: h\r\nX-Slow: ")
 		case 2: // half a body
-			send(t, r.dial(t), "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+			send(t, r.dial(t),
+				"POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
 		case 3: // half a chunk
-			send(t, r.dial(t), "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{")
+			send(t, r.dial(t),
+				"POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{")
 		}
 	}
 	for range 20 {
@@ -211,7 +223,8 @@ func TestSlowClients(t *testing.T) {
 	}
 	// A body that ends early is an error of the client's.
 	short := r.dial(t)
-	send(t, short, "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+	send(t, short,
+		"POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
 	if err := short.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +234,8 @@ func TestSlowClients(t *testing.T) {
 	// More header than anybody needs.
 	big := r.dial(t)
 	go func() {
-		_, _ = io.WriteString(big, "GET /version HTTP/1.1\r\nHost: h\r\nX-Big: "+strings.Repeat("x", 2*maxHeader)+"\r\n\r\n")
+		_, _ = io.WriteString(big, "GET /version HTTP/1.1\r\nHost: h\r\nX-Big: "+strings.Repeat("x", 2*maxHeader)+
+			"\r\n\r\n")
 	}()
 	if resp := answer(t, big); resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
 		t.Errorf("2 MiB of header: %s", resp.Status)

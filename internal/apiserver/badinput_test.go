@@ -17,7 +17,8 @@ import (
 )
 
 // raw sends a request as an administrator and returns status, body and warnings.
-func (r *running) raw(t *testing.T, method, path string, header map[string]string, body []byte) (int, string, []string) {
+func (r *running) raw(t *testing.T, method, path string, header map[string]string, body []byte) (int, string,
+	[]string) {
 	t.Helper()
 	cfg := r.ClientConfig("admin", user.SystemPrivilegedGroup)
 	c, err := restclient.HTTPClientFor(cfg)
@@ -66,29 +67,50 @@ func TestBadInput(t *testing.T) {
 		status             int
 		says               string
 	}{
-		{"too large", "POST", path, nil, object(`,"data":{"k":"` + strings.Repeat("x", 4<<20) + `"}`), http.StatusRequestEntityTooLarge, "limit is"},
+		{"too large", "POST", path, nil, object(`,"data":{"k":"` + strings.Repeat("x", 4<<20) + `"}`),
+			http.StatusRequestEntityTooLarge, "limit is"},
 		{"no JSON", "POST", path, nil, []byte(`{`), http.StatusBadRequest, ""},
 		{"deep", "POST", path, nil, object(`,"x":` + strings.Repeat("[", 200_000)), http.StatusBadRequest, ""},
-		{"deep and closed", "POST", path, nil, object(`,"data":` + strings.Repeat(`{"a":`, 20_000) + "1" + strings.Repeat("}", 20_000)), http.StatusBadRequest, ""},
-		{"another kind", "POST", path, nil, []byte(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"b"}}`), http.StatusBadRequest, "Secret"},
-		{"another namespace", "POST", path, nil, []byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"b","namespace":"other"}}`), http.StatusBadRequest, "does not match the namespace"},
-		{"media type", "POST", path, map[string]string{"Content-Type": "text/html"}, object(""), http.StatusUnsupportedMediaType, "accepted media types include: application/json"},
-		{"accept", "GET", path, map[string]string{"Accept": "text/html"}, nil, http.StatusNotAcceptable, "application/json"},
-		{"patch type", "PATCH", path + "/a", patch("application/json"), []byte(`{}`), http.StatusUnsupportedMediaType, ""},
-		{"unknown fields", "POST", path + "?fieldValidation=Strict", nil, object(`,"date":{}`), http.StatusBadRequest, `unknown field \"date\"`},
-		{"duplicate fields", "POST", path + "?fieldValidation=Strict", nil, object(`,"data":{},"data":{}`), http.StatusBadRequest, `duplicate field \"data\"`},
-		{"field validation", "POST", path + "?fieldValidation=Maybe", nil, object(""), http.StatusUnprocessableEntity, "fieldValidation"},
-		{"many patches", "PATCH", path + "/a", patch("application/json-patch+json"), []byte(`[` + strings.Repeat(`{"op":"test","path":"/kind","value":"ConfigMap"},`, 10_001) + `{"op":"test","path":"/kind","value":"ConfigMap"}]`),
+		{"deep and closed", "POST", path, nil,
+			object(`,"data":` + strings.Repeat(`{"a":`, 20_000) + "1" + strings.Repeat("}", 20_000)),
+			http.StatusBadRequest, ""},
+		{"another kind", "POST", path, nil, []byte(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"b"}}`),
+			http.StatusBadRequest, "Secret"},
+		{"another namespace", "POST", path, nil,
+			[]byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"b","namespace":"other"}}`),
+			http.StatusBadRequest, "does not match the namespace"},
+		{"media type", "POST", path, map[string]string{"Content-Type": "text/html"}, object(""),
+			http.StatusUnsupportedMediaType, "accepted media types include: application/json"},
+		{"accept", "GET", path, map[string]string{"Accept": "text/html"}, nil, http.StatusNotAcceptable,
+			"application/json"},
+		{"patch type", "PATCH", path + "/a", patch("application/json"), []byte(`{}`), http.StatusUnsupportedMediaType,
+			""},
+		{"unknown fields", "POST", path + "?fieldValidation=Strict", nil, object(`,"date":{}`), http.StatusBadRequest,
+			`unknown field \"date\"`},
+		{"duplicate fields", "POST", path + "?fieldValidation=Strict", nil, object(`,"data":{},"data":{}`),
+			http.StatusBadRequest, `duplicate field \"data\"`},
+		{"field validation", "POST", path + "?fieldValidation=Maybe", nil, object(""), http.StatusUnprocessableEntity,
+			"fieldValidation"},
+		{"many patches", "PATCH", path + "/a", patch("application/json-patch+json"),
+			[]byte(`[` + strings.Repeat(`{"op":"test","path":"/kind","value":"ConfigMap"},`, 10_001) +
+				`{"op":"test","path":"/kind","value":"ConfigMap"}]`),
 			http.StatusRequestEntityTooLarge, "operations"},
-		{"copies of copies", "PATCH", path + "/a", patch("application/json-patch+json"), []byte(copies + `]`), http.StatusUnprocessableEntity, ""},
-		{"patch of the status of nothing", "PATCH", path + "/a/status", patch("application/merge-patch+json"), []byte(`{}`), http.StatusNotFound, ""},
-		{"apply without a manager", "PATCH", path + "/a", patch("application/apply-patch+yaml"), object(""), http.StatusUnprocessableEntity, "fieldManager: Required value"},
+		{"copies of copies", "PATCH", path + "/a", patch("application/json-patch+json"), []byte(copies + `]`),
+			http.StatusUnprocessableEntity, ""},
+		{"patch of the status of nothing", "PATCH", path + "/a/status", patch("application/merge-patch+json"),
+			[]byte(`{}`), http.StatusNotFound, ""},
+		{"apply without a manager", "PATCH", path + "/a", patch("application/apply-patch+yaml"), object(""),
+			http.StatusUnprocessableEntity, "fieldManager: Required value"},
 		{"continue", "GET", path + "?limit=1&continue=%00bad", nil, nil, http.StatusBadRequest, "continue"},
 		{"version", "GET", path + "?resourceVersion=abc", nil, nil, http.StatusBadRequest, "resource version"},
-		{"match without version", "GET", path + "?resourceVersionMatch=Exact", nil, nil, http.StatusUnprocessableEntity, "resourceVersionMatch"},
-		{"a version to come", "GET", path + "?resourceVersion=99999999&resourceVersionMatch=Exact", nil, nil, http.StatusGatewayTimeout, "Too large resource version"},
-		{"field selector", "GET", path + "?fieldSelector=data.k%3Dx", nil, nil, http.StatusBadRequest, "is not a known field selector"},
-		{"label selector", "GET", path + "?labelSelector=a%20inn%20(b)", nil, nil, http.StatusBadRequest, "unable to parse requirement"},
+		{"match without version", "GET", path + "?resourceVersionMatch=Exact", nil, nil, http.StatusUnprocessableEntity,
+			"resourceVersionMatch"},
+		{"a version to come", "GET", path + "?resourceVersion=99999999&resourceVersionMatch=Exact", nil, nil,
+			http.StatusGatewayTimeout, "Too large resource version"},
+		{"field selector", "GET", path + "?fieldSelector=data.k%3Dx", nil, nil, http.StatusBadRequest,
+			"is not a known field selector"},
+		{"label selector", "GET", path + "?labelSelector=a%20inn%20(b)", nil, nil, http.StatusBadRequest,
+			"unable to parse requirement"},
 	} {
 		status, text, _ := r.raw(t, c.method, c.path, c.header, c.body)
 		if len(text) > 300 {
@@ -98,17 +120,20 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d with %q", c.name, status, text, c.status, c.says)
 		}
 	}
-	if status, _, warnings := r.raw(t, "PUT", path+"/a?fieldValidation=Warn", nil, object(`,"date":{},"data":{},"data":{}`)); status != http.StatusOK || len(warnings) != 2 {
+	if status, _, warnings := r.raw(t, "PUT", path+"/a?fieldValidation=Warn", nil,
+		object(`,"date":{},"data":{},"data":{}`)); status != http.StatusOK || len(warnings) != 2 {
 		t.Errorf("warn: %d %v, want two warnings", status, warnings)
 	}
-	if status, _, warnings := r.raw(t, "PUT", path+"/a?fieldValidation=Ignore", nil, object(`,"date":{}`)); status != http.StatusOK || len(warnings) != 0 {
+	if status, _, warnings := r.raw(t, "PUT", path+"/a?fieldValidation=Ignore", nil,
+		object(`,"date":{}`)); status != http.StatusOK || len(warnings) != 0 {
 		t.Errorf("ignore: %d %v", status, warnings)
 	}
 	terms := make([]string, 10_000)
 	for i := range terms {
 		terms[i] = fmt.Sprintf("k%d!=v", i)
 	}
-	if status, text, _ := r.raw(t, "GET", path+"?labelSelector="+strings.Join(terms, ","), nil, nil); status != http.StatusOK {
+	if status, text, _ := r.raw(t, "GET", path+"?labelSelector="+strings.Join(terms, ","), nil,
+		nil); status != http.StatusOK {
 		t.Errorf("10,000 terms: %d %.200s", status, text)
 	}
 }
@@ -117,12 +142,15 @@ func TestBadInput(t *testing.T) {
 func TestWriteSemantics(t *testing.T) {
 	r := start(t, t.TempDir())
 	ctx, maps := t.Context(), r.admin(t).CoreV1().ConfigMaps("default")
-	made, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "gen-", Labels: map[string]string{"set": "one"}}, Data: map[string]string{"a": "1"}}, metav1.CreateOptions{})
+	made, err := maps.Create(ctx,
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "gen-", Labels: map[string]string{"set": "one"}},
+			Data: map[string]string{"a": "1"}}, metav1.CreateOptions{})
 	if err != nil || !strings.HasPrefix(made.Name, "gen-") || len(made.Name) != len("gen-")+5 {
 		t.Fatalf("generateName: %v, %v", made, err)
 	}
 	// Preconditions: only the object that was meant is deleted.
-	if err := maps.Delete(ctx, made.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions("other")}); !apierrors.IsConflict(err) {
+	if err := maps.Delete(ctx, made.Name,
+		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions("other")}); !apierrors.IsConflict(err) {
 		t.Errorf("delete of another UID: %v, want a conflict", err)
 	}
 	if err := maps.Delete(ctx, made.Name, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
@@ -142,16 +170,20 @@ func TestWriteSemantics(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range []string{`{"data":{"a":"3"}}`, `{"immutable":false}`, `{"binaryData":{"b":"eA=="}}`} {
-		if _, err := maps.Patch(ctx, made.Name, types.MergePatchType, []byte(p), metav1.PatchOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "immutable") {
+		if _, err := maps.Patch(ctx, made.Name, types.MergePatchType, []byte(p),
+			metav1.PatchOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "immutable") {
 			t.Errorf("%s: %v, want that it is immutable", p, err)
 		}
 	}
-	if _, err := maps.Patch(ctx, made.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"more":"yes"}}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := maps.Patch(ctx, made.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"more":"yes"}}}`),
+		metav1.PatchOptions{}); err != nil {
 		t.Errorf("a label: %v", err)
 	}
 	// A collection: the selected ones, page by page.
 	for i := range 5 {
-		if _, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c", i), Labels: map[string]string{"set": "two"}}}, metav1.CreateOptions{}); err != nil {
+		if _, err := maps.Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c", i),
+				Labels: map[string]string{"set": "two"}}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -171,7 +203,8 @@ func TestWriteSemantics(t *testing.T) {
 	if fmt.Sprint(names) != "[c0 c1 c2 c3 c4]" {
 		t.Errorf("pages have %v", names)
 	}
-	if err := maps.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "set=two"}); err != nil {
+	if err := maps.DeleteCollection(ctx, metav1.DeleteOptions{},
+		metav1.ListOptions{LabelSelector: "set=two"}); err != nil {
 		t.Fatal(err)
 	}
 	left, err := maps.List(ctx, metav1.ListOptions{LabelSelector: "set"})

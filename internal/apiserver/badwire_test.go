@@ -40,7 +40,8 @@ func TestBadWire(t *testing.T) {
 		for i := range 10_000 {
 			data[fmt.Sprint("k", i)] = value
 		}
-		b, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]string{"name": "fields"}, "data": data})
+		b, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+			"metadata": map[string]string{"name": "fields"}, "data": data})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,21 +67,25 @@ func TestBadWire(t *testing.T) {
 		{"YAML of aliases", "POST", path, yaml, aliases(), 400},
 		{"applied YAML of aliases", "PATCH", path + "/b?fieldManager=m", apply, aliases(), 400},
 		{"YAML that holds itself", "POST", path, yaml, "a: &a [*a]\n", 400},
-		{"two documents", "POST", path, yaml, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: first}\n---\napiVersion: v1\n", 201},
+		{"two documents", "POST", path, yaml,
+			"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: first}\n---\napiVersion: v1\n", 201},
 		{"more behind the object", "POST", path, "application/json", object("c", "") + "{}", 400},
 		{"nothing", "POST", path, "application/json", "", 400},
 		{"null", "POST", path, "application/json", "null", 422},
 		{"a list", "POST", path, "application/json", "[]", 400},
 		{"byte order mark", "POST", path, "application/json", "\ufeff" + object("d", ""), 400},
 		{"name that is no UTF-8", "POST", path, "application/json", object("d\xff", ""), 422},
-		{"label that is no UTF-8", "POST", path, "application/json", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"d","labels":{"a":"` + "\xff" + `"}}}`, 422},
+		{"label that is no UTF-8", "POST", path, "application/json",
+			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"d","labels":{"a":"` + "\xff" + `"}}}`, 422},
 		{"key that is no UTF-8", "POST", path, "application/json", object("d", `,"data":{"`+"\xff"+`":"x"}`), 422},
 		{"value that is no UTF-8", "POST", path, "application/json", object("d", `,"data":{"x":"`+"\xff"+`"}`), 201},
 		{"YAML that is no UTF-8", "POST", path, yaml, "metadata: {name: \"\xff\"}\n", 400},
 		{"path that is no UTF-8", "GET", path + "/%ff%fe", "", "", 404},
-		{"namespace that is no UTF-8", "POST", "/api/v1/namespaces/%ff/configmaps", "application/json", object("d", ""), 404},
+		{"namespace that is no UTF-8", "POST", "/api/v1/namespaces/%ff/configmaps", "application/json", object("d", ""),
+			404},
 		{"label selector that is no UTF-8", "GET", path + "?labelSelector=a%3D%ff", "", "", 400},
-		{"protobuf that is cut off", "POST", path, runtime.ContentTypeProtobuf, "k8s\x00\n\x0f\n\x02v1\x12\tConfigMap\x12\x53\n\x04", 400},
+		{"protobuf that is cut off", "POST", path, runtime.ContentTypeProtobuf,
+			"k8s\x00\n\x0f\n\x02v1\x12\tConfigMap\x12\x53\n\x04", 400},
 		{"no protobuf", "POST", path, runtime.ContentTypeProtobuf, "hello", 400},
 		{"CBOR", "POST", path, "application/cbor", "\xd9\xd9\xf7\xa0", 415},
 		{"applied CBOR", "PATCH", path + "/a?fieldManager=m", "application/apply-patch+cbor", "\xd9\xd9\xf7\xa0", 415},
@@ -91,28 +96,46 @@ func TestBadWire(t *testing.T) {
 		{"patch that is no list", "PATCH", path + "/a", patch, "{}", 400},
 		{"unknown operation", "PATCH", path + "/a", patch, `[{"op":"frob","path":"/x"}]`, 422},
 		{"null for an operation", "PATCH", path + "/a", patch, `[null]`, 422},
-		{"index beyond numbers", "PATCH", path + "/a", patch, `[{"op":"add","path":"/metadata/finalizers/99999999999999999999","value":"x"}]`, 422},
-		{"deep path", "PATCH", path + "/a", patch, `[{"op":"add","path":"` + strings.Repeat("/a", 5000) + `","value":1}]`, 422},
+		{"index beyond numbers", "PATCH", path + "/a", patch,
+			`[{"op":"add","path":"/metadata/finalizers/99999999999999999999","value":"x"}]`, 422},
+		{"deep path", "PATCH", path + "/a", patch,
+			`[{"op":"add","path":"` + strings.Repeat("/a", 5000) + `","value":1}]`, 422},
 		{"nothing left", "PATCH", path + "/a", patch, `[{"op":"replace","path":"","value":{}}]`, 400},
-		{"10,000 operations", "PATCH", path + "/a", patch, "[" + strings.Repeat(`{"op":"test","path":"/kind","value":"ConfigMap"},`, 9999) + `{"op":"test","path":"/kind","value":"ConfigMap"}]`, 200},
+		{"10,000 operations", "PATCH", path + "/a", patch,
+			"[" + strings.Repeat(`{"op":"test","path":"/kind","value":"ConfigMap"},`, 9999) +
+				`{"op":"test","path":"/kind","value":"ConfigMap"}]`, 200},
 		{"list for a merge patch", "PATCH", path + "/a", merge, "[]", 400},
 		{"null for a merge patch", "PATCH", path + "/a", merge, "null", 400},
 		{"another kind by a patch", "PATCH", path + "/a", merge, `{"kind":"Secret"}`, 422},
 		{"unknown directive", "PATCH", path + "/a", smp, `{"$patch":"explode"}`, 500}, // as upstream
 		{"another name applied", "PATCH", path + "/f?fieldManager=m", apply, object("g", ""), 400},
-		{"managed fields applied", "PATCH", path + "/f?fieldManager=m", apply, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"f","managedFields":[{}]}}`, 400},
+		{"managed fields applied", "PATCH", path + "/f?fieldManager=m", apply,
+			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"f","managedFields":[{}]}}`, 400},
 		{"10,000 fields applied", "PATCH", path + "/fields?fieldManager=m", apply, fields("1"), 201},
 		{"10,000 fields taken over", "PATCH", path + "/fields?fieldManager=n&force=true", apply, fields("2"), 200},
 		{"10,000 conflicts", "PATCH", path + "/fields?fieldManager=m", apply, fields("3"), 409},
 		{"name of 254", "POST", path, "application/json", object(strings.Repeat("n", 254), ""), 422},
-		{"version of a new object", "POST", path, "application/json", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"h","resourceVersion":"5"}}`, 500}, // as upstream
-		{"continue from elsewhere", "GET", path + "?limit=1&continue=eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MSwic3RhcnQiOiIuLi8uLi9zZWNyZXRzLyJ9", "", "", 400},
-		{"grace that is none", "DELETE", path + "/a", "application/json", `{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Explode"}`, 422},
-		{"schema of 1000 levels", "POST", defs, "application/json", definition(strings.Repeat(`{"type":"object","properties":{"a":`, 1000) + `{"type":"string"}` + strings.Repeat("}}", 1000)), 201},
-		{"rule of cubic cost", "POST", defs, "application/json", definition(`{"type":"object","properties":{"l":{"type":"array","items":{"type":"string"},"x-kubernetes-validations":[{"rule":"self.all(a,self.all(b,self.all(c,a!=b||b!=c)))"}]}}}`), 422},
-		{"schema that refers", "POST", defs, "application/json", definition(`{"type":"object","properties":{"l":{"$ref":"#"}}}`), 422},
-		{"pattern too large", "POST", defs, "application/json", definition(`{"type":"object","properties":{"l":{"type":"string","pattern":"(a{1000}){1000}"}}}`), 422},
-		{"device selector of huge cost", "POST", "/apis/resource.k8s.io/v1/deviceclasses?dryRun=All", "application/json", `{"apiVersion":"resource.k8s.io/v1","kind":"DeviceClass","metadata":{"name":"d"},"spec":{"selectors":[{"cel":{"expression":"` + nested + `"}}]}}`, 422},
+		// as upstream
+		{"version of a new object", "POST", path, "application/json",
+			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"h","resourceVersion":"5"}}`, 500},
+		{"continue from elsewhere", "GET",
+			path + "?limit=1&continue=eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MSwic3RhcnQiOiIuLi8uLi9zZWNyZXRzLyJ9", "", "",
+			400},
+		{"grace that is none", "DELETE", path + "/a", "application/json",
+			`{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Explode"}`, 422},
+		{"schema of 1000 levels", "POST", defs, "application/json",
+			definition(strings.Repeat(`{"type":"object","properties":{"a":`, 1000) + `{"type":"string"}` +
+				strings.Repeat("}}", 1000)), 201},
+		{"rule of cubic cost", "POST", defs, "application/json",
+			definition(
+				`{"type":"object","properties":{"l":{"type":"array","items":{"type":"string"},"x-kubernetes-validations":[{"rule":"self.all(a,self.all(b,self.all(c,a!=b||b!=c)))"}]}}}`), 422},
+		{"schema that refers", "POST", defs, "application/json",
+			definition(`{"type":"object","properties":{"l":{"$ref":"#"}}}`), 422},
+		{"pattern too large", "POST", defs, "application/json",
+			definition(`{"type":"object","properties":{"l":{"type":"string","pattern":"(a{1000}){1000}"}}}`), 422},
+		{"device selector of huge cost", "POST", "/apis/resource.k8s.io/v1/deviceclasses?dryRun=All",
+			"application/json",
+			`{"apiVersion":"resource.k8s.io/v1","kind":"DeviceClass","metadata":{"name":"d"},"spec":{"selectors":[{"cel":{"expression":"` + nested + `"}}]}}`, 422},
 	} {
 		kind := map[string]string{"Content-Type": c.kind}
 		status, text, _ := r.raw(t, c.method, c.path, kind, []byte(c.body))

@@ -9,8 +9,10 @@ import (
 
 // forAudiences authenticates by tokens that name their audiences, then by others, which
 // are for the API server alone. Who asks for no audience asks as the API server.
-func forAudiences(own authenticator.Audiences, named authenticator.Token, others ...authenticator.Token) authenticator.Token {
-	all := tokenunion.NewFailOnError(named, authenticator.WrapAudienceAgnosticToken(own, tokenunion.NewFailOnError(others...)))
+func forAudiences(own authenticator.Audiences, named authenticator.Token,
+	others ...authenticator.Token) authenticator.Token {
+	all := tokenunion.NewFailOnError(named,
+		authenticator.WrapAudienceAgnosticToken(own, tokenunion.NewFailOnError(others...)))
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		if _, ok := authenticator.AudiencesFrom(ctx); !ok {
 			ctx = authenticator.WithAudiences(ctx, own)

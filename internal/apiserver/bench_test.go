@@ -26,7 +26,8 @@ func startForPods(b *testing.B) (*running, *kubernetes.Clientset) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if _, err := c.CoreV1().ServiceAccounts("default").Create(b.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.CoreV1().ServiceAccounts("default").Create(b.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
 		b.Fatal(err)
 	}
 	return r, c
@@ -39,7 +40,9 @@ func BenchmarkInProcess(b *testing.B) {
 	pods, n := c.CoreV1().Pods("default"), 0
 	create := func() *corev1.Pod {
 		n++
-		p, err := pods.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p-", n)}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i:1"}}}},
+		p, err := pods.Create(ctx,
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p-", n)},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i:1"}}}},
 			metav1.CreateOptions{})
 		if err != nil {
 			b.Fatal(err)
@@ -58,7 +61,9 @@ func BenchmarkInProcess(b *testing.B) {
 			b.StopTimer()
 			p := create()
 			b.StartTimer()
-			if err := pods.Bind(ctx, &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: p.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}, metav1.CreateOptions{}); err != nil {
+			if err := pods.Bind(ctx,
+				&corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: p.Name},
+					Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}, metav1.CreateOptions{}); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -68,7 +73,8 @@ func BenchmarkInProcess(b *testing.B) {
 		p, i := create(), 0
 		for b.Loop() {
 			i++
-			if _, err := pods.Patch(ctx, p.Name, types.StrategicMergePatchType, []byte(fmt.Sprintf(`{"status":{"message":"m%d"}}`, i)), metav1.PatchOptions{}, "status"); err != nil {
+			if _, err := pods.Patch(ctx, p.Name, types.StrategicMergePatchType,
+				[]byte(fmt.Sprintf(`{"status":{"message":"m%d"}}`, i)), metav1.PatchOptions{}, "status"); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -82,7 +88,8 @@ func BenchmarkInProcess(b *testing.B) {
 		i := 0
 		for b.Loop() {
 			i++
-			if _, err := pods.Patch(ctx, made[i%len(made)].Name, types.MergePatchType, []byte(fmt.Sprintf(`{"metadata":{"labels":{"x":"y%d"}}}`, i)), metav1.PatchOptions{}); err != nil {
+			if _, err := pods.Patch(ctx, made[i%len(made)].Name, types.MergePatchType,
+				[]byte(fmt.Sprintf(`{"metadata":{"labels":{"x":"y%d"}}}`, i)), metav1.PatchOptions{}); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -105,7 +112,8 @@ func BenchmarkWrites(b *testing.B) {
 	ctx := context.Background()
 	pair := r.pki.Admin.Pair()
 	remote, err := kubernetes.NewForConfig(&rest.Config{Host: "https://" + r.cfg.Listener.Addr().String(), QPS: -1,
-		ContentConfig:   rest.ContentConfig{ContentType: runtime.ContentTypeProtobuf, AcceptContentTypes: runtime.ContentTypeProtobuf},
+		ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeProtobuf,
+			AcceptContentTypes: runtime.ContentTypeProtobuf},
 		TLSClientConfig: rest.TLSClientConfig{CAData: r.pki.CAPEM, CertData: pair.CertPEM, KeyData: pair.KeyPEM}})
 	if err != nil {
 		b.Fatal(err)
@@ -113,7 +121,10 @@ func BenchmarkWrites(b *testing.B) {
 	pods := remote.CoreV1().Pods("default")
 	var made atomic.Int64
 	create := func(name string) error {
-		_, err := pods.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i:1"}}}}, metav1.CreateOptions{})
+		_, err := pods.Create(ctx,
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i:1"}}}},
+			metav1.CreateOptions{})
 		return err
 	}
 	run := func(name string, do func(i int64) error) {
@@ -139,7 +150,8 @@ func BenchmarkWrites(b *testing.B) {
 		}
 	}
 	run("patch", func(i int64) error {
-		_, err := pods.Patch(ctx, fmt.Sprint("p-", i%64), types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{"x":"y%d"}}}`, i), metav1.PatchOptions{})
+		_, err := pods.Patch(ctx, fmt.Sprint("p-", i%64), types.MergePatchType,
+			fmt.Appendf(nil, `{"metadata":{"labels":{"x":"y%d"}}}`, i), metav1.PatchOptions{})
 		return err
 	})
 }

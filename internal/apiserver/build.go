@@ -45,7 +45,8 @@ func (c *Config) etcdDir() string { return filepath.Join(c.DataDir, "etcd") }
 
 // prepare makes everything that needs no storage engine.
 func (s *Server) prepare() error {
-	set, err := scheme.New(kinds.RegisterDefaults, declarative.Register, admissionregistration.RegisterDefaults, flowcontrol.RegisterDefaults)
+	set, err := scheme.New(kinds.RegisterDefaults, declarative.Register, admissionregistration.RegisterDefaults,
+		flowcontrol.RegisterDefaults)
 	if err != nil {
 		return err
 	}
@@ -55,7 +56,8 @@ func (s *Server) prepare() error {
 		return err
 	}
 	s.rbac = auth.NewRBAC(auth.Builtin())
-	s.reader = admission.NewReader(s.storageOf, func(gr schema.GroupResource) (uint64, bool) { return s.engine.Writes(gr) })
+	s.reader = admission.NewReader(s.storageOf,
+		func(gr schema.GroupResource) (uint64, bool) { return s.engine.Writes(gr) })
 	s.nodes = auth.NewNode(s.reader)
 	if s.authorizer, err = union.New(counted("Node", s.nodes), counted("RBAC", s.rbac)); err != nil {
 		return fmt.Errorf("put the authorizers in order: %w", err)
@@ -73,7 +75,9 @@ func counted(kind string, a authorizer.Authorizer) union.NamedAuthorizer {
 func (s *Server) build() error {
 	reader := s.reader
 	var err error
-	if s.issuer, err = tokens.New(tokens.Config{Key: s.cfg.PKI.ServiceAccountKey, Reader: reader, Used: s.secretTokenUsed}); err != nil {
+	if s.issuer,
+		err = tokens.New(tokens.Config{Key: s.cfg.PKI.ServiceAccountKey, Reader: reader,
+		Used: s.secretTokenUsed}); err != nil {
 		return err
 	}
 	c := genericapiserver.NewConfig(s.set.Codecs)
@@ -87,7 +91,8 @@ func (s *Server) build() error {
 	c.StorageObjectCountTracker = nil
 	c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight = maxReads, maxWrites
 	c.RequestTimeout = requestTimeout
-	s.ext.flow = flow.New(flow.Config{Client: s.serverClient, Reads: maxReads, Writes: maxWrites, LongRunning: longRunning, RequestTimeout: requestTimeout, Count: s.countObjects})
+	s.ext.flow = flow.New(flow.Config{Client: s.serverClient, Reads: maxReads, Writes: maxWrites,
+		LongRunning: longRunning, RequestTimeout: requestTimeout, Count: s.countObjects})
 	c.LongRunningFunc = longRunning
 	c.DisabledPostStartHooks = sets.NewString("max-in-flight-filter") // measure does it
 	c.HealthzChecks, c.LivezChecks, c.ReadyzChecks = s.healthChecks()
@@ -140,5 +145,6 @@ func (s *Server) build() error {
 // certificate and trusts the cluster's authority alone. The name to expect is
 // set for each connection.
 func (s *Server) agentTLS() *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: s.cfg.PKI.Pool, GetClientCertificate: s.cfg.PKI.APIServerClient.Present}
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: s.cfg.PKI.Pool,
+		GetClientCertificate: s.cfg.PKI.APIServerClient.Present}
 }

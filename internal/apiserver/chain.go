@@ -37,23 +37,28 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	in = genericfilters.WithPanicRecovery(in, c.RequestInfoResolver)
 	s.inner = genericapifilters.WithAuditInit(in) // the handlers expect what it puts into the context
 
-	h := s.ext.flow.Filter(inOrder(undriven(s.cfg.Undriven, s.measured(api)), filter{"authorization", func(next http.Handler) http.Handler {
-		return genericapifilters.WithAuthorization(next, c.Authorization.Authorizer, c.Serializer)
-	}}))
+	h := s.ext.flow.Filter(inOrder(undriven(s.cfg.Undriven, s.measured(api)),
+		filter{"authorization", func(next http.Handler) http.Handler {
+			return genericapifilters.WithAuthorization(next, c.Authorization.Authorizer, c.Serializer)
+		}}))
 	h = inOrder(h, filter{"constrainedimpersonation", func(next http.Handler) http.Handler {
 		return impersonation.WithConstrainedImpersonation(next, c.Authorization.Authorizer, c.Serializer)
 	}})
 	h = inOrder(s.auditor.Requests(h, c.LongRunningFunc), filter{"", genericapifilters.WithWarningRecorder})
 	taken := newUserLimits(maxHandled)
-	timed := taken.take(genericfilters.WithTimeoutForNonLongRunningRequests(taken.free(growStack(h)), c.LongRunningFunc))
+	timed := taken.take(genericfilters.WithTimeoutForNonLongRunningRequests(taken.free(growStack(h)),
+		c.LongRunningFunc))
 	refuse := s.auditor.Refused(genericapifilters.Unauthorized(c.Serializer))
-	h = inOrder(limitAnonymous(unless(lasts, h, timed), h), filter{"", genericapifilters.WithWarningRecorder}, filter{"authentication", func(next http.Handler) http.Handler {
-		return genericapifilters.WithAuthentication(next, c.Authentication.Authenticator, refuse, c.Authentication.APIAudiences, nil)
-	}})
+	h = inOrder(limitAnonymous(unless(lasts, h, timed), h), filter{"", genericapifilters.WithWarningRecorder},
+		filter{"authentication", func(next http.Handler) http.Handler {
+			return genericapifilters.WithAuthentication(next, c.Authentication.Authenticator, refuse,
+				c.Authentication.APIAudiences, nil)
+		}})
 	bounded := genericapifilters.WithRequestDeadline(h, nil, nil, c.LongRunningFunc, c.Serializer, c.RequestTimeout)
-	h = inOrder(unless(lasts, h, bounded), filter{"", genericapifilters.WithRequestReceivedTimestamp}, filter{"", func(next http.Handler) http.Handler {
-		return genericapifilters.WithRequestInfo(next, c.RequestInfoResolver)
-	}}, filter{"", genericapifilters.WithLatencyTrackers}, filter{"", genericapifilters.WithCacheControl})
+	h = inOrder(unless(lasts, h, bounded), filter{"", genericapifilters.WithRequestReceivedTimestamp},
+		filter{"", func(next http.Handler) http.Handler {
+			return genericapifilters.WithRequestInfo(next, c.RequestInfoResolver)
+		}}, filter{"", genericapifilters.WithLatencyTrackers}, filter{"", genericapifilters.WithCacheControl})
 	h = genericfilters.WithPanicRecovery(s.unauthenticated.watched(h), c.RequestInfoResolver)
 	return genericapifilters.WithAuditInit(h)
 }
@@ -66,7 +71,8 @@ type notFoundResolver struct{ apirequest.RequestInfoResolver }
 func (l notFoundResolver) NewRequestInfo(r *http.Request) (*apirequest.RequestInfo, error) {
 	info, err := l.RequestInfoResolver.NewRequestInfo(r)
 	if err != nil {
-		return &apirequest.RequestInfo{Path: r.URL.Path, Verb: strings.ToLower(r.Method)}, nil //nolint:nilerr // as any other path that means nothing
+		return &apirequest.RequestInfo{Path: r.URL.Path, Verb: strings.ToLower(r.Method)},
+			nil //nolint:nilerr // as any other path that means nothing
 	}
 	return info, nil
 }

@@ -17,7 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// converter renames spec.color to spec.paint and back, says so in a label and adds what no schema knows. It counts how it is asked.
+// converter renames spec.color to spec.paint and back, says so in a label and adds what no schema knows. It counts how
+// it is asked.
 type converter struct {
 	mu             sync.Mutex
 	calls, objects int
@@ -34,7 +35,8 @@ func (c *converter) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	c.calls, c.objects = c.calls+1, c.objects+len(review.Request.Objects)
 	fails := c.fails
 	c.mu.Unlock()
-	answer := &apiextensionsv1.ConversionResponse{UID: review.Request.UID, Result: metav1.Status{Status: metav1.StatusSuccess}}
+	answer := &apiextensionsv1.ConversionResponse{UID: review.Request.UID,
+		Result: metav1.Status{Status: metav1.StatusSuccess}}
 	if fails {
 		answer.Result = metav1.Status{Status: metav1.StatusFailure, Message: "no way"}
 	}
@@ -72,7 +74,8 @@ func (c *converter) asked() (calls, objects int) {
 	return calls, objects
 }
 
-// A list by a version that is not stored asks the conversion webhook once, whatever is selected and however it is paged,
+// A list by a version that is not stored asks the conversion webhook once, whatever is selected and however it is
+// paged,
 // and shows what a read of each object shows.
 func TestListsConvertTogether(t *testing.T) {
 	r := start(t, t.TempDir())
@@ -82,14 +85,19 @@ func TestListsConvertTogether(t *testing.T) {
 	t.Cleanup(hook.Close)
 	d := gadgets()
 	second := *d.Spec.Versions[0].DeepCopy()
-	second.Name, second.Storage, second.SelectableFields, second.AdditionalPrinterColumns = "v2", false, []apiextensionsv1.SelectableField{{JSONPath: ".spec.paint"}}, nil
+	second.Name, second.Storage, second.SelectableFields, second.AdditionalPrinterColumns = "v2", false,
+		[]apiextensionsv1.SelectableField{{JSONPath: ".spec.paint"}}, nil
 	properties := second.Schema.OpenAPIV3Schema.Properties["spec"].Properties
 	delete(properties, "color")
 	properties["paint"] = apiextensionsv1.JSONSchemaProps{Type: "string"}
-	properties["gloss"] = apiextensionsv1.JSONSchemaProps{Type: "string", Default: &apiextensionsv1.JSON{Raw: []byte(`"matt"`)}}
+	properties["gloss"] = apiextensionsv1.JSONSchemaProps{Type: "string",
+		Default: &apiextensionsv1.JSON{Raw: []byte(`"matt"`)}}
 	d.Spec.Versions = append(d.Spec.Versions, second)
-	d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.WebhookConverter, Webhook: &apiextensionsv1.WebhookConversion{
-		ClientConfig: &apiextensionsv1.WebhookClientConfig{URL: &hook.URL, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})}, ConversionReviewVersions: []string{"v1"}}}
+	d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.WebhookConverter,
+		Webhook: &apiextensionsv1.WebhookConversion{
+			ClientConfig: &apiextensionsv1.WebhookClientConfig{URL: &hook.URL,
+				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})},
+			ConversionReviewVersions: []string{"v1"}}}
 	r.establish(t, d)
 	stored, other := gadgetResource, gadgetResource
 	other.Version = "v2"
@@ -113,8 +121,10 @@ func TestListsConvertTogether(t *testing.T) {
 		options metav1.ListOptions
 		want    int
 	}{
-		{"all", metav1.ListOptions{}, many}, {"by field", metav1.ListOptions{FieldSelector: "spec.paint=red"}, many / 2},
-		{"by label", metav1.ListOptions{LabelSelector: "tone=paint-blue"}, many / 2}, {"a page", metav1.ListOptions{Limit: 7}, 7},
+		{"all", metav1.ListOptions{}, many},
+		{"by field", metav1.ListOptions{FieldSelector: "spec.paint=red"}, many / 2},
+		{"by label", metav1.ListOptions{LabelSelector: "tone=paint-blue"}, many / 2},
+		{"a page", metav1.ListOptions{Limit: 7}, 7},
 		{"a page of some", metav1.ListOptions{Limit: 7, LabelSelector: "tone=paint-blue"}, 7},
 	} {
 		list, err := v2.List(ctx, x.options)

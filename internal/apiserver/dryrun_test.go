@@ -111,7 +111,8 @@ func newDryRuns(t *testing.T, r *running) *dryRuns {
 	return &dryRuns{running: r, http: c, sent: map[int]int{}}
 }
 
-// discover finds the kinds that can be created, and their objects. Kinds of requests, which are never stored, have none.
+// discover finds the kinds that can be created, and their objects. Kinds of requests, which are never stored, have
+// none.
 func (d *dryRuns) discover(t *testing.T, bases []*unstructured.Unstructured) {
 	t.Helper()
 	_, lists, err := d.admin(t).Discovery().ServerGroupsAndResources()
@@ -127,7 +128,8 @@ func (d *dryRuns) discover(t *testing.T, bases []*unstructured.Unstructured) {
 			}
 		}
 		for _, res := range list.APIResources {
-			if strings.Contains(res.Name, "/") || !slices.Contains(res.Verbs, "create") || !slices.Contains(res.Verbs, "get") {
+			if strings.Contains(res.Name, "/") || !slices.Contains(res.Verbs, "create") ||
+				!slices.Contains(res.Verbs, "get") {
 				continue
 			}
 			path := "/apis/" + list.GroupVersion
@@ -208,7 +210,8 @@ func (d *dryRuns) all(t *testing.T) {
 	for _, k := range d.kinds {
 		created := 0
 		for _, o := range k.objects {
-			if status := d.dry(t, http.MethodPost, k.path, jsonType, o.Object); status < 300 || status == http.StatusConflict && fixedNames[k.Kind] {
+			if status := d.dry(t, http.MethodPost, k.path, jsonType, o.Object); status < 300 ||
+				status == http.StatusConflict && fixedNames[k.Kind] {
 				created++
 			}
 			other := o.DeepCopy()
@@ -231,7 +234,8 @@ func (d *dryRuns) all(t *testing.T) {
 					d.sub(t, at, name, sub.Verbs, changed)
 				}
 				d.dry(t, http.MethodDelete, at, jsonType, nil)
-				d.dry(t, http.MethodDelete, at, jsonType, `{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0,"propagationPolicy":"Orphan","dryRun":["All"]}`)
+				d.dry(t, http.MethodDelete, at, jsonType,
+					`{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0,"propagationPolicy":"Orphan","dryRun":["All"]}`)
 			}
 		}
 		if created == 0 && len(k.objects) > 0 {
@@ -276,7 +280,8 @@ func (d *dryRuns) sub(t *testing.T, at, name string, verbs []string, o *unstruct
 }
 
 // fixedNames are kinds whose name says what they are.
-var fixedNames = map[string]bool{"APIService": true, "CustomResourceDefinition": true, "IPAddress": true, "ClusterTrustBundle": true}
+var fixedNames = map[string]bool{"APIService": true, "CustomResourceDefinition": true, "IPAddress": true,
+	"ClusterTrustBundle": true}
 
 // observed is all that a client can see of the server: what is stored, what is served, who may do what.
 func (d *dryRuns) observed(t *testing.T) map[string]string {
@@ -299,7 +304,8 @@ func (d *dryRuns) observed(t *testing.T) map[string]string {
 		paths = append(paths, "/openapi/v3/"+p, "/"+p)
 	}
 	for _, p := range paths {
-		for _, accept := range []string{jsonType, "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"} {
+		for _, accept := range []string{jsonType,
+			"application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"} {
 			code, body := d.get(t, p, accept)
 			out["GET "+p+" "+accept] = fmt.Sprint(code, " ", string(body))
 		}
@@ -308,7 +314,9 @@ func (d *dryRuns) observed(t *testing.T) map[string]string {
 		u := &user.DefaultInfo{Name: name, Groups: []string{user.AllAuthenticated}}
 		for _, verb := range []string{"get", "create", "delete", "bind"} {
 			for _, resource := range []string{"pods", "secrets", "clusterroles"} {
-				decision, _, err := d.authorizer.Authorize(t.Context(), authorizer.AttributesRecord{User: u, Verb: verb, Namespace: "default", Resource: resource, APIVersion: "v1", ResourceRequest: true})
+				decision, _, err := d.authorizer.Authorize(t.Context(),
+					authorizer.AttributesRecord{User: u, Verb: verb, Namespace: "default", Resource: resource,
+						APIVersion: "v1", ResourceRequest: true})
 				out[fmt.Sprint("may ", name, " ", verb, " ", resource)] = fmt.Sprint(decision, err)
 			}
 		}
@@ -378,7 +386,8 @@ func (l *listener) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 func TestDryRunsOfEveryKind(t *testing.T) {
 	r := start(t, t.TempDir())
 	ctx, c := t.Context(), r.admin(t)
-	if _, err := c.CoreV1().ServiceAccounts("default").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.CoreV1().ServiceAccounts("default").Create(ctx,
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	d := newDryRuns(t, r)
@@ -390,7 +399,8 @@ func TestDryRunsOfEveryKind(t *testing.T) {
 	compareObserved(t, "nothing stored", before, d.observed(t))
 	// What only dry runs took is free; what only dry runs deleted is not.
 	services, wet := c.CoreV1().Services("default"), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "wet"},
-		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ClusterIP: "10.96.0.78", Ports: []corev1.ServicePort{{Port: 1, NodePort: 30078}}}}
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ClusterIP: "10.96.0.78",
+			Ports: []corev1.ServicePort{{Port: 1, NodePort: 30078}}}}
 	if err := errOf(services.Create(ctx, wet, metav1.CreateOptions{})); err != nil {
 		t.Errorf("an address and a port that only dry runs took: %v", err)
 	}
@@ -415,11 +425,14 @@ func TestDryRunsOfEveryKind(t *testing.T) {
 	t.Logf("answers by status: %v", d.sent)
 	heard.mu.Lock()
 	if heard.dry == 0 || heard.wet > 0 {
-		t.Errorf("the webhook heard of %d dry runs, and of %d that were not called so: %v", heard.dry, heard.wet, heard.wetResources)
+		t.Errorf("the webhook heard of %d dry runs, and of %d that were not called so: %v", heard.dry, heard.wet,
+			heard.wetResources)
 	}
 	heard.mu.Unlock()
-	for _, spec := range []corev1.ServiceSpec{{ClusterIP: "10.96.0.78", Ports: wet.Spec.Ports[:1]}, {Type: corev1.ServiceTypeNodePort, Ports: wet.Spec.Ports}} {
-		if err := errOf(services.Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "wet"}, Spec: spec}, metav1.CreateOptions{})); !apierrors.IsInvalid(err) {
+	for _, spec := range []corev1.ServiceSpec{{ClusterIP: "10.96.0.78", Ports: wet.Spec.Ports[:1]},
+		{Type: corev1.ServiceTypeNodePort, Ports: wet.Spec.Ports}} {
+		if err := errOf(services.Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "wet"}, Spec: spec},
+			metav1.CreateOptions{})); !apierrors.IsInvalid(err) {
 			t.Errorf("an address or a port whose service only dry runs deleted: %v", err)
 		}
 	}
@@ -492,7 +505,8 @@ func (d *dryRuns) settled(t *testing.T) {
 // late are the kinds that would hold back those stored after them.
 var late = map[string]bool{"ResourceQuota": true, "LimitRange": true}
 
-// store makes the objects, with a webhook that hears of every write in place of those that nobody serves. Policies are stored
+// store makes the objects, with a webhook that hears of every write in place of those that nobody serves. Policies are
+// stored
 // without what binds them.
 func (d *dryRuns) store(t *testing.T, bases []*unstructured.Unstructured, hook *httptest.Server) {
 	t.Helper()
@@ -523,7 +537,8 @@ func (d *dryRuns) store(t *testing.T, bases []*unstructured.Unstructured, hook *
 	d.listen(t, "hears-all", hook.URL, hook, "*", "*/*", admissionregistrationv1.SideEffectClassNoneOnDryRun)
 	testwait.Until(t, "the webhook", func() error {
 		heard, _ := hook.Config.Handler.(*listener)
-		d.dry(t, http.MethodPost, "/api/v1/namespaces/default/configmaps", jsonType, map[string]any{"metadata": map[string]any{"name": "x"}})
+		d.dry(t, http.MethodPost, "/api/v1/namespaces/default/configmaps", jsonType,
+			map[string]any{"metadata": map[string]any{"name": "x"}})
 		heard.mu.Lock()
 		defer heard.mu.Unlock()
 		if heard.dry == 0 {
@@ -534,21 +549,29 @@ func (d *dryRuns) store(t *testing.T, bases []*unstructured.Unstructured, hook *
 }
 
 // listen stores the configuration of a webhook as it might have been stored by an old server: it is not validated.
-func (d *dryRuns) listen(t *testing.T, name, url string, hook *httptest.Server, group, resource string, effects admissionregistrationv1.SideEffectClass) {
+func (d *dryRuns) listen(t *testing.T, name, url string, hook *httptest.Server, group, resource string,
+	effects admissionregistrationv1.SideEffectClass) {
 	t.Helper()
-	fail, equivalent, all, timeout := admissionregistrationv1.Fail, admissionregistrationv1.Equivalent, admissionregistrationv1.AllScopes, int32(10)
-	o := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-		Name: "hook.example.org", SideEffects: &effects, AdmissionReviewVersions: []string{"v1"}, FailurePolicy: &fail, MatchPolicy: &equivalent, TimeoutSeconds: &timeout,
+	fail, equivalent, all, timeout := admissionregistrationv1.Fail, admissionregistrationv1.Equivalent,
+		admissionregistrationv1.AllScopes, int32(10)
+	o := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name,
+		UID: types.UID(name)}, Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+		Name: "hook.example.org", SideEffects: &effects, AdmissionReviewVersions: []string{"v1"}, FailurePolicy: &fail,
+		MatchPolicy: &equivalent, TimeoutSeconds: &timeout,
 		NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{},
-		ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})},
-		Rules: []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.OperationAll},
-			Rule: admissionregistrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{"*"}, Resources: []string{resource}, Scope: &all}}}}}}
+		ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &url,
+			CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})},
+		Rules: []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{
+			admissionregistrationv1.OperationAll},
+			Rule: admissionregistrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{"*"},
+				Resources: []string{resource}, Scope: &all}}}}}}
 	store := d.stores[admissionregistrationResource("validatingwebhookconfigurations")]
 	key, err := store.KeyFunc(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Storage.Create(t.Context(), key, o, &admissionregistrationv1.ValidatingWebhookConfiguration{}, 0, false); err != nil {
+	if err := store.Storage.Create(t.Context(), key, o, &admissionregistrationv1.ValidatingWebhookConfiguration{}, 0,
+		false); err != nil {
 		t.Fatal(err)
 	}
 	d.ext.plugins.Activate()
@@ -557,10 +580,12 @@ func (d *dryRuns) listen(t *testing.T, name, url string, hook *httptest.Server, 
 // sideEffects asks that a webhook that does not know dry runs hears of none: they are refused.
 func (d *dryRuns) sideEffects(t *testing.T, heard *listener, hook *httptest.Server) {
 	t.Helper()
-	d.listen(t, "acts", hook.URL+"/leases", hook, "coordination.k8s.io", "leases", admissionregistrationv1.SideEffectClassSome)
+	d.listen(t, "acts", hook.URL+"/leases", hook, "coordination.k8s.io", "leases",
+		admissionregistrationv1.SideEffectClassSome)
 	lease := map[string]any{"metadata": map[string]any{"name": "effects"}}
 	testwait.Until(t, "a dry run is refused", func() error {
-		status, text := d.send(t, http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/default/leases?dryRun=All", jsonType, lease)
+		status, text := d.send(t, http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/default/leases?dryRun=All",
+			jsonType, lease)
 		if status != http.StatusBadRequest || !strings.Contains(text, "does not support dry run") {
 			return fmt.Errorf("%d %s", status, text)
 		}
@@ -571,7 +596,8 @@ func (d *dryRuns) sideEffects(t *testing.T, heard *listener, hook *httptest.Serv
 		t.Error("a webhook with side effects heard of a dry run")
 	}
 	heard.mu.Unlock()
-	if status, text := d.send(t, http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/default/leases", jsonType, lease); status != http.StatusCreated {
+	if status, text := d.send(t, http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/default/leases", jsonType,
+		lease); status != http.StatusCreated {
 		t.Errorf("a request that is no dry run: %d %s", status, text)
 	}
 	heard.mu.Lock()
@@ -588,7 +614,8 @@ func signingRequest(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "x"}}, key)
+	der, err := x509.CreateCertificateRequest(rand.Reader,
+		&x509.CertificateRequest{Subject: pkix.Name{CommonName: "x"}}, key)
 	if err != nil {
 		t.Fatal(err)
 	}

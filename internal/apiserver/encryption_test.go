@@ -52,7 +52,8 @@ func (k *keyServer) Encrypt(_ context.Context, _ string, data []byte) (*kms.Encr
 	if k.ill {
 		return nil, errors.New("the vault is closed")
 	}
-	return &kms.EncryptResponse{Ciphertext: mirrored(data), KeyID: k.key, Annotations: map[string][]byte{"by.example.org": []byte("test")}}, nil
+	return &kms.EncryptResponse{Ciphertext: mirrored(data), KeyID: k.key,
+		Annotations: map[string][]byte{"by.example.org": []byte("test")}}, nil
 }
 
 func (k *keyServer) Decrypt(_ context.Context, _ string, r *kms.DecryptRequest) ([]byte, error) {
@@ -113,7 +114,8 @@ const encryptionHead = "apiVersion: apiserver.config.k8s.io/v1\nkind: Encryption
 
 func secretbox(name string, fill byte) string {
 	key := strings.Repeat(string(rune(fill)), 32)
-	return fmt.Sprintf("  - secretbox: {keys: [{name: %s, secret: %s}]}\n", name, base64.StdEncoding.EncodeToString([]byte(key)))
+	return fmt.Sprintf("  - secretbox: {keys: [{name: %s, secret: %s}]}\n", name,
+		base64.StdEncoding.EncodeToString([]byte(key)))
 }
 
 // kept returns what the engine holds of a secret.
@@ -129,13 +131,16 @@ func (r *running) kept(t *testing.T, name string) string {
 // touch writes a secret anew, which encrypts it with the key of that moment.
 func (r *running) touch(t *testing.T, name, label string) error {
 	t.Helper()
-	_, err := r.admin(t).CoreV1().Secrets("default").Patch(t.Context(), name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{"touched":%q}}}`, label), metav1.PatchOptions{})
+	_, err := r.admin(t).CoreV1().Secrets("default").Patch(t.Context(), name, types.MergePatchType,
+		fmt.Appendf(nil, `{"metadata":{"labels":{"touched":%q}}}`, label), metav1.PatchOptions{})
 	return err
 }
 
 func (r *running) hide(t *testing.T, name, word string) {
 	t.Helper()
-	if _, err := r.admin(t).CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"word": word}}, metav1.CreateOptions{}); err != nil {
+	if _, err := r.admin(t).CoreV1().Secrets("default").Create(t.Context(),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"word": word}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -166,10 +171,12 @@ func TestKeyServer(t *testing.T) {
 	}
 	r := begin()
 	r.hide(t, "hidden", "opensesame")
-	if got := r.kept(t, "hidden"); !strings.HasPrefix(got, "k8s:enc:kms:v2:vault:") || strings.Contains(got, "opensesame") || !strings.Contains(got, "first") {
+	if got := r.kept(t, "hidden"); !strings.HasPrefix(got, "k8s:enc:kms:v2:vault:") ||
+		strings.Contains(got, "opensesame") || !strings.Contains(got, "first") {
 		t.Errorf("kept: %q", got)
 	}
-	for path, want := range map[string]int{"/readyz/kms-providers": http.StatusOK, "/healthz/kms-providers": http.StatusOK, "/livez/kms-providers": http.StatusNotFound} {
+	for path, want := range map[string]int{"/readyz/kms-providers": http.StatusOK,
+		"/healthz/kms-providers": http.StatusOK, "/livez/kms-providers": http.StatusNotFound} {
 		if code, text := r.read(t, path); code != want {
 			t.Errorf("%s: %d %s", path, code, text)
 		}
@@ -212,7 +219,8 @@ func TestKeyServer(t *testing.T) {
 	if _, err := r.word(t, "hidden"); err == nil {
 		t.Errorf("a secret whose key is not to be had: %v", err)
 	}
-	if code, text, _ := r.raw(t, "POST", "/api/v1/namespaces/default/configmaps", nil, []byte(`{"metadata":{"name":"plain"}}`)); code != http.StatusCreated {
+	if code, text, _ := r.raw(t, "POST", "/api/v1/namespaces/default/configmaps", nil,
+		[]byte(`{"metadata":{"name":"plain"}}`)); code != http.StatusCreated {
 		t.Errorf("what is not encrypted: %d %s", code, text)
 	}
 	stop()
@@ -221,7 +229,8 @@ func TestKeyServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	serveKeys(t, socket, keys)
-	testwait.For(t, "ready again", func() bool { code, _, _ := r.raw(t, "GET", "/readyz", nil, nil); return code == http.StatusOK })
+	testwait.For(t, "ready again",
+		func() bool { code, _, _ := r.raw(t, "GET", "/readyz", nil, nil); return code == http.StatusOK })
 	if got, err := r.word(t, "hidden"); err != nil || got != "opensesame" {
 		t.Errorf("readable again: %q, %v", got, err)
 	}
@@ -252,7 +261,8 @@ func TestEncryptionFollowsItsFile(t *testing.T) {
 	failures := func() string {
 		_, text := r.read(t, "/metrics")
 		for line := range strings.Lines(text) {
-			if strings.HasPrefix(line, "apiserver_encryption_config_controller_automatic_reloads_total{") && strings.Contains(line, `status="failure"`) {
+			if strings.HasPrefix(line, "apiserver_encryption_config_controller_automatic_reloads_total{") &&
+				strings.Contains(line, `status="failure"`) {
 				return line
 			}
 		}

@@ -58,7 +58,8 @@ func admissionregistrationResource(r string) schema.GroupResource {
 
 // extensionKinds describes the kinds of the extensions that the registry holds.
 func (s *Server) extensionKinds() []*registry.Resource {
-	return admissionregistration.Kinds(admissionregistration.Hooks{Written: func() { s.ext.plugins.Activate() }, MayRead: s.mayReadParams, ParamKind: s.paramKind})
+	return admissionregistration.Kinds(admissionregistration.Hooks{Written: func() { s.ext.plugins.Activate() },
+		MayRead: s.mayReadParams, ParamKind: s.paramKind})
 }
 
 // extend makes what serves the paths that no built-in group answers.
@@ -66,9 +67,11 @@ func (s *Server) extend(c *genericapiserver.Config) error {
 	s.ext.objects = s.options.Foreign(apiextensions.ObjectCodec(), nil)
 	s.ext.definitions = s.options.Foreign(apiextensions.DefinitionCodec())
 	s.ext.crds = crds.New(crds.Config{
-		Client: s.serverClient, Objects: s.ext.objects, Admission: c.AdmissionControl, Authorizer: s.generic.Authorizer, Resolver: s.ext.resolver, Wrapper: credentials,
+		Client: s.serverClient, Objects: s.ext.objects, Admission: c.AdmissionControl, Authorizer: s.generic.Authorizer,
+		Resolver: s.ext.resolver, Wrapper: credentials,
 		Aggregated: s.generic.AggregatedDiscoveryGroupManager, Groups: s.groups,
-		RequestTimeout: c.RequestTimeout, MinRequestTimeout: time.Duration(c.MinRequestTimeout) * time.Second, MaxBodyBytes: c.MaxRequestBodyBytes,
+		RequestTimeout: c.RequestTimeout, MinRequestTimeout: time.Duration(c.MinRequestTimeout) * time.Second,
+		MaxBodyBytes: c.MaxRequestBodyBytes,
 	})
 	var err error
 	s.ext.usage, err = usage.New(usage.Config{
@@ -79,7 +82,8 @@ func (s *Server) extend(c *genericapiserver.Config) error {
 		return err
 	}
 	s.ext.foreign = aggregation.New(aggregation.Config{
-		Client: s.serverClient, Resolver: s.ext.resolver, Aggregated: s.generic.AggregatedDiscoveryGroupManager, Groups: s.groups,
+		Client: s.serverClient, Resolver: s.ext.resolver, Aggregated: s.generic.AggregatedDiscoveryGroupManager,
+		Groups:     s.groups,
 		Serializer: s.set.Codecs, Next: s.ext.usage,
 		Taken: func(group string, taken bool) {
 			if group == usage.Group {
@@ -98,13 +102,14 @@ func (s *Server) extend(c *genericapiserver.Config) error {
 	list := aggregated.WrapAggregatedDiscoveryToHandler(s.groups, manager, manager)
 	mux := s.generic.Handler.NonGoRestfulMux
 	mux.Handle(genericapiserver.APIGroupPrefix, list)
-	mux.HandlePrefix(genericapiserver.APIGroupPrefix+"/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == genericapiserver.APIGroupPrefix+"/" {
-			list.ServeHTTP(w, r)
-			return
-		}
-		s.ext.foreign.ServeHTTP(w, r)
-	}))
+	mux.HandlePrefix(genericapiserver.APIGroupPrefix+"/",
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == genericapiserver.APIGroupPrefix+"/" {
+				list.ServeHTTP(w, r)
+				return
+			}
+			s.ext.foreign.ServeHTTP(w, r)
+		}))
 	return nil
 }
 
@@ -142,7 +147,8 @@ func (s *Server) wakeExtensions(ctx context.Context) error {
 		}
 		kinds    []schema.GroupResource
 		activate func()
-	}{{s.options, admissionregistration.GroupResources(), s.ext.plugins.Activate}, {s.ext.objects, []schema.GroupResource{apiextensions.GroupResource}, s.ext.crds.Activate}} {
+	}{{s.options, admissionregistration.GroupResources(), s.ext.plugins.Activate},
+		{s.ext.objects, []schema.GroupResource{apiextensions.GroupResource}, s.ext.crds.Activate}} {
 		some, err := e.options.Any(ctx, e.kinds...)
 		if err != nil {
 			return err
@@ -173,7 +179,8 @@ func (s *Server) mayReadParams(ctx context.Context, kind schema.GroupVersionKind
 	if name == "" {
 		verb = "list"
 	}
-	a := authorizer.AttributesRecord{User: u, Verb: verb, ResourceRequest: true, Name: name, Namespace: namespace, APIGroup: "*", APIVersion: "*", Resource: "*"}
+	a := authorizer.AttributesRecord{User: u, Verb: verb, ResourceRequest: true, Name: name, Namespace: namespace,
+		APIGroup: "*", APIVersion: "*", Resource: "*"}
 	if kind.Kind != "" {
 		a.APIGroup, a.APIVersion = kind.Group, kind.Version
 		if r := s.resourceOf(kind); r != "" {
@@ -184,7 +191,9 @@ func (s *Server) mayReadParams(ctx context.Context, kind schema.GroupVersionKind
 	case err != nil:
 		return err
 	case d != authorizer.DecisionAllow:
-		return fmt.Errorf("user %q must have %q permission on the objects of the referenced paramKind (kind=%s, apiVersion=%s)", u.GetName(), verb, kind.Kind, kind.GroupVersion())
+		return fmt.Errorf(
+			"user %q must have %q permission on the objects of the referenced paramKind (kind=%s, apiVersion=%s)",
+			u.GetName(), verb, kind.Kind, kind.GroupVersion())
 	}
 	return nil
 }

@@ -52,18 +52,29 @@ func gadgets() *apiextensionsv1.CustomResourceDefinition {
 		ObjectMeta: metav1.ObjectMeta{Name: "gadgets.example.org"},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: "example.org", Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "gadgets", Singular: "gadget", Kind: "Gadget", ListKind: "GadgetList", ShortNames: []string{"gd"}},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "gadgets", Singular: "gadget", Kind: "Gadget",
+				ListKind: "GadgetList", ShortNames: []string{"gd"}},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: "v1", Served: true, Storage: true,
-				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{
-					"spec": {Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"color": text, "size": size, "limit": number},
-						XValidations: apiextensionsv1.ValidationRules{{Rule: "!has(self.limit) || self.size <= self.limit", Message: "size must not exceed limit"}}},
-					"status": {Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"ready": {Type: "boolean"}, "size": number}},
-				}}},
-				Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
-					Scale: &apiextensionsv1.CustomResourceSubresourceScale{SpecReplicasPath: ".spec.size", StatusReplicasPath: ".status.size"}},
-				AdditionalPrinterColumns: []apiextensionsv1.CustomResourceColumnDefinition{{Name: "Color", Type: "string", JSONPath: ".spec.color"}},
-				SelectableFields:         []apiextensionsv1.SelectableField{{JSONPath: ".spec.color"}},
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+					Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{
+						"spec": {Type: "object",
+							Properties: map[string]apiextensionsv1.JSONSchemaProps{"color": text, "size": size,
+								"limit": number},
+							XValidations: apiextensionsv1.ValidationRules{
+								{Rule: "!has(self.limit) || self.size <= self.limit",
+									Message: "size must not exceed limit"}}},
+						"status": {Type: "object",
+							Properties: map[string]apiextensionsv1.JSONSchemaProps{"ready": {Type: "boolean"},
+								"size": number}},
+					}}},
+				Subresources: &apiextensionsv1.CustomResourceSubresources{
+					Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
+					Scale: &apiextensionsv1.CustomResourceSubresourceScale{SpecReplicasPath: ".spec.size",
+						StatusReplicasPath: ".status.size"}},
+				AdditionalPrinterColumns: []apiextensionsv1.CustomResourceColumnDefinition{{Name: "Color",
+					Type: "string", JSONPath: ".spec.color"}},
+				SelectableFields: []apiextensionsv1.SelectableField{{JSONPath: ".spec.color"}},
 			}},
 		},
 	}
@@ -72,7 +83,8 @@ func gadgets() *apiextensionsv1.CustomResourceDefinition {
 var gadgetResource = schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "gadgets"}
 
 func gadget(name string, spec map[string]any) *unstructured.Unstructured {
-	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.org/v1", "kind": "Gadget", "metadata": map[string]any{"name": name}, "spec": spec}}
+	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.org/v1", "kind": "Gadget",
+		"metadata": map[string]any{"name": name}, "spec": spec}}
 }
 
 func (r *running) objects(t *testing.T) dynamic.Interface {
@@ -103,7 +115,9 @@ func (r *running) establish(t *testing.T, d *apiextensionsv1.CustomResourceDefin
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := c.Watch(t.Context(), metav1.ListOptions{ResourceVersion: made.ResourceVersion, FieldSelector: fields.OneTermEqualSelector("metadata.name", d.Name).String()})
+	w, err := c.Watch(t.Context(),
+		metav1.ListOptions{ResourceVersion: made.ResourceVersion,
+			FieldSelector: fields.OneTermEqualSelector("metadata.name", d.Name).String()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +168,9 @@ func TestCustomResources(t *testing.T) {
 		t.Fatal(err)
 	}
 	fresh["apiVersion"], fresh["kind"] = apiextensionsv1.SchemeGroupVersion.String(), "CustomResourceDefinition"
-	tried, err := r.objects(t).Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")).Create(ctx, &unstructured.Unstructured{Object: fresh}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	tried, err := r.objects(t).Resource(
+		apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")).Create(ctx,
+		&unstructured.Unstructured{Object: fresh}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +179,8 @@ func TestCustomResources(t *testing.T) {
 	}
 	r.establish(t, gadgets())
 	objects := r.objects(t).Resource(gadgetResource).Namespace("default")
-	made, err := objects.Create(ctx, gadget("one", map[string]any{"color": "red", "weight": int64(9)}), metav1.CreateOptions{})
+	made, err := objects.Create(ctx, gadget("one", map[string]any{"color": "red", "weight": int64(9)}),
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,30 +191,37 @@ func TestCustomResources(t *testing.T) {
 	if made.GetGeneration() != 1 || made.GetUID() == "" {
 		t.Errorf("metadata: %v", made.Object["metadata"])
 	}
-	_, err = objects.Create(ctx, gadget("big", map[string]any{"size": int64(9), "limit": int64(5)}), metav1.CreateOptions{})
+	_, err = objects.Create(ctx, gadget("big", map[string]any{"size": int64(9), "limit": int64(5)}),
+		metav1.CreateOptions{})
 	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "size must not exceed limit") {
 		t.Errorf("the rule: %v", err)
 	}
-	if _, err := objects.Create(ctx, gadget("two", map[string]any{"color": "blue"}), metav1.CreateOptions{}); err != nil {
+	if _, err := objects.Create(ctx, gadget("two", map[string]any{"color": "blue"}),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	list, err := objects.List(ctx, metav1.ListOptions{FieldSelector: "spec.color=blue"})
 	if err != nil || len(list.Items) != 1 || list.Items[0].GetName() != "two" {
 		t.Errorf("selected by field: %v, %v", list, err)
 	}
-	applied, err := objects.Apply(ctx, "one", gadget("one", map[string]any{"color": "green"}), metav1.ApplyOptions{FieldManager: "someone", Force: true})
+	applied, err := objects.Apply(ctx, "one", gadget("one", map[string]any{"color": "green"}),
+		metav1.ApplyOptions{FieldManager: "someone", Force: true})
 	if err != nil || applied.Object["spec"].(map[string]any)["color"] != "green" {
 		t.Errorf("applied: %v, %v", applied, err)
 	}
-	if _, err = objects.Patch(ctx, "one", "application/merge-patch+json", []byte(`{"status":{"size":2},"spec":{"color":"black"}}`), metav1.PatchOptions{}, "status"); err != nil {
+	if _, err = objects.Patch(ctx, "one", "application/merge-patch+json",
+		[]byte(`{"status":{"size":2},"spec":{"color":"black"}}`), metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
 	scale, err := objects.Get(ctx, "one", metav1.GetOptions{}, "scale")
-	if err != nil || scale.Object["status"].(map[string]any)["replicas"] != int64(2) || scale.Object["spec"].(map[string]any)["replicas"] != int64(3) {
+	if err != nil || scale.Object["status"].(map[string]any)["replicas"] != int64(2) ||
+		scale.Object["spec"].(map[string]any)["replicas"] != int64(3) {
 		t.Errorf("scale: %v, %v", scale, err)
 	}
-	code, body := r.get(t, "/apis/example.org/v1/namespaces/default/gadgets", "application/json;as=Table;v=v1;g=meta.k8s.io")
-	if code != http.StatusOK || !strings.Contains(string(body), `"green"`) || !strings.Contains(string(body), `"Color"`) {
+	code, body := r.get(t, "/apis/example.org/v1/namespaces/default/gadgets",
+		"application/json;as=Table;v=v1;g=meta.k8s.io")
+	if code != http.StatusOK || !strings.Contains(string(body), `"green"`) ||
+		!strings.Contains(string(body), `"Color"`) {
 		t.Errorf("table: %d %s", code, body)
 	}
 
@@ -224,7 +248,8 @@ func TestCustomResources(t *testing.T) {
 			break
 		}
 	}
-	if _, err := r.objects(t).Resource(gadgetResource).Namespace("default").Get(ctx, "one", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := r.objects(t).Resource(gadgetResource).Namespace("default").Get(ctx, "one",
+		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("after the definition: %v", err)
 	}
 }
@@ -242,12 +267,16 @@ func testCustomDiscovery(t *testing.T, r *running) {
 	if !names["gadgets"] || !names["gadgets/status"] || !names["gadgets/scale"] {
 		t.Errorf("resources: %v", names)
 	}
-	for path, want := range map[string]string{"/apis": "example.org", "/apis/example.org": "example.org/v1", "/apis/apiextensions.k8s.io/v1": "customresourcedefinitions"} {
-		if code, body := r.get(t, path, "application/json"); code != http.StatusOK || !strings.Contains(string(body), want) {
+	for path, want := range map[string]string{"/apis": "example.org", "/apis/example.org": "example.org/v1",
+		"/apis/apiextensions.k8s.io/v1": "customresourcedefinitions"} {
+		if code, body := r.get(t, path, "application/json"); code != http.StatusOK ||
+			!strings.Contains(string(body), want) {
 			t.Errorf("%s: %d without %s", path, code, want)
 		}
 	}
-	if _, body := r.get(t, "/apis", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"); !strings.Contains(string(body), `"Gadget"`) {
+	if _, body := r.get(t, "/apis",
+		"application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"); !strings.Contains(string(body),
+		`"Gadget"`) {
 		t.Error("the aggregated document lacks the custom kind")
 	}
 }
@@ -265,7 +294,8 @@ func testCustomDocuments(t *testing.T, r *running) {
 		t.Fatalf("index: %v", index.Paths)
 	}
 	for _, accept := range []string{"application/json", "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"} {
-		if code, body := r.get(t, p, accept); code != http.StatusOK || !strings.Contains(string(body), "org.example.v1.Gadget") {
+		if code, body := r.get(t, p, accept); code != http.StatusOK ||
+			!strings.Contains(string(body), "org.example.v1.Gadget") {
 			t.Errorf("v3 as %s: %d", accept, code)
 		}
 	}
@@ -274,7 +304,8 @@ func testCustomDocuments(t *testing.T, r *running) {
 	if err := json.Unmarshal(body, &v2); err != nil {
 		t.Fatal(err)
 	}
-	if v2.Definitions["org.example.v1.Gadget"] == nil || v2.Definitions["io.k8s.api.core.v1.Pod"] == nil || v2.Paths["/apis/example.org/v1/namespaces/{namespace}/gadgets"] == nil {
+	if v2.Definitions["org.example.v1.Gadget"] == nil || v2.Definitions["io.k8s.api.core.v1.Pod"] == nil ||
+		v2.Paths["/apis/example.org/v1/namespaces/{namespace}/gadgets"] == nil {
 		t.Errorf("v2: %d definitions, %d paths", len(v2.Definitions), len(v2.Paths))
 	}
 }
@@ -296,7 +327,9 @@ func reviewer(t *testing.T) (url string, ca []byte) {
 		answer := &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: o.Labels["refuse"] == ""}
 		if q.URL.Path == "/mutate" {
 			patch := admissionv1.PatchTypeJSONPatch
-			answer.Patch, answer.PatchType = []byte(`[{"op":"add","path":"/metadata/labels","value":{"seen":"`+strings.ToLower(o.Kind)+`"}}]`), &patch
+			answer.Patch,
+				answer.PatchType = []byte(`[{"op":"add","path":"/metadata/labels","value":{"seen":"`+
+				strings.ToLower(o.Kind)+`"}}]`), &patch
 		} else if !answer.Allowed {
 			answer.Result = &metav1.Status{Message: "the label says so"}
 		}
@@ -311,40 +344,55 @@ func TestWebhooks(t *testing.T) {
 	r := start(t, t.TempDir())
 	ctx, c := t.Context(), r.admin(t)
 	url, ca := reviewer(t)
-	rules := []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{"CREATE"},
-		Rule: admissionregistrationv1.Rule{APIGroups: []string{"", "example.org"}, APIVersions: []string{"v1"}, Resources: []string{"configmaps", "gadgets"}}}}
+	rules := []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{
+		"CREATE"},
+		Rule: admissionregistrationv1.Rule{APIGroups: []string{"", "example.org"}, APIVersions: []string{"v1"},
+			Resources: []string{"configmaps", "gadgets"}}}}
 	none := admissionregistrationv1.SideEffectClassNone
 	client := func(path string) admissionregistrationv1.WebhookClientConfig {
 		u := url + path
 		return admissionregistrationv1.WebhookClientConfig{URL: &u, CABundle: ca}
 	}
-	if _, err := c.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "labels"}, Webhooks: []admissionregistrationv1.MutatingWebhook{{Name: "labels.example.org", Rules: rules, SideEffects: &none,
-			AdmissionReviewVersions: []string{"v1"}, ClientConfig: client("/mutate"), MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "plain", Expression: "!has(object.metadata.labels)"}}}}},
+	if _, err := c.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(ctx,
+		&admissionregistrationv1.MutatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: "labels"},
+			Webhooks: []admissionregistrationv1.MutatingWebhook{{Name: "labels.example.org", Rules: rules,
+				SideEffects:             &none,
+				AdmissionReviewVersions: []string{"v1"}, ClientConfig: client("/mutate"),
+				MatchConditions: []admissionregistrationv1.MatchCondition{{Name: "plain",
+					Expression: "!has(object.metadata.labels)"}}}}},
 		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	testwait.Until(t, "the mutating webhook", func() error {
-		m, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "m-"}}, metav1.CreateOptions{})
+		m, err := c.CoreV1().ConfigMaps("default").Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "m-"}}, metav1.CreateOptions{})
 		if err == nil && m.Labels["seen"] != "configmap" {
 			err = fmt.Errorf("labels %v", m.Labels)
 		}
 		return err
 	})
-	if _, err := c.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx, &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "refusals"}, Webhooks: []admissionregistrationv1.ValidatingWebhook{{Name: "refusals.example.org", Rules: rules, SideEffects: &none,
-			AdmissionReviewVersions: []string{"v1"}, ClientConfig: client("/validate")}}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx,
+		&admissionregistrationv1.ValidatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: "refusals"},
+			Webhooks: []admissionregistrationv1.ValidatingWebhook{{Name: "refusals.example.org", Rules: rules,
+				SideEffects:             &none,
+				AdmissionReviewVersions: []string{"v1"}, ClientConfig: client("/validate")}}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	testwait.Until(t, "the validating webhook", func() error {
-		_, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "v-", Labels: map[string]string{"refuse": "yes"}}}, metav1.CreateOptions{})
+		_, err := c.CoreV1().ConfigMaps("default").Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "v-",
+				Labels: map[string]string{"refuse": "yes"}}}, metav1.CreateOptions{})
 		if err == nil || !strings.Contains(err.Error(), "the label says so") {
 			return fmt.Errorf("not refused: %w", err)
 		}
 		return nil
 	})
 	r.establish(t, gadgets())
-	made, err := r.objects(t).Resource(gadgetResource).Namespace("default").Create(ctx, gadget("hooked", map[string]any{}), metav1.CreateOptions{})
+	made, err := r.objects(t).Resource(gadgetResource).Namespace("default").Create(ctx,
+		gadget("hooked", map[string]any{}), metav1.CreateOptions{})
 	if err != nil || made.GetLabels()["seen"] != "gadget" {
 		t.Errorf("a custom resource: %v, %v", made, err)
 	}
@@ -353,28 +401,41 @@ func TestWebhooks(t *testing.T) {
 func TestAdmissionPolicies(t *testing.T) {
 	r := start(t, t.TempDir())
 	ctx, c := t.Context(), r.admin(t)
-	match := &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-		Operations: []admissionregistrationv1.OperationType{"CREATE", "UPDATE"}, Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}}}}}}
+	match := &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{
+		{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+			Operations: []admissionregistrationv1.OperationType{"CREATE", "UPDATE"},
+			Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+				Resources: []string{"configmaps"}}}}}}
 	policies := c.AdmissionregistrationV1().ValidatingAdmissionPolicies()
-	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "small"}, Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: match, Variables: []admissionregistrationv1.Variable{{Name: "n", Expression: "has(object.data) ? object.data.size() : 0"}},
-		Validations: []admissionregistrationv1.Validation{{Expression: "variables.n < 2", MessageExpression: "'too many keys: ' + string(variables.n)"}}}}
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "small"},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: match,
+			Variables: []admissionregistrationv1.Variable{{Name: "n",
+				Expression: "has(object.data) ? object.data.size() : 0"}},
+			Validations: []admissionregistrationv1.Validation{{Expression: "variables.n < 2",
+				MessageExpression: "'too many keys: ' + string(variables.n)"}}}}
 	bad := policy.DeepCopy()
 	bad.Spec.Validations[0].Expression = "variables.m < 2"
-	if _, err := policies.Create(ctx, bad, metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.validations[0].expression") {
+	if _, err := policies.Create(ctx, bad, metav1.CreateOptions{}); !apierrors.IsInvalid(err) ||
+		!strings.Contains(err.Error(), "spec.validations[0].expression") {
 		t.Errorf("an expression that does not compile: %v", err)
 	}
-	policy.Spec.Validations = append(policy.Spec.Validations, admissionregistrationv1.Validation{Expression: "object.data.size() == object.metadata.generation || true"})
+	policy.Spec.Validations = append(policy.Spec.Validations,
+		admissionregistrationv1.Validation{Expression: "object.data.size() == object.metadata.generation || true"})
 	if _, err := policies.Create(ctx, policy, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Create(ctx, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "small"},
-		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: "small", ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny}}},
+	if _, err := c.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Create(ctx,
+		&admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "small"},
+			Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: "small",
+				ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny}}},
 		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	testwait.Until(t, "the validating policy", func() error {
-		_, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "p-"}, Data: map[string]string{"a": "", "b": ""}}, metav1.CreateOptions{})
+		_, err := c.CoreV1().ConfigMaps("default").Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "p-"},
+				Data: map[string]string{"a": "", "b": ""}}, metav1.CreateOptions{})
 		if err == nil || !strings.Contains(err.Error(), "too many keys: 2") {
 			return fmt.Errorf("not refused: %w", err)
 		}
@@ -387,19 +448,26 @@ func TestAdmissionPolicies(t *testing.T) {
 		}
 		return err
 	})
-	mutation := &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "owner"}, Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{
-		MatchConstraints: match, ReinvocationPolicy: admissionregistrationv1.NeverReinvocationPolicy, Mutations: []admissionregistrationv1.Mutation{{
-			PatchType:          admissionregistrationv1.PatchTypeApplyConfiguration,
-			ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{Expression: `Object{metadata: Object.metadata{labels: {"owner": request.userInfo.username}}}`}}}}}
-	if _, err := c.AdmissionregistrationV1().MutatingAdmissionPolicies().Create(ctx, mutation, metav1.CreateOptions{}); err != nil {
+	mutation := &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "owner"},
+		Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{
+			MatchConstraints: match, ReinvocationPolicy: admissionregistrationv1.NeverReinvocationPolicy,
+			Mutations: []admissionregistrationv1.Mutation{{
+				PatchType: admissionregistrationv1.PatchTypeApplyConfiguration,
+				ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{
+					Expression: `Object{metadata: Object.metadata{labels: {"owner": request.userInfo.username}}}`}}}}}
+	if _, err := c.AdmissionregistrationV1().MutatingAdmissionPolicies().Create(ctx, mutation,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Create(ctx, &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "owner"},
-		Spec: admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: "owner"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.AdmissionregistrationV1().MutatingAdmissionPolicyBindings().Create(ctx,
+		&admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "owner"},
+			Spec: admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: "owner"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	testwait.Until(t, "the mutating policy", func() error {
-		m, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "o-"}}, metav1.CreateOptions{})
+		m, err := c.CoreV1().ConfigMaps("default").Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "o-"}}, metav1.CreateOptions{})
 		if err == nil && m.Labels["owner"] != "admin" {
 			err = fmt.Errorf("labels %v", m.Labels)
 		}
@@ -431,8 +499,10 @@ func TestFlowControl(t *testing.T) {
 		}
 		return fmt.Errorf("not sorted yet")
 	})
-	for dump, want := range map[string]string{"dump_priority_levels": "PriorityLevelName, ActiveQueues", "dump_queues": "PriorityLevelName, Index", "dump_requests": "FlowSchemaName"} {
-		if code, body := r.get(t, flow.DebugPath+dump, "*/*"); code != http.StatusOK || !strings.Contains(string(body), want) {
+	for dump, want := range map[string]string{"dump_priority_levels": "PriorityLevelName, ActiveQueues",
+		"dump_queues": "PriorityLevelName, Index", "dump_requests": "FlowSchemaName"} {
+		if code, body := r.get(t, flow.DebugPath+dump, "*/*"); code != http.StatusOK ||
+			!strings.Contains(string(body), want) {
 			t.Errorf("%s: %d %s", dump, code, body)
 		}
 	}
@@ -440,13 +510,19 @@ func TestFlowControl(t *testing.T) {
 		t.Fatal(err)
 	}
 	testwait.Until(t, "the deleted object", fixed)
-	made, err := c.FlowcontrolV1().PriorityLevelConfigurations().Create(ctx, &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "mine"},
-		Spec: flowcontrolv1.PriorityLevelConfigurationSpec{Type: flowcontrolv1.PriorityLevelEnablementLimited, Limited: &flowcontrolv1.LimitedPriorityLevelConfiguration{
-			LimitResponse: flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeQueue, Queuing: &flowcontrolv1.QueuingConfiguration{}}}}}, metav1.CreateOptions{})
-	if err != nil || *made.Spec.Limited.NominalConcurrencyShares != 30 || made.Spec.Limited.LimitResponse.Queuing.Queues != 64 {
+	made, err := c.FlowcontrolV1().PriorityLevelConfigurations().Create(ctx,
+		&flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "mine"},
+			Spec: flowcontrolv1.PriorityLevelConfigurationSpec{Type: flowcontrolv1.PriorityLevelEnablementLimited,
+				Limited: &flowcontrolv1.LimitedPriorityLevelConfiguration{
+					LimitResponse: flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeQueue,
+						Queuing: &flowcontrolv1.QueuingConfiguration{}}}}}, metav1.CreateOptions{})
+	if err != nil || *made.Spec.Limited.NominalConcurrencyShares != 30 ||
+		made.Spec.Limited.LimitResponse.Queuing.Queues != 64 {
 		t.Errorf("a level of one's own: %+v, %v", made, err)
 	}
-	if _, err := c.FlowcontrolV1().FlowSchemas().Create(ctx, &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: "greedy"}, Spec: flowcontrolv1.FlowSchemaSpec{MatchingPrecedence: 1}},
+	if _, err := c.FlowcontrolV1().FlowSchemas().Create(ctx,
+		&flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: "greedy"},
+			Spec: flowcontrolv1.FlowSchemaSpec{MatchingPrecedence: 1}},
 		metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
 		t.Errorf("the first place is taken: %v", err)
 	}
@@ -460,14 +536,17 @@ func TestAggregation(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		switch q.URL.Path {
 		case "/apis/far.example.org/v1":
-			fmt.Fprint(w, `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"far.example.org/v1","resources":[{"name":"things","singularName":"thing","namespaced":true,"kind":"Thing","verbs":["get","list"]}]}`)
+			fmt.Fprint(w,
+				`{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"far.example.org/v1","resources":[{"name":"things","singularName":"thing","namespaced":true,"kind":"Thing","verbs":["get","list"]}]}`)
 		case "/openapi/v3":
-			fmt.Fprint(w, `{"paths":{"apis/far.example.org/v1":{"serverRelativeURL":"/openapi/v3/apis/far.example.org/v1?hash=AB"}}}`)
+			fmt.Fprint(w,
+				`{"paths":{"apis/far.example.org/v1":{"serverRelativeURL":"/openapi/v3/apis/far.example.org/v1?hash=AB"}}}`)
 		case "/openapi/v2":
 			w.Header().Set("Etag", `"tag"`)
 			fmt.Fprint(w, `{"swagger":"2.0","definitions":{"org.example.far.v1.Thing":{"type":"object"}},"paths":{}}`)
 		default:
-			fmt.Fprintf(w, `{"user":%q,"groups":%q,"path":%q}`, q.Header.Get("X-Remote-User"), q.Header["X-Remote-Group"], q.URL.Path)
+			fmt.Fprintf(w, `{"user":%q,"groups":%q,"path":%q}`, q.Header.Get("X-Remote-User"),
+				q.Header["X-Remote-Group"], q.URL.Path)
 		}
 	}))
 	defer foreign.Close()
@@ -483,8 +562,10 @@ func TestAggregation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: "v1.far.example.org"}, Spec: apiregistrationv1.APIServiceSpec{Group: "far.example.org", Version: "v1",
-		GroupPriorityMinimum: 100, VersionPriority: 10, InsecureSkipTLSVerify: true, Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "far", Port: new(int32(port))}}}
+	a := &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: "v1.far.example.org"},
+		Spec: apiregistrationv1.APIServiceSpec{Group: "far.example.org", Version: "v1",
+			GroupPriorityMinimum: 100, VersionPriority: 10, InsecureSkipTLSVerify: true,
+			Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "far", Port: new(int32(port))}}}
 	if _, err := services.ApiregistrationV1().APIServices().Create(ctx, a, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -499,25 +580,32 @@ func TestAggregation(t *testing.T) {
 		})
 	}
 	available(apiregistrationv1.ConditionFalse) // the service does not exist
-	if code, _ := r.get(t, "/apis/far.example.org/v1/things", "application/json"); code != http.StatusServiceUnavailable {
+	if code, _ := r.get(t, "/apis/far.example.org/v1/things",
+		"application/json"); code != http.StatusServiceUnavailable {
 		t.Errorf("away: %d", code)
 	}
 	// No endpoint slice may hold a loopback address; an external name leads there, too.
 	if _, err := c.CoreV1().Services("default").Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "far"},
-		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"}}, metav1.CreateOptions{}); err != nil {
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	available(apiregistrationv1.ConditionTrue)
 	code, body := r.get(t, "/apis/far.example.org/v1/namespaces/x/things/one", "application/json")
-	if code != http.StatusOK || !strings.Contains(string(body), `"user":"admin"`) || !strings.Contains(string(body), "system:masters") {
+	if code != http.StatusOK || !strings.Contains(string(body), `"user":"admin"`) ||
+		!strings.Contains(string(body), "system:masters") {
 		t.Errorf("passed on: %d %s", code, body)
 	}
-	for path, want := range map[string]string{"/apis": "far.example.org", "/apis/far.example.org": "far.example.org/v1", "/openapi/v3": "apis/far.example.org/v1", "/openapi/v2": "org.example.far.v1.Thing"} {
-		if code, body := r.get(t, path, "application/json"); code != http.StatusOK || !strings.Contains(string(body), want) {
+	for path, want := range map[string]string{"/apis": "far.example.org", "/apis/far.example.org": "far.example.org/v1",
+		"/openapi/v3": "apis/far.example.org/v1", "/openapi/v2": "org.example.far.v1.Thing"} {
+		if code, body := r.get(t, path, "application/json"); code != http.StatusOK ||
+			!strings.Contains(string(body), want) {
 			t.Errorf("%s: %d without %s", path, code, want)
 		}
 	}
-	if _, body := r.get(t, "/apis", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"); !strings.Contains(string(body), `"Thing"`) {
+	if _, body := r.get(t, "/apis",
+		"application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"); !strings.Contains(string(body),
+		`"Thing"`) {
 		t.Error("the aggregated document lacks the foreign kind")
 	}
 	testwait.Until(t, "local API services", func() error {
@@ -554,7 +642,8 @@ resources:
   - identity: {}
 `)
 	log := filepath.Join(dir, "audit.log")
-	policy := write("policy.yaml", "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: RequestResponse, users: [kubernetes-admin], resources: [{group: \"\", resources: [secrets]}]}\n- {level: None}\n")
+	policy := write("policy.yaml",
+		"apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: RequestResponse, users: [kubernetes-admin], resources: [{group: \"\", resources: [secrets]}]}\n- {level: None}\n")
 	begin := func() *running {
 		cfg := newConfig(t, filepath.Join(dir, "data"))
 		cfg.EncryptionConfig, cfg.Audit = encryption, audit.Config{PolicyFile: policy, LogPath: log}
@@ -563,11 +652,14 @@ resources:
 	ctx := t.Context()
 	r := begin()
 	c := r.remote(t, r.pki.Admin.Pair())
-	if _, err := c.CoreV1().Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "hidden"}, StringData: map[string]string{"word": "opensesame"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.CoreV1().Secrets("default").Create(ctx,
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "hidden"},
+			StringData: map[string]string{"word": "opensesame"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	kept, err := r.engine.Client.Client.Get(ctx, "/registry/secrets/default/hidden")
-	if err != nil || len(kept.Kvs) != 1 || !strings.HasPrefix(string(kept.Kvs[0].Value), "k8s:enc:secretbox:v1:k1:") || strings.Contains(string(kept.Kvs[0].Value), "opensesame") {
+	if err != nil || len(kept.Kvs) != 1 || !strings.HasPrefix(string(kept.Kvs[0].Value), "k8s:enc:secretbox:v1:k1:") ||
+		strings.Contains(string(kept.Kvs[0].Value), "opensesame") {
 		t.Errorf("kept: %q, %v", kept.Kvs, err)
 	}
 	r.stop()
@@ -582,7 +674,8 @@ resources:
 	}
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	var event auditv1.Event
-	if err := json.Unmarshal([]byte(lines[0]), &event); err != nil || len(lines) != 1 || event.Verb != "create" || event.User.Username != "kubernetes-admin" || event.ObjectRef.Resource != "secrets" ||
+	if err := json.Unmarshal([]byte(lines[0]), &event); err != nil || len(lines) != 1 || event.Verb != "create" ||
+		event.User.Username != "kubernetes-admin" || event.ObjectRef.Resource != "secrets" ||
 		event.ResponseStatus.Code != http.StatusCreated || event.ResponseObject == nil {
 		t.Errorf("recorded: %v\n%s", err, text)
 	}
@@ -596,7 +689,9 @@ func TestAuthenticationConfig(t *testing.T) {
 	cfg := newConfig(t, t.TempDir())
 	cfg.AuthenticationConfig = filepath.Join(t.TempDir(), "authentication.yaml")
 	write := func(text string) {
-		if err := os.WriteFile(cfg.AuthenticationConfig, []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n"+text), 0o600); err != nil {
+		if err := os.WriteFile(cfg.AuthenticationConfig,
+			[]byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n"+text),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -619,7 +714,8 @@ func TestAuthenticationConfig(t *testing.T) {
 	cfg = newConfig(t, t.TempDir())
 	cfg.AuthenticationConfig = r.cfg.AuthenticationConfig
 	write("anonymous: {enabled: false, conditions: [{path: /livez}]}\n")
-	if _, err := New(t.Context(), cfg); !errkind.Is(err, errkind.Invalid) || !strings.Contains(err.Error(), cfg.AuthenticationConfig) {
+	if _, err := New(t.Context(), cfg); !errkind.Is(err, errkind.Invalid) ||
+		!strings.Contains(err.Error(), cfg.AuthenticationConfig) {
 		t.Errorf("started with a bad file: %v", err)
 	}
 }

@@ -43,7 +43,8 @@ func TestFloods(t *testing.T) {
 	request := func(s *streams, block []byte) error {
 		id := s.next
 		s.next += 2
-		if err := s.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block, EndHeaders: true, EndStream: true}); err != nil {
+		if err := s.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block, EndHeaders: true,
+			EndStream: true}); err != nil {
 			return err
 		}
 		return s.WriteRSTStream(id, http2.ErrCodeCancel)
@@ -55,7 +56,9 @@ func TestFloods(t *testing.T) {
 		"settings": func(s *streams) error {
 			return s.WriteSettings(http2.Setting{ID: http2.SettingMaxFrameSize, Val: 1 << 15})
 		},
-		"priorities": func(s *streams) error { return s.WritePriority(1, http2.PriorityParam{StreamDep: 3, Weight: 7}) },
+		"priorities": func(s *streams) error {
+			return s.WritePriority(1, http2.PriorityParam{StreamDep: 3, Weight: 7})
+		},
 		"empty data": func(s *streams) error { return s.WriteData(1, false, nil) },
 		"headers without end": func(s *streams) error {
 			if s.next == 1 {
@@ -116,7 +119,8 @@ func TestPipelined(t *testing.T) {
 			t.Fatalf("answer %d: %v", i, err)
 		}
 		text, err := io.ReadAll(resp.Body)
-		if err != nil || resp.StatusCode != http.StatusNotFound || !strings.Contains(string(text), fmt.Sprintf(`\"c%d\" not found`, i)) {
+		if err != nil || resp.StatusCode != http.StatusNotFound ||
+			!strings.Contains(string(text), fmt.Sprintf(`\"c%d\" not found`, i)) {
 			t.Fatalf("answer %d: %s %s %v", i, resp.Status, text, err)
 		}
 	}
@@ -146,7 +150,8 @@ func TestManyConnections(t *testing.T) {
 	if each > 150<<10 {
 		t.Errorf("a connection costs %d KB", each>>10)
 	}
-	if _, err := r.remote(t, r.pki.Admin.Pair()).CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{}); err != nil {
+	if _, err := r.remote(t, r.pki.Admin.Pair()).CoreV1().Namespaces().Get(t.Context(), "default",
+		metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
 }

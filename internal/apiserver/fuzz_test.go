@@ -119,7 +119,8 @@ func FuzzObjects(f *testing.F) {
 		f.Add(y, true)
 	}
 	f.Fuzz(func(t *testing.T, data []byte, isYAML bool) {
-		header := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}}
+		header := http.Header{"Content-Type": {"application/json"},
+			"Accept": {"application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}}
 		text := data
 		if isYAML {
 			header.Set("Content-Type", "application/yaml")
@@ -133,7 +134,8 @@ func FuzzObjects(f *testing.F) {
 		if !ok {
 			return
 		}
-		status, answer := target.send(t.Context(), http.MethodPost, path, "dryRun=All&fieldValidation=Warn", header, data)
+		status, answer := target.send(t.Context(), http.MethodPost, path, "dryRun=All&fieldValidation=Warn", header,
+			data)
 		check(t, status, answer, "create")
 	})
 }
@@ -148,10 +150,12 @@ func FuzzPatches(f *testing.F) {
 			f.Fatal(err)
 		}
 		path := target.paths[o.GroupVersionKind()]
-		if path == "" || strings.HasPrefix(path, "/apis/admissionregistration") || strings.HasPrefix(path, "/apis/apiregistration") {
+		if path == "" || strings.HasPrefix(path, "/apis/admissionregistration") ||
+			strings.HasPrefix(path, "/apis/apiregistration") {
 			continue // what is stored of these acts on the other requests
 		}
-		status, _ := target.send(f.Context(), http.MethodPost, path, "", http.Header{"Content-Type": {"application/json"}}, seed)
+		status, _ := target.send(f.Context(), http.MethodPost, path, "",
+			http.Header{"Content-Type": {"application/json"}}, seed)
 		if status != http.StatusCreated {
 			continue // needs something else to be there first
 		}
@@ -163,15 +167,23 @@ func FuzzPatches(f *testing.F) {
 	if len(paths) < 3*20 {
 		f.Fatalf("only %d objects could be stored", len(paths)/3)
 	}
-	kinds := []string{"application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json", "application/apply-patch+yaml"}
+	kinds := []string{"application/json-patch+json", "application/merge-patch+json",
+		"application/strategic-merge-patch+json", "application/apply-patch+yaml"}
 	for i, path := range paths {
 		if i%10 != 0 {
 			continue
 		}
-		f.Add(uint(i), uint8(0), []byte(`[{"op":"test","path":"/metadata/name","value":"x"},{"op":"add","path":"/metadata/labels","value":{"a":"b"}},{"op":"copy","from":"/spec","path":"/metadata/annotations"},{"op":"move","from":"/metadata/labels/a","path":"/metadata/labels/b~1c"},{"op":"remove","path":"/spec"},{"op":"replace","path":"/spec/x/-1","value":null}]`))
-		f.Add(uint(i), uint8(1), []byte(`{"metadata":{"labels":{"a":null},"finalizers":["example.com/f"],"ownerReferences":[{}],"managedFields":[{}]},"spec":{},"status":{"conditions":[{}]}}`))
-		f.Add(uint(i), uint8(2), []byte(`{"metadata":{"$deleteFromPrimitiveList/finalizers":["a"],"$retainKeys":["name"]},"spec":{"$patch":"replace","template":{"spec":{"containers":[{"name":"c","$patch":"delete"}],"$setElementOrder/containers":[{"name":"c"}]}},"ports":[{"port":1,"protocol":"TCP"}]}}`))
-		f.Add(uint(i), uint8(3), []byte("apiVersion: v1\nkind: "+filepath.Base(path)+"\nmetadata: {labels: {a: b}}\nspec: {}\n"))
+		f.Add(uint(i), uint8(0),
+			[]byte(
+				`[{"op":"test","path":"/metadata/name","value":"x"},{"op":"add","path":"/metadata/labels","value":{"a":"b"}},{"op":"copy","from":"/spec","path":"/metadata/annotations"},{"op":"move","from":"/metadata/labels/a","path":"/metadata/labels/b~1c"},{"op":"remove","path":"/spec"},{"op":"replace","path":"/spec/x/-1","value":null}]`))
+		f.Add(uint(i), uint8(1),
+			[]byte(
+				`{"metadata":{"labels":{"a":null},"finalizers":["example.com/f"],"ownerReferences":[{}],"managedFields":[{}]},"spec":{},"status":{"conditions":[{}]}}`))
+		f.Add(uint(i), uint8(2),
+			[]byte(
+				`{"metadata":{"$deleteFromPrimitiveList/finalizers":["a"],"$retainKeys":["name"]},"spec":{"$patch":"replace","template":{"spec":{"containers":[{"name":"c","$patch":"delete"}],"$setElementOrder/containers":[{"name":"c"}]}},"ports":[{"port":1,"protocol":"TCP"}]}}`))
+		f.Add(uint(i), uint8(3),
+			[]byte("apiVersion: v1\nkind: "+filepath.Base(path)+"\nmetadata: {labels: {a: b}}\nspec: {}\n"))
 	}
 	f.Fuzz(func(t *testing.T, n uint, kind uint8, patch []byte) {
 		path, as := paths[n%uint(len(paths))], kinds[int(kind)%len(kinds)]
@@ -179,11 +191,14 @@ func FuzzPatches(f *testing.F) {
 		if as == kinds[3] {
 			query += "&force=true"
 		}
-		status, answer := target.send(t.Context(), http.MethodPatch, path, query, http.Header{"Content-Type": {as}}, patch)
-		if as == kinds[3] && (strings.Contains(answer, "failed to create typed patch object") || strings.Contains(answer, "failed to convert new object")) {
+		status, answer := target.send(t.Context(), http.MethodPatch, path, query, http.Header{"Content-Type": {as}},
+			patch)
+		if as == kinds[3] && (strings.Contains(answer, "failed to create typed patch object") ||
+			strings.Contains(answer, "failed to convert new object")) {
 			return // upstream's 500 for what does not fit the schema, see testFieldValidation
 		}
-		if as == kinds[2] && (strings.Contains(answer, "unknown patch type") || strings.Contains(answer, "does not contain declared merge key")) {
+		if as == kinds[2] && (strings.Contains(answer, "unknown patch type") ||
+			strings.Contains(answer, "does not contain declared merge key")) {
 			return // the library's 500, which upstream answers, too
 		}
 		check(t, status, answer, as+" of "+path)
@@ -193,13 +208,23 @@ func FuzzPatches(f *testing.F) {
 // FuzzQueries reads with all that a query and the Accept header can say.
 func FuzzQueries(f *testing.F) {
 	target := newTarget(f)
-	paths := []string{"/api/v1/namespaces/default/configmaps", "/api/v1/pods", "/api/v1/events", "/apis/apps/v1/deployments", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/api/v1/nodes", "/api/v1/componentstatuses",
-		"/apis", "/openapi/v3", "/openapi/v2", "/readyz", "/api/v1/namespaces/default", "/api/v1/namespaces/default/pods/none/log", "/api/v1/namespaces/default/pods/none/exec", "/api/v1/namespaces/default/pods/none/portforward",
-		"/api/v1/namespaces/default/pods/none/proxy/x", "/api/v1/namespaces/default/services/https:none:1/proxy", "/api/v1/nodes/none:1/proxy/logs", "/apis/autoscaling/v1/horizontalpodautoscalers", "/version", "/metrics"}
-	for _, q := range []string{"limit=1&continue=eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6NSwic3RhcnQiOiJhXHUwMDAwIn0", "labelSelector=a in (b,c),!d,e!=f,g>1,h", "fieldSelector=metadata.name%3Da,metadata.namespace!=b,status.phase=x",
-		"resourceVersion=0&resourceVersionMatch=NotOlderThan", "resourceVersion=5&resourceVersionMatch=Exact&limit=2", "watch=1&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1",
-		"watch=true&resourceVersion=1", "includeObject=Metadata", "pretty=1", "verbose&exclude=etcd&exclude=x", "container=a&follow=false&previous=true&sinceSeconds=5&sinceTime=2020-01-01T00:00:00Z&timestamps=1&tailLines=-1&limitBytes=5&stream=Stdout",
-		"command=a&command=b&stdin=1&stdout=1&stderr=1&tty=1", "ports=80&ports=x", "shardSelector=object", "hash=0123&timeout=1m&timeoutSeconds=-1", "kind=x&apiVersion=y&dryRun=No"} {
+	paths := []string{"/api/v1/namespaces/default/configmaps", "/api/v1/pods", "/api/v1/events",
+		"/apis/apps/v1/deployments", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/api/v1/nodes",
+		"/api/v1/componentstatuses",
+		"/apis", "/openapi/v3", "/openapi/v2", "/readyz", "/api/v1/namespaces/default",
+		"/api/v1/namespaces/default/pods/none/log", "/api/v1/namespaces/default/pods/none/exec",
+		"/api/v1/namespaces/default/pods/none/portforward",
+		"/api/v1/namespaces/default/pods/none/proxy/x", "/api/v1/namespaces/default/services/https:none:1/proxy",
+		"/api/v1/nodes/none:1/proxy/logs", "/apis/autoscaling/v1/horizontalpodautoscalers", "/version", "/metrics"}
+	for _, q := range []string{"limit=1&continue=eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6NSwic3RhcnQiOiJhXHUwMDAwIn0",
+		"labelSelector=a in (b,c),!d,e!=f,g>1,h",
+		"fieldSelector=metadata.name%3Da,metadata.namespace!=b,status.phase=x",
+		"resourceVersion=0&resourceVersionMatch=NotOlderThan", "resourceVersion=5&resourceVersionMatch=Exact&limit=2",
+		"watch=1&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1",
+		"watch=true&resourceVersion=1", "includeObject=Metadata", "pretty=1", "verbose&exclude=etcd&exclude=x",
+		"container=a&follow=false&previous=true&sinceSeconds=5&sinceTime=2020-01-01T00:00:00Z&timestamps=1&tailLines=-1&limitBytes=5&stream=Stdout",
+		"command=a&command=b&stdin=1&stdout=1&stderr=1&tty=1", "ports=80&ports=x", "shardSelector=object",
+		"hash=0123&timeout=1m&timeoutSeconds=-1", "kind=x&apiVersion=y&dryRun=No"} {
 		for n := range paths {
 			f.Add(uint(n), q, "application/json")
 		}
@@ -211,7 +236,8 @@ func FuzzQueries(f *testing.F) {
 	f.Fuzz(func(t *testing.T, n uint, query, accept string) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // as long as a watch gets
 		defer cancel()
-		status, answer := target.send(ctx, http.MethodGet, paths[n%uint(len(paths))], query, http.Header{"Accept": {accept}}, nil)
+		status, answer := target.send(ctx, http.MethodGet, paths[n%uint(len(paths))], query,
+			http.Header{"Accept": {accept}}, nil)
 		if status == http.StatusGatewayTimeout || status == http.StatusServiceUnavailable || ctx.Err() != nil {
 			return // a version to come, a server that is not there
 		}
@@ -224,12 +250,20 @@ func FuzzQueries(f *testing.F) {
 func FuzzStrangers(f *testing.F) {
 	target := newTarget(f)
 	for _, text := range []string{
-		"Authorization: Bearer 0123ab.0123456789abcdef\n", "Authorization: Bearer eyJhbGciOiJub25lIn0.eyJpc3MiOiJrdWJlcm5ldGVzL3NlcnZpY2VhY2NvdW50In0.\n", "Authorization: Basic YTpi\n",
+		"Authorization: Bearer 0123ab.0123456789abcdef\n",
+		"Authorization: Bearer eyJhbGciOiJub25lIn0.eyJpc3MiOiJrdWJlcm5ldGVzL3NlcnZpY2VhY2NvdW50In0.\n",
+		"Authorization: Basic YTpi\n",
 		"Authorization: Bearer eyJhbGciOiJFUzI1NiIsImtpZCI6IngifQ.eyJpc3MiOiJodHRwczovL2t1YmVybmV0ZXMuZGVmYXVsdC5zdmMuY2x1c3Rlci5sb2NhbCIsInN1YiI6InN5c3RlbTpzZXJ2aWNlYWNjb3VudDphOmIiLCJleHAiOjk5OTk5OTk5OTl9.AAAA\n",
-		"Impersonate-User: admin\nImpersonate-Group: system:masters\nImpersonate-Extra-a%2Fb: c\n", "X-Remote-User: admin\nX-Remote-Group: system:masters\n", "Sec-Websocket-Protocol: base64url.bearer.authorization.k8s.io.YWJj\nUpgrade: websocket\nConnection: Upgrade\n",
-		"Content-Type: application/json; charset=x\nAccept-Encoding: gzip\nContent-Encoding: gzip\n", "Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\nAudit-ID: x\nUser-Agent: \n",
+		"Impersonate-User: admin\nImpersonate-Group: system:masters\nImpersonate-Extra-a%2Fb: c\n",
+		"X-Remote-User: admin\nX-Remote-Group: system:masters\n",
+		"Sec-Websocket-Protocol: base64url.bearer.authorization.k8s.io.YWJj\nUpgrade: websocket\nConnection: Upgrade\n",
+		"Content-Type: application/json; charset=x\nAccept-Encoding: gzip\nContent-Encoding: gzip\n",
+		"Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\nAudit-ID: x\nUser-Agent: \n",
 	} {
-		for _, path := range []string{"/api/v1/namespaces/kube-system/secrets", "/api/v1/namespaces/default/pods/a/exec?command=x", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "/metrics", "/openid/v1/jwks", "//api//v1/../v1/secrets", "/healthz/..", "/api/v1/watch/secrets"} {
+		for _, path := range []string{"/api/v1/namespaces/kube-system/secrets",
+			"/api/v1/namespaces/default/pods/a/exec?command=x",
+			"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "/metrics", "/openid/v1/jwks",
+			"//api//v1/../v1/secrets", "/healthz/..", "/api/v1/watch/secrets"} {
 			f.Add("GET", path, text, []byte("{}"))
 			f.Add("POST", path, text, []byte(`{"kind":"TokenReview"}`))
 		}
@@ -251,10 +285,13 @@ func FuzzStrangers(f *testing.F) {
 		w := httptest.NewRecorder()
 		target.handler.ServeHTTP(w, req)
 		switch w.Code {
-		case http.StatusUnauthorized, http.StatusForbidden, http.StatusBadRequest, http.StatusNotFound, http.StatusMovedPermanently, http.StatusTemporaryRedirect, http.StatusPermanentRedirect, http.StatusMethodNotAllowed:
+		case http.StatusUnauthorized, http.StatusForbidden, http.StatusBadRequest, http.StatusNotFound,
+			http.StatusMovedPermanently, http.StatusTemporaryRedirect, http.StatusPermanentRedirect,
+			http.StatusMethodNotAllowed:
 			return
 		case http.StatusOK:
-			if p := req.URL.Path; strings.HasPrefix(p, "/healthz") || strings.HasPrefix(p, "/livez") || strings.HasPrefix(p, "/readyz") || strings.HasPrefix(p, "/version") {
+			if p := req.URL.Path; strings.HasPrefix(p, "/healthz") || strings.HasPrefix(p, "/livez") ||
+				strings.HasPrefix(p, "/readyz") || strings.HasPrefix(p, "/version") {
 				return
 			}
 		}

@@ -23,21 +23,26 @@ const hookPrefix = "poststarthook/"
 // Parts of the server, by the names of their checks.
 var (
 	admissionChecks = []string{hookPrefix + "start-apiserver-admission-initializer"}
-	crdChecks       = []string{hookPrefix + "start-apiextensions-informers", hookPrefix + "start-apiextensions-controllers", hookPrefix + "crd-informer-synced"}
-	foreignChecks   = []string{
+	crdChecks       = []string{hookPrefix + "start-apiextensions-informers",
+		hookPrefix + "start-apiextensions-controllers", hookPrefix + "crd-informer-synced"}
+	foreignChecks = []string{
 		hookPrefix + "start-kube-aggregator-informers", hookPrefix + "apiservice-status-local-available-controller",
 		hookPrefix + "apiservice-status-remote-available-controller", hookPrefix + "apiservice-registration-controller",
-		hookPrefix + "apiservice-discovery-controller", hookPrefix + "apiservice-openapi-controller", hookPrefix + "apiservice-openapiv3-controller",
+		hookPrefix + "apiservice-discovery-controller", hookPrefix + "apiservice-openapi-controller",
+		hookPrefix + "apiservice-openapiv3-controller",
 		hookPrefix + "aggregator-reload-proxy-client-cert",
 	}
 	policyChecks = []string{hookPrefix + "rbac/bootstrap-roles"}
 	groupChecks  = []string{hookPrefix + "kube-apiserver-autoregistration", "autoregister-completion"}
 	trustChecks  = []string{hookPrefix + "start-cluster-authentication-info-controller"}
-	flowChecks   = []string{hookPrefix + "priority-and-fairness-config-consumer", hookPrefix + "priority-and-fairness-filter", hookPrefix + "priority-and-fairness-config-producer"}
+	flowChecks   = []string{hookPrefix + "priority-and-fairness-config-consumer",
+		hookPrefix + "priority-and-fairness-filter", hookPrefix + "priority-and-fairness-config-producer"}
 	// The kubernetes Service and the default range.
-	keeperChecks = []string{hookPrefix + "bootstrap-controller", hookPrefix + "start-kubernetes-service-cidr-controller"}
+	keeperChecks = []string{hookPrefix + "bootstrap-controller",
+		hookPrefix + "start-kubernetes-service-cidr-controller"}
 	// What is looked at every few minutes.
-	repairChecks = []string{hookPrefix + "start-legacy-token-tracking-controller", hookPrefix + "start-service-ip-repair-controllers"}
+	repairChecks = []string{hookPrefix + "start-legacy-token-tracking-controller",
+		hookPrefix + "start-service-ip-repair-controllers"}
 	// What New has made, and what Run has read, before the server is ready.
 	startChecks = []string{hookPrefix + "generic-apiserver-start-informers", hookPrefix + "storage-readiness",
 		hookPrefix + "start-system-namespaces-controller", hookPrefix + "scheduling/bootstrap-system-priority-classes"}
@@ -100,7 +105,8 @@ func (s *Server) healthChecks() (health, live, ready []healthz.HealthChecker) {
 	keys := s.encryption.HealthChecks()
 	log := &logCheck{flush: klog.Flush, now: time.Now}
 	var parts []healthz.HealthChecker
-	for _, names := range [][]string{admissionChecks, startChecks[:1], flowChecks[:2], crdChecks, startChecks[1:3], trustChecks,
+	for _, names := range [][]string{admissionChecks, startChecks[:1], flowChecks[:2], crdChecks, startChecks[1:3],
+		trustChecks,
 		repairChecks, policyChecks, startChecks[3:], flowChecks[2:], keeperChecks, foreignChecks, groupChecks} {
 		for _, name := range names {
 			parts = append(parts, healthz.NamedCheck(name, func(*http.Request) error {
@@ -116,17 +122,18 @@ func (s *Server) healthChecks() (health, live, ready []healthz.HealthChecker) {
 	}
 	health = append(put(etcd("etcd")), keys...)
 	live = put(healthz.NamedCheck("etcd", func(*http.Request) error { return s.engine.Err() }))
-	ready = append(put(etcd("etcd"), etcd("etcd-readiness"), healthz.NamedCheck("informer-sync", func(*http.Request) error {
-		if err := s.isReady(); err != nil {
-			return err
-		}
-		for gr, st := range s.stores {
-			if err := st.ReadinessCheck(); err != nil {
-				return fmt.Errorf("%v: %w", gr, err)
+	ready = append(put(etcd("etcd"), etcd("etcd-readiness"),
+		healthz.NamedCheck("informer-sync", func(*http.Request) error {
+			if err := s.isReady(); err != nil {
+				return err
 			}
-		}
-		return nil
-	})), keys...)
+			for gr, st := range s.stores {
+				if err := st.ReadinessCheck(); err != nil {
+					return fmt.Errorf("%v: %w", gr, err)
+				}
+			}
+			return nil
+		})), keys...)
 	return health, live, ready
 }
 

@@ -32,10 +32,14 @@ func (r *running) read(t *testing.T, path string) (int, string) {
 // (test/e2e/apimachinery/health_handlers.go), and those of more checks.
 func upstreamChecks(more ...string) []string {
 	lines := []string{"[+]ping ok\n", "[+]log ok\n", "[+]autoregister-completion ok\n"}
-	for _, hook := range []string{"start-apiserver-admission-initializer", "generic-apiserver-start-informers", "start-apiextensions-informers", "start-apiextensions-controllers",
-		"crd-informer-synced", "bootstrap-controller", "start-system-namespaces-controller", "start-service-ip-repair-controllers", "scheduling/bootstrap-system-priority-classes",
-		"start-cluster-authentication-info-controller", "start-kube-aggregator-informers", "apiservice-registration-controller", "apiservice-status-local-available-controller",
-		"apiservice-status-remote-available-controller", "kube-apiserver-autoregistration", "apiservice-openapi-controller", "storage-readiness"} {
+	for _, hook := range []string{"start-apiserver-admission-initializer", "generic-apiserver-start-informers",
+		"start-apiextensions-informers", "start-apiextensions-controllers",
+		"crd-informer-synced", "bootstrap-controller", "start-system-namespaces-controller",
+		"start-service-ip-repair-controllers", "scheduling/bootstrap-system-priority-classes",
+		"start-cluster-authentication-info-controller", "start-kube-aggregator-informers",
+		"apiservice-registration-controller", "apiservice-status-local-available-controller",
+		"apiservice-status-remote-available-controller", "kube-apiserver-autoregistration",
+		"apiservice-openapi-controller", "storage-readiness"} {
 		lines = append(lines, "[+]poststarthook/"+hook+" ok\n")
 	}
 	for _, name := range more {
@@ -54,14 +58,20 @@ func testHealth(t *testing.T, r *running) {
 		{"/healthz?verbose", 200, append(upstreamChecks("etcd"), "healthz check passed\n")},
 		{"/livez?verbose=1", 200, append(upstreamChecks("etcd"), "livez check passed\n")},
 		{"/livez?verbose&exclude=etcd", 200, []string{"[+]etcd excluded: ok\n"}},
-		{"/readyz?verbose", 200, append(upstreamChecks("etcd", "etcd-readiness", "informer-sync", "shutdown"), "readyz check passed\n")},
-		{"/readyz?verbose&exclude=etcd&exclude=informer-sync", 200, []string{"[+]etcd excluded: ok\n", "[+]informer-sync excluded: ok\n", "[+]etcd-readiness ok\n"}},
-		{"/livez/poststarthook/bootstrap-controller", 200, []string{"ok"}}, {"/readyz/informer-sync", 200, []string{"ok"}}, {"/livez/log", 200, []string{"ok"}},
+		{"/readyz?verbose", 200,
+			append(upstreamChecks("etcd", "etcd-readiness", "informer-sync", "shutdown"), "readyz check passed\n")},
+		{"/readyz?verbose&exclude=etcd&exclude=informer-sync", 200,
+			[]string{"[+]etcd excluded: ok\n", "[+]informer-sync excluded: ok\n", "[+]etcd-readiness ok\n"}},
+		{"/livez/poststarthook/bootstrap-controller", 200, []string{"ok"}},
+		{"/readyz/informer-sync", 200, []string{"ok"}}, {"/livez/log", 200, []string{"ok"}},
 		{"/livez/informer-sync", 404, nil},
-		{"/readyz?verbose&exclude=nothing", 200, []string{`warn: some health checks cannot be excluded: no matches for "nothing"`}},
-		{"/readyz/etcd", 200, []string{"ok"}}, {"/healthz/etcd", 200, []string{"ok"}}, {"/livez/etcd", 200, []string{"ok"}},
+		{"/readyz?verbose&exclude=nothing", 200,
+			[]string{`warn: some health checks cannot be excluded: no matches for "nothing"`}},
+		{"/readyz/etcd", 200, []string{"ok"}}, {"/healthz/etcd", 200, []string{"ok"}},
+		{"/livez/etcd", 200, []string{"ok"}},
 		{"/version", 200, []string{`"gitVersion": "v1.`, `"major": "1"`, `"minor": "37"`}},
-		{"/metrics/slis", 200, []string{`kubernetes_healthcheck{name="etcd",type="readyz"} 1`, `kubernetes_healthcheck{name="poststarthook/start-apiextensions-controllers",type="livez"} 1`,
+		{"/metrics/slis", 200, []string{`kubernetes_healthcheck{name="etcd",type="readyz"} 1`,
+			`kubernetes_healthcheck{name="poststarthook/start-apiextensions-controllers",type="livez"} 1`,
 			`kubernetes_healthchecks_total{name="log",status="success",type="healthz"} `}},
 		{"/debug/pprof/", 404, nil}, {"/debug/pprof/heap", 404, nil}, {"/debug/flags/v", 404, nil},
 	} {
@@ -124,18 +134,24 @@ func testMetrics(t *testing.T, r *running) {
 		`apiserver_admission_controller_admission_duration_seconds_count{name="NamespaceLifecycle",operation="CREATE",rejected="true",type="admit"} `,
 		`apiserver_admission_controller_admission_duration_seconds_count{name="ResourceQuota",operation="CREATE",rejected="false",type="validate"} `,
 		`apiserver_admission_step_admission_duration_seconds_count{operation="CREATE",rejected="true",type="admit"} `,
-		`apiserver_storage_objects{`, `apiserver_requested_deprecated_apis{group="",removed_release="",resource="componentstatuses",subresource="",version="v1"} 1`, `kubernetes_feature_enabled{`, `registered_metrics_total{`,
-		`apiserver_watch_events_total{`, `apiserver_watch_events_sizes_bucket{`, `apiserver_cache_list_total{`, `apiserver_init_events_total{`, `etcd_bookmark_counts{`,
+		`apiserver_storage_objects{`,
+		`apiserver_requested_deprecated_apis{group="",removed_release="",resource="componentstatuses",subresource="",version="v1"} 1`, `kubernetes_feature_enabled{`, `registered_metrics_total{`,
+		`apiserver_watch_events_total{`, `apiserver_watch_events_sizes_bucket{`, `apiserver_cache_list_total{`,
+		`apiserver_init_events_total{`, `etcd_bookmark_counts{`,
 
-		`apiserver_tls_handshake_errors_total`, `apiserver_audit_event_total`, `apiserver_audit_requests_rejected_total`,
-		`authentication_duration_seconds_bucket{`, `authorization_duration_seconds_bucket{`, `workqueue_adds_total{`, `workqueue_queue_duration_seconds_bucket{`, `workqueue_work_duration_seconds_bucket{`,
-		`kubernetes_build_info{`, `workqueue_depth{`, `process_resident_memory_bytes `, `process_cpu_seconds_total `, `go_goroutines `,
+		`apiserver_tls_handshake_errors_total`, `apiserver_audit_event_total`,
+		`apiserver_audit_requests_rejected_total`,
+		`authentication_duration_seconds_bucket{`, `authorization_duration_seconds_bucket{`, `workqueue_adds_total{`,
+		`workqueue_queue_duration_seconds_bucket{`, `workqueue_work_duration_seconds_bucket{`,
+		`kubernetes_build_info{`, `workqueue_depth{`, `process_resident_memory_bytes `, `process_cpu_seconds_total `,
+		`go_goroutines `,
 	} {
 		if !strings.Contains(body, "\n"+want) {
 			t.Errorf("%s is missing", want)
 		}
 	}
-	if strings.Contains(body, `apiserver_resource_objects{group="",resource="namespaces"} 0`) || strings.Contains(body, `storage_size_bytes{storage_cluster_id="etcd-0"} 0`) {
+	if strings.Contains(body, `apiserver_resource_objects{group="",resource="namespaces"} 0`) ||
+		strings.Contains(body, `storage_size_bytes{storage_cluster_id="etcd-0"} 0`) {
 		t.Error("namespaces or bytes are counted as none")
 	}
 }
@@ -144,7 +160,8 @@ func TestProfiling(t *testing.T) {
 	cfg := newConfig(t, t.TempDir())
 	cfg.Profiling = true
 	r := startWith(t, cfg)
-	if code, body := r.read(t, "/debug/pprof/goroutine?debug=1"); code != http.StatusOK || !strings.Contains(body, "goroutine profile: total") {
+	if code, body := r.read(t, "/debug/pprof/goroutine?debug=1"); code != http.StatusOK ||
+		!strings.Contains(body, "goroutine profile: total") {
 		t.Errorf("%d, %.200s", code, body)
 	}
 	res := r.client(t, "somebody").CoreV1().RESTClient().Get().AbsPath("/debug/pprof/cmdline").Do(t.Context())
@@ -216,7 +233,8 @@ func TestHealthOfParts(t *testing.T) {
 		t.Fatalf("there is no check %s", name)
 		return nil
 	}
-	parts := slices.Concat(admissionChecks, crdChecks, foreignChecks, policyChecks, groupChecks, trustChecks, flowChecks, keeperChecks, repairChecks)
+	parts := slices.Concat(admissionChecks, crdChecks, foreignChecks, policyChecks, groupChecks, trustChecks,
+		flowChecks, keeperChecks, repairChecks)
 	for _, name := range slices.Concat(parts, startChecks) {
 		if err := of(name); !errors.Is(err, errStarting) {
 			t.Errorf("%s before the start: %v", name, err)

@@ -101,7 +101,8 @@ func TestKilledWhileWriting(t *testing.T) {
 	address := cfg.Listener.Addr().String()
 	_ = cfg.Listener.Close()
 	c, err := kubernetes.NewForConfig(&restclient.Config{Host: "https://" + address, QPS: -1,
-		TLSClientConfig: restclient.TLSClientConfig{CAData: cfg.PKI.CAPEM, CertData: cfg.PKI.Admin.Pair().CertPEM, KeyData: cfg.PKI.Admin.Pair().KeyPEM}})
+		TLSClientConfig: restclient.TLSClientConfig{CAData: cfg.PKI.CAPEM, CertData: cfg.PKI.Admin.Pair().CertPEM,
+			KeyData: cfg.PKI.Admin.Pair().KeyPEM}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,8 +118,10 @@ func TestKilledWhileWriting(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if v, newest := version(t, list.ResourceVersion), slices.Max(append(slices.Collect(maps.Keys(l.versions)), 0)); v < newest {
-				t.Errorf("a list of version %q after a restart shows version %d, but %d was acknowledged", opts.ResourceVersion, v, newest)
+			if v, newest := version(t, list.ResourceVersion),
+				slices.Max(append(slices.Collect(maps.Keys(l.versions)), 0)); v < newest {
+				t.Errorf("a list of version %q after a restart shows version %d, but %d was acknowledged",
+					opts.ResourceVersion, v, newest)
 			}
 			l.check(t, list.Items)
 		}
@@ -146,7 +149,8 @@ func TestKilledWhileWriting(t *testing.T) {
 	}
 	l.check(t, list.Items)
 	w.check(t, l, list.Items)
-	t.Logf("%d kills, %d acknowledged writes, %d events, %d of them deletions, %d lists anew", times, len(l.versions), len(w.seen), w.deleted, w.lists)
+	t.Logf("%d kills, %d acknowledged writes, %d events, %d of them deletions, %d lists anew", times, len(l.versions),
+		len(w.seen), w.deleted, w.lists)
 	if w.deleted == 0 {
 		t.Error("nothing was deleted")
 	}
@@ -216,7 +220,8 @@ func writeUntil(ctx context.Context, configs clientcorev1.ConfigMapInterface, l 
 			l.put(name, write{value: was.value, gone: true})
 			continue
 		}
-		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"n": strconv.Itoa(value)}}
+		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Data: map[string]string{"n": strconv.Itoa(value)}}
 		got, err := configs.Update(ctx, m, metav1.UpdateOptions{})
 		if apierrors.IsNotFound(err) {
 			got, err = configs.Create(ctx, m, metav1.CreateOptions{})
@@ -263,7 +268,8 @@ func (w *follower) catchUp(t *testing.T, configs clientcorev1.ConfigMapInterface
 
 // session is one watch, after a list if there is nothing to go on from. It ends
 // with the connection, or when until (unless zero) is reached.
-func (w *follower) session(ctx context.Context, t *testing.T, configs clientcorev1.ConfigMapInterface, until uint64) error {
+func (w *follower) session(ctx context.Context, t *testing.T, configs clientcorev1.ConfigMapInterface,
+	until uint64) error {
 	if w.at == 0 {
 		list, err := configs.List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -279,7 +285,8 @@ func (w *follower) session(ctx context.Context, t *testing.T, configs clientcore
 	if until > 0 && w.at >= until {
 		return nil
 	}
-	watching, err := configs.Watch(ctx, metav1.ListOptions{ResourceVersion: strconv.FormatUint(w.at, 10), AllowWatchBookmarks: true})
+	watching, err := configs.Watch(ctx,
+		metav1.ListOptions{ResourceVersion: strconv.FormatUint(w.at, 10), AllowWatchBookmarks: true})
 	if err != nil {
 		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 			w.at = 0

@@ -12,10 +12,13 @@ import (
 
 // notServed are the kinds of k8s.io/api's stable versions that no path lists, each with its reason.
 var notServed = map[string]string{
-	"Binding": "a request: pods/binding", "Eviction": "a request: pods/eviction", "Scale": "a view: scale subresources", "TokenRequest": "a request: serviceaccounts/token",
-	"SerializedReference": "a value inside of annotations", "RangeAllocation": "internal to upstream's allocators", "PodStatusResult": "a node's answer", "NodeProxyOptions": "query parameters",
-	"PodAttachOptions": "query parameters", "PodExecOptions": "query parameters", "PodLogOptions": "query parameters", "PodPortForwardOptions": "query parameters",
-	"PodProxyOptions": "query parameters", "ServiceProxyOptions": "query parameters",
+	"Binding": "a request: pods/binding", "Eviction": "a request: pods/eviction", "Scale": "a view: scale subresources",
+	"TokenRequest":        "a request: serviceaccounts/token",
+	"SerializedReference": "a value inside of annotations", "RangeAllocation": "internal to upstream's allocators",
+	"PodStatusResult": "a node's answer", "NodeProxyOptions": "query parameters",
+	"PodAttachOptions": "query parameters", "PodExecOptions": "query parameters", "PodLogOptions": "query parameters",
+	"PodPortForwardOptions": "query parameters",
+	"PodProxyOptions":       "query parameters", "ServiceProxyOptions": "query parameters",
 }
 
 // Every kind of the stable API groups is served, or has a reason not to be.
@@ -35,7 +38,8 @@ func TestStableKinds(t *testing.T) {
 	var missing []string
 	for gvk := range r.set.External.AllKnownTypes() {
 		obj, err := r.set.External.New(gvk)
-		if err != nil || gvk.Version == runtime.APIVersionInternal || strings.HasSuffix(gvk.Kind, "List") || !strings.HasPrefix(gvk.Version, "v") {
+		if err != nil || gvk.Version == runtime.APIVersionInternal || strings.HasSuffix(gvk.Kind, "List") ||
+			!strings.HasPrefix(gvk.Version, "v") {
 			continue
 		}
 		if pkg := packagePath(obj); !strings.HasPrefix(pkg, "k8s.io/api/") {

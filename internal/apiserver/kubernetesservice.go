@@ -42,10 +42,12 @@ func (s *Server) kubernetesService(ctx context.Context, raw stores) error {
 	labels := map[string]string{"component": "apiserver", "provider": kubernetesName}
 	err := raw.create(ctx, servicesResource, metav1.NamespaceDefault, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: kubernetesName, Namespace: metav1.NamespaceDefault, Labels: labels},
-		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: ip, ClusterIPs: []string{ip}, SessionAffinity: corev1.ServiceAffinityNone,
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: ip, ClusterIPs: []string{ip},
+			SessionAffinity:       corev1.ServiceAffinityNone,
 			InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyCluster),
 			IPFamilyPolicy:        new(corev1.IPFamilyPolicySingleStack),
-			Ports:                 []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: 443, TargetPort: intstr.FromInt32(port)}}},
+			Ports: []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: 443,
+				TargetPort: intstr.FromInt32(port)}}},
 	})
 	if err != nil {
 		return err
@@ -53,9 +55,11 @@ func (s *Server) kubernetesService(ctx context.Context, raw stores) error {
 	if !reachable(address) {
 		return nil
 	}
-	meta := metav1.ObjectMeta{Name: kubernetesName, Namespace: metav1.NamespaceDefault, Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}
-	ep := &corev1.Endpoints{ObjectMeta: meta, Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: address.String()}},
-		Ports: []corev1.EndpointPort{{Name: "https", Port: port, Protocol: corev1.ProtocolTCP}}}}}
+	meta := metav1.ObjectMeta{Name: kubernetesName, Namespace: metav1.NamespaceDefault,
+		Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}
+	ep := &corev1.Endpoints{ObjectMeta: meta,
+		Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: address.String()}},
+			Ports: []corev1.EndpointPort{{Name: "https", Port: port, Protocol: corev1.ProtocolTCP}}}}}
 	if err := upsert(ctx, raw[endpointsResource], ep, func(o *corev1.Endpoints) bool {
 		if equality.Semantic.DeepEqual(o.Subsets, ep.Subsets) {
 			return false
@@ -70,13 +74,17 @@ func (s *Server) kubernetesService(ctx context.Context, raw stores) error {
 		family = discoveryv1.AddressTypeIPv6
 	}
 	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: kubernetesName, Namespace: metav1.NamespaceDefault, Labels: map[string]string{discoveryv1.LabelServiceName: kubernetesName}},
+		ObjectMeta: metav1.ObjectMeta{Name: kubernetesName, Namespace: metav1.NamespaceDefault,
+			Labels: map[string]string{discoveryv1.LabelServiceName: kubernetesName}},
 		AddressType: family,
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address.String()}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
-		Ports:       []discoveryv1.EndpointPort{{Name: new("https"), Port: new(port), Protocol: new(corev1.ProtocolTCP)}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address.String()},
+			Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
+		Ports: []discoveryv1.EndpointPort{{Name: new("https"), Port: new(port),
+			Protocol: new(corev1.ProtocolTCP)}},
 	}
 	return upsert(ctx, raw[slicesResource], slice, func(o *discoveryv1.EndpointSlice) bool {
-		if equality.Semantic.DeepEqual(o.Endpoints, slice.Endpoints) && equality.Semantic.DeepEqual(o.Ports, slice.Ports) {
+		if equality.Semantic.DeepEqual(o.Endpoints, slice.Endpoints) &&
+			equality.Semantic.DeepEqual(o.Ports, slice.Ports) {
 			return false
 		}
 		o.Endpoints, o.Ports = slice.Endpoints, slice.Ports
@@ -102,11 +110,12 @@ func (s *Server) serviceRange(ctx context.Context, raw stores) error {
 		return nil
 	}
 	if have, wanted := c.Spec.CIDRs, want.Spec.CIDRs; len(have) == 1 && len(wanted) == 2 && have[0] == wanted[0] {
-		_, _, err = st.Update(ctx, want.Name, rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
-			c := old.DeepCopyObject().(*networkingv1.ServiceCIDR)
-			c.Spec.CIDRs = wanted
-			return c, nil
-		}), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+		_, _, err = st.Update(ctx, want.Name,
+			rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
+				c := old.DeepCopyObject().(*networkingv1.ServiceCIDR)
+				c.Spec.CIDRs = wanted
+				return c, nil
+			}), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
 		if err != nil {
 			return fmt.Errorf("add the second service range: %w", err)
 		}
@@ -117,11 +126,12 @@ func (s *Server) serviceRange(ctx context.Context, raw stores) error {
 	if len(c.Status.Conditions) > 0 {
 		return nil
 	}
-	_, _, err = st.Status().Update(ctx, want.Name, rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
-		c := old.DeepCopyObject().(*networkingv1.ServiceCIDR)
-		services.Ready(c)
-		return c, nil
-	}), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	_, _, err = st.Status().Update(ctx, want.Name,
+		rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
+			c := old.DeepCopyObject().(*networkingv1.ServiceCIDR)
+			services.Ready(c)
+			return c, nil
+		}), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
 	if err != nil {
 		return fmt.Errorf("make the service range ready: %w", err)
 	}
@@ -216,7 +226,9 @@ func (s *Server) watchKubernetesService(ctx context.Context, gr schema.GroupReso
 		if gr == rangesResource {
 			scope = apirequest.WithNamespace(ctx, "")
 		}
-		w, err := s.stores[gr].Watch(scope, &internalversion.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, kubernetesName)})
+		w, err := s.stores[gr].Watch(scope,
+			&internalversion.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField,
+				kubernetesName)})
 		if err != nil {
 			select {
 			case <-ctx.Done():

@@ -28,7 +28,9 @@ func testListsOfChanged(t *testing.T, r *running) {
 	name := func(i int) string { return fmt.Sprint("listed-", i) }
 	create := func(i int, value string) {
 		t.Helper()
-		if _, err := plain.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name(i)}, Data: map[string]string{"k": value}}, metav1.CreateOptions{}); err != nil {
+		if _, err := plain.Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name(i)}, Data: map[string]string{"k": value}},
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -66,7 +68,8 @@ func testListsOfChanged(t *testing.T, r *running) {
 		same("at first", limit)
 		same("again", limit)
 		for i := 0; i < n; i += 7 {
-			if _, err := plain.Patch(ctx, name(i), types.MergePatchType, fmt.Appendf(nil, `{"data":{"k":"changed-%d"}}`, limit), metav1.PatchOptions{}); err != nil {
+			if _, err := plain.Patch(ctx, name(i), types.MergePatchType,
+				fmt.Appendf(nil, `{"data":{"k":"changed-%d"}}`, limit), metav1.PatchOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			if err := plain.Delete(ctx, name(i+1), metav1.DeleteOptions{}); err != nil {

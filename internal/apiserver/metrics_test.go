@@ -137,19 +137,31 @@ func TestFamilies(t *testing.T) {
 	}
 	// A webhook and a policy, from where CEL is compiled and evaluated.
 	url, ca := reviewer(t)
-	rules := []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{"CREATE"},
-		Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}}}}
+	rules := []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{
+		"CREATE"},
+		Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+			Resources: []string{"configmaps"}}}}
 	none := admissionregistrationv1.SideEffectClassNone
 	path := url + "/mutate"
-	must(c.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "labels"}, Webhooks: []admissionregistrationv1.MutatingWebhook{{Name: "labels.example.org", Rules: rules, SideEffects: &none,
-			AdmissionReviewVersions: []string{"v1"}, ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &path, CABundle: ca}}}}, metav1.CreateOptions{}))
-	must(c.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(ctx, &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "all"},
-		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{MatchConstraints: &admissionregistrationv1.MatchResources{
-			ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: rules[0]}}},
-			Validations: []admissionregistrationv1.Validation{{Expression: "object.metadata.name != 'refused'"}}}}, metav1.CreateOptions{}))
-	must(c.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Create(ctx, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "all"},
-		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: "all", ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny}}},
+	must(c.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(ctx,
+		&admissionregistrationv1.MutatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: "labels"},
+			Webhooks: []admissionregistrationv1.MutatingWebhook{{Name: "labels.example.org", Rules: rules,
+				SideEffects:             &none,
+				AdmissionReviewVersions: []string{"v1"},
+				ClientConfig:            admissionregistrationv1.WebhookClientConfig{URL: &path, CABundle: ca}}}},
+		metav1.CreateOptions{}))
+	must(c.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(ctx,
+		&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "all"},
+			Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+				MatchConstraints: &admissionregistrationv1.MatchResources{
+					ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: rules[0]}}},
+				Validations: []admissionregistrationv1.Validation{{Expression: "object.metadata.name != 'refused'"}}}},
+		metav1.CreateOptions{}))
+	must(c.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Create(ctx,
+		&admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "all"},
+			Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: "all",
+				ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny}}},
 		metav1.CreateOptions{}))
 	refused := func(o *corev1.ConfigMap, why string) {
 		t.Helper()
@@ -168,14 +180,20 @@ func TestFamilies(t *testing.T) {
 	refused(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "seen"}}, "the webhook")
 	refused(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "refused"}}, "the policy")
 	// A flow that has next to no room.
-	level := &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "closed"}, Spec: flowcontrolv1.PriorityLevelConfigurationSpec{
-		Type: flowcontrolv1.PriorityLevelEnablementLimited, Limited: &flowcontrolv1.LimitedPriorityLevelConfiguration{NominalConcurrencyShares: new(int32(0)),
-			LendablePercent: new(int32(0)), BorrowingLimitPercent: new(int32(0)), LimitResponse: flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject}}}}
+	level := &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "closed"},
+		Spec: flowcontrolv1.PriorityLevelConfigurationSpec{
+			Type: flowcontrolv1.PriorityLevelEnablementLimited,
+			Limited: &flowcontrolv1.LimitedPriorityLevelConfiguration{NominalConcurrencyShares: new(int32(0)),
+				LendablePercent: new(int32(0)), BorrowingLimitPercent: new(int32(0)),
+				LimitResponse: flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject}}}}
 	must(c.FlowcontrolV1().PriorityLevelConfigurations().Create(ctx, level, metav1.CreateOptions{}))
-	token, err := c.CoreV1().ServiceAccounts("default").CreateToken(ctx, "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := c.CoreV1().ServiceAccounts("default").CreateToken(ctx, "default", &authenticationv1.TokenRequest{},
+		metav1.CreateOptions{})
 	if apierrors.IsNotFound(err) {
-		must(c.CoreV1().ServiceAccounts("default").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}))
-		token, err = c.CoreV1().ServiceAccounts("default").CreateToken(ctx, "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		must(c.CoreV1().ServiceAccounts("default").Create(ctx,
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}))
+		token, err = c.CoreV1().ServiceAccounts("default").CreateToken(ctx, "default", &authenticationv1.TokenRequest{},
+			metav1.CreateOptions{})
 	}
 	must(token, err)
 	pod := r.bearer(t, token.Status.Token)
@@ -186,42 +204,59 @@ func TestFamilies(t *testing.T) {
 		}
 		return err
 	})
-	must(c.FlowcontrolV1().FlowSchemas().Create(ctx, &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: "closed"}, Spec: flowcontrolv1.FlowSchemaSpec{
-		MatchingPrecedence: 2, PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: "closed"},
-		Rules: []flowcontrolv1.PolicyRulesWithSubjects{{Subjects: []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindServiceAccount,
-			ServiceAccount: &flowcontrolv1.ServiceAccountSubject{Namespace: "default", Name: "default"}}},
-			ResourceRules: []flowcontrolv1.ResourcePolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}, ClusterScope: true, Namespaces: []string{"*"}}}}}}},
+	must(c.FlowcontrolV1().FlowSchemas().Create(ctx,
+		&flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: "closed"}, Spec: flowcontrolv1.FlowSchemaSpec{
+			MatchingPrecedence:         2,
+			PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: "closed"},
+			Rules: []flowcontrolv1.PolicyRulesWithSubjects{{Subjects: []flowcontrolv1.Subject{{
+				Kind:           flowcontrolv1.SubjectKindServiceAccount,
+				ServiceAccount: &flowcontrolv1.ServiceAccountSubject{Namespace: "default", Name: "default"}}},
+				ResourceRules: []flowcontrolv1.ResourcePolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"},
+					Resources: []string{"*"}, ClusterScope: true, Namespaces: []string{"*"}}}}}}},
 		metav1.CreateOptions{}))
 	testwait.Until(t, "a rejected request", func() error {
 		// One whose body never comes takes the only seat.
-		send(t, r.dial(t), "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews HTTP/1.1\r\nHost: h\r\nImpersonate-User: system:serviceaccount:default:default\r\n"+
-			"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
-		if err := pod.CoreV1().RESTClient().Get().AbsPath("/api/v1/pods").MaxRetries(0).Do(ctx).Error(); !apierrors.IsTooManyRequests(err) {
+		send(t, r.dial(t),
+			"POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews HTTP/1.1\r\nHost: h\r\nImpersonate-User: system:serviceaccount:default:default\r\n"+
+				"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+		if err := pod.CoreV1().RESTClient().Get().AbsPath("/api/v1/pods").MaxRetries(0).Do(
+			ctx).Error(); !apierrors.IsTooManyRequests(err) {
 			return fmt.Errorf("not refused: %w", err)
 		}
 		return nil
 	})
 	// Services, an API server that is away, something deprecated, a watch that begins with a list.
 	ports := []corev1.ServicePort{{Port: 80}}
-	must(c.CoreV1().Services("default").Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: ports}}, metav1.CreateOptions{}))
-	for _, bad := range []corev1.ServiceSpec{{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80, NodePort: 1}}},
+	must(c.CoreV1().Services("default").Create(ctx,
+		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s"},
+			Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: ports}}, metav1.CreateOptions{}))
+	for _, bad := range []corev1.ServiceSpec{{Type: corev1.ServiceTypeNodePort,
+		Ports: []corev1.ServicePort{{Port: 80, NodePort: 1}}},
 		{Ports: ports, ClusterIP: FirstServiceIP(nil).String()}} {
-		if _, err := c.CoreV1().Services("default").Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "bad"}, Spec: bad}, metav1.CreateOptions{}); err == nil {
+		if _, err := c.CoreV1().Services("default").Create(ctx,
+			&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "bad"}, Spec: bad},
+			metav1.CreateOptions{}); err == nil {
 			t.Error("a port or an address is given twice")
 		}
 	}
 	foreign, err := aggregatorclient.NewForConfig(r.serverClient())
 	must(foreign, err)
-	must(foreign.ApiregistrationV1().APIServices().Create(ctx, &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: "v1.away.example.org"}, Spec: apiregistrationv1.APIServiceSpec{
-		Group: "away.example.org", Version: "v1", GroupPriorityMinimum: 1, VersionPriority: 1, InsecureSkipTLSVerify: true,
-		Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "away"}}}, metav1.CreateOptions{}))
+	must(foreign.ApiregistrationV1().APIServices().Create(ctx,
+		&apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: "v1.away.example.org"},
+			Spec: apiregistrationv1.APIServiceSpec{
+				Group: "away.example.org", Version: "v1", GroupPriorityMinimum: 1, VersionPriority: 1,
+				InsecureSkipTLSVerify: true,
+				Service:               &apiregistrationv1.ServiceReference{Namespace: "default", Name: "away"}}},
+		metav1.CreateOptions{}))
 	testwait.Until(t, "an API server that goes away", func() error {
 		o, err := foreign.ApiregistrationV1().APIServices().Get(ctx, "v1.away.example.org", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		o.Status.Conditions = []apiregistrationv1.APIServiceCondition{{Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionTrue, Reason: "Passed"}}
-		if _, err := foreign.ApiregistrationV1().APIServices().UpdateStatus(ctx, o, metav1.UpdateOptions{}); err != nil {
+		o.Status.Conditions = []apiregistrationv1.APIServiceCondition{{Type: apiregistrationv1.Available,
+			Status: apiregistrationv1.ConditionTrue, Reason: "Passed"}}
+		if _, err := foreign.ApiregistrationV1().APIServices().UpdateStatus(ctx, o,
+			metav1.UpdateOptions{}); err != nil {
 			return err
 		}
 		if _, ok := labels(t)["aggregator_unavailable_apiservice_total"]; !ok {
@@ -230,7 +265,9 @@ func TestFamilies(t *testing.T) {
 		return nil
 	})
 	must(c.CoreV1().ComponentStatuses().List(ctx, metav1.ListOptions{}))
-	w, err := c.CoreV1().ConfigMaps("").Watch(ctx, metav1.ListOptions{SendInitialEvents: new(true), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, AllowWatchBookmarks: true})
+	w, err := c.CoreV1().ConfigMaps("").Watch(ctx,
+		metav1.ListOptions{SendInitialEvents: new(true), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+			AllowWatchBookmarks: true})
 	must(w, err)
 	defer w.Stop()
 	<-w.ResultChan()
@@ -259,14 +296,18 @@ func TestFamilies(t *testing.T) {
 		}
 	}
 	_, body := r.read(t, "/metrics")
-	for _, want := range []string{`aggregator_unavailable_apiservice{name="v1.away.example.org"} 1`, `aggregator_unavailable_apiservice{name="v1.apps"} 0`,
-		`kube_apiserver_nodeport_allocator_allocated_ports 1`, `kube_apiserver_clusterip_allocator_available_ips{cidr="10.96.0.0/16"} `,
-		`apiserver_authorization_decisions_total{decision="allowed",name="rbac",type="RBAC"} `, `authentication_token_cache_request_total{status="hit"} `} {
+	for _, want := range []string{`aggregator_unavailable_apiservice{name="v1.away.example.org"} 1`,
+		`aggregator_unavailable_apiservice{name="v1.apps"} 0`,
+		`kube_apiserver_nodeport_allocator_allocated_ports 1`,
+		`kube_apiserver_clusterip_allocator_available_ips{cidr="10.96.0.0/16"} `,
+		`apiserver_authorization_decisions_total{decision="allowed",name="rbac",type="RBAC"} `,
+		`authentication_token_cache_request_total{status="hit"} `} {
 		if !strings.Contains(body, "\n"+want) {
 			t.Errorf("%s is missing", want)
 		}
 	}
-	for _, filter := range []string{"authentication", "constrainedimpersonation", "priorityandfairness", "authorization"} {
+	for _, filter := range []string{"authentication", "constrainedimpersonation", "priorityandfairness",
+		"authorization"} {
 		if !strings.Contains(body, `apiserver_request_filter_duration_seconds_count{filter="`+filter+`"} `) {
 			t.Errorf("the filter %s is not measured", filter)
 		}

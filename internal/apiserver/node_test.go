@@ -18,11 +18,13 @@ import (
 func testNodeRights(t *testing.T, r *running) {
 	const ns = "node-rights"
 	admin, ctx := r.admin(t).CoreV1(), t.Context()
-	if _, err := r.admin(t).CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{}); err != nil {
+	if _, err := r.admin(t).CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"account", "default"} {
-		if _, err := admin.ServiceAccounts(ns).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		if _, err := admin.ServiceAccounts(ns).Create(ctx,
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -30,16 +32,21 @@ func testNodeRights(t *testing.T, r *running) {
 	var pod *corev1.Pod
 	for i := range 20 {
 		name := fmt.Sprint("p", i)
-		if _, err := admin.Secrets(ns).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		if _, err := admin.Secrets(ns).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}},
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := mine.CoreV1().Secrets(ns).Get(ctx, name, metav1.GetOptions{}); !apierrors.IsForbidden(err) {
 			t.Fatalf("a secret of no pod: %v", err)
 		}
 		var err error
-		if pod, err = admin.Pods(ns).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
-			NodeName: "mine", ServiceAccountName: "account", Containers: []corev1.Container{{Name: "c", Image: "i",
-				EnvFrom: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}}}}}}, metav1.CreateOptions{}); err != nil {
+		if pod, err = admin.Pods(ns).Create(ctx,
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+				NodeName: "mine", ServiceAccountName: "account", Containers: []corev1.Container{{Name: "c", Image: "i",
+					EnvFrom: []corev1.EnvFromSource{
+						{SecretRef: &corev1.SecretEnvSource{
+							LocalObjectReference: corev1.LocalObjectReference{Name: name}}}}}}}},
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		// The agent learns of the pod by its watch, at the soonest.
@@ -61,18 +68,23 @@ func testNodeRights(t *testing.T, r *running) {
 		"another node's secret": errOf(other.CoreV1().Secrets(ns).Get(ctx, "p0", metav1.GetOptions{})),
 		"all secrets":           errOf(mine.CoreV1().Secrets(ns).List(ctx, metav1.ListOptions{})),
 		"all pods":              errOf(mine.CoreV1().Pods("").List(ctx, metav1.ListOptions{})),
-		"other pods":            errOf(other.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=mine"})),
-		"another node":          errOf(mine.CoreV1().Nodes().Get(ctx, "other", metav1.GetOptions{})),
-		"another's token":       errOf(other.CoreV1().ServiceAccounts(ns).CreateToken(ctx, "account", tokenFor(pod), metav1.CreateOptions{})),
-		"token of an account":   errOf(mine.CoreV1().ServiceAccounts(ns).CreateToken(ctx, "default", tokenFor(pod), metav1.CreateOptions{})),
+		"other pods": errOf(other.CoreV1().Pods("").List(ctx,
+			metav1.ListOptions{FieldSelector: "spec.nodeName=mine"})),
+		"another node": errOf(mine.CoreV1().Nodes().Get(ctx, "other", metav1.GetOptions{})),
+		"another's token": errOf(other.CoreV1().ServiceAccounts(ns).CreateToken(ctx, "account", tokenFor(pod),
+			metav1.CreateOptions{})),
+		"token of an account": errOf(mine.CoreV1().ServiceAccounts(ns).CreateToken(ctx, "default", tokenFor(pod),
+			metav1.CreateOptions{})),
 	} {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	for what, err := range map[string]error{
-		"one secret by list": errOf(mine.CoreV1().Secrets(ns).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=p0"})),
-		"own token":          errOf(mine.CoreV1().ServiceAccounts(ns).CreateToken(ctx, "account", tokenFor(pod), metav1.CreateOptions{})),
+		"one secret by list": errOf(mine.CoreV1().Secrets(ns).List(ctx,
+			metav1.ListOptions{FieldSelector: "metadata.name=p0"})),
+		"own token": errOf(mine.CoreV1().ServiceAccounts(ns).CreateToken(ctx, "account", tokenFor(pod),
+			metav1.CreateOptions{})),
 	} {
 		if err != nil {
 			t.Errorf("%s: %v", what, err)
@@ -85,11 +97,16 @@ func testNodeRights(t *testing.T, r *running) {
 		t.Fatal(err)
 	}
 	// A role can give more, and a review says that it doesn't know it all.
-	if _, err := r.admin(t).RbacV1().RoleBindings(ns).Create(ctx, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "b"},
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"}, Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "system:node:other"}}}, metav1.CreateOptions{}); err != nil {
+	if _, err := r.admin(t).RbacV1().RoleBindings(ns).Create(ctx,
+		&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "b"},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "system:node:other"}}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	review, err := other.AuthorizationV1().SelfSubjectRulesReviews().Create(ctx, &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: ns}}, metav1.CreateOptions{})
+	review, err := other.AuthorizationV1().SelfSubjectRulesReviews().Create(ctx,
+		&authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: ns}},
+		metav1.CreateOptions{})
 	if err != nil || !review.Status.Incomplete || review.Status.EvaluationError == "" {
 		t.Errorf("rules of a node: %+v, %v", review, err)
 	}
@@ -99,5 +116,6 @@ func errOf[T any](_ T, err error) error { return err }
 
 func tokenFor(p *corev1.Pod, audiences ...string) *authenticationv1.TokenRequest {
 	return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences,
-		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: p.Name, UID: p.UID}}}
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: p.Name,
+			UID: p.UID}}}
 }

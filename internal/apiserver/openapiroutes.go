@@ -22,13 +22,17 @@ func (s *Server) Routes() ([]*restful.WebService, *runtime.Scheme) {
 		services = append(services, discovery.NewAPIGroupHandler(s.generic.Serializer, g).WebService())
 	}
 	services = append(services,
-		described("/.well-known/openid-configuration", restful.MIME_JSON, "getServiceAccountIssuerOpenIDConfiguration", "get service account issuer OpenID configuration, also known as the 'OIDC discovery doc'"),
-		described("/openid/v1/jwks", "application/jwk-set+json", "getServiceAccountIssuerOpenIDKeyset", "get service account issuer OpenID JSON Web Key Set (contains public token verification keys)"))
+		described("/.well-known/openid-configuration", restful.MIME_JSON, "getServiceAccountIssuerOpenIDConfiguration",
+			"get service account issuer OpenID configuration, also known as the 'OIDC discovery doc'"),
+		described("/openid/v1/jwks", "application/jwk-set+json", "getServiceAccountIssuerOpenIDKeyset",
+			"get service account issuer OpenID JSON Web Key Set (contains public token verification keys)"))
 	return services, s.set.External
 }
 
 // described is a document that another handler serves, for the OpenAPI documents.
 func described(path, media, operation, doc string) *restful.WebService {
 	ws := new(restful.WebService).Path(path)
-	return ws.Route(ws.GET("").To(func(*restful.Request, *restful.Response) {}).Doc(doc).Operation(operation).Produces(media).Writes(""))
+	return ws.Route(ws.GET("").To(func(*restful.Request,
+		*restful.Response) {
+	}).Doc(doc).Operation(operation).Produces(media).Writes(""))
 }

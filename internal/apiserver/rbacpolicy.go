@@ -52,7 +52,8 @@ func (s *Server) aggregateRoles(ctx context.Context) {
 		case <-s.rbac.Changed():
 		}
 		for _, role := range s.rbac.Aggregated() {
-			_, _, err := st.Update(ctx, role.Name, rest.DefaultUpdatedObjectInfo(role), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+			_, _, err := st.Update(ctx, role.Name, rest.DefaultUpdatedObjectInfo(role), rest.ValidateAllObjectFunc,
+				rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
 			// A conflict means that a newer version is on its way here and signals again.
 			if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "Aggregating the rules of a role failed", "clusterRole", role.Name)
@@ -71,7 +72,8 @@ func (s *Server) reconcilePolicyObject(ctx context.Context, o auth.Object) error
 		if !changed {
 			return nil
 		}
-		_, _, err = st.Update(ctx, m.GetName(), rest.DefaultUpdatedObjectInfo(merged), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+		_, _, err = st.Update(ctx, m.GetName(), rest.DefaultUpdatedObjectInfo(merged), rest.ValidateAllObjectFunc,
+			rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
 		return err
 	}
 	if !apierrors.IsNotFound(err) {

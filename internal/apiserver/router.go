@@ -34,15 +34,18 @@ type request struct {
 // its own: watches, lists, what follows a subresource, empty parts.
 func requestOf(r *http.Request) (request, bool) {
 	info, ok := apirequest.RequestInfoFrom(r.Context())
-	if !ok || !info.IsResourceRequest || len(info.Parts) > 3 || !slices.Contains([]string{"create", "update", "patch", "delete", "get"}, info.Verb) {
+	if !ok || !info.IsResourceRequest || len(info.Parts) > 3 ||
+		!slices.Contains([]string{"create", "update", "patch", "delete", "get"}, info.Verb) {
 		return request{}, false
 	}
 	path := r.URL.Path
 	if strings.Contains(path, "//") || strings.HasSuffix(path, "/") {
 		return request{}, false
 	}
-	return request{method: r.Method, accept: r.Header.Get("Accept"), contentType: r.Header.Get("Content-Type"), prefix: info.APIPrefix, group: info.APIGroup,
-		version: info.APIVersion, resource: info.Resource, sub: info.Subresource, parts: len(info.Parts), tokens: strings.Count(path, "/")}, true
+	return request{method: r.Method, accept: r.Header.Get("Accept"), contentType: r.Header.Get("Content-Type"),
+		prefix: info.APIPrefix, group: info.APIGroup,
+		version: info.APIVersion, resource: info.Resource, sub: info.Subresource, parts: len(info.Parts),
+		tokens: strings.Count(path, "/")}, true
 }
 
 type choice struct {
@@ -51,7 +54,8 @@ type choice struct {
 }
 
 // SelectRoute implements restful.RouteSelector.
-func (c *router) SelectRoute(services []*restful.WebService, r *http.Request) (*restful.WebService, *restful.Route, error) {
+func (c *router) SelectRoute(services []*restful.WebService, r *http.Request) (*restful.WebService, *restful.Route,
+	error) {
 	key, ok := requestOf(r)
 	key.services = len(services)
 	if !ok {

@@ -15,13 +15,16 @@ import (
 func TestRouterAsLibrary(t *testing.T) {
 	s := start(t, t.TempDir())
 	services := s.generic.Handler.GoRestfulContainer.RegisteredWebServices()
-	infos := &apirequest.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+	infos := &apirequest.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"),
+		GrouplessAPIPrefixes: sets.NewString("api")}
 	ours := &router{}
 	var paths []string
 	for _, base := range []string{"/api/v1", "/apis/apps/v1", "/apis/nothing/v1", "/apis/apps/v2"} {
 		for _, resource := range []string{"pods", "deployments", "namespaces", "watch", "none", "", "bindings"} {
-			for _, at := range []string{"/", "/namespaces/a/", "/namespaces/watch/", "/namespaces/namespaces/", "/watch/", "/watch/namespaces/a/", "/namespaces//", "//"} {
-				for _, rest := range []string{"", "/", "/x", "/watch", "/pods", "/status", "/x/status", "/pods/status", "/x/log", "/x/proxy", "/x/proxy/a/b", "/x/none", "//", "/x/"} {
+			for _, at := range []string{"/", "/namespaces/a/", "/namespaces/watch/", "/namespaces/namespaces/",
+				"/watch/", "/watch/namespaces/a/", "/namespaces//", "//"} {
+				for _, rest := range []string{"", "/", "/x", "/watch", "/pods", "/status", "/x/status", "/pods/status",
+					"/x/log", "/x/proxy", "/x/proxy/a/b", "/x/none", "//", "/x/"} {
 					paths = append(paths, base+at+resource+rest)
 				}
 			}
@@ -31,7 +34,8 @@ func TestRouterAsLibrary(t *testing.T) {
 	for range 2 {
 		for _, path := range paths {
 			for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"} {
-				for _, media := range []string{"application/json", "application/vnd.kubernetes.protobuf", "application/merge-patch+json", "text/none"} {
+				for _, media := range []string{"application/json", "application/vnd.kubernetes.protobuf",
+					"application/merge-patch+json", "text/none"} {
 					r := httptest.NewRequest(method, "http://x", nil)
 					r.URL.Path = path
 					r.Header.Set("Accept", media)
@@ -47,7 +51,8 @@ func TestRouterAsLibrary(t *testing.T) {
 					}
 					wantService, want, wantErr := restful.CurlyRouter{}.SelectRoute(services, r)
 					service, got, err := ours.SelectRoute(services, r)
-					if service != wantService || (got == nil) != (want == nil) || got != nil && got.String() != want.String() || code(err) != code(wantErr) {
+					if service != wantService || (got == nil) != (want == nil) || got != nil &&
+						got.String() != want.String() || code(err) != code(wantErr) {
 						t.Fatalf("%s %s (%s): %v %v, want %v %v", method, path, media, got, err, want, wantErr)
 					}
 				}

@@ -25,7 +25,8 @@ func TestTrimmedRoutes(t *testing.T) {
 		}
 	}
 	item := "namespaces/{namespace}/pods/{name}"
-	ws.Route(ws.GET(item).To(answer("get %s/%s", "namespace", "name")).Doc("read").Param(ws.PathParameter("name", "the name")).Returns(200, "OK", ""))
+	ws.Route(ws.GET(item).To(answer("get %s/%s", "namespace", "name")).Doc("read").Param(ws.PathParameter("name",
+		"the name")).Returns(200, "OK", ""))
 	ws.Route(ws.DELETE(item).To(answer("delete %s/%s", "namespace", "name")))
 	ws.Route(ws.GET(item + "/proxy/{path:*}").To(answer("proxy %s %s", "name", "path")))
 	c.Add(ws)

@@ -21,12 +21,14 @@ func testScaleOwner(t *testing.T, r *running) {
 	want := func(replicas int32) *appsv1apply.DeploymentApplyConfiguration {
 		return appsv1apply.Deployment("owned", "default").WithSpec(appsv1apply.DeploymentSpec().WithReplicas(replicas).
 			WithSelector(metav1apply.LabelSelector().WithMatchLabels(labels)).
-			WithTemplate(corev1apply.PodTemplateSpec().WithLabels(labels).WithSpec(corev1apply.PodSpec().WithContainers(corev1apply.Container().WithName("c").WithImage("i")))))
+			WithTemplate(corev1apply.PodTemplateSpec().WithLabels(labels).WithSpec(
+				corev1apply.PodSpec().WithContainers(corev1apply.Container().WithName("c").WithImage("i")))))
 	}
 	if _, err := c.Apply(ctx, want(1), metav1.ApplyOptions{FieldManager: "chart"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Patch(ctx, "owned", types.MergePatchType, []byte(`{"spec":{"replicas":7}}`), metav1.PatchOptions{FieldManager: "ops"}, "scale"); err != nil {
+	if _, err := c.Patch(ctx, "owned", types.MergePatchType, []byte(`{"spec":{"replicas":7}}`),
+		metav1.PatchOptions{FieldManager: "ops"}, "scale"); err != nil {
 		t.Fatal(err)
 	}
 	d, err := c.Get(ctx, "owned", metav1.GetOptions{})
@@ -42,13 +44,17 @@ func testScaleOwner(t *testing.T, r *running) {
 	if *d.Spec.Replicas != 7 || !maps.Equal(owners, map[string]string{"ops": "apps/v1 scale"}) {
 		t.Errorf("%d replicas, owned by %v", *d.Spec.Replicas, owners)
 	}
-	if _, err := c.Apply(ctx, want(3), metav1.ApplyOptions{FieldManager: "chart"}); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), `conflict with "ops" with subresource "scale"`) {
+	if _, err := c.Apply(ctx, want(3), metav1.ApplyOptions{FieldManager: "chart"}); !apierrors.IsConflict(err) ||
+		!strings.Contains(err.Error(), `conflict with "ops" with subresource "scale"`) {
 		t.Errorf("an apply over somebody's scale: %v", err)
 	}
-	if d, err = c.Apply(ctx, want(3), metav1.ApplyOptions{FieldManager: "chart", Force: true}); err != nil || *d.Spec.Replicas != 3 {
+	if d, err = c.Apply(ctx, want(3), metav1.ApplyOptions{FieldManager: "chart", Force: true}); err != nil ||
+		*d.Spec.Replicas != 3 {
 		t.Errorf("a forced apply: %v", err)
 	}
-	if s, err := c.ApplyScale(ctx, "owned", autoscalingv1apply.Scale().WithSpec(autoscalingv1apply.ScaleSpec().WithReplicas(5)), metav1.ApplyOptions{FieldManager: "ops"}); !apierrors.IsConflict(err) {
+	if s, err := c.ApplyScale(ctx, "owned",
+		autoscalingv1apply.Scale().WithSpec(autoscalingv1apply.ScaleSpec().WithReplicas(5)),
+		metav1.ApplyOptions{FieldManager: "ops"}); !apierrors.IsConflict(err) {
 		t.Errorf("an applied scale over the chart's: %v, %v", s, err)
 	}
 }

@@ -68,7 +68,8 @@ func (s *Server) secretTokenUsed(ctx context.Context, secret *corev1.Secret, day
 		tokens.MarkUsed(o, day)
 		return o, nil
 	})
-	_, _, err := s.stores[corev1.Resource("secrets")].Update(ctx, secret.Name, mark, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	_, _, err := s.stores[corev1.Resource("secrets")].Update(ctx, secret.Name, mark, rest.ValidateAllObjectFunc,
+		rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
 	if err != nil && !errors.Is(err, errOther) && !apierrors.IsNotFound(err) {
 		klog.FromContext(ctx).Error(err, "Marking a secret whose token was used failed", "secret", klog.KObj(secret))
 	}

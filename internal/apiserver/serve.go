@@ -41,8 +41,10 @@ func (s *Server) serve(ctx context.Context) error {
 		ConnState:         s.unauthenticated.changed,
 		ErrorLog:          log.New(logWriter{klog.FromContext(ctx)}, "", 0),
 	}
-	if err := http2.ConfigureServer(server, &http2.Server{IdleTimeout: server.IdleTimeout, MaxConcurrentStreams: maxStreams,
-		MaxUploadBufferPerStream: streamBuffer, MaxReadFrameSize: streamBuffer, MaxUploadBufferPerConnection: streamBuffer * 100}); err != nil {
+	if err := http2.ConfigureServer(server,
+		&http2.Server{IdleTimeout: server.IdleTimeout, MaxConcurrentStreams: maxStreams,
+			MaxUploadBufferPerStream: streamBuffer, MaxReadFrameSize: streamBuffer,
+			MaxUploadBufferPerConnection: streamBuffer * 100}); err != nil {
 		return err
 	}
 	stopped := make(chan struct{})

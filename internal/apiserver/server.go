@@ -95,7 +95,8 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 		return nil, errkind.Errorf(errkind.Invalid, "the API server needs a data directory, a listener and keys")
 	}
 	complete(&cfg)
-	s := &Server{cfg: cfg, ready: make(chan struct{}), moved: make(chan struct{}, 1), stopped: make(chan struct{}), stores: stores{}, storages: storageIndex{},
+	s := &Server{cfg: cfg, ready: make(chan struct{}), moved: make(chan struct{}, 1), stopped: make(chan struct{}),
+		stores: stores{}, storages: storageIndex{},
 		unauthenticated: newUnauthenticatedConns(maxUnauthenticatedConns, maxUnauthenticatedRequests)}
 	defer func() {
 		if err != nil {
@@ -104,7 +105,9 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 	}()
 	s.advertised.Store(&s.cfg.AdvertiseAddress)
 	if a := cfg.AdvertiseAddress; reachable(a) && a.Is4() != cfg.ServiceCIDRs[0].Addr().Is4() {
-		return nil, errkind.Errorf(errkind.Invalid, "the API server's address %v and the first service range %v are not of one IP family", a, cfg.ServiceCIDRs[0])
+		return nil, errkind.Errorf(errkind.Invalid,
+			"the API server's address %v and the first service range %v are not of one IP family", a,
+			cfg.ServiceCIDRs[0])
 	}
 	if s.auditor, err = audit.New(cfg.Audit); err != nil {
 		return nil, err
@@ -114,14 +117,16 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if s.encryption, err = storage.LoadEncryption(ctx, cfg.EncryptionConfig); err != nil {
 		return nil, err
 	}
-	if s.structured, err = auth.NewStructured(keys, auth.StructuredConfig{File: cfg.AuthenticationConfig, OwnIssuer: tokens.DefaultIssuer}); err != nil {
+	if s.structured, err = auth.NewStructured(keys,
+		auth.StructuredConfig{File: cfg.AuthenticationConfig, OwnIssuer: tokens.DefaultIssuer}); err != nil {
 		return nil, err
 	}
 	// The engine is bound by the disk, building the scheme by the processor.
 	opened := make(chan error, 1)
 	go func() {
 		var err error
-		s.engine, err = storage.Open(ctx, storage.Config{Dir: cfg.etcdDir(), Servers: cfg.EtcdServers, TLS: cfg.EtcdTLS, NoFsync: cfg.UnsafeNoFsync})
+		s.engine, err = storage.Open(ctx,
+			storage.Config{Dir: cfg.etcdDir(), Servers: cfg.EtcdServers, TLS: cfg.EtcdTLS, NoFsync: cfg.UnsafeNoFsync})
 		opened <- err
 	}()
 	err = s.prepare()
@@ -145,8 +150,10 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 // several parts of carob read, the caches are there from the start.
 func caching(gr schema.GroupResource) storage.Caching {
 	switch gr {
-	case corev1.Resource("pods"), corev1.Resource("nodes"), corev1.Resource("namespaces"), corev1.Resource("services"), corev1.Resource("serviceaccounts"),
-		corev1.Resource("configmaps"), corev1.Resource("secrets"), coordinationv1.Resource("leases"), discoveryv1.Resource("endpointslices"):
+	case corev1.Resource("pods"), corev1.Resource("nodes"), corev1.Resource("namespaces"), corev1.Resource("services"),
+		corev1.Resource("serviceaccounts"),
+		corev1.Resource("configmaps"), corev1.Resource("secrets"), coordinationv1.Resource("leases"),
+		discoveryv1.Resource("endpointslices"):
 		return storage.Eager
 	case corev1.Resource("events"):
 		return storage.Uncached
@@ -168,7 +175,10 @@ func complete(cfg *Config) {
 	}
 	if cfg.NodeDialer == nil {
 		var d net.Dialer
-		cfg.NodeDialer = func(ctx context.Context, _, addr string) (net.Conn, error) { return d.DialContext(ctx, "tcp", addr) }
+		cfg.NodeDialer = func(ctx context.Context, _, addr string) (net.Conn,
+			error) {
+			return d.DialContext(ctx, "tcp", addr)
+		}
 	}
 }
 
@@ -234,7 +244,8 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	for _, gr := range unread {
-		klog.FromContext(ctx).Error(s.encryption.Check(ctx), "Stored objects can't be read; the others are served, and these as soon as they can be", "kind", gr)
+		klog.FromContext(ctx).Error(s.encryption.Check(ctx),
+			"Stored objects can't be read; the others are served, and these as soon as they can be", "kind", gr)
 	}
 	if err := s.wakeExtensions(ctx); err != nil {
 		if ctx.Err() != nil {

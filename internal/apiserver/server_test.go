@@ -51,11 +51,13 @@ func newConfig(t testing.TB, dir string) Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := pki.Open(pki.Config{Dir: filepath.Join(dir, "pki"), ServiceIP: FirstServiceIP(nil).AsSlice(), NodeName: "node-1"}, time.Now())
+	p, err := pki.Open(pki.Config{Dir: filepath.Join(dir, "pki"), ServiceIP: FirstServiceIP(nil).AsSlice(),
+		NodeName: "node-1"}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Config{DataDir: dir, Listener: l, PKI: p, UnsafeNoFsync: true, AdvertiseAddress: netip.MustParseAddr("192.0.2.1")}
+	return Config{DataDir: dir, Listener: l, PKI: p, UnsafeNoFsync: true,
+		AdvertiseAddress: netip.MustParseAddr("192.0.2.1")}
 }
 
 func start(t testing.TB, dir string) *running {
@@ -173,7 +175,9 @@ func testSystemObjects(t *testing.T, r *running) {
 	if err != nil || len(slice.Endpoints) != 1 || slice.Endpoints[0].Addresses[0] != "192.0.2.1" {
 		t.Errorf("kubernetes endpoint slice: %v, %v", slice.Endpoints, err)
 	}
-	if pc, err := c.SchedulingV1().PriorityClasses().Get(ctx, "system-node-critical", metav1.GetOptions{}); err != nil || pc.Value != 2000001000 { // L0.64
+	if pc, err := c.SchedulingV1().PriorityClasses().Get(ctx, "system-node-critical",
+		metav1.GetOptions{}); err != nil || pc.Value != 2000001000 {
+		// L0.64
 		t.Errorf("system-node-critical: %v, %v", pc.Value, err)
 	}
 }
@@ -184,7 +188,9 @@ func testInProcessWatch(t *testing.T, r *running) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "watched"}, Data: map[string]string{"k": "v"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.CoreV1().ConfigMaps("default").Create(ctx,
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "watched"}, Data: map[string]string{"k": "v"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	e := <-w.ResultChan()
@@ -201,7 +207,8 @@ func testInformer(t *testing.T, r *running) {
 	defer cancel()
 	f := informers.NewSharedInformerFactory(r.admin(t), 0)
 	added := make(chan string, 16)
-	if _, err := f.Core().V1().Namespaces().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(o any) { added <- o.(*corev1.Namespace).Name }}); err != nil {
+	if _, err := f.Core().V1().Namespaces().Informer().AddEventHandler(
+		cache.ResourceEventHandlerFuncs{AddFunc: func(o any) { added <- o.(*corev1.Namespace).Name }}); err != nil {
 		t.Fatal(err)
 	}
 	f.Start(ctx.Done())
@@ -221,14 +228,16 @@ func testRemoteCertificate(t *testing.T, r *running) {
 	if _, err := node.CoreV1().Services("").List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Errorf("node: %v", err)
 	}
-	if _, err := node.AppsV1().Deployments("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+	if _, err := node.AppsV1().Deployments("default").List(t.Context(),
+		metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a node may list deployments: %v", err)
 	}
 	stranger, err := pki.Open(pki.Config{Dir: t.TempDir(), NodeName: "x"}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.remote(t, stranger.Admin.Pair()).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
+	if _, err := r.remote(t, stranger.Admin.Pair()).CoreV1().Nodes().List(t.Context(),
+		metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
 		t.Errorf("a certificate of another authority: %v", err)
 	}
 }
@@ -246,7 +255,8 @@ func testCredentials(t *testing.T, r *running) {
 		{"/readyz", "wrong", 401}, {"/api/v1/namespaces", "wrong", 401},
 		{"/api/v1/namespaces", "", 401}, {"/metrics", "", 401}, {"/api", "", 401}, {"/openapi/v2", "", 401},
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+r.cfg.Listener.Addr().String()+tc.path, nil)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+			"https://"+r.cfg.Listener.Addr().String()+tc.path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -267,8 +277,10 @@ func testCredentials(t *testing.T, r *running) {
 
 func deployment(name string) *appsv1.Deployment {
 	labels := map[string]string{"app": name}
-	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels},
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}}}
+	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}}}
 }
 
 func testGenerationAndStatus(t *testing.T, r *running) {
@@ -280,7 +292,8 @@ func testGenerationAndStatus(t *testing.T, r *running) {
 		t.Fatal(err)
 	}
 	if d.Generation != 1 || d.Status.Replicas != 0 || *d.Spec.Replicas != 1 {
-		t.Errorf("created: generation %d, status.replicas %d, spec.replicas %d", d.Generation, d.Status.Replicas, *d.Spec.Replicas)
+		t.Errorf("created: generation %d, status.replicas %d, spec.replicas %d", d.Generation, d.Status.Replicas,
+			*d.Spec.Replicas)
 	}
 	d.Labels = map[string]string{"a": "b"}
 	if d, err = c.Update(ctx, d, metav1.UpdateOptions{}); err != nil || d.Generation != 1 {
@@ -297,7 +310,8 @@ func testGenerationAndStatus(t *testing.T, r *running) {
 		t.Fatal(err)
 	}
 	if *d.Spec.Replicas != 3 || d.Status.Replicas != 2 || d.Generation != 2 || d.Labels["a"] != "b" {
-		t.Errorf("status written: %d replicas wanted, %d observed, generation %d, labels %v", *d.Spec.Replicas, d.Status.Replicas, d.Generation, d.Labels)
+		t.Errorf("status written: %d replicas wanted, %d observed, generation %d, labels %v", *d.Spec.Replicas,
+			d.Status.Replicas, d.Generation, d.Labels)
 	}
 	stale := d.DeepCopy()
 	stale.ResourceVersion = "1"
@@ -335,15 +349,19 @@ func testScale(t *testing.T, r *running) {
 func testEventsInTwoGroups(t *testing.T, r *running) {
 	ctx, c := t.Context(), r.admin(t)
 	ref := corev1.ObjectReference{Kind: "Pod", Name: "p", Namespace: "default"}
-	if _, err := c.EventsV1().Events("default").Create(ctx, &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Name: "two"}, EventTime: metav1.NowMicro(), Regarding: ref,
-		ReportingController: "example.com/c", ReportingInstance: "c-1", Action: "Do", Reason: "Done", Note: "said", Type: "Normal"}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.EventsV1().Events("default").Create(ctx,
+		&eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Name: "two"}, EventTime: metav1.NowMicro(), Regarding: ref,
+			ReportingController: "example.com/c", ReportingInstance: "c-1", Action: "Do", Reason: "Done", Note: "said",
+			Type: "Normal"}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	list, err := c.CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=p,reason=Done"})
+	list, err := c.CoreV1().Events("default").List(ctx,
+		metav1.ListOptions{FieldSelector: "involvedObject.name=p,reason=Done"})
 	if err != nil || len(list.Items) != 1 {
 		t.Fatalf("%d events, %v", len(list.Items), err)
 	}
-	if e := list.Items[0]; e.Message != "said" || e.InvolvedObject.Name != "p" || e.ReportingController != "example.com/c" || e.Action != "Do" {
+	if e := list.Items[0]; e.Message != "said" || e.InvolvedObject.Name != "p" ||
+		e.ReportingController != "example.com/c" || e.Action != "Do" {
 		t.Errorf("%+v", e)
 	}
 	back, err := c.EventsV1().Events("default").Get(ctx, "two", metav1.GetOptions{})
@@ -355,7 +373,8 @@ func testEventsInTwoGroups(t *testing.T, r *running) {
 func testServerSideApply(t *testing.T, r *running) {
 	ctx, c := t.Context(), r.admin(t).CoreV1().Services("default")
 	service := func(port int32, name string) *corev1apply.ServiceApplyConfiguration {
-		return corev1apply.Service("applied", "default").WithSpec(corev1apply.ServiceSpec().WithSelector(map[string]string{"a": "b"}).
+		return corev1apply.Service("applied",
+			"default").WithSpec(corev1apply.ServiceSpec().WithSelector(map[string]string{"a": "b"}).
 			WithPorts(corev1apply.ServicePort().WithName(name).WithPort(port).WithProtocol(corev1.ProtocolTCP)))
 	}
 	if _, err := c.Apply(ctx, service(80, "one"), metav1.ApplyOptions{FieldManager: "m1"}); err != nil {
@@ -366,41 +385,48 @@ func testServerSideApply(t *testing.T, r *running) {
 	if err != nil || len(s.Spec.Ports) != 2 {
 		t.Fatalf("%v, %v", s.Spec.Ports, err)
 	}
-	if _, err := c.Apply(ctx, service(80, "renamed"), metav1.ApplyOptions{FieldManager: "m2"}); !apierrors.IsConflict(err) {
+	if _, err := c.Apply(ctx, service(80, "renamed"),
+		metav1.ApplyOptions{FieldManager: "m2"}); !apierrors.IsConflict(err) {
 		t.Errorf("another's field: %v", err)
 	}
 }
 
 func testFieldOwnership(t *testing.T, r *running) {
 	ctx, c := t.Context(), r.admin(t).CoreV1().ConfigMaps("default")
-	cm, err := c.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned"}, Data: map[string]string{"k": "v"}}, metav1.CreateOptions{FieldManager: "tester"})
+	cm, err := c.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned"},
+		Data: map[string]string{"k": "v"}}, metav1.CreateOptions{FieldManager: "tester"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(cm.ManagedFields) != 1 || cm.ManagedFields[0].Manager != "tester" || !strings.Contains(cm.ManagedFields[0].FieldsV1.GetRawString(), `"f:k"`) {
+	if len(cm.ManagedFields) != 1 || cm.ManagedFields[0].Manager != "tester" ||
+		!strings.Contains(cm.ManagedFields[0].FieldsV1.GetRawString(), `"f:k"`) {
 		t.Errorf("managed fields %v", cm.ManagedFields)
 	}
 }
 
 func testNamespaceDeletion(t *testing.T, r *running) {
 	ctx, c := t.Context(), r.admin(t).CoreV1().Namespaces()
-	if _, err := c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "going"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "going"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	wrong := types.UID("x")
-	if err := c.Delete(ctx, "going", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &wrong}}); !apierrors.IsConflict(err) {
+	if err := c.Delete(ctx, "going",
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &wrong}}); !apierrors.IsConflict(err) {
 		t.Errorf("delete with another UID: %v", err)
 	}
 	if err := c.Delete(ctx, "going", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	ns, err := c.Get(ctx, "going", metav1.GetOptions{})
-	if err != nil || ns.Status.Phase != corev1.NamespaceTerminating || ns.DeletionTimestamp == nil || len(ns.Spec.Finalizers) != 1 {
+	if err != nil || ns.Status.Phase != corev1.NamespaceTerminating || ns.DeletionTimestamp == nil ||
+		len(ns.Spec.Finalizers) != 1 {
 		t.Fatalf("%+v, %v", ns, err)
 	}
 	// Admission reads the watch cache, which follows the write.
 	testwait.For(t, "refusal in a terminating namespace", func() bool {
-		_, err := r.admin(t).CoreV1().ConfigMaps("going").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "late-"}}, metav1.CreateOptions{})
+		_, err := r.admin(t).CoreV1().ConfigMaps("going").Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "late-"}}, metav1.CreateOptions{})
 		return apierrors.IsForbidden(err)
 	})
 	ns.Spec.Finalizers = nil
@@ -415,15 +441,19 @@ func testNamespaceDeletion(t *testing.T, r *running) {
 func testServiceAllocation(t *testing.T, r *running) {
 	ctx, c := t.Context(), r.admin(t).CoreV1().Services("default")
 	mk := func(name string, mod func(*corev1.Service)) (*corev1.Service, error) {
-		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
 		mod(s)
 		return c.Create(ctx, s, metav1.CreateOptions{})
 	}
 	a, err := mk("alloc-a", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort })
-	if err != nil || a.Spec.ClusterIP == "" || a.Spec.Ports[0].NodePort < 30000 || a.Spec.ClusterIPs[0] != a.Spec.ClusterIP {
+	if err != nil || a.Spec.ClusterIP == "" || a.Spec.Ports[0].NodePort < 30000 ||
+		a.Spec.ClusterIPs[0] != a.Spec.ClusterIP {
 		t.Fatalf("%+v, %v", a.Spec, err)
 	}
-	if _, err := mk("alloc-b", func(s *corev1.Service) { s.Spec.ClusterIP = a.Spec.ClusterIP }); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "already allocated") {
+	if _, err := mk("alloc-b",
+		func(s *corev1.Service) { s.Spec.ClusterIP = a.Spec.ClusterIP }); !apierrors.IsInvalid(err) ||
+		!strings.Contains(err.Error(), "already allocated") {
 		t.Errorf("a taken address: %v", err)
 	}
 	if _, err := mk("alloc-c", func(s *corev1.Service) {
@@ -437,7 +467,8 @@ func testServiceAllocation(t *testing.T, r *running) {
 		t.Errorf("headless: %v, %v", h.Spec.ClusterIPs, err)
 	}
 	// A manifest without the allocated fields replaces the service and keeps them.
-	plain := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "alloc-a"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80}}}}
+	plain := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "alloc-a"},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80}}}}
 	b, err := c.Update(ctx, plain, metav1.UpdateOptions{})
 	if err != nil || b.Spec.ClusterIP != a.Spec.ClusterIP || b.Spec.Ports[0].NodePort != a.Spec.Ports[0].NodePort {
 		t.Errorf("replaced: %+v, %v", b.Spec, err)
@@ -459,9 +490,11 @@ func testRBAC(t *testing.T, r *running) {
 	if _, err := jane.CoreV1().Pods("default").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Fatalf("without a role: %v", err)
 	}
-	if _, err := admin.RbacV1().RoleBindings("default").Create(ctx, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "jane"},
-		Subjects: []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "jane"}},
-		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := admin.RbacV1().RoleBindings("default").Create(ctx,
+		&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "jane"},
+			Subjects: []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "jane"}},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	testwait.For(t, "the binding's effect", func() bool {
@@ -494,24 +527,29 @@ func testRBAC(t *testing.T, r *running) {
 
 func testEscalation(t *testing.T, r *running) {
 	ctx, admin := t.Context(), r.admin(t)
-	if _, err := admin.RbacV1().RoleBindings("default").Create(ctx, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "max"},
-		Subjects: []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "max"}},
-		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "admin"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := admin.RbacV1().RoleBindings("default").Create(ctx,
+		&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "max"},
+			Subjects: []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "max"}},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "admin"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	max := r.client(t, "max").RbacV1()
 	role := func(name, resource, verb string) error {
 		_, err := max.Roles("default").Create(ctx, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name},
-			Rules: []rbacv1.PolicyRule{{Verbs: []string{verb}, APIGroups: []string{""}, Resources: []string{resource}}}}, metav1.CreateOptions{})
+			Rules: []rbacv1.PolicyRule{{Verbs: []string{verb}, APIGroups: []string{""},
+				Resources: []string{resource}}}}, metav1.CreateOptions{})
 		return err
 	}
 	testwait.For(t, "the binding's effect", func() bool { return role("held", "pods", "get") == nil })
-	if err := role("not-held", "nodes", "delete"); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "not currently held") {
+	if err := role("not-held", "nodes", "delete"); !apierrors.IsForbidden(err) ||
+		!strings.Contains(err.Error(), "not currently held") {
 		t.Errorf("a role beyond one's own rights: %v", err)
 	}
 	_, err := max.RoleBindings("default").Create(ctx, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "grab"},
 		Subjects: []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "max"}},
-		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"}}, metav1.CreateOptions{})
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"}},
+		metav1.CreateOptions{})
 	if !apierrors.IsForbidden(err) {
 		t.Errorf("a binding to cluster-admin: %v", err)
 	}
@@ -519,8 +557,11 @@ func testEscalation(t *testing.T, r *running) {
 
 func testAggregatedRoles(t *testing.T, r *running) {
 	ctx, c := t.Context(), r.admin(t).RbacV1().ClusterRoles()
-	if _, err := c.Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "widgets", Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
-		Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"example.com"}, Resources: []string{"widgets"}}}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.Create(ctx,
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "widgets",
+			Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
+			Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"example.com"},
+				Resources: []string{"widgets"}}}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"view", "edit", "admin"} { // view's labels make it a part of edit, and so on
@@ -542,8 +583,10 @@ func testDiscovery(t *testing.T, r *running) {
 			found[l.GroupVersion+"/"+res.Name] = true
 		}
 	}
-	for _, want := range []string{"v1/pods", "v1/pods/status", "v1/pods/exec", "v1/pods/log", "v1/nodes/proxy", "v1/namespaces/finalize", "v1/serviceaccounts/token", "apps/v1/deployments/scale",
-		"events.k8s.io/v1/events", "policy/v1/poddisruptionbudgets", "authorization.k8s.io/v1/selfsubjectaccessreviews"} {
+	for _, want := range []string{"v1/pods", "v1/pods/status", "v1/pods/exec", "v1/pods/log", "v1/nodes/proxy",
+		"v1/namespaces/finalize", "v1/serviceaccounts/token", "apps/v1/deployments/scale",
+		"events.k8s.io/v1/events", "policy/v1/poddisruptionbudgets",
+		"authorization.k8s.io/v1/selfsubjectaccessreviews"} {
 		if !found[want] {
 			t.Errorf("%s is not served", want)
 		}
@@ -584,7 +627,8 @@ func testCanceled(t *testing.T, r *running) {
 }
 
 func testTables(t *testing.T, r *running) {
-	b, err := r.admin(t).CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces").SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(t.Context())
+	b, err := r.admin(t).CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces").SetHeader("Accept",
+		"application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -597,7 +641,8 @@ func testTables(t *testing.T, r *running) {
 
 func testDryRun(t *testing.T, r *running) {
 	ctx, c := t.Context(), r.admin(t).CoreV1().Services("default")
-	s, err := c.Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "dry"}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.77", Ports: []corev1.ServicePort{{Port: 1}}}},
+	s, err := c.Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "dry"},
+		Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.77", Ports: []corev1.ServicePort{{Port: 1}}}},
 		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err != nil || s.Spec.ClusterIP != "10.96.0.77" {
 		t.Fatalf("%v, %v", s, err)
@@ -622,11 +667,13 @@ func testNodeProxyDenied(t *testing.T, r *running) {
 func TestRestart(t *testing.T) {
 	dir := t.TempDir()
 	r := start(t, dir)
-	if _, err := r.admin(t).CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := r.admin(t).CoreV1().ConfigMaps("default").Create(t.Context(),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	svc, err := r.admin(t).CoreV1().Services("default").Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "kept"},
-		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
+	svc, err := r.admin(t).CoreV1().Services("default").Create(t.Context(),
+		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "kept"},
+			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -638,8 +685,10 @@ func TestRestart(t *testing.T) {
 	if _, err := r.admin(t).CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
-	if _, err := r.admin(t).CoreV1().Services("default").Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "other"},
-		Spec: corev1.ServiceSpec{ClusterIP: svc.Spec.ClusterIP, Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
+	if _, err := r.admin(t).CoreV1().Services("default").Create(t.Context(),
+		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "other"},
+			Spec: corev1.ServiceSpec{ClusterIP: svc.Spec.ClusterIP, Ports: []corev1.ServicePort{{Port: 80}}}},
+		metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
 		t.Errorf("an address of a stored service after a restart: %v", err)
 	}
 }

@@ -23,8 +23,10 @@ func (s *Server) repair(ctx context.Context) {
 	ctx = asServer(ctx)
 	found := s.found
 	if c := s.strangeRange.Load(); c != nil {
-		found = append(found, services.Finding{About: c, Reporter: services.RangeReporter, Reason: "KubernetesDefaultServiceCIDRInconsistent", Action: "ServiceCIDRSync",
-			Message: fmt.Sprintf("The default ServiceCIDR %v does not match the controller flag configurations %v", c.Spec.CIDRs, s.allocator.Range().Spec.CIDRs)})
+		found = append(found, services.Finding{About: c, Reporter: services.RangeReporter,
+			Reason: "KubernetesDefaultServiceCIDRInconsistent", Action: "ServiceCIDRSync",
+			Message: fmt.Sprintf("The default ServiceCIDR %v does not match the controller flag configurations %v",
+				c.Spec.CIDRs, s.allocator.Range().Spec.CIDRs)})
 	}
 	var reporters map[string]events.EventRecorder // made with the first finding
 	for {
@@ -42,10 +44,12 @@ func (s *Server) repair(ctx context.Context) {
 		}
 		var err error
 		if found, err = s.allocator.Repair(ctx, s.stores[servicesResource]); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Repairing the addresses of services failed; trying again", "wait", repairEvery)
+			klog.FromContext(ctx).Error(err, "Repairing the addresses of services failed; trying again", "wait",
+				repairEvery)
 		}
 		if err := s.trackTokens(ctx, time.Now()); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Storing since when the use of tokens is noted failed; trying again", "wait", repairEvery)
+			klog.FromContext(ctx).Error(err, "Storing since when the use of tokens is noted failed; trying again",
+				"wait", repairEvery)
 		}
 	}
 }

@@ -52,7 +52,8 @@ func TestUpstreamServices(t *testing.T) {
 			var c kubernetes.Interface
 			if *upstreamURL != "" {
 				var err error
-				if c, err = kubernetes.NewForConfig(&restclient.Config{Host: *upstreamURL, BearerToken: os.Getenv("TOKEN"), QPS: -1,
+				if c, err = kubernetes.NewForConfig(&restclient.Config{Host: *upstreamURL,
+					BearerToken: os.Getenv("TOKEN"), QPS: -1,
 					TLSClientConfig: restclient.TLSClientConfig{Insecure: true}}); err != nil {
 					t.Fatal(err)
 				}
@@ -159,7 +160,8 @@ func (s *serviceScenario) run(t *testing.T, d *datadriven.TestData) string {
 		if status {
 			part, sub = "status", []string{"status"}
 		}
-		out, err = services.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{%q:%s}`, part, body), metav1.PatchOptions{DryRun: dryRun}, sub...)
+		out, err = services.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{%q:%s}`, part, body),
+			metav1.PatchOptions{DryRun: dryRun}, sub...)
 	case "get":
 		out, err = services.Get(ctx, name, metav1.GetOptions{})
 	case "delete":
@@ -167,12 +169,16 @@ func (s *serviceScenario) run(t *testing.T, d *datadriven.TestData) string {
 			return "ok"
 		}
 	case "range":
-		_, err = s.api.NetworkingV1().ServiceCIDRs().Create(ctx, &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}, metav1.CreateOptions{})
+		_, err = s.api.NetworkingV1().ServiceCIDRs().Create(ctx,
+			&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name},
+				Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}, metav1.CreateOptions{})
 	case "unrange":
 		err = s.api.NetworkingV1().ServiceCIDRs().Delete(ctx, name, metav1.DeleteOptions{})
 	case "address":
-		_, err = s.api.NetworkingV1().IPAddresses().Create(ctx, &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Group: "example.com", Resource: "things", Name: "thing"}}}, metav1.CreateOptions{})
+		_, err = s.api.NetworkingV1().IPAddresses().Create(ctx,
+			&networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: name},
+				Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Group: "example.com",
+					Resource: "things", Name: "thing"}}}, metav1.CreateOptions{})
 	case "unaddress":
 		err = s.api.NetworkingV1().IPAddresses().Delete(ctx, name, metav1.DeleteOptions{})
 	case "pause":
@@ -291,14 +297,17 @@ func (s *serviceScenario) addresses(t *testing.T) string {
 	var lines []string
 	for _, a := range list.Items {
 		p := a.Spec.ParentRef
-		lines = append(lines, s.generalize(fmt.Sprintf("%s %s %s/%s by %s", p.Resource, p.Name, a.Labels[networkingv1.LabelIPAddressFamily], a.Name, a.Labels[networkingv1.LabelManagedBy]), false))
+		lines = append(lines,
+			s.generalize(fmt.Sprintf("%s %s %s/%s by %s", p.Resource, p.Name,
+				a.Labels[networkingv1.LabelIPAddressFamily], a.Name, a.Labels[networkingv1.LabelManagedBy]), false))
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
 }
 
 // value is an address of the scenarios' ranges or a port of the usual range of node ports.
-var value = regexp.MustCompile(`\b10\.(96|97|98)\.\d+\.\d+(/\d+)?|\bfd00:9[67]::([0-9a-f]{1,4})?(/\d+)?|\b3[0-2]\d\d\d(-\d+)?\b`)
+var value = regexp.MustCompile(
+	`\b10\.(96|97|98)\.\d+\.\d+(/\d+)?|\bfd00:9[67]::([0-9a-f]{1,4})?(/\d+)?|\b3[0-2]\d\d\d(-\d+)?\b`)
 
 // generalize puts names in the place of values that no request has named.
 func (s *serviceScenario) generalize(text string, dry bool) string {

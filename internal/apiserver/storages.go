@@ -66,14 +66,17 @@ func (s *Server) storagesByGroup(reader admission.Reader) (map[schema.GroupVersi
 		}
 	}
 	s.allocator.Bind(s.stores[rangesResource], s.stores[addressesResource])
-	p, err := pods.New(pods.Config{Scheme: s.set.Scheme, RESTOptions: s.options, Reader: reader, Storages: s.storageOf, Authorizer: s.authorizer, Agents: pods.NodeAgents{
-		Dial: s.cfg.NodeDialer, TLS: s.agentTLS()}})
+	p, err := pods.New(pods.Config{Scheme: s.set.Scheme, RESTOptions: s.options, Reader: reader, Storages: s.storageOf,
+		Authorizer: s.authorizer, Agents: pods.NodeAgents{
+			Dial: s.cfg.NodeDialer, TLS: s.agentTLS()}})
 	if err != nil {
 		return nil, err
 	}
 	s.stores[podsResource] = &registry.Store{Store: p.Pods.Store}
 	put(corev1.SchemeGroupVersion, p.Resources)
-	put(corev1.SchemeGroupVersion, map[string]rest.Storage{"componentstatuses": core.NewComponents(map[string]func() error{"etcd-0": func() error { return s.engine.Check(context.Background()) }})})
+	put(corev1.SchemeGroupVersion,
+		map[string]rest.Storage{"componentstatuses": core.NewComponents(
+			map[string]func() error{"etcd-0": func() error { return s.engine.Check(context.Background()) }})})
 	definitions, err := apiextensions.Storage(s.ext.definitions, s.ext.crds.Activate)
 	if err != nil {
 		return nil, err
@@ -87,11 +90,13 @@ func (s *Server) storagesByGroup(reader admission.Reader) (map[schema.GroupVersi
 
 func (s *Server) descriptors() []*registry.Resource {
 	var out []*registry.Resource
-	out = append(out, kinds.BuiltIn(s.authorizer, devices.DeviceChecks{Authorizer: s.authorizer, Namespace: s.namespace})...)
+	out = append(out,
+		kinds.BuiltIn(s.authorizer, devices.DeviceChecks{Authorizer: s.authorizer, Namespace: s.namespace})...)
 	out = append(out, s.allocator.Resource())
 	out = append(out, s.extensionKinds()...)
 	out = append(out, flowcontrol.Kinds(func() { s.ext.flow.Deleted() })...)
-	out = append(out, apiregistration.Kind(func(name string, o *apiregistrationv1.APIService) { s.ext.foreign.Changed(name, o) }))
+	out = append(out,
+		apiregistration.Kind(func(name string, o *apiregistrationv1.APIService) { s.ext.foreign.Changed(name, o) }))
 	for _, r := range out {
 		if s.issuer != nil && r.GroupResource() == corev1.Resource("serviceaccounts") {
 			r.Subresources = func(*registry.Store) (map[string]rest.Storage, error) {
@@ -166,14 +171,16 @@ func (s stores) create(ctx context.Context, gr schema.GroupResource, namespace s
 // whether there is anything to write.
 func upsert[T metav1.Object](ctx context.Context, st *registry.Store, obj T, change func(T) bool) error {
 	ctx = apirequest.WithNamespace(ctx, obj.GetNamespace())
-	_, err := st.Create(ctx, any(obj).(runtime.Object).DeepCopyObject(), rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+	_, err := st.Create(ctx, any(obj).(runtime.Object).DeepCopyObject(), rest.ValidateAllObjectFunc,
+		&metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	_, _, err = st.Update(ctx, obj.GetName(), rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
-		o := old.DeepCopyObject()
-		change(any(o).(T))
-		return o, nil
-	}), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	_, _, err = st.Update(ctx, obj.GetName(),
+		rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
+			o := old.DeepCopyObject()
+			change(any(o).(T))
+			return o, nil
+		}), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
 	return err
 }

@@ -34,7 +34,8 @@ func slowIssuer(t *testing.T) (url, config string, asked, left, release chan str
 	s := httptest.NewTLSServer(mux)
 	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(map[string]any{"issuer": s.URL, "jwks_uri": s.URL + "/keys", "id_token_signing_alg_values_supported": []string{"ES256"}})
+		_ = json.NewEncoder(w).Encode(map[string]any{"issuer": s.URL, "jwks_uri": s.URL + "/keys",
+			"id_token_signing_alg_values_supported": []string{"ES256"}})
 	})
 	mux.HandleFunc("/keys", func(_ http.ResponseWriter, r *http.Request) {
 		signal(asked)
@@ -47,7 +48,8 @@ func slowIssuer(t *testing.T) (url, config string, asked, left, release chan str
 	t.Cleanup(s.Close)
 	ca := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
 	config = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\nanonymous: {enabled: true}\njwt:\n- issuer:\n    url: " + s.URL +
-		"\n    audiences: [carob]\n    certificateAuthority: |\n      " + strings.ReplaceAll(strings.TrimSpace(ca), "\n", "\n      ") +
+		"\n    audiences: [carob]\n    certificateAuthority: |\n      " +
+		strings.ReplaceAll(strings.TrimSpace(ca), "\n", "\n      ") +
 		"\n  claimMappings:\n    username: {claim: sub, prefix: \"oidc:\"}\n"
 	return s.URL, config, asked, left, release
 }
@@ -85,12 +87,16 @@ func TestStrangersKeepNobodyWaiting(t *testing.T) {
 	}
 	r := startWith(t, cfg)
 	admin := r.remote(t, r.pki.Admin.Pair())
-	token, err := admin.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := admin.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "default",
+		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
-		if _, err = admin.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+		if _, err = admin.CoreV1().ServiceAccounts("default").Create(t.Context(),
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}},
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if token, err = admin.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{}); err != nil {
+		if token, err = admin.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "default",
+			&authenticationv1.TokenRequest{}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -101,8 +107,10 @@ func TestStrangersKeepNobodyWaiting(t *testing.T) {
 		}
 		return base64.RawURLEncoding.EncodeToString(b)
 	}
-	forged := b64(map[string]string{"alg": "ES256", "kid": "unknown"}) + "." + b64(map[string]any{"iss": url, "aud": "carob", "sub": "mallory",
-		"exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix()}) + "." + base64.RawURLEncoding.EncodeToString(make([]byte, 64))
+	forged := b64(map[string]string{"alg": "ES256", "kid": "unknown"}) + "." +
+		b64(map[string]any{"iss": url, "aud": "carob", "sub": "mallory",
+			"exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix()}) + "." +
+		base64.RawURLEncoding.EncodeToString(make([]byte, 64))
 	// The issuer is believed once it has told who it is.
 	probe := r.dialStranger(t)
 	testwait.For(t, "the issuer to be asked for its keys", func() bool {
@@ -137,7 +145,8 @@ func TestStrangersKeepNobodyWaiting(t *testing.T) {
 			s.open(t, "GET", "/version", true)
 			s.open(t, "GET", "/openapi/v2", true)
 			s.open(t, "GET", "/api/v1/configmaps?watch=1", true)
-			s.open(t, "POST", "/api/v1/namespaces/default/configmaps", false, "content-type", "application/json", "content-length", "1000")
+			s.open(t, "POST", "/api/v1/namespaces/default/configmaps", false, "content-type", "application/json",
+				"content-length", "1000")
 		}
 	}
 	hello := "\x16\x03\x01\x02\x00\x01"
@@ -172,16 +181,20 @@ func TestStrangersKeepNobodyWaiting(t *testing.T) {
 			return err
 		})
 		served("the administrator, by an old one", func(ctx context.Context) error {
-			_, err := admin.CoreV1().ConfigMaps("default").Create(ctx, config(fmt.Sprint("served", i), nil), metav1.CreateOptions{})
+			_, err := admin.CoreV1().ConfigMaps("default").Create(ctx, config(fmt.Sprint("served", i), nil),
+				metav1.CreateOptions{})
 			return err
 		})
 		served("a user with a token", func(ctx context.Context) error {
-			_, err := r.bearer(t, token.Status.Token).AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+			_, err := r.bearer(t, token.Status.Token).AuthenticationV1().SelfSubjectReviews().Create(ctx,
+				&authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 			return err
 		})
 		served("a probe", func(ctx context.Context) error {
-			c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: r.pki.Pool}, DisableKeepAlives: true}}
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+r.cfg.Listener.Addr().String()+"/readyz", nil)
+			c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: r.pki.Pool},
+				DisableKeepAlives: true}}
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet,
+				"https://"+r.cfg.Listener.Addr().String()+"/readyz", nil)
 			if err != nil {
 				return err
 			}

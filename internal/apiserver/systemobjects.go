@@ -28,7 +28,8 @@ func (s *Server) seed(ctx context.Context) error {
 	defer raw.destroy()
 	for _, r := range s.descriptors() {
 		switch r.GroupResource() {
-		case corev1.Resource("namespaces"), schedulingv1.Resource("priorityclasses"), servicesResource, endpointsResource, slicesResource, addressesResource, rangesResource:
+		case corev1.Resource("namespaces"), schedulingv1.Resource("priorityclasses"), servicesResource,
+			endpointsResource, slicesResource, addressesResource, rangesResource:
 			st, _, err := b.Build(r)
 			if err != nil {
 				return err
@@ -41,10 +42,13 @@ func (s *Server) seed(ctx context.Context) error {
 	if s.found, err = s.allocator.Restore(apirequest.WithNamespace(ctx, ""), raw[servicesResource]); err != nil {
 		return err
 	}
-	tasks := []func() error{func() error { return s.kubernetesService(ctx, raw) }, func() error { return s.serviceRange(ctx, raw) }}
-	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease} {
+	tasks := []func() error{func() error { return s.kubernetesService(ctx, raw) },
+		func() error { return s.serviceRange(ctx, raw) }}
+	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic,
+		corev1.NamespaceNodeLease} {
 		tasks = append(tasks, func() error {
-			return raw.create(ctx, corev1.Resource("namespaces"), "", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+			return raw.create(ctx, corev1.Resource("namespaces"), "",
+				&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		})
 	}
 	for _, c := range systemPriorityClasses() {
@@ -66,7 +70,8 @@ func (s *Server) seed(ctx context.Context) error {
 
 // asServer returns a context whose writes are the server's own.
 func asServer(ctx context.Context) context.Context {
-	return apirequest.WithUser(ctx, &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
+	return apirequest.WithUser(ctx,
+		&user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
 }
 
 func systemPriorityClasses() []*schedulingv1.PriorityClass {

@@ -53,7 +53,8 @@ type connection struct {
 }
 
 func newUnauthenticatedConns(maxOpen, maxRequests int) *unauthenticatedConns {
-	return &unauthenticatedConns{maxOpen: maxOpen, maxRequests: maxRequests, open: map[net.Conn]*connection{}, order: list.New()}
+	return &unauthenticatedConns{maxOpen: maxOpen, maxRequests: maxRequests, open: map[net.Conn]*connection{},
+		order: list.New()}
 }
 
 type connectionKey struct{}
@@ -205,7 +206,8 @@ func (n *connection) welcome(w http.ResponseWriter, r *http.Request) {
 
 // hurry bounds how long the answer waits for its reader.
 func (n *connection) hurry(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(unauthenticatedWriteTime)) // the connections of this server have deadlines
+	// the connections of this server have deadlines
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(unauthenticatedWriteTime))
 }
 
 // closeNow closes a connection without a farewell, which would wait for its reader.
@@ -233,7 +235,8 @@ func sourceOf(a net.Addr) netip.Prefix {
 	return out
 }
 
-// limitAnonymous sends requests of authenticated users to users and anonymous ones, which may do little, to next: few at
+// limitAnonymous sends requests of authenticated users to users and anonymous ones, which may do little, to next: few
+// at
 // once, without anybody having to wait.
 func limitAnonymous(users, next http.Handler) http.Handler {
 	taken := make(chan struct{}, maxAnonymousRequests)

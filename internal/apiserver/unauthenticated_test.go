@@ -123,14 +123,16 @@ func TestGuestsAreBounded(t *testing.T) {
 			}
 		}
 		if len(g.open) > most || g.order.Len() != len(g.open) || g.requests != sum || sum > requests {
-			t.Fatalf("step %d: %d connections, %d in order, %d requests of %d", i, len(g.open), g.order.Len(), g.requests, sum)
+			t.Fatalf("step %d: %d connections, %d in order, %d requests of %d", i, len(g.open), g.order.Len(),
+				g.requests, sum)
 		}
 	}
 }
 
 // askedBy is a request of a user.
 func askedBy(ctx context.Context, name string, groups ...string) *http.Request {
-	return httptest.NewRequest(http.MethodGet, "/api", nil).WithContext(apirequest.WithUser(ctx, &user.DefaultInfo{Name: name, Groups: groups}))
+	return httptest.NewRequest(http.MethodGet, "/api",
+		nil).WithContext(apirequest.WithUser(ctx, &user.DefaultInfo{Name: name, Groups: groups}))
 }
 
 // A user whose requests reach its limit waits; others don't, and nothing is left of who has gone.
@@ -171,7 +173,10 @@ func TestStrangersShareARoom(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
 		inside := 0
-		h := limitAnonymous(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }),
+		h := limitAnonymous(http.HandlerFunc(func(w http.ResponseWriter,
+			_ *http.Request) {
+			w.WriteHeader(http.StatusAccepted)
+		}),
 			http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				if !isProbe(r.URL.Path) {
 					inside++
@@ -191,7 +196,8 @@ func TestStrangersShareARoom(t *testing.T) {
 		if inside != maxAnonymousRequests {
 			t.Fatalf("%d anonymous requests are served at once", inside)
 		}
-		if w := ask("/version", user.Anonymous, user.AllUnauthenticated); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" {
+		if w := ask("/version", user.Anonymous, user.AllUnauthenticated); w.Code != http.StatusTooManyRequests ||
+			w.Header().Get("Retry-After") == "" {
 			t.Errorf("one more: %d %v", w.Code, w.Header())
 		}
 		if w := ask("/readyz", user.Anonymous, user.AllUnauthenticated); w.Code != http.StatusOK {

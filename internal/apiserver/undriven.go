@@ -30,5 +30,6 @@ func makes(info *apirequest.RequestInfo, r *http.Request) bool {
 	if !info.IsResourceRequest || info.Subresource != "" {
 		return false
 	}
-	return info.Verb == "create" || info.Verb == "patch" && r.Header.Get("Content-Type") == string(types.ApplyYAMLPatchType)
+	return info.Verb == "create" || info.Verb == "patch" &&
+		r.Header.Get("Content-Type") == string(types.ApplyYAMLPatchType)
 }

@@ -15,9 +15,14 @@ import (
 // Only what makes an object of a kind that nobody drives is warned of.
 func TestUndriven(t *testing.T) {
 	kinds := map[schema.GroupResource]string{{Group: "apps", Resource: "deployments"}: "nobody makes pods of it"}
-	var h http.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) })
+	var h http.Handler = http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		w.WriteHeader(http.StatusCreated)
+	})
 	h = genericapifilters.WithWarningRecorder(undriven(kinds, h))
-	h = genericapifilters.WithRequestInfo(h, &apirequest.RequestInfoFactory{APIPrefixes: sets.NewString("apis", "api"), GrouplessAPIPrefixes: sets.NewString("api")})
+	h = genericapifilters.WithRequestInfo(h,
+		&apirequest.RequestInfoFactory{APIPrefixes: sets.NewString("apis", "api"),
+			GrouplessAPIPrefixes: sets.NewString("api")})
 	for _, c := range []struct {
 		method, path, content string
 		warned                bool

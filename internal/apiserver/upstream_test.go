@@ -39,7 +39,8 @@ const upstreamDir = "testdata/validation"
 
 var corpusDir = flag.String("corpus", upstreamDir, "TestUpstreamValidation: where corpus.jsonl and grammar.jsonl are")
 
-var writeKnown = flag.Bool("write-known", false, "TestUpstreamValidation: write the differences to known.txt instead of failing")
+var writeKnown = flag.Bool("write-known", false,
+	"TestUpstreamValidation: write the differences to known.txt instead of failing")
 
 // upstreamCase is one change of one object, and what upstream finds wrong with the
 // outcome. Update and Kept are missing where they are the same as Create.
@@ -52,7 +53,8 @@ type upstreamCase struct {
 	Kept     *[]string       `json:"kept"`     // of a label for an object that was stored with the change
 	Warnings []string        `json:"warnings"` // of the create, or of the update if there is no create
 
-	// How what is stored differs from what was sent. An object's first case changes nothing; the others say what is not so there.
+	// How what is stored differs from what was sent. An object's first case changes nothing; the others say what is
+	// not so there.
 	Stored, Updated []string
 }
 
@@ -63,7 +65,8 @@ func TestUpstreamValidation(t *testing.T) {
 	r := start(t, t.TempDir())
 	objects := r.upstreamObjects(t)
 	found := &differences{known: upstreamKnown(t)}
-	for _, name := range []string{"corpus.jsonl", "grammar.jsonl"} { // each change of an object, and what the fields' grammar asks
+	for _, name := range []string{"corpus.jsonl", "grammar.jsonl"} {
+		// each change of an object, and what the fields' grammar asks
 		f, err := os.Open(filepath.Join(*corpusDir, name))
 		if err != nil {
 			t.Fatal(err)
@@ -167,17 +170,20 @@ func (d *differences) compare(c upstreamCase, verb string, want, got []string) {
 
 func (d *differences) report(t *testing.T) {
 	t.Helper()
-	t.Logf("%d questions; %d refused only here, %d accepted only here, %d refused in other words, %d with other warnings, %d stored otherwise", d.asked, len(d.refused), len(d.accepted), len(d.worded), len(d.warned), len(d.completed))
+	t.Logf(
+		"%d questions; %d refused only here, %d accepted only here, %d refused in other words, %d with other warnings, %d stored otherwise", d.asked, len(d.refused), len(d.accepted), len(d.worded), len(d.warned), len(d.completed))
 	if *writeKnown {
 		var b strings.Builder
-		b.WriteString("# Changes that carob answers otherwise than upstream. A line goes when its answer is mended; none is added for a new rule.\n" +
-			"# create: the object is made with the change; update: a stored one gets it (updatestatus: through its status);\n" +
-			"# kept: one that was stored with it gets a label; warnings: of a create, or of an update where there is no create;\n" +
-			"# stored, updated: what is made of an object beyond what was sent.\n")
+		b.WriteString(
+			"# Changes that carob answers otherwise than upstream. A line goes when its answer is mended; none is added for a new rule.\n" +
+				"# create: the object is made with the change; update: a stored one gets it (updatestatus: through its status);\n" +
+				"# kept: one that was stored with it gets a label; warnings: of a create, or of an update where there is no create;\n" +
+				"# stored, updated: what is made of an object beyond what was sent.\n")
 		for _, group := range []struct {
 			title string
 			lines []string
-		}{{"Refused here, accepted upstream.", d.refused}, {"Accepted here, refused upstream: faults that no object has that was stored by carob.", d.accepted},
+		}{{"Refused here, accepted upstream.", d.refused},
+			{"Accepted here, refused upstream: faults that no object has that was stored by carob.", d.accepted},
 			{"Refused by both, in other words or for fewer or more reasons. (Of a webhook's service upstream blames the name for a missing namespace, and the other way round.)", d.worded}, {"Accepted by both, with other warnings.", d.warned}, {"Accepted by both, and stored with other defaults or fields. (Upstream counts a generation for an empty list where there was none, and for fields of a ResourceSlice that it drops; of a signing request the test has a user, upstream's corpus none.)", d.completed}} {
 			slices.Sort(group.lines)
 			fmt.Fprintf(&b, "\n# %s\n", group.title)
@@ -295,7 +301,8 @@ func (r *running) upstreamObjects(t *testing.T) map[string]*object {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o := &object{r: r, gvk: gvk, create: store.CreateStrategy, update: store.UpdateStrategy, parts: map[string]rest.RESTUpdateStrategy{}, base: text, stored: file == "stored.yaml"}
+			o := &object{r: r, gvk: gvk, create: store.CreateStrategy, update: store.UpdateStrategy,
+				parts: map[string]rest.RESTUpdateStrategy{}, base: text, stored: file == "stored.yaml"}
 			for gr, s := range r.storages {
 				if name, sub, ok := strings.Cut(gr.Resource, "/"); ok && name == gvr.Resource && gr.Group == gvr.Group {
 					if by, ok := s.(interface {
@@ -322,8 +329,11 @@ func (o *object) context(sub string, a *upstreamAnswer) context.Context {
 	if o.create.NamespaceScoped() {
 		ctx = genericapirequest.WithNamespace(ctx, metav1.NamespaceDefault)
 	}
-	ctx = genericapirequest.WithUser(warning.WithWarningRecorder(ctx, a), &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}})
-	return genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{APIGroup: o.gvk.Group, APIVersion: o.gvk.Version, Subresource: sub, IsResourceRequest: true})
+	ctx = genericapirequest.WithUser(warning.WithWarningRecorder(ctx, a),
+		&user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}})
+	return genericapirequest.WithRequestInfo(ctx,
+		&genericapirequest.RequestInfo{APIGroup: o.gvk.Group, APIVersion: o.gvk.Version, Subresource: sub,
+			IsResourceRequest: true})
 }
 
 // decode returns an object as a strategy gets it; nil if it can't be one.

@@ -7,7 +7,8 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// userLimits limit how many requests of each user that have a limit in time are handled at once. The filter between take
+// userLimits limit how many requests of each user that have a limit in time are handled at once. The filter between
+// take
 // and free answers a request whose client has gone, while it goes on in a goroutine of its own: a client that took its
 // requests back at once had any number of them. Nobody waits for the requests of another user here; behind it, priority
 // and fairness has few requests executed.

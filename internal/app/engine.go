@@ -133,7 +133,8 @@ const spareMonitors = 4
 // openNetwork opens the pod network that the instance is configured for.
 func openNetwork(ctx context.Context, in instance.Instance) (network.PodNetwork, func() error, error) {
 	if in.CNIConfDir != "" {
-		n, err := cni.Open(cni.Config{ConfDir: in.CNIConfDir, StateDir: filepath.Join(in.DataDir, "network", "cni"), RunDir: in.RunDir})
+		n, err := cni.Open(cni.Config{ConfDir: in.CNIConfDir, StateDir: filepath.Join(in.DataDir, "network", "cni"),
+			RunDir: in.RunDir})
 		return n, func() error { return nil }, err
 	}
 	n, err := bridge.Open(ctx, bridgeConfig(in))

@@ -70,7 +70,8 @@ func sameAsBefore(in instance.Instance) error {
 	if err != nil || last.DataDir == "" || in.Force {
 		return err
 	}
-	if refused := instance.Change(last.Flags, in.Flags, instance.Facts{Pods: mayHavePods(in.DataDir, last)}); len(refused) > 0 {
+	if refused := instance.Change(last.Flags, in.Flags,
+		instance.Facts{Pods: mayHavePods(in.DataDir, last)}); len(refused) > 0 {
 		return fmt.Errorf("this data directory was started with other flags: %w", instance.ChangeError(refused))
 	}
 	return nil
@@ -129,6 +130,7 @@ func otherCluster(known, found types.UID, pods, force bool) error {
 	if known == "" || known == found || !pods || force {
 		return nil
 	}
-	return fmt.Errorf("the store holds another cluster (UID %s) than the one that the pods on this machine belong to (UID %s), so the pods would be ended: "+
-		"restore the previous store, or end the pods with `carob down --pods`, or start with --force", found, known)
+	return fmt.Errorf(
+		"the store holds another cluster (UID %s) than the one that the pods on this machine belong to (UID %s), so the pods would be ended: "+
+			"restore the previous store, or end the pods with `carob down --pods`, or start with --force", found, known)
 }

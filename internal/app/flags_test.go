@@ -58,7 +58,8 @@ func TestFlagsOfTheLastStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	var change instance.ChangeError
-	if err := sameAsBefore(remote); !errors.As(err, &change) || change[0].Flag != "--runtime-endpoint" || !strings.Contains(err.Error(), "down --pods") {
+	if err := sameAsBefore(remote); !errors.As(err, &change) || change[0].Flag != "--runtime-endpoint" ||
+		!strings.Contains(err.Error(), "down --pods") {
 		t.Errorf("with a pod: %v", err)
 	}
 	forced := remote
@@ -73,7 +74,8 @@ func TestFlagsOfTheLastStart(t *testing.T) {
 		t.Errorf("after down --pods: %v", err)
 	}
 	// The file of an older version does not have this field.
-	if err := os.WriteFile(filepath.Join(dir, flagsFile), []byte(`{"DataDir":"`+dir+`","NodeName":"other","PodCIDR":"`+native.PodCIDR+`"}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, flagsFile),
+		[]byte(`{"DataDir":"`+dir+`","NodeName":"other","PodCIDR":"`+native.PodCIDR+`"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := sameAsBefore(native); !errors.As(err, &change) || len(change) != 1 || change[0].Flag != "--node-name" {

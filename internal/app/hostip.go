@@ -92,7 +92,8 @@ func addresses(link int) []netip.Addr {
 		if ip = ip.Unmap(); !ok || !ip.IsGlobalUnicast() {
 			continue
 		}
-		if ip.Is6() && a.Flags&(unix.IFA_F_TEMPORARY|unix.IFA_F_DEPRECATED|unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
+		if ip.Is6() &&
+			a.Flags&(unix.IFA_F_TEMPORARY|unix.IFA_F_DEPRECATED|unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 {
 			continue
 		}
 		all = append(all, ip)
@@ -102,7 +103,8 @@ func addresses(link int) []netip.Addr {
 
 // ownLink reports whether a link belongs to a container engine, this one or another.
 func ownLink(name string) bool {
-	return slices.ContainsFunc([]string{"carob", "cb-", "veth", "docker", "cni", "br-", "lxc", "virbr"}, func(p string) bool { return strings.HasPrefix(name, p) })
+	return slices.ContainsFunc([]string{"carob", "cb-", "veth", "docker", "cni", "br-", "lxc", "virbr"},
+		func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
 func onePerFamily(all []netip.Addr) []netip.Addr {
@@ -137,7 +139,8 @@ func (u *unservedRanges) sync() {
 	defer u.mu.Unlock()
 	for _, o := range taken {
 		if !slices.Contains(u.told, o) {
-			u.log.Error(nil, "This host has a route into the service range: choose another range with --service-cidr", "range", o.Range, "route", o.Route)
+			u.log.Error(nil, "This host has a route into the service range: choose another range with --service-cidr",
+				"range", o.Range, "route", o.Route)
 		}
 	}
 	u.told = taken

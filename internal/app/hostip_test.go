@@ -23,7 +23,8 @@ func TestMachineFollowsItsAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{in: in, find: func() []netip.Addr { return now }, change: func(ips []netip.Addr) { told = append(told, ips) }}
+	m := &machine{in: in, find: func() []netip.Addr { return now },
+		change: func(ips []netip.Addr) { told = append(told, ips) }}
 	m.update()
 	if got := m.hostIPs(); !slices.Equal(got, addrs("10.88.0.1")) {
 		t.Errorf("without a network: %v", got)

@@ -65,7 +65,8 @@ func (h *imageServer) list(w http.ResponseWriter, r *http.Request) {
 	}
 	list := imageapi.List{Images: []imageapi.Image{}}
 	for _, im := range res.Images {
-		list.Images = append(list.Images, imageapi.Image{ID: im.Id, Tags: im.RepoTags, Digests: im.RepoDigests, Size: im.Size, Pinned: im.Pinned})
+		list.Images = append(list.Images,
+			imageapi.Image{ID: im.Id, Tags: im.RepoTags, Digests: im.RepoDigests, Size: im.Size, Pinned: im.Pinned})
 	}
 	slices.SortFunc(list.Images, func(a, b imageapi.Image) int {
 		return strings.Compare(strings.Join(a.Tags, " ")+a.ID, strings.Join(b.Tags, " ")+b.ID)
@@ -76,7 +77,8 @@ func (h *imageServer) list(w http.ResponseWriter, r *http.Request) {
 
 func (h *imageServer) importArchive(w http.ResponseWriter, r *http.Request) {
 	if h.store == nil {
-		refuse(w, status.Error(codes.Unimplemented, "this node uses another container runtime: import the image there, for example with `ctr -n k8s.io images import`"))
+		refuse(w, status.Error(codes.Unimplemented,
+			"this node uses another container runtime: import the image there, for example with `ctr -n k8s.io images import`"))
 		return
 	}
 	out := progressStream(w)
@@ -116,7 +118,8 @@ func fullName(ref string) string {
 
 func (h *imageServer) tag(w http.ResponseWriter, r *http.Request) {
 	if h.store == nil {
-		refuse(w, status.Error(codes.Unimplemented, "this node uses another container runtime: tag the image there, for example with `ctr -n k8s.io images tag`"))
+		refuse(w, status.Error(codes.Unimplemented,
+			"this node uses another container runtime: tag the image there, for example with `ctr -n k8s.io images tag`"))
 		return
 	}
 	name, err := h.store.Tag(r.Context(), r.URL.Query().Get("ref"), r.URL.Query().Get("name"))

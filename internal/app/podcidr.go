@@ -27,22 +27,28 @@ func followPodCIDR(ctx context.Context, client kubernetes.Interface, name string
 		return nil // the agent sets them if they are missing
 	}
 	fresh := old.DeepCopy()
-	fresh.ObjectMeta = metav1.ObjectMeta{Name: old.Name, Labels: old.Labels, Annotations: old.Annotations, OwnerReferences: old.OwnerReferences}
+	fresh.ObjectMeta = metav1.ObjectMeta{Name: old.Name, Labels: old.Labels, Annotations: old.Annotations,
+		OwnerReferences: old.OwnerReferences}
 	fresh.Spec.PodCIDR, fresh.Spec.PodCIDRs = ranges[0], ranges
 	if len(old.Finalizers) > 0 {
-		return fmt.Errorf("node %s has other pod address ranges (%v) than this start (%v), and finalizers prevent that it is created again: %v",
+		return fmt.Errorf(
+			"node %s has other pod address ranges (%v) than this start (%v), and finalizers prevent that it is created again: %v",
 			name, old.Spec.PodCIDRs, ranges, old.Finalizers)
 	}
-	if _, err := nodes.Create(ctx, fresh, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil && !apierrors.IsAlreadyExists(err) {
+	if _, err := nodes.Create(ctx, fresh, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil &&
+		!apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("change the pod address ranges of node %s: %w", name, err)
 	}
-	err = nodes.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion}})
+	err = nodes.Delete(ctx, name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &old.UID,
+			ResourceVersion: &old.ResourceVersion}})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("change the pod address ranges of node %s: %w", name, err)
 	}
 	if _, err := nodes.Create(ctx, fresh, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("change the pod address ranges of node %s: %w", name, err)
 	}
-	klog.FromContext(ctx).Info("Replaced the Node object because the pod address ranges changed", "were", old.Spec.PodCIDRs, "are", ranges)
+	klog.FromContext(ctx).Info("Replaced the Node object because the pod address ranges changed", "were",
+		old.Spec.PodCIDRs, "are", ranges)
 	return nil
 }

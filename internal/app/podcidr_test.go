@@ -16,8 +16,10 @@ import (
 // changed if the ranges are the same, if it has none yet, or if it does not exist.
 func TestFollowPodCIDR(t *testing.T) {
 	node := func(ranges ...string) *corev1.Node {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "old", Labels: map[string]string{"team": "a"}, Annotations: map[string]string{"x": "y"}},
-			Spec: corev1.NodeSpec{PodCIDRs: ranges, Unschedulable: true, Taints: []corev1.Taint{{Key: "k", Effect: "NoSchedule"}}}}
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "old", Labels: map[string]string{"team": "a"},
+			Annotations: map[string]string{"x": "y"}},
+			Spec: corev1.NodeSpec{PodCIDRs: ranges, Unschedulable: true,
+				Taints: []corev1.Taint{{Key: "k", Effect: "NoSchedule"}}}}
 		if len(ranges) > 0 {
 			n.Spec.PodCIDR = ranges[0]
 		}
@@ -48,12 +50,14 @@ func TestFollowPodCIDR(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := followPodCIDR(t.Context(), client, "n1", []string{"10.2.0.0/16", "fd00::/64"}); (err != nil) != tt.fails {
+			if err := followPodCIDR(t.Context(), client, "n1",
+				[]string{"10.2.0.0/16", "fd00::/64"}); (err != nil) != tt.fails {
 				t.Fatal(err)
 			}
 			var writes []string
 			for _, a := range client.Actions() {
-				if c, ok := a.(ktesting.CreateActionImpl); a.GetVerb() != "get" && !(ok && len(c.CreateOptions.DryRun) > 0) {
+				if c, ok := a.(ktesting.CreateActionImpl); a.GetVerb() != "get" &&
+					!(ok && len(c.CreateOptions.DryRun) > 0) {
 					writes = append(writes, a.GetVerb())
 				}
 			}
@@ -67,10 +71,12 @@ func TestFollowPodCIDR(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !slices.Equal(got.Spec.PodCIDRs, []string{"10.2.0.0/16", "fd00::/64"}) || got.Spec.PodCIDR != "10.2.0.0/16" || got.UID == "old" {
+			if !slices.Equal(got.Spec.PodCIDRs, []string{"10.2.0.0/16", "fd00::/64"}) ||
+				got.Spec.PodCIDR != "10.2.0.0/16" || got.UID == "old" {
 				t.Errorf("ranges %v, uid %s", got.Spec.PodCIDRs, got.UID)
 			}
-			if !maps.Equal(got.Labels, tt.stored.Labels) || !maps.Equal(got.Annotations, tt.stored.Annotations) || !got.Spec.Unschedulable || len(got.Spec.Taints) != 1 {
+			if !maps.Equal(got.Labels, tt.stored.Labels) || !maps.Equal(got.Annotations, tt.stored.Annotations) ||
+				!got.Spec.Unschedulable || len(got.Spec.Taints) != 1 {
 				t.Errorf("kept %+v, %+v", got.ObjectMeta, got.Spec)
 			}
 		})

@@ -37,7 +37,9 @@ func preflight(in instance.Instance) error {
 		return fmt.Errorf("data directory %s is on a read-only file system: choose another with --data-dir", in.DataDir)
 	}
 	if free := fs.Bavail * uint64(fs.Bsize); free < minFree {
-		return fmt.Errorf("data directory %s has %d MB left, carob needs %d MB: free some space or choose another with --data-dir", in.DataDir, free>>20, uint64(minFree)>>20)
+		return fmt.Errorf(
+			"data directory %s has %d MB left, carob needs %d MB: free some space or choose another with --data-dir",
+			in.DataDir, free>>20, uint64(minFree)>>20)
 	}
 	return nil
 }
@@ -51,7 +53,8 @@ func kernel(filesystems, namespaces, cgroup string) error {
 			missing = append(missing, "overlayfs (CONFIG_OVERLAY_FS)")
 		}
 	}
-	for ns, config := range map[string]string{"net": "CONFIG_NET_NS", "pid": "CONFIG_PID_NS", "ipc": "CONFIG_IPC_NS", "uts": "CONFIG_UTS_NS", "mnt": "CONFIG_NAMESPACES"} {
+	for ns, config := range map[string]string{"net": "CONFIG_NET_NS", "pid": "CONFIG_PID_NS", "ipc": "CONFIG_IPC_NS",
+		"uts": "CONFIG_UTS_NS", "mnt": "CONFIG_NAMESPACES"} {
 		if _, err := os.Lstat(filepath.Join(namespaces, ns)); err != nil {
 			missing = append(missing, ns+" namespaces ("+config+")")
 		}
@@ -97,9 +100,11 @@ func listen(what, flag, addr string) (net.Listener, error) {
 	case err == nil:
 		return l, nil
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%s can't listen on %s: address already in use; stop the process that listens there or choose another address with %s", what, addr, flag)
+		return nil, fmt.Errorf(
+			"%s can't listen on %s: address already in use; stop the process that listens there or choose another address with %s", what, addr, flag)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, fmt.Errorf("%s can't listen on %s: this machine does not have this address; choose another with %s", what, addr, flag)
+		return nil, fmt.Errorf("%s can't listen on %s: this machine does not have this address; choose another with %s",
+			what, addr, flag)
 	}
 	return nil, fmt.Errorf("%s can't listen on %s: %w", what, addr, err)
 }

@@ -23,7 +23,8 @@ func evictionRules(p instance.Pressure) (*eviction.Config, *eviction.ImagePolicy
 		to               *map[string]string
 	}{
 		{"eviction-hard", p.Hard, "<", &s.Hard}, {"eviction-soft", p.Soft, "<", &s.Soft},
-		{"eviction-soft-grace-period", p.SoftGrace, "=", &s.SoftGrace}, {"eviction-minimum-reclaim", p.MinReclaim, "=", &s.MinReclaim},
+		{"eviction-soft-grace-period", p.SoftGrace, "=", &s.SoftGrace},
+		{"eviction-minimum-reclaim", p.MinReclaim, "=", &s.MinReclaim},
 	} {
 		list, err := eviction.ParseList(l.text, l.sign)
 		wrong(l.flag, err)
@@ -34,7 +35,8 @@ func evictionRules(p instance.Pressure) (*eviction.Config, *eviction.ImagePolicy
 	}
 	thresholds, err := eviction.Parse(s)
 	wrong("eviction-hard and related flags", err)
-	rules := &eviction.Config{Thresholds: thresholds, MaxGrace: time.Duration(p.MaxPodGrace) * time.Second, Transition: eviction.DefaultTransition}
+	rules := &eviction.Config{Thresholds: thresholds, MaxGrace: time.Duration(p.MaxPodGrace) * time.Second,
+		Transition: eviction.DefaultTransition}
 	if p.Transition > 0 {
 		rules.Transition = p.Transition
 	}
@@ -51,9 +53,11 @@ func evictionRules(p instance.Pressure) (*eviction.Config, *eviction.ImagePolicy
 	}
 	switch {
 	case images.High > 100 || images.Low < 0 || images.Low >= images.High:
-		wrong("image-gc-low-threshold", fmt.Errorf("%d%% is not below --image-gc-high-threshold, %d%%", images.Low, images.High))
+		wrong("image-gc-low-threshold",
+			fmt.Errorf("%d%% is not below --image-gc-high-threshold, %d%%", images.Low, images.High))
 	case p.ShutdownCritical > p.ShutdownGrace:
-		wrong("shutdown-grace-period-critical-pods", fmt.Errorf("%s is more than --shutdown-grace-period, %s", p.ShutdownCritical, p.ShutdownGrace))
+		wrong("shutdown-grace-period-critical-pods",
+			fmt.Errorf("%s is more than --shutdown-grace-period, %s", p.ShutdownCritical, p.ShutdownGrace))
 	}
 	return rules, &images, errors.Join(errs...)
 }

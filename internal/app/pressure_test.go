@@ -26,7 +26,8 @@ func TestPressureFlagErrors(t *testing.T) {
 	if err != nil || len(rules.Thresholds) != 5 || images.High != 92 {
 		t.Errorf("defaults: %+v %+v %v", rules, images, err)
 	}
-	if _, images, err = evictionRules(instance.Pressure{ImageHigh: 60}); err != nil || images.High != 60 || images.Low != 58 {
+	if _, images, err = evictionRules(instance.Pressure{ImageHigh: 60}); err != nil || images.High != 60 ||
+		images.Low != 58 {
 		t.Errorf("one threshold: %+v %v", images, err)
 	}
 }

@@ -37,7 +37,8 @@ func (a *App) RemovePods(ctx context.Context, in instance.Instance) error {
 	if err != nil {
 		return err
 	}
-	lock, err := instance.Acquire(in.LockFile, instance.Owner{PID: os.Getpid(), Started: time.Now(), Version: a.version})
+	lock, err := instance.Acquire(in.LockFile,
+		instance.Owner{PID: os.Getpid(), Started: time.Now(), Version: a.version})
 	if err != nil {
 		return err
 	}
@@ -58,7 +59,8 @@ func (a *App) RemovePods(ctx context.Context, in instance.Instance) error {
 
 // removeTraces removes what an instance without pods has on the host outside its data directory.
 func removeTraces(ctx context.Context, in instance.Instance) error {
-	errs := []error{unmountBelow(filepath.Join(in.DataDir, "node")), unmountBelow(filepath.Join(in.DataDir, runtimeDir)), unmountBelow(in.RunDir)}
+	errs := []error{unmountBelow(filepath.Join(in.DataDir, "node")),
+		unmountBelow(filepath.Join(in.DataDir, runtimeDir)), unmountBelow(in.RunDir)}
 	if in.RuntimeEndpoint == "" && in.CNIConfDir == "" {
 		errs = append(errs, bridge.Destroy(bridgeConfig(in)))
 	}

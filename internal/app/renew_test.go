@@ -17,8 +17,10 @@ func handshake(keys *pki.PKI, server, client *pki.Leaf) error {
 	here, there := net.Pipe()
 	defer here.Close()
 	defer there.Close()
-	s := tls.Server(here, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: server.Serve, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: keys.Pool, SessionTicketsDisabled: true})
-	c := tls.Client(there, &tls.Config{MinVersion: tls.VersionTLS12, ServerName: "localhost", RootCAs: keys.Pool, GetClientCertificate: client.Present})
+	s := tls.Server(here, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: server.Serve,
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: keys.Pool, SessionTicketsDisabled: true})
+	c := tls.Client(there, &tls.Config{MinVersion: tls.VersionTLS12, ServerName: "localhost", RootCAs: keys.Pool,
+		GetClientCertificate: client.Present})
 	done := make(chan error, 1)
 	go func() { done <- s.Handshake() }()
 	err := c.Handshake()

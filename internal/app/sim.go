@@ -36,21 +36,24 @@ func (a *App) Simulate(ctx context.Context, s cli.Simulation, out, progress io.W
 		return simulateOne(ctx, s, out)
 	}
 	said := time.Now()
-	t, err := sim.RunSeeds(ctx, sim.Seeds{First: s.Seed, Count: s.Seeds, Hours: s.Hours, All: s.All, Break: s.Break, Done: func(done uint64) {
-		if now := time.Now(); now.Sub(said) >= simProgress {
-			said = now
-			_, _ = fmt.Fprintf(progress, "%d of %d seeds\n", done, s.Seeds)
-		}
-	}})
+	t, err := sim.RunSeeds(ctx,
+		sim.Seeds{First: s.Seed, Count: s.Seeds, Hours: s.Hours, All: s.All, Break: s.Break, Done: func(done uint64) {
+			if now := time.Now(); now.Sub(said) >= simProgress {
+				said = now
+				_, _ = fmt.Fprintf(progress, "%d of %d seeds\n", done, s.Seeds)
+			}
+		}})
 	if err != nil {
 		if s.All {
 			for _, b := range t.Broken {
-				_, _ = fmt.Fprintf(out, "%d of %d seeds violate %s\n  %s\n", b.Times, t.Runs, b.First.Invariant, b.First.Where())
+				_, _ = fmt.Fprintf(out, "%d of %d seeds violate %s\n  %s\n", b.Times, t.Runs, b.First.Invariant,
+					b.First.Where())
 			}
 		}
 		return simFailed(ctx, err, true, out)
 	}
-	_, err = fmt.Fprintf(out, "%d seeds: %d pods, %d steps, %d actions, %d starts, %d crashes, %d reboots in %v of virtual time; %d promises kept\n",
+	_, err = fmt.Fprintf(out,
+		"%d seeds: %d pods, %d steps, %d actions, %d starts, %d crashes, %d reboots in %v of virtual time; %d promises kept\n",
 		t.Runs, t.Pods, t.Steps, t.Actions, t.Starts, t.Crashes, t.Reboots, t.Virtual, len(sim.Invariants))
 	return true, err
 }
@@ -64,7 +67,8 @@ func simulateOne(ctx context.Context, s cli.Simulation, out io.Writer) (bool, er
 	if err != nil {
 		return simFailed(ctx, err, !s.Log && len(s.Without) == 0, out)
 	}
-	_, err = fmt.Fprintf(out, "seed %d: %d pods, %d steps, %d actions, %d starts, %d crashes, %d reboots in %v of virtual time, log %s\n",
+	_, err = fmt.Fprintf(out,
+		"seed %d: %d pods, %d steps, %d actions, %d starts, %d crashes, %d reboots in %v of virtual time, log %s\n",
 		r.Seed, r.Pods, r.Steps, r.Actions, r.Starts, r.Crashes, r.Reboots, r.Virtual, r.Digest)
 	return true, err
 }

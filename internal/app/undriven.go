@@ -7,12 +7,16 @@ import "k8s.io/apimachinery/pkg/runtime/schema"
 func undriven() map[schema.GroupResource]string {
 	const where = " (see docs/differences.md)"
 	kinds := map[schema.GroupResource]string{
-		{Resource: "services"}:                                         "carob has no service network yet: it gets its addresses, but nothing answers there",
-		{Resource: "persistentvolumeclaims"}:                           "carob has no volume controller yet: it is stored, and stays Pending",
-		{Group: "networking.k8s.io", Resource: "networkpolicies"}:      "carob does not enforce network policies yet: it is stored, all traffic goes on",
-		{Group: "networking.k8s.io", Resource: "ingresses"}:            "carob has no ingress controller: it is stored until you run one",
-		{Group: "resource.k8s.io", Resource: "resourceclaims"}:         "carob does not allocate devices yet: it is stored, and stays pending",
-		{Group: "resource.k8s.io", Resource: "resourceclaimtemplates"}: "carob does not allocate devices yet: it is stored, no claims are made of it",
+		{Resource: "services"}:               "carob has no service network yet: it gets its addresses, but nothing answers there",
+		{Resource: "persistentvolumeclaims"}: "carob has no volume controller yet: it is stored, and stays Pending",
+		{Group: "networking.k8s.io",
+			Resource: "networkpolicies"}: "carob does not enforce network policies yet: it is stored, all traffic goes on",
+		{Group: "networking.k8s.io",
+			Resource: "ingresses"}: "carob has no ingress controller: it is stored until you run one",
+		{Group: "resource.k8s.io",
+			Resource: "resourceclaims"}: "carob does not allocate devices yet: it is stored, and stays pending",
+		{Group: "resource.k8s.io",
+			Resource: "resourceclaimtemplates"}: "carob does not allocate devices yet: it is stored, no claims are made of it",
 	}
 	for kind := range kinds {
 		kinds[kind] += where

@@ -191,8 +191,9 @@ func (c *carob) certificates(hostIPs []netip.Addr) pki.Config {
 		hosts = append(slices.Clip(hosts), c.in.ListenAddr.Addr().String())
 	}
 	return pki.Config{
-		Dir: filepath.Join(c.in.DataDir, "pki"), Hosts: hosts, ServiceIP: apiserver.FirstServiceIP(c.in.Services).AsSlice(),
-		NodeName: c.in.NodeName, NodeHosts: names,
+		Dir: filepath.Join(c.in.DataDir, "pki"), Hosts: hosts,
+		ServiceIP: apiserver.FirstServiceIP(c.in.Services).AsSlice(),
+		NodeName:  c.in.NodeName, NodeHosts: names,
 	}
 }
 
@@ -212,7 +213,8 @@ func (c *carob) followAddresses(agent *node.Agent) (func(context.Context) error,
 			c.server.Advertise(c.advertise())
 			agent.HostChanged()
 		}
-		services := &unservedRanges{Ranges: unserved.New(servicesTable(c.in), c.in.Services), log: klog.FromContext(ctx)}
+		services := &unservedRanges{Ranges: unserved.New(servicesTable(c.in), c.in.Services),
+			log: klog.FromContext(ctx)}
 		if c.engine.onRulesChanged != nil {
 			c.engine.onRulesChanged(services.sync)
 		}
@@ -236,8 +238,11 @@ func (c *carob) open(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		c.server, err = apiserver.New(ctx, apiserver.Config{
-			DataDir: c.in.DataDir, Listener: c.api, AdvertiseAddress: c.advertise(), EtcdServers: c.in.EtcdServers, EtcdTLS: etcdTLS,
-			ServiceCIDRs: c.in.Services, NodePorts: c.in.NodePorts, PKI: c.keys, NodeDialer: c.dialNode, Audit: audit.Config(c.in.Audit), EncryptionConfig: c.in.Encryption, AuthenticationConfig: c.in.Authentication, AdmissionConfig: c.in.Admission, Profiling: c.in.Profiling,
+			DataDir: c.in.DataDir, Listener: c.api, AdvertiseAddress: c.advertise(), EtcdServers: c.in.EtcdServers,
+			EtcdTLS:      etcdTLS,
+			ServiceCIDRs: c.in.Services, NodePorts: c.in.NodePorts, PKI: c.keys, NodeDialer: c.dialNode,
+			Audit: audit.Config(c.in.Audit), EncryptionConfig: c.in.Encryption,
+			AuthenticationConfig: c.in.Authentication, AdmissionConfig: c.in.Admission, Profiling: c.in.Profiling,
 			Undriven: undriven(),
 		})
 		if err != nil {
@@ -311,13 +316,15 @@ func (c *carob) start(ctx context.Context) error {
 	if err := followPodCIDR(ctx, own, c.in.NodeName, []string{c.in.PodCIDR}); err != nil {
 		return err
 	}
-	sched, err := scheduler.New(c.server.ClientConfig(schedulerUser), scheduler.Options{Journal: c.timeline, Config: c.placing})
+	sched, err := scheduler.New(c.server.ClientConfig(schedulerUser),
+		scheduler.Options{Journal: c.timeline, Config: c.placing})
 	if err != nil {
 		return err
 	}
 	c.parts.start(ctx, "scheduler", sched.Run)
 	ctrl, err := controllers.New(c.server.ClientConfig(controllerUser), controllers.Options{
-		RootCA: c.keys.CAPEM, Signer: c.keys, SecretToken: c.server.SecretToken, As: c.server.ClientConfig, DefaultStatefulSet: apps.DefaultStatefulSet})
+		RootCA: c.keys.CAPEM, Signer: c.keys, SecretToken: c.server.SecretToken, As: c.server.ClientConfig,
+		DefaultStatefulSet: apps.DefaultStatefulSet})
 	if err != nil {
 		return err
 	}
@@ -342,7 +349,8 @@ func (c *carob) start(ctx context.Context) error {
 
 func (c *carob) agent() (*node.Agent, error) {
 	nodeClient := c.server.ClientConfig("system:node:"+c.in.NodeName, nodesGroup)
-	if err := os.MkdirAll(c.in.PodManifestDir, 0o700); err != nil && !errors.Is(err, syscall.ENOTDIR) { // a single manifest is allowed
+	if err := os.MkdirAll(c.in.PodManifestDir, 0o700); err != nil && !errors.Is(err, syscall.ENOTDIR) {
+		// a single manifest is allowed
 		return nil, fmt.Errorf("create the directory for static pods: %w", err)
 	}
 	callers := x509.NewCertPool()
@@ -353,7 +361,8 @@ func (c *carob) agent() (*node.Agent, error) {
 		Name: c.in.NodeName, Client: nodeClient, Runtime: c.engine.Runtime, RuntimeName: c.engine.name,
 		RootDir: filepath.Join(c.in.DataDir, "node"), PodLogDir: c.in.PodLogDir, ContainerLogDir: c.in.ContainerLogDir,
 		CgroupRoot: c.in.CgroupRoot, ResolvConf: c.in.ResolvConf,
-		NoClusterDNS: true, PodCIDR: c.in.PodCIDR, HostIPs: c.machine.hostIPs, MaxPods: c.in.MaxPods, Version: KubernetesVersion(),
+		NoClusterDNS: true, PodCIDR: c.in.PodCIDR, HostIPs: c.machine.hostIPs, MaxPods: c.in.MaxPods,
+		Version:  KubernetesVersion(),
 		Listener: c.agentListener, ServeOthers: !c.in.AgentListen.Addr().IsLoopback(),
 		TLS: &tls.Config{
 			GetCertificate: c.keys.NodeServing.Serve, ClientCAs: callers,
@@ -364,10 +373,12 @@ func (c *carob) agent() (*node.Agent, error) {
 			"/" + imageapi.Path:       images,
 			"/" + imageapi.Path + "/": images,
 		},
-		SeccompDefault: !c.in.Hardening.SeccompUnconfined, NetRaw: !c.in.Hardening.NoNetRaw, PodPids: int64(c.in.Hardening.PodPids),
+		SeccompDefault: !c.in.Hardening.SeccompUnconfined, NetRaw: !c.in.Hardening.NoNetRaw,
+		PodPids:   int64(c.in.Hardening.PodPids),
 		Manifests: c.in.PodManifestDir, Complete: completePod,
-		Eviction: c.rules, ImageGC: c.imageGC, ShutdownGrace: c.in.Pressure.ShutdownGrace, ShutdownCritical: c.in.Pressure.ShutdownCritical,
-		Journal: c.timeline,
+		Eviction: c.rules, ImageGC: c.imageGC, ShutdownGrace: c.in.Pressure.ShutdownGrace,
+		ShutdownCritical: c.in.Pressure.ShutdownCritical,
+		Journal:          c.timeline,
 	})
 	return agent, err
 }

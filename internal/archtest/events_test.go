@@ -51,7 +51,8 @@ func TestEventsOfTheSpecification(t *testing.T) {
 		if len(cells) < 5 || !strings.HasPrefix(strings.TrimSpace(cells[1]), "L10.") {
 			continue
 		}
-		for _, reason := range strings.FieldsFunc(aside.ReplaceAllString(cells[3], ""), func(r rune) bool { return r == ',' || r == '/' || r == ';' || r == ' ' }) {
+		for _, reason := range strings.FieldsFunc(aside.ReplaceAllString(cells[3], ""),
+			func(r rune) bool { return r == ',' || r == '/' || r == ';' || r == ' ' }) {
 			if !name.MatchString(reason) {
 				continue
 			}
@@ -77,7 +78,8 @@ func stringsIn(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	all := map[string]bool{}
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.HasPrefix(d.Name(), "zz_") {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||
+			strings.HasPrefix(d.Name(), "zz_") {
 			return err
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)

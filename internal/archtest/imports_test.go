@@ -21,21 +21,36 @@ type rule struct {
 var rules = []rule{
 	{"carob/cmd", []string{"carob/internal/app", "carob/internal/cli"}, "a main parses and runs; it composes nothing"},
 	{"carob/internal/app", []string{"carob/internal"}, "only here parts meet"},
-	{"carob/internal/cli", []string{"carob/internal/cli", "carob/internal/base"}, "a command speaks the public API only"},
-	{"carob/internal/core", []string{"carob/internal/core", "carob/internal/base/errkind"}, "decisions know nothing of the world"},
+	{"carob/internal/cli", []string{"carob/internal/cli", "carob/internal/base"},
+		"a command speaks the public API only"},
+	{"carob/internal/core", []string{"carob/internal/core", "carob/internal/base/errkind"},
+		"decisions know nothing of the world"},
 	{"carob/internal/base", []string{"carob/internal/base"}, "leaves"},
-	{"carob/internal/runtime/sim", []string{"carob/internal/runtime", "carob/internal/core", "carob/internal/base"}, "the simulated twin runs without root"},
+	{"carob/internal/runtime/sim", []string{"carob/internal/runtime", "carob/internal/core", "carob/internal/base"},
+		"the simulated twin runs without root"},
 	{"carob/internal/runtime/native/cgroups", nil, "it knows groups and processes, not containers"},
 	{"carob/internal/runtime/native/wire", nil, "it knows messages, not what they are for"},
-	{"carob/internal/runtime/native/plan", []string{"carob/internal/runtime/native/cgroups", "carob/internal/runtime/native/seccomp", "carob/internal/runtime/native/wire"}, "planning is pure: whoever drives it looks at the host"},
-	{"carob/internal/runtime/native/monitor", []string{"carob/internal/runtime/native/monitor", "carob/internal/runtime/native/cgroups", "carob/internal/runtime/native/plan", "carob/internal/runtime/native/wire"}, "it speaks to the C programs and decides nothing"},
-	{"carob/internal/runtime/native/state", []string{"carob/internal/runtime/native/plan", "carob/internal/base"}, "it knows what is kept, not what is done with it"},
-	{"carob/internal/runtime", []string{"carob/internal/runtime", "carob/internal/network", "carob/internal/base", "carob/internal/core/resources"}, "a runtime knows CRI and the contract of the pod network, not pods"},
-	{"carob/internal/network", []string{"carob/internal/network", "carob/internal/base", "carob/internal/core/netplan"}, "the network knows namespaces, not containers"},
-	{"carob/internal/sim", []string{"carob/internal/sim", "carob/internal/core", "carob/internal/runtime/sim", "carob/internal/runtime", "carob/internal/base"}, "the simulator drives decisions and twins, never a real machine"},
+	{"carob/internal/runtime/native/selinux", nil, "it knows files and labels, not containers"},
+	{"carob/internal/runtime/native/plan",
+		[]string{"carob/internal/runtime/native/cgroups", "carob/internal/runtime/native/seccomp",
+			"carob/internal/runtime/native/wire"}, "planning is pure: whoever drives it looks at the host"},
+	{"carob/internal/runtime/native/monitor",
+		[]string{"carob/internal/runtime/native/monitor", "carob/internal/runtime/native/cgroups",
+			"carob/internal/runtime/native/plan", "carob/internal/runtime/native/wire"},
+		"it speaks to the C programs and decides nothing"},
+	{"carob/internal/runtime/native/state", []string{"carob/internal/runtime/native/plan", "carob/internal/base"},
+		"it knows what is kept, not what is done with it"},
+	{"carob/internal/runtime", []string{"carob/internal/runtime", "carob/internal/network", "carob/internal/base",
+		"carob/internal/core/resources"}, "a runtime knows CRI and the contract of the pod network, not pods"},
+	{"carob/internal/network", []string{"carob/internal/network", "carob/internal/base", "carob/internal/core/netplan"},
+		"the network knows namespaces, not containers"},
+	{"carob/internal/sim", []string{"carob/internal/sim", "carob/internal/core", "carob/internal/runtime/sim",
+		"carob/internal/runtime", "carob/internal/base"},
+		"the simulator drives decisions and twins, never a real machine"},
 	{"carob/internal/kinds", []string{"carob/internal/kinds", "carob/internal/core", "carob/internal/base/errkind"},
 		"what a kind means does not depend on how a server works"},
-	part("apiserver", "carob/internal/kinds"), part("scheduler"), part("controllers"), part("node"), part("gateway"), part("timeline"), part("webui"),
+	part("apiserver", "carob/internal/kinds"), part("scheduler"), part("controllers"), part("node"), part("gateway"),
+	part("timeline"), part("webui"),
 }
 
 // exact contract packages that a prefix rule must not widen to their implementations.
@@ -47,7 +62,8 @@ var exact = map[string]string{
 // part is the rule of one part of carob; more are further packages that it may import.
 func part(name string, more ...string) rule {
 	own := "carob/internal/" + name
-	may := append(more, own, "carob/internal/core", "carob/internal/runtime", "carob/internal/network", "carob/internal/base")
+	may := append(more, own, "carob/internal/core", "carob/internal/runtime", "carob/internal/network",
+		"carob/internal/base")
 	return rule{own, may, "parts talk through the API or an interface they declare"}
 }
 
@@ -176,12 +192,14 @@ func TestEveryPackageSaysWhatItIs(t *testing.T) {
 // TestNativePlansAreValues: the packages that plan and encode for the native runtime do not touch the host.
 func TestNativePlansAreValues(t *testing.T) {
 	for _, p := range list(t) {
-		if p.ImportPath != "carob/internal/runtime/native/plan" && p.ImportPath != "carob/internal/runtime/native/wire" {
+		if p.ImportPath != "carob/internal/runtime/native/plan" &&
+			p.ImportPath != "carob/internal/runtime/native/wire" {
 			continue
 		}
 		for _, imp := range p.Imports {
 			switch imp {
-			case "os", "os/exec", "io/fs", "path/filepath", "net", "syscall", "time", "context", "sync", "math/rand/v2", "crypto/rand", "k8s.io/klog/v2":
+			case "os", "os/exec", "io/fs", "path/filepath", "net", "syscall", "time", "context", "sync", "math/rand/v2",
+				"crypto/rand", "k8s.io/klog/v2":
 				t.Errorf("%s imports %s: whoever drives it does that", p.ImportPath, imp)
 			}
 		}

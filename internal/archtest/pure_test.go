@@ -19,8 +19,9 @@ import (
 // what is not listed is refused. A path that ends in /... stands for all below it.
 var pure = map[string]string{
 	"cmp": "values", "errors": "values", "fmt": "texts", "hash/fnv": "a hash of the input stands for randomness",
-	"maps": "values", "math": "numbers", "math/big": "numbers", "math/bits": "numbers", "net/netip": "addresses as values",
-	"regexp": "texts", "slices": "values", "sort": "values", "strconv": "texts", "strings": "texts",
+	"maps": "values", "math": "numbers", "math/big": "numbers", "math/bits": "numbers",
+	"net/netip": "addresses as values",
+	"regexp":    "texts", "slices": "values", "sort": "values", "strconv": "texts", "strings": "texts",
 	"time":                                          "durations and instants; reading the clock is refused below",
 	"unicode":                                       "texts",
 	"unicode/utf8":                                  "texts",
@@ -55,7 +56,8 @@ var pure = map[string]string{
 }
 
 // clock is what of package time reads or waits for the real clock.
-var clock = map[string]bool{"Now": true, "Since": true, "Until": true, "After": true, "AfterFunc": true, "Sleep": true, "Tick": true, "NewTimer": true, "NewTicker": true}
+var clock = map[string]bool{"Now": true, "Since": true, "Until": true, "After": true, "AfterFunc": true, "Sleep": true,
+	"Tick": true, "NewTimer": true, "NewTicker": true}
 
 func TestCoreIsPure(t *testing.T) {
 	exports := exported(t)
@@ -66,7 +68,8 @@ func TestCoreIsPure(t *testing.T) {
 		fset := token.NewFileSet()
 		var files []*ast.File
 		for _, name := range p.GoFiles {
-			f, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.ParseComments|parser.SkipObjectResolution)
+			f, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil,
+				parser.ParseComments|parser.SkipObjectResolution)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -81,7 +84,8 @@ func TestCoreIsPure(t *testing.T) {
 // exported returns how the compiler's export data of a dependency of core is read.
 func exported(t *testing.T) importer.Lookup {
 	t.Helper()
-	out, err := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}", "carob/internal/core/...").Output()
+	out, err := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}",
+		"carob/internal/core/...").Output()
 	if err != nil {
 		t.Fatalf("go list -export: %v", err)
 	}
@@ -122,7 +126,8 @@ func imports(f *ast.File) (found []impurity) {
 		if _, ok := pure[name]; ok || under(name, "carob/internal/core") || belowPure(name) {
 			continue
 		}
-		found = append(found, impurity{i.Pos(), "imports " + name + ", which is not on the list of what a decision may use"})
+		found = append(found,
+			impurity{i.Pos(), "imports " + name + ", which is not on the list of what a decision may use"})
 	}
 	return found
 }
@@ -183,8 +188,10 @@ func statements(fset *token.FileSet, f *ast.File, info *types.Info) (found []imp
 		case *ast.ChanType:
 			say(n, "uses a channel")
 		case *ast.RangeStmt:
-			if _, isMap := info.Types[n.X].Type.Underlying().(*types.Map); isMap && !reasons[fset.Position(n.Pos()).Line] {
-				say(n, "ranges over a map, whose order is random: use slices.Sorted(maps.Keys(m)), or say why it does not matter: // "+anyOrder+" …")
+			if _, isMap := info.Types[n.X].Type.Underlying().(*types.Map); isMap &&
+				!reasons[fset.Position(n.Pos()).Line] {
+				say(
+					n, "ranges over a map, whose order is random: use slices.Sorted(maps.Keys(m)), or say why it does not matter: // "+anyOrder+" …")
 			}
 		case *ast.SelectorExpr:
 			if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && clock[n.Sel.Name] {

@@ -22,7 +22,8 @@ func TestPackagesAreSmall(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !bytes.Contains(text, []byte("\n// Code generated ")) && !bytes.HasPrefix(text, []byte("// Code generated ")) {
+			if !bytes.Contains(text, []byte("\n// Code generated ")) &&
+				!bytes.HasPrefix(text, []byte("// Code generated ")) {
 				lines += bytes.Count(text, []byte("\n"))
 			}
 		}
@@ -35,18 +36,22 @@ func TestPackagesAreSmall(t *testing.T) {
 // columns that a line may have, so that a change can be read.
 const columns = 120
 
-// Rows of tables and indented examples cannot be wrapped, and headings and links stay whole.
-func TestDocumentsAreNarrow(t *testing.T) {
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.Command("git", "-C", root, "ls-files", "*.md").Output()
+// top is the root of the checkout.
+const top = "../.."
+
+// tracked are the files of a pattern that git knows; without a checkout the test is skipped.
+func tracked(t *testing.T, pattern string) []string {
+	out, err := exec.Command("git", "-C", top, "ls-files", pattern).Output()
 	if err != nil {
 		t.Skipf("not a checkout: %v", err)
 	}
-	for name := range strings.FieldsSeq(string(out)) {
-		f, err := os.Open(filepath.Join(root, name))
+	return strings.Fields(string(out))
+}
+
+// Rows of tables and indented examples cannot be wrapped, and headings and links stay whole.
+func TestDocumentsAreNarrow(t *testing.T) {
+	for _, name := range tracked(t, "*.md") {
+		f, err := os.Open(filepath.Join(top, name))
 		if err != nil {
 			continue // removed and not committed yet
 		}
@@ -58,7 +63,8 @@ func TestDocumentsAreNarrow(t *testing.T) {
 				fenced = !fenced
 			}
 			trimmed := strings.TrimSpace(line)
-			whole := fenced || strings.HasPrefix(line, "    ") || strings.HasPrefix(trimmed, "|") || strings.HasPrefix(line, "#") || !strings.Contains(trimmed, " ")
+			whole := fenced || strings.HasPrefix(line, "    ") || strings.HasPrefix(trimmed, "|") ||
+				strings.HasPrefix(line, "#") || !strings.Contains(trimmed, " ")
 			if !whole && utf8.RuneCountInString(line) > columns && breakable(line) {
 				t.Errorf("%s:%d has %d columns, at most %d", name, n, utf8.RuneCountInString(line), columns)
 			}

@@ -81,7 +81,8 @@ images: review it before you share it.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&file, "output-file", "", "file to write (default carob-support-NAME-TIME.tar.gz in the current directory)")
+	cmd.Flags().StringVar(&file, "output-file", "",
+		"file to write (default carob-support-NAME-TIME.tar.gz in the current directory)")
 	_ = cmd.MarkFlagFilename("output-file", "tar.gz")
 	return cmd
 }
@@ -216,7 +217,8 @@ func (b *bundle) collectCluster(ctx context.Context) {
 		}
 		for i, p := range pods.Items {
 			if i == bundleTimelines {
-				b.problem("timelines", fmt.Errorf("there are %d pods, the bundle has the first %d", len(pods.Items), bundleTimelines))
+				b.problem("timelines",
+					fmt.Errorf("there are %d pods, the bundle has the first %d", len(pods.Items), bundleTimelines))
 				break
 			}
 			if p.Spec.NodeName != "" {
@@ -368,7 +370,8 @@ func (b *bundle) write(file string) (err error) {
 	dir := strings.TrimSuffix(filepath.Base(file), ".tar.gz")
 	for _, x := range b.files {
 		text := x.what.([]byte)
-		h := &tar.Header{Name: dir + "/" + strings.TrimPrefix(x.name, "/"), Mode: 0o600, Size: int64(len(text)), ModTime: time.Now()}
+		h := &tar.Header{Name: dir + "/" + strings.TrimPrefix(x.name, "/"), Mode: 0o600, Size: int64(len(text)),
+			ModTime: time.Now()}
 		if err := t.WriteHeader(h); err != nil {
 			return err
 		}

@@ -35,36 +35,48 @@ func TestBundleHasNoSecrets(t *testing.T) {
 		header   = "in-a-header-of-a-probe"
 		key      = "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEIKbase64ofakey\n-----END EC PRIVATE KEY-----"
 	)
-	planted := []string{password, `correct \"horse\"`, envValue, `"` + short + `"`, argument, token, unknown, header, "MHcCAQEEIKbase64ofakey",
+	planted := []string{password, `correct \"horse\"`, envValue, `"` + short + `"`, argument, token, unknown, header,
+		"MHcCAQEEIKbase64ofakey",
 		base64.StdEncoding.EncodeToString([]byte(password))}
 	in, err := instance.Derive(instance.Flags{DataDir: t.TempDir()}, "n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := fmt.Sprintf("a mount failed: %s\nquoted %q\nencoded %s\nAuthorization: Bearer %s\ndb_password=%s\n%s\nGET https://u:%s@host/\nharmless line\n",
+	log := fmt.Sprintf(
+		"a mount failed: %s\nquoted %q\nencoded %s\nAuthorization: Bearer %s\ndb_password=%s\n%s\nGET https://u:%s@host/\nharmless line\n",
 		password, password, base64.StdEncoding.EncodeToString([]byte(password)), token, unknown, key, unknown)
-	for name, text := range map[string]string{"carob.log": log, "flags.json": `{"NodeName":"n","EtcdServers":["https://root:` + unknown + `@etcd:2379"]}`} {
+	for name, text := range map[string]string{"carob.log": log,
+		"flags.json": `{"NodeName":"n","EtcdServers":["https://root:` + unknown + `@etcd:2379"]}`} {
 		if err := os.WriteFile(filepath.Join(in.DataDir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", Annotations: map[string]string{lastApplied: envValue, "team": "a"}}, Spec: corev1.PodSpec{
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop",
+		Annotations: map[string]string{lastApplied: envValue, "team": "a"}}, Spec: corev1.PodSpec{
 		NodeName: "n",
 		Containers: []corev1.Container{{Name: "c", Image: "nginx:1", Args: []string{"--api-token=" + argument, "serve"},
-			Env:           []corev1.EnvVar{{Name: "DB", Value: envValue}, {Name: "PIN", Value: short}},
-			LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{HTTPHeaders: []corev1.HTTPHeader{{Name: "X-Auth", Value: header}}}}}}},
+			Env: []corev1.EnvVar{{Name: "DB", Value: envValue}, {Name: "PIN", Value: short}},
+			LivenessProbe: &corev1.Probe{
+				ProbeHandler: corev1.ProbeHandler{
+					HTTPGet: &corev1.HTTPGetAction{HTTPHeaders: []corev1.HTTPHeader{{Name: "X-Auth",
+						Value: header}}}}}}},
 	}}
 	cluster := fake.NewClientset(pod,
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "shop"}, Data: map[string][]byte{"p": []byte(password)}},
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m", Namespace: "shop"}, Data: map[string]string{"x": unknown}},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "shop"},
+			Data: map[string][]byte{"p": []byte(password)}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m", Namespace: "shop"},
+			Data: map[string]string{"x": unknown}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}},
-		&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "shop"}, Message: "can't log in with " + password + " and " + envValue})
+		&corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "shop"},
+			Message: "can't log in with " + password + " and " + envValue})
 	b := &bundle{in: in, cluster: cluster, raw: func(_ context.Context, path string) ([]byte, error) {
 		return fmt.Appendf(nil, `{"path":%q,"error":%q}`, path, "exec: "+password), nil
 	}}
 	b.collect(t.Context())
 	all := unpacked(t, b)
-	for _, name := range []string{"version.json", "flags.json", "carob.log", "pods.json", "nodes.json", "events.json", "metrics/apiserver.txt", "metrics/node-n.txt", "timeline/shop/web.json", "host/mounts.txt", "host/cgroups.txt"} {
+	for _, name := range []string{"version.json", "flags.json", "carob.log", "pods.json", "nodes.json", "events.json",
+		"metrics/apiserver.txt", "metrics/node-n.txt", "timeline/shop/web.json", "host/mounts.txt",
+		"host/cgroups.txt"} {
 		if all[name] == "" && !strings.HasPrefix(name, "host/") {
 			t.Errorf("%s is missing or empty: %v", name, b.problems)
 		}
@@ -76,7 +88,8 @@ func TestBundleHasNoSecrets(t *testing.T) {
 			}
 		}
 	}
-	for name, keeps := range map[string]string{"carob.log": "harmless line", "pods.json": `"nginx:1"`, "events.json": "can't log in with", "flags.json": "@etcd:2379"} {
+	for name, keeps := range map[string]string{"carob.log": "harmless line", "pods.json": `"nginx:1"`,
+		"events.json": "can't log in with", "flags.json": "@etcd:2379"} {
 		if !strings.Contains(all[name], keeps) {
 			t.Errorf("%s lacks %q: %s", name, keeps, all[name])
 		}

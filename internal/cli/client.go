@@ -36,9 +36,11 @@ func (r *root) adminKubeconfig() (string, error) {
 	}
 	if _, err := os.Stat(in.Kubeconfig); err != nil {
 		if errors.Is(err, os.ErrPermission) {
-			return "", fmt.Errorf("only root can read %s: use sudo, or run `%s` as root to get your own copy", in.Kubeconfig, r.try("kubeconfig"))
+			return "", fmt.Errorf("only root can read %s: use sudo, or run `%s` as root to get your own copy",
+				in.Kubeconfig, r.try("kubeconfig"))
 		}
-		return "", fmt.Errorf("no cluster in %s: start one with `%s`, or choose another with --data-dir or --kubeconfig (`carob ls` lists them)",
+		return "", fmt.Errorf(
+			"no cluster in %s: start one with `%s`, or choose another with --data-dir or --kubeconfig (`carob ls` lists them)",
 			in.DataDir, r.try("up"))
 	}
 	return in.Kubeconfig, nil

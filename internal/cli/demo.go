@@ -68,7 +68,8 @@ part of carob; nothing is downloaded.`,
 			case d.outputErr != nil:
 				return Exit{exitFailed}
 			case errors.Is(err, context.DeadlineExceeded):
-				return fmt.Errorf("demo: the pod made no progress within %v; inspect it with `%s`", demoPatience, r.try("kubectl describe node"))
+				return fmt.Errorf("demo: the pod made no progress within %v; inspect it with `%s`", demoPatience,
+					r.try("kubectl describe node"))
 			case err != nil:
 				return fmt.Errorf("demo: %w", err)
 			}
@@ -124,7 +125,8 @@ func (d *demo) run(ctx context.Context, keep bool) (err error) {
 	if err := d.removeOld(ctx); err != nil {
 		return err
 	}
-	w, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", demoName).String()})
+	w, err := pods.Watch(ctx,
+		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", demoName).String()})
 	if err != nil {
 		return fmt.Errorf("watch the pod: %w", err)
 	}
@@ -143,7 +145,8 @@ func (d *demo) run(ctx context.Context, keep bool) (err error) {
 	if err != nil {
 		return err
 	}
-	answer, err := d.c.CoreV1().RESTClient().Get().Namespace(metav1.NamespaceDefault).Resource("pods").Name(demoName + ":8080").SubResource("proxy").DoRaw(ctx)
+	answer, err := d.c.CoreV1().RESTClient().Get().Namespace(metav1.NamespaceDefault).Resource("pods").Name(demoName +
+		":8080").SubResource("proxy").DoRaw(ctx)
 	if err != nil {
 		return fmt.Errorf("send a request to the pod: %w", err)
 	}
@@ -171,7 +174,8 @@ func (d *demo) run(ctx context.Context, keep bool) (err error) {
 func (d *demo) deletePod(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), demoCleanup)
 	defer cancel()
-	err := d.c.CoreV1().Pods(metav1.NamespaceDefault).Delete(ctx, demoName, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)})
+	err := d.c.CoreV1().Pods(metav1.NamespaceDefault).Delete(ctx, demoName,
+		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)})
 	if err != nil && !apierrors.IsNotFound(err) {
 		d.say("the pod was not deleted: %v", err)
 	}
@@ -179,7 +183,8 @@ func (d *demo) deletePod(ctx context.Context) {
 
 func (d *demo) removeOld(ctx context.Context) error {
 	pods := d.c.CoreV1().Pods(metav1.NamespaceDefault)
-	w, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", demoName).String()})
+	w, err := pods.Watch(ctx,
+		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", demoName).String()})
 	if err != nil {
 		return fmt.Errorf("watch the pod: %w", err)
 	}
@@ -200,7 +205,8 @@ func (d *demo) removeOld(ctx context.Context) error {
 }
 
 // follow prints the changes in each version of the pod until done; nil stands for a deleted pod.
-func (d *demo) follow(ctx context.Context, w watch.Interface, last *corev1.Pod, done func(*corev1.Pod) bool) (*corev1.Pod, error) {
+func (d *demo) follow(ctx context.Context, w watch.Interface, last *corev1.Pod,
+	done func(*corev1.Pod) bool) (*corev1.Pod, error) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -267,12 +273,14 @@ func podChanges(old, pod *corev1.Pod) []string {
 		say("scheduled to node %s", pod.Spec.NodeName)
 	}
 	if old.DeletionTimestamp == nil && pod.DeletionTimestamp != nil {
-		say("deletion requested: preStop hook, then SIGTERM, grace period %d s", ptr.Deref(pod.DeletionGracePeriodSeconds, 0))
+		say("deletion requested: preStop hook, then SIGTERM, grace period %d s",
+			ptr.Deref(pod.DeletionGracePeriodSeconds, 0))
 	}
 	if old.Status.PodIP == "" && pod.Status.PodIP != "" {
 		say("sandbox is running with address %s", pod.Status.PodIP)
 	}
-	news = append(news, containerNews("init container", old.Status.InitContainerStatuses, pod.Status.InitContainerStatuses)...)
+	news = append(news, containerNews("init container", old.Status.InitContainerStatuses,
+		pod.Status.InitContainerStatuses)...)
 	news = append(news, containerNews("container", old.Status.ContainerStatuses, pod.Status.ContainerStatuses)...)
 	if old.Status.Phase != pod.Status.Phase {
 		say("phase %s", pod.Status.Phase)
@@ -298,9 +306,13 @@ func containerNews(what string, old, now []corev1.ContainerStatus) []string {
 		case s.State.Running != nil && (before.State.Running == nil || before.ContainerID != s.ContainerID):
 			news = append(news, fmt.Sprintf("%s %s is running", what, s.Name))
 		case s.State.Terminated != nil && before.State.Terminated == nil:
-			news = append(news, fmt.Sprintf("%s %s ended: %s, exit code %d", what, s.Name, s.State.Terminated.Reason, s.State.Terminated.ExitCode))
-		case s.State.Waiting != nil && s.State.Waiting.Message != "" && (before.State.Waiting == nil || before.State.Waiting.Message != s.State.Waiting.Message):
-			news = append(news, fmt.Sprintf("%s %s is waiting: %s: %s", what, s.Name, s.State.Waiting.Reason, s.State.Waiting.Message))
+			news = append(news,
+				fmt.Sprintf("%s %s ended: %s, exit code %d", what, s.Name, s.State.Terminated.Reason,
+					s.State.Terminated.ExitCode))
+		case s.State.Waiting != nil && s.State.Waiting.Message != "" &&
+			(before.State.Waiting == nil || before.State.Waiting.Message != s.State.Waiting.Message):
+			news = append(news,
+				fmt.Sprintf("%s %s is waiting: %s: %s", what, s.Name, s.State.Waiting.Reason, s.State.Waiting.Message))
 		}
 	}
 	return news
@@ -324,7 +336,8 @@ func firstLine(b []byte) string {
 func demoPod() *corev1.Pod {
 	probe := func(path string) *corev1.Probe {
 		return &corev1.Probe{
-			ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("http")}},
+			ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path,
+				Port: intstr.FromString("http")}},
 			PeriodSeconds: 1,
 		}
 	}
@@ -333,7 +346,8 @@ func demoPod() *corev1.Pod {
 	}
 	mount := []corev1.VolumeMount{{Name: "shared", MountPath: "/shared"}}
 	env := []corev1.EnvVar{
-		{Name: "POD_NAMESPACE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}},
+		{Name: "POD_NAMESPACE",
+			ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}},
 		{Name: "GREETING", Value: "/shared/greeting"},
 	}
 	return &corev1.Pod{
@@ -341,12 +355,15 @@ func demoPod() *corev1.Pod {
 		Spec: corev1.PodSpec{
 			TerminationGracePeriodSeconds: ptr.To[int64](10),
 			SecurityContext:               &corev1.PodSecurityContext{FSGroup: ptr.To[int64](65532)},
-			Volumes:                       []corev1.Volume{{Name: "shared", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+			Volumes: []corev1.Volume{{Name: "shared",
+				VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
 			InitContainers: []corev1.Container{{
-				Name: "prepare", Image: demoImage, ImagePullPolicy: corev1.PullIfNotPresent, Args: []string{"prepare", "/shared/greeting"}, Env: env, VolumeMounts: mount,
+				Name: "prepare", Image: demoImage, ImagePullPolicy: corev1.PullIfNotPresent,
+				Args: []string{"prepare", "/shared/greeting"}, Env: env, VolumeMounts: mount,
 			}},
 			Containers: []corev1.Container{{
-				Name: "web", Image: demoImage, ImagePullPolicy: corev1.PullIfNotPresent, Args: []string{"serve", ":8080"}, Env: env, VolumeMounts: mount,
+				Name: "web", Image: demoImage, ImagePullPolicy: corev1.PullIfNotPresent,
+				Args: []string{"serve", ":8080"}, Env: env, VolumeMounts: mount,
 				Ports:          []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
 				ReadinessProbe: probe("/readyz"),
 				LivenessProbe:  probe("/livez"),

@@ -18,11 +18,12 @@ import (
 
 // If no node can run the demo's pod, the demo says why.
 func TestDemoShowsWhyPodIsPending(t *testing.T) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
-		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Message: "all well"},
-		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Message: "enough"},
-		{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue, Message: "nodefs.available is below 7"},
-	}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Message: "all well"},
+			{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Message: "enough"},
+			{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue, Message: "nodefs.available is below 7"},
+		}}}
 	var out bytes.Buffer
 	d := &demo{c: fake.NewClientset(node), out: &out, start: time.Now()}
 	pod := demoPod()
@@ -36,7 +37,8 @@ func TestDemoShowsWhyPodIsPending(t *testing.T) {
 	if _, err := d.follow(t.Context(), w, &corev1.Pod{}, func(*corev1.Pod) bool { n++; return n == 3 }); err != nil {
 		t.Fatal(err)
 	}
-	for text, times := range map[string]int{"the pod cannot be scheduled: 0/1 nodes are available": 1, "node n: DiskPressure is True: nodefs.available is below 7": 1, "all well": 0, "enough": 0} {
+	for text, times := range map[string]int{"the pod cannot be scheduled: 0/1 nodes are available": 1,
+		"node n: DiskPressure is True: nodefs.available is below 7": 1, "all well": 0, "enough": 0} {
 		if got := strings.Count(out.String(), text); got != times {
 			t.Errorf("%q: %d times, want %d, in\n%s", text, got, times, out.String())
 		}

@@ -90,7 +90,8 @@ func waitPidfd(ctx context.Context, fd int, wait time.Duration) (bool, error) {
 		if left <= 0 {
 			return false, nil
 		}
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(min(left, 200*time.Millisecond).Milliseconds())+1)
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}},
+			int(min(left, 200*time.Millisecond).Milliseconds())+1)
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return false, fmt.Errorf("wait for process: %w", err)
 		}

@@ -156,7 +156,8 @@ type gantt struct {
 var firstGroups = []string{"pod", "volumes", "sandbox"}
 
 // rowNames in drawing order within a group.
-var rowNames = []string{"scheduled", "phase", "prepare", "pull", "create", "start", "running", "postStart", "probes", "back-off", "resize", "preStop", "stop", "remove", "delete"}
+var rowNames = []string{"scheduled", "phase", "prepare", "pull", "create", "start", "running", "postStart", "probes",
+	"back-off", "resize", "preStop", "stop", "remove", "delete"}
 
 func (g *gantt) rowOf(group, name string) *row {
 	for _, r := range g.rows {
@@ -344,7 +345,8 @@ func ends(e journal.Entry, container string) bool {
 	case journal.Wait:
 		return e.Object == container && e.Key == "back-off"
 	case journal.Status:
-		return e.Key == "phase" && (e.Detail == "Succeeded" || e.Detail == "Failed") || e.Key == "exit" && e.Object == container
+		return e.Key == "phase" && (e.Detail == "Succeeded" || e.Detail == "Failed") || e.Key == "exit" &&
+			e.Object == container
 	case journal.Life:
 		return e.Key == "terminated" || e.Key == "finished"
 	default:
@@ -443,7 +445,8 @@ func (g *gantt) start() time.Time { return g.axis.instants[0] }
 func (g *gantt) title(b *strings.Builder, older int) {
 	first, last := g.entries[0], g.entries[len(g.entries)-1]
 	name := fmt.Sprintf("pod %s/%s", first.Namespace, first.Pod)
-	parts := []string{fmt.Sprintf("from %s, %s", first.Time.UTC().Format("2006-01-02 15:04:05.000Z"), short(last.Time.Sub(first.Time)))}
+	parts := []string{fmt.Sprintf("from %s, %s", first.Time.UTC().Format("2006-01-02 15:04:05.000Z"),
+		short(last.Time.Sub(first.Time)))}
 	if last.UID != "" {
 		parts = slices.Insert(parts, 0, "uid "+last.UID)
 	}

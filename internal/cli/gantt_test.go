@@ -40,7 +40,8 @@ func parseEntries(t *testing.T, input string) []journal.Entry {
 		if err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
-		e := journal.Entry{Time: start.Add(after), Namespace: "default", Pod: "web", UID: "u1", Kind: journal.Kind(words[1]), Key: strings.Trim(words[2], "-")}
+		e := journal.Entry{Time: start.Add(after), Namespace: "default", Pod: "web", UID: "u1",
+			Kind: journal.Kind(words[1]), Key: strings.Trim(words[2], "-")}
 		for len(words) == 4 && words[3] != "" {
 			name, value, _ := strings.Cut(words[3], "=")
 			words[3] = ""
@@ -74,8 +75,10 @@ func parseEntries(t *testing.T, input string) []journal.Entry {
 
 func TestShort(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		0: "0", 900 * time.Nanosecond: "0µs", 40 * time.Microsecond: "40µs", 1500 * time.Microsecond: "1.5ms", 12 * time.Millisecond: "12ms",
-		1234 * time.Millisecond: "1.23s", 30 * time.Second: "30.0s", 61 * time.Second: "1m01s", 90 * time.Minute: "1h30m", 50 * time.Hour: "2d02h",
+		0: "0", 900 * time.Nanosecond: "0µs", 40 * time.Microsecond: "40µs", 1500 * time.Microsecond: "1.5ms",
+		12 * time.Millisecond:   "12ms",
+		1234 * time.Millisecond: "1.23s", 30 * time.Second: "30.0s", 61 * time.Second: "1m01s",
+		90 * time.Minute: "1h30m", 50 * time.Hour: "2d02h",
 	} {
 		if got := short(d); got != want {
 			t.Errorf("%v: %q, want %q", d, got, want)
@@ -99,7 +102,9 @@ func TestWrap(t *testing.T) {
 
 func TestShortIDLeavesNamesAlone(t *testing.T) {
 	id := strings.Repeat("0a", 32)
-	for in, want := range map[string]string{id: id[:12], "web": "web", "docker.io/library/nginx:1.27": "docker.io/library/nginx:1.27", strings.Repeat("z", 64): strings.Repeat("z", 64), "": ""} {
+	for in, want := range map[string]string{id: id[:12], "web": "web",
+		"docker.io/library/nginx:1.27": "docker.io/library/nginx:1.27",
+		strings.Repeat("z", 64):        strings.Repeat("z", 64), "": ""} {
 		if got := shortID(in); got != want {
 			t.Errorf("%q: got %q, want %q", in, got, want)
 		}

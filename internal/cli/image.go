@@ -205,7 +205,8 @@ func (r *root) imageLs(node *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printObject(r.out, output, list, func(w io.Writer) error { return printImages(w, list, output == "wide") })
+			return printObject(r.out, output, list,
+				func(w io.Writer) error { return printImages(w, list, output == "wide") })
 		},
 	}
 	addOutputFlag(cmd, &output)

@@ -48,7 +48,8 @@ stays unchanged. The context has the name of the cluster that 'carob ls' shows.`
 		},
 	}
 	cmd.Flags().BoolVar(&merge, "merge", false, "add a context to your kubeconfig and make it the current one")
-	cmd.Flags().StringVar(&file, "file", "", "with --merge: the kubeconfig to change (default the first of $KUBECONFIG, then ~/.kube/config)")
+	cmd.Flags().StringVar(&file, "file", "",
+		"with --merge: the kubeconfig to change (default the first of $KUBECONFIG, then ~/.kube/config)")
 	_ = cmd.MarkFlagFilename("file")
 	return cmd
 }

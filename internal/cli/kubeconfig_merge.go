@@ -37,7 +37,8 @@ func addContext(old, admin []byte, name string) ([]byte, error) {
 		return nil, fmt.Errorf("read the cluster's kubeconfig: %w", err)
 	}
 	if len(from.Clusters) != 1 || len(from.Users) != 1 {
-		return nil, fmt.Errorf("the cluster's kubeconfig has %d clusters and %d users, not one", len(from.Clusters), len(from.Users))
+		return nil, fmt.Errorf("the cluster's kubeconfig has %d clusters and %d users, not one", len(from.Clusters),
+			len(from.Users))
 	}
 	setIfAbsent(top, "apiVersion", "v1")
 	setIfAbsent(top, "kind", "Config")
@@ -45,7 +46,8 @@ func addContext(old, admin []byte, name string) ([]byte, error) {
 	for _, part := range []struct {
 		list, field string
 		value       *yaml.Node
-	}{{"clusters", "cluster", &from.Clusters[0].Cluster}, {"contexts", "context", context}, {"users", "user", &from.Users[0].User}} {
+	}{{"clusters", "cluster", &from.Clusters[0].Cluster}, {"contexts", "context", context},
+		{"users", "user", &from.Users[0].User}} {
 		if err := setNamed(top, part.list, name, part.field, part.value); err != nil {
 			return nil, err
 		}

@@ -48,7 +48,8 @@ current-context: work
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, keep := range []string{"# mine", "x-of-tomorrow: {keep: [this]}", "proxy-url: socks5://x # keep", "command: login", "colors: true", "name: work"} {
+	for _, keep := range []string{"# mine", "x-of-tomorrow: {keep: [this]}", "proxy-url: socks5://x # keep",
+		"command: login", "colors: true", "name: work"} {
 		if !strings.Contains(string(once), keep) {
 			t.Errorf("%q is lost:\n%s", keep, once)
 		}
@@ -57,7 +58,9 @@ current-context: work
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := cfg.Contexts["carob-1"]; cfg.CurrentContext != "carob-1" || c == nil || cfg.Clusters[c.Cluster].Server != "https://127.0.0.1:6443" || string(cfg.AuthInfos[c.AuthInfo].ClientKeyData) != "A" {
+	if c := cfg.Contexts["carob-1"]; cfg.CurrentContext != "carob-1" || c == nil ||
+		cfg.Clusters[c.Cluster].Server != "https://127.0.0.1:6443" ||
+		string(cfg.AuthInfos[c.AuthInfo].ClientKeyData) != "A" {
 		t.Errorf("%+v\n%s", cfg, once)
 	}
 	// Merged again, with a new address, and after the user chose a namespace: still one context,
@@ -71,21 +74,25 @@ current-context: work
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg, err = clientcmd.Load(again); err != nil || len(cfg.Contexts) != 2 || len(cfg.Clusters) != 2 || len(cfg.AuthInfos) != 2 ||
+	if cfg, err = clientcmd.Load(again); err != nil || len(cfg.Contexts) != 2 || len(cfg.Clusters) != 2 ||
+		len(cfg.AuthInfos) != 2 ||
 		cfg.Contexts["carob-1"].Namespace != "shop" || cfg.Clusters["carob-1"].Server != "https://127.0.0.1:7443" {
 		t.Errorf("%v\n%s", err, again)
 	}
-	for name, old := range map[string]string{"nothing": "", "null": "null\n", "comments": "# x\n", "empty lists": "clusters: []\ncontexts: null\nusers: []\n"} {
+	for name, old := range map[string]string{"nothing": "", "null": "null\n", "comments": "# x\n",
+		"empty lists": "clusters: []\ncontexts: null\nusers: []\n"} {
 		out, err := addContext([]byte(old), []byte(adminConfig), "c")
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if cfg, err := clientcmd.Load(out); err != nil || cfg.Clusters["c"] == nil || cfg.AuthInfos["c"] == nil || cfg.Contexts["c"] == nil {
+		if cfg, err := clientcmd.Load(out); err != nil || cfg.Clusters["c"] == nil || cfg.AuthInfos["c"] == nil ||
+			cfg.Contexts["c"] == nil {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
 	}
-	for name, old := range map[string]string{"a list": "- a\n", "text": "hello", "no yaml": "a: [", "a mapping of clusters": "clusters: {a: b}\n"} {
+	for name, old := range map[string]string{"a list": "- a\n", "text": "hello", "no yaml": "a: [",
+		"a mapping of clusters": "clusters: {a: b}\n"} {
 		if out, err := addContext([]byte(old), []byte(adminConfig), "c"); err == nil {
 			t.Errorf("%s is overwritten: %s", name, out)
 		}
@@ -107,7 +114,8 @@ func TestKubeconfigMerge(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range []string{filepath.Join(dir, "new", "config"), link} {
-		if out, err := carob(t, "kubeconfig", "--merge", "--kubeconfig", admin, "--file", file); err != nil || !strings.Contains(out, "carob-") {
+		if out, err := carob(t, "kubeconfig", "--merge", "--kubeconfig", admin, "--file", file); err != nil ||
+			!strings.Contains(out, "carob-") {
 			t.Fatalf("%q, %v", out, err)
 		}
 		st, err := os.Stat(file)
@@ -126,7 +134,8 @@ func TestKubeconfigMerge(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, _ := os.ReadFile(target)
-	if _, err := carob(t, "kubeconfig", "--merge", "--kubeconfig", admin, "--file", target); err == nil || !strings.Contains(err.Error(), ".lock") {
+	if _, err := carob(t, "kubeconfig", "--merge", "--kubeconfig", admin, "--file", target); err == nil ||
+		!strings.Contains(err.Error(), ".lock") {
 		t.Errorf("while it is locked: %v", err)
 	}
 	if after, _ := os.ReadFile(target); string(after) != string(before) {

@@ -20,7 +20,8 @@ func TestKubeconfigIgnoresEnvironment(t *testing.T) {
 	cmd := New(nil, Version{}, strings.NewReader(""), &out, &errs)
 	cmd.SetArgs([]string{"kubeconfig"})
 	// A machine with a cluster shows the kubeconfig of that cluster.
-	if err := cmd.Execute(); err == nil && !strings.Contains(out.String(), "kind: Config") || err != nil && !strings.Contains(err.Error(), "no cluster in") {
+	if err := cmd.Execute(); err == nil && !strings.Contains(out.String(), "kind: Config") || err != nil &&
+		!strings.Contains(err.Error(), "no cluster in") {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 }

@@ -71,8 +71,9 @@ func (r *root) kubectl(args []string, out, errOut io.Writer) *cobra.Command {
 	k := kubectl.NewDefaultKubectlCommandWithArgs(kubectl.KubectlOptions{
 		PluginHandler: kubectl.NewDefaultPluginHandler([]string{"kubectl"}),
 		Arguments:     append([]string{"kubectl"}, args...),
-		ConfigFlags:   genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().WithDiscoveryBurst(300).WithDiscoveryQPS(50),
-		IOStreams:     genericiooptions.IOStreams{In: r.in, Out: out, ErrOut: errOut},
+		ConfigFlags: genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().WithDiscoveryBurst(
+			300).WithDiscoveryQPS(50),
+		IOStreams: genericiooptions.IOStreams{In: r.in, Out: out, ErrOut: errOut},
 	})
 	k.SetIn(r.in)
 	k.SetOut(out)
@@ -81,7 +82,8 @@ func (r *root) kubectl(args []string, out, errOut io.Writer) *cobra.Command {
 }
 
 // completeKubectl asks kubectl for completions.
-func (r *root) completeKubectl(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+func (r *root) completeKubectl(cmd *cobra.Command, args []string, toComplete string) ([]string,
+	cobra.ShellCompDirective) {
 	args, err := r.takeOwnFlags(args)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError

@@ -55,7 +55,8 @@ first start until its data directory is removed.`,
 				asked.Go(func() { all[i] = r.clusterState(cmd.Context(), d) })
 			}
 			asked.Wait()
-			if err := printObject(r.out, output, all, func(w io.Writer) error { return printClusters(w, all) }); err != nil {
+			if err := printObject(r.out, output, all,
+				func(w io.Writer) error { return printClusters(w, all) }); err != nil {
 				return err
 			}
 			for _, c := range all {
@@ -118,7 +119,8 @@ func printClusters(w io.Writer, all []machineCluster) error {
 		if c.Pods != nil {
 			pods = fmt.Sprint(*c.Pods)
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", dash(c.Name), c.State, pods, dash(c.Version), dash(c.URL), c.DataDir)
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", dash(c.Name), c.State, pods, dash(c.Version), dash(c.URL),
+			c.DataDir)
 	}
 	return tw.Flush()
 }

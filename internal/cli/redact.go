@@ -56,7 +56,8 @@ var credentials = []struct {
 	{regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*`), removed},
 	{regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9+/=._~-]{6,}`), "$1 " + removed},
 	{regexp.MustCompile(`://[^/\s:@"']*:[^/\s@"']+@`), "://" + removed + "@"},
-	{regexp.MustCompile(`(?i)([a-z0-9_-]*(?:password|passwd|passphrase|token|secret|api[_-]?key|access[_-]?key|credential)s?["']?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s"',;]+)`), "${1}" + removed},
+	{regexp.MustCompile(
+		`(?i)([a-z0-9_-]*(?:password|passwd|passphrase|token|secret|api[_-]?key|access[_-]?key|credential)s?["']?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s"',;]+)`), "${1}" + removed},
 }
 
 // text returns a text without secrets.
@@ -66,7 +67,8 @@ func (r *redactor) text(s string) string {
 		for f := range r.seen {
 			forms = append(forms, f)
 		}
-		slices.SortFunc(forms, func(a, b string) int { return len(b) - len(a) }) // longer ones first: a short one may be their beginning
+		// longer ones first: a short one may be their beginning
+		slices.SortFunc(forms, func(a, b string) int { return len(b) - len(a) })
 		pairs := make([]string, 0, 2*len(forms))
 		for _, f := range forms {
 			pairs = append(pairs, f, removed)

@@ -93,8 +93,10 @@ argument, or flag. ` + "`carob kubectl`" + ` has the exit codes of kubectl.`,
 	cmd.SetErr(errOut)
 	cmd.SetFlagErrorFunc(flagError)
 	pf := cmd.PersistentFlags()
-	pf.StringVar(&r.dataDir, "data-dir", "", "directory with the whole state of a cluster (default $"+dataDirEnv+", then "+instance.DefaultDataDir+")")
-	pf.StringVar(&r.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster to use (default the one of --data-dir, then $KUBECONFIG)")
+	pf.StringVar(&r.dataDir, "data-dir", "", "directory with the whole state of a cluster (default $"+dataDirEnv+
+		", then "+instance.DefaultDataDir+")")
+	pf.StringVar(&r.kubeconfig, "kubeconfig", "",
+		"kubeconfig of the cluster to use (default the one of --data-dir, then $KUBECONFIG)")
 	_ = cmd.RegisterFlagCompletionFunc("data-dir", r.completeDataDirs)
 	_ = cmd.MarkPersistentFlagFilename("kubeconfig")
 	cmd.AddCommand(
@@ -123,7 +125,8 @@ func (r *root) checkDataDir(cmd *cobra.Command, _ []string) error {
 	return nil
 }
 
-var errEmptyDataDir = fmt.Errorf("%w --data-dir: it is empty; omit it to use %s", instance.ErrFlag, instance.DefaultDataDir)
+var errEmptyDataDir = fmt.Errorf("%w --data-dir: it is empty; omit it to use %s", instance.ErrFlag,
+	instance.DefaultDataDir)
 
 // chosenDataDir is the data directory that the user chose, or empty.
 func (r *root) chosenDataDir() string {
@@ -151,7 +154,8 @@ func (r *root) try(command string) string {
 // quote quotes a word for a shell.
 func quote(s string) string {
 	if s != "" && strings.IndexFunc(s, func(c rune) bool {
-		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("/._-+:,@%=", c))
+		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+			strings.ContainsRune("/._-+:,@%=", c))
 	}) < 0 {
 		return s
 	}

@@ -76,8 +76,10 @@ with 1. The simulation does not affect this machine.`,
 	fl := cmd.Flags()
 	fl.Uint64Var(&s.Seed, "seed", 0, "the first seed")
 	fl.Uint64Var(&s.Seeds, "seeds", 1, "number of seeds")
-	fl.Float64Var(&s.Hours, "hours", 1, "virtual hours of users' actions and faults per seed; recovery and the end of all pods come in addition")
-	fl.IntSliceVar(&s.Without, "without", nil, "numbers of pods, faults, and users' actions to omit, as printed for a violation")
+	fl.Float64Var(&s.Hours, "hours", 1,
+		"virtual hours of users' actions and faults per seed; recovery and the end of all pods come in addition")
+	fl.IntSliceVar(&s.Without, "without", nil,
+		"numbers of pods, faults, and users' actions to omit, as printed for a violation")
 	fl.BoolVar(&s.Log, "log", false, "print everything that happens")
 	fl.BoolVar(&s.All, "all", false, "continue after a violated invariant, and report how often each was violated")
 	fl.StringVar(&s.Break, "break", "", "violate this invariant on purpose, to see that it is detected")

@@ -60,7 +60,8 @@ func (r *root) statusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := printObject(r.out, output, st, func(w io.Writer) error { return printStatus(w, st, output == "wide") }); err != nil {
+			if err := printObject(r.out, output, st,
+				func(w io.Writer) error { return printStatus(w, st, output == "wide") }); err != nil {
 				return err
 			}
 			if !st.Ready {
@@ -164,7 +165,8 @@ func printStatus(w io.Writer, st clusterStatus, wide bool) error {
 	if st.Kubeconfig != "" {
 		fmt.Fprintf(tw, "cluster\t%s\nAPI server\t%s\nkubeconfig\t%s\n", state, st.URL, st.Kubeconfig)
 	} else {
-		fmt.Fprintf(tw, "carob\t%s, pid %d, up %s, %d MB\n", state, st.PID, duration.HumanDuration(time.Since(st.Started.Time)), st.MemoryKB/1024)
+		fmt.Fprintf(tw, "carob\t%s, pid %d, up %s, %d MB\n", state, st.PID,
+			duration.HumanDuration(time.Since(st.Started.Time)), st.MemoryKB/1024)
 		fmt.Fprintf(tw, "API server\t%s\ndata\t%s\n", st.URL, st.DataDir)
 	}
 	if wide && st.Version != "" {

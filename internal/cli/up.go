@@ -71,53 +71,86 @@ Pods that kept running while carob was stopped are taken over.`,
 	}
 	fl := cmd.Flags()
 	fl.BoolVar(&detach, "detach", false, "run in the background and return when the cluster accepts pods")
-	fl.StringVar(&f.Listen, "listen", "", "address of the API server as IP:PORT (default 127.0.0.1:6443; another port for another --data-dir)")
+	fl.StringVar(&f.Listen, "listen", "",
+		"address of the API server as IP:PORT (default 127.0.0.1:6443; another port for another --data-dir)")
 	fl.StringSliceVar(&f.EtcdServers, "etcd-servers", nil, "URLs of an external etcd cluster (default: embedded)")
 	fl.StringVar(&f.EtcdCA, "etcd-cafile", "", "file with the CA of https etcd servers (default: the host's CAs)")
 	fl.StringVar(&f.EtcdCert, "etcd-certfile", "", "file with the client certificate for etcd")
 	fl.StringVar(&f.EtcdKey, "etcd-keyfile", "", "file with the key of the client certificate")
 	a := &f.Audit
-	fl.StringVar(&a.PolicyFile, "audit-policy-file", "", "file with the audit policy: which requests are recorded, and how much of them (default: none)")
+	fl.StringVar(&a.PolicyFile, "audit-policy-file", "",
+		"file with the audit policy: which requests are recorded, and how much of them (default: none)")
 	fl.StringVar(&a.LogPath, "audit-log-path", "", "file for the audit log, one line per request; - is standard output")
 	fl.IntVar(&a.MaxAgeDays, "audit-log-maxage", 0, "number of days to keep rotated audit logs (default: for ever)")
 	fl.IntVar(&a.MaxBackups, "audit-log-maxbackup", 0, "number of rotated audit logs to keep (default: all)")
 	fl.IntVar(&a.MaxSizeMB, "audit-log-maxsize", 0, "size in megabytes at which the audit log is rotated (default 100)")
 	fl.StringVar(&a.WebhookConfig, "audit-webhook-config-file", "", "kubeconfig of a server to send audit events to")
-	fl.StringVar(&f.Encryption, "encryption-provider-config", "", "file with an EncryptionConfiguration: which objects are encrypted in etcd, and how")
-	fl.StringVar(&f.Admission, "admission-control-config-file", "", "file with an AdmissionConfiguration: defaults and exemptions for PodSecurity, resources that require a ResourceQuota, credentials for webhooks")
-	fl.StringVar(&f.Authentication, "authentication-config", "", "file with an AuthenticationConfiguration: JWT issuers to trust, and what anonymous requests may access; changes take effect while carob runs")
-	fl.StringVar(&f.Scheduler, "scheduler-config", "", "file with a KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1): profiles, plugins, weights and their arguments")
-	fl.BoolVar(&f.Profiling, "profiling", false, "serve profiles of carob at /debug/pprof of the API server, for administrators")
-	fl.StringVar(&f.RuntimeEndpoint, "runtime-endpoint", "", "CRI socket of another container runtime, such as unix:///run/containerd/containerd.sock (default: carob's own runtime)")
-	fl.StringVar(&f.CNIConfDir, "cni-conf-dir", "", "directory with a CNI configuration (default: carob's own bridge network)")
-	addChoice(cmd, &f.CgroupDriver, "cgroup-driver", "", "driver for the cgroups of pods and containers: cgroupfs (carob creates them) or systemd (default cgroupfs)", "cgroupfs", "systemd")
-	fl.StringVar(&f.RegistryConfig, "registry-config", "", "directory with a hosts.toml for each registry, in containerd's layout: mirrors, private CAs")
+	fl.StringVar(&f.Encryption, "encryption-provider-config", "",
+		"file with an EncryptionConfiguration: which objects are encrypted in etcd, and how")
+	fl.StringVar(&f.Admission, "admission-control-config-file", "",
+		"file with an AdmissionConfiguration: defaults and exemptions for PodSecurity, resources that require a ResourceQuota, credentials for webhooks")
+	fl.StringVar(&f.Authentication, "authentication-config", "",
+		"file with an AuthenticationConfiguration: JWT issuers to trust, and what anonymous requests may access; changes take effect while carob runs")
+	fl.StringVar(&f.Scheduler, "scheduler-config", "",
+		"file with a KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1): profiles, plugins, weights and their arguments")
+	fl.BoolVar(&f.Profiling, "profiling", false,
+		"serve profiles of carob at /debug/pprof of the API server, for administrators")
+	fl.StringVar(&f.RuntimeEndpoint, "runtime-endpoint", "",
+		"CRI socket of another container runtime, such as unix:///run/containerd/containerd.sock (default: carob's own runtime)")
+	fl.StringVar(&f.CNIConfDir, "cni-conf-dir", "",
+		"directory with a CNI configuration (default: carob's own bridge network)")
+	addChoice(cmd, &f.CgroupDriver, "cgroup-driver", "",
+		"driver for the cgroups of pods and containers: cgroupfs (carob creates them) or systemd (default cgroupfs)",
+		"cgroupfs", "systemd")
+	fl.StringVar(&f.RegistryConfig, "registry-config", "",
+		"directory with a hosts.toml for each registry, in containerd's layout: mirrors, private CAs")
 	fl.StringVar(&f.ContainerLogDir, "container-log-dir", "",
 		"directory for links to container logs, for collectors (default /var/log/containers, or log/containers in another --data-dir)")
-	fl.StringVar(&f.PodManifestDir, "pod-manifest-dir", "", "directory with manifests of static pods, or one manifest file (default: manifests in the data directory)")
-	fl.StringVar(&f.ResolvConf, "resolv-conf", "", "resolver file with the name servers for pods; changes are followed (default /etc/resolv.conf, or the servers behind systemd-resolved's stub)")
+	fl.StringVar(&f.PodManifestDir, "pod-manifest-dir", "",
+		"directory with manifests of static pods, or one manifest file (default: manifests in the data directory)")
+	fl.StringVar(&f.ResolvConf, "resolv-conf", "",
+		"resolver file with the name servers for pods; changes are followed (default /etc/resolv.conf, or the servers behind systemd-resolved's stub)")
 	fl.StringVar(&f.NodeName, "node-name", "", "name of this node (default: the host name)")
-	fl.StringVar(&f.PodCIDR, "pod-cidr", "", "IP range of pods in CIDR notation (default 10.88.0.0/16; another for another --data-dir)")
-	fl.StringVar(&f.ServiceCIDR, "service-cidr", "", "IP range of services in CIDR notation, or two of different families, separated by a comma: the first is the default family (default 10.96.0.0/16; another for another --data-dir)")
-	fl.StringVar(&f.ServiceNodePorts, "service-node-port-range", "", "node ports for services, as FIRST-LAST or FIRST+COUNT (default 30000-32767)")
+	fl.StringVar(&f.PodCIDR, "pod-cidr", "",
+		"IP range of pods in CIDR notation (default 10.88.0.0/16; another for another --data-dir)")
+	fl.StringVar(&f.ServiceCIDR, "service-cidr", "",
+		"IP range of services in CIDR notation, or two of different families, separated by a comma: the first is the default family (default 10.96.0.0/16; another for another --data-dir)")
+	fl.StringVar(&f.ServiceNodePorts, "service-node-port-range", "",
+		"node ports for services, as FIRST-LAST or FIRST+COUNT (default 30000-32767)")
 	fl.IntVar(&f.MaxPods, "max-pods", 0, "maximum number of pods on this node (default 250)")
-	fl.IntVar(&f.Hardening.PodPids, "pod-max-pids", 0, "maximum number of processes and threads of a pod, -1 for no limit (default 4096)")
-	fl.BoolVar(&seccomp, "seccomp-default", true, "use the runtime's default seccomp profile for pods without a profile; false leaves them unconfined")
-	fl.BoolVar(&netRaw, "allow-net-raw", true, "grant CAP_NET_RAW to containers by default; false breaks ping in BusyBox and Debian images")
+	fl.IntVar(&f.Hardening.PodPids, "pod-max-pids", 0,
+		"maximum number of processes and threads of a pod, -1 for no limit (default 4096)")
+	fl.BoolVar(&seccomp, "seccomp-default", true,
+		"use the runtime's default seccomp profile for pods without a profile; false leaves them unconfined")
+	fl.BoolVar(&netRaw, "allow-net-raw", true,
+		"grant CAP_NET_RAW to containers by default; false breaks ping in BusyBox and Debian images")
 	n := &f.Pressure
-	fl.StringVar(&n.Hard, "eviction-hard", "", "thresholds at which pods are evicted immediately (default memory.available<100Mi,nodefs.available<5%,nodefs.inodesFree<5%,imagefs.available<5%,imagefs.inodesFree<5%)")
-	fl.StringVar(&n.Soft, "eviction-soft", "", "thresholds at which pods are evicted after a grace period, such as memory.available<300Mi")
-	fl.StringVar(&n.SoftGrace, "eviction-soft-grace-period", "", "grace periods of the soft thresholds, such as memory.available=1m30s")
-	fl.IntVar(&n.MaxPodGrace, "eviction-max-pod-grace-period", 0, "maximum grace period in seconds for pods evicted because of a soft threshold")
-	fl.StringVar(&n.MinReclaim, "eviction-minimum-reclaim", "", "minimum amount above the threshold before a pressure ends, such as nodefs.available=500Mi")
-	fl.DurationVar(&n.Transition, "eviction-pressure-transition-period", 0, "minimum duration of a pressure condition (default 5m)")
-	fl.IntVar(&n.ImageHigh, "image-gc-high-threshold", 0, "disk usage in percent above which unused images are removed (default 92)")
-	fl.IntVar(&n.ImageLow, "image-gc-low-threshold", 0, "disk usage in percent down to which unused images are removed (default 90, or 2 less than the other flag)")
-	fl.DurationVar(&n.ImageMinAge, "minimum-image-ttl-duration", 0, "minimum age of an unused image before it is removed (default 2m)")
-	fl.DurationVar(&n.ShutdownGrace, "shutdown-grace-period", 0, "how long a shutdown of the machine waits for pods (default: it does not wait)")
-	fl.DurationVar(&n.ShutdownCritical, "shutdown-grace-period-critical-pods", 0, "part of the shutdown grace period that is reserved for critical pods")
-	addChoice(cmd, &f.LogLevel, "log-level", "", "minimum level of messages on standard error (default warn)", instance.LogLevels()...)
-	fl.BoolVar(&f.Force, "force", false, "start even if other flags than last time would lose something: another store, runtime, node name, IP range")
+	fl.StringVar(&n.Hard, "eviction-hard", "",
+		"thresholds at which pods are evicted immediately (default memory.available<100Mi,nodefs.available<5%,nodefs.inodesFree<5%,imagefs.available<5%,imagefs.inodesFree<5%)")
+	fl.StringVar(&n.Soft, "eviction-soft", "",
+		"thresholds at which pods are evicted after a grace period, such as memory.available<300Mi")
+	fl.StringVar(&n.SoftGrace, "eviction-soft-grace-period", "",
+		"grace periods of the soft thresholds, such as memory.available=1m30s")
+	fl.IntVar(&n.MaxPodGrace, "eviction-max-pod-grace-period", 0,
+		"maximum grace period in seconds for pods evicted because of a soft threshold")
+	fl.StringVar(&n.MinReclaim, "eviction-minimum-reclaim", "",
+		"minimum amount above the threshold before a pressure ends, such as nodefs.available=500Mi")
+	fl.DurationVar(&n.Transition, "eviction-pressure-transition-period", 0,
+		"minimum duration of a pressure condition (default 5m)")
+	fl.IntVar(&n.ImageHigh, "image-gc-high-threshold", 0,
+		"disk usage in percent above which unused images are removed (default 92)")
+	fl.IntVar(&n.ImageLow, "image-gc-low-threshold", 0,
+		"disk usage in percent down to which unused images are removed (default 90, or 2 less than the other flag)")
+	fl.DurationVar(&n.ImageMinAge, "minimum-image-ttl-duration", 0,
+		"minimum age of an unused image before it is removed (default 2m)")
+	fl.DurationVar(&n.ShutdownGrace, "shutdown-grace-period", 0,
+		"how long a shutdown of the machine waits for pods (default: it does not wait)")
+	fl.DurationVar(&n.ShutdownCritical, "shutdown-grace-period-critical-pods", 0,
+		"part of the shutdown grace period that is reserved for critical pods")
+	addChoice(cmd, &f.LogLevel, "log-level", "", "minimum level of messages on standard error (default warn)",
+		instance.LogLevels()...)
+	fl.BoolVar(&f.Force, "force", false,
+		"start even if other flags than last time would lose something: another store, runtime, node name, IP range")
 	_ = cmd.MarkFlagDirname("cni-conf-dir")
 	_ = cmd.MarkFlagDirname("registry-config")
 	_ = cmd.MarkFlagDirname("pod-manifest-dir")

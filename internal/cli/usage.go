@@ -41,7 +41,8 @@ func exitCode(err error) int {
 }
 
 // plainErrors replaces Go's error texts with plain ones.
-var plainErrors = strings.NewReplacer("context deadline exceeded", "no answer in time", "context canceled", "it was stopped")
+var plainErrors = strings.NewReplacer("context deadline exceeded", "no answer in time", "context canceled",
+	"it was stopped")
 
 // message formats an error for users.
 func message(err error) string { return plainErrors.Replace(err.Error()) }
@@ -81,7 +82,8 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return usagef("%s takes no arguments, but %q was given\nSee '%s --help'", cmd.CommandPath(), args[0], cmd.CommandPath())
+	return usagef("%s takes no arguments, but %q was given\nSee '%s --help'", cmd.CommandPath(), args[0],
+		cmd.CommandPath())
 }
 
 // exactArgs is for commands that take exactly the arguments of their Use line.

@@ -56,7 +56,8 @@ func TestEveryCommandHasHelp(t *testing.T) {
 			return
 		}
 		out, err := carob(t, append(words(cmd), "--help")...)
-		if err != nil || !strings.Contains(out, "Usage:") || !strings.Contains(out, strings.TrimSpace(firstLine([]byte(cmd.Example)))) {
+		if err != nil || !strings.Contains(out, "Usage:") ||
+			!strings.Contains(out, strings.TrimSpace(firstLine([]byte(cmd.Example)))) {
 			t.Errorf("%s --help: %v\n%s", cmd.CommandPath(), err, out)
 		}
 		if again, err := carob(t, append([]string{"help"}, words(cmd)...)...); err != nil || again != out {
@@ -91,8 +92,10 @@ func TestInvalidUseExitsWith2(t *testing.T) {
 		}
 	}
 	// Flags that take any text: names that only the cluster knows, files that are created.
-	anyText := []string{"namespace", "node", "kubeconfig", "data-dir", "file", "break", "audit-log-path", "container-log-dir", "output-file",
-		"eviction-hard", "eviction-soft", "eviction-soft-grace-period", "eviction-minimum-reclaim", // package app checks these
+	anyText := []string{"namespace", "node", "kubeconfig", "data-dir", "file", "break", "audit-log-path",
+		"container-log-dir", "output-file",
+		// package app checks these
+		"eviction-hard", "eviction-soft", "eviction-soft-grace-period", "eviction-minimum-reclaim",
 		"etcd-certfile", "etcd-keyfile"} // one without the other is rejected first
 	walk(New(noEngine{}, Version{}, nil, io.Discard, io.Discard), func(cmd *cobra.Command) {
 		if cmd.DisableFlagParsing || cmd.Name() == "help" {
@@ -134,12 +137,14 @@ func TestInvalidUseExitsWith2(t *testing.T) {
 
 // A valid command that fails exits with 1.
 func TestFailuresExitWith1(t *testing.T) {
-	for _, args := range [][]string{{"status"}, {"demo"}, {"image", "ls"}, {"kubeconfig"}, {"timeline", "web"}, {"kubectl", "get", "pods"}} {
+	for _, args := range [][]string{{"status"}, {"demo"}, {"image", "ls"}, {"kubeconfig"}, {"timeline", "web"},
+		{"kubectl", "get", "pods"}} {
 		if _, err := carob(t, args...); exitCode(err) != exitFailed {
 			t.Errorf("carob %q: %v", args, err)
 		}
 	}
-	for _, args := range [][]string{{"version"}, {"--version"}, {"help"}, {}, {"image"}, {"completion", "bash"}, {"down"}} {
+	for _, args := range [][]string{{"version"}, {"--version"}, {"help"}, {}, {"image"}, {"completion", "bash"},
+		{"down"}} {
 		if out, err := carob(t, args...); err != nil || out == "" {
 			t.Errorf("carob %q: %q, %v", args, out, err)
 		}
@@ -165,7 +170,8 @@ func TestSuggestedCommands(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	if _, err := carob(t, "image", "ls", "--data-dir", "/no/such"); err == nil || !strings.Contains(err.Error(), "carob up --data-dir /no/such") {
+	if _, err := carob(t, "image", "ls", "--data-dir", "/no/such"); err == nil ||
+		!strings.Contains(err.Error(), "carob up --data-dir /no/such") {
 		t.Errorf("%v", err)
 	}
 }

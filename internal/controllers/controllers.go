@@ -91,7 +91,8 @@ func New(cfg *rest.Config, o Options) (*Manager, error) {
 	as := func(string) (Clients, error) { return watcher, nil }
 	if o.As != nil {
 		as = func(name string) (Clients, error) {
-			return connect(o.As("system:serviceaccount:kube-system:"+name, "system:serviceaccounts", "system:serviceaccounts:kube-system"))
+			return connect(o.As("system:serviceaccount:kube-system:"+name, "system:serviceaccounts",
+				"system:serviceaccounts:kube-system"))
 		}
 	}
 	return newManager(watcher, as, o)
@@ -129,16 +130,19 @@ const inventoryAfter = 3 * time.Second
 func newManager(clients Clients, as func(name string) (Clients, error), o Options) (*Manager, error) {
 	watcher := clients.Kubernetes
 	namespaces, pods, nodes := source.Namespaces(watcher), source.Pods(watcher), source.Nodes(watcher)
-	accounts, configMaps := source.ServiceAccounts(watcher, serviceaccount.Name), source.ConfigMaps(watcher, rootca.Name)
+	accounts, configMaps := source.ServiceAccounts(watcher, serviceaccount.Name),
+		source.ConfigMaps(watcher, rootca.Name)
 	leases, budgets := source.Leases(watcher), source.Budgets(watcher)
 	statefulSets, daemonSets := source.StatefulSets(watcher), source.DaemonSets(watcher)
 	revisions, claims := source.Revisions(watcher), source.VolumeClaims(watcher)
 	jobs, cronJobs, autoscalers := source.Jobs(watcher), source.CronJobs(watcher), source.Autoscalers(watcher)
-	deployments, sets, replicationControllers := source.Deployments(watcher), source.ReplicaSets(watcher), source.ReplicationControllers(watcher)
+	deployments, sets, replicationControllers := source.Deployments(watcher), source.ReplicaSets(watcher),
+		source.ReplicationControllers(watcher)
 	m := &Manager{
 		inventory: inventory.New(watcher.Discovery(), clients.Metadata, inventoryAfter),
 		watches: []*source.Watch{namespaces, pods, nodes, accounts, configMaps, leases, budgets,
-			statefulSets, daemonSets, revisions, claims, jobs, cronJobs, autoscalers, deployments, sets, replicationControllers},
+			statefulSets, daemonSets, revisions, claims, jobs, cronJobs, autoscalers, deployments, sets,
+			replicationControllers},
 		events: record.NewBroadcaster(),
 		synced: make(chan struct{}),
 	}
@@ -170,7 +174,8 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		}},
 		{"statefulset-controller", func(c Clients) (controller, error) {
 			return statefulset.New(c.Kubernetes, m.recorder("statefulset-controller"),
-				statefulset.Watches{Sets: statefulSets, Pods: pods, Claims: claims, Revisions: revisions}, o.DefaultStatefulSet)
+				statefulset.Watches{Sets: statefulSets, Pods: pods, Claims: claims, Revisions: revisions},
+				o.DefaultStatefulSet)
 		}},
 		{"daemon-set-controller", func(c Clients) (controller, error) {
 			return daemonset.New(c.Kubernetes, m.recorder("daemonset-controller"),
@@ -192,7 +197,8 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 			return replicaset.New(c.Kubernetes, m.recorder("replicaset-controller"), sets, pods)
 		}},
 		{"replication-controller", func(c Clients) (controller, error) {
-			return replicaset.NewForReplicationControllers(c.Kubernetes, m.recorder("replication-controller"), replicationControllers, pods)
+			return replicaset.NewForReplicationControllers(c.Kubernetes, m.recorder("replication-controller"),
+				replicationControllers, pods)
 		}},
 		{"deployment-controller", func(c Clients) (controller, error) {
 			return deployment.New(c.Kubernetes, m.recorder("deployment-controller"), deployments, sets, pods)
@@ -206,11 +212,14 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		{"volumeattributesclass-protection-controller", func(c Clients) (controller, error) {
 			return protection.AttributesClasses(c.Kubernetes, m.inventory), nil
 		}},
-		{"token-cleaner", func(c Clients) (controller, error) { return bootstrap.NewCleaner(c.Kubernetes, m.inventory), nil }},
+		{"token-cleaner", func(c Clients) (controller, error) {
+			return bootstrap.NewCleaner(c.Kubernetes, m.inventory), nil
+		}},
 		{"legacy-service-account-token-cleaner", func(c Clients) (controller, error) {
 			return accounttokens.NewUnused(watcher, c.Kubernetes, m.inventory), nil
 		}},
-		{"bootstrap-signer", func(c Clients) (controller, error) { return bootstrap.NewSigner(c.Kubernetes, m.inventory), nil }},
+		{"bootstrap-signer",
+			func(c Clients) (controller, error) { return bootstrap.NewSigner(c.Kubernetes, m.inventory), nil }},
 		{"certificate-controller", func(c Clients) (controller, error) {
 			return certificates.New(c.Kubernetes, m.inventory, o.Signer), nil
 		}},

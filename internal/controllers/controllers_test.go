@@ -39,11 +39,13 @@ func inWorld(t *testing.T, objects []runtime.Object, contents []runtime.Object, 
 		if err := metav1.AddMetaToScheme(scheme); err != nil {
 			t.Fatal(err)
 		}
-		w := &world{T: t, client: fake.NewClientset(objects...), objects: metadatafake.NewSimpleMetadataClient(scheme, contents...)}
+		w := &world{T: t, client: fake.NewClientset(objects...),
+			objects: metadatafake.NewSimpleMetadataClient(scheme, contents...)}
 		w.client.Resources = []*metav1.APIResourceList{{GroupVersion: "v1", APIResources: []metav1.APIResource{
 			{Name: "pods", Kind: "Pod", Namespaced: true, Verbs: []string{"list", "delete", "deletecollection"}},
 			{Name: "secrets", Kind: "Secret", Namespaced: true, Verbs: []string{"list", "delete"}},
-			{Name: "configmaps", Kind: "ConfigMap", Namespaced: true, Verbs: []string{"get", "list", "watch", "delete"}},
+			{Name: "configmaps", Kind: "ConfigMap", Namespaced: true,
+				Verbs: []string{"get", "list", "watch", "delete"}},
 			{Name: "bindings", Kind: "Binding", Namespaced: true, Verbs: []string{"create"}},
 		}}}
 		w.client.PrependReactor("create", "namespaces", w.onFinalize)
@@ -97,7 +99,8 @@ func (w *world) namespace(name string) *corev1.Namespace {
 }
 
 func ns(name string, deleting bool) *corev1.Namespace {
-	n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}}}
+	n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}}}
 	if deleting {
 		n.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 		n.Status.Phase = corev1.NamespaceTerminating
@@ -108,12 +111,14 @@ func ns(name string, deleting bool) *corev1.Namespace {
 func TestNamespaceGetsAccountAndAuthority(t *testing.T) {
 	inWorld(t, []runtime.Object{ns("old", false)}, nil, func(w *world) {
 		began := time.Now()
-		if _, err := w.client.CoreV1().Namespaces().Create(w.Context(), ns("new", false), metav1.CreateOptions{}); err != nil {
+		if _, err := w.client.CoreV1().Namespaces().Create(w.Context(), ns("new", false),
+			metav1.CreateOptions{}); err != nil {
 			w.Fatal(err)
 		}
 		account := func(namespace string) func() error {
 			return func() error {
-				_, err := w.client.CoreV1().ServiceAccounts(namespace).Get(w.Context(), serviceaccount.Name, metav1.GetOptions{})
+				_, err := w.client.CoreV1().ServiceAccounts(namespace).Get(w.Context(), serviceaccount.Name,
+					metav1.GetOptions{})
 				return err
 			}
 		}
@@ -131,17 +136,21 @@ func TestNamespaceGetsAccountAndAuthority(t *testing.T) {
 			w.Errorf("took %v of virtual time", took)
 		}
 		// Both come back when somebody deletes or changes them.
-		if err := w.client.CoreV1().ServiceAccounts("new").Delete(w.Context(), serviceaccount.Name, metav1.DeleteOptions{}); err != nil {
+		if err := w.client.CoreV1().ServiceAccounts("new").Delete(w.Context(), serviceaccount.Name,
+			metav1.DeleteOptions{}); err != nil {
 			w.Fatal(err)
 		}
-		changed := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "new", Name: rootca.Name}, Data: map[string]string{"ca.crt": "evil"}}
-		if _, err := w.client.CoreV1().ConfigMaps("new").Update(w.Context(), changed, metav1.UpdateOptions{}); err != nil {
+		changed := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "new", Name: rootca.Name},
+			Data: map[string]string{"ca.crt": "evil"}}
+		if _, err := w.client.CoreV1().ConfigMaps("new").Update(w.Context(), changed,
+			metav1.UpdateOptions{}); err != nil {
 			w.Fatal(err)
 		}
 		if !w.exists(account("new")) {
 			w.Error("the account did not come back")
 		}
-		if ca, err := w.client.CoreV1().ConfigMaps("new").Get(w.Context(), rootca.Name, metav1.GetOptions{}); err != nil || ca.Data["ca.crt"] != "CA" {
+		if ca, err := w.client.CoreV1().ConfigMaps("new").Get(w.Context(), rootca.Name,
+			metav1.GetOptions{}); err != nil || ca.Data["ca.crt"] != "CA" {
 			w.Errorf("authority: %v %v", ca, err)
 		}
 	})
@@ -155,71 +164,75 @@ func content(kind, name string, finalizers ...string) *metav1.PartialObjectMetad
 }
 
 func TestNamespaceIsEmptiedAndGoes(t *testing.T) {
-	inWorld(t, []runtime.Object{ns("x", true), ns("kept", false)}, []runtime.Object{content("Secret", "s")}, func(w *world) {
-		gone := !w.exists(func() error {
-			_, err := w.client.CoreV1().Namespaces().Get(w.Context(), "x", metav1.GetOptions{})
-			return err
-		})
-		if !gone {
-			w.Errorf("still there: %+v", w.namespace("x").Status)
-		}
-		w.namespace("kept")
-		for _, a := range w.objects.Actions() {
-			if a.GetNamespace() != "x" {
-				w.Errorf("touched another namespace: %v", a)
+	inWorld(t, []runtime.Object{ns("x", true), ns("kept", false)}, []runtime.Object{content("Secret", "s")},
+		func(w *world) {
+			gone := !w.exists(func() error {
+				_, err := w.client.CoreV1().Namespaces().Get(w.Context(), "x", metav1.GetOptions{})
+				return err
+			})
+			if !gone {
+				w.Errorf("still there: %+v", w.namespace("x").Status)
 			}
-		}
-	})
+			w.namespace("kept")
+			for _, a := range w.objects.Actions() {
+				if a.GetNamespace() != "x" {
+					w.Errorf("touched another namespace: %v", a)
+				}
+			}
+		})
 }
 
 // TestPodsGoFirst proves that nothing else is deleted while pods end, that the
 // status says what is waited for, and that the last pod's end sets things going.
 func TestPodsGoFirst(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "p"}, Spec: corev1.PodSpec{NodeName: "n"}}
-	inWorld(t, []runtime.Object{ns("x", true), pod}, []runtime.Object{content("Pod", "p", "slow"), content("Secret", "s")}, func(w *world) {
-		for _, a := range w.objects.Actions() {
-			if a.GetResource().Resource == "secrets" {
-				w.Errorf("too early: %v", a)
+	inWorld(t, []runtime.Object{ns("x", true), pod},
+		[]runtime.Object{content("Pod", "p", "slow"), content("Secret", "s")}, func(w *world) {
+			for _, a := range w.objects.Actions() {
+				if a.GetResource().Resource == "secrets" {
+					w.Errorf("too early: %v", a)
+				}
 			}
-		}
-		want := map[corev1.NamespaceConditionType]string{
-			corev1.NamespaceContentRemaining:    "Some resources are remaining: pods. has 1 resource instances",
-			corev1.NamespaceFinalizersRemaining: "Some content in the namespace has finalizers remaining: slow in 1 resource instances",
-		}
-		found := 0
-		for _, c := range w.namespace("x").Status.Conditions {
-			if text, ok := want[c.Type]; ok && c.Status == corev1.ConditionTrue && c.Message == text {
-				found++
+			want := map[corev1.NamespaceConditionType]string{
+				corev1.NamespaceContentRemaining:    "Some resources are remaining: pods. has 1 resource instances",
+				corev1.NamespaceFinalizersRemaining: "Some content in the namespace has finalizers remaining: slow in 1 resource instances",
 			}
-		}
-		if found != len(want) {
-			w.Errorf("conditions %+v", w.namespace("x").Status.Conditions)
-		}
-		pods := corev1.SchemeGroupVersion.WithResource("pods")
-		if err := w.objects.Tracker().Delete(pods, "x", "p"); err != nil {
-			w.Fatal(err)
-		}
-		if err := w.client.CoreV1().Pods("x").Delete(w.Context(), "p", metav1.DeleteOptions{}); err != nil {
-			w.Fatal(err)
-		}
-		began := time.Now()
-		if w.exists(func() error {
-			_, err := w.client.CoreV1().Namespaces().Get(w.Context(), "x", metav1.GetOptions{})
-			return err
-		}) {
-			w.Error("still there")
-		}
-		if took := time.Since(began); took != 0 {
-			w.Errorf("waited %v after the last pod", took)
-		}
-	})
+			found := 0
+			for _, c := range w.namespace("x").Status.Conditions {
+				if text, ok := want[c.Type]; ok && c.Status == corev1.ConditionTrue && c.Message == text {
+					found++
+				}
+			}
+			if found != len(want) {
+				w.Errorf("conditions %+v", w.namespace("x").Status.Conditions)
+			}
+			pods := corev1.SchemeGroupVersion.WithResource("pods")
+			if err := w.objects.Tracker().Delete(pods, "x", "p"); err != nil {
+				w.Fatal(err)
+			}
+			if err := w.client.CoreV1().Pods("x").Delete(w.Context(), "p", metav1.DeleteOptions{}); err != nil {
+				w.Fatal(err)
+			}
+			began := time.Now()
+			if w.exists(func() error {
+				_, err := w.client.CoreV1().Namespaces().Get(w.Context(), "x", metav1.GetOptions{})
+				return err
+			}) {
+				w.Error("still there")
+			}
+			if took := time.Since(began); took != 0 {
+				w.Errorf("waited %v after the last pod", took)
+			}
+		})
 }
 
 func readyNode(name string) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}},
-		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: corev1.TaintNodeNotReady,
+			Effect: corev1.TaintEffectNoSchedule}}},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady,
+			Status: corev1.ConditionTrue}}},
 	}
 }
 
@@ -239,7 +252,8 @@ func (w *world) taints(name string) []string {
 
 func (w *world) renew(node string, n int32) {
 	w.Helper()
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: node}, Spec: coordinationv1.LeaseSpec{LeaseTransitions: &n}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: node},
+		Spec: coordinationv1.LeaseSpec{LeaseTransitions: &n}}
 	api := w.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	_, err := api.Update(w.Context(), lease, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) {
@@ -258,9 +272,11 @@ func TestSilentNode(t *testing.T) {
 		return &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)},
 			Spec: corev1.PodSpec{NodeName: node, Tolerations: []corev1.Toleration{
-				{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &five},
+				{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists,
+					Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &five},
 			}},
-			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning,
+				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 		}
 	}
 	inWorld(t, []runtime.Object{readyNode("n1"), readyNode("n2"), pod("a", "n1"), pod("b", "n2")}, nil, func(w *world) {
@@ -314,7 +330,8 @@ func TestSilentNode(t *testing.T) {
 }
 
 func TestPodsOfLostNode(t *testing.T) { // L7.166 c
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "a"}, Spec: corev1.PodSpec{NodeName: "n1"}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "a"},
+		Spec: corev1.PodSpec{NodeName: "n1"}}
 	inWorld(t, []runtime.Object{readyNode("n1"), pod}, nil, func(w *world) {
 		if err := w.client.CoreV1().Nodes().Delete(w.Context(), "n1", metav1.DeleteOptions{}); err != nil {
 			w.Fatal(err)
@@ -344,8 +361,9 @@ func TestDeletedPodsWithoutNode(t *testing.T) {
 			return err
 		}
 		for _, name := range []string{"stuck", "passing"} {
-			if _, err := pods.Create(w.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name),
-				DeletionTimestamp: new(metav1.Now())}}, metav1.CreateOptions{}); err != nil {
+			if _, err := pods.Create(w.Context(),
+				&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name),
+					DeletionTimestamp: new(metav1.Now())}}, metav1.CreateOptions{}); err != nil {
 				w.Fatal(err)
 			}
 		}
@@ -361,7 +379,8 @@ func TestDeletedPodsWithoutNode(t *testing.T) {
 			w.Error("still there")
 		}
 		for _, a := range w.client.Actions() {
-			if patch, ok := a.(ktesting.PatchAction); ok && a.GetResource().Resource == "pods" && patch.GetName() != "stuck" {
+			if patch, ok := a.(ktesting.PatchAction); ok && a.GetResource().Resource == "pods" &&
+				patch.GetName() != "stuck" {
 				w.Errorf("%s of pod %s", a.GetVerb(), patch.GetName())
 			}
 		}
@@ -379,12 +398,14 @@ func TestGarbageGoes(t *testing.T) {
 		return metav1.OwnerReference{APIVersion: "v1", Kind: kind, Name: name, UID: types.UID(name)}
 	}
 	inWorld(t, []runtime.Object{ns("ns", false)}, []runtime.Object{
-		configMap("owner"), configMap("kept", owner("ConfigMap", "owner")), configMap("lost", owner("ConfigMap", "nobody")), configMap("strange", owner("Mystery", "nobody")),
+		configMap("owner"), configMap("kept", owner("ConfigMap", "owner")),
+		configMap("lost", owner("ConfigMap", "nobody")), configMap("strange", owner("Mystery", "nobody")),
 	}, func(w *world) {
 		time.Sleep(inventoryAfter + time.Minute)
 		for name, stays := range map[string]bool{"owner": true, "kept": true, "lost": false, "strange": true} {
 			there := w.exists(func() error {
-				_, err := w.objects.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace("ns").Get(w.Context(), name, metav1.GetOptions{})
+				_, err := w.objects.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace("ns").Get(
+					w.Context(), name, metav1.GetOptions{})
 				return err
 			})
 			if there != stays {
@@ -400,16 +421,20 @@ func TestBudgetEvents(t *testing.T) {
 	budget := func(name, app string) *policyv1.PodDisruptionBudget {
 		return &policyv1.PodDisruptionBudget{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Generation: 1, UID: types.UID(name)},
-			Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+			Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &one,
+				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
 		}
 	}
 	pod := func(name, app string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), Labels: map[string]string{"app": app}}}
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name),
+			Labels: map[string]string{"app": app}}}
 	}
 	stuck := budget("stuck", "slow")
-	inWorld(t, []runtime.Object{ns("default", false), budget("b", "web"), budget("a", "web"), budget("empty", "none"), pod("web-0", "web"), pod("slow-0", "slow")}, nil, func(w *world) {
+	inWorld(t, []runtime.Object{ns("default", false), budget("b", "web"), budget("a", "web"), budget("empty", "none"),
+		pod("web-0", "web"), pod("slow-0", "slow")}, nil, func(w *world) {
 		stuck.Status.DisruptedPods = map[string]metav1.Time{"slow-0": {Time: time.Now()}}
-		if _, err := w.client.PolicyV1().PodDisruptionBudgets("default").Create(w.Context(), stuck, metav1.CreateOptions{}); err != nil {
+		if _, err := w.client.PolicyV1().PodDisruptionBudgets("default").Create(w.Context(), stuck,
+			metav1.CreateOptions{}); err != nil {
 			w.Fatal(err)
 		}
 		time.Sleep(disruption.Patience + time.Second)
@@ -426,7 +451,8 @@ func TestBudgetEvents(t *testing.T) {
 		var got []string
 		for _, e := range list.Items {
 			if e.Source.Component == "controllermanager" {
-				got = append(got, fmt.Sprintf("%s %s %s %d: %s", e.InvolvedObject.Name, e.Type, e.Reason, e.Count, e.Message))
+				got = append(got,
+					fmt.Sprintf("%s %s %s %d: %s", e.InvolvedObject.Name, e.Type, e.Reason, e.Count, e.Message))
 			}
 		}
 		slices.Sort(got)
@@ -448,10 +474,12 @@ func TestGenerationOfDisruption(t *testing.T) {
 	pod := func(name, node string) *corev1.Pod {
 		return &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), Generation: 7},
-			Spec:       corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Phase: corev1.PodRunning, ObservedGeneration: 6},
+			Spec:       corev1.PodSpec{NodeName: node},
+			Status:     corev1.PodStatus{Phase: corev1.PodRunning, ObservedGeneration: 6},
 		}
 	}
-	inWorld(t, []runtime.Object{readyNode("n1"), readyNode("tainted"), pod("evicted", "tainted"), pod("orphan", "gone")}, nil, func(w *world) {
+	inWorld(t, []runtime.Object{readyNode("n1"), readyNode("tainted"), pod("evicted", "tainted"),
+		pod("orphan", "gone")}, nil, func(w *world) {
 		last := map[string]corev1.PodStatus{}
 		w.client.PrependReactor("delete", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
 			name := a.(ktesting.DeleteAction).GetName()
@@ -467,8 +495,10 @@ func TestGenerationOfDisruption(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		for name, want := range map[string]corev1.PodStatus{
-			"evicted": {Phase: corev1.PodRunning, ObservedGeneration: 6, Conditions: []corev1.PodCondition{{Reason: "DeletionByTaintManager"}}},
-			"orphan":  {Phase: corev1.PodFailed, ObservedGeneration: 7, Conditions: []corev1.PodCondition{{Reason: "DeletionByPodGC"}}},
+			"evicted": {Phase: corev1.PodRunning, ObservedGeneration: 6,
+				Conditions: []corev1.PodCondition{{Reason: "DeletionByTaintManager"}}},
+			"orphan": {Phase: corev1.PodFailed, ObservedGeneration: 7,
+				Conditions: []corev1.PodCondition{{Reason: "DeletionByPodGC"}}},
 		} {
 			got := last[name]
 			if len(got.Conditions) != 1 {
@@ -476,7 +506,8 @@ func TestGenerationOfDisruption(t *testing.T) {
 				continue
 			}
 			if c := got.Conditions[0]; got.Phase != want.Phase || got.ObservedGeneration != want.ObservedGeneration ||
-				c.Type != corev1.DisruptionTarget || c.Reason != want.Conditions[0].Reason || c.ObservedGeneration != 7 {
+				c.Type != corev1.DisruptionTarget || c.Reason != want.Conditions[0].Reason ||
+				c.ObservedGeneration != 7 {
 				w.Errorf("%s: %+v", name, got)
 			}
 		}

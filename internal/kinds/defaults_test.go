@@ -20,7 +20,8 @@ import (
 func newScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, rbacv1.AddToScheme, certificatesv1.AddToScheme, RegisterDefaults} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme,
+		rbacv1.AddToScheme, certificatesv1.AddToScheme, RegisterDefaults} {
 		if err := add(s); err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +54,8 @@ spec:
 		{"L1.8: negative grace period", &corev1.Pod{}, `
 spec: {terminationGracePeriodSeconds: -5, containers: []}`, `
 spec: {terminationGracePeriodSeconds: 1, containers: [], restartPolicy: Always, dnsPolicy: ClusterFirst, schedulerName: default-scheduler, securityContext: {}, enableServiceLinks: true}`},
-		{"L1.12: deprecated serviceAccount; L1.13: host ports; L1.14: requests from limits; L1.21: protocol", &corev1.Pod{}, `
+		{"L1.12: deprecated serviceAccount; L1.13: host ports; L1.14: requests from limits; L1.21: protocol",
+			&corev1.Pod{}, `
 spec:
   serviceAccount: robot
   hostNetwork: true
@@ -203,11 +205,14 @@ func render(t *testing.T, o runtime.Object) string {
 func TestPullPolicy(t *testing.T) {
 	for image, want := range map[string]corev1.PullPolicy{
 		"nginx": corev1.PullAlways, "nginx:latest": corev1.PullAlways, "nginx:1": corev1.PullIfNotPresent,
-		"host:5000/nginx": corev1.PullAlways, "host:5000/nginx:1": corev1.PullIfNotPresent, "host:5000/nginx:latest": corev1.PullAlways,
-		"nginx@sha256:aa": corev1.PullIfNotPresent, "nginx:latest@sha256:aa": corev1.PullIfNotPresent,
+		"host:5000/nginx": corev1.PullAlways, "host:5000/nginx:1": corev1.PullIfNotPresent,
+		"host:5000/nginx:latest": corev1.PullAlways,
+		"nginx@sha256:aa":        corev1.PullIfNotPresent, "nginx:latest@sha256:aa": corev1.PullIfNotPresent,
 		// What is no name has no tag.
-		"Bad Value!": corev1.PullIfNotPresent, "../a": corev1.PullIfNotPresent, "a:b:c": corev1.PullIfNotPresent, "": corev1.PullIfNotPresent,
-		"a@sha256:" + strings.Repeat("0", 64): corev1.PullIfNotPresent, "a:latest@sha256:" + strings.Repeat("0", 64): corev1.PullAlways,
+		"Bad Value!": corev1.PullIfNotPresent, "../a": corev1.PullIfNotPresent, "a:b:c": corev1.PullIfNotPresent,
+		"":                                    corev1.PullIfNotPresent,
+		"a@sha256:" + strings.Repeat("0", 64): corev1.PullIfNotPresent,
+		"a:latest@sha256:" + strings.Repeat("0", 64): corev1.PullAlways,
 	} {
 		if got := pods.DefaultPullPolicy(image); got != want {
 			t.Errorf("%s: %s, want %s", image, got, want)

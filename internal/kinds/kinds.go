@@ -27,6 +27,7 @@ import (
 // BuiltIn returns the kinds of all groups but pods and services. may answers what a request needs to be allowed
 // beside the write itself, checks what a write of device claims needs.
 func BuiltIn(may authorizer.UnconditionalAuthorizer, checks devices.DeviceChecks) []*registry.Resource {
-	return slices.Concat(core.Kinds(), volumes.Kinds(), apps.Kinds(), batch.Kinds(), coordination.Kinds(), discovery.Kinds(), node.Kinds(), policy.Kinds(), scheduling.Kinds(), rbac.Kinds(), networking.Kinds(),
+	return slices.Concat(core.Kinds(), volumes.Kinds(), apps.Kinds(), batch.Kinds(), coordination.Kinds(),
+		discovery.Kinds(), node.Kinds(), policy.Kinds(), scheduling.Kinds(), rbac.Kinds(), networking.Kinds(),
 		storage.Kinds(), autoscaling.Kinds(), migration.Kinds(), certificates.Kinds(may), devices.Kinds(checks))
 }

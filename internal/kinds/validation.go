@@ -44,7 +44,8 @@ var allRules = []map[schema.GroupKind]func() rules.Rules{
 	rbac.Rules,
 }
 
-// RulesOf returns the rules of a kind; the version does not matter. A kind without rules of its own gets the zero value, and
+// RulesOf returns the rules of a kind; the version does not matter. A kind without rules of its own gets the zero
+// value, and
 // false.
 func RulesOf(gk schema.GroupKind) (rules.Rules, bool) {
 	for _, group := range allRules {

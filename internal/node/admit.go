@@ -46,7 +46,8 @@ func (g *gate) admit(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {
 	if v.Rejection == nil {
 		return pods.Verdict{}
 	}
-	return pods.Verdict{Rejection: &podlife.Rejection{Reason: v.Rejection.Reason, Message: v.Rejection.Message}, Victims: v.Victims}
+	return pods.Verdict{Rejection: &podlife.Rejection{Reason: v.Rejection.Reason, Message: v.Rejection.Message},
+		Victims: v.Victims}
 }
 
 func needs(pod *corev1.Pod) placement.Needs {
@@ -67,7 +68,8 @@ func (g *gate) count(all []*corev1.Pod) {
 		case old == nil:
 		case old == pod:
 			continue
-		case old.Generation == pod.Generation && old.Status.ObservedGeneration == pod.Status.ObservedGeneration && !resizing(old):
+		case old.Generation == pod.Generation && old.Status.ObservedGeneration == pod.Status.ObservedGeneration &&
+			!resizing(old):
 			continue // what it holds changes only with its spec, and with what the agent made of it
 		default:
 			g.node.Remove(pod.UID)
@@ -84,7 +86,8 @@ func (g *gate) count(all []*corev1.Pod) {
 }
 
 func resizing(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodResizeInProgress })
+	return slices.ContainsFunc(pod.Status.Conditions,
+		func(c corev1.PodCondition) bool { return c.Type == corev1.PodResizeInProgress })
 }
 
 // hostAppArmor asks the kernel; that changes at a boot only.

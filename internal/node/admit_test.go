@@ -12,15 +12,20 @@ import (
 // The ledger follows the pods that are there: what left gives its share back (L3.20, L3.22).
 func TestGateCounts(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
-	node.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourcePods: resource.MustParse("10")}
+	node.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"),
+		corev1.ResourcePods: resource.MustParse("10")}
 	down := false
-	g := &gate{object: func() *corev1.Node { return node }, down: func() bool { return down }, appArmor: func() bool { return false }}
+	g := &gate{object: func() *corev1.Node { return node }, down: func() bool { return down },
+		appArmor: func() bool { return false }}
 	pod := func(name, cpu string, port int32) *corev1.Pod {
-		c := corev1.Container{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}
+		c := corev1.Container{Name: "c",
+			Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}
 		if port != 0 {
 			c.Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: port, Protocol: corev1.ProtocolTCP}}
 		}
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{c}}}
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+			Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{c}}}
 	}
 	a, b, c := pod("a", "1", 8080), pod("b", "1", 0), pod("c", "500m", 8080)
 	for i, step := range []struct {
@@ -50,8 +55,10 @@ func TestGateCounts(t *testing.T) {
 	if v := g.admit(c, []*corev1.Pod{a, b}); v.Rejection == nil || len(v.Victims) != 1 {
 		t.Errorf("a critical pod: %+v", v)
 	}
-	a.Annotations = map[string]string{corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + "c": corev1.DeprecatedAppArmorBetaProfileRuntimeDefault}
-	for phase, want := range map[corev1.PodPhase]string{corev1.PodPending: "Cannot enforce AppArmor: AppArmor is not enabled on the host", corev1.PodRunning: ""} { // L3.33
+	a.Annotations = map[string]string{corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix +
+		"c": corev1.DeprecatedAppArmorBetaProfileRuntimeDefault}
+	for phase, want := range map[corev1.PodPhase]string{corev1.PodPending: "Cannot enforce AppArmor: AppArmor is not enabled on the host", corev1.PodRunning: ""} {
+		// L3.33
 		a.Status.Phase = phase
 		got := ""
 		if r := g.admit(a, nil).Rejection; r != nil {
@@ -63,7 +70,9 @@ func TestGateCounts(t *testing.T) {
 	}
 	a.Annotations = nil
 	down = true
-	if r := g.admit(a, nil).Rejection; r == nil || r.Reason != "NodeShutdown" || r.Message != "Pod was rejected as the node is shutting down." { // L3.35
+	if r := g.admit(a, nil).Rejection; r == nil || r.Reason != "NodeShutdown" ||
+		r.Message != "Pod was rejected as the node is shutting down." {
+		// L3.35
 		t.Errorf("on a node that goes down: %+v", r)
 	}
 }

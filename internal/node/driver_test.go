@@ -32,7 +32,8 @@ func TestCriticalPodPreempts(t *testing.T) {
 		critical.Labels = map[string]string{"instead-of": "low"}
 		w.api.put(critical)
 		settle(time.Second)
-		if v, _ := w.pods.Get("default", "critical"); v.Life != podlife.Syncing || len(v.Waits) != 1 || v.Waits[0].For != "preemption" {
+		if v, _ := w.pods.Get("default", "critical"); v.Life != podlife.Syncing || len(v.Waits) != 1 ||
+			v.Waits[0].For != "preemption" {
 			t.Errorf("it does not wait: %s %v", v.Life, v.Waits)
 		}
 		late := webPod("late")
@@ -47,8 +48,10 @@ func TestCriticalPodPreempts(t *testing.T) {
 		for _, name := range []string{"low-1", "low-2"} {
 			w.mustBe(name, corev1.PodFailed)
 			st := w.api.get(name).Status
-			i := slices.IndexFunc(st.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.DisruptionTarget })
-			if st.Reason != "Preempting" || st.Message != "Preempted in order to admit critical pod" || i < 0 || st.Conditions[i].Reason != corev1.PodReasonTerminationByKubelet {
+			i := slices.IndexFunc(st.Conditions,
+				func(c corev1.PodCondition) bool { return c.Type == corev1.DisruptionTarget })
+			if st.Reason != "Preempting" || st.Message != "Preempted in order to admit critical pod" || i < 0 ||
+				st.Conditions[i].Reason != corev1.PodReasonTerminationByKubelet {
 				t.Errorf("%s: %s %q %v", name, st.Reason, st.Message, st.Conditions)
 			}
 		}
@@ -123,7 +126,8 @@ func TestLifeOfAPod(t *testing.T) {
 		if pod.Status.PodIP != "10.0.0.7" || !pod.Status.ContainerStatuses[0].Ready {
 			t.Errorf("status %+v", pod.Status)
 		}
-		for _, e := range []string{"Normal Pulled: ", "Normal Created: Container created", "Normal Started: Container started"} {
+		for _, e := range []string{"Normal Pulled: ", "Normal Created: Container created",
+			"Normal Started: Container started"} {
 			if !w.sawEvent(e) {
 				t.Errorf("no event %q in %v", e, w.events)
 			}
@@ -284,7 +288,8 @@ func TestListWithAGap(t *testing.T) {
 		mustBeOne := func(when string) {
 			t.Helper()
 			w.mustBe("a", corev1.PodRunning)
-			if n, rc := w.runtime.count("CreateContainer"), w.api.get("a").Status.ContainerStatuses[0].RestartCount; n != 1 || rc != 0 {
+			if n, rc := w.runtime.count("CreateContainer"),
+				w.api.get("a").Status.ContainerStatuses[0].RestartCount; n != 1 || rc != 0 {
 				t.Errorf("%s: %d containers made, restart count %d", when, n, rc)
 			}
 		}
@@ -332,7 +337,8 @@ func TestExitWhileDown(t *testing.T) {
 
 // An exit is seen at once with events, and within a second without them (L8.1).
 func TestExitIsSeen(t *testing.T) {
-	for name, within := range map[string]time.Duration{"events": time.Millisecond, "no events": 1100 * time.Millisecond} {
+	for name, within := range map[string]time.Duration{"events": time.Millisecond,
+		"no events": 1100 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)

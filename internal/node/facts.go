@@ -48,7 +48,8 @@ func newFacts(ctx context.Context, cfg *Config, m object.Machine, v2 bool, tell 
 	f := &facts{
 		base: spec.Node{
 			Name: cfg.Name, Hostname: m.Hostname, ClusterDomain: cfg.ClusterDomain, NoClusterDNS: cfg.NoClusterDNS,
-			LogRoot: cfg.PodLogDir, SeccompRoot: filepath.Join(cfg.RootDir, "seccomp"), Capacity: m.Capacity, Allocatable: m.Allocatable(), CgroupV2: v2,
+			LogRoot: cfg.PodLogDir, SeccompRoot: filepath.Join(cfg.RootDir, "seccomp"), Capacity: m.Capacity,
+			Allocatable: m.Allocatable(), CgroupV2: v2,
 			SeccompDefault: cfg.SeccompDefault, NetRaw: cfg.NetRaw,
 		},
 		hostIPs: cfg.HostIPs, tell: tell, log: klog.FromContext(ctx),
@@ -99,7 +100,8 @@ func (f *facts) node() *spec.Node {
 	name := f.resolv.name
 	n.Resolver = spec.ParseResolver(f.resolv.text)
 	// A stub on the host's loopback address is nobody in a pod's network.
-	if behind := spec.ParseResolver(f.behind.text); n.Resolver.OnLoopback() && len(behind.Nameservers) > 0 && !behind.OnLoopback() {
+	if behind := spec.ParseResolver(f.behind.text); n.Resolver.OnLoopback() && len(behind.Nameservers) > 0 &&
+		!behind.OnLoopback() {
 		n.Resolver, name = behind, f.behind.name
 	}
 	if problem := spec.CheckResolver(name, n.Resolver, n.ClusterDomain); problem != f.told {

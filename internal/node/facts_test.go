@@ -34,15 +34,18 @@ func TestFactsFollowTheHost(t *testing.T) {
 	}
 	ips := []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 	var told []string
-	f := newFacts(t.Context(), &Config{HostIPs: func() []netip.Addr { return ips }, ClusterDomain: "cluster.local"}, object.Machine{Capacity: corev1.ResourceList{}}, false,
+	f := newFacts(t.Context(), &Config{HostIPs: func() []netip.Addr { return ips }, ClusterDomain: "cluster.local"},
+		object.Machine{Capacity: corev1.ResourceList{}}, false,
 		func(m string) { told = append(told, m) })
 	f.resolv.name, f.behind.name, f.hosts.name, f.log = path("resolv"), path("behind"), path("hosts"), klog.Background()
 
 	expect := func(servers, hosts string, addresses ...string) {
 		t.Helper()
 		n := f.node()
-		if got := strings.Join(n.Resolver.Nameservers, " "); got != servers || string(n.HostsFile) != hosts || !slices.Equal(n.HostIPs, addresses) {
-			t.Errorf("servers %q, hosts %q, addresses %v; want %q, %q, %v", got, n.HostsFile, n.HostIPs, servers, hosts, addresses)
+		if got := strings.Join(n.Resolver.Nameservers, " "); got != servers || string(n.HostsFile) != hosts ||
+			!slices.Equal(n.HostIPs, addresses) {
+			t.Errorf("servers %q, hosts %q, addresses %v; want %q, %q, %v", got, n.HostsFile, n.HostIPs, servers, hosts,
+				addresses)
 		}
 		if again := f.node(); again != n {
 			t.Error("nothing changed, and the node is another one")
@@ -90,7 +93,8 @@ func TestGivenResolvConf(t *testing.T) {
 	if err := os.WriteFile(name, []byte("nameserver 127.0.0.53\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	f := newFacts(t.Context(), &Config{HostIPs: func() []netip.Addr { return nil }, ResolvConf: name}, object.Machine{Capacity: corev1.ResourceList{}}, false, func(string) {})
+	f := newFacts(t.Context(), &Config{HostIPs: func() []netip.Addr { return nil }, ResolvConf: name},
+		object.Machine{Capacity: corev1.ResourceList{}}, false, func(string) {})
 	if got := f.node().Resolver.Nameservers; !slices.Equal(got, []string{"127.0.0.53"}) {
 		t.Errorf("servers %v", got)
 	}

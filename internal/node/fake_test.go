@@ -103,7 +103,8 @@ func (r *fakeRuntime) ContainerEvents(ctx context.Context, emit func(*cri.Contai
 	return ctx.Err()
 }
 
-func (r *fakeRuntime) RunPodSandbox(_ context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse, error) {
+func (r *fakeRuntime) RunPodSandbox(_ context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse,
+	error) {
 	if err := r.enter("RunPodSandbox"); err != nil {
 		return nil, err
 	}
@@ -111,14 +112,16 @@ func (r *fakeRuntime) RunPodSandbox(_ context.Context, req *cri.RunPodSandboxReq
 	r.n++
 	id := "sandbox" + strconv.Itoa(r.n)
 	r.sandboxes[id] = &cri.PodSandbox{
-		Id: id, Metadata: req.Config.Metadata, State: cri.PodSandboxState_SANDBOX_READY, CreatedAt: time.Now().UnixNano(),
-		Labels: req.Config.Labels, Annotations: req.Config.Annotations, RuntimeHandler: req.RuntimeHandler,
+		Id: id, Metadata: req.Config.Metadata, State: cri.PodSandboxState_SANDBOX_READY,
+		CreatedAt: time.Now().UnixNano(),
+		Labels:    req.Config.Labels, Annotations: req.Config.Annotations, RuntimeHandler: req.RuntimeHandler,
 	}
 	r.event(id)
 	return &cri.RunPodSandboxResponse{PodSandboxId: id}, nil
 }
 
-func (r *fakeRuntime) StopPodSandbox(_ context.Context, req *cri.StopPodSandboxRequest) (*cri.StopPodSandboxResponse, error) {
+func (r *fakeRuntime) StopPodSandbox(_ context.Context, req *cri.StopPodSandboxRequest) (*cri.StopPodSandboxResponse,
+	error) {
 	if err := r.enter("StopPodSandbox"); err != nil {
 		return nil, err
 	}
@@ -137,7 +140,8 @@ func (r *fakeRuntime) StopPodSandbox(_ context.Context, req *cri.StopPodSandboxR
 	return &cri.StopPodSandboxResponse{}, nil
 }
 
-func (r *fakeRuntime) RemovePodSandbox(_ context.Context, req *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse, error) {
+func (r *fakeRuntime) RemovePodSandbox(_ context.Context,
+	req *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse, error) {
 	if err := r.enter("RemovePodSandbox"); err != nil {
 		return nil, err
 	}
@@ -148,7 +152,8 @@ func (r *fakeRuntime) RemovePodSandbox(_ context.Context, req *cri.RemovePodSand
 	return &cri.RemovePodSandboxResponse{}, nil
 }
 
-func (r *fakeRuntime) PodSandboxStatus(_ context.Context, req *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error) {
+func (r *fakeRuntime) PodSandboxStatus(_ context.Context,
+	req *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error) {
 	if err := r.enter("PodSandboxStatus"); err != nil {
 		return nil, err
 	}
@@ -158,7 +163,8 @@ func (r *fakeRuntime) PodSandboxStatus(_ context.Context, req *cri.PodSandboxSta
 		return nil, notFound(req.PodSandboxId)
 	}
 	return &cri.PodSandboxStatusResponse{Status: &cri.PodSandboxStatus{
-		Id: sb.Id, Metadata: sb.Metadata, State: sb.State, CreatedAt: sb.CreatedAt, Network: &cri.PodSandboxNetworkStatus{Ip: "10.0.0.7"},
+		Id: sb.Id, Metadata: sb.Metadata, State: sb.State, CreatedAt: sb.CreatedAt,
+		Network: &cri.PodSandboxNetworkStatus{Ip: "10.0.0.7"},
 	}}, nil
 }
 
@@ -171,7 +177,8 @@ func selected(labels, want map[string]string) bool {
 	return true
 }
 
-func (r *fakeRuntime) ListPodSandbox(_ context.Context, req *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse, error) {
+func (r *fakeRuntime) ListPodSandbox(_ context.Context, req *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse,
+	error) {
 	if err := r.enter("ListPodSandbox"); err != nil {
 		return nil, err
 	}
@@ -180,14 +187,16 @@ func (r *fakeRuntime) ListPodSandbox(_ context.Context, req *cri.ListPodSandboxR
 	for _, id := range slices.Sorted(maps.Keys(r.sandboxes)) {
 		if sb := r.sandboxes[id]; selected(sb.Labels, req.GetFilter().GetLabelSelector()) {
 			resp.Items = append(resp.Items, &cri.PodSandbox{
-				Id: sb.Id, Metadata: sb.Metadata, State: sb.State, CreatedAt: sb.CreatedAt, Labels: sb.Labels, Annotations: sb.Annotations,
+				Id: sb.Id, Metadata: sb.Metadata, State: sb.State, CreatedAt: sb.CreatedAt, Labels: sb.Labels,
+				Annotations: sb.Annotations,
 			})
 		}
 	}
 	return resp, nil
 }
 
-func (r *fakeRuntime) CreateContainer(_ context.Context, req *cri.CreateContainerRequest) (*cri.CreateContainerResponse, error) {
+func (r *fakeRuntime) CreateContainer(_ context.Context, req *cri.CreateContainerRequest) (*cri.CreateContainerResponse,
+	error) {
 	if err := r.enter("CreateContainer"); err != nil {
 		return nil, err
 	}
@@ -196,15 +205,18 @@ func (r *fakeRuntime) CreateContainer(_ context.Context, req *cri.CreateContaine
 	id := "container" + strconv.Itoa(r.n)
 	r.containers[id] = &fakeContainer{
 		ContainerStatus: cri.ContainerStatus{
-			Id: id, Metadata: req.Config.Metadata, State: cri.ContainerState_CONTAINER_CREATED, CreatedAt: time.Now().UnixNano(),
-			Image: req.Config.Image, ImageRef: req.Config.GetImage().GetImage(), Labels: req.Config.Labels, Annotations: req.Config.Annotations,
+			Id: id, Metadata: req.Config.Metadata, State: cri.ContainerState_CONTAINER_CREATED,
+			CreatedAt: time.Now().UnixNano(),
+			Image:     req.Config.Image, ImageRef: req.Config.GetImage().GetImage(), Labels: req.Config.Labels,
+			Annotations: req.Config.Annotations,
 		},
 		sandbox: req.PodSandboxId, dead: make(chan struct{}),
 	}
 	return &cri.CreateContainerResponse{ContainerId: id}, nil
 }
 
-func (r *fakeRuntime) StartContainer(ctx context.Context, req *cri.StartContainerRequest) (*cri.StartContainerResponse, error) {
+func (r *fakeRuntime) StartContainer(ctx context.Context, req *cri.StartContainerRequest) (*cri.StartContainerResponse,
+	error) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(r.starting):
@@ -235,7 +247,8 @@ func (r *fakeRuntime) end(c *fakeContainer, code int32) {
 	if c.State != cri.ContainerState_CONTAINER_RUNNING {
 		return
 	}
-	c.State, c.FinishedAt, c.ExitCode, c.Reason = cri.ContainerState_CONTAINER_EXITED, time.Now().UnixNano(), code, "Error"
+	c.State, c.FinishedAt, c.ExitCode, c.Reason = cri.ContainerState_CONTAINER_EXITED, time.Now().UnixNano(), code,
+		"Error"
 	if code == 0 {
 		c.Reason = "Completed"
 	}
@@ -254,7 +267,8 @@ func (r *fakeRuntime) exit(name string, code int32) {
 	}
 }
 
-func (r *fakeRuntime) StopContainer(ctx context.Context, req *cri.StopContainerRequest) (*cri.StopContainerResponse, error) {
+func (r *fakeRuntime) StopContainer(ctx context.Context, req *cri.StopContainerRequest) (*cri.StopContainerResponse,
+	error) {
 	if err := r.enter("StopContainer"); err != nil {
 		return nil, err
 	}
@@ -279,7 +293,8 @@ func (r *fakeRuntime) StopContainer(ctx context.Context, req *cri.StopContainerR
 	return &cri.StopContainerResponse{}, nil
 }
 
-func (r *fakeRuntime) RemoveContainer(_ context.Context, req *cri.RemoveContainerRequest) (*cri.RemoveContainerResponse, error) {
+func (r *fakeRuntime) RemoveContainer(_ context.Context, req *cri.RemoveContainerRequest) (*cri.RemoveContainerResponse,
+	error) {
 	if err := r.enter("RemoveContainer"); err != nil {
 		return nil, err
 	}
@@ -288,7 +303,8 @@ func (r *fakeRuntime) RemoveContainer(_ context.Context, req *cri.RemoveContaine
 	return &cri.RemoveContainerResponse{}, nil
 }
 
-func (r *fakeRuntime) ListContainers(_ context.Context, req *cri.ListContainersRequest) (*cri.ListContainersResponse, error) {
+func (r *fakeRuntime) ListContainers(_ context.Context, req *cri.ListContainersRequest) (*cri.ListContainersResponse,
+	error) {
 	if err := r.enter("ListContainers"); err != nil {
 		return nil, err
 	}
@@ -297,7 +313,8 @@ func (r *fakeRuntime) ListContainers(_ context.Context, req *cri.ListContainersR
 	for _, id := range slices.Sorted(maps.Keys(r.containers)) {
 		if c := r.containers[id]; !r.gap && selected(c.Labels, req.GetFilter().GetLabelSelector()) {
 			resp.Containers = append(resp.Containers, &cri.Container{
-				Id: c.Id, PodSandboxId: c.sandbox, Metadata: c.Metadata, Image: c.Image, ImageRef: c.ImageRef, State: c.State,
+				Id: c.Id, PodSandboxId: c.sandbox, Metadata: c.Metadata, Image: c.Image, ImageRef: c.ImageRef,
+				State:     c.State,
 				CreatedAt: c.CreatedAt, Labels: c.Labels, Annotations: c.Annotations,
 			})
 		}
@@ -305,7 +322,8 @@ func (r *fakeRuntime) ListContainers(_ context.Context, req *cri.ListContainersR
 	return resp, nil
 }
 
-func (r *fakeRuntime) ContainerStatus(_ context.Context, req *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error) {
+func (r *fakeRuntime) ContainerStatus(_ context.Context, req *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse,
+	error) {
 	if err := r.enter("ContainerStatus"); err != nil {
 		return nil, err
 	}
@@ -315,8 +333,10 @@ func (r *fakeRuntime) ContainerStatus(_ context.Context, req *cri.ContainerStatu
 		return nil, notFound(req.ContainerId)
 	}
 	return &cri.ContainerStatusResponse{Status: &cri.ContainerStatus{
-		Id: c.Id, Metadata: c.Metadata, State: c.State, CreatedAt: c.CreatedAt, StartedAt: c.StartedAt, FinishedAt: c.FinishedAt,
-		ExitCode: c.ExitCode, Reason: c.Reason, Image: c.Image, ImageRef: c.ImageRef, Labels: c.Labels, Annotations: c.Annotations,
+		Id: c.Id, Metadata: c.Metadata, State: c.State, CreatedAt: c.CreatedAt, StartedAt: c.StartedAt,
+		FinishedAt: c.FinishedAt,
+		ExitCode:   c.ExitCode, Reason: c.Reason, Image: c.Image, ImageRef: c.ImageRef, Labels: c.Labels,
+		Annotations: c.Annotations,
 	}}, nil
 }
 
@@ -389,7 +409,8 @@ type fakeAPI struct {
 
 func newFakeAPI() *fakeAPI {
 	return &fakeAPI{
-		pods: map[string]*corev1.Pod{}, fail: func(string, *corev1.Pod) error { return nil }, changed: func(*corev1.Pod, bool) {},
+		pods: map[string]*corev1.Pod{}, fail: func(string, *corev1.Pod) error { return nil },
+		changed: func(*corev1.Pod, bool) {},
 	}
 }
 
@@ -467,7 +488,8 @@ func (a *fakeAPI) UpdateStatus(_ context.Context, pod *corev1.Pod, _ metav1.Upda
 	case old == nil:
 		return nil, apierrors.NewNotFound(podResource, pod.Name)
 	case old.UID != pod.UID || old.ResourceVersion != pod.ResourceVersion:
-		return nil, apierrors.NewConflict(podResource, pod.Name, fmt.Errorf("version %s is not %s", pod.ResourceVersion, old.ResourceVersion))
+		return nil, apierrors.NewConflict(podResource, pod.Name,
+			fmt.Errorf("version %s is not %s", pod.ResourceVersion, old.ResourceVersion))
 	}
 	next := old.DeepCopy()
 	next.Status = *pod.Status.DeepCopy()

@@ -46,7 +46,8 @@ func (h *health) look(ctx context.Context) {
 	problem := ""
 	for _, c := range resp.GetStatus().GetConditions() {
 		if c.Type == "NetworkReady" && !c.Status {
-			problem = fmt.Sprintf("container runtime network not ready: %s=false reason:%s message:%s", c.Type, c.Reason, c.Message)
+			problem = fmt.Sprintf("container runtime network not ready: %s=false reason:%s message:%s", c.Type,
+				c.Reason, c.Message)
 		}
 	}
 	if old := h.network.Swap(&problem); old != nil && *old != problem {
@@ -67,7 +68,8 @@ func (h *health) problems(ctx context.Context, watcher *observe.Watcher) []strin
 	}
 	for _, c := range h.last.Load().GetStatus().GetConditions() {
 		if c.Type == "RuntimeReady" && !c.Status {
-			why = append(why, fmt.Sprintf("container runtime not ready: %s=false reason:%s message:%s", c.Type, c.Reason, c.Message))
+			why = append(why, fmt.Sprintf("container runtime not ready: %s=false reason:%s message:%s", c.Type,
+				c.Reason, c.Message))
 		}
 	}
 	if err := watcher.Err(time.Now()); err != nil {
@@ -147,7 +149,8 @@ func (h *health) nodeFeatures() (*corev1.NodeFeatures, []corev1.NodeRuntimeHandl
 	for _, h := range last.GetRuntimeHandlers() {
 		rro, userns := h.GetFeatures().GetRecursiveReadOnlyMounts(), h.GetFeatures().GetUserNamespaces()
 		handlers = append(handlers, corev1.NodeRuntimeHandler{
-			Name: h.Name, Features: &corev1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: &rro, UserNamespaces: &userns},
+			Name: h.Name, Features: &corev1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: &rro,
+				UserNamespaces: &userns},
 		})
 	}
 	return features, handlers

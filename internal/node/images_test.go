@@ -54,7 +54,8 @@ func TestImageArrivesLater(t *testing.T) {
 					settle(time.Hour) // never
 					w.mustBe("a", corev1.PodPending)
 					reason := w.waitingFor("a")
-					if want := map[corev1.PullPolicy]string{corev1.PullNever: "ErrImageNeverPull", corev1.PullIfNotPresent: "ImagePullBackOff"}[policy]; reason != want {
+					if want := map[corev1.PullPolicy]string{corev1.PullNever: "ErrImageNeverPull",
+						corev1.PullIfNotPresent: "ImagePullBackOff"}[policy]; reason != want {
 						t.Errorf("waits because of %s", reason)
 					}
 					looks := w.runtime.count("ImageStatus")
@@ -74,7 +75,8 @@ func TestImageArrivesLater(t *testing.T) {
 					w.bring(false) // twice: the next instance waits again
 					w.runtime.exit("web", 1)
 					settle(time.Minute)
-					if reason := w.waitingFor("a"); !strings.Contains("ErrImageNeverPull ImagePullBackOff", reason) || reason == "" {
+					if reason := w.waitingFor("a"); !strings.Contains("ErrImageNeverPull ImagePullBackOff", reason) ||
+						reason == "" {
 						t.Errorf("waits because of %q", reason)
 					}
 					w.bring(true)

@@ -49,7 +49,8 @@ func (p *parts) shown() metrics.Facts {
 }
 
 // counted is the node's admission with what it refuses counted. Resizes are not pods that are refused.
-func (m *machine) counted(admit func(*corev1.Pod, []*corev1.Pod) pods.Verdict) func(*corev1.Pod, []*corev1.Pod) pods.Verdict {
+func (m *machine) counted(admit func(*corev1.Pod, []*corev1.Pod) pods.Verdict) func(*corev1.Pod,
+	[]*corev1.Pod) pods.Verdict {
 	return func(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {
 		v := admit(pod, others)
 		switch {

@@ -54,7 +54,8 @@ func TestStalledRuntime(t *testing.T) {
 		rt := newFakeRuntime()
 		p := &parts{
 			machine: &machine{started: time.Now(), health: newHealth(rt)},
-			podLoop: &podLoop{pods: pods.New(pods.Config{}), watcher: &observe.Watcher{Observer: observe.New(observe.Config{Runtime: rt})}},
+			podLoop: &podLoop{pods: pods.New(pods.Config{}),
+				watcher: &observe.Watcher{Observer: observe.New(observe.Config{Runtime: rt})}},
 		}
 		look := func(wait time.Duration) error {
 			time.Sleep(wait)
@@ -129,7 +130,8 @@ func TestStartEvents(t *testing.T) {
 		}
 		return strings.Join(lines, "\n")
 	}
-	const began, enforced = "Normal Starting Starting kubelet.", "Normal NodeAllocatableEnforced Updated Node Allocatable limit across pods"
+	const began, enforced = "Normal Starting Starting kubelet.",
+		"Normal NodeAllocatableEnforced Updated Node Allocatable limit across pods"
 	for _, c := range []struct {
 		host host
 		want string
@@ -138,8 +140,9 @@ func TestStartEvents(t *testing.T) {
 		{host{cgroupV2: true, swap: true, noswap: true}, ""},
 		{host{}, "Warning CgroupV1 cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. " +
 			"Please migrate to cgroup v2. More information at https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1"},
-		{host{cgroupV2: true, swap: true}, "Warning PossibleMemoryBackedVolumesOnDisk The tmpfs noswap option is not supported. " +
-			"Memory-backed volumes (e.g. secrets, emptyDirs, etc.) might be swapped to disk and should no longer be considered secure."},
+		{host{cgroupV2: true, swap: true},
+			"Warning PossibleMemoryBackedVolumesOnDisk The tmpfs noswap option is not supported. " +
+				"Memory-backed volumes (e.g. secrets, emptyDirs, etc.) might be swapped to disk and should no longer be considered secure."},
 	} {
 		want := began
 		if c.want != "" {
@@ -168,7 +171,9 @@ func TestStartEvents(t *testing.T) {
 func TestUpdateNeedsFeatures(t *testing.T) {
 	old := webPod("a")
 	size := resource.MustParse("1Mi")
-	old.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: &size}}}}
+	old.Spec.Volumes = []corev1.Volume{{Name: "v",
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory,
+			SizeLimit: &size}}}}
 	old.Spec.InitContainers = []corev1.Container{{Name: "init"}}
 	changed := func(change func(*corev1.Pod)) *corev1.Pod {
 		pod := old.DeepCopy()
@@ -183,12 +188,15 @@ func TestUpdateNeedsFeatures(t *testing.T) {
 	}{
 		"volume": {changed(func(p *corev1.Pod) { p.Spec.Volumes[0].EmptyDir.SizeLimit = &larger }),
 			"Pod requires node features that are not available: InPlacePodVerticalScalingMemoryBackedVolumes"},
-		"nothing":        {changed(func(*corev1.Pod) {}), ""},
-		"init container": {changed(func(p *corev1.Pod) { p.Spec.InitContainers[0].Resources.Requests = corev1.ResourceList{"cpu": larger} }), ""},
-		"other pod":      {changed(func(p *corev1.Pod) { p.Spec.InitContainers = nil }), ""},
+		"nothing": {changed(func(*corev1.Pod) {}), ""},
+		"init container": {changed(func(p *corev1.Pod) {
+			p.Spec.InitContainers[0].Resources.Requests = corev1.ResourceList{"cpu": larger}
+		}), ""},
+		"other pod": {changed(func(p *corev1.Pod) { p.Spec.InitContainers = nil }), ""},
 	} {
 		e, ok := updateEvent(old, c.pod)
-		if ok != (c.want != "") || e.Message != c.want || ok && (e.Type != "Warning" || e.Reason != "FailedNodeDeclaredFeaturesCheck") {
+		if ok != (c.want != "") || e.Message != c.want || ok &&
+			(e.Type != "Warning" || e.Reason != "FailedNodeDeclaredFeaturesCheck") {
 			t.Errorf("%s: %+v", name, e)
 		}
 	}

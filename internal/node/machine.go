@@ -65,7 +65,8 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 	if m.client, err = kubernetes.NewForConfig(clientConfig(cfg.Client)); err != nil {
 		return nil, fmt.Errorf("node agent: client of the API server: %w", err)
 	}
-	m.cgroups = cgroup.New(cgroup.Config{Root: cfg.CgroupRoot, Systemd: cfg.CgroupDriver == "systemd", PodPids: cfg.PodPids})
+	m.cgroups = cgroup.New(cgroup.Config{Root: cfg.CgroupRoot, Systemd: cfg.CgroupDriver == "systemd",
+		PodPids: cfg.PodPids})
 	if err := m.cgroups.Init(); err != nil {
 		return nil, fmt.Errorf("node agent: %w", err)
 	}
@@ -80,13 +81,16 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 	m.rotator = &logs.Rotator{Runtime: cfg.Runtime, Logger: klog.FromContext(ctx).WithName("logs")}
 	m.links = &logs.Links{Dir: cfg.ContainerLogDir, Logs: cfg.PodLogDir}
 	m.reporter = object.New(object.Config{
-		Client: m.client, Name: cfg.Name, Labels: cfg.Labels, HostIPs: cfg.HostIPs, Machine: m.hardware, Version: cfg.Version,
-		Runtime: cfg.RuntimeName + "://" + version.RuntimeVersion, PodCIDR: cfg.PodCIDR, MaxPods: cfg.MaxPods, Port: cfg.port(),
+		Client: m.client, Name: cfg.Name, Labels: cfg.Labels, HostIPs: cfg.HostIPs, Machine: m.hardware,
+		Version: cfg.Version,
+		Runtime: cfg.RuntimeName + "://" + version.RuntimeVersion, PodCIDR: cfg.PodCIDR, MaxPods: cfg.MaxPods,
+		Port:  cfg.port(),
 		Known: m.known, Features: m.health.nodeFeatures, Event: m.events.Node,
 	})
 	if cfg.ShutdownGrace > 0 {
 		m.shutdown = shutdown.New(shutdown.Config{
-			Total: cfg.ShutdownGrace, Critical: cfg.ShutdownCritical, Open: shutdown.OpenLogin, Event: m.events.Node, Changed: m.reporter.Poke,
+			Total: cfg.ShutdownGrace, Critical: cfg.ShutdownCritical, Open: shutdown.OpenLogin, Event: m.events.Node,
+			Changed: m.reporter.Poke,
 		})
 	}
 	return m, nil

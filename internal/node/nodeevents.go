@@ -36,20 +36,23 @@ func startEvents(h host) []nodeEvent {
 		list = append(list, nodeEvent{corev1.EventTypeWarning, reason, message})
 	}
 	if !h.cgroupV2 {
-		warn("CgroupV1", "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. "+
-			"Please migrate to cgroup v2. More information at https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1")
+		warn("CgroupV1",
+			"cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. "+
+				"Please migrate to cgroup v2. More information at https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1")
 	}
 	if problem := spec.CheckResolver(h.resolverFile, h.resolver, h.domain); problem != "" {
 		warn("CheckLimitsForResolvConf", problem)
 	}
 	if h.swap && !h.noswap {
-		warn("PossibleMemoryBackedVolumesOnDisk", "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, etc.) "+
-			"might be swapped to disk and should no longer be considered secure.")
+		warn("PossibleMemoryBackedVolumesOnDisk",
+			"The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, etc.) "+
+				"might be swapped to disk and should no longer be considered secure.")
 	}
 	if h.enforce != nil {
 		warn("FailedNodeAllocatableEnforcement", h.enforce.Error())
 	} else {
-		list = append(list, nodeEvent{corev1.EventTypeNormal, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods"})
+		list = append(list, nodeEvent{corev1.EventTypeNormal, "NodeAllocatableEnforced",
+			"Updated Node Allocatable limit across pods"})
 	}
 	return list
 }
@@ -57,8 +60,9 @@ func startEvents(h host) []nodeEvent {
 // tellStart records what there is to say about the node when the agent starts.
 func (p *parts) tellStart(machine object.Machine, facts *spec.Node) {
 	h := host{
-		cgroupV2: p.cgroups.V2(), resolverFile: p.facts.resolverFile, resolver: facts.Resolver, domain: p.cfg.ClusterDomain,
-		swap: machine.Info.Swap != nil, enforce: p.cgroups.Enforce(machine.Capacity),
+		cgroupV2: p.cgroups.V2(), resolverFile: p.facts.resolverFile, resolver: facts.Resolver,
+		domain: p.cfg.ClusterDomain,
+		swap:   machine.Info.Swap != nil, enforce: p.cgroups.Enforce(machine.Capacity),
 	}
 	if h.swap {
 		h.noswap = tmpfsHasNoswap()
@@ -86,7 +90,8 @@ func (p *parts) watchOOM(ctx context.Context) {
 		return
 	}
 	oom.Watch(ctx, log, func(v oom.Victim) {
-		p.events.Node(corev1.EventTypeWarning, "SystemOOM", fmt.Sprintf("System OOM encountered, victim process: %s, pid: %d", v.Process, v.PID))
+		p.events.Node(corev1.EventTypeWarning, "SystemOOM",
+			fmt.Sprintf("System OOM encountered, victim process: %s, pid: %d", v.Process, v.PID))
 	})
 }
 
@@ -109,5 +114,6 @@ func updateEvent(old, pod *corev1.Pod) (podlife.Event, bool) {
 	if err != nil || len(missing) == 0 {
 		return podlife.Event{}, false
 	}
-	return podlife.Event{Type: corev1.EventTypeWarning, Reason: "FailedNodeDeclaredFeaturesCheck", Message: placement.MissingFeatures(missing)}, true
+	return podlife.Event{Type: corev1.EventTypeWarning, Reason: "FailedNodeDeclaredFeaturesCheck",
+		Message: placement.MissingFeatures(missing)}, true
 }

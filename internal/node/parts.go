@@ -47,8 +47,9 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 	p.meter.Show(p.shown())
 	p.eviction = eviction.New(eviction.Config{
 		Rules: *cfg.Eviction, Images: *cfg.ImageGC, Runtime: cfg.Runtime, Pods: p.pods, Root: cfg.RootDir,
-		LogDir: func(pod *corev1.Pod) string { return spec.PodLogDir(cfg.PodLogDir, pod) }, VolumeDir: p.volumes.EmptyDir,
-		PodDir: p.volumes.PodDir, PodEvent: p.events.PodWith, NodeEvent: p.events.Node, Again: p.reporter.Poke,
+		LogDir:    func(pod *corev1.Pod) string { return spec.PodLogDir(cfg.PodLogDir, pod) },
+		VolumeDir: p.volumes.EmptyDir,
+		PodDir:    p.volumes.PodDir, PodEvent: p.events.PodWith, NodeEvent: p.events.Node, Again: p.reporter.Poke,
 		Reclaim: p.pods.NodeChanged, Evicted: p.meter.Evicted, Shortage: p.shortage,
 	})
 	p.watcher.Listed(ctx) // so that a runtime that answers is known to be healthy before the first report
@@ -68,9 +69,11 @@ func (p *parts) newServer(ctx context.Context) (*stream.Server, error) {
 		others = p.client
 	}
 	server, err := stream.New(stream.Config{
-		Listener: cfg.Listener, TLS: cfg.TLS, AllowedUsers: cfg.AllowedUsers, Others: others, NodeName: cfg.Name, Root: cfg.RootDir,
-		Pods: view{p.pods, p.observer}, Runtime: cfg.Runtime, Attacher: p.attacher, Handlers: cfg.Handlers, Checks: p.checks(),
-		Meter: p.meter, Logger: klog.FromContext(ctx).WithName("server"),
+		Listener: cfg.Listener, TLS: cfg.TLS, AllowedUsers: cfg.AllowedUsers, Others: others, NodeName: cfg.Name,
+		Root: cfg.RootDir,
+		Pods: view{p.pods, p.observer}, Runtime: cfg.Runtime, Attacher: p.attacher, Handlers: cfg.Handlers,
+		Checks: p.checks(),
+		Meter:  p.meter, Logger: klog.FromContext(ctx).WithName("server"),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("node agent: server: %w", err)

@@ -62,16 +62,19 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 	}
 	executor := execute.New(execute.Config{
 		Runtime: cfg.Runtime, Images: l.pulls, Volumes: l.volumes, Cgroups: m.meter.Cgroups(m.cgroups), UserNS: ids,
-		Observer: l.observer, Status: l.status, Objects: l.refs, Client: core, Classes: m.client.NodeV1().RuntimeClasses(),
-		Node: m.facts.node, Event: m.events.Pod, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir, Links: m.links,
+		Observer: l.observer, Status: l.status, Objects: l.refs, Client: core,
+		Classes: m.client.NodeV1().RuntimeClasses(),
+		Node:    m.facts.node, Event: m.events.Pod, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir, Links: m.links,
 	})
 	l.statics = static.NewKeeper(static.KeeperConfig{Client: core, Node: m.known.Node, Status: l.status})
 	if cfg.Manifests != "" {
-		l.manifest = static.NewSource(static.SourceConfig{Path: cfg.Manifests, Node: cfg.Name, Complete: cfg.Complete, Wanted: l.statics.Wanted})
+		l.manifest = static.NewSource(static.SourceConfig{Path: cfg.Manifests, Node: cfg.Name, Complete: cfg.Complete,
+			Wanted: l.statics.Wanted})
 	}
 	gate := &gate{object: m.reporter.Node, down: m.goingDown, appArmor: hostAppArmor}
 	l.pods = pods.New(pods.Config{
-		Machine: pods.Machine{Step: podlife.Step, Recover: podlife.Recover}, Node: m.lifeNode(cfg), Observer: l.observer,
+		Machine: pods.Machine{Step: podlife.Step, Recover: podlife.Recover}, Node: m.lifeNode(cfg),
+		Observer: l.observer,
 		Executor: m.meter.Executor(executor), Status: m.meter.Statuses(l.statics), Event: m.events.Pod,
 		Admit: m.counted(gate.admit), Journal: cfg.Journal,
 	})

@@ -12,10 +12,12 @@ import (
 )
 
 func (r *fakeRuntime) ContainerStats(context.Context, *cri.ContainerStatsRequest) (*cri.ContainerStatsResponse, error) {
-	return &cri.ContainerStatsResponse{Stats: &cri.ContainerStats{Memory: &cri.MemoryUsage{UsageBytes: &cri.UInt64Value{Value: 50 << 20}}}}, nil
+	return &cri.ContainerStatsResponse{
+		Stats: &cri.ContainerStats{Memory: &cri.MemoryUsage{UsageBytes: &cri.UInt64Value{Value: 50 << 20}}}}, nil
 }
 
-func (r *fakeRuntime) UpdateContainerResources(_ context.Context, req *cri.UpdateContainerResourcesRequest) (*cri.UpdateContainerResourcesResponse, error) {
+func (r *fakeRuntime) UpdateContainerResources(_ context.Context,
+	req *cri.UpdateContainerResourcesRequest) (*cri.UpdateContainerResourcesResponse, error) {
 	if err := r.enter("UpdateContainerResources"); err != nil {
 		return nil, err
 	}
@@ -29,7 +31,8 @@ func (r *fakeRuntime) UpdateContainerResources(_ context.Context, req *cri.Updat
 func (w *world) resize(name, memory string) {
 	w.api.change(name, func(pod *corev1.Pod) {
 		pod.Generation++
-		pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}}
+		pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}}
 	})
 }
 
@@ -65,7 +68,8 @@ func TestResize(t *testing.T) {
 		defer w.stop()
 		pod := webPod("a")
 		pod.Generation = 1
-		pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}}
+		pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}}
 		w.api.put(pod)
 		settle(time.Second)
 		w.mustBe("a", corev1.PodRunning)
@@ -75,7 +79,8 @@ func TestResize(t *testing.T) {
 		if n := w.runtime.count("UpdateContainerResources"); n != 1 {
 			t.Errorf("%d updates", n)
 		}
-		if !w.sawEvent("ResizeStarted") || !w.sawEvent("ResizeCompleted") || hasCondition(w.api.get("a"), corev1.PodResizeInProgress) {
+		if !w.sawEvent("ResizeStarted") || !w.sawEvent("ResizeCompleted") ||
+			hasCondition(w.api.get("a"), corev1.PodResizeInProgress) {
 			t.Errorf("events %v, status %+v", w.events, w.api.get("a").Status.Conditions)
 		}
 
@@ -105,7 +110,8 @@ func TestResize(t *testing.T) {
 		updates := w.runtime.count("UpdateContainerResources")
 		w.deleteGracefully("b", 1)
 		settle(5 * time.Second)
-		if n := w.runtime.count("UpdateContainerResources"); n != updates+1 || hasCondition(w.api.get("a"), corev1.PodResizePending) {
+		if n := w.runtime.count("UpdateContainerResources"); n != updates+1 ||
+			hasCondition(w.api.get("a"), corev1.PodResizePending) {
 			t.Errorf("%d updates, conditions %+v", n, w.api.get("a").Status.Conditions)
 		}
 	})
@@ -123,7 +129,8 @@ func TestResizesInOrder(t *testing.T) {
 			pod.Generation = 1
 			pod.Labels = map[string]string{"room": "1000Mi"}
 			pod.Spec.Priority = &priority
-			pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}}
+			pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{
+				Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}}
 			w.api.put(pod)
 		}
 		put("big", "700Mi", 0)
@@ -155,7 +162,8 @@ func TestResizesInOrder(t *testing.T) {
 		settle(5 * time.Second)
 		granted := 0
 		for _, name := range []string{"a", "b", "c"} {
-			if !hasCondition(w.api.get(name), corev1.PodResizePending) && w.api.get(name).Spec.Containers[0].Resources.Limits.Memory().Value() > 600<<20 {
+			if !hasCondition(w.api.get(name), corev1.PodResizePending) &&
+				w.api.get(name).Spec.Containers[0].Resources.Limits.Memory().Value() > 600<<20 {
 				granted++
 			}
 		}

@@ -33,7 +33,8 @@ func successor(name, uid string) *corev1.Pod {
 func (w *world) journalHas(uid types.UID, kind journal.Kind, key string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.ContainsFunc(w.entries, func(e journal.Entry) bool { return e.UID == string(uid) && e.Kind == kind && e.Key == key })
+	return slices.ContainsFunc(w.entries,
+		func(e journal.Entry) bool { return e.UID == string(uid) && e.Kind == kind && e.Key == key })
 }
 
 // A pod that was deleted by force takes its room until its containers have ended. One
@@ -50,7 +51,8 @@ func TestRecreatedPodWaits(t *testing.T) {
 		w.api.put(successor("a", "uid-2"))
 		settle(10 * time.Second)
 		w.mustBe("a", corev1.PodPending)
-		if waits := w.waits("uid-2"); len(waits) != 1 || waits[0].For != "room" || !strings.Contains(waits[0].Object, "uid-a") {
+		if waits := w.waits("uid-2"); len(waits) != 1 || waits[0].For != "room" ||
+			!strings.Contains(waits[0].Object, "uid-a") {
 			t.Errorf("waits %v", waits)
 		}
 		if !slices.ContainsFunc(w.api.get("a").Status.Conditions, func(c corev1.PodCondition) bool {
@@ -58,7 +60,8 @@ func TestRecreatedPodWaits(t *testing.T) {
 		}) {
 			t.Errorf("the status does not say what it waits for: %v", w.api.get("a").Status.Conditions)
 		}
-		if !w.sawEvent("Normal WaitingForRoom: Waits until these have ended: default/a (uid-a) (no cpu)") || !w.journalHas("uid-2", journal.Wait, "room") {
+		if !w.sawEvent("Normal WaitingForRoom: Waits until these have ended: default/a (uid-a) (no cpu)") ||
+			!w.journalHas("uid-2", journal.Wait, "room") {
 			t.Errorf("events %v", w.events)
 		}
 		if n := w.runtime.count("RunPodSandbox"); n != 1 {

@@ -39,7 +39,8 @@ func (p *parts) manifests(ctx context.Context) error {
 func (p *parts) sources(ctx context.Context) {
 	rest := p.client.CoreV1().RESTClient()
 	reflect := func(resource, field string, kind any, to cache.ReflectorStore) *cache.Reflector {
-		lw := cache.NewListWatchFromClient(rest, resource, metav1.NamespaceAll, fields.OneTermEqualSelector(field, p.cfg.Name))
+		lw := cache.NewListWatchFromClient(rest, resource, metav1.NamespaceAll,
+			fields.OneTermEqualSelector(field, p.cfg.Name))
 		return cache.NewReflectorWithOptions(lw, kind, to, cache.ReflectorOptions{Name: "node agent: " + resource})
 	}
 	var once sync.Once
@@ -153,14 +154,16 @@ func (p *parts) adopt(ctx context.Context) {
 	inRuntime := p.watcher.Listed(ctx)
 	names := logNames(p.cfg.PodLogDir)
 	all := append(onDisk, groups...)
-	if strings.HasPrefix(p.cfg.PodLogDir, filepath.Dir(p.cfg.RootDir)+"/") { // logs elsewhere may be those of another agent
+	if strings.HasPrefix(p.cfg.PodLogDir, filepath.Dir(p.cfg.RootDir)+"/") {
+		// logs elsewhere may be those of another agent
 		all = slices.AppendSeq(all, maps.Keys(names))
 	}
 	for _, uid := range all {
 		if p.pods.Known(uid) || inRuntime[uid] { // the watcher finds the latter, with their containers
 			continue
 		}
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}, Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid},
+			Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever}}
 		pod.Namespace, pod.Name = names[uid].Namespace, names[uid].Name
 		p.pods.Orphan(pod)
 	}

@@ -47,7 +47,8 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, runtime: newFakeRuntime(), api: newFakeAPI(), disk: &fakeDisk{prepared: map[types.UID]bool{}}, logs: t.TempDir()}
+	w := &world{t: t, runtime: newFakeRuntime(), api: newFakeAPI(), disk: &fakeDisk{prepared: map[types.UID]bool{}},
+		logs: t.TempDir()}
 	w.runtime.images["docker.io/library/web:latest"] = true
 	return w
 }
@@ -89,7 +90,8 @@ func (w *world) start() {
 		defer w.mu.Unlock()
 		w.events = append(w.events, fmt.Sprintf("%s %s: %s", e.Type, e.Reason, e.Message))
 	}
-	node := &spec.Node{Name: "n1", Hostname: "n1", HostIPs: []string{"192.0.2.1"}, ClusterDomain: "cluster.local", LogRoot: w.logs}
+	node := &spec.Node{Name: "n1", Hostname: "n1", HostIPs: []string{"192.0.2.1"}, ClusterDomain: "cluster.local",
+		LogRoot: w.logs}
 	status := nodestatus.New(w.api)
 	images, err := image.New(image.Config{
 		Runtime: w.runtime, Secrets: noObjects{}, MaxPulls: 5, Event: func(*corev1.Pod, string, string, string) {},
@@ -111,9 +113,11 @@ func (w *world) start() {
 		},
 	})
 	executor := execute.New(execute.Config{
-		Runtime: w.runtime, Images: images, Volumes: w.disk, Cgroups: w.disk, UserNS: w.disk, Observer: observer, Status: status, Objects: noObjects{},
-		Client: w.api, Classes: classes{}, Node: func() *spec.Node { return node }, Event: event, OwnerKey: "owner", OwnerValue: "me",
-		Links: &logs.Links{},
+		Runtime: w.runtime, Images: images, Volumes: w.disk, Cgroups: w.disk, UserNS: w.disk, Observer: observer,
+		Status: status, Objects: noObjects{},
+		Client: w.api, Classes: classes{}, Node: func() *spec.Node { return node }, Event: event, OwnerKey: "owner",
+		OwnerValue: "me",
+		Links:      &logs.Links{},
 	})
 	started := time.Now()
 	manager := pods.New(pods.Config{
@@ -123,21 +127,24 @@ func (w *world) start() {
 		},
 		Observer: observer, Executor: executor, Status: status, Event: event, Journal: w,
 		Admit: func(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {
-			beside := slices.ContainsFunc(others, func(p *corev1.Pod) bool { return p.Name == pod.Labels["refused-beside"] })
+			beside := slices.ContainsFunc(others,
+				func(p *corev1.Pod) bool { return p.Name == pod.Labels["refused-beside"] })
 			if beside || strings.HasPrefix(pod.Name, "refused") || crowded(pod, others) {
 				return pods.Verdict{Rejection: &podlife.Rejection{Reason: "OutOfcpu", Message: "no cpu"}}
 			}
 			var v pods.Verdict
 			for _, p := range others {
 				if pod.Labels["instead-of"] != "" && strings.HasPrefix(p.Name, pod.Labels["instead-of"]) {
-					v.Rejection, v.Victims = &podlife.Rejection{Reason: "OutOfcpu", Message: "no cpu"}, append(v.Victims, p)
+					v.Rejection, v.Victims = &podlife.Rejection{Reason: "OutOfcpu", Message: "no cpu"},
+						append(v.Victims, p)
 				}
 			}
 			return v
 		},
 	})
 	watcher := &observe.Watcher{
-		Observer: observer, OwnerKey: "owner", OwnerValue: "me", Changed: manager.Changed, Known: manager.Known, Orphan: manager.Orphan,
+		Observer: observer, OwnerKey: "owner", OwnerValue: "me", Changed: manager.Changed, Known: manager.Known,
+		Orphan: manager.Orphan,
 	}
 	var all sync.WaitGroup
 	w.api.mu.Lock()
@@ -166,7 +173,8 @@ func (w *world) start() {
 
 // checked asserts what a driver promises to Step: outcomes are never newer than
 // the picture that comes with them, and time does not run backwards.
-func (w *world) checked(step func(podlife.State, podlife.Input) (podlife.State, podlife.Output)) func(podlife.State, podlife.Input) (podlife.State, podlife.Output) {
+func (w *world) checked(step func(podlife.State, podlife.Input) (podlife.State, podlife.Output)) func(podlife.State,
+	podlife.Input) (podlife.State, podlife.Output) {
 	return func(s podlife.State, in podlife.Input) (podlife.State, podlife.Output) {
 		for _, d := range in.Done {
 			if in.Observed.Taken.Before(d.At) {
@@ -237,7 +245,8 @@ func (w *world) mustBe(name string, phase corev1.PodPhase) {
 		w.t.Fatalf("pod %s is gone", name)
 	}
 	if pod.Status.Phase != phase {
-		w.t.Fatalf("pod %s is %s, want %s; waits %v, events %v", name, pod.Status.Phase, phase, w.waits(pod.UID), w.events)
+		w.t.Fatalf("pod %s is %s, want %s; waits %v, events %v", name, pod.Status.Phase, phase, w.waits(pod.UID),
+			w.events)
 	}
 }
 

@@ -19,7 +19,8 @@ type Sandboxes interface {
 	RemovePodSandbox(context.Context, *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse, error)
 	PodSandboxStatus(context.Context, *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error)
 	ListPodSandbox(context.Context, *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse, error)
-	UpdatePodSandboxResources(context.Context, *cri.UpdatePodSandboxResourcesRequest) (*cri.UpdatePodSandboxResourcesResponse, error)
+	UpdatePodSandboxResources(context.Context,
+		*cri.UpdatePodSandboxResourcesRequest) (*cri.UpdatePodSandboxResourcesResponse, error)
 	PodSandboxStats(context.Context, *cri.PodSandboxStatsRequest) (*cri.PodSandboxStatsResponse, error)
 	ListPodSandboxStats(context.Context, *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse, error)
 	PortForward(context.Context, *cri.PortForwardRequest) (*cri.PortForwardResponse, error)
@@ -34,7 +35,8 @@ type Containers interface {
 	RemoveContainer(context.Context, *cri.RemoveContainerRequest) (*cri.RemoveContainerResponse, error)
 	ListContainers(context.Context, *cri.ListContainersRequest) (*cri.ListContainersResponse, error)
 	ContainerStatus(context.Context, *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error)
-	UpdateContainerResources(context.Context, *cri.UpdateContainerResourcesRequest) (*cri.UpdateContainerResourcesResponse, error)
+	UpdateContainerResources(context.Context,
+		*cri.UpdateContainerResourcesRequest) (*cri.UpdateContainerResourcesResponse, error)
 	ReopenContainerLog(context.Context, *cri.ReopenContainerLogRequest) (*cri.ReopenContainerLogResponse, error)
 	ExecSync(context.Context, *cri.ExecSyncRequest) (*cri.ExecSyncResponse, error)
 	Exec(context.Context, *cri.ExecRequest) (*cri.ExecResponse, error)
@@ -67,7 +69,8 @@ type Attacher interface {
 	// AttachContainer connects streams to a container until it ends, the client goes away
 	// (nil) or ctx ends. A stream that is nil is not wanted.
 	AttachContainer(
-		ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize,
+		ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool,
+		resize <-chan remotecommand.TerminalSize,
 	) error
 }
 

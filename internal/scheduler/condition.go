@@ -38,7 +38,8 @@ func (n nomination) changes(pod *corev1.Pod) bool {
 // (L2.42). The condition is written only if it has changed.
 func (s *Scheduler) unscheduled(ctx context.Context, pod *corev1.Pod, reason, message string, n nomination) {
 	s.eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", truncated(message))
-	condition := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason, Message: message}
+	condition := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason,
+		Message: message}
 	if says(pod, condition) && !n.changes(pod) {
 		return
 	}
@@ -48,9 +49,11 @@ func (s *Scheduler) unscheduled(ctx context.Context, pod *corev1.Pod, reason, me
 // patchStatus writes to a pod's status in the background. A pod that is gone needs nothing.
 func (s *Scheduler) patchStatus(ctx context.Context, pod *corev1.Pod, patch []byte) {
 	s.calls.Do(pod.UID, func() {
-		_, err := s.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		_, err := s.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch,
+			metav1.PatchOptions{}, "status")
 		if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Writing a pod's status failed", "pod", klog.KObj(pod), "patch", string(patch))
+			klog.FromContext(ctx).Error(err, "Writing a pod's status failed", "pod", klog.KObj(pod), "patch",
+				string(patch))
 		}
 	})
 }

@@ -69,7 +69,8 @@ func (s *Scheduler) giveWay(ctx context.Context, p *placement.Pod, node string) 
 }
 
 // removeVictims deletes the victims in parallel, each with its own grace period (L2.52).
-func (s *Scheduler) removeVictims(ctx context.Context, preemptor *corev1.Pod, victims []*placement.Pod, node string) error {
+func (s *Scheduler) removeVictims(ctx context.Context, preemptor *corev1.Pod, victims []*placement.Pod,
+	node string) error {
 	errs := make([]error, len(victims))
 	var group sync.WaitGroup
 	for i, v := range victims {
@@ -92,7 +93,8 @@ func (s *Scheduler) removeVictim(ctx context.Context, preemptor, victim *corev1.
 	}, nomination{}, time.Now())
 	_, err := pods.Patch(ctx, victim.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err == nil {
-		err = pods.Delete(ctx, victim.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(victim.UID))})
+		err = pods.Delete(ctx, victim.Name,
+			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(victim.UID))})
 	}
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // gone, or another pod of that name
@@ -100,6 +102,7 @@ func (s *Scheduler) removeVictim(ctx context.Context, preemptor, victim *corev1.
 	if err != nil {
 		return fmt.Errorf("preempt pod %s/%s: %w", victim.Namespace, victim.Name, err)
 	}
-	s.recorders[s.profileOf(preemptor).Name].Eventf(victim, preemptor, corev1.EventTypeNormal, "Preempted", "Preempting", "Preempted by pod %s on node %s", preemptor.UID, node)
+	s.recorders[s.profileOf(preemptor).Name].Eventf(victim, preemptor, corev1.EventTypeNormal, "Preempted",
+		"Preempting", "Preempted by pod %s on node %s", preemptor.UID, node)
 	return nil
 }

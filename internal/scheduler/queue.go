@@ -60,7 +60,8 @@ type queue struct {
 }
 
 func newQueue(initial, most time.Duration) *queue {
-	return &queue{delays: backoff.Exponential{Initial: initial, Max: most}, items: map[types.UID]*item{}, parked: map[types.UID]*item{}}
+	return &queue{delays: backoff.Exponential{Initial: initial, Max: most}, items: map[types.UID]*item{},
+		parked: map[types.UID]*item{}}
 }
 
 // Add takes a pod that has no node, or a newer version of one. A change of its own

@@ -45,7 +45,8 @@ func (s *Scheduler) schedule(ctx context.Context, it *item) {
 
 // budgets lists all disruption budgets; none if the API does not serve them.
 func (s *Scheduler) budgets(ctx context.Context) ([]*policyv1.PodDisruptionBudget, error) {
-	list, err := s.client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	list, err := s.client.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll).List(ctx,
+		metav1.ListOptions{ResourceVersion: "0"})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -71,7 +72,9 @@ func (s *Scheduler) assume(ctx context.Context, it *item, node string, began tim
 			Target:     corev1.ObjectReference{Kind: "Node", Name: node},
 		}, metav1.CreateOptions{})
 		if err == nil {
-			s.eventf(pod, nil, corev1.EventTypeNormal, "Scheduled", "Binding", "Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node) // L2.43
+			// L2.43
+			s.eventf(pod, nil, corev1.EventTypeNormal, "Scheduled", "Binding", "Successfully assigned %s/%s to %s",
+				pod.Namespace, pod.Name, node)
 			s.record(pod, node, "", began)
 		}
 		s.box.post(func() { s.bindingEnded(ctx, it, node, err) })
@@ -110,7 +113,8 @@ func (s *Scheduler) failed(ctx context.Context, it *item, err error) {
 
 // reject parks a pod that fits nowhere and says why (L2.40–L2.42). If even a
 // preemption can't help, the room reserved for it is given back.
-func (s *Scheduler) reject(ctx context.Context, it *item, d placement.Decision, p placement.Preemption, began time.Time) {
+func (s *Scheduler) reject(ctx context.Context, it *item, d placement.Decision, p placement.Preemption,
+	began time.Time) {
 	message := d.Message(p.Message)
 	if p.NoHelp {
 		s.stir(s.cluster.Denominate(it.pod.Object.UID))

@@ -213,7 +213,8 @@ func TestBindsAtOnce(t *testing.T) { // L2.43
 		if len(e) != 1 {
 			w.Fatalf("%d events, want 1", len(e))
 		}
-		if e[0].Note != "Successfully assigned default/a to n1" || e[0].Action != "Binding" || e[0].Type != "Normal" || e[0].ReportingController != "default-scheduler" {
+		if e[0].Note != "Successfully assigned default/a to n1" || e[0].Action != "Binding" || e[0].Type != "Normal" ||
+			e[0].ReportingController != "default-scheduler" {
 			w.Errorf("event %+v", e[0])
 		}
 		if len(w.log.entries) != 1 || w.log.entries[0].Key != "n1" {
@@ -255,7 +256,8 @@ func TestUnschedulable(t *testing.T) { // L2.40–L2.42, L2.5
 		if got := len(w.log.entries); got != 1 {
 			w.Errorf("a label woke a pod that needs cpu: %d attempts", got)
 		}
-		if _, err := w.client.CoreV1().Nodes().Create(w.Context(), node("n2", "4"), metav1.CreateOptions{}); err != nil {
+		if _, err := w.client.CoreV1().Nodes().Create(w.Context(), node("n2", "4"),
+			metav1.CreateOptions{}); err != nil {
 			w.Fatal(err)
 		}
 		synctest.Wait()
@@ -269,7 +271,8 @@ func TestNoNodes(t *testing.T) { // L2.41
 		if c := w.condition("a", corev1.PodScheduled); c.Message != "no nodes available to schedule pods" {
 			w.Errorf("condition %+v", c)
 		}
-		if _, err := w.client.CoreV1().Nodes().Create(w.Context(), node("n1", "4"), metav1.CreateOptions{}); err != nil {
+		if _, err := w.client.CoreV1().Nodes().Create(w.Context(), node("n1", "4"),
+			metav1.CreateOptions{}); err != nil {
 			w.Fatal(err)
 		}
 		synctest.Wait()
@@ -316,7 +319,8 @@ func TestGates(t *testing.T) { // L2.2, L11.22
 func TestPriorityGoesFirst(t *testing.T) { // L2.2
 	low, high := withPriority(pod("low", "2"), 1), withPriority(pod("high", "2"), 2)
 	inWorld(t, []runtime.Object{low, high}, func(w *world) {
-		if _, err := w.client.CoreV1().Nodes().Create(w.Context(), node("n1", "2"), metav1.CreateOptions{}); err != nil {
+		if _, err := w.client.CoreV1().Nodes().Create(w.Context(), node("n1", "2"),
+			metav1.CreateOptions{}); err != nil {
 			w.Fatal(err)
 		}
 		synctest.Wait()
@@ -336,7 +340,8 @@ func TestBindingFailureBacksOff(t *testing.T) { // L2.3, L2.42
 		}
 		began := time.Now()
 		w.create(pod("a", "1"))
-		if c := w.condition("a", corev1.PodScheduled); c.Reason != "SchedulerError" || !strings.Contains(c.Message, "boom") {
+		if c := w.condition("a", corev1.PodScheduled); c.Reason != "SchedulerError" ||
+			!strings.Contains(c.Message, "boom") {
 			w.Errorf("condition %+v", c)
 		}
 		time.Sleep(time.Minute)
@@ -414,7 +419,8 @@ func TestPreemption(t *testing.T) { // L2.50–L2.54
 			w.Errorf("condition %+v", c)
 		}
 		c := w.condition("low", corev1.DisruptionTarget)
-		if c.Status != corev1.ConditionTrue || c.Reason != "PreemptionByScheduler" || c.Message != "default-scheduler: preempting to accommodate a higher priority pod" {
+		if c.Status != corev1.ConditionTrue || c.Reason != "PreemptionByScheduler" ||
+			c.Message != "default-scheduler: preempting to accommodate a higher priority pod" {
 			w.Errorf("victim's condition %+v", c)
 		}
 		e := w.events("Preempted")
@@ -436,7 +442,8 @@ func TestDeletedWhileItWaits(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", "1")}, func(w *world) {
 		w.create(pod("a", "2"))
 		w.delete("a")
-		if _, err := w.client.CoreV1().Nodes().Create(w.Context(), node("n2", "4"), metav1.CreateOptions{}); err != nil {
+		if _, err := w.client.CoreV1().Nodes().Create(w.Context(), node("n2", "4"),
+			metav1.CreateOptions{}); err != nil {
 			w.Fatal(err)
 		}
 		synctest.Wait()
@@ -470,7 +477,8 @@ func TestDeletedBeforePlaced(t *testing.T) {
 		again.Labels = map[string]string{"changed": "again"}
 		w.update(again)
 		e := w.events("FailedScheduling")
-		if len(e) != 1 || e[0].Type != "Warning" || e[0].Action != "Scheduling" || e[0].Note != "skip schedule deleting pod: default/waits" || e[0].Series != nil {
+		if len(e) != 1 || e[0].Type != "Warning" || e[0].Action != "Scheduling" ||
+			e[0].Note != "skip schedule deleting pod: default/waits" || e[0].Series != nil {
 			w.Errorf("events %+v", e)
 		}
 	})
@@ -510,7 +518,8 @@ func TestEventsWakeWhomTheyHelp(t *testing.T) {
 
 // L2.10: pods of a Service are spread although they ask for nothing.
 func TestServicePodsAreSpread(t *testing.T) {
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: corev1.ServiceSpec{Selector: map[string]string{"app": "web"}}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
+		Spec: corev1.ServiceSpec{Selector: map[string]string{"app": "web"}}}
 	inWorld(t, []runtime.Object{node("n1", "1000"), node("n2", "64"), service}, func(w *world) {
 		for i := range 4 {
 			p := pod(fmt.Sprint("web", i), "8")
@@ -535,8 +544,10 @@ func TestNodeDeclaresFeatures(t *testing.T) {
 		p := pod("a", "1")
 		never := corev1.ContainerRestartPolicyNever
 		p.Spec.Containers[0].RestartPolicy = &never
-		p.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers,
-			ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{1}}}}
+		p.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{{
+			Action: corev1.ContainerRestartRuleActionRestartAllContainers,
+			ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn,
+				Values: []int32{1}}}}
 		w.create(p)
 		w.on("a", "")
 		n := node("n1", "4")
@@ -580,11 +591,13 @@ func TestNominationIsTakenBack(t *testing.T) {
 			w.Errorf("middle keeps the nomination to %q that high took", got)
 		}
 		// The node shrinks: no preemption helps high any more.
-		if _, err := w.client.CoreV1().Nodes().Update(w.Context(), node("n1", "1"), metav1.UpdateOptions{}); err != nil {
+		if _, err := w.client.CoreV1().Nodes().Update(w.Context(), node("n1", "1"),
+			metav1.UpdateOptions{}); err != nil {
 			w.Fatal(err)
 		}
 		synctest.Wait()
-		if err := w.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "default", "low"); err != nil {
+		if err := w.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "default",
+			"low"); err != nil {
 			w.Fatal(err)
 		}
 		time.Sleep(time.Minute)

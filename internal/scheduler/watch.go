@@ -53,30 +53,38 @@ func (s *Scheduler) watch(ctx context.Context, group *sync.WaitGroup) {
 		group.Go(func() { r.RunWithContext(ctx) })
 	}
 	core, apps, every := s.client.CoreV1(), s.client.AppsV1(), fields.Everything()
-	start("nodes", &corev1.Node{}, &feed[*corev1.Node, *corev1.Node]{s.box, slimNode, s.nodeSeen, s.nodeGone, s.allNodes},
+	start("nodes", &corev1.Node{},
+		&feed[*corev1.Node, *corev1.Node]{s.box, slimNode, s.nodeSeen, s.nodeGone, s.allNodes},
 		listWatch(core.Nodes(), every))
-	start("namespaces", &corev1.Namespace{}, &feed[*corev1.Namespace, *corev1.Namespace]{s.box, slimNamespace, s.namespaceSeen, s.namespaceGone, s.allNamespaces},
+	start("namespaces", &corev1.Namespace{},
+		&feed[*corev1.Namespace, *corev1.Namespace]{s.box, slimNamespace, s.namespaceSeen, s.namespaceGone,
+			s.allNamespaces},
 		listWatch(core.Namespaces(), every))
-	start("pods", &corev1.Pod{}, &feed[*corev1.Pod, *placement.Pod]{s.box, s.preparePod, s.podSeen, s.podGone, s.allPods},
+	start("pods", &corev1.Pod{},
+		&feed[*corev1.Pod, *placement.Pod]{s.box, s.preparePod, s.podSeen, s.podGone, s.allPods},
 		listWatch(core.Pods(metav1.NamespaceAll), running))
 	start("services", &corev1.Service{}, ownerFeed(s, placement.Service, func(o *corev1.Service) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: o.Spec.Selector}
 	}), listWatch(core.Services(metav1.NamespaceAll), every))
-	start("replicationcontrollers", &corev1.ReplicationController{}, ownerFeed(s, placement.ReplicationController, func(o *corev1.ReplicationController) *metav1.LabelSelector {
-		return &metav1.LabelSelector{MatchLabels: o.Spec.Selector}
-	}), listWatch(core.ReplicationControllers(metav1.NamespaceAll), every))
-	start("replicasets", &appsv1.ReplicaSet{}, ownerFeed(s, placement.ReplicaSet, func(o *appsv1.ReplicaSet) *metav1.LabelSelector {
-		return o.Spec.Selector
-	}), listWatch(apps.ReplicaSets(metav1.NamespaceAll), every))
-	start("statefulsets", &appsv1.StatefulSet{}, ownerFeed(s, placement.StatefulSet, func(o *appsv1.StatefulSet) *metav1.LabelSelector {
-		return o.Spec.Selector
-	}), listWatch(apps.StatefulSets(metav1.NamespaceAll), every))
+	start("replicationcontrollers", &corev1.ReplicationController{},
+		ownerFeed(s, placement.ReplicationController, func(o *corev1.ReplicationController) *metav1.LabelSelector {
+			return &metav1.LabelSelector{MatchLabels: o.Spec.Selector}
+		}), listWatch(core.ReplicationControllers(metav1.NamespaceAll), every))
+	start("replicasets", &appsv1.ReplicaSet{},
+		ownerFeed(s, placement.ReplicaSet, func(o *appsv1.ReplicaSet) *metav1.LabelSelector {
+			return o.Spec.Selector
+		}), listWatch(apps.ReplicaSets(metav1.NamespaceAll), every))
+	start("statefulsets", &appsv1.StatefulSet{},
+		ownerFeed(s, placement.StatefulSet, func(o *appsv1.StatefulSet) *metav1.LabelSelector {
+			return o.Spec.Selector
+		}), listWatch(apps.StatefulSets(metav1.NamespaceAll), every))
 }
 
 // watched are the kinds that must deliver a first list.
 func watched() map[string]bool {
 	return map[string]bool{"Node": true, "Namespace": true, "Pod": true, string(placement.Service): true,
-		string(placement.ReplicationController): true, string(placement.ReplicaSet): true, string(placement.StatefulSet): true}
+		string(placement.ReplicationController): true, string(placement.ReplicaSet): true,
+		string(placement.StatefulSet): true}
 }
 
 func (s *Scheduler) firstList(kind string) {
@@ -94,7 +102,8 @@ type owned struct {
 	selector *metav1.LabelSelector
 }
 
-func ownerFeed[T metav1.Object](s *Scheduler, kind placement.OwnerKind, selector func(T) *metav1.LabelSelector) *feed[T, owned] {
+func ownerFeed[T metav1.Object](s *Scheduler, kind placement.OwnerKind, selector func(T) *metav1.LabelSelector) *feed[T,
+	owned] {
 	name := func(o T) placement.Owner {
 		return placement.Owner{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName()}
 	}
@@ -160,7 +169,9 @@ func (s *Scheduler) podSeen(p *placement.Pod) {
 	case pod.DeletionTimestamp != nil: // and kept by finalizers
 		if !s.skipped[uid] && !p.Gated() {
 			s.skipped[uid] = true
-			s.eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "skip schedule deleting pod: %s/%s", pod.Namespace, pod.Name) // L2.6
+			// L2.6
+			s.eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling",
+				"skip schedule deleting pod: %s/%s", pod.Namespace, pod.Name)
 		}
 		s.queue.Remove(uid)
 		s.stir(s.cluster.Denominate(uid))
@@ -287,7 +298,8 @@ func slimPod(pod *corev1.Pod) {
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			c := &list[i]
-			list[i] = corev1.Container{Name: c.Name, Image: c.Image, Resources: c.Resources, Ports: c.Ports, RestartPolicy: c.RestartPolicy}
+			list[i] = corev1.Container{Name: c.Name, Image: c.Image, Resources: c.Resources, Ports: c.Ports,
+				RestartPolicy: c.RestartPolicy}
 		}
 	}
 	pod.Spec.EphemeralContainers, pod.Spec.Volumes, pod.Spec.SecurityContext = nil, nil, nil
@@ -295,7 +307,8 @@ func slimPod(pod *corev1.Pod) {
 	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i := range list {
 			st := &list[i]
-			list[i] = corev1.ContainerStatus{Name: st.Name, AllocatedResources: st.AllocatedResources, Resources: st.Resources}
+			list[i] = corev1.ContainerStatus{Name: st.Name, AllocatedResources: st.AllocatedResources,
+				Resources: st.Resources}
 		}
 	}
 	pod.Status.EphemeralContainerStatuses, pod.Status.PodIPs, pod.Status.HostIPs = nil, nil, nil
@@ -303,7 +316,8 @@ func slimPod(pod *corev1.Pod) {
 
 func slimNode(n *corev1.Node) *corev1.Node {
 	n.ManagedFields, n.Annotations = nil, nil
-	n.Status = corev1.NodeStatus{Allocatable: n.Status.Allocatable, Images: n.Status.Images, DeclaredFeatures: n.Status.DeclaredFeatures}
+	n.Status = corev1.NodeStatus{Allocatable: n.Status.Allocatable, Images: n.Status.Images,
+		DeclaredFeatures: n.Status.DeclaredFeatures}
 	return n
 }
 

@@ -103,7 +103,8 @@ func (a *agent) notify(o *object) {
 		before := own.pod
 		own.pod = pod
 		switch {
-		case !exists, before.Generation != pod.Generation, !reflect.DeepEqual(before.DeletionGracePeriodSeconds, pod.DeletionGracePeriodSeconds):
+		case !exists, before.Generation != pod.Generation,
+			!reflect.DeepEqual(before.DeletionGracePeriodSeconds, pod.DeletionGracePeriodSeconds):
 			w.checkKilledInTime(o)
 			own.step()
 		case !sameOthers(before, pod), w.chance(0.1):
@@ -229,7 +230,8 @@ func (a *agent) crash() {
 // list is everything the runtime has of a pod, oldest first.
 func (w *world) list(uid types.UID) ([]*cri.PodSandbox, []*cri.Container) {
 	mine := map[string]string{uidLabel: string(uid)}
-	s, _ := w.runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: mine}})
+	s, _ := w.runtime.ListPodSandbox(ctx,
+		&cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: mine}})
 	c, _ := w.runtime.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{LabelSelector: mine}})
 	return s.GetItems(), c.GetContainers()
 }

@@ -154,7 +154,8 @@ func (w *world) storeStatus(o *object, st *corev1.PodStatus) {
 // ownCondition tells the conditions that the agent writes (L1.73).
 func ownCondition(t corev1.PodConditionType) bool {
 	switch t {
-	case corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady,
+	case corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady,
+		corev1.PodReady,
 		corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting:
 		return true
 	}

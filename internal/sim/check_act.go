@@ -93,7 +93,8 @@ func (w *world) checkStop(own *owner, a podlife.StopContainer, life podlife.Life
 		return
 	}
 	over := !own.ending.IsZero() && !w.loop.now.Before(own.ending.Add(own.object.grace))
-	noGrace := life == podlife.Syncing && (tgps(own.pod) == 0 || own.state.RestartAll.Active) || own.rejected != nil // no hook then (L6.5)
+	// no hook then (L6.5)
+	noGrace := life == podlife.Syncing && (tgps(own.pod) == 0 || own.state.RestartAll.Active) || own.rejected != nil
 	if c.Lifecycle != nil && c.Lifecycle.PreStop != nil && !over && !noGrace && !t.obscure {
 		ok := false
 		for _, h := range own.hooks {
@@ -105,7 +106,8 @@ func (w *world) checkStop(own *owner, a podlife.StopContainer, life podlife.Life
 			w.broken(preStopFirst, name, "%s is stopped", a.ContainerID)
 		}
 	}
-	if life != podlife.Terminating || !init || !strings.HasPrefix(c.Name, "side") || over || t.stopping.Before(own.ending) {
+	if life != podlife.Terminating || !init || !strings.HasPrefix(c.Name, "side") || over ||
+		t.stopping.Before(own.ending) {
 		return
 	}
 	for _, s := range own.state.Stops {
@@ -115,7 +117,8 @@ func (w *world) checkStop(own *owner, a podlife.StopContainer, life podlife.Life
 	}
 	served := func(list []corev1.Container) {
 		for _, s := range list {
-			if x := own.object.truth[s.Name]; x != nil && x.running != "" && !strings.HasPrefix(s.Name, "init") && w.seen(own, x.running) {
+			if x := own.object.truth[s.Name]; x != nil && x.running != "" && !strings.HasPrefix(s.Name, "init") &&
+				w.seen(own, x.running) {
 				w.broken(sidecarsLast, name, "%s is stopped while %s runs", c.Name, s.Name)
 			}
 		}
@@ -139,7 +142,8 @@ func (w *world) checkStart(own *owner, a podlife.StartContainer) {
 	o, name := own.object, own.pod.Name
 	sandboxes, containers := w.list(own.pod.UID)
 	for _, c := range containers {
-		if c.Metadata.Name == a.Container && c.State == cri.ContainerState_CONTAINER_RUNNING && c.PodSandboxId == a.SandboxID && int(c.Metadata.Attempt) != a.Attempt {
+		if c.Metadata.Name == a.Container && c.State == cri.ContainerState_CONTAINER_RUNNING &&
+			c.PodSandboxId == a.SandboxID && int(c.Metadata.Attempt) != a.Attempt {
 			w.broken(singleInstance, name, "%s runs, attempt %d is started", c.Id, a.Attempt)
 		}
 	}
@@ -215,7 +219,8 @@ func (w *world) checkPostStart(own *owner, container string) {
 		if !ok || h.Kind != podlife.PostStart || f.done || f.cancelled {
 			continue
 		}
-		if c, i, init := containerOf(own.pod, h.Container); c != nil && !init && i < index && own.object.container(h.Container).stopping.IsZero() {
+		if c, i, init := containerOf(own.pod, h.Container); c != nil && !init && i < index &&
+			own.object.container(h.Container).stopping.IsZero() {
 			w.broken(postStartFirst, own.pod.Name, "%s starts while the hook of %s runs", container, h.Container)
 		}
 	}
@@ -235,7 +240,8 @@ func (w *world) checkResize(own *owner, a podlife.Resize, l *cri.LinuxContainerR
 	}
 	g := w.groups[own.pod.UID]
 	if g.cpu > 0 && l.CpuQuota > g.cpu || g.memory > 0 && l.MemoryLimitInBytes > g.memory {
-		w.broken(groupFirst, name, "%s gets %d and %d, its pod %d and %d", a.Container, l.CpuQuota, l.MemoryLimitInBytes, g.cpu, g.memory)
+		w.broken(groupFirst, name, "%s gets %d and %d, its pod %d and %d", a.Container, l.CpuQuota,
+			l.MemoryLimitInBytes, g.cpu, g.memory)
 	}
 }
 
@@ -262,7 +268,8 @@ func same(a, b corev1.ResourceRequirements) bool {
 // checkDeleted checks the last act of the agent on the object (L7.41).
 func (w *world) checkDeleted(o *object) {
 	if !ended(o.pod.Status.Phase) || w.volumes[o.pod.UID].Present {
-		w.broken(deletedIsEnded, o.pod.Name, "is deleted in phase %s, volumes %v", o.pod.Status.Phase, w.volumes[o.pod.UID])
+		w.broken(deletedIsEnded, o.pod.Name, "is deleted in phase %s, volumes %v", o.pod.Status.Phase,
+			w.volumes[o.pod.UID])
 	}
 }
 

@@ -36,7 +36,8 @@ func (w *world) checkRecovered() {
 		for _, c := range containers(o.pod) {
 			w.checkRuns(o, own, c)
 		}
-		if c := condition(&own.published, corev1.AllContainersRestarting); c != nil && c.Status == corev1.ConditionTrue && w.wall().Sub(c.LastTransitionTime.Time) > longest {
+		if c := condition(&own.published, corev1.AllContainersRestarting); c != nil &&
+			c.Status == corev1.ConditionTrue && w.wall().Sub(c.LastTransitionTime.Time) > longest {
 			w.broken(resetEnds, o.pod.Name, "all containers restart since %v", c.LastTransitionTime)
 		}
 	}
@@ -48,12 +49,14 @@ func (w *world) checkOver(o *object, own *owner) {
 		return
 	}
 	if o.exists && o.pod.DeletionTimestamp != nil && !o.finalizer && !o.static {
-		w.broken(deletedEnds, o.pod.Name, "was deleted at +%v and is still there, phase %s", o.asked.Sub(epoch), o.pod.Status.Phase)
+		w.broken(deletedEnds, o.pod.Name, "was deleted at +%v and is still there, phase %s", o.asked.Sub(epoch),
+			o.pod.Status.Phase)
 	}
 	if own != nil && (own.stopped || own.rejected != nil) && !ended(own.published.Phase) {
 		w.broken(stoppedEnds, o.pod.Name, "was asked to end at +%v and is %s", o.asked.Sub(epoch), own.published.Phase)
 	}
-	if d := o.pod.Spec.ActiveDeadlineSeconds; own != nil && d != nil && o.exists && own.published.StartTime != nil && !ended(own.published.Phase) && w.skew == 0 && w.slept == 0 {
+	if d := o.pod.Spec.ActiveDeadlineSeconds; own != nil && d != nil && o.exists && own.published.StartTime != nil &&
+		!ended(own.published.Phase) && w.skew == 0 && w.slept == 0 {
 		if over := w.wall().Sub(own.published.StartTime.Add(time.Duration(*d) * time.Second)); over > longest {
 			w.broken(deadlineKept, o.pod.Name, "is %s %v after its deadline", own.published.Phase, over)
 		}
@@ -74,7 +77,8 @@ func (w *world) checkSingle(o *object) {
 	}
 	for i, c := range containers {
 		for _, d := range containers[:i] {
-			if c.Metadata.Name == d.Metadata.Name && c.State == cri.ContainerState_CONTAINER_RUNNING && d.State == cri.ContainerState_CONTAINER_RUNNING {
+			if c.Metadata.Name == d.Metadata.Name && c.State == cri.ContainerState_CONTAINER_RUNNING &&
+				d.State == cri.ContainerState_CONTAINER_RUNNING {
 				w.broken(singleInstance, o.pod.Name, "%s and %s run", d.Id, c.Id)
 			}
 		}
@@ -86,7 +90,8 @@ func (w *world) checkInForce(o *object, own *owner) {
 	if o.static {
 		return
 	}
-	pending, progress := condition(&own.published, corev1.PodResizePending), condition(&own.published, corev1.PodResizeInProgress)
+	pending, progress := condition(&own.published, corev1.PodResizePending),
+		condition(&own.published, corev1.PodResizeInProgress)
 	if progress != nil && w.wall().Sub(progress.LastTransitionTime.Time) > longest {
 		w.broken(resizeEnds, o.pod.Name, "in progress since %v: %s", progress.LastTransitionTime, progress.Message)
 	}
@@ -96,7 +101,8 @@ func (w *world) checkInForce(o *object, own *owner) {
 	_, items := w.list(o.pod.UID)
 	for _, c := range containers(o.pod) {
 		if !sameResources(o.pod, own.runs, c.Name) {
-			w.broken(resizeEnds, o.pod.Name, "%s wants%s, has%s, and no condition says why", c.Name, sizes(o.pod), sizes(own.runs))
+			w.broken(resizeEnds, o.pod.Name, "%s wants%s, has%s, and no condition says why", c.Name, sizes(o.pod),
+				sizes(own.runs))
 		}
 		t := o.container(c.Name)
 		for _, i := range items {
@@ -108,7 +114,8 @@ func (w *world) checkInForce(o *object, own *owner) {
 				continue
 			}
 			want, have := limitsOf(o.pod, c), st.Status.GetResources().GetLinux()
-			if want.CpuQuota != have.GetCpuQuota() || want.MemoryLimitInBytes != have.GetMemoryLimitInBytes() || want.CpuShares != have.GetCpuShares() {
+			if want.CpuQuota != have.GetCpuQuota() || want.MemoryLimitInBytes != have.GetMemoryLimitInBytes() ||
+				want.CpuShares != have.GetCpuShares() {
 				w.broken(resizeEnds, o.pod.Name, "%s runs with %v, not %v", i.Id, have, want)
 			}
 		}
@@ -137,7 +144,8 @@ func (w *world) checkTrue(o *object, own *owner) {
 				if item.Metadata.Name == c.Name && item.State == cri.ContainerState_CONTAINER_RUNNING {
 					id = runtimeName + "://" + item.Id
 					if c.State.Running == nil || c.ContainerID != id {
-						w.broken(statusTrue, o.pod.Name, "%s runs, the status says %+v %s", item.Id, c.State, c.ContainerID)
+						w.broken(statusTrue, o.pod.Name, "%s runs, the status says %+v %s", item.Id, c.State,
+							c.ContainerID)
 					}
 				}
 			}
@@ -152,16 +160,20 @@ func (w *world) checkTrue(o *object, own *owner) {
 // back-offs, or that the pod says what keeps it.
 func (w *world) checkRuns(o *object, own *owner, c *corev1.Container) {
 	t := o.container(c.Name)
-	if p := c.LivenessProbe; p != nil && c.StartupProbe == nil && c.Lifecycle == nil && t.running != "" && w.loop.now.Sub(t.lastStart) > 10*time.Minute &&
+	if p := c.LivenessProbe; p != nil && c.StartupProbe == nil && c.Lifecycle == nil && t.running != "" &&
+		w.loop.now.Sub(t.lastStart) > 10*time.Minute &&
 		w.loop.now.Sub(t.lastProbe) > 5*time.Minute {
 		w.broken(recovers, o.pod.Name, "%s was last probed %v ago", c.Name, w.loop.now.Sub(t.lastProbe))
 	}
-	if o.pod.Spec.RestartPolicy != corev1.RestartPolicyAlways || c.RestartPolicy != nil && !strings.HasPrefix(c.Name, "side") || t.running != "" ||
-		strings.HasPrefix(c.Name, "init") && (t.done || o.initialized()) || !t.lastSeen.IsZero() && w.loop.now.Sub(t.lastSeen) < longest {
+	if o.pod.Spec.RestartPolicy != corev1.RestartPolicyAlways || c.RestartPolicy != nil &&
+		!strings.HasPrefix(c.Name, "side") || t.running != "" ||
+		strings.HasPrefix(c.Name, "init") && (t.done || o.initialized()) || !t.lastSeen.IsZero() &&
+		w.loop.now.Sub(t.lastSeen) < longest {
 		return
 	}
 	if why := own.keeps(c); why == "" {
-		w.broken(recovers, o.pod.Name, "%s last ran %v ago, and nothing is said to keep it: %+v", c.Name, w.loop.now.Sub(t.lastSeen), own.waits)
+		w.broken(recovers, o.pod.Name, "%s last ran %v ago, and nothing is said to keep it: %+v", c.Name,
+			w.loop.now.Sub(t.lastSeen), own.waits)
 	}
 }
 
@@ -176,13 +188,15 @@ func (own *owner) keeps(c *corev1.Container) string {
 		}
 	}
 	// Another one, before it, has not come so far.
-	for _, list := range [][]corev1.ContainerStatus{own.published.InitContainerStatuses, own.published.ContainerStatuses} {
+	for _, list := range [][]corev1.ContainerStatus{own.published.InitContainerStatuses,
+		own.published.ContainerStatuses} {
 		for i := range list {
 			s := &list[i]
 			if s.Name == c.Name {
 				break
 			}
-			if b, _, init := containerOf(own.pod, s.Name); b != nil && init && !s.Ready && (s.Started == nil || !*s.Started || own.w.troubled(b) || strings.HasPrefix(s.Name, "init")) {
+			if b, _, init := containerOf(own.pod, s.Name); b != nil && init && !s.Ready &&
+				(s.Started == nil || !*s.Started || own.w.troubled(b) || strings.HasPrefix(s.Name, "init")) {
 				return "init container " + s.Name
 			}
 		}
@@ -207,7 +221,8 @@ func (w *world) checkEnd() {
 			w.broken(deletedEnds, o.pod.Name, "is still there, phase %s", o.pod.Status.Phase)
 		}
 		if len(s)+len(c) > 0 || w.volumes[o.pod.UID].Present {
-			w.broken(nothingLeft, o.pod.Name, "%d sandboxes, %d containers, volumes %v", len(s), len(c), w.volumes[o.pod.UID])
+			w.broken(nothingLeft, o.pod.Name, "%d sandboxes, %d containers, volumes %v", len(s), len(c),
+				w.volumes[o.pod.UID])
 		}
 		if own := w.agent.find(o); own != nil {
 			w.broken(nothingLeft, o.pod.Name, "is still driven: %s, in flight %d", own.stage, len(own.flights))

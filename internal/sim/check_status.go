@@ -30,8 +30,10 @@ func (w *world) checkStatus(own *owner, in podlife.Input, out *podlife.Output) {
 	for i := range st.Conditions {
 		c := &st.Conditions[i]
 		resize := c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress
-		if o := condition(old, c.Type); o != nil && ownCondition(c.Type) && !resize && o.Status == c.Status && !o.LastTransitionTime.Equal(&c.LastTransitionTime) {
-			w.broken(conditionTime, name, "%s=%s from %v to %v", c.Type, c.Status, o.LastTransitionTime, c.LastTransitionTime)
+		if o := condition(old, c.Type); o != nil && ownCondition(c.Type) && !resize && o.Status == c.Status &&
+			!o.LastTransitionTime.Equal(&c.LastTransitionTime) {
+			w.broken(conditionTime, name, "%s=%s from %v to %v", c.Type, c.Status, o.LastTransitionTime,
+				c.LastTransitionTime)
 		}
 	}
 	if old.StartTime != nil && (st.StartTime == nil || !st.StartTime.Equal(old.StartTime)) {
@@ -65,7 +67,8 @@ func (w *world) checkAllowed(own *owner, old, st *corev1.PodStatus) {
 	b := slices.DeleteFunc(podstatus.Check(&after), func(b podstatus.Breach) bool {
 		return b.Rule == podstatus.EndTime && w.skew != 0 || b.Rule == podstatus.InitOrder && own.gap ||
 			b.Rule == podstatus.Ephemeral && !w.clean || // a start that says yes and does no uses a count
-			b.Rule == podstatus.Addresses && (own.gap || own.object.upset) // its sandbox is not listed, or has lost its address
+			// its sandbox is not listed, or has lost its address
+			b.Rule == podstatus.Addresses && (own.gap || own.object.upset)
 	})
 	if len(b) > 0 {
 		w.broken(statusAllowed, own.pod.Name, "%v", b)
@@ -91,7 +94,8 @@ func (w *world) checkEnded(own *owner, st *corev1.PodStatus) {
 	if own.object.collected {
 		return
 	}
-	if s := own.stop; own.stopped && (st.Phase != corev1.PodFailed || st.Reason != s.Reason) && !(s.Reason == "Terminated" && st.Phase == corev1.PodSucceeded) {
+	if s := own.stop; own.stopped && (st.Phase != corev1.PodFailed || st.Reason != s.Reason) &&
+		!(s.Reason == "Terminated" && st.Phase == corev1.PodSucceeded) {
 		w.broken(stopKept, name, "is %s for %q, was stopped for %q", st.Phase, st.Reason, s.Reason)
 	}
 	if r := own.rejected; r != nil && (st.Phase != corev1.PodFailed || st.Reason != r.Reason) {
@@ -118,9 +122,11 @@ func (w *world) checkEnds(own *owner, in podlife.Input, st *corev1.PodStatus) {
 		}
 	}
 	p := own.pod
-	if own.object.static && !own.stopped && own.rejected == nil && p.Spec.ActiveDeadlineSeconds == nil && p.Spec.RestartPolicy == corev1.RestartPolicyAlways &&
+	if own.object.static && !own.stopped && own.rejected == nil && p.Spec.ActiveDeadlineSeconds == nil &&
+		p.Spec.RestartPolicy == corev1.RestartPolicyAlways &&
 		!slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool { return c.RestartPolicy != nil }) &&
-		!slices.ContainsFunc(p.Spec.InitContainers, func(c corev1.Container) bool { return c.RestartPolicyRules != nil }) {
+		!slices.ContainsFunc(p.Spec.InitContainers,
+			func(c corev1.Container) bool { return c.RestartPolicyRules != nil }) {
 		w.broken(staticLives, name, "is %s", st.Phase)
 	}
 }
@@ -158,7 +164,8 @@ func (w *world) checkReady(own *owner, in podlife.Input, st *corev1.PodStatus) {
 }
 
 func (w *world) checkCounts(name string, old, st *corev1.PodStatus) {
-	for _, pair := range [][2][]corev1.ContainerStatus{{old.InitContainerStatuses, st.InitContainerStatuses}, {old.ContainerStatuses, st.ContainerStatuses}} {
+	for _, pair := range [][2][]corev1.ContainerStatus{{old.InitContainerStatuses, st.InitContainerStatuses},
+		{old.ContainerStatuses, st.ContainerStatuses}} {
 		for i := range pair[0] {
 			a := &pair[0][i]
 			for k := range pair[1] {

@@ -29,7 +29,8 @@ func (w *world) checkStep(own *owner, before podlife.State, in podlife.Input, ne
 			w.broken(quiescent, name, "begins %v, cancels %v, tells %v", again.Begin, again.Cancel, again.Events)
 		}
 	}
-	if (decides && w.decisions%8 == 0 || n%512 == 0) && w.skew == 0 && w.slept == 0 { // what is written down has no monotonic reading
+	if (decides && w.decisions%8 == 0 || n%512 == 0) && w.skew == 0 && w.slept == 0 {
+		// what is written down has no monotonic reading
 		if _, again := w.turn(own, roundTrip(before), in); !reflect.DeepEqual(keys(again), keys(*out)) {
 			w.broken(deterministic, name, "restored: %v, not %v", keys(again), keys(*out))
 		}
@@ -44,7 +45,8 @@ func (w *world) checkStep(own *owner, before podlife.State, in podlife.Input, ne
 	if out.Life != podlife.Syncing {
 		for _, f := range own.flights {
 			switch f.action.(type) {
-			case podlife.PrepareVolumes, podlife.CreateSandbox, podlife.PullImage, podlife.StartContainer, podlife.Resize, podlife.ResizePod, podlife.AdmitResize:
+			case podlife.PrepareVolumes, podlife.CreateSandbox, podlife.PullImage, podlife.StartContainer,
+				podlife.Resize, podlife.ResizePod, podlife.AdmitResize:
 				if !f.done && !f.cancelled && !slices.Contains(out.Cancel, f.key) {
 					w.broken(abortedAtOnce, name, "%s goes on", f.key)
 				}
@@ -52,10 +54,13 @@ func (w *world) checkStep(own *owner, before podlife.State, in podlife.Input, ne
 		}
 	}
 	w.checkWaits(own, in, out)
-	if out.Life == podlife.Finished && (len(in.Observed.Sandboxes)+len(in.Observed.Containers) > 0 || in.Observed.Volumes.Present) {
-		w.broken(nothingLeft, name, "%d sandboxes, %d containers, volumes %v", len(in.Observed.Sandboxes), len(in.Observed.Containers), in.Observed.Volumes)
+	if out.Life == podlife.Finished &&
+		(len(in.Observed.Sandboxes)+len(in.Observed.Containers) > 0 || in.Observed.Volumes.Present) {
+		w.broken(nothingLeft, name, "%d sandboxes, %d containers, volumes %v", len(in.Observed.Sandboxes),
+			len(in.Observed.Containers), in.Observed.Volumes)
 	}
-	if d := in.Pod.Spec.ActiveDeadlineSeconds; d != nil && w.clean && out.Life == podlife.Syncing && out.Status.StartTime != nil {
+	if d := in.Pod.Spec.ActiveDeadlineSeconds; d != nil && w.clean && out.Life == podlife.Syncing &&
+		out.Status.StartTime != nil {
 		if over := in.Now.Sub(out.Status.StartTime.Add(time.Duration(*d) * time.Second)); over > 2*time.Second {
 			w.broken(deadlineKept, name, "goes on %v after its deadline of %ds", over, *d)
 		}
@@ -73,7 +78,8 @@ func decides(out *podlife.Output) bool {
 // sameTurn compares two results of Step. Statuses have a quicker comparison than the rest.
 func sameTurn(s, t podlife.State, x, y podlife.Output) bool {
 	if podlife.SameStatus(&s.Last, &t.Last) && podlife.SameStatus(&x.Status, &y.Status) {
-		s.Last, t.Last, x.Status, y.Status = corev1.PodStatus{}, corev1.PodStatus{}, corev1.PodStatus{}, corev1.PodStatus{}
+		s.Last, t.Last, x.Status, y.Status = corev1.PodStatus{}, corev1.PodStatus{}, corev1.PodStatus{},
+			corev1.PodStatus{}
 	}
 	return reflect.DeepEqual(s, t) && reflect.DeepEqual(x, y)
 }
@@ -90,7 +96,8 @@ func (w *world) checkWaits(own *owner, in podlife.Input, out *podlife.Output) {
 		}
 	}
 	for _, x := range out.Waits {
-		if flying == 0 && out.Wake.IsZero() && out.Look.IsZero() && x.For != "network" && x.For != "room" && x.For != "init container" {
+		if flying == 0 && out.Wake.IsZero() && out.Look.IsZero() && x.For != "network" && x.For != "room" &&
+			x.For != "init container" {
 			w.broken(waitHasWake, name, "waits for %s %s", x.For, x.Object)
 		}
 		if x.For == "" || x.Since.IsZero() {

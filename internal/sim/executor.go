@@ -44,7 +44,8 @@ func (own *owner) begin(k podlife.Key, a podlife.Action) {
 	switch a := a.(type) {
 	case podlife.StopContainer:
 		if w.chance(w.fault / 2) {
-			f.undo = w.after(w.upTo(100*time.Millisecond), func() { own.finish(f, failure("", "the runtime is busy"), nil) })
+			f.undo = w.after(w.upTo(100*time.Millisecond),
+				func() { own.finish(f, failure("", "the runtime is busy"), nil) })
 			return
 		}
 		f.undo = w.runtime.Stop(a.ContainerID, a.Grace, func(error) { w.after(0, func() { own.finish(f, nil, nil) }) })
@@ -52,7 +53,8 @@ func (own *owner) begin(k podlife.Key, a podlife.Action) {
 		own.runHook(f, a)
 	case podlife.RunProbe:
 		if w.chance(w.fault / 10) {
-			f.undo = w.after(w.upTo(200*time.Millisecond), func() { own.finish(f, failure("", "the probe can't be run"), nil) })
+			f.undo = w.after(w.upTo(200*time.Millisecond),
+				func() { own.finish(f, failure("", "the probe can't be run"), nil) })
 			return
 		}
 		f.undo = w.after(w.upTo(200*time.Millisecond), func() { own.finishProbe(f, a) })
@@ -161,7 +163,8 @@ func (w *world) failureOf(a podlife.Action) *podlife.Failure {
 	case podlife.CreateSandbox:
 		return failure([]string{"", "FailedPrepareDynamicResources"}[w.rand.IntN(2)], why)
 	case podlife.PullImage:
-		return failure([]string{"", "ErrImagePull", "RegistryUnavailable", "SignatureValidationFailed", "InvalidImageName"}[w.rand.IntN(5)], why)
+		return failure([]string{"", "ErrImagePull", "RegistryUnavailable", "SignatureValidationFailed",
+			"InvalidImageName"}[w.rand.IntN(5)], why)
 	case podlife.StartContainer:
 		return failure([]string{"", "CreateContainerConfigError", "CreateContainerError"}[w.rand.IntN(3)], why)
 	case podlife.Resize:
@@ -235,8 +238,9 @@ func (own *owner) finishProbe(f *flight, a podlife.RunProbe) {
 	own.flights = slices.DeleteFunc(own.flights, func(o *flight) bool { return o == f })
 	verdict := w.verdict(own.object, a)
 	w.logf("%s probe %s of %s: %s", own.pod.Name, a.Type, a.Container, verdict)
-	own.probes = append(own.probes, podlife.ProbeResult{Key: f.key, Container: a.Container, ContainerID: a.ContainerID, Type: a.Type,
-		At: w.now(), Verdict: verdict, Output: "probe output"})
+	own.probes = append(own.probes,
+		podlife.ProbeResult{Key: f.key, Container: a.Container, ContainerID: a.ContainerID, Type: a.Type,
+			At: w.now(), Verdict: verdict, Output: "probe output"})
 	own.step()
 }
 
@@ -281,9 +285,12 @@ func (own *owner) apply(a podlife.Action) (*podlife.Failure, *podlife.Pulled) {
 			network = cri.NamespaceMode_NODE
 		}
 		_, err = w.runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{
-			Linux:    &cri.LinuxPodSandboxConfig{SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: &cri.NamespaceOption{Network: network}}},
-			Metadata: &cri.PodSandboxMetadata{Name: own.pod.Name, Namespace: own.pod.Namespace, Uid: string(uid), Attempt: a.Attempt},
-			Labels:   map[string]string{uidLabel: string(uid)}}})
+			Linux: &cri.LinuxPodSandboxConfig{
+				SecurityContext: &cri.LinuxSandboxSecurityContext{
+					NamespaceOptions: &cri.NamespaceOption{Network: network}}},
+			Metadata: &cri.PodSandboxMetadata{Name: own.pod.Name, Namespace: own.pod.Namespace, Uid: string(uid),
+				Attempt: a.Attempt},
+			Labels: map[string]string{uidLabel: string(uid)}}})
 	case podlife.PullImage:
 		return own.pull(a)
 	case podlife.StartContainer:
@@ -321,13 +328,15 @@ func (own *owner) pull(a podlife.PullImage) (*podlife.Failure, *podlife.Pulled) 
 	case absentImage:
 		return failure("ErrImagePull", "not found"), nil
 	}
-	if _, err := own.w.runtime.PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: a.Image}}); err != nil {
+	if _, err := own.w.runtime.PullImage(ctx,
+		&cri.PullImageRequest{Image: &cri.ImageSpec{Image: a.Image}}); err != nil {
 		return failure("ErrImagePull", err.Error()), nil
 	}
 	own.object.container(a.Container).pulled = true
 	own.w.imageCame(a.Image)
 	own.w.agent.imagesChanged()
-	return nil, &podlife.Pulled{Ref: "sha256:" + a.Image, Size: 1 << 20, Took: 1234567 * time.Nanosecond, Waited: 2 * time.Second}
+	return nil, &podlife.Pulled{Ref: "sha256:" + a.Image, Size: 1 << 20, Took: 1234567 * time.Nanosecond,
+		Waited: 2 * time.Second}
 }
 
 // resizeGroup sets the limits of the pod's own cgroup (L3.125).
@@ -355,7 +364,8 @@ func (own *owner) resize(a podlife.Resize) error {
 		own.memory.stale = map[string]bool{}
 	}
 	own.memory.stale[a.ContainerID] = true
-	_, err := own.w.runtime.UpdateContainerResources(ctx, &cri.UpdateContainerResourcesRequest{ContainerId: a.ContainerID, Linux: l})
+	_, err := own.w.runtime.UpdateContainerResources(ctx,
+		&cri.UpdateContainerResourcesRequest{ContainerId: a.ContainerID, Linux: l})
 	return err
 }
 
@@ -374,8 +384,10 @@ func (own *owner) startContainer(a podlife.StartContainer) *podlife.Failure {
 	image := strings.TrimPrefix(a.ImageRef, "sha256:")
 	w.checkStart(own, a)
 	config := &cri.ContainerConfig{
-		Metadata: &cri.ContainerMetadata{Name: a.Container, Attempt: uint32(a.Attempt)}, Image: &cri.ImageSpec{Image: image},
-		Labels: map[string]string{uidLabel: string(uid)}, Annotations: map[string]string{"hash": podlife.DefinitionHash(a.Container, image)}}
+		Metadata:    &cri.ContainerMetadata{Name: a.Container, Attempt: uint32(a.Attempt)},
+		Image:       &cri.ImageSpec{Image: image},
+		Labels:      map[string]string{uidLabel: string(uid)},
+		Annotations: map[string]string{"hash": podlife.DefinitionHash(a.Container, image)}}
 	if c, _, _ := containerOf(own.runs, a.Container); c != nil {
 		config.Linux = &cri.LinuxContainerConfig{Resources: limitsOf(own.runs, c)}
 	}

@@ -120,8 +120,9 @@ func (w *world) accident(o *object) {
 		if own := w.agent.find(o); len(sandboxes) > 0 && own != nil && own.stage == podlife.Syncing {
 			w.logf("%s has a second sandbox", o.pod.Name)
 			_, _ = w.runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{
-				Metadata: &cri.PodSandboxMetadata{Name: o.pod.Name, Namespace: o.pod.Namespace, Uid: string(o.pod.UID), Attempt: sandboxes[len(sandboxes)-1].Metadata.Attempt + 1},
-				Labels:   map[string]string{uidLabel: string(o.pod.UID)}}})
+				Metadata: &cri.PodSandboxMetadata{Name: o.pod.Name, Namespace: o.pod.Namespace, Uid: string(o.pod.UID),
+					Attempt: sandboxes[len(sandboxes)-1].Metadata.Attempt + 1},
+				Labels: map[string]string{uidLabel: string(o.pod.UID)}}})
 		}
 	case 6:
 		if len(sandboxes) > 0 {

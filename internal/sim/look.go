@@ -128,7 +128,8 @@ func (own *owner) listedAnew() bool {
 			})
 		}) ||
 		slices.ContainsFunc(items, func(c *cri.Container) bool {
-			return !slices.ContainsFunc(o.Containers, func(x podlife.Container) bool { return x.ID == c.Id && x.State == stateOf(c.State) })
+			return !slices.ContainsFunc(o.Containers,
+				func(x podlife.Container) bool { return x.ID == c.Id && x.State == stateOf(c.State) })
 		})
 }
 
@@ -160,12 +161,15 @@ func (own *owner) expectsSandbox(id string) bool {
 
 // expects tells whether the agent saw a container, made it or finds it in the pod's status.
 func (own *owner) expects(id string) bool {
-	if slices.Contains(own.made, id) || slices.ContainsFunc(own.observed.Containers, func(c podlife.Container) bool { return c.ID == id }) {
+	if slices.Contains(own.made, id) ||
+		slices.ContainsFunc(own.observed.Containers, func(c podlife.Container) bool { return c.ID == id }) {
 		return true
 	}
 	st := &own.pod.Status
-	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
-		if slices.ContainsFunc(list, func(c corev1.ContainerStatus) bool { return c.ContainerID == runtimeName+"://"+id }) {
+	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses,
+		st.EphemeralContainerStatuses} {
+		if slices.ContainsFunc(list,
+			func(c corev1.ContainerStatus) bool { return c.ContainerID == runtimeName+"://"+id }) {
 			return true
 		}
 	}

@@ -26,19 +26,22 @@ func (w *world) stop(o *object) {
 		return
 	}
 	grace := time.Duration(w.rand.IntN(20)) * time.Second
-	s := &podlife.Stop{Reason: []string{"Evicted", "Preempting", "Terminated"}[w.rand.IntN(3)], Message: "The node is under pressure.", Grace: &grace}
+	s := &podlife.Stop{Reason: []string{"Evicted", "Preempting", "Terminated"}[w.rand.IntN(3)],
+		Message: "The node is under pressure.", Grace: &grace}
 	if o.static {
 		s.Reason = "Terminated" // nothing else ends static pods (L7.116)
 	}
 	if w.chance(0.7) {
-		s.Condition = &corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: s.Message}
+		s.Condition = &corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+			Reason: corev1.PodReasonTerminationByKubelet, Message: s.Message}
 	}
 	if w.chance(0.3) {
 		s.Grace, grace = nil, tgps(o.pod)
 	}
 	own.stop = s
 	// Whatever ended the pod before keeps its word.
-	own.stopped = own.stage == podlife.Syncing && own.rejected == nil && own.pod.DeletionTimestamp == nil && !ended(own.pod.Status.Phase) && !ended(own.published.Phase)
+	own.stopped = own.stage == podlife.Syncing && own.rejected == nil && own.pod.DeletionTimestamp == nil &&
+		!ended(own.pod.Status.Phase) && !ended(own.published.Phase)
 	w.logf("%s stop %s grace=%v", o.pod.Name, s.Reason, grace)
 	o.ask(w.loop.now, min(grace, tgps(o.pod)))
 	w.checkKilledInTime(o)
@@ -141,7 +144,8 @@ func resourcesOf(quota, shares, memory int64) *corev1.ResourceRequirements {
 		limit(corev1.ResourceMemory, resource.NewQuantity(memory, resource.BinarySI))
 	}
 	if shares > 0 {
-		r.Requests = corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity((shares*1000+1023)/1024, resource.DecimalSI)}
+		r.Requests = corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity((shares*1000+1023)/1024,
+			resource.DecimalSI)}
 	}
 	return r
 }
@@ -150,7 +154,8 @@ func resourcesOf(quota, shares, memory int64) *corev1.ResourceRequirements {
 func sizes(p *corev1.Pod) (line string) {
 	for _, c := range containers(p) {
 		if len(c.Resources.Requests) > 0 {
-			line += fmt.Sprintf(" %s=%s/%s cpu %s/%s memory", c.Name, c.Resources.Requests.Cpu(), c.Resources.Limits.Cpu(), c.Resources.Requests.Memory(), c.Resources.Limits.Memory())
+			line += fmt.Sprintf(" %s=%s/%s cpu %s/%s memory", c.Name, c.Resources.Requests.Cpu(),
+				c.Resources.Limits.Cpu(), c.Resources.Requests.Memory(), c.Resources.Limits.Memory())
 		}
 	}
 	return line

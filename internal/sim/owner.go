@@ -122,7 +122,8 @@ func (own *owner) step() {
 		own.state, own.started = podlife.Recover(own.pod, own.observed), true
 	}
 	in := podlife.Input{
-		Now: w.now(), Pod: own.pod, Gone: own.gone, Hold: own.hold, Stop: own.stop, Reject: own.rejected, Node: w.facts(),
+		Now: w.now(), Pod: own.pod, Gone: own.gone, Hold: own.hold, Stop: own.stop, Reject: own.rejected,
+		Node:     w.facts(),
 		Observed: own.observed, Probes: own.probes, Done: own.done,
 	}
 	before := own.state
@@ -141,7 +142,8 @@ func (own *owner) step() {
 		}
 	}
 	room := ended(out.Status.Phase) && !ended(own.published.Phase) ||
-		condition(&own.published, corev1.PodResizeInProgress) != nil && condition(&out.Status, corev1.PodResizeInProgress) == nil
+		condition(&own.published, corev1.PodResizeInProgress) != nil &&
+			condition(&out.Status, corev1.PodResizeInProgress) == nil
 	own.last = out.Status
 	own.publish(&out.Status)
 	if room {

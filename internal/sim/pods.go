@@ -14,9 +14,11 @@ import (
 func (w *world) newPod(i int) *corev1.Pod {
 	grace := int64(w.rand.IntN(40))
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d", i), Namespace: "default", UID: types.UID(fmt.Sprintf("uid-%d", i)), Generation: 1},
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d", i), Namespace: "default",
+			UID: types.UID(fmt.Sprintf("uid-%d", i)), Generation: 1},
 		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &grace,
-			RestartPolicy: []corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}[w.rand.IntN(4)]},
+			RestartPolicy: []corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyAlways,
+				corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}[w.rand.IntN(4)]},
 	}
 	always := corev1.ContainerRestartPolicyAlways
 	for k := range max(0, w.rand.IntN(5)-1) {
@@ -54,7 +56,8 @@ func (w *world) newPod(i int) *corev1.Pod {
 		p.Finalizers = []string{"example.com/wait"}
 	}
 	if w.chance(0.3) {
-		p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		p.Spec.Volumes = []corev1.Volume{{Name: "data",
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 		for _, c := range containers(p) {
 			c.VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data", ReadOnly: w.chance(0.5)}}
 			if c.VolumeMounts[0].ReadOnly && w.chance(0.5) {
@@ -96,7 +99,8 @@ func (w *world) resources(p *corev1.Pod) {
 	}
 	if w.chance(0.2) {
 		cpu, memory := *resource.NewQuantity(20, resource.DecimalSI), *resource.NewQuantity(20<<30, resource.BinarySI)
-		p.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: cpu, corev1.ResourceMemory: memory}}
+		p.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceCPU: cpu,
+			corev1.ResourceMemory: memory}}
 	}
 }
 
@@ -105,20 +109,25 @@ func (w *world) rules(c *corev1.Container) {
 	if !w.chance(0.08) {
 		return
 	}
-	policy := []corev1.ContainerRestartPolicy{corev1.ContainerRestartPolicyNever, corev1.ContainerRestartPolicyOnFailure}[w.rand.IntN(2)]
+	policy := []corev1.ContainerRestartPolicy{corev1.ContainerRestartPolicyNever,
+		corev1.ContainerRestartPolicyOnFailure}[w.rand.IntN(2)]
 	c.RestartPolicy = &policy
 	c.RestartPolicyRules = []corev1.ContainerRestartRule{{
-		Action:    []corev1.ContainerRestartRuleAction{corev1.ContainerRestartRuleActionRestart, corev1.ContainerRestartRuleActionRestartAllContainers}[w.rand.IntN(2)],
-		ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{1}},
+		Action: []corev1.ContainerRestartRuleAction{corev1.ContainerRestartRuleActionRestart,
+			corev1.ContainerRestartRuleActionRestartAllContainers}[w.rand.IntN(2)],
+		ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn,
+			Values: []int32{1}},
 	}}
 	if w.chance(0.3) {
-		c.RestartPolicyRules[0].ExitCodes = &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpNotIn, Values: []int32{0, 137, 143}}
+		c.RestartPolicyRules[0].ExitCodes = &corev1.ContainerRestartRuleOnExitCodes{
+			Operator: corev1.ContainerRestartRuleOnExitCodesOpNotIn, Values: []int32{0, 137, 143}}
 	}
 }
 
 func (w *world) newContainer(name string) corev1.Container {
 	c := corev1.Container{Name: name, Image: w.image(),
-		ImagePullPolicy: []corev1.PullPolicy{corev1.PullIfNotPresent, corev1.PullIfNotPresent, corev1.PullAlways}[w.rand.IntN(3)]}
+		ImagePullPolicy: []corev1.PullPolicy{corev1.PullIfNotPresent, corev1.PullIfNotPresent,
+			corev1.PullAlways}[w.rand.IntN(3)]}
 	if w.chance(0.02) {
 		c.Image = []string{badImage, brokenImage, absentImage}[w.rand.IntN(3)]
 	}
@@ -138,7 +147,8 @@ func (w *world) newContainer(name string) corev1.Container {
 func (w *world) probes(c *corev1.Container) {
 	probe := func() *corev1.Probe {
 		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"probe"}}},
-			PeriodSeconds: []int32{2, 5, 10, 10, 20, 60}[w.rand.IntN(6)], FailureThreshold: int32(1 + w.rand.IntN(3)), SuccessThreshold: 1,
+			PeriodSeconds: []int32{2, 5, 10, 10, 20, 60}[w.rand.IntN(6)], FailureThreshold: int32(1 + w.rand.IntN(3)),
+			SuccessThreshold:    1,
 			InitialDelaySeconds: int32(w.rand.IntN(2) * w.rand.IntN(20)), TimeoutSeconds: 1}
 	}
 	if w.chance(0.3) {
@@ -167,7 +177,8 @@ func describe(p *corev1.Pod) string {
 	for _, x := range []struct {
 		has  bool
 		what string
-	}{{p.Spec.HostNetwork, "host network"}, {isStatic(p), "static"}, {len(p.Finalizers) > 0, "finalizer"}, {len(p.Spec.ReadinessGates) > 0, "readiness gate"}} {
+	}{{p.Spec.HostNetwork, "host network"}, {isStatic(p), "static"}, {len(p.Finalizers) > 0, "finalizer"},
+		{len(p.Spec.ReadinessGates) > 0, "readiness gate"}} {
 		if x.has {
 			b.WriteString(" " + x.what)
 		}
@@ -178,14 +189,16 @@ func describe(p *corev1.Pod) string {
 			c := &list[i]
 			fmt.Fprintf(&b, "; %s %s %s", c.Name, c.Image, c.ImagePullPolicy)
 			for _, r := range c.RestartPolicyRules {
-				fmt.Fprintf(&b, " %s %s %v, else %s", r.Action, r.ExitCodes.Operator, r.ExitCodes.Values, *c.RestartPolicy)
+				fmt.Fprintf(&b, " %s %s %v, else %s", r.Action, r.ExitCodes.Operator, r.ExitCodes.Values,
+					*c.RestartPolicy)
 			}
 			for _, x := range []struct {
 				kind  string
 				probe *corev1.Probe
 			}{{"liveness", c.LivenessProbe}, {"readiness", c.ReadinessProbe}, {"startup", c.StartupProbe}} {
 				if x.probe != nil {
-					fmt.Fprintf(&b, " %s=%d+%ds*%d", x.kind, x.probe.InitialDelaySeconds, x.probe.PeriodSeconds, x.probe.FailureThreshold)
+					fmt.Fprintf(&b, " %s=%d+%ds*%d", x.kind, x.probe.InitialDelaySeconds, x.probe.PeriodSeconds,
+						x.probe.FailureThreshold)
 				}
 			}
 			if l := c.Lifecycle; l != nil {

@@ -13,10 +13,13 @@ func (i Invariant) String() string { return fmt.Sprintf("%s: %s (%s)", i.Name, i
 
 // Those about time hold only in clean runs, where nothing goes wrong by itself.
 var (
-	singleInstance  = Invariant{"single-instance", "never two running containers of one name", "L3.70"}
-	initFirst       = Invariant{"init-first", "no container before the init containers before it are done", "L3.72–L3.74"}
-	initOnce        = Invariant{"init-once", "an init container that is done does not run again in its sandbox", "L3.74"}
-	postStartFirst  = Invariant{"post-start-first", "no container starts while a postStart hook before it runs", "L3.56, L6.1"}
+	singleInstance = Invariant{"single-instance", "never two running containers of one name", "L3.70"}
+	initFirst      = Invariant{"init-first", "no container before the init containers before it are done",
+		"L3.72–L3.74"}
+	initOnce = Invariant{"init-once", "an init container that is done does not run again in its sandbox",
+		"L3.74"}
+	postStartFirst = Invariant{"post-start-first", "no container starts while a postStart hook before it runs",
+		"L3.56, L6.1"}
 	volumesMounted  = Invariant{"volumes-mounted", "no container before the volumes", "L3.50"}
 	pullPolicyKept  = Invariant{"pull-policy-kept", "Always pulls before each start, Never does not pull", "L3.100"}
 	policyKept      = Invariant{"policy-kept", "what must not be restarted is not", "L3.70"}
@@ -34,7 +37,8 @@ var (
 	killedInTime    = Invariant{"killed-in-time", "nothing runs after the grace", "L6.14"}
 	deadlineKept    = Invariant{"deadline-kept", "a pod ends at its active deadline", "L4.6"}
 	noStartWhenOver = Invariant{"no-start-when-over", "nothing is started for a pod that ends", "L7.28, L12.14"}
-	abortedAtOnce   = Invariant{"aborted-at-once", "what would start something is aborted when the pod ends", "design 7, L12.25"}
+	abortedAtOnce   = Invariant{"aborted-at-once", "what would start something is aborted when the pod ends",
+		"design 7, L12.25"}
 	volumesLast     = Invariant{"volumes-last", "volumes and sandboxes go after the containers", "L7.36"}
 	runningIsKept   = Invariant{"running-is-kept", "no running container is removed", "L7.130"}
 	deadIsCollected = Invariant{"dead-is-collected", "at most one dead instance of a container is kept", "L7.130"}
@@ -50,10 +54,13 @@ var (
 	staticLives     = Invariant{"static-lives", "the end of a static pod is no terminal phase", "L7.115"}
 	countsRise      = Invariant{"counts-rise", "restartCount never falls", "L3.88, L12.13"}
 	countsGoOn      = Invariant{"counts-go-on", "restartCount goes on where the log files end", "L3.88"}
-	imageUsed       = Invariant{"image-used", "a container starts when the image it waits for is here, whoever brought it", "L3.103, L3.104, L3.113"}
-	heldWaits       = Invariant{"held-waits", "nothing is begun for a pod that waits for room", "L3.10, L3.40"}
-	statusAllowed   = Invariant{"status-allowed", "a status is one that the contract allows (core/podstatus)", "L4, L12"}
-	changeAllowed   = Invariant{"change-allowed", "a status may come after the one before (core/podstatus)", "L1.74, L4, L12.13"}
+	imageUsed       = Invariant{"image-used",
+		"a container starts when the image it waits for is here, whoever brought it", "L3.103, L3.104, L3.113"}
+	heldWaits     = Invariant{"held-waits", "nothing is begun for a pod that waits for room", "L3.10, L3.40"}
+	statusAllowed = Invariant{"status-allowed", "a status is one that the contract allows (core/podstatus)",
+		"L4, L12"}
+	changeAllowed = Invariant{"change-allowed", "a status may come after the one before (core/podstatus)",
+		"L1.74, L4, L12.13"}
 	generationRises = Invariant{"generation-rises", "observedGeneration never falls", "L0.6"}
 	readyRuns       = Invariant{"ready-runs", "what is ready runs", "L4.40, L4.41"}
 	readyMeans      = Invariant{"ready-means", "Ready is when all containers and gates are", "L4.53, L4.54"}
@@ -76,19 +83,27 @@ var (
 	quiescent       = Invariant{"quiescent", "Step again at once decides nothing", "design 4"}
 	oneKey          = Invariant{"one-key", "no action is begun while its key is in flight", "design 4"}
 	noPanic         = Invariant{"no-panic", "nothing panics", "style"}
-	recovers        = Invariant{"recovers", "when nothing goes wrong any more, every pod comes back or says what keeps it", "design 1.4"}
-	statusTrue      = Invariant{"status-true", "when nothing goes wrong any more, the status is what is", "L4.28, L8.30"}
-	oneSandbox      = Invariant{"one-sandbox", "when nothing goes wrong any more, a pod has one sandbox", "L3.57"}
+	recovers        = Invariant{"recovers",
+		"when nothing goes wrong any more, every pod comes back or says what keeps it", "design 1.4"}
+	statusTrue = Invariant{"status-true", "when nothing goes wrong any more, the status is what is",
+		"L4.28, L8.30"}
+	oneSandbox = Invariant{"one-sandbox", "when nothing goes wrong any more, a pod has one sandbox", "L3.57"}
 )
 
 // Invariants are all promises, in the order in which a reader meets them.
 var Invariants = []Invariant{
-	singleInstance, initFirst, initOnce, postStartFirst, volumesMounted, pullPolicyKept, policyKept, ephemeralOnce, backoffKept, restartedInTime,
-	retryWaits, probedInTime, livenessKills, preStopFirst, preStopOnce, sidecarsLast, leastGrace, graceKept, killedInTime, deadlineKept,
-	noStartWhenOver, abortedAtOnce, volumesLast, runningIsKept, deadIsCollected, deletedIsEnded, deletedEnds, stoppedEnds, stopKept, rejectedIsOver,
-	nothingLeft, phaseLatched, terminalIsStill, succeededMeans, staticLives, countsRise, countsGoOn, imageUsed, heldWaits, statusAllowed, changeAllowed, generationRises, readyRuns, readyMeans, endedNotReady,
-	othersKept, conditionTime, startTimeFixed, addressesKept, resizeGranted, groupFirst, resizeEnds, resizeOver, resetEnds, lifeForward,
-	waitHasWake, neverSilent, wakeAhead, idleIsQuiet, deterministic, quiescent, oneKey, noPanic, recovers, statusTrue, oneSandbox,
+	singleInstance, initFirst, initOnce, postStartFirst, volumesMounted, pullPolicyKept, policyKept, ephemeralOnce,
+	backoffKept, restartedInTime,
+	retryWaits, probedInTime, livenessKills, preStopFirst, preStopOnce, sidecarsLast, leastGrace, graceKept,
+	killedInTime, deadlineKept,
+	noStartWhenOver, abortedAtOnce, volumesLast, runningIsKept, deadIsCollected, deletedIsEnded, deletedEnds,
+	stoppedEnds, stopKept, rejectedIsOver,
+	nothingLeft, phaseLatched, terminalIsStill, succeededMeans, staticLives, countsRise, countsGoOn, imageUsed,
+	heldWaits, statusAllowed, changeAllowed, generationRises, readyRuns, readyMeans, endedNotReady,
+	othersKept, conditionTime, startTimeFixed, addressesKept, resizeGranted, groupFirst, resizeEnds, resizeOver,
+	resetEnds, lifeForward,
+	waitHasWake, neverSilent, wakeAhead, idleIsQuiet, deterministic, quiescent, oneKey, noPanic, recovers, statusTrue,
+	oneSandbox,
 }
 
 // broken ends the run, unless it looks for another broken promise.
@@ -96,5 +111,6 @@ func (w *world) broken(i Invariant, pod, format string, args ...any) {
 	if w.only != nil && *w.only != i {
 		return
 	}
-	panic(&Violation{Options: w.opts, At: w.loop.now.Sub(epoch), Invariant: i, Pod: pod, Detail: fmt.Sprintf(format, args...)})
+	panic(&Violation{Options: w.opts, At: w.loop.now.Sub(epoch), Invariant: i, Pod: pod,
+		Detail: fmt.Sprintf(format, args...)})
 }

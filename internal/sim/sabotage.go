@@ -95,7 +95,8 @@ func (b *breach) running(prefix string) *podlife.Container {
 // exited is an observed container that has ended while no other of its name is there.
 func (b *breach) exited(prefix string, ok func(*podlife.Container) bool) *podlife.Container {
 	for i := range b.in.Observed.Containers {
-		if c := &b.in.Observed.Containers[i]; c.State == podlife.ContainerExited && strings.HasPrefix(c.Name, prefix) && (ok == nil || ok(c)) {
+		if c := &b.in.Observed.Containers[i]; c.State == podlife.ContainerExited && strings.HasPrefix(c.Name, prefix) &&
+			(ok == nil || ok(c)) {
 			return c
 		}
 	}
@@ -105,7 +106,8 @@ func (b *breach) exited(prefix string, ok func(*podlife.Container) bool) *podlif
 // start begins an attempt of a container far from those of the machine.
 func (b *breach) start(name string) {
 	if len(b.in.Observed.Sandboxes) > 0 && b.out.Life == podlife.Syncing {
-		b.begin(podlife.StartContainer{Container: name, Attempt: 1000 + b.w.result.Steps, SandboxID: b.in.Observed.Sandboxes[0].ID, ImageRef: "sha256:image0"})
+		b.begin(podlife.StartContainer{Container: name, Attempt: 1000 + b.w.result.Steps,
+			SandboxID: b.in.Observed.Sandboxes[0].ID, ImageRef: "sha256:image0"})
 	}
 }
 
@@ -134,7 +136,8 @@ var saboteurs = map[string]func(*breach){
 	},
 	postStartFirst.Name: func(b *breach) {
 		for _, f := range b.own.flights {
-			if h, ok := f.action.(podlife.RunHook); ok && h.Kind == podlife.PostStart && h.Container == "app0" && len(b.in.Pod.Spec.Containers) > 1 {
+			if h, ok := f.action.(podlife.RunHook); ok && h.Kind == podlife.PostStart && h.Container == "app0" &&
+				len(b.in.Pod.Spec.Containers) > 1 {
 				b.start("app1")
 			}
 		}
@@ -173,7 +176,8 @@ var saboteurs = map[string]func(*breach){
 	},
 	retryWaits.Name: func(b *breach) {
 		for _, o := range b.in.Done {
-			if o.Err != nil && o.Err.Reason != podlife.Aborted && o.Key == (podlife.PrepareVolumes{}).Key() && b.is(podlife.Syncing) {
+			if o.Err != nil && o.Err.Reason != podlife.Aborted && o.Key == (podlife.PrepareVolumes{}).Key() &&
+				b.is(podlife.Syncing) {
 				b.begin(podlife.PrepareVolumes{})
 			}
 		}
@@ -183,14 +187,16 @@ var saboteurs = map[string]func(*breach){
 	preStopFirst.Name: func(b *breach) {
 		for i, x := range b.out.Begin {
 			if h, ok := x.Action.(podlife.RunHook); ok && h.Kind == podlife.PreStop {
-				b.out.Begin[i].Action = podlife.StopContainer{Container: h.Container, ContainerID: h.ContainerID, Grace: 2 * time.Second}
+				b.out.Begin[i].Action = podlife.StopContainer{Container: h.Container, ContainerID: h.ContainerID,
+					Grace: 2 * time.Second}
 			}
 		}
 	},
 	preStopOnce.Name: func(b *breach) {
 		for _, h := range b.own.hooks {
 			if c := b.running(""); c != nil && c.ID == h.id {
-				b.begin(podlife.RunHook{Container: c.Name, ContainerID: c.ID, Kind: podlife.PreStop, Timeout: time.Second})
+				b.begin(podlife.RunHook{Container: c.Name, ContainerID: c.ID, Kind: podlife.PreStop,
+					Timeout: time.Second})
 			}
 		}
 	},
@@ -321,7 +327,8 @@ var saboteurs = map[string]func(*breach){
 		b.condition(corev1.PodReady, func(c *corev1.PodCondition) { c.Status = corev1.ConditionTrue })
 	},
 	othersKept.Name: func(b *breach) {
-		b.out.Status.Conditions = slices.DeleteFunc(slices.Clone(b.out.Status.Conditions), func(c corev1.PodCondition) bool { return c.Type == gateType })
+		b.out.Status.Conditions = slices.DeleteFunc(slices.Clone(b.out.Status.Conditions),
+			func(c corev1.PodCondition) bool { return c.Type == gateType })
 	},
 	conditionTime.Name: func(b *breach) {
 		b.condition(corev1.PodReady, func(c *corev1.PodCondition) { c.LastTransitionTime = metav1.NewTime(b.in.Now) })
@@ -351,8 +358,10 @@ var saboteurs = map[string]func(*breach){
 						continue
 					}
 					limits := spec.Resources.Limits // of a container that has to wait for its pod
-					if g.memory > 0 && limits.Memory().Value() > g.memory || g.cpu > 0 && limits.Cpu().MilliValue()*100 > g.cpu {
-						b.out.Begin[i].Action = podlife.Resize{Container: c.Name, ContainerID: c.ID, Resources: spec.Resources}
+					if g.memory > 0 && limits.Memory().Value() > g.memory || g.cpu > 0 &&
+						limits.Cpu().MilliValue()*100 > g.cpu {
+						b.out.Begin[i].Action = podlife.Resize{Container: c.Name, ContainerID: c.ID,
+							Resources: spec.Resources}
 					}
 				}
 			}
@@ -360,7 +369,8 @@ var saboteurs = map[string]func(*breach){
 	},
 	resizeEnds.Name: func(b *breach) { drop[podlife.AdmitResize](b, nil) },
 	resizeOver.Name: func(b *breach) {
-		b.out.Status.Conditions = append(slices.Clone(b.out.Status.Conditions), corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue})
+		b.out.Status.Conditions = append(slices.Clone(b.out.Status.Conditions),
+			corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue})
 	},
 	resetEnds.Name: func(b *breach) {
 		if condition(&b.out.Status, corev1.AllContainersRestarting) != nil {

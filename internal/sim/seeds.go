@@ -119,7 +119,9 @@ func RunSeeds(ctx context.Context, s Seeds) (Total, error) {
 		return total, other
 	}
 	if len(total.Broken) > 0 {
-		return total, slices.MinFunc(total.Broken, func(a, b Broken) int { return cmp.Compare(a.First.Options.Seed, b.First.Options.Seed) }).First
+		return total,
+			slices.MinFunc(total.Broken,
+				func(a, b Broken) int { return cmp.Compare(a.First.Options.Seed, b.First.Options.Seed) }).First
 	}
 	return total, ctx.Err()
 }

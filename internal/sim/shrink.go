@@ -76,7 +76,8 @@ func Trace(v *Violation, lines int) (trace []string, cut int) {
 		_, what, _ := strings.Cut(line, " ")
 		who, does, _ := strings.Cut(what, " ")
 		if who = strings.TrimSuffix(who, ":"); strings.HasPrefix(who, "pod-") && v.Pod != "" && who != v.Pod ||
-			strings.HasPrefix(does, "begin probe/") || strings.HasPrefix(does, "probe ") && strings.HasSuffix(does, string(podlife.ProbeSuccess)) {
+			strings.HasPrefix(does, "begin probe/") || strings.HasPrefix(does, "probe ") &&
+			strings.HasSuffix(does, string(podlife.ProbeSuccess)) {
 			continue
 		}
 		trace = append(trace, line)

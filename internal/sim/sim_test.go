@@ -32,12 +32,14 @@ func toFloat(s string) (float64, error) { return strconv.ParseFloat(s, 64) }
 // TestSeeds runs the seeds of every push. SIM_SEEDS sets how many, SIM_HOURS how
 // long each; "carob sim" runs more and shows what led to a failure.
 func TestSeeds(t *testing.T) {
-	total, err := RunSeeds(t.Context(), Seeds{Count: number(t, "SIM_SEEDS", 150, toUint), Hours: number(t, "SIM_HOURS", 1, toFloat)})
+	total, err := RunSeeds(t.Context(),
+		Seeds{Count: number(t, "SIM_SEEDS", 150, toUint), Hours: number(t, "SIM_HOURS", 1, toFloat)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("%+v", total)
-	if total.Starts == 0 || total.Crashes == 0 || total.Reboots == 0 || total.Faulty == 0 || total.Faulty == int(total.Runs) {
+	if total.Starts == 0 || total.Crashes == 0 || total.Reboots == 0 || total.Faulty == 0 ||
+		total.Faulty == int(total.Runs) {
 		t.Fatal("something never happens")
 	}
 }

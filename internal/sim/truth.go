@@ -58,7 +58,8 @@ func (w *world) containerStarts(own *owner, a podlife.StartContainer, id string)
 	if t.sandbox != a.SandboxID {
 		t.done = false
 	}
-	t.running, t.sandbox, t.started, t.attempt, t.stopping, t.obscure = id, a.SandboxID, true, a.Attempt, time.Time{}, false
+	t.running, t.sandbox, t.started, t.attempt, t.stopping, t.obscure = id, a.SandboxID, true, a.Attempt, time.Time{},
+		false
 	t.lastStart, t.lastSeen = w.loop.now, w.loop.now
 	t.sick, t.runs, t.fails = w.chance(0.15), 0, 0
 	c, _, _ := containerOf(own.pod, a.Container)
@@ -68,7 +69,8 @@ func (w *world) containerStarts(own *owner, a podlife.StartContainer, id string)
 	if p := c.LivenessProbe; p != nil && w.clean && c.StartupProbe == nil && c.Lifecycle == nil && !o.updated {
 		period, delay := time.Duration(p.PeriodSeconds)*time.Second, time.Duration(p.InitialDelaySeconds)*time.Second
 		w.after(delay+time.Minute, func() {
-			if t.running == id && t.stopping.IsZero() && o.asked.IsZero() && !o.updated && t.runs < int(time.Minute/period)-2 {
+			if t.running == id && t.stopping.IsZero() && o.asked.IsZero() && !o.updated &&
+				t.runs < int(time.Minute/period)-2 {
 				w.broken(probedInTime, o.pod.Name, "%s was probed %d times in a minute", id, t.runs)
 			}
 		})

@@ -50,7 +50,8 @@ func (w *world) plan(o *object) {
 	}
 	if w.chance(0.05) {
 		w.sometime(func() {
-			w.setCondition(o, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI", LastTransitionTime: metav1.NewTime(w.wall())})
+			w.setCondition(o, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+				Reason: "EvictionByEvictionAPI", LastTransitionTime: metav1.NewTime(w.wall())})
 		})
 	}
 	if o.finalizer {
@@ -76,8 +77,10 @@ func (w *world) debug(o *object) {
 		if p.DeletionTimestamp != nil {
 			return
 		}
-		p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
-			Name: fmt.Sprintf("debug%d", len(p.Spec.EphemeralContainers)), Image: w.image(), ImagePullPolicy: corev1.PullIfNotPresent}})
+		p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers,
+			corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+				Name: fmt.Sprintf("debug%d", len(p.Spec.EphemeralContainers)), Image: w.image(),
+				ImagePullPolicy: corev1.PullIfNotPresent}})
 		w.logf("%s has an ephemeral container", p.Name)
 	})
 }
@@ -122,7 +125,8 @@ func (w *world) collect(o *object) {
 
 // gate is the writer of a readiness gate (L4.54).
 func (w *world) gate(o *object) {
-	status := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionTrue, corev1.ConditionFalse}[w.rand.IntN(3)]
+	status := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionTrue,
+		corev1.ConditionFalse}[w.rand.IntN(3)]
 	w.setCondition(o, corev1.PodCondition{Type: gateType, Status: status, LastTransitionTime: metav1.NewTime(w.wall())})
 }
 

@@ -18,7 +18,8 @@ import (
 
 func entry(pod string, second int) journal.Entry {
 	return journal.Entry{
-		Time: time.Unix(int64(second), 0).UTC(), Namespace: "default", Pod: pod, UID: "u", Kind: journal.Event, Key: "Pulled", Detail: `said "hello" <there>`,
+		Time: time.Unix(int64(second), 0).UTC(), Namespace: "default", Pod: pod, UID: "u", Kind: journal.Event,
+		Key: "Pulled", Detail: `said "hello" <there>`,
 	}
 }
 

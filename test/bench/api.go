@@ -44,7 +44,8 @@ func (b *bench) api(ctx context.Context) error {
 			return err
 		}},
 		{"patch", func(i int) error {
-			_, err := pods.Patch(ctx, fmt.Sprint("api-", i), types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"y"}}}`), metav1.PatchOptions{})
+			_, err := pods.Patch(ctx, fmt.Sprint("api-", i), types.MergePatchType,
+				[]byte(`{"metadata":{"labels":{"x":"y"}}}`), metav1.PatchOptions{})
 			return err
 		}},
 	} {
@@ -119,7 +120,8 @@ var kinds = []string{"pods", "configmaps", "services", "endpoints", "secrets", "
 func (b *bench) watchOnce(ctx context.Context, open *sync.WaitGroup, n int) error {
 	c := b.c.CoreV1().RESTClient()
 	return parallel(n, func(i int) error {
-		r := c.Get().Resource(kinds[i/2%len(kinds)]).VersionedParams(&metav1.ListOptions{Watch: true, AllowWatchBookmarks: true, ResourceVersion: "0"}, metav1.ParameterCodec)
+		r := c.Get().Resource(kinds[i/2%len(kinds)]).VersionedParams(&metav1.ListOptions{Watch: true,
+			AllowWatchBookmarks: true, ResourceVersion: "0"}, metav1.ParameterCodec)
 		if i%2 == 0 {
 			r.SetHeader("Accept", table)
 		}

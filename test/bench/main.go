@@ -68,7 +68,8 @@ func run(ctx context.Context) error {
 	flag.StringVar(&o.images, "images", ".cache/images", "directory with the test images")
 	flag.IntVar(&o.n, "n", 30, "pods one by one")
 	flag.IntVar(&o.burst, "burst", 50, "pods at once")
-	flag.IntVar(&o.writes, "writes", 3000, "pods made and patched by several clients, without being scheduled; 0 leaves the API out")
+	flag.IntVar(&o.writes, "writes", 3000,
+		"pods made and patched by several clients, without being scheduled; 0 leaves the API out")
 	flag.DurationVar(&o.idle, "idle", time.Minute, "how long to look at an idle cluster")
 	flag.Parse()
 	if os.Getuid() != 0 {

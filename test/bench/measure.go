@@ -61,7 +61,8 @@ func measure(ctx context.Context, o options, runtime string) (res result, err er
 	archive := filepath.Join(o.images, "bench.tar")
 	var daemon *containerd.Daemon
 	if runtime == "containerd" {
-		daemon, err = containerd.Start(ctx, dir, "cb-ctrd", "10.223.0.0/16", dir, archive, filepath.Join(o.images, "pause.tar"))
+		daemon, err = containerd.Start(ctx, dir, "cb-ctrd", "10.223.0.0/16", dir, archive,
+			filepath.Join(o.images, "pause.tar"))
 		if err != nil {
 			return result{}, err
 		}
@@ -93,7 +94,8 @@ func measure(ctx context.Context, o options, runtime string) (res result, err er
 	for _, step := range []struct {
 		name string
 		run  func(context.Context) error
-	}{{"idle", b.idleUse}, {"one by one", b.serial}, {"burst", b.burstRun}, {"memory per pod", b.perPod}, {"API", b.api}} {
+	}{{"idle", b.idleUse}, {"one by one", b.serial}, {"burst", b.burstRun}, {"memory per pod", b.perPod},
+		{"API", b.api}} {
 		if err := step.run(ctx); err != nil {
 			return result{}, fmt.Errorf("%s: %w", step.name, err)
 		}
@@ -163,7 +165,8 @@ func (b *bench) boot(ctx context.Context, args []string) error {
 
 // namespaceReady makes the namespace and waits for what a pod in it needs.
 func (b *bench) namespaceReady(ctx context.Context) error {
-	_, err := b.c.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	_, err := b.c.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		metav1.CreateOptions{})
 	return err
 }
 
@@ -346,7 +349,8 @@ func (b *bench) createMany(ctx context.Context, prefix string, n int) (time.Dura
 	failed := make(chan error, n)
 	for i := range n {
 		go func() {
-			_, err := b.c.CoreV1().Pods(namespace).Create(ctx, pod(fmt.Sprintf("%s-%d", prefix, i)), metav1.CreateOptions{})
+			_, err := b.c.CoreV1().Pods(namespace).Create(ctx, pod(fmt.Sprintf("%s-%d", prefix, i)),
+				metav1.CreateOptions{})
 			failed <- err
 		}()
 	}
@@ -375,7 +379,8 @@ func (b *bench) deleteAll(ctx context.Context, n int) (time.Duration, error) {
 	}
 	defer w.Stop()
 	start := time.Now()
-	if err := b.c.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+	if err := b.c.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{},
+		metav1.ListOptions{}); err != nil {
 		return 0, err
 	}
 	gone := 0

@@ -51,13 +51,17 @@ func main() {
 
 func run(ctx context.Context) (failed bool, err error) {
 	o := options{}
-	flag.StringVar(&o.focus, "focus", "", "run the conformance tests whose name matches this regular expression (default: all)")
+	flag.StringVar(&o.focus, "focus", "",
+		"run the conformance tests whose name matches this regular expression (default: all)")
 	flag.StringVar(&o.skip, "skip", "", "leave out those whose name matches")
 	flag.StringVar(&o.list, "list", "", "run exactly the tests named in this file, one a line")
-	flag.StringVar(&o.waiting, "waiting", "waiting.txt", "tests that wait for a part that is not there, with the part and the reason; they are told, not run")
-	flag.StringVar(&o.standIn, "stand-in", "", "parts that upstream's kube-controller-manager stands in for, separated by commas: endpoints; tests that wait for them are run")
+	flag.StringVar(&o.waiting, "waiting", "waiting.txt",
+		"tests that wait for a part that is not there, with the part and the reason; they are told, not run")
+	flag.StringVar(&o.standIn, "stand-in", "",
+		"parts that upstream's kube-controller-manager stands in for, separated by commas: endpoints; tests that wait for them are run")
 	flag.BoolVar(&o.all, "all", false, "run those, too: they take their time until they give up")
-	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "use this cluster, which must have the images, instead of one of our own")
+	flag.StringVar(&o.kubeconfig, "kubeconfig", "",
+		"use this cluster, which must have the images, instead of one of our own")
 	flag.StringVar(&o.carob, "carob", "../../bin/carob", "the binary to test")
 	flag.StringVar(&o.images, "images", "", "serve the archives in this folder instead of building the suite's images")
 	flag.StringVar(&o.cache, "cache", "../../.cache/conformance", "where the built suite and its images are kept")

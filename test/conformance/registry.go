@@ -42,7 +42,8 @@ func startRegistry(archives []string) (*registry, error) {
 	hosts := filepath.Join(r.dir, "_default", "hosts.toml")
 	err = os.MkdirAll(filepath.Dir(hosts), 0o755)
 	if err == nil {
-		err = os.WriteFile(hosts, fmt.Appendf(nil, "[host.\"http://%s\"]\n  capabilities = [\"pull\", \"resolve\"]\n", l.Addr()), 0o644)
+		err = os.WriteFile(hosts,
+			fmt.Appendf(nil, "[host.\"http://%s\"]\n  capabilities = [\"pull\", \"resolve\"]\n", l.Addr()), 0o644)
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.Close(), r.Close())

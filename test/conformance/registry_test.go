@@ -24,7 +24,8 @@ func TestRegistry(t *testing.T) {
 		"something/else":    "x",
 		"blobs/sha256/last": "y",
 	} {
-		if err := w.WriteHeader(&tar.Header{Name: name, Size: int64(len(body)), Mode: 0o644, Typeflag: tar.TypeReg}); err != nil {
+		if err := w.WriteHeader(&tar.Header{Name: name, Size: int64(len(body)), Mode: 0o644,
+			Typeflag: tar.TypeReg}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.WriteString(w, body); err != nil {
@@ -63,7 +64,8 @@ func TestRegistry(t *testing.T) {
 		}
 		body, err := io.ReadAll(res.Body)
 		res.Body.Close()
-		if got := fmt.Sprintf("%d %s %d", res.StatusCode, res.Header.Get("Content-Type"), len(body)); got != want || err != nil {
+		if got := fmt.Sprintf("%d %s %d", res.StatusCode, res.Header.Get("Content-Type"), len(body)); got != want ||
+			err != nil {
 			t.Errorf("%q: %s, not %s, %v", path, got, want, err)
 		}
 	}

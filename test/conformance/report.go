@@ -75,7 +75,8 @@ func report(w io.Writer, want []string, results map[string]spec, waiting map[str
 		case !ran || r.State == "skipped" || r.State == "pending":
 			verdict, add, failed = "SKIP", func(c *count) { c.skip++ }, true
 		case r.State == "passed" && waits:
-			verdict, note, add = "PASS", "was thought to wait for "+w.reason+"; take it off the list", func(c *count) { c.pass++ }
+			verdict, note, add = "PASS", "was thought to wait for "+w.reason+"; take it off the list",
+				func(c *count) { c.pass++ }
 		case r.State == "passed":
 			verdict, note, add = "PASS", "", func(c *count) { c.pass++ }
 		default:

@@ -7,20 +7,24 @@ import (
 
 func TestReport(t *testing.T) {
 	passed, failed := spec{State: "passed"}, spec{State: "failed"}
-	failed.Failure.Message, failed.Failure.Location = "it\n broke", location{"/go/k8s.io/kubernetes/test/e2e/apps/job.go", 7}
-	waiting := map[string]wait{"[sig-a] waits": {reason: "services: for an address"}, "[sig-a] fixed": {reason: "no reason any more"}}
+	failed.Failure.Message, failed.Failure.Location = "it\n broke",
+		location{"/go/k8s.io/kubernetes/test/e2e/apps/job.go", 7}
+	waiting := map[string]wait{"[sig-a] waits": {reason: "services: for an address"},
+		"[sig-a] fixed": {reason: "no reason any more"}}
 	for name, x := range map[string]struct {
 		results map[string]spec
 		want    []string // names asked for
 		text    string
 		failed  bool
 	}{
-		"passes":            {map[string]spec{"[sig-a] x": passed}, []string{"[sig-a] x"}, "PASS", false},
-		"fails":             {map[string]spec{"[sig-a] x": failed}, []string{"[sig-a] x"}, "apps/job.go:7: it broke", true},
+		"passes": {map[string]spec{"[sig-a] x": passed}, []string{"[sig-a] x"}, "PASS", false},
+		"fails": {map[string]spec{"[sig-a] x": failed}, []string{"[sig-a] x"}, "apps/job.go:7: it broke",
+			true},
 		"did not run":       {nil, []string{"[sig-a] x"}, "SKIP", true},
 		"waits":             {nil, []string{"[sig-a] waits"}, "services: for an address", false},
 		"waits and was run": {map[string]spec{"[sig-a] waits": failed}, []string{"[sig-a] waits"}, "WAITS", false},
-		"waits and passes":  {map[string]spec{"[sig-a] fixed": passed}, []string{"[sig-a] fixed"}, "take it off the list", false},
+		"waits and passes": {map[string]spec{"[sig-a] fixed": passed}, []string{"[sig-a] fixed"},
+			"take it off the list", false},
 	} {
 		var out strings.Builder
 		if got := report(&out, x.want, x.results, waiting); got != x.failed || !strings.Contains(out.String(), x.text) {

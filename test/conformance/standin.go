@@ -48,10 +48,12 @@ func (w wait) onlyFor(have []string) bool {
 
 // startControllers runs some of upstream's controllers, each with the service
 // account and the rights that it has in any cluster.
-func startControllers(ctx context.Context, kubeconfig string, controllers []string, o options) (stop func() error, err error) {
+func startControllers(ctx context.Context, kubeconfig string, controllers []string, o options) (stop func() error,
+	err error) {
 	program := filepath.Join(o.cache, "bin", "kube-controller-manager")
 	fmt.Println("building upstream's controllers")
-	if _, err := output(ctx, "", "go", "build", "-ldflags", stamps, "-o", program, "k8s.io/kubernetes/cmd/kube-controller-manager"); err != nil {
+	if _, err := output(ctx, "", "go", "build", "-ldflags", stamps, "-o", program,
+		"k8s.io/kubernetes/cmd/kube-controller-manager"); err != nil {
 		return nil, err
 	}
 	config, err := clientcmd.LoadFromFile(kubeconfig)
@@ -69,7 +71,8 @@ func startControllers(ctx context.Context, kubeconfig string, controllers []stri
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(program, "--kubeconfig="+file, "--controllers="+strings.Join(controllers, ","), "--use-service-account-credentials", "--leader-elect=false", "--secure-port=0")
+	cmd := exec.Command(program, "--kubeconfig="+file, "--controllers="+strings.Join(controllers, ","),
+		"--use-service-account-credentials", "--leader-elect=false", "--secure-port=0")
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := errors.Join(cmd.Start(), log.Close()); err != nil {
 		return nil, err

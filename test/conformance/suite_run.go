@@ -18,7 +18,8 @@ import (
 // What Kubernetes the suite says it is; versions of its parts are in go.mod.
 const (
 	kubernetes = "v1.37.1"
-	stamps     = "-s -w -X k8s.io/component-base/version.gitVersion=" + kubernetes + " -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37"
+	stamps     = "-s -w -X k8s.io/component-base/version.gitVersion=" + kubernetes +
+		" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37"
 )
 
 // suite is the built test program with its runner.
@@ -33,7 +34,8 @@ func buildSuite(ctx context.Context, cache string) (*suite, error) {
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return nil, err
 	}
-	s := &suite{test: filepath.Join(bin, "e2e.test"), ginkgo: filepath.Join(bin, "ginkgo"), kubectl: filepath.Join(bin, "kubectl")}
+	s := &suite{test: filepath.Join(bin, "e2e.test"), ginkgo: filepath.Join(bin, "ginkgo"),
+		kubectl: filepath.Join(bin, "kubectl")}
 	out, err := output(ctx, "", "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
 	if err != nil {
 		return nil, err
@@ -43,7 +45,8 @@ func buildSuite(ctx context.Context, cache string) (*suite, error) {
 	if err != nil {
 		return nil, err
 	}
-	stamp, want := filepath.Join(bin, ".made-of"), fmt.Sprintf("%x %s %s", sha256.Sum256(sums), runtime.Version(), kubernetes)
+	stamp, want := filepath.Join(bin, ".made-of"),
+		fmt.Sprintf("%x %s %s", sha256.Sum256(sums), runtime.Version(), kubernetes)
 	if have, _ := os.ReadFile(stamp); string(have) == want {
 		return s, nil
 	}
@@ -68,7 +71,8 @@ func (s *suite) names(ctx context.Context) ([]string, error) {
 	}
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "specs.json")
-	if _, err := output(ctx, dir, s.test, "--ginkgo.dry-run", "--ginkgo.focus", `\[Conformance\]`, "--ginkgo.json-report", file, "--kubeconfig", "/nonexistent", "--provider", "skeleton"); err != nil {
+	if _, err := output(ctx, dir, s.test, "--ginkgo.dry-run", "--ginkgo.focus", `\[Conformance\]`,
+		"--ginkgo.json-report", file, "--kubeconfig", "/nonexistent", "--provider", "skeleton"); err != nil {
 		return nil, fmt.Errorf("list the tests: %w", err)
 	}
 	specs, err := readSpecs(file)
@@ -114,7 +118,8 @@ func choose(all []string, o options) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("-skip: %w", err)
 	}
-	want := slices.DeleteFunc(slices.Clone(all), func(n string) bool { return !focus.MatchString(n) || o.skip != "" && skip.MatchString(n) })
+	want := slices.DeleteFunc(slices.Clone(all),
+		func(n string) bool { return !focus.MatchString(n) || o.skip != "" && skip.MatchString(n) })
 	if len(want) == 0 {
 		return nil, errors.New("no test matches")
 	}
@@ -196,16 +201,21 @@ func (s *suite) run(ctx context.Context, kubeconfig string, names []string, o op
 		if len(focus) == 0 {
 			continue
 		}
-		fmt.Printf("running %d tests, %d at a time; log in %s\n", len(focus), part.procs, filepath.Join(o.out, part.name+".log"))
+		fmt.Printf("running %d tests, %d at a time; log in %s\n", len(focus), part.procs,
+			filepath.Join(o.out, part.name+".log"))
 		report := filepath.Join(o.out, part.name+".json")
 		log, err := os.Create(filepath.Join(o.out, part.name+".log"))
 		if err != nil {
 			return nil, err
 		}
-		cmd := exec.CommandContext(ctx, s.ginkgo, "run", fmt.Sprintf("--procs=%d", part.procs), "--timeout=3h", "--no-color", "--silence-skips", "--keep-going",
-			"--focus="+strings.Join(focus, "|"), "--json-report="+part.name+".json", "--output-dir="+o.out, s.test, "--",
-			"--kubeconfig="+kubeconfig, "--provider=skeleton", "--num-nodes=1", "--disable-log-dump", "--dump-logs-on-failure=false", "--allowed-not-ready-nodes=0",
-			"--minStartupPods=0", "--system-pods-startup-timeout=10s", "--node-schedulable-timeout=30s", "--kubectl-path="+s.kubectl, "--repo-root="+s.sources,
+		cmd := exec.CommandContext(ctx, s.ginkgo, "run", fmt.Sprintf("--procs=%d", part.procs), "--timeout=3h",
+			"--no-color", "--silence-skips", "--keep-going",
+			"--focus="+strings.Join(focus, "|"), "--json-report="+part.name+".json", "--output-dir="+o.out, s.test,
+			"--",
+			"--kubeconfig="+kubeconfig, "--provider=skeleton", "--num-nodes=1", "--disable-log-dump",
+			"--dump-logs-on-failure=false", "--allowed-not-ready-nodes=0",
+			"--minStartupPods=0", "--system-pods-startup-timeout=10s", "--node-schedulable-timeout=30s",
+			"--kubectl-path="+s.kubectl, "--repo-root="+s.sources,
 			"--report-dir=", "--prepull-images=false")
 		cmd.Dir, cmd.Stdout, cmd.Stderr = o.out, log, log
 		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
@@ -234,7 +244,8 @@ func output(ctx context.Context, dir, name string, args ...string) (string, erro
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(errs.String()+string(out)))
+		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err,
+			strings.TrimSpace(errs.String()+string(out)))
 	}
 	return string(out), nil
 }

@@ -78,7 +78,8 @@ type Options struct {
 // Start runs Debian's containerd and runc in a new directory below dir with a pod
 // network of its own, and imports the archives.
 func Start(ctx context.Context, dir, bridge, subnet, registryConfig string, archives ...string) (*Daemon, error) {
-	return StartWith(ctx, Options{Dir: dir, Bridge: bridge, Subnet: subnet, RegistryConfig: registryConfig}, archives...)
+	return StartWith(ctx, Options{Dir: dir, Bridge: bridge, Subnet: subnet, RegistryConfig: registryConfig},
+		archives...)
 }
 
 // StartWith is Start with a choice.
@@ -110,7 +111,8 @@ func StartWith(ctx context.Context, o Options, archives ...string) (*Daemon, err
 		head, _, _ := strings.Cut(network, ",\n {\"type\":\"portmap\"")
 		network = head + "]}\n"
 	}
-	for name, text := range map[string]string{"config.toml": fmt.Sprintf(configTOML, d.dir, o.RegistryConfig, cni, oci), "cni/10-net.conflist": network} {
+	for name, text := range map[string]string{"config.toml": fmt.Sprintf(configTOML, d.dir, o.RegistryConfig, cni, oci),
+		"cni/10-net.conflist": network} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(d.dir, name)), 0o755); err != nil {
 			return nil, err
 		}
@@ -151,7 +153,8 @@ func (d *Daemon) Launch() error {
 		return err
 	}
 	defer log.Close()
-	script := "for f; do echo 0 >$f || exit 1; done; exec " + d.program("containerd") + " --config " + filepath.Join(d.dir, "config.toml")
+	script := "for f; do echo 0 >$f || exit 1; done; exec " + d.program("containerd") + " --config " +
+		filepath.Join(d.dir, "config.toml")
 	d.cmd = exec.Command("sh", append([]string{"-c", script, "sh"}, d.join...)...)
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	d.cmd.Env = os.Environ()

@@ -56,7 +56,8 @@ func StartUnits(t *testing.T, dir string) (u *Units, stop func()) {
 	if err := u.conn.Export(properties{}, systemdPath, "org.freedesktop.DBus.Properties"); err != nil {
 		t.Fatal(err)
 	}
-	if reply, err := u.conn.RequestName("org.freedesktop.systemd1", dbus.NameFlagDoNotQueue); err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
+	if reply, err := u.conn.RequestName("org.freedesktop.systemd1", dbus.NameFlagDoNotQueue); err != nil ||
+		reply != dbus.RequestNameReplyPrimaryOwner {
 		t.Fatalf("take the name of systemd: %v %v", reply, err)
 	}
 	return u, stop
@@ -134,7 +135,8 @@ func noSuchUnit(name string) *dbus.Error {
 	return dbus.NewError("org.freedesktop.systemd1.NoSuchUnit", []any{"Unit " + name + " not loaded."})
 }
 
-func (m *manager) StartTransientUnit(name, mode string, props []systemd.Property, _ []auxUnit) (dbus.ObjectPath, *dbus.Error) {
+func (m *manager) StartTransientUnit(name, mode string, props []systemd.Property, _ []auxUnit) (dbus.ObjectPath,
+	*dbus.Error) {
 	u := m.u
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -151,7 +153,8 @@ func (m *manager) StartTransientUnit(name, mode string, props []systemd.Property
 	slice, _ := unit["Slice"].Value().(string)
 	pids, _ := unit["PIDs"].Value().([]uint32)
 	isSlice := strings.HasSuffix(name, ".slice")
-	if isSlice != (len(pids) == 0) || !isSlice && (len(pids) != 1 || slice == "" || !strings.HasSuffix(name, ".scope")) {
+	if isSlice != (len(pids) == 0) || !isSlice &&
+		(len(pids) != 1 || slice == "" || !strings.HasSuffix(name, ".scope")) {
 		return "", dbus.MakeFailedError(fmt.Errorf("unit %q in %q with processes %v", name, slice, pids))
 	}
 	group := groupOf(name, slice)

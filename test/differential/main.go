@@ -27,7 +27,8 @@ import (
 func main() {
 	carob := flag.String("carob", "", "kubeconfig of the carob")
 	upstream := flag.String("upstream", "", "kubeconfig of the reference")
-	run := flag.String("run", "", "only the requests whose name or line match; what they need from the others is sent, too")
+	run := flag.String("run", "",
+		"only the requests whose name or line match; what they need from the others is sent, too")
 	most := flag.Int("most", 12, "how many differences of one answer are printed")
 	show := flag.Bool("show", false, "print the answers of both, also where they are the same")
 	dir := flag.String("cases", "test/differential/cases", "folder of the cases")
@@ -102,7 +103,8 @@ func (t *tester) file(ctx context.Context, file string, requests []request) {
 		switch {
 		case len(found) == 0 && r.differs == "":
 			if t.show {
-				fmt.Printf("%s:%d %s %s\n  %s\n", filepath.Base(file), r.line, r.method, r.path, strings.ReplaceAll(answers[0].String(), "\n", "\n  "))
+				fmt.Printf("%s:%d %s %s\n  %s\n", filepath.Base(file), r.line, r.method, r.path,
+					strings.ReplaceAll(answers[0].String(), "\n", "\n  "))
 			}
 			continue
 		case len(found) > 0 && r.differs != "":

@@ -70,7 +70,8 @@ func mark(key string, v any) any {
 		}
 		sort.Strings(keys)
 		if _, list := at["items"]; list && key == "" { // others write meanwhile
-			if m, ok := at["metadata"].(map[string]any); ok && m["resourceVersion"] != nil && m["resourceVersion"] != "" {
+			if m, ok := at["metadata"].(map[string]any); ok && m["resourceVersion"] != nil &&
+				m["resourceVersion"] != "" {
 				m["resourceVersion"] = "0"
 			}
 		}
@@ -100,7 +101,8 @@ func mark(key string, v any) any {
 }
 
 // headers that are compared.
-var headers = []string{"Content-Type", "Warning", "Allow", "Cache-Control", "Content-Encoding", "Location", "Vary", "Www-Authenticate", "X-Content-Type-Options",
+var headers = []string{"Content-Type", "Warning", "Allow", "Cache-Control", "Content-Encoding", "Location", "Vary",
+	"Www-Authenticate", "X-Content-Type-Options",
 	"Accept-Patch", "Retry-After", "X-From-Cache", "Content-Disposition", "Strict-Transport-Security"}
 
 // compare is a line for each difference between the answers to a request.
@@ -120,7 +122,8 @@ func (p *pairs) compare(r request, a, b answer) []string {
 	if slices.Contains(r.ignore, "body") {
 		return out
 	}
-	if strings.Contains(a.header.Get("Content-Type"), "protobuf") && a.header.Get("Content-Type") == b.header.Get("Content-Type") {
+	if strings.Contains(a.header.Get("Content-Type"), "protobuf") &&
+		a.header.Get("Content-Type") == b.header.Get("Content-Type") {
 		return out
 	}
 	if r.text || len(a.values) == 0 || len(b.values) == 0 {

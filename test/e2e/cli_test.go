@@ -51,7 +51,8 @@ func TestStatusAndHelp(t *testing.T) {
 		Running, Ready bool
 		PID            int
 	}
-	if err := json.Unmarshal([]byte(c.carob(t, "status", "-o", "json")), &st); err != nil || !st.Running || !st.Ready || st.PID == 0 {
+	if err := json.Unmarshal([]byte(c.carob(t, "status", "-o", "json")), &st); err != nil || !st.Running || !st.Ready ||
+		st.PID == 0 {
 		t.Errorf("status -o json: %+v, %v", st, err)
 	}
 	contains(t, "built-in kubectl", c.carob(t, "kubectl", "get", "nodes"), "e2e-node", "Ready")
@@ -76,19 +77,23 @@ func TestImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	contains(t, "garbage", carobFails(t, "--data-dir", c.DataDir, "image", "import", garbage), "garbage.tar")
-	contains(t, "absent file", carobFails(t, "--data-dir", c.DataDir, "image", "import", "/does/not/exist"), "no such file")
-	contains(t, "unknown image", carobFails(t, "--data-dir", c.DataDir, "image", "pull", "busybox:none"), "busybox:none")
+	contains(t, "absent file", carobFails(t, "--data-dir", c.DataDir, "image", "import", "/does/not/exist"),
+		"no such file")
+	contains(t, "unknown image", carobFails(t, "--data-dir", c.DataDir, "image", "pull", "busybox:none"),
+		"busybox:none")
 }
 
 func TestDemoAndTimeline(t *testing.T) {
 	nativeOnly(t, "the demo image is imported")
 	c := shared
-	contains(t, "demo", c.carob(t, "demo"), "scheduled to node e2e-node", "init container prepare ended: Completed, exit code 0", "container web is running",
+	contains(t, "demo", c.carob(t, "demo"), "scheduled to node e2e-node",
+		"init container prepare ended: Completed, exit code 0", "container web is running",
 		"ready: the readiness probe succeeded", "Hello from", "hook: postStart", "deletion requested", "gone")
 	// The pod is gone; what happened to it is still known.
 	line := c.carob(t, "timeline", "pod/carob-demo")
 	contains(t, "timeline", line, "web", "prepare")
-	contains(t, "no entries", carobFails(t, "--data-dir", c.DataDir, "timeline", "pod/never-was"), "no entries for pod default/never-was")
+	contains(t, "no entries", carobFails(t, "--data-dir", c.DataDir, "timeline", "pod/never-was"),
+		"no entries for pod default/never-was")
 }
 
 func TestBadUse(t *testing.T) {
@@ -97,17 +102,20 @@ func TestBadUse(t *testing.T) {
 	contains(t, "wrong address", carobFails(t, "up", "--data-dir", dir, "--listen", "nowhere"), "--listen")
 	contains(t, "wrong range", carobFails(t, "up", "--data-dir", dir, "--pod-cidr", "10.0.0.0"), "--pod-cidr")
 	contains(t, "surplus argument", carobFails(t, "status", "extra"), "takes no argument")
-	contains(t, "no etcd", carobFails(t, "up", "--data-dir", dir, "--etcd-servers", "http://127.0.0.1:1"), "etcd at http://127.0.0.1:1 does not answer")
+	contains(t, "no etcd", carobFails(t, "up", "--data-dir", dir, "--etcd-servers", "http://127.0.0.1:1"),
+		"etcd at http://127.0.0.1:1 does not answer")
 	contains(t, "no cluster", carobFails(t, "--data-dir", dir, "kubectl", "get", "pods"), "carob up")
 	contains(t, "second up", carobFails(t, append([]string{"up"}, shared.args...)...), "already running")
-	contains(t, "second up, detached", carobFails(t, append([]string{"up", "--detach"}, shared.args...)...), "already running")
+	contains(t, "second up, detached", carobFails(t, append([]string{"up", "--detach"}, shared.args...)...),
+		"already running")
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	contains(t, "port taken", carobFails(t, "up", "--data-dir", dir, "--listen", l.Addr().String()), "address already in use", l.Addr().String())
+	contains(t, "port taken", carobFails(t, "up", "--data-dir", dir, "--listen", l.Addr().String()),
+		"address already in use", l.Addr().String())
 
 	if err := os.Chmod(carobBin, 0o755); err != nil {
 		t.Fatal(err)

@@ -82,7 +82,8 @@ func (p *program) requests(hold func(*url.URL) bool) int {
 
 func TestClientGo(t *testing.T) {
 	for name, test := range map[string]func(*program){
-		"informers": testInformers, "dynamic": testDynamicClient, "discovery": testDiscovery, "metadata": testMetadataClient, "apply": testTypedApply,
+		"informers": testInformers, "dynamic": testDynamicClient, "discovery": testDiscovery,
+		"metadata": testMetadataClient, "apply": testTypedApply,
 		"leader election": testLeaderElection, "exec": testExecutors, "port-forward": testForwarders,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -96,11 +97,14 @@ func TestClientGo(t *testing.T) {
 			if p.typed, err = kubernetes.NewForConfig(config); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := p.typed.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.namespace}}, metav1.CreateOptions{}); err != nil {
+			if _, err := p.typed.CoreV1().Namespaces().Create(t.Context(),
+				&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.namespace}},
+				metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
-				if err := p.typed.CoreV1().Namespaces().Delete(context.Background(), p.namespace, metav1.DeleteOptions{}); err != nil {
+				if err := p.typed.CoreV1().Namespaces().Delete(context.Background(), p.namespace,
+					metav1.DeleteOptions{}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -111,7 +115,9 @@ func TestClientGo(t *testing.T) {
 
 func (p *program) configMap(name string) *corev1.ConfigMap {
 	p.Helper()
-	m, err := p.typed.CoreV1().ConfigMaps(p.namespace).Create(p.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"k": "v"}}, metav1.CreateOptions{})
+	m, err := p.typed.CoreV1().ConfigMaps(p.namespace).Create(p.Context(),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"k": "v"}},
+		metav1.CreateOptions{})
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -198,9 +204,11 @@ func testDynamicClient(p *program) {
 		p.Fatal(err)
 	}
 	ctx, deployments := p.Context(), d.Resource(m.Resource).Namespace(p.namespace)
-	web := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "web"}, "spec": map[string]any{
-		"selector": map[string]any{"matchLabels": map[string]any{"app": "web"}},
-		"template": map[string]any{"metadata": map[string]any{"labels": map[string]any{"app": "web"}}, "spec": map[string]any{"containers": []any{map[string]any{"name": "c", "image": "busybox"}}}}}}}
+	web := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apps/v1", "kind": "Deployment",
+		"metadata": map[string]any{"name": "web"}, "spec": map[string]any{
+			"selector": map[string]any{"matchLabels": map[string]any{"app": "web"}},
+			"template": map[string]any{"metadata": map[string]any{"labels": map[string]any{"app": "web"}},
+				"spec": map[string]any{"containers": []any{map[string]any{"name": "c", "image": "busybox"}}}}}}}
 	made, err := deployments.Create(ctx, web, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
 	if err != nil {
 		p.Fatal(err)
@@ -213,7 +221,8 @@ func testDynamicClient(p *program) {
 		p.Fatal(err)
 	}
 	defer w.Stop()
-	if _, err := deployments.Patch(ctx, "web", types.MergePatchType, []byte(`{"spec":{"replicas":4}}`), metav1.PatchOptions{}, "scale"); err != nil {
+	if _, err := deployments.Patch(ctx, "web", types.MergePatchType, []byte(`{"spec":{"replicas":4}}`),
+		metav1.PatchOptions{}, "scale"); err != nil {
 		p.Fatal(err)
 	}
 	for e := range w.ResultChan() { // its controller writes, too
@@ -270,11 +279,13 @@ func testMetadataClient(p *program) {
 	if err != nil || o.UID == "" {
 		p.Errorf("%v, %v", o, err)
 	}
-	if _, err := m.Resource(maps).Namespace(p.namespace).Patch(ctx, "one", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := m.Resource(maps).Namespace(p.namespace).Patch(ctx, "one", types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}); err != nil {
 		p.Error(err)
 	}
 	see("updated one")
-	if err := m.Resource(maps).Namespace(p.namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "a=b"}); err != nil {
+	if err := m.Resource(maps).Namespace(p.namespace).DeleteCollection(ctx, metav1.DeleteOptions{},
+		metav1.ListOptions{LabelSelector: "a=b"}); err != nil {
 		p.Error(err)
 	}
 	see("deleted one")
@@ -283,7 +294,8 @@ func testMetadataClient(p *program) {
 func testTypedApply(p *program) {
 	ctx, maps := p.Context(), p.typed.CoreV1().ConfigMaps(p.namespace)
 	apply := func(manager, key, value string, force bool) (*corev1.ConfigMap, error) {
-		return maps.Apply(ctx, corev1apply.ConfigMap("shared", p.namespace).WithData(map[string]string{key: value}), metav1.ApplyOptions{FieldManager: manager, Force: force})
+		return maps.Apply(ctx, corev1apply.ConfigMap("shared", p.namespace).WithData(map[string]string{key: value}),
+			metav1.ApplyOptions{FieldManager: manager, Force: force})
 	}
 	if _, err := apply("first", "a", "1", false); err != nil {
 		p.Fatal(err)
@@ -292,7 +304,8 @@ func testTypedApply(p *program) {
 	if err != nil || len(both.Data) != 2 {
 		p.Fatalf("%v, %v", both, err)
 	}
-	if _, err := apply("second", "a", "3", false); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), `conflict with "first"`) {
+	if _, err := apply("second", "a", "3", false); !apierrors.IsConflict(err) ||
+		!strings.Contains(err.Error(), `conflict with "first"`) {
 		p.Errorf("a field of the first: %v", err)
 	}
 	taken, err := apply("second", "a", "3", true)
@@ -312,9 +325,13 @@ func testLeaderElection(p *program) {
 	defer cancel()
 	candidate := func(ctx context.Context, id string) (done chan struct{}) {
 		done = make(chan struct{})
-		lock := &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "lead"}, Client: p.typed.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: id}}
-		e, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{Lock: lock, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond,
-			ReleaseOnCancel: true, Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) { leading <- id }, OnStoppedLeading: func() {}}})
+		lock := &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "lead"},
+			Client: p.typed.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: id}}
+		e, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{Lock: lock,
+			LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond,
+			ReleaseOnCancel: true,
+			Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) { leading <- id },
+				OnStoppedLeading: func() {}}})
 		if err != nil {
 			p.Fatal(err)
 		}
@@ -346,7 +363,9 @@ func testLeaderElection(p *program) {
 // run starts a pod of busybox and waits until it is ready.
 func (p *program) run(name string, command ...string) {
 	p.Helper()
-	shared.kubectl(p.T, append([]string{"run", name, "--namespace=" + p.namespace, "--image=busybox:1.36", "--overrides", `{"spec":{"terminationGracePeriodSeconds":1}}`, "--command", "--"}, command...)...)
+	shared.kubectl(p.T,
+		append([]string{"run", name, "--namespace=" + p.namespace, "--image=busybox:1.36", "--overrides",
+			`{"spec":{"terminationGracePeriodSeconds":1}}`, "--command", "--"}, command...)...)
 	shared.wait(p.T, "pod/"+name, "condition=Ready", "--namespace="+p.namespace)
 }
 
@@ -371,7 +390,8 @@ func testExecutors(p *program) {
 				p.Fatal(err)
 			}
 			var stdout, stderr bytes.Buffer
-			err = e.StreamWithContext(p.Context(), remotecommand.StreamOptions{Stdin: stdin, Stdout: &stdout, Stderr: &stderr})
+			err = e.StreamWithContext(p.Context(),
+				remotecommand.StreamOptions{Stdin: stdin, Stdout: &stdout, Stderr: &stderr})
 			return stdout.String(), stderr.String(), err
 		}
 		// More than any buffer on the way, and an end that the command sees.
@@ -407,10 +427,12 @@ func testForwarders(p *program) {
 	if err != nil {
 		p.Fatal(err)
 	}
-	for name, dialer := range map[string]httpstream.Dialer{"SPDY": spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, "POST", u), "websocket": tunnel} {
+	for name, dialer := range map[string]httpstream.Dialer{"SPDY": spdy.NewDialerForStreaming(upgrader,
+		&http.Client{Transport: transport}, "POST", u), "websocket": tunnel} {
 		stop, ready := make(chan struct{}), make(chan struct{})
 		var errs bytes.Buffer
-		f, err := portforward.NewOnAddressesForStreaming(dialer, []string{"127.0.0.1"}, []string{"0:8080"}, stop, ready, io.Discard, &errs)
+		f, err := portforward.NewOnAddressesForStreaming(dialer, []string{"127.0.0.1"}, []string{"0:8080"}, stop, ready,
+			io.Discard, &errs)
 		if err != nil {
 			p.Fatal(err)
 		}

@@ -22,7 +22,8 @@ func TestOnContainerd(t *testing.T) {
 	})
 	c := startCluster(t, "--runtime-endpoint", d.Endpoint)
 	contains(t, "node", c.kubectl(t, "get", "nodes", "-o", "wide"), "containerd://")
-	contains(t, "import", carobFails(t, "--data-dir", c.DataDir, "image", "import", imageDir+"/bench.tar"), "another container runtime")
+	contains(t, "import", carobFails(t, "--data-dir", c.DataDir, "image", "import", imageDir+"/bench.tar"),
+		"another container runtime")
 
 	c.kubectl(t, "run", "web", "--image=nginx", "--port=80")
 	c.wait(t, "pod/web", "condition=Ready")
@@ -45,7 +46,8 @@ func TestOnContainerd(t *testing.T) {
 	}
 	c.wait(t, "pod/verbs", "condition=Ready")
 	if after := c.pod(t, "verbs").Status.ContainerStatuses[0]; after.ContainerID != before || after.RestartCount != 0 {
-		t.Errorf("after carob was killed the container is %s with %d restarts, before it was %s", after.ContainerID, after.RestartCount, before)
+		t.Errorf("after carob was killed the container is %s with %d restarts, before it was %s", after.ContainerID,
+			after.RestartCount, before)
 	}
 	c.kubectl(t, "delete", "pod", "verbs")
 	contains(t, "get", c.kubectlFails(t, "get", "pod", "verbs"), "NotFound")

@@ -38,13 +38,15 @@ func TestKilledCarobKeepsContainers(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.wait(t, "pod/ends", "jsonpath={.status.phase}=Failed")
-	if s := c.pod(t, "ends").Status.ContainerStatuses[0].State.Terminated; s == nil || s.ExitCode != 7 || s.Reason != "Error" {
+	if s := c.pod(t, "ends").Status.ContainerStatuses[0].State.Terminated; s == nil || s.ExitCode != 7 ||
+		s.Reason != "Error" {
 		t.Errorf("the exit that nobody saw: %+v", s)
 	}
 	contains(t, "its log", c.kubectl(t, "logs", "ends"), "ended")
 
 	after := c.pod(t, "steady").Status.ContainerStatuses[0]
-	if after.ContainerID != before.ContainerID || after.RestartCount != 0 || after.State.Running == nil || !after.State.Running.StartedAt.Equal(&before.State.Running.StartedAt) {
+	if after.ContainerID != before.ContainerID || after.RestartCount != 0 || after.State.Running == nil ||
+		!after.State.Running.StartedAt.Equal(&before.State.Running.StartedAt) {
 		t.Errorf("the container changed:\nbefore %+v\nafter  %+v", before, after)
 	}
 	lines := strings.Split(strings.TrimSpace(c.kubectl(t, "logs", "steady")), "\n")
@@ -118,14 +120,17 @@ func TestTwoHundredPods(t *testing.T) {
 	c.kubectl(t, "create", "namespace", "many")
 	var all strings.Builder
 	for i := range 200 {
-		fmt.Fprintf(&all, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: p%d, namespace: many, labels: {part: \"%d\"}}\nspec:\n  terminationGracePeriodSeconds: 1\n"+
-			"  containers: [{name: c, image: 'busybox:1.32.0', command: [sh, -c, 'trap \"exit 0\" TERM; while :; do sleep 3600 & wait; done']}]\n", i, i/50)
+		fmt.Fprintf(&all,
+			"---\napiVersion: v1\nkind: Pod\nmetadata: {name: p%d, namespace: many, labels: {part: \"%d\"}}\nspec:\n  terminationGracePeriodSeconds: 1\n"+
+				"  containers: [{name: c, image: 'busybox:1.32.0', command: [sh, -c, 'trap \"exit 0\" TERM; while :; do sleep 3600 & wait; done']}]\n", i, i/50)
 	}
 	c.kubectlIn(t, all.String(), "create", "-f", "-")
 	for part := range 4 { // a busy machine needs its time for each
 		c.wait(t, "pod", "condition=Ready", "-l", fmt.Sprint("part=", part), "-n", "many")
 	}
-	contains(t, "running pods", fmt.Sprint(strings.Count(c.kubectl(t, "get", "pods", "-n", "many", "--field-selector=status.phase=Running", "-o", "name"), "\n")), "200")
+	contains(t, "running pods",
+		fmt.Sprint(strings.Count(c.kubectl(t, "get", "pods", "-n", "many", "--field-selector=status.phase=Running",
+			"-o", "name"), "\n")), "200")
 	c.kubectl(t, "delete", "pods", "--all", "-n", "many")
 	if got := c.kubectl(t, "get", "pods", "-n", "many", "-o", "name"); got != "" {
 		t.Errorf("left: %s", got)

@@ -25,7 +25,8 @@ func newRollouts(t *testing.T, c *cluster, namespace string, replicas int) rollo
 	t.Helper()
 	r := rollouts{c, t, namespace}
 	c.kubectl(t, "create", "namespace", namespace)
-	r.do("create", "deployment", "web", "--image=busybox:1.36", "--replicas="+strconv.Itoa(replicas), "--", "sh", "-c", endsAtOnce)
+	r.do("create", "deployment", "web", "--image=busybox:1.36", "--replicas="+strconv.Itoa(replicas), "--", "sh", "-c",
+		endsAtOnce)
 	return r
 }
 
@@ -37,7 +38,8 @@ func (r rollouts) do(args ...string) string {
 // rolledOut waits with kubectl's own words for it.
 func (r rollouts) rolledOut() {
 	r.Helper()
-	contains(r.T, "rollout status", r.do("rollout", "status", "deployment/web", "--timeout="+patience.String()), `deployment "web" successfully rolled out`)
+	contains(r.T, "rollout status", r.do("rollout", "status", "deployment/web", "--timeout="+patience.String()),
+		`deployment "web" successfully rolled out`)
 }
 
 func list[T any](r rollouts, kind string) []T {
@@ -80,7 +82,8 @@ func TestDeployment(t *testing.T) {
 	if got := r.images(); !slices.Equal(got, []string{"busybox:1.36"}) {
 		t.Errorf("after the rollback: %q", got)
 	}
-	if history := r.do("rollout", "history", "deployment/web"); !strings.Contains(history, "3 ") || strings.Contains(history, "\n1 ") {
+	if history := r.do("rollout", "history", "deployment/web"); !strings.Contains(history, "3 ") ||
+		strings.Contains(history, "\n1 ") {
 		t.Errorf("W2.104: history after the rollback:\n%s", history)
 	}
 
@@ -88,7 +91,8 @@ func TestDeployment(t *testing.T) {
 	r.do("set", "image", "deployment/web", "*=busybox:1.35")
 	r.do("scale", "deployment/web", "--replicas=4")
 	shared.wait(t, "deployment/web", "jsonpath={.status.readyReplicas}=4", "-n", r.namespace)
-	if got := r.images(); !slices.Equal(got, []string{"busybox:1.36"}) || len(list[appsv1.ReplicaSet](r, "replicasets")) != 2 {
+	if got := r.images(); !slices.Equal(got, []string{"busybox:1.36"}) ||
+		len(list[appsv1.ReplicaSet](r, "replicasets")) != 2 {
 		t.Errorf("W2.101: while it is paused: %q", got)
 	}
 	r.do("rollout", "resume", "deployment/web")
@@ -97,7 +101,8 @@ func TestDeployment(t *testing.T) {
 	r.do("rollout", "restart", "deployment/web")
 	r.rolledOut()
 	for _, p := range list[corev1.Pod](r, "pods") {
-		if p.DeletionTimestamp == nil && slices.ContainsFunc(before, func(b corev1.Pod) bool { return b.UID == p.UID }) {
+		if p.DeletionTimestamp == nil &&
+			slices.ContainsFunc(before, func(b corev1.Pod) bool { return b.UID == p.UID }) {
 			t.Errorf("pod %s was not restarted", p.Name)
 		}
 	}
@@ -108,8 +113,11 @@ func TestDeployment(t *testing.T) {
 	if d.Annotations["deployment.kubernetes.io/revision"] != "5" {
 		t.Errorf("revision %q", d.Annotations["deployment.kubernetes.io/revision"])
 	}
-	contains(t, "events", r.do("get", "events", "-o", `jsonpath={range .items[*]}{.source.component} {.reason} {.message}{"\n"}{end}`),
-		"deployment-controller ScalingReplicaSet Scaled up replica set web-", "replicaset-controller SuccessfulCreate Created pod: web-", "replicaset-controller SuccessfulDelete Deleted pod: web-")
+	contains(t, "events",
+		r.do("get", "events", "-o", `jsonpath={range .items[*]}{.source.component} {.reason} {.message}{"\n"}{end}`),
+		"deployment-controller ScalingReplicaSet Scaled up replica set web-",
+		"replicaset-controller SuccessfulCreate Created pod: web-",
+		"replicaset-controller SuccessfulDelete Deleted pod: web-")
 
 	r.do("delete", "deployment", "web", "--cascade=foreground")
 	if left := r.do("get", "pods,replicasets", "-o", "name"); left != "" {
@@ -126,10 +134,12 @@ func TestDeploymentOverQuota(t *testing.T) {
 	r := rollouts{shared, t, "tight"}
 	r.do("create", "deployment", "web", "--image=busybox:1.36", "--replicas=3", "--", "sh", "-c", endsAtOnce)
 	shared.wait(t, "deployment/web", "condition=ReplicaFailure", "-n", "tight")
-	contains(t, "condition", r.do("get", "deployment", "web", "-o", `jsonpath={.status.conditions[?(@.type=="ReplicaFailure")]}`), "FailedCreate", "exceeded quota: few")
+	contains(t, "condition", r.do("get", "deployment", "web", "-o",
+		`jsonpath={.status.conditions[?(@.type=="ReplicaFailure")]}`), "FailedCreate", "exceeded quota: few")
 	r.do("patch", "quota", "few", "-p", `{"spec":{"hard":{"pods":"9"}}}`)
 	r.rolledOut()
-	if left := r.do("get", "deployment", "web", "-o", `jsonpath={.status.conditions[?(@.type=="ReplicaFailure")]}`); left != "" {
+	if left := r.do("get", "deployment", "web", "-o",
+		`jsonpath={.status.conditions[?(@.type=="ReplicaFailure")]}`); left != "" {
 		t.Errorf("the condition stays: %s", left)
 	}
 }

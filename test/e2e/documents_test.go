@@ -27,9 +27,11 @@ func TestDocumentNginx(t *testing.T) {
 		t.Errorf("the pod answers %q", body)
 	}
 	wide := c.kubectl(t, "get", "pods", "pod-nginx1", "-o", "wide")
-	contains(t, "get -o wide", wide, "NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP", "NODE", "NOMINATED NODE", "READINESS GATES", "1/1", "Running", p.Status.PodIP, "e2e-node")
+	contains(t, "get -o wide", wide, "NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP", "NODE", "NOMINATED NODE",
+		"READINESS GATES", "1/1", "Running", p.Status.PodIP, "e2e-node")
 	contains(t, "describe", c.kubectl(t, "describe", "pod", "pod-nginx1"),
-		"Image:          harbor.l00n9.icu/public/nginx:stable-perl", "Successfully assigned default/pod-nginx1 to e2e-node", "Container started")
+		"Image:          harbor.l00n9.icu/public/nginx:stable-perl",
+		"Successfully assigned default/pod-nginx1 to e2e-node", "Container started")
 
 	// The document's update: export, change the image, replace.
 	exported := c.kubectl(t, "get", "pods", "pod-nginx1", "-o", "yaml")
@@ -48,7 +50,8 @@ func TestDocumentNamespaceBusybox(t *testing.T) {
 	c.kubectl(t, "create", "-f", manifest("doc003-busybox"))
 	t.Cleanup(func() { c.kubectl(t, "delete", "namespace", "m61-namespace") })
 	// busybox's shell ends at once without a terminal: the pod crash-loops, as the document's does.
-	c.wait(t, "pod/busybox", "jsonpath={.status.containerStatuses[0].state.waiting.reason}=CrashLoopBackOff", "-n", "m61-namespace")
+	c.wait(t, "pod/busybox", "jsonpath={.status.containerStatuses[0].state.waiting.reason}=CrashLoopBackOff", "-n",
+		"m61-namespace")
 	contains(t, "get", c.kubectl(t, "get", "pods", "-n", "m61-namespace"), "CrashLoopBackOff")
 }
 
@@ -59,7 +62,8 @@ func TestDocumentCommandAndArgs(t *testing.T) {
 	c.wait(t, "pod/pod-with-cmd-and-args", "condition=Ready")
 	ps := c.kubectl(t, "exec", "pod-with-cmd-and-args", "--", "ps", "aux")
 	contains(t, "ps aux", ps, "python3 /usr/local/bin/demo.py -p 8888")
-	contains(t, "describe", c.kubectl(t, "describe", "pod", "pod-with-cmd-and-args"), "/bin/sh", "python3 /usr/local/bin/demo.py -p $(port)", "port:  8888")
+	contains(t, "describe", c.kubectl(t, "describe", "pod", "pod-with-cmd-and-args"), "/bin/sh",
+		"python3 /usr/local/bin/demo.py -p $(port)", "port:  8888")
 }
 
 func TestDocumentHostNetwork(t *testing.T) {
@@ -79,7 +83,8 @@ func TestDocumentHostNetwork(t *testing.T) {
 		if !strings.HasPrefix(l.Name(), "lo") {
 			continue
 		}
-		contains(t, "links in the pod", c.kubectl(t, "exec", "pod-hostnetwork-demo", "--", "ls", "/sys/class/net"), l.Name())
+		contains(t, "links in the pod", c.kubectl(t, "exec", "pod-hostnetwork-demo", "--", "ls", "/sys/class/net"),
+			l.Name())
 	}
 }
 
@@ -101,7 +106,8 @@ func TestDocumentPostStart(t *testing.T) {
 	c.remove(t, "pod-poststart")
 	c.kubectl(t, "apply", "-f", manifest("doc003-poststart"))
 	c.wait(t, "pod/pod-poststart", "condition=Ready")
-	contains(t, "hook's file", c.kubectl(t, "exec", "pod-poststart", "--", "cat", "/tmp/poststart.log"), "lifecycle poststart at")
+	contains(t, "hook's file", c.kubectl(t, "exec", "pod-poststart", "--", "cat", "/tmp/poststart.log"),
+		"lifecycle poststart at")
 	contains(t, "log", c.kubectl(t, "logs", "pod-poststart"), "The app is running at")
 }
 
@@ -131,7 +137,8 @@ func TestDocumentRestartPolicies(t *testing.T) {
 	c.kubectl(t, "run", "never", "--image=busybox:1.32.0", "--restart=Never", "--command", "--", "sh", "-c", "exit 3")
 	c.wait(t, "pod/never", "jsonpath={.status.phase}=Failed")
 	p := c.pod(t, "never")
-	if s := p.Status.ContainerStatuses[0]; s.State.Terminated == nil || s.State.Terminated.ExitCode != 3 || s.State.Terminated.Reason != "Error" || s.RestartCount != 0 {
+	if s := p.Status.ContainerStatuses[0]; s.State.Terminated == nil || s.State.Terminated.ExitCode != 3 ||
+		s.State.Terminated.Reason != "Error" || s.RestartCount != 0 {
 		t.Errorf("status %+v", s)
 	}
 
@@ -157,10 +164,14 @@ func TestDocumentPullPolicies(t *testing.T) {
 	c.kubectl(t, "run", "nowhere", "--image=busybox:none")
 	c.wait(t, "pod/nowhere", "jsonpath={.status.containerStatuses[0].state.waiting.reason}=ImagePullBackOff")
 	c.waitEvent(t, "nowhere", "BackOff")
-	contains(t, "events", strings.Join(c.events(t, "nowhere"), "\n"), `Normal Pulling Pulling image "busybox:none"`, `Warning Failed Failed to pull image "busybox:none": `, "Warning Failed Error: ErrImagePull", `Normal BackOff Back-off pulling image "busybox:none"`)
-	c.kubectl(t, "run", "twice", "--image=busybox:1.30", "--image-pull-policy=Always", "--env=NAME=test", "--", "sleep", "3600")
+	contains(t, "events", strings.Join(c.events(t, "nowhere"), "\n"), `Normal Pulling Pulling image "busybox:none"`,
+		`Warning Failed Failed to pull image "busybox:none": `, "Warning Failed Error: ErrImagePull",
+		`Normal BackOff Back-off pulling image "busybox:none"`)
+	c.kubectl(t, "run", "twice", "--image=busybox:1.30", "--image-pull-policy=Always", "--env=NAME=test", "--", "sleep",
+		"3600")
 	c.wait(t, "pod/twice", "condition=Ready")
-	contains(t, "events", strings.Join(c.events(t, "twice"), "\n"), `Normal Pulling Pulling image "busybox:1.30"`, `Normal Pulled Successfully pulled image "busybox:1.30" in `)
+	contains(t, "events", strings.Join(c.events(t, "twice"), "\n"), `Normal Pulling Pulling image "busybox:1.30"`,
+		`Normal Pulled Successfully pulled image "busybox:1.30" in `)
 	contains(t, "environment", c.kubectl(t, "exec", "twice", "--", "env"), "NAME=test")
 }
 
@@ -179,7 +190,8 @@ func TestDocumentFullManifest(t *testing.T) {
 	c.kubectl(t, "apply", "-f", manifest("doc003-full"))
 	// L2.40: the node selector keeps it waiting, and it says so.
 	c.waitEvent(t, "full", "FailedScheduling")
-	contains(t, "events", strings.Join(c.events(t, "full"), "\n"), "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.")
+	contains(t, "events", strings.Join(c.events(t, "full"), "\n"),
+		"0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.")
 	c.kubectl(t, "label", "node", "e2e-node", "disktype=ssd")
 	c.wait(t, "pod/full", "condition=Ready")
 	p := c.pod(t, "full")
@@ -222,7 +234,8 @@ func TestDocumentLiveness(t *testing.T) {
 	}
 	at := 0
 	for _, want := range order {
-		i := slices.IndexFunc(ev[at:], func(e string) bool { return strings.HasPrefix(e, strings.TrimRight(want, " ")) })
+		i := slices.IndexFunc(ev[at:],
+			func(e string) bool { return strings.HasPrefix(e, strings.TrimRight(want, " ")) })
 		if i < 0 {
 			t.Fatalf("event %q is missing or out of order in:\n%s", want, strings.Join(ev, "\n"))
 		}

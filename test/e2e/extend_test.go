@@ -33,9 +33,12 @@ type extender struct {
 func newExtender(t *testing.T) *extender {
 	c := shared
 	e := &extender{cluster: c}
-	c.kubectl(t, "wait", "configmap/extension-apiserver-authentication", "--namespace=kube-system", "--for=create", "--timeout="+patience.String())
+	c.kubectl(t, "wait", "configmap/extension-apiserver-authentication", "--namespace=kube-system", "--for=create",
+		"--timeout="+patience.String())
 	e.crt, e.key = servingPair(t, "extension."+extensionNamespace+".svc", "notes."+extensionNamespace+".svc")
-	e.proxy = base64.StdEncoding.EncodeToString([]byte(c.kubectl(t, "get", "configmap", "extension-apiserver-authentication", "--namespace=kube-system", "-o", `jsonpath={.data.requestheader-client-ca-file}`)))
+	e.proxy = base64.StdEncoding.EncodeToString([]byte(c.kubectl(t, "get", "configmap",
+		"extension-apiserver-authentication", "--namespace=kube-system", "-o",
+		`jsonpath={.data.requestheader-client-ca-file}`)))
 	c.kubectl(t, "create", "namespace", extensionNamespace)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -80,7 +83,8 @@ func (e *extender) stop(t *testing.T) {
 // apply fills in certificates.
 func (e *extender) apply(t *testing.T, manifest string) string {
 	t.Helper()
-	return e.kubectlIn(t, strings.NewReplacer("CRT", e.crt, "KEY", e.key, "PROXY", e.proxy).Replace("---\n"+manifest), "apply", "--namespace="+extensionNamespace, "-f", "-")
+	return e.kubectlIn(t, strings.NewReplacer("CRT", e.crt, "KEY", e.key, "PROXY", e.proxy).Replace("---\n"+manifest),
+		"apply", "--namespace="+extensionNamespace, "-f", "-")
 }
 
 // in is kubectl in the namespace.
@@ -116,8 +120,10 @@ func servingPair(t *testing.T, names ...string) (crt, key string) {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: names[0]}, DNSNames: names, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: names[0]}, DNSNames: names,
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, &k.PublicKey, k)
 	if err != nil {
 		t.Fatal(err)
@@ -181,34 +187,44 @@ func (e *extender) testWebhooks(t *testing.T) {
 	e.until(t, "a config map is labelled", seen, "create", "configmap", "try", "--dry-run=server", "-o", "yaml")
 
 	// What a webhook adds is filled in as if the user had said it, and runs.
-	out := e.apply(t, "{apiVersion: v1, kind: Pod, metadata: {name: attached}, spec: {terminationGracePeriodSeconds: 1, containers: [{name: own, image: 'registry.k8s.io/pause:3.10.2'}]}}")
+	out := e.apply(t,
+		"{apiVersion: v1, kind: Pod, metadata: {name: attached}, spec: {terminationGracePeriodSeconds: 1, containers: [{name: own, image: 'registry.k8s.io/pause:3.10.2'}]}}")
 	contains(t, "apply", out, "pod/attached created")
-	contains(t, "added", e.in(t, "get", "pod", "attached", "-o", "jsonpath={.spec.containers[1]}"), `"name":"added"`, `"terminationMessagePath":"/dev/termination-log"`, "kube-api-access")
+	contains(t, "added", e.in(t, "get", "pod", "attached", "-o", "jsonpath={.spec.containers[1]}"), `"name":"added"`,
+		`"terminationMessagePath":"/dev/termination-log"`, "kube-api-access")
 	e.wait(t, "pod/attached", "condition=Ready", "--namespace="+extensionNamespace)
 	e.until(t, "attaching is refused", refused("nobody attaches to attached"), "attach", "attached", "-c", "own")
 	e.in(t, "delete", "pod", "attached")
 
 	e.in(t, "create", "configmap", "made")
 	contains(t, "made", e.in(t, "get", "configmap", "made", "-o", "yaml"), "seen-by: extension")
-	if out := e.apply(t, "{apiVersion: v1, kind: ConfigMap, metadata: {name: skipped, labels: {skip: me}}}"); !strings.Contains(out, "created") {
+	if out := e.apply(t,
+		"{apiVersion: v1, kind: ConfigMap, metadata: {name: skipped, labels: {skip: me}}}"); !strings.Contains(out,
+		"created") {
 		t.Error(out)
 	}
 	if out := e.in(t, "get", "configmap", "skipped", "-o", "yaml"); strings.Contains(out, "seen-by") {
 		t.Errorf("the match condition did not hold the webhook back:\n%s", out)
 	}
-	_, err := e.tryKubectl("---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: bad, labels: {refuse: 'yes'}}}", "create", "--namespace="+extensionNamespace, "-f", "-")
-	if err == nil || !strings.Contains(err.Error(), `admission webhook "refusals.example.org" denied the request: the label says so`) {
+	_, err := e.tryKubectl("---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: bad, labels: {refuse: 'yes'}}}",
+		"create", "--namespace="+extensionNamespace, "-f", "-")
+	if err == nil || !strings.Contains(err.Error(),
+		`admission webhook "refusals.example.org" denied the request: the label says so`) {
 		t.Errorf("a label that asks for it: %v", err)
 	}
 	e.in(t, "label", "configmap", "made", "locked=yes")
-	contains(t, "changed", e.kubectlFails(t, "--namespace="+extensionNamespace, "annotate", "configmap", "made", "a=b"), "it is locked")
-	contains(t, "deleted", e.kubectlFails(t, "--namespace="+extensionNamespace, "delete", "configmap", "made"), "it is locked")
+	contains(t, "changed", e.kubectlFails(t, "--namespace="+extensionNamespace, "annotate", "configmap", "made", "a=b"),
+		"it is locked")
+	contains(t, "deleted", e.kubectlFails(t, "--namespace="+extensionNamespace, "delete", "configmap", "made"),
+		"it is locked")
 
 	// Nobody answers: the request fails, unless the configuration says that it may not matter.
 	e.stop(t)
-	contains(t, "nobody answers", e.kubectlFails(t, "--namespace="+extensionNamespace, "create", "configmap", "late"), "failed calling webhook")
+	contains(t, "nobody answers", e.kubectlFails(t, "--namespace="+extensionNamespace, "create", "configmap", "late"),
+		"failed calling webhook")
 	for _, kind := range []string{"mutating", "validating"} {
-		e.kubectl(t, "patch", kind+"webhookconfiguration", "e2e-extension", "--type=json", "-p", `[{"op":"replace","path":"/webhooks/0/failurePolicy","value":"Ignore"}]`)
+		e.kubectl(t, "patch", kind+"webhookconfiguration", "e2e-extension", "--type=json", "-p",
+			`[{"op":"replace","path":"/webhooks/0/failurePolicy","value":"Ignore"}]`)
 	}
 	e.until(t, "passed over", accepted, "create", "configmap", "late")
 	remove()
@@ -238,13 +254,15 @@ func (e *extender) testConversion(t *testing.T) {
 ---
 {apiVersion: far.e2e.example/v2, kind: Endpoint, metadata: {name: two}, spec: {address: "b.example:81"}}`)
 	for version, want := range map[string]string{"v1": "a.example 80 b.example 81", "v2": "a.example:80 b.example:81"} {
-		got := e.in(t, "get", "endpoints."+version+".far.e2e.example", "-o", "jsonpath={.items[*].spec['address']}{.items[0].spec.host} {.items[0].spec.port} {.items[1].spec.host} {.items[1].spec.port}")
+		got := e.in(t, "get", "endpoints."+version+".far.e2e.example", "-o",
+			"jsonpath={.items[*].spec['address']}{.items[0].spec.host} {.items[0].spec.port} {.items[1].spec.host} {.items[1].spec.port}")
 		if strings.TrimSpace(got) != want {
 			t.Errorf("all as %s: %q, not %q", version, got, want)
 		}
 	}
 	e.in(t, "patch", "endpoints.v2.far.e2e.example", "one", "--type=merge", "-p", `{"spec":{"address":"c.example:82"}}`)
-	if got := e.in(t, "get", "endpoints.v1.far.e2e.example", "one", "-o", "jsonpath={.spec.host} {.spec.port}"); got != "c.example 82" {
+	if got := e.in(t, "get", "endpoints.v1.far.e2e.example", "one", "-o",
+		"jsonpath={.spec.host} {.spec.port}"); got != "c.example 82" {
 		t.Errorf("changed as v2, read as v1: %q", got)
 	}
 }
@@ -277,20 +295,26 @@ func (e *extender) testGroup(t *testing.T) {
 	}
 	defer remove()
 	e.wait(t, "apiservice/v1.far.example.org", "condition=Available")
-	contains(t, "api-resources", e.kubectl(t, "api-resources", "--api-group=far.example.org", "--cached=false"), "notes", "nt", "Note")
+	contains(t, "api-resources", e.kubectl(t, "api-resources", "--api-group=far.example.org", "--cached=false"),
+		"notes", "nt", "Note")
 	path := "/apis/far.example.org/v1/namespaces/" + extensionNamespace + "/notes"
-	e.kubectlIn(t, `{"apiVersion":"far.example.org/v1","kind":"Note","metadata":{"name":"first"},"text":"hello"}`, "create", "--raw="+path, "-f", "-")
+	e.kubectlIn(t, `{"apiVersion":"far.example.org/v1","kind":"Note","metadata":{"name":"first"},"text":"hello"}`,
+		"create", "--raw="+path, "-f", "-")
 	contains(t, "get", e.in(t, "get", "notes"), "NAME", "first")
-	contains(t, "get -o", e.in(t, "get", "nt", "first", "-o", "json"), `"author": "kubernetes-admin"`, `"text": "hello"`)
+	contains(t, "get -o", e.in(t, "get", "nt", "first", "-o", "json"), `"author": "kubernetes-admin"`,
+		`"text": "hello"`)
 	// The foreign server hears who asks, and who may ask is decided here.
 	e.in(t, "create", "serviceaccount", "reader")
 	me := "--as=system:serviceaccount:" + extensionNamespace + ":reader"
-	contains(t, "without a right", e.kubectlFails(t, "--namespace="+extensionNamespace, "get", "notes", me), "forbidden")
+	contains(t, "without a right", e.kubectlFails(t, "--namespace="+extensionNamespace, "get", "notes", me),
+		"forbidden")
 	e.in(t, "create", "role", "writes", "--verb=create", "--resource=notes.far.example.org")
 	e.in(t, "create", "rolebinding", "writes", "--role=writes", "--serviceaccount="+extensionNamespace+":reader")
-	out := e.kubectlIn(t, `{"apiVersion":"far.example.org/v1","kind":"Note","metadata":{"name":"second"}}`, "create", "--raw="+path, me, "-f", "-")
+	out := e.kubectlIn(t, `{"apiVersion":"far.example.org/v1","kind":"Note","metadata":{"name":"second"}}`, "create",
+		"--raw="+path, me, "-f", "-")
 	var made struct{ Author string }
-	if err := json.NewDecoder(bytes.NewBufferString(out)).Decode(&made); err != nil || made.Author != "system:serviceaccount:"+extensionNamespace+":reader" {
+	if err := json.NewDecoder(bytes.NewBufferString(out)).Decode(&made); err != nil ||
+		made.Author != "system:serviceaccount:"+extensionNamespace+":reader" {
 		t.Errorf("written as %q, %v", made.Author, err)
 	}
 	e.in(t, "delete", "notes", "--all", "--wait=false")

@@ -68,7 +68,8 @@ func TestForcedStoreEndsPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Nothing runs: nothing is lost by another name.
-	if _, err := run(append([]string{carobBin, "up", "--detach"}, append(c.args, "--node-name", "another")...)...); err != nil {
+	if _, err := run(append([]string{carobBin, "up", "--detach"},
+		append(c.args, "--node-name", "another")...)...); err != nil {
 		t.Error(err)
 	}
 }

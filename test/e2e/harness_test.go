@@ -72,8 +72,11 @@ func runAll(m *testing.M) (code int, err error) {
 	switch os.Getenv("RUNTIME") {
 	case "", "native":
 	case "containerd":
-		if daemon, err = containerd.StartWith(context.Background(), containerd.Options{Dir: dir, Bridge: "cb-e2e-all", Subnet: "10.223.0.0/16",
-			RegistryConfig: mirrors.dir, Programs: os.Getenv("RUNTIME_PROGRAMS"), OCIRuntime: os.Getenv("OCI_RUNTIME")}, imageDir+"/pause.tar"); err != nil {
+		if daemon, err = containerd.StartWith(context.Background(),
+			containerd.Options{Dir: dir, Bridge: "cb-e2e-all", Subnet: "10.223.0.0/16",
+				RegistryConfig: mirrors.dir, Programs: os.Getenv("RUNTIME_PROGRAMS"),
+				OCIRuntime: os.Getenv("OCI_RUNTIME")},
+			imageDir+"/pause.tar"); err != nil {
 			return 1, err
 		}
 		defer func() { err = errors.Join(err, daemon.Close()) }()
@@ -99,7 +102,8 @@ func runAll(m *testing.M) (code int, err error) {
 		left = host.Of(left, marks...)
 	}
 	if len(left) > 0 {
-		return 1, fmt.Errorf("%d things are left on the host, the first:\n  %s", len(left), strings.Join(left[:min(len(left), 30)], "\n  "))
+		return 1, fmt.Errorf("%d things are left on the host, the first:\n  %s", len(left),
+			strings.Join(left[:min(len(left), 30)], "\n  "))
 	}
 	return code, nil
 }
@@ -120,7 +124,8 @@ func newCluster(dir string, args ...string) (*cluster, error) {
 		args = append(args, "--runtime-endpoint", daemon.Endpoint)
 	}
 	pods := fmt.Sprintf("10.%d.0.0/16", 225+(os.Getpid()+len(marks)/3)%28) // of its own, whatever the names hash to
-	return &cluster{Instance: in, args: append([]string{"--data-dir", dir, "--node-name", "e2e-node", "--pod-cidr", pods}, args...)}, nil
+	return &cluster{Instance: in,
+		args: append([]string{"--data-dir", dir, "--node-name", "e2e-node", "--pod-cidr", pods}, args...)}, nil
 }
 
 // nativeOnly skips a test of what only carob's own runtime has.
@@ -269,7 +274,8 @@ func output(cmd *exec.Cmd) (string, error) {
 // wait is `kubectl wait`.
 func (c *cluster) wait(t *testing.T, what, condition string, more ...string) {
 	t.Helper()
-	out, err := c.tryKubectl("", append([]string{"wait", what, "--for=" + condition, "--timeout=" + patience.String()}, more...)...)
+	out, err := c.tryKubectl("",
+		append([]string{"wait", what, "--for=" + condition, "--timeout=" + patience.String()}, more...)...)
 	if err == nil {
 		return
 	}
@@ -289,7 +295,8 @@ func (c *cluster) pod(t *testing.T, name string) corev1.Pod {
 // events are those about an object, oldest first, as "Type Reason Message".
 func (c *cluster) events(t *testing.T, name string) []string {
 	t.Helper()
-	out := c.kubectl(t, "get", "events", "--field-selector", "involvedObject.name="+name, "--sort-by=.metadata.creationTimestamp",
+	out := c.kubectl(t, "get", "events", "--field-selector", "involvedObject.name="+name,
+		"--sort-by=.metadata.creationTimestamp",
 		"-o", `jsonpath={range .items[*]}{.type} {.reason} {.message}{"\n"}{end}`)
 	return strings.Split(strings.TrimSpace(out), "\n")
 }
@@ -299,7 +306,8 @@ func (c *cluster) waitEvent(t *testing.T, name, reason string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := c.command(ctx, "get", "events", "--field-selector", "involvedObject.name="+name+",reason="+reason, "--watch", "-o", "name")
+	cmd := c.command(ctx, "get", "events", "--field-selector", "involvedObject.name="+name+",reason="+reason, "--watch",
+		"-o", "name")
 	pipe, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

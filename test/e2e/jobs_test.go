@@ -37,9 +37,11 @@ func TestJob(t *testing.T) {
 	c.wait(t, "job/hello", "condition=complete")
 	contains(t, "log", c.kubectl(t, "logs", "job/hello"), "hello from a job")
 	contains(t, "table", c.kubectl(t, "get", "job", "hello"), "Complete", "1/1")
-	contains(t, "events", strings.Join(c.events(t, "hello"), "\n"), "Normal SuccessfulCreate Created pod: hello-", "Normal Completed Job completed")
+	contains(t, "events", strings.Join(c.events(t, "hello"), "\n"), "Normal SuccessfulCreate Created pod: hello-",
+		"Normal Completed Job completed")
 
-	c.kubectlIn(t, `{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"bad"},"spec":{"backoffLimit":0,"template":{"spec":
+	c.kubectlIn(
+		t, `{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"bad"},"spec":{"backoffLimit":0,"template":{"spec":
 		{"restartPolicy":"Never","containers":[{"name":"c","image":"busybox:1.32.0","command":["sh","-c","exit 3"]}]}}}}`, "create", "-f", "-")
 	c.wait(t, "job/bad", "condition=failed")
 	if s := c.job(t, "bad").Status; s.Failed != 1 {
@@ -85,7 +87,8 @@ spec:
 	for ; kills < 12; kills++ {
 		started := len(glob(t, done))
 		moment := time.Duration(random.IntN(400)) * time.Millisecond
-		if out, err := c.tryKubectl("", "wait", "job/killed", "--for=condition=complete", "--timeout="+moment.String()); err == nil {
+		if out, err := c.tryKubectl("", "wait", "job/killed", "--for=condition=complete",
+			"--timeout="+moment.String()); err == nil {
 			t.Logf("complete after %d kills: %s", kills, out)
 			break
 		}
@@ -157,11 +160,13 @@ spec:
 	testwait.For(t, "kubectl top pod shows what is used", func() bool {
 		out, err := c.tryKubectl("", "top", "pod", "-l", "app=busy", "--containers", "--sort-by=cpu", "--no-headers")
 		lines := strings.Split(strings.TrimSpace(out), "\n")
-		return err == nil && len(lines) == 2 && strings.Contains(lines[0], "works") && strings.Contains(lines[1], "sleeps")
+		return err == nil && len(lines) == 2 && strings.Contains(lines[0], "works") &&
+			strings.Contains(lines[1], "sleeps")
 	})
 	contains(t, "top node", c.kubectl(t, "top", "node", "--no-headers"), "%")
 	contains(t, "another pod", c.kubectlFails(t, "top", "pod", "none"), "not found")
-	c.kubectl(t, "autoscale", "deployment", "busy", "--min=1", "--max=2", "--cpu-percent=50") // as older kubectls have it, too
+	// as older kubectls have it, too
+	c.kubectl(t, "autoscale", "deployment", "busy", "--min=1", "--max=2", "--cpu-percent=50")
 	c.wait(t, "hpa/busy", "condition=ScalingActive")
 	c.wait(t, "deployment/busy", "jsonpath={.spec.replicas}=2")
 	contains(t, "events", strings.Join(c.events(t, "busy"), "\n"),

@@ -58,7 +58,8 @@ func TestStaticPod(t *testing.T) {
 	writeFile(t, file, staticManifest("1"))
 	first := c.become(t, name, "condition=Ready")
 	hash := first.Annotations["kubernetes.io/config.hash"]
-	if first.Annotations[corev1.MirrorPodAnnotationKey] != hash || len(hash) != 32 || len(first.OwnerReferences) != 1 || first.OwnerReferences[0].Kind != "Node" {
+	if first.Annotations[corev1.MirrorPodAnnotationKey] != hash || len(hash) != 32 || len(first.OwnerReferences) != 1 ||
+		first.OwnerReferences[0].Kind != "Node" {
 		t.Errorf("its mirror: %v, owners %v", first.Annotations, first.OwnerReferences)
 	}
 	contains(t, "its log", c.kubectl(t, "logs", name), "version 1")
@@ -73,16 +74,19 @@ func TestStaticPod(t *testing.T) {
 	c.kubectl(t, "delete", "pod", name)
 	again := c.become(t, name, "condition=Ready")
 	if again.UID == first.UID || again.Status.ContainerStatuses[0].ContainerID != id {
-		t.Errorf("deleted: uid %s, container %s, was %s, %s", again.UID, again.Status.ContainerStatuses[0].ContainerID, first.UID, id)
+		t.Errorf("deleted: uid %s, container %s, was %s, %s", again.UID, again.Status.ContainerStatuses[0].ContainerID,
+			first.UID, id)
 	}
 
 	c.kill(t)
 	forgotten := filepath.Join(c.DataDir, "log", "pods", "default_gone_5a1c0000-0000-4000-8000-000000000000")
-	if err := os.MkdirAll(filepath.Join(forgotten, "c"), 0o755); err != nil { // of a pod that went in the moment of the crash
+	if err := os.MkdirAll(filepath.Join(forgotten, "c"), 0o755); err != nil {
+		// of a pod that went in the moment of the crash
 		t.Fatal(err)
 	}
 	dangling := filepath.Join(links, "gone_default_c-0123.log")
-	if err := os.Symlink(filepath.Join(c.DataDir, "log", "pods", "default_gone_u", "c", "0.log"), dangling); err != nil {
+	if err := os.Symlink(filepath.Join(c.DataDir, "log", "pods", "default_gone_u", "c", "0.log"),
+		dangling); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.up(); err != nil {
@@ -94,7 +98,8 @@ func TestStaticPod(t *testing.T) {
 	}
 
 	writeFile(t, file, "kind: [")
-	writeFile(t, filepath.Join(c.DataDir, "manifests", "other.yaml"), strings.Replace(staticManifest("1"), "name: web", "name: other", 1))
+	writeFile(t, filepath.Join(c.DataDir, "manifests", "other.yaml"),
+		strings.Replace(staticManifest("1"), "name: web", "name: other", 1))
 	c.become(t, "other-e2e-node", "condition=Ready")
 	if s := c.pod(t, name).Status.ContainerStatuses[0]; s.ContainerID != id {
 		t.Errorf("a bad manifest ended the pod: %+v", s)
@@ -103,7 +108,8 @@ func TestStaticPod(t *testing.T) {
 	writeFile(t, file, staticManifest("2"))
 	c.become(t, name, "jsonpath={.metadata.labels.version}=2")
 	changed := c.become(t, name, "condition=Ready")
-	if changed.Annotations["kubernetes.io/config.hash"] == hash || changed.Status.ContainerStatuses[0].ContainerID == id {
+	if changed.Annotations["kubernetes.io/config.hash"] == hash ||
+		changed.Status.ContainerStatuses[0].ContainerID == id {
 		t.Errorf("changed: %v", changed.Annotations)
 	}
 	contains(t, "its log", c.kubectl(t, "logs", name), "version 2")
@@ -134,10 +140,12 @@ spec:
   containers: [{name: c, image: 'busybox:1.32.0', command: [sleep, '3600'], resources: {requests: {cpu: %q}}}]
 `, cpu), "apply", "-f", "-")
 	c.wait(t, "pod/big", "condition=Ready")
-	writeFile(t, filepath.Join(c.DataDir, "manifests", "web.yaml"), strings.Replace(staticManifest("1"), "{name: c,", "{name: c, resources: {requests: {cpu: 100m}},", 1))
+	writeFile(t, filepath.Join(c.DataDir, "manifests", "web.yaml"),
+		strings.Replace(staticManifest("1"), "{name: c,", "{name: c, resources: {requests: {cpu: 100m}},", 1))
 	c.become(t, "web-e2e-node", "condition=Ready")
 	p := c.pod(t, "big")
-	if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "Preempting" || p.Status.Message != "Preempted in order to admit critical pod" {
+	if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "Preempting" ||
+		p.Status.Message != "Preempted in order to admit critical pod" {
 		t.Errorf("%s %s: %q", p.Status.Phase, p.Status.Reason, p.Status.Message)
 	}
 	c.waitEvent(t, "big", "Preempting")
@@ -183,12 +191,14 @@ spec:
 	c.wait(t, "node/e2e-node", "jsonpath={.status.conditions[?(@.type==\"MemoryPressure\")].status}=False")
 
 	c.carob(t, "down")
-	if _, err := run(append([]string{carobBin, "up", "--detach", "--eviction-hard", "memory.available<99%"}, c.args...)...); err != nil {
+	if _, err := run(append([]string{carobBin, "up", "--detach", "--eviction-hard", "memory.available<99%"},
+		c.args...)...); err != nil {
 		t.Fatal(err)
 	}
 	c.wait(t, "pod/modest", "jsonpath={.status.phase}=Failed")
 	p := c.pod(t, "modest")
-	contains(t, "the message", p.Status.Message, "The node was low on resource: memory. Threshold quantity: ", "Container c was using ", "request is 0, has larger consumption of memory. ")
+	contains(t, "the message", p.Status.Message, "The node was low on resource: memory. Threshold quantity: ",
+		"Container c was using ", "request is 0, has larger consumption of memory. ")
 	target := ""
 	for _, cond := range p.Status.Conditions {
 		if cond.Type == corev1.DisruptionTarget {
@@ -205,7 +215,8 @@ spec:
 
 // TestUnusedImagesGo (L7.133).
 func TestUnusedImagesGo(t *testing.T) {
-	c := startCluster(t, "--registry-config", mirrors.dir, "--image-gc-high-threshold", "2", "--image-gc-low-threshold", "1", "--minimum-image-ttl-duration", "1s")
+	c := startCluster(t, "--registry-config", mirrors.dir, "--image-gc-high-threshold", "2", "--image-gc-low-threshold",
+		"1", "--minimum-image-ttl-duration", "1s")
 	c.kubectl(t, "run", "stays", "--image=busybox:1.32.0", "--", "sleep", "3600")
 	c.kubectl(t, "run", "goes", "--image=nginx:1.26")
 	c.wait(t, "pod/stays", "condition=Ready")
@@ -239,8 +250,10 @@ spec:
 `, "apply", "-f", "-")
 	shared.remove(t, "model")
 	shared.wait(t, "pod/model", "condition=Ready")
-	testwait.For(t, "it has tried to write", func() bool { return strings.Contains(shared.kubectl(t, "logs", "model"), "wrote") })
-	contains(t, "what it sees", shared.kubectl(t, "logs", "model"), "/whole/bin/busybox", "/part/busybox", "Read-only file system", "wrote 1")
+	testwait.For(t, "it has tried to write",
+		func() bool { return strings.Contains(shared.kubectl(t, "logs", "model"), "wrote") })
+	contains(t, "what it sees", shared.kubectl(t, "logs", "model"), "/whole/bin/busybox", "/part/busybox",
+		"Read-only file system", "wrote 1")
 	contains(t, "events", strings.Join(shared.events(t, "model"), "\n"), `Pulling image "nginx:1.26"`)
 }
 
@@ -249,5 +262,6 @@ func TestNodeProxyByItsUsualPort(t *testing.T) {
 	for _, node := range []string{"e2e-node", "e2e-node:10250", "https:e2e-node:10250"} {
 		contains(t, node, shared.kubectl(t, "get", "--raw", "/api/v1/nodes/"+node+"/proxy/pods"), `"kind":"PodList"`)
 	}
-	contains(t, "another port", shared.kubectlFails(t, "get", "--raw", "/api/v1/nodes/e2e-node:22/proxy/"), "only the agent of a node can be reached")
+	contains(t, "another port", shared.kubectlFails(t, "get", "--raw", "/api/v1/nodes/e2e-node:22/proxy/"),
+		"only the agent of a node can be reached")
 }

@@ -74,7 +74,8 @@ func (x *terminal) read() {
 }
 
 func (x *terminal) resize(rows, cols uint16) {
-	if err := unix.IoctlSetWinsize(int(x.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols}); err != nil {
+	if err := unix.IoctlSetWinsize(int(x.master.Fd()), unix.TIOCSWINSZ,
+		&unix.Winsize{Row: rows, Col: cols}); err != nil {
 		x.t.Fatal(err)
 	}
 }

@@ -37,7 +37,8 @@ func startRegistry(archives string) (*registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &registry{dir: dir, addr: l.Addr().String(), srv: &http.Server{Handler: server.New(server.Logger(log.New(io.Discard, "", 0)))}}
+	r := &registry{dir: dir, addr: l.Addr().String(),
+		srv: &http.Server{Handler: server.New(server.Logger(log.New(io.Discard, "", 0)))}}
 	go r.srv.Serve(l)
 	toml := fmt.Sprintf("[host.\"http://%s\"]\n  capabilities = [\"pull\", \"resolve\"]\n", r.addr)
 	if err := os.MkdirAll(filepath.Join(dir, "_default"), 0o755); err != nil {

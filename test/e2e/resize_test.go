@@ -31,11 +31,13 @@ spec:
 	before := c.pod(t, "sized").Status.ContainerStatuses[0]
 	resize := func(resources string) {
 		t.Helper()
-		c.kubectl(t, "patch", "pod", "sized", "--subresource=resize", "--patch", `{"spec":{"containers":[{"name":"c","resources":`+resources+`}]}}`)
+		c.kubectl(t, "patch", "pod", "sized", "--subresource=resize", "--patch",
+			`{"spec":{"containers":[{"name":"c","resources":`+resources+`}]}}`)
 	}
 	cgroup := func(v2, v1 string) string {
 		t.Helper()
-		return strings.TrimSpace(c.kubectl(t, "exec", "sized", "--", "sh", "-c", "cat /sys/fs/cgroup/"+v2+" 2>/dev/null || cat /sys/fs/cgroup/"+v1))
+		return strings.TrimSpace(c.kubectl(t, "exec", "sized", "--", "sh", "-c",
+			"cat /sys/fs/cgroup/"+v2+" 2>/dev/null || cat /sys/fs/cgroup/"+v1))
 	}
 
 	resize(`{"requests":{"cpu":"200m"},"limits":{"cpu":"500m"}}`)
@@ -47,7 +49,8 @@ spec:
 		t.Errorf("the container was restarted: %s, %d", after.ContainerID, after.RestartCount)
 	}
 	events := func() string {
-		return c.kubectl(t, "get", "events", "--field-selector=involvedObject.name=sized", "-o", "jsonpath={range .items[*]}{.reason} {.message}{\"\\n\"}{end}")
+		return c.kubectl(t, "get", "events", "--field-selector=involvedObject.name=sized", "-o",
+			"jsonpath={range .items[*]}{.reason} {.message}{\"\\n\"}{end}")
 	}
 	c.wait(t, "pod/sized", "jsonpath={.status.resources.limits.cpu}=500m")
 
@@ -76,7 +79,8 @@ spec:
 			t.Errorf("condition %s: %s", condition.Type, condition.Message)
 		}
 	}
-	for _, want := range []string{"ResizeStarted Pod resize started: {", "ResizeCompleted Pod resize completed: {", "ResizeDeferred Pod resize OutOfcpu: {",
+	for _, want := range []string{"ResizeStarted Pod resize started: {", "ResizeCompleted Pod resize completed: {",
+		"ResizeDeferred Pod resize OutOfcpu: {",
 		"Killing Container c resize requires restart, will be restarted"} {
 		contains(t, "events", events(), want)
 	}
@@ -121,8 +125,10 @@ spec:
 		`{"spec":{"initContainers":[{"name":"first","resources":{"requests":{"cpu":"300m"},"limits":{"cpu":"500m"}}}]}}`)
 	c.wait(t, "pod/sized-first", "jsonpath={.status.initContainerStatuses[0].resources.limits.cpu}=500m")
 	c.wait(t, "pod/sized-first", "jsonpath={.status.initContainerStatuses[0].allocatedResources.cpu}=300m")
-	contains(t, "cpu limit in the container", inside("cat /sys/fs/cgroup/cpu.max 2>/dev/null || cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us"), "50000")
-	contains(t, "the limit in the file", inside("until grep -q 500 /info/limit; do sleep 0.1; done; cat /info/limit"), "500")
+	contains(t, "cpu limit in the container",
+		inside("cat /sys/fs/cgroup/cpu.max 2>/dev/null || cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us"), "50000")
+	contains(t, "the limit in the file", inside("until grep -q 500 /info/limit; do sleep 0.1; done; cat /info/limit"),
+		"500")
 	c.waitEvent(t, "sized-first", "ResizeCompleted")
 	if st := c.pod(t, "sized-first").Status.InitContainerStatuses[0]; st.ContainerID != id || st.RestartCount != 0 {
 		t.Errorf("the container was restarted: %s, %d", st.ContainerID, st.RestartCount)

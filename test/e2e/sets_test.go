@@ -87,11 +87,13 @@ func TestStatefulSet(t *testing.T) {
 	}
 	status("sts/web")
 	s.want(t, "rollback with a crash", each(3, 0, "term", "end", "start")...)
-	if now := c.kubectl(t, "get", "sts", "web", "-o", "jsonpath={.status.currentRevision} {.status.updateRevision}"); now != first+" "+first {
+	if now := c.kubectl(t, "get", "sts", "web", "-o",
+		"jsonpath={.status.currentRevision} {.status.updateRevision}"); now != first+" "+first {
 		t.Errorf("revisions after the rollback: %s, want %s", now, first)
 	}
 	// By carob's own kubectl: older ones write templates in another way than they are stored.
-	contains(t, "undo to where it is", c.carob(t, "kubectl", "rollout", "undo", "sts/web", "--to-revision=3"), "skipped rollback (current template already matches revision 3)")
+	contains(t, "undo to where it is", c.carob(t, "kubectl", "rollout", "undo", "sts/web", "--to-revision=3"),
+		"skipped rollback (current template already matches revision 3)")
 
 	c.kubectl(t, "scale", "sts/web", "--replicas=1")
 	s.wait(t, "web-2-term")
@@ -105,7 +107,8 @@ func TestStatefulSet(t *testing.T) {
 	c.kubectl(t, "scale", "sts/web", "--replicas=3")
 	status("sts/web")
 	s.want(t, "scale-up", each(1, 2, "start")...)
-	contains(t, "events", strings.Join(c.events(t, "web"), "\n"), "Normal SuccessfulCreate Create Pod web-3 in StatefulSet web successful",
+	contains(t, "events", strings.Join(c.events(t, "web"), "\n"),
+		"Normal SuccessfulCreate Create Pod web-3 in StatefulSet web successful",
 		"Normal SuccessfulDelete Delete Pod web-3 in StatefulSet web successful")
 	if out := c.kubectl(t, "get", "sts", "web"); !strings.Contains(out, "3/3") {
 		t.Errorf("kubectl get: %s", out)
@@ -116,7 +119,8 @@ func TestStatefulSet(t *testing.T) {
 	}
 }
 
-// A DaemonSet through kubectl: its pod, an update, the way back, and a node that does not fit any more (W13.31, W13.33).
+// A DaemonSet through kubectl: its pod, an update, the way back, and a node that does not fit any more (W13.31,
+// W13.33).
 func TestDaemonSet(t *testing.T) {
 	b, err := os.ReadFile(manifest("sets"))
 	if err != nil {
@@ -129,7 +133,8 @@ func TestDaemonSet(t *testing.T) {
 	in := func(args ...string) string { return c.kubectl(t, append([]string{"-n", "daemons"}, args...)...) }
 	c.kubectlIn(t, daemon, "-n", "daemons", "apply", "-f", "-")
 	status := func() {
-		contains(t, "rollout", in("rollout", "status", "ds/every", "--timeout="+patience.String()), `daemon set "every" successfully rolled out`)
+		contains(t, "rollout", in("rollout", "status", "ds/every", "--timeout="+patience.String()),
+			`daemon set "every" successfully rolled out`)
 	}
 	pod := func() string { return in("get", "pods", "-l", "app=every", "-o", "jsonpath={.items[*].metadata.uid}") }
 	status()

@@ -47,7 +47,8 @@ func startLogin(t *testing.T) *login {
 	if err := conn.Export(l, loginPath, loginManager); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := prop.Export(conn, loginPath, prop.Map{loginManager: {"InhibitDelayMaxUSec": {Value: uint64(600_000_000)}}}); err != nil {
+	if _, err := prop.Export(conn, loginPath,
+		prop.Map{loginManager: {"InhibitDelayMaxUSec": {Value: uint64(600_000_000)}}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := conn.RequestName("org.freedesktop.login1", dbus.NameFlagDoNotQueue); err != nil {
@@ -67,8 +68,10 @@ func (l *login) say(t *testing.T, down bool) {
 // is well again when the shutdown is called off (L7.156, L3.35).
 func TestShutdownOfTheMachine(t *testing.T) {
 	logind := startLogin(t)
-	c := startCluster(t, "--registry-config", mirrors.dir, "--shutdown-grace-period", "20s", "--shutdown-grace-period-critical-pods", "5s")
-	c.kubectl(t, "run", "web", "--image=busybox:1.32.0", "--", "sh", "-c", `trap "exit 0" TERM; while :; do sleep 3600 & wait; done`)
+	c := startCluster(t, "--registry-config", mirrors.dir, "--shutdown-grace-period", "20s",
+		"--shutdown-grace-period-critical-pods", "5s")
+	c.kubectl(t, "run", "web", "--image=busybox:1.32.0", "--", "sh", "-c",
+		`trap "exit 0" TERM; while :; do sleep 3600 & wait; done`)
 	c.wait(t, "pod/web", "condition=Ready")
 	<-logind.inhibits // carob holds the shutdown back
 
@@ -78,7 +81,9 @@ func TestShutdownOfTheMachine(t *testing.T) {
 	if p := c.pod(t, "web"); p.Status.Message != "Pod was terminated in response to imminent node shutdown." {
 		t.Errorf("%s: %q", p.Status.Phase, p.Status.Message)
 	}
-	contains(t, "why it is not ready", c.kubectl(t, "get", "node", "e2e-node", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].message}`), "node is shutting down")
+	contains(t, "why it is not ready",
+		c.kubectl(t, "get", "node", "e2e-node", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].message}`),
+		"node is shutting down")
 	c.kubectlIn(t, `apiVersion: v1
 kind: Pod
 metadata: {name: late}
@@ -88,12 +93,15 @@ spec:
   containers: [{name: c, image: 'busybox:1.32.0', command: [sleep, '3600']}]
 `, "apply", "-f", "-")
 	c.wait(t, "pod/late", "jsonpath={.status.phase}=Failed")
-	if p := c.pod(t, "late"); p.Status.Reason != "NodeShutdown" || !strings.HasSuffix(p.Status.Message, "Pod was rejected as the node is shutting down.") {
+	if p := c.pod(t, "late"); p.Status.Reason != "NodeShutdown" ||
+		!strings.HasSuffix(p.Status.Message, "Pod was rejected as the node is shutting down.") {
 		t.Errorf("%s: %q", p.Status.Reason, p.Status.Message)
 	}
 
 	logind.say(t, false)
 	<-logind.inhibits
 	c.wait(t, "node/e2e-node", "condition=Ready")
-	contains(t, "events", strings.Join(c.events(t, "e2e-node"), "\n"), "Normal Shutdown Shutdown manager detected shutdown event", "Normal Shutdown Shutdown manager detected shutdown cancellation")
+	contains(t, "events", strings.Join(c.events(t, "e2e-node"), "\n"),
+		"Normal Shutdown Shutdown manager detected shutdown event",
+		"Normal Shutdown Shutdown manager detected shutdown cancellation")
 }

@@ -56,7 +56,8 @@ func (s *statuses) take(e watch.Event) {
 }
 
 // follow takes the events of a watch until ctx ends, or done says so.
-func (s *statuses) follow(ctx context.Context, c kubernetes.Interface, namespace string, done func(watch.Event) bool) error {
+func (s *statuses) follow(ctx context.Context, c kubernetes.Interface, namespace string,
+	done func(watch.Event) bool) error {
 	list, err := c.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -181,21 +182,26 @@ func makePods(ctx context.Context, c kubernetes.Interface, n int, room chan stru
 func randomPod(r *rand.Rand, i int) (pod *corev1.Pod, lives time.Duration, grace int64) {
 	const image = "busybox:1.32.0"
 	script := func(code int) []string {
-		lines := []string{"exit " + strconv.Itoa(code), "sleep 0.05; exit " + strconv.Itoa(code), "sleep 1; exit " + strconv.Itoa(code),
+		lines := []string{"exit " + strconv.Itoa(code), "sleep 0.05; exit " + strconv.Itoa(code),
+			"sleep 1; exit " + strconv.Itoa(code),
 			"trap 'exit 0' TERM; sleep 600 & wait", "exec sleep 600"}
 		return []string{"sh", "-c", lines[r.IntN(len(lines))]}
 	}
 	probe := func() *corev1.Probe {
 		command := []string{"true", "true", "false"}[r.IntN(3)]
-		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{command}}}, PeriodSeconds: 1, FailureThreshold: 2}
+		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{command}}},
+			PeriodSeconds: 1, FailureThreshold: 2}
 	}
-	policy := []corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}[r.IntN(3)]
-	pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("random-%d", i), Namespace: "statuses"}, Spec: corev1.PodSpec{RestartPolicy: policy}}
+	policy := []corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure,
+		corev1.RestartPolicyNever}[r.IntN(3)]
+	pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("random-%d", i), Namespace: "statuses"},
+		Spec: corev1.PodSpec{RestartPolicy: policy}}
 	always := corev1.ContainerRestartPolicyAlways
 	for k := range max(0, r.IntN(5)-2) {
 		name := fmt.Sprintf("init%d", k)
 		if r.IntN(3) == 0 {
-			pod.Spec.InitContainers = append(pod.Spec.InitContainers, corev1.Container{Name: name, Image: image, Command: []string{"sleep", "600"}, RestartPolicy: &always})
+			pod.Spec.InitContainers = append(pod.Spec.InitContainers,
+				corev1.Container{Name: name, Image: image, Command: []string{"sleep", "600"}, RestartPolicy: &always})
 			continue
 		}
 		pod.Spec.InitContainers = append(pod.Spec.InitContainers, corev1.Container{Name: name, Image: image,
@@ -209,9 +215,13 @@ func randomPod(r *rand.Rand, i int) (pod *corev1.Pod, lives time.Duration, grace
 		case 1:
 			c.Image, c.ImagePullPolicy = "never.invalid/image:1", corev1.PullNever
 		case 2:
-			c.EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "missing"}}}}
+			c.EnvFrom = []corev1.EnvFromSource{
+				{ConfigMapRef: &corev1.ConfigMapEnvSource{
+					LocalObjectReference: corev1.LocalObjectReference{Name: "missing"}}}}
 		case 3:
-			c.Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{[]string{"true", "false"}[r.IntN(2)]}}}}
+			c.Lifecycle = &corev1.Lifecycle{
+				PostStart: &corev1.LifecycleHandler{
+					Exec: &corev1.ExecAction{Command: []string{[]string{"true", "false"}[r.IntN(2)]}}}}
 		case 4:
 			c.ReadinessProbe = probe()
 		case 5:
@@ -229,8 +239,10 @@ func randomPod(r *rand.Rand, i int) (pod *corev1.Pod, lives time.Duration, grace
 
 // The rules would notice the status that upstream's test met once in 92 runs.
 func TestStatusRulesNotice(t *testing.T) {
-	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{
-		{Name: "a", ContainerID: "carob://x", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}}}}}
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}},
+		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{
+			{Name: "a", ContainerID: "carob://x",
+				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}}}}}
 	var found []string
 	for _, b := range podstatus.Check(pod) {
 		found = append(found, b.String())

@@ -23,7 +23,8 @@ func TestKubectlEndsBySignals(t *testing.T) {
 	c := shared
 	c.carob(t, "demo", "--keep")
 	c.remove(t, "carob-demo")
-	for _, args := range [][]string{{"proxy", "--port=0"}, {"port-forward", "pod/carob-demo", ":8080"}, {"get", "pods", "--watch"}} {
+	for _, args := range [][]string{{"proxy", "--port=0"}, {"port-forward", "pod/carob-demo", ":8080"},
+		{"get", "pods", "--watch"}} {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		cmd := exec.CommandContext(ctx, carobBin, append([]string{"--data-dir", c.DataDir, "kubectl"}, args...)...)
 		out, err := cmd.StdoutPipe()
@@ -48,7 +49,8 @@ func TestKubectlEndsBySignals(t *testing.T) {
 // TestDemoIntoHead: a reader that goes away ends the demo, and the pod goes, too.
 func TestDemoIntoHead(t *testing.T) {
 	nativeOnly(t, "the demo image is imported")
-	if out, err := run("sh", "-c", carobBin+" --data-dir "+shared.DataDir+" demo | head -2"); err != nil || strings.Count(out, "\n") != 2 {
+	if out, err := run("sh", "-c", carobBin+" --data-dir "+shared.DataDir+" demo | head -2"); err != nil ||
+		strings.Count(out, "\n") != 2 {
 		t.Errorf("%q, %v", out, err)
 	}
 	shared.kubectl(t, "wait", "--for=delete", "pod/carob-demo", "--timeout="+patience.String())
@@ -82,7 +84,8 @@ func TestLsAndStatus(t *testing.T) {
 	contains(t, "status of a kubeconfig", out, "ready", "node e2e-node", c.Kubeconfig)
 	file := filepath.Join(t.TempDir(), "config")
 	contains(t, "merge", c.carob(t, "kubeconfig", "--merge", "--file", file), "context "+c.ID)
-	if out, err := run(kubectlBin, "--kubeconfig", file, "get", "nodes", "-o", "name"); err != nil || out != "node/e2e-node\n" {
+	if out, err := run(kubectlBin, "--kubeconfig", file, "get", "nodes", "-o", "name"); err != nil ||
+		out != "node/e2e-node\n" {
 		t.Errorf("%q, %v", out, err)
 	}
 }
@@ -95,8 +98,10 @@ func TestImageNames(t *testing.T) {
 	contains(t, "ls", c.carob(t, "image", "ls"), "localhost/other:2", "carob.local/demo:1")
 	// The name that was asked for, whatever else the image is called.
 	contains(t, "pull", c.carob(t, "image", "pull", "carob.local/demo:1"), "pulled carob.local/demo:1")
-	contains(t, "tag of nothing", carobFails(t, "--data-dir", c.DataDir, "image", "tag", "nosuch:1", "a:1"), "there is no image nosuch:1")
-	contains(t, "a name that is none", carobFails(t, "--data-dir", c.DataDir, "image", "tag", "carob.local/demo:1", "A B"), "no name of an image")
+	contains(t, "tag of nothing", carobFails(t, "--data-dir", c.DataDir, "image", "tag", "nosuch:1", "a:1"),
+		"there is no image nosuch:1")
+	contains(t, "a name that is none",
+		carobFails(t, "--data-dir", c.DataDir, "image", "tag", "carob.local/demo:1", "A B"), "no name of an image")
 }
 
 // TestWarnsOfWhatNothingDrives: who makes an Ingress is told that nothing serves it.
@@ -119,7 +124,8 @@ func TestSupportBundle(t *testing.T) {
 	c := shared
 	const secret, env = "planted-s3cret-value", "planted-environment-value"
 	c.kubectl(t, "create", "secret", "generic", "planted", "--from-literal=p="+secret)
-	c.kubectl(t, "run", "planted", "--image=carob.local/none:1", "--image-pull-policy=Never", "--env=X="+env, "--", "--password="+secret)
+	c.kubectl(t, "run", "planted", "--image=carob.local/none:1", "--image-pull-policy=Never", "--env=X="+env, "--",
+		"--password="+secret)
 	t.Cleanup(func() { c.kubectl(t, "delete", "secret/planted", "pod/planted", "--grace-period=1") })
 	file := filepath.Join(t.TempDir(), "fault.tar.gz")
 	contains(t, "bundle", c.carob(t, "support-bundle", "--output-file", file), file)
@@ -150,13 +156,15 @@ func TestSupportBundle(t *testing.T) {
 			t.Fatal(err)
 		}
 		have[strings.TrimPrefix(h.Name, "fault/")] = len(text) > 0
-		for _, planted := range []string{secret, env, base64.StdEncoding.EncodeToString([]byte(secret)), strings.Split(string(key), "\n")[1], "PRIVATE KEY"} {
+		for _, planted := range []string{secret, env, base64.StdEncoding.EncodeToString([]byte(secret)),
+			strings.Split(string(key), "\n")[1], "PRIVATE KEY"} {
 			if strings.Contains(string(text), planted) {
 				t.Errorf("%s has %q in it", h.Name, planted)
 			}
 		}
 	}
-	for _, name := range []string{"version.json", "status.json", "flags.json", "pods.json", "nodes.json", "events.json", "metrics/apiserver.txt", "host/nft.txt", "host/cgroups.txt", "timeline/default/planted.json"} {
+	for _, name := range []string{"version.json", "status.json", "flags.json", "pods.json", "nodes.json", "events.json",
+		"metrics/apiserver.txt", "host/nft.txt", "host/cgroups.txt", "timeline/default/planted.json"} {
 		if !have[name] {
 			t.Errorf("%s is missing or empty: %v", name, have)
 		}

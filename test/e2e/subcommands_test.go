@@ -79,7 +79,8 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 		{args: "apply -k " + dir, want: []string{"configmap/made-a created"}},
 		{args: "get configmap a -o jsonpath={.data.k}", want: []string{"two"}},
 		{args: "patch configmap a -p {\"data\":{\"k\":\"three\"}}", want: []string{"patched"}},
-		{args: "patch configmap a --type=json -p [{\"op\":\"add\",\"path\":\"/data/j\",\"value\":\"x\"}]", want: []string{"patched"}},
+		{args: "patch configmap a --type=json -p [{\"op\":\"add\",\"path\":\"/data/j\",\"value\":\"x\"}]",
+			want: []string{"patched"}},
 		{args: "replace -f " + a2, want: []string{"replaced"}},
 		{args: "label configmap a tier=web", want: []string{"labeled"}},
 		{args: "annotate configmap a note=yes", want: []string{"annotated"}},
@@ -90,14 +91,16 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 		{args: "wait configmap/a --for=jsonpath={.data.k}=edited --timeout=10s", want: []string{"condition met"}},
 
 		{args: "create deployment web --image=busybox:1.36 --replicas=2", want: []string{"created"}},
-		{args: "wait deployment/web --for=jsonpath={.status.observedGeneration}=1 --timeout=60s", want: []string{"condition met"}},
+		{args: "wait deployment/web --for=jsonpath={.status.observedGeneration}=1 --timeout=60s",
+			want: []string{"condition met"}},
 		{args: "set image deployment/web busybox=busybox:1.37", want: []string{"image updated"}},
 		{args: "set env deployment/web A=B", want: []string{"env updated"}},
 		{args: "set resources deployment/web --requests=cpu=10m", want: []string{"updated"}},
 		{args: "set serviceaccount deployment/web default", want: []string{"serviceaccount updated"}},
 		{args: "rollout status deployment/web --watch=false", want: []string{"deployment"}},
 		{args: "rollout history deployment/web", want: []string{"deployment.apps/web"}},
-		{args: "wait deployment/web --for=jsonpath={.status.observedGeneration}=5 --timeout=60s", want: []string{"condition met"}},
+		{args: "wait deployment/web --for=jsonpath={.status.observedGeneration}=5 --timeout=60s",
+			want: []string{"condition met"}},
 		{args: "rollout undo deployment/web", want: []string{"rolled back"}},
 		{args: "scale deployment/web --replicas=0", want: []string{"scaled"}},
 		{args: "rollout pause deployment/web", want: []string{"paused"}},
@@ -111,7 +114,8 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 		{args: "create service loadbalancer lb --tcp=80:8080", want: []string{"created"}},
 		{args: "create service externalname far --external-name=far.example", want: []string{"created"}},
 		{args: "set selector service/plain app=other", want: []string{"selector updated"}},
-		{args: "create secret docker-registry pulls --docker-username=u --docker-password=p", want: []string{"created"}},
+		{args: "create secret docker-registry pulls --docker-username=u --docker-password=p",
+			want: []string{"created"}},
 		{args: "create secret tls pair " + tls, want: []string{"created"}},
 		{args: "create secret generic s --from-literal=a=b", want: []string{"created"}},
 		{args: "create configmap m --from-literal=a=b", want: []string{"created"}},
@@ -120,7 +124,8 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 		{args: "create rolebinding robots --role=reader --serviceaccount=subcommands:robot", want: []string{"created"}},
 		{args: "set subject rolebinding/robots --user=jane", want: []string{"subjects updated"}},
 		{args: "create clusterrole e2e-reader --verb=get --resource=nodes", want: []string{"created"}},
-		{args: "create clusterrolebinding e2e-readers --clusterrole=e2e-reader --group=readers", want: []string{"created"}},
+		{args: "create clusterrolebinding e2e-readers --clusterrole=e2e-reader --group=readers",
+			want: []string{"created"}},
 		{args: "auth can-i get nodes --as=jane --as-group=readers", want: []string{"yes"}},
 		{args: "delete clusterrolebinding/e2e-readers clusterrole/e2e-reader", want: []string{"deleted"}},
 		{args: "create priorityclass e2e-high --value=1000", want: []string{"created"}},
@@ -134,16 +139,20 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 		{args: "create poddisruptionbudget b --selector=app=web --min-available=1", want: []string{"created"}},
 		{args: "create token robot", want: []string{"."}},
 		{args: "auth can-i list pods --as=system:serviceaccount:subcommands:robot", want: []string{"yes"}},
-		{args: "auth can-i delete pods --as=system:serviceaccount:subcommands:robot", fails: true, want: []string{"no"}},
+		{args: "auth can-i delete pods --as=system:serviceaccount:subcommands:robot", fails: true,
+			want: []string{"no"}},
 		{args: "auth can-i --list --as=system:serviceaccount:subcommands:robot", want: []string{"pods", "[get list]"}},
-		{args: "auth reconcile -f -", stdin: "---\n{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: reader, namespace: subcommands}, rules: [{apiGroups: [\"\"], resources: [services], verbs: [get]}]}", want: []string{"reconciled"}},
+		{args: "auth reconcile -f -",
+			stdin: "---\n{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: reader, namespace: subcommands}, rules: [{apiGroups: [\"\"], resources: [services], verbs: [get]}]}", want: []string{"reconciled"}},
 		{args: "auth can-i get services --as=system:serviceaccount:subcommands:robot", want: []string{"yes"}},
-		{args: "apply -f -", stdin: "---\n{apiVersion: v1, kind: Secret, type: kubernetes.io/service-account-token, metadata: {name: robot-token, annotations: {kubernetes.io/service-account.name: robot}}}", want: []string{"created"}},
+		{args: "apply -f -",
+			stdin: "---\n{apiVersion: v1, kind: Secret, type: kubernetes.io/service-account-token, metadata: {name: robot-token, annotations: {kubernetes.io/service-account.name: robot}}}", want: []string{"created"}},
 		{args: "wait secret/robot-token --for=jsonpath={.data.token} --timeout=20s", want: []string{"met"}},
 		{args: "apply --namespace=kube-system -f -", stdin: endedToken(), want: []string{"created"}},
 		{args: "wait secret/bootstrap-token-abcdef --namespace=kube-system --for=delete --timeout=20s"},
 		{args: "auth whoami", want: []string{"kubernetes-admin"}},
-		{args: "get all,ingress,quota,pdb,serviceaccount", want: []string{"deployment.apps/web", "cronjob.batch/nightly", "ingress.networking.k8s.io/i"}},
+		{args: "get all,ingress,quota,pdb,serviceaccount",
+			want: []string{"deployment.apps/web", "cronjob.batch/nightly", "ingress.networking.k8s.io/i"}},
 		{args: "describe deployment web", want: []string{"Replicas:"}},
 		{args: "describe service web", want: []string{"IP:"}},
 		{args: "delete deployment web", want: []string{"deleted"}},
@@ -167,7 +176,8 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 		{args: "exec sleeper -- hostname", want: []string{"sleeper"}},
 		{args: "cordon e2e-node", want: []string{"cordoned"}},
 		{args: "get node e2e-node", want: []string{"SchedulingDisabled"}},
-		{args: "drain e2e-node --pod-selector=app=sleeper --force --grace-period=0", want: []string{"evicting pod", "drained"}},
+		{args: "drain e2e-node --pod-selector=app=sleeper --force --grace-period=0",
+			want: []string{"evicting pod", "drained"}},
 		{args: "uncordon e2e-node", want: []string{"uncordoned"}},
 		{args: "taint node e2e-node tried=yes:PreferNoSchedule", want: []string{"tainted"}},
 		{args: "taint node e2e-node tried-", want: []string{"untainted"}},
@@ -185,7 +195,8 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 		{args: "config get-clusters " + copied, want: []string{"far"}},
 		{args: "config set-credentials jane --token=t " + copied, want: []string{`User "jane" set`}},
 		{args: "config get-users " + copied, want: []string{"jane"}},
-		{args: "config set-context janes --cluster=far --user=jane " + copied, want: []string{`Context "janes" created`}},
+		{args: "config set-context janes --cluster=far --user=jane " + copied,
+			want: []string{`Context "janes" created`}},
 		{args: "config rename-context janes there " + copied, want: []string{"renamed"}},
 		{args: "config use-context there " + copied, want: []string{"Switched"}},
 		{args: "config current-context " + copied, want: []string{"there"}},
@@ -195,8 +206,11 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 		{args: "config delete-context there " + copied, want: []string{"deleted context there"}},
 		{args: "config delete-user jane " + copied, want: []string{"deleted user jane"}},
 		{args: "config delete-cluster far " + copied, want: []string{"deleted cluster far"}},
-		{args: "kuberc view --kuberc=" + write("kuberc", "apiVersion: kubectl.config.k8s.io/v1beta1\nkind: Preference\n"), want: []string{"Preference"}},
-		{args: "kuberc set --section=aliases --name=pods --command=get --kuberc=" + filepath.Join(dir, "kuberc"), want: []string{"pdated"}},
+		{args: "kuberc view --kuberc=" +
+			write("kuberc", "apiVersion: kubectl.config.k8s.io/v1beta1\nkind: Preference\n"),
+			want: []string{"Preference"}},
+		{args: "kuberc set --section=aliases --name=pods --command=get --kuberc=" + filepath.Join(dir, "kuberc"),
+			want: []string{"pdated"}},
 		{args: "completion bash", want: []string{"__start_kubectl"}},
 		{args: "plugin list --name-only", fails: true, want: []string{"unable to find any kubectl plugins"}},
 	}
@@ -289,7 +303,8 @@ func tryProxy(t *testing.T, cmd *exec.Cmd) {
 		t.Fatal("proxy printed nothing")
 	}
 	words := strings.Fields(s.Text())
-	contains(t, "proxied page", get(t, "http://"+words[len(words)-1]+"/api/v1/namespaces/subcommands"), `"kind":"Namespace"`)
+	contains(t, "proxied page", get(t, "http://"+words[len(words)-1]+"/api/v1/namespaces/subcommands"),
+		`"kind":"Namespace"`)
 }
 
 // signingRequest is the manifest of a CertificateSigningRequest for a client.
@@ -299,17 +314,21 @@ func signingRequest(t *testing.T, name string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: name}}, key)
+	der, err := x509.CreateCertificateRequest(rand.Reader,
+		&x509.CertificateRequest{Subject: pkix.Name{CommonName: name}}, key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	body := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
-	return fmt.Sprintf("---\n{apiVersion: certificates.k8s.io/v1, kind: CertificateSigningRequest, metadata: {name: %s}, spec: {signerName: kubernetes.io/kube-apiserver-client, usages: [client auth], request: %s}}",
+	return fmt.Sprintf(
+		"---\n{apiVersion: certificates.k8s.io/v1, kind: CertificateSigningRequest, metadata: {name: %s}, spec: {signerName: kubernetes.io/kube-apiserver-client, usages: [client auth], request: %s}}",
 		name, base64.StdEncoding.EncodeToString(body))
 }
 
 // endedToken is a bootstrap token for somebody to remove.
 func endedToken() string {
-	return fmt.Sprintf("---\n{apiVersion: v1, kind: Secret, type: bootstrap.kubernetes.io/token, metadata: {name: bootstrap-token-abcdef, namespace: kube-system}, "+
-		"stringData: {token-id: abcdef, token-secret: 0123456789abcdef, expiration: %q}}", time.Now().Add(-time.Hour).UTC().Format(time.RFC3339))
+	return fmt.Sprintf(
+		"---\n{apiVersion: v1, kind: Secret, type: bootstrap.kubernetes.io/token, metadata: {name: bootstrap-token-abcdef, namespace: kube-system}, "+
+			"stringData: {token-id: abcdef, token-secret: 0123456789abcdef, expiration: %q}}",
+		time.Now().Add(-time.Hour).UTC().Format(time.RFC3339))
 }

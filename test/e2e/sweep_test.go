@@ -74,7 +74,8 @@ func TestLaterStartInterrupted(t *testing.T) {
 		defer down(t)
 		now := c.pod(t, "carob-demo")
 		is, was := now.Status.ContainerStatuses[0], before.Status.ContainerStatuses[0]
-		if now.UID != before.UID || is.ContainerID != was.ContainerID || is.RestartCount != was.RestartCount || is.State.Running == nil {
+		if now.UID != before.UID || is.ContainerID != was.ContainerID || is.RestartCount != was.RestartCount ||
+			is.State.Running == nil {
 			t.Errorf("the pod changed:\nbefore %+v\nafter  %+v", was, is)
 		}
 	})

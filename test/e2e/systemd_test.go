@@ -68,12 +68,14 @@ spec:
 	c.wait(t, "pod/goes", "condition=Ready")
 	unitsOf := func(pod corev1.Pod) (slice, scope string) {
 		slice = top + "-kubepods-burstable-pod" + strings.ReplaceAll(string(pod.UID), "-", "_") + ".slice"
-		return slice, "cri-carob-" + strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "carob://") + ".scope"
+		return slice, "cri-carob-" + strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "carob://") +
+			".scope"
 	}
 	stays, goes := c.pod(t, "stays"), c.pod(t, "goes")
 	slice, scope := unitsOf(stays)
 	gone, goneToo := unitsOf(goes)
-	contains(t, "systemd's units", strings.Join(systemd.Names(), "\n"), top+"-kubepods.slice", top+"-kubepods-burstable.slice", slice, scope, gone, goneToo)
+	contains(t, "systemd's units", strings.Join(systemd.Names(), "\n"), top+"-kubepods.slice",
+		top+"-kubepods-burstable.slice", slice, scope, gone, goneToo)
 	if got := systemd.Property(scope, "Slice"); got != slice {
 		t.Errorf("the scope is in %v, want %s", got, slice)
 	}
@@ -81,15 +83,19 @@ spec:
 	c.kubectl(t, "delete", "pod", "goes")
 
 	c.carob(t, "down")
-	if names := strings.Join(systemd.Names(), "\n"); !strings.Contains(names, scope) || !strings.Contains(names, slice) || strings.Contains(names, gone) || strings.Contains(names, goneToo) {
-		t.Errorf("after a pod was deleted and carob stopped:\n%s\nwant %s, %s, but none of\n%s, %s", names, slice, scope, gone, goneToo)
+	if names := strings.Join(systemd.Names(), "\n"); !strings.Contains(names, scope) ||
+		!strings.Contains(names, slice) || strings.Contains(names, gone) || strings.Contains(names, goneToo) {
+		t.Errorf("after a pod was deleted and carob stopped:\n%s\nwant %s, %s, but none of\n%s, %s", names, slice,
+			scope, gone, goneToo)
 	}
 	if err := c.up(); err != nil {
 		t.Fatal(err)
 	}
 	c.wait(t, "pod/stays", "condition=Ready")
 	c.kubectl(t, "exec", "stays", "--", "true")
-	if again := c.pod(t, "stays"); again.Status.ContainerStatuses[0].ContainerID != stays.Status.ContainerStatuses[0].ContainerID || again.Status.ContainerStatuses[0].RestartCount != 0 {
+	if again := c.pod(t,
+		"stays"); again.Status.ContainerStatuses[0].ContainerID != stays.Status.ContainerStatuses[0].ContainerID ||
+		again.Status.ContainerStatuses[0].RestartCount != 0 {
 		t.Errorf("taken over: %+v", again.Status.ContainerStatuses)
 	}
 

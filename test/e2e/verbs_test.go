@@ -15,7 +15,8 @@ import (
 func TestRunVariants(t *testing.T) {
 	c := shared
 	c.remove(t, "myapp-pod", "sleeper")
-	c.kubectl(t, "run", "myapp-pod", "--image=harbor.l00n9.icu/public/myapp:v1.0", "--port=80", "--labels=app=myapp,tier=web")
+	c.kubectl(t, "run", "myapp-pod", "--image=harbor.l00n9.icu/public/myapp:v1.0", "--port=80",
+		"--labels=app=myapp,tier=web")
 	c.kubectl(t, "run", "sleeper", "--image=harbor.l00n9.icu/public/busybox:unstable-uclibc", "--", "sleep", "3600")
 	c.wait(t, "pod/myapp-pod", "condition=Ready")
 	c.wait(t, "pod/sleeper", "condition=Ready")
@@ -24,9 +25,11 @@ func TestRunVariants(t *testing.T) {
 		c.kubectl(t, "run", "dry", "--image=busybox", "--dry-run="+mode, "-o", "yaml")
 	}
 	contains(t, "dry run", c.kubectlFails(t, "get", "pod", "dry"), "NotFound")
-	out := c.kubectl(t, "run", "once", "--rm", "-i", "--restart=Never", "--image=busybox:1.32.0", "--command", "--", "echo", "hello from a pod")
+	out := c.kubectl(t, "run", "once", "--rm", "-i", "--restart=Never", "--image=busybox:1.32.0", "--command", "--",
+		"echo", "hello from a pod")
 	contains(t, "run --rm -i", out, "hello from a pod", `pod "once" deleted`)
-	c.kubectl(t, "run", "over", "--image=busybox:1.32.0", "--restart=Never", `--overrides={"spec":{"hostname":"changed"}}`, "--command", "--", "hostname")
+	c.kubectl(t, "run", "over", "--image=busybox:1.32.0", "--restart=Never",
+		`--overrides={"spec":{"hostname":"changed"}}`, "--command", "--", "hostname")
 	c.remove(t, "over")
 	c.wait(t, "pod/over", "jsonpath={.status.phase}=Succeeded")
 	contains(t, "overrides", c.kubectl(t, "logs", "over"), "changed")
@@ -45,7 +48,8 @@ func TestRunShowsOutputOnce(t *testing.T) {
 		}
 		script += fmt.Sprintf("; exit %d", i/4%2)
 		name := fmt.Sprintf("said-%d", i)
-		cmd := c.command(t.Context(), "run", name, "--rm", "-i", "--restart=Never", "--image=busybox:1.32.0", "--command", "--", "sh", "-c", script)
+		cmd := c.command(t.Context(), "run", name, "--rm", "-i", "--restart=Never", "--image=busybox:1.32.0",
+			"--command", "--", "sh", "-c", script)
 		cmd.Path = filepath.Join(filepath.Dir(carobBin), "kubectl") // 1.37's; older ones only attach
 		out, err := cmd.CombinedOutput()
 		if code := cmd.ProcessState.ExitCode(); code != i/4%2 {
@@ -64,7 +68,8 @@ func TestOutputFormats(t *testing.T) {
 	c.remove(t, "verbs")
 	c.kubectl(t, "create", "-f", manifest("verbs"))
 	c.wait(t, "pod/verbs", "condition=Ready")
-	contains(t, "yaml", c.kubectl(t, "get", "pod", "verbs", "-o", "yaml"), "apiVersion: v1", "kind: Pod", "phase: Running")
+	contains(t, "yaml", c.kubectl(t, "get", "pod", "verbs", "-o", "yaml"), "apiVersion: v1", "kind: Pod",
+		"phase: Running")
 	contains(t, "json", c.kubectl(t, "get", "pod", "verbs", "-o", "json"), `"kind": "Pod"`)
 	if got := c.kubectl(t, "get", "pod", "verbs", "-o", "jsonpath={.spec.containers[*].name}"); got != "one two" {
 		t.Errorf("jsonpath printed %q", got)
@@ -86,8 +91,10 @@ func TestLogs(t *testing.T) {
 	if got := c.kubectl(t, "logs", "verbs", "-c", "two", "--tail=1"); got != "two 3\n" {
 		t.Errorf("--tail=1 printed %q", got)
 	}
-	contains(t, "--all-containers", c.kubectl(t, "logs", "verbs", "--all-containers=true", "--prefix"), "[pod/verbs/one] one 1", "[pod/verbs/two] two 1")
-	contains(t, "unknown container", c.kubectlFails(t, "logs", "verbs", "-c", "three"), "three is not valid for pod verbs")
+	contains(t, "--all-containers", c.kubectl(t, "logs", "verbs", "--all-containers=true", "--prefix"),
+		"[pod/verbs/one] one 1", "[pod/verbs/two] two 1")
+	contains(t, "unknown container", c.kubectlFails(t, "logs", "verbs", "-c", "three"),
+		"three is not valid for pod verbs")
 
 	c.kubectl(t, "run", "again", "--image=busybox:1.32.0", "--command", "--", "sh", "-c", "echo life $((++n)); exit 1")
 	c.wait(t, "pod/again", "jsonpath={.status.containerStatuses[0].state.waiting.reason}=CrashLoopBackOff")
@@ -156,7 +163,8 @@ func TestExec(t *testing.T) {
 func TestCopyAndPortForward(t *testing.T) {
 	c := shared
 	c.remove(t, "web")
-	c.kubectl(t, "run", "web", "--image=busybox:1.36", "--port=80", "--command", "--", "sh", "-c", "mkdir /www; exec httpd -f -h /www")
+	c.kubectl(t, "run", "web", "--image=busybox:1.36", "--port=80", "--command", "--", "sh", "-c",
+		"mkdir /www; exec httpd -f -h /www")
 	c.wait(t, "pod/web", "condition=Ready")
 	file := filepath.Join(t.TempDir(), "page.html")
 	if err := os.WriteFile(file, []byte("copied\n"), 0o644); err != nil {
@@ -190,7 +198,8 @@ func TestDeleteVariants(t *testing.T) {
 	}
 	c.wait(t, "pod/graceful", "condition=Ready")
 	c.wait(t, "pod/forced", "condition=Ready")
-	contains(t, "delete --force", c.kubectl(t, "delete", "pod", "forced", "--force", "--grace-period=0"), `pod "forced" force deleted`)
+	contains(t, "delete --force", c.kubectl(t, "delete", "pod", "forced", "--force", "--grace-period=0"),
+		`pod "forced" force deleted`)
 	contains(t, "get", c.kubectlFails(t, "get", "pod", "forced"), "NotFound")
 	c.kubectl(t, "delete", "pod", "graceful", "--grace-period=1")
 	contains(t, "get", c.kubectlFails(t, "get", "pod", "graceful"), "NotFound")
@@ -201,12 +210,15 @@ func TestDebugContainer(t *testing.T) {
 	c.remove(t, "patient", "debug-patient")
 	c.kubectl(t, "run", "patient", "--image=harbor.l00n9.icu/public/myapp:v1.0")
 	c.wait(t, "pod/patient", "condition=Ready")
-	c.kubectl(t, "debug", "patient", "--image=busybox", "--target=patient", "-c", "doctor", "--", "sh", "-c", "ps; echo looked")
+	c.kubectl(t, "debug", "patient", "--image=busybox", "--target=patient", "-c", "doctor", "--", "sh", "-c",
+		"ps; echo looked")
 	c.wait(t, "pod/patient", "jsonpath={.status.ephemeralContainerStatuses[0].state.terminated.exitCode}=0")
 	contains(t, "log of the debug container", c.kubectl(t, "logs", "patient", "-c", "doctor"), "looked")
-	c.kubectl(t, "debug", "patient", "--image=busybox", "--profile=sysadmin", "-c", "surgeon", "--", "sh", "-c", "mkdir -p /mnt && mount -t tmpfs none /mnt && echo operated")
+	c.kubectl(t, "debug", "patient", "--image=busybox", "--profile=sysadmin", "-c", "surgeon", "--", "sh", "-c",
+		"mkdir -p /mnt && mount -t tmpfs none /mnt && echo operated")
 	c.wait(t, "pod/patient", "jsonpath={.status.ephemeralContainerStatuses[1].state.terminated.exitCode}=0")
 	contains(t, "log of the privileged debug container", c.kubectl(t, "logs", "patient", "-c", "surgeon"), "operated")
-	c.kubectl(t, "debug", "patient", "--image=busybox", "--copy-to=debug-patient", "--share-processes", "-c", "doctor", "--", "sleep", "3600")
+	c.kubectl(t, "debug", "patient", "--image=busybox", "--copy-to=debug-patient", "--share-processes", "-c", "doctor",
+		"--", "sleep", "3600")
 	c.wait(t, "pod/debug-patient", "condition=Ready")
 }

@@ -73,8 +73,10 @@ func (u *user) present(r *release.Release) {
 		for _, d := range differences("", want.Object, got.Object) {
 			u.Errorf("%s: %s", what, d)
 		}
-		if a := got.GetAnnotations(); a["meta.helm.sh/release-name"] != "r" || a["meta.helm.sh/release-namespace"] != u.namespace {
-			u.Errorf("%s belongs to release %q in %q", what, a["meta.helm.sh/release-name"], a["meta.helm.sh/release-namespace"])
+		if a := got.GetAnnotations(); a["meta.helm.sh/release-name"] != "r" ||
+			a["meta.helm.sh/release-namespace"] != u.namespace {
+			u.Errorf("%s belongs to release %q in %q", what, a["meta.helm.sh/release-name"],
+				a["meta.helm.sh/release-namespace"])
 		}
 	}
 }
@@ -116,7 +118,8 @@ func (u *user) gone(r *release.Release) {
 	if err != nil {
 		u.Fatal(err)
 	}
-	resources, err := discovery.GroupVersionResources(discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "delete"}}, lists))
+	resources, err := discovery.GroupVersionResources(
+		discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "delete"}}, lists))
 	if err != nil {
 		u.Fatal(err)
 	}
@@ -133,7 +136,8 @@ func (u *user) gone(r *release.Release) {
 			if o.GetNamespace() != u.namespace || o.GetKind() == "Event" {
 				continue
 			}
-			if name := o.GetKind() + "/" + o.GetName(); name != "ConfigMap/kube-root-ca.crt" && name != "ServiceAccount/default" {
+			if name := o.GetKind() + "/" + o.GetName(); name != "ConfigMap/kube-root-ca.crt" &&
+				name != "ServiceAccount/default" {
 				u.Errorf("%s is left", name)
 			}
 		}

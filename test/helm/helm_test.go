@@ -58,13 +58,15 @@ func life(u *user, serverSide bool) {
 	u.scale(7)
 
 	// Upgrade.
-	changed := values{"greeting": "good day", "password": "second", "replicas": 3, "maxReplicas": 9, "cpu": "250m", "port": 8080, "color": "green",
+	changed := values{"greeting": "good day", "password": "second", "replicas": 3, "maxReplicas": 9, "cpu": "250m",
+		"port": 8080, "color": "green",
 		"host": "new.example", "verbs": []any{"get", "list", "watch"}, "extra": true}
 	mode := func(do *action.Upgrade) { do.ServerSideApply = fmt.Sprint(serverSide) }
 	statuses := []string{"superseded", "deployed"}
 	if serverSide {
 		// Server-side apply tells who else wrote a field, and takes it only by force.
-		if _, err := u.upgrade(changed, mode); err == nil || !strings.Contains(err.Error(), "conflict") || !strings.Contains(err.Error(), ".spec.replicas") {
+		if _, err := u.upgrade(changed, mode); err == nil || !strings.Contains(err.Error(), "conflict") ||
+			!strings.Contains(err.Error(), ".spec.replicas") {
 			u.Fatalf("an upgrade over somebody's replicas answered: %v", err)
 		}
 		u.storedAs("deployed", "failed")
@@ -79,7 +81,8 @@ func life(u *user, serverSide bool) {
 	u.storedAs(statuses...)
 	u.kept(address)
 	// lookup saw what the release before had.
-	if seen, before := u.configMap("r-extra").Data["seen"], map[bool]string{true: "good day", false: "hello"}[serverSide]; seen != before {
+	if seen, before := u.configMap("r-extra").Data["seen"],
+		map[bool]string{true: "good day", false: "hello"}[serverSide]; seen != before {
 		u.Errorf("lookup saw %q, not %q", seen, before)
 	}
 
@@ -96,7 +99,8 @@ func life(u *user, serverSide bool) {
 	statuses = append(statuses, "deployed")
 	u.storedAs(statuses...)
 	u.kept(address)
-	if _, err := u.client.CoreV1().ConfigMaps(u.namespace).Get(ctx, "r-extra", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := u.client.CoreV1().ConfigMaps(u.namespace).Get(ctx, "r-extra",
+		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		u.Errorf("what the upgrade added is still there after the rollback (%v)", err)
 	}
 
@@ -125,7 +129,8 @@ func TestWait(t *testing.T) {
 		t.Run(string(strategy), func(t *testing.T) {
 			u := newUser(t, "helm-wait-"+string(strategy))
 			// No controller makes the pods of a Deployment yet, nobody would see it ready.
-			r, err := u.install(values{"workload": false}, func(do *action.Install) { do.WaitStrategy, do.WaitForJobs = strategy, true })
+			r, err := u.install(values{"workload": false},
+				func(do *action.Install) { do.WaitStrategy, do.WaitForJobs = strategy, true })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -187,7 +192,8 @@ func (u *user) hooksRan(r *release.Release, event release.HookEvent) {
 		if h.LastRun.Phase != release.HookPhaseSucceeded {
 			u.Errorf("hook %s is %s", h.Name, h.LastRun.Phase)
 		}
-		if _, err := u.client.CoreV1().Pods(u.namespace).Get(u.Context(), h.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		if _, err := u.client.CoreV1().Pods(u.namespace).Get(u.Context(), h.Name,
+			metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			u.Errorf("the pod of hook %s is still there (%v)", h.Name, err)
 		}
 	}
@@ -248,7 +254,8 @@ func (u *user) configMap(name string) *corev1.ConfigMap {
 func (u *user) annotate(configMap, key, value string) {
 	u.Helper()
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, key, value)
-	if _, err := u.client.CoreV1().ConfigMaps(u.namespace).Patch(u.Context(), configMap, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "ops"}); err != nil {
+	if _, err := u.client.CoreV1().ConfigMaps(u.namespace).Patch(u.Context(), configMap, types.MergePatchType, patch,
+		metav1.PatchOptions{FieldManager: "ops"}); err != nil {
 		u.Fatal(err)
 	}
 }
@@ -260,7 +267,8 @@ func (u *user) scale(replicas int32) {
 		u.Fatal(err)
 	}
 	s.Spec.Replicas = replicas
-	if _, err := u.client.AppsV1().Deployments(u.namespace).UpdateScale(u.Context(), "r", s, metav1.UpdateOptions{FieldManager: "ops"}); err != nil {
+	if _, err := u.client.AppsV1().Deployments(u.namespace).UpdateScale(u.Context(), "r", s,
+		metav1.UpdateOptions{FieldManager: "ops"}); err != nil {
 		u.Fatal(err)
 	}
 }

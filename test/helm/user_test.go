@@ -45,7 +45,8 @@ func newUser(t *testing.T, namespace string) *user {
 		t.Fatal(err)
 	}
 	config.QPS = -1
-	u := &user{T: t, namespace: namespace, getter: genericclioptions.NewConfigFlags(true), client: kubernetes.NewForConfigOrDie(config), dynamic: dynamic.NewForConfigOrDie(config)}
+	u := &user{T: t, namespace: namespace, getter: genericclioptions.NewConfigFlags(true),
+		client: kubernetes.NewForConfigOrDie(config), dynamic: dynamic.NewForConfigOrDie(config)}
 	cache := t.TempDir()
 	u.getter.KubeConfig, u.getter.Namespace, u.getter.CacheDir = &kubeconfig, &namespace, &cache
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
@@ -53,7 +54,8 @@ func newUser(t *testing.T, namespace string) *user {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := u.client.CoreV1().Namespaces().Delete(context.Background(), namespace, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := u.client.CoreV1().Namespaces().Delete(context.Background(), namespace,
+			metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			t.Errorf("delete namespace %s: %v", namespace, err)
 		}
 	})

@@ -29,7 +29,8 @@ func main() {
 func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	out := flag.String("out", "", "directory for the archives and the downloaded packages (default: the user's cache directory)")
+	out := flag.String("out", "",
+		"directory for the archives and the downloaded packages (default: the user's cache directory)")
 	list := flag.Bool("list", false, "print the images and their references, build nothing")
 	flag.Parse()
 	names := flag.Args()

@@ -132,7 +132,8 @@ func (b *bench) binary(ctx context.Context, pkg string) (string, error) {
 		path, state = filepath.Join(b.dir, "sim.test"), &b.sim
 	}
 	state.once.Do(func() {
-		cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", b.overlay, "-o", path, "./"+pkg)
+		cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", b.overlay, "-o",
+			path, "./"+pkg)
 		cmd.Dir = b.root
 		if out, err := cmd.CombinedOutput(); err != nil {
 			state.err = fmt.Errorf("build %s with its mutants: %w: %.1500s", pkg, err, out)

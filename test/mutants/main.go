@@ -95,7 +95,8 @@ func run(ctx context.Context, only string, workers, seeds int) error {
 		group.Go(func() {
 			for i := range work {
 				verdicts[i] = b.try(ctx, mutants[i])
-				fmt.Printf("%3d  %-24s %5.1fs  %s: %s\n", mutants[i].number, verdicts[i], verdicts[i].took.Seconds(), mutants[i].file, mutants[i].what)
+				fmt.Printf("%3d  %-24s %5.1fs  %s: %s\n", mutants[i].number, verdicts[i], verdicts[i].took.Seconds(),
+					mutants[i].file, mutants[i].what)
 			}
 		})
 	}
@@ -143,7 +144,8 @@ func parse(text string) ([]mutant, error) {
 		if !ok || !arrow || from == "" {
 			return nil, fmt.Errorf("mutants.txt: %q is not FILE: WHAT, text, ->, text", head)
 		}
-		all = append(all, mutant{number: len(all) + 1, file: file, what: what, from: from, to: strings.TrimSuffix(to, "\n")})
+		all = append(all, mutant{number: len(all) + 1, file: file, what: what, from: from,
+			to: strings.TrimSuffix(to, "\n")})
 	}
 	return all, nil
 }

@@ -30,7 +30,8 @@ func TestMutantsApply(t *testing.T) {
 func TestKiller(t *testing.T) {
 	for _, c := range []struct{ out, want string }{
 		{"--- FAIL: TestTranscripts (0.1s)\n    --- FAIL: TestTranscripts/crash_loop (0.0s)\n", "crash_loop"},
-		{"    sim_test.go:37: no-start-when-over: nothing …\n        seed 37 at +21m1.55s\n--- FAIL: TestSeeds\n", "sim no-start-when-over"},
+		{"    sim_test.go:37: no-start-when-over: nothing …\n        seed 37 at +21m1.55s\n--- FAIL: TestSeeds\n",
+			"sim no-start-when-over"},
 		{"panic: test timed out", "a timeout"},
 		{"panic: runtime error", "a test"},
 	} {
@@ -42,7 +43,9 @@ func TestKiller(t *testing.T) {
 
 func TestWeave(t *testing.T) {
 	source := "package p\n\nfunc a() { b(1) }\n\nfunc c() int { return 2 }\n"
-	got, err := weave("p.go", []byte(source), []mutant{{number: 1, from: "b(1)", to: "b(0)"}, {number: 2, from: "return 2", to: "return 3"}, {number: 3, from: " 2", to: " 4"}})
+	got, err := weave("p.go", []byte(source),
+		[]mutant{{number: 1, from: "b(1)", to: "b(0)"}, {number: 2, from: "return 2", to: "return 3"},
+			{number: 3, from: " 2", to: " 4"}})
 	if err != nil {
 		t.Fatal(err)
 	}

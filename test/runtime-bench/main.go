@@ -73,13 +73,16 @@ func main() {
 
 func run(ctx context.Context) error {
 	var o options
-	runtimes := flag.String("runtimes", "native,runc,crun", "what to measure, in this order; runc and crun stand for containerd with them")
-	flag.StringVar(&o.programs, "programs", "", "directory with containerd, runc and cni/ (hack/reference-runtimes); empty for Debian's")
+	runtimes := flag.String("runtimes", "native,runc,crun",
+		"what to measure, in this order; runc and crun stand for containerd with them")
+	flag.StringVar(&o.programs, "programs", "",
+		"directory with containerd, runc and cni/ (hack/reference-runtimes); empty for Debian's")
 	flag.StringVar(&o.images, "images", ".cache/images", "directory with the test images")
 	flag.IntVar(&o.n, "n", 50, "pods one by one")
 	flag.IntVar(&o.cycles, "parallel", 96, "pods eight at a time")
 	flag.IntVar(&o.live, "live", 100, "pods that live through a restart")
-	flag.BoolVar(&o.weight, "weight", false, "on a busy machine: give what is measured, and this program, processor time before others")
+	flag.BoolVar(&o.weight, "weight", false,
+		"on a busy machine: give what is measured, and this program, processor time before others")
 	flag.Parse()
 	if os.Getuid() != 0 {
 		return errors.New("containers need root")

@@ -59,10 +59,13 @@ type pod struct {
 
 func (t *target) pod(name string) *pod {
 	return &pod{t: t, config: &cri.PodSandboxConfig{
-		Metadata: &cri.PodSandboxMetadata{Name: name, Namespace: "bench", Uid: "uid-" + name}, Hostname: name, LogDirectory: filepath.Join(t.dir, "log", name),
-		DnsConfig: &cri.DNSConfig{Servers: []string{"192.0.2.53"}},
-		Linux: &cri.LinuxPodSandboxConfig{CgroupParent: t.group + "/pods/" + name, SecurityContext: &cri.LinuxSandboxSecurityContext{
-			NamespaceOptions: &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}, Seccomp: &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}}},
+		Metadata: &cri.PodSandboxMetadata{Name: name, Namespace: "bench", Uid: "uid-" + name}, Hostname: name,
+		LogDirectory: filepath.Join(t.dir, "log", name),
+		DnsConfig:    &cri.DNSConfig{Servers: []string{"192.0.2.53"}},
+		Linux: &cri.LinuxPodSandboxConfig{CgroupParent: t.group + "/pods/" + name,
+			SecurityContext: &cri.LinuxSandboxSecurityContext{
+				NamespaceOptions: &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER},
+				Seccomp:          &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}}},
 	}}
 }
 
@@ -74,15 +77,21 @@ func (p *pod) up(ctx context.Context) error {
 	}
 	p.run, p.sandbox = time.Since(begin), sb.PodSandboxId
 	at := time.Now()
-	c, err := p.t.cri.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.sandbox, SandboxConfig: p.config, Config: &cri.ContainerConfig{
-		Metadata: &cri.ContainerMetadata{Name: "c"}, Image: &cri.ImageSpec{Image: image}, Command: []string{"sleep", "100000"}, LogPath: "c.log",
-		Linux: &cri.LinuxContainerConfig{
-			Resources: &cri.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 50000, CpuShares: 512, MemoryLimitInBytes: 64 << 20},
-			SecurityContext: &cri.LinuxContainerSecurityContext{NamespaceOptions: p.config.Linux.SecurityContext.NamespaceOptions,
-				Seccomp:       &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault},
-				MaskedPaths:   []string{"/proc/asound", "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware"},
-				ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}},
-		}}})
+	c, err := p.t.cri.CreateContainer(ctx,
+		&cri.CreateContainerRequest{PodSandboxId: p.sandbox, SandboxConfig: p.config, Config: &cri.ContainerConfig{
+			Metadata: &cri.ContainerMetadata{Name: "c"}, Image: &cri.ImageSpec{Image: image},
+			Command: []string{"sleep", "100000"}, LogPath: "c.log",
+			Linux: &cri.LinuxContainerConfig{
+				Resources: &cri.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 50000, CpuShares: 512,
+					MemoryLimitInBytes: 64 << 20},
+				SecurityContext: &cri.LinuxContainerSecurityContext{
+					NamespaceOptions: p.config.Linux.SecurityContext.NamespaceOptions,
+					Seccomp:          &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault},
+					MaskedPaths: []string{"/proc/asound", "/proc/acpi", "/proc/kcore", "/proc/keys",
+						"/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug",
+						"/proc/scsi", "/sys/firmware"},
+					ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}},
+			}}})
 	if err != nil {
 		return err
 	}
@@ -131,7 +140,8 @@ func (t *target) serial(ctx context.Context, name string, n int, v map[string]fl
 	v["cpu"] = (t.cpu() - cpu) / float64(n)
 	v["run_p50"], v["create_p50"], v["start_p50"] = quantile(run, 0.5), quantile(create, 0.5), quantile(start, 0.5)
 	v["running_min"] = quantile(running, 0)
-	v["running_p50"], v["running_p95"], v["running_p99"] = quantile(running, 0.5), quantile(running, 0.95), quantile(running, 0.99)
+	v["running_p50"], v["running_p95"], v["running_p99"] = quantile(running, 0.5), quantile(running, 0.95),
+		quantile(running, 0.99)
 	v["teardown_p50"] = quantile(gone, 0.5)
 	return nil
 }
@@ -226,9 +236,15 @@ func (t *target) restart(ctx context.Context, n int) (time.Duration, error) {
 		return 0, err
 	}
 	for {
-		pods, err := t.cri.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{State: &cri.PodSandboxStateValue{State: cri.PodSandboxState_SANDBOX_READY}}})
+		pods, err := t.cri.ListPodSandbox(ctx,
+			&cri.ListPodSandboxRequest{
+				Filter: &cri.PodSandboxFilter{
+					State: &cri.PodSandboxStateValue{State: cri.PodSandboxState_SANDBOX_READY}}})
 		if err == nil && len(pods.Items) == n {
-			list, err := t.cri.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING}}})
+			list, err := t.cri.ListContainers(ctx,
+				&cri.ListContainersRequest{
+					Filter: &cri.ContainerFilter{
+						State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING}}})
 			if err == nil && len(list.Containers) == n {
 				return time.Since(begin), nil
 			}

@@ -77,7 +77,8 @@ func serve(dir string) (err error) {
 	}
 	defer func() { err = errors.Join(err, net.Close()) }()
 	watch := &stopwatch{times: map[string][]time.Duration{}}
-	rt, err := native.New(ctx, native.Config{RootDir: filepath.Join(dir, "root"), StateDir: filepath.Join(dir, "run", "rt"), CgroupRoot: set.Cgroup,
+	rt, err := native.New(ctx, native.Config{RootDir: filepath.Join(dir, "root"),
+		StateDir: filepath.Join(dir, "run", "rt"), CgroupRoot: set.Cgroup,
 		Images: store, Network: net, SandboxPool: 4, Checkpoint: watch.lap})
 	if err != nil {
 		return err
@@ -200,7 +201,8 @@ func (t *timed) RunPodSandbox(ctx context.Context, r *cri.RunPodSandboxRequest) 
 	return t.Runtime.RunPodSandbox(ctx, r)
 }
 
-func (t *timed) CreateContainer(ctx context.Context, r *cri.CreateContainerRequest) (*cri.CreateContainerResponse, error) {
+func (t *timed) CreateContainer(ctx context.Context, r *cri.CreateContainerRequest) (*cri.CreateContainerResponse,
+	error) {
 	t.watch.begin()
 	defer t.watch.note("create/rest")
 	return t.Runtime.CreateContainer(ctx, r)
@@ -224,7 +226,8 @@ func (t *timed) StopPodSandbox(ctx context.Context, r *cri.StopPodSandboxRequest
 	return t.Runtime.StopPodSandbox(ctx, r)
 }
 
-func (t *timed) RemovePodSandbox(ctx context.Context, r *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse, error) {
+func (t *timed) RemovePodSandbox(ctx context.Context, r *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse,
+	error) {
 	t.watch.begin()
 	defer t.watch.note("remove/rest")
 	return t.Runtime.RemovePodSandbox(ctx, r)

@@ -52,9 +52,11 @@ func open(ctx context.Context, o options, name string) (t *target, err error) {
 	}
 	octet := os.Getpid() % 100
 	if name == "native" {
-		err = t.openNative(settings{Cgroup: t.group, Bridge: fmt.Sprintf("rb%d", os.Getpid()), Subnet: fmt.Sprintf("198.18.%d.0/24", octet), Archive: archives["busybox"]})
+		err = t.openNative(settings{Cgroup: t.group, Bridge: fmt.Sprintf("rb%d", os.Getpid()),
+			Subnet: fmt.Sprintf("198.18.%d.0/24", octet), Archive: archives["busybox"]})
 	} else {
-		err = t.openContainerd(ctx, o, name, fmt.Sprintf("198.18.%d.0/24", 100+octet), archives["pause"], archives["busybox"])
+		err = t.openContainerd(ctx, o, name, fmt.Sprintf("198.18.%d.0/24", 100+octet), archives["pause"],
+			archives["busybox"])
 	}
 	if err == nil {
 		err = t.connect(ctx)
@@ -116,7 +118,8 @@ func (t *target) openNative(set settings) error {
 }
 
 func (t *target) openContainerd(ctx context.Context, o options, name, subnet string, archives ...string) error {
-	c := containerd.Options{Dir: t.dir, Bridge: fmt.Sprintf("rb%d", os.Getpid()), Subnet: subnet, OCIRuntime: name, Programs: o.programs, Join: t.procs()}
+	c := containerd.Options{Dir: t.dir, Bridge: fmt.Sprintf("rb%d", os.Getpid()), Subnet: subnet, OCIRuntime: name,
+		Programs: o.programs, Join: t.procs()}
 	if o.programs != "" {
 		var err error
 		if c.Programs, err = filepath.Abs(o.programs); err != nil {
@@ -231,7 +234,8 @@ func (t *target) makeGroups(weight bool) error {
 			}
 			self := h + t.group + "-client"
 			if err := errors.Join(os.WriteFile(h+t.group+"/"+file, []byte(most), 0o644), os.Mkdir(self, 0o755),
-				os.WriteFile(self+"/"+file, []byte(most), 0o644), os.WriteFile(self+"/cgroup.procs", []byte("0"), 0o644)); err != nil {
+				os.WriteFile(self+"/"+file, []byte(most), 0o644),
+				os.WriteFile(self+"/cgroup.procs", []byte("0"), 0o644)); err != nil {
 				return err
 			}
 		}

@@ -1,7 +1,8 @@
 // Package admission is the chain of built-in admission plugins of the API server, in the order of the specification.
 //
 // The plugins run inside the request, in process, and read other objects through a Reader over the server's own watch
-// caches: no informers, no pollers, no loopback connection, nothing to wait for at boot. The API server drives them; none
+// caches: no informers, no pollers, no loopback connection, nothing to wait for at boot. The API server drives them;
+// none
 // of them writes an object or starts a goroutine.
 //
 // Contract: docs/spec/pod-lifecycle.md.
@@ -25,7 +26,8 @@ type Reader interface {
 	// The answer may lag behind a write by a watch event, but an object that exists is always found.
 	Get(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object, error)
 	// Await is Get that waits for an object that does not exist yet, at most for limit.
-	Await(ctx context.Context, resource schema.GroupResource, namespace, name string, limit time.Duration) (runtime.Object, error)
+	Await(ctx context.Context, resource schema.GroupResource, namespace, name string,
+		limit time.Duration) (runtime.Object, error)
 	// List calls fn for each object of a namespace ("" for all); fn returns false to stop.
 	List(ctx context.Context, resource schema.GroupResource, namespace string, fn func(runtime.Object) bool) error
 }

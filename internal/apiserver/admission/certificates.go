@@ -50,7 +50,8 @@ func (c certificateSigning) Validate(ctx context.Context, a admission.Attributes
 	if old == nil || err != nil {
 		return err
 	}
-	if slices.Equal(r.Status.Certificate, old.Status.Certificate) && apiequality.Semantic.DeepEqual(r.Status.Conditions, old.Status.Conditions) {
+	if slices.Equal(r.Status.Certificate, old.Status.Certificate) &&
+		apiequality.Semantic.DeepEqual(r.Status.Conditions, old.Status.Conditions) {
 		return nil
 	}
 	return c.check(ctx, a, "sign", "sign requests with", old.Spec.SignerName)
@@ -76,8 +77,10 @@ func (certificateSubject) Validate(_ context.Context, a admission.Attributes, _ 
 	return notAdministrators(a, r)
 }
 
-// updatedRequest returns a request that is updated through a subresource, as it is to be and as it was; nil for anything else.
-func updatedRequest(a admission.Attributes, subresource string) (r, old *certificatesv1.CertificateSigningRequest, err error) {
+// updatedRequest returns a request that is updated through a subresource, as it is to be and as it was; nil for
+// anything else.
+func updatedRequest(a admission.Attributes, subresource string) (r, old *certificatesv1.CertificateSigningRequest,
+	err error) {
 	r, ok := a.GetObject().(*certificatesv1.CertificateSigningRequest)
 	if !ok || a.GetSubresource() != subresource {
 		return nil, nil, nil
@@ -100,8 +103,9 @@ func (s signers) check(ctx context.Context, a admission.Attributes, verb, what, 
 func (s signers) may(ctx context.Context, u user.Info, verb, signer string) bool {
 	domain, _, _ := strings.Cut(signer, "/")
 	for _, name := range []string{signer, domain + "/*"} {
-		decision, _, err := s.authorizer.Authorize(ctx, authorizer.AttributesRecord{User: u, Verb: verb, APIGroup: certificatesv1.GroupName, APIVersion: "*",
-			Resource: "signers", Name: name, ResourceRequest: true})
+		decision, _, err := s.authorizer.Authorize(ctx,
+			authorizer.AttributesRecord{User: u, Verb: verb, APIGroup: certificatesv1.GroupName, APIVersion: "*",
+				Resource: "signers", Name: name, ResourceRequest: true})
 		if err == nil && decision == authorizer.DecisionAllow {
 			return true
 		}
@@ -115,7 +119,8 @@ func notAdministrators(a admission.Attributes, r *certificatesv1.CertificateSign
 		return admission.NewForbidden(a, err)
 	}
 	if slices.Contains(parsed.Subject.Organization, user.SystemPrivilegedGroup) {
-		return admission.NewForbidden(a, fmt.Errorf("use of %s signer with %s group is not allowed", r.Spec.SignerName, user.SystemPrivilegedGroup))
+		return admission.NewForbidden(a,
+			fmt.Errorf("use of %s signer with %s group is not allowed", r.Spec.SignerName, user.SystemPrivilegedGroup))
 	}
 	return nil
 }

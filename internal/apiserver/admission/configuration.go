@@ -48,9 +48,12 @@ func LoadConfiguration(file string) (Configuration, error) {
 	for _, p := range config.Plugins {
 		switch _, twice := out[p.Name]; {
 		case !slices.Contains(configurable, p.Name):
-			return nil, errkind.Errorf(errkind.Invalid, "read the admission configuration %s: plugin %q can't be configured, only %s can", file, p.Name, strings.Join(configurable, ", "))
+			return nil, errkind.Errorf(errkind.Invalid,
+				"read the admission configuration %s: plugin %q can't be configured, only %s can", file, p.Name,
+				strings.Join(configurable, ", "))
 		case twice:
-			return nil, errkind.Errorf(errkind.Invalid, "read the admission configuration %s: plugin %q is there twice", file, p.Name)
+			return nil, errkind.Errorf(errkind.Invalid, "read the admission configuration %s: plugin %q is there twice",
+				file, p.Name)
 		case p.Configuration != nil:
 			out[p.Name] = p.Configuration.Raw
 		case p.Path != "":

@@ -21,9 +21,12 @@ import (
 // NodeRestriction, in its order. PodGroupProtection is left out: its kind is alpha.
 // Webhooks, policies and ResourceQuota come after them.
 var upstreamOrder = []string{
-	"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "TaintNodesByCondition", "PodSecurity", "Priority", "DefaultTolerationSeconds",
-	"DefaultStorageClass", "StorageObjectInUseProtection", "PersistentVolumeClaimResize", "RuntimeClass", "CertificateApproval", "CertificateSigning",
-	"ClusterTrustBundleAttest", "CertificateSubjectRestriction", "DefaultIngressClass", "PodTopologyLabels", "NodeDeclaredFeatureValidator", "PodResizeValidator",
+	"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "TaintNodesByCondition", "PodSecurity",
+	"Priority", "DefaultTolerationSeconds",
+	"DefaultStorageClass", "StorageObjectInUseProtection", "PersistentVolumeClaimResize", "RuntimeClass",
+	"CertificateApproval", "CertificateSigning",
+	"ClusterTrustBundleAttest", "CertificateSubjectRestriction", "DefaultIngressClass", "PodTopologyLabels",
+	"NodeDeclaredFeatureValidator", "PodResizeValidator",
 }
 
 func TestOrder(t *testing.T) {
@@ -49,7 +52,9 @@ func loaded(t *testing.T, plugins string, files ...string) (Configuration, error
 		}
 	}
 	file := filepath.Join(dir, "admission.yaml")
-	if err := os.WriteFile(file, []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n"+plugins), 0o600); err != nil {
+	if err := os.WriteFile(file,
+		[]byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n"+plugins),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	return LoadConfiguration(file)
@@ -69,13 +74,15 @@ func TestPodSecurityIsConfigured(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		chain, err := New(Config{Reader: usual(), Authorizer: authorizerfactory.NewAlwaysDenyAuthorizer(), Configuration: config})
+		chain, err := New(Config{Reader: usual(), Authorizer: authorizerfactory.NewAlwaysDenyAuthorizer(),
+			Configuration: config})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		for namespace, refused := range map[string]bool{"ns": true, "free": false} {
 			p := newTestPod(func(p *corev1.Pod) { p.Spec.HostNetwork = true; p.Spec.ServiceAccountName = "default" })
-			err := chain.(admission.ValidationInterface).Validate(t.Context(), podAttributes(admission.Create, namespace, p, nil), nil)
+			err := chain.(admission.ValidationInterface).Validate(t.Context(),
+				podAttributes(admission.Create, namespace, p, nil), nil)
 			if apierrors.IsForbidden(err) != refused || refused && !strings.Contains(err.Error(), "baseline") {
 				t.Errorf("%s: pod with the host's network in %s: %v", name, namespace, err)
 			}
@@ -88,7 +95,8 @@ func podAttributes(op admission.Operation, namespace string, p, old *corev1.Pod)
 	if old != nil {
 		before = old
 	}
-	return admission.NewAttributesRecord(p, before, schema.GroupVersionKind{Version: "v1", Kind: "Pod"}, namespace, p.Name, schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "", op, nil, false, admin)
+	return admission.NewAttributesRecord(p, before, schema.GroupVersionKind{Version: "v1", Kind: "Pod"}, namespace,
+		p.Name, schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "", op, nil, false, admin)
 }
 
 func TestBadConfiguration(t *testing.T) {
@@ -105,11 +113,13 @@ func TestBadConfiguration(t *testing.T) {
 	if c, err := LoadConfiguration(""); err != nil || c.For("PodSecurity") != nil {
 		t.Errorf("none: %v %v", c, err)
 	}
-	bad, err := loaded(t, "- {name: PodSecurity, configuration: {apiVersion: pod-security.admission.config.k8s.io/v1, kind: PodSecurityConfiguration, defaults: {enforce: strict}}}")
+	bad, err := loaded(t,
+		"- {name: PodSecurity, configuration: {apiVersion: pod-security.admission.config.k8s.io/v1, kind: PodSecurityConfiguration, defaults: {enforce: strict}}}")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(Config{Reader: usual(), Authorizer: authorizerfactory.NewAlwaysDenyAuthorizer(), Configuration: bad}); err == nil {
+	if _, err := New(Config{Reader: usual(), Authorizer: authorizerfactory.NewAlwaysDenyAuthorizer(),
+		Configuration: bad}); err == nil {
 		t.Error("a level that does not exist was taken")
 	}
 }
@@ -132,7 +142,8 @@ func TestQuotaMayBeNeeded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = quota.(admission.ValidationInterface).Validate(t.Context(), podAttributes(admission.Create, "ns", newTestPod(nil), nil), nil)
+		err = quota.(admission.ValidationInterface).Validate(t.Context(),
+			podAttributes(admission.Create, "ns", newTestPod(nil), nil), nil)
 		if apierrors.IsForbidden(err) != needed {
 			t.Errorf("needed %v: %v", needed, err)
 		}
@@ -165,8 +176,10 @@ func TestNodeDeclaresWhatAnUpdateNeeds(t *testing.T) {
 		} else {
 			p.Generation = 2
 		}
-		err := send(world, request{kind: "Pod", resource: "pods", sub: "resize", namespace: "ns", name: "p", op: admission.Update, obj: p, old: old})
-		if apierrors.IsForbidden(err) != c.refused || c.refused && !strings.Contains(err.Error(), `which are not available on node "n1"`) {
+		err := send(world, request{kind: "Pod", resource: "pods", sub: "resize", namespace: "ns", name: "p",
+			op: admission.Update, obj: p, old: old})
+		if apierrors.IsForbidden(err) != c.refused || c.refused &&
+			!strings.Contains(err.Error(), `which are not available on node "n1"`) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}

@@ -26,11 +26,13 @@ func (n nodeFeatures) Validate(ctx context.Context, a admission.Attributes, _ ad
 	}
 	p, ok := a.GetObject().(*corev1.Pod)
 	old, okOld := a.GetOldObject().(*corev1.Pod)
-	if !ok || !okOld || p.Spec.NodeName == "" || p.Generation == old.Generation { // the generation counts changes of the spec
+	if !ok || !okOld || p.Spec.NodeName == "" || p.Generation == old.Generation {
+		// the generation counts changes of the spec
 		return nil
 	}
 	f := features.DefaultFramework
-	needs, err := f.InferForPodUpdate(&features.PodInfo{Spec: &old.Spec, Status: &old.Status}, &features.PodInfo{Spec: &p.Spec, Status: &p.Status}, kubernetesVersion)
+	needs, err := f.InferForPodUpdate(&features.PodInfo{Spec: &old.Spec, Status: &old.Status},
+		&features.PodInfo{Spec: &p.Spec, Status: &p.Status}, kubernetesVersion)
 	if err != nil {
 		return admission.NewForbidden(a, fmt.Errorf("failed to infer pod capability requirements: %w", err))
 	}
@@ -47,10 +49,13 @@ func (n nodeFeatures) Validate(ctx context.Context, a admission.Attributes, _ ad
 	}
 	match, err := f.MatchNode(needs, node)
 	if err != nil {
-		return admission.NewForbidden(a, fmt.Errorf("failed to match pod requirements against node %q: %w", node.Name, err))
+		return admission.NewForbidden(a,
+			fmt.Errorf("failed to match pod requirements against node %q: %w", node.Name, err))
 	}
 	if !match.IsMatch {
-		return admission.NewForbidden(a, fmt.Errorf("pod update requires features %s which are not available on node %q", strings.Join(match.UnsatisfiedRequirements, ", "), node.Name))
+		return admission.NewForbidden(a,
+			fmt.Errorf("pod update requires features %s which are not available on node %q",
+				strings.Join(match.UnsatisfiedRequirements, ", "), node.Name))
 	}
 	return nil
 }

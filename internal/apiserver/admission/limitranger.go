@@ -113,7 +113,8 @@ func (l limitRanger) Validate(ctx context.Context, a admission.Attributes, _ adm
 	switch o := a.GetObject().(type) {
 	case *corev1.Pod:
 		// Resources of a stored pod change by resize alone.
-		if a.GetResource().GroupResource() != podResource || a.GetOperation() == admission.Update && a.GetSubresource() != "resize" ||
+		if a.GetResource().GroupResource() != podResource || a.GetOperation() == admission.Update &&
+			a.GetSubresource() != "resize" ||
 			a.GetOperation() == admission.Create && a.GetSubresource() != "" {
 			return nil
 		}
@@ -153,7 +154,8 @@ func podLimits(p *corev1.Pod, it *corev1.LimitRangeItem) []error {
 	switch it.Type {
 	case corev1.LimitTypeContainer:
 		containers(p, func(c *corev1.Container) {
-			errs = append(errs, bounds{kind: it.Type, requests: c.Resources.Requests, limits: c.Resources.Limits}.check(it)...)
+			errs = append(errs,
+				bounds{kind: it.Type, requests: c.Resources.Requests, limits: c.Resources.Limits}.check(it)...)
 		})
 	case corev1.LimitTypePod:
 		errs = bounds{kind: it.Type, requests: resources.SpecRequests(p), limits: resources.SpecLimits(p)}.check(it)
@@ -181,11 +183,16 @@ func (b bounds) minimum(it *corev1.LimitRangeItem) []error {
 		limit, limited := b.limits[name]
 		switch {
 		case !asked:
-			errs = append(errs, fmt.Errorf("minimum %s usage per %s is %s.  No request is specified", name, b.kind, low.String()))
+			errs = append(errs,
+				fmt.Errorf("minimum %s usage per %s is %s.  No request is specified", name, b.kind, low.String()))
 		case request.Cmp(low) < 0:
-			errs = append(errs, fmt.Errorf("minimum %s usage per %s is %s, but request is %s", name, b.kind, low.String(), request.String()))
+			errs = append(errs,
+				fmt.Errorf("minimum %s usage per %s is %s, but request is %s", name, b.kind, low.String(),
+					request.String()))
 		case limited && limit.Cmp(low) < 0:
-			errs = append(errs, fmt.Errorf("minimum %s usage per %s is %s, but limit is %s", name, b.kind, low.String(), limit.String()))
+			errs = append(errs,
+				fmt.Errorf("minimum %s usage per %s is %s, but limit is %s", name, b.kind, low.String(),
+					limit.String()))
 		}
 	}
 	return errs
@@ -200,11 +207,16 @@ func (b bounds) maximum(it *corev1.LimitRangeItem, requestsOnly bool) []error {
 		limit, limited := b.limits[name]
 		switch {
 		case !requestsOnly && !limited:
-			errs = append(errs, fmt.Errorf("maximum %s usage per %s is %s.  No limit is specified", name, b.kind, high.String()))
+			errs = append(errs,
+				fmt.Errorf("maximum %s usage per %s is %s.  No limit is specified", name, b.kind, high.String()))
 		case !requestsOnly && limit.Cmp(high) > 0:
-			errs = append(errs, fmt.Errorf("maximum %s usage per %s is %s, but limit is %s", name, b.kind, high.String(), limit.String()))
+			errs = append(errs,
+				fmt.Errorf("maximum %s usage per %s is %s, but limit is %s", name, b.kind, high.String(),
+					limit.String()))
 		case asked && request.Cmp(high) > 0:
-			errs = append(errs, fmt.Errorf("maximum %s usage per %s is %s, but request is %s", name, b.kind, high.String(), request.String()))
+			errs = append(errs,
+				fmt.Errorf("maximum %s usage per %s is %s, but request is %s", name, b.kind, high.String(),
+					request.String()))
 		}
 	}
 	return errs
@@ -218,12 +230,18 @@ func (b bounds) ratio(it *corev1.LimitRangeItem) []error {
 		limit, limited := b.limits[name]
 		switch {
 		case !asked || request.IsZero():
-			errs = append(errs, fmt.Errorf("%s max limit to request ratio per %s is %s, but no request is specified or request is 0", name, b.kind, most.String()))
+			errs = append(errs,
+				fmt.Errorf("%s max limit to request ratio per %s is %s, but no request is specified or request is 0",
+					name, b.kind, most.String()))
 		case !limited || limit.IsZero():
-			errs = append(errs, fmt.Errorf("%s max limit to request ratio per %s is %s, but no limit is specified or limit is 0", name, b.kind, most.String()))
+			errs = append(errs,
+				fmt.Errorf("%s max limit to request ratio per %s is %s, but no limit is specified or limit is 0", name,
+					b.kind, most.String()))
 		default:
 			if got := float(limit) / float(request); got > float(most) {
-				errs = append(errs, fmt.Errorf("%s max limit to request ratio per %s is %s, but provided ratio is %f", name, b.kind, most.String(), got))
+				errs = append(errs,
+					fmt.Errorf("%s max limit to request ratio per %s is %s, but provided ratio is %f", name, b.kind,
+						most.String(), got))
 			}
 		}
 	}

@@ -60,7 +60,8 @@ func (s *series) observe(step int, op admission.Operation, begin time.Time, err 
 		slot := &s.known[step][i][rejected]
 		h := slot.Load()
 		if h == nil {
-			found := s.vec.WithLabelValues(append(append([]string{}, s.labels...), []string{"admit", "validate"}[step], string(op), strconv.FormatBool(err != nil))...)
+			found := s.vec.WithLabelValues(append(append([]string{}, s.labels...), []string{"admit", "validate"}[step],
+				string(op), strconv.FormatBool(err != nil))...)
 			h = &found
 			slot.Store(h)
 		}

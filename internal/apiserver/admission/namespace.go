@@ -11,7 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// namespaceLifecycle refuses new objects in a namespace that is missing or ends, and keeps the system namespaces (L1.25).
+// namespaceLifecycle refuses new objects in a namespace that is missing or ends, and keeps the system namespaces
+// (L1.25).
 type namespaceLifecycle struct{ reader Reader }
 
 func (namespaceLifecycle) Handles(op admission.Operation) bool {
@@ -40,10 +41,12 @@ func (l namespaceLifecycle) Admit(ctx context.Context, a admission.Attributes, _
 	if !ok || ns.DeletionTimestamp == nil && ns.Status.Phase != corev1.NamespaceTerminating {
 		return nil
 	}
-	err = admission.NewForbidden(a, fmt.Errorf("unable to create new content in namespace %s because it is being terminated", name))
+	err = admission.NewForbidden(a,
+		fmt.Errorf("unable to create new content in namespace %s because it is being terminated", name))
 	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
 		status.ErrStatus.Details.Causes = append(status.ErrStatus.Details.Causes, metav1.StatusCause{
-			Type: corev1.NamespaceTerminatingCause, Message: fmt.Sprintf("namespace %s is being terminated", name), Field: "metadata.namespace",
+			Type: corev1.NamespaceTerminatingCause, Message: fmt.Sprintf("namespace %s is being terminated", name),
+			Field: "metadata.namespace",
 		})
 	}
 	return err

@@ -31,11 +31,14 @@ const (
 
 // agentLabels are the labels of Kubernetes that an agent gives its node.
 var agentLabels = []string{
-	corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone, corev1.LabelFailureDomainBetaRegion,
-	corev1.LabelInstanceType, corev1.LabelInstanceTypeStable, corev1.LabelOSStable, corev1.LabelArchStable, "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
+	corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone,
+	corev1.LabelFailureDomainBetaRegion,
+	corev1.LabelInstanceType, corev1.LabelInstanceTypeStable, corev1.LabelOSStable, corev1.LabelArchStable,
+	"beta.kubernetes.io/os", "beta.kubernetes.io/arch",
 }
 
-// nodeRestriction holds the agent of a node to its own Node object and to the pods bound to it (L1.37), so that a node that
+// nodeRestriction holds the agent of a node to its own Node object and to the pods bound to it (L1.37), so that a node
+// that
 // was broken into can't reach further than its own workloads.
 type nodeRestriction struct {
 	reader     Reader
@@ -47,7 +50,8 @@ func (nodeRestriction) Handles(op admission.Operation) bool {
 }
 
 func isToken(a admission.Attributes) bool {
-	return a.GetResource().GroupResource() == serviceAccounts && a.GetSubresource() == "token" && a.GetOperation() == admission.Create
+	return a.GetResource().GroupResource() == serviceAccounts && a.GetSubresource() == "token" &&
+		a.GetOperation() == admission.Create
 }
 
 // Admit looks at what is made, before defaults are filled in or fields are checked.
@@ -130,7 +134,8 @@ func (n nodeRestriction) pod(ctx context.Context, a admission.Attributes, node s
 func (n nodeRestriction) mirrorPod(ctx context.Context, p *corev1.Pod, node string) error {
 	switch {
 	case !isMirror(p):
-		return fmt.Errorf("pod does not have %q annotation, node %q can only create mirror pods", corev1.MirrorPodAnnotationKey, node)
+		return fmt.Errorf("pod does not have %q annotation, node %q can only create mirror pods",
+			corev1.MirrorPodAnnotationKey, node)
 	case p.Spec.NodeName != node:
 		return fmt.Errorf("node %q can only create pods with spec.nodeName set to itself", node)
 	case len(p.OwnerReferences) != 1:
@@ -191,7 +196,8 @@ func podStatus(a admission.Attributes, node string) error {
 	if !apiequality.Semantic.DeepEqual(p.Status.ExtendedResourceClaimStatus, old.Status.ExtendedResourceClaimStatus) {
 		return fmt.Errorf("node %q cannot update extended resource claim status", node)
 	}
-	if !apiequality.Semantic.DeepEqual(p.Status.NodeAllocatableResourceClaimStatuses, old.Status.NodeAllocatableResourceClaimStatuses) {
+	if !apiequality.Semantic.DeepEqual(p.Status.NodeAllocatableResourceClaimStatuses,
+		old.Status.NodeAllocatableResourceClaimStatuses) {
 		return fmt.Errorf("node %q cannot update node allocatable resource claim statuses", node)
 	}
 	return nil

@@ -42,7 +42,8 @@ func (n nodeRestriction) token(ctx context.Context, a admission.Attributes, node
 	case !ok:
 		return fmt.Errorf("unexpected type %T", obj)
 	case p.UID != ref.UID:
-		return fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", ref.UID)
+		return fmt.Errorf(
+			"the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", ref.UID)
 	case p.Spec.NodeName != node:
 		return errors.New("node requested token bound to a pod scheduled on a different node")
 	case len(req.Spec.Audiences) > 1:
@@ -59,15 +60,18 @@ func (n nodeRestriction) token(ctx context.Context, a admission.Attributes, node
 	case n.may(ctx, a, "request-serviceaccounts-token-audience", audience, a.GetName()):
 		return nil
 	case err != nil:
-		return fmt.Errorf("error validating audience %q: %v", audience, err) //nolint:errorlint // not the kind of err: it is a refusal
+		return fmt.Errorf("error validating audience %q: %v", audience,
+			err) //nolint:errorlint // not the kind of err: it is a refusal
 	}
 	return fmt.Errorf("%s is not authorized to request tokens for audience %q", a.GetUserInfo().GetName(), audience)
 }
 
 // may asks for a right that an administrator can give a node beyond what pods say.
 func (n nodeRestriction) may(ctx context.Context, a admission.Attributes, verb, resource, name string) bool {
-	d, _, err := n.authorizer.Authorize(ctx, authorizer.AttributesRecord{User: a.GetUserInfo(), Verb: verb, APIGroup: a.GetResource().Group, APIVersion: a.GetResource().Version,
-		Resource: resource, Namespace: a.GetNamespace(), Name: name, ResourceRequest: true})
+	d, _, err := n.authorizer.Authorize(ctx,
+		authorizer.AttributesRecord{User: a.GetUserInfo(), Verb: verb, APIGroup: a.GetResource().Group,
+			APIVersion: a.GetResource().Version,
+			Resource:   resource, Namespace: a.GetNamespace(), Name: name, ResourceRequest: true})
 	return err == nil && d == authorizer.DecisionAllow
 }
 
@@ -133,7 +137,8 @@ func (n nodeRestriction) wantsAudience(ctx context.Context, driver, audience str
 		return false, err
 	}
 	d, ok := obj.(*storagev1.CSIDriver)
-	return ok && slices.ContainsFunc(d.Spec.TokenRequests, func(r storagev1.TokenRequest) bool { return r.Audience == audience }), nil
+	return ok && slices.ContainsFunc(d.Spec.TokenRequests,
+		func(r storagev1.TokenRequest) bool { return r.Audience == audience }), nil
 }
 
 // podCertificate: an agent asks for certificates of pods that run on its node, in
@@ -148,11 +153,13 @@ func (n nodeRestriction) podCertificate(ctx context.Context, a admission.Attribu
 	}
 	s := &r.Spec
 	if string(s.NodeName) != node {
-		return fmt.Errorf("PodCertificateRequest.Spec.NodeName=%q, which is not the requesting node %q", s.NodeName, node)
+		return fmt.Errorf("PodCertificateRequest.Spec.NodeName=%q, which is not the requesting node %q", s.NodeName,
+			node)
 	}
 	// What is read here may lag behind what the agent saw, so that the answer is one to try again after.
 	stale := func(format string, args ...any) error {
-		return apierrors.NewConflict(a.GetResource().GroupResource(), r.Name, fmt.Errorf("PodCertificateRequest "+format, args...))
+		return apierrors.NewConflict(a.GetResource().GroupResource(), r.Name,
+			fmt.Errorf("PodCertificateRequest "+format, args...))
 	}
 	get := func(resource, namespace, name string) (any, error) {
 		o, err := n.reader.Get(ctx, corev1.Resource(resource), namespace, name)
@@ -180,22 +187,26 @@ func (n nodeRestriction) podCertificate(ctx context.Context, a admission.Attribu
 	case isMirror(p):
 		return fmt.Errorf("pod %q is a mirror pod", s.PodName)
 	case p.Spec.ServiceAccountName != s.ServiceAccountName:
-		return fmt.Errorf("PodCertificateRequest contains serviceAccountName (%q) that differs from running pod (%q)", s.ServiceAccountName, p.Spec.ServiceAccountName)
+		return fmt.Errorf("PodCertificateRequest contains serviceAccountName (%q) that differs from running pod (%q)",
+			s.ServiceAccountName, p.Spec.ServiceAccountName)
 	}
 	if o, err = get("serviceaccounts", a.GetNamespace(), s.ServiceAccountName); err != nil {
 		return err
 	}
 	if account, ok := o.(*corev1.ServiceAccount); !ok || account.UID != s.ServiceAccountUID {
-		return stale("names service account UID %q, which differs from the running service account", s.ServiceAccountUID)
+		return stale("names service account UID %q, which differs from the running service account",
+			s.ServiceAccountUID)
 	}
 	for i := range p.Spec.Volumes {
-		if v := p.Spec.Volumes[i].Projected; v != nil && slices.ContainsFunc(v.Sources, func(c corev1.VolumeProjection) bool {
-			return c.PodCertificate != nil && c.PodCertificate.SignerName == s.SignerName
-		}) {
+		if v := p.Spec.Volumes[i].Projected; v != nil &&
+			slices.ContainsFunc(v.Sources, func(c corev1.VolumeProjection) bool {
+				return c.PodCertificate != nil && c.PodCertificate.SignerName == s.SignerName
+			}) {
 			return nil
 		}
 	}
-	if n.may(ctx, a, "request-serviceaccounts-podcertificate-signer", strings.ReplaceAll(s.SignerName, "/", ":"), s.ServiceAccountName) {
+	if n.may(ctx, a, "request-serviceaccounts-podcertificate-signer", strings.ReplaceAll(s.SignerName, "/", ":"),
+		s.ServiceAccountName) {
 		return nil
 	}
 	return fmt.Errorf("pod %q does not mount a podCertificate projected volume for signer %q", s.PodName, s.SignerName)

@@ -29,11 +29,13 @@ func claimStatus(a admission.Attributes, node string) error {
 	rest := func(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 		c = c.DeepCopy()
 		c.ResourceVersion, c.ManagedFields = "", nil
-		c.Status.Capacity, c.Status.Conditions, c.Status.AllocatedResourceStatuses, c.Status.AllocatedResources = nil, nil, nil, nil
+		c.Status.Capacity, c.Status.Conditions, c.Status.AllocatedResourceStatuses, c.Status.AllocatedResources = nil,
+			nil, nil, nil
 		return c
 	}
 	if !apiequality.Semantic.DeepEqual(rest(c), rest(old)) {
-		return fmt.Errorf("node %q is not allowed to update fields other than status.quantity and status.conditions", node)
+		return fmt.Errorf("node %q is not allowed to update fields other than status.quantity and status.conditions",
+			node)
 	}
 	return nil
 }
@@ -94,7 +96,8 @@ func certificateRequest(a admission.Attributes, node string) error {
 	if !ok {
 		return fmt.Errorf("unexpected type %T", a.GetObject())
 	}
-	if r.Spec.SignerName != certificatesv1.KubeletServingSignerName && r.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
+	if r.Spec.SignerName != certificatesv1.KubeletServingSignerName &&
+		r.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
 		return nil
 	}
 	parsed, err := certrequest.Parse(r.Spec.Request)

@@ -47,7 +47,8 @@ func (defaultTolerations) Admit(_ context.Context, a admission.Attributes, _ adm
 		if !tolerated {
 			seconds := toleratedSeconds
 			p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{
-				Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds,
+				Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+				TolerationSeconds: &seconds,
 			})
 		}
 	}

@@ -36,8 +36,9 @@ func newPodSecurity(reader Reader, config io.Reader) (podSecurity, error) {
 		return podSecurity{}, fmt.Errorf("make the Pod Security checks: %w", err)
 	}
 	p := podSecurity{&podsecurity.Admission{
-		Configuration: c, Evaluator: checks, Metrics: podSecurityMetrics(), PodSpecExtractor: podsecurity.DefaultPodSpecExtractor{},
-		NamespaceGetter: policyReader{reader}, PodLister: policyReader{reader},
+		Configuration: c, Evaluator: checks, Metrics: podSecurityMetrics(),
+		PodSpecExtractor: podsecurity.DefaultPodSpecExtractor{},
+		NamespaceGetter:  policyReader{reader}, PodLister: policyReader{reader},
 	}}
 	if err := errors.Join(p.CompleteConfiguration(), p.ValidateConfiguration()); err != nil {
 		return podSecurity{}, fmt.Errorf("configure PodSecurity: %w", err)

@@ -44,7 +44,8 @@ func (pl priority) Admit(ctx context.Context, a admission.Attributes, _ admissio
 	class, err := pl.class(ctx, p.Spec.PriorityClassName)
 	if err != nil {
 		if apierrors.IsNotFound(err) {
-			return admission.NewForbidden(a, fmt.Errorf("no PriorityClass with name %v was found", p.Spec.PriorityClassName))
+			return admission.NewForbidden(a,
+				fmt.Errorf("no PriorityClass with name %v was found", p.Spec.PriorityClassName))
 		}
 		return err
 	}
@@ -56,10 +57,14 @@ func (pl priority) Admit(ctx context.Context, a admission.Attributes, _ admissio
 		}
 	}
 	if p.Spec.Priority != nil && *p.Spec.Priority != value {
-		return admission.NewForbidden(a, fmt.Errorf("the integer value of priority (%d) must not be provided in pod spec; priority admission controller computed %d from the given PriorityClass name", *p.Spec.Priority, value))
+		return admission.NewForbidden(a,
+			fmt.Errorf(
+				"the integer value of priority (%d) must not be provided in pod spec; priority admission controller computed %d from the given PriorityClass name", *p.Spec.Priority, value))
 	}
 	if p.Spec.PreemptionPolicy != nil && *p.Spec.PreemptionPolicy != policy {
-		return admission.NewForbidden(a, fmt.Errorf("the string value of PreemptionPolicy (%s) must not be provided in pod spec; priority admission controller computed %s from the given PriorityClass name", *p.Spec.PreemptionPolicy, policy))
+		return admission.NewForbidden(a,
+			fmt.Errorf(
+				"the string value of PreemptionPolicy (%s) must not be provided in pod spec; priority admission controller computed %s from the given PriorityClass name", *p.Spec.PreemptionPolicy, policy))
 	}
 	p.Spec.Priority, p.Spec.PreemptionPolicy = &value, &policy
 	return nil
@@ -88,7 +93,8 @@ func (pl priority) class(ctx context.Context, name string) (*schedulingv1.Priori
 
 func (pl priority) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetOperation() == admission.Delete {
-		if name := a.GetName(); a.GetResource().GroupResource() == priorityClasses && (name == clusterCritical || name == nodeCritical) {
+		if name := a.GetName(); a.GetResource().GroupResource() == priorityClasses &&
+			(name == clusterCritical || name == nodeCritical) {
 			return admission.NewForbidden(a, errors.New("this is a system priority class and cannot be deleted"))
 		}
 		return nil
@@ -102,7 +108,8 @@ func (pl priority) Validate(ctx context.Context, a admission.Attributes, _ admis
 		return err
 	}
 	if existing != nil && existing.Name != class.Name {
-		return admission.NewForbidden(a, fmt.Errorf("PriorityClass %v is already marked as default. Only one default can exist", existing.Name))
+		return admission.NewForbidden(a,
+			fmt.Errorf("PriorityClass %v is already marked as default. Only one default can exist", existing.Name))
 	}
 	return nil
 }

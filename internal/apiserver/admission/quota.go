@@ -39,7 +39,8 @@ func NewQuota(reader Reader, storages Storages, config io.Reader, stop <-chan st
 	}
 	a := &quotaAccess{reader: reader, storages: storages, written: map[string]*corev1.ResourceQuota{}}
 	registry := generic.NewRegistry(quotaEvaluators())
-	return quotaPlugin{a, resourcequota.NewQuotaEvaluator(a, quota.Ignored(), registry, nil, limits, quotaWorkers, stop), len(limits.LimitedResources) > 0}, nil
+	return quotaPlugin{a, resourcequota.NewQuotaEvaluator(a, quota.Ignored(), registry, nil, limits, quotaWorkers,
+		stop), len(limits.LimitedResources) > 0}, nil
 }
 
 // quotaEvaluators returns those of all kinds with rules or old names; kinds that are
@@ -48,7 +49,8 @@ func quotaEvaluators() []quotav1.Evaluator {
 	var all []quotav1.Evaluator
 	for _, k := range quota.Kinds() {
 		counts := func(a admission.Attributes) bool {
-			return k.Counts(quota.Write{Create: a.GetOperation() == admission.Create, Update: a.GetOperation() == admission.Update,
+			return k.Counts(quota.Write{Create: a.GetOperation() == admission.Create,
+				Update:      a.GetOperation() == admission.Update,
 				Subresource: a.GetSubresource(), Object: a.GetObject(), Old: a.GetOldObject()})
 		}
 		all = append(all, quotaevaluator.New(k.Group, k, counts, nil))
@@ -129,7 +131,8 @@ func (a *quotaAccess) UpdateQuotaStatus(q *corev1.ResourceQuota) error {
 	}
 	ctx := genericapirequest.WithUser(ContextFor(context.Background(), quotaResource, q.Namespace),
 		&user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
-	obj, _, err := updater.Update(ctx, q.Name, rest.DefaultUpdatedObjectInfo(q), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	obj, _, err := updater.Update(ctx, q.Name, rest.DefaultUpdatedObjectInfo(q), rest.ValidateAllObjectFunc,
+		rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
 	if err != nil {
 		return err
 	}

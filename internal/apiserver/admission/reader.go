@@ -19,7 +19,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// NewReader returns a Reader over the storages of the server itself: the watch cache answers, and only an object it does
+// NewReader returns a Reader over the storages of the server itself: the watch cache answers, and only an object it
+// does
 // not have yet costs a read of the store. So a pod can follow its namespace or service account at once, without a wait.
 // Lists of settings come from the store and are kept as long as writes, when not nil, returns the same for their kind
 // (see storage.Engine.Writes).
@@ -52,7 +53,8 @@ func isSetting(resource schema.GroupResource) bool {
 // fromCache asks for any version the cache holds.
 const fromCache = "0"
 
-func (r *storageReader) Get(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object, error) {
+func (r *storageReader) Get(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object,
+	error) {
 	getter, ok := r.storages(resource).(rest.Getter)
 	if !ok {
 		return nil, apierrors.NewNotFound(resource, name)
@@ -65,7 +67,8 @@ func (r *storageReader) Get(ctx context.Context, resource schema.GroupResource, 
 	return obj, err
 }
 
-func (r *storageReader) Await(ctx context.Context, resource schema.GroupResource, namespace, name string, limit time.Duration) (runtime.Object, error) {
+func (r *storageReader) Await(ctx context.Context, resource schema.GroupResource, namespace, name string,
+	limit time.Duration) (runtime.Object, error) {
 	obj, missing := r.Get(ctx, resource, namespace, name)
 	if missing == nil || limit <= 0 || !apierrors.IsNotFound(missing) {
 		return obj, missing
@@ -111,7 +114,8 @@ func ContextFor(ctx context.Context, resource schema.GroupResource, namespace st
 
 var errStop = errors.New("stop")
 
-func (r *storageReader) List(ctx context.Context, resource schema.GroupResource, namespace string, fn func(runtime.Object) bool) error {
+func (r *storageReader) List(ctx context.Context, resource schema.GroupResource, namespace string,
+	fn func(runtime.Object) bool) error {
 	lister, ok := r.storages(resource).(rest.Lister)
 	if !ok {
 		return nil
@@ -132,7 +136,8 @@ func (r *storageReader) List(ctx context.Context, resource schema.GroupResource,
 	return err
 }
 
-func (r *storageReader) list(ctx context.Context, lister rest.Lister, resource schema.GroupResource, namespace string) (runtime.Object, error) {
+func (r *storageReader) list(ctx context.Context, lister rest.Lister, resource schema.GroupResource,
+	namespace string) (runtime.Object, error) {
 	if r.writes == nil || !isSetting(resource) {
 		return lister.List(ctx, &metainternalversion.ListOptions{ResourceVersion: fromCache})
 	}

@@ -33,7 +33,8 @@ func (r *ranges) List(ctx context.Context, o *internalversion.ListOptions) (runt
 
 func TestListsOfSettingsAreKeptUntilAWrite(t *testing.T) {
 	st, writes, known := &ranges{}, uint64(7), true
-	r := NewReader(func(schema.GroupResource) rest.Storage { return st }, func(schema.GroupResource) (uint64, bool) { return writes, known })
+	r := NewReader(func(schema.GroupResource) rest.Storage { return st },
+		func(schema.GroupResource) (uint64, bool) { return writes, known })
 	for i, step := range []struct {
 		do        func()
 		resource  schema.GroupResource
@@ -65,7 +66,8 @@ func TestListsOfSettingsAreKeptUntilAWrite(t *testing.T) {
 		}
 	}
 	// What is kept must not come from a cache, which may lack the last write.
-	if want := []string{"", "", "", "", fromCache, fromCache, fromCache, fromCache}; fmt.Sprint(st.asked) != fmt.Sprint(want) {
+	if want := []string{"", "", "", "", fromCache, fromCache, fromCache,
+		fromCache}; fmt.Sprint(st.asked) != fmt.Sprint(want) {
 		t.Errorf("asked for %q", st.asked)
 	}
 }

@@ -16,7 +16,8 @@ import (
 // fits compares a resized pod with the whole of its node; what else runs there is for the agent to weigh (L1.35).
 func fits(a admission.Attributes, p *corev1.Pod, node *corev1.Node) error {
 	if os := node.Status.NodeInfo.OperatingSystem; os != "" && os != string(corev1.Linux) {
-		return refuse(a, "UnsupportedPlatform", fmt.Sprintf("pod resize is only supported on linux nodes, node %q is %q", node.Name, os))
+		return refuse(a, "UnsupportedPlatform",
+			fmt.Sprintf("pod resize is only supported on linux nodes, node %q is %q", node.Name, os))
 	}
 	if len(node.Status.Allocatable) == 0 {
 		return nil // the agent has not said yet what the node has
@@ -39,7 +40,8 @@ func fits(a admission.Attributes, p *corev1.Pod, node *corev1.Node) error {
 func refuse(a admission.Attributes, cause metav1.CauseType, message string) error {
 	err := admission.NewForbidden(a, fmt.Errorf("%s", message))
 	if status, ok := errors.AsType[*apierrors.StatusError](err); ok && status.ErrStatus.Details != nil {
-		status.ErrStatus.Details.Causes = append(status.ErrStatus.Details.Causes, metav1.StatusCause{Type: cause, Message: message})
+		status.ErrStatus.Details.Causes = append(status.ErrStatus.Details.Causes,
+			metav1.StatusCause{Type: cause, Message: message})
 	}
 	return err
 }

@@ -28,7 +28,8 @@ func (r runtimeClass) class(ctx context.Context, a admission.Attributes, p *core
 	}
 	obj, err := r.reader.Get(ctx, runtimeClasses, "", *p.Spec.RuntimeClassName)
 	if apierrors.IsNotFound(err) {
-		return nil, admission.NewForbidden(a, fmt.Errorf("pod rejected: RuntimeClass %q not found", *p.Spec.RuntimeClassName))
+		return nil, admission.NewForbidden(a,
+			fmt.Errorf("pod rejected: RuntimeClass %q not found", *p.Spec.RuntimeClassName))
 	}
 	if err != nil {
 		return nil, err
@@ -48,7 +49,8 @@ func (r runtimeClass) Admit(ctx context.Context, a admission.Attributes, _ admis
 	}
 	if class.Overhead != nil {
 		if p.Spec.Overhead != nil && !apiequality.Semantic.DeepEqual(class.Overhead.PodFixed, p.Spec.Overhead) {
-			return admission.NewForbidden(a, errors.New("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"))
+			return admission.NewForbidden(a,
+				errors.New("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"))
 		}
 		p.Spec.Overhead = class.Overhead.PodFixed.DeepCopy()
 	}
@@ -58,7 +60,9 @@ func (r runtimeClass) Admit(ctx context.Context, a admission.Attributes, _ admis
 	for _, key := range slices.Sorted(maps.Keys(class.Scheduling.NodeSelector)) {
 		value := class.Scheduling.NodeSelector[key]
 		if own, ok := p.Spec.NodeSelector[key]; ok && own != value {
-			return admission.NewForbidden(a, fmt.Errorf("conflict: runtimeClass.scheduling.nodeSelector[%s] = %s; pod.spec.nodeSelector[%s] = %s", key, value, key, own))
+			return admission.NewForbidden(a,
+				fmt.Errorf("conflict: runtimeClass.scheduling.nodeSelector[%s] = %s; pod.spec.nodeSelector[%s] = %s",
+					key, value, key, own))
 		}
 		if p.Spec.NodeSelector == nil {
 			p.Spec.NodeSelector = map[string]string{}
@@ -66,7 +70,8 @@ func (r runtimeClass) Admit(ctx context.Context, a admission.Attributes, _ admis
 		p.Spec.NodeSelector[key] = value
 	}
 	for _, t := range class.Scheduling.Tolerations {
-		if !slices.ContainsFunc(p.Spec.Tolerations, func(o corev1.Toleration) bool { return apiequality.Semantic.DeepEqual(o, t) }) {
+		if !slices.ContainsFunc(p.Spec.Tolerations,
+			func(o corev1.Toleration) bool { return apiequality.Semantic.DeepEqual(o, t) }) {
 			p.Spec.Tolerations = append(p.Spec.Tolerations, *t.DeepCopy())
 		}
 	}
@@ -83,10 +88,12 @@ func (r runtimeClass) Validate(ctx context.Context, a admission.Attributes, _ ad
 		return err
 	}
 	if class == nil || class.Overhead == nil {
-		return admission.NewForbidden(a, errors.New("pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"))
+		return admission.NewForbidden(a,
+			errors.New("pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"))
 	}
 	if !apiequality.Semantic.DeepEqual(class.Overhead.PodFixed, p.Spec.Overhead) {
-		return admission.NewForbidden(a, errors.New("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"))
+		return admission.NewForbidden(a,
+			errors.New("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"))
 	}
 	return nil
 }

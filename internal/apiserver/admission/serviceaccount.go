@@ -51,7 +51,8 @@ func (s serviceAccount) Admit(ctx context.Context, a admission.Attributes, _ adm
 	p.Spec.DeprecatedServiceAccount = p.Spec.ServiceAccountName
 	account, err := s.account(ctx, a.GetNamespace(), p.Spec.ServiceAccountName)
 	if err != nil {
-		return admission.NewForbidden(a, fmt.Errorf("error looking up service account %s/%s: %w", a.GetNamespace(), p.Spec.ServiceAccountName, err))
+		return admission.NewForbidden(a,
+			fmt.Errorf("error looking up service account %s/%s: %w", a.GetNamespace(), p.Spec.ServiceAccountName, err))
 	}
 	if automount(p, account) {
 		mountToken(p)
@@ -70,7 +71,8 @@ func (s serviceAccount) account(ctx context.Context, namespace, name string) (*c
 	}
 	obj, err := s.reader.Await(ctx, serviceAccounts, namespace, name, limit)
 	if apierrors.IsNotFound(err) {
-		return nil, apierrors.NewNotFound(corev1.Resource("serviceaccount"), name) // singular, as users know the message
+		// singular, as users know the message
+		return nil, apierrors.NewNotFound(corev1.Resource("serviceaccount"), name)
 	}
 	if err != nil {
 		return nil, err
@@ -97,7 +99,8 @@ func automount(p *corev1.Pod, account *corev1.ServiceAccount) bool {
 // webhook has added gets the volume that the others have.
 func mountToken(p *corev1.Pod) {
 	volume := ""
-	if i := slices.IndexFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return strings.HasPrefix(v.Name, tokenVolumePrefix) }); i >= 0 {
+	if i := slices.IndexFunc(p.Spec.Volumes,
+		func(v corev1.Volume) bool { return strings.HasPrefix(v.Name, tokenVolumePrefix) }); i >= 0 {
 		volume = p.Spec.Volumes[i].Name
 	}
 	there := volume != ""
@@ -111,26 +114,30 @@ func mountToken(p *corev1.Pod) {
 				return
 			}
 		}
-		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: volume, ReadOnly: true, MountPath: tokenMountPath})
+		c.VolumeMounts = append(c.VolumeMounts,
+			corev1.VolumeMount{Name: volume, ReadOnly: true, MountPath: tokenMountPath})
 		mounted = true
 	})
 	if !mounted || there {
 		return
 	}
 	mode, seconds := corev1.ProjectedVolumeSourceDefaultMode, tokenSeconds
-	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: volume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
-		DefaultMode: &mode,
-		Sources: []corev1.VolumeProjection{
-			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: &seconds}},
-			{ConfigMap: &corev1.ConfigMapProjection{
-				LocalObjectReference: corev1.LocalObjectReference{Name: rootCAConfigMap},
-				Items:                []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}},
-			}},
-			{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{
-				{Path: "namespace", FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.namespace"}},
-			}}},
-		},
-	}}})
+	p.Spec.Volumes = append(p.Spec.Volumes,
+		corev1.Volume{Name: volume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+			DefaultMode: &mode,
+			Sources: []corev1.VolumeProjection{
+				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token",
+					ExpirationSeconds: &seconds}},
+				{ConfigMap: &corev1.ConfigMapProjection{
+					LocalObjectReference: corev1.LocalObjectReference{Name: rootCAConfigMap},
+					Items:                []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}},
+				}},
+				{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{
+					{Path: "namespace",
+						FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.namespace"}},
+				}}},
+			},
+		}}})
 }
 
 // Validate looks at what came of the pod: its account exists, and it uses no secret that the account keeps from it. A
@@ -149,11 +156,13 @@ func (s serviceAccount) Validate(ctx context.Context, a admission.Attributes, _ 
 		return mirrored(a, p)
 	}
 	if p.Spec.ServiceAccountName == "" {
-		return admission.NewForbidden(a, fmt.Errorf("no service account specified for pod %s/%s", a.GetNamespace(), p.Name))
+		return admission.NewForbidden(a,
+			fmt.Errorf("no service account specified for pod %s/%s", a.GetNamespace(), p.Name))
 	}
 	account, err := s.account(ctx, a.GetNamespace(), p.Spec.ServiceAccountName)
 	if err != nil {
-		return admission.NewForbidden(a, fmt.Errorf("error looking up service account %s/%s: %w", a.GetNamespace(), p.Spec.ServiceAccountName, err))
+		return admission.NewForbidden(a,
+			fmt.Errorf("error looking up service account %s/%s: %w", a.GetNamespace(), p.Spec.ServiceAccountName, err))
 	}
 	if limitsSecrets(account) {
 		if err := limit(account, p); err != nil {
@@ -168,8 +177,11 @@ func mirrored(a admission.Attributes, p *corev1.Pod) error {
 		return admission.NewForbidden(a, errors.New("a mirror pod may not reference service accounts"))
 	}
 	for i := range p.Spec.Volumes {
-		if v := p.Spec.Volumes[i].Projected; v != nil && slices.ContainsFunc(v.Sources, func(s corev1.VolumeProjection) bool { return s.ServiceAccountToken != nil }) {
-			return admission.NewForbidden(a, errors.New("a mirror pod may not use ServiceAccountToken volume projections"))
+		if v := p.Spec.Volumes[i].Projected; v != nil &&
+			slices.ContainsFunc(v.Sources,
+				func(s corev1.VolumeProjection) bool { return s.ServiceAccountToken != nil }) {
+			return admission.NewForbidden(a,
+				errors.New("a mirror pod may not use ServiceAccountToken volume projections"))
 		}
 	}
 	if slices.ContainsFunc(nodegraph.Named(p), func(r nodegraph.Ref) bool { return r.Kind == nodegraph.Secret }) {

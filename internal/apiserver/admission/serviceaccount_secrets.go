@@ -18,7 +18,8 @@ func limitsSecrets(a *corev1.ServiceAccount) bool {
 func limitSecrets(a *corev1.ServiceAccount, p *corev1.Pod) error {
 	for i := range p.Spec.Volumes {
 		if s := p.Spec.Volumes[i].Secret; s != nil && !lists(a, s.SecretName) {
-			return fmt.Errorf("volume with secret.secretName=%q is not allowed because service account %s does not reference that secret", s.SecretName, a.Name)
+			return fmt.Errorf(
+				"volume with secret.secretName=%q is not allowed because service account %s does not reference that secret", s.SecretName, a.Name)
 		}
 	}
 	for i := range p.Spec.InitContainers {
@@ -35,7 +36,8 @@ func limitSecrets(a *corev1.ServiceAccount, p *corev1.Pod) error {
 	}
 	for i, s := range p.Spec.ImagePullSecrets {
 		if !slices.Contains(a.ImagePullSecrets, s) {
-			return fmt.Errorf("imagePullSecrets[%d].name=%q is not allowed because service account %s does not reference that imagePullSecret", i, s.Name, a.Name)
+			return fmt.Errorf(
+				"imagePullSecrets[%d].name=%q is not allowed because service account %s does not reference that imagePullSecret", i, s.Name, a.Name)
 		}
 	}
 	return nil
@@ -55,12 +57,14 @@ func limitEphemeral(a *corev1.ServiceAccount, p *corev1.Pod) error {
 func limitEnvironment(a *corev1.ServiceAccount, who string, vars []corev1.EnvVar, from []corev1.EnvFromSource) error {
 	for _, v := range vars {
 		if v.ValueFrom != nil && v.ValueFrom.SecretKeyRef != nil && !lists(a, v.ValueFrom.SecretKeyRef.Name) {
-			return fmt.Errorf("%s with envVar %s referencing secret.secretName=%q is not allowed because service account %s does not reference that secret", who, v.Name, v.ValueFrom.SecretKeyRef.Name, a.Name)
+			return fmt.Errorf(
+				"%s with envVar %s referencing secret.secretName=%q is not allowed because service account %s does not reference that secret", who, v.Name, v.ValueFrom.SecretKeyRef.Name, a.Name)
 		}
 	}
 	for _, f := range from {
 		if f.SecretRef != nil && !lists(a, f.SecretRef.Name) {
-			return fmt.Errorf("%s with envFrom referencing secret.secretName=%q is not allowed because service account %s does not reference that secret", who, f.SecretRef.Name, a.Name)
+			return fmt.Errorf(
+				"%s with envFrom referencing secret.secretName=%q is not allowed because service account %s does not reference that secret", who, f.SecretRef.Name, a.Name)
 		}
 	}
 	return nil

@@ -65,7 +65,8 @@ func (d defaultStorageClass) Admit(ctx context.Context, a admission.Attributes, 
 	if _, old := c.Annotations[corev1.BetaStorageClassAnnotation]; old {
 		return nil
 	}
-	name, err := defaultOf(ctx, d.reader, storageClassResource, defaultStorageClassAnnotation, "storageclass.beta.kubernetes.io/is-default-class")
+	name, err := defaultOf(ctx, d.reader, storageClassResource, defaultStorageClassAnnotation,
+		"storageclass.beta.kubernetes.io/is-default-class")
 	if err != nil {
 		return admission.NewForbidden(a, err)
 	}
@@ -137,7 +138,8 @@ func (r claimResize) Validate(ctx context.Context, a admission.Attributes, _ adm
 	if !ok || !okOld || a.GetSubresource() != "" {
 		return nil
 	}
-	size, before := c.Spec.Resources.Requests[corev1.ResourceStorage], old.Spec.Resources.Requests[corev1.ResourceStorage]
+	size, before := c.Spec.Resources.Requests[corev1.ResourceStorage],
+		old.Spec.Resources.Requests[corev1.ResourceStorage]
 	if size.Cmp(before) <= 0 {
 		return nil
 	}
@@ -146,11 +148,14 @@ func (r claimResize) Validate(ctx context.Context, a admission.Attributes, _ adm
 	}
 	if name := classOf(c); name != "" && name == classOf(old) {
 		obj, err := r.reader.Get(ctx, storageClassResource, "", name)
-		if class, ok := obj.(*storagev1.StorageClass); err == nil && ok && class.AllowVolumeExpansion != nil && *class.AllowVolumeExpansion {
+		if class, ok := obj.(*storagev1.StorageClass); err == nil && ok && class.AllowVolumeExpansion != nil &&
+			*class.AllowVolumeExpansion {
 			return nil
 		}
 	}
-	return admission.NewForbidden(a, errors.New("only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize"))
+	return admission.NewForbidden(a,
+		errors.New(
+			"only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize"))
 }
 
 func classOf(c *corev1.PersistentVolumeClaim) string {

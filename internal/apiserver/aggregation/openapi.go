@@ -77,7 +77,8 @@ func (s *Server) V2() []openapi.Document {
 	for _, r := range s.remotes {
 		if st := r.state.Load(); st.err == nil && st.v2 != nil && !seen[st.v2Tag] {
 			seen[st.v2Tag] = st.v2Tag != ""
-			out = append(out, openapi.Document{Hash: strings.Trim(st.v2Tag, `"`) + r.name, JSON: func() ([]byte, error) { return st.v2, nil }})
+			out = append(out, openapi.Document{Hash: strings.Trim(st.v2Tag, `"`) + r.name,
+				JSON: func() ([]byte, error) { return st.v2, nil }})
 		}
 	}
 	return out

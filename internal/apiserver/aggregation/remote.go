@@ -81,7 +81,8 @@ func (r *remote) resolve() (*url.URL, error) {
 
 // roundTripper makes the connection's side of the transport; the user's headers are added to each request.
 func (r *remote) roundTripper() (http.RoundTripper, error) {
-	return transport.New(&transport.Config{TLS: transport.TLSConfig{Insecure: r.spec.InsecureSkipTLSVerify, CAData: r.spec.CABundle, GetCertHolder: &transport.GetCertHolder{GetCert: r.cfg.FrontProxy},
+	return transport.New(&transport.Config{TLS: transport.TLSConfig{Insecure: r.spec.InsecureSkipTLSVerify,
+		CAData: r.spec.CABundle, GetCertHolder: &transport.GetCertHolder{GetCert: r.cfg.FrontProxy},
 		ServerName: r.spec.Service.Name + "." + r.spec.Service.Namespace + ".svc"}})
 }
 
@@ -115,11 +116,16 @@ func (r *remote) discover(ctx context.Context, next *state) (reason string, err 
 	where, err := r.resolve()
 	switch {
 	case apierrors.IsNotFound(err):
-		return "ServiceNotFound", fmt.Errorf("service/%s in %q is not present", r.spec.Service.Name, r.spec.Service.Namespace)
+		return "ServiceNotFound",
+			fmt.Errorf("service/%s in %q is not present", r.spec.Service.Name, r.spec.Service.Namespace)
 	case err != nil && strings.Contains(err.Error(), "no service port"):
-		return "ServicePortError", fmt.Errorf("service/%s in %q is not listening on port %d", r.spec.Service.Name, r.spec.Service.Namespace, r.port())
+		return "ServicePortError",
+			fmt.Errorf("service/%s in %q is not listening on port %d", r.spec.Service.Name, r.spec.Service.Namespace,
+				r.port())
 	case err != nil:
-		return "MissingEndpoints", fmt.Errorf("endpoints for service/%s in %q have no addresses: %w", r.spec.Service.Name, r.spec.Service.Namespace, err)
+		return "MissingEndpoints",
+			fmt.Errorf("endpoints for service/%s in %q have no addresses: %w", r.spec.Service.Name,
+				r.spec.Service.Namespace, err)
 	}
 	where.Path = "/apis/" + r.groupVersion().String()
 	body, _, err := r.fetch(ctx, next.transport, where, "")
@@ -137,7 +143,8 @@ func (r *remote) discover(ctx context.Context, next *state) (reason string, err 
 }
 
 // fetch gets a document as the aggregator itself. A nil body says that it is the one with the given tag.
-func (r *remote) fetch(ctx context.Context, rt http.RoundTripper, where *url.URL, tag string) (body []byte, newTag string, err error) {
+func (r *remote) fetch(ctx context.Context, rt http.RoundTripper, where *url.URL, tag string) (body []byte,
+	newTag string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where.String(), nil)
@@ -169,15 +176,18 @@ func (r *remote) fetch(ctx context.Context, rt http.RoundTripper, where *url.URL
 func (r *remote) discovery() apidiscoveryv2.APIVersionDiscovery {
 	st := r.state.Load()
 	if st.err != nil {
-		return apidiscoveryv2.APIVersionDiscovery{Version: r.spec.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessStale}
+		return apidiscoveryv2.APIVersionDiscovery{Version: r.spec.Version,
+			Freshness: apidiscoveryv2.DiscoveryFreshnessStale}
 	}
-	return apidiscoveryv2.APIVersionDiscovery{Version: r.spec.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Resources: st.resources}
+	return apidiscoveryv2.APIVersionDiscovery{Version: r.spec.Version,
+		Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Resources: st.resources}
 }
 
 // report writes the condition Available when it changed.
 func (r *remote) report(ctx context.Context, client clientset.Interface) (err error) {
 	st := r.state.Load()
-	want := apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionTrue, Reason: st.reason, Message: "all checks passed"}
+	want := apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available,
+		Status: apiregistrationv1.ConditionTrue, Reason: st.reason, Message: "all checks passed"}
 	if st.err != nil {
 		want.Status, want.Message = apiregistrationv1.ConditionFalse, st.err.Error()
 	}
@@ -236,7 +246,8 @@ func (r *remote) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if upgrade { // an upgrade dials past the round tripper that would add the user
 		transport.SetAuthProxyHeaders(out, user.GetName(), user.GetUID(), user.GetGroups(), user.GetExtra())
 	}
-	rt := transport.NewAuthProxyRoundTripper(user.GetName(), user.GetUID(), user.GetGroups(), user.GetExtra(), st.transport)
+	rt := transport.NewAuthProxyRoundTripper(user.GetName(), user.GetUID(), user.GetGroups(), user.GetExtra(),
+		st.transport)
 	h := proxy.NewUpgradeAwareHandler(to, rt, true, upgrade, failed{})
 	h.RejectForwardingRedirects = true
 	utilflowcontrol.RequestDelegated(req.Context())

@@ -59,7 +59,8 @@ type Server struct {
 
 // New returns a server without foreign ones.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, wake: make(chan struct{}, 1), remotes: map[schema.GroupVersion]*remote{}, groups: map[string]*discovery.APIGroupHandler{}}
+	s := &Server{cfg: cfg, wake: make(chan struct{}, 1), remotes: map[schema.GroupVersion]*remote{},
+		groups: map[string]*discovery.APIGroupHandler{}}
 	if cfg.Aggregated != nil {
 		s.aggregated = cfg.Aggregated.WithSource(aggregated.AggregatorSource)
 	}
@@ -134,11 +135,16 @@ func (s *Server) list(group string) {
 		return version.CompareKubeAwareVersionStrings(b.spec.Version, a.spec.Version)
 	})
 	for _, r := range found {
-		doc.Versions = append(doc.Versions, metav1.GroupVersionForDiscovery{GroupVersion: group + "/" + r.spec.Version, Version: r.spec.Version})
+		doc.Versions = append(doc.Versions,
+			metav1.GroupVersionForDiscovery{GroupVersion: group + "/" + r.spec.Version, Version: r.spec.Version})
 	}
 	doc.PreferredVersion = doc.Versions[0]
 	s.groups[group] = discovery.NewAPIGroupHandler(s.cfg.Serializer, doc)
-	s.cfg.Groups.AddGroup(doc, slices.MaxFunc(found, func(a, b *remote) int { return int(a.spec.GroupPriorityMinimum - b.spec.GroupPriorityMinimum) }).spec.GroupPriorityMinimum)
+	s.cfg.Groups.AddGroup(doc,
+		slices.MaxFunc(found,
+			func(a, b *remote) int {
+				return int(a.spec.GroupPriorityMinimum - b.spec.GroupPriorityMinimum)
+			}).spec.GroupPriorityMinimum)
 }
 
 func (s *Server) taken(group string, taken bool) {
@@ -212,7 +218,8 @@ func (s *Server) look(ctx context.Context, client clientset.Interface) time.Dura
 			r.check(ctx)
 			s.publish(r)
 			if err := r.report(ctx, client); err != nil && ctx.Err() == nil {
-				klog.FromContext(ctx).V(2).Info("Writing the state of an APIService failed, will retry", "apiService", r.name, "err", err)
+				klog.FromContext(ctx).V(2).Info("Writing the state of an APIService failed, will retry", "apiService",
+					r.name, "err", err)
 				r.due = time.Now().Add(sickPeriod)
 			}
 		})
@@ -236,5 +243,6 @@ func (s *Server) publish(r *remote) {
 		return // replaced or gone meanwhile
 	}
 	s.aggregated.AddGroupVersion(gv.Group, r.discovery())
-	s.aggregated.SetGroupVersionPriority(metav1.GroupVersion(gv), int(r.spec.GroupPriorityMinimum), int(r.spec.VersionPriority))
+	s.aggregated.SetGroupVersionPriority(metav1.GroupVersion(gv), int(r.spec.GroupPriorityMinimum),
+		int(r.spec.VersionPriority))
 }

@@ -88,7 +88,8 @@ func (b *backend) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !strings.HasPrefix(r.URL.Path, "/openapi/") {
 		body, code = b.body, b.code
 	}
-	return &http.Response{StatusCode: code, Header: b.header.Clone(), Body: io.NopCloser(strings.NewReader(body)), Request: r, ProtoMajor: 1, ProtoMinor: 1}, nil
+	return &http.Response{StatusCode: code, Header: b.header.Clone(), Body: io.NopCloser(strings.NewReader(body)),
+		Request: r, ProtoMajor: 1, ProtoMinor: 1}, nil
 }
 
 // looks counts how often the backend was asked what it serves.
@@ -108,13 +109,19 @@ const resources = `{"kind":"APIResourceList","groupVersion":"g/v1","resources":[
 func newServer() (*Server, *groups) {
 	g, known := &groups{}, runtime.NewScheme()
 	metav1.AddToGroupVersion(known, schema.GroupVersion{Version: "v1"})
-	return New(Config{Resolver: &resolver{}, Groups: g, Aggregated: aggregated.NewResourceManager("apis"), Serializer: serializer.NewCodecFactory(known),
-		Next: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })}), g
+	return New(Config{Resolver: &resolver{}, Groups: g, Aggregated: aggregated.NewResourceManager("apis"),
+		Serializer: serializer.NewCodecFactory(known),
+		Next: http.HandlerFunc(func(w http.ResponseWriter,
+			_ *http.Request) {
+			w.WriteHeader(http.StatusTeapot)
+		})}), g
 }
 
 func apiService(version, group string, groupPriority, versionPriority int32) *apiregistrationv1.APIService {
-	return &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: version + "." + group}, Spec: apiregistrationv1.APIServiceSpec{Group: group, Version: version,
-		GroupPriorityMinimum: groupPriority, VersionPriority: versionPriority, Service: &apiregistrationv1.ServiceReference{Namespace: "ns", Name: "s"}}}
+	return &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: version + "." + group},
+		Spec: apiregistrationv1.APIServiceSpec{Group: group, Version: version,
+			GroupPriorityMinimum: groupPriority, VersionPriority: versionPriority,
+			Service: &apiregistrationv1.ServiceReference{Namespace: "ns", Name: "s"}}}
 }
 
 // change tells s of an APIService, as the store does.
@@ -139,10 +146,13 @@ func TestGroupsFollowAPIServices(t *testing.T) {
 		told []string
 	}{
 		{"first version", func() { change(s, apiService("v1beta1", "g", 100, 10)) }, []string{"+g:v1beta1 100"}},
-		{"a newer one of the same priority", func() { change(s, apiService("v1", "g", 50, 10)) }, []string{"+g:v1,v1beta1 100"}},
-		{"an older one of a greater priority", func() { change(s, apiService("v1alpha1", "g", 300, 20)) }, []string{"+g:v1alpha1,v1,v1beta1 300"}},
+		{"a newer one of the same priority", func() { change(s, apiService("v1", "g", 50, 10)) },
+			[]string{"+g:v1,v1beta1 100"}},
+		{"an older one of a greater priority", func() { change(s, apiService("v1alpha1", "g", 300, 20)) },
+			[]string{"+g:v1alpha1,v1,v1beta1 300"}},
 		{"the same again", func() { change(s, apiService("v1", "g", 50, 10)) }, nil},
-		{"another priority", func() { change(s, apiService("v1", "g", 50, 30)) }, []string{"+g:v1,v1alpha1,v1beta1 300"}},
+		{"another priority", func() { change(s, apiService("v1", "g", 50, 30)) },
+			[]string{"+g:v1,v1alpha1,v1beta1 300"}},
 		{"one becomes the server's own", func() {
 			o := apiService("v1alpha1", "g", 300, 20)
 			o.Spec.Service = nil
@@ -211,14 +221,17 @@ func TestLooks(t *testing.T) {
 		reason  string
 		message string
 	}{
-		"it answers":             {nil, &backend{code: 200, body: resources}, "Passed", ""},
-		"no such service":        {notFound, &backend{}, "ServiceNotFound", `service/s in "ns" is not present`},
-		"another port":           {errors.New("no service port 443 found"), &backend{}, "ServicePortError", "is not listening on port 443"},
-		"nobody behind it":       {errors.New("no endpoints"), &backend{}, "MissingEndpoints", "have no addresses"},
-		"no connection":          {nil, &backend{err: errors.New("refused")}, "FailedDiscoveryCheck", "refused"},
-		"an error":               {nil, &backend{code: 500, body: resources}, "FailedDiscoveryCheck", "bad status"},
-		"not JSON":               {nil, &backend{code: 200, body: "<html>"}, "FailedDiscoveryCheck", "no list of resources"},
-		"a redirect":             {nil, &backend{code: 302, header: http.Header{"Location": {"https://elsewhere/"}}}, "FailedDiscoveryCheck", "bad status"},
+		"it answers":      {nil, &backend{code: 200, body: resources}, "Passed", ""},
+		"no such service": {notFound, &backend{}, "ServiceNotFound", `service/s in "ns" is not present`},
+		"another port": {errors.New("no service port 443 found"), &backend{}, "ServicePortError",
+			"is not listening on port 443"},
+		"nobody behind it": {errors.New("no endpoints"), &backend{}, "MissingEndpoints", "have no addresses"},
+		"no connection":    {nil, &backend{err: errors.New("refused")}, "FailedDiscoveryCheck", "refused"},
+		"an error":         {nil, &backend{code: 500, body: resources}, "FailedDiscoveryCheck", "bad status"},
+		"not JSON": {nil, &backend{code: 200, body: "<html>"}, "FailedDiscoveryCheck",
+			"no list of resources"},
+		"a redirect": {nil, &backend{code: 302, header: http.Header{"Location": {"https://elsewhere/"}}},
+			"FailedDiscoveryCheck", "bad status"},
 		"nothing that it serves": {nil, &backend{code: 200, body: `{}`}, "Passed", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -241,7 +254,8 @@ func TestLooks(t *testing.T) {
 	}
 }
 
-// A server that fails is looked at after 1, 2, 4 … s and at last every half a minute; one that answers, each half minute.
+// A server that fails is looked at after 1, 2, 4 … s and at last every half a minute; one that answers, each half
+// minute.
 func TestNextLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newServer()
@@ -326,8 +340,10 @@ func TestLateAnswersAreDropped(t *testing.T) {
 // The condition Available is written when it changed, with the time at which its status did, and only for the
 // APIService that was looked at.
 func TestReport(t *testing.T) {
-	condition := func(status apiregistrationv1.ConditionStatus, reason, message string) apiregistrationv1.APIServiceCondition {
-		return apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.Unix(1000, 0)}
+	condition := func(status apiregistrationv1.ConditionStatus, reason,
+		message string) apiregistrationv1.APIServiceCondition {
+		return apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available, Status: status, Reason: reason,
+			Message: message, LastTransitionTime: metav1.Unix(1000, 0)}
 	}
 	for name, tc := range map[string]struct {
 		stored *apiregistrationv1.APIServiceCondition
@@ -336,11 +352,13 @@ func TestReport(t *testing.T) {
 		writes int
 		keeps  bool // the time of the transition
 	}{
-		"first":                   {nil, false, nil, 1, false},
-		"as it was":               {new(condition("True", "Passed", "all checks passed")), false, nil, 0, true},
-		"it fails now":            {new(condition("True", "Passed", "all checks passed")), false, errors.New("away"), 1, false},
-		"it fails in another way": {new(condition("False", "MissingEndpoints", "none")), false, errors.New("away"), 1, true},
-		"replaced meanwhile":      {nil, true, nil, 0, false},
+		"first":     {nil, false, nil, 1, false},
+		"as it was": {new(condition("True", "Passed", "all checks passed")), false, nil, 0, true},
+		"it fails now": {new(condition("True", "Passed", "all checks passed")), false, errors.New("away"), 1,
+			false},
+		"it fails in another way": {new(condition("False", "MissingEndpoints", "none")), false, errors.New("away"), 1,
+			true},
+		"replaced meanwhile": {nil, true, nil, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := newServer()
@@ -372,14 +390,16 @@ func TestReport(t *testing.T) {
 			if err != nil || writes != tc.writes {
 				t.Fatalf("%v, %d writes, want %d", err, writes, tc.writes)
 			}
-			if len(got.Status.Conditions) > 0 && got.Status.Conditions[0].LastTransitionTime.Equal(new(metav1.Unix(1000, 0))) != tc.keeps {
+			if len(got.Status.Conditions) > 0 &&
+				got.Status.Conditions[0].LastTransitionTime.Equal(new(metav1.Unix(1000, 0))) != tc.keeps {
 				t.Errorf("since %v", got.Status.Conditions[0].LastTransitionTime)
 			}
 		})
 	}
 	s, _ := newServer()
 	change(s, apiService("v1", "g", 1, 1))
-	if err := s.remotes[schema.GroupVersion{Group: "g", Version: "v1"}].report(t.Context(), fake.NewSimpleClientset()); err != nil {
+	if err := s.remotes[schema.GroupVersion{Group: "g", Version: "v1"}].report(t.Context(),
+		fake.NewSimpleClientset()); err != nil {
 		t.Errorf("deleted meanwhile: %v", err)
 	}
 }
@@ -409,8 +429,10 @@ func pass(t *testing.T, b *backend, who user.Info, header http.Header) *httptest
 // authenticated.
 func TestClientsCannotNameThemselves(t *testing.T) {
 	b := &backend{code: http.StatusOK, body: "{}"}
-	w := pass(t, b, &user.DefaultInfo{Name: "eve", UID: "7", Groups: []string{"guests"}, Extra: map[string][]string{"from": {"here"}}}, http.Header{
-		"X-Remote-User": {"system:admin"}, "X-Remote-Group": {"system:masters"}, "X-Remote-Uid": {"0"}, "X-Remote-Extra-Scopes": {"all"},
+	w := pass(t, b, &user.DefaultInfo{Name: "eve", UID: "7", Groups: []string{"guests"},
+		Extra: map[string][]string{"from": {"here"}}}, http.Header{
+		"X-Remote-User": {"system:admin"}, "X-Remote-Group": {"system:masters"}, "X-Remote-Uid": {"0"},
+		"X-Remote-Extra-Scopes": {"all"},
 	})
 	if w.Code != http.StatusOK || len(b.asked) != 1 {
 		t.Fatal(w.Code, w.Body)
@@ -425,7 +447,8 @@ func TestClientsCannotNameThemselves(t *testing.T) {
 			got[k] = v
 		}
 	}
-	want := map[string][]string{"x-remote-user": {"eve"}, "x-remote-group": {"guests"}, "x-remote-uid": {"7"}, "x-remote-extra-from": {"here"}}
+	want := map[string][]string{"x-remote-user": {"eve"}, "x-remote-group": {"guests"}, "x-remote-uid": {"7"},
+		"x-remote-extra-from": {"here"}}
 	for k := range got {
 		if !slices.Equal(got[k], want[k]) {
 			t.Errorf("%s: %q, want %q", k, got[k], want[k])
@@ -441,12 +464,14 @@ func TestRefusedRequests(t *testing.T) {
 	if w := pass(t, &backend{}, nil, nil); w.Code != http.StatusInternalServerError {
 		t.Errorf("without a user: %d", w.Code)
 	}
-	if w := pass(t, &backend{err: errors.New("away")}, &user.DefaultInfo{Name: "u"}, nil); w.Code != http.StatusServiceUnavailable {
+	if w := pass(t, &backend{err: errors.New("away")}, &user.DefaultInfo{Name: "u"},
+		nil); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("no connection: %d", w.Code)
 	}
 	// A redirect would lead the client, with its credential, to wherever the server behind wants.
 	elsewhere := &backend{code: http.StatusFound, header: http.Header{"Location": {"https://elsewhere/"}}}
-	if w := pass(t, elsewhere, &user.DefaultInfo{Name: "u"}, nil); w.Code == http.StatusFound || w.Header().Get("Location") != "" {
+	if w := pass(t, elsewhere, &user.DefaultInfo{Name: "u"}, nil); w.Code == http.StatusFound ||
+		w.Header().Get("Location") != "" {
 		t.Errorf("redirected: %d %v", w.Code, w.Header())
 	}
 }

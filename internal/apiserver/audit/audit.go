@@ -55,7 +55,8 @@ func New(cfg Config) (*Auditor, error) {
 		return nil, nil
 	}
 	if cfg.LogPath == "" && cfg.WebhookConfig == "" {
-		return nil, errkind.Errorf(errkind.Invalid, "an audit policy needs an output: add --audit-log-path or --audit-webhook-config-file")
+		return nil, errkind.Errorf(errkind.Invalid,
+			"an audit policy needs an output: add --audit-log-path or --audit-webhook-config-file")
 	}
 	rules, err := policy.LoadPolicyFromFile(cfg.PolicyFile)
 	if err != nil {
@@ -85,7 +86,8 @@ func New(cfg Config) (*Auditor, error) {
 // Upstream's values for the webhook.
 var (
 	retry   = wait.Backoff{Steps: 5, Duration: 10 * time.Second, Factor: 1.5, Jitter: 0.2}
-	batches = buffered.BatchConfig{BufferSize: 10000, MaxBatchSize: 400, MaxBatchWait: 30 * time.Second, ThrottleEnable: true, ThrottleQPS: 10, ThrottleBurst: 15, AsyncDelegate: true}
+	batches = buffered.BatchConfig{BufferSize: 10000, MaxBatchSize: 400, MaxBatchWait: 30 * time.Second,
+		ThrottleEnable: true, ThrottleQPS: 10, ThrottleBurst: 15, AsyncDelegate: true}
 )
 
 type writeCloser struct{ io.Writer }
@@ -107,7 +109,8 @@ func openLog(cfg Config) (io.WriteCloser, error) {
 	if err := f.Close(); err != nil {
 		return nil, fmt.Errorf("open the audit log: %w", err)
 	}
-	return &lumberjack.Logger{Filename: cfg.LogPath, MaxAge: cfg.MaxAgeDays, MaxBackups: cfg.MaxBackups, MaxSize: cfg.MaxSizeMB}, nil
+	return &lumberjack.Logger{Filename: cfg.LogPath, MaxAge: cfg.MaxAgeDays, MaxBackups: cfg.MaxBackups,
+		MaxSize: cfg.MaxSizeMB}, nil
 }
 
 // Requests records what next is asked for.

@@ -58,7 +58,8 @@ func gather(role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) []rbacv1.Policy
 				continue
 			}
 			for _, p := range part.Rules {
-				if !slices.ContainsFunc(rules, func(have rbacv1.PolicyRule) bool { return equality.Semantic.DeepEqual(have, p) }) {
+				if !slices.ContainsFunc(rules,
+					func(have rbacv1.PolicyRule) bool { return equality.Semantic.DeepEqual(have, p) }) {
 					rules = append(rules, p)
 				}
 			}

@@ -49,7 +49,8 @@ type verdict struct {
 
 func newCertificates(pool *x509.CertPool) *certificates {
 	opts := x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
-	return &certificates{verify: x509request.New(opts, x509request.CommonNameUserConversion), verdicts: map[[sha256.Size]byte]verdict{}}
+	return &certificates{verify: x509request.New(opts, x509request.CommonNameUserConversion),
+		verdicts: map[[sha256.Size]byte]verdict{}}
 }
 
 // AuthenticateRequest implements authenticator.Request.

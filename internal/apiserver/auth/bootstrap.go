@@ -34,7 +34,8 @@ func NewBootstrap(reader objectGetter) authenticator.Token {
 		if err != nil {
 			return nil, false, nil //nolint:nilerr // a token of another form is somebody else's
 		}
-		obj, err := reader.Get(ctx, corev1.Resource("secrets"), metav1.NamespaceSystem, bootstrapapi.BootstrapTokenSecretPrefix+id)
+		obj, err := reader.Get(ctx, corev1.Resource("secrets"), metav1.NamespaceSystem,
+			bootstrapapi.BootstrapTokenSecretPrefix+id)
 		if apierrors.IsNotFound(err) {
 			return nil, false, nil
 		}
@@ -50,7 +51,8 @@ func NewBootstrap(reader objectGetter) authenticator.Token {
 			klog.FromContext(ctx).V(3).Info("A bootstrap token was refused", "secret", klog.KObj(s), "reason", why)
 			return nil, false, nil
 		}
-		return &authenticator.Response{User: &user.DefaultInfo{Name: bootstrapapi.BootstrapUserPrefix + id, Groups: groups}}, true, nil
+		return &authenticator.Response{User: &user.DefaultInfo{Name: bootstrapapi.BootstrapUserPrefix + id,
+			Groups: groups}}, true, nil
 	})
 }
 

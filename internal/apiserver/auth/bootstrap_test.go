@@ -31,8 +31,10 @@ func TestBootstrapToken(t *testing.T) {
 		groups      []string // nil: no opinion
 	}{
 		{"good", token, nil, []string{"system:bootstrappers", "system:bootstrappers:kubeadm:default-node-token"}},
-		{"no more groups", token, func(s *corev1.Secret) { delete(s.Data, "auth-extra-groups") }, []string{"system:bootstrappers"}},
-		{"not yet expired", token, func(s *corev1.Secret) { s.Data["expiration"] = []byte(time.Now().Add(time.Hour).Format(time.RFC3339)) },
+		{"no more groups", token, func(s *corev1.Secret) { delete(s.Data, "auth-extra-groups") },
+			[]string{"system:bootstrappers"}},
+		{"not yet expired", token,
+			func(s *corev1.Secret) { s.Data["expiration"] = []byte(time.Now().Add(time.Hour).Format(time.RFC3339)) },
 			[]string{"system:bootstrappers", "system:bootstrappers:kubeadm:default-node-token"}},
 		{"expired", token, func(s *corev1.Secret) {
 			s.Data["expiration"] = []byte(time.Now().Add(-time.Second).Format(time.RFC3339))
@@ -45,12 +47,15 @@ func TestBootstrapToken(t *testing.T) {
 		{"for signing only", token, func(s *corev1.Secret) { delete(s.Data, "usage-bootstrap-authentication") }, nil},
 		{"being deleted", token, func(s *corev1.Secret) { s.DeletionTimestamp = new(metav1.Now()) }, nil},
 		{"an ordinary secret", token, func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque }, nil},
-		{"a group it may not give", token, func(s *corev1.Secret) { s.Data["auth-extra-groups"] = []byte("system:masters") }, nil},
+		{"a group it may not give", token,
+			func(s *corev1.Secret) { s.Data["auth-extra-groups"] = []byte("system:masters") }, nil},
 		{"empty", token, func(s *corev1.Secret) { s.Data = nil }, nil},
 	} {
-		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-abcdef"}, Type: "bootstrap.kubernetes.io/token", Data: map[string][]byte{
-			"token-id": []byte("abcdef"), "token-secret": []byte("0123456789abcdef"), "usage-bootstrap-authentication": []byte("true"),
-			"auth-extra-groups": []byte("system:bootstrappers:kubeadm:default-node-token")}}
+		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-abcdef"},
+			Type: "bootstrap.kubernetes.io/token", Data: map[string][]byte{
+				"token-id": []byte("abcdef"), "token-secret": []byte("0123456789abcdef"),
+				"usage-bootstrap-authentication": []byte("true"),
+				"auth-extra-groups":              []byte("system:bootstrappers:kubeadm:default-node-token")}}
 		if c.change != nil {
 			c.change(s)
 		}

@@ -21,18 +21,23 @@ func TestPolicyIsPinned(t *testing.T) {
 	add := func(kind, namespace, name string, rules []rbacv1.PolicyRule) {
 		for _, r := range rules {
 			for _, u := range r.NonResourceURLs {
-				lines = append(lines, fmt.Sprintf("%s %s/%s: %s %s", kind, namespace, name, strings.Join(r.Verbs, ","), u))
+				lines = append(lines,
+					fmt.Sprintf("%s %s/%s: %s %s", kind, namespace, name, strings.Join(r.Verbs, ","), u))
 			}
 			for _, g := range r.APIGroups {
 				for _, res := range r.Resources {
-					lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s %s/%s: %s %s/%s %s", kind, namespace, name, strings.Join(r.Verbs, ","), g, res, strings.Join(r.ResourceNames, ","))))
+					lines = append(lines,
+						strings.TrimSpace(fmt.Sprintf("%s %s/%s: %s %s/%s %s", kind, namespace, name,
+							strings.Join(r.Verbs, ","), g, res, strings.Join(r.ResourceNames, ","))))
 				}
 			}
 		}
 	}
 	bind := func(kind, namespace, name string, ref rbacv1.RoleRef, subjects []rbacv1.Subject) {
 		for _, s := range subjects {
-			lines = append(lines, fmt.Sprintf("%s %s/%s: %s %s to %s %s/%s", kind, namespace, name, ref.Kind, ref.Name, s.Kind, s.Namespace, s.Name))
+			lines = append(lines,
+				fmt.Sprintf("%s %s/%s: %s %s to %s %s/%s", kind, namespace, name, ref.Kind, ref.Name, s.Kind,
+					s.Namespace, s.Name))
 		}
 	}
 	for _, o := range Builtin().Objects() {

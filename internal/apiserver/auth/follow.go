@@ -18,7 +18,8 @@ const relistAfter = time.Second
 
 // follow lists and watches src until ctx ends. all gets each complete list by
 // key, one each change (nil for a deletion).
-func follow(ctx context.Context, src Source, all func(map[string]runtime.Object), one func(key string, obj runtime.Object)) {
+func follow(ctx context.Context, src Source, all func(map[string]runtime.Object),
+	one func(key string, obj runtime.Object)) {
 	for ctx.Err() == nil {
 		if err := followOnce(ctx, src, all, one); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).V(2).Info("Listing again", "reason", err.Error())
@@ -30,7 +31,8 @@ func follow(ctx context.Context, src Source, all func(map[string]runtime.Object)
 	}
 }
 
-func followOnce(ctx context.Context, src Source, all func(map[string]runtime.Object), one func(key string, obj runtime.Object)) error {
+func followOnce(ctx context.Context, src Source, all func(map[string]runtime.Object),
+	one func(key string, obj runtime.Object)) error {
 	list, err := src.List(ctx, &internalversion.ListOptions{})
 	if err != nil {
 		return err

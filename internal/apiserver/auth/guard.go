@@ -30,10 +30,12 @@ func Guard(r *registry.Resource, rbac *RBAC) {
 		return
 	}
 	r.Customize = func(s *genericregistry.Store, _ *registry.Strategy) {
-		s.BeginCreate = func(ctx context.Context, obj runtime.Object, _ *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
+		s.BeginCreate = func(ctx context.Context, obj runtime.Object,
+			_ *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
 			return settled, rbac.mayWrite(ctx, obj, nil)
 		}
-		s.BeginUpdate = func(ctx context.Context, obj, old runtime.Object, _ *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
+		s.BeginUpdate = func(ctx context.Context, obj, old runtime.Object,
+			_ *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
 			return settled, rbac.mayWrite(ctx, obj, old)
 		}
 	}
@@ -68,8 +70,10 @@ func (r *RBAC) mayWrite(ctx context.Context, obj, old runtime.Object) error {
 	if info, ok := apirequest.RequestInfoFrom(ctx); ok && bound == nil {
 		g.name = info.Name // none in a POST: a right to escalate one role does not make it
 	}
-	decision, _, err := r.Authorize(ctx, authorizer.AttributesRecord{User: u, Verb: g.verb, Namespace: m.GetNamespace(), APIGroup: rbacv1.GroupName,
-		APIVersion: "*", Resource: g.resource, Name: g.name, ResourceRequest: true})
+	decision, _,
+		err := r.Authorize(ctx,
+		authorizer.AttributesRecord{User: u, Verb: g.verb, Namespace: m.GetNamespace(), APIGroup: rbacv1.GroupName,
+			APIVersion: "*", Resource: g.resource, Name: g.name, ResourceRequest: true})
 	if err == nil && decision == authorizer.DecisionAllow {
 		return nil
 	}
@@ -87,7 +91,8 @@ func (r *RBAC) mayWrite(ctx context.Context, obj, old runtime.Object) error {
 		return nil
 	}
 	if all, _ := validation.Covers(held, everything); !all {
-		return apierrors.NewForbidden(resource, m.GetName(), errors.New("must have cluster-admin privileges to use the aggregationRule"))
+		return apierrors.NewForbidden(resource, m.GetName(),
+			errors.New("must have cluster-admin privileges to use the aggregationRule"))
 	}
 	return nil
 }
@@ -115,7 +120,8 @@ func grantedBy(obj, old runtime.Object) (granted, *rbacv1.RoleRef) {
 	}
 	switch o := obj.(type) {
 	case *rbacv1.ClusterRole:
-		g := granted{rules: o.Rules, verb: "escalate", resource: clusterRoles.Resource, name: o.Name, aggregates: aggregates(o)}
+		g := granted{rules: o.Rules, verb: "escalate", resource: clusterRoles.Resource, name: o.Name,
+			aggregates: aggregates(o)}
 		if p, ok := old.(*rbacv1.ClusterRole); ok {
 			g.aggregates = g.aggregates || aggregates(p)
 		}
@@ -163,7 +169,8 @@ func notHeld(u user.Info, rules []rbacv1.PolicyRule, unknown []missingRole, reso
 		lines = append(lines, fmt.Sprintf("{%s, Verbs:%q}", line, v))
 	}
 	slices.Sort(lines)
-	msg := fmt.Sprintf("user %q (groups=%q) is attempting to grant RBAC permissions not currently held:\n%s", u.GetName(), u.GetGroups(), strings.Join(slices.Compact(lines), "\n"))
+	msg := fmt.Sprintf("user %q (groups=%q) is attempting to grant RBAC permissions not currently held:\n%s",
+		u.GetName(), u.GetGroups(), strings.Join(slices.Compact(lines), "\n"))
 	if len(unknown) > 0 {
 		var errs []error
 		for _, m := range unknown {
@@ -180,7 +187,8 @@ func describe(p rbacv1.PolicyRule) string {
 	for _, f := range []struct {
 		name   string
 		values []string
-	}{{"APIGroups", p.APIGroups}, {"Resources", p.Resources}, {"NonResourceURLs", p.NonResourceURLs}, {"ResourceNames", p.ResourceNames}} {
+	}{{"APIGroups", p.APIGroups}, {"Resources", p.Resources}, {"NonResourceURLs", p.NonResourceURLs},
+		{"ResourceNames", p.ResourceNames}} {
 		if len(f.values) > 0 {
 			out = append(out, fmt.Sprintf("%s:%q", f.name, f.values))
 		}

@@ -16,7 +16,8 @@ import (
 // answers are upstream's.
 func TestGuard(t *testing.T) {
 	bind := func(name, role string, subjects ...rbacv1.Subject) *rbacv1.ClusterRoleBinding {
-		return &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, Subjects: subjects, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role}}
+		return &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, Subjects: subjects,
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role}}
 	}
 	bob, escalator := rbacv1.Subject{Kind: "User", Name: "bob"}, rbacv1.Subject{Kind: "User", Name: "escalator"}
 	r := NewRBAC(Policy{
@@ -26,8 +27,9 @@ func TestGuard(t *testing.T) {
 			clusterRole("strong", rule("get create", "core", "secrets pods")),
 		},
 		ClusterRoleBindings: []*rbacv1.ClusterRoleBinding{bind("b", "bobs", bob), bind("e", "escalate", escalator)},
-		RoleBindings: []*rbacv1.RoleBinding{{ObjectMeta: metav1.ObjectMeta{Namespace: "dangling", Name: "d"}, Subjects: []rbacv1.Subject{bob},
-			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "nowhere"}}},
+		RoleBindings: []*rbacv1.RoleBinding{{ObjectMeta: metav1.ObjectMeta{Namespace: "dangling", Name: "d"},
+			Subjects: []rbacv1.Subject{bob},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "nowhere"}}},
 	})
 	strong := clusterRole("x", rule("get create", "core", "secrets pods"))
 	labeled := clusterRole("x", rule("get create", "core", "secrets pods"))
@@ -44,21 +46,29 @@ func TestGuard(t *testing.T) {
 	}{
 		{"held", "bob", "", clusterRole("x", rule("get", "core", "pods"), paths("get", "/metrics")), nil, ""},
 		{"verbs of a resource in one line", "bob", "", strong, nil,
-			notHeld + `{APIGroups:[""], Resources:["pods"], Verbs:["create"]}` + "\n" + `{APIGroups:[""], Resources:["secrets"], Verbs:["get" "create"]}`},
+			notHeld + `{APIGroups:[""], Resources:["pods"], Verbs:["create"]}` + "\n" +
+				`{APIGroups:[""], Resources:["secrets"], Verbs:["get" "create"]}`},
 		{"paths one by one", "bob", "", clusterRole("x", paths("get post", "/metrics /a*")), nil,
-			notHeld + `{NonResourceURLs:["/a*"], Verbs:["get"]}` + "\n" + `{NonResourceURLs:["/a*"], Verbs:["post"]}` + "\n" + `{NonResourceURLs:["/metrics"], Verbs:["post"]}`},
+			notHeld + `{NonResourceURLs:["/a*"], Verbs:["get"]}` + "\n" + `{NonResourceURLs:["/a*"], Verbs:["post"]}` +
+				"\n" + `{NonResourceURLs:["/metrics"], Verbs:["post"]}`},
 		{"a label may hand out what others aggregate", "bob", "x", labeled, strong, notHeld + `{APIGroups`},
 		{"what the garbage collector writes", "bob", "x", owned, strong, ""},
 		{"fewer rules", "bob", "x", clusterRole("x"), strong, ""},
 		{"aggregation", "bob", "", aggregated, nil, "must have cluster-admin privileges to use the aggregationRule"},
-		{"the end of an aggregation", "bob", "x", clusterRole("x"), aggregated, "must have cluster-admin privileges to use the aggregationRule"},
-		{"a role that is not there", "bob", "", bind("x", "nope", bob), nil, `clusterrolebindings.rbac.authorization.k8s.io "nope" not found`},
+		{"the end of an aggregation", "bob", "x", clusterRole("x"), aggregated,
+			"must have cluster-admin privileges to use the aggregationRule"},
+		{"a role that is not there", "bob", "", bind("x", "nope", bob), nil,
+			`clusterrolebindings.rbac.authorization.k8s.io "nope" not found`},
 		{"a role that is", "bob", "", bind("x", "bobs", bob), nil, ""},
 		{"a stronger role", "bob", "", bind("x", "strong", bob), nil, notHeld + `{APIGroups`},
-		{"a binding that leads nowhere", "bob", "", &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "dangling", Name: "x"}, Rules: []rbacv1.PolicyRule{rule("get", "core", "nodes")}}, nil,
+		{"a binding that leads nowhere", "bob", "",
+			&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "dangling", Name: "x"},
+				Rules: []rbacv1.PolicyRule{rule("get", "core", "nodes")}}, nil,
 			notHeld + `{APIGroups:[""], Resources:["nodes"], Verbs:["get"]}; resolution errors: [roles.rbac.authorization.k8s.io "nowhere" not found]`},
-		{"escalation of one role", "escalator", "mine", clusterRole("mine", rule("*", "*", "*")), clusterRole("mine"), ""},
-		{"escalation by making one", "escalator", "", clusterRole("mine", rule("get", "core", "nodes")), nil, "not currently held"},
+		{"escalation of one role", "escalator", "mine", clusterRole("mine", rule("*", "*", "*")), clusterRole("mine"),
+			""},
+		{"escalation by making one", "escalator", "", clusterRole("mine", rule("get", "core", "nodes")), nil,
+			"not currently held"},
 	} {
 		ctx := apirequest.WithUser(t.Context(), &user.DefaultInfo{Name: c.who, Groups: []string{"g"}})
 		ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{IsResourceRequest: true, Name: c.path})
@@ -75,10 +85,15 @@ func TestGuard(t *testing.T) {
 // A binding that names a user twice gives its rules once, and a role that is missing is said.
 func TestRulesFor(t *testing.T) {
 	r := NewRBAC(Policy{
-		ClusterRoles: []*rbacv1.ClusterRole{clusterRole("r", rule("get", "core", "pods"), rule("list", "core", "pods"))},
+		ClusterRoles: []*rbacv1.ClusterRole{clusterRole("r", rule("get", "core", "pods"),
+			rule("list", "core", "pods"))},
 		ClusterRoleBindings: []*rbacv1.ClusterRoleBinding{
-			{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Subjects: []rbacv1.Subject{{Kind: "User", Name: "u"}, {Kind: "Group", Name: "g"}}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "r"}},
-			{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Subjects: []rbacv1.Subject{{Kind: "User", Name: "u"}, {Kind: "Group", Name: "g"}}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "gone"}},
+			{ObjectMeta: metav1.ObjectMeta{Name: "b"},
+				Subjects: []rbacv1.Subject{{Kind: "User", Name: "u"}, {Kind: "Group", Name: "g"}},
+				RoleRef:  rbacv1.RoleRef{Kind: "ClusterRole", Name: "r"}},
+			{ObjectMeta: metav1.ObjectMeta{Name: "c"},
+				Subjects: []rbacv1.Subject{{Kind: "User", Name: "u"}, {Kind: "Group", Name: "g"}},
+				RoleRef:  rbacv1.RoleRef{Kind: "ClusterRole", Name: "gone"}},
 		},
 	})
 	rules, _, _, err := r.RulesFor(t.Context(), &user.DefaultInfo{Name: "u", Groups: []string{"g"}}, "ns")

@@ -174,7 +174,8 @@ func (n *Node) decide(ctx context.Context, node string, a authorizer.Attributes)
 			if refused := onlyGet(a); refused != "" {
 				return refused, nil
 			}
-			return n.onlyIfOwned(ctx, node, a, isOf(func(o *storagev1.VolumeAttachment) string { return o.Spec.NodeName }))
+			return n.onlyIfOwned(ctx, node, a,
+				isOf(func(o *storagev1.VolumeAttachment) string { return o.Spec.NodeName }))
 		case podCertResource:
 			return n.podCertificate(ctx, node, a)
 		case sliceResource:
@@ -279,7 +280,8 @@ func (n *Node) leads(ctx context.Context, node string, r nodegraph.Ref) (bool, e
 	if err := n.objects.List(ctx, podResource, r.Namespace, look); ok || err != nil || n.pods == nil {
 		return ok, err
 	}
-	ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{IsResourceRequest: true, Resource: podResource.Resource, Namespace: r.Namespace})
+	ctx = apirequest.WithRequestInfo(ctx,
+		&apirequest.RequestInfo{IsResourceRequest: true, Resource: podResource.Resource, Namespace: r.Namespace})
 	list, err := n.pods.List(apirequest.WithNamespace(ctx, r.Namespace), &internalversion.ListOptions{})
 	if err != nil {
 		return false, fmt.Errorf("list the pods of %s: %w", r.Namespace, err)
@@ -338,11 +340,13 @@ func isOf[T runtime.Object](name func(T) string) relation {
 }
 
 // onlyIfOwned decides by what is stored of an object.
-func (n *Node) onlyIfOwned(ctx context.Context, node string, a authorizer.Attributes, belongs relation) (string, error) {
+func (n *Node) onlyIfOwned(ctx context.Context, node string, a authorizer.Attributes, belongs relation) (string,
+	error) {
 	if a.GetName() == "" {
 		return unnamed, nil
 	}
-	o, err := n.objects.Get(ctx, schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}, a.GetNamespace(), a.GetName())
+	o, err := n.objects.Get(ctx, schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()},
+		a.GetNamespace(), a.GetName())
 	if err != nil {
 		return "", err
 	}
@@ -418,7 +422,8 @@ func (n *Node) podCertificate(ctx context.Context, node string, a authorizer.Att
 		}
 		return "can only list/watch podcertificaterequests with nodeName field selector", nil
 	case "get":
-		return n.onlyIfOwned(ctx, node, a, isOf(func(r *certificatesv1.PodCertificateRequest) string { return string(r.Spec.NodeName) }))
+		return n.onlyIfOwned(ctx, node, a,
+			isOf(func(r *certificatesv1.PodCertificateRequest) string { return string(r.Spec.NodeName) }))
 	}
 	return fmt.Sprintf("nodes may not %s podcertificaterequests", a.GetVerb()), nil
 }
@@ -456,17 +461,20 @@ func named(node string, a authorizer.Attributes, what string) string {
 }
 
 // ConditionsAwareAuthorize implements authorizer.Authorizer; nodes have no conditions.
-func (n *Node) ConditionsAwareAuthorize(ctx context.Context, a authorizer.Attributes) authorizer.ConditionsAwareDecision {
+func (n *Node) ConditionsAwareAuthorize(ctx context.Context,
+	a authorizer.Attributes) authorizer.ConditionsAwareDecision {
 	return authorizer.ConditionsAwareDecisionFromParts(n.Authorize(ctx, a))
 }
 
 // EvaluateConditions implements authorizer.Authorizer.
-func (n *Node) EvaluateConditions(context.Context, authorizer.ConditionsAwareDecision, authorizer.ConditionsData) (authorizer.Decision, string, error) {
+func (n *Node) EvaluateConditions(context.Context, authorizer.ConditionsAwareDecision,
+	authorizer.ConditionsData) (authorizer.Decision, string, error) {
 	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
 }
 
 // RulesFor implements authorizer.RuleResolver: what a node may is not a list of rules.
-func (n *Node) RulesFor(_ context.Context, u user.Info, _ string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+func (n *Node) RulesFor(_ context.Context, u user.Info, _ string) ([]authorizer.ResourceRuleInfo,
+	[]authorizer.NonResourceRuleInfo, bool, error) {
 	if _, ok := NodeName(u); ok {
 		return nil, nil, true, errors.New("node authorizer does not support user rule resolution")
 	}

@@ -46,7 +46,8 @@ func (f *fakeObjects) Get(_ context.Context, gr schema.GroupResource, namespace,
 	return nil, apierrors.NewNotFound(gr, name)
 }
 
-func (f *fakeObjects) List(_ context.Context, gr schema.GroupResource, namespace string, fn func(runtime.Object) bool) error {
+func (f *fakeObjects) List(_ context.Context, gr schema.GroupResource, namespace string,
+	fn func(runtime.Object) bool) error {
 	f.reads++
 	for k, o := range f.objs {
 		if strings.HasPrefix(k, gr.Resource+" "+namespace) && !fn(o) {
@@ -57,7 +58,8 @@ func (f *fakeObjects) List(_ context.Context, gr schema.GroupResource, namespace
 }
 
 func podOn(node, name string, change func(*corev1.PodSpec)) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: name + "-sa"}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: name + "-sa"}}
 	if change != nil {
 		change(&p.Spec)
 	}
@@ -66,16 +68,24 @@ func podOn(node, name string, change func(*corev1.PodSpec)) *corev1.Pod {
 
 func withSecret(name string) func(*corev1.PodSpec) {
 	return func(s *corev1.PodSpec) {
-		s.Volumes = append(s.Volumes, corev1.Volume{Name: "s", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}}},
-			corev1.Volume{Name: "m", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}},
-			corev1.Volume{Name: "c", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}})
+		s.Volumes = append(s.Volumes,
+			corev1.Volume{Name: "s",
+				VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}}},
+			corev1.Volume{Name: "m",
+				VolumeSource: corev1.VolumeSource{
+					ConfigMap: &corev1.ConfigMapVolumeSource{
+						LocalObjectReference: corev1.LocalObjectReference{Name: name}}}},
+			corev1.Volume{Name: "c",
+				VolumeSource: corev1.VolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}})
 		s.ResourceClaims = []corev1.PodResourceClaim{{Name: "r", ResourceClaimName: new(name)}}
 	}
 }
 
 func volumeOf(name, claim string) *corev1.PersistentVolume {
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{NodeStageSecretRef: &corev1.SecretReference{Namespace: "storage", Name: name}}
+	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{NodeStageSecretRef: &corev1.SecretReference{Namespace: "storage",
+		Name: name}}
 	if claim != "" {
 		pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: claim}
 	}
@@ -84,15 +94,23 @@ func volumeOf(name, claim string) *corev1.PersistentVolume {
 
 func cluster() *fakeObjects {
 	f := &fakeObjects{}
-	f.put("pods", podOn("n1", "mine", withSecret("mine")), podOn("n2", "theirs", withSecret("theirs")), podOn("", "waits", withSecret("waits")))
+	f.put("pods", podOn("n1", "mine", withSecret("mine")), podOn("n2", "theirs", withSecret("theirs")),
+		podOn("", "waits", withSecret("waits")))
 	f.put("persistentvolumes", volumeOf("mine", "mine"), volumeOf("theirs", "theirs"), volumeOf("free", ""))
-	f.put("volumeattachments", &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Spec: storagev1.VolumeAttachmentSpec{NodeName: "n1"}},
-		&storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}, Spec: storagev1.VolumeAttachmentSpec{NodeName: "n2"}})
-	f.put("resourceslices", &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Spec: resourcev1.ResourceSliceSpec{NodeName: new("n1")}},
-		&resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}, Spec: resourcev1.ResourceSliceSpec{NodeName: new("n2")}},
+	f.put("volumeattachments", &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "mine"},
+		Spec: storagev1.VolumeAttachmentSpec{NodeName: "n1"}},
+		&storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "theirs"},
+			Spec: storagev1.VolumeAttachmentSpec{NodeName: "n2"}})
+	f.put("resourceslices", &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "mine"},
+		Spec: resourcev1.ResourceSliceSpec{NodeName: new("n1")}},
+		&resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "theirs"},
+			Spec: resourcev1.ResourceSliceSpec{NodeName: new("n2")}},
 		&resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "network"}})
-	f.put("podcertificaterequests", &certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine"}, Spec: certificatesv1.PodCertificateRequestSpec{NodeName: "n1"}},
-		&certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "theirs"}, Spec: certificatesv1.PodCertificateRequestSpec{NodeName: "n2"}})
+	f.put("podcertificaterequests",
+		&certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine"},
+			Spec: certificatesv1.PodCertificateRequestSpec{NodeName: "n1"}},
+		&certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "theirs"},
+			Spec: certificatesv1.PodCertificateRequestSpec{NodeName: "n2"}})
 	return f
 }
 
@@ -202,10 +220,12 @@ func TestNodeRights(t *testing.T) {
 					a.FieldSelectorRequirements = fields.ParseSelectorOrDie(c.selector).Requirements()
 				}
 				a.User = agentOf("n1")
-				if got, why, err := n.Authorize(t.Context(), a); err != nil || (got == authorizer.DecisionAllow) != c.want || got == authorizer.DecisionDeny {
+				if got, why, err := n.Authorize(t.Context(), a); err != nil ||
+					(got == authorizer.DecisionAllow) != c.want || got == authorizer.DecisionDeny {
 					t.Errorf("%s %s %s %s: %v (%s), %v", verb, what, c.where, c.selector, got, why, err)
 				}
-				for _, stranger := range []user.Info{nil, agentOf(""), &user.DefaultInfo{Name: "system:node:n1"}, &user.DefaultInfo{Name: "n1", Groups: []string{user.NodesGroup}}} {
+				for _, stranger := range []user.Info{nil, agentOf(""), &user.DefaultInfo{Name: "system:node:n1"},
+					&user.DefaultInfo{Name: "n1", Groups: []string{user.NodesGroup}}} {
 					a.User = stranger
 					if got, _, err := n.Authorize(t.Context(), a); got != authorizer.DecisionNoOpinion || err != nil {
 						t.Errorf("%v may %s %s %s: %v, %v", stranger, verb, what, c.where, got, err)

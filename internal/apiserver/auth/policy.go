@@ -58,7 +58,8 @@ func rule(verbs, groups, resources string, names ...string) rbacv1.PolicyRule {
 			g[i] = ""
 		}
 	}
-	return rbacv1.PolicyRule{Verbs: strings.Fields(verbs), APIGroups: g, Resources: strings.Fields(resources), ResourceNames: names}
+	return rbacv1.PolicyRule{Verbs: strings.Fields(verbs), APIGroups: g, Resources: strings.Fields(resources),
+		ResourceNames: names}
 }
 
 func paths(verbs, urls string) rbacv1.PolicyRule {
@@ -75,7 +76,8 @@ const (
 var eventsRule = rule("create patch update", "core events.k8s.io", "events")
 
 func bootstrapMeta(namespace, name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{bootstrap: rbacDefault}, Annotations: map[string]string{autoUpdate: "true"}}
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{bootstrap: rbacDefault},
+		Annotations: map[string]string{autoUpdate: "true"}}
 }
 
 func clusterRole(name string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
@@ -87,7 +89,8 @@ func aggregated(name string, labels []string, rules ...rbacv1.PolicyRule) *rbacv
 	r := clusterRole(name, rules...)
 	r.AggregationRule = &rbacv1.AggregationRule{}
 	for _, l := range labels {
-		r.AggregationRule.ClusterRoleSelectors = append(r.AggregationRule.ClusterRoleSelectors, metav1.LabelSelector{MatchLabels: map[string]string{aggregateTo + l: "true"}})
+		r.AggregationRule.ClusterRoleSelectors = append(r.AggregationRule.ClusterRoleSelectors,
+			metav1.LabelSelector{MatchLabels: map[string]string{aggregateTo + l: "true"}})
 	}
 	return r
 }

@@ -94,7 +94,8 @@ func (r *RBAC) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for gr, src := range r.sources {
 		wg.Go(func() {
-			follow(ctx, src, func(objs map[string]runtime.Object) { r.replace(gr, objs) }, func(k string, obj runtime.Object) { r.change(gr, k, obj) })
+			follow(ctx, src, func(objs map[string]runtime.Object) { r.replace(gr, objs) },
+				func(k string, obj runtime.Object) { r.change(gr, k, obj) })
 		})
 	}
 	wg.Wait()
@@ -300,26 +301,31 @@ func (r *RBAC) Authorize(_ context.Context, a authorizer.Attributes) (authorizer
 }
 
 // ConditionsAwareAuthorize implements authorizer.Authorizer; RBAC knows no conditions.
-func (r *RBAC) ConditionsAwareAuthorize(ctx context.Context, a authorizer.Attributes) authorizer.ConditionsAwareDecision {
+func (r *RBAC) ConditionsAwareAuthorize(ctx context.Context,
+	a authorizer.Attributes) authorizer.ConditionsAwareDecision {
 	return authorizer.ConditionsAwareDecisionFromParts(r.Authorize(ctx, a))
 }
 
 // EvaluateConditions implements authorizer.Authorizer.
-func (r *RBAC) EvaluateConditions(context.Context, authorizer.ConditionsAwareDecision, authorizer.ConditionsData) (authorizer.Decision, string, error) {
+func (r *RBAC) EvaluateConditions(context.Context, authorizer.ConditionsAwareDecision,
+	authorizer.ConditionsData) (authorizer.Decision, string, error) {
 	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
 }
 
 // RulesFor implements authorizer.RuleResolver.
-func (r *RBAC) RulesFor(_ context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+func (r *RBAC) RulesFor(_ context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo,
+	[]authorizer.NonResourceRuleInfo, bool, error) {
 	var res []authorizer.ResourceRuleInfo
 	var non []authorizer.NonResourceRuleInfo
 	rules, missing := r.policyRules(u, namespace)
 	for _, p := range rules {
 		if len(p.Resources) > 0 {
-			res = append(res, &authorizer.DefaultResourceRuleInfo{Verbs: p.Verbs, APIGroups: p.APIGroups, Resources: p.Resources, ResourceNames: p.ResourceNames})
+			res = append(res, &authorizer.DefaultResourceRuleInfo{Verbs: p.Verbs, APIGroups: p.APIGroups,
+				Resources: p.Resources, ResourceNames: p.ResourceNames})
 		}
 		if len(p.NonResourceURLs) > 0 {
-			non = append(non, &authorizer.DefaultNonResourceRuleInfo{Verbs: p.Verbs, NonResourceURLs: p.NonResourceURLs})
+			non = append(non, &authorizer.DefaultNonResourceRuleInfo{Verbs: p.Verbs,
+				NonResourceURLs: p.NonResourceURLs})
 		}
 	}
 	return res, non, false, missingError(missing)
@@ -367,14 +373,16 @@ func allows(rule *rbacv1.PolicyRule, a authorizer.Attributes) bool {
 	if len(rule.ResourceNames) > 0 && !slices.Contains(rule.ResourceNames, a.GetName()) {
 		return false
 	}
-	return slices.ContainsFunc(rule.Resources, func(res string) bool { return coversResource(res, a.GetResource(), a.GetSubresource()) })
+	return slices.ContainsFunc(rule.Resources,
+		func(res string) bool { return coversResource(res, a.GetResource(), a.GetSubresource()) })
 }
 
 func has(list []string, s string) bool {
 	return slices.Contains(list, s) || slices.Contains(list, "*")
 }
 
-// coversResource matches "pods", "pods/log", "*/scale" and "*". An access review may ask about "pods/log" as one resource.
+// coversResource matches "pods", "pods/log", "*/scale" and "*". An access review may ask about "pods/log" as one
+// resource.
 func coversResource(rule, resource, sub string) bool {
 	if rule == "*" || sub == "" {
 		return rule == "*" || rule == resource

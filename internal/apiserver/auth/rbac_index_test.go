@@ -36,7 +36,8 @@ func TestIndexFollowsChanges(t *testing.T) {
 			}
 			return m
 		}
-		if !reflect.DeepEqual(r.rules, fresh.rules) || !reflect.DeepEqual(sorted(r.bySubject), sorted(fresh.bySubject)) {
+		if !reflect.DeepEqual(r.rules, fresh.rules) ||
+			!reflect.DeepEqual(sorted(r.bySubject), sorted(fresh.bySubject)) {
 			t.Fatalf("seed %d: the index is not what the objects say", seed)
 		}
 	}
@@ -48,7 +49,9 @@ func randomPolicy(rng *rand.Rand) (schema.GroupResource, runtime.Object) {
 	rules := []rbacv1.PolicyRule{rule(pick("get", "list"), "core", pick("pods", "secrets"))}
 	var subjects []rbacv1.Subject
 	for range rng.IntN(4) { // the same one twice, too
-		subjects = append(subjects, rbacv1.Subject{Kind: pick("User", "Group", "ServiceAccount"), Name: pick("jane", "max"), Namespace: pick("", "x")})
+		subjects = append(subjects,
+			rbacv1.Subject{Kind: pick("User", "Group", "ServiceAccount"), Name: pick("jane", "max"),
+				Namespace: pick("", "x")})
 	}
 	ref := rbacv1.RoleRef{Kind: pick("Role", "ClusterRole"), Name: pick("a", "b")}
 	switch rng.IntN(4) {

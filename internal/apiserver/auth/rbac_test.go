@@ -36,7 +36,8 @@ func TestBuiltinPolicy(t *testing.T) {
 		return &user.DefaultInfo{Name: name, Groups: append(groups, user.AllAuthenticated)}
 	}
 	controller := func(name string) user.Info {
-		return group("system:serviceaccount:kube-system:"+name, "system:serviceaccounts", "system:serviceaccounts:kube-system")
+		return group("system:serviceaccount:kube-system:"+name, "system:serviceaccounts",
+			"system:serviceaccounts:kube-system")
 	}
 	for _, tc := range []struct {
 		who               user.Info
@@ -59,7 +60,8 @@ func TestBuiltinPolicy(t *testing.T) {
 		{controller("service-account-controller"), "create", "core/serviceaccounts", "x/default", true},
 		{controller("service-account-controller"), "create", "core/pods", "x/p", false},
 		{controller("root-ca-cert-publisher"), "create", "core/configmaps", "x/kube-root-ca.crt", true},
-		{&user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}, "get", "/readyz", "", true},
+		{&user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}, "get", "/readyz", "",
+			true},
 		{&user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}, "get", "/api", "", false},
 	} {
 		a := ask(tc.verb, tc.what, tc.where)
@@ -107,8 +109,10 @@ func TestCoveredResources(t *testing.T) {
 		rule, resource, sub string
 		want                bool
 	}{
-		{"pods/log", "pods/log", "", true}, {"pods/log", "pods", "log", true}, {"pods/log", "pods", "", false}, {"pods", "pods/log", "", false},
-		{"*/log", "pods/log", "", false}, {"*/log", "pods", "log", true}, {"*/log", "pods", "blog", false}, {"a*/log", "pods", "log", false}, {"pods", "pods", "log", false},
+		{"pods/log", "pods/log", "", true}, {"pods/log", "pods", "log", true}, {"pods/log", "pods", "", false},
+		{"pods", "pods/log", "", false},
+		{"*/log", "pods/log", "", false}, {"*/log", "pods", "log", true}, {"*/log", "pods", "blog", false},
+		{"a*/log", "pods", "log", false}, {"pods", "pods", "log", false},
 		{"*", "pods/log", "", true}, {"/log", "", "log", true}, {"log", "pods", "log", false},
 	} {
 		if got := coversResource(c.rule, c.resource, c.sub); got != c.want {
@@ -123,8 +127,9 @@ func TestBindingScope(t *testing.T) {
 		Roles:        []*rbacv1.Role{namespacedRole("a", "local", rule("get", "core", "secrets"))},
 		RoleBindings: []*rbacv1.RoleBinding{
 			bind("a", "local", "local", userSubject("u")),
-			{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "reader"}, Subjects: []rbacv1.Subject{account("", "sa")},
-				RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "reader"}},
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "reader"},
+				Subjects: []rbacv1.Subject{account("", "sa")},
+				RoleRef:  rbacv1.RoleRef{Kind: "ClusterRole", Name: "reader"}},
 			bind("b", "dangling", "gone", userSubject("u")),
 		},
 	})
@@ -137,7 +142,8 @@ func TestBindingScope(t *testing.T) {
 		{"u", "core/secrets", "c/s", false, ""},
 		{"u", "core/secrets", "b/s", false, `RBAC: role.rbac.authorization.k8s.io "gone" not found`},
 		// A service account without a namespace is the binding's.
-		{"system:serviceaccount:a:sa", "core/pods", "a/p", true, `RBAC: allowed by RoleBinding "reader/a" of ClusterRole "reader" to ServiceAccount "sa/a"`},
+		{"system:serviceaccount:a:sa", "core/pods", "a/p", true,
+			`RBAC: allowed by RoleBinding "reader/a" of ClusterRole "reader" to ServiceAccount "sa/a"`},
 		{"system:serviceaccount:a:sa", "core/pods", "b/p", false, ""},
 	} {
 		a := ask("get", tc.what, tc.where)

@@ -89,7 +89,8 @@ func (s *Structured) takeOver(ctx context.Context) bool {
 	s.next = nil
 	s.current.Store(g)
 	authnmetrics.RecordAuthenticationConfigAutomaticReloadSuccess(serverID, g.data)
-	klog.FromContext(ctx).Info("The authentication configuration was changed", "file", s.cfg.File, "issuers", len(g.issuers))
+	klog.FromContext(ctx).Info("The authentication configuration was changed", "file", s.cfg.File, "issuers",
+		len(g.issuers))
 	time.AfterFunc(grace, func() {
 		before.end(g)
 		for _, i := range before.issuers {

@@ -22,12 +22,17 @@ import (
 
 // Reviews returns the kinds that are questions, not things: they are created,
 // answered and never stored.
-func Reviews(resolver authorizer.RuleResolver, a authorizer.UnconditionalAuthorizer, tokens authenticator.Token) map[schema.GroupVersion]map[string]rest.Storage {
-	authz := func(kind, singular string, namespaced bool, mk func() runtime.Object, answer func(context.Context, runtime.Object) error) rest.Storage {
-		return &review{kind: authorizationv1.SchemeGroupVersion.WithKind(kind), singular: singular, namespaced: namespaced, mk: mk, answer: answer}
+func Reviews(resolver authorizer.RuleResolver, a authorizer.UnconditionalAuthorizer,
+	tokens authenticator.Token) map[schema.GroupVersion]map[string]rest.Storage {
+	authz := func(kind, singular string, namespaced bool, mk func() runtime.Object,
+		answer func(context.Context, runtime.Object) error) rest.Storage {
+		return &review{kind: authorizationv1.SchemeGroupVersion.WithKind(kind), singular: singular,
+			namespaced: namespaced, mk: mk, answer: answer}
 	}
-	authn := func(kind, singular string, mk func() runtime.Object, answer func(context.Context, runtime.Object) error) rest.Storage {
-		return &review{kind: authenticationv1.SchemeGroupVersion.WithKind(kind), singular: singular, mk: mk, answer: answer}
+	authn := func(kind, singular string, mk func() runtime.Object,
+		answer func(context.Context, runtime.Object) error) rest.Storage {
+		return &review{kind: authenticationv1.SchemeGroupVersion.WithKind(kind), singular: singular, mk: mk,
+			answer: answer}
 	}
 	if tokens != nil { // a review answers what a request with the token would be
 		tokens = group.NewTokenGroupAdder(tokens, []string{user.AllAuthenticated})
@@ -45,8 +50,10 @@ func Reviews(resolver authorizer.RuleResolver, a authorizer.UnconditionalAuthori
 				func() runtime.Object { return &authorizationv1.SelfSubjectRulesReview{} }, r.rules),
 		},
 		authenticationv1.SchemeGroupVersion: {
-			"selfsubjectreviews": authn("SelfSubjectReview", "selfsubjectreview", func() runtime.Object { return &authenticationv1.SelfSubjectReview{} }, r.self),
-			"tokenreviews":       authn("TokenReview", "tokenreview", func() runtime.Object { return &authenticationv1.TokenReview{} }, r.token),
+			"selfsubjectreviews": authn("SelfSubjectReview", "selfsubjectreview",
+				func() runtime.Object { return &authenticationv1.SelfSubjectReview{} }, r.self),
+			"tokenreviews": authn("TokenReview", "tokenreview",
+				func() runtime.Object { return &authenticationv1.TokenReview{} }, r.token),
 		},
 	}
 }
@@ -71,7 +78,8 @@ func (r *review) Destroy()                {}
 func (r *review) NamespaceScoped() bool   { return r.namespaced }
 func (r *review) GetSingularName() string { return r.singular }
 
-func (r *review) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
+func (r *review) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc,
+	_ *metav1.CreateOptions) (runtime.Object, error) {
 	if errs := validateReview(obj); len(errs) > 0 {
 		// Like upstream's, the answer names the group alone: a review has no name.
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: r.kind.Group}, "", errs)
@@ -126,7 +134,8 @@ func subjectOf(spec authorizationv1.SubjectAccessReviewSpec) user.Info {
 }
 
 // decide answers whether u may do what either res or non say.
-func (r reviewer) decide(ctx context.Context, u user.Info, res *authorizationv1.ResourceAttributes, non *authorizationv1.NonResourceAttributes) authorizationv1.SubjectAccessReviewStatus {
+func (r reviewer) decide(ctx context.Context, u user.Info, res *authorizationv1.ResourceAttributes,
+	non *authorizationv1.NonResourceAttributes) authorizationv1.SubjectAccessReviewStatus {
 	a := authorizer.AttributesRecord{User: u}
 	if res != nil {
 		a = resourceAttributes(u, res)
@@ -150,13 +159,18 @@ func (r reviewer) rules(ctx context.Context, obj runtime.Object) error {
 		return apierrors.NewBadRequest("no namespace on request")
 	}
 	res, non, incomplete, err := r.resolver.RulesFor(ctx, u, s.Spec.Namespace)
-	s.ObjectMeta, s.Spec = metav1.ObjectMeta{}, authorizationv1.SelfSubjectRulesReviewSpec{} // only the answer goes back
-	s.Status = authorizationv1.SubjectRulesReviewStatus{Incomplete: incomplete, ResourceRules: []authorizationv1.ResourceRule{}, NonResourceRules: []authorizationv1.NonResourceRule{}}
+	// only the answer goes back
+	s.ObjectMeta, s.Spec = metav1.ObjectMeta{}, authorizationv1.SelfSubjectRulesReviewSpec{}
+	s.Status = authorizationv1.SubjectRulesReviewStatus{Incomplete: incomplete,
+		ResourceRules: []authorizationv1.ResourceRule{}, NonResourceRules: []authorizationv1.NonResourceRule{}}
 	for _, p := range res {
-		s.Status.ResourceRules = append(s.Status.ResourceRules, authorizationv1.ResourceRule{Verbs: p.GetVerbs(), APIGroups: p.GetAPIGroups(), Resources: p.GetResources(), ResourceNames: p.GetResourceNames()})
+		s.Status.ResourceRules = append(s.Status.ResourceRules,
+			authorizationv1.ResourceRule{Verbs: p.GetVerbs(), APIGroups: p.GetAPIGroups(), Resources: p.GetResources(),
+				ResourceNames: p.GetResourceNames()})
 	}
 	for _, p := range non {
-		s.Status.NonResourceRules = append(s.Status.NonResourceRules, authorizationv1.NonResourceRule{Verbs: p.GetVerbs(), NonResourceURLs: p.GetNonResourceURLs()})
+		s.Status.NonResourceRules = append(s.Status.NonResourceRules,
+			authorizationv1.NonResourceRule{Verbs: p.GetVerbs(), NonResourceURLs: p.GetNonResourceURLs()})
 	}
 	if err != nil {
 		s.Status.EvaluationError = err.Error()
@@ -198,7 +212,8 @@ func (r reviewer) token(ctx context.Context, obj runtime.Object) error {
 	if !ok || resp == nil || resp.User == nil {
 		return nil
 	}
-	if len(s.Spec.Audiences) > 0 && !slices.ContainsFunc(resp.Audiences, func(a string) bool { return slices.Contains(s.Spec.Audiences, a) }) {
+	if len(s.Spec.Audiences) > 0 && !slices.ContainsFunc(resp.Audiences,
+		func(a string) bool { return slices.Contains(s.Spec.Audiences, a) }) {
 		s.Status.Error = errors.New("the token is not for the requested audiences").Error()
 		return nil
 	}

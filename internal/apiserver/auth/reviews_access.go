@@ -34,10 +34,14 @@ func validateReview(obj runtime.Object) field.ErrorList {
 		m.Namespace = ""
 		errs = append(errs, validateNoMeta(m, "must be empty except for namespace")...)
 		if res := o.Spec.ResourceAttributes; res != nil && res.Namespace != o.Namespace {
-			errs = append(errs, field.Invalid(spec.Child("resourceAttributes", "namespace"), res.Namespace, "must match metadata.namespace"))
+			errs = append(errs,
+				field.Invalid(spec.Child("resourceAttributes", "namespace"), res.Namespace,
+					"must match metadata.namespace"))
 		}
 		if o.Spec.NonResourceAttributes != nil {
-			errs = append(errs, field.Invalid(spec.Child("nonResourceAttributes"), shown(o.Spec.NonResourceAttributes), "disallowed on this kind of request"))
+			errs = append(errs,
+				field.Invalid(spec.Child("nonResourceAttributes"), shown(o.Spec.NonResourceAttributes),
+					"disallowed on this kind of request"))
 		}
 		return errs
 	}
@@ -61,15 +65,18 @@ func validateAccess(s authorizationv1.SubjectAccessReviewSpec, at *field.Path) f
 	return append(errs, validateSelectors(s.ResourceAttributes, at)...)
 }
 
-func validateAttributes(res *authorizationv1.ResourceAttributes, non *authorizationv1.NonResourceAttributes, at *field.Path) field.ErrorList {
+func validateAttributes(res *authorizationv1.ResourceAttributes, non *authorizationv1.NonResourceAttributes,
+	at *field.Path) field.ErrorList {
 	return append(oneOf(res, non, at), validateSelectors(res, at)...)
 }
 
-func oneOf(res *authorizationv1.ResourceAttributes, non *authorizationv1.NonResourceAttributes, at *field.Path) field.ErrorList {
+func oneOf(res *authorizationv1.ResourceAttributes, non *authorizationv1.NonResourceAttributes,
+	at *field.Path) field.ErrorList {
 	if (res == nil) != (non == nil) {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(at, shown(non), "exactly one of nonResourceAttributes or resourceAttributes must be specified")}
+	return field.ErrorList{field.Invalid(at, shown(non),
+		"exactly one of nonResourceAttributes or resourceAttributes must be specified")}
 }
 
 // shown is a value as upstream's messages show it: with the names of its internal type.
@@ -89,13 +96,19 @@ func validateSelectors(res *authorizationv1.ResourceAttributes, at *field.Path) 
 	if s, at := res.FieldSelector, at.Child("fieldSelector"); s != nil {
 		errs = rawOrRequirements(s.RawSelector, len(s.Requirements), at)
 		for i, q := range s.Requirements { // a newer client may know more operators
-			errs = append(errs, metavalidation.ValidateFieldSelectorRequirement(q, metavalidation.FieldSelectorValidationOptions{AllowUnknownOperatorInRequirement: true}, at.Child("requirements").Index(i))...)
+			errs = append(errs,
+				metavalidation.ValidateFieldSelectorRequirement(q,
+					metavalidation.FieldSelectorValidationOptions{AllowUnknownOperatorInRequirement: true},
+					at.Child("requirements").Index(i))...)
 		}
 	}
 	if s, at := res.LabelSelector, at.Child("labelSelector"); s != nil {
 		errs = append(errs, rawOrRequirements(s.RawSelector, len(s.Requirements), at)...)
 		for i, q := range s.Requirements {
-			errs = append(errs, metavalidation.ValidateLabelSelectorRequirement(q, metavalidation.LabelSelectorValidationOptions{AllowUnknownOperatorInRequirement: true}, at.Child("requirements").Index(i))...)
+			errs = append(errs,
+				metavalidation.ValidateLabelSelectorRequirement(q,
+					metavalidation.LabelSelectorValidationOptions{AllowUnknownOperatorInRequirement: true},
+					at.Child("requirements").Index(i))...)
 		}
 	}
 	return errs
@@ -104,9 +117,11 @@ func validateSelectors(res *authorizationv1.ResourceAttributes, at *field.Path) 
 func rawOrRequirements(raw string, requirements int, at *field.Path) field.ErrorList {
 	switch {
 	case raw != "" && requirements > 0:
-		return field.ErrorList{field.Invalid(at.Child("rawSelector"), raw, "may not specified at the same time as requirements")}
+		return field.ErrorList{field.Invalid(at.Child("rawSelector"), raw,
+			"may not specified at the same time as requirements")}
 	case raw == "" && requirements == 0:
-		return field.ErrorList{field.Required(at.Child("requirements"), fmt.Sprintf("when %s is specified, requirements or rawSelector is required", at))}
+		return field.ErrorList{field.Required(at.Child("requirements"),
+			fmt.Sprintf("when %s is specified, requirements or rawSelector is required", at))}
 	}
 	return nil
 }
@@ -115,8 +130,9 @@ func rawOrRequirements(raw string, requirements int, at *field.Path) field.Error
 // selectors is left out, which asks for more, not less.
 func resourceAttributes(u user.Info, res *authorizationv1.ResourceAttributes) authorizer.AttributesRecord {
 	a := authorizer.AttributesRecord{
-		User: u, ResourceRequest: true, Verb: res.Verb, Namespace: res.Namespace, APIGroup: res.Group, APIVersion: res.Version,
-		Resource: res.Resource, Subresource: res.Subresource, Name: res.Name,
+		User: u, ResourceRequest: true, Verb: res.Verb, Namespace: res.Namespace, APIGroup: res.Group,
+		APIVersion: res.Version,
+		Resource:   res.Resource, Subresource: res.Subresource, Name: res.Name,
 	}
 	if a.APIVersion == "" {
 		a.APIVersion = "*"
@@ -170,13 +186,16 @@ func labelRequirements(list []metav1.LabelSelectorRequirement) (labels.Requireme
 }
 
 func fieldRequirements(list []metav1.FieldSelectorRequirement) (fields.Requirements, error) {
-	operators := map[metav1.FieldSelectorOperator]selection.Operator{metav1.FieldSelectorOpIn: selection.Equals, metav1.FieldSelectorOpNotIn: selection.NotEquals}
+	operators := map[metav1.FieldSelectorOperator]selection.Operator{metav1.FieldSelectorOpIn: selection.Equals,
+		metav1.FieldSelectorOpNotIn: selection.NotEquals}
 	var out fields.Requirements
 	var errs []error
 	for _, q := range list {
 		op, ok := operators[q.Operator]
 		if !ok || len(q.Values) != 1 {
-			errs = append(errs, fmt.Errorf("a field selector is one value that is, or is not, the field's: %s %q %q", q.Key, q.Operator, q.Values))
+			errs = append(errs,
+				fmt.Errorf("a field selector is one value that is, or is not, the field's: %s %q %q", q.Key, q.Operator,
+					q.Values))
 			continue
 		}
 		out = append(out, fields.Requirement{Field: q.Key, Operator: op, Value: q.Values[0]})

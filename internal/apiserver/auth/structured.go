@@ -117,9 +117,11 @@ func (s *Structured) generation(ctx context.Context, data string, before *genera
 	return g, nil
 }
 
-func newIssuer(ctx context.Context, jwt apiserver.JWTAuthenticator, compiler authenticationcel.Compiler, own []string) (*issuer, error) {
+func newIssuer(ctx context.Context, jwt apiserver.JWTAuthenticator, compiler authenticationcel.Compiler,
+	own []string) (*issuer, error) {
 	ctx, end := context.WithCancel(ctx)
-	opts := oidc.Options{JWTAuthenticator: jwt, Compiler: compiler, DisallowedIssuers: own, SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(), APIServerID: serverID}
+	opts := oidc.Options{JWTAuthenticator: jwt, Compiler: compiler, DisallowedIssuers: own,
+		SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(), APIServerID: serverID}
 	if ca := jwt.Issuer.CertificateAuthority; ca != "" {
 		opts.CAContentProvider = authority(ca)
 	}
@@ -144,7 +146,8 @@ func decode(data string) (*apiserver.AuthenticationConfiguration, error) {
 	}
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
-	obj, err := runtime.Decode(serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDecoder(), []byte(data))
+	obj, err := runtime.Decode(serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDecoder(),
+		[]byte(data))
 	if err != nil {
 		return nil, err
 	}
@@ -201,14 +204,17 @@ func (s *Structured) AuthenticateRequest(r *http.Request) (*authenticator.Respon
 }
 
 // public lets anonymous requests see whether the server lives, and its version.
-var public = anonymousrequest.NewAuthenticator([]apiserver.AnonymousAuthCondition{{Path: "/healthz"}, {Path: "/readyz"}, {Path: "/livez"}, {Path: "/version"}, {Path: "/version/"}})
+var public = anonymousrequest.NewAuthenticator([]apiserver.AnonymousAuthCondition{{Path: "/healthz"}, {Path: "/readyz"},
+	{Path: "/livez"}, {Path: "/version"}, {Path: "/version/"}})
 
 func anonymousBy(cfg *apiserver.AnonymousAuthConfig) authenticator.Request {
 	switch {
 	case cfg == nil:
 		return public
 	case !cfg.Enabled:
-		return authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) { return nil, false, nil })
+		return authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+			return nil, false, nil
+		})
 	}
 	return anonymousrequest.NewAuthenticator(cfg.Conditions)
 }

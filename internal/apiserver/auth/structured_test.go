@@ -54,11 +54,13 @@ func newProvider(t *testing.T) *provider {
 		})
 	}
 	answer("/.well-known/openid-configuration", func() any {
-		return map[string]any{"issuer": p.URL, "jwks_uri": p.URL + "/keys", "id_token_signing_alg_values_supported": []string{"ES256"}}
+		return map[string]any{"issuer": p.URL, "jwks_uri": p.URL + "/keys",
+			"id_token_signing_alg_values_supported": []string{"ES256"}}
 	})
 	answer("/keys", func() any {
 		b64 := base64.RawURLEncoding.EncodeToString
-		return map[string]any{"keys": []any{map[string]string{"kty": "EC", "use": "sig", "alg": "ES256", "kid": "1", "crv": "P-256", "x": b64(point[1:33]), "y": b64(point[33:])}}}
+		return map[string]any{"keys": []any{map[string]string{"kty": "EC", "use": "sig", "alg": "ES256", "kid": "1",
+			"crv": "P-256", "x": b64(point[1:33]), "y": b64(point[33:])}}}
 	})
 	p.Server = httptest.NewTLSServer(mux)
 	t.Cleanup(p.Close)
@@ -68,7 +70,8 @@ func newProvider(t *testing.T) *provider {
 // token is signed by the provider; claims replace the good ones.
 func (p *provider) token(t *testing.T, claims jwt.MapClaims) string {
 	t.Helper()
-	all := jwt.MapClaims{"iss": p.URL, "aud": "carob", "sub": "u-1", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix(),
+	all := jwt.MapClaims{"iss": p.URL, "aud": "carob", "sub": "u-1", "exp": time.Now().Add(time.Hour).Unix(),
+		"iat":   time.Now().Unix(),
 		"email": "ann@example.org", "email_verified": true, "roles": []string{"dev", "ops"}, "tenant": "blue"}
 	maps.Copy(all, claims)
 	token := jwt.NewWithClaims(jwt.SigningMethodES256, all)
@@ -145,7 +148,8 @@ func TestStructuredTokens(t *testing.T) {
 	if !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	want := &user.DefaultInfo{Name: "oidc:ann@example.org", UID: "u-1", Groups: []string{"team:dev", "team:ops"}, Extra: map[string][]string{"example.org/tenant": {"blue"}}}
+	want := &user.DefaultInfo{Name: "oidc:ann@example.org", UID: "u-1", Groups: []string{"team:dev", "team:ops"},
+		Extra: map[string][]string{"example.org/tenant": {"blue"}}}
 	if d := cmp.Diff(&authenticator.Response{User: want, Audiences: authenticator.Audiences{own}}, resp); d != "" {
 		t.Error(d)
 	}
@@ -165,7 +169,8 @@ func TestStructuredTokens(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			resp, ok, err := s.AuthenticateToken(t.Context(), c.token)
-			if ok || resp != nil || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			if ok || resp != nil || (err == nil) != (c.err == "") || err != nil &&
+				!strings.Contains(err.Error(), c.err) {
 				t.Errorf("%v, %v, want an error with %q", ok, err, c.err)
 			}
 		})
@@ -179,13 +184,16 @@ func TestStructuredTokenReview(t *testing.T) {
 	testwait.For(t, "the issuer's keys are not fetched", func() bool { return s.knows(p.token(t, nil)) })
 	review := func(audiences ...string) authenticationv1.TokenReviewStatus {
 		storage := Reviews(nil, nil, s)[authenticationv1.SchemeGroupVersion]["tokenreviews"].(rest.Creater)
-		got, err := storage.Create(t.Context(), &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: p.token(t, nil), Audiences: audiences}}, nil, nil)
+		got, err := storage.Create(t.Context(),
+			&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: p.token(t, nil),
+				Audiences: audiences}}, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return got.(*authenticationv1.TokenReview).Status
 	}
-	if got := review(); !got.Authenticated || got.User.Username != "oidc:ann@example.org" || !cmp.Equal(got.Audiences, []string{own}) {
+	if got := review(); !got.Authenticated || got.User.Username != "oidc:ann@example.org" ||
+		!cmp.Equal(got.Audiences, []string{own}) {
 		t.Errorf("%+v", got)
 	}
 	if got := review("vault"); got.Authenticated {
@@ -206,13 +214,16 @@ func TestAnonymous(t *testing.T) {
 		{"without a file", nil, []string{"/healthz", "/readyz", "/livez", "/version", "/version/"}},
 		{"not configured", with("jwt: []\n"), []string{"/healthz", "/readyz", "/livez", "/version", "/version/"}},
 		{"off", with("anonymous: {enabled: false}\n"), nil},
-		{"on", with("anonymous: {enabled: true}\n"), []string{"/healthz", "/readyz", "/livez", "/version", "/version/", "/api", "/readyz/etcd"}},
-		{"by path", with("anonymous: {enabled: true, conditions: [{path: /livez}, {path: /api}]}\n"), []string{"/livez", "/api"}},
+		{"on", with("anonymous: {enabled: true}\n"),
+			[]string{"/healthz", "/readyz", "/livez", "/version", "/version/", "/api", "/readyz/etcd"}},
+		{"by path", with("anonymous: {enabled: true, conditions: [{path: /livez}, {path: /api}]}\n"),
+			[]string{"/livez", "/api"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := NewAuthenticator(nil, c.structured, c.structured)
 			var got []string
-			for _, path := range []string{"/healthz", "/readyz", "/livez", "/version", "/version/", "/api", "/readyz/etcd"} {
+			for _, path := range []string{"/healthz", "/readyz", "/livez", "/version", "/version/", "/api",
+				"/readyz/etcd"} {
 				resp, ok, err := a.AuthenticateRequest(httptest.NewRequest(http.MethodGet, path, nil))
 				if err != nil {
 					t.Error(path, err)
@@ -221,7 +232,8 @@ func TestAnonymous(t *testing.T) {
 					continue
 				}
 				got = append(got, path)
-				if d := cmp.Diff(&user.DefaultInfo{Name: "system:anonymous", Groups: []string{"system:unauthenticated"}}, resp.User); d != "" {
+				if d := cmp.Diff(&user.DefaultInfo{Name: "system:anonymous",
+					Groups: []string{"system:unauthenticated"}}, resp.User); d != "" {
 					t.Error(d)
 				}
 			}
@@ -245,19 +257,24 @@ func TestStructuredRefused(t *testing.T) {
 	for _, c := range []struct{ name, text, err string }{
 		{"empty", "", "the file is empty"},
 		{"no YAML", "{", "yaml"},
-		{"another kind", "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources: []\n", "AuthenticationConfiguration is needed"},
+		{"another kind", "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources: []\n",
+			"AuthenticationConfiguration is needed"},
 		{"unknown field", head + "jwts: []\n", `unknown field "jwts"`},
-		{"expression", strings.Replace(p.config(""), "claims.tenant in", "claims.tenant inn", 1), "jwt[0].claimValidationRules[0].expression"},
+		{"expression", strings.Replace(p.config(""), "claims.tenant in", "claims.tenant inn", 1),
+			"jwt[0].claimValidationRules[0].expression"},
 		{"issuer twice", p.config("") + strings.SplitN(p.config(""), "jwt:\n", 2)[1], "Duplicate value"},
-		{"our own issuer", strings.ReplaceAll(p.config(""), p.URL, own), "URL must not overlap with disallowed issuers"},
+		{"our own issuer", strings.ReplaceAll(p.config(""), p.URL, own),
+			"URL must not overlap with disallowed issuers"},
 		{"plain HTTP", strings.ReplaceAll(p.config(""), "https://", "http://"), "URL scheme must be https"},
-		{"anonymous conditions", head + "anonymous: {enabled: false, conditions: [{path: /livez}]}\n", "enabled should be set to true"},
+		{"anonymous conditions", head + "anonymous: {enabled: false, conditions: [{path: /livez}]}\n",
+			"enabled should be set to true"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "authentication.yaml")
 			replace(t, file, c.text)
 			_, err := NewStructured(t.Context(), StructuredConfig{File: file, OwnIssuer: own})
-			if !errkind.Is(err, errkind.Invalid) || !strings.Contains(err.Error(), c.err) || !strings.Contains(err.Error(), file) {
+			if !errkind.Is(err, errkind.Invalid) || !strings.Contains(err.Error(), c.err) ||
+				!strings.Contains(err.Error(), file) {
 				t.Errorf("got %v, want %q", err, c.err)
 			}
 		})

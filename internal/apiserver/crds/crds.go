@@ -77,7 +77,8 @@ type Server struct {
 
 // New returns a server that sleeps.
 func New(cfg Config) *Server {
-	return &Server{cfg: cfg, groups: newGroups(cfg.Aggregated, cfg.Groups), wake: make(chan struct{}), synced: make(chan struct{})}
+	return &Server{cfg: cfg, groups: newGroups(cfg.Aggregated, cfg.Groups), wake: make(chan struct{}),
+		synced: make(chan struct{})}
 }
 
 // Activate says that there is a definition. Requests wait until it is known.
@@ -138,8 +139,10 @@ func (s *Server) start(ctx context.Context) error {
 	establishing := establish.NewEstablishingController(definitions, v1)
 	// Discovery is our own, so the handler's is never reached and may be nil. The
 	// empty map says that field ownership is to follow the schema.
-	handler, err := apiextensionsapiserver.NewCustomResourceDefinitionHandler(nil, nil, prompt{definitions}, http.NotFoundHandler(), s.cfg.Objects, s.cfg.Admission,
-		establishing, s.cfg.Resolver, s.cfg.Wrapper, 1, s.cfg.Authorizer, s.cfg.RequestTimeout, s.cfg.MinRequestTimeout, map[string]*spec.Schema{}, s.cfg.MaxBodyBytes)
+	handler, err := apiextensionsapiserver.NewCustomResourceDefinitionHandler(nil, nil, prompt{definitions},
+		http.NotFoundHandler(), s.cfg.Objects, s.cfg.Admission,
+		establishing, s.cfg.Resolver, s.cfg.Wrapper, 1, s.cfg.Authorizer, s.cfg.RequestTimeout, s.cfg.MinRequestTimeout,
+		map[string]*spec.Schema{}, s.cfg.MaxBodyBytes)
 	if err != nil {
 		return err
 	}

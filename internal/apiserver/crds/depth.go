@@ -42,7 +42,8 @@ func (s shallow) SupportedMediaTypes() []runtime.SerializerInfo {
 type shallowSerializer struct{ runtime.Serializer }
 
 // Decode implements runtime.Decoder.
-func (s shallowSerializer) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+func (s shallowSerializer) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object,
+	*schema.GroupVersionKind, error) {
 	if depth(bytes.TrimPrefix(data, []byte("k8s\x00")), maxDepth) > maxDepth {
 		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("the object is nested deeper than %d levels", maxDepth))
 	}

@@ -30,7 +30,8 @@ func TestDepth(t *testing.T) {
 	}
 	schema := &apiextensionsv1.JSONSchemaProps{}
 	for range 30 {
-		schema = &apiextensionsv1.JSONSchemaProps{Type: "object", Description: "a text", Properties: map[string]apiextensionsv1.JSONSchemaProps{"a": *schema}}
+		schema = &apiextensionsv1.JSONSchemaProps{Type: "object", Description: "a text",
+			Properties: map[string]apiextensionsv1.JSONSchemaProps{"a": *schema}}
 	}
 	data, err := schema.Marshal()
 	if err != nil {

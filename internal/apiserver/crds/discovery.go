@@ -38,7 +38,8 @@ type groups struct {
 }
 
 func newGroups(a aggregated.ResourceManager, all Groups) *groups {
-	g := &groups{all: all, groups: map[string]*discovery.APIGroupHandler{}, versions: map[schema.GroupVersion]*discovery.APIVersionHandler{}}
+	g := &groups{all: all, groups: map[string]*discovery.APIGroupHandler{},
+		versions: map[schema.GroupVersion]*discovery.APIVersionHandler{}}
 	if a != nil {
 		g.aggregated = a.WithSource(aggregated.CRDSource)
 	}
@@ -69,7 +70,8 @@ func (g *groups) refresh(group string) {
 	if err != nil {
 		return // a lister of an informer never fails
 	}
-	slices.SortFunc(all, func(a, b *apiextensionsv1.CustomResourceDefinition) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(all,
+		func(a, b *apiextensionsv1.CustomResourceDefinition) int { return cmp.Compare(a.Name, b.Name) })
 	for _, d := range all {
 		if d.Spec.Group != group || !apihelpers.IsCRDConditionTrue(d, apiextensionsv1.Established) {
 			continue
@@ -113,14 +115,18 @@ func (g *groups) refresh(group string) {
 	g.all.AddGroup(doc, groupPriority)
 	for _, v := range versions {
 		gv, list := schema.GroupVersion{Group: group, Version: v}, legacy[v]
-		g.versions[gv] = discovery.NewAPIVersionHandler(apiextensionsapiserver.Codecs, gv, discovery.APIResourceListerFunc(func() []metav1.APIResource { return list }))
-		g.aggregated.AddGroupVersion(group, apidiscoveryv2.APIVersionDiscovery{Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Version: v, Resources: found[v]})
+		g.versions[gv] = discovery.NewAPIVersionHandler(apiextensionsapiserver.Codecs, gv,
+			discovery.APIResourceListerFunc(func() []metav1.APIResource { return list }))
+		g.aggregated.AddGroupVersion(group,
+			apidiscoveryv2.APIVersionDiscovery{Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Version: v,
+				Resources: found[v]})
 		g.aggregated.SetGroupVersionPriority(metav1.GroupVersion(gv), groupPriority, versionPriority)
 	}
 }
 
 // describe returns one version of a definition in both forms of discovery.
-func describe(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (apidiscoveryv2.APIResourceDiscovery, []metav1.APIResource) {
+func describe(d *apiextensionsv1.CustomResourceDefinition,
+	v *apiextensionsv1.CustomResourceDefinitionVersion) (apidiscoveryv2.APIResourceDiscovery, []metav1.APIResource) {
 	verbs := metav1.Verbs{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
 	if apihelpers.IsCRDConditionTrue(d, apiextensionsv1.Terminating) {
 		verbs = metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}
@@ -131,20 +137,24 @@ func describe(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.Cu
 		scope = apidiscoveryv2.ScopeNamespace
 	}
 	kind := metav1.GroupVersionKind{Group: d.Spec.Group, Version: v.Name, Kind: names.Kind}
-	r := apidiscoveryv2.APIResourceDiscovery{Resource: names.Plural, SingularResource: names.Singular, Scope: scope, ResponseKind: &kind,
-		Verbs: verbs, ShortNames: names.ShortNames, Categories: names.Categories}
+	r := apidiscoveryv2.APIResourceDiscovery{Resource: names.Plural, SingularResource: names.Singular, Scope: scope,
+		ResponseKind: &kind,
+		Verbs:        verbs, ShortNames: names.ShortNames, Categories: names.Categories}
 	storage := ""
 	for _, o := range d.Spec.Versions {
 		if o.Storage {
 			storage = discovery.StorageVersionHash(d.Spec.Group, o.Name, d.Spec.Names.Kind)
 		}
 	}
-	l := []metav1.APIResource{{Name: names.Plural, SingularName: names.Singular, Namespaced: namespaced, Kind: names.Kind, Verbs: verbs,
+	l := []metav1.APIResource{{Name: names.Plural, SingularName: names.Singular, Namespaced: namespaced,
+		Kind: names.Kind, Verbs: verbs,
 		ShortNames: names.ShortNames, Categories: names.Categories, StorageVersionHash: storage}}
 	sub := func(name string, kind metav1.GroupVersionKind, own bool) {
 		verbs := metav1.Verbs{"get", "patch", "update"}
-		r.Subresources = append(r.Subresources, apidiscoveryv2.APISubresourceDiscovery{Subresource: name, ResponseKind: &kind, Verbs: verbs})
-		entry := metav1.APIResource{Name: names.Plural + "/" + name, Namespaced: namespaced, Kind: kind.Kind, Verbs: verbs}
+		r.Subresources = append(r.Subresources,
+			apidiscoveryv2.APISubresourceDiscovery{Subresource: name, ResponseKind: &kind, Verbs: verbs})
+		entry := metav1.APIResource{Name: names.Plural + "/" + name, Namespaced: namespaced, Kind: kind.Kind,
+			Verbs: verbs}
 		if !own {
 			entry.Group, entry.Version = kind.Group, kind.Version
 		}

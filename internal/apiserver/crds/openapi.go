@@ -33,7 +33,8 @@ func (s *Server) V3() map[string]openapi.Document {
 		}
 	}
 	for gv, list := range byVersion {
-		out["apis/"+gv.String()] = openapi.Document{Hash: hash(list), JSON: func() ([]byte, error) { return documentV3(gv.Version, list) }}
+		out["apis/"+gv.String()] = openapi.Document{Hash: hash(list),
+			JSON: func() ([]byte, error) { return documentV3(gv.Version, list) }}
 	}
 	return out
 }
@@ -44,14 +45,17 @@ func (s *Server) V2() []openapi.Document {
 	for _, d := range s.established() {
 		for _, v := range d.Spec.Versions {
 			if v.Served {
-				out = append(out, openapi.Document{Hash: hash([]*apiextensionsv1.CustomResourceDefinition{d}) + v.Name, JSON: func() ([]byte, error) {
-					doc, err := builder.BuildOpenAPIV2(d, v.Name, builder.Options{V2: true, IncludeSelectableFields: true})
-					if err != nil {
-						return nil, fmt.Errorf("describe %s in version %s: %w", d.Name, v.Name, err)
-					}
-					doc.Definitions = handler.PruneDefaults(doc.Definitions)
-					return doc.MarshalJSON()
-				}})
+				out = append(out,
+					openapi.Document{Hash: hash([]*apiextensionsv1.CustomResourceDefinition{d}) + v.Name,
+						JSON: func() ([]byte, error) {
+							doc, err := builder.BuildOpenAPIV2(d, v.Name,
+								builder.Options{V2: true, IncludeSelectableFields: true})
+							if err != nil {
+								return nil, fmt.Errorf("describe %s in version %s: %w", d.Name, v.Name, err)
+							}
+							doc.Definitions = handler.PruneDefaults(doc.Definitions)
+							return doc.MarshalJSON()
+						}})
 			}
 		}
 	}
@@ -75,7 +79,8 @@ func (s *Server) established() []*apiextensionsv1.CustomResourceDefinition {
 	all = slices.DeleteFunc(all, func(d *apiextensionsv1.CustomResourceDefinition) bool {
 		return !apihelpers.IsCRDConditionTrue(d, apiextensionsv1.Established)
 	})
-	slices.SortFunc(all, func(a, b *apiextensionsv1.CustomResourceDefinition) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(all,
+		func(a, b *apiextensionsv1.CustomResourceDefinition) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }
 

@@ -30,7 +30,8 @@ func TestEstablishedLongAgo(t *testing.T) {
 		now := metav1.Now()
 		young := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "gadgets.example.org"}}
 		young.Status.Conditions = []apiextensionsv1.CustomResourceDefinitionCondition{
-			{Type: apiextensionsv1.NamesAccepted, LastTransitionTime: now}, {Type: apiextensionsv1.Established, LastTransitionTime: now},
+			{Type: apiextensionsv1.NamesAccepted, LastTransitionTime: now},
+			{Type: apiextensionsv1.Established, LastTransitionTime: now},
 		}
 		if err := index.Add(young); err != nil {
 			t.Fatal(err)
@@ -43,9 +44,11 @@ func TestEstablishedLongAgo(t *testing.T) {
 			}
 			established := shown.Status.Conditions[1].LastTransitionTime
 			if time.Since(established.Time) < settling {
-				t.Errorf("the library would wait: %v after it was established it is shown as established %v ago", age, time.Since(established.Time))
+				t.Errorf("the library would wait: %v after it was established it is shown as established %v ago", age,
+					time.Since(established.Time))
 			}
-			if shown.Status.Conditions[0].LastTransitionTime != now || !young.Status.Conditions[1].LastTransitionTime.Equal(&now) {
+			if shown.Status.Conditions[0].LastTransitionTime != now ||
+				!young.Status.Conditions[1].LastTransitionTime.Equal(&now) {
 				t.Error("something else is changed, or the informer's own object")
 			}
 			if age == time.Hour && shown != young {

@@ -110,12 +110,15 @@ func (r *Resolver) isPod(ctx context.Context, namespace string, t target) bool {
 		return false
 	}
 	p, ok := obj.(*corev1.Pod)
-	return ok && (p.Status.PodIP == t.host || slices.ContainsFunc(p.Status.PodIPs, func(ip corev1.PodIP) bool { return ip.IP == t.host }))
+	return ok &&
+		(p.Status.PodIP == t.host || slices.ContainsFunc(p.Status.PodIPs,
+			func(ip corev1.PodIP) bool { return ip.IP == t.host }))
 }
 
 // take returns one of the targets, in turns; there is at least one.
 func (r *Resolver) take(found []target) target {
-	slices.SortFunc(found, func(a, b target) int { return cmp.Or(cmp.Compare(a.host, b.host), cmp.Compare(a.port, b.port)) })
+	slices.SortFunc(found,
+		func(a, b target) int { return cmp.Or(cmp.Compare(a.host, b.host), cmp.Compare(a.port, b.port)) })
 	return found[int(r.next.Add(1)%uint32(len(found)))] //nolint:gosec // few
 }
 
@@ -162,7 +165,8 @@ func (r *Resolver) find(ctx context.Context, svc *corev1.Service, port *corev1.S
 	}
 	selector := labels.SelectorFromSet(svc.Spec.Selector)
 	err = r.Reader.List(ctx, corev1.Resource("pods"), svc.Namespace, func(o runtime.Object) bool {
-		if p, ok := o.(*corev1.Pod); ok && selector.Matches(labels.Set(p.Labels)) && (ready(p) || svc.Spec.PublishNotReadyAddresses) {
+		if p, ok := o.(*corev1.Pod); ok && selector.Matches(labels.Set(p.Labels)) &&
+			(ready(p) || svc.Spec.PublishNotReadyAddresses) {
 			if n := podPort(p, port); n > 0 && p.Status.PodIP != "" {
 				found = append(found, target{p.Status.PodIP, n, p.Name})
 			}
@@ -215,7 +219,8 @@ func podPort(p *corev1.Pod, port *corev1.ServicePort) int32 {
 	case port.TargetPort.Type == intstr.String:
 		for _, c := range p.Spec.Containers {
 			for _, cp := range c.Ports {
-				if cp.Name == port.TargetPort.StrVal && cmp.Or(cp.Protocol, corev1.ProtocolTCP) == cmp.Or(port.Protocol, corev1.ProtocolTCP) {
+				if cp.Name == port.TargetPort.StrVal &&
+					cmp.Or(cp.Protocol, corev1.ProtocolTCP) == cmp.Or(port.Protocol, corev1.ProtocolTCP) {
 					return cp.ContainerPort
 				}
 			}

@@ -48,7 +48,8 @@ func writes(c *fake.Clientset) (n int) {
 // An empty cluster gets all built-in objects, marked as ours; a second time writes nothing.
 func TestBuiltInObjectsAreMade(t *testing.T) {
 	c := fake.NewClientset()
-	for i, want := range []int{len(bootstrap.MandatoryPriorityLevelConfigurations) + len(bootstrap.SuggestedPriorityLevelConfigurations) +
+	for i, want := range []int{len(bootstrap.MandatoryPriorityLevelConfigurations) +
+		len(bootstrap.SuggestedPriorityLevelConfigurations) +
 		len(bootstrap.MandatoryFlowSchemas) + len(bootstrap.SuggestedFlowSchemas), 0} {
 		if err := ensure(t.Context(), c); err != nil {
 			t.Fatal(err)
@@ -89,7 +90,8 @@ func TestBuiltInObjectsAreUpdated(t *testing.T) {
 				o.Annotations = map[string]string{flowcontrolv1.AutoUpdateAnnotationKey: tc.annotation}
 			}
 			o.Spec.Limited.NominalConcurrencyShares = new(int32(77))
-			if _, err := c.FlowcontrolV1().PriorityLevelConfigurations().Update(t.Context(), o, metav1.UpdateOptions{}); err != nil {
+			if _, err := c.FlowcontrolV1().PriorityLevelConfigurations().Update(t.Context(), o,
+				metav1.UpdateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			if err := ensure(t.Context(), c); err != nil {
@@ -110,18 +112,22 @@ func TestExemptLevelIsTuned(t *testing.T) {
 	}
 	o := level(t, c, "exempt")
 	o.Spec.Exempt = &flowcontrolv1.ExemptPriorityLevelConfiguration{LendablePercent: new(int32(50))}
-	if _, err := c.FlowcontrolV1().PriorityLevelConfigurations().Update(t.Context(), o, metav1.UpdateOptions{}); err != nil {
+	if _, err := c.FlowcontrolV1().PriorityLevelConfigurations().Update(t.Context(), o,
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	writes(c)
 	if err := ensure(t.Context(), c); err != nil || writes(c) != 0 {
 		t.Errorf("%v, or it was written", err)
 	}
-	o.Spec = flowcontrolv1.PriorityLevelConfigurationSpec{Type: flowcontrolv1.PriorityLevelEnablementLimited, Limited: &flowcontrolv1.LimitedPriorityLevelConfiguration{}}
-	if _, err := c.FlowcontrolV1().PriorityLevelConfigurations().Update(t.Context(), o, metav1.UpdateOptions{}); err != nil {
+	o.Spec = flowcontrolv1.PriorityLevelConfigurationSpec{Type: flowcontrolv1.PriorityLevelEnablementLimited,
+		Limited: &flowcontrolv1.LimitedPriorityLevelConfiguration{}}
+	if _, err := c.FlowcontrolV1().PriorityLevelConfigurations().Update(t.Context(), o,
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := ensure(t.Context(), c); err != nil || level(t, c, "exempt").Spec.Type != flowcontrolv1.PriorityLevelEnablementExempt {
+	if err := ensure(t.Context(), c); err != nil ||
+		level(t, c, "exempt").Spec.Type != flowcontrolv1.PriorityLevelEnablementExempt {
 		t.Errorf("%v, or the level is not exempt", err)
 	}
 }
@@ -155,7 +161,8 @@ func TestBuiltInObjectsAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := fake.NewClientset()
-			c.PrependReactor("create", "flowschemas", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, tc.err })
+			c.PrependReactor("create", "flowschemas",
+				func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, tc.err })
 			if err := ensure(t.Context(), c); (err != nil) != tc.want {
 				t.Error(err)
 			}

@@ -137,7 +137,8 @@ func (d *Dispatcher) Measure() {
 	come := [2]int64{d.come.reads.Load(), d.come.writes.Load()}
 	reads, writes := d.executed.reads.Load(), d.executed.writes.Load()
 	epmetrics.UpdateInflightRequestMetrics(epmetrics.ExecutingPhase, int(reads), int(writes))
-	epmetrics.UpdateInflightRequestMetrics(epmetrics.WaitingPhase, int(max(come[0]-reads, 0)), int(max(come[1]-writes, 0)))
+	epmetrics.UpdateInflightRequestMetrics(epmetrics.WaitingPhase, int(max(come[0]-reads, 0)),
+		int(max(come[1]-writes, 0)))
 }
 
 // Run keeps the built-in objects and follows the configuration until ctx ends.
@@ -167,8 +168,10 @@ func (d *Dispatcher) Run(ctx context.Context) {
 			return
 		}
 	}
-	estimate := flowrequest.NewWorkEstimator(d.stats, control.GetInterestedWatchCount, flowrequest.DefaultWorkEstimatorConfig(), control.GetMaxSeats)
-	h := genericfilters.WithPriorityAndFairness(filterlatency.TrackCompleted(d.next), d.cfg.LongRunning, control, estimate, d.cfg.RequestTimeout/4)
+	estimate := flowrequest.NewWorkEstimator(d.stats, control.GetInterestedWatchCount,
+		flowrequest.DefaultWorkEstimatorConfig(), control.GetMaxSeats)
+	h := genericfilters.WithPriorityAndFairness(filterlatency.TrackCompleted(d.next), d.cfg.LongRunning, control,
+		estimate, d.cfg.RequestTimeout/4)
 	h = filterlatency.TrackStarted(h, noop.NewTracerProvider(), "priorityandfairness")
 	debug := mux.NewPathRecorderMux("priority-and-fairness")
 	control.Install(debug)
@@ -222,11 +225,13 @@ func (d *Dispatcher) stats(resource string) (storage.Stats, error) {
 // are always put right.
 func ensure(ctx context.Context, client kubernetes.Interface) error {
 	c := client.FlowcontrolV1()
-	for i, list := range [][]*flowcontrolv1.PriorityLevelConfiguration{bootstrap.MandatoryPriorityLevelConfigurations, bootstrap.SuggestedPriorityLevelConfigurations} {
+	for i, list := range [][]*flowcontrolv1.PriorityLevelConfiguration{bootstrap.MandatoryPriorityLevelConfigurations,
+		bootstrap.SuggestedPriorityLevelConfigurations} {
 		for _, want := range list {
 			old, err := c.PriorityLevelConfigurations().Get(ctx, want.Name, metav1.GetOptions{})
 			if apierrors.IsNotFound(err) {
-				_, err = c.PriorityLevelConfigurations().Create(ctx, annotated(want.DeepCopy()), metav1.CreateOptions{FieldManager: manager})
+				_, err = c.PriorityLevelConfigurations().Create(ctx, annotated(want.DeepCopy()),
+					metav1.CreateOptions{FieldManager: manager})
 			} else if err == nil && mayUpdate(old, i == 0) && !sameLevel(&old.Spec, &want.Spec) {
 				old.Spec = *want.Spec.DeepCopy()
 				_, err = c.PriorityLevelConfigurations().Update(ctx, old, metav1.UpdateOptions{FieldManager: manager})
@@ -240,7 +245,8 @@ func ensure(ctx context.Context, client kubernetes.Interface) error {
 		for _, want := range list {
 			old, err := c.FlowSchemas().Get(ctx, want.Name, metav1.GetOptions{})
 			if apierrors.IsNotFound(err) {
-				_, err = c.FlowSchemas().Create(ctx, annotated(want.DeepCopy()), metav1.CreateOptions{FieldManager: manager})
+				_, err = c.FlowSchemas().Create(ctx, annotated(want.DeepCopy()),
+					metav1.CreateOptions{FieldManager: manager})
 			} else if err == nil && mayUpdate(old, i == 0) && !equality.Semantic.DeepEqual(old.Spec, want.Spec) {
 				old.Spec = *want.Spec.DeepCopy()
 				_, err = c.FlowSchemas().Update(ctx, old, metav1.UpdateOptions{FieldManager: manager})

@@ -13,8 +13,10 @@ import (
 // request returns a request as it is behind authentication.
 func request(verb string) *http.Request {
 	r := httptest.NewRequest(http.MethodGet, "/api/v1/pods", nil)
-	ctx := apirequest.WithRequestInfo(r.Context(), &apirequest.RequestInfo{IsResourceRequest: true, Verb: verb, APIVersion: "v1", Resource: "pods"})
-	return r.WithContext(apirequest.WithUser(ctx, &user.DefaultInfo{Name: "u", Groups: []string{user.AllAuthenticated}}))
+	ctx := apirequest.WithRequestInfo(r.Context(),
+		&apirequest.RequestInfo{IsResourceRequest: true, Verb: verb, APIVersion: "v1", Resource: "pods"})
+	return r.WithContext(apirequest.WithUser(ctx,
+		&user.DefaultInfo{Name: "u", Groups: []string{user.AllAuthenticated}}))
 }
 
 func lasts(_ *http.Request, info *apirequest.RequestInfo) bool { return info.Verb == "watch" }

@@ -98,7 +98,8 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func lasts(r *http.Request) bool {
 	q := r.URL.RawQuery
-	return strings.Contains(q, "watch=") || strings.Contains(q, "follow=") || strings.HasSuffix(r.URL.Path, "/proxy") || strings.Contains(r.URL.Path, "/proxy/")
+	return strings.Contains(q, "watch=") || strings.Contains(q, "follow=") || strings.HasSuffix(r.URL.Path, "/proxy") ||
+		strings.Contains(r.URL.Path, "/proxy/")
 }
 
 // serverRequest turns a client's request into what a server sees.
@@ -122,7 +123,8 @@ func closeBody(r *http.Request) {
 }
 
 func response(r *http.Request, status int, header http.Header, body io.ReadCloser, length int64) *http.Response {
-	return &http.Response{Status: http.StatusText(status), StatusCode: status, Proto: "HTTP/2.0", ProtoMajor: 2, Header: header, Body: body,
+	return &http.Response{Status: http.StatusText(status), StatusCode: status, Proto: "HTTP/2.0", ProtoMajor: 2,
+		Header: header, Body: body,
 		ContentLength: length, Request: r}
 }
 

@@ -32,7 +32,8 @@ func TestIdentity(t *testing.T) {
 	}{
 		{"system:kube-scheduler", nil, "system:authenticated"},
 		{"system:node:n", []string{"system:nodes"}, "system:nodes,system:authenticated"},
-		{"system:serviceaccount:kube-system:a", nil, "system:serviceaccounts,system:serviceaccounts:kube-system,system:authenticated"},
+		{"system:serviceaccount:kube-system:a", nil,
+			"system:serviceaccounts,system:serviceaccounts:kube-system,system:authenticated"},
 	} {
 		resp, err := client(h, tc.user, tc.given...).Get(host + "/x")
 		if err != nil {
@@ -72,7 +73,8 @@ func TestBufferedResponse(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	got, err := io.ReadAll(resp.Body)
-	if err != nil || string(got) != "POST /p?q=1 body" || resp.StatusCode != http.StatusCreated || resp.Header.Get("X-A") != "b" {
+	if err != nil || string(got) != "POST /p?q=1 body" || resp.StatusCode != http.StatusCreated ||
+		resp.Header.Get("X-A") != "b" {
 		t.Errorf("%q, %d, %v, %v", got, resp.StatusCode, resp.Header, err)
 	}
 }

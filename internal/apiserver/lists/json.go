@@ -38,7 +38,8 @@ func (s jsonSerializer) Encode(o runtime.Object, w io.Writer) error {
 func (l list) fieldsInJSON() bool {
 	t := l.of
 	tag, tagged := t.Field(0).Tag.Lookup("json")
-	return t.Field(0).Anonymous && tagged && (tag == "" || tag == ",inline") && t.Field(1).Tag.Get("json") == "metadata,omitempty" && t.Field(2).Tag.Get("json") == "items"
+	return t.Field(0).Anonymous && tagged && (tag == "" || tag == ",inline") &&
+		t.Field(1).Tag.Get("json") == "metadata,omitempty" && t.Field(2).Tag.Get("json") == "items"
 }
 
 // write writes what follows the brace of the list.
@@ -54,7 +55,8 @@ func (s jsonSerializer) write(l list, w *bufio.Writer) error {
 		name  string
 		value any
 		there bool
-	}{{`"kind":`, l.Kind, l.Kind != ""}, {`"apiVersion":`, l.APIVersion, l.APIVersion != ""}, {`"metadata":`, *l.meta, true}}
+	}{{`"kind":`, l.Kind, l.Kind != ""}, {`"apiVersion":`, l.APIVersion, l.APIVersion != ""},
+		{`"metadata":`, *l.meta, true}}
 	for _, f := range head {
 		if !f.there {
 			continue

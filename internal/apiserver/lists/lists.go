@@ -110,10 +110,12 @@ func listOf(o runtime.Object) (l list, ok bool) {
 	_, typed := reflect.TypeAssert[metav1.TypeMeta](v.Field(0))
 	meta, described := reflect.TypeAssert[*metav1.ListMeta](v.Field(1).Addr())
 	l.of, l.meta, l.items = t, meta, v.Field(2)
-	if !typed || !described || t.Field(0).Tag.Get("protobuf") != "" || t.Field(1).Tag.Get("protobuf") != metaField || t.Field(2).Tag.Get("protobuf") != itemField {
+	if !typed || !described || t.Field(0).Tag.Get("protobuf") != "" || t.Field(1).Tag.Get("protobuf") != metaField ||
+		t.Field(2).Tag.Get("protobuf") != itemField {
 		return l, false
 	}
-	if l.items.Kind() != reflect.Slice || l.items.Len() < shortest || !reflect.PointerTo(l.items.Type().Elem()).Implements(itemType) {
+	if l.items.Kind() != reflect.Slice || l.items.Len() < shortest ||
+		!reflect.PointerTo(l.items.Type().Elem()).Implements(itemType) {
 		return l, false
 	}
 	kind := o.GetObjectKind().GroupVersionKind()
@@ -121,7 +123,9 @@ func listOf(o runtime.Object) (l list, ok bool) {
 	return l, true
 }
 
-func (l list) item(i int) item { return l.items.Index(i).Addr().Interface().(item) } //nolint:forcetypeassert // listOf has looked
+func (l list) item(i int) item {
+	return l.items.Index(i).Addr().Interface().(item)
+} //nolint:forcetypeassert // listOf has looked
 
 // part is an encoded object, or how long it will be.
 type part struct {
@@ -150,7 +154,8 @@ func (s serializer) encode(l list, w io.Writer, room runtime.MemoryAllocator) er
 	}
 	buffered := bufio.NewWriterSize(w, chunk)
 	unknown := runtime.Unknown{TypeMeta: l.TypeMeta}
-	if _, err := unknown.MarshalToWriter(buffered, size, func(w io.Writer) (int, error) { return l.write(w, meta, parts, room) }); err != nil {
+	if _, err := unknown.MarshalToWriter(buffered, size,
+		func(w io.Writer) (int, error) { return l.write(w, meta, parts, room) }); err != nil {
 		return err
 	}
 	return buffered.Flush()

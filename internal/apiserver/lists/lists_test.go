@@ -23,7 +23,8 @@ func codecs(t testing.TB) runtime.NegotiatedSerializer {
 	if err := corev1.AddToScheme(s); err != nil {
 		t.Fatal(err)
 	}
-	return libraryserializer.NewCodecFactory(s, libraryserializer.WithStreamingCollectionEncodingToProtobuf(), libraryserializer.WithStreamingCollectionEncodingToJSON())
+	return libraryserializer.NewCodecFactory(s, libraryserializer.WithStreamingCollectionEncodingToProtobuf(),
+		libraryserializer.WithStreamingCollectionEncodingToJSON())
 }
 
 // encode encodes o as the server does.
@@ -49,14 +50,18 @@ func encodeJSON(t testing.TB, n runtime.NegotiatedSerializer, o runtime.Object, 
 	return n.EncoderForVersion(info.Serializer, corev1.SchemeGroupVersion).Encode(o, w)
 }
 
-var formats = map[string]func(testing.TB, runtime.NegotiatedSerializer, runtime.Object, io.Writer) error{"protobuf": encode, "JSON": encodeJSON}
+var formats = map[string]func(testing.TB, runtime.NegotiatedSerializer, runtime.Object,
+	io.Writer) error{"protobuf": encode, "JSON": encodeJSON}
 
 func pods(n int, version string) *corev1.PodList {
-	l := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: version, Continue: "more", RemainingItemCount: new(int64(3))}}
+	l := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: version, Continue: "more",
+		RemainingItemCount: new(int64(3))}}
 	for i := range n {
-		l.Items = append(l.Items, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p", i), UID: types.UID(fmt.Sprint("u", i)), ResourceVersion: version,
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m", FieldsV1: metav1.NewFieldsV1("{}")}}},
-			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: strings.Repeat("i", i*7)}}}})
+		l.Items = append(l.Items,
+			corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("p", i), UID: types.UID(fmt.Sprint("u", i)),
+				ResourceVersion: version,
+				ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: "m", FieldsV1: metav1.NewFieldsV1("{}")}}},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: strings.Repeat("i", i*7)}}}})
 	}
 	return l
 }
@@ -78,12 +83,15 @@ func TestAsTheLibrary(t *testing.T) {
 	nameless.Items[3].UID = ""
 	maps := &corev1.ConfigMapList{}
 	for i := range 50 { // the same identities, of another kind
-		maps.Items = append(maps.Items, corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: types.UID(fmt.Sprint("u", i)), ResourceVersion: "7"}, Data: map[string]string{"b": "c", "a": "b"}})
+		maps.Items = append(maps.Items,
+			corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: types.UID(fmt.Sprint("u", i)), ResourceVersion: "7"},
+				Data: map[string]string{"b": "c", "a": "b"}})
 	}
 	huge := &corev1.ConfigMapList{} // more than a list may hold
 	for i := range 300 {
-		huge.Items = append(huge.Items, corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: types.UID(fmt.Sprint("h", i)), ResourceVersion: "7"},
-			Data: map[string]string{"x": strings.Repeat("y", largest-1000)}})
+		huge.Items = append(huge.Items,
+			corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: types.UID(fmt.Sprint("h", i)), ResourceVersion: "7"},
+				Data: map[string]string{"x": strings.Repeat("y", largest-1000)}})
 	}
 	typed := pods(300, "7")
 	for i := range typed.Items {
@@ -95,7 +103,8 @@ func TestAsTheLibrary(t *testing.T) {
 	for i := range told.Items {
 		told.Items[i].TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
 	}
-	for i, o := range []runtime.Object{many, typed, told, many, many, changed, many, changed, pods(0, "1"), pods(3, "7"), big, big, nameless, nameless, maps, maps, huge, huge,
+	for i, o := range []runtime.Object{many, typed, told, many, many, changed, many, changed, pods(0, "1"),
+		pods(3, "7"), big, big, nameless, nameless, maps, maps, huge, huge,
 		&many.Items[0], &metav1.Status{Reason: "r"}, &corev1.List{Items: make([]runtime.RawExtension, 30)}} {
 		for format, encode := range formats {
 			var want, got bytes.Buffer
@@ -103,7 +112,8 @@ func TestAsTheLibrary(t *testing.T) {
 				t.Fatal(i, format, err)
 			}
 			if !bytes.Equal(want.Bytes(), got.Bytes()) {
-				t.Errorf("%d: a %T of %d bytes of %s differs from the library's of %d", i, o, got.Len(), format, want.Len())
+				t.Errorf("%d: a %T of %d bytes of %s differs from the library's of %d", i, o, got.Len(), format,
+					want.Len())
 			}
 		}
 	}
@@ -217,7 +227,8 @@ func TestOtherCodecsAreTheLibrarys(t *testing.T) {
 		want := plain.SupportedMediaTypes()[i]
 		_, protobuf := info.Serializer.(serializer)
 		_, json := info.Serializer.(jsonSerializer)
-		if protobuf != (info.MediaType == runtime.ContentTypeProtobuf) || json != (info.MediaType == runtime.ContentTypeJSON) || info.MediaType != want.MediaType {
+		if protobuf != (info.MediaType == runtime.ContentTypeProtobuf) ||
+			json != (info.MediaType == runtime.ContentTypeJSON) || info.MediaType != want.MediaType {
 			t.Errorf("%s: %T", info.MediaType, info.Serializer)
 		}
 		if info.Serializer.Identifier() != want.Serializer.Identifier() {

@@ -48,7 +48,9 @@ func (g *agents) location(ctx context.Context, nodeName string) (*url.URL, http.
 	port := node.Status.DaemonEndpoints.KubeletEndpoint.Port
 	host := agentHost(node)
 	if host == "" || port == 0 {
-		return nil, nil, apierrors.NewServiceUnavailable(fmt.Sprintf("node %s has not told an address and a port of its agent yet", nodeName))
+		return nil, nil,
+			apierrors.NewServiceUnavailable(fmt.Sprintf("node %s has not told an address and a port of its agent yet",
+				nodeName))
 	}
 	scheme := "https"
 	if g.config.TLS == nil {
@@ -59,7 +61,8 @@ func (g *agents) location(ctx context.Context, nodeName string) (*url.URL, http.
 
 // agentHost prefers addresses, which need no name service, over names.
 func agentHost(n *corev1.Node) string {
-	for _, t := range [...]corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeHostName, corev1.NodeInternalDNS, corev1.NodeExternalDNS} {
+	for _, t := range [...]corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeHostName,
+		corev1.NodeInternalDNS, corev1.NodeExternalDNS} {
 		for _, a := range n.Status.Addresses {
 			if a.Type == t && a.Address != "" {
 				return a.Address

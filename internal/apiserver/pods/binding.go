@@ -37,7 +37,8 @@ func (*bindingREST) GetSingularName() string { return "binding" }
 // preconditions on the pod (L1.81).
 func (*bindingREST) PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate() bool { return true }
 
-func (r *bindingREST) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+func (r *bindingREST) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc,
+	options *metav1.CreateOptions) (runtime.Object, error) {
 	b, ok := obj.(*corev1.Binding)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %T", obj))
@@ -75,13 +76,14 @@ func (r *bindingREST) assign(ctx context.Context, b *corev1.Binding, dryRun bool
 			pre.ResourceVersion = &b.ResourceVersion
 		}
 	}
-	err = r.store.Storage.GuaranteedUpdate(ctx, key, &corev1.Pod{}, false, pre, storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
-		p, ok := obj.(*corev1.Pod)
-		if !ok {
-			return nil, fmt.Errorf("unexpected object: %#v", obj)
-		}
-		return p, bind(p, b)
-	}), dryRun, nil)
+	err = r.store.Storage.GuaranteedUpdate(ctx, key, &corev1.Pod{}, false, pre,
+		storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+			p, ok := obj.(*corev1.Pod)
+			if !ok {
+				return nil, fmt.Errorf("unexpected object: %#v", obj)
+			}
+			return p, bind(p, b)
+		}), dryRun, nil)
 	if err == nil {
 		return nil
 	}
@@ -148,7 +150,8 @@ func (*legacyBindingREST) NamespaceScoped() bool { return true }
 
 func (*legacyBindingREST) GetSingularName() string { return "binding" }
 
-func (r *legacyBindingREST) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+func (r *legacyBindingREST) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc,
+	options *metav1.CreateOptions) (runtime.Object, error) {
 	b, ok := obj.(*corev1.Binding)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Binding object: %T", obj))

@@ -81,7 +81,8 @@ func retryPause(ctx context.Context) error {
 	}
 }
 
-func (r *evictionREST) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+func (r *evictionREST) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc,
+	options *metav1.CreateOptions) (runtime.Object, error) {
 	e, ok := obj.(*policyv1.Eviction)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a Eviction object: %T", obj))
@@ -171,7 +172,8 @@ func (r *evictionREST) evict(ctx context.Context, name string, options *metav1.D
 		requireVersion(options, p)
 		err := r.remove(ctx, p, options)
 		if apierrors.IsConflict(err) {
-			return false, tooMany(fmt.Sprintf("The disruption budget %s does not allow evicting pods currently", budget.Name), 0)
+			return false,
+				tooMany(fmt.Sprintf("The disruption budget %s does not allow evicting pods currently", budget.Name), 0)
 		}
 		return true, err
 	}
@@ -297,7 +299,8 @@ func (r *evictionREST) writeBudget(ctx context.Context, b *policyv1.PodDisruptio
 	if !ok {
 		return apierrors.NewInternalError(fmt.Errorf("the status of disruption budgets is not served"))
 	}
-	_, _, err := updater.Update(ctx, b.Name, rest.DefaultUpdatedObjectInfo(b), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	_, _, err := updater.Update(ctx, b.Name, rest.DefaultUpdatedObjectInfo(b), rest.ValidateAllObjectFunc,
+		rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
 	return err
 }
 
@@ -305,11 +308,13 @@ func (r *evictionREST) writeBudget(ctx context.Context, b *policyv1.PodDisruptio
 func mayTake(b *policyv1.PodDisruptionBudget) error {
 	switch {
 	case b.Status.ObservedGeneration < b.Generation:
-		return tooMany(fmt.Sprintf("The disruption budget %s is still being processed by the server.", b.Name), budgetNotReady)
+		return tooMany(fmt.Sprintf("The disruption budget %s is still being processed by the server.", b.Name),
+			budgetNotReady)
 	case b.Status.DisruptionsAllowed < 0:
 		return budgetForbids(b, "pdb disruptions allowed is negative", "pdb disruptions allowed is negative")
 	case len(b.Status.DisruptedPods) > maxDisrupted:
-		return budgetForbids(b, "DisruptedPods map too big - too many evictions not confirmed by PDB controller", "too many pending evictions not confirmed by PDB controller")
+		return budgetForbids(b, "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
+			"too many pending evictions not confirmed by PDB controller")
 	case b.Status.DisruptionsAllowed > 0:
 		return nil
 	}
@@ -319,7 +324,8 @@ func mayTake(b *policyv1.PodDisruptionBudget) error {
 	case c != nil && c.Status == metav1.ConditionFalse && c.Reason == policyv1.SyncFailedReason:
 		text += fmt.Sprintf(" because it failed sync: %s", c.Message)
 	case b.Status.CurrentHealthy <= b.Status.DesiredHealthy:
-		text = fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently", b.Name, b.Status.DesiredHealthy, b.Status.CurrentHealthy)
+		text = fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently", b.Name,
+			b.Status.DesiredHealthy, b.Status.CurrentHealthy)
 	case c != nil && c.Status == metav1.ConditionFalse && c.Message != "":
 		text += fmt.Sprintf(" (%s): %s", c.Reason, c.Message)
 	}
@@ -329,14 +335,17 @@ func mayTake(b *policyv1.PodDisruptionBudget) error {
 // tooMany is the 429 of a budget, with what the budget says as its cause.
 func tooMany(cause string, retryAfter int) error {
 	err := apierrors.NewTooManyRequests(violates, retryAfter)
-	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: cause})
+	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes,
+		metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: cause})
 	return err
 }
 
 func budgetForbids(b *policyv1.PodDisruptionBudget, message, cause string) error {
-	err := apierrors.NewForbidden(schema.GroupResource{Resource: "poddisruptionbudget"}, b.Name, fmt.Errorf("%s", message))
+	err := apierrors.NewForbidden(schema.GroupResource{Resource: "poddisruptionbudget"}, b.Name,
+		fmt.Errorf("%s", message))
 	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{
-		Type: policyv1.DisruptionBudgetCause, Message: fmt.Sprintf("The disruption budget %s does not allow evicting pods currently: %s", b.Name, cause),
+		Type:    policyv1.DisruptionBudgetCause,
+		Message: fmt.Sprintf("The disruption budget %s does not allow evicting pods currently: %s", b.Name, cause),
 	})
 	return err
 }
@@ -365,20 +374,26 @@ func (r *evictionREST) mark(ctx context.Context, p *corev1.Pod, options *metav1.
 		}
 		if pre := options.Preconditions; pre != nil {
 			if pre.UID != nil && *pre.UID != old.UID {
-				return nil, apierrors.NewConflict(Resource, old.Name, fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *pre.UID, old.UID))
+				return nil, apierrors.NewConflict(Resource, old.Name,
+					fmt.Errorf(
+						"the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *pre.UID, old.UID))
 			}
 			if pre.ResourceVersion != nil && *pre.ResourceVersion != old.ResourceVersion {
-				return nil, apierrors.NewConflict(Resource, old.Name, fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *pre.ResourceVersion, old.ResourceVersion))
+				return nil, apierrors.NewConflict(Resource, old.Name,
+					fmt.Errorf(
+						"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *pre.ResourceVersion, old.ResourceVersion))
 			}
 		}
 		out := old.DeepCopy()
 		setCondition(&out.Status, corev1.PodCondition{
-			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI", Message: "Eviction API: evicting",
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI",
+			Message:            "Eviction API: evicting",
 			ObservedGeneration: old.Generation,
 		})
 		return out, nil
 	}
-	obj, _, err := r.status.Update(ctx, p.Name, rest.DefaultUpdatedObjectInfo(nil, change), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+	obj, _, err := r.status.Update(ctx, p.Name, rest.DefaultUpdatedObjectInfo(nil, change), rest.ValidateAllObjectFunc,
+		rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
 	if err != nil {
 		return nil, err
 	}

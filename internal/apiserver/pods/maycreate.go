@@ -44,7 +44,8 @@ func (c creator) check(ctx context.Context) error {
 		return err
 	}
 	if decision != authorizer.DecisionAllow {
-		return apierrors.NewForbidden(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}, info.Name, errors.New(reason))
+		return apierrors.NewForbidden(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}, info.Name,
+			errors.New(reason))
 	}
 	return nil
 }

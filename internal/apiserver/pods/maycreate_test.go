@@ -37,13 +37,16 @@ func (v *verbs) Authorize(_ context.Context, a authorizer.Attributes) (authorize
 
 func requestContext(t *testing.T, verb, resource, subresource string) context.Context {
 	ctx := apirequest.WithNamespace(apirequest.WithUser(t.Context(), &user.DefaultInfo{Name: "jane"}), "ns")
-	return apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{IsResourceRequest: true, Verb: verb, APIVersion: "v1", Resource: resource, Subresource: subresource, Name: "n", Namespace: "ns"})
+	return apirequest.WithRequestInfo(ctx,
+		&apirequest.RequestInfo{IsResourceRequest: true, Verb: verb, APIVersion: "v1", Resource: resource,
+			Subresource: subresource, Name: "n", Namespace: "ns"})
 }
 
 // Who may only read pods/exec and its like begins no stream by a GET.
 func TestStreamsNeedCreate(t *testing.T) {
 	for sub, options := range map[string]runtime.Object{
-		"exec": &corev1.PodExecOptions{Command: []string{"sh"}, Stdout: true}, "attach": &corev1.PodAttachOptions{Stdout: true}, "portforward": &corev1.PodPortForwardOptions{},
+		"exec":   &corev1.PodExecOptions{Command: []string{"sh"}, Stdout: true},
+		"attach": &corev1.PodAttachOptions{Stdout: true}, "portforward": &corev1.PodPortForwardOptions{},
 	} {
 		v := &verbs{allowed: map[string]bool{"get": true}}
 		_, s := open(t)
@@ -57,7 +60,8 @@ func TestStreamsNeedCreate(t *testing.T) {
 		if len(v.asked) != 1 || v.asked[0] != "create pods/"+sub+" n" {
 			t.Errorf("%s: asked %q", sub, v.asked)
 		}
-		if _, err := c.Connect(requestContext(t, "create", "pods", sub), "n", options, nil); !apierrors.IsNotFound(err) {
+		if _, err := c.Connect(requestContext(t, "create", "pods", sub), "n", options,
+			nil); !apierrors.IsNotFound(err) {
 			t.Errorf("%s by a POST that was let through: %v", sub, err)
 		}
 		v.allowed["create"] = true
@@ -89,7 +93,8 @@ func TestNodeProxyUpgradesNeedCreate(t *testing.T) {
 		w.WriteHeader(http.StatusTeapot)
 	}))
 	defer agent.Close()
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}}}
 	node.Status.DaemonEndpoints.KubeletEndpoint.Port = 10250
 	g := newAgents(NodeAgents{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "tcp", agent.Listener.Addr().String())
@@ -112,7 +117,8 @@ func TestNodeProxyUpgradesNeedCreate(t *testing.T) {
 	} {
 		v.allowed["create"] = tc.allowed
 		before, answers := reached, &told{}
-		h, err := r.Connect(requestContext(t, tc.verb, "nodes", "proxy"), "n", &corev1.NodeProxyOptions{Path: tc.path}, answers)
+		h, err := r.Connect(requestContext(t, tc.verb, "nodes", "proxy"), "n", &corev1.NodeProxyOptions{Path: tc.path},
+			answers)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,10 +22,14 @@ func registerOptions(s *runtime.Scheme) error {
 		{(*corev1.PodLogOptions)(nil), func(q *query, into any) { q.log(into.(*corev1.PodLogOptions)) }},
 		{(*corev1.PodExecOptions)(nil), func(q *query, into any) { q.exec(into.(*corev1.PodExecOptions)) }},
 		{(*corev1.PodAttachOptions)(nil), func(q *query, into any) { q.attach(into.(*corev1.PodAttachOptions)) }},
-		{(*corev1.PodPortForwardOptions)(nil), func(q *query, into any) { q.ports(into.(*corev1.PodPortForwardOptions)) }},
-		{(*corev1.PodProxyOptions)(nil), func(q *query, into any) { into.(*corev1.PodProxyOptions).Path = q.text("path") }},
-		{(*corev1.NodeProxyOptions)(nil), func(q *query, into any) { into.(*corev1.NodeProxyOptions).Path = q.text("path") }},
-		{(*corev1.ServiceProxyOptions)(nil), func(q *query, into any) { into.(*corev1.ServiceProxyOptions).Path = q.text("path") }},
+		{(*corev1.PodPortForwardOptions)(nil),
+			func(q *query, into any) { q.ports(into.(*corev1.PodPortForwardOptions)) }},
+		{(*corev1.PodProxyOptions)(nil),
+			func(q *query, into any) { into.(*corev1.PodProxyOptions).Path = q.text("path") }},
+		{(*corev1.NodeProxyOptions)(nil),
+			func(q *query, into any) { into.(*corev1.NodeProxyOptions).Path = q.text("path") }},
+		{(*corev1.ServiceProxyOptions)(nil),
+			func(q *query, into any) { into.(*corev1.ServiceProxyOptions).Path = q.text("path") }},
 	} {
 		err := s.AddConversionFunc((*url.Values)(nil), r.into, func(in, into any, _ conversion.Scope) error {
 			q := query{values: *in.(*url.Values)}
@@ -68,7 +72,8 @@ func (q *query) integer(name string) *int64 {
 func (q *query) log(o *corev1.PodLogOptions) {
 	o.Container = q.text("container")
 	o.Follow, o.Previous, o.Timestamps = q.flag("follow"), q.flag("previous"), q.flag("timestamps")
-	o.SinceSeconds, o.TailLines, o.LimitBytes = q.integer("sinceSeconds"), q.integer("tailLines"), q.integer("limitBytes")
+	o.SinceSeconds, o.TailLines, o.LimitBytes = q.integer("sinceSeconds"), q.integer("tailLines"),
+		q.integer("limitBytes")
 	o.InsecureSkipTLSVerifyBackend = q.flag("insecureSkipTLSVerifyBackend")
 	if text := q.text("sinceTime"); text != "" {
 		t, err := time.Parse(time.RFC3339, text)

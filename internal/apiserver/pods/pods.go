@@ -1,8 +1,11 @@
-// Package pods is the API side of a pod: its storage, the rules of creating, changing and deleting one, its subresources
+// Package pods is the API side of a pod: its storage, the rules of creating, changing and deleting one, its
+// subresources
 // and its table.
 //
-// The API server drives it: it installs the storages New returns under /api/v1. The package decides nothing about where or
-// how a pod runs; it reads nodes and disruption budgets through a reader and reaches a node's agent only to pass through a
+// The API server drives it: it installs the storages New returns under /api/v1. The package decides nothing about
+// where or
+// how a pod runs; it reads nodes and disruption budgets through a reader and reaches a node's agent only to pass
+// through a
 // client's log, exec, attach, port-forward or proxy request.
 //
 //	POST pods ──▶ Pending ──▶ binding ──▶ (node agent writes status) ──▶ DELETE: deletionTimestamp ──▶ DELETE grace 0: gone
@@ -53,7 +56,8 @@ type Config struct {
 type NodeAgents struct {
 	// Dial opens a connection to the agent of a node; addr is the host:port its Node object publishes.
 	Dial func(ctx context.Context, nodeName, addr string) (net.Conn, error)
-	// TLS is the client side of that connection: the client certificate and the CA the agent's certificate is signed by.
+	// TLS is the client side of that connection: the client certificate and the CA the agent's certificate is signed
+	// by.
 	// Nil means that Dial already returns a connection nobody else can use, and HTTP is spoken on it as it is.
 	TLS *tls.Config
 }
@@ -62,17 +66,20 @@ type NodeAgents struct {
 type Storage struct {
 	// Pods is the main resource.
 	Pods *Store
-	// Resources are all of them by path under /api/v1 ("pods", "pods/status", "bindings", ...), "services/proxy" and "nodes/proxy".
+	// Resources are all of them by path under /api/v1 ("pods", "pods/status", "bindings", ...), "services/proxy" and
+	// "nodes/proxy".
 	Resources map[string]rest.Storage
 }
 
 // Resource is the group and resource of pods.
 var Resource = schema.GroupResource{Resource: "pods"}
 
-// New makes the pod storages. It registers in the scheme the field selectors of pods (L1.2) and the query parameters of the
+// New makes the pod storages. It registers in the scheme the field selectors of pods (L1.2) and the query parameters
+// of the
 // streaming subresources of pods, nodes and services.
 func New(c Config) (*Storage, error) {
-	if err := c.Scheme.AddFieldLabelConversionFunc(corev1.SchemeGroupVersion.WithKind("Pod"), pods.FieldLabel); err != nil {
+	if err := c.Scheme.AddFieldLabelConversionFunc(corev1.SchemeGroupVersion.WithKind("Pod"),
+		pods.FieldLabel); err != nil {
 		return nil, fmt.Errorf("register the field selectors of pods: %w", err)
 	}
 	if err := registerOptions(c.Scheme); err != nil {
@@ -95,7 +102,8 @@ func New(c Config) (*Storage, error) {
 	options := &generic.StoreOptions{
 		RESTOptions: c.RESTOptions,
 		AttrFunc:    pods.Attributes,
-		TriggerFunc: map[string]storage.IndexerFunc{"spec.nodeName": func(o runtime.Object) string { return o.(*corev1.Pod).Spec.NodeName }},
+		TriggerFunc: map[string]storage.IndexerFunc{
+			"spec.nodeName": func(o runtime.Object) string { return o.(*corev1.Pod).Spec.NodeName }},
 	}
 	if err := store.CompleteWithOptions(options); err != nil {
 		return nil, fmt.Errorf("make the pod store: %w", err)
@@ -115,14 +123,15 @@ func New(c Config) (*Storage, error) {
 		"pods/resize":              subresource(store, pods.ResizeStrategy{Strategy: main}),
 		"pods/binding":             bind,
 		"bindings":                 &legacyBindingREST{bind},
-		"pods/eviction":            &evictionREST{store: store, status: status, reader: c.Reader, storages: c.Storages, pause: retryPause},
-		"pods/log":                 &logREST{connect.finder},
-		"pods/exec":                &execREST{connect},
-		"pods/attach":              &attachREST{connect},
-		"pods/portforward":         &portForwardREST{connect},
-		"pods/proxy":               &proxyREST{finder: connect.finder, transport: transport},
-		"services/proxy":           &serviceProxyREST{&endpoints.Resolver{Reader: c.Reader}, transport},
-		"nodes/proxy":              &nodeProxyREST{agents, create},
+		"pods/eviction": &evictionREST{store: store, status: status, reader: c.Reader, storages: c.Storages,
+			pause: retryPause},
+		"pods/log":         &logREST{connect.finder},
+		"pods/exec":        &execREST{connect},
+		"pods/attach":      &attachREST{connect},
+		"pods/portforward": &portForwardREST{connect},
+		"pods/proxy":       &proxyREST{finder: connect.finder, transport: transport},
+		"services/proxy":   &serviceProxyREST{&endpoints.Resolver{Reader: c.Reader}, transport},
+		"nodes/proxy":      &nodeProxyREST{agents, create},
 	}
 	return s, nil
 }
@@ -158,7 +167,9 @@ func (r *updateREST) Get(ctx context.Context, name string, options *metav1.GetOp
 	return r.store.Get(ctx, name, options)
 }
 
-func (r *updateREST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+func (r *updateREST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo,
+	create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool,
+	options *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	return r.store.Update(ctx, name, info, create, update, false, options)
 }
 

@@ -21,7 +21,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-var proxyMethods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions}
+var proxyMethods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
+	http.MethodDelete, http.MethodOptions}
 
 // proxyREST passes HTTP requests on to a port of a pod. The name may be "pod", "pod:port" or "https:pod:port".
 type proxyREST struct {
@@ -36,8 +37,9 @@ var _ rest.Connecter = (*proxyREST)(nil)
 func podTransport() http.RoundTripper {
 	dialer := &net.Dialer{Timeout: 30 * time.Second}
 	return &http.Transport{
-		DialContext:         dialer.DialContext,
-		TLSClientConfig:     &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}, //nolint:gosec // see above
+		DialContext: dialer.DialContext,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true,
+			MinVersion: tls.VersionTLS12}, //nolint:gosec // see above
 		MaxIdleConnsPerHost: 2,
 		IdleConnTimeout:     30 * time.Second,
 	}
@@ -55,7 +57,8 @@ func (*proxyREST) NewConnectOptions() (runtime.Object, bool, string) {
 	return &corev1.PodProxyOptions{}, true, "path"
 }
 
-func (r *proxyREST) Connect(ctx context.Context, id string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
+func (r *proxyREST) Connect(ctx context.Context, id string, options runtime.Object,
+	responder rest.Responder) (http.Handler, error) {
 	o, ok := options.(*corev1.PodProxyOptions)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid options object: %#v", options))
@@ -154,7 +157,8 @@ func passThrough(location *url.URL, transport http.RoundTripper, responder rest.
 	})
 }
 
-// nodeProxyREST passes HTTP requests on to the agent of a node. It reaches the agent only, never another port of the node.
+// nodeProxyREST passes HTTP requests on to the agent of a node. It reaches the agent only, never another port of the
+// node.
 // A request that becomes a stream (exec) needs the right to create, also when it begins with a GET.
 type nodeProxyREST struct {
 	agents *agents
@@ -178,7 +182,8 @@ func (*nodeProxyREST) NewConnectOptions() (runtime.Object, bool, string) {
 	return &corev1.NodeProxyOptions{}, true, "path"
 }
 
-func (r *nodeProxyREST) Connect(ctx context.Context, id string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
+func (r *nodeProxyREST) Connect(ctx context.Context, id string, options runtime.Object,
+	responder rest.Responder) (http.Handler, error) {
 	o, ok := options.(*corev1.NodeProxyOptions)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid options object: %#v", options))
@@ -195,7 +200,9 @@ func (r *nodeProxyREST) Connect(ctx context.Context, id string, options runtime.
 		port = location.Port() // the name that clients know the agent's port by, whichever it is
 	}
 	if port != "" && port != location.Port() || scheme != "" && scheme != location.Scheme {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("only the agent of a node can be reached through the proxy, at %s:%s:%s", location.Scheme, name, location.Port()))
+		return nil, apierrors.NewBadRequest(
+			fmt.Sprintf("only the agent of a node can be reached through the proxy, at %s:%s:%s", location.Scheme, name,
+				location.Port()))
 	}
 	location.Path = joinPath(o.Path)
 	return r.create.upgrades(passThrough(location, transport, responder), responder), nil

@@ -58,7 +58,8 @@ func TestProxyRewrites(t *testing.T) {
 		switch r.URL.Path {
 		case "/page":
 			w.Header().Set("Content-Type", "text/html; charset=utf-8")
-			fmt.Fprintf(w, `<a href="/other">o</a><a href="near">n</a><img src="http://%s/i.png"/><a href="https://far.example/x">f</a>`, r.Host)
+			fmt.Fprintf(w,
+				`<a href="/other">o</a><a href="near">n</a><img src="http://%s/i.png"/><a href="https://far.example/x">f</a>`, r.Host)
 		case "/text":
 			w.Header().Set("Content-Type", "text/plain")
 			fmt.Fprintf(w, `<a href="/other"> %s %s`, r.Header.Get("X-Forwarded-Uri"), r.URL.RawQuery)
@@ -68,7 +69,8 @@ func TestProxyRewrites(t *testing.T) {
 		}
 	})
 	get := func(path string) (*http.Response, string) {
-		resp, err := http.DefaultTransport.RoundTrip(httptest.NewRequestWithContext(t.Context(), http.MethodGet, proxy.URL+proxyPrefix+path, nil))
+		resp, err := http.DefaultTransport.RoundTrip(httptest.NewRequestWithContext(t.Context(), http.MethodGet,
+			proxy.URL+proxyPrefix+path, nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +82,8 @@ func TestProxyRewrites(t *testing.T) {
 		return resp, string(body)
 	}
 	_, page := get("/page")
-	for _, want := range []string{`href="` + proxyPrefix + `/other"`, `href="near"`, proxyPrefix + `/i.png`, `href="https://far.example/x"`} {
+	for _, want := range []string{`href="` + proxyPrefix + `/other"`, `href="near"`, proxyPrefix + `/i.png`,
+		`href="https://far.example/x"`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %s: %s", want, page)
 		}
@@ -88,7 +91,8 @@ func TestProxyRewrites(t *testing.T) {
 	if _, text := get("/text?a=%2F&b"); text != `<a href="/other"> `+proxyPrefix+`/text a=%2F&b` {
 		t.Errorf("what is no page is %s", text)
 	}
-	if resp, _ := get("/moved"); resp.StatusCode != http.StatusFound || resp.Header.Get("Location") != proxyPrefix+"/there?x=1" {
+	if resp, _ := get("/moved"); resp.StatusCode != http.StatusFound ||
+		resp.Header.Get("Location") != proxyPrefix+"/there?x=1" {
 		t.Errorf("sent to %s, %d", resp.Header.Get("Location"), resp.StatusCode)
 	}
 }
@@ -102,7 +106,8 @@ func TestProxyStreams(t *testing.T) {
 		<-more
 		fmt.Fprintln(w, "two")
 	})
-	resp, err := http.DefaultTransport.RoundTrip(httptest.NewRequestWithContext(t.Context(), http.MethodGet, proxy.URL+proxyPrefix+"/", nil))
+	resp, err := http.DefaultTransport.RoundTrip(httptest.NewRequestWithContext(t.Context(), http.MethodGet,
+		proxy.URL+proxyPrefix+"/", nil))
 	if err != nil {
 		close(more)
 		t.Fatal(err)
@@ -142,7 +147,8 @@ func TestProxyUpgrades(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	fmt.Fprintf(conn, "GET %s/ws?q=1 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", proxyPrefix)
+	fmt.Fprintf(conn, "GET %s/ws?q=1 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+		proxyPrefix)
 	r := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(r, nil)
 	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
@@ -159,7 +165,8 @@ func TestProxyUpgrades(t *testing.T) {
 func TestProxyNobodyThere(t *testing.T) {
 	proxy, behind, answers := proxied(t, func(http.ResponseWriter, *http.Request) {})
 	behind.Close()
-	resp, err := http.DefaultTransport.RoundTrip(httptest.NewRequestWithContext(t.Context(), http.MethodGet, proxy.URL+proxyPrefix+"/", nil))
+	resp, err := http.DefaultTransport.RoundTrip(httptest.NewRequestWithContext(t.Context(), http.MethodGet,
+		proxy.URL+proxyPrefix+"/", nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +178,8 @@ func TestProxyNobodyThere(t *testing.T) {
 	if answers.err != nil && !apierrors.IsServiceUnavailable(answers.err) {
 		t.Errorf("told %v", answers.err)
 	}
-	if answers.err == nil && (resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "error trying to reach service")) {
+	if answers.err == nil && (resp.StatusCode != http.StatusServiceUnavailable ||
+		!strings.Contains(string(body), "error trying to reach service")) {
 		t.Errorf("answered %d %s", resp.StatusCode, body)
 	}
 }

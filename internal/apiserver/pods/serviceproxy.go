@@ -18,7 +18,8 @@ import (
 	"carob/internal/apiserver/endpoints"
 )
 
-// serviceProxyREST passes HTTP requests on to a ready pod behind a Service. The name may be "service", "service:port" or
+// serviceProxyREST passes HTTP requests on to a ready pod behind a Service. The name may be "service", "service:port"
+// or
 // "https:service:port"; the port is a number or a name of the Service's.
 type serviceProxyREST struct {
 	resolver  *endpoints.Resolver
@@ -39,7 +40,8 @@ func (*serviceProxyREST) NewConnectOptions() (runtime.Object, bool, string) {
 	return &corev1.ServiceProxyOptions{}, true, "path"
 }
 
-func (r *serviceProxyREST) Connect(ctx context.Context, id string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
+func (r *serviceProxyREST) Connect(ctx context.Context, id string, options runtime.Object,
+	responder rest.Responder) (http.Handler, error) {
 	o, ok := options.(*corev1.ServiceProxyOptions)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid options object: %#v", options))

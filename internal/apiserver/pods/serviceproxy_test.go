@@ -32,7 +32,8 @@ func (c cached) Get(_ context.Context, gr schema.GroupResource, _, name string) 
 	return nil, apierrors.NewNotFound(gr, name)
 }
 
-func (c cached) Await(ctx context.Context, gr schema.GroupResource, namespace, name string, _ time.Duration) (runtime.Object, error) {
+func (c cached) Await(ctx context.Context, gr schema.GroupResource, namespace, name string,
+	_ time.Duration) (runtime.Object, error) {
 	return c.Get(ctx, gr, namespace, name)
 }
 
@@ -57,7 +58,8 @@ func TestServiceProxy(t *testing.T) {
 	defer plain.Close()
 	defer secure.Close()
 	// The pod's address is none of this host; its ports lead to the servers.
-	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // the test server's own
+	transport := &http.Transport{TLSClientConfig: &tls.Config{
+		InsecureSkipVerify: true}, //nolint:gosec // the test server's own
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			to := map[string]net.Listener{"192.0.2.7:8080": plain.Listener, "192.0.2.7:8443": secure.Listener}[addr]
 			if to == nil {
@@ -69,11 +71,15 @@ func TestServiceProxy(t *testing.T) {
 		}}
 	defer transport.CloseIdleConnections()
 	store := cached{
-		"services": &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "web", Port: 80}, {Name: "tls", Port: 443}}}},
-		"pods":     &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Status: corev1.PodStatus{PodIP: "192.0.2.7"}},
-		"endpointslices": &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "s-1", Namespace: "ns", Labels: map[string]string{discoveryv1.LabelServiceName: "s"}},
-			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.7"}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: "p"}}},
-			Ports:     []discoveryv1.EndpointPort{{Name: new("web"), Port: new(int32(8080))}, {Name: new("tls"), Port: new(int32(8443))}}},
+		"services": &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s"},
+			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "web", Port: 80}, {Name: "tls", Port: 443}}}},
+		"pods": &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Status: corev1.PodStatus{PodIP: "192.0.2.7"}},
+		"endpointslices": &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "s-1", Namespace: "ns",
+			Labels: map[string]string{discoveryv1.LabelServiceName: "s"}},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.7"},
+				TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: "p"}}},
+			Ports: []discoveryv1.EndpointPort{{Name: new("web"), Port: new(int32(8080))},
+				{Name: new("tls"), Port: new(int32(8443))}}},
 	}
 	store["services"].(*corev1.Service).Namespace = "ns"
 	r := &serviceProxyREST{&endpoints.Resolver{Reader: store}, transport}
@@ -101,7 +107,8 @@ func TestServiceProxy(t *testing.T) {
 		if tc.method == "POST" || tc.method == "PUT" || tc.method == "PATCH" {
 			body = strings.NewReader("body")
 		}
-		req, err := http.NewRequestWithContext(t.Context(), tc.method, server.URL+"/api/v1/namespaces/ns/services/"+tc.id+"/proxy?q=1", body)
+		req, err := http.NewRequestWithContext(t.Context(), tc.method,
+			server.URL+"/api/v1/namespaces/ns/services/"+tc.id+"/proxy?q=1", body)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +124,8 @@ func TestServiceProxy(t *testing.T) {
 		server.Close()
 	}
 	for id, want := range map[string]func(error) bool{
-		"s": apierrors.IsServiceUnavailable, "s:81": apierrors.IsServiceUnavailable, "other:80": apierrors.IsNotFound, "ftp:s:80": apierrors.IsBadRequest, "a:b:c:d": apierrors.IsBadRequest,
+		"s": apierrors.IsServiceUnavailable, "s:81": apierrors.IsServiceUnavailable, "other:80": apierrors.IsNotFound,
+		"ftp:s:80": apierrors.IsBadRequest, "a:b:c:d": apierrors.IsBadRequest,
 	} {
 		if _, err := r.Connect(ctx, id, &corev1.ServiceProxyOptions{}, failing{t}); !want(err) {
 			t.Errorf("%s: %v", id, err)

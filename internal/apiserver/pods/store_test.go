@@ -37,10 +37,12 @@ func open(t *testing.T) (context.Context, *Storage) {
 		t.Fatal(err)
 	}
 	t.Cleanup(engine.Close)
-	options := storage.NewOptions(engine, set, func(schema.GroupResource) storage.Caching { return storage.Eager }, storage.Plain, inprocess.Is)
+	options := storage.NewOptions(engine, set, func(schema.GroupResource) storage.Caching { return storage.Eager },
+		storage.Plain, inprocess.Is)
 	t.Cleanup(options.Close)
 	none := func(schema.GroupResource) rest.Storage { return nil }
-	s, err := New(Config{Scheme: set.Scheme, RESTOptions: options, Reader: admission.NewReader(none, nil), Storages: none})
+	s, err := New(Config{Scheme: set.Scheme, RESTOptions: options, Reader: admission.NewReader(none, nil),
+		Storages: none})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +52,8 @@ func open(t *testing.T) (context.Context, *Storage) {
 
 func create(t *testing.T, ctx context.Context, s *Storage, change func(*corev1.Pod)) *corev1.Pod {
 	t.Helper()
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"}, Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"},
+		Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 	if change != nil {
 		change(p)
 	}
@@ -86,16 +89,20 @@ func TestGracefulDeletion(t *testing.T) {
 		t.Fatalf("first delete: gone %v, %v, %+v", gone, err, p)
 	}
 	first := p.DeletionTimestamp.Time
-	if p, _, err = remove(t, ctx, s, &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](60)}); err != nil || *p.DeletionGracePeriodSeconds != 30 {
+	if p, _, err = remove(t, ctx, s, &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](60)}); err != nil ||
+		*p.DeletionGracePeriodSeconds != 30 {
 		t.Fatalf("a longer period: %v, %+v", err, p)
 	}
 	if _, _, err = remove(t, ctx, s, &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](20)}); err != nil {
 		t.Fatal(err)
 	}
-	if p, err = stored(ctx, s); err != nil || *p.DeletionGracePeriodSeconds != 20 || p.Generation != 2 || first.Sub(p.DeletionTimestamp.Time).Seconds() != 10 {
-		t.Fatalf("a shorter period: %v, grace %d, generation %d, %v earlier", err, *p.DeletionGracePeriodSeconds, p.Generation, first.Sub(p.DeletionTimestamp.Time))
+	if p, err = stored(ctx, s); err != nil || *p.DeletionGracePeriodSeconds != 20 || p.Generation != 2 ||
+		first.Sub(p.DeletionTimestamp.Time).Seconds() != 10 {
+		t.Fatalf("a shorter period: %v, grace %d, generation %d, %v earlier", err, *p.DeletionGracePeriodSeconds,
+			p.Generation, first.Sub(p.DeletionTimestamp.Time))
 	}
-	if _, gone, err = remove(t, ctx, s, &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil || !gone {
+	if _, gone, err = remove(t, ctx, s, &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil ||
+		!gone {
 		t.Fatalf("forced: gone %v, %v", gone, err)
 	}
 	if _, err := stored(ctx, s); !apierrors.IsNotFound(err) {
@@ -116,7 +123,8 @@ func TestUnscheduledPodGoesAtOnce(t *testing.T) {
 func TestFinalizersHoldThePod(t *testing.T) {
 	ctx, s := open(t)
 	create(t, ctx, s, func(p *corev1.Pod) { p.Finalizers = []string{"ex.com/hold"} })
-	if _, gone, err := remove(t, ctx, s, &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil || gone {
+	if _, gone, err := remove(t, ctx, s, &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil ||
+		gone {
 		t.Fatalf("gone %v, %v", gone, err)
 	}
 	p, err := stored(ctx, s)
@@ -124,7 +132,8 @@ func TestFinalizersHoldThePod(t *testing.T) {
 		t.Fatalf("held pod: %v, %+v", err, p)
 	}
 	p.Finalizers = nil
-	if _, _, err := s.Pods.Update(ctx, "p", rest.DefaultUpdatedObjectInfo(p), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{}); err != nil {
+	if _, _, err := s.Pods.Update(ctx, "p", rest.DefaultUpdatedObjectInfo(p), rest.ValidateAllObjectFunc,
+		rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := stored(ctx, s); !apierrors.IsNotFound(err) {
@@ -138,11 +147,14 @@ func TestDeletePreconditions(t *testing.T) {
 	create(t, ctx, s, nil)
 	other := types.UID("other")
 	_, _, err := remove(t, ctx, s, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &other}})
-	if !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "the UID in the precondition (other) does not match the UID in record") {
+	if !apierrors.IsConflict(err) || !strings.Contains(err.Error(),
+		"the UID in the precondition (other) does not match the UID in record") {
 		t.Fatalf("another UID: %v", err)
 	}
-	_, _, err = remove(t, ctx, s, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: new("1")}})
-	if !apierrors.IsConflict(err) || !strings.Contains(err.Error(), "the ResourceVersion in the precondition (1) does not match the ResourceVersion in record") {
+	_, _, err = remove(t, ctx, s,
+		&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: new("1")}})
+	if !apierrors.IsConflict(err) || !strings.Contains(err.Error(),
+		"the ResourceVersion in the precondition (1) does not match the ResourceVersion in record") {
 		t.Fatalf("another version: %v", err)
 	}
 }
@@ -153,7 +165,8 @@ func TestBindingConflicts(t *testing.T) {
 	create(t, ctx, s, func(p *corev1.Pod) { p.Spec.NodeName = "" })
 	bind := s.Resources["pods/binding"].(rest.NamedCreater)
 	send := func(uid types.UID) error {
-		b := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: uid}, Target: corev1.ObjectReference{Kind: "Node", Name: "n1"}}
+		b := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: uid},
+			Target: corev1.ObjectReference{Kind: "Node", Name: "n1"}}
 		_, err := bind.Create(ctx, "p", b, rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
 		return err
 	}
@@ -163,7 +176,8 @@ func TestBindingConflicts(t *testing.T) {
 	if err := send(""); err != nil {
 		t.Fatal(err)
 	}
-	if err := send(""); !apierrors.IsConflict(err) || !strings.Contains(err.Error(), `pods/binding "p": pod p is already assigned to node "n1"`) {
+	if err := send(""); !apierrors.IsConflict(err) ||
+		!strings.Contains(err.Error(), `pods/binding "p": pod p is already assigned to node "n1"`) {
 		t.Fatalf("second binding: %v", err)
 	}
 	if p, err := stored(ctx, s); err != nil || p.Spec.NodeName != "n1" || p.Generation != 1 {
@@ -177,11 +191,13 @@ func TestEvictionMarksAndDeletes(t *testing.T) {
 	p := create(t, ctx, s, nil)
 	p.Status.Phase = corev1.PodRunning
 	status := s.Resources["pods/status"].(rest.Updater)
-	if _, _, err := status.Update(ctx, "p", rest.DefaultUpdatedObjectInfo(p), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{}); err != nil {
+	if _, _, err := status.Update(ctx, "p", rest.DefaultUpdatedObjectInfo(p), rest.ValidateAllObjectFunc,
+		rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	evict := s.Resources["pods/eviction"].(rest.NamedCreater)
-	out, err := evict.Create(ctx, "p", &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+	out, err := evict.Create(ctx, "p", &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "p"}},
+		rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
 	if err != nil || out.(*metav1.Status).Status != metav1.StatusSuccess {
 		t.Fatalf("%v, %v", out, err)
 	}
@@ -189,7 +205,8 @@ func TestEvictionMarksAndDeletes(t *testing.T) {
 	if err != nil || p.DeletionTimestamp == nil || p.Generation != 2 {
 		t.Fatalf("evicted pod: %v, %+v", err, p)
 	}
-	if c := pods.Condition(&p.Status, corev1.DisruptionTarget); c == nil || c.Status != corev1.ConditionTrue || c.Reason != "EvictionByEvictionAPI" || c.Message != "Eviction API: evicting" {
+	if c := pods.Condition(&p.Status, corev1.DisruptionTarget); c == nil || c.Status != corev1.ConditionTrue ||
+		c.Reason != "EvictionByEvictionAPI" || c.Message != "Eviction API: evicting" {
 		t.Fatalf("condition %+v", c)
 	}
 }
@@ -200,7 +217,8 @@ func TestEvictionTakesFromTheBudget(t *testing.T) {
 		Spec:   policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
 		Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1, CurrentHealthy: 2, DesiredHealthy: 1}}
 	budgets := &budgetStore{budget: b}
-	r := &evictionREST{storages: func(schema.GroupResource) rest.Storage { return budgets }, pause: func(context.Context) error { return nil }}
+	r := &evictionREST{storages: func(schema.GroupResource) rest.Storage { return budgets },
+		pause: func(context.Context) error { return nil }}
 	p := podWith(nil)
 	if err := r.take(t.Context(), p, "b", true); err != nil || budgets.writes != 0 {
 		t.Fatalf("dry run: %v, %d writes", err, budgets.writes)
@@ -236,7 +254,8 @@ func (s *budgetStore) Get(context.Context, string, *metav1.GetOptions) (runtime.
 	return s.budget, nil
 }
 
-func (s *budgetStore) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, _ rest.ValidateObjectFunc, _ rest.ValidateObjectUpdateFunc, _ bool, _ *metav1.UpdateOptions) (runtime.Object, bool, error) {
+func (s *budgetStore) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, _ rest.ValidateObjectFunc,
+	_ rest.ValidateObjectUpdateFunc, _ bool, _ *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	if s.conflicts > 0 {
 		s.conflicts--
 		return nil, false, apierrors.NewConflict(disruptionBudgets, name, nil)

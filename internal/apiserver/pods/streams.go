@@ -97,7 +97,8 @@ func containerOf(p *corev1.Pod, name string) (string, error) {
 	case name == "" && len(p.Spec.Containers) == 0:
 		return "", apierrors.NewBadRequest(fmt.Sprintf("a container name must be specified for pod %s", p.Name))
 	case name == "":
-		return "", apierrors.NewBadRequest(fmt.Sprintf("a container name must be specified for pod %s, choose one of: %v", p.Name, all))
+		return "", apierrors.NewBadRequest(
+			fmt.Sprintf("a container name must be specified for pod %s, choose one of: %v", p.Name, all))
 	case !slices.Contains(all, name):
 		return "", apierrors.NewBadRequest(fmt.Sprintf("container %s is not valid for pod %s", name, p.Name))
 	}
@@ -167,14 +168,16 @@ func (r *logREST) Get(ctx context.Context, name string, options runtime.Object) 
 func logOptions(o *corev1.PodLogOptions) field.ErrorList {
 	var errs field.ErrorList
 	if o.TailLines != nil && *o.TailLines < 0 {
-		errs = append(errs, field.Invalid(field.NewPath("tailLines"), *o.TailLines, "must be greater than or equal to 0"))
+		errs = append(errs, field.Invalid(field.NewPath("tailLines"), *o.TailLines,
+			"must be greater than or equal to 0"))
 	}
 	if o.LimitBytes != nil && *o.LimitBytes < 1 {
 		errs = append(errs, field.Invalid(field.NewPath("limitBytes"), *o.LimitBytes, "must be greater than 0"))
 	}
 	switch {
 	case o.SinceSeconds != nil && o.SinceTime != nil:
-		errs = append(errs, field.Forbidden(field.NewPath(""), "at most one of `sinceTime` or `sinceSeconds` may be specified"))
+		errs = append(errs, field.Forbidden(field.NewPath(""),
+			"at most one of `sinceTime` or `sinceSeconds` may be specified"))
 	case o.SinceSeconds != nil && *o.SinceSeconds < 1:
 		errs = append(errs, field.Invalid(field.NewPath("sinceSeconds"), *o.SinceSeconds, "must be greater than 0"))
 	}
@@ -183,7 +186,8 @@ func logOptions(o *corev1.PodLogOptions) field.ErrorList {
 		if !slices.Contains(known, *o.Stream) {
 			errs = append(errs, field.NotSupported(field.NewPath("stream"), *o.Stream, known))
 		} else if *o.Stream != corev1.LogStreamAll && o.TailLines != nil {
-			errs = append(errs, field.Forbidden(field.NewPath(""), "`tailLines` and specific `stream` are mutually exclusive for now"))
+			errs = append(errs,
+				field.Forbidden(field.NewPath(""), "`tailLines` and specific `stream` are mutually exclusive for now"))
 		}
 	}
 	return errs
@@ -196,7 +200,8 @@ func logParams(o *corev1.PodLogOptions) url.Values {
 			v.Set(name, "true")
 		}
 	}
-	for name, n := range map[string]*int64{"sinceSeconds": o.SinceSeconds, "tailLines": o.TailLines, "limitBytes": o.LimitBytes} {
+	for name, n := range map[string]*int64{"sinceSeconds": o.SinceSeconds, "tailLines": o.TailLines,
+		"limitBytes": o.LimitBytes} {
 		if n != nil {
 			v.Set(name, strconv.FormatInt(*n, 10))
 		}
@@ -226,7 +231,8 @@ func (*connecter) Destroy() {}
 func (*connecter) ConnectMethods() []string { return streamMethods }
 
 // streams passes standard streams through: a client that speaks websockets is translated to what the agent speaks.
-func streams(location *url.URL, transport http.RoundTripper, options streamproxy.Options, responder rest.Responder) http.Handler {
+func streams(location *url.URL, transport http.RoundTripper, options streamproxy.Options,
+	responder rest.Responder) http.Handler {
 	upgrade := upgradeOnly(location, transport, responder)
 	translate := streamproxy.NewStreamTranslatorHandler(location, transport, 0, options)
 	return streamproxy.NewTranslatingHandler(upgrade, translate, wsstream.IsWebSocketRequestWithStreamCloseProtocol)
@@ -239,7 +245,8 @@ func upgradeOnly(location *url.URL, transport http.RoundTripper, responder rest.
 // streamParams names the wanted streams as agents know them.
 func streamParams(stdin, stdout, stderr, tty bool) (url.Values, streamproxy.Options) {
 	v := url.Values{}
-	for name, set := range map[string]bool{corev1.ExecStdinParam: stdin, corev1.ExecStdoutParam: stdout, corev1.ExecStderrParam: stderr, corev1.ExecTTYParam: tty} {
+	for name, set := range map[string]bool{corev1.ExecStdinParam: stdin, corev1.ExecStdoutParam: stdout,
+		corev1.ExecStderrParam: stderr, corev1.ExecTTYParam: tty} {
 		if set {
 			v.Set(name, "1")
 		}
@@ -251,7 +258,9 @@ func needStream(stdin, stdout, stderr bool, kind, name string) error {
 	if stdin || stdout || stderr {
 		return nil
 	}
-	return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind(kind).GroupKind(), name, field.ErrorList{field.Required(field.NewPath(""), "at least one of `stdin`, `stdout` or `stderr` must be specified")})
+	return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind(kind).GroupKind(), name,
+		field.ErrorList{field.Required(field.NewPath(""),
+			"at least one of `stdin`, `stdout` or `stderr` must be specified")})
 }
 
 // execREST runs a command in a container.
@@ -266,7 +275,8 @@ func (*execREST) NewConnectOptions() (runtime.Object, bool, string) {
 	return &corev1.PodExecOptions{}, false, ""
 }
 
-func (r *execREST) Connect(ctx context.Context, name string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
+func (r *execREST) Connect(ctx context.Context, name string, options runtime.Object,
+	responder rest.Responder) (http.Handler, error) {
 	if err := r.create.check(ctx); err != nil {
 		return nil, err
 	}
@@ -304,7 +314,8 @@ func (*attachREST) NewConnectOptions() (runtime.Object, bool, string) {
 	return &corev1.PodAttachOptions{}, false, ""
 }
 
-func (r *attachREST) Connect(ctx context.Context, name string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
+func (r *attachREST) Connect(ctx context.Context, name string, options runtime.Object,
+	responder rest.Responder) (http.Handler, error) {
 	if err := r.create.check(ctx); err != nil {
 		return nil, err
 	}
@@ -335,7 +346,8 @@ func (*portForwardREST) NewConnectOptions() (runtime.Object, bool, string) {
 	return &corev1.PodPortForwardOptions{}, false, ""
 }
 
-func (r *portForwardREST) Connect(ctx context.Context, name string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
+func (r *portForwardREST) Connect(ctx context.Context, name string, options runtime.Object,
+	responder rest.Responder) (http.Handler, error) {
 	if err := r.create.check(ctx); err != nil {
 		return nil, err
 	}
@@ -356,5 +368,6 @@ func (r *portForwardREST) Connect(ctx context.Context, name string, options runt
 		params.Set(corev1.PortHeader, strings.Join(ports, ","))
 	}
 	upgrade := upgradeOnly(l.url("portForward", params), l.transport, responder)
-	return streamproxy.NewTranslatingHandler(upgrade, streamproxy.NewTunnelingHandler(upgrade), wsstream.IsWebSocketRequestWithTunnelingProtocol), nil
+	return streamproxy.NewTranslatingHandler(upgrade, streamproxy.NewTunnelingHandler(upgrade),
+		wsstream.IsWebSocketRequestWithTunnelingProtocol), nil
 }

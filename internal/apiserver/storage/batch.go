@@ -19,7 +19,8 @@ import (
 // batching is the store of one served version of a custom resource. Objects that are stored in another version are
 // converted by the user's webhook, as a rule: a list of them asks it once for batchSize objects, not once for each.
 //
-// Such a list is read twice. The first reading only collects what is to be converted; the second is the engine's own and
+// Such a list is read twice. The first reading only collects what is to be converted; the second is the engine's own
+// and
 // finds each object converted already. What has changed in between is converted by itself.
 type batching struct {
 	storage.Interface
@@ -133,7 +134,8 @@ func withinValue(v, of any) {
 	}
 }
 
-// reading is one reading of a list: until an object of another version is found, of all of those, or with their conversions.
+// reading is one reading of a list: until an object of another version is found, of all of those, or with their
+// conversions.
 type reading struct {
 	version    string
 	stop, done bool
@@ -171,7 +173,8 @@ type batchDecoder struct {
 var errOtherVersion = fmt.Errorf("an object of another version")
 
 // DecodeListItem implements etcd3.Decoder.
-func (d batchDecoder) DecodeListItem(ctx context.Context, data []byte, rev uint64, newItem func() runtime.Object) (runtime.Object, error) {
+func (d batchDecoder) DecodeListItem(ctx context.Context, data []byte, rev uint64,
+	newItem func() runtime.Object) (runtime.Object, error) {
 	r, ok := ctx.Value(readingKey{}).(*reading)
 	if !ok || !r.isOther(data) {
 		return d.Decoder.DecodeListItem(ctx, data, rev, newItem)

@@ -27,7 +27,8 @@ type localRequests struct {
 func (in *localRequests) client(s *etcdserver.EtcdServer, up *housekeeping) *clientv3.Client {
 	c := v3client.New(s)
 	c.KV = clientv3.NewKVFromKVClient(reads{adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(s)), in, up}, c)
-	c.Watcher = clientv3.NewWatchFromWatchClient(watchClient{adapter.WatchServerToWatchClient(watchServer{v3rpc.NewWatchServer(s), in, up}), in}, c)
+	c.Watcher = clientv3.NewWatchFromWatchClient(
+		watchClient{adapter.WatchServerToWatchClient(watchServer{v3rpc.NewWatchServer(s), in, up}), in}, c)
 	return c
 }
 

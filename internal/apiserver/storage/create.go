@@ -62,7 +62,8 @@ func fillMember(cfg config.ServerConfig, dir string) error {
 		return err
 	}
 	self := cluster.MemberByName(cfg.Name)
-	identity, err := proto.Marshal(&etcdserverpb.Metadata{NodeID: new(uint64(self.ID)), ClusterID: new(uint64(cluster.ID()))})
+	identity, err := proto.Marshal(&etcdserverpb.Metadata{NodeID: new(uint64(self.ID)),
+		ClusterID: new(uint64(cluster.ID()))})
 	if err != nil {
 		return err
 	}
@@ -75,7 +76,8 @@ func fillMember(cfg config.ServerConfig, dir string) error {
 	}
 	first, err := joins(self)
 	if err == nil {
-		err = w.Save(&raftpb.HardState{Term: new(first.GetTerm()), Commit: new(first.GetIndex())}, []*raftpb.Entry{first})
+		err = w.Save(&raftpb.HardState{Term: new(first.GetTerm()), Commit: new(first.GetIndex())},
+			[]*raftpb.Entry{first})
 	}
 	if err := errors.Join(err, w.Close()); err != nil {
 		return err
@@ -89,11 +91,13 @@ func joins(self *membership.Member) (*raftpb.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	change, err := proto.Marshal(&raftpb.ConfChange{Type: raftpb.ConfChangeAddNode.Enum(), NodeId: new(uint64(self.ID)), Context: text})
+	change, err := proto.Marshal(&raftpb.ConfChange{Type: raftpb.ConfChangeAddNode.Enum(), NodeId: new(uint64(self.ID)),
+		Context: text})
 	if err != nil {
 		return nil, err
 	}
-	return &raftpb.Entry{Type: raftpb.EntryConfChange.Enum(), Term: new(uint64(1)), Index: new(uint64(1)), Data: change}, nil
+	return &raftpb.Entry{Type: raftpb.EntryConfChange.Enum(), Term: new(uint64(1)), Index: new(uint64(1)),
+		Data: change}, nil
 }
 
 // syncDirs makes the names in directories outlive a power cut.

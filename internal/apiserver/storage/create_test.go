@@ -28,10 +28,19 @@ func TestFirstStartBrokenOff(t *testing.T) {
 		}
 	}
 	for name, leave := range map[string]func(t *testing.T, dir string){
-		"nothing":                 func(*testing.T, string) {},
-		"an empty member":         func(t *testing.T, dir string) { must(t, os.MkdirAll(filepath.Join(dir, "member/snap"), 0o700)) },
-		"half of the new member":  func(t *testing.T, dir string) { must(t, os.MkdirAll(filepath.Join(dir, "member.new/snap"), 0o700)) },
-		"the new member, unnamed": func(t *testing.T, dir string) { must(t, fillMember(settings(dir), filepath.Join(dir, "member.new"))) },
+		"nothing": func(*testing.T, string) {},
+		"an empty member": func(t *testing.T,
+			dir string) {
+			must(t, os.MkdirAll(filepath.Join(dir, "member/snap"), 0o700))
+		},
+		"half of the new member": func(t *testing.T,
+			dir string) {
+			must(t, os.MkdirAll(filepath.Join(dir, "member.new/snap"), 0o700))
+		},
+		"the new member, unnamed": func(t *testing.T,
+			dir string) {
+			must(t, fillMember(settings(dir), filepath.Join(dir, "member.new")))
+		},
 		"a member that never ran": func(t *testing.T, dir string) { must(t, create(settings(dir), memberUnborn)) },
 		"half, beside an old half": func(t *testing.T, dir string) {
 			must(t, os.MkdirAll(filepath.Join(dir, "member/snap"), 0o700))
@@ -49,7 +58,8 @@ func TestFirstStartBrokenOff(t *testing.T) {
 		},
 		"old: half of a log": func(t *testing.T, dir string) {
 			must(t, os.MkdirAll(filepath.Join(dir, "member/wal.tmp"), 0o700))
-			must(t, os.WriteFile(filepath.Join(dir, "member/wal.tmp/0000000000000000-0000000000000000.wal"), nil, 0o600))
+			must(t, os.WriteFile(filepath.Join(dir, "member/wal.tmp/0000000000000000-0000000000000000.wal"), nil,
+				0o600))
 		},
 		"old: a log without a member": func(t *testing.T, dir string) {
 			must(t, os.MkdirAll(filepath.Dir(dbFile(dir)), 0o700))
@@ -76,10 +86,12 @@ func TestUsedMemberIsKept(t *testing.T) {
 	origin := t.TempDir()
 	fill(t, origin, 5)
 	for name, spoil := range map[string]func(dir string) error{
-		"no log":             func(dir string) error { return os.RemoveAll(filepath.Join(dir, "member/wal")) },
-		"an empty log":       func(dir string) error { return os.Truncate(logFile(t, dir), 0) },
-		"a log of its own":   func(dir string) error { return freshLog(dir) },
-		"a damaged database": func(dir string) error { return os.WriteFile(dbFile(dir), []byte(strings.Repeat("x", 1<<15)), 0o600) },
+		"no log":           func(dir string) error { return os.RemoveAll(filepath.Join(dir, "member/wal")) },
+		"an empty log":     func(dir string) error { return os.Truncate(logFile(t, dir), 0) },
+		"a log of its own": func(dir string) error { return freshLog(dir) },
+		"a damaged database": func(dir string) error {
+			return os.WriteFile(dbFile(dir), []byte(strings.Repeat("x", 1<<15)), 0o600)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := copyDir(t, origin)

@@ -100,20 +100,36 @@ func TestDamagedFiles(t *testing.T) {
 		damage func(t *testing.T, dir string)
 		says   string // empty when all is there again
 	}{
-		"beginning of the log":          {func(t *testing.T, dir string) { spoil(t, log(dir), 0, strings.Repeat("damage!!", 4096)) }, "damaged at its beginning"},
-		"part of the log":               {func(t *testing.T, dir string) { spoil(t, log(dir), 4096, "damage!!") }, "can't be read"},
-		"lost sector of the log":        {func(t *testing.T, dir string) { spoil(t, log(dir), 4096, strings.Repeat("\x00", 512)) }, "can't be read"},
-		"zeros from a record on":        {func(t *testing.T, dir string) { spoil(t, log(dir), 2048, strings.Repeat("\x00", 2048)) }, "can't be read"},
-		"log that is cut off":           {truncate(log, 4100), "the log ends at entry"},
-		"empty log":                     {truncate(log, 0), "damaged at its beginning"},
-		"no log":                        {remove("member/wal"), "the log ends at entry 0"},
-		"no database":                   {remove("member/snap/db"), ""}, // the log is there from its beginning
-		"no snapshots":                  {remove("member/snap"), ""},
-		"empty database":                {truncate(dbFile, 0), ""},
-		"database that is cut off":      {truncate(dbFile, 16<<10), "it is cut off"},
-		"beginnings of the database":    {func(t *testing.T, dir string) { spoil(t, dbFile(dir), 0, strings.Repeat("damage!!", 1024)) }, "neither of its two beginnings"},
+		"beginning of the log": {func(t *testing.T,
+			dir string) {
+			spoil(t, log(dir), 0, strings.Repeat("damage!!", 4096))
+		}, "damaged at its beginning"},
+		"part of the log": {func(t *testing.T, dir string) { spoil(t, log(dir), 4096, "damage!!") },
+			"can't be read"},
+		"lost sector of the log": {func(t *testing.T,
+			dir string) {
+			spoil(t, log(dir), 4096, strings.Repeat("\x00", 512))
+		}, "can't be read"},
+		"zeros from a record on": {func(t *testing.T,
+			dir string) {
+			spoil(t, log(dir), 2048, strings.Repeat("\x00", 2048))
+		}, "can't be read"},
+		"log that is cut off":      {truncate(log, 4100), "the log ends at entry"},
+		"empty log":                {truncate(log, 0), "damaged at its beginning"},
+		"no log":                   {remove("member/wal"), "the log ends at entry 0"},
+		"no database":              {remove("member/snap/db"), ""}, // the log is there from its beginning
+		"no snapshots":             {remove("member/snap"), ""},
+		"empty database":           {truncate(dbFile, 0), ""},
+		"database that is cut off": {truncate(dbFile, 16<<10), "it is cut off"},
+		"beginnings of the database": {func(t *testing.T,
+			dir string) {
+			spoil(t, dbFile(dir), 0, strings.Repeat("damage!!", 1024))
+		}, "neither of its two beginnings"},
 		"one beginning of the database": {func(t *testing.T, dir string) { spoil(t, dbFile(dir), 20, "damage!!") }, ""},
-		"pages of the database":         {func(t *testing.T, dir string) { spoil(t, dbFile(dir), 8192, strings.Repeat("damage!!", 4096)) }, "page"},
+		"pages of the database": {func(t *testing.T,
+			dir string) {
+			spoil(t, dbFile(dir), 8192, strings.Repeat("damage!!", 4096))
+		}, "page"},
 		"a directory for a database": {func(t *testing.T, dir string) {
 			remove("member/snap/db")(t, dir)
 			if err := os.Mkdir(dbFile(dir), 0o700); err != nil {
@@ -143,7 +159,8 @@ func TestDamagedFiles(t *testing.T) {
 				}
 				return
 			}
-			if !errkind.Is(err, errkind.Corrupt) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {
+			if !errkind.Is(err, errkind.Corrupt) || !strings.Contains(err.Error(), c.says) ||
+				!strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%v: %v, want %q", errkind.Of(err), err, c.says)
 			}
 			if broken, _ := filepath.Glob(filepath.Join(dir, "member/wal/*.broken")); len(broken) > 0 {
@@ -291,7 +308,8 @@ func FuzzFiles(f *testing.F) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := checkFiles(dir); err != nil && (!errkind.Is(err, errkind.Corrupt) || strings.Contains(err.Error(), "runtime error")) {
+		if _, err := checkFiles(dir); err != nil &&
+			(!errkind.Is(err, errkind.Corrupt) || strings.Contains(err.Error(), "runtime error")) {
 			t.Error(err)
 		}
 	})

@@ -16,10 +16,13 @@ import (
 const (
 	boltMagic, boltVersion = 0xED0CDAED, 2
 
-	pageHeader  = 16 // number 8, flags 2, count 2, pages that follow 4
-	pageElement = 16 // in a branch: position 4, size of the key 4, page 8; in a leaf: flags 4, position 4, size of the key 4, of the value 4
-	metaSize    = 64 // magic 4, version 4, page size 4, flags 4, root 16, free list 8, pages 8, transaction 8, checksum 8
-	metaSum     = metaSize - 8
+	pageHeader = 16 // number 8, flags 2, count 2, pages that follow 4
+	// in a branch: position 4, size of the key 4, page 8; in a leaf: flags 4, position 4, size of the key 4, of the
+	// value 4
+	pageElement = 16
+	// magic 4, version 4, page size 4, flags 4, root 16, free list 8, pages 8, transaction 8, checksum 8
+	metaSize = 64
+	metaSum  = metaSize - 8
 
 	branchPage, leafPage = 1, 2
 	bucketFlag           = 1 // of an element in a leaf

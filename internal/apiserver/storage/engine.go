@@ -119,16 +119,19 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 // openExternal asks the cluster once: one that does not answer now is more
 // likely a wrong address than one that comes soon.
 func openExternal(ctx context.Context, cfg Config) (*Engine, error) {
-	c, err := kubernetes.New(clientv3.Config{Endpoints: cfg.Servers, TLS: cfg.TLS, DialTimeout: 5 * time.Second, DialKeepAliveTime: 30 * time.Second,
+	c, err := kubernetes.New(clientv3.Config{Endpoints: cfg.Servers, TLS: cfg.TLS, DialTimeout: 5 * time.Second,
+		DialKeepAliveTime:    30 * time.Second,
 		DialKeepAliveTimeout: 10 * time.Second, Logger: zap.NewNop()})
 	if err != nil {
-		return nil, errkind.Errorf(errkind.Unavailable, "connect to etcd at %s: %w", strings.Join(cfg.Servers, ", "), err)
+		return nil, errkind.Errorf(errkind.Unavailable, "connect to etcd at %s: %w", strings.Join(cfg.Servers, ", "),
+			err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, externalTimeout)
 	defer cancel()
 	if _, err := c.KV.Get(ctx, "/registry/", clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil {
 		_ = c.Close() // what failed is the call before
-		return nil, errkind.Errorf(errkind.Unavailable, "etcd at %s does not answer: %w", strings.Join(cfg.Servers, ", "), err)
+		return nil, errkind.Errorf(errkind.Unavailable, "etcd at %s does not answer: %w",
+			strings.Join(cfg.Servers, ", "), err)
 	}
 	return &Engine{Client: c, failure: newFailure()}, nil
 }
@@ -262,7 +265,8 @@ func (e *Engine) campaign(ctx context.Context) error {
 	defer retry.Stop()
 	for e.server.Lead() != id || !settled(id) {
 		if applied() {
-			if err := e.server.Process(ctx, &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), To: new(id), From: new(id)}); err != nil {
+			if err := e.server.Process(ctx,
+				&raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), To: new(id), From: new(id)}); err != nil {
 				return fmt.Errorf("elect the etcd leader: %w", err)
 			}
 		}
@@ -322,10 +326,12 @@ func serverConfig(cfg Config, logger *zap.Logger) config.ServerConfig {
 		InitialPeerURLsMap: types.URLsMap{memberName: self}, InitialClusterToken: memberName, NewCluster: true,
 		SnapshotCount: snapshotEvery, SnapshotCatchUpEntries: catchUp, MaxSnapFiles: 2, MaxWALFiles: 2,
 		TickMs: tickMillis, ElectionTicks: electionTicks,
-		QuotaBackendBytes: cmp.Or(cfg.Quota, defaultQuota), MaxTxnOps: 128, MaxRequestBytes: maxRequest, MaxConcurrentStreams: 1 << 20,
-		AuthToken: "simple", BcryptCost: 10, TokenTTL: 300,
-		BackendBatchInterval: byItself, CompactHashCheckTime: never, DowngradeCheckTime: never, WatchProgressNotifyInterval: progressEvery,
-		WarningApplyDuration: time.Second, WarningUnaryRequestDuration: time.Second,
+		QuotaBackendBytes: cmp.Or(cfg.Quota, defaultQuota), MaxTxnOps: 128, MaxRequestBytes: maxRequest,
+		MaxConcurrentStreams: 1 << 20,
+		AuthToken:            "simple", BcryptCost: 10, TokenTTL: 300,
+		BackendBatchInterval: byItself, CompactHashCheckTime: never, DowngradeCheckTime: never,
+		WatchProgressNotifyInterval: progressEvery,
+		WarningApplyDuration:        time.Second, WarningUnaryRequestDuration: time.Second,
 		MaxLearners: membership.DefaultMaxLearners, V2Deprecation: config.V2DeprDefault,
 		ServerFeatureGate: features.NewDefaultServerFeatureGate(memberName, logger), Metrics: "basic",
 		UnsafeNoFsync: cfg.NoFsync, Logger: logger,
@@ -341,7 +347,8 @@ func explain(dir string, err error) error {
 	text := err.Error()
 	switch {
 	case errors.Is(err, unix.ENOSPC) || strings.Contains(text, "no space left on device"):
-		return errkind.Errorf(errkind.Exhausted, "the disk that holds %s is full; free some space and start again: %w", dir, err)
+		return errkind.Errorf(errkind.Exhausted, "the disk that holds %s is full; free some space and start again: %w",
+			dir, err)
 	case errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EROFS):
 		return errkind.Errorf(errkind.Denied, "cannot write to %s: %w", dir, err)
 	case strings.Contains(text, "input/output error"):
@@ -349,7 +356,9 @@ func explain(dir string, err error) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return errkind.Errorf(errkind.Unavailable, "etcd in %s did not start: %w", dir, err)
 	}
-	return errkind.Errorf(errkind.Corrupt, "the stored cluster state in %s cannot be read (restore a copy, or remove the directory to start empty): %w", dir, err)
+	return errkind.Errorf(errkind.Corrupt,
+		"the stored cluster state in %s cannot be read (restore a copy, or remove the directory to start empty): %w",
+		dir, err)
 }
 
 var watchProgressOnce sync.Once

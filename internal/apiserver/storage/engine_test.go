@@ -78,7 +78,8 @@ func TestFailureHook(t *testing.T) {
 	go func() {
 		reached := false
 		defer func() { ended <- reached }()
-		f.logger().Fatal("failed to save Raft hard state and entries", zap.Error(fmt.Errorf("write x: %w", unix.ENOSPC)))
+		f.logger().Fatal("failed to save Raft hard state and entries",
+			zap.Error(fmt.Errorf("write x: %w", unix.ENOSPC)))
 		reached = true
 	}()
 	if <-ended {
@@ -167,7 +168,8 @@ func TestReadable(t *testing.T) {
 	}); err != nil || len(answers) != 0 {
 		t.Errorf("%v, %d answers left", err, len(answers))
 	}
-	if err := readable(t.Context(), func(context.Context) error { return etcderrors.ErrStopped }); !errors.Is(err, etcderrors.ErrStopped) {
+	if err := readable(t.Context(), func(context.Context) error { return etcderrors.ErrStopped }); !errors.Is(err,
+		etcderrors.ErrStopped) {
 		t.Errorf("%v", err)
 	}
 }

@@ -16,7 +16,9 @@ import (
 // upstream's, and are encoded by codec (their builder may replace it). Their watch
 // caches begin with the first watch and end with the storage.
 func (o *Options) Foreign(codec runtime.Codec, encode runtime.GroupVersioner) *Foreign {
-	return &Foreign{Options: &Options{engine: o.engine, set: o.set, transformers: o.transformers, caching: func(schema.GroupResource) Caching { return Lazy }, compactor: o.compactor, paced: o.paced, inProcess: o.inProcess, foreign: true}, codec: codec, encode: encode}
+	return &Foreign{Options: &Options{engine: o.engine, set: o.set, transformers: o.transformers,
+		caching: func(schema.GroupResource) Caching { return Lazy }, compactor: o.compactor, paced: o.paced,
+		inProcess: o.inProcess, foreign: true}, codec: codec, encode: encode}
 }
 
 // Foreign implements generic.RESTOptionsGetter for kinds of another registry.
@@ -33,8 +35,9 @@ func (f *Foreign) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (gen
 	sc.CountMetricPollPeriod = 0
 	sc.EventsHistoryWindow = storagebackend.DefaultEventsHistoryWindow
 	return generic.RESTOptions{
-		StorageConfig: sc.ForResource(gr), Decorator: f.decorate, EnableGarbageCollection: true, DeleteCollectionWorkers: deleteCollWorkers,
-		ResourcePrefix: gr.Group + "/" + gr.Resource,
+		StorageConfig: sc.ForResource(gr), Decorator: f.decorate, EnableGarbageCollection: true,
+		DeleteCollectionWorkers: deleteCollWorkers,
+		ResourcePrefix:          gr.Group + "/" + gr.Resource,
 	}, nil
 }
 

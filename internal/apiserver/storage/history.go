@@ -47,9 +47,11 @@ func historyOf(c *cacher.Cacher) (h history, ok bool) {
 		h.storage = *s
 	}
 	h.ring = hiddenField(ring, "cache")
-	h.capacity, h.start, h.end = field[int](ring, "capacity"), field[int](ring, "startIndex"), field[int](ring, "endIndex")
+	h.capacity, h.start, h.end = field[int](ring, "capacity"), field[int](ring, "startIndex"),
+		field[int](ring, "endIndex")
 	h.removed = field[bool](ring, "removedEventSinceRelist")
-	ok = h.mu != nil && h.storage != nil && h.capacity != nil && h.start != nil && h.end != nil && h.removed != nil && h.ring.Kind() == reflect.Slice && h.ring.Type().Elem().Kind() == reflect.Pointer
+	ok = h.mu != nil && h.storage != nil && h.capacity != nil && h.start != nil && h.end != nil && h.removed != nil &&
+		h.ring.Kind() == reflect.Slice && h.ring.Type().Elem().Kind() == reflect.Pointer
 	if ok {
 		version, found := h.ring.Type().Elem().Elem().FieldByName("ResourceVersion")
 		ok = found && version.Type.Kind() == reflect.Uint64
@@ -85,7 +87,8 @@ func hiddenField(v reflect.Value, name string) reflect.Value {
 	if !f.IsValid() {
 		return reflect.Value{}
 	}
-	return reflect.NewAt(f.Type(), unsafe.Pointer(f.UnsafeAddr())).Elem() //nolint:gosec // the address of a field, with its own type
+	return reflect.NewAt(f.Type(),
+		unsafe.Pointer(f.UnsafeAddr())).Elem() //nolint:gosec // the address of a field, with its own type
 }
 
 func field[T any](v reflect.Value, name string) *T {

@@ -72,7 +72,8 @@ func TestHistoryIsCutUnseen(t *testing.T) {
 			opts := all(strconv.FormatUint(middle, 10))
 			opts.ResourceVersionMatch = metav1.ResourceVersionMatchExact
 			var list schedulingv1.PriorityClassList
-			if err := c.GetList(ctx, classesRoot, opts, &list); err != nil || len(list.Items) != 1 || list.Items[0].Value != changes/2 {
+			if err := c.GetList(ctx, classesRoot, opts, &list); err != nil || len(list.Items) != 1 ||
+				list.Items[0].Value != changes/2 {
 				t.Errorf("%v %v", list.Items, err)
 			}
 			// A second look has nothing to do, and one after more changes cuts again.

@@ -66,7 +66,8 @@ func newHousekeeping(s *etcdserver.EtcdServer) *housekeeping {
 		panic(fmt.Sprintf("storage: etcd's store is a %s, not a %s", t, storeType))
 	}
 	// An interface that holds a pointer is its type and that pointer.
-	u := &housekeeping{store: (*[2]unsafe.Pointer)(unsafe.Pointer(&kv))[1], commit: func() { s.Backend().ForceCommit() }, room: func() { makeRoom(s) }}
+	u := &housekeeping{store: (*[2]unsafe.Pointer)(unsafe.Pointer(&kv))[1],
+		commit: func() { s.Backend().ForceCommit() }, room: func() { makeRoom(s) }}
 	u.timer = time.AfterFunc(never, u.look)
 	return u
 }

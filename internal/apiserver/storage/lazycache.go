@@ -163,7 +163,8 @@ func (l *lazyCache) directly(ctx context.Context, key string, opts storage.ListO
 
 // watch asks the engine for what was before the cache: a client may watch from
 // the version of a write that no cache saw.
-func (l *lazyCache) watch(ctx context.Context, cached queuedCache, key string, opts storage.ListOptions) (watch.Interface, error) {
+func (l *lazyCache) watch(ctx context.Context, cached queuedCache, key string,
+	opts storage.ListOptions) (watch.Interface, error) {
 	if v, err := strconv.ParseUint(opts.ResourceVersion, 10, 64); err == nil && v > 0 && v < l.since.Load() {
 		return watchEngine(ctx, l.Interface, l.inProcess(ctx), key, opts)
 	}
@@ -184,13 +185,15 @@ func (l *lazyCache) Get(ctx context.Context, key string, opts storage.GetOptions
 }
 
 // Delete implements storage.Interface.
-func (l *lazyCache) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc,
+func (l *lazyCache) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions,
+	validate storage.ValidateObjectFunc,
 	cached runtime.Object, opts storage.DeleteOptions) error {
 	return l.current().Delete(ctx, key, out, preconditions, validate, cached, opts)
 }
 
 // GuaranteedUpdate implements storage.Interface.
-func (l *lazyCache) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions,
+func (l *lazyCache) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool,
+	preconditions *storage.Preconditions,
 	update storage.UpdateFunc, cached runtime.Object) error {
 	return l.current().GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, update, cached)
 }

@@ -60,7 +60,8 @@ func decorate(t *testing.T, o *Options, root string) (s storage.Interface, destr
 	s, destroy, err = ro.Decorator(ro.StorageConfig, root, func(obj runtime.Object) (string, error) {
 		m, err := meta.Accessor(obj)
 		return root + "/" + m.GetNamespace() + "/" + m.GetName(), err
-	}, func() runtime.Object { return &schedulingv1.PriorityClass{} }, func() runtime.Object { return &schedulingv1.PriorityClassList{} }, storage.DefaultClusterScopedAttr, nil, nil)
+	}, func() runtime.Object { return &schedulingv1.PriorityClass{} },
+		func() runtime.Object { return &schedulingv1.PriorityClassList{} }, storage.DefaultClusterScopedAttr, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +72,8 @@ func decorate(t *testing.T, o *Options, root string) (s storage.Interface, destr
 func (c classes) create(t *testing.T, namespace, name string) *schedulingv1.PriorityClass {
 	t.Helper()
 	out := &schedulingv1.PriorityClass{}
-	in := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"name": name}}}
+	in := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+		Labels: map[string]string{"name": name}}}
 	if err := c.Create(t.Context(), classesRoot+"/"+namespace+"/"+name, in, out, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +82,8 @@ func (c classes) create(t *testing.T, namespace, name string) *schedulingv1.Prio
 
 func (c classes) update(t *testing.T, namespace, name string, value int32) {
 	t.Helper()
-	if err := c.GuaranteedUpdate(t.Context(), classesRoot+"/"+namespace+"/"+name, &schedulingv1.PriorityClass{}, false, nil,
+	if err := c.GuaranteedUpdate(t.Context(), classesRoot+"/"+namespace+"/"+name, &schedulingv1.PriorityClass{}, false,
+		nil,
 		storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
 			obj.(*schedulingv1.PriorityClass).Value = value
 			return obj, nil
@@ -91,7 +94,8 @@ func (c classes) update(t *testing.T, namespace, name string, value int32) {
 
 func (c classes) remove(t *testing.T, namespace, name string) {
 	t.Helper()
-	if err := c.Delete(t.Context(), classesRoot+"/"+namespace+"/"+name, &schedulingv1.PriorityClass{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}); err != nil {
+	if err := c.Delete(t.Context(), classesRoot+"/"+namespace+"/"+name, &schedulingv1.PriorityClass{}, nil,
+		storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -137,7 +141,8 @@ func TestNewCacheKeepsNobodyWaiting(t *testing.T) {
 		}
 		defer w.Stop()
 		list := &schedulingv1.PriorityClassList{}
-		if err := c.GetList(t.Context(), classesRoot, all(fmt.Sprint(put.Header.Revision)), list); err != nil || len(list.Items) != 1 {
+		if err := c.GetList(t.Context(), classesRoot, all(fmt.Sprint(put.Header.Revision)), list); err != nil ||
+			len(list.Items) != 1 {
 			t.Fatalf("round %d: %d items, %v", i, len(list.Items), err)
 		}
 	}
@@ -242,7 +247,8 @@ func TestProgressIsNoBookmark(t *testing.T) {
 // would tell each of them everything, and has no limit for one that does not read.
 func TestLazyMakesCache(t *testing.T) {
 	selector := all("")
-	selector.Predicate = storage.SelectionPredicate{Label: labels.SelectorFromSet(labels.Set{"name": "one"}), Field: fields.Everything(), GetAttrs: storage.DefaultClusterScopedAttr}
+	selector.Predicate = storage.SelectionPredicate{Label: labels.SelectorFromSet(labels.Set{"name": "one"}),
+		Field: fields.Everything(), GetAttrs: storage.DefaultClusterScopedAttr}
 	single := all("")
 	single.Recursive = false
 	for name, tc := range map[string]struct {
@@ -301,7 +307,8 @@ func TestLazyForgetsWatches(t *testing.T) {
 	}
 	for _, ctx := range []context.Context{t.Context(), asPart(t.Context())} {
 		e := <-c.watch(t, ctx, classesRoot, all(first.ResourceVersion)).ResultChan()
-		if err := apierrors.FromObject(e.Object); e.Type != watch.Error || !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+		if err := apierrors.FromObject(e.Object); e.Type != watch.Error || !apierrors.IsResourceExpired(err) &&
+			!apierrors.IsGone(err) {
 			t.Errorf("part %v: %s %v, want 410", ctx.Value(inProcessKey{}), e.Type, e.Object)
 		}
 	}

@@ -76,9 +76,11 @@ const (
 // NewOptions returns the options of kinds stored in e, cached as caching says and
 // kept as transformers says. own says whether a request's context is that of a
 // part of this process.
-func NewOptions(e *Engine, set *scheme.Set, caching func(schema.GroupResource) Caching, transformers Transformers, inProcess func(context.Context) bool) *Options {
+func NewOptions(e *Engine, set *scheme.Set, caching func(schema.GroupResource) Caching, transformers Transformers,
+	inProcess func(context.Context) bool) *Options {
 	compactor := etcd3.NewCompactor(e.Client.Client, compactInterval, clock.RealClock{}, nil)
-	o := &Options{engine: e, set: set, caching: caching, transformers: transformers, inProcess: inProcess, codecs: map[string]codec{},
+	o := &Options{engine: e, set: set, caching: caching, transformers: transformers, inProcess: inProcess,
+		codecs:    map[string]codec{},
 		compactor: compactor, stopCompactor: compactor.Stop}
 	if e.server != nil {
 		o.paced = time.Now()
@@ -89,7 +91,8 @@ func NewOptions(e *Engine, set *scheme.Set, caching func(schema.GroupResource) C
 // Uncached returns the same options without any watch cache. It shares the
 // compactor and must not be closed.
 func (o *Options) Uncached() *Options {
-	return &Options{engine: o.engine, set: o.set, transformers: o.transformers, compactor: o.compactor, codecs: map[string]codec{}, allUncached: true}
+	return &Options{engine: o.engine, set: o.set, transformers: o.transformers, compactor: o.compactor,
+		codecs: map[string]codec{}, allUncached: true}
 }
 
 // Close stops compacting.
@@ -129,8 +132,9 @@ func (o *Options) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (gen
 	sc.CountMetricPollPeriod = 0
 	sc.EventsHistoryWindow = storagebackend.DefaultEventsHistoryWindow
 	return generic.RESTOptions{
-		StorageConfig: sc.ForResource(gr), Decorator: o.decorate, EnableGarbageCollection: true, DeleteCollectionWorkers: deleteCollWorkers,
-		ResourcePrefix: resourcePrefix(gr), CountMetricPollPeriod: 0,
+		StorageConfig: sc.ForResource(gr), Decorator: o.decorate, EnableGarbageCollection: true,
+		DeleteCollectionWorkers: deleteCollWorkers,
+		ResourcePrefix:          resourcePrefix(gr), CountMetricPollPeriod: 0,
 	}, nil
 }
 
@@ -161,7 +165,8 @@ func (o *Options) codec(group string) (codec, error) {
 		return codec{}, fmt.Errorf("no version of API group %q is known", group)
 	}
 	c, versioner, err := serverstorage.NewStorageCodec(serverstorage.StorageCodecConfig{
-		StorageMediaType: runtime.ContentTypeProtobuf, StorageSerializer: o.set.Codecs, StorageVersion: versions[0], MemoryVersion: scheme.Hub(group)})
+		StorageMediaType: runtime.ContentTypeProtobuf, StorageSerializer: o.set.Codecs, StorageVersion: versions[0],
+		MemoryVersion: scheme.Hub(group)})
 	if err != nil {
 		return codec{}, fmt.Errorf("make the storage codec of API group %q: %w", group, err)
 	}
@@ -180,14 +185,17 @@ func (o *Options) clock() (clock.WithTicker, *cacheClock) {
 
 // decorate makes a kind's store on the shared client. Upstream's factory would
 // open a connection and start a prober for each kind.
-func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, keyFunc func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
-	attrs storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers) (storage.Interface, factory.DestroyFunc, error) {
+func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string,
+	keyFunc func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
+	attrs storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers) (storage.Interface,
+	factory.DestroyFunc, error) {
 	versioner := storage.APIObjectVersioner{}
 	decoder := etcd3.Decoder(bare{etcd3.NewDefaultDecoder(c.Codec, versioner)})
 	if o.foreign {
 		decoder = batchDecoder{decoder, versioner}
 	}
-	stored, err := etcd3.New(o.engine.Client, o.compactor, c.Codec, newFunc, newListFunc, c.Prefix, prefix, c.GroupResource, o.transformers(c.GroupResource),
+	stored, err := etcd3.New(o.engine.Client, o.compactor, c.Codec, newFunc, newListFunc, c.Prefix, prefix,
+		c.GroupResource, o.transformers(c.GroupResource),
 		c.LeaseManagerConfig, decoder, versioner)
 	if err != nil {
 		return nil, nil, err
@@ -207,15 +215,19 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 		return b, func() { b.shared.close(); stored.Close() }, nil
 	}
 	clk, paced := o.clock()
-	cached := &lazyCache{Interface: raw, root: root, inProcess: o.inProcess, clock: paced, newObject: newFunc, kind: c.GroupResource, direct: map[watch.Interface]struct{}{}, make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
-		watchCache, err := cacher.NewCacherFromConfig(cacher.Config{Storage: cacheStream{raw, prefix}, Versioner: versioner, GroupResource: c.GroupResource,
-			EventsHistoryWindow: c.EventsHistoryWindow, ResourcePrefix: prefix, KeyFunc: keyFunc, NewFunc: newFunc, NewListFunc: newListFunc,
-			GetAttrsFunc: attrs, IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec, Clock: clk})
-		if err != nil {
-			return nil, nil, fmt.Errorf("make the watch cache of %v: %w", c.GroupResource, err)
-		}
-		return watchCache, cacher.NewCacheDelegator(watchCache, raw), nil
-	}}
+	cached := &lazyCache{Interface: raw, root: root, inProcess: o.inProcess, clock: paced, newObject: newFunc,
+		kind: c.GroupResource, direct: map[watch.Interface]struct{}{},
+		make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
+			watchCache, err := cacher.NewCacherFromConfig(cacher.Config{Storage: cacheStream{raw, prefix},
+				Versioner: versioner, GroupResource: c.GroupResource,
+				EventsHistoryWindow: c.EventsHistoryWindow, ResourcePrefix: prefix, KeyFunc: keyFunc, NewFunc: newFunc,
+				NewListFunc:  newListFunc,
+				GetAttrsFunc: attrs, IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec, Clock: clk})
+			if err != nil {
+				return nil, nil, fmt.Errorf("make the watch cache of %v: %w", c.GroupResource, err)
+			}
+			return watchCache, cacher.NewCacheDelegator(watchCache, raw), nil
+		}}
 	destroy := sync.OnceFunc(func() {
 		cached.stop()
 		stored.Close()
@@ -243,7 +255,8 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string, k
 type bare struct{ etcd3.Decoder }
 
 // DecodeListItem implements etcd3.Decoder.
-func (b bare) DecodeListItem(ctx context.Context, data []byte, rev uint64, newItem func() runtime.Object) (runtime.Object, error) {
+func (b bare) DecodeListItem(ctx context.Context, data []byte, rev uint64,
+	newItem func() runtime.Object) (runtime.Object, error) {
 	o, err := b.Decoder.DecodeListItem(ctx, data, rev, newItem)
 	if _, generic := o.(runtime.Unstructured); err == nil && !generic {
 		o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})

@@ -47,7 +47,8 @@ func (s cacheStream) RequestWatchProgress(ctx context.Context) error {
 // watchEngine has the engine serve a watch, with bookmarks if the client wants
 // them. A client that does not read is cut off; it may go on where it was. Parts of
 // this process are trusted to read.
-func watchEngine(ctx context.Context, engine storage.Interface, inProcess bool, key string, opts storage.ListOptions) (watch.Interface, error) {
+func watchEngine(ctx context.Context, engine storage.Interface, inProcess bool, key string,
+	opts storage.ListOptions) (watch.Interface, error) {
 	if err := checkVersion(opts.ResourceVersion); err != nil {
 		return nil, err
 	}

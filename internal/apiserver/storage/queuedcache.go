@@ -26,7 +26,8 @@ type queuedCache struct {
 
 // newQueuedCache returns the store of a cache whose changes engine keeps. It cuts the cache's
 // history when the process becomes quiet, until its shared watch is closed.
-func newQueuedCache(c *cacher.Cacher, d *cacher.CacheDelegator, engine storage.Interface, kind schema.GroupResource, root string, inProcess func(context.Context) bool, clock *cacheClock,
+func newQueuedCache(c *cacher.Cacher, d *cacher.CacheDelegator, engine storage.Interface, kind schema.GroupResource,
+	root string, inProcess func(context.Context) bool, clock *cacheClock,
 	newObject func() runtime.Object) queuedCache {
 	p := queuedCache{CacheDelegator: d, inProcess: inProcess, clock: clock, cut: &cut{engine: engine}}
 	p.shared = newSharedWatch(d, root, 0, clock, newObject, p.single)

@@ -15,10 +15,13 @@ type queuedEngine struct {
 	shared    *sharedWatch               // for clients
 }
 
-func newQueuedEngine(engine storage.Interface, root string, inProcess func(context.Context) bool, newObject func() runtime.Object) queuedEngine {
-	return queuedEngine{engine, inProcess, newSharedWatch(engine, root, 1, nil, newObject, func(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-		return watchEngine(ctx, engine, false, key, opts)
-	})}
+func newQueuedEngine(engine storage.Interface, root string, inProcess func(context.Context) bool,
+	newObject func() runtime.Object) queuedEngine {
+	return queuedEngine{engine, inProcess,
+		newSharedWatch(engine, root, 1, nil, newObject,
+			func(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+				return watchEngine(ctx, engine, false, key, opts)
+			})}
 }
 
 // Watch implements storage.Interface.

@@ -38,7 +38,8 @@ func fullError(s *etcdserver.EtcdServer) error {
 		return nil
 	}
 	b := s.Backend()
-	return errkind.Errorf(errkind.Exhausted, "the database in %s is full: %d MB of at most %d MB, %d MB in use; delete what is not needed, and it takes writes again some minutes later",
+	return errkind.Errorf(errkind.Exhausted,
+		"the database in %s is full: %d MB of at most %d MB, %d MB in use; delete what is not needed, and it takes writes again some minutes later",
 		s.Cfg.DataDir, b.Size()>>20, s.Cfg.QuotaBackendBytes>>20, b.SizeInUse()>>20)
 }
 
@@ -60,7 +61,8 @@ func makeRoom(s *etcdserver.EtcdServer) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), clearTime)
 	defer cancel()
-	if _, err := s.Alarm(ctx, &pb.AlarmRequest{MemberID: uint64(s.MemberID()), Action: pb.AlarmRequest_DEACTIVATE, Alarm: pb.AlarmType_NOSPACE}); err != nil {
+	if _, err := s.Alarm(ctx, &pb.AlarmRequest{MemberID: uint64(s.MemberID()), Action: pb.AlarmRequest_DEACTIVATE,
+		Alarm: pb.AlarmType_NOSPACE}); err != nil {
 		klog.Background().Error(err, "The full database has room again, but can't be told", "directory", s.Cfg.DataDir)
 		return
 	}

@@ -106,7 +106,8 @@ func TestFullDisk(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatalf("nobody is told after %d writes", stored.Load())
 	}
-	if err := e.Err(); !errkind.Is(err, errkind.Exhausted) || !strings.Contains(err.Error(), "free some space") || !errkind.Is(e.Check(t.Context()), errkind.Exhausted) {
+	if err := e.Err(); !errkind.Is(err, errkind.Exhausted) || !strings.Contains(err.Error(), "free some space") ||
+		!errkind.Is(e.Check(t.Context()), errkind.Exhausted) {
 		t.Errorf("%v", err)
 	}
 	t.Logf("%d writes", stored.Load())

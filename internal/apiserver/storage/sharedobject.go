@@ -42,7 +42,8 @@ func share(ev watch.Event) watch.Event {
 }
 
 // CacheEncode implements runtime.CacheableObject.
-func (s *sharedObject) CacheEncode(id runtime.Identifier, encode func(runtime.Object, io.Writer) error, w io.Writer) error {
+func (s *sharedObject) CacheEncode(id runtime.Identifier, encode func(runtime.Object, io.Writer) error,
+	w io.Writer) error {
 	s.mu.Lock()
 	f := s.forms[id]
 	if f == nil {

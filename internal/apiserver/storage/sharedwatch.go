@@ -29,9 +29,10 @@ type sharedWatch struct {
 	slack             uint64               // how many versions before now its watch begins
 	clock             *cacheClock          // of the cache; nil for none
 	newObject         func() runtime.Object
-	single            func(context.Context, string, storage.ListOptions) (watch.Interface, error) // a watch for one client
-	ctx               context.Context                                                             // of the shared watch
-	end               context.CancelFunc
+	// a watch for one client
+	single func(context.Context, string, storage.ListOptions) (watch.Interface, error)
+	ctx    context.Context // of the shared watch
+	end    context.CancelFunc
 
 	begin sync.Mutex // held while the shared watch begins
 
@@ -49,12 +50,15 @@ type change struct {
 	version uint64
 }
 
-// newSharedWatch returns a shared watch of the objects below root, kept as s keeps them. single begins a watch that is one client's alone.
+// newSharedWatch returns a shared watch of the objects below root, kept as s keeps them. single begins a watch that is
+// one client's alone.
 func newSharedWatch(s storage.Interface, root string, slack uint64, clock *cacheClock, newObject func() runtime.Object,
 	single func(context.Context, string, storage.ListOptions) (watch.Interface, error)) *sharedWatch {
-	h := &sharedWatch{Interface: s, root: root, slack: slack, clock: clock, newObject: newObject, single: single, subscribers: map[*subscriber]struct{}{}}
+	h := &sharedWatch{Interface: s, root: root, slack: slack, clock: clock, newObject: newObject, single: single,
+		subscribers: map[*subscriber]struct{}{}}
 	// A stream of its own: the progress that others on it ask for would be heard, too.
-	h.ctx, h.end = context.WithCancel(metadata.NewOutgoingContext(context.Background(), metadata.Pairs("source", "shared "+root)))
+	h.ctx, h.end = context.WithCancel(metadata.NewOutgoingContext(context.Background(),
+		metadata.Pairs("source", "shared "+root)))
 	return h
 }
 
@@ -65,7 +69,8 @@ func (h *sharedWatch) close() { h.end() }
 func (h *sharedWatch) serves(key string, opts storage.ListOptions) (namespace string, ok bool) {
 	key = strings.Trim(key, "/")
 	namespace = strings.TrimPrefix(strings.TrimPrefix(key, h.root), "/")
-	return namespace, opts.Recursive && opts.Predicate.Empty() && opts.Predicate.ShardSelector == nil && !strings.Contains(namespace, "/") &&
+	return namespace, opts.Recursive && opts.Predicate.Empty() && opts.Predicate.ShardSelector == nil &&
+		!strings.Contains(namespace, "/") &&
 		(key == h.root || strings.HasPrefix(key, h.root+"/"))
 }
 
@@ -147,7 +152,8 @@ func (h *sharedWatch) listen(version uint64) error {
 		return err
 	}
 	since := min(version, now-h.slack)
-	opts := storage.ListOptions{ResourceVersion: strconv.FormatUint(since, 10), Predicate: storage.Everything, Recursive: true, ProgressNotify: true}
+	opts := storage.ListOptions{ResourceVersion: strconv.FormatUint(since, 10), Predicate: storage.Everything,
+		Recursive: true, ProgressNotify: true}
 	opts.Predicate.AllowWatchBookmarks = true
 	w, err := h.Interface.Watch(h.ctx, "/"+h.root+"/", opts)
 	if err != nil {

@@ -279,7 +279,9 @@ func TestHubEnds(t *testing.T) {
 			h.mu.Lock()
 			source := h.source
 			h.mu.Unlock()
-			h.pass(source, change{watch.Event{Type: watch.Bookmark, Object: &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "99"}}}, 99})
+			h.pass(source,
+				change{watch.Event{Type: watch.Bookmark,
+					Object: &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "99"}}}, 99})
 			if ev := <-with.ResultChan(); ev.Type != watch.Bookmark || versionOf(ev) != 99 {
 				t.Fatalf("%v", ev)
 			}
@@ -305,7 +307,9 @@ func fakeSharedWatch(t *testing.T) (h *sharedWatch, in chan watch.Event, ended c
 }
 
 func classAt(version int) watch.Event {
-	return watch.Event{Type: watch.Added, Object: &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(version), ResourceVersion: fmt.Sprint(version)}}}
+	return watch.Event{Type: watch.Added,
+		Object: &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(version),
+			ResourceVersion: fmt.Sprint(version)}}}
 }
 
 // A client whose version the shared watch has forgotten can't join.
@@ -375,7 +379,8 @@ func TestBytesOfAnIdleWatch(t *testing.T) {
 			begin(n)
 			c.joined(t, n+1)
 			var moreBytes, moreGoroutines int
-			for deadline := time.Now().Add(8 * time.Second); ; <-time.After(10 * time.Millisecond) { // what they began with goes away
+			for deadline := time.Now().Add(8 * time.Second); ; <-time.After(10 * time.Millisecond) {
+				// what they began with goes away
 				if moreBytes, moreGoroutines = use(); moreGoroutines <= goroutines+10 || time.Now().After(deadline) {
 					break
 				}

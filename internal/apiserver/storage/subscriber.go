@@ -53,7 +53,8 @@ type subscriber struct {
 
 // newSubscriber returns a subscriber that ends with ctx, from now on. When it is to be started,
 // its channel belongs to start, however early that end comes.
-func newSubscriber(ctx context.Context, h *sharedWatch, namespace string, opts storage.ListOptions, toStart bool) *subscriber {
+func newSubscriber(ctx context.Context, h *sharedWatch, namespace string, opts storage.ListOptions,
+	toStart bool) *subscriber {
 	m := &subscriber{shared: h, namespace: namespace, bookmarks: opts.Predicate.AllowWatchBookmarks,
 		initial: opts.SendInitialEvents != nil && *opts.SendInitialEvents && opts.Predicate.AllowWatchBookmarks,
 		out:     make(chan watch.Event, subscriberBuffer), gone: make(chan struct{}), pumping: toStart}
@@ -71,7 +72,8 @@ func newSubscriber(ctx context.Context, h *sharedWatch, namespace string, opts s
 	return m
 }
 
-// ResultChan implements watch.Interface. It is closed when the shared watch has ended, the reader was too slow, or after Stop.
+// ResultChan implements watch.Interface. It is closed when the shared watch has ended, the reader was too slow, or
+// after Stop.
 func (m *subscriber) ResultChan() <-chan watch.Event { return m.out }
 
 // Stop implements watch.Interface.

@@ -173,11 +173,13 @@ func TestSharedIsEncodedOnce(t *testing.T) {
 	}
 	broken := errors.New("broken")
 	for range 2 {
-		if err := s.CacheEncode("three", func(runtime.Object, io.Writer) error { return broken }, io.Discard); !errors.Is(err, broken) {
+		if err := s.CacheEncode("three", func(runtime.Object, io.Writer) error { return broken },
+			io.Discard); !errors.Is(err, broken) {
 			t.Errorf("%v", err)
 		}
 	}
-	if status := share(watch.Event{Type: watch.Error, Object: &metav1.Status{}}); status.Object != runtime.Object(status.Object.(*metav1.Status)) {
+	if status := share(watch.Event{Type: watch.Error,
+		Object: &metav1.Status{}}); status.Object != runtime.Object(status.Object.(*metav1.Status)) {
 		t.Error("a status has no metadata to share")
 	}
 }
@@ -196,7 +198,9 @@ func BenchmarkFanOut(b *testing.B) {
 		}
 		go func() {
 			for ev := range m.ResultChan() {
-				if err := ev.Object.(runtime.CacheableObject).CacheEncode("json", func(o runtime.Object, w io.Writer) error { return json.NewEncoder(w).Encode(o) }, io.Discard); err != nil {
+				if err := ev.Object.(runtime.CacheableObject).CacheEncode("json",
+					func(o runtime.Object, w io.Writer) error { return json.NewEncoder(w).Encode(o) },
+					io.Discard); err != nil {
 					b.Error(err)
 				}
 				heard.Done()

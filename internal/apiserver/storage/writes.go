@@ -89,7 +89,8 @@ func (c counted) Create(ctx context.Context, key string, obj, out runtime.Object
 }
 
 // Delete implements storage.Interface.
-func (c counted) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc,
+func (c counted) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions,
+	validate storage.ValidateObjectFunc,
 	cached runtime.Object, opts storage.DeleteOptions) error {
 	lost := c.tally.lost.Load()
 	err := c.Interface.Delete(ctx, key, out, preconditions, validate, cached, opts)
@@ -99,7 +100,8 @@ func (c counted) Delete(ctx context.Context, key string, out runtime.Object, pre
 
 // GuaranteedUpdate implements storage.Interface. An update that changes nothing is not
 // written. What a request does to the object happens within, on a new goroutine.
-func (c counted) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions,
+func (c counted) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool,
+	preconditions *storage.Preconditions,
 	update storage.UpdateFunc, cached runtime.Object) error {
 	stack.Grow()
 	err := c.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, update, cached)

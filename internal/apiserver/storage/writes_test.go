@@ -35,13 +35,15 @@ func TestWritesAreCounted(t *testing.T) {
 			}{
 				{"create", true, func() { c.create(t, "n", "a") }},
 				{"get", false, func() {
-					if err := c.Get(t.Context(), classesRoot+"/n/a", storage.GetOptions{}, &schedulingv1.PriorityClass{}); err != nil {
+					if err := c.Get(t.Context(), classesRoot+"/n/a", storage.GetOptions{},
+						&schedulingv1.PriorityClass{}); err != nil {
 						t.Fatal(err)
 					}
 				}},
 				{"update", true, func() { c.update(t, "n", "a", 5) }},
 				{"delete", true, func() {
-					if err := c.Delete(t.Context(), classesRoot+"/n/a", &schedulingv1.PriorityClass{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}); err != nil {
+					if err := c.Delete(t.Context(), classesRoot+"/n/a", &schedulingv1.PriorityClass{}, nil,
+						storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}); err != nil {
 						t.Fatal(err)
 					}
 				}},
@@ -67,7 +69,8 @@ func (f *fails) Create(context.Context, string, runtime.Object, runtime.Object, 
 	return f.err
 }
 
-func (f *fails) GuaranteedUpdate(context.Context, string, runtime.Object, bool, *storage.Preconditions, storage.UpdateFunc, runtime.Object) error {
+func (f *fails) GuaranteedUpdate(context.Context, string, runtime.Object, bool, *storage.Preconditions,
+	storage.UpdateFunc, runtime.Object) error {
 	return f.err
 }
 
@@ -81,9 +84,12 @@ func TestWritesGivenUp(t *testing.T) {
 	}
 	refused := apierrors.NewForbidden(schedulingv1.Resource("priorityclasses"), "a", nil)
 	for _, steps := range [][]step{
-		{{true, nil, true}, {true, storage.NewKeyExistsError("k", 0), true}, {false, refused, true}, {false, fmt.Errorf("check: %w", refused), true}},
-		{{true, context.Canceled, false}, {false, nil, false}, {true, storage.NewKeyExistsError("k", 0), false}, {true, nil, true}},
-		{{false, errors.New("etcdserver: request timed out"), false}, {true, context.DeadlineExceeded, false}, {true, nil, true}, {true, context.Canceled, false}},
+		{{true, nil, true}, {true, storage.NewKeyExistsError("k", 0), true}, {false, refused, true},
+			{false, fmt.Errorf("check: %w", refused), true}},
+		{{true, context.Canceled, false}, {false, nil, false}, {true, storage.NewKeyExistsError("k", 0), false},
+			{true, nil, true}},
+		{{false, errors.New("etcdserver: request timed out"), false}, {true, context.DeadlineExceeded, false},
+			{true, nil, true}, {true, context.Canceled, false}},
 	} {
 		f := &fails{}
 		c := counted{f, &tally{}}

@@ -14,7 +14,8 @@ import (
 	authserviceaccount "k8s.io/apiserver/pkg/authentication/serviceaccount"
 )
 
-// deletionLeeway is how long a token outlives the deletion timestamp of what it is bound to: a pod that shuts down still
+// deletionLeeway is how long a token outlives the deletion timestamp of what it is bound to: a pod that shuts down
+// still
 // calls the API.
 const deletionLeeway = 60 * time.Second
 
@@ -27,7 +28,8 @@ func issuerOf(parser *jwt.Parser, token string) string {
 	return c.Issuer
 }
 
-// Authenticator checks the bearer tokens of service accounts. It has no opinion (false, no error) about a token of another
+// Authenticator checks the bearer tokens of service accounts. It has no opinion (false, no error) about a token of
+// another
 // issuer, and an error for a token of its own that is not good.
 func (s *Service) Authenticator() authenticator.Token {
 	options := []jwt.ParserOption{jwt.WithValidMethods([]string{jwt.SigningMethodES256.Alg()}), jwt.WithTimeFunc(s.now)}
@@ -39,10 +41,11 @@ func (s *Service) Authenticator() authenticator.Token {
 		var audiences authenticator.Audiences
 		switch issuerOf(parser, token) {
 		case s.issuer:
-			c, err := signatures.claims(token, func(c *claims) *jwt.NumericDate { return c.ExpiresAt }, func(c *claims) error {
-				_, err := parser.ParseWithClaims(token, c, s.publicKey)
-				return err
-			})
+			c, err := signatures.claims(token, func(c *claims) *jwt.NumericDate { return c.ExpiresAt },
+				func(c *claims) error {
+					_, err := parser.ParseWithClaims(token, c, s.publicKey)
+					return err
+				})
 			if err == nil {
 				audiences, err = s.wanted(ctx, authenticator.Audiences(c.Audience))
 			}
@@ -53,10 +56,11 @@ func (s *Service) Authenticator() authenticator.Token {
 				return nil, false, refused(err)
 			}
 		case secretIssuer:
-			c, err := secretSignatures.claims(token, func(c *secretClaims) *jwt.NumericDate { return c.ExpiresAt }, func(c *secretClaims) error {
-				_, err := ofSecrets.ParseWithClaims(token, c, s.publicKey)
-				return err
-			})
+			c, err := secretSignatures.claims(token, func(c *secretClaims) *jwt.NumericDate { return c.ExpiresAt },
+				func(c *secretClaims) error {
+					_, err := ofSecrets.ParseWithClaims(token, c, s.publicKey)
+					return err
+				})
 			if err == nil {
 				// Such a token is for whomever the API server is.
 				audiences, err = s.wanted(ctx, authenticator.Audiences(s.audiences))
@@ -86,7 +90,8 @@ func (s *Service) wanted(ctx context.Context, audiences authenticator.Audiences)
 	}
 	both := audiences.Intersect(wanted)
 	if len(both) == 0 {
-		return nil, fmt.Errorf("token audiences %q is invalid for the target audiences %q", []string(audiences), []string(wanted))
+		return nil, fmt.Errorf("token audiences %q is invalid for the target audiences %q", []string(audiences),
+			[]string(wanted))
 	}
 	return both, nil
 }
@@ -96,7 +101,8 @@ func refused(err error) error {
 	switch {
 	case errors.Is(err, jwt.ErrTokenExpired):
 		return errors.New("service account token has expired")
-	case errors.Is(err, jwt.ErrTokenUnverifiable), errors.Is(err, jwt.ErrTokenSignatureInvalid), errors.Is(err, jwt.ErrTokenInvalidClaims), errors.Is(err, jwt.ErrTokenMalformed):
+	case errors.Is(err, jwt.ErrTokenUnverifiable), errors.Is(err, jwt.ErrTokenSignatureInvalid),
+		errors.Is(err, jwt.ErrTokenInvalidClaims), errors.Is(err, jwt.ErrTokenMalformed):
 		return fmt.Errorf("service account token is not valid: %w", err)
 	}
 	return err
@@ -108,7 +114,8 @@ func (s *Service) account(ctx context.Context, c *claims) (*authserviceaccount.S
 	if c.Subject != authserviceaccount.MakeUsername(k.Namespace, k.ServiceAccount.Name) {
 		return nil, errors.New("service account token subject does not match its claims")
 	}
-	info := &authserviceaccount.ServiceAccountInfo{Namespace: k.Namespace, Name: k.ServiceAccount.Name, UID: string(k.ServiceAccount.UID)}
+	info := &authserviceaccount.ServiceAccountInfo{Namespace: k.Namespace, Name: k.ServiceAccount.Name,
+		UID: string(k.ServiceAccount.UID)}
 	if c.ID != "" {
 		info.CredentialID = "JTI=" + c.ID
 	}
@@ -140,7 +147,9 @@ func (s *Service) account(ctx context.Context, c *claims) (*authserviceaccount.S
 	} else {
 		staleUsed.Inc()
 		// An old client that does not read its token anew.
-		audit.AddAuditAnnotation(ctx, "authentication.k8s.io/stale-token", fmt.Sprintf("subject: %s, seconds after warning threshold: %d", c.Subject, int64(s.now().Sub(w.Time).Seconds())))
+		audit.AddAuditAnnotation(ctx, "authentication.k8s.io/stale-token",
+			fmt.Sprintf("subject: %s, seconds after warning threshold: %d", c.Subject,
+				int64(s.now().Sub(w.Time).Seconds())))
 	}
 	return info, nil
 }

@@ -27,7 +27,8 @@ const (
 	defaultLife  int64 = 60 * 60
 	shortestLife int64 = 10 * 60
 	longestLife  int64 = 1 << 32
-	// podLife is what the automatically mounted volume asks for (L1.27). Programs of old read such a token once and never
+	// podLife is what the automatically mounted volume asks for (L1.27). Programs of old read such a token once and
+	// never
 	// again: it stays valid for extendedLife, while the agent still renews it after podLife.
 	podLife      int64 = 60*60 + 7
 	extendedLife       = 365 * 24 * time.Hour
@@ -60,11 +61,13 @@ func (*tokenREST) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind 
 	return authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")
 }
 
-// PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate implements rest.SubresourceObjectMetaPreserver: a request may
+// PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate implements rest.SubresourceObjectMetaPreserver: a request
+// may
 // name the UID of the account that it is for.
 func (*tokenREST) PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate() bool { return true }
 
-func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
+func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc,
+	_ *metav1.CreateOptions) (runtime.Object, error) {
 	req, ok := obj.(*authenticationv1.TokenRequest)
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("not a TokenRequest: %T", obj))
@@ -77,13 +80,17 @@ func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object,
 	case req.Name == "":
 		req.Name = name
 	case req.Name != name:
-		return nil, invalidRequest(name, field.Invalid(field.NewPath("metadata", "name"), req.Name, "must match the service account name if specified"))
+		return nil, invalidRequest(name,
+			field.Invalid(field.NewPath("metadata", "name"), req.Name,
+				"must match the service account name if specified"))
 	}
 	switch {
 	case req.Namespace == "":
 		req.Namespace = namespace
 	case req.Namespace != namespace:
-		return nil, invalidRequest(name, field.Invalid(field.NewPath("metadata", "namespace"), req.Namespace, "must match the service account namespace if specified"))
+		return nil, invalidRequest(name,
+			field.Invalid(field.NewPath("metadata", "namespace"), req.Namespace,
+				"must match the service account namespace if specified"))
 	}
 	if req.Spec.ExpirationSeconds == nil {
 		life := defaultLife
@@ -98,8 +105,10 @@ func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object,
 		return nil, err
 	}
 	if req.UID != "" && req.UID != account.GetUID() {
-		return nil, apierrors.NewConflict(schema.GroupResource{Group: authenticationv1.GroupName, Resource: "TokenRequest"}, name,
-			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", req.UID, account.GetUID()))
+		return nil, apierrors.NewConflict(schema.GroupResource{Group: authenticationv1.GroupName,
+			Resource: "TokenRequest"}, name,
+			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", req.UID,
+				account.GetUID()))
 	}
 	req.UID = account.GetUID()
 	req.Status = authenticationv1.TokenRequestStatus{}
@@ -127,7 +136,8 @@ func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object,
 		expires = now.Add(extendedLife)
 	}
 	c.RegisteredClaims = jwt.RegisteredClaims{
-		Issuer: r.issuer, Subject: authserviceaccount.MakeUsername(namespace, name), Audience: req.Spec.Audiences, ID: string(uuid.NewUUID()),
+		Issuer: r.issuer, Subject: authserviceaccount.MakeUsername(namespace, name), Audience: req.Spec.Audiences,
+		ID:       string(uuid.NewUUID()),
 		IssuedAt: jwt.NewNumericDate(now), NotBefore: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(expires),
 	}
 	if req.Status.Token, err = r.sign(c); err != nil {
@@ -163,7 +173,8 @@ func (s *Service) forAPIServer(audiences []string) bool {
 }
 
 // bind ties the token to an object: it ends with it.
-func (s *Service) bind(ctx context.Context, c *claims, namespace string, b *authenticationv1.BoundObjectReference) error {
+func (s *Service) bind(ctx context.Context, c *claims, namespace string,
+	b *authenticationv1.BoundObjectReference) error {
 	gvk := schema.FromAPIVersionAndKind(b.APIVersion, b.Kind)
 	var target **ref
 	var resource schema.GroupResource
@@ -182,7 +193,9 @@ func (s *Service) bind(ctx context.Context, c *claims, namespace string, b *auth
 		return err
 	}
 	if b.UID != "" && b.UID != obj.GetUID() {
-		return apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: gvk.Kind}, b.Name, fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", b.UID))
+		return apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: gvk.Kind}, b.Name,
+			fmt.Errorf(
+				"the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", b.UID))
 	}
 	*target = &ref{Name: b.Name, UID: obj.GetUID()}
 	pod, ok := obj.(*corev1.Pod)
@@ -190,7 +203,9 @@ func (s *Service) bind(ctx context.Context, c *claims, namespace string, b *auth
 		return nil
 	}
 	if name := c.Kubernetes.ServiceAccount.Name; pod.Spec.ServiceAccountName != name {
-		return apierrors.NewBadRequest(fmt.Sprintf("cannot bind token for serviceaccount %q to pod running with different serviceaccount name.", name))
+		return apierrors.NewBadRequest(
+			fmt.Sprintf("cannot bind token for serviceaccount %q to pod running with different serviceaccount name.",
+				name))
 	}
 	if pod.Spec.NodeName == "" {
 		return nil
@@ -205,7 +220,8 @@ func (s *Service) bind(ctx context.Context, c *claims, namespace string, b *auth
 	return nil
 }
 
-func (s *Service) object(ctx context.Context, resource schema.GroupResource, namespace, name string) (metav1.Object, error) {
+func (s *Service) object(ctx context.Context, resource schema.GroupResource, namespace, name string) (metav1.Object,
+	error) {
 	obj, err := s.reader.Get(ctx, resource, namespace, name)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,8 @@ func TestTokenOfASecret(t *testing.T) {
 		marks = append(marks, s.Name+" "+day)
 		MarkUsed(s, day)
 	}
-	secret, account := f.objects["secrets/s"].(*corev1.Secret), f.objects["serviceaccounts/robot"].(*corev1.ServiceAccount)
+	secret, account := f.objects["secrets/s"].(*corev1.Secret),
+		f.objects["serviceaccounts/robot"].(*corev1.ServiceAccount)
 	token, err := f.ForSecret(account, secret)
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +35,8 @@ func TestTokenOfASecret(t *testing.T) {
 	}
 	secret.Data = map[string][]byte{"token": []byte(token)}
 	who, ok := try(t.Context())
-	if !ok || who.User.GetName() != "system:serviceaccount:ns:robot" || who.User.GetUID() != "sa-uid" || len(who.User.GetGroups()) != 2 {
+	if !ok || who.User.GetName() != "system:serviceaccount:ns:robot" || who.User.GetUID() != "sa-uid" ||
+		len(who.User.GetGroups()) != 2 {
 		t.Fatalf("%+v", who)
 	}
 	f.now = f.now.Add(100 * 365 * 24 * time.Hour)

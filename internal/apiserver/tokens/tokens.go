@@ -1,8 +1,11 @@
-// Package tokens issues and checks the tokens of service accounts: ES256-signed JWTs that live for a limited time and are
+// Package tokens issues and checks the tokens of service accounts: ES256-signed JWTs that live for a limited time and
+// are
 // bound to the account and, mostly, to one pod, secret or node. Tokens that a Secret holds live as long as it does.
 //
-// The API server drives it: it serves the token subresource of service accounts, asks the authenticator about each bearer
-// token and publishes the public key. The package stores nothing: a token is good as long as it is signed by the key, in
+// The API server drives it: it serves the token subresource of service accounts, asks the authenticator about each
+// bearer
+// token and publishes the public key. The package stores nothing: a token is good as long as it is signed by the key,
+// in
 // its time, and the objects it is bound to exist under the same UID. It never logs a token.
 //
 // Contract: docs/spec/pod-lifecycle.md.
@@ -71,7 +74,8 @@ func New(c Config) (*Service, error) {
 	}
 	sum := sha256.Sum256(spki)
 	s := &Service{
-		issuer: c.Issuer, audiences: c.Audiences, jwksURI: c.JWKSURI, key: c.Key, reader: c.Reader, used: c.Used, now: c.Now,
+		issuer: c.Issuer, audiences: c.Audiences, jwksURI: c.JWKSURI, key: c.Key, reader: c.Reader, used: c.Used,
+		now:   c.Now,
 		keyID: base64.RawURLEncoding.EncodeToString(sum[:]),
 	}
 	if s.issuer == "" {

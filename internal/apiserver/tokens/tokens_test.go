@@ -33,7 +33,8 @@ func (o objects) Get(_ context.Context, r schema.GroupResource, _, name string) 
 	return nil, apierrors.NewNotFound(r, name)
 }
 
-func (o objects) Await(ctx context.Context, r schema.GroupResource, ns, name string, _ time.Duration) (runtime.Object, error) {
+func (o objects) Await(ctx context.Context, r schema.GroupResource, ns, name string, _ time.Duration) (runtime.Object,
+	error) {
 	return o.Get(ctx, r, ns, name)
 }
 
@@ -59,14 +60,19 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), objects: objects{
-		"serviceaccounts/robot": &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot", Namespace: "ns", UID: "sa-uid"}},
-		"nodes/n1":              &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "node-uid"}},
-		"secrets/s":             &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "ns", UID: "secret-uid"}},
-		"pods/p":                &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "pod-uid"}, Spec: corev1.PodSpec{ServiceAccountName: "robot", NodeName: "n1"}},
-		"pods/stranger":         &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "stranger", Namespace: "ns", UID: "x"}, Spec: corev1.PodSpec{ServiceAccountName: "other"}},
+		"serviceaccounts/robot": &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot", Namespace: "ns",
+			UID: "sa-uid"}},
+		"nodes/n1": &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "node-uid"}},
+		"secrets/s": &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "ns",
+			UID: "secret-uid"}},
+		"pods/p": &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "pod-uid"},
+			Spec: corev1.PodSpec{ServiceAccountName: "robot", NodeName: "n1"}},
+		"pods/stranger": &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "stranger", Namespace: "ns", UID: "x"},
+			Spec: corev1.PodSpec{ServiceAccountName: "other"}},
 	}}
 	var err error
-	if f.Service, err = New(Config{Key: newKey(t), Reader: f.objects, Now: func() time.Time { return f.now }}); err != nil {
+	if f.Service,
+		err = New(Config{Key: newKey(t), Reader: f.objects, Now: func() time.Time { return f.now }}); err != nil {
 		t.Fatal(err)
 	}
 	return f
@@ -74,7 +80,8 @@ func newFixture(t *testing.T) *fixture {
 
 func (f *fixture) request(spec authenticationv1.TokenRequestSpec) (*authenticationv1.TokenRequest, error) {
 	ctx := genericapirequest.WithNamespace(context.Background(), "ns")
-	obj, err := f.REST().(rest.NamedCreater).Create(ctx, "robot", &authenticationv1.TokenRequest{Spec: spec}, rest.ValidateAllObjectFunc, nil)
+	obj, err := f.REST().(rest.NamedCreater).Create(ctx, "robot", &authenticationv1.TokenRequest{Spec: spec},
+		rest.ValidateAllObjectFunc, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +99,8 @@ func TestAccountOfRequest(t *testing.T) {
 	if err != nil || r.UID != "sa-uid" {
 		t.Errorf("UID %q, %v", r.UID, err)
 	}
-	if s, ok := f.REST().(rest.SubresourceObjectMetaPreserver); !ok || !s.PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate() {
+	if s, ok := f.REST().(rest.SubresourceObjectMetaPreserver); !ok ||
+		!s.PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate() {
 		t.Error("the UID of a request never arrives")
 	}
 }
@@ -138,14 +146,18 @@ func TestTokenEnds(t *testing.T) {
 		want string
 	}{
 		{"untouched", func(*fixture) {}, true, ""},
-		{"expired", func(f *fixture) { f.now = f.now.Add(time.Hour + time.Second) }, false, "service account token has expired"},
-		{"account deleted", func(f *fixture) { delete(f.objects, "serviceaccounts/robot") }, false, "service account ns/robot has been deleted"},
+		{"expired", func(f *fixture) { f.now = f.now.Add(time.Hour + time.Second) }, false,
+			"service account token has expired"},
+		{"account deleted", func(f *fixture) { delete(f.objects, "serviceaccounts/robot") }, false,
+			"service account ns/robot has been deleted"},
 		{"account made anew", func(f *fixture) {
 			f.objects["serviceaccounts/robot"] = &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{UID: "new"}}
 		}, false, "service account UID (new) does not match claim (sa-uid)"},
-		{"pod deleted", func(f *fixture) { delete(f.objects, "pods/p") }, false, "service account token has been invalidated"},
+		{"pod deleted", func(f *fixture) { delete(f.objects, "pods/p") }, false,
+			"service account token has been invalidated"},
 		{"pod shuts down", func(f *fixture) { deleted(f, "pods/p", 59*time.Second) }, true, ""},
-		{"pod should be gone", func(f *fixture) { deleted(f, "pods/p", 61*time.Second) }, false, "has been invalidated"},
+		{"pod should be gone", func(f *fixture) { deleted(f, "pods/p", 61*time.Second) }, false,
+			"has been invalidated"},
 		{"node deleted, pod still there", func(f *fixture) { delete(f.objects, "nodes/n1") }, true, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -166,7 +178,8 @@ func TestTokenEnds(t *testing.T) {
 // L1.27: the mounted token is renewed after an hour and valid for a year.
 func TestMountedTokenLivesLonger(t *testing.T) {
 	f := newFixture(t)
-	r, err := f.request(authenticationv1.TokenRequestSpec{ExpirationSeconds: new(podLife), BoundObjectRef: bindTo("Pod", "p", "")})
+	r, err := f.request(authenticationv1.TokenRequestSpec{ExpirationSeconds: new(podLife),
+		BoundObjectRef: bindTo("Pod", "p", "")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +244,8 @@ func TestKeySetIsPublicOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{jwksPath: `"crv":"P-256"`, configurationPath: `"issuer":"` + DefaultIssuer + `"`} {
+	for path, want := range map[string]string{jwksPath: `"crv":"P-256"`,
+		configurationPath: `"issuer":"` + DefaultIssuer + `"`} {
 		w := httptest.NewRecorder()
 		handlers[path].ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 		if body := w.Body.String(); w.Code != 200 || !strings.Contains(body, want) || strings.Contains(body, `"d":`) {

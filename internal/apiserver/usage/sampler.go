@@ -204,7 +204,8 @@ func (m *Measured) point(started time.Time) (point, bool) {
 	if m.CPU == nil || m.CPU.UsageCoreNanoSeconds == nil || m.Memory == nil || m.Memory.WorkingSetBytes == nil {
 		return point{}, false
 	}
-	return point{at: m.CPU.Time, started: started, cpu: *m.CPU.UsageCoreNanoSeconds, memory: *m.Memory.WorkingSetBytes}, true
+	return point{at: m.CPU.Time, started: started, cpu: *m.CPU.UsageCoreNanoSeconds, memory: *m.Memory.WorkingSetBytes},
+		true
 }
 
 // base returns the shot with which the last is compared: the newest that is long
@@ -248,5 +249,6 @@ func rate(from, to point) (Rate, bool) {
 	if window <= 0 || to.cpu < from.cpu {
 		return Rate{}, false // a counter that began anew
 	}
-	return Rate{At: to.at, Window: window, CPU: uint64(float64(to.cpu-from.cpu) / window.Seconds()), Memory: to.memory}, true
+	return Rate{At: to.at, Window: window, CPU: uint64(float64(to.cpu-from.cpu) / window.Seconds()), Memory: to.memory},
+		true
 }

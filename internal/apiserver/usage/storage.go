@@ -53,7 +53,8 @@ func (f *figures) rates(ctx context.Context, nodes map[string]bool) map[string]*
 			defer cancel()
 			r, err := f.sampler.Rates(ctx, node)
 			if err != nil {
-				klog.FromContext(ctx).V(2).Info("A node's agent does not say what its pods use", "node", node, "err", err)
+				klog.FromContext(ctx).V(2).Info("A node's agent does not say what its pods use", "node", node, "err",
+					err)
 				return
 			}
 			mu.Lock()
@@ -70,15 +71,18 @@ const askTime = 10 * time.Second
 
 func usageOf(r Rate) corev1.ResourceList {
 	return corev1.ResourceList{
-		corev1.ResourceCPU:    *resource.NewScaledQuantity(int64(r.CPU), resource.Nano), //nolint:gosec // a machine has no billion cores
+		corev1.ResourceCPU: *resource.NewScaledQuantity(int64(r.CPU),
+			resource.Nano), //nolint:gosec // a machine has no billion cores
 		corev1.ResourceMemory: *resource.NewQuantity(int64(r.Memory), resource.BinarySI),
 	}
 }
 
 // podUsage returns the usage of a pod, ok is false when not all that runs of it was measured (W8.6).
 func podUsage(p *corev1.Pod, r *Rates) (m metrics.PodMetrics, ok bool) {
-	m = metrics.PodMetrics{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels, CreationTimestamp: metav1.Now()}}
-	for _, s := range slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses, p.Status.EphemeralContainerStatuses) {
+	m = metrics.PodMetrics{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels,
+		CreationTimestamp: metav1.Now()}}
+	for _, s := range slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses,
+		p.Status.EphemeralContainerStatuses) {
 		if s.State.Running == nil {
 			continue
 		}
@@ -125,7 +129,8 @@ func selection(o *internalversion.ListOptions) (selected, error) {
 }
 
 func (s selected) takes(o metav1.Object) bool {
-	return s.label.Matches(labels.Set(o.GetLabels())) && s.field.Matches(fields.Set{"metadata.name": o.GetName(), "metadata.namespace": o.GetNamespace()})
+	return s.label.Matches(labels.Set(o.GetLabels())) &&
+		s.field.Matches(fields.Set{"metadata.name": o.GetName(), "metadata.namespace": o.GetNamespace()})
 }
 
 // podStorage serves PodMetrics.
@@ -182,7 +187,8 @@ func (s podStorage) List(ctx context.Context, o *internalversion.ListOptions) (r
 	var pods []*corev1.Pod
 	nodes := map[string]bool{}
 	err = s.reader.List(ctx, podResource, apirequest.NamespaceValue(ctx), func(o runtime.Object) bool {
-		if p, ok := o.(*corev1.Pod); ok && p.Status.Phase == corev1.PodRunning && p.Spec.NodeName != "" && want.takes(p) {
+		if p, ok := o.(*corev1.Pod); ok && p.Status.Phase == corev1.PodRunning && p.Spec.NodeName != "" &&
+			want.takes(p) {
 			pods = append(pods, p)
 			nodes[p.Spec.NodeName] = true
 		}
@@ -225,7 +231,8 @@ func nodeUsage(n *corev1.Node, r *Rates) (metrics.NodeMetrics, bool) {
 	}
 	return metrics.NodeMetrics{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels, CreationTimestamp: metav1.Now()},
-		Timestamp:  metav1.NewTime(r.Node.At), Window: metav1.Duration{Duration: r.Node.Window.Round(time.Millisecond)}, Usage: usageOf(*r.Node),
+		Timestamp:  metav1.NewTime(r.Node.At), Window: metav1.Duration{Duration: r.Node.Window.Round(time.Millisecond)},
+		Usage: usageOf(*r.Node),
 	}, true
 }
 

@@ -91,9 +91,11 @@ func New(cfg Config) (*Server, error) {
 	for _, gv := range served {
 		v := &genericapi.APIGroupVersion{
 			GroupVersion: gv, Root: "/apis", Storage: storage, AllServedVersionsByResource: paths,
-			OptionsExternalVersion: &schema.GroupVersion{Version: "v1"}, ParameterCodec: runtime.NewParameterCodec(scheme), Serializer: codecs,
-			Creater: scheme, Convertor: scheme, ConvertabilityChecker: scheme, UnsafeConvertor: runtime.UnsafeObjectConvertor(scheme),
-			Defaulter: scheme, Typer: scheme, Namer: runtime.Namer(meta.NewAccessor()),
+			OptionsExternalVersion: &schema.GroupVersion{Version: "v1"},
+			ParameterCodec:         runtime.NewParameterCodec(scheme), Serializer: codecs,
+			Creater: scheme, Convertor: scheme, ConvertabilityChecker: scheme,
+			UnsafeConvertor: runtime.UnsafeObjectConvertor(scheme),
+			Defaulter:       scheme, Typer: scheme, Namer: runtime.Namer(meta.NewAccessor()),
 			TypeConverter:              managedfields.NewDeducedTypeConverter(), // nothing is written
 			EquivalentResourceRegistry: runtime.NewEquivalentResourceRegistry(), Authorizer: cfg.Authorizer,
 		}
@@ -101,8 +103,11 @@ func New(cfg Config) (*Server, error) {
 		if err != nil {
 			return nil, fmt.Errorf("install API %v: %w", gv, err)
 		}
-		s.versions = append(s.versions, apidiscoveryv2.APIVersionDiscovery{Version: gv.Version, Resources: found, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent})
-		s.group.Versions = append(s.group.Versions, metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version})
+		s.versions = append(s.versions,
+			apidiscoveryv2.APIVersionDiscovery{Version: gv.Version, Resources: found,
+				Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent})
+		s.group.Versions = append(s.group.Versions,
+			metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version})
 	}
 	s.group.PreferredVersion = s.group.Versions[0]
 	group := discovery.NewAPIGroupHandler(codecs, s.group)
@@ -121,7 +126,8 @@ func (s *Server) announce() {
 	s.cfg.Groups.AddGroup(s.group, groupPriority)
 	for i, v := range s.versions {
 		s.cfg.Aggregated.AddGroupVersion(Group, v)
-		s.cfg.Aggregated.SetGroupVersionPriority(metav1.GroupVersion{Group: Group, Version: v.Version}, groupPriority, versionPriority-i)
+		s.cfg.Aggregated.SetGroupVersionPriority(metav1.GroupVersion{Group: Group, Version: v.Version}, groupPriority,
+			versionPriority-i)
 	}
 }
 

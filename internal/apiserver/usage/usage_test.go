@@ -43,7 +43,8 @@ func (o *objects) Get(_ context.Context, r schema.GroupResource, namespace, name
 	return nil, apierrors.NewNotFound(r, name)
 }
 
-func (o *objects) List(_ context.Context, r schema.GroupResource, namespace string, fn func(runtime.Object) bool) error {
+func (o *objects) List(_ context.Context, r schema.GroupResource, namespace string,
+	fn func(runtime.Object) bool) error {
 	if r.Resource == "nodes" {
 		for _, n := range o.nodes {
 			fn(n)
@@ -63,18 +64,25 @@ type groups struct{ listed []string }
 func (g *groups) AddGroup(group metav1.APIGroup, _ int32) { g.listed = append(g.listed, group.Name) }
 
 func running(namespace, name, node string, containers ...string) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"name": name}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+		Labels: map[string]string{"name": name}}}
 	p.UID, p.Spec.NodeName, p.Status.Phase = "u", node, corev1.PodRunning
 	for _, c := range containers {
-		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{Name: c, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
+		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses,
+			corev1.ContainerStatus{Name: c, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}})
 	}
 	return p
 }
 
-func serve(t *testing.T, o *objects, ask func(context.Context, string) (*Summary, error)) (*Server, func(path string, accept ...string) (int, string)) {
+func serve(t *testing.T, o *objects, ask func(context.Context, string) (*Summary, error)) (*Server,
+	func(path string, accept ...string) (int, string)) {
 	t.Helper()
-	s, err := New(Config{Reader: o, Sampler: &Sampler{Ask: ask}, Groups: &groups{}, Aggregated: aggregated.NewResourceManager("apis"),
-		Next: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "next", http.StatusTeapot) })})
+	s, err := New(Config{Reader: o, Sampler: &Sampler{Ask: ask}, Groups: &groups{},
+		Aggregated: aggregated.NewResourceManager("apis"),
+		Next: http.HandlerFunc(func(w http.ResponseWriter,
+			_ *http.Request) {
+			http.Error(w, "next", http.StatusTeapot)
+		})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +103,8 @@ func TestAPI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &machine{began: time.Now(), at: time.Now(), load: 500_000_000}
 		time.Sleep(time.Hour)
-		o := &objects{nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "a"}}}, {ObjectMeta: metav1.ObjectMeta{Name: "away"}}}}
+		o := &objects{nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n",
+			Labels: map[string]string{"zone": "a"}}}, {ObjectMeta: metav1.ObjectMeta{Name: "away"}}}}
 		o.pods = []*corev1.Pod{
 			running("a", "web", "n", "c"),
 			running("a", "half", "n", "c", "unmeasured"),
@@ -112,7 +121,8 @@ func TestAPI(t *testing.T) {
 		})
 		code, text := get("/apis/metrics.k8s.io/v1beta1/namespaces/a/pods")
 		var list metricsv1beta1.PodMetricsList
-		if err := json.Unmarshal([]byte(text), &list); err != nil || code != 200 || list.Kind != "PodMetricsList" || len(list.Items) != 1 {
+		if err := json.Unmarshal([]byte(text), &list); err != nil || code != 200 || list.Kind != "PodMetricsList" ||
+			len(list.Items) != 1 {
 			t.Fatalf("%d %s %v", code, text, err)
 		}
 		p := list.Items[0]
@@ -154,10 +164,12 @@ func TestAPI(t *testing.T) {
 				t.Errorf("%s: %d, want %d: %s", path, code, want, text)
 			}
 		}
-		if _, text := get("/apis/metrics.k8s.io/v1beta1/namespaces/a/pods", "application/vnd.kubernetes.protobuf"); !strings.HasPrefix(text, "k8s\x00") {
+		if _, text := get("/apis/metrics.k8s.io/v1beta1/namespaces/a/pods",
+			"application/vnd.kubernetes.protobuf"); !strings.HasPrefix(text, "k8s\x00") {
 			t.Errorf("no protobuf: %q", text) // W8.15
 		}
-		if _, text := get("/apis/metrics.k8s.io/v1beta1/nodes", "application/json;as=Table;v=v1;g=meta.k8s.io"); !strings.Contains(text, `"cells":["n","1","4Ki","1s"]`) {
+		if _, text := get("/apis/metrics.k8s.io/v1beta1/nodes",
+			"application/json;as=Table;v=v1;g=meta.k8s.io"); !strings.Contains(text, `"cells":["n","1","4Ki","1s"]`) {
 			t.Errorf("no table: %s", text)
 		}
 	})

@@ -121,7 +121,8 @@ func (p *Plugins) make(ctx context.Context, c *chains) (informers.SharedInformer
 	factory := informers.NewSharedInformerFactory(client, 0)
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client.Discovery()))
 	initial := admission.PluginInitializers{
-		initializer.New(client, objects, factory, p.cfg.Authorizer, utilfeature.DefaultFeatureGate, p.cfg.Version, ctx.Done(), mapper),
+		initializer.New(client, objects, factory, p.cfg.Authorizer, utilfeature.DefaultFeatureGate, p.cfg.Version,
+			ctx.Done(), mapper),
 		exclude{},
 		webhookInitializer{p.cfg},
 	}
@@ -137,7 +138,8 @@ func (p *Plugins) make(ctx context.Context, c *chains) (informers.SharedInformer
 	if err != nil {
 		return nil, err
 	}
-	validation, err := validatingwebhook.NewValidatingAdmissionWebhook(p.cfg.Configuration(validatingwebhook.PluginName))
+	validation, err := validatingwebhook.NewValidatingAdmissionWebhook(
+		p.cfg.Configuration(validatingwebhook.PluginName))
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +147,8 @@ func (p *Plugins) make(ctx context.Context, c *chains) (informers.SharedInformer
 	for _, plugin := range []struct {
 		name string
 		admission.Interface
-	}{{mutatingpolicy.PluginName, policyMutation}, {mutatingwebhook.PluginName, mutation}, {validatingpolicy.PluginName, policyValidation}, {validatingwebhook.PluginName, validation}} {
+	}{{mutatingpolicy.PluginName, policyMutation}, {mutatingwebhook.PluginName, mutation},
+		{validatingpolicy.PluginName, policyValidation}, {validatingwebhook.PluginName, validation}} {
 		initial.Initialize(plugin.Interface)
 		if err := admission.ValidateInitialization(plugin.Interface); err != nil {
 			return nil, fmt.Errorf("start admission plugin %s: %w", plugin.name, err)

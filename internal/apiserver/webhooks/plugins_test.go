@@ -21,7 +21,8 @@ import (
 
 func attributes(op admission.Operation) admission.Attributes {
 	return admission.NewAttributesRecord(nil, nil, schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, "ns", "x",
-		schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "", op, nil, false, &user.DefaultInfo{Name: "u"})
+		schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "", op, nil, false,
+		&user.DefaultInfo{Name: "u"})
 }
 
 // plugin says what it is asked, and answers with an error.
@@ -89,14 +90,17 @@ func TestWritesWaitForThePlugins(t *testing.T) {
 			t.Errorf("who gave up: %v", err)
 		}
 		c := p.active.Load()
-		c.mutating = []admission.MutationInterface{plugin{"policy", admission.Create, &asked, nil}, plugin{"delete", admission.Delete, &asked, nil},
+		c.mutating = []admission.MutationInterface{plugin{"policy", admission.Create, &asked, nil},
+			plugin{"delete", admission.Delete, &asked, nil},
 			plugin{"webhook", admission.Create, &asked, nil}}
-		c.validating = []admission.ValidationInterface{plugin{"policy", admission.Create, &asked, nil}, plugin{"webhook", admission.Create, &asked, nil}}
+		c.validating = []admission.ValidationInterface{plugin{"policy", admission.Create, &asked, nil},
+			plugin{"webhook", admission.Create, &asked, nil}}
 		close(c.made)
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		if want := []string{"admit policy", "admit webhook", "validate policy", "validate webhook"}; !slices.Equal(asked, want) {
+		if want := []string{"admit policy", "admit webhook", "validate policy",
+			"validate webhook"}; !slices.Equal(asked, want) {
 			t.Errorf("asked %q, want %q", asked, want)
 		}
 	})
@@ -109,8 +113,10 @@ func TestRefusalEndsTheChain(t *testing.T) {
 	var asked []string
 	c := p.active.Load()
 	no := errors.New("no")
-	c.mutating = []admission.MutationInterface{plugin{"a", admission.Create, &asked, no}, plugin{"b", admission.Create, &asked, nil}}
-	c.validating = []admission.ValidationInterface{plugin{"a", admission.Create, &asked, no}, plugin{"b", admission.Create, &asked, nil}}
+	c.mutating = []admission.MutationInterface{plugin{"a", admission.Create, &asked, no},
+		plugin{"b", admission.Create, &asked, nil}}
+	c.validating = []admission.ValidationInterface{plugin{"a", admission.Create, &asked, no},
+		plugin{"b", admission.Create, &asked, nil}}
 	close(c.made)
 	if err := p.Admit(t.Context(), attributes(admission.Create), nil); !errors.Is(err, no) {
 		t.Error(err)
@@ -146,12 +152,15 @@ func (unreachable) RoundTrip(*http.Request) (*http.Response, error) {
 func TestPluginsAreMade(t *testing.T) {
 	p := NewPlugins(Config{
 		Client: func() *restclient.Config { return &restclient.Config{Host: "http://x", Transport: unreachable{}} },
-		Authorizer: authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+		Authorizer: authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string,
+			error) {
 			return authorizer.DecisionDeny, "", nil
 		}),
-		Version:       compatibility.NewEffectiveVersionFromString("1.37", "1.37", "1.36"),
-		Resolver:      webhookutil.NewDefaultServiceResolver(),
-		Wrapper:       func(r webhookutil.AuthenticationInfoResolver) webhookutil.AuthenticationInfoResolver { return r },
+		Version:  compatibility.NewEffectiveVersionFromString("1.37", "1.37", "1.36"),
+		Resolver: webhookutil.NewDefaultServiceResolver(),
+		Wrapper: func(r webhookutil.AuthenticationInfoResolver) webhookutil.AuthenticationInfoResolver {
+			return r
+		},
 		Configuration: func(string) io.Reader { return nil },
 	})
 	p.Activate()
@@ -180,7 +189,8 @@ func TestCheckConfiguration(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := CheckConfiguration(func(plugin string) io.Reader {
-				text := map[string]string{"MutatingAdmissionWebhook": tc.mutating, "ValidatingAdmissionWebhook": tc.validating}[plugin]
+				text := map[string]string{"MutatingAdmissionWebhook": tc.mutating,
+					"ValidatingAdmissionWebhook": tc.validating}[plugin]
 				if text == "" {
 					return nil
 				}
@@ -207,7 +217,8 @@ func (w *wantsExclusion) SetExcludedAdmissionResources(r []schema.GroupResource)
 func TestReviewsAreLeftAlone(t *testing.T) {
 	w := &wantsExclusion{}
 	exclude{}.Initialize(w)
-	for _, name := range []string{"selfsubjectaccessreviews", "subjectaccessreviews", "localsubjectaccessreviews", "selfsubjectrulesreviews"} {
+	for _, name := range []string{"selfsubjectaccessreviews", "subjectaccessreviews", "localsubjectaccessreviews",
+		"selfsubjectrulesreviews"} {
 		if !slices.Contains(w.excluded, schema.GroupResource{Group: "authorization.k8s.io", Resource: name}) {
 			t.Errorf("%s can be refused", name)
 		}

@@ -28,12 +28,15 @@ type typeChecks struct {
 
 const typeCheckManager = "validatingadmissionpolicy-status-controller"
 
-func newTypeChecks(f informers.SharedInformerFactory, client kubernetes.Interface, mapper meta.RESTMapper) (*typeChecks, error) {
+func newTypeChecks(f informers.SharedInformerFactory, client kubernetes.Interface, mapper meta.RESTMapper) (*typeChecks,
+	error) {
 	t := &typeChecks{client: client, policies: f,
-		checker: &validating.TypeChecker{SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: client.Discovery()}, RestMapper: mapper},
-		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
+		checker: &validating.TypeChecker{
+			SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: client.Discovery()}, RestMapper: mapper},
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
 	add := func(o any) {
-		if p, ok := o.(*admissionregistrationv1.ValidatingAdmissionPolicy); ok && p.Generation > p.Status.ObservedGeneration {
+		if p, ok := o.(*admissionregistrationv1.ValidatingAdmissionPolicy); ok &&
+			p.Generation > p.Status.ObservedGeneration {
 			t.queue.Add(p.Name)
 		}
 	}
@@ -52,7 +55,8 @@ func (t *typeChecks) run(ctx context.Context) {
 			return
 		}
 		if err := t.check(ctx, name); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).V(2).Info("Checking the types of a policy failed, will retry", "policy", name, "err", err)
+			klog.FromContext(ctx).V(2).Info("Checking the types of a policy failed, will retry", "policy", name, "err",
+				err)
 			t.queue.AddRateLimited(name)
 		} else {
 			t.queue.Forget(name)
@@ -73,8 +77,10 @@ func (t *typeChecks) check(ctx context.Context, name string) error {
 	for _, w := range t.checker.Check(p) {
 		checked.WithExpressionWarnings(apply.ExpressionWarning().WithFieldRef(w.FieldRef).WithWarning(w.Warning))
 	}
-	_, err = t.client.AdmissionregistrationV1().ValidatingAdmissionPolicies().ApplyStatus(ctx, apply.ValidatingAdmissionPolicy(name).WithStatus(
-		apply.ValidatingAdmissionPolicyStatus().WithObservedGeneration(p.Generation).WithTypeChecking(checked)), metav1.ApplyOptions{FieldManager: typeCheckManager, Force: true})
+	_, err = t.client.AdmissionregistrationV1().ValidatingAdmissionPolicies().ApplyStatus(ctx,
+		apply.ValidatingAdmissionPolicy(name).WithStatus(
+			apply.ValidatingAdmissionPolicyStatus().WithObservedGeneration(p.Generation).WithTypeChecking(checked)),
+		metav1.ApplyOptions{FieldManager: typeCheckManager, Force: true})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -11,7 +11,8 @@ import (
 )
 
 func TestWrite(t *testing.T) {
-	for name, write := range map[string]func(string, []byte, fs.FileMode) error{"synced": atomicfile.Write, "unsynced": atomicfile.WriteUnsynced} {
+	for name, write := range map[string]func(string, []byte, fs.FileMode) error{"synced": atomicfile.Write,
+		"unsynced": atomicfile.WriteUnsynced} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			file := filepath.Join(dir, "f")

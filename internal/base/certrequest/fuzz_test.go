@@ -19,7 +19,8 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		template := &x509.CertificateRequest{Subject: subject, DNSNames: []string{"a.example", ""}, IPAddresses: []net.IP{net.IPv4(1, 2, 3, 4)}}
+		template := &x509.CertificateRequest{Subject: subject, DNSNames: []string{"a.example", ""},
+			IPAddresses: []net.IP{net.IPv4(1, 2, 3, 4)}}
 		var signer any = key
 		if i == 1 {
 			_, signer, err = ed25519.GenerateKey(rand.Reader)

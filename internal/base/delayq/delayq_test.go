@@ -16,7 +16,8 @@ func TestQueueIsASortedMap(t *testing.T) {
 		model := map[int]time.Time{}
 		t.Repeat(map[string]func(*rapid.T){
 			"set": func(t *rapid.T) {
-				key, due := rapid.IntRange(0, 5).Draw(t, "key"), start.Add(time.Duration(rapid.IntRange(0, 9).Draw(t, "due"))*time.Second)
+				key, due := rapid.IntRange(0, 5).Draw(t, "key"),
+					start.Add(time.Duration(rapid.IntRange(0, 9).Draw(t, "due"))*time.Second)
 				if rapid.Bool().Draw(t, "earlier") {
 					q.SetEarlier(key, due)
 					if old, ok := model[key]; ok && !due.Before(old) {

@@ -36,7 +36,8 @@ const (
 
 var names = [...]string{
 	Unknown: "unknown", Invalid: "invalid", NotFound: "not found", AlreadyExists: "already exists", InUse: "in use",
-	Unavailable: "unavailable", Denied: "denied", Exhausted: "exhausted", Corrupt: "corrupt", Unsupported: "unsupported",
+	Unavailable: "unavailable", Denied: "denied", Exhausted: "exhausted", Corrupt: "corrupt",
+	Unsupported: "unsupported",
 }
 
 // String returns the kind in lower-case words.

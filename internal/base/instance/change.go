@@ -51,7 +51,8 @@ func whilePods(value func(Flags) string, consequence string) func(old, now Flags
 		if was == is || !f.Pods {
 			return "", ""
 		}
-		return fmt.Sprintf("it was %s and is now %s, and pods are running: %s", named(was), named(is), consequence), endPods + ", or use the previous value"
+		return fmt.Sprintf("it was %s and is now %s, and pods are running: %s", named(was), named(is), consequence),
+			endPods + ", or use the previous value"
 	}
 }
 
@@ -63,7 +64,8 @@ func named(value string) string {
 }
 
 // unlessNew allows a value that no earlier start has recorded.
-func unlessNew(value func(Flags) string, refuse func(old, now Flags, f Facts) (string, string)) func(old, now Flags, f Facts) (string, string) {
+func unlessNew(value func(Flags) string, refuse func(old, now Flags, f Facts) (string, string)) func(old, now Flags,
+	f Facts) (string, string) {
 	return func(old, now Flags, f Facts) (string, string) {
 		if value(old) == "" {
 			return "", ""
@@ -80,22 +82,27 @@ func changeRules() map[string]changeRule {
 	podCIDR := func(f Flags) string { return f.PodCIDR }
 	dataDir := func(f Flags) string { return f.DataDir }
 	return map[string]changeRule{
-		"DataDir":     {"--data-dir", unlessNew(dataDir, whilePods(dataDir, "their files, cgroups and addresses are named after the old directory"))},
+		"DataDir": {"--data-dir",
+			unlessNew(dataDir,
+				whilePods(dataDir, "their files, cgroups and addresses are named after the old directory"))},
 		"EtcdServers": {"--etcd-servers", otherStore},
 		"Encryption":  {"--encryption-provider-config", withoutKeys},
 		"RuntimeEndpoint": {"--runtime-endpoint", whilePods(func(f Flags) string { return f.RuntimeEndpoint },
 			"the containers in the other runtime would keep running beside new ones")},
 		"CNIConfDir": {"--cni-conf-dir", whilePods(func(f Flags) string { return f.CNIConfDir },
 			"they would keep addresses that the other network does not know")},
-		"CgroupDriver": {"--cgroup-driver", whilePods(func(f Flags) string { return strings.TrimPrefix(f.CgroupDriver, "cgroupfs") },
-			"their limits are set in the cgroups of the other driver")},
-		"NodeName": {"--node-name", unlessNew(nodeName, whilePods(nodeName, "they belong to the old node and would be ended"))},
-		"PodCIDR":  {"--pod-cidr", unlessNew(podCIDR, whilePods(podCIDR, "their addresses are outside the new range"))},
+		"CgroupDriver": {"--cgroup-driver",
+			whilePods(func(f Flags) string { return strings.TrimPrefix(f.CgroupDriver, "cgroupfs") },
+				"their limits are set in the cgroups of the other driver")},
+		"NodeName": {"--node-name",
+			unlessNew(nodeName, whilePods(nodeName, "they belong to the old node and would be ended"))},
+		"PodCIDR": {"--pod-cidr", unlessNew(podCIDR, whilePods(podCIDR, "their addresses are outside the new range"))},
 		"ServiceCIDR": {"--service-cidr", func(old, now Flags, _ Facts) (reason, way string) {
 			if old.ServiceCIDR == "" || sameRanges(old.ServiceCIDR, now.ServiceCIDR) {
 				return "", ""
 			}
-			return fmt.Sprintf("it was %s and is now %s: stored Services would keep addresses outside the range", old.ServiceCIDR, now.ServiceCIDR),
+			return fmt.Sprintf("it was %s and is now %s: stored Services would keep addresses outside the range",
+					old.ServiceCIDR, now.ServiceCIDR),
 				"use the previous value; a ServiceCIDR object adds a range"
 		}},
 
@@ -160,7 +167,9 @@ func otherStore(old, now Flags, _ Facts) (reason, way string) {
 	if len(old.EtcdServers) > 0 {
 		way = "use --etcd-servers " + strings.Join(old.EtcdServers, ",")
 	}
-	return fmt.Sprintf("this cluster is in %s, not in %s: it would be another cluster, and all pods of this one would be ended", store(old), store(now)),
+	return fmt.Sprintf(
+			"this cluster is in %s, not in %s: it would be another cluster, and all pods of this one would be ended",
+			store(old), store(now)),
 		way + ", or another --data-dir for another cluster"
 }
 
@@ -170,7 +179,8 @@ func withoutKeys(old, now Flags, _ Facts) (reason, way string) {
 		return "", ""
 	}
 	return "encrypted objects could not be read any more",
-		"use --encryption-provider-config " + old.Encryption + ", with the provider `identity` first, and write all objects again before you omit it"
+		"use --encryption-provider-config " + old.Encryption +
+			", with the provider `identity` first, and write all objects again before you omit it"
 }
 
 // sameRanges compares lists of ranges by value.

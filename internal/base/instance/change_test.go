@@ -40,24 +40,33 @@ func TestChange(t *testing.T) {
 		idle     string // the flag that is rejected when no pods run
 		busy     string // and when pods run
 	}{
-		"nothing":                     {base.Flags, base.Flags, "", ""},
-		"nothing is known":            {Flags{}, base.Flags, "", ""},
-		"data directory moved":        {base.Flags, with(func(f *Flags) { f.DataDir = "/x" }), "", "--data-dir"},
-		"to etcd":                     {base.Flags, etcd("http://a"), "--etcd-servers", "--etcd-servers"},
-		"from etcd":                   {etcd("http://a"), base.Flags, "--etcd-servers", "--etcd-servers"},
-		"another etcd":                {etcd("http://a", "http://b"), etcd("http://c"), "--etcd-servers", "--etcd-servers"},
-		"another member of etcd":      {etcd("http://a", "http://b"), etcd("http://b", "http://c"), "", ""},
-		"keys forgotten":              {with(func(f *Flags) { f.Encryption = "/e" }), base.Flags, "--encryption-provider-config", "--encryption-provider-config"},
-		"keys in another file":        {with(func(f *Flags) { f.Encryption = "/e" }), with(func(f *Flags) { f.Encryption = "/f" }), "", ""},
-		"keys for the first time":     {base.Flags, with(func(f *Flags) { f.Encryption = "/e" }), "", ""},
-		"to another runtime":          {base.Flags, with(func(f *Flags) { f.RuntimeEndpoint = "unix:///c" }), "", "--runtime-endpoint"},
-		"back to carob's":             {with(func(f *Flags) { f.RuntimeEndpoint = "unix:///c" }), base.Flags, "", "--runtime-endpoint"},
-		"another network":             {base.Flags, with(func(f *Flags) { f.CNIConfDir = "/etc/cni" }), "", "--cni-conf-dir"},
-		"systemd":                     {base.Flags, with(func(f *Flags) { f.CgroupDriver = "systemd" }), "", "--cgroup-driver"},
-		"cgroupfs, said":              {base.Flags, with(func(f *Flags) { f.CgroupDriver = "cgroupfs" }), "", ""},
-		"another name":                {base.Flags, with(func(f *Flags) { f.NodeName = "other" }), "", "--node-name"},
-		"another range of pods":       {base.Flags, with(func(f *Flags) { f.PodCIDR = "10.1.0.0/16" }), "", "--pod-cidr"},
-		"another range of services":   {base.Flags, with(func(f *Flags) { f.ServiceCIDR = "10.1.0.0/16" }), "--service-cidr", "--service-cidr"},
+		"nothing":              {base.Flags, base.Flags, "", ""},
+		"nothing is known":     {Flags{}, base.Flags, "", ""},
+		"data directory moved": {base.Flags, with(func(f *Flags) { f.DataDir = "/x" }), "", "--data-dir"},
+		"to etcd":              {base.Flags, etcd("http://a"), "--etcd-servers", "--etcd-servers"},
+		"from etcd":            {etcd("http://a"), base.Flags, "--etcd-servers", "--etcd-servers"},
+		"another etcd": {etcd("http://a", "http://b"), etcd("http://c"), "--etcd-servers",
+			"--etcd-servers"},
+		"another member of etcd": {etcd("http://a", "http://b"), etcd("http://b", "http://c"), "", ""},
+		"keys forgotten": {with(func(f *Flags) { f.Encryption = "/e" }), base.Flags,
+			"--encryption-provider-config", "--encryption-provider-config"},
+		"keys in another file": {with(func(f *Flags) { f.Encryption = "/e" }),
+			with(func(f *Flags) { f.Encryption = "/f" }), "", ""},
+		"keys for the first time": {base.Flags, with(func(f *Flags) { f.Encryption = "/e" }), "", ""},
+		"to another runtime": {base.Flags, with(func(f *Flags) { f.RuntimeEndpoint = "unix:///c" }), "",
+			"--runtime-endpoint"},
+		"back to carob's": {with(func(f *Flags) { f.RuntimeEndpoint = "unix:///c" }), base.Flags, "",
+			"--runtime-endpoint"},
+		"another network": {base.Flags, with(func(f *Flags) { f.CNIConfDir = "/etc/cni" }), "",
+			"--cni-conf-dir"},
+		"systemd": {base.Flags, with(func(f *Flags) { f.CgroupDriver = "systemd" }), "",
+			"--cgroup-driver"},
+		"cgroupfs, said": {base.Flags, with(func(f *Flags) { f.CgroupDriver = "cgroupfs" }), "", ""},
+		"another name":   {base.Flags, with(func(f *Flags) { f.NodeName = "other" }), "", "--node-name"},
+		"another range of pods": {base.Flags, with(func(f *Flags) { f.PodCIDR = "10.1.0.0/16" }), "",
+			"--pod-cidr"},
+		"another range of services": {base.Flags, with(func(f *Flags) { f.ServiceCIDR = "10.1.0.0/16" }),
+			"--service-cidr", "--service-cidr"},
 		"the same range, in disguise": {base.Flags, with(func(f *Flags) { f.ServiceCIDR = "10.96.3.4/16" }), "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +78,8 @@ func TestChange(t *testing.T) {
 				switch {
 				case x.want == "" && len(got) > 0:
 					t.Errorf("%+v: refused: %v", x.facts, ChangeError(got))
-				case x.want != "" && (len(got) != 1 || got[0].Flag != x.want || got[0].Reason == "" || got[0].Way == ""):
+				case x.want != "" &&
+					(len(got) != 1 || got[0].Flag != x.want || got[0].Reason == "" || got[0].Way == ""):
 					t.Errorf("%+v: %+v, want %s refused", x.facts, got, x.want)
 				case x.want != "" && !strings.Contains(ChangeError(got).Error(), "--force"):
 					t.Errorf("no way out: %v", ChangeError(got))

@@ -35,19 +35,21 @@ type Flags struct {
 	CgroupDriver    string   // of the native runtime: "cgroupfs" or empty, or "systemd"
 	RegistryConfig  string   // directory of hosts.toml files
 	PodManifestDir  string   // directory with static pods, or one file; empty: manifests in the data directory
-	ContainerLogDir string   // links to container logs for collectors; empty: /var/log/containers, or log/containers in another data directory
-	ResolvConf      string   // resolver file for pods; empty: the host's
+	// links to container logs for collectors; empty: /var/log/containers, or log/containers in another data directory
+	ContainerLogDir string
+	ResolvConf      string // resolver file for pods; empty: the host's
 	Pressure        Pressure
 	Hardening       Hardening
 	Audit           Audit
 	Encryption      string // file with an EncryptionConfiguration; empty: objects are not encrypted
-	Authentication  string // file with an AuthenticationConfiguration; empty: certificates of the CA and service account tokens only
-	Admission       string // file with an AdmissionConfiguration; empty: the plugins' defaults
-	Scheduler       string // file with a KubeSchedulerConfiguration; empty: the defaults
-	Profiling       bool   // the API server serves /debug/pprof
-	NodeName        string
-	PodCIDR         string
-	ServiceCIDR     string // one range, or two of different families, separated by a comma
+	// file with an AuthenticationConfiguration; empty: certificates of the CA and service account tokens only
+	Authentication string
+	Admission      string // file with an AdmissionConfiguration; empty: the plugins' defaults
+	Scheduler      string // file with a KubeSchedulerConfiguration; empty: the defaults
+	Profiling      bool   // the API server serves /debug/pprof
+	NodeName       string
+	PodCIDR        string
+	ServiceCIDR    string // one range, or two of different families, separated by a comma
 	// ServiceNodePorts are the node ports of services as FIRST-LAST or FIRST+COUNT.
 	ServiceNodePorts string
 	MaxPods          int
@@ -171,7 +173,8 @@ func Derive(f Flags, hostname string) (Instance, error) {
 		in.Hardening.PodPids = defaultPodPids
 	}
 	if in.Hardening.PodPids < -1 {
-		return Instance{}, fmt.Errorf("%w --pod-max-pids: %d is neither a number of processes nor -1", ErrFlag, in.Hardening.PodPids)
+		return Instance{}, fmt.Errorf("%w --pod-max-pids: %d is neither a number of processes nor -1", ErrFlag,
+			in.Hardening.PodPids)
 	}
 	if err := in.checkNumbers(); err != nil {
 		return Instance{}, err
@@ -183,11 +186,13 @@ func Derive(f Flags, hostname string) (Instance, error) {
 		in.NodeName = strings.ToLower(hostname)
 	}
 	if !nodeNamePattern.MatchString(in.NodeName) {
-		return Instance{}, fmt.Errorf("%w --node-name: %q is not a DNS name (lower case letters, digits, '-', and '.')", ErrFlag, in.NodeName)
+		return Instance{}, fmt.Errorf("%w --node-name: %q is not a DNS name (lower case letters, digits, '-', and '.')",
+			ErrFlag, in.NodeName)
 	}
 	for _, e := range f.EtcdServers {
 		if !strings.HasPrefix(e, "http://") && !strings.HasPrefix(e, "https://") && !strings.HasPrefix(e, "unix://") {
-			return Instance{}, fmt.Errorf("%w --etcd-servers: %q must start with http://, https://, or unix://", ErrFlag, e)
+			return Instance{}, fmt.Errorf("%w --etcd-servers: %q must start with http://, https://, or unix://",
+				ErrFlag, e)
 		}
 	}
 	if (f.EtcdCert == "") != (f.EtcdKey == "") {
@@ -197,7 +202,9 @@ func Derive(f Flags, hostname string) (Instance, error) {
 		return Instance{}, fmt.Errorf("%w --cgroup-driver: %q is neither cgroupfs nor systemd", ErrFlag, f.CgroupDriver)
 	}
 	if e := f.RuntimeEndpoint; e != "" && !(strings.HasPrefix(e, "unix:///") || strings.HasPrefix(e, "/")) {
-		return Instance{}, fmt.Errorf("%w --runtime-endpoint: %q is not a socket, such as unix:///run/containerd/containerd.sock", ErrFlag, e)
+		return Instance{},
+			fmt.Errorf("%w --runtime-endpoint: %q is not a socket, such as unix:///run/containerd/containerd.sock",
+				ErrFlag, e)
 	}
 	for flag, d := range map[string]string{"--cni-conf-dir": f.CNIConfDir, "--registry-config": f.RegistryConfig} {
 		if d == "" {
@@ -210,8 +217,9 @@ func Derive(f Flags, hostname string) (Instance, error) {
 	for flag, file := range map[string]*string{
 		"--audit-policy-file": &in.Audit.PolicyFile, "--audit-webhook-config-file": &in.Audit.WebhookConfig,
 		"--encryption-provider-config": &in.Encryption, "--authentication-config": &in.Authentication,
-		"--admission-control-config-file": &in.Admission, "--resolv-conf": &in.ResolvConf, "--scheduler-config": &in.Scheduler,
-		"--etcd-cafile": &in.EtcdCA, "--etcd-certfile": &in.EtcdCert, "--etcd-keyfile": &in.EtcdKey,
+		"--admission-control-config-file": &in.Admission, "--resolv-conf": &in.ResolvConf,
+		"--scheduler-config": &in.Scheduler,
+		"--etcd-cafile":      &in.EtcdCA, "--etcd-certfile": &in.EtcdCert, "--etcd-keyfile": &in.EtcdKey,
 	} {
 		if *file == "" {
 			continue
@@ -305,7 +313,8 @@ func (in *Instance) deriveNetwork(n uint32) error {
 		host = "0.0.0.0"
 	}
 	if in.ListenAddr, err = netip.ParseAddrPort(net.JoinHostPort(host, port)); err != nil || in.ListenAddr.Port() == 0 {
-		return fmt.Errorf("%w --listen: %q is not an IP address and a port from 1 to 65535, such as 0.0.0.0:6443", ErrFlag, in.Listen)
+		return fmt.Errorf("%w --listen: %q is not an IP address and a port from 1 to 65535, such as 0.0.0.0:6443",
+			ErrFlag, in.Listen)
 	}
 	// The agent is reachable from where the API server is.
 	in.AgentListen = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(agentPort))
@@ -331,7 +340,8 @@ func (in *Instance) deriveNetwork(n uint32) error {
 		}
 	}
 	if in.Pods, err = netip.ParsePrefix(in.PodCIDR); err != nil {
-		return fmt.Errorf("%w --pod-cidr: %q is not an IP range in CIDR notation, such as 10.88.0.0/16", ErrFlag, in.PodCIDR)
+		return fmt.Errorf("%w --pod-cidr: %q is not an IP range in CIDR notation, such as 10.88.0.0/16", ErrFlag,
+			in.PodCIDR)
 	}
 	if in.Services, err = serviceRanges(in.ServiceCIDR); err != nil {
 		return fmt.Errorf("%w --service-cidr: %w", ErrFlag, err)

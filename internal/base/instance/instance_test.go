@@ -15,7 +15,8 @@ func TestDeriveSeparatesDataDirs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if def.ID != "carob" || def.ListenAddr.Port() != 6443 || def.NodeName != "host" || def.PodLogDir != "/var/log/pods" {
+	if def.ID != "carob" || def.ListenAddr.Port() != 6443 || def.NodeName != "host" ||
+		def.PodLogDir != "/var/log/pods" {
 		t.Errorf("default instance: %+v", def)
 	}
 	a, err := Derive(Flags{DataDir: "/tmp/a"}, "h")
@@ -90,7 +91,8 @@ func TestDeriveNamesTheWrongFlag(t *testing.T) {
 
 func TestServiceRanges(t *testing.T) {
 	in, err := Derive(Flags{ServiceCIDR: "fd00:96::/112, 10.96.0.0/16", ServiceNodePorts: "31000+10"}, "h")
-	if err != nil || len(in.Services) != 2 || in.Services[0].String() != "fd00:96::/112" || in.NodePorts != [2]int{31000, 31009} {
+	if err != nil || len(in.Services) != 2 || in.Services[0].String() != "fd00:96::/112" ||
+		in.NodePorts != [2]int{31000, 31009} {
 		t.Errorf("%v %v, %v", in.Services, in.NodePorts, err)
 	}
 	if in, err = Derive(Flags{}, "h"); err != nil || in.NodePorts != [2]int{30000, 32767} {
@@ -102,12 +104,14 @@ func TestServiceRanges(t *testing.T) {
 func TestDerivedRangesGiveWay(t *testing.T) {
 	for i := range 2000 {
 		dir := fmt.Sprintf("/tmp/%d", i)
-		for _, f := range []Flags{{DataDir: dir, PodCIDR: "10.242.0.0/16"}, {DataDir: dir, ServiceCIDR: "10.142.0.0/16"}, {PodCIDR: "10.96.128.0/20"}} {
+		for _, f := range []Flags{{DataDir: dir, PodCIDR: "10.242.0.0/16"},
+			{DataDir: dir, ServiceCIDR: "10.142.0.0/16"}, {PodCIDR: "10.96.128.0/20"}} {
 			in, err := Derive(f, "h")
 			if err != nil {
 				t.Fatalf("%+v: %v", f, err)
 			}
-			if again, err := Derive(f, "h"); err != nil || again.PodCIDR != in.PodCIDR || again.ServiceCIDR != in.ServiceCIDR {
+			if again, err := Derive(f, "h"); err != nil || again.PodCIDR != in.PodCIDR ||
+				again.ServiceCIDR != in.ServiceCIDR {
 				t.Fatalf("%+v: another time %s, %s, %v", f, again.PodCIDR, again.ServiceCIDR, err)
 			}
 		}
@@ -165,8 +169,10 @@ func TestAcquireWhileOthersLook(t *testing.T) {
 // reachable from outside.
 func TestAgentListen(t *testing.T) {
 	for listen, want := range map[string]string{
-		"": "127.0.0.1:10250", "localhost:7000": "127.0.0.1:10250", "[::1]:7000": "127.0.0.1:10250", "127.0.0.5:7000": "127.0.0.1:10250",
-		"0.0.0.0:6443": "0.0.0.0:10250", ":6443": "0.0.0.0:10250", "[::]:6443": "[::]:10250", "192.0.2.7:6443": "192.0.2.7:10250",
+		"": "127.0.0.1:10250", "localhost:7000": "127.0.0.1:10250", "[::1]:7000": "127.0.0.1:10250",
+		"127.0.0.5:7000": "127.0.0.1:10250",
+		"0.0.0.0:6443":   "0.0.0.0:10250", ":6443": "0.0.0.0:10250", "[::]:6443": "[::]:10250",
+		"192.0.2.7:6443": "192.0.2.7:10250",
 	} {
 		in, err := Derive(Flags{Listen: listen}, "h")
 		if err != nil || in.AgentListen.String() != want {

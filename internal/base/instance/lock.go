@@ -31,7 +31,8 @@ type HeldError struct {
 }
 
 func (e *HeldError) Error() string {
-	return fmt.Sprintf("carob is already running on %s (pid %d, %s): use `carob down --data-dir %s` first, or another --data-dir",
+	return fmt.Sprintf(
+		"carob is already running on %s (pid %d, %s): use `carob down --data-dir %s` first, or another --data-dir",
 		e.DataDir, e.Owner.PID, e.Owner.URL, e.DataDir)
 }
 

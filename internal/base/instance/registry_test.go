@@ -41,7 +41,8 @@ func TestRegistry(t *testing.T) {
 	}
 	want("b")
 	// Files without an owner have no effect.
-	for name, text := range map[string]string{"half.json": `{"dataDir":"/`, "relative.json": `{"dataDir":"x"}`, "note": "x"} {
+	for name, text := range map[string]string{"half.json": `{"dataDir":"/`, "relative.json": `{"dataDir":"x"}`,
+		"note": "x"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

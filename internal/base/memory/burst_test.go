@@ -97,7 +97,8 @@ func TestSpare(t *testing.T) {
 	kept[0] = 1
 	use := used()
 	if use.spare < muchSpare || use.allocated-start.allocated < 2*muchSpare {
-		t.Errorf("%d bytes to spare and %d allocated after %d were made", use.spare, use.allocated-start.allocated, len(kept))
+		t.Errorf("%d bytes to spare and %d allocated after %d were made", use.spare, use.allocated-start.allocated,
+			len(kept))
 	}
 	if err := Settle(); err != nil {
 		t.Fatal(err)

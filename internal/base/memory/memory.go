@@ -109,7 +109,8 @@ func unchanged(smaps []byte, file string) []span {
 			inode, kB    int
 		)
 		line := lines.Text()
-		if n, _ := fmt.Sscanf(line, "%x-%x %s %s %s %d %s", &s.start, &s.end, &perms, &offset, &rest, &inode, &path); n >= 6 {
+		if n, _ := fmt.Sscanf(line, "%x-%x %s %s %s %d %s", &s.start, &s.end, &perms, &offset, &rest, &inode,
+			&path); n >= 6 {
 			candidate = nil
 			if path == file && (perms == "r--p" || perms == "r-xp") {
 				candidate = &s

@@ -17,7 +17,8 @@ const settle = 300 * time.Millisecond
 
 // groups are the multicast groups of rtnetlink for addresses and routes. Devices are not included,
 // because they change with each pod.
-var groups = []uint{unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE}
+var groups = []uint{unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE,
+	unix.RTNLGRP_IPV6_ROUTE}
 
 // Watch is a subscription of one network namespace.
 type Watch struct {

@@ -125,9 +125,13 @@ func Open(cfg Config, now time.Time) (*PKI, error) {
 	}{
 		{"apiserver", &p.Serving, Request{CommonName: "kube-apiserver", Hosts: server, Server: true}},
 		{"admin", &p.Admin, Request{CommonName: AdminName, Organizations: []string{mastersGroup}}},
-		{"apiserver-kubelet-client", &p.APIServerClient, Request{CommonName: APIServerClientName, Organizations: []string{mastersGroup}}},
-		{"node-client", &p.NodeClient, Request{CommonName: "system:node:" + cfg.NodeName, Organizations: []string{nodesGroup}}},
-		{"node-serving", &p.NodeServing, Request{CommonName: "system:node:" + cfg.NodeName, Organizations: []string{nodesGroup}, Hosts: node, Server: true}},
+		{"apiserver-kubelet-client", &p.APIServerClient,
+			Request{CommonName: APIServerClientName, Organizations: []string{mastersGroup}}},
+		{"node-client", &p.NodeClient,
+			Request{CommonName: "system:node:" + cfg.NodeName, Organizations: []string{nodesGroup}}},
+		{"node-serving", &p.NodeServing,
+			Request{CommonName: "system:node:" + cfg.NodeName, Organizations: []string{nodesGroup}, Hosts: node,
+				Server: true}},
 	} {
 		l := &Leaf{file: leaf.file, request: leaf.Request}
 		if err = ca.open(l, cfg.Dir, now); err != nil {
@@ -141,7 +145,8 @@ func Open(cfg Config, now time.Time) (*PKI, error) {
 
 // serverHosts are the names of the API server's certificate.
 func (c *Config) serverHosts() []string {
-	return slices.Concat([]string{"localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+	return slices.Concat([]string{"localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default",
+		"kubernetes.default.svc",
 		"kubernetes.default.svc.cluster.local"}, ipString(c.ServiceIP), c.Hosts)
 }
 

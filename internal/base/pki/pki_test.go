@@ -19,7 +19,8 @@ import (
 var now = time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
 
 func config(dir string) pki.Config {
-	return pki.Config{Dir: dir, Hosts: []string{"example.com", "192.0.2.7"}, ServiceIP: net.IPv4(10, 96, 0, 1), NodeName: "node-1", NodeHosts: []string{"192.0.2.7"}}
+	return pki.Config{Dir: dir, Hosts: []string{"example.com", "192.0.2.7"}, ServiceIP: net.IPv4(10, 96, 0, 1),
+		NodeName: "node-1", NodeHosts: []string{"192.0.2.7"}}
 }
 
 func open(t *testing.T, c pki.Config, at time.Time) *pki.PKI {
@@ -33,7 +34,8 @@ func open(t *testing.T, c pki.Config, at time.Time) *pki.PKI {
 
 func TestCertificates(t *testing.T) {
 	p := open(t, config(t.TempDir()), now)
-	for _, host := range []string{"localhost", "127.0.0.1", "::1", "kubernetes.default.svc.cluster.local", "kubernetes", "10.96.0.1", "example.com", "192.0.2.7"} {
+	for _, host := range []string{"localhost", "127.0.0.1", "::1", "kubernetes.default.svc.cluster.local", "kubernetes",
+		"10.96.0.1", "example.com", "192.0.2.7"} {
 		if err := p.Serving.Pair().TLS.Leaf.VerifyHostname(host); err != nil {
 			t.Error(err)
 		}
@@ -50,10 +52,12 @@ func TestCertificates(t *testing.T) {
 		{"admin", pki.AdminName, "system:masters", p.Admin.Pair(), x509.ExtKeyUsageClientAuth},
 		{"node client", "system:node:node-1", "system:nodes", p.NodeClient.Pair(), x509.ExtKeyUsageClientAuth},
 		{"node serving", "system:node:node-1", "system:nodes", p.NodeServing.Pair(), x509.ExtKeyUsageServerAuth},
-		{"API server client", pki.APIServerClientName, "system:masters", p.APIServerClient.Pair(), x509.ExtKeyUsageClientAuth},
+		{"API server client", pki.APIServerClientName, "system:masters", p.APIServerClient.Pair(),
+			x509.ExtKeyUsageClientAuth},
 	} {
 		leaf := tc.pair.TLS.Leaf
-		if _, err := leaf.Verify(x509.VerifyOptions{Roots: p.Pool, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{tc.usage}}); err != nil {
+		if _, err := leaf.Verify(x509.VerifyOptions{Roots: p.Pool, CurrentTime: now,
+			KeyUsages: []x509.ExtKeyUsage{tc.usage}}); err != nil {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 		org := ""
@@ -73,14 +77,21 @@ func TestReopen(t *testing.T) {
 	c := config(t.TempDir())
 	first := open(t, c, now)
 	again := open(t, c, now.Add(time.Hour))
-	if !bytes.Equal(first.Serving.Pair().CertPEM, again.Serving.Pair().CertPEM) || !bytes.Equal(first.CAPEM, again.CAPEM) || !first.ServiceAccountKey.Equal(again.ServiceAccountKey) {
+	if !bytes.Equal(first.Serving.Pair().CertPEM, again.Serving.Pair().CertPEM) ||
+		!bytes.Equal(first.CAPEM, again.CAPEM) || !first.ServiceAccountKey.Equal(again.ServiceAccountKey) {
 		t.Error("made again without a reason")
 	}
 	for name, change := range map[string]func() (pki.Config, time.Time){
-		"another name":   func() (pki.Config, time.Time) { d := c; d.Hosts = []string{"other"}; return d, now },
-		"near its end":   func() (pki.Config, time.Time) { return c, now.AddDate(0, 11, 15) },
-		"a torn pair":    func() (pki.Config, time.Time) { truncate(t, filepath.Join(c.Dir, "apiserver.key")); return c, now },
-		"a missing file": func() (pki.Config, time.Time) { remove(t, filepath.Join(c.Dir, "apiserver.crt")); return c, now },
+		"another name": func() (pki.Config, time.Time) { d := c; d.Hosts = []string{"other"}; return d, now },
+		"near its end": func() (pki.Config, time.Time) { return c, now.AddDate(0, 11, 15) },
+		"a torn pair": func() (pki.Config, time.Time) {
+			truncate(t, filepath.Join(c.Dir, "apiserver.key"))
+			return c, now
+		},
+		"a missing file": func() (pki.Config, time.Time) {
+			remove(t, filepath.Join(c.Dir, "apiserver.crt"))
+			return c, now
+		},
 	} {
 		before := open(t, c, now)
 		d, at := change()
@@ -108,7 +119,8 @@ func TestDamagedAuthority(t *testing.T) {
 // A CA that is about to expire, or was created with a wrong clock, is signed again with its key:
 // existing certificates stay valid for old and new clients.
 func TestAuthorityIsRenewed(t *testing.T) {
-	for name, at := range map[string]time.Time{"near its end": now.AddDate(8, 1, 0), "after its end": now.AddDate(12, 0, 0), "before its time": now.AddDate(-5, 0, 0)} {
+	for name, at := range map[string]time.Time{"near its end": now.AddDate(8, 1, 0),
+		"after its end": now.AddDate(12, 0, 0), "before its time": now.AddDate(-5, 0, 0)} {
 		c := config(t.TempDir())
 		before := open(t, c, now)
 		leaf, err := before.Issue(pki.Request{CommonName: "jane", Life: 20 * 365 * 24 * time.Hour}, at)
@@ -120,12 +132,15 @@ func TestAuthorityIsRenewed(t *testing.T) {
 			t.Fatal(err)
 		}
 		after := open(t, c, at)
-		if bytes.Equal(before.CAPEM, after.CAPEM) || after.CA.CheckSignature(before.CA.SignatureAlgorithm, before.CA.RawTBSCertificate, before.CA.Signature) != nil {
+		if bytes.Equal(before.CAPEM, after.CAPEM) ||
+			after.CA.CheckSignature(before.CA.SignatureAlgorithm, before.CA.RawTBSCertificate,
+				before.CA.Signature) != nil {
 			t.Fatalf("%s: the authority is the same, or of another key", name)
 		}
 		verify := func(c *x509.Certificate, p *pki.PKI, usage x509.ExtKeyUsage) {
 			t.Helper()
-			if _, err := c.Verify(x509.VerifyOptions{Roots: p.Pool, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
+			if _, err := c.Verify(x509.VerifyOptions{Roots: p.Pool, CurrentTime: at,
+				KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -134,7 +149,8 @@ func TestAuthorityIsRenewed(t *testing.T) {
 		if at.Before(before.CA.NotAfter) && at.After(before.CA.NotBefore) {
 			verify(after.Serving.Pair().TLS.Leaf, before, x509.ExtKeyUsageServerAuth)
 		}
-		if p, err := after.FrontProxy(at); err != nil || bytes.Equal(p.CAPEM, proxy.CAPEM) || at.After(p.Pair().TLS.Leaf.NotAfter) {
+		if p, err := after.FrontProxy(at); err != nil || bytes.Equal(p.CAPEM, proxy.CAPEM) ||
+			at.After(p.Pair().TLS.Leaf.NotAfter) {
 			t.Errorf("%s: front proxy: %v", name, err)
 		}
 		if again := open(t, c, at.Add(time.Hour)); !bytes.Equal(again.CAPEM, after.CAPEM) {
@@ -162,11 +178,13 @@ func TestModes(t *testing.T) {
 
 func TestKubeconfig(t *testing.T) {
 	p := open(t, config(t.TempDir()), now)
-	c, err := clientcmd.RESTConfigFromKubeConfig(pki.Kubeconfig("carob", "https://127.0.0.1:6443", p.CAPEM, p.Admin.Pair()))
+	c, err := clientcmd.RESTConfigFromKubeConfig(pki.Kubeconfig("carob", "https://127.0.0.1:6443", p.CAPEM,
+		p.Admin.Pair()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Host != "https://127.0.0.1:6443" || !bytes.Equal(c.CAData, p.CAPEM) || !bytes.Equal(c.CertData, p.Admin.Pair().CertPEM) || !bytes.Equal(c.KeyData, p.Admin.Pair().KeyPEM) {
+	if c.Host != "https://127.0.0.1:6443" || !bytes.Equal(c.CAData, p.CAPEM) ||
+		!bytes.Equal(c.CertData, p.Admin.Pair().CertPEM) || !bytes.Equal(c.KeyData, p.Admin.Pair().KeyPEM) {
 		t.Errorf("%+v", c)
 	}
 }

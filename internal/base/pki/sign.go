@@ -18,9 +18,11 @@ const (
 // Sign issues a certificate, in PEM, with the key, subject, and alternative names of a request;
 // other extensions of the request are ignored. The caller has checked that the requester may have
 // it. It expires with the CA at the latest.
-func (p *PKI) Sign(r *x509.CertificateRequest, usage x509.KeyUsage, extended []x509.ExtKeyUsage, life time.Duration, now time.Time) ([]byte, error) {
+func (p *PKI) Sign(r *x509.CertificateRequest, usage x509.KeyUsage, extended []x509.ExtKeyUsage, life time.Duration,
+	now time.Time) ([]byte, error) {
 	if !now.Before(p.CA.NotAfter) {
-		return nil, fmt.Errorf("sign a certificate for %s: the cluster's CA expired on %s", r.Subject.CommonName, p.CA.NotAfter.Format(time.DateOnly))
+		return nil, fmt.Errorf("sign a certificate for %s: the cluster's CA expired on %s", r.Subject.CommonName,
+			p.CA.NotAfter.Format(time.DateOnly))
 	}
 	t, err := template(r.Subject.CommonName, now, life)
 	if err != nil {

@@ -52,14 +52,18 @@ func TestUntil(t *testing.T) {
 			t.Errorf("%d tries in a minute", tries)
 		}
 		f := &failing{ctx: t.Context()}
-		if said := f.run(func() { For(f, "never", func() bool { return false }) }); said != "never: not within 2m0s: it is not so" {
+		if said := f.run(func() {
+			For(f, "never", func() bool { return false })
+		}); said != "never: not within 2m0s: it is not so" {
 			t.Errorf("%q", said)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		f = &failing{ctx: ctx}
 		begin = time.Now()
-		if said := f.run(func() { Until(f, "cut", func() error { return errors.New("no") }) }); said != "cut: the test ended; the last try: no" {
+		if said := f.run(func() {
+			Until(f, "cut", func() error { return errors.New("no") })
+		}); said != "cut: the test ended; the last try: no" {
 			t.Errorf("%q", said)
 		}
 		if took := time.Since(begin); took != time.Second {

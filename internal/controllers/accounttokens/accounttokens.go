@@ -124,8 +124,10 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	owner, err := c.client.CoreV1().ServiceAccounts(namespace).Get(ctx, account, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err), err == nil && uid != "" && uid != string(owner.UID):
-		klog.FromContext(ctx).V(2).Info("Removing the token of a deleted service account", "secret", key, "serviceAccount", account)
-		err = c.client.CoreV1().Secrets(namespace).Delete(ctx, name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(secret.UID))})
+		klog.FromContext(ctx).V(2).Info("Removing the token of a deleted service account", "secret", key,
+			"serviceAccount", account)
+		err = c.client.CoreV1().Secrets(namespace).Delete(ctx, name,
+			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(secret.UID))})
 		if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 			return 0, nil
 		}
@@ -139,7 +141,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 // fill adds the missing data to the Secret.
 func (c *Controller) fill(ctx context.Context, secret *corev1.Secret, account *corev1.ServiceAccount) error {
 	have := secret.Data
-	if len(have[corev1.ServiceAccountTokenKey]) > 0 && len(have[corev1.ServiceAccountNamespaceKey]) > 0 && bytes.Equal(have[corev1.ServiceAccountRootCAKey], c.rootCA) {
+	if len(have[corev1.ServiceAccountTokenKey]) > 0 && len(have[corev1.ServiceAccountNamespaceKey]) > 0 &&
+		bytes.Equal(have[corev1.ServiceAccountRootCAKey], c.rootCA) {
 		return nil
 	}
 	if secret.Data == nil {

@@ -17,7 +17,8 @@ import (
 )
 
 func secret(account, uid string) *corev1.Secret {
-	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s", UID: "u", Annotations: map[string]string{corev1.ServiceAccountNameKey: account}},
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s", UID: "u",
+		Annotations: map[string]string{corev1.ServiceAccountNameKey: account}},
 		Type: corev1.SecretTypeServiceAccountToken}
 	if uid != "" {
 		s.Annotations[corev1.ServiceAccountUIDKey] = uid
@@ -60,7 +61,8 @@ func after(t *testing.T, objects ...runtime.Object) *corev1.Secret {
 
 func TestSecretIsFilled(t *testing.T) {
 	s := after(t, secret("robot", ""), robot("a"))
-	if s == nil || string(s.Data["token"]) != "a for s" || string(s.Data["ca.crt"]) != "ca" || string(s.Data["namespace"]) != "ns" || s.Annotations[corev1.ServiceAccountUIDKey] != "a" {
+	if s == nil || string(s.Data["token"]) != "a for s" || string(s.Data["ca.crt"]) != "ca" ||
+		string(s.Data["namespace"]) != "ns" || s.Annotations[corev1.ServiceAccountUIDKey] != "a" {
 		t.Errorf("%+v", s)
 	}
 	old := secret("robot", "a")
@@ -86,7 +88,9 @@ func TestSecretIsRemovedWithItsAccount(t *testing.T) {
 
 func TestSignerFails(t *testing.T) {
 	client := fake.NewClientset(secret("robot", ""), robot("a"))
-	c := controller(client, func(*corev1.ServiceAccount, *corev1.Secret) (string, error) { return "", errors.New("no key") })
+	c := controller(client, func(*corev1.ServiceAccount, *corev1.Secret) (string, error) {
+		return "", errors.New("no key")
+	})
 	if _, err := c.reconcile(t.Context(), "ns/s"); err == nil {
 		t.Error("not retried")
 	}

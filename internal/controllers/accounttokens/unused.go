@@ -59,7 +59,8 @@ func NewUnused(reader, client kubernetes.Interface, inv *inventory.Inventory) *U
 
 // Changed implements inventory.Reader.
 func (u *Unused) Changed(k inventory.Kind, o *metav1.PartialObjectMetadata) {
-	if k.GroupResource() == corev1.Resource("configmaps") && o.Namespace == metav1.NamespaceSystem && o.Name == trackingName {
+	if k.GroupResource() == corev1.Resource("configmaps") && o.Namespace == metav1.NamespaceSystem &&
+		o.Name == trackingName {
 		u.Add(unusedName)
 	}
 }
@@ -90,7 +91,9 @@ func cleanUnused(ctx context.Context, reader, client kubernetes.Interface, now t
 	if err != nil || now.Before(since.AddDate(0, 0, 1).Add(unusedFor)) {
 		return nil //nolint:nilerr // the API server mends the date, and tells of it
 	}
-	secrets, err := reader.CoreV1().Secrets("").List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)).String()})
+	secrets, err := reader.CoreV1().Secrets("").List(ctx,
+		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("type",
+			string(corev1.SecretTypeServiceAccountToken)).String()})
 	if err != nil {
 		return fmt.Errorf("list tokens of service accounts: %w", err)
 	}
@@ -100,7 +103,8 @@ func cleanUnused(ctx context.Context, reader, client kubernetes.Interface, now t
 		if decide(s, now) == keep {
 			continue
 		}
-		account, err := reader.CoreV1().ServiceAccounts(s.Namespace).Get(ctx, s.Annotations[corev1.ServiceAccountNameKey], metav1.GetOptions{})
+		account, err := reader.CoreV1().ServiceAccounts(s.Namespace).Get(ctx,
+			s.Annotations[corev1.ServiceAccountNameKey], metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			continue // being removed by somebody else
 		}
@@ -131,7 +135,8 @@ func cleanUnused(ctx context.Context, reader, client kubernetes.Interface, now t
 func decide(s *corev1.Secret, now time.Time) verdict {
 	begin := now.Add(-unusedFor)
 	day := begin.UTC().Format(time.DateOnly)
-	if s.Type != corev1.SecretTypeServiceAccountToken || s.Annotations[corev1.ServiceAccountNameKey] == "" || s.DeletionTimestamp != nil || !s.CreationTimestamp.Time.Before(begin) {
+	if s.Type != corev1.SecretTypeServiceAccountToken || s.Annotations[corev1.ServiceAccountNameKey] == "" ||
+		s.DeletionTimestamp != nil || !s.CreationTimestamp.Time.Before(begin) {
 		return keep
 	}
 	if used, ok := s.Labels[labelLastUsed]; ok {
@@ -163,21 +168,28 @@ func namedByPods(ctx context.Context, reader kubernetes.Interface, namespace str
 	return out, nil
 }
 
-func carryOut(ctx context.Context, client kubernetes.Interface, s *corev1.Secret, v verdict, now time.Time) (err error) {
+func carryOut(ctx context.Context, client kubernetes.Interface, s *corev1.Secret, v verdict,
+	now time.Time) (err error) {
 	log := klog.FromContext(ctx).WithValues("secret", klog.KObj(s))
 	switch v {
 	case keep:
 		return nil
 	case invalidate:
-		log.Info("Invalidating a service account token that has not been used for a year", "lastUsed", s.Labels[labelLastUsed])
-		patch, merr := json.Marshal(map[string]any{"metadata": map[string]any{"uid": s.UID, "labels": map[string]string{labelInvalidSince: now.UTC().Format(time.DateOnly)}}})
+		log.Info("Invalidating a service account token that has not been used for a year", "lastUsed",
+			s.Labels[labelLastUsed])
+		patch, merr := json.Marshal(map[string]any{"metadata": map[string]any{"uid": s.UID,
+			"labels": map[string]string{labelInvalidSince: now.UTC().Format(time.DateOnly)}}})
 		if merr != nil {
 			return merr
 		}
-		_, err = client.CoreV1().Secrets(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err = client.CoreV1().Secrets(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, patch,
+			metav1.PatchOptions{})
 	case remove:
-		log.Info("Removing an invalidated service account token that has not been used for a year", "lastUsed", s.Labels[labelLastUsed], "invalidSince", s.Labels[labelInvalidSince])
-		err = client.CoreV1().Secrets(s.Namespace).Delete(ctx, s.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion}})
+		log.Info("Removing an invalidated service account token that has not been used for a year", "lastUsed",
+			s.Labels[labelLastUsed], "invalidSince", s.Labels[labelInvalidSince])
+		err = client.CoreV1().Secrets(s.Namespace).Delete(ctx, s.Name,
+			metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID,
+				ResourceVersion: &s.ResourceVersion}})
 	}
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // or it has been used meanwhile

@@ -14,7 +14,8 @@ import (
 func TestUnusedTokens(t *testing.T) {
 	now := time.Date(2026, 6, 15, 12, 0, 0, 0, time.UTC)
 	tracking := func(since string) *corev1.ConfigMap {
-		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: trackingName}, Data: map[string]string{trackingSince: since}}
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: trackingName},
+			Data: map[string]string{trackingSince: since}}
 	}
 	old := func(labels map[string]string) *corev1.Secret {
 		s := secret("robot", "1")
@@ -29,18 +30,20 @@ func TestUnusedTokens(t *testing.T) {
 	young.CreationTimestamp = metav1.NewTime(now.AddDate(0, -11, 0))
 	foreign := old(nil)
 	foreign.Type = corev1.SecretTypeOpaque
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}, Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v",
-		VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}}}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"},
+		Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "v",
+			VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}}}}}
 	for name, tc := range map[string]struct {
 		since  string
 		secret *corev1.Secret
 		others []runtime.Object
 		want   verdict
 	}{
-		"never used":                    {"2025-06-13", old(nil), nil, invalidate},
-		"not tracked for a year":        {"2025-06-15", old(nil), nil, keep},
-		"no date of the tracking":       {"soon", old(nil), nil, keep},
-		"used a year ago":               {"2020-01-01", old(map[string]string{labelLastUsed: "2025-06-14"}), nil, invalidate},
+		"never used":              {"2025-06-13", old(nil), nil, invalidate},
+		"not tracked for a year":  {"2025-06-15", old(nil), nil, keep},
+		"no date of the tracking": {"soon", old(nil), nil, keep},
+		"used a year ago": {"2020-01-01", old(map[string]string{labelLastUsed: "2025-06-14"}), nil,
+			invalidate},
 		"used later":                    {"2020-01-01", old(map[string]string{labelLastUsed: "2025-06-15"}), nil, keep},
 		"used at no date":               {"2020-01-01", old(map[string]string{labelLastUsed: "often"}), nil, keep},
 		"young":                         {"2020-01-01", young, nil, keep},
@@ -50,10 +53,12 @@ func TestUnusedTokens(t *testing.T) {
 		"invalid since no date":         {"2020-01-01", marked("2024-01-01", "ever"), nil, invalidate},
 		"not missed for a year":         {"2020-01-01", marked("2024-01-01", "2025-06-14"), nil, remove},
 		"used after it was invalidated": {"2020-01-01", marked("2026-01-01", "2024-06-14"), nil, keep},
-		"not missed, but a pod has it":  {"2020-01-01", marked("2024-01-01", "2025-06-14"), []runtime.Object{pod}, keep},
+		"not missed, but a pod has it": {"2020-01-01", marked("2024-01-01", "2025-06-14"), []runtime.Object{pod},
+			keep},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, account := range []*corev1.ServiceAccount{robot("1", "other", "s"), robot("1", "other"), robot("2", "s"), nil} {
+			for _, account := range []*corev1.ServiceAccount{robot("1", "other", "s"), robot("1", "other"),
+				robot("2", "s"), nil} {
 				objects := append([]runtime.Object{tracking(tc.since), tc.secret.DeepCopy()}, tc.others...)
 				want := keep // created manually, or for another account
 				if account != nil {
@@ -75,7 +80,8 @@ func TestUnusedTokens(t *testing.T) {
 					t.Fatal(err)
 				case s.Labels[labelInvalidSince] != tc.secret.Labels[labelInvalidSince]:
 					got = invalidate
-					if s.Labels[labelInvalidSince] != "2026-06-15" || s.Labels[labelLastUsed] != tc.secret.Labels[labelLastUsed] {
+					if s.Labels[labelInvalidSince] != "2026-06-15" ||
+						s.Labels[labelLastUsed] != tc.secret.Labels[labelLastUsed] {
 						t.Errorf("labels %v", s.Labels)
 					}
 				}

@@ -66,17 +66,21 @@ type scales interface {
 
 // metrics reads what one metric says of the pods of a target.
 type metrics interface {
-	sample(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, m *autoscalingv2.MetricSpec, selector labels.Selector) autoscaler.Sample
+	sample(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, m *autoscalingv2.MetricSpec,
+		selector labels.Selector) autoscaler.Sample
 }
 
 // New returns a controller; pods are indexed by namespace.
-func New(client kubernetes.Interface, events record.EventRecorder, kinds Kinds, hpas, pods *source.Watch) (*Controller, error) {
+func New(client kubernetes.Interface, events record.EventRecorder, kinds Kinds, hpas, pods *source.Watch) (*Controller,
+	error) {
 	raw := func() rest.Interface { return client.CoreV1().RESTClient() }
 	return newController(client, events, kinds, hpas, pods, restScales{raw}, restMetrics{raw, kinds})
 }
 
-func newController(client kubernetes.Interface, events record.EventRecorder, kinds Kinds, hpas, pods *source.Watch, s scales, m metrics) (*Controller, error) {
-	c := &Controller{client: client, events: events, kinds: kinds, hpas: hpas, pods: pods, scales: s, metrics: m, known: map[string]known{}}
+func newController(client kubernetes.Interface, events record.EventRecorder, kinds Kinds, hpas, pods *source.Watch,
+	s scales, m metrics) (*Controller, error) {
+	c := &Controller{client: client, events: events, kinds: kinds, hpas: hpas, pods: pods, scales: s, metrics: m,
+		known: map[string]known{}}
 	c.Loop = loop.New("autoscaler", 5, c.reconcile)
 	err := hpas.OnChange(func(before, after metav1.Object) {
 		o := after
@@ -124,7 +128,9 @@ func (c *Controller) pass(ctx context.Context, key string, hpa *autoscalingv2.Ho
 		c.record(hpa, events)
 		return errors.Join(err, c.store(ctx, hpa, status))
 	}
-	in := autoscaler.Input{HPA: hpa, Now: time.Now(), Scale: autoscaler.Scale{Wanted: scale.Spec.Replicas, Current: scale.Status.Replicas, Selector: scale.Status.Selector}}
+	in := autoscaler.Input{HPA: hpa, Now: time.Now(),
+		Scale: autoscaler.Scale{Wanted: scale.Spec.Replicas, Current: scale.Status.Replicas,
+			Selector: scale.Status.Selector}}
 	var selector labels.Selector
 	if in.Scale.Selector != "" {
 		selector, in.SelectorErr = labels.Parse(in.Scale.Selector)
@@ -151,7 +157,8 @@ func (c *Controller) pass(ctx context.Context, key string, hpa *autoscalingv2.Ho
 }
 
 // target returns the scale of an autoscaler's target, and of which kind it is (W7.11).
-func (c *Controller) target(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler) (inventory.Kind, *autoscalingv1.Scale, error) {
+func (c *Controller) target(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler) (inventory.Kind,
+	*autoscalingv1.Scale, error) {
 	ref := hpa.Spec.ScaleTargetRef
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil {
@@ -254,13 +261,15 @@ func (c *Controller) record(hpa *autoscalingv2.HorizontalPodAutoscaler, events [
 }
 
 // store writes a status that has changed (W7.28).
-func (c *Controller) store(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, status autoscalingv2.HorizontalPodAutoscalerStatus) error {
+func (c *Controller) store(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler,
+	status autoscalingv2.HorizontalPodAutoscalerStatus) error {
 	if equality.Semantic.DeepEqual(hpa.Status, status) {
 		return nil
 	}
 	next := hpa.DeepCopy()
 	next.Status = status
-	if _, err := c.client.AutoscalingV2().HorizontalPodAutoscalers(hpa.Namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{}); err != nil {
+	if _, err := c.client.AutoscalingV2().HorizontalPodAutoscalers(hpa.Namespace).UpdateStatus(ctx, next,
+		metav1.UpdateOptions{}); err != nil {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}

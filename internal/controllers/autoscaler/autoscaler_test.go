@@ -47,7 +47,8 @@ func (w *twin) get(context.Context, inventory.Kind, string, string) (*autoscalin
 	if w.err != nil {
 		return nil, w.err
 	}
-	return &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d"}, Spec: autoscalingv1.ScaleSpec{Replicas: w.size},
+	return &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d"},
+		Spec:   autoscalingv1.ScaleSpec{Replicas: w.size},
 		Status: autoscalingv1.ScaleStatus{Replicas: w.size, Selector: "app=d"}}, nil
 }
 
@@ -62,7 +63,8 @@ func (w *twin) put(_ context.Context, _ inventory.Kind, s *autoscalingv1.Scale) 
 	return nil
 }
 
-func (w *twin) sample(context.Context, *autoscalingv2.HorizontalPodAutoscaler, *autoscalingv2.MetricSpec, labels.Selector) autoscaler.Sample {
+func (w *twin) sample(context.Context, *autoscalingv2.HorizontalPodAutoscaler, *autoscalingv2.MetricSpec,
+	labels.Selector) autoscaler.Sample {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asked = append(w.asked, time.Now())
@@ -70,10 +72,15 @@ func (w *twin) sample(context.Context, *autoscalingv2.HorizontalPodAutoscaler, *
 }
 
 func newHPA(name string) *autoscalingv2.HorizontalPodAutoscaler {
-	return &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "d"}, MinReplicas: new(int32(1)), MaxReplicas: 10,
-		Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ExternalMetricSourceType, External: &autoscalingv2.ExternalMetricSource{Metric: autoscalingv2.MetricIdentifier{Name: "q"},
-			Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: new(resource.MustParse("1"))}}}}}}
+	return &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment",
+				Name: "d"},
+			MinReplicas: new(int32(1)), MaxReplicas: 10,
+			Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ExternalMetricSourceType,
+				External: &autoscalingv2.ExternalMetricSource{Metric: autoscalingv2.MetricIdentifier{Name: "q"},
+					Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType,
+						AverageValue: new(resource.MustParse("1"))}}}}}}
 }
 
 func run(t *testing.T, api *controllertest.API, w *twin) *record.FakeRecorder {
@@ -119,7 +126,8 @@ func TestPasses(t *testing.T) {
 		}
 		w.value = 3000
 		time.Sleep(15 * time.Second)
-		if w.size != 3 || !strings.Contains(recorded(events), "Normal SuccessfulRescale New size: 3; reason: external metric q(nil) above target") {
+		if w.size != 3 || !strings.Contains(recorded(events),
+			"Normal SuccessfulRescale New size: 3; reason: external metric q(nil) above target") {
 			t.Errorf("size %d", w.size)
 		}
 		s := controllertest.All[*autoscalingv2.HorizontalPodAutoscaler](api)[0].Status
@@ -155,12 +163,14 @@ func TestRivals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &twin{size: 2, value: 9000, synced: make(chan struct{})}
 		close(w.synced)
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", Labels: map[string]string{"app": "d"}}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p",
+			Labels: map[string]string{"app": "d"}}}
 		a, b := newHPA("a"), newHPA("b")
 		api := controllertest.New(pod, a, b)
 		events := run(t, api, w)
 		time.Sleep(16 * time.Second)
-		if got := recorded(events); !strings.Contains(got, "Warning AmbiguousSelector pods by selector app=d are controlled by more than one HPA (e.g. [ns/a ns/b])") {
+		if got := recorded(events); !strings.Contains(got,
+			"Warning AmbiguousSelector pods by selector app=d are controlled by more than one HPA (e.g. [ns/a ns/b])") {
 			t.Errorf("events:\n%s", got)
 		}
 		api.Remove(b)

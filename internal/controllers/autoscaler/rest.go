@@ -35,7 +35,8 @@ func path(kind inventory.Kind, namespace, name string) []string {
 	return []string{root, "namespaces", namespace, kind.Resource, name, "scale"}
 }
 
-func (r restScales) get(ctx context.Context, kind inventory.Kind, namespace, name string) (*autoscalingv1.Scale, error) {
+func (r restScales) get(ctx context.Context, kind inventory.Kind, namespace, name string) (*autoscalingv1.Scale,
+	error) {
 	var s autoscalingv1.Scale
 	err := r.client().Get().AbsPath(path(kind, namespace, name)...).Do(ctx).Into(&s)
 	return &s, err
@@ -47,7 +48,8 @@ func (r restScales) put(ctx context.Context, kind inventory.Kind, s *autoscaling
 	if err != nil {
 		return fmt.Errorf("write a scale: %w", err)
 	}
-	return r.client().Put().AbsPath(path(kind, s.Namespace, s.Name)...).SetHeader("Content-Type", "application/json").Body(text).Do(ctx).Error()
+	return r.client().Put().AbsPath(path(kind, s.Namespace, s.Name)...).SetHeader("Content-Type",
+		"application/json").Body(text).Do(ctx).Error()
 }
 
 // restMetrics reads the three metrics APIs (W8), whoever serves them.
@@ -74,7 +76,8 @@ func (r restMetrics) read(ctx context.Context, into any, query map[string]string
 	return nil
 }
 
-func (r restMetrics) sample(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, m *autoscalingv2.MetricSpec, selector labels.Selector) autoscaler.Sample {
+func (r restMetrics) sample(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler,
+	m *autoscalingv2.MetricSpec, selector labels.Selector) autoscaler.Sample {
 	switch m.Type {
 	case autoscalingv2.ResourceMetricSourceType:
 		return r.resource(ctx, hpa.Namespace, selector, m.Resource.Name, "")
@@ -90,9 +93,11 @@ func (r restMetrics) sample(ctx context.Context, hpa *autoscalingv2.HorizontalPo
 	return autoscaler.Sample{Err: fmt.Errorf("unknown metric source type %q", m.Type)}
 }
 
-func (r restMetrics) resource(ctx context.Context, namespace string, selector labels.Selector, name corev1.ResourceName, container string) autoscaler.Sample {
+func (r restMetrics) resource(ctx context.Context, namespace string, selector labels.Selector, name corev1.ResourceName,
+	container string) autoscaler.Sample {
 	var list metricsv1beta1.PodMetricsList
-	err := r.read(ctx, &list, map[string]string{"labelSelector": selector.String()}, "/apis/metrics.k8s.io/v1beta1/namespaces", namespace, "pods")
+	err := r.read(ctx, &list, map[string]string{"labelSelector": selector.String()},
+		"/apis/metrics.k8s.io/v1beta1/namespaces", namespace, "pods")
 	switch {
 	case err != nil:
 		return autoscaler.Sample{Err: fmt.Errorf("unable to fetch metrics from resource metrics API: %w", err)}
@@ -134,7 +139,8 @@ func selectorText(s *metav1.LabelSelector) (string, error) {
 const customWindow = time.Minute
 
 // custom reads values of custom.metrics.k8s.io in the version that is served, the newer first (W8.20).
-func (r restMetrics) custom(ctx context.Context, metric autoscalingv2.MetricIdentifier, pods string, place ...string) ([]custommetricsv1beta2.MetricValue, error) {
+func (r restMetrics) custom(ctx context.Context, metric autoscalingv2.MetricIdentifier, pods string,
+	place ...string) ([]custommetricsv1beta2.MetricValue, error) {
 	text, err := selectorText(metric.Selector)
 	if err != nil {
 		return nil, err
@@ -164,12 +170,14 @@ func (r restMetrics) custom(ctx context.Context, metric autoscalingv2.MetricIden
 	}
 	var out []custommetricsv1beta2.MetricValue
 	for _, v := range list.Items {
-		out = append(out, custommetricsv1beta2.MetricValue{DescribedObject: v.DescribedObject, Timestamp: v.Timestamp, WindowSeconds: v.WindowSeconds, Value: v.Value})
+		out = append(out, custommetricsv1beta2.MetricValue{DescribedObject: v.DescribedObject, Timestamp: v.Timestamp,
+			WindowSeconds: v.WindowSeconds, Value: v.Value})
 	}
 	return out, nil
 }
 
-func (r restMetrics) ofPods(ctx context.Context, namespace string, selector labels.Selector, metric autoscalingv2.MetricIdentifier) autoscaler.Sample {
+func (r restMetrics) ofPods(ctx context.Context, namespace string, selector labels.Selector,
+	metric autoscalingv2.MetricIdentifier) autoscaler.Sample {
 	values, err := r.custom(ctx, metric, selector.String(), "namespaces", namespace, "pods", "*")
 	switch {
 	case err != nil:
@@ -183,20 +191,25 @@ func (r restMetrics) ofPods(ctx context.Context, namespace string, selector labe
 		if v.WindowSeconds != nil {
 			window = time.Duration(*v.WindowSeconds) * time.Second
 		}
-		s.Pods[v.DescribedObject.Name] = autoscaler.PodValue{Value: v.Value.MilliValue(), At: v.Timestamp.Time, Window: window}
+		s.Pods[v.DescribedObject.Name] = autoscaler.PodValue{Value: v.Value.MilliValue(), At: v.Timestamp.Time,
+			Window: window}
 	}
 	return s
 }
 
-func (r restMetrics) ofObject(ctx context.Context, namespace string, m *autoscalingv2.ObjectMetricSource) autoscaler.Sample {
+func (r restMetrics) ofObject(ctx context.Context, namespace string,
+	m *autoscalingv2.ObjectMetricSource) autoscaler.Sample {
 	gvk := schema.FromAPIVersionAndKind(m.DescribedObject.APIVersion, m.DescribedObject.Kind)
 	place := []string{"namespaces", namespace, "metrics"}
 	if gvk.GroupKind() != (schema.GroupKind{Kind: "Namespace"}) {
 		kind, ok := r.kinds.Resolve(gvk)
 		if !ok {
-			return autoscaler.Sample{Err: fmt.Errorf("unable to fetch metrics from custom metrics API: no matches for kind %q in group %q", gvk.Kind, gvk.Group)}
+			return autoscaler.Sample{
+				Err: fmt.Errorf("unable to fetch metrics from custom metrics API: no matches for kind %q in group %q",
+					gvk.Kind, gvk.Group)}
 		}
-		place = []string{"namespaces", namespace, kind.GroupVersionResource.GroupResource().String(), m.DescribedObject.Name}
+		place = []string{"namespaces", namespace, kind.GroupVersionResource.GroupResource().String(),
+			m.DescribedObject.Name}
 	}
 	values, err := r.custom(ctx, m.Metric, "", place...)
 	if err != nil {
@@ -209,11 +222,13 @@ func (r restMetrics) ofObject(ctx context.Context, namespace string, m *autoscal
 	return s
 }
 
-func (r restMetrics) external(ctx context.Context, namespace string, metric autoscalingv2.MetricIdentifier) autoscaler.Sample {
+func (r restMetrics) external(ctx context.Context, namespace string,
+	metric autoscalingv2.MetricIdentifier) autoscaler.Sample {
 	text, err := selectorText(metric.Selector)
 	var list externalmetricsv1beta1.ExternalMetricValueList
 	if err == nil {
-		err = r.read(ctx, &list, map[string]string{"labelSelector": text}, "/apis/external.metrics.k8s.io/v1beta1/namespaces", namespace, metric.Name)
+		err = r.read(ctx, &list, map[string]string{"labelSelector": text},
+			"/apis/external.metrics.k8s.io/v1beta1/namespaces", namespace, metric.Name)
 	}
 	switch {
 	case err != nil:

@@ -41,7 +41,8 @@ func NewCleaner(client kubernetes.Interface, inv *inventory.Inventory) *Controll
 		}
 		return ""
 	}}
-	c.Loop = loop.New("token-cleaner", 1, func(ctx context.Context, name string) (time.Duration, error) { return clean(ctx, client, name) })
+	c.Loop = loop.New("token-cleaner", 1,
+		func(ctx context.Context, name string) (time.Duration, error) { return clean(ctx, client, name) })
 	inv.AddReader(c)
 	return c
 }
@@ -49,18 +50,21 @@ func NewCleaner(client kubernetes.Interface, inv *inventory.Inventory) *Controll
 // NewSigner returns a controller that signs cluster-info. It has one key.
 func NewSigner(client kubernetes.Interface, inv *inventory.Inventory) *Controller {
 	c := &Controller{key: func(k inventory.Kind, o *metav1.PartialObjectMetadata) string {
-		if isToken(k, o) || k.GroupResource() == corev1.Resource("configmaps") && o.Namespace == metav1.NamespacePublic && o.Name == bootstrapapi.ConfigMapClusterInfo {
+		if isToken(k, o) || k.GroupResource() == corev1.Resource("configmaps") &&
+			o.Namespace == metav1.NamespacePublic && o.Name == bootstrapapi.ConfigMapClusterInfo {
 			return bootstrapapi.ConfigMapClusterInfo
 		}
 		return ""
 	}}
-	c.Loop = loop.New("bootstrap-signer", 1, func(ctx context.Context, _ string) (time.Duration, error) { return sign(ctx, client) })
+	c.Loop = loop.New("bootstrap-signer", 1,
+		func(ctx context.Context, _ string) (time.Duration, error) { return sign(ctx, client) })
 	inv.AddReader(c)
 	return c
 }
 
 func isToken(k inventory.Kind, o *metav1.PartialObjectMetadata) bool {
-	return k.GroupResource() == corev1.Resource("secrets") && o.Namespace == metav1.NamespaceSystem && strings.HasPrefix(o.Name, bootstrapapi.BootstrapTokenSecretPrefix)
+	return k.GroupResource() == corev1.Resource("secrets") && o.Namespace == metav1.NamespaceSystem &&
+		strings.HasPrefix(o.Name, bootstrapapi.BootstrapTokenSecretPrefix)
 }
 
 var _ inventory.Reader = (*Controller)(nil)
@@ -99,7 +103,8 @@ func clean(ctx context.Context, client kubernetes.Interface, name string) (time.
 		return left, nil
 	}
 	klog.FromContext(ctx).V(2).Info("Removing an expired bootstrap token", "secret", klog.KObj(s))
-	err = client.CoreV1().Secrets(metav1.NamespaceSystem).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion}})
+	err = client.CoreV1().Secrets(metav1.NamespaceSystem).Delete(ctx, name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion}})
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return 0, nil // the watch reports changes
 	}
@@ -109,7 +114,8 @@ func clean(ctx context.Context, client kubernetes.Interface, name string) (time.
 // sign adds to cluster-info, if it exists, exactly the signatures of the existing tokens for
 // signing. It returns when the next of them expires.
 func sign(ctx context.Context, client kubernetes.Interface) (time.Duration, error) {
-	info, err := client.CoreV1().ConfigMaps(metav1.NamespacePublic).Get(ctx, bootstrapapi.ConfigMapClusterInfo, metav1.GetOptions{})
+	info, err := client.CoreV1().ConfigMaps(metav1.NamespacePublic).Get(ctx, bootstrapapi.ConfigMapClusterInfo,
+		metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return 0, nil
 	}
@@ -121,7 +127,8 @@ func sign(ctx context.Context, client kubernetes.Interface) (time.Duration, erro
 		return 0, nil
 	}
 	tokens, err := client.CoreV1().Secrets(metav1.NamespaceSystem).List(ctx,
-		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("type", string(bootstrapapi.SecretTypeBootstrapToken)).String()})
+		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("type",
+			string(bootstrapapi.SecretTypeBootstrapToken)).String()})
 	if err != nil {
 		return 0, fmt.Errorf("list bootstrap tokens: %w", err)
 	}
@@ -149,7 +156,8 @@ func sign(ctx context.Context, client kubernetes.Interface) (time.Duration, erro
 		return next, nil
 	}
 	info.Data = want
-	if _, err = client.CoreV1().ConfigMaps(info.Namespace).Update(ctx, info, metav1.UpdateOptions{}); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+	if _, err = client.CoreV1().ConfigMaps(info.Namespace).Update(ctx, info, metav1.UpdateOptions{}); err != nil &&
+		!apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 		return 0, fmt.Errorf("sign config map cluster-info: %w", err)
 	}
 	return next, nil
@@ -158,8 +166,10 @@ func sign(ctx context.Context, client kubernetes.Interface) (time.Duration, erro
 // forSigning returns the token in a Secret if it may be used for signing.
 func forSigning(s *corev1.Secret) (id, password string, ok bool) {
 	name, ok := secrets.ParseName(s.Name)
-	id, password = secrets.GetData(s, bootstrapapi.BootstrapTokenIDKey), secrets.GetData(s, bootstrapapi.BootstrapTokenSecretKey)
-	return id, password, ok && s.Type == bootstrapapi.SecretTypeBootstrapToken && s.DeletionTimestamp == nil && id == name && password != "" && secrets.GetData(s, bootstrapapi.BootstrapTokenUsageSigningKey) == "true"
+	id, password = secrets.GetData(s, bootstrapapi.BootstrapTokenIDKey),
+		secrets.GetData(s, bootstrapapi.BootstrapTokenSecretKey)
+	return id, password, ok && s.Type == bootstrapapi.SecretTypeBootstrapToken && s.DeletionTimestamp == nil &&
+		id == name && password != "" && secrets.GetData(s, bootstrapapi.BootstrapTokenUsageSigningKey) == "true"
 }
 
 // detached returns a JSON web signature (RFC 7515, compact, HS256) with detached content (appendix

@@ -23,8 +23,10 @@ import (
 )
 
 func token(id string, end time.Time) *corev1.Secret {
-	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-" + id}, Type: "bootstrap.kubernetes.io/token", Data: map[string][]byte{
-		"token-id": []byte(id), "token-secret": []byte("0123456789abcdef"), "usage-bootstrap-signing": []byte("true")}}
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-" + id},
+		Type: "bootstrap.kubernetes.io/token", Data: map[string][]byte{
+			"token-id": []byte(id), "token-secret": []byte("0123456789abcdef"),
+			"usage-bootstrap-signing": []byte("true")}}
 	if !end.IsZero() {
 		s.Data["expiration"] = []byte(end.UTC().Format(time.RFC3339))
 	}
@@ -87,7 +89,8 @@ func TestClusterInfoIsSigned(t *testing.T) {
 		silent, misnamed := token("cccccc", time.Time{}), token("dddddd", time.Time{})
 		delete(silent.Data, "usage-bootstrap-signing")
 		misnamed.Data["token-id"] = []byte("eeeeee")
-		info := clusterInfo(map[string]string{"kubeconfig": content, "jws-kubeconfig-zzzzzz": "of a token that is gone", "note": "kept"})
+		info := clusterInfo(map[string]string{"kubeconfig": content, "jws-kubeconfig-zzzzzz": "of a token that is gone",
+			"note": "kept"})
 		client := fake.NewClientset(short, long, silent, misnamed, info)
 		c := NewSigner(client, anInventory())
 		ctx, cancel := context.WithCancel(t.Context())
@@ -103,7 +106,8 @@ func TestClusterInfoIsSigned(t *testing.T) {
 			return slices.Sorted(maps.Keys(m.Data))
 		}
 		told(c, "configmaps", info)
-		if got := keys(); !slices.Equal(got, []string{"jws-kubeconfig-aaaaaa", "jws-kubeconfig-bbbbbb", "kubeconfig", "note"}) {
+		if got := keys(); !slices.Equal(got,
+			[]string{"jws-kubeconfig-aaaaaa", "jws-kubeconfig-bbbbbb", "kubeconfig", "note"}) {
 			t.Fatalf("%v", got)
 		}
 		head, signature, _ := strings.Cut(info.Data["jws-kubeconfig-bbbbbb"], "..")
@@ -112,16 +116,19 @@ func TestClusterInfoIsSigned(t *testing.T) {
 			t.Fatal(err)
 		}
 		enc := base64.RawURLEncoding.EncodeToString
-		if err := jwt.SigningMethodHS256.Verify(head+"."+enc([]byte(content)), sum, []byte("0123456789abcdef")); err != nil {
+		if err := jwt.SigningMethodHS256.Verify(head+"."+enc([]byte(content)), sum,
+			[]byte("0123456789abcdef")); err != nil {
 			t.Errorf("the signature: %v", err)
 		}
-		if h, err := base64.RawURLEncoding.DecodeString(head); err != nil || string(h) != `{"alg":"HS256","kid":"bbbbbb"}` {
+		if h, err := base64.RawURLEncoding.DecodeString(head); err != nil ||
+			string(h) != `{"alg":"HS256","kid":"bbbbbb"}` {
 			t.Errorf("header %s %v", h, err)
 		}
 		writes := len(client.Actions())
 		told(c, "configmaps", info)
 		keys()
-		if slices.ContainsFunc(client.Actions()[writes:], func(a ktesting.Action) bool { return a.GetVerb() == "update" }) {
+		if slices.ContainsFunc(client.Actions()[writes:],
+			func(a ktesting.Action) bool { return a.GetVerb() == "update" }) {
 			t.Error("written again without a change")
 		}
 		time.Sleep(time.Hour + time.Second)

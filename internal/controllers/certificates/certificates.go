@@ -27,7 +27,8 @@ import (
 type Signer interface {
 	// Sign issues a certificate, in PEM, with the key, subject, and alternative names of a request.
 	// It expires with the CA at the latest.
-	Sign(r *x509.CertificateRequest, usage x509.KeyUsage, extended []x509.ExtKeyUsage, life time.Duration, now time.Time) ([]byte, error)
+	Sign(r *x509.CertificateRequest, usage x509.KeyUsage, extended []x509.ExtKeyUsage, life time.Duration,
+		now time.Time) ([]byte, error)
 }
 
 // Controller reconciles the requests. Its key is a request's name.
@@ -93,13 +94,16 @@ func (c *Controller) act(ctx context.Context, r *certificatesv1.CertificateSigni
 	switch {
 	case s.remove:
 		klog.FromContext(ctx).V(2).Info("Removing a finished certificate signing request", "request", r.Name)
-		if err := api.Delete(ctx, r.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID, ResourceVersion: &r.ResourceVersion}}); err != nil {
+		if err := api.Delete(ctx, r.Name,
+			metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID,
+				ResourceVersion: &r.ResourceVersion}}); err != nil {
 			return 0, fmt.Errorf("delete certificate signing request %s: %w", r.Name, err)
 		}
 	case len(s.approveIf) > 0:
 		return s.again, c.approve(ctx, r, s.approveIf)
 	case s.refuse != nil:
-		r.Status.Conditions = append(r.Status.Conditions, condition(certificatesv1.CertificateFailed, "SignerValidationFailure", s.refuse.Error()))
+		r.Status.Conditions = append(r.Status.Conditions,
+			condition(certificatesv1.CertificateFailed, "SignerValidationFailure", s.refuse.Error()))
 		if _, err := api.UpdateStatus(ctx, r, metav1.UpdateOptions{}); err != nil {
 			return 0, fmt.Errorf("fail certificate signing request %s: %w", r.Name, err)
 		}
@@ -119,16 +123,19 @@ func (c *Controller) act(ctx context.Context, r *certificatesv1.CertificateSigni
 }
 
 // approve approves r if its requester may create one of the subresources.
-func (c *Controller) approve(ctx context.Context, r *certificatesv1.CertificateSigningRequest, subresources []string) error {
+func (c *Controller) approve(ctx context.Context, r *certificatesv1.CertificateSigningRequest,
+	subresources []string) error {
 	extra := make(map[string]authorizationv1.ExtraValue, len(r.Spec.Extra))
 	for k, v := range r.Spec.Extra {
 		extra[k] = authorizationv1.ExtraValue(v)
 	}
 	for _, sub := range subresources {
-		review, err := c.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: r.Spec.Username, UID: r.Spec.UID, Groups: r.Spec.Groups, Extra: extra,
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Group: certificatesv1.GroupName, Version: "*", Resource: "certificatesigningrequests", Subresource: sub, Verb: "create"},
-		}}, metav1.CreateOptions{})
+		review, err := c.client.AuthorizationV1().SubjectAccessReviews().Create(ctx,
+			&authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: r.Spec.Username, UID: r.Spec.UID, Groups: r.Spec.Groups, Extra: extra,
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Group: certificatesv1.GroupName, Version: "*",
+					Resource: "certificatesigningrequests", Subresource: sub, Verb: "create"},
+			}}, metav1.CreateOptions{})
 		if err != nil {
 			return fmt.Errorf("check whether the requester of %s is authorized: %w", r.Name, err)
 		}
@@ -137,7 +144,8 @@ func (c *Controller) approve(ctx context.Context, r *certificatesv1.CertificateS
 		}
 		r.Status.Conditions = append(r.Status.Conditions, condition(certificatesv1.CertificateApproved, "AutoApproved",
 			"The requester may create certificatesigningrequests/"+sub+"."))
-		if _, err := c.client.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, r.Name, r, metav1.UpdateOptions{}); err != nil {
+		if _, err := c.client.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, r.Name, r,
+			metav1.UpdateOptions{}); err != nil {
 			return fmt.Errorf("approve certificate signing request %s: %w", r.Name, err)
 		}
 		return nil
@@ -145,6 +153,8 @@ func (c *Controller) approve(ctx context.Context, r *certificatesv1.CertificateS
 	return nil // an approver may still decide
 }
 
-func condition(t certificatesv1.RequestConditionType, reason, message string) certificatesv1.CertificateSigningRequestCondition {
-	return certificatesv1.CertificateSigningRequestCondition{Type: t, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastUpdateTime: metav1.Now()}
+func condition(t certificatesv1.RequestConditionType, reason,
+	message string) certificatesv1.CertificateSigningRequestCondition {
+	return certificatesv1.CertificateSigningRequestCondition{Type: t, Status: corev1.ConditionTrue, Reason: reason,
+		Message: message, LastUpdateTime: metav1.Now()}
 }

@@ -47,10 +47,12 @@ func nodeSubject(cn string) pkix.Name {
 	return pkix.Name{CommonName: cn, Organization: []string{"system:nodes"}}
 }
 
-func request(t *testing.T, signer string, r x509.CertificateRequest, usages ...certificatesv1.KeyUsage) *certificatesv1.CertificateSigningRequest {
+func request(t *testing.T, signer string, r x509.CertificateRequest,
+	usages ...certificatesv1.KeyUsage) *certificatesv1.CertificateSigningRequest {
 	return &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: "r", CreationTimestamp: metav1.Now()},
-		Spec:       certificatesv1.CertificateSigningRequestSpec{SignerName: signer, Request: encode(t, r), Usages: usages, Username: "somebody"},
+		Spec: certificatesv1.CertificateSigningRequestSpec{SignerName: signer, Request: encode(t, r),
+			Usages: usages, Username: "somebody"},
 	}
 }
 
@@ -76,18 +78,29 @@ func TestSignerRules(t *testing.T) {
 		refused      string // "": signed
 	}{
 		{"client", certificatesv1.KubeAPIServerClientSignerName, user, []certificatesv1.KeyUsage{cl}, ""},
-		{"client with server usage", certificatesv1.KubeAPIServerClientSignerName, user, []certificatesv1.KeyUsage{cl, srv}, "invalid usage for client certificate: server auth"},
-		{"client without its usage", certificatesv1.KubeAPIServerClientSignerName, user, []certificatesv1.KeyUsage{sig}, "missing required usage"},
+		{"client with server usage", certificatesv1.KubeAPIServerClientSignerName, user,
+			[]certificatesv1.KeyUsage{cl, srv}, "invalid usage for client certificate: server auth"},
+		{"client without its usage", certificatesv1.KubeAPIServerClientSignerName, user, []certificatesv1.KeyUsage{sig},
+			"missing required usage"},
 		{"agent", certificatesv1.KubeAPIServerClientKubeletSignerName, agent, []certificatesv1.KeyUsage{sig, cl}, ""},
-		{"agent with an RSA key", certificatesv1.KubeAPIServerClientKubeletSignerName, agent, []certificatesv1.KeyUsage{cl, enc, sig}, ""},
-		{"agent without signature", certificatesv1.KubeAPIServerClientKubeletSignerName, agent, []certificatesv1.KeyUsage{cl}, "usages did not match [digital signature key encipherment client auth]"},
-		{"agent that is a user", certificatesv1.KubeAPIServerClientKubeletSignerName, user, []certificatesv1.KeyUsage{sig, cl}, "organization is not system:nodes"},
-		{"agent of another name", certificatesv1.KubeAPIServerClientKubeletSignerName, x509.CertificateRequest{Subject: nodeSubject("admin")}, []certificatesv1.KeyUsage{sig, cl}, "common name"},
-		{"agent with a host", certificatesv1.KubeAPIServerClientKubeletSignerName, serving, []certificatesv1.KeyUsage{sig, cl}, "DNS subjectAltNames"},
+		{"agent with an RSA key", certificatesv1.KubeAPIServerClientKubeletSignerName, agent,
+			[]certificatesv1.KeyUsage{cl, enc, sig}, ""},
+		{"agent without signature", certificatesv1.KubeAPIServerClientKubeletSignerName, agent,
+			[]certificatesv1.KeyUsage{cl}, "usages did not match [digital signature key encipherment client auth]"},
+		{"agent that is a user", certificatesv1.KubeAPIServerClientKubeletSignerName, user,
+			[]certificatesv1.KeyUsage{sig, cl}, "organization is not system:nodes"},
+		{"agent of another name", certificatesv1.KubeAPIServerClientKubeletSignerName,
+			x509.CertificateRequest{Subject: nodeSubject("admin")}, []certificatesv1.KeyUsage{sig, cl}, "common name"},
+		{"agent with a host", certificatesv1.KubeAPIServerClientKubeletSignerName, serving,
+			[]certificatesv1.KeyUsage{sig, cl}, "DNS subjectAltNames"},
 		{"serving", certificatesv1.KubeletServingSignerName, serving, []certificatesv1.KeyUsage{sig, enc, srv}, ""},
-		{"serving no host", certificatesv1.KubeletServingSignerName, agent, []certificatesv1.KeyUsage{sig, srv}, "DNS or IP"},
-		{"serving with mail", certificatesv1.KubeletServingSignerName, mailed, []certificatesv1.KeyUsage{sig, srv}, "email"},
-		{"serving as a client", certificatesv1.KubeletServingSignerName, serving, []certificatesv1.KeyUsage{sig, srv, cl}, "usages did not match [digital signature key encipherment server auth]"},
+		{"serving no host", certificatesv1.KubeletServingSignerName, agent, []certificatesv1.KeyUsage{sig, srv},
+			"DNS or IP"},
+		{"serving with mail", certificatesv1.KubeletServingSignerName, mailed, []certificatesv1.KeyUsage{sig, srv},
+			"email"},
+		{"serving as a client", certificatesv1.KubeletServingSignerName, serving,
+			[]certificatesv1.KeyUsage{sig, srv, cl},
+			"usages did not match [digital signature key encipherment server auth]"},
 		{"legacy takes all", legacyUnknown, user, []certificatesv1.KeyUsage{srv, certificatesv1.UsageCodeSigning}, ""},
 		{"unknown usage", legacyUnknown, user, []certificatesv1.KeyUsage{"fun"}, "unrecognized"},
 	} {
@@ -100,7 +113,8 @@ func TestSignerRules(t *testing.T) {
 			t.Errorf("%s: signed or refused before it was approved", tc.name)
 		}
 		s := decide(approved(r), parsed, time.Now())
-		if s.sign != (tc.refused == "") || (s.refuse == nil) != s.sign || s.refuse != nil && !strings.Contains(s.refuse.Error(), tc.refused) {
+		if s.sign != (tc.refused == "") || (s.refuse == nil) != s.sign || s.refuse != nil &&
+			!strings.Contains(s.refuse.Error(), tc.refused) {
 			t.Errorf("%s: sign %v, refuse %v", tc.name, s.sign, s.refuse)
 		}
 		r.Spec.SignerName = "example.com/other"
@@ -112,7 +126,9 @@ func TestSignerRules(t *testing.T) {
 
 func TestValidity(t *testing.T) {
 	for seconds, want := range map[int32]time.Duration{1: minLife, 3600: time.Hour, 1 << 30: maxLife} {
-		if got := life(&certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{ExpirationSeconds: &seconds}}); got != want {
+		if got := life(
+			&certificatesv1.CertificateSigningRequest{
+				Spec: certificatesv1.CertificateSigningRequestSpec{ExpirationSeconds: &seconds}}); got != want {
 			t.Errorf("%d s: %v", seconds, got)
 		}
 	}
@@ -122,13 +138,15 @@ func TestValidity(t *testing.T) {
 }
 
 // drive reconciles r as the loop would and returns the stored object, nil if it is gone.
-func drive(t *testing.T, signer Signer, r *certificatesv1.CertificateSigningRequest, allowed ...string) (*certificatesv1.CertificateSigningRequest, time.Duration) {
+func drive(t *testing.T, signer Signer, r *certificatesv1.CertificateSigningRequest,
+	allowed ...string) (*certificatesv1.CertificateSigningRequest, time.Duration) {
 	t.Helper()
 	client := fake.NewClientset(r)
 	client.PrependReactor("create", "subjectaccessreviews", func(a ktesting.Action) (bool, runtime.Object, error) {
 		review := a.(ktesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
 		at := review.Spec.ResourceAttributes
-		review.Status.Allowed = review.Spec.User == r.Spec.Username && at.Verb == "create" && at.Group == "certificates.k8s.io" &&
+		review.Status.Allowed = review.Spec.User == r.Spec.Username && at.Verb == "create" &&
+			at.Group == "certificates.k8s.io" &&
 			at.Resource == "certificatesigningrequests" && slices.Contains(allowed, at.Subresource)
 		return true, review, nil
 	})
@@ -140,7 +158,8 @@ func drive(t *testing.T, signer Signer, r *certificatesv1.CertificateSigningRequ
 			t.Fatal(err)
 		}
 	}
-	got, err := client.CertificatesV1().CertificateSigningRequests().Get(context.Background(), r.Name, metav1.GetOptions{})
+	got, err := client.CertificatesV1().CertificateSigningRequests().Get(context.Background(), r.Name,
+		metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, again
 	}
@@ -172,7 +191,8 @@ func TestSelfApproval(t *testing.T) {
 		{"joins", "system:bootstrap:abcdef", []string{"nodeclient"}, true},
 		{"without the right", "system:bootstrap:abcdef", nil, false},
 	} {
-		r := request(t, certificatesv1.KubeAPIServerClientKubeletSignerName, agent, certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth)
+		r := request(t, certificatesv1.KubeAPIServerClientKubeletSignerName, agent,
+			certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth)
 		r.Spec.Username = tc.user
 		got, _ := drive(t, keys, r, tc.allowed...)
 		if has(got, certificatesv1.CertificateApproved) != tc.want || (len(got.Status.Certificate) > 0) != tc.want {
@@ -189,7 +209,8 @@ func TestSelfApproval(t *testing.T) {
 func TestSign(t *testing.T) {
 	keys := authority(t)
 	hour := int32(3600)
-	r := approved(request(t, certificatesv1.KubeAPIServerClientSignerName, x509.CertificateRequest{Subject: pkix.Name{CommonName: "jane", Organization: []string{"dev"}}},
+	r := approved(request(t, certificatesv1.KubeAPIServerClientSignerName,
+		x509.CertificateRequest{Subject: pkix.Name{CommonName: "jane", Organization: []string{"dev"}}},
 		certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature))
 	r.Spec.ExpirationSeconds = &hour
 	got, again := drive(t, keys, r)
@@ -201,24 +222,29 @@ func TestSign(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Verify(x509.VerifyOptions{Roots: keys.Pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+	if _, err := c.Verify(x509.VerifyOptions{Roots: keys.Pool,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
 		t.Error(err)
 	}
-	if left := time.Until(c.NotAfter); c.Subject.CommonName != "jane" || c.Subject.Organization[0] != "dev" || c.IsCA || c.KeyUsage != x509.KeyUsageDigitalSignature || left > time.Hour || left < 59*time.Minute {
+	if left := time.Until(c.NotAfter); c.Subject.CommonName != "jane" || c.Subject.Organization[0] != "dev" || c.IsCA ||
+		c.KeyUsage != x509.KeyUsageDigitalSignature || left > time.Hour || left < 59*time.Minute {
 		t.Errorf("%v, usage %b, %v left", c.Subject, c.KeyUsage, left)
 	}
 	if again <= 0 || again > keepEnded {
 		t.Errorf("the next check is after %v", again)
 	}
-	r = approved(request(t, certificatesv1.KubeletServingSignerName, x509.CertificateRequest{}, certificatesv1.UsageServerAuth))
-	if got, _ := drive(t, keys, r); !has(got, certificatesv1.CertificateFailed) || got.Status.Conditions[1].Reason != "SignerValidationFailure" || len(got.Status.Conditions) != 2 {
+	r = approved(request(t, certificatesv1.KubeletServingSignerName, x509.CertificateRequest{},
+		certificatesv1.UsageServerAuth))
+	if got, _ := drive(t, keys, r); !has(got, certificatesv1.CertificateFailed) ||
+		got.Status.Conditions[1].Reason != "SignerValidationFailure" || len(got.Status.Conditions) != 2 {
 		t.Errorf("%+v", got.Status)
 	}
 }
 
 type refusing struct{}
 
-func (refusing) Sign(*x509.CertificateRequest, x509.KeyUsage, []x509.ExtKeyUsage, time.Duration, time.Time) ([]byte, error) {
+func (refusing) Sign(*x509.CertificateRequest, x509.KeyUsage, []x509.ExtKeyUsage, time.Duration, time.Time) ([]byte,
+	error) {
 	return nil, errors.New("no key")
 }
 
@@ -242,7 +268,9 @@ func TestClean(t *testing.T) {
 			r.Status.Conditions = append(r.Status.Conditions, condition(certificatesv1.CertificateDenied, "No", ""))
 		}, time.Hour},
 		{"signed", func(r *certificatesv1.CertificateSigningRequest) { approved(r) }, time.Hour},
-		{"signed and expired", func(r *certificatesv1.CertificateSigningRequest) { r.Spec.ExpirationSeconds = &short; approved(r) }, 10 * time.Minute},
+		{"signed and expired",
+			func(r *certificatesv1.CertificateSigningRequest) { r.Spec.ExpirationSeconds = &short; approved(r) },
+			10 * time.Minute},
 		{"approved, not ours to sign", func(r *certificatesv1.CertificateSigningRequest) {
 			r.Spec.SignerName = "example.com/other"
 			approved(r)
@@ -251,7 +279,8 @@ func TestClean(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			keys := authority(t)
-			r := request(t, certificatesv1.KubeAPIServerClientSignerName, x509.CertificateRequest{Subject: pkix.Name{CommonName: "jane"}}, certificatesv1.UsageClientAuth)
+			r := request(t, certificatesv1.KubeAPIServerClientSignerName,
+				x509.CertificateRequest{Subject: pkix.Name{CommonName: "jane"}}, certificatesv1.UsageClientAuth)
 			tc.change(r)
 			got, again := drive(t, keys, r)
 			if got == nil || again > tc.keep || again < tc.keep-time.Second {
@@ -271,7 +300,8 @@ func TestClean(t *testing.T) {
 
 func TestConditionFalse(t *testing.T) {
 	r := request(t, legacyUnknown, x509.CertificateRequest{}, certificatesv1.UsageClientAuth)
-	r.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionFalse}}
+	r.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved,
+		Status: corev1.ConditionFalse}}
 	if has(r, certificatesv1.CertificateApproved) {
 		t.Error("a condition that is false counts")
 	}

@@ -59,10 +59,12 @@ func decide(r *certificatesv1.CertificateSigningRequest, parsed *x509.Certificat
 // decideOpen is decide for a request that is not finished.
 func decideOpen(r *certificatesv1.CertificateSigningRequest, parsed *x509.CertificateRequest) step {
 	switch {
-	case len(r.Status.Certificate) > 0 || has(r, certificatesv1.CertificateDenied) || has(r, certificatesv1.CertificateFailed):
+	case len(r.Status.Certificate) > 0 || has(r, certificatesv1.CertificateDenied) ||
+		has(r, certificatesv1.CertificateFailed):
 		return step{}
 	case !has(r, certificatesv1.CertificateApproved):
-		if r.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName || nodeClient(parsed, r.Spec.Usages) != nil {
+		if r.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName ||
+			nodeClient(parsed, r.Spec.Usages) != nil {
 			return step{}
 		}
 		if r.Spec.Username == parsed.Subject.CommonName {
@@ -144,7 +146,8 @@ func life(r *certificatesv1.CertificateSigningRequest) time.Duration {
 // client validates a request for a client certificate of the API server.
 func client(usages []certificatesv1.KeyUsage) error {
 	for _, u := range usages {
-		if u != certificatesv1.UsageDigitalSignature && u != certificatesv1.UsageKeyEncipherment && u != certificatesv1.UsageClientAuth {
+		if u != certificatesv1.UsageDigitalSignature && u != certificatesv1.UsageKeyEncipherment &&
+			u != certificatesv1.UsageClientAuth {
 			return fmt.Errorf("invalid usage for client certificate: %s", u)
 		}
 	}
@@ -185,11 +188,14 @@ func node(p *x509.CertificateRequest, usages []certificatesv1.KeyUsage, purpose 
 		return errors.New("URI subjectAltNames are not allowed")
 	}
 	// Encipherment is for RSA keys only, so it may be omitted.
-	rest := slices.DeleteFunc(slices.Sorted(slices.Values(usages)), func(u certificatesv1.KeyUsage) bool { return u == certificatesv1.UsageKeyEncipherment })
+	rest := slices.DeleteFunc(slices.Sorted(slices.Values(usages)),
+		func(u certificatesv1.KeyUsage) bool { return u == certificatesv1.UsageKeyEncipherment })
 	want := []certificatesv1.KeyUsage{purpose, certificatesv1.UsageDigitalSignature}
 	slices.Sort(want)
 	if !slices.Equal(slices.Compact(rest), want) {
-		return fmt.Errorf("usages did not match %v", []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment, purpose})
+		return fmt.Errorf("usages did not match %v",
+			[]certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment,
+				purpose})
 	}
 	return nil
 }

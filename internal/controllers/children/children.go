@@ -66,7 +66,8 @@ func Stale(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNot
 // It returns nil when something newer is stored: the key is then woken when the watch
 // shows that. Else it returns the error, and the loop waits: a webhook or a quota may
 // answer with a conflict, too. live reads the object from the API.
-func (k *Keeper) Behind(ctx context.Context, key string, w *source.Watch, planned metav1.Object, err error, live func(ctx context.Context) (metav1.Object, error)) error {
+func (k *Keeper) Behind(ctx context.Context, key string, w *source.Watch, planned metav1.Object, err error,
+	live func(ctx context.Context) (metav1.Object, error)) error {
 	if !Stale(err) {
 		return err
 	}
@@ -107,7 +108,8 @@ func (k *Keeper) CreatePod(ctx context.Context, o Owner, pod *corev1.Pod) error 
 // CreatePods creates the n pods that pod makes (side by side, too), in waves of 1, 2,
 // 4 …; a wave with an error is the last (W0.41). It returns how many it created, and one of
 // the errors.
-func (k *Keeper) CreatePods(ctx context.Context, o Owner, n int, pod func(i int) (*corev1.Pod, error)) (created int, err error) {
+func (k *Keeper) CreatePods(ctx context.Context, o Owner, n int, pod func(i int) (*corev1.Pod, error)) (created int,
+	err error) {
 	next := 0
 	for _, size := range workload.Waves(n) {
 		errs := make([]error, size)
@@ -141,7 +143,8 @@ func (k *Keeper) CreatePods(ctx context.Context, o Owner, n int, pod func(i int)
 // DeletePod deletes a pod and records it (W0.36, W0.37, W0.39). One that has gone is deleted.
 func (k *Keeper) DeletePod(ctx context.Context, o Owner, pod *corev1.Pod) error {
 	// By its UID: a pod of the same name that came later is not meant.
-	err := k.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+	err := k.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name,
+		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 	switch {
 	case apierrors.IsNotFound(err):
 		k.Fresh.Deleted(o.Key, k.Pods, pod)
@@ -182,15 +185,19 @@ type Change[T metav1.Object] struct {
 }
 
 // PodChange is the Change of pods.
-func (k *Keeper) PodChange(namespace string, live func(ctx context.Context) (metav1.Object, error)) Change[*corev1.Pod] {
-	return Change[*corev1.Pod]{Watch: k.Pods, Live: live, Patch: func(ctx context.Context, name string, patch []byte) (*corev1.Pod, error) {
-		return k.Client.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
-	}}
+func (k *Keeper) PodChange(namespace string,
+	live func(ctx context.Context) (metav1.Object, error)) Change[*corev1.Pod] {
+	return Change[*corev1.Pod]{Watch: k.Pods, Live: live,
+		Patch: func(ctx context.Context, name string, patch []byte) (*corev1.Pod, error) {
+			return k.Client.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch,
+				metav1.PatchOptions{})
+		}}
 }
 
 // Settle adopts and releases what a claim says, and returns the owner's children: those
 // it had and those it got. It goes on after an error, and returns them joined.
-func Settle[T metav1.Object](ctx context.Context, k *Keeper, o Owner, c workload.Claims[T], how Change[T]) ([]T, error) {
+func Settle[T metav1.Object](ctx context.Context, k *Keeper, o Owner, c workload.Claims[T], how Change[T]) ([]T,
+	error) {
 	mine := c.Mine
 	var errs []error
 	if len(c.Adopt) > 0 {
@@ -200,7 +207,9 @@ func Settle[T metav1.Object](ctx context.Context, k *Keeper, o Owner, c workload
 		}
 		for _, child := range c.Adopt {
 			if err != nil {
-				errs = append(errs, fmt.Errorf("can't adopt %s %v/%v (%v): %w", kindOf(child), child.GetNamespace(), child.GetName(), child.GetUID(), err))
+				errs = append(errs,
+					fmt.Errorf("can't adopt %s %v/%v (%v): %w", kindOf(child), child.GetNamespace(), child.GetName(),
+						child.GetUID(), err))
 				continue
 			}
 			got, err := how.Patch(ctx, child.GetName(), workload.AdoptPatch(o.Owner, child, how.Finalizers...))
@@ -234,7 +243,8 @@ func kindOf(o metav1.Object) string {
 // OnChildren has wake called with the key of each owner that a change of a child
 // concerns (W0.16): its controller before and after the change, and for one without
 // controller each owner that selects it. kind is the owners' kind.
-func OnChildren(children, owners *source.Watch, kind string, selects func(owner metav1.Object, l labels.Set) bool, wake func(key string)) error {
+func OnChildren(children, owners *source.Watch, kind string, selects func(owner metav1.Object, l labels.Set) bool,
+	wake func(key string)) error {
 	return children.OnChange(func(before, after metav1.Object) {
 		old, now := controller(before), controller(after)
 		if old != nil && (now == nil || old.UID != now.UID) {

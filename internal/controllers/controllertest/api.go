@@ -110,7 +110,8 @@ func (a *API) Put(o runtime.Object) {
 // never in conflict, and reports whether it is there.
 func Change[T runtime.Object](a *API, namespace, name string, change func(T)) bool {
 	var zero T
-	o := reflect.New(reflect.TypeOf(zero).Elem()).Interface().(T) //nolint:errcheck,forcetypeassert // it is made of that type
+	o := reflect.New(
+		reflect.TypeOf(zero).Elem()).Interface().(T) //nolint:errcheck,forcetypeassert // it is made of that type
 	gvr := resourceOf(o)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -128,7 +129,9 @@ func Change[T runtime.Object](a *API, namespace, name string, change func(T)) bo
 // All are the stored objects of a type, by name.
 func All[T runtime.Object](a *API) []T {
 	var zero T
-	gvr := resourceOf(reflect.New(reflect.TypeOf(zero).Elem()).Interface().(T)) //nolint:errcheck,forcetypeassert // it is made of that type
+	gvr := resourceOf(
+		reflect.New(
+			reflect.TypeOf(zero).Elem()).Interface().(T)) //nolint:errcheck,forcetypeassert // it is made of that type
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var out []T
@@ -194,7 +197,8 @@ func (a *API) store(gvr schema.GroupVersionResource, how watch.EventType, o runt
 		a.objects[gvr] = map[string]runtime.Object{}
 	}
 	a.objects[gvr][key(m)] = o
-	if how == watch.Deleted || m.GetDeletionTimestamp() != nil && len(m.GetFinalizers()) == 0 && gvr.Resource != "pods" {
+	if how == watch.Deleted || m.GetDeletionTimestamp() != nil && len(m.GetFinalizers()) == 0 &&
+		gvr.Resource != "pods" {
 		how = watch.Deleted
 		delete(a.objects[gvr], key(m))
 	}
@@ -279,7 +283,8 @@ func (a *API) list(gvr schema.GroupVersionResource, action ktesting.ListActionIm
 	if err := meta.SetList(list, items); err != nil {
 		return nil, err
 	}
-	list.(metav1.ListInterface).SetResourceVersion(strconv.FormatUint(a.version, 10)) //nolint:errcheck,forcetypeassert // every list is one
+	list.(metav1.ListInterface).SetResourceVersion(strconv.FormatUint(a.version,
+		10)) //nolint:errcheck,forcetypeassert // every list is one
 	return list, nil
 }
 
@@ -351,8 +356,10 @@ func (a *API) update(gvr schema.GroupVersionResource, subresource string, o runt
 		return nil, apierrors.NewNotFound(gvr.GroupResource(), m.GetName())
 	}
 	before := access(stored)
-	if m.GetUID() != "" && m.GetUID() != before.GetUID() || m.GetResourceVersion() != "" && m.GetResourceVersion() != before.GetResourceVersion() {
-		return nil, apierrors.NewConflict(gvr.GroupResource(), m.GetName(), fmt.Errorf("version %s is stored, not %s", before.GetResourceVersion(), m.GetResourceVersion()))
+	if m.GetUID() != "" && m.GetUID() != before.GetUID() || m.GetResourceVersion() != "" &&
+		m.GetResourceVersion() != before.GetResourceVersion() {
+		return nil, apierrors.NewConflict(gvr.GroupResource(), m.GetName(),
+			fmt.Errorf("version %s is stored, not %s", before.GetResourceVersion(), m.GetResourceVersion()))
 	}
 	if subresource == "status" {
 		changed := stored.DeepCopyObject()
@@ -386,7 +393,9 @@ func (a *API) patch(gvr schema.GroupVersionResource, action ktesting.PatchAction
 	if err != nil {
 		return nil, err
 	}
-	o := reflect.New(reflect.TypeOf(stored).Elem()).Interface().(runtime.Object) //nolint:errcheck,forcetypeassert // of the stored type
+	o := reflect.New(
+		reflect.TypeOf(
+			stored).Elem()).Interface().(runtime.Object) //nolint:errcheck,forcetypeassert // of the stored type
 	if err := json.Unmarshal(patched, o); err != nil {
 		return nil, err
 	}
@@ -434,7 +443,8 @@ func (a *API) tell(w *stream, gvr schema.GroupVersionResource, since uint64) {
 		a.mu.Lock()
 		news := a.news
 		var next *event
-		i, _ := slices.BinarySearchFunc(a.history[gvr], since+1, func(e event, v uint64) int { return cmp.Compare(e.version, v) })
+		i, _ := slices.BinarySearchFunc(a.history[gvr], since+1,
+			func(e event, v uint64) int { return cmp.Compare(e.version, v) })
 		if i < len(a.history[gvr]) {
 			next = &a.history[gvr][i]
 		}

@@ -78,7 +78,8 @@ func (c *Controller) changed(before, after metav1.Object) {
 	}
 	in := cronjob.Input{CronJob: now}
 	if read(&in); in.Schedule == nil {
-		c.events.Eventf(now, corev1.EventTypeWarning, "UnParseableCronJobSchedule", "unparseable schedule for cronjob: %s", now.Spec.Schedule)
+		c.events.Eventf(now, corev1.EventTypeWarning, "UnParseableCronJobSchedule",
+			"unparseable schedule for cronjob: %s", now.Spec.Schedule)
 		return
 	}
 	if next := cronjob.Next(now, in.Schedule, time.Now()); next > 0 {
@@ -124,7 +125,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		return 0, nil
 	}
 	t := turn{Controller: c, key: key, in: cronjob.Input{
-		CronJob: cj, Jobs: source.Controlled[*batchv1.Job](c.jobs, cj.UID), Deleted: map[types.UID]bool{}, Foreign: map[string]bool{}}}
+		CronJob: cj, Jobs: source.Controlled[*batchv1.Job](c.jobs, cj.UID), Deleted: map[types.UID]bool{},
+		Foreign: map[string]bool{}}}
 	read(&t.in)
 	for {
 		t.in.Now = time.Now()
@@ -150,9 +152,10 @@ func (t *turn) act(ctx context.Context, out cronjob.Output) (wait time.Duration,
 		stored, err := t.client.BatchV1().CronJobs(next.Namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{})
 		if err != nil {
 			keeper := children.Keeper{Fresh: t.fresh}
-			err = keeper.Behind(ctx, t.key, t.cronJobs, t.in.CronJob, err, func(ctx context.Context) (metav1.Object, error) {
-				return t.client.BatchV1().CronJobs(next.Namespace).Get(ctx, next.Name, metav1.GetOptions{})
-			})
+			err = keeper.Behind(ctx, t.key, t.cronJobs, t.in.CronJob, err,
+				func(ctx context.Context) (metav1.Object, error) {
+					return t.client.BatchV1().CronJobs(next.Namespace).Get(ctx, next.Name, metav1.GetOptions{})
+				})
 			if err == nil {
 				return 0, true, nil // something newer is stored, and wakes the key
 			}
@@ -186,7 +189,8 @@ func (t *turn) act(ctx context.Context, out cronjob.Output) (wait time.Duration,
 func (t *turn) remove(ctx context.Context, name string, uid types.UID) error {
 	namespace := t.in.CronJob.Namespace
 	err := t.client.BatchV1().Jobs(namespace).Delete(ctx, name, metav1.DeleteOptions{
-		PropagationPolicy: new(metav1.DeletePropagationBackground), Preconditions: metav1.NewUIDPreconditions(string(uid))})
+		PropagationPolicy: new(metav1.DeletePropagationBackground),
+		Preconditions:     metav1.NewUIDPreconditions(string(uid))})
 	if err != nil && !children.Stale(err) {
 		t.events.Eventf(t.in.CronJob, corev1.EventTypeWarning, "FailedDelete", "Deleted job: %v", err)
 		return err

@@ -92,7 +92,8 @@ func selects(owner metav1.Object, l labels.Set) bool {
 func (c *Controller) nodeChanged(before, after metav1.Object) {
 	old, existed := before.(*corev1.Node)
 	node, exists := after.(*corev1.Node)
-	if existed && exists && maps.Equal(old.Labels, node.Labels) && equality.Semantic.DeepEqual(old.Spec.Taints, node.Spec.Taints) {
+	if existed && exists && maps.Equal(old.Labels, node.Labels) &&
+		equality.Semantic.DeepEqual(old.Spec.Taints, node.Spec.Taints) {
 		return
 	}
 	there := map[types.UID]bool{} // sets that have a pod on a new node
@@ -143,7 +144,8 @@ func (c *Controller) revisionChanged(before, after metav1.Object) {
 	if wake(after) || after == nil {
 		return
 	}
-	if before != nil && labels.Equals(before.GetLabels(), after.GetLabels()) && metav1.GetControllerOfNoCopy(before) == nil {
+	if before != nil && labels.Equals(before.GetLabels(), after.GetLabels()) &&
+		metav1.GetControllerOfNoCopy(before) == nil {
 		return
 	}
 	for _, set := range source.Namespaced[*appsv1.DaemonSet](c.Sets, after.GetNamespace()) {
@@ -172,14 +174,16 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		return 0, nil
 	}
 	if equality.Semantic.DeepEqual(set.Spec.Selector, &metav1.LabelSelector{}) { // W4.6
-		c.keeper.Events.Event(set, corev1.EventTypeWarning, "SelectingAll", "This daemon set is selecting all pods. A non-empty selector is required.")
+		c.keeper.Events.Event(set, corev1.EventTypeWarning, "SelectingAll",
+			"This daemon set is selecting all pods. A non-empty selector is required.")
 		return 0, nil
 	}
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
 	if err != nil || set.DeletionTimestamp != nil {
 		return 0, nil //nolint:nilerr // rejected by validation; a retry would not help
 	}
-	t := turn{c, children.Owner{Owner: workload.Owner{Object: set, Kind: daemonset.Kind()}, Runtime: set, Key: key}, set}
+	t := turn{c, children.Owner{Owner: workload.Owner{Object: set, Kind: daemonset.Kind()}, Runtime: set, Key: key},
+		set}
 	again, err := t.run(ctx, selector)
 	if children.NamespaceEnds(err) {
 		return again, nil // W0.40

@@ -57,11 +57,14 @@ func (d *dice) n(n int) int {
 
 func newSet() *appsv1.DaemonSet {
 	return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d"}, Spec: appsv1.DaemonSetSpec{
-		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "d"}}, RevisionHistoryLimit: ptr.To[int32](2),
+		Selector:             &metav1.LabelSelector{MatchLabels: map[string]string{"app": "d"}},
+		RevisionHistoryLimit: ptr.To[int32](2),
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "d"}},
-			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "one"}}, NodeSelector: map[string]string{"is": "in"}}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "one"}},
+				NodeSelector: map[string]string{"is": "in"}}},
 		UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.RollingUpdateDaemonSetStrategyType,
-			RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromInt32(1)), MaxSurge: new(intstr.FromInt32(0))}}}}
+			RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromInt32(1)),
+				MaxSurge: new(intstr.FromInt32(0))}}}}
 }
 
 func node(name, is string) *corev1.Node {
@@ -75,8 +78,9 @@ func inWorld(t *testing.T, seed uint64, change func(*appsv1.DaemonSet), before f
 		if change != nil {
 			change(set)
 		}
-		w := &world{T: t, api: controllertest.New(set, node("a", "in"), node("b", "in"), node("c", "in")), events: record.NewFakeRecorder(100000),
-			dice: dice{rng: rand.New(rand.NewPCG(seed, 2))}, crash: make(chan struct{}, 1)}
+		w := &world{T: t, api: controllertest.New(set, node("a", "in"), node("b", "in"), node("c", "in")),
+			events: record.NewFakeRecorder(100000),
+			dice:   dice{rng: rand.New(rand.NewPCG(seed, 2))}, crash: make(chan struct{}, 1)}
 		if before != nil {
 			before(w)
 		}
@@ -92,7 +96,8 @@ func inWorld(t *testing.T, seed uint64, change func(*appsv1.DaemonSet), before f
 // start runs a controller that knows nothing.
 func (w *world) start() {
 	ctx, cancel := context.WithCancel(w.Context())
-	watches := Watches{Sets: source.DaemonSets(w.api), Pods: source.Pods(w.api), Nodes: source.Nodes(w.api), Revisions: source.Revisions(w.api)}
+	watches := Watches{Sets: source.DaemonSets(w.api), Pods: source.Pods(w.api), Nodes: source.Nodes(w.api),
+		Revisions: source.Revisions(w.api)}
 	c, err := New(w.api, w.events, watches)
 	if err != nil {
 		w.Fatal(err)
@@ -139,7 +144,8 @@ func (w *world) kubelet(p *corev1.Pod) {
 	case !workload.Ready(p) && !workload.Terminal(p) && w.nodes()[target] != nil:
 		controllertest.Change(w.api, "ns", p.Name, func(p *corev1.Pod) {
 			p.Spec.NodeName, p.Status.Phase = target, corev1.PodRunning
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue,
+				LastTransitionTime: metav1.Now()}}
 		})
 	}
 }
@@ -177,8 +183,10 @@ func (w *world) problem() string {
 	want, on := int32(0), map[string]int{}
 	for _, p := range w.pods() {
 		on[daemonset.Target(p)]++
-		if p.DeletionTimestamp != nil || !workload.Ready(p) || p.Spec.Containers[0].Image != set.Spec.Template.Spec.Containers[0].Image {
-			return fmt.Sprintf("pod %s on %s: image %s, ready %v, deleted %v", p.Name, daemonset.Target(p), p.Spec.Containers[0].Image, workload.Ready(p), p.DeletionTimestamp)
+		if p.DeletionTimestamp != nil || !workload.Ready(p) ||
+			p.Spec.Containers[0].Image != set.Spec.Template.Spec.Containers[0].Image {
+			return fmt.Sprintf("pod %s on %s: image %s, ready %v, deleted %v", p.Name, daemonset.Target(p),
+				p.Spec.Containers[0].Image, workload.Ready(p), p.DeletionTimestamp)
 		}
 	}
 	for name, n := range w.nodes() {
@@ -190,11 +198,13 @@ func (w *world) problem() string {
 			return fmt.Sprintf("%d pods on %s", on[name], name)
 		}
 	}
-	if s := &set.Status; s.DesiredNumberScheduled != want || s.CurrentNumberScheduled != want || s.NumberAvailable != want || s.UpdatedNumberScheduled != want ||
+	if s := &set.Status; s.DesiredNumberScheduled != want || s.CurrentNumberScheduled != want ||
+		s.NumberAvailable != want || s.UpdatedNumberScheduled != want ||
 		s.NumberMisscheduled != 0 || s.NumberUnavailable != 0 || s.ObservedGeneration != set.Generation {
 		return fmt.Sprintf("status %+v of %d at generation %d", s, want, set.Generation)
 	}
-	if revisions := len(controllertest.All[*appsv1.ControllerRevision](w.api)); revisions > int(*set.Spec.RevisionHistoryLimit)+1 {
+	if revisions := len(controllertest.All[*appsv1.ControllerRevision](w.api)); revisions > int(
+		*set.Spec.RevisionHistoryLimit)+1 {
 		return fmt.Sprintf("%d revisions", revisions)
 	}
 	return ""
@@ -291,7 +301,8 @@ func TestTrouble(t *testing.T) {
 			surge := seed%3 == 2
 			inWorld(t, seed, func(s *appsv1.DaemonSet) {
 				if surge {
-					s.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromInt32(0)), MaxSurge: new(intstr.FromInt32(1))}
+					s.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{
+						MaxUnavailable: new(intstr.FromInt32(0)), MaxSurge: new(intstr.FromInt32(1))}
 				}
 			}, func(w *world) {
 				w.trouble()
@@ -348,14 +359,16 @@ func TestNodes(t *testing.T) {
 		synctest.Wait()
 		w.api.Log()
 		time.Sleep(24 * time.Hour)
-		controllertest.Change(w.api, "", "a", func(n *corev1.Node) { n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}} })
+		controllertest.Change(w.api, "", "a",
+			func(n *corev1.Node) { n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}} })
 		synctest.Wait()
 		if log := w.api.Log(); len(log) > 0 {
 			t.Errorf("at rest it writes %v", log)
 		}
 		w.api.Put(node("d", "in"))
 		controllertest.Change(w.api, "", "a", func(n *corev1.Node) { n.Labels["is"] = "out" })
-		controllertest.Change(w.api, "", "b", func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "x", Effect: corev1.TaintEffectNoExecute}} })
+		controllertest.Change(w.api, "", "b",
+			func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "x", Effect: corev1.TaintEffectNoExecute}} })
 		synctest.Wait()
 		var going, coming []string
 		for _, p := range w.pods() {
@@ -402,11 +415,13 @@ func TestFailures(t *testing.T) {
 					w.api.Remove(p)
 				case p.Status.Phase != corev1.PodFailed:
 					if replaced, last = replaced+1, p.Name; replaced == 1 {
-						if told := w.told(); !slices.Equal(told, []string{"Normal SuccessfulCreate Created pod: " + p.Name}) {
+						if told := w.told(); !slices.Equal(told,
+							[]string{"Normal SuccessfulCreate Created pod: " + p.Name}) {
 							t.Errorf("events %q", told)
 						}
 					}
-					controllertest.Change(w.api, "ns", p.Name, func(p *corev1.Pod) { p.Spec.NodeName, p.Status.Phase = "a", corev1.PodFailed })
+					controllertest.Change(w.api, "ns", p.Name,
+						func(p *corev1.Pod) { p.Spec.NodeName, p.Status.Phase = "a", corev1.PodFailed })
 				}
 			}
 		}
@@ -414,8 +429,10 @@ func TestFailures(t *testing.T) {
 			t.Errorf("%d pods in an hour, the last was %s", replaced, last)
 		}
 		if told := w.told(); !slices.ContainsFunc(told, func(e string) bool {
-			return strings.HasPrefix(e, "Warning FailedDaemonPod Found failed daemon pod ns/d-") && strings.HasSuffix(e, " on node a, will try to kill it")
-		}) || !slices.ContainsFunc(told, func(e string) bool { return strings.HasPrefix(e, "Normal SuccessfulDelete Deleted pod: d-") }) {
+			return strings.HasPrefix(e, "Warning FailedDaemonPod Found failed daemon pod ns/d-") &&
+				strings.HasSuffix(e, " on node a, will try to kill it")
+		}) || !slices.ContainsFunc(told,
+			func(e string) bool { return strings.HasPrefix(e, "Normal SuccessfulDelete Deleted pod: d-") }) {
 			t.Errorf("events %q", told)
 		}
 	})
@@ -436,7 +453,8 @@ func TestErrors(t *testing.T) {
 		"quota":     {err: quota, events: []string{"Warning FailedCreate Error creating: " + quota.Error()}, most: 60},
 		"namespace": {err: gone, most: 10},
 		"selector": {err: gone, change: func(s *appsv1.DaemonSet) { s.Spec.Selector = &metav1.LabelSelector{} },
-			events: []string{"Warning SelectingAll This daemon set is selecting all pods. A non-empty selector is required."}},
+			events: []string{
+				"Warning SelectingAll This daemon set is selecting all pods. A non-empty selector is required."}},
 		"deleted": {err: gone, change: func(s *appsv1.DaemonSet) {
 			s.DeletionTimestamp, s.Finalizers = new(metav1.Now()), []string{metav1.FinalizerDeleteDependents}
 		}},
@@ -513,10 +531,12 @@ func TestDuplicateRevision(t *testing.T) {
 func TestCollisionAndAdoption(t *testing.T) {
 	inWorld(t, 1, nil, func(w *world) {
 		set := w.set()
-		taken := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: revision.Name("d", workload.TemplateHash(&set.Spec.Template, nil))}, Revision: 1}
+		taken := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: "ns",
+			Name: revision.Name("d", workload.TemplateHash(&set.Spec.Template, nil))}, Revision: 1}
 		taken.Data.Raw = []byte(`{}`)
 		w.api.Put(taken)
-		w.api.Put(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d-old", Labels: map[string]string{"app": "d"}}, Revision: 7})
+		w.api.Put(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d-old",
+			Labels: map[string]string{"app": "d"}}, Revision: 7})
 	}, func(w *world) {
 		w.settle()
 		if s := w.set().Status; ptr.Deref(s.CollisionCount, 0) != 1 {
@@ -535,7 +555,8 @@ func TestCollisionAndAdoption(t *testing.T) {
 				}
 			}
 		}
-		controllertest.Change(w.api, "ns", "d-old", func(r *appsv1.ControllerRevision) { r.Labels = map[string]string{"app": "other"} })
+		controllertest.Change(w.api, "ns", "d-old",
+			func(r *appsv1.ControllerRevision) { r.Labels = map[string]string{"app": "other"} })
 		p := w.pods()[0]
 		controllertest.Change(w.api, "ns", p.Name, func(p *corev1.Pod) { p.Labels = map[string]string{"app": "other"} })
 		synctest.Wait()

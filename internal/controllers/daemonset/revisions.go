@@ -22,13 +22,16 @@ import (
 
 // revise creates or changes the revision of the set's template if necessary, and returns its hash and the older
 // revisions (W4.60a, W4.60b). It relabels pods with the hash of a duplicate.
-func (t turn) revise(ctx context.Context, selector labels.Selector, pods []*corev1.Pod) (hash string, old []*appsv1.ControllerRevision, err error) {
+func (t turn) revise(ctx context.Context, selector labels.Selector, pods []*corev1.Pod) (hash string,
+	old []*appsv1.ControllerRevision, err error) {
 	api := t.keeper.Client.AppsV1().ControllerRevisions(t.set.Namespace)
-	claims := workload.Claim(t.owner.Owner, selector, source.Candidates[*appsv1.ControllerRevision](t.Revisions, t.set), nil)
-	revisions, err := children.Settle(ctx, t.keeper, t.owner, claims, children.Change[*appsv1.ControllerRevision]{Watch: t.Revisions, Live: t.live,
-		Patch: func(ctx context.Context, name string, patch []byte) (*appsv1.ControllerRevision, error) {
-			return api.Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
-		}})
+	claims := workload.Claim(t.owner.Owner, selector, source.Candidates[*appsv1.ControllerRevision](t.Revisions, t.set),
+		nil)
+	revisions, err := children.Settle(ctx, t.keeper, t.owner, claims,
+		children.Change[*appsv1.ControllerRevision]{Watch: t.Revisions, Live: t.live,
+			Patch: func(ctx context.Context, name string, patch []byte) (*appsv1.ControllerRevision, error) {
+				return api.Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+			}})
 	if err != nil {
 		return "", nil, err
 	}
@@ -113,7 +116,8 @@ func (t turn) create(ctx context.Context, r *appsv1.ControllerRevision) (*appsv1
 	}
 	known, stored := ptr.Deref(t.set.Status.CollisionCount, 0), ptr.Deref(set.Status.CollisionCount, 0)
 	if known != stored || set.UID != t.set.UID {
-		return nil, fmt.Errorf("found a stale collision count (%d, expected %d) of DaemonSet %q while processing; will retry until it is updated", known, stored, t.set.Name)
+		return nil, fmt.Errorf(
+			"found a stale collision count (%d, expected %d) of DaemonSet %q while processing; will retry until it is updated", known, stored, t.set.Name)
 	}
 	set.Status.CollisionCount = new(stored + 1)
 	if set, getErr = api.DaemonSets(r.Namespace).UpdateStatus(ctx, set, metav1.UpdateOptions{}); getErr != nil {
@@ -125,11 +129,13 @@ func (t turn) create(ctx context.Context, r *appsv1.ControllerRevision) (*appsv1
 
 // relabel sets the hash label of a pod.
 func (t turn) relabel(ctx context.Context, pod *corev1.Pod, hash string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "labels": map[string]string{appsv1.DefaultDaemonSetUniqueLabelKey: hash}}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID,
+		"labels": map[string]string{appsv1.DefaultDaemonSetUniqueLabelKey: hash}}})
 	if err != nil {
 		return err
 	}
-	patched, err := t.keeper.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	patched, err := t.keeper.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch,
+		metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("relabel pod %s: %w", pod.Name, err)
 	}
@@ -140,7 +146,8 @@ func (t turn) relabel(ctx context.Context, pod *corev1.Pod, hash string) error {
 // forget deletes revisions.
 func (t turn) forget(ctx context.Context, revisions []*appsv1.ControllerRevision) error {
 	for _, r := range revisions {
-		err := t.keeper.Client.AppsV1().ControllerRevisions(r.Namespace).Delete(ctx, r.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.UID))})
+		err := t.keeper.Client.AppsV1().ControllerRevisions(r.Namespace).Delete(ctx, r.Name,
+			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.UID))})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete revision %s: %w", r.Name, err)
 		}

@@ -41,7 +41,8 @@ type Controller struct {
 }
 
 // New returns a controller; sets and pods are indexed source.ByController, all by namespace.
-func New(client kubernetes.Interface, events record.EventRecorder, deployments, sets, pods *source.Watch) (*Controller, error) {
+func New(client kubernetes.Interface, events record.EventRecorder, deployments, sets, pods *source.Watch) (*Controller,
+	error) {
 	c := &Controller{client: client, events: events, deployments: deployments, sets: sets, pods: pods}
 	c.Loop = loop.New("deployment", 8, c.reconcile)
 	fresh, err := freshness.New(c.Add, deployments, sets)
@@ -142,11 +143,13 @@ func (c *Controller) claim(ctx context.Context, key string, d *appsv1.Deployment
 	if err != nil || selector.Empty() {
 		return nil, nil //nolint:nilerr // validation lets no wrong one in
 	}
-	owner := children.Owner{Owner: workload.Owner{Object: d, Kind: appsv1.SchemeGroupVersion.WithKind("Deployment")}, Runtime: d, Key: key}
+	owner := children.Owner{Owner: workload.Owner{Object: d, Kind: appsv1.SchemeGroupVersion.WithKind("Deployment")},
+		Runtime: d, Key: key}
 	claims := workload.Claim(owner, selector, source.Candidates[*appsv1.ReplicaSet](c.sets, d), nil)
 	return children.Settle(ctx, c.keeper, owner, claims, children.Change[*appsv1.ReplicaSet]{Watch: c.sets,
 		Patch: func(ctx context.Context, name string, patch []byte) (*appsv1.ReplicaSet, error) {
-			return c.client.AppsV1().ReplicaSets(d.Namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+			return c.client.AppsV1().ReplicaSets(d.Namespace).Patch(ctx, name, types.StrategicMergePatchType, patch,
+				metav1.PatchOptions{})
 		},
 		Live: func(ctx context.Context) (metav1.Object, error) {
 			return c.client.AppsV1().Deployments(d.Namespace).Get(ctx, d.Name, metav1.GetOptions{})
@@ -165,21 +168,24 @@ func (c *Controller) running(set types.UID) bool {
 
 // do makes one write.
 func (c *Controller) do(ctx context.Context, key string, in deployment.Input, step deployment.Step) error {
-	fresh, sets, deployments := c.keeper.Fresh, c.client.AppsV1().ReplicaSets(in.Deployment.Namespace), c.client.AppsV1().Deployments(in.Deployment.Namespace)
+	fresh, sets, deployments := c.keeper.Fresh, c.client.AppsV1().ReplicaSets(in.Deployment.Namespace),
+		c.client.AppsV1().Deployments(in.Deployment.Namespace)
 	switch {
 	case step.Create != nil:
 		return c.create(ctx, key, in, step.Create)
 	case step.Update != nil:
 		set, err := sets.Update(ctx, step.Update, metav1.UpdateOptions{})
 		if err != nil {
-			return c.later(c.keeper.Behind(ctx, key, c.sets, step.Update, fmt.Errorf("update replica set %s: %w", step.Update.Name, err),
+			return c.later(c.keeper.Behind(ctx, key, c.sets, step.Update,
+				fmt.Errorf("update replica set %s: %w", step.Update.Name, err),
 				func(ctx context.Context) (metav1.Object, error) {
 					return sets.Get(ctx, step.Update.Name, metav1.GetOptions{})
 				}))
 		}
 		fresh.Wrote(key, c.sets, set)
 	case step.Delete != nil:
-		err := sets.Delete(ctx, step.Delete.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(step.Delete.UID))})
+		err := sets.Delete(ctx, step.Delete.Name,
+			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(step.Delete.UID))})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete replica set %s: %w", step.Delete.Name, err)
 		}

@@ -110,7 +110,8 @@ func (w *world) node(broken func(*corev1.Pod) bool) {
 			controllertest.Change(w.api, p.Namespace, p.Name, func(p *corev1.Pod) {
 				p.Spec.NodeName = "node"
 				p.Status.Phase = corev1.PodRunning
-				p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+				p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue,
+					LastTransitionTime: metav1.Now()}}
 			})
 		}
 	}
@@ -127,8 +128,10 @@ func (w *world) settle() {
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
 		w.node(nil)
-		if s, d := w.deployment().Status, w.deployment(); s.ObservedGeneration == d.Generation && s.UpdatedReplicas == *d.Spec.Replicas && s.Replicas == *d.Spec.Replicas &&
-			s.AvailableReplicas == *d.Spec.Replicas && len(controllertest.All[*corev1.Pod](w.api)) == int(*d.Spec.Replicas) {
+		if s, d := w.deployment().Status, w.deployment(); s.ObservedGeneration == d.Generation &&
+			s.UpdatedReplicas == *d.Spec.Replicas && s.Replicas == *d.Spec.Replicas &&
+			s.AvailableReplicas == *d.Spec.Replicas &&
+			len(controllertest.All[*corev1.Pod](w.api)) == int(*d.Spec.Replicas) {
 			return
 		}
 	}
@@ -137,8 +140,10 @@ func (w *world) settle() {
 
 func web(size int32) *appsv1.Deployment {
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "web"}, Spec: appsv1.DeploymentSpec{
-		Replicas: &size, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, RevisionHistoryLimit: new(int32(2)), ProgressDeadlineSeconds: new(int32(600)),
-		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{}},
+		Replicas: &size, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+		RevisionHistoryLimit: new(int32(2)), ProgressDeadlineSeconds: new(int32(600)),
+		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType,
+			RollingUpdate: &appsv1.RollingUpdateDeployment{}},
 	}}
 	d.Spec.Template.Labels = map[string]string{"app": "web"}
 	d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "c", Image: "v1"}}
@@ -149,13 +154,15 @@ func TestRollout(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.start()
 		w.settle()
-		controllertest.Change(w.api, "n", "web", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "v2" })
+		controllertest.Change(w.api, "n", "web",
+			func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "v2" })
 		w.settle()
 		sets := controllertest.All[*appsv1.ReplicaSet](w.api)
 		if len(sets) != 2 {
 			t.Fatalf("%d replica sets", len(sets))
 		}
-		for what, want := range map[string]int{"Normal ScalingReplicaSet Scaled up replica set web-": 6, "Normal SuccessfulCreate Created pod: web-": 10, "Normal SuccessfulDelete Deleted pod: web-": 5} {
+		for what, want := range map[string]int{"Normal ScalingReplicaSet Scaled up replica set web-": 6,
+			"Normal SuccessfulCreate Created pod: web-": 10, "Normal SuccessfulDelete Deleted pod: web-": 5} {
 			if got := w.count(what); got < want || strings.Contains(what, "Pod") && got != want {
 				t.Errorf("%d events %q, want %d", got, what, want)
 			}
@@ -173,7 +180,8 @@ func TestRollout(t *testing.T) {
 func TestRolloutInTrouble(t *testing.T) {
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inWorld(t, func(w *world) { trouble(w, rand.New(rand.NewPCG(seed, 1))) }, web(int32(3+seed%7))) //nolint:gosec // reproducible
+			inWorld(t, func(w *world) { trouble(w, rand.New(rand.NewPCG(seed, 1))) },
+				web(int32(3+seed%7))) //nolint:gosec // reproducible
 		})
 	}
 }
@@ -305,14 +313,17 @@ func TestPodsRefused(t *testing.T) {
 		if n := w.count("Warning FailedCreate Error creating: "); n != tries {
 			t.Errorf("%d events about %d tries", n, tries)
 		}
-		at := slices.IndexFunc(w.deployment().Status.Conditions, func(c appsv1.DeploymentCondition) bool { return c.Type == appsv1.DeploymentReplicaFailure })
-		if at < 0 || w.deployment().Status.Conditions[at].Reason != "FailedCreate" || !strings.Contains(w.deployment().Status.Conditions[at].Message, "exceeded quota") {
+		at := slices.IndexFunc(w.deployment().Status.Conditions,
+			func(c appsv1.DeploymentCondition) bool { return c.Type == appsv1.DeploymentReplicaFailure })
+		if at < 0 || w.deployment().Status.Conditions[at].Reason != "FailedCreate" ||
+			!strings.Contains(w.deployment().Status.Conditions[at].Message, "exceeded quota") {
 			t.Errorf("conditions: %+v", w.deployment().Status.Conditions)
 		}
 		refuse = false
 		time.Sleep(2 * time.Minute)
 		w.settle()
-		if slices.ContainsFunc(w.deployment().Status.Conditions, func(c appsv1.DeploymentCondition) bool { return c.Type == appsv1.DeploymentReplicaFailure }) {
+		if slices.ContainsFunc(w.deployment().Status.Conditions,
+			func(c appsv1.DeploymentCondition) bool { return c.Type == appsv1.DeploymentReplicaFailure }) {
 			t.Error("the failure stays")
 		}
 	}, web(10))
@@ -342,9 +353,11 @@ func TestNamespaceEnds(t *testing.T) {
 // A pod that matches and nobody controls becomes the set's; one that matches no longer is let go and replaced
 // (W0.21, W0.23); what an owner that has gone left is taken over by one of its name (W0.27).
 func TestAdoptAndRelease(t *testing.T) {
-	stray := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "stray", Labels: map[string]string{"app": "web"}}}
-	set := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "alone"}, Spec: appsv1.ReplicaSetSpec{Replicas: new(int32(2)),
-		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}}
+	stray := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "stray",
+		Labels: map[string]string{"app": "web"}}}
+	set := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "alone"},
+		Spec: appsv1.ReplicaSetSpec{Replicas: new(int32(2)),
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}}
 	set.Spec.Template.Labels = map[string]string{"app": "web"}
 	owner := func(w *world, name string) string {
 		for _, p := range controllertest.All[*corev1.Pod](w.api) {
@@ -374,7 +387,8 @@ func TestAdoptAndRelease(t *testing.T) {
 		w.api.Put(again)
 		time.Sleep(time.Second)
 		next := controllertest.All[*appsv1.ReplicaSet](w.api)[0]
-		if pods := controllertest.All[*corev1.Pod](w.api); next.UID == first.UID || len(pods) != 3 || next.Status.Replicas != 2 {
+		if pods := controllertest.All[*corev1.Pod](w.api); next.UID == first.UID || len(pods) != 3 ||
+			next.Status.Replicas != 2 {
 			t.Errorf("%d pods, %+v", len(pods), next.Status)
 		}
 		controllertest.Change(w.api, "n", "stray", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "web"} })
@@ -391,7 +405,8 @@ func TestDeadline(t *testing.T) {
 		w.start()
 		time.Sleep(11 * time.Minute)
 		synctest.Wait()
-		at := slices.IndexFunc(w.deployment().Status.Conditions, func(c appsv1.DeploymentCondition) bool { return c.Type == appsv1.DeploymentProgressing })
+		at := slices.IndexFunc(w.deployment().Status.Conditions,
+			func(c appsv1.DeploymentCondition) bool { return c.Type == appsv1.DeploymentProgressing })
 		if at < 0 || w.deployment().Status.Conditions[at].Reason != "ProgressDeadlineExceeded" {
 			t.Fatalf("conditions: %+v", w.deployment().Status.Conditions)
 		}
@@ -423,7 +438,8 @@ func TestMinReadySeconds(t *testing.T) {
 func TestNameTaken(t *testing.T) {
 	d := web(1)
 	hash := workload.TemplateHash(&d.Spec.Template, nil)
-	other := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "web-" + hash, Labels: map[string]string{"app": "other"}}, Spec: appsv1.ReplicaSetSpec{Replicas: new(int32(0)),
+	other := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "web-" + hash,
+		Labels: map[string]string{"app": "other"}}, Spec: appsv1.ReplicaSetSpec{Replicas: new(int32(0)),
 		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "other"}}}}
 	inWorld(t, func(w *world) {
 		w.start()
@@ -444,7 +460,8 @@ func TestRecreate(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.start()
 		w.settle()
-		controllertest.Change(w.api, "n", "web", func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "v2" })
+		controllertest.Change(w.api, "n", "web",
+			func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "v2" })
 		time.Sleep(time.Minute)
 		for _, p := range controllertest.All[*corev1.Pod](w.api) {
 			if p.DeletionTimestamp == nil {

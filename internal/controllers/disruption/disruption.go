@@ -49,10 +49,13 @@ type Controller struct {
 }
 
 // New returns a controller; both watches are indexed by namespace.
-func New(client kubernetes.Interface, events record.EventRecorder, inv *inventory.Inventory, budgets, pods *source.Watch) (*Controller, error) {
-	c := &Controller{client: client, events: events, inventory: inv, budgets: budgets.Objects(), pods: pods.Objects(), chosen: map[types.UID]string{}}
+func New(client kubernetes.Interface, events record.EventRecorder, inv *inventory.Inventory, budgets,
+	pods *source.Watch) (*Controller, error) {
+	c := &Controller{client: client, events: events, inventory: inv, budgets: budgets.Objects(), pods: pods.Objects(),
+		chosen: map[types.UID]string{}}
 	c.Loop = loop.New("disruption", 4, c.reconcile)
-	if err := loop.OnChange(budgets, func(o metav1.Object) { c.Add(o.GetNamespace() + "/" + o.GetName()) }); err != nil {
+	if err := loop.OnChange(budgets,
+		func(o metav1.Object) { c.Add(o.GetNamespace() + "/" + o.GetName()) }); err != nil {
 		return nil, fmt.Errorf("disruption: watch budgets: %w", err)
 	}
 	if err := loop.OnChange(pods, c.podChanged); err != nil {
@@ -66,7 +69,8 @@ func (c *Controller) podChanged(o metav1.Object) {
 	var names []string
 	for _, obj := range budgets {
 		if b, ok := obj.(*policyv1.PodDisruptionBudget); ok {
-			if s, err := metav1.LabelSelectorAsSelector(b.Spec.Selector); err == nil && s.Matches(labels.Set(o.GetLabels())) {
+			if s, err := metav1.LabelSelectorAsSelector(b.Spec.Selector); err == nil &&
+				s.Matches(labels.Set(o.GetLabels())) {
 				c.Add(b.Namespace + "/" + b.Name)
 				names = append(names, b.Name)
 			}
@@ -102,17 +106,20 @@ func (c *Controller) recordEvents(in disruption.Input, problem error) {
 		c.events.Event(in.Budget, corev1.EventTypeNormal, "NoPods", "No matching pods found")
 	}
 	if problem != nil {
-		c.events.Eventf(in.Budget, corev1.EventTypeWarning, "CalculateExpectedPodCountFailed", "Failed to calculate the number of expected pods: %v", problem)
+		c.events.Eventf(in.Budget, corev1.EventTypeWarning, "CalculateExpectedPodCountFailed",
+			"Failed to calculate the number of expected pods: %v", problem)
 		return
 	}
-	if disruption.NeedsScale(in.Budget) && slices.ContainsFunc(in.Pods, func(p *corev1.Pod) bool { return metav1.GetControllerOf(p) == nil }) {
+	if disruption.NeedsScale(in.Budget) &&
+		slices.ContainsFunc(in.Pods, func(p *corev1.Pod) bool { return metav1.GetControllerOf(p) == nil }) {
 		c.events.Eventf(in.Budget, corev1.EventTypeWarning, "UnmanagedPods",
 			"Pods selected by this PodDisruptionBudget (selector: %v) were found to be unmanaged. As a result, the status of the PDB cannot be calculated correctly, "+
 				"which may result in undefined behavior. To account for these pods please set \".spec.minAvailable\" field of the PDB to an integer value.",
 			in.Budget.Spec.Selector)
 	}
 	for _, p := range disruption.Overdue(in) {
-		c.events.Eventf(p, corev1.EventTypeWarning, "NotDeleted", "Pod was expected by PDB %s/%s to be deleted but it wasn't", in.Budget.Namespace, in.Budget.Name)
+		c.events.Eventf(p, corev1.EventTypeWarning, "NotDeleted",
+			"Pod was expected by PDB %s/%s to be deleted but it wasn't", in.Budget.Namespace, in.Budget.Name)
 	}
 }
 
@@ -140,8 +147,9 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	if err != nil {
 		// The number of allowed disruptions is unknown, so none is allowed.
 		changed.Status.ObservedGeneration, changed.Status.DisruptionsAllowed = b.Generation, 0
-		meta.SetStatusCondition(&changed.Status.Conditions, metav1.Condition{Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse,
-			Reason: policyv1.SyncFailedReason, Message: err.Error(), ObservedGeneration: b.Generation})
+		meta.SetStatusCondition(&changed.Status.Conditions,
+			metav1.Condition{Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse,
+				Reason: policyv1.SyncFailedReason, Message: err.Error(), ObservedGeneration: b.Generation})
 		again = kindsAfter
 	} else {
 		disruption.Conclude(changed)
@@ -203,8 +211,10 @@ func (c *Controller) scale(ctx context.Context, namespace string, pods []*corev1
 }
 
 // scaleOwner returns the object that sets the number of pods: the Deployment of a ReplicaSet.
-func (c *Controller) scaleOwner(ctx context.Context, namespace string, owner *metav1.OwnerReference) (*metav1.OwnerReference, error) {
-	if schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind() != appsv1.SchemeGroupVersion.WithKind("ReplicaSet").GroupKind() {
+func (c *Controller) scaleOwner(ctx context.Context, namespace string,
+	owner *metav1.OwnerReference) (*metav1.OwnerReference, error) {
+	if schema.FromAPIVersionAndKind(owner.APIVersion,
+		owner.Kind).GroupKind() != appsv1.SchemeGroupVersion.WithKind("ReplicaSet").GroupKind() {
 		return owner, nil
 	}
 	rs, err := c.client.AppsV1().ReplicaSets(namespace).Get(ctx, owner.Name, metav1.GetOptions{})
@@ -231,7 +241,8 @@ func (c *Controller) replicas(ctx context.Context, namespace string, owner *meta
 		root = "/api/" + kind.GroupVersionResource.Version
 	}
 	var s autoscalingv1.Scale
-	err := c.client.CoreV1().RESTClient().Get().AbsPath(root, "namespaces", namespace, kind.Resource, owner.Name, "scale").Do(ctx).Into(&s)
+	err := c.client.CoreV1().RESTClient().Get().AbsPath(root, "namespaces", namespace, kind.Resource, owner.Name,
+		"scale").Do(ctx).Into(&s)
 	switch {
 	case err == nil && s.UID == owner.UID:
 		return s.Spec.Replicas, nil
@@ -240,7 +251,8 @@ func (c *Controller) replicas(ctx context.Context, namespace string, owner *meta
 	case err == nil:
 		return 0, nil // another object with the same name
 	}
-	if _, gone := c.client.CoreV1().RESTClient().Get().AbsPath(root, "namespaces", namespace, kind.Resource, owner.Name).DoRaw(ctx); apierrors.IsNotFound(gone) {
+	if _, gone := c.client.CoreV1().RESTClient().Get().AbsPath(root, "namespaces", namespace, kind.Resource,
+		owner.Name).DoRaw(ctx); apierrors.IsNotFound(gone) {
 		return 0, nil
 	}
 	return 0, fmt.Errorf("%s does not implement the scale subresource", kind.GroupVersionResource.GroupResource())

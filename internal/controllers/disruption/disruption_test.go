@@ -31,14 +31,16 @@ func budget(minAvailable string) *policyv1.PodDisruptionBudget {
 	value := intstr.Parse(minAvailable)
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "b", UID: "b", Generation: 1},
-		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: &value, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
+		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &value,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
 	}
 }
 
 func pod(name string, ready corev1.ConditionStatus) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{"app": "web"}},
-		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name),
+			Labels: map[string]string{"app": "web"}},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}},
 	}
 }
 
@@ -87,7 +89,8 @@ func (w *world) expect(what string, expected, healthy, desired, allowed int32) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	got := [4]int32{b.Status.ExpectedPods, b.Status.CurrentHealthy, b.Status.DesiredHealthy, b.Status.DisruptionsAllowed}
+	got := [4]int32{b.Status.ExpectedPods, b.Status.CurrentHealthy, b.Status.DesiredHealthy,
+		b.Status.DisruptionsAllowed}
 	if want := [4]int32{expected, healthy, desired, allowed}; got != want {
 		w.Errorf("%s: expected, healthy, desired, allowed = %v, want %v", what, got, want)
 	}
@@ -95,23 +98,25 @@ func (w *world) expect(what string, expected, healthy, desired, allowed int32) {
 
 // The status follows the pods that the budget selects.
 func TestStatusFollowsPods(t *testing.T) {
-	inWorld(t, []runtime.Object{budget("1"), pod("a", corev1.ConditionTrue), pod("b", corev1.ConditionTrue)}, func(w *world) {
-		w.expect("two ready pods", 2, 2, 1, 1)
-		if _, err := w.CoreV1().Pods("ns").UpdateStatus(t.Context(), pod("a", corev1.ConditionFalse), metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		w.expect("one of them ready", 2, 1, 1, 0)
-		if err := w.CoreV1().Pods("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		w.expect("one pod", 1, 1, 1, 0)
-		other := pod("c", corev1.ConditionTrue)
-		other.Labels = nil
-		if _, err := w.CoreV1().Pods("ns").Create(t.Context(), other, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		w.expect("a pod without the label", 1, 1, 1, 0)
-	})
+	inWorld(t, []runtime.Object{budget("1"), pod("a", corev1.ConditionTrue), pod("b", corev1.ConditionTrue)},
+		func(w *world) {
+			w.expect("two ready pods", 2, 2, 1, 1)
+			if _, err := w.CoreV1().Pods("ns").UpdateStatus(t.Context(), pod("a", corev1.ConditionFalse),
+				metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			w.expect("one of them ready", 2, 1, 1, 0)
+			if err := w.CoreV1().Pods("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			w.expect("one pod", 1, 1, 1, 0)
+			other := pod("c", corev1.ConditionTrue)
+			other.Labels = nil
+			if _, err := w.CoreV1().Pods("ns").Create(t.Context(), other, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			w.expect("a pod without the label", 1, 1, 1, 0)
+		})
 }
 
 // A pod whose eviction was allowed does not count for two minutes; if it still exists then, it counts again.
@@ -119,7 +124,8 @@ func TestEvictionThatDoesNotHappen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := budget("1")
 		b.Status.DisruptedPods = map[string]metav1.Time{"a": metav1.Now()}
-		w := &world{T: t, Clientset: fake.NewClientset(b, pod("a", corev1.ConditionTrue), pod("b", corev1.ConditionTrue)), events: record.NewFakeRecorder(100)}
+		w := &world{T: t, Clientset: fake.NewClientset(b, pod("a", corev1.ConditionTrue),
+			pod("b", corev1.ConditionTrue)), events: record.NewFakeRecorder(100)}
 		budgets, pods := source.Budgets(w), source.Pods(w)
 		c, err := New(w, w.events, nil, budgets, pods)
 		if err != nil {
@@ -131,29 +137,33 @@ func TestEvictionThatDoesNotHappen(t *testing.T) {
 		w.expect("before the end", 2, 1, 1, 0)
 		time.Sleep(2 * time.Second)
 		w.expect("at the end", 2, 2, 1, 1)
-		controllertest.Equal(t, "events", controllertest.Events(w.events), "Warning NotDeleted Pod was expected by PDB ns/b to be deleted but it wasn't")
+		controllertest.Equal(t, "events", controllertest.Events(w.events),
+			"Warning NotDeleted Pod was expected by PDB ns/b to be deleted but it wasn't")
 	})
 }
 
 // A write that conflicts waits for the watch; one that fails is retried.
 func TestFailedWrites(t *testing.T) {
-	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "poddisruptionbudgets"}, "b", errors.New("changed"))
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "poddisruptionbudgets"}, "b",
+		errors.New("changed"))
 	for _, err := range []error{conflict, errors.New("no connection")} {
-		inWorld(t, []runtime.Object{budget("1"), pod("a", corev1.ConditionTrue), pod("b", corev1.ConditionTrue)}, func(w *world) {
-			w.expect("at first", 2, 2, 1, 1)
-			controllertest.FailOnce(w.Clientset, "update", "poddisruptionbudgets/status", err)
-			if err := w.CoreV1().Pods("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Minute)
-			if apierrors.IsConflict(err) {
-				w.expect("after the conflict", 2, 2, 1, 1)
-				if _, err := w.PolicyV1().PodDisruptionBudgets("ns").Patch(t.Context(), "b", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}); err != nil {
+		inWorld(t, []runtime.Object{budget("1"), pod("a", corev1.ConditionTrue), pod("b", corev1.ConditionTrue)},
+			func(w *world) {
+				w.expect("at first", 2, 2, 1, 1)
+				controllertest.FailOnce(w.Clientset, "update", "poddisruptionbudgets/status", err)
+				if err := w.CoreV1().Pods("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
 					t.Fatal(err)
 				}
-			}
-			w.expect(fmt.Sprint("after ", err), 1, 1, 1, 0)
-		})
+				time.Sleep(time.Minute)
+				if apierrors.IsConflict(err) {
+					w.expect("after the conflict", 2, 2, 1, 1)
+					if _, err := w.PolicyV1().PodDisruptionBudgets("ns").Patch(t.Context(), "b", types.MergePatchType,
+						[]byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				w.expect(fmt.Sprint("after ", err), 1, 1, 1, 0)
+			})
 	}
 }
 
@@ -161,7 +171,8 @@ func TestFailedWrites(t *testing.T) {
 // says why. Before the kinds are known, the stored status stays.
 func TestUnknownController(t *testing.T) {
 	owned, yes := pod("a", corev1.ConditionTrue), true
-	owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Herd", Name: "h", UID: "h", Controller: &yes}}
+	owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Herd", Name: "h", UID: "h",
+		Controller: &yes}}
 	b := budget("50%")
 	b.Status.DisruptionsAllowed = 7
 	inWorld(t, []runtime.Object{b, owned}, func(w *world) {
@@ -172,7 +183,8 @@ func TestUnknownController(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c := stored.Status.Conditions; len(c) != 1 || c[0].Status != metav1.ConditionFalse || c[0].Reason != policyv1.SyncFailedReason {
+		if c := stored.Status.Conditions; len(c) != 1 || c[0].Status != metav1.ConditionFalse ||
+			c[0].Reason != policyv1.SyncFailedReason {
 			t.Errorf("conditions %+v", c)
 		}
 		time.Sleep(time.Minute)

@@ -15,7 +15,8 @@ import (
 )
 
 func pod(name string, version int) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID("uid-" + name), ResourceVersion: strconv.Itoa(version)}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID("uid-" + name),
+		ResourceVersion: strconv.Itoa(version)}}
 }
 
 func ending(p *corev1.Pod) *corev1.Pod {
@@ -112,12 +113,16 @@ func TestEventsLost(t *testing.T) {
 
 func TestDeletionsAreSeenFirst(t *testing.T) {
 	for what, event := range map[string]func(w *world) error{
-		"marked":         func(w *world) error { return w.pods.Update(ending(pod("a", 12))) },
-		"gone":           func(w *world) error { return w.pods.Delete(pod("a", 13)) },
-		"list":           func(w *world) error { return w.pods.Replace(nil, "20") },
-		"list, marked":   func(w *world) error { return w.pods.Replace([]any{ending(pod("a", 12))}, "20") },
-		"list, namesake": func(w *world) error { p := pod("a", 14); p.UID = "another"; return w.pods.Replace([]any{p}, "20") },
-		"namesake":       func(w *world) error { p := pod("a", 14); p.UID = "another"; return w.pods.Add(p) },
+		"marked":       func(w *world) error { return w.pods.Update(ending(pod("a", 12))) },
+		"gone":         func(w *world) error { return w.pods.Delete(pod("a", 13)) },
+		"list":         func(w *world) error { return w.pods.Replace(nil, "20") },
+		"list, marked": func(w *world) error { return w.pods.Replace([]any{ending(pod("a", 12))}, "20") },
+		"list, namesake": func(w *world) error {
+			p := pod("a", 14)
+			p.UID = "another"
+			return w.pods.Replace([]any{p}, "20")
+		},
+		"namesake": func(w *world) error { p := pod("a", 14); p.UID = "another"; return w.pods.Add(p) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			w := newWorld(t, pod("a", 5))

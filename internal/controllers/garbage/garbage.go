@@ -50,7 +50,8 @@ type Collector struct {
 // New returns a collector that reads inv and writes through objects; it records events about
 // references that it cannot follow.
 func New(objects metadata.Interface, inv *inventory.Inventory, events record.EventRecorder) *Collector {
-	c := &Collector{objects: objects, inventory: inv, events: events, graph: garbage.NewGraph(), unknown: map[types.UID]bool{}}
+	c := &Collector{objects: objects, inventory: inv, events: events, graph: garbage.NewGraph(),
+		unknown: map[types.UID]bool{}}
 	c.Loop = loop.New("garbage", workers, c.reconcile)
 	inv.AddReader(c)
 	return c
@@ -203,7 +204,8 @@ func (c *Collector) api(kind inventory.Kind, namespace string) metadata.Resource
 }
 
 // get returns the metadata of the stored object, nil if there is none.
-func (c *Collector) get(ctx context.Context, kind inventory.Kind, namespace, name string) (*metav1.PartialObjectMetadata, error) {
+func (c *Collector) get(ctx context.Context, kind inventory.Kind, namespace,
+	name string) (*metav1.PartialObjectMetadata, error) {
 	o, err := c.api(kind, namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
@@ -214,7 +216,8 @@ func (c *Collector) get(ctx context.Context, kind inventory.Kind, namespace, nam
 	return o, nil
 }
 
-func (c *Collector) act(ctx context.Context, kind inventory.Kind, stored *metav1.PartialObjectMetadata, a garbage.Action) error {
+func (c *Collector) act(ctx context.Context, kind inventory.Kind, stored *metav1.PartialObjectMetadata,
+	a garbage.Action) error {
 	if a.SetOwners != nil {
 		changed, err := c.patch(ctx, kind, stored, map[string]any{"ownerReferences": a.SetOwners})
 		if err != nil || changed == nil {
@@ -223,7 +226,8 @@ func (c *Collector) act(ctx context.Context, kind inventory.Kind, stored *metav1
 		stored = changed
 	}
 	if a.Delete != "" {
-		o := metav1.DeleteOptions{PropagationPolicy: &a.Delete, Preconditions: &metav1.Preconditions{UID: &stored.UID, ResourceVersion: &stored.ResourceVersion}}
+		o := metav1.DeleteOptions{PropagationPolicy: &a.Delete,
+			Preconditions: &metav1.Preconditions{UID: &stored.UID, ResourceVersion: &stored.ResourceVersion}}
 		if err := c.api(kind, stored.Namespace).Delete(ctx, stored.Name, o); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete %s %s/%s: %w", kind.GroupResource(), stored.Namespace, stored.Name, err)
 		}
@@ -232,7 +236,8 @@ func (c *Collector) act(ctx context.Context, kind inventory.Kind, stored *metav1
 		return err
 	}
 	if a.RemoveFinalizer != "" {
-		left := slices.DeleteFunc(slices.Clone(stored.Finalizers), func(f string) bool { return f == a.RemoveFinalizer })
+		left := slices.DeleteFunc(slices.Clone(stored.Finalizers),
+			func(f string) bool { return f == a.RemoveFinalizer })
 		if _, err := c.patch(ctx, kind, stored, map[string]any{"finalizers": left}); err != nil {
 			return err
 		}
@@ -271,11 +276,13 @@ func (c *Collector) releaseOne(ctx context.Context, owner types.UID, d garbage.O
 		if err != nil || stored == nil || stored.UID != d.UID {
 			return err
 		}
-		left := slices.DeleteFunc(slices.Clone(stored.OwnerReferences), func(r metav1.OwnerReference) bool { return r.UID == owner })
+		left := slices.DeleteFunc(slices.Clone(stored.OwnerReferences),
+			func(r metav1.OwnerReference) bool { return r.UID == owner })
 		if len(left) == len(stored.OwnerReferences) {
 			return nil
 		}
-		if _, err = c.patch(ctx, kind, stored, map[string]any{"ownerReferences": left}); !apierrors.IsConflict(err) || try == conflictsBorne {
+		if _, err = c.patch(ctx, kind, stored, map[string]any{"ownerReferences": left}); !apierrors.IsConflict(err) ||
+			try == conflictsBorne {
 			return err
 		}
 	}
@@ -283,7 +290,8 @@ func (c *Collector) releaseOne(ctx context.Context, owner types.UID, d garbage.O
 
 // patch changes metadata of exactly the object that was read; it returns nil without an error if
 // that object is gone.
-func (c *Collector) patch(ctx context.Context, kind inventory.Kind, stored *metav1.PartialObjectMetadata, change map[string]any) (*metav1.PartialObjectMetadata, error) {
+func (c *Collector) patch(ctx context.Context, kind inventory.Kind, stored *metav1.PartialObjectMetadata,
+	change map[string]any) (*metav1.PartialObjectMetadata, error) {
 	change["uid"], change["resourceVersion"] = stored.UID, stored.ResourceVersion
 	body, err := json.Marshal(map[string]any{"metadata": change})
 	if err != nil {

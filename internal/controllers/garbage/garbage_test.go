@@ -27,7 +27,9 @@ func object(namespace, name string, owners ...string) *metav1.PartialObjectMetad
 	o := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + "/" + name)}}
 	for _, owner := range owners {
-		o.OwnerReferences = append(o.OwnerReferences, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: owner, UID: types.UID(namespace + "/" + owner)})
+		o.OwnerReferences = append(o.OwnerReferences,
+			metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: owner,
+				UID: types.UID(namespace + "/" + owner)})
 	}
 	return o
 }
@@ -45,10 +47,12 @@ func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
 		if err := metav1.AddMetaToScheme(scheme); err != nil {
 			t.Fatal(err)
 		}
-		w := &world{T: t, objects: metadatafake.NewSimpleMetadataClient(scheme, objects...), events: record.NewFakeRecorder(100)}
+		w := &world{T: t, objects: metadatafake.NewSimpleMetadataClient(scheme, objects...),
+			events: record.NewFakeRecorder(100)}
 		served := fake.NewClientset()
 		served.Resources = []*metav1.APIResourceList{{GroupVersion: "v1", APIResources: []metav1.APIResource{
-			{Name: "configmaps", Kind: "ConfigMap", Namespaced: true, Verbs: []string{"get", "list", "watch", "delete", "patch"}}}}}
+			{Name: "configmaps", Kind: "ConfigMap", Namespaced: true,
+				Verbs: []string{"get", "list", "watch", "delete", "patch"}}}}}
 		inv := inventory.New(served.Discovery(), w.objects, time.Second)
 		c := New(w.objects, inv, w.events)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -83,7 +87,8 @@ func (w *world) has(namespace, name string, want bool) *metav1.PartialObjectMeta
 
 func (w *world) delete(namespace, name string) {
 	w.Helper()
-	if err := w.objects.Resource(maps).Namespace(namespace).Delete(w.Context(), name, metav1.DeleteOptions{}); err != nil {
+	if err := w.objects.Resource(maps).Namespace(namespace).Delete(w.Context(), name,
+		metav1.DeleteOptions{}); err != nil {
 		w.Fatal(err)
 	}
 	w.settle()
@@ -91,7 +96,8 @@ func (w *world) delete(namespace, name string) {
 
 // Dependents are deleted with their last owner, and so are theirs.
 func TestDependentsAreDeleted(t *testing.T) {
-	inWorld(t, []runtime.Object{object("ns", "a"), object("ns", "b"), object("ns", "of-a", "a"), object("ns", "of-both", "a", "b"), object("ns", "below", "of-a"), object("ns", "free")}, func(w *world) {
+	inWorld(t, []runtime.Object{object("ns", "a"), object("ns", "b"), object("ns", "of-a", "a"),
+		object("ns", "of-both", "a", "b"), object("ns", "below", "of-a"), object("ns", "free")}, func(w *world) {
 		w.delete("ns", "a")
 		w.has("ns", "of-a", false)
 		w.has("ns", "below", false)
@@ -110,17 +116,19 @@ func TestMissingOwners(t *testing.T) {
 	impostor, strange := object("ns", "of-old", "a"), object("ns", "of-strange", "x")
 	impostor.OwnerReferences[0].UID = "an earlier a"
 	strange.OwnerReferences[0].APIVersion = "example.com/v1"
-	inWorld(t, []runtime.Object{object("ns", "a"), object("ns", "of-nobody", "nobody"), impostor, strange}, func(w *world) {
-		w.has("ns", "of-nobody", false)
-		w.has("ns", "of-old", false)
-		w.has("ns", "of-strange", true)
-	})
+	inWorld(t, []runtime.Object{object("ns", "a"), object("ns", "of-nobody", "nobody"), impostor, strange},
+		func(w *world) {
+			w.has("ns", "of-nobody", false)
+			w.has("ns", "of-old", false)
+			w.has("ns", "of-strange", true)
+		})
 }
 
 func TestOrphansAreReleased(t *testing.T) {
 	inWorld(t, []runtime.Object{object("ns", "a"), object("ns", "of-a", "a")}, func(w *world) {
 		owner := w.has("ns", "a", true)
-		owner.Finalizers, owner.DeletionTimestamp = []string{metav1.FinalizerOrphanDependents}, &metav1.Time{Time: time.Now()}
+		owner.Finalizers, owner.DeletionTimestamp = []string{metav1.FinalizerOrphanDependents},
+			&metav1.Time{Time: time.Now()}
 		if err := w.objects.Tracker().Update(maps, owner, "ns"); err != nil {
 			w.Fatal(err)
 		}
@@ -139,7 +147,8 @@ func TestOrphansAreReleased(t *testing.T) {
 func TestOwnerInAnotherNamespace(t *testing.T) {
 	lost, forlorn := object("other", "lost", "a"), object("other", "forlorn", "free")
 	lost.OwnerReferences[0].UID, forlorn.OwnerReferences[0].UID = "ns/a", "ns/free"
-	inWorld(t, []runtime.Object{object("ns", "a"), object("ns", "free"), object("ns", "of-a", "a"), lost, forlorn, object("other", "of-nobody", "nobody")}, func(w *world) {
+	inWorld(t, []runtime.Object{object("ns", "a"), object("ns", "free"), object("ns", "of-a", "a"), lost, forlorn,
+		object("other", "of-nobody", "nobody")}, func(w *world) {
 		w.has("other", "lost", false)
 		w.has("other", "forlorn", false)
 		w.has("other", "of-nobody", false)
@@ -149,7 +158,8 @@ func TestOwnerInAnotherNamespace(t *testing.T) {
 			told[<-w.events.Events] = true
 		}
 		for _, owner := range []string{"a", "free"} {
-			if e := fmt.Sprintf("Warning OwnerRefInvalidNamespace ownerRef [v1/ConfigMap, namespace: other, name: %s, uid: ns/%s] does not exist in namespace %q", owner, owner, "other"); !told[e] {
+			if e := fmt.Sprintf(
+				"Warning OwnerRefInvalidNamespace ownerRef [v1/ConfigMap, namespace: other, name: %s, uid: ns/%s] does not exist in namespace %q", owner, owner, "other"); !told[e] {
 				w.Errorf("%q is missing", e)
 			}
 		}

@@ -29,8 +29,10 @@ func (c *Collector) reportMisplaced(ctx context.Context, kind inventory.Kind, in
 		if before || !c.elsewhere(ctx, r, o.Namespace) {
 			continue
 		}
-		c.events.Eventf(&corev1.ObjectReference{APIVersion: kind.GroupVersionKind.GroupVersion().String(), Kind: kind.Kind, Namespace: o.Namespace, Name: o.Name, UID: o.UID},
-			corev1.EventTypeWarning, "OwnerRefInvalidNamespace", "ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
+		c.events.Eventf(&corev1.ObjectReference{APIVersion: kind.GroupVersionKind.GroupVersion().String(),
+			Kind: kind.Kind, Namespace: o.Namespace, Name: o.Name, UID: o.UID},
+			corev1.EventTypeWarning, "OwnerRefInvalidNamespace",
+			"ownerRef [%s/%s, namespace: %s, name: %s, uid: %s] does not exist in namespace %q",
 			r.APIVersion, r.Kind, o.Namespace, r.Name, r.UID, o.Namespace)
 	}
 }
@@ -49,9 +51,12 @@ func (c *Collector) elsewhere(ctx context.Context, r metav1.OwnerReference, name
 	if !ok || !kind.Namespaced {
 		return false
 	}
-	list, err := c.objects.Resource(kind.GroupVersionResource).List(ctx, metav1.ListOptions{ResourceVersion: "0", FieldSelector: fields.OneTermEqualSelector("metadata.name", r.Name).String()})
+	list, err := c.objects.Resource(kind.GroupVersionResource).List(ctx,
+		metav1.ListOptions{ResourceVersion: "0",
+			FieldSelector: fields.OneTermEqualSelector("metadata.name", r.Name).String()})
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Cannot look up an owner in other namespaces", "kind", kind.GroupResource(), "name", r.Name, "err", err)
+		klog.FromContext(ctx).V(2).Info("Cannot look up an owner in other namespaces", "kind", kind.GroupResource(),
+			"name", r.Name, "err", err)
 		return false
 	}
 	for i := range list.Items {

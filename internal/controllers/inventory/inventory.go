@@ -59,7 +59,8 @@ var ignored = map[schema.GroupResource]bool{
 
 // definitions are the kinds whose objects define kinds.
 var definitions = map[schema.GroupResource]bool{
-	{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}: true, {Group: "apiregistration.k8s.io", Resource: "apiservices"}: true,
+	{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}: true,
+	{Group: "apiregistration.k8s.io", Resource: "apiservices"}:             true,
 }
 
 // Inventory watches all kinds. Create it with New, add readers, and call Run once.
@@ -224,7 +225,8 @@ func (i *Inventory) discover(ctx context.Context, group *sync.WaitGroup) bool {
 }
 
 // sortKinds returns all kinds with their versions, the preferred one first, and the kinds to watch.
-func sortKinds(lists []*metav1.APIResourceList, preferred map[string]string) (map[schema.GroupKind][]Kind, map[schema.GroupResource]Kind) {
+func sortKinds(lists []*metav1.APIResourceList, preferred map[string]string) (map[schema.GroupKind][]Kind,
+	map[schema.GroupResource]Kind) {
 	kinds, watchable := map[schema.GroupKind][]Kind{}, map[schema.GroupResource]Kind{}
 	for _, list := range lists {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)
@@ -242,7 +244,8 @@ func sortKinds(lists []*metav1.APIResourceList, preferred map[string]string) (ma
 			} else {
 				kinds[gk] = append(all, k)
 			}
-			if ignored[gr] || !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "watch") || !slices.Contains(r.Verbs, "delete") {
+			if ignored[gr] || !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "watch") ||
+				!slices.Contains(r.Verbs, "delete") {
 				continue
 			}
 			if _, ok := watchable[gr]; !ok || gv.Version == preferred[gv.Group] {
@@ -254,12 +257,14 @@ func sortKinds(lists []*metav1.APIResourceList, preferred map[string]string) (ma
 }
 
 // apply stores the result of a discovery and reports whether anything is new.
-func (i *Inventory) apply(ctx context.Context, group *sync.WaitGroup, kinds map[schema.GroupKind][]Kind, watchable map[schema.GroupResource]Kind, failed map[schema.GroupVersion]bool) bool {
+func (i *Inventory) apply(ctx context.Context, group *sync.WaitGroup, kinds map[schema.GroupKind][]Kind,
+	watchable map[schema.GroupResource]Kind, failed map[schema.GroupVersion]bool) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	changed := false
 	for gk, all := range i.kinds {
-		if _, ok := kinds[gk]; !ok && slices.ContainsFunc(all, func(k Kind) bool { return failed[k.GroupVersionKind.GroupVersion()] }) {
+		if _, ok := kinds[gk]; !ok &&
+			slices.ContainsFunc(all, func(k Kind) bool { return failed[k.GroupVersionKind.GroupVersion()] }) {
 			kinds[gk] = all
 		}
 	}
@@ -297,14 +302,18 @@ func (w *watcher) heard() { w.once.Do(func() { close(w.listed) }) }
 func (i *Inventory) watch(ctx context.Context, w *watcher) {
 	api := i.objects.Resource(w.kind.GroupVersionResource)
 	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) },
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object,
+			error) {
+			return api.List(ctx, o)
+		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return api.Watch(ctx, o)
 		},
 	}
 	log := klog.FromContext(ctx)
-	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, i.objects), &metav1.PartialObjectMetadata{}, &feed{i, w}, cache.ReflectorOptions{
-		Logger: &log, Name: "inventory", TypeDescription: w.kind.GroupVersionResource.String()})
+	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, i.objects),
+		&metav1.PartialObjectMetadata{}, &feed{i, w}, cache.ReflectorOptions{
+			Logger: &log, Name: "inventory", TypeDescription: w.kind.GroupVersionResource.String()})
 	r.RunWithContext(ctx)
 }
 

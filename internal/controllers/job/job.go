@@ -161,7 +161,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		c.forget(key)
 		return 0, nil
 	}
-	owner := children.Owner{Owner: workload.Owner{Object: j, Kind: batchv1.SchemeGroupVersion.WithKind("Job")}, Runtime: j, Key: key}
+	owner := children.Owner{Owner: workload.Owner{Object: j, Kind: batchv1.SchemeGroupVersion.WithKind("Job")},
+		Runtime: j, Key: key}
 	pods, err := c.claim(ctx, owner, j)
 	if err != nil {
 		return 0, err

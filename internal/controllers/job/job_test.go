@@ -109,7 +109,9 @@ func node(api *controllertest.API, exit func(*corev1.Pod) (code int32, ends bool
 			default:
 				p.Status.Phase = corev1.PodFailed
 			}
-			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, FinishedAt: metav1.NewTime(time.Now().Truncate(time.Second))}}}}
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c",
+				State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code,
+					FinishedAt: metav1.NewTime(time.Now().Truncate(time.Second))}}}}
 		})
 	}
 }
@@ -181,7 +183,8 @@ func TestCreationFails(t *testing.T) {
 		}
 		other := newJob(nil)
 		other.Name, other.UID = "other", "other-uid"
-		other.Spec.Selector.MatchLabels, other.Spec.Template.Labels = map[string]string{"job": "other"}, map[string]string{"job": "other"}
+		other.Spec.Selector.MatchLabels, other.Spec.Template.Labels = map[string]string{"job": "other"},
+			map[string]string{"job": "other"}
 		api.Put(other)
 		time.Sleep(time.Second)
 		if n := len(controllertest.All[*corev1.Pod](api)); n != 1 {
@@ -195,16 +198,19 @@ func TestCreationFails(t *testing.T) {
 func TestOrphans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := func(name, kind, owner string) *corev1.Pod {
-			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Finalizers: []string{job.Finalizer}}}
+			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name,
+				Finalizers: []string{job.Finalizer}}}
 			if kind != "" {
-				p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: kind, Name: owner, UID: "uid-of-" + "x", Controller: new(true)}}
+				p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: kind, Name: owner,
+					UID: "uid-of-" + "x", Controller: new(true)}}
 			}
 			return p
 		}
 		foreign := newJob(func(s *batchv1.JobSpec) { s.ManagedBy = new("example.com/other") })
 		kept := pod("managed", "Job", "pi")
 		kept.OwnerReferences[0].UID = foreign.UID
-		api := controllertest.New(foreign, kept, pod("lone", "", ""), pod("left", "Job", "gone"), pod("elsewhere", "Workflow", "w"))
+		api := controllertest.New(foreign, kept, pod("lone", "", ""), pod("left", "Job", "gone"),
+			pod("elsewhere", "Workflow", "w"))
 		r := start(t.Context(), t, api)
 		defer r.stop()
 		time.Sleep(time.Minute)
@@ -225,7 +231,8 @@ func TestOrphans(t *testing.T) {
 
 func TestAdoption(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lone := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "lone", Labels: map[string]string{"job": "pi"}}}
+		lone := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "lone",
+			Labels: map[string]string{"job": "pi"}}}
 		api := controllertest.New(newJob(nil), lone)
 		r := start(t.Context(), t, api)
 		defer r.stop()
@@ -256,7 +263,8 @@ func TestTrouble(t *testing.T) {
 func trouble(t *testing.T, random *rand.Rand) {
 	indexed := random.IntN(2) == 0
 	j := newJob(func(s *batchv1.JobSpec) {
-		s.Completions, s.Parallelism, s.BackoffLimit = new(int32(random.IntN(8)+1)), new(int32(random.IntN(4)+1)), new(int32(1000))
+		s.Completions, s.Parallelism, s.BackoffLimit = new(int32(random.IntN(8)+1)), new(int32(random.IntN(4)+1)),
+			new(int32(1000))
 		if indexed {
 			s.CompletionMode = new(batchv1.IndexedCompletion)
 		}
@@ -378,7 +386,8 @@ func trouble(t *testing.T, random *rand.Rand) {
 	time.Sleep(time.Hour)
 	r.stop()
 	s := status(api)
-	if !finished(api) || int(s.Succeeded) != len(good) || int(s.Failed) != len(bad) || s.Succeeded != *j.Spec.Completions {
+	if !finished(api) || int(s.Succeeded) != len(good) || int(s.Failed) != len(bad) ||
+		s.Succeeded != *j.Spec.Completions {
 		t.Errorf("%d pods succeeded, %d failed, %d were wanted: %+v", len(good), len(bad), *j.Spec.Completions, s)
 	}
 	for _, p := range controllertest.All[*corev1.Pod](api) {
@@ -412,7 +421,8 @@ func TestConflictsOfOthers(t *testing.T) {
 		time.Sleep(time.Second)
 		node(api, func(*corev1.Pod) (int32, bool) { return 0, true })
 		time.Sleep(time.Minute)
-		if p := controllertest.All[*corev1.Pod](api)[0]; !finished(api) || job.Tracked(p) || refused != [2]bool{true, true} {
+		if p := controllertest.All[*corev1.Pod](api)[0]; !finished(api) || job.Tracked(p) ||
+			refused != [2]bool{true, true} {
 			t.Errorf("refused %v, finalizer %v, status %+v", refused, job.Tracked(p), status(api))
 		}
 	})

@@ -146,7 +146,8 @@ func (l *Loop) work(ctx context.Context, key string) {
 	case err != nil:
 		l.failures[key]++
 		wait := retry.Delay(l.failures[key])
-		klog.FromContext(ctx).Error(err, "Reconciling failed; trying again", "key", key, "wait", wait, "failures", l.failures[key])
+		klog.FromContext(ctx).Error(err, "Reconciling failed; trying again", "key", key, "wait", wait, "failures",
+			l.failures[key])
 		l.later.SetEarlier(key, time.Now().Add(wait))
 	default:
 		delete(l.failures, key)

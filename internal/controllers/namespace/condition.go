@@ -39,11 +39,14 @@ func (f *findings) nothingLeft() bool {
 
 // conditions returns upstream's conditions and messages. Each condition is set, to true or false.
 func (f *findings) conditions() []corev1.NamespaceCondition {
-	condition := func(t corev1.NamespaceConditionType, bad bool, badReason, badMessage, goodReason, goodMessage string) corev1.NamespaceCondition {
+	condition := func(t corev1.NamespaceConditionType, bad bool, badReason, badMessage, goodReason,
+		goodMessage string) corev1.NamespaceCondition {
 		if bad {
-			return corev1.NamespaceCondition{Type: t, Status: corev1.ConditionTrue, Reason: badReason, Message: badMessage}
+			return corev1.NamespaceCondition{Type: t, Status: corev1.ConditionTrue, Reason: badReason,
+				Message: badMessage}
 		}
-		return corev1.NamespaceCondition{Type: t, Status: corev1.ConditionFalse, Reason: goodReason, Message: goodMessage}
+		return corev1.NamespaceCondition{Type: t, Status: corev1.ConditionFalse, Reason: goodReason,
+			Message: goodMessage}
 	}
 	return []corev1.NamespaceCondition{
 		condition(corev1.NamespaceDeletionDiscoveryFailure, f.discovery != nil,

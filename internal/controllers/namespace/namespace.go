@@ -55,7 +55,8 @@ type Controller struct {
 }
 
 // New returns a controller. It watches pods to continue as soon as the last pod is gone.
-func New(client kubernetes.Interface, d discovery.DiscoveryInterface, objects metadata.Interface, namespaces, pods *source.Watch) (*Controller, error) {
+func New(client kubernetes.Interface, d discovery.DiscoveryInterface, objects metadata.Interface, namespaces,
+	pods *source.Watch) (*Controller, error) {
 	c := &Controller{client: client, discovery: d, objects: objects, namespaces: namespaces.Objects()}
 	c.Loop = loop.New("namespace", 10, c.reconcile)
 	if err := loop.OnNamespace(namespaces, c.Add); err != nil {
@@ -106,7 +107,8 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 // finalize removes our finalizer, after which the API server removes the namespace.
 func (c *Controller) finalize(ctx context.Context, n *corev1.Namespace) error {
 	final := n.DeepCopy()
-	final.Spec.Finalizers = slices.DeleteFunc(final.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
+	final.Spec.Finalizers = slices.DeleteFunc(final.Spec.Finalizers,
+		func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
 	_, err := c.client.CoreV1().Namespaces().Finalize(ctx, final, metav1.UpdateOptions{})
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // gone, or the watch will report a newer version
@@ -206,7 +208,8 @@ func (c *Controller) clear(ctx context.Context, namespace string, k kind) cleare
 	return result
 }
 
-func (c *Controller) deleteAll(ctx context.Context, api metadata.ResourceInterface, k kind, items []metav1.PartialObjectMetadata) error {
+func (c *Controller) deleteAll(ctx context.Context, api metadata.ResourceInterface, k kind,
+	items []metav1.PartialObjectMetadata) error {
 	if !slices.ContainsFunc(items, func(o metav1.PartialObjectMetadata) bool { return o.DeletionTimestamp == nil }) {
 		return nil // all of them are being deleted
 	}

@@ -45,7 +45,8 @@ type Controller struct {
 }
 
 // New returns a controller; leases watches those of the nodes, pods is indexed by source.ByNode.
-func New(client kubernetes.Interface, events record.EventRecorder, nodes, leases, pods *source.Watch) (*Controller, error) {
+func New(client kubernetes.Interface, events record.EventRecorder, nodes, leases, pods *source.Watch) (*Controller,
+	error) {
 	c := &Controller{
 		client: client, events: events, nodes: nodes.Objects(), pods: pods.Objects(),
 		seen: map[string]time.Time{}, ready: map[string]corev1.ConditionStatus{}, unready: map[string]bool{},
@@ -56,12 +57,15 @@ func New(client kubernetes.Interface, events record.EventRecorder, nodes, leases
 		a, _ := after.(*corev1.Node)
 		switch {
 		case a == nil:
-			c.event(b, corev1.EventTypeNormal, "RemovingNode", "Node %s event: Removing Node %s from Controller", b.Name, b.Name)
+			c.event(b, corev1.EventTypeNormal, "RemovingNode", "Node %s event: Removing Node %s from Controller",
+				b.Name, b.Name)
 			c.Add(b.Name)
 			return
 		case b == nil:
 			c.alive(a.Name)
-			c.event(a, corev1.EventTypeNormal, "RegisteredNode", "Node %s event: Registered Node %s in Controller", a.Name, a.Name) // L7.165
+			// L7.165
+			c.event(a, corev1.EventTypeNormal, "RegisteredNode", "Node %s event: Registered Node %s in Controller",
+				a.Name, a.Name)
 		case heartbeat(b).Before(heartbeat(a)):
 			c.alive(a.Name)
 		}
@@ -164,7 +168,8 @@ func (c *Controller) noneReady(name string, node *corev1.Node) bool {
 			n = node
 		}
 		for i := range n.Status.Conditions {
-			if n.Status.Conditions[i].Type == corev1.NodeReady && n.Status.Conditions[i].Status == corev1.ConditionTrue {
+			if n.Status.Conditions[i].Type == corev1.NodeReady &&
+				n.Status.Conditions[i].Status == corev1.ConditionTrue {
 				none = false
 			}
 		}
@@ -184,7 +189,8 @@ func (c *Controller) noneReady(name string, node *corev1.Node) bool {
 }
 
 func (c *Controller) writeConditions(ctx context.Context, node *corev1.Node, conditions []corev1.NodeCondition) error {
-	return c.patch(ctx, node, types.StrategicMergePatchType, map[string]any{"status": map[string]any{"conditions": conditions}}, "status")
+	return c.patch(ctx, node, types.StrategicMergePatchType,
+		map[string]any{"status": map[string]any{"conditions": conditions}}, "status")
 }
 
 // writeTaints replaces the list of taints, unless the node has changed meanwhile.
@@ -197,7 +203,8 @@ func (c *Controller) writeTaints(ctx context.Context, node *corev1.Node, taints 
 	})
 }
 
-func (c *Controller) patch(ctx context.Context, node *corev1.Node, t types.PatchType, change any, subresources ...string) error {
+func (c *Controller) patch(ctx context.Context, node *corev1.Node, t types.PatchType, change any,
+	subresources ...string) error {
 	data, err := json.Marshal(change)
 	if err != nil {
 		return fmt.Errorf("encode patch of node %q: %w", node.Name, err)
@@ -223,7 +230,8 @@ func (c *Controller) markPods(ctx context.Context, node string) error {
 		full, err := c.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if err == nil && full.UID == pod.UID {
 			for i := range full.Status.Conditions {
-				if cond := &full.Status.Conditions[i]; cond.Type == corev1.PodReady && cond.Status == corev1.ConditionTrue {
+				if cond := &full.Status.Conditions[i]; cond.Type == corev1.PodReady &&
+					cond.Status == corev1.ConditionTrue {
 					cond.Status, cond.LastTransitionTime = corev1.ConditionFalse, metav1.Now()
 				}
 			}

@@ -25,18 +25,21 @@ import (
 )
 
 func node(name string, ready corev1.ConditionStatus) *corev1.Node {
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
-		{Type: corev1.NodeReady, Status: ready, LastHeartbeatTime: metav1.Now()},
-		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse},
-		{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse},
-		{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse},
-	}}}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: ready, LastHeartbeatTime: metav1.Now()},
+			{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse},
+			{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse},
+			{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse},
+		}}}
 }
 
 func readyPod(name, node string) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{NodeName: node},
-		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)},
+		Spec:       corev1.PodSpec{NodeName: node},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady,
+			Status: corev1.ConditionTrue}}},
 	}
 }
 
@@ -85,7 +88,8 @@ func (w *world) state(name string) []string {
 func (w *world) renewLease(node string) {
 	w.Helper()
 	now := metav1.NowMicro()
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: node}, Spec: coordinationv1.LeaseSpec{RenewTime: &now}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: node},
+		Spec: coordinationv1.LeaseSpec{RenewTime: &now}}
 	api := w.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	_, err := api.Update(context.Background(), lease, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) {
@@ -133,11 +137,13 @@ func TestGracePeriod(t *testing.T) {
 func TestNoNodeIsReady(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", corev1.ConditionFalse)}, func(w *world) {
 		controllertest.Equal(t, "the only node", w.state("n1"), "False", "node.kubernetes.io/not-ready:NoSchedule")
-		if _, err := w.CoreV1().Nodes().Create(t.Context(), node("n2", corev1.ConditionTrue), metav1.CreateOptions{}); err != nil {
+		if _, err := w.CoreV1().Nodes().Create(t.Context(), node("n2", corev1.ConditionTrue),
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		controllertest.Equal(t, "beside a ready node", w.state("n1"), "False", "node.kubernetes.io/not-ready:NoSchedule", "node.kubernetes.io/not-ready:NoExecute")
+		controllertest.Equal(t, "beside a ready node", w.state("n1"), "False",
+			"node.kubernetes.io/not-ready:NoSchedule", "node.kubernetes.io/not-ready:NoExecute")
 	})
 }
 
@@ -158,7 +164,8 @@ func TestConflict(t *testing.T) {
 		if _, err := w.CoreV1().Nodes().Update(t.Context(), cordoned, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		controllertest.Equal(t, "after the next change", w.state("n1"), "True", "node.kubernetes.io/unschedulable:NoSchedule")
+		controllertest.Equal(t, "after the next change", w.state("n1"), "True",
+			"node.kubernetes.io/unschedulable:NoSchedule")
 	})
 }
 
@@ -167,12 +174,14 @@ func TestConflict(t *testing.T) {
 func TestPodsOfUnreadyNode(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		inWorld(t, []runtime.Object{
-			node("n1", corev1.ConditionTrue), node("n2", corev1.ConditionTrue), readyPod("a", "n1"), readyPod("b", "n1"), readyPod("c", "n2"),
+			node("n1", corev1.ConditionTrue), node("n2", corev1.ConditionTrue), readyPod("a", "n1"),
+			readyPod("b", "n1"), readyPod("c", "n2"),
 		}, func(w *world) {
 			if fails {
 				controllertest.FailOnce(w.Clientset, "update", "pods/status", errors.New("no connection"))
 			}
-			if _, err := w.CoreV1().Nodes().UpdateStatus(t.Context(), node("n1", corev1.ConditionFalse), metav1.UpdateOptions{}); err != nil {
+			if _, err := w.CoreV1().Nodes().UpdateStatus(t.Context(), node("n1", corev1.ConditionFalse),
+				metav1.UpdateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)
@@ -189,7 +198,8 @@ func TestPodsOfUnreadyNode(t *testing.T) {
 			events := controllertest.Events(w.events)
 			slices.Sort(events)
 			controllertest.Equal(t, fmt.Sprintf("events, fails: %t", fails), events,
-				"Normal NodeNotReady Node n1 status is now: NodeNotReady", "Warning NodeNotReady Node is not ready", "Warning NodeNotReady Node is not ready")
+				"Normal NodeNotReady Node n1 status is now: NodeNotReady", "Warning NodeNotReady Node is not ready",
+				"Warning NodeNotReady Node is not ready")
 		})
 	}
 }

@@ -22,6 +22,7 @@ func (c *Controller) fail(ctx context.Context, pod *corev1.Pod, condition *corev
 	if err != nil {
 		return fmt.Errorf("encode status: %w", err)
 	}
-	_, err = c.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = c.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status")
 	return err
 }

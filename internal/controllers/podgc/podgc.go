@@ -159,7 +159,8 @@ func (c *Controller) remove(ctx context.Context, pod *corev1.Pod, condition *cor
 	}
 	if err == nil {
 		now := int64(0)
-		err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+		err = pods.Delete(ctx, pod.Name,
+			metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 	}
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // gone, or another pod of that name

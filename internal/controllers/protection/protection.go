@@ -108,7 +108,8 @@ func Volumes(client kubernetes.Interface, inv *inventory.Inventory) *Controller 
 // AttributesClasses returns the controller of volume attributes classes.
 func AttributesClasses(client kubernetes.Interface, inv *inventory.Inventory) *Controller {
 	const finalizer = "kubernetes.io/vac-protection"
-	c := newController("vac-protection", storagev1.SchemeGroupVersion.WithResource("volumeattributesclasses").GroupResource(), finalizer, inv)
+	c := newController("vac-protection",
+		storagev1.SchemeGroupVersion.WithResource("volumeattributesclasses").GroupResource(), finalizer, inv)
 	c.release = func(ctx context.Context, _, name string) (bool, error) {
 		classes := client.StorageV1().VolumeAttributesClasses()
 		class, err := classes.Get(ctx, name, metav1.GetOptions{})
@@ -134,7 +135,8 @@ func usesClass(ctx context.Context, client kubernetes.Interface, name string) (b
 	}
 	for i := range claims.Items {
 		c := &claims.Items[i]
-		if m := c.Status.ModifyVolumeStatus; is(c.Spec.VolumeAttributesClassName) || is(c.Status.CurrentVolumeAttributesClassName) || m != nil && m.TargetVolumeAttributesClassName == name {
+		if m := c.Status.ModifyVolumeStatus; is(c.Spec.VolumeAttributesClassName) ||
+			is(c.Status.CurrentVolumeAttributesClassName) || m != nil && m.TargetVolumeAttributesClassName == name {
 			return true, nil
 		}
 	}
@@ -142,7 +144,8 @@ func usesClass(ctx context.Context, client kubernetes.Interface, name string) (b
 	if err != nil {
 		return false, err
 	}
-	return slices.ContainsFunc(volumes.Items, func(v corev1.PersistentVolume) bool { return is(v.Spec.VolumeAttributesClassName) }), nil
+	return slices.ContainsFunc(volumes.Items,
+		func(v corev1.PersistentVolume) bool { return is(v.Spec.VolumeAttributesClassName) }), nil
 }
 
 // held reports whether an object is deleted and has the finalizer.

@@ -11,13 +11,15 @@ func TestUsesClaim(t *testing.T) {
 	owner := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "p-uid"}}
 	plain := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data"}}
 	own := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "p-scratch",
-		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("Pod"))}}}
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner,
+			corev1.SchemeGroupVersion.WithKind("Pod"))}}}
 	foreign := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "p-scratch"}}
 	pod := func(change func(*corev1.Pod)) *corev1.Pod {
 		p := owner.DeepCopy()
 		p.Spec.NodeName = "n"
 		p.Spec.Volumes = []corev1.Volume{
-			{Name: "d", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}},
+			{Name: "d", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}},
 			{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}},
 		}
 		if change != nil {

@@ -60,7 +60,8 @@ var quotas = corev1.Resource("resourcequotas")
 
 // weighed kinds are not only counted: a change of an object may change the usage.
 var weighed = map[schema.GroupResource]bool{
-	quotas: true, corev1.Resource("pods"): true, corev1.Resource("services"): true, corev1.Resource("persistentvolumeclaims"): true, resourcev1.Resource("resourceclaims"): true,
+	quotas: true, corev1.Resource("pods"): true, corev1.Resource("services"): true,
+	corev1.Resource("persistentvolumeclaims"): true, resourcev1.Resource("resourceclaims"): true,
 }
 
 // Changed implements inventory.Reader.
@@ -170,7 +171,8 @@ func (c *Controller) update(ctx context.Context, q *corev1.ResourceQuota, seen *
 			}
 		}
 	}
-	status := corev1.ResourceQuotaStatus{Hard: q.Spec.Hard, Used: quotav1.Mask(used, quotav1.ResourceNames(q.Spec.Hard))}
+	status := corev1.ResourceQuotaStatus{Hard: q.Spec.Hard,
+		Used: quotav1.Mask(used, quotav1.ResourceNames(q.Spec.Hard))}
 	if equality.Semantic.DeepEqual(status, q.Status) {
 		return countErr
 	}

@@ -19,7 +19,8 @@ import (
 )
 
 func limit(hard map[corev1.ResourceName]string) *corev1.ResourceQuota {
-	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "q"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{}}}
+	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "q"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{}}}
 	for name, n := range hard {
 		q.Spec.Hard[name] = resource.MustParse(n)
 	}
@@ -28,7 +29,9 @@ func limit(hard map[corev1.ResourceName]string) *corev1.ResourceQuota {
 
 func pod(name, cpu string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}}}
+		Spec: corev1.PodSpec{Containers: []corev1.Container{
+			{Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}}}
 }
 
 // world is a controller with a fake API in virtual time; a test plays the inventory.
@@ -39,8 +42,9 @@ type world struct {
 }
 
 var (
-	quotaKind = inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("resourcequotas"), Namespaced: true}
-	podKind   = inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("pods"), Namespaced: true}
+	quotaKind = inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("resourcequotas"),
+		Namespaced: true}
+	podKind = inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("pods"), Namespaced: true}
 )
 
 func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
@@ -50,11 +54,13 @@ func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
 			t.Fatal(err)
 		}
 		client, objects := fake.NewClientset(objects...), metadatafake.NewSimpleMetadataClient(scheme)
-		w := &world{T: t, client: client, Controller: New(client, objects, inventory.New(client.Discovery(), objects, 0))}
+		w := &world{T: t, client: client,
+			Controller: New(client, objects, inventory.New(client.Discovery(), objects, 0))}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { w.Controller.Run(ctx); close(done) }()
-		w.Relisted(quotaKind, []*metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "q"}}})
+		w.Relisted(quotaKind,
+			[]*metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "q"}}})
 		w.settle()
 		test(w)
 		cancel()
@@ -85,7 +91,8 @@ func (w *world) used(want map[corev1.ResourceName]string) {
 
 // Usage of deleted objects is released without a request.
 func TestUsageIsReleased(t *testing.T) {
-	inWorld(t, []runtime.Object{limit(map[corev1.ResourceName]string{"pods": "5", "requests.cpu": "2"}), pod("a", "100m"), pod("b", "200m")}, func(w *world) {
+	inWorld(t, []runtime.Object{limit(map[corev1.ResourceName]string{"pods": "5", "requests.cpu": "2"}),
+		pod("a", "100m"), pod("b", "200m")}, func(w *world) {
 		w.used(map[corev1.ResourceName]string{"pods": "2", "requests.cpu": "300m"})
 		if err := w.client.CoreV1().Pods("ns").Delete(w.Context(), "a", metav1.DeleteOptions{}); err != nil {
 			w.Fatal(err)
@@ -118,7 +125,8 @@ func TestConflict(t *testing.T) {
 			}
 			return true, nil, apierrors.NewConflict(corev1.Resource("resourcequotas"), "q", nil)
 		})
-		if _, err := w.client.CoreV1().Pods("ns").Create(w.Context(), pod("a", "1"), metav1.CreateOptions{}); err != nil {
+		if _, err := w.client.CoreV1().Pods("ns").Create(w.Context(), pod("a", "1"),
+			metav1.CreateOptions{}); err != nil {
 			w.Fatal(err)
 		}
 		w.Changed(podKind, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}})
@@ -132,18 +140,22 @@ func TestConflict(t *testing.T) {
 
 // If a resource cannot be counted, its previous value stays.
 func TestCountFails(t *testing.T) {
-	inWorld(t, []runtime.Object{limit(map[corev1.ResourceName]string{"pods": "5", "services": "3"}), pod("a", "1")}, func(w *world) {
-		w.used(map[corev1.ResourceName]string{"pods": "1", "services": "0"})
-		broken := true
-		w.client.PrependReactor("list", "pods", func(ktesting.Action) (bool, runtime.Object, error) {
-			return broken, nil, apierrors.NewInternalError(context.DeadlineExceeded)
+	inWorld(t, []runtime.Object{limit(map[corev1.ResourceName]string{"pods": "5", "services": "3"}), pod("a", "1")},
+		func(w *world) {
+			w.used(map[corev1.ResourceName]string{"pods": "1", "services": "0"})
+			broken := true
+			w.client.PrependReactor("list", "pods", func(ktesting.Action) (bool, runtime.Object, error) {
+				return broken, nil, apierrors.NewInternalError(context.DeadlineExceeded)
+			})
+			if _, err := w.client.CoreV1().Services("ns").Create(w.Context(),
+				&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}},
+				metav1.CreateOptions{}); err != nil {
+				w.Fatal(err)
+			}
+			w.Changed(inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("services")},
+				&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}})
+			w.settle()
+			w.used(map[corev1.ResourceName]string{"pods": "1", "services": "1"})
+			broken = false
 		})
-		if _, err := w.client.CoreV1().Services("ns").Create(w.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}}, metav1.CreateOptions{}); err != nil {
-			w.Fatal(err)
-		}
-		w.Changed(inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("services")}, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}})
-		w.settle()
-		w.used(map[corev1.ResourceName]string{"pods": "1", "services": "1"})
-		broken = false
-	})
 }

@@ -26,7 +26,8 @@ func (k replicaSets) live(ctx context.Context, namespace, name string) (metav1.O
 	return k.client.AppsV1().ReplicaSets(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-func (k replicaSets) store(ctx context.Context, owner metav1.Object, status appsv1.ReplicaSetStatus) (metav1.Object, error) {
+func (k replicaSets) store(ctx context.Context, owner metav1.Object, status appsv1.ReplicaSetStatus) (metav1.Object,
+	error) {
 	set := *k.read(owner)
 	set.Status = status
 	return k.client.AppsV1().ReplicaSets(set.Namespace).UpdateStatus(ctx, &set, metav1.UpdateOptions{})
@@ -45,10 +46,12 @@ func (replicationControllers) read(owner metav1.Object) *appsv1.ReplicaSet {
 	set := &appsv1.ReplicaSet{
 		ObjectMeta: rc.ObjectMeta,
 		Spec: appsv1.ReplicaSetSpec{
-			Replicas: rc.Spec.Replicas, MinReadySeconds: rc.Spec.MinReadySeconds, Selector: &metav1.LabelSelector{MatchLabels: rc.Spec.Selector},
+			Replicas: rc.Spec.Replicas, MinReadySeconds: rc.Spec.MinReadySeconds,
+			Selector: &metav1.LabelSelector{MatchLabels: rc.Spec.Selector},
 		},
 		Status: appsv1.ReplicaSetStatus{
-			Replicas: rc.Status.Replicas, FullyLabeledReplicas: rc.Status.FullyLabeledReplicas, ReadyReplicas: rc.Status.ReadyReplicas,
+			Replicas: rc.Status.Replicas, FullyLabeledReplicas: rc.Status.FullyLabeledReplicas,
+			ReadyReplicas:     rc.Status.ReadyReplicas,
 			AvailableReplicas: rc.Status.AvailableReplicas, ObservedGeneration: rc.Status.ObservedGeneration,
 		},
 	}
@@ -57,7 +60,8 @@ func (replicationControllers) read(owner metav1.Object) *appsv1.ReplicaSet {
 	}
 	for _, c := range rc.Status.Conditions {
 		set.Status.Conditions = append(set.Status.Conditions, appsv1.ReplicaSetCondition{
-			Type: appsv1.ReplicaSetConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message})
+			Type: appsv1.ReplicaSetConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime,
+			Reason: c.Reason, Message: c.Message})
 	}
 	return set
 }
@@ -66,15 +70,18 @@ func (k replicationControllers) live(ctx context.Context, namespace, name string
 	return k.client.CoreV1().ReplicationControllers(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-func (k replicationControllers) store(ctx context.Context, owner metav1.Object, status appsv1.ReplicaSetStatus) (metav1.Object, error) {
+func (k replicationControllers) store(ctx context.Context, owner metav1.Object,
+	status appsv1.ReplicaSetStatus) (metav1.Object, error) {
 	rc := *owner.(*corev1.ReplicationController) //nolint:errcheck,forcetypeassert // the watch holds nothing else
 	rc.Status = corev1.ReplicationControllerStatus{
-		Replicas: status.Replicas, FullyLabeledReplicas: status.FullyLabeledReplicas, ReadyReplicas: status.ReadyReplicas,
+		Replicas: status.Replicas, FullyLabeledReplicas: status.FullyLabeledReplicas,
+		ReadyReplicas:     status.ReadyReplicas,
 		AvailableReplicas: status.AvailableReplicas, ObservedGeneration: status.ObservedGeneration,
 	}
 	for _, c := range status.Conditions {
 		rc.Status.Conditions = append(rc.Status.Conditions, corev1.ReplicationControllerCondition{
-			Type: corev1.ReplicationControllerConditionType(c.Type), Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message})
+			Type: corev1.ReplicationControllerConditionType(c.Type), Status: c.Status,
+			LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message})
 	}
 	return k.client.CoreV1().ReplicationControllers(rc.Namespace).UpdateStatus(ctx, &rc, metav1.UpdateOptions{})
 }

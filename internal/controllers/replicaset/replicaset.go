@@ -56,11 +56,13 @@ func New(client kubernetes.Interface, events record.EventRecorder, sets, pods *s
 }
 
 // NewForReplicationControllers returns the controller of replication controllers.
-func NewForReplicationControllers(client kubernetes.Interface, events record.EventRecorder, owners, pods *source.Watch) (*Controller, error) {
+func NewForReplicationControllers(client kubernetes.Interface, events record.EventRecorder, owners,
+	pods *source.Watch) (*Controller, error) {
 	return newController("replicationcontroller", replicationControllers{client}, client, events, owners, pods)
 }
 
-func newController(name string, k kind, client kubernetes.Interface, events record.EventRecorder, owners, pods *source.Watch) (*Controller, error) {
+func newController(name string, k kind, client kubernetes.Interface, events record.EventRecorder, owners,
+	pods *source.Watch) (*Controller, error) {
 	c := &Controller{kind: k, owners: owners, pods: pods}
 	c.Loop = loop.New(name, 8, c.reconcile)
 	fresh, err := freshness.New(c.Add, owners, pods)
@@ -95,7 +97,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	if err != nil {
 		return 0, nil //nolint:nilerr // validation lets none in; a changed one wakes the key
 	}
-	owner := children.Owner{Owner: workload.Owner{Object: set, Kind: c.kind.gvk()}, Runtime: object.(runtime.Object), Key: key} //nolint:errcheck,forcetypeassert // every object is one
+	owner := children.Owner{Owner: workload.Owner{Object: set, Kind: c.kind.gvk()}, Runtime: object.(runtime.Object),
+		Key: key} //nolint:errcheck,forcetypeassert // every object is one
 	active, ending, err := c.claim(ctx, owner, selector)
 	if err != nil {
 		return 0, err
@@ -129,7 +132,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 }
 
 // claim returns the active pods of an owner, adopted ones too, and how many are ending.
-func (c *Controller) claim(ctx context.Context, owner children.Owner, selector labels.Selector) (active []*corev1.Pod, ending int32, err error) {
+func (c *Controller) claim(ctx context.Context, owner children.Owner, selector labels.Selector) (active []*corev1.Pod,
+	ending int32, err error) {
 	var candidates []*corev1.Pod
 	for _, p := range source.Candidates[*corev1.Pod](c.pods, owner) {
 		switch {

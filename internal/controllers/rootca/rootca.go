@@ -60,10 +60,12 @@ func (c *Controller) reconcile(ctx context.Context, namespace string) (time.Dura
 	obj, exists, _ := c.configMaps.GetByKey(namespace + "/" + Name)
 	if !exists {
 		_, err := api.Create(ctx, &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: Name, Annotations: map[string]string{descriptionAnnotation: description}},
-			Data:       map[string]string{key: c.ca},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: Name,
+				Annotations: map[string]string{descriptionAnnotation: description}},
+			Data: map[string]string{key: c.ca},
 		}, metav1.CreateOptions{})
-		if err == nil || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		if err == nil || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) ||
+			apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 			return 0, nil
 		}
 		return 0, fmt.Errorf("create config map %s/%s: %w", namespace, Name, err)

@@ -114,7 +114,8 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 			return retryConflict(fmt.Errorf("add the finalizer to service CIDR %s: %w", name, err))
 		}
 	}
-	return retryConflict(c.updateReady(ctx, r, metav1.Condition{Status: metav1.ConditionTrue, Message: "Kubernetes Service CIDR is ready"}))
+	return retryConflict(c.updateReady(ctx, r,
+		metav1.Condition{Status: metav1.ConditionTrue, Message: "Kubernetes Service CIDR is ready"}))
 }
 
 // removeFinalizer removes the finalizer from a range that is no longer needed.
@@ -131,14 +132,16 @@ func (c *Controller) removeFinalizer(ctx context.Context, r *networkingv1.Servic
 		return 0, fmt.Errorf("list service addresses: %w", err)
 	}
 	if inUse(r, all.Items, used.Items) {
-		return retryConflict(c.updateReady(ctx, r, metav1.Condition{Status: metav1.ConditionFalse, Reason: networkingv1.ServiceCIDRReasonTerminating,
-			Message: "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR"}))
+		return retryConflict(c.updateReady(ctx, r,
+			metav1.Condition{Status: metav1.ConditionFalse, Reason: networkingv1.ServiceCIDRReasonTerminating,
+				Message: "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR"}))
 	}
 	if wait := time.Until(r.DeletionTimestamp.Add(grace)); wait > 0 {
 		return wait, nil
 	}
 	r.Finalizers = slices.DeleteFunc(r.Finalizers, func(f string) bool { return f == finalizer })
-	if _, err := c.client.NetworkingV1().ServiceCIDRs().Update(ctx, r, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	if _, err := c.client.NetworkingV1().ServiceCIDRs().Update(ctx, r, metav1.UpdateOptions{}); err != nil &&
+		!apierrors.IsNotFound(err) {
 		return retryConflict(fmt.Errorf("remove the finalizer of service CIDR %s: %w", r.Name, err))
 	}
 	return 0, nil
@@ -154,7 +157,8 @@ func inUse(r *networkingv1.ServiceCIDR, all []networkingv1.ServiceCIDR, used []n
 	}
 	return slices.ContainsFunc(used, func(a networkingv1.IPAddress) bool {
 		ip, err := netip.ParseAddr(a.Name)
-		return err == nil && contains(r, ip) && !slices.ContainsFunc(others, func(o networkingv1.ServiceCIDR) bool { return contains(&o, ip) })
+		return err == nil && contains(r, ip) &&
+			!slices.ContainsFunc(others, func(o networkingv1.ServiceCIDR) bool { return contains(&o, ip) })
 	})
 }
 
@@ -168,11 +172,13 @@ func contains(r *networkingv1.ServiceCIDR, ip netip.Addr) bool {
 // updateReady stores the Ready condition if it has changed.
 func (c *Controller) updateReady(ctx context.Context, r *networkingv1.ServiceCIDR, ready metav1.Condition) error {
 	ready.Type = networkingv1.ServiceCIDRConditionReady
-	if old := meta.FindStatusCondition(r.Status.Conditions, ready.Type); old != nil && old.Status == ready.Status && old.Reason == ready.Reason {
+	if old := meta.FindStatusCondition(r.Status.Conditions, ready.Type); old != nil && old.Status == ready.Status &&
+		old.Reason == ready.Reason {
 		return nil
 	}
 	meta.SetStatusCondition(&r.Status.Conditions, ready)
-	if _, err := c.client.NetworkingV1().ServiceCIDRs().UpdateStatus(ctx, r, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	if _, err := c.client.NetworkingV1().ServiceCIDRs().UpdateStatus(ctx, r, metav1.UpdateOptions{}); err != nil &&
+		!apierrors.IsNotFound(err) {
 		return fmt.Errorf("update the status of service CIDR %s: %w", r.Name, err)
 	}
 	return nil

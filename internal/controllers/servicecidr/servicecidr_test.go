@@ -17,11 +17,13 @@ import (
 )
 
 func ranged(name string, cidrs ...string) networkingv1.ServiceCIDR {
-	return networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
+	return networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+		Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
 }
 
 func address(ip string) networkingv1.IPAddress {
-	return networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: ip, Labels: map[string]string{networkingv1.LabelManagedBy: "ipallocator.k8s.io"}}}
+	return networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: ip,
+		Labels: map[string]string{networkingv1.LabelManagedBy: "ipallocator.k8s.io"}}}
 }
 
 func TestInUse(t *testing.T) {
@@ -32,12 +34,15 @@ func TestInUse(t *testing.T) {
 		used   []string
 		want   bool
 	}{
-		"nobody":                            {used: []string{"10.97.0.1", "fd01::1"}},
-		"a service":                         {used: []string{"10.96.0.9"}, want: true},
-		"a service of the second family":    {used: []string{"fd00::9"}, want: true},
-		"a wider range stays":               {others: []networkingv1.ServiceCIDR{ranged("wide", "10.96.0.0/16")}, used: []string{"10.96.0.9"}},
-		"a range that stays has not all":    {others: []networkingv1.ServiceCIDR{ranged("half", "10.96.0.0/28")}, used: []string{"10.96.0.9", "10.96.0.99"}, want: true},
-		"the other range is deleted itself": {others: []networkingv1.ServiceCIDR{leaving}, used: []string{"10.96.0.9"}, want: true},
+		"nobody":                         {used: []string{"10.97.0.1", "fd01::1"}},
+		"a service":                      {used: []string{"10.96.0.9"}, want: true},
+		"a service of the second family": {used: []string{"fd00::9"}, want: true},
+		"a wider range stays": {others: []networkingv1.ServiceCIDR{ranged("wide", "10.96.0.0/16")},
+			used: []string{"10.96.0.9"}},
+		"a range that stays has not all": {others: []networkingv1.ServiceCIDR{ranged("half", "10.96.0.0/28")},
+			used: []string{"10.96.0.9", "10.96.0.99"}, want: true},
+		"the other range is deleted itself": {others: []networkingv1.ServiceCIDR{leaving}, used: []string{"10.96.0.9"},
+			want: true},
 	} {
 		r := ranged("r", "10.96.0.0/24", "fd00::/112")
 		var used []networkingv1.IPAddress
@@ -61,7 +66,9 @@ func TestLife(t *testing.T) {
 		go func() { c.Run(t.Context()); close(done) }()
 		t.Cleanup(func() { <-done })
 		notify := func(o *networkingv1.ServiceCIDR) {
-			c.Changed(inventory.Kind{GroupVersionResource: networkingv1.SchemeGroupVersion.WithResource("servicecidrs")}, &metav1.PartialObjectMetadata{ObjectMeta: o.ObjectMeta})
+			c.Changed(
+				inventory.Kind{GroupVersionResource: networkingv1.SchemeGroupVersion.WithResource("servicecidrs")},
+				&metav1.PartialObjectMetadata{ObjectMeta: o.ObjectMeta})
 			synctest.Wait()
 		}
 		get := func() *networkingv1.ServiceCIDR {
@@ -72,7 +79,8 @@ func TestLife(t *testing.T) {
 			return o
 		}
 		notify(&r)
-		if o := get(); !slices.Equal(o.Finalizers, []string{finalizer}) || !meta.IsStatusConditionTrue(o.Status.Conditions, networkingv1.ServiceCIDRConditionReady) {
+		if o := get(); !slices.Equal(o.Finalizers, []string{finalizer}) ||
+			!meta.IsStatusConditionTrue(o.Status.Conditions, networkingv1.ServiceCIDRConditionReady) {
 			t.Fatalf("a new range: %v %v", o.Finalizers, o.Status)
 		}
 		deleted := get()
@@ -82,20 +90,24 @@ func TestLife(t *testing.T) {
 		}
 		notify(deleted)
 		o := get()
-		if cond := meta.FindStatusCondition(o.Status.Conditions, networkingv1.ServiceCIDRConditionReady); cond.Status != metav1.ConditionFalse || cond.Reason != "Terminating" || len(o.Finalizers) != 1 {
+		if cond := meta.FindStatusCondition(o.Status.Conditions,
+			networkingv1.ServiceCIDRConditionReady); cond.Status != metav1.ConditionFalse ||
+			cond.Reason != "Terminating" || len(o.Finalizers) != 1 {
 			t.Fatalf("a deleted range in use: %v %v", o.Finalizers, o.Status)
 		}
 		if err := client.NetworkingV1().IPAddresses().Delete(t.Context(), a.Name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		c.Gone(inventory.Kind{GroupVersionResource: networkingv1.SchemeGroupVersion.WithResource("ipaddresses")}, &metav1.PartialObjectMetadata{ObjectMeta: a.ObjectMeta})
+		c.Gone(inventory.Kind{GroupVersionResource: networkingv1.SchemeGroupVersion.WithResource("ipaddresses")},
+			&metav1.PartialObjectMetadata{ObjectMeta: a.ObjectMeta})
 		synctest.Wait()
 		if o := get(); len(o.Finalizers) != 1 {
 			t.Error("a request in flight was not waited for")
 		}
 		time.Sleep(grace)
 		synctest.Wait()
-		if o, err := api.Get(t.Context(), "r", metav1.GetOptions{}); !apierrors.IsNotFound(err) && len(o.Finalizers) != 0 {
+		if o, err := api.Get(t.Context(), "r", metav1.GetOptions{}); !apierrors.IsNotFound(err) &&
+			len(o.Finalizers) != 0 {
 			t.Errorf("nobody uses it any more: %v, %v", o, err)
 		}
 	})

@@ -17,19 +17,26 @@ func slimPod(obj any) (any, error) {
 	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Labels: pod.Labels, Annotations: pod.Annotations, Finalizers: pod.Finalizers, OwnerReferences: pod.OwnerReferences,
-			Namespace: pod.Namespace, Name: pod.Name, GenerateName: pod.GenerateName, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Generation: pod.Generation,
-			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
+			Labels: pod.Labels, Annotations: pod.Annotations, Finalizers: pod.Finalizers,
+			OwnerReferences: pod.OwnerReferences,
+			Namespace:       pod.Namespace, Name: pod.Name, GenerateName: pod.GenerateName, UID: pod.UID,
+			ResourceVersion: pod.ResourceVersion, Generation: pod.Generation,
+			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
+			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
 		},
 		Spec: corev1.PodSpec{
-			NodeName: pod.Spec.NodeName, Tolerations: pod.Spec.Tolerations, Hostname: pod.Spec.Hostname, Subdomain: pod.Spec.Subdomain,
-			Affinity: slimAffinity(pod.Spec.Affinity), Volumes: slimVolumes(pod.Spec.Volumes), ResourceClaims: pod.Spec.ResourceClaims,
+			NodeName: pod.Spec.NodeName, Tolerations: pod.Spec.Tolerations, Hostname: pod.Spec.Hostname,
+			Subdomain: pod.Spec.Subdomain,
+			Affinity:  slimAffinity(pod.Spec.Affinity), Volumes: slimVolumes(pod.Spec.Volumes),
+			ResourceClaims: pod.Spec.ResourceClaims,
 			InitContainers: slimContainers(pod.Spec.InitContainers), Containers: slimContainers(pod.Spec.Containers),
 			Resources: pod.Spec.Resources, Overhead: pod.Spec.Overhead,
 		},
 		Status: corev1.PodStatus{
-			Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message, Conditions: pod.Status.Conditions, StartTime: pod.Status.StartTime,
-			InitContainerStatuses: slimStatuses(pod.Status.InitContainerStatuses), ContainerStatuses: slimStatuses(pod.Status.ContainerStatuses),
+			Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message,
+			Conditions: pod.Status.Conditions, StartTime: pod.Status.StartTime,
+			InitContainerStatuses: slimStatuses(pod.Status.InitContainerStatuses),
+			ContainerStatuses:     slimStatuses(pod.Status.ContainerStatuses),
 			ResourceClaimStatuses: pod.Status.ResourceClaimStatuses,
 		},
 	}, nil
@@ -49,7 +56,8 @@ func slimStatuses(all []corev1.ContainerStatus) []corev1.ContainerStatus {
 	out := make([]corev1.ContainerStatus, len(all))
 	for i := range all {
 		s := &all[i]
-		out[i] = corev1.ContainerStatus{Name: s.Name, State: s.State, LastTerminationState: s.LastTerminationState, Ready: s.Ready, RestartCount: s.RestartCount}
+		out[i] = corev1.ContainerStatus{Name: s.Name, State: s.State, LastTerminationState: s.LastTerminationState,
+			Ready: s.Ready, RestartCount: s.RestartCount}
 	}
 	return slices.Clip(out)
 }
@@ -59,7 +67,10 @@ func slimVolumes(all []corev1.Volume) []corev1.Volume {
 	var out []corev1.Volume
 	for i := range all {
 		if v := &all[i]; v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
-			out = append(out, corev1.Volume{Name: v.Name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: v.PersistentVolumeClaim, Ephemeral: v.Ephemeral}})
+			out = append(out,
+				corev1.Volume{Name: v.Name,
+					VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: v.PersistentVolumeClaim,
+						Ephemeral: v.Ephemeral}})
 		}
 	}
 	return slices.Clip(out)

@@ -28,7 +28,8 @@ func Namespaces(c kubernetes.Interface) *Watch {
 
 // ServiceAccounts watches the service accounts of one name in all namespaces.
 func ServiceAccounts(c kubernetes.Interface, name string) *Watch {
-	return newWatch(c, c.CoreV1().ServiceAccounts(metav1.NamespaceAll), &corev1.ServiceAccount{}, named(name), slimMeta, nil)
+	return newWatch(c, c.CoreV1().ServiceAccounts(metav1.NamespaceAll), &corev1.ServiceAccount{}, named(name), slimMeta,
+		nil)
 }
 
 // ConfigMaps watches the config maps of one name in all namespaces.
@@ -38,7 +39,8 @@ func ConfigMaps(c kubernetes.Interface, name string) *Watch {
 
 // Pods watches all pods, as slimPod leaves them; indexed ByNode, ByController and by namespace.
 func Pods(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, fields.Everything(), slimPod, cache.Indexers{ByNode: nodeOf, ByController: controllerOf, cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	return newWatch(c, c.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, fields.Everything(), slimPod,
+		cache.Indexers{ByNode: nodeOf, ByController: controllerOf, cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 }
 
 // Nodes watches all nodes, without their images.
@@ -48,7 +50,8 @@ func Nodes(c kubernetes.Interface) *Watch {
 
 // Leases watches the leases that nodes renew to show that they live.
 func Leases(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.CoordinationV1().Leases(corev1.NamespaceNodeLease), &coordinationv1.Lease{}, fields.Everything(), slimMeta, nil)
+	return newWatch(c, c.CoordinationV1().Leases(corev1.NamespaceNodeLease), &coordinationv1.Lease{},
+		fields.Everything(), slimMeta, nil)
 }
 
 func named(name string) fields.Selector {
@@ -71,7 +74,8 @@ func slimMeta(obj any) (any, error) {
 
 // Budgets watches all disruption budgets, indexed by namespace.
 func Budgets(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll), &policyv1.PodDisruptionBudget{}, fields.Everything(), slimMeta,
+	return newWatch(c, c.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll), &policyv1.PodDisruptionBudget{},
+		fields.Everything(), slimMeta,
 		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 }
 
@@ -135,37 +139,44 @@ func byController() cache.Indexers {
 
 // ReplicaSets watches all replica sets, indexed ByController and by namespace.
 func ReplicaSets(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.AppsV1().ReplicaSets(metav1.NamespaceAll), &appsv1.ReplicaSet{}, fields.Everything(), slimMeta, byController())
+	return newWatch(c, c.AppsV1().ReplicaSets(metav1.NamespaceAll), &appsv1.ReplicaSet{}, fields.Everything(), slimMeta,
+		byController())
 }
 
 // Deployments watches all deployments, indexed by namespace.
 func Deployments(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.AppsV1().Deployments(metav1.NamespaceAll), &appsv1.Deployment{}, fields.Everything(), slimMeta, byNamespace())
+	return newWatch(c, c.AppsV1().Deployments(metav1.NamespaceAll), &appsv1.Deployment{}, fields.Everything(), slimMeta,
+		byNamespace())
 }
 
 // ReplicationControllers watches all replication controllers, indexed by namespace.
 func ReplicationControllers(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.CoreV1().ReplicationControllers(metav1.NamespaceAll), &corev1.ReplicationController{}, fields.Everything(), slimMeta, byNamespace())
+	return newWatch(c, c.CoreV1().ReplicationControllers(metav1.NamespaceAll), &corev1.ReplicationController{},
+		fields.Everything(), slimMeta, byNamespace())
 }
 
 // StatefulSets watches all stateful sets, indexed by namespace.
 func StatefulSets(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.AppsV1().StatefulSets(metav1.NamespaceAll), &appsv1.StatefulSet{}, fields.Everything(), slimMeta, byNamespace())
+	return newWatch(c, c.AppsV1().StatefulSets(metav1.NamespaceAll), &appsv1.StatefulSet{}, fields.Everything(),
+		slimMeta, byNamespace())
 }
 
 // DaemonSets watches all daemon sets, indexed by namespace.
 func DaemonSets(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.AppsV1().DaemonSets(metav1.NamespaceAll), &appsv1.DaemonSet{}, fields.Everything(), slimMeta, byNamespace())
+	return newWatch(c, c.AppsV1().DaemonSets(metav1.NamespaceAll), &appsv1.DaemonSet{}, fields.Everything(), slimMeta,
+		byNamespace())
 }
 
 // Revisions watches all controller revisions, indexed ByController and by namespace.
 func Revisions(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.AppsV1().ControllerRevisions(metav1.NamespaceAll), &appsv1.ControllerRevision{}, fields.Everything(), slimMeta, byController())
+	return newWatch(c, c.AppsV1().ControllerRevisions(metav1.NamespaceAll), &appsv1.ControllerRevision{},
+		fields.Everything(), slimMeta, byController())
 }
 
 // VolumeClaims watches all persistent volume claims, indexed by namespace.
 func VolumeClaims(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll), &corev1.PersistentVolumeClaim{}, fields.Everything(), slimMeta, byNamespace())
+	return newWatch(c, c.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll), &corev1.PersistentVolumeClaim{},
+		fields.Everything(), slimMeta, byNamespace())
 }
 
 // OnNode are the pods of a node. The watch is indexed ByNode.
@@ -173,17 +184,20 @@ func OnNode(w *Watch, node string) []*corev1.Pod { return indexed[*corev1.Pod](w
 
 // Jobs watches all Jobs, indexed ByController and by namespace.
 func Jobs(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.BatchV1().Jobs(metav1.NamespaceAll), &batchv1.Job{}, fields.Everything(), slimMeta, byController())
+	return newWatch(c, c.BatchV1().Jobs(metav1.NamespaceAll), &batchv1.Job{}, fields.Everything(), slimMeta,
+		byController())
 }
 
 // Autoscalers watches all horizontal pod autoscalers.
 func Autoscalers(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.AutoscalingV2().HorizontalPodAutoscalers(metav1.NamespaceAll), &autoscalingv2.HorizontalPodAutoscaler{}, fields.Everything(), slimMeta, nil)
+	return newWatch(c, c.AutoscalingV2().HorizontalPodAutoscalers(metav1.NamespaceAll),
+		&autoscalingv2.HorizontalPodAutoscaler{}, fields.Everything(), slimMeta, nil)
 }
 
 // CronJobs watches all CronJobs.
 func CronJobs(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.BatchV1().CronJobs(metav1.NamespaceAll), &batchv1.CronJob{}, fields.Everything(), slimMeta, nil)
+	return newWatch(c, c.BatchV1().CronJobs(metav1.NamespaceAll), &batchv1.CronJob{}, fields.Everything(), slimMeta,
+		nil)
 }
 
 func byNamespace() cache.Indexers {

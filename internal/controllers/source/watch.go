@@ -51,7 +51,8 @@ type client[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-func newWatch[L runtime.Object](api kubernetes.Interface, c client[L], example runtime.Object, selector fields.Selector, slim cache.TransformFunc, indexers cache.Indexers) *Watch {
+func newWatch[L runtime.Object](api kubernetes.Interface, c client[L], example runtime.Object, selector fields.Selector,
+	slim cache.TransformFunc, indexers cache.Indexers) *Watch {
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.FieldSelector = selector.String()
@@ -69,7 +70,8 @@ func newWatch[L runtime.Object](api kubernetes.Interface, c client[L], example r
 		objects: cache.NewIndexer(cache.MetaNamespaceKeyFunc, indexers), synced: make(chan struct{})}
 }
 
-// Objects are those that are there now, by namespace/name and by the indexes of the kind. Objects and lists are for reading only.
+// Objects are those that are there now, by namespace/name and by the indexes of the kind. Objects and lists are for
+// reading only.
 func (w *Watch) Objects() cache.Indexer { return w.objects }
 
 // Synced is closed once the first list is there.

@@ -13,7 +13,8 @@ import (
 )
 
 func pod(name, uid, version string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(uid), ResourceVersion: version}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(uid),
+		ResourceVersion: version}}
 }
 
 // heard is what the listeners of a watch were told.
@@ -31,7 +32,10 @@ func listen(t *testing.T) *heard {
 		}
 		return fmt.Sprintf("%s/%s@%s", o.GetName(), o.GetUID(), o.GetResourceVersion())
 	}
-	if err := h.OnChange(func(before, after metav1.Object) { h.log = append(h.log, text(before)+" "+text(after)) }); err != nil {
+	if err := h.OnChange(func(before,
+		after metav1.Object) {
+		h.log = append(h.log, text(before)+" "+text(after))
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.OnProgress(func(v uint64) { h.log = append(h.log, fmt.Sprint(v)) }); err != nil {
@@ -71,7 +75,8 @@ func TestWatchTells(t *testing.T) {
 	h.expect(t, "gone twice", h.Delete(pod("b", "3", "13")))
 	h.expect(t, "bookmark", h.Bookmark("20"), "20")
 	// What happened unseen: a changed, c came, and d went that nobody saw.
-	h.expect(t, "another list", h.Replace([]any{pod("a", "4", "25"), pod("c", "5", "24")}, "30"), "a/1@5 -", "- a/4@25", "- c/5@24", "30")
+	h.expect(t, "another list", h.Replace([]any{pod("a", "4", "25"), pod("c", "5", "24")}, "30"), "a/1@5 -", "- a/4@25",
+		"- c/5@24", "30")
 	h.expect(t, "the same list", h.Replace([]any{pod("a", "4", "25"), pod("c", "5", "24")}, "31"), "31")
 	h.expect(t, "an empty list", h.Replace([]any{pod("a", "4", "25")}, "33"), "c/5@24 -", "33")
 	if h.Version() != 33 {
@@ -128,10 +133,12 @@ func TestSlimPod(t *testing.T) {
 	switch {
 	case s == p || p.Spec.Containers[0].Image != "i":
 		t.Error("what the watch was given has changed")
-	case s.Annotations[corev1.PodDeletionCost] != "3", s.Finalizers[0] != "f", *s.Spec.InitContainers[0].RestartPolicy != always, s.Status.ContainerStatuses[0].RestartCount != 4,
+	case s.Annotations[corev1.PodDeletionCost] != "3", s.Finalizers[0] != "f",
+		*s.Spec.InitContainers[0].RestartPolicy != always, s.Status.ContainerStatuses[0].RestartCount != 4,
 		len(s.Spec.Volumes) != 1 || s.Spec.Volumes[0].PersistentVolumeClaim.ClaimName != "claim":
 		t.Errorf("something is missing: %+v", s)
-	case s.Spec.Containers[0].Image != "" || s.Spec.Containers[0].Env != nil || s.Spec.InitContainers[0].Command != nil || s.Status.ContainerStatuses[0].ImageID != "":
+	case s.Spec.Containers[0].Image != "" || s.Spec.Containers[0].Env != nil ||
+		s.Spec.InitContainers[0].Command != nil || s.Status.ContainerStatuses[0].ImageID != "":
 		t.Errorf("too much is kept: %+v", s)
 	}
 }

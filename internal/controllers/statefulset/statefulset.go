@@ -45,7 +45,8 @@ type Controller struct {
 }
 
 // New returns a controller. defaults applies the API server's defaults.
-func New(client kubernetes.Interface, events record.EventRecorder, w Watches, defaults func(*appsv1.StatefulSet)) (*Controller, error) {
+func New(client kubernetes.Interface, events record.EventRecorder, w Watches,
+	defaults func(*appsv1.StatefulSet)) (*Controller, error) {
 	c := &Controller{Watches: w, defaults: defaults}
 	c.Loop = loop.New("statefulset", workers, c.reconcile)
 	fresh, err := freshness.New(c.Add, w.Sets, w.Pods, w.Claims, w.Revisions)
@@ -107,7 +108,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	if err != nil {
 		return 0, nil //nolint:nilerr // rejected by validation; a retry would not help
 	}
-	t := turn{c, children.Owner{Owner: workload.Owner{Object: set, Kind: statefulset.Kind()}, Runtime: set, Key: key}, set}
+	t := turn{c, children.Owner{Owner: workload.Owner{Object: set, Kind: statefulset.Kind()}, Runtime: set, Key: key},
+		set}
 	again, err := t.run(ctx, selector)
 	if children.NamespaceEnds(err) {
 		return again, nil // W0.40
@@ -124,9 +126,10 @@ func (t turn) run(ctx context.Context, selector labels.Selector) (time.Duration,
 	if err != nil {
 		return 0, err
 	}
-	in := statefulset.Input{Now: time.Now(), Set: t.set, Pods: pods, Claim: func(name string) *corev1.PersistentVolumeClaim {
-		return source.Get[*corev1.PersistentVolumeClaim](t.Claims, t.set.Namespace+"/"+name)
-	}}
+	in := statefulset.Input{Now: time.Now(), Set: t.set, Pods: pods,
+		Claim: func(name string) *corev1.PersistentVolumeClaim {
+			return source.Get[*corev1.PersistentVolumeClaim](t.Claims, t.set.Namespace+"/"+name)
+		}}
 	if t.set.Status.CollisionCount != nil {
 		in.Collisions = *t.set.Status.CollisionCount
 	}
@@ -144,7 +147,8 @@ func (t turn) run(ctx context.Context, selector labels.Selector) (time.Duration,
 	}
 	deleted, failed := t.do(ctx, &plan)
 	status := plan.Status(deleted)
-	err = errors.Join(failed, t.store(ctx, &status), t.forget(ctx, statefulset.Excess(t.set, revisions, in.Current, in.Update, pods)))
+	err = errors.Join(failed, t.store(ctx, &status),
+		t.forget(ctx, statefulset.Excess(t.set, revisions, in.Current, in.Update, pods)))
 	if plan.Again.IsZero() {
 		return 0, err
 	}
@@ -157,22 +161,27 @@ func (t turn) live(ctx context.Context) (metav1.Object, error) {
 
 // pods adopts and releases pods, and returns those of the set (W0.25).
 func (t turn) pods(ctx context.Context, selector labels.Selector) ([]*corev1.Pod, error) {
-	claims := workload.Claim(t.owner.Owner, selector, source.Candidates[*corev1.Pod](t.Pods, t.set), func(p *corev1.Pod) bool { return statefulset.Member(t.set, p) })
+	claims := workload.Claim(t.owner.Owner, selector, source.Candidates[*corev1.Pod](t.Pods, t.set),
+		func(p *corev1.Pod) bool { return statefulset.Member(t.set, p) })
 	return children.Settle(ctx, t.keeper, t.owner, claims, t.keeper.PodChange(t.set.Namespace, t.live))
 }
 
 // revisions adopts orphans, and returns the revisions of the set (W3.26).
 func (t turn) revisions(ctx context.Context, selector labels.Selector) ([]*appsv1.ControllerRevision, error) {
-	claims := workload.Claim(t.owner.Owner, selector, source.Candidates[*appsv1.ControllerRevision](t.Revisions, t.set), nil)
+	claims := workload.Claim(t.owner.Owner, selector, source.Candidates[*appsv1.ControllerRevision](t.Revisions, t.set),
+		nil)
 	claims.Release = nil
-	return children.Settle(ctx, t.keeper, t.owner, claims, children.Change[*appsv1.ControllerRevision]{Watch: t.Revisions, Live: t.live,
-		Patch: func(ctx context.Context, name string, patch []byte) (*appsv1.ControllerRevision, error) {
-			return t.keeper.Client.AppsV1().ControllerRevisions(t.set.Namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
-		}})
+	return children.Settle(ctx, t.keeper, t.owner, claims,
+		children.Change[*appsv1.ControllerRevision]{Watch: t.Revisions, Live: t.live,
+			Patch: func(ctx context.Context, name string, patch []byte) (*appsv1.ControllerRevision, error) {
+				return t.keeper.Client.AppsV1().ControllerRevisions(t.set.Namespace).Patch(ctx, name,
+					types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+			}})
 }
 
 // update returns the stored update revision, after creating or changing it if necessary (W3.22, W3.23).
-func (t turn) update(ctx context.Context, revisions []*appsv1.ControllerRevision, collisions *int32) (*appsv1.ControllerRevision, error) {
+func (t turn) update(ctx context.Context, revisions []*appsv1.ControllerRevision,
+	collisions *int32) (*appsv1.ControllerRevision, error) {
 	r, err := statefulset.Revise(t.set, revisions, *collisions, t.defaults)
 	if err != nil {
 		return nil, fmt.Errorf("revise StatefulSet %s: %w", t.owner.Key, err)
@@ -235,7 +244,8 @@ func (t turn) store(ctx context.Context, status *appsv1.StatefulSetStatus) error
 // forget deletes revisions beyond the history limit.
 func (t turn) forget(ctx context.Context, revisions []*appsv1.ControllerRevision) error {
 	for _, r := range revisions {
-		err := t.keeper.Client.AppsV1().ControllerRevisions(r.Namespace).Delete(ctx, r.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.UID))})
+		err := t.keeper.Client.AppsV1().ControllerRevisions(r.Namespace).Delete(ctx, r.Name,
+			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.UID))})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete revision %s: %w", r.Name, err)
 		}

@@ -59,12 +59,16 @@ func (d *dice) n(n int) int {
 }
 
 func newSet() *appsv1.StatefulSet {
-	return &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Spec: appsv1.StatefulSetSpec{
-		Replicas: ptr.To[int32](3), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, PodManagementPolicy: appsv1.OrderedReadyPodManagement,
-		RevisionHistoryLimit: ptr.To[int32](2), Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
-			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "one"}}}},
-		UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType,
-			RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: ptr.To[int32](0), MaxUnavailable: new(intstr.FromInt32(1))}}}}
+	return &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"},
+		Spec: appsv1.StatefulSetSpec{
+			Replicas: ptr.To[int32](3), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+			PodManagementPolicy:  appsv1.OrderedReadyPodManagement,
+			RevisionHistoryLimit: ptr.To[int32](2),
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "one"}}}},
+			UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: ptr.To[int32](0),
+					MaxUnavailable: new(intstr.FromInt32(1))}}}}
 }
 
 // inWorld runs a test with a set that change makes of the usual one; before sees the API first.
@@ -74,7 +78,8 @@ func inWorld(t *testing.T, seed uint64, change func(*appsv1.StatefulSet), before
 		if change != nil {
 			change(set)
 		}
-		w := &world{T: t, api: controllertest.New(set), events: record.NewFakeRecorder(100000), dice: dice{rng: rand.New(rand.NewPCG(seed, 1))}, crash: make(chan struct{}, 1)}
+		w := &world{T: t, api: controllertest.New(set), events: record.NewFakeRecorder(100000),
+			dice: dice{rng: rand.New(rand.NewPCG(seed, 1))}, crash: make(chan struct{}, 1)}
 		if before != nil {
 			before(w)
 		}
@@ -90,7 +95,8 @@ func inWorld(t *testing.T, seed uint64, change func(*appsv1.StatefulSet), before
 // start runs a controller that knows nothing.
 func (w *world) start() {
 	ctx, cancel := context.WithCancel(w.Context())
-	watches := Watches{Sets: source.StatefulSets(w.api), Pods: source.Pods(w.api), Claims: source.VolumeClaims(w.api), Revisions: source.Revisions(w.api)}
+	watches := Watches{Sets: source.StatefulSets(w.api), Pods: source.Pods(w.api), Claims: source.VolumeClaims(w.api),
+		Revisions: source.Revisions(w.api)}
 	c, err := New(w.api, w.events, watches, func(*appsv1.StatefulSet) {})
 	if err != nil {
 		w.Fatal(err)
@@ -142,7 +148,8 @@ func (w *world) kubelet(p *corev1.Pod) bool {
 	case !workload.Ready(p) && !workload.Terminal(p):
 		controllertest.Change(w.api, "ns", p.Name, func(p *corev1.Pod) {
 			p.Spec.NodeName, p.Status.Phase = "node", corev1.PodRunning
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue,
+				LastTransitionTime: metav1.Now()}}
 		})
 	default:
 		return false
@@ -157,7 +164,8 @@ func (w *world) collect() {
 		uids[p.UID] = true
 	}
 	for _, c := range controllertest.All[*corev1.PersistentVolumeClaim](w.api) {
-		if slices.ContainsFunc(c.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Kind == "Pod" && !uids[r.UID] }) {
+		if slices.ContainsFunc(c.OwnerReferences,
+			func(r metav1.OwnerReference) bool { return r.Kind == "Pod" && !uids[r.UID] }) {
 			w.api.Remove(c)
 		}
 	}
@@ -195,8 +203,10 @@ func (w *world) problem() string {
 	}
 	for _, p := range w.pods() {
 		got = append(got, p.Name)
-		if p.DeletionTimestamp != nil || !workload.Ready(p) || p.Spec.Containers[0].Image != set.Spec.Template.Spec.Containers[0].Image {
-			return fmt.Sprintf("pod %s: image %s, ready %v, deleted %v", p.Name, p.Spec.Containers[0].Image, workload.Ready(p), p.DeletionTimestamp)
+		if p.DeletionTimestamp != nil || !workload.Ready(p) ||
+			p.Spec.Containers[0].Image != set.Spec.Template.Spec.Containers[0].Image {
+			return fmt.Sprintf("pod %s: image %s, ready %v, deleted %v", p.Name, p.Spec.Containers[0].Image,
+				workload.Ready(p), p.DeletionTimestamp)
 		}
 	}
 	slices.Sort(want)
@@ -205,11 +215,13 @@ func (w *world) problem() string {
 	switch {
 	case !slices.Equal(want, got):
 		return fmt.Sprintf("pods %v, want %v", got, want)
-	case s.Replicas != n || s.ReadyReplicas != n || s.AvailableReplicas != n || s.UpdatedReplicas != n || s.CurrentReplicas != n ||
+	case s.Replicas != n || s.ReadyReplicas != n || s.AvailableReplicas != n || s.UpdatedReplicas != n ||
+		s.CurrentReplicas != n ||
 		s.CurrentRevision != s.UpdateRevision || s.ObservedGeneration != set.Generation:
 		return fmt.Sprintf("status %+v of %d at generation %d", s, n, set.Generation)
 	}
-	if revisions := len(controllertest.All[*appsv1.ControllerRevision](w.api)); revisions > int(*set.Spec.RevisionHistoryLimit)+1 {
+	if revisions := len(controllertest.All[*appsv1.ControllerRevision](w.api)); revisions > int(
+		*set.Spec.RevisionHistoryLimit)+1 {
 		return fmt.Sprintf("%d revisions", revisions)
 	}
 	return ""
@@ -250,7 +262,8 @@ func (w *world) watchOrder(budget int) {
 		if highest && ordinal >= kept { // it may be scaled away, whatever others do that are, too
 			unavailable = 0
 			for _, p := range w.pods() {
-				if o, _ := statefulset.Ordinal("web", p.Name); o < kept && (p.DeletionTimestamp != nil || !workload.Ready(p)) {
+				if o, _ := statefulset.Ordinal("web", p.Name); o < kept &&
+					(p.DeletionTimestamp != nil || !workload.Ready(p)) {
 					unavailable = budget
 				}
 			}
@@ -340,9 +353,12 @@ func TestTrouble(t *testing.T) {
 					s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
 				}
 				if seed%2 == 1 {
-					s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}}}
-					s.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
-						WhenDeleted: appsv1.RetainPersistentVolumeClaimRetentionPolicyType, WhenScaled: appsv1.DeletePersistentVolumeClaimRetentionPolicyType}
+					s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{
+						{ObjectMeta: metav1.ObjectMeta{Name: "data"}}}
+					retention := appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
+						WhenDeleted: appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+						WhenScaled:  appsv1.DeletePersistentVolumeClaimRetentionPolicyType}
+					s.Spec.PersistentVolumeClaimRetentionPolicy = &retention
 				}
 			}, func(w *world) {
 				w.trouble()
@@ -433,7 +449,8 @@ func TestEvents(t *testing.T) {
 			"Normal SuccessfulCreate Create Pod web-0 in StatefulSet web successful")
 		w.change(func(s *appsv1.StatefulSet) { s.Spec.Template.Spec.Containers[0].Image = "two" })
 		w.settle()
-		w.wantEvents("Normal SuccessfulDelete Delete Pod web-0 in StatefulSet web successful", "Normal SuccessfulCreate Create Pod web-0 in StatefulSet web successful")
+		w.wantEvents("Normal SuccessfulDelete Delete Pod web-0 in StatefulSet web successful",
+			"Normal SuccessfulCreate Create Pod web-0 in StatefulSet web successful")
 		synctest.Wait()
 		w.api.Log()
 		time.Sleep(24 * time.Hour)
@@ -454,17 +471,21 @@ func TestErrors(t *testing.T) {
 		err                  error
 		events               []string
 	}{
-		{"quota", "create", "pods", quota, []string{"Warning FailedCreate Create Pod web-0 in StatefulSet web failed error: " + quota.Error()}},
+		{"quota", "create", "pods", quota,
+			[]string{"Warning FailedCreate Create Pod web-0 in StatefulSet web failed error: " + quota.Error()}},
 		{"claim", "create", "persistentvolumeclaims", quota, []string{
-			"Warning FailedCreate Create Claim data-web-0 for Pod web-0 in StatefulSet web failed error: " + quota.Error(),
-			"Warning FailedCreate Create Pod web-0 in StatefulSet web failed error: failed to create PVC data-web-0: " + quota.Error()}},
+			"Warning FailedCreate Create Claim data-web-0 for Pod web-0 in StatefulSet web failed error: " +
+				quota.Error(),
+			"Warning FailedCreate Create Pod web-0 in StatefulSet web failed error: failed to create PVC data-web-0: " +
+				quota.Error()}},
 		{"taken", "create", "pods", apierrors.NewAlreadyExists(corev1.Resource("pods"), "web-0"), nil},
 		{"namespace", "create", "pods", gone, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tries, broken := 0, true
 			inWorld(t, 1, func(s *appsv1.StatefulSet) {
-				s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}}}
+				s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{
+					{ObjectMeta: metav1.ObjectMeta{Name: "data"}}}
 			}, func(w *world) {
 				w.api.Before = func(verb string, gvr schema.GroupVersionResource, _ metav1.Object) error {
 					if broken && verb == c.verb && gvr.Resource == c.resource {
@@ -486,7 +507,8 @@ func TestErrors(t *testing.T) {
 				}
 				broken = false
 				if c.name == "namespace" {
-					w.change(func(s *appsv1.StatefulSet) { s.Labels = map[string]string{"any": "change"} }) // nothing retries
+					// nothing retries
+					w.change(func(s *appsv1.StatefulSet) { s.Labels = map[string]string{"any": "change"} })
 				}
 				w.settle()
 			})
@@ -511,7 +533,9 @@ func TestCollision(t *testing.T) {
 			w.Errorf("status %+v", s)
 		}
 		for _, r := range controllertest.All[*appsv1.ControllerRevision](w.api) {
-			if owned := metav1.IsControlledBy(r, w.set()); owned && (r.Name != w.set().Status.UpdateRevision || !strings.HasSuffix(r.Name, r.Labels["controller.kubernetes.io/hash"])) {
+			if owned := metav1.IsControlledBy(r, w.set()); owned &&
+				(r.Name != w.set().Status.UpdateRevision ||
+					!strings.HasSuffix(r.Name, r.Labels["controller.kubernetes.io/hash"])) {
 				w.Errorf("revision %s with %v, status %s", r.Name, r.Labels, w.set().Status.UpdateRevision)
 			}
 		}
@@ -525,10 +549,13 @@ func TestOwnership(t *testing.T) {
 		s.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
 	}, func(w *world) {
 		for _, name := range []string{"web-0", "web-x", "other-0"} {
-			w.api.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{"app": "web"}},
-				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "one"}}}, Status: corev1.PodStatus{Phase: corev1.PodPending}})
+			w.api.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name,
+				Labels: map[string]string{"app": "web"}},
+				Spec:   corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "one"}}},
+				Status: corev1.PodStatus{Phase: corev1.PodPending}})
 		}
-		w.api.Put(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-old", Labels: map[string]string{"app": "web"}}, Revision: 7})
+		w.api.Put(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web-old",
+			Labels: map[string]string{"app": "web"}}, Revision: 7})
 	}, func(w *world) {
 		for range 100 {
 			synctest.Wait()
@@ -572,9 +599,11 @@ func TestClaimGoes(t *testing.T) {
 	inWorld(t, 1, func(s *appsv1.StatefulSet) {
 		s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}}}
 		s.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
-			WhenDeleted: appsv1.RetainPersistentVolumeClaimRetentionPolicyType, WhenScaled: appsv1.DeletePersistentVolumeClaimRetentionPolicyType}
+			WhenDeleted: appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+			WhenScaled:  appsv1.DeletePersistentVolumeClaimRetentionPolicyType}
 	}, func(w *world) {
-		w.api.Put(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data-web-0", Finalizers: []string{"pvc"},
+		w.api.Put(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data-web-0",
+			Finalizers:      []string{"pvc"},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "web-0", UID: "before"}}}})
 	}, func(w *world) {
 		time.Sleep(time.Hour)
@@ -614,7 +643,8 @@ func TestDeleted(t *testing.T) {
 		s.DeletionTimestamp, s.Finalizers = new(metav1.Now()), []string{metav1.FinalizerDeleteDependents}
 	}, nil, func(w *world) {
 		synctest.Wait()
-		if log := w.api.Log(); len(w.pods()) > 0 || slices.ContainsFunc(log, func(l string) bool { return strings.Contains(l, "controllerrevisions") }) {
+		if log := w.api.Log(); len(w.pods()) > 0 ||
+			slices.ContainsFunc(log, func(l string) bool { return strings.Contains(l, "controllerrevisions") }) {
 			w.Errorf("it writes %v", log)
 		}
 	})

@@ -21,9 +21,11 @@ const tries = 4
 func (t turn) tell(verb string, pod *corev1.Pod, err error) {
 	switch {
 	case err == nil:
-		t.keeper.Events.Eventf(t.set, corev1.EventTypeNormal, "Successful"+verb, "%s Pod %s in StatefulSet %s successful", verb, pod.Name, t.set.Name)
+		t.keeper.Events.Eventf(t.set, corev1.EventTypeNormal, "Successful"+verb,
+			"%s Pod %s in StatefulSet %s successful", verb, pod.Name, t.set.Name)
 	case !children.NamespaceEnds(err):
-		t.keeper.Events.Eventf(t.set, corev1.EventTypeWarning, "Failed"+verb, "%s Pod %s in StatefulSet %s failed error: %s", verb, pod.Name, t.set.Name, err)
+		t.keeper.Events.Eventf(t.set, corev1.EventTypeWarning, "Failed"+verb,
+			"%s Pod %s in StatefulSet %s failed error: %s", verb, pod.Name, t.set.Name, err)
 	}
 }
 
@@ -67,7 +69,8 @@ func (t turn) create(ctx context.Context, s statefulset.Step) error {
 
 func (t turn) delete(ctx context.Context, pod *corev1.Pod) error {
 	// With the UID, so that a later pod with the same name is not deleted.
-	err := t.keeper.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+	err := t.keeper.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name,
+		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 	if err == nil || apierrors.IsNotFound(err) {
 		t.keeper.Fresh.Deleted(t.owner.Key, t.Pods, pod)
 		t.tell("Delete", pod, nil)
@@ -108,7 +111,8 @@ func (t turn) repair(ctx context.Context, s statefulset.Step) error {
 		if !statefulset.HasStorage(t.set, pod) {
 			statefulset.GiveStorage(t.set, pod)
 		}
-		if pod, err = t.keeper.Client.CoreV1().Pods(pod.Namespace).Update(ctx, pod, metav1.UpdateOptions{}); err == nil {
+		if pod, err = t.keeper.Client.CoreV1().Pods(pod.Namespace).Update(ctx, pod,
+			metav1.UpdateOptions{}); err == nil {
 			t.keeper.Fresh.Wrote(t.owner.Key, t.Pods, pod)
 		}
 		return err
@@ -142,14 +146,17 @@ func again(f func() error) error {
 func (t turn) makeClaims(ctx context.Context, s statefulset.Step) error {
 	var errs []error
 	for _, claim := range s.Claims.Create {
-		made, err := t.keeper.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Create(ctx, claim, metav1.CreateOptions{})
+		made, err := t.keeper.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Create(ctx, claim,
+			metav1.CreateOptions{})
 		switch {
 		case err == nil:
 			t.keeper.Fresh.Wrote(t.owner.Key, t.Claims, made)
-			t.keeper.Events.Eventf(t.set, corev1.EventTypeNormal, "SuccessfulCreate", "Create Claim %s Pod %s in StatefulSet %s success", claim.Name, s.Pod.Name, t.set.Name)
+			t.keeper.Events.Eventf(t.set, corev1.EventTypeNormal, "SuccessfulCreate",
+				"Create Claim %s Pod %s in StatefulSet %s success", claim.Name, s.Pod.Name, t.set.Name)
 			continue
 		case !apierrors.IsAlreadyExists(err) && !children.NamespaceEnds(err):
-			t.keeper.Events.Eventf(t.set, corev1.EventTypeWarning, "FailedCreate", "Create Claim %s for Pod %s in StatefulSet %s failed error: %s",
+			t.keeper.Events.Eventf(t.set, corev1.EventTypeWarning, "FailedCreate",
+				"Create Claim %s for Pod %s in StatefulSet %s failed error: %s",
 				claim.Name, s.Pod.Name, t.set.Name, err)
 		}
 		errs = append(errs, fmt.Errorf("failed to create PVC %s: %w", claim.Name, err))

@@ -37,7 +37,8 @@ type Controller struct {
 
 // New returns a controller; pods is indexed by source.ByNode.
 func New(client kubernetes.Interface, events record.EventRecorder, nodes, pods *source.Watch) (*Controller, error) {
-	c := &Controller{client: client, events: events, nodes: nodes.Objects(), pods: pods.Objects(), marked: map[string]time.Time{}}
+	c := &Controller{client: client, events: events, nodes: nodes.Objects(), pods: pods.Objects(),
+		marked: map[string]time.Time{}}
 	c.Loop = loop.New("tainteviction", 8, c.reconcile)
 	err := nodes.OnChange(func(before, after metav1.Object) {
 		b, _ := before.(*corev1.Node)
@@ -159,10 +160,12 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) error {
 	if err == nil && full.UID == pod.UID {
 		setCondition(&full.Status, corev1.PodCondition{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager",
-			Message: "Taint manager: deleting due to NoExecute taint", LastTransitionTime: metav1.Now(), ObservedGeneration: full.Generation,
+			Message: "Taint manager: deleting due to NoExecute taint", LastTransitionTime: metav1.Now(),
+			ObservedGeneration: full.Generation,
 		})
 		if _, err = pods.UpdateStatus(ctx, full, metav1.UpdateOptions{}); err == nil {
-			err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+			err = pods.Delete(ctx, pod.Name,
+				metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 		}
 	}
 	if err == nil || apierrors.IsNotFound(err) {

@@ -30,8 +30,10 @@ func noExecute() corev1.Taint {
 
 // pod is on node n and tolerates the taint for some seconds; a negative number is for ever.
 func pod(name string, seconds int64) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)}, Spec: corev1.PodSpec{NodeName: "n"}}
-	toleration := corev1.Toleration{Key: "example.com/drain", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)},
+		Spec: corev1.PodSpec{NodeName: "n"}}
+	toleration := corev1.Toleration{Key: "example.com/drain", Operator: corev1.TolerationOpExists,
+		Effect: corev1.TaintEffectNoExecute}
 	switch {
 	case seconds > 0:
 		toleration.TolerationSeconds = &seconds
@@ -127,7 +129,8 @@ func TestTaintRemovedInTime(t *testing.T) {
 		w.setTaints(noExecute())
 		time.Sleep(59 * time.Second)
 		w.setTaints()
-		controllertest.Equal(t, "events", controllertest.Events(w.events), "Normal TaintManagerEviction Cancelling deletion of Pod ns/minute")
+		controllertest.Equal(t, "events", controllertest.Events(w.events),
+			"Normal TaintManagerEviction Cancelling deletion of Pod ns/minute")
 		time.Sleep(time.Hour)
 		if !w.exists("minute") {
 			t.Fatal("evicted although the taint was removed")
@@ -142,7 +145,8 @@ func TestTaintRemovedInTime(t *testing.T) {
 
 // The condition is written before the pod is deleted; a request that fails is retried.
 func TestEvictionIsRetried(t *testing.T) {
-	for _, step := range []struct{ verb, resource string }{{"get", "pods"}, {"update", "pods/status"}, {"delete", "pods"}} {
+	for _, step := range []struct{ verb, resource string }{{"get", "pods"}, {"update", "pods/status"},
+		{"delete", "pods"}} {
 		inWorld(t, func(w *world) {
 			var last corev1.PodStatus
 			w.PrependReactor("delete", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
@@ -158,7 +162,8 @@ func TestEvictionIsRetried(t *testing.T) {
 			if w.exists("p") {
 				t.Errorf("%s of %s failed once: not retried", step.verb, step.resource)
 			}
-			if len(last.Conditions) != 1 || last.Conditions[0].Type != corev1.DisruptionTarget || last.Conditions[0].Reason != "DeletionByTaintManager" {
+			if len(last.Conditions) != 1 || last.Conditions[0].Type != corev1.DisruptionTarget ||
+				last.Conditions[0].Reason != "DeletionByTaintManager" {
 				t.Errorf("%s of %s failed once: deleted with conditions %+v", step.verb, step.resource, last.Conditions)
 			}
 		}, node(), pod("p", 0))

@@ -61,8 +61,10 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	if wait, due, err := left(j); err != nil || !due {
 		return wait, err
 	}
-	options := metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationForeground), Preconditions: metav1.NewUIDPreconditions(string(j.UID))}
-	if err := c.client.BatchV1().Jobs(j.Namespace).Delete(ctx, j.Name, options); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	options := metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationForeground),
+		Preconditions: metav1.NewUIDPreconditions(string(j.UID))}
+	if err := c.client.BatchV1().Jobs(j.Namespace).Delete(ctx, j.Name, options); err != nil &&
+		!apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return 0, fmt.Errorf("delete Job %s, which is over: %w", key, err)
 	}
 	return 0, nil

@@ -21,11 +21,13 @@ func TestTTL(t *testing.T) {
 			j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
 			j.Spec.TTLSecondsAfterFinished = ttl
 			if over {
-				j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+				j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue,
+					LastTransitionTime: metav1.Now()}}
 			}
 			return j
 		}
-		api := controllertest.New(job("soon", new(int32(30)), true), job("kept", nil, true), job("runs", new(int32(0)), false), job("raised", new(int32(60)), true))
+		api := controllertest.New(job("soon", new(int32(30)), true), job("kept", nil, true),
+			job("runs", new(int32(0)), false), job("raised", new(int32(60)), true))
 		jobs := source.Jobs(api)
 		c, err := New(api, jobs)
 		if err != nil {
@@ -54,13 +56,15 @@ func TestTTL(t *testing.T) {
 		// Raised right before it is due, and the event comes late.
 		time.Sleep(29 * time.Second)
 		api.Late = func() time.Duration { return 10 * time.Second }
-		controllertest.Change(api, "ns", "raised", func(j *batchv1.Job) { j.Spec.TTLSecondsAfterFinished = new(int32(100)) })
+		controllertest.Change(api, "ns", "raised",
+			func(j *batchv1.Job) { j.Spec.TTLSecondsAfterFinished = new(int32(100)) })
 		time.Sleep(20 * time.Second)
 		expect(3)
 		time.Sleep(21 * time.Second)
 		expect(2)
 		controllertest.Change(api, "ns", "runs", func(j *batchv1.Job) {
-			j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+			j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue,
+				LastTransitionTime: metav1.Now()}}
 		})
 		time.Sleep(time.Minute)
 		expect(1)

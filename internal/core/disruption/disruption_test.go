@@ -18,13 +18,15 @@ func pods(healthy, sick int) []*corev1.Pod {
 		if i >= healthy {
 			status = corev1.ConditionFalse
 		}
-		out = append(out, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: string(rune('a' + i))}, Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}}})
+		out = append(out, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: string(rune('a' + i))},
+			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}}})
 	}
 	return out
 }
 
 func TestDecide(t *testing.T) {
-	minInt, minPercent, maxInt, maxPercent := intstr.FromInt32(2), intstr.FromString("50%"), intstr.FromInt32(1), intstr.FromString("30%")
+	minInt, minPercent, maxInt, maxPercent := intstr.FromInt32(2), intstr.FromString("50%"), intstr.FromInt32(1),
+		intstr.FromString("30%")
 	for _, c := range []struct {
 		name                               string
 		spec                               policyv1.PodDisruptionBudgetSpec
@@ -33,15 +35,19 @@ func TestDecide(t *testing.T) {
 		expected, desired, healthy, allows int32
 	}{
 		{"at least two of three", policyv1.PodDisruptionBudgetSpec{MinAvailable: &minInt}, pods(3, 0), 0, 3, 2, 3, 1},
-		{"at least two, one is sick", policyv1.PodDisruptionBudgetSpec{MinAvailable: &minInt}, pods(2, 1), 0, 3, 2, 2, 0},
-		{"half of five rounds up", policyv1.PodDisruptionBudgetSpec{MinAvailable: &minPercent}, pods(5, 0), 5, 5, 3, 5, 2},
+		{"at least two, one is sick", policyv1.PodDisruptionBudgetSpec{MinAvailable: &minInt}, pods(2, 1), 0, 3, 2, 2,
+			0},
+		{"half of five rounds up", policyv1.PodDisruptionBudgetSpec{MinAvailable: &minPercent}, pods(5, 0), 5, 5, 3, 5,
+			2},
 		{"one may be missing", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &maxInt}, pods(3, 0), 3, 3, 2, 3, 1},
-		{"one is missing already", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &maxInt}, pods(2, 0), 3, 3, 2, 2, 0},
+		{"one is missing already", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &maxInt}, pods(2, 0), 3, 3, 2, 2,
+			0},
 		{"a third rounds up", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &maxPercent}, pods(4, 0), 4, 4, 2, 4, 2},
 		{"nothing selected", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &maxInt}, nil, 0, 0, 0, 0, 0},
 	} {
 		s, _, err := Decide(Input{Budget: &policyv1.PodDisruptionBudget{Spec: c.spec}, Pods: c.pods, Scale: c.scale})
-		if err != nil || s.ExpectedPods != c.expected || s.DesiredHealthy != c.desired || s.CurrentHealthy != c.healthy || s.DisruptionsAllowed != c.allows {
+		if err != nil || s.ExpectedPods != c.expected || s.DesiredHealthy != c.desired ||
+			s.CurrentHealthy != c.healthy || s.DisruptionsAllowed != c.allows {
 			t.Errorf("%s: %+v, %v", c.name, s, err)
 		}
 	}
@@ -52,7 +58,8 @@ func TestDecide(t *testing.T) {
 func TestEvictedPod(t *testing.T) {
 	least, now := intstr.FromInt32(1), time.Unix(1000, 0)
 	b := &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &least},
-		Status: policyv1.PodDisruptionBudgetStatus{DisruptedPods: map[string]metav1.Time{"a": metav1.NewTime(now), "gone": metav1.NewTime(now)}}}
+		Status: policyv1.PodDisruptionBudgetStatus{DisruptedPods: map[string]metav1.Time{"a": metav1.NewTime(now),
+			"gone": metav1.NewTime(now)}}}
 	s, again, err := Decide(Input{Now: now.Add(time.Minute), Budget: b, Pods: pods(2, 0)})
 	if err != nil || s.DisruptionsAllowed != 0 || len(s.DisruptedPods) != 1 || again != time.Minute {
 		t.Errorf("%+v, again %v, %v", s, again, err)
@@ -68,8 +75,11 @@ func TestNeverTooMany(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		healthy, sick := rapid.IntRange(0, 8).Draw(t, "healthy"), rapid.IntRange(0, 8).Draw(t, "sick")
 		least := intstr.FromInt32(int32(rapid.IntRange(0, 10).Draw(t, "least")))
-		s, _, err := Decide(Input{Budget: &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &least}}, Pods: pods(healthy, sick)})
-		if err != nil || s.DisruptionsAllowed < 0 || s.DisruptionsAllowed > 0 && s.CurrentHealthy-s.DisruptionsAllowed < least.IntVal {
+		s, _, err := Decide(
+			Input{Budget: &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &least}},
+				Pods: pods(healthy, sick)})
+		if err != nil || s.DisruptionsAllowed < 0 || s.DisruptionsAllowed > 0 &&
+			s.CurrentHealthy-s.DisruptionsAllowed < least.IntVal {
 			t.Fatalf("%+v, %v", s, err)
 		}
 	})

@@ -47,7 +47,8 @@ func TestDefaultThresholds(t *testing.T) {
 		}
 	}
 	_, v := Look(State{}, c, mem(99), begin)
-	if due(v) != "memory.available" || !slices.Equal(v.Pressures, []Pressure{{corev1.NodeMemoryPressure, "memory.available is below 100Mi"}}) {
+	if due(v) != "memory.available" ||
+		!slices.Equal(v.Pressures, []Pressure{{corev1.NodeMemoryPressure, "memory.available is below 100Mi"}}) {
 		t.Errorf("99Mi left: %+v", v)
 	}
 	// A file system that does not count inodes is never short of them.
@@ -99,7 +100,8 @@ func TestSoftThresholdWaits(t *testing.T) {
 }
 
 func TestMinimumReclaim(t *testing.T) {
-	c := rules(t, Settings{Hard: map[string]string{"memory.available": "100Mi"}, MinReclaim: map[string]string{"memory.available": "50Mi"}})
+	c := rules(t, Settings{Hard: map[string]string{"memory.available": "100Mi"},
+		MinReclaim: map[string]string{"memory.available": "50Mi"}})
 	if _, v := Look(State{}, c, mem(120), begin); len(v.Due) > 0 {
 		t.Errorf("never hit: %+v", v)
 	}
@@ -124,7 +126,8 @@ func TestSettingsAreChecked(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	if all, err := Parse(Settings{Hard: map[string]string{"memory.available": "0%", "pid.available": "100%"}}); err != nil || len(all) > 0 {
+	if all, err := Parse(Settings{Hard: map[string]string{"memory.available": "0%",
+		"pid.available": "100%"}}); err != nil || len(all) > 0 {
 		t.Errorf("switched off: %v %v", all, err)
 	}
 	if _, err := ParseList("a<1,a<2", "<"); err == nil {
@@ -133,7 +136,8 @@ func TestSettingsAreChecked(t *testing.T) {
 }
 
 func pod(name string, edit ...func(*corev1.Pod)) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
 	for _, e := range edit {
 		e(p)
 	}
@@ -148,7 +152,8 @@ func requests(name corev1.ResourceName, q string) func(*corev1.Pod) {
 
 func limits(q string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse(q)}
+		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
+			corev1.ResourceEphemeralStorage: resource.MustParse(q)}
 	}
 }
 
@@ -182,21 +187,24 @@ func TestRank(t *testing.T) {
 	list = []Usage{
 		{Pod: pod("logs"), Containers: []ContainerUsage{{Logs: 10, LayerInodes: 1}}},
 		{Pod: pod("layer"), Containers: []ContainerUsage{{Layer: 20, LayerInodes: 9}}},
-		{Pod: pod("volume", requests(corev1.ResourceEphemeralStorage, "50")), Volumes: []VolumeUsage{{Bytes: 40, Inodes: 5}}},
+		{Pod: pod("volume", requests(corev1.ResourceEphemeralStorage, "50")),
+			Volumes: []VolumeUsage{{Bytes: 40, Inodes: 5}}},
 	}
 	for _, x := range []struct {
 		signal Signal
 		split  bool
 		want   string
 	}{
-		{NodeFsAvailable, false, "layer logs volume"}, {NodeFsAvailable, true, "logs layer volume"}, {ImageFsAvailable, true, "layer logs volume"},
+		{NodeFsAvailable, false, "layer logs volume"}, {NodeFsAvailable, true, "logs layer volume"},
+		{ImageFsAvailable, true, "layer logs volume"},
 		{NodeFsInodesFree, false, "layer volume logs"}, {NodeFsInodesFree, true, "volume logs layer"},
 	} {
 		if got := names(Rank(x.signal, list, x.split)); got != x.want {
 			t.Errorf("%s, split %t: %s, want %s", x.signal, x.split, got, x.want)
 		}
 	}
-	list = []Usage{{Pod: pod("few"), Processes: 3}, {Pod: pod("high", withPriority(5)), Processes: 900}, {Pod: pod("many"), Processes: 500}}
+	list = []Usage{{Pod: pod("few"), Processes: 3}, {Pod: pod("high", withPriority(5)), Processes: 900},
+		{Pod: pod("many"), Processes: 500}}
 	if got := names(Rank(PIDAvailable, list, false)); got != "many few high" {
 		t.Error("pids:", got)
 	}
@@ -209,7 +217,8 @@ func TestRankProperties(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		var list []Usage
 		for i := range r.IntN(8) {
-			u := Usage{Pod: pod(string(rune('a'+i)), requests(corev1.ResourceMemory, "100"), withPriority(int32(r.IntN(3)))), Memory: int64(r.IntN(300))}
+			u := Usage{Pod: pod(string(rune('a'+i)), requests(corev1.ResourceMemory, "100"),
+				withPriority(int32(r.IntN(3)))), Memory: int64(r.IntN(300))}
 			if r.IntN(5) == 0 {
 				static(u.Pod)
 			}
@@ -224,7 +233,8 @@ func TestRankProperties(t *testing.T) {
 				t.Fatalf("seed %d: %s goes before %s", seed, got[i-1].Pod.Name, got[i].Pod.Name)
 			}
 		}
-		if want := len(slices.DeleteFunc(slices.Clone(list), func(u Usage) bool { return u.Pod.Annotations != nil })); len(got) != want {
+		if want := len(slices.DeleteFunc(slices.Clone(list),
+			func(u Usage) bool { return u.Pod.Annotations != nil })); len(got) != want {
 			t.Fatalf("seed %d: %d ranked, want %d", seed, len(got), want)
 		}
 	}
@@ -233,20 +243,25 @@ func TestRankProperties(t *testing.T) {
 // L7.150, L7.149
 func TestExplain(t *testing.T) {
 	th := rules(t, Settings{}).Thresholds
-	u := Usage{Pod: pod("p", requests(corev1.ResourceMemory, "10Mi")), Containers: []ContainerUsage{{Name: "c", Memory: 64 << 20}, {Name: "d", Memory: 1}}}
-	u.Pod.Spec.Containers = append(u.Pod.Spec.Containers, corev1.Container{Name: "d", Resources: corev1.ResourceRequirements{
-		Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Mi")}}})
+	u := Usage{Pod: pod("p", requests(corev1.ResourceMemory, "10Mi")),
+		Containers: []ContainerUsage{{Name: "c", Memory: 64 << 20}, {Name: "d", Memory: 1}}}
+	u.Pod.Spec.Containers = append(u.Pod.Spec.Containers,
+		corev1.Container{Name: "d", Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Mi")}}})
 	n := Explain(th[0], mem(50), u)
 	if want := "The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. " +
 		"Container c was using 64Mi, request is 10Mi, has larger consumption of memory. "; n.Message != want {
 		t.Errorf("got  %q\nwant %q", n.Message, want)
 	}
-	if a := n.Annotations; a["offending_containers"] != "c" || a["offending_containers_usage"] != "64Mi" || a["starved_resource"] != "memory" {
+	if a := n.Annotations; a["offending_containers"] != "c" || a["offending_containers_usage"] != "64Mi" ||
+		a["starved_resource"] != "memory" {
 		t.Errorf("annotations: %v", a)
 	}
-	u.Containers = append(u.Containers, ContainerUsage{Name: "debugger", Memory: 1 << 30}) // ephemeral: it can't ask for anything
+	// ephemeral: it can't ask for anything
+	u.Containers = append(u.Containers, ContainerUsage{Name: "debugger", Memory: 1 << 30})
 	u.Memory = 65 << 20
-	u.Pod.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("20Mi")}}
+	u.Pod.Spec.Resources = &corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("20Mi")}}
 	n = Explain(th[0], nil, u)
 	if want := "The node was low on resource: memory. Pod p was using 65Mi, request is 20Mi, has larger consumption of memory. " +
 		"Container c was using 64Mi, request is 10Mi, has larger consumption of memory. "; n.Message != want {
@@ -255,12 +270,14 @@ func TestExplain(t *testing.T) {
 	if a := n.Annotations; a["offending_pod"] != "p" || a["offending_pod_usage"] != "65Mi" {
 		t.Errorf("annotations: %v", a)
 	}
-	n = Explain(th[1], []Observation{{NodeFsAvailable, 4 << 30, 100 << 30}}, Usage{Pod: pod("p"), Containers: []ContainerUsage{{Name: "c", Layer: 1 << 20, Logs: 1 << 20}}})
+	n = Explain(th[1], []Observation{{NodeFsAvailable, 4 << 30, 100 << 30}},
+		Usage{Pod: pod("p"), Containers: []ContainerUsage{{Name: "c", Layer: 1 << 20, Logs: 1 << 20}}})
 	if want := "The node was low on resource: ephemeral-storage. Threshold quantity: 5Gi, available: 4Gi. " +
 		"Container c was using 2Mi, request is 0, has larger consumption of ephemeral-storage. "; n.Message != want {
 		t.Errorf("got  %q\nwant %q", n.Message, want)
 	}
-	n = Explain(th[2], []Observation{{NodeFsInodesFree, 4, 100}}, Usage{Pod: pod("p"), Containers: []ContainerUsage{{Name: "c", LayerInodes: 9}}})
+	n = Explain(th[2], []Observation{{NodeFsInodesFree, 4, 100}},
+		Usage{Pod: pod("p"), Containers: []ContainerUsage{{Name: "c", LayerInodes: 9}}})
 	if want := "The node was low on resource: inodes. Threshold quantity: 5, available: 4. "; n.Message != want {
 		t.Errorf("got  %q\nwant %q", n.Message, want)
 	}
@@ -270,7 +287,8 @@ func TestExplain(t *testing.T) {
 func TestLocalLimits(t *testing.T) {
 	volume := func(p *corev1.Pod) {
 		q := resource.MustParse("1Mi")
-		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &q}}}}
+		p.Spec.Volumes = []corev1.Volume{{Name: "v",
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &q}}}}
 	}
 	inMemory := func(p *corev1.Pod) { p.Spec.Volumes[0].EmptyDir.Medium = corev1.StorageMediumMemory }
 	for _, x := range []struct {
@@ -280,9 +298,11 @@ func TestLocalLimits(t *testing.T) {
 	}{
 		{Usage{Pod: pod("p"), Containers: []ContainerUsage{{Name: "c", Layer: 1 << 40}}}, false, ""},
 		{Usage{Pod: pod("p", volume), Volumes: []VolumeUsage{{Name: "v", Bytes: 1 << 20}}}, true, ""},
-		{Usage{Pod: pod("p", volume), Volumes: []VolumeUsage{{Name: "v", Bytes: 1<<20 + 1}}}, true, `Usage of EmptyDir volume "v" exceeds the limit "1Mi". `},
+		{Usage{Pod: pod("p", volume), Volumes: []VolumeUsage{{Name: "v", Bytes: 1<<20 + 1}}}, true,
+			`Usage of EmptyDir volume "v" exceeds the limit "1Mi". `},
 		{Usage{Pod: pod("p", volume, inMemory), Volumes: []VolumeUsage{{Name: "v", Bytes: 1 << 30}}}, false, ""},
-		{Usage{Pod: pod("p", limits("2Mi")), Volumes: []VolumeUsage{{Name: "v", Bytes: 1 << 20}}, Containers: []ContainerUsage{{Name: "c", Layer: 1 << 20, Logs: 1}}}, true,
+		{Usage{Pod: pod("p", limits("2Mi")), Volumes: []VolumeUsage{{Name: "v", Bytes: 1 << 20}},
+			Containers: []ContainerUsage{{Name: "c", Layer: 1 << 20, Logs: 1}}}, true,
 			"Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "},
 	} {
 		if got := HasLocalLimit(x.u.Pod); got != x.has {
@@ -293,9 +313,13 @@ func TestLocalLimits(t *testing.T) {
 		}
 	}
 	two := pod("p", limits("1Mi"))
-	two.Spec.Containers = append(two.Spec.Containers, corev1.Container{Name: "d", Resources: corev1.ResourceRequirements{
-		Limits: corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("10Mi")}}})
-	if got, signal := OverLocalLimit(Usage{Pod: two, Containers: []ContainerUsage{{Name: "c", Layer: 2 << 20}, {Name: "d"}}}); got != `Container c exceeded its local ephemeral storage limit "1Mi". ` || signal != "ephemeralcontainerfs.limit" {
+	two.Spec.Containers = append(two.Spec.Containers,
+		corev1.Container{Name: "d", Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("10Mi")}}})
+	if got, signal := OverLocalLimit(Usage{Pod: two,
+		Containers: []ContainerUsage{{Name: "c", Layer: 2 << 20},
+			{Name: "d"}}}); got != `Container c exceeded its local ephemeral storage limit "1Mi". ` ||
+		signal != "ephemeralcontainerfs.limit" {
 		t.Errorf("got %q", got)
 	}
 }
@@ -331,8 +355,10 @@ func TestImages(t *testing.T) {
 func TestShutdownGroups(t *testing.T) {
 	ten := int64(10)
 	short := pod("short", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &ten })
-	groups := ShutdownGroups([]*corev1.Pod{pod("critical", withPriority(2_000_000_000)), pod("plain"), short, pod("low", withPriority(-5))}, time.Minute, 20*time.Second)
-	if len(groups) != 2 || len(groups[0].Pods) != 3 || groups[0].Grace != 40*time.Second || groups[1].Pods[0].Name != "critical" || groups[1].Grace != 20*time.Second {
+	groups := ShutdownGroups([]*corev1.Pod{pod("critical", withPriority(2_000_000_000)), pod("plain"), short,
+		pod("low", withPriority(-5))}, time.Minute, 20*time.Second)
+	if len(groups) != 2 || len(groups[0].Pods) != 3 || groups[0].Grace != 40*time.Second ||
+		groups[1].Pods[0].Name != "critical" || groups[1].Grace != 20*time.Second {
 		t.Errorf("%+v", groups)
 	}
 	if got := groups[0].Within(short); got != 10*time.Second {
@@ -348,7 +374,8 @@ func TestShutdownGroups(t *testing.T) {
 
 // L7.133: the event's text, with sizes as people read them.
 func TestStillFull(t *testing.T) {
-	for size, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 10 << 20: "10.0 MiB", 1 << 30: "1.0 GiB", 5 << 40: "5.0 TiB", 5 << 50: "5120.0 TiB"} {
+	for size, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB",
+		10 << 20: "10.0 MiB", 1 << 30: "1.0 GiB", 5 << 40: "5.0 TiB", 5 << 50: "5120.0 TiB"} {
 		if got := binarySize(size); got != want {
 			t.Errorf("%d: %s, want %s", size, got, want)
 		}

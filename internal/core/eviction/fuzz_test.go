@@ -4,8 +4,11 @@ import "testing"
 
 // FuzzThresholds parses arbitrary values of --eviction-hard and the related flags.
 func FuzzThresholds(f *testing.F) {
-	for _, s := range [][4]string{{"memory.available<100Mi,nodefs.available<10%", "memory.available<1Gi", "memory.available=1m30s", "memory.available=50Mi"}, {"imagefs.inodesFree<5.5%", "", "", ""}, {"pid.available<1e3", "", "", ""},
-		{"memory.available<0%", "", "", ""}, {"memory.available<NaN%", "", "", ""}, {"memory.available<-1", "", "", ""}, {"memory.available<9999999999E", "", "", ""}} {
+	for _, s := range [][4]string{{"memory.available<100Mi,nodefs.available<10%", "memory.available<1Gi",
+		"memory.available=1m30s", "memory.available=50Mi"}, {"imagefs.inodesFree<5.5%", "", "", ""},
+		{"pid.available<1e3", "", "", ""},
+		{"memory.available<0%", "", "", ""}, {"memory.available<NaN%", "", "", ""}, {"memory.available<-1", "", "", ""},
+		{"memory.available<9999999999E", "", "", ""}} {
 		f.Add(s[0], s[1], s[2], s[3])
 	}
 	f.Fuzz(func(t *testing.T, hard, soft, grace, reclaim string) {

@@ -45,7 +45,8 @@ func StillFull(disk Observation, freed int64) string {
 	}
 	return fmt.Sprintf("Insufficient free disk space on the node's image filesystem (%d%% of %s used). "+
 		"Failed to free sufficient space by deleting unused images (freed %d bytes). "+
-		"Investigate disk usage, as it could be used by active images, logs, volumes, or other data.", used, binarySize(disk.Capacity), freed)
+		"Investigate disk usage, as it could be used by active images, logs, volumes, or other data.", used,
+		binarySize(disk.Capacity), freed)
 }
 
 // binarySize formats bytes in the largest unit with at least one digit before the point.

@@ -23,7 +23,8 @@ func HasLocalLimit(pod *corev1.Pod) bool {
 // limited reports whether a volume is an emptyDir on disk with a limit; in memory the kernel
 // enforces it.
 func limited(v *corev1.Volume) bool {
-	return v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumDefault && v.EmptyDir.SizeLimit != nil && v.EmptyDir.SizeLimit.Sign() > 0
+	return v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumDefault && v.EmptyDir.SizeLimit != nil &&
+		v.EmptyDir.SizeLimit.Sign() > 0
 }
 
 // OverLocalLimit returns the message about the local storage limit that the pod exceeds, as its
@@ -38,19 +39,23 @@ func OverLocalLimit(u Usage) (message, signal string) {
 	for i := range u.Pod.Spec.Volumes {
 		v := &u.Pod.Spec.Volumes[i]
 		if limited(v) && held[v.Name] > v.EmptyDir.SizeLimit.Value() {
-			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, v.EmptyDir.SizeLimit.String()), "emptydirfs.limit"
+			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name,
+				v.EmptyDir.SizeLimit.String()), "emptydirfs.limit"
 		}
 	}
 	for _, c := range u.Containers {
 		total += c.Layer + c.Logs
 	}
-	if limit, ok := resources.SpecLimits(u.Pod)[corev1.ResourceEphemeralStorage]; ok && limit.Sign() > 0 && total > limit.Value() {
-		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String()), "ephemeralpodfs.limit"
+	if limit, ok := resources.SpecLimits(u.Pod)[corev1.ResourceEphemeralStorage]; ok && limit.Sign() > 0 &&
+		total > limit.Value() {
+		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ",
+			limit.String()), "ephemeralpodfs.limit"
 	}
 	for _, c := range u.Containers {
 		limit := limitOf(u.Pod, c.Name)
 		if limit != nil && c.Layer+c.Logs > limit.Value() {
-			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String()), "ephemeralcontainerfs.limit"
+			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String()),
+				"ephemeralcontainerfs.limit"
 		}
 	}
 	return "", ""
@@ -59,7 +64,8 @@ func OverLocalLimit(u Usage) (message, signal string) {
 func limitOf(pod *corev1.Pod, container string) *resource.Quantity {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
-			if q, ok := list[i].Resources.Limits[corev1.ResourceEphemeralStorage]; ok && list[i].Name == container && q.Sign() > 0 {
+			if q, ok := list[i].Resources.Limits[corev1.ResourceEphemeralStorage]; ok && list[i].Name == container &&
+				q.Sign() > 0 {
 				return &q
 			}
 		}

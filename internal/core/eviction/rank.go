@@ -132,12 +132,14 @@ func Explain(t Threshold, all []Observation, u Usage) Notice {
 	var message strings.Builder
 	fmt.Fprintf(&message, "The node was low on resource: %v. ", name)
 	if o, ok := find(all, t.Signal); ok {
-		fmt.Fprintf(&message, "Threshold quantity: %s, available: %s. ", quantity(t.Min.Of(o.Capacity), name), quantity(o.Available, name))
+		fmt.Fprintf(&message, "Threshold quantity: %s, available: %s. ", quantity(t.Min.Of(o.Capacity), name),
+			quantity(o.Available, name))
 	}
 	notes := map[string]string{"starved_resource": string(name)}
 	if r := u.Pod.Spec.Resources; r != nil && name == corev1.ResourceMemory {
 		if request, ok := r.Requests[name]; ok {
-			fmt.Fprintf(&message, "Pod %s was using %s, request is %s, has larger consumption of %v. ", u.Pod.Name, quantity(u.Memory, name), request.String(), name)
+			fmt.Fprintf(&message, "Pod %s was using %s, request is %s, has larger consumption of %v. ", u.Pod.Name,
+				quantity(u.Memory, name), request.String(), name)
 			notes["offending_pod"], notes["offending_pod_usage"] = u.Pod.Name, quantity(u.Memory, name)
 		}
 	}
@@ -157,7 +159,8 @@ func Explain(t Threshold, all []Observation, u Usage) Notice {
 		if !ok || uses <= request.Value() {
 			continue
 		}
-		fmt.Fprintf(&message, "Container %s was using %s, request is %s, has larger consumption of %v. ", c.Name, quantity(uses, name), request.String(), name)
+		fmt.Fprintf(&message, "Container %s was using %s, request is %s, has larger consumption of %v. ", c.Name,
+			quantity(uses, name), request.String(), name)
 		who, used = append(who, c.Name), append(used, quantity(uses, name))
 	}
 	notes["offending_containers"], notes["offending_containers_usage"] = strings.Join(who, ","), strings.Join(used, ",")

@@ -34,7 +34,8 @@ const (
 )
 
 func signals() []Signal {
-	return []Signal{MemoryAvailable, NodeFsAvailable, NodeFsInodesFree, ImageFsAvailable, ImageFsInodesFree, PIDAvailable}
+	return []Signal{MemoryAvailable, NodeFsAvailable, NodeFsInodesFree, ImageFsAvailable, ImageFsInodesFree,
+		PIDAvailable}
 }
 
 // Condition is the node's pressure condition for a signal (L7.146).
@@ -283,7 +284,8 @@ func Look(s State, c Config, all []Observation, now time.Time) (State, Verdict) 
 			next.press(p.Pressure, p.last)
 		}
 	}
-	for _, kind := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
+	for _, kind := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure,
+		corev1.NodePIDPressure} {
 		if i := slices.IndexFunc(next.seen, func(p pressed) bool { return p.Kind == kind }); i >= 0 {
 			v.Pressures = append(v.Pressures, next.seen[i].Pressure)
 		}

@@ -15,7 +15,8 @@ import (
 var things = schema.GroupKind{Kind: "Thing"}
 
 func ref(uid string, block bool) metav1.OwnerReference {
-	return metav1.OwnerReference{APIVersion: "v1", Kind: "Thing", Name: uid, UID: types.UID(uid), BlockOwnerDeletion: new(block)}
+	return metav1.OwnerReference{APIVersion: "v1", Kind: "Thing", Name: uid, UID: types.UID(uid),
+		BlockOwnerDeletion: new(block)}
 }
 
 func thing(uid string, owners ...metav1.OwnerReference) Object {
@@ -35,7 +36,8 @@ type cluster struct {
 }
 
 func newCluster() *cluster {
-	return &cluster{stored: map[types.UID]*Object{}, graph: NewGraph(), byUser: map[types.UID]bool{}, byUs: map[types.UID]bool{}}
+	return &cluster{stored: map[types.UID]*Object{}, graph: NewGraph(), byUser: map[types.UID]bool{},
+		byUs: map[types.UID]bool{}}
 }
 
 func (c *cluster) say(format string, args ...any) {
@@ -128,7 +130,8 @@ func (c *cluster) work() bool {
 	for _, d := range a.Release {
 		if o := c.stored[d.UID]; o != nil {
 			n := *o
-			n.Owners = slices.DeleteFunc(slices.Clone(n.Owners), func(r metav1.OwnerReference) bool { return r.UID == uid })
+			n.Owners = slices.DeleteFunc(slices.Clone(n.Owners),
+				func(r metav1.OwnerReference) bool { return r.UID == uid })
 			c.say("release %s from %s", d.UID, uid)
 			c.put(n)
 		}
@@ -263,7 +266,8 @@ func TestProperties(t *testing.T) {
 		made := map[string]int{}
 		steps := rapid.IntRange(1, 40).Draw(t, "steps")
 		for range steps {
-			switch rapid.SampledFrom([]string{"create", "create", "delete", "deliver", "deliver", "work", "work", "relist"}).Draw(t, "step") {
+			switch rapid.SampledFrom([]string{"create", "create", "delete", "deliver", "deliver", "work", "work",
+				"relist"}).Draw(t, "step") {
 			case "create":
 				name := rapid.SampledFrom(names).Draw(t, "name")
 				made[name]++
@@ -279,7 +283,9 @@ func TestProperties(t *testing.T) {
 			case "delete":
 				uid := types.UID(fmt.Sprint(rapid.SampledFrom(names).Draw(t, "victim"), 1))
 				c.byUser[uid] = true
-				c.delete(uid, rapid.SampledFrom([]metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground}).Draw(t, "policy"))
+				c.delete(uid,
+					rapid.SampledFrom([]metav1.DeletionPropagation{metav1.DeletePropagationBackground,
+						metav1.DeletePropagationForeground}).Draw(t, "policy"))
 			case "deliver":
 				c.deliver()
 			case "work":

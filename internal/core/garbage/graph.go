@@ -31,7 +31,8 @@ type Object struct {
 // New returns the Object for metadata.
 func New(kind schema.GroupKind, m metav1.Object) Object {
 	return Object{
-		GroupKind: kind, Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUID(), Owners: m.GetOwnerReferences(), Deleting: m.GetDeletionTimestamp() != nil,
+		GroupKind: kind, Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUID(),
+		Owners: m.GetOwnerReferences(), Deleting: m.GetDeletionTimestamp() != nil,
 		Orphan:     slices.Contains(m.GetFinalizers(), metav1.FinalizerOrphanDependents),
 		Foreground: slices.Contains(m.GetFinalizers(), metav1.FinalizerDeleteDependents),
 	}
@@ -51,7 +52,8 @@ func (o *Object) BlockedBy(d Object) bool {
 // name, and namespace for o.
 func (o *Object) isMeantBy(r metav1.OwnerReference, namespace string) bool {
 	gv, err := schema.ParseGroupVersion(r.APIVersion)
-	return err == nil && gv.Group == o.Group && r.Kind == o.Kind && r.Name == o.Name && (o.Namespace == "" || o.Namespace == namespace)
+	return err == nil && gv.Group == o.Group && r.Kind == o.Kind && r.Name == o.Name &&
+		(o.Namespace == "" || o.Namespace == namespace)
 }
 
 // Graph stores the objects that have owners or dependents, or whose deletion concerns dependents.
@@ -116,7 +118,8 @@ func (g *Graph) Observe(o Object) []types.UID {
 	}
 	if !wasSeen {
 		for uid, d := range n.dependents { // any order: the result is sorted
-			if slices.ContainsFunc(d.Owners, func(r metav1.OwnerReference) bool { return r.UID == o.UID && !o.isMeantBy(r, d.Namespace) }) {
+			if slices.ContainsFunc(d.Owners,
+				func(r metav1.OwnerReference) bool { return r.UID == o.UID && !o.isMeantBy(r, d.Namespace) }) {
 				look.add(uid)
 			}
 		}

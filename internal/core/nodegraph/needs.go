@@ -7,7 +7,8 @@ import (
 )
 
 var resources = map[Kind]string{
-	Secret: "secrets", ConfigMap: "configmaps", ServiceAccount: "serviceaccounts", VolumeClaim: "persistentvolumeclaims", ResourceClaim: "resourceclaims",
+	Secret: "secrets", ConfigMap: "configmaps", ServiceAccount: "serviceaccounts",
+	VolumeClaim: "persistentvolumeclaims", ResourceClaim: "resourceclaims",
 }
 
 // Needs returns the API resource that a pod depends on and, for a volume, through which kind of

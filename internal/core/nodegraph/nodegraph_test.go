@@ -18,8 +18,10 @@ func TestRefs(t *testing.T) {
 		return corev1.Container{
 			Env: []corev1.EnvVar{
 				{Name: "plain", Value: "x"},
-				{ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: local("env-" + n)}}},
-				{ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: local("env-" + n)}}},
+				{ValueFrom: &corev1.EnvVarSource{
+					SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: local("env-" + n)}}},
+				{ValueFrom: &corev1.EnvVarSource{
+					ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: local("env-" + n)}}},
 			},
 			EnvFrom: []corev1.EnvFromSource{
 				{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: local("from-" + n)}},
@@ -30,14 +32,18 @@ func TestRefs(t *testing.T) {
 	volume := func(s corev1.VolumeSource) corev1.Volume { return corev1.Volume{Name: "v", VolumeSource: s} }
 	ref := func(n string) *corev1.LocalObjectReference { l := local(n); return &l }
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}, Spec: corev1.PodSpec{
-		ServiceAccountName: "sa", ImagePullSecrets: []corev1.LocalObjectReference{local("pull"), local("pull"), local("")},
-		InitContainers: []corev1.Container{env("init")}, Containers: []corev1.Container{env("main")},
-		EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon(env("debug"))}},
+		ServiceAccountName: "sa",
+		ImagePullSecrets:   []corev1.LocalObjectReference{local("pull"), local("pull"), local("")},
+		InitContainers:     []corev1.Container{env("init")}, Containers: []corev1.Container{env("main")},
+		EphemeralContainers: []corev1.EphemeralContainer{
+			{EphemeralContainerCommon: corev1.EphemeralContainerCommon(env("debug"))}},
 		Volumes: []corev1.Volume{
 			volume(corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}),
 			volume(corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "secret"}}),
 			volume(corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: local("map")}}),
-			volume(corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}),
+			volume(
+				corev1.VolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}),
 			volume(corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}),
 			volume(corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{NodePublishSecretRef: ref("csi")}}),
 			volume(corev1.VolumeSource{AzureFile: &corev1.AzureFileVolumeSource{SecretName: "azure"}}),
@@ -53,16 +59,20 @@ func TestRefs(t *testing.T) {
 				{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: local("projected")}},
 			}}}),
 		},
-		ResourceClaims: []corev1.PodResourceClaim{{Name: "a", ResourceClaimName: new("named")}, {Name: "b"}, {Name: "not-made-yet"}},
+		ResourceClaims: []corev1.PodResourceClaim{{Name: "a", ResourceClaimName: new("named")}, {Name: "b"},
+			{Name: "not-made-yet"}},
 	}, Status: corev1.PodStatus{
-		ResourceClaimStatuses:       []corev1.PodResourceClaimStatus{{Name: "b", ResourceClaimName: new("made")}, {Name: "none"}},
+		ResourceClaimStatuses: []corev1.PodResourceClaimStatus{{Name: "b", ResourceClaimName: new("made")},
+			{Name: "none"}},
 		ExtendedResourceClaimStatus: &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "extended"},
 	}}
 	names := map[Kind][]string{
 		ServiceAccount: {"sa"},
-		Secret: {"pull", "secret", "csi", "azure", "cephfs", "cinder", "flex", "iscsi", "rbd", "scaleio", "storageos", "projected",
+		Secret: {"pull", "secret", "csi", "azure", "cephfs", "cinder", "flex", "iscsi", "rbd", "scaleio", "storageos",
+			"projected",
 			"env-init", "from-init", "env-main", "from-main", "env-debug", "from-debug"},
-		ConfigMap:     {"map", "projected", "env-init", "from-init", "env-main", "from-main", "env-debug", "from-debug"},
+		ConfigMap: {"map", "projected", "env-init", "from-init", "env-main", "from-main", "env-debug",
+			"from-debug"},
 		VolumeClaim:   {"claim", "p-v"},
 		ResourceClaim: {"named", "made", "extended"},
 	}
@@ -86,17 +96,21 @@ func TestRefs(t *testing.T) {
 
 func TestVolumeSecrets(t *testing.T) {
 	ref := func(ns, n string) *corev1.SecretReference { return &corev1.SecretReference{Namespace: ns, Name: n} }
-	pv := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
-		NodePublishSecretRef: ref("a", "publish"), NodeStageSecretRef: ref("b", "stage"), NodeExpandSecretRef: ref("c", "expand"),
-		ControllerPublishSecretRef: ref("d", "controller"), ControllerExpandSecretRef: ref("e", "controller"),
-	}}}}
-	if got, want := VolumeSecrets(pv), []Ref{{Secret, "a", "publish"}, {Secret, "b", "stage"}, {Secret, "c", "expand"}}; !slices.Equal(got, want) {
+	pv := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{
+		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+			NodePublishSecretRef: ref("a", "publish"), NodeStageSecretRef: ref("b", "stage"),
+			NodeExpandSecretRef:        ref("c", "expand"),
+			ControllerPublishSecretRef: ref("d", "controller"), ControllerExpandSecretRef: ref("e", "controller"),
+		}}}}
+	if got, want := VolumeSecrets(pv),
+		[]Ref{{Secret, "a", "publish"}, {Secret, "b", "stage"}, {Secret, "c", "expand"}}; !slices.Equal(got, want) {
 		t.Errorf("CSI: %v, want %v", got, want)
 	}
 	if r, ok := VolumeClaimOf(pv); ok {
 		t.Errorf("an unbound volume is of %v", r)
 	}
-	pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{RBD: &corev1.RBDPersistentVolumeSource{SecretRef: ref("", "s")}}
+	pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{
+		RBD: &corev1.RBDPersistentVolumeSource{SecretRef: ref("", "s")}}
 	if got := VolumeSecrets(pv); got != nil {
 		t.Errorf("a secret of no namespace: %v", got)
 	}
@@ -124,7 +138,8 @@ func TestLeadsExactly(t *testing.T) {
 			}
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: corev1.PodSpec{
 				NodeName: []string{"", "n1", "n2"}[rnd.IntN(3)], ServiceAccountName: fmt.Sprint(rnd.IntN(3)),
-				ImagePullSecrets: []corev1.LocalObjectReference{local(fmt.Sprint(rnd.IntN(3))), local(fmt.Sprint(rnd.IntN(3)))}}}
+				ImagePullSecrets: []corev1.LocalObjectReference{local(fmt.Sprint(rnd.IntN(3))),
+					local(fmt.Sprint(rnd.IntN(3)))}}}
 			if rnd.IntN(4) == 0 {
 				pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
 			}

@@ -59,13 +59,15 @@ func Decide(in Input) Output {
 		out.Ready = ready.Status
 	}
 	out.Taints = taints(in.Node, conditions, in.AllDown, in.Now)
-	out.Tainting = !slices.EqualFunc(out.Taints, in.Node.Spec.Taints, func(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value })
+	out.Tainting = !slices.EqualFunc(out.Taints, in.Node.Spec.Taints,
+		func(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value })
 	return out
 }
 
 // watched are the conditions that become Unknown without heartbeats.
 func watched() []corev1.NodeConditionType {
-	return []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure}
+	return []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure,
+		corev1.NodePIDPressure}
 }
 
 // silence returns the conditions to write for a node without heartbeats (L7.160).
@@ -76,12 +78,14 @@ func silence(node *corev1.Node, now time.Time) []corev1.NodeCondition {
 		switch {
 		case old == nil:
 			news = append(news, corev1.NodeCondition{
-				Type: t, Status: corev1.ConditionUnknown, Reason: "NodeStatusNeverUpdated", Message: "Kubelet never posted node status.",
+				Type: t, Status: corev1.ConditionUnknown, Reason: "NodeStatusNeverUpdated",
+				Message:           "Kubelet never posted node status.",
 				LastHeartbeatTime: node.CreationTimestamp, LastTransitionTime: metav1.NewTime(now),
 			})
 		case old.Status != corev1.ConditionUnknown:
 			c := *old
-			c.Status, c.Reason, c.Message = corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status."
+			c.Status, c.Reason, c.Message = corev1.ConditionUnknown, "NodeStatusUnknown",
+				"Kubelet stopped posting node status."
 			c.LastTransitionTime = metav1.NewTime(now)
 			news = append(news, c)
 		}
@@ -131,7 +135,8 @@ func ours(t *corev1.Taint) bool {
 func taints(node *corev1.Node, conditions []corev1.NodeCondition, allDown bool, now time.Time) []corev1.Taint {
 	var want []corev1.Taint
 	if node.Spec.Unschedulable {
-		want = append(want, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule, TimeAdded: at(now)})
+		want = append(want, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule,
+			TimeAdded: at(now)})
 	}
 	for i := range conditions {
 		key := taintOf(&conditions[i])

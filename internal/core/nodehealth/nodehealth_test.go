@@ -39,7 +39,8 @@ func TestDecide(t *testing.T) { // L7.160, L7.162
 	pressed := nodeWith(corev1.ConditionTrue)
 	pressed.Spec.Unschedulable = true
 	pressed.Status.Conditions = append(pressed.Status.Conditions,
-		corev1.NodeCondition{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue}, corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse})
+		corev1.NodeCondition{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue},
+		corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse})
 	for name, test := range map[string]struct {
 		node    *corev1.Node
 		silent  time.Duration
@@ -49,16 +50,25 @@ func TestDecide(t *testing.T) { // L7.160, L7.162
 		taints  []string
 		wake    time.Duration // after now; 0 for none
 	}{
-		"ready":             {nodeWith(corev1.ConditionTrue), 0, false, "True", "", []string{}, Grace},
-		"becomes ready":     {nodeWith(corev1.ConditionTrue, born, taint(corev1.TaintNodeUnreachable, noExecute)), 0, false, "True", "", []string{}, Grace},
-		"keeps others'":     {nodeWith(corev1.ConditionTrue, taint("mine", noExecute), born), 0, false, "True", "", []string{"mine:NoExecute"}, Grace},
-		"not ready":         {nodeWith(corev1.ConditionFalse, born), 0, false, "False", "", []string{"node.kubernetes.io/not-ready:NoSchedule", "node.kubernetes.io/not-ready:NoExecute"}, Grace},
-		"just not silent":   {nodeWith(corev1.ConditionTrue), Grace - 1, false, "True", "", []string{}, 1},
-		"silent":            {nodeWith(corev1.ConditionTrue), Grace, false, "Unknown", "NodeStatusUnknown", []string{"node.kubernetes.io/unreachable:NoSchedule", "node.kubernetes.io/unreachable:NoExecute"}, 0},
-		"silent as all are": {nodeWith(corev1.ConditionTrue), Grace, true, "Unknown", "NodeStatusUnknown", []string{"node.kubernetes.io/unreachable:NoSchedule"}, 0},
-		"newborn":           {nodeWith("", born), Grace, false, "", "", []string{"node.kubernetes.io/not-ready:NoSchedule"}, FirstGrace - Grace},
-		"never said a word": {nodeWith("", born), FirstGrace, false, "Unknown", "NodeStatusNeverUpdated", []string{"node.kubernetes.io/unreachable:NoSchedule", "node.kubernetes.io/unreachable:NoExecute"}, 0},
-		"under pressure":    {pressed, 0, false, "True", "", []string{"node.kubernetes.io/unschedulable:NoSchedule", "node.kubernetes.io/memory-pressure:NoSchedule"}, Grace},
+		"ready": {nodeWith(corev1.ConditionTrue), 0, false, "True", "", []string{}, Grace},
+		"becomes ready": {nodeWith(corev1.ConditionTrue, born, taint(corev1.TaintNodeUnreachable, noExecute)), 0,
+			false, "True", "", []string{}, Grace},
+		"keeps others'": {nodeWith(corev1.ConditionTrue, taint("mine", noExecute), born), 0, false, "True", "",
+			[]string{"mine:NoExecute"}, Grace},
+		"not ready": {nodeWith(corev1.ConditionFalse, born), 0, false, "False", "",
+			[]string{"node.kubernetes.io/not-ready:NoSchedule", "node.kubernetes.io/not-ready:NoExecute"}, Grace},
+		"just not silent": {nodeWith(corev1.ConditionTrue), Grace - 1, false, "True", "", []string{}, 1},
+		"silent": {nodeWith(corev1.ConditionTrue), Grace, false, "Unknown", "NodeStatusUnknown",
+			[]string{"node.kubernetes.io/unreachable:NoSchedule", "node.kubernetes.io/unreachable:NoExecute"}, 0},
+		"silent as all are": {nodeWith(corev1.ConditionTrue), Grace, true, "Unknown", "NodeStatusUnknown",
+			[]string{"node.kubernetes.io/unreachable:NoSchedule"}, 0},
+		"newborn": {nodeWith("", born), Grace, false, "", "",
+			[]string{"node.kubernetes.io/not-ready:NoSchedule"}, FirstGrace - Grace},
+		"never said a word": {nodeWith("", born), FirstGrace, false, "Unknown", "NodeStatusNeverUpdated",
+			[]string{"node.kubernetes.io/unreachable:NoSchedule", "node.kubernetes.io/unreachable:NoExecute"}, 0},
+		"under pressure": {pressed, 0, false, "True", "",
+			[]string{"node.kubernetes.io/unschedulable:NoSchedule", "node.kubernetes.io/memory-pressure:NoSchedule"},
+			Grace},
 	} {
 		now := start()
 		out := Decide(Input{Now: now, Node: test.node, LastSeen: now.Add(-test.silent), AllDown: test.allDown})
@@ -70,7 +80,8 @@ func TestDecide(t *testing.T) { // L7.160, L7.162
 		if !out.Wake.IsZero() {
 			wake = out.Wake.Sub(now)
 		}
-		if out.Ready != test.ready || reason != test.reason || !slices.Equal(names(out.Taints), test.taints) || wake != test.wake {
+		if out.Ready != test.ready || reason != test.reason || !slices.Equal(names(out.Taints), test.taints) ||
+			wake != test.wake {
 			t.Errorf("%s: %s %q %v wake %v", name, out.Ready, reason, names(out.Taints), wake)
 		}
 		if out.Tainting == slices.Equal(names(out.Taints), names(test.node.Spec.Taints)) {
@@ -90,7 +101,9 @@ func TestDecideSettles(t *testing.T) {
 				n.Spec.Taints = append(n.Spec.Taints, taint(key, corev1.TaintEffectNoExecute))
 			}
 		}
-		in := Input{Now: start(), Node: n, LastSeen: start().Add(-time.Duration(rapid.IntRange(0, 120).Draw(t, "silent")) * time.Second), AllDown: rapid.Bool().Draw(t, "all")}
+		in := Input{Now: start(), Node: n,
+			LastSeen: start().Add(-time.Duration(rapid.IntRange(0, 120).Draw(t, "silent")) * time.Second),
+			AllDown:  rapid.Bool().Draw(t, "all")}
 		first := Decide(in)
 		written := n.DeepCopy()
 		written.Spec.Taints = first.Taints
@@ -118,15 +131,19 @@ func TestEvictAt(t *testing.T) { // L7.163
 		tolerations []corev1.Toleration
 		want        string
 	}{
-		"no taint":           {nil, nil, "never"},
-		"NoSchedule":         {[]corev1.Taint{full}, nil, "never"},
-		"not tolerated":      {[]corev1.Taint{gone}, nil, "-1m0s"},
-		"for ever":           {[]corev1.Taint{gone}, []corev1.Toleration{tolerate("gone", nil)}, "never"},
-		"for a while":        {[]corev1.Taint{gone}, []corev1.Toleration{tolerate("gone", seconds(300))}, "4m0s"},
-		"the shortest holds": {[]corev1.Taint{gone}, []corev1.Toleration{tolerate("gone", nil), tolerate("gone", seconds(300)), tolerate("", seconds(90))}, "30s"},
-		"negative":           {[]corev1.Taint{gone}, []corev1.Toleration{tolerate("gone", seconds(-5))}, "-1m0s"},
-		"no time of its own": {[]corev1.Taint{taint("x", corev1.TaintEffectNoExecute)}, []corev1.Toleration{tolerate("x", seconds(5))}, "5s"},
-		"first of two":       {[]corev1.Taint{gone, taint("x", corev1.TaintEffectNoExecute)}, []corev1.Toleration{tolerate("x", nil)}, "-1m0s"},
+		"no taint":      {nil, nil, "never"},
+		"NoSchedule":    {[]corev1.Taint{full}, nil, "never"},
+		"not tolerated": {[]corev1.Taint{gone}, nil, "-1m0s"},
+		"for ever":      {[]corev1.Taint{gone}, []corev1.Toleration{tolerate("gone", nil)}, "never"},
+		"for a while":   {[]corev1.Taint{gone}, []corev1.Toleration{tolerate("gone", seconds(300))}, "4m0s"},
+		"the shortest holds": {[]corev1.Taint{gone},
+			[]corev1.Toleration{tolerate("gone", nil), tolerate("gone", seconds(300)), tolerate("", seconds(90))},
+			"30s"},
+		"negative": {[]corev1.Taint{gone}, []corev1.Toleration{tolerate("gone", seconds(-5))}, "-1m0s"},
+		"no time of its own": {[]corev1.Taint{taint("x", corev1.TaintEffectNoExecute)},
+			[]corev1.Toleration{tolerate("x", seconds(5))}, "5s"},
+		"first of two": {[]corev1.Taint{gone, taint("x", corev1.TaintEffectNoExecute)},
+			[]corev1.Toleration{tolerate("x", nil)}, "-1m0s"},
 	} {
 		at, evict := EvictAt(test.taints, test.tolerations, start())
 		got := "never"

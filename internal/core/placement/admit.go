@@ -12,7 +12,8 @@ import (
 type Rejection struct {
 	Reason  string
 	Message string
-	Short   []resources.Shortage // what is missing, when that is the only reason: evicting others can help a critical pod (L3.40)
+	// what is missing, when that is the only reason: evicting others can help a critical pod (L3.40)
+	Short []resources.Shortage
 }
 
 // Admit decides whether the node agent may run the pod beside the pods that are counted;
@@ -20,20 +21,24 @@ type Rejection struct {
 func (n *Node) Admit(p *Pod, goos string) *Rejection {
 	pod, node := p.Object, n.Object
 	if want, ok := pod.Labels[corev1.LabelOSStable]; ok && want != goos { // L3.24
-		return &Rejection{Reason: "PodOSSelectorNodeLabelDoesNotMatch", Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}
+		return &Rejection{Reason: "PodOSSelectorNodeLabelDoesNotMatch",
+			Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}
 	}
 	if os := pod.Spec.OS; os != nil && string(os.Name) != goos { // L3.25
-		return &Rejection{Reason: "PodOSNotSupported", Message: "Failed to admit pod as the OS field doesn't match node OS"}
+		return &Rejection{Reason: "PodOSNotSupported",
+			Message: "Failed to admit pod as the OS field doesn't match node OS"}
 	}
 	if strictGroups(pod) && !offersStrictGroups(node) { // L3.26
-		return &Rejection{Reason: "SupplementalGroupsPolicyNotSupported", Message: "SupplementalGroupsPolicy=Strict is not supported in this node"}
+		return &Rejection{Reason: "SupplementalGroupsPolicyNotSupported",
+			Message: "SupplementalGroupsPolicy=Strict is not supported in this node"}
 	}
 	if short := resources.Fits(&n.Ledger, n.known(p.Demand)); len(short) > 0 { // L3.20
 		s := short[0]
 		return &Rejection{
-			Reason:  "OutOf" + string(s.Name),
-			Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", s.Name, s.Requested, s.Used, s.Capacity),
-			Short:   short,
+			Reason: "OutOf" + string(s.Name),
+			Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", s.Name,
+				s.Requested, s.Used, s.Capacity),
+			Short: short,
 		}
 	}
 	switch {
@@ -68,7 +73,8 @@ func (n *Node) known(d resources.Demand) resources.Demand {
 
 func strictGroups(pod *corev1.Pod) bool {
 	sc := pod.Spec.SecurityContext
-	return sc != nil && sc.SupplementalGroupsPolicy != nil && *sc.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict
+	return sc != nil && sc.SupplementalGroupsPolicy != nil &&
+		*sc.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict
 }
 
 func offersStrictGroups(node *corev1.Node) bool {

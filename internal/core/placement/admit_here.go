@@ -50,13 +50,15 @@ func (n *Node) AdmitHere(p *Pod, m Machine, needs Needs) Verdict {
 		return v
 	}
 	if p.Object.Status.Phase == corev1.PodPending && needs.AppArmor && !m.AppArmor { // L3.33
-		return Verdict{Rejection: &Rejection{Reason: "AppArmor", Message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"}}
+		return Verdict{Rejection: &Rejection{Reason: "AppArmor",
+			Message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"}}
 	}
 	if r := admitFeatures(needs); r != nil {
 		return Verdict{Rejection: r}
 	}
 	if m.ShuttingDown { // L3.35
-		return Verdict{Rejection: &Rejection{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}}
+		return Verdict{Rejection: &Rejection{Reason: "NodeShutdown",
+			Message: "Pod was rejected as the node is shutting down."}}
 	}
 	return Verdict{}
 }
@@ -66,7 +68,8 @@ func admitFeatures(needs Needs) *Rejection {
 	const reason = "PodFeatureUnsupported"
 	switch {
 	case needs.Unknown != nil:
-		return &Rejection{Reason: reason, Message: fmt.Sprintf("Failed to infer pod's feature requirements: %v", needs.Unknown)}
+		return &Rejection{Reason: reason,
+			Message: fmt.Sprintf("Failed to infer pod's feature requirements: %v", needs.Unknown)}
 	case len(needs.Missing) > 0:
 		return &Rejection{Reason: reason, Message: MissingFeatures(needs.Missing)}
 	}
@@ -99,7 +102,8 @@ func admitUnderPressure(pod *corev1.Pod, node *corev1.Node) *Rejection {
 	if len(under) == 1 && under[0] == string(corev1.NodeMemoryPressure) {
 		taint := corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: corev1.TaintEffectNoSchedule}
 		tolerated := slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
-			return (t.Key == taint.Key || t.Key == "" && t.Operator == corev1.TolerationOpExists) && (t.Effect == "" || t.Effect == taint.Effect)
+			return (t.Key == taint.Key || t.Key == "" && t.Operator == corev1.TolerationOpExists) &&
+				(t.Effect == "" || t.Effect == taint.Effect)
 		})
 		if resources.QoS(pod) != corev1.PodQOSBestEffort || tolerated {
 			return nil
@@ -111,9 +115,12 @@ func admitUnderPressure(pod *corev1.Pod, node *corev1.Node) *Rejection {
 // safeSysctls may be set by every pod (L3.41).
 var safeSysctls = []string{
 	"kernel.shm_rmid_forced",
-	"net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies", "net.ipv4.ping_group_range", "net.ipv4.ip_unprivileged_port_start",
-	"net.ipv4.ip_local_reserved_ports", "net.ipv4.tcp_keepalive_time", "net.ipv4.tcp_fin_timeout", "net.ipv4.tcp_keepalive_intvl",
-	"net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem", "net.ipv4.tcp_slow_start_after_idle", "net.ipv4.tcp_notsent_lowat",
+	"net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies", "net.ipv4.ping_group_range",
+	"net.ipv4.ip_unprivileged_port_start",
+	"net.ipv4.ip_local_reserved_ports", "net.ipv4.tcp_keepalive_time", "net.ipv4.tcp_fin_timeout",
+	"net.ipv4.tcp_keepalive_intvl",
+	"net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem", "net.ipv4.tcp_slow_start_after_idle",
+	"net.ipv4.tcp_notsent_lowat",
 }
 
 // admitSysctls refuses sysctls that would reach beyond the pod (L3.31, L3.41).

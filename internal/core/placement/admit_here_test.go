@@ -21,8 +21,10 @@ func TestAdmitSysctls(t *testing.T) {
 		{name: "net.ipv4.tcp_syncookies"},
 		{name: "net/ipv4/tcp_syncookies"},
 		{name: "kernel.shm_rmid_forced"},
-		{name: "net.ipv4.tcp_syncookies", hostNet: true, want: `forbidden sysctl: "net.ipv4.tcp_syncookies" not allowed with host net enabled`},
-		{name: "kernel.shm_rmid_forced", hostIPC: true, want: `forbidden sysctl: "kernel.shm_rmid_forced" not allowed with host ipc enabled`},
+		{name: "net.ipv4.tcp_syncookies", hostNet: true,
+			want: `forbidden sysctl: "net.ipv4.tcp_syncookies" not allowed with host net enabled`},
+		{name: "kernel.shm_rmid_forced", hostIPC: true,
+			want: `forbidden sysctl: "kernel.shm_rmid_forced" not allowed with host ipc enabled`},
 		{name: "kernel.msgmax", want: `forbidden sysctl: "kernel.msgmax" not allowlisted`},
 	} {
 		pod := &corev1.Pod{Spec: corev1.PodSpec{
@@ -57,7 +59,8 @@ func TestAdmitUnderPressure(t *testing.T) {
 	}
 	tolerant := func() *corev1.Pod {
 		p := bestEffort()
-		p.Spec.Tolerations = []corev1.Toleration{{Key: corev1.TaintNodeMemoryPressure, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
+		p.Spec.Tolerations = []corev1.Toleration{{Key: corev1.TaintNodeMemoryPressure,
+			Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
 		return p
 	}
 	running := func() *corev1.Pod { p := bestEffort(); p.Status.Phase = corev1.PodRunning; return p }
@@ -69,17 +72,20 @@ func TestAdmitUnderPressure(t *testing.T) {
 		want  string
 	}{
 		{"no pressure", bestEffort(), nil, ""},
-		{"memory, best effort", bestEffort(), []corev1.NodeConditionType{memory}, "The node had condition: [MemoryPressure]. "},
+		{"memory, best effort", bestEffort(), []corev1.NodeConditionType{memory},
+			"The node had condition: [MemoryPressure]. "},
 		{"memory, burstable", burstable(), []corev1.NodeConditionType{memory}, ""},
 		{"memory, tolerated", tolerant(), []corev1.NodeConditionType{memory}, ""},
 		{"disk, burstable", burstable(), []corev1.NodeConditionType{disk}, "The node had condition: [DiskPressure]. "},
-		{"both, tolerated", tolerant(), []corev1.NodeConditionType{memory, disk}, "The node had condition: [MemoryPressure DiskPressure]. "},
+		{"both, tolerated", tolerant(), []corev1.NodeConditionType{memory, disk},
+			"The node had condition: [MemoryPressure DiskPressure]. "},
 		{"disk, critical", critical(), []corev1.NodeConditionType{disk}, ""},
 		{"disk, runs already", running(), []corev1.NodeConditionType{disk}, ""},
 	} {
 		node := &corev1.Node{}
 		for _, kind := range tt.under {
-			node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{Type: kind, Status: corev1.ConditionTrue})
+			node.Status.Conditions = append(node.Status.Conditions,
+				corev1.NodeCondition{Type: kind, Status: corev1.ConditionTrue})
 		}
 		got := ""
 		if r := admitUnderPressure(tt.pod, node); r != nil {
@@ -126,7 +132,8 @@ func TestAdmitHere(t *testing.T) {
 			case "windows":
 				pod.Spec.OS = &corev1.PodOS{Name: corev1.Windows}
 			case "sysctl":
-				pod.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: value, Value: "1"}}}
+				pod.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: value,
+					Value: "1"}}}
 			case "apparmor":
 				needs.AppArmor = true
 			case "missing":

@@ -23,7 +23,8 @@ func (n *Node) Victims(p *Pod, short []resources.Shortage) []*corev1.Pod {
 			groups[class] = append(groups[class], other)
 		}
 	}
-	bestEffort, burstable, guaranteed := groups[corev1.PodQOSBestEffort], groups[corev1.PodQOSBurstable], groups[corev1.PodQOSGuaranteed]
+	bestEffort, burstable, guaranteed := groups[corev1.PodQOSBestEffort], groups[corev1.PodQOSBurstable],
+		groups[corev1.PodQOSGuaranteed]
 	need := lacking(short)
 	if !need.without(slices.Concat(bestEffort, burstable, guaranteed)).met() {
 		return nil
@@ -93,7 +94,8 @@ func (l lack) choose(pods []*Pod) []*Pod {
 	var chosen []*Pod
 	for !l.met() && len(pods) > 0 {
 		best := slices.MinFunc(pods, func(a, b *Pod) int {
-			return cmp.Or(cmp.Compare(l.distance(a), l.distance(b)), cmp.Compare(l.size(a), l.size(b)), cmp.Compare(a.Object.UID, b.Object.UID))
+			return cmp.Or(cmp.Compare(l.distance(a), l.distance(b)), cmp.Compare(l.size(a), l.size(b)),
+				cmp.Compare(a.Object.UID, b.Object.UID))
 		})
 		chosen = append(chosen, best)
 		l = l.without([]*Pod{best})

@@ -20,13 +20,15 @@ func asks(name string, cores int64, guaranteed bool) *corev1.Pod {
 	c := corev1.Container{Name: "c"}
 	if cores > 0 {
 		c.Resources.Requests = corev1.ResourceList{
-			corev1.ResourceCPU: *resource.NewQuantity(cores, resource.DecimalSI), corev1.ResourceMemory: *resource.NewQuantity(1, resource.DecimalSI),
+			corev1.ResourceCPU:    *resource.NewQuantity(cores, resource.DecimalSI),
+			corev1.ResourceMemory: *resource.NewQuantity(1, resource.DecimalSI),
 		}
 		if guaranteed {
 			c.Resources.Limits = c.Resources.Requests
 		}
 	}
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{Containers: []corev1.Container{c}}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{c}}}
 }
 
 func critical(p *corev1.Pod, priority int32) *corev1.Pod {
@@ -37,8 +39,9 @@ func critical(p *corev1.Pod, priority int32) *corev1.Pod {
 func machineOf(cores, pods int64, running []*corev1.Pod) *Node {
 	object := &corev1.Node{}
 	object.Status.Allocatable = corev1.ResourceList{
-		corev1.ResourceCPU: *resource.NewQuantity(cores, resource.DecimalSI), corev1.ResourceMemory: resource.MustParse("1Gi"),
-		corev1.ResourcePods: *resource.NewQuantity(pods, resource.DecimalSI),
+		corev1.ResourceCPU:    *resource.NewQuantity(cores, resource.DecimalSI),
+		corev1.ResourceMemory: resource.MustParse("1Gi"),
+		corev1.ResourcePods:   *resource.NewQuantity(pods, resource.DecimalSI),
 	}
 	return NewNode(object, running)
 }
@@ -56,13 +59,19 @@ func TestVictimsOfACriticalPod(t *testing.T) {
 		want        string
 	}{
 		{"not critical", asks("new", 2, false), 4, 9, []*corev1.Pod{asks("a", 4, false)}, ""},
-		{"burstable before guaranteed", critical(asks("new", 2, false), top), 4, 9, []*corev1.Pod{asks("g", 2, true), asks("b", 2, false)}, "b"},
-		{"guaranteed too, when it must be", critical(asks("new", 4, false), top), 4, 9, []*corev1.Pod{asks("g", 2, true), asks("b", 2, false)}, "b g"},
-		{"the one that is enough", critical(asks("new", 2, false), top), 4, 9, []*corev1.Pod{asks("a", 1, false), asks("b", 2, false), asks("c", 1, false)}, "b"},
-		{"best effort gives room for a pod", critical(asks("new", 1, false), top), 9, 2, []*corev1.Pod{asks("g", 1, true), asks("e", 0, false)}, "e"},
+		{"burstable before guaranteed", critical(asks("new", 2, false), top), 4, 9,
+			[]*corev1.Pod{asks("g", 2, true), asks("b", 2, false)}, "b"},
+		{"guaranteed too, when it must be", critical(asks("new", 4, false), top), 4, 9,
+			[]*corev1.Pod{asks("g", 2, true), asks("b", 2, false)}, "b g"},
+		{"the one that is enough", critical(asks("new", 2, false), top), 4, 9,
+			[]*corev1.Pod{asks("a", 1, false), asks("b", 2, false), asks("c", 1, false)}, "b"},
+		{"best effort gives room for a pod", critical(asks("new", 1, false), top), 9, 2,
+			[]*corev1.Pod{asks("g", 1, true), asks("e", 0, false)}, "e"},
 		{"nobody has enough", critical(asks("new", 5, false), top), 4, 9, []*corev1.Pod{asks("a", 4, false)}, ""},
-		{"critical ones stay", critical(asks("new", 2, false), top), 4, 9, []*corev1.Pod{critical(asks("a", 4, false), top)}, ""},
-		{"but for a higher one", critical(asks("new", 2, false), top+1000), 4, 9, []*corev1.Pod{critical(asks("a", 4, false), top)}, "a"},
+		{"critical ones stay", critical(asks("new", 2, false), top), 4, 9,
+			[]*corev1.Pod{critical(asks("a", 4, false), top)}, ""},
+		{"but for a higher one", critical(asks("new", 2, false), top+1000), 4, 9,
+			[]*corev1.Pod{critical(asks("a", 4, false), top)}, "a"},
 		{"static ones stay", critical(asks("new", 2, false), top), 4, 9, []*corev1.Pod{fromFile}, ""},
 	} {
 		n := machineOf(x.cores, x.pods, x.running)
@@ -102,7 +111,8 @@ func TestVictimsAreEnoughAndNeeded(t *testing.T) {
 		}
 		victims := n.Victims(p, refused.Short)
 		fits := func(gone []*corev1.Pod) bool {
-			left := slices.DeleteFunc(slices.Clone(running), func(q *corev1.Pod) bool { return slices.Contains(gone, q) })
+			left := slices.DeleteFunc(slices.Clone(running),
+				func(q *corev1.Pod) bool { return slices.Contains(gone, q) })
 			return machineOf(n.Ledger.Allocatable.MilliCPU/1000, n.Ledger.MaxPods, left).Admit(p, "linux") == nil
 		}
 		for _, v := range victims {

@@ -37,7 +37,8 @@ func weightedTerms(pod *corev1.Pod, terms []corev1.WeightedPodAffinityTerm, sign
 }
 
 func parseTerm(pod *corev1.Pod, term *corev1.PodAffinityTerm, weight int64) podTerm {
-	t := podTerm{selector: selectorOf(term.LabelSelector), namespaces: term.Namespaces, topologyKey: term.TopologyKey, weight: weight}
+	t := podTerm{selector: selectorOf(term.LabelSelector), namespaces: term.Namespaces, topologyKey: term.TopologyKey,
+		weight: weight}
 	if term.NamespaceSelector != nil {
 		t.inLabelled = selectorOf(term.NamespaceSelector)
 	} else if len(term.Namespaces) == 0 {

@@ -34,10 +34,12 @@ func BenchmarkDecide(b *testing.B) {
 				for i := range nodes {
 					c.SetNode(makeNode(fmt.Sprint("n", i), "32", "64Gi", zoned(i)))
 				}
-				c.SetOwner(Owner{Service, "default", "s"}, &metav1.LabelSelector{MatchLabels: map[string]string{"app": "served"}})
+				c.SetOwner(Owner{Service, "default", "s"},
+					&metav1.LabelSelector{MatchLabels: map[string]string{"app": "served"}})
 				pods := make([]*Pod, min(b.N, 4*nodes))
 				for i := range pods {
-					pods[i] = Prepare(makePod(fmt.Sprint("p", i), app(fmt.Sprint("a", i%8)), requests("cpu", "100m"), requests("memory", "200Mi"), wish))
+					pods[i] = Prepare(makePod(fmt.Sprint("p", i), app(fmt.Sprint("a", i%8)), requests("cpu", "100m"),
+						requests("memory", "200Mi"), wish))
 				}
 				start, on := 0, 0
 				b.ReportAllocs()

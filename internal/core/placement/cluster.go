@@ -60,7 +60,8 @@ func (c *Cluster) SetNode(object *corev1.Node) Event {
 		n.index = len(c.nodes)
 		c.nodes = append(c.nodes, n)
 		c.reshape()
-	} else if !maps.Equal(n.Object.Labels, object.Labels) || !equality.Semantic.DeepEqual(n.Object.Spec.Taints, object.Spec.Taints) {
+	} else if !maps.Equal(n.Object.Labels, object.Labels) ||
+		!equality.Semantic.DeepEqual(n.Object.Spec.Taints, object.Spec.Taints) {
 		c.reshape()
 	}
 	before := n.images
@@ -162,7 +163,8 @@ func (c *Cluster) RemovePod(uid types.UID) Event {
 func (c *Cluster) Nominate(p *Pod, node string) Event {
 	e := c.Denominate(p.Object.UID)
 	c.nominated[node] = append(c.nominated[node], p)
-	if o := e.before; o != nil && e.reserved == node && o.Priority == p.Priority && slices.Equal(o.Ports, p.Ports) && !shrank(o.Demand, p.Demand) {
+	if o := e.before; o != nil && e.reserved == node && o.Priority == p.Priority && slices.Equal(o.Ports, p.Ports) &&
+		!shrank(o.Demand, p.Demand) {
 		return Event{} // it only says again what was known
 	}
 	return e

@@ -83,7 +83,8 @@ func (c *Cluster) Decide(p *Pod, start int) Decision {
 			i -= len(c.nodes)
 		}
 		v := &g.verdicts[i]
-		if v.refusal == nil && v.features == nil && (len(reserved) == 0 || reserved[i] == nil) && (g.hard == nil && g.affinity == nil || s.topology(i) == accepted) {
+		if v.refusal == nil && v.features == nil && (len(reserved) == 0 || reserved[i] == nil) &&
+			(g.hard == nil && g.affinity == nil || s.topology(i) == accepted) {
 			feasible = append(feasible, i)
 		}
 	}

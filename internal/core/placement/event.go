@@ -28,7 +28,8 @@ func (e Event) Nothing() bool { return len(e.filters) == 0 && !e.owners }
 
 // localFilters are those that look at one node and the pods on it only.
 func localFilters() []Filter {
-	return []Filter{NodeName, NodeUnschedulable, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit, NodeDeclaredFeatures}
+	return []Filter{NodeName, NodeUnschedulable, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit,
+		NodeDeclaredFeatures}
 }
 
 // topologyFilters are those that look at other nodes, too.
@@ -56,7 +57,8 @@ func podEvent(before, after *Pod, n *Node) Event {
 
 // shrank reports whether a pod holds less of anything than it did.
 func shrank(before, after resources.Demand) bool {
-	if after.MilliCPU < before.MilliCPU || after.Memory < before.Memory || after.EphemeralStorage < before.EphemeralStorage {
+	if after.MilliCPU < before.MilliCPU || after.Memory < before.Memory ||
+		after.EphemeralStorage < before.EphemeralStorage {
 		return true
 	}
 	return slices.ContainsFunc(before.Scalars, func(s resources.Scalar) bool {
@@ -177,10 +179,12 @@ func (c *Cluster) mayAttract(p *Pod, e Event) bool {
 		return false
 	case e.before == nil && e.after == nil: // a node
 		keyed := func(t podTerm) bool { return e.hasLabel(t.topologyKey) }
-		return len(c.antiAffine) > 0 || slices.ContainsFunc(p.affinity, keyed) || slices.ContainsFunc(p.antiAffinity, keyed)
+		return len(c.antiAffine) > 0 || slices.ContainsFunc(p.affinity, keyed) ||
+			slices.ContainsFunc(p.antiAffinity, keyed)
 	}
 	return e.either(func(o *Pod) bool {
-		return meetsAll(c, p.affinity, o.Object) || meetsAny(c, p.antiAffinity, o.Object) || meetsAny(c, o.antiAffinity, p.Object)
+		return meetsAll(c, p.affinity, o.Object) || meetsAny(c, p.antiAffinity, o.Object) ||
+			meetsAny(c, o.antiAffinity, p.Object)
 	})
 }
 
@@ -211,7 +215,8 @@ func OwnChange(before, after *Pod) (filters []Filter, changed bool) {
 	if !equality.Semantic.DeepEqual(a.Spec.Tolerations, b.Spec.Tolerations) {
 		filters = append(filters, NodeUnschedulable, TaintToleration, PodTopologySpread)
 	}
-	if before.Demand.MilliCPU != after.Demand.MilliCPU || before.Demand.Memory != after.Demand.Memory || shrank(before.Demand, after.Demand) {
+	if before.Demand.MilliCPU != after.Demand.MilliCPU || before.Demand.Memory != after.Demand.Memory ||
+		shrank(before.Demand, after.Demand) {
 		filters = append(filters, NodeResourcesFit)
 	}
 	rest := a.Spec.DeepCopy()

@@ -56,16 +56,22 @@ func TestHintsMissNothing(t *testing.T) {
 				check(t, "a pod", c.SetPod(Prepare(o), rapid.SampledFrom(names).Draw(t, "node")))
 			},
 			"gone": func(t *rapid.T) {
-				check(t, "a pod that left", c.RemovePod(types.UID(fmt.Sprint("p", rapid.IntRange(0, 12).Draw(t, "which")))))
+				check(t, "a pod that left",
+					c.RemovePod(types.UID(fmt.Sprint("p", rapid.IntRange(0, 12).Draw(t, "which")))))
 			},
-			"node":    func(t *rapid.T) { check(t, "a node", c.SetNode(genNode(t, rapid.SampledFrom(names).Draw(t, "node")))) },
-			"no node": func(t *rapid.T) { check(t, "a node that left", c.RemoveNode(rapid.SampledFrom(names).Draw(t, "node"))) },
+			"node": func(t *rapid.T) {
+				check(t, "a node", c.SetNode(genNode(t, rapid.SampledFrom(names).Draw(t, "node"))))
+			},
+			"no node": func(t *rapid.T) {
+				check(t, "a node that left", c.RemoveNode(rapid.SampledFrom(names).Draw(t, "node")))
+			},
 			"reserve": func(t *rapid.T) {
 				o := genPod(t, fmt.Sprint("q", rapid.IntRange(0, 1).Draw(t, "which")))
 				check(t, "a reservation", c.Nominate(Prepare(o), rapid.SampledFrom(names).Draw(t, "node")))
 			},
 			"give back": func(t *rapid.T) {
-				check(t, "the end of a reservation", c.Denominate(types.UID(fmt.Sprint("q", rapid.IntRange(0, 1).Draw(t, "which")))))
+				check(t, "the end of a reservation",
+					c.Denominate(types.UID(fmt.Sprint("q", rapid.IntRange(0, 1).Draw(t, "which")))))
 			},
 		})
 	})
@@ -84,40 +90,77 @@ func TestHints(t *testing.T) {
 		then func(c *Cluster) Event
 		want bool
 	}{
-		"a heartbeat":                      {big, node(), []*corev1.Pod{makePod("a", requests("cpu", "1"))}, func(c *Cluster) Event { return c.SetNode(node()) }, false},
-		"room":                             {big, node(), []*corev1.Pod{makePod("a", requests("cpu", "1"))}, func(c *Cluster) Event { return c.RemovePod("a") }, true},
-		"too little room":                  {big, node(), []*corev1.Pod{makePod("a", requests("cpu", "500m")), makePod("b", requests("cpu", "500m"))}, func(c *Cluster) Event { return c.RemovePod("a") }, false},
-		"little room beside a lesser pod":  {makePod("p", requests("cpu", "1"), priority(2)), node(), []*corev1.Pod{makePod("a", requests("cpu", "500m"), priority(3)), makePod("b", requests("cpu", "500m"), priority(1))}, func(c *Cluster) Event { return c.RemovePod("a") }, true},
-		"cpu of a node without the label":  {makePod("p", requests("cpu", "2"), selects("disk", "ssd")), node(), nil, func(c *Cluster) Event { return c.SetNode(makeNode("n1", "4", "1Gi")) }, false},
-		"uncordoned":                       {big, node(cordoned), nil, func(c *Cluster) Event { return c.SetNode(node()) }, true},
-		"a taint of a cordoned node":       {big, node(cordoned, taint("k", corev1.TaintEffectNoSchedule)), nil, func(c *Cluster) Event { return c.SetNode(node(cordoned)) }, false},
-		"the taint":                        {big, node(taint("k", corev1.TaintEffectNoSchedule)), nil, func(c *Cluster) Event { return c.SetNode(node()) }, true},
-		"another taint":                    {big, node(taint("k", corev1.TaintEffectNoSchedule), taint("l", corev1.TaintEffectNoSchedule)), nil, func(c *Cluster) Event { return c.SetNode(node(taint("l", corev1.TaintEffectNoSchedule))) }, false},
-		"the label":                        {makePod("p", selects("disk", "ssd")), node(), nil, func(c *Cluster) Event { return c.SetNode(node(label("disk", "ssd"))) }, true},
-		"another label":                    {makePod("p", selects("disk", "ssd")), node(), nil, func(c *Cluster) Event { return c.SetNode(node(label("disk", "hdd"))) }, false},
-		"the port":                         {makePod("p", hostPort(80, "")), node(), []*corev1.Pod{makePod("a", hostPort(80, ""))}, func(c *Cluster) Event { return c.RemovePod("a") }, true},
-		"another port":                     {makePod("p", hostPort(80, "")), node(), []*corev1.Pod{makePod("a", hostPort(80, "")), makePod("b", hostPort(81, ""))}, func(c *Cluster) Event { return c.RemovePod("b") }, false},
-		"a pod that it is spread from":     {makePod("p", app("x"), spreads(zone, 1, "x")), node(), []*corev1.Pod{makePod("a", app("x"))}, func(c *Cluster) Event { return c.RemovePod("a") }, true},
-		"a pod that does not count":        {makePod("p", app("x"), spreads(zone, 1, "x")), node(), []*corev1.Pod{makePod("a", app("y"))}, func(c *Cluster) Event { return c.RemovePod("a") }, false},
-		"a label that is no domain":        {makePod("p", app("x"), spreads(zone, 1, "x")), node(), nil, func(c *Cluster) Event { return c.SetNode(node(label("disk", "ssd"))) }, false},
-		"the domain":                       {makePod("p", app("x"), spreads(zone, 1, "x")), node(), nil, func(c *Cluster) Event { return c.SetNode(node(label(zone, "a"))) }, true},
-		"a friend":                         {makePod("p", affine(false, zone, "x")), node(label(zone, "a")), nil, func(c *Cluster) Event { return c.SetPod(Prepare(makePod("a", app("x"))), "n1") }, true},
-		"no friend":                        {makePod("p", affine(false, zone, "x")), node(label(zone, "a")), nil, func(c *Cluster) Event { return c.SetPod(Prepare(makePod("a", app("y"))), "n1") }, false},
-		"a foe that leaves":                {makePod("p", affine(true, zone, "x")), node(label(zone, "a")), []*corev1.Pod{makePod("a", app("x"))}, func(c *Cluster) Event { return c.RemovePod("a") }, true},
-		"one that hates it leaves":         {makePod("p", app("x")), node(label(zone, "a")), []*corev1.Pod{makePod("a", affine(true, zone, "x"))}, func(c *Cluster) Event { return c.RemovePod("a") }, true},
-		"a stranger leaves":                {makePod("p", affine(true, zone, "x")), node(label(zone, "a")), []*corev1.Pod{makePod("a", app("x")), makePod("b", app("z"))}, func(c *Cluster) Event { return c.RemovePod("b") }, false},
-		"a stranger comes to a full node":  {big, node(), []*corev1.Pod{makePod("a", requests("cpu", "1"))}, func(c *Cluster) Event { return c.SetPod(Prepare(makePod("b")), "n1") }, false},
-		"a pod that shrinks":               {big, node(), []*corev1.Pod{makePod("a", requests("cpu", "1"))}, func(c *Cluster) Event { return c.SetPod(Prepare(makePod("a")), "n1") }, true},
-		"the feature":                      {withRestartAll(makePod("p")), node(), nil, func(c *Cluster) Event { return c.SetNode(node(declares("RestartAllContainersOnContainerExits"))) }, true},
-		"another feature":                  {withRestartAll(makePod("p")), node(), nil, func(c *Cluster) Event { return c.SetNode(node(declares("Other"))) }, false},
-		"a namespace, of no concern":       {big, node(), []*corev1.Pod{makePod("a", requests("cpu", "1"))}, func(c *Cluster) Event { return c.SetNamespace("default", map[string]string{"a": "b"}) }, false},
-		"a namespace":                      {makePod("p", affine(false, zone, "x")), node(label(zone, "a")), nil, func(c *Cluster) Event { return c.SetNamespace("default", map[string]string{"a": "b"}) }, true},
-		"a reservation that is given back": {big, node(), []*corev1.Pod{}, func(c *Cluster) Event { return c.Denominate("first") }, true},
+		"a heartbeat": {big, node(), []*corev1.Pod{makePod("a", requests("cpu", "1"))},
+			func(c *Cluster) Event { return c.SetNode(node()) }, false},
+		"room": {big, node(), []*corev1.Pod{makePod("a", requests("cpu", "1"))},
+			func(c *Cluster) Event { return c.RemovePod("a") }, true},
+		"too little room": {big, node(),
+			[]*corev1.Pod{makePod("a", requests("cpu", "500m")), makePod("b", requests("cpu", "500m"))},
+			func(c *Cluster) Event { return c.RemovePod("a") }, false},
+		"little room beside a lesser pod": {makePod("p", requests("cpu", "1"), priority(2)), node(),
+			[]*corev1.Pod{makePod("a", requests("cpu", "500m"), priority(3)),
+				makePod("b", requests("cpu", "500m"), priority(1))}, func(c *Cluster) Event { return c.RemovePod("a") },
+			true},
+		"cpu of a node without the label": {makePod("p", requests("cpu", "2"), selects("disk", "ssd")), node(), nil,
+			func(c *Cluster) Event { return c.SetNode(makeNode("n1", "4", "1Gi")) }, false},
+		"uncordoned": {big, node(cordoned), nil,
+			func(c *Cluster) Event { return c.SetNode(node()) }, true},
+		"a taint of a cordoned node": {big, node(cordoned, taint("k", corev1.TaintEffectNoSchedule)), nil,
+			func(c *Cluster) Event { return c.SetNode(node(cordoned)) }, false},
+		"the taint": {big, node(taint("k", corev1.TaintEffectNoSchedule)), nil,
+			func(c *Cluster) Event { return c.SetNode(node()) }, true},
+		"another taint": {big,
+			node(taint("k", corev1.TaintEffectNoSchedule), taint("l", corev1.TaintEffectNoSchedule)), nil,
+			func(c *Cluster) Event { return c.SetNode(node(taint("l", corev1.TaintEffectNoSchedule))) }, false},
+		"the label": {makePod("p", selects("disk", "ssd")), node(), nil,
+			func(c *Cluster) Event { return c.SetNode(node(label("disk", "ssd"))) }, true},
+		"another label": {makePod("p", selects("disk", "ssd")), node(), nil,
+			func(c *Cluster) Event { return c.SetNode(node(label("disk", "hdd"))) }, false},
+		"the port": {makePod("p", hostPort(80, "")), node(),
+			[]*corev1.Pod{makePod("a", hostPort(80, ""))}, func(c *Cluster) Event { return c.RemovePod("a") }, true},
+		"another port": {makePod("p", hostPort(80, "")), node(),
+			[]*corev1.Pod{makePod("a", hostPort(80, "")), makePod("b", hostPort(81, ""))},
+			func(c *Cluster) Event { return c.RemovePod("b") }, false},
+		"a pod that it is spread from": {makePod("p", app("x"), spreads(zone, 1, "x")), node(),
+			[]*corev1.Pod{makePod("a", app("x"))}, func(c *Cluster) Event { return c.RemovePod("a") }, true},
+		"a pod that does not count": {makePod("p", app("x"), spreads(zone, 1, "x")), node(),
+			[]*corev1.Pod{makePod("a", app("y"))}, func(c *Cluster) Event { return c.RemovePod("a") }, false},
+		"a label that is no domain": {makePod("p", app("x"), spreads(zone, 1, "x")), node(), nil,
+			func(c *Cluster) Event { return c.SetNode(node(label("disk", "ssd"))) }, false},
+		"the domain": {makePod("p", app("x"), spreads(zone, 1, "x")), node(), nil,
+			func(c *Cluster) Event { return c.SetNode(node(label(zone, "a"))) }, true},
+		"a friend": {makePod("p", affine(false, zone, "x")), node(label(zone, "a")), nil,
+			func(c *Cluster) Event { return c.SetPod(Prepare(makePod("a", app("x"))), "n1") }, true},
+		"no friend": {makePod("p", affine(false, zone, "x")), node(label(zone, "a")), nil,
+			func(c *Cluster) Event { return c.SetPod(Prepare(makePod("a", app("y"))), "n1") }, false},
+		"a foe that leaves": {makePod("p", affine(true, zone, "x")), node(label(zone, "a")),
+			[]*corev1.Pod{makePod("a", app("x"))}, func(c *Cluster) Event { return c.RemovePod("a") }, true},
+		"one that hates it leaves": {makePod("p", app("x")), node(label(zone, "a")),
+			[]*corev1.Pod{makePod("a", affine(true, zone, "x"))}, func(c *Cluster) Event { return c.RemovePod("a") },
+			true},
+		"a stranger leaves": {makePod("p", affine(true, zone, "x")), node(label(zone, "a")),
+			[]*corev1.Pod{makePod("a", app("x")), makePod("b", app("z"))},
+			func(c *Cluster) Event { return c.RemovePod("b") }, false},
+		"a stranger comes to a full node": {big, node(), []*corev1.Pod{makePod("a", requests("cpu", "1"))},
+			func(c *Cluster) Event { return c.SetPod(Prepare(makePod("b")), "n1") }, false},
+		"a pod that shrinks": {big, node(), []*corev1.Pod{makePod("a", requests("cpu", "1"))},
+			func(c *Cluster) Event { return c.SetPod(Prepare(makePod("a")), "n1") }, true},
+		"the feature": {withRestartAll(makePod("p")), node(), nil,
+			func(c *Cluster) Event { return c.SetNode(node(declares("RestartAllContainersOnContainerExits"))) }, true},
+		"another feature": {withRestartAll(makePod("p")), node(), nil,
+			func(c *Cluster) Event { return c.SetNode(node(declares("Other"))) }, false},
+		"a namespace, of no concern": {big, node(), []*corev1.Pod{makePod("a", requests("cpu", "1"))},
+			func(c *Cluster) Event { return c.SetNamespace("default", map[string]string{"a": "b"}) }, false},
+		"a namespace": {makePod("p", affine(false, zone, "x")), node(label(zone, "a")), nil,
+			func(c *Cluster) Event { return c.SetNamespace("default", map[string]string{"a": "b"}) }, true},
+		"a reservation that is given back": {big, node(), []*corev1.Pod{},
+			func(c *Cluster) Event { return c.Denominate("first") }, true},
 		"room that another pod waits for": {big, node(), []*corev1.Pod{}, func(c *Cluster) Event {
 			c.SetPod(Prepare(makePod("victim", requests("cpu", "1"))), "n1")
 			return c.RemovePod("victim")
 		}, false},
-		"another that is given back of two": {makePod("p", requests("cpu", "2")), node(), []*corev1.Pod{}, func(c *Cluster) Event { return c.Denominate("first") }, false},
+		"another that is given back of two": {makePod("p", requests("cpu", "2")), node(), []*corev1.Pod{},
+			func(c *Cluster) Event { return c.Denominate("first") }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := clusterOf([]*corev1.Node{test.node})
@@ -145,7 +188,8 @@ func withRestartAll(p *corev1.Pod) *corev1.Pod {
 	c := &p.Spec.Containers[0]
 	c.RestartPolicy = &always
 	c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers,
-		ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{1}}}}
+		ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn,
+			Values: []int32{1}}}}
 	return p
 }
 
@@ -170,7 +214,8 @@ func TestRequiredFeatures(t *testing.T) {
 func ownedBy(name string) podOption {
 	yes := true
 	return func(p *corev1.Pod) {
-		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: name, Controller: &yes}}
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: name,
+			Controller: &yes}}
 	}
 }
 
@@ -197,7 +242,8 @@ func TestSpreadByDefault(t *testing.T) {
 				if i == 0 {
 					cpu = "10000"
 				}
-				c.SetNode(makeNode(fmt.Sprint("n", i), cpu, cpu+"Gi", label(corev1.LabelTopologyZone, fmt.Sprint("z", i%2))))
+				c.SetNode(makeNode(fmt.Sprint("n", i), cpu, cpu+"Gi",
+					label(corev1.LabelTopologyZone, fmt.Sprint("z", i%2))))
 			}
 			c.SetOwner(test.owner, selector)
 			on := map[string]int{}
@@ -227,10 +273,12 @@ func TestAffinityToNamedNodes(t *testing.T) {
 		return func(p *corev1.Pod) {
 			var fields []corev1.NodeSelectorRequirement
 			for _, n := range names {
-				fields = append(fields, corev1.NodeSelectorRequirement{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: n})
+				fields = append(fields,
+					corev1.NodeSelectorRequirement{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: n})
 			}
-			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: fields}}}}}
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+					NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: fields}}}}}
 		}
 	}
 	const notHelpful = " preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
@@ -238,13 +286,18 @@ func TestAffinityToNamedNodes(t *testing.T) {
 		pod  *corev1.Pod
 		want string // node or message
 	}{
-		"there":     {makePod("p", named([]string{"n2"})), "n2"},
-		"full":      {makePod("p", named([]string{"n2"}), requests("cpu", "2")), "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]." + notHelpful},
-		"not there": {makePod("p", named([]string{"n7"})), "0/3 nodes are available: 3 node(s) didn't satisfy plugin(s) [NodeAffinity]." + notHelpful},
-		"conflict":  {makePod("p", named([]string{"n1"}, []string{"n2"})), "0/3 nodes are available: pod affinity terms conflict." + notHelpful},
+		"there": {makePod("p", named([]string{"n2"})), "n2"},
+		"full": {makePod("p", named([]string{"n2"}), requests("cpu", "2")),
+			"0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]." +
+				notHelpful},
+		"not there": {makePod("p", named([]string{"n7"})),
+			"0/3 nodes are available: 3 node(s) didn't satisfy plugin(s) [NodeAffinity]." + notHelpful},
+		"conflict": {makePod("p", named([]string{"n1"}, []string{"n2"})),
+			"0/3 nodes are available: pod affinity terms conflict." + notHelpful},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := clusterOf([]*corev1.Node{makeNode("n1", "1", "1Gi"), makeNode("n2", "1", "1Gi"), makeNode("n3", "1", "1Gi")})
+			c := clusterOf([]*corev1.Node{makeNode("n1", "1", "1Gi"), makeNode("n2", "1", "1Gi"),
+				makeNode("n3", "1", "1Gi")})
 			p := Prepare(test.pod)
 			d := c.Decide(p, 0)
 			got := d.Node

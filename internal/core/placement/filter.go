@@ -105,9 +105,12 @@ func (n *Node) refuses(p *Pod) *Refusal {
 	switch {
 	case pod.Spec.NodeName != "" && f.asks(NodeName) && pod.Spec.NodeName != n.Object.Name:
 		return &Refusal{Filter: NodeName, Reasons: []string{reasonNodeName}}
-	case n.Object.Spec.Unschedulable && f.asks(NodeUnschedulable) && !Tolerates(pod.Spec.Tolerations, &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}):
+	case n.Object.Spec.Unschedulable && f.asks(NodeUnschedulable) &&
+		!Tolerates(pod.Spec.Tolerations,
+			&corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}):
 		return &Refusal{Filter: NodeUnschedulable, Reasons: []string{reasonUnschedulable}}
-	case len(n.Object.Spec.Taints) > 0 && f.asks(TaintToleration) && untolerated(n.Object.Spec.Taints, pod, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute):
+	case len(n.Object.Spec.Taints) > 0 && f.asks(TaintToleration) &&
+		untolerated(n.Object.Spec.Taints, pod, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute):
 		return &Refusal{Filter: TaintToleration, Reasons: []string{reasonTaints}}
 	case f.AddedRequired != nil && !f.AddedRequired.Match(n.Object) && f.asks(NodeAffinity):
 		return &Refusal{Filter: NodeAffinity, Reasons: []string{reasonEnforced}}

@@ -115,8 +115,9 @@ func (s *spreadState) countChange(ch change) {
 }
 
 func (c *Cluster) newGroup(p *Pod, key string) *group {
-	g := &group{state: *c.stateFor(p), soft: c.spreadState(p, false), attraction: c.attraction(p), key: key, shape: c.shape,
-		at: c.dropped + uint64(len(c.changes)), verdicts: make([]verdict, len(c.nodes))}
+	g := &group{state: *c.stateFor(p), soft: c.spreadState(p, false), attraction: c.attraction(p), key: key,
+		shape: c.shape,
+		at:    c.dropped + uint64(len(c.changes)), verdicts: make([]verdict, len(c.nodes))}
 	for _, list := range [][]corev1.Container{p.Object.Spec.InitContainers, p.Object.Spec.Containers} {
 		for i := range list {
 			g.images = append(g.images, taggedName(list[i].Image))
@@ -143,7 +144,8 @@ func (g *group) ask(c *Cluster, n *Node) {
 func (c *Cluster) forget() {
 	for len(c.groups) > 1 && (len(c.groups) > maxGroups || len(c.groups)*len(c.nodes) > maxVerdicts) {
 		// any order: no two groups have the same number of use
-		oldest := slices.MinFunc(slices.Collect(maps.Values(c.groups)), func(a, b *group) int { return cmp.Compare(a.used, b.used) })
+		oldest := slices.MinFunc(slices.Collect(maps.Values(c.groups)),
+			func(a, b *group) int { return cmp.Compare(a.used, b.used) })
 		delete(c.groups, oldest.key)
 	}
 }
@@ -172,12 +174,14 @@ func (c *Cluster) keyOf(p *Pod) string {
 }
 
 func hasHard(constraints []corev1.TopologySpreadConstraint) bool {
-	return slices.ContainsFunc(constraints, func(t corev1.TopologySpreadConstraint) bool { return t.WhenUnsatisfiable == corev1.DoNotSchedule })
+	return slices.ContainsFunc(constraints,
+		func(t corev1.TopologySpreadConstraint) bool { return t.WhenUnsatisfiable == corev1.DoNotSchedule })
 }
 
 // siblingsKey names the pods that p is spread from by default.
 func (c *Cluster) siblingsKey(p *Pod) string {
-	if len(p.Object.Spec.TopologySpreadConstraints) > 0 || len(c.services[p.Object.Namespace]) == 0 && p.controller == (Owner{}) {
+	if len(p.Object.Spec.TopologySpreadConstraints) > 0 || len(c.services[p.Object.Namespace]) == 0 &&
+		p.controller == (Owner{}) {
 		return ""
 	}
 	if p.siblingsAt != c.owners || p.siblings == nil {
@@ -200,7 +204,8 @@ func wishesOf(p *Pod) string {
 	text(p.profile.Name)
 	text(pod.Spec.NodeName)
 	d := &p.Demand
-	for _, n := range []int64{d.MilliCPU, d.Memory, d.EphemeralStorage, d.ScoreMilliCPU, d.ScoreMemory, int64(len(d.Scalars))} {
+	for _, n := range []int64{d.MilliCPU, d.Memory, d.EphemeralStorage, d.ScoreMilliCPU, d.ScoreMemory,
+		int64(len(d.Scalars))} {
 		number(n)
 	}
 	for _, s := range d.Scalars {

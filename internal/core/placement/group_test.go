@@ -13,7 +13,8 @@ func TestOldestGroupIsForgotten(t *testing.T) {
 	c := NewCluster()
 	pod := func(i int) *Pod {
 		return Prepare(&corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("p", i)}, Spec: corev1.PodSpec{NodeSelector: map[string]string{"i": fmt.Sprint(i)}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("p", i)},
+			Spec:       corev1.PodSpec{NodeSelector: map[string]string{"i": fmt.Sprint(i)}},
 		})
 	}
 	for i := range maxGroups {

@@ -35,7 +35,8 @@ func sameImages(a, b []corev1.ContainerImage) bool {
 func without(images, others []nodeImage) []nodeImage {
 	var rest []nodeImage
 	for _, image := range images {
-		if _, found := slices.BinarySearchFunc(others, image.name, func(o nodeImage, name string) int { return cmp.Compare(o.name, name) }); !found {
+		if _, found := slices.BinarySearchFunc(others, image.name,
+			func(o nodeImage, name string) int { return cmp.Compare(o.name, name) }); !found {
 			rest = append(rest, image)
 		}
 	}
@@ -60,7 +61,8 @@ func (c *Cluster) imageLocality(p *Pod, n *Node) int64 {
 		for i := range list {
 			containers++
 			name := taggedName(list[i].Image)
-			at, found := slices.BinarySearchFunc(n.images, name, func(image nodeImage, name string) int { return cmp.Compare(image.name, name) })
+			at, found := slices.BinarySearchFunc(n.images, name,
+				func(image nodeImage, name string) int { return cmp.Compare(image.name, name) })
 			if found {
 				sum += n.images[at].size * int64(c.images[name]) / int64(len(c.nodes))
 			}

@@ -40,8 +40,9 @@ type podOption func(*corev1.Pod)
 
 func makePod(name string, options ...podOption) *corev1.Pod {
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), Labels: map[string]string{"app": name}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name),
+			Labels: map[string]string{"app": name}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
 	for _, o := range options {
 		o(p)
@@ -67,7 +68,8 @@ func hostPort(port int32, ip string) podOption {
 }
 func tolerates(key string, effect corev1.TaintEffect) podOption {
 	return func(p *corev1.Pod) {
-		p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: effect})
+		p.Spec.Tolerations = append(p.Spec.Tolerations,
+			corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: effect})
 	}
 }
 func selects(key, value string) podOption {
@@ -79,12 +81,14 @@ func startedAt(second int64) podOption {
 }
 func affine(anti bool, key, appValue string) podOption {
 	return func(p *corev1.Pod) {
-		terms := []corev1.PodAffinityTerm{{TopologyKey: key, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": appValue}}}}
+		terms := []corev1.PodAffinityTerm{{TopologyKey: key,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": appValue}}}}
 		if p.Spec.Affinity == nil {
 			p.Spec.Affinity = &corev1.Affinity{}
 		}
 		if anti {
-			p.Spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}
+			p.Spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: terms}
 		} else {
 			p.Spec.Affinity.PodAffinity = &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms}
 		}
@@ -130,30 +134,52 @@ func TestMessages(t *testing.T) { // L2.20–L2.27, L2.32, L2.40, L2.41
 		pod   *corev1.Pod
 		want  string
 	}{
-		"no nodes":            {nil, nil, makePod("p"), "no nodes available to schedule pods"},
-		"cpu, hopeless":       {one(), nil, makePod("p", requests("cpu", "2")), "0/1 nodes are available: 1 Insufficient cpu." + notHelpful},
-		"cpu, taken":          {one(), []placed{{"n1", makePod("a", requests("cpu", "1"))}}, makePod("p", requests("cpu", "1")), "0/1 nodes are available: 1 Insufficient cpu." + noVictims},
-		"cpu and memory":      {one(), nil, makePod("p", requests("cpu", "2"), requests("memory", "2Gi")), "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient memory." + notHelpful},
-		"extended":            {one(), nil, makePod("p", requests("example.com/gpu", "1")), "0/1 nodes are available: 1 Insufficient example.com/gpu." + notHelpful},
-		"ephemeral storage":   {one(), nil, makePod("p", requests("ephemeral-storage", "1Gi")), "0/1 nodes are available: 1 Insufficient ephemeral-storage." + notHelpful},
-		"too many pods":       {one(allocatable("pods", "1")), []placed{{"n1", makePod("a")}}, makePod("p"), "0/1 nodes are available: 1 Too many pods." + noVictims},
-		"selector":            {one(), nil, makePod("p", selects("disk", "ssd")), "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector." + notHelpful},
-		"taint":               {one(taint("k", corev1.TaintEffectNoSchedule)), nil, makePod("p"), "0/1 nodes are available: 1 node(s) had untolerated taint(s)." + notHelpful},
-		"cordoned":            {one(cordoned), nil, makePod("p"), "0/1 nodes are available: 1 node(s) were unschedulable." + notHelpful},
-		"other node's name":   {one(), nil, makePod("p", func(p *corev1.Pod) { p.Spec.NodeName = "n9" }), "0/1 nodes are available: 1 node(s) didn't match the requested node name." + notHelpful},
-		"port":                {one(), []placed{{"n1", makePod("a", hostPort(80, ""))}}, makePod("p", hostPort(80, "10.0.0.1")), "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports." + noVictims},
-		"affinity":            {one(), nil, makePod("p", affine(false, corev1.LabelHostname, "db")), "0/1 nodes are available: 1 node(s) didn't match pod affinity rules." + notHelpful},
-		"anti-affinity":       {one(), []placed{{"n1", makePod("a", app("db"))}}, makePod("p", affine(true, corev1.LabelHostname, "db")), "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules." + noVictims},
-		"others' affinity":    {one(), []placed{{"n1", makePod("a", affine(true, corev1.LabelHostname, "p"))}}, makePod("p"), "0/1 nodes are available: 1 node(s) didn't satisfy existing pods anti-affinity rules." + noVictims},
-		"spread, no label":    {one(), nil, makePod("p", spreads(zone, 1, "p")), "0/1 nodes are available: 1 node(s) didn't match pod topology spread constraints (missing required label)." + notHelpful},
-		"preemption is never": {one(), nil, makePod("p", requests("cpu", "2"), func(p *corev1.Pod) { p.Spec.PreemptionPolicy = &never }), "0/1 nodes are available: 1 Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never."},
+		"no nodes": {nil, nil, makePod("p"), "no nodes available to schedule pods"},
+		"cpu, hopeless": {one(), nil, makePod("p", requests("cpu", "2")),
+			"0/1 nodes are available: 1 Insufficient cpu." + notHelpful},
+		"cpu, taken": {one(), []placed{{"n1", makePod("a", requests("cpu", "1"))}},
+			makePod("p", requests("cpu", "1")), "0/1 nodes are available: 1 Insufficient cpu." + noVictims},
+		"cpu and memory": {one(), nil, makePod("p", requests("cpu", "2"), requests("memory", "2Gi")),
+			"0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient memory." + notHelpful},
+		"extended": {one(), nil, makePod("p", requests("example.com/gpu", "1")),
+			"0/1 nodes are available: 1 Insufficient example.com/gpu." + notHelpful},
+		"ephemeral storage": {one(), nil, makePod("p", requests("ephemeral-storage", "1Gi")),
+			"0/1 nodes are available: 1 Insufficient ephemeral-storage." + notHelpful},
+		"too many pods": {one(allocatable("pods", "1")), []placed{{"n1", makePod("a")}}, makePod("p"),
+			"0/1 nodes are available: 1 Too many pods." + noVictims},
+		"selector": {one(), nil, makePod("p", selects("disk", "ssd")),
+			"0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector." + notHelpful},
+		"taint": {one(taint("k", corev1.TaintEffectNoSchedule)), nil, makePod("p"),
+			"0/1 nodes are available: 1 node(s) had untolerated taint(s)." + notHelpful},
+		"cordoned": {one(cordoned), nil, makePod("p"),
+			"0/1 nodes are available: 1 node(s) were unschedulable." + notHelpful},
+		"other node's name": {one(), nil, makePod("p", func(p *corev1.Pod) { p.Spec.NodeName = "n9" }),
+			"0/1 nodes are available: 1 node(s) didn't match the requested node name." + notHelpful},
+		"port": {one(), []placed{{"n1", makePod("a", hostPort(80, ""))}},
+			makePod("p", hostPort(80, "10.0.0.1")),
+			"0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports." + noVictims},
+		"affinity": {one(), nil, makePod("p", affine(false, corev1.LabelHostname, "db")),
+			"0/1 nodes are available: 1 node(s) didn't match pod affinity rules." + notHelpful},
+		"anti-affinity": {one(), []placed{{"n1", makePod("a", app("db"))}},
+			makePod("p", affine(true, corev1.LabelHostname, "db")),
+			"0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules." + noVictims},
+		"others' affinity": {one(), []placed{{"n1", makePod("a", affine(true, corev1.LabelHostname, "p"))}},
+			makePod("p"), "0/1 nodes are available: 1 node(s) didn't satisfy existing pods anti-affinity rules." +
+				noVictims},
+		"spread, no label": {one(), nil, makePod("p", spreads(zone, 1, "p")),
+			"0/1 nodes are available: 1 node(s) didn't match pod topology spread constraints (missing required label)." + notHelpful},
+		"preemption is never": {one(), nil,
+			makePod("p", requests("cpu", "2"), func(p *corev1.Pod) { p.Spec.PreemptionPolicy = &never }),
+			"0/1 nodes are available: 1 Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never."},
 		"sorted and counted": {
-			[]*corev1.Node{makeNode("n1", "1", "1Gi"), makeNode("n2", "1", "1Gi"), makeNode("n3", "1", "1Gi", cordoned)}, nil,
+			[]*corev1.Node{makeNode("n1", "1", "1Gi"), makeNode("n2", "1", "1Gi"),
+				makeNode("n3", "1", "1Gi", cordoned)}, nil,
 			makePod("p", requests("cpu", "2")),
 			"0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient cpu. preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.",
 		},
 		"spread": {
-			[]*corev1.Node{makeNode("n1", "1", "1Gi", label(zone, "a")), makeNode("n2", "1", "1Gi", label(zone, "b"), allocatable("pods", "0"))},
+			[]*corev1.Node{makeNode("n1", "1", "1Gi", label(zone, "a")),
+				makeNode("n2", "1", "1Gi", label(zone, "b"), allocatable("pods", "0"))},
 			[]placed{{"n1", makePod("a", app("p"))}}, makePod("p", spreads(zone, 1, "p")),
 			"0/2 nodes are available: 1 Too many pods, 1 node(s) didn't match pod topology spread constraints. preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod.",
 		},
@@ -180,18 +206,25 @@ func TestChoice(t *testing.T) { // L2.10
 	two := []*corev1.Node{makeNode("n1", "4", "4Gi", label(zone, "a")), makeNode("n2", "4", "4Gi", label(zone, "b"))}
 	prefer := func(key, value string) podOption {
 		return func(p *corev1.Pod) {
-			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
-				Weight: 10, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value}}}},
-			}}}}
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
+					Weight: 10, Preference: corev1.NodeSelectorTerm{
+						MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: corev1.NodeSelectorOpIn,
+							Values: []string{value}}}},
+				}}}}
 		}
 	}
 	near := func(weight int32, appValue string, anti bool) podOption {
 		return func(p *corev1.Pod) {
-			terms := []corev1.WeightedPodAffinityTerm{{Weight: weight, PodAffinityTerm: corev1.PodAffinityTerm{TopologyKey: zone, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": appValue}}}}}
+			terms := []corev1.WeightedPodAffinityTerm{{Weight: weight,
+				PodAffinityTerm: corev1.PodAffinityTerm{TopologyKey: zone,
+					LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": appValue}}}}}
 			if anti {
-				p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: terms}}
+				p.Spec.Affinity = &corev1.Affinity{
+					PodAntiAffinity: &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: terms}}
 			} else {
-				p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: terms}}
+				p.Spec.Affinity = &corev1.Affinity{
+					PodAffinity: &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: terms}}
 			}
 		}
 	}
@@ -210,20 +243,30 @@ func TestChoice(t *testing.T) { // L2.10
 		pod   *corev1.Pod
 		want  string
 	}{
-		"the emptier":        {two, []placed{{"n1", makePod("a", requests("cpu", "2"), requests("memory", "2Gi"))}}, makePod("p", requests("cpu", "1"), requests("memory", "1Gi")), "n2"},
-		"silent pods count":  {two, []placed{{"n2", makePod("a")}, {"n2", makePod("b")}}, makePod("p"), "n1"},
-		"without the taint":  {[]*corev1.Node{makeNode("n1", "4", "4Gi", taint("k", corev1.TaintEffectPreferNoSchedule)), makeNode("n2", "4", "4Gi")}, nil, makePod("p"), "n2"},
-		"preferred zone":     {two, nil, makePod("p", prefer(zone, "b")), "n2"},
-		"with the image":     {[]*corev1.Node{makeNode("n1", "4", "4Gi"), makeNode("n2", "4", "4Gi", image)}, nil, makePod("p"), "n2"},
-		"near its friend":    {two, []placed{{"n2", makePod("a", app("db"))}}, makePod("p", near(50, "db", false)), "n2"},
-		"far from its enemy": {two, []placed{{"n1", makePod("a", app("db"))}}, makePod("p", requests("cpu", "10m"), near(50, "db", true)), "n2"},
-		"where fewer are":    {two, []placed{{"n1", makePod("a", app("p"))}}, makePod("p", softly("p")), "n2"},
-		"first of its kind":  {two[:1], nil, makePod("p", affine(false, zone, "p")), "n1"},
-		"beside its kind":    {two, []placed{{"n2", makePod("a", app("p"))}}, makePod("p", affine(false, zone, "p")), "n2"},
-		"spread":             {two, []placed{{"n1", makePod("a", app("p"))}}, makePod("p", spreads(zone, 1, "p")), "n2"},
-		"tolerated":          {[]*corev1.Node{makeNode("n1", "4", "4Gi", taint("k", corev1.TaintEffectNoSchedule))}, nil, makePod("p", tolerates("k", "")), "n1"},
-		"tolerated cordon":   {[]*corev1.Node{makeNode("n1", "4", "4Gi", cordoned)}, nil, makePod("p", tolerates(corev1.TaintNodeUnschedulable, "")), "n1"},
-		"other address":      {two[:1], []placed{{"n1", makePod("a", hostPort(80, "10.0.0.1"))}}, makePod("p", hostPort(80, "10.0.0.2")), "n1"},
+		"the emptier": {two, []placed{{"n1", makePod("a", requests("cpu", "2"), requests("memory", "2Gi"))}},
+			makePod("p", requests("cpu", "1"), requests("memory", "1Gi")), "n2"},
+		"silent pods count": {two, []placed{{"n2", makePod("a")}, {"n2", makePod("b")}}, makePod("p"), "n1"},
+		"without the taint": {[]*corev1.Node{makeNode("n1", "4", "4Gi",
+			taint("k", corev1.TaintEffectPreferNoSchedule)), makeNode("n2", "4", "4Gi")}, nil, makePod("p"), "n2"},
+		"preferred zone": {two, nil, makePod("p", prefer(zone, "b")), "n2"},
+		"with the image": {[]*corev1.Node{makeNode("n1", "4", "4Gi"), makeNode("n2", "4", "4Gi", image)}, nil,
+			makePod("p"), "n2"},
+		"near its friend": {two, []placed{{"n2", makePod("a", app("db"))}}, makePod("p", near(50, "db", false)),
+			"n2"},
+		"far from its enemy": {two, []placed{{"n1", makePod("a", app("db"))}},
+			makePod("p", requests("cpu", "10m"), near(50, "db", true)), "n2"},
+		"where fewer are":   {two, []placed{{"n1", makePod("a", app("p"))}}, makePod("p", softly("p")), "n2"},
+		"first of its kind": {two[:1], nil, makePod("p", affine(false, zone, "p")), "n1"},
+		"beside its kind": {two, []placed{{"n2", makePod("a", app("p"))}}, makePod("p", affine(false, zone, "p")),
+			"n2"},
+		"spread": {two, []placed{{"n1", makePod("a", app("p"))}}, makePod("p", spreads(zone, 1, "p")),
+			"n2"},
+		"tolerated": {[]*corev1.Node{makeNode("n1", "4", "4Gi", taint("k", corev1.TaintEffectNoSchedule))},
+			nil, makePod("p", tolerates("k", "")), "n1"},
+		"tolerated cordon": {[]*corev1.Node{makeNode("n1", "4", "4Gi", cordoned)}, nil,
+			makePod("p", tolerates(corev1.TaintNodeUnschedulable, "")), "n1"},
+		"other address": {two[:1], []placed{{"n1", makePod("a", hostPort(80, "10.0.0.1"))}},
+			makePod("p", hostPort(80, "10.0.0.2")), "n1"},
 	} {
 		if d := clusterOf(test.nodes, test.on...).Decide(Prepare(test.pod), 0); d.Node != test.want {
 			t.Errorf("%s: on %q, want %q (%v)", name, d.Node, test.want, d.Message(""))
@@ -235,8 +278,9 @@ func TestPreempt(t *testing.T) { // L2.50, L2.51
 	budget := func(appValue string, allowed int32) *policyv1.PodDisruptionBudget {
 		return &policyv1.PodDisruptionBudget{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: appValue},
-			Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": appValue}}},
-			Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed},
+			Spec: policyv1.PodDisruptionBudgetSpec{
+				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": appValue}}},
+			Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed},
 		}
 	}
 	nodes := []*corev1.Node{makeNode("n1", "2", "4Gi"), makeNode("n2", "2", "4Gi")}
@@ -252,29 +296,35 @@ func TestPreempt(t *testing.T) { // L2.50, L2.51
 		message string
 	}{
 		"as few as possible": {
-			[]placed{{"n1", pod("a", "1", 1)}, {"n1", pod("b", "1", 2)}, {"n2", pod("c", "2", 50)}}, nil, "n1", []string{"a"}, "",
+			[]placed{{"n1", pod("a", "1", 1)}, {"n1", pod("b", "1", 2)}, {"n2", pod("c", "2", 50)}}, nil, "n1",
+			[]string{"a"}, "",
 		},
 		"lowest of the highest priorities": {
 			[]placed{{"n1", pod("a", "2", 9)}, {"n2", pod("b", "2", 3)}}, nil, "n2", []string{"b"}, "",
 		},
 		"fewest victims": {
-			[]placed{{"n1", pod("a", "500m", 3)}, {"n1", pod("b", "500m", 3)}, {"n1", pod("x", "1", 100)}, {"n2", pod("c", "2", 3)}}, nil, "n2", []string{"c"}, "",
+			[]placed{{"n1", pod("a", "500m", 3)}, {"n1", pod("b", "500m", 3)}, {"n1", pod("x", "1", 100)},
+				{"n2", pod("c", "2", 3)}}, nil, "n2", []string{"c"}, "",
 		},
 		"youngest victim": {
-			[]placed{{"n1", pod("a", "2", 3, startedAt(100))}, {"n2", pod("b", "2", 3, startedAt(200))}}, nil, "n2", []string{"b"}, "",
+			[]placed{{"n1", pod("a", "2", 3, startedAt(100))}, {"n2", pod("b", "2", 3, startedAt(200))}}, nil, "n2",
+			[]string{"b"}, "",
 		},
 		"budget goes first": {
-			[]placed{{"n1", pod("a", "2", 3, app("kept"))}, {"n2", pod("b", "2", 9)}}, []*policyv1.PodDisruptionBudget{budget("kept", 0)}, "n2", []string{"b"}, "",
+			[]placed{{"n1", pod("a", "2", 3, app("kept"))}, {"n2", pod("b", "2", 9)}},
+			[]*policyv1.PodDisruptionBudget{budget("kept", 0)}, "n2", []string{"b"}, "",
 		},
 		"budget with room": {
-			[]placed{{"n1", pod("a", "2", 3, app("kept"))}, {"n2", pod("b", "2", 9)}}, []*policyv1.PodDisruptionBudget{budget("kept", 1)}, "n1", []string{"a"}, "",
+			[]placed{{"n1", pod("a", "2", 3, app("kept"))}, {"n2", pod("b", "2", 9)}},
+			[]*policyv1.PodDisruptionBudget{budget("kept", 1)}, "n1", []string{"a"}, "",
 		},
 		"nobody is less important": {
 			[]placed{{"n1", pod("a", "2", 100)}, {"n2", pod("b", "2", 200)}}, nil, "", nil,
 			"0/2 nodes are available: 2 No preemption victims found for incoming pod.",
 		},
 		"removing all is not enough": {
-			[]placed{{"n1", pod("a", "1500m", 100)}, {"n1", pod("b", "500m", 1)}, {"n2", pod("c", "2", 100)}}, nil, "", nil,
+			[]placed{{"n1", pod("a", "1500m", 100)}, {"n1", pod("b", "500m", 1)}, {"n2", pod("c", "2", 100)}}, nil, "",
+			nil,
 			"0/2 nodes are available: 1 Insufficient cpu, 1 No preemption victims found for incoming pod.",
 		},
 	} {
@@ -291,7 +341,8 @@ func TestPreempt(t *testing.T) { // L2.50, L2.51
 			victims = append(victims, v.Object.Name)
 		}
 		if got.Node != test.node || !cmp.Equal(victims, test.victims) || got.Message != test.message {
-			t.Errorf("%s: %q %v %q, want %q %v %q", name, got.Node, victims, got.Message, test.node, test.victims, test.message)
+			t.Errorf("%s: %q %v %q, want %q %v %q", name, got.Node, victims, got.Message, test.node, test.victims,
+				test.message)
 		}
 		if again := c.Decide(p, 0); !cmp.Equal(again.Refusals, d.Refusals) {
 			t.Errorf("%s: looking for victims changed the cluster", name)
@@ -303,7 +354,8 @@ func TestPreemptionWaitsForVictims(t *testing.T) { // L2.40
 	victim := makePod("a", requests("cpu", "1"), priority(1))
 	now := metav1.NewTime(time.Unix(1, 0))
 	victim.DeletionTimestamp = &now
-	victim.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler}}
+	victim.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+		Reason: corev1.PodReasonPreemptionByScheduler}}
 	c := clusterOf([]*corev1.Node{makeNode("n1", "1", "1Gi")}, placed{"n1", victim})
 	pod := makePod("p", requests("cpu", "1"), priority(9))
 	pod.Status.NominatedNodeName = "n1"
@@ -315,7 +367,8 @@ func TestPreemptionWaitsForVictims(t *testing.T) { // L2.40
 }
 
 func TestAdmit(t *testing.T) { // L3.20–L3.27, L3.37, L3.39
-	node := makeNode("n1", "1", "1Gi", allocatable("example.com/gpu", "1"), taint("gone", corev1.TaintEffectNoExecute), taint("full", corev1.TaintEffectNoSchedule))
+	node := makeNode("n1", "1", "1Gi", allocatable("example.com/gpu", "1"), taint("gone", corev1.TaintEffectNoExecute),
+		taint("full", corev1.TaintEffectNoSchedule))
 	others := []*corev1.Pod{makePod("a", requests("cpu", "600m"), hostPort(80, ""), requests("example.com/gpu", "1"))}
 	ok := tolerates("gone", "")
 	strict := corev1.SupplementalGroupsPolicyStrict
@@ -324,17 +377,29 @@ func TestAdmit(t *testing.T) { // L3.20–L3.27, L3.37, L3.39
 		reason, message string
 	}{
 		"fits; NoSchedule is not asked": {makePod("p", ok, requests("cpu", "400m")), "", ""},
-		"cpu":                           {makePod("p", ok, requests("cpu", "500m")), "OutOfcpu", "Node didn't have enough resource: cpu, requested: 500, used: 600, capacity: 1000"},
-		"known extended":                {makePod("p", ok, requests("example.com/gpu", "1")), "OutOfexample.com/gpu", "Node didn't have enough resource: example.com/gpu, requested: 1, used: 1, capacity: 1"},
-		"unknown extended":              {makePod("p", ok, requests("example.com/tpu", "1")), "", ""},
-		"affinity":                      {makePod("p", ok, selects("disk", "ssd")), "NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"},
-		"name":                          {makePod("p", ok, func(p *corev1.Pod) { p.Spec.NodeName = "n2" }), "NodeName", "Predicate NodeName failed: node(s) didn't match the requested node name"},
-		"ports":                         {makePod("p", ok, hostPort(80, "")), "NodePorts", "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"},
-		"taint":                         {makePod("p"), "TaintToleration", "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate"},
-		"taint, static pod":             {makePod("p", func(p *corev1.Pod) { p.Annotations = map[string]string{"kubernetes.io/config.source": "file"} }), "", ""},
-		"resources come first":          {makePod("p", requests("cpu", "2"), selects("disk", "ssd"), hostPort(80, "")), "OutOfcpu", "Node didn't have enough resource: cpu, requested: 2000, used: 600, capacity: 1000"},
-		"os label":                      {makePod("p", func(p *corev1.Pod) { p.Labels[corev1.LabelOSStable] = "windows" }), "PodOSSelectorNodeLabelDoesNotMatch", "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"},
-		"os field":                      {makePod("p", func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} }), "PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"},
+		"cpu": {makePod("p", ok, requests("cpu", "500m")), "OutOfcpu",
+			"Node didn't have enough resource: cpu, requested: 500, used: 600, capacity: 1000"},
+		"known extended": {makePod("p", ok, requests("example.com/gpu", "1")), "OutOfexample.com/gpu",
+			"Node didn't have enough resource: example.com/gpu, requested: 1, used: 1, capacity: 1"},
+		"unknown extended": {makePod("p", ok, requests("example.com/tpu", "1")), "", ""},
+		"affinity": {makePod("p", ok, selects("disk", "ssd")), "NodeAffinity",
+			"Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"},
+		"name": {makePod("p", ok, func(p *corev1.Pod) { p.Spec.NodeName = "n2" }), "NodeName",
+			"Predicate NodeName failed: node(s) didn't match the requested node name"},
+		"ports": {makePod("p", ok, hostPort(80, "")), "NodePorts",
+			"Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"},
+		"taint": {makePod("p"), "TaintToleration",
+			"Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate"},
+		"taint, static pod": {makePod("p",
+			func(p *corev1.Pod) { p.Annotations = map[string]string{"kubernetes.io/config.source": "file"} }), "", ""},
+		"resources come first": {makePod("p", requests("cpu", "2"), selects("disk", "ssd"), hostPort(80, "")),
+			"OutOfcpu", "Node didn't have enough resource: cpu, requested: 2000, used: 600, capacity: 1000"},
+		"os label": {makePod("p",
+			func(p *corev1.Pod) { p.Labels[corev1.LabelOSStable] = "windows" }), "PodOSSelectorNodeLabelDoesNotMatch",
+			"Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"},
+		"os field": {makePod("p",
+			func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} }), "PodOSNotSupported",
+			"Failed to admit pod as the OS field doesn't match node OS"},
 		"strict groups": {
 			makePod("p", func(p *corev1.Pod) {
 				p.Spec.SecurityContext = &corev1.PodSecurityContext{SupplementalGroupsPolicy: &strict}
@@ -352,13 +417,15 @@ func TestAdmit(t *testing.T) { // L3.20–L3.27, L3.37, L3.39
 	}
 	full := makeNode("n1", "1", "1Gi", allocatable("pods", "1"))
 	want := "Node didn't have enough resource: pods, requested: 1, used: 1, capacity: 1"
-	if got := NewNode(full, []*corev1.Pod{makePod("a")}).Admit(Prepare(makePod("p")), "linux"); got == nil || got.Reason != "OutOfpods" || got.Message != want {
+	if got := NewNode(full, []*corev1.Pod{makePod("a")}).Admit(Prepare(makePod("p")), "linux"); got == nil ||
+		got.Reason != "OutOfpods" || got.Message != want {
 		t.Errorf("full node: %v", got)
 	}
 }
 
 func TestGates(t *testing.T) { // L2.2
-	p := makePod("p", func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "a"}, {Name: "b"}} })
+	p := makePod("p",
+		func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "a"}, {Name: "b"}} })
 	if got := Gates(p); got != "waiting for scheduling gates: [a b]" {
 		t.Error(got)
 	}

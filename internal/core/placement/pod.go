@@ -82,17 +82,20 @@ func PrepareFor(pod *corev1.Pod, profile *Profile) *Pod {
 		return p
 	}
 	if a := affinity.NodeAffinity; a != nil && len(a.PreferredDuringSchedulingIgnoredDuringExecution) > 0 {
-		if terms, err := nodeaffinity.NewPreferredSchedulingTerms(a.PreferredDuringSchedulingIgnoredDuringExecution); err == nil {
+		if terms, err := nodeaffinity.NewPreferredSchedulingTerms(
+			a.PreferredDuringSchedulingIgnoredDuringExecution); err == nil {
 			p.preferred = terms
 		}
 	}
 	if a := affinity.PodAffinity; a != nil {
 		p.affinity = podTerms(pod, a.RequiredDuringSchedulingIgnoredDuringExecution)
-		p.attractions = append(p.attractions, weightedTerms(pod, a.PreferredDuringSchedulingIgnoredDuringExecution, 1)...)
+		p.attractions = append(p.attractions,
+			weightedTerms(pod, a.PreferredDuringSchedulingIgnoredDuringExecution, 1)...)
 	}
 	if a := affinity.PodAntiAffinity; a != nil {
 		p.antiAffinity = podTerms(pod, a.RequiredDuringSchedulingIgnoredDuringExecution)
-		p.attractions = append(p.attractions, weightedTerms(pod, a.PreferredDuringSchedulingIgnoredDuringExecution, -1)...)
+		p.attractions = append(p.attractions,
+			weightedTerms(pod, a.PreferredDuringSchedulingIgnoredDuringExecution, -1)...)
 	}
 	return p
 }
@@ -134,7 +137,8 @@ func onlyNodes(pod *corev1.Pod) (names []string, none bool) {
 // neededFeatures are the features that the pod's node must declare (L2.30). A pod
 // whose needs can't be inferred needs none: its node refuses it if it must (L3.34).
 func neededFeatures(pod *corev1.Pod) features.FeatureSet {
-	needs, err := features.DefaultFramework.InferForPodScheduling(&features.PodInfo{Spec: &pod.Spec}, version.MajorMinor(1, 37))
+	needs, err := features.DefaultFramework.InferForPodScheduling(&features.PodInfo{Spec: &pod.Spec},
+		version.MajorMinor(1, 37))
 	if err != nil {
 		return features.FeatureSet{}
 	}
@@ -152,7 +156,8 @@ const allAddresses = "0.0.0.0"
 
 // conflicts reports whether two pods can't both have their port.
 func (a HostPort) conflicts(b HostPort) bool {
-	return a.Port == b.Port && a.Protocol == b.Protocol && (a.IP == b.IP || a.IP == allAddresses || b.IP == allAddresses)
+	return a.Port == b.Port && a.Protocol == b.Protocol &&
+		(a.IP == b.IP || a.IP == allAddresses || b.IP == allAddresses)
 }
 
 // hostPorts collects the host ports of the containers that run for the pod's whole life.

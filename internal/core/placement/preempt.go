@@ -201,7 +201,8 @@ func byBudget(pods []*Pod, budgets []*policyv1.PodDisruptionBudget) (violating, 
 		breaks := false
 		for i, b := range budgets {
 			_, counted := b.Status.DisruptedPods[p.Object.Name]
-			if b.Namespace != p.Object.Namespace || len(p.Object.Labels) == 0 || counted || !selectors[i].Matches(labels.Set(p.Object.Labels)) {
+			if b.Namespace != p.Object.Namespace || len(p.Object.Labels) == 0 || counted ||
+				!selectors[i].Matches(labels.Set(p.Object.Labels)) {
 				continue
 			}
 			allowed[i]--

@@ -24,8 +24,10 @@ type Profile struct {
 	Fit      Fit
 	Balanced []resources.Weighted // that are to be used evenly
 
-	HardPodAffinityWeight int64 // how strongly a required affinity of a pod that runs attracts pods that it names, 0–100
-	// IgnoreOthersPreferences says that preferred affinity of pods that run counts only for pods that have affinity themselves.
+	// how strongly a required affinity of a pod that runs attracts pods that it names, 0–100
+	HardPodAffinityWeight int64
+	// IgnoreOthersPreferences says that preferred affinity of pods that run counts only for pods that have affinity
+	// themselves.
 	IgnoreOthersPreferences bool
 
 	// DefaultSpread are the constraints, without selectors, of pods that have none of
@@ -34,7 +36,8 @@ type Profile struct {
 	// SpreadUnlabelled says that, under DefaultSpread, nodes without one of the keys take part by the others.
 	SpreadUnlabelled bool
 
-	AddedRequired  *nodeaffinity.NodeSelector             // that nodes must match beside what the pod says; nil for none
+	// that nodes must match beside what the pod says; nil for none
+	AddedRequired  *nodeaffinity.NodeSelector
 	AddedPreferred *nodeaffinity.PreferredSchedulingTerms // that count beside what the pod prefers; nil for none
 
 	// PercentageOfNodes limits the search: it ends once this share of all nodes, and at
@@ -72,10 +75,12 @@ type Fit struct {
 
 // DefaultProfile is what upstream does without a configuration (L2.10).
 func DefaultProfile() *Profile {
-	cpuAndMemory := []resources.Weighted{{Name: corev1.ResourceCPU, Weight: 1}, {Name: corev1.ResourceMemory, Weight: 1}}
+	cpuAndMemory := []resources.Weighted{{Name: corev1.ResourceCPU, Weight: 1},
+		{Name: corev1.ResourceMemory, Weight: 1}}
 	return &Profile{
-		Name:                  corev1.DefaultSchedulerName,
-		Weights:               Weights{Taints: 3, NodeAffinity: 2, Fit: 1, Spread: 2, PodAffinity: 2, Balanced: 1, Images: 1},
+		Name: corev1.DefaultSchedulerName,
+		Weights: Weights{Taints: 3, NodeAffinity: 2, Fit: 1, Spread: 2, PodAffinity: 2, Balanced: 1,
+			Images: 1},
 		Gated:                 true,
 		Fit:                   Fit{Strategy: LeastAllocated, Resources: cpuAndMemory},
 		Balanced:              cpuAndMemory,
@@ -100,7 +105,8 @@ func (f *Profile) demand(d resources.Demand) resources.Demand {
 		return d
 	}
 	d.Scalars = slices.DeleteFunc(slices.Clone(d.Scalars), func(s resources.Scalar) bool {
-		return resources.IsExtended(s.Name) && (slices.Contains(f.Fit.Ignored, s.Name) || slices.Contains(f.Fit.IgnoredGroups, groupOf(s.Name)))
+		return resources.IsExtended(s.Name) &&
+			(slices.Contains(f.Fit.Ignored, s.Name) || slices.Contains(f.Fit.IgnoredGroups, groupOf(s.Name)))
 	})
 	return d
 }

@@ -29,7 +29,8 @@ func genNode(t *rapid.T, name string) *corev1.Node {
 
 func genPod(t *rapid.T, name string) *corev1.Pod {
 	p := makePod(name, app(rapid.SampledFrom([]string{"x", "y"}).Draw(t, "app")),
-		requests("cpu", rapid.SampledFrom([]string{"0", "300m", "1"}).Draw(t, "cpu")), priority(rapid.Int32Range(0, 3).Draw(t, "priority")))
+		requests("cpu", rapid.SampledFrom([]string{"0", "300m", "1"}).Draw(t, "cpu")),
+		priority(rapid.Int32Range(0, 3).Draw(t, "priority")))
 	other := rapid.SampledFrom([]string{"x", "y"}).Draw(t, "other")
 	key := rapid.SampledFrom([]string{corev1.LabelTopologyZone, corev1.LabelHostname}).Draw(t, "key")
 	switch rapid.IntRange(0, 9).Draw(t, "wish") {
@@ -118,15 +119,18 @@ func TestIncrementalEqualsFresh(t *testing.T) {
 		c := genCluster(t)
 		names := []string{"n0", "n1", "n2", "elsewhere"}
 		service := Owner{Service, "default", "s"}
-		regulars := []*Pod{Prepare(makePod("r1", app("x"), requests("cpu", "300m"))), Prepare(makePod("r2", app("x"), affine(true, corev1.LabelHostname, "x"))),
-			Prepare(makePod("r3", app("y"), affine(false, corev1.LabelTopologyZone, "x"))), Prepare(makePod("r4", app("y"), spreads(corev1.LabelTopologyZone, 1, "y"))),
+		regulars := []*Pod{Prepare(makePod("r1", app("x"), requests("cpu", "300m"))),
+			Prepare(makePod("r2", app("x"), affine(true, corev1.LabelHostname, "x"))),
+			Prepare(makePod("r3", app("y"), affine(false, corev1.LabelTopologyZone, "x"))),
+			Prepare(makePod("r4", app("y"), spreads(corev1.LabelTopologyZone, 1, "y"))),
 			Prepare(makePod("r5", app("y"), hostPort(80, "")))}
 		for i := range rapid.IntRange(0, 4).Draw(t, "more") {
 			regulars = append(regulars, Prepare(genPod(t, fmt.Sprint("r", 6+i))))
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"pod": func(t *rapid.T) {
-				c.SetPod(Prepare(genPod(t, fmt.Sprint("p", rapid.IntRange(0, 12).Draw(t, "which")))), rapid.SampledFrom(names).Draw(t, "node"))
+				c.SetPod(Prepare(genPod(t, fmt.Sprint("p", rapid.IntRange(0, 12).Draw(t, "which")))),
+					rapid.SampledFrom(names).Draw(t, "node"))
 			},
 			"gone": func(t *rapid.T) {
 				c.RemovePod(Prepare(makePod(fmt.Sprint("p", rapid.IntRange(0, 12).Draw(t, "which")))).Object.UID)
@@ -134,11 +138,14 @@ func TestIncrementalEqualsFresh(t *testing.T) {
 			"node":    func(t *rapid.T) { c.SetNode(genNode(t, rapid.SampledFrom(names).Draw(t, "node"))) },
 			"no node": func(t *rapid.T) { c.RemoveNode(rapid.SampledFrom(names).Draw(t, "node")) },
 			"service": func(t *rapid.T) {
-				c.SetOwner(service, &metav1.LabelSelector{MatchLabels: map[string]string{"app": rapid.SampledFrom([]string{"x", "y"}).Draw(t, "app")}})
+				c.SetOwner(service,
+					&metav1.LabelSelector{
+						MatchLabels: map[string]string{"app": rapid.SampledFrom([]string{"x", "y"}).Draw(t, "app")}})
 			},
 			"no service": func(*rapid.T) { c.RemoveOwner(service) },
 			"namespace": func(t *rapid.T) {
-				c.SetNamespace("default", map[string]string{"n": rapid.SampledFrom([]string{"x", "y"}).Draw(t, "label")})
+				c.SetNamespace("default",
+					map[string]string{"n": rapid.SampledFrom([]string{"x", "y"}).Draw(t, "label")})
 			},
 			"preempt": func(t *rapid.T) {
 				if d := c.Decide(regulars[0], 0); d.Node == "" {
@@ -168,7 +175,8 @@ func TestIncrementalEqualsFresh(t *testing.T) {
 				if a.Node != b.Node || a.Message("") != b.Message("") {
 					t.Fatalf("%q %s against %q %s", a.Node, a.Message(""), b.Node, b.Message(""))
 				}
-				if len(c.antiAffine) != len(fresh.antiAffine) || len(c.byName) != len(fresh.byName) || len(c.byNamespace) != len(fresh.byNamespace) {
+				if len(c.antiAffine) != len(fresh.antiAffine) || len(c.byName) != len(fresh.byName) ||
+					len(c.byNamespace) != len(fresh.byNamespace) {
 					t.Fatal("something is left behind")
 				}
 			},
@@ -189,7 +197,8 @@ func TestPreemptionIsEnough(t *testing.T) {
 			return
 		}
 		got := c.Preempt(p, d, nil)
-		if may := c.MayPreempt(p, d); (may.Node == "") != (got.Node == "") || may.Message != got.Message || !cmp.Equal(may.Filters, got.Filters) {
+		if may := c.MayPreempt(p, d); (may.Node == "") != (got.Node == "") || may.Message != got.Message ||
+			!cmp.Equal(may.Filters, got.Filters) {
 			t.Fatalf("it may preempt: %+v, it does: %+v", may, got)
 		}
 		if got.Node == "" {

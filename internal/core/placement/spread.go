@@ -19,7 +19,8 @@ type spreadConstraint struct {
 }
 
 // spreadConstraints parses the constraints of one strictness.
-func spreadConstraints(all []corev1.TopologySpreadConstraint, podLabels map[string]string, when corev1.UnsatisfiableConstraintAction) []spreadConstraint {
+func spreadConstraints(all []corev1.TopologySpreadConstraint, podLabels map[string]string,
+	when corev1.UnsatisfiableConstraintAction) []spreadConstraint {
 	var parsed []spreadConstraint
 	for i := range all {
 		t := &all[i]
@@ -50,7 +51,8 @@ func withMatchLabelKeys(t *corev1.TopologySpreadConstraint, podLabels map[string
 	s := t.LabelSelector.DeepCopy()
 	for _, key := range t.MatchLabelKeys {
 		if value, ok := podLabels[key]; ok {
-			s.MatchExpressions = append(s.MatchExpressions, metav1.LabelSelectorRequirement{Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{value}})
+			s.MatchExpressions = append(s.MatchExpressions,
+				metav1.LabelSelectorRequirement{Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{value}})
 		}
 	}
 	return s
@@ -132,7 +134,8 @@ func (s spreading) eligible(i int, n *Node) bool {
 	if s.allKeys && !s.hasKeys(n) || c.honourLabels && !matchesNode(s.pod, n.Object) {
 		return false
 	}
-	return !c.honourTaints || !untolerated(n.Object.Spec.Taints, s.pod.Object, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute)
+	return !c.honourTaints || !untolerated(n.Object.Spec.Taints, s.pod.Object, corev1.TaintEffectNoSchedule,
+		corev1.TaintEffectNoExecute)
 }
 
 // hasKeys reports whether the node has the topology keys of all constraints.
@@ -147,7 +150,8 @@ func (s spreading) hasKeys(n *Node) bool {
 
 // count takes another pod on a node in or out of the counts. Pods that end don't count.
 func (s *spreadState) count(other *Pod, n *Node, by int64) {
-	if s == nil || n.Object == nil || other.Object.Namespace != s.pod.Object.Namespace || other.Object.DeletionTimestamp != nil {
+	if s == nil || n.Object == nil || other.Object.Namespace != s.pod.Object.Namespace ||
+		other.Object.DeletionTimestamp != nil {
 		return
 	}
 	for i := range s.counts {

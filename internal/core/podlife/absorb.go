@@ -206,7 +206,8 @@ func (m *machine) absorbPostStart(f flight, o *Outcome) {
 	c.record.Waiting = waitingReason{Reason: "PostStartHookError", Message: o.Err.Message, At: o.At}
 	m.warning(c, "FailedPostStartHook", "PostStartHook failed")
 	if m.s.Life == Syncing {
-		m.stop(c.newest, c, stopOrder{message: "FailedPostStartHook", grace: m.podGrace(), cause: "postStart hook failed"})
+		m.stop(c.newest, c, stopOrder{message: "FailedPostStartHook", grace: m.podGrace(),
+			cause: "postStart hook failed"})
 	}
 }
 
@@ -230,8 +231,9 @@ func (m *machine) absorbPull(f flight, o *Outcome) {
 		if p.Ref == "" {
 			c.record.Pulled = image
 		}
-		m.normal(c, "Pulled", fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.",
-			image, truncate(p.Took), truncate(p.Waited), p.Size))
+		m.normal(c, "Pulled",
+			fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %v bytes.",
+				image, truncate(p.Took), truncate(p.Waited), p.Size))
 		return
 	}
 	reason := o.Err.Reason

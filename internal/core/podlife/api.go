@@ -8,7 +8,8 @@ import (
 
 // Input is everything Step may look at.
 type Input struct {
-	Now      time.Time     // the only clock, as time.Now gives it: it never runs backwards, for its monotonic reading counts
+	// the only clock, as time.Now gives it: it never runs backwards, for its monotonic reading counts
+	Now      time.Time
 	Pod      *corev1.Pod   // what is wanted, newest version seen; Status is what the API server holds; read only
 	Gone     bool          // the object left its source (force delete, manifest removed): end the pod, publish nothing
 	Hold     *Hold         // the node has no room yet: nothing is begun for the pod until it has

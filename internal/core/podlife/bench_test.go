@@ -19,14 +19,17 @@ func steady() (State, Input) {
 	in.Observed.Volumes = VolumeState{Mounted: true, Present: true}
 	in.Observed.Sandboxes = []Sandbox{{ID: "sb0", Ready: true, IPs: []string{"10.0.0.5"}}}
 	for _, name := range []string{"a", "b", "c"} {
-		c := corev1.Container{Name: name, Image: "nginx", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}
-		c.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi")}
+		c := corev1.Container{Name: name, Image: "nginx",
+			VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}
+		c.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"),
+			corev1.ResourceMemory: resource.MustParse("64Mi")}
 		if name == "a" {
 			c.LivenessProbe = &corev1.Probe{PeriodSeconds: 10, FailureThreshold: 3}
 		}
 		pod.Spec.Containers = append(pod.Spec.Containers, c)
 		in.Observed.Containers = append(in.Observed.Containers, Container{ID: name + "-0", Name: name, SandboxID: "sb0",
-			State: ContainerRunning, StartedAt: begin, Image: "nginx", ImageRef: "sha256:nginx", Hash: DefinitionHash(name, "nginx")})
+			State: ContainerRunning, StartedAt: begin, Image: "nginx", ImageRef: "sha256:nginx",
+			Hash: DefinitionHash(name, "nginx")})
 	}
 	s, _ := Step(State{}, in)
 	return s, in

@@ -39,7 +39,8 @@ func TestClockIsSet(t *testing.T) {
 }
 
 func running(id string, at time.Time) Container {
-	return Container{ID: id, Name: "a", SandboxID: "sb0", State: ContainerRunning, StartedAt: at.Round(0), Image: "nginx", ImageRef: "sha256:nginx", Hash: DefinitionHash("a", "nginx")}
+	return Container{ID: id, Name: "a", SandboxID: "sb0", State: ContainerRunning, StartedAt: at.Round(0),
+		Image: "nginx", ImageRef: "sha256:nginx", Hash: DefinitionHash("a", "nginx")}
 }
 
 // alone is a pod of one container that was started at t.
@@ -125,7 +126,8 @@ func probeOverClock(t *testing.T, by time.Duration) {
 	if !begins(out, "probe/a/Readiness/1") {
 		t.Fatalf("the first probe does not begin: wake in %v", out.Wake.Sub(in.Now))
 	}
-	in.Probes = []ProbeResult{{Key: "probe/a/Readiness/1", Container: "a", ContainerID: "a-0", Type: Readiness, At: in.Now, Verdict: ProbeSuccess}}
+	in.Probes = []ProbeResult{{Key: "probe/a/Readiness/1", Container: "a", ContainerID: "a-0", Type: Readiness,
+		At: in.Now, Verdict: ProbeSuccess}}
 	s, out = Step(s, in)
 	in.Probes = nil
 	if wait := out.Wake.Sub(in.Now); wait != 10*time.Second {

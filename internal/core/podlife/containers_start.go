@@ -81,7 +81,8 @@ func (m *machine) tellHold(h *Hold) {
 	if m.s.Held.Reason != h.For || m.s.Held.Message != h.Object {
 		if m.s.Held.Reason == "" {
 			m.s.Held.At = m.now
-			m.event(corev1.EventTypeNormal, "WaitingForRoom", fmt.Sprintf("Waits until these have ended: %s (%s)", h.Object, h.Why), "")
+			m.event(corev1.EventTypeNormal, "WaitingForRoom",
+				fmt.Sprintf("Waits until these have ended: %s (%s)", h.Object, h.Why), "")
 		}
 		m.s.Held.Reason, m.s.Held.Message = h.For, h.Object
 	}
@@ -195,10 +196,12 @@ func (m *machine) start(c *podContainer, held bool, cause string) (hold bool) {
 		return held
 	}
 	if present {
-		m.normal(c, "Pulled", fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.spec.Image))
+		m.normal(c, "Pulled",
+			fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.spec.Image))
 	}
 	c.record.Resize = resizeDue{}
-	m.do(StartContainer{Container: name, Attempt: c.record.Attempts, SandboxID: m.sandbox.ID, ImageRef: ref, PodIPs: m.podIPs()},
+	m.do(StartContainer{Container: name, Attempt: c.record.Attempts, SandboxID: m.sandbox.ID, ImageRef: ref,
+		PodIPs: m.podIPs()},
 		m.startCause(c, cause), "start", name)
 	return true
 }
@@ -242,7 +245,8 @@ func (m *machine) advancePostStart() {
 		}
 		if h.Stage == hookDue {
 			h.Stage = hookRunning
-			m.begin(RunHook{Container: c.spec.Name, ContainerID: h.ContainerID, Kind: PostStart, Handler: c.spec.Lifecycle.PostStart, PodIP: m.podIP()},
+			m.begin(RunHook{Container: c.spec.Name, ContainerID: h.ContainerID, Kind: PostStart,
+				Handler: c.spec.Lifecycle.PostStart, PodIP: m.podIP()},
 				"container started")
 		}
 		if f := m.postStart(h.ContainerID); f != nil {

@@ -41,7 +41,8 @@ func (m *machine) stop(inst *Container, c *podContainer, k stopOrder) {
 	}
 	hook := c != nil && c.class != ephemeral && c.spec.Lifecycle != nil && c.spec.Lifecycle.PreStop != nil &&
 		inst.State == ContainerRunning && !k.noHook && k.grace > 0
-	m.s.Stops = append(m.s.Stops, containerStop{ContainerID: inst.ID, Cause: k.cause, Since: m.now, Deadline: deadline, Hook: !hook})
+	m.s.Stops = append(m.s.Stops,
+		containerStop{ContainerID: inst.ID, Cause: k.cause, Since: m.now, Deadline: deadline, Hook: !hook})
 	if c != nil {
 		m.normal(c, "Killing", k.message)
 	}
@@ -87,7 +88,8 @@ func (m *machine) stopAll(cause string, grace time.Duration, noHook bool) bool {
 			continue
 		}
 		running = true
-		m.stop(o, m.container(o.Name), stopOrder{message: "Stopping container " + o.Name, cause: cause, grace: grace, noHook: noHook})
+		m.stop(o, m.container(o.Name),
+			stopOrder{message: "Stopping container " + o.Name, cause: cause, grace: grace, noHook: noHook})
 	}
 	m.advanceStops(true)
 	return running
@@ -135,8 +137,9 @@ func (m *machine) preStopDone(s *containerStop, inst *Container, c *podContainer
 	if !s.Hook {
 		s.Hook = true
 		if inTime && c != nil && inst.State == ContainerRunning {
-			m.begin(RunHook{Container: inst.Name, ContainerID: inst.ID, Kind: PreStop, Handler: c.spec.Lifecycle.PreStop,
-				PodIP: m.podIP(), Timeout: s.Deadline.Sub(m.now)}, s.Cause)
+			m.begin(RunHook{Container: inst.Name, ContainerID: inst.ID, Kind: PreStop,
+				Handler: c.spec.Lifecycle.PreStop,
+				PodIP:   m.podIP(), Timeout: s.Deadline.Sub(m.now)}, s.Cause)
 		}
 	}
 	f := m.inFlight(opPreStop, inst.ID)

@@ -32,7 +32,8 @@ func anyWorld(recovered bool) func(*rapid.T) {
 			t.Fatal(err)
 		}
 		pod.Namespace, pod.UID, pod.Generation = "default", "uid-1", 1
-		in := Input{Now: begin, Pod: pod, Node: Node{Name: "node1", HostIPs: []string{"192.168.0.1"}, RuntimeName: "carob", AgentStarted: begin}}
+		in := Input{Now: begin, Pod: pod,
+			Node: Node{Name: "node1", HostIPs: []string{"192.168.0.1"}, RuntimeName: "carob", AgentStarted: begin}}
 		var s State
 		if recovered {
 			pod.Status = drawStatus(t, pod)
@@ -99,8 +100,10 @@ func stepAny(t *rapid.T, s State, in Input) (State, Output) {
 	}
 	for i := range out.Status.Conditions {
 		c := &out.Status.Conditions[i]
-		if old := condition(s.Last.Conditions, c.Type); OwnCondition(c.Type) && old != nil && old.Status == c.Status && !old.LastTransitionTime.Equal(&c.LastTransitionTime) {
-			t.Fatalf("the transition time of %s moves from %v to %v, its status stays", c.Type, old.LastTransitionTime, c.LastTransitionTime)
+		if old := condition(s.Last.Conditions, c.Type); OwnCondition(c.Type) && old != nil && old.Status == c.Status &&
+			!old.LastTransitionTime.Equal(&c.LastTransitionTime) {
+			t.Fatalf("the transition time of %s moves from %v to %v, its status stays", c.Type, old.LastTransitionTime,
+				c.LastTransitionTime)
 		}
 	}
 	return next, out
@@ -133,7 +136,8 @@ func drawObserved(t *rapid.T, p *corev1.Pod, now time.Time) Observed {
 	o.Volumes.Mounted = rapid.IntRange(0, 3).Draw(t, "mounted") > 0
 	o.Volumes.Present = o.Volumes.Mounted || rapid.Bool().Draw(t, "present")
 	for i := range rapid.IntRange(0, 2).Draw(t, "sandboxes") {
-		s := Sandbox{ID: fmt.Sprintf("sb%d", 9-i), Attempt: uint32(9 - i), Ready: rapid.IntRange(0, 3).Draw(t, "ready") > 0, HostNetwork: rapid.IntRange(0, 9).Draw(t, "host") == 0}
+		s := Sandbox{ID: fmt.Sprintf("sb%d", 9-i), Attempt: uint32(9 - i),
+			Ready: rapid.IntRange(0, 3).Draw(t, "ready") > 0, HostNetwork: rapid.IntRange(0, 9).Draw(t, "host") == 0}
 		if rapid.IntRange(0, 5).Draw(t, "address") > 0 {
 			s.IPs = []string{"10.0.0.5"}
 		}
@@ -144,9 +148,12 @@ func drawObserved(t *rapid.T, p *corev1.Pod, now time.Time) Observed {
 	}
 	names := containerNames(p)
 	for i := range rapid.IntRange(0, 5).Draw(t, "instances") {
-		c := Container{ID: fmt.Sprintf("id%d", rapid.IntRange(0, 3).Draw(t, "id")*10+i), Name: rapid.SampledFrom(names).Draw(t, "name"), Attempt: rapid.IntRange(0, 3).Draw(t, "attempt"),
-			SandboxID: rapid.SampledFrom([]string{"sb9", "sb9", "sb8", "gone"}).Draw(t, "of"), Image: "one", ImageRef: "sha256:one", CreatedAt: past("created"),
-			State: rapid.SampledFrom([]ContainerState{ContainerCreated, ContainerRunning, ContainerRunning, ContainerExited, ContainerExited, ContainerUnknown}).Draw(t, "state")}
+		c := Container{ID: fmt.Sprintf("id%d", rapid.IntRange(0, 3).Draw(t, "id")*10+i),
+			Name: rapid.SampledFrom(names).Draw(t, "name"), Attempt: rapid.IntRange(0, 3).Draw(t, "attempt"),
+			SandboxID: rapid.SampledFrom([]string{"sb9", "sb9", "sb8", "gone"}).Draw(t, "of"), Image: "one",
+			ImageRef: "sha256:one", CreatedAt: past("created"),
+			State: rapid.SampledFrom([]ContainerState{ContainerCreated, ContainerRunning, ContainerRunning,
+				ContainerExited, ContainerExited, ContainerUnknown}).Draw(t, "state")}
 		if c.State != ContainerCreated {
 			c.StartedAt = past("started")
 		}
@@ -204,8 +211,12 @@ func drawEnds(t *rapid.T, in *Input, s *State) {
 	for _, f := range s.InFlight {
 		if f.Op == opProbe {
 			if c := rapid.IntRange(0, 1).Draw(t, "probe ends"); c == 1 {
-				in.Probes = append(in.Probes, ProbeResult{Key: f.Key, Container: f.Object, ContainerID: rapid.SampledFrom([]string{"id0", "id11", "id22"}).Draw(t, "of"),
-					Type: ProbeType(f.Detail), At: in.Now, Verdict: rapid.SampledFrom([]ProbeVerdict{ProbeSuccess, ProbeFailure, ProbeError, ProbeWarning}).Draw(t, "verdict")})
+				in.Probes = append(in.Probes,
+					ProbeResult{Key: f.Key, Container: f.Object,
+						ContainerID: rapid.SampledFrom([]string{"id0", "id11", "id22"}).Draw(t, "of"),
+						Type:        ProbeType(f.Detail), At: in.Now,
+						Verdict: rapid.SampledFrom([]ProbeVerdict{ProbeSuccess, ProbeFailure, ProbeError,
+							ProbeWarning}).Draw(t, "verdict")})
 			}
 			continue
 		}
@@ -217,34 +228,43 @@ func drawEnds(t *rapid.T, in *Input, s *State) {
 			if f.Cancelled {
 				reason = Aborted
 			}
-			in.Done = append(in.Done, Outcome{Key: f.Key, At: in.Now, Err: &Failure{Reason: reason, Message: "boom", Created: rapid.Bool().Draw(t, "created")}})
+			in.Done = append(in.Done,
+				Outcome{Key: f.Key, At: in.Now,
+					Err: &Failure{Reason: reason, Message: "boom", Created: rapid.Bool().Draw(t, "created")}})
 		}
 	}
 	if rapid.IntRange(0, 9).Draw(t, "stranger") == 0 {
 		in.Done = append(in.Done, Outcome{Key: "start/web/99", At: in.Now})
-		in.Probes = append(in.Probes, ProbeResult{Key: "probe/web/Liveness/99", Container: "c0", ContainerID: "id0", Type: Liveness, At: in.Now, Verdict: ProbeFailure})
+		in.Probes = append(in.Probes,
+			ProbeResult{Key: "probe/web/Liveness/99", Container: "c0", ContainerID: "id0", Type: Liveness, At: in.Now,
+				Verdict: ProbeFailure})
 	}
 }
 
 // drawStatus draws what an API server may hold of the pod.
 func drawStatus(t *rapid.T, p *corev1.Pod) corev1.PodStatus {
-	st := corev1.PodStatus{Phase: rapid.SampledFrom([]corev1.PodPhase{"", corev1.PodPending, corev1.PodRunning, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed}).Draw(t, "phase")}
+	st := corev1.PodStatus{Phase: rapid.SampledFrom([]corev1.PodPhase{"", corev1.PodPending, corev1.PodRunning,
+		corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed}).Draw(t, "phase")}
 	if rapid.Bool().Draw(t, "start time") {
 		at := metav1.NewTime(begin.Add(-time.Hour))
 		st.StartTime = &at
 	}
 	entry := func(name string) corev1.ContainerStatus {
 		s := corev1.ContainerStatus{Name: name, RestartCount: int32(rapid.IntRange(0, 4).Draw(t, "restarts"))}
-		end := &corev1.ContainerStateTerminated{ExitCode: rapid.SampledFrom([]int32{0, 1}).Draw(t, "code"), ContainerID: "carob://old", FinishedAt: metav1.NewTime(begin.Add(-time.Minute))}
+		end := &corev1.ContainerStateTerminated{ExitCode: rapid.SampledFrom([]int32{0, 1}).Draw(t, "code"),
+			ContainerID: "carob://old", FinishedAt: metav1.NewTime(begin.Add(-time.Minute))}
 		switch rapid.IntRange(0, 3).Draw(t, "state") {
 		case 0:
 			s.State.Waiting = &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}
 		case 1:
-			s.State.Running, s.ContainerID = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(begin.Add(-time.Minute))}, "carob://old"
+			s.State.Running,
+				s.ContainerID = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(begin.Add(-time.Minute))},
+				"carob://old"
 		case 2:
 			s.State.Terminated, s.ContainerID = end, "carob://old"
 		case 3:
-			s.State.Waiting, s.LastTerminationState.Terminated = &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}, end
+			s.State.Waiting,
+				s.LastTerminationState.Terminated = &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}, end
 		}
 		return s
 	}

@@ -6,7 +6,8 @@ import "slices"
 // but the newest dead instance of each container, and whatever never started
 // under a newer one (L7.130); and old sandboxes that are empty (L7.131).
 func (m *machine) collectGarbage() {
-	if m.s.Life == Terminated && (m.pod.DeletionTimestamp != nil || m.in.Gone || m.s.End.Evicted || m.in.Node.DiskShort) {
+	if m.s.Life == Terminated &&
+		(m.pod.DeletionTimestamp != nil || m.in.Gone || m.s.End.Evicted || m.in.Node.DiskShort) {
 		return // cleanUp removes everything
 	}
 	all := m.in.Observed.Containers

@@ -72,7 +72,8 @@ func (m *machine) image(c *podContainer) (ref string, present, busy bool) {
 		return "", false, false
 	}
 	m.normal(c, "Pulling", fmt.Sprintf("Pulling image %q", c.spec.Image))
-	m.do(PullImage{Container: c.spec.Name, Image: c.spec.Image}, "image "+c.spec.Image+" is wanted (policy "+policyName(policy)+")", "image", c.spec.Image)
+	m.do(PullImage{Container: c.spec.Name, Image: c.spec.Image},
+		"image "+c.spec.Image+" is wanted (policy "+policyName(policy)+")", "image", c.spec.Image)
 	return "", false, true
 }
 
@@ -98,13 +99,15 @@ func (m *machine) imageBackoff(c *podContainer) *imageRecord {
 
 // tellImageWait makes the back-off of an image visible once the failure itself has been.
 func (m *machine) tellImageWait(c *podContainer, im *imageRecord) {
-	m.wait(Wait{For: "image", Object: im.Image, Since: im.Failed, Until: im.Failed.Add(im.Delay), LastErr: im.Prior.Message})
+	m.wait(Wait{For: "image", Object: im.Image, Since: im.Failed, Until: im.Failed.Add(im.Delay),
+		LastErr: im.Prior.Message})
 	if c.spec.ImagePullPolicy != corev1.PullAlways { // that one is pulled whatever there is
 		m.lookBy(m.stepTime(m.in.Observed.Taken).Add(lookEvery))
 	}
 	visible := im.Failed.Add(settle)
 	switch {
-	case im.Prior.Reason == reasonNeverPull || im.Prior.Reason == "ImageInspectError" || im.Prior.Reason == reasonInvalidImageName:
+	case im.Prior.Reason == reasonNeverPull || im.Prior.Reason == "ImageInspectError" ||
+		im.Prior.Reason == reasonInvalidImageName:
 		c.record.Waiting = im.Prior // looked at again, not pulled again
 	case m.now.Before(visible):
 		m.wake(visible)

@@ -49,5 +49,6 @@ func (m *machine) volumeImages(c *podContainer) (here bool) {
 }
 
 func mountsVolume(c, v *podContainer) bool {
-	return slices.ContainsFunc(c.spec.VolumeMounts, func(m corev1.VolumeMount) bool { return volumeName(m.Name) == v.spec.Name })
+	return slices.ContainsFunc(c.spec.VolumeMounts,
+		func(m corev1.VolumeMount) bool { return volumeName(m.Name) == v.spec.Name })
 }

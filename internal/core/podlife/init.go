@@ -24,7 +24,8 @@ func (m *machine) initialize() (initialized bool) {
 		c := &m.containers[mark]
 		m.start(c, false, "")
 		if inst := m.here(c); inst != nil && inst.State == ContainerRunning {
-			m.out.Waits = append(m.out.Waits, Wait{For: "init container", Object: c.spec.Name, Since: m.stepTime(inst.StartedAt)})
+			m.out.Waits = append(m.out.Waits,
+				Wait{For: "init container", Object: c.spec.Name, Since: m.stepTime(inst.StartedAt)})
 		}
 		return false
 	}
@@ -75,7 +76,8 @@ func (m *machine) failedInit() string {
 	}
 	c := &m.containers[mark]
 	inst := m.here(c)
-	if c.class == sidecar || m.inFlight(opStart, c.spec.Name) != nil || inst == nil || inst.State != ContainerExited || succeeded(inst) || m.due(c) {
+	if c.class == sidecar || m.inFlight(opStart, c.spec.Name) != nil || inst == nil || inst.State != ContainerExited ||
+		succeeded(inst) || m.due(c) {
 		return ""
 	}
 	return c.spec.Name

@@ -14,7 +14,8 @@ func TestProbeOfAnotherInstance(t *testing.T) {
 	s, in := steady()
 	in.Pod.Spec.Containers[0].LivenessProbe.FailureThreshold = 1
 	in.Now = in.Now.Add(time.Second)
-	in.Probes = []ProbeResult{{Key: "probe/a/Liveness/7", Container: "a", ContainerID: "a-before", Type: Liveness, At: in.Now, Verdict: ProbeFailure}}
+	in.Probes = []ProbeResult{{Key: "probe/a/Liveness/7", Container: "a", ContainerID: "a-before", Type: Liveness,
+		At: in.Now, Verdict: ProbeFailure}}
 	if _, out := Step(s, in); len(out.Begin)+len(out.Events) > 0 {
 		t.Errorf("it is acted on: %v %v", out.Begin, out.Events)
 	}
@@ -25,7 +26,8 @@ func TestProbeOfAnotherInstance(t *testing.T) {
 func TestSandboxThatIsBeingStopped(t *testing.T) {
 	_, in := steady()
 	in.Observed.Containers = nil
-	in.Observed.Sandboxes = []Sandbox{{ID: "sb1", Attempt: 1, Ready: true, IPs: []string{"10.0.0.6"}}, {ID: "sb0", Ready: true, IPs: []string{"10.0.0.5"}}}
+	in.Observed.Sandboxes = []Sandbox{{ID: "sb1", Attempt: 1, Ready: true, IPs: []string{"10.0.0.6"}},
+		{ID: "sb0", Ready: true, IPs: []string{"10.0.0.5"}}}
 	in.Observed.Images = []ImageState{{Image: "nginx", Ref: "sha256:nginx"}}
 	s, out := Step(State{}, in)
 	if len(out.Begin) != 2 {
@@ -81,7 +83,8 @@ func TestLooksForImages(t *testing.T) {
 		old    time.Duration // age of the picture
 		want   time.Duration // from now; negative: none
 	}{
-		{corev1.PullNever, 0, 10 * time.Second}, {corev1.PullNever, 7 * time.Second, 3 * time.Second}, {corev1.PullNever, time.Hour, 0},
+		{corev1.PullNever, 0, 10 * time.Second}, {corev1.PullNever, 7 * time.Second, 3 * time.Second},
+		{corev1.PullNever, time.Hour, 0},
 		{corev1.PullIfNotPresent, 0, 10 * time.Second}, {corev1.PullAlways, 0, -1},
 	} {
 		s, in := steady()
@@ -89,7 +92,8 @@ func TestLooksForImages(t *testing.T) {
 		in.Pod.Spec.Containers = in.Pod.Spec.Containers[:1]
 		in.Pod.Spec.Containers[0].ImagePullPolicy = tt.policy
 		in.Observed.Images = []ImageState{{Image: "nginx"}}
-		s.Images = []imageRecord{{Image: "nginx", Delay: 5 * time.Minute, Failed: in.Now, Prior: waitingReason{Reason: reasonErrImagePull}}}
+		s.Images = []imageRecord{{Image: "nginx", Delay: 5 * time.Minute, Failed: in.Now,
+			Prior: waitingReason{Reason: reasonErrImagePull}}}
 		in.Observed.Taken = in.Now.Add(-tt.old)
 		_, out := Step(s, in)
 		if want := in.Now.Add(tt.want); tt.want >= 0 && !out.Look.Equal(want) || tt.want < 0 && !out.Look.IsZero() {
@@ -128,7 +132,8 @@ func TestCountOfAFailedStart(t *testing.T) {
 	in.Observed.Images = []ImageState{{Image: "nginx", Ref: "sha256:nginx"}}
 	s, _ := Step(State{}, in)
 	in.Now = in.Now.Add(time.Second)
-	in.Done = []Outcome{{Key: "start/a/0", At: in.Now, Err: &Failure{Reason: "RunContainerError", Message: "no", Created: true}}}
+	in.Done = []Outcome{{Key: "start/a/0", At: in.Now,
+		Err: &Failure{Reason: "RunContainerError", Message: "no", Created: true}}}
 	s, out := Step(s, in)
 	in.Now, in.Done = out.Wake, nil
 	_, out = Step(s, in)
@@ -206,7 +211,8 @@ func TestInitStartsOverInTheSandboxThatIsLeft(t *testing.T) {
 	_, in := steady()
 	in.Pod.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
 	in.Pod.Spec.InitContainers = []corev1.Container{{Name: "init", Image: "nginx"}}
-	in.Observed.Containers = []Container{{ID: "init-0", Name: "init", SandboxID: "sb0", State: ContainerExited, FinishedAt: in.Now}}
+	in.Observed.Containers = []Container{{ID: "init-0", Name: "init", SandboxID: "sb0", State: ContainerExited,
+		FinishedAt: in.Now}}
 	in.Observed.Sandboxes = []Sandbox{{ID: "sb1", Attempt: 1, Ready: true, IPs: []string{"10.0.0.6"}}, {ID: "sb0"}}
 	in.Observed.Images = []ImageState{{Image: "nginx", Ref: "sha256:nginx"}}
 	if _, out := Step(State{}, in); !begins(out, "start/init/1") {
@@ -218,7 +224,8 @@ func TestInitStartsOverInTheSandboxThatIsLeft(t *testing.T) {
 // the instance before has not said so yet (L6.2).
 func TestSecondPostStartIsAborted(t *testing.T) {
 	s, in := steady()
-	in.Pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{}}}
+	in.Pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{
+		PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{}}}
 	in.Observed.Images = []ImageState{{Image: "nginx", Ref: "sha256:nginx"}}
 	a := &in.Observed.Containers[0]
 	exit := func() (out Output) {
@@ -261,8 +268,10 @@ func TestForgottenPodThatNeverRestarts(t *testing.T) {
 	_, in := steady()
 	in.Pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	in.Observed.Sandboxes, in.Observed.Containers = nil, nil
-	in.Pod.Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "a", ContainerID: "carob://a-0",
-		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: "carob://a-0", Reason: "Completed"}}}}}
+	in.Pod.Status = corev1.PodStatus{Phase: corev1.PodPending,
+		ContainerStatuses: []corev1.ContainerStatus{{Name: "a", ContainerID: "carob://a-0",
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: "carob://a-0",
+				Reason: "Completed"}}}}}
 	_, out := Step(Recover(in.Pod, in.Observed), in)
 	if out.Life == Syncing || begins(out, CreateSandbox{}.Key()) {
 		t.Errorf("%s, begins %v", out.Life, out.Begin)

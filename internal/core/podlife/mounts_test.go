@@ -22,7 +22,8 @@ func TestStatusOfReadOnlyMounts(t *testing.T) {
 		{nil, true, true, corev1.RecursiveReadOnlyDisabled},
 		{nil, false, true, ""},
 	} {
-		c := &corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v", ReadOnly: tc.readOnly, RecursiveReadOnly: tc.asked}}}
+		c := &corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v", ReadOnly: tc.readOnly,
+			RecursiveReadOnly: tc.asked}}}
 		m := &machine{in: Input{Node: Node{RecursiveReadOnly: tc.can}}}
 		list := m.volumeMounts(&podContainer{spec: c}, nil)
 		var got corev1.RecursiveReadOnlyMode
@@ -33,7 +34,8 @@ func TestStatusOfReadOnlyMounts(t *testing.T) {
 			t.Errorf("%v, can %t: %q, want %q", tc.asked, tc.can, got, tc.want)
 		}
 		m.in.Node.RecursiveReadOnly = !tc.can // once reported it stays
-		if again := m.volumeMounts(&podContainer{spec: c}, &corev1.ContainerStatus{VolumeMounts: list}); &again[0] != &list[0] {
+		if again := m.volumeMounts(&podContainer{spec: c},
+			&corev1.ContainerStatus{VolumeMounts: list}); &again[0] != &list[0] {
 			t.Errorf("%v: it changed", tc.asked)
 		}
 	}

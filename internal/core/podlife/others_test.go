@@ -22,7 +22,8 @@ func TestFieldsOfOthersStay(t *testing.T) {
 	_, out := Step(s, in)
 	got := corev1.PodStatus{
 		NominatedNodeName: out.Status.NominatedNodeName, ResourceClaimStatuses: out.Status.ResourceClaimStatuses,
-		ExtendedResourceClaimStatus: out.Status.ExtendedResourceClaimStatus, NodeAllocatableResourceClaimStatuses: out.Status.NodeAllocatableResourceClaimStatuses,
+		ExtendedResourceClaimStatus:          out.Status.ExtendedResourceClaimStatus,
+		NodeAllocatableResourceClaimStatuses: out.Status.NodeAllocatableResourceClaimStatuses,
 	}
 	if diff := cmp.Diff(theirs, got); diff != "" {
 		t.Error(diff)

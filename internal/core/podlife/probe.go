@@ -116,7 +116,8 @@ func (m *machine) ready(c *podContainer) bool {
 // carried tells whether the instance was running long before the agent started. A
 // clock that is set back makes later ones look older, so they must have been there.
 func (m *machine) carried(c *podContainer) bool {
-	return c.running() && c.record.Adopted == c.newest.ID && c.newest.StartedAt.Before(m.in.Node.AgentStarted.Add(-carryOver))
+	return c.running() && c.record.Adopted == c.newest.ID &&
+		c.newest.StartedAt.Before(m.in.Node.AgentStarted.Add(-carryOver))
 }
 
 // cancelProbes ends the probes of containers that have ended.
@@ -217,7 +218,8 @@ func (m *machine) runProbe(c *podContainer, t ProbeType, spec *corev1.Probe) {
 	if p.Next = p.Next.Add(period); !p.Next.After(m.now) {
 		p.Next = m.now.Add(period)
 	}
-	m.begin(RunProbe{Container: c.spec.Name, ContainerID: c.newest.ID, Type: t, Probe: spec, PodIP: m.podIP(), Try: int(p.Runs)},
+	m.begin(RunProbe{Container: c.spec.Name, ContainerID: c.newest.ID, Type: t, Probe: spec, PodIP: m.podIP(),
+		Try: int(p.Runs)},
 		"period "+period.String())
 }
 

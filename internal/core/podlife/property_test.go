@@ -47,9 +47,11 @@ func TestProperties(t *testing.T) {
 func drawPod(t *rapid.T) string {
 	var b strings.Builder
 	b.WriteString("metadata: {name: web}\nspec:\n")
-	fmt.Fprintf(&b, "  restartPolicy: %s\n", rapid.SampledFrom([]string{"Always", "OnFailure", "Never"}).Draw(t, "policy"))
+	fmt.Fprintf(&b, "  restartPolicy: %s\n",
+		rapid.SampledFrom([]string{"Always", "OnFailure", "Never"}).Draw(t, "policy"))
 	container := func(name string) {
-		fmt.Fprintf(&b, "  - name: %s\n    image: %s\n", name, rapid.SampledFrom([]string{"one", "two"}).Draw(t, "image"))
+		fmt.Fprintf(&b, "  - name: %s\n    image: %s\n", name,
+			rapid.SampledFrom([]string{"one", "two"}).Draw(t, "image"))
 		if strings.HasPrefix(name, "s") {
 			b.WriteString("    restartPolicy: Always\n")
 		}
@@ -57,12 +59,14 @@ func drawPod(t *rapid.T) string {
 			return
 		}
 		if strings.HasPrefix(name, "c") && rapid.IntRange(0, 3).Draw(t, "rules") == 0 {
-			fmt.Fprintf(&b, "    restartPolicy: Never\n    restartPolicyRules: [{action: %s, exitCodes: {operator: In, values: [1]}}]\n",
+			fmt.Fprintf(&b,
+				"    restartPolicy: Never\n    restartPolicyRules: [{action: %s, exitCodes: {operator: In, values: [1]}}]\n",
 				rapid.SampledFrom([]string{"Restart", "RestartAllContainers"}).Draw(t, "action"))
 		}
 		for _, p := range []string{"livenessProbe", "readinessProbe", "startupProbe"} {
 			if rapid.Bool().Draw(t, p) {
-				fmt.Fprintf(&b, "    %s: {exec: {command: [x]}, periodSeconds: 5, failureThreshold: %d}\n", p, rapid.IntRange(1, 2).Draw(t, "threshold"))
+				fmt.Fprintf(&b, "    %s: {exec: {command: [x]}, periodSeconds: 5, failureThreshold: %d}\n", p,
+					rapid.IntRange(1, 2).Draw(t, "threshold"))
 			}
 		}
 		if rapid.Bool().Draw(t, "hooks") {
@@ -91,7 +95,8 @@ func (w *world) happen(t *rapid.T) {
 			running = append(running, c)
 		}
 	}
-	switch rapid.SampledFrom([]string{"ok", "ok", "ok", "ok", "fail", "probe", "probe", "exit", "advance", "advance", "crash", "sandbox", "vanish", "update", "delete"}).Draw(t, "event") {
+	switch rapid.SampledFrom([]string{"ok", "ok", "ok", "ok", "fail", "probe", "probe", "exit", "advance", "advance",
+		"crash", "sandbox", "vanish", "update", "delete"}).Draw(t, "event") {
 	case "ok":
 		if len(actions) > 0 {
 			w.succeed(rapid.SampledFrom(actions).Draw(t, "action").Key(), nil)
@@ -105,7 +110,9 @@ func (w *world) happen(t *rapid.T) {
 	case "probe":
 		for _, a := range w.flying {
 			if p, ok := a.(RunProbe); ok {
-				w.probe(p.Container, p.Type, rapid.SampledFrom([]ProbeVerdict{ProbeSuccess, ProbeFailure, ProbeFailure, ProbeError}).Draw(t, "verdict"), "out")
+				w.probe(p.Container, p.Type,
+					rapid.SampledFrom([]ProbeVerdict{ProbeSuccess, ProbeFailure, ProbeFailure, ProbeError}).Draw(t,
+						"verdict"), "out")
 				break
 			}
 		}

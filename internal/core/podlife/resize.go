@@ -198,7 +198,8 @@ func (m *machine) absorbAdmission(f flight, o *Outcome) {
 func (m *machine) refuseResize(reason, cause, message string) {
 	r := &m.s.Resize
 	old := r.Pending
-	r.Pending = refusal{Generation: r.Generation, Reason: reason, Cause: cause, Message: message, Since: old.Since, Vacated: old.Vacated}
+	r.Pending = refusal{Generation: r.Generation, Reason: reason, Cause: cause, Message: message, Since: old.Since,
+		Vacated: old.Vacated}
 	if old.Reason != reason {
 		r.Pending.Since = m.now
 	}
@@ -206,7 +207,8 @@ func (m *machine) refuseResize(reason, cause, message string) {
 		r.Pending.Again = m.now.Add(resizeRetry)
 	}
 	if old.Generation != r.Generation || old.Reason != reason {
-		m.event(corev1.EventTypeWarning, "Resize"+reason, "Pod resize "+cause+": "+resizeText(m.pod, r.Generation, message), "")
+		m.event(corev1.EventTypeWarning, "Resize"+reason,
+			"Pod resize "+cause+": "+resizeText(m.pod, r.Generation, message), "")
 	}
 }
 
@@ -219,7 +221,8 @@ func (m *machine) grantResize() {
 		if old == nil || !c.running() && m.inFlight(opStart, c.spec.Name) == nil {
 			continue
 		}
-		if was, is := inherited(r.Pod, old), inherited(m.pod.Spec.Resources, &c.spec.Resources); !sameResources(was, is) {
+		if was, is := inherited(r.Pod, old),
+			inherited(m.pod.Spec.Resources, &c.spec.Resources); !sameResources(was, is) {
 			c.record.Resize = dueFor(c.spec, was, is, c.record.Resize)
 		}
 	}
@@ -306,7 +309,8 @@ func (m *machine) resizeContainers(shrinking bool) (busy bool) {
 		if c.record.Resize.Restart || m.stopOf(c.newest.ID) != nil {
 			continue // ends first
 		}
-		m.do(Resize{Container: c.spec.Name, ContainerID: c.newest.ID, Resources: *m.s.Resize.grant(c.spec.Name), Granted: m.s.Resize.Granted},
+		m.do(Resize{Container: c.spec.Name, ContainerID: c.newest.ID, Resources: *m.s.Resize.grant(c.spec.Name),
+			Granted: m.s.Resize.Granted},
 			"resources were granted", "resize", c.spec.Name)
 	}
 	return busy
@@ -332,7 +336,8 @@ func (m *machine) absorbResize(f flight, o *Outcome) {
 				r.Failed = m.now
 			}
 			r.Error = problem
-			m.event(corev1.EventTypeWarning, "ResizeError", "Pod resize error: "+resizeText(m.allocated(), r.Granted, r.Error), "")
+			m.event(corev1.EventTypeWarning, "ResizeError",
+				"Pod resize error: "+resizeText(m.allocated(), r.Granted, r.Error), "")
 		}
 		return
 	}
@@ -352,7 +357,8 @@ func (m *machine) absorbResize(f flight, o *Outcome) {
 	case f.Detail == string(r.Stage):
 		r.Stage, r.Error = resizeIdle, ""
 		m.s.Resources = podResources{}
-		m.event(corev1.EventTypeNormal, "ResizeCompleted", "Pod resize completed: "+resizeText(m.allocated(), r.Granted, ""), "")
+		m.event(corev1.EventTypeNormal, "ResizeCompleted",
+			"Pod resize completed: "+resizeText(m.allocated(), r.Granted, ""), "")
 	}
 }
 
@@ -410,11 +416,13 @@ func (m *machine) resizeConditions() []corev1.PodCondition {
 	}
 	var list []corev1.PodCondition
 	if p := &r.Pending; p.Reason != "" {
-		list = append(list, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, ObservedGeneration: p.Generation,
+		list = append(list, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue,
+			ObservedGeneration: p.Generation,
 			LastTransitionTime: second(p.Since), Reason: p.Reason, Message: p.Message})
 	}
 	if r.Stage != resizeIdle {
-		c := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, ObservedGeneration: r.Granted, LastTransitionTime: second(r.Since)}
+		c := corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue,
+			ObservedGeneration: r.Granted, LastTransitionTime: second(r.Since)}
 		if r.Error != "" {
 			c.Reason, c.Message, c.LastTransitionTime = corev1.PodReasonError, r.Error, second(r.Failed)
 		}
@@ -459,7 +467,8 @@ func recoverResize(pod *corev1.Pod, state *State) resizing {
 		r.Stage, r.Since = resizeWiden, progress.LastTransitionTime.Time
 	}
 	if p := condition(pod.Status.Conditions, corev1.PodResizePending); p != nil {
-		r.Pending = refusal{Generation: p.ObservedGeneration, Reason: p.Reason, Cause: p.Reason, Message: p.Message, Since: p.LastTransitionTime.Time}
+		r.Pending = refusal{Generation: p.ObservedGeneration, Reason: p.Reason, Cause: p.Reason, Message: p.Message,
+			Since: p.LastTransitionTime.Time}
 		if p.Reason == corev1.PodReasonDeferred {
 			r.Pending.Again, r.Pending.Vacated = p.LastTransitionTime.Time, -1 // asked again at the first look
 		}

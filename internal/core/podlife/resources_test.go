@@ -79,7 +79,8 @@ func TestWholePodInForce(t *testing.T) {
 		{"1", "2", "", "2", "2"},
 		{"100m", "100m", "100m", "200m", "181m"},
 	} {
-		p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}, Overhead: cpu(test.overhead)}}
+		p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}},
+			Overhead: cpu(test.overhead)}}
 		p.Spec.Containers[0].Resources.Requests = cpu(test.container)
 		if test.pod != "" {
 			p.Spec.Resources = &corev1.ResourceRequirements{Requests: cpu(test.pod)}

@@ -179,9 +179,10 @@ func (m *machine) tellCrash(c *podContainer, until time.Time) {
 	c.record.Crash.Told = e.id
 	ref := m.podRef()
 	c.record.Waiting = waitingReason{
-		Reason:  "CrashLoopBackOff",
-		Message: fmt.Sprintf("back-off %v restarting failed container=%s pod=%s", c.record.Crash.Delay, c.spec.Name, ref),
-		At:      m.now,
+		Reason: "CrashLoopBackOff",
+		Message: fmt.Sprintf("back-off %v restarting failed container=%s pod=%s", c.record.Crash.Delay, c.spec.Name,
+			ref),
+		At: m.now,
 	}
 	m.warning(c, "BackOff", fmt.Sprintf("Back-off restarting failed container %s in pod %s", c.spec.Name, ref))
 }

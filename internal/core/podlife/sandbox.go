@@ -106,7 +106,8 @@ func (m *machine) endSandboxes() bool {
 	if m.s.Replaced != newest.ID {
 		m.s.Replaced = newest.ID
 		if newest.HostNetwork == m.pod.Spec.HostNetwork { // not for a changed network mode (L3.60)
-			m.event(corev1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.", "")
+			m.event(corev1.EventTypeNormal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.",
+				"")
 		}
 	}
 	done := true

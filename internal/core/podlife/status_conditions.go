@@ -11,7 +11,8 @@ import (
 // OwnCondition reports whether only the node agent writes conditions of a type (L1.73, L4.8).
 func OwnCondition(t corev1.PodConditionType) bool {
 	switch t {
-	case corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady,
+	case corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady,
+		corev1.PodReady,
 		corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting:
 		return true
 	}
@@ -44,7 +45,8 @@ func (m *machine) setConditions(st *corev1.PodStatus) {
 		case terminal(st.Phase):
 			c.Reason = phaseReason(st.Phase)
 		case m.s.RestartAll.Active:
-			c.Status, c.Reason, c.Message = corev1.ConditionTrue, "RestartAllContainersStarted", "container exited with restart policy rule"
+			c.Status, c.Reason, c.Message = corev1.ConditionTrue, "RestartAllContainersStarted",
+				"container exited with restart policy rule"
 		}
 		c = m.stamped(c)
 		c.ObservedGeneration = 0
@@ -79,7 +81,8 @@ func (m *machine) sandboxReady() corev1.PodCondition {
 	c := corev1.PodCondition{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}
 	if m.sandbox == nil {
 		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "PodSandboxNotReady", m.sandboxProblem
-		if old := condition(m.s.Last.Conditions, c.Type); old != nil && old.Status == c.Status && terminal(m.s.Last.Phase) {
+		if old := condition(m.s.Last.Conditions, c.Type); old != nil && old.Status == c.Status &&
+			terminal(m.s.Last.Phase) {
 			c.Message = old.Message // cleaning up after the pod is no news
 		}
 	}
@@ -152,9 +155,13 @@ func (m *machine) podReady(containers corev1.PodCondition) corev1.PodCondition {
 	for _, g := range m.pod.Spec.ReadinessGates {
 		switch t := condition(m.pod.Status.Conditions, g.ConditionType); {
 		case t == nil:
-			missing = append(missing, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", string(g.ConditionType)))
+			missing = append(missing,
+				fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.",
+					string(g.ConditionType)))
 		case t.Status != corev1.ConditionTrue:
-			missing = append(missing, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", string(g.ConditionType), t.Status))
+			missing = append(missing,
+				fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", string(g.ConditionType),
+					t.Status))
 		}
 	}
 	if len(missing) > 0 {

@@ -107,7 +107,8 @@ func (m *machine) lostStatus(c *podContainer, s, old *corev1.ContainerStatus, re
 		s.State.Waiting = m.defaultWaiting(old)
 	}
 	switch {
-	case old == nil && c.class == initial && regularBegun: // nobody knows of it any more, and it has had its turn (L4.33)
+	case old == nil && c.class == initial && regularBegun:
+		// nobody knows of it any more, and it has had its turn (L4.33)
 		s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 			Reason:  reasonCompleted,
 			Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally",
@@ -165,7 +166,8 @@ func (m *machine) observedStatus(c *podContainer, s, old *corev1.ContainerStatus
 		}
 	case ContainerUnknown:
 		if old != nil && old.State.Running != nil {
-			s.State.Terminated = &corev1.ContainerStateTerminated{ExitCode: unknownExitCode, Reason: reasonStatusUnknown,
+			s.State.Terminated = &corev1.ContainerStateTerminated{ExitCode: unknownExitCode,
+				Reason:  reasonStatusUnknown,
 				Message: "The container could not be located when the pod was terminated", ContainerID: id}
 			s.RestartCount = old.RestartCount + 1
 			break
@@ -178,7 +180,8 @@ func (m *machine) observedStatus(c *podContainer, s, old *corev1.ContainerStatus
 	default:
 		s.State.Waiting = m.defaultWaiting(old)
 	}
-	if old != nil && old.State.Terminated != nil && old.ContainerID != "" && old.ContainerID != id { // not one that was made up
+	if old != nil && old.State.Terminated != nil && old.ContainerID != "" && old.ContainerID != id {
+		// not one that was made up
 		s.LastTerminationState = corev1.ContainerState{Terminated: old.State.Terminated}
 	}
 	if p := c.previous; p != nil && p.State == ContainerExited {
@@ -216,7 +219,8 @@ func (m *machine) waitingStatus(c *podContainer, s *corev1.ContainerStatus) {
 		if !ended || c.class == ephemeral || !m.restarts(c, e) {
 			return
 		}
-		if c.class == initial && e.code == 0 && e.reason != reasonOOMKilled && (c.newest != nil || w.Reason == "" || m.regularBegun()) {
+		if c.class == initial && e.code == 0 && e.reason != reasonOOMKilled &&
+			(c.newest != nil || w.Reason == "" || m.regularBegun()) {
 			return // it is done (L4.33), unless it starts over in a new sandbox (L3.62) and can't
 		}
 		if w.Reason == "" {
@@ -253,7 +257,9 @@ func (m *machine) volumeMounts(c *podContainer, old *corev1.ContainerStatus) []c
 		s := corev1.VolumeMountStatus{Name: v.Name, MountPath: v.MountPath, ReadOnly: v.ReadOnly}
 		if v.ReadOnly {
 			mode := corev1.RecursiveReadOnlyDisabled
-			if r := v.RecursiveReadOnly; r != nil && (*r == corev1.RecursiveReadOnlyEnabled || *r == corev1.RecursiveReadOnlyIfPossible && m.in.Node.RecursiveReadOnly) {
+			if r := v.RecursiveReadOnly; r != nil &&
+				(*r == corev1.RecursiveReadOnlyEnabled || *r == corev1.RecursiveReadOnlyIfPossible &&
+					m.in.Node.RecursiveReadOnly) {
 				mode = corev1.RecursiveReadOnlyEnabled
 			}
 			s.RecursiveReadOnly = &mode
@@ -271,7 +277,8 @@ func (m *machine) defaultLostStatuses(st *corev1.PodStatus) {
 	}
 	lose := func(s *corev1.ContainerStatus) {
 		if s.State.Terminated == nil {
-			s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: unknownExitCode, Reason: reasonStatusUnknown,
+			s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: unknownExitCode,
+				Reason:  reasonStatusUnknown,
 				Message: "The container could not be located when the pod was terminated"}}
 		}
 	}
@@ -282,7 +289,8 @@ func (m *machine) defaultLostStatuses(st *corev1.PodStatus) {
 	}
 	last := 0
 	for i := range st.InitContainerStatuses {
-		if s := &st.InitContainerStatuses[i]; s.State.Terminated != nil || s.State.Running != nil || s.LastTerminationState.Terminated != nil {
+		if s := &st.InitContainerStatuses[i]; s.State.Terminated != nil || s.State.Running != nil ||
+			s.LastTerminationState.Terminated != nil {
 			last = i
 		}
 	}
@@ -317,7 +325,8 @@ func (m *machine) cutMessages(st *corev1.PodStatus) {
 		return
 	}
 	limit := maxMessages / len(m.containers)
-	for _, list := range [...][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
+	for _, list := range [...][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses,
+		st.EphemeralContainerStatuses} {
 		for i := range list {
 			for _, s := range [...]*corev1.ContainerState{&list[i].State, &list[i].LastTerminationState} {
 				if t := s.Terminated; t != nil && len(t.Message) > limit {

@@ -16,12 +16,17 @@ func SameStatus(a, b *corev1.PodStatus) bool {
 // untouched reports whether two statuses are the same without a look at what they
 // point to. False says nothing.
 func untouched(a, b *corev1.PodStatus) bool {
-	return a.ObservedGeneration == b.ObservedGeneration && a.Phase == b.Phase && a.Reason == b.Reason && a.Message == b.Message &&
-		a.NominatedNodeName == b.NominatedNodeName && a.QOSClass == b.QOSClass && a.Resize == b.Resize && a.StartTime == b.StartTime &&
-		a.HostIP == b.HostIP && slices.Equal(a.HostIPs, b.HostIPs) && a.PodIP == b.PodIP && slices.Equal(a.PodIPs, b.PodIPs) &&
+	return a.ObservedGeneration == b.ObservedGeneration && a.Phase == b.Phase && a.Reason == b.Reason &&
+		a.Message == b.Message &&
+		a.NominatedNodeName == b.NominatedNodeName && a.QOSClass == b.QOSClass && a.Resize == b.Resize &&
+		a.StartTime == b.StartTime &&
+		a.HostIP == b.HostIP && slices.Equal(a.HostIPs, b.HostIPs) && a.PodIP == b.PodIP &&
+		slices.Equal(a.PodIPs, b.PodIPs) &&
 		a.Resources == b.Resources && sameList(a.AllocatedResources, b.AllocatedResources) &&
-		a.ExtendedResourceClaimStatus == b.ExtendedResourceClaimStatus && slices.Equal(a.ResourceClaimStatuses, b.ResourceClaimStatuses) &&
-		len(a.NodeAllocatableResourceClaimStatuses)+len(b.NodeAllocatableResourceClaimStatuses)+len(a.VolumeHealth)+len(b.VolumeHealth) == 0 &&
+		a.ExtendedResourceClaimStatus == b.ExtendedResourceClaimStatus &&
+		slices.Equal(a.ResourceClaimStatuses, b.ResourceClaimStatuses) &&
+		len(a.NodeAllocatableResourceClaimStatuses)+len(b.NodeAllocatableResourceClaimStatuses)+len(a.VolumeHealth)+
+			len(b.VolumeHealth) == 0 &&
 		slices.Equal(a.Conditions, b.Conditions) &&
 		slices.EqualFunc(a.ContainerStatuses, b.ContainerStatuses, untouchedContainer) &&
 		slices.EqualFunc(a.InitContainerStatuses, b.InitContainerStatuses, untouchedContainer) &&
@@ -29,8 +34,12 @@ func untouched(a, b *corev1.PodStatus) bool {
 }
 
 func untouchedContainer(a, b corev1.ContainerStatus) bool {
-	return a.Name == b.Name && a.State == b.State && a.LastTerminationState == b.LastTerminationState && a.Ready == b.Ready && a.Started == b.Started &&
-		a.RestartCount == b.RestartCount && a.Image == b.Image && a.ImageID == b.ImageID && a.ContainerID == b.ContainerID &&
-		a.Resources == b.Resources && sameList(a.AllocatedResources, b.AllocatedResources) && slices.Equal(a.VolumeMounts, b.VolumeMounts) &&
-		a.User == b.User && a.StopSignal == b.StopSignal && len(a.AllocatedResourcesStatus)+len(b.AllocatedResourcesStatus) == 0
+	return a.Name == b.Name && a.State == b.State && a.LastTerminationState == b.LastTerminationState &&
+		a.Ready == b.Ready && a.Started == b.Started &&
+		a.RestartCount == b.RestartCount && a.Image == b.Image && a.ImageID == b.ImageID &&
+		a.ContainerID == b.ContainerID &&
+		a.Resources == b.Resources && sameList(a.AllocatedResources, b.AllocatedResources) &&
+		slices.Equal(a.VolumeMounts, b.VolumeMounts) &&
+		a.User == b.User && a.StopSignal == b.StopSignal &&
+		len(a.AllocatedResourcesStatus)+len(b.AllocatedResourcesStatus) == 0
 }

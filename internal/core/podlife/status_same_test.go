@@ -15,12 +15,14 @@ func TestSameStatusLooksAtEveryField(t *testing.T) {
 		for i := range of.NumField() {
 			v := reflect.New(of).Elem()
 			fill(v.Field(i))
-			if with, without := put(v), put(reflect.Zero(of)); SameStatus(with, without) || !SameStatus(with, with) || !SameStatus(with, with.DeepCopy()) {
+			if with, without := put(v), put(reflect.Zero(of)); SameStatus(with, without) || !SameStatus(with, with) ||
+				!SameStatus(with, with.DeepCopy()) {
 				t.Errorf("%s.%s", of.Name(), of.Field(i).Name)
 			}
 		}
 	}
-	differs(reflect.TypeFor[corev1.PodStatus](), func(v reflect.Value) *corev1.PodStatus { return new(v.Interface().(corev1.PodStatus)) })
+	differs(reflect.TypeFor[corev1.PodStatus](),
+		func(v reflect.Value) *corev1.PodStatus { return new(v.Interface().(corev1.PodStatus)) })
 	differs(reflect.TypeFor[corev1.PodCondition](), func(v reflect.Value) *corev1.PodStatus {
 		return &corev1.PodStatus{Conditions: []corev1.PodCondition{v.Interface().(corev1.PodCondition)}}
 	})

@@ -12,16 +12,19 @@ func (m *machine) lookForEnd() {
 	phase := m.pod.Status.Phase
 	switch {
 	case terminal(phase):
-		m.end(termination{Cause: "the pod's phase is " + string(phase), Phase: phase, Reason: m.pod.Status.Reason, Message: m.pod.Status.Message,
+		m.end(termination{Cause: "the pod's phase is " + string(phase), Phase: phase, Reason: m.pod.Status.Reason,
+			Message:  m.pod.Status.Message,
 			Rejected: wasRejected(&m.pod.Status)})
 	case m.pod.DeletionTimestamp != nil:
 		m.end(termination{Cause: "the pod was deleted"})
 	case m.in.Reject != nil:
 		m.event(corev1.EventTypeWarning, m.in.Reject.Reason, m.in.Reject.Message, "")
-		m.end(termination{Cause: "rejected by the node: " + m.in.Reject.Reason, NoHooks: true, Rejected: true, Grace: time.Second,
+		m.end(termination{Cause: "rejected by the node: " + m.in.Reject.Reason, NoHooks: true, Rejected: true,
+			Grace: time.Second,
 			Phase: corev1.PodFailed, Reason: m.in.Reject.Reason, Message: rejectedPrefix + m.in.Reject.Message})
 	case m.in.Stop != nil:
-		e := termination{Cause: "stopped: " + m.in.Stop.Reason, Phase: corev1.PodFailed, Reason: m.in.Stop.Reason, Message: m.in.Stop.Message,
+		e := termination{Cause: "stopped: " + m.in.Stop.Reason, Phase: corev1.PodFailed, Reason: m.in.Stop.Reason,
+			Message: m.in.Stop.Message,
 			Stopped: true, Evicted: m.in.Stop.Reason == "Evicted"}
 		if c := m.in.Stop.Condition; c != nil {
 			e.Disrupt = c.DeepCopy()
@@ -56,7 +59,8 @@ func (m *machine) lookForDeadline() {
 	}
 	const message = "Pod was active on the node longer than the specified deadline"
 	m.event(corev1.EventTypeNormal, "DeadlineExceeded", message, "")
-	m.end(termination{Cause: "active deadline exceeded", Phase: corev1.PodFailed, Reason: "DeadlineExceeded", Message: message})
+	m.end(termination{Cause: "active deadline exceeded", Phase: corev1.PodFailed, Reason: "DeadlineExceeded",
+		Message: message})
 }
 
 // end makes the pod Terminating. Life never goes back.
@@ -126,7 +130,8 @@ func (m *machine) tellLate() {
 		return
 	}
 	end.Late = true
-	m.event(corev1.EventTypeWarning, "ExceededGracePeriod", "Container runtime did not kill the pod within specified grace period.", "")
+	m.event(corev1.EventTypeWarning, "ExceededGracePeriod",
+		"Container runtime did not kill the pod within specified grace period.", "")
 }
 
 // cleanUp removes what the ended pod leaves behind: volumes, directories and

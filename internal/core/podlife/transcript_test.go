@@ -25,8 +25,9 @@ import (
 //	up                       the same, brought up quietly as far as it goes by itself, and watched
 //	watch                    from here on, also what kubectl get shows: READY, STATUS, RESTARTS
 //	again                    another world, for another story
-//	node KEY=VALUE…          network, disk-short, backoff-max, image (present on the machine), image-error=IMAGE, invalid-image=IMAGE (the body says why)
-//	ok KEY… [code=N] [ignored]  the actions end well, with their effect on the world; a resize without it when ignored
+//	node KEY=VALUE…          network, disk-short, backoff-max, image (present on the machine),
+//	                         image-error=IMAGE, invalid-image=IMAGE (the body says why)
+//	ok KEY… [code=N] [ignored]  the actions end well, with their effect; a resize without it when ignored
 //	settle [except=KEY,…]    ok for everything in flight but probes, until nothing is
 //	fail KEY [reason=R] [created] [permanent]   the body is the message
 //	probe NAME TYPE VERDICT  a probe run in flight ends; the body is its output
@@ -35,7 +36,7 @@ import (
 //	advance DURATION         time passes; Step is called at each Wake
 //	delete [grace=N], gone, reject, stop   requests to end; reject and stop: reason=R, the body is the message
 //	refused, accepted        what admission says when the agent looks next
-//	crash [clock=D], reboot  the agent starts again with nothing but status and runtime; the clock was set back by D
+//	crash [clock=D], reboot  the agent starts again with status and runtime only; the clock was set back by D
 //	room                     another pod leaves the node
 //	hold [for=F] [object=O], free   the node has no room for the pod, the body says why; it has again
 //	made KEY                 the container of a start in flight exists, and does not run yet
@@ -85,8 +86,10 @@ type world struct {
 }
 
 func newWorld(t tester) *world {
-	return &world{t: t, present: map[string]bool{}, broken: map[string]string{}, invalid: map[string]string{}, in: Input{Now: begin, Node: Node{
-		Name: "node1", HostIPs: []string{"192.168.0.1"}, RuntimeName: "carob", AgentStarted: begin.Add(-time.Hour)}}}
+	return &world{t: t, present: map[string]bool{}, broken: map[string]string{}, invalid: map[string]string{},
+		in: Input{Now: begin, Node: Node{
+			Name: "node1", HostIPs: []string{"192.168.0.1"}, RuntimeName: "carob",
+			AgentStarted: begin.Add(-time.Hour)}}}
 }
 
 func (w *world) command(d *datadriven.TestData) string {
@@ -152,7 +155,8 @@ func (w *world) command(d *datadriven.TestData) string {
 			w.create(s).State = ContainerCreated
 			if has("exited") {
 				c := &w.in.Observed.Containers[len(w.in.Observed.Containers)-1]
-				c.State, c.ExitCode, c.Reason, c.Message, c.FinishedAt = ContainerExited, 128, "StartError", d.Input, w.in.Now
+				c.State, c.ExitCode, c.Reason, c.Message, c.FinishedAt = ContainerExited, 128, "StartError", d.Input,
+					w.in.Now
 			}
 		}
 		w.in.Done = append(w.in.Done, Outcome{Key: key, At: w.in.Now, Err: f})
@@ -169,7 +173,8 @@ func (w *world) command(d *datadriven.TestData) string {
 		}
 		w.exit(w.running(d.CmdArgs[0].Key), int32(code), reason)
 	case "vanish":
-		w.in.Observed.Containers = slices.DeleteFunc(slices.Clone(w.in.Observed.Containers), func(c Container) bool { return c.Name == d.CmdArgs[0].Key })
+		w.in.Observed.Containers = slices.DeleteFunc(slices.Clone(w.in.Observed.Containers),
+			func(c Container) bool { return c.Name == d.CmdArgs[0].Key })
 	case "unknown":
 		w.running(d.CmdArgs[0].Key).State = ContainerUnknown
 	case "sandbox-dies":
@@ -196,7 +201,8 @@ func (w *world) command(d *datadriven.TestData) string {
 			if v := arg("condition"); v != "" {
 				text = strings.ReplaceAll(v, "_", " ")
 			}
-			s.Condition = &corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "TerminationByKubelet", Message: text}
+			s.Condition = &corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+				Reason: "TerminationByKubelet", Message: text}
 		}
 		if g := arg("grace"); g != "" {
 			v := w.duration(g)
@@ -449,17 +455,20 @@ func (w *world) succeed(k Key, d *datadriven.TestData) {
 	case PrepareVolumes:
 		obs.Volumes = VolumeState{Mounted: true, Present: true}
 	case CreateSandbox:
-		s := Sandbox{ID: fmt.Sprintf("sb%d", a.Attempt), Attempt: a.Attempt, CreatedAt: w.in.Now, Ready: true, HostNetwork: w.in.Pod.Spec.HostNetwork}
+		s := Sandbox{ID: fmt.Sprintf("sb%d", a.Attempt), Attempt: a.Attempt, CreatedAt: w.in.Now, Ready: true,
+			HostNetwork: w.in.Pod.Spec.HostNetwork}
 		if !s.HostNetwork {
 			s.IPs = []string{fmt.Sprintf("10.0.0.%d", 5+a.Attempt)}
 		}
 		obs.Sandboxes = append([]Sandbox{s}, obs.Sandboxes...)
 	case PullImage:
-		o.Pulled = &Pulled{Ref: "sha256:" + a.Image, Size: 1234567, Took: 1500 * time.Millisecond, Waited: 2 * time.Second}
+		o.Pulled = &Pulled{Ref: "sha256:" + a.Image, Size: 1234567, Took: 1500 * time.Millisecond,
+			Waited: 2 * time.Second}
 		w.present[a.Image] = true
 		w.images()
 	case StartContainer:
-		obs.Containers = slices.DeleteFunc(slices.Clone(obs.Containers), func(c Container) bool { return c.State == ContainerCreated && c.Name == a.Container })
+		obs.Containers = slices.DeleteFunc(slices.Clone(obs.Containers),
+			func(c Container) bool { return c.State == ContainerCreated && c.Name == a.Container })
 		w.create(a)
 	case StopContainer:
 		code, _ := strconv.Atoi(value(d, "code"))
@@ -475,7 +484,8 @@ func (w *world) succeed(k Key, d *datadriven.TestData) {
 			}
 		}
 	case RemoveContainer:
-		obs.Containers = slices.DeleteFunc(slices.Clone(obs.Containers), func(c Container) bool { return c.ID == a.ContainerID })
+		obs.Containers = slices.DeleteFunc(slices.Clone(obs.Containers),
+			func(c Container) bool { return c.ID == a.ContainerID })
 	case StopSandbox:
 		for i := range obs.Sandboxes {
 			if obs.Sandboxes[i].ID == a.SandboxID {
@@ -483,8 +493,10 @@ func (w *world) succeed(k Key, d *datadriven.TestData) {
 			}
 		}
 	case RemoveSandbox:
-		obs.Sandboxes = slices.DeleteFunc(slices.Clone(obs.Sandboxes), func(s Sandbox) bool { return s.ID == a.SandboxID })
-		obs.Containers = slices.DeleteFunc(slices.Clone(obs.Containers), func(c Container) bool { return c.SandboxID == a.SandboxID })
+		obs.Sandboxes = slices.DeleteFunc(slices.Clone(obs.Sandboxes),
+			func(s Sandbox) bool { return s.ID == a.SandboxID })
+		obs.Containers = slices.DeleteFunc(slices.Clone(obs.Containers),
+			func(c Container) bool { return c.SandboxID == a.SandboxID })
 	case RemoveVolumes:
 		obs.Volumes = VolumeState{}
 	}
@@ -513,7 +525,9 @@ func (w *world) probe(name string, typ ProbeType, v ProbeVerdict, output string)
 	for _, a := range w.flying {
 		if p, ok := a.(RunProbe); ok && p.Container == name && p.Type == typ {
 			w.land(p.Key())
-			w.in.Probes = append(w.in.Probes, ProbeResult{Key: p.Key(), Container: name, ContainerID: p.ContainerID, Type: typ, At: w.in.Now, Verdict: v, Output: output})
+			w.in.Probes = append(w.in.Probes,
+				ProbeResult{Key: p.Key(), Container: name, ContainerID: p.ContainerID, Type: typ, At: w.in.Now,
+					Verdict: v, Output: output})
 			return
 		}
 	}
@@ -641,7 +655,8 @@ func summary(o *Output, at func(time.Time) string) []string {
 	for _, c := range st.Conditions {
 		l = append(l, fmt.Sprintf("%s=%s%s", c.Type, c.Status, because(c.Reason, c.Message)))
 	}
-	for _, cs := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
+	for _, cs := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses,
+		st.EphemeralContainerStatuses} {
 		for _, c := range cs {
 			text := fmt.Sprintf("%s: %s ready=%v", c.Name, stateText(c.State, at), c.Ready)
 			if c.Started != nil {

@@ -54,7 +54,8 @@ func (r *report) transitions(old, st *corev1.PodStatus) {
 		}
 		moved := !o.LastTransitionTime.Equal(&c.LastTransitionTime)
 		if moved && o.Status == c.Status {
-			r.broken(TransitionTime, "%s=%s, from %v to %v", c.Type, c.Status, o.LastTransitionTime, c.LastTransitionTime)
+			r.broken(TransitionTime, "%s=%s, from %v to %v", c.Type, c.Status, o.LastTransitionTime,
+				c.LastTransitionTime)
 		}
 		if c.Type == corev1.PodInitialized && o.Status == corev1.ConditionTrue && c.Status != corev1.ConditionTrue {
 			r.broken(InitializedOnce, "it is %s again", c.Status)
@@ -66,18 +67,23 @@ func (r *report) transitions(old, st *corev1.PodStatus) {
 func (r *report) instance(pod *corev1.Pod, before, after *container) {
 	a, b, name := before.status, after.status, after.spec.Name
 	begun := a.State.Running != nil || a.State.Terminated != nil
-	if b.RestartCount < a.RestartCount || b.State.Running != nil && begun && a.ContainerID != "" && b.ContainerID != a.ContainerID && b.RestartCount <= a.RestartCount {
-		r.broken(CountsRise, "%s: %d after %d, %q after %q", name, b.RestartCount, a.RestartCount, b.ContainerID, a.ContainerID)
+	if b.RestartCount < a.RestartCount || b.State.Running != nil && begun && a.ContainerID != "" &&
+		b.ContainerID != a.ContainerID && b.RestartCount <= a.RestartCount {
+		r.broken(CountsRise, "%s: %d after %d, %q after %q", name, b.RestartCount, a.RestartCount, b.ContainerID,
+			a.ContainerID)
 	}
-	if run, was := b.State.Running, a.State.Running; run != nil && was != nil && a.ContainerID == b.ContainerID && !run.StartedAt.Equal(&was.StartedAt) {
+	if run, was := b.State.Running, a.State.Running; run != nil && was != nil && a.ContainerID == b.ContainerID &&
+		!run.StartedAt.Equal(&was.StartedAt) {
 		r.broken(OneLife, "%s runs since %v, before since %v", name, run.StartedAt, was.StartedAt)
 	}
 	if end := a.State.Terminated; end != nil {
 		if b.State.Running != nil && end.ContainerID != "" && end.ContainerID == b.ContainerID {
 			r.broken(OneLife, "%s, that is %q, runs after its end", name, b.ContainerID)
 		}
-		if next := b.State.Terminated; next != nil && end.ContainerID != "" && next.ContainerID == end.ContainerID && next.ExitCode != end.ExitCode {
-			r.broken(OneLife, "%s, that is %q, ended with %d, before with %d", name, b.ContainerID, next.ExitCode, end.ExitCode)
+		if next := b.State.Terminated; next != nil && end.ContainerID != "" && next.ContainerID == end.ContainerID &&
+			next.ExitCode != end.ExitCode {
+			r.broken(OneLife, "%s, that is %q, ended with %d, before with %d", name, b.ContainerID, next.ExitCode,
+				end.ExitCode)
 		}
 		if b.State.Terminated == nil && final(pod, after, end) {
 			r.broken(FinalEnd, "%s ended with %d, and is %+v", name, end.ExitCode, b.State)

@@ -19,14 +19,16 @@ func Check(pod *corev1.Pod) []Breach {
 	default:
 		r.broken(Phase, "it is %q", st.Phase)
 	}
-	if st.StartTime == nil && len(st.ContainerStatuses)+len(st.InitContainerStatuses)+len(st.EphemeralContainerStatuses) == 0 &&
+	if st.StartTime == nil && len(st.ContainerStatuses)+len(st.InitContainerStatuses)+
+		len(st.EphemeralContainerStatuses) == 0 &&
 		condition(st, corev1.PodReady) == nil {
 		return r.found
 	}
 	r.pod(pod)
 	if st.Phase == corev1.PodFailed && strings.HasPrefix(st.Message, rejectedPrefix) {
 		if len(st.ContainerStatuses)+len(st.InitContainerStatuses) > 0 || condition(st, corev1.PodReady) != nil {
-			r.broken(Rejected, "it has %d containers, Ready %v", len(st.ContainerStatuses), condition(st, corev1.PodReady))
+			r.broken(Rejected, "it has %d containers, Ready %v", len(st.ContainerStatuses),
+				condition(st, corev1.PodReady))
 		}
 		return r.found
 	}
@@ -47,8 +49,10 @@ func Check(pod *corev1.Pod) []Breach {
 // pod checks the parts of a status that concern the whole pod.
 func (r *report) pod(pod *corev1.Pod) {
 	st := &pod.Status
-	if st.StartTime == nil || st.StartTime.IsZero() || st.QOSClass == "" || st.ObservedGeneration == 0 && pod.Generation > 0 {
-		r.broken(Acknowledged, "start time %v, QoS class %q, generation %d", st.StartTime, st.QOSClass, st.ObservedGeneration)
+	if st.StartTime == nil || st.StartTime.IsZero() || st.QOSClass == "" || st.ObservedGeneration == 0 &&
+		pod.Generation > 0 {
+		r.broken(Acknowledged, "start time %v, QoS class %q, generation %d", st.StartTime, st.QOSClass,
+			st.ObservedGeneration)
 	}
 	if st.ObservedGeneration > pod.Generation {
 		r.broken(Generation, "%d, the pod has %d", st.ObservedGeneration, pod.Generation)
@@ -68,7 +72,8 @@ func (r *report) addresses(pod *corev1.Pod) {
 		own = append(own, ip.IP)
 	}
 	pair := func(what, one string, all []string) {
-		if len(all) == 0 && one != "" || len(all) > 0 && all[0] != one || len(all) > 2 || len(all) == 2 && isIPv6(all[0]) == isIPv6(all[1]) {
+		if len(all) == 0 && one != "" || len(all) > 0 && all[0] != one || len(all) > 2 || len(all) == 2 &&
+			isIPv6(all[0]) == isIPv6(all[1]) {
 			r.broken(Addresses, "%s %q of %v", what, one, all)
 		}
 	}
@@ -155,14 +160,16 @@ func (r *report) container(c *container) {
 			r.broken(Started, "%s: started %v, ready %v", name, s.Started, s.Ready)
 		}
 		last := s.LastTerminationState.Terminated
-		if (s.RestartCount != 0 || last != nil) && (last == nil || last.Reason != "ContainerStatusUnknown") { // a lost container increases the count (L4.27)
+		if (s.RestartCount != 0 || last != nil) && (last == nil || last.Reason != "ContainerStatusUnknown") {
+			// a lost container increases the count (L4.27)
 			r.broken(Ephemeral, "%s: %d restarts", name, s.RestartCount)
 		}
 	} else if s.Started == nil || started && run == nil {
 		r.broken(Started, "%s: started %v, %+v", name, s.Started, s.State)
 	}
 	switch {
-	case c.class == initial && s.Ready != (end != nil && end.ExitCode == 0), (c.class == regular || c.class == sidecar) && s.Ready && (run == nil || !started):
+	case c.class == initial && s.Ready != (end != nil && end.ExitCode == 0),
+		(c.class == regular || c.class == sidecar) && s.Ready && (run == nil || !started):
 		r.broken(ReadyRuns, "%s: ready %v, started %v, %+v", name, s.Ready, started, s.State)
 	}
 	r.mounts(c)
@@ -194,10 +201,12 @@ func (r *report) last(c *container) {
 		end := s.State.Terminated
 		lost := last.Reason == "ContainerStatusUnknown" || end != nil && end.Reason == "ContainerStatusUnknown"
 		if s.RestartCount == 0 && !lost || last.ContainerID != "" && last.ContainerID == s.ContainerID {
-			r.broken(LastEnd, "%s: %d restarts, it is %q, the last one %q", name, s.RestartCount, s.ContainerID, last.ContainerID)
+			r.broken(LastEnd, "%s: %d restarts, it is %q, the last one %q", name, s.RestartCount, s.ContainerID,
+				last.ContainerID)
 		}
 	}
-	if w := s.State.Waiting; w != nil && w.Reason == "CrashLoopBackOff" && (last == nil || s.ContainerID != "" && last.ContainerID != "" && last.ContainerID != s.ContainerID) {
+	if w := s.State.Waiting; w != nil && w.Reason == "CrashLoopBackOff" &&
+		(last == nil || s.ContainerID != "" && last.ContainerID != "" && last.ContainerID != s.ContainerID) {
 		r.broken(Backoff, "%s: it is %q, the last end %+v", name, s.ContainerID, last)
 	}
 }
@@ -206,8 +215,10 @@ func (r *report) last(c *container) {
 func knownWait(reason string) bool {
 	switch reason {
 	case "ContainerCreating", "PodInitializing", "CrashLoopBackOff",
-		"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed",
-		"CreateContainerConfigError", "CreateContainerError", "PreCreateHookError", "PreStartHookError", "RunContainerError", "PostStartHookError",
+		"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError",
+		"RegistryUnavailable", "SignatureValidationFailed",
+		"CreateContainerConfigError", "CreateContainerError", "PreCreateHookError", "PreStartHookError",
+		"RunContainerError", "PostStartHookError",
 		"ImageVolumeMountFailed":
 		return true
 	}
@@ -215,9 +226,10 @@ func knownWait(reason string) bool {
 }
 
 func (r *report) mounts(c *container) {
-	same := slices.EqualFunc(c.spec.VolumeMounts, c.status.VolumeMounts, func(m corev1.VolumeMount, s corev1.VolumeMountStatus) bool {
-		return m.Name == s.Name && m.MountPath == s.MountPath && m.ReadOnly == s.ReadOnly
-	})
+	same := slices.EqualFunc(c.spec.VolumeMounts, c.status.VolumeMounts,
+		func(m corev1.VolumeMount, s corev1.VolumeMountStatus) bool {
+			return m.Name == s.Name && m.MountPath == s.MountPath && m.ReadOnly == s.ReadOnly
+		})
 	if !same {
 		r.broken(Mounts, "%s: %v", c.spec.Name, c.status.VolumeMounts)
 	}
@@ -237,7 +249,8 @@ func (r *report) initOrder(all []container) {
 			}
 			s := b.status
 			begun := s.State.Waiting == nil || s.LastTerminationState.Terminated != nil
-			lost := s.State.Terminated != nil && s.State.Terminated.Reason == "ContainerStatusUnknown" // it has completed before
+			// it has completed before
+			lost := s.State.Terminated != nil && s.State.Terminated.Reason == "ContainerStatusUnknown"
 			if b.class == initial && !s.Ready && !lost || b.class == sidecar && !begun {
 				r.broken(InitOrder, "%s runs while %s is %+v", c.spec.Name, b.spec.Name, s.State)
 			}
@@ -255,14 +268,16 @@ func (r *report) conditions(pod *corev1.Pod, all []container) {
 			continue
 		}
 		have = append(have, string(c.Type))
-		if c.Status != corev1.ConditionTrue && c.Status != corev1.ConditionFalse || c.LastTransitionTime.IsZero() || c.ObservedGeneration > pod.Generation {
+		if c.Status != corev1.ConditionTrue && c.Status != corev1.ConditionFalse || c.LastTransitionTime.IsZero() ||
+			c.ObservedGeneration > pod.Generation {
 			r.broken(Conditions, "%+v", *c)
 		}
 		if c.Status == corev1.ConditionFalse && c.Reason == "" {
 			r.broken(FalseReason, "%s", c.Type)
 		}
 	}
-	if want := []string{"PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"}; !slices.Equal(have, want) {
+	if want := []string{"PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady",
+		"PodScheduled"}; !slices.Equal(have, want) {
 		r.broken(Conditions, "%v", have)
 		return
 	}
@@ -284,7 +299,8 @@ func (r *report) conditions(pod *corev1.Pod, all []container) {
 // agents reports whether every status of an agent has this condition.
 func agents(t corev1.PodConditionType) bool {
 	switch t {
-	case corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled:
+	case corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady,
+		corev1.PodScheduled:
 		return true
 	}
 	return false
@@ -298,7 +314,8 @@ func (r *report) uninitialized(all []container) bool {
 		case c.status == nil:
 		case c.class == regular && c.status.State.Waiting == nil:
 			return false
-		case c.class == initial && !c.status.Ready, c.class == sidecar && (c.status.Started == nil || !*c.status.Started):
+		case c.class == initial && !c.status.Ready, c.class == sidecar &&
+			(c.status.Started == nil || !*c.status.Started):
 			lacks = true
 		}
 	}
@@ -325,14 +342,17 @@ func (r *report) phase(pod *corev1.Pod, all []container) {
 		default:
 			waits++
 		}
-		if end := c.status.State.Terminated; st.Phase == corev1.PodSucceeded && c.class == regular && (end == nil || end.ExitCode != 0) {
+		if end := c.status.State.Terminated; st.Phase == corev1.PodSucceeded && c.class == regular &&
+			(end == nil || end.ExitCode != 0) {
 			r.broken(Succeeded, "%s: %+v", c.spec.Name, c.status.State)
 		}
 	}
-	if terminal(st.Phase) && (condition(st, corev1.PodResizePending) != nil || condition(st, corev1.PodResizeInProgress) != nil) {
+	if terminal(st.Phase) && (condition(st, corev1.PodResizePending) != nil ||
+		condition(st, corev1.PodResizeInProgress) != nil) {
 		r.broken(TerminalEnd, "a resize while %s", st.Phase)
 	}
-	if st.Phase == corev1.PodRunning && runs+ran == 0 || st.Phase == corev1.PodPending && ran+waits == 0 && started(all) {
+	if st.Phase == corev1.PodRunning && runs+ran == 0 || st.Phase == corev1.PodPending && ran+waits == 0 &&
+		started(all) {
 		r.broken(RunningPhase, "%s: %d run, %d ran, %d wait", st.Phase, runs, ran, waits)
 	}
 }

@@ -105,7 +105,8 @@ func containersOf(pod *corev1.Pod) []container {
 		if p := spec.InitContainers[i].RestartPolicy; p != nil && *p == corev1.ContainerRestartPolicyAlways {
 			k = sidecar
 		}
-		all = append(all, container{&spec.InitContainers[i], k, find(st.InitContainerStatuses, spec.InitContainers[i].Name)})
+		all = append(all, container{&spec.InitContainers[i], k,
+			find(st.InitContainerStatuses, spec.InitContainers[i].Name)})
 	}
 	for i := range spec.Containers {
 		all = append(all, container{&spec.Containers[i], regular, find(st.ContainerStatuses, spec.Containers[i].Name)})

@@ -24,20 +24,26 @@ func pod() *corev1.Pod {
 		Spec: corev1.PodSpec{
 			RestartPolicy:  corev1.RestartPolicyOnFailure,
 			InitContainers: []corev1.Container{{Name: "init"}, {Name: "side", RestartPolicy: &always}},
-			Containers:     []corev1.Container{{Name: "b"}, {Name: "a", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}}},
+			Containers: []corev1.Container{{Name: "b"},
+				{Name: "a", VolumeMounts: []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}}},
 			EphemeralContainers: []corev1.EphemeralContainer{
 				{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug"}}},
 		},
 		Status: corev1.PodStatus{
 			ObservedGeneration: 2, Phase: corev1.PodRunning, QOSClass: corev1.PodQOSBestEffort, StartTime: &began,
-			HostIP: "192.168.0.1", HostIPs: []corev1.HostIP{{IP: "192.168.0.1"}}, PodIP: "10.0.0.5", PodIPs: []corev1.PodIP{{IP: "10.0.0.5"}},
+			HostIP: "192.168.0.1", HostIPs: []corev1.HostIP{{IP: "192.168.0.1"}}, PodIP: "10.0.0.5",
+			PodIPs: []corev1.PodIP{{IP: "10.0.0.5"}},
 		},
 	}
-	for _, t := range []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled} {
-		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: t, Status: corev1.ConditionTrue, LastTransitionTime: began, ObservedGeneration: 2})
+	for _, t := range []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized,
+		corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled} {
+		p.Status.Conditions = append(p.Status.Conditions,
+			corev1.PodCondition{Type: t, Status: corev1.ConditionTrue, LastTransitionTime: began,
+				ObservedGeneration: 2})
 	}
 	running := func(name string) corev1.ContainerStatus {
-		return corev1.ContainerStatus{Name: name, Image: "nginx", ImageID: "sha256:1", ContainerID: "carob://" + name, Ready: true, Started: new(true),
+		return corev1.ContainerStatus{Name: name, Image: "nginx", ImageID: "sha256:1", ContainerID: "carob://" + name,
+			Ready: true, Started: new(true),
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: began}}}
 	}
 	init := running("init")
@@ -53,7 +59,8 @@ func pod() *corev1.Pod {
 }
 
 func ended(id string, code int32) corev1.ContainerState {
-	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: id, ExitCode: code, Reason: "Completed", StartedAt: began, FinishedAt: at(1)}}
+	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: id, ExitCode: code,
+		Reason: "Completed", StartedAt: began, FinishedAt: at(1)}}
 }
 
 func waits(reason string) corev1.ContainerState {
@@ -98,10 +105,13 @@ func TestAllowed(t *testing.T) {
 			a.State, a.LastTerminationState = waits("ErrImagePull"), ended("carob://a", 1)
 		},
 		"refused": func(p *corev1.Pod) {
-			p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu", Message: "Pod was rejected: no cpu", QOSClass: corev1.PodQOSBestEffort,
+			p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu",
+				Message: "Pod was rejected: no cpu", QOSClass: corev1.PodQOSBestEffort,
 				StartTime: &began, ObservedGeneration: 2}
 		},
-		"a gate of others": func(p *corev1.Pod) { set(p, corev1.PodReady, corev1.ConditionFalse, "ReadinessGatesNotReady") },
+		"a gate of others": func(p *corev1.Pod) {
+			set(p, corev1.PodReady, corev1.ConditionFalse, "ReadinessGatesNotReady")
+		},
 	} {
 		p := pod()
 		change(p)
@@ -131,7 +141,10 @@ func TestBroken(t *testing.T) {
 		}},
 		{Entries, func(p *corev1.Pod, _ *corev1.ContainerStatus) { slices.Reverse(p.Status.ContainerStatuses) }},
 		{Entries, func(p *corev1.Pod, _ *corev1.ContainerStatus) { p.Status.InitContainerStatuses = nil }},
-		{OneState, func(_ *corev1.Pod, a *corev1.ContainerStatus) { a.State.Waiting = waits("ContainerCreating").Waiting }},
+		{OneState, func(_ *corev1.Pod,
+			a *corev1.ContainerStatus) {
+			a.State.Waiting = waits("ContainerCreating").Waiting
+		}},
 		{OneState, func(p *corev1.Pod, a *corev1.ContainerStatus) { unready(p, a); a.State = corev1.ContainerState{} }},
 		// Between creation and start, as observed.
 		{WaitReason, func(p *corev1.Pod, a *corev1.ContainerStatus) { unready(p, a); a.State = waits("") }},
@@ -147,7 +160,11 @@ func TestBroken(t *testing.T) {
 		{LastEnd, func(_ *corev1.Pod, a *corev1.ContainerStatus) {
 			a.LastTerminationState, a.RestartCount = ended(a.ContainerID, 1), 1
 		}},
-		{Backoff, func(p *corev1.Pod, a *corev1.ContainerStatus) { unready(p, a); a.State = waits("CrashLoopBackOff") }},
+		{Backoff, func(p *corev1.Pod,
+			a *corev1.ContainerStatus) {
+			unready(p, a)
+			a.State = waits("CrashLoopBackOff")
+		}},
 		{IDs, func(_ *corev1.Pod, a *corev1.ContainerStatus) { a.ContainerID = "" }},
 		{IDs, func(p *corev1.Pod, a *corev1.ContainerStatus) { unready(p, a); a.State = ended("x://other", 1) }},
 		{Started, func(p *corev1.Pod, a *corev1.ContainerStatus) {
@@ -160,15 +177,18 @@ func TestBroken(t *testing.T) {
 		{ReadyRuns, func(_ *corev1.Pod, a *corev1.ContainerStatus) { a.State = waits("ContainerCreating") }},
 		{ReadyRuns, func(p *corev1.Pod, _ *corev1.ContainerStatus) { p.Status.InitContainerStatuses[0].Ready = false }},
 		{InitOrder, func(p *corev1.Pod, _ *corev1.ContainerStatus) {
-			p.Status.InitContainerStatuses[0].State, p.Status.InitContainerStatuses[0].Ready = waits("PodInitializing"), false
+			p.Status.InitContainerStatuses[0].State, p.Status.InitContainerStatuses[0].Ready = waits("PodInitializing"),
+				false
 		}},
 		{Ephemeral, func(p *corev1.Pod, _ *corev1.ContainerStatus) {
 			p.Status.EphemeralContainerStatuses[0].RestartCount = 1
 		}},
 		{Mounts, func(_ *corev1.Pod, a *corev1.ContainerStatus) { a.VolumeMounts = nil }},
 		{Conditions, func(p *corev1.Pod, _ *corev1.ContainerStatus) { p.Status.Conditions = p.Status.Conditions[1:] }},
-		{Conditions, func(p *corev1.Pod, _ *corev1.ContainerStatus) { set(p, corev1.PodReady, corev1.ConditionUnknown, "x") }},
-		{FalseReason, func(p *corev1.Pod, _ *corev1.ContainerStatus) { set(p, corev1.PodReady, corev1.ConditionFalse, "") }},
+		{Conditions,
+			func(p *corev1.Pod, _ *corev1.ContainerStatus) { set(p, corev1.PodReady, corev1.ConditionUnknown, "x") }},
+		{FalseReason,
+			func(p *corev1.Pod, _ *corev1.ContainerStatus) { set(p, corev1.PodReady, corev1.ConditionFalse, "") }},
 		{Initialized, func(p *corev1.Pod, _ *corev1.ContainerStatus) {
 			set(p, corev1.PodInitialized, corev1.ConditionFalse, "x")
 		}},
@@ -198,10 +218,15 @@ func TestBrokenChange(t *testing.T) {
 		rule   Rule
 		change func(before, after *corev1.Pod, a *corev1.ContainerStatus)
 	}{
-		{PhaseLatched, func(before, _ *corev1.Pod, _ *corev1.ContainerStatus) { before.Status.Phase = corev1.PodFailed }},
+		{PhaseLatched,
+			func(before, _ *corev1.Pod, _ *corev1.ContainerStatus) { before.Status.Phase = corev1.PodFailed }},
 		{Fixed, func(_, after *corev1.Pod, _ *corev1.ContainerStatus) { after.Status.StartTime = new(at(5)) }},
-		{Fixed, func(_, after *corev1.Pod, _ *corev1.ContainerStatus) { after.Status.QOSClass = corev1.PodQOSGuaranteed }},
-		{GenerationRises, func(_, after *corev1.Pod, _ *corev1.ContainerStatus) { after.Status.ObservedGeneration = 1 }},
+		{Fixed, func(_, after *corev1.Pod,
+			_ *corev1.ContainerStatus) {
+			after.Status.QOSClass = corev1.PodQOSGuaranteed
+		}},
+		{GenerationRises,
+			func(_, after *corev1.Pod, _ *corev1.ContainerStatus) { after.Status.ObservedGeneration = 1 }},
 		{CountsRise, func(before, _ *corev1.Pod, _ *corev1.ContainerStatus) {
 			before.Status.ContainerStatuses[0].RestartCount = 1
 		}},

@@ -32,7 +32,8 @@ func serviceRules() Kind {
 		counts: writes,
 		concerns: func(n corev1.ResourceName) bool {
 			switch n {
-			case servicesCount, corev1.ResourceServices, corev1.ResourceServicesNodePorts, corev1.ResourceServicesLoadBalancers:
+			case servicesCount, corev1.ResourceServices, corev1.ResourceServicesNodePorts,
+				corev1.ResourceServicesLoadBalancers:
 				return true
 			}
 			return false
@@ -48,7 +49,8 @@ func serviceRules() Kind {
 }
 
 func serviceUsage(s *corev1.Service) corev1.ResourceList {
-	out := corev1.ResourceList{servicesCount: count(1), corev1.ResourceServices: count(1), corev1.ResourceServicesNodePorts: count(0), corev1.ResourceServicesLoadBalancers: count(0)}
+	out := corev1.ResourceList{servicesCount: count(1), corev1.ResourceServices: count(1),
+		corev1.ResourceServicesNodePorts: count(0), corev1.ResourceServicesLoadBalancers: count(0)}
 	switch s.Spec.Type {
 	case corev1.ServiceTypeNodePort:
 		out[corev1.ResourceServicesNodePorts] = count(int64(len(s.Spec.Ports)))
@@ -78,7 +80,8 @@ func volumeClaimRules() Kind {
 				return true
 			}
 			s := string(n)
-			return strings.HasSuffix(s, ofStorageClass+string(corev1.ResourcePersistentVolumeClaims)) || strings.HasSuffix(s, ofStorageClass+string(corev1.ResourceRequestsStorage))
+			return strings.HasSuffix(s, ofStorageClass+string(corev1.ResourcePersistentVolumeClaims)) ||
+				strings.HasSuffix(s, ofStorageClass+string(corev1.ResourceRequestsStorage))
 		},
 		inScope: volumeClaimInScope,
 		usage: func(o runtime.Object, _ time.Time) (corev1.ResourceList, error) {

@@ -24,10 +24,13 @@ func Ignored() map[schema.GroupResource]struct{} {
 	return map[schema.GroupResource]struct{}{
 		{Resource: "events"}: {}, {Group: "events.k8s.io", Resource: "events"}: {},
 		{Resource: "bindings"}: {}, {Resource: "componentstatuses"}: {}, {Resource: "namespaces"}: {},
-		{Group: "authentication.k8s.io", Resource: "tokenreviews"}: {}, {Group: "authorization.k8s.io", Resource: "subjectaccessreviews"}: {},
-		{Group: "authorization.k8s.io", Resource: "localsubjectaccessreviews"}: {}, {Group: "authorization.k8s.io", Resource: "selfsubjectaccessreviews"}: {},
-		{Group: "authorization.k8s.io", Resource: "selfsubjectrulesreviews"}: {}, {Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}: {},
-		{Group: "apiregistration.k8s.io", Resource: "apiservices"}: {},
+		{Group: "authentication.k8s.io", Resource: "tokenreviews"}:             {},
+		{Group: "authorization.k8s.io", Resource: "subjectaccessreviews"}:      {},
+		{Group: "authorization.k8s.io", Resource: "localsubjectaccessreviews"}: {},
+		{Group: "authorization.k8s.io", Resource: "selfsubjectaccessreviews"}:  {},
+		{Group: "authorization.k8s.io", Resource: "selfsubjectrulesreviews"}:   {},
+		{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}: {},
+		{Group: "apiregistration.k8s.io", Resource: "apiservices"}:             {},
 	}
 }
 
@@ -39,7 +42,8 @@ func Kinds() []Kind {
 // OldNames returns the kinds that are also counted under an old name in addition to count/…: the
 // resource name is the name of the kind.
 func OldNames() []corev1.ResourceName {
-	return []corev1.ResourceName{corev1.ResourceConfigMaps, corev1.ResourceQuotas, corev1.ResourceReplicationControllers, corev1.ResourceSecrets}
+	return []corev1.ResourceName{corev1.ResourceConfigMaps, corev1.ResourceQuotas,
+		corev1.ResourceReplicationControllers, corev1.ResourceSecrets}
 }
 
 // CountedKind returns the kind for a resource name such as count/jobs.batch.
@@ -65,9 +69,10 @@ type Kind struct {
 
 	counts   func(w Write) bool
 	concerns func(name corev1.ResourceName) bool
-	inScope  func(s corev1.ScopedResourceSelectorRequirement, o runtime.Object) (bool, error) // nil: the kind has no scopes
-	usage    func(o runtime.Object, now time.Time) (corev1.ResourceList, error)
-	missing  func(required []corev1.ResourceName, o runtime.Object) error // nil: nothing is required
+	// nil: the kind has no scopes
+	inScope func(s corev1.ScopedResourceSelectorRequirement, o runtime.Object) (bool, error)
+	usage   func(o runtime.Object, now time.Time) (corev1.ResourceList, error)
+	missing func(required []corev1.ResourceName, o runtime.Object) error // nil: nothing is required
 }
 
 // Counts reports whether a write can change the usage.

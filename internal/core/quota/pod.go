@@ -67,8 +67,10 @@ func podCounts(w Write) bool {
 
 func podConcerns(n corev1.ResourceName) bool {
 	switch n {
-	case podsCount, corev1.ResourcePods, corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory,
-		corev1.ResourceRequestsEphemeralStorage, corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory, corev1.ResourceLimitsEphemeralStorage:
+	case podsCount, corev1.ResourcePods, corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage,
+		corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory,
+		corev1.ResourceRequestsEphemeralStorage, corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory,
+		corev1.ResourceLimitsEphemeralStorage:
 		return true
 	}
 	s := string(n)
@@ -86,7 +88,8 @@ func isNative(name string) bool {
 
 // isExtended reports whether a container may request a resource that is not Kubernetes' own.
 func isExtended(name string) bool {
-	return !isNative(name) && !strings.HasPrefix(name, requests) || strings.HasPrefix(name, resourcev1.ResourceDeviceClassPrefix)
+	return !isNative(name) && !strings.HasPrefix(name, requests) ||
+		strings.HasPrefix(name, resourcev1.ResourceDeviceClassPrefix)
 }
 
 // PodUsage is what a pod uses. A pod that has terminated, or whose deletion is overdue, counts only
@@ -110,7 +113,8 @@ func take(req, limits corev1.ResourceList) corev1.ResourceList {
 	out := corev1.ResourceList{corev1.ResourcePods: count(1)}
 	for name, q := range req { // any order: each name is separate
 		switch {
-		case name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage || strings.HasPrefix(string(name), hugePages):
+		case name == corev1.ResourceCPU || name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage ||
+			strings.HasPrefix(string(name), hugePages):
 			out[name] = q
 			out[requests+name] = q
 		case isExtended(string(name)):
@@ -140,7 +144,8 @@ func podMissing(required []corev1.ResourceName, o runtime.Object) error {
 		has := take(c.Resources.Requests, c.Resources.Limits)
 		for _, n := range required {
 			switch n {
-			case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory, corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory:
+			case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory,
+				corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory:
 				if _, ok := has[n]; !ok && !slices.Contains(missing[string(n)], c.Name) {
 					missing[string(n)] = append(missing[string(n)], c.Name)
 				}
@@ -222,5 +227,6 @@ func looksElsewhere(pod *corev1.Pod) bool {
 	for i := range weighted {
 		terms = append(terms, weighted[i].PodAffinityTerm)
 	}
-	return slices.ContainsFunc(terms, func(t corev1.PodAffinityTerm) bool { return len(t.Namespaces) > 0 || t.NamespaceSelector != nil })
+	return slices.ContainsFunc(terms,
+		func(t corev1.PodAffinityTerm) bool { return len(t.Namespaces) > 0 || t.NamespaceSelector != nil })
 }

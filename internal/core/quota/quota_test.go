@@ -34,8 +34,10 @@ func list(pairs ...string) corev1.ResourceList {
 func TestUsage(t *testing.T) {
 	now := time.Unix(1000, 0)
 	pod := func(change func(*corev1.Pod)) *corev1.Pod {
-		p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
-			Requests: list("cpu", "1", "memory", "1Gi", "example.com/gpu", "2", "hugepages-2Mi", "4Mi"), Limits: list("cpu", "2", "example.com/gpu", "2")}}}}}
+		p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c",
+			Resources: corev1.ResourceRequirements{
+				Requests: list("cpu", "1", "memory", "1Gi", "example.com/gpu", "2", "hugepages-2Mi", "4Mi"),
+				Limits:   list("cpu", "2", "example.com/gpu", "2")}}}}}
 		if change != nil {
 			change(p)
 		}
@@ -48,21 +50,26 @@ func TestUsage(t *testing.T) {
 	}{
 		{"a pod", "count/pods=1 cpu=1 hugepages-2Mi=4Mi limits.cpu=2 memory=1Gi pods=1 requests.cpu=1 requests.example.com/gpu=2 requests.hugepages-2Mi=4Mi requests.memory=1Gi", pod(nil)},
 		{"a pod that ended", "count/pods=1", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })},
-		{"a pod that should be gone", "count/pods=1", pod(func(p *corev1.Pod) { p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &gone, new(int64(30)) })},
+		{"a pod that should be gone", "count/pods=1",
+			pod(func(p *corev1.Pod) { p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &gone, new(int64(30)) })},
 		{"a service", "count/services=1 services.loadbalancers=0 services.nodeports=0 services=1", &corev1.Service{}},
-		{"a load balancer without ports", "count/services=1 services.loadbalancers=1 services.nodeports=1 services=1", &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer,
-			AllocateLoadBalancerNodePorts: new(false), Ports: []corev1.ServicePort{{NodePort: 30000}, {}}}}},
+		{"a load balancer without ports", "count/services=1 services.loadbalancers=1 services.nodeports=1 services=1",
+			&corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer,
+				AllocateLoadBalancerNodePorts: new(false), Ports: []corev1.ServicePort{{NodePort: 30000}, {}}}}},
 		{"a claim", "count/persistentvolumeclaims=1 gold.storageclass.storage.k8s.io/persistentvolumeclaims=1 gold.storageclass.storage.k8s.io/requests.storage=2Gi persistentvolumeclaims=1 requests.storage=2Gi",
-			&corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: new("gold"), Resources: corev1.VolumeResourceRequirements{Requests: list("storage", "1Gi")}},
+			&corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: new("gold"),
+				Resources: corev1.VolumeResourceRequirements{Requests: list("storage", "1Gi")}},
 				Status: corev1.PersistentVolumeClaimStatus{AllocatedResources: list("storage", "2Gi")}}},
 		{"devices", "a.deviceclass.resource.k8s.io/devices=5 b.deviceclass.resource.k8s.io/devices=32 count/resourceclaims.resource.k8s.io=1",
-			&resourcev1.ResourceClaim{Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{
-				{Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "a", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 2}},
-				{FirstAvailable: []resourcev1.DeviceSubRequest{
-					{DeviceClassName: "a", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 3},
-					{DeviceClassName: "a", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1},
-					{DeviceClassName: "b", AllocationMode: resourcev1.DeviceAllocationModeAll}}},
-			}}}}},
+			&resourcev1.ResourceClaim{Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{
+				Requests: []resourcev1.DeviceRequest{
+					{Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "a",
+						AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 2}},
+					{FirstAvailable: []resourcev1.DeviceSubRequest{
+						{DeviceClassName: "a", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 3},
+						{DeviceClassName: "a", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1},
+						{DeviceClassName: "b", AllocationMode: resourcev1.DeviceAllocationModeAll}}},
+				}}}}},
 	} {
 		found := false
 		for _, k := range Kinds() {
@@ -87,7 +94,8 @@ func TestUsage(t *testing.T) {
 }
 
 func TestScopes(t *testing.T) {
-	p := &corev1.Pod{Spec: corev1.PodSpec{PriorityClassName: "high", ActiveDeadlineSeconds: new(int64(5)), Containers: []corev1.Container{{Name: "c"}}}}
+	p := &corev1.Pod{Spec: corev1.PodSpec{PriorityClassName: "high", ActiveDeadlineSeconds: new(int64(5)),
+		Containers: []corev1.Container{{Name: "c"}}}}
 	for _, c := range []struct {
 		scope  corev1.ResourceQuotaScope
 		op     corev1.ScopeSelectorOperator
@@ -104,20 +112,25 @@ func TestScopes(t *testing.T) {
 		{corev1.ResourceQuotaScopeCrossNamespacePodAffinity, corev1.ScopeSelectorOpExists, nil, false},
 		{corev1.ResourceQuotaScopeVolumeAttributesClass, corev1.ScopeSelectorOpExists, nil, false},
 	} {
-		in, err := podInScope(corev1.ScopedResourceSelectorRequirement{ScopeName: c.scope, Operator: c.op, Values: c.values}, p)
+		in, err := podInScope(corev1.ScopedResourceSelectorRequirement{ScopeName: c.scope, Operator: c.op,
+			Values: c.values}, p)
 		if err != nil || in != c.in {
 			t.Errorf("%s %s %v: %v, %v", c.scope, c.op, c.values, in, err)
 		}
 	}
-	p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
-		{PodAffinityTerm: corev1.PodAffinityTerm{Namespaces: []string{"other"}}}}}}
-	if in, _ := podInScope(corev1.ScopedResourceSelectorRequirement{ScopeName: corev1.ResourceQuotaScopeCrossNamespacePodAffinity, Operator: corev1.ScopeSelectorOpExists}, p); !in {
+	p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
+			{PodAffinityTerm: corev1.PodAffinityTerm{Namespaces: []string{"other"}}}}}}
+	if in, _ := podInScope(
+		corev1.ScopedResourceSelectorRequirement{ScopeName: corev1.ResourceQuotaScopeCrossNamespacePodAffinity,
+			Operator: corev1.ScopeSelectorOpExists}, p); !in {
 		t.Error("a term with a namespace is not across namespaces")
 	}
 }
 
 func TestContainersMustSay(t *testing.T) {
-	p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "b"}, {Name: "a", Resources: corev1.ResourceRequirements{Limits: list("memory", "1")}}}}}
+	p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "b"},
+		{Name: "a", Resources: corev1.ResourceRequirements{Limits: list("memory", "1")}}}}}
 	err := podMissing([]corev1.ResourceName{"limits.memory", "requests.cpu", "pods"}, p)
 	if err == nil || err.Error() != "must specify limits.memory for: b; requests.cpu for: a,b" {
 		t.Errorf("%v", err)

@@ -80,7 +80,8 @@ func (a *Amount) add(b Amount, sign int64) {
 }
 
 func (a Amount) find(name corev1.ResourceName) (int, bool) {
-	return slices.BinarySearchFunc(a.Scalars, name, func(s Scalar, n corev1.ResourceName) int { return cmp.Compare(s.Name, n) })
+	return slices.BinarySearchFunc(a.Scalars, name,
+		func(s Scalar, n corev1.ResourceName) int { return cmp.Compare(s.Name, n) })
 }
 
 // IsExtended reports whether name is an extended resource: a domain-qualified
@@ -101,6 +102,7 @@ func IsHugePages(name corev1.ResourceName) bool {
 
 // IsScalar reports whether name is counted among Amount.Scalars.
 func IsScalar(name corev1.ResourceName) bool {
-	return IsHugePages(name) || IsExtended(name) || strings.HasPrefix(string(name), corev1.ResourceAttachableVolumesPrefix) ||
+	return IsHugePages(name) || IsExtended(name) ||
+		strings.HasPrefix(string(name), corev1.ResourceAttachableVolumesPrefix) ||
 		strings.HasPrefix(string(name), corev1.ResourceDefaultNamespacePrefix)
 }

@@ -67,7 +67,8 @@ func Fits(l *Ledger, d Demand) []Shortage {
 		short = append(short, Shortage{corev1.ResourceMemory, d.Memory, l.Used.Memory, l.Allocatable.Memory})
 	}
 	if exceeds(d.EphemeralStorage, l.Used.EphemeralStorage, l.Allocatable.EphemeralStorage) {
-		short = append(short, Shortage{corev1.ResourceEphemeralStorage, d.EphemeralStorage, l.Used.EphemeralStorage, l.Allocatable.EphemeralStorage})
+		short = append(short, Shortage{corev1.ResourceEphemeralStorage, d.EphemeralStorage, l.Used.EphemeralStorage,
+			l.Allocatable.EphemeralStorage})
 	}
 	for _, s := range d.Scalars {
 		used, _ := l.Used.Scalar(s.Name)

@@ -60,5 +60,7 @@ func CheckMemoryLimit(container string, limit, used int64) error {
 	if limit <= 0 || used <= limit {
 		return nil
 	}
-	return fmt.Errorf("cannot decrease memory limits: attempting to set container %q memory limit (%d) below current usage (%d)", container, limit, used)
+	return fmt.Errorf(
+		"cannot decrease memory limits: attempting to set container %q memory limit (%d) below current usage (%d)",
+		container, limit, used)
 }

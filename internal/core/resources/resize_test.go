@@ -13,11 +13,14 @@ import (
 // Waiting resizes are tried in the order of L3.123.
 func TestCompareResizes(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	resize := func(name string, held, wanted string, priority int32, class corev1.PodQOSClass, after time.Duration) Resize {
+	resize := func(name string, held, wanted string, priority int32, class corev1.PodQOSClass,
+		after time.Duration) Resize {
 		pod := func(memory string) *corev1.Pod {
 			p := &corev1.Pod{}
 			p.Name, p.Spec.Priority, p.Status.QOSClass = name, &priority, class
-			p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}}}}
+			p.Spec.Containers = []corev1.Container{
+				{Resources: corev1.ResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}}}}
 			return p
 		}
 		return Resize{Wanted: pod(wanted), Held: pod(held), Since: at.Add(after)}

@@ -46,17 +46,21 @@ func TestQoS(t *testing.T) { // L1.40
 		pod  *corev1.Pod
 		want corev1.PodQOSClass
 	}{
-		"nothing":                       {podOf(container(nil, nil)), corev1.PodQOSBestEffort},
-		"zeroes":                        {podOf(container(list("cpu", "0"), list("memory", "0"))), corev1.PodQOSBestEffort},
-		"only an extended resource":     {podOf(container(nil, list("example.com/gpu", "1"))), corev1.PodQOSBestEffort},
-		"all equal":                     {podOf(container(full, full)), corev1.PodQOSGuaranteed},
-		"request below limit":           {podOf(container(list("cpu", "500m", "memory", "1Gi"), full)), corev1.PodQOSBurstable},
-		"memory unlimited":              {podOf(container(full, list("cpu", "1"))), corev1.PodQOSBurstable},
-		"second container without":      {podOf(container(full, full), container(nil, nil)), corev1.PodQOSBurstable},
-		"init container without":        {withInit(podOf(container(full, full)), false, container(nil, nil)), corev1.PodQOSBurstable},
-		"pod level alone decides":       {podLevel(full, full), corev1.PodQOSGuaranteed},
-		"pod level requests only":       {podLevel(full, nil), corev1.PodQOSBurstable},
-		"different units, equal amount": {podOf(container(list("cpu", "1000m", "memory", "1024Mi"), full)), corev1.PodQOSGuaranteed},
+		"nothing": {podOf(container(nil, nil)), corev1.PodQOSBestEffort},
+		"zeroes": {podOf(container(list("cpu", "0"), list("memory", "0"))),
+			corev1.PodQOSBestEffort},
+		"only an extended resource": {podOf(container(nil, list("example.com/gpu", "1"))), corev1.PodQOSBestEffort},
+		"all equal":                 {podOf(container(full, full)), corev1.PodQOSGuaranteed},
+		"request below limit": {podOf(container(list("cpu", "500m", "memory", "1Gi"), full)),
+			corev1.PodQOSBurstable},
+		"memory unlimited":         {podOf(container(full, list("cpu", "1"))), corev1.PodQOSBurstable},
+		"second container without": {podOf(container(full, full), container(nil, nil)), corev1.PodQOSBurstable},
+		"init container without": {withInit(podOf(container(full, full)), false, container(nil, nil)),
+			corev1.PodQOSBurstable},
+		"pod level alone decides": {podLevel(full, full), corev1.PodQOSGuaranteed},
+		"pod level requests only": {podLevel(full, nil), corev1.PodQOSBurstable},
+		"different units, equal amount": {podOf(container(list("cpu", "1000m", "memory", "1024Mi"), full)),
+			corev1.PodQOSGuaranteed},
 	} {
 		if got := ComputeQoS(test.pod); got != test.want {
 			t.Errorf("%s: %s, want %s", name, got, test.want)
@@ -70,14 +74,16 @@ func TestQoS(t *testing.T) { // L1.40
 }
 
 func TestDemand(t *testing.T) { // L3.117i
-	pod := podOf(container(list("cpu", "100m", "memory", "10Mi"), nil), container(list("cpu", "200m", "example.com/gpu", "2"), nil))
+	pod := podOf(container(list("cpu", "100m", "memory", "10Mi"), nil),
+		container(list("cpu", "200m", "example.com/gpu", "2"), nil))
 	withInit(pod, true, container(list("cpu", "50m", "memory", "5Mi"), nil))
 	withInit(pod, false, container(list("cpu", "400m", "hugepages-2Mi", "4Mi"), nil))
 	pod.Spec.Overhead = list("cpu", "10m")
 	got := DemandOf(pod)
 	want := Demand{
 		// init step: sidecar 50m + init 400m beats 300m + 50m; memory 10Mi + 5Mi beats 5Mi.
-		Amount: Amount{MilliCPU: 460, Memory: 15 << 20, Scalars: []Scalar{{"example.com/gpu", 2}, {"hugepages-2Mi", 4 << 20}}},
+		Amount: Amount{MilliCPU: 460, Memory: 15 << 20,
+			Scalars: []Scalar{{"example.com/gpu", 2}, {"hugepages-2Mi", 4 << 20}}},
 		// the second container and the init container name no memory: 200Mi each.
 		ScoreMilliCPU: 460, ScoreMemory: 215 << 20,
 	}
@@ -213,7 +219,8 @@ func TestCPUNumbers(t *testing.T) { // L3.117a–c
 		{1 << 20, 262144, 104_857_600, 10000, 10000},
 	} {
 		shares := CPUShares(test.milli)
-		if shares != test.shares || CPUQuota(test.milli) != test.quota || CPUWeight(shares) != test.weight || ContainerCPUWeight(shares) != test.runtime {
+		if shares != test.shares || CPUQuota(test.milli) != test.quota || CPUWeight(shares) != test.weight ||
+			ContainerCPUWeight(shares) != test.runtime {
 			t.Errorf("%dm: shares %d quota %d weight %d container weight %d, want %+v", test.milli,
 				shares, CPUQuota(test.milli), CPUWeight(shares), ContainerCPUWeight(shares), test)
 		}
@@ -232,11 +239,14 @@ func TestPodCgroup(t *testing.T) { // L3.117e–g, n
 		pod  *corev1.Pod
 		want Cgroup
 	}{
-		"besteffort":               {podOf(container(nil, nil)), Cgroup{CPUShares: 2}},
-		"guaranteed":               {podOf(container(full, full)), Cgroup{CPUShares: 1024, CPUQuota: 100_000, Memory: 1 << 30}},
-		"burstable, all limited":   {podOf(container(half, full)), Cgroup{CPUShares: 512, CPUQuota: 100_000, Memory: 1 << 30}},
-		"burstable, one unlimited": {podOf(container(half, full), container(nil, list("cpu", "1"))), Cgroup{CPUShares: 512, CPUQuota: 200_000}},
-		"pod-level limit":          {podLimited, Cgroup{CPUShares: 512, CPUQuota: 200_000, Memory: 2 << 30}},
+		"besteffort": {podOf(container(nil, nil)), Cgroup{CPUShares: 2}},
+		"guaranteed": {podOf(container(full, full)),
+			Cgroup{CPUShares: 1024, CPUQuota: 100_000, Memory: 1 << 30}},
+		"burstable, all limited": {podOf(container(half, full)),
+			Cgroup{CPUShares: 512, CPUQuota: 100_000, Memory: 1 << 30}},
+		"burstable, one unlimited": {podOf(container(half, full), container(nil, list("cpu", "1"))),
+			Cgroup{CPUShares: 512, CPUQuota: 200_000}},
+		"pod-level limit": {podLimited, Cgroup{CPUShares: 512, CPUQuota: 200_000, Memory: 2 << 30}},
 		"hugepages": {
 			podOf(container(nil, list("hugepages-2Mi", "4Mi", "hugepages-1Gi", "1Gi", "memory", "1Gi"))),
 			Cgroup{CPUShares: 2, Memory: 1 << 30, HugePages: []HugePage{{"1Gi", 1 << 30}, {"2Mi", 4 << 20}}},
@@ -254,7 +264,8 @@ func TestPodCgroup(t *testing.T) { // L3.117e–g, n
 	if got := ContainerCgroup(limitOnly, &limitOnly.Spec.Containers[0]).CPUShares; got != 256 {
 		t.Errorf("without a request the limit counts: shares %d, want 256", got)
 	}
-	if got := BurstableShares([]*corev1.Pod{podOf(container(half, full)), podOf(container(full, full)), podOf(container(half, nil))}); got != 1024 {
+	if got := BurstableShares([]*corev1.Pod{podOf(container(half, full)), podOf(container(full, full)),
+		podOf(container(half, nil))}); got != 1024 {
 		t.Errorf("L3.117h: %d, want 1024", got)
 	}
 }
@@ -283,20 +294,22 @@ func TestOOMScoreAdj(t *testing.T) { // L3.119
 	critical.Spec.Priority, critical.Spec.PriorityClassName = &priority, "system-node-critical"
 	shared := podOf(container(list("memory", "1Gi"), nil), container(nil, nil))
 	shared.Spec.Resources = &corev1.ResourceRequirements{Requests: list("memory", "5Gi")}
-	sidecar := withInit(podOf(container(list("memory", "5Gi"), nil), container(list("memory", "2Gi"), nil)), true, container(list("memory", "1Gi"), nil))
+	sidecar := withInit(podOf(container(list("memory", "5Gi"), nil), container(list("memory", "2Gi"), nil)), true,
+		container(list("memory", "1Gi"), nil))
 	for name, test := range map[string]struct {
 		pod  *corev1.Pod
 		c    func(*corev1.Pod) *corev1.Container
 		want int64
 	}{
-		"node critical":       {critical, nil, -997},
-		"guaranteed":          {podOf(container(full, full)), nil, -997},
-		"besteffort":          {podOf(container(nil, nil)), nil, 1000},
-		"a tenth":             {podOf(container(full, nil)), nil, 900},
-		"next to nothing":     {podOf(container(list("cpu", "1m"), nil)), nil, 999},
-		"more than there is":  {podOf(container(list("memory", "20Gi"), nil)), nil, 3},
-		"part of the pod's":   {shared, nil, 1000 - 300},
-		"sidecar like a main": {sidecar, func(p *corev1.Pod) *corev1.Container { return &p.Spec.InitContainers[0] }, 800},
+		"node critical":      {critical, nil, -997},
+		"guaranteed":         {podOf(container(full, full)), nil, -997},
+		"besteffort":         {podOf(container(nil, nil)), nil, 1000},
+		"a tenth":            {podOf(container(full, nil)), nil, 900},
+		"next to nothing":    {podOf(container(list("cpu", "1m"), nil)), nil, 999},
+		"more than there is": {podOf(container(list("memory", "20Gi"), nil)), nil, 3},
+		"part of the pod's":  {shared, nil, 1000 - 300},
+		"sidecar like a main": {sidecar, func(p *corev1.Pod) *corev1.Container { return &p.Spec.InitContainers[0] },
+			800},
 	} {
 		c := &test.pod.Spec.Containers[0]
 		if test.c != nil {

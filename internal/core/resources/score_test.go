@@ -18,20 +18,26 @@ func TestScores(t *testing.T) {
 	bins := []Point{{0, 0}, {100, 100}}
 	peak := []Point{{0, 20}, {50, 100}, {100, 0}}
 	for name, test := range map[string]struct{ got, want int64 }{
-		"least":                             {LeastAllocated(l, pod, even), 45},   // (40 + 50) / 2
-		"least, cpu counts more":            {LeastAllocated(l, pod, tilted), 42}, // (120 + 50) / 4
-		"least, gpu not asked for":          {LeastAllocated(l, pod, gpu), 40},
-		"least, gpu":                        {LeastAllocated(l, withGPU, gpu), 66}, // (40 + 3·75) / 4
-		"most":                              {MostAllocated(l, pod, even), 55},     // (60 + 50) / 2
-		"most, gpu":                         {MostAllocated(l, withGPU, gpu), 33},  // (60 + 3·25) / 4
-		"ratio, straight":                   {RequestedToCapacityRatio(l, pod, even, bins), 55},
-		"ratio, peak":                       {RequestedToCapacityRatio(l, pod, even, peak), 90},                         // cpu 60 → 80, memory 50 → 100
-		"ratio, zero scores don't count":    {RequestedToCapacityRatio(l, pod, even, []Point{{50, 0}, {60, 100}}), 100}, // memory scores 0
-		"balanced":                          {Balanced(l, pod, even), 74},                                               // 50 + (50 + 95 − 97) / 2
-		"balanced, three":                   {Balanced(l, withGPU, append(even, gpu[1])), 74},                           // deviations .148 and .134: 50 + (50+85−86… see below
-		"no resource at all":                {LeastAllocated(l, pod, []Weighted{{"example.com/none", 1}}), 0},
-		"most, more than there is":          {MostAllocated(l, Demand{Amount: Amount{MilliCPU: 20000}, ScoreMilliCPU: 20000}, even[:1]), 100},
-		"least, more than there is":         {LeastAllocated(l, Demand{Amount: Amount{MilliCPU: 20000}, ScoreMilliCPU: 20000}, even[:1]), 0},
+		"least":                    {LeastAllocated(l, pod, even), 45},   // (40 + 50) / 2
+		"least, cpu counts more":   {LeastAllocated(l, pod, tilted), 42}, // (120 + 50) / 4
+		"least, gpu not asked for": {LeastAllocated(l, pod, gpu), 40},
+		"least, gpu":               {LeastAllocated(l, withGPU, gpu), 66}, // (40 + 3·75) / 4
+		"most":                     {MostAllocated(l, pod, even), 55},     // (60 + 50) / 2
+		"most, gpu":                {MostAllocated(l, withGPU, gpu), 33},  // (60 + 3·25) / 4
+		"ratio, straight":          {RequestedToCapacityRatio(l, pod, even, bins), 55},
+		// cpu 60 → 80, memory 50 → 100
+		"ratio, peak": {RequestedToCapacityRatio(l, pod, even, peak), 90},
+		// memory scores 0
+		"ratio, zero scores don't count": {RequestedToCapacityRatio(l, pod, even, []Point{{50, 0}, {60, 100}}), 100},
+		// 50 + (50 + 95 − 97) / 2
+		"balanced": {Balanced(l, pod, even), 74},
+		// deviations .148 and .134: 50 + (50+85−86… see below
+		"balanced, three":    {Balanced(l, withGPU, append(even, gpu[1])), 74},
+		"no resource at all": {LeastAllocated(l, pod, []Weighted{{"example.com/none", 1}}), 0},
+		"most, more than there is": {MostAllocated(l,
+			Demand{Amount: Amount{MilliCPU: 20000}, ScoreMilliCPU: 20000}, even[:1]), 100},
+		"least, more than there is": {LeastAllocated(l,
+			Demand{Amount: Amount{MilliCPU: 20000}, ScoreMilliCPU: 20000}, even[:1]), 0},
 		"silent containers count as a bit":  {LeastAllocated(l, Demand{ScoreMilliCPU: 100}, even[:1]), 69},
 		"balanced, silent ones don't count": {Balanced(l, Demand{ScoreMilliCPU: 5000}, even), 75},
 	} {

@@ -55,9 +55,11 @@ func Claim[T metav1.Object](owner metav1.Object, selector labels.Selector, objec
 func CheckAdoption(owner Owner, live metav1.Object) error {
 	switch {
 	case live.GetUID() != owner.GetUID():
-		return fmt.Errorf("original %v %v/%v is gone: got uid %v, wanted %v", owner.Kind.Kind, owner.GetNamespace(), owner.GetName(), live.GetUID(), owner.GetUID())
+		return fmt.Errorf("original %v %v/%v is gone: got uid %v, wanted %v", owner.Kind.Kind, owner.GetNamespace(),
+			owner.GetName(), live.GetUID(), owner.GetUID())
 	case live.GetDeletionTimestamp() != nil:
-		return fmt.Errorf("%v/%v has just been deleted at %v", owner.GetNamespace(), owner.GetName(), live.GetDeletionTimestamp())
+		return fmt.Errorf("%v/%v has just been deleted at %v", owner.GetNamespace(), owner.GetName(),
+			live.GetDeletionTimestamp())
 	}
 	return nil
 }

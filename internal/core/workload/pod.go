@@ -76,7 +76,8 @@ func NewPod(owner Owner, template *corev1.PodTemplateSpec) (*corev1.Pod, error) 
 	t := template.DeepCopy()
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: owner.GetNamespace(), GenerateName: NamePrefix(owner.GetName()), Labels: t.Labels, Annotations: t.Annotations, Finalizers: t.Finalizers,
+			Namespace: owner.GetNamespace(), GenerateName: NamePrefix(owner.GetName()), Labels: t.Labels,
+			Annotations: t.Annotations, Finalizers: t.Finalizers,
 			OwnerReferences: []metav1.OwnerReference{owner.Reference()},
 		},
 		Spec: t.Spec,

@@ -19,11 +19,13 @@ import (
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 func owner() Owner {
-	return Owner{&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "web", UID: "owner"}}, appsv1.SchemeGroupVersion.WithKind("ReplicaSet")}
+	return Owner{&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "web", UID: "owner"}},
+		appsv1.SchemeGroupVersion.WithKind("ReplicaSet")}
 }
 
 func pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(name), Labels: map[string]string{"app": "web"}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(name),
+		Labels: map[string]string{"app": "web"}}}
 	for _, c := range change {
 		c(p)
 	}
@@ -47,7 +49,8 @@ func ready(ago time.Duration) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Status.Phase = corev1.PodRunning
 		p.Spec.NodeName = "node"
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(noon.Add(-ago))}}
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue,
+			LastTransitionTime: metav1.NewTime(noon.Add(-ago))}}
 	}
 }
 
@@ -61,9 +64,12 @@ func names(pods []*corev1.Pod) string {
 
 func TestClaim(t *testing.T) {
 	pods := []*corev1.Pod{
-		pod("mine", controlledBy("owner")), pod("mine-ending", controlledBy("owner"), ending), pod("mine-elsewhere", controlledBy("owner"), elsewhere),
-		pod("strayed", controlledBy("owner"), label("db")), pod("orphan"), pod("orphan-ending", ending), pod("orphan-db", label("db")),
-		pod("others", controlledBy("another")), pod("orphan-elsewhere", elsewhere), pod("orphan-unfit"), pod("mine-unfit", controlledBy("owner")),
+		pod("mine", controlledBy("owner")), pod("mine-ending", controlledBy("owner"), ending),
+		pod("mine-elsewhere", controlledBy("owner"), elsewhere),
+		pod("strayed", controlledBy("owner"), label("db")), pod("orphan"), pod("orphan-ending", ending),
+		pod("orphan-db", label("db")),
+		pod("others", controlledBy("another")), pod("orphan-elsewhere", elsewhere), pod("orphan-unfit"),
+		pod("mine-unfit", controlledBy("owner")),
 	}
 	fits := func(p *corev1.Pod) bool { return !strings.HasSuffix(p.Name, "unfit") }
 	selector := labels.SelectorFromSet(labels.Set{"app": "web"})
@@ -75,7 +81,8 @@ func TestClaim(t *testing.T) {
 	o.Object.(*appsv1.ReplicaSet).DeletionTimestamp = &metav1.Time{Time: noon}
 	c = Claim(o, selector, pods, fits)
 	if names(c.Mine) != "mine mine-ending" || len(c.Adopt)+len(c.Release) > 0 {
-		t.Errorf("W0.24: an owner that is being deleted: mine %q, adopt %q, release %q", names(c.Mine), names(c.Adopt), names(c.Release))
+		t.Errorf("W0.24: an owner that is being deleted: mine %q, adopt %q, release %q", names(c.Mine), names(c.Adopt),
+			names(c.Release))
 	}
 }
 
@@ -85,7 +92,8 @@ func TestCheckAdoption(t *testing.T) {
 		t.Error(err)
 	}
 	live.DeletionTimestamp = &metav1.Time{Time: noon}
-	if err := CheckAdoption(o, live); fmt.Sprint(err) != "n/web has just been deleted at 2026-11-22 12:00:00 +0000 UTC" {
+	if err := CheckAdoption(o,
+		live); fmt.Sprint(err) != "n/web has just been deleted at 2026-11-22 12:00:00 +0000 UTC" {
 		t.Errorf("W0.22: %v", err)
 	}
 	live.UID = "b"
@@ -118,8 +126,11 @@ func TestAvailable(t *testing.T) {
 		{"ready", pod("a", ready(0)), 0, true, 0},
 		{"not for long", pod("a", ready(4*time.Second)), 10, false, 6 * time.Second},
 		{"to the moment", pod("a", ready(10*time.Second)), 10, true, 0},
-		{"no time", pod("a", ready(0), func(p *corev1.Pod) { p.Status.Conditions[0].LastTransitionTime = metav1.Time{} }), 10, false, 0},
-		{"no longer ready", pod("a", ready(time.Hour), func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }), 0, false, 0},
+		{"no time", pod("a", ready(0),
+			func(p *corev1.Pod) { p.Status.Conditions[0].LastTransitionTime = metav1.Time{} }), 10, false, 0},
+		{"no longer ready",
+			pod("a", ready(time.Hour), func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }),
+			0, false, 0},
 	} {
 		ok, at := Available(c.pod, c.min, noon)
 		if in := at.Sub(noon); ok != c.ok || at.IsZero() != (c.in == 0) || c.in != 0 && in != c.in {
@@ -133,12 +144,15 @@ func TestAvailable(t *testing.T) {
 
 func TestNewPod(t *testing.T) {
 	template := &corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"a": "b"}, Finalizers: []string{"f"}, Name: "ignored"},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}},
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"a": "b"},
+			Finalizers: []string{"f"}, Name: "ignored"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}},
 	}
 	p, err := NewPod(owner(), template)
-	if err != nil || p.GenerateName != "web-" || p.Name != "" || p.Namespace != "n" || p.Labels["app"] != "web" || p.Annotations["a"] != "b" || p.Finalizers[0] != "f" ||
-		p.Spec.Containers[0].Name != "c" || !*p.OwnerReferences[0].Controller || !*p.OwnerReferences[0].BlockOwnerDeletion || p.OwnerReferences[0].UID != "owner" {
+	if err != nil || p.GenerateName != "web-" || p.Name != "" || p.Namespace != "n" || p.Labels["app"] != "web" ||
+		p.Annotations["a"] != "b" || p.Finalizers[0] != "f" ||
+		p.Spec.Containers[0].Name != "c" || !*p.OwnerReferences[0].Controller ||
+		!*p.OwnerReferences[0].BlockOwnerDeletion || p.OwnerReferences[0].UID != "owner" {
 		t.Errorf("W0.30, W0.31: %v %+v", err, p)
 	}
 	p.Labels["app"], p.Spec.Containers[0].Name = "x", "x"
@@ -149,7 +163,8 @@ func TestNewPod(t *testing.T) {
 	if _, err := NewPod(owner(), template); fmt.Sprint(err) != "unable to create pods, no labels" {
 		t.Errorf("W0.33: %v", err)
 	}
-	if long := strings.Repeat("a", 253); NamePrefix(long) != long || NamePrefix("a.b") != "a.b-" || NamePrefix("A_b") != "A_b" {
+	if long := strings.Repeat("a", 253); NamePrefix(long) != long || NamePrefix("a.b") != "a.b-" ||
+		NamePrefix("A_b") != "A_b" {
 		t.Error("W0.31: prefix")
 	}
 }
@@ -175,7 +190,8 @@ func TestRank(t *testing.T) {
 		return func(p *corev1.Pod) {
 			always := corev1.ContainerRestartPolicyAlways
 			p.Spec.InitContainers = []corev1.Container{{Name: "init"}, {Name: "side", RestartPolicy: &always}}
-			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", RestartCount: 99}, {Name: "side", RestartCount: sidecar}}
+			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", RestartCount: 99},
+				{Name: "side", RestartCount: sidecar}}
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{RestartCount: regular}}
 		}
 	}
@@ -188,8 +204,10 @@ func TestRank(t *testing.T) {
 		first, then *corev1.Pod
 	}{
 		{"W0.51 node", pod("b", phase(corev1.PodRunning)), pod("a", node("node"), phase(corev1.PodPending))},
-		{"W0.51 phase", pod("b", node("node"), phase(corev1.PodPending)), pod("a", node("node"), phase(corev1.PodUnknown))},
-		{"W0.51 phase", pod("b", node("node"), phase(corev1.PodUnknown)), pod("a", node("node"), phase(corev1.PodRunning))},
+		{"W0.51 phase", pod("b", node("node"), phase(corev1.PodPending)),
+			pod("a", node("node"), phase(corev1.PodUnknown))},
+		{"W0.51 phase", pod("b", node("node"), phase(corev1.PodUnknown)),
+			pod("a", node("node"), phase(corev1.PodRunning))},
 		{"W0.51 ready", pod("b", node("node"), phase(corev1.PodRunning), costs("9")), pod("a", ready(time.Hour))},
 		{"W0.52", pod("b", ready(time.Hour), costs("-1")), pod("a", ready(0))},
 		{"W0.52 malformed", pod("b", ready(time.Hour), costs("+7")), pod("a", ready(0), costs("1"))},
@@ -197,8 +215,10 @@ func TestRank(t *testing.T) {
 		{"W0.53", pod("b", ready(time.Hour), node("full")), pod("a", ready(0))},
 		{"W0.54", pod("b", ready(time.Minute)), pod("a", ready(time.Hour), restarts(5, 0))},
 		{"W0.54 tie", pod("a", ready(61*time.Minute)), pod("b", ready(60*time.Minute), restarts(5, 0))},
-		{"W0.55", pod("b", ready(time.Hour), restarts(3, 0), made(9*time.Hour)), pod("a", ready(time.Hour), restarts(2, 8), made(time.Minute))},
-		{"W0.55 sidecar", pod("b", ready(time.Hour), restarts(2, 2), made(9*time.Hour)), pod("a", ready(time.Hour), restarts(2, 1), made(time.Minute))},
+		{"W0.55", pod("b", ready(time.Hour), restarts(3, 0), made(9*time.Hour)),
+			pod("a", ready(time.Hour), restarts(2, 8), made(time.Minute))},
+		{"W0.55 sidecar", pod("b", ready(time.Hour), restarts(2, 2), made(9*time.Hour)),
+			pod("a", ready(time.Hour), restarts(2, 1), made(time.Minute))},
 		{"W0.56", pod("b", made(time.Minute)), pod("a", made(time.Hour))},
 		{"W0.56 tie", pod("a", made(61*time.Minute)), pod("b", made(60*time.Minute))},
 	} {
@@ -209,16 +229,19 @@ func TestRank(t *testing.T) {
 		}
 	}
 	job := Ranking{} // W0.57
-	if got := RankForDeletion([]*corev1.Pod{pod("a", ready(61*time.Minute)), pod("b", ready(60*time.Minute), costs("5"))}, job); got[0].Name != "b" {
+	if got := RankForDeletion([]*corev1.Pod{pod("a", ready(61*time.Minute)),
+		pod("b", ready(60*time.Minute), costs("5"))}, job); got[0].Name != "b" {
 		t.Error("W0.57: times are compared plainly")
 	}
-	if on := PodsOnNodes([]*corev1.Pod{pod("a", node("x")), pod("b", node("x"), ending), pod("c", node("x"), phase(corev1.PodFailed)), pod("d", node("x"))}); on["x"] != 2 {
+	if on := PodsOnNodes([]*corev1.Pod{pod("a", node("x")), pod("b", node("x"), ending),
+		pod("c", node("x"), phase(corev1.PodFailed)), pod("d", node("x"))}); on["x"] != 2 {
 		t.Errorf("W0.53: %v", on)
 	}
 }
 
 func TestTemplateHash(t *testing.T) {
-	template := &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	template := &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 	hash := TemplateHash(template, nil)
 	for _, again := range []*corev1.PodTemplateSpec{template, template.DeepCopy()} {
 		if h := TemplateHash(again, nil); h != hash || h != "cbb89b784" {

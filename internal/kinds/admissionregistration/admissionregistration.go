@@ -26,7 +26,8 @@ const (
 // GroupResources are the group resources of this package.
 func GroupResources() []schema.GroupResource {
 	var out []schema.GroupResource
-	for _, r := range []string{mutatingConfigurations, validatingConfigurations, validatingPolicies, validatingBindings, mutatingPolicies, mutatingBindings} {
+	for _, r := range []string{mutatingConfigurations, validatingConfigurations, validatingPolicies, validatingBindings,
+		mutatingPolicies, mutatingBindings} {
 		out = append(out, schema.GroupResource{Group: admissionregistrationv1.GroupName, Resource: r})
 	}
 	return out
@@ -48,30 +49,46 @@ type Hooks struct {
 func Kinds(h Hooks) []*registry.Resource {
 	kind := admissionregistrationv1.SchemeGroupVersion.WithKind
 	out := []*registry.Resource{
-		registry.Of[admissionregistrationv1.MutatingWebhookConfiguration, admissionregistrationv1.MutatingWebhookConfigurationList](registry.Resource{
-			Kind: kind("MutatingWebhookConfiguration"), Plural: mutatingConfigurations, Categories: extensions, RequireResourceVersion: true, Table: webhookTable,
-			Validator:     validator(mutatingConfiguration, mutatingConfigurationUpdate),
-			PrepareUpdate: generation(func(o *admissionregistrationv1.MutatingWebhookConfiguration) any { return o.Webhooks }),
+		registry.Of[admissionregistrationv1.MutatingWebhookConfiguration,
+			admissionregistrationv1.MutatingWebhookConfigurationList](registry.Resource{
+			Kind: kind("MutatingWebhookConfiguration"), Plural: mutatingConfigurations, Categories: extensions,
+			RequireResourceVersion: true, Table: webhookTable,
+			Validator: validator(mutatingConfiguration, mutatingConfigurationUpdate),
+			PrepareUpdate: generation(func(o *admissionregistrationv1.MutatingWebhookConfiguration) any {
+				return o.Webhooks
+			}),
 		}),
-		registry.Of[admissionregistrationv1.ValidatingWebhookConfiguration, admissionregistrationv1.ValidatingWebhookConfigurationList](registry.Resource{
-			Kind: kind("ValidatingWebhookConfiguration"), Plural: validatingConfigurations, Categories: extensions, RequireResourceVersion: true, Table: webhookTable,
-			Validator:     validator(validatingConfiguration, validatingConfigurationUpdate),
-			PrepareUpdate: generation(func(o *admissionregistrationv1.ValidatingWebhookConfiguration) any { return o.Webhooks }),
+		registry.Of[admissionregistrationv1.ValidatingWebhookConfiguration,
+			admissionregistrationv1.ValidatingWebhookConfigurationList](registry.Resource{
+			Kind: kind("ValidatingWebhookConfiguration"), Plural: validatingConfigurations, Categories: extensions,
+			RequireResourceVersion: true, Table: webhookTable,
+			Validator: validator(validatingConfiguration, validatingConfigurationUpdate),
+			PrepareUpdate: generation(func(o *admissionregistrationv1.ValidatingWebhookConfiguration) any {
+				return o.Webhooks
+			}),
 		}),
-		registry.Of[admissionregistrationv1.ValidatingAdmissionPolicy, admissionregistrationv1.ValidatingAdmissionPolicyList](registry.Resource{
-			Kind: kind("ValidatingAdmissionPolicy"), Plural: validatingPolicies, Categories: extensions, Status: true, RequireResourceVersion: true, Table: policyTable("Validations"),
+		registry.Of[admissionregistrationv1.ValidatingAdmissionPolicy,
+			admissionregistrationv1.ValidatingAdmissionPolicyList](registry.Resource{
+			Kind: kind("ValidatingAdmissionPolicy"), Plural: validatingPolicies, Categories: extensions, Status: true,
+			RequireResourceVersion: true, Table: policyTable("Validations"),
 			Validator: h.authorized(validator(validatingPolicy, validatingPolicyUpdate), h.policyParams),
 		}),
-		registry.Of[admissionregistrationv1.ValidatingAdmissionPolicyBinding, admissionregistrationv1.ValidatingAdmissionPolicyBindingList](registry.Resource{
-			Kind: kind("ValidatingAdmissionPolicyBinding"), Plural: validatingBindings, Categories: extensions, RequireResourceVersion: true, Table: bindingTable,
+		registry.Of[admissionregistrationv1.ValidatingAdmissionPolicyBinding,
+			admissionregistrationv1.ValidatingAdmissionPolicyBindingList](registry.Resource{
+			Kind: kind("ValidatingAdmissionPolicyBinding"), Plural: validatingBindings, Categories: extensions,
+			RequireResourceVersion: true, Table: bindingTable,
 			Validator: h.authorized(validator(validatingBinding, nil), h.bindingParams),
 		}),
-		registry.Of[admissionregistrationv1.MutatingAdmissionPolicy, admissionregistrationv1.MutatingAdmissionPolicyList](registry.Resource{
-			Kind: kind("MutatingAdmissionPolicy"), Plural: mutatingPolicies, Categories: extensions, RequireResourceVersion: true, Table: policyTable("Mutations"),
+		registry.Of[admissionregistrationv1.MutatingAdmissionPolicy,
+			admissionregistrationv1.MutatingAdmissionPolicyList](registry.Resource{
+			Kind: kind("MutatingAdmissionPolicy"), Plural: mutatingPolicies, Categories: extensions,
+			RequireResourceVersion: true, Table: policyTable("Mutations"),
 			Validator: h.authorized(validator(mutatingPolicy, mutatingPolicyUpdate), h.policyParams),
 		}),
-		registry.Of[admissionregistrationv1.MutatingAdmissionPolicyBinding, admissionregistrationv1.MutatingAdmissionPolicyBindingList](registry.Resource{
-			Kind: kind("MutatingAdmissionPolicyBinding"), Plural: mutatingBindings, Categories: extensions, RequireResourceVersion: true, Table: bindingTable,
+		registry.Of[admissionregistrationv1.MutatingAdmissionPolicyBinding,
+			admissionregistrationv1.MutatingAdmissionPolicyBindingList](registry.Resource{
+			Kind: kind("MutatingAdmissionPolicyBinding"), Plural: mutatingBindings, Categories: extensions,
+			RequireResourceVersion: true, Table: bindingTable,
 			Validator: h.authorized(validator(mutatingBinding, nil), h.bindingParams),
 		}),
 	}

@@ -17,7 +17,8 @@ func RegisterDefaults(s *runtime.Scheme) error {
 		c := o.(*admissionregistrationv1.MutatingWebhookConfiguration)
 		for i := range c.Webhooks {
 			w := &c.Webhooks[i]
-			defaultWebhook(&w.FailurePolicy, &w.MatchPolicy, &w.NamespaceSelector, &w.ObjectSelector, &w.TimeoutSeconds, w.ClientConfig.Service)
+			defaultWebhook(&w.FailurePolicy, &w.MatchPolicy, &w.NamespaceSelector, &w.ObjectSelector, &w.TimeoutSeconds,
+				w.ClientConfig.Service)
 			orNew(&w.ReinvocationPolicy, admissionregistrationv1.NeverReinvocationPolicy)
 			for j := range w.Rules {
 				orNew(&w.Rules[j].Scope, admissionregistrationv1.AllScopes)
@@ -28,7 +29,8 @@ func RegisterDefaults(s *runtime.Scheme) error {
 		c := o.(*admissionregistrationv1.ValidatingWebhookConfiguration)
 		for i := range c.Webhooks {
 			w := &c.Webhooks[i]
-			defaultWebhook(&w.FailurePolicy, &w.MatchPolicy, &w.NamespaceSelector, &w.ObjectSelector, &w.TimeoutSeconds, w.ClientConfig.Service)
+			defaultWebhook(&w.FailurePolicy, &w.MatchPolicy, &w.NamespaceSelector, &w.ObjectSelector, &w.TimeoutSeconds,
+				w.ClientConfig.Service)
 			for j := range w.Rules {
 				orNew(&w.Rules[j].Scope, admissionregistrationv1.AllScopes)
 			}
@@ -53,7 +55,8 @@ func RegisterDefaults(s *runtime.Scheme) error {
 	return nil
 }
 
-func defaultWebhook(failure **admissionregistrationv1.FailurePolicyType, match **admissionregistrationv1.MatchPolicyType, namespaces, objects **metav1.LabelSelector,
+func defaultWebhook(failure **admissionregistrationv1.FailurePolicyType,
+	match **admissionregistrationv1.MatchPolicyType, namespaces, objects **metav1.LabelSelector,
 	timeout **int32, service *admissionregistrationv1.ServiceReference) {
 	orNew(failure, admissionregistrationv1.Fail)
 	orNew(match, admissionregistrationv1.Equivalent)

@@ -40,7 +40,8 @@ func compositor() (*plugincel.CompositedCompiler, error) {
 }
 
 // compile checks one expression. accessor holds it with the types it may return.
-func compile(c plugincel.Compiler, accessor plugincel.ExpressionAccessor, vars plugincel.OptionalVariableDeclarations, env environment.Type, at *field.Path) field.ErrorList {
+func compile(c plugincel.Compiler, accessor plugincel.ExpressionAccessor, vars plugincel.OptionalVariableDeclarations,
+	env environment.Type, at *field.Path) field.ErrorList {
 	if r := c.CompileCELExpression(accessor, vars, env); r.Error != nil {
 		return field.ErrorList{celError(r.Error, accessor.GetExpression(), at)}
 	}
@@ -62,7 +63,8 @@ func celError(err error, expression string, at *field.Path) *field.Error {
 const maxConditions = 64
 
 // matchConditions checks the conditions of a webhook or policy; params says whether they may use params.
-func matchConditions(list []admissionregistrationv1.MatchCondition, params bool, s stored, at *field.Path) field.ErrorList {
+func matchConditions(list []admissionregistrationv1.MatchCondition, params bool, s stored,
+	at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if len(list) > maxConditions {
 		errs = append(errs, field.TooMany(at, len(list), maxConditions))
@@ -74,7 +76,8 @@ func matchConditions(list []admissionregistrationv1.MatchCondition, params bool,
 			errs = append(errs, field.Required(p.Child("expression"), ""))
 		} else {
 			errs = append(errs, compile(compiler(), &matchconditions.MatchCondition{Expression: expression},
-				plugincel.OptionalVariableDeclarations{HasParams: params, HasAuthorizer: true}, s.environment(c.Expression), p.Child("expression"))...)
+				plugincel.OptionalVariableDeclarations{HasParams: params, HasAuthorizer: true},
+				s.environment(c.Expression), p.Child("expression"))...)
 		}
 		if c.Name == "" {
 			errs = append(errs, field.Required(p.Child("name"), ""))
@@ -90,7 +93,8 @@ func matchConditions(list []admissionregistrationv1.MatchCondition, params bool,
 }
 
 // variables compiles a policy's variables into c, so that later expressions may use them.
-func variables(c *plugincel.CompositedCompiler, list []admissionregistrationv1.Variable, params bool, s stored, at *field.Path) field.ErrorList {
+func variables(c *plugincel.CompositedCompiler, list []admissionregistrationv1.Variable, params bool, s stored,
+	at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, v := range list {
 		p := at.Index(i)
@@ -105,7 +109,8 @@ func variables(c *plugincel.CompositedCompiler, list []admissionregistrationv1.V
 			continue
 		}
 		accessor := &validating.Variable{Name: v.Name, Expression: v.Expression}
-		r := c.CompileAndStoreVariable(accessor, plugincel.OptionalVariableDeclarations{HasParams: params, HasAuthorizer: true}, s.environment(v.Expression))
+		r := c.CompileAndStoreVariable(accessor,
+			plugincel.OptionalVariableDeclarations{HasParams: params, HasAuthorizer: true}, s.environment(v.Expression))
 		if r.Error != nil {
 			errs = append(errs, celError(r.Error, v.Expression, p.Child("expression")))
 		}

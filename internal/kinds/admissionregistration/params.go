@@ -24,7 +24,8 @@ type need struct {
 
 // authorized adds the check to a validator: an object that is well-formed and
 // refers to other parameters than the stored one is refused unless its writer may read them.
-func (h Hooks) authorized(v registry.Validator, needs func(ctx context.Context, obj, old runtime.Object) *need) registry.Validator {
+func (h Hooks) authorized(v registry.Validator,
+	needs func(ctx context.Context, obj, old runtime.Object) *need) registry.Validator {
 	if h.MayRead == nil {
 		return v
 	}

@@ -17,12 +17,14 @@ import (
 )
 
 func policy(kind *admissionregistrationv1.ParamKind) *admissionregistrationv1.ValidatingAdmissionPolicy {
-	return &admissionregistrationv1.ValidatingAdmissionPolicy{Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{ParamKind: kind}}
+	return &admissionregistrationv1.ValidatingAdmissionPolicy{
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{ParamKind: kind}}
 }
 
 func bindingTo(policy, namespace, name string) *admissionregistrationv1.ValidatingAdmissionPolicyBinding {
-	return &admissionregistrationv1.ValidatingAdmissionPolicyBinding{Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
-		PolicyName: policy, ParamRef: &admissionregistrationv1.ParamRef{Namespace: namespace, Name: name}}}
+	return &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: policy, ParamRef: &admissionregistrationv1.ParamRef{Namespace: namespace, Name: name}}}
 }
 
 var secrets = &admissionregistrationv1.ParamKind{APIVersion: "v1", Kind: "Secret"}
@@ -36,17 +38,21 @@ func TestParametersMustBeReadable(t *testing.T) {
 		obj, old runtime.Object
 		asked    string // what must be readable, "" for nothing
 	}{
-		"policy without parameters":      {true, policy(nil), nil, ""},
-		"new policy":                     {true, policy(secrets), nil, "/v1, Kind=Secret */*"},
-		"policy that gets them":          {true, policy(secrets), policy(nil), "/v1, Kind=Secret */*"},
-		"policy that gets others":        {true, policy(secrets), policy(plain), "/v1, Kind=Secret */*"},
-		"policy that keeps them":         {true, policy(secrets), policy(secrets), ""},
-		"policy of no known version":     {true, policy(&admissionregistrationv1.ParamKind{APIVersion: "a/b/c", Kind: "Secret"}), nil, "/, Kind= */*"},
-		"binding without parameters":     {false, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}, nil, ""},
-		"new binding":                    {false, bindingTo("p", "ns", "s"), nil, "/v1, Kind=Secret ns/s"},
-		"binding to another object":      {false, bindingTo("p", "ns", "s"), bindingTo("p", "ns", "other"), "/v1, Kind=Secret ns/s"},
-		"binding to another namespace":   {false, bindingTo("p", "ns", "s"), bindingTo("p", "mine", "s"), "/v1, Kind=Secret ns/s"},
-		"binding to another policy":      {false, bindingTo("p", "ns", "s"), bindingTo("q", "ns", "s"), "/v1, Kind=Secret ns/s"},
+		"policy without parameters": {true, policy(nil), nil, ""},
+		"new policy":                {true, policy(secrets), nil, "/v1, Kind=Secret */*"},
+		"policy that gets them":     {true, policy(secrets), policy(nil), "/v1, Kind=Secret */*"},
+		"policy that gets others":   {true, policy(secrets), policy(plain), "/v1, Kind=Secret */*"},
+		"policy that keeps them":    {true, policy(secrets), policy(secrets), ""},
+		"policy of no known version": {true,
+			policy(&admissionregistrationv1.ParamKind{APIVersion: "a/b/c", Kind: "Secret"}), nil, "/, Kind= */*"},
+		"binding without parameters": {false, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}, nil, ""},
+		"new binding":                {false, bindingTo("p", "ns", "s"), nil, "/v1, Kind=Secret ns/s"},
+		"binding to another object": {false, bindingTo("p", "ns", "s"), bindingTo("p", "ns", "other"),
+			"/v1, Kind=Secret ns/s"},
+		"binding to another namespace": {false, bindingTo("p", "ns", "s"), bindingTo("p", "mine", "s"),
+			"/v1, Kind=Secret ns/s"},
+		"binding to another policy": {false, bindingTo("p", "ns", "s"), bindingTo("q", "ns", "s"),
+			"/v1, Kind=Secret ns/s"},
 		"binding that keeps them":        {false, bindingTo("p", "ns", "s"), bindingTo("p", "ns", "s"), ""},
 		"binding to a policy to be made": {false, bindingTo("later", "ns", "s"), nil, "/, Kind= ns/s"},
 	} {
@@ -93,20 +99,28 @@ func TestWrongObjectsAskForNothing(t *testing.T) {
 		return nil
 	}}
 	wrong := field.ErrorList{field.Required(field.NewPath("spec"), "")}
-	v := h.authorized(registry.Validator{Create: func(context.Context, runtime.Object) field.ErrorList { return wrong }}, h.policyParams)
+	v := h.authorized(registry.Validator{Create: func(context.Context,
+		runtime.Object) field.ErrorList {
+		return wrong
+	}}, h.policyParams)
 	if errs := v.Create(t.Context(), policy(secrets)); len(errs) != 1 {
 		t.Error(errs)
 	}
 }
 
-func webhook(change func(*admissionregistrationv1.ValidatingWebhook)) *admissionregistrationv1.ValidatingWebhookConfiguration {
-	url, none, fail, match := "https://h/x", admissionregistrationv1.SideEffectClassNone, admissionregistrationv1.Fail, admissionregistrationv1.Exact
-	h := admissionregistrationv1.ValidatingWebhook{Name: "a.b.c", ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &url}, SideEffects: &none, FailurePolicy: &fail,
-		MatchPolicy: &match, AdmissionReviewVersions: []string{"v1"}, NamespaceSelector: &metav1.LabelSelector{}, ObjectSelector: &metav1.LabelSelector{}, TimeoutSeconds: new(int32(5))}
+func webhook(
+	change func(*admissionregistrationv1.ValidatingWebhook)) *admissionregistrationv1.ValidatingWebhookConfiguration {
+	url, none, fail, match := "https://h/x", admissionregistrationv1.SideEffectClassNone, admissionregistrationv1.Fail,
+		admissionregistrationv1.Exact
+	h := admissionregistrationv1.ValidatingWebhook{Name: "a.b.c",
+		ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &url}, SideEffects: &none, FailurePolicy: &fail,
+		MatchPolicy: &match, AdmissionReviewVersions: []string{"v1"}, NamespaceSelector: &metav1.LabelSelector{},
+		ObjectSelector: &metav1.LabelSelector{}, TimeoutSeconds: new(int32(5))}
 	if change != nil {
 		change(&h)
 	}
-	return &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Webhooks: []admissionregistrationv1.ValidatingWebhook{h}}
+	return &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "x"},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{h}}
 }
 
 // Faults that the stored object has already may stay, as upstream lets them; a new one may not come.
@@ -117,7 +131,9 @@ func TestStoredFaultsMayStay(t *testing.T) {
 		at     string
 	}{
 		"side effects": {func(h *admissionregistrationv1.ValidatingWebhook) { h.SideEffects = &some }, "sideEffects"},
-		"versions":     {func(h *admissionregistrationv1.ValidatingWebhook) { h.AdmissionReviewVersions = []string{"v7"} }, "admissionReviewVersions"},
+		"versions": {func(h *admissionregistrationv1.ValidatingWebhook) {
+			h.AdmissionReviewVersions = []string{"v7"}
+		}, "admissionReviewVersions"},
 		"selectors": {func(h *admissionregistrationv1.ValidatingWebhook) {
 			h.ObjectSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 				{Key: "a", Operator: metav1.LabelSelectorOpIn, Values: []string{"not a value!"}}}}
@@ -128,7 +144,8 @@ func TestStoredFaultsMayStay(t *testing.T) {
 				t.Fatal(errs)
 			}
 			bad := webhook(tc.change)
-			for when, errs := range map[string]field.ErrorList{"new": validatingConfiguration(bad), "put in": validatingConfigurationUpdate(bad, webhook(nil))} {
+			for when, errs := range map[string]field.ErrorList{"new": validatingConfiguration(bad),
+				"put in": validatingConfigurationUpdate(bad, webhook(nil))} {
 				if len(errs) == 0 || !strings.Contains(errs.ToAggregate().Error(), tc.at) {
 					t.Errorf("%s: %v", when, errs)
 				}

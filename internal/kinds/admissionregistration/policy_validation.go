@@ -27,10 +27,13 @@ const (
 )
 
 var (
-	reasons = []string{string(metav1.StatusReasonForbidden), string(metav1.StatusReasonInvalid), string(metav1.StatusReasonRequestEntityTooLarge)}
-	actions = []string{string(admissionregistrationv1.Audit), string(admissionregistrationv1.Deny), string(admissionregistrationv1.Warn)}
+	reasons = []string{string(metav1.StatusReasonForbidden), string(metav1.StatusReasonInvalid),
+		string(metav1.StatusReasonRequestEntityTooLarge)}
+	actions = []string{string(admissionregistrationv1.Audit), string(admissionregistrationv1.Deny),
+		string(admissionregistrationv1.Warn)}
 	missing = []string{string(admissionregistrationv1.DenyAction), string(admissionregistrationv1.AllowAction)}
-	patches = []admissionregistrationv1.PatchType{admissionregistrationv1.PatchTypeApplyConfiguration, admissionregistrationv1.PatchTypeJSONPatch}
+	patches = []admissionregistrationv1.PatchType{admissionregistrationv1.PatchTypeApplyConfiguration,
+		admissionregistrationv1.PatchTypeJSONPatch}
 )
 
 func validatingPolicy(p *admissionregistrationv1.ValidatingAdmissionPolicy) field.ErrorList {
@@ -56,21 +59,25 @@ func validatePolicy(p, old *admissionregistrationv1.ValidatingAdmissionPolicy) f
 		}
 	}
 	errs := policyHead(spec.FailurePolicy, spec.ParamKind, spec.MatchConstraints, at)
-	if old == nil || !equality.Semantic.DeepEqual(spec.ParamKind, old.Spec.ParamKind) || !equality.Semantic.DeepEqual(spec.MatchConditions, old.Spec.MatchConditions) {
-		errs = append(errs, matchConditions(spec.MatchConditions, spec.ParamKind != nil, s, at.Child("matchConditions"))...)
+	if old == nil || !equality.Semantic.DeepEqual(spec.ParamKind, old.Spec.ParamKind) ||
+		!equality.Semantic.DeepEqual(spec.MatchConditions, old.Spec.MatchConditions) {
+		errs = append(errs, matchConditions(spec.MatchConditions, spec.ParamKind != nil, s,
+			at.Child("matchConditions"))...)
 	}
 	params := spec.ParamKind != nil
 	c, more := policyCompiler(spec.Variables, params, s, at.Child("variables"))
 	errs = append(errs, more...)
 	if len(spec.Validations)+len(spec.AuditAnnotations) == 0 {
 		const need = "validations or auditAnnotations must contain at least one item"
-		return append(errs, field.Required(at.Child("validations"), need), field.Required(at.Child("auditAnnotations"), need))
+		return append(errs, field.Required(at.Child("validations"), need),
+			field.Required(at.Child("auditAnnotations"), need))
 	}
 	for i := range spec.Validations {
 		errs = append(errs, validation(c, &spec.Validations[i], params, s, at.Child("validations").Index(i))...)
 	}
 	if n := len(spec.AuditAnnotations); n > maxAuditAnnotations {
-		errs = append(errs, field.Invalid(at.Child("auditAnnotations"), spec.AuditAnnotations, fmt.Sprintf("must not have more than %d auditAnnotations", maxAuditAnnotations)))
+		errs = append(errs, field.Invalid(at.Child("auditAnnotations"), spec.AuditAnnotations,
+			fmt.Sprintf("must not have more than %d auditAnnotations", maxAuditAnnotations)))
 	}
 	keys := map[string]bool{}
 	for i := range spec.AuditAnnotations {
@@ -85,7 +92,8 @@ func validatePolicy(p, old *admissionregistrationv1.ValidatingAdmissionPolicy) f
 }
 
 // policyCompiler returns the compiler of a policy's expressions with its variables known.
-func policyCompiler(list []admissionregistrationv1.Variable, params bool, s stored, at *field.Path) (plugincel.Compiler, field.ErrorList) {
+func policyCompiler(list []admissionregistrationv1.Variable, params bool, s stored, at *field.Path) (plugincel.Compiler,
+	field.ErrorList) {
 	if len(list) == 0 {
 		return compiler(), nil
 	}
@@ -97,7 +105,8 @@ func policyCompiler(list []admissionregistrationv1.Variable, params bool, s stor
 }
 
 // policyHead checks what both kinds of policy begin with.
-func policyHead(failure *admissionregistrationv1.FailurePolicyType, kind *admissionregistrationv1.ParamKind, match *admissionregistrationv1.MatchResources, at *field.Path) field.ErrorList {
+func policyHead(failure *admissionregistrationv1.FailurePolicyType, kind *admissionregistrationv1.ParamKind,
+	match *admissionregistrationv1.MatchResources, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if failure == nil {
 		errs = append(errs, field.Required(at.Child("failurePolicy"), ""))
@@ -139,7 +148,8 @@ func paramKind(k *admissionregistrationv1.ParamKind, at *field.Path) field.Error
 	if k.Kind == "" {
 		errs = append(errs, field.Required(at.Child("kind"), ""))
 	} else if m := utilvalidation.IsDNS1035Label(strings.ToLower(k.Kind)); len(m) > 0 {
-		errs = append(errs, field.Invalid(at.Child("kind"), k.Kind, "may have mixed case, but should otherwise match: "+strings.Join(m, ",")))
+		errs = append(errs, field.Invalid(at.Child("kind"), k.Kind,
+			"may have mixed case, but should otherwise match: "+strings.Join(m, ",")))
 	}
 	return errs
 }
@@ -186,20 +196,25 @@ func namedRule(r *admissionregistrationv1.NamedRuleWithOperations, at *field.Pat
 	return append(errs, ruleWithOperations(&r.RuleWithOperations, at)...)
 }
 
-func validation(c plugincel.Compiler, v *admissionregistrationv1.Validation, params bool, s stored, at *field.Path) field.ErrorList {
+func validation(c plugincel.Compiler, v *admissionregistrationv1.Validation, params bool, s stored,
+	at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if strings.TrimSpace(v.Expression) == "" {
 		errs = append(errs, field.Required(at.Child("expression"), "expression is not specified"))
 	} else {
 		errs = append(errs, compile(c, &validating.ValidationCondition{Expression: v.Expression},
-			plugincel.OptionalVariableDeclarations{HasParams: params, HasAuthorizer: true}, s.environment(v.Expression), at.Child("expression"))...)
+			plugincel.OptionalVariableDeclarations{HasParams: params, HasAuthorizer: true}, s.environment(v.Expression),
+			at.Child("expression"))...)
 	}
 	if v.MessageExpression != "" {
 		if strings.TrimSpace(v.MessageExpression) == "" {
-			errs = append(errs, field.Invalid(at.Child("messageExpression"), v.MessageExpression, "must be non-empty if specified"))
+			errs = append(errs,
+				field.Invalid(at.Child("messageExpression"), v.MessageExpression, "must be non-empty if specified"))
 		} else {
-			errs = append(errs, compile(c, &validating.MessageExpressionCondition{MessageExpression: v.MessageExpression},
-				plugincel.OptionalVariableDeclarations{HasParams: params}, s.environment(v.MessageExpression), at.Child("messageExpression"))...)
+			errs = append(errs,
+				compile(c, &validating.MessageExpressionCondition{MessageExpression: v.MessageExpression},
+					plugincel.OptionalVariableDeclarations{HasParams: params}, s.environment(v.MessageExpression),
+					at.Child("messageExpression"))...)
 		}
 	}
 	if message := strings.TrimSpace(v.Message); v.Message != "" && message == "" {
@@ -210,7 +225,8 @@ func validation(c plugincel.Compiler, v *admissionregistrationv1.Validation, par
 	return append(errs, oneOf(v.Reason, reasons, at.Child("reason"))...)
 }
 
-func auditAnnotation(c plugincel.Compiler, policy string, a *admissionregistrationv1.AuditAnnotation, params bool, s stored, at *field.Path) field.ErrorList {
+func auditAnnotation(c plugincel.Compiler, policy string, a *admissionregistrationv1.AuditAnnotation, params bool,
+	s stored, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if policy == "" {
 		errs = append(errs, field.Invalid(at.Child("key"), a.Key, "requires metadata.name be non-empty"))
@@ -225,7 +241,8 @@ func auditAnnotation(c plugincel.Compiler, policy string, a *admissionregistrati
 		return append(errs, field.Required(p, fmt.Sprintf("must not exceed %d bytes in length", maxAuditExpression)))
 	}
 	return append(errs, compile(c, &validating.AuditAnnotationCondition{ValueExpression: expression},
-		plugincel.OptionalVariableDeclarations{HasParams: params, HasAuthorizer: true}, s.environment(a.ValueExpression), p)...)
+		plugincel.OptionalVariableDeclarations{HasParams: params, HasAuthorizer: true},
+		s.environment(a.ValueExpression), p)...)
 }
 
 func qualifiedName(name string, at *field.Path) field.ErrorList {
@@ -260,7 +277,8 @@ func mutatingBinding(b *admissionregistrationv1.MutatingAdmissionPolicyBinding) 
 	return binding(b.Spec.PolicyName, b.Spec.ParamRef, b.Spec.MatchResources, field.NewPath("spec"))
 }
 
-func binding(policy string, ref *admissionregistrationv1.ParamRef, match *admissionregistrationv1.MatchResources, at *field.Path) field.ErrorList {
+func binding(policy string, ref *admissionregistrationv1.ParamRef, match *admissionregistrationv1.MatchResources,
+	at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if policy == "" {
 		errs = append(errs, field.Required(at.Child("policyName"), ""))
@@ -283,7 +301,8 @@ func paramRef(r *admissionregistrationv1.ParamRef, at *field.Path) field.ErrorLi
 		}
 	}
 	if r.Selector != nil {
-		errs = append(errs, metav1validation.ValidateLabelSelector(r.Selector, metav1validation.LabelSelectorValidationOptions{}, at.Child("selector"))...)
+		errs = append(errs, metav1validation.ValidateLabelSelector(r.Selector,
+			metav1validation.LabelSelectorValidationOptions{}, at.Child("selector"))...)
 	}
 	const both = "name and selector are mutually exclusive"
 	switch {
@@ -328,12 +347,14 @@ func validateMutatingPolicy(p, old *admissionregistrationv1.MutatingAdmissionPol
 	if m := spec.MatchConstraints; m != nil {
 		for i := range m.ResourceRules {
 			for _, op := range m.ResourceRules[i].Operations {
-				errs = append(errs, oneOf(&op, mutations, at.Child("matchConstraints", "resourceRules", "operations"))...)
+				errs = append(errs,
+					oneOf(&op, mutations, at.Child("matchConstraints", "resourceRules", "operations"))...)
 			}
 		}
 	}
 	params := spec.ParamKind != nil
-	if old == nil || !equality.Semantic.DeepEqual(spec.ParamKind, old.Spec.ParamKind) || !equality.Semantic.DeepEqual(spec.MatchConditions, old.Spec.MatchConditions) {
+	if old == nil || !equality.Semantic.DeepEqual(spec.ParamKind, old.Spec.ParamKind) ||
+		!equality.Semantic.DeepEqual(spec.MatchConditions, old.Spec.MatchConditions) {
 		errs = append(errs, matchConditions(spec.MatchConditions, params, s, at.Child("matchConditions"))...)
 	}
 	c, more := policyCompiler(spec.Variables, params, s, at.Child("variables"))
@@ -350,7 +371,8 @@ func validateMutatingPolicy(p, old *admissionregistrationv1.MutatingAdmissionPol
 	return append(errs, oneOf(&spec.ReinvocationPolicy, reinvocations, at.Child("reinvocationPolicy"))...)
 }
 
-func mutation(c plugincel.Compiler, m *admissionregistrationv1.Mutation, params bool, s stored, at *field.Path) field.ErrorList {
+func mutation(c plugincel.Compiler, m *admissionregistrationv1.Mutation, params bool, s stored,
+	at *field.Path) field.ErrorList {
 	vars := plugincel.OptionalVariableDeclarations{HasParams: params, HasAuthorizer: true, HasPatchTypes: true}
 	apply, json := at.Child("applyConfiguration"), at.Child("jsonPatch")
 	var errs field.ErrorList
@@ -359,7 +381,8 @@ func mutation(c plugincel.Compiler, m *admissionregistrationv1.Mutation, params 
 		return append(errs, field.Required(at.Child("patchType"), ""))
 	case admissionregistrationv1.PatchTypeJSONPatch:
 		if m.ApplyConfiguration != nil {
-			errs = append(errs, field.Invalid(apply, "{applyConfiguration}", "must not be specified when patchType is JSONPatch"))
+			errs = append(errs,
+				field.Invalid(apply, "{applyConfiguration}", "must not be specified when patchType is JSONPatch"))
 		}
 		if m.JSONPatch == nil {
 			return append(errs, field.Required(json, "must be specified when patchType is JSONPatch"))
@@ -368,10 +391,12 @@ func mutation(c plugincel.Compiler, m *admissionregistrationv1.Mutation, params 
 		if expression == "" {
 			return append(errs, field.Required(json.Child("expression"), ""))
 		}
-		return append(errs, compile(c, &patch.JSONPatchCondition{Expression: expression}, vars, s.environment(m.JSONPatch.Expression), json.Child("expression"))...)
+		return append(errs, compile(c, &patch.JSONPatchCondition{Expression: expression}, vars,
+			s.environment(m.JSONPatch.Expression), json.Child("expression"))...)
 	case admissionregistrationv1.PatchTypeApplyConfiguration:
 		if m.JSONPatch != nil {
-			errs = append(errs, field.Invalid(json, "{jsonPatch}", "must not be specified when patchType is ApplyConfiguration"))
+			errs = append(errs,
+				field.Invalid(json, "{jsonPatch}", "must not be specified when patchType is ApplyConfiguration"))
 		}
 		if m.ApplyConfiguration == nil {
 			return append(errs, field.Required(apply, "must be specified when patchType is ApplyConfiguration"))
@@ -380,7 +405,8 @@ func mutation(c plugincel.Compiler, m *admissionregistrationv1.Mutation, params 
 		if expression == "" {
 			return append(errs, field.Required(apply.Child("expression"), ""))
 		}
-		return append(errs, compile(c, &patch.ApplyConfigurationCondition{Expression: expression}, vars, s.environment(m.ApplyConfiguration.Expression), apply.Child("expression"))...)
+		return append(errs, compile(c, &patch.ApplyConfigurationCondition{Expression: expression}, vars,
+			s.environment(m.ApplyConfiguration.Expression), apply.Child("expression"))...)
 	}
 	return append(errs, field.NotSupported(at.Child("patchType"), m.PatchType, patches))
 }

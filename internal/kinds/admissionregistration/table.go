@@ -10,7 +10,8 @@ import (
 )
 
 var webhookTable = table.Kind{
-	Columns: []table.Column{table.NameColumn, {Name: "Webhooks", Type: "integer", Description: "Number of webhooks in this configuration"}, table.AgeColumn},
+	Columns: []table.Column{table.NameColumn,
+		{Name: "Webhooks", Type: "integer", Description: "Number of webhooks in this configuration"}, table.AgeColumn},
 	Row: func(o runtime.Object, now time.Time) []any {
 		switch c := o.(type) {
 		case *admissionregistrationv1.MutatingWebhookConfiguration:
@@ -25,14 +26,17 @@ var webhookTable = table.Kind{
 // policyTable is the table of policies; rules is what the kind calls its rules.
 func policyTable(rules string) table.Kind {
 	return table.Kind{
-		Columns: []table.Column{table.NameColumn, {Name: rules, Type: "integer", Description: "Number of rules in this policy"},
+		Columns: []table.Column{table.NameColumn,
+			{Name: rules, Type: "integer", Description: "Number of rules in this policy"},
 			{Name: "ParamKind", Description: "Kind of the objects that parameterize this policy"}, table.AgeColumn},
 		Row: func(o runtime.Object, now time.Time) []any {
 			switch p := o.(type) {
 			case *admissionregistrationv1.ValidatingAdmissionPolicy:
-				return []any{p.Name, int64(len(p.Spec.Validations)), kindCell(p.Spec.ParamKind), table.Age(p.CreationTimestamp, now)}
+				return []any{p.Name, int64(len(p.Spec.Validations)), kindCell(p.Spec.ParamKind),
+					table.Age(p.CreationTimestamp, now)}
 			case *admissionregistrationv1.MutatingAdmissionPolicy:
-				return []any{p.Name, int64(len(p.Spec.Mutations)), kindCell(p.Spec.ParamKind), table.Age(p.CreationTimestamp, now)}
+				return []any{p.Name, int64(len(p.Spec.Mutations)), kindCell(p.Spec.ParamKind),
+					table.Age(p.CreationTimestamp, now)}
 			}
 			return nil
 		},

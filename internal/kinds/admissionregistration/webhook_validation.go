@@ -35,7 +35,8 @@ func mutatingHooks(c *admissionregistrationv1.MutatingWebhookConfiguration) []ho
 	var out []hook
 	for i := range c.Webhooks {
 		w := &c.Webhooks[i]
-		out = append(out, hook{w.Name, w.Rules, w.FailurePolicy, w.MatchPolicy, w.SideEffects, w.TimeoutSeconds, w.NamespaceSelector, w.ObjectSelector, &w.ClientConfig,
+		out = append(out, hook{w.Name, w.Rules, w.FailurePolicy, w.MatchPolicy, w.SideEffects, w.TimeoutSeconds,
+			w.NamespaceSelector, w.ObjectSelector, &w.ClientConfig,
 			w.AdmissionReviewVersions, w.MatchConditions, w.ReinvocationPolicy, true})
 	}
 	return out
@@ -45,7 +46,8 @@ func validatingHooks(c *admissionregistrationv1.ValidatingWebhookConfiguration) 
 	var out []hook
 	for i := range c.Webhooks {
 		w := &c.Webhooks[i]
-		out = append(out, hook{w.Name, w.Rules, w.FailurePolicy, w.MatchPolicy, w.SideEffects, w.TimeoutSeconds, w.NamespaceSelector, w.ObjectSelector, &w.ClientConfig,
+		out = append(out, hook{w.Name, w.Rules, w.FailurePolicy, w.MatchPolicy, w.SideEffects, w.TimeoutSeconds,
+			w.NamespaceSelector, w.ObjectSelector, &w.ClientConfig,
 			w.AdmissionReviewVersions, w.MatchConditions, nil, false})
 	}
 	return out
@@ -86,7 +88,9 @@ func keptFaults(old []hook) faults {
 		l.names = l.names || names[h.name]
 		names[h.name] = true
 		for _, s := range []*metav1.LabelSelector{h.namespaces, h.objects} {
-			if s != nil && len(metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{}, nil)) > 0 {
+			if s != nil &&
+				len(metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{},
+					nil)) > 0 {
 				l.selectors = true
 			}
 		}
@@ -95,15 +99,20 @@ func keptFaults(old []hook) faults {
 }
 
 var (
-	failures      = []string{string(admissionregistrationv1.Fail), string(admissionregistrationv1.Ignore)}
-	matches       = []string{string(admissionregistrationv1.Equivalent), string(admissionregistrationv1.Exact)}
-	harmless      = []string{string(admissionregistrationv1.SideEffectClassNone), string(admissionregistrationv1.SideEffectClassNoneOnDryRun)}
-	effects       = append([]string{string(admissionregistrationv1.SideEffectClassSome), string(admissionregistrationv1.SideEffectClassUnknown)}, harmless...)
-	reinvocations = []string{string(admissionregistrationv1.IfNeededReinvocationPolicy), string(admissionregistrationv1.NeverReinvocationPolicy)}
-	reviews       = []string{"v1", "v1beta1"}
-	scopes        = []string{string(admissionregistrationv1.AllScopes), string(admissionregistrationv1.ClusterScope), string(admissionregistrationv1.NamespacedScope)}
-	mutations     = []string{string(admissionregistrationv1.OperationAll), string(admissionregistrationv1.Connect), string(admissionregistrationv1.Create), string(admissionregistrationv1.Update)}
-	operations    = append([]string{string(admissionregistrationv1.Delete)}, mutations...)
+	failures = []string{string(admissionregistrationv1.Fail), string(admissionregistrationv1.Ignore)}
+	matches  = []string{string(admissionregistrationv1.Equivalent), string(admissionregistrationv1.Exact)}
+	harmless = []string{string(admissionregistrationv1.SideEffectClassNone),
+		string(admissionregistrationv1.SideEffectClassNoneOnDryRun)}
+	effects = append([]string{string(admissionregistrationv1.SideEffectClassSome),
+		string(admissionregistrationv1.SideEffectClassUnknown)}, harmless...)
+	reinvocations = []string{string(admissionregistrationv1.IfNeededReinvocationPolicy),
+		string(admissionregistrationv1.NeverReinvocationPolicy)}
+	reviews = []string{"v1", "v1beta1"}
+	scopes  = []string{string(admissionregistrationv1.AllScopes), string(admissionregistrationv1.ClusterScope),
+		string(admissionregistrationv1.NamespacedScope)}
+	mutations = []string{string(admissionregistrationv1.OperationAll), string(admissionregistrationv1.Connect),
+		string(admissionregistrationv1.Create), string(admissionregistrationv1.Update)}
+	operations = append([]string{string(admissionregistrationv1.Delete)}, mutations...)
 )
 
 func reviewable(version string) bool { return slices.Contains(reviews, version) }
@@ -157,15 +166,18 @@ func (h *hook) validate(l faults, at *field.Path) field.ErrorList {
 		allowed = effects
 	}
 	if h.sideEffects == nil {
-		errs = append(errs, field.Required(at.Child("sideEffects"), "must specify one of "+strings.Join(slices.Sorted(slices.Values(allowed)), ", ")))
+		errs = append(errs, field.Required(at.Child("sideEffects"),
+			"must specify one of "+strings.Join(slices.Sorted(slices.Values(allowed)), ", ")))
 	}
 	errs = append(errs, oneOf(h.sideEffects, allowed, at.Child("sideEffects"))...)
 	if t := h.timeout; t != nil && (*t < 1 || *t > 30) {
-		errs = append(errs, field.Invalid(at.Child("timeoutSeconds"), *t, "the timeout value must be between 1 and 30 seconds"))
+		errs = append(errs, field.Invalid(at.Child("timeoutSeconds"), *t,
+			"the timeout value must be between 1 and 30 seconds"))
 	}
 	selector := metav1validation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: l.selectors}
 	if h.namespaces != nil {
-		errs = append(errs, metav1validation.ValidateLabelSelector(h.namespaces, selector, at.Child("namespaceSelector"))...)
+		errs = append(errs, metav1validation.ValidateLabelSelector(h.namespaces, selector,
+			at.Child("namespaceSelector"))...)
 	}
 	if h.objects != nil {
 		errs = append(errs, metav1validation.ValidateLabelSelector(h.objects, selector, at.Child("objectSelector"))...)
@@ -184,7 +196,8 @@ func (h *hook) validate(l faults, at *field.Path) field.ErrorList {
 		if c.Service.Port != nil {
 			port = *c.Service.Port
 		}
-		errs = append(errs, webhookutil.ValidateWebhookService(client.Child("service"), c.Service.Namespace, c.Service.Name, c.Service.Path, port)...)
+		errs = append(errs, webhookutil.ValidateWebhookService(client.Child("service"), c.Service.Namespace,
+			c.Service.Name, c.Service.Path, port)...)
 	}
 	return append(errs, reviewVersions(h.versions, l, at.Child("admissionReviewVersions"))...)
 }
@@ -217,7 +230,8 @@ func ruleWithOperations(r *admissionregistrationv1.RuleWithOperations, at *field
 		errs = append(errs, field.Required(at.Child("operations"), ""))
 	}
 	if len(r.Operations) > 1 && slices.Contains(r.Operations, admissionregistrationv1.OperationAll) {
-		errs = append(errs, field.Invalid(at.Child("operations"), r.Operations, "if '*' is present, must not specify other operations"))
+		errs = append(errs, field.Invalid(at.Child("operations"), r.Operations,
+			"if '*' is present, must not specify other operations"))
 	}
 	for i := range r.Operations {
 		errs = append(errs, oneOf(&r.Operations[i], operations, at.Child("operations").Index(i))...)
@@ -264,10 +278,12 @@ func ruleResources(list []string, at *field.Path) field.ErrorList {
 			continue
 		}
 		if allOf[resource] {
-			errs = append(errs, field.Invalid(at.Index(i), r, fmt.Sprintf("if '%s/*' is present, must not specify %s", resource, r)))
+			errs = append(errs,
+				field.Invalid(at.Index(i), r, fmt.Sprintf("if '%s/*' is present, must not specify %s", resource, r)))
 		}
 		if everywhere[sub] {
-			errs = append(errs, field.Invalid(at.Index(i), r, fmt.Sprintf("if '*/%s' is present, must not specify %s", sub, r)))
+			errs = append(errs,
+				field.Invalid(at.Index(i), r, fmt.Sprintf("if '*/%s' is present, must not specify %s", sub, r)))
 		}
 		allOf[resource] = allOf[resource] || sub == "*"
 		everywhere[sub] = everywhere[sub] || resource == "*"
@@ -276,7 +292,8 @@ func ruleResources(list []string, at *field.Path) field.ErrorList {
 		errs = append(errs, field.Invalid(at, list, "if '*/*' is present, must not specify other resources"))
 	}
 	if plain && slices.Contains(list, "*") {
-		errs = append(errs, field.Invalid(at, list, "if '*' is present, must not specify other resources without subresources"))
+		errs = append(errs,
+			field.Invalid(at, list, "if '*' is present, must not specify other resources without subresources"))
 	}
 	return errs
 }

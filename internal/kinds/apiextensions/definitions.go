@@ -22,7 +22,8 @@ var GroupResource = apiextensionsv1.Resource("customresourcedefinitions")
 // DefinitionCodec encodes definitions, ObjectCodec custom resources (the library
 // puts their conversion around it).
 func DefinitionCodec() (runtime.Codec, runtime.GroupVersioner) {
-	return apiextensionsapiserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion), apiextensionsv1.SchemeGroupVersion
+	return apiextensionsapiserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion),
+		apiextensionsv1.SchemeGroupVersion
 }
 
 // ObjectCodec is described at DefinitionCodec.
@@ -40,7 +41,9 @@ func Storage(options generic.RESTOptionsGetter, written func()) (map[string]rest
 	main.CreateStrategy = listed{main.CreateStrategy}
 	main.AfterCreate = func(runtime.Object, *metav1.CreateOptions) { written() }
 	registry.SpareDryRuns(main.Store)
-	return map[string]rest.Storage{GroupResource.Resource: main, GroupResource.Resource + "/status": customresourcedefinition.NewStatusREST(apiextensionsapiserver.Scheme, main)}, nil
+	return map[string]rest.Storage{GroupResource.Resource: main,
+		GroupResource.Resource + "/status": customresourcedefinition.NewStatusREST(apiextensionsapiserver.Scheme,
+			main)}, nil
 }
 
 // listed starts definitions with an empty list of conditions: `kubectl wait`

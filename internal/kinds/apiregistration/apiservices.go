@@ -26,21 +26,30 @@ var GroupResource = schema.GroupResource{Group: apiregistrationv1.GroupName, Res
 // before the client hears of it, with the object as it is stored and nil when it was deleted.
 func Kind(written func(name string, s *apiregistrationv1.APIService)) *registry.Resource {
 	r := registry.Of[apiregistrationv1.APIService, apiregistrationv1.APIServiceList](registry.Resource{
-		Kind: apiregistrationv1.SchemeGroupVersion.WithKind("APIService"), Plural: GroupResource.Resource, Cluster: true, Status: true, NoGeneration: true,
+		Kind: apiregistrationv1.SchemeGroupVersion.WithKind("APIService"), Plural: GroupResource.Resource,
+		Cluster: true, Status: true, NoGeneration: true,
 		RequireResourceVersion: true, Categories: []string{"api-extensions"}, Table: apiServiceTable,
 		ValidateName: func(name string, _ bool) []string { return content.IsPathSegmentName(name) },
 		PrepareCreate: func(_ context.Context, o runtime.Object) {
 			if s := o.(*apiregistrationv1.APIService); s.Spec.Service == nil {
-				s.Status.Conditions = []apiregistrationv1.APIServiceCondition{{Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionTrue,
-					LastTransitionTime: metav1.Now(), Reason: "Local", Message: "Local APIServices are always available"}}
+				s.Status.Conditions = []apiregistrationv1.APIServiceCondition{{Type: apiregistrationv1.Available,
+					Status:             apiregistrationv1.ConditionTrue,
+					LastTransitionTime: metav1.Now(), Reason: "Local",
+					Message: "Local APIServices are always available"}}
 			}
 		},
 		Validator: registry.Validator{
 			Create: func(ctx context.Context, o runtime.Object) field.ErrorList {
-				return internal(o, func(s *apiregistration.APIService) field.ErrorList { return validation.ValidateAPIService(ctx, s) })
+				return internal(o,
+					func(s *apiregistration.APIService) field.ErrorList {
+						return validation.ValidateAPIService(ctx, s)
+					})
 			},
 			Update: func(ctx context.Context, o, _ runtime.Object) field.ErrorList {
-				return internal(o, func(s *apiregistration.APIService) field.ErrorList { return validation.ValidateAPIService(ctx, s) })
+				return internal(o,
+					func(s *apiregistration.APIService) field.ErrorList {
+						return validation.ValidateAPIService(ctx, s)
+					})
 			},
 			StatusUpdate: func(_ context.Context, o, _ runtime.Object) field.ErrorList {
 				return internal(o, func(s *apiregistration.APIService) field.ErrorList {
@@ -73,14 +82,16 @@ func tell(written func(string, *apiregistrationv1.APIService), o runtime.Object,
 // internal validates by the library, whose functions take its own form of the type.
 func internal(o runtime.Object, check func(*apiregistration.APIService) field.ErrorList) field.ErrorList {
 	var s apiregistration.APIService
-	if err := apiregistrationv1.Convert_v1_APIService_To_apiregistration_APIService(o.(*apiregistrationv1.APIService).DeepCopy(), &s, nil); err != nil {
+	if err := apiregistrationv1.Convert_v1_APIService_To_apiregistration_APIService(
+		o.(*apiregistrationv1.APIService).DeepCopy(), &s, nil); err != nil {
 		return field.ErrorList{field.InternalError(nil, fmt.Errorf("convert: %w", err))}
 	}
 	return check(&s)
 }
 
 var apiServiceTable = table.Kind{
-	Columns: []table.Column{table.NameColumn, {Name: "Service", Description: "The reference to the service that hosts this API endpoint."},
+	Columns: []table.Column{table.NameColumn,
+		{Name: "Service", Description: "The reference to the service that hosts this API endpoint."},
 		{Name: "Available", Description: "Whether this service is available."}, table.AgeColumn},
 	Row: func(o runtime.Object, now time.Time) []any {
 		s := o.(*apiregistrationv1.APIService)

@@ -22,14 +22,18 @@ func apps(kind string) schema.GroupVersionKind { return appsv1.SchemeGroupVersio
 
 // Kinds returns the kinds of apps, and replication controllers.
 func Kinds() []*registry.Resource {
-	return []*registry.Resource{deployments(), replicaSets(), statefulSets(), daemonSets(), controllerRevisions(), replicationControllers()}
+	return []*registry.Resource{deployments(), replicaSets(), statefulSets(), daemonSets(), controllerRevisions(),
+		replicationControllers()}
 }
 
 func deployments() *registry.Resource {
 	d := func(o runtime.Object) *appsv1.Deployment { return o.(*appsv1.Deployment) }
 	return registry.Of[appsv1.Deployment, appsv1.DeploymentList](registry.Resource{
-		Kind: apps("Deployment"), Plural: "deployments", ShortNames: []string{"deploy"}, Categories: []string{"all"}, Status: true, StatusMetadata: true,
-		Template:            func(o runtime.Object) *corev1.PodSpec { return &o.(*appsv1.Deployment).Spec.Template.Spec },
+		Kind: apps("Deployment"), Plural: "deployments", ShortNames: []string{"deploy"}, Categories: []string{"all"},
+		Status: true, StatusMetadata: true,
+		Template: func(o runtime.Object) *corev1.PodSpec {
+			return &o.(*appsv1.Deployment).Spec.Template.Spec
+		},
 		PrepareStatusUpdate: func(_ context.Context, obj, old runtime.Object) { d(obj).Labels = d(old).Labels },
 		StatusResets:        []string{"spec", "metadata.labels"},
 		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
@@ -44,12 +48,16 @@ func deployments() *registry.Resource {
 			Set: func(o runtime.Object, n int32) { d(o).Spec.Replicas = &n },
 		},
 		Table: table.Kind{
-			Columns: append(table.Columns([]table.Column{{Name: "Ready", Description: "Number of the pod with ready state"}, {Name: "Up-to-date"}, {Name: "Available"}}, table.AgeColumn), table.WideTemplateColumns...),
+			Columns: append(
+				table.Columns([]table.Column{{Name: "Ready", Description: "Number of the pod with ready state"},
+					{Name: "Up-to-date"}, {Name: "Available"}}, table.AgeColumn), table.WideTemplateColumns...),
 			Row: func(o runtime.Object, now time.Time) []any {
 				o1 := d(o)
 				names, images := table.Containers(o1.Spec.Template.Spec.Containers)
-				return []any{o1.Name, fmt.Sprintf("%d/%d", o1.Status.ReadyReplicas, ptr.Deref(o1.Spec.Replicas, 0)), int64(o1.Status.UpdatedReplicas),
-					int64(o1.Status.AvailableReplicas), table.Age(o1.CreationTimestamp, now), names, images, table.Selector(o1.Spec.Selector)}
+				return []any{o1.Name, fmt.Sprintf("%d/%d", o1.Status.ReadyReplicas, ptr.Deref(o1.Spec.Replicas, 0)),
+					int64(o1.Status.UpdatedReplicas),
+					int64(o1.Status.AvailableReplicas), table.Age(o1.CreationTimestamp, now), names, images,
+					table.Selector(o1.Spec.Selector)}
 			}},
 	})
 }
@@ -57,21 +65,27 @@ func deployments() *registry.Resource {
 func replicaSets() *registry.Resource {
 	rs := func(o runtime.Object) *appsv1.ReplicaSet { return o.(*appsv1.ReplicaSet) }
 	return registry.Of[appsv1.ReplicaSet, appsv1.ReplicaSetList](registry.Resource{
-		Kind: apps("ReplicaSet"), Plural: "replicasets", ShortNames: []string{"rs"}, Categories: []string{"all"}, Status: true, StatusMetadata: true,
+		Kind: apps("ReplicaSet"), Plural: "replicasets", ShortNames: []string{"rs"}, Categories: []string{"all"},
+		Status: true, StatusMetadata: true,
 		Template: func(o runtime.Object) *corev1.PodSpec { return &o.(*appsv1.ReplicaSet).Spec.Template.Spec },
-		Fields:   map[string]func(runtime.Object) string{"status.replicas": func(o runtime.Object) string { return strconv.Itoa(int(rs(o).Status.Replicas)) }},
+		Fields: map[string]func(runtime.Object) string{
+			"status.replicas": func(o runtime.Object) string { return strconv.Itoa(int(rs(o).Status.Replicas)) }},
 		Scale: &registry.Scale{
 			Get: func(o runtime.Object) (int32, int32, string) {
-				return ptr.Deref(rs(o).Spec.Replicas, 0), rs(o).Status.Replicas, table.ScaleSelector(rs(o).Spec.Selector)
+				return ptr.Deref(rs(o).Spec.Replicas, 0), rs(o).Status.Replicas,
+					table.ScaleSelector(rs(o).Spec.Selector)
 			},
 			Set: func(o runtime.Object, n int32) { rs(o).Spec.Replicas = &n },
 		},
 		Table: table.Kind{
-			Columns: append(table.Columns([]table.Column{{Name: "Desired", Type: "integer"}, {Name: "Current", Type: "integer"}, {Name: "Ready", Type: "integer"}}, table.AgeColumn), table.WideTemplateColumns...),
+			Columns: append(table.Columns([]table.Column{{Name: "Desired", Type: "integer"},
+				{Name: "Current", Type: "integer"}, {Name: "Ready", Type: "integer"}}, table.AgeColumn),
+				table.WideTemplateColumns...),
 			Row: func(o runtime.Object, now time.Time) []any {
 				r := rs(o)
 				names, images := table.Containers(r.Spec.Template.Spec.Containers)
-				return []any{r.Name, int64(ptr.Deref(r.Spec.Replicas, 0)), int64(r.Status.Replicas), int64(r.Status.ReadyReplicas),
+				return []any{r.Name, int64(ptr.Deref(r.Spec.Replicas, 0)), int64(r.Status.Replicas),
+					int64(r.Status.ReadyReplicas),
 					table.Age(r.CreationTimestamp, now), names, images, table.Selector(r.Spec.Selector)}
 			}},
 	})
@@ -80,7 +94,8 @@ func replicaSets() *registry.Resource {
 func statefulSets() *registry.Resource {
 	s := func(o runtime.Object) *appsv1.StatefulSet { return o.(*appsv1.StatefulSet) }
 	return registry.Of[appsv1.StatefulSet, appsv1.StatefulSetList](registry.Resource{
-		Kind: apps("StatefulSet"), Plural: "statefulsets", ShortNames: []string{"sts"}, Categories: []string{"all"}, Status: true, StatusMetadata: true,
+		Kind: apps("StatefulSet"), Plural: "statefulsets", ShortNames: []string{"sts"}, Categories: []string{"all"},
+		Status: true, StatusMetadata: true,
 		Template: func(o runtime.Object) *corev1.PodSpec { return &o.(*appsv1.StatefulSet).Spec.Template.Spec },
 		Scale: &registry.Scale{
 			Get: func(o runtime.Object) (int32, int32, string) {
@@ -89,15 +104,19 @@ func statefulSets() *registry.Resource {
 			Set: func(o runtime.Object, n int32) { s(o).Spec.Replicas = &n },
 		},
 		Table: table.Kind{
-			Columns: append(table.Columns([]table.Column{{Name: "Ready"}}, table.AgeColumn), table.WideTemplateColumns[:2]...),
+			Columns: append(table.Columns([]table.Column{{Name: "Ready"}}, table.AgeColumn),
+				table.WideTemplateColumns[:2]...),
 			Row: func(o runtime.Object, now time.Time) []any {
 				names, images := table.Containers(s(o).Spec.Template.Spec.Containers)
-				return []any{s(o).Name, fmt.Sprintf("%d/%d", s(o).Status.ReadyReplicas, ptr.Deref(s(o).Spec.Replicas, 0)), table.Age(s(o).CreationTimestamp, now), names, images}
+				return []any{s(o).Name,
+					fmt.Sprintf("%d/%d", s(o).Status.ReadyReplicas, ptr.Deref(s(o).Spec.Replicas, 0)),
+					table.Age(s(o).CreationTimestamp, now), names, images}
 			}},
 	})
 }
 
-// templateGeneration returns how often the template of d was changed, as the annotation says that has taken the place of a
+// templateGeneration returns how often the template of d was changed, as the annotation says that has taken the place
+// of a
 // field; 0 if there is no number.
 func templateGeneration(d *appsv1.DaemonSet) int64 {
 	n, err := strconv.ParseInt(d.Annotations[appsv1.DeprecatedTemplateGeneration], 10, 64)
@@ -120,7 +139,8 @@ func setTemplateGeneration(d *appsv1.DaemonSet, n int64) {
 
 func daemonSets() *registry.Resource {
 	return registry.Of[appsv1.DaemonSet, appsv1.DaemonSetList](registry.Resource{
-		Kind: apps("DaemonSet"), Plural: "daemonsets", ShortNames: []string{"ds"}, Categories: []string{"all"}, Status: true, StatusMetadata: true,
+		Kind: apps("DaemonSet"), Plural: "daemonsets", ShortNames: []string{"ds"}, Categories: []string{"all"},
+		Status: true, StatusMetadata: true,
 		Template: func(o runtime.Object) *corev1.PodSpec { return &o.(*appsv1.DaemonSet).Spec.Template.Spec },
 		PrepareCreate: func(_ context.Context, obj runtime.Object) {
 			d := obj.(*appsv1.DaemonSet)
@@ -135,14 +155,18 @@ func daemonSets() *registry.Resource {
 			setTemplateGeneration(d, n)
 		},
 		Table: table.Kind{
-			Columns: append(table.Columns([]table.Column{{Name: "Desired", Type: "integer"}, {Name: "Current", Type: "integer"}, {Name: "Ready", Type: "integer"},
-				{Name: "Up-to-date", Type: "integer"}, {Name: "Available", Type: "integer"}, {Name: "Node Selector"}}, table.AgeColumn), table.WideTemplateColumns...),
+			Columns: append(table.Columns([]table.Column{{Name: "Desired", Type: "integer"},
+				{Name: "Current", Type: "integer"}, {Name: "Ready", Type: "integer"},
+				{Name: "Up-to-date", Type: "integer"}, {Name: "Available", Type: "integer"}, {Name: "Node Selector"}},
+				table.AgeColumn), table.WideTemplateColumns...),
 			Row: func(o runtime.Object, now time.Time) []any {
 				d := o.(*appsv1.DaemonSet)
 				names, images := table.Containers(d.Spec.Template.Spec.Containers)
 				st := d.Status
-				return []any{d.Name, int64(st.DesiredNumberScheduled), int64(st.CurrentNumberScheduled), int64(st.NumberReady), int64(st.UpdatedNumberScheduled),
-					int64(st.NumberAvailable), table.LabelMap(d.Spec.Template.Spec.NodeSelector), table.Age(d.CreationTimestamp, now), names, images, table.Selector(d.Spec.Selector)}
+				return []any{d.Name, int64(st.DesiredNumberScheduled), int64(st.CurrentNumberScheduled),
+					int64(st.NumberReady), int64(st.UpdatedNumberScheduled),
+					int64(st.NumberAvailable), table.LabelMap(d.Spec.Template.Spec.NodeSelector),
+					table.Age(d.CreationTimestamp, now), names, images, table.Selector(d.Spec.Selector)}
 			}},
 	})
 }
@@ -150,14 +174,16 @@ func daemonSets() *registry.Resource {
 func controllerRevisions() *registry.Resource {
 	return registry.Of[appsv1.ControllerRevision, appsv1.ControllerRevisionList](registry.Resource{
 		Kind: apps("ControllerRevision"), Plural: "controllerrevisions", NoGeneration: true,
-		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "Controller"}, {Name: "Revision", Type: "integer"}}, table.AgeColumn),
+		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "Controller"},
+			{Name: "Revision", Type: "integer"}}, table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {
 				r := o.(*appsv1.ControllerRevision)
 				owner := table.None
 				if c := metav1.GetControllerOf(r); c != nil {
 					gv, err := schema.ParseGroupVersion(c.APIVersion)
 					if err == nil {
-						owner = schema.GroupResource{Group: gv.Group, Resource: table.Lower(c.Kind)}.String() + "/" + c.Name
+						owner = schema.GroupResource{Group: gv.Group, Resource: table.Lower(c.Kind)}.String() + "/" +
+							c.Name
 					}
 				}
 				return []any{r.Name, owner, r.Revision, table.Age(r.CreationTimestamp, now)}

@@ -55,15 +55,18 @@ func DefaultStatefulSet(s *appsv1.StatefulSet) {
 		s.Spec.UpdateStrategy.Type = appsv1.RollingUpdateStatefulSetStrategyType
 		defaulting.OrNew(&s.Spec.UpdateStrategy.RollingUpdate, appsv1.RollingUpdateStatefulSetStrategy{})
 	}
-	if s.Spec.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType && s.Spec.UpdateStrategy.RollingUpdate != nil {
+	if s.Spec.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType &&
+		s.Spec.UpdateStrategy.RollingUpdate != nil {
 		defaulting.OrNew(&s.Spec.UpdateStrategy.RollingUpdate.Partition, 0)
 		defaulting.OrNew(&s.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable, intstr.FromInt32(1))
 	}
 	if s.Spec.PersistentVolumeClaimRetentionPolicy == nil {
 		s.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{}
 	}
-	defaulting.OrDefault(&s.Spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
-	defaulting.OrDefault(&s.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled, appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
+	defaulting.OrDefault(&s.Spec.PersistentVolumeClaimRetentionPolicy.WhenDeleted,
+		appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
+	defaulting.OrDefault(&s.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled,
+		appsv1.RetainPersistentVolumeClaimRetentionPolicyType)
 	defaulting.OrNew(&s.Spec.Replicas, 1)
 	defaulting.OrNew(&s.Spec.RevisionHistoryLimit, revisionHistory)
 	pods.DefaultPodTemplate(&s.Spec.Template)

@@ -18,10 +18,12 @@ import (
 func validateStatefulSet(s *appsv1.StatefulSet) field.ErrorList {
 	errs := validateStatefulSpec(s)
 	if s.Spec.ServiceName != "" {
-		errs = append(errs, rules.Messages(rules.SpecPath.Child("serviceName"), s.Spec.ServiceName, validation.IsDNS1123Label(s.Spec.ServiceName))...)
+		errs = append(errs, rules.Messages(rules.SpecPath.Child("serviceName"), s.Spec.ServiceName,
+			validation.IsDNS1123Label(s.Spec.ServiceName))...)
 	}
 	for i := range s.Spec.VolumeClaimTemplates {
-		errs = append(errs, volumes.ValidateClaimSpec(&s.Spec.VolumeClaimTemplates[i].Spec, volumes.ClaimFaults{}, rules.SpecPath.Child("volumeClaimTemplates").Index(i).Child("spec"))...)
+		errs = append(errs, volumes.ValidateClaimSpec(&s.Spec.VolumeClaimTemplates[i].Spec, volumes.ClaimFaults{},
+			rules.SpecPath.Child("volumeClaimTemplates").Index(i).Child("spec"))...)
 	}
 	return append(errs, pods.ValidateTemplate(asControllerMakes(s), rules.SpecPath.Child("template"))...)
 }
@@ -34,26 +36,32 @@ func validateStatefulSpec(s *appsv1.StatefulSet) field.ErrorList {
 		errs = append(errs, field.Required(rules.SpecPath.Child("podManagementPolicy"), ""))
 	case appsv1.OrderedReadyPodManagement, appsv1.ParallelPodManagement:
 	default:
-		errs = append(errs, field.Invalid(rules.SpecPath.Child("podManagementPolicy"), p, fmt.Sprintf("must be '%s' or '%s'", appsv1.OrderedReadyPodManagement, appsv1.ParallelPodManagement)))
+		errs = append(errs, field.Invalid(rules.SpecPath.Child("podManagementPolicy"), p,
+			fmt.Sprintf("must be '%s' or '%s'", appsv1.OrderedReadyPodManagement, appsv1.ParallelPodManagement)))
 	}
 	at := rules.SpecPath.Child("updateStrategy")
 	switch s.Spec.UpdateStrategy.Type {
 	case appsv1.OnDeleteStatefulSetStrategyType:
 		if s.Spec.UpdateStrategy.RollingUpdate != nil {
-			errs = append(errs, field.Invalid(at.Child("rollingUpdate"), s.Spec.UpdateStrategy.RollingUpdate, fmt.Sprintf("only allowed for updateStrategy '%s'", appsv1.RollingUpdateStatefulSetStrategyType)))
+			errs = append(errs,
+				field.Invalid(at.Child("rollingUpdate"), s.Spec.UpdateStrategy.RollingUpdate,
+					fmt.Sprintf("only allowed for updateStrategy '%s'", appsv1.RollingUpdateStatefulSetStrategyType)))
 		}
 	case appsv1.RollingUpdateStatefulSetStrategyType:
 		if r := s.Spec.UpdateStrategy.RollingUpdate; r != nil {
 			errs = append(errs, rules.NonNegative(r.Partition, at.Child("rollingUpdate", "partition"))...)
 			errs = append(errs, rules.Amount(r.MaxUnavailable, at.Child("rollingUpdate", "maxUnavailable"))...)
 			if r.MaxUnavailable != nil && rules.Zero(r.MaxUnavailable) {
-				errs = append(errs, field.Invalid(at.Child("rollingUpdate", "maxUnavailable"), *r.MaxUnavailable, "cannot be 0"))
+				errs = append(errs,
+					field.Invalid(at.Child("rollingUpdate", "maxUnavailable"), *r.MaxUnavailable, "cannot be 0"))
 			}
 		}
 	case "":
 		errs = append(errs, field.Required(at, ""))
 	default:
-		errs = append(errs, field.Invalid(at, s.Spec.UpdateStrategy, fmt.Sprintf("must be '%s' or '%s'", appsv1.RollingUpdateStatefulSetStrategyType, appsv1.OnDeleteStatefulSetStrategyType)))
+		errs = append(errs, field.Invalid(at, s.Spec.UpdateStrategy,
+			fmt.Sprintf("must be '%s' or '%s'", appsv1.RollingUpdateStatefulSetStrategyType,
+				appsv1.OnDeleteStatefulSetStrategyType)))
 	}
 	errs = append(errs, rules.NonNegative(s.Spec.Replicas, rules.SpecPath.Child("replicas"))...)
 	errs = append(errs, rules.NonNegative(&s.Spec.MinReadySeconds, rules.SpecPath.Child("minReadySeconds"))...)
@@ -66,9 +74,12 @@ func validateStatefulSpec(s *appsv1.StatefulSet) field.ErrorList {
 			name   string
 			policy appsv1.PersistentVolumeClaimRetentionPolicyType
 		}{{"whenDeleted", p.WhenDeleted}, {"whenScaled", p.WhenScaled}} {
-			if x.policy != appsv1.RetainPersistentVolumeClaimRetentionPolicyType && x.policy != appsv1.DeletePersistentVolumeClaimRetentionPolicyType {
-				errs = append(errs, field.NotSupported(at.Child(x.name), x.policy, []appsv1.PersistentVolumeClaimRetentionPolicyType{
-					appsv1.RetainPersistentVolumeClaimRetentionPolicyType, appsv1.DeletePersistentVolumeClaimRetentionPolicyType}))
+			if x.policy != appsv1.RetainPersistentVolumeClaimRetentionPolicyType &&
+				x.policy != appsv1.DeletePersistentVolumeClaimRetentionPolicyType {
+				errs = append(errs,
+					field.NotSupported(at.Child(x.name), x.policy, []appsv1.PersistentVolumeClaimRetentionPolicyType{
+						appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+						appsv1.DeletePersistentVolumeClaimRetentionPolicyType}))
 			}
 		}
 	}
@@ -85,7 +96,10 @@ func asControllerMakes(s *appsv1.StatefulSet) *corev1.PodTemplateSpec {
 	claimed := map[string]bool{}
 	for _, c := range s.Spec.VolumeClaimTemplates {
 		if !claimed[c.Name] {
-			of = append(of, corev1.Volume{Name: c.Name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c.Name}}})
+			of = append(of,
+				corev1.Volume{Name: c.Name,
+					VolumeSource: corev1.VolumeSource{
+						PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c.Name}}})
 		}
 		claimed[c.Name] = true
 	}
@@ -101,26 +115,35 @@ func asControllerMakes(s *appsv1.StatefulSet) *corev1.PodTemplateSpec {
 // A template that was wrong before may stay so: the set could not be mended else.
 func validateStatefulSetUpdate(s, old *appsv1.StatefulSet) field.ErrorList {
 	errs := validateStatefulSpec(s)
-	before := append(validateStatefulSpec(old), pods.ValidateTemplate(asControllerMakes(old), rules.SpecPath.Child("template"))...)
+	before := append(validateStatefulSpec(old),
+		pods.ValidateTemplate(asControllerMakes(old), rules.SpecPath.Child("template"))...)
 	if len(before) == 0 {
 		errs = append(errs, pods.ValidateTemplate(asControllerMakes(s), rules.SpecPath.Child("template"))...)
 	} else {
-		errs = append(errs, metav1validation.ValidateLabels(s.Spec.Template.Labels, rules.SpecPath.Child("template", "labels"))...)
-		errs = append(errs, apivalidation.ValidateAnnotations(s.Spec.Template.Annotations, rules.SpecPath.Child("template", "annotations"))...)
+		errs = append(errs, metav1validation.ValidateLabels(s.Spec.Template.Labels,
+			rules.SpecPath.Child("template", "labels"))...)
+		errs = append(errs, apivalidation.ValidateAnnotations(s.Spec.Template.Annotations,
+			rules.SpecPath.Child("template", "annotations"))...)
 	}
-	errs = append(errs, rules.ImmutableSelector(s.Spec.Selector, old.Spec.Selector, rules.SpecPath.Child("selector"))...)
-	errs = append(errs, rules.ImmutableSelector(s.Spec.VolumeClaimTemplates, old.Spec.VolumeClaimTemplates, rules.SpecPath.Child("volumeClaimTemplates"))...)
-	errs = append(errs, rules.ImmutableSelector(s.Spec.ServiceName, old.Spec.ServiceName, rules.SpecPath.Child("serviceName"))...)
-	return append(errs, rules.ImmutableSelector(s.Spec.PodManagementPolicy, old.Spec.PodManagementPolicy, rules.SpecPath.Child("podManagementPolicy"))...)
+	errs = append(errs, rules.ImmutableSelector(s.Spec.Selector, old.Spec.Selector,
+		rules.SpecPath.Child("selector"))...)
+	errs = append(errs, rules.ImmutableSelector(s.Spec.VolumeClaimTemplates, old.Spec.VolumeClaimTemplates,
+		rules.SpecPath.Child("volumeClaimTemplates"))...)
+	errs = append(errs, rules.ImmutableSelector(s.Spec.ServiceName, old.Spec.ServiceName,
+		rules.SpecPath.Child("serviceName"))...)
+	return append(errs, rules.ImmutableSelector(s.Spec.PodManagementPolicy, old.Spec.PodManagementPolicy,
+		rules.SpecPath.Child("podManagementPolicy"))...)
 }
 
 func statefulSetWarnings(s *appsv1.StatefulSet) []string {
 	var out []string
 	for i := range s.Spec.VolumeClaimTemplates {
-		out = append(out, volumes.ClaimSpecWarnings(&s.Spec.VolumeClaimTemplates[i].Spec, rules.SpecPath.Child("volumeClaimTemplates").Index(i))...)
+		out = append(out, volumes.ClaimSpecWarnings(&s.Spec.VolumeClaimTemplates[i].Spec,
+			rules.SpecPath.Child("volumeClaimTemplates").Index(i))...)
 	}
 	if n := s.Spec.RevisionHistoryLimit; n != nil && *n < 0 {
-		out = append(out, "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended")
+		out = append(out,
+			"spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended")
 	}
 	return out
 }

@@ -22,7 +22,8 @@ func selects(selector *metav1.LabelSelector, t *corev1.PodTemplateSpec, kind str
 	at, unmatched := rules.SpecPath.Child("selector"), rules.SpecPath.Child("template", "metadata", "labels")
 	if selector == nil {
 		// Nothing selects nothing.
-		return field.ErrorList{field.Required(at, ""), field.Invalid(unmatched, t.Labels, "`selector` does not match template `labels`")}
+		return field.ErrorList{field.Required(at, ""),
+			field.Invalid(unmatched, t.Labels, "`selector` does not match template `labels`")}
 	}
 	errs := metav1validation.ValidateLabelSelector(selector, metav1validation.LabelSelectorValidationOptions{}, at)
 	if len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 {
@@ -48,10 +49,12 @@ func runsAlways(t *corev1.PodTemplateSpec, kind string) field.ErrorList {
 	at := rules.SpecPath.Child("template")
 	var errs field.ErrorList
 	if t.Spec.RestartPolicy != corev1.RestartPolicyAlways {
-		errs = append(errs, field.NotSupported(at.Child("spec", "restartPolicy"), t.Spec.RestartPolicy, []corev1.RestartPolicy{corev1.RestartPolicyAlways}))
+		errs = append(errs, field.NotSupported(at.Child("spec", "restartPolicy"), t.Spec.RestartPolicy,
+			[]corev1.RestartPolicy{corev1.RestartPolicyAlways}))
 	}
 	if t.Spec.ActiveDeadlineSeconds != nil {
-		errs = append(errs, field.Forbidden(at.Child("spec", "activeDeadlineSeconds"), fmt.Sprintf("activeDeadlineSeconds in %s is not Supported", kind)))
+		errs = append(errs, field.Forbidden(at.Child("spec", "activeDeadlineSeconds"),
+			fmt.Sprintf("activeDeadlineSeconds in %s is not Supported", kind)))
 	}
 	return errs
 }
@@ -74,7 +77,8 @@ func validateDeployment(d *appsv1.Deployment) field.ErrorList {
 	switch s.Strategy.Type {
 	case appsv1.RecreateDeploymentStrategyType:
 		if s.Strategy.RollingUpdate != nil {
-			errs = append(errs, field.Forbidden(at.Child("rollingUpdate"), "may not be specified when strategy `type` is 'Recreate'"))
+			errs = append(errs,
+				field.Forbidden(at.Child("rollingUpdate"), "may not be specified when strategy `type` is 'Recreate'"))
 		}
 	case appsv1.RollingUpdateDeploymentStrategyType:
 		r, at := s.Strategy.RollingUpdate, at.Child("rollingUpdate")
@@ -83,21 +87,27 @@ func validateDeployment(d *appsv1.Deployment) field.ErrorList {
 		}
 		errs = append(errs, rules.Amount(r.MaxUnavailable, at.Child("maxUnavailable"))...)
 		if r.MaxSurge != nil && r.MaxSurge.Type == intstr.String {
-			errs = append(errs, rules.Messages(at.Child("maxSurge"), r.MaxSurge.StrVal, validation.IsValidPercent(r.MaxSurge.StrVal))...)
+			errs = append(errs,
+				rules.Messages(at.Child("maxSurge"), r.MaxSurge.StrVal,
+					validation.IsValidPercent(r.MaxSurge.StrVal))...)
 		} else {
 			errs = append(errs, rules.Amount(r.MaxSurge, at.Child("maxSurge"))...)
 		}
 		if rules.Zero(r.MaxUnavailable) && rules.Zero(r.MaxSurge) {
-			errs = append(errs, field.Invalid(at.Child("maxUnavailable"), r.MaxUnavailable, "may not be 0 when `maxSurge` is 0"))
+			errs = append(errs,
+				field.Invalid(at.Child("maxUnavailable"), r.MaxUnavailable, "may not be 0 when `maxSurge` is 0"))
 		}
 	default:
-		errs = append(errs, field.NotSupported(at, s.Strategy, []string{string(appsv1.RecreateDeploymentStrategyType), string(appsv1.RollingUpdateDeploymentStrategyType)}))
+		errs = append(errs, field.NotSupported(at, s.Strategy,
+			[]string{string(appsv1.RecreateDeploymentStrategyType),
+				string(appsv1.RollingUpdateDeploymentStrategyType)}))
 	}
 	return errs
 }
 
 func validateDeploymentUpdate(d, old *appsv1.Deployment) field.ErrorList {
-	return append(validateDeployment(d), rules.ImmutableSelector(d.Spec.Selector, old.Spec.Selector, rules.SpecPath.Child("selector"))...)
+	return append(validateDeployment(d),
+		rules.ImmutableSelector(d.Spec.Selector, old.Spec.Selector, rules.SpecPath.Child("selector"))...)
 }
 
 func validateReplicaSet(r *appsv1.ReplicaSet) field.ErrorList {
@@ -108,7 +118,8 @@ func validateReplicaSet(r *appsv1.ReplicaSet) field.ErrorList {
 }
 
 func validateReplicaSetUpdate(r, old *appsv1.ReplicaSet) field.ErrorList {
-	return append(validateReplicaSet(r), rules.ImmutableSelector(r.Spec.Selector, old.Spec.Selector, rules.SpecPath.Child("selector"))...)
+	return append(validateReplicaSet(r),
+		rules.ImmutableSelector(r.Spec.Selector, old.Spec.Selector, rules.SpecPath.Child("selector"))...)
 }
 
 func validateReplicationController(r *corev1.ReplicationController) field.ErrorList {
@@ -121,7 +132,8 @@ func validateReplicationController(r *corev1.ReplicationController) field.ErrorL
 		return append(errs, field.Required(rules.SpecPath.Child("template"), ""))
 	}
 	if s := labels.SelectorFromSet(r.Spec.Selector); !s.Empty() && !s.Matches(labels.Set(r.Spec.Template.Labels)) {
-		errs = append(errs, field.Invalid(rules.SpecPath.Child("template", "metadata", "labels"), r.Spec.Template.Labels, "`selector` does not match template `labels`"))
+		errs = append(errs, field.Invalid(rules.SpecPath.Child("template", "metadata", "labels"),
+			r.Spec.Template.Labels, "`selector` does not match template `labels`"))
 	}
 	return append(errs, replicated(r.Spec.Template, "ReplicationController")...)
 }
@@ -145,16 +157,19 @@ func validateDaemonSet(d *appsv1.DaemonSet) field.ErrorList {
 		case none && surge:
 			errs = append(errs, field.Required(at.Child("maxUnavailable"), "cannot be 0 when maxSurge is 0"))
 		case !none && !surge:
-			errs = append(errs, field.Invalid(at.Child("maxSurge"), r.MaxSurge, "may not be set when maxUnavailable is non-zero"))
+			errs = append(errs,
+				field.Invalid(at.Child("maxSurge"), r.MaxSurge, "may not be set when maxUnavailable is non-zero"))
 		}
 	default:
-		errs = append(errs, field.NotSupported(at, d.Spec.UpdateStrategy, []string{string(appsv1.RollingUpdateDaemonSetStrategyType), string(appsv1.OnDeleteDaemonSetStrategyType)}))
+		errs = append(errs, field.NotSupported(at, d.Spec.UpdateStrategy,
+			[]string{string(appsv1.RollingUpdateDaemonSetStrategyType), string(appsv1.OnDeleteDaemonSetStrategyType)}))
 	}
 	return errs
 }
 
 func validateDaemonSetUpdate(d, old *appsv1.DaemonSet) field.ErrorList {
-	return append(validateDaemonSet(d), rules.ImmutableSelector(d.Spec.Selector, old.Spec.Selector, rules.SpecPath.Child("selector"))...)
+	return append(validateDaemonSet(d),
+		rules.ImmutableSelector(d.Spec.Selector, old.Spec.Selector, rules.SpecPath.Child("selector"))...)
 }
 
 func validateControllerRevision(r *appsv1.ControllerRevision) field.ErrorList {
@@ -178,5 +193,6 @@ func validateControllerRevision(r *appsv1.ControllerRevision) field.ErrorList {
 }
 
 func validateControllerRevisionUpdate(r, old *appsv1.ControllerRevision) field.ErrorList {
-	return append(rules.NonNegative(&r.Revision, field.NewPath("revision")), rules.ImmutableSelector(r.Data, old.Data, field.NewPath("data"))...)
+	return append(rules.NonNegative(&r.Revision, field.NewPath("revision")),
+		rules.ImmutableSelector(r.Data, old.Data, field.NewPath("data"))...)
 }

@@ -18,17 +18,22 @@ import (
 
 // Kinds returns the kinds of the autoscaling group.
 func Kinds() []*registry.Resource {
-	return []*registry.Resource{registry.Of[autoscalingv2.HorizontalPodAutoscaler, autoscalingv2.HorizontalPodAutoscalerList](registry.Resource{
-		Kind: autoscalingv2.SchemeGroupVersion.WithKind("HorizontalPodAutoscaler"), Plural: "horizontalpodautoscalers", ShortNames: []string{"hpa"},
-		Categories: []string{"all"}, Status: true, StatusMetadata: true, AlsoServed: []schema.GroupVersion{autoscalingv1.SchemeGroupVersion},
-		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "Reference"}, {Name: "Targets"}, {Name: "MinPods"}, {Name: "MaxPods"}, {Name: "Replicas"}}, table.AgeColumn),
+	return []*registry.Resource{registry.Of[autoscalingv2.HorizontalPodAutoscaler,
+		autoscalingv2.HorizontalPodAutoscalerList](registry.Resource{
+		Kind: autoscalingv2.SchemeGroupVersion.WithKind("HorizontalPodAutoscaler"), Plural: "horizontalpodautoscalers",
+		ShortNames: []string{"hpa"},
+		Categories: []string{"all"}, Status: true, StatusMetadata: true,
+		AlsoServed: []schema.GroupVersion{autoscalingv1.SchemeGroupVersion},
+		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "Reference"}, {Name: "Targets"},
+			{Name: "MinPods"}, {Name: "MaxPods"}, {Name: "Replicas"}}, table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {
 				a := o.(*autoscalingv2.HorizontalPodAutoscaler)
 				least := table.Unset
 				if a.Spec.MinReplicas != nil {
 					least = strconv.Itoa(int(*a.Spec.MinReplicas))
 				}
-				return []any{a.Name, a.Spec.ScaleTargetRef.Kind + "/" + a.Spec.ScaleTargetRef.Name, metrics(a.Spec.Metrics, a.Status.CurrentMetrics), least,
+				return []any{a.Name, a.Spec.ScaleTargetRef.Kind + "/" + a.Spec.ScaleTargetRef.Name,
+					metrics(a.Spec.Metrics, a.Status.CurrentMetrics), least,
 					int64(a.Spec.MaxReplicas), int64(a.Status.CurrentReplicas), table.Age(a.CreationTimestamp, now)}
 			}},
 	})}

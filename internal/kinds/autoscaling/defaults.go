@@ -15,8 +15,10 @@ const defaultCPUUtilization = 80
 func defaultHorizontalPodAutoscaler(a *autoscalingv2.HorizontalPodAutoscaler) {
 	defaulting.OrNew(&a.Spec.MinReplicas, 1)
 	if len(a.Spec.Metrics) == 0 {
-		a.Spec.Metrics = []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{Name: corev1.ResourceCPU,
-			Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: new(int32(defaultCPUUtilization))}}}}
+		a.Spec.Metrics = []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType,
+			Resource: &autoscalingv2.ResourceMetricSource{Name: corev1.ResourceCPU,
+				Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType,
+					AverageUtilization: new(int32(defaultCPUUtilization))}}}}
 	}
 	b := a.Spec.Behavior
 	if b == nil {
@@ -26,7 +28,8 @@ func defaultHorizontalPodAutoscaler(a *autoscalingv2.HorizontalPodAutoscaler) {
 	all := autoscalingv2.HPAScalingPolicy{Type: autoscalingv2.PercentScalingPolicy, Value: 100, PeriodSeconds: period}
 	// Up: at once, by 4 pods or doubling, whichever is more. Down: by any number, after the controller's window.
 	defaulting.OrNew(&b.ScaleUp, autoscalingv2.HPAScalingRules{})
-	defaultScalingRules(b.ScaleUp, autoscalingv2.HPAScalingPolicy{Type: autoscalingv2.PodsScalingPolicy, Value: 4, PeriodSeconds: period}, all)
+	defaultScalingRules(b.ScaleUp,
+		autoscalingv2.HPAScalingPolicy{Type: autoscalingv2.PodsScalingPolicy, Value: 4, PeriodSeconds: period}, all)
 	defaulting.OrNew(&b.ScaleUp.StabilizationWindowSeconds, 0)
 	defaulting.OrNew(&b.ScaleDown, autoscalingv2.HPAScalingRules{})
 	defaultScalingRules(b.ScaleDown, all)

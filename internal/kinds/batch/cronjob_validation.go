@@ -21,7 +21,8 @@ func validateCronJob(c *batchv1.CronJob) field.ErrorList {
 	const maxName = 52 // what is left of a DNS label when a time is appended
 	var errs field.ErrorList
 	if len(c.Name) > maxName {
-		errs = append(errs, field.Invalid(field.NewPath("metadata").Child("name"), c.Name, fmt.Sprintf("must be no more than %d characters", maxName)))
+		errs = append(errs, field.Invalid(field.NewPath("metadata").Child("name"), c.Name,
+			fmt.Sprintf("must be no more than %d characters", maxName)))
 	}
 	return append(errs, validateCronSpec(&c.Spec, nil)...)
 }
@@ -30,26 +31,33 @@ func validateCronJobUpdate(c, old *batchv1.CronJob) field.ErrorList {
 	return validateCronSpec(&c.Spec, &old.Spec)
 }
 
-// validateCronSpec checks all but the name. A time zone that stays is not looked up again, and one in the schedule may stay there.
+// validateCronSpec checks all but the name. A time zone that stays is not looked up again, and one in the schedule may
+// stay there.
 func validateCronSpec(s, old *batchv1.CronJobSpec) field.ErrorList {
 	var errs field.ErrorList
 	if at := rules.SpecPath.Child("schedule"); s.Schedule == "" {
 		errs = append(errs, field.Required(at, ""))
 	} else {
 		errs = append(errs, validateSchedule(s.Schedule, at)...)
-		switch inSchedule, kept := strings.Contains(s.Schedule, "TZ"), old != nil && strings.Contains(old.Schedule, "TZ"); {
+		switch inSchedule, kept := strings.Contains(s.Schedule, "TZ"),
+			old != nil && strings.Contains(old.Schedule, "TZ"); {
 		case inSchedule && !kept:
-			errs = append(errs, field.Invalid(at, s.Schedule, "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"))
+			errs = append(errs,
+				field.Invalid(at, s.Schedule, "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"))
 		case inSchedule && s.TimeZone != nil:
-			errs = append(errs, field.Invalid(at, s.Schedule, "cannot use both timeZone field and TZ or CRON_TZ in schedule"))
+			errs = append(errs,
+				field.Invalid(at, s.Schedule, "cannot use both timeZone field and TZ or CRON_TZ in schedule"))
 		}
 	}
 	if s.TimeZone != nil && (old == nil || !apiequality.Semantic.DeepEqual(s.TimeZone, old.TimeZone)) {
 		errs = append(errs, validateTimeZone(*s.TimeZone, rules.SpecPath.Child("timeZone"))...)
 	}
-	errs = append(errs, rules.OneOf(string(s.ConcurrencyPolicy), rules.SpecPath.Child("concurrencyPolicy"), string(batchv1.AllowConcurrent), string(batchv1.ForbidConcurrent), string(batchv1.ReplaceConcurrent))...)
-	errs = append(errs, rules.NonNegative(s.StartingDeadlineSeconds, rules.SpecPath.Child("startingDeadlineSeconds"))...)
-	errs = append(errs, rules.NonNegative(s.SuccessfulJobsHistoryLimit, rules.SpecPath.Child("successfulJobsHistoryLimit"))...)
+	errs = append(errs, rules.OneOf(string(s.ConcurrencyPolicy), rules.SpecPath.Child("concurrencyPolicy"),
+		string(batchv1.AllowConcurrent), string(batchv1.ForbidConcurrent), string(batchv1.ReplaceConcurrent))...)
+	errs = append(errs, rules.NonNegative(s.StartingDeadlineSeconds,
+		rules.SpecPath.Child("startingDeadlineSeconds"))...)
+	errs = append(errs, rules.NonNegative(s.SuccessfulJobsHistoryLimit,
+		rules.SpecPath.Child("successfulJobsHistoryLimit"))...)
 	errs = append(errs, rules.NonNegative(s.FailedJobsHistoryLimit, rules.SpecPath.Child("failedJobsHistoryLimit"))...)
 	at := rules.SpecPath.Child("jobTemplate", "spec")
 	errs = append(errs, validateJobSpec(&s.JobTemplate.Spec, at)...)
@@ -89,7 +97,9 @@ func validateTimeZone(name string, at *field.Path) field.ErrorList {
 	}
 	var errs field.ErrorList
 	if strings.EqualFold(name, "Local") {
-		errs = append(errs, field.Invalid(at, name, "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"))
+		errs = append(errs,
+			field.Invalid(at, name,
+				"timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"))
 	}
 	if _, err := time.LoadLocation(name); err != nil {
 		errs = append(errs, field.Invalid(at, name, err.Error()))
@@ -105,10 +115,12 @@ func cronJobWarnings(_ context.Context, obj, old runtime.Object) []string {
 	before, isUpdate := old.(*batchv1.CronJob)
 	var out []string
 	if at := rules.SpecPath.Child("jobTemplate", "spec"); !isUpdate || before.Generation != c.Generation {
-		out = append(jobSpecWarnings(&c.Spec.JobTemplate.Spec, at), pods.TemplateWarnings(&c.Spec.JobTemplate.Spec.Template, at.Child("template"))...)
+		out = append(jobSpecWarnings(&c.Spec.JobTemplate.Spec, at),
+			pods.TemplateWarnings(&c.Spec.JobTemplate.Spec.Template, at.Child("template"))...)
 	}
 	if isUpdate && strings.Contains(c.Spec.Schedule, "TZ") {
-		out = append(out, "cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details")
+		out = append(out,
+			"cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details")
 	}
 	return out
 }

@@ -38,7 +38,8 @@ func jobRow(o runtime.Object, now time.Time) []any {
 		took = duration.HumanDuration(end.Sub(j.Status.StartTime.Time))
 	}
 	names, images := table.Containers(j.Spec.Template.Spec.Containers)
-	return []any{j.Name, jobStatus(j), completions, took, table.Age(j.CreationTimestamp, now), names, images, table.Selector(j.Spec.Selector)}
+	return []any{j.Name, jobStatus(j), completions, took, table.Age(j.CreationTimestamp, now), names, images,
+		table.Selector(j.Spec.Selector)}
 }
 
 func jobStatus(j *batchv1.Job) string {
@@ -70,15 +71,19 @@ func jobStatus(j *batchv1.Job) string {
 func jobs() *registry.Resource {
 	return registry.Of[batchv1.Job, batchv1.JobList](registry.Resource{
 		Kind: batch("Job"), Plural: "jobs", Categories: []string{"all"}, Status: true, StatusMetadata: true,
-		Template:      func(o runtime.Object) *corev1.PodSpec { return &o.(*batchv1.Job).Spec.Template.Spec },
-		Fields:        map[string]func(runtime.Object) string{"status.successful": func(o runtime.Object) string { return strconv.Itoa(int(o.(*batchv1.Job).Status.Succeeded)) }},
+		Template: func(o runtime.Object) *corev1.PodSpec { return &o.(*batchv1.Job).Spec.Template.Spec },
+		Fields: map[string]func(runtime.Object) string{
+			"status.successful": func(o runtime.Object) string {
+				return strconv.Itoa(int(o.(*batchv1.Job).Status.Succeeded))
+			}},
 		Dependents:    rest.OrphanDependents,
 		Main:          func(s *registry.Store) rest.Storage { return jobStorage{s} },
 		PrepareCreate: prepareJob,
 		PrepareUpdate: dropScheduling,
 		Table: table.Kind{
-			Columns: append(table.Columns([]table.Column{{Name: "Status"}, {Name: "Completions"}, {Name: "Duration"}}, table.AgeColumn), table.WideTemplateColumns...),
-			Row:     jobRow},
+			Columns: append(table.Columns([]table.Column{{Name: "Status"}, {Name: "Completions"}, {Name: "Duration"}},
+				table.AgeColumn), table.WideTemplateColumns...),
+			Row: jobRow},
 	})
 }
 
@@ -141,13 +146,15 @@ func warnOfPods(ctx context.Context, opts *metav1.DeleteOptions) {
 }
 
 // Delete implements rest.GracefulDeleter.
-func (s jobStorage) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, opts *metav1.DeleteOptions) (runtime.Object, bool, error) {
+func (s jobStorage) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc,
+	opts *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	warnOfPods(ctx, opts)
 	return s.Store.Delete(ctx, name, validate, opts)
 }
 
 // DeleteCollection implements rest.CollectionDeleter.
-func (s jobStorage) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, opts *metav1.DeleteOptions, list *internalversion.ListOptions) (runtime.Object, error) {
+func (s jobStorage) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, opts *metav1.DeleteOptions,
+	list *internalversion.ListOptions) (runtime.Object, error) {
 	warnOfPods(ctx, opts)
 	return s.Store.DeleteCollection(ctx, validate, opts, list)
 }

@@ -40,7 +40,8 @@ func validateJobPolicies(s *batchv1.JobSpec, at *field.Path) field.ErrorList {
 	}
 	if s.SuccessPolicy != nil {
 		if s.CompletionMode == nil || *s.CompletionMode != batchv1.IndexedCompletion {
-			errs = append(errs, field.Invalid(at.Child("successPolicy"), *s.SuccessPolicy, "requires indexed completion mode"))
+			errs = append(errs,
+				field.Invalid(at.Child("successPolicy"), *s.SuccessPolicy, "requires indexed completion mode"))
 		} else if s.Completions != nil {
 			errs = append(errs, validateSuccessPolicy(s, at.Child("successPolicy", "rules"))...)
 		}
@@ -75,10 +76,13 @@ func validateFailedIndexes(s *batchv1.JobSpec, at *field.Path) field.ErrorList {
 	if s.Completions == nil || *s.Completions <= manyIndexes || s.BackoffLimitPerIndex == nil {
 		return errs
 	}
-	limit := fmt.Sprintf("must be less than or equal to %d when completions are above %d and used with backoff limit per index", fewAtOnce, manyIndexes)
+	limit := fmt.Sprintf(
+		"must be less than or equal to %d when completions are above %d and used with backoff limit per index",
+		fewAtOnce, manyIndexes)
 	switch {
 	case most == nil:
-		errs = append(errs, field.Required(of, fmt.Sprintf("must be specified when completions is above %d", manyIndexes)))
+		errs = append(errs,
+			field.Required(of, fmt.Sprintf("must be specified when completions is above %d", manyIndexes)))
 	case *most > fewAtOnce:
 		errs = append(errs, field.Invalid(of, *most, limit))
 	}
@@ -100,14 +104,17 @@ func validateFailurePolicy(s *batchv1.JobSpec, at *field.Path) field.ErrorList {
 			names[c.Name] = true
 		}
 	}
-	actions := []batchv1.PodFailurePolicyAction{batchv1.PodFailurePolicyActionCount, batchv1.PodFailurePolicyActionFailIndex, batchv1.PodFailurePolicyActionFailJob, batchv1.PodFailurePolicyActionIgnore}
+	actions := []batchv1.PodFailurePolicyAction{batchv1.PodFailurePolicyActionCount,
+		batchv1.PodFailurePolicyActionFailIndex, batchv1.PodFailurePolicyActionFailJob,
+		batchv1.PodFailurePolicyActionIgnore}
 	for i, r := range list {
 		at := at.Index(i)
 		switch {
 		case r.Action == "":
 			errs = append(errs, field.Required(at.Child("action"), fmt.Sprintf("valid values: %q", actions)))
 		case r.Action == batchv1.PodFailurePolicyActionFailIndex && s.BackoffLimitPerIndex == nil:
-			errs = append(errs, field.Invalid(at.Child("action"), r.Action, "requires the backoffLimitPerIndex to be set"))
+			errs = append(errs,
+				field.Invalid(at.Child("action"), r.Action, "requires the backoffLimitPerIndex to be set"))
 		case !slices.Contains(actions, r.Action):
 			errs = append(errs, field.NotSupported(at.Child("action"), r.Action, actions))
 		}
@@ -117,17 +124,23 @@ func validateFailurePolicy(s *batchv1.JobSpec, at *field.Path) field.ErrorList {
 		errs = append(errs, validatePodConditions(r.OnPodConditions, at.Child("onPodConditions"))...)
 		switch codes, conditions := r.OnExitCodes != nil, len(r.OnPodConditions) > 0; {
 		case codes && conditions:
-			errs = append(errs, field.Invalid(at, field.OmitValueType{}, "specifying both OnExitCodes and OnPodConditions is not supported"))
+			errs = append(errs,
+				field.Invalid(at, field.OmitValueType{},
+					"specifying both OnExitCodes and OnPodConditions is not supported"))
 		case !codes && !conditions:
-			errs = append(errs, field.Invalid(at, field.OmitValueType{}, "specifying one of OnExitCodes and OnPodConditions is required"))
+			errs = append(errs,
+				field.Invalid(at, field.OmitValueType{},
+					"specifying one of OnExitCodes and OnPodConditions is required"))
 		}
 	}
 	return errs
 }
 
-func validateExitCodes(r *batchv1.PodFailurePolicyOnExitCodesRequirement, containers map[string]bool, at *field.Path) field.ErrorList {
+func validateExitCodes(r *batchv1.PodFailurePolicyOnExitCodesRequirement, containers map[string]bool,
+	at *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	operators := []batchv1.PodFailurePolicyOnExitCodesOperator{batchv1.PodFailurePolicyOnExitCodesOpIn, batchv1.PodFailurePolicyOnExitCodesOpNotIn}
+	operators := []batchv1.PodFailurePolicyOnExitCodesOperator{batchv1.PodFailurePolicyOnExitCodesOpIn,
+		batchv1.PodFailurePolicyOnExitCodesOpNotIn}
 	switch {
 	case r.Operator == "":
 		errs = append(errs, field.Required(at.Child("operator"), fmt.Sprintf("valid values: %q", operators)))
@@ -135,7 +148,8 @@ func validateExitCodes(r *batchv1.PodFailurePolicyOnExitCodesRequirement, contai
 		errs = append(errs, field.NotSupported(at.Child("operator"), r.Operator, operators))
 	}
 	if r.ContainerName != nil && !containers[*r.ContainerName] {
-		errs = append(errs, field.Invalid(at.Child("containerName"), *r.ContainerName, "must be one of the container or initContainer names in the pod template"))
+		errs = append(errs, field.Invalid(at.Child("containerName"), *r.ContainerName,
+			"must be one of the container or initContainer names in the pod template"))
 	}
 	of := at.Child("values")
 	switch {
@@ -186,14 +200,16 @@ func validateSuccessPolicy(s *batchv1.JobSpec, at *field.Path) field.ErrorList {
 	list := s.SuccessPolicy.Rules
 	switch {
 	case len(list) == 0:
-		errs = append(errs, field.Required(at, "at least one rules must be specified when the successPolicy is specified"))
+		errs = append(errs,
+			field.Required(at, "at least one rules must be specified when the successPolicy is specified"))
 	case len(list) > maxJobRules:
 		errs = append(errs, field.TooMany(at, len(list), maxJobRules))
 	}
 	for i, r := range list {
 		at := at.Index(i)
 		if r.SucceededCount == nil && r.SucceededIndexes == nil {
-			errs = append(errs, field.Required(at, "at least one of succeededCount or succeededIndexes must be specified"))
+			errs = append(errs,
+				field.Required(at, "at least one of succeededCount or succeededIndexes must be specified"))
 		}
 		var named int32
 		if r.SucceededIndexes != nil {
@@ -203,17 +219,24 @@ func validateSuccessPolicy(s *batchv1.JobSpec, at *field.Path) field.ErrorList {
 			}
 			var err error
 			if named, err = countIndexes(*r.SucceededIndexes, *s.Completions); err != nil {
-				errs = append(errs, field.Invalid(of, *r.SucceededIndexes, fmt.Sprintf("error parsing succeededIndexes: %v", err)))
+				errs = append(errs,
+					field.Invalid(of, *r.SucceededIndexes, fmt.Sprintf("error parsing succeededIndexes: %v", err)))
 			}
 		}
 		if n := r.SucceededCount; n != nil {
 			of := at.Child("succeededCount")
 			errs = append(errs, rules.NonNegative(n, of)...)
 			if *n > *s.Completions {
-				errs = append(errs, field.Invalid(of, *n, fmt.Sprintf("must be less than or equal to %d (the number of specified completions)", *s.Completions)))
+				errs = append(errs,
+					field.Invalid(of, *n,
+						fmt.Sprintf("must be less than or equal to %d (the number of specified completions)",
+							*s.Completions)))
 			}
 			if r.SucceededIndexes != nil && *n > named {
-				errs = append(errs, field.Invalid(of, *n, fmt.Sprintf("must be less than or equal to %d (the number of indexes in the specified succeededIndexes field)", named)))
+				errs = append(errs,
+					field.Invalid(of, *n,
+						fmt.Sprintf(
+							"must be less than or equal to %d (the number of indexes in the specified succeededIndexes field)", named)))
 			}
 		}
 	}
@@ -230,7 +253,8 @@ func countIndexes(list string, completions int32) (int32, error) {
 	for part := range strings.SplitSeq(list, ",") {
 		from, to, isRange := strings.Cut(part, "-")
 		if strings.Contains(to, "-") {
-			return 0, fmt.Errorf("the fragment %q violates the requirement that an index interval can have at most two parts separated by '-'", part)
+			return 0, fmt.Errorf(
+				"the fragment %q violates the requirement that an index interval can have at most two parts separated by '-'", part)
 		}
 		first, err := index(from, completions)
 		if err != nil {

@@ -17,7 +17,8 @@ import (
 )
 
 func jobIs(s *batchv1.JobStatus, t batchv1.JobConditionType) bool {
-	return slices.ContainsFunc(s.Conditions, func(c batchv1.JobCondition) bool { return c.Type == t && c.Status == corev1.ConditionTrue })
+	return slices.ContainsFunc(s.Conditions,
+		func(c batchv1.JobCondition) bool { return c.Type == t && c.Status == corev1.ConditionTrue })
 }
 
 // jobChange is a change of a job's status, with what of it is asked often.
@@ -30,7 +31,9 @@ type jobChange struct {
 func validateJobStatusUpdate(j, old *batchv1.Job) field.ErrorList {
 	c := &jobChange{spec: &j.Spec, is: &j.Status, was: &old.Status}
 	s := c.is
-	c.errs = rules.Counts(rules.Count("active", int64(s.Active)), rules.Count("succeeded", int64(s.Succeeded)), rules.Count("failed", int64(s.Failed)), rules.Optional("ready", s.Ready), rules.Optional("terminating", s.Terminating))
+	c.errs = rules.Counts(rules.Count("active", int64(s.Active)), rules.Count("succeeded", int64(s.Succeeded)),
+		rules.Count("failed", int64(s.Failed)), rules.Optional("ready", s.Ready),
+		rules.Optional("terminating", s.Terminating))
 	c.uncounted()
 	c.outcome()
 	c.times()
@@ -49,7 +52,8 @@ func (c *jobChange) finished() bool { return c.complete() || jobIs(c.is, batchv1
 
 // turned tells whether one of the conditions has become true or ceased to be.
 func (c *jobChange) turned(types ...batchv1.JobConditionType) bool {
-	return slices.ContainsFunc(types, func(t batchv1.JobConditionType) bool { return jobIs(c.is, t) != jobIs(c.was, t) })
+	return slices.ContainsFunc(types,
+		func(t batchv1.JobConditionType) bool { return jobIs(c.is, t) != jobIs(c.was, t) })
 }
 
 func (c *jobChange) endTurned() bool {
@@ -81,23 +85,30 @@ func (c *jobChange) uncounted() {
 
 // outcome checks that conditions come in their order, do not contradict each other, and stay.
 func (c *jobChange) outcome() {
-	failed, target, met := jobIs(c.is, batchv1.JobFailed), jobIs(c.is, batchv1.JobFailureTarget), jobIs(c.is, batchv1.JobSuccessCriteriaMet)
+	failed, target, met := jobIs(c.is, batchv1.JobFailed), jobIs(c.is, batchv1.JobFailureTarget),
+		jobIs(c.is, batchv1.JobSuccessCriteriaMet)
 	for _, rule := range []struct {
 		broken  bool
 		message string
 	}{
-		{c.complete() && failed && c.turned(batchv1.JobComplete, batchv1.JobFailed), "cannot set Complete=True and Failed=true conditions"},
-		{c.complete() && target && c.turned(batchv1.JobComplete, batchv1.JobFailureTarget), "cannot set Complete=True and FailureTarget=true conditions"},
-		{failed && !target && (c.turned(batchv1.JobFailed) || c.failedIndexesChanged()), "cannot set Failed=True condition without the FailureTarget=true condition"},
-		{c.complete() && !met && c.turned(batchv1.JobComplete, batchv1.JobSuccessCriteriaMet), "cannot set Complete=True condition without the SuccessCriteriaMet=true condition"},
+		{c.complete() && failed && c.turned(batchv1.JobComplete, batchv1.JobFailed),
+			"cannot set Complete=True and Failed=true conditions"},
+		{c.complete() && target && c.turned(batchv1.JobComplete, batchv1.JobFailureTarget),
+			"cannot set Complete=True and FailureTarget=true conditions"},
+		{failed && !target && (c.turned(batchv1.JobFailed) || c.failedIndexesChanged()),
+			"cannot set Failed=True condition without the FailureTarget=true condition"},
+		{c.complete() && !met && c.turned(batchv1.JobComplete, batchv1.JobSuccessCriteriaMet),
+			"cannot set Complete=True condition without the SuccessCriteriaMet=true condition"},
 		{met && failed, "cannot set SuccessCriteriaMet=True and Failed=true conditions"},
 		{met && target, "cannot set SuccessCriteriaMet=True and FailureTarget=true conditions"},
-		{c.spec.SuccessPolicy != nil && !met && c.complete(), "cannot set Complete=True for Job with SuccessPolicy unless SuccessCriteriaMet=True"},
+		{c.spec.SuccessPolicy != nil && !met && c.complete(),
+			"cannot set Complete=True for Job with SuccessPolicy unless SuccessCriteriaMet=True"},
 		{jobIs(c.was, batchv1.JobFailed) && !failed, "cannot disable the terminal Failed=True condition"},
 		{jobIs(c.was, batchv1.JobComplete) && !c.complete(), "cannot disable the terminal Complete=True condition"},
 		{jobIs(c.was, batchv1.JobFailureTarget) && !target, "cannot disable the terminal FailureTarget=True condition"},
 		{jobIs(c.was, batchv1.JobSuccessCriteriaMet) && !met, "cannot disable the SuccessCriteriaMet=True condition"},
-		{jobIs(c.was, batchv1.JobComplete) && !jobIs(c.was, batchv1.JobSuccessCriteriaMet) && met, "cannot set SuccessCriteriaMet=True for Job already has Complete=true conditions"},
+		{jobIs(c.was, batchv1.JobComplete) && !jobIs(c.was, batchv1.JobSuccessCriteriaMet) && met,
+			"cannot set SuccessCriteriaMet=True for Job already has Complete=true conditions"},
 	} {
 		if rule.broken {
 			c.refuse("conditions", field.OmitValueType{}, rule.message)
@@ -113,7 +124,8 @@ func (c *jobChange) times() {
 	case end != nil && !c.complete() && (completeTurned || endChanged):
 		c.refuse("completionTime", end, "cannot set completionTime when there is no Complete=True condition")
 	case end == nil && c.complete() && (completeTurned || endChanged):
-		c.errs = append(c.errs, field.Required(rules.StatusPath.Child("completionTime"), "completionTime is required for Complete jobs"))
+		c.errs = append(c.errs,
+			field.Required(rules.StatusPath.Child("completionTime"), "completionTime is required for Complete jobs"))
 	}
 	if start != nil && end != nil && end.Before(start) && (startChanged || endChanged) {
 		c.refuse("completionTime", end, "must be equal to or after `startTime`")
@@ -124,11 +136,13 @@ func (c *jobChange) times() {
 	suspended := c.spec.Suspend != nil && *c.spec.Suspend
 	none := suspended && c.spec.Completions != nil && *c.spec.Completions == 0
 	if start == nil && c.finished() && (c.endTurned() || startChanged) && !none {
-		c.errs = append(c.errs, field.Required(rules.StatusPath.Child("startTime"), "startTime is required for finished job"))
+		c.errs = append(c.errs,
+			field.Required(rules.StatusPath.Child("startTime"), "startTime is required for finished job"))
 	}
-	resumes := jobIs(c.was, batchv1.JobSuspended) && slices.ContainsFunc(c.is.Conditions, func(x batchv1.JobCondition) bool {
-		return x.Type == batchv1.JobSuspended && x.Status == corev1.ConditionFalse
-	})
+	resumes := jobIs(c.was, batchv1.JobSuspended) &&
+		slices.ContainsFunc(c.is.Conditions, func(x batchv1.JobCondition) bool {
+			return x.Type == batchv1.JobSuspended && x.Status == corev1.ConditionFalse
+		})
 	if c.was.StartTime != nil && startChanged && !resumes && !suspended {
 		c.refuse("startTime", start, "field is immutable for unsuspended job once set")
 	}
@@ -140,7 +154,8 @@ func (c *jobChange) pods() {
 	if s.Active > 0 && c.finished() && (c.endTurned() || s.Active != was.Active) {
 		c.refuse("active", s.Active, "active>0 is invalid for finished job")
 	}
-	if u := s.UncountedTerminatedPods; c.finished() && u != nil && len(u.Failed)+len(u.Succeeded) > 0 && (c.endTurned() || !apiequality.Semantic.DeepEqual(u, was.UncountedTerminatedPods)) {
+	if u := s.UncountedTerminatedPods; c.finished() && u != nil && len(u.Failed)+len(u.Succeeded) > 0 &&
+		(c.endTurned() || !apiequality.Semantic.DeepEqual(u, was.UncountedTerminatedPods)) {
 		c.refuse("uncountedTerminatedPods", u, "must be empty for finished job")
 	}
 	if t := s.Terminating; t != nil && *t > 0 && c.finished() && (c.endTurned() || !same(t, was.Terminating)) {
@@ -173,7 +188,8 @@ func (c *jobChange) indexes() {
 			}
 		}
 		if completed != "" && !indexed(c.spec) {
-			c.refuse("completedIndexes", completed, "cannot set non-empty completedIndexes when non-indexed completion mode")
+			c.refuse("completedIndexes", completed,
+				"cannot set non-empty completedIndexes when non-indexed completion mode")
 		}
 	}
 	if c.failedIndexesChanged() && failed != nil {
@@ -188,7 +204,8 @@ func (c *jobChange) indexes() {
 	}
 	if (c.failedIndexesChanged() || completed != c.was.CompletedIndexes) && n != nil && failed != nil {
 		if x, both := overlap(completed, *failed, *n); both {
-			c.refuse("failedIndexes", *failed, fmt.Sprintf("failedIndexes and completedIndexes overlap at index: %d", x))
+			c.refuse("failedIndexes", *failed,
+				fmt.Sprintf("failedIndexes and completedIndexes overlap at index: %d", x))
 		}
 	}
 }
@@ -214,7 +231,8 @@ func intervals(list string, completions int32) [][2]int32 {
 		}
 		low, err := strconv.ParseInt(from, 10, 32)
 		high, err2 := strconv.ParseInt(to, 10, 32)
-		if err == nil && err2 == nil && int32(low) < completions && int32(high) < completions && (!isRange || low < high) {
+		if err == nil && err2 == nil && int32(low) < completions && int32(high) < completions &&
+			(!isRange || low < high) {
 			all = append(all, [2]int32{int32(low), int32(high)})
 		}
 	}

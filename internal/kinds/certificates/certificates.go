@@ -39,10 +39,14 @@ func signingRequests() *registry.Resource {
 		return o.(*certificatesv1.CertificateSigningRequest)
 	}
 	var approval *approvalStrategy
-	return registry.Of[certificatesv1.CertificateSigningRequest, certificatesv1.CertificateSigningRequestList](registry.Resource{
-		Kind: certificates("CertificateSigningRequest"), Plural: "certificatesigningrequests", ShortNames: []string{"csr"}, Cluster: true,
-		Status: true, StatusMetadata: true, NoGeneration: true, Resets: []string{"spec", "status"}, StatusResets: []string{"spec", "status.conditions"},
-		Fields: map[string]func(runtime.Object) string{"spec.signerName": func(o runtime.Object) string { return csr(o).Spec.SignerName }},
+	return registry.Of[certificatesv1.CertificateSigningRequest,
+		certificatesv1.CertificateSigningRequestList](registry.Resource{
+		Kind: certificates("CertificateSigningRequest"), Plural: "certificatesigningrequests",
+		ShortNames: []string{"csr"}, Cluster: true,
+		Status: true, StatusMetadata: true, NoGeneration: true, Resets: []string{"spec", "status"},
+		StatusResets: []string{"spec", "status.conditions"},
+		Fields: map[string]func(runtime.Object) string{
+			"spec.signerName": func(o runtime.Object) string { return csr(o).Spec.SignerName }},
 		PrepareCreate: func(ctx context.Context, obj runtime.Object) {
 			c := csr(obj)
 			c.Spec.Username, c.Spec.UID, c.Spec.Groups, c.Spec.Extra = "", "", nil, nil
@@ -64,15 +68,18 @@ func signingRequests() *registry.Resource {
 		},
 		Customize: func(_ *genericregistry.Store, base *registry.Strategy) { approval = &approvalStrategy{base} },
 		Subresources: func(s *registry.Store) (map[string]rest.Storage, error) {
-			return map[string]rest.Storage{"certificatesigningrequests/approval": registry.NewSubresource(s, approval)}, nil
+			return map[string]rest.Storage{"certificatesigningrequests/approval": registry.NewSubresource(s, approval)},
+				nil
 		},
-		Table: table.Kind{Columns: []table.Column{table.NameColumn, table.AgeColumn, {Name: "SignerName"}, {Name: "Requestor"}, {Name: "RequestedDuration"}, {Name: "Condition"}},
+		Table: table.Kind{Columns: []table.Column{table.NameColumn, table.AgeColumn, {Name: "SignerName"},
+			{Name: "Requestor"}, {Name: "RequestedDuration"}, {Name: "Condition"}},
 			Row: func(o runtime.Object, now time.Time) []any {
 				c, lasts := csr(o), table.None
 				if s := c.Spec.ExpirationSeconds; s != nil {
 					lasts = duration.HumanDuration(time.Duration(*s) * time.Second)
 				}
-				return []any{c.Name, table.Age(c.CreationTimestamp, now), table.OrNone(c.Spec.SignerName), c.Spec.Username, lasts, signingState(c)}
+				return []any{c.Name, table.Age(c.CreationTimestamp, now), table.OrNone(c.Spec.SignerName),
+					c.Spec.Username, lasts, signingState(c)}
 			}},
 	})
 }
@@ -165,10 +172,13 @@ func (s *approvalStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.
 
 func trustBundles() *registry.Resource {
 	return registry.Of[certificatesv1.ClusterTrustBundle, certificatesv1.ClusterTrustBundleList](registry.Resource{
-		Kind: certificates("ClusterTrustBundle"), Plural: "clustertrustbundles", Cluster: true, NoGeneration: true, RequireResourceVersion: true,
-		ValidateName: trustBundleName,
+		Kind: certificates("ClusterTrustBundle"), Plural: "clustertrustbundles", Cluster: true, NoGeneration: true,
+		RequireResourceVersion: true,
+		ValidateName:           trustBundleName,
 		Fields: map[string]func(runtime.Object) string{
-			"spec.signerName": func(o runtime.Object) string { return o.(*certificatesv1.ClusterTrustBundle).Spec.SignerName },
+			"spec.signerName": func(o runtime.Object) string {
+				return o.(*certificatesv1.ClusterTrustBundle).Spec.SignerName
+			},
 		},
 		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "SignerName"}}),
 			Row: func(o runtime.Object, _ time.Time) []any {
@@ -185,8 +195,10 @@ func podCertificateRequests(may authorizer.UnconditionalAuthorizer) *registry.Re
 	req := func(o runtime.Object) *certificatesv1.PodCertificateRequest {
 		return o.(*certificatesv1.PodCertificateRequest)
 	}
-	return registry.Of[certificatesv1.PodCertificateRequest, certificatesv1.PodCertificateRequestList](registry.Resource{
-		Kind: certificates("PodCertificateRequest"), Plural: "podcertificaterequests", Status: true, NoGeneration: true, RequireResourceVersion: true,
+	return registry.Of[certificatesv1.PodCertificateRequest,
+		certificatesv1.PodCertificateRequestList](registry.Resource{
+		Kind: certificates("PodCertificateRequest"), Plural: "podcertificaterequests", Status: true, NoGeneration: true,
+		RequireResourceVersion: true,
 		Fields: map[string]func(runtime.Object) string{
 			"spec.signerName": func(o runtime.Object) string { return req(o).Spec.SignerName },
 			"spec.podName":    func(o runtime.Object) string { return req(o).Spec.PodName },
@@ -199,17 +211,21 @@ func podCertificateRequests(may authorizer.UnconditionalAuthorizer) *registry.Re
 			}
 			return maySign(ctx, may, req(old).Spec.SignerName)
 		},
-		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "PodName"}, {Name: "ServiceAccountName"}, {Name: "NodeName"}, {Name: "SignerName"}, {Name: "State"},
+		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "PodName"}, {Name: "ServiceAccountName"},
+			{Name: "NodeName"}, {Name: "SignerName"}, {Name: "State"},
 			{Name: "UnverifiedUserAnnotations", Wide: true}}),
 			Row: func(o runtime.Object, _ time.Time) []any {
 				r, state := req(o), "Pending"
 				for _, c := range r.Status.Conditions {
 					switch c.Type {
-					case certificatesv1.PodCertificateRequestConditionTypeIssued, certificatesv1.PodCertificateRequestConditionTypeDenied, certificatesv1.PodCertificateRequestConditionTypeFailed:
+					case certificatesv1.PodCertificateRequestConditionTypeIssued,
+						certificatesv1.PodCertificateRequestConditionTypeDenied,
+						certificatesv1.PodCertificateRequestConditionTypeFailed:
 						state = c.Type
 					}
 				}
-				return []any{r.Name, r.Spec.PodName, r.Spec.ServiceAccountName, string(r.Spec.NodeName), r.Spec.SignerName, state, table.LabelMap(r.Spec.UnverifiedUserAnnotations)}
+				return []any{r.Name, r.Spec.PodName, r.Spec.ServiceAccountName, string(r.Spec.NodeName),
+					r.Spec.SignerName, state, table.LabelMap(r.Spec.UnverifiedUserAnnotations)}
 			}},
 	})
 }
@@ -218,15 +234,20 @@ func maySign(ctx context.Context, may authorizer.UnconditionalAuthorizer, signer
 	at := field.NewPath("spec", "signerName")
 	u, ok := apirequest.UserFrom(ctx)
 	if !ok {
-		return field.ErrorList{field.InternalError(at, fmt.Errorf("cannot determine calling user to perform \"sign\" check"))}
+		return field.ErrorList{field.InternalError(at,
+			fmt.Errorf("cannot determine calling user to perform \"sign\" check"))}
 	}
 	domain, _, _ := strings.Cut(signer, "/")
 	for _, name := range []string{signer, domain + "/*"} {
-		decision, _, err := may.Authorize(ctx, authorizer.AttributesRecord{User: u, Verb: "sign", Name: name, APIGroup: certificatesv1.GroupName, APIVersion: "*",
-			Resource: "signers", ResourceRequest: true})
+		decision, _,
+			err := may.Authorize(ctx,
+			authorizer.AttributesRecord{User: u, Verb: "sign", Name: name, APIGroup: certificatesv1.GroupName,
+				APIVersion: "*",
+				Resource:   "signers", ResourceRequest: true})
 		if err == nil && decision == authorizer.DecisionAllow {
 			return nil
 		}
 	}
-	return field.ErrorList{field.Forbidden(at, fmt.Sprintf("User %q is not permitted to \"sign\" for signer %q", u.GetName(), signer))}
+	return field.ErrorList{field.Forbidden(at,
+		fmt.Sprintf("User %q is not permitted to \"sign\" for signer %q", u.GetName(), signer))}
 }

@@ -30,10 +30,13 @@ func validatePodCertificateRequest(r *certificatesv1.PodCertificateRequest) fiel
 	const longestUID, hour = 128, 60 * 60
 	s, at := &r.Spec, field.NewPath("spec")
 	errs := rules.SignerName(s.SignerName, at.Child("signerName"))
-	errs = append(errs, pods.ValidateUserAnnotations(s.UnverifiedUserAnnotations, at.Child("unverifiedUserAnnotations"))...)
-	for _, o := range []struct{ kind, name, uid string }{{"pod", s.PodName, string(s.PodUID)}, {"serviceAccount", s.ServiceAccountName, string(s.ServiceAccountUID)},
+	errs = append(errs, pods.ValidateUserAnnotations(s.UnverifiedUserAnnotations,
+		at.Child("unverifiedUserAnnotations"))...)
+	for _, o := range []struct{ kind, name, uid string }{{"pod", s.PodName, string(s.PodUID)},
+		{"serviceAccount", s.ServiceAccountName, string(s.ServiceAccountUID)},
 		{"node", string(s.NodeName), string(s.NodeUID)}} {
-		errs = append(errs, rules.Messages(at.Child(o.kind+"Name"), o.name, apivalidation.NameIsDNSSubdomain(o.name, false))...)
+		errs = append(errs, rules.Messages(at.Child(o.kind+"Name"), o.name,
+			apivalidation.NameIsDNSSubdomain(o.name, false))...)
 		if o.uid == "" {
 			errs = append(errs, field.Invalid(at.Child(o.kind+"UID"), o.uid, "must not be empty"))
 		} else if len(o.uid) > longestUID {
@@ -45,10 +48,12 @@ func validatePodCertificateRequest(r *certificatesv1.PodCertificateRequest) fiel
 	}
 	longest := pods.LongestCertificate(s.SignerName)
 	if n := *s.MaxExpirationSeconds; n < hour || n > longest {
-		errs = append(errs, field.Invalid(at.Child("maxExpirationSeconds"), n, fmt.Sprintf("must be in the range [%d, %d]", hour, longest)))
+		errs = append(errs, field.Invalid(at.Child("maxExpirationSeconds"), n,
+			fmt.Sprintf("must be in the range [%d, %d]", hour, longest)))
 	}
 	if len(s.StubPKCS10Request) == 0 {
-		return append(errs, field.Invalid(at, field.OmitValueType{}, "exactly one of (stubPKCS10Request) or (pkixPublicKey, proofOfPossession) must be set"))
+		return append(errs, field.Invalid(at, field.OmitValueType{},
+			"exactly one of (stubPKCS10Request) or (pkixPublicKey, proofOfPossession) must be set"))
 	}
 	return append(errs, validateStubRequest(s.StubPKCS10Request, at.Child("stubPKCS10Request"))...)
 }
@@ -59,14 +64,17 @@ func acceptableKey(key any, at *field.Path) *field.Error {
 	case ed25519.PublicKey:
 	case *ecdsa.PublicKey:
 		if k.Curve != elliptic.P256() && k.Curve != elliptic.P384() && k.Curve != elliptic.P521() {
-			return field.Invalid(at, "curve "+k.Curve.Params().Name, "elliptic public keys must use curve P256, P384, or P521")
+			return field.Invalid(at, "curve "+k.Curve.Params().Name,
+				"elliptic public keys must use curve P256, P384, or P521")
 		}
 	case *rsa.PublicKey:
 		if bits := k.Size() * 8; bits != 3072 && bits != 4096 {
-			return field.Invalid(at, fmt.Sprintf("%d-bit modulus", bits), "RSA keys must have modulus size 3072 or 4096")
+			return field.Invalid(at, fmt.Sprintf("%d-bit modulus", bits),
+				"RSA keys must have modulus size 3072 or 4096")
 		}
 	default:
-		return field.Invalid(at, field.OmitValueType{}, "unknown public key type; supported types are Ed25519, ECDSA, and RSA")
+		return field.Invalid(at, field.OmitValueType{},
+			"unknown public key type; supported types are Ed25519, ECDSA, and RSA")
 	}
 	return nil
 }
@@ -96,7 +104,9 @@ func validatePodCertificateRequestUpdate(r, old *certificatesv1.PodCertificateRe
 func podCertificateOutcome(r *certificatesv1.PodCertificateRequest) string {
 	for _, c := range r.Status.Conditions {
 		switch c.Type {
-		case certificatesv1.PodCertificateRequestConditionTypeIssued, certificatesv1.PodCertificateRequestConditionTypeDenied, certificatesv1.PodCertificateRequestConditionTypeFailed:
+		case certificatesv1.PodCertificateRequestConditionTypeIssued,
+			certificatesv1.PodCertificateRequestConditionTypeDenied,
+			certificatesv1.PodCertificateRequestConditionTypeFailed:
 			if c.Status == metav1.ConditionTrue {
 				return c.Type
 			}
@@ -107,7 +117,9 @@ func podCertificateOutcome(r *certificatesv1.PodCertificateRequest) string {
 
 func validatePodCertificateRequestStatusUpdate(r, old *certificatesv1.PodCertificateRequest) field.ErrorList {
 	at := field.NewPath("status")
-	outcomes := []string{certificatesv1.PodCertificateRequestConditionTypeIssued, certificatesv1.PodCertificateRequestConditionTypeDenied, certificatesv1.PodCertificateRequestConditionTypeFailed}
+	outcomes := []string{certificatesv1.PodCertificateRequestConditionTypeIssued,
+		certificatesv1.PodCertificateRequestConditionTypeDenied,
+		certificatesv1.PodCertificateRequestConditionTypeFailed}
 	var errs field.ErrorList
 	for i, c := range r.Status.Conditions {
 		at := at.Child("conditions", fmt.Sprintf("[%d]", i)) // with a dot, as upstream
@@ -116,7 +128,9 @@ func validatePodCertificateRequestStatusUpdate(r, old *certificatesv1.PodCertifi
 			continue
 		}
 		if i > 0 {
-			errs = append(errs, field.Invalid(at.Child("type"), c.Type, `There may be at most one condition with type "Issued", "Denied", or "Failed"`))
+			errs = append(errs,
+				field.Invalid(at.Child("type"), c.Type,
+					`There may be at most one condition with type "Issued", "Denied", or "Failed"`))
 		}
 		errs = append(errs, rules.Supported(string(c.Status), at.Child("status"), string(metav1.ConditionTrue))...)
 	}
@@ -139,7 +153,8 @@ func validatePodCertificateRequestStatusUpdate(r, old *certificatesv1.PodCertifi
 	case "":
 		return same(old.Status, `status is immutable unless transitioning to "Issued", "Denied", or "Failed"`)
 	}
-	return same(certificatesv1.PodCertificateRequestStatus{Conditions: r.Status.Conditions}, "non-condition status fields must be empty when denying or failing the PodCertificateRequest")
+	return same(certificatesv1.PodCertificateRequestStatus{Conditions: r.Status.Conditions},
+		"non-condition status fields must be empty when denying or failing the PodCertificateRequest")
 }
 
 // validateIssuedCertificate checks that what the signer issued is what was asked for.
@@ -190,13 +205,16 @@ func validateIssuedCertificate(r, old *certificatesv1.PodCertificateRequest, now
 	var errs field.ErrorList
 	s := &r.Status
 	if s.NotBefore == nil {
-		errs = append(errs, field.Required(at.Child("notBefore"), "must be present and consistent with the issued certificate"))
+		errs = append(errs, field.Required(at.Child("notBefore"),
+			"must be present and consistent with the issued certificate"))
 	}
 	if s.NotAfter == nil {
-		errs = append(errs, field.Required(at.Child("notAfter"), "must be present and consistent with the issued certificate"))
+		errs = append(errs, field.Required(at.Child("notAfter"),
+			"must be present and consistent with the issued certificate"))
 	}
 	if s.BeginRefreshAt == nil {
-		errs = append(errs, field.Required(at.Child("beginRefreshAt"), "must be present and in the range [notbefore+10min, notafter-10min]"))
+		errs = append(errs, field.Required(at.Child("beginRefreshAt"),
+			"must be present and in the range [notbefore+10min, notafter-10min]"))
 	}
 	if len(errs) > 0 {
 		return errs
@@ -204,19 +222,26 @@ func validateIssuedCertificate(r, old *certificatesv1.PodCertificateRequest, now
 	lifetime := leaf.NotAfter.Sub(leaf.NotBefore)
 	switch {
 	case !s.NotBefore.Time.Equal(leaf.NotBefore):
-		return fail(at.Child("notBefore"), s.NotBefore.Time, "must be set to the NotBefore time encoded in the leaf certificate")
+		return fail(at.Child("notBefore"), s.NotBefore.Time,
+			"must be set to the NotBefore time encoded in the leaf certificate")
 	case s.NotBefore.Time.Sub(now).Abs() >= skew:
-		return fail(at.Child("notBefore"), s.NotBefore.Time, "must be set to within 5 minutes of kube-apiserver's current time")
+		return fail(at.Child("notBefore"), s.NotBefore.Time,
+			"must be set to within 5 minutes of kube-apiserver's current time")
 	case !s.NotAfter.Time.Equal(leaf.NotAfter):
-		return fail(at.Child("notAfter"), s.NotAfter.Time, "must be set to the NotAfter time encoded in the leaf certificate")
+		return fail(at.Child("notAfter"), s.NotAfter.Time,
+			"must be set to the NotAfter time encoded in the leaf certificate")
 	case lifetime < time.Hour:
 		return fail(chain, lifetime, "leaf certificate lifetime must be >= 1 hour")
 	case r.Spec.MaxExpirationSeconds != nil && lifetime > time.Duration(*r.Spec.MaxExpirationSeconds)*time.Second:
-		return fail(chain, lifetime, fmt.Sprintf("leaf certificate lifetime must be <= spec.maxExpirationSeconds (%v)", *r.Spec.MaxExpirationSeconds))
+		return fail(chain, lifetime,
+			fmt.Sprintf("leaf certificate lifetime must be <= spec.maxExpirationSeconds (%v)",
+				*r.Spec.MaxExpirationSeconds))
 	case s.BeginRefreshAt.Time.Before(s.NotBefore.Time.Add(margin)):
-		return fail(at.Child("beginRefreshAt"), s.BeginRefreshAt.Time, "must be at least 10 minutes after status.notBefore")
+		return fail(at.Child("beginRefreshAt"), s.BeginRefreshAt.Time,
+			"must be at least 10 minutes after status.notBefore")
 	case s.BeginRefreshAt.Time.After(s.NotAfter.Time.Add(-margin)):
-		return fail(at.Child("beginRefreshAt"), s.BeginRefreshAt.Time, "must be at least 10 minutes before status.notAfter")
+		return fail(at.Child("beginRefreshAt"), s.BeginRefreshAt.Time,
+			"must be at least 10 minutes before status.notAfter")
 	}
 	return nil
 }

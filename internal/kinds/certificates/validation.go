@@ -36,11 +36,16 @@ const (
 func keyUsages() []string {
 	all := []string{}
 	for _, u := range []certificatesv1.KeyUsage{
-		certificatesv1.UsageSigning, certificatesv1.UsageDigitalSignature, certificatesv1.UsageContentCommitment, certificatesv1.UsageKeyEncipherment,
-		certificatesv1.UsageKeyAgreement, certificatesv1.UsageDataEncipherment, certificatesv1.UsageCertSign, certificatesv1.UsageCRLSign,
-		certificatesv1.UsageEncipherOnly, certificatesv1.UsageDecipherOnly, certificatesv1.UsageAny, certificatesv1.UsageServerAuth, certificatesv1.UsageClientAuth,
-		certificatesv1.UsageCodeSigning, certificatesv1.UsageEmailProtection, certificatesv1.UsageSMIME, certificatesv1.UsageIPsecEndSystem, certificatesv1.UsageIPsecTunnel,
-		certificatesv1.UsageIPsecUser, certificatesv1.UsageTimestamping, certificatesv1.UsageOCSPSigning, certificatesv1.UsageMicrosoftSGC, certificatesv1.UsageNetscapeSGC,
+		certificatesv1.UsageSigning, certificatesv1.UsageDigitalSignature, certificatesv1.UsageContentCommitment,
+		certificatesv1.UsageKeyEncipherment,
+		certificatesv1.UsageKeyAgreement, certificatesv1.UsageDataEncipherment, certificatesv1.UsageCertSign,
+		certificatesv1.UsageCRLSign,
+		certificatesv1.UsageEncipherOnly, certificatesv1.UsageDecipherOnly, certificatesv1.UsageAny,
+		certificatesv1.UsageServerAuth, certificatesv1.UsageClientAuth,
+		certificatesv1.UsageCodeSigning, certificatesv1.UsageEmailProtection, certificatesv1.UsageSMIME,
+		certificatesv1.UsageIPsecEndSystem, certificatesv1.UsageIPsecTunnel,
+		certificatesv1.UsageIPsecUser, certificatesv1.UsageTimestamping, certificatesv1.UsageOCSPSigning,
+		certificatesv1.UsageMicrosoftSGC, certificatesv1.UsageNetscapeSGC,
 	} {
 		all = append(all, string(u))
 	}
@@ -66,26 +71,32 @@ func checkSigningRequest(c, old *certificatesv1.CertificateSigningRequest) field
 	if len(c.Spec.Usages) == 0 {
 		errs = append(errs, field.Required(at.Child("usages"), ""))
 	}
-	errs = append(errs, validateTolerated(validateUsages(c.Spec.Usages, at.Child("usages")), old, func() field.ErrorList { return validateUsages(old.Spec.Usages, at.Child("usages")) })...)
+	errs = append(errs, validateTolerated(validateUsages(c.Spec.Usages, at.Child("usages")), old,
+		func() field.ErrorList { return validateUsages(old.Spec.Usages, at.Child("usages")) })...)
 	if c.Spec.SignerName != legacySigner {
 		errs = append(errs, rules.SignerName(c.Spec.SignerName, at.Child("signerName"))...)
 	} else if old == nil || old.Spec.SignerName != legacySigner {
-		errs = append(errs, field.Invalid(at.Child("signerName"), c.Spec.SignerName, "the legacy signerName is not allowed via this API version"))
+		errs = append(errs, field.Invalid(at.Child("signerName"), c.Spec.SignerName,
+			"the legacy signerName is not allowed via this API version"))
 	}
 	if s := c.Spec.ExpirationSeconds; s != nil && *s < shortest {
-		errs = append(errs, field.Invalid(at.Child("expirationSeconds"), *s, "may not specify a duration less than 600 seconds (10 minutes)"))
+		errs = append(errs, field.Invalid(at.Child("expirationSeconds"), *s,
+			"may not specify a duration less than 600 seconds (10 minutes)"))
 	}
 	conditions := field.NewPath("status", "conditions")
-	errs = append(errs, validateTolerated(validateSigningConditions(c, conditions), old, func() field.ErrorList { return validateSigningConditions(old, conditions) })...)
+	errs = append(errs, validateTolerated(validateSigningConditions(c, conditions), old,
+		func() field.ErrorList { return validateSigningConditions(old, conditions) })...)
 	same := old != nil && bytes.Equal(c.Status.Certificate, old.Status.Certificate)
-	if err := certificateChain(c.Status.Certificate); err != nil && !same && (old == nil || certificateChain(old.Status.Certificate) == nil) {
+	if err := certificateChain(c.Status.Certificate); err != nil && !same &&
+		(old == nil || certificateChain(old.Status.Certificate) == nil) {
 		errs = append(errs, field.Invalid(field.NewPath("status", "certificate"), "<certificate data>", err.Error()))
 	}
 	return errs
 }
 
 // validateTolerated drops the errors of those types that the stored object has, too.
-func validateTolerated(errs field.ErrorList, old *certificatesv1.CertificateSigningRequest, before func() field.ErrorList) field.ErrorList {
+func validateTolerated(errs field.ErrorList, old *certificatesv1.CertificateSigningRequest,
+	before func() field.ErrorList) field.ErrorList {
 	if old == nil || len(errs) == 0 {
 		return errs
 	}
@@ -154,7 +165,8 @@ func certificateChain(text []byte) error {
 }
 
 // verdicts are the conditions that are either there or not.
-var verdicts = []certificatesv1.RequestConditionType{certificatesv1.CertificateApproved, certificatesv1.CertificateDenied, certificatesv1.CertificateFailed}
+var verdicts = []certificatesv1.RequestConditionType{certificatesv1.CertificateApproved,
+	certificatesv1.CertificateDenied, certificatesv1.CertificateFailed}
 
 func validateSigningConditions(c *certificatesv1.CertificateSigningRequest, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
@@ -165,10 +177,12 @@ func validateSigningConditions(c *certificatesv1.CertificateSigningRequest, at *
 		}
 		values := []string{string(corev1.ConditionTrue)}
 		if !slices.Contains(verdicts, cond.Type) {
-			values = []string{string(corev1.ConditionFalse), string(corev1.ConditionTrue), string(corev1.ConditionUnknown)}
+			values = []string{string(corev1.ConditionFalse), string(corev1.ConditionTrue),
+				string(corev1.ConditionUnknown)}
 		}
 		errs = append(errs, rules.OneOf(string(cond.Status), at.Index(i).Child("status"), values...)...)
-		if cond.Type == certificatesv1.CertificateApproved && seen[certificatesv1.CertificateDenied] || cond.Type == certificatesv1.CertificateDenied && seen[certificatesv1.CertificateApproved] {
+		if cond.Type == certificatesv1.CertificateApproved && seen[certificatesv1.CertificateDenied] ||
+			cond.Type == certificatesv1.CertificateDenied && seen[certificatesv1.CertificateApproved] {
 			errs = append(errs, field.Invalid(at, cond.Type, "Approved and Denied conditions are mutually exclusive"))
 		}
 		if seen[cond.Type] {
@@ -181,11 +195,13 @@ func validateSigningConditions(c *certificatesv1.CertificateSigningRequest, at *
 
 // validateSigningRequestUpdate checks a change by the given way: verdicts come by
 // /approval and stay, the certificate comes by /status, once.
-func validateSigningRequestUpdate(stage signingStage) func(c, old *certificatesv1.CertificateSigningRequest) field.ErrorList {
+func validateSigningRequestUpdate(stage signingStage) func(c,
+	old *certificatesv1.CertificateSigningRequest) field.ErrorList {
 	return func(c, old *certificatesv1.CertificateSigningRequest) field.ErrorList {
 		errs := checkSigningRequest(c, old)
 		at := field.NewPath("status", "conditions")
-		find := func(c *certificatesv1.CertificateSigningRequest, t certificatesv1.RequestConditionType) (out []certificatesv1.CertificateSigningRequestCondition) {
+		find := func(c *certificatesv1.CertificateSigningRequest,
+			t certificatesv1.RequestConditionType) (out []certificatesv1.CertificateSigningRequestCondition) {
 			for _, cond := range c.Status.Conditions {
 				if cond.Type == t {
 					out = append(out, cond)
@@ -197,12 +213,15 @@ func validateSigningRequestUpdate(stage signingStage) func(c, old *certificatesv
 			now, was := find(c, t), find(old, t)
 			switch {
 			case len(now) < len(was):
-				errs = append(errs, field.Forbidden(at, fmt.Sprintf("updates may not remove a condition of type %q", t)))
+				errs = append(errs,
+					field.Forbidden(at, fmt.Sprintf("updates may not remove a condition of type %q", t)))
 			case stage == signingApproval || t == certificatesv1.CertificateFailed:
 			case len(now) > len(was):
 				errs = append(errs, field.Forbidden(at, fmt.Sprintf("updates may not add a condition of type %q", t)))
 			case !apiequality.Semantic.DeepEqual(now, was):
-				errs = append(errs, field.Forbidden(at, fmt.Sprintf("updates may not modify a condition of type %q\n%v", t, diff.Diff(was, now))))
+				errs = append(errs,
+					field.Forbidden(at,
+						fmt.Sprintf("updates may not modify a condition of type %q\n%v", t, diff.Diff(was, now))))
 			}
 		}
 		switch certificate := field.NewPath("status", "certificate"); {
@@ -218,7 +237,8 @@ func validateSigningRequestUpdate(stage signingStage) func(c, old *certificatesv
 
 // validateSigningRequestApproval checks a change through /approval, the only further way in.
 func validateSigningRequestApproval(_ context.Context, _ string, obj, old runtime.Object) field.ErrorList {
-	return validateSigningRequestUpdate(signingApproval)(obj.(*certificatesv1.CertificateSigningRequest), old.(*certificatesv1.CertificateSigningRequest))
+	return validateSigningRequestUpdate(signingApproval)(obj.(*certificatesv1.CertificateSigningRequest),
+		old.(*certificatesv1.CertificateSigningRequest))
 }
 
 func validateTrustBundle(b *certificatesv1.ClusterTrustBundle) field.ErrorList {
@@ -226,7 +246,9 @@ func validateTrustBundle(b *certificatesv1.ClusterTrustBundle) field.ErrorList {
 }
 
 func validateTrustBundleUpdate(b, old *certificatesv1.ClusterTrustBundle) field.ErrorList {
-	return append(checkTrustBundle(b, old), apivalidation.ValidateImmutableField(b.Spec.SignerName, old.Spec.SignerName, field.NewPath("spec", "signerName"))...)
+	return append(checkTrustBundle(b, old),
+		apivalidation.ValidateImmutableField(b.Spec.SignerName, old.Spec.SignerName,
+			field.NewPath("spec", "signerName"))...)
 }
 
 func checkTrustBundle(b, old *certificatesv1.ClusterTrustBundle) field.ErrorList {
@@ -234,7 +256,8 @@ func checkTrustBundle(b, old *certificatesv1.ClusterTrustBundle) field.ErrorList
 	var errs field.ErrorList
 	if signer := b.Spec.SignerName; signer == "" {
 		if strings.Contains(b.Name, ":") {
-			errs = append(errs, field.Invalid(at, b.Name, "ClusterTrustBundle without signer name must not have \":\" in its name"))
+			errs = append(errs,
+				field.Invalid(at, b.Name, "ClusterTrustBundle without signer name must not have \":\" in its name"))
 		} else {
 			errs = append(errs, rules.Messages(at, b.Name, apivalidation.NameIsDNSSubdomain(b.Name, false))...)
 		}
@@ -243,7 +266,9 @@ func checkTrustBundle(b, old *certificatesv1.ClusterTrustBundle) field.ErrorList
 		if rest, ok := strings.CutPrefix(b.Name, prefix); ok {
 			errs = append(errs, rules.Messages(at, b.Name, apivalidation.NameIsDNSSubdomain(rest, false))...)
 		} else if b.Name != "" {
-			errs = append(errs, field.Invalid(at, b.Name, fmt.Sprintf("ClusterTrustBundle for signerName %s must be named with prefix %s", signer, prefix)))
+			errs = append(errs,
+				field.Invalid(at, b.Name,
+					fmt.Sprintf("ClusterTrustBundle for signerName %s must be named with prefix %s", signer, prefix)))
 		}
 		errs = append(errs, rules.SignerName(signer, field.NewPath("spec", "signerName"))...)
 	}

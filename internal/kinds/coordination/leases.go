@@ -17,8 +17,12 @@ func Kinds() []*registry.Resource { return []*registry.Resource{leases()} }
 
 func leases() *registry.Resource {
 	return registry.Of[coordinationv1.Lease, coordinationv1.LeaseList](registry.Resource{
-		Kind: coordinationv1.SchemeGroupVersion.WithKind("Lease"), Plural: "leases", NoGeneration: true, CreateOnUpdate: true, RequireResourceVersion: true,
-		PrepareCreate: func(_ context.Context, obj runtime.Object) { dropCoordination(obj.(*coordinationv1.Lease), nil) },
+		Kind: coordinationv1.SchemeGroupVersion.WithKind("Lease"), Plural: "leases", NoGeneration: true,
+		CreateOnUpdate: true, RequireResourceVersion: true,
+		PrepareCreate: func(_ context.Context,
+			obj runtime.Object) {
+			dropCoordination(obj.(*coordinationv1.Lease), nil)
+		},
 		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
 			dropCoordination(obj.(*coordinationv1.Lease), old.(*coordinationv1.Lease))
 		},
@@ -30,7 +34,8 @@ func leases() *registry.Resource {
 	})
 }
 
-// dropCoordination clears what belongs to CoordinatedLeaderElection, which v1.37 has off, unless the stored lease has it.
+// dropCoordination clears what belongs to CoordinatedLeaderElection, which v1.37 has off, unless the stored lease has
+// it.
 func dropCoordination(l, old *coordinationv1.Lease) {
 	if old == nil || old.Spec.Strategy == nil {
 		l.Spec.Strategy = nil

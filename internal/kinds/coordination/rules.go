@@ -9,5 +9,6 @@ import (
 
 // Rules are the checks of each kind of this package. Nothing writes to it.
 var Rules = map[schema.GroupKind]func() rules.Rules{
-	rules.Kind(coordinationv1.GroupName, "Lease"): func() rules.Rules { return rules.Of(nil, validateLease, validateLeaseUpdate) },
+	rules.Kind(coordinationv1.GroupName,
+		"Lease"): func() rules.Rules { return rules.Of(nil, validateLease, validateLeaseUpdate) },
 }

@@ -34,7 +34,8 @@ var (
 func NewComponents(checks map[string]func() error) *Components {
 	return &Components{checks: checks, Convertor: table.NewConvertor(table.Kind{
 		Columns: []table.Column{table.NameColumn, {Name: "Status", Description: "Status of the component conditions"},
-			{Name: "Message", Description: "Message of the component conditions"}, {Name: "Error", Description: "Error of the component conditions"}},
+			{Name: "Message", Description: "Message of the component conditions"},
+			{Name: "Error", Description: "Error of the component conditions"}},
 		Row: func(o runtime.Object, _ time.Time) []any {
 			c := o.(*corev1.ComponentStatus)
 			for _, cond := range c.Conditions {
@@ -102,5 +103,6 @@ func status(name string, check func() error) *corev1.ComponentStatus {
 	if err := check(); err != nil {
 		cond.Status, cond.Message, cond.Error = corev1.ConditionFalse, err.Error(), "unhealthy"
 	}
-	return &corev1.ComponentStatus{ObjectMeta: metav1.ObjectMeta{Name: name}, Conditions: []corev1.ComponentCondition{cond}}
+	return &corev1.ComponentStatus{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Conditions: []corev1.ComponentCondition{cond}}
 }

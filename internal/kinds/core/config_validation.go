@@ -32,7 +32,8 @@ func validateConfigMap(c *corev1.ConfigMap) field.ErrorList {
 		size += len(c.Data[key])
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.BinaryData)) {
-		errs = append(errs, rules.Messages(field.NewPath("binaryData").Key(key), key, validation.IsConfigMapKey(key))...)
+		errs = append(errs, rules.Messages(field.NewPath("binaryData").Key(key), key,
+			validation.IsConfigMapKey(key))...)
 		size += len(c.BinaryData[key])
 	}
 	if size > maxContent {
@@ -86,7 +87,8 @@ func validateSecret(s *corev1.Secret) field.ErrorList {
 	switch s.Type {
 	case corev1.SecretTypeServiceAccountToken:
 		if s.Annotations[corev1.ServiceAccountNameKey] == "" {
-			errs = append(errs, field.Required(field.NewPath("metadata", "annotations").Key(corev1.ServiceAccountNameKey), ""))
+			errs = append(errs,
+				field.Required(field.NewPath("metadata", "annotations").Key(corev1.ServiceAccountNameKey), ""))
 		}
 	case corev1.SecretTypeDockercfg:
 		isJSON(corev1.DockerConfigKey)
@@ -133,9 +135,11 @@ func validateNamespaceStatusUpdate(n, _ *corev1.Namespace) field.ErrorList {
 	at := field.NewPath("status", "Phase")
 	switch ending := n.DeletionTimestamp != nil; {
 	case !ending && n.Status.Phase != corev1.NamespaceActive:
-		return field.ErrorList{field.Invalid(at, n.Status.Phase, "may only be 'Active' if `deletionTimestamp` is empty")}
+		return field.ErrorList{field.Invalid(at, n.Status.Phase,
+			"may only be 'Active' if `deletionTimestamp` is empty")}
 	case ending && n.Status.Phase != corev1.NamespaceTerminating:
-		return field.ErrorList{field.Invalid(at, n.Status.Phase, "may only be 'Terminating' if `deletionTimestamp` is not empty")}
+		return field.ErrorList{field.Invalid(at, n.Status.Phase,
+			"may only be 'Terminating' if `deletionTimestamp` is not empty")}
 	}
 	return nil
 }

@@ -57,7 +57,8 @@ func defaultResourceQuota(q *corev1.ResourceQuota) {
 	}
 }
 
-// defaultLimitRange completes each per-container item: a limit that is missing is the maximum, a missing request the limit,
+// defaultLimitRange completes each per-container item: a limit that is missing is the maximum, a missing request the
+// limit,
 // else the minimum.
 func defaultLimitRange(l *corev1.LimitRange) {
 	fill := func(dst *corev1.ResourceList, src corev1.ResourceList) {
@@ -73,7 +74,8 @@ func defaultLimitRange(l *corev1.LimitRange) {
 	}
 	for i := range l.Spec.Limits {
 		it := &l.Spec.Limits[i]
-		for _, list := range []corev1.ResourceList{it.Max, it.Min, it.Default, it.DefaultRequest, it.MaxLimitRequestRatio} {
+		for _, list := range []corev1.ResourceList{it.Max, it.Min, it.Default, it.DefaultRequest,
+			it.MaxLimitRequestRatio} {
 			defaulting.RoundUp(list)
 		}
 		if it.Type != corev1.LimitTypeContainer {

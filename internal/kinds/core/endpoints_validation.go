@@ -30,10 +30,13 @@ func validateEndpoints(e *corev1.Endpoints) field.ErrorList {
 				errs = append(errs, validation.IsValidIPForLegacyField(at.Child("ip"), a.IP, true, nil)...)
 				errs = append(errs, rules.NonSpecialIP(a.IP, at.Child("ip"))...)
 				if a.Hostname != "" {
-					errs = append(errs, rules.Messages(at.Child("hostname"), a.Hostname, validation.IsDNS1123Label(a.Hostname))...)
+					errs = append(errs,
+						rules.Messages(at.Child("hostname"), a.Hostname, validation.IsDNS1123Label(a.Hostname))...)
 				}
 				if a.NodeName != nil {
-					errs = append(errs, rules.Messages(at.Child("nodeName"), *a.NodeName, apivalidation.NameIsDNSSubdomain(*a.NodeName, false))...)
+					errs = append(errs,
+						rules.Messages(at.Child("nodeName"), *a.NodeName,
+							apivalidation.NameIsDNSSubdomain(*a.NodeName, false))...)
 				}
 			}
 		}
@@ -47,7 +50,9 @@ func validateEndpoints(e *corev1.Endpoints) field.ErrorList {
 			errs = append(errs, rules.Messages(at.Child("port"), p.Port, validation.IsValidPortNum(int(p.Port)))...)
 			errs = append(errs, rules.Protocol(p.Protocol, at.Child("protocol"))...)
 			if p.AppProtocol != nil {
-				errs = append(errs, rules.Messages(at.Child("appProtocol"), *p.AppProtocol, validation.IsQualifiedName(*p.AppProtocol))...)
+				errs = append(errs,
+					rules.Messages(at.Child("appProtocol"), *p.AppProtocol,
+						validation.IsQualifiedName(*p.AppProtocol))...)
 			}
 		}
 	}

@@ -31,7 +31,8 @@ func validateEventCreate(ctx context.Context, obj runtime.Object) field.ErrorLis
 	if !isStrict(ctx) {
 		return errs
 	}
-	errs = append(errs, rules.Messages(field.NewPath("metadata", "name"), e.Name, apivalidation.NameIsDNSSubdomain(e.Name, false))...)
+	errs = append(errs, rules.Messages(field.NewPath("metadata", "name"), e.Name,
+		apivalidation.NameIsDNSSubdomain(e.Name, false))...)
 	errs = append(errs, validateEventSeries(e.Series)...)
 	if e.EventTime.IsZero() {
 		errs = append(errs, field.Required(field.NewPath("eventTime"), ""))
@@ -42,7 +43,8 @@ func validateEventCreate(ctx context.Context, obj runtime.Object) field.ErrorLis
 	for _, f := range []struct {
 		name string
 		set  bool
-	}{{"firstTimestamp", !e.FirstTimestamp.IsZero()}, {"lastTimestamp", !e.LastTimestamp.IsZero()}, {"count", e.Count != 0}, {"source", e.Source != corev1.EventSource{}}} {
+	}{{"firstTimestamp", !e.FirstTimestamp.IsZero()}, {"lastTimestamp", !e.LastTimestamp.IsZero()},
+		{"count", e.Count != 0}, {"source", e.Source != corev1.EventSource{}}} {
 		if f.set {
 			errs = append(errs, field.Invalid(field.NewPath(f.name), "", "needs to be unset"))
 		}
@@ -64,10 +66,14 @@ func validateEventUpdate(ctx context.Context, obj, before runtime.Object) field.
 		name    string
 		is, was any
 	}{
-		{"involvedObject", e.InvolvedObject, old.InvolvedObject}, {"reason", e.Reason, old.Reason}, {"message", e.Message, old.Message}, {"source", e.Source, old.Source},
-		{"firstTimestamp", e.FirstTimestamp, old.FirstTimestamp}, {"lastTimestamp", e.LastTimestamp, old.LastTimestamp}, {"count", e.Count, old.Count}, {"type", e.Type, old.Type},
-		{"eventTime", microseconds(e.EventTime), microseconds(old.EventTime)}, {"action", e.Action, old.Action}, {"related", e.Related, old.Related},
-		{"reportingController", e.ReportingController, old.ReportingController}, {"reportingInstance", e.ReportingInstance, old.ReportingInstance},
+		{"involvedObject", e.InvolvedObject, old.InvolvedObject}, {"reason", e.Reason, old.Reason},
+		{"message", e.Message, old.Message}, {"source", e.Source, old.Source},
+		{"firstTimestamp", e.FirstTimestamp, old.FirstTimestamp}, {"lastTimestamp", e.LastTimestamp, old.LastTimestamp},
+		{"count", e.Count, old.Count}, {"type", e.Type, old.Type},
+		{"eventTime", microseconds(e.EventTime), microseconds(old.EventTime)}, {"action", e.Action, old.Action},
+		{"related", e.Related, old.Related},
+		{"reportingController", e.ReportingController, old.ReportingController},
+		{"reportingInstance", e.ReportingInstance, old.ReportingInstance},
 	} {
 		errs = append(errs, apivalidation.ValidateImmutableField(f.is, f.was, field.NewPath(f.name))...)
 	}
@@ -98,13 +104,15 @@ func validateEvent(e *corev1.Event, strict bool) field.ErrorList {
 	about := field.NewPath("involvedObject", "namespace")
 	if e.EventTime.IsZero() {
 		// Events of cluster objects live in the default namespace.
-		if e.Namespace != e.InvolvedObject.Namespace && (e.InvolvedObject.Namespace != "" || e.Namespace != corev1.NamespaceDefault) {
+		if e.Namespace != e.InvolvedObject.Namespace &&
+			(e.InvolvedObject.Namespace != "" || e.Namespace != corev1.NamespaceDefault) {
 			return field.ErrorList{field.Invalid(about, e.InvolvedObject.Namespace, "does not match event.namespace")}
 		}
 		return nil
 	}
 	var errs field.ErrorList
-	if e.InvolvedObject.Namespace == "" && e.Namespace != corev1.NamespaceDefault && e.Namespace != metav1.NamespaceSystem {
+	if e.InvolvedObject.Namespace == "" && e.Namespace != corev1.NamespaceDefault &&
+		e.Namespace != metav1.NamespaceSystem {
 		errs = append(errs, field.Invalid(about, e.InvolvedObject.Namespace, "does not match event.namespace"))
 	}
 	controller := field.NewPath("reportingComponent")
@@ -112,18 +120,21 @@ func validateEvent(e *corev1.Event, strict bool) field.ErrorList {
 		controller = field.NewPath("reportingController")
 	}
 	errs = append(errs, rules.Required(controller, e.ReportingController)...)
-	errs = append(errs, rules.Messages(controller, e.ReportingController, validation.IsQualifiedName(e.ReportingController))...)
+	errs = append(errs, rules.Messages(controller, e.ReportingController,
+		validation.IsQualifiedName(e.ReportingController))...)
 	const short, long = 128, 1024
 	for _, f := range []struct {
 		name, value string
 		needed      bool
 		most        int
-	}{{"reportingInstance", e.ReportingInstance, true, short}, {"action", e.Action, true, short}, {"reason", e.Reason, true, short}, {"message", e.Message, false, long}} {
+	}{{"reportingInstance", e.ReportingInstance, true, short}, {"action", e.Action, true, short},
+		{"reason", e.Reason, true, short}, {"message", e.Message, false, long}} {
 		if f.needed {
 			errs = append(errs, rules.Required(field.NewPath(f.name), f.value)...)
 		}
 		if len(f.value) > f.most {
-			errs = append(errs, field.Invalid(field.NewPath(f.name), "", fmt.Sprintf("can have at most %d characters", f.most)))
+			errs = append(errs,
+				field.Invalid(field.NewPath(f.name), "", fmt.Sprintf("can have at most %d characters", f.most)))
 		}
 	}
 	return errs

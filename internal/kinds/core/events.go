@@ -20,15 +20,17 @@ const eventTTL = time.Hour
 func events() *registry.Resource {
 	event := func(o runtime.Object) *corev1.Event { return o.(*corev1.Event) }
 	f := map[string]func(runtime.Object) string{
-		"involvedObject.kind":            func(o runtime.Object) string { return event(o).InvolvedObject.Kind },
-		"involvedObject.namespace":       func(o runtime.Object) string { return event(o).InvolvedObject.Namespace },
-		"involvedObject.name":            func(o runtime.Object) string { return event(o).InvolvedObject.Name },
-		"involvedObject.uid":             func(o runtime.Object) string { return string(event(o).InvolvedObject.UID) },
-		"involvedObject.apiVersion":      func(o runtime.Object) string { return event(o).InvolvedObject.APIVersion },
-		"involvedObject.resourceVersion": func(o runtime.Object) string { return event(o).InvolvedObject.ResourceVersion },
-		"involvedObject.fieldPath":       func(o runtime.Object) string { return event(o).InvolvedObject.FieldPath },
-		"reason":                         func(o runtime.Object) string { return event(o).Reason },
-		"reportingComponent":             func(o runtime.Object) string { return eventReporter(event(o)) },
+		"involvedObject.kind":       func(o runtime.Object) string { return event(o).InvolvedObject.Kind },
+		"involvedObject.namespace":  func(o runtime.Object) string { return event(o).InvolvedObject.Namespace },
+		"involvedObject.name":       func(o runtime.Object) string { return event(o).InvolvedObject.Name },
+		"involvedObject.uid":        func(o runtime.Object) string { return string(event(o).InvolvedObject.UID) },
+		"involvedObject.apiVersion": func(o runtime.Object) string { return event(o).InvolvedObject.APIVersion },
+		"involvedObject.resourceVersion": func(o runtime.Object) string {
+			return event(o).InvolvedObject.ResourceVersion
+		},
+		"involvedObject.fieldPath": func(o runtime.Object) string { return event(o).InvolvedObject.FieldPath },
+		"reason":                   func(o runtime.Object) string { return event(o).Reason },
+		"reportingComponent":       func(o runtime.Object) string { return eventReporter(event(o)) },
 		"source": func(o runtime.Object) string {
 			if s := event(o).Source.Component; s != "" {
 				return s
@@ -38,18 +40,23 @@ func events() *registry.Resource {
 		"type": func(o runtime.Object) string { return event(o).Type },
 	}
 	return registry.Of[corev1.Event, corev1.EventList](registry.Resource{
-		Kind: registry.CoreKind("Event"), Plural: "events", ShortNames: []string{"ev"}, NoGeneration: true, CreateOnUpdate: true, TTL: eventTTL,
+		Kind: registry.CoreKind("Event"), Plural: "events", ShortNames: []string{"ev"}, NoGeneration: true,
+		CreateOnUpdate: true, TTL: eventTTL,
 		Dependents: rest.Unsupported,
 		AlsoServed: []schema.GroupVersion{eventsv1.SchemeGroupVersion},
 		AlsoFields: map[string]string{
-			"regarding.kind": "involvedObject.kind", "regarding.namespace": "involvedObject.namespace", "regarding.name": "involvedObject.name",
-			"regarding.uid": "involvedObject.uid", "regarding.apiVersion": "involvedObject.apiVersion", "regarding.resourceVersion": "involvedObject.resourceVersion",
-			"regarding.fieldPath": "involvedObject.fieldPath", "reportingController": "reportingComponent",
+			"regarding.kind": "involvedObject.kind", "regarding.namespace": "involvedObject.namespace",
+			"regarding.name": "involvedObject.name",
+			"regarding.uid":  "involvedObject.uid", "regarding.apiVersion": "involvedObject.apiVersion",
+			"regarding.resourceVersion": "involvedObject.resourceVersion",
+			"regarding.fieldPath":       "involvedObject.fieldPath", "reportingController": "reportingComponent",
 		},
 		Fields: f,
 		Table: table.Kind{
-			Columns: []table.Column{{Name: "Last Seen", Description: "Time the event was last seen"}, {Name: "Type"}, {Name: "Reason"}, {Name: "Object"},
-				{Name: "Subobject", Wide: true}, {Name: "Source", Wide: true}, {Name: "Message"}, {Name: "First Seen", Wide: true},
+			Columns: []table.Column{{Name: "Last Seen", Description: "Time the event was last seen"}, {Name: "Type"},
+				{Name: "Reason"}, {Name: "Object"},
+				{Name: "Subobject", Wide: true}, {Name: "Source", Wide: true}, {Name: "Message"},
+				{Name: "First Seen", Wide: true},
 				{Name: "Count", Wide: true}, {Name: "Name", Format: "name", Wide: true}},
 			Row: eventRow,
 		},
@@ -92,5 +99,6 @@ func eventRow(o runtime.Object, now time.Time) []any {
 	} else if e.ReportingInstance != "" && e.Source.Component == "" {
 		source += ", " + e.ReportingInstance
 	}
-	return []any{last, e.Type, e.Reason, target, e.InvolvedObject.FieldPath, source, strings.TrimSpace(e.Message), first, int64(count), e.Name}
+	return []any{last, e.Type, e.Reason, target, e.InvolvedObject.FieldPath, source, strings.TrimSpace(e.Message),
+		first, int64(count), e.Name}
 }

@@ -47,7 +47,8 @@ var (
 )
 
 func newNamespaceStorage(s *registry.Store) rest.Storage {
-	return &namespaceStorage{Getter: s, Lister: s, CreaterUpdater: s, Watcher: s, ShortNamesProvider: s, SingularNameProvider: s, ResetFieldsStrategy: s,
+	return &namespaceStorage{Getter: s, Lister: s, CreaterUpdater: s, Watcher: s, ShortNamesProvider: s,
+		SingularNameProvider: s, ResetFieldsStrategy: s,
 		StorageWithReadiness: s, StorageVersionProvider: s, store: s}
 }
 
@@ -61,7 +62,8 @@ func (s *namespaceStorage) Destroy() { s.store.Destroy() }
 func (s *namespaceStorage) NamespaceScoped() bool { return false }
 
 // Delete implements rest.GracefulDeleter.
-func (s *namespaceStorage) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, opts *metav1.DeleteOptions) (runtime.Object, bool, error) {
+func (s *namespaceStorage) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc,
+	opts *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	obj, err := s.store.Get(ctx, name, &metav1.GetOptions{})
 	if err != nil {
 		return nil, false, err
@@ -88,10 +90,12 @@ func checkPreconditions(ns *corev1.Namespace, p *metav1.Preconditions) error {
 		return nil
 	}
 	if p.UID != nil && *p.UID != ns.UID {
-		return apierrors.NewConflict(corev1.Resource("namespaces"), ns.Name, preconditionError{"UID", string(*p.UID), string(ns.UID)})
+		return apierrors.NewConflict(corev1.Resource("namespaces"), ns.Name,
+			preconditionError{"UID", string(*p.UID), string(ns.UID)})
 	}
 	if p.ResourceVersion != nil && *p.ResourceVersion != ns.ResourceVersion {
-		return apierrors.NewConflict(corev1.Resource("namespaces"), ns.Name, preconditionError{"ResourceVersion", *p.ResourceVersion, ns.ResourceVersion})
+		return apierrors.NewConflict(corev1.Resource("namespaces"), ns.Name,
+			preconditionError{"ResourceVersion", *p.ResourceVersion, ns.ResourceVersion})
 	}
 	return nil
 }
@@ -101,10 +105,12 @@ func checkPreconditions(ns *corev1.Namespace, p *metav1.Preconditions) error {
 type preconditionError struct{ field, wanted, found string }
 
 func (e preconditionError) Error() string {
-	return fmt.Sprintf("Precondition failed: %s in precondition: %s, %s in object meta: %s", e.field, e.wanted, e.field, e.found)
+	return fmt.Sprintf("Precondition failed: %s in precondition: %s, %s in object meta: %s", e.field, e.wanted, e.field,
+		e.found)
 }
 
-func (s *namespaceStorage) terminate(ctx context.Context, ns *corev1.Namespace, validate rest.ValidateObjectFunc, opts *metav1.DeleteOptions) (runtime.Object, error) {
+func (s *namespaceStorage) terminate(ctx context.Context, ns *corev1.Namespace, validate rest.ValidateObjectFunc,
+	opts *metav1.DeleteOptions) (runtime.Object, error) {
 	key, err := s.store.KeyFunc(ctx, ns.Name)
 	if err != nil {
 		return nil, err
@@ -114,25 +120,27 @@ func (s *namespaceStorage) terminate(ctx context.Context, ns *corev1.Namespace, 
 		pre.ResourceVersion = opts.Preconditions.ResourceVersion
 	}
 	out := s.store.New()
-	err = s.store.Storage.GuaranteedUpdate(ctx, key, out, false, pre, storage.SimpleUpdate(func(existing runtime.Object) (runtime.Object, error) {
-		n, ok := existing.(*corev1.Namespace)
-		if !ok {
-			return nil, fmt.Errorf("expected a Namespace, got %T", existing)
-		}
-		if validate != nil {
-			if err := validate(ctx, n); err != nil {
-				return nil, err
+	err = s.store.Storage.GuaranteedUpdate(ctx, key, out, false, pre,
+		storage.SimpleUpdate(func(existing runtime.Object) (runtime.Object, error) {
+			n, ok := existing.(*corev1.Namespace)
+			if !ok {
+				return nil, fmt.Errorf("expected a Namespace, got %T", existing)
 			}
-		}
-		if n.DeletionTimestamp.IsZero() {
-			now := metav1.Now()
-			n.DeletionTimestamp = &now
-		}
-		n.Status.Phase = corev1.NamespaceTerminating
-		return n, nil
-	}), dryrun.IsDryRun(opts.DryRun), nil)
+			if validate != nil {
+				if err := validate(ctx, n); err != nil {
+					return nil, err
+				}
+			}
+			if n.DeletionTimestamp.IsZero() {
+				now := metav1.Now()
+				n.DeletionTimestamp = &now
+			}
+			n.Status.Phase = corev1.NamespaceTerminating
+			return n, nil
+		}), dryrun.IsDryRun(opts.DryRun), nil)
 	if err != nil {
-		err = storeerr.InterpretUpdateError(storeerr.InterpretGetError(err, corev1.Resource("namespaces"), ns.Name), corev1.Resource("namespaces"), ns.Name)
+		err = storeerr.InterpretUpdateError(storeerr.InterpretGetError(err, corev1.Resource("namespaces"), ns.Name),
+			corev1.Resource("namespaces"), ns.Name)
 		if _, ok := errors.AsType[*apierrors.StatusError](err); !ok {
 			err = apierrors.NewInternalError(err)
 		}
@@ -143,7 +151,8 @@ func (s *namespaceStorage) terminate(ctx context.Context, ns *corev1.Namespace, 
 
 // namespaceIsEmpty lets an update remove the namespace when nobody holds it any more.
 func namespaceIsEmpty(ctx context.Context, key string, obj, existing runtime.Object) bool {
-	return len(obj.(*corev1.Namespace).Spec.Finalizers) == 0 && genericregistry.ShouldDeleteDuringUpdate(ctx, key, obj, existing)
+	return len(obj.(*corev1.Namespace).Spec.Finalizers) == 0 &&
+		genericregistry.ShouldDeleteDuringUpdate(ctx, key, obj, existing)
 }
 
 func namespaceSubresources(s *registry.Store) (map[string]rest.Storage, error) {
@@ -168,7 +177,8 @@ func (s *finalizeStorage) Destroy() {}
 // UpdateStrategy returns the strategy by which finalizers are changed.
 func (s *finalizeStorage) UpdateStrategy() rest.RESTUpdateStrategy { return s.store.UpdateStrategy }
 
-func (s *finalizeStorage) Update(ctx context.Context, name string, obj rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc,
+func (s *finalizeStorage) Update(ctx context.Context, name string, obj rest.UpdatedObjectInfo,
+	create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc,
 	_ bool, opts *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	return s.store.Update(ctx, name, obj, create, update, false, opts)
 }

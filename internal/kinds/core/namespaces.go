@@ -16,7 +16,8 @@ import (
 
 func namespaces() *registry.Resource {
 	return registry.Of[corev1.Namespace, corev1.NamespaceList](registry.Resource{
-		Kind: registry.CoreKind("Namespace"), ReturnDeleted: true, Plural: "namespaces", ShortNames: []string{"ns"}, Cluster: true, Status: true, StatusMetadata: true, NoGeneration: true,
+		Kind: registry.CoreKind("Namespace"), ReturnDeleted: true, Plural: "namespaces", ShortNames: []string{"ns"},
+		Cluster: true, Status: true, StatusMetadata: true, NoGeneration: true,
 		ValidateName: apivalidation.ValidateNamespaceName,
 		PrepareCreate: func(_ context.Context, obj runtime.Object) {
 			ns := obj.(*corev1.Namespace)
@@ -32,10 +33,15 @@ func namespaces() *registry.Resource {
 			ns.Spec.Finalizers = old.(*corev1.Namespace).Spec.Finalizers
 			setNameLabel(ns)
 		},
-		Fields:    map[string]func(runtime.Object) string{"status.phase": func(o runtime.Object) string { return string(o.(*corev1.Namespace).Status.Phase) }},
-		Customize: func(s *genericregistry.Store, _ *registry.Strategy) { s.ShouldDeleteDuringUpdate = namespaceIsEmpty },
-		Main:      newNamespaceStorage, Subresources: namespaceSubresources,
-		Table: table.Kind{Columns: []table.Column{table.NameColumn, {Name: "Status", Description: "The status of the namespace"}, table.AgeColumn},
+		Fields: map[string]func(runtime.Object) string{
+			"status.phase": func(o runtime.Object) string { return string(o.(*corev1.Namespace).Status.Phase) }},
+		Customize: func(s *genericregistry.Store,
+			_ *registry.Strategy) {
+			s.ShouldDeleteDuringUpdate = namespaceIsEmpty
+		},
+		Main: newNamespaceStorage, Subresources: namespaceSubresources,
+		Table: table.Kind{Columns: []table.Column{table.NameColumn,
+			{Name: "Status", Description: "The status of the namespace"}, table.AgeColumn},
 			Row: func(o runtime.Object, now time.Time) []any {
 				ns := o.(*corev1.Namespace)
 				return []any{ns.Name, string(ns.Status.Phase), table.Age(ns.CreationTimestamp, now)}

@@ -22,7 +22,8 @@ func validateNode(n *corev1.Node) field.ErrorList {
 	errs := validateTaints(n.Spec.Taints, field.NewPath("metadata", "taints"))
 	errs = append(errs, validateNodeAmounts(n)...)
 	if s := n.Status.NodeInfo.Swap; s != nil && s.Capacity != nil && *s.Capacity <= 0 {
-		errs = append(errs, field.Invalid(field.NewPath("metadata", "nodeSwapStatus", "capacity"), *s.Capacity, "must be greater than zero"))
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "nodeSwapStatus", "capacity"), *s.Capacity,
+			"must be greater than zero"))
 	}
 	errs = append(errs, validateDeclaredFeatures(n.Status.DeclaredFeatures)...)
 	cidrs := field.NewPath("spec", "podCIDRs")
@@ -33,11 +34,14 @@ func validateNode(n *corev1.Node) field.ErrorList {
 	}
 	if len(n.Spec.PodCIDRs) > 1 {
 		if _, err := netutils.IsDualStackCIDRStrings(n.Spec.PodCIDRs); err != nil {
-			errs = append(errs, field.InternalError(cidrs, fmt.Errorf("invalid PodCIDRs. failed to check with dual stack with error:%w", err)))
+			errs = append(errs,
+				field.InternalError(cidrs,
+					fmt.Errorf("invalid PodCIDRs. failed to check with dual stack with error:%w", err)))
 		}
 	}
 	if len(n.Spec.PodCIDRs) > 1 && (families[true] != 1 || families[false] != 1) {
-		errs = append(errs, field.Invalid(cidrs, n.Spec.PodCIDRs, "may specify no more than one CIDR for each IP family"))
+		errs = append(errs, field.Invalid(cidrs, n.Spec.PodCIDRs,
+			"may specify no more than one CIDR for each IP family"))
 	}
 	return errs
 }
@@ -49,7 +53,8 @@ func validateNodeAmounts(n *corev1.Node) field.ErrorList {
 		amounts corev1.ResourceList
 	}{{"capacity", n.Status.Capacity}, {"allocatable", n.Status.Allocatable}} {
 		for _, name := range rules.SortedNames(list.amounts) {
-			errs = append(errs, rules.AmountOf(name, list.amounts[name], field.NewPath("status", list.name, string(name)))...)
+			errs = append(errs,
+				rules.AmountOf(name, list.amounts[name], field.NewPath("status", list.name, string(name)))...)
 		}
 	}
 	return errs
@@ -63,9 +68,15 @@ func validateDeclaredFeatures(list []string) field.ErrorList {
 	var errs field.ErrorList
 	for i, f := range list {
 		if len(f) > validation.DNS1123SubdomainMaxLength {
-			errs = append(errs, field.Invalid(at.Index(i), f, fmt.Sprintf("invalid feature name %q: must be no more than %d characters", f, validation.DNS1123SubdomainMaxLength)))
+			errs = append(errs,
+				field.Invalid(at.Index(i), f,
+					fmt.Sprintf("invalid feature name %q: must be no more than %d characters", f,
+						validation.DNS1123SubdomainMaxLength)))
 		} else if !featureName.MatchString(f) {
-			errs = append(errs, field.Invalid(at.Index(i), f, fmt.Sprintf("invalid feature name %q: must start with an UpperCamelCase segment, with subsequent segments separated by '/' (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters and slashes", f)))
+			errs = append(errs,
+				field.Invalid(at.Index(i), f,
+					fmt.Sprintf(
+						"invalid feature name %q: must start with an UpperCamelCase segment, with subsequent segments separated by '/' (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters and slashes", f)))
 		}
 		switch {
 		case i == 0:

@@ -34,7 +34,8 @@ func prepareNode(s, old *corev1.NodeSpec) {
 
 func nodes() *registry.Resource {
 	return registry.Of[corev1.Node, corev1.NodeList](registry.Resource{
-		Kind: registry.CoreKind("Node"), Plural: "nodes", ShortNames: []string{"no"}, Cluster: true, Status: true, StatusMetadata: true, NoGeneration: true,
+		Kind: registry.CoreKind("Node"), Plural: "nodes", ShortNames: []string{"no"}, Cluster: true, Status: true,
+		StatusMetadata: true, NoGeneration: true,
 		CreateStatus: true,
 		PrepareCreate: func(_ context.Context, obj runtime.Object) {
 			n := obj.(*corev1.Node)
@@ -50,12 +51,17 @@ func nodes() *registry.Resource {
 			prepareNode(&obj.(*corev1.Node).Spec, &old.(*corev1.Node).Spec)
 		},
 		Fields: map[string]func(runtime.Object) string{
-			"spec.unschedulable": func(o runtime.Object) string { return strconv.FormatBool(o.(*corev1.Node).Spec.Unschedulable) },
+			"spec.unschedulable": func(o runtime.Object) string {
+				return strconv.FormatBool(o.(*corev1.Node).Spec.Unschedulable)
+			},
 		},
 		Table: table.Kind{
-			Columns: []table.Column{table.NameColumn, {Name: "Status", Description: "The status of the node"}, {Name: "Roles", Description: "The roles of the node"},
-				table.AgeColumn, {Name: "Version", Description: "Kubelet Version reported by the node."}, {Name: "Internal-IP", Wide: true},
-				{Name: "External-IP", Wide: true}, {Name: "OS-Image", Wide: true}, {Name: "Kernel-Version", Wide: true}, {Name: "Container-Runtime", Wide: true}},
+			Columns: []table.Column{table.NameColumn, {Name: "Status", Description: "The status of the node"},
+				{Name: "Roles", Description: "The roles of the node"},
+				table.AgeColumn, {Name: "Version", Description: "Kubelet Version reported by the node."},
+				{Name: "Internal-IP", Wide: true},
+				{Name: "External-IP", Wide: true}, {Name: "OS-Image", Wide: true}, {Name: "Kernel-Version", Wide: true},
+				{Name: "Container-Runtime", Wide: true}},
 			Row: nodeRow,
 		},
 	})
@@ -90,7 +96,8 @@ func nodeRow(o runtime.Object, now time.Time) []any {
 		return s
 	}
 	i := n.Status.NodeInfo
-	return []any{n.Name, status, table.OrNone(nodeRoles(n)), table.Age(n.CreationTimestamp, now), i.KubeletVersion, address(corev1.NodeInternalIP),
+	return []any{n.Name, status, table.OrNone(nodeRoles(n)), table.Age(n.CreationTimestamp, now), i.KubeletVersion,
+		address(corev1.NodeInternalIP),
 		address(corev1.NodeExternalIP), or(i.OSImage), or(i.KernelVersion), or(i.ContainerRuntimeVersion)}
 }
 

@@ -39,7 +39,9 @@ func validateLimitRange(l *corev1.LimitRange) field.ErrorList {
 			_, low := it.Min[corev1.ResourceStorage]
 			_, high := it.Max[corev1.ResourceStorage]
 			if !low && !high {
-				errs = append(errs, field.Required(at.Child("limits"), "either minimum or maximum storage value is required, but neither was provided"))
+				errs = append(errs,
+					field.Required(at.Child("limits"),
+						"either minimum or maximum storage value is required, but neither was provided"))
 			}
 		}
 		errs = append(errs, validateLimitAmounts(it, at)...)
@@ -70,9 +72,12 @@ func validateLimitAmounts(it *corev1.LimitRangeItem, at *field.Path) field.Error
 	for _, list := range []struct {
 		name    string
 		amounts corev1.ResourceList
-	}{{"max", it.Max}, {"min", it.Min}, {"default", defaults}, {"defaultRequest", defaultRequest}, {"maxLimitRequestRatio", it.MaxLimitRequestRatio}} {
+	}{{"max", it.Max}, {"min", it.Min}, {"default", defaults}, {"defaultRequest", defaultRequest},
+		{"maxLimitRequestRatio", it.MaxLimitRequestRatio}} {
 		for _, name := range rules.SortedNames(list.amounts) {
-			errs = append(errs, rules.ResourceName(name, at.Child(list.name).Key(string(name)), it.Type == corev1.LimitTypePod || it.Type == corev1.LimitTypeContainer)...)
+			errs = append(errs,
+				rules.ResourceName(name, at.Child(list.name).Key(string(name)),
+					it.Type == corev1.LimitTypePod || it.Type == corev1.LimitTypeContainer)...)
 			all[name] = list.amounts[name]
 		}
 	}
@@ -83,9 +88,12 @@ func validateLimitAmounts(it *corev1.LimitRangeItem, at *field.Path) field.Error
 			blamed            string
 			ofHigh            bool // it is the higher amount that is shown
 		}{
-			{it.Min, it.Max, "min", "max", "min", false}, {it.Min, defaultRequest, "min", "default request", "defaultRequest", true},
-			{defaultRequest, it.Max, "default request", "max", "defaultRequest", false}, {defaultRequest, defaults, "default request", "default limit", "defaultRequest", false},
-			{it.Min, defaults, "min", "default", "default", false}, {defaults, it.Max, "default", "max", "default", true},
+			{it.Min, it.Max, "min", "max", "min", false},
+			{it.Min, defaultRequest, "min", "default request", "defaultRequest", true},
+			{defaultRequest, it.Max, "default request", "max", "defaultRequest", false},
+			{defaultRequest, defaults, "default request", "default limit", "defaultRequest", false},
+			{it.Min, defaults, "min", "default", "default", false},
+			{defaults, it.Max, "default", "max", "default", true},
 		} {
 			low, isLow := order.low[name]
 			high, isHigh := order.high[name]
@@ -96,22 +104,31 @@ func validateLimitAmounts(it *corev1.LimitRangeItem, at *field.Path) field.Error
 			if order.ofHigh {
 				shown = high
 			}
-			errs = append(errs, field.Invalid(at.Child(order.blamed).Key(string(name)), shown, fmt.Sprintf("%s value %s is greater than %s value %s", order.lowName, low.String(), order.highName, high.String())))
+			errs = append(errs,
+				field.Invalid(at.Child(order.blamed).Key(string(name)), shown,
+					fmt.Sprintf("%s value %s is greater than %s value %s", order.lowName, low.String(), order.highName,
+						high.String())))
 		}
 		if ratio, ok := it.MaxLimitRequestRatio[name]; ok {
-			errs = append(errs, validateLimitRatio(ratio, it, name, at.Child("maxLimitRequestRatio").Key(string(name)))...)
+			errs = append(errs,
+				validateLimitRatio(ratio, it, name, at.Child("maxLimitRequestRatio").Key(string(name)))...)
 		}
 		request, isRequest := defaultRequest[name]
 		limit, isLimit := defaults[name]
-		if isRequest && isLimit && request.Cmp(limit) != 0 && (resources.IsExtended(name) || resources.IsHugePages(name)) {
-			errs = append(errs, field.Invalid(at.Child("defaultRequest").Key(string(name)), request, fmt.Sprintf("default value %s must equal to defaultRequest value %s in %s", limit.String(), request.String(), name)))
+		if isRequest && isLimit && request.Cmp(limit) != 0 &&
+			(resources.IsExtended(name) || resources.IsHugePages(name)) {
+			errs = append(errs,
+				field.Invalid(at.Child("defaultRequest").Key(string(name)), request,
+					fmt.Sprintf("default value %s must equal to defaultRequest value %s in %s", limit.String(),
+						request.String(), name)))
 		}
 	}
 	return errs
 }
 
 // validateLimitRatio checks how far limits may be above requests.
-func validateLimitRatio(ratio resource.Quantity, it *corev1.LimitRangeItem, name corev1.ResourceName, at *field.Path) field.ErrorList {
+func validateLimitRatio(ratio resource.Quantity, it *corev1.LimitRangeItem, name corev1.ResourceName,
+	at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if ratio.Cmp(resource.MustParse("1")) < 0 {
 		errs = append(errs, field.Invalid(at, ratio, fmt.Sprintf("ratio %s is less than 1", ratio.String())))
@@ -127,7 +144,8 @@ func validateLimitRatio(ratio resource.Quantity, it *corev1.LimitRangeItem, name
 		amount = func(q resource.Quantity) float64 { return float64(q.MilliValue()) / 1000 }
 	}
 	if most := amount(high) / amount(low); amount(ratio) > most {
-		errs = append(errs, field.Invalid(at, ratio, fmt.Sprintf("ratio %s is greater than max/min = %f", ratio.String(), most)))
+		errs = append(errs,
+			field.Invalid(at, ratio, fmt.Sprintf("ratio %s is greater than max/min = %f", ratio.String(), most)))
 	}
 	return errs
 }
@@ -159,7 +177,8 @@ func validateScopeSelector(s *corev1.ResourceQuotaSpec, at *field.Path) field.Er
 		}
 		errs = append(errs, validateScopeFits(r.ScopeName, s.Hard, at, s.ScopeSelector)...)
 		switch r.ScopeName {
-		case corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating,
+		case corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotBestEffort,
+			corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating,
 			corev1.ResourceQuotaScopeCrossNamespacePodAffinity:
 			if r.Operator != corev1.ScopeSelectorOpExists {
 				errs = append(errs, field.Invalid(at.Child("operator"), r.Operator,
@@ -169,11 +188,15 @@ func validateScopeSelector(s *corev1.ResourceQuotaSpec, at *field.Path) field.Er
 		switch r.Operator {
 		case corev1.ScopeSelectorOpIn, corev1.ScopeSelectorOpNotIn:
 			if len(r.Values) == 0 {
-				errs = append(errs, field.Required(at.Child("values"), "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"))
+				errs = append(errs,
+					field.Required(at.Child("values"),
+						"must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"))
 			}
 		case corev1.ScopeSelectorOpExists, corev1.ScopeSelectorOpDoesNotExist:
 			if len(r.Values) > 0 {
-				errs = append(errs, field.Invalid(at.Child("values"), r.Values, "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"))
+				errs = append(errs,
+					field.Invalid(at.Child("values"), r.Values,
+						"must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"))
 			}
 		default:
 			errs = append(errs, field.Invalid(at.Child("operator"), r.Operator, "not a valid selector operator"))
@@ -184,20 +207,25 @@ func validateScopeSelector(s *corev1.ResourceQuotaSpec, at *field.Path) field.Er
 
 func isScope(s corev1.ResourceQuotaScope) bool {
 	switch s {
-	case corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating, corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotBestEffort,
-		corev1.ResourceQuotaScopePriorityClass, corev1.ResourceQuotaScopeCrossNamespacePodAffinity, corev1.ResourceQuotaScopeVolumeAttributesClass:
+	case corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating,
+		corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotBestEffort,
+		corev1.ResourceQuotaScopePriorityClass, corev1.ResourceQuotaScopeCrossNamespacePodAffinity,
+		corev1.ResourceQuotaScopeVolumeAttributesClass:
 		return true
 	}
 	return false
 }
 
 // validateScopeFits checks that a scope makes sense for all that is limited.
-func validateScopeFits(s corev1.ResourceQuotaScope, hard corev1.ResourceList, at *field.Path, shown any) field.ErrorList {
+func validateScopeFits(s corev1.ResourceQuotaScope, hard corev1.ResourceList, at *field.Path,
+	shown any) field.ErrorList {
 	fitting := []corev1.ResourceName{corev1.ResourcePods}
 	switch s {
-	case corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating, corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopePriorityClass,
+	case corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating,
+		corev1.ResourceQuotaScopeNotBestEffort, corev1.ResourceQuotaScopePriorityClass,
 		corev1.ResourceQuotaScopeCrossNamespacePodAffinity:
-		fitting = append(fitting, corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory, corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory)
+		fitting = append(fitting, corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceLimitsCPU,
+			corev1.ResourceLimitsMemory, corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory)
 	case corev1.ResourceQuotaScopeBestEffort:
 	case corev1.ResourceQuotaScopeVolumeAttributesClass:
 		fitting = []corev1.ResourceName{corev1.ResourcePersistentVolumeClaims, corev1.ResourceRequestsStorage}
@@ -215,7 +243,9 @@ func validateScopeFits(s corev1.ResourceQuotaScope, hard corev1.ResourceList, at
 
 func validateScopeConflicts(scopes sets.Set[corev1.ResourceQuotaScope], at *field.Path, shown any) field.ErrorList {
 	var errs field.ErrorList
-	for _, pair := range [][]corev1.ResourceQuotaScope{{corev1.ResourceQuotaScopeBestEffort, corev1.ResourceQuotaScopeNotBestEffort}, {corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating}} {
+	for _, pair := range [][]corev1.ResourceQuotaScope{{corev1.ResourceQuotaScopeBestEffort,
+		corev1.ResourceQuotaScopeNotBestEffort},
+		{corev1.ResourceQuotaScopeTerminating, corev1.ResourceQuotaScopeNotTerminating}} {
 		if scopes.HasAll(pair...) {
 			errs = append(errs, field.Invalid(at, shown, "conflicting scopes"))
 		}
@@ -239,12 +269,14 @@ func validateQuotaAmounts(list corev1.ResourceList, at *field.Path) field.ErrorL
 func validateResourceQuotaUpdate(q, old *corev1.ResourceQuota) field.ErrorList {
 	errs := validateResourceQuota(q)
 	if !sets.New(q.Spec.Scopes...).Equal(sets.New(old.Spec.Scopes...)) {
-		errs = append(errs, field.Invalid(field.NewPath("spec", "scopes"), q.Spec.Scopes, apivalidation.FieldImmutableErrorMsg))
+		errs = append(errs, field.Invalid(field.NewPath("spec", "scopes"), q.Spec.Scopes,
+			apivalidation.FieldImmutableErrorMsg))
 	}
 	return errs
 }
 
 func validateResourceQuotaStatusUpdate(q, _ *corev1.ResourceQuota) field.ErrorList {
 	at := field.NewPath("status")
-	return append(validateQuotaAmounts(q.Status.Hard, at.Child("hard")), validateQuotaAmounts(q.Status.Used, at.Child("used"))...)
+	return append(validateQuotaAmounts(q.Status.Hard, at.Child("hard")),
+		validateQuotaAmounts(q.Status.Used, at.Child("used"))...)
 }

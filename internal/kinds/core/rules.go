@@ -21,10 +21,13 @@ var Rules = map[schema.GroupKind]func() rules.Rules{
 		return r
 	},
 	rules.Kind(corev1.GroupName, "Node"): func() rules.Rules {
-		return rules.WithWarnings(rules.WithStatus(rules.Of(nil, validateNode, validateNodeUpdate), validateNodeStatusUpdate), nodeWarnings)
+		return rules.WithWarnings(rules.WithStatus(rules.Of(nil, validateNode, validateNodeUpdate),
+			validateNodeStatusUpdate), nodeWarnings)
 	},
-	rules.Kind(corev1.GroupName, "ServiceAccount"): func() rules.Rules { return rules.Rules{Name: apivalidation.ValidateServiceAccountName} },
-	rules.Kind(corev1.GroupName, "ConfigMap"):      func() rules.Rules { return rules.Of(nil, validateConfigMap, validateConfigMapUpdate) },
+	rules.Kind(corev1.GroupName,
+		"ServiceAccount"): func() rules.Rules { return rules.Rules{Name: apivalidation.ValidateServiceAccountName} },
+	rules.Kind(corev1.GroupName,
+		"ConfigMap"): func() rules.Rules { return rules.Of(nil, validateConfigMap, validateConfigMapUpdate) },
 	rules.Kind(corev1.GroupName, "Secret"): func() rules.Rules {
 		return rules.WithWarnings(rules.Of(nil, validateSecret, validateSecretUpdate), secretWarnings)
 	},
@@ -36,7 +39,8 @@ var Rules = map[schema.GroupKind]func() rules.Rules{
 	},
 	rules.Kind(corev1.GroupName, "LimitRange"): func() rules.Rules { return rules.Of(nil, validateLimitRange, nil) },
 	rules.Kind(corev1.GroupName, "ResourceQuota"): func() rules.Rules {
-		return rules.WithStatus(rules.Of(nil, validateResourceQuota, validateResourceQuotaUpdate), validateResourceQuotaStatusUpdate)
+		return rules.WithStatus(rules.Of(nil, validateResourceQuota, validateResourceQuotaUpdate),
+			validateResourceQuotaStatusUpdate)
 	},
 	rules.Kind(corev1.GroupName, "PodTemplate"): func() rules.Rules {
 		r := rules.Of(nil, func(t *corev1.PodTemplate) field.ErrorList {

@@ -37,9 +37,12 @@ import (
 // Register adds the declared rules to s.
 func Register(s *runtime.Scheme) error {
 	for _, add := range []func(*runtime.Scheme) error{
-		apps.RegisterValidations, autoscaling.RegisterValidations, batch.RegisterValidations, certificates.RegisterValidations, coordination.RegisterValidations,
-		core.RegisterValidations, discovery.RegisterValidations, networking.RegisterValidations, node.RegisterValidations, policy.RegisterValidations,
-		rbac.RegisterValidations, resource.RegisterValidations, scheduling.RegisterValidations, storage.RegisterValidations, storagemigration.RegisterValidations,
+		apps.RegisterValidations, autoscaling.RegisterValidations, batch.RegisterValidations,
+		certificates.RegisterValidations, coordination.RegisterValidations,
+		core.RegisterValidations, discovery.RegisterValidations, networking.RegisterValidations,
+		node.RegisterValidations, policy.RegisterValidations,
+		rbac.RegisterValidations, resource.RegisterValidations, scheduling.RegisterValidations,
+		storage.RegisterValidations, storagemigration.RegisterValidations,
 	} {
 		if err := add(s); err != nil {
 			return fmt.Errorf("register the declared rules: %w", err)
@@ -50,13 +53,15 @@ func Register(s *runtime.Scheme) error {
 
 // options are the feature gates that rules depend on, as they are by default in v1.37.
 var options = map[string]bool{
-	"DRAPartitionableDevicesType": false, "HPAScaleToZero": true, "InPlacePodVerticalScalingSchedulerPreemption": false, "WorkloadWithJob": false,
+	"DRAPartitionableDevicesType": false, "HPAScaleToZero": true, "InPlacePodVerticalScalingSchedulerPreemption": false,
+	"WorkloadWithJob": false,
 }
 
 // Check returns what the declared rules find, and of found, the errors of the
 // hand-written rules, what they do not find. old is nil for a create; subresource is empty for the
 // object itself.
-func Check(ctx context.Context, s *runtime.Scheme, found field.ErrorList, obj, old runtime.Object, subresource string) field.ErrorList {
+func Check(ctx context.Context, s *runtime.Scheme, found field.ErrorList, obj, old runtime.Object,
+	subresource string) field.ErrorList {
 	var path []string
 	if subresource != "" {
 		path = []string{subresource}
@@ -84,16 +89,19 @@ func isChange(e *field.Error) bool {
 	return e.Origin == "immutable" || e.Origin == "update" || e.Detail == apivalidation.FieldImmutableErrorMsg
 }
 
-// Once is the part of a strategy that says each error once: the library checks metadata twice on an update, the strategies
+// Once is the part of a strategy that says each error once: the library checks metadata twice on an update, the
+// strategies
 // do a third time.
 type Once struct{}
 
 // ValidateDeclaratively implements rest.DeclarativeValidationStrategy. The declared rules themselves are in Check.
-func (Once) ValidateDeclaratively(_ context.Context, _, _ runtime.Object, found field.ErrorList, _ operation.Type, _ rest.DeclarativeValidationConfig) field.ErrorList {
+func (Once) ValidateDeclaratively(_ context.Context, _, _ runtime.Object, found field.ErrorList, _ operation.Type,
+	_ rest.DeclarativeValidationConfig) field.ErrorList {
 	var all field.ErrorList
 	for _, f := range found {
 		if !slices.ContainsFunc(all, func(e *field.Error) bool {
-			return e.Type == f.Type && e.Field == f.Field && e.Detail == f.Detail && reflect.DeepEqual(e.BadValue, f.BadValue)
+			return e.Type == f.Type && e.Field == f.Field && e.Detail == f.Detail &&
+				reflect.DeepEqual(e.BadValue, f.BadValue)
 		}) {
 			all = append(all, f)
 		}
@@ -102,6 +110,7 @@ func (Once) ValidateDeclaratively(_ context.Context, _, _ runtime.Object, found 
 }
 
 // DeclarativeValidationConfig implements rest.DeclarativeValidationStrategy.
-func (Once) DeclarativeValidationConfig(context.Context, runtime.Object, runtime.Object) rest.DeclarativeValidationConfig {
+func (Once) DeclarativeValidationConfig(context.Context, runtime.Object,
+	runtime.Object) rest.DeclarativeValidationConfig {
 	return rest.DeclarativeValidationConfig{}
 }

@@ -25,7 +25,8 @@ func TestEveryKind(t *testing.T) {
 			continue
 		}
 		checked++
-		for _, errs := range []field.ErrorList{declarative.Check(t.Context(), set.Scheme, nil, obj, nil, ""), declarative.Check(t.Context(), set.Scheme, nil, obj, obj.DeepCopyObject(), "")} {
+		for _, errs := range []field.ErrorList{declarative.Check(t.Context(), set.Scheme, nil, obj, nil, ""),
+			declarative.Check(t.Context(), set.Scheme, nil, obj, obj.DeepCopyObject(), "")} {
 			for _, e := range errs {
 				if e.Type == field.ErrorTypeInternal {
 					t.Errorf("%v: %v", gvk, e)
@@ -46,10 +47,12 @@ func TestSaidOnce(t *testing.T) {
 	}
 	var obj runtime.Object = &networkingv1.IPAddress{}
 	at := field.NewPath("spec", "parentRef")
-	if got := declarative.Check(t.Context(), set.Scheme, nil, obj, nil, ""); len(got) != 1 || got[0].Field != at.String() || got[0].Type != field.ErrorTypeRequired {
+	if got := declarative.Check(t.Context(), set.Scheme, nil, obj, nil, ""); len(got) != 1 ||
+		got[0].Field != at.String() || got[0].Type != field.ErrorTypeRequired {
 		t.Fatalf("got %v, want that %s is required", got, at)
 	}
-	if got := declarative.Check(t.Context(), set.Scheme, field.ErrorList{field.Required(at, "by hand")}, obj, nil, ""); len(got) != 1 || got[0].Detail == "by hand" {
+	if got := declarative.Check(t.Context(), set.Scheme, field.ErrorList{field.Required(at, "by hand")}, obj, nil,
+		""); len(got) != 1 || got[0].Detail == "by hand" {
 		t.Errorf("got %v, want the declared error alone", got)
 	}
 }

@@ -12,11 +12,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// validateRequestPolicy checks how shares of a capacity are handed out: which amounts there are, and that the default is one of them.
-func validateRequestPolicy(capacity resource.Quantity, p *resourcev1.CapacityRequestPolicy, at *field.Path) field.ErrorList {
+// validateRequestPolicy checks how shares of a capacity are handed out: which amounts there are, and that the default
+// is one of them.
+func validateRequestPolicy(capacity resource.Quantity, p *resourcev1.CapacityRequestPolicy,
+	at *field.Path) field.ErrorList {
 	switch {
 	case len(p.ValidValues) > 0 && p.ValidRange != nil:
-		return field.ErrorList{field.Forbidden(at, `exactly one policy can be specified, cannot specify "validValues" and "validRange" at the same time`)}
+		return field.ErrorList{field.Forbidden(at,
+			`exactly one policy can be specified, cannot specify "validValues" and "validRange" at the same time`)}
 	case len(p.ValidValues) > 0 && p.Default == nil:
 		return field.ErrorList{field.Required(at.Child("default"), "required when validValues is defined")}
 	case len(p.ValidValues) > 0:
@@ -24,17 +27,20 @@ func validateRequestPolicy(capacity resource.Quantity, p *resourcev1.CapacityReq
 	case p.ValidRange != nil && p.Default == nil:
 		return field.ErrorList{field.Required(at.Child("default"), "required when validRange is defined")}
 	case p.ValidRange != nil:
-		r := capacityRange{capacity: capacity, usual: *p.Default, CapacityRequestPolicyRange: *p.ValidRange, at: at.Child("validRange")}
+		r := capacityRange{capacity: capacity, usual: *p.Default, CapacityRequestPolicyRange: *p.ValidRange,
+			at: at.Child("validRange")}
 		return r.check()
 	}
 	return nil
 }
 
-func validateCapacityOptions(capacity, usual resource.Quantity, options []resource.Quantity, at *field.Path) field.ErrorList {
+func validateCapacityOptions(capacity, usual resource.Quantity, options []resource.Quantity,
+	at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := 1; i < len(options); i++ {
 		if options[i-1].Cmp(options[i]) > 0 {
-			errs = append(errs, field.Invalid(at.Index(i), options[i].String(), "values must be sorted in ascending order"))
+			errs = append(errs,
+				field.Invalid(at.Index(i), options[i].String(), "values must be sorted in ascending order"))
 		}
 	}
 	const mostOptions = 10
@@ -45,7 +51,9 @@ func validateCapacityOptions(capacity, usual resource.Quantity, options []resour
 		seen := sets.New[string]()
 		for i, o := range options {
 			if o.Cmp(capacity) > 0 {
-				errs = append(errs, field.Invalid(at.Index(i), o.String(), fmt.Sprintf("option is larger than capacity value: %s", capacity.String())))
+				errs = append(errs,
+					field.Invalid(at.Index(i), o.String(),
+						fmt.Sprintf("option is larger than capacity value: %s", capacity.String())))
 			}
 			found = found || o.Cmp(usual) == 0
 			key := o.AsDec().String()
@@ -56,7 +64,8 @@ func validateCapacityOptions(capacity, usual resource.Quantity, options []resour
 		}
 	}
 	if !found {
-		errs = append(errs, field.Invalid(at, usual.String(), "default value is not valid according to the requestPolicy"))
+		errs = append(errs, field.Invalid(at, usual.String(),
+			"default value is not valid according to the requestPolicy"))
 	}
 	return errs
 }
@@ -118,7 +127,8 @@ func (r *capacityRange) check() field.ErrorList {
 	second := r.Min.DeepCopy()
 	second.Add(*r.Step)
 	if second.Cmp(r.capacity) > 0 {
-		errs = append(errs, field.Invalid(r.at.Child("step"), r.Step.String(), fmt.Sprintf("one step %s is larger than capacity value: %s", second.String(), r.capacity.String())))
+		errs = append(errs, field.Invalid(r.at.Child("step"), r.Step.String(),
+			fmt.Sprintf("one step %s is larger than capacity value: %s", second.String(), r.capacity.String())))
 	}
 	if !fractional {
 		if huge := r.huge(); len(huge) > 0 {
@@ -131,7 +141,10 @@ func (r *capacityRange) check() field.ErrorList {
 	}
 	for _, end := range []*resource.Quantity{&r.usual, r.Max} {
 		if end != nil && (count(end)-count(r.Min))%count(r.Step) != 0 {
-			errs = append(errs, field.Invalid(r.at.Child("step"), end.String(), fmt.Sprintf("value is not a multiple of a given step (%s) from (%s)", r.Step.String(), r.Min.String())))
+			errs = append(errs,
+				field.Invalid(r.at.Child("step"), end.String(),
+					fmt.Sprintf("value is not a multiple of a given step (%s) from (%s)", r.Step.String(),
+						r.Min.String())))
 		}
 	}
 	return errs
@@ -160,7 +173,8 @@ func whole(q resource.Quantity) bool {
 func (r *capacityRange) uncountable() (errs field.ErrorList) {
 	for _, a := range r.amounts() {
 		if a.Quantity != nil && a.Cmp(*resource.NewMilliQuantity(a.MilliValue(), a.Format)) != 0 {
-			errs = append(errs, field.Invalid(r.at.Child(a.name), a.String(), "value cannot be represented as a milli value"))
+			errs = append(errs,
+				field.Invalid(r.at.Child(a.name), a.String(), "value cannot be represented as a milli value"))
 		}
 	}
 	return errs
@@ -174,7 +188,9 @@ func (r *capacityRange) huge() (errs field.ErrorList) {
 		case a.Sign() < 0:
 			errs = append(errs, field.Invalid(r.at.Child(a.name), a.String(), apivalidation.IsNegativeErrorMsg))
 		case a.CmpInt64(math.MaxInt64) > 0:
-			errs = append(errs, field.Invalid(r.at.Child(a.name), a.String(), fmt.Sprintf("must not be larger than %d", int64(math.MaxInt64))))
+			errs = append(errs,
+				field.Invalid(r.at.Child(a.name), a.String(),
+					fmt.Sprintf("must not be larger than %d", int64(math.MaxInt64))))
 		}
 	}
 	return errs

@@ -34,7 +34,8 @@ func validateDeviceExpression(expression string, at *field.Path) field.ErrorList
 		return field.ErrorList{field.TooLong(at, "", resourcev1.CELSelectorExpressionMaxLength)}
 	}
 	// The compiler is made by the first expression.
-	result := dracel.GetCompiler(selectorFeatures).CompileCELExpression(expression, dracel.Options{EnvType: new(environment.NewExpressions)})
+	result := dracel.GetCompiler(selectorFeatures).CompileCELExpression(expression,
+		dracel.Options{EnvType: new(environment.NewExpressions)})
 	switch {
 	case result.Error == nil && result.MaxCost > resourcev1.CELSelectorExpressionMaxCost:
 		return field.ErrorList{field.Forbidden(at, "too complex, exceeds cost limit")}

@@ -29,18 +29,23 @@ type DeviceChecks struct {
 func (c DeviceChecks) adminNamespace(ctx context.Context, namespace string, at *field.Path) field.ErrorList {
 	ns, err := c.Namespace(ctx, namespace)
 	if err != nil {
-		return field.ErrorList{field.InternalError(at, fmt.Errorf("could not retrieve namespace to verify admin access: %w", err))}
+		return field.ErrorList{field.InternalError(at,
+			fmt.Errorf("could not retrieve namespace to verify admin access: %w", err))}
 	}
 	if ns.Labels[resourcev1.DRAAdminNamespaceLabelKey] != "true" {
-		return field.ErrorList{field.Forbidden(at, fmt.Sprintf("admin access to devices requires the `%s: true` label on the containing namespace", resourcev1.DRAAdminNamespaceLabelKey))}
+		return field.ErrorList{field.Forbidden(at,
+			fmt.Sprintf("admin access to devices requires the `%s: true` label on the containing namespace",
+				resourcev1.DRAAdminNamespaceLabelKey))}
 	}
 	return nil
 }
 
-func (c DeviceChecks) adminSpec(ctx context.Context, namespace string, requests []resourcev1.DeviceRequest) field.ErrorList {
+func (c DeviceChecks) adminSpec(ctx context.Context, namespace string,
+	requests []resourcev1.DeviceRequest) field.ErrorList {
 	for i, r := range requests {
 		if r.Exactly != nil && ptr.Deref(r.Exactly.AdminAccess, false) {
-			return c.adminNamespace(ctx, namespace, field.NewPath("spec", "devices", "requests").Index(i).Child("adminAccess"))
+			return c.adminNamespace(ctx, namespace,
+				field.NewPath("spec", "devices", "requests").Index(i).Child("adminAccess"))
 		}
 	}
 	return nil
@@ -61,9 +66,11 @@ func adminResult(claim *resourcev1.ResourceClaim) int {
 func (c DeviceChecks) claimStatus(ctx context.Context, claim, old *resourcev1.ResourceClaim) field.ErrorList {
 	var errs field.ErrorList
 	if i := adminResult(claim); i >= 0 && adminResult(old) < 0 {
-		errs = c.adminNamespace(ctx, claim.Namespace, field.NewPath("status", "allocation", "devices", "results").Index(i).Child("adminAccess"))
+		errs = c.adminNamespace(ctx, claim.Namespace,
+			field.NewPath("status", "allocation", "devices", "results").Index(i).Child("adminAccess"))
 	}
-	if !equality.Semantic.DeepEqual(claim.Status.Allocation, old.Status.Allocation) || !equality.Semantic.DeepEqual(claim.Status.ReservedFor, old.Status.ReservedFor) {
+	if !equality.Semantic.DeepEqual(claim.Status.Allocation, old.Status.Allocation) ||
+		!equality.Semantic.DeepEqual(claim.Status.ReservedFor, old.Status.ReservedFor) {
 		errs = append(errs, c.binding(ctx)...)
 	}
 	if claim.Status.Allocation != nil {
@@ -107,8 +114,11 @@ func (c DeviceChecks) binding(ctx context.Context) field.ErrorList {
 	if err != nil {
 		return field.ErrorList{field.InternalError(at, fmt.Errorf("cannot build authorizer attributes: %w", err))}
 	}
-	if err := c.allowed(ctx, part{Attributes: base, verb: base.GetVerb(), subresource: resourcev1.SubresourceBinding}); err != nil {
-		return field.ErrorList{field.Forbidden(at, fmt.Sprintf("changing status.allocation or status.reservedFor requires resource=\"resourceclaims/binding\", verb=%q permission: %s", base.GetVerb(), err))}
+	if err := c.allowed(ctx, part{Attributes: base, verb: base.GetVerb(),
+		subresource: resourcev1.SubresourceBinding}); err != nil {
+		return field.ErrorList{field.Forbidden(at,
+			fmt.Sprintf(
+				"changing status.allocation or status.reservedFor requires resource=\"resourceclaims/binding\", verb=%q permission: %s", base.GetVerb(), err))}
 	}
 	return nil
 }
@@ -132,7 +142,9 @@ func (c DeviceChecks) deviceStatus(ctx context.Context, claim, old *resourcev1.R
 	for _, driver := range sets.List(drivers) {
 		var refused error
 		for _, verb := range verbs {
-			err := c.allowed(ctx, part{Attributes: base, verb: verb, subresource: resourcev1.SubresourceDriver, namespace: base.GetNamespace(), name: driver})
+			err := c.allowed(ctx,
+				part{Attributes: base, verb: verb, subresource: resourcev1.SubresourceDriver,
+					namespace: base.GetNamespace(), name: driver})
 			if err == nil {
 				refused = nil
 				break
@@ -142,7 +154,10 @@ func (c DeviceChecks) deviceStatus(ctx context.Context, claim, old *resourcev1.R
 			}
 		}
 		if refused != nil {
-			errs = append(errs, field.Forbidden(at, fmt.Sprintf("changing status.devices requires resource=\"resourceclaims/driver\", verb=\"%s\" permission: %s", verbs, refused)))
+			errs = append(errs,
+				field.Forbidden(at,
+					fmt.Sprintf(
+						"changing status.devices requires resource=\"resourceclaims/driver\", verb=\"%s\" permission: %s", verbs, refused)))
 		}
 	}
 	return errs

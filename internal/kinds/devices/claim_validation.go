@@ -35,7 +35,8 @@ func validateResourceClaimTemplate(t *resourcev1.ResourceClaimTemplate) field.Er
 }
 
 func validateResourceClaimTemplateUpdate(t, old *resourcev1.ResourceClaimTemplate) field.ErrorList {
-	return append(validateResourceClaimTemplate(t), apivalidation.ValidateImmutableField(t.Spec, old.Spec, field.NewPath("spec"))...)
+	return append(validateResourceClaimTemplate(t),
+		apivalidation.ValidateImmutableField(t.Spec, old.Spec, field.NewPath("spec"))...)
 }
 
 // claimRequests are the names of a claim's requests, each with those of its alternatives.
@@ -91,9 +92,12 @@ func validateDeviceClaim(c *resourcev1.DeviceClaim, at *field.Path) field.ErrorL
 		case k.MatchAttribute != nil:
 			errs = append(errs, validateQualifiedQuality(string(*k.MatchAttribute), at.Child("matchAttribute"))...)
 		case k.DistinctAttribute != nil:
-			errs = append(errs, validateQualifiedQuality(string(*k.DistinctAttribute), at.Child("distinctAttribute"))...)
+			errs = append(errs,
+				validateQualifiedQuality(string(*k.DistinctAttribute), at.Child("distinctAttribute"))...)
 		default:
-			errs = append(errs, field.Required(at, `exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set`))
+			errs = append(errs,
+				field.Required(at,
+					`exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set`))
 		}
 	}
 	for i, k := range c.Config {
@@ -112,9 +116,12 @@ func validateDeviceRequest(r *resourcev1.DeviceRequest, at *field.Path) field.Er
 	case r.Exactly == nil && len(r.FirstAvailable) == 0:
 		errs = append(errs, field.Required(at, "exactly one of `exactly` or `firstAvailable` is required"))
 	case r.Exactly != nil && len(r.FirstAvailable) > 0:
-		errs = append(errs, field.Invalid(at, nil, "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set"))
+		errs = append(errs,
+			field.Invalid(at, nil,
+				"exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set"))
 	case r.Exactly != nil:
-		errs = append(errs, validateDeviceAmount(r.Exactly.DeviceClassName, r.Exactly.AllocationMode, r.Exactly.Count, at.Child("exactly"))...)
+		errs = append(errs, validateDeviceAmount(r.Exactly.DeviceClassName, r.Exactly.AllocationMode, r.Exactly.Count,
+			at.Child("exactly"))...)
 		errs = append(errs, validateDeviceSelectors(r.Exactly.Selectors, at.Child("exactly", "selectors"), true)...)
 		errs = append(errs, validateDeviceTolerations(r.Exactly.Tolerations, at.Child("exactly", "tolerations"))...)
 	default:
@@ -129,7 +136,8 @@ func validateDeviceRequest(r *resourcev1.DeviceRequest, at *field.Path) field.Er
 	return errs
 }
 
-func validateDeviceAmount(class string, mode resourcev1.DeviceAllocationMode, count int64, at *field.Path) field.ErrorList {
+func validateDeviceAmount(class string, mode resourcev1.DeviceAllocationMode, count int64,
+	at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if class == "" {
 		errs = append(errs, field.Required(at.Child("deviceClassName"), ""))
@@ -138,11 +146,13 @@ func validateDeviceAmount(class string, mode resourcev1.DeviceAllocationMode, co
 	}
 	switch {
 	case mode == resourcev1.DeviceAllocationModeAll && count != 0:
-		errs = append(errs, field.Invalid(at.Child("count"), count, fmt.Sprintf("must not be specified when allocationMode is '%s'", mode)))
+		errs = append(errs, field.Invalid(at.Child("count"), count,
+			fmt.Sprintf("must not be specified when allocationMode is '%s'", mode)))
 	case mode == resourcev1.DeviceAllocationModeExactCount && count <= 0:
 		errs = append(errs, field.Invalid(at.Child("count"), count, "must be greater than zero"))
 	case mode != resourcev1.DeviceAllocationModeAll && mode != resourcev1.DeviceAllocationModeExactCount:
-		errs = append(errs, rules.Supported(string(mode), at.Child("allocationMode"), string(resourcev1.DeviceAllocationModeAll), string(resourcev1.DeviceAllocationModeExactCount))...)
+		errs = append(errs, rules.Supported(string(mode), at.Child("allocationMode"),
+			string(resourcev1.DeviceAllocationModeAll), string(resourcev1.DeviceAllocationModeExactCount))...)
 	}
 	return errs
 }
@@ -153,7 +163,8 @@ func validateDeviceConfiguration(c *resourcev1.DeviceConfiguration, kept bool, a
 		return field.ErrorList{field.Required(at.Child("opaque"), "")}
 	}
 	return append(rules.DriverName(c.Opaque.Driver, at.Child("opaque", "driver")),
-		validateOpaque(c.Opaque.Parameters, kept, resourcev1.OpaqueParametersMaxLength, at.Child("opaque", "parameters"))...)
+		validateOpaque(c.Opaque.Parameters, kept, resourcev1.OpaqueParametersMaxLength,
+			at.Child("opaque", "parameters"))...)
 }
 
 // validateOpaque checks what only a driver understands: it is one object of at most longest bytes, unless it is kept
@@ -184,13 +195,16 @@ func validateDeviceClass(c *resourcev1.DeviceClass) field.ErrorList {
 // checkDeviceClass checks a class; selectors and parameters that old has, too, were looked at when they were stored.
 func checkDeviceClass(c, old *resourcev1.DeviceClass) field.ErrorList {
 	at := field.NewPath("spec")
-	errs := validateDeviceSelectors(c.Spec.Selectors, at.Child("selectors"), !apiequality.Semantic.DeepEqual(c.Spec.Selectors, old.Spec.Selectors))
+	errs := validateDeviceSelectors(c.Spec.Selectors, at.Child("selectors"),
+		!apiequality.Semantic.DeepEqual(c.Spec.Selectors, old.Spec.Selectors))
 	kept := apiequality.Semantic.DeepEqual(c.Spec.Config, old.Spec.Config)
 	for i := range c.Spec.Config {
-		errs = append(errs, validateDeviceConfiguration(&c.Spec.Config[i].DeviceConfiguration, kept, at.Child("config").Index(i))...)
+		errs = append(errs, validateDeviceConfiguration(&c.Spec.Config[i].DeviceConfiguration, kept,
+			at.Child("config").Index(i))...)
 	}
 	if n := c.Spec.ExtendedResourceName; n != nil && !rules.Extendable(corev1.ResourceName(*n)) {
-		errs = append(errs, field.Invalid(at.Child("extendedResourceName"), *n, "must be a valid extended resource name"))
+		errs = append(errs, field.Invalid(at.Child("extendedResourceName"), *n,
+			"must be a valid extended resource name"))
 	}
 	return errs
 }

@@ -21,7 +21,8 @@ import (
 
 // Kinds returns the kinds of resource.k8s.io (dynamic resource allocation).
 func Kinds(checks DeviceChecks) []*registry.Resource {
-	return []*registry.Resource{deviceClasses(), deviceTaintRules(), resourceClaims(checks), resourceClaimTemplates(checks), resourceSlices()}
+	return []*registry.Resource{deviceClasses(), deviceTaintRules(), resourceClaims(checks),
+		resourceClaimTemplates(checks), resourceSlices()}
 }
 
 func dynamic(kind string) schema.GroupVersionKind {
@@ -29,14 +30,17 @@ func dynamic(kind string) schema.GroupVersionKind {
 }
 
 func deviceClasses() *registry.Resource {
-	return registry.Of[resourcev1.DeviceClass, resourcev1.DeviceClassList](registry.Resource{Kind: dynamic("DeviceClass"), Plural: "deviceclasses", Cluster: true, ReturnDeleted: true})
+	return registry.Of[resourcev1.DeviceClass,
+		resourcev1.DeviceClassList](registry.Resource{Kind: dynamic("DeviceClass"), Plural: "deviceclasses",
+		Cluster: true, ReturnDeleted: true})
 }
 
 func deviceTaintRules() *registry.Resource {
 	rule := func(o runtime.Object) *resourcev1.DeviceTaintRule { return o.(*resourcev1.DeviceTaintRule) }
 	return registry.Of[resourcev1.DeviceTaintRule, resourcev1.DeviceTaintRuleList](registry.Resource{
-		Kind: dynamic("DeviceTaintRule"), Plural: "devicetaintrules", Cluster: true, Status: true, RequireResourceVersion: true,
-		PrepareCreate: func(_ context.Context, obj runtime.Object) { stampTaint(&rule(obj).Spec.Taint) },
+		Kind: dynamic("DeviceTaintRule"), Plural: "devicetaintrules", Cluster: true, Status: true,
+		RequireResourceVersion: true,
+		PrepareCreate:          func(_ context.Context, obj runtime.Object) { stampTaint(&rule(obj).Spec.Taint) },
 		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
 			stampTaint(&rule(obj).Spec.Taint)
 			// A new effect begins now, unless the client says when.
@@ -45,7 +49,8 @@ func deviceTaintRules() *registry.Resource {
 				t.TimeAdded = &metav1.Time{Time: time.Now().Truncate(time.Second)}
 			}
 		},
-		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "Key"}, {Name: "Value"}, {Name: "Effect"}, {Name: "TimeAdded"}}, table.AgeColumn),
+		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "Key"}, {Name: "Value"}, {Name: "Effect"},
+			{Name: "TimeAdded"}}, table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {
 				r := rule(o)
 				t := r.Spec.Taint
@@ -70,7 +75,10 @@ func resourceClaims(checks DeviceChecks) *registry.Resource {
 	return registry.Of[resourcev1.ResourceClaim, resourcev1.ResourceClaimList](registry.Resource{
 		Kind: dynamic("ResourceClaim"), Plural: "resourceclaims", Status: true, NoGeneration: true, ReturnDeleted: true,
 		PrepareCreate: func(_ context.Context, obj runtime.Object) { dropDerived(&claim(obj).Spec, nil) },
-		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) { dropDerived(&claim(obj).Spec, &claim(old).Spec) },
+		PrepareUpdate: func(_ context.Context, obj,
+			old runtime.Object) {
+			dropDerived(&claim(obj).Spec, &claim(old).Spec)
+		},
 		PrepareStatusUpdate: func(_ context.Context, obj, old runtime.Object) {
 			dropSkipped(claim(obj), claim(old))
 			forgetDevices(claim(obj), claim(old))
@@ -81,7 +89,8 @@ func resourceClaims(checks DeviceChecks) *registry.Resource {
 		AuthorizeStatus: func(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 			return checks.claimStatus(ctx, claim(obj), claim(old))
 		},
-		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "State", Description: "A summary of the current state (allocated, pending, reserved, etc.)."}}, table.AgeColumn),
+		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "State",
+			Description: "A summary of the current state (allocated, pending, reserved, etc.)."}}, table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {
 				c := claim(o)
 				return []any{c.Name, claimState(c), table.Age(c.CreationTimestamp, now)}
@@ -89,7 +98,8 @@ func resourceClaims(checks DeviceChecks) *registry.Resource {
 	})
 }
 
-// dropDerived clears attributes that are computed by expressions (DRADerivedAttributes), which v1.37 has off, unless old,
+// dropDerived clears attributes that are computed by expressions (DRADerivedAttributes), which v1.37 has off, unless
+// old,
 // the stored claim, has some.
 func dropDerived(s, old *resourcev1.ResourceClaimSpec) {
 	each := func(s *resourcev1.ResourceClaimSpec, visit func(*[]resourcev1.DeviceDerivedAttribute)) {
@@ -115,7 +125,8 @@ func dropDerived(s, old *resourcev1.ResourceClaimSpec) {
 // dropSkipped does so with the steps on a node that drivers leave out (DRAOptionalNodeOperations).
 func dropSkipped(c, old *resourcev1.ResourceClaim) {
 	skips := func(r resourcev1.DeviceRequestAllocationResult) bool { return len(r.SkipNodeOperations) > 0 }
-	if c.Status.Allocation == nil || old.Status.Allocation != nil && slices.ContainsFunc(old.Status.Allocation.Devices.Results, skips) {
+	if c.Status.Allocation == nil || old.Status.Allocation != nil &&
+		slices.ContainsFunc(old.Status.Allocation.Devices.Results, skips) {
 		return
 	}
 	for i := range c.Status.Allocation.Devices.Results {
@@ -168,9 +179,12 @@ func forgetDevices(c, old *resourcev1.ResourceClaim) {
 }
 
 func resourceClaimTemplates(checks DeviceChecks) *registry.Resource {
-	template := func(o runtime.Object) *resourcev1.ResourceClaimTemplate { return o.(*resourcev1.ResourceClaimTemplate) }
+	template := func(o runtime.Object) *resourcev1.ResourceClaimTemplate {
+		return o.(*resourcev1.ResourceClaimTemplate)
+	}
 	return registry.Of[resourcev1.ResourceClaimTemplate, resourcev1.ResourceClaimTemplateList](registry.Resource{
-		Kind: dynamic("ResourceClaimTemplate"), Plural: "resourceclaimtemplates", NoGeneration: true, ReturnDeleted: true,
+		Kind: dynamic("ResourceClaimTemplate"), Plural: "resourceclaimtemplates", NoGeneration: true,
+		ReturnDeleted: true,
 		PrepareCreate: func(_ context.Context, obj runtime.Object) { dropDerived(&template(obj).Spec.Spec, nil) },
 		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
 			dropDerived(&template(obj).Spec.Spec, &template(old).Spec.Spec)
@@ -189,21 +203,26 @@ func resourceSlices() *registry.Resource {
 		PrepareCreate: func(_ context.Context, obj runtime.Object) { prepareSlice(slice(obj), nil) },
 		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) { prepareSlice(slice(obj), slice(old)) },
 		Fields: map[string]func(runtime.Object) string{
-			resourcev1.ResourceSliceSelectorNodeName: func(o runtime.Object) string { return ptr.Deref(slice(o).Spec.NodeName, "") },
+			resourcev1.ResourceSliceSelectorNodeName: func(o runtime.Object) string {
+				return ptr.Deref(slice(o).Spec.NodeName, "")
+			},
 			resourcev1.ResourceSliceSelectorDriver:   func(o runtime.Object) string { return slice(o).Spec.Driver },
 			resourcev1.ResourceSliceSelectorPoolName: func(o runtime.Object) string { return slice(o).Spec.Pool.Name },
 		},
 		Index: []string{resourcev1.ResourceSliceSelectorNodeName},
 		Validator: registry.Validator{Warnings: func(_ context.Context, obj, _ runtime.Object) []string {
 			if d := slice(obj).Spec.Driver; d != strings.ToLower(d) {
-				return []string{fmt.Sprintf("spec.driver: driver names should be lowercase; %q contains uppercase characters", d)}
+				return []string{
+					fmt.Sprintf("spec.driver: driver names should be lowercase; %q contains uppercase characters", d)}
 			}
 			return nil
 		}},
-		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "Node"}, {Name: "Driver"}, {Name: "Pool"}}, table.AgeColumn),
+		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "Node"}, {Name: "Driver"}, {Name: "Pool"}},
+			table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {
 				s := slice(o)
-				return []any{s.Name, ptr.Deref(s.Spec.NodeName, ""), s.Spec.Driver, s.Spec.Pool.Name, table.Age(s.CreationTimestamp, now)}
+				return []any{s.Name, ptr.Deref(s.Spec.NodeName, ""), s.Spec.Driver, s.Spec.Pool.Name,
+					table.Age(s.CreationTimestamp, now)}
 			}},
 	})
 }
@@ -221,7 +240,8 @@ func prepareSlice(s, old *resourcev1.ResourceSlice) {
 				was.groups = was.groups || len(c.CompatibilityGroups) > 0
 			}
 			for _, a := range d.Attributes {
-				was.lists = was.lists || a.BoolValues != nil || a.IntValues != nil || a.StringValues != nil || a.VersionValues != nil
+				was.lists = was.lists || a.BoolValues != nil || a.IntValues != nil || a.StringValues != nil ||
+					a.VersionValues != nil
 			}
 		}
 	}

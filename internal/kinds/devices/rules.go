@@ -9,9 +9,11 @@ import (
 
 // Rules are the checks of each kind of this package. Nothing writes to it.
 var Rules = map[schema.GroupKind]func() rules.Rules{
-	rules.Kind(resourcev1.GroupName, "DeviceClass"): func() rules.Rules { return rules.Of(nil, validateDeviceClass, checkDeviceClass) },
+	rules.Kind(resourcev1.GroupName,
+		"DeviceClass"): func() rules.Rules { return rules.Of(nil, validateDeviceClass, checkDeviceClass) },
 	rules.Kind(resourcev1.GroupName, "DeviceTaintRule"): func() rules.Rules {
-		return rules.WithStatus(rules.Of(nil, validateDeviceTaintRule, validateDeviceTaintRuleUpdate), validateDeviceTaintRuleStatusUpdate)
+		return rules.WithStatus(rules.Of(nil, validateDeviceTaintRule, validateDeviceTaintRuleUpdate),
+			validateDeviceTaintRuleStatusUpdate)
 	},
 	rules.Kind(resourcev1.GroupName, "ResourceClaim"): func() rules.Rules {
 		r := rules.Of(nil, validateResourceClaim, validateResourceClaimUpdate)
@@ -21,5 +23,8 @@ var Rules = map[schema.GroupKind]func() rules.Rules{
 	rules.Kind(resourcev1.GroupName, "ResourceClaimTemplate"): func() rules.Rules {
 		return rules.Of(nil, validateResourceClaimTemplate, validateResourceClaimTemplateUpdate)
 	},
-	rules.Kind(resourcev1.GroupName, "ResourceSlice"): func() rules.Rules { return rules.Of(nil, validateResourceSlice, validateResourceSliceUpdate) },
+	rules.Kind(resourcev1.GroupName,
+		"ResourceSlice"): func() rules.Rules {
+		return rules.Of(nil, validateResourceSlice, validateResourceSliceUpdate)
+	},
 }

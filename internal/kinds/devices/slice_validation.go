@@ -24,11 +24,14 @@ func validateResourceSliceUpdate(s, old *resourcev1.ResourceSlice) field.ErrorLi
 	at := field.NewPath("spec")
 	errs := checkSlice(s, old)
 	errs = append(errs, apivalidation.ValidateImmutableField(s.Spec.Driver, old.Spec.Driver, at.Child("driver"))...)
-	errs = append(errs, apivalidation.ValidateImmutableField(s.Spec.Pool.Name, old.Spec.Pool.Name, at.Child("pool", "name"))...)
-	return append(errs, apivalidation.ValidateImmutableField(s.Spec.NodeName, old.Spec.NodeName, at.Child("nodeName"))...)
+	errs = append(errs, apivalidation.ValidateImmutableField(s.Spec.Pool.Name, old.Spec.Pool.Name,
+		at.Child("pool", "name"))...)
+	return append(errs, apivalidation.ValidateImmutableField(s.Spec.NodeName, old.Spec.NodeName,
+		at.Child("nodeName"))...)
 }
 
-// checkSlice checks a slice: it belongs to one driver's pool, and says in one way which nodes its devices are for. Parts of
+// checkSlice checks a slice: it belongs to one driver's pool, and says in one way which nodes its devices are for.
+// Parts of
 // devices that old has, too, were looked at when they were stored; it is nil for a new slice.
 func checkSlice(s, old *resourcev1.ResourceSlice) field.ErrorList {
 	at := field.NewPath("spec")
@@ -92,7 +95,9 @@ func validateSliceNodes(s *resourcev1.ResourceSliceSpec, at *field.Path) field.E
 	n.byName(s.NodeName, "must be either unset or set to a non-empty string", at.Child("nodeName"))
 	n.bySelector(s.NodeSelector, at.Child("nodeSelector"))
 	if s.NodeSelector != nil && len(s.NodeSelector.NodeSelectorTerms) != 1 {
-		n.errs = append(n.errs, field.Invalid(at.Child("nodeSelector", "nodeSelectorTerms"), s.NodeSelector.NodeSelectorTerms, "must have exactly one node selector term"))
+		n.errs = append(n.errs,
+			field.Invalid(at.Child("nodeSelector", "nodeSelectorTerms"), s.NodeSelector.NodeSelectorTerms,
+				"must have exactly one node selector term"))
 	}
 	n.byFlag("allNodes", s.AllNodes, at)
 	n.byFlag("perDeviceNodeSelection", s.PerDeviceNodeSelection, at)
@@ -103,7 +108,8 @@ func validateSliceNodes(s *resourcev1.ResourceSliceSpec, at *field.Path) field.E
 func validateDeviceNodes(d *resourcev1.Device, each bool, at *field.Path) field.ErrorList {
 	if !each {
 		if d.NodeName != nil || d.NodeSelector != nil || d.AllNodes != nil {
-			return field.ErrorList{field.Invalid(at, nil, "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec")}
+			return field.ErrorList{field.Invalid(at, nil,
+				"`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec")}
 		}
 		return nil
 	}
@@ -119,10 +125,12 @@ func validateDeviceNodes(d *resourcev1.Device, each bool, at *field.Path) field.
 func validateDevicePool(p *resourcev1.ResourcePool, at *field.Path) field.ErrorList {
 	errs := validatePoolName(p.Name, at.Child("name"))
 	if p.ResourceSliceCount <= 0 {
-		errs = append(errs, field.Invalid(at.Child("resourceSliceCount"), p.ResourceSliceCount, "must be greater than zero"))
+		errs = append(errs, field.Invalid(at.Child("resourceSliceCount"), p.ResourceSliceCount,
+			"must be greater than zero"))
 	}
 	if p.Generation < 0 {
-		errs = append(errs, field.Invalid(at.Child("generation"), p.Generation, "must be greater than or equal to zero"))
+		errs = append(errs, field.Invalid(at.Child("generation"), p.Generation,
+			"must be greater than or equal to zero"))
 	}
 	return errs
 }
@@ -142,7 +150,8 @@ func validatePoolName(name string, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateDeviceQuality checks the name of what a device has: an identifier, perhaps after a driver's name and a slash. More
+// validateDeviceQuality checks the name of what a device has: an identifier, perhaps after a driver's name and a
+// slash. More
 // slashes make a name that nothing is said about.
 func validateDeviceQuality(name string, at *field.Path) field.ErrorList {
 	domain, id, qualified := strings.Cut(name, "/")
@@ -167,7 +176,8 @@ func validateDeviceQuality(name string, at *field.Path) field.ErrorList {
 func validateQualifiedQuality(name string, at *field.Path) field.ErrorList {
 	errs := validateDeviceQuality(name, at)
 	if !strings.Contains(name, "/") {
-		errs = append(errs, field.Invalid(at, name, "a fully qualified name must be a domain and a name separated by a slash"))
+		errs = append(errs,
+			field.Invalid(at, name, "a fully qualified name must be a domain and a name separated by a slash"))
 	}
 	return errs
 }
@@ -200,7 +210,8 @@ func validateSliceDevices(s, old *resourcev1.ResourceSlice, at *field.Path) fiel
 	for i := range s.Spec.Devices {
 		d, at := &s.Spec.Devices[i], at.Index(i)
 		errs = append(errs, validateSlicedDevice(d, before[d.Name], at)...)
-		errs = append(errs, validateDeviceNodes(d, s.Spec.PerDeviceNodeSelection != nil && *s.Spec.PerDeviceNodeSelection, at)...)
+		errs = append(errs,
+			validateDeviceNodes(d, s.Spec.PerDeviceNodeSelection != nil && *s.Spec.PerDeviceNodeSelection, at)...)
 		if names.Has(d.Name) {
 			errs = append(errs, field.Duplicate(at, d.Name))
 		}
@@ -210,7 +221,8 @@ func validateSliceDevices(s, old *resourcev1.ResourceSlice, at *field.Path) fiel
 }
 
 func demanding(d resourcev1.Device) bool {
-	return len(d.Taints) > 0 || len(d.ConsumesCounters) > 0 || slices.ContainsFunc(slices.Collect(maps.Values(d.Attributes)), hasList)
+	return len(d.Taints) > 0 || len(d.ConsumesCounters) > 0 ||
+		slices.ContainsFunc(slices.Collect(maps.Values(d.Attributes)), hasList)
 }
 
 func hasList(a resourcev1.DeviceAttribute) bool {
@@ -220,16 +232,20 @@ func hasList(a resourcev1.DeviceAttribute) bool {
 // validateSlicedDevice checks one device; was is the one of this name that is stored, nil if there is none.
 func validateSlicedDevice(d, was *resourcev1.Device, at *field.Path) field.ErrorList {
 	errs := rules.Messages(at.Child("name"), d.Name, validation.IsDNS1123Label(d.Name))
-	const most, mostValues = resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice, resourcev1.ResourceSliceMaxAttributeValuesPerDevice
+	const most, mostValues = resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice,
+		resourcev1.ResourceSliceMaxAttributeValuesPerDevice
 	if n := len(d.Attributes) + len(d.Capacity); n > most {
-		errs = append(errs, field.Invalid(at, n, fmt.Sprintf("the total number of attributes and capacities must not exceed %d", most)))
+		errs = append(errs,
+			field.Invalid(at, n, fmt.Sprintf("the total number of attributes and capacities must not exceed %d", most)))
 	}
 	values := 0
 	for _, a := range d.Attributes {
 		values += max(1, len(a.BoolValues)+len(a.IntValues)+len(a.StringValues)+len(a.VersionValues))
 	}
 	if values > mostValues {
-		errs = append(errs, field.Invalid(at, values, fmt.Sprintf("the total number of attribute values must not exceed %d", mostValues)))
+		errs = append(errs,
+			field.Invalid(at, values,
+				fmt.Sprintf("the total number of attribute values must not exceed %d", mostValues)))
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.Attributes)) {
 		errs = append(errs, validateDeviceQuality(string(name), at.Child("attributes"))...)
@@ -256,9 +272,11 @@ func shownQuality(name string) string {
 	return name[:(left+1)/2] + dots + name[len(name)-left/2:]
 }
 
-var semanticVersion = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(\.(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?(\+[0-9a-zA-Z-]+(\.[0-9a-zA-Z-]+)*)?$`)
+var semanticVersion = regexp.MustCompile(
+	`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(\.(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?(\+[0-9a-zA-Z-]+(\.[0-9a-zA-Z-]+)*)?$`)
 
-// validateDeviceAttribute checks an attribute: it has one value. (Lists of values are a feature that v1.37 has off; they never come here.)
+// validateDeviceAttribute checks an attribute: it has one value. (Lists of values are a feature that v1.37 has off;
+// they never come here.)
 func validateDeviceAttribute(a *resourcev1.DeviceAttribute, at *field.Path) field.ErrorList {
 	const longest = resourcev1.DeviceAttributeMaxValueLength
 	var errs field.ErrorList
@@ -267,14 +285,16 @@ func validateDeviceAttribute(a *resourcev1.DeviceAttribute, at *field.Path) fiel
 	}
 	if v := a.VersionValue; v != nil {
 		if !semanticVersion.MatchString(*v) {
-			errs = append(errs, field.Invalid(at.Child("version"), *v, "must be a string compatible with semver.org spec 2.0.0"))
+			errs = append(errs,
+				field.Invalid(at.Child("version"), *v, "must be a string compatible with semver.org spec 2.0.0"))
 		}
 		if len(*v) > longest {
 			errs = append(errs, field.TooLong(at.Child("version"), "", longest))
 		}
 	}
 	values := 0
-	for _, set := range []bool{a.BoolValue != nil, a.IntValue != nil, a.StringValue != nil, a.VersionValue != nil, a.BoolValues != nil, a.IntValues != nil, a.StringValues != nil, a.VersionValues != nil} {
+	for _, set := range []bool{a.BoolValue != nil, a.IntValue != nil, a.StringValue != nil, a.VersionValue != nil,
+		a.BoolValues != nil, a.IntValues != nil, a.StringValues != nil, a.VersionValues != nil} {
 		if set {
 			values++
 		}
@@ -321,7 +341,8 @@ func validateBindingConditions(conditions, failures []string, at *field.Path) fi
 		name       string
 		conditions []string
 		other      string
-	}{{"bindingConditions", conditions, "bindingFailureConditions"}, {"bindingFailureConditions", failures, "bindingConditions"}}
+	}{{"bindingConditions", conditions, "bindingFailureConditions"},
+		{"bindingFailureConditions", failures, "bindingConditions"}}
 	var errs field.ErrorList
 	for _, list := range both {
 		seen := sets.New[string]()
@@ -334,12 +355,16 @@ func validateBindingConditions(conditions, failures []string, at *field.Path) fi
 			seen.Insert(c)
 		}
 		if len(list.conditions) == 0 && len(conditions)+len(failures) > 0 {
-			errs = append(errs, field.Invalid(at.Child(list.name), list.conditions, fmt.Sprintf("%s are required to use %s", list.name, list.other)))
+			errs = append(errs,
+				field.Invalid(at.Child(list.name), list.conditions,
+					fmt.Sprintf("%s are required to use %s", list.name, list.other)))
 		}
 	}
 	for i, c := range failures {
 		if slices.Contains(conditions, c) {
-			errs = append(errs, field.Invalid(at.Child("bindingFailureConditions").Index(i), c, "bindingFailureConditions must not overlap with bindingConditions"))
+			errs = append(errs,
+				field.Invalid(at.Child("bindingFailureConditions").Index(i), c,
+					"bindingFailureConditions must not overlap with bindingConditions"))
 		}
 	}
 	return errs
@@ -349,22 +374,27 @@ func validateCounterSets(list []resourcev1.CounterSet, at *field.Path) field.Err
 	if len(list) > resourcev1.ResourceSliceMaxCounterSets {
 		return field.ErrorList{field.TooMany(at, len(list), resourcev1.ResourceSliceMaxCounterSets)}
 	}
-	return validateNamedCounters(list, at, "name", resourcev1.ResourceSliceMaxCountersPerCounterSet, func(c resourcev1.CounterSet) (string, map[string]resourcev1.Counter) {
-		return c.Name, c.Counters
-	})
+	return validateNamedCounters(list, at, "name", resourcev1.ResourceSliceMaxCountersPerCounterSet,
+		func(c resourcev1.CounterSet) (string, map[string]resourcev1.Counter) {
+			return c.Name, c.Counters
+		})
 }
 
 func validateConsumedCounters(list []resourcev1.DeviceCounterConsumption, at *field.Path) field.ErrorList {
 	if len(list) > resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice {
-		return field.ErrorList{field.TooMany(at, len(list), resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice)}
+		return field.ErrorList{field.TooMany(at, len(list),
+			resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice)}
 	}
-	return validateNamedCounters(list, at, "counterSet", resourcev1.ResourceSliceMaxCountersPerDeviceCounterConsumption, func(c resourcev1.DeviceCounterConsumption) (string, map[string]resourcev1.Counter) {
-		return c.CounterSet, c.Counters
-	})
+	return validateNamedCounters(list, at, "counterSet", resourcev1.ResourceSliceMaxCountersPerDeviceCounterConsumption,
+		func(c resourcev1.DeviceCounterConsumption) (string, map[string]resourcev1.Counter) {
+			return c.CounterSet, c.Counters
+		})
 }
 
-// validateNamedCounters checks sets of counters with names; parts returns the name, which is in the field key, and the counters.
-func validateNamedCounters[T any](list []T, at *field.Path, key string, most int, parts func(T) (string, map[string]resourcev1.Counter)) field.ErrorList {
+// validateNamedCounters checks sets of counters with names; parts returns the name, which is in the field key, and the
+// counters.
+func validateNamedCounters[T any](list []T, at *field.Path, key string, most int,
+	parts func(T) (string, map[string]resourcev1.Counter)) field.ErrorList {
 	var errs field.ErrorList
 	seen := sets.New[string]()
 	for i := range list {

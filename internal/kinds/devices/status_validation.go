@@ -24,15 +24,19 @@ func validateResourceClaimStatusUpdate(c, old *resourcev1.ResourceClaim) field.E
 		errs = append(errs, rules.Required(at.Child("uid"), string(r.UID))...)
 	}
 	if len(s.ReservedFor) > 0 && s.Allocation == nil {
-		errs = append(errs, field.Forbidden(at.Child("reservedFor"), "may not be specified when `allocated` is not set"))
-	} else if c.DeletionTimestamp != nil && sets.New(s.ReservedFor...).Difference(sets.New(was.ReservedFor...)).Len() > 0 {
-		errs = append(errs, field.Forbidden(at.Child("reservedFor"), "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set"))
+		errs = append(errs, field.Forbidden(at.Child("reservedFor"),
+			"may not be specified when `allocated` is not set"))
+	} else if c.DeletionTimestamp != nil &&
+		sets.New(s.ReservedFor...).Difference(sets.New(was.ReservedFor...)).Len() > 0 {
+		errs = append(errs, field.Forbidden(at.Child("reservedFor"),
+			"new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set"))
 	}
 	errs = append(errs, validateDeviceStates(s, at.Child("devices"))...)
 	switch {
 	case s.Allocation == nil:
 	case was.Allocation != nil:
-		errs = append(errs, apivalidation.ValidateImmutableField(s.Allocation, was.Allocation, at.Child("allocation"))...)
+		errs = append(errs, apivalidation.ValidateImmutableField(s.Allocation, was.Allocation,
+			at.Child("allocation"))...)
 	default:
 		errs = append(errs, validateAllocation(s.Allocation, requestsOf(&c.Spec.Devices), at.Child("allocation"))...)
 	}
@@ -83,9 +87,11 @@ func validateDeviceStates(s *resourcev1.ResourceClaimStatus, list *field.Path) f
 		if id := (sharedDevice{d.Driver, d.Pool, d.Device, ptr.Deref(d.ShareID, "")}); !allocated.Has(id) {
 			errs = append(errs, field.Invalid(at, id, "must be an allocated device in the claim"))
 		}
-		errs = append(errs, validateBoundedConditions(d.Conditions, resourcev1.AllocatedDeviceStatusMaxConditions, at.Child("conditions"))...)
+		errs = append(errs, validateBoundedConditions(d.Conditions, resourcev1.AllocatedDeviceStatusMaxConditions,
+			at.Child("conditions"))...)
 		if d.Data != nil && len(d.Data.Raw) > 0 {
-			errs = append(errs, validateOpaque(*d.Data, false, resourcev1.AllocatedDeviceStatusDataMaxLength, at.Child("data"))...)
+			errs = append(errs,
+				validateOpaque(*d.Data, false, resourcev1.AllocatedDeviceStatusDataMaxLength, at.Child("data"))...)
 		}
 		if d.NetworkData != nil {
 			for j, ip := range d.NetworkData.IPs {

@@ -36,13 +36,16 @@ func checkDeviceTaintRule(r *resourcev1.DeviceTaintRule, was *resourcev1.DeviceT
 }
 
 func validateDeviceTaintRuleStatusUpdate(r, _ *resourcev1.DeviceTaintRule) field.ErrorList {
-	return validateBoundedConditions(r.Status.Conditions, resourcev1.DeviceTaintRuleStatusMaxConditions, field.NewPath("status", "conditions"))
+	return validateBoundedConditions(r.Status.Conditions, resourcev1.DeviceTaintRuleStatusMaxConditions,
+		field.NewPath("status", "conditions"))
 }
 
 // deviceEffects are what a taint may do, sorted.
-var deviceEffects = []string{string(resourcev1.DeviceTaintEffectNoExecute), string(resourcev1.DeviceTaintEffectNoSchedule), string(resourcev1.DeviceTaintEffectNone)}
+var deviceEffects = []string{string(resourcev1.DeviceTaintEffectNoExecute),
+	string(resourcev1.DeviceTaintEffectNoSchedule), string(resourcev1.DeviceTaintEffectNone)}
 
-// validateDeviceTaint checks a taint. An effect that it had before (was, nil for a new one) may be one that this version does not know.
+// validateDeviceTaint checks a taint. An effect that it had before (was, nil for a new one) may be one that this
+// version does not know.
 func validateDeviceTaint(t, was *resourcev1.DeviceTaint, at *field.Path) field.ErrorList {
 	errs := metav1validation.ValidateLabelName(t.Key, at.Child("key"))
 	errs = append(errs, rules.Messages(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))...)
@@ -67,7 +70,9 @@ func validateDeviceTolerations(list []resourcev1.DeviceToleration, at *field.Pat
 		case resourcev1.DeviceTolerationOpEqual:
 			errs = append(errs, rules.Messages(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))...)
 		default:
-			errs = append(errs, rules.OneOf(string(t.Operator), at.Child("operator"), string(resourcev1.DeviceTolerationOpEqual), string(resourcev1.DeviceTolerationOpExists))...)
+			errs = append(errs,
+				rules.OneOf(string(t.Operator), at.Child("operator"), string(resourcev1.DeviceTolerationOpEqual),
+					string(resourcev1.DeviceTolerationOpExists))...)
 		}
 		if t.Effect != "" {
 			errs = append(errs, rules.Supported(string(t.Effect), at.Child("effect"), deviceEffects...)...)

@@ -1,4 +1,5 @@
-// Package disabledfields drops fields of pods that belong to features which Kubernetes v1.37 has off by default, as upstream's API
+// Package disabledfields drops fields of pods that belong to features which Kubernetes v1.37 has off by default, as
+// upstream's API
 // server does, so that nobody relies on what has no effect. A field stays where the stored object has it already. The
 // strategies of pods and of what makes pods call it before they validate. It writes to an object only what it drops, so
 // parts may be shared with other objects that have nothing to drop.
@@ -197,7 +198,8 @@ func volumeHealth(s *corev1.PodStatus, f *field) { list(f, &s.VolumeHealth) }
 
 // ImageVolumeWithDigest.
 func mountedImages(s *corev1.PodStatus, f *field) {
-	for _, statuses := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses} {
+	for _, statuses := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses,
+		s.EphemeralContainerStatuses} {
 		for i := range statuses {
 			for j := range statuses[i].VolumeMounts {
 				pointer(f, &statuses[i].VolumeMounts[j].VolumeStatus)

@@ -18,7 +18,8 @@ import (
 )
 
 func validateEndpointSlice(s *discoveryv1.EndpointSlice) field.ErrorList {
-	errs := rules.OneOf(string(s.AddressType), field.NewPath("addressType"), string(discoveryv1.AddressTypeFQDN), string(discoveryv1.AddressTypeIPv4), string(discoveryv1.AddressTypeIPv6))
+	errs := rules.OneOf(string(s.AddressType), field.NewPath("addressType"), string(discoveryv1.AddressTypeFQDN),
+		string(discoveryv1.AddressTypeIPv4), string(discoveryv1.AddressTypeIPv6))
 	errs = append(errs, validateSlicePorts(s.Ports, field.NewPath("ports"))...)
 	return append(errs, validateSliceEndpoints(s, field.NewPath("endpoints"))...)
 }
@@ -48,10 +49,13 @@ func validateSliceEndpoints(s *discoveryv1.EndpointSlice, at *field.Path) field.
 			}
 		}
 		if e.Hostname != nil {
-			errs = append(errs, rules.Messages(at.Child("hostname"), *e.Hostname, validation.IsDNS1123Label(*e.Hostname))...)
+			errs = append(errs,
+				rules.Messages(at.Child("hostname"), *e.Hostname, validation.IsDNS1123Label(*e.Hostname))...)
 		}
 		if e.NodeName != nil {
-			errs = append(errs, rules.Messages(at.Child("nodeName"), *e.NodeName, apivalidation.NameIsDNSSubdomain(*e.NodeName, false))...)
+			errs = append(errs,
+				rules.Messages(at.Child("nodeName"), *e.NodeName,
+					apivalidation.NameIsDNSSubdomain(*e.NodeName, false))...)
 		}
 		errs = append(errs, validateSliceTopology(e, at)...)
 	}
@@ -76,8 +80,10 @@ func validateSliceTopology(e *discoveryv1.Endpoint, at *field.Path) field.ErrorL
 		name  func(int) string
 		check func(string) []string
 	}{
-		{"forZones", len(e.Hints.ForZones), func(i int) string { return e.Hints.ForZones[i].Name }, validation.IsValidLabelValue},
-		{"forNodes", len(e.Hints.ForNodes), func(i int) string { return e.Hints.ForNodes[i].Name }, func(s string) []string { return apivalidation.NameIsDNSSubdomain(s, false) }},
+		{"forZones", len(e.Hints.ForZones), func(i int) string { return e.Hints.ForZones[i].Name },
+			validation.IsValidLabelValue},
+		{"forNodes", len(e.Hints.ForNodes), func(i int) string { return e.Hints.ForNodes[i].Name },
+			func(s string) []string { return apivalidation.NameIsDNSSubdomain(s, false) }},
 	} {
 		at := at.Child("hints", hints.field)
 		if hints.n > maxHints {
@@ -117,10 +123,13 @@ func validateSlicePorts(list []discoveryv1.EndpointPort, at *field.Path) field.E
 		if p.Protocol == nil {
 			errs = append(errs, field.Required(at.Child("protocol"), ""))
 		} else {
-			errs = append(errs, rules.Supported(string(*p.Protocol), at.Child("protocol"), string(corev1.ProtocolSCTP), string(corev1.ProtocolTCP), string(corev1.ProtocolUDP))...)
+			errs = append(errs,
+				rules.Supported(string(*p.Protocol), at.Child("protocol"), string(corev1.ProtocolSCTP),
+					string(corev1.ProtocolTCP), string(corev1.ProtocolUDP))...)
 		}
 		if p.AppProtocol != nil {
-			errs = append(errs, rules.Messages(at.Child("appProtocol"), *p.AppProtocol, validation.IsQualifiedName(*p.AppProtocol))...)
+			errs = append(errs,
+				rules.Messages(at.Child("appProtocol"), *p.AppProtocol, validation.IsQualifiedName(*p.AppProtocol))...)
 		}
 	}
 	return errs
@@ -128,12 +137,15 @@ func validateSlicePorts(list []discoveryv1.EndpointPort, at *field.Path) field.E
 
 // Endpoints that stay as they are are not checked again: there are older rules.
 func validateEndpointSliceUpdate(s, old *discoveryv1.EndpointSlice) field.ErrorList {
-	errs := rules.OneOf(string(s.AddressType), field.NewPath("addressType"), string(discoveryv1.AddressTypeFQDN), string(discoveryv1.AddressTypeIPv4), string(discoveryv1.AddressTypeIPv6))
+	errs := rules.OneOf(string(s.AddressType), field.NewPath("addressType"), string(discoveryv1.AddressTypeFQDN),
+		string(discoveryv1.AddressTypeIPv4), string(discoveryv1.AddressTypeIPv6))
 	errs = append(errs, validateSlicePorts(s.Ports, field.NewPath("ports"))...)
-	if more := validateSliceEndpoints(s, field.NewPath("endpoints")); len(more) > 0 && !apiequality.Semantic.DeepEqual(s.Endpoints, old.Endpoints) {
+	if more := validateSliceEndpoints(s, field.NewPath("endpoints")); len(more) > 0 &&
+		!apiequality.Semantic.DeepEqual(s.Endpoints, old.Endpoints) {
 		errs = append(errs, more...)
 	}
-	return append(errs, apivalidation.ValidateImmutableField(s.AddressType, old.AddressType, field.NewPath("addressType"))...)
+	return append(errs, apivalidation.ValidateImmutableField(s.AddressType, old.AddressType,
+		field.NewPath("addressType"))...)
 }
 
 // endpointSliceWarnings are about the type of new slices and the form of addresses. Controllers write the right form.
@@ -152,7 +164,8 @@ func endpointSliceWarnings(_ context.Context, obj, old runtime.Object) []string 
 	}
 	for i := range s.Endpoints {
 		for j, a := range s.Endpoints[i].Addresses {
-			out = append(out, validation.GetWarningsForIP(field.NewPath("endpoints").Index(i).Child("addresses").Index(j), a)...)
+			out = append(out,
+				validation.GetWarningsForIP(field.NewPath("endpoints").Index(i).Child("addresses").Index(j), a)...)
 		}
 	}
 	return out

@@ -19,13 +19,15 @@ import (
 // Kinds returns the kinds of discovery.k8s.io.
 func Kinds() []*registry.Resource { return []*registry.Resource{endpointSlices()} }
 
-// prepareEndpoints counts a change of anything but metadata, and of labels, and drops the topology of older versions. A node
+// prepareEndpoints counts a change of anything but metadata, and of labels, and drops the topology of older versions.
+// A node
 // that was only named there moves to its field.
 func prepareEndpoints(s, old *discoveryv1.EndpointSlice) {
 	known := sets.New[string]()
 	if old != nil {
 		same := s.AddressType == old.AddressType && equality.Semantic.DeepEqual(s.Endpoints, old.Endpoints)
-		if !same || !equality.Semantic.DeepEqual(s.Ports, old.Ports) || !equality.Semantic.DeepEqual(s.Labels, old.Labels) {
+		if !same || !equality.Semantic.DeepEqual(s.Ports, old.Ports) ||
+			!equality.Semantic.DeepEqual(s.Labels, old.Labels) {
 			s.Generation++
 		}
 		if same {
@@ -37,7 +39,8 @@ func prepareEndpoints(s, old *discoveryv1.EndpointSlice) {
 	}
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
-		if node, ok := e.DeprecatedTopology[corev1.LabelHostname]; ok && e.NodeName == nil && known.Has(node) && len(apivalidation.NameIsDNSSubdomain(node, false)) == 0 {
+		if node, ok := e.DeprecatedTopology[corev1.LabelHostname]; ok && e.NodeName == nil && known.Has(node) &&
+			len(apivalidation.NameIsDNSSubdomain(node, false)) == 0 {
 			e.NodeName = &node
 		}
 		e.DeprecatedTopology = nil
@@ -47,11 +50,15 @@ func prepareEndpoints(s, old *discoveryv1.EndpointSlice) {
 func endpointSlices() *registry.Resource {
 	return registry.Of[discoveryv1.EndpointSlice, discoveryv1.EndpointSliceList](registry.Resource{
 		Kind: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), Plural: "endpointslices",
-		PrepareCreate: func(_ context.Context, obj runtime.Object) { prepareEndpoints(obj.(*discoveryv1.EndpointSlice), nil) },
+		PrepareCreate: func(_ context.Context,
+			obj runtime.Object) {
+			prepareEndpoints(obj.(*discoveryv1.EndpointSlice), nil)
+		},
 		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
 			prepareEndpoints(obj.(*discoveryv1.EndpointSlice), old.(*discoveryv1.EndpointSlice))
 		},
-		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "AddressType"}, {Name: "Ports"}, {Name: "Endpoints"}}, table.AgeColumn),
+		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "AddressType"}, {Name: "Ports"},
+			{Name: "Endpoints"}}, table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {
 				const most = 3
 				s := o.(*discoveryv1.EndpointSlice)

@@ -23,7 +23,8 @@ const (
 
 // GroupResources are the group resources of this package.
 func GroupResources() []schema.GroupResource {
-	return []schema.GroupResource{{Group: flowcontrolv1.GroupName, Resource: schemas}, {Group: flowcontrolv1.GroupName, Resource: levels}}
+	return []schema.GroupResource{{Group: flowcontrolv1.GroupName, Resource: schemas},
+		{Group: flowcontrolv1.GroupName, Resource: levels}}
 }
 
 // Kinds describes the kinds of flowcontrol.apiserver.k8s.io/v1. deleted is called after an object was deleted.
@@ -31,7 +32,8 @@ func Kinds(deleted func()) []*registry.Resource {
 	kind := flowcontrolv1.SchemeGroupVersion.WithKind
 	out := []*registry.Resource{
 		registry.Of[flowcontrolv1.FlowSchema, flowcontrolv1.FlowSchemaList](registry.Resource{
-			Kind: kind("FlowSchema"), Plural: schemas, Cluster: true, Status: true, Table: schemaTable, Validator: registry.Validator{
+			Kind: kind("FlowSchema"), Plural: schemas, Cluster: true, Status: true, Table: schemaTable,
+			Validator: registry.Validator{
 				Create: func(_ context.Context, o runtime.Object) field.ErrorList {
 					return flowSchema(o.(*flowcontrolv1.FlowSchema))
 				},
@@ -42,13 +44,16 @@ func Kinds(deleted func()) []*registry.Resource {
 					return schemaStatus(&o.(*flowcontrolv1.FlowSchema).Status)
 				},
 			}}),
-		registry.Of[flowcontrolv1.PriorityLevelConfiguration, flowcontrolv1.PriorityLevelConfigurationList](registry.Resource{
-			Kind: kind("PriorityLevelConfiguration"), Plural: levels, Cluster: true, Status: true, Table: levelTable, Validator: registry.Validator{
+		registry.Of[flowcontrolv1.PriorityLevelConfiguration,
+			flowcontrolv1.PriorityLevelConfigurationList](registry.Resource{
+			Kind: kind("PriorityLevelConfiguration"), Plural: levels, Cluster: true, Status: true, Table: levelTable,
+			Validator: registry.Validator{
 				Create: func(_ context.Context, o runtime.Object) field.ErrorList {
 					return priorityLevel(o.(*flowcontrolv1.PriorityLevelConfiguration), false)
 				},
 				Update: func(_ context.Context, o, old runtime.Object) field.ErrorList {
-					l, was := o.(*flowcontrolv1.PriorityLevelConfiguration), old.(*flowcontrolv1.PriorityLevelConfiguration)
+					l, was := o.(*flowcontrolv1.PriorityLevelConfiguration),
+						old.(*flowcontrolv1.PriorityLevelConfiguration)
 					return priorityLevel(l, equality.Semantic.DeepEqual(l.Spec, was.Spec))
 				},
 				StatusUpdate: func(_ context.Context, o, _ runtime.Object) field.ErrorList {
@@ -106,7 +111,8 @@ const none = "<none>"
 
 var (
 	schemaTable = table.Kind{
-		Columns: []table.Column{table.NameColumn, {Name: "PriorityLevel"}, {Name: "MatchingPrecedence"}, {Name: "DistinguisherMethod"}, table.AgeColumn,
+		Columns: []table.Column{table.NameColumn, {Name: "PriorityLevel"}, {Name: "MatchingPrecedence"},
+			{Name: "DistinguisherMethod"}, table.AgeColumn,
 			{Name: "MissingPL", Description: "references a broken or non-existent PriorityLevelConfiguration"}},
 		Row: func(o runtime.Object, now time.Time) []any {
 			f := o.(*flowcontrolv1.FlowSchema)
@@ -119,11 +125,13 @@ var (
 					dangling = string(c.Status)
 				}
 			}
-			return []any{f.Name, f.Spec.PriorityLevelConfiguration.Name, int64(f.Spec.MatchingPrecedence), method, table.Age(f.CreationTimestamp, now), dangling}
+			return []any{f.Name, f.Spec.PriorityLevelConfiguration.Name, int64(f.Spec.MatchingPrecedence), method,
+				table.Age(f.CreationTimestamp, now), dangling}
 		},
 	}
 	levelTable = table.Kind{
-		Columns: []table.Column{table.NameColumn, {Name: "Type"}, {Name: "NominalConcurrencyShares"}, {Name: "Queues"}, {Name: "HandSize"}, {Name: "QueueLengthLimit"}, table.AgeColumn},
+		Columns: []table.Column{table.NameColumn, {Name: "Type"}, {Name: "NominalConcurrencyShares"}, {Name: "Queues"},
+			{Name: "HandSize"}, {Name: "QueueLengthLimit"}, table.AgeColumn},
 		Row: func(o runtime.Object, now time.Time) []any {
 			l := o.(*flowcontrolv1.PriorityLevelConfiguration)
 			row := []any{l.Name, string(l.Spec.Type), none, none, none, none, table.Age(l.CreationTimestamp, now)}
@@ -158,9 +166,11 @@ func uniqueConditions[T ~string](n int, typeOf func(int) T) field.ErrorList {
 }
 
 func schemaStatus(s *flowcontrolv1.FlowSchemaStatus) field.ErrorList {
-	return uniqueConditions(len(s.Conditions), func(i int) flowcontrolv1.FlowSchemaConditionType { return s.Conditions[i].Type })
+	return uniqueConditions(len(s.Conditions),
+		func(i int) flowcontrolv1.FlowSchemaConditionType { return s.Conditions[i].Type })
 }
 
 func levelStatus(s *flowcontrolv1.PriorityLevelConfigurationStatus) field.ErrorList {
-	return uniqueConditions(len(s.Conditions), func(i int) flowcontrolv1.PriorityLevelConfigurationConditionType { return s.Conditions[i].Type })
+	return uniqueConditions(len(s.Conditions),
+		func(i int) flowcontrolv1.PriorityLevelConfigurationConditionType { return s.Conditions[i].Type })
 }

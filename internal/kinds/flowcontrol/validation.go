@@ -20,10 +20,14 @@ const (
 
 var (
 	verbs   = []string{"create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"}
-	methods = []flowcontrolv1.FlowDistinguisherMethodType{flowcontrolv1.FlowDistinguisherMethodByNamespaceType, flowcontrolv1.FlowDistinguisherMethodByUserType}
-	kinds   = []flowcontrolv1.SubjectKind{flowcontrolv1.SubjectKindGroup, flowcontrolv1.SubjectKindServiceAccount, flowcontrolv1.SubjectKindUser}
-	types   = []flowcontrolv1.PriorityLevelEnablement{flowcontrolv1.PriorityLevelEnablementExempt, flowcontrolv1.PriorityLevelEnablementLimited}
-	answers = []flowcontrolv1.LimitResponseType{flowcontrolv1.LimitResponseTypeQueue, flowcontrolv1.LimitResponseTypeReject}
+	methods = []flowcontrolv1.FlowDistinguisherMethodType{flowcontrolv1.FlowDistinguisherMethodByNamespaceType,
+		flowcontrolv1.FlowDistinguisherMethodByUserType}
+	kinds = []flowcontrolv1.SubjectKind{flowcontrolv1.SubjectKindGroup, flowcontrolv1.SubjectKindServiceAccount,
+		flowcontrolv1.SubjectKindUser}
+	types = []flowcontrolv1.PriorityLevelEnablement{flowcontrolv1.PriorityLevelEnablementExempt,
+		flowcontrolv1.PriorityLevelEnablementLimited}
+	answers = []flowcontrolv1.LimitResponseType{flowcontrolv1.LimitResponseTypeQueue,
+		flowcontrolv1.LimitResponseTypeReject}
 )
 
 func flowSchema(f *flowcontrolv1.FlowSchema) field.ErrorList {
@@ -36,7 +40,8 @@ func flowSchema(f *flowcontrolv1.FlowSchema) field.ErrorList {
 	case p > maxPrecedence:
 		errs = append(errs, field.Invalid(precedence, p, fmt.Sprintf("must not be greater than %v", maxPrecedence)))
 	case p == 1 && f.Name != flowcontrolv1.FlowSchemaNameExempt:
-		errs = append(errs, field.Invalid(precedence, p, "only the schema named 'exempt' may have matchingPrecedence 1"))
+		errs = append(errs,
+			field.Invalid(precedence, p, "only the schema named 'exempt' may have matchingPrecedence 1"))
 	}
 	if m := spec.DistinguisherMethod; m != nil && !slices.Contains(methods, m.Type) {
 		errs = append(errs, field.NotSupported(at.Child("distinguisherMethod", "type"), m, methods))
@@ -54,7 +59,8 @@ func flowSchema(f *flowcontrolv1.FlowSchema) field.ErrorList {
 	}
 	for _, m := range bootstrap.MandatoryFlowSchemas {
 		if m.Name == f.Name && !equality.Semantic.DeepEqual(f.Spec, m.Spec) {
-			errs = append(errs, field.Invalid(at, f.Spec, fmt.Sprintf("spec of '%s' must equal the fixed value", f.Name)))
+			errs = append(errs,
+				field.Invalid(at, f.Spec, fmt.Sprintf("spec of '%s' must equal the fixed value", f.Name)))
 		}
 	}
 	return append(errs, schemaStatus(&f.Status)...)
@@ -69,7 +75,8 @@ func rule(r *flowcontrolv1.PolicyRulesWithSubjects, at *field.Path) field.ErrorL
 		errs = append(errs, subject(&r.Subjects[i], at.Child("subjects").Index(i))...)
 	}
 	if len(r.ResourceRules)+len(r.NonResourceRules) == 0 {
-		errs = append(errs, field.Required(at, "at least one of resourceRules and nonResourceRules has to be non-empty"))
+		errs = append(errs,
+			field.Required(at, "at least one of resourceRules and nonResourceRules has to be non-empty"))
 	}
 	for i := range r.ResourceRules {
 		errs = append(errs, resourceRule(&r.ResourceRules[i], at.Child("resourceRules").Index(i))...)
@@ -79,7 +86,8 @@ func rule(r *flowcontrolv1.PolicyRulesWithSubjects, at *field.Path) field.ErrorL
 		errs = append(errs, wildcard(n.Verbs, "verbs", "verbs must contain at least one value", p.Child("verbs"))...)
 		errs = append(errs, knownVerbs(n.Verbs, p.Child("verbs"))...)
 		urls := p.Child("nonResourceURLs")
-		errs = append(errs, wildcard(n.NonResourceURLs, "non-resource URLs", "nonResourceURLs must contain at least one value", urls)...)
+		errs = append(errs, wildcard(n.NonResourceURLs, "non-resource URLs",
+			"nonResourceURLs must contain at least one value", urls)...)
 		for j, u := range n.NonResourceURLs {
 			if wrong := wrongPath(u); wrong != "" {
 				errs = append(errs, field.Invalid(urls.Index(j), u, wrong))
@@ -92,18 +100,22 @@ func rule(r *flowcontrolv1.PolicyRulesWithSubjects, at *field.Path) field.ErrorL
 func resourceRule(r *flowcontrolv1.ResourcePolicyRule, at *field.Path) field.ErrorList {
 	errs := wildcard(r.Verbs, "verbs", "verbs must contain at least one value", at.Child("verbs"))
 	errs = append(errs, knownVerbs(r.Verbs, at.Child("verbs"))...)
-	errs = append(errs, wildcard(r.APIGroups, "api groups", "resource rules must supply at least one api group", at.Child("apiGroups"))...)
-	errs = append(errs, wildcard(r.Resources, "resources", "resource rules must supply at least one resource", at.Child("resources"))...)
+	errs = append(errs, wildcard(r.APIGroups, "api groups", "resource rules must supply at least one api group",
+		at.Child("apiGroups"))...)
+	errs = append(errs, wildcard(r.Resources, "resources", "resource rules must supply at least one resource",
+		at.Child("resources"))...)
 	namespaces := at.Child("namespaces")
 	if len(r.Namespaces) > 0 || !r.ClusterScope {
-		errs = append(errs, wildcard(r.Namespaces, "namespaces", "resource rules that are not cluster scoped must supply at least one namespace", namespaces)...)
+		errs = append(errs, wildcard(r.Namespaces, "namespaces",
+			"resource rules that are not cluster scoped must supply at least one namespace", namespaces)...)
 	}
 	for i, n := range r.Namespaces {
 		if n == flowcontrolv1.NamespaceEvery {
 			continue
 		}
 		for _, m := range apivalidation.ValidateNamespaceName(n, false) {
-			errs = append(errs, field.Invalid(namespaces.Index(i), n, "each member of this list must be '*' or a DNS-1123 label; "+m))
+			errs = append(errs,
+				field.Invalid(namespaces.Index(i), n, "each member of this list must be '*' or a DNS-1123 label; "+m))
 		}
 	}
 	return errs
@@ -115,13 +127,15 @@ func wildcard(list []string, what, required string, at *field.Path) field.ErrorL
 	case len(list) == 0:
 		return field.ErrorList{field.Required(at, required)}
 	case len(list) > 1 && slices.Contains(list, "*"):
-		return field.ErrorList{field.Invalid(at, list, fmt.Sprintf("if '*' is present, must not specify other %s", what))}
+		return field.ErrorList{field.Invalid(at, list,
+			fmt.Sprintf("if '*' is present, must not specify other %s", what))}
 	}
 	return nil
 }
 
 func knownVerbs(list []string, at *field.Path) field.ErrorList {
-	if slices.Contains(list, "*") || !slices.ContainsFunc(list, func(v string) bool { return !slices.Contains(verbs, v) }) {
+	if slices.Contains(list, "*") || !slices.ContainsFunc(list,
+		func(v string) bool { return !slices.Contains(verbs, v) }) {
 		return nil
 	}
 	return field.ErrorList{field.NotSupported(at, list, verbs)}
@@ -159,9 +173,13 @@ func subject(s *flowcontrolv1.Subject, at *field.Path) field.ErrorList {
 		{flowcontrolv1.SubjectKindServiceAccount, "serviceAccount", s.ServiceAccount != nil}} {
 		switch {
 		case part.kind == s.Kind && !part.set:
-			errs = append(errs, field.Required(at.Child(part.field), fmt.Sprintf("%s is required when subject kind is '%s'", part.field, part.kind)))
+			errs = append(errs,
+				field.Required(at.Child(part.field),
+					fmt.Sprintf("%s is required when subject kind is '%s'", part.field, part.kind)))
 		case part.kind != s.Kind && part.set:
-			errs = append(errs, field.Forbidden(at.Child(part.field), fmt.Sprintf("%s is forbidden when subject kind is not '%s'", part.field, part.kind)))
+			errs = append(errs,
+				field.Forbidden(at.Child(part.field),
+					fmt.Sprintf("%s is forbidden when subject kind is not '%s'", part.field, part.kind)))
 		}
 	}
 	if len(errs) > 0 {
@@ -196,7 +214,8 @@ func account(a *flowcontrolv1.ServiceAccountSubject, at *field.Path) field.Error
 	return errs
 }
 
-// priorityLevel checks a level. What fits to its types upstream checks twice: by a rule that has nothing to say but that
+// priorityLevel checks a level. What fits to its types upstream checks twice: by a rule that has nothing to say but
+// that
 // it is so, and for a spec that is kept as it was by one that explains.
 func priorityLevel(l *flowcontrolv1.PriorityLevelConfiguration, kept bool) field.ErrorList {
 	at, spec := field.NewPath("spec"), &l.Spec
@@ -207,10 +226,13 @@ func priorityLevel(l *flowcontrolv1.PriorityLevelConfiguration, kept bool) field
 		return ""
 	}
 	var errs field.ErrorList
-	if (l.Name == flowcontrolv1.PriorityLevelConfigurationNameExempt) != (spec.Type == flowcontrolv1.PriorityLevelEnablementExempt) {
-		errs = append(errs, field.Invalid(at.Child("type"), spec.Type, "must be 'Exempt' if and only if `name` is 'exempt'"))
+	if (l.Name == flowcontrolv1.PriorityLevelConfigurationNameExempt) != (spec.Type ==
+		flowcontrolv1.PriorityLevelEnablementExempt) {
+		errs = append(errs, field.Invalid(at.Child("type"), spec.Type,
+			"must be 'Exempt' if and only if `name` is 'exempt'"))
 	}
-	if exempt := spec.Type == flowcontrolv1.PriorityLevelEnablementExempt; spec.Limited != nil && spec.Type != flowcontrolv1.PriorityLevelEnablementLimited && (exempt || !kept) {
+	if exempt := spec.Type == flowcontrolv1.PriorityLevelEnablementExempt; spec.Limited != nil &&
+		spec.Type != flowcontrolv1.PriorityLevelEnablementLimited && (exempt || !kept) {
 		errs = append(errs, field.Forbidden(at.Child("limited"), because("must be nil if the type is not Limited")))
 	}
 	switch spec.Type {
@@ -250,22 +272,28 @@ func priorityLevel(l *flowcontrolv1.PriorityLevelConfiguration, kept bool) field
 func shares(nominal, lendable *int32, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if nominal != nil && *nominal < 0 {
-		errs = append(errs, field.Invalid(at.Child("nominalConcurrencyShares"), *nominal, "must be a non-negative integer"))
+		errs = append(errs, field.Invalid(at.Child("nominalConcurrencyShares"), *nominal,
+			"must be a non-negative integer"))
 	}
 	if lendable != nil && (*lendable < 0 || *lendable > 100) {
-		errs = append(errs, field.Invalid(at.Child("lendablePercent"), *lendable, "must be between 0 and 100, inclusive"))
+		errs = append(errs, field.Invalid(at.Child("lendablePercent"), *lendable,
+			"must be between 0 and 100, inclusive"))
 	}
 	return errs
 }
 
-func limited(l *flowcontrolv1.LimitedPriorityLevelConfiguration, kept bool, because func(string) string, at *field.Path) field.ErrorList {
+func limited(l *flowcontrolv1.LimitedPriorityLevelConfiguration, kept bool, because func(string) string,
+	at *field.Path) field.ErrorList {
 	errs := shares(l.NominalConcurrencyShares, l.LendablePercent, at)
 	if b := l.BorrowingLimitPercent; b != nil && *b < 0 {
-		errs = append(errs, field.Invalid(at.Child("borrowingLimitPercent"), *b, "if specified, must be a non-negative integer"))
+		errs = append(errs, field.Invalid(at.Child("borrowingLimitPercent"), *b,
+			"if specified, must be a non-negative integer"))
 	}
 	p := at.Child("limitResponse")
-	if reject := l.LimitResponse.Type == flowcontrolv1.LimitResponseTypeReject; l.LimitResponse.Queuing != nil && l.LimitResponse.Type != flowcontrolv1.LimitResponseTypeQueue && (reject || !kept) {
-		errs = append(errs, field.Forbidden(p.Child("queuing"), because("must be nil if limited.limitResponse.type is not Limited")))
+	if reject := l.LimitResponse.Type == flowcontrolv1.LimitResponseTypeReject; l.LimitResponse.Queuing != nil &&
+		l.LimitResponse.Type != flowcontrolv1.LimitResponseTypeQueue && (reject || !kept) {
+		errs = append(errs, field.Forbidden(p.Child("queuing"),
+			because("must be nil if limited.limitResponse.type is not Limited")))
 	}
 	switch r := l.LimitResponse; r.Type {
 	case "":
@@ -273,7 +301,9 @@ func limited(l *flowcontrolv1.LimitedPriorityLevelConfiguration, kept bool, beca
 	case flowcontrolv1.LimitResponseTypeReject:
 	case flowcontrolv1.LimitResponseTypeQueue:
 		if r.Queuing == nil {
-			errs = append(errs, field.Required(p.Child("queuing"), because("must not be empty if limited.limitResponse.type is Limited")))
+			errs = append(errs,
+				field.Required(p.Child("queuing"),
+					because("must not be empty if limited.limitResponse.type is Limited")))
 		} else {
 			errs = append(errs, queuing(r.Queuing, p.Child("queuing"))...)
 		}
@@ -292,16 +322,20 @@ func queuing(q *flowcontrolv1.QueuingConfiguration, at *field.Path) field.ErrorL
 	case q.Queues <= 0:
 		errs = append(errs, field.Invalid(at.Child("queues"), q.Queues, "must be positive"))
 	case q.Queues > maxQueues:
-		errs = append(errs, field.Invalid(at.Child("queues"), q.Queues, fmt.Sprintf("must not be greater than %d", maxQueues)))
+		errs = append(errs, field.Invalid(at.Child("queues"), q.Queues,
+			fmt.Sprintf("must not be greater than %d", maxQueues)))
 	}
 	hand := at.Child("handSize")
 	if q.HandSize <= 0 {
 		errs = append(errs, field.Invalid(hand, q.HandSize, "must be positive"))
 	} else if q.HandSize > q.Queues {
-		errs = append(errs, field.Invalid(hand, q.HandSize, fmt.Sprintf("should not be greater than queues (%d)", q.Queues)))
-	} else if bits := shufflesharding.RequiredEntropyBits(int(q.Queues), int(q.HandSize)); bits > shufflesharding.MaxHashBits {
-		errs = append(errs, field.Invalid(hand, q.HandSize, fmt.Sprintf("required entropy bits of deckSize %d and handSize %d should not be greater than %d",
-			q.Queues, q.HandSize, shufflesharding.MaxHashBits)))
+		errs = append(errs, field.Invalid(hand, q.HandSize,
+			fmt.Sprintf("should not be greater than queues (%d)", q.Queues)))
+	} else if bits := shufflesharding.RequiredEntropyBits(int(q.Queues),
+		int(q.HandSize)); bits > shufflesharding.MaxHashBits {
+		errs = append(errs, field.Invalid(hand, q.HandSize,
+			fmt.Sprintf("required entropy bits of deckSize %d and handSize %d should not be greater than %d",
+				q.Queues, q.HandSize, shufflesharding.MaxHashBits)))
 	}
 	return errs
 }

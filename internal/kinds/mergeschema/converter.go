@@ -23,7 +23,8 @@ import (
 // NewTypeConverter returns the converter of the external types in scheme.
 func NewTypeConverter(scheme *runtime.Scheme) managedfields.TypeConverter {
 	parser := &typed.Parser{Schema: smdschema.Schema{Types: types.Types}}
-	return &converter{TypeConverter: managedfields.NewSchemeTypeConverter(scheme, parser), scheme: scheme, parser: parser}
+	return &converter{TypeConverter: managedfields.NewSchemeTypeConverter(scheme, parser), scheme: scheme,
+		parser: parser}
 }
 
 // converter is the library's, which looks through the whole of each object to see
@@ -96,7 +97,8 @@ func (p parts) Zip(other value.Map, order value.MapTraverseOrder, fn func(key st
 }
 
 // ZipUsing implements value.Map.
-func (p parts) ZipUsing(a value.Allocator, other value.Map, order value.MapTraverseOrder, fn func(key string, lhs, rhs value.Value) bool) bool {
+func (p parts) ZipUsing(a value.Allocator, other value.Map, order value.MapTraverseOrder,
+	fn func(key string, lhs, rhs value.Value) bool) bool {
 	o, ok := other.(parts)
 	if !ok {
 		return p.Map.ZipUsing(a, other, order, fn)

@@ -22,12 +22,18 @@ import (
 var states = map[string][]runtime.Object{
 	"pod": func() []runtime.Object {
 		first := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", Labels: map[string]string{"a": "b"}, Finalizers: []string{"x/y"}},
-			Spec: corev1.PodSpec{NodeSelector: map[string]string{"k": "v"}, Tolerations: []corev1.Toleration{{Key: "t"}},
-				Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("1Gi"))}}}},
-				Containers: []corev1.Container{{Name: "c", Image: "i", Env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "A", Value: "2"}},
-					Ports:     []corev1.ContainerPort{{ContainerPort: 80, Protocol: "TCP"}},
-					Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("1500m")}}}}}}
+			ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", Labels: map[string]string{"a": "b"},
+				Finalizers: []string{"x/y"}},
+			Spec: corev1.PodSpec{NodeSelector: map[string]string{"k": "v"},
+				Tolerations: []corev1.Toleration{{Key: "t"}},
+				Volumes: []corev1.Volume{{Name: "v",
+					VolumeSource: corev1.VolumeSource{
+						EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(resource.MustParse("1Gi"))}}}},
+				Containers: []corev1.Container{{Name: "c", Image: "i",
+					Env:   []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "A", Value: "2"}},
+					Ports: []corev1.ContainerPort{{ContainerPort: 80, Protocol: "TCP"}},
+					Resources: corev1.ResourceRequirements{
+						Requests: corev1.ResourceList{"cpu": resource.MustParse("1500m")}}}}}}
 		all := []runtime.Object{first}
 		for _, change := range []func(*corev1.Pod){
 			func(p *corev1.Pod) { p.Labels["x"] = "y" },
@@ -41,7 +47,8 @@ var states = map[string][]runtime.Object{
 				p.Spec.Containers[0].Resources.Requests["cpu"] = resource.MustParse("1500000u")
 			},
 			func(p *corev1.Pod) {
-				p.Status.Conditions = []corev1.PodCondition{{Type: "Ready", Status: "True", LastTransitionTime: metav1.Now()}}
+				p.Status.Conditions = []corev1.PodCondition{{Type: "Ready", Status: "True",
+					LastTransitionTime: metav1.Now()}}
 			},
 			func(p *corev1.Pod) { p.Status.Conditions[0].Status = "False" },
 			func(p *corev1.Pod) { p.Spec.Volumes, p.Finalizers = nil, nil },
@@ -56,25 +63,32 @@ var states = map[string][]runtime.Object{
 	}(),
 	"role": {
 		&rbacv1.Role{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "Role"}},
-		&rbacv1.Role{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "Role"}, Rules: []rbacv1.PolicyRule{}},
-		&rbacv1.Role{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "Role"}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}}}},
+		&rbacv1.Role{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "Role"},
+			Rules: []rbacv1.PolicyRule{}},
+		&rbacv1.Role{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "Role"},
+			Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}}}},
 	},
 	"deployment": {
-		&appsv1.Deployment{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, Spec: appsv1.DeploymentSpec{Replicas: new(int32(1))}},
-		&appsv1.Deployment{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, Spec: appsv1.DeploymentSpec{Replicas: new(int32(2))}},
-		&appsv1.Deployment{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, Spec: appsv1.DeploymentSpec{Replicas: new(int32(2))}, Status: appsv1.DeploymentStatus{Replicas: 2}},
+		&appsv1.Deployment{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+			Spec: appsv1.DeploymentSpec{Replicas: new(int32(1))}},
+		&appsv1.Deployment{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+			Spec: appsv1.DeploymentSpec{Replicas: new(int32(2))}},
+		&appsv1.Deployment{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+			Spec: appsv1.DeploymentSpec{Replicas: new(int32(2))}, Status: appsv1.DeploymentStatus{Replicas: 2}},
 	},
 }
 
 // Owners are the same as with the library's own converter, whatever changes.
 func TestOwnersAsUpstream(t *testing.T) {
 	ours := NewTypeConverter(scheme.Scheme)
-	library := managedfields.NewSchemeTypeConverter(scheme.Scheme, &typed.Parser{Schema: schema.Schema{Types: types.Types}})
+	library := managedfields.NewSchemeTypeConverter(scheme.Scheme,
+		&typed.Parser{Schema: schema.Schema{Types: types.Types}})
 	for name, all := range states {
 		t.Run(name, func(t *testing.T) {
 			gvk := all[0].GetObjectKind().GroupVersionKind()
 			manager := func(c managedfields.TypeConverter) *managedfields.FieldManager {
-				m, err := managedfields.NewDefaultFieldManager(c, runtime.UnsafeObjectConvertor(scheme.Scheme), scheme.Scheme, scheme.Scheme, gvk, gvk.GroupVersion(), "", nil)
+				m, err := managedfields.NewDefaultFieldManager(c, runtime.UnsafeObjectConvertor(scheme.Scheme),
+					scheme.Scheme, scheme.Scheme, gvk, gvk.GroupVersion(), "", nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -101,7 +115,8 @@ func TestOwnersAsUpstream(t *testing.T) {
 				live = a
 			}
 			// An apply merges with all of what is there.
-			patch := &unstructured.Unstructured{Object: map[string]any{"apiVersion": gvk.GroupVersion().String(), "kind": gvk.Kind,
+			patch := &unstructured.Unstructured{Object: map[string]any{"apiVersion": gvk.GroupVersion().String(),
+				"kind":     gvk.Kind,
 				"metadata": map[string]any{"name": "p", "labels": map[string]any{"z": "z"}}}}
 			a, errA := mine.Apply(live.DeepCopyObject(), patch.DeepCopy(), "four", false)
 			b, errB := theirs.Apply(live.DeepCopyObject(), patch.DeepCopy(), "four", false)

@@ -29,7 +29,8 @@ func validateMigration(m *storagemigrationv1.StorageVersionMigration) field.Erro
 }
 
 func validateMigrationUpdate(m, old *storagemigrationv1.StorageVersionMigration) field.ErrorList {
-	return append(validateMigration(m), apivalidation.ValidateImmutableField(m.Spec, old.Spec, field.NewPath("spec"))...)
+	return append(validateMigration(m),
+		apivalidation.ValidateImmutableField(m.Spec, old.Spec, field.NewPath("spec"))...)
 }
 
 // A migration ends once: neither its verdict nor the version it is for change.
@@ -43,20 +44,24 @@ func validateMigrationStatusUpdate(m, old *storagemigrationv1.StorageVersionMigr
 	}
 	errs = append(errs, metav1validation.ValidateConditions(m.Status.Conditions, at.Child("conditions"))...)
 	if was := old.Status.ResourceVersion; was != "" && was != m.Status.ResourceVersion {
-		errs = append(errs, field.Invalid(at.Child("resourceVersion"), m.Status.ResourceVersion, apivalidation.FieldImmutableErrorMsg))
+		errs = append(errs, field.Invalid(at.Child("resourceVersion"), m.Status.ResourceVersion,
+			apivalidation.FieldImmutableErrorMsg))
 	}
 	is := func(m *storagemigrationv1.StorageVersionMigration, t storagemigrationv1.MigrationConditionType) bool {
 		return meta.IsStatusConditionTrue(m.Status.Conditions, string(t))
 	}
 	conditions := at.Child("conditions")
 	if is(m, storagemigrationv1.MigrationSucceeded) && is(m, storagemigrationv1.MigrationFailed) {
-		errs = append(errs, field.Invalid(conditions, m.Status.Conditions, "Both success and failed conditions cannot be true at the same time"))
+		errs = append(errs, field.Invalid(conditions, m.Status.Conditions,
+			"Both success and failed conditions cannot be true at the same time"))
 	}
 	if is(old, storagemigrationv1.MigrationSucceeded) && !is(m, storagemigrationv1.MigrationSucceeded) {
-		errs = append(errs, field.Invalid(conditions, m.Status.Conditions, "Success condition cannot be set to false once it is true"))
+		errs = append(errs, field.Invalid(conditions, m.Status.Conditions,
+			"Success condition cannot be set to false once it is true"))
 	}
 	if is(old, storagemigrationv1.MigrationFailed) && !is(m, storagemigrationv1.MigrationFailed) {
-		errs = append(errs, field.Invalid(conditions, m.Status.Conditions, "Failed condition cannot be set to false once it is true"))
+		errs = append(errs, field.Invalid(conditions, m.Status.Conditions,
+			"Failed condition cannot be set to false once it is true"))
 	}
 	return errs
 }

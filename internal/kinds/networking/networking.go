@@ -28,15 +28,18 @@ func networking(kind string) schema.GroupVersionKind {
 
 func ingresses() *registry.Resource {
 	return registry.Of[networkingv1.Ingress, networkingv1.IngressList](registry.Resource{
-		Kind: networking("Ingress"), Plural: "ingresses", ShortNames: []string{"ing"}, Status: true, StatusMetadata: true,
-		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "Class"}, {Name: "Hosts"}, {Name: "Address"}, {Name: "Ports"}}, table.AgeColumn),
+		Kind: networking("Ingress"), Plural: "ingresses", ShortNames: []string{"ing"}, Status: true,
+		StatusMetadata: true,
+		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "Class"}, {Name: "Hosts"}, {Name: "Address"},
+			{Name: "Ports"}}, table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {
 				i := o.(*networkingv1.Ingress)
 				ports := "80"
 				if len(i.Spec.TLS) > 0 {
 					ports = "80, 443"
 				}
-				return []any{i.Name, ptr.Deref(i.Spec.IngressClassName, table.None), ingressHosts(i.Spec.Rules), ingressAddresses(i), ports, table.Age(i.CreationTimestamp, now)}
+				return []any{i.Name, ptr.Deref(i.Spec.IngressClassName, table.None), ingressHosts(i.Spec.Rules),
+					ingressAddresses(i), ports, table.Age(i.CreationTimestamp, now)}
 			}},
 	})
 }
@@ -75,7 +78,8 @@ func ingressAddresses(i *networkingv1.Ingress) string {
 func ingressClasses() *registry.Resource {
 	return registry.Of[networkingv1.IngressClass, networkingv1.IngressClassList](registry.Resource{
 		Kind: networking("IngressClass"), Plural: "ingressclasses", Cluster: true,
-		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "Controller"}, {Name: "Parameters"}}, table.AgeColumn),
+		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "Controller"}, {Name: "Parameters"}},
+			table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {
 				c := o.(*networkingv1.IngressClass)
 				name, parameters := c.Name, table.None
@@ -100,7 +104,8 @@ func networkPolicies() *registry.Resource {
 		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "Pod-Selector"}}, table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {
 				p := o.(*networkingv1.NetworkPolicy)
-				return []any{p.Name, metav1.FormatLabelSelector(&p.Spec.PodSelector), table.Age(p.CreationTimestamp, now)}
+				return []any{p.Name, metav1.FormatLabelSelector(&p.Spec.PodSelector),
+					table.Age(p.CreationTimestamp, now)}
 			}},
 	})
 }
@@ -123,7 +128,8 @@ func (verbatim) GenerateName(base string) string { return base }
 
 func ipAddresses() *registry.Resource {
 	return registry.Of[networkingv1.IPAddress, networkingv1.IPAddressList](registry.Resource{
-		Kind: networking("IPAddress"), Plural: "ipaddresses", ShortNames: []string{"ip"}, Cluster: true, NoGeneration: true, ValidateName: func(name string, _ bool) []string { return content.IsPathSegmentName(name) },
+		Kind: networking("IPAddress"), Plural: "ipaddresses", ShortNames: []string{"ip"}, Cluster: true,
+		NoGeneration: true, ValidateName: func(name string, _ bool) []string { return content.IsPathSegmentName(name) },
 		Customize: func(_ *genericregistry.Store, base *registry.Strategy) { base.NameGenerator = verbatim{} },
 		Table: table.Kind{Columns: []table.Column{table.NameColumn, {Name: "ParentRef"}},
 			Row: func(o runtime.Object, _ time.Time) []any {

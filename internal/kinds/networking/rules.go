@@ -22,12 +22,15 @@ var Rules = map[schema.GroupKind]func() rules.Rules{
 		}
 		return r
 	},
-	rules.Kind(networkingv1.GroupName, "IngressClass"): func() rules.Rules { return rules.Of(nil, validateIngressClass, validateIngressClassUpdate) },
+	rules.Kind(networkingv1.GroupName,
+		"IngressClass"): func() rules.Rules { return rules.Of(nil, validateIngressClass, validateIngressClassUpdate) },
 	rules.Kind(networkingv1.GroupName, "NetworkPolicy"): func() rules.Rules {
 		r := rules.Of(nil, validateNetworkPolicy, validateNetworkPolicyUpdate)
 		r.Warnings = networkPolicyWarnings
 		return r
 	},
-	rules.Kind(networkingv1.GroupName, "ServiceCIDR"): func() rules.Rules { return rules.Of(nil, validateServiceCIDR, validateServiceCIDRUpdate) },
-	rules.Kind(networkingv1.GroupName, "IPAddress"):   func() rules.Rules { return rules.Of(ipAddressName, validateIPAddress, validateIPAddressUpdate) },
+	rules.Kind(networkingv1.GroupName,
+		"ServiceCIDR"): func() rules.Rules { return rules.Of(nil, validateServiceCIDR, validateServiceCIDRUpdate) },
+	rules.Kind(networkingv1.GroupName,
+		"IPAddress"): func() rules.Rules { return rules.Of(ipAddressName, validateIPAddress, validateIPAddressUpdate) },
 }

@@ -28,8 +28,10 @@ type ingressTolerance struct{ secretName, wildcardRule bool }
 
 func validateIngress(i *networkingv1.Ingress) field.ErrorList {
 	errs := validateIngressSpec(&i.Spec, ingressTolerance{}, field.NewPath("spec"))
-	if class, ok := i.Annotations[ingressClassAnnotation]; ok && i.Spec.IngressClassName != nil && class != *i.Spec.IngressClassName {
-		errs = append(errs, field.Invalid(field.NewPath("annotations").Child(ingressClassAnnotation), class, "must match `ingressClassName` when both are specified"))
+	if class, ok := i.Annotations[ingressClassAnnotation]; ok && i.Spec.IngressClassName != nil &&
+		class != *i.Spec.IngressClassName {
+		errs = append(errs, field.Invalid(field.NewPath("annotations").Child(ingressClassAnnotation), class,
+			"must match `ingressClassName` when both are specified"))
 	}
 	return errs
 }
@@ -37,7 +39,8 @@ func validateIngress(i *networkingv1.Ingress) field.ErrorList {
 func validateIngressUpdate(i, old *networkingv1.Ingress) field.ErrorList {
 	var t ingressTolerance
 	for _, tls := range old.Spec.TLS {
-		t.secretName = t.secretName || tls.SecretName != "" && len(apivalidation.NameIsDNSSubdomain(tls.SecretName, false)) > 0
+		t.secretName = t.secretName || tls.SecretName != "" &&
+			len(apivalidation.NameIsDNSSubdomain(tls.SecretName, false)) > 0
 	}
 	for _, r := range old.Spec.Rules {
 		t.wildcardRule = t.wildcardRule || strings.Contains(r.Host, "*") && len(validateIngressHTTP(r.HTTP, nil)) > 0
@@ -72,11 +75,14 @@ func validateIngressSpec(s *networkingv1.IngressSpec, t ingressTolerance, at *fi
 			errs = append(errs, rules.Messages(at.Child("hosts").Index(j), host, hostName(host))...)
 		}
 		if tls.SecretName != "" && !t.secretName {
-			errs = append(errs, rules.Messages(at.Child("secretName"), tls.SecretName, apivalidation.NameIsDNSSubdomain(tls.SecretName, false))...)
+			errs = append(errs,
+				rules.Messages(at.Child("secretName"), tls.SecretName,
+					apivalidation.NameIsDNSSubdomain(tls.SecretName, false))...)
 		}
 	}
 	if s.IngressClassName != nil {
-		errs = append(errs, rules.Messages(at.Child("ingressClassName"), *s.IngressClassName, apivalidation.NameIsDNSSubdomain(*s.IngressClassName, false))...)
+		errs = append(errs, rules.Messages(at.Child("ingressClassName"), *s.IngressClassName,
+			apivalidation.NameIsDNSSubdomain(*s.IngressClassName, false))...)
 	}
 	return errs
 }
@@ -133,7 +139,8 @@ func validateIngressPath(p *networkingv1.HTTPIngressPath, at *field.Path) field.
 		}
 	default:
 		errs = append(errs, field.NotSupported(at.Child("pathType"), *p.PathType,
-			[]networkingv1.PathType{networkingv1.PathTypeExact, networkingv1.PathTypeImplementationSpecific, networkingv1.PathTypePrefix}))
+			[]networkingv1.PathType{networkingv1.PathTypeExact, networkingv1.PathTypeImplementationSpecific,
+				networkingv1.PathTypePrefix}))
 	}
 	return append(errs, validateIngressBackend(&p.Backend, at.Child("backend"))...)
 }
@@ -158,7 +165,8 @@ func validateIngressBackend(b *networkingv1.IngressBackend, at *field.Path) fiel
 	case name != "":
 		errs = append(errs, rules.Messages(service.Child("port", "name"), name, validation.IsValidPortName(name))...)
 	case number != 0:
-		errs = append(errs, rules.Messages(service.Child("port", "number"), number, validation.IsValidPortNum(int(number)))...)
+		errs = append(errs, rules.Messages(service.Child("port", "number"), number,
+			validation.IsValidPortNum(int(number)))...)
 	default:
 		errs = append(errs, field.Required(at, "port name or number is required"))
 	}
@@ -177,9 +185,11 @@ func validateIngressStatusUpdate(i, old *networkingv1.Ingress) field.ErrorList {
 			errs = append(errs, validation.IsValidIPForLegacyField(at.Child("ip"), in.IP, true, known)...)
 		}
 		if in.Hostname != "" {
-			errs = append(errs, rules.Messages(at.Child("hostname"), in.Hostname, validation.IsDNS1123Subdomain(in.Hostname))...)
+			errs = append(errs,
+				rules.Messages(at.Child("hostname"), in.Hostname, validation.IsDNS1123Subdomain(in.Hostname))...)
 			if rules.IsIP(in.Hostname) {
-				errs = append(errs, field.Invalid(at.Child("hostname"), in.Hostname, "must be a DNS name, not an IP address"))
+				errs = append(errs,
+					field.Invalid(at.Child("hostname"), in.Hostname, "must be a DNS name, not an IP address"))
 			}
 		}
 	}
@@ -189,7 +199,8 @@ func validateIngressStatusUpdate(i, old *networkingv1.Ingress) field.ErrorList {
 func ingressWarnings(_ context.Context, obj, old runtime.Object) []string {
 	i := obj.(*networkingv1.Ingress)
 	if _, ok := i.Annotations[ingressClassAnnotation]; ok && old == nil && i.Spec.IngressClassName == nil {
-		return []string{fmt.Sprintf("annotation %q is deprecated, please use 'spec.ingressClassName' instead", ingressClassAnnotation)}
+		return []string{fmt.Sprintf("annotation %q is deprecated, please use 'spec.ingressClassName' instead",
+			ingressClassAnnotation)}
 	}
 	return nil
 }
@@ -210,12 +221,15 @@ func validateIngressClass(c *networkingv1.IngressClass) field.ErrorList {
 	if p.Scope == nil {
 		return append(errs, field.Required(at.Child("scope"), ""))
 	}
-	errs = append(errs, rules.Supported(*p.Scope, at.Child("scope"), networkingv1.IngressClassParametersReferenceScopeCluster, networkingv1.IngressClassParametersReferenceScopeNamespace)...)
+	errs = append(errs, rules.Supported(*p.Scope, at.Child("scope"),
+		networkingv1.IngressClassParametersReferenceScopeCluster,
+		networkingv1.IngressClassParametersReferenceScopeNamespace)...)
 	switch {
 	case *p.Scope == networkingv1.IngressClassParametersReferenceScopeNamespace && p.Namespace == nil:
 		errs = append(errs, field.Required(at.Child("namespace"), "`parameters.scope` is set to 'Namespace'"))
 	case *p.Scope == networkingv1.IngressClassParametersReferenceScopeNamespace:
-		errs = append(errs, rules.Messages(at.Child("namespace"), *p.Namespace, apivalidation.ValidateNamespaceName(*p.Namespace, false))...)
+		errs = append(errs, rules.Messages(at.Child("namespace"), *p.Namespace,
+			apivalidation.ValidateNamespaceName(*p.Namespace, false))...)
 	case *p.Scope == networkingv1.IngressClassParametersReferenceScopeCluster && p.Namespace != nil:
 		errs = append(errs, field.Forbidden(at.Child("namespace"), "`parameters.scope` is set to 'Cluster'"))
 	}
@@ -223,7 +237,8 @@ func validateIngressClass(c *networkingv1.IngressClass) field.ErrorList {
 }
 
 func validateIngressClassUpdate(c, old *networkingv1.IngressClass) field.ErrorList {
-	return append(apivalidation.ValidateImmutableField(c.Spec.Controller, old.Spec.Controller, field.NewPath("spec", "controller")), validateIngressClass(c)...)
+	return append(apivalidation.ValidateImmutableField(c.Spec.Controller, old.Spec.Controller,
+		field.NewPath("spec", "controller")), validateIngressClass(c)...)
 }
 
 func validateNetworkPolicy(p *networkingv1.NetworkPolicy) field.ErrorList {
@@ -232,8 +247,12 @@ func validateNetworkPolicy(p *networkingv1.NetworkPolicy) field.ErrorList {
 
 func validateNetworkPolicyUpdate(p, old *networkingv1.NetworkPolicy) field.ErrorList {
 	var known []string
-	eachBlock(&old.Spec, func(b *networkingv1.IPBlock, _ *field.Path) { known = append(append(known, b.CIDR), b.Except...) })
-	badLabels := len(metav1validation.ValidateLabelSelector(&old.Spec.PodSelector, metav1validation.LabelSelectorValidationOptions{}, nil)) > 0
+	eachBlock(&old.Spec, func(b *networkingv1.IPBlock,
+		_ *field.Path) {
+		known = append(append(known, b.CIDR), b.Except...)
+	})
+	badLabels := len(metav1validation.ValidateLabelSelector(&old.Spec.PodSelector,
+		metav1validation.LabelSelectorValidationOptions{}, nil)) > 0
 	return validateNetworkPolicySpec(&p.Spec, badLabels, known)
 }
 
@@ -242,7 +261,8 @@ func validateNetworkPolicySpec(s *networkingv1.NetworkPolicySpec, badLabels bool
 	at := field.NewPath("spec")
 	opts := metav1validation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: badLabels}
 	errs := metav1validation.ValidateLabelSelector(&s.PodSelector, opts, at.Child("podSelector"))
-	side := func(ports []networkingv1.NetworkPolicyPort, peers []networkingv1.NetworkPolicyPeer, at *field.Path, peersField string) {
+	side := func(ports []networkingv1.NetworkPolicyPort, peers []networkingv1.NetworkPolicyPeer, at *field.Path,
+		peersField string) {
 		for i := range ports {
 			errs = append(errs, validatePolicyPort(&ports[i], at.Child("ports").Index(i))...)
 		}
@@ -257,11 +277,14 @@ func validateNetworkPolicySpec(s *networkingv1.NetworkPolicySpec, badLabels bool
 		side(s.Egress[i].Ports, s.Egress[i].To, at.Child("egress").Index(i), "to")
 	}
 	if len(s.PolicyTypes) > 2 {
-		return append(errs, field.Invalid(at.Child("policyTypes"), s.PolicyTypes, "may not specify more than two policyTypes"))
+		return append(errs, field.Invalid(at.Child("policyTypes"), s.PolicyTypes,
+			"may not specify more than two policyTypes"))
 	}
 	for i, t := range s.PolicyTypes {
 		if t != networkingv1.PolicyTypeIngress && t != networkingv1.PolicyTypeEgress {
-			errs = append(errs, field.NotSupported(at.Child("policyTypes").Index(i), t, []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}))
+			errs = append(errs,
+				field.NotSupported(at.Child("policyTypes").Index(i), t,
+					[]networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}))
 		}
 	}
 	return errs
@@ -269,8 +292,10 @@ func validateNetworkPolicySpec(s *networkingv1.NetworkPolicySpec, badLabels bool
 
 func validatePolicyPort(p *networkingv1.NetworkPolicyPort, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	if p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP && *p.Protocol != corev1.ProtocolUDP && *p.Protocol != corev1.ProtocolSCTP {
-		errs = append(errs, field.NotSupported(at.Child("protocol"), *p.Protocol, []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}))
+	if p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP && *p.Protocol != corev1.ProtocolUDP &&
+		*p.Protocol != corev1.ProtocolSCTP {
+		errs = append(errs, field.NotSupported(at.Child("protocol"), *p.Protocol,
+			[]corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}))
 	}
 	end := at.Child("endPort")
 	switch {
@@ -291,13 +316,15 @@ func validatePolicyPort(p *networkingv1.NetworkPolicyPort, at *field.Path) field
 	return append(errs, rules.PortNumberOrName(*p.Port, at.Child("port"))...)
 }
 
-func validatePolicyPeer(p *networkingv1.NetworkPolicyPeer, opts metav1validation.LabelSelectorValidationOptions, known []string, at *field.Path) field.ErrorList {
+func validatePolicyPeer(p *networkingv1.NetworkPolicyPeer, opts metav1validation.LabelSelectorValidationOptions,
+	known []string, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if p.PodSelector != nil {
 		errs = append(errs, metav1validation.ValidateLabelSelector(p.PodSelector, opts, at.Child("podSelector"))...)
 	}
 	if p.NamespaceSelector != nil {
-		errs = append(errs, metav1validation.ValidateLabelSelector(p.NamespaceSelector, opts, at.Child("namespaceSelector"))...)
+		errs = append(errs, metav1validation.ValidateLabelSelector(p.NamespaceSelector, opts,
+			at.Child("namespaceSelector"))...)
 	}
 	selectors := p.PodSelector != nil || p.NamespaceSelector != nil
 	switch {
@@ -396,7 +423,9 @@ func validateIPAddress(a *networkingv1.IPAddress) field.ErrorList {
 }
 
 func validateIPAddressUpdate(a, old *networkingv1.IPAddress) field.ErrorList {
-	return append(validateIPAddress(a), apivalidation.ValidateImmutableField(a.Spec.ParentRef, old.Spec.ParentRef, field.NewPath("spec", "parentRef"))...)
+	return append(validateIPAddress(a),
+		apivalidation.ValidateImmutableField(a.Spec.ParentRef, old.Spec.ParentRef,
+			field.NewPath("spec", "parentRef"))...)
 }
 
 func validateServiceCIDR(c *networkingv1.ServiceCIDR) field.ErrorList {
@@ -416,7 +445,8 @@ func validateServiceCIDR(c *networkingv1.ServiceCIDR) field.ErrorList {
 		}
 	}
 	if families[true] > 1 || families[false] > 1 {
-		errs = append(errs, field.Invalid(at, c.Spec.CIDRs, "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64"))
+		errs = append(errs, field.Invalid(at, c.Spec.CIDRs,
+			"may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64"))
 	}
 	return errs
 }

@@ -37,10 +37,12 @@ func validateRuntimeClass(c *nodev1.RuntimeClass) field.ErrorList {
 		errs = append(errs, rules.Messages(at, c.Handler, validation.IsDNS1123Label(c.Handler))...)
 	}
 	if c.Overhead != nil {
-		errs = append(errs, rules.ResourceRequirements(&corev1.ResourceRequirements{Limits: c.Overhead.PodFixed}, false, field.NewPath("overhead"))...)
+		errs = append(errs, rules.ResourceRequirements(&corev1.ResourceRequirements{Limits: c.Overhead.PodFixed}, false,
+			field.NewPath("overhead"))...)
 	}
 	if c.Scheduling != nil {
-		errs = append(errs, metav1validation.ValidateLabels(c.Scheduling.NodeSelector, field.NewPath("scheduling", "nodeSelector"))...)
+		errs = append(errs, metav1validation.ValidateLabels(c.Scheduling.NodeSelector,
+			field.NewPath("scheduling", "nodeSelector"))...)
 		at := field.NewPath("scheduling", "tolerations")
 		errs = append(errs, pods.ValidateTolerations(c.Scheduling.Tolerations, false, at)...)
 		seen := map[corev1.Toleration]bool{}
@@ -56,5 +58,6 @@ func validateRuntimeClass(c *nodev1.RuntimeClass) field.ErrorList {
 }
 
 func validateRuntimeClassUpdate(c, old *nodev1.RuntimeClass) field.ErrorList {
-	return append(validateRuntimeClass(c), apivalidation.ValidateImmutableField(c.Handler, old.Handler, field.NewPath("handler"))...)
+	return append(validateRuntimeClass(c),
+		apivalidation.ValidateImmutableField(c.Handler, old.Handler, field.NewPath("handler"))...)
 }

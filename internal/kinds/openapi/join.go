@@ -51,7 +51,8 @@ type made struct {
 }
 
 // form returns a form of the document at path with the given hash, made once.
-func (j *joiner) form(path, hash string, asProto bool, text func() ([]byte, error), parse func([]byte) (proto.Message, error)) ([]byte, error) {
+func (j *joiner) form(path, hash string, asProto bool, text func() ([]byte, error),
+	parse func([]byte) (proto.Message, error)) ([]byte, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	m := j.made[path]
@@ -158,7 +159,8 @@ func (j *joiner) serveV3(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer(w, r, d.Hash, protoV3, func(asProto bool) ([]byte, error) {
-		return j.form(path, d.Hash, asProto, d.JSON, func(b []byte) (proto.Message, error) { return openapi_v3.ParseDocument(b) })
+		return j.form(path, d.Hash, asProto, d.JSON,
+			func(b []byte) (proto.Message, error) { return openapi_v3.ParseDocument(b) })
 	})
 }
 

@@ -49,7 +49,8 @@ func TestIndex(t *testing.T) {
 	for name, p := range index.Paths {
 		for _, accept := range []string{"application/json", protoV3} {
 			w := get(h, p.ServerRelativeURL, "Accept", accept)
-			if w.Code != http.StatusOK || w.Header().Get("Content-Type") != accept || !strings.Contains(w.Header().Get("Cache-Control"), "immutable") {
+			if w.Code != http.StatusOK || w.Header().Get("Content-Type") != accept ||
+				!strings.Contains(w.Header().Get("Cache-Control"), "immutable") {
 				t.Errorf("%s as %s: %d, %v", name, accept, w.Code, w.Header())
 			}
 		}
@@ -70,7 +71,8 @@ func TestV2(t *testing.T) {
 	if err := json.NewDecoder(z).Decode(&doc); err != nil {
 		t.Fatal(err)
 	}
-	if doc.Definitions["io.k8s.api.core.v1.Pod"] == nil || doc.Paths["/api/v1/namespaces/{namespace}/pods/{name}/status"] == nil {
+	if doc.Definitions["io.k8s.api.core.v1.Pod"] == nil ||
+		doc.Paths["/api/v1/namespaces/{namespace}/pods/{name}/status"] == nil {
 		t.Errorf("%d definitions, %d paths", len(doc.Definitions), len(doc.Paths))
 	}
 	again := get(h, "/openapi/v2", "If-None-Match", w.Header().Get("Etag"))

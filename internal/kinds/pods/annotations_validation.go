@@ -17,7 +17,8 @@ import (
 func validatePodAnnotations(m *metav1.ObjectMeta, s *corev1.PodSpec, kept podFaults, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if value, ok := m.Annotations[corev1.MirrorPodAnnotationKey]; ok && s.NodeName == "" {
-		errs = append(errs, field.Invalid(path.Key(corev1.MirrorPodAnnotationKey), value, "must set spec.nodeName if mirror pod annotation is set"))
+		errs = append(errs, field.Invalid(path.Key(corev1.MirrorPodAnnotationKey), value,
+			"must set spec.nodeName if mirror pod annotation is set"))
 	}
 	if text := m.Annotations[corev1.TolerationsAnnotationKey]; text != "" {
 		var list []corev1.Toleration
@@ -27,7 +28,8 @@ func validatePodAnnotations(m *metav1.ObjectMeta, s *corev1.PodSpec, kept podFau
 		errs = append(errs, ValidateTolerations(list, kept.comparisons, path.Child(corev1.TolerationsAnnotationKey))...)
 	}
 	if !kept.deletionCost && badDeletionCost(m.Annotations) {
-		errs = append(errs, field.Invalid(path.Key(corev1.PodDeletionCost), m.Annotations[corev1.PodDeletionCost], "must be a 32bit integer"))
+		errs = append(errs, field.Invalid(path.Key(corev1.PodDeletionCost), m.Annotations[corev1.PodDeletionCost],
+			"must be a 32bit integer"))
 	}
 	for key, value := range m.Annotations {
 		if key == corev1.SeccompPodAnnotationKey || strings.HasPrefix(key, corev1.SeccompContainerAnnotationKeyPrefix) {
@@ -40,9 +42,11 @@ func validatePodAnnotations(m *metav1.ObjectMeta, s *corev1.PodSpec, kept podFau
 		if !kept.annotations && containerNamed(s, name) == nil {
 			errs = append(errs, field.Invalid(path.Key(key), name, "container not found"))
 		}
-		if value != "" && value != corev1.DeprecatedAppArmorBetaProfileRuntimeDefault && value != corev1.DeprecatedAppArmorBetaProfileNameUnconfined &&
+		if value != "" && value != corev1.DeprecatedAppArmorBetaProfileRuntimeDefault &&
+			value != corev1.DeprecatedAppArmorBetaProfileNameUnconfined &&
 			!strings.HasPrefix(value, corev1.DeprecatedAppArmorBetaProfileNamePrefix) {
-			errs = append(errs, field.Invalid(path.Key(key), value, fmt.Sprintf("invalid AppArmor profile name: %q", value)))
+			errs = append(errs,
+				field.Invalid(path.Key(key), value, fmt.Sprintf("invalid AppArmor profile name: %q", value)))
 		}
 	}
 	return errs
@@ -60,7 +64,8 @@ func badDeletionCost(annotations map[string]string) bool {
 
 func validateSeccompAnnotation(value string, at *field.Path) field.ErrorList {
 	switch value {
-	case corev1.SeccompProfileRuntimeDefault, corev1.DeprecatedSeccompProfileDockerDefault, corev1.SeccompProfileNameUnconfined:
+	case corev1.SeccompProfileRuntimeDefault, corev1.DeprecatedSeccompProfileDockerDefault,
+		corev1.SeccompProfileNameUnconfined:
 		return nil
 	}
 	if profile, ok := strings.CutPrefix(value, corev1.SeccompLocalhostProfileNamePrefix); ok {
@@ -69,7 +74,8 @@ func validateSeccompAnnotation(value string, at *field.Path) field.ErrorList {
 	return field.ErrorList{field.Invalid(at, value, "must be a valid seccomp profile")}
 }
 
-// validateAnnotatedProfiles checks that annotations and fields name the same profiles; those of AppArmor only in a new pod.
+// validateAnnotatedProfiles checks that annotations and fields name the same profiles; those of AppArmor only in a new
+// pod.
 func validateAnnotatedProfiles(m *metav1.ObjectMeta, s *corev1.PodSpec, isNew bool, spec *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	compare := func(key, kind, profile string, local *string, names [3][]string, at *field.Path) {
@@ -91,13 +97,20 @@ func validateAnnotatedProfiles(m *metav1.ObjectMeta, s *corev1.PodSpec, isNew bo
 			return
 		}
 		if !matches {
-			errs = append(errs, field.Forbidden(at.Child(names[2][1], "type"), kind+" type in annotation and field must match"))
+			errs = append(errs,
+				field.Forbidden(at.Child(names[2][1], "type"), kind+" type in annotation and field must match"))
 		} else if profile == "Localhost" && (local == nil || *local != name) {
-			errs = append(errs, field.Forbidden(at.Child(names[2][1], "localhostProfile"), kind+" profile in annotation and field must match"))
+			errs = append(errs,
+				field.Forbidden(at.Child(names[2][1], "localhostProfile"),
+					kind+" profile in annotation and field must match"))
 		}
 	}
-	seccompNames := [3][]string{{corev1.SeccompProfileNameUnconfined}, {corev1.SeccompProfileRuntimeDefault, corev1.DeprecatedSeccompProfileDockerDefault}, {corev1.SeccompLocalhostProfileNamePrefix, "seccompProfile"}}
-	appArmorNames := [3][]string{{corev1.DeprecatedAppArmorBetaProfileNameUnconfined}, {corev1.DeprecatedAppArmorBetaProfileRuntimeDefault}, {corev1.DeprecatedAppArmorBetaProfileNamePrefix, "appArmorProfile"}}
+	seccompNames := [3][]string{{corev1.SeccompProfileNameUnconfined},
+		{corev1.SeccompProfileRuntimeDefault, corev1.DeprecatedSeccompProfileDockerDefault},
+		{corev1.SeccompLocalhostProfileNamePrefix, "seccompProfile"}}
+	appArmorNames := [3][]string{{corev1.DeprecatedAppArmorBetaProfileNameUnconfined},
+		{corev1.DeprecatedAppArmorBetaProfileRuntimeDefault},
+		{corev1.DeprecatedAppArmorBetaProfileNamePrefix, "appArmorProfile"}}
 	var ofPod *corev1.AppArmorProfile
 	if c := s.SecurityContext; c != nil {
 		ofPod = c.AppArmorProfile
@@ -110,14 +123,16 @@ func validateAnnotatedProfiles(m *metav1.ObjectMeta, s *corev1.PodSpec, isNew bo
 		armor := ofPod
 		if c.SecurityContext != nil {
 			if p := c.SecurityContext.SeccompProfile; p != nil {
-				compare(corev1.SeccompContainerAnnotationKeyPrefix+c.Name, "seccomp", string(p.Type), p.LocalhostProfile, seccompNames, at)
+				compare(corev1.SeccompContainerAnnotationKeyPrefix+c.Name, "seccomp", string(p.Type),
+					p.LocalhostProfile, seccompNames, at)
 			}
 			if p := c.SecurityContext.AppArmorProfile; p != nil {
 				armor = p
 			}
 		}
 		if armor != nil && isNew && !windows {
-			compare(corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name, "apparmor", string(armor.Type), armor.LocalhostProfile, appArmorNames, at)
+			compare(corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name, "apparmor", string(armor.Type),
+				armor.LocalhostProfile, appArmorNames, at)
 		}
 	}
 	return errs

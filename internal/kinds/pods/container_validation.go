@@ -46,7 +46,8 @@ func (k *podChecker) checkContainers(spec *field.Path) field.ErrorList {
 		}
 	}
 	for i := range s.EphemeralContainers {
-		errs = append(errs, k.ephemeralContainer(&s.EphemeralContainers[i], names, spec.Child("ephemeralContainers").Index(i))...)
+		errs = append(errs, k.ephemeralContainer(&s.EphemeralContainers[i], names,
+			spec.Child("ephemeralContainers").Index(i))...)
 	}
 	return errs
 }
@@ -71,7 +72,8 @@ func (k *podChecker) container(c *corev1.Container, r role, names sets.Set[strin
 		errs = append(errs, field.Invalid(at.Child("image"), c.Image, "must not have leading or trailing whitespace"))
 	}
 	add(validateTerminationMessagePolicy(c.TerminationMessagePolicy, at.Child("terminationMessagePolicy")))
-	add(rules.OneOf(string(c.ImagePullPolicy), at.Child("imagePullPolicy"), string(corev1.PullAlways), string(corev1.PullIfNotPresent), string(corev1.PullNever)))
+	add(rules.OneOf(string(c.ImagePullPolicy), at.Child("imagePullPolicy"), string(corev1.PullAlways),
+		string(corev1.PullIfNotPresent), string(corev1.PullNever)))
 	add(k.ports(c.Ports, at.Child("ports")))
 	add(k.env(c.Env, at.Child("env")))
 	add(validateEnvFrom(c.EnvFrom, at.Child("envFrom")))
@@ -106,7 +108,8 @@ func (k *podChecker) container(c *corev1.Container, r role, names sets.Set[strin
 }
 
 // ephemeralContainer checks a debug container: none of what a container of the pod's own life has (L1.115).
-func (k *podChecker) ephemeralContainer(e *corev1.EphemeralContainer, names sets.Set[string], at *field.Path) field.ErrorList {
+func (k *podChecker) ephemeralContainer(e *corev1.EphemeralContainer, names sets.Set[string],
+	at *field.Path) field.ErrorList {
 	c := (*corev1.Container)(&e.EphemeralContainerCommon)
 	errs := k.container(c, ephemeral, names, at)
 	if e.TargetContainerName != "" && containerNamed(k.spec, e.TargetContainerName) == nil {
@@ -128,10 +131,14 @@ func (k *podChecker) ephemeralContainer(e *corev1.EphemeralContainer, names sets
 	forbid(c.RestartPolicyRules != nil, "restartPolicyRules")
 	for i, m := range c.VolumeMounts {
 		if m.SubPath != "" {
-			errs = append(errs, field.Forbidden(at.Child("volumeMounts").Index(i).Child("subPath"), "cannot be set for an Ephemeral Container"))
+			errs = append(errs,
+				field.Forbidden(at.Child("volumeMounts").Index(i).Child("subPath"),
+					"cannot be set for an Ephemeral Container"))
 		}
 		if m.SubPathExpr != "" {
-			errs = append(errs, field.Forbidden(at.Child("volumeMounts").Index(i).Child("subPathExpr"), "cannot be set for an Ephemeral Container"))
+			errs = append(errs,
+				field.Forbidden(at.Child("volumeMounts").Index(i).Child("subPathExpr"),
+					"cannot be set for an Ephemeral Container"))
 		}
 	}
 	return errs
@@ -144,7 +151,9 @@ func validateTerminationMessagePolicy(p corev1.TerminationMessagePolicy, at *fie
 	case "":
 		return field.ErrorList{field.Required(at, "")}
 	}
-	return field.ErrorList{field.NotSupported(at, p, []corev1.TerminationMessagePolicy{corev1.TerminationMessageReadFile, corev1.TerminationMessageFallbackToLogsOnError})}
+	return field.ErrorList{field.NotSupported(at, p,
+		[]corev1.TerminationMessagePolicy{corev1.TerminationMessageReadFile,
+			corev1.TerminationMessageFallbackToLogsOnError})}
 }
 
 func privileged(c *corev1.Container) bool {
@@ -174,7 +183,8 @@ func (k *podChecker) claims(claims []corev1.ResourceClaim, at *field.Path) field
 			errs = append(errs, field.Duplicate(at, c.Name))
 		case seen.Has(key):
 			errs = append(errs, field.Duplicate(at, key))
-		case c.Request == "" && slices.ContainsFunc(seen.UnsortedList(), func(s string) bool { return strings.HasPrefix(s, c.Name+"/") }):
+		case c.Request == "" && slices.ContainsFunc(seen.UnsortedList(),
+			func(s string) bool { return strings.HasPrefix(s, c.Name+"/") }):
 			errs = append(errs, field.Duplicate(at, c.Name))
 		}
 		seen.Insert(key)
@@ -182,7 +192,8 @@ func (k *podChecker) claims(claims []corev1.ResourceClaim, at *field.Path) field
 			missing := field.NotFound(at, c.Name)
 			missing.Detail = "must be one of the names in pod.spec.resourceClaims which is empty"
 			if known.Len() > 0 {
-				missing.Detail = "must be one of the names in pod.spec.resourceClaims: " + strings.Join(sets.List(known), ", ")
+				missing.Detail = "must be one of the names in pod.spec.resourceClaims: " +
+					strings.Join(sets.List(known), ", ")
 			}
 			errs = append(errs, missing)
 		}
@@ -198,19 +209,25 @@ func (k *podChecker) resizePolicy(c *corev1.Container, r role, at *field.Path) f
 			errs = append(errs, field.Duplicate(at.Index(i), p.ResourceName))
 		}
 		seen.Insert(p.ResourceName)
-		errs = append(errs, rules.OneOf(string(p.ResourceName), at, string(corev1.ResourceCPU), string(corev1.ResourceMemory))...)
-		errs = append(errs, rules.OneOf(string(p.RestartPolicy), at, string(corev1.NotRequired), string(corev1.RestartContainer))...)
+		errs = append(errs, rules.OneOf(string(p.ResourceName), at, string(corev1.ResourceCPU),
+			string(corev1.ResourceMemory))...)
+		errs = append(errs, rules.OneOf(string(p.RestartPolicy), at, string(corev1.NotRequired),
+			string(corev1.RestartContainer))...)
 		never := k.spec.RestartPolicy == corev1.RestartPolicyNever
 		switch {
 		case r == initial && !resources.IsSidecar(c):
 			if p.RestartPolicy == corev1.RestartContainer && !k.kept.restarts {
-				errs = append(errs, field.Invalid(at.Index(i).Child("restartPolicy"), p.RestartPolicy, "must not be set to 'RestartContainer' for non-sidecar initContainers"))
+				errs = append(errs,
+					field.Invalid(at.Index(i).Child("restartPolicy"), p.RestartPolicy,
+						"must not be set to 'RestartContainer' for non-sidecar initContainers"))
 			}
 			if never && p.RestartPolicy != corev1.NotRequired {
-				errs = append(errs, field.Invalid(at, p.RestartPolicy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'"))
+				errs = append(errs,
+					field.Invalid(at, p.RestartPolicy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'"))
 			}
 		case never && p.RestartPolicy != corev1.NotRequired:
-			errs = append(errs, field.Invalid(at, p.RestartPolicy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'"))
+			errs = append(errs,
+				field.Invalid(at, p.RestartPolicy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'"))
 		}
 	}
 	return errs
@@ -225,27 +242,32 @@ func (k *podChecker) restartRules(c *corev1.Container, r role, at *field.Path) f
 	var errs field.ErrorList
 	if c.RestartPolicy != nil {
 		errs = append(errs, rules.Supported(string(*c.RestartPolicy), at.Child("restartPolicy"),
-			string(corev1.ContainerRestartPolicyAlways), string(corev1.ContainerRestartPolicyNever), string(corev1.ContainerRestartPolicyOnFailure))...)
+			string(corev1.ContainerRestartPolicyAlways), string(corev1.ContainerRestartPolicyNever),
+			string(corev1.ContainerRestartPolicyOnFailure))...)
 	}
 	list := at.Child("restartPolicyRules")
 	if len(c.RestartPolicyRules) == 0 {
 		return errs
 	}
 	if c.RestartPolicy == nil {
-		errs = append(errs, field.Required(at.Child("restartPolicy"), "must specify restartPolicy when restart rules are used"))
+		errs = append(errs, field.Required(at.Child("restartPolicy"),
+			"must specify restartPolicy when restart rules are used"))
 	}
 	if len(c.RestartPolicyRules) > maxRules {
 		errs = append(errs, field.TooMany(list, len(c.RestartPolicyRules), maxRules))
 	}
 	for i, rule := range c.RestartPolicyRules {
 		at := list.Index(i)
-		errs = append(errs, rules.Supported(string(rule.Action), at.Child("action"), string(corev1.ContainerRestartRuleActionRestart), string(corev1.ContainerRestartRuleActionRestartAllContainers))...)
+		errs = append(errs, rules.Supported(string(rule.Action), at.Child("action"),
+			string(corev1.ContainerRestartRuleActionRestart),
+			string(corev1.ContainerRestartRuleActionRestartAllContainers))...)
 		if rule.ExitCodes == nil {
 			errs = append(errs, field.Required(at.Child("exitCodes"), "must be specified"))
 			continue
 		}
 		errs = append(errs, rules.Supported(string(rule.ExitCodes.Operator), at.Child("exitCodes", "operator"),
-			string(corev1.ContainerRestartRuleOnExitCodesOpIn), string(corev1.ContainerRestartRuleOnExitCodesOpNotIn))...)
+			string(corev1.ContainerRestartRuleOnExitCodesOpIn),
+			string(corev1.ContainerRestartRuleOnExitCodesOpNotIn))...)
 		if n := len(rule.ExitCodes.Values); n > maxExitCodes {
 			errs = append(errs, field.TooMany(at.Child("exitCodes", "values"), n, maxExitCodes))
 		}

@@ -1,6 +1,7 @@
 // Package pods is what pods and the templates of pods mean: their strategies for create, update, status, resize and
 // ephemeral containers, validation, defaults, warnings and the table of `kubectl get pods` (docs/spec/pod-lifecycle.md,
-// clauses L1). The kinds that make pods check their templates with it. What is served for a pod beside its object (logs,
+// clauses L1). The kinds that make pods check their templates with it. What is served for a pod beside its object
+// (logs,
 // exec, binding, eviction) is in package apiserver/pods.
 //
 //	pod_validation.go     the spec as a whole; container_, env_, ports_, volume_… its parts

@@ -56,7 +56,9 @@ func (k *podChecker) envSource(e *corev1.EnvVar, at *field.Path) field.ErrorList
 	}
 	switch {
 	case n == 0:
-		errs = append(errs, field.Invalid(at, "", "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"))
+		errs = append(errs,
+			field.Invalid(at, "",
+				"must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"))
 	case e.Value != "":
 		errs = append(errs, field.Invalid(at, "", "may not be specified when `value` is not empty"))
 	case n > 1:
@@ -77,12 +79,15 @@ func validateKeyRef(name, key string, at *field.Path) field.ErrorList {
 func (k *podChecker) fileKeyRef(r *corev1.FileKeySelector, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if r.VolumeName == "" {
-		errs = append(errs, field.Required(at.Child("volumeName"), ""), field.NotFound(at.Child("volumeName"), r.VolumeName))
+		errs = append(errs, field.Required(at.Child("volumeName"), ""),
+			field.NotFound(at.Child("volumeName"), r.VolumeName))
 	} else if v, ok := k.volumes[r.VolumeName]; !ok {
-		errs = append(errs, rules.Messages(at.Child("volumeName"), r.VolumeName, validation.IsDNS1123Label(r.VolumeName))...)
+		errs = append(errs, rules.Messages(at.Child("volumeName"), r.VolumeName,
+			validation.IsDNS1123Label(r.VolumeName))...)
 		errs = append(errs, field.NotFound(at.Child("volumeName"), r.VolumeName))
 	} else if v.EmptyDir == nil {
-		errs = append(errs, field.Invalid(at.Child("volumeName"), r.VolumeName, "referenced volume must be of type emptyDir"))
+		errs = append(errs, field.Invalid(at.Child("volumeName"), r.VolumeName,
+			"referenced volume must be of type emptyDir"))
 	}
 	if r.Path == "" {
 		errs = append(errs, field.Required(at.Child("path"), ""))
@@ -105,7 +110,8 @@ var (
 	}
 	// otherFields are names that selectors know.
 	otherFields = []string{"spec.restartPolicy", "spec.schedulerName", "status.phase"}
-	fileFields  = []string{"metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"}
+	fileFields  = []string{"metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace",
+		"metadata.uid"}
 )
 
 func validateFieldRef(r *corev1.ObjectFieldSelector, allowed []string, at *field.Path) field.ErrorList {
@@ -116,23 +122,27 @@ func validateFieldRef(r *corev1.ObjectFieldSelector, allowed []string, at *field
 		return field.ErrorList{field.Required(at.Child("fieldPath"), "")}
 	}
 	if r.APIVersion != "v1" {
-		return field.ErrorList{field.Invalid(at.Child("fieldPath"), r.FieldPath, fmt.Sprintf("error converting fieldPath: unsupported pod version: %s", r.APIVersion))}
+		return field.ErrorList{field.Invalid(at.Child("fieldPath"), r.FieldPath,
+			fmt.Sprintf("error converting fieldPath: unsupported pod version: %s", r.APIVersion))}
 	}
-	if base, sub, ok := strings.Cut(strings.TrimSuffix(r.FieldPath, "']"), "['"); ok && base != "" && strings.HasSuffix(r.FieldPath, "']") {
+	if base, sub, ok := strings.Cut(strings.TrimSuffix(r.FieldPath, "']"), "['"); ok && base != "" &&
+		strings.HasSuffix(r.FieldPath, "']") {
 		switch base {
 		case "metadata.annotations":
 			return rules.Messages(at, strings.ToLower(sub), validation.IsQualifiedName(strings.ToLower(sub)))
 		case "metadata.labels":
 			return rules.Messages(at, sub, validation.IsQualifiedName(sub))
 		}
-		return field.ErrorList{field.Invalid(at.Child("fieldPath"), r.FieldPath, "error converting fieldPath: field label does not support subscript: "+r.FieldPath)}
+		return field.ErrorList{field.Invalid(at.Child("fieldPath"), r.FieldPath,
+			"error converting fieldPath: field label does not support subscript: "+r.FieldPath)}
 	}
 	path := r.FieldPath
 	switch {
 	case path == "spec.host": // its name in old clients
 		path = "spec.nodeName"
 	case !slices.Contains(envFields, path) && !slices.Contains(fileFields, path) && !slices.Contains(otherFields, path):
-		return field.ErrorList{field.Invalid(at.Child("fieldPath"), path, "error converting fieldPath: field label not supported: "+path)}
+		return field.ErrorList{field.Invalid(at.Child("fieldPath"), path,
+			"error converting fieldPath: field label not supported: "+path)}
 	}
 	if !slices.Contains(allowed, path) {
 		return field.ErrorList{field.NotSupported(at.Child("fieldPath"), path, allowed)}
@@ -153,7 +163,8 @@ func validateResourceFieldRef(r *corev1.ResourceFieldSelector, file bool, at *fi
 		errs = append(errs, field.Required(at.Child("containerName"), ""))
 	case r.Resource == "":
 		errs = append(errs, field.Required(at.Child("resource"), ""))
-	case !slices.Contains(containerFields, r.Resource) && (name == r.Resource || !strings.HasPrefix(name, corev1.ResourceHugePagesPrefix)):
+	case !slices.Contains(containerFields, r.Resource) &&
+		(name == r.Resource || !strings.HasPrefix(name, corev1.ResourceHugePagesPrefix)):
 		errs = append(errs, field.NotSupported(at.Child("resource"), r.Resource, containerFields))
 	}
 	if name == r.Resource {
@@ -168,7 +179,9 @@ func validateResourceFieldRef(r *corev1.ResourceFieldSelector, file bool, at *fi
 		if name == string(corev1.ResourceCPU) {
 			kind = "cpu"
 		}
-		errs = append(errs, field.Invalid(at.Child("divisor"), r.Resource, fmt.Sprintf("only divisor's values %s are supported with the %s resource", strings.Join(divisors, ", "), kind)))
+		errs = append(errs, field.Invalid(at.Child("divisor"), r.Resource,
+			fmt.Sprintf("only divisor's values %s are supported with the %s resource", strings.Join(divisors, ", "),
+				kind)))
 	}
 	return errs
 }
@@ -178,19 +191,22 @@ func validateEnvFrom(list []corev1.EnvFromSource, whole *field.Path) field.Error
 	for i := range list {
 		e, at := &list[i], whole.Index(i)
 		if e.Prefix != "" {
-			errs = append(errs, rules.Messages(at.Child("prefix"), e.Prefix, validation.IsRelaxedEnvVarName(e.Prefix))...)
+			errs = append(errs,
+				rules.Messages(at.Child("prefix"), e.Prefix, validation.IsRelaxedEnvVarName(e.Prefix))...)
 		}
 		for _, ref := range []struct {
 			field string
 			set   bool
 			name  func() string
-		}{{"configMapRef", e.ConfigMapRef != nil, func() string { return e.ConfigMapRef.Name }}, {"secretRef", e.SecretRef != nil, func() string { return e.SecretRef.Name }}} {
+		}{{"configMapRef", e.ConfigMapRef != nil, func() string { return e.ConfigMapRef.Name }},
+			{"secretRef", e.SecretRef != nil, func() string { return e.SecretRef.Name }}} {
 			switch at := at.Child(ref.field, "name"); {
 			case !ref.set:
 			case ref.name() == "":
 				errs = append(errs, field.Required(at, ""))
 			default:
-				errs = append(errs, rules.Messages(at, ref.name(), apivalidation.NameIsDNSSubdomain(ref.name(), true))...)
+				errs = append(errs,
+					rules.Messages(at, ref.name(), apivalidation.NameIsDNSSubdomain(ref.name(), true))...)
 			}
 		}
 		switch {

@@ -23,7 +23,8 @@ func (k *podChecker) lifecycle(l *corev1.Lifecycle, at *field.Path) field.ErrorL
 		errs = append(errs, k.hook(l.PreStop, at.Child("preStop"))...)
 	}
 	if l.StopSignal != nil && k.spec.OS == nil {
-		errs = append(errs, field.Forbidden(at.Child("stopSignal"), "may not be set for containers with empty `spec.os.name`"))
+		errs = append(errs, field.Forbidden(at.Child("stopSignal"),
+			"may not be set for containers with empty `spec.os.name`"))
 	}
 	return errs
 }
@@ -41,7 +42,9 @@ func (k *podChecker) hook(h *corev1.LifecycleHandler, at *field.Path) field.Erro
 			grace = *k.spec.TerminationGracePeriodSeconds
 		}
 		if h.Sleep.Seconds < 0 || h.Sleep.Seconds > grace {
-			errs = append(errs, field.Invalid(at.Child("sleep"), h.Sleep.Seconds, fmt.Sprintf("must be non-negative and less than terminationGracePeriodSeconds (%d)", grace)))
+			errs = append(errs,
+				field.Invalid(at.Child("sleep"), h.Sleep.Seconds,
+					fmt.Sprintf("must be non-negative and less than terminationGracePeriodSeconds (%d)", grace)))
 		}
 	}
 	if n == 0 {
@@ -72,7 +75,8 @@ func validateProbe(p *corev1.Probe, kind probeKind, at *field.Path) field.ErrorL
 		name  string
 		value int32
 	}{
-		{"initialDelaySeconds", p.InitialDelaySeconds}, {"timeoutSeconds", p.TimeoutSeconds}, {"periodSeconds", p.PeriodSeconds},
+		{"initialDelaySeconds", p.InitialDelaySeconds}, {"timeoutSeconds", p.TimeoutSeconds},
+		{"periodSeconds", p.PeriodSeconds},
 		{"successThreshold", p.SuccessThreshold}, {"failureThreshold", p.FailureThreshold},
 	} {
 		if f.value < 0 {
@@ -81,7 +85,8 @@ func validateProbe(p *corev1.Probe, kind probeKind, at *field.Path) field.ErrorL
 	}
 	if g := p.TerminationGracePeriodSeconds; g != nil {
 		if kind == readiness {
-			errs = append(errs, field.Invalid(at.Child("terminationGracePeriodSeconds"), *g, "must not be set for readinessProbes"))
+			errs = append(errs,
+				field.Invalid(at.Child("terminationGracePeriodSeconds"), *g, "must not be set for readinessProbes"))
 		}
 		if *g <= 0 {
 			errs = append(errs, field.Invalid(at.Child("terminationGracePeriodSeconds"), *g, "must be greater than 0"))
@@ -124,7 +129,8 @@ func (h handler) check(at *field.Path) (int, field.ErrorList) {
 		take("httpGet", h.checkHTTP)
 	}
 	if h.tcp != nil {
-		take("tcpSocket", func(at *field.Path) field.ErrorList { return rules.PortNumberOrName(h.tcp.Port, at.Child("port")) })
+		take("tcpSocket",
+			func(at *field.Path) field.ErrorList { return rules.PortNumberOrName(h.tcp.Port, at.Child("port")) })
 	}
 	if h.grpc != nil {
 		take("grpc", func(at *field.Path) field.ErrorList {
@@ -140,9 +146,11 @@ func (h handler) checkHTTP(at *field.Path) field.ErrorList {
 		errs = append(errs, field.Required(at.Child("path"), ""))
 	}
 	errs = append(errs, rules.PortNumberOrName(h.httpGet.Port, at.Child("port"))...)
-	errs = append(errs, rules.OneOf(string(h.httpGet.Scheme), at.Child("scheme"), string(corev1.URISchemeHTTP), string(corev1.URISchemeHTTPS))...)
+	errs = append(errs, rules.OneOf(string(h.httpGet.Scheme), at.Child("scheme"), string(corev1.URISchemeHTTP),
+		string(corev1.URISchemeHTTPS))...)
 	for _, header := range h.httpGet.HTTPHeaders {
-		errs = append(errs, rules.Messages(at.Child("httpHeaders"), header.Name, validation.IsHTTPHeaderName(header.Name))...)
+		errs = append(errs, rules.Messages(at.Child("httpHeaders"), header.Name,
+			validation.IsHTTPHeaderName(header.Name))...)
 	}
 	return errs
 }

@@ -38,21 +38,29 @@ func (k *podChecker) mounts(c *corev1.Container, list *field.Path) field.ErrorLi
 			errs = append(errs, field.Invalid(at.Child("name"), m.Name, "must not already exist in volumeDevices"))
 		}
 		if devices.Has(m.MountPath) {
-			errs = append(errs, field.Invalid(at.Child("mountPath"), m.MountPath, "must not already exist as a path in volumeDevices"))
+			errs = append(errs,
+				field.Invalid(at.Child("mountPath"), m.MountPath, "must not already exist as a path in volumeDevices"))
 		}
 		if m.SubPath != "" {
 			errs = append(errs, rules.DescendingPath(m.SubPath, list.Child("subPath"))...)
 		}
 		if m.SubPathExpr != "" {
 			if m.SubPath != "" {
-				errs = append(errs, field.Invalid(at.Child("subPathExpr"), m.SubPathExpr, "subPathExpr and subPath are mutually exclusive"))
+				errs = append(errs,
+					field.Invalid(at.Child("subPathExpr"), m.SubPathExpr,
+						"subPathExpr and subPath are mutually exclusive"))
 			}
 			errs = append(errs, rules.DescendingPath(m.SubPathExpr, list.Child("subPathExpr"))...)
 		}
 		if p := m.MountPropagation; p != nil {
-			errs = append(errs, rules.Supported(string(*p), list.Child("mountPropagation"), string(corev1.MountPropagationBidirectional), string(corev1.MountPropagationHostToContainer), string(corev1.MountPropagationNone))...)
+			errs = append(errs,
+				rules.Supported(string(*p), list.Child("mountPropagation"),
+					string(corev1.MountPropagationBidirectional), string(corev1.MountPropagationHostToContainer),
+					string(corev1.MountPropagationNone))...)
 			if *p == corev1.MountPropagationBidirectional && !privileged(c) {
-				errs = append(errs, field.Forbidden(list.Child("mountPropagation"), "Bidirectional mount propagation is available only to privileged containers"))
+				errs = append(errs,
+					field.Forbidden(list.Child("mountPropagation"),
+						"Bidirectional mount propagation is available only to privileged containers"))
 			}
 		}
 		errs = append(errs, validateRecursiveReadOnly(m, list.Child("recursiveReadOnly"))...)
@@ -75,10 +83,13 @@ func validateRecursiveReadOnly(m *corev1.VolumeMount, at *field.Path) field.Erro
 			errs = append(errs, field.Forbidden(at, "may only be specified when readOnly is true"))
 		}
 		if m.MountPropagation != nil && *m.MountPropagation != corev1.MountPropagationNone {
-			errs = append(errs, field.Forbidden(at, "may only be specified when mountPropagation is None or not specified"))
+			errs = append(errs,
+				field.Forbidden(at, "may only be specified when mountPropagation is None or not specified"))
 		}
 	default:
-		errs = append(errs, field.NotSupported(at, *m.RecursiveReadOnly, []corev1.RecursiveReadOnlyMode{corev1.RecursiveReadOnlyDisabled, corev1.RecursiveReadOnlyEnabled, corev1.RecursiveReadOnlyIfPossible}))
+		errs = append(errs, field.NotSupported(at, *m.RecursiveReadOnly,
+			[]corev1.RecursiveReadOnlyMode{corev1.RecursiveReadOnlyDisabled, corev1.RecursiveReadOnlyEnabled,
+				corev1.RecursiveReadOnlyIfPossible}))
 	}
 	return errs
 }
@@ -101,7 +112,9 @@ func (k *podChecker) devices(c *corev1.Container, at *field.Path) field.ErrorLis
 		if v, ok := k.volumes[d.Name]; !ok {
 			errs = append(errs, field.NotFound(name, d.Name))
 		} else if v.PersistentVolumeClaim == nil && v.Ephemeral == nil {
-			errs = append(errs, field.Invalid(name, d.Name, "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"))
+			errs = append(errs,
+				field.Invalid(name, d.Name,
+					"can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"))
 		}
 		if mountNames.Has(d.Name) {
 			errs = append(errs, field.Invalid(name, d.Name, "must not already exist in volumeMounts"))

@@ -7,7 +7,8 @@ import (
 	"carob/internal/kinds/defaulting"
 )
 
-// DefaultPod fills in a pod (L1.8–L1.21). Unlike a pod template a pod also gets requests copied from limits, host ports on the
+// DefaultPod fills in a pod (L1.8–L1.21). Unlike a pod template a pod also gets requests copied from limits, host
+// ports on the
 // host network and enableServiceLinks.
 func DefaultPod(p *corev1.Pod) {
 	defaultPodSpec(&p.Spec)
@@ -98,7 +99,8 @@ func defaultContainer(c *corev1.Container) {
 	}
 }
 
-// DefaultPullPolicy is Always for the tag "latest", named or implied; an image with another tag or a digest is looked up on
+// DefaultPullPolicy is Always for the tag "latest", named or implied; an image with another tag or a digest is looked
+// up on
 // the node first (L1.15), and so is what is no name of an image.
 func DefaultPullPolicy(image string) corev1.PullPolicy {
 	named, err := reference.ParseNormalizedNamed(image)

@@ -24,7 +24,8 @@ func ValidatePodResize(p, old *corev1.Pod) field.ErrorList {
 	errs = append(errs, changedPod(p, old)...)
 	spec := field.NewPath("spec")
 	if resources.ComputeQoS(p) != resources.QoS(old) {
-		errs = append(errs, field.Invalid(spec, p.Status.QOSClass, "Pod QOS Class may not change as a result of resizing"))
+		errs = append(errs, field.Invalid(spec, p.Status.QOSClass,
+			"Pod QOS Class may not change as a result of resizing"))
 	}
 	if !reportsResources(old) {
 		errs = append(errs, field.Forbidden(spec, "Pod running on node without support for resize"))
@@ -32,7 +33,8 @@ func ValidatePodResize(p, old *corev1.Pod) field.ErrorList {
 	rest := p.Spec.DeepCopy()
 	errs = append(errs, validateWholeResize(rest, &old.Spec, spec.Child("resources"))...)
 	reordered := sameContainers("containers", p.Spec.Containers, old.Spec.Containers, spec)
-	reordered = append(reordered, sameContainers("initContainers", p.Spec.InitContainers, old.Spec.InitContainers, spec)...)
+	reordered = append(reordered,
+		sameContainers("initContainers", p.Spec.InitContainers, old.Spec.InitContainers, spec)...)
 	if errs = append(errs, reordered...); len(reordered) > 0 {
 		return errs
 	}
@@ -41,19 +43,23 @@ func ValidatePodResize(p, old *corev1.Pod) field.ErrorList {
 		changed := !apiequality.Semantic.DeepEqual(c, was)
 		errs = append(errs, nothingRemoved(c.Resources, was.Resources, "resource", at.Child("resources"))...)
 		if c.Resources = withoutAmounts(c.Resources, was.Resources); !apiequality.Semantic.DeepEqual(c, was) {
-			errs = append(errs, field.Forbidden(at, "only cpu and memory resources for init or sidecar containers are mutable"))
+			errs = append(errs,
+				field.Forbidden(at, "only cpu and memory resources for init or sidecar containers are mutable"))
 		}
 		if changed && !resources.IsSidecar(c) { // such pods were stored by servers that let them in
 			for _, policy := range c.ResizePolicy {
 				if policy.RestartPolicy == corev1.RestartContainer {
-					errs = append(errs, field.Forbidden(at, "non-sidecar init containers with a resize policy of RestartContainer cannot be resized"))
+					errs = append(errs,
+						field.Forbidden(at,
+							"non-sidecar init containers with a resize policy of RestartContainer cannot be resized"))
 				}
 			}
 		}
 	}
 	for i := range rest.Containers {
 		c, was := &rest.Containers[i], &old.Spec.Containers[i]
-		errs = append(errs, nothingRemoved(c.Resources, was.Resources, "resource", spec.Child("containers").Index(i).Child("resources"))...)
+		errs = append(errs, nothingRemoved(c.Resources, was.Resources, "resource",
+			spec.Child("containers").Index(i).Child("resources"))...)
 		if c.Resources = withoutAmounts(c.Resources, was.Resources); !apiequality.Semantic.DeepEqual(c, was) {
 			errs = append(errs, field.Forbidden(spec, "only cpu and memory resources are mutable"))
 		}
@@ -92,7 +98,8 @@ func validateWholeResize(rest, old *corev1.PodSpec, at *field.Path) field.ErrorL
 	}
 	is := withoutAmounts(*rest.Resources, *was)
 	if !apiequality.Semantic.DeepEqual(&is, was) {
-		errs = append(errs, field.Forbidden(field.NewPath("spec"), "only cpu and memory resources are mutable at pod-level"))
+		errs = append(errs, field.Forbidden(field.NewPath("spec"),
+			"only cpu and memory resources are mutable at pod-level"))
 	}
 	rest.Resources = old.Resources
 	return errs
@@ -105,7 +112,9 @@ func sameContainers(name string, list, old []corev1.Container, spec *field.Path)
 	var errs field.ErrorList
 	for i := range list {
 		if list[i].Name != old[i].Name {
-			errs = append(errs, field.Forbidden(spec.Child(name).Index(i).Child("name"), name+" may not be renamed or reordered on resize"))
+			errs = append(errs,
+				field.Forbidden(spec.Child(name).Index(i).Child("name"),
+					name+" may not be renamed or reordered on resize"))
 		}
 	}
 	return errs
@@ -120,7 +129,8 @@ func nothingRemoved(r, old corev1.ResourceRequirements, what string, at *field.P
 	}{{"requests", r.Requests, old.Requests}, {"limits", r.Limits, old.Limits}} {
 		for name := range list.was {
 			if _, ok := list.is[name]; !ok {
-				errs = append(errs, field.Forbidden(at.Child(list.name), fmt.Sprintf("%s %s cannot be removed", what, list.name)))
+				errs = append(errs,
+					field.Forbidden(at.Child(list.name), fmt.Sprintf("%s %s cannot be removed", what, list.name)))
 				break
 			}
 		}
@@ -144,5 +154,6 @@ func withoutAmounts(r, old corev1.ResourceRequirements) corev1.ResourceRequireme
 		}
 		return out
 	}
-	return corev1.ResourceRequirements{Limits: undo(r.Limits, old.Limits), Requests: undo(r.Requests, old.Requests), Claims: r.Claims}
+	return corev1.ResourceRequirements{Limits: undo(r.Limits, old.Limits), Requests: undo(r.Requests, old.Requests),
+		Claims: r.Claims}
 }

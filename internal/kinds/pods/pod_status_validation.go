@@ -26,22 +26,27 @@ func ValidatePodStatusUpdate(p, old *corev1.Pod) field.ErrorList {
 		if c.ObservedGeneration < 0 {
 			errs = append(errs, field.Invalid(at.Child("observedGeneration"), c.ObservedGeneration, natural))
 		}
-		errs = append(errs, rules.Messages(at.Child("Type"), string(c.Type), validation.IsQualifiedName(string(c.Type)))...)
+		errs = append(errs, rules.Messages(at.Child("Type"), string(c.Type),
+			validation.IsQualifiedName(string(c.Type)))...)
 	}
 	if p.Spec.NodeName != old.Spec.NodeName {
 		errs = append(errs, field.Forbidden(at.Child("nodeName"), "may not be changed directly"))
 	}
 	if n := p.Status.NominatedNodeName; n != old.Status.NominatedNodeName && n != "" {
-		errs = append(errs, rules.Messages(at.Child("nominatedNodeName"), n, apivalidation.NameIsDNSSubdomain(n, false))...)
+		errs = append(errs, rules.Messages(at.Child("nominatedNodeName"), n,
+			apivalidation.NameIsDNSSubdomain(n, false))...)
 		if old.Spec.NodeName != "" {
-			errs = append(errs, field.Forbidden(at.Child("nominatedNodeName"), "may not be set on pods that are already bound to a node"))
+			errs = append(errs,
+				field.Forbidden(at.Child("nominatedNodeName"),
+					"may not be set on pods that are already bound to a node"))
 		}
 	}
 	if p.Status.ObservedGeneration < 0 {
 		errs = append(errs, field.Invalid(at.Child("observedGeneration"), p.Status.ObservedGeneration, natural))
 	}
 	if old.Status.QOSClass != "" && p.Status.QOSClass != old.Status.QOSClass {
-		errs = append(errs, field.Invalid(at.Child("qosClass"), p.Status.QOSClass, apivalidation.FieldImmutableErrorMsg))
+		errs = append(errs, field.Invalid(at.Child("qosClass"), p.Status.QOSClass,
+			apivalidation.FieldImmutableErrorMsg))
 	}
 	errs = append(errs, validateStateTransitions(p, old, at)...)
 	errs = append(errs, validateClaimStatuses(p, at)...)
@@ -51,12 +56,15 @@ func ValidatePodStatusUpdate(p, old *corev1.Pod) field.ErrorList {
 		name       string
 		statuses   []corev1.ContainerStatus
 		containers []corev1.Container
-	}{{"containerStatuses", p.Status.ContainerStatuses, p.Spec.Containers}, {"initContainerStatuses", p.Status.InitContainerStatuses, p.Spec.InitContainers},
+	}{{"containerStatuses", p.Status.ContainerStatuses, p.Spec.Containers},
+		{"initContainerStatuses", p.Status.InitContainerStatuses, p.Spec.InitContainers},
 		{"ephemeralContainerStatuses", p.Status.EphemeralContainerStatuses, nil}} {
 		for i := range list.statuses {
 			s, at := &list.statuses[i], at.Child(list.name).Index(i)
 			errs = append(errs, validateContainerUser(s.User, p.Spec.OS, at.Child("user", "linux"))...)
-			errs = append(errs, validateResourceHealth(s, list.containers, p.Status.ExtendedResourceClaimStatus, at.Child("allocatedResourcesStatus"))...)
+			errs = append(errs,
+				validateResourceHealth(s, list.containers, p.Status.ExtendedResourceClaimStatus,
+					at.Child("allocatedResourcesStatus"))...)
 		}
 	}
 	return errs
@@ -76,7 +84,8 @@ func validatePodIPs(p, old *corev1.Pod, at *field.Path) field.ErrorList {
 	errs := perFamily(ips, texts(old.Status.PodIPs, text), p.Status.PodIPs, at)
 	switch {
 	case (p.Status.PodIP == "") != (len(ips) == 0):
-		errs = append(errs, field.Invalid(at, p.Status.PodIPs, "podIP and podIPs must either both be set or both be unset"))
+		errs = append(errs, field.Invalid(at, p.Status.PodIPs,
+			"podIP and podIPs must either both be set or both be unset"))
 	case len(ips) > 0 && ips[0] != p.Status.PodIP:
 		errs = append(errs, field.Invalid(at.Index(0).Child("ip"), ips[0], "must be equal to `podIP`"))
 	}
@@ -106,7 +115,8 @@ func perFamily(ips, known []string, shown any, at *field.Path) field.ErrorList {
 	}
 	if len(ips) > 1 {
 		if _, err := netutils.IsDualStackIPStrings(ips); err != nil {
-			errs = append(errs, field.InternalError(at, fmt.Errorf("failed to check for dual stack with error:%w", err)))
+			errs = append(errs,
+				field.InternalError(at, fmt.Errorf("failed to check for dual stack with error:%w", err)))
 		}
 	}
 	if len(ips) > 1 && (len(ips) > 2 || families[true] != 1 || families[false] != 1) {
@@ -126,14 +136,16 @@ func validateClaimStatuses(p *corev1.Pod, at *field.Path) field.ErrorList {
 	for i, s := range p.Status.ResourceClaimStatuses {
 		at := at.Child("resourceClaimStatuses").Index(i)
 		if !claims.Has(s.Name) {
-			errs = append(errs, field.Invalid(at.Child("name"), s.Name, "must match the name of an entry in `spec.resourceClaims`"))
+			errs = append(errs,
+				field.Invalid(at.Child("name"), s.Name, "must match the name of an entry in `spec.resourceClaims`"))
 		}
 		if seen.Has(s.Name) {
 			errs = append(errs, field.Duplicate(at.Child("name"), s.Name))
 		}
 		seen.Insert(s.Name)
 		if n := s.ResourceClaimName; n != nil {
-			errs = append(errs, rules.Messages(at.Child("resourceClaimName"), *n, apivalidation.NameIsDNSSubdomain(*n, false))...)
+			errs = append(errs,
+				rules.Messages(at.Child("resourceClaimName"), *n, apivalidation.NameIsDNSSubdomain(*n, false))...)
 		}
 	}
 	if s := p.Status.ExtendedResourceClaimStatus; s != nil {
@@ -143,7 +155,8 @@ func validateClaimStatuses(p *corev1.Pod, at *field.Path) field.ErrorList {
 }
 
 // validateExtendedClaim checks the claim that was made for a pod's extended resources.
-func validateExtendedClaim(s *corev1.PodExtendedResourceClaimStatus, spec *corev1.PodSpec, at *field.Path) field.ErrorList {
+func validateExtendedClaim(s *corev1.PodExtendedResourceClaimStatus, spec *corev1.PodSpec,
+	at *field.Path) field.ErrorList {
 	mappings := at.Child("requestMappings")
 	var errs field.ErrorList
 	if len(s.RequestMappings) == 0 {
@@ -153,20 +166,28 @@ func validateExtendedClaim(s *corev1.PodExtendedResourceClaimStatus, spec *corev
 	for i, m := range s.RequestMappings {
 		at1 := mappings.Index(i)
 		if c := containerNamed(spec, m.ContainerName); c == nil {
-			errs = append(errs, field.Invalid(at1.Child("containerName"), m.ContainerName, "must match the name of an entry in spec.initContainers.name or spec.containers.name"))
+			errs = append(errs,
+				field.Invalid(at1.Child("containerName"), m.ContainerName,
+					"must match the name of an entry in spec.initContainers.name or spec.containers.name"))
 		} else if _, ok := c.Resources.Requests[corev1.ResourceName(m.ResourceName)]; !ok {
-			errs = append(errs, field.Invalid(at1.Child("resourceName"), m.ResourceName, "must match the extended resource name of an entry in spec.initContainers.resources.requests or spec.containers.resources.requests"))
+			errs = append(errs,
+				field.Invalid(at1.Child("resourceName"), m.ResourceName,
+					"must match the extended resource name of an entry in spec.initContainers.resources.requests or spec.containers.resources.requests"))
 		}
-		errs = append(errs, rules.Messages(at.Child("requestName"), m.RequestName, validation.IsDNS1123Label(m.RequestName))...)
+		errs = append(errs, rules.Messages(at.Child("requestName"), m.RequestName,
+			validation.IsDNS1123Label(m.RequestName))...)
 		if seen.Has(m) {
-			errs = append(errs, field.Duplicate(at1.Child("containerName"), m.ContainerName), field.Duplicate(at1.Child("resourceName"), m.ResourceName), field.Duplicate(at1.Child("requestName"), m.RequestName))
+			errs = append(errs, field.Duplicate(at1.Child("containerName"), m.ContainerName),
+				field.Duplicate(at1.Child("resourceName"), m.ResourceName),
+				field.Duplicate(at1.Child("requestName"), m.RequestName))
 		}
 		seen.Insert(m)
 	}
 	if s.ResourceClaimName == "" {
 		return append(errs, field.Required(at.Child("resourceClaimName"), ""))
 	}
-	return append(errs, rules.Messages(at.Child("resourceClaimName"), s.ResourceClaimName, apivalidation.NameIsDNSSubdomain(s.ResourceClaimName, false))...)
+	return append(errs, rules.Messages(at.Child("resourceClaimName"), s.ResourceClaimName,
+		apivalidation.NameIsDNSSubdomain(s.ResourceClaimName, false))...)
 }
 
 func validateContainerUser(u *corev1.ContainerUser, os *corev1.PodOS, at *field.Path) field.ErrorList {
@@ -178,7 +199,8 @@ func validateContainerUser(u *corev1.ContainerUser, os *corev1.PodOS, at *field.
 	}
 	var errs field.ErrorList
 	if u.Linux.UID < 0 || u.Linux.UID > math.MaxUint32 {
-		errs = append(errs, field.Invalid(at.Child("uid"), u.Linux.UID, fmt.Sprintf("must be between 0 and %d, inclusive", int64(math.MaxUint32))))
+		errs = append(errs, field.Invalid(at.Child("uid"), u.Linux.UID,
+			fmt.Sprintf("must be between 0 and %d, inclusive", int64(math.MaxUint32))))
 	}
 	errs = append(errs, rules.Messages(at.Child("gid"), u.Linux.GID, validation.IsValidGroupID(u.Linux.GID))...)
 	for i, g := range u.Linux.SupplementalGroups {
@@ -188,7 +210,8 @@ func validateContainerUser(u *corev1.ContainerUser, os *corev1.PodOS, at *field.
 }
 
 // validateResourceHealth checks what is said of the devices of a container: it is about what the container asks for.
-func validateResourceHealth(s *corev1.ContainerStatus, containers []corev1.Container, extended *corev1.PodExtendedResourceClaimStatus, at *field.Path) field.ErrorList {
+func validateResourceHealth(s *corev1.ContainerStatus, containers []corev1.Container,
+	extended *corev1.PodExtendedResourceClaimStatus, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, r := range s.AllocatedResourcesStatus {
 		at := at.Index(i)
@@ -200,7 +223,9 @@ func validateResourceHealth(s *corev1.ContainerStatus, containers []corev1.Conta
 		seen := sets.New[corev1.ResourceID]()
 		for j, h := range r.Resources {
 			at := at.Child("resources").Index(j)
-			errs = append(errs, rules.Supported(string(h.Health), at.Child("health"), string(corev1.ResourceHealthStatusHealthy), string(corev1.ResourceHealthStatusUnhealthy), string(corev1.ResourceHealthStatusUnknown))...)
+			errs = append(errs,
+				rules.Supported(string(h.Health), at.Child("health"), string(corev1.ResourceHealthStatusHealthy),
+					string(corev1.ResourceHealthStatusUnhealthy), string(corev1.ResourceHealthStatusUnknown))...)
 			if seen.Has(h.ResourceID) {
 				errs = append(errs, field.Duplicate(at.Child("resourceID"), h.ResourceID))
 			}
@@ -210,7 +235,8 @@ func validateResourceHealth(s *corev1.ContainerStatus, containers []corev1.Conta
 	return errs
 }
 
-func validateAskedFor(c *corev1.Container, name corev1.ResourceName, extended *corev1.PodExtendedResourceClaimStatus, at *field.Path) field.ErrorList {
+func validateAskedFor(c *corev1.Container, name corev1.ResourceName, extended *corev1.PodExtendedResourceClaimStatus,
+	at *field.Path) field.ErrorList {
 	claim, isClaim := strings.CutPrefix(string(name), "claim:")
 	if !isClaim {
 		if _, ok := c.Resources.Requests[name]; ok {
@@ -231,5 +257,6 @@ func validateAskedFor(c *corev1.Container, name corev1.ResourceName, extended *c
 			}
 		}
 	}
-	return field.ErrorList{field.Invalid(at, name, "must match one of the container's resource claims as 'claim:<claimName>/<requestName>' when container.resources.claims[*].request is set or 'claim:<claimName>' when it is empty")}
+	return field.ErrorList{field.Invalid(at, name,
+		"must match one of the container's resource claims as 'claim:<claimName>/<requestName>' when container.resources.claims[*].request is set or 'claim:<claimName>' when it is empty")}
 }

@@ -33,17 +33,21 @@ func ValidatePodUpdate(p, old *corev1.Pod) field.ErrorList {
 	for _, list := range []struct {
 		name    string
 		cs, old []corev1.Container
-	}{{"containers", p.Spec.Containers, old.Spec.Containers}, {"initContainers", p.Spec.InitContainers, old.Spec.InitContainers}} {
+	}{{"containers", p.Spec.Containers, old.Spec.Containers},
+		{"initContainers", p.Spec.InitContainers, old.Spec.InitContainers}} {
 		if len(list.cs) != len(list.old) {
 			return append(errs, field.Forbidden(spec.Child(list.name), "pod updates may not add or remove containers"))
 		}
 	}
-	more, stop := deadlineUpdate(p.Spec.ActiveDeadlineSeconds, old.Spec.ActiveDeadlineSeconds, spec.Child("activeDeadlineSeconds"))
+	more, stop := deadlineUpdate(p.Spec.ActiveDeadlineSeconds, old.Spec.ActiveDeadlineSeconds,
+		spec.Child("activeDeadlineSeconds"))
 	if errs = append(errs, more...); stop {
 		return errs
 	}
-	errs = append(errs, validateTolerationUpdate(p.Spec.Tolerations, old.Spec.Tolerations, spec.Child("tolerations"))...)
-	errs = append(errs, validateGateUpdate(p.Spec.SchedulingGates, old.Spec.SchedulingGates, spec.Child("schedulingGates"))...)
+	errs = append(errs, validateTolerationUpdate(p.Spec.Tolerations, old.Spec.Tolerations,
+		spec.Child("tolerations"))...)
+	errs = append(errs, validateGateUpdate(p.Spec.SchedulingGates, old.Spec.SchedulingGates,
+		spec.Child("schedulingGates"))...)
 
 	// With every permitted change undone nothing may be left.
 	rest := p.Spec.DeepCopy()
@@ -56,14 +60,18 @@ func ValidatePodUpdate(p, old *corev1.Pod) field.ErrorList {
 	rest.ActiveDeadlineSeconds = old.Spec.ActiveDeadlineSeconds
 	rest.Tolerations = old.Spec.Tolerations
 	rest.SchedulingGates = old.Spec.SchedulingGates
-	if g, was := rest.TerminationGracePeriodSeconds, old.Spec.TerminationGracePeriodSeconds; was != nil && *was < 0 && g != nil && *g == 1 {
+	if g, was := rest.TerminationGracePeriodSeconds, old.Spec.TerminationGracePeriodSeconds; was != nil && *was < 0 &&
+		g != nil && *g == 1 {
 		rest.TerminationGracePeriodSeconds = was
 	}
 	if len(old.Spec.SchedulingGates) > 0 {
 		errs = append(errs, validateGatedUpdate(rest, &old.Spec, spec)...)
 	}
 	if !apiequality.Semantic.DeepEqual(rest, &old.Spec) {
-		errs = append(errs, field.Forbidden(spec, fmt.Sprintf("pod updates may not change fields other than %s\n%v", updatable, diff.Diff(&old.Spec, rest))))
+		errs = append(errs,
+			field.Forbidden(spec,
+				fmt.Sprintf("pod updates may not change fields other than %s\n%v", updatable,
+					diff.Diff(&old.Spec, rest))))
 	}
 	return errs
 }
@@ -107,7 +115,8 @@ func validateTolerationUpdate(list, old []corev1.Toleration, at *field.Path) fie
 			return t == o
 		})
 		if !kept {
-			return field.ErrorList{field.Forbidden(at, "existing toleration can not be modified except its tolerationSeconds")}
+			return field.ErrorList{field.Forbidden(at,
+				"existing toleration can not be modified except its tolerationSeconds")}
 		}
 	}
 	return nil
@@ -118,18 +127,23 @@ func validateGateUpdate(gates, old []corev1.PodSchedulingGate, at *field.Path) f
 	var errs field.ErrorList
 	for i, g := range gates {
 		if !slices.Contains(old, g) && !slices.Contains(gates[i+1:], g) {
-			errs = append(errs, field.Forbidden(at.Index(i).Child("name"), fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", g.Name)))
+			errs = append(errs,
+				field.Forbidden(at.Index(i).Child("name"),
+					fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", g.Name)))
 		}
 	}
 	return errs
 }
 
-// validateGatedUpdate lets a gated pod's node constraints be tightened, and undoes in rest what it has permitted (L1.67).
+// validateGatedUpdate lets a gated pod's node constraints be tightened, and undoes in rest what it has permitted
+// (L1.67).
 func validateGatedUpdate(rest, old *corev1.PodSpec, spec *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for key, value := range old.NodeSelector {
 		if got, ok := rest.NodeSelector[key]; !ok || got != value {
-			errs = append(errs, field.Invalid(spec.Child("nodeSelector"), rest.NodeSelector, "only additions to spec.nodeSelector are allowed (no mutations or deletions)"))
+			errs = append(errs,
+				field.Invalid(spec.Child("nodeSelector"), rest.NodeSelector,
+					"only additions to spec.nodeSelector are allowed (no mutations or deletions)"))
 			break
 		}
 	}
@@ -142,13 +156,15 @@ func validateGatedUpdate(rest, old *corev1.PodSpec, spec *field.Path) field.Erro
 	if old.Affinity != nil {
 		was = old.Affinity.NodeAffinity
 	}
-	errs = append(errs, validateRequiredAffinityUpdate(is, was, spec.Child("affinity", "nodeAffinity", requiredField))...)
+	errs = append(errs, validateRequiredAffinityUpdate(is, was,
+		spec.Child("affinity", "nodeAffinity", requiredField))...)
 	switch {
 	case rest.Affinity == nil && was != nil:
 		rest.Affinity = &corev1.Affinity{NodeAffinity: was}
 	case rest.Affinity != nil:
 		rest.Affinity.NodeAffinity = was
-		if was == nil && old.Affinity == nil && rest.Affinity.PodAffinity == nil && rest.Affinity.PodAntiAffinity == nil {
+		if was == nil && old.Affinity == nil && rest.Affinity.PodAffinity == nil &&
+			rest.Affinity.PodAntiAffinity == nil {
 			rest.Affinity = nil
 		}
 	}
@@ -166,11 +182,13 @@ func validateRequiredAffinityUpdate(is, was *corev1.NodeAffinity, at *field.Path
 	}
 	before := was.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	if len(now) != len(before) {
-		return field.ErrorList{field.Invalid(terms, now, "no additions/deletions to non-empty NodeSelectorTerms list are allowed")}
+		return field.ErrorList{field.Invalid(terms, now,
+			"no additions/deletions to non-empty NodeSelectorTerms list are allowed")}
 	}
 	var errs field.ErrorList
 	for i := range before {
-		tightened := len(before[i].MatchExpressions)+len(before[i].MatchFields) > 0 || apiequality.Semantic.DeepEqual(now[i], before[i])
+		tightened := len(before[i].MatchExpressions)+len(before[i].MatchFields) > 0 ||
+			apiequality.Semantic.DeepEqual(now[i], before[i])
 		for _, r := range before[i].MatchExpressions {
 			tightened = tightened && containsRequirement(now[i].MatchExpressions, r)
 		}
@@ -178,14 +196,16 @@ func validateRequiredAffinityUpdate(is, was *corev1.NodeAffinity, at *field.Path
 			tightened = tightened && containsRequirement(now[i].MatchFields, r)
 		}
 		if !tightened {
-			errs = append(errs, field.Invalid(terms.Index(i), now[i], "only additions are allowed (no mutations or deletions)"))
+			errs = append(errs,
+				field.Invalid(terms.Index(i), now[i], "only additions are allowed (no mutations or deletions)"))
 		}
 	}
 	return errs
 }
 
 func containsRequirement(list []corev1.NodeSelectorRequirement, r corev1.NodeSelectorRequirement) bool {
-	return slices.ContainsFunc(list, func(o corev1.NodeSelectorRequirement) bool { return apiequality.Semantic.DeepEqual(o, r) })
+	return slices.ContainsFunc(list,
+		func(o corev1.NodeSelectorRequirement) bool { return apiequality.Semantic.DeepEqual(o, r) })
 }
 
 // validateStateTransitions refuses to bring a container back that its restart policy leaves ended (L1.71).
@@ -200,19 +220,25 @@ func validateStateTransitions(p, old *corev1.Pod, at *field.Path) field.ErrorLis
 			}
 			for j := range list {
 				if list[j].Name == before[i].Name && list[j].State.Terminated == nil {
-					errs = append(errs, field.Forbidden(at.Child(name).Index(i).Child("state"), "may not be transitioned to non-terminated state"))
+					errs = append(errs,
+						field.Forbidden(at.Child(name).Index(i).Child("state"),
+							"may not be transitioned to non-terminated state"))
 				}
 			}
 		}
 	}
-	check(p.Status.ContainerStatuses, old.Status.ContainerStatuses, "containerStatuses", func(name string, code int32) bool {
-		return all || restarts(old.Spec.RestartPolicy, containerNamed(&old.Spec, name), code)
-	})
-	check(p.Status.InitContainerStatuses, old.Status.InitContainerStatuses, "initContainerStatuses", func(name string, code int32) bool {
-		// A pod whose sandbox was lost runs its init containers again, but only while it restarts at all.
-		return all || old.Spec.RestartPolicy != corev1.RestartPolicyNever || restarts(old.Spec.RestartPolicy, containerNamed(&old.Spec, name), code)
-	})
-	check(p.Status.EphemeralContainerStatuses, old.Status.EphemeralContainerStatuses, "ephemeralContainerStatuses", func(string, int32) bool { return false })
+	check(p.Status.ContainerStatuses, old.Status.ContainerStatuses, "containerStatuses",
+		func(name string, code int32) bool {
+			return all || restarts(old.Spec.RestartPolicy, containerNamed(&old.Spec, name), code)
+		})
+	check(p.Status.InitContainerStatuses, old.Status.InitContainerStatuses, "initContainerStatuses",
+		func(name string, code int32) bool {
+			// A pod whose sandbox was lost runs its init containers again, but only while it restarts at all.
+			return all || old.Spec.RestartPolicy != corev1.RestartPolicyNever ||
+				restarts(old.Spec.RestartPolicy, containerNamed(&old.Spec, name), code)
+		})
+	check(p.Status.EphemeralContainerStatuses, old.Status.EphemeralContainerStatuses, "ephemeralContainerStatuses",
+		func(string, int32) bool { return false })
 	return errs
 }
 
@@ -234,7 +260,8 @@ func restartsAll(s *corev1.PodSpec) bool {
 func restarts(pod corev1.RestartPolicy, c *corev1.Container, code int32) bool {
 	if c != nil {
 		for _, r := range c.RestartPolicyRules {
-			if r.ExitCodes != nil && slices.Contains(r.ExitCodes.Values, code) == (r.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn) {
+			if r.ExitCodes != nil && slices.Contains(r.ExitCodes.Values,
+				code) == (r.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn) {
 				return true
 			}
 		}
@@ -252,16 +279,22 @@ func ValidateEphemeralContainersUpdate(p, old *corev1.Pod) field.ErrorList {
 		return field.ErrorList{field.Forbidden(field.NewPath(""), "static pods do not support ephemeral containers")}
 	}
 	errs := changedPod(p, old)
-	errs = append(errs, apivalidation.ValidateObjectMetaUpdate(&p.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))...)
+	errs = append(errs, apivalidation.ValidateObjectMetaUpdate(&p.ObjectMeta, &old.ObjectMeta,
+		field.NewPath("metadata"))...)
 	errs = append(errs, validateMirrorAnnotationUpdate(p, old)...)
 	for i := range old.Spec.EphemeralContainers {
 		o := &old.Spec.EphemeralContainers[i]
-		j := slices.IndexFunc(p.Spec.EphemeralContainers, func(e corev1.EphemeralContainer) bool { return e.Name == o.Name })
+		j := slices.IndexFunc(p.Spec.EphemeralContainers,
+			func(e corev1.EphemeralContainer) bool { return e.Name == o.Name })
 		switch {
 		case j < 0:
-			errs = append(errs, field.Forbidden(at, fmt.Sprintf("existing ephemeral containers %q may not be removed\n", o.Name)))
+			errs = append(errs,
+				field.Forbidden(at, fmt.Sprintf("existing ephemeral containers %q may not be removed\n", o.Name)))
 		case !apiequality.Semantic.DeepEqual(&p.Spec.EphemeralContainers[j], o):
-			errs = append(errs, field.Forbidden(at, fmt.Sprintf("existing ephemeral containers %q may not be changed\n%v", o.Name, diff.Diff(o, &p.Spec.EphemeralContainers[j]))))
+			errs = append(errs,
+				field.Forbidden(at,
+					fmt.Sprintf("existing ephemeral containers %q may not be changed\n%v", o.Name,
+						diff.Diff(o, &p.Spec.EphemeralContainers[j]))))
 		}
 	}
 	return errs

@@ -28,13 +28,18 @@ func ValidatePodCreate(p *corev1.Pod) field.ErrorList {
 	return errs
 }
 
-// changedPod checks a pod that replaces another. It may have the faults that the stored one has and that older rules let pass.
+// changedPod checks a pod that replaces another. It may have the faults that the stored one has and that older rules
+// let pass.
 func changedPod(p, old *corev1.Pod) field.ErrorList {
 	return checkPod(p, podFaults{
-		selectors: hasBadSpread(&old.Spec), tokenPaths: hasBadTokenPath(&old.Spec), sysctls: hasHostSysctl(&old.Spec), devices: hasMappedDevice(&old.Spec),
-		restarts: restartsInit(&old.Spec), annotations: true, comparisons: hasComparisons(old.Spec.Tolerations), deletionCost: badDeletionCost(old.Annotations),
-		hugePages: hasBrokenPages(&old.Spec), nodeValues: hasBadNodeValues(old.Spec.Affinity), podValues: hasBadPodValues(old.Spec.Affinity),
-		noImage: slices.ContainsFunc(old.Spec.Volumes, func(v corev1.Volume) bool { return v.Image != nil && v.Image.Reference == "" }),
+		selectors: hasBadSpread(&old.Spec), tokenPaths: hasBadTokenPath(&old.Spec), sysctls: hasHostSysctl(&old.Spec),
+		devices:  hasMappedDevice(&old.Spec),
+		restarts: restartsInit(&old.Spec), annotations: true, comparisons: hasComparisons(old.Spec.Tolerations),
+		deletionCost: badDeletionCost(old.Annotations),
+		hugePages:    hasBrokenPages(&old.Spec), nodeValues: hasBadNodeValues(old.Spec.Affinity),
+		podValues: hasBadPodValues(old.Spec.Affinity),
+		noImage: slices.ContainsFunc(old.Spec.Volumes,
+			func(v corev1.Volume) bool { return v.Image != nil && v.Image.Reference == "" }),
 	})
 }
 
@@ -58,7 +63,8 @@ type podFaults struct {
 
 func hasBadSpread(s *corev1.PodSpec) bool {
 	for i := range s.TopologySpreadConstraints {
-		if len(metav1validation.ValidateLabelSelector(s.TopologySpreadConstraints[i].LabelSelector, metav1validation.LabelSelectorValidationOptions{}, nil)) > 0 {
+		if len(metav1validation.ValidateLabelSelector(s.TopologySpreadConstraints[i].LabelSelector,
+			metav1validation.LabelSelectorValidationOptions{}, nil)) > 0 {
 			return true
 		}
 	}
@@ -66,17 +72,22 @@ func hasBadSpread(s *corev1.PodSpec) bool {
 }
 
 func hasHostSysctl(s *corev1.PodSpec) bool {
-	return s.SecurityContext != nil && slices.ContainsFunc(s.SecurityContext.Sysctls, func(c corev1.Sysctl) bool { return hostSysctl(s, c.Name) != "" })
+	return s.SecurityContext != nil &&
+		slices.ContainsFunc(s.SecurityContext.Sysctls,
+			func(c corev1.Sysctl) bool { return hostSysctl(s, c.Name) != "" })
 }
 
 func hasMappedDevice(s *corev1.PodSpec) bool {
-	return s.HostUsers != nil && !*s.HostUsers && slices.ContainsFunc(s.Containers, func(c corev1.Container) bool { return len(c.VolumeDevices) > 0 })
+	return s.HostUsers != nil && !*s.HostUsers &&
+		slices.ContainsFunc(s.Containers, func(c corev1.Container) bool { return len(c.VolumeDevices) > 0 })
 }
 
 // restartsInit tells whether a resize would restart an init container that is no sidecar.
 func restartsInit(s *corev1.PodSpec) bool {
 	return slices.ContainsFunc(s.InitContainers, func(c corev1.Container) bool {
-		return !resources.IsSidecar(&c) && slices.ContainsFunc(c.ResizePolicy, func(p corev1.ContainerResizePolicy) bool { return p.RestartPolicy == corev1.RestartContainer })
+		return !resources.IsSidecar(&c) &&
+			slices.ContainsFunc(c.ResizePolicy,
+				func(p corev1.ContainerResizePolicy) bool { return p.RestartPolicy == corev1.RestartContainer })
 	})
 }
 
@@ -106,7 +117,10 @@ func (k *podChecker) tokensNeedAccount(path *field.Path) field.ErrorList {
 		}
 		for j, source := range v.Projected.Sources {
 			if source.ServiceAccountToken != nil {
-				errs = append(errs, field.Forbidden(path.Child("volumes").Index(i).Child("projected", "sources").Index(j).Child("serviceAccountToken"), "must not be specified when serviceAccountName is not set"))
+				errs = append(errs,
+					field.Forbidden(path.Child("volumes").Index(i).Child("projected",
+						"sources").Index(j).Child("serviceAccountToken"),
+						"must not be specified when serviceAccountName is not set"))
 			}
 		}
 	}
@@ -122,7 +136,8 @@ func checkPod(p *corev1.Pod, kept podFaults) field.ErrorList {
 	errs = append(errs, rules.Finalizers(p.Finalizers)...)
 	errs = append(errs, validatePodAnnotations(&p.ObjectMeta, &p.Spec, kept, meta.Child("annotations"))...)
 	errs = append(errs, validateAnnotatedProfiles(&p.ObjectMeta, &p.Spec, !kept.annotations, field.NewPath("spec"))...)
-	errs = append(errs, (&podChecker{spec: &p.Spec, pod: true, name: p.Name, kept: kept}).check(field.NewPath("spec"))...)
+	errs = append(errs,
+		(&podChecker{spec: &p.Spec, pod: true, name: p.Name, kept: kept}).check(field.NewPath("spec"))...)
 	return errs
 }
 
@@ -145,7 +160,8 @@ func ValidateTemplate(t *corev1.PodTemplateSpec, path *field.Path) field.ErrorLi
 	errs = append(errs, (&podChecker{spec: &t.Spec}).check(path.Child("spec"))...)
 	errs = append(errs, validateAnnotatedProfiles(&t.ObjectMeta, &t.Spec, true, path.Child("spec"))...)
 	if len(t.Spec.EphemeralContainers) > 0 {
-		errs = append(errs, field.Forbidden(path.Child("spec", "ephemeralContainers"), "ephemeral containers not allowed in pod template"))
+		errs = append(errs, field.Forbidden(path.Child("spec", "ephemeralContainers"),
+			"ephemeral containers not allowed in pod template"))
 	}
 	return errs
 }
@@ -167,8 +183,10 @@ func (k *podChecker) check(path *field.Path) field.ErrorList {
 	add(k.checkVolumes(path.Child("volumes")))
 	add(k.checkContainers(path))
 	add(k.tokensNeedAccount(path))
-	add(rules.OneOf(string(s.RestartPolicy), path.Child("restartPolicy"), string(corev1.RestartPolicyAlways), string(corev1.RestartPolicyOnFailure), string(corev1.RestartPolicyNever)))
-	add(rules.OneOf(string(s.DNSPolicy), path.Child("dnsPolicy"), string(corev1.DNSClusterFirstWithHostNet), string(corev1.DNSClusterFirst), string(corev1.DNSDefault), string(corev1.DNSNone)))
+	add(rules.OneOf(string(s.RestartPolicy), path.Child("restartPolicy"), string(corev1.RestartPolicyAlways),
+		string(corev1.RestartPolicyOnFailure), string(corev1.RestartPolicyNever)))
+	add(rules.OneOf(string(s.DNSPolicy), path.Child("dnsPolicy"), string(corev1.DNSClusterFirstWithHostNet),
+		string(corev1.DNSClusterFirst), string(corev1.DNSDefault), string(corev1.DNSNone)))
 	add(metav1validation.ValidateLabels(s.NodeSelector, path.Child("nodeSelector")))
 	add(validatePodSecurityContext(s, k.kept.sysctls, path.Child("securityContext")))
 	add(validateAffinity(s.Affinity, k.kept, path.Child("affinity")))
@@ -185,24 +203,30 @@ func (k *podChecker) check(path *field.Path) field.ErrorList {
 	add(validateResourceClaims(s.ResourceClaims, path.Child("resourceClaims")))
 
 	if s.ServiceAccountName != "" {
-		add(rules.Messages(path.Child("serviceAccountName"), s.ServiceAccountName, apivalidation.ValidateServiceAccountName(s.ServiceAccountName, false)))
+		add(rules.Messages(path.Child("serviceAccountName"), s.ServiceAccountName,
+			apivalidation.ValidateServiceAccountName(s.ServiceAccountName, false)))
 	}
 	if s.NodeName != "" {
 		add(rules.Messages(path.Child("nodeName"), s.NodeName, apivalidation.NameIsDNSSubdomain(s.NodeName, false)))
 	}
 	if d := s.ActiveDeadlineSeconds; d != nil && (*d < 1 || *d > math.MaxInt32) {
-		errs = append(errs, field.Invalid(path.Child("activeDeadlineSeconds"), *d, validation.InclusiveRangeError(1, math.MaxInt32)))
+		errs = append(errs, field.Invalid(path.Child("activeDeadlineSeconds"), *d,
+			validation.InclusiveRangeError(1, math.MaxInt32)))
 	}
 	if s.PriorityClassName != "" {
-		add(rules.Messages(path.Child("priorityClassName"), s.PriorityClassName, apivalidation.NameIsDNSSubdomain(s.PriorityClassName, false)))
+		add(rules.Messages(path.Child("priorityClassName"), s.PriorityClassName,
+			apivalidation.NameIsDNSSubdomain(s.PriorityClassName, false)))
 	}
 	if s.RuntimeClassName != nil {
-		add(rules.Messages(path.Child("runtimeClassName"), *s.RuntimeClassName, apivalidation.NameIsDNSSubdomain(*s.RuntimeClassName, false)))
+		add(rules.Messages(path.Child("runtimeClassName"), *s.RuntimeClassName,
+			apivalidation.NameIsDNSSubdomain(*s.RuntimeClassName, false)))
 	}
 	if s.PreemptionPolicy != nil {
-		add(rules.OneOf(string(*s.PreemptionPolicy), path.Child("preemptionPolicy"), string(corev1.PreemptLowerPriority), string(corev1.PreemptNever)))
+		add(rules.OneOf(string(*s.PreemptionPolicy), path.Child("preemptionPolicy"),
+			string(corev1.PreemptLowerPriority), string(corev1.PreemptNever)))
 	}
-	add(rules.ResourceRequirements(&corev1.ResourceRequirements{Limits: s.Overhead}, k.kept.hugePages, path.Child("overhead")))
+	add(rules.ResourceRequirements(&corev1.ResourceRequirements{Limits: s.Overhead}, k.kept.hugePages,
+		path.Child("overhead")))
 	if s.OS != nil {
 		if s.OS.Name == "" {
 			errs = append(errs, field.Required(path.Child("os", "name"), ""))
@@ -218,32 +242,38 @@ func validateDNSConfig(c *corev1.PodDNSConfig, policy corev1.DNSPolicy, path *fi
 	var errs field.ErrorList
 	if policy == corev1.DNSNone {
 		if c == nil {
-			return field.ErrorList{field.Required(path, fmt.Sprintf("must provide `dnsConfig` when `dnsPolicy` is %s", corev1.DNSNone))}
+			return field.ErrorList{field.Required(path,
+				fmt.Sprintf("must provide `dnsConfig` when `dnsPolicy` is %s", corev1.DNSNone))}
 		}
 		if len(c.Nameservers) == 0 {
-			return field.ErrorList{field.Required(path.Child("nameservers"), fmt.Sprintf("must provide at least one DNS nameserver when `dnsPolicy` is %s", corev1.DNSNone))}
+			return field.ErrorList{field.Required(path.Child("nameservers"),
+				fmt.Sprintf("must provide at least one DNS nameserver when `dnsPolicy` is %s", corev1.DNSNone))}
 		}
 	}
 	if c == nil {
 		return nil
 	}
 	if len(c.Nameservers) > maxNameservers {
-		errs = append(errs, field.Invalid(path.Child("nameservers"), c.Nameservers, fmt.Sprintf("must not have more than %v nameservers", maxNameservers)))
+		errs = append(errs, field.Invalid(path.Child("nameservers"), c.Nameservers,
+			fmt.Sprintf("must not have more than %v nameservers", maxNameservers)))
 	}
 	for i, ns := range c.Nameservers {
 		errs = append(errs, validation.IsValidIPForLegacyField(path.Child("nameservers").Index(i), ns, true, nil)...)
 	}
 	if len(c.Searches) > maxSearches {
-		errs = append(errs, field.Invalid(path.Child("searches"), c.Searches, fmt.Sprintf("must not have more than %v search paths", maxSearches)))
+		errs = append(errs, field.Invalid(path.Child("searches"), c.Searches,
+			fmt.Sprintf("must not have more than %v search paths", maxSearches)))
 	}
 	if len(strings.Join(c.Searches, " ")) > maxSearchChars {
-		errs = append(errs, field.Invalid(path.Child("searches"), c.Searches, fmt.Sprintf("must not have more than %v characters (including spaces) in the search list", maxSearchChars)))
+		errs = append(errs, field.Invalid(path.Child("searches"), c.Searches,
+			fmt.Sprintf("must not have more than %v characters (including spaces) in the search list", maxSearchChars)))
 	}
 	for i, search := range c.Searches {
 		if search == "." {
 			continue
 		}
-		errs = append(errs, rules.Messages(path.Child("searches").Index(i), search, validation.IsDNS1123SubdomainWithUnderscore(strings.TrimSuffix(search, ".")))...)
+		errs = append(errs, rules.Messages(path.Child("searches").Index(i), search,
+			validation.IsDNS1123SubdomainWithUnderscore(strings.TrimSuffix(search, ".")))...)
 	}
 	for i, option := range c.Options {
 		if option.Name == "" {
@@ -256,7 +286,8 @@ func validateDNSConfig(c *corev1.PodDNSConfig, policy corev1.DNSPolicy, path *fi
 func validateReadinessGates(gates []corev1.PodReadinessGate, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, g := range gates {
-		errs = append(errs, rules.Messages(path.Index(i).Child("conditionType"), string(g.ConditionType), validation.IsQualifiedName(string(g.ConditionType)))...)
+		errs = append(errs, rules.Messages(path.Index(i).Child("conditionType"), string(g.ConditionType),
+			validation.IsQualifiedName(string(g.ConditionType)))...)
 	}
 	return errs
 }
@@ -290,7 +321,8 @@ func validateHostUsers(s *corev1.PodSpec, keptDevices bool, path *field.Path) fi
 	}
 	for i := range s.Containers {
 		if !keptDevices && len(s.Containers[i].VolumeDevices) > 0 {
-			errs = append(errs, field.Forbidden(path.Child("containers").Index(i).Child("volumeDevices"), "when `hostUsers` is false"))
+			errs = append(errs,
+				field.Forbidden(path.Child("containers").Index(i).Child("volumeDevices"), "when `hostUsers` is false"))
 		}
 	}
 	return errs
@@ -299,22 +331,26 @@ func validateHostUsers(s *corev1.PodSpec, keptDevices bool, path *field.Path) fi
 func validateHostname(s *corev1.PodSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if s.Hostname != "" {
-		errs = append(errs, rules.Messages(path.Child("hostname"), s.Hostname, validation.IsDNS1123Label(s.Hostname))...)
+		errs = append(errs, rules.Messages(path.Child("hostname"), s.Hostname,
+			validation.IsDNS1123Label(s.Hostname))...)
 	}
 	if s.Subdomain != "" {
-		errs = append(errs, rules.Messages(path.Child("subdomain"), s.Subdomain, validation.IsDNS1123Label(s.Subdomain))...)
+		errs = append(errs, rules.Messages(path.Child("subdomain"), s.Subdomain,
+			validation.IsDNS1123Label(s.Subdomain))...)
 	}
 	if s.HostnameOverride == nil {
 		return errs
 	}
 	const maxHostname = 64 // of the kernel (L1.49)
 	override := path.Child("hostnameOverride")
-	errs = append(errs, rules.Messages(override, *s.HostnameOverride, validation.IsDNS1123Subdomain(*s.HostnameOverride))...)
+	errs = append(errs, rules.Messages(override, *s.HostnameOverride,
+		validation.IsDNS1123Subdomain(*s.HostnameOverride))...)
 	if len(*s.HostnameOverride) > maxHostname {
 		errs = append(errs, field.TooLong(override, "", maxHostname))
 	}
 	if s.SetHostnameAsFQDN != nil && *s.SetHostnameAsFQDN {
-		errs = append(errs, field.Forbidden(path.Child("setHostnameAsFQDN"), "may not be set to true when `hostnameOverride` is specified"))
+		errs = append(errs, field.Forbidden(path.Child("setHostnameAsFQDN"),
+			"may not be set to true when `hostnameOverride` is specified"))
 	}
 	if s.HostNetwork {
 		errs = append(errs, field.Forbidden(override, "may not be specified when `hostNetwork` is true"))
@@ -327,7 +363,8 @@ func validateHostAliases(aliases []corev1.HostAlias, path *field.Path) field.Err
 	for i, a := range aliases {
 		errs = append(errs, validation.IsValidIPForLegacyField(path.Index(i).Child("ip"), a.IP, true, nil)...)
 		for j, name := range a.Hostnames {
-			errs = append(errs, rules.Messages(path.Index(i).Child("hostnames").Index(j), name, validation.IsDNS1123Subdomain(name))...)
+			errs = append(errs,
+				rules.Messages(path.Index(i).Child("hostnames").Index(j), name, validation.IsDNS1123Subdomain(name))...)
 		}
 	}
 	return errs
@@ -347,10 +384,14 @@ func ValidateTolerations(list []corev1.Toleration, comparisons bool, path *field
 		if t.Key != "" {
 			errs = append(errs, metav1validation.ValidateLabelName(t.Key, at.Child("key"))...)
 		} else if t.Operator != corev1.TolerationOpExists {
-			errs = append(errs, field.Invalid(at.Child("operator"), t.Operator, "operator must be Exists when `key` is empty, which means \"match all values and all keys\""))
+			errs = append(errs,
+				field.Invalid(at.Child("operator"), t.Operator,
+					"operator must be Exists when `key` is empty, which means \"match all values and all keys\""))
 		}
 		if t.TolerationSeconds != nil && t.Effect != corev1.TaintEffectNoExecute {
-			errs = append(errs, field.Invalid(at.Child("effect"), t.Effect, "effect must be 'NoExecute' when `tolerationSeconds` is set"))
+			errs = append(errs,
+				field.Invalid(at.Child("effect"), t.Effect,
+					"effect must be 'NoExecute' when `tolerationSeconds` is set"))
 		}
 		switch t.Operator {
 		case corev1.TolerationOpEqual, "":
@@ -359,11 +400,15 @@ func ValidateTolerations(list []corev1.Toleration, comparisons bool, path *field
 			}
 		case corev1.TolerationOpExists:
 			if t.Value != "" {
-				errs = append(errs, field.Invalid(at.Child("operator"), t.Value, "value must be empty when `operator` is 'Exists'"))
+				errs = append(errs,
+					field.Invalid(at.Child("operator"), t.Value, "value must be empty when `operator` is 'Exists'"))
 			}
 		case corev1.TolerationOpLt, corev1.TolerationOpGt:
 			if !comparisons {
-				errs = append(errs, field.NotSupported(at.Child("operator"), t.Operator, []corev1.TolerationOperator{corev1.TolerationOpEqual, corev1.TolerationOpExists, corev1.TolerationOpLt, corev1.TolerationOpGt}))
+				errs = append(errs,
+					field.NotSupported(at.Child("operator"), t.Operator,
+						[]corev1.TolerationOperator{corev1.TolerationOpEqual, corev1.TolerationOpExists,
+							corev1.TolerationOpLt, corev1.TolerationOpGt}))
 				break
 			}
 			errs = append(errs, rules.Messages(at.Child("value"), t.Value, content.IsDecimalInteger(t.Value))...)
@@ -371,7 +416,9 @@ func ValidateTolerations(list []corev1.Toleration, comparisons bool, path *field
 				errs = append(errs, field.Invalid(at.Child("value"), t.Value, err.Error()))
 			}
 		default:
-			errs = append(errs, field.NotSupported(at.Child("operator"), t.Operator, []string{string(corev1.TolerationOpEqual), string(corev1.TolerationOpExists)}))
+			errs = append(errs,
+				field.NotSupported(at.Child("operator"), t.Operator,
+					[]string{string(corev1.TolerationOpEqual), string(corev1.TolerationOpExists)}))
 		}
 		if t.Effect != "" {
 			errs = append(errs, ValidateTaintEffect(t.Effect, at.Child("effect"))...)
@@ -388,7 +435,9 @@ func ValidateTaintEffect(e corev1.TaintEffect, path *field.Path) field.ErrorList
 	case "":
 		return field.ErrorList{field.Required(path, "")}
 	}
-	return field.ErrorList{field.NotSupported(path, e, []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute})}
+	return field.ErrorList{field.NotSupported(path, e,
+		[]corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule,
+			corev1.TaintEffectNoExecute})}
 }
 
 func validateResourceClaims(claims []corev1.PodResourceClaim, path *field.Path) field.ErrorList {
@@ -406,16 +455,22 @@ func validateResourceClaims(claims []corev1.PodResourceClaim, path *field.Path) 
 			seen.Insert(c.Name)
 		}
 		if n := c.ResourceClaimName; n != nil {
-			errs = append(errs, rules.Messages(at.Child("resourceClaimName"), *n, apivalidation.NameIsDNSSubdomain(*n, false))...)
+			errs = append(errs,
+				rules.Messages(at.Child("resourceClaimName"), *n, apivalidation.NameIsDNSSubdomain(*n, false))...)
 		}
 		if n := c.ResourceClaimTemplateName; n != nil {
-			errs = append(errs, rules.Messages(at.Child("resourceClaimTemplateName"), *n, apivalidation.NameIsDNSSubdomain(*n, false))...)
+			errs = append(errs,
+				rules.Messages(at.Child("resourceClaimTemplateName"), *n,
+					apivalidation.NameIsDNSSubdomain(*n, false))...)
 		}
 		switch {
 		case c.ResourceClaimName != nil && c.ResourceClaimTemplateName != nil:
-			errs = append(errs, field.Invalid(at, c, "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"))
+			errs = append(errs,
+				field.Invalid(at, c,
+					"at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"))
 		case c.ResourceClaimName == nil && c.ResourceClaimTemplateName == nil:
-			errs = append(errs, field.Invalid(at, c, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"))
+			errs = append(errs,
+				field.Invalid(at, c, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"))
 		}
 	}
 	return errs
@@ -448,8 +503,10 @@ func validatePodResources(s *corev1.PodSpec, kept podFaults, path *field.Path) f
 	for i := range s.Containers {
 		for name, q := range s.Containers[i].Resources.Limits {
 			if limit, ok := r.Limits[name]; ok && q.Cmp(limit) > 0 {
-				errs = append(errs, field.Invalid(path.Child("containers").Index(i).Child("resources", "limits").Key(string(name)), q.String(),
-					fmt.Sprintf("must be less than or equal to pod limits of %s", limit.String())))
+				errs = append(errs,
+					field.Invalid(path.Child("containers").Index(i).Child("resources", "limits").Key(string(name)),
+						q.String(),
+						fmt.Sprintf("must be less than or equal to pod limits of %s", limit.String())))
 			}
 		}
 	}

@@ -18,13 +18,16 @@ import (
 	"carob/internal/kinds/volumes"
 )
 
-// PodWarnings are hints about a new pod that is valid but probably not what its author means. Updates bring none: programs
+// PodWarnings are hints about a new pod that is valid but probably not what its author means. Updates bring none:
+// programs
 // make them.
 func PodWarnings(p *corev1.Pod) []string {
 	var out []string
 	// Mirror and bare pods become host names; a name with dots is cut there (L1.7).
 	if msgs := validation.IsDNS1123Label(p.Name); p.Name != "" && len(msgs) > 0 {
-		out = append(out, fmt.Sprintf("metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: %v", msgs))
+		out = append(out,
+			fmt.Sprintf(
+				"metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended: %v", msgs))
 	}
 	return append(out, podSpecWarnings(&p.Spec, &p.ObjectMeta, nil)...)
 }
@@ -49,7 +52,8 @@ func TemplateWarnings(t *corev1.PodTemplateSpec, at *field.Path) []string {
 
 // goneAnnotations are read no more.
 var goneAnnotations = [...][2]string{
-	{"scheduler.alpha.kubernetes.io/critical-pod", `non-functional in v1.16+; use the "priorityClassName" field instead`},
+	{"scheduler.alpha.kubernetes.io/critical-pod",
+		`non-functional in v1.16+; use the "priorityClassName" field instead`},
 	{"security.alpha.kubernetes.io/sysctls", `non-functional in v1.11+; use the "sysctls" field instead`},
 	{"security.alpha.kubernetes.io/unsafe-sysctls", `non-functional in v1.11+; use the "sysctls" field instead`},
 }
@@ -67,12 +71,15 @@ func podSpecWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []
 		at := spec.Child("affinity", "nodeAffinity")
 		if required := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
 			for i := range required.NodeSelectorTerms {
-				out = append(out, rules.TermWarnings(&required.NodeSelectorTerms[i], false, at.Child(requiredField, "nodeSelectorTerms").Index(i))...)
+				out = append(out,
+					rules.TermWarnings(&required.NodeSelectorTerms[i], false,
+						at.Child(requiredField, "nodeSelectorTerms").Index(i))...)
 			}
 		}
 		for i := range a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
 			p := &a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution[i]
-			out = append(out, rules.TermWarnings(&p.Preference, true, at.Child(preferredField).Index(i).Child("preference"))...)
+			out = append(out, rules.TermWarnings(&p.Preference, true,
+				at.Child(preferredField).Index(i).Child("preference"))...)
 		}
 	}
 	for i := range s.TopologySpreadConstraints {
@@ -110,7 +117,8 @@ func podSpecWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []
 			}
 		}
 		if v.Ephemeral != nil && v.Ephemeral.VolumeClaimTemplate != nil {
-			out = append(out, volumes.ClaimSpecWarnings(&v.Ephemeral.VolumeClaimTemplate.Spec, at.Child("ephemeral", "volumeClaimTemplate", "spec"))...)
+			out = append(out, volumes.ClaimSpecWarnings(&v.Ephemeral.VolumeClaimTemplate.Spec,
+				at.Child("ephemeral", "volumeClaimTemplate", "spec"))...)
 		}
 	}
 	for i := range s.Volumes {
@@ -135,14 +143,17 @@ func podSpecWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []
 	out = append(out, profileWarnings(s, m, at)...)
 	out = append(out, portWarnings(s, spec)...)
 	if t := s.TerminationGracePeriodSeconds; t != nil && *t < 0 {
-		out.Say(spec.Child("terminationGracePeriodSeconds"), "must be >= 0; negative values are invalid and will be treated as 1")
+		out.Say(spec.Child("terminationGracePeriodSeconds"),
+			"must be >= 0; negative values are invalid and will be treated as 1")
 	}
 	if a := s.Affinity; a != nil {
 		if p := a.PodAffinity; p != nil {
-			out = append(out, affinityWarnings(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution, spec.Child("affinity", "podAffinity"))...)
+			out = append(out, affinityWarnings(p.RequiredDuringSchedulingIgnoredDuringExecution,
+				p.PreferredDuringSchedulingIgnoredDuringExecution, spec.Child("affinity", "podAffinity"))...)
 		}
 		if p := a.PodAntiAffinity; p != nil {
-			out = append(out, affinityWarnings(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution, spec.Child("affinity", "podAntiAffinity"))...)
+			out = append(out, affinityWarnings(p.RequiredDuringSchedulingIgnoredDuringExecution,
+				p.PreferredDuringSchedulingIgnoredDuringExecution, spec.Child("affinity", "podAntiAffinity"))...)
 		}
 	}
 	if d := s.DNSConfig; d != nil {
@@ -170,7 +181,8 @@ func containersOf(s *corev1.PodSpec, spec *field.Path) iter.Seq2[*corev1.Contain
 			}
 		}
 		for i := range s.EphemeralContainers {
-			if !yield((*corev1.Container)(&s.EphemeralContainers[i].EphemeralContainerCommon), spec.Child("ephemeralContainers").Index(i)) {
+			if !yield((*corev1.Container)(&s.EphemeralContainers[i].EphemeralContainerCommon),
+				spec.Child("ephemeralContainers").Index(i)) {
 				return
 			}
 		}
@@ -186,7 +198,8 @@ func profileWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []
 	if s.SecurityContext != nil {
 		ofPod = s.SecurityContext.AppArmorProfile
 	}
-	if _, ok := m.Annotations[corev1.SeccompPodAnnotationKey]; ok && (s.SecurityContext == nil || s.SecurityContext.SeccompProfile == nil) {
+	if _, ok := m.Annotations[corev1.SeccompPodAnnotationKey]; ok &&
+		(s.SecurityContext == nil || s.SecurityContext.SeccompProfile == nil) {
 		out.Say(annotations.Key(corev1.SeccompPodAnnotationKey), seccomp)
 	}
 	for c, path := range containersOf(s, at.Child("spec")) {
@@ -196,7 +209,8 @@ func profileWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []
 		}
 		// A pod's annotation is read, and told of, where it is made.
 		key = corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + c.Name
-		if text, ok := m.Annotations[key]; ok && at != nil && (c.SecurityContext == nil || c.SecurityContext.AppArmorProfile == nil) &&
+		if text, ok := m.Annotations[key]; ok && at != nil &&
+			(c.SecurityContext == nil || c.SecurityContext.AppArmorProfile == nil) &&
 			(ofPod == nil || !apiequality.Semantic.DeepEqual(ofPod, ParseAppArmorAnnotation(text))) {
 			out.Say(annotations.Key(key), `deprecated since v1.30; use the "appArmorProfile" field instead`)
 		}
@@ -217,7 +231,9 @@ func portWarnings(s *corev1.PodSpec, spec *field.Path) []string {
 		for i := range c.Ports {
 			p := placed{&c.Ports[i], path.Child("ports").Index(i)}
 			if p.HostIP != "" && p.HostPort == 0 {
-				out.Say(p.at, "hostIP set without hostPort: {Name:%s HostPort:%d ContainerPort:%d Protocol:%s HostIP:%s}", p.Name, p.HostPort, p.ContainerPort.ContainerPort, p.Protocol, p.HostIP)
+				out.Say(p.at,
+					"hostIP set without hostPort: {Name:%s HostPort:%d ContainerPort:%d Protocol:%s HostIP:%s}", p.Name,
+					p.HostPort, p.ContainerPort.ContainerPort, p.Protocol, p.HostIP)
 			}
 			for _, o := range all {
 				switch {
@@ -238,7 +254,8 @@ func portWarnings(s *corev1.PodSpec, spec *field.Path) []string {
 		switch first, twice := named[p.Name]; {
 		case p.Name == "":
 		case twice:
-			out.Say(p.at, "duplicate port name %q with %s, services and probes that select ports by name will use %s", p.Name, first, first)
+			out.Say(p.at, "duplicate port name %q with %s, services and probes that select ports by name will use %s",
+				p.Name, first, first)
 		default:
 			named[p.Name] = p.at
 		}
@@ -248,7 +265,8 @@ func portWarnings(s *corev1.PodSpec, spec *field.Path) []string {
 
 const nothingSelected = "a null labelSelector results in matching no pod"
 
-func affinityWarnings(terms []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm, at *field.Path) []string {
+func affinityWarnings(terms []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm,
+	at *field.Path) []string {
 	var out []string
 	for i := range terms {
 		if terms[i].LabelSelector == nil {
@@ -257,7 +275,8 @@ func affinityWarnings(terms []corev1.PodAffinityTerm, preferred []corev1.Weighte
 	}
 	for i := range preferred {
 		if preferred[i].PodAffinityTerm.LabelSelector == nil {
-			out = append(out, at.Child(preferredField).Index(i).Child("podAffinityTerm", "labelSelector").String()+": "+nothingSelected)
+			out = append(out, at.Child(preferredField).Index(i).Child("podAffinityTerm", "labelSelector").String()+": "+
+				nothingSelected)
 		}
 	}
 	return out
@@ -280,7 +299,8 @@ func overlaps(v *corev1.Volume) []string {
 	add := func(volume, path, source string) {
 		p := placed{strings.TrimRight(path, "/"), source}
 		for _, o := range all {
-			if p.path != "" && o.path != "" && (strings.HasPrefix(o.path+"/", p.path+"/") || strings.HasPrefix(p.path+"/", o.path+"/")) {
+			if p.path != "" && o.path != "" &&
+				(strings.HasPrefix(o.path+"/", p.path+"/") || strings.HasPrefix(p.path+"/", o.path+"/")) {
 				out = append(out, fmt.Sprintf("volume %q (%s): overlapping paths: %s with %s", v.Name, volume, p, o))
 			}
 		}
@@ -342,8 +362,10 @@ func containerWarnings(c *corev1.Container, at *field.Path) []string {
 	for i, e := range c.Env {
 		// A definition that extends the previous one hides nothing.
 		reference := "$(" + e.Name + ")"
-		if _, twice := seen[e.Name]; twice && (e.ValueFrom != nil || e.Value == reference || !strings.Contains(e.Value, reference)) {
-			out.Say(at.Child("env").Index(i), "hides previous definition of %q, which may be dropped when using apply", e.Name)
+		if _, twice := seen[e.Name]; twice &&
+			(e.ValueFrom != nil || e.Value == reference || !strings.Contains(e.Value, reference)) {
+			out.Say(at.Child("env").Index(i), "hides previous definition of %q, which may be dropped when using apply",
+				e.Name)
 		}
 		seen[e.Name] = struct{}{}
 	}

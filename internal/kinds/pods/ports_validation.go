@@ -28,12 +28,17 @@ func (k *podChecker) ports(ports []corev1.ContainerPort, at *field.Path) field.E
 		if p.ContainerPort == 0 {
 			errs = append(errs, field.Required(at.Child("containerPort"), ""))
 		} else {
-			errs = append(errs, rules.Messages(at.Child("containerPort"), p.ContainerPort, validation.IsValidPortNum(int(p.ContainerPort)))...)
+			errs = append(errs,
+				rules.Messages(at.Child("containerPort"), p.ContainerPort,
+					validation.IsValidPortNum(int(p.ContainerPort)))...)
 		}
 		if p.HostPort != 0 {
-			errs = append(errs, rules.Messages(at.Child("hostPort"), p.HostPort, validation.IsValidPortNum(int(p.HostPort)))...)
+			errs = append(errs,
+				rules.Messages(at.Child("hostPort"), p.HostPort, validation.IsValidPortNum(int(p.HostPort)))...)
 			if k.spec.HostNetwork && p.HostPort != p.ContainerPort {
-				errs = append(errs, field.Invalid(at.Child("hostPort"), p.HostPort, "must match `containerPort` when `hostNetwork` is true"))
+				errs = append(errs,
+					field.Invalid(at.Child("hostPort"), p.HostPort,
+						"must match `containerPort` when `hostNetwork` is true"))
 			}
 		}
 		errs = append(errs, rules.Protocol(p.Protocol, at.Child("protocol"))...)

@@ -19,24 +19,31 @@ func validateProjectedCertificate(c *corev1.PodCertificateProjection, at *field.
 	const hour = 60 * 60
 	errs := rules.SignerName(c.SignerName, at.Child("signerName"))
 	errs = append(errs, ValidateUserAnnotations(c.UserAnnotations, at.Child("userAnnotations"))...)
-	errs = append(errs, rules.Supported(c.KeyType, at.Child("keyType"), "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519")...)
+	errs = append(errs, rules.Supported(c.KeyType, at.Child("keyType"), "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384",
+		"ECDSAP521", "ED25519")...)
 	if s, longest := c.MaxExpirationSeconds, LongestCertificate(c.SignerName); s != nil {
 		if *s < hour {
-			errs = append(errs, field.Invalid(at.Child("maxExpirationSeconds"), *s, fmt.Sprintf("if provided, maxExpirationSeconds must be >= %d", hour)))
+			errs = append(errs,
+				field.Invalid(at.Child("maxExpirationSeconds"), *s,
+					fmt.Sprintf("if provided, maxExpirationSeconds must be >= %d", hour)))
 		}
 		if *s > longest {
-			errs = append(errs, field.Invalid(at.Child("maxExpirationSeconds"), *s, fmt.Sprintf("if provided, maxExpirationSeconds must be <= %d", longest)))
+			errs = append(errs,
+				field.Invalid(at.Child("maxExpirationSeconds"), *s,
+					fmt.Sprintf("if provided, maxExpirationSeconds must be <= %d", longest)))
 		}
 	}
 	files := 0
-	for _, f := range []struct{ field, path string }{{"credentialBundlePath", c.CredentialBundlePath}, {"keyPath", c.KeyPath}, {"certificateChainPath", c.CertificateChainPath}} {
+	for _, f := range []struct{ field, path string }{{"credentialBundlePath", c.CredentialBundlePath},
+		{"keyPath", c.KeyPath}, {"certificateChainPath", c.CertificateChainPath}} {
 		if f.path != "" {
 			files++
 			errs = append(errs, validateVolumeFile(f.path, at.Child(f.field))...)
 		}
 	}
 	if files == 0 {
-		errs = append(errs, field.Required(at, "specify at least one of credentialBundlePath, keyPath, and certificateChainPath"))
+		errs = append(errs,
+			field.Required(at, "specify at least one of credentialBundlePath, keyPath, and certificateChainPath"))
 	}
 	return errs
 }
@@ -71,11 +78,14 @@ func validateProjectedBundle(b *corev1.ClusterTrustBundleProjection, at *field.P
 	case b.Name != nil:
 		errs = append(errs, validateBundleName(*b.Name, at.Child("name"))...)
 		if b.LabelSelector != nil {
-			errs = append(errs, field.Invalid(at.Child("labelSelector"), field.OmitValueType{}, "labelSelector must be unset if name is specified"))
+			errs = append(errs,
+				field.Invalid(at.Child("labelSelector"), field.OmitValueType{},
+					"labelSelector must be unset if name is specified"))
 		}
 	case b.SignerName != nil:
 		errs = append(errs, rules.SignerName(*b.SignerName, at.Child("signerName"))...)
-		errs = append(errs, metav1validation.ValidateLabelSelector(b.LabelSelector, metav1validation.LabelSelectorValidationOptions{}, at.Child("labelSelector"))...)
+		errs = append(errs, metav1validation.ValidateLabelSelector(b.LabelSelector,
+			metav1validation.LabelSelectorValidationOptions{}, at.Child("labelSelector"))...)
 	default:
 		errs = append(errs, field.Required(at, "either name or signerName must be specified"))
 	}

@@ -15,7 +15,8 @@ import (
 
 // hasBadNodeValues tells whether required node affinity asks for values that no label can have.
 func hasBadNodeValues(a *corev1.Affinity) bool {
-	return a != nil && a.NodeAffinity != nil && rules.HasBadTerms(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
+	return a != nil && a.NodeAffinity != nil &&
+		rules.HasBadTerms(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
 }
 
 // hasBadPodValues tells whether pod affinity selects by what no label can be.
@@ -26,16 +27,20 @@ func hasBadPodValues(a *corev1.Affinity) bool {
 	bad := func(terms []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) bool {
 		one := func(t *corev1.PodAffinityTerm) bool {
 			options := metav1validation.LabelSelectorValidationOptions{}
-			return len(metav1validation.ValidateLabelSelector(t.LabelSelector, options, nil)) > 0 || len(metav1validation.ValidateLabelSelector(t.NamespaceSelector, options, nil)) > 0
+			return len(metav1validation.ValidateLabelSelector(t.LabelSelector, options, nil)) > 0 ||
+				len(metav1validation.ValidateLabelSelector(t.NamespaceSelector, options, nil)) > 0
 		}
 		return slices.ContainsFunc(terms, func(t corev1.PodAffinityTerm) bool { return one(&t) }) ||
-			slices.ContainsFunc(preferred, func(t corev1.WeightedPodAffinityTerm) bool { return one(&t.PodAffinityTerm) })
+			slices.ContainsFunc(preferred,
+				func(t corev1.WeightedPodAffinityTerm) bool { return one(&t.PodAffinityTerm) })
 	}
-	if p := a.PodAffinity; p != nil && bad(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution) {
+	if p := a.PodAffinity; p != nil &&
+		bad(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution) {
 		return true
 	}
 	p := a.PodAntiAffinity
-	return p != nil && bad(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution)
+	return p != nil && bad(p.RequiredDuringSchedulingIgnoredDuringExecution,
+		p.PreferredDuringSchedulingIgnoredDuringExecution)
 }
 
 func validateAffinity(a *corev1.Affinity, kept podFaults, at *field.Path) field.ErrorList {
@@ -47,10 +52,12 @@ func validateAffinity(a *corev1.Affinity, kept podFaults, at *field.Path) field.
 		errs = append(errs, validateNodeAffinity(n, kept, at.Child("nodeAffinity"))...)
 	}
 	if p := a.PodAffinity; p != nil {
-		errs = append(errs, validatePodAffinity(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution, kept, at.Child("podAffinity"))...)
+		errs = append(errs, validatePodAffinity(p.RequiredDuringSchedulingIgnoredDuringExecution,
+			p.PreferredDuringSchedulingIgnoredDuringExecution, kept, at.Child("podAffinity"))...)
 	}
 	if p := a.PodAntiAffinity; p != nil {
-		errs = append(errs, validatePodAffinity(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution, kept, at.Child("podAntiAffinity"))...)
+		errs = append(errs, validatePodAffinity(p.RequiredDuringSchedulingIgnoredDuringExecution,
+			p.PreferredDuringSchedulingIgnoredDuringExecution, kept, at.Child("podAntiAffinity"))...)
 	}
 	return errs
 }
@@ -70,7 +77,8 @@ func validateWeight(w int32, at *field.Path) field.ErrorList {
 func validateNodeAffinity(n *corev1.NodeAffinity, kept podFaults, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if n.RequiredDuringSchedulingIgnoredDuringExecution != nil {
-		errs = append(errs, rules.NodeSelector(n.RequiredDuringSchedulingIgnoredDuringExecution, kept.nodeValues, at.Child(requiredField))...)
+		errs = append(errs, rules.NodeSelector(n.RequiredDuringSchedulingIgnoredDuringExecution, kept.nodeValues,
+			at.Child(requiredField))...)
 	}
 	for i := range n.PreferredDuringSchedulingIgnoredDuringExecution {
 		term, at := &n.PreferredDuringSchedulingIgnoredDuringExecution[i], at.Child(preferredField).Index(i)
@@ -80,7 +88,8 @@ func validateNodeAffinity(n *corev1.NodeAffinity, kept podFaults, at *field.Path
 	return errs
 }
 
-func validatePodAffinity(terms []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm, kept podFaults, at *field.Path) field.ErrorList {
+func validatePodAffinity(terms []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm, kept podFaults,
+	at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range terms {
 		errs = append(errs, validatePodAffinityTerm(&terms[i], kept, at.Child(requiredField).Index(i))...)
@@ -88,7 +97,8 @@ func validatePodAffinity(terms []corev1.PodAffinityTerm, preferred []corev1.Weig
 	for i := range preferred {
 		at := at.Child(preferredField).Index(i)
 		errs = append(errs, validateWeight(preferred[i].Weight, at)...)
-		errs = append(errs, validatePodAffinityTerm(&preferred[i].PodAffinityTerm, kept, at.Child("podAffinityTerm"))...)
+		errs = append(errs, validatePodAffinityTerm(&preferred[i].PodAffinityTerm, kept,
+			at.Child("podAffinityTerm"))...)
 	}
 	return errs
 }
@@ -96,15 +106,19 @@ func validatePodAffinity(terms []corev1.PodAffinityTerm, preferred []corev1.Weig
 func validatePodAffinityTerm(t *corev1.PodAffinityTerm, kept podFaults, at *field.Path) field.ErrorList {
 	options := metav1validation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: kept.podValues}
 	errs := metav1validation.ValidateLabelSelector(t.LabelSelector, options, at.Child("labelSelector"))
-	errs = append(errs, metav1validation.ValidateLabelSelector(t.NamespaceSelector, options, at.Child("namespaceSelector"))...)
+	errs = append(errs, metav1validation.ValidateLabelSelector(t.NamespaceSelector, options,
+		at.Child("namespaceSelector"))...)
 	for _, name := range t.Namespaces {
-		errs = append(errs, rules.Messages(at.Child("namespace"), name, apivalidation.ValidateNamespaceName(name, false))...)
+		errs = append(errs, rules.Messages(at.Child("namespace"), name,
+			apivalidation.ValidateNamespaceName(name, false))...)
 	}
 	errs = append(errs, validateMatchKeys(t.MatchLabelKeys, t.LabelSelector, at.Child("matchLabelKeys"))...)
 	errs = append(errs, validateMatchKeys(t.MismatchLabelKeys, t.LabelSelector, at.Child("mismatchLabelKeys"))...)
 	for i, key := range t.MatchLabelKeys {
 		if slices.Contains(t.MismatchLabelKeys, key) {
-			errs = append(errs, field.Invalid(at.Child("matchLabelKeys").Index(i), key, "exists in both matchLabelKeys and mismatchLabelKeys"))
+			errs = append(errs,
+				field.Invalid(at.Child("matchLabelKeys").Index(i), key,
+					"exists in both matchLabelKeys and mismatchLabelKeys"))
 		}
 	}
 	if t.TopologyKey == "" {
@@ -124,7 +138,8 @@ func validateMatchKeys(keys []string, selector *metav1.LabelSelector, at *field.
 	return errs
 }
 
-func validateTopologySpread(list []corev1.TopologySpreadConstraint, keptSelectors bool, at *field.Path) field.ErrorList {
+func validateTopologySpread(list []corev1.TopologySpreadConstraint, keptSelectors bool,
+	at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range list {
 		c, at := &list[i], at.Index(i)
@@ -135,19 +150,26 @@ func validateTopologySpread(list []corev1.TopologySpreadConstraint, keptSelector
 			errs = append(errs, field.Required(at.Child("topologyKey"), "can not be empty"))
 		}
 		if c.WhenUnsatisfiable != corev1.DoNotSchedule && c.WhenUnsatisfiable != corev1.ScheduleAnyway {
-			errs = append(errs, field.NotSupported(at.Child("whenUnsatisfiable"), c.WhenUnsatisfiable, []corev1.UnsatisfiableConstraintAction{corev1.DoNotSchedule, corev1.ScheduleAnyway}))
+			errs = append(errs,
+				field.NotSupported(at.Child("whenUnsatisfiable"), c.WhenUnsatisfiable,
+					[]corev1.UnsatisfiableConstraintAction{corev1.DoNotSchedule, corev1.ScheduleAnyway}))
 		}
 		if slices.ContainsFunc(list[i+1:], func(l corev1.TopologySpreadConstraint) bool {
 			return l.TopologyKey == c.TopologyKey && l.WhenUnsatisfiable == c.WhenUnsatisfiable
 		}) {
-			errs = append(errs, field.Duplicate(at.Child("{topologyKey, whenUnsatisfiable}"), fmt.Sprintf("{%v, %v}", c.TopologyKey, c.WhenUnsatisfiable)))
+			errs = append(errs,
+				field.Duplicate(at.Child("{topologyKey, whenUnsatisfiable}"),
+					fmt.Sprintf("{%v, %v}", c.TopologyKey, c.WhenUnsatisfiable)))
 		}
 		if m := c.MinDomains; m != nil {
 			if *m <= 0 {
 				errs = append(errs, field.Invalid(at.Child("minDomains"), *m, "must be greater than zero"))
 			}
 			if c.WhenUnsatisfiable != corev1.DoNotSchedule {
-				errs = append(errs, field.Invalid(at.Child("minDomains"), *m, fmt.Sprintf("can only use minDomains if whenUnsatisfiable=%s, not %s", corev1.DoNotSchedule, c.WhenUnsatisfiable)))
+				errs = append(errs,
+					field.Invalid(at.Child("minDomains"), *m,
+						fmt.Sprintf("can only use minDomains if whenUnsatisfiable=%s, not %s", corev1.DoNotSchedule,
+							c.WhenUnsatisfiable)))
 			}
 		}
 		for _, p := range []struct {
@@ -155,12 +177,16 @@ func validateTopologySpread(list []corev1.TopologySpreadConstraint, keptSelector
 			value *corev1.NodeInclusionPolicy
 		}{{"nodeAffinityPolicy", c.NodeAffinityPolicy}, {"nodeTaintsPolicy", c.NodeTaintsPolicy}} {
 			if p.value != nil {
-				errs = append(errs, rules.Supported(string(*p.value), at.Child(p.name), string(corev1.NodeInclusionPolicyHonor), string(corev1.NodeInclusionPolicyIgnore))...)
+				errs = append(errs,
+					rules.Supported(string(*p.value), at.Child(p.name), string(corev1.NodeInclusionPolicyHonor),
+						string(corev1.NodeInclusionPolicyIgnore))...)
 			}
 		}
 		errs = append(errs, validateMatchKeys(c.MatchLabelKeys, c.LabelSelector, at.Child("matchLabelKeys"))...)
 		if !keptSelectors {
-			errs = append(errs, metav1validation.ValidateLabelSelector(c.LabelSelector, metav1validation.LabelSelectorValidationOptions{}, at.Child("labelSelector"))...)
+			errs = append(errs,
+				metav1validation.ValidateLabelSelector(c.LabelSelector,
+					metav1validation.LabelSelectorValidationOptions{}, at.Child("labelSelector"))...)
 		}
 	}
 	return errs

@@ -25,25 +25,31 @@ func validatePodSecurityContext(s *corev1.PodSpec, keptSysctls bool, at *field.P
 		errs = append(errs, rules.Messages(at.Child("fsGroup"), *c.FSGroup, validation.IsValidGroupID(*c.FSGroup))...)
 	}
 	if c.RunAsUser != nil {
-		errs = append(errs, rules.Messages(at.Child("runAsUser"), *c.RunAsUser, validation.IsValidUserID(*c.RunAsUser))...)
+		errs = append(errs, rules.Messages(at.Child("runAsUser"), *c.RunAsUser,
+			validation.IsValidUserID(*c.RunAsUser))...)
 	}
 	if c.RunAsGroup != nil {
-		errs = append(errs, rules.Messages(at.Child("runAsGroup"), *c.RunAsGroup, validation.IsValidGroupID(*c.RunAsGroup))...)
+		errs = append(errs, rules.Messages(at.Child("runAsGroup"), *c.RunAsGroup,
+			validation.IsValidGroupID(*c.RunAsGroup))...)
 	}
 	for i, g := range c.SupplementalGroups {
 		errs = append(errs, rules.Messages(at.Child("supplementalGroups").Index(i), g, validation.IsValidGroupID(g))...)
 	}
 	if p := c.SupplementalGroupsPolicy; p != nil {
-		errs = append(errs, rules.Supported(string(*p), at.Child("supplementalGroupsPolicy"), string(corev1.SupplementalGroupsPolicyMerge), string(corev1.SupplementalGroupsPolicyStrict))...)
+		errs = append(errs, rules.Supported(string(*p), at.Child("supplementalGroupsPolicy"),
+			string(corev1.SupplementalGroupsPolicyMerge), string(corev1.SupplementalGroupsPolicyStrict))...)
 	}
 	if p := c.FSGroupChangePolicy; p != nil {
-		errs = append(errs, rules.Supported(string(*p), at.Child("fsGroupChangePolicy"), string(corev1.FSGroupChangeAlways), string(corev1.FSGroupChangeOnRootMismatch))...)
+		errs = append(errs, rules.Supported(string(*p), at.Child("fsGroupChangePolicy"),
+			string(corev1.FSGroupChangeAlways), string(corev1.FSGroupChangeOnRootMismatch))...)
 	}
 	if p := c.SELinuxChangePolicy; p != nil {
-		errs = append(errs, rules.Supported(string(*p), at.Child("seLinuxChangePolicy"), string(corev1.SELinuxChangePolicyMountOption), string(corev1.SELinuxChangePolicyRecursive))...)
+		errs = append(errs, rules.Supported(string(*p), at.Child("seLinuxChangePolicy"),
+			string(corev1.SELinuxChangePolicyMountOption), string(corev1.SELinuxChangePolicyRecursive))...)
 	}
 	if s.ShareProcessNamespace != nil && s.HostPID && *s.ShareProcessNamespace {
-		errs = append(errs, field.Invalid(at.Child("shareProcessNamespace"), *s.ShareProcessNamespace, "ShareProcessNamespace and HostPID cannot both be enabled"))
+		errs = append(errs, field.Invalid(at.Child("shareProcessNamespace"), *s.ShareProcessNamespace,
+			"ShareProcessNamespace and HostPID cannot both be enabled"))
 	}
 	errs = append(errs, validateWindowsOptions(c.WindowsOptions, at.Child("windowsOptions"))...)
 	errs = append(errs, validateSysctls(s, c.Sysctls, keptSysctls, at.Child("sysctls"))...)
@@ -57,7 +63,8 @@ func hostSysctl(s *corev1.PodSpec, name string) string {
 	switch {
 	case s.HostNetwork && strings.HasPrefix(name, "net."):
 		return "hostNetwork"
-	case s.HostIPC && (strings.HasPrefix(name, "kernel.shm") || strings.HasPrefix(name, "kernel.msg") || name == "kernel.sem" || strings.HasPrefix(name, "fs.mqueue.")):
+	case s.HostIPC && (strings.HasPrefix(name, "kernel.shm") || strings.HasPrefix(name, "kernel.msg") ||
+		name == "kernel.sem" || strings.HasPrefix(name, "fs.mqueue.")):
 		return "hostIPC"
 	}
 	return ""
@@ -73,7 +80,8 @@ func validateSysctls(s *corev1.PodSpec, list []corev1.Sysctl, keptHost bool, at 
 		case c.Name == "":
 			errs = append(errs, field.Required(at, ""))
 		case len(c.Name) > longest || !sysctlName.MatchString(c.Name):
-			errs = append(errs, field.Invalid(at, c.Name, "must have at most 253 characters and match regex "+sysctlName.String()))
+			errs = append(errs,
+				field.Invalid(at, c.Name, "must have at most 253 characters and match regex "+sysctlName.String()))
 		case seen.Has(c.Name):
 			errs = append(errs, field.Duplicate(at, c.Name))
 		}
@@ -89,7 +97,8 @@ func validateSeccomp(p *corev1.SeccompProfile, at *field.Path) field.ErrorList {
 	if p == nil {
 		return nil
 	}
-	errs := rules.Supported(string(p.Type), at.Child("type"), string(corev1.SeccompProfileTypeLocalhost), string(corev1.SeccompProfileTypeRuntimeDefault), string(corev1.SeccompProfileTypeUnconfined))
+	errs := rules.Supported(string(p.Type), at.Child("type"), string(corev1.SeccompProfileTypeLocalhost),
+		string(corev1.SeccompProfileTypeRuntimeDefault), string(corev1.SeccompProfileTypeUnconfined))
 	if p.Type == "" {
 		errs = field.ErrorList{field.Required(at.Child("type"), "type is required when seccompProfile is set")}
 	}
@@ -99,7 +108,8 @@ func validateSeccomp(p *corev1.SeccompProfile, at *field.Path) field.ErrorList {
 	case p.Type == corev1.SeccompProfileTypeLocalhost:
 		errs = append(errs, rules.DescendingPath(*p.LocalhostProfile, at.Child("localhostProfile"))...)
 	case p.LocalhostProfile != nil:
-		errs = append(errs, field.Invalid(at.Child("localhostProfile"), p, "can only be set when seccomp type is Localhost"))
+		errs = append(errs, field.Invalid(at.Child("localhostProfile"), p,
+			"can only be set when seccomp type is Localhost"))
 	}
 	return errs
 }
@@ -124,12 +134,15 @@ func validateAppArmor(p *corev1.AppArmorProfile, at *field.Path) field.ErrorList
 		}
 	case corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeUnconfined:
 		if p.LocalhostProfile != nil {
-			errs = append(errs, field.Invalid(local, *p.LocalhostProfile, "can only be set when AppArmor type is Localhost"))
+			errs = append(errs,
+				field.Invalid(local, *p.LocalhostProfile, "can only be set when AppArmor type is Localhost"))
 		}
 	case "":
 		errs = append(errs, field.Required(at.Child("type"), "type is required when appArmorProfile is set"))
 	default:
-		errs = append(errs, field.NotSupported(at.Child("type"), p.Type, []corev1.AppArmorProfileType{corev1.AppArmorProfileTypeLocalhost, corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeUnconfined}))
+		errs = append(errs, field.NotSupported(at.Child("type"), p.Type,
+			[]corev1.AppArmorProfileType{corev1.AppArmorProfileTypeLocalhost, corev1.AppArmorProfileTypeRuntimeDefault,
+				corev1.AppArmorProfileTypeUnconfined}))
 	}
 	return errs
 }
@@ -154,15 +167,19 @@ func validateContainerSecurityContext(s *corev1.PodSpec, c *corev1.SecurityConte
 	}
 	var errs field.ErrorList
 	if c.RunAsUser != nil {
-		errs = append(errs, rules.Messages(at.Child("runAsUser"), *c.RunAsUser, validation.IsValidUserID(*c.RunAsUser))...)
+		errs = append(errs, rules.Messages(at.Child("runAsUser"), *c.RunAsUser,
+			validation.IsValidUserID(*c.RunAsUser))...)
 	}
 	if c.RunAsGroup != nil {
-		errs = append(errs, rules.Messages(at.Child("runAsGroup"), *c.RunAsGroup, validation.IsValidGroupID(*c.RunAsGroup))...)
+		errs = append(errs, rules.Messages(at.Child("runAsGroup"), *c.RunAsGroup,
+			validation.IsValidGroupID(*c.RunAsGroup))...)
 	}
 	if m := c.ProcMount; m != nil {
-		errs = append(errs, rules.Supported(string(*m), at.Child("procMount"), string(corev1.DefaultProcMount), string(corev1.UnmaskedProcMount))...)
+		errs = append(errs, rules.Supported(string(*m), at.Child("procMount"), string(corev1.DefaultProcMount),
+			string(corev1.UnmaskedProcMount))...)
 		if *m == corev1.UnmaskedProcMount && (s.HostUsers == nil || *s.HostUsers) {
-			errs = append(errs, field.Invalid(at.Child("procMount"), c.ProcMount, "`hostUsers` must be false to use `Unmasked`"))
+			errs = append(errs,
+				field.Invalid(at.Child("procMount"), c.ProcMount, "`hostUsers` must be false to use `Unmasked`"))
 		}
 	}
 	errs = append(errs, validateSeccomp(c.SeccompProfile, at.Child("seccompProfile"))...)
@@ -170,12 +187,15 @@ func validateContainerSecurityContext(s *corev1.PodSpec, c *corev1.SecurityConte
 	errs = append(errs, validateWindowsOptions(c.WindowsOptions, at.Child("windowsOptions"))...)
 	if c.AllowPrivilegeEscalation != nil && !*c.AllowPrivilegeEscalation {
 		if c.Privileged != nil && *c.Privileged {
-			errs = append(errs, field.Invalid(at, c, "cannot set `allowPrivilegeEscalation` to false and `privileged` to true"))
+			errs = append(errs,
+				field.Invalid(at, c, "cannot set `allowPrivilegeEscalation` to false and `privileged` to true"))
 		}
 		if c.Capabilities != nil {
 			for _, capability := range c.Capabilities.Add {
 				if capability == "CAP_SYS_ADMIN" {
-					errs = append(errs, field.Invalid(at, c, "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN"))
+					errs = append(errs,
+						field.Invalid(at, c,
+							"cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN"))
 				}
 			}
 		}

@@ -12,7 +12,8 @@ import (
 
 // Match selects pods by their labels and fields; the watch cache has an index of spec.nodeName.
 func Match(label labels.Selector, field fields.Selector) storage.SelectionPredicate {
-	return storage.SelectionPredicate{Label: label, Field: field, GetAttrs: Attributes, IndexFields: []string{"spec.nodeName"}}
+	return storage.SelectionPredicate{Label: label, Field: field, GetAttrs: Attributes,
+		IndexFields: []string{"spec.nodeName"}}
 }
 
 // Attributes are the labels and selectable fields of a pod (L1.2).

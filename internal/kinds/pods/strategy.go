@@ -50,8 +50,9 @@ func (Strategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	p.Status = corev1.PodStatus{Phase: corev1.PodPending, QOSClass: resources.ComputeQoS(p)}
 	if len(p.Spec.SchedulingGates) > 0 {
 		p.Status.Conditions = []corev1.PodCondition{{
-			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated, LastTransitionTime: metav1.Now(),
-			Message: "Scheduling is blocked due to non-empty scheduling gates",
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated,
+			LastTransitionTime: metav1.Now(),
+			Message:            "Scheduling is blocked due to non-empty scheduling gates",
 		}}
 	}
 	mergeLabelKeys(p)
@@ -189,7 +190,8 @@ func (StatusStrategy) WarningsOnUpdate(_ context.Context, obj, _ runtime.Object)
 }
 
 func (StatusStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
-	return resetFields(fieldpath.MakePathOrDie("spec"), fieldpath.MakePathOrDie("metadata", "deletionTimestamp"), fieldpath.MakePathOrDie("metadata", "ownerReferences"))
+	return resetFields(fieldpath.MakePathOrDie("spec"), fieldpath.MakePathOrDie("metadata", "deletionTimestamp"),
+		fieldpath.MakePathOrDie("metadata", "ownerReferences"))
 }
 
 // EphemeralStrategy is the ephemeralcontainers subresource: only that list may change (L1.115).
@@ -255,7 +257,8 @@ func (ResizeStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return resetFields(fieldpath.MakePathOrDie("status"))
 }
 
-// adoptAppArmor reads the deprecated annotations of containers that have no profile of their own, and tells their author
+// adoptAppArmor reads the deprecated annotations of containers that have no profile of their own, and tells their
+// author
 // of the field (L1.6).
 func adoptAppArmor(ctx context.Context, p *corev1.Pod) {
 	if p.Spec.OS != nil && p.Spec.OS.Name == corev1.Windows {
@@ -275,7 +278,9 @@ func adoptAppArmor(ctx context.Context, p *corev1.Pod) {
 		if parsed != nil && apiequality.Semantic.DeepEqual(parsed, podProfile) {
 			return
 		}
-		warning.AddWarning(ctx, "", fmt.Sprintf(`metadata.annotations[%s]: deprecated since v1.30; use the "appArmorProfile" field instead`, key))
+		warning.AddWarning(ctx, "",
+			fmt.Sprintf(`metadata.annotations[%s]: deprecated since v1.30; use the "appArmorProfile" field instead`,
+				key))
 		if parsed == nil {
 			return
 		}
@@ -304,10 +309,12 @@ func mergeLabelKeys(p *corev1.Pod) {
 	}
 	if a := p.Spec.Affinity; a != nil {
 		if a.PodAffinity != nil {
-			terms(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+			terms(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
+				a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
 		}
 		if a.PodAntiAffinity != nil {
-			terms(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+			terms(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
+				a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
 		}
 	}
 	for i := range p.Spec.TopologySpreadConstraints {
@@ -330,7 +337,8 @@ func mergeTerm(podLabels map[string]string, t *corev1.PodAffinityTerm) {
 func requireKeys(s *metav1.LabelSelector, podLabels map[string]string, keys []string, op metav1.LabelSelectorOperator) {
 	for _, key := range keys {
 		if value, ok := podLabels[key]; ok {
-			s.MatchExpressions = append(s.MatchExpressions, metav1.LabelSelectorRequirement{Key: key, Operator: op, Values: []string{value}})
+			s.MatchExpressions = append(s.MatchExpressions,
+				metav1.LabelSelectorRequirement{Key: key, Operator: op, Values: []string{value}})
 		}
 	}
 }

@@ -42,7 +42,8 @@ func TestPrepareForCreate(t *testing.T) {
 		t.Errorf("status %+v, want a fresh Pending one of class Burstable", p.Status)
 	}
 	c := Condition(&p.Status, corev1.PodScheduled)
-	if c == nil || c.Status != corev1.ConditionFalse || c.Reason != "SchedulingGated" || c.Message != "Scheduling is blocked due to non-empty scheduling gates" {
+	if c == nil || c.Status != corev1.ConditionFalse || c.Reason != "SchedulingGated" ||
+		c.Message != "Scheduling is blocked due to non-empty scheduling gates" {
 		t.Errorf("PodScheduled of a gated pod: %+v", c)
 	}
 }
@@ -52,22 +53,28 @@ type warnings []string
 
 func (w *warnings) AddWarning(_, text string) { *w = append(*w, text) }
 
-// L1.6: the annotation of a container without a profile becomes its field, and its author is told of it; a field makes no annotation.
+// L1.6: the annotation of a container without a profile becomes its field, and its author is told of it; a field makes
+// no annotation.
 func TestAppArmorAnnotation(t *testing.T) {
 	const key = "container.apparmor.security.beta.kubernetes.io/"
 	p := pod(func(p *corev1.Pod) {
-		p.Spec.Containers = []corev1.Container{{Name: "old", Image: "i"}, {Name: "new", Image: "i", SecurityContext: &corev1.SecurityContext{AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}}}}
+		p.Spec.Containers = []corev1.Container{{Name: "old", Image: "i"},
+			{Name: "new", Image: "i",
+				SecurityContext: &corev1.SecurityContext{
+					AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}}}}
 		p.Annotations = map[string]string{key + "old": "runtime/default"}
 	})
 	var said warnings
 	Strategy{}.PrepareForCreate(warning.WithWarningRecorder(context.Background(), &said), p)
-	if c := p.Spec.Containers[0].SecurityContext; c == nil || c.AppArmorProfile == nil || c.AppArmorProfile.Type != corev1.AppArmorProfileTypeRuntimeDefault {
+	if c := p.Spec.Containers[0].SecurityContext; c == nil || c.AppArmorProfile == nil ||
+		c.AppArmorProfile.Type != corev1.AppArmorProfileTypeRuntimeDefault {
 		t.Errorf("security context of the annotated container: %+v", c)
 	}
 	if _, ok := p.Annotations[key+"new"]; ok {
 		t.Error("a field made an annotation")
 	}
-	if len(said) != 1 || said[0] != `metadata.annotations[`+key+`old]: deprecated since v1.30; use the "appArmorProfile" field instead` {
+	if len(said) != 1 || said[0] != `metadata.annotations[`+key+
+		`old]: deprecated since v1.30; use the "appArmorProfile" field instead` {
 		t.Errorf("warnings %q", said)
 	}
 }
@@ -75,13 +82,17 @@ func TestAppArmorAnnotation(t *testing.T) {
 // L1.5
 func TestMatchLabelKeysAreMerged(t *testing.T) {
 	p := pod(func(p *corev1.Pod) {
-		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-			LabelSelector: &metav1.LabelSelector{}, TopologyKey: "k", MatchLabelKeys: []string{"app", "missing"}, MismatchLabelKeys: []string{"app"},
-		}}}}
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				LabelSelector: &metav1.LabelSelector{}, TopologyKey: "k", MatchLabelKeys: []string{"app", "missing"},
+				MismatchLabelKeys: []string{"app"},
+			}}}}
 	})
 	Strategy{}.PrepareForCreate(context.Background(), p)
-	got := p.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].LabelSelector.MatchExpressions
-	if len(got) != 2 || got[0].Operator != metav1.LabelSelectorOpIn || got[1].Operator != metav1.LabelSelectorOpNotIn || got[0].Values[0] != "x" {
+	term := p.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0]
+	got := term.LabelSelector.MatchExpressions
+	if len(got) != 2 || got[0].Operator != metav1.LabelSelectorOpIn || got[1].Operator != metav1.LabelSelectorOpNotIn ||
+		got[0].Values[0] != "x" {
 		t.Errorf("merged requirements %v, want In and NotIn of app=x", got)
 	}
 }
@@ -112,7 +123,8 @@ func TestStatusUpdateKeepsTheRest(t *testing.T) {
 	})
 	p := pod(func(p *corev1.Pod) {
 		p.Spec.NodeName = "other"
-		p.Status = corev1.PodStatus{Phase: corev1.PodSucceeded, PodIP: "10.0.0.1", Conditions: []corev1.PodCondition{{Type: corev1.PodReady}}}
+		p.Status = corev1.PodStatus{Phase: corev1.PodSucceeded, PodIP: "10.0.0.1",
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady}}}
 	})
 	StatusStrategy{}.PrepareForUpdate(context.Background(), p, old)
 	if p.Spec.NodeName != "n1" || p.DeletionTimestamp == nil || len(p.OwnerReferences) != 1 {
@@ -145,7 +157,8 @@ func TestGracePeriod(t *testing.T) {
 		{"failed", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, nil, 0},
 	} {
 		o := &metav1.DeleteOptions{GracePeriodSeconds: c.asked}
-		if !(Strategy{}).CheckGracefulDelete(context.Background(), pod(c.change), o) || *o.GracePeriodSeconds != c.want {
+		if !(Strategy{}).CheckGracefulDelete(context.Background(), pod(c.change), o) ||
+			*o.GracePeriodSeconds != c.want {
 			t.Errorf("%s: %v, want %d", c.name, o.GracePeriodSeconds, c.want)
 		}
 	}
@@ -157,7 +170,8 @@ func TestFieldSelectors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"metadata.name", "metadata.namespace", "spec.hostNetwork", "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "status.nominatedNodeName", "status.phase", "status.podIP"}
+	want := []string{"metadata.name", "metadata.namespace", "spec.hostNetwork", "spec.nodeName", "spec.restartPolicy",
+		"spec.schedulerName", "spec.serviceAccountName", "status.nominatedNodeName", "status.phase", "status.podIP"}
 	var got []string
 	for name := range set {
 		if _, _, err := FieldLabel(name, ""); err != nil {

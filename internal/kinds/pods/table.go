@@ -27,12 +27,15 @@ func columns() []metav1.TableColumnDefinition {
 	return []metav1.TableColumnDefinition{
 		{Name: "Name", Type: "string", Format: "name", Description: "Name of the pod, unique in its namespace."},
 		{Name: "Ready", Type: "string", Description: "Containers ready of those that should be."},
-		{Name: "Status", Type: "string", Description: "Summary of the phase and of what the containers wait for or ended with."},
-		{Name: "Restarts", Type: "string", Description: "How often containers were restarted, and when the last one ended."},
+		{Name: "Status", Type: "string",
+			Description: "Summary of the phase and of what the containers wait for or ended with."},
+		{Name: "Restarts", Type: "string",
+			Description: "How often containers were restarted, and when the last one ended."},
 		{Name: "Age", Type: "string", Description: "Time since the pod was created."},
 		{Name: "IP", Type: "string", Priority: 1, Description: "First address of the pod."},
 		{Name: "Node", Type: "string", Priority: 1, Description: "Node the pod is bound to."},
-		{Name: "Nominated Node", Type: "string", Priority: 1, Description: "Node the pod may get once others have left it."},
+		{Name: "Nominated Node", Type: "string", Priority: 1,
+			Description: "Node the pod may get once others have left it."},
 		{Name: "Readiness Gates", Type: "string", Priority: 1, Description: "Readiness gates that are true, of all."},
 	}
 }
@@ -48,7 +51,8 @@ func (TableConvertor) ConvertToTable(_ context.Context, obj, options runtime.Obj
 		t.ResourceVersion = o.ResourceVersion
 		t.Rows = []metav1.TableRow{row(o, now)}
 	case *corev1.PodList:
-		t.ListMeta = metav1.ListMeta{ResourceVersion: o.ResourceVersion, Continue: o.Continue, RemainingItemCount: o.RemainingItemCount}
+		t.ListMeta = metav1.ListMeta{ResourceVersion: o.ResourceVersion, Continue: o.Continue,
+			RemainingItemCount: o.RemainingItemCount}
 		t.Rows = make([]metav1.TableRow, len(o.Items))
 		for i := range o.Items {
 			t.Rows[i] = row(&o.Items[i], now)
@@ -82,7 +86,8 @@ func row(p *corev1.Pod, now time.Time) metav1.TableRow {
 }
 
 func completedRow(phase corev1.PodPhase, message string) []metav1.TableRowCondition {
-	return []metav1.TableRowCondition{{Type: metav1.RowCompleted, Status: metav1.ConditionTrue, Reason: string(phase), Message: message}}
+	return []metav1.TableRowCondition{{Type: metav1.RowCompleted, Status: metav1.ConditionTrue, Reason: string(phase),
+		Message: message}}
 }
 
 func orNone(s string) string {
@@ -156,7 +161,8 @@ func summarize(p *corev1.Pod, now time.Time) summary {
 			w.status = "Terminating"
 		}
 	}
-	return summary{ready: w.ready, total: len(p.Spec.Containers) + w.sidecars(), status: w.status, restarts: w.restartsText(now)}
+	return summary{ready: w.ready, total: len(p.Spec.Containers) + w.sidecars(), status: w.status,
+		restarts: w.restartsText(now)}
 }
 
 const unknownStatus = "Unknown"

@@ -64,7 +64,8 @@ func (k *podChecker) volumeSource(v *corev1.VolumeSource, at *field.Path) field.
 	}
 	if v.DownwardAPI != nil {
 		s.TakeAs("downwardAPI", "downwarAPI", func(at *field.Path) field.ErrorList {
-			return append(validateFileMode(v.DownwardAPI.DefaultMode, at.Child("defaultMode")), validateDownwardFiles(v.DownwardAPI.Items, at)...)
+			return append(validateFileMode(v.DownwardAPI.DefaultMode, at.Child("defaultMode")),
+				validateDownwardFiles(v.DownwardAPI.Items, at)...)
 		})
 	}
 	if v.Projected != nil {
@@ -111,7 +112,8 @@ func validateFileMode(mode *int32, at *field.Path) field.ErrorList {
 	return nil
 }
 
-func validateKeyedFiles(nameField, name string, defaultMode *int32, items []corev1.KeyToPath, at *field.Path) field.ErrorList {
+func validateKeyedFiles(nameField, name string, defaultMode *int32, items []corev1.KeyToPath,
+	at *field.Path) field.ErrorList {
 	errs := rules.Required(at.Child(nameField), name)
 	errs = append(errs, validateFileMode(defaultMode, at.Child("defaultMode"))...)
 	return append(errs, validateKeysToPaths(items, at)...)
@@ -129,7 +131,8 @@ func validateKeysToPaths(items []corev1.KeyToPath, at *field.Path) field.ErrorLi
 	return errs
 }
 
-// validateVolumeFile checks the name of a file the agent makes in a volume; names that begin with ".." are the agent's own.
+// validateVolumeFile checks the name of a file the agent makes in a volume; names that begin with ".." are the agent's
+// own.
 func validateVolumeFile(p string, at *field.Path) field.ErrorList {
 	errs := rules.DescendingPath(p, at)
 	if strings.HasPrefix(p, "..") && !strings.HasPrefix(p, "../") {
@@ -147,7 +150,8 @@ func validateDownwardFiles(items []corev1.DownwardAPIVolumeFile, at *field.Path)
 		errs = append(errs, validateVolumeFile(item.Path, at.Child("path"))...)
 		switch {
 		case item.FieldRef != nil && item.ResourceFieldRef != nil:
-			errs = append(errs, field.Invalid(at, "resource", "fieldRef and resourceFieldRef can not be specified simultaneously"))
+			errs = append(errs,
+				field.Invalid(at, "resource", "fieldRef and resourceFieldRef can not be specified simultaneously"))
 		case item.FieldRef != nil:
 			errs = append(errs, validateFieldRef(item.FieldRef, fileFields, at.Child("fieldRef"))...)
 		case item.ResourceFieldRef != nil:
@@ -228,15 +232,18 @@ func (k *podChecker) projected(v *corev1.ProjectedVolumeSource, at *field.Path) 
 }
 
 // validateTokenProjection checks a token's file; for the path it is the volume, whole, that upstream blames.
-func validateTokenProjection(t *corev1.ServiceAccountTokenProjection, keptPath bool, whole, at *field.Path) field.ErrorList {
+func validateTokenProjection(t *corev1.ServiceAccountTokenProjection, keptPath bool, whole,
+	at *field.Path) field.ErrorList {
 	const shortest, longest = 10 * 60, 1 << 32
 	var errs field.ErrorList
 	if s := t.ExpirationSeconds; s != nil {
 		if *s < shortest {
-			errs = append(errs, field.Invalid(at.Child("expirationSeconds"), *s, "may not specify a duration less than 10 minutes"))
+			errs = append(errs,
+				field.Invalid(at.Child("expirationSeconds"), *s, "may not specify a duration less than 10 minutes"))
 		}
 		if *s > longest {
-			errs = append(errs, field.Invalid(at.Child("expirationSeconds"), *s, "may not specify a duration larger than 2^32 seconds"))
+			errs = append(errs,
+				field.Invalid(at.Child("expirationSeconds"), *s, "may not specify a duration larger than 2^32 seconds"))
 		}
 	}
 	if t.Path == "" {
@@ -263,5 +270,6 @@ func validateImageVolume(v *corev1.ImageVolumeSource, kept podFaults, at *field.
 	if !kept.noImage {
 		errs = rules.Required(at.Child("reference"), v.Reference)
 	}
-	return append(errs, rules.OneOf(string(v.PullPolicy), at.Child("pullPolicy"), string(corev1.PullAlways), string(corev1.PullIfNotPresent), string(corev1.PullNever))...)
+	return append(errs, rules.OneOf(string(v.PullPolicy), at.Child("pullPolicy"), string(corev1.PullAlways),
+		string(corev1.PullIfNotPresent), string(corev1.PullNever))...)
 }

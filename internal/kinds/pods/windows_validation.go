@@ -15,8 +15,9 @@ import (
 var (
 	controlCharacters = regexp.MustCompile(`[[:cntrl:]]+`)
 	netBIOSName       = regexp.MustCompile(`^[^\\/:\*\?"<>|\.][^\\/:\*\?"<>|]{0,14}$`)
-	windowsDomain     = regexp.MustCompile(`^(?i)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*$`)
-	dotsAndSpaces     = regexp.MustCompile(`^[\. ]+$`)
+	windowsDomain     = regexp.MustCompile(
+		`^(?i)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*$`)
+	dotsAndSpaces = regexp.MustCompile(`^[\. ]+$`)
 )
 
 // validateWindowsOptions checks what nodes of Windows need; carob has none, but stores pods for them.
@@ -27,12 +28,15 @@ func validateWindowsOptions(o *corev1.WindowsSecurityContextOptions, at *field.P
 	}
 	var errs field.ErrorList
 	if n := o.GMSACredentialSpecName; n != nil {
-		errs = append(errs, rules.Messages(at.Child("gmsaCredentialSpecName"), *n, validation.IsDNS1123Subdomain(*n))...)
+		errs = append(errs, rules.Messages(at.Child("gmsaCredentialSpecName"), *n,
+			validation.IsDNS1123Subdomain(*n))...)
 	}
 	if s := o.GMSACredentialSpec; s != nil && *s == "" {
-		errs = append(errs, field.Invalid(at.Child("gmsaCredentialSpec"), *s, "gmsaCredentialSpec cannot be an empty string"))
+		errs = append(errs, field.Invalid(at.Child("gmsaCredentialSpec"), *s,
+			"gmsaCredentialSpec cannot be an empty string"))
 	} else if s != nil && len(*s) > maxSpec {
-		errs = append(errs, field.Invalid(at.Child("gmsaCredentialSpec"), *s, "gmsaCredentialSpec size must be under 64 KiB"))
+		errs = append(errs, field.Invalid(at.Child("gmsaCredentialSpec"), *s,
+			"gmsaCredentialSpec size must be under 64 KiB"))
 	}
 	if u := o.RunAsUserName; u != nil {
 		errs = append(errs, rules.Messages(at.Child("runAsUserName"), *u, windowsUser(*u))...)
@@ -61,11 +65,14 @@ func windowsUser(name string) []string {
 		message string
 	}{
 		{len(domain) >= maxDomain, fmt.Sprintf("runAsUserName's Domain length must be under %d characters", maxDomain)},
-		{hasDomain && !netBIOSName.MatchString(domain) && !windowsDomain.MatchString(domain), "runAsUserName's Domain doesn't match the NetBios nor the DNS format"},
+		{hasDomain && !netBIOSName.MatchString(domain) && !windowsDomain.MatchString(domain),
+			"runAsUserName's Domain doesn't match the NetBios nor the DNS format"},
 		{user == "", "runAsUserName's User cannot be empty"},
-		{len(user) > maxUser, fmt.Sprintf("runAsUserName's User length must not be longer than %d characters", maxUser)},
+		{len(user) > maxUser, fmt.Sprintf("runAsUserName's User length must not be longer than %d characters",
+			maxUser)},
 		{dotsAndSpaces.MatchString(user), "runAsUserName's User cannot contain only periods or spaces"},
-		{strings.ContainsAny(user, `"/\:;|=,+*?<>@[]`), `runAsUserName's User cannot contain the following characters: "/\:;|=,+*?<>@[]`},
+		{strings.ContainsAny(user, `"/\:;|=,+*?<>@[]`),
+			`runAsUserName's User cannot contain the following characters: "/\:;|=,+*?<>@[]`},
 	} {
 		if rule.broken {
 			wrong = append(wrong, rule.message)
@@ -74,7 +81,8 @@ func windowsUser(name string) []string {
 	return wrong
 }
 
-// validateHostProcesses checks that a pod's containers are host processes all or none, and that such a pod is in the host's network.
+// validateHostProcesses checks that a pod's containers are host processes all or none, and that such a pod is in the
+// host's network.
 func validateHostProcesses(s *corev1.PodSpec, at *field.Path) field.ErrorList {
 	var ofPod *bool
 	if c := s.SecurityContext; c != nil && c.WindowsOptions != nil {
@@ -88,7 +96,9 @@ func validateHostProcesses(s *corev1.PodSpec, at *field.Path) field.ErrorList {
 		if c != nil && c.WindowsOptions != nil && c.WindowsOptions.HostProcess != nil {
 			own = c.WindowsOptions.HostProcess
 			if ofPod != nil && *ofPod != *own {
-				errs = append(errs, field.Invalid(at.Child("securityContext", "windowsOptions", "hostProcess"), *own, fmt.Sprintf("pod hostProcess value must be identical if both are specified, was %v", *ofPod)))
+				errs = append(errs,
+					field.Invalid(at.Child("securityContext", "windowsOptions", "hostProcess"), *own,
+						fmt.Sprintf("pod hostProcess value must be identical if both are specified, was %v", *ofPod)))
 			}
 		}
 		if own != nil && *own {
@@ -108,10 +118,13 @@ func validateHostProcesses(s *corev1.PodSpec, at *field.Path) field.ErrorList {
 		return errs
 	}
 	if !s.HostNetwork {
-		errs = append(errs, field.Invalid(at.Child("hostNetwork"), s.HostNetwork, "hostNetwork must be true if pod contains any hostProcess containers"))
+		errs = append(errs, field.Invalid(at.Child("hostNetwork"), s.HostNetwork,
+			"hostNetwork must be true if pod contains any hostProcess containers"))
 	}
 	if hosted != all {
-		errs = append(errs, field.Invalid(at, "", "If pod contains any hostProcess containers then all containers must be HostProcess containers"))
+		errs = append(errs,
+			field.Invalid(at, "",
+				"If pod contains any hostProcess containers then all containers must be HostProcess containers"))
 	}
 	return errs
 }

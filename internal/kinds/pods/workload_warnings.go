@@ -13,14 +13,17 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// WithTemplateWarnings adds the hints about a workload: about its name, which those of its pods begin with, and about their template.
+// WithTemplateWarnings adds the hints about a workload: about its name, which those of its pods begin with, and about
+// their template.
 func WithTemplateWarnings[T any](r rules.Rules, template func(*T) *corev1.PodTemplateSpec) rules.Rules {
 	before := r.Warnings
 	r.Warnings = func(ctx context.Context, obj, old runtime.Object) []string {
 		var out []string
 		if m, err := meta.Accessor(obj); err == nil && old == nil {
 			if msgs := validation.IsDNS1123Label(m.GetName()); m.GetName() != "" && len(msgs) > 0 {
-				out = append(out, fmt.Sprintf("metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v", msgs))
+				out = append(out,
+					fmt.Sprintf(
+						"metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v", msgs))
 			}
 		}
 		if before != nil {

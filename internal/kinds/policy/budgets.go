@@ -15,8 +15,10 @@ func Kinds() []*registry.Resource { return []*registry.Resource{podDisruptionBud
 
 func podDisruptionBudgets() *registry.Resource {
 	return registry.Of[policyv1.PodDisruptionBudget, policyv1.PodDisruptionBudgetList](registry.Resource{
-		Kind: policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"), Plural: "poddisruptionbudgets", ShortNames: []string{"pdb"}, Status: true, StatusMetadata: true, RequireResourceVersion: true,
-		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "Min Available"}, {Name: "Max Unavailable"}, {Name: "Allowed Disruptions", Type: "integer"}}, table.AgeColumn),
+		Kind: policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"), Plural: "poddisruptionbudgets",
+		ShortNames: []string{"pdb"}, Status: true, StatusMetadata: true, RequireResourceVersion: true,
+		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "Min Available"}, {Name: "Max Unavailable"},
+			{Name: "Allowed Disruptions", Type: "integer"}}, table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {
 				p := o.(*policyv1.PodDisruptionBudget)
 				least, most := "N/A", "N/A"
@@ -26,7 +28,8 @@ func podDisruptionBudgets() *registry.Resource {
 				if p.Spec.MaxUnavailable != nil {
 					most = p.Spec.MaxUnavailable.String()
 				}
-				return []any{p.Name, least, most, int64(p.Status.DisruptionsAllowed), table.Age(p.CreationTimestamp, now)}
+				return []any{p.Name, least, most, int64(p.Status.DisruptionsAllowed),
+					table.Age(p.CreationTimestamp, now)}
 			}},
 	})
 }

@@ -10,6 +10,7 @@ import (
 // Rules are the checks of each kind of this package. Nothing writes to it.
 var Rules = map[schema.GroupKind]func() rules.Rules{
 	rules.Kind(policyv1.GroupName, "PodDisruptionBudget"): func() rules.Rules {
-		return rules.WithStatus(rules.Of(rules.NoName, validateDisruptionBudget, validateDisruptionBudgetUpdate), validateDisruptionBudgetStatusUpdate)
+		return rules.WithStatus(rules.Of(rules.NoName, validateDisruptionBudget, validateDisruptionBudgetUpdate),
+			validateDisruptionBudgetStatusUpdate)
 	},
 }

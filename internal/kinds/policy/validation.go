@@ -19,9 +19,12 @@ func validateBudgetSpec(b *policyv1.PodDisruptionBudget, keptValues bool) field.
 	}
 	errs = append(errs, rules.Amount(b.Spec.MinAvailable, rules.SpecPath.Child("minAvailable"))...)
 	errs = append(errs, rules.Amount(b.Spec.MaxUnavailable, rules.SpecPath.Child("maxUnavailable"))...)
-	errs = append(errs, metav1validation.ValidateLabelSelector(b.Spec.Selector, metav1validation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: keptValues}, rules.SpecPath.Child("selector"))...)
+	errs = append(errs, metav1validation.ValidateLabelSelector(b.Spec.Selector,
+		metav1validation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: keptValues},
+		rules.SpecPath.Child("selector"))...)
 	if p := b.Spec.UnhealthyPodEvictionPolicy; p != nil {
-		errs = append(errs, rules.Supported(string(*p), rules.SpecPath.Child("unhealthyPodEvictionPolicy"), string(policyv1.AlwaysAllow), string(policyv1.IfHealthyBudget))...)
+		errs = append(errs, rules.Supported(string(*p), rules.SpecPath.Child("unhealthyPodEvictionPolicy"),
+			string(policyv1.AlwaysAllow), string(policyv1.IfHealthyBudget))...)
 	}
 	return errs
 }
@@ -33,6 +36,7 @@ func validateDisruptionBudgetUpdate(b, old *policyv1.PodDisruptionBudget) field.
 func validateDisruptionBudgetStatusUpdate(b, _ *policyv1.PodDisruptionBudget) field.ErrorList {
 	s := &b.Status
 	errs := metav1validation.ValidateConditions(s.Conditions, rules.StatusPath.Child("conditions"))
-	return append(errs, rules.Counts(rules.Count("disruptionsAllowed", int64(s.DisruptionsAllowed)), rules.Count("currentHealthy", int64(s.CurrentHealthy)), rules.Count("desiredHealthy", int64(s.DesiredHealthy)),
+	return append(errs, rules.Counts(rules.Count("disruptionsAllowed", int64(s.DisruptionsAllowed)),
+		rules.Count("currentHealthy", int64(s.CurrentHealthy)), rules.Count("desiredHealthy", int64(s.DesiredHealthy)),
 		rules.Count("expectedPods", int64(s.ExpectedPods)))...)
 }

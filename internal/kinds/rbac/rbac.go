@@ -16,25 +16,37 @@ import (
 func Kinds() []*registry.Resource {
 	segment := func(name string, _ bool) []string { return content.IsPathSegmentName(name) }
 	roleRow := table.Kind{
-		Columns: []table.Column{table.NameColumn, {Name: "Role"}, table.AgeColumn, {Name: "Users", Wide: true}, {Name: "Groups", Wide: true}, {Name: "ServiceAccounts", Wide: true}},
+		Columns: []table.Column{table.NameColumn, {Name: "Role"}, table.AgeColumn, {Name: "Users", Wide: true},
+			{Name: "Groups", Wide: true}, {Name: "ServiceAccounts", Wide: true}},
 		Row: func(o runtime.Object, now time.Time) []any {
 			switch b := o.(type) {
 			case *rbacv1.RoleBinding:
-				return append([]any{b.Name, b.RoleRef.Kind + "/" + b.RoleRef.Name, table.Age(b.CreationTimestamp, now)}, subjectCells(b.Subjects)...)
+				return append([]any{b.Name, b.RoleRef.Kind + "/" + b.RoleRef.Name, table.Age(b.CreationTimestamp, now)},
+					subjectCells(b.Subjects)...)
 			case *rbacv1.ClusterRoleBinding:
-				return append([]any{b.Name, b.RoleRef.Kind + "/" + b.RoleRef.Name, table.Age(b.CreationTimestamp, now)}, subjectCells(b.Subjects)...)
+				return append([]any{b.Name, b.RoleRef.Kind + "/" + b.RoleRef.Name, table.Age(b.CreationTimestamp, now)},
+					subjectCells(b.Subjects)...)
 			}
 			return nil
 		},
 	}
 	return []*registry.Resource{
-		registry.Of[rbacv1.ClusterRole, rbacv1.ClusterRoleList](registry.Resource{Kind: rbacv1.SchemeGroupVersion.WithKind("ClusterRole"), Plural: "clusterroles", Cluster: true,
+		registry.Of[rbacv1.ClusterRole,
+			rbacv1.ClusterRoleList](registry.Resource{Kind: rbacv1.SchemeGroupVersion.WithKind("ClusterRole"),
+			Plural: "clusterroles", Cluster: true,
 			NoGeneration: true, CreateOnUpdate: true, ValidateName: segment, Table: table.CreatedAt}),
-		registry.Of[rbacv1.ClusterRoleBinding, rbacv1.ClusterRoleBindingList](registry.Resource{Kind: rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"), Plural: "clusterrolebindings",
-			Cluster: true, NoGeneration: true, CreateOnUpdate: true, ValidateName: segment, Table: roleRow}),
-		registry.Of[rbacv1.Role, rbacv1.RoleList](registry.Resource{Kind: rbacv1.SchemeGroupVersion.WithKind("Role"), Plural: "roles", NoGeneration: true, CreateOnUpdate: true,
+		registry.Of[rbacv1.ClusterRoleBinding,
+			rbacv1.ClusterRoleBindingList](
+			registry.Resource{Kind: rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"),
+				Plural:  "clusterrolebindings",
+				Cluster: true, NoGeneration: true, CreateOnUpdate: true, ValidateName: segment, Table: roleRow}),
+		registry.Of[rbacv1.Role,
+			rbacv1.RoleList](registry.Resource{Kind: rbacv1.SchemeGroupVersion.WithKind("Role"), Plural: "roles",
+			NoGeneration: true, CreateOnUpdate: true,
 			ValidateName: segment, Table: table.CreatedAt}),
-		registry.Of[rbacv1.RoleBinding, rbacv1.RoleBindingList](registry.Resource{Kind: rbacv1.SchemeGroupVersion.WithKind("RoleBinding"), Plural: "rolebindings", NoGeneration: true,
+		registry.Of[rbacv1.RoleBinding,
+			rbacv1.RoleBindingList](registry.Resource{Kind: rbacv1.SchemeGroupVersion.WithKind("RoleBinding"),
+			Plural: "rolebindings", NoGeneration: true,
 			CreateOnUpdate: true, ValidateName: segment, Table: roleRow}),
 	}
 }

@@ -9,9 +9,14 @@ import (
 
 // Rules are the checks of each kind of this package. Nothing writes to it.
 var Rules = map[schema.GroupKind]func() rules.Rules{
-	rules.Kind(rbacv1.GroupName, "Role"):        func() rules.Rules { return rules.Of(rbacName, validateNamespacedRole, nil) },
-	rules.Kind(rbacv1.GroupName, "ClusterRole"): func() rules.Rules { return rules.Of(rbacName, validateClusterRole, nil) },
-	rules.Kind(rbacv1.GroupName, "RoleBinding"): func() rules.Rules { return rules.Of(rbacName, validateRoleBinding, validateRoleBindingUpdate) },
+	rules.Kind(rbacv1.GroupName,
+		"Role"): func() rules.Rules { return rules.Of(rbacName, validateNamespacedRole, nil) },
+	rules.Kind(rbacv1.GroupName,
+		"ClusterRole"): func() rules.Rules { return rules.Of(rbacName, validateClusterRole, nil) },
+	rules.Kind(rbacv1.GroupName,
+		"RoleBinding"): func() rules.Rules {
+		return rules.Of(rbacName, validateRoleBinding, validateRoleBindingUpdate)
+	},
 	rules.Kind(rbacv1.GroupName, "ClusterRoleBinding"): func() rules.Rules {
 		return rules.Of(rbacName, validateClusterRoleBinding, validateClusterRoleBindingUpdate)
 	},

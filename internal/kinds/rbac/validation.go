@@ -23,11 +23,13 @@ func validateClusterRole(r *rbacv1.ClusterRole) field.ErrorList {
 	}
 	at := field.NewPath("aggregationRule", "clusterRoleSelectors")
 	if len(r.AggregationRule.ClusterRoleSelectors) == 0 {
-		errs = append(errs, field.Required(at, "at least one clusterRoleSelector required if aggregationRule is non-nil"))
+		errs = append(errs,
+			field.Required(at, "at least one clusterRoleSelector required if aggregationRule is non-nil"))
 	}
 	for i := range r.AggregationRule.ClusterRoleSelectors {
 		s := &r.AggregationRule.ClusterRoleSelectors[i]
-		errs = append(errs, metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{}, at.Index(i))...)
+		errs = append(errs, metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{},
+			at.Index(i))...)
 		if _, err := metav1.LabelSelectorAsSelector(s); err != nil {
 			errs = append(errs, field.Invalid(at.Index(i), nil, "invalid label selector."))
 		}
@@ -44,18 +46,24 @@ func validateRules(list []rbacv1.PolicyRule, namespaced bool) field.ErrorList {
 		}
 		if len(r.NonResourceURLs) > 0 {
 			if namespaced {
-				errs = append(errs, field.Invalid(at.Child("nonResourceURLs"), r.NonResourceURLs, "namespaced rules cannot apply to non-resource URLs"))
+				errs = append(errs,
+					field.Invalid(at.Child("nonResourceURLs"), r.NonResourceURLs,
+						"namespaced rules cannot apply to non-resource URLs"))
 			}
 			if len(r.APIGroups)+len(r.Resources)+len(r.ResourceNames) > 0 {
-				errs = append(errs, field.Invalid(at.Child("nonResourceURLs"), r.NonResourceURLs, "rules cannot apply to both regular resources and non-resource URLs"))
+				errs = append(errs,
+					field.Invalid(at.Child("nonResourceURLs"), r.NonResourceURLs,
+						"rules cannot apply to both regular resources and non-resource URLs"))
 			}
 			continue
 		}
 		if len(r.APIGroups) == 0 {
-			errs = append(errs, field.Required(at.Child("apiGroups"), "resource rules must supply at least one api group"))
+			errs = append(errs,
+				field.Required(at.Child("apiGroups"), "resource rules must supply at least one api group"))
 		}
 		if len(r.Resources) == 0 {
-			errs = append(errs, field.Required(at.Child("resources"), "resource rules must supply at least one resource"))
+			errs = append(errs,
+				field.Required(at.Child("resources"), "resource rules must supply at least one resource"))
 		}
 	}
 	return errs
@@ -105,7 +113,9 @@ func validateSubjects(list []rbacv1.Subject, namespaced bool) field.ErrorList {
 		switch s.Kind {
 		case rbacv1.ServiceAccountKind:
 			if s.Name != "" {
-				errs = append(errs, rules.Messages(at.Child("name"), s.Name, apivalidation.ValidateServiceAccountName(s.Name, false))...)
+				errs = append(errs,
+					rules.Messages(at.Child("name"), s.Name,
+						apivalidation.ValidateServiceAccountName(s.Name, false))...)
 			}
 			if s.APIGroup != "" {
 				errs = append(errs, field.NotSupported(at.Child("apiGroup"), s.APIGroup, []string{""}))
@@ -119,7 +129,9 @@ func validateSubjects(list []rbacv1.Subject, namespaced bool) field.ErrorList {
 				errs = append(errs, field.NotSupported(at.Child("apiGroup"), s.APIGroup, []string{rbacv1.GroupName}))
 			}
 		default:
-			errs = append(errs, field.NotSupported(at.Child("kind"), s.Kind, []string{rbacv1.ServiceAccountKind, rbacv1.UserKind, rbacv1.GroupKind}))
+			errs = append(errs,
+				field.NotSupported(at.Child("kind"), s.Kind,
+					[]string{rbacv1.ServiceAccountKind, rbacv1.UserKind, rbacv1.GroupKind}))
 		}
 	}
 	return errs

@@ -90,7 +90,8 @@ type Resource struct {
 	ValidateName apivalidation.ValidateNameFunc
 	// Template, when set, returns the pods that the object makes; nil if it has none.
 	Template func(obj runtime.Object) *corev1.PodSpec
-	// PrepareCreate and PrepareUpdate change the object before it is validated, after the status has been looked after and
+	// PrepareCreate and PrepareUpdate change the object before it is validated, after the status has been looked after
+	// and
 	// the generation is that of the stored object; a change of the spec counts it up afterwards.
 	PrepareCreate       func(ctx context.Context, obj runtime.Object)
 	PrepareUpdate       func(ctx context.Context, obj, old runtime.Object)
@@ -194,8 +195,9 @@ func (b *Builder) Build(r *Resource) (*Store, map[string]rest.Storage, error) {
 		NewFunc: r.New, NewListFunc: r.List,
 		DefaultQualifiedResource:  r.GroupResource(),
 		SingularQualifiedResource: schema.GroupResource{Group: r.Kind.Group, Resource: r.Singular},
-		CreateStrategy:            strategy, UpdateStrategy: strategy, DeleteStrategy: strategy, ResetFieldsStrategy: strategy,
-		TableConvertor: table.NewConvertor(r.Table), ReturnDeletedObject: r.ReturnDeleted,
+		CreateStrategy:            strategy, UpdateStrategy: strategy, DeleteStrategy: strategy,
+		ResetFieldsStrategy: strategy,
+		TableConvertor:      table.NewConvertor(r.Table), ReturnDeletedObject: r.ReturnDeleted,
 		PredicateFunc: func(l labels.Selector, f fields.Selector) storage.SelectionPredicate {
 			return storage.SelectionPredicate{Label: l, Field: f, GetAttrs: attrs, IndexFields: r.Index}
 		},
@@ -345,7 +347,8 @@ func (s *Subresource) Get(ctx context.Context, name string, opts *metav1.GetOpti
 }
 
 // Update implements rest.Updater; a subresource never creates.
-func (s *Subresource) Update(ctx context.Context, name string, obj rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc,
+func (s *Subresource) Update(ctx context.Context, name string, obj rest.UpdatedObjectInfo,
+	create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc,
 	_ bool, opts *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	return s.store.Update(ctx, name, obj, create, update, false, opts)
 }

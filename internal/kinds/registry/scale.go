@@ -58,20 +58,23 @@ func (s *scaleStorage) view(obj runtime.Object) *autoscalingv1.Scale {
 	m := objectMeta(obj)
 	spec, status, selector := s.scale.Get(obj)
 	return &autoscalingv1.Scale{
-		ObjectMeta: metav1.ObjectMeta{Name: m.GetName(), Namespace: m.GetNamespace(), UID: m.GetUID(), ResourceVersion: m.GetResourceVersion(),
+		ObjectMeta: metav1.ObjectMeta{Name: m.GetName(), Namespace: m.GetNamespace(), UID: m.GetUID(),
+			ResourceVersion:   m.GetResourceVersion(),
 			CreationTimestamp: m.GetCreationTimestamp()},
 		Spec:   autoscalingv1.ScaleSpec{Replicas: spec},
 		Status: autoscalingv1.ScaleStatus{Replicas: status, Selector: selector},
 	}
 }
 
-func (s *scaleStorage) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc,
+func (s *scaleStorage) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo,
+	create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc,
 	_ bool, opts *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	transform := func(ctx context.Context, _, old runtime.Object) (runtime.Object, error) {
 		before, of := s.view(old), objectMeta(old)
 		// Whoever scales owns the replicas of the workload: server-side apply must see who did.
 		gv := s.store.Resource.Kind.GroupVersion()
-		owners := managedfields.NewScaleHandler(of.GetManagedFields(), gv, managedfields.ResourcePathMappings{gv.String(): replicasPath})
+		owners := managedfields.NewScaleHandler(of.GetManagedFields(), gv,
+			managedfields.ResourcePathMappings{gv.String(): replicasPath})
 		var err error
 		if before.ManagedFields, err = owners.ToSubresource(); err != nil {
 			return nil, fmt.Errorf("see who owns the replicas of %s: %w", name, err)
@@ -85,7 +88,8 @@ func (s *scaleStorage) Update(ctx context.Context, name string, info rest.Update
 			return nil, apierrors.NewBadRequest("expected a Scale object")
 		}
 		if scale.Spec.Replicas < 0 {
-			return nil, apierrors.NewInvalid(s.GroupVersionKind(schema.GroupVersion{}).GroupKind(), name, invalidReplicas(scale.Spec.Replicas))
+			return nil, apierrors.NewInvalid(s.GroupVersionKind(schema.GroupVersion{}).GroupKind(), name,
+				invalidReplicas(scale.Spec.Replicas))
 		}
 		if update != nil {
 			if err := update(ctx, scale, before); err != nil {
@@ -93,7 +97,8 @@ func (s *scaleStorage) Update(ctx context.Context, name string, info rest.Update
 			}
 		}
 		if scale.UID != "" && scale.UID != of.GetUID() {
-			return nil, apierrors.NewConflict(s.store.Resource.GroupResource(), name, fmt.Errorf("UID in precondition: %s, UID in object meta: %s", scale.UID, of.GetUID()))
+			return nil, apierrors.NewConflict(s.store.Resource.GroupResource(), name,
+				fmt.Errorf("UID in precondition: %s, UID in object meta: %s", scale.UID, of.GetUID()))
 		}
 		managed, err := owners.ToParent(scale.ManagedFields)
 		if err != nil {

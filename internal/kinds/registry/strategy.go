@@ -135,7 +135,8 @@ func (s *Strategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object
 	if s.Resource.NoGeneration || s.spec < 0 {
 		return
 	}
-	if now, was := o.Field(s.spec), p.Field(s.spec); !unchanged.Reflected(now, was) && !equality.Semantic.DeepEqual(now.Addr().Interface(), was.Addr().Interface()) {
+	if now, was := o.Field(s.spec), p.Field(s.spec); !unchanged.Reflected(now, was) &&
+		!equality.Semantic.DeepEqual(now.Addr().Interface(), was.Addr().Interface()) {
 		m.SetGeneration(om.GetGeneration() + 1)
 	}
 }
@@ -162,7 +163,8 @@ func (s *Strategy) Validate(ctx context.Context, obj runtime.Object) field.Error
 	if name == nil {
 		name = apivalidation.NameIsDNSSubdomain
 	}
-	errs := apivalidation.ValidateObjectMetaAccessor(objectMeta(obj), !s.Resource.Cluster, name, field.NewPath("metadata"))
+	errs := apivalidation.ValidateObjectMetaAccessor(objectMeta(obj), !s.Resource.Cluster, name,
+		field.NewPath("metadata"))
 	errs = append(errs, s.finalizers(obj)...)
 	if s.Resource.AuthorizeCreate != nil {
 		errs = append(errs, s.Resource.AuthorizeCreate(ctx, obj)...)
@@ -176,8 +178,10 @@ func (s *Strategy) Validate(ctx context.Context, obj runtime.Object) field.Error
 // finalizers checks their names; a few kinds, as upstream, take any that has the form of a name.
 func (s *Strategy) finalizers(obj runtime.Object) field.ErrorList {
 	switch s.Resource.Kind.Kind {
-	case "Event", "Lease", "PodDisruptionBudget", "RuntimeClass", "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration",
-		"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding":
+	case "Event", "Lease", "PodDisruptionBudget", "RuntimeClass", "ValidatingWebhookConfiguration",
+		"MutatingWebhookConfiguration",
+		"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy",
+		"MutatingAdmissionPolicyBinding":
 		return nil
 	}
 	return rules.Finalizers(objectMeta(obj).GetFinalizers())
@@ -219,7 +223,8 @@ func (s *Strategy) DefaultGarbageCollectionPolicy(context.Context) rest.GarbageC
 
 type gracefulStrategy struct{ *Strategy }
 
-func (g gracefulStrategy) CheckGracefulDelete(ctx context.Context, obj runtime.Object, opts *metav1.DeleteOptions) bool {
+func (g gracefulStrategy) CheckGracefulDelete(ctx context.Context, obj runtime.Object,
+	opts *metav1.DeleteOptions) bool {
 	return g.Resource.Graceful(ctx, obj, opts)
 }
 

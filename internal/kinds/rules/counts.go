@@ -39,18 +39,21 @@ func Parts(replicas int32, all ...Number) field.ErrorList {
 	var errs field.ErrorList
 	for _, c := range all {
 		if c.value > int64(replicas) {
-			errs = append(errs, field.Invalid(StatusPath.Child(c.name), c.value, "cannot be greater than status.replicas"))
+			errs = append(errs,
+				field.Invalid(StatusPath.Child(c.name), c.value, "cannot be greater than status.replicas"))
 		}
 	}
 	return errs
 }
 
-// AvailableAreReady checks that replicas are available only when they are ready; ready is what the message calls that Number.
+// AvailableAreReady checks that replicas are available only when they are ready; ready is what the message calls that
+// Number.
 func AvailableAreReady(available, readyReplicas int32, ready string) field.ErrorList {
 	if available <= readyReplicas {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(StatusPath.Child("availableReplicas"), available, "cannot be greater than "+ready)}
+	return field.ErrorList{field.Invalid(StatusPath.Child("availableReplicas"), available,
+		"cannot be greater than "+ready)}
 }
 
 // NotLess checks the count of collisions, which only grows.

@@ -14,10 +14,12 @@ import (
 func Finalizers(names []string) field.ErrorList {
 	var errs field.ErrorList
 	for i, n := range names {
-		if strings.Contains(n, "/") || n == string(corev1.FinalizerKubernetes) || n == metav1.FinalizerOrphanDependents || n == metav1.FinalizerDeleteDependents {
+		if strings.Contains(n, "/") || n == string(corev1.FinalizerKubernetes) ||
+			n == metav1.FinalizerOrphanDependents || n == metav1.FinalizerDeleteDependents {
 			continue
 		}
-		errs = append(errs, field.Invalid(field.NewPath("metadata", "finalizers").Index(i), n, "name is neither a standard finalizer name nor is it fully qualified"))
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "finalizers").Index(i), n,
+			"name is neither a standard finalizer name nor is it fully qualified"))
 	}
 	return errs
 }
@@ -26,7 +28,8 @@ func Finalizers(names []string) field.ErrorList {
 // that it is one of Kubernetes' own.
 func FinalizerName(name string, at *field.Path) field.ErrorList {
 	errs := Messages(at, name, validation.IsQualifiedName(name))
-	if strings.Contains(name, "/") || name == string(corev1.FinalizerKubernetes) || name == metav1.FinalizerOrphanDependents || name == metav1.FinalizerDeleteDependents {
+	if strings.Contains(name, "/") || name == string(corev1.FinalizerKubernetes) ||
+		name == metav1.FinalizerOrphanDependents || name == metav1.FinalizerDeleteDependents {
 		return errs
 	}
 	return append(errs, field.Invalid(at, name, "name is neither a standard finalizer name nor is it fully qualified"))

@@ -17,7 +17,8 @@ func SignerName(name string, at *field.Path) field.ErrorList {
 	}
 	domain, path, ok := strings.Cut(name, "/")
 	if !ok || strings.Contains(path, "/") {
-		return field.ErrorList{field.Invalid(at, name, "must be a fully qualified domain and path of the form 'example.com/signer-name'")}
+		return field.ErrorList{field.Invalid(at, name,
+			"must be a fully qualified domain and path of the form 'example.com/signer-name'")}
 	}
 	var errs field.ErrorList
 	if len(domain) > longestDomain {
@@ -35,7 +36,8 @@ func SignerName(name string, at *field.Path) field.ErrorList {
 	}
 	labels(domain, validation.IsDNS1123Label)
 	if !strings.Contains(domain, ".") {
-		errs = append(errs, field.Invalid(at, domain, "should be a domain with at least two segments separated by dots"))
+		errs = append(errs,
+			field.Invalid(at, domain, "should be a domain with at least two segments separated by dots"))
 	}
 	labels(path, validation.IsDNS1123Subdomain)
 	if len(name) > longest {

@@ -15,11 +15,13 @@ import (
 // before and may stay.
 func NodeSelector(s *corev1.NodeSelector, keptValues bool, at *field.Path) field.ErrorList {
 	if len(s.NodeSelectorTerms) == 0 {
-		return field.ErrorList{field.Required(at.Child("nodeSelectorTerms"), "must have at least one node selector term")}
+		return field.ErrorList{field.Required(at.Child("nodeSelectorTerms"),
+			"must have at least one node selector term")}
 	}
 	var errs field.ErrorList
 	for i := range s.NodeSelectorTerms {
-		errs = append(errs, NodeSelectorTerm(&s.NodeSelectorTerms[i], keptValues, at.Child("nodeSelectorTerms").Index(i))...)
+		errs = append(errs, NodeSelectorTerm(&s.NodeSelectorTerms[i], keptValues,
+			at.Child("nodeSelectorTerms").Index(i))...)
 	}
 	return errs
 }
@@ -47,15 +49,20 @@ func NodeSelectorTerm(t *corev1.NodeSelectorTerm, keptValues bool, at *field.Pat
 		switch r.Operator {
 		case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
 			if len(r.Values) == 0 {
-				errs = append(errs, field.Required(at.Child("values"), "must be specified when `operator` is 'In' or 'NotIn'"))
+				errs = append(errs,
+					field.Required(at.Child("values"), "must be specified when `operator` is 'In' or 'NotIn'"))
 			}
 		case corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist:
 			if len(r.Values) > 0 {
-				errs = append(errs, field.Forbidden(at.Child("values"), "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"))
+				errs = append(errs,
+					field.Forbidden(at.Child("values"),
+						"may not be specified when `operator` is 'Exists' or 'DoesNotExist'"))
 			}
 		case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
 			if len(r.Values) != 1 {
-				errs = append(errs, field.Required(at.Child("values"), "must be specified single value when `operator` is 'Lt' or 'Gt'"))
+				errs = append(errs,
+					field.Required(at.Child("values"),
+						"must be specified single value when `operator` is 'Lt' or 'Gt'"))
 			}
 		default:
 			errs = append(errs, field.Invalid(at.Child("operator"), r.Operator, "not a valid selector operator"))
@@ -72,7 +79,9 @@ func NodeSelectorTerm(t *corev1.NodeSelectorTerm, keptValues bool, at *field.Pat
 		switch r.Operator {
 		case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
 			if len(r.Values) != 1 {
-				errs = append(errs, field.Required(at.Child("values"), "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"))
+				errs = append(errs,
+					field.Required(at.Child("values"),
+						"must be only one value when `operator` is 'In' or 'NotIn' for node field selector"))
 			}
 		default:
 			errs = append(errs, field.Invalid(at.Child("operator"), r.Operator, "not a valid selector operator"))

@@ -19,21 +19,26 @@ const NotNegative = "must be greater than or equal to 0"
 // ResourceRequirements checks limits, requests and their relation. keptPages says that parts of huge pages were there
 // before and may stay.
 func ResourceRequirements(r *corev1.ResourceRequirements, keptPages bool, at *field.Path) field.ErrorList {
-	return requirements(r, keptPages, at, func(name corev1.ResourceName, at *field.Path) field.ErrorList { return ResourceName(name, at, true) })
+	return requirements(r, keptPages, at,
+		func(name corev1.ResourceName, at *field.Path) field.ErrorList { return ResourceName(name, at, true) })
 }
 
 // WholeRequirements checks limits and requests of a pod as a whole.
 func WholeRequirements(r *corev1.ResourceRequirements, keptPages bool, at *field.Path) field.ErrorList {
 	return requirements(r, keptPages, at, func(name corev1.ResourceName, at *field.Path) field.ErrorList {
 		errs := ResourceName(name, at, false)
-		if len(errs) == 0 && name != corev1.ResourceCPU && name != corev1.ResourceMemory && !resources.IsHugePages(name) {
-			errs = append(errs, field.NotSupported(at, name, []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceHugePagesPrefix, corev1.ResourceMemory}))
+		if len(errs) == 0 && name != corev1.ResourceCPU && name != corev1.ResourceMemory &&
+			!resources.IsHugePages(name) {
+			errs = append(errs,
+				field.NotSupported(at, name,
+					[]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceHugePagesPrefix, corev1.ResourceMemory}))
 		}
 		return errs
 	})
 }
 
-func requirements(r *corev1.ResourceRequirements, keptPages bool, at *field.Path, checkName func(corev1.ResourceName, *field.Path) field.ErrorList) field.ErrorList {
+func requirements(r *corev1.ResourceRequirements, keptPages bool, at *field.Path,
+	checkName func(corev1.ResourceName, *field.Path) field.ErrorList) field.ErrorList {
 	var errs field.ErrorList
 	limits, requests := at.Child("limits"), at.Child("requests")
 	cpuOrMemory, hugePages := false, false
@@ -58,9 +63,13 @@ func requirements(r *corev1.ResourceRequirements, keptPages bool, at *field.Path
 		case !ok && whole:
 			errs = append(errs, field.Required(limits, "Limit must be set for non overcommitable resources"))
 		case ok && whole && q.Cmp(limit) != 0:
-			errs = append(errs, field.Invalid(requests, q.String(), fmt.Sprintf("must be equal to %s limit of %s", name, limit.String())))
+			errs = append(errs,
+				field.Invalid(requests, q.String(),
+					fmt.Sprintf("must be equal to %s limit of %s", name, limit.String())))
 		case ok && q.Cmp(limit) > 0:
-			errs = append(errs, field.Invalid(requests, q.String(), fmt.Sprintf("must be less than or equal to %s limit of %s", name, limit.String())))
+			errs = append(errs,
+				field.Invalid(requests, q.String(),
+					fmt.Sprintf("must be less than or equal to %s limit of %s", name, limit.String())))
 		}
 	}
 	if hugePages && !cpuOrMemory {
@@ -89,7 +98,8 @@ func ResourceName(name corev1.ResourceName, at *field.Path, container bool) fiel
 	}
 	switch {
 	case !container:
-	case plain && name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage && !resources.IsHugePages(name):
+	case plain && name != corev1.ResourceCPU && name != corev1.ResourceMemory &&
+		name != corev1.ResourceEphemeralStorage && !resources.IsHugePages(name):
 		errs = append(errs, field.Invalid(at, name, "must be a standard resource for containers"))
 	case !IsNative(name) && !Extendable(name):
 		errs = append(errs, field.Invalid(at, name, "doesn't follow extended resource name standard"))
@@ -101,11 +111,13 @@ func ResourceName(name corev1.ResourceName, at *field.Path, container bool) fiel
 func IsQuotaResource(name corev1.ResourceName) bool {
 	switch name {
 	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage,
-		corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory, corev1.ResourceRequestsEphemeralStorage, corev1.ResourceRequestsStorage,
+		corev1.ResourceRequestsCPU, corev1.ResourceRequestsMemory, corev1.ResourceRequestsEphemeralStorage,
+		corev1.ResourceRequestsStorage,
 		corev1.ResourceLimitsCPU, corev1.ResourceLimitsMemory, corev1.ResourceLimitsEphemeralStorage:
 		return true
 	}
-	return counted(name) || resources.IsHugePages(name) || strings.HasPrefix(string(name), corev1.ResourceRequestsHugePagesPrefix)
+	return counted(name) || resources.IsHugePages(name) ||
+		strings.HasPrefix(string(name), corev1.ResourceRequestsHugePagesPrefix)
 }
 
 // AmountOf checks the amount of one resource, wherever it may be.
@@ -121,7 +133,8 @@ func AmountOf(name corev1.ResourceName, q resource.Quantity, at *field.Path) fie
 func quantity(name corev1.ResourceName, q resource.Quantity, keptPages bool, at *field.Path) field.ErrorList {
 	errs := AmountOf(name, q, at)
 	if !keptPages && !WholePages(name, q) {
-		errs = append(errs, field.Invalid(at, q.String(), fmt.Sprintf("%s is not positive integer multiple of %s", q.String(), name)))
+		errs = append(errs, field.Invalid(at, q.String(),
+			fmt.Sprintf("%s is not positive integer multiple of %s", q.String(), name)))
 	}
 	return errs
 }
@@ -143,8 +156,10 @@ func integral(name corev1.ResourceName) bool {
 // counted tells whether a resource is a number of objects.
 func counted(name corev1.ResourceName) bool {
 	switch name {
-	case corev1.ResourcePods, corev1.ResourceQuotas, corev1.ResourceServices, corev1.ResourceReplicationControllers, corev1.ResourceSecrets,
-		corev1.ResourceConfigMaps, corev1.ResourcePersistentVolumeClaims, corev1.ResourceServicesNodePorts, corev1.ResourceServicesLoadBalancers:
+	case corev1.ResourcePods, corev1.ResourceQuotas, corev1.ResourceServices, corev1.ResourceReplicationControllers,
+		corev1.ResourceSecrets,
+		corev1.ResourceConfigMaps, corev1.ResourcePersistentVolumeClaims, corev1.ResourceServicesNodePorts,
+		corev1.ResourceServicesLoadBalancers:
 		return true
 	}
 	return false
@@ -171,7 +186,9 @@ func IsNative(name corev1.ResourceName) bool {
 	return !strings.Contains(string(name), "/") || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix)
 }
 
-// Extendable tells whether a resource of this name can be asked for that Kubernetes does not know; a quota, too, can name it.
+// Extendable tells whether a resource of this name can be asked for that Kubernetes does not know; a quota, too, can
+// name it.
 func Extendable(name corev1.ResourceName) bool {
-	return !IsNative(name) && resources.IsExtended(name) && len(validation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+string(name))) == 0
+	return !IsNative(name) && resources.IsExtended(name) &&
+		len(validation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+string(name))) == 0
 }

@@ -14,7 +14,8 @@ func Kind(group, kind string) schema.GroupKind { return schema.GroupKind{Group: 
 
 // Of makes rules from checks of one Go type. Without an update check of its own a changed object is checked like a
 // new one.
-func Of[T any](name func(string, bool) []string, create func(*T) field.ErrorList, update func(obj, old *T) field.ErrorList) Rules {
+func Of[T any](name func(string, bool) []string, create func(*T) field.ErrorList,
+	update func(obj, old *T) field.ErrorList) Rules {
 	if update == nil {
 		update = func(obj, _ *T) field.ErrorList { return create(obj) }
 	}
@@ -68,7 +69,8 @@ func Typed[T any](fn func(*T) field.ErrorList) func(context.Context, runtime.Obj
 }
 
 // TypedUpdate turns a check of a change of one Go type into a check of a change of any object.
-func TypedUpdate[T any](fn func(obj, old *T) field.ErrorList) func(context.Context, runtime.Object, runtime.Object) field.ErrorList {
+func TypedUpdate[T any](fn func(obj, old *T) field.ErrorList) func(context.Context, runtime.Object,
+	runtime.Object) field.ErrorList {
 	return func(_ context.Context, obj, old runtime.Object) field.ErrorList {
 		return fn(any(obj).(*T), any(old).(*T))
 	}

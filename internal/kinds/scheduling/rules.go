@@ -9,5 +9,8 @@ import (
 
 // Rules are the checks of each kind of this package. Nothing writes to it.
 var Rules = map[schema.GroupKind]func() rules.Rules{
-	rules.Kind(schedulingv1.GroupName, "PriorityClass"): func() rules.Rules { return rules.Of(nil, validatePriorityClass, validatePriorityClassUpdate) },
+	rules.Kind(schedulingv1.GroupName,
+		"PriorityClass"): func() rules.Rules {
+		return rules.Of(nil, validatePriorityClass, validatePriorityClassUpdate)
+	},
 }

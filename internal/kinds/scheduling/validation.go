@@ -34,13 +34,18 @@ func validatePriorityClass(c *schedulingv1.PriorityClass) field.ErrorList {
 			wrong = fmt.Sprintf("globalDefault of %s PriorityClass must be false", c.Name)
 		}
 		if wrong != "" {
-			errs = append(errs, field.Forbidden(field.NewPath("metadata", "name"), fmt.Sprintf("priority class names with '%s' prefix are reserved for system use only. error: %s", systemPriorityPrefix, wrong)))
+			errs = append(errs,
+				field.Forbidden(field.NewPath("metadata", "name"),
+					fmt.Sprintf("priority class names with '%s' prefix are reserved for system use only. error: %s",
+						systemPriorityPrefix, wrong)))
 		}
 	} else if c.Value > highestUserPriority {
-		errs = append(errs, field.Forbidden(field.NewPath("value"), fmt.Sprintf("maximum allowed value of a user defined priority is %d", highestUserPriority)))
+		errs = append(errs, field.Forbidden(field.NewPath("value"),
+			fmt.Sprintf("maximum allowed value of a user defined priority is %d", highestUserPriority)))
 	}
 	if p := c.PreemptionPolicy; p != nil {
-		errs = append(errs, rules.OneOf(string(*p), field.NewPath("preemptionPolicy"), string(corev1.PreemptLowerPriority), string(corev1.PreemptNever))...)
+		errs = append(errs, rules.OneOf(string(*p), field.NewPath("preemptionPolicy"),
+			string(corev1.PreemptLowerPriority), string(corev1.PreemptNever))...)
 	}
 	return errs
 }
@@ -50,5 +55,6 @@ func validatePriorityClassUpdate(c, old *schedulingv1.PriorityClass) field.Error
 	if c.Value != old.Value {
 		errs = append(errs, field.Forbidden(field.NewPath("value"), "may not be changed in an update."))
 	}
-	return append(errs, rules.ImmutableSelector(c.PreemptionPolicy, old.PreemptionPolicy, field.NewPath("preemptionPolicy"))...)
+	return append(errs, rules.ImmutableSelector(c.PreemptionPolicy, old.PreemptionPolicy,
+		field.NewPath("preemptionPolicy"))...)
 }

@@ -29,31 +29,38 @@ func addAutoscalerConversions(s *runtime.Scheme) error {
 		from, to any
 		fn       conversion.ConversionFunc
 	}{
-		{(*autoscalingv1.HorizontalPodAutoscaler)(nil), (*autoscalingv2.HorizontalPodAutoscaler)(nil), func(a, b any, _ conversion.Scope) error {
-			autoscalerFromV1(a.(*autoscalingv1.HorizontalPodAutoscaler), b.(*autoscalingv2.HorizontalPodAutoscaler))
-			return nil
-		}},
-		{(*autoscalingv2.HorizontalPodAutoscaler)(nil), (*autoscalingv1.HorizontalPodAutoscaler)(nil), func(a, b any, _ conversion.Scope) error {
-			return autoscalerToV1(a.(*autoscalingv2.HorizontalPodAutoscaler), b.(*autoscalingv1.HorizontalPodAutoscaler))
-		}},
-		{(*autoscalingv1.HorizontalPodAutoscalerList)(nil), (*autoscalingv2.HorizontalPodAutoscalerList)(nil), func(a, b any, _ conversion.Scope) error {
-			in, out := a.(*autoscalingv1.HorizontalPodAutoscalerList), b.(*autoscalingv2.HorizontalPodAutoscalerList)
-			out.ListMeta, out.Items = in.ListMeta, make([]autoscalingv2.HorizontalPodAutoscaler, len(in.Items))
-			for i := range in.Items {
-				autoscalerFromV1(&in.Items[i], &out.Items[i])
-			}
-			return nil
-		}},
-		{(*autoscalingv2.HorizontalPodAutoscalerList)(nil), (*autoscalingv1.HorizontalPodAutoscalerList)(nil), func(a, b any, _ conversion.Scope) error {
-			in, out := a.(*autoscalingv2.HorizontalPodAutoscalerList), b.(*autoscalingv1.HorizontalPodAutoscalerList)
-			out.ListMeta, out.Items = in.ListMeta, make([]autoscalingv1.HorizontalPodAutoscaler, len(in.Items))
-			for i := range in.Items {
-				if err := autoscalerToV1(&in.Items[i], &out.Items[i]); err != nil {
-					return err
+		{(*autoscalingv1.HorizontalPodAutoscaler)(nil), (*autoscalingv2.HorizontalPodAutoscaler)(nil),
+			func(a, b any, _ conversion.Scope) error {
+				autoscalerFromV1(a.(*autoscalingv1.HorizontalPodAutoscaler), b.(*autoscalingv2.HorizontalPodAutoscaler))
+				return nil
+			}},
+		{(*autoscalingv2.HorizontalPodAutoscaler)(nil), (*autoscalingv1.HorizontalPodAutoscaler)(nil),
+			func(a, b any, _ conversion.Scope) error {
+				return autoscalerToV1(a.(*autoscalingv2.HorizontalPodAutoscaler),
+					b.(*autoscalingv1.HorizontalPodAutoscaler))
+			}},
+		{(*autoscalingv1.HorizontalPodAutoscalerList)(nil), (*autoscalingv2.HorizontalPodAutoscalerList)(nil),
+			func(a, b any, _ conversion.Scope) error {
+				in, out := a.(*autoscalingv1.HorizontalPodAutoscalerList),
+					b.(*autoscalingv2.HorizontalPodAutoscalerList)
+				out.ListMeta, out.Items = in.ListMeta, make([]autoscalingv2.HorizontalPodAutoscaler, len(in.Items))
+				for i := range in.Items {
+					autoscalerFromV1(&in.Items[i], &out.Items[i])
 				}
-			}
-			return nil
-		}},
+				return nil
+			}},
+		{(*autoscalingv2.HorizontalPodAutoscalerList)(nil), (*autoscalingv1.HorizontalPodAutoscalerList)(nil),
+			func(a, b any, _ conversion.Scope) error {
+				in, out := a.(*autoscalingv2.HorizontalPodAutoscalerList),
+					b.(*autoscalingv1.HorizontalPodAutoscalerList)
+				out.ListMeta, out.Items = in.ListMeta, make([]autoscalingv1.HorizontalPodAutoscaler, len(in.Items))
+				for i := range in.Items {
+					if err := autoscalerToV1(&in.Items[i], &out.Items[i]); err != nil {
+						return err
+					}
+				}
+				return nil
+			}},
 	} {
 		if err := s.AddConversionFunc(c.from, c.to, c.fn); err != nil {
 			return err
@@ -65,7 +72,8 @@ func addAutoscalerConversions(s *runtime.Scheme) error {
 // withoutRoundTrip returns the annotations less those of the round trip, in a copy when there are any.
 func withoutRoundTrip(annotations map[string]string) map[string]string {
 	out := annotations
-	for _, key := range []string{metricsAnnotation, currentMetricsAnnotation, conditionsAnnotation, behaviorAnnotation} {
+	for _, key := range []string{metricsAnnotation, currentMetricsAnnotation, conditionsAnnotation,
+		behaviorAnnotation} {
 		if _, ok := annotations[key]; !ok {
 			continue
 		}
@@ -79,20 +87,25 @@ func withoutRoundTrip(annotations map[string]string) map[string]string {
 
 // isCPUUtilization reports whether v1 has a field for the metric.
 func isCPUUtilization(m *autoscalingv2.MetricSpec) bool {
-	return m.Type == autoscalingv2.ResourceMetricSourceType && m.Resource != nil && m.Resource.Name == corev1.ResourceCPU && m.Resource.Target.AverageUtilization != nil
+	return m.Type == autoscalingv2.ResourceMetricSourceType && m.Resource != nil &&
+		m.Resource.Name == corev1.ResourceCPU && m.Resource.Target.AverageUtilization != nil
 }
 
 func cpuUtilization(percent int32) autoscalingv2.MetricSpec {
-	return autoscalingv2.MetricSpec{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{Name: corev1.ResourceCPU,
-		Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: &percent}}}
+	return autoscalingv2.MetricSpec{Type: autoscalingv2.ResourceMetricSourceType,
+		Resource: &autoscalingv2.ResourceMetricSource{Name: corev1.ResourceCPU,
+			Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType,
+				AverageUtilization: &percent}}}
 }
 
 func autoscalerToV1(in *autoscalingv2.HorizontalPodAutoscaler, out *autoscalingv1.HorizontalPodAutoscaler) error {
 	*out = autoscalingv1.HorizontalPodAutoscaler{
 		ObjectMeta: in.ObjectMeta,
-		Spec: autoscalingv1.HorizontalPodAutoscalerSpec{ScaleTargetRef: autoscalingv1.CrossVersionObjectReference(in.Spec.ScaleTargetRef),
+		Spec: autoscalingv1.HorizontalPodAutoscalerSpec{ScaleTargetRef: autoscalingv1.CrossVersionObjectReference(
+			in.Spec.ScaleTargetRef),
 			MinReplicas: in.Spec.MinReplicas, MaxReplicas: in.Spec.MaxReplicas},
-		Status: autoscalingv1.HorizontalPodAutoscalerStatus{ObservedGeneration: in.Status.ObservedGeneration, LastScaleTime: in.Status.LastScaleTime,
+		Status: autoscalingv1.HorizontalPodAutoscalerStatus{ObservedGeneration: in.Status.ObservedGeneration,
+			LastScaleTime:   in.Status.LastScaleTime,
 			CurrentReplicas: in.Status.CurrentReplicas, DesiredReplicas: in.Status.DesiredReplicas},
 	}
 	var others []autoscalingv1.MetricSpec
@@ -107,19 +120,23 @@ func autoscalerToV1(in *autoscalingv2.HorizontalPodAutoscaler, out *autoscalingv
 	var current []autoscalingv1.MetricStatus
 	for i := range in.Status.CurrentMetrics {
 		m := &in.Status.CurrentMetrics[i]
-		if m.Type == autoscalingv2.ResourceMetricSourceType && m.Resource != nil && m.Resource.Name == corev1.ResourceCPU && m.Resource.Current.AverageUtilization != nil {
+		if m.Type == autoscalingv2.ResourceMetricSourceType && m.Resource != nil &&
+			m.Resource.Name == corev1.ResourceCPU && m.Resource.Current.AverageUtilization != nil {
 			out.Status.CurrentCPUUtilizationPercentage = new(*m.Resource.Current.AverageUtilization)
 		}
 		current = append(current, metricStatusToV1(m))
 	}
 	var conditions []autoscalingv1.HorizontalPodAutoscalerCondition
 	for _, c := range in.Status.Conditions {
-		conditions = append(conditions, autoscalingv1.HorizontalPodAutoscalerCondition{Type: autoscalingv1.HorizontalPodAutoscalerConditionType(c.Type),
-			Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message})
+		conditions = append(conditions,
+			autoscalingv1.HorizontalPodAutoscalerCondition{Type: autoscalingv1.HorizontalPodAutoscalerConditionType(
+				c.Type),
+				Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message})
 	}
 	out.Annotations = withoutRoundTrip(in.Annotations)
 	add := map[string]string{}
-	for key, value := range map[string]any{metricsAnnotation: others, currentMetricsAnnotation: current, conditionsAnnotation: conditions, behaviorAnnotation: in.Spec.Behavior} {
+	for key, value := range map[string]any{metricsAnnotation: others, currentMetricsAnnotation: current,
+		conditionsAnnotation: conditions, behaviorAnnotation: in.Spec.Behavior} {
 		b, err := json.Marshal(value)
 		if err != nil {
 			return err
@@ -143,9 +160,11 @@ func autoscalerToV1(in *autoscalingv2.HorizontalPodAutoscaler, out *autoscalingv
 func autoscalerFromV1(in *autoscalingv1.HorizontalPodAutoscaler, out *autoscalingv2.HorizontalPodAutoscaler) {
 	*out = autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: in.ObjectMeta,
-		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{ScaleTargetRef: autoscalingv2.CrossVersionObjectReference(in.Spec.ScaleTargetRef),
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{ScaleTargetRef: autoscalingv2.CrossVersionObjectReference(
+			in.Spec.ScaleTargetRef),
 			MinReplicas: in.Spec.MinReplicas, MaxReplicas: in.Spec.MaxReplicas},
-		Status: autoscalingv2.HorizontalPodAutoscalerStatus{ObservedGeneration: in.Status.ObservedGeneration, LastScaleTime: in.Status.LastScaleTime,
+		Status: autoscalingv2.HorizontalPodAutoscalerStatus{ObservedGeneration: in.Status.ObservedGeneration,
+			LastScaleTime:   in.Status.LastScaleTime,
 			CurrentReplicas: in.Status.CurrentReplicas, DesiredReplicas: in.Status.DesiredReplicas},
 	}
 	var others []autoscalingv1.MetricSpec
@@ -161,7 +180,8 @@ func autoscalerFromV1(in *autoscalingv1.HorizontalPodAutoscaler, out *autoscalin
 		out.Spec.Metrics = []autoscalingv2.MetricSpec{cpuUtilization(DefaultCPUUtilization)}
 	}
 	var behavior autoscalingv2.HorizontalPodAutoscalerBehavior
-	if read(in.Annotations, behaviorAnnotation, &behavior) && behavior != (autoscalingv2.HorizontalPodAutoscalerBehavior{}) {
+	if read(in.Annotations, behaviorAnnotation, &behavior) &&
+		behavior != (autoscalingv2.HorizontalPodAutoscalerBehavior{}) {
 		out.Spec.Behavior = &behavior
 	}
 	var current []autoscalingv1.MetricStatus
@@ -171,14 +191,19 @@ func autoscalerFromV1(in *autoscalingv1.HorizontalPodAutoscaler, out *autoscalin
 			out.Status.CurrentMetrics = append(out.Status.CurrentMetrics, metricStatusFromV1(&current[i]))
 		}
 	case in.Status.CurrentCPUUtilizationPercentage != nil:
-		out.Status.CurrentMetrics = []autoscalingv2.MetricStatus{{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricStatus{
-			Name: corev1.ResourceCPU, Current: autoscalingv2.MetricValueStatus{AverageUtilization: new(*in.Status.CurrentCPUUtilizationPercentage)}}}}
+		out.Status.CurrentMetrics = []autoscalingv2.MetricStatus{{Type: autoscalingv2.ResourceMetricSourceType,
+			Resource: &autoscalingv2.ResourceMetricStatus{
+				Name: corev1.ResourceCPU,
+				Current: autoscalingv2.MetricValueStatus{
+					AverageUtilization: new(*in.Status.CurrentCPUUtilizationPercentage)}}}}
 	}
 	var conditions []autoscalingv1.HorizontalPodAutoscalerCondition
 	if read(in.Annotations, conditionsAnnotation, &conditions) {
 		for _, c := range conditions {
-			out.Status.Conditions = append(out.Status.Conditions, autoscalingv2.HorizontalPodAutoscalerCondition{Type: autoscalingv2.HorizontalPodAutoscalerConditionType(c.Type),
-				Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message})
+			out.Status.Conditions = append(out.Status.Conditions,
+				autoscalingv2.HorizontalPodAutoscalerCondition{Type: autoscalingv2.HorizontalPodAutoscalerConditionType(
+					c.Type),
+					Status: c.Status, LastTransitionTime: c.LastTransitionTime, Reason: c.Reason, Message: c.Message})
 		}
 	}
 	out.Annotations = withoutRoundTrip(in.Annotations)

@@ -19,25 +19,45 @@ func TestAutoscalerRoundTrip(t *testing.T) {
 	in := &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Annotations: map[string]string{"mine": "kept"}},
 		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{Kind: "Deployment", Name: "web", APIVersion: "apps/v1"}, MinReplicas: new(int32(2)), MaxReplicas: 9,
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{Kind: "Deployment", Name: "web",
+				APIVersion: "apps/v1"}, MinReplicas: new(int32(2)), MaxReplicas: 9,
 			Metrics: []autoscalingv2.MetricSpec{
-				{Type: autoscalingv2.PodsMetricSourceType, Pods: &autoscalingv2.PodsMetricSource{Metric: autoscalingv2.MetricIdentifier{Name: "requests"},
-					Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: q("10")}}},
-				{Type: autoscalingv2.ObjectMetricSourceType, Object: &autoscalingv2.ObjectMetricSource{DescribedObject: autoscalingv2.CrossVersionObjectReference{Kind: "Service", Name: "a"},
-					Metric: autoscalingv2.MetricIdentifier{Name: "depth"}, Target: autoscalingv2.MetricTarget{Type: autoscalingv2.ValueMetricType, Value: q("5")}}},
-				{Type: autoscalingv2.ExternalMetricSourceType, External: &autoscalingv2.ExternalMetricSource{Metric: autoscalingv2.MetricIdentifier{Name: "queue",
-					Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"q": "1"}}}, Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: q("3")}}},
-				{Type: autoscalingv2.ContainerResourceMetricSourceType, ContainerResource: &autoscalingv2.ContainerResourceMetricSource{Name: corev1.ResourceMemory, Container: "app",
-					Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: new(int32(70))}}},
-				{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{Name: corev1.ResourceCPU,
-					Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: new(int32(60))}}},
+				{Type: autoscalingv2.PodsMetricSourceType,
+					Pods: &autoscalingv2.PodsMetricSource{Metric: autoscalingv2.MetricIdentifier{Name: "requests"},
+						Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType,
+							AverageValue: q("10")}}},
+				{Type: autoscalingv2.ObjectMetricSourceType,
+					Object: &autoscalingv2.ObjectMetricSource{
+						DescribedObject: autoscalingv2.CrossVersionObjectReference{Kind: "Service", Name: "a"},
+						Metric:          autoscalingv2.MetricIdentifier{Name: "depth"},
+						Target: autoscalingv2.MetricTarget{
+							Type: autoscalingv2.ValueMetricType, Value: q("5")}}},
+				{Type: autoscalingv2.ExternalMetricSourceType,
+					External: &autoscalingv2.ExternalMetricSource{Metric: autoscalingv2.MetricIdentifier{Name: "queue",
+						Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"q": "1"}}},
+						Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType,
+							AverageValue: q("3")}}},
+				{Type: autoscalingv2.ContainerResourceMetricSourceType,
+					ContainerResource: &autoscalingv2.ContainerResourceMetricSource{Name: corev1.ResourceMemory,
+						Container: "app",
+						Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType,
+							AverageUtilization: new(int32(70))}}},
+				{Type: autoscalingv2.ResourceMetricSourceType,
+					Resource: &autoscalingv2.ResourceMetricSource{Name: corev1.ResourceCPU,
+						Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType,
+							AverageUtilization: new(int32(60))}}},
 			},
-			Behavior: &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: new(int32(7)), Tolerance: q("0.2")}},
+			Behavior: &autoscalingv2.HorizontalPodAutoscalerBehavior{
+				ScaleUp: &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: new(int32(7)),
+					Tolerance: q("0.2")}},
 		},
 		Status: autoscalingv2.HorizontalPodAutoscalerStatus{CurrentReplicas: 3, DesiredReplicas: 4,
-			CurrentMetrics: []autoscalingv2.MetricStatus{{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricStatus{Name: corev1.ResourceCPU,
-				Current: autoscalingv2.MetricValueStatus{AverageUtilization: new(int32(55)), AverageValue: q("100m")}}}},
-			Conditions: []autoscalingv2.HorizontalPodAutoscalerCondition{{Type: autoscalingv2.AbleToScale, Status: corev1.ConditionTrue, Reason: "r", Message: "m"}}},
+			CurrentMetrics: []autoscalingv2.MetricStatus{{Type: autoscalingv2.ResourceMetricSourceType,
+				Resource: &autoscalingv2.ResourceMetricStatus{Name: corev1.ResourceCPU,
+					Current: autoscalingv2.MetricValueStatus{AverageUtilization: new(int32(55)),
+						AverageValue: q("100m")}}}},
+			Conditions: []autoscalingv2.HorizontalPodAutoscalerCondition{{Type: autoscalingv2.AbleToScale,
+				Status: corev1.ConditionTrue, Reason: "r", Message: "m"}}},
 	}
 	v1, back := &autoscalingv1.HorizontalPodAutoscaler{}, &autoscalingv2.HorizontalPodAutoscaler{}
 	if err := s.Scheme.Convert(in, v1, nil); err != nil {
@@ -67,7 +87,8 @@ func TestAutoscalerRoundTrip(t *testing.T) {
 func TestAutoscalerFromV1(t *testing.T) {
 	s := newSet(t)
 	out := &autoscalingv2.HorizontalPodAutoscaler{}
-	in := &autoscalingv1.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"autoscaling.alpha.kubernetes.io/metrics": "{"}}}
+	in := &autoscalingv1.HorizontalPodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"autoscaling.alpha.kubernetes.io/metrics": "{"}}}
 	if err := s.Scheme.Convert(in, out, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -49,9 +49,13 @@ func addEventConversions(s *runtime.Scheme) error {
 
 func coreToEvents(in *corev1.Event, out *eventsv1.Event) {
 	*out = eventsv1.Event{
-		ObjectMeta: in.ObjectMeta, EventTime: in.EventTime, ReportingController: in.ReportingController, ReportingInstance: in.ReportingInstance,
-		Action: in.Action, Reason: in.Reason, Regarding: in.InvolvedObject, Related: in.Related, Note: in.Message, Type: in.Type,
-		DeprecatedSource: in.Source, DeprecatedFirstTimestamp: in.FirstTimestamp, DeprecatedLastTimestamp: in.LastTimestamp, DeprecatedCount: in.Count,
+		ObjectMeta: in.ObjectMeta, EventTime: in.EventTime, ReportingController: in.ReportingController,
+		ReportingInstance: in.ReportingInstance,
+		Action:            in.Action, Reason: in.Reason, Regarding: in.InvolvedObject, Related: in.Related,
+		Note:             in.Message,
+		Type:             in.Type,
+		DeprecatedSource: in.Source, DeprecatedFirstTimestamp: in.FirstTimestamp,
+		DeprecatedLastTimestamp: in.LastTimestamp, DeprecatedCount: in.Count,
 	}
 	if in.Series != nil {
 		out.Series = &eventsv1.EventSeries{Count: in.Series.Count, LastObservedTime: in.Series.LastObservedTime}
@@ -60,9 +64,13 @@ func coreToEvents(in *corev1.Event, out *eventsv1.Event) {
 
 func eventsToCore(in *eventsv1.Event, out *corev1.Event) {
 	*out = corev1.Event{
-		ObjectMeta: in.ObjectMeta, EventTime: in.EventTime, ReportingController: in.ReportingController, ReportingInstance: in.ReportingInstance,
-		Action: in.Action, Reason: in.Reason, InvolvedObject: in.Regarding, Related: in.Related, Message: in.Note, Type: in.Type,
-		Source: in.DeprecatedSource, FirstTimestamp: in.DeprecatedFirstTimestamp, LastTimestamp: in.DeprecatedLastTimestamp, Count: in.DeprecatedCount,
+		ObjectMeta: in.ObjectMeta, EventTime: in.EventTime, ReportingController: in.ReportingController,
+		ReportingInstance: in.ReportingInstance,
+		Action:            in.Action, Reason: in.Reason, InvolvedObject: in.Regarding, Related: in.Related,
+		Message: in.Note,
+		Type:    in.Type,
+		Source:  in.DeprecatedSource, FirstTimestamp: in.DeprecatedFirstTimestamp,
+		LastTimestamp: in.DeprecatedLastTimestamp, Count: in.DeprecatedCount,
 	}
 	if in.Series != nil {
 		out.Series = &corev1.EventSeries{Count: in.Series.Count, LastObservedTime: in.Series.LastObservedTime}

@@ -80,7 +80,8 @@ func New(register ...func(*runtime.Scheme) error) (*Set, error) {
 			return nil, fmt.Errorf("build the API scheme: %w", err)
 		}
 	}
-	s.Codecs = serializer.NewCodecFactory(s.Scheme, serializer.WithStreamingCollectionEncodingToJSON(), serializer.WithStreamingCollectionEncodingToProtobuf())
+	s.Codecs = serializer.NewCodecFactory(s.Scheme, serializer.WithStreamingCollectionEncodingToJSON(),
+		serializer.WithStreamingCollectionEncodingToProtobuf())
 	s.ParameterCodec = runtime.NewParameterCodec(s.Scheme)
 	return s, nil
 }
@@ -93,11 +94,14 @@ func Hub(group string) schema.GroupVersion {
 func addExternal(s *runtime.Scheme) error {
 	v1 := schema.GroupVersion{Version: "v1"}
 	metav1.AddToGroupVersion(s, v1)
-	s.AddUnversionedTypes(v1, &metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{}, &metav1.APIGroup{}, &metav1.APIResourceList{})
+	s.AddUnversionedTypes(v1, &metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{}, &metav1.APIGroup{},
+		&metav1.APIResourceList{})
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, coordinationv1.AddToScheme, discoveryv1.AddToScheme,
+		corev1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, coordinationv1.AddToScheme,
+		discoveryv1.AddToScheme,
 		eventsv1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme, schedulingv1.AddToScheme, nodev1.AddToScheme,
-		authenticationv1.AddToScheme, authorizationv1.AddToScheme, networkingv1.AddToScheme, storagev1.AddToScheme, certificatesv1.AddToScheme,
+		authenticationv1.AddToScheme, authorizationv1.AddToScheme, networkingv1.AddToScheme, storagev1.AddToScheme,
+		certificatesv1.AddToScheme,
 		resourcev1.AddToScheme, storagemigrationv1.AddToScheme,
 		// The first version of a group is the one that is stored, and whose types are the hub.
 		autoscalingv2.AddToScheme, autoscalingv1.AddToScheme,
@@ -115,8 +119,10 @@ func addExternal(s *runtime.Scheme) error {
 // must not get one.
 func addHubs(s *runtime.Scheme) error {
 	shared := map[string]bool{
-		"ListOptions": true, "GetOptions": true, "DeleteOptions": true, "CreateOptions": true, "UpdateOptions": true, "PatchOptions": true,
-		"WatchEvent": true, "Status": true, "APIVersions": true, "APIGroupList": true, "APIGroup": true, "APIResourceList": true,
+		"ListOptions": true, "GetOptions": true, "DeleteOptions": true, "CreateOptions": true, "UpdateOptions": true,
+		"PatchOptions": true,
+		"WatchEvent":   true, "Status": true, "APIVersions": true, "APIGroupList": true, "APIGroup": true,
+		"APIResourceList": true,
 	}
 	for _, gv := range s.PrioritizedVersionsAllGroups() {
 		hub := Hub(gv.Group)

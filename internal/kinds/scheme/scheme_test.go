@@ -43,9 +43,12 @@ func TestEventConversion(t *testing.T) {
 	s := newSet(t)
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringN(0, 8, -1)
-		in := &corev1.Event{Message: text.Draw(t, "message"), Reason: text.Draw(t, "reason"), Type: text.Draw(t, "type"), Action: text.Draw(t, "action"),
-			ReportingController: text.Draw(t, "controller"), ReportingInstance: text.Draw(t, "instance"), Count: rapid.Int32().Draw(t, "count"),
-			InvolvedObject: corev1.ObjectReference{Kind: text.Draw(t, "kind"), Name: text.Draw(t, "name")}, Source: corev1.EventSource{Component: text.Draw(t, "component")}}
+		in := &corev1.Event{Message: text.Draw(t, "message"), Reason: text.Draw(t, "reason"),
+			Type: text.Draw(t, "type"), Action: text.Draw(t, "action"),
+			ReportingController: text.Draw(t, "controller"), ReportingInstance: text.Draw(t, "instance"),
+			Count:          rapid.Int32().Draw(t, "count"),
+			InvolvedObject: corev1.ObjectReference{Kind: text.Draw(t, "kind"), Name: text.Draw(t, "name")},
+			Source:         corev1.EventSource{Component: text.Draw(t, "component")}}
 		in.Name = text.Draw(t, "event")
 		if rapid.Bool().Draw(t, "series") {
 			in.Series = &corev1.EventSeries{Count: rapid.Int32().Draw(t, "seen")}

@@ -37,7 +37,8 @@ func rangeOf(prefix netip.Prefix) addresses {
 // checkRange refuses a range that the cluster could not live with.
 func checkRange(prefix netip.Prefix) error {
 	if prefix.Addr().BitLen()-prefix.Bits() < 3 {
-		return errkind.Errorf(errkind.Invalid, "the service range %v is too small: it needs at least 8 addresses", prefix)
+		return errkind.Errorf(errkind.Invalid, "the service range %v is too small: it needs at least 8 addresses",
+			prefix)
 	}
 	return nil
 }

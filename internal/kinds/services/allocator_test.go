@@ -83,7 +83,8 @@ func TestAddressesProperties(t *testing.T) {
 		a := allocator(t, m)
 		s, mine := &corev1.Service{}, map[netip.Addr]bool{}
 		pick := func(t *rapid.T) netip.Addr {
-			return netip.AddrFrom4([4]byte{10, 1, byte(rapid.IntRange(0, 3).Draw(t, "third")), byte(rapid.IntRange(0, 255).Draw(t, "fourth"))})
+			return netip.AddrFrom4([4]byte{10, 1, byte(rapid.IntRange(0, 3).Draw(t, "third")),
+				byte(rapid.IntRange(0, 255).Draw(t, "fourth"))})
 		}
 		usable := func(ip netip.Addr) bool {
 			for _, p := range m.ranged {
@@ -149,7 +150,9 @@ func TestAddressesLimits(t *testing.T) {
 }
 
 func service(mod func(*corev1.Service)) *corev1.Service {
-	s := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 53, Protocol: corev1.ProtocolTCP}, {Port: 53, Protocol: corev1.ProtocolUDP}}}}
+	s := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort,
+		Ports: []corev1.ServicePort{{Port: 53, Protocol: corev1.ProtocolTCP},
+			{Port: 53, Protocol: corev1.ProtocolUDP}}}}
 	mod(s)
 	return s
 }

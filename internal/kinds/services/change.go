@@ -57,7 +57,8 @@ func keepAllocated(s, old *corev1.Service) {
 func normalize(s, old *corev1.Service) {
 	is := &s.Spec
 	// What has no address has no policy for it. Upstream stores one, and hides it from every reader.
-	if p := is.InternalTrafficPolicy; p != nil && is.Type == corev1.ServiceTypeExternalName && (*p == corev1.ServiceInternalTrafficPolicyCluster || *p == corev1.ServiceInternalTrafficPolicyLocal) {
+	if p := is.InternalTrafficPolicy; p != nil && is.Type == corev1.ServiceTypeExternalName &&
+		(*p == corev1.ServiceInternalTrafficPolicyCluster || *p == corev1.ServiceInternalTrafficPolicyLocal) {
 		is.InternalTrafficPolicy = nil
 	}
 	if old == nil {
@@ -109,7 +110,8 @@ func dropUnused(s, old *corev1.Service) {
 		is.HealthCheckNodePort = 0
 	}
 	if was.Type == corev1.ServiceTypeLoadBalancer && is.Type != corev1.ServiceTypeLoadBalancer {
-		if a, b := is.AllocateLoadBalancerNodePorts, was.AllocateLoadBalancerNodePorts; a != nil && b != nil && *a == *b {
+		if a, b := is.AllocateLoadBalancerNodePorts, was.AllocateLoadBalancerNodePorts; a != nil && b != nil &&
+			*a == *b {
 			is.AllocateLoadBalancerNodePorts = nil
 		}
 		if ptr.Equal(is.LoadBalancerClass, was.LoadBalancerClass) {

@@ -17,7 +17,8 @@ func defaultService(s *corev1.Service) {
 	case corev1.ServiceAffinityClientIP:
 		if c := sp.SessionAffinityConfig; c == nil || c.ClientIP == nil || c.ClientIP.TimeoutSeconds == nil {
 			timeout := corev1.DefaultClientIPServiceAffinitySeconds
-			sp.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout}}
+			sp.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+				ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout}}
 		}
 	}
 	defaulting.OrDefault(&sp.Type, corev1.ServiceTypeClusterIP)

@@ -37,7 +37,8 @@ func otherFamily(f corev1.IPFamily) corev1.IPFamily {
 // settled tells whether a service that prefers two families is left with what it has:
 // such a service gains or loses one only when its client asks for it.
 func settled(s, old *corev1.Service) bool {
-	if old == nil || !wantsIP(s) || s.Spec.Type != old.Spec.Type || ptr.Deref(s.Spec.IPFamilyPolicy, "") != corev1.IPFamilyPolicyPreferDualStack {
+	if old == nil || !wantsIP(s) || s.Spec.Type != old.Spec.Type ||
+		ptr.Deref(s.Spec.IPFamilyPolicy, "") != corev1.IPFamilyPolicyPreferDualStack {
 		return false
 	}
 	if p := old.Spec.IPFamilyPolicy; p != nil && *p != corev1.IPFamilyPolicyPreferDualStack {
@@ -107,7 +108,9 @@ func settleFamilies(s, old *corev1.Service, has []corev1.IPFamily) field.ErrorLi
 		if f := familyOf(ip); slices.Contains(has, f) {
 			sp.IPFamilies = append(sp.IPFamilies, f)
 		} else {
-			errs = append(errs, field.Invalid(at.Child("clusterIPs").Index(i), sp.ClusterIPs, fmt.Sprintf("%s is not configured on this cluster", f)))
+			errs = append(errs,
+				field.Invalid(at.Child("clusterIPs").Index(i), sp.ClusterIPs,
+					fmt.Sprintf("%s is not configured on this cluster", f)))
 		}
 	}
 	if len(errs) > 0 {

@@ -12,29 +12,43 @@ import (
 
 // The families are kube-apiserver's.
 var (
-	addressesUsed = metrics.NewGaugeVec(&metrics.GaugeOpts{Subsystem: "kube_apiserver_clusterip_allocator", Name: "allocated_ips",
-		Help: "Gauge measuring the number of allocated IPs for Services", StabilityLevel: metrics.ALPHA}, []string{"cidr"})
-	addressesLeft = metrics.NewGaugeVec(&metrics.GaugeOpts{Subsystem: "kube_apiserver_clusterip_allocator", Name: "available_ips",
-		Help: "Gauge measuring the number of available IPs for Services", StabilityLevel: metrics.ALPHA}, []string{"cidr"})
-	addressesTaken = metrics.NewCounterVec(&metrics.CounterOpts{Subsystem: "kube_apiserver_clusterip_allocator", Name: "allocation_total",
+	addressesUsed = metrics.NewGaugeVec(&metrics.GaugeOpts{Subsystem: "kube_apiserver_clusterip_allocator",
+		Name: "allocated_ips",
+		Help: "Gauge measuring the number of allocated IPs for Services", StabilityLevel: metrics.ALPHA},
+		[]string{"cidr"})
+	addressesLeft = metrics.NewGaugeVec(&metrics.GaugeOpts{Subsystem: "kube_apiserver_clusterip_allocator",
+		Name: "available_ips",
+		Help: "Gauge measuring the number of available IPs for Services", StabilityLevel: metrics.ALPHA},
+		[]string{"cidr"})
+	addressesTaken = metrics.NewCounterVec(&metrics.CounterOpts{Subsystem: "kube_apiserver_clusterip_allocator",
+		Name: "allocation_total",
 		Help: "Number of Cluster IPs allocations", StabilityLevel: metrics.ALPHA}, []string{"cidr", "scope"})
-	addressesRefused = metrics.NewCounterVec(&metrics.CounterOpts{Subsystem: "kube_apiserver_clusterip_allocator", Name: "allocation_errors_total",
-		Help: "Number of errors trying to allocate Cluster IPs", StabilityLevel: metrics.ALPHA}, []string{"cidr", "scope"})
-	addressSeconds = metrics.NewHistogramVec(&metrics.HistogramOpts{Subsystem: "kube_apiserver_clusterip_allocator", Name: "allocation_duration_seconds",
-		Help: "Duration in seconds to allocate a Cluster IP by ServiceCIDR", Buckets: metrics.DefBuckets, StabilityLevel: metrics.ALPHA}, []string{"cidr"})
+	addressesRefused = metrics.NewCounterVec(&metrics.CounterOpts{Subsystem: "kube_apiserver_clusterip_allocator",
+		Name: "allocation_errors_total",
+		Help: "Number of errors trying to allocate Cluster IPs", StabilityLevel: metrics.ALPHA},
+		[]string{"cidr", "scope"})
+	addressSeconds = metrics.NewHistogramVec(&metrics.HistogramOpts{Subsystem: "kube_apiserver_clusterip_allocator",
+		Name: "allocation_duration_seconds",
+		Help: "Duration in seconds to allocate a Cluster IP by ServiceCIDR", Buckets: metrics.DefBuckets,
+		StabilityLevel: metrics.ALPHA}, []string{"cidr"})
 
-	portsUsed = metrics.NewGauge(&metrics.GaugeOpts{Subsystem: "kube_apiserver_nodeport_allocator", Name: "allocated_ports",
+	portsUsed = metrics.NewGauge(&metrics.GaugeOpts{Subsystem: "kube_apiserver_nodeport_allocator",
+		Name: "allocated_ports",
 		Help: "Gauge measuring the number of allocated NodePorts for Services", StabilityLevel: metrics.ALPHA})
-	portsLeft = metrics.NewGauge(&metrics.GaugeOpts{Subsystem: "kube_apiserver_nodeport_allocator", Name: "available_ports",
+	portsLeft = metrics.NewGauge(&metrics.GaugeOpts{Subsystem: "kube_apiserver_nodeport_allocator",
+		Name: "available_ports",
 		Help: "Gauge measuring the number of available NodePorts for Services", StabilityLevel: metrics.ALPHA})
-	portsTaken = metrics.NewCounterVec(&metrics.CounterOpts{Subsystem: "kube_apiserver_nodeport_allocator", Name: "allocation_total",
+	portsTaken = metrics.NewCounterVec(&metrics.CounterOpts{Subsystem: "kube_apiserver_nodeport_allocator",
+		Name: "allocation_total",
 		Help: "Number of NodePort allocations", StabilityLevel: metrics.ALPHA}, []string{"scope"})
-	portsRefused = metrics.NewCounterVec(&metrics.CounterOpts{Subsystem: "kube_apiserver_nodeport_allocator", Name: "allocation_errors_total",
+	portsRefused = metrics.NewCounterVec(&metrics.CounterOpts{Subsystem: "kube_apiserver_nodeport_allocator",
+		Name: "allocation_errors_total",
 		Help: "Number of errors trying to allocate NodePort", StabilityLevel: metrics.ALPHA}, []string{"scope"})
 )
 
 var registerMetrics = sync.OnceFunc(func() {
-	legacyregistry.MustRegister(addressesUsed, addressesLeft, addressesTaken, addressesRefused, addressSeconds, portsUsed, portsLeft, portsTaken, portsRefused)
+	legacyregistry.MustRegister(addressesUsed, addressesLeft, addressesTaken, addressesRefused, addressSeconds,
+		portsUsed, portsLeft, portsTaken, portsRefused)
 })
 
 // How an address or a port was chosen: by the client, or by the allocator.

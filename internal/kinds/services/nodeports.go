@@ -17,12 +17,14 @@ func typeHasNodePorts(s *corev1.Service) bool {
 // wantsNodePorts tells whether each port of s gets a node port, also without asking for one.
 func wantsNodePorts(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeNodePort ||
-		s.Spec.Type == corev1.ServiceTypeLoadBalancer && (s.Spec.AllocateLoadBalancerNodePorts == nil || *s.Spec.AllocateLoadBalancerNodePorts)
+		s.Spec.Type == corev1.ServiceTypeLoadBalancer &&
+			(s.Spec.AllocateLoadBalancerNodePorts == nil || *s.Spec.AllocateLoadBalancerNodePorts)
 }
 
 // wantsHealthPort reports whether load balancers ask each node if it has a pod of s.
 func wantsHealthPort(s *corev1.Service) bool {
-	return s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	return s.Spec.Type == corev1.ServiceTypeLoadBalancer &&
+		s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
 
 // nodePorts are the node ports of the ports of s.
@@ -124,7 +126,8 @@ func changedPorts(c *portClaim, s *corev1.Service, had []int) (leaves []int, err
 func healthPort(c *portClaim, s *corev1.Service) error {
 	if n := int(s.Spec.HealthCheckNodePort); n != 0 {
 		if err := c.take(n); err != nil {
-			return invalid(s, field.Invalid(field.NewPath("spec", "healthCheckNodePort"), n, fmt.Sprintf("failed to allocate requested HealthCheck NodePort %d: %v", n, err)))
+			return invalid(s, field.Invalid(field.NewPath("spec", "healthCheckNodePort"), n,
+				fmt.Sprintf("failed to allocate requested HealthCheck NodePort %d: %v", n, err)))
 		}
 		return nil
 	}

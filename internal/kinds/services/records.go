@@ -127,7 +127,8 @@ func (a *Allocator) giveBack(ctx context.Context, ip netip.Addr, s *corev1.Servi
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	if err := a.records().free(ctx, ip, s); err != nil {
-		klog.FromContext(ctx).Error(err, "Giving back a service's address failed", "address", ip, "service", klog.KObj(s))
+		klog.FromContext(ctx).Error(err, "Giving back a service's address failed", "address", ip, "service",
+			klog.KObj(s))
 	}
 }
 
@@ -142,8 +143,9 @@ func (a *Allocator) Range() *networkingv1.ServiceCIDR {
 
 // Ready marks a range as usable.
 func Ready(c *networkingv1.ServiceCIDR) {
-	meta.SetStatusCondition(&c.Status.Conditions, metav1.Condition{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
-		Reason: "", Message: "Kubernetes default Service CIDR is ready"})
+	meta.SetStatusCondition(&c.Status.Conditions,
+		metav1.Condition{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
+			Reason: "", Message: "Kubernetes default Service CIDR is ready"})
 }
 
 // objects is the book of a running server.
@@ -170,7 +172,8 @@ func (b *objects) ranges(ctx context.Context, family corev1.IPFamily) ([]address
 		}
 		for _, p := range prefixes(c) {
 			switch {
-			case familyOf(p.Addr()) != family || slices.ContainsFunc(append(first, rest...), func(r addresses) bool { return r.prefix == p }):
+			case familyOf(p.Addr()) != family ||
+				slices.ContainsFunc(append(first, rest...), func(r addresses) bool { return r.prefix == p }):
 			case c.Name == RangeName:
 				first = append(first, rangeOf(p))
 			default:
@@ -242,7 +245,8 @@ func (b *objects) free(ctx context.Context, ip netip.Addr, s *corev1.Service) er
 
 func (b *objects) erase(ctx context.Context, r *networkingv1.IPAddress) error {
 	o := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}}
-	if _, _, err := b.recordings.Delete(clusterScope(ctx), r.Name, rest.ValidateAllObjectFunc, o); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if _, _, err := b.recordings.Delete(clusterScope(ctx), r.Name, rest.ValidateAllObjectFunc, o); err != nil &&
+		!apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete address %s: %w", r.Name, err)
 	}
 	return nil
@@ -274,8 +278,11 @@ func (b *objects) each(ctx context.Context, f func(netip.Addr, *networkingv1.IPA
 
 func record(ip netip.Addr, s *corev1.Service) *networkingv1.IPAddress {
 	return &networkingv1.IPAddress{
-		ObjectMeta: metav1.ObjectMeta{Name: ip.String(), Labels: map[string]string{networkingv1.LabelIPAddressFamily: string(familyOf(ip)), networkingv1.LabelManagedBy: managedBy}},
-		Spec:       networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: s.Namespace, Name: s.Name}},
+		ObjectMeta: metav1.ObjectMeta{Name: ip.String(),
+			Labels: map[string]string{networkingv1.LabelIPAddressFamily: string(familyOf(ip)),
+				networkingv1.LabelManagedBy: managedBy}},
+		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services",
+			Namespace: s.Namespace, Name: s.Name}},
 	}
 }
 

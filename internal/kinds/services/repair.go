@@ -54,7 +54,8 @@ func (a *Allocator) repair(ctx context.Context, s *registry.Store, start bool) (
 	if !ok {
 		return nil, nil
 	}
-	look := picture{services: map[types.NamespacedName]*corev1.Service{}, ports: a.ports, now: time.Now(), young: inFlight}
+	look := picture{services: map[types.NamespacedName]*corev1.Service{}, ports: a.ports, now: time.Now(),
+		young: inFlight}
 	if start {
 		look.young = 0
 	}
@@ -93,7 +94,8 @@ func stands(ctx context.Context, s *registry.Store, svc *corev1.Service) bool {
 		return false
 	}
 	now := o.(*corev1.Service)
-	return now.UID == svc.UID && slices.Equal(now.Spec.ClusterIPs, svc.Spec.ClusterIPs) && slices.Equal(nodePorts(now), nodePorts(svc))
+	return now.UID == svc.UID && slices.Equal(now.Spec.ClusterIPs, svc.Spec.ClusterIPs) &&
+		slices.Equal(nodePorts(now), nodePorts(svc))
 }
 
 // picture is what a look at services, records and ranges sees.
@@ -124,7 +126,8 @@ type holding struct {
 func (p picture) addresses() remedy {
 	var out remedy
 	tell := func(about runtime.Object, reason, action, message string, args ...any) {
-		out.findings = append(out.findings, Finding{about, AddressReporter, reason, action, fmt.Sprintf(message, args...)})
+		out.findings = append(out.findings,
+			Finding{about, AddressReporter, reason, action, fmt.Sprintf(message, args...)})
 	}
 	recorded := map[string]*networkingv1.IPAddress{}
 	for _, r := range p.records {
@@ -138,29 +141,37 @@ func (p picture) addresses() remedy {
 		for _, text := range svc.Spec.ClusterIPs {
 			ip, err := parseIP(text)
 			if err != nil {
-				tell(svc, "ClusterIPNotValid", "ClusterIPValidation", "Cluster IP %s is not a valid IP; please recreate Service", text)
+				tell(svc, "ClusterIPNotValid", "ClusterIPValidation",
+					"Cluster IP %s is not a valid IP; please recreate Service", text)
 				continue
 			}
 			family, name := familyOf(ip), ip.String()
 			if !slices.ContainsFunc(p.ranges, func(r netip.Prefix) bool { return rangeOf(r).has(ip) }) {
-				tell(svc, "ClusterIPOutOfRange", "ClusterIPAllocation", "Cluster IP [%v]: %s is not within any configured Service CIDR; please recreate service", family, ip)
+				tell(svc, "ClusterIPOutOfRange", "ClusterIPAllocation",
+					"Cluster IP [%v]: %s is not within any configured Service CIDR; please recreate service", family,
+					ip)
 				seen[name] = seen[name] || recorded[name] != nil && refersTo(recorded[name], svc)
 				continue
 			}
 			r := recorded[name]
 			switch {
 			case r == nil && !seen[name]:
-				tell(svc, "ClusterIPNotAllocated", "ClusterIPAllocation", "Cluster IP [%v]: %s is not allocated; repairing", family, ip)
+				tell(svc, "ClusterIPNotAllocated", "ClusterIPAllocation",
+					"Cluster IP [%v]: %s is not allocated; repairing", family, ip)
 				out.write = append(out.write, holding{ip, svc})
 			case r != nil && refersTo(r, svc) && !seen[name]:
-				if r.Labels[networkingv1.LabelIPAddressFamily] != string(family) || r.Labels[networkingv1.LabelManagedBy] != managedBy {
+				if r.Labels[networkingv1.LabelIPAddressFamily] != string(family) ||
+					r.Labels[networkingv1.LabelManagedBy] != managedBy {
 					out.erase, out.write = append(out.erase, r), append(out.write, holding{ip, svc})
 				}
 			case seen[name] || p.held(r):
-				tell(svc, "ClusterIPAlreadyAllocated", "ClusterIPAllocation", "Cluster IP [%v]:%s was assigned to multiple services; please recreate service", family, ip)
+				tell(svc, "ClusterIPAlreadyAllocated", "ClusterIPAllocation",
+					"Cluster IP [%v]:%s was assigned to multiple services; please recreate service", family, ip)
 				continue
 			default:
-				tell(svc, "ClusterIPNotAllocated", "ClusterIPAllocation", "the ClusterIP [%v]: %s for Service %s/%s has a wrong reference; repairing", family, ip, svc.Namespace, svc.Name)
+				tell(svc, "ClusterIPNotAllocated", "ClusterIPAllocation",
+					"the ClusterIP [%v]: %s for Service %s/%s has a wrong reference; repairing", family, ip,
+					svc.Namespace, svc.Name)
 				out.erase, out.write = append(out.erase, r), append(out.write, holding{ip, svc})
 			}
 			seen[name] = true
@@ -173,13 +184,16 @@ func (p picture) addresses() remedy {
 		young := p.now.Sub(r.CreationTimestamp.Time) < p.young
 		switch ref := r.Spec.ParentRef; {
 		case ref == nil || ref.Group != "" || ref.Resource != "services":
-			tell(r, "IPAddressNotAllocated", "IPAddressAllocation", "IPAddress %s appears to have been modified, not referencing a Service %v: cleaning up", r.Name, ref)
+			tell(r, "IPAddressNotAllocated", "IPAddressAllocation",
+				"IPAddress %s appears to have been modified, not referencing a Service %v: cleaning up", r.Name, ref)
 		case young:
 			continue
 		case p.services[types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}] == nil:
-			tell(r, "IPAddressNotAllocated", "IPAddressAllocation", "IPAddress: %s for Service %s/%s appears to have leaked: cleaning up", r.Name, ref.Namespace, ref.Name)
+			tell(r, "IPAddressNotAllocated", "IPAddressAllocation",
+				"IPAddress: %s for Service %s/%s appears to have leaked: cleaning up", r.Name, ref.Namespace, ref.Name)
 		default:
-			tell(r, "IPAddressWrongReference", "IPAddressAllocation", "IPAddress: %s for Service %s/%s has a wrong reference; cleaning up", r.Name, ref.Namespace, ref.Name)
+			tell(r, "IPAddressWrongReference", "IPAddressAllocation",
+				"IPAddress: %s for Service %s/%s has a wrong reference; cleaning up", r.Name, ref.Namespace, ref.Name)
 		}
 		out.erase = append(out.erase, r)
 	}
@@ -198,7 +212,8 @@ func (p picture) held(r *networkingv1.IPAddress) bool {
 
 func refersTo(r *networkingv1.IPAddress, s *corev1.Service) bool {
 	ref := r.Spec.ParentRef
-	return ref != nil && *ref == networkingv1.ParentReference{Resource: "services", Namespace: s.Namespace, Name: s.Name}
+	return ref != nil && *ref == networkingv1.ParentReference{Resource: "services", Namespace: s.Namespace,
+		Name: s.Name}
 }
 
 // nodePorts returns the ports that services have, and what is wrong with them. stands
@@ -262,7 +277,8 @@ func (b *objects) mend(ctx context.Context, s *registry.Store, r *remedy) error 
 			continue
 		}
 		if err := b.claim(ctx, h.ip, h.service, false); err != nil && !errors.Is(err, errAllocated) {
-			errs = append(errs, fmt.Errorf("record address %v of service %s/%s: %w", h.ip, h.service.Namespace, h.service.Name, err))
+			errs = append(errs,
+				fmt.Errorf("record address %v of service %s/%s: %w", h.ip, h.service.Namespace, h.service.Name, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -18,7 +18,8 @@ import (
 func TestRepairAddresses(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	svc := func(name string, ips ...string) *corev1.Service {
-		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: ips[0], ClusterIPs: ips}}
+		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name},
+			Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: ips[0], ClusterIPs: ips}}
 	}
 	rec := func(ip, name string, age time.Duration, change ...func(*networkingv1.IPAddress)) *networkingv1.IPAddress {
 		r := record(netip.MustParseAddr(ip), svc(name, ip))
@@ -39,25 +40,46 @@ func TestRepairAddresses(t *testing.T) {
 		write    string
 		reasons  string
 	}{
-		"as it should be":             {services: []*corev1.Service{svc("a", "10.96.0.2", "fd00::2")}, records: []*networkingv1.IPAddress{rec("10.96.0.2", "a", 0), rec("fd00::2", "a", 0)}},
-		"headless":                    {services: []*corev1.Service{svc("a", "None")}},
-		"a missing record":            {services: []*corev1.Service{svc("a", "10.96.0.2", "fd00::2")}, records: []*networkingv1.IPAddress{rec("10.96.0.2", "a", 0)}, write: "fd00::2=a", reasons: "ClusterIPNotAllocated"},
-		"of no range":                 {services: []*corev1.Service{svc("a", "10.97.0.2")}, records: []*networkingv1.IPAddress{rec("10.97.0.2", "a", time.Hour)}, reasons: "ClusterIPOutOfRange"},
-		"not an address":              {services: []*corev1.Service{svc("a", "somewhere")}, reasons: "ClusterIPNotValid"},
-		"two services, one address":   {services: []*corev1.Service{svc("a", "10.96.0.2"), svc("b", "10.96.0.2")}, records: []*networkingv1.IPAddress{rec("10.96.0.2", "a", 0)}, reasons: "ClusterIPAlreadyAllocated"},
-		"two, the second is recorded": {services: []*corev1.Service{svc("a", "10.96.0.2"), svc("b", "10.96.0.2")}, records: []*networkingv1.IPAddress{rec("10.96.0.2", "b", 0)}, reasons: "ClusterIPAlreadyAllocated"},
-		"two, none is recorded":       {services: []*corev1.Service{svc("a", "10.96.0.2"), svc("b", "10.96.0.2")}, write: "10.96.0.2=a", reasons: "ClusterIPNotAllocated ClusterIPAlreadyAllocated"},
-		"recorded for nobody":         {services: []*corev1.Service{svc("a", "10.96.0.2")}, records: []*networkingv1.IPAddress{rec("10.96.0.2", "z", 0)}, erase: "10.96.0.2", write: "10.96.0.2=a", reasons: "ClusterIPNotAllocated"},
-		"recorded for a gateway":      {services: []*corev1.Service{svc("a", "10.96.0.2")}, records: []*networkingv1.IPAddress{rec("10.96.0.2", "a", 0, foreign, unlabelled)}, erase: "10.96.0.2", write: "10.96.0.2=a", reasons: "ClusterIPNotAllocated"},
-		"labels are lost":             {services: []*corev1.Service{svc("a", "10.96.0.2")}, records: []*networkingv1.IPAddress{rec("10.96.0.2", "a", 0, unlabelled)}, erase: "10.96.0.2", write: "10.96.0.2=a"},
-		"leaked":                      {records: []*networkingv1.IPAddress{rec("10.96.0.2", "a", time.Hour)}, erase: "10.96.0.2", reasons: "IPAddressNotAllocated"},
-		"on its way":                  {records: []*networkingv1.IPAddress{rec("10.96.0.2", "a", time.Second)}},
-		"of a gateway, as ours":       {records: []*networkingv1.IPAddress{rec("10.96.0.2", "a", 0, foreign)}, erase: "10.96.0.2", reasons: "IPAddressNotAllocated"},
-		"of a gateway":                {records: []*networkingv1.IPAddress{rec("10.96.0.2", "a", time.Hour, foreign, unlabelled)}},
-		"the service has another":     {services: []*corev1.Service{svc("a", "10.96.0.3")}, records: []*networkingv1.IPAddress{rec("10.96.0.3", "a", time.Hour), rec("10.96.0.2", "a", time.Hour)}, erase: "10.96.0.2", reasons: "IPAddressWrongReference"},
-		"the service gets a second":   {services: []*corev1.Service{svc("a", "10.96.0.3")}, records: []*networkingv1.IPAddress{rec("10.96.0.3", "a", time.Hour), rec("fd00::2", "a", time.Second)}},
+		"as it should be": {services: []*corev1.Service{svc("a", "10.96.0.2", "fd00::2")},
+			records: []*networkingv1.IPAddress{rec("10.96.0.2", "a", 0), rec("fd00::2", "a", 0)}},
+		"headless": {services: []*corev1.Service{svc("a", "None")}},
+		"a missing record": {services: []*corev1.Service{svc("a", "10.96.0.2", "fd00::2")},
+			records: []*networkingv1.IPAddress{rec("10.96.0.2", "a", 0)}, write: "fd00::2=a",
+			reasons: "ClusterIPNotAllocated"},
+		"of no range": {services: []*corev1.Service{svc("a", "10.97.0.2")},
+			records: []*networkingv1.IPAddress{rec("10.97.0.2", "a", time.Hour)}, reasons: "ClusterIPOutOfRange"},
+		"not an address": {services: []*corev1.Service{svc("a", "somewhere")},
+			reasons: "ClusterIPNotValid"},
+		"two services, one address": {services: []*corev1.Service{svc("a", "10.96.0.2"), svc("b", "10.96.0.2")},
+			records: []*networkingv1.IPAddress{rec("10.96.0.2", "a", 0)}, reasons: "ClusterIPAlreadyAllocated"},
+		"two, the second is recorded": {services: []*corev1.Service{svc("a", "10.96.0.2"), svc("b", "10.96.0.2")},
+			records: []*networkingv1.IPAddress{rec("10.96.0.2", "b", 0)}, reasons: "ClusterIPAlreadyAllocated"},
+		"two, none is recorded": {services: []*corev1.Service{svc("a", "10.96.0.2"), svc("b", "10.96.0.2")},
+			write: "10.96.0.2=a", reasons: "ClusterIPNotAllocated ClusterIPAlreadyAllocated"},
+		"recorded for nobody": {services: []*corev1.Service{svc("a", "10.96.0.2")},
+			records: []*networkingv1.IPAddress{rec("10.96.0.2", "z", 0)}, erase: "10.96.0.2", write: "10.96.0.2=a",
+			reasons: "ClusterIPNotAllocated"},
+		"recorded for a gateway": {services: []*corev1.Service{svc("a", "10.96.0.2")},
+			records: []*networkingv1.IPAddress{rec("10.96.0.2", "a", 0, foreign, unlabelled)}, erase: "10.96.0.2",
+			write: "10.96.0.2=a", reasons: "ClusterIPNotAllocated"},
+		"labels are lost": {services: []*corev1.Service{svc("a", "10.96.0.2")},
+			records: []*networkingv1.IPAddress{rec("10.96.0.2", "a", 0, unlabelled)}, erase: "10.96.0.2",
+			write: "10.96.0.2=a"},
+		"leaked": {records: []*networkingv1.IPAddress{rec("10.96.0.2", "a", time.Hour)},
+			erase: "10.96.0.2", reasons: "IPAddressNotAllocated"},
+		"on its way": {records: []*networkingv1.IPAddress{rec("10.96.0.2", "a", time.Second)}},
+		"of a gateway, as ours": {records: []*networkingv1.IPAddress{rec("10.96.0.2", "a", 0, foreign)},
+			erase: "10.96.0.2", reasons: "IPAddressNotAllocated"},
+		"of a gateway": {records: []*networkingv1.IPAddress{rec("10.96.0.2", "a", time.Hour, foreign,
+			unlabelled)}},
+		"the service has another": {services: []*corev1.Service{svc("a", "10.96.0.3")},
+			records: []*networkingv1.IPAddress{rec("10.96.0.3", "a", time.Hour), rec("10.96.0.2", "a", time.Hour)},
+			erase:   "10.96.0.2", reasons: "IPAddressWrongReference"},
+		"the service gets a second": {services: []*corev1.Service{svc("a", "10.96.0.3")},
+			records: []*networkingv1.IPAddress{rec("10.96.0.3", "a", time.Hour), rec("fd00::2", "a", time.Second)}},
 	} {
-		p := picture{services: map[types.NamespacedName]*corev1.Service{}, order: c.services, records: c.records, now: now, young: inFlight,
+		p := picture{services: map[types.NamespacedName]*corev1.Service{}, order: c.services, records: c.records,
+			now: now, young: inFlight,
 			ranges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00::/112")}}
 		for _, s := range c.services {
 			p.services[types.NamespacedName{Namespace: s.Namespace, Name: s.Name}] = s
@@ -73,7 +95,8 @@ func TestRepairAddresses(t *testing.T) {
 		for _, f := range got.findings {
 			reasons = append(reasons, f.Reason)
 		}
-		if e, w, r := strings.Join(erase, " "), strings.Join(write, " "), strings.Join(reasons, " "); e != c.erase || w != c.write || r != c.reasons {
+		if e, w, r := strings.Join(erase, " "), strings.Join(write, " "),
+			strings.Join(reasons, " "); e != c.erase || w != c.write || r != c.reasons {
 			t.Errorf("%s: erases %q, writes %q, tells %q; want %q, %q, %q", name, e, w, r, c.erase, c.write, c.reasons)
 		}
 	}
@@ -86,16 +109,20 @@ func TestRepairPorts(t *testing.T) {
 		t.Fatal(err)
 	}
 	svc := func(name string, numbers ...int32) *corev1.Service {
-		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}}
+		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}}
 		for i, n := range numbers {
-			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Protocol: []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP}[i%2], NodePort: n})
+			s.Spec.Ports = append(s.Spec.Ports,
+				corev1.ServicePort{Protocol: []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP}[i%2],
+					NodePort: n})
 		}
 		return s
 	}
 	if err := (&portClaim{ports: ports}).take(30099); err != nil {
 		t.Fatal(err)
 	}
-	p := picture{ports: ports, order: []*corev1.Service{svc("a", 30001, 30001), svc("b", 30001), svc("c", 99), svc("gone", 30007)}}
+	p := picture{ports: ports, order: []*corev1.Service{svc("a", 30001, 30001), svc("b", 30001), svc("c", 99),
+		svc("gone", 30007)}}
 	for range 3 {
 		served, found := p.nodePorts(func(s *corev1.Service) bool { return s.Name != "gone" })
 		ports.rebuild(served)
@@ -138,7 +165,8 @@ func TestBands(t *testing.T) {
 			t.Errorf("the %d. port is %d, %v", i+1, n, err)
 		}
 	}
-	for cidr, reserved := range map[string]uint64{"10.0.0.0/29": 0, "10.0.0.0/24": 16, "10.0.0.0/28": 0, "10.0.0.0/27": 16, "10.0.0.0/22": 64, "10.0.0.0/16": 256, "fd00::/108": 256} {
+	for cidr, reserved := range map[string]uint64{"10.0.0.0/29": 0, "10.0.0.0/24": 16, "10.0.0.0/28": 0,
+		"10.0.0.0/27": 16, "10.0.0.0/22": 64, "10.0.0.0/16": 256, "fd00::/108": 256} {
 		if r := rangeOf(netip.MustParsePrefix(cidr)).reserved; r != reserved {
 			t.Errorf("of %s %d are reserved, want %d", cidr, r, reserved)
 		}

@@ -34,29 +34,37 @@ func checkService(s, old *corev1.Service) field.ErrorList {
 	if len(sp.Ports) == 0 && !headless && sp.Type != corev1.ServiceTypeExternalName {
 		errs = append(errs, field.Required(at.Child("ports"), ""))
 	}
-	errs = append(errs, rules.OneOf(string(sp.Type), at.Child("type"), string(corev1.ServiceTypeClusterIP), string(corev1.ServiceTypeExternalName), string(corev1.ServiceTypeLoadBalancer), string(corev1.ServiceTypeNodePort))...)
+	errs = append(errs, rules.OneOf(string(sp.Type), at.Child("type"), string(corev1.ServiceTypeClusterIP),
+		string(corev1.ServiceTypeExternalName), string(corev1.ServiceTypeLoadBalancer),
+		string(corev1.ServiceTypeNodePort))...)
 	switch sp.Type {
 	case corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort:
 		if headless || len(sp.ClusterIPs) > 0 && sp.ClusterIPs[0] == corev1.ClusterIPNone {
-			errs = append(errs, field.Invalid(at.Child("clusterIPs").Index(0), corev1.ClusterIPNone, fmt.Sprintf("may not be set to 'None' for %s services", sp.Type)))
+			errs = append(errs,
+				field.Invalid(at.Child("clusterIPs").Index(0), corev1.ClusterIPNone,
+					fmt.Sprintf("may not be set to 'None' for %s services", sp.Type)))
 		}
 	case corev1.ServiceTypeExternalName:
 		if sp.ClusterIP != "" || len(sp.ClusterIPs) > 0 {
 			errs = append(errs, field.Forbidden(at.Child("clusterIPs"), "may not be set for ExternalName services"))
 		}
 		if name := strings.TrimSuffix(sp.ExternalName, "."); name != "" {
-			errs = append(errs, rules.Messages(at.Child("externalName"), sp.ExternalName, validation.IsDNS1123Subdomain(name))...)
+			errs = append(errs,
+				rules.Messages(at.Child("externalName"), sp.ExternalName, validation.IsDNS1123Subdomain(name))...)
 		} else {
 			errs = append(errs, field.Required(at.Child("externalName"), ""))
 		}
 	}
 	errs = append(errs, validateServicePorts(sp, headless, at.Child("ports"))...)
 	errs = append(errs, metav1validation.ValidateLabels(sp.Selector, at.Child("selector"))...)
-	errs = append(errs, rules.OneOf(string(sp.SessionAffinity), at.Child("sessionAffinity"), string(corev1.ServiceAffinityClientIP), string(corev1.ServiceAffinityNone))...)
+	errs = append(errs, rules.OneOf(string(sp.SessionAffinity), at.Child("sessionAffinity"),
+		string(corev1.ServiceAffinityClientIP), string(corev1.ServiceAffinityNone))...)
 	if c := sp.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
 		const longest = 24 * 60 * 60
 		if t := *c.ClientIP.TimeoutSeconds; t <= 0 || t > longest {
-			errs = append(errs, field.Invalid(at.Child("sessionAffinityConfig", "clientIP", "timeoutSeconds"), t, fmt.Sprintf("must be greater than 0 and less than %d", longest)))
+			errs = append(errs,
+				field.Invalid(at.Child("sessionAffinityConfig", "clientIP", "timeoutSeconds"), t,
+					fmt.Sprintf("must be greater than 0 and less than %d", longest)))
 		}
 	}
 	if sp.Type == corev1.ServiceTypeExternalName {
@@ -106,14 +114,17 @@ func validateClusterIPs(sp *corev1.ServiceSpec, known []string, at *field.Path) 
 	}
 	seen := sets.New[corev1.IPFamily]()
 	for i, f := range sp.IPFamilies {
-		errs = append(errs, rules.Supported(string(f), families.Index(i), string(corev1.IPv4Protocol), string(corev1.IPv6Protocol))...)
+		errs = append(errs, rules.Supported(string(f), families.Index(i), string(corev1.IPv4Protocol),
+			string(corev1.IPv6Protocol))...)
 		if seen.Has(f) {
 			errs = append(errs, field.Duplicate(families.Index(i), f))
 		}
 		seen.Insert(f)
 	}
 	if p := sp.IPFamilyPolicy; p != nil {
-		errs = append(errs, rules.Supported(string(*p), at.Child("ipFamilyPolicy"), string(corev1.IPFamilyPolicyPreferDualStack), string(corev1.IPFamilyPolicyRequireDualStack), string(corev1.IPFamilyPolicySingleStack))...)
+		errs = append(errs, rules.Supported(string(*p), at.Child("ipFamilyPolicy"),
+			string(corev1.IPFamilyPolicyPreferDualStack), string(corev1.IPFamilyPolicyRequireDualStack),
+			string(corev1.IPFamilyPolicySingleStack))...)
 	}
 	var wrong field.ErrorList
 	for i, ip := range sp.ClusterIPs {
@@ -138,7 +149,9 @@ func validateClusterIPs(sp *corev1.ServiceSpec, known []string, at *field.Path) 
 		}
 		six := strings.Contains(ip, ":")
 		if f := sp.IPFamilies[i]; f == corev1.IPv4Protocol && six || f == corev1.IPv6Protocol && !six {
-			errs = append(errs, field.Invalid(ips.Index(i), ip, fmt.Sprintf("expected an %s value as indicated by `ipFamilies[%d]`", f, i)))
+			errs = append(errs,
+				field.Invalid(ips.Index(i), ip,
+					fmt.Sprintf("expected an %s value as indicated by `ipFamilies[%d]`", f, i)))
 		}
 	}
 	return errs
@@ -163,10 +176,13 @@ func validateServicePorts(sp *corev1.ServiceSpec, headless bool, at *field.Path)
 		errs = append(errs, rules.Protocol(p.Protocol, at.Child("protocol"))...)
 		errs = append(errs, rules.PortNumberOrName(p.TargetPort, at.Child("targetPort"))...)
 		if headless && p.TargetPort.Type == intstr.Int && p.TargetPort.IntVal != p.Port && len(sp.Selector) == 0 {
-			errs = append(errs, field.Invalid(at.Child("targetPort"), p.TargetPort.IntVal, "must be equal to the value of 'port' when clusterIP = None"))
+			errs = append(errs,
+				field.Invalid(at.Child("targetPort"), p.TargetPort.IntVal,
+					"must be equal to the value of 'port' when clusterIP = None"))
 		}
 		if p.AppProtocol != nil {
-			errs = append(errs, rules.Messages(at.Child("appProtocol"), *p.AppProtocol, validation.IsQualifiedName(*p.AppProtocol))...)
+			errs = append(errs,
+				rules.Messages(at.Child("appProtocol"), *p.AppProtocol, validation.IsQualifiedName(*p.AppProtocol))...)
 		}
 		key := fmt.Sprintf("%s/%d", p.Protocol, p.Port)
 		if ports.Has(key) {
@@ -177,7 +193,8 @@ func validateServicePorts(sp *corev1.ServiceSpec, headless bool, at *field.Path)
 			continue
 		}
 		if sp.Type == corev1.ServiceTypeClusterIP {
-			errs = append(errs, field.Forbidden(at.Child("nodePort"), fmt.Sprintf("may not be used when `type` is '%s'", sp.Type)))
+			errs = append(errs,
+				field.Forbidden(at.Child("nodePort"), fmt.Sprintf("may not be used when `type` is '%s'", sp.Type)))
 		}
 		key = fmt.Sprintf("%s/%d", p.Protocol, p.NodePort)
 		if nodePorts.Has(key) {
@@ -190,32 +207,41 @@ func validateServicePorts(sp *corev1.ServiceSpec, headless bool, at *field.Path)
 
 func validateTrafficPolicies(sp *corev1.ServiceSpec, known []string, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	external := sp.Type == corev1.ServiceTypeLoadBalancer || sp.Type == corev1.ServiceTypeNodePort || sp.Type == corev1.ServiceTypeClusterIP && len(sp.ExternalIPs) > 0
+	external := sp.Type == corev1.ServiceTypeLoadBalancer || sp.Type == corev1.ServiceTypeNodePort ||
+		sp.Type == corev1.ServiceTypeClusterIP && len(sp.ExternalIPs) > 0
 	switch {
 	case sp.ExternalTrafficPolicy != "" && !external:
-		errs = append(errs, field.Invalid(at.Child("externalTrafficPolicy"), sp.ExternalTrafficPolicy, "may only be set for externally-accessible services"))
+		errs = append(errs, field.Invalid(at.Child("externalTrafficPolicy"), sp.ExternalTrafficPolicy,
+			"may only be set for externally-accessible services"))
 	case external:
-		errs = append(errs, rules.OneOf(string(sp.ExternalTrafficPolicy), at.Child("externalTrafficPolicy"), string(corev1.ServiceExternalTrafficPolicyCluster), string(corev1.ServiceExternalTrafficPolicyLocal))...)
+		errs = append(errs, rules.OneOf(string(sp.ExternalTrafficPolicy), at.Child("externalTrafficPolicy"),
+			string(corev1.ServiceExternalTrafficPolicyCluster), string(corev1.ServiceExternalTrafficPolicyLocal))...)
 	}
 	if sp.InternalTrafficPolicy == nil && sp.Type != corev1.ServiceTypeExternalName {
 		errs = append(errs, field.Required(at.Child("internalTrafficPolicy"), ""))
 	}
 	if d := sp.TrafficDistribution; d != nil {
-		errs = append(errs, rules.Supported(*d, at.Child("trafficDistribution"), corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone,
+		errs = append(errs, rules.Supported(*d, at.Child("trafficDistribution"),
+			corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone,
 			corev1.ServiceTrafficDistributionPreferSameNode)...)
 	}
 	if p := sp.InternalTrafficPolicy; p != nil {
-		errs = append(errs, rules.Supported(string(*p), at.Child("internalTrafficPolicy"), string(corev1.ServiceInternalTrafficPolicyCluster), string(corev1.ServiceInternalTrafficPolicyLocal))...)
+		errs = append(errs, rules.Supported(string(*p), at.Child("internalTrafficPolicy"),
+			string(corev1.ServiceInternalTrafficPolicyCluster), string(corev1.ServiceInternalTrafficPolicyLocal))...)
 	}
 	balanced := sp.Type == corev1.ServiceTypeLoadBalancer
-	if sp.HealthCheckNodePort != 0 && !(balanced && sp.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal) {
-		errs = append(errs, field.Invalid(at.Child("healthCheckNodePort"), sp.HealthCheckNodePort, "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"))
+	if sp.HealthCheckNodePort != 0 &&
+		!(balanced && sp.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal) {
+		errs = append(errs, field.Invalid(at.Child("healthCheckNodePort"), sp.HealthCheckNodePort,
+			"may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"))
 	}
 	if balanced && sp.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 		if sp.HealthCheckNodePort == 0 {
 			errs = append(errs, field.Required(at.Child("healthCheckNodePort"), ""))
 		} else {
-			errs = append(errs, rules.Messages(at.Child("healthCheckNodePort"), sp.HealthCheckNodePort, validation.IsValidPortNum(int(sp.HealthCheckNodePort)))...)
+			errs = append(errs,
+				rules.Messages(at.Child("healthCheckNodePort"), sp.HealthCheckNodePort,
+					validation.IsValidPortNum(int(sp.HealthCheckNodePort)))...)
 		}
 	}
 	if balanced {
@@ -223,7 +249,9 @@ func validateTrafficPolicies(sp *corev1.ServiceSpec, known []string, at *field.P
 			errs = append(errs, rules.Messages(at.Child("loadBalancerClass"), *c, validation.IsQualifiedName(*c))...)
 		}
 		for i, r := range sp.LoadBalancerSourceRanges {
-			errs = append(errs, validation.IsValidCIDRForLegacyField(at.Child("LoadBalancerSourceRanges").Index(i), strings.TrimSpace(r), true, known)...)
+			errs = append(errs,
+				validation.IsValidCIDRForLegacyField(at.Child("LoadBalancerSourceRanges").Index(i),
+					strings.TrimSpace(r), true, known)...)
 		}
 		return errs
 	}
@@ -242,11 +270,14 @@ func validateTrafficPolicies(sp *corev1.ServiceSpec, known []string, at *field.P
 
 func validateServiceUpdate(s, old *corev1.Service) field.ErrorList {
 	at := field.NewPath("spec")
-	errs := append(validateClusterIPsUpdate(s, old, at), validateFamiliesUpdate(&s.Spec, &old.Spec, at.Child("ipFamilies"))...)
+	errs := append(validateClusterIPsUpdate(s, old, at),
+		validateFamiliesUpdate(&s.Spec, &old.Spec, at.Child("ipFamilies"))...)
 	errs = append(errs, checkService(s, old)...)
 	balanced := func(s *corev1.Service) bool { return s.Spec.Type == corev1.ServiceTypeLoadBalancer }
-	if balanced(s) && balanced(old) && ptr.Deref(s.Spec.LoadBalancerClass, "") != ptr.Deref(old.Spec.LoadBalancerClass, "") {
-		errs = append(errs, field.Invalid(at.Child("loadBalancerClass"), s.Spec.LoadBalancerClass, "may not change once set"))
+	if balanced(s) && balanced(old) &&
+		ptr.Deref(s.Spec.LoadBalancerClass, "") != ptr.Deref(old.Spec.LoadBalancerClass, "") {
+		errs = append(errs, field.Invalid(at.Child("loadBalancerClass"), s.Spec.LoadBalancerClass,
+			"may not change once set"))
 	}
 	local := func(s *corev1.Service) bool {
 		return balanced(s) && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
@@ -260,7 +291,8 @@ func validateServiceUpdate(s, old *corev1.Service) field.ErrorList {
 // validateFamiliesUpdate: the first family stays, a second one may come and go.
 func validateFamiliesUpdate(s, old *corev1.ServiceSpec, at *field.Path) field.ErrorList {
 	const fixed = "may not change once set"
-	if s.Type == corev1.ServiceTypeExternalName || old.Type == corev1.ServiceTypeExternalName || s.ClusterIP == corev1.ClusterIPNone || old.ClusterIP == corev1.ClusterIPNone {
+	if s.Type == corev1.ServiceTypeExternalName || old.Type == corev1.ServiceTypeExternalName ||
+		s.ClusterIP == corev1.ClusterIPNone || old.ClusterIP == corev1.ClusterIPNone {
 		return nil
 	}
 	now, was := s.IPFamilies, old.IPFamilies
@@ -279,8 +311,10 @@ func validateFamiliesUpdate(s, old *corev1.ServiceSpec, at *field.Path) field.Er
 	if len(now) > 0 && len(was) > 0 && now[0] != was[0] {
 		errs = append(errs, field.Invalid(at.Index(0), s.ClusterIPs, fixed))
 	}
-	if len(was) > len(now) && len(now) == 1 && (s.IPFamilyPolicy == nil || *s.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack) {
-		errs = append(errs, field.Invalid(field.NewPath("spec", "ipFamilyPolicy"), s.IPFamilyPolicy, "must be set to 'SingleStack' when releasing the secondary ipFamily"))
+	if len(was) > len(now) && len(now) == 1 &&
+		(s.IPFamilyPolicy == nil || *s.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack) {
+		errs = append(errs, field.Invalid(field.NewPath("spec", "ipFamilyPolicy"), s.IPFamilyPolicy,
+			"must be set to 'SingleStack' when releasing the secondary ipFamily"))
 	}
 	return errs
 }
@@ -308,8 +342,10 @@ func validateClusterIPsUpdate(s, old *corev1.Service, at *field.Path) field.Erro
 	case len(was) > 0 && now[0] != was[0]:
 		errs = append(errs, field.Invalid(at.Index(0), now, fixed))
 	}
-	if len(was) > len(now) && len(now) == 1 && (s.Spec.IPFamilyPolicy == nil || *s.Spec.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack) {
-		errs = append(errs, field.Invalid(field.NewPath("spec", "ipFamilyPolicy"), s.Spec.IPFamilyPolicy, "must be set to 'SingleStack' when releasing the secondary clusterIP"))
+	if len(was) > len(now) && len(now) == 1 &&
+		(s.Spec.IPFamilyPolicy == nil || *s.Spec.IPFamilyPolicy != corev1.IPFamilyPolicySingleStack) {
+		errs = append(errs, field.Invalid(field.NewPath("spec", "ipFamilyPolicy"), s.Spec.IPFamilyPolicy,
+			"must be set to 'SingleStack' when releasing the secondary clusterIP"))
 	}
 	return errs
 }
@@ -336,12 +372,16 @@ func validateServiceStatusUpdate(s, old *corev1.Service) field.ErrorList {
 		case in.IPMode != nil && in.IP == "":
 			errs = append(errs, field.Forbidden(mode, "may not be specified when `ip` is not set"))
 		case in.IPMode != nil:
-			errs = append(errs, rules.Supported(string(*in.IPMode), mode, string(corev1.LoadBalancerIPModeProxy), string(corev1.LoadBalancerIPModeVIP))...)
+			errs = append(errs,
+				rules.Supported(string(*in.IPMode), mode, string(corev1.LoadBalancerIPModeProxy),
+					string(corev1.LoadBalancerIPModeVIP))...)
 		}
 		if in.Hostname != "" {
-			errs = append(errs, rules.Messages(at.Child("hostname"), in.Hostname, validation.IsDNS1123Subdomain(in.Hostname))...)
+			errs = append(errs,
+				rules.Messages(at.Child("hostname"), in.Hostname, validation.IsDNS1123Subdomain(in.Hostname))...)
 			if rules.IsIP(in.Hostname) {
-				errs = append(errs, field.Invalid(at.Child("hostname"), in.Hostname, "must be a DNS name, not an IP address"))
+				errs = append(errs,
+					field.Invalid(at.Child("hostname"), in.Hostname, "must be a DNS name, not an IP address"))
 			}
 		}
 	}
@@ -353,7 +393,8 @@ func serviceWarnings(_ context.Context, obj, _ runtime.Object) []string {
 	at := field.NewPath("spec")
 	var out []string
 	if _, ok := s.Annotations[corev1.DeprecatedAnnotationTopologyAwareHints]; ok {
-		out = append(out, fmt.Sprintf("annotation %s is deprecated, please use %s instead", corev1.DeprecatedAnnotationTopologyAwareHints, corev1.AnnotationTopologyMode))
+		out = append(out, fmt.Sprintf("annotation %s is deprecated, please use %s instead",
+			corev1.DeprecatedAnnotationTopologyAwareHints, corev1.AnnotationTopologyMode))
 	}
 	headless, external := s.Spec.ClusterIP == corev1.ClusterIPNone, s.Spec.Type == corev1.ServiceTypeExternalName
 	if !headless {
@@ -383,13 +424,16 @@ func serviceWarnings(_ context.Context, obj, _ runtime.Object) []string {
 		out = append(out, validation.GetWarningsForCIDR(at.Child("loadBalancerSourceRanges").Index(i), r)...)
 	}
 	if external && len(s.Spec.ExternalIPs) > 0 {
-		out = append(out, fmt.Sprintf("spec.externalIPs is ignored when spec.type is %q", corev1.ServiceTypeExternalName))
+		out = append(out, fmt.Sprintf("spec.externalIPs is ignored when spec.type is %q",
+			corev1.ServiceTypeExternalName))
 	}
 	if !external && s.Spec.ExternalName != "" {
-		out = append(out, fmt.Sprintf("spec.externalName is ignored when spec.type is not %q", corev1.ServiceTypeExternalName))
+		out = append(out, fmt.Sprintf("spec.externalName is ignored when spec.type is not %q",
+			corev1.ServiceTypeExternalName))
 	}
 	if d := s.Spec.TrafficDistribution; d != nil && *d == corev1.ServiceTrafficDistributionPreferClose {
-		out = append(out, fmt.Sprintf("spec.trafficDistribution: %q is deprecated; use %q", corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone))
+		out = append(out, fmt.Sprintf("spec.trafficDistribution: %q is deprecated; use %q",
+			corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone))
 	}
 	return out
 }

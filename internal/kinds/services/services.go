@@ -35,7 +35,8 @@ type Allocator struct {
 // write. Errors are of kind errkind.Invalid.
 func NewAllocator(cidrs []netip.Prefix, lowPort, highPort int) (*Allocator, error) {
 	if len(cidrs) == 0 || len(cidrs) > 2 || len(cidrs) == 2 && cidrs[0].Addr().Is4() == cidrs[1].Addr().Is4() {
-		return nil, errkind.Errorf(errkind.Invalid, "the service ranges %v are not one range, or one of each family", cidrs)
+		return nil, errkind.Errorf(errkind.Invalid, "the service ranges %v are not one range, or one of each family",
+			cidrs)
 	}
 	registerMetrics()
 	a := &Allocator{}
@@ -67,7 +68,8 @@ func (a *Allocator) records() book { return *a.bound.Load() }
 func (a *Allocator) Resource() *registry.Resource {
 	svc := func(o runtime.Object) *corev1.Service { return o.(*corev1.Service) }
 	return registry.Of[corev1.Service, corev1.ServiceList](registry.Resource{
-		Kind: corev1.SchemeGroupVersion.WithKind("Service"), ReturnDeleted: true, Plural: "services", ShortNames: []string{"svc"}, Categories: []string{"all"},
+		Kind: corev1.SchemeGroupVersion.WithKind("Service"), ReturnDeleted: true, Plural: "services",
+		ShortNames: []string{"svc"}, Categories: []string{"all"},
 		Status: true, StatusMetadata: true, NoGeneration: true, CreateOnUpdate: true,
 		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) { dropUnused(svc(obj), svc(old)) },
 		Fields: map[string]func(runtime.Object) string{
@@ -75,10 +77,12 @@ func (a *Allocator) Resource() *registry.Resource {
 			"spec.type":      func(o runtime.Object) string { return string(svc(o).Spec.Type) },
 		},
 		Customize: func(s *genericregistry.Store, _ *registry.Strategy) {
-			s.BeginCreate = func(ctx context.Context, obj runtime.Object, opts *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
+			s.BeginCreate = func(ctx context.Context, obj runtime.Object,
+				opts *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
 				return a.begin(ctx, svc(obj), nil, dryrun.IsDryRun(opts.DryRun))
 			}
-			s.BeginUpdate = func(ctx context.Context, obj, old runtime.Object, opts *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
+			s.BeginUpdate = func(ctx context.Context, obj, old runtime.Object,
+				opts *metav1.UpdateOptions) (genericregistry.FinishFunc, error) {
 				return a.begin(ctx, svc(obj), svc(old), dryrun.IsDryRun(opts.DryRun))
 			}
 			s.AfterDelete = func(obj runtime.Object, _ *metav1.DeleteOptions) {
@@ -94,14 +98,16 @@ func (a *Allocator) Resource() *registry.Resource {
 		},
 		Main: func(s *registry.Store) rest.Storage { return &storage{s} },
 		Table: table.Kind{
-			Columns: []table.Column{table.NameColumn, {Name: "Type"}, {Name: "Cluster-IP"}, {Name: "External-IP"}, {Name: "Port(s)"}, table.AgeColumn, {Name: "Selector", Wide: true}},
+			Columns: []table.Column{table.NameColumn, {Name: "Type"}, {Name: "Cluster-IP"}, {Name: "External-IP"},
+				{Name: "Port(s)"}, table.AgeColumn, {Name: "Selector", Wide: true}},
 			Row: func(o runtime.Object, now time.Time) []any {
 				s := svc(o)
 				ip := s.Spec.ClusterIP
 				if ip == "" {
 					ip = "<none>"
 				}
-				return []any{s.Name, string(s.Spec.Type), ip, ExternalIP(s), ServicePorts(s.Spec.Ports), table.Age(s.CreationTimestamp, now),
+				return []any{s.Name, string(s.Spec.Type), ip, ExternalIP(s), ServicePorts(s.Spec.Ports),
+					table.Age(s.CreationTimestamp, now),
 					labels.FormatLabels(s.Spec.Selector)}
 			}},
 	})
@@ -189,14 +195,17 @@ func (c *addressClaim) fill(ctx context.Context, first int) error {
 				err = c.take(ctx, ip, s, c.dry)
 			}
 			if err != nil {
-				return invalid(s, field.Invalid(field.NewPath("spec", "clusterIPs"), s.Spec.ClusterIPs, fmt.Sprintf("failed to allocate IP %v: %v", ips[i], err)))
+				return invalid(s,
+					field.Invalid(field.NewPath("spec", "clusterIPs"), s.Spec.ClusterIPs,
+						fmt.Sprintf("failed to allocate IP %v: %v", ips[i], err)))
 			}
 			c.took = append(c.took, ip)
 			continue
 		}
 		ip, err := c.next(ctx, s.Spec.IPFamilies[i], s, c.dry)
 		if err != nil {
-			return apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", s.Name, err))
+			return apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: %w", s.Name,
+				err))
 		}
 		c.took = append(c.took, ip)
 		ips[i] = ip.String()

@@ -54,7 +54,8 @@ func unknown(err error) bool {
 // storage is the store of services for requests of clients.
 type storage struct{ *registry.Store }
 
-func (s *storage) within(ctx context.Context, write func(context.Context) (runtime.Object, bool, error)) (runtime.Object, bool, error) {
+func (s *storage) within(ctx context.Context,
+	write func(context.Context) (runtime.Object, bool, error)) (runtime.Object, bool, error) {
 	t := &transaction{}
 	out, created, err := write(context.WithValue(ctx, transactionKey{}, t))
 	t.end(ctx, err)
@@ -62,7 +63,8 @@ func (s *storage) within(ctx context.Context, write func(context.Context) (runti
 }
 
 // Create implements rest.Creater.
-func (s *storage) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, opts *metav1.CreateOptions) (runtime.Object, error) {
+func (s *storage) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc,
+	opts *metav1.CreateOptions) (runtime.Object, error) {
 	out, _, err := s.within(ctx, func(ctx context.Context) (runtime.Object, bool, error) {
 		out, err := s.Store.Create(ctx, obj, validate, opts)
 		return out, true, err
@@ -71,7 +73,8 @@ func (s *storage) Create(ctx context.Context, obj runtime.Object, validate rest.
 }
 
 // Update implements rest.Updater.
-func (s *storage) Update(ctx context.Context, name string, obj rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc,
+func (s *storage) Update(ctx context.Context, name string, obj rest.UpdatedObjectInfo, create rest.ValidateObjectFunc,
+	update rest.ValidateObjectUpdateFunc,
 	forceCreate bool, opts *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	return s.within(ctx, func(ctx context.Context) (runtime.Object, bool, error) {
 		return s.Store.Update(ctx, name, obj, create, update, forceCreate, opts)

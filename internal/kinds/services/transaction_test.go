@@ -44,7 +44,8 @@ func TestTransaction(t *testing.T) {
 
 // What the old service has is given back only when the new one is stored.
 func TestTransactionKeepsOld(t *testing.T) {
-	for name, answer := range map[string]error{"written": nil, "refused": apierrors.NewConflict(corev1.Resource("services"), "a", errors.New("changed"))} {
+	for name, answer := range map[string]error{"written": nil,
+		"refused": apierrors.NewConflict(corev1.Resource("services"), "a", errors.New("changed"))} {
 		m := newMemory("10.96.0.0/24")
 		a := allocator(t, m)
 		old := service(func(*corev1.Service) {})

@@ -8,10 +8,14 @@ import (
 
 // What has no address has no policy for the way to it, whatever the client left there; a wrong one is for validation.
 func TestExternalNameHasNoInternalPolicy(t *testing.T) {
-	old := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyLocal)}}
-	for policy, kept := range map[corev1.ServiceInternalTrafficPolicy]bool{corev1.ServiceInternalTrafficPolicyLocal: false, corev1.ServiceInternalTrafficPolicyCluster: false, "Bad": true} {
+	old := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP,
+		InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyLocal)}}
+	for policy, kept := range map[corev1.ServiceInternalTrafficPolicy]bool{
+		corev1.ServiceInternalTrafficPolicyLocal:   false,
+		corev1.ServiceInternalTrafficPolicyCluster: false, "Bad": true} {
 		for _, old := range []*corev1.Service{nil, old} {
-			s := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "far.example", InternalTrafficPolicy: new(policy)}}
+			s := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName,
+				ExternalName: "far.example", InternalTrafficPolicy: new(policy)}}
 			if normalize(s, old); (s.Spec.InternalTrafficPolicy != nil) != kept {
 				t.Errorf("%s: %v", policy, s.Spec.InternalTrafficPolicy)
 			}
@@ -25,10 +29,14 @@ func TestExternalNameHasNoInternalPolicy(t *testing.T) {
 
 // A client changes the type and leaves the rest as it read it.
 func TestChangedType(t *testing.T) {
-	nodePort := corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ClusterIP: "10.0.0.9", ClusterIPs: []string{"10.0.0.9"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
-		IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack), ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster, Ports: []corev1.ServicePort{{Port: 80, NodePort: 30080}}}
+	nodePort := corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ClusterIP: "10.0.0.9",
+		ClusterIPs: []string{"10.0.0.9"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		IPFamilyPolicy:        new(corev1.IPFamilyPolicySingleStack),
+		ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
+		Ports:                 []corev1.ServicePort{{Port: 80, NodePort: 30080}}}
 	balanced := *nodePort.DeepCopy()
-	balanced.Type, balanced.AllocateLoadBalancerNodePorts, balanced.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, new(true), new("example.org/lb")
+	balanced.Type, balanced.AllocateLoadBalancerNodePorts, balanced.LoadBalancerClass = corev1.ServiceTypeLoadBalancer,
+		new(true), new("example.org/lb")
 	balanced.ExternalTrafficPolicy, balanced.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 30081
 	reached := *nodePort.DeepCopy()
 	reached.Type, reached.ExternalIPs, reached.Ports[0].NodePort = corev1.ServiceTypeClusterIP, []string{"192.0.2.1"}, 0
@@ -37,25 +45,31 @@ func TestChangedType(t *testing.T) {
 		change func(*corev1.ServiceSpec)
 		kept   string // of what belongs to the old type
 	}{
-		"NodePort to ExternalName": {nodePort, func(s *corev1.ServiceSpec) { s.Type, s.ExternalName = corev1.ServiceTypeExternalName, "far.example" }, ""},
-		"NodePort to ClusterIP":    {nodePort, func(s *corev1.ServiceSpec) { s.Type = corev1.ServiceTypeClusterIP }, "address"},
+		"NodePort to ExternalName": {nodePort,
+			func(s *corev1.ServiceSpec) { s.Type, s.ExternalName = corev1.ServiceTypeExternalName, "far.example" }, ""},
+		"NodePort to ClusterIP": {nodePort, func(s *corev1.ServiceSpec) { s.Type = corev1.ServiceTypeClusterIP },
+			"address"},
 		"LoadBalancer to ClusterIP": {balanced, func(s *corev1.ServiceSpec) {
 			s.Type = corev1.ServiceTypeClusterIP
 		}, "address"},
-		"no external address":     {reached, func(s *corev1.ServiceSpec) { s.ExternalIPs = nil }, "address"},
-		"another external policy": {nodePort, func(s *corev1.ServiceSpec) { s.Type, s.ExternalTrafficPolicy = corev1.ServiceTypeClusterIP, "Local" }, "address policy"},
+		"no external address": {reached, func(s *corev1.ServiceSpec) { s.ExternalIPs = nil }, "address"},
+		"another external policy": {nodePort,
+			func(s *corev1.ServiceSpec) { s.Type, s.ExternalTrafficPolicy = corev1.ServiceTypeClusterIP, "Local" },
+			"address policy"},
 	} {
 		s, old := &corev1.Service{Spec: *x.old.DeepCopy()}, &corev1.Service{Spec: *x.old.DeepCopy()}
 		x.change(&s.Spec)
 		dropUnused(s, old)
 		kept := ""
-		if s.Spec.ClusterIP != "" || len(s.Spec.ClusterIPs) > 0 || s.Spec.IPFamilyPolicy != nil || len(s.Spec.IPFamilies) > 0 {
+		if s.Spec.ClusterIP != "" || len(s.Spec.ClusterIPs) > 0 || s.Spec.IPFamilyPolicy != nil ||
+			len(s.Spec.IPFamilies) > 0 {
 			kept = "address"
 		}
 		if s.Spec.ExternalTrafficPolicy != "" {
 			kept += " policy"
 		}
-		if s.Spec.Ports[0].NodePort != 0 || s.Spec.HealthCheckNodePort != 0 || s.Spec.AllocateLoadBalancerNodePorts != nil || s.Spec.LoadBalancerClass != nil {
+		if s.Spec.Ports[0].NodePort != 0 || s.Spec.HealthCheckNodePort != 0 ||
+			s.Spec.AllocateLoadBalancerNodePorts != nil || s.Spec.LoadBalancerClass != nil {
 			kept += " ports"
 		}
 		if kept != x.kept {

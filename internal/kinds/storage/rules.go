@@ -15,7 +15,10 @@ var Rules = map[schema.GroupKind]func() rules.Rules{
 	},
 	rules.Kind(storagev1.GroupName, "VolumeAttachment"): func() rules.Rules {
 		r := rules.Of(nil, validateVolumeAttachment, validateVolumeAttachmentUpdate)
-		r.StatusUpdate = rules.TypedUpdate(func(a, _ *storagev1.VolumeAttachment) field.ErrorList { return validateAttachmentStatus(&a.Status) })
+		r.StatusUpdate = rules.TypedUpdate(func(a,
+			_ *storagev1.VolumeAttachment) field.ErrorList {
+			return validateAttachmentStatus(&a.Status)
+		})
 		return r
 	},
 	rules.Kind(storagev1.GroupName, "CSIDriver"): func() rules.Rules {
@@ -23,9 +26,11 @@ var Rules = map[schema.GroupKind]func() rules.Rules{
 		r.Warnings = csiDriverWarnings
 		return r
 	},
-	rules.Kind(storagev1.GroupName, "CSINode"): func() rules.Rules { return rules.Of(nil, validateCSINode, validateCSINodeUpdate) },
+	rules.Kind(storagev1.GroupName,
+		"CSINode"): func() rules.Rules { return rules.Of(nil, validateCSINode, validateCSINodeUpdate) },
 	rules.Kind(storagev1.GroupName, "CSIStorageCapacity"): func() rules.Rules {
-		return rules.WithWarnings(rules.Of(nil, validateCSIStorageCapacity, validateCSIStorageCapacityUpdate), csiStorageCapacityWarnings)
+		return rules.WithWarnings(rules.Of(nil, validateCSIStorageCapacity, validateCSIStorageCapacityUpdate),
+			csiStorageCapacityWarnings)
 	},
 	rules.Kind(storagev1.GroupName, "VolumeAttributesClass"): func() rules.Rules {
 		return rules.Of(nil, validateVolumeAttributesClass, validateVolumeAttributesClassUpdate)

@@ -17,7 +17,8 @@ import (
 
 // Kinds returns the kinds of storage.k8s.io.
 func Kinds() []*registry.Resource {
-	return []*registry.Resource{storageClasses(), volumeAttachments(), csiDrivers(), csiNodes(), csiStorageCapacities(), volumeAttributesClasses()}
+	return []*registry.Resource{storageClasses(), volumeAttachments(), csiDrivers(), csiNodes(), csiStorageCapacities(),
+		volumeAttributesClasses()}
 }
 
 func storageKind(kind string) schema.GroupVersionKind {
@@ -32,36 +33,46 @@ const (
 
 func storageClasses() *registry.Resource {
 	return registry.Of[storagev1.StorageClass, storagev1.StorageClassList](registry.Resource{
-		Kind: storageKind("StorageClass"), Plural: "storageclasses", ShortNames: []string{"sc"}, Cluster: true, NoGeneration: true, ReturnDeleted: true,
-		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "Provisioner"}, {Name: "ReclaimPolicy"}, {Name: "VolumeBindingMode"}, {Name: "AllowVolumeExpansion"}}, table.AgeColumn),
+		Kind: storageKind("StorageClass"), Plural: "storageclasses", ShortNames: []string{"sc"}, Cluster: true,
+		NoGeneration: true, ReturnDeleted: true,
+		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "Provisioner"}, {Name: "ReclaimPolicy"},
+			{Name: "VolumeBindingMode"}, {Name: "AllowVolumeExpansion"}}, table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {
 				c := o.(*storagev1.StorageClass)
 				name := c.Name
 				if c.Annotations[isDefaultClass] == "true" || c.Annotations[betaIsDefaultClass] == "true" {
 					name += " (default)"
 				}
-				return []any{name, c.Provisioner, string(ptr.Deref(c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)),
-					string(ptr.Deref(c.VolumeBindingMode, storagev1.VolumeBindingImmediate)), ptr.Deref(c.AllowVolumeExpansion, false), table.Age(c.CreationTimestamp, now)}
+				return []any{name, c.Provisioner,
+					string(ptr.Deref(c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)),
+					string(ptr.Deref(c.VolumeBindingMode, storagev1.VolumeBindingImmediate)),
+					ptr.Deref(c.AllowVolumeExpansion, false), table.Age(c.CreationTimestamp, now)}
 			}},
 	})
 }
 
 func volumeAttachments() *registry.Resource {
 	return registry.Of[storagev1.VolumeAttachment, storagev1.VolumeAttachmentList](registry.Resource{
-		Kind: storageKind("VolumeAttachment"), Plural: "volumeattachments", Cluster: true, Status: true, NoGeneration: true, RequireResourceVersion: true, ReturnDeleted: true,
-		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "Attacher", Format: "name"}, {Name: "PV"}, {Name: "Node"}, {Name: "Attached", Type: "boolean"}}, table.AgeColumn),
+		Kind: storageKind("VolumeAttachment"), Plural: "volumeattachments", Cluster: true, Status: true,
+		NoGeneration: true, RequireResourceVersion: true, ReturnDeleted: true,
+		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "Attacher", Format: "name"}, {Name: "PV"},
+			{Name: "Node"}, {Name: "Attached", Type: "boolean"}}, table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {
 				a := o.(*storagev1.VolumeAttachment)
-				return []any{a.Name, a.Spec.Attacher, ptr.Deref(a.Spec.Source.PersistentVolumeName, ""), a.Spec.NodeName, a.Status.Attached, table.Age(a.CreationTimestamp, now)}
+				return []any{a.Name, a.Spec.Attacher, ptr.Deref(a.Spec.Source.PersistentVolumeName, ""),
+					a.Spec.NodeName, a.Status.Attached, table.Age(a.CreationTimestamp, now)}
 			}},
 	})
 }
 
 func csiDrivers() *registry.Resource {
 	return registry.Of[storagev1.CSIDriver, storagev1.CSIDriverList](registry.Resource{
-		Kind: storageKind("CSIDriver"), Plural: "csidrivers", Cluster: true, GenerationFromZero: true, RequireResourceVersion: true, ReturnDeleted: true,
-		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "AttachRequired", Type: "boolean"}, {Name: "PodInfoOnMount", Type: "boolean"},
-			{Name: "StorageCapacity", Type: "boolean"}, {Name: "TokenRequests"}, {Name: "RequiresRepublish", Type: "boolean"}, {Name: "Modes"}}, table.AgeColumn),
+		Kind: storageKind("CSIDriver"), Plural: "csidrivers", Cluster: true, GenerationFromZero: true,
+		RequireResourceVersion: true, ReturnDeleted: true,
+		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "AttachRequired", Type: "boolean"},
+			{Name: "PodInfoOnMount", Type: "boolean"},
+			{Name: "StorageCapacity", Type: "boolean"}, {Name: "TokenRequests"},
+			{Name: "RequiresRepublish", Type: "boolean"}, {Name: "Modes"}}, table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {
 				d := o.(*storagev1.CSIDriver)
 				modes := make([]string, len(d.Spec.VolumeLifecycleModes))
@@ -76,15 +87,18 @@ func csiDrivers() *registry.Resource {
 					}
 					tokens = strings.Join(audiences, ",")
 				}
-				return []any{d.Name, ptr.Deref(d.Spec.AttachRequired, true), ptr.Deref(d.Spec.PodInfoOnMount, false), ptr.Deref(d.Spec.StorageCapacity, false),
-					tokens, ptr.Deref(d.Spec.RequiresRepublish, false), table.OrNone(strings.Join(modes, ",")), table.Age(d.CreationTimestamp, now)}
+				return []any{d.Name, ptr.Deref(d.Spec.AttachRequired, true), ptr.Deref(d.Spec.PodInfoOnMount, false),
+					ptr.Deref(d.Spec.StorageCapacity, false),
+					tokens, ptr.Deref(d.Spec.RequiresRepublish, false), table.OrNone(strings.Join(modes, ",")),
+					table.Age(d.CreationTimestamp, now)}
 			}},
 	})
 }
 
 func csiNodes() *registry.Resource {
 	return registry.Of[storagev1.CSINode, storagev1.CSINodeList](registry.Resource{
-		Kind: storageKind("CSINode"), Plural: "csinodes", Cluster: true, Status: true, NoGeneration: true, RequireResourceVersion: true, ReturnDeleted: true,
+		Kind: storageKind("CSINode"), Plural: "csinodes", Cluster: true, Status: true, NoGeneration: true,
+		RequireResourceVersion: true, ReturnDeleted: true,
 		// All of the status belongs to volume health (CSIVolumeHealth), which v1.37 has off.
 		PrepareStatusUpdate: func(_ context.Context, obj, old runtime.Object) {
 			if len(old.(*storagev1.CSINode).Status.StorageHealth) == 0 {
@@ -101,7 +115,8 @@ func csiNodes() *registry.Resource {
 
 func csiStorageCapacities() *registry.Resource {
 	return registry.Of[storagev1.CSIStorageCapacity, storagev1.CSIStorageCapacityList](registry.Resource{
-		Kind: storageKind("CSIStorageCapacity"), Plural: "csistoragecapacities", NoGeneration: true, RequireResourceVersion: true,
+		Kind: storageKind("CSIStorageCapacity"), Plural: "csistoragecapacities", NoGeneration: true,
+		RequireResourceVersion: true,
 		Table: table.Kind{Columns: []table.Column{table.NameColumn, {Name: "StorageClassName"}, {Name: "Capacity"}},
 			Row: func(o runtime.Object, _ time.Time) []any {
 				c := o.(*storagev1.CSIStorageCapacity)
@@ -116,7 +131,8 @@ func csiStorageCapacities() *registry.Resource {
 
 func volumeAttributesClasses() *registry.Resource {
 	return registry.Of[storagev1.VolumeAttributesClass, storagev1.VolumeAttributesClassList](registry.Resource{
-		Kind: storageKind("VolumeAttributesClass"), Plural: "volumeattributesclasses", ShortNames: []string{"vac"}, Cluster: true, NoGeneration: true, ReturnDeleted: true,
+		Kind: storageKind("VolumeAttributesClass"), Plural: "volumeattributesclasses", ShortNames: []string{"vac"},
+		Cluster: true, NoGeneration: true, ReturnDeleted: true,
 		Table: table.Kind{Columns: table.Columns([]table.Column{{Name: "DriverName"}}, table.AgeColumn),
 			Row: func(o runtime.Object, now time.Time) []any {
 				c := o.(*storagev1.VolumeAttributesClass)

@@ -26,22 +26,31 @@ func validateStorageClass(c *storagev1.StorageClass) field.ErrorList {
 	errs := validateProvisioner(c.Provisioner, field.NewPath("provisioner"))
 	errs = append(errs, validateParameters(c.Parameters, true)...)
 	if p := c.ReclaimPolicy; p != nil && *p != "" {
-		errs = append(errs, rules.OneOf(string(*p), field.NewPath("reclaimPolicy"), string(corev1.PersistentVolumeReclaimDelete), string(corev1.PersistentVolumeReclaimRetain))...)
+		errs = append(errs, rules.OneOf(string(*p), field.NewPath("reclaimPolicy"),
+			string(corev1.PersistentVolumeReclaimDelete), string(corev1.PersistentVolumeReclaimRetain))...)
 	}
 	if m := field.NewPath("volumeBindingMode"); c.VolumeBindingMode == nil {
 		errs = append(errs, field.Required(m, ""))
-	} else if v := *c.VolumeBindingMode; v != storagev1.VolumeBindingImmediate && v != storagev1.VolumeBindingWaitForFirstConsumer {
-		errs = append(errs, field.NotSupported(m, v, []storagev1.VolumeBindingMode{storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer}))
+	} else if v := *c.VolumeBindingMode; v != storagev1.VolumeBindingImmediate &&
+		v != storagev1.VolumeBindingWaitForFirstConsumer {
+		errs = append(errs,
+			field.NotSupported(m, v,
+				[]storagev1.VolumeBindingMode{storagev1.VolumeBindingImmediate,
+					storagev1.VolumeBindingWaitForFirstConsumer}))
 	}
 	return append(errs, validateTopologies(c.AllowedTopologies, field.NewPath("allowedTopologies"))...)
 }
 
 func validateStorageClassUpdate(c, old *storagev1.StorageClass) field.ErrorList {
 	errs := validateStorageClass(c)
-	errs = append(errs, apivalidation.ValidateImmutableField(c.Parameters, old.Parameters, field.NewPath("parameters"))...)
-	errs = append(errs, apivalidation.ValidateImmutableField(c.Provisioner, old.Provisioner, field.NewPath("provisioner"))...)
-	errs = append(errs, apivalidation.ValidateImmutableField(c.ReclaimPolicy, old.ReclaimPolicy, field.NewPath("reclaimPolicy"))...)
-	return append(errs, apivalidation.ValidateImmutableField(c.VolumeBindingMode, old.VolumeBindingMode, field.NewPath("volumeBindingMode"))...)
+	errs = append(errs, apivalidation.ValidateImmutableField(c.Parameters, old.Parameters,
+		field.NewPath("parameters"))...)
+	errs = append(errs, apivalidation.ValidateImmutableField(c.Provisioner, old.Provisioner,
+		field.NewPath("provisioner"))...)
+	errs = append(errs, apivalidation.ValidateImmutableField(c.ReclaimPolicy, old.ReclaimPolicy,
+		field.NewPath("reclaimPolicy"))...)
+	return append(errs, apivalidation.ValidateImmutableField(c.VolumeBindingMode, old.VolumeBindingMode,
+		field.NewPath("volumeBindingMode"))...)
 }
 
 func validateProvisioner(name string, at *field.Path) field.ErrorList {
@@ -97,7 +106,9 @@ func validateTopologies(terms []corev1.TopologySelectorTerm, at *field.Path) fie
 			}
 			values[r.Key] = set
 		}
-		if len(term.MatchLabelExpressions) == 0 || slices.ContainsFunc(seen, func(other map[string]sets.Set[string]) bool { return apiequality.Semantic.DeepEqual(other, values) }) {
+		if len(term.MatchLabelExpressions) == 0 ||
+			slices.ContainsFunc(seen,
+				func(other map[string]sets.Set[string]) bool { return apiequality.Semantic.DeepEqual(other, values) }) {
 			errs = append(errs, field.Duplicate(at.Index(i).Child("matchLabelExpressions"), ""))
 		}
 		seen = append(seen, values)
@@ -112,17 +123,22 @@ func validateVolumeAttachment(a *storagev1.VolumeAttachment) field.ErrorList {
 	case s.InlineVolumeSpec == nil && s.PersistentVolumeName == nil:
 		errs = append(errs, field.Required(at, "must specify exactly one of inlineVolumeSpec and persistentVolumeName"))
 	case s.InlineVolumeSpec != nil && s.PersistentVolumeName != nil:
-		errs = append(errs, field.Forbidden(at, "must specify exactly one of inlineVolumeSpec and persistentVolumeName"))
+		errs = append(errs,
+			field.Forbidden(at, "must specify exactly one of inlineVolumeSpec and persistentVolumeName"))
 	case s.InlineVolumeSpec != nil:
-		errs = append(errs, volumes.ValidateVolumeSpec(s.InlineVolumeSpec, true, false, at.Child("inlineVolumeSpec"))...)
+		errs = append(errs, volumes.ValidateVolumeSpec(s.InlineVolumeSpec, true, false,
+			at.Child("inlineVolumeSpec"))...)
 	case *s.PersistentVolumeName == "":
-		errs = append(errs, field.Required(at.Child("persistentVolumeName"), "must specify non empty persistentVolumeName"))
+		errs = append(errs, field.Required(at.Child("persistentVolumeName"),
+			"must specify non empty persistentVolumeName"))
 	}
 	if s := a.Spec.Source; s.PersistentVolumeName != nil {
 		at := at.Child("source")
-		errs = append(errs, rules.Messages(at.Child("persistentVolumeName"), *s.PersistentVolumeName, apivalidation.NameIsDNSSubdomain(*s.PersistentVolumeName, false))...)
+		errs = append(errs, rules.Messages(at.Child("persistentVolumeName"), *s.PersistentVolumeName,
+			apivalidation.NameIsDNSSubdomain(*s.PersistentVolumeName, false))...)
 	}
-	errs = append(errs, rules.Messages(at.Child("nodeName"), a.Spec.NodeName, apivalidation.NameIsDNSSubdomain(a.Spec.NodeName, false))...)
+	errs = append(errs, rules.Messages(at.Child("nodeName"), a.Spec.NodeName,
+		apivalidation.NameIsDNSSubdomain(a.Spec.NodeName, false))...)
 	return append(errs, validateAttachmentStatus(&a.Status)...)
 }
 
@@ -148,14 +164,16 @@ func validateAttachmentStatus(s *storagev1.VolumeAttachmentStatus) field.ErrorLi
 			errs = append(errs, field.TooLong(at.Child(e.name, "message"), "", text))
 		}
 		if c := e.value.ErrorCode; c != nil && *c < 0 {
-			errs = append(errs, field.Invalid(at.Child(e.name, "errorCode"), *c, validation.InclusiveRangeError(0, math.MaxInt32)))
+			errs = append(errs,
+				field.Invalid(at.Child(e.name, "errorCode"), *c, validation.InclusiveRangeError(0, math.MaxInt32)))
 		}
 	}
 	return errs
 }
 
 func validateVolumeAttachmentUpdate(a, old *storagev1.VolumeAttachment) field.ErrorList {
-	return append(validateVolumeAttachment(a), apivalidation.ValidateImmutableField(a.Spec, old.Spec, field.NewPath("spec"))...)
+	return append(validateVolumeAttachment(a),
+		apivalidation.ValidateImmutableField(a.Spec, old.Spec, field.NewPath("spec"))...)
 }
 
 func validateCSINode(n *storagev1.CSINode) field.ErrorList {
@@ -167,7 +185,8 @@ func validateCSINode(n *storagev1.CSINode) field.ErrorList {
 		errs = append(errs, rules.DriverName(d.Name, at.Child("name"))...)
 		errs = append(errs, rules.Required(at.Child("nodeID"), d.NodeID)...)
 		if len(d.NodeID) > longest {
-			errs = append(errs, field.Invalid(at.Child("nodeID"), d.NodeID, fmt.Sprintf("must be %d characters or less", longest)))
+			errs = append(errs,
+				field.Invalid(at.Child("nodeID"), d.NodeID, fmt.Sprintf("must be %d characters or less", longest)))
 		}
 		if d.Allocatable != nil {
 			errs = append(errs, rules.NonNegative(d.Allocatable.Count, at.Child("allocatable", "count"))...)
@@ -212,15 +231,18 @@ func validateCSIDriver(d *storagev1.CSIDriver) field.ErrorList {
 	for _, f := range []struct {
 		name  string
 		value *bool
-	}{{"attachedRequired", s.AttachRequired}, {"podInfoOnMount", s.PodInfoOnMount}, {"storageCapacity", s.StorageCapacity}, {"seLinuxMount", s.SELinuxMount},
+	}{{"attachedRequired", s.AttachRequired}, {"podInfoOnMount", s.PodInfoOnMount},
+		{"storageCapacity", s.StorageCapacity}, {"seLinuxMount", s.SELinuxMount},
 		{"preventPodSchedulingIfMissing", s.PreventPodSchedulingIfMissing}} {
 		if f.value == nil {
 			errs = append(errs, field.Required(at.Child(f.name), ""))
 		}
 	}
-	if p := s.FSGroupPolicy; p != nil && *p != storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy && *p != storagev1.FileFSGroupPolicy && *p != storagev1.NoneFSGroupPolicy {
+	if p := s.FSGroupPolicy; p != nil && *p != storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy &&
+		*p != storagev1.FileFSGroupPolicy && *p != storagev1.NoneFSGroupPolicy {
 		errs = append(errs, field.NotSupported(at.Child("fsGroupPolicy"), *p,
-			[]storagev1.FSGroupPolicy{storagev1.FileFSGroupPolicy, storagev1.NoneFSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy}))
+			[]storagev1.FSGroupPolicy{storagev1.FileFSGroupPolicy, storagev1.NoneFSGroupPolicy,
+				storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy}))
 	}
 	audiences := sets.New[string]()
 	for i, t := range s.TokenRequests {
@@ -233,38 +255,49 @@ func validateCSIDriver(d *storagev1.CSIDriver) field.ErrorList {
 		switch e := t.ExpirationSeconds; {
 		case e == nil:
 		case *e < shortestToken:
-			errs = append(errs, field.Invalid(at.Child("expirationSeconds"), *e, "may not specify a duration less than 10 minutes"))
+			errs = append(errs,
+				field.Invalid(at.Child("expirationSeconds"), *e, "may not specify a duration less than 10 minutes"))
 		case *e > longestToken:
-			errs = append(errs, field.Invalid(at.Child("expirationSeconds"), *e, "may not specify a duration larger than 2^32 seconds"))
+			errs = append(errs,
+				field.Invalid(at.Child("expirationSeconds"), *e, "may not specify a duration larger than 2^32 seconds"))
 		}
 	}
 	for _, m := range s.VolumeLifecycleModes {
 		if m != storagev1.VolumeLifecyclePersistent && m != storagev1.VolumeLifecycleEphemeral {
-			errs = append(errs, field.NotSupported(at.Child("volumeLifecycleModes"), m, []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral}))
+			errs = append(errs,
+				field.NotSupported(at.Child("volumeLifecycleModes"), m,
+					[]storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent,
+						storagev1.VolumeLifecycleEphemeral}))
 		}
 	}
 	if p := s.NodeAllocatableUpdatePeriodSeconds; p != nil && *p < shortestPeriod {
-		errs = append(errs, field.Invalid(at.Child("nodeAllocatableUpdatePeriodSeconds"), *p, "must be greater than or equal to 10 seconds"))
+		errs = append(errs, field.Invalid(at.Child("nodeAllocatableUpdatePeriodSeconds"), *p,
+			"must be greater than or equal to 10 seconds"))
 	}
 	if s.ServiceAccountTokenInSecrets != nil && len(s.TokenRequests) == 0 {
-		errs = append(errs, field.Invalid(at.Child("serviceAccountTokenInSecrets"), *s.ServiceAccountTokenInSecrets, "serviceAccountTokenInSecrets is set but no tokenRequests are specified"))
+		errs = append(errs, field.Invalid(at.Child("serviceAccountTokenInSecrets"), *s.ServiceAccountTokenInSecrets,
+			"serviceAccountTokenInSecrets is set but no tokenRequests are specified"))
 	}
 	return errs
 }
 
 func validateCSIDriverUpdate(d, old *storagev1.CSIDriver) field.ErrorList {
 	errs := validateCSIDriver(d)
-	errs = append(errs, apivalidation.ValidateImmutableField(d.Spec.AttachRequired, old.Spec.AttachRequired, field.NewPath("spec", "attachedRequired"))...)
-	return append(errs, apivalidation.ValidateImmutableField(d.Spec.VolumeLifecycleModes, old.Spec.VolumeLifecycleModes, field.NewPath("spec", "volumeLifecycleModes"))...)
+	errs = append(errs, apivalidation.ValidateImmutableField(d.Spec.AttachRequired, old.Spec.AttachRequired,
+		field.NewPath("spec", "attachedRequired"))...)
+	return append(errs, apivalidation.ValidateImmutableField(d.Spec.VolumeLifecycleModes, old.Spec.VolumeLifecycleModes,
+		field.NewPath("spec", "volumeLifecycleModes"))...)
 }
 
 func csiDriverWarnings(_ context.Context, obj, old runtime.Object) []string {
 	d := obj.(*storagev1.CSIDriver)
-	if old != nil && apiequality.Semantic.DeepEqual(old.(*storagev1.CSIDriver).Spec.TokenRequests, d.Spec.TokenRequests) {
+	if old != nil && apiequality.Semantic.DeepEqual(old.(*storagev1.CSIDriver).Spec.TokenRequests,
+		d.Spec.TokenRequests) {
 		return nil
 	}
 	if len(d.Spec.TokenRequests) > 0 && d.Spec.ServiceAccountTokenInSecrets == nil {
-		return []string{"spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible logging of tokens in volume attributes"}
+		return []string{
+			"spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible logging of tokens in volume attributes"}
 	}
 	return nil
 }
@@ -274,8 +307,11 @@ func validateCSIStorageCapacity(c *storagev1.CSIStorageCapacity) field.ErrorList
 }
 
 func validateStorageCapacity(c *storagev1.CSIStorageCapacity, badLabels bool) field.ErrorList {
-	errs := metav1validation.ValidateLabelSelector(c.NodeTopology, metav1validation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: badLabels}, field.NewPath("nodeTopology"))
-	errs = append(errs, rules.Messages(field.NewPath("storageClassName"), c.StorageClassName, apivalidation.NameIsDNSSubdomain(c.StorageClassName, false))...)
+	errs := metav1validation.ValidateLabelSelector(c.NodeTopology,
+		metav1validation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: badLabels},
+		field.NewPath("nodeTopology"))
+	errs = append(errs, rules.Messages(field.NewPath("storageClassName"), c.StorageClassName,
+		apivalidation.NameIsDNSSubdomain(c.StorageClassName, false))...)
 	if c.Capacity != nil {
 		errs = append(errs, rules.NonNegativeQuantity(*c.Capacity, field.NewPath("capacity"))...)
 	}
@@ -283,14 +319,18 @@ func validateStorageCapacity(c *storagev1.CSIStorageCapacity, badLabels bool) fi
 }
 
 func validateCSIStorageCapacityUpdate(c, old *storagev1.CSIStorageCapacity) field.ErrorList {
-	badLabels := len(metav1validation.ValidateLabelSelector(old.NodeTopology, metav1validation.LabelSelectorValidationOptions{}, nil)) > 0
+	badLabels := len(metav1validation.ValidateLabelSelector(old.NodeTopology,
+		metav1validation.LabelSelectorValidationOptions{}, nil)) > 0
 	errs := validateStorageCapacity(c, badLabels)
-	errs = append(errs, apivalidation.ValidateImmutableField(c.NodeTopology, old.NodeTopology, field.NewPath("nodeTopology"))...)
-	return append(errs, apivalidation.ValidateImmutableField(c.StorageClassName, old.StorageClassName, field.NewPath("storageClassName"))...)
+	errs = append(errs, apivalidation.ValidateImmutableField(c.NodeTopology, old.NodeTopology,
+		field.NewPath("nodeTopology"))...)
+	return append(errs, apivalidation.ValidateImmutableField(c.StorageClassName, old.StorageClassName,
+		field.NewPath("storageClassName"))...)
 }
 
 func validateVolumeAttributesClass(c *storagev1.VolumeAttributesClass) field.ErrorList {
-	return append(validateProvisioner(c.DriverName, field.NewPath("driverName")), validateParameters(c.Parameters, false)...)
+	return append(validateProvisioner(c.DriverName, field.NewPath("driverName")),
+		validateParameters(c.Parameters, false)...)
 }
 
 func validateVolumeAttributesClassUpdate(c, old *storagev1.VolumeAttributesClass) field.ErrorList {

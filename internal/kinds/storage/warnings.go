@@ -15,7 +15,8 @@ func storageClassWarnings(c *storagev1.StorageClass) []string {
 	for i, t := range c.AllowedTopologies {
 		for j, e := range t.MatchLabelExpressions {
 			if old, ok := rules.OldNodeLabels[e.Key]; ok {
-				out.Say(field.NewPath("allowedTopologies").Index(i).Child("matchLabelExpressions").Index(j).Child("key"), "%s", old)
+				out.Say(field.NewPath("allowedTopologies").Index(i).Child("matchLabelExpressions").Index(j).Child(
+					"key"), "%s", old)
 			}
 		}
 	}

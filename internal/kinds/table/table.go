@@ -57,7 +57,8 @@ func NewConvertor(kind Kind) *Convertor {
 	}
 	c := &Convertor{row: kind.Row, defs: make([]metav1.TableColumnDefinition, len(kind.Columns))}
 	for i, col := range kind.Columns {
-		d := metav1.TableColumnDefinition{Name: col.Name, Type: col.Type, Format: col.Format, Description: col.Description}
+		d := metav1.TableColumnDefinition{Name: col.Name, Type: col.Type, Format: col.Format,
+			Description: col.Description}
 		if d.Type == "" {
 			d.Type = "string"
 		}
@@ -76,7 +77,8 @@ func NewConvertor(kind Kind) *Convertor {
 func (c *Convertor) ConvertToTable(_ context.Context, obj, options runtime.Object) (*metav1.Table, error) {
 	t := &metav1.Table{}
 	if l, err := meta.ListAccessor(obj); err == nil {
-		t.ResourceVersion, t.Continue, t.RemainingItemCount = l.GetResourceVersion(), l.GetContinue(), l.GetRemainingItemCount()
+		t.ResourceVersion, t.Continue, t.RemainingItemCount = l.GetResourceVersion(), l.GetContinue(),
+			l.GetRemainingItemCount()
 	} else if m, err := meta.CommonAccessor(obj); err == nil {
 		t.ResourceVersion = m.GetResourceVersion()
 	}

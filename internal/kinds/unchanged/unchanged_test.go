@@ -136,7 +136,8 @@ func TestValues(t *testing.T) {
 	if !Values(&one, new(resource.MustParse("1"))) || Values(&binary, new(resource.MustParse("1024"))) {
 		t.Error("quantities")
 	}
-	if Values(&corev1.ResourceList{"cpu": one}, &corev1.ResourceList{"memory": one}) || Values(&corev1.ResourceList{"cpu": one}, &corev1.ResourceList{}) {
+	if Values(&corev1.ResourceList{"cpu": one}, &corev1.ResourceList{"memory": one}) ||
+		Values(&corev1.ResourceList{"cpu": one}, &corev1.ResourceList{}) {
 		t.Error("maps")
 	}
 	if Values(&rbacv1.Role{}, &rbacv1.Role{Rules: []rbacv1.PolicyRule{}}) {
@@ -145,7 +146,8 @@ func TestValues(t *testing.T) {
 	if Values[int](nil, new(int)) || !Values[int](nil, nil) {
 		t.Error("nothing")
 	}
-	if !Meaning(&one, &milli) || !Meaning(&rbacv1.Role{}, &rbacv1.Role{Rules: []rbacv1.PolicyRule{}}) || Meaning(&one, &binary) {
+	if !Meaning(&one, &milli) || !Meaning(&rbacv1.Role{}, &rbacv1.Role{Rules: []rbacv1.PolicyRule{}}) ||
+		Meaning(&one, &binary) {
 		t.Error("meaning")
 	}
 }

@@ -30,11 +30,15 @@ func validatePersistentVolumeClaimUpdate(c, old *corev1.PersistentVolumeClaim) f
 		rest.VolumeName = ""
 	}
 	class, annotated := old.Annotations[corev1.BetaStorageClassAnnotation]
-	if named := c.Spec.StorageClassName; old.Spec.StorageClassName == nil && named != nil && (!annotated || *named == class) {
+	if named := c.Spec.StorageClassName; old.Spec.StorageClassName == nil && named != nil &&
+		(!annotated || *named == class) {
 		rest.StorageClassName = nil
 	}
-	if is, has := c.Annotations[corev1.BetaStorageClassAnnotation]; is != class && (has || c.Spec.StorageClassName == nil || *c.Spec.StorageClassName != class) {
-		errs = append(errs, field.Invalid(field.NewPath("metadata", "annotations").Key(corev1.BetaStorageClassAnnotation), is, apivalidation.FieldImmutableErrorMsg))
+	if is, has := c.Annotations[corev1.BetaStorageClassAnnotation]; is != class &&
+		(has || c.Spec.StorageClassName == nil || *c.Spec.StorageClassName != class) {
+		errs = append(errs,
+			field.Invalid(field.NewPath("metadata", "annotations").Key(corev1.BetaStorageClassAnnotation), is,
+				apivalidation.FieldImmutableErrorMsg))
 	}
 	is, was := c.Spec.Resources.Requests[corev1.ResourceStorage], old.Spec.Resources.Requests[corev1.ResourceStorage]
 	if c.Status.Phase == corev1.ClaimBound {
@@ -44,18 +48,28 @@ func validatePersistentVolumeClaimUpdate(c, old *corev1.PersistentVolumeClaim) f
 		}
 	}
 	if !apiequality.Semantic.DeepEqual(rest, &old.Spec) {
-		errs = append(errs, field.Forbidden(spec, fmt.Sprintf("spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n%v", diff.Diff(&old.Spec, rest))))
+		errs = append(errs,
+			field.Forbidden(spec,
+				fmt.Sprintf(
+					"spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n%v", diff.Diff(&old.Spec, rest))))
 	}
 	if have := old.Status.Capacity[corev1.ResourceStorage]; is.Cmp(was) < 0 && is.Cmp(have) <= 0 {
-		errs = append(errs, field.Forbidden(spec.Child("resources", "requests", "storage"), "field can not be less than status.capacity"))
+		errs = append(errs, field.Forbidden(spec.Child("resources", "requests", "storage"),
+			"field can not be less than status.capacity"))
 	}
-	errs = append(errs, apivalidation.ValidateImmutableField(c.Spec.VolumeMode, old.Spec.VolumeMode, field.NewPath("volumeMode"))...)
-	if old.Status.CurrentVolumeAttributesClassName != nil && !apiequality.Semantic.DeepEqual(c.Spec.VolumeAttributesClassName, old.Spec.VolumeAttributesClassName) {
+	errs = append(errs, apivalidation.ValidateImmutableField(c.Spec.VolumeMode, old.Spec.VolumeMode,
+		field.NewPath("volumeMode"))...)
+	if old.Status.CurrentVolumeAttributesClassName != nil &&
+		!apiequality.Semantic.DeepEqual(c.Spec.VolumeAttributesClassName, old.Spec.VolumeAttributesClassName) {
 		at := spec.Child("volumeAttributesClassName")
 		if a := c.Spec.VolumeAttributesClassName; a == nil {
-			errs = append(errs, field.Forbidden(at, "update to nil is forbidden when status.currentVolumeAttributesClassName is not nil"))
+			errs = append(errs,
+				field.Forbidden(at,
+					"update to nil is forbidden when status.currentVolumeAttributesClassName is not nil"))
 		} else if *a == "" {
-			errs = append(errs, field.Forbidden(at, "update to empty string is forbidden when status.currentVolumeAttributesClassName is not nil"))
+			errs = append(errs,
+				field.Forbidden(at,
+					"update to empty string is forbidden when status.currentVolumeAttributesClassName is not nil"))
 		}
 	}
 	return errs
@@ -71,15 +85,19 @@ func validatePersistentVolumeClaimStatusUpdate(c, _ *corev1.PersistentVolumeClai
 	if h := c.Status.HealthStatus; h != nil {
 		for i, condition := range h.HealthConditions {
 			if condition.Reason != "" {
-				errs = append(errs, rules.Messages(at.Child("healthStatus", "healthConditions").Index(i).Child("reason"), condition.Reason, metav1validation.IsValidConditionReason(condition.Reason))...)
+				errs = append(errs,
+					rules.Messages(at.Child("healthStatus", "healthConditions").Index(i).Child("reason"),
+						condition.Reason, metav1validation.IsValidConditionReason(condition.Reason))...)
 			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Status.AllocatedResourceStatuses)) {
 		at := at.Child("allocatedResourceStatuses")
 		errs = append(errs, validateClaimResource(name, at)...)
-		states := []corev1.ClaimResourceStatus{corev1.PersistentVolumeClaimControllerResizeInProgress, corev1.PersistentVolumeClaimControllerResizeInfeasible,
-			corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress, corev1.PersistentVolumeClaimNodeResizeInfeasible}
+		states := []corev1.ClaimResourceStatus{corev1.PersistentVolumeClaimControllerResizeInProgress,
+			corev1.PersistentVolumeClaimControllerResizeInfeasible,
+			corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress,
+			corev1.PersistentVolumeClaimNodeResizeInfeasible}
 		if slices.Sort(states); !slices.Contains(states, c.Status.AllocatedResourceStatuses[name]) {
 			errs = append(errs, field.NotSupported(at, corev1.ClaimResourceStatus(name), states))
 		}
@@ -115,7 +133,9 @@ func ValidateClaimSpec(s *corev1.PersistentVolumeClaimSpec, kept ClaimFaults, at
 	}
 	errs = append(errs, validateAccessModes(s.AccessModes, at.Child("accessModes"))...)
 	if s.Selector != nil {
-		errs = append(errs, metav1validation.ValidateLabelSelector(s.Selector, metav1validation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: kept.selectorValues}, at.Child("selector"))...)
+		errs = append(errs, metav1validation.ValidateLabelSelector(s.Selector,
+			metav1validation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: kept.selectorValues},
+			at.Child("selector"))...)
 	}
 	storage, ok := s.Resources.Requests[corev1.ResourceStorage]
 	switch key := at.Child("resources").Key(string(corev1.ResourceStorage)); {
@@ -125,12 +145,14 @@ func ValidateClaimSpec(s *corev1.PersistentVolumeClaimSpec, kept ClaimFaults, at
 		errs = append(errs, field.Invalid(key, storage.String(), "must be greater than zero"))
 	}
 	if s.StorageClassName != nil && *s.StorageClassName != "" {
-		errs = append(errs, rules.Messages(at.Child("storageClassName"), *s.StorageClassName, apivalidation.NameIsDNSSubdomain(*s.StorageClassName, false))...)
+		errs = append(errs, rules.Messages(at.Child("storageClassName"), *s.StorageClassName,
+			apivalidation.NameIsDNSSubdomain(*s.StorageClassName, false))...)
 	}
 	errs = append(errs, validateVolumeMode(s.VolumeMode, at.Child("volumeMode"))...)
 	errs = append(errs, validateDataSources(s, kept, at)...)
 	if c := s.VolumeAttributesClassName; c != nil && *c != "" {
-		errs = append(errs, rules.Messages(at.Child("volumeAttributesClassName"), *c, apivalidation.NameIsDNSSubdomain(*c, false))...)
+		errs = append(errs, rules.Messages(at.Child("volumeAttributesClassName"), *c,
+			apivalidation.NameIsDNSSubdomain(*c, false))...)
 	}
 	return errs
 }
@@ -143,7 +165,8 @@ type ClaimFaults struct {
 func faultsOfClaim(s *corev1.PersistentVolumeClaimSpec) ClaimFaults {
 	kept := ClaimFaults{selectorValues: s.Selector != nil && rules.HasBadLabelValues(s.Selector)}
 	bad := func(group *string) bool { return group != nil && len(validation.IsDNS1123Subdomain(*group)) > 0 }
-	kept.sourceGroups = s.DataSource != nil && bad(s.DataSource.APIGroup) || s.DataSourceRef != nil && bad(s.DataSourceRef.APIGroup)
+	kept.sourceGroups = s.DataSource != nil && bad(s.DataSource.APIGroup) || s.DataSourceRef != nil &&
+		bad(s.DataSourceRef.APIGroup)
 	return kept
 }
 
@@ -160,13 +183,16 @@ func validateDataSources(s *corev1.PersistentVolumeClaimSpec, kept ClaimFaults, 
 	errs = append(errs, validateDataSource(newer.APIGroup, newer.Kind, newer.Name, kept, at.Child("dataSourceRef"))...)
 	elsewhere := newer.Namespace != nil && *newer.Namespace != ""
 	if elsewhere {
-		errs = append(errs, rules.Messages(at.Child("dataSourceRef", "namespace"), *newer.Namespace, apivalidation.ValidateNamespaceName(*newer.Namespace, false))...)
+		errs = append(errs, rules.Messages(at.Child("dataSourceRef", "namespace"), *newer.Namespace,
+			apivalidation.ValidateNamespaceName(*newer.Namespace, false))...)
 	}
 	switch {
 	case older == nil:
 	case elsewhere:
-		errs = append(errs, field.Invalid(at, at.Child("dataSource"), "may not be specified when dataSourceRef.namespace is specified"))
-	case !apiequality.Semantic.DeepEqual(older.APIGroup, newer.APIGroup) || older.Kind != newer.Kind || older.Name != newer.Name:
+		errs = append(errs, field.Invalid(at, at.Child("dataSource"),
+			"may not be specified when dataSourceRef.namespace is specified"))
+	case !apiequality.Semantic.DeepEqual(older.APIGroup, newer.APIGroup) || older.Kind != newer.Kind ||
+		older.Name != newer.Name:
 		errs = append(errs, field.Invalid(at, at.Child("dataSource"), "must match dataSourceRef"))
 	}
 	return errs
@@ -178,7 +204,8 @@ func validateDataSource(group *string, kind, name string, kept ClaimFaults, at *
 	switch {
 	case group == nil || *group == "":
 		if kind != "PersistentVolumeClaim" {
-			errs = append(errs, field.Invalid(at, kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup"))
+			errs = append(errs,
+				field.Invalid(at, kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup"))
 		}
 	case !kept.sourceGroups:
 		errs = append(errs, rules.Messages(at.Child("apiGroup"), *group, validation.IsDNS1123Subdomain(*group))...)
@@ -190,22 +217,26 @@ func validateVolumeMode(m *corev1.PersistentVolumeMode, at *field.Path) field.Er
 	if m == nil {
 		return nil
 	}
-	return rules.Supported(string(*m), at, string(corev1.PersistentVolumeBlock), string(corev1.PersistentVolumeFilesystem))
+	return rules.Supported(string(*m), at, string(corev1.PersistentVolumeBlock),
+		string(corev1.PersistentVolumeFilesystem))
 }
 
 func validateAccessModes(modes []corev1.PersistentVolumeAccessMode, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	alone, others := false, false
 	for _, m := range modes {
-		errs = append(errs, rules.Supported(string(m), at, string(corev1.ReadOnlyMany), string(corev1.ReadWriteMany), string(corev1.ReadWriteOnce), string(corev1.ReadWriteOncePod))...)
+		errs = append(errs, rules.Supported(string(m), at, string(corev1.ReadOnlyMany), string(corev1.ReadWriteMany),
+			string(corev1.ReadWriteOnce), string(corev1.ReadWriteOncePod))...)
 		if m == corev1.ReadWriteOncePod {
 			alone = true
-		} else if len(rules.Supported(string(m), at, string(corev1.ReadOnlyMany), string(corev1.ReadWriteMany), string(corev1.ReadWriteOnce))) == 0 {
+		} else if len(rules.Supported(string(m), at, string(corev1.ReadOnlyMany), string(corev1.ReadWriteMany),
+			string(corev1.ReadWriteOnce))) == 0 {
 			others = true
 		}
 	}
 	if alone && others {
-		errs = append(errs, field.Forbidden(at, fmt.Sprintf("may not use %s with other access modes", corev1.ReadWriteOncePod)))
+		errs = append(errs,
+			field.Forbidden(at, fmt.Sprintf("may not use %s with other access modes", corev1.ReadWriteOncePod)))
 	}
 	return errs
 }
@@ -221,7 +252,8 @@ func ClaimSpecWarnings(s *corev1.PersistentVolumeClaimSpec, at *field.Path) []st
 func persistentVolumeClaimWarnings(c *corev1.PersistentVolumeClaim) []string {
 	var out []string
 	if _, ok := c.Annotations[corev1.BetaStorageClassAnnotation]; ok {
-		out = append(out, fmt.Sprintf(`%s: deprecated since v1.8; use "storageClassName" attribute instead`, field.NewPath("metadata", "annotations").Key(corev1.BetaStorageClassAnnotation)))
+		out = append(out, fmt.Sprintf(`%s: deprecated since v1.8; use "storageClassName" attribute instead`,
+			field.NewPath("metadata", "annotations").Key(corev1.BetaStorageClassAnnotation)))
 	}
 	return append(out, ClaimSpecWarnings(&c.Spec, field.NewPath("spec"))...)
 }

@@ -10,9 +10,12 @@ import (
 // Rules are the checks of each kind of this package. Nothing writes to it.
 var Rules = map[schema.GroupKind]func() rules.Rules{
 	rules.Kind(corev1.GroupName, "PersistentVolume"): func() rules.Rules {
-		return rules.WithWarnings(rules.Of(nil, validatePersistentVolume, validatePersistentVolumeUpdate), persistentVolumeWarnings)
+		return rules.WithWarnings(rules.Of(nil, validatePersistentVolume, validatePersistentVolumeUpdate),
+			persistentVolumeWarnings)
 	},
 	rules.Kind(corev1.GroupName, "PersistentVolumeClaim"): func() rules.Rules {
-		return rules.WithWarnings(rules.WithStatus(rules.Of(nil, validatePersistentVolumeClaim, validatePersistentVolumeClaimUpdate), validatePersistentVolumeClaimStatusUpdate), persistentVolumeClaimWarnings)
+		return rules.WithWarnings(rules.WithStatus(rules.Of(nil, validatePersistentVolumeClaim,
+			validatePersistentVolumeClaimUpdate), validatePersistentVolumeClaimStatusUpdate),
+			persistentVolumeClaimWarnings)
 	},
 }

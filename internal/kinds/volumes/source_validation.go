@@ -12,7 +12,8 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// persistentSources checks where a volume with a life of its own is, in the order in which upstream looks: what is one too
+// persistentSources checks where a volume with a life of its own is, in the order in which upstream looks: what is one
+// too
 // many depends on it.
 func persistentSources(v *corev1.PersistentVolumeSource, s *Sources) {
 	if r := v.HostPath; r != nil {
@@ -30,12 +31,16 @@ func persistentSources(v *corev1.PersistentVolumeSource, s *Sources) {
 	}
 	if r := v.Glusterfs; r != nil {
 		s.Take("glusterfs", func(at *field.Path) field.ErrorList {
-			errs := append(rules.Required(at.Child("endpoints"), r.EndpointsName), rules.Required(at.Child("path"), r.Path)...)
+			errs := append(rules.Required(at.Child("endpoints"), r.EndpointsName),
+				rules.Required(at.Child("path"), r.Path)...)
 			if n := r.EndpointsNamespace; n != nil {
 				if *n == "" {
-					return append(errs, field.Invalid(at.Child("endpointsNamespace"), *n, "if the endpointnamespace is set, it must be a valid namespace name"))
+					return append(errs,
+						field.Invalid(at.Child("endpointsNamespace"), *n,
+							"if the endpointnamespace is set, it must be a valid namespace name"))
 				}
-				errs = append(errs, rules.Messages(at.Child("endpointsNamespace"), *n, validation.IsDNS1123Label(*n))...)
+				errs = append(errs,
+					rules.Messages(at.Child("endpointsNamespace"), *n, validation.IsDNS1123Label(*n))...)
 			}
 			return errs
 		})
@@ -67,11 +72,13 @@ func persistentSources(v *corev1.PersistentVolumeSource, s *Sources) {
 		s.Take("fc", func(at *field.Path) field.ErrorList { return validateFibreChannel(r, at) })
 	}
 	if r := v.FlexVolume; r != nil {
-		s.Take("flexVolume", func(at *field.Path) field.ErrorList { return rules.Required(at.Child("driver"), r.Driver) })
+		s.Take("flexVolume",
+			func(at *field.Path) field.ErrorList { return rules.Required(at.Child("driver"), r.Driver) })
 	}
 	if r := v.AzureFile; r != nil {
 		s.Take("azureFile", func(at *field.Path) field.ErrorList {
-			errs := append(rules.Required(at.Child("secretName"), r.SecretName), rules.Required(at.Child("shareName"), r.ShareName)...)
+			errs := append(rules.Required(at.Child("secretName"), r.SecretName),
+				rules.Required(at.Child("shareName"), r.ShareName)...)
 			if r.SecretNamespace != nil {
 				errs = append(errs, rules.Required(at.Child("secretNamespace"), *r.SecretNamespace)...)
 			}
@@ -79,19 +86,23 @@ func persistentSources(v *corev1.PersistentVolumeSource, s *Sources) {
 		})
 	}
 	if r := v.VsphereVolume; r != nil {
-		s.Take("vsphereVolume", func(at *field.Path) field.ErrorList { return rules.Required(at.Child("volumePath"), r.VolumePath) })
+		s.Take("vsphereVolume",
+			func(at *field.Path) field.ErrorList { return rules.Required(at.Child("volumePath"), r.VolumePath) })
 	}
 	if r := v.PhotonPersistentDisk; r != nil {
-		s.Take("photonPersistentDisk", func(at *field.Path) field.ErrorList { return rules.Required(at.Child("pdID"), r.PdID) })
+		s.Take("photonPersistentDisk",
+			func(at *field.Path) field.ErrorList { return rules.Required(at.Child("pdID"), r.PdID) })
 	}
 	if r := v.PortworxVolume; r != nil {
-		s.Take("portworxVolume", func(at *field.Path) field.ErrorList { return rules.Required(at.Child("volumeID"), r.VolumeID) })
+		s.Take("portworxVolume",
+			func(at *field.Path) field.ErrorList { return rules.Required(at.Child("volumeID"), r.VolumeID) })
 	}
 	if r := v.AzureDisk; r != nil {
 		s.Take("azureDisk", func(at *field.Path) field.ErrorList { return validateAzureDisk(r, at) })
 	}
 	if r := v.ScaleIO; r != nil {
-		s.Take("scaleIO", func(at *field.Path) field.ErrorList { return validateScaleIO(r.Gateway, r.System, r.VolumeName, at) })
+		s.Take("scaleIO",
+			func(at *field.Path) field.ErrorList { return validateScaleIO(r.Gateway, r.System, r.VolumeName, at) })
 	}
 	if r := v.Local; r != nil {
 		s.Take("local", func(at *field.Path) field.ErrorList {
@@ -127,7 +138,8 @@ func validateSecretOf(ref *corev1.SecretReference, at *field.Path) field.ErrorLi
 	if ref == nil {
 		return nil
 	}
-	return append(rules.Required(at.Child("secretRef", "name"), ref.Name), rules.Required(at.Child("secretRef", "namespace"), ref.Namespace)...)
+	return append(rules.Required(at.Child("secretRef", "name"), ref.Name),
+		rules.Required(at.Child("secretRef", "namespace"), ref.Namespace)...)
 }
 
 func validateFlocker(r *corev1.FlockerVolumeSource, at *field.Path) field.ErrorList {
@@ -136,7 +148,8 @@ func validateFlocker(r *corev1.FlockerVolumeSource, at *field.Path) field.ErrorL
 	case r.DatasetName == "" && r.DatasetUUID == "":
 		errs = append(errs, field.Required(at, "one of datasetName and datasetUUID is required"))
 	case r.DatasetName != "" && r.DatasetUUID != "":
-		errs = append(errs, field.Invalid(at, "resource", "datasetName and datasetUUID can not be specified simultaneously"))
+		errs = append(errs, field.Invalid(at, "resource",
+			"datasetName and datasetUUID can not be specified simultaneously"))
 	}
 	if strings.Contains(r.DatasetName, "/") {
 		errs = append(errs, field.Invalid(at.Child("datasetName"), r.DatasetName, "must not contain '/'"))
@@ -162,7 +175,8 @@ func validateQuobyte(r *corev1.QuobyteVolumeSource, at *field.Path) field.ErrorL
 	case r.Registry == "":
 		errs = append(errs, field.Required(at, form))
 	case len(r.Tenant) >= 65:
-		errs = append(errs, field.Required(at.Child("tenant"), "must be a UUID and may not exceed a length of 64 characters"))
+		errs = append(errs, field.Required(at.Child("tenant"),
+			"must be a UUID and may not exceed a length of 64 characters"))
 	default:
 		for pair := range strings.SplitSeq(r.Registry, ",") {
 			if _, _, err := net.SplitHostPort(pair); err != nil {
@@ -176,9 +190,11 @@ func validateQuobyte(r *corev1.QuobyteVolumeSource, at *field.Path) field.ErrorL
 func validateFibreChannel(r *corev1.FCVolumeSource, at *field.Path) field.ErrorList {
 	switch {
 	case len(r.TargetWWNs) == 0 && len(r.WWIDs) == 0:
-		return field.ErrorList{field.Required(at.Child("targetWWNs"), "must specify either targetWWNs or wwids, but not both")}
+		return field.ErrorList{field.Required(at.Child("targetWWNs"),
+			"must specify either targetWWNs or wwids, but not both")}
 	case len(r.TargetWWNs) > 0 && len(r.WWIDs) > 0:
-		return field.ErrorList{field.Invalid(at.Child("targetWWNs"), r.TargetWWNs, "targetWWNs and wwids can not be specified simultaneously")}
+		return field.ErrorList{field.Invalid(at.Child("targetWWNs"), r.TargetWWNs,
+			"targetWWNs and wwids can not be specified simultaneously")}
 	case len(r.TargetWWNs) == 0:
 		return nil
 	case r.Lun == nil:
@@ -190,19 +206,25 @@ func validateFibreChannel(r *corev1.FCVolumeSource, at *field.Path) field.ErrorL
 }
 
 func validateAzureDisk(r *corev1.AzureDiskVolumeSource, at *field.Path) field.ErrorList {
-	errs := append(rules.Required(at.Child("diskName"), r.DiskName), rules.Required(at.Child("diskURI"), r.DataDiskURI)...)
+	errs := append(rules.Required(at.Child("diskName"), r.DiskName),
+		rules.Required(at.Child("diskURI"), r.DataDiskURI)...)
 	if m := r.CachingMode; m != nil {
-		errs = append(errs, rules.Supported(string(*m), at.Child("cachingMode"), string(corev1.AzureDataDiskCachingNone), string(corev1.AzureDataDiskCachingReadOnly), string(corev1.AzureDataDiskCachingReadWrite))...)
+		errs = append(errs, rules.Supported(string(*m), at.Child("cachingMode"),
+			string(corev1.AzureDataDiskCachingNone), string(corev1.AzureDataDiskCachingReadOnly),
+			string(corev1.AzureDataDiskCachingReadWrite))...)
 	}
 	if k := r.Kind; k != nil {
-		errs = append(errs, rules.Supported(string(*k), at.Child("kind"), string(corev1.AzureDedicatedBlobDisk), string(corev1.AzureManagedDisk), string(corev1.AzureSharedBlobDisk))...)
+		errs = append(errs, rules.Supported(string(*k), at.Child("kind"), string(corev1.AzureDedicatedBlobDisk),
+			string(corev1.AzureManagedDisk), string(corev1.AzureSharedBlobDisk))...)
 	}
 	managed := r.Kind != nil && *r.Kind == corev1.AzureManagedDisk
 	if managed && !strings.HasPrefix(r.DataDiskURI, "/subscriptions/") {
-		errs = append(errs, field.NotSupported(at.Child("diskURI"), r.DataDiskURI, []string{"/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}"}))
+		errs = append(errs, field.NotSupported(at.Child("diskURI"), r.DataDiskURI,
+			[]string{"/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}"}))
 	}
 	if !managed && !strings.HasPrefix(r.DataDiskURI, "https://") {
-		errs = append(errs, field.NotSupported(at.Child("diskURI"), r.DataDiskURI, []string{"https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd"}))
+		errs = append(errs, field.NotSupported(at.Child("diskURI"), r.DataDiskURI,
+			[]string{"https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd"}))
 	}
 	return errs
 }
@@ -220,7 +242,8 @@ func validateStorageOS(volume, namespace string, at *field.Path) field.ErrorList
 		errs = append(errs, rules.Messages(at.Child("volumeName"), volume, validation.IsDNS1123Label(volume))...)
 	}
 	if namespace != "" {
-		errs = append(errs, rules.Messages(at.Child("volumeNamespace"), namespace, validation.IsDNS1123Label(namespace))...)
+		errs = append(errs, rules.Messages(at.Child("volumeNamespace"), namespace,
+			validation.IsDNS1123Label(namespace))...)
 	}
 	return errs
 }
@@ -239,7 +262,8 @@ func validatePersistentISCSI(r *corev1.ISCSIPersistentVolumeSource, at *field.Pa
 func validateISCSI(portal, iqn string, lun int32, initiator *string, at *field.Path) field.ErrorList {
 	errs := rules.Required(at.Child("targetPortal"), portal)
 	name := func(value, f string) {
-		if !slices.ContainsFunc([]string{"iqn", "eui", "naa"}, func(p string) bool { return strings.HasPrefix(value, p) }) {
+		if !slices.ContainsFunc([]string{"iqn", "eui", "naa"},
+			func(p string) bool { return strings.HasPrefix(value, p) }) {
 			errs = append(errs, field.Invalid(at.Child(f), value, "must be valid format"))
 		}
 	}
@@ -269,12 +293,15 @@ func inlineSource(v *corev1.VolumeSource, s *Sources) {
 		s.Take("quobyte", func(at *field.Path) field.ErrorList { return validateQuobyte(r, at) })
 	}
 	if r := v.PhotonPersistentDisk; r != nil {
-		s.Take("photonPersistentDisk", func(at *field.Path) field.ErrorList { return rules.Required(at.Child("pdID"), r.PdID) })
+		s.Take("photonPersistentDisk",
+			func(at *field.Path) field.ErrorList { return rules.Required(at.Child("pdID"), r.PdID) })
 	}
 	if r := v.ScaleIO; r != nil {
-		s.Take("scaleIO", func(at *field.Path) field.ErrorList { return validateScaleIO(r.Gateway, r.System, r.VolumeName, at) })
+		s.Take("scaleIO",
+			func(at *field.Path) field.ErrorList { return validateScaleIO(r.Gateway, r.System, r.VolumeName, at) })
 	}
 	if r := v.StorageOS; r != nil {
-		s.Take("storageos", func(at *field.Path) field.ErrorList { return validateStorageOS(r.VolumeName, r.VolumeNamespace, at) })
+		s.Take("storageos",
+			func(at *field.Path) field.ErrorList { return validateStorageOS(r.VolumeName, r.VolumeNamespace, at) })
 	}
 }

@@ -65,21 +65,26 @@ func RemoteSources(v *corev1.VolumeSource, s *Sources) {
 	}
 	if r := v.Glusterfs; r != nil {
 		s.Take("glusterfs", func(at *field.Path) field.ErrorList {
-			return append(rules.Required(at.Child("endpoints"), r.EndpointsName), rules.Required(at.Child("path"), r.Path)...)
+			return append(rules.Required(at.Child("endpoints"), r.EndpointsName),
+				rules.Required(at.Child("path"), r.Path)...)
 		})
 	}
 	if r := v.GCEPersistentDisk; r != nil {
-		s.TakeAs("persistentDisk", "gcePersistentDisk", func(at *field.Path) field.ErrorList { return rules.Required(at.Child("pdName"), r.PDName) })
+		s.TakeAs("persistentDisk", "gcePersistentDisk",
+			func(at *field.Path) field.ErrorList { return rules.Required(at.Child("pdName"), r.PDName) })
 	}
 	if r := v.AWSElasticBlockStore; r != nil {
-		s.Take("awsElasticBlockStore", func(at *field.Path) field.ErrorList { return rules.Required(at.Child("volumeID"), r.VolumeID) })
+		s.Take("awsElasticBlockStore",
+			func(at *field.Path) field.ErrorList { return rules.Required(at.Child("volumeID"), r.VolumeID) })
 	}
 	if r := v.Cinder; r != nil {
-		s.Take("cinder", func(at *field.Path) field.ErrorList { return rules.Required(at.Child("volumeID"), r.VolumeID) })
+		s.Take("cinder",
+			func(at *field.Path) field.ErrorList { return rules.Required(at.Child("volumeID"), r.VolumeID) })
 	}
 	if r := v.AzureFile; r != nil {
 		s.Take("azureFile", func(at *field.Path) field.ErrorList {
-			return append(rules.Required(at.Child("secretName"), r.SecretName), rules.Required(at.Child("shareName"), r.ShareName)...)
+			return append(rules.Required(at.Child("secretName"), r.SecretName),
+				rules.Required(at.Child("shareName"), r.ShareName)...)
 		})
 	}
 	if r := v.AzureDisk; r != nil {
@@ -88,13 +93,16 @@ func RemoteSources(v *corev1.VolumeSource, s *Sources) {
 		})
 	}
 	if r := v.VsphereVolume; r != nil {
-		s.Take("vsphereVolume", func(at *field.Path) field.ErrorList { return rules.Required(at.Child("volumePath"), r.VolumePath) })
+		s.Take("vsphereVolume",
+			func(at *field.Path) field.ErrorList { return rules.Required(at.Child("volumePath"), r.VolumePath) })
 	}
 	if r := v.PortworxVolume; r != nil {
-		s.Take("portworxVolume", func(at *field.Path) field.ErrorList { return rules.Required(at.Child("volumeID"), r.VolumeID) })
+		s.Take("portworxVolume",
+			func(at *field.Path) field.ErrorList { return rules.Required(at.Child("volumeID"), r.VolumeID) })
 	}
 	if r := v.FlexVolume; r != nil {
-		s.Take("flexVolume", func(at *field.Path) field.ErrorList { return rules.Required(at.Child("driver"), r.Driver) })
+		s.Take("flexVolume",
+			func(at *field.Path) field.ErrorList { return rules.Required(at.Child("driver"), r.Driver) })
 	}
 	inlineSource(v, s)
 }
@@ -105,7 +113,8 @@ func ValidateHostPath(v *corev1.HostPathVolumeSource, at *field.Path) field.Erro
 		return field.ErrorList{field.Required(at.Child("path"), "")}
 	}
 	errs := rules.NoBacksteps(v.Path, at.Child("path"))
-	known := []corev1.HostPathType{corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate, corev1.HostPathDirectory, corev1.HostPathFileOrCreate,
+	known := []corev1.HostPathType{corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate, corev1.HostPathDirectory,
+		corev1.HostPathFileOrCreate,
 		corev1.HostPathFile, corev1.HostPathSocket, corev1.HostPathCharDev, corev1.HostPathBlockDev}
 	if v.Type != nil && !slices.Contains(known, *v.Type) {
 		slices.Sort(known)

@@ -24,10 +24,12 @@ func ValidateVolumeSpec(v *corev1.PersistentVolumeSpec, inline, keptValues bool,
 	var errs field.ErrorList
 	if inline {
 		if v.ClaimRef != nil {
-			errs = append(errs, field.Forbidden(at.Child("claimRef"), "may not be specified in the context of inline volumes"))
+			errs = append(errs,
+				field.Forbidden(at.Child("claimRef"), "may not be specified in the context of inline volumes"))
 		}
 		if len(v.Capacity) != 0 {
-			errs = append(errs, field.Forbidden(at.Child("capacity"), "may not be specified in the context of inline volumes"))
+			errs = append(errs,
+				field.Forbidden(at.Child("capacity"), "may not be specified in the context of inline volumes"))
 		}
 		if v.CSI == nil {
 			errs = append(errs, field.Required(at.Child("csi"), "has to be specified in the context of inline volumes"))
@@ -56,8 +58,10 @@ func ValidateVolumeSpec(v *corev1.PersistentVolumeSpec, inline, keptValues bool,
 		of.Errs = append(of.Errs, field.Required(at, "must specify a volume type"))
 	}
 	errs = append(errs, of.Errs...)
-	if s := v.HostPath; s != nil && path.Clean(s.Path) == "/" && v.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle {
-		errs = append(errs, field.Forbidden(at.Child("persistentVolumeReclaimPolicy"), "may not be 'recycle' for a hostPath mount of '/'"))
+	if s := v.HostPath; s != nil && path.Clean(s.Path) == "/" &&
+		v.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle {
+		errs = append(errs, field.Forbidden(at.Child("persistentVolumeReclaimPolicy"),
+			"may not be 'recycle' for a hostPath mount of '/'"))
 	}
 	if v.Local != nil && v.NodeAffinity == nil {
 		errs = append(errs, field.Required(at.Child("nodeAffinity"), "Local volume requires node affinity"))
@@ -81,13 +85,15 @@ func validateInlineVolume(v *corev1.PersistentVolumeSpec, at *field.Path) field.
 	const inline = "in the context of inline volumes"
 	var errs field.ErrorList
 	if p := v.PersistentVolumeReclaimPolicy; p != "" && p != corev1.PersistentVolumeReclaimRetain {
-		errs = append(errs, field.Forbidden(at.Child("persistentVolumeReclaimPolicy"), fmt.Sprintf("may only be %s %s", corev1.PersistentVolumeReclaimRetain, inline)))
+		errs = append(errs, field.Forbidden(at.Child("persistentVolumeReclaimPolicy"),
+			fmt.Sprintf("may only be %s %s", corev1.PersistentVolumeReclaimRetain, inline)))
 	}
 	if v.StorageClassName != "" {
 		errs = append(errs, field.Forbidden(at.Child("storageClassName"), "may not be specified "+inline))
 	}
 	if v.VolumeMode != nil && *v.VolumeMode != corev1.PersistentVolumeFilesystem {
-		errs = append(errs, field.Forbidden(at.Child("volumeMode"), fmt.Sprintf("may not specify volumeMode other than %s %s", corev1.PersistentVolumeFilesystem, inline)))
+		errs = append(errs, field.Forbidden(at.Child("volumeMode"),
+			fmt.Sprintf("may not specify volumeMode other than %s %s", corev1.PersistentVolumeFilesystem, inline)))
 	}
 	return errs
 }
@@ -98,7 +104,8 @@ func validateOwnVolume(v *corev1.PersistentVolumeSpec, at *field.Path) field.Err
 		errs = append(errs, field.Required(at.Child("capacity"), ""))
 	}
 	if _, ok := v.Capacity[corev1.ResourceStorage]; !ok || len(v.Capacity) > 1 {
-		errs = append(errs, field.NotSupported(at.Child("capacity"), v.Capacity, []corev1.ResourceName{corev1.ResourceStorage}))
+		errs = append(errs, field.NotSupported(at.Child("capacity"), v.Capacity,
+			[]corev1.ResourceName{corev1.ResourceStorage}))
 	}
 	for _, name := range rules.SortedNames(v.Capacity) {
 		q, at := v.Capacity[name], at.Child("capacity").Key(string(name))
@@ -108,10 +115,13 @@ func validateOwnVolume(v *corev1.PersistentVolumeSpec, at *field.Path) field.Err
 		}
 	}
 	if p := v.PersistentVolumeReclaimPolicy; p != "" {
-		errs = append(errs, rules.OneOf(string(p), at.Child("persistentVolumeReclaimPolicy"), string(corev1.PersistentVolumeReclaimDelete), string(corev1.PersistentVolumeReclaimRecycle), string(corev1.PersistentVolumeReclaimRetain))...)
+		errs = append(errs, rules.OneOf(string(p), at.Child("persistentVolumeReclaimPolicy"),
+			string(corev1.PersistentVolumeReclaimDelete), string(corev1.PersistentVolumeReclaimRecycle),
+			string(corev1.PersistentVolumeReclaimRetain))...)
 	}
 	if c := v.StorageClassName; c != "" {
-		errs = append(errs, rules.Messages(at.Child("storageClassName"), c, apivalidation.NameIsDNSSubdomain(c, false))...)
+		errs = append(errs, rules.Messages(at.Child("storageClassName"), c,
+			apivalidation.NameIsDNSSubdomain(c, false))...)
 	}
 	return append(errs, validateVolumeMode(v.VolumeMode, at.Child("volumeMode"))...)
 }
@@ -122,7 +132,8 @@ func validateCSIVolume(s *corev1.CSIPersistentVolumeSource, at *field.Path) fiel
 	for _, f := range []struct {
 		name string
 		ref  *corev1.SecretReference
-	}{{"controllerPublishSecretRef", s.ControllerPublishSecretRef}, {"controllerExpandSecretRef", s.ControllerExpandSecretRef},
+	}{{"controllerPublishSecretRef", s.ControllerPublishSecretRef},
+		{"controllerExpandSecretRef", s.ControllerExpandSecretRef},
 		{"nodePublishSecretRef", s.NodePublishSecretRef}, {"nodeExpandSecretRef", s.NodeExpandSecretRef}} {
 		if f.ref == nil {
 			continue
@@ -136,7 +147,8 @@ func validateCSIVolume(s *corev1.CSIPersistentVolumeSource, at *field.Path) fiel
 		if f.ref.Namespace == "" {
 			errs = append(errs, field.Required(namespace, ""))
 		} else {
-			errs = append(errs, rules.Messages(namespace, f.ref.Namespace, validation.IsDNS1123Label(f.ref.Namespace))...)
+			errs = append(errs,
+				rules.Messages(namespace, f.ref.Namespace, validation.IsDNS1123Label(f.ref.Namespace))...)
 		}
 	}
 	return errs
@@ -151,15 +163,19 @@ func validatePersistentVolumeUpdate(v, old *corev1.PersistentVolume) field.Error
 		is.CSI.ControllerExpandSecretRef = nil // may be named later
 	}
 	if !apiequality.Semantic.DeepEqual(is, &old.Spec.PersistentVolumeSource) {
-		errs = append(errs, field.Forbidden(spec.Child("persistentvolumesource"), fmt.Sprintf("spec.persistentvolumesource is immutable after creation\n%v",
-			diff.Diff(old.Spec.PersistentVolumeSource, v.Spec.PersistentVolumeSource))))
+		errs = append(errs, field.Forbidden(spec.Child("persistentvolumesource"),
+			fmt.Sprintf("spec.persistentvolumesource is immutable after creation\n%v",
+				diff.Diff(old.Spec.PersistentVolumeSource, v.Spec.PersistentVolumeSource))))
 	}
-	errs = append(errs, apivalidation.ValidateImmutableField(v.Spec.VolumeMode, old.Spec.VolumeMode, field.NewPath("volumeMode"))...)
+	errs = append(errs, apivalidation.ValidateImmutableField(v.Spec.VolumeMode, old.Spec.VolumeMode,
+		field.NewPath("volumeMode"))...)
 	if a != nil && !apiequality.Semantic.DeepEqual(v.Spec.NodeAffinity, a) {
-		errs = append(errs, field.Invalid(field.NewPath("nodeAffinity"), v.Spec.NodeAffinity, apivalidation.FieldImmutableErrorMsg+", except for updating from beta label to GA"))
+		errs = append(errs, field.Invalid(field.NewPath("nodeAffinity"), v.Spec.NodeAffinity,
+			apivalidation.FieldImmutableErrorMsg+", except for updating from beta label to GA"))
 	}
 	if old.Spec.VolumeAttributesClassName != nil && v.Spec.VolumeAttributesClassName == nil {
-		errs = append(errs, field.Forbidden(spec.Child("volumeAttributesClassName"), "update from non-nil value to nil is forbidden"))
+		errs = append(errs, field.Forbidden(spec.Child("volumeAttributesClassName"),
+			"update from non-nil value to nil is forbidden"))
 	}
 	return errs
 }
@@ -176,11 +192,13 @@ func persistentVolumeWarnings(v *corev1.PersistentVolume) []string {
 	}
 	s := &v.Spec
 	if s.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle {
-		out.Say(rules.SpecPath.Child("persistentVolumeReclaimPolicy"), "The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.")
+		out.Say(rules.SpecPath.Child("persistentVolumeReclaimPolicy"),
+			"The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.")
 	}
 	if s.NodeAffinity != nil && s.NodeAffinity.Required != nil {
 		for i := range s.NodeAffinity.Required.NodeSelectorTerms {
-			out = append(out, rules.TermWarnings(&s.NodeAffinity.Required.NodeSelectorTerms[i], false, rules.SpecPath.Child("nodeAffinity", "required", "nodeSelectorTerms").Index(i))...)
+			out = append(out, rules.TermWarnings(&s.NodeAffinity.Required.NodeSelectorTerms[i], false,
+				rules.SpecPath.Child("nodeAffinity", "required", "nodeSelectorTerms").Index(i))...)
 		}
 	}
 	for _, gone := range []struct {

@@ -20,9 +20,11 @@ func Kinds() []*registry.Resource {
 
 func persistentVolumes() *registry.Resource {
 	return registry.Of[corev1.PersistentVolume, corev1.PersistentVolumeList](registry.Resource{
-		Kind: registry.CoreKind("PersistentVolume"), ReturnDeleted: true, Plural: "persistentvolumes", ShortNames: []string{"pv"}, Cluster: true, Status: true, StatusMetadata: true, NoGeneration: true,
+		Kind: registry.CoreKind("PersistentVolume"), ReturnDeleted: true, Plural: "persistentvolumes",
+		ShortNames: []string{"pv"}, Cluster: true, Status: true, StatusMetadata: true, NoGeneration: true,
 		PrepareCreate: func(_ context.Context, obj runtime.Object) {
-			obj.(*corev1.PersistentVolume).Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending, LastPhaseTransitionTime: new(metav1.Now())}
+			obj.(*corev1.PersistentVolume).Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumePending,
+				LastPhaseTransitionTime: new(metav1.Now())}
 		},
 		PrepareStatusUpdate: func(_ context.Context, obj, old runtime.Object) {
 			s, before := &obj.(*corev1.PersistentVolume).Status, old.(*corev1.PersistentVolume).Status
@@ -33,10 +35,13 @@ func persistentVolumes() *registry.Resource {
 				s.LastPhaseTransitionTime = new(metav1.Now())
 			}
 		},
-		Fields: map[string]func(runtime.Object) string{"name": func(o runtime.Object) string { return o.(*corev1.PersistentVolume).Name }},
+		Fields: map[string]func(runtime.Object) string{
+			"name": func(o runtime.Object) string { return o.(*corev1.PersistentVolume).Name }},
 		Table: table.Kind{
-			Columns: []table.Column{table.NameColumn, {Name: "Capacity"}, {Name: "Access Modes"}, {Name: "Reclaim Policy"}, {Name: "Status"}, {Name: "Claim"},
-				{Name: "StorageClass"}, {Name: "VolumeAttributesClass"}, {Name: "Reason"}, table.AgeColumn, {Name: "VolumeMode", Wide: true}},
+			Columns: []table.Column{table.NameColumn, {Name: "Capacity"}, {Name: "Access Modes"},
+				{Name: "Reclaim Policy"}, {Name: "Status"}, {Name: "Claim"},
+				{Name: "StorageClass"}, {Name: "VolumeAttributesClass"}, {Name: "Reason"}, table.AgeColumn,
+				{Name: "VolumeMode", Wide: true}},
 			Row: func(o runtime.Object, now time.Time) []any {
 				v := o.(*corev1.PersistentVolume)
 				claim := ""
@@ -48,8 +53,10 @@ func persistentVolumes() *registry.Resource {
 					phase = "Terminating"
 				}
 				size := v.Spec.Capacity[corev1.ResourceStorage]
-				return []any{v.Name, size.String(), accessModes(v.Spec.AccessModes), string(v.Spec.PersistentVolumeReclaimPolicy), phase, claim, v.Spec.StorageClassName,
-					ptr.Deref(v.Spec.VolumeAttributesClassName, table.Unset), v.Status.Reason, table.Age(v.CreationTimestamp, now), volumeMode(v.Spec.VolumeMode)}
+				return []any{v.Name, size.String(), accessModes(v.Spec.AccessModes),
+					string(v.Spec.PersistentVolumeReclaimPolicy), phase, claim, v.Spec.StorageClassName,
+					ptr.Deref(v.Spec.VolumeAttributesClassName, table.Unset), v.Status.Reason,
+					table.Age(v.CreationTimestamp, now), volumeMode(v.Spec.VolumeMode)}
 			}},
 	})
 }
@@ -59,16 +66,20 @@ func persistentVolumes() *registry.Resource {
 // which is neither a claim nor a snapshot is ignored; sources in other namespaces
 // are not served.
 func syncDataSources(s, old *corev1.PersistentVolumeClaimSpec) {
-	elsewhere := func(r *corev1.TypedObjectReference) bool { return r != nil && r.Namespace != nil && *r.Namespace != "" }
+	elsewhere := func(r *corev1.TypedObjectReference) bool {
+		return r != nil && r.Namespace != nil && *r.Namespace != ""
+	}
 	if elsewhere(s.DataSourceRef) && (old == nil || old.DataSourceRef == nil) {
 		s.DataSourceRef = nil
 	}
-	if d := s.DataSource; d != nil && s.DataSourceRef == nil && (old == nil || old.DataSource == nil && old.DataSourceRef == nil) {
+	if d := s.DataSource; d != nil && s.DataSourceRef == nil &&
+		(old == nil || old.DataSource == nil && old.DataSourceRef == nil) {
 		group := ""
 		if d.APIGroup != nil {
 			group = *d.APIGroup
 		}
-		if (group != "" || d.Kind != "PersistentVolumeClaim") && (group != "snapshot.storage.k8s.io" || d.Kind != "VolumeSnapshot") {
+		if (group != "" || d.Kind != "PersistentVolumeClaim") &&
+			(group != "snapshot.storage.k8s.io" || d.Kind != "VolumeSnapshot") {
 			s.DataSource = nil
 		}
 	}
@@ -82,7 +93,8 @@ func syncDataSources(s, old *corev1.PersistentVolumeClaimSpec) {
 
 func persistentVolumeClaims() *registry.Resource {
 	return registry.Of[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](registry.Resource{
-		Kind: registry.CoreKind("PersistentVolumeClaim"), ReturnDeleted: true, Plural: "persistentvolumeclaims", ShortNames: []string{"pvc"}, Status: true, StatusMetadata: true, NoGeneration: true,
+		Kind: registry.CoreKind("PersistentVolumeClaim"), ReturnDeleted: true, Plural: "persistentvolumeclaims",
+		ShortNames: []string{"pvc"}, Status: true, StatusMetadata: true, NoGeneration: true,
 		PrepareCreate: func(_ context.Context, obj runtime.Object) {
 			c := obj.(*corev1.PersistentVolumeClaim)
 			c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
@@ -91,9 +103,11 @@ func persistentVolumeClaims() *registry.Resource {
 		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
 			syncDataSources(&obj.(*corev1.PersistentVolumeClaim).Spec, &old.(*corev1.PersistentVolumeClaim).Spec)
 		},
-		Fields: map[string]func(runtime.Object) string{"name": func(o runtime.Object) string { return o.(*corev1.PersistentVolumeClaim).Name }},
+		Fields: map[string]func(runtime.Object) string{
+			"name": func(o runtime.Object) string { return o.(*corev1.PersistentVolumeClaim).Name }},
 		Table: table.Kind{
-			Columns: []table.Column{table.NameColumn, {Name: "Status"}, {Name: "Volume"}, {Name: "Capacity"}, {Name: "Access Modes"}, {Name: "StorageClass"},
+			Columns: []table.Column{table.NameColumn, {Name: "Status"}, {Name: "Volume"}, {Name: "Capacity"},
+				{Name: "Access Modes"}, {Name: "StorageClass"},
 				{Name: "VolumeAttributesClass"}, table.AgeColumn, {Name: "VolumeMode", Wide: true}},
 			Row: func(o runtime.Object, now time.Time) []any {
 				c := o.(*corev1.PersistentVolumeClaim)
@@ -105,7 +119,8 @@ func persistentVolumeClaims() *registry.Resource {
 					q := c.Status.Capacity[corev1.ResourceStorage]
 					size, modes = q.String(), accessModes(c.Status.AccessModes)
 				}
-				return []any{c.Name, phase, c.Spec.VolumeName, size, modes, ptr.Deref(c.Spec.StorageClassName, ""), ptr.Deref(c.Spec.VolumeAttributesClassName, table.Unset),
+				return []any{c.Name, phase, c.Spec.VolumeName, size, modes, ptr.Deref(c.Spec.StorageClassName, ""),
+					ptr.Deref(c.Spec.VolumeAttributesClassName, table.Unset),
 					table.Age(c.CreationTimestamp, now), volumeMode(c.Spec.VolumeMode)}
 			}},
 	})

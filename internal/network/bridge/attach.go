@@ -102,7 +102,8 @@ func (n *Network) reserve(pod network.Pod, p *place) (*attachment, error) {
 	if err := n.checkPortsFree(pod); err != nil {
 		return nil, err
 	}
-	at := &attachment{Sandbox: pod.SandboxID, UID: pod.UID, Pod: pod.Namespace + "/" + pod.Name, NetNS: p.path, Port: p.port, MAC: p.mac.String(), Ports: pod.Ports}
+	at := &attachment{Sandbox: pod.SandboxID, UID: pod.UID, Pod: pod.Namespace + "/" + pod.Name, NetNS: p.path,
+		Port: p.port, MAC: p.mac.String(), Ports: pod.Ports}
 	for _, a := range []*addresses{n.v4, n.v6} {
 		if a == nil {
 			continue
@@ -136,7 +137,8 @@ func (n *Network) finish(at *attachment) error {
 			n.mu.Lock()
 			at.MAC, at.leaving = eth0.Attrs().HardwareAddr.String(), false
 			n.mu.Unlock()
-			err = errors.Join(n.settlePort(at.Port, at.mac()), n.addRoutes(h, eth0.Attrs().Index), n.configure(h, eth0.Attrs().Index, at))
+			err = errors.Join(n.settlePort(at.Port, at.mac()), n.addRoutes(h, eth0.Attrs().Index),
+				n.configure(h, eth0.Attrs().Index, at))
 		}
 	}
 	if err == nil {

@@ -92,7 +92,8 @@ func Open(ctx context.Context, cfg Config) (*Network, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	n := &Network{cfg: cfg, nsDir: filepath.Join(cfg.RunDir, "netns"), v4: newAddresses(cfg.Pods), attached: map[string]*attachment{}}
+	n := &Network{cfg: cfg, nsDir: filepath.Join(cfg.RunDir, "netns"), v4: newAddresses(cfg.Pods),
+		attached: map[string]*attachment{}}
 	if cfg.Pods6.IsValid() {
 		n.v6 = newAddresses(cfg.Pods6)
 	}
@@ -134,7 +135,8 @@ func (n *Network) start(ctx context.Context) error {
 	if err := n.load(); err != nil {
 		return err
 	}
-	n.rules = &rules{table: n.cfg.Table, bridge: n.cfg.Bridge, mac: n.bridgeMAC(), pods: n.cfg.Pods, pods6: n.cfg.Pods6, own: n.cfg.OwnPorts}
+	n.rules = &rules{table: n.cfg.Table, bridge: n.cfg.Bridge, mac: n.bridgeMAC(), pods: n.cfg.Pods, pods6: n.cfg.Pods6,
+		own: n.cfg.OwnPorts}
 	if err := n.installRules(); err != nil {
 		return err
 	}
@@ -175,7 +177,8 @@ func Destroy(cfg Config) error {
 			errs = append(errs, deletePorts(link.Attrs().Index), netlink.LinkDel(link))
 		}
 	}
-	errs = append(errs, (&rules{table: cfg.Table}).remove(), (&passage{bridge: cfg.Bridge, name: cfg.Table}).close(), os.RemoveAll(nsDir), os.RemoveAll(journalName(cfg.StateDir)))
+	errs = append(errs, (&rules{table: cfg.Table}).remove(), (&passage{bridge: cfg.Bridge, name: cfg.Table}).close(),
+		os.RemoveAll(nsDir), os.RemoveAll(journalName(cfg.StateDir)))
 	return errors.Join(errs...)
 }
 
@@ -199,13 +202,17 @@ func deletePorts(bridge int) error {
 func (c Config) check() error {
 	switch {
 	case c.Bridge == "" || len(c.Bridge) > 15 || strings.ContainsAny(c.Bridge, "/ :"):
-		return errkind.Errorf(errkind.Invalid, "bridge name %q is not a device name (1 to 15 bytes without '/', ':', and space)", c.Bridge)
+		return errkind.Errorf(errkind.Invalid,
+			"bridge name %q is not a device name (1 to 15 bytes without '/', ':', and space)", c.Bridge)
 	case !c.Pods.Addr().Is4() || c.Pods.Bits() > 29:
-		return errkind.Errorf(errkind.Invalid, "pod address range %s is not an IPv4 range with enough addresses for pods (such as 10.88.0.0/16)", c.Pods)
+		return errkind.Errorf(errkind.Invalid,
+			"pod address range %s is not an IPv4 range with enough addresses for pods (such as 10.88.0.0/16)", c.Pods)
 	case c.Pods6.IsValid() && (!c.Pods6.Addr().Is6() || c.Pods6.Bits() > 120):
-		return errkind.Errorf(errkind.Invalid, "pod address range %s is not an IPv6 range with enough addresses for pods (such as fd00:88::/64)", c.Pods6)
+		return errkind.Errorf(errkind.Invalid,
+			"pod address range %s is not an IPv6 range with enough addresses for pods (such as fd00:88::/64)", c.Pods6)
 	case c.Table == "" || c.StateDir == "" || c.RunDir == "":
-		return errkind.Errorf(errkind.Invalid, "the pod network needs the name of an nftables table and two directories")
+		return errkind.Errorf(errkind.Invalid,
+			"the pod network needs the name of an nftables table and two directories")
 	}
 	return nil
 }
@@ -240,7 +247,8 @@ func (n *Network) ensureBridge() error {
 		return fmt.Errorf("find bridge %s: %w", n.cfg.Bridge, err)
 	}
 	if _, ok := link.(*netlink.Bridge); !ok {
-		return errkind.Errorf(errkind.Invalid, "network device %s exists and is a %s, not a bridge", n.cfg.Bridge, link.Type())
+		return errkind.Errorf(errkind.Invalid, "network device %s exists and is a %s, not a bridge", n.cfg.Bridge,
+			link.Type())
 	}
 	if err := n.checkOverlap(link.Attrs().Index); err != nil { // the range may have changed
 		return err
@@ -280,7 +288,8 @@ func (n *Network) dropOldAddresses(bridge netlink.Link) error {
 		return fmt.Errorf("list the addresses of bridge %s: %w", n.cfg.Bridge, err)
 	}
 	for _, a := range have {
-		if ip, ok := netip.AddrFromSlice(a.IP); !ok || ip.Unmap().IsLinkLocalUnicast() || slices.Contains(n.gateways(), ip.Unmap()) {
+		if ip, ok := netip.AddrFromSlice(a.IP); !ok || ip.Unmap().IsLinkLocalUnicast() ||
+			slices.Contains(n.gateways(), ip.Unmap()) {
 			continue
 		}
 		if err := netlink.AddrDel(bridge, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
@@ -324,7 +333,8 @@ func (n *Network) checkOverlap(own int) error {
 		}
 		have := netip.PrefixFrom(ip.Unmap(), ones)
 		if have.Overlaps(n.cfg.Pods) || n.cfg.Pods6.IsValid() && have.Overlaps(n.cfg.Pods6) {
-			return errkind.Errorf(errkind.Invalid, "the pod address range overlaps with %s on this host: choose another with --pod-cidr", have)
+			return errkind.Errorf(errkind.Invalid,
+				"the pod address range overlaps with %s on this host: choose another with --pod-cidr", have)
 		}
 	}
 	return nil
@@ -351,7 +361,8 @@ func (n *Network) setHostSysctls() error {
 		list = append(list, forwardIPv6()...)
 	}
 	if err := setSysctls(list); err != nil {
-		if body, rerr := os.ReadFile("/proc/sys/net/ipv4/ip_forward"); rerr == nil && strings.TrimSpace(string(body)) == "1" && errors.Is(err, unix.EROFS) {
+		if body, rerr := os.ReadFile("/proc/sys/net/ipv4/ip_forward"); rerr == nil &&
+			strings.TrimSpace(string(body)) == "1" && errors.Is(err, unix.EROFS) {
 			return nil // a container whose host has set it
 		}
 		return err

@@ -90,12 +90,13 @@ func TestContract(t *testing.T) {
 				cfg := testConfig(t)
 				change(&cfg)
 				n := open(t, cfg)
-				return nettest.Harness{Network: n, SameAddress: true, HostPorts: true, Reopen: func(t testing.TB) network.PodNetwork {
-					if err := n.Close(); err != nil {
-						t.Fatal(err)
-					}
-					return open(t, cfg)
-				}}
+				return nettest.Harness{Network: n, SameAddress: true, HostPorts: true,
+					Reopen: func(t testing.TB) network.PodNetwork {
+						if err := n.Close(); err != nil {
+							t.Fatal(err)
+						}
+						return open(t, cfg)
+					}}
 			})
 		})
 	}
@@ -239,7 +240,8 @@ func TestNeighbourIsForgotten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return slices.ContainsFunc(all, func(x netlink.Neigh) bool { return x.IP.Equal(at.IPs[0].AsSlice()) && len(x.HardwareAddr) > 0 })
+		return slices.ContainsFunc(all,
+			func(x netlink.Neigh) bool { return x.IP.Equal(at.IPs[0].AsSlice()) && len(x.HardwareAddr) > 0 })
 	}
 	if _, err := net.Dial("tcp", net.JoinHostPort(at.IPs[0].String(), "9")); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Fatal(err)

@@ -28,7 +28,8 @@ func TestForwardingIsFiltered(t *testing.T) {
 
 		listen := func(ns, addr string) *net.UDPConn {
 			var c net.PacketConn
-			if err := netns.Do(ns, func() (err error) { c, err = net.ListenPacket("udp4", addr); return err }); err != nil {
+			if err := netns.Do(ns,
+				func() (err error) { c, err = net.ListenPacket("udp4", addr); return err }); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = c.Close() })
@@ -102,7 +103,8 @@ func newWorld(t *testing.T, pods netip.Prefix) (path string) {
 		if err := netlink.LinkSetUp(link); err != nil {
 			return err
 		}
-		return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipNet(pods), Gw: net.IPv4(192, 0, 2, 2)})
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipNet(pods),
+			Gw: net.IPv4(192, 0, 2, 2)})
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,8 @@ func FuzzJournal(f *testing.F) {
 			t.Fatal(err)
 		}
 		j.close()
-		if err := readJournal(name, func(e entry) { second = append(second, e) }); err != nil || len(first) != len(second) {
+		if err := readJournal(name, func(e entry) { second = append(second, e) }); err != nil ||
+			len(first) != len(second) {
 			t.Fatalf("%d entries, then %d, %v", len(first), len(second), err)
 		}
 		for i := range first {

@@ -51,7 +51,8 @@ func TestAddressInvariants(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%d of %d in use: %v", len(owner), room, err)
 				}
-				if owner[ip] != "" || !prefix.Contains(ip) || ip == prefix.Addr() || ip == a.gateway() || !prefix.Contains(ip.Next()) {
+				if owner[ip] != "" || !prefix.Contains(ip) || ip == prefix.Addr() || ip == a.gateway() ||
+					!prefix.Contains(ip.Next()) {
 					t.Fatalf("%s given, owner %q", ip, owner[ip])
 				}
 				owner[ip] = uid

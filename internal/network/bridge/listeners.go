@@ -25,7 +25,8 @@ func checkListeners(ctx context.Context, pod network.Pod) error {
 		taken, err := listeners(protocols[strings.ToLower(p.Protocol)], p.HostPort)
 		if err != nil {
 			// The kernel has no inet_diag; the rules still protect carob's own ports.
-			klog.FromContext(ctx).V(2).Info("Cannot check whether a process listens on a host port", "port", p.HostPort, "err", err)
+			klog.FromContext(ctx).V(2).Info("Cannot check whether a process listens on a host port", "port", p.HostPort,
+				"err", err)
 			continue
 		}
 		for _, at := range taken {

@@ -21,7 +21,8 @@ func TestListenerMatches(t *testing.T) {
 		{"0.0.0.0", "", true}, {"127.0.0.1", "", true}, {"::", "", true}, {"::1", "", true},
 		{"127.0.0.1", "0.0.0.0", true}, {"::1", "0.0.0.0", false}, {"::", "0.0.0.0", true},
 		{"192.0.2.1", "192.0.2.1", true}, {"192.0.2.2", "192.0.2.1", false}, {"127.0.0.1", "192.0.2.1", false},
-		{"0.0.0.0", "192.0.2.1", true}, {"::", "192.0.2.1", true}, {"::", "2001:db8::1", true}, {"0.0.0.0", "2001:db8::1", false},
+		{"0.0.0.0", "192.0.2.1", true}, {"::", "192.0.2.1", true}, {"::", "2001:db8::1", true},
+		{"0.0.0.0", "2001:db8::1", false},
 		{"2001:db8::2", "::", true}, {"127.0.0.1", "::", false},
 	} {
 		var hostIP netip.Addr
@@ -70,14 +71,16 @@ func TestHostPortOfTheHost(t *testing.T) {
 	attach := func(ports ...network.PortMapping) error {
 		serial++
 		id := fmt.Sprint("s", serial)
-		_, err := n.Attach(t.Context(), network.Pod{UID: id, Namespace: "default", Name: "web", SandboxID: id, Ports: ports})
+		_, err := n.Attach(t.Context(),
+			network.Pod{UID: id, Namespace: "default", Name: "web", SandboxID: id, Ports: ports})
 		if err == nil {
 			err = n.Detach(t.Context(), id)
 		}
 		return err
 	}
 	for _, tt := range []struct{ network, addr, proto string }{
-		{"tcp4", "127.0.0.1:0", "TCP"}, {"tcp4", "0.0.0.0:0", "tcp"}, {"tcp", "[::]:0", "TCP"}, {"tcp6", "[::1]:0", "TCP"},
+		{"tcp4", "127.0.0.1:0", "TCP"}, {"tcp4", "0.0.0.0:0", "tcp"}, {"tcp", "[::]:0", "TCP"},
+		{"tcp6", "[::1]:0", "TCP"},
 		{"udp4", "127.0.0.1:0", "UDP"}, {"udp", "[::]:0", "UDP"},
 	} {
 		if strings.Contains(tt.addr, "::") {
@@ -88,7 +91,10 @@ func TestHostPortOfTheHost(t *testing.T) {
 		port, stop := listen(tt.network, tt.addr)
 		want := network.PortMapping{Protocol: tt.proto, ContainerPort: 80, HostPort: port}
 		err := attach(want)
-		if !errkind.Is(err, errkind.InUse) || !strings.Contains(err.Error(), fmt.Sprintf("host port %d/%s is taken: a process of the host listens on ", port, strings.ToLower(tt.proto))) {
+		if !errkind.Is(err, errkind.InUse) ||
+			!strings.Contains(err.Error(),
+				fmt.Sprintf("host port %d/%s is taken: a process of the host listens on ", port,
+					strings.ToLower(tt.proto))) {
 			t.Errorf("%s %s: %v", tt.network, tt.addr, err)
 		}
 		other := want
@@ -105,7 +111,8 @@ func TestHostPortOfTheHost(t *testing.T) {
 	}
 	// Another address of the host is free.
 	port, _ := listen("tcp4", "127.0.0.1:0")
-	if err := attach(network.PortMapping{Protocol: "TCP", ContainerPort: 80, HostPort: port, HostIP: n.v4.gateway()}); err != nil {
+	if err := attach(network.PortMapping{Protocol: "TCP", ContainerPort: 80, HostPort: port,
+		HostIP: n.v4.gateway()}); err != nil {
 		t.Errorf("port of another address: %v", err)
 	}
 	// The port of a client connection has no listener.
@@ -119,7 +126,8 @@ func TestHostPortOfTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	if err := attach(network.PortMapping{Protocol: "TCP", ContainerPort: 80, HostPort: uint16(client.LocalAddr().(*net.TCPAddr).Port)}); err != nil {
+	if err := attach(network.PortMapping{Protocol: "TCP", ContainerPort: 80,
+		HostPort: uint16(client.LocalAddr().(*net.TCPAddr).Port)}); err != nil {
 		t.Errorf("port of a connection: %v", err)
 	}
 }
@@ -130,7 +138,8 @@ func TestOwnPortsAreKept(t *testing.T) {
 		cfg := testConfig(t)
 		n := open(t, cfg)
 		at, err := n.Attach(t.Context(), network.Pod{UID: "u", Namespace: "default", Name: "thief", SandboxID: "s",
-			Ports: []network.PortMapping{{Protocol: "TCP", ContainerPort: 80, HostPort: 6443}, {Protocol: "TCP", ContainerPort: 80, HostPort: 6444}}})
+			Ports: []network.PortMapping{{Protocol: "TCP", ContainerPort: 80, HostPort: 6443},
+				{Protocol: "TCP", ContainerPort: 80, HostPort: 6444}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +177,8 @@ func TestOwnPortsAreKept(t *testing.T) {
 		if err := n.Close(); err != nil {
 			t.Fatal(err)
 		}
-		cfg.OwnPorts = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:6443"), netip.MustParseAddrPort("0.0.0.0:6444")}
+		cfg.OwnPorts = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:6443"),
+			netip.MustParseAddrPort("0.0.0.0:6444")}
 		open(t, cfg)
 		serve("/proc/thread-self/ns/net", "0.0.0.0:6443", "carob")
 		serve("/proc/thread-self/ns/net", "0.0.0.0:6444", "carob")
@@ -184,7 +194,8 @@ func TestOwnPortsAreKept(t *testing.T) {
 
 // Addresses from a pod's spec reach the rules in one canonical form, or are rejected.
 func TestHostileHostIPs(t *testing.T) {
-	ports := []network.PortMapping{{Protocol: "TCP", ContainerPort: 80, HostPort: 80, HostIP: netip.MustParseAddr("::ffff:127.0.0.1")}}
+	ports := []network.PortMapping{{Protocol: "TCP", ContainerPort: 80, HostPort: 80,
+		HostIP: netip.MustParseAddr("::ffff:127.0.0.1")}}
 	if err := checkPorts(ports); err != nil || ports[0].HostIP != netip.MustParseAddr("127.0.0.1") {
 		t.Errorf("%v, %v", ports[0].HostIP, err)
 	}

@@ -70,7 +70,8 @@ func (n *Network) makePlace(ctx context.Context, given string) (_ *place, err er
 	attrs.Name, attrs.MasterIndex, attrs.MTU, attrs.Flags = randomName("veth"), n.bridge.Load().index, n.mtu, net.FlagUp
 	attrs.Group = groupOf(n.cfg.Table) // from the start: unpinned traffic does not pass
 	// One message creates both ends, the one in the pod's namespace from the start.
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(ns.Fd()), PeerMTU: uint32(n.mtu)}
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(ns.Fd()),
+		PeerMTU: uint32(n.mtu)}
 	if err := netlink.LinkAdd(veth); err != nil {
 		return nil, fmt.Errorf("connect a network namespace to bridge %s: %w", n.cfg.Bridge, err)
 	}
@@ -116,10 +117,12 @@ func (n *Network) makePlace(ctx context.Context, given string) (_ *place, err er
 // it.
 func (n *Network) addRoutes(h *netlink.Handle, eth0 int) error {
 	for _, gw := range n.gateways() {
-		if err := h.NeighSet(&netlink.Neigh{LinkIndex: eth0, State: netlink.NUD_PERMANENT, IP: gw.AsSlice(), HardwareAddr: n.bridgeMAC()}); err != nil {
+		if err := h.NeighSet(&netlink.Neigh{LinkIndex: eth0, State: netlink.NUD_PERMANENT, IP: gw.AsSlice(),
+			HardwareAddr: n.bridgeMAC()}); err != nil {
 			return fmt.Errorf("add a neighbour entry for %s in the pod: %w", gw, err)
 		}
-		toGateway := &netlink.Route{LinkIndex: eth0, Scope: netlink.SCOPE_LINK, Dst: ipNet(netip.PrefixFrom(gw, gw.BitLen()))}
+		toGateway := &netlink.Route{LinkIndex: eth0, Scope: netlink.SCOPE_LINK,
+			Dst: ipNet(netip.PrefixFrom(gw, gw.BitLen()))}
 		if err := h.RouteReplace(toGateway); err != nil {
 			return fmt.Errorf("add route to %s: %w", gw, err)
 		}

@@ -106,7 +106,8 @@ func (p *passage) chains(conn *nftables.Conn) ([]*nftables.Chain, error) {
 			return nil, fmt.Errorf("list nftables chains: %w", err)
 		}
 		list = append(list, slices.DeleteFunc(all, func(c *nftables.Chain) bool {
-			return c.Table.Name != "filter" || c.Name != "FORWARD" || c.Hooknum == nil || *c.Hooknum != *nftables.ChainHookForward
+			return c.Table.Name != "filter" || c.Name != "FORWARD" || c.Hooknum == nil ||
+				*c.Hooknum != *nftables.ChainHookForward
 		})...)
 	}
 	return list, nil
@@ -139,9 +140,11 @@ func (n *Network) keepPassage(ctx context.Context) error {
 		}
 		switch added, err := n.passage.open(); {
 		case err != nil:
-			logger.Error(err, "Cannot add rules for pods to the host's firewall; it may drop their traffic", "bridge", n.cfg.Bridge)
+			logger.Error(err, "Cannot add rules for pods to the host's firewall; it may drop their traffic", "bridge",
+				n.cfg.Bridge)
 		case added > 0:
-			logger.Info("Added rules for pods to the host's firewall, which drops forwarded traffic", "bridge", n.cfg.Bridge, "chain", "FORWARD")
+			logger.Info("Added rules for pods to the host's firewall, which drops forwarded traffic", "bridge",
+				n.cfg.Bridge, "chain", "FORWARD")
 		}
 		if tell := n.rulesChanged.Load(); tell != nil {
 			(*tell)()

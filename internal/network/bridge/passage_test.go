@@ -147,7 +147,8 @@ func TestChangesRules(t *testing.T) {
 	}
 	const nft = unix.NFNL_SUBSYS_NFTABLES << 8
 	for kind, want := range map[uint16]bool{
-		nft | unix.NFT_MSG_NEWRULE: true, nft | unix.NFT_MSG_DELRULE: true, nft | unix.NFT_MSG_NEWCHAIN: true, nft | unix.NFT_MSG_DELCHAIN: true,
+		nft | unix.NFT_MSG_NEWRULE: true, nft | unix.NFT_MSG_DELRULE: true, nft | unix.NFT_MSG_NEWCHAIN: true,
+		nft | unix.NFT_MSG_DELCHAIN:   true,
 		nft | unix.NFT_MSG_NEWSETELEM: false, nft | unix.NFT_MSG_DELSETELEM: false, nft | unix.NFT_MSG_NEWGEN: false,
 		unix.NFNL_SUBSYS_CTNETLINK<<8 | unix.NFT_MSG_NEWRULE: false,
 	} {

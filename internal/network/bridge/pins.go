@@ -98,12 +98,14 @@ func (r *rules) installPins(conn *nftables.Conn, pins []pin) error {
 	chain := func(name string, hook *nftables.ChainHook) *nftables.Chain {
 		// Before everything else of this family, including br_netfilter.
 		prio := nftables.ChainPriority(-350)
-		return conn.AddChain(&nftables.Chain{Table: t.table, Name: name, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: &prio})
+		return conn.AddChain(&nftables.Chain{Table: t.table, Name: name, Type: nftables.ChainTypeFilter, Hooknum: hook,
+			Priority: &prio})
 	}
 	rule := func(c *nftables.Chain, parts ...[]expr.Any) {
 		conn.AddRule(&nftables.Rule{Table: t.table, Chain: c, Exprs: slices.Concat(parts...)})
 	}
-	accept, drop := []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
+	accept, drop := []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}},
+		[]expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
 	notOurs := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(groupOf(r.table))}}
 	frame := func(offset uint32, want []byte) []expr.Any {
@@ -129,13 +131,18 @@ func (r *rules) installPins(conn *nftables.Conn, pins []pin) error {
 	rule(pre, notOurs, accept)
 	rule(pre, etherType(unix.ETH_P_IP), toBridge, pinned(t.v4, source(), network(12)), accept)
 	for _, to := range [][]byte{r.mac, broadcastMAC} {
-		rule(pre, etherType(unix.ETH_P_ARP), frame(offsetDestination, to), equal(expr.PayloadBaseNetworkHeader, arpTypes, arpEthernetIPv4),
-			[]expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: arpOperation, Len: 2},
-				&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{0, 1}, ToData: []byte{0, 2}}}, // request, reply
-			pinned(t.v4, source(), network(arpSenderAddress)), pinned(t.v4, network(arpSenderHardware), network(arpSenderAddress)), accept)
+		rule(pre, etherType(unix.ETH_P_ARP), frame(offsetDestination, to),
+			equal(expr.PayloadBaseNetworkHeader, arpTypes, arpEthernetIPv4),
+			[]expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: arpOperation,
+				Len: 2},
+				// request, reply
+				&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{0, 1}, ToData: []byte{0, 2}}},
+			pinned(t.v4, source(), network(arpSenderAddress)),
+			pinned(t.v4, network(arpSenderHardware), network(arpSenderAddress)), accept)
 	}
 	// Also behind extension headers.
-	isICMP6 := []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_ICMPV6}}}
+	isICMP6 := []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_ICMPV6}}}
 	if r.pods6.IsValid() {
 		icmp := func(kind byte) []expr.Any {
 			return slices.Concat(isICMP6, equal(expr.PayloadBaseTransportHeader, 0, []byte{kind}))
@@ -145,10 +152,12 @@ func (r *rules) installPins(conn *nftables.Conn, pins []pin) error {
 			rule(pre, ip6, icmp(kind), drop)
 		}
 		target := &expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: icmp6TargetAddress}
-		rule(pre, ip6, toBridge, icmp(icmp6NeighborAdvertisement), pinned(t.v6, source(), network(8)), pinned(t.v6, source(), target), accept)
+		rule(pre, ip6, toBridge, icmp(icmp6NeighborAdvertisement), pinned(t.v6, source(), network(8)),
+			pinned(t.v6, source(), target), accept)
 		rule(pre, ip6, icmp(icmp6NeighborAdvertisement), drop)
 		// Neighbour solicitations for the gateway are multicast.
-		rule(pre, ip6, frame(offsetDestination, []byte{0x33, 0x33, 0xff}), icmp(icmp6NeighborSolicitation), pinned(t.v6, source(), network(8)), accept)
+		rule(pre, ip6, frame(offsetDestination, []byte{0x33, 0x33, 0xff}), icmp(icmp6NeighborSolicitation),
+			pinned(t.v6, source(), network(8)), accept)
 		rule(pre, ip6, toBridge, pinned(t.v6, source(), network(8)), accept)
 	}
 	rule(pre, drop)
@@ -178,7 +187,8 @@ func (t *pinTable) set(ip netip.Addr) *nftables.Set {
 }
 
 func (p *pin) element(ip netip.Addr) []nftables.SetElement {
-	return []nftables.SetElement{{Key: slices.Concat(binaryutil.NativeEndian.PutUint32(uint32(p.port)), word(p.mac...), ip.AsSlice())}}
+	return []nftables.SetElement{{Key: slices.Concat(binaryutil.NativeEndian.PutUint32(uint32(p.port)), word(p.mac...),
+		ip.AsSlice())}}
 }
 
 func (t *pinTable) add(conn *nftables.Conn, pins []pin) error {
@@ -233,7 +243,8 @@ func (n *Network) settlePort(port int, mac net.HardwareAddr) error {
 // sends no ARP or ND requests.
 func (n *Network) knowNeighbours(at *attachment) error {
 	for _, ip := range at.IPs {
-		err := netlink.NeighSet(&netlink.Neigh{LinkIndex: n.bridge.Load().index, State: netlink.NUD_PERMANENT, IP: ip.AsSlice(), HardwareAddr: at.mac()})
+		err := netlink.NeighSet(&netlink.Neigh{LinkIndex: n.bridge.Load().index, State: netlink.NUD_PERMANENT,
+			IP: ip.AsSlice(), HardwareAddr: at.mac()})
 		if err != nil {
 			return fmt.Errorf("add a neighbour entry for %s: %w", ip, err)
 		}

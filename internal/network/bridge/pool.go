@@ -37,7 +37,8 @@ type pool struct {
 }
 
 func startPool(ctx context.Context, maxSize int, makePlace func(context.Context) (*place, error)) *pool {
-	p := &pool{make: makePlace, min: min(2, maxSize), max: maxSize, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	p := &pool{make: makePlace, min: min(2, maxSize), max: maxSize, wake: make(chan struct{}, 1),
+		done: make(chan struct{})}
 	p.size = p.min
 	ctx, p.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go p.run(ctx)

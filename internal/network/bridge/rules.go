@@ -62,7 +62,9 @@ func checkPorts(ports []network.PortMapping) error {
 		}
 		ports[i].HostIP = p.HostIP.Unmap()
 		if protocols[strings.ToLower(p.Protocol)] == 0 || p.ContainerPort == 0 {
-			return errkind.Errorf(errkind.Invalid, "port mapping %d→%d/%s needs a container port and the protocol tcp, udp, or sctp", p.HostPort, p.ContainerPort, p.Protocol)
+			return errkind.Errorf(errkind.Invalid,
+				"port mapping %d→%d/%s needs a container port and the protocol tcp, udp, or sctp", p.HostPort,
+				p.ContainerPort, p.Protocol)
 		}
 	}
 	return nil
@@ -72,8 +74,10 @@ func checkPorts(ports []network.PortMapping) error {
 func (n *Network) checkPortsFree(pod network.Pod) error {
 	for _, want := range pod.Ports {
 		for _, at := range n.attached {
-			if at.Sandbox != pod.SandboxID && slices.ContainsFunc(at.Ports, func(have network.PortMapping) bool { return collide(want, have) }) {
-				return errkind.Errorf(errkind.InUse, "host port %d/%s is taken by pod %s", want.HostPort, strings.ToLower(want.Protocol), at.Pod)
+			if at.Sandbox != pod.SandboxID &&
+				slices.ContainsFunc(at.Ports, func(have network.PortMapping) bool { return collide(want, have) }) {
+				return errkind.Errorf(errkind.InUse, "host port %d/%s is taken by pod %s", want.HostPort,
+					strings.ToLower(want.Protocol), at.Pod)
 			}
 		}
 	}
@@ -94,7 +98,8 @@ func (at *attachment) published() []publication {
 			if p.HostPort == 0 || p.HostIP.IsValid() && p.HostIP.Is4() != ip.Is4() {
 				continue
 			}
-			pub := publication{proto: protocols[strings.ToLower(p.Protocol)], hostPort: p.HostPort, pod: ip, podPort: p.ContainerPort}
+			pub := publication{proto: protocols[strings.ToLower(p.Protocol)], hostPort: p.HostPort, pod: ip,
+				podPort: p.ContainerPort}
 			if p.HostIP.IsValid() && !p.HostIP.IsUnspecified() {
 				pub.hostIP = p.HostIP
 			}
@@ -142,11 +147,13 @@ type family struct {
 }
 
 func (r *rules) families() []*family {
-	list := []*family{{nf: nftables.TableFamilyIPv4, proto: unix.NFPROTO_IPV4, pods: r.pods, loopback: netip.MustParsePrefix("127.0.0.0/8"),
-		addrLen: 4, saddr: 12, daddr: 16, addrType: nftables.TypeIPAddr}}
+	list := []*family{{nf: nftables.TableFamilyIPv4, proto: unix.NFPROTO_IPV4, pods: r.pods,
+		loopback: netip.MustParsePrefix("127.0.0.0/8"),
+		addrLen:  4, saddr: 12, daddr: 16, addrType: nftables.TypeIPAddr}}
 	if r.pods6.IsValid() {
-		list = append(list, &family{nf: nftables.TableFamilyIPv6, proto: unix.NFPROTO_IPV6, pods: r.pods6, loopback: netip.MustParsePrefix("::1/128"),
-			addrLen: 16, saddr: 8, daddr: 24, addrType: nftables.TypeIP6Addr})
+		list = append(list, &family{nf: nftables.TableFamilyIPv6, proto: unix.NFPROTO_IPV6, pods: r.pods6,
+			loopback: netip.MustParsePrefix("::1/128"),
+			addrLen:  16, saddr: 8, daddr: 24, addrType: nftables.TypeIP6Addr})
 	}
 	for _, f := range list {
 		f.table = &nftables.Table{Family: f.nf, Name: r.table}
@@ -154,7 +161,8 @@ func (r *rules) families() []*family {
 		f.anyPort = &nftables.Set{Table: f.table, Name: "hostports", IsMap: true, Concatenation: true,
 			KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService), DataType: target}
 		f.withAddr = &nftables.Set{Table: f.table, Name: "hostports-addr", IsMap: true, Concatenation: true,
-			KeyType: nftables.MustConcatSetType(f.addrType, nftables.TypeInetProto, nftables.TypeInetService), DataType: target}
+			KeyType:  nftables.MustConcatSetType(f.addrType, nftables.TypeInetProto, nftables.TypeInetService),
+			DataType: target}
 		f.hairpin = &nftables.Set{Table: f.table, Name: "hairpin", Concatenation: true,
 			KeyType: nftables.MustConcatSetType(f.addrType, f.addrType)}
 	}
@@ -193,7 +201,8 @@ func (r *rules) addFamily(conn *nftables.Conn, f *family) error {
 			return fmt.Errorf("add nftables set %s: %w", s.Name, err)
 		}
 	}
-	chain := func(name string, kind nftables.ChainType, hook *nftables.ChainHook, prio *nftables.ChainPriority) *nftables.Chain {
+	chain := func(name string, kind nftables.ChainType, hook *nftables.ChainHook,
+		prio *nftables.ChainPriority) *nftables.Chain {
 		return conn.AddChain(&nftables.Chain{Table: f.table, Name: name, Type: kind, Hooknum: hook, Priority: prio})
 	}
 	rule := func(c *nftables.Chain, parts ...[]expr.Any) {
@@ -206,9 +215,11 @@ func (r *rules) addFamily(conn *nftables.Conn, f *family) error {
 	out := chain("output", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest)
 	post := chain("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
 
-	fromBridge := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: ifname(r.bridge)}}
+	fromBridge := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: ifname(r.bridge)}}
 	toBridge := func(op expr.CmpOp) []expr.Any {
-		return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: ifname(r.bridge)}}
+		return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
+			&expr.Cmp{Op: op, Register: 1, Data: ifname(r.bridge)}}
 	}
 	drop := []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
 	masquerade := []expr.Any{&expr.Masq{}}
@@ -216,7 +227,8 @@ func (r *rules) addFamily(conn *nftables.Conn, f *family) error {
 	accept := []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
 	has := func(key expr.CtKey, bits uint32) []expr.Any {
 		return []expr.Any{&expr.Ct{Key: key, Register: 1},
-			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bits), Xor: make([]byte, 4)},
+			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bits),
+				Xor: make([]byte, 4)},
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)}}
 	}
 	rule(forward, toBridge(expr.CmpOpNeq), accept)
@@ -233,7 +245,8 @@ func (r *rules) addFamily(conn *nftables.Conn, f *family) error {
 	}
 	// Data arrives in register 1 (address) and after it (port); 32-bit registers count from 8.
 	behindAddr := 8 + f.addrLen/4
-	dnat := []expr.Any{&expr.NAT{Type: expr.NATTypeDestNAT, Family: f.proto, RegAddrMin: 1, RegProtoMin: behindAddr, Specified: true}}
+	dnat := []expr.Any{&expr.NAT{Type: expr.NATTypeDestNAT, Family: f.proto, RegAddrMin: 1, RegProtoMin: behindAddr,
+		Specified: true}}
 	protoAndPort := func(reg uint32) []expr.Any {
 		return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
 			&expr.Payload{DestRegister: reg + 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}}
@@ -246,8 +259,10 @@ func (r *rules) addFamily(conn *nftables.Conn, f *family) error {
 		if !own.Addr().IsUnspecified() {
 			to = f.within(f.daddr, netip.PrefixFrom(own.Addr(), own.Addr().BitLen()), expr.CmpOpEq)
 		}
-		rule(hostports, to, []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_TCP}}},
-			equal(expr.PayloadBaseTransportHeader, 2, binaryutil.BigEndian.PutUint16(own.Port())), []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}})
+		rule(hostports, to, []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_TCP}}},
+			equal(expr.PayloadBaseTransportHeader, 2, binaryutil.BigEndian.PutUint16(own.Port())),
+			[]expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}})
 	}
 	rule(hostports, []expr.Any{f.load(f.daddr, 8)}, protoAndPort(behindAddr), lookup(f.withAddr, true), dnat)
 	rule(hostports, protoAndPort(8), lookup(f.anyPort, true), dnat)
@@ -258,7 +273,8 @@ func (r *rules) addFamily(conn *nftables.Conn, f *family) error {
 	if f.nf == nftables.TableFamilyIPv6 {
 		multicast = netip.MustParsePrefix("ff00::/8")
 	}
-	rule(post, f.within(f.saddr, f.pods, expr.CmpOpEq), f.within(f.daddr, f.pods, expr.CmpOpNeq), f.within(f.daddr, multicast, expr.CmpOpNeq),
+	rule(post, f.within(f.saddr, f.pods, expr.CmpOpEq), f.within(f.daddr, f.pods, expr.CmpOpNeq),
+		f.within(f.daddr, multicast, expr.CmpOpNeq),
 		toBridge(expr.CmpOpNeq), masquerade)
 	return nil
 }
@@ -269,7 +285,8 @@ func (f *family) load(offset, register uint32) expr.Any {
 
 func (f *family) within(offset uint32, p netip.Prefix, op expr.CmpOp) []expr.Any {
 	return []expr.Any{f.load(offset, 1),
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: f.addrLen, Mask: ipNet(p).Mask, Xor: make([]byte, f.addrLen)},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: f.addrLen, Mask: ipNet(p).Mask,
+			Xor: make([]byte, f.addrLen)},
 		&expr.Cmp{Op: op, Register: 1, Data: p.Masked().Addr().AsSlice()}}
 }
 
@@ -306,7 +323,8 @@ func (f *family) elements(pub publication) (ports *nftables.Set, port_, hairpin 
 	if pub.hostIP.IsValid() {
 		ports, key = f.withAddr, slices.Concat(pub.hostIP.AsSlice(), key)
 	}
-	return ports, nftables.SetElement{Key: key, Val: target}, nftables.SetElement{Key: slices.Concat(pub.pod.AsSlice(), pub.pod.AsSlice())}
+	return ports, nftables.SetElement{Key: key, Val: target},
+		nftables.SetElement{Key: slices.Concat(pub.pod.AsSlice(), pub.pod.AsSlice())}
 }
 
 func (f *family) add(conn *nftables.Conn, published []publication) error {
@@ -315,7 +333,8 @@ func (f *family) add(conn *nftables.Conn, published []publication) error {
 			continue
 		}
 		set, element, pair := f.elements(pub)
-		if err := errors.Join(conn.SetAddElements(set, []nftables.SetElement{element}), conn.SetAddElements(f.hairpin, []nftables.SetElement{pair})); err != nil {
+		if err := errors.Join(conn.SetAddElements(set, []nftables.SetElement{element}),
+			conn.SetAddElements(f.hairpin, []nftables.SetElement{pair})); err != nil {
 			return fmt.Errorf("publish port %d: %w", pub.hostPort, err)
 		}
 	}
@@ -364,7 +383,8 @@ func (r *rules) unpublish(published []publication, p pin) error {
 					continue
 				}
 				set, element, pair := f.elements(pub)
-				list = append(list, elementOf{set, []nftables.SetElement{element}}, elementOf{f.hairpin, []nftables.SetElement{pair}})
+				list = append(list, elementOf{set, []nftables.SetElement{element}},
+					elementOf{f.hairpin, []nftables.SetElement{pair}})
 			}
 		}
 	}
@@ -437,7 +457,8 @@ func (n *Network) restoreRules() (bool, error) {
 }
 
 // tableFamilies are the families in which we may have a table.
-var tableFamilies = []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6, nftables.TableFamilyBridge}
+var tableFamilies = []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6,
+	nftables.TableFamilyBridge}
 
 // remove deletes the tables.
 func (r *rules) remove() error {
@@ -467,7 +488,8 @@ func forgetConnections(at *attachment) {
 		if p.pod.Is6() {
 			fam = unix.AF_INET6
 		}
-		if filter.AddProtocol(unix.IPPROTO_UDP) == nil && filter.AddIP(netlink.ConntrackReplySrcIP, p.pod.AsSlice()) == nil {
+		if filter.AddProtocol(unix.IPPROTO_UDP) == nil &&
+			filter.AddIP(netlink.ConntrackReplySrcIP, p.pod.AsSlice()) == nil {
 			// Best effort: the flows time out by themselves.
 			_, _ = netlink.ConntrackDeleteFilters(netlink.ConntrackTable, fam, filter)
 		}

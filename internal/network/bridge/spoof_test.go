@@ -195,7 +195,8 @@ func newSpoofers(t *testing.T, change func(*Config)) *spoofers {
 		at   *network.Attachment
 		mac  *net.HardwareAddr
 	}{{"evil", &s.evil, &s.evilMAC}, {"victim", &s.victim, &s.victMAC}} {
-		at, err := s.n.Attach(t.Context(), network.Pod{UID: p.name, Namespace: "default", Name: p.name, SandboxID: p.name})
+		at, err := s.n.Attach(t.Context(),
+			network.Pod{UID: p.name, Namespace: "default", Name: p.name, SandboxID: p.name})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -203,7 +204,8 @@ func newSpoofers(t *testing.T, change func(*Config)) *spoofers {
 	}
 	s.evilPort = s.n.attached["evil"].Port
 	s.gw, s.bridgeMAC = s.n.v4.gateway(), s.n.bridgeMAC()
-	s.wire, s.victimWire, s.bridgeWire = openWire(t, s.evil.NetNS, "eth0"), openWire(t, s.victim.NetNS, "eth0"), openWire(t, "", cfg.Bridge)
+	s.wire, s.victimWire, s.bridgeWire = openWire(t, s.evil.NetNS, "eth0"), openWire(t, s.victim.NetNS, "eth0"),
+		openWire(t, "", cfg.Bridge)
 	var err error
 	if s.host, err = net.ListenUDP("udp", &net.UDPAddr{}); err != nil {
 		t.Fatal(err)
@@ -223,50 +225,81 @@ func (s *spoofers) attacks() map[string][]byte {
 	good := udp4(evil, s.gw, 4000, port, "attack")
 	from := func(src string) []byte { return udp4(netip.MustParseAddr(src), s.gw, 4000, port, "attack") }
 	list := map[string][]byte{
-		"neighbour's address":           ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP, udp4(victim, s.gw, 4000, port, "attack")),
-		"host's address":                ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP, udp4(s.gw, s.gw, 4000, port, "attack")),
-		"loopback address":              ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP, from("127.0.0.1")),
-		"address of the world":          ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP, from("8.8.8.8")),
-		"no address":                    ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP, from("0.0.0.0")),
-		"neighbour's address to it":     ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP, udp4(s.gw, victim, 53, 53, "attack")),
-		"neighbour's MAC":               ether(s.bridgeMAC, s.victMAC, unix.ETH_P_IP, good),
-		"bridge's MAC":                  ether(s.bridgeMAC, s.bridgeMAC, unix.ETH_P_IP, good),
-		"any MAC":                       ether(s.bridgeMAC, strange, unix.ETH_P_IP, good),
-		"past the host":                 ether(s.victMAC, s.evilMAC, unix.ETH_P_IP, udp4(evil, victim, 4000, 4000, "attack")),
-		"broadcast":                     ether(all, s.evilMAC, unix.ETH_P_IP, udp4(evil, any4, 4000, port, "attack")),
-		"DHCP server":                   ether(all, s.evilMAC, unix.ETH_P_IP, udp4(evil, any4, 67, 68, "attack")),
-		"DHCP server as the host":       ether(all, s.evilMAC, unix.ETH_P_IP, udp4(s.gw, any4, 67, 68, "attack")),
-		"multicast":                     ether(mac("01:00:5e:00:00:fb"), s.evilMAC, unix.ETH_P_IP, udp4(evil, netip.MustParseAddr("224.0.0.251"), 5353, 5353, "attack")),
-		"ARP: who am I":                 ether(all, s.evilMAC, unix.ETH_P_ARP, arp(1, s.evilMAC, victim, make([]byte, 6), s.gw)),
-		"ARP: I am your neighbour":      ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_ARP, arp(2, s.evilMAC, victim, s.bridgeMAC, s.gw)),
-		"ARP: I am the host":            ether(all, s.evilMAC, unix.ETH_P_ARP, arp(2, s.evilMAC, s.gw, s.victMAC, victim)),
-		"ARP: to the neighbour":         ether(s.victMAC, s.evilMAC, unix.ETH_P_ARP, arp(2, s.evilMAC, s.gw, s.victMAC, victim)),
-		"ARP: another MAC inside":       ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_ARP, arp(2, s.victMAC, evil, s.bridgeMAC, s.gw)),
-		"ARP: another MAC outside":      ether(s.bridgeMAC, s.victMAC, unix.ETH_P_ARP, arp(2, s.evilMAC, evil, s.bridgeMAC, s.gw)),
-		"ARP: gratuitous of neighbour":  ether(all, s.evilMAC, unix.ETH_P_ARP, arp(1, s.evilMAC, victim, make([]byte, 6), victim)),
-		"ARP: other lengths":            ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_ARP, append([]byte{0, 1, 8, 0, 6, 16, 0, 2}, arp(2, s.evilMAC, evil, s.bridgeMAC, victim)[8:]...)),
-		"ARP: other operation":          ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_ARP, arp(8, s.evilMAC, evil, s.bridgeMAC, victim)),
-		"RARP":                          ether(all, s.evilMAC, 0x8035, arp(3, s.evilMAC, evil, s.evilMAC, evil)),
-		"VLAN 5":                        ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_8021Q, slices.Concat([]byte{0, 5, 8, 0}, good)),
-		"VLAN 0":                        ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_8021Q, slices.Concat([]byte{0, 0, 8, 0}, good)),
-		"VLAN of a provider":            ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_8021AD, slices.Concat([]byte{0, 5, 8, 0}, good)),
-		"VLAN twice":                    ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_8021AD, slices.Concat([]byte{0, 5, 0x81, 0, 0, 6, 8, 0}, good)),
-		"VLAN to the neighbour":         ether(s.victMAC, s.evilMAC, unix.ETH_P_8021Q, slices.Concat([]byte{0, 0, 8, 0}, udp4(evil, victim, 1, 1, "attack"))),
-		"BPDU":                          ether(mac("01:80:c2:00:00:00"), s.evilMAC, 38, append([]byte{0x42, 0x42, 3}, make([]byte, 35)...)),
-		"LLDP":                          ether(mac("01:80:c2:00:00:0e"), s.evilMAC, 0x88cc, []byte{2, 7, 4, 1, 2, 3, 4, 5, 6, 0, 0}),
-		"to the host as LLDP":           ether(mac("01:80:c2:00:00:0e"), s.evilMAC, unix.ETH_P_IP, udp4(evil, s.gw, 4000, port, "attack")),
-		"to the host as 802.1X":         ether(mac("01:80:c2:00:00:03"), s.evilMAC, unix.ETH_P_IP, udp4(victim, s.gw, 4000, port, "attack")),
-		"to the host as a BPDU":         ether(mac("01:80:c2:00:00:00"), s.evilMAC, unix.ETH_P_IP, udp4(evil, s.gw, 4000, port, "attack")),
-		"a protocol of its own":         ether(s.bridgeMAC, s.evilMAC, 0x88b5, []byte("attack")),
-		"IPv4 that is too short":        slices.Concat(s.bridgeMAC, s.evilMAC, []byte{8, 0}, good[:11]),
-		"IPv6 called IPv4":              ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP, icmp6(netip.MustParseAddr("fe80::1"), netip.MustParseAddr("ff02::1"), routerAdvertisement(s.evilMAC))),
-		"IPv4 called IPv6":              ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IPV6, good),
-		"IPv6: router for all":          ether(mac("33:33:00:00:00:01"), s.evilMAC, unix.ETH_P_IPV6, icmp6(netip.MustParseAddr("fe80::bad"), netip.MustParseAddr("ff02::1"), routerAdvertisement(s.evilMAC))),
-		"IPv6: router for the host":     ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IPV6, icmp6(netip.MustParseAddr("fe80::bad"), netip.MustParseAddr("ff02::1"), routerAdvertisement(s.evilMAC))),
-		"IPv6: router as LLDP":          ether(mac("01:80:c2:00:00:0e"), s.evilMAC, unix.ETH_P_IPV6, icmp6(netip.MustParseAddr("fe80::bad"), netip.MustParseAddr("ff02::1"), routerAdvertisement(s.evilMAC))),
-		"IPv6: the world's address":     ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IPV6, udp6(netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2"), port, "attack")),
-		"IPv6: link-local to neighbour": ether(s.victMAC, s.evilMAC, unix.ETH_P_IPV6, udp6(netip.MustParseAddr("fe80::bad"), netip.MustParseAddr("ff02::1"), port, "attack")),
-		"IPv6: mDNS":                    ether(mac("33:33:00:00:00:fb"), s.evilMAC, unix.ETH_P_IPV6, udp6(netip.MustParseAddr("fe80::bad"), netip.MustParseAddr("ff02::fb"), 5353, "attack")),
+		"neighbour's address": ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP,
+			udp4(victim, s.gw, 4000, port, "attack")),
+		"host's address": ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP,
+			udp4(s.gw, s.gw, 4000, port, "attack")),
+		"loopback address":     ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP, from("127.0.0.1")),
+		"address of the world": ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP, from("8.8.8.8")),
+		"no address":           ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP, from("0.0.0.0")),
+		"neighbour's address to it": ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP,
+			udp4(s.gw, victim, 53, 53, "attack")),
+		"neighbour's MAC": ether(s.bridgeMAC, s.victMAC, unix.ETH_P_IP, good),
+		"bridge's MAC":    ether(s.bridgeMAC, s.bridgeMAC, unix.ETH_P_IP, good),
+		"any MAC":         ether(s.bridgeMAC, strange, unix.ETH_P_IP, good),
+		"past the host": ether(s.victMAC, s.evilMAC, unix.ETH_P_IP,
+			udp4(evil, victim, 4000, 4000, "attack")),
+		"broadcast":               ether(all, s.evilMAC, unix.ETH_P_IP, udp4(evil, any4, 4000, port, "attack")),
+		"DHCP server":             ether(all, s.evilMAC, unix.ETH_P_IP, udp4(evil, any4, 67, 68, "attack")),
+		"DHCP server as the host": ether(all, s.evilMAC, unix.ETH_P_IP, udp4(s.gw, any4, 67, 68, "attack")),
+		"multicast": ether(mac("01:00:5e:00:00:fb"), s.evilMAC, unix.ETH_P_IP,
+			udp4(evil, netip.MustParseAddr("224.0.0.251"), 5353, 5353, "attack")),
+		"ARP: who am I": ether(all, s.evilMAC, unix.ETH_P_ARP,
+			arp(1, s.evilMAC, victim, make([]byte, 6), s.gw)),
+		"ARP: I am your neighbour": ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_ARP,
+			arp(2, s.evilMAC, victim, s.bridgeMAC, s.gw)),
+		"ARP: I am the host": ether(all, s.evilMAC, unix.ETH_P_ARP,
+			arp(2, s.evilMAC, s.gw, s.victMAC, victim)),
+		"ARP: to the neighbour": ether(s.victMAC, s.evilMAC, unix.ETH_P_ARP,
+			arp(2, s.evilMAC, s.gw, s.victMAC, victim)),
+		"ARP: another MAC inside": ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_ARP,
+			arp(2, s.victMAC, evil, s.bridgeMAC, s.gw)),
+		"ARP: another MAC outside": ether(s.bridgeMAC, s.victMAC, unix.ETH_P_ARP,
+			arp(2, s.evilMAC, evil, s.bridgeMAC, s.gw)),
+		"ARP: gratuitous of neighbour": ether(all, s.evilMAC, unix.ETH_P_ARP,
+			arp(1, s.evilMAC, victim, make([]byte, 6), victim)),
+		"ARP: other lengths": ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_ARP,
+			append([]byte{0, 1, 8, 0, 6, 16, 0, 2}, arp(2, s.evilMAC, evil, s.bridgeMAC, victim)[8:]...)),
+		"ARP: other operation": ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_ARP,
+			arp(8, s.evilMAC, evil, s.bridgeMAC, victim)),
+		"RARP": ether(all, s.evilMAC, 0x8035, arp(3, s.evilMAC, evil, s.evilMAC, evil)),
+		"VLAN 5": ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_8021Q,
+			slices.Concat([]byte{0, 5, 8, 0}, good)),
+		"VLAN 0": ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_8021Q,
+			slices.Concat([]byte{0, 0, 8, 0}, good)),
+		"VLAN of a provider": ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_8021AD,
+			slices.Concat([]byte{0, 5, 8, 0}, good)),
+		"VLAN twice": ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_8021AD,
+			slices.Concat([]byte{0, 5, 0x81, 0, 0, 6, 8, 0}, good)),
+		"VLAN to the neighbour": ether(s.victMAC, s.evilMAC, unix.ETH_P_8021Q,
+			slices.Concat([]byte{0, 0, 8, 0}, udp4(evil, victim, 1, 1, "attack"))),
+		"BPDU": ether(mac("01:80:c2:00:00:00"), s.evilMAC, 38,
+			append([]byte{0x42, 0x42, 3}, make([]byte, 35)...)),
+		"LLDP": ether(mac("01:80:c2:00:00:0e"), s.evilMAC, 0x88cc,
+			[]byte{2, 7, 4, 1, 2, 3, 4, 5, 6, 0, 0}),
+		"to the host as LLDP": ether(mac("01:80:c2:00:00:0e"), s.evilMAC, unix.ETH_P_IP,
+			udp4(evil, s.gw, 4000, port, "attack")),
+		"to the host as 802.1X": ether(mac("01:80:c2:00:00:03"), s.evilMAC, unix.ETH_P_IP,
+			udp4(victim, s.gw, 4000, port, "attack")),
+		"to the host as a BPDU": ether(mac("01:80:c2:00:00:00"), s.evilMAC, unix.ETH_P_IP,
+			udp4(evil, s.gw, 4000, port, "attack")),
+		"a protocol of its own":  ether(s.bridgeMAC, s.evilMAC, 0x88b5, []byte("attack")),
+		"IPv4 that is too short": slices.Concat(s.bridgeMAC, s.evilMAC, []byte{8, 0}, good[:11]),
+		"IPv6 called IPv4": ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP,
+			icmp6(netip.MustParseAddr("fe80::1"), netip.MustParseAddr("ff02::1"), routerAdvertisement(s.evilMAC))),
+		"IPv4 called IPv6": ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IPV6, good),
+		"IPv6: router for all": ether(mac("33:33:00:00:00:01"), s.evilMAC, unix.ETH_P_IPV6,
+			icmp6(netip.MustParseAddr("fe80::bad"), netip.MustParseAddr("ff02::1"), routerAdvertisement(s.evilMAC))),
+		"IPv6: router for the host": ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IPV6,
+			icmp6(netip.MustParseAddr("fe80::bad"), netip.MustParseAddr("ff02::1"), routerAdvertisement(s.evilMAC))),
+		"IPv6: router as LLDP": ether(mac("01:80:c2:00:00:0e"), s.evilMAC, unix.ETH_P_IPV6,
+			icmp6(netip.MustParseAddr("fe80::bad"), netip.MustParseAddr("ff02::1"), routerAdvertisement(s.evilMAC))),
+		"IPv6: the world's address": ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IPV6,
+			udp6(netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2"), port, "attack")),
+		"IPv6: link-local to neighbour": ether(s.victMAC, s.evilMAC, unix.ETH_P_IPV6,
+			udp6(netip.MustParseAddr("fe80::bad"), netip.MustParseAddr("ff02::1"), port, "attack")),
+		"IPv6: mDNS": ether(mac("33:33:00:00:00:fb"), s.evilMAC, unix.ETH_P_IPV6,
+			udp6(netip.MustParseAddr("fe80::bad"), netip.MustParseAddr("ff02::fb"), 5353, "attack")),
 	}
 	if s.n.v6 == nil {
 		return list
@@ -282,16 +315,18 @@ func (s *spoofers) attacks() map[string][]byte {
 	for name, payload := range map[string][]byte{
 		"router from its address": icmp6(e6, gw6, routerAdvertisement(s.evilMAC)),
 		"router behind a header":  extended(routerAdvertisement(s.evilMAC)),
-		"redirect":                icmp6(e6, gw6, slices.Concat([]byte{icmp6Redirect, 0, 0, 0, 0, 0, 0, 0}, e6.AsSlice(), v6.AsSlice())),
-		"I am your neighbour":     icmp6(e6, gw6, neighbor(icmp6NeighborAdvertisement, v6, s.evilMAC)),
-		"neighbour asks":          icmp6(v6, gw6, neighbor(icmp6NeighborSolicitation, gw6, s.evilMAC)),
-		"I am the host":           icmp6(gw6, v6, neighbor(icmp6NeighborAdvertisement, gw6, s.evilMAC)),
-		"neighbour's address":     udp6(v6, gw6, port, "attack"),
-		"loopback address":        udp6(netip.IPv6Loopback(), gw6, port, "attack"),
+		"redirect": icmp6(e6, gw6,
+			slices.Concat([]byte{icmp6Redirect, 0, 0, 0, 0, 0, 0, 0}, e6.AsSlice(), v6.AsSlice())),
+		"I am your neighbour": icmp6(e6, gw6, neighbor(icmp6NeighborAdvertisement, v6, s.evilMAC)),
+		"neighbour asks":      icmp6(v6, gw6, neighbor(icmp6NeighborSolicitation, gw6, s.evilMAC)),
+		"I am the host":       icmp6(gw6, v6, neighbor(icmp6NeighborAdvertisement, gw6, s.evilMAC)),
+		"neighbour's address": udp6(v6, gw6, port, "attack"),
+		"loopback address":    udp6(netip.IPv6Loopback(), gw6, port, "attack"),
 	} {
 		list["IPv6: "+name] = ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IPV6, payload)
 		list["IPv6 to the neighbour: "+name] = ether(s.victMAC, s.evilMAC, unix.ETH_P_IPV6, payload)
-		list["IPv6 to all: "+name] = ether(net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}, s.evilMAC, unix.ETH_P_IPV6, payload)
+		list["IPv6 to all: "+name] = ether(net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}, s.evilMAC, unix.ETH_P_IPV6,
+			payload)
 	}
 	return list
 }
@@ -390,8 +425,10 @@ func TestSpoofing(t *testing.T) {
 				s.wire.send(t, frame)
 				// Regular traffic gets through, also after the attack.
 				marker := "after " + hex.EncodeToString([]byte(attack))
-				s.wire.send(t, ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP, udp4(s.evil.IPs[0], s.gw, 4000, s.hostPort(), marker)))
-				s.wire.send(t, ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP, udp4(s.evil.IPs[0], s.victim.IPs[0], 4000, 4000, marker)))
+				s.wire.send(t, ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP,
+					udp4(s.evil.IPs[0], s.gw, 4000, s.hostPort(), marker)))
+				s.wire.send(t, ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP,
+					udp4(s.evil.IPs[0], s.victim.IPs[0], 4000, 4000, marker)))
 				for _, f := range s.bridgeWire.until(t, marker) {
 					if !bytes.Contains(f, []byte("after ")) { // the last marker to the neighbour
 						t.Errorf("%s: the host received %x", attack, f)
@@ -437,7 +474,8 @@ func TestUnattachedPortPassesNothing(t *testing.T) {
 	if err := s.n.rules.publish(nil, at.pin()); err != nil {
 		t.Fatal(err)
 	}
-	s.wire.send(t, ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP, udp4(s.evil.IPs[0], s.victim.IPs[0], 4000, 4000, "marker")))
+	s.wire.send(t, ether(s.bridgeMAC, s.evilMAC, unix.ETH_P_IP,
+		udp4(s.evil.IPs[0], s.victim.IPs[0], 4000, 4000, "marker")))
 	for _, f := range s.victimWire.until(t, "marker") {
 		t.Errorf("the neighbour received %x", f)
 	}
@@ -511,7 +549,8 @@ func TestContractInOwnNamespace(t *testing.T) {
 				t.Skip("br_netfilter is not loaded")
 			}
 			inOwnNamespace(t, func(t *testing.T) {
-				if err := os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-iptables", []byte(value), 0); err != nil && value == "1" {
+				if err := os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-iptables", []byte(value), 0); err != nil &&
+					value == "1" {
 					t.Fatal(err)
 				}
 				TestContract(t)
@@ -559,7 +598,8 @@ func inOwnNamespace(t *testing.T, run func(*testing.T)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(netlink.LinkSetUp(world), netlink.AddrAdd(uplink, addr), netlink.LinkSetUp(uplink), netlink.LinkSetUp(lo),
+	if err := errors.Join(netlink.LinkSetUp(world), netlink.AddrAdd(uplink, addr), netlink.LinkSetUp(uplink),
+		netlink.LinkSetUp(lo),
 		netlink.RouteAdd(&netlink.Route{LinkIndex: uplink.Attrs().Index, Gw: net.IPv4(192, 0, 2, 1)})); err != nil {
 		t.Fatal(err)
 	}

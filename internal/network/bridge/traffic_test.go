@@ -28,7 +28,11 @@ func BenchmarkTraffic(b *testing.B) {
 	} {
 		connect := func(b *testing.B, serve func(net.Conn)) net.Conn {
 			var l net.Listener
-			if err := netns.Do(way.to, func() (err error) { l, err = net.Listen("tcp", net.JoinHostPort(way.addr, "0")); return err }); err != nil {
+			if err := netns.Do(way.to,
+				func() (err error) {
+					l, err = net.Listen("tcp", net.JoinHostPort(way.addr, "0"))
+					return err
+				}); err != nil {
 				b.Fatal(err)
 			}
 			b.Cleanup(func() { _ = l.Close() })
@@ -43,7 +47,8 @@ func BenchmarkTraffic(b *testing.B) {
 				}
 			}()
 			var c net.Conn
-			if err := netns.Do(way.from, func() (err error) { c, err = net.Dial("tcp", l.Addr().String()); return err }); err != nil {
+			if err := netns.Do(way.from,
+				func() (err error) { c, err = net.Dial("tcp", l.Addr().String()); return err }); err != nil {
 				b.Fatal(err)
 			}
 			b.Cleanup(func() { _ = c.Close() })

@@ -172,7 +172,8 @@ func (n *Network) add(ctx context.Context, pod network.Pod) (*record, error) {
 		return nil, err
 	}
 	fail := func(err error) (*record, error) {
-		return nil, errors.Join(fmt.Errorf("attach pod %s/%s to CNI network %s: %w", pod.Namespace, pod.Name, list.Name, err),
+		return nil, errors.Join(fmt.Errorf("attach pod %s/%s to CNI network %s: %w", pod.Namespace, pod.Name, list.Name,
+			err),
 			n.drop(context.WithoutCancel(ctx), rec))
 	}
 	if err := makeNetNS(rec.NetNS, pod.NetNS); err != nil {
@@ -196,7 +197,8 @@ func (n *Network) add(ctx context.Context, pod network.Pod) (*record, error) {
 func runtimeConf(rec *record) *libcni.RuntimeConf {
 	rt := &libcni.RuntimeConf{
 		ContainerID: rec.Pod.SandboxID, NetNS: rec.NetNS, IfName: "eth0",
-		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", rec.Pod.Namespace}, {"K8S_POD_NAME", rec.Pod.Name},
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", rec.Pod.Namespace},
+			{"K8S_POD_NAME", rec.Pod.Name},
 			{"K8S_POD_INFRA_CONTAINER_ID", rec.Pod.SandboxID}, {"K8S_POD_UID", rec.Pod.UID}},
 		CapabilityArgs: map[string]any{},
 	}
@@ -231,7 +233,8 @@ func addresses(result types.Result) ([]netip.Addr, error) {
 	}
 	var ips []netip.Addr
 	for _, ip := range res.IPs {
-		if ip.Interface != nil && *ip.Interface >= 0 && *ip.Interface < len(res.Interfaces) && res.Interfaces[*ip.Interface].Sandbox == "" {
+		if ip.Interface != nil && *ip.Interface >= 0 && *ip.Interface < len(res.Interfaces) &&
+			res.Interfaces[*ip.Interface].Sandbox == "" {
 			continue
 		}
 		if addr, ok := netip.AddrFromSlice(ip.Address.IP); ok {
@@ -277,7 +280,8 @@ func (n *Network) drop(ctx context.Context, rec *record) error {
 		}
 		// ADD never returned: plugins undo a failed ADD themselves, and a wrong configuration must
 		// not prevent later attempts for the pod.
-		klog.FromContext(ctx).Info("CNI plugins cannot undo a failed ADD", "sandbox", rec.Pod.SandboxID, "network", list.Name, "err", err)
+		klog.FromContext(ctx).Info("CNI plugins cannot undo a failed ADD", "sandbox", rec.Pod.SandboxID, "network",
+			list.Name, "err", err)
 	}
 	if err := netns.Unpin(rec.NetNS); err != nil {
 		return err

@@ -31,7 +31,8 @@ func configure(t testing.TB) Config {
 	}
 	dir, n := t.TempDir(), subnet.Add(1)
 	name := fmt.Sprintf("cni%d", os.Getpid()%100000*10+int(n))
-	cfg := Config{ConfDir: filepath.Join(dir, "net.d"), BinDirs: []string{plugins}, StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run")}
+	cfg := Config{ConfDir: filepath.Join(dir, "net.d"), BinDirs: []string{plugins},
+		StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run")}
 	if err := os.Mkdir(cfg.ConfDir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +63,8 @@ func open(t testing.TB, cfg Config) *Network {
 func TestContract(t *testing.T) {
 	nettest.Run(t, func(t testing.TB) nettest.Harness {
 		cfg := configure(t)
-		return nettest.Harness{Network: open(t, cfg), Reopen: func(t testing.TB) network.PodNetwork { return open(t, cfg) }}
+		return nettest.Harness{Network: open(t, cfg),
+			Reopen: func(t testing.TB) network.PodNetwork { return open(t, cfg) }}
 	})
 }
 
@@ -74,7 +76,8 @@ func TestNotReady(t *testing.T) {
 	}
 	cfg.ConfDir = t.TempDir()
 	n := open(t, cfg)
-	if err := n.Ready(t.Context()); !errkind.Is(err, errkind.Unavailable) || !strings.Contains(err.Error(), cfg.ConfDir) {
+	if err := n.Ready(t.Context()); !errkind.Is(err, errkind.Unavailable) ||
+		!strings.Contains(err.Error(), cfg.ConfDir) {
 		t.Errorf("without a configuration: %v", err)
 	}
 	if _, err := n.Attach(t.Context(), network.Pod{SandboxID: "s"}); !errkind.Is(err, errkind.Unavailable) {
@@ -93,13 +96,15 @@ func TestSinglePlugin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if list.Name != "alone" || list.CNIVersion != "0.4.0" || len(list.Plugins) != 1 || list.Plugins[0].Network.Type != "bridge" || string(list.Plugins[0].Bytes) == "" {
+	if list.Name != "alone" || list.CNIVersion != "0.4.0" || len(list.Plugins) != 1 ||
+		list.Plugins[0].Network.Type != "bridge" || string(list.Plugins[0].Bytes) == "" {
 		t.Errorf("read as %+v", list)
 	}
 	if err := os.WriteFile(filepath.Join(cfg.ConfDir, "00-bad.conf"), []byte(`{"name": "bad"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (&Network{cfg: cfg}).load(); !errkind.Is(err, errkind.Invalid) || !strings.Contains(err.Error(), "00-bad.conf") {
+	if _, err := (&Network{cfg: cfg}).load(); !errkind.Is(err, errkind.Invalid) ||
+		!strings.Contains(err.Error(), "00-bad.conf") {
 		t.Errorf("without a type: %v", err)
 	}
 }
@@ -108,7 +113,8 @@ func TestSinglePlugin(t *testing.T) {
 func TestFailedAdd(t *testing.T) {
 	cfg := configure(t)
 	n := open(t, cfg)
-	bad := strings.Replace(string(mustRead(t, filepath.Join(cfg.ConfDir, "10-test.conflist"))), `"type": "bridge"`, `"type": "no-such-plugin"`, 1)
+	bad := strings.Replace(string(mustRead(t, filepath.Join(cfg.ConfDir, "10-test.conflist"))), `"type": "bridge"`,
+		`"type": "no-such-plugin"`, 1)
 	if err := os.WriteFile(filepath.Join(cfg.ConfDir, "00-bad.conflist"), []byte(bad), 0o644); err != nil {
 		t.Fatal(err)
 	}

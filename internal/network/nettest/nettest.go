@@ -40,7 +40,8 @@ var serial atomic.Int64
 
 func pod(name string) network.Pod {
 	n := serial.Add(1)
-	return network.Pod{UID: fmt.Sprintf("uid-%s-%d", name, n), Namespace: "default", Name: name, SandboxID: fmt.Sprintf("sandbox%d", n)}
+	return network.Pod{UID: fmt.Sprintf("uid-%s-%d", name, n), Namespace: "default", Name: name,
+		SandboxID: fmt.Sprintf("sandbox%d", n)}
 }
 
 // Run checks an implementation; open creates a new one for each test.
@@ -185,7 +186,8 @@ func testGivenNamespace(t *testing.T, h Harness) {
 	cmd := exec.Command("sleep", "1000")
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET,
-		UidMappings: []syscall.SysProcIDMap{{HostID: 700000, Size: 65536}}, GidMappings: []syscall.SysProcIDMap{{HostID: 700000, Size: 65536}},
+		UidMappings: []syscall.SysProcIDMap{{HostID: 700000, Size: 65536}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: 700000, Size: 65536}},
 	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -391,7 +393,8 @@ func testHostPort(t *testing.T, h Harness) {
 		}
 	}
 	local := pod("local")
-	local.Ports = []network.PortMapping{{Protocol: "TCP", ContainerPort: 80, HostPort: freePort(t), HostIP: netip.MustParseAddr("127.0.0.1")}}
+	local.Ports = []network.PortMapping{{Protocol: "TCP", ContainerPort: 80, HostPort: freePort(t),
+		HostIP: netip.MustParseAddr("127.0.0.1")}}
 	serve(t, attach(t, h.Network, local).NetNS, ":80", "local")
 	if got, err := askHost(netip.MustParseAddr("127.0.0.1"), local.Ports[0].HostPort); got != "local" || err != nil {
 		t.Errorf("host port of one address: %q, %v", got, err)
@@ -426,7 +429,11 @@ func testUDPHostPort(t *testing.T, h Harness, hostIP netip.Addr) {
 		p.Ports = []network.PortMapping{{Protocol: "UDP", ContainerPort: 5353, HostPort: port}}
 		at := attach(t, h.Network, p)
 		var server *net.UDPConn
-		if err := netns.Do(at.NetNS, func() (err error) { server, err = net.ListenUDP("udp4", &net.UDPAddr{Port: 5353}); return err }); err != nil {
+		if err := netns.Do(at.NetNS,
+			func() (err error) {
+				server, err = net.ListenUDP("udp4", &net.UDPAddr{Port: 5353})
+				return err
+			}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := client.WriteToUDPAddrPort([]byte(name), netip.AddrPortFrom(hostIP, port)); err != nil {

@@ -96,7 +96,8 @@ const halves = 1
 func hostRoutes() ([]netip.Prefix, error) {
 	var list []netip.Prefix
 	for {
-		routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+		routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC},
+			netlink.RT_FILTER_TABLE)
 		if errors.Is(err, netlink.ErrDumpInterrupted) {
 			continue
 		}
@@ -147,18 +148,22 @@ func (r *Ranges) install(ranges []netip.Prefix) error {
 		conn.AddRule(&nftables.Rule{Table: table, Chain: c, Exprs: slices.Concat(parts...)})
 	}
 	unserved := conn.AddChain(&nftables.Chain{Table: table, Name: "unserved"})
-	for name, hook := range map[string]*nftables.ChainHook{"output": nftables.ChainHookOutput, "forward": nftables.ChainHookForward} {
-		c := conn.AddChain(&nftables.Chain{Table: table, Name: name, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: nftables.ChainPriorityFilter})
+	for name, hook := range map[string]*nftables.ChainHook{"output": nftables.ChainHookOutput,
+		"forward": nftables.ChainHookForward} {
+		c := conn.AddChain(&nftables.Chain{Table: table, Name: name, Type: nftables.ChainTypeFilter, Hooknum: hook,
+			Priority: nftables.ChainPriorityFilter})
 		// Addresses of the host itself are served (IPVS adds service addresses to a device).
 		rule(c, []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: append([]byte("lo"), make([]byte, 14)...)},
 			&expr.Verdict{Kind: expr.VerdictJump, Chain: unserved.Name}})
 	}
-	tcp := []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_TCP}}}
+	tcp := []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_TCP}}}
 	for _, p := range ranges {
 		to := destination(p)
 		rule(unserved, to, tcp, []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
-		rule(unserved, to, []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_PORT_UNREACH}})
+		rule(unserved, to,
+			[]expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_PORT_UNREACH}})
 	}
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("install nftables table %s: %w", r.table, err)

@@ -31,7 +31,8 @@ func TestDivide(t *testing.T) {
 		{nil, ranges, nil},
 		{[]netip.Prefix{p("0.0.0.0/0"), p("192.0.2.0/24"), p("::/0")}, ranges, nil},
 		{[]netip.Prefix{p("10.96.3.0/24")}, ranges[1:], []Overlap{{ranges[0], p("10.96.3.0/24")}}},
-		{[]netip.Prefix{p("10.0.0.0/8"), p("fd00::/8")}, nil, []Overlap{{ranges[0], p("10.0.0.0/8")}, {ranges[1], p("fd00::/8")}}},
+		{[]netip.Prefix{p("10.0.0.0/8"), p("fd00::/8")}, nil,
+			[]Overlap{{ranges[0], p("10.0.0.0/8")}, {ranges[1], p("fd00::/8")}}},
 	} {
 		free, taken := divide(ranges, tt.routes)
 		if !slices.Equal(free, tt.free) || !slices.Equal(taken, tt.taken) {
@@ -52,7 +53,8 @@ func TestUnservedAddresses(t *testing.T) {
 		cmd := exec.Command(os.Args[0], "-test.run", "^TestUnservedAddresses$", "-test.v")
 		cmd.Env = append(os.Environ(), mark+"=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
-		if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("--- PASS: TestUnservedAddresses")) {
+		if out, err := cmd.CombinedOutput(); err != nil ||
+			!bytes.Contains(out, []byte("--- PASS: TestUnservedAddresses")) {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		return
@@ -83,7 +85,8 @@ func TestUnservedAddresses(t *testing.T) {
 			must(err)
 			b, err := netlink.ParseAddr(peerAddr)
 			must(err)
-			return errors.Join(netlink.AddrAdd(l, b), netlink.LinkSetUp(l), netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: a.IP}))
+			return errors.Join(netlink.AddrAdd(l, b), netlink.LinkSetUp(l),
+				netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: a.IP}))
 		}))
 		return path
 	}
@@ -153,7 +156,8 @@ func TestUnservedAddresses(t *testing.T) {
 	answers("refused", syscall.ECONNREFUSED)
 	for who, ns := range from {
 		// The kernel reports this to its own process when it sends.
-		if err := dial(ns, "udp"); !errors.Is(err, syscall.ECONNREFUSED) && !(ns == "" && errors.Is(err, syscall.EPERM)) {
+		if err := dial(ns, "udp"); !errors.Is(err, syscall.ECONNREFUSED) &&
+			!(ns == "" && errors.Is(err, syscall.EPERM)) {
 			t.Errorf("UDP from %s: %v", who, err)
 		}
 	}
@@ -171,7 +175,8 @@ func TestUnservedAddresses(t *testing.T) {
 	answers("after a flush", syscall.ECONNREFUSED)
 
 	// A VPN adds a route into the range.
-	vpn := &netlink.Route{Dst: &net.IPNet{IP: net.IPv4(10, 96, 0, 0).To4(), Mask: net.CIDRMask(24, 32)}, Gw: net.IPv4(192, 0, 2, 2)}
+	vpn := &netlink.Route{Dst: &net.IPNet{IP: net.IPv4(10, 96, 0, 0).To4(), Mask: net.CIDRMask(24, 32)},
+		Gw: net.IPv4(192, 0, 2, 2)}
 	must(netlink.RouteAdd(vpn))
 	taken, err = r.Sync()
 	must(err)
@@ -197,12 +202,15 @@ func proxy(t *testing.T, to netip.AddrPort) {
 		t.Fatal(err)
 	}
 	table := conn.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: "proxy"})
-	for name, hook := range map[string]*nftables.ChainHook{"output": nftables.ChainHookOutput, "prerouting": nftables.ChainHookPrerouting} {
-		c := conn.AddChain(&nftables.Chain{Table: table, Name: name, Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: nftables.ChainPriorityNATDest})
-		conn.AddRule(&nftables.Rule{Table: table, Chain: c, Exprs: slices.Concat(destination(netip.MustParsePrefix("10.96.0.0/16")), []expr.Any{
-			&expr.Immediate{Register: 1, Data: to.Addr().AsSlice()},
-			&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1},
-		})})
+	for name, hook := range map[string]*nftables.ChainHook{"output": nftables.ChainHookOutput,
+		"prerouting": nftables.ChainHookPrerouting} {
+		c := conn.AddChain(&nftables.Chain{Table: table, Name: name, Type: nftables.ChainTypeNAT, Hooknum: hook,
+			Priority: nftables.ChainPriorityNATDest})
+		conn.AddRule(&nftables.Rule{Table: table, Chain: c,
+			Exprs: slices.Concat(destination(netip.MustParsePrefix("10.96.0.0/16")), []expr.Any{
+				&expr.Immediate{Register: 1, Data: to.Addr().AsSlice()},
+				&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1},
+			})})
 	}
 	if err := conn.Flush(); err != nil {
 		t.Fatal(err)

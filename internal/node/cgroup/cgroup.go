@@ -60,7 +60,8 @@ type podGroup struct {
 
 // New returns a Manager; nothing is made before Init.
 func New(cfg Config) *Manager {
-	m := &Manager{systemd: cfg.Systemd, pids: cfg.PodPids, v2: cgroups.IsCgroup2UnifiedMode(), pods: map[types.UID]*podGroup{}, milli: map[types.UID]int64{}}
+	m := &Manager{systemd: cfg.Systemd, pids: cfg.PodPids, v2: cgroups.IsCgroup2UnifiedMode(),
+		pods: map[types.UID]*podGroup{}, milli: map[types.UID]int64{}}
 	if m.pids <= 0 {
 		m.pids = -1
 	}
@@ -77,7 +78,8 @@ func (m *Manager) V2() bool { return m.v2 }
 
 // Init makes the groups of the node and of the QoS classes.
 func (m *Manager) Init() error {
-	for _, class := range []corev1.PodQOSClass{corev1.PodQOSGuaranteed, corev1.PodQOSBurstable, corev1.PodQOSBestEffort} {
+	for _, class := range []corev1.PodQOSClass{corev1.PodQOSGuaranteed, corev1.PodQOSBurstable,
+		corev1.PodQOSBestEffort} {
 		cm, err := m.group(resources.QoSCgroup(class), nil)
 		if err != nil {
 			return err
@@ -111,7 +113,8 @@ func (m *Manager) Enforce(capacity corev1.ResourceList) error {
 	r := &cgroups.Resources{SkipDevices: true, Memory: capacity.Memory().Value()}
 	m.cpu(r, resources.CPUShares(capacity.Cpu().MilliValue()))
 	if err := cm.Set(r); err != nil {
-		return fmt.Errorf("Failed to update Node Allocatable Limits %q: %w", m.name(group), err) //nolint:staticcheck // upstream's words, shown in an event
+		return fmt.Errorf("Failed to update Node Allocatable Limits %q: %w", m.name(group),
+			err) //nolint:staticcheck // upstream's words, shown in an event
 	}
 	return nil
 }
@@ -222,7 +225,9 @@ func (m *Manager) Resize(pod *corev1.Pod, widen bool) error {
 			return fmt.Errorf("read the memory usage of cgroup %s: %w", m.name(path), err)
 		}
 		if used := stats.MemoryStats.Usage.Usage; used > uint64(want.Memory) {
-			return fmt.Errorf("cannot decrease memory limits: attempting to set pod memory limit (%d) below current usage (%d)", want.Memory, used)
+			return fmt.Errorf(
+				"cannot decrease memory limits: attempting to set pod memory limit (%d) below current usage (%d)",
+				want.Memory, used)
 		}
 	}
 	if widen {
@@ -301,7 +306,8 @@ func (m *Manager) has(controller, file string) bool {
 		return false
 	}
 	entries, err := os.ReadDir(dir)
-	return err == nil && slices.ContainsFunc(entries, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), file) })
+	return err == nil && slices.ContainsFunc(entries,
+		func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), file) })
 }
 
 // kernelPageSize turns "2Mi" into the kernel's "2MB".

@@ -25,7 +25,8 @@ func podOf(uid string, cpu, memory string) *corev1.Pod {
 	if memory != "" {
 		c.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
 	}
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}, Spec: corev1.PodSpec{Containers: []corev1.Container{c}}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{c}}}
 }
 
 // Names as CRI gets them (L3.117d), below the root of this carob.
@@ -123,11 +124,13 @@ func TestPodGroup(t *testing.T) {
 	}
 
 	// All pods together have what the machine has (L10.77).
-	if err := m.Enforce(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3"), corev1.ResourceMemory: resource.MustParse("1Ti")}); err != nil {
+	if err := m.Enforce(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3"),
+		corev1.ResourceMemory: resource.MustParse("1Ti")}); err != nil {
 		t.Fatal(err)
 	}
 	all := func(controller string) string { return filepath.Dir(filepath.Dir(dir(controller))) }
-	if got, want := read(all("cpu"), "cpu.shares", "cpu.weight"), map[bool]string{false: "3072", true: fmt.Sprint(resources.CPUWeight(3072))}[m.V2()]; got != want {
+	if got, want := read(all("cpu"), "cpu.shares", "cpu.weight"),
+		map[bool]string{false: "3072", true: fmt.Sprint(resources.CPUWeight(3072))}[m.V2()]; got != want {
 		t.Errorf("cpu shares of all pods %s, want %s", got, want)
 	}
 	if got := read(all("memory"), "memory.limit_in_bytes", "memory.max"); got != fmt.Sprint(1<<40) {

@@ -76,10 +76,12 @@ func (r *Recorder) Node(eventType, reason, message string) {
 		podlife.Event{Type: eventType, Reason: reason, Message: message})
 }
 
-func (r *Recorder) add(about corev1.ObjectReference, namespace string, annotations map[string]string, what podlife.Event) {
+func (r *Recorder) add(about corev1.ObjectReference, namespace string, annotations map[string]string,
+	what podlife.Event) {
 	now := metav1.Now()
 	e := &corev1.Event{
-		ObjectMeta:          metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", about.Name, r.unique(now.UnixNano())), Namespace: namespace, Annotations: annotations},
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", about.Name, r.unique(now.UnixNano())),
+			Namespace: namespace, Annotations: annotations},
 		InvolvedObject:      about,
 		Reason:              what.Reason,
 		Message:             what.Message,
@@ -146,7 +148,8 @@ func (r *Recorder) Run(ctx context.Context) {
 					w.notYet = time.Now().Add(retryDelay)
 					later = append(later, w)
 				} else {
-					klog.FromContext(ctx).Error(err, "An event could not be written", "reason", w.event.Reason, "about", w.event.InvolvedObject.Name)
+					klog.FromContext(ctx).Error(err, "An event could not be written", "reason", w.event.Reason, "about",
+						w.event.InvolvedObject.Name)
 				}
 			}
 		}
@@ -215,9 +218,11 @@ func (r *Recorder) store(ctx context.Context, w *write) error {
 	case err == nil:
 		r.correlator.UpdateState(stored)
 		return nil
-	case apierrors.IsAlreadyExists(err), apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsNotFound(err):
+	case apierrors.IsAlreadyExists(err), apierrors.IsInvalid(err), apierrors.IsForbidden(err),
+		apierrors.IsNotFound(err):
 		// Never better at another try; the namespace may be ending.
-		klog.FromContext(ctx).V(2).Info("The API server refused an event", "reason", w.event.Reason, "about", w.event.InvolvedObject.Name, "err", err)
+		klog.FromContext(ctx).V(2).Info("The API server refused an event", "reason", w.event.Reason, "about",
+			w.event.InvolvedObject.Name, "err", err)
 		return nil
 	default:
 		return fmt.Errorf("write event %s about %s: %w", w.event.Reason, w.event.InvolvedObject.Name, err)

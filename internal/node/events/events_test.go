@@ -57,7 +57,8 @@ func writes(client *fake.Clientset) int {
 func TestEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, r := start(t)
-		r.Pod(pod, podlife.Event{Type: "Normal", Reason: "Started", Message: "Container started", FieldPath: "spec.containers{c}"})
+		r.Pod(pod, podlife.Event{Type: "Normal", Reason: "Started", Message: "Container started",
+			FieldPath: "spec.containers{c}"})
 		r.Node("Normal", "Starting", "Starting kubelet.")
 		nodeUID = "0815"
 		defer func() { nodeUID = "" }()
@@ -70,12 +71,14 @@ func TestEvent(t *testing.T) {
 		for _, e := range events {
 			switch e.InvolvedObject.Kind {
 			case "Pod":
-				if e.Namespace != "default" || e.InvolvedObject.UID != "u" || e.InvolvedObject.FieldPath != "spec.containers{c}" || e.Count != 1 ||
+				if e.Namespace != "default" || e.InvolvedObject.UID != "u" ||
+					e.InvolvedObject.FieldPath != "spec.containers{c}" || e.Count != 1 ||
 					e.Source.Component != "kubelet" || e.Source.Host != "n1" || e.Reason != "Started" {
 					t.Errorf("%+v", e)
 				}
 			case "Node":
-				if want := map[string]types.UID{"Starting": "n1", "NodeReady": "0815"}[e.Reason]; e.Namespace != "default" || e.InvolvedObject.UID != want {
+				if want := map[string]types.UID{"Starting": "n1",
+					"NodeReady": "0815"}[e.Reason]; e.Namespace != "default" || e.InvolvedObject.UID != want {
 					t.Errorf("%+v", e)
 				}
 			}

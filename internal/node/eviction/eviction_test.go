@@ -102,7 +102,8 @@ func (w *world) Stop(uid types.UID, s podlife.Stop) error {
 	return nil
 }
 
-func (w *world) ListContainerStats(_ context.Context, req *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse, error) {
+func (w *world) ListContainerStats(_ context.Context,
+	req *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse, error) {
 	w.count("stats")
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -112,7 +113,8 @@ func (w *world) ListContainerStats(_ context.Context, req *cri.ListContainerStat
 			continue
 		}
 		resp.Stats = append(resp.Stats, &cri.ContainerStats{
-			Attributes:    &cri.ContainerAttributes{Labels: map[string]string{spec.LabelPodUID: string(uid), spec.LabelContainerName: "c"}},
+			Attributes: &cri.ContainerAttributes{Labels: map[string]string{spec.LabelPodUID: string(uid),
+				spec.LabelContainerName: "c"}},
 			Memory:        &cri.MemoryUsage{WorkingSetBytes: &cri.UInt64Value{Value: uint64(w.memOf[uid]) << 20}},
 			WritableLayer: &cri.FilesystemUsage{UsedBytes: &cri.UInt64Value{Value: 1000}},
 		})
@@ -120,7 +122,8 @@ func (w *world) ListContainerStats(_ context.Context, req *cri.ListContainerStat
 	return resp, nil
 }
 
-func (w *world) ListPodSandboxStats(context.Context, *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse, error) {
+func (w *world) ListPodSandboxStats(context.Context, *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse,
+	error) {
 	return &cri.ListPodSandboxStatsResponse{}, nil
 }
 
@@ -152,7 +155,8 @@ func (w *world) RemoveImage(_ context.Context, req *cri.RemoveImageRequest) (*cr
 }
 
 func (w *world) ImageFsInfo(context.Context, *cri.ImageFsInfoRequest) (*cri.ImageFsInfoResponse, error) {
-	return &cri.ImageFsInfoResponse{ImageFilesystems: []*cri.FilesystemUsage{{FsId: &cri.FilesystemIdentifier{Mountpoint: w.root}}}}, nil
+	return &cri.ImageFsInfoResponse{
+		ImageFilesystems: []*cri.FilesystemUsage{{FsId: &cri.FilesystemIdentifier{Mountpoint: w.root}}}}, nil
 }
 
 func newWorld(t *testing.T, disk int64, settings eviction.Settings) *world {
@@ -161,12 +165,15 @@ func newWorld(t *testing.T, disk int64, settings eviction.Settings) *world {
 		t.Fatal(err)
 	}
 	w := &world{
-		root: t.TempDir(), memory: 500, disk: disk, size: 100, pods: map[types.UID]*pods.View{}, memOf: map[types.UID]int64{}, ends: time.Second,
+		root: t.TempDir(), memory: 500, disk: disk, size: 100, pods: map[types.UID]*pods.View{},
+		memOf: map[types.UID]int64{}, ends: time.Second,
 		asked: map[string]int{}, changed: make(chan struct{}),
 	}
 	w.Manager = New(Config{
-		Rules:  eviction.Config{Thresholds: thresholds, MaxGrace: 20 * time.Second, Transition: eviction.DefaultTransition},
-		Images: eviction.ImagePolicy{High: 85, Low: 80, MinAge: 2 * time.Minute}, Runtime: w, Pods: w, Root: w.root, Shortage: &Shortage{},
+		Rules: eviction.Config{Thresholds: thresholds, MaxGrace: 20 * time.Second,
+			Transition: eviction.DefaultTransition},
+		Images: eviction.ImagePolicy{High: 85, Low: 80, MinAge: 2 * time.Minute}, Runtime: w, Pods: w, Root: w.root,
+		Shortage:  &Shortage{},
 		LogDir:    func(pod *corev1.Pod) string { return filepath.Join(w.root, "logs", pod.Name) },
 		VolumeDir: func(uid types.UID, volume string) string { return filepath.Join(w.root, string(uid), volume) },
 		PodDir:    func(uid types.UID) string { return filepath.Join(w.root, string(uid)) },
@@ -193,7 +200,8 @@ func newWorld(t *testing.T, disk int64, settings eviction.Settings) *world {
 }
 
 func (w *world) add(name string, memory int64, edit ...func(*corev1.Pod)) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
 	for _, e := range edit {
 		e(pod)
 	}
@@ -253,7 +261,9 @@ func TestOnePodGoesPerRound(t *testing.T) {
 // L7.147: what a pod holds is waited for only so long.
 func TestStubbornPodIsNotWaitedForForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 90, eviction.Settings{Hard: map[string]string{}, Soft: map[string]string{"memory.available": "600Mi"}, SoftGrace: map[string]string{"memory.available": "1m"}})
+		w := newWorld(t, 90, eviction.Settings{Hard: map[string]string{},
+			Soft:      map[string]string{"memory.available": "600Mi"},
+			SoftGrace: map[string]string{"memory.available": "1m"}})
 		w.ends = time.Hour
 		w.add("big", 300)
 		w.look(t, "MemoryPressure")
@@ -263,16 +273,19 @@ func TestStubbornPodIsNotWaitedForForever(t *testing.T) {
 		w.look(t, "MemoryPressure", "node Warning EvictionThresholdMet: Attempting to reclaim memory",
 			"stop big Evicted grace 20s TerminationByKubelet", "event big Warning Evicted: "+message+"[memory]")
 		time.Sleep(cleanupWait + time.Second)
-		w.look(t, "MemoryPressure", "again", "node Warning EvictionThresholdMet: Attempting to reclaim memory") // and nobody is left
+		// and nobody is left
+		w.look(t, "MemoryPressure", "again", "node Warning EvictionThresholdMet: Attempting to reclaim memory")
 	})
 }
 
 // L7.133, L7.147: images go before pods.
 func TestImagesGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 50, eviction.Settings{Hard: map[string]string{"imagefs.available": "15%", "nodefs.available": "10%"}})
+		w := newWorld(t, 50,
+			eviction.Settings{Hard: map[string]string{"imagefs.available": "15%", "nodefs.available": "10%"}})
 		w.add("p", 1)
-		w.images = []*cri.Image{{Id: "used", Size: 9}, {Id: "a", Size: 4}, {Id: "b", Size: 4}, {Id: "pinned", Size: 9, Pinned: true}}
+		w.images = []*cri.Image{{Id: "used", Size: 9}, {Id: "a", Size: 4}, {Id: "b", Size: 4},
+			{Id: "pinned", Size: 9, Pinned: true}}
 		w.usedBy = []*cri.Container{{ImageRef: "used"}}
 		w.look(t, "")
 		time.Sleep(imageDelay)
@@ -292,7 +305,8 @@ func TestImagesGoFirst(t *testing.T) {
 		w.look(t, "DiskPressure",
 			"node Warning FreeDiskSpaceFailed: Insufficient free disk space on the node's image filesystem (86% of 100 B used). "+
 				"Failed to free sufficient space by deleting unused images (freed 0 bytes). "+
-				"Investigate disk usage, as it could be used by active images, logs, volumes, or other data.", // too new for that …
+				// too new for that …
+				"Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
 			"node Warning EvictionThresholdMet: Attempting to reclaim ephemeral-storage",
 			"remove image new", "reclaim") // … but not for this
 		if !w.cfg.Shortage.Disk() {
@@ -306,11 +320,13 @@ func TestImagesGoFirst(t *testing.T) {
 		w.mu.Lock()
 		w.disk = 5 // and no image is left: the pod has to go, after a moment for what is dead
 		w.mu.Unlock()
-		w.look(t, "DiskPressure", "node Warning EvictionThresholdMet: Attempting to reclaim ephemeral-storage", "reclaim")
+		w.look(t, "DiskPressure", "node Warning EvictionThresholdMet: Attempting to reclaim ephemeral-storage",
+			"reclaim")
 		time.Sleep(reclaimWait)
 		message := "The node was low on resource: ephemeral-storage. Threshold quantity: 15, available: 5. " +
 			"Container c was using 1k, request is 0, has larger consumption of ephemeral-storage. "
-		w.look(t, "DiskPressure", "stop p Evicted grace 1s TerminationByKubelet", "event p Warning Evicted: "+message+"[ephemeral-storage]")
+		w.look(t, "DiskPressure", "stop p Evicted grace 1s TerminationByKubelet",
+			"event p Warning Evicted: "+message+"[ephemeral-storage]")
 	})
 }
 
@@ -350,7 +366,8 @@ func TestPodOverItsLocalLimitGoes(t *testing.T) {
 		w.add("free", 1)
 		w.add("limited", 1, func(p *corev1.Pod) {
 			q := resource.MustParse("64Ki")
-			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &q}}}}
+			p.Spec.Volumes = []corev1.Volume{{Name: "v",
+				VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &q}}}}
 		})
 		dir := filepath.Join(w.root, "limited", "v", "sub")
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -364,7 +381,8 @@ func TestPodOverItsLocalLimitGoes(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		w.look(t, "", "stop limited Evicted grace 1s -", `event limited Warning Evicted: Usage of EmptyDir volume "v" exceeds the limit "64Ki". []`)
+		w.look(t, "", "stop limited Evicted grace 1s -",
+			`event limited Warning Evicted: Usage of EmptyDir volume "v" exceeds the limit "64Ki". []`)
 	})
 }
 
@@ -374,7 +392,8 @@ func TestPodFilesCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 90, eviction.Settings{})
 		limited := func(p *corev1.Pod) {
-			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("64Ki")}
+			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
+				corev1.ResourceEphemeralStorage: resource.MustParse("64Ki")}
 		}
 		for _, name := range []string{"hosts", "message", "link", "free"} {
 			if name == "free" {
@@ -388,7 +407,8 @@ func TestPodFilesCount(t *testing.T) {
 		}
 		w.look(t, "")
 		big := make([]byte, 100<<10)
-		for _, path := range []string{"hosts/etc-hosts", "message/termination.c.12345678", "free/etc-hosts", "outside"} {
+		for _, path := range []string{"hosts/etc-hosts", "message/termination.c.12345678", "free/etc-hosts",
+			"outside"} {
 			if err := os.WriteFile(filepath.Join(w.root, path), big, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -401,7 +421,8 @@ func TestPodFilesCount(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		const message = `Evicted: Pod ephemeral local storage usage exceeds the total limit of containers 64Ki. []`
-		w.look(t, "", "stop hosts Evicted grace 1s -", "event hosts Warning "+message, "stop message Evicted grace 1s -", "event message Warning "+message)
+		w.look(t, "", "stop hosts Evicted grace 1s -", "event hosts Warning "+message,
+			"stop message Evicted grace 1s -", "event message Warning "+message)
 	})
 }
 

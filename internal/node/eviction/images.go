@@ -73,7 +73,8 @@ func (m *Manager) remove(ctx context.Context, images []eviction.Image, need int6
 		if need >= 0 && freed >= need {
 			break
 		}
-		if _, err := m.cfg.Runtime.RemoveImage(ctx, &cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: im.ID}}); err != nil {
+		if _, err := m.cfg.Runtime.RemoveImage(ctx,
+			&cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: im.ID}}); err != nil {
 			klog.FromContext(ctx).Error(err, "Removing an unused image failed", "image", im.ID)
 			continue
 		}
@@ -125,7 +126,8 @@ func (m *Manager) seen(im *cri.Image, used map[string]bool, now time.Time) evict
 		it = eviction.Image{ID: im.Id, Found: now}
 	}
 	it.Size = int64(im.Size)
-	it.InUse = im.Pinned || used[im.Id] || slices.ContainsFunc(slices.Concat(im.RepoTags, im.RepoDigests), func(name string) bool { return used[name] })
+	it.InUse = im.Pinned || used[im.Id] ||
+		slices.ContainsFunc(slices.Concat(im.RepoTags, im.RepoDigests), func(name string) bool { return used[name] })
 	if it.InUse {
 		it.LastUsed = now
 	}

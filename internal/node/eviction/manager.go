@@ -171,7 +171,8 @@ func (m *Manager) limited() bool {
 
 // runs tells a pod that may be evicted: it is neither over nor ending.
 func runs(v pods.View) bool {
-	return v.Life == podlife.Syncing && v.Pod.DeletionTimestamp == nil && v.Status.Phase != corev1.PodSucceeded && v.Status.Phase != corev1.PodFailed
+	return v.Life == podlife.Syncing && v.Pod.DeletionTimestamp == nil && v.Status.Phase != corev1.PodSucceeded &&
+		v.Status.Phase != corev1.PodFailed
 }
 
 // Run does what Look found to be necessary, until ctx ends.
@@ -202,7 +203,9 @@ func (m *Manager) act(ctx context.Context) {
 		return
 	}
 	t := due[0]
-	m.cfg.NodeEvent(corev1.EventTypeWarning, "EvictionThresholdMet", fmt.Sprintf("Attempting to reclaim %s", t.Signal.Resource())) // L10.73
+	// L10.73
+	m.cfg.NodeEvent(corev1.EventTypeWarning, "EvictionThresholdMet",
+		fmt.Sprintf("Attempting to reclaim %s", t.Signal.Resource()))
 	if diskShort(t) {
 		m.removeUnused(ctx)
 		m.reclaim(ctx)
@@ -227,7 +230,8 @@ func (m *Manager) act(ctx context.Context) {
 	for _, u := range eviction.Rank(t.Signal, usages, split) {
 		n := eviction.Explain(t, all, u)
 		condition := &corev1.PodCondition{
-			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: n.Message,
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet,
+			Message: n.Message,
 		}
 		if m.evict(ctx, u.Pod, string(t.Signal), n, condition, eviction.Grace(t, m.cfg.Rules.MaxGrace)) {
 			m.await(ctx, u.Pod.UID)
@@ -287,15 +291,18 @@ func (m *Manager) evictOverLimit(ctx context.Context) bool {
 	return evicted
 }
 
-func (m *Manager) evict(ctx context.Context, pod *corev1.Pod, signal string, n eviction.Notice, condition *corev1.PodCondition, grace time.Duration) bool {
-	if m.cfg.Pods.Stop(pod.UID, podlife.Stop{Reason: "Evicted", Message: n.Message, Condition: condition, Grace: &grace}) != nil {
+func (m *Manager) evict(ctx context.Context, pod *corev1.Pod, signal string, n eviction.Notice,
+	condition *corev1.PodCondition, grace time.Duration) bool {
+	if m.cfg.Pods.Stop(pod.UID,
+		podlife.Stop{Reason: "Evicted", Message: n.Message, Condition: condition, Grace: &grace}) != nil {
 		return false // it ended in this moment
 	}
 	klog.FromContext(ctx).Info("A pod is evicted", "pod", klog.KObj(pod), "uid", pod.UID, "why", n.Message)
 	if m.cfg.Evicted != nil {
 		m.cfg.Evicted(signal)
 	}
-	m.cfg.PodEvent(pod, podlife.Event{Type: corev1.EventTypeWarning, Reason: "Evicted", Message: n.Message}, n.Annotations)
+	m.cfg.PodEvent(pod, podlife.Event{Type: corev1.EventTypeWarning, Reason: "Evicted", Message: n.Message},
+		n.Annotations)
 	return true
 }
 

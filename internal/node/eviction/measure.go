@@ -37,19 +37,23 @@ func measure(root, imageDir string) ([]eviction.Observation, error) {
 		dir          string
 		bytes, inode eviction.Signal
 	}{
-		{root, eviction.NodeFsAvailable, eviction.NodeFsInodesFree}, {imageDir, eviction.ImageFsAvailable, eviction.ImageFsInodesFree},
+		{root, eviction.NodeFsAvailable, eviction.NodeFsInodesFree},
+		{imageDir, eviction.ImageFsAvailable, eviction.ImageFsInodesFree},
 	} {
 		var fs unix.Statfs_t
 		if err := unix.Statfs(at.dir, &fs); err != nil {
-			return nil, fmt.Errorf("read how much disk is available: %w", &os.PathError{Op: "statfs", Path: at.dir, Err: err})
+			return nil, fmt.Errorf("read how much disk is available: %w",
+				&os.PathError{Op: "statfs", Path: at.dir, Err: err})
 		}
 		all = append(all,
-			eviction.Observation{Signal: at.bytes, Available: int64(fs.Bavail) * fs.Bsize, Capacity: int64(fs.Blocks) * fs.Bsize},
+			eviction.Observation{Signal: at.bytes, Available: int64(fs.Bavail) * fs.Bsize,
+				Capacity: int64(fs.Blocks) * fs.Bsize},
 			eviction.Observation{Signal: at.inode, Available: int64(fs.Ffree), Capacity: int64(fs.Files)})
 	}
 	var si unix.Sysinfo_t
 	if limit := firstNumber("/proc/sys/kernel/pid_max"); limit > 0 && unix.Sysinfo(&si) == nil {
-		all = append(all, eviction.Observation{Signal: eviction.PIDAvailable, Available: limit - int64(si.Procs), Capacity: limit})
+		all = append(all, eviction.Observation{Signal: eviction.PIDAvailable, Available: limit - int64(si.Procs),
+			Capacity: limit})
 	}
 	return all, nil
 }
@@ -120,7 +124,8 @@ func (m *Manager) usages(ctx context.Context, list []*corev1.Pod, signal evictio
 		}
 		c := eviction.ContainerUsage{
 			Name: labels[spec.LabelContainerName], Memory: int64(st.GetMemory().GetWorkingSetBytes().GetValue()),
-			Layer: int64(st.GetWritableLayer().GetUsedBytes().GetValue()), LayerInodes: int64(st.GetWritableLayer().GetInodesUsed().GetValue()),
+			Layer:       int64(st.GetWritableLayer().GetUsedBytes().GetValue()),
+			LayerInodes: int64(st.GetWritableLayer().GetInodesUsed().GetValue()),
 		}
 		u.Memory += c.Memory
 		if onDisk {
@@ -142,7 +147,8 @@ func (m *Manager) stats(ctx context.Context, list []*corev1.Pod) ([]*cri.Contain
 	if len(list) <= 8 {
 		filters = nil
 		for _, pod := range list {
-			filters = append(filters, &cri.ContainerStatsFilter{LabelSelector: map[string]string{spec.LabelPodUID: string(pod.UID)}})
+			filters = append(filters,
+				&cri.ContainerStatsFilter{LabelSelector: map[string]string{spec.LabelPodUID: string(pod.UID)}})
 		}
 	}
 	var all []*cri.ContainerStats

@@ -67,7 +67,8 @@ type UserNamespaces interface {
 
 // Images pulls and knows images.
 type Images interface {
-	Pull(ctx context.Context, pod *corev1.Pod, image string, sandbox *cri.PodSandboxConfig) (*podlife.Pulled, *podlife.Failure)
+	Pull(ctx context.Context, pod *corev1.Pod, image string, sandbox *cri.PodSandboxConfig) (*podlife.Pulled,
+		*podlife.Failure)
 	Image(ctx context.Context, image string) (*cri.Image, error)
 }
 
@@ -184,7 +185,8 @@ func (e *Executor) Forget(pod *corev1.Pod) {
 
 func (e *Executor) prepareVolumes(ctx context.Context, pod *corev1.Pod) *podlife.Failure {
 	if err := e.cfg.Cgroups.Ensure(pod); err != nil {
-		return failure("FailedCreatePodContainer", fmt.Errorf("unable to ensure pod container exists: %w", err)) // L10.21
+		// L10.21
+		return failure("FailedCreatePodContainer", fmt.Errorf("unable to ensure pod container exists: %w", err))
 	}
 	return failure("", e.cfg.Volumes.Prepare(ctx, pod)) // the volume manager records the event
 }
@@ -272,7 +274,8 @@ func (e *Executor) runProbe(ctx context.Context, pod *corev1.Pod, a podlife.RunP
 	if c == nil {
 		return failed(&podlife.Failure{Message: fmt.Sprintf("container %q is not in the pod any more", a.Container)})
 	}
-	verdict, output := probe.Run(ctx, probe.Target{Runtime: e.cfg.Runtime, Container: c, ContainerID: a.ContainerID, PodIP: a.PodIP}, a.Probe)
+	verdict, output := probe.Run(ctx,
+		probe.Target{Runtime: e.cfg.Runtime, Container: c, ContainerID: a.ContainerID, PodIP: a.PodIP}, a.Probe)
 	if err := ctx.Err(); err != nil {
 		return failed(&podlife.Failure{Message: err.Error()}) // given up: it has no verdict
 	}
@@ -292,7 +295,8 @@ func (e *Executor) runHook(ctx context.Context, pod *corev1.Pod, a podlife.RunHo
 	return failure(string(a.Kind)+"HookError", hook.Run(ctx, hook.Target{
 		Runtime: e.cfg.Runtime, Pod: pod, Container: c, ContainerID: a.ContainerID, PodIP: a.PodIP,
 		Event: func(reason, message string) {
-			e.cfg.Event(pod, podlife.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message, FieldPath: field})
+			e.cfg.Event(pod, podlife.Event{Type: corev1.EventTypeWarning, Reason: reason, Message: message,
+				FieldPath: field})
 		},
 	}, a.Handler))
 }
@@ -326,7 +330,8 @@ func (e *Executor) resize(ctx context.Context, pod *corev1.Pod, a podlife.Resize
 func (e *Executor) stopContainer(ctx context.Context, a podlife.StopContainer) *podlife.Failure {
 	ctx, cancel := context.WithTimeout(ctx, a.Grace+callTimeout)
 	defer cancel()
-	_, err := e.cfg.Runtime.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: a.ContainerID, Timeout: wholeSeconds(a.Grace)})
+	_, err := e.cfg.Runtime.StopContainer(ctx,
+		&cri.StopContainerRequest{ContainerId: a.ContainerID, Timeout: wholeSeconds(a.Grace)})
 	if gone(err) {
 		return nil
 	}
@@ -340,7 +345,8 @@ func (e *Executor) removeContainer(ctx context.Context, pod *corev1.Pod, a podli
 	log := e.cfg.Observer.LogPath(pod.UID, a.ContainerID)
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if _, err := e.cfg.Runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: a.ContainerID}); err != nil && !gone(err) {
+	if _, err := e.cfg.Runtime.RemoveContainer(ctx,
+		&cri.RemoveContainerRequest{ContainerId: a.ContainerID}); err != nil && !gone(err) {
 		return failure("RemoveContainerError", err)
 	}
 	if err := e.cfg.Links.Remove(pod, a.Container, a.ContainerID, log); err != nil {

@@ -21,7 +21,8 @@ import (
 func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlife.StartContainer) *podlife.Failure {
 	c, _ := spec.Find(pod, a.Container)
 	if c == nil {
-		return &podlife.Failure{Reason: "CreateContainerConfigError", Message: fmt.Sprintf("container %q is not in the pod any more", a.Container)}
+		return &podlife.Failure{Reason: "CreateContainerConfigError",
+			Message: fmt.Sprintf("container %q is not in the pod any more", a.Container)}
 	}
 	image, err := e.image(ctx, a.ImageRef)
 	if err != nil {
@@ -33,7 +34,8 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 	}
 	cfg, err := spec.Assemble(ctx, spec.ContainerInput{
 		Pod: pod, Container: c, Attempt: a.Attempt, Node: e.cfg.Node(), PodIPs: a.PodIPs, Image: image,
-		TargetID: e.target(pod, a.Container), UserNS: sandbox.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions(),
+		TargetID: e.target(pod, a.Container),
+		UserNS:   sandbox.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions(),
 	}, e.cfg.Objects, e.cfg.Volumes)
 	if err != nil {
 		return failure("CreateContainerConfigError", err)
@@ -50,7 +52,8 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 		return failure("CreateContainerError", said(err))
 	}
 	e.cfg.Observer.Made(pod.UID, a.SandboxID, created.ContainerId)
-	if _, err := e.cfg.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
+	if _, err := e.cfg.Runtime.StartContainer(ctx,
+		&cri.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
 		if ctx.Err() != nil {
 			e.undo(ctx, created.ContainerId)
 		}
@@ -58,7 +61,8 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 		f.Created = true
 		return f
 	}
-	if err := e.cfg.Links.Make(pod, a.Container, created.ContainerId, filepath.Join(sandbox.LogDirectory, cfg.LogPath)); err != nil {
+	if err := e.cfg.Links.Make(pod, a.Container, created.ContainerId,
+		filepath.Join(sandbox.LogDirectory, cfg.LogPath)); err != nil {
 		klog.FromContext(ctx).Error(err, "Collectors of logs will not find a container's")
 	}
 	return nil

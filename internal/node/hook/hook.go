@@ -96,7 +96,8 @@ func httpGet(ctx context.Context, t Target, action *corev1.HTTPGetAction) error 
 		plain.Header.Del("Authorization")
 		if res, err = client.Do(plain); err == nil && t.Event != nil {
 			t.Event("LifecycleHTTPFallback",
-				fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", req.URL.Host))
+				fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded",
+					req.URL.Host))
 		}
 	}
 	if err != nil {

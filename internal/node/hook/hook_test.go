@@ -41,20 +41,22 @@ func want(t *testing.T, err error, text string) {
 func TestExec(t *testing.T) {
 	h := &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", "$(X)"}}}
 	run := func(res *cri.ExecSyncResponse, err error) error {
-		return Run(t.Context(), newTarget(func(ctx context.Context, req *cri.ExecSyncRequest) (*cri.ExecSyncResponse, error) {
-			if _, limited := ctx.Deadline(); limited || req.Timeout != 0 {
-				t.Error("hooks have no time limit of their own")
-			}
-			if req.ContainerId != "id" || len(req.Cmd) != 3 || req.Cmd[2] != "$(X)" {
-				t.Errorf("hook commands are not expanded (L3.131): %v", req)
-			}
-			return res, err
-		}), h)
+		return Run(t.Context(),
+			newTarget(func(ctx context.Context, req *cri.ExecSyncRequest) (*cri.ExecSyncResponse, error) {
+				if _, limited := ctx.Deadline(); limited || req.Timeout != 0 {
+					t.Error("hooks have no time limit of their own")
+				}
+				if req.ContainerId != "id" || len(req.Cmd) != 3 || req.Cmd[2] != "$(X)" {
+					t.Errorf("hook commands are not expanded (L3.131): %v", req)
+				}
+				return res, err
+			}), h)
 	}
 	want(t, run(&cri.ExecSyncResponse{}, nil), "")
 	want(t, run(&cri.ExecSyncResponse{ExitCode: 3, Stdout: []byte("out"), Stderr: []byte("err")}, nil),
 		`Exec lifecycle hook ([sh -c $(X)]) for Container "c" in Pod "web_ns(u)" failed - error: command 'sh -c $(X)' exited with 3: err, message: "outerr"`)
-	want(t, run(nil, errors.New("gone")), `Exec lifecycle hook ([sh -c $(X)]) for Container "c" in Pod "web_ns(u)" failed - error: gone, message: ""`)
+	want(t, run(nil, errors.New("gone")),
+		`Exec lifecycle hook ([sh -c $(X)]) for Container "c" in Pod "web_ns(u)" failed - error: gone, message: ""`)
 }
 
 // HTTP hooks: any answer is a success, and HTTPS falls back to HTTP (L6.9, L12.2).
@@ -66,7 +68,8 @@ func TestHTTPGet(t *testing.T) {
 	}))
 	addr := server.Listener.Addr().(*net.TCPAddr)
 	action := func(scheme corev1.URIScheme) *corev1.LifecycleHandler {
-		return &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/p", Port: intstr.FromInt(addr.Port), Scheme: scheme,
+		return &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/p", Port: intstr.FromInt(addr.Port),
+			Scheme:      scheme,
 			HTTPHeaders: []corev1.HTTPHeader{{Name: "Authorization", Value: "secret"}}}}
 	}
 	to := newTarget(nil)
@@ -74,14 +77,16 @@ func TestHTTPGet(t *testing.T) {
 	to.Event = func(reason, message string) { events = append(events, reason+" "+message) }
 
 	want(t, Run(t.Context(), to, action(corev1.URISchemeHTTP)), "")
-	if seen.UserAgent() != "kube-lifecycle/1.37" || seen.Header.Get("Accept") != "*/*" || seen.Header.Get("Authorization") != "secret" {
+	if seen.UserAgent() != "kube-lifecycle/1.37" || seen.Header.Get("Accept") != "*/*" ||
+		seen.Header.Get("Authorization") != "secret" {
 		t.Errorf("headers %v", seen.Header)
 	}
 	want(t, Run(t.Context(), to, action(corev1.URISchemeHTTPS)), "")
 	if seen.Header.Get("Authorization") != "" {
 		t.Error("credentials meant for HTTPS went over HTTP")
 	}
-	text := fmt.Sprintf("LifecycleHTTPFallback request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", addr)
+	text := fmt.Sprintf(
+		"LifecycleHTTPFallback request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", addr)
 	if len(events) != 1 || events[0] != text {
 		t.Errorf("events %q, want %q", events, text)
 	}
@@ -104,7 +109,8 @@ func TestSleep(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
-		want(t, Run(ctx, newTarget(nil), h), `Sleep lifecycle hook (5) for Container "c" in Pod "web_ns(u)" failed - error: container terminated before sleep hook finished`)
+		want(t, Run(ctx, newTarget(nil), h),
+			`Sleep lifecycle hook (5) for Container "c" in Pod "web_ns(u)" failed - error: container terminated before sleep hook finished`)
 		if d := time.Since(began); d != 7*time.Second {
 			t.Errorf("ended after %v", d)
 		}

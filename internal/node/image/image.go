@@ -77,7 +77,8 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	return &Manager{
-		cfg: cfg, slots: semaphore.NewWeighted(int64(max(cfg.MaxPulls, 1))), records: records, pulls: map[string]*pull{}, allowed: map[access]bool{},
+		cfg: cfg, slots: semaphore.NewWeighted(int64(max(cfg.MaxPulls, 1))), records: records,
+		pulls: map[string]*pull{}, allowed: map[access]bool{},
 	}, nil
 }
 
@@ -167,7 +168,8 @@ func (m *Manager) lookup(ctx context.Context, image string) (*cri.Image, error) 
 			return nil, err
 		}
 	}
-	resp, err := m.cfg.Runtime.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: name, UserSpecifiedImage: image}})
+	resp, err := m.cfg.Runtime.ImageStatus(ctx,
+		&cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: name, UserSpecifiedImage: image}})
 	if err != nil {
 		return nil, err
 	}
@@ -187,11 +189,13 @@ type pull struct {
 
 // Pull fetches an image with the pull secrets of the pod. Pods that want the same
 // at the same time share one pull; it goes on until the last of them gives up.
-func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string, sandbox *cri.PodSandboxConfig) (*podlife.Pulled, *podlife.Failure) {
+func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string,
+	sandbox *cri.PodSandboxConfig) (*podlife.Pulled, *podlife.Failure) {
 	asked := time.Now()
 	name, err := Normalize(image)
 	if err != nil {
-		return nil, &podlife.Failure{Reason: "InvalidImageName", Message: fmt.Sprintf("Failed to apply default image tag %q: %v", image, err), Permanent: true}
+		return nil, &podlife.Failure{Reason: "InvalidImageName",
+			Message: fmt.Sprintf("Failed to apply default image tag %q: %v", image, err), Permanent: true}
 	}
 	ring, missing := m.keyring(ctx, pod)
 	var ref string
@@ -215,7 +219,8 @@ func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string, sandb
 		}
 		if len(missing) > 0 && ctx.Err() == nil {
 			m.cfg.Event(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", fmt.Sprintf( // L3.50 step 9
-				"Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", strings.Join(missing, ", ")))
+				"Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.",
+				strings.Join(missing, ", ")))
 		}
 		return nil, failureOf(image, err)
 	}
@@ -240,7 +245,8 @@ func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string, sandb
 }
 
 // share joins the pull of this image with these credentials, or begins it.
-func (m *Manager) share(ctx context.Context, name, image string, auth *cri.AuthConfig, sandbox *cri.PodSandboxConfig) (string, time.Duration, error) {
+func (m *Manager) share(ctx context.Context, name, image string, auth *cri.AuthConfig,
+	sandbox *cri.PodSandboxConfig) (string, time.Duration, error) {
 	key := name
 	if auth != nil {
 		key += "\x00" + auth.String()
@@ -309,7 +315,8 @@ func failureOf(image string, err error) *podlife.Failure {
 		{"SignatureValidationFailed", "the signature validation failed"},
 	} {
 		if _, rest, ok := strings.Cut(text, known.prefix); ok {
-			return &podlife.Failure{Reason: known.prefix, Message: fmt.Sprintf("image pull failed for %s because %s%s", image, known.because, rest)}
+			return &podlife.Failure{Reason: known.prefix,
+				Message: fmt.Sprintf("image pull failed for %s because %s%s", image, known.because, rest)}
 		}
 	}
 	return &podlife.Failure{Reason: "ErrImagePull", Message: text}

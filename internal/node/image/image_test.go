@@ -39,7 +39,8 @@ func (r *registry) PullImage(ctx context.Context, req *cri.PullImageRequest) (*c
 	r.mu.Lock()
 	r.running++
 	r.most = max(r.most, r.running)
-	r.pulls = append(r.pulls, fmt.Sprintf("%s %s:%s", req.Image.Image, req.GetAuth().GetUsername(), req.GetAuth().GetPassword()))
+	r.pulls = append(r.pulls, fmt.Sprintf("%s %s:%s", req.Image.Image, req.GetAuth().GetUsername(),
+		req.GetAuth().GetPassword()))
 	r.mu.Unlock()
 	defer func() {
 		r.mu.Lock()
@@ -76,7 +77,8 @@ func dockerSecret(name, registry, user, password string) *corev1.Secret {
 	auth := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Type: corev1.SecretTypeDockerConfigJson,
-		Data: map[string][]byte{corev1.DockerConfigJsonKey: fmt.Appendf(nil, `{"auths":{%q:{"auth":%q}}}`, registry, auth)},
+		Data: map[string][]byte{corev1.DockerConfigJsonKey: fmt.Appendf(nil, `{"auths":{%q:{"auth":%q}}}`, registry,
+			auth)},
 	}
 }
 
@@ -90,9 +92,10 @@ func podWith(secrets ...string) *corev1.Pod {
 
 func manager(r *registry, s secrets, pulls int) (*Manager, *[]string) {
 	events := &[]string{}
-	m, err := New(Config{Runtime: r, Secrets: s, MaxPulls: pulls, Event: func(_ *corev1.Pod, _, reason, message string) {
-		*events = append(*events, reason+": "+message)
-	}})
+	m, err := New(Config{Runtime: r, Secrets: s, MaxPulls: pulls,
+		Event: func(_ *corev1.Pod, _, reason, message string) {
+			*events = append(*events, reason+": "+message)
+		}})
 	if err != nil {
 		panic(err) // nothing is read without a directory
 	}
@@ -193,8 +196,10 @@ func TestAbort(t *testing.T) {
 func TestFailures(t *testing.T) {
 	for _, tt := range []struct{ image, err, reason, message string }{
 		{"app", "not found", "ErrImagePull", "not found"},
-		{"app", "rpc error: RegistryUnavailable: no route", "RegistryUnavailable", "image pull failed for app because the registry is unavailable: no route"},
-		{"app", "SignatureValidationFailed", "SignatureValidationFailed", "image pull failed for app because the signature validation failed"},
+		{"app", "rpc error: RegistryUnavailable: no route", "RegistryUnavailable",
+			"image pull failed for app because the registry is unavailable: no route"},
+		{"app", "SignatureValidationFailed", "SignatureValidationFailed",
+			"image pull failed for app because the signature validation failed"},
 		{"App", "", "InvalidImageName", `Failed to apply default image tag "App": couldn't parse image name "App": `},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -209,7 +214,8 @@ func TestFailures(t *testing.T) {
 
 func TestNormalize(t *testing.T) {
 	for name, want := range map[string]string{
-		"nginx": "docker.io/library/nginx:latest", "a/b:1": "docker.io/a/b:1", "localhost:5000/x": "localhost:5000/x:latest",
+		"nginx": "docker.io/library/nginx:latest", "a/b:1": "docker.io/a/b:1",
+		"localhost:5000/x":                    "localhost:5000/x:latest",
 		"x@sha256:" + strings.Repeat("0", 64): "docker.io/library/x@sha256:" + strings.Repeat("0", 64),
 	} {
 		if got, err := Normalize(name); err != nil || got != want {
@@ -223,7 +229,8 @@ func TestHostMatches(t *testing.T) {
 		pattern, host string
 		want          bool
 	}{
-		{"a.b", "a.b", true}, {"*.b", "a.b", true}, {"*.b", "x.a.b", false}, {"*.b:5000", "a.b:5000", true}, {"*.b", "a.b:5000", false}, {"a*.b", "abc.b", true}, {"[", "a", false},
+		{"a.b", "a.b", true}, {"*.b", "a.b", true}, {"*.b", "x.a.b", false}, {"*.b:5000", "a.b:5000", true},
+		{"*.b", "a.b:5000", false}, {"a*.b", "abc.b", true}, {"[", "a", false},
 	} {
 		if got := hostMatches(tt.pattern, tt.host); got != tt.want {
 			t.Errorf("%s, %s: %v", tt.pattern, tt.host, got)
@@ -234,7 +241,8 @@ func TestHostMatches(t *testing.T) {
 // A key of a docker configuration, in all its spellings.
 func TestSplitRegistry(t *testing.T) {
 	for in, want := range map[string]string{
-		"https://index.docker.io/v1/": "docker.io|", "registry-1.docker.io": "docker.io|", "http://r.io/v2/team": "r.io|team", "r.io:5000/a/b/": "r.io:5000|a/b",
+		"https://index.docker.io/v1/": "docker.io|", "registry-1.docker.io": "docker.io|",
+		"http://r.io/v2/team": "r.io|team", "r.io:5000/a/b/": "r.io:5000|a/b",
 	} {
 		if host, path := splitRegistry(in); host+"|"+path != want {
 			t.Errorf("%s: %s|%s, want %s", in, host, path, want)

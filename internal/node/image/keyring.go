@@ -53,7 +53,8 @@ func (r *keyring) add(secret *corev1.Secret) error {
 		return fmt.Errorf("secret %s holds no docker configuration", secret.Name)
 	}
 	for registry, a := range entries {
-		auth := &cri.AuthConfig{Username: a.Username, Password: a.Password, IdentityToken: a.Identity, RegistryToken: a.Registry}
+		auth := &cri.AuthConfig{Username: a.Username, Password: a.Password, IdentityToken: a.Identity,
+			RegistryToken: a.Registry}
 		if a.Auth != "" {
 			plain, err := base64.StdEncoding.DecodeString(strings.TrimSpace(a.Auth))
 			if err != nil {

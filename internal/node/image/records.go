@@ -124,7 +124,8 @@ func (r *records) allows(name, id string, with []credential) bool {
 	if rec == nil {
 		return false
 	}
-	return slices.ContainsFunc(rec.Names[repository(name)].By, func(c credential) bool { return slices.ContainsFunc(with, c.same) })
+	return slices.ContainsFunc(rec.Names[repository(name)].By,
+		func(c credential) bool { return slices.ContainsFunc(with, c.same) })
 }
 
 // begin notes that a pull with credentials begins: should the agent end before its
@@ -217,7 +218,8 @@ func (r *records) prune(here []*cri.Image) error {
 	defer r.mu.Unlock()
 	var errs []error
 	for id, rec := range r.images {
-		if time.Since(rec.Time) < recordAge || slices.ContainsFunc(here, func(im *cri.Image) bool { return im.Id == id }) {
+		if time.Since(rec.Time) < recordAge ||
+			slices.ContainsFunc(here, func(im *cri.Image) bool { return im.Id == id }) {
 			continue
 		}
 		delete(r.images, id)

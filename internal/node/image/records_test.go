@@ -44,10 +44,12 @@ const private = "reg.example.com/app:1"
 
 // L3.114
 func TestPulledImageNeedsItsCredentials(t *testing.T) {
-	s := &store{passwords: map[string]string{private: "right"}, here: map[string]bool{"reg.example.com/preloaded:1": true}}
+	s := &store{passwords: map[string]string{private: "right"},
+		here: map[string]bool{"reg.example.com/preloaded:1": true}}
 	dir := t.TempDir()
 	all := secrets{
-		"right": dockerSecret("right", "reg.example.com", "u", "right"), "copy": dockerSecret("copy", "reg.example.com", "u", "right"),
+		"right": dockerSecret("right", "reg.example.com", "u", "right"),
+		"copy":  dockerSecret("copy", "reg.example.com", "u", "right"),
 		"wrong": dockerSecret("wrong", "reg.example.com", "u", "wrong"),
 	}
 	for name, secret := range all {
@@ -55,7 +57,8 @@ func TestPulledImageNeedsItsCredentials(t *testing.T) {
 	}
 	open := func() *Manager {
 		t.Helper()
-		m, err := New(Config{Runtime: s, Secrets: all, MaxPulls: 1, Records: dir, Event: func(*corev1.Pod, string, string, string) {}})
+		m, err := New(Config{Runtime: s, Secrets: all, MaxPulls: 1, Records: dir,
+			Event: func(*corev1.Pod, string, string, string) {}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +84,8 @@ func TestPulledImageNeedsItsCredentials(t *testing.T) {
 			pod  *corev1.Pod
 			want bool
 		}{
-			{tenant("owner", "right"), true}, {tenant("friend", "copy"), true}, {tenant("stranger"), false}, {tenant("liar", "wrong"), false},
+			{tenant("owner", "right"), true}, {tenant("friend", "copy"), true}, {tenant("stranger"), false},
+			{tenant("liar", "wrong"), false},
 		} {
 			if got := present(m, x.pod, private); got != x.want {
 				t.Errorf("%s: present %t, want %t", x.pod.UID, got, x.want)
@@ -117,7 +121,8 @@ func TestPullThatNobodyRecorded(t *testing.T) {
 	if r, err = openRecords(dir); err != nil { // the crash
 		t.Fatal(err)
 	}
-	if !r.restricted(private, "sha256:x") || !r.restricted("reg.example.com/app:2", "sha256:x") || r.restricted("reg.example.com/other:1", "sha256:x") {
+	if !r.restricted(private, "sha256:x") || !r.restricted("reg.example.com/app:2", "sha256:x") ||
+		r.restricted("reg.example.com/other:1", "sha256:x") {
 		t.Error("what the pull brought is free, or other things are not")
 	}
 	if err := r.begin(private); err != nil {
@@ -129,7 +134,8 @@ func TestPullThatNobodyRecorded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !r.restricted(private, "sha256:x") || !r.allows(private, "sha256:x", []credential{with}) || r.restricted(private, "sha256:y") {
+	if !r.restricted(private, "sha256:x") || !r.allows(private, "sha256:x", []credential{with}) ||
+		r.restricted(private, "sha256:y") {
 		t.Error("after the record it is not the record that counts")
 	}
 }
@@ -149,7 +155,8 @@ func TestRecordsOfImagesThatAreGone(t *testing.T) {
 	if err := r.prune([]*cri.Image{{Id: "sha256:b"}}); err != nil {
 		t.Fatal(err)
 	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 || r.images["sha256:a"] != nil || r.images["sha256:b"] == nil {
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 || r.images["sha256:a"] != nil ||
+		r.images["sha256:b"] == nil {
 		t.Errorf("%v %v %v", entries, err, r.images)
 	}
 }

@@ -66,7 +66,8 @@ func TestLinkOfAContainer(t *testing.T) {
 	if got := namesIn(t, l.Dir); len(got) != 0 {
 		t.Errorf("left: %v", got)
 	}
-	if err := l.Make(pod, "c", "0123", filepath.Join(l.Logs, "shop_web_u", "c", "1.log")); err != nil || len(namesIn(t, l.Dir)) != 0 {
+	if err := l.Make(pod, "c", "0123", filepath.Join(l.Logs, "shop_web_u", "c", "1.log")); err != nil ||
+		len(namesIn(t, l.Dir)) != 0 {
 		t.Errorf("a log that is not there has a link: %v, %v", namesIn(t, l.Dir), err)
 	}
 }
@@ -104,7 +105,8 @@ func TestDanglingLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	earlier := &Links{Dir: dir, Logs: logs}
-	kept, rotating, gone := logAt(t, logs, "a_kept_u", "c", "0.log"), logAt(t, logs, "a_rotating_u", "c", "0.log"), logAt(t, logs, "a_gone_u", "c", "0.log")
+	kept, rotating, gone := logAt(t, logs, "a_kept_u", "c", "0.log"), logAt(t, logs, "a_rotating_u", "c", "0.log"),
+		logAt(t, logs, "a_gone_u", "c", "0.log")
 	for name, log := range map[string]string{"kept": kept, "rotating": rotating, "gone": gone} {
 		if err := earlier.Make(podOf("a", name), "c", "01", log); err != nil {
 			t.Fatal(err)
@@ -117,7 +119,8 @@ func TestDanglingLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Of others: a link elsewhere, one that climbs out of our directory, and a file.
-	for name, to := range map[string]string{"x_y_c-01.log": "/not/there", "z_y_c-01.log": logs + "/../elsewhere/0.log"} {
+	for name, to := range map[string]string{"x_y_c-01.log": "/not/there",
+		"z_y_c-01.log": logs + "/../elsewhere/0.log"} {
 		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}

@@ -71,7 +71,8 @@ func appendTo(t *testing.T, path, text string) {
 
 // What part of a log is shown, and how.
 func TestRead(t *testing.T) {
-	mixed := line(1, "stdout", "F", "a") + line(2, "stderr", "F", "b") + line(3, "stdout", "P", "c1 ") + line(4, "stderr", "F", "d") +
+	mixed := line(1, "stdout", "F", "a") + line(2, "stderr", "F", "b") + line(3, "stdout", "P", "c1 ") +
+		line(4, "stderr", "F", "d") +
 		line(5, "stdout", "F:x", "c2") + "broken\n" + line(6, "stdout", "F", "")
 	tests := []struct {
 		name     string
@@ -81,10 +82,12 @@ func TestRead(t *testing.T) {
 	}{
 		{name: "all", text: mixed, out: "a\nc1 c2\n\n", err: "b\nd\n"},
 		{name: "last lines", text: mixed, o: Options{Tail: new(int64(4))}, out: "c2\n\n", err: "d\n"},
-		{name: "more than there are", text: mixed, o: Options{Tail: new(int64(99))}, out: "a\nc1 c2\n\n", err: "b\nd\n"},
+		{name: "more than there are", text: mixed, o: Options{Tail: new(int64(99))}, out: "a\nc1 c2\n\n",
+			err: "b\nd\n"},
 		{name: "none", text: mixed, o: Options{Tail: new(int64(0))}},
 		{name: "since", text: mixed, o: Options{Since: time.Date(2026, 11, 21, 0, 0, 5, 0, time.UTC)}, out: "c2\n\n"},
-		{name: "times", text: line(1, "stdout", "P", "x") + line(2, "stdout", "F", "y") + line(3, "stdout", "F", "z"), o: Options{Timestamps: true},
+		{name: "times", text: line(1, "stdout", "P", "x") + line(2, "stdout", "F", "y") + line(3, "stdout", "F", "z"),
+			o:   Options{Timestamps: true},
 			out: "2026-11-21T00:00:01.500000000Z xy\n2026-11-21T00:00:03.500000000Z z\n"},
 		{name: "limit", text: lines(10, 20), o: Options{Limit: new(int64(7))}, out: "10\n11\n1"},
 		{name: "no end of line", text: lines(1, 2) + strings.TrimSuffix(lines(2, 3), "\n"), out: "1\n2\n"},
@@ -102,12 +105,14 @@ func TestRead(t *testing.T) {
 				t.Errorf("got %q and %q, want %q and %q", out.String(), err.String(), tc.out, tc.err)
 			}
 			var one bytes.Buffer
-			if err := Read(t.Context(), path, tc.o, nil, &one, nil); err != nil || one.String() != tc.out && tc.o.Limit == nil {
+			if err := Read(t.Context(), path, tc.o, nil, &one, nil); err != nil || one.String() != tc.out &&
+				tc.o.Limit == nil {
 				t.Errorf("stdout alone: %q, %v", one.String(), err)
 			}
 		})
 	}
-	if err := Read(t.Context(), filepath.Join(t.TempDir(), "0.log"), Options{}, nil, io.Discard, nil); !errors.Is(err, os.ErrNotExist) {
+	if err := Read(t.Context(), filepath.Join(t.TempDir(), "0.log"), Options{}, nil, io.Discard, nil); !errors.Is(err,
+		os.ErrNotExist) {
 		t.Errorf("no log: %v", err)
 	}
 }
@@ -309,7 +314,8 @@ type fakeRuntime struct {
 	err  error
 }
 
-func (r *fakeRuntime) ReopenContainerLog(context.Context, *cri.ReopenContainerLogRequest) (*cri.ReopenContainerLogResponse, error) {
+func (r *fakeRuntime) ReopenContainerLog(context.Context,
+	*cri.ReopenContainerLogRequest) (*cri.ReopenContainerLogResponse, error) {
 	if r.err != nil {
 		return nil, r.err
 	}
@@ -410,7 +416,8 @@ func TestLinks(t *testing.T) {
 	host := t.TempDir()
 	secret := filepath.Join(host, "secret")
 	elsewhere := filepath.Join(host, "elsewhere")
-	for _, err := range []error{os.Mkdir(elsewhere, 0o755), os.WriteFile(secret, []byte(lines(0, 3)), 0o600), os.WriteFile(filepath.Join(elsewhere, "0.log"), []byte(lines(0, 3)), 0o600)} {
+	for _, err := range []error{os.Mkdir(elsewhere, 0o755), os.WriteFile(secret, []byte(lines(0, 3)), 0o600),
+		os.WriteFile(filepath.Join(elsewhere, "0.log"), []byte(lines(0, 3)), 0o600)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -424,10 +431,12 @@ func TestLinks(t *testing.T) {
 			return os.Symlink("../../../secret", filepath.Join(root, "pod", "c", "0.log"))
 		}},
 		{"the container's directory", func(root string) error {
-			return errors.Join(os.Remove(filepath.Join(root, "pod", "c")), os.Symlink(elsewhere, filepath.Join(root, "pod", "c")))
+			return errors.Join(os.Remove(filepath.Join(root, "pod", "c")),
+				os.Symlink(elsewhere, filepath.Join(root, "pod", "c")))
 		}},
 		{"the pod's directory", func(root string) error {
-			return errors.Join(os.RemoveAll(filepath.Join(root, "pod")), os.Symlink(host, filepath.Join(root, "pod")), os.Symlink("elsewhere", filepath.Join(host, "c")))
+			return errors.Join(os.RemoveAll(filepath.Join(root, "pod")), os.Symlink(host, filepath.Join(root, "pod")),
+				os.Symlink("elsewhere", filepath.Join(host, "c")))
 		}},
 		{"a pipe", func(root string) error { return unix.Mkfifo(filepath.Join(root, "pod", "c", "0.log"), 0o600) }},
 	} {
@@ -460,7 +469,8 @@ func TestLinks(t *testing.T) {
 	path := filepath.Join(dir, "0.log")
 	write(t, path, lines(0, 1))
 	write(t, path+".20260101-000000", lines(1, 2))
-	for _, trap := range []string{path + ".20260101-000000" + unfinished, path + ".20260101-000001", path + ".20260101-000002" + compressed} {
+	for _, trap := range []string{path + ".20260101-000000" + unfinished, path + ".20260101-000001",
+		path + ".20260101-000002" + compressed} {
 		if err := os.Symlink(secret, trap); err != nil {
 			t.Fatal(err)
 		}

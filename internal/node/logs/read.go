@@ -42,7 +42,8 @@ func Read(ctx context.Context, path string, o Options, ended <-chan struct{}, st
 }
 
 // ReadTo is Read that also says up to where it has read.
-func ReadTo(ctx context.Context, path string, o Options, ended <-chan struct{}, stdout, stderr io.Writer) (Mark, error) {
+func ReadTo(ctx context.Context, path string, o Options, ended <-chan struct{}, stdout, stderr io.Writer) (Mark,
+	error) {
 	r := &reader{out: newPrinter(o, stdout, stderr), left: -1}
 	defer r.close()
 	var wake <-chan struct{}
@@ -120,7 +121,8 @@ func (r *reader) old(ctx context.Context, path string, o Options) error {
 	}
 	files = slices.DeleteFunc(files, func(name string) bool {
 		info, err := os.Lstat(name)
-		return err != nil || !info.Mode().IsRegular() || sameFile(info, own) || info.ModTime().Before(o.Since) // all of it is older
+		// all of it is older
+		return err != nil || !info.Mode().IsRegular() || sameFile(info, own) || info.ModTime().Before(o.Since)
 	})
 	first, skip := 0, int64(0)
 	if o.Tail != nil {

@@ -34,11 +34,16 @@ var (
 	cgroupVersion = gauge("kubelet_cgroup_version", "cgroup version on the host.")
 	runningPods   = gauge("kubelet_running_pods", "Number of pods that have a running pod sandbox.")
 	containers    = gauge("kubelet_running_containers", "Number of containers by state.", "container_state")
-	desiredPods   = gauge("kubelet_desired_pods", "The number of pods the agent is being instructed to run. static is true if the pod is not from the apiserver.", "static")
-	activePods    = gauge("kubelet_active_pods", "The number of pods the agent considers active and which are being considered when admitting new pods. "+
-		"static is true if the pod is not from the apiserver.", "static")
-	mirrorPods   = gauge("kubelet_mirror_pods", "The number of mirror pods the agent will try to create (one per admitted static pod).")
-	ephemeral    = gauge("kubelet_managed_ephemeral_containers", "Current number of ephemeral containers in pods managed by this agent.")
+	desiredPods   = gauge("kubelet_desired_pods",
+		"The number of pods the agent is being instructed to run. static is true if the pod is not from the apiserver.",
+		"static")
+	activePods = gauge("kubelet_active_pods",
+		"The number of pods the agent considers active and which are being considered when admitting new pods. "+
+			"static is true if the pod is not from the apiserver.", "static")
+	mirrorPods = gauge("kubelet_mirror_pods",
+		"The number of mirror pods the agent will try to create (one per admitted static pod).")
+	ephemeral = gauge("kubelet_managed_ephemeral_containers",
+		"Current number of ephemeral containers in pods managed by this agent.")
 	resizing     = gauge("kubelet_pod_in_progress_resizes", "Number of in-progress resizes for pods.")
 	lastSeen     = gauge("kubelet_pleg_last_seen_seconds", "Timestamp in seconds when the runtime was last listed.")
 	totalVolumes = gauge("volume_manager_total_volumes", "Number of volumes in Volume Manager", "plugin_name", "state")
@@ -46,7 +51,8 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{nodeName, cgroupVersion, runningPods, containers, desiredPods, activePods, mirrorPods, ephemeral, resizing, lastSeen, totalVolumes} {
+	for _, d := range []*prometheus.Desc{nodeName, cgroupVersion, runningPods, containers, desiredPods, activePods,
+		mirrorPods, ephemeral, resizing, lastSeen, totalVolumes} {
 		out <- d
 	}
 }
@@ -60,7 +66,8 @@ type tally struct {
 }
 
 func (c collector) count() tally {
-	t := tally{containers: map[string]int{"running": 0, "exited": 0, "created": 0}, desired: map[bool]int{}, active: map[bool]int{}, volumes: map[[2]string]int{}}
+	t := tally{containers: map[string]int{"running": 0, "exited": 0, "created": 0}, desired: map[bool]int{},
+		active: map[bool]int{}, volumes: map[[2]string]int{}}
 	for _, v := range c.facts.Pods() {
 		static := resources.IsStatic(v.Pod)
 		ended := v.Status.Phase == corev1.PodSucceeded || v.Status.Phase == corev1.PodFailed
@@ -87,7 +94,8 @@ func (c collector) count() tally {
 				t.resizing++
 			}
 		}
-		for _, list := range [][]corev1.ContainerStatus{v.Status.InitContainerStatuses, v.Status.ContainerStatuses, v.Status.EphemeralContainerStatuses} {
+		for _, list := range [][]corev1.ContainerStatus{v.Status.InitContainerStatuses, v.Status.ContainerStatuses,
+			v.Status.EphemeralContainerStatuses} {
 			for i := range list {
 				switch s := &list[i]; {
 				case s.State.Running != nil:

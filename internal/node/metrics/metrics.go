@@ -52,9 +52,10 @@ type podCounts struct {
 
 // Buckets of upstream's families, in seconds.
 var (
-	startBuckets = []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
-	pullBuckets  = []float64{1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
-	callBuckets  = prometheus.ExponentialBuckets(.005, 2.5, 14)
+	startBuckets = []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200,
+		1800, 2700, 3600}
+	pullBuckets = []float64{1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}
+	callBuckets = prometheus.ExponentialBuckets(.005, 2.5, 14)
 )
 
 // New returns a Meter.
@@ -66,39 +67,59 @@ func New() *Meter {
 		return v
 	}
 	spread := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "kubelet", Name: name, Help: help, Buckets: buckets}, labels)
+		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "kubelet", Name: name, Help: help,
+			Buckets: buckets}, labels)
 		m.kubelet.MustRegister(v)
 		return v
 	}
 	one := func(v *prometheus.HistogramVec) prometheus.Histogram {
 		return v.WithLabelValues().(prometheus.Histogram)
 	}
-	m.operations = count("runtime_operations_total", "Cumulative number of runtime operations by operation type.", "operation_type")
-	m.operationErrors = count("runtime_operations_errors_total", "Cumulative number of runtime operation errors by operation type.", "operation_type")
-	m.operationTime = spread("runtime_operations_duration_seconds", "Duration in seconds of runtime operations by operation type.", callBuckets, "operation_type")
-	m.sandboxTime = spread("run_podsandbox_duration_seconds", "Duration in seconds of making sandboxes by runtime handler.", prometheus.DefBuckets, "runtime_handler")
-	m.sandboxErrors = count("run_podsandbox_errors_total", "Cumulative number of sandboxes that could not be made by runtime handler.", "runtime_handler")
+	m.operations = count("runtime_operations_total", "Cumulative number of runtime operations by operation type.",
+		"operation_type")
+	m.operationErrors = count("runtime_operations_errors_total",
+		"Cumulative number of runtime operation errors by operation type.", "operation_type")
+	m.operationTime = spread("runtime_operations_duration_seconds",
+		"Duration in seconds of runtime operations by operation type.", callBuckets, "operation_type")
+	m.sandboxTime = spread("run_podsandbox_duration_seconds",
+		"Duration in seconds of making sandboxes by runtime handler.", prometheus.DefBuckets, "runtime_handler")
+	m.sandboxErrors = count("run_podsandbox_errors_total",
+		"Cumulative number of sandboxes that could not be made by runtime handler.", "runtime_handler")
 	m.podsStarted = count("started_pods_total", "Cumulative number of pods started.").WithLabelValues()
-	m.podsFailed = count("started_pods_errors_total", "Cumulative number of errors when starting pods.").WithLabelValues()
-	m.containersStarted = count("started_containers_total", "Cumulative number of containers started.", "container_type")
-	m.containersFailed = count("started_containers_errors_total", "Cumulative number of errors when starting containers.", "container_type", "code")
-	m.containersEnded = count("terminated_containers_total", "Cumulative number of container terminations.", "container_type", "exit_code", "reason")
-	m.podStart = one(spread("pod_start_duration_seconds", "Duration in seconds from the agent seeing a pod for the first time to the pod starting to run.", startBuckets))
+	m.podsFailed = count("started_pods_errors_total",
+		"Cumulative number of errors when starting pods.").WithLabelValues()
+	m.containersStarted = count("started_containers_total", "Cumulative number of containers started.",
+		"container_type")
+	m.containersFailed = count("started_containers_errors_total",
+		"Cumulative number of errors when starting containers.", "container_type", "code")
+	m.containersEnded = count("terminated_containers_total", "Cumulative number of container terminations.",
+		"container_type", "exit_code", "reason")
+	m.podStart = one(spread("pod_start_duration_seconds",
+		"Duration in seconds from the agent seeing a pod for the first time to the pod starting to run.", startBuckets))
 	m.podStartTotal = one(spread("pod_start_total_duration_seconds",
-		"Duration in seconds to start a pod since its creation, with the time to pull images and run init containers.", startBuckets))
-	m.imagePull = spread("image_pull_duration_seconds", "Duration in seconds to pull an image.", pullBuckets, "image_size_in_bytes")
-	m.imagesCollected = count("image_garbage_collected_total", "Total number of unused images that were removed.", "reason")
-	m.cgroupTime = spread("cgroup_manager_duration_seconds", "Duration in seconds of operations on the cgroups of pods by method.", prometheus.DefBuckets, "operation_type")
-	m.relistTime = one(spread("pleg_relist_duration_seconds", "Duration in seconds for listing what the runtime has.", prometheus.DefBuckets))
-	m.relistInterval = one(spread("pleg_relist_interval_seconds", "Interval in seconds between such lists.", prometheus.DefBuckets))
+		"Duration in seconds to start a pod since its creation, with the time to pull images and run init containers.",
+		startBuckets))
+	m.imagePull = spread("image_pull_duration_seconds", "Duration in seconds to pull an image.", pullBuckets,
+		"image_size_in_bytes")
+	m.imagesCollected = count("image_garbage_collected_total", "Total number of unused images that were removed.",
+		"reason")
+	m.cgroupTime = spread("cgroup_manager_duration_seconds",
+		"Duration in seconds of operations on the cgroups of pods by method.", prometheus.DefBuckets, "operation_type")
+	m.relistTime = one(spread("pleg_relist_duration_seconds", "Duration in seconds for listing what the runtime has.",
+		prometheus.DefBuckets))
+	m.relistInterval = one(spread("pleg_relist_interval_seconds", "Interval in seconds between such lists.",
+		prometheus.DefBuckets))
 	m.evictions = count("evictions", "Cumulative number of pod evictions by eviction signal.", "eviction_signal")
-	m.preemptions = count("preemptions", "Cumulative number of pods that ended for a critical one, by the resource that was short.", "preemption_signal")
-	m.notAdmitted = count("admission_rejections_total", "Cumulative number of pods that the node refused, by reason.", "reason")
+	m.preemptions = count("preemptions",
+		"Cumulative number of pods that ended for a critical one, by the resource that was short.", "preemption_signal")
+	m.notAdmitted = count("admission_rejections_total", "Cumulative number of pods that the node refused, by reason.",
+		"reason")
 
 	m.probeTotal = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prober_probe_total",
 		Help: "Cumulative number of a liveness, readiness or startup probe for a container by result."},
 		[]string{"probe_type", "result", "container", "pod", "namespace", "pod_uid"})
-	m.probeTime = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "prober_probe_duration_seconds", Help: "Duration in seconds for a probe response.",
+	m.probeTime = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "prober_probe_duration_seconds",
+		Help:    "Duration in seconds for a probe response.",
 		Buckets: prometheus.DefBuckets}, []string{"probe_type", "container", "pod", "namespace"})
 	m.probes.MustRegister(m.probeTotal, m.probeTime)
 	return m
@@ -110,7 +131,8 @@ func (m *Meter) Show(facts Facts) { m.kubelet.MustRegister(collector{facts}) }
 
 // Handler serves the families of the agent beside those of the process.
 func (m *Meter) Handler(process prometheus.Gatherer) http.Handler {
-	return promhttp.HandlerFor(prometheus.Gatherers{process, m.kubelet}, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
+	return promhttp.HandlerFor(prometheus.Gatherers{process, m.kubelet},
+		promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 }
 
 // Probes serves the families of /metrics/probes.
@@ -164,8 +186,10 @@ func sizeBucket(bytes int64) string {
 		up   int64
 		name string
 	}{
-		{10 * mb, "0-10MB"}, {100 * mb, "10MB-100MB"}, {500 * mb, "100MB-500MB"}, {gb, "500MB-1GB"}, {5 * gb, "1GB-5GB"},
-		{10 * gb, "5GB-10GB"}, {20 * gb, "10GB-20GB"}, {30 * gb, "20GB-30GB"}, {40 * gb, "30GB-40GB"}, {60 * gb, "40GB-60GB"}, {100 * gb, "60GB-100GB"},
+		{10 * mb, "0-10MB"}, {100 * mb, "10MB-100MB"}, {500 * mb, "100MB-500MB"}, {gb, "500MB-1GB"},
+		{5 * gb, "1GB-5GB"},
+		{10 * gb, "5GB-10GB"}, {20 * gb, "10GB-20GB"}, {30 * gb, "20GB-30GB"}, {40 * gb, "30GB-40GB"},
+		{60 * gb, "40GB-60GB"}, {100 * gb, "60GB-100GB"},
 	} {
 		if bytes <= b.up {
 			return b.name

@@ -42,7 +42,8 @@ func newWorld() *world {
 	w.Meter = New()
 	w.Show(Facts{
 		Node: "n1", Pods: func() []pods.View { return w.views }, Mirrors: func() int { return 2 },
-		Listed: func() time.Time { return time.Unix(1000, 5e8) }, Mounted: func(p *corev1.Pod) bool { return p.Name == "web" },
+		Listed:  func() time.Time { return time.Unix(1000, 5e8) },
+		Mounted: func(p *corev1.Pod) bool { return p.Name == "web" },
 	})
 	w.runtime, w.run, w.status = w.Runtime(stub{w: w}), w.Executor(stub{w: w}), w.Statuses(silent{})
 	return w
@@ -114,7 +115,8 @@ func pod() *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u1", CreationTimestamp: metav1.Now()},
 		Spec: corev1.PodSpec{
 			InitContainers: []corev1.Container{{Name: "init"}}, Containers: []corev1.Container{{Name: "c"}},
-			Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+			Volumes: []corev1.Volume{{Name: "v",
+				VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
 		},
 		Status: corev1.PodStatus{Phase: corev1.PodPending},
 	}
@@ -144,7 +146,8 @@ func TestActions(t *testing.T) {
 		w.run.Do(t.Context(), p, podlife.RunProbe{Container: "c", Type: podlife.Readiness})
 		w.expect(t,
 			"kubelet_started_pods_total 2", "kubelet_started_pods_errors_total 1",
-			`kubelet_started_containers_total{container_type="init_container"} 1`, `kubelet_started_containers_total{container_type="container"} 1`,
+			`kubelet_started_containers_total{container_type="init_container"} 1`,
+			`kubelet_started_containers_total{container_type="container"} 1`,
 			`kubelet_started_containers_errors_total{code="RunContainerError",container_type="container"} 1`,
 			`kubelet_image_pull_duration_seconds_sum{image_size_in_bytes="10MB-100MB"} 3`,
 			`prober_probe_total{container="c",namespace="ns",pod="web",pod_uid="u1",probe_type="Liveness",result="failed"} 1`,
@@ -165,24 +168,30 @@ func TestEnds(t *testing.T) {
 		w, p := newWorld(), pod()
 		before := pod()
 		before.UID, before.Name = "u2", "old"
-		before.Status = corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{Name: "c", LastTerminationState: corev1.ContainerState{Terminated: ended("x://0", "Error", 1)}}}}
+		before.Status = corev1.PodStatus{Phase: corev1.PodRunning,
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "c",
+				LastTerminationState: corev1.ContainerState{Terminated: ended("x://0", "Error", 1)}}}}
 		w.status.Seen(before)
 		w.status.Set(before, &before.Status)
 		w.status.Seen(p)
 		time.Sleep(1500 * time.Millisecond)
 		running := &corev1.PodStatus{Phase: corev1.PodRunning}
-		running.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", State: corev1.ContainerState{Terminated: ended("x://1", "Completed", 0)}}}
-		running.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+		running.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init",
+			State: corev1.ContainerState{Terminated: ended("x://1", "Completed", 0)}}}
+		running.ContainerStatuses = []corev1.ContainerStatus{{Name: "c",
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 		w.status.Set(p, running)
 		crashed := running.DeepCopy()
 		crashed.ContainerStatuses[0].State = corev1.ContainerState{Terminated: ended("x://2", "Error", 139)}
 		w.status.Set(p, crashed)
 		waits := crashed.DeepCopy()
-		waits.ContainerStatuses[0].State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
+		waits.ContainerStatuses[0].State = corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
 		waits.ContainerStatuses[0].LastTerminationState = crashed.ContainerStatuses[0].State
 		w.status.Set(p, waits)
 		again := waits.DeepCopy()
-		again.ContainerStatuses[0].LastTerminationState.Terminated.ContainerID = "x://3" // the end itself was never published
+		// the end itself was never published
+		again.ContainerStatuses[0].LastTerminationState.Terminated.ContainerID = "x://3"
 		w.status.Set(p, again)
 		w.expect(t,
 			`kubelet_terminated_containers_total{container_type="container",exit_code="139",reason="Error"} 2`,
@@ -213,9 +222,11 @@ func TestCalls(t *testing.T) {
 		}
 		_, _ = w.runtime.RemoveImage(t.Context(), &cri.RemoveImageRequest{})
 		w.expect(t,
-			`kubelet_runtime_operations_total{operation_type="run_podsandbox"} 2`, `kubelet_runtime_operations_errors_total{operation_type="run_podsandbox"} 1`,
+			`kubelet_runtime_operations_total{operation_type="run_podsandbox"} 2`,
+			`kubelet_runtime_operations_errors_total{operation_type="run_podsandbox"} 1`,
 			`kubelet_runtime_operations_duration_seconds_sum{operation_type="run_podsandbox"} 2`,
-			`kubelet_run_podsandbox_duration_seconds_count{runtime_handler="vm"} 1`, `kubelet_run_podsandbox_errors_total{runtime_handler=""} 1`,
+			`kubelet_run_podsandbox_duration_seconds_count{runtime_handler="vm"} 1`,
+			`kubelet_run_podsandbox_errors_total{runtime_handler=""} 1`,
 			`kubelet_runtime_operations_errors_total{operation_type="remove_image"} 1`,
 		)
 	})
@@ -229,7 +240,8 @@ func (h holder) LogShown(_ context.Context, id string) error { return errors.New
 // What a runtime offers beyond CRI is still there when its calls are counted.
 func TestLogShown(t *testing.T) {
 	w := newWorld()
-	if err := w.Runtime(holder{}).(runtime.OutputHolder).LogShown(t.Context(), "id1"); err == nil || err.Error() != "asked of id1" {
+	if err := w.Runtime(holder{}).(runtime.OutputHolder).LogShown(t.Context(), "id1"); err == nil ||
+		err.Error() != "asked of id1" {
 		t.Error(err)
 	}
 	if err := w.runtime.(runtime.OutputHolder).LogShown(t.Context(), "id1"); !errors.Is(err, errors.ErrUnsupported) {
@@ -247,26 +259,33 @@ func TestFacts(t *testing.T) {
 		{Pod: running, Status: corev1.PodStatus{
 			Phase: corev1.PodRunning,
 			Conditions: []corev1.PodCondition{
-				{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}, {Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue},
+				{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue},
+				{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue},
 			},
-			ContainerStatuses:     []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}},
-			InitContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: ended("x", "", 0)}}},
+			ContainerStatuses: []corev1.ContainerStatus{
+				{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}},
+			InitContainerStatuses: []corev1.ContainerStatus{
+				{State: corev1.ContainerState{Terminated: ended("x", "", 0)}}},
 		}},
 		{Pod: static, Status: corev1.PodStatus{Phase: corev1.PodPending}},
 		{Pod: pod(), Status: corev1.PodStatus{Phase: corev1.PodFailed}},
 	}
 	w.expect(t,
 		`kubelet_node_name{node="n1"} 1`, "kubelet_cgroup_version 1", "kubelet_running_pods 1",
-		`kubelet_running_containers{container_state="running"} 1`, `kubelet_running_containers{container_state="exited"} 1`,
-		`kubelet_desired_pods{static=""} 2`, `kubelet_desired_pods{static="true"} 1`, `kubelet_active_pods{static=""} 1`,
-		"kubelet_mirror_pods 2", "kubelet_managed_ephemeral_containers 1", "kubelet_pod_in_progress_resizes 1", "kubelet_pleg_last_seen_seconds 1000.5",
+		`kubelet_running_containers{container_state="running"} 1`,
+		`kubelet_running_containers{container_state="exited"} 1`,
+		`kubelet_desired_pods{static=""} 2`, `kubelet_desired_pods{static="true"} 1`,
+		`kubelet_active_pods{static=""} 1`,
+		"kubelet_mirror_pods 2", "kubelet_managed_ephemeral_containers 1", "kubelet_pod_in_progress_resizes 1",
+		"kubelet_pleg_last_seen_seconds 1000.5",
 		`volume_manager_total_volumes{plugin_name="kubernetes.io/empty-dir",state="desired_state_of_world"} 2`,
 		`volume_manager_total_volumes{plugin_name="kubernetes.io/empty-dir",state="actual_state_of_world"} 1`,
 	)
 }
 
 func TestSizeBucket(t *testing.T) {
-	for size, want := range map[int64]string{0: "N/A", 1: "0-10MB", 10 << 20: "0-10MB", 10<<20 + 1: "10MB-100MB", 2 << 30: "1GB-5GB", 200 << 30: "GT100GB"} {
+	for size, want := range map[int64]string{0: "N/A", 1: "0-10MB", 10 << 20: "0-10MB", 10<<20 + 1: "10MB-100MB",
+		2 << 30: "1GB-5GB", 200 << 30: "GT100GB"} {
 		if got := sizeBucket(size); got != want {
 			t.Errorf("%d: %s, want %s", size, got, want)
 		}
@@ -305,7 +324,9 @@ func TestFamilies(t *testing.T) {
 		w.Refused("OutOfcpu")
 		w.Preempted("cpu", 1)
 		w.views = []pods.View{{Pod: p}}
-		w.status.Set(p, &corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: ended("x://1", "Error", 1)}}}})
+		w.status.Set(p, &corev1.PodStatus{Phase: corev1.PodFailed,
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "c",
+				State: corev1.ContainerState{Terminated: ended("x://1", "Error", 1)}}}})
 		var got []string
 		for line := range strings.Lines(w.text(t)) {
 			if rest, ok := strings.CutPrefix(line, "# TYPE "); ok {

@@ -44,9 +44,11 @@ func (e *executor) Do(ctx context.Context, pod *corev1.Pod, action podlife.Actio
 		}
 	case podlife.RunProbe:
 		if r.Err == nil { // else it was given up
-			e.m.probeTotal.WithLabelValues(string(a.Type), result(r.Verdict), a.Container, pod.Name, pod.Namespace, string(pod.UID)).Inc()
+			e.m.probeTotal.WithLabelValues(string(a.Type), result(r.Verdict), a.Container, pod.Name, pod.Namespace,
+				string(pod.UID)).Inc()
 			if r.Verdict != podlife.ProbeFailure {
-				e.m.probeTime.WithLabelValues(string(a.Type), a.Container, pod.Name, pod.Namespace).Observe(time.Since(began).Seconds())
+				e.m.probeTime.WithLabelValues(string(a.Type), a.Container, pod.Name,
+					pod.Namespace).Observe(time.Since(began).Seconds())
 			}
 		}
 	}
@@ -102,7 +104,8 @@ func (s *statuses) Forget(uid types.UID) {
 func (m *Meter) counts(pod *corev1.Pod, now time.Time) *podCounts {
 	p := m.pods[pod.UID]
 	if p == nil {
-		p = &podCounts{seen: now, runs: pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "", ended: map[string]string{}}
+		p = &podCounts{seen: now, runs: pod.Status.Phase != corev1.PodPending && pod.Status.Phase != "",
+			ended: map[string]string{}}
 		ends(&pod.Status, func(_ string, s *corev1.ContainerStatus, id string, _ *corev1.ContainerStateTerminated) {
 			p.ended[s.Name] = id
 		})
@@ -130,9 +133,11 @@ func (m *Meter) published(pod *corev1.Pod, status *corev1.PodStatus, now time.Ti
 }
 
 // ends calls tell for the newest instance of each container that has ended.
-func ends(status *corev1.PodStatus, tell func(kind string, s *corev1.ContainerStatus, id string, t *corev1.ContainerStateTerminated)) {
+func ends(status *corev1.PodStatus,
+	tell func(kind string, s *corev1.ContainerStatus, id string, t *corev1.ContainerStateTerminated)) {
 	for kind, list := range map[string][]corev1.ContainerStatus{
-		"container": status.ContainerStatuses, "init_container": status.InitContainerStatuses, "ephemeral_container": status.EphemeralContainerStatuses,
+		"container": status.ContainerStatuses, "init_container": status.InitContainerStatuses,
+		"ephemeral_container": status.EphemeralContainerStatuses,
 	} {
 		for i := range list {
 			s := &list[i]

@@ -20,7 +20,8 @@ type metered struct {
 }
 
 // call makes one call and counts it.
-func call[Req, Resp any](ctx context.Context, m *Meter, operation string, do func(context.Context, Req) (Resp, error), req Req) (Resp, error) {
+func call[Req, Resp any](ctx context.Context, m *Meter, operation string, do func(context.Context, Req) (Resp, error),
+	req Req) (Resp, error) {
 	began := time.Now()
 	m.operations.WithLabelValues(operation).Inc()
 	resp, err := do(ctx, req)
@@ -41,7 +42,8 @@ func (r *metered) LogShown(ctx context.Context, containerID string) error {
 }
 
 // RunPodSandbox is also a family of its own.
-func (r *metered) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse, error) {
+func (r *metered) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse,
+	error) {
 	began := time.Now()
 	resp, err := call(ctx, r.m, "run_podsandbox", r.Runtime.RunPodSandbox, req)
 	r.m.sandboxTime.WithLabelValues(req.RuntimeHandler).Observe(time.Since(began).Seconds())
@@ -60,31 +62,38 @@ func (r *metered) RemoveImage(ctx context.Context, req *cri.RemoveImageRequest) 
 	return resp, err
 }
 
-func (r *metered) StopPodSandbox(ctx context.Context, req *cri.StopPodSandboxRequest) (*cri.StopPodSandboxResponse, error) {
+func (r *metered) StopPodSandbox(ctx context.Context, req *cri.StopPodSandboxRequest) (*cri.StopPodSandboxResponse,
+	error) {
 	return call(ctx, r.m, "stop_podsandbox", r.Runtime.StopPodSandbox, req)
 }
 
-func (r *metered) RemovePodSandbox(ctx context.Context, req *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse, error) {
+func (r *metered) RemovePodSandbox(ctx context.Context,
+	req *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse, error) {
 	return call(ctx, r.m, "remove_podsandbox", r.Runtime.RemovePodSandbox, req)
 }
 
-func (r *metered) PodSandboxStatus(ctx context.Context, req *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error) {
+func (r *metered) PodSandboxStatus(ctx context.Context,
+	req *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error) {
 	return call(ctx, r.m, "podsandbox_status", r.Runtime.PodSandboxStatus, req)
 }
 
-func (r *metered) ListPodSandbox(ctx context.Context, req *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse, error) {
+func (r *metered) ListPodSandbox(ctx context.Context, req *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse,
+	error) {
 	return call(ctx, r.m, "list_podsandbox", r.Runtime.ListPodSandbox, req)
 }
 
-func (r *metered) UpdatePodSandboxResources(ctx context.Context, req *cri.UpdatePodSandboxResourcesRequest) (*cri.UpdatePodSandboxResourcesResponse, error) {
+func (r *metered) UpdatePodSandboxResources(ctx context.Context,
+	req *cri.UpdatePodSandboxResourcesRequest) (*cri.UpdatePodSandboxResourcesResponse, error) {
 	return call(ctx, r.m, "update_podsandbox_resources", r.Runtime.UpdatePodSandboxResources, req)
 }
 
-func (r *metered) PodSandboxStats(ctx context.Context, req *cri.PodSandboxStatsRequest) (*cri.PodSandboxStatsResponse, error) {
+func (r *metered) PodSandboxStats(ctx context.Context, req *cri.PodSandboxStatsRequest) (*cri.PodSandboxStatsResponse,
+	error) {
 	return call(ctx, r.m, "podsandbox_stats", r.Runtime.PodSandboxStats, req)
 }
 
-func (r *metered) ListPodSandboxStats(ctx context.Context, req *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse, error) {
+func (r *metered) ListPodSandboxStats(ctx context.Context,
+	req *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse, error) {
 	return call(ctx, r.m, "list_podsandbox_stats", r.Runtime.ListPodSandboxStats, req)
 }
 
@@ -92,35 +101,43 @@ func (r *metered) PortForward(ctx context.Context, req *cri.PortForwardRequest) 
 	return call(ctx, r.m, "port_forward", r.Runtime.PortForward, req)
 }
 
-func (r *metered) CreateContainer(ctx context.Context, req *cri.CreateContainerRequest) (*cri.CreateContainerResponse, error) {
+func (r *metered) CreateContainer(ctx context.Context, req *cri.CreateContainerRequest) (*cri.CreateContainerResponse,
+	error) {
 	return call(ctx, r.m, "create_container", r.Runtime.CreateContainer, req)
 }
 
-func (r *metered) StartContainer(ctx context.Context, req *cri.StartContainerRequest) (*cri.StartContainerResponse, error) {
+func (r *metered) StartContainer(ctx context.Context, req *cri.StartContainerRequest) (*cri.StartContainerResponse,
+	error) {
 	return call(ctx, r.m, "start_container", r.Runtime.StartContainer, req)
 }
 
-func (r *metered) StopContainer(ctx context.Context, req *cri.StopContainerRequest) (*cri.StopContainerResponse, error) {
+func (r *metered) StopContainer(ctx context.Context, req *cri.StopContainerRequest) (*cri.StopContainerResponse,
+	error) {
 	return call(ctx, r.m, "stop_container", r.Runtime.StopContainer, req)
 }
 
-func (r *metered) RemoveContainer(ctx context.Context, req *cri.RemoveContainerRequest) (*cri.RemoveContainerResponse, error) {
+func (r *metered) RemoveContainer(ctx context.Context, req *cri.RemoveContainerRequest) (*cri.RemoveContainerResponse,
+	error) {
 	return call(ctx, r.m, "remove_container", r.Runtime.RemoveContainer, req)
 }
 
-func (r *metered) ListContainers(ctx context.Context, req *cri.ListContainersRequest) (*cri.ListContainersResponse, error) {
+func (r *metered) ListContainers(ctx context.Context, req *cri.ListContainersRequest) (*cri.ListContainersResponse,
+	error) {
 	return call(ctx, r.m, "list_containers", r.Runtime.ListContainers, req)
 }
 
-func (r *metered) ContainerStatus(ctx context.Context, req *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error) {
+func (r *metered) ContainerStatus(ctx context.Context, req *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse,
+	error) {
 	return call(ctx, r.m, "container_status", r.Runtime.ContainerStatus, req)
 }
 
-func (r *metered) UpdateContainerResources(ctx context.Context, req *cri.UpdateContainerResourcesRequest) (*cri.UpdateContainerResourcesResponse, error) {
+func (r *metered) UpdateContainerResources(ctx context.Context,
+	req *cri.UpdateContainerResourcesRequest) (*cri.UpdateContainerResourcesResponse, error) {
 	return call(ctx, r.m, "update_container", r.Runtime.UpdateContainerResources, req)
 }
 
-func (r *metered) ReopenContainerLog(ctx context.Context, req *cri.ReopenContainerLogRequest) (*cri.ReopenContainerLogResponse, error) {
+func (r *metered) ReopenContainerLog(ctx context.Context,
+	req *cri.ReopenContainerLogRequest) (*cri.ReopenContainerLogResponse, error) {
 	return call(ctx, r.m, "reopen_container_log", r.Runtime.ReopenContainerLog, req)
 }
 
@@ -136,11 +153,13 @@ func (r *metered) Attach(ctx context.Context, req *cri.AttachRequest) (*cri.Atta
 	return call(ctx, r.m, "attach", r.Runtime.Attach, req)
 }
 
-func (r *metered) ContainerStats(ctx context.Context, req *cri.ContainerStatsRequest) (*cri.ContainerStatsResponse, error) {
+func (r *metered) ContainerStats(ctx context.Context, req *cri.ContainerStatsRequest) (*cri.ContainerStatsResponse,
+	error) {
 	return call(ctx, r.m, "container_stats", r.Runtime.ContainerStats, req)
 }
 
-func (r *metered) ListContainerStats(ctx context.Context, req *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse, error) {
+func (r *metered) ListContainerStats(ctx context.Context,
+	req *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse, error) {
 	return call(ctx, r.m, "list_container_stats", r.Runtime.ListContainerStats, req)
 }
 
@@ -168,10 +187,12 @@ func (r *metered) Status(ctx context.Context, req *cri.StatusRequest) (*cri.Stat
 	return call(ctx, r.m, "status", r.Runtime.Status, req)
 }
 
-func (r *metered) RuntimeConfig(ctx context.Context, req *cri.RuntimeConfigRequest) (*cri.RuntimeConfigResponse, error) {
+func (r *metered) RuntimeConfig(ctx context.Context, req *cri.RuntimeConfigRequest) (*cri.RuntimeConfigResponse,
+	error) {
 	return call(ctx, r.m, "runtime_config", r.Runtime.RuntimeConfig, req)
 }
 
-func (r *metered) UpdateRuntimeConfig(ctx context.Context, req *cri.UpdateRuntimeConfigRequest) (*cri.UpdateRuntimeConfigResponse, error) {
+func (r *metered) UpdateRuntimeConfig(ctx context.Context,
+	req *cri.UpdateRuntimeConfigRequest) (*cri.UpdateRuntimeConfigResponse, error) {
 	return call(ctx, r.m, "update_runtime_config", r.Runtime.UpdateRuntimeConfig, req)
 }

@@ -26,13 +26,15 @@ func (gates) Enabled(name string) bool {
 
 // declaredFeatures is what the Node object says of them, sorted.
 func declaredFeatures() []string {
-	return features.DefaultFramework.DiscoverNodeFeatures(&features.NodeConfiguration{FeatureGates: gates{}, Version: kubernetesVersion})
+	return features.DefaultFramework.DiscoverNodeFeatures(&features.NodeConfiguration{FeatureGates: gates{},
+		Version: kubernetesVersion})
 }
 
 // MissingFeatures are the features that a pod needs of its node and this agent does
 // not have, sorted (L3.34).
 func MissingFeatures(pod *corev1.Pod) ([]string, error) {
-	needs, err := features.DefaultFramework.InferForPodScheduling(&features.PodInfo{Spec: &pod.Spec, Status: &pod.Status}, kubernetesVersion)
+	needs, err := features.DefaultFramework.InferForPodScheduling(&features.PodInfo{Spec: &pod.Spec,
+		Status: &pod.Status}, kubernetesVersion)
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,9 @@ import (
 
 func TestMissingFeatures(t *testing.T) {
 	resets := &corev1.Pod{}
-	resets.Spec.Containers = []corev1.Container{{RestartPolicyRules: []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers}}}}
+	resets.Spec.Containers = []corev1.Container{
+		{RestartPolicyRules: []corev1.ContainerRestartRule{
+			{Action: corev1.ContainerRestartRuleActionRestartAllContainers}}}}
 	no := false
 	users := &corev1.Pod{}
 	users.Spec.HostUsers, users.Spec.HostNetwork = &no, true
@@ -27,7 +29,8 @@ func TestMissingFeatures(t *testing.T) {
 			t.Errorf("%s: %v, %v, want %v", tt.name, got, err, tt.want)
 		}
 	}
-	if want := []string{"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"}; !slices.Equal(declaredFeatures(), want) {
+	if want := []string{"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
+		"RestartAllContainersOnContainerExits"}; !slices.Equal(declaredFeatures(), want) {
 		t.Errorf("the node declares %v", declaredFeatures())
 	}
 }

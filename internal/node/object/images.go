@@ -19,7 +19,8 @@ func ImageList(images []*cri.Image) []corev1.ContainerImage {
 		if len(names) == 0 {
 			continue
 		}
-		list = append(list, corev1.ContainerImage{Names: names[:min(len(names), namesReported)], SizeBytes: int64(im.Size)})
+		list = append(list, corev1.ContainerImage{Names: names[:min(len(names), namesReported)],
+			SizeBytes: int64(im.Size)})
 	}
 	slices.SortStableFunc(list, func(a, b corev1.ContainerImage) int {
 		return cmp.Or(cmp.Compare(b.SizeBytes, a.SizeBytes), cmp.Compare(a.Names[0], b.Names[0]))

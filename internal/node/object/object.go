@@ -238,7 +238,8 @@ func (r *Reporter) register(ctx context.Context, now time.Time) (*corev1.Node, e
 		return nil, fmt.Errorf("read node %s: %w", r.cfg.Name, err)
 	}
 	if boot := stored.Status.NodeInfo.BootID; boot != "" && boot != r.cfg.Machine.Info.BootID { // L7.80
-		r.cfg.Event(corev1.EventTypeWarning, "Rebooted", fmt.Sprintf("Node %s has been rebooted, boot id: %s", r.cfg.Name, r.cfg.Machine.Info.BootID))
+		r.cfg.Event(corev1.EventTypeWarning, "Rebooted",
+			fmt.Sprintf("Node %s has been rebooted, boot id: %s", r.cfg.Name, r.cfg.Machine.Info.BootID))
 	}
 	wanted := stored.DeepCopy()
 	if wanted.Labels == nil {
@@ -328,7 +329,8 @@ func (r *Reporter) addresses() []corev1.NodeAddress {
 
 // readyCondition is the agent's own verdict (L7.164a).
 func readyCondition(problems []string) corev1.NodeCondition {
-	c := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"}
+	c := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
+		Message: "kubelet is posting ready status"}
 	switch len(problems) {
 	case 0:
 	case 1:
@@ -381,10 +383,13 @@ func (r *Reporter) tellStatus(reason string) {
 // tell records events for conditions that changed (L10.71).
 func (r *Reporter) tell(old, stored *corev1.Node) {
 	names := map[corev1.NodeConditionType]map[corev1.ConditionStatus]string{
-		corev1.NodeReady:          {corev1.ConditionTrue: "NodeReady", corev1.ConditionFalse: "NodeNotReady"},
-		corev1.NodeMemoryPressure: {corev1.ConditionTrue: "NodeHasInsufficientMemory", corev1.ConditionFalse: "NodeHasSufficientMemory"},
-		corev1.NodeDiskPressure:   {corev1.ConditionTrue: "NodeHasDiskPressure", corev1.ConditionFalse: "NodeHasNoDiskPressure"},
-		corev1.NodePIDPressure:    {corev1.ConditionTrue: "NodeHasInsufficientPID", corev1.ConditionFalse: "NodeHasSufficientPID"},
+		corev1.NodeReady: {corev1.ConditionTrue: "NodeReady", corev1.ConditionFalse: "NodeNotReady"},
+		corev1.NodeMemoryPressure: {corev1.ConditionTrue: "NodeHasInsufficientMemory",
+			corev1.ConditionFalse: "NodeHasSufficientMemory"},
+		corev1.NodeDiskPressure: {corev1.ConditionTrue: "NodeHasDiskPressure",
+			corev1.ConditionFalse: "NodeHasNoDiskPressure"},
+		corev1.NodePIDPressure: {corev1.ConditionTrue: "NodeHasInsufficientPID",
+			corev1.ConditionFalse: "NodeHasSufficientPID"},
 	}
 	for i := range stored.Status.Conditions {
 		c := &stored.Status.Conditions[i]
@@ -445,7 +450,8 @@ func (r *Reporter) renew(ctx context.Context) error {
 		l = l.DeepCopy()
 		l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &r.cfg.Name, &seconds, &now
 		if node := r.cfg.Known.node.Load(); node != nil && len(l.OwnerReferences) == 0 {
-			l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}
+			l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name,
+				UID: node.UID}}
 		}
 		if !exists {
 			return leases.Create(ctx, l, metav1.CreateOptions{})

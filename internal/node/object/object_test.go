@@ -76,7 +76,8 @@ func start(t *testing.T, existing ...*corev1.Node) *fixture {
 		PodCIDR: "10.0.0.0/24", MaxPods: 110, Port: 10250, Labels: map[string]string{"zone": "a"},
 		Machine: Machine{
 			Capacity: corev1.ResourceList{
-				corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourceEphemeralStorage: resource.MustParse("10Gi"),
+				corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("1Gi"),
+				corev1.ResourceEphemeralStorage: resource.MustParse("10Gi"),
 			},
 			Info: corev1.NodeSystemInfo{BootID: "boot-2"},
 		},
@@ -127,13 +128,15 @@ func TestRegister(t *testing.T) {
 		if got := isReady(n); got != "True KubeletReady kubelet is posting ready status" {
 			t.Errorf("Ready: %s", got)
 		}
-		if n.Labels[corev1.LabelHostname] != "n1" || n.Labels[corev1.LabelOSStable] != "linux" || n.Labels["zone"] != "a" {
+		if n.Labels[corev1.LabelHostname] != "n1" || n.Labels[corev1.LabelOSStable] != "linux" ||
+			n.Labels["zone"] != "a" {
 			t.Errorf("labels %v", n.Labels)
 		}
 		if got := n.Status.Allocatable.Memory().Value(); got != 1<<30-100<<20 {
 			t.Errorf("allocatable memory %d", got)
 		}
-		if n.Spec.PodCIDR != "10.0.0.0/24" || n.Status.DaemonEndpoints.KubeletEndpoint.Port != 10250 || n.Status.Capacity.Pods().Value() != 110 {
+		if n.Spec.PodCIDR != "10.0.0.0/24" || n.Status.DaemonEndpoints.KubeletEndpoint.Port != 10250 ||
+			n.Status.Capacity.Pods().Value() != 110 {
 			t.Errorf("node %+v", n)
 		}
 		lease, err := f.client.CoordinationV1().Leases(leaseNamespace).Get(t.Context(), "n1", metav1.GetOptions{})
@@ -230,13 +233,15 @@ func TestTakeOver(t *testing.T) {
 		old := &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"mine": "yes"}},
 			Spec: corev1.NodeSpec{Unschedulable: true, PodCIDR: "10.9.0.0/24", Taints: []corev1.Taint{
-				{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}, {Key: "keep", Effect: corev1.TaintEffectNoExecute},
+				{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule},
+				{Key: "keep", Effect: corev1.TaintEffectNoExecute},
 			}},
 			Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{BootID: "boot-1"}},
 		}
 		f := start(t, old)
 		n := f.node(t)
-		if n.Labels["mine"] != "yes" || n.Labels["zone"] != "a" || !n.Spec.Unschedulable || n.Spec.PodCIDR != "10.9.0.0/24" {
+		if n.Labels["mine"] != "yes" || n.Labels["zone"] != "a" || !n.Spec.Unschedulable ||
+			n.Spec.PodCIDR != "10.9.0.0/24" {
 			t.Errorf("labels %v, spec %+v", n.Labels, n.Spec)
 		}
 		if len(n.Spec.Taints) != 1 || n.Spec.Taints[0].Key != "keep" {
@@ -266,7 +271,8 @@ func TestDeletedNode(t *testing.T) {
 
 func TestImageList(t *testing.T) {
 	got := ImageList([]*cri.Image{
-		{Id: "1", RepoTags: []string{"small:1"}, Size: 1}, {Id: "2"}, {Id: "3", RepoTags: []string{"big:1"}, RepoDigests: []string{"big@sha256:0"}, Size: 9},
+		{Id: "1", RepoTags: []string{"small:1"}, Size: 1}, {Id: "2"},
+		{Id: "3", RepoTags: []string{"big:1"}, RepoDigests: []string{"big@sha256:0"}, Size: 9},
 	})
 	if len(got) != 2 || got[0].Names[0] != "big@sha256:0" || got[1].SizeBytes != 1 {
 		t.Errorf("%+v", got)
@@ -278,7 +284,8 @@ func TestMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.Info.KernelVersion == "" || m.Info.BootID == "" || m.Capacity.Cpu().Value() < 1 || m.Capacity.Memory().Value() < 1<<20 || m.Capacity.StorageEphemeral().Value() < 1<<20 {
+	if m.Info.KernelVersion == "" || m.Info.BootID == "" || m.Capacity.Cpu().Value() < 1 ||
+		m.Capacity.Memory().Value() < 1<<20 || m.Capacity.StorageEphemeral().Value() < 1<<20 {
 		t.Errorf("%+v", m)
 	}
 }
@@ -287,7 +294,8 @@ func TestMachine(t *testing.T) {
 // also one that is found so at the start.
 func TestCordon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{Unschedulable: true}})
+		f := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"},
+			Spec: corev1.NodeSpec{Unschedulable: true}})
 		seen := func(unschedulable bool) {
 			n := f.node(t)
 			n.Spec.Unschedulable = unschedulable
@@ -303,7 +311,8 @@ func TestCordon(t *testing.T) {
 				got = append(got, e)
 			}
 		}
-		not, is := "NodeNotSchedulable: Node n1 status is now: NodeNotSchedulable", "NodeSchedulable: Node n1 status is now: NodeSchedulable"
+		not, is := "NodeNotSchedulable: Node n1 status is now: NodeNotSchedulable",
+			"NodeSchedulable: Node n1 status is now: NodeSchedulable"
 		if !slices.Equal(got, []string{not, is, not}) {
 			t.Errorf("events %q", got)
 		}
@@ -323,7 +332,8 @@ func TestAddressesFollowTheMachine(t *testing.T) {
 		f.hostIPs = []netip.Addr{netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("2001:db8::7")}
 		f.mu.Unlock()
 		f.set()
-		want := []corev1.NodeAddress{{Type: "InternalIP", Address: "198.51.100.7"}, {Type: "InternalIP", Address: "2001:db8::7"}, {Type: "Hostname", Address: "n1"}}
+		want := []corev1.NodeAddress{{Type: "InternalIP", Address: "198.51.100.7"},
+			{Type: "InternalIP", Address: "2001:db8::7"}, {Type: "Hostname", Address: "n1"}}
 		if got := f.node(t).Status.Addresses; !slices.Equal(got, want) {
 			t.Errorf("the node has %v", got)
 		}

@@ -146,7 +146,8 @@ func (m *podCache) expect(sandboxID, containerID string) {
 
 // expectPublished remembers the containers of a status that an earlier agent published.
 func (m *podCache) expectPublished(st *corev1.PodStatus) {
-	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses} {
+	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses,
+		st.EphemeralContainerStatuses} {
 		for i := range list {
 			if _, id, ok := strings.Cut(list[i].ContainerID, "://"); ok {
 				m.expect("", id)
@@ -213,11 +214,13 @@ func (o *Observer) Look(ctx context.Context, pod *corev1.Pod) (podlife.Observed,
 	}
 	seen := podlife.Observed{Taken: time.Now()}
 	mine := map[string]string{uidLabel: string(pod.UID)}
-	sandboxes, err := o.cfg.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: mine}})
+	sandboxes, err := o.cfg.Runtime.ListPodSandbox(ctx,
+		&cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: mine}})
 	if err != nil {
 		return seen, fmt.Errorf("list sandboxes: %w", err)
 	}
-	containers, err := o.cfg.Runtime.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{LabelSelector: mine}})
+	containers, err := o.cfg.Runtime.ListContainers(ctx,
+		&cri.ListContainersRequest{Filter: &cri.ContainerFilter{LabelSelector: mine}})
 	if err != nil {
 		return seen, fmt.Errorf("list containers: %w", err)
 	}
@@ -307,7 +310,8 @@ func (o *Observer) populated() []types.UID {
 }
 
 // unlistedSandboxes adds the sandboxes that the list misses and that are there nevertheless.
-func (o *Observer) unlistedSandboxes(ctx context.Context, m *podCache, items []*cri.PodSandbox) ([]*cri.PodSandbox, error) {
+func (o *Observer) unlistedSandboxes(ctx context.Context, m *podCache, items []*cri.PodSandbox) ([]*cri.PodSandbox,
+	error) {
 	for id, sb := range m.sandboxes {
 		if slices.ContainsFunc(items, func(i *cri.PodSandbox) bool { return i.Id == id }) {
 			continue
@@ -326,7 +330,8 @@ func (o *Observer) unlistedSandboxes(ctx context.Context, m *podCache, items []*
 }
 
 // unlistedContainers adds the containers that the list misses and that are there nevertheless.
-func (o *Observer) unlistedContainers(ctx context.Context, m *podCache, items []*cri.Container) ([]*cri.Container, error) {
+func (o *Observer) unlistedContainers(ctx context.Context, m *podCache, items []*cri.Container) ([]*cri.Container,
+	error) {
 	for id, k := range m.containers {
 		if slices.ContainsFunc(items, func(i *cri.Container) bool { return i.Id == id }) {
 			continue
@@ -343,7 +348,8 @@ func (o *Observer) unlistedContainers(ctx context.Context, m *podCache, items []
 		}
 		st := resp.GetStatus()
 		items = append(items, &cri.Container{Id: id, PodSandboxId: k.item.PodSandboxId, State: st.GetState(),
-			CreatedAt: st.GetCreatedAt(), Image: st.GetImage(), Labels: st.GetLabels(), Annotations: st.GetAnnotations()})
+			CreatedAt: st.GetCreatedAt(), Image: st.GetImage(), Labels: st.GetLabels(),
+			Annotations: st.GetAnnotations()})
 	}
 	return items, nil
 }
@@ -392,7 +398,8 @@ func (o *Observer) containers(ctx context.Context, m *podCache, items []*cri.Con
 			if err != nil {
 				return nil, fmt.Errorf("status of container %s: %w", item.Id, err)
 			}
-			k = known{item: item, state: resp.Status.State, c: containerOf(item, resp.Status), logPath: resp.Status.LogPath}
+			k = known{item: item, state: resp.Status.State, c: containerOf(item, resp.Status),
+				logPath: resp.Status.LogPath}
 			if k.state == cri.ContainerState_CONTAINER_EXITED {
 				k.c.Message = o.message(resp.Status, spec.Restore(item.Labels, item.Annotations))
 			}

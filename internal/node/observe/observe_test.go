@@ -32,21 +32,24 @@ func (s *scene) ListPodSandbox(context.Context, *cri.ListPodSandboxRequest) (*cr
 	return &cri.ListPodSandboxResponse{Items: s.sandboxes}, nil
 }
 
-func (s *scene) PodSandboxStatus(_ context.Context, r *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error) {
+func (s *scene) PodSandboxStatus(_ context.Context, r *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse,
+	error) {
 	s.statusRead++
 	if s.gone[r.PodSandboxId] {
 		return nil, status.Error(codes.NotFound, "gone")
 	}
-	return &cri.PodSandboxStatusResponse{Status: &cri.PodSandboxStatus{Id: r.PodSandboxId, Network: &cri.PodSandboxNetworkStatus{
-		Ip: "10.0.0.1", AdditionalIps: []*cri.PodIP{{Ip: "fd00::1"}},
-	}}}, nil
+	return &cri.PodSandboxStatusResponse{Status: &cri.PodSandboxStatus{Id: r.PodSandboxId,
+		Network: &cri.PodSandboxNetworkStatus{
+			Ip: "10.0.0.1", AdditionalIps: []*cri.PodIP{{Ip: "fd00::1"}},
+		}}}, nil
 }
 
 func (s *scene) ListContainers(context.Context, *cri.ListContainersRequest) (*cri.ListContainersResponse, error) {
 	return &cri.ListContainersResponse{Containers: s.items}, nil
 }
 
-func (s *scene) ContainerStatus(_ context.Context, r *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error) {
+func (s *scene) ContainerStatus(_ context.Context, r *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse,
+	error) {
 	s.statusRead++
 	if s.mute != nil {
 		return nil, s.mute
@@ -63,10 +66,14 @@ func (s *scene) add(id, name string, state cri.ContainerState, edit func(*cri.Co
 	labels := map[string]string{spec.LabelPodUID: "u", spec.LabelContainerName: name}
 	notes := map[string]string{
 		spec.AnnotationRestartCount: "2", spec.AnnotationHash: "h",
-		spec.AnnotationTerminationMessagePath: "/dev/termination-log", spec.AnnotationTerminationMessagePolicy: "FallbackToLogsOnError",
+		spec.AnnotationTerminationMessagePath:   "/dev/termination-log",
+		spec.AnnotationTerminationMessagePolicy: "FallbackToLogsOnError",
 	}
-	s.items = append(s.items, &cri.Container{Id: id, PodSandboxId: "s", State: state, CreatedAt: int64(len(s.items) + 1), Labels: labels, Annotations: notes})
-	st := &cri.ContainerStatus{Id: id, State: state, CreatedAt: int64(len(s.items)), Image: &cri.ImageSpec{Image: "web"}, ImageRef: "sha256:1", LogPath: "/log/" + id, Labels: labels, Annotations: notes}
+	s.items = append(s.items, &cri.Container{Id: id, PodSandboxId: "s", State: state,
+		CreatedAt: int64(len(s.items) + 1), Labels: labels, Annotations: notes})
+	st := &cri.ContainerStatus{Id: id, State: state, CreatedAt: int64(len(s.items)),
+		Image: &cri.ImageSpec{Image: "web"}, ImageRef: "sha256:1", LogPath: "/log/" + id, Labels: labels,
+		Annotations: notes}
 	if edit != nil {
 		edit(st)
 	}
@@ -99,7 +106,8 @@ func newScene(t *testing.T) (*scene, *Observer, *corev1.Pod, map[string]bool) {
 		LogPath: func(id, _ string, running bool) { logs[id] = running },
 	})
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}, Spec: corev1.PodSpec{
-		InitContainers: []corev1.Container{{Image: "init"}}, Containers: []corev1.Container{{Image: "web"}, {Image: "web"}},
+		InitContainers: []corev1.Container{{Image: "init"}},
+		Containers:     []corev1.Container{{Image: "web"}, {Image: "web"}},
 	}}
 	return s, o, pod, logs
 }
@@ -116,21 +124,27 @@ func look(t *testing.T, o *Observer, pod *corev1.Pod) podlife.Observed {
 // The message of a container that ended (L3.150, L3.151).
 func TestTerminationMessage(t *testing.T) {
 	mount := func(path string) []*cri.Mount {
-		return []*cri.Mount{{ContainerPath: "/other", HostPath: "/host/said"}, {ContainerPath: "/dev/termination-log", HostPath: path}}
+		return []*cri.Mount{{ContainerPath: "/other", HostPath: "/host/said"},
+			{ContainerPath: "/dev/termination-log", HostPath: path}}
 	}
 	for name, tt := range map[string]struct {
 		edit func(*cri.ContainerStatus)
 		want string
 	}{
-		"file":                 {func(s *cri.ContainerStatus) { s.Mounts, s.ExitCode = mount("/host/said"), 1 }, "said"},
-		"file after runtime's": {func(s *cri.ContainerStatus) { s.Mounts, s.Message = mount("/host/said"), "oops" }, "oops: said"},
-		"empty file, exit 1":   {func(s *cri.ContainerStatus) { s.Mounts, s.ExitCode = mount("/host/empty"), 1 }, "tail of /log/c"},
-		"empty file, exit 0":   {func(s *cri.ContainerStatus) { s.Mounts = mount("/host/empty") }, ""},
+		"file": {func(s *cri.ContainerStatus) { s.Mounts, s.ExitCode = mount("/host/said"), 1 },
+			"said"},
+		"file after runtime's": {func(s *cri.ContainerStatus) { s.Mounts, s.Message = mount("/host/said"), "oops" },
+			"oops: said"},
+		"empty file, exit 1": {func(s *cri.ContainerStatus) { s.Mounts, s.ExitCode = mount("/host/empty"), 1 },
+			"tail of /log/c"},
+		"empty file, exit 0": {func(s *cri.ContainerStatus) { s.Mounts = mount("/host/empty") }, ""},
 		"could not run": {func(s *cri.ContainerStatus) {
 			s.ExitCode, s.Reason, s.Message = 127, "ContainerCannotRun", "no such file"
 		}, "no such file"},
-		"file can't be read":    {func(s *cri.ContainerStatus) { s.Mounts = mount("/host/broken") }, "Error on reading termination log /host/broken: broken"},
-		"runtime's word, log 2": {func(s *cri.ContainerStatus) { s.ExitCode, s.Message = 2, "oops" }, "oops: tail of /log/c"},
+		"file can't be read": {func(s *cri.ContainerStatus) { s.Mounts = mount("/host/broken") },
+			"Error on reading termination log /host/broken: broken"},
+		"runtime's word, log 2": {func(s *cri.ContainerStatus) { s.ExitCode, s.Message = 2, "oops" },
+			"oops: tail of /log/c"},
 	} {
 		s, o, pod, _ := newScene(t)
 		s.add("c", "web", cri.ContainerState_CONTAINER_EXITED, tt.edit)
@@ -147,11 +161,13 @@ func TestPicture(t *testing.T) {
 		{Id: "old", CreatedAt: 1, Metadata: &cri.PodSandboxMetadata{}, State: cri.PodSandboxState_SANDBOX_NOTREADY},
 		{Id: "s", CreatedAt: 2, Metadata: &cri.PodSandboxMetadata{Attempt: 1}},
 	}
-	s.add("dead", "web", cri.ContainerState_CONTAINER_EXITED, func(st *cri.ContainerStatus) { st.ExitCode, st.FinishedAt = 3, 9 })
+	s.add("dead", "web", cri.ContainerState_CONTAINER_EXITED,
+		func(st *cri.ContainerStatus) { st.ExitCode, st.FinishedAt = 3, 9 })
 	s.add("live", "web", cri.ContainerState_CONTAINER_RUNNING, func(st *cri.ContainerStatus) {
 		st.StartedAt = 11
 		st.User = &cri.ContainerUser{Linux: &cri.LinuxContainerUser{Uid: 5, Gid: 6, SupplementalGroups: []int64{7}}}
-		st.Resources = &cri.ContainerResources{Linux: &cri.LinuxContainerResources{CpuShares: 102, CpuQuota: 20000, CpuPeriod: 100000, MemoryLimitInBytes: 64 << 20}}
+		st.Resources = &cri.ContainerResources{Linux: &cri.LinuxContainerResources{CpuShares: 102, CpuQuota: 20000,
+			CpuPeriod: 100000, MemoryLimitInBytes: 64 << 20}}
 	})
 	seen := look(t, o, pod)
 	if len(seen.Sandboxes) != 2 || seen.Sandboxes[0].ID != "s" || !seen.Sandboxes[0].Ready || seen.Sandboxes[1].Ready {
@@ -164,10 +180,12 @@ func TestPicture(t *testing.T) {
 		t.Errorf("images %+v", seen.Images)
 	}
 	want := podlife.Container{
-		ID: "live", Name: "web", Attempt: 2, SandboxID: "s", State: podlife.ContainerRunning, CreatedAt: time.Unix(0, 2), StartedAt: time.Unix(0, 11),
+		ID: "live", Name: "web", Attempt: 2, SandboxID: "s", State: podlife.ContainerRunning,
+		CreatedAt: time.Unix(0, 2), StartedAt: time.Unix(0, 11),
 		Image: "web", ImageRef: "sha256:1", Hash: "h",
 		Resources: &corev1.ResourceRequirements{
-			Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("200m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
+			Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("200m"),
+				corev1.ResourceMemory: resource.MustParse("64Mi")},
 			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")},
 		},
 		User: &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{UID: 5, GID: 6, SupplementalGroups: []int64{7}}},
@@ -314,7 +332,8 @@ func TestGapAfterAStart(t *testing.T) {
 func TestGapAfterARestart(t *testing.T) {
 	s, o, pod, _ := newScene(t)
 	s.add("old", "web", cri.ContainerState_CONTAINER_RUNNING, nil)
-	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "web", ContainerID: "carob://old"}, {Name: "other", ContainerID: "carob://gone"}, {Name: "never"}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "web", ContainerID: "carob://old"},
+		{Name: "other", ContainerID: "carob://gone"}, {Name: "never"}}
 	items := s.items
 	s.items = nil
 	if _, err := o.Look(t.Context(), pod); err == nil {

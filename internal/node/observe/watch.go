@@ -196,7 +196,8 @@ func (w *Watcher) Err(now time.Time) error {
 var errNeverListed = errors.New("PLEG is not healthy: pleg has yet to be successful")
 
 func staleError(age time.Duration) error {
-	return fmt.Errorf("PLEG is not healthy: pleg was last seen active %v ago; threshold is %v", age.Truncate(time.Millisecond), HealthyFor)
+	return fmt.Errorf("PLEG is not healthy: pleg was last seen active %v ago; threshold is %v",
+		age.Truncate(time.Millisecond), HealthyFor)
 }
 
 // inRuntime is what the runtime has of one pod.

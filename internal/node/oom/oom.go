@@ -56,7 +56,8 @@ func Watch(ctx context.Context, log io.ReadCloser, tell func(Victim)) {
 			continue
 		case err != nil:
 			if ctx.Err() == nil {
-				klog.FromContext(ctx).Error(err, "Reading the kernel's log ended, processes that it kills are not told any more")
+				klog.FromContext(ctx).Error(err,
+					"Reading the kernel's log ended, processes that it kills are not told any more")
 			}
 			return
 		}

@@ -70,7 +70,8 @@ func (l *tape) Close() error { close(l.closed); return nil }
 // Records that were overwritten don't end the watch; the context, and the log's end, do.
 func TestWatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	log := &tape{records: []any{"3,1,1,-;" + global, syscall.EPIPE, "3,2,1,-;" + group, "3,3,1,-;" + global}, closed: make(chan struct{})}
+	log := &tape{records: []any{"3,1,1,-;" + global, syscall.EPIPE, "3,2,1,-;" + group, "3,3,1,-;" + global},
+		closed: make(chan struct{})}
 	var got []int
 	Watch(ctx, log, func(v Victim) {
 		if got = append(got, v.PID); len(got) == 2 {

@@ -64,7 +64,8 @@ func (c *chronicle) ended(in podlife.Input) {
 		}
 		c.verdicts[of] = p.Verdict
 		c.write(in.Pod, journal.Entry{
-			Time: p.At, Kind: journal.ActionEnd, Key: string(p.Key), Object: p.Container, Detail: string(p.Verdict) + tail(p.Output),
+			Time: p.At, Kind: journal.ActionEnd, Key: string(p.Key), Object: p.Container,
+			Detail: string(p.Verdict) + tail(p.Output),
 		})
 	}
 }
@@ -83,7 +84,8 @@ func (c *chronicle) begun(pod *corev1.Pod, b podlife.Begin, now time.Time) {
 	}
 	key := b.Action.Key()
 	c.began[key] = now
-	c.write(pod, journal.Entry{Time: now, Kind: journal.ActionBegin, Key: string(key), Object: objectOf(b.Action), Cause: b.Cause})
+	c.write(pod, journal.Entry{Time: now, Kind: journal.ActionBegin, Key: string(key), Object: objectOf(b.Action),
+		Cause: b.Cause})
 }
 
 // decided writes down what a Step changed.
@@ -95,20 +97,24 @@ func (c *chronicle) decided(in podlife.Input, out podlife.Output) {
 	}
 	if !in.Gone && out.Status.Phase != c.phase {
 		c.phase = out.Status.Phase
-		c.write(in.Pod, journal.Entry{Time: now, Kind: journal.Status, Key: "phase", Cause: out.Status.Reason, Detail: string(out.Status.Phase)})
+		c.write(in.Pod, journal.Entry{Time: now, Kind: journal.Status, Key: "phase", Cause: out.Status.Reason,
+			Detail: string(out.Status.Phase)})
 	}
 	for i := range out.Status.Conditions {
 		if cond := &out.Status.Conditions[i]; cond.Type == corev1.PodReady && cond.Status != c.ready && !in.Gone {
 			c.ready = cond.Status
-			c.write(in.Pod, journal.Entry{Time: now, Kind: journal.Status, Key: "Ready", Cause: cond.Reason, Detail: string(cond.Status)})
+			c.write(in.Pod, journal.Entry{Time: now, Kind: journal.Status, Key: "Ready", Cause: cond.Reason,
+				Detail: string(cond.Status)})
 		}
 	}
 	for _, e := range out.Events {
-		c.write(in.Pod, journal.Entry{Time: now, Kind: journal.Event, Key: e.Reason, Object: e.FieldPath, Detail: e.Message})
+		c.write(in.Pod, journal.Entry{Time: now, Kind: journal.Event, Key: e.Reason, Object: e.FieldPath,
+			Detail: e.Message})
 	}
 	for _, w := range out.Waits {
 		if !knownWait(c.waits, w) {
-			c.write(in.Pod, journal.Entry{Time: now, Kind: journal.Wait, Key: w.For, Object: w.Object, Cause: w.LastErr})
+			c.write(in.Pod, journal.Entry{Time: now, Kind: journal.Wait, Key: w.For, Object: w.Object,
+				Cause: w.LastErr})
 		}
 	}
 	c.waits = out.Waits

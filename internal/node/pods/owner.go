@@ -202,7 +202,9 @@ func (o *owner) ready(ctx context.Context) bool {
 			klog.FromContext(ctx).V(2).Info("Looking at the runtime failed", "err", err, "tries", o.lookErr.tries)
 			if o.lookErr.tries == lookTriesUntilEvent {
 				o.cfg.Event(o.pod, podlife.Event{
-					Type: corev1.EventTypeWarning, Reason: "FailedSync", Message: "error determining status: " + err.Error(), // L8.33
+					// L8.33
+					Type: corev1.EventTypeWarning, Reason: "FailedSync",
+					Message: "error determining status: " + err.Error(),
 				})
 			}
 		}

@@ -21,7 +21,8 @@ func TestStatusIsPublishedOnce(t *testing.T) {
 		w := newWorld(t, 1)
 		message := "one"
 		w.script("a", func(podlife.Input) podlife.Output {
-			return podlife.Output{Life: podlife.Syncing, Status: corev1.PodStatus{Phase: corev1.PodRunning, Message: message}}
+			return podlife.Output{Life: podlife.Syncing,
+				Status: corev1.PodStatus{Phase: corev1.PodRunning, Message: message}}
 		})
 		a := pod("a", 1)
 		a.Status = corev1.PodStatus{Phase: corev1.PodRunning, Message: "one"} // as an earlier agent wrote it
@@ -100,7 +101,8 @@ func TestOutcomes(t *testing.T) {
 		w.Changed("a")
 		synctest.Wait()
 		slices.Sort(done)
-		if want := []string{"pull/c Aborted", "sandbox/create/0", "volumes/prepare FailedMount"}; !slices.Equal(done, want) {
+		if want := []string{"pull/c Aborted", "sandbox/create/0", "volumes/prepare FailedMount"}; !slices.Equal(done,
+			want) {
 			t.Errorf("%q, want %q", done, want)
 		}
 	})
@@ -198,7 +200,8 @@ func TestStuck(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(time.Second)
-		if err := w.Stuck(time.Now(), time.Minute); err == nil || !strings.Contains(err.Error(), "ns/a has been waiting for 1m1s") {
+		if err := w.Stuck(time.Now(), time.Minute); err == nil ||
+			!strings.Contains(err.Error(), "ns/a has been waiting for 1m1s") {
 			t.Error(err)
 		}
 		close(release)
@@ -229,7 +232,8 @@ func TestAtRest(t *testing.T) {
 		w.Update("api", edited(a, func(*corev1.Pod) {}))
 		w.Changed("a")
 		synctest.Wait()
-		if v, ok := w.Get("ns", "a"); w.count["a"] != steps || !ok || v.Status.Phase != corev1.PodSucceeded || v.Life != podlife.Finished {
+		if v, ok := w.Get("ns", "a"); w.count["a"] != steps || !ok || v.Status.Phase != corev1.PodSucceeded ||
+			v.Life != podlife.Finished {
 			t.Errorf("%d Steps more; readers see %+v", w.count["a"]-steps, v)
 		}
 		if err := w.Stop("a", podlife.Stop{}); !errors.Is(err, ErrUnknown) {

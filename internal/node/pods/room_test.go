@@ -149,7 +149,8 @@ func TestResizeClaims(t *testing.T) {
 		}
 		keep := func(p *corev1.Pod) func(podlife.Input) podlife.Output { // the owner has not taken it over
 			return func(podlife.Input) podlife.Output {
-				return podlife.Output{Life: podlife.Syncing, Status: corev1.PodStatus{Phase: corev1.PodRunning}, Allocated: p}
+				return podlife.Output{Life: podlife.Syncing, Status: corev1.PodStatus{Phase: corev1.PodRunning},
+					Allocated: p}
 			}
 		}
 		w.script("a", keep(a))
@@ -194,9 +195,11 @@ func TestRoomForResizes(t *testing.T) {
 		w.script("a", func(in podlife.Input) podlife.Output {
 			vacated = append(vacated, in.Node.Vacated)
 			st := corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
-				{Type: corev1.PodResizePending, Reason: corev1.PodReasonDeferred, LastTransitionTime: metav1.NewTime(time.Now())},
+				{Type: corev1.PodResizePending, Reason: corev1.PodReasonDeferred,
+					LastTransitionTime: metav1.NewTime(time.Now())},
 			}}
-			return podlife.Output{Life: podlife.Syncing, Status: st, Allocated: a, Waits: []podlife.Wait{{For: "resize"}}}
+			return podlife.Output{Life: podlife.Syncing, Status: st, Allocated: a,
+				Waits: []podlife.Wait{{For: "resize"}}}
 		})
 		w.Update("api", larger)
 		synctest.Wait()

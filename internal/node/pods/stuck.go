@@ -31,7 +31,8 @@ func (m *Manager) Stuck(now time.Time, limit time.Duration) error {
 			continue
 		}
 		if since := e.owner.stuck(); !since.IsZero() && now.Sub(since) > limit {
-			return fmt.Errorf("pod %s/%s has been waiting for %v", e.pod.Namespace, e.pod.Name, now.Sub(since).Truncate(time.Second))
+			return fmt.Errorf("pod %s/%s has been waiting for %v", e.pod.Namespace, e.pod.Name,
+				now.Sub(since).Truncate(time.Second))
 		}
 	}
 	return nil

@@ -49,8 +49,9 @@ type action struct {
 
 func newWorld(t *testing.T, room int) *world {
 	w := &world{
-		t: t, room: room, steps: map[types.UID]func(podlife.Input) podlife.Output{}, inputs: map[types.UID]podlife.Input{},
-		count: map[types.UID]int{}, ended: map[types.UID]bool{}, actions: map[podlife.Key]*action{},
+		t: t, room: room, steps: map[types.UID]func(podlife.Input) podlife.Output{},
+		inputs: map[types.UID]podlife.Input{},
+		count:  map[types.UID]int{}, ended: map[types.UID]bool{}, actions: map[podlife.Key]*action{},
 	}
 	w.Manager = New(Config{
 		Machine: Machine{
@@ -60,7 +61,8 @@ func newWorld(t *testing.T, room int) *world {
 			},
 		},
 		Node: func() podlife.Node { return podlife.Node{} }, Observer: w, Executor: executor{w}, Status: w,
-		Event: func(pod *corev1.Pod, e podlife.Event) { w.note(&w.events, "%s %s", pod.Name, e.Reason) }, Admit: w.admit, Journal: journal.Discard{},
+		Event: func(pod *corev1.Pod, e podlife.Event) { w.note(&w.events, "%s %s", pod.Name, e.Reason) },
+		Admit: w.admit, Journal: journal.Discard{},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -163,7 +165,8 @@ func (e executor) Do(ctx context.Context, _ *corev1.Pod, a podlife.Action) Resul
 
 func pod(name string, size int, labels ...string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "ns", Name: name, UID: types.UID(name), Generation: 1, Labels: map[string]string{"size": strconv.Itoa(size)},
+		Namespace: "ns", Name: name, UID: types.UID(name), Generation: 1,
+		Labels: map[string]string{"size": strconv.Itoa(size)},
 	}}
 	for i := 0; i+1 < len(labels); i += 2 {
 		p.Labels[labels[i]] = labels[i+1]

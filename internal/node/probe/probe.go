@@ -74,7 +74,8 @@ func Run(ctx context.Context, t Target, p *corev1.Probe) (podlife.ProbeVerdict, 
 }
 
 // execCommand succeeds when the command exits with 0; running out of time is a failure, not an error (L5.20).
-func execCommand(ctx context.Context, t Target, action *corev1.ExecAction, timeout time.Duration) (podlife.ProbeVerdict, string) {
+func execCommand(ctx context.Context, t Target, action *corev1.ExecAction, timeout time.Duration) (podlife.ProbeVerdict,
+	string) {
 	literals := make(map[string]string, len(t.Container.Env))
 	for _, v := range t.Container.Env {
 		if v.ValueFrom == nil {
@@ -95,7 +96,8 @@ func execCommand(ctx context.Context, t Target, action *corev1.ExecAction, timeo
 	case err == nil:
 		return podlife.ProbeFailure, output(res)
 	case status.Code(err) == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded):
-		return podlife.ProbeFailure, fmt.Sprintf("command timed out: %q timed out after %v", strings.Join(command, " "), timeout)
+		return podlife.ProbeFailure,
+			fmt.Sprintf("command timed out: %q timed out after %v", strings.Join(command, " "), timeout)
 	default:
 		return podlife.ProbeError, err.Error()
 	}
@@ -107,7 +109,8 @@ func output(res *cri.ExecSyncResponse) string {
 }
 
 // httpGet succeeds for codes from 200 to 399 (L5.21–23).
-func httpGet(ctx context.Context, t Target, action *corev1.HTTPGetAction, timeout time.Duration) (podlife.ProbeVerdict, string) {
+func httpGet(ctx context.Context, t Target, action *corev1.HTTPGetAction, timeout time.Duration) (podlife.ProbeVerdict,
+	string) {
 	req, err := Request(ctx, action, t.Container, t.PodIP, userAgent)
 	if err != nil {
 		return podlife.ProbeError, err.Error()
@@ -135,7 +138,8 @@ func httpGet(ctx context.Context, t Target, action *corev1.HTTPGetAction, timeou
 }
 
 // tcpSocket succeeds when somebody accepts the connection (L5.24).
-func tcpSocket(ctx context.Context, t Target, action *corev1.TCPSocketAction, timeout time.Duration) (podlife.ProbeVerdict, string) {
+func tcpSocket(ctx context.Context, t Target, action *corev1.TCPSocketAction,
+	timeout time.Duration) (podlife.ProbeVerdict, string) {
 	port, err := Port(action.Port, t.Container)
 	if err != nil {
 		return podlife.ProbeError, err.Error()
@@ -153,7 +157,8 @@ func tcpSocket(ctx context.Context, t Target, action *corev1.TCPSocketAction, ti
 }
 
 // grpcHealth succeeds when the health service says SERVING (L5.25).
-func grpcHealth(ctx context.Context, t Target, action *corev1.GRPCAction, timeout time.Duration) (podlife.ProbeVerdict, string) {
+func grpcHealth(ctx context.Context, t Target, action *corev1.GRPCAction, timeout time.Duration) (podlife.ProbeVerdict,
+	string) {
 	addr := net.JoinHostPort(t.PodIP, strconv.Itoa(int(action.Port)))
 	conn, err := grpc.NewClient("passthrough:///"+addr,
 		grpc.WithUserAgent(userAgent),
@@ -183,11 +188,13 @@ func grpcHealth(ctx context.Context, t Target, action *corev1.GRPCAction, timeou
 	s := status.Convert(err)
 	switch {
 	case s.Code() == codes.Unimplemented:
-		return podlife.ProbeFailure, "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): " + s.Message()
+		return podlife.ProbeFailure,
+			"error: this server does not implement the grpc health protocol (grpc.health.v1.Health): " + s.Message()
 	case s.Code() == codes.DeadlineExceeded && connected:
 		return podlife.ProbeFailure, fmt.Sprintf("timeout: health rpc did not complete within %v", timeout)
 	case s.Code() == codes.DeadlineExceeded:
-		return podlife.ProbeFailure, fmt.Sprintf("timeout: failed to connect service %q within %v: %+v", addr, timeout, s.Message())
+		return podlife.ProbeFailure,
+			fmt.Sprintf("timeout: failed to connect service %q within %v: %+v", addr, timeout, s.Message())
 	case s.Code() == codes.Unavailable && !connected:
 		return podlife.ProbeFailure, fmt.Sprintf("error: failed to connect service at %q: %+v", addr, s.Message())
 	default:

@@ -46,29 +46,40 @@ func TestExec(t *testing.T) {
 		text    string
 	}{
 		{"success", &cri.ExecSyncResponse{Stdout: []byte("ok")}, nil, podlife.ProbeSuccess, "ok"},
-		{"failure", &cri.ExecSyncResponse{ExitCode: 2, Stdout: []byte("out "), Stderr: []byte("err")}, nil, podlife.ProbeFailure, "out err"},
-		{"long output", &cri.ExecSyncResponse{ExitCode: 1, Stdout: []byte(strings.Repeat("x", 20<<10))}, nil, podlife.ProbeFailure, strings.Repeat("x", 10<<10)},
-		{"timeout", nil, status.Error(codes.DeadlineExceeded, "late"), podlife.ProbeFailure, `command timed out: "cat me $(FROM)" timed out after 3s`},
-		{"error", nil, status.Error(codes.NotFound, "no container"), podlife.ProbeError, "rpc error: code = NotFound desc = no container"},
+		{"failure", &cri.ExecSyncResponse{ExitCode: 2, Stdout: []byte("out "), Stderr: []byte("err")}, nil,
+			podlife.ProbeFailure, "out err"},
+		{"long output", &cri.ExecSyncResponse{ExitCode: 1, Stdout: []byte(strings.Repeat("x", 20<<10))}, nil,
+			podlife.ProbeFailure, strings.Repeat("x", 10<<10)},
+		{"timeout", nil, status.Error(codes.DeadlineExceeded, "late"), podlife.ProbeFailure,
+			`command timed out: "cat me $(FROM)" timed out after 3s`},
+		{"error", nil, status.Error(codes.NotFound, "no container"), podlife.ProbeError,
+			"rpc error: code = NotFound desc = no container"},
 	}
-	c := &corev1.Container{Name: "c", Env: []corev1.EnvVar{{Name: "WHO", Value: "me"}, {Name: "FROM", ValueFrom: &corev1.EnvVarSource{}}}}
-	p := &corev1.Probe{TimeoutSeconds: 3, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"cat", "$(WHO)", "$(FROM)"}}}}
+	c := &corev1.Container{Name: "c",
+		Env: []corev1.EnvVar{{Name: "WHO", Value: "me"}, {Name: "FROM", ValueFrom: &corev1.EnvVarSource{}}}}
+	p := &corev1.Probe{TimeoutSeconds: 3,
+		ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"cat", "$(WHO)", "$(FROM)"}}}}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
-			verdict, text := Run(t.Context(), Target{Container: c, ContainerID: "id", Runtime: execFunc(func(_ context.Context, req *cri.ExecSyncRequest) (*cri.ExecSyncResponse, error) {
-				if req.ContainerId != "id" || req.Timeout != 3 || strings.Join(req.Cmd, " ") != "cat me $(FROM)" {
-					t.Errorf("request %v", req)
-				}
-				return tc.answer, tc.err
-			})}, p)
+			verdict, text := Run(t.Context(),
+				Target{Container: c, ContainerID: "id",
+					Runtime: execFunc(func(_ context.Context, req *cri.ExecSyncRequest) (*cri.ExecSyncResponse, error) {
+						if req.ContainerId != "id" || req.Timeout != 3 ||
+							strings.Join(req.Cmd, " ") != "cat me $(FROM)" {
+							t.Errorf("request %v", req)
+						}
+						return tc.answer, tc.err
+					})}, p)
 			check(t, verdict, text, tc.verdict, tc.text)
 		})
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	verdict, _ := Run(ctx, Target{Container: c, Runtime: execFunc(func(ctx context.Context, _ *cri.ExecSyncRequest) (*cri.ExecSyncResponse, error) {
-		cancel()
-		return nil, status.FromContextError(ctx.Err()).Err()
-	})}, p)
+	verdict, _ := Run(ctx,
+		Target{Container: c,
+			Runtime: execFunc(func(ctx context.Context, _ *cri.ExecSyncRequest) (*cri.ExecSyncResponse, error) {
+				cancel()
+				return nil, status.FromContextError(ctx.Err()).Err()
+			})}, p)
 	if verdict != podlife.ProbeError {
 		t.Errorf("an aborted probe says nothing about the container: %s", verdict)
 	}
@@ -76,7 +87,9 @@ func TestExec(t *testing.T) {
 
 func target(addr net.Addr) (Target, intstr.IntOrString) {
 	tcp := addr.(*net.TCPAddr)
-	return Target{Container: &corev1.Container{Name: "c", Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: int32(tcp.Port)}}}, PodIP: "127.0.0.1"}, intstr.FromInt32(int32(tcp.Port))
+	return Target{Container: &corev1.Container{Name: "c",
+			Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: int32(tcp.Port)}}}, PodIP: "127.0.0.1"},
+		intstr.FromInt32(int32(tcp.Port))
 }
 
 // HTTP probes: codes, redirects, headers, limits and texts (L5.21–23).
@@ -118,32 +131,45 @@ func TestHTTPGet(t *testing.T) {
 		check      func(*testing.T)
 	}{
 		{name: "200", path: "/code?c=200", verdict: podlife.ProbeSuccess, text: "body"},
-		{name: "399", path: "/code?c=399", verdict: podlife.ProbeWarning, text: "Probe terminated redirects, Response body: body"},
-		{name: "500", path: "/code?c=500", verdict: podlife.ProbeFailure, text: "HTTP probe failed with statuscode: 500"},
-		{name: "404", path: "/code?c=404", verdict: podlife.ProbeFailure, text: "HTTP probe failed with statuscode: 404"},
+		{name: "399", path: "/code?c=399", verdict: podlife.ProbeWarning,
+			text: "Probe terminated redirects, Response body: body"},
+		{name: "500", path: "/code?c=500", verdict: podlife.ProbeFailure,
+			text: "HTTP probe failed with statuscode: 500"},
+		{name: "404", path: "/code?c=404", verdict: podlife.ProbeFailure,
+			text: "HTTP probe failed with statuscode: 404"},
 		{name: "big", path: "/big", verdict: podlife.ProbeSuccess, text: strings.Repeat("x", 10<<10)},
 		{name: "redirect", path: "/same", verdict: podlife.ProbeSuccess},
 		{name: "loop", path: "/loop", verdict: podlife.ProbeFailure, text: `Get "/loop": stopped after 10 redirects`},
-		{name: "other host", path: "/other", verdict: podlife.ProbeWarning, text: "Probe terminated redirects, Response body: <a href=\"http://other.example/\">Found</a>.\n\n"},
-		{name: "named port", path: "code?c=200", port: new(intstr.FromString("web")), verdict: podlife.ProbeSuccess, text: "body"},
-		{name: "unknown port", path: "/", port: new(intstr.FromString("no")), verdict: podlife.ProbeError, text: `couldn't find port: "no"`},
+		{name: "other host", path: "/other", verdict: podlife.ProbeWarning,
+			text: "Probe terminated redirects, Response body: <a href=\"http://other.example/\">Found</a>.\n\n"},
+		{name: "named port", path: "code?c=200", port: new(intstr.FromString("web")), verdict: podlife.ProbeSuccess,
+			text: "body"},
+		{name: "unknown port", path: "/", port: new(intstr.FromString("no")), verdict: podlife.ProbeError,
+			text: `couldn't find port: "no"`},
 		{name: "defaults", path: "/code?c=200", verdict: podlife.ProbeSuccess, text: "body", check: func(t *testing.T) {
-			if seen.UserAgent() != "kube-probe/1.37" || seen.Header.Get("Accept") != "*/*" || seen.Header.Get("Accept-Encoding") != "" {
+			if seen.UserAgent() != "kube-probe/1.37" || seen.Header.Get("Accept") != "*/*" ||
+				seen.Header.Get("Accept-Encoding") != "" {
 				t.Errorf("headers %v", seen.Header)
 			}
 		}},
-		{name: "headers", path: "/code?c=200", headers: []corev1.HTTPHeader{{Name: "Host", Value: "example.com"}, {Name: "User-Agent", Value: "me"}, {Name: "Accept", Value: ""}, {Name: "X", Value: "1"}, {Name: "X", Value: "2"}},
+		{name: "headers", path: "/code?c=200",
+			headers: []corev1.HTTPHeader{{Name: "Host", Value: "example.com"}, {Name: "User-Agent", Value: "me"},
+				{Name: "Accept", Value: ""}, {Name: "X", Value: "1"}, {Name: "X", Value: "2"}},
 			verdict: podlife.ProbeSuccess, text: "body", check: func(t *testing.T) {
-				if _, ok := seen.Header["Accept"]; ok || seen.Host != "example.com" || seen.UserAgent() != "me" || len(seen.Header["X"]) != 2 {
+				if _, ok := seen.Header["Accept"]; ok || seen.Host != "example.com" || seen.UserAgent() != "me" ||
+					len(seen.Header["X"]) != 2 {
 					t.Errorf("host %s headers %v", seen.Host, seen.Header)
 				}
 			}},
-		{name: "https", path: "/code?c=200", secure: true, verdict: podlife.ProbeSuccess, text: "body", check: func(t *testing.T) {
-			if seen.ProtoMajor != 2 {
-				t.Errorf("proto %s", seen.Proto)
-			}
-		}},
-		{name: "timeout", path: "/slow", timeout: 1, verdict: podlife.ProbeFailure, text: `Get "` + base + `/slow": context deadline exceeded (Client.Timeout exceeded while awaiting headers)`},
+		{name: "https", path: "/code?c=200", secure: true, verdict: podlife.ProbeSuccess, text: "body",
+			check: func(t *testing.T) {
+				if seen.ProtoMajor != 2 {
+					t.Errorf("proto %s", seen.Proto)
+				}
+			}},
+		{name: "timeout", path: "/slow", timeout: 1, verdict: podlife.ProbeFailure,
+			text: `Get "` + base +
+				`/slow": context deadline exceeded (Client.Timeout exceeded while awaiting headers)`},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -155,8 +181,10 @@ func TestHTTPGet(t *testing.T) {
 			if tc.port != nil {
 				port = *tc.port
 			}
-			verdict, text := Run(t.Context(), to, &corev1.Probe{TimeoutSeconds: max(tc.timeout, 1), ProbeHandler: corev1.ProbeHandler{
-				HTTPGet: &corev1.HTTPGetAction{Path: tc.path, Port: port, Scheme: scheme, HTTPHeaders: tc.headers}}})
+			verdict, text := Run(t.Context(), to,
+				&corev1.Probe{TimeoutSeconds: max(tc.timeout, 1), ProbeHandler: corev1.ProbeHandler{
+					HTTPGet: &corev1.HTTPGetAction{Path: tc.path, Port: port, Scheme: scheme,
+						HTTPHeaders: tc.headers}}})
 			check(t, verdict, text, tc.verdict, tc.text)
 			if tc.check != nil {
 				tc.check(t)
@@ -166,9 +194,11 @@ func TestHTTPGet(t *testing.T) {
 	t.Run("refused", func(t *testing.T) {
 		to, port := target(plain.Listener.Addr())
 		plain.Close()
-		verdict, text := Run(t.Context(), to, &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: port}}})
+		verdict, text := Run(t.Context(), to,
+			&corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: port}}})
 		u, _ := url.Parse(base)
-		check(t, verdict, text, podlife.ProbeFailure, fmt.Sprintf(`Get "%s/": dial tcp %s: connect: connection refused`, base, u.Host))
+		check(t, verdict, text, podlife.ProbeFailure,
+			fmt.Sprintf(`Get "%s/": dial tcp %s: connect: connection refused`, base, u.Host))
 	})
 }
 
@@ -179,7 +209,8 @@ func TestTCPSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	to, port := target(l.Addr())
-	p := &corev1.Probe{TimeoutSeconds: 1, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: port}}}
+	p := &corev1.Probe{TimeoutSeconds: 1,
+		ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: port}}}
 	verdict, text := Run(t.Context(), to, p)
 	check(t, verdict, text, podlife.ProbeSuccess, "")
 	l.Close()
@@ -202,7 +233,9 @@ func TestGRPC(t *testing.T) {
 	}
 	run := func(addr net.Addr, service string) (podlife.ProbeVerdict, string) {
 		to, port := target(addr)
-		return Run(t.Context(), to, &corev1.Probe{TimeoutSeconds: 1, ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: port.IntVal, Service: &service}}})
+		return Run(t.Context(), to,
+			&corev1.Probe{TimeoutSeconds: 1,
+				ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: port.IntVal, Service: &service}}})
 	}
 	h := health.NewServer()
 	h.SetServingStatus("bad", healthpb.HealthCheckResponse_NOT_SERVING)
@@ -212,10 +245,12 @@ func TestGRPC(t *testing.T) {
 	verdict, text = run(healthy, "bad")
 	check(t, verdict, text, podlife.ProbeFailure, `service unhealthy (responded with "NOT_SERVING")`)
 	verdict, text = run(healthy, "none")
-	check(t, verdict, text, podlife.ProbeFailure, "error: health rpc probe failed: rpc error: code = NotFound desc = unknown service")
+	check(t, verdict, text, podlife.ProbeFailure,
+		"error: health rpc probe failed: rpc error: code = NotFound desc = unknown service")
 
 	verdict, text = run(serve(func(*grpc.Server) {}), "")
-	check(t, verdict, text, podlife.ProbeFailure, "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unknown service grpc.health.v1.Health")
+	check(t, verdict, text, podlife.ProbeFailure,
+		"error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unknown service grpc.health.v1.Health")
 
 	verdict, text = run(serve(func(s *grpc.Server) { healthpb.RegisterHealthServer(s, slowHealth{}) }), "")
 	check(t, verdict, text, podlife.ProbeFailure, "timeout: health rpc did not complete within 1s")
@@ -226,7 +261,9 @@ func TestGRPC(t *testing.T) {
 	}
 	l.Close()
 	verdict, text = run(l.Addr(), "")
-	if want := fmt.Sprintf("error: failed to connect service at %q: connection error:", l.Addr()); verdict != podlife.ProbeFailure || !strings.HasPrefix(text, want) || !strings.Contains(text, "connection refused") {
+	if want := fmt.Sprintf("error: failed to connect service at %q: connection error:",
+		l.Addr()); verdict != podlife.ProbeFailure || !strings.HasPrefix(text, want) ||
+		!strings.Contains(text, "connection refused") {
 		t.Errorf("got %s %q, want %s…", verdict, text, want)
 	}
 
@@ -236,7 +273,8 @@ func TestGRPC(t *testing.T) {
 	}
 	defer mute.Close()
 	verdict, text = run(mute.Addr(), "")
-	if want := fmt.Sprintf("timeout: failed to connect service %q within 1s: ", mute.Addr()); verdict != podlife.ProbeFailure || !strings.HasPrefix(text, want) {
+	if want := fmt.Sprintf("timeout: failed to connect service %q within 1s: ",
+		mute.Addr()); verdict != podlife.ProbeFailure || !strings.HasPrefix(text, want) {
 		t.Errorf("got %s %q, want %s…", verdict, text, want)
 	}
 }

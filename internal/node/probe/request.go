@@ -40,7 +40,8 @@ func dialer(timeout time.Duration) *net.Dialer {
 		Control: func(_, _ string, c syscall.RawConn) error {
 			var err error
 			if ctlErr := c.Control(func(fd uintptr) {
-				err = syscall.SetsockoptLinger(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1, Linger: 1})
+				err = syscall.SetsockoptLinger(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER,
+					&syscall.Linger{Onoff: 1, Linger: 1})
 			}); ctlErr != nil {
 				return ctlErr
 			}
@@ -61,7 +62,8 @@ func SameHost(req *http.Request, via []*http.Request) error {
 }
 
 // Request builds the GET of an httpGet action (L5.21, L5.23). host is used when the action names none.
-func Request(ctx context.Context, action *corev1.HTTPGetAction, c *corev1.Container, host, userAgent string) (*http.Request, error) {
+func Request(ctx context.Context, action *corev1.HTTPGetAction, c *corev1.Container, host,
+	userAgent string) (*http.Request, error) {
 	if action.Host != "" {
 		host = action.Host
 	}

@@ -12,13 +12,17 @@ import (
 )
 
 func bundle(name, signer, version string) *certificatesv1.ClusterTrustBundle {
-	return &certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}, Spec: certificatesv1.ClusterTrustBundleSpec{SignerName: signer}}
+	return &certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version},
+		Spec: certificatesv1.ClusterTrustBundleSpec{SignerName: signer}}
 }
 
 func podWithSource(uid string, src corev1.VolumeProjection) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: uid, UID: types.UID(uid)}, Spec: corev1.PodSpec{
-		NodeName: "n1", ServiceAccountName: "sa",
-		Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{src}}}}}}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: uid, UID: types.UID(uid)},
+		Spec: corev1.PodSpec{
+			NodeName: "n1", ServiceAccountName: "sa",
+			Volumes: []corev1.Volume{{Name: "v",
+				VolumeSource: corev1.VolumeSource{
+					Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{src}}}}}}}
 }
 
 // The bundles of a signer are one watch: what comes, changes and goes reaches the pods
@@ -29,7 +33,9 @@ func TestTrustBundlesOfSigner(t *testing.T) {
 		s := New(client)
 		told := 0
 		for _, uid := range []string{"u1", "u2"} {
-			s.Hold(podWithSource(uid, corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{SignerName: new("s"), LabelSelector: &metav1.LabelSelector{}}}),
+			s.Hold(podWithSource(uid,
+				corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{SignerName: new("s"),
+					LabelSelector: &metav1.LabelSelector{}}}),
 				func(types.UID) { told++ })
 		}
 		expect := func(n, changes int) {
@@ -70,11 +76,13 @@ func TestTrustBundlesOfSigner(t *testing.T) {
 // A request for a certificate says whose it is, and its changes reach that pod alone.
 func TestCertificateRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "sa", UID: "sa-uid"}},
+		client := fake.NewClientset(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "sa",
+			UID: "sa-uid"}},
 			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "n1-uid"}})
 		s := New(client)
 		told := map[types.UID]int{}
-		src := &corev1.PodCertificateProjection{SignerName: "example.com/s", KeyType: "ED25519", MaxExpirationSeconds: new(int32(3600)), UserAnnotations: map[string]string{"example.com/a": "b"}}
+		src := &corev1.PodCertificateProjection{SignerName: "example.com/s", KeyType: "ED25519",
+			MaxExpirationSeconds: new(int32(3600)), UserAnnotations: map[string]string{"example.com/a": "b"}}
 		pod := podWithSource("u1", corev1.VolumeProjection{PodCertificate: src})
 		s.Hold(pod, func(uid types.UID) { told[uid]++ })
 		s.Hold(podWithSource("u2", corev1.VolumeProjection{PodCertificate: src}), func(uid types.UID) { told[uid]++ })
@@ -88,8 +96,10 @@ func TestCertificateRequest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p := req.Spec; p.PodName != "u1" || p.PodUID != "u1" || p.ServiceAccountName != "sa" || p.ServiceAccountUID != "sa-uid" || p.NodeName != "n1" || p.NodeUID != "n1-uid" ||
-			p.SignerName != "example.com/s" || *p.MaxExpirationSeconds != 3600 || string(p.StubPKCS10Request) != "csr" || p.UnverifiedUserAnnotations["example.com/a"] != "b" ||
+		if p := req.Spec; p.PodName != "u1" || p.PodUID != "u1" || p.ServiceAccountName != "sa" ||
+			p.ServiceAccountUID != "sa-uid" || p.NodeName != "n1" || p.NodeUID != "n1-uid" ||
+			p.SignerName != "example.com/s" || *p.MaxExpirationSeconds != 3600 ||
+			string(p.StubPKCS10Request) != "csr" || p.UnverifiedUserAnnotations["example.com/a"] != "b" ||
 			len(req.OwnerReferences) != 1 || req.OwnerReferences[0].UID != "u1" {
 			t.Errorf("%+v", req)
 		}

@@ -13,7 +13,8 @@ import (
 // RequestCertificate asks the signer of a projection for a certificate; csr is an empty
 // PKCS #10 request in DER, signed with the key that the certificate is for. The request
 // is the pod's and goes with it. It answers its name.
-func (s *Store) RequestCertificate(ctx context.Context, pod *corev1.Pod, src *corev1.PodCertificateProjection, csr []byte) (string, error) {
+func (s *Store) RequestCertificate(ctx context.Context, pod *corev1.Pod, src *corev1.PodCertificateProjection,
+	csr []byte) (string, error) {
 	account := pod.Spec.ServiceAccountName
 	if account == "" {
 		account = "default"
@@ -26,21 +27,22 @@ func (s *Store) RequestCertificate(ctx context.Context, pod *corev1.Pod, src *co
 	if err != nil {
 		return "", fmt.Errorf("while getting node object: %w", err)
 	}
-	req, err := s.client.CertificatesV1().PodCertificateRequests(pod.Namespace).Create(ctx, &certificatesv1.PodCertificateRequest{
-		ObjectMeta: metav1.ObjectMeta{
-			GenerateName:    "req-",
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}},
-		},
-		Spec: certificatesv1.PodCertificateRequestSpec{
-			SignerName: src.SignerName,
-			PodName:    pod.Name, PodUID: pod.UID,
-			ServiceAccountName: account, ServiceAccountUID: sa.UID,
-			NodeName: types.NodeName(node.Name), NodeUID: node.UID,
-			MaxExpirationSeconds:      src.MaxExpirationSeconds,
-			StubPKCS10Request:         csr,
-			UnverifiedUserAnnotations: src.UserAnnotations,
-		},
-	}, metav1.CreateOptions{})
+	req, err := s.client.CertificatesV1().PodCertificateRequests(pod.Namespace).Create(ctx,
+		&certificatesv1.PodCertificateRequest{
+			ObjectMeta: metav1.ObjectMeta{
+				GenerateName:    "req-",
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}},
+			},
+			Spec: certificatesv1.PodCertificateRequestSpec{
+				SignerName: src.SignerName,
+				PodName:    pod.Name, PodUID: pod.UID,
+				ServiceAccountName: account, ServiceAccountUID: sa.UID,
+				NodeName: types.NodeName(node.Name), NodeUID: node.UID,
+				MaxExpirationSeconds:      src.MaxExpirationSeconds,
+				StubPKCS10Request:         csr,
+				UnverifiedUserAnnotations: src.UserAnnotations,
+			},
+		}, metav1.CreateOptions{})
 	if err != nil {
 		return "", fmt.Errorf("while creating on API: %w", err)
 	}
@@ -48,7 +50,8 @@ func (s *Store) RequestCertificate(ctx context.Context, pod *corev1.Pod, src *co
 }
 
 // CertificateRequest answers a request of the pod, from memory when the pod is held.
-func (s *Store) CertificateRequest(ctx context.Context, pod *corev1.Pod, name string) (*certificatesv1.PodCertificateRequest, error) {
+func (s *Store) CertificateRequest(ctx context.Context, pod *corev1.Pod,
+	name string) (*certificatesv1.PodCertificateRequest, error) {
 	known := s.cached(ctx, key{kind: requests, name: pod.Spec.NodeName})
 	if o, ok := known[types.NamespacedName{Namespace: pod.Namespace, Name: name}]; ok {
 		return o.(*certificatesv1.PodCertificateRequest), nil

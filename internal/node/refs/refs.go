@@ -191,7 +191,8 @@ func (s *Store) Services(ctx context.Context, namespace string) ([]*corev1.Servi
 	}
 }
 
-// Hold keeps the objects that the pod's volumes show current until Release. changed is called, from any goroutine and without a lock held,
+// Hold keeps the objects that the pod's volumes show current until Release. changed is called, from any goroutine and
+// without a lock held,
 // for each change of one of them.
 func (s *Store) Hold(pod *corev1.Pod, changed func(uid types.UID)) {
 	keys := volumeRefs(pod)
@@ -378,13 +379,15 @@ func (s *Store) source(k key) source {
 			return pointers(l.Items)
 		})
 	case bundles, signers:
-		return sourceOf(s.client.CertificatesV1().ClusterTrustBundles(), only, func(l *certificatesv1.ClusterTrustBundleList) []metav1.Object {
-			return pointers(l.Items)
-		})
+		return sourceOf(s.client.CertificatesV1().ClusterTrustBundles(), only,
+			func(l *certificatesv1.ClusterTrustBundleList) []metav1.Object {
+				return pointers(l.Items)
+			})
 	case requests:
-		return sourceOf(s.client.CertificatesV1().PodCertificateRequests(metav1.NamespaceAll), only, func(l *certificatesv1.PodCertificateRequestList) []metav1.Object {
-			return pointers(l.Items)
-		})
+		return sourceOf(s.client.CertificatesV1().PodCertificateRequests(metav1.NamespaceAll), only,
+			func(l *certificatesv1.PodCertificateRequestList) []metav1.Object {
+				return pointers(l.Items)
+			})
 	case configMaps:
 	}
 	return sourceOf(s.client.CoreV1().ConfigMaps(k.namespace), only, func(l *corev1.ConfigMapList) []metav1.Object {
@@ -393,7 +396,8 @@ func (s *Store) source(k key) source {
 }
 
 // Token asks for a service account token.
-func (s *Store) Token(ctx context.Context, namespace, serviceAccount string, req *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+func (s *Store) Token(ctx context.Context, namespace, serviceAccount string,
+	req *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	return s.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, serviceAccount, req, metav1.CreateOptions{})
 }
 

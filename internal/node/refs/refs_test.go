@@ -17,7 +17,8 @@ import (
 )
 
 func configMap(name, version, value string) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, ResourceVersion: version}, Data: map[string]string{"k": value}}
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, ResourceVersion: version},
+		Data: map[string]string{"k": value}}
 }
 
 func podWith(uid string, names ...string) *corev1.Pod {
@@ -65,7 +66,8 @@ func TestHold(t *testing.T) {
 		if len(told) != 0 {
 			t.Errorf("the first value is no change: told %v", told)
 		}
-		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), configMap("cm", "2", "b"), metav1.UpdateOptions{}); err != nil {
+		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), configMap("cm", "2", "b"),
+			metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -108,7 +110,8 @@ func TestObjectThatComesLate(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if _, err := client.CoreV1().ConfigMaps("ns").Create(t.Context(), configMap("cm", "1", "a"), metav1.CreateOptions{}); err != nil {
+		if _, err := client.CoreV1().ConfigMaps("ns").Create(t.Context(), configMap("cm", "1", "a"),
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -166,7 +169,8 @@ func TestImmutable(t *testing.T) {
 		s := New(client)
 		s.Hold(podWith("u1", "cm"), func(types.UID) {})
 		synctest.Wait()
-		if _, err := s.ConfigMap(t.Context(), "ns", "cm"); err != nil || count(client, "watch") != 0 || count(client, "get") != 0 {
+		if _, err := s.ConfigMap(t.Context(), "ns", "cm"); err != nil || count(client, "watch") != 0 ||
+			count(client, "get") != 0 {
 			t.Errorf("%v %v", err, client.Actions())
 		}
 		stop(t, s)
@@ -181,7 +185,8 @@ func TestServices(t *testing.T) {
 		}
 		client := fake.NewClientset(service("default", "kubernetes"), service("default", "x"), service("ns", "a"))
 		s := New(client)
-		if _, err := s.Services(t.Context(), "ns"); err == nil || err.Error() != "services have not yet been read at least once, cannot construct envvars" {
+		if _, err := s.Services(t.Context(), "ns"); err == nil ||
+			err.Error() != "services have not yet been read at least once, cannot construct envvars" {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -191,7 +196,8 @@ func TestServices(t *testing.T) {
 		if err := client.CoreV1().Services("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := client.CoreV1().Services("ns").Create(t.Context(), service("ns", "b"), metav1.CreateOptions{}); err != nil {
+		if _, err := client.CoreV1().Services("ns").Create(t.Context(), service("ns", "b"),
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()

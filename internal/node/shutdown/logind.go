@@ -36,9 +36,11 @@ func openLogin(ctx context.Context, confDir string) (*logind, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &logind{conn: conn, object: conn.Object(loginService, loginPath), signals: make(chan *dbus.Signal, 8), confDir: confDir}
+	l := &logind{conn: conn, object: conn.Object(loginService, loginPath), signals: make(chan *dbus.Signal, 8),
+		confDir: confDir}
 	// Before the lock is taken: nothing that follows may be missed.
-	err = conn.AddMatchSignalContext(ctx, dbus.WithMatchObjectPath(loginPath), dbus.WithMatchInterface(loginManager), dbus.WithMatchMember("PrepareForShutdown"))
+	err = conn.AddMatchSignalContext(ctx, dbus.WithMatchObjectPath(loginPath), dbus.WithMatchInterface(loginManager),
+		dbus.WithMatchMember("PrepareForShutdown"))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("listen to logind: %w", err), conn.Close())
 	}
@@ -49,7 +51,8 @@ func openLogin(ctx context.Context, confDir string) (*logind, error) {
 // Delay implements Login.
 func (l *logind) Delay(ctx context.Context) (time.Duration, error) {
 	var v dbus.Variant
-	err := l.object.CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, loginManager, "InhibitDelayMaxUSec").Store(&v)
+	err := l.object.CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, loginManager,
+		"InhibitDelayMaxUSec").Store(&v)
 	if err != nil {
 		return 0, fmt.Errorf("ask logind how long it waits: %w", err)
 	}
@@ -71,13 +74,15 @@ func (l *logind) Extend(ctx context.Context, d time.Duration) error {
 	if err := os.MkdirAll(l.confDir, 0o755); err != nil {
 		return fmt.Errorf("have logind wait longer: %w", err)
 	}
-	text := fmt.Sprintf("# Written by carob for --shutdown-grace-period.\n[Login]\nInhibitDelayMaxSec=%d\n", int64((d+time.Second-1)/time.Second))
+	text := fmt.Sprintf("# Written by carob for --shutdown-grace-period.\n[Login]\nInhibitDelayMaxSec=%d\n",
+		int64((d+time.Second-1)/time.Second))
 	if err := os.WriteFile(filepath.Join(l.confDir, "99-carob.conf"), []byte(text), 0o644); err != nil {
 		return fmt.Errorf("have logind wait longer: %w", err)
 	}
 	const hangup = int32(1)
 	systemd := l.conn.Object("org.freedesktop.systemd1", "/org/freedesktop/systemd1")
-	if err := systemd.CallWithContext(ctx, "org.freedesktop.systemd1.Manager.KillUnit", 0, "systemd-logind.service", "all", hangup).Err; err != nil {
+	if err := systemd.CallWithContext(ctx, "org.freedesktop.systemd1.Manager.KillUnit", 0, "systemd-logind.service",
+		"all", hangup).Err; err != nil {
 		return fmt.Errorf("have logind read its settings again: %w", err)
 	}
 	for range extendTries {
@@ -97,7 +102,8 @@ func (l *logind) Extend(ctx context.Context, d time.Duration) error {
 // Inhibit implements Login.
 func (l *logind) Inhibit(ctx context.Context) (func() error, error) {
 	var fd dbus.UnixFD
-	err := l.object.CallWithContext(ctx, loginManager+".Inhibit", 0, "shutdown", "carob", "pods get their time to end", "delay").Store(&fd)
+	err := l.object.CallWithContext(ctx, loginManager+".Inhibit", 0, "shutdown", "carob", "pods get their time to end",
+		"delay").Store(&fd)
 	if err != nil {
 		return nil, fmt.Errorf("have logind delay a shutdown: %w", err)
 	}

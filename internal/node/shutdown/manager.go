@@ -90,7 +90,8 @@ func (m *Manager) Run(ctx context.Context, pods Pods) {
 		if time.Since(began) > retryMax {
 			wait = retryFirst
 		}
-		klog.FromContext(ctx).Error(err, "A shutdown of the machine can't be noticed, pods would end without their grace", "retryIn", wait)
+		klog.FromContext(ctx).Error(err,
+			"A shutdown of the machine can't be noticed, pods would end without their grace", "retryIn", wait)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
@@ -160,12 +161,14 @@ func (m *Manager) endAll(ctx context.Context) {
 			grace := g.Within(pod)
 			_ = m.pods.Stop(pod.UID, podlife.Stop{ // an error: it has ended
 				Reason: "Terminated", Message: Message, Grace: &grace, Condition: &corev1.PodCondition{
-					Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: Message,
+					Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+					Reason: corev1.PodReasonTerminationByKubelet, Message: Message,
 				},
 			})
 		}
 		left := m.await(ctx, g)
-		klog.FromContext(ctx).Info("Pods were ended for a shutdown", "priority", g.Priority, "pods", len(g.Pods), "notEnded", left, "took", time.Since(began))
+		klog.FromContext(ctx).Info("Pods were ended for a shutdown", "priority", g.Priority, "pods", len(g.Pods),
+			"notEnded", left, "took", time.Since(began))
 	}
 }
 

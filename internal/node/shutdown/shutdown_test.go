@@ -110,14 +110,16 @@ func (l podList) Stop(uid types.UID, s podlife.Stop) error {
 func (w *world) add(name string, priority int32, ends time.Duration) {
 	grace := int64(30)
 	w.pods[types.UID(name)] = &pods.View{Life: podlife.Syncing, Pod: &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{Priority: &priority, TerminationGracePeriodSeconds: &grace},
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+		Spec:       corev1.PodSpec{Priority: &priority, TerminationGracePeriodSeconds: &grace},
 	}}
 	w.ends[types.UID(name)] = ends
 }
 
 func start(t *testing.T, edit func(*world)) *world {
 	w := &world{
-		begin: time.Now(), says: make(chan bool), delay: time.Hour, pods: map[types.UID]*pods.View{}, ends: map[types.UID]time.Duration{}, changed: make(chan struct{}),
+		begin: time.Now(), says: make(chan bool), delay: time.Hour, pods: map[types.UID]*pods.View{},
+		ends: map[types.UID]time.Duration{}, changed: make(chan struct{}),
 	}
 	edit(w)
 	w.Manager = New(Config{
@@ -164,10 +166,12 @@ func TestPodsEndInOrder(t *testing.T) {
 		w.says <- true
 		time.Sleep(50 * time.Second)
 		w.expect(t, "0s report, down true", "0s event Normal Shutdown: Shutdown manager detected shutdown event",
-			"0s stop plain Terminated grace 30s TerminationByKubelet", "0s stop stubborn Terminated grace 30s TerminationByKubelet",
+			"0s stop plain Terminated grace 30s TerminationByKubelet",
+			"0s stop stubborn Terminated grace 30s TerminationByKubelet",
 			"40s stop critical Terminated grace 20s TerminationByKubelet", "41s release")
 		w.says <- false
-		w.expect(t, "50s report, down false", "50s event Normal Shutdown: Shutdown manager detected shutdown cancellation", "50s lock")
+		w.expect(t, "50s report, down false",
+			"50s event Normal Shutdown: Shutdown manager detected shutdown cancellation", "50s lock")
 	})
 }
 
@@ -205,7 +209,8 @@ func TestLogindOverDBus(t *testing.T) {
 	if err := server.Export(fake, loginPath, loginManager); err != nil {
 		t.Fatal(err)
 	}
-	properties, err := prop.Export(server, loginPath, prop.Map{loginManager: {"InhibitDelayMaxUSec": {Value: uint64(5_000_000)}}})
+	properties, err := prop.Export(server, loginPath,
+		prop.Map{loginManager: {"InhibitDelayMaxUSec": {Value: uint64(5_000_000)}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,11 +222,13 @@ func TestLogindOverDBus(t *testing.T) {
 		properties.SetMust(loginManager, "InhibitDelayMaxUSec", uint64(60_000_000))
 		return nil
 	}
-	if err := server.ExportMethodTable(map[string]any{"KillUnit": hangup}, "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"); err != nil {
+	if err := server.ExportMethodTable(map[string]any{"KillUnit": hangup}, "/org/freedesktop/systemd1",
+		"org.freedesktop.systemd1.Manager"); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{loginService, "org.freedesktop.systemd1"} {
-		if reply, err := server.RequestName(name, dbus.NameFlagDoNotQueue); err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
+		if reply, err := server.RequestName(name, dbus.NameFlagDoNotQueue); err != nil ||
+			reply != dbus.RequestNameReplyPrimaryOwner {
 			t.Fatalf("take the name %s: %v %v", name, reply, err)
 		}
 	}
@@ -238,7 +245,8 @@ func TestLogindOverDBus(t *testing.T) {
 	if err := l.Extend(t.Context(), 59500*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	if text, err := os.ReadFile(filepath.Join(conf, "99-carob.conf")); err != nil || !strings.Contains(string(text), "[Login]\nInhibitDelayMaxSec=60\n") {
+	if text, err := os.ReadFile(filepath.Join(conf, "99-carob.conf")); err != nil ||
+		!strings.Contains(string(text), "[Login]\nInhibitDelayMaxSec=60\n") {
 		t.Errorf("%q %v", text, err)
 	}
 	release, err := l.Inhibit(t.Context())

@@ -18,9 +18,11 @@ func TestContainerConfig(t *testing.T) {
 	pod, node := testPod(), testNode()
 	pod.Spec.TerminationGracePeriodSeconds = new(int64(30))
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{
-		RunAsUser: new(int64(1000)), RunAsGroup: new(int64(2000)), FSGroup: new(int64(3000)), SupplementalGroups: []int64{4000},
+		RunAsUser: new(int64(1000)), RunAsGroup: new(int64(2000)), FSGroup: new(int64(3000)),
+		SupplementalGroups:       []int64{4000},
 		SupplementalGroupsPolicy: new(corev1.SupplementalGroupsPolicyStrict),
-		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: new("p/q.json")},
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost,
+			LocalhostProfile: new("p/q.json")},
 	}
 	c := &pod.Spec.Containers[0]
 	c.Command, c.Args, c.WorkingDir = []string{"sh", "-c"}, []string{"echo $(WHO) $$(WHO) $(NONE)"}, "/srv"
@@ -42,9 +44,11 @@ func TestContainerConfig(t *testing.T) {
 		{Name: "ro", MountPath: "rel", SubPathExpr: "x/$(WHO)"},
 		{Name: "a", MountPath: "/r", ReadOnly: true, RecursiveReadOnly: new(corev1.RecursiveReadOnlyIfPossible)},
 	}
-	a := &api{volumes: map[string]Volume{"a": {HostPath: "/vols/a", Relabel: true}, "ro": {HostPath: "/vols/ro", ReadOnly: true}}}
+	a := &api{volumes: map[string]Volume{"a": {HostPath: "/vols/a", Relabel: true},
+		"ro": {HostPath: "/vols/ro", ReadOnly: true}}}
 	got, err := Assemble(t.Context(), ContainerInput{
-		Pod: pod, Container: c, Attempt: 3, Node: node, PodIPs: []string{"10.1.0.2"}, Image: Image{Ref: "sha256:1", UID: new(int64(0))},
+		Pod: pod, Container: c, Attempt: 3, Node: node, PodIPs: []string{"10.1.0.2"},
+		Image: Image{Ref: "sha256:1", UID: new(int64(0))},
 	}, a, a)
 	if err != nil {
 		t.Fatal(err)
@@ -57,14 +61,16 @@ func TestContainerConfig(t *testing.T) {
 		WorkingDir: "/srv",
 		Envs:       []*cri.KeyValue{{Key: "WHO", Value: []byte("me")}},
 		Mounts: []*cri.Mount{
-			{ContainerPath: "/a", HostPath: "/vols/a", SelinuxRelabel: true, Propagation: cri.MountPropagation_PROPAGATION_BIDIRECTIONAL},
+			{ContainerPath: "/a", HostPath: "/vols/a", SelinuxRelabel: true,
+				Propagation: cri.MountPropagation_PROPAGATION_BIDIRECTIONAL},
 			{ContainerPath: "/rel", HostPath: "/sub/ro/1", Readonly: true},
 			{ContainerPath: "/r", HostPath: "/vols/a", SelinuxRelabel: true, Readonly: true},
 			{ContainerPath: "/etc/hosts", HostPath: "/pods/u-1/etc-hosts", SelinuxRelabel: true},
 			{ContainerPath: "/dev/termination-log", HostPath: "/pods/u-1/containers/c/12345678", SelinuxRelabel: true},
 		},
 		Labels: map[string]string{
-			"io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.uid": "u-1", "io.kubernetes.container.name": "c",
+			"io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.uid": "u-1",
+			"io.kubernetes.container.name": "c",
 		},
 		Annotations: map[string]string{
 			"io.kubernetes.container.hash": Hash(c), "io.kubernetes.container.restartCount": "3",
@@ -76,18 +82,22 @@ func TestContainerConfig(t *testing.T) {
 		},
 		LogPath: "c/3.log", Stdin: true, StdinOnce: true, Tty: true,
 		Linux: &cri.LinuxContainerConfig{
-			Resources: &cri.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 100000, CpuShares: 512, MemoryLimitInBytes: 2 << 30, OomScoreAdj: 750},
+			Resources: &cri.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 100000, CpuShares: 512,
+				MemoryLimitInBytes: 2 << 30, OomScoreAdj: 750},
 			SecurityContext: &cri.LinuxContainerSecurityContext{
-				NamespaceOptions:         &cri.NamespaceOption{Network: cri.NamespaceMode_POD, Pid: cri.NamespaceMode_CONTAINER, Ipc: cri.NamespaceMode_POD},
+				NamespaceOptions: &cri.NamespaceOption{Network: cri.NamespaceMode_POD,
+					Pid: cri.NamespaceMode_CONTAINER, Ipc: cri.NamespaceMode_POD},
 				RunAsUser:                &cri.Int64Value{Value: 1001},
 				RunAsGroup:               &cri.Int64Value{Value: 2000},
 				SupplementalGroups:       []int64{4000, 3000},
 				SupplementalGroupsPolicy: cri.SupplementalGroupsPolicy_Strict,
 				NoNewPrivs:               true, ReadonlyRootfs: true,
-				Capabilities: &cri.Capability{AddCapabilities: []string{"NET_ADMIN"}, DropCapabilities: []string{"ALL"}},
-				Seccomp:      &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Localhost, LocalhostRef: "/data/seccomp/p/q.json"},
-				Apparmor:     &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Unconfined},
-				MaskedPaths:  maskedPaths, ReadonlyPaths: readonlyPaths,
+				Capabilities: &cri.Capability{AddCapabilities: []string{"NET_ADMIN"},
+					DropCapabilities: []string{"ALL"}},
+				Seccomp: &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Localhost,
+					LocalhostRef: "/data/seccomp/p/q.json"},
+				Apparmor:    &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Unconfined},
+				MaskedPaths: maskedPaths, ReadonlyPaths: readonlyPaths,
 			},
 		},
 	}
@@ -99,7 +109,8 @@ func TestContainerConfig(t *testing.T) {
 	}
 
 	r := Restore(got.Labels, got.Annotations)
-	if r.RestartCount != 3 || r.Name != "c" || r.PodUID != "u-1" || r.PreStop.Sleep.Seconds != 3 || *r.TerminationGrace != 30 || r.DeletionGrace != nil || r.Hash != Hash(c) {
+	if r.RestartCount != 3 || r.Name != "c" || r.PodUID != "u-1" || r.PreStop.Sleep.Seconds != 3 ||
+		*r.TerminationGrace != 30 || r.DeletionGrace != nil || r.Hash != Hash(c) {
 		t.Errorf("restored %+v", r)
 	}
 }
@@ -124,31 +135,48 @@ func TestContainerErrors(t *testing.T) {
 		change func(*ContainerInput)
 		err    string
 	}{
-		{"runAsUser 0", nonRoot(new(int64(0)), Image{}), `container's runAsUser breaks non-root policy (pod: "web_shop(u-1)", container: c)`},
-		{"image is root", nonRoot(nil, Image{UID: new(int64(0))}), `container has runAsNonRoot and image will run as root (pod: "web_shop(u-1)", container: c)`},
-		{"image says no user", nonRoot(nil, Image{}), `container has runAsNonRoot and image will run as root (pod: "web_shop(u-1)", container: c)`},
-		{"image user is a name", nonRoot(nil, Image{Username: "www"}), `container has runAsNonRoot and image has non-numeric user (www), cannot verify user is non-root (pod: "web_shop(u-1)", container: c)`},
+		{"runAsUser 0", nonRoot(new(int64(0)), Image{}),
+			`container's runAsUser breaks non-root policy (pod: "web_shop(u-1)", container: c)`},
+		{"image is root", nonRoot(nil, Image{UID: new(int64(0))}),
+			`container has runAsNonRoot and image will run as root (pod: "web_shop(u-1)", container: c)`},
+		{"image says no user", nonRoot(nil, Image{}),
+			`container has runAsNonRoot and image will run as root (pod: "web_shop(u-1)", container: c)`},
+		{"image user is a name", nonRoot(nil, Image{Username: "www"}),
+			`container has runAsNonRoot and image has non-numeric user (www), cannot verify user is non-root (pod: "web_shop(u-1)", container: c)`},
 		{"image user is a number", nonRoot(nil, Image{UID: new(int64(9))}), ""},
-		{"image user is no id", nonRoot(nil, Image{UID: new(int64(1 << 32))}), `image of container "c": user or group 4294967296` + ids},
-		{"image user is no id, negative", func(in *ContainerInput) { in.Image = Image{UID: new(int64(-1))} }, `image of container "c": user or group -1` + ids},
+		{"image user is no id", nonRoot(nil, Image{UID: new(int64(1 << 32))}),
+			`image of container "c": user or group 4294967296` + ids},
+		{"image user is no id, negative", func(in *ContainerInput) { in.Image = Image{UID: new(int64(-1))} },
+			`image of container "c": user or group -1` + ids},
 		{"runAsUser is no id", nonRoot(new(int64(1<<32)), Image{}), `container "c": user or group 4294967296` + ids},
 		{"runAsGroup is no id", func(in *ContainerInput) {
 			in.Container.SecurityContext = &corev1.SecurityContext{RunAsGroup: new(int64(-1))}
 		}, `container "c": user or group -1` + ids},
-		{"runAsUser of the pod is no id", shared(corev1.PodSecurityContext{RunAsUser: new(int64(1 << 31))}), "user or group 2147483648" + ids},
-		{"runAsGroup of the pod is no id", shared(corev1.PodSecurityContext{RunAsGroup: new(int64(1 << 40))}), "user or group 1099511627776" + ids},
-		{"fsGroup is no id", shared(corev1.PodSecurityContext{FSGroup: new(int64(1 << 32))}), "user or group 4294967296" + ids},
-		{"a supplemental group is no id", shared(corev1.PodSecurityContext{SupplementalGroups: []int64{5, 1 << 32}}), "user or group 4294967296" + ids},
+		{"runAsUser of the pod is no id", shared(corev1.PodSecurityContext{RunAsUser: new(int64(1 << 31))}),
+			"user or group 2147483648" + ids},
+		{"runAsGroup of the pod is no id", shared(corev1.PodSecurityContext{RunAsGroup: new(int64(1 << 40))}),
+			"user or group 1099511627776" + ids},
+		{"fsGroup is no id", shared(corev1.PodSecurityContext{FSGroup: new(int64(1 << 32))}),
+			"user or group 4294967296" + ids},
+		{"a supplemental group is no id", shared(corev1.PodSecurityContext{SupplementalGroups: []int64{5, 1 << 32}}),
+			"user or group 4294967296" + ids},
 		{"own user", nonRoot(new(int64(5)), Image{UID: new(int64(0))}), ""},
-		{"no such volume", mount(corev1.VolumeMount{Name: "no"}), `cannot find volume "no" to mount into container "c"`},
-		{"absolute subPath", mount(corev1.VolumeMount{Name: "v", SubPath: "/x"}), "error SubPath `/x` must not be an absolute path"},
-		{"backsteps", mount(corev1.VolumeMount{Name: "v", SubPath: "a/../../x"}), "unable to provision SubPath `a/../../x`: must not contain '..'"},
+		{"no such volume", mount(corev1.VolumeMount{Name: "no"}),
+			`cannot find volume "no" to mount into container "c"`},
+		{"absolute subPath", mount(corev1.VolumeMount{Name: "v", SubPath: "/x"}),
+			"error SubPath `/x` must not be an absolute path"},
+		{"backsteps", mount(corev1.VolumeMount{Name: "v", SubPath: "a/../../x"}),
+			"unable to provision SubPath `a/../../x`: must not contain '..'"},
 		{"unknown variable", mount(corev1.VolumeMount{Name: "v", SubPathExpr: "$(NO)/x"}), "missing value for NO"},
 		{"dots in a name", mount(corev1.VolumeMount{Name: "v", SubPath: "a..b"}), ""},
-		{"recursive read-only", mount(corev1.VolumeMount{Name: "v", ReadOnly: true, RecursiveReadOnly: new(corev1.RecursiveReadOnlyEnabled)}),
+		{"recursive read-only",
+			mount(corev1.VolumeMount{Name: "v", ReadOnly: true,
+				RecursiveReadOnly: new(corev1.RecursiveReadOnlyEnabled)}),
 			`volume mount "v" of container "c" wants a recursive read-only mount, which the runtime does not support`},
 		{"seccomp outside", func(in *ContainerInput) {
-			in.Container.SecurityContext = &corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: new("../x")}}
+			in.Container.SecurityContext = &corev1.SecurityContext{
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost,
+					LocalhostProfile: new("../x")}}
 		}, `localhostProfile "../x" of container "c" leaves the seccomp directory of the node`},
 	}
 	for _, tc := range tests {
@@ -170,7 +198,8 @@ func TestSecurity(t *testing.T) {
 	build := func(change func(*corev1.Pod, *ContainerInput)) *cri.LinuxContainerSecurityContext {
 		t.Helper()
 		pod := testPod()
-		in := ContainerInput{Pod: pod, Container: &pod.Spec.Containers[0], Node: testNode(), Image: Image{UID: new(int64(33))}}
+		in := ContainerInput{Pod: pod, Container: &pod.Spec.Containers[0], Node: testNode(),
+			Image: Image{UID: new(int64(33))}}
 		change(pod, &in)
 		cfg, err := ContainerConfig(in)
 		if err != nil {
@@ -181,7 +210,8 @@ func TestSecurity(t *testing.T) {
 	sc := build(func(p *corev1.Pod, _ *ContainerInput) {
 		p.Spec.HostNetwork, p.Spec.HostIPC, p.Spec.HostPID = true, true, true
 	})
-	if n := sc.NamespaceOptions; n.Network != cri.NamespaceMode_NODE || n.Ipc != cri.NamespaceMode_NODE || n.Pid != cri.NamespaceMode_NODE {
+	if n := sc.NamespaceOptions; n.Network != cri.NamespaceMode_NODE || n.Ipc != cri.NamespaceMode_NODE ||
+		n.Pid != cri.NamespaceMode_NODE {
 		t.Errorf("host namespaces: %v", n)
 	}
 	if sc.RunAsUser.GetValue() != 33 || sc.RunAsUsername != "" {
@@ -206,7 +236,8 @@ func TestSecurity(t *testing.T) {
 	sc = build(func(_ *corev1.Pod, in *ContainerInput) {
 		in.Container.SecurityContext = &corev1.SecurityContext{Privileged: new(true)}
 	})
-	if !sc.Privileged || sc.MaskedPaths != nil || sc.NoNewPrivs || sc.Seccomp.ProfileType != cri.SecurityProfile_Unconfined {
+	if !sc.Privileged || sc.MaskedPaths != nil || sc.NoNewPrivs ||
+		sc.Seccomp.ProfileType != cri.SecurityProfile_Unconfined {
 		t.Errorf("privileged: %v", sc)
 	}
 	sc = build(func(p *corev1.Pod, in *ContainerInput) {
@@ -242,21 +273,28 @@ func TestHardening(t *testing.T) {
 		drop    string
 	}{
 		{"nothing", nil, nil, nil, cri.SecurityProfile_RuntimeDefault, "NET_RAW"},
-		{"unconfined by the container", seccomp(corev1.SeccompProfileTypeUnconfined), nil, nil, cri.SecurityProfile_Unconfined, "NET_RAW"},
-		{"unconfined by the pod", nil, &corev1.PodSecurityContext{SeccompProfile: seccomp(corev1.SeccompProfileTypeUnconfined).SeccompProfile}, nil, cri.SecurityProfile_Unconfined, "NET_RAW"},
-		{"--seccomp-default=false", nil, nil, func(n *Node) { n.SeccompDefault = false }, cri.SecurityProfile_Unconfined, "NET_RAW"},
+		{"unconfined by the container", seccomp(corev1.SeccompProfileTypeUnconfined), nil, nil,
+			cri.SecurityProfile_Unconfined, "NET_RAW"},
+		{"unconfined by the pod", nil,
+			&corev1.PodSecurityContext{SeccompProfile: seccomp(corev1.SeccompProfileTypeUnconfined).SeccompProfile},
+			nil, cri.SecurityProfile_Unconfined, "NET_RAW"},
+		{"--seccomp-default=false", nil, nil, func(n *Node) { n.SeccompDefault = false },
+			cri.SecurityProfile_Unconfined, "NET_RAW"},
 		{"--allow-net-raw", nil, nil, func(n *Node) { n.NetRaw = true }, cri.SecurityProfile_RuntimeDefault, ""},
 		{"asks for it", capabilities("NET_RAW"), nil, nil, cri.SecurityProfile_RuntimeDefault, ""},
-		{"asks for it with its other name", capabilities("cap_net_raw"), nil, nil, cri.SecurityProfile_RuntimeDefault, ""},
+		{"asks for it with its other name", capabilities("cap_net_raw"), nil, nil, cri.SecurityProfile_RuntimeDefault,
+			""},
 		{"asks for all", capabilities("ALL"), nil, nil, cri.SecurityProfile_RuntimeDefault, ""},
 		{"asks for another", capabilities("NET_ADMIN"), nil, nil, cri.SecurityProfile_RuntimeDefault, "NET_RAW"},
-		{"wants none", &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}}, nil, nil, cri.SecurityProfile_RuntimeDefault, "ALL"},
+		{"wants none", &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
+			nil, nil, cri.SecurityProfile_RuntimeDefault, "ALL"},
 		{"privileged", &corev1.SecurityContext{Privileged: new(true)}, nil, nil, cri.SecurityProfile_Unconfined, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			pod := testPod()
 			pod.Spec.SecurityContext, pod.Spec.Containers[0].SecurityContext = tc.pod, tc.sc
-			in := ContainerInput{Pod: pod, Container: &pod.Spec.Containers[0], Node: testNode(), Image: Image{UID: new(int64(33))}}
+			in := ContainerInput{Pod: pod, Container: &pod.Spec.Containers[0], Node: testNode(),
+				Image: Image{UID: new(int64(33))}}
 			in.Node.SeccompDefault = true
 			if tc.node != nil {
 				tc.node(in.Node)
@@ -266,8 +304,10 @@ func TestHardening(t *testing.T) {
 				t.Fatal(err)
 			}
 			sc := cfg.Linux.SecurityContext
-			if got := strings.Join(sc.Capabilities.DropCapabilities, ","); sc.Seccomp.ProfileType != tc.profile || got != tc.drop {
-				t.Errorf("seccomp %s, without %q; want %s, without %q", sc.Seccomp.ProfileType, got, tc.profile, tc.drop)
+			if got := strings.Join(sc.Capabilities.DropCapabilities, ","); sc.Seccomp.ProfileType != tc.profile ||
+				got != tc.drop {
+				t.Errorf("seccomp %s, without %q; want %s, without %q", sc.Seccomp.ProfileType, got, tc.profile,
+					tc.drop)
 			}
 		})
 	}
@@ -276,7 +316,8 @@ func TestHardening(t *testing.T) {
 // Huge pages and swap: what nobody asked for there is none of (L3.117j, l, n).
 func TestPagesAndSwap(t *testing.T) {
 	page := func(size, amount string) corev1.ResourceList {
-		return corev1.ResourceList{corev1.ResourceName(corev1.ResourceHugePagesPrefix + size): resource.MustParse(amount)}
+		return corev1.ResourceList{corev1.ResourceName(corev1.ResourceHugePagesPrefix +
+			size): resource.MustParse(amount)}
 	}
 	pages := func(r *cri.LinuxContainerResources) (out string) {
 		for _, h := range r.HugepageLimits {
@@ -298,7 +339,8 @@ func TestPagesAndSwap(t *testing.T) {
 		if tc.pod != nil {
 			pod.Spec.Resources = &corev1.ResourceRequirements{Limits: tc.pod}
 		}
-		if got := pages(ContainerResources(pod, &pod.Spec.Containers[0], &Node{PageSizes: []string{"2MB", "1GB"}})); got != tc.want {
+		if got := pages(ContainerResources(pod, &pod.Spec.Containers[0],
+			&Node{PageSizes: []string{"2MB", "1GB"}})); got != tc.want {
 			t.Errorf("%v in %v: %q, want %q", tc.container, tc.pod, got, tc.want)
 		}
 	}
@@ -317,7 +359,8 @@ func TestPagesAndSwap(t *testing.T) {
 		pod := testPod()
 		pod.Spec.Containers[0].Resources.Limits = nil
 		if tc.limit != "" {
-			pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(tc.limit)}
+			pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
+				corev1.ResourceMemory: resource.MustParse(tc.limit)}
 		}
 		r := ContainerResources(pod, &pod.Spec.Containers[0], &Node{CgroupV2: tc.v2, SwapController: tc.controller})
 		if r.Unified["memory.swap.max"] != tc.unified || r.MemorySwapLimitInBytes != tc.both {
@@ -329,9 +372,13 @@ func TestPagesAndSwap(t *testing.T) {
 func TestSandboxConfig(t *testing.T) {
 	pod := testPod()
 	pod.Spec.Hostname, pod.Spec.Subdomain, pod.Spec.SetHostnameAsFQDN = "h", "sub", new(true)
-	pod.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "net/core/somaxconn", Value: "1"}}, RunAsGroup: new(int64(7))}
-	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80}, {ContainerPort: 53, HostPort: 5353, Protocol: corev1.ProtocolUDP, HostIP: "127.0.0.1"}}
-	got, warnings, err := SandboxConfig(SandboxInput{Pod: pod, Attempt: 2, Node: testNode(), CgroupParent: "/kubepods/besteffort/podu-1"})
+	pod.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "net/core/somaxconn",
+		Value: "1"}}, RunAsGroup: new(int64(7))}
+	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80},
+		{ContainerPort: 53, HostPort: 5353, Protocol: corev1.ProtocolUDP, HostIP: "127.0.0.1"}}
+	got, warnings,
+		err := SandboxConfig(SandboxInput{Pod: pod, Attempt: 2, Node: testNode(),
+		CgroupParent: "/kubepods/besteffort/podu-1"})
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(err, warnings)
 	}
@@ -344,9 +391,11 @@ func TestSandboxConfig(t *testing.T) {
 			Searches: []string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local", "example.com"},
 			Options:  []string{"ndots:5"},
 		},
-		PortMappings: []*cri.PortMapping{{Protocol: cri.Protocol_UDP, ContainerPort: 53, HostPort: 5353, HostIp: "127.0.0.1"}},
-		Labels:       map[string]string{"app": "web", "io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.uid": "u-1"},
-		Annotations:  map[string]string{"note": "hi"},
+		PortMappings: []*cri.PortMapping{{Protocol: cri.Protocol_UDP, ContainerPort: 53, HostPort: 5353,
+			HostIp: "127.0.0.1"}},
+		Labels: map[string]string{"app": "web", "io.kubernetes.pod.name": "web",
+			"io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.uid": "u-1"},
+		Annotations: map[string]string{"note": "hi"},
 		Linux: &cri.LinuxPodSandboxConfig{
 			CgroupParent: "/kubepods/besteffort/podu-1",
 			Sysctls:      map[string]string{"net.core.somaxconn": "1"},
@@ -361,10 +410,12 @@ func TestSandboxConfig(t *testing.T) {
 		t.Error(diff)
 	}
 	ephemeral := testPod()
-	ephemeral.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
-		Name: "debugger", SecurityContext: &corev1.SecurityContext{Privileged: new(true)},
-	}}}
-	if got, _, err := SandboxConfig(SandboxInput{Pod: ephemeral, Node: testNode()}); err != nil || !got.Linux.SecurityContext.Privileged {
+	ephemeral.Spec.EphemeralContainers = []corev1.EphemeralContainer{{
+		EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+			Name: "debugger", SecurityContext: &corev1.SecurityContext{Privileged: new(true)},
+		}}}
+	if got, _, err := SandboxConfig(SandboxInput{Pod: ephemeral, Node: testNode()}); err != nil ||
+		!got.Linux.SecurityContext.Privileged {
 		t.Errorf("a privileged ephemeral container: %v, %v", got.GetLinux(), err)
 	}
 	wrong := testPod()
@@ -391,14 +442,17 @@ func TestHostname(t *testing.T) {
 	}{
 		{"pod name", func(*corev1.Pod) {}, "web", "", "web", ""},
 		{"long name", func(p *corev1.Pod) { p.Name = long }, strings.Repeat("a", 62), "", strings.Repeat("a", 62), ""},
-		{"hostname", func(p *corev1.Pod) { p.Spec.Hostname, p.Spec.Subdomain = "h", "s" }, "h", "s.shop.svc.cluster.local", "h", ""},
-		{"override", func(p *corev1.Pod) { p.Spec.HostnameOverride, p.Spec.Subdomain = new("o.x"), "s" }, "o.x", "", "o.x", ""},
+		{"hostname", func(p *corev1.Pod) { p.Spec.Hostname, p.Spec.Subdomain = "h", "s" }, "h",
+			"s.shop.svc.cluster.local", "h", ""},
+		{"override", func(p *corev1.Pod) { p.Spec.HostnameOverride, p.Spec.Subdomain = new("o.x"), "s" }, "o.x", "",
+			"o.x", ""},
 		{"host network", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, "web", "", "", ""},
 		{"fqdn without subdomain", func(p *corev1.Pod) { p.Spec.SetHostnameAsFQDN = new(true) }, "web", "", "web", ""},
 		{"fqdn too long", func(p *corev1.Pod) {
 			p.Spec.Hostname, p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = strings.Repeat("h", 40), "s", new(true)
-		}, strings.Repeat("h", 40), "s.shop.svc.cluster.local", "", "failed to construct FQDN from pod hostname and cluster domain, FQDN " + strings.Repeat("h", 40) +
-			".s.shop.svc.cluster.local is too long (64 characters is the max, 65 characters requested)"},
+		}, strings.Repeat("h", 40), "s.shop.svc.cluster.local", "",
+			"failed to construct FQDN from pod hostname and cluster domain, FQDN " + strings.Repeat("h", 40) +
+				".s.shop.svc.cluster.local is too long (64 characters is the max, 65 characters requested)"},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -406,7 +460,8 @@ func TestHostname(t *testing.T) {
 			tc.change(pod)
 			host, domain := Hostname(pod, "cluster.local")
 			kernel, err := kernelHostname(pod, "cluster.local")
-			if host != tc.host || domain != tc.domain || kernel != tc.kernel || (err == nil) != (tc.kernelEr == "") || err != nil && err.Error() != tc.kernelEr {
+			if host != tc.host || domain != tc.domain || kernel != tc.kernel || (err == nil) != (tc.kernelEr == "") ||
+				err != nil && err.Error() != tc.kernelEr {
 				t.Errorf("got %q %q %q %v", host, domain, kernel, err)
 			}
 		})
@@ -439,7 +494,8 @@ func TestHostsFile(t *testing.T) {
 		t.Error(cmp.Diff(want, got))
 	}
 	own := corev1.Container{VolumeMounts: []corev1.VolumeMount{{MountPath: "/etc/hosts"}}}
-	if managesHosts(pod, &own, nil) || !managesHosts(pod, &corev1.Container{}, nil) || managesHosts(testPod(), &corev1.Container{}, nil) {
+	if managesHosts(pod, &own, nil) || !managesHosts(pod, &corev1.Container{}, nil) ||
+		managesHosts(testPod(), &corev1.Container{}, nil) {
 		t.Error("L3.140: whether the file is managed")
 	}
 }
@@ -460,23 +516,36 @@ func TestDNS(t *testing.T) {
 		warnings []string
 	}{
 		{"host network", func(p *corev1.Pod, _ *Node) { p.Spec.HostNetwork = true },
-			&cri.DNSConfig{Servers: []string{"192.0.2.53"}, Searches: []string{"example.com"}, Options: []string{"timeout:1"}}, nil},
+			&cri.DNSConfig{Servers: []string{"192.0.2.53"}, Searches: []string{"example.com"},
+				Options: []string{"timeout:1"}}, nil},
 		{"with host network", func(p *corev1.Pod, n *Node) {
 			p.Spec.HostNetwork, p.Spec.DNSPolicy, n.Resolver.Searches = true, corev1.DNSClusterFirstWithHostNet, nil
-		}, &cri.DNSConfig{Servers: []string{"10.96.0.10"}, Searches: []string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local"}, Options: []string{"ndots:5"}}, nil},
+		}, &cri.DNSConfig{Servers: []string{"10.96.0.10"},
+			Searches: []string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local"},
+			Options:  []string{"ndots:5"}}, nil},
 		{"none and config", func(p *corev1.Pod, _ *Node) {
 			p.Spec.DNSPolicy = corev1.DNSNone
-			p.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "1.1.1.1"}, Searches: []string{"a"}, Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: new("1")}, {Name: "rotate"}, {Name: "ndots", Value: new("2")}}}
-		}, &cri.DNSConfig{Servers: []string{"1.1.1.1"}, Searches: []string{"a"}, Options: []string{"ndots:2", "rotate"}}, nil},
+			p.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "1.1.1.1"},
+				Searches: []string{"a"},
+				Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: new("1")}, {Name: "rotate"},
+					{Name: "ndots", Value: new("2")}}}
+		}, &cri.DNSConfig{Servers: []string{"1.1.1.1"}, Searches: []string{"a"},
+			Options: []string{"ndots:2", "rotate"}}, nil},
 		{"merge", func(p *corev1.Pod, _ *Node) {
-			p.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}, Searches: []string{"cluster.local", "b"}, Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: new("1")}}}
-		}, &cri.DNSConfig{Servers: []string{"10.96.0.10", "1.1.1.1"}, Searches: []string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local", "example.com", "b"}, Options: []string{"ndots:1"}}, nil},
+			p.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"},
+				Searches: []string{"cluster.local", "b"},
+				Options:  []corev1.PodDNSConfigOption{{Name: "ndots", Value: new("1")}}}
+		}, &cri.DNSConfig{Servers: []string{"10.96.0.10", "1.1.1.1"},
+			Searches: []string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local", "example.com", "b"},
+			Options:  []string{"ndots:1"}}, nil},
 		{"no cluster DNS", func(_ *corev1.Pod, n *Node) { n.ClusterDNS = nil },
-			&cri.DNSConfig{Servers: []string{"192.0.2.53"}, Searches: []string{"example.com"}, Options: []string{"timeout:1"}},
+			&cri.DNSConfig{Servers: []string{"192.0.2.53"}, Searches: []string{"example.com"},
+				Options: []string{"timeout:1"}},
 			[]string{`MissingClusterDNS pod: "web_shop(u-1)". kubelet does not have ClusterDNS IP configured and cannot create Pod using "ClusterFirst" policy. Falling back to "Default" policy.`}},
 		{"limits", func(p *corev1.Pod, _ *Node) {
 			p.Spec.DNSPolicy = corev1.DNSNone
-			p.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4"}, Searches: many(33, "s")}
+			p.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4"},
+				Searches: many(33, "s")}
 		}, &cri.DNSConfig{Servers: []string{"1.1.1.1", "2.2.2.2", "3.3.3.3"}, Searches: many(32, "s")},
 			[]string{"DNSConfigForming Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: 1.1.1.1 2.2.2.2 3.3.3.3",
 				"DNSConfigForming Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " + strings.Join(many(32, "s"), " ")}},
@@ -512,8 +581,11 @@ func TestDNS(t *testing.T) {
 			}
 		})
 	}
-	r := ParseResolver([]byte("# c\nnameserver 1.1.1.1\nnameserver 8.8.8.8 ; x\nsearch old\nsearch a. b .\noptions ndots:2 rotate\nsortlist x\n"))
-	if diff := cmp.Diff(Resolver{[]string{"1.1.1.1", "8.8.8.8"}, []string{"a", "b"}, []string{"ndots:2", "rotate"}}, r); diff != "" {
+	r := ParseResolver(
+		[]byte(
+			"# c\nnameserver 1.1.1.1\nnameserver 8.8.8.8 ; x\nsearch old\nsearch a. b .\noptions ndots:2 rotate\nsortlist x\n"))
+	if diff := cmp.Diff(Resolver{[]string{"1.1.1.1", "8.8.8.8"}, []string{"a", "b"}, []string{"ndots:2", "rotate"}},
+		r); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -534,9 +606,12 @@ func TestCheckResolver(t *testing.T) {
 		want     string
 	}{
 		{longest(8), "cluster.local", ""},
-		{append(longest(8), strings.Repeat("b", 17)), "", "Resolv.conf file '/f' contains search line which length is more than allowed 2048 chars!"},
-		{[]string{strings.Repeat("a", 254)}, "", `Resolv.conf file "/f" contains a search path which length is more than allowed 253 chars!`},
-		{make([]string, 30), "cluster.local", "Resolv.conf file '/f' contains search line consisting of more than 29 domains!"},
+		{append(longest(8), strings.Repeat("b", 17)), "",
+			"Resolv.conf file '/f' contains search line which length is more than allowed 2048 chars!"},
+		{[]string{strings.Repeat("a", 254)}, "",
+			`Resolv.conf file "/f" contains a search path which length is more than allowed 253 chars!`},
+		{make([]string, 30), "cluster.local",
+			"Resolv.conf file '/f' contains search line consisting of more than 29 domains!"},
 		{make([]string, 30), "", ""},
 		{make([]string, 33), "", "Resolv.conf file '/f' contains search line consisting of more than 32 domains!"},
 	} {

@@ -74,11 +74,13 @@ func CheckResolver(path string, r Resolver, clusterDomain string) string {
 	}
 	for _, s := range r.Searches {
 		if len(s) > maxSearchLength {
-			return fmt.Sprintf("Resolv.conf file %q contains a search path which length is more than allowed %d chars!", path, maxSearchLength)
+			return fmt.Sprintf("Resolv.conf file %q contains a search path which length is more than allowed %d chars!",
+				path, maxSearchLength)
 		}
 	}
 	if len(strings.Join(r.Searches, " ")) > maxSearchChars {
-		return fmt.Sprintf("Resolv.conf file '%s' contains search line which length is more than allowed %d chars!", path, maxSearchChars)
+		return fmt.Sprintf("Resolv.conf file '%s' contains search line which length is more than allowed %d chars!",
+			path, maxSearchChars)
 	}
 	return ""
 }
@@ -93,12 +95,14 @@ func dnsConfig(pod *corev1.Pod, node *Node) (*cri.DNSConfig, []Warning, error) {
 	if policy == "" {
 		policy = corev1.DNSClusterFirst
 	}
-	clusterFirst := policy == corev1.DNSClusterFirstWithHostNet || policy == corev1.DNSClusterFirst && !pod.Spec.HostNetwork
+	clusterFirst := policy == corev1.DNSClusterFirstWithHostNet || policy == corev1.DNSClusterFirst &&
+		!pod.Spec.HostNetwork
 	if clusterFirst && len(node.ClusterDNS) == 0 {
 		if !node.NoClusterDNS {
 			warnings = append(warnings, Warning{
 				Reason: "MissingClusterDNS",
-				Message: fmt.Sprintf("pod: %q. kubelet does not have ClusterDNS IP configured and cannot create Pod using %q policy. Falling back to %q policy.",
+				Message: fmt.Sprintf(
+					"pod: %q. kubelet does not have ClusterDNS IP configured and cannot create Pod using %q policy. Falling back to %q policy.",
 					podRef(pod), policy, corev1.DNSDefault),
 			})
 		}

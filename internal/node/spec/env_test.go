@@ -21,8 +21,10 @@ func named(name string) corev1.LocalObjectReference { return corev1.LocalObjectR
 
 func testNode() *Node {
 	return &Node{
-		Name: "n1", HostIPs: []string{"192.0.2.1", "2001:db8::1"}, ClusterDNS: []string{"10.96.0.10"}, ClusterDomain: "cluster.local",
-		Resolver:    Resolver{Nameservers: []string{"192.0.2.53"}, Searches: []string{"example.com"}, Options: []string{"timeout:1"}},
+		Name: "n1", HostIPs: []string{"192.0.2.1", "2001:db8::1"}, ClusterDNS: []string{"10.96.0.10"},
+		ClusterDomain: "cluster.local",
+		Resolver: Resolver{Nameservers: []string{"192.0.2.53"}, Searches: []string{"example.com"},
+			Options: []string{"timeout:1"}},
 		HostsFile:   []byte("127.0.0.1 localhost\n"),
 		LogRoot:     "/var/log/pods",
 		SeccompRoot: "/data/seccomp",
@@ -41,7 +43,8 @@ func testPod() *corev1.Pod {
 			NodeName: "n1", ServiceAccountName: "sa",
 			Containers: []corev1.Container{{
 				Name: "c", Image: "nginx",
-				TerminationMessagePath: "/dev/termination-log", TerminationMessagePolicy: corev1.TerminationMessageReadFile,
+				TerminationMessagePath:   "/dev/termination-log",
+				TerminationMessagePolicy: corev1.TerminationMessageReadFile,
 			}},
 		},
 	}
@@ -101,7 +104,8 @@ func (a *api) ReadFile(_ types.UID, volume, path string) ([]byte, error) {
 }
 
 func service(ns, name, ip string, ports ...corev1.ServicePort) *corev1.Service {
-	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: ports}}
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
+		Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: ports}}
 }
 
 func envOf(cfg *cri.ContainerConfig) []string {
@@ -116,7 +120,8 @@ func envOf(cfg *cri.ContainerConfig) []string {
 func TestEnvironment(t *testing.T) {
 	world := func() *api {
 		return &api{
-			maps:    map[string]*corev1.ConfigMap{"cm": {Data: map[string]string{"b": "2", "a": "1", "un-usual.key": "3"}}},
+			maps: map[string]*corev1.ConfigMap{"cm": {Data: map[string]string{"b": "2", "a": "1",
+				"un-usual.key": "3"}}},
 			secrets: map[string]*corev1.Secret{"s": {Data: map[string][]byte{"pw": []byte("hush")}}},
 			volumes: map[string]Volume{"files": {HostPath: "/v"}},
 			files:   map[EnvFile]string{{"files", "env"}: "A='1'\nE=\n", {"files", "bad"}: "A=1\n"},
@@ -130,10 +135,14 @@ func TestEnvironment(t *testing.T) {
 		return from(name, corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}})
 	}
 	file := func(volume, path, key string, optional bool) corev1.EnvVar {
-		return from("F", corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: volume, Path: path, Key: key, Optional: &optional}})
+		return from("F",
+			corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: volume, Path: path, Key: key,
+				Optional: &optional}})
 	}
 	limit := func(name, res, divisor string) corev1.EnvVar {
-		return from(name, corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: res, Divisor: resource.MustParse(divisor)}})
+		return from(name,
+			corev1.EnvVarSource{ResourceFieldRef: &corev1.ResourceFieldSelector{Resource: res,
+				Divisor: resource.MustParse(divisor)}})
 	}
 	tests := []struct {
 		name   string
@@ -145,7 +154,9 @@ func TestEnvironment(t *testing.T) {
 		err    string
 	}{
 		{name: "later wins", clause: "L3.130",
-			from: []corev1.EnvFromSource{{Prefix: "P_", ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: named("cm")}}, {SecretRef: &corev1.SecretEnvSource{LocalObjectReference: named("s")}}},
+			from: []corev1.EnvFromSource{{Prefix: "P_",
+				ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: named("cm")}},
+				{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: named("s")}}},
 			env:  []corev1.EnvVar{value("P_a", "own"), value("x", "1"), value("x", "2")},
 			want: []string{"P_a=own", "P_b=2", "P_un-usual.key=3", "pw=hush", "x=2"}},
 		{name: "expansion", clause: "L3.131",
@@ -154,21 +165,28 @@ func TestEnvironment(t *testing.T) {
 		{name: "services", clause: "L3.132",
 			change: func(_ *corev1.Pod, a *api) {
 				a.services = []*corev1.Service{
-					service("shop", "my-db", "10.0.0.7", corev1.ServicePort{Name: "sql-x", Port: 5432, Protocol: corev1.ProtocolTCP}, corev1.ServicePort{Port: 53, Protocol: corev1.ProtocolUDP}),
+					service("shop", "my-db", "10.0.0.7",
+						corev1.ServicePort{Name: "sql-x", Port: 5432, Protocol: corev1.ProtocolTCP},
+						corev1.ServicePort{Port: 53, Protocol: corev1.ProtocolUDP}),
 					service("shop", "headless", corev1.ClusterIPNone, corev1.ServicePort{Port: 1}),
-					service("default", "kubernetes", "10.96.0.1", corev1.ServicePort{Name: "https", Port: 443, Protocol: corev1.ProtocolTCP}),
+					service("default", "kubernetes", "10.96.0.1",
+						corev1.ServicePort{Name: "https", Port: 443, Protocol: corev1.ProtocolTCP}),
 					service("default", "other", "10.96.0.9", corev1.ServicePort{Port: 1}),
 				}
 			},
-			env: []corev1.EnvVar{value("URL", "$(MY_DB_SERVICE_HOST):$(MY_DB_SERVICE_PORT)"), value("KUBERNETES_PORT", "mine")},
+			env: []corev1.EnvVar{value("URL", "$(MY_DB_SERVICE_HOST):$(MY_DB_SERVICE_PORT)"),
+				value("KUBERNETES_PORT", "mine")},
 			want: []string{
 				"KUBERNETES_SERVICE_HOST=10.96.0.1", "KUBERNETES_SERVICE_PORT=443", "KUBERNETES_SERVICE_PORT_HTTPS=443",
-				"KUBERNETES_PORT=mine", "KUBERNETES_PORT_443_TCP=tcp://10.96.0.1:443", "KUBERNETES_PORT_443_TCP_PROTO=tcp",
+				"KUBERNETES_PORT=mine", "KUBERNETES_PORT_443_TCP=tcp://10.96.0.1:443",
+				"KUBERNETES_PORT_443_TCP_PROTO=tcp",
 				"KUBERNETES_PORT_443_TCP_PORT=443", "KUBERNETES_PORT_443_TCP_ADDR=10.96.0.1",
 				"MY_DB_SERVICE_HOST=10.0.0.7", "MY_DB_SERVICE_PORT=5432", "MY_DB_SERVICE_PORT_SQL_X=5432",
-				"MY_DB_PORT=tcp://10.0.0.7:5432", "MY_DB_PORT_5432_TCP=tcp://10.0.0.7:5432", "MY_DB_PORT_5432_TCP_PROTO=tcp",
+				"MY_DB_PORT=tcp://10.0.0.7:5432", "MY_DB_PORT_5432_TCP=tcp://10.0.0.7:5432",
+				"MY_DB_PORT_5432_TCP_PROTO=tcp",
 				"MY_DB_PORT_5432_TCP_PORT=5432", "MY_DB_PORT_5432_TCP_ADDR=10.0.0.7",
-				"MY_DB_PORT_53_UDP=udp://10.0.0.7:53", "MY_DB_PORT_53_UDP_PROTO=udp", "MY_DB_PORT_53_UDP_PORT=53", "MY_DB_PORT_53_UDP_ADDR=10.0.0.7",
+				"MY_DB_PORT_53_UDP=udp://10.0.0.7:53", "MY_DB_PORT_53_UDP_PROTO=udp", "MY_DB_PORT_53_UDP_PORT=53",
+				"MY_DB_PORT_53_UDP_ADDR=10.0.0.7",
 				"URL=10.0.0.7:5432",
 			}},
 		{name: "no service links", clause: "L3.132",
@@ -177,44 +195,80 @@ func TestEnvironment(t *testing.T) {
 				a.services = []*corev1.Service{service("shop", "db", "10.0.0.7", corev1.ServicePort{Port: 1})}
 			}},
 		{name: "services unknown", clause: "L3.134",
-			change: func(_ *corev1.Pod, a *api) { a.noRead = errors.New("services have not yet been read at least once") },
-			err:    "services have not yet been read at least once"},
+			change: func(_ *corev1.Pod,
+				a *api) {
+				a.noRead = errors.New("services have not yet been read at least once")
+			},
+			err: "services have not yet been read at least once"},
 		{name: "fields", clause: "L3.133",
-			env: []corev1.EnvVar{field("N", "metadata.name"), field("NS", "metadata.namespace"), field("U", "metadata.uid"), field("L", "metadata.labels['app']"),
-				field("A", "metadata.annotations['note']"), field("NO", "metadata.labels['no']"), field("NODE", "spec.nodeName"), field("SA", "spec.serviceAccountName"),
-				field("H", "status.hostIP"), field("HS", "status.hostIPs"), field("P", "status.podIP"), field("PS", "status.podIPs")},
-			want: []string{"N=web", "NS=shop", "U=u-1", "L=web", "A=hi", "NO=", "NODE=n1", "SA=sa", "H=192.0.2.1", "HS=192.0.2.1,2001:db8::1", "P=10.1.0.2", "PS=10.1.0.2,fd00::2"}},
+			env: []corev1.EnvVar{field("N", "metadata.name"), field("NS", "metadata.namespace"),
+				field("U", "metadata.uid"), field("L", "metadata.labels['app']"),
+				field("A", "metadata.annotations['note']"), field("NO", "metadata.labels['no']"),
+				field("NODE", "spec.nodeName"), field("SA", "spec.serviceAccountName"),
+				field("H", "status.hostIP"), field("HS", "status.hostIPs"), field("P", "status.podIP"),
+				field("PS", "status.podIPs")},
+			want: []string{"N=web", "NS=shop", "U=u-1", "L=web", "A=hi", "NO=", "NODE=n1", "SA=sa", "H=192.0.2.1",
+				"HS=192.0.2.1,2001:db8::1", "P=10.1.0.2", "PS=10.1.0.2,fd00::2"}},
 		{name: "resources", clause: "L3.135",
 			change: func(p *corev1.Pod, _ *api) {
 				p.Spec.Containers[0].Resources = corev1.ResourceRequirements{
-					Limits:   corev1.ResourceList{"cpu": resource.MustParse("1100m")},
-					Requests: corev1.ResourceList{"cpu": resource.MustParse("250m"), "memory": resource.MustParse("1500Ki")},
+					Limits: corev1.ResourceList{"cpu": resource.MustParse("1100m")},
+					Requests: corev1.ResourceList{"cpu": resource.MustParse("250m"),
+						"memory": resource.MustParse("1500Ki")},
 				}
 			},
-			env:  []corev1.EnvVar{limit("L", "limits.cpu", "0"), limit("LM", "limits.cpu", "1m"), limit("R", "requests.cpu", "0"), limit("M", "limits.memory", "1Gi"), limit("RM", "requests.memory", "1Mi")},
+			env: []corev1.EnvVar{limit("L", "limits.cpu", "0"), limit("LM", "limits.cpu", "1m"),
+				limit("R", "requests.cpu", "0"), limit("M", "limits.memory", "1Gi"),
+				limit("RM", "requests.memory", "1Mi")},
 			want: []string{"L=2", "LM=1100", "R=1", "M=3", "RM=2"}},
 		{name: "pod-level limit", clause: "L3.135",
 			change: func(p *corev1.Pod, _ *api) {
-				p.Spec.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{"memory": resource.MustParse("2Gi")}}
+				p.Spec.Resources = &corev1.ResourceRequirements{
+					Limits: corev1.ResourceList{"memory": resource.MustParse("2Gi")}}
 			},
 			env: []corev1.EnvVar{limit("M", "limits.memory", "1Gi")}, want: []string{"M=2"}},
 		{name: "keys", clause: "L3.133",
-			env: []corev1.EnvVar{from("C", corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: named("cm"), Key: "a"}}),
-				from("S", corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: named("s"), Key: "pw"}}),
-				from("O", corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: named("none"), Key: "pw", Optional: new(true)}})},
+			env: []corev1.EnvVar{from("C",
+				corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: named("cm"),
+					Key: "a"}}),
+				from("S", corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: named("s"),
+					Key: "pw"}}),
+				from(
+					"O", corev1.EnvVarSource{
+						SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: named("none"), Key: "pw",
+							Optional: new(true)}})},
 			want: []string{"C=1", "S=hush"}},
-		{name: "missing config map", clause: "L3.134", env: []corev1.EnvVar{from("C", corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: named("x"), Key: "a"}})}, err: `configmap "x" not found`},
-		{name: "missing secret", clause: "L3.134", from: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: named("x")}}}, err: `secret "x" not found`},
-		{name: "missing optional source", clause: "L3.130", from: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: named("x"), Optional: new(true)}}}},
-		{name: "missing key", clause: "L3.134", env: []corev1.EnvVar{from("C", corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: named("cm"), Key: "z"}})}, err: "couldn't find key z in ConfigMap shop/cm"},
-		{name: "missing secret key", clause: "L3.134", env: []corev1.EnvVar{from("C", corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: named("s"), Key: "z"}})}, err: "couldn't find key z in Secret shop/s"},
-		{name: "env file", clause: "L3.136", env: []corev1.EnvVar{file("files", "env", "A", false)}, want: []string{"F=1"}},
-		{name: "env file without key", clause: "L3.136", env: []corev1.EnvVar{file("files", "env", "B", false)}, err: `environment variable key "B" not found in file "env"`},
-		{name: "empty value", clause: "L3.136", env: []corev1.EnvVar{file("files", "env", "E", false)}, err: `environment variable key "E" not found in file "env"`},
+		{name: "missing config map", clause: "L3.134",
+			env: []corev1.EnvVar{from("C",
+				corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: named("x"),
+					Key: "a"}})}, err: `configmap "x" not found`},
+		{name: "missing secret", clause: "L3.134",
+			from: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: named("x")}}},
+			err:  `secret "x" not found`},
+		{name: "missing optional source", clause: "L3.130",
+			from: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: named("x"),
+				Optional: new(true)}}}},
+		{name: "missing key", clause: "L3.134",
+			env: []corev1.EnvVar{from("C",
+				corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: named("cm"),
+					Key: "z"}})}, err: "couldn't find key z in ConfigMap shop/cm"},
+		{name: "missing secret key", clause: "L3.134",
+			env: []corev1.EnvVar{from("C",
+				corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: named("s"),
+					Key: "z"}})}, err: "couldn't find key z in Secret shop/s"},
+		{name: "env file", clause: "L3.136", env: []corev1.EnvVar{file("files", "env", "A", false)},
+			want: []string{"F=1"}},
+		{name: "env file without key", clause: "L3.136", env: []corev1.EnvVar{file("files", "env", "B", false)},
+			err: `environment variable key "B" not found in file "env"`},
+		{name: "empty value", clause: "L3.136", env: []corev1.EnvVar{file("files", "env", "E", false)},
+			err: `environment variable key "E" not found in file "env"`},
 		{name: "optional key", clause: "L3.136", env: []corev1.EnvVar{file("files", "env", "B", true)}},
-		{name: "bad env file", clause: "L3.136", env: []corev1.EnvVar{file("files", "bad", "A", true)}, err: "couldn't parse env file: line 1: value not in single quotes"},
-		{name: "no env file", clause: "L3.136", env: []corev1.EnvVar{file("files", "none", "A", true)}, err: "couldn't parse env file: no such file"},
-		{name: "no volume", clause: "L3.136", env: []corev1.EnvVar{file("nope", "env", "A", false)}, err: `cannot find the volume "nope" referenced by FileKeyRef`},
+		{name: "bad env file", clause: "L3.136", env: []corev1.EnvVar{file("files", "bad", "A", true)},
+			err: "couldn't parse env file: line 1: value not in single quotes"},
+		{name: "no env file", clause: "L3.136", env: []corev1.EnvVar{file("files", "none", "A", true)},
+			err: "couldn't parse env file: no such file"},
+		{name: "no volume", clause: "L3.136", env: []corev1.EnvVar{file("nope", "env", "A", false)},
+			err: `cannot find the volume "nope" referenced by FileKeyRef`},
 	}
 	for _, tc := range tests {
 		t.Run(tc.clause+" "+tc.name, func(t *testing.T) {
@@ -224,7 +278,8 @@ func TestEnvironment(t *testing.T) {
 			if tc.change != nil {
 				tc.change(pod, a)
 			}
-			cfg, err := Assemble(t.Context(), ContainerInput{Pod: pod, Container: c, Node: testNode(), PodIPs: []string{"10.1.0.2", "fd00::2"}}, a, a)
+			cfg, err := Assemble(t.Context(),
+				ContainerInput{Pod: pod, Container: c, Node: testNode(), PodIPs: []string{"10.1.0.2", "fd00::2"}}, a, a)
 			if tc.err != "" {
 				if err == nil || err.Error() != tc.err {
 					t.Fatalf("got %v, want %s", err, tc.err)

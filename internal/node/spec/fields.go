@@ -84,7 +84,8 @@ func firstOf(list []string) string {
 
 // ResourceField answers the value of a resourceFieldRef (L3.135). Without a
 // container name it speaks of own.
-func ResourceField(pod *corev1.Pod, own *corev1.Container, node *Node, ref *corev1.ResourceFieldSelector) (string, error) {
+func ResourceField(pod *corev1.Pod, own *corev1.Container, node *Node, ref *corev1.ResourceFieldSelector) (string,
+	error) {
 	c := own
 	if ref.ContainerName != "" && (own == nil || ref.ContainerName != own.Name) {
 		c, _ = Find(pod, ref.ContainerName)

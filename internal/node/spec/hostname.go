@@ -50,7 +50,8 @@ func kernelHostname(pod *corev1.Pod, clusterDomain string) (string, error) {
 	}
 	fqdn := hostname + "." + domain
 	if len(fqdn) > maxHostname {
-		return "", fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, FQDN %s is too long (%d characters is the max, %d characters requested)",
+		return "", fmt.Errorf(
+			"failed to construct FQDN from pod hostname and cluster domain, FQDN %s is too long (%d characters is the max, %d characters requested)",
 			fqdn, maxHostname, len(fqdn))
 	}
 	return fqdn, nil

@@ -52,7 +52,8 @@ func mounts(in *ContainerInput, env *environment) ([]*cri.Mount, error) {
 		list = append(list, &cri.Mount{ContainerPath: hostsPath, HostPath: in.Files.Hosts, SelinuxRelabel: relabel})
 	}
 	if in.Files.TerminationLog != "" {
-		list = append(list, &cri.Mount{ContainerPath: in.Container.TerminationMessagePath, HostPath: in.Files.TerminationLog, SelinuxRelabel: relabel})
+		list = append(list, &cri.Mount{ContainerPath: in.Container.TerminationMessagePath,
+			HostPath: in.Files.TerminationLog, SelinuxRelabel: relabel})
 	}
 	if usesUserNS(in.Pod) {
 		for _, m := range list {
@@ -133,7 +134,10 @@ func recursiveReadOnly(in *ContainerInput, vm *corev1.VolumeMount) (bool, error)
 		return true, nil
 	}
 	if *vm.RecursiveReadOnly == corev1.RecursiveReadOnlyEnabled {
-		return false, fmt.Errorf("volume mount %q of container %q wants a recursive read-only mount, which the runtime does not support", vm.Name, in.Container.Name)
+		return false,
+			fmt.Errorf(
+				"volume mount %q of container %q wants a recursive read-only mount, which the runtime does not support",
+				vm.Name, in.Container.Name)
 	}
 	return false, nil
 }

@@ -16,9 +16,12 @@ func TestMountsInUserNamespace(t *testing.T) {
 			pod, node := testPod(), testNode()
 			pod.Spec.HostUsers = hostUsers
 			c := &pod.Spec.Containers[0]
-			c.VolumeMounts = []corev1.VolumeMount{{Name: "a", MountPath: "/a"}, {Name: "a", MountPath: "/s", SubPath: "x"}, {Name: "image", MountPath: "/i"}}
-			a := &api{volumes: map[string]Volume{"a": {HostPath: "/vols/a"}, "image": {Image: &cri.ImageSpec{Image: "i"}, ReadOnly: true}}}
-			in := ContainerInput{Pod: pod, Container: c, Node: node, PodIPs: []string{"10.1.0.2"}, Image: Image{Ref: "sha256:1"}}
+			c.VolumeMounts = []corev1.VolumeMount{{Name: "a", MountPath: "/a"},
+				{Name: "a", MountPath: "/s", SubPath: "x"}, {Name: "image", MountPath: "/i"}}
+			a := &api{volumes: map[string]Volume{"a": {HostPath: "/vols/a"},
+				"image": {Image: &cri.ImageSpec{Image: "i"}, ReadOnly: true}}}
+			in := ContainerInput{Pod: pod, Container: c, Node: node, PodIPs: []string{"10.1.0.2"},
+				Image: Image{Ref: "sha256:1"}}
 			own := hostUsers != nil && !*hostUsers
 			if own {
 				in.UserNS = &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: ids, Gids: ids}
@@ -28,7 +31,8 @@ func TestMountsInUserNamespace(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(config.Mounts) != 5 {
-				t.Fatalf("%d mounts, want 3 volumes, the hosts file and the termination message: %v", len(config.Mounts), config.Mounts)
+				t.Fatalf("%d mounts, want 3 volumes, the hosts file and the termination message: %v",
+					len(config.Mounts), config.Mounts)
 			}
 			for _, m := range config.Mounts {
 				want := own && m.Image == nil

@@ -193,7 +193,8 @@ func containerSecurity(in *ContainerInput) (*cri.LinuxContainerSecurityContext, 
 			sc.Capabilities.DropCapabilities = append(sc.Capabilities.DropCapabilities, string(name))
 		}
 	}
-	if !in.Node.NetRaw && !sc.Privileged && !capabilityIn(sc.Capabilities.AddCapabilities, netRaw) && !capabilityIn(sc.Capabilities.DropCapabilities, netRaw) {
+	if !in.Node.NetRaw && !sc.Privileged && !capabilityIn(sc.Capabilities.AddCapabilities, netRaw) &&
+		!capabilityIn(sc.Capabilities.DropCapabilities, netRaw) {
 		sc.Capabilities.DropCapabilities = append(sc.Capabilities.DropCapabilities, netRaw)
 	}
 	if !sc.Privileged && !all {
@@ -229,7 +230,8 @@ func checkNonRoot(in *ContainerInput, nonRoot *bool, user *int64) error {
 	case in.Image.runsAsRoot():
 		return fmt.Errorf("container has runAsNonRoot and image will run as root (pod: %q, container: %s)", ref, name)
 	case in.Image.UID == nil && in.Image.Username != "":
-		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root (pod: %q, container: %s)",
+		return fmt.Errorf(
+			"container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root (pod: %q, container: %s)",
 			in.Image.Username, ref, name)
 	default:
 		return nil
@@ -274,7 +276,8 @@ func seccompProfile(in *ContainerInput, p *corev1.SeccompProfile) (*cri.Security
 			return nil, fmt.Errorf("localhostProfile must be set if seccompProfile type is Localhost")
 		}
 		if !filepath.IsLocal(*p.LocalhostProfile) {
-			return nil, fmt.Errorf("localhostProfile %q of container %q leaves the seccomp directory of the node", *p.LocalhostProfile, in.Container.Name)
+			return nil, fmt.Errorf("localhostProfile %q of container %q leaves the seccomp directory of the node",
+				*p.LocalhostProfile, in.Container.Name)
 		}
 		return &cri.SecurityProfile{
 			ProfileType:  cri.SecurityProfile_Localhost,

@@ -13,7 +13,8 @@ func FuzzManifest(f *testing.F) {
 	for _, text := range []string{
 		"apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: b, labels: {c: d}}\nspec:\n  containers: [{name: c, image: i, command: [x], ports: [{containerPort: 80, hostPort: 1}]}]\n",
 		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","uid":"u","deletionTimestamp":"2026-11-21T00:00:00Z"},"spec":{"nodeName":"other","priority":5}}`,
-		"apiVersion: v1\nkind: Pod\nkind: Pod\n", "a: &a [*a]", "apiVersion: v1\nkind: List\nitems: []\n", "---\n---\n", "{}", "\xff\xfe", "spec: {containers: [{name: c, unknown: 1}]}",
+		"apiVersion: v1\nkind: Pod\nkind: Pod\n", "a: &a [*a]", "apiVersion: v1\nkind: List\nitems: []\n", "---\n---\n",
+		"{}", "\xff\xfe", "spec: {containers: [{name: c, unknown: 1}]}",
 	} {
 		f.Add([]byte(text))
 	}

@@ -313,7 +313,8 @@ func byName(a, b types.NamespacedName) int {
 // and its containers say otherwise: the node may have been shut down.
 func (k *Keeper) known(s *static) *corev1.Pod {
 	mirror := k.mirrors[nameOf(s.pod)]
-	if mirror == nil || !mirrors(mirror, s.pod) || mirror.Status.Phase == corev1.PodFailed || mirror.Status.Phase == corev1.PodSucceeded {
+	if mirror == nil || !mirrors(mirror, s.pod) || mirror.Status.Phase == corev1.PodFailed ||
+		mirror.Status.Phase == corev1.PodSucceeded {
 		return s.pod
 	}
 	pod := *s.pod
@@ -338,7 +339,8 @@ func (k *Keeper) mirror(ctx context.Context, now time.Time) (next time.Time) {
 		case ctx.Err() != nil:
 			return time.Time{}
 		default:
-			klog.FromContext(ctx).Info("The mirror of a static pod can't be brought up to date, it is tried again", "err", err)
+			klog.FromContext(ctx).Info("The mirror of a static pod can't be brought up to date, it is tried again",
+				"err", err)
 		}
 		k.mu.Lock()
 		at := now.Add(retryMax)
@@ -413,7 +415,8 @@ func mirrorOf(pod *corev1.Pod, node *corev1.Node) *corev1.Pod {
 	m.UID, m.Generation = "", 0
 	m.Annotations[corev1.MirrorPodAnnotationKey] = pod.Annotations[annotationHash]
 	yes := true
-	m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: &yes}}
+	m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID,
+		Controller: &yes}}
 	return m
 }
 

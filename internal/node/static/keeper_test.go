@@ -39,7 +39,8 @@ func (w *world) note(format string, args ...any) {
 func (w *world) Pods(string) corev1client.PodInterface { return w }
 
 func (w *world) Create(_ context.Context, pod *corev1.Pod, _ metav1.CreateOptions) (*corev1.Pod, error) {
-	w.note("create %s of %s owner %s", pod.Name, pod.Annotations[corev1.MirrorPodAnnotationKey], pod.OwnerReferences[0].UID)
+	w.note("create %s of %s owner %s", pod.Name, pod.Annotations[corev1.MirrorPodAnnotationKey],
+		pod.OwnerReferences[0].UID)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -110,9 +111,10 @@ func (w *world) expect(t *testing.T, want ...string) {
 
 func staticPod(name, uid string) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(uid), Generation: 1, Annotations: map[string]string{
-			annotationSource: sourceFile, annotationHash: uid,
-		}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(uid), Generation: 1,
+			Annotations: map[string]string{
+				annotationSource: sourceFile, annotationHash: uid,
+			}},
 		Status: corev1.PodStatus{Phase: corev1.PodPending},
 	}
 }

@@ -78,7 +78,8 @@ func decode(text []byte, path, node string, complete func(*corev1.Pod) error, no
 	pod.Generation = 1 // as the mirror will have: it never changes
 	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
 	pod.Spec.NodeName = node
-	pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute})
+	pod.Spec.Tolerations = append(pod.Spec.Tolerations,
+		corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute})
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending}
 	if err := complete(pod); err != nil {
 		return nil, fmt.Errorf("invalid pod: %w", err)

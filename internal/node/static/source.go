@@ -227,7 +227,8 @@ func (s *Source) wanted(log klog.Logger, paths []string) []*corev1.Pod {
 		}
 		name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 		if other, ok := taken[name]; ok {
-			log.Error(nil, "Two manifests have a pod of the same name; the second is ignored", "pod", name, "used", other, "ignored", path)
+			log.Error(nil, "Two manifests have a pod of the same name; the second is ignored", "pod", name, "used",
+				other, "ignored", path)
 			continue
 		}
 		taken[name] = path

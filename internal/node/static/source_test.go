@@ -29,10 +29,13 @@ func TestManifestBecomesStaticPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pod.Name != "web-node1" || pod.Namespace != "default" || pod.Spec.NodeName != "Node1" || len(pod.UID) != 32 || pod.Status.Phase != corev1.PodPending {
-		t.Errorf("got %s/%s on %s, uid %s, phase %s", pod.Namespace, pod.Name, pod.Spec.NodeName, pod.UID, pod.Status.Phase)
+	if pod.Name != "web-node1" || pod.Namespace != "default" || pod.Spec.NodeName != "Node1" || len(pod.UID) != 32 ||
+		pod.Status.Phase != corev1.PodPending {
+		t.Errorf("got %s/%s on %s, uid %s, phase %s", pod.Namespace, pod.Name, pod.Spec.NodeName, pod.UID,
+			pod.Status.Phase)
 	}
-	if a := pod.Annotations; a[annotationSource] != "file" || a[annotationHash] != string(pod.UID) || a[annotationSeen] == "" {
+	if a := pod.Annotations; a[annotationSource] != "file" || a[annotationHash] != string(pod.UID) ||
+		a[annotationSeen] == "" {
 		t.Errorf("annotations: %v", a)
 	}
 	if !slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
@@ -71,16 +74,20 @@ func TestManifestIsRefused(t *testing.T) {
 		with("serviceAccountName: me"):                     "may not reference serviceaccounts",
 		with("imagePullSecrets: [{name: s}]"):              "may not reference secrets",
 		with("volumes: [{name: v, configMap: {name: c}}]"): "may not reference configmaps",
-		with("volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]"):                 "persistentvolumeclaims",
-		with("volumes: [{name: v, projected: {sources: [{secret: {name: s}}]}}]"):           "may not reference secrets",
-		with("initContainers: [{name: i, image: i, envFrom: [{configMapRef: {name: c}}]}]"): "may not reference configmaps",
+		with("volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]"): "persistentvolumeclaims",
+		with(
+			"volumes: [{name: v, projected: {sources: [{secret: {name: s}}]}}]"): "may not reference secrets",
+		with(
+			"initContainers: [{name: i, image: i, envFrom: [{configMapRef: {name: c}}]}]"): "may not reference configmaps",
 	} {
-		if _, err := decode([]byte(text), "f", "n", accept, time.Time{}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := decode([]byte(text), "f", "n", accept, time.Time{}); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", text, err, want)
 		}
 	}
 	refuse := func(*corev1.Pod) error { return errors.New("bad port") }
-	if _, err := decode([]byte(manifest), "f", "n", refuse, time.Time{}); err == nil || !strings.Contains(err.Error(), "bad port") {
+	if _, err := decode([]byte(manifest), "f", "n", refuse, time.Time{}); err == nil ||
+		!strings.Contains(err.Error(), "bad port") {
 		t.Errorf("what the API server refuses: %v", err)
 	}
 }
@@ -94,7 +101,8 @@ type watched struct {
 
 func watch(t *testing.T) *watched {
 	w := &watched{t: t, dir: t.TempDir(), pods: make(chan []*corev1.Pod, 10)}
-	w.Source = NewSource(SourceConfig{Path: w.dir, Node: "n", Complete: accept, Wanted: func(p []*corev1.Pod) { w.pods <- p }})
+	w.Source = NewSource(SourceConfig{Path: w.dir, Node: "n", Complete: accept,
+		Wanted: func(p []*corev1.Pod) { w.pods <- p }})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
@@ -129,7 +137,8 @@ func (w *watched) next(names ...string) []*corev1.Pod {
 func (w *watched) write(name, text string) {
 	w.t.Helper()
 	tmp := filepath.Join(w.dir, "."+name)
-	if err := errors.Join(os.WriteFile(tmp, []byte(text), 0o600), os.Rename(tmp, filepath.Join(w.dir, name))); err != nil {
+	if err := errors.Join(os.WriteFile(tmp, []byte(text), 0o600),
+		os.Rename(tmp, filepath.Join(w.dir, name))); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -189,7 +198,8 @@ func TestPokeFindsWhatNoEventTold(t *testing.T) {
 	}
 	w.next("web-n")
 	changed := strings.Replace(manifest, "web}", "api}", 1) + "# another size\n"
-	if err := os.WriteFile(filepath.Join(dir, "real"), []byte(changed), 0o600); err != nil { // no event: another directory
+	if err := os.WriteFile(filepath.Join(dir, "real"), []byte(changed), 0o600); err != nil {
+		// no event: another directory
 		t.Fatal(err)
 	}
 	w.Poke()

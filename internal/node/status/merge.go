@@ -40,7 +40,8 @@ func merge(base, want *corev1.PodStatus) corev1.PodStatus {
 		if !podlife.OwnCondition(c.Type) && i != mine {
 			continue
 		}
-		if old := slices.IndexFunc(base.Conditions, func(o corev1.PodCondition) bool { return o.Type == c.Type }); old >= 0 && !reasonCounts(c.Type) &&
+		if old := slices.IndexFunc(base.Conditions,
+			func(o corev1.PodCondition) bool { return o.Type == c.Type }); old >= 0 && !reasonCounts(c.Type) &&
 			base.Conditions[old].Status == c.Status && !base.Conditions[old].LastTransitionTime.IsZero() {
 			c.LastTransitionTime = base.Conditions[old].LastTransitionTime
 		}

@@ -285,7 +285,8 @@ func (w *Writer) write(ctx context.Context, uid types.UID) {
 		if ctx.Err() != nil {
 			return
 		}
-		klog.FromContext(ctx).V(2).Info("Writing a pod status failed", "pod", klog.KObj(base), "err", err, "retryIn", wait)
+		klog.FromContext(ctx).V(2).Info("Writing a pod status failed", "pod", klog.KObj(base), "err", err, "retryIn",
+			wait)
 		s.queued = true
 		time.AfterFunc(wait, func() {
 			w.mu.Lock()
@@ -338,5 +339,6 @@ func (w *Writer) put(ctx context.Context, base *corev1.Pod, want *corev1.PodStat
 		}
 		base = fetched
 	}
-	return fetched, fmt.Errorf("status of pod %s/%s: others changed the pod %d times in a row", base.Namespace, base.Name, conflictTries)
+	return fetched, fmt.Errorf("status of pod %s/%s: others changed the pod %d times in a row", base.Namespace,
+		base.Name, conflictTries)
 }

@@ -79,7 +79,8 @@ func (s *server) now() *corev1.Pod {
 }
 
 func start(t *testing.T) (*server, *Writer, *corev1.Pod) {
-	s := &server{pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "u", ResourceVersion: "1"}}}
+	s := &server{pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "u",
+		ResourceVersion: "1"}}}
 	w := New(s)
 	ctx, cancel := context.WithCancel(t.Context())
 	var run sync.WaitGroup
@@ -127,7 +128,8 @@ func TestSettle(t *testing.T) {
 		s, w, pod := start(t)
 		began := time.Now()
 		with := func(phase corev1.PodPhase, ready corev1.ConditionStatus, ip string) *corev1.PodStatus {
-			return &corev1.PodStatus{Phase: phase, PodIP: ip, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}}
+			return &corev1.PodStatus{Phase: phase, PodIP: ip,
+				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}}
 		}
 		s.edit(func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending })
 		w.Seen(s.now())
@@ -165,13 +167,15 @@ func TestConflict(t *testing.T) {
 			p.Status.NominatedNodeName = "n2"
 		})
 		want := running("x")
-		want.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}, {Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}
+		want.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue},
+			{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}
 		w.Set(pod, want)
 		if err := w.Flush(t.Context(), "u"); err != nil {
 			t.Fatal(err)
 		}
 		got := s.now().Status
-		if diff := cmp.Diff([]corev1.PodCondition{gate, want.Conditions[0], want.Conditions[1]}, got.Conditions); diff != "" {
+		if diff := cmp.Diff([]corev1.PodCondition{gate, want.Conditions[0], want.Conditions[1]},
+			got.Conditions); diff != "" {
 			t.Error(diff)
 		}
 		if got.NominatedNodeName != "n2" || got.Phase != corev1.PodRunning {
@@ -253,17 +257,22 @@ func TestGone(t *testing.T) {
 
 // The agent's own DisruptionTarget replaces another's; else the other's stays (L4.8, L4.59).
 func TestDisruptionTarget(t *testing.T) {
-	other := corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI"}
-	mine := corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet}
+	other := corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+		Reason: "EvictionByEvictionAPI"}
+	mine := corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+		Reason: corev1.PodReasonTerminationByKubelet}
 	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse}
 	for _, tt := range []struct {
 		name             string
 		base, want, both []corev1.PodCondition
 	}{
-		{"other's, unknown to us", []corev1.PodCondition{other}, []corev1.PodCondition{ready}, []corev1.PodCondition{other, ready}},
-		{"other's, copied by us", []corev1.PodCondition{other}, []corev1.PodCondition{other, ready}, []corev1.PodCondition{other, ready}},
+		{"other's, unknown to us", []corev1.PodCondition{other}, []corev1.PodCondition{ready},
+			[]corev1.PodCondition{other, ready}},
+		{"other's, copied by us", []corev1.PodCondition{other}, []corev1.PodCondition{other, ready},
+			[]corev1.PodCondition{other, ready}},
 		{"ours", nil, []corev1.PodCondition{mine, ready}, []corev1.PodCondition{mine, ready}},
-		{"ours after other's", []corev1.PodCondition{other}, []corev1.PodCondition{mine, ready}, []corev1.PodCondition{mine, ready}},
+		{"ours after other's", []corev1.PodCondition{other}, []corev1.PodCondition{mine, ready},
+			[]corev1.PodCondition{mine, ready}},
 	} {
 		got := merge(&corev1.PodStatus{Conditions: tt.base}, &corev1.PodStatus{Conditions: tt.want})
 		if diff := cmp.Diff(tt.both, got.Conditions); diff != "" {
@@ -303,7 +312,8 @@ func TestTransitionTimeOfWhatWasNotSeen(t *testing.T) {
 		at   metav1.Time
 	}{{with(corev1.ConditionFalse, 4), at(1)}, {with(corev1.ConditionTrue, 4), at(4)}} {
 		got := merge(with(corev1.ConditionFalse, 1), tt.want)
-		if !got.Conditions[0].LastTransitionTime.Equal(new(at(4))) || !got.Conditions[1].LastTransitionTime.Equal(&tt.at) {
+		if !got.Conditions[0].LastTransitionTime.Equal(new(at(4))) ||
+			!got.Conditions[1].LastTransitionTime.Equal(&tt.at) {
 			t.Errorf("want Ready of %v: %v", tt.at, got.Conditions)
 		}
 	}

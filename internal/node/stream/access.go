@@ -39,15 +39,17 @@ func newAccess(node string, client kubernetes.Interface) (*access, error) {
 	backoff := &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
 	// Reviews are calls within the process: they need no cache, and a token that is revoked
 	// ends at once.
-	tokens, err := webhook.NewFromInterface(client.AuthenticationV1(), nil, *backoff, reviewTimeout, webhook.AuthenticatorMetrics{
-		RecordRequestTotal:   func(context.Context, string) {},
-		RecordRequestLatency: func(context.Context, string, float64) {},
-	})
+	tokens, err := webhook.NewFromInterface(client.AuthenticationV1(), nil, *backoff, reviewTimeout,
+		webhook.AuthenticatorMetrics{
+			RecordRequestTotal:   func(context.Context, string) {},
+			RecordRequestLatency: func(context.Context, string, float64) {},
+		})
 	if err != nil {
 		return nil, fmt.Errorf("node server: authentication: %w", err)
 	}
 	rights, err := authorizerfactory.DelegatingAuthorizerConfig{
-		SubjectAccessReviewClient: client.AuthorizationV1(), AllowCacheTTL: allowedTTL, DenyCacheTTL: deniedTTL, WebhookRetryBackoff: backoff,
+		SubjectAccessReviewClient: client.AuthorizationV1(), AllowCacheTTL: allowedTTL, DenyCacheTTL: deniedTTL,
+		WebhookRetryBackoff: backoff,
 	}.New()
 	if err != nil {
 		return nil, fmt.Errorf("node server: authorization: %w", err)
@@ -88,7 +90,8 @@ var (
 		{"/pods", "pods"}, {"/runningpods", "pods"}, {"/healthz", "healthz"}, {"/configz", "configz"},
 	}
 	coarse = []struct{ path, subresource string }{
-		{"/stats", "stats"}, {"/metrics", "metrics"}, {"/logs", "log"}, {"/checkpoint", "checkpoint"}, {"/statusz", "statusz"}, {"/flagz", "configz"},
+		{"/stats", "stats"}, {"/metrics", "metrics"}, {"/logs", "log"}, {"/checkpoint", "checkpoint"},
+		{"/statusz", "statusz"}, {"/flagz", "configz"},
 	}
 )
 
@@ -121,10 +124,12 @@ func (a *access) guard(next http.Handler) http.Handler {
 		list, verb := subresources(req.URL.Path), verbs[req.Method]
 		for _, sub := range list {
 			decision, _, err := a.rights.Authorize(req.Context(), authorizer.AttributesRecord{
-				User: who, Verb: verb, APIVersion: "v1", Resource: "nodes", Subresource: sub, Name: a.node, ResourceRequest: true, Path: req.URL.Path,
+				User: who, Verb: verb, APIVersion: "v1", Resource: "nodes", Subresource: sub, Name: a.node,
+				ResourceRequest: true, Path: req.URL.Path,
 			})
 			if err != nil {
-				http.Error(w, fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)", who.GetName(), verb, sub), http.StatusInternalServerError)
+				http.Error(w, fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)",
+					who.GetName(), verb, sub), http.StatusInternalServerError)
 				return
 			}
 			if decision == authorizer.DecisionAllow {
@@ -132,6 +137,7 @@ func (a *access) guard(next http.Handler) http.Handler {
 				return
 			}
 		}
-		http.Error(w, fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)", who.GetName(), verb, list), http.StatusForbidden)
+		http.Error(w, fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)", who.GetName(),
+			verb, list), http.StatusForbidden)
 	})
 }

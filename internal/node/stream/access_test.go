@@ -20,10 +20,14 @@ import (
 
 func TestSubresources(t *testing.T) {
 	for path, want := range map[string][]string{
-		"/pods": {"pods", "proxy"}, "/runningpods/": {"pods", "proxy"}, "/healthz": {"healthz", "proxy"}, "/healthz/syncloop": {"healthz", "proxy"},
-		"/configz": {"configz", "proxy"}, "/stats/summary": {"stats"}, "/metrics": {"metrics"}, "/metrics/resource": {"metrics"}, "/logs/x": {"log"},
-		"/exec/ns/pod/c": {"proxy"}, "/containerLogs/ns/pod/c": {"proxy"}, "/images": {"proxy"}, "/timeline/": {"proxy"}, "/": {"proxy"},
-		"/statsfake": {"proxy"}, "/podsx": {"proxy"}, "//pods": {"proxy"}, "/checkpoint/a/b/c": {"checkpoint"}, "/statusz": {"statusz"}, "/flagz": {"configz"},
+		"/pods": {"pods", "proxy"}, "/runningpods/": {"pods", "proxy"}, "/healthz": {"healthz", "proxy"},
+		"/healthz/syncloop": {"healthz", "proxy"},
+		"/configz":          {"configz", "proxy"}, "/stats/summary": {"stats"}, "/metrics": {"metrics"},
+		"/metrics/resource": {"metrics"}, "/logs/x": {"log"},
+		"/exec/ns/pod/c": {"proxy"}, "/containerLogs/ns/pod/c": {"proxy"}, "/images": {"proxy"},
+		"/timeline/": {"proxy"}, "/": {"proxy"},
+		"/statsfake": {"proxy"}, "/podsx": {"proxy"}, "//pods": {"proxy"}, "/checkpoint/a/b/c": {"checkpoint"},
+		"/statusz": {"statusz"}, "/flagz": {"configz"},
 	} {
 		if got := subresources(path); !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", path, got, want)
@@ -59,17 +63,18 @@ func (r *rbac) client(t *testing.T) kubernetes.Interface {
 			}
 		})
 	})
-	mux.HandleFunc("POST /apis/authorization.k8s.io/v1/subjectaccessreviews", func(w http.ResponseWriter, req *http.Request) {
-		var review authorizationv1.SubjectAccessReview
-		answer(w, req, &review, func() {
-			at := review.Spec.ResourceAttributes
-			what := fmt.Sprintf("%s %s %s", review.Spec.User, at.Verb, at.Subresource)
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.asked = append(r.asked, what+" "+at.Resource+"/"+at.Name)
-			review.Status.Allowed = r.may[what]
+	mux.HandleFunc("POST /apis/authorization.k8s.io/v1/subjectaccessreviews",
+		func(w http.ResponseWriter, req *http.Request) {
+			var review authorizationv1.SubjectAccessReview
+			answer(w, req, &review, func() {
+				at := review.Spec.ResourceAttributes
+				what := fmt.Sprintf("%s %s %s", review.Spec.User, at.Verb, at.Subresource)
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				r.asked = append(r.asked, what+" "+at.Resource+"/"+at.Name)
+				review.Status.Allowed = r.may[what]
+			})
 		})
-	})
 	api := httptest.NewServer(mux)
 	t.Cleanup(api.Close)
 	c, err := kubernetes.NewForConfig(&rest.Config{Host: api.URL})
@@ -84,7 +89,8 @@ func (r *rbac) client(t *testing.T) kubernetes.Interface {
 func TestAccess(t *testing.T) {
 	rules := &rbac{
 		tokens: map[string]string{"good": "prometheus", "poor": "nobody"},
-		may:    map[string]bool{"prometheus get metrics": true, "prometheus get stats": true, "reader get pods": true, "operator get proxy": true, "operator create proxy": true},
+		may: map[string]bool{"prometheus get metrics": true, "prometheus get stats": true, "reader get pods": true,
+			"operator get proxy": true, "operator create proxy": true},
 	}
 	w := newWorldWith(t, func(c *Config) { c.Others = rules.client(t) })
 	stranger := newAuthority(t)
@@ -109,12 +115,15 @@ func TestAccess(t *testing.T) {
 		{"wrong token", nil, "bad", "GET", "/metrics", 401, "Unauthorized"},
 		{"token", nil, "good", "GET", "/metrics", 200, ""},
 		{"token of another right", nil, "good", "GET", "/stats/summary", 200, ""},
-		{"token without the right", nil, "good", "GET", "/pods", 403, "Forbidden (user=prometheus, verb=get, resource=nodes, subresource(s)=[pods proxy])"},
-		{"token for exec", nil, "good", "POST", "/exec/ns/web/c?command=id&output=1", 403, "Forbidden (user=prometheus, verb=create, resource=nodes, subresource(s)=[proxy])"},
+		{"token without the right", nil, "good", "GET", "/pods", 403,
+			"Forbidden (user=prometheus, verb=get, resource=nodes, subresource(s)=[pods proxy])"},
+		{"token for exec", nil, "good", "POST", "/exec/ns/web/c?command=id&output=1", 403,
+			"Forbidden (user=prometheus, verb=create, resource=nodes, subresource(s)=[proxy])"},
 		{"token for logs", nil, "good", "GET", "/containerLogs/ns/web/c", 403, "Forbidden"},
 		{"token of nobody", nil, "poor", "GET", "/healthz", 403, "Forbidden"},
 		{"fine right", cert(w.ca, "reader"), "", "GET", "/pods", 200, ""},
-		{"fine right is no more than that", cert(w.ca, "reader"), "", "GET", "/healthz", 403, "Forbidden (user=reader, verb=get, resource=nodes, subresource(s)=[healthz proxy])"},
+		{"fine right is no more than that", cert(w.ca, "reader"), "", "GET", "/healthz", 403,
+			"Forbidden (user=reader, verb=get, resource=nodes, subresource(s)=[healthz proxy])"},
 		{"proxy", cert(w.ca, "operator"), "", "GET", "/pods", 200, ""},
 		{"proxy is not stats", cert(w.ca, "operator"), "", "GET", "/stats/summary", 403, "Forbidden"},
 		{"the certificate counts", cert(w.ca, "reader"), "good", "GET", "/metrics", 403, "user=reader"},

@@ -130,12 +130,14 @@ const streamTimeout = 4 * time.Hour
 
 // attaching connects the streams of a client to a container.
 type attaching func(
-	ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize,
+	ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool,
+	resize <-chan remotecommand.TerminalSize,
 ) error
 
 // AttachContainer implements remotecommand.Attacher.
 func (a attaching) AttachContainer(
-	ctx context.Context, _, _, id string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize,
+	ctx context.Context, _, _, id string, in io.Reader, out, errw io.WriteCloser, tty bool,
+	resize <-chan remotecommand.TerminalSize,
 ) error {
 	return a(ctx, id, in, out, errw, tty, resize)
 }
@@ -149,7 +151,8 @@ func (s *Server) serveAttach(w http.ResponseWriter, req *http.Request, id string
 // attachLive attaches to a container that ran a moment ago.
 func (s *Server) attachLive(uid types.UID) attaching {
 	return func(
-		ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize,
+		ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool,
+		resize <-chan remotecommand.TerminalSize,
 	) error {
 		err := s.cfg.Attacher.AttachContainer(ctx, id, in, out, errw, tty, resize)
 		switch {
@@ -238,7 +241,8 @@ func (s *Server) logShown(ctx context.Context, id, path string, q logQuery) *log
 		if told := holder.LogShown(ctx, id); errors.Is(told, errors.ErrUnsupported) {
 			return nil
 		} else if told != nil {
-			s.cfg.Logger.V(2).Info("Output that a log shows may be shown again to a client that attaches", "container", id, "err", told)
+			s.cfg.Logger.V(2).Info("Output that a log shows may be shown again to a client that attaches", "container",
+				id, "err", told)
 			return nil
 		}
 		after, now := logs.End(path)

@@ -38,9 +38,11 @@ func (s *Server) cadvisorMetrics(w http.ResponseWriter, req *http.Request) {
 		}
 	}
 	node := measureNode(s.cfg.NodeName, "")
-	f.add("machine_cpu_cores", "gauge", "Number of logical CPU cores.", `boot_id="",machine_id="",system_uuid=""`, float64(runtime.NumCPU()))
+	f.add("machine_cpu_cores", "gauge", "Number of logical CPU cores.", `boot_id="",machine_id="",system_uuid=""`,
+		float64(runtime.NumCPU()))
 	if m := node.Memory; m != nil && m.AvailableBytes != nil && m.WorkingSetBytes != nil {
-		f.add("machine_memory_bytes", "gauge", "Amount of memory installed on the machine.", `boot_id="",machine_id="",system_uuid=""`,
+		f.add("machine_memory_bytes", "gauge", "Amount of memory installed on the machine.",
+			`boot_id="",machine_id="",system_uuid=""`,
 			float64(*m.AvailableBytes+*m.WorkingSetBytes))
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
@@ -68,7 +70,9 @@ func (f families) write(w io.Writer) {
 	for _, name := range slices.Sorted(maps.Keys(f)) {
 		m := f[name]
 		slices.Sort(m.lines)
-		_, _ = fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n%s\n", name, m.help, name, m.kind, strings.Join(m.lines, "\n")) // the client may have gone
+		// the client may have gone
+		_, _ = fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n%s\n", name, m.help, name, m.kind,
+			strings.Join(m.lines, "\n"))
 	}
 }
 
@@ -79,22 +83,28 @@ func (f families) container(m sample, now int64) {
 		image = c.Image
 	}
 	id := m.stats.GetAttributes().GetId()
-	labels := fmt.Sprintf("container=%q,id=%q,image=%q,name=%q,namespace=%q,pod=%q", m.container, id, image, id, m.pod.Namespace, m.pod.Name)
+	labels := fmt.Sprintf("container=%q,id=%q,image=%q,name=%q,namespace=%q,pod=%q", m.container, id, image, id,
+		m.pod.Namespace, m.pod.Name)
 	gauge := func(name, help string, v *cri.UInt64Value) {
 		if v != nil {
 			f.add(name, "gauge", help, labels, float64(v.Value))
 		}
 	}
 	f.add("container_last_seen", "gauge", "Last time a container was seen by the exporter", labels, float64(now))
-	f.add("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds.", labels, float64(m.started.Unix()))
+	f.add("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds.", labels,
+		float64(m.started.Unix()))
 	if v := m.stats.GetCpu().GetUsageCoreNanoSeconds(); v != nil {
-		f.add("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds.", labels+`,cpu="total"`, float64(v.Value)/1e9)
+		f.add("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds.",
+			labels+`,cpu="total"`, float64(v.Value)/1e9)
 	}
 	memory := m.stats.GetMemory()
-	gauge("container_memory_usage_bytes", "Current memory usage in bytes, including all memory regardless of when it was accessed", memory.GetUsageBytes())
+	gauge("container_memory_usage_bytes",
+		"Current memory usage in bytes, including all memory regardless of when it was accessed",
+		memory.GetUsageBytes())
 	gauge("container_memory_working_set_bytes", "Current working set in bytes.", memory.GetWorkingSetBytes())
 	gauge("container_memory_rss", "Size of RSS in bytes.", memory.GetRssBytes())
-	for kind, v := range map[string]*cri.UInt64Value{"pgfault": memory.GetPageFaults(), "pgmajfault": memory.GetMajorPageFaults()} {
+	for kind, v := range map[string]*cri.UInt64Value{"pgfault": memory.GetPageFaults(),
+		"pgmajfault": memory.GetMajorPageFaults()} {
 		if v != nil {
 			f.add("container_memory_failures_total", "counter", "Cumulative count of memory allocation failures.",
 				fmt.Sprintf("%s,failure_type=%q,scope=\"container\"", labels, kind), float64(v.Value))
@@ -106,7 +116,9 @@ func (f families) container(m sample, now int64) {
 	if fs := m.stats.GetWritableLayer(); fs != nil {
 		at := fmt.Sprintf("%s,device=%q", labels, fs.GetFsId().GetMountpoint())
 		if fs.UsedBytes != nil {
-			f.add("container_fs_usage_bytes", "gauge", "Number of bytes that are consumed by the container on this filesystem.", at, float64(fs.UsedBytes.Value))
+			f.add("container_fs_usage_bytes", "gauge",
+				"Number of bytes that are consumed by the container on this filesystem.", at,
+				float64(fs.UsedBytes.Value))
 		}
 	}
 	f.limits(m, labels)
@@ -122,7 +134,8 @@ func (f families) limits(m sample, labels string) {
 		f.add("container_spec_cpu_period", "gauge", "CPU period of the container.", labels, 100000)
 		f.add("container_spec_cpu_quota", "gauge", "CPU quota of the container.", labels, float64(cpu.MilliValue()*100))
 	}
-	f.add("container_spec_memory_limit_bytes", "gauge", "Memory limit for the container.", labels, float64(c.Resources.Limits.Memory().Value()))
+	f.add("container_spec_memory_limit_bytes", "gauge", "Memory limit for the container.", labels,
+		float64(c.Resources.Limits.Memory().Value()))
 }
 
 // network adds the traffic of a pod with a network of its own.
@@ -132,7 +145,8 @@ func (f families) network(pod *corev1.Pod, st *cri.PodSandboxStats) {
 		return
 	}
 	list := n.Interfaces
-	if n.DefaultInterface != nil && !slices.ContainsFunc(list, func(i *cri.NetworkInterfaceUsage) bool { return i.Name == n.DefaultInterface.Name }) {
+	if n.DefaultInterface != nil && !slices.ContainsFunc(list,
+		func(i *cri.NetworkInterfaceUsage) bool { return i.Name == n.DefaultInterface.Name }) {
 		list = append([]*cri.NetworkInterfaceUsage{n.DefaultInterface}, list...)
 	}
 	for _, i := range list {
@@ -143,9 +157,11 @@ func (f families) network(pod *corev1.Pod, st *cri.PodSandboxStats) {
 			v          *cri.UInt64Value
 		}{
 			{"container_network_receive_bytes_total", "Cumulative count of bytes received", i.RxBytes},
-			{"container_network_receive_errors_total", "Cumulative count of errors encountered while receiving", i.RxErrors},
+			{"container_network_receive_errors_total", "Cumulative count of errors encountered while receiving",
+				i.RxErrors},
 			{"container_network_transmit_bytes_total", "Cumulative count of bytes transmitted", i.TxBytes},
-			{"container_network_transmit_errors_total", "Cumulative count of errors encountered while transmitting", i.TxErrors},
+			{"container_network_transmit_errors_total", "Cumulative count of errors encountered while transmitting",
+				i.TxErrors},
 		} {
 			if c.v != nil {
 				f.add(c.name, "counter", c.help, labels, float64(c.v.Value))

@@ -9,7 +9,8 @@ import (
 // FuzzParameters gives the parameters of /containerLogs, /exec and /portForward anything.
 func FuzzParameters(f *testing.F) {
 	for _, q := range []string{"follow=true&previous=1&timestamps=0&tailLines=5&limitBytes=10&sinceSeconds=3&stream=Stdout", "sinceTime=2026-11-21T00:00:00Z", "sinceSeconds=9223372036854775807",
-		"tailLines=-1", "follow=maybe", "command=sh&command=-c&stdin=1&stdout=true&tty=1", "port=80,443&port=1", "port=0", "port=65536", "%zz=1"} {
+		"tailLines=-1", "follow=maybe", "command=sh&command=-c&stdin=1&stdout=true&tty=1", "port=80,443&port=1",
+		"port=0", "port=65536", "%zz=1"} {
 		f.Add(q)
 	}
 	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)

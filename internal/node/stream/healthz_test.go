@@ -21,8 +21,10 @@ func TestHealthz(t *testing.T) {
 	ask("/healthz/syncloop", "ok", http.StatusOK)
 	ask("/healthz/nothing", "404 page not found\n", http.StatusNotFound)
 	w.change(func() { w.sick = errors.New("sync Loop took longer than expected") })
-	ask("/healthz", "[+]ping ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n", http.StatusInternalServerError)
+	ask("/healthz", "[+]ping ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n",
+		http.StatusInternalServerError)
 	ask("/healthz?exclude=syncloop", "ok", http.StatusOK)
 	ask("/healthz/ping", "ok", http.StatusOK)
-	ask("/healthz/syncloop", "internal server error: sync Loop took longer than expected\n", http.StatusInternalServerError)
+	ask("/healthz/syncloop", "internal server error: sync Loop took longer than expected\n",
+		http.StatusInternalServerError)
 }

@@ -71,7 +71,8 @@ func (s *Server) containerLogs(w http.ResponseWriter, req *http.Request) {
 	if err != nil && ctx.Err() == nil {
 		s.cfg.Logger.V(2).Info("Reading a container log failed", "path", path, "err", err)
 		if !out.begun {
-			http.Error(w, fmt.Sprintf("failed to read the log of container %q in pod %q: %v", name, pod.Name, err), http.StatusInternalServerError)
+			http.Error(w, fmt.Sprintf("failed to read the log of container %q in pod %q: %v", name, pod.Name, err),
+				http.StatusInternalServerError)
 		}
 	}
 }
@@ -205,11 +206,14 @@ func logSource(pod *corev1.Pod, name string, previous bool) (id string, running 
 	case st.State.Terminated != nil || st.LastTerminationState.Terminated != nil:
 		return "", false, fmt.Errorf("container %q in pod %q is terminated", name, pod.Name)
 	case st.State.Waiting != nil && st.State.Waiting.Reason == "ErrImagePull":
-		return "", false, fmt.Errorf("container %q in pod %q is waiting to start: image can't be pulled", name, pod.Name)
+		return "", false, fmt.Errorf("container %q in pod %q is waiting to start: image can't be pulled", name,
+			pod.Name)
 	case st.State.Waiting != nil && st.State.Waiting.Reason == "ImagePullBackOff":
-		return "", false, fmt.Errorf("container %q in pod %q is waiting to start: trying and failing to pull image", name, pod.Name)
+		return "", false, fmt.Errorf("container %q in pod %q is waiting to start: trying and failing to pull image",
+			name, pod.Name)
 	case st.State.Waiting != nil && st.State.Waiting.Reason != "":
-		return "", false, fmt.Errorf("container %q in pod %q is waiting to start: %v", name, pod.Name, st.State.Waiting.Reason)
+		return "", false, fmt.Errorf("container %q in pod %q is waiting to start: %v", name, pod.Name,
+			st.State.Waiting.Reason)
 	default:
 		return "", false, fmt.Errorf("container %q in pod %q is waiting to start - no logs yet", name, pod.Name)
 	}

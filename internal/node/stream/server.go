@@ -252,7 +252,8 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		case !verified:
 			http.Error(w, "Unauthorized", http.StatusUnauthorized)
 		default:
-			http.Error(w, fmt.Sprintf("Forbidden (user=%s, verb=%s, path=%s)", name, req.Method, req.URL.Path), http.StatusForbidden)
+			http.Error(w, fmt.Sprintf("Forbidden (user=%s, verb=%s, path=%s)", name, req.Method, req.URL.Path),
+				http.StatusForbidden)
 		}
 	})
 }

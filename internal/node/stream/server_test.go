@@ -66,9 +66,11 @@ func (a *authority) issue(cn string, ca bool) (*x509.Certificate, *ecdsa.Private
 	}
 	a.n++
 	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(a.n), Subject: pkix.Name{CommonName: cn}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: ca, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		SerialNumber: big.NewInt(a.n), Subject: pkix.Name{CommonName: cn}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour),
+		IsCA:     ca, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
 	parent, signer := a.cert, a.key
 	if parent == nil {
@@ -124,12 +126,16 @@ type world struct {
 func newWorld(t *testing.T) *world { return newWorldWith(t, func(*Config) {}) }
 
 func newWorldWith(t *testing.T, change func(*Config)) *world {
-	w := &world{t: t, ca: newAuthority(t), running: map[string]string{}, changed: make(chan struct{}), logs: map[string]string{}}
+	w := &world{t: t, ca: newAuthority(t), running: map[string]string{}, changed: make(chan struct{}),
+		logs: map[string]string{}}
 	w.pod = &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "ns", UID: "u1"},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}},
 	}
-	backend := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.stream.ServeHTTP(rw, r) }))
+	backend := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter,
+		r *http.Request) {
+		w.stream.ServeHTTP(rw, r)
+	}))
 	t.Cleanup(backend.Close)
 	cfg := streaming.DefaultConfig
 	var err error
@@ -146,10 +152,15 @@ func newWorldWith(t *testing.T, change func(*Config)) *world {
 	w.base = "https://" + l.Addr().String()
 	own, _, _ := w.ca.pair("node")
 	config := Config{
-		Listener: l, TLS: &tls.Config{Certificates: []tls.Certificate{own}, ClientCAs: w.ca.pool()}, AllowedUsers: []string{"api"},
-		NodeName: "n1", Pods: w, Runtime: w, Logger: klog.Background(),
-		Checks:   []Check{{"ping", func() error { return nil }}, {"syncloop", func() error { w.mu.Lock(); defer w.mu.Unlock(); return w.sick }}},
-		Handlers: map[string]http.Handler{"/timeline/": http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "timeline") })},
+		Listener: l, TLS: &tls.Config{Certificates: []tls.Certificate{own}, ClientCAs: w.ca.pool()},
+		AllowedUsers: []string{"api"},
+		NodeName:     "n1", Pods: w, Runtime: w, Logger: klog.Background(),
+		Checks: []Check{{"ping", func() error { return nil }},
+			{"syncloop", func() error { w.mu.Lock(); defer w.mu.Unlock(); return w.sick }}},
+		Handlers: map[string]http.Handler{"/timeline/": http.HandlerFunc(func(rw http.ResponseWriter,
+			_ *http.Request) {
+			fmt.Fprint(rw, "timeline")
+		})},
 	}
 	change(&config)
 	s, err := New(config)
@@ -241,7 +252,8 @@ func (w *world) PortForward(_ context.Context, req *cri.PortForwardRequest) (*cr
 	return w.stream.GetPortForward(req)
 }
 
-func (w *world) ContainerStatus(_ context.Context, req *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error) {
+func (w *world) ContainerStatus(_ context.Context, req *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse,
+	error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	path, ok := w.logs[req.ContainerId]
@@ -251,29 +263,35 @@ func (w *world) ContainerStatus(_ context.Context, req *cri.ContainerStatusReque
 	return &cri.ContainerStatusResponse{Status: &cri.ContainerStatus{LogPath: path}}, nil
 }
 
-func (w *world) ListPodSandboxStats(context.Context, *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse, error) {
+func (w *world) ListPodSandboxStats(context.Context, *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse,
+	error) {
 	return nil, status.Error(codes.Unimplemented, "no")
 }
 
-func (w *world) ListContainerStats(context.Context, *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse, error) {
+func (w *world) ListContainerStats(context.Context, *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse,
+	error) {
 	one := func(id, uid string) *cri.ContainerStats {
 		return &cri.ContainerStats{
-			Attributes: &cri.ContainerAttributes{Id: id, Labels: map[string]string{"io.kubernetes.pod.uid": uid, "io.kubernetes.container.name": "c"}},
-			Cpu:        &cri.CpuUsage{Timestamp: 2e9, UsageCoreNanoSeconds: &cri.UInt64Value{Value: 1.5e9}},
-			Memory:     &cri.MemoryUsage{Timestamp: 2e9, WorkingSetBytes: &cri.UInt64Value{Value: 4096}},
+			Attributes: &cri.ContainerAttributes{Id: id,
+				Labels: map[string]string{"io.kubernetes.pod.uid": uid, "io.kubernetes.container.name": "c"}},
+			Cpu:    &cri.CpuUsage{Timestamp: 2e9, UsageCoreNanoSeconds: &cri.UInt64Value{Value: 1.5e9}},
+			Memory: &cri.MemoryUsage{Timestamp: 2e9, WorkingSetBytes: &cri.UInt64Value{Value: 4096}},
 		}
 	}
-	return &cri.ListContainerStatsResponse{Stats: []*cri.ContainerStats{one("id1", "u1"), one("old", "u1"), one("id9", "stranger")}}, nil
+	return &cri.ListContainerStatsResponse{Stats: []*cri.ContainerStats{one("id1", "u1"), one("old", "u1"),
+		one("id9", "stranger")}}, nil
 }
 
 // streams is what runs behind the streaming server.
 type streams struct{ w *world }
 
-func (s streams) Exec(ctx context.Context, _ string, cmd []string, in io.Reader, out, err io.WriteCloser, tty bool, _ <-chan criremote.TerminalSize) error {
+func (s streams) Exec(ctx context.Context, _ string, cmd []string, in io.Reader, out, err io.WriteCloser, tty bool,
+	_ <-chan criremote.TerminalSize) error {
 	return s.w.exec(ctx, cmd, in, out, err, tty)
 }
 
-func (s streams) Attach(ctx context.Context, _ string, in io.Reader, out, err io.WriteCloser, tty bool, _ <-chan criremote.TerminalSize) error {
+func (s streams) Attach(ctx context.Context, _ string, in io.Reader, out, err io.WriteCloser, tty bool,
+	_ <-chan criremote.TerminalSize) error {
 	return s.w.exec(ctx, nil, in, out, err, tty)
 }
 
@@ -318,7 +336,8 @@ func TestAuthentication(t *testing.T) {
 		}
 	}
 	foreign, _, _ := newAuthority(t).pair("api")
-	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: w.ca.pool(), Certificates: []tls.Certificate{foreign}}}}
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: w.ca.pool(),
+		Certificates: []tls.Certificate{foreign}}}}
 	if res, err := c.Get(w.base + "/healthz"); err == nil && res.StatusCode == http.StatusOK {
 		t.Error("a certificate of a foreign CA was accepted")
 	}
@@ -347,7 +366,8 @@ func TestContainerLogs(t *testing.T) {
 		{"web/c", 200, "a\nb\nc\n"},
 		{"web/c?tailLines=1", 200, "c\n"},
 		{"web/c?stream=Stderr", 200, "b\n"},
-		{"web/c?stream=Stdout&timestamps=true", 200, "2026-11-21T00:00:01.000000000Z a\n2026-11-21T00:00:03.000000000Z c\n"},
+		{"web/c?stream=Stdout&timestamps=true", 200,
+			"2026-11-21T00:00:01.000000000Z a\n2026-11-21T00:00:03.000000000Z c\n"},
 		{"web/c?sinceTime=2026-11-21T00:00:02Z", 200, "b\nc\n"},
 		{"web/c?limitBytes=3", 200, "a\nb"},
 		{"web/c?previous=true", 400, "previous terminated container \"c\" in pod \"web\" not found\n"},
@@ -380,27 +400,33 @@ func TestLogSource(t *testing.T) {
 	}{
 		{name: "running", state: running, id: "cur"},
 		{name: "previous", state: running, last: terminated("x://old"), previous: true, id: "old"},
-		{name: "no previous", state: running, previous: true, err: `previous terminated container "c" in pod "web" not found`},
+		{name: "no previous", state: running, previous: true,
+			err: `previous terminated container "c" in pod "web" not found`},
 		{name: "terminated", state: terminated("x://t"), last: terminated("x://old"), id: "t"},
 		{name: "terminated without id", state: terminated(""), last: terminated("x://old"), id: "old"},
 		{name: "terminated without any", state: terminated(""), err: `container "c" in pod "web" is terminated`},
 		{name: "crash loop", state: waiting("CrashLoopBackOff"), last: terminated("x://old"), id: "old"},
-		{name: "pull error", state: waiting("ErrImagePull"), err: `container "c" in pod "web" is waiting to start: image can't be pulled`},
-		{name: "pull back-off", state: waiting("ImagePullBackOff"), err: `container "c" in pod "web" is waiting to start: trying and failing to pull image`},
-		{name: "creating", state: waiting("ContainerCreating"), err: `container "c" in pod "web" is waiting to start: ContainerCreating`},
+		{name: "pull error", state: waiting("ErrImagePull"),
+			err: `container "c" in pod "web" is waiting to start: image can't be pulled`},
+		{name: "pull back-off", state: waiting("ImagePullBackOff"),
+			err: `container "c" in pod "web" is waiting to start: trying and failing to pull image`},
+		{name: "creating", state: waiting("ContainerCreating"),
+			err: `container "c" in pod "web" is waiting to start: ContainerCreating`},
 		{name: "nothing known", err: `container "c" in pod "web" is waiting to start - no logs yet`},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Status: corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{
-				{Name: "c", ContainerID: "x://cur", State: tc.state, LastTerminationState: tc.last}}}}
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"},
+				Status: corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{
+					{Name: "c", ContainerID: "x://cur", State: tc.state, LastTerminationState: tc.last}}}}
 			id, _, err := logSource(pod, "c", tc.previous)
 			if id != tc.id || tc.err == "" && err != nil || tc.err != "" && (err == nil || err.Error() != tc.err) {
 				t.Errorf("got %q %v, want %q %s", id, err, tc.id, tc.err)
 			}
 		})
 	}
-	if _, _, err := logSource(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}}, "c", false); err == nil || err.Error() != `container "c" in pod "web" is not available` {
+	if _, _, err := logSource(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}}, "c", false); err == nil ||
+		err.Error() != `container "c" in pod "web" is not available` {
 		t.Error(err)
 	}
 }
@@ -453,7 +479,8 @@ func TestStopEndsStreams(t *testing.T) {
 	go func() {
 		defer close(ended)
 		r, _ := io.Pipe()
-		w.remote(t, "exec", false, url.Values{"command": {"cat"}, "input": {"1"}, "output": {"1"}}, remotecommand.StreamOptions{Stdin: r, Stdout: io.Discard})
+		w.remote(t, "exec", false, url.Values{"command": {"cat"}, "input": {"1"}, "output": {"1"}},
+			remotecommand.StreamOptions{Stdin: r, Stdout: io.Discard})
 	}()
 	<-inside
 	if err := w.stop(); err != nil {
@@ -508,7 +535,8 @@ func TestExec(t *testing.T) {
 		}
 		return nil
 	}
-	if err := w.remote(t, "exec", false, url.Values{"command": {"x"}, "output": {"1"}}, remotecommand.StreamOptions{Stdout: io.Discard}); err == nil ||
+	if err := w.remote(t, "exec", false, url.Values{"command": {"x"}, "output": {"1"}},
+		remotecommand.StreamOptions{Stdout: io.Discard}); err == nil ||
 		!strings.Contains(err.Error(), `container not found ("c")`) {
 		t.Errorf("no container runs: %v", err)
 	}
@@ -541,7 +569,8 @@ func TestExec(t *testing.T) {
 	if out != `[] in tty=false` || err != nil {
 		t.Errorf("attach: %q %v", out, err)
 	}
-	if code, text := w.get("api", "/exec/ns/web/c?command=x"); code != http.StatusBadRequest || text != "you must specify at least 1 of stdin, stdout, stderr\n" {
+	if code, text := w.get("api", "/exec/ns/web/c?command=x"); code != http.StatusBadRequest ||
+		text != "you must specify at least 1 of stdin, stdout, stderr\n" {
 		t.Errorf("no streams: %d %q", code, text)
 	}
 	if code, text := w.get("api", "/exec/ns/web/other-uid/c?command=x&output=1"); code != http.StatusNotFound {
@@ -552,7 +581,8 @@ func TestExec(t *testing.T) {
 	// That of kubectl (v5) is translated by the API server.
 	var ws bytes.Buffer
 	q := url.Values{"command": {"a"}, "output": {"1"}, "error": {"1"}}
-	if err := w.remote(t, "exec", true, q, remotecommand.StreamOptions{Stdout: &ws, Stderr: io.Discard}); err != nil || ws.String() != `["a"]  tty=false` {
+	if err := w.remote(t, "exec", true, q, remotecommand.StreamOptions{Stdout: &ws, Stderr: io.Discard}); err != nil ||
+		ws.String() != `["a"]  tty=false` {
 		t.Errorf("websocket: %q %v", ws.String(), err)
 	}
 }
@@ -566,7 +596,8 @@ func TestPlainRequestsRunNothing(t *testing.T) {
 		t.Error("a plain request ran a command")
 		return nil
 	}
-	for _, path := range []string{"/exec/ns/web/c?command=id&output=1", "/exec/ns/web/u1/c?command=id&output=1", "/attach/ns/web/c?output=1", "/portForward/ns/web?port=80"} {
+	for _, path := range []string{"/exec/ns/web/c?command=id&output=1", "/exec/ns/web/u1/c?command=id&output=1",
+		"/attach/ns/web/c?output=1", "/portForward/ns/web?port=80"} {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
 			req, err := http.NewRequestWithContext(t.Context(), method, w.base+path, nil)
 			if err != nil {
@@ -602,7 +633,8 @@ func TestPortForward(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop, ready := make(chan struct{}), make(chan struct{})
-	fw, err := portforward.NewOnAddresses(spdy.NewDialer(upgrader, &http.Client{Transport: rt}, "POST", u), []string{"127.0.0.1"}, []string{"0:8080"}, stop, ready, io.Discard, io.Discard)
+	fw, err := portforward.NewOnAddresses(spdy.NewDialer(upgrader, &http.Client{Transport: rt}, "POST", u),
+		[]string{"127.0.0.1"}, []string{"0:8080"}, stop, ready, io.Discard, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -627,7 +659,8 @@ func TestPortForward(t *testing.T) {
 	}
 	close(stop)
 	<-done
-	if code, text := w.get("api", "/portForward/ns/web?port=0"); code != http.StatusBadRequest || text != "unable to parse \"0\" as a port\n" {
+	if code, text := w.get("api", "/portForward/ns/web?port=0"); code != http.StatusBadRequest ||
+		text != "unable to parse \"0\" as a port\n" {
 		t.Errorf("%d %q", code, text)
 	}
 }
@@ -641,7 +674,8 @@ func TestStats(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &got); err != nil || code != http.StatusOK {
 		t.Fatal(code, text, err)
 	}
-	if len(got.Pods) != 1 || len(got.Pods[0].Containers) != 1 || *got.Pods[0].Containers[0].Memory.WorkingSetBytes != 4096 || got.Node.NodeName != "n1" {
+	if len(got.Pods) != 1 || len(got.Pods[0].Containers) != 1 ||
+		*got.Pods[0].Containers[0].Memory.WorkingSetBytes != 4096 || got.Node.NodeName != "n1" {
 		t.Errorf("%s", text)
 	}
 	_, text = w.get("api", "/metrics/resource")

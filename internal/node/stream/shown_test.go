@@ -71,19 +71,23 @@ func TestLogShown(t *testing.T) {
 		t.Errorf("%d %q, told of %q", code, text, told)
 	}
 	told, writes = nil, 100 // it never stops: all is shown, and told of so often
-	if code, text := get(h, ""); code != 200 || text != "a\n"+strings.Repeat("b\n", 1+shownTries) || len(told) != shownTries {
+	if code, text := get(h, ""); code != 200 || text != "a\n"+strings.Repeat("b\n", 1+shownTries) ||
+		len(told) != shownTries {
 		t.Errorf("%d %q, told of %q", code, text, told)
 	}
 	told, writes = nil, 0
 	// One that has ended is told of, too, and told again.
 	w.change(func() {
 		delete(w.running, "c")
-		w.pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: "carob://id1"}}
+		w.pod.Status.ContainerStatuses[0].State = corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{ContainerID: "carob://id1"}}
 	})
-	if code, text := get(h, "?follow=true&timestamps=false"); code != 200 || !strings.HasPrefix(text, "a\nb\nb\n") || len(told) != 1 {
+	if code, text := get(h, "?follow=true&timestamps=false"); code != 200 || !strings.HasPrefix(text, "a\nb\nb\n") ||
+		len(told) != 1 {
 		t.Errorf("%d %q, told of %q", code, text, told)
 	}
-	for _, query := range []string{"tailLines=0", "tailLines=5", "limitBytes=1", "sinceSeconds=5", "sinceTime=2026-11-21T00:00:02Z", "stream=Stdout", "stream=Stderr"} {
+	for _, query := range []string{"tailLines=0", "tailLines=5", "limitBytes=1", "sinceSeconds=5",
+		"sinceTime=2026-11-21T00:00:02Z", "stream=Stdout", "stream=Stderr"} {
 		if code, _ := get(h, "?"+query); code != 200 || len(told) != 1 {
 			t.Errorf("%s shows a part of the log: %d, told of %q", query, code, told)
 		}
@@ -101,8 +105,10 @@ func TestLogShownFails(t *testing.T) {
 		w, _, get := logWorld(t)
 		for name, runtime := range map[string]Runtime{
 			"a runtime that holds nothing": w,
-			"it fails":                     holder{w, func(context.Context, string) error { return errors.New("broken") }},
-			"it never answers":             holder{w, func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }},
+			"it fails": holder{w,
+				func(context.Context, string) error { return errors.New("broken") }},
+			"it never answers": holder{w,
+				func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }},
 		} {
 			if code, text := get(runtime, ""); code != 200 || text != "a\n" {
 				t.Errorf("%s: %d %q", name, code, text)
@@ -126,7 +132,8 @@ func (a *attacher) AttachContainer(
 	return a.attach(out)
 }
 
-func (a *attacher) ContainerStatus(ctx context.Context, req *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error) {
+func (a *attacher) ContainerStatus(ctx context.Context, req *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse,
+	error) {
 	res, err := a.world.ContainerStatus(ctx, req)
 	if err != nil {
 		return res, err
@@ -153,15 +160,18 @@ func TestAttachAfterTheLog(t *testing.T) {
 		out     string
 		refused string
 	}{
-		{name: "it runs", log: true, attach: func(w io.Writer) error { _, err := io.WriteString(w, "live\n"); return err }, out: "live\n"},
+		{name: "it runs", log: true,
+			attach: func(w io.Writer) error { _, err := io.WriteString(w, "live\n"); return err }, out: "live\n"},
 		{name: "it has ended", log: true, ended: true, state: cri.ContainerState_CONTAINER_EXITED, out: "two\noops\n"},
 		{name: "it ends meanwhile, and its monitor", log: true, state: cri.ContainerState_CONTAINER_EXITED,
 			attach: func(io.Writer) error { return errors.New("no monitor") }, out: "two\noops\n"},
-		{name: "it ends meanwhile, its monitor knows first", log: true, state: cri.ContainerState_CONTAINER_EXITED, later: true,
+		{name: "it ends meanwhile, its monitor knows first", log: true, state: cri.ContainerState_CONTAINER_EXITED,
+			later:  true,
 			attach: func(io.Writer) error { return errors.New("not running") }, out: "two\noops\n"},
 		{name: "it runs and can't be attached to", log: true, state: cri.ContainerState_CONTAINER_RUNNING,
 			attach: func(io.Writer) error { return errors.New("no monitor") }, refused: "no monitor"},
-		{name: "it has ended, the log was not read", ended: true, state: cri.ContainerState_CONTAINER_EXITED, refused: `container not found ("c")`},
+		{name: "it has ended, the log was not read", ended: true, state: cri.ContainerState_CONTAINER_EXITED,
+			refused: `container not found ("c")`},
 		{name: "it ends meanwhile, the log was not read", state: cri.ContainerState_CONTAINER_EXITED,
 			attach: func(io.Writer) error { return errors.New("no monitor") }, refused: "no monitor"},
 	}

@@ -117,7 +117,8 @@ func (s *Server) samples(req *http.Request) ([]sample, error) {
 		}
 		name := labels[spec.LabelContainerName]
 		running := containerStatus(pod, name)
-		if running == nil || running.State.Running == nil || !strings.HasSuffix(running.ContainerID, "://"+st.GetAttributes().GetId()) {
+		if running == nil || running.State.Running == nil ||
+			!strings.HasSuffix(running.ContainerID, "://"+st.GetAttributes().GetId()) {
 			continue // an instance that ended
 		}
 		list = append(list, sample{pod, name, running.State.Running.StartedAt.Time, st})
@@ -152,9 +153,11 @@ func (s *Server) summary(w http.ResponseWriter, req *http.Request) {
 			out.Pods = append(out.Pods, p)
 			n++
 		}
-		c := containerStats{Name: m.container, StartTime: m.started, CPU: cpuOf(m.stats.Cpu), Memory: memoryOf(m.stats.Memory)}
+		c := containerStats{Name: m.container, StartTime: m.started, CPU: cpuOf(m.stats.Cpu),
+			Memory: memoryOf(m.stats.Memory)}
 		if fs := m.stats.WritableLayer; fs != nil {
-			c.Rootfs = &fsStats{Time: time.Unix(0, fs.Timestamp), UsedBytes: number(fs.UsedBytes), InodesUsed: number(fs.InodesUsed)}
+			c.Rootfs = &fsStats{Time: time.Unix(0, fs.Timestamp), UsedBytes: number(fs.UsedBytes),
+				InodesUsed: number(fs.InodesUsed)}
 		}
 		out.Pods[n-1].Containers = append(out.Pods[n-1].Containers, c)
 	}
@@ -185,7 +188,8 @@ func cpuOf(c *cri.CpuUsage) *cpuStats {
 	if c == nil {
 		return nil
 	}
-	return &cpuStats{Time: time.Unix(0, c.Timestamp), UsageNanoCores: number(c.UsageNanoCores), UsageCoreNanoSeconds: number(c.UsageCoreNanoSeconds)}
+	return &cpuStats{Time: time.Unix(0, c.Timestamp), UsageNanoCores: number(c.UsageNanoCores),
+		UsageCoreNanoSeconds: number(c.UsageCoreNanoSeconds)}
 }
 
 func memoryOf(m *cri.MemoryUsage) *memoryStats {
@@ -223,16 +227,19 @@ func (s *Server) resourceMetrics(w http.ResponseWriter, req *http.Request) {
 		t.cpu += m.stats.GetCpu().GetUsageCoreNanoSeconds().GetValue()
 		t.memory += m.stats.GetMemory().GetWorkingSetBytes().GetValue()
 	}
-	family("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the container in core-seconds")
+	family("container_cpu_usage_seconds_total", "counter",
+		"Cumulative cpu time consumed by the container in core-seconds")
 	for _, m := range samples {
 		if c := m.stats.Cpu; c.GetUsageCoreNanoSeconds() != nil {
-			fmt.Fprintf(w, "container_cpu_usage_seconds_total{%s} %g %d\n", labels(m), float64(c.UsageCoreNanoSeconds.Value)/1e9, c.Timestamp/1e6)
+			fmt.Fprintf(w, "container_cpu_usage_seconds_total{%s} %g %d\n", labels(m),
+				float64(c.UsageCoreNanoSeconds.Value)/1e9, c.Timestamp/1e6)
 		}
 	}
 	family("container_memory_working_set_bytes", "gauge", "Current working set of the container in bytes")
 	for _, m := range samples {
 		if c := m.stats.Memory; c.GetWorkingSetBytes() != nil {
-			fmt.Fprintf(w, "container_memory_working_set_bytes{%s} %d %d\n", labels(m), c.WorkingSetBytes.Value, c.Timestamp/1e6)
+			fmt.Fprintf(w, "container_memory_working_set_bytes{%s} %d %d\n", labels(m), c.WorkingSetBytes.Value,
+				c.Timestamp/1e6)
 		}
 	}
 	node := measureNode(s.cfg.NodeName, "")

@@ -44,7 +44,8 @@ func measureNode(name, root string) nodeStats {
 	var fs unix.Statfs_t
 	if root != "" && unix.Statfs(root, &fs) == nil {
 		size := uint64(fs.Bsize)
-		available, capacity, used, inodes := fs.Bavail*size, fs.Blocks*size, (fs.Blocks-fs.Bfree)*size, fs.Files-fs.Ffree
+		available, capacity, used, inodes := fs.Bavail*size, fs.Blocks*size, (fs.Blocks-fs.Bfree)*size,
+			fs.Files-fs.Ffree
 		n.Fs = &fsStats{
 			Time: time.Now(), AvailableBytes: &available, CapacityBytes: &capacity, UsedBytes: &used,
 			InodesFree: &fs.Ffree, Inodes: &fs.Files, InodesUsed: &inodes,
@@ -106,5 +107,6 @@ func machineMemory(text []byte, now time.Time) *memoryStats {
 		return nil
 	}
 	usage, working, rss := total-kib["MemFree"], total-available, kib["AnonPages"]
-	return &memoryStats{Time: now, AvailableBytes: &available, UsageBytes: &usage, WorkingSetBytes: &working, RSSBytes: &rss}
+	return &memoryStats{Time: now, AvailableBytes: &available, UsageBytes: &usage, WorkingSetBytes: &working,
+		RSSBytes: &rss}
 }

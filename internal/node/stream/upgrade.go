@@ -90,7 +90,8 @@ func (s *Server) passOn(w http.ResponseWriter, req *http.Request, location strin
 	}
 	target, err := url.Parse(location)
 	if err != nil || target.Host == "" {
-		http.Error(w, fmt.Sprintf("the container runtime answered the invalid streaming URL %q", location), http.StatusInternalServerError)
+		http.Error(w, fmt.Sprintf("the container runtime answered the invalid streaming URL %q", location),
+			http.StatusInternalServerError)
 		return
 	}
 	h := proxy.NewUpgradeAwareHandler(target, nil, false, true, responder{s})

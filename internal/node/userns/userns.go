@@ -68,7 +68,8 @@ func Open(dir string) (*Manager, error) {
 			return nil, fmt.Errorf("read the user namespace of a pod: %w", err)
 		}
 		var r record
-		if err := json.Unmarshal(b, &r); err != nil || len(r.UIDs) != 1 || r.UIDs[0].Host%length != 0 || r.UIDs[0].Host == 0 {
+		if err := json.Unmarshal(b, &r); err != nil || len(r.UIDs) != 1 || r.UIDs[0].Host%length != 0 ||
+			r.UIDs[0].Host == 0 {
 			return nil, fmt.Errorf("read the user namespace of a pod: %s is damaged", path)
 		}
 		slot := r.UIDs[0].Host / length

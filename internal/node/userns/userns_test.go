@@ -20,7 +20,8 @@ func first(t *testing.T, m *Manager, uid string) uint32 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(ns.Uids) != 1 || ns.Uids[0].Length != 65536 || ns.Uids[0].ContainerId != 0 || ns.Gids[0].HostId != ns.Uids[0].HostId {
+	if len(ns.Uids) != 1 || ns.Uids[0].Length != 65536 || ns.Uids[0].ContainerId != 0 ||
+		ns.Gids[0].HostId != ns.Uids[0].HostId {
 		t.Fatalf("%+v", ns)
 	}
 	return ns.Uids[0].HostId

@@ -38,13 +38,15 @@ type Objects interface {
 
 // Tokens asks for service account tokens.
 type Tokens interface {
-	Token(ctx context.Context, namespace, serviceAccount string, req *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
+	Token(ctx context.Context, namespace, serviceAccount string,
+		req *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 }
 
 // Certificates asks for certificates on behalf of pods. Hold covers the requests that a pod made.
 type Certificates interface {
 	// RequestCertificate makes a request and answers its name; csr is a PKCS #10 request in DER.
-	RequestCertificate(ctx context.Context, pod *corev1.Pod, src *corev1.PodCertificateProjection, csr []byte) (name string, err error)
+	RequestCertificate(ctx context.Context, pod *corev1.Pod, src *corev1.PodCertificateProjection,
+		csr []byte) (name string, err error)
 	CertificateRequest(ctx context.Context, pod *corev1.Pod, name string) (*certificatesv1.PodCertificateRequest, error)
 }
 

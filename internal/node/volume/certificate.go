@@ -52,7 +52,8 @@ type certificate struct {
 
 // addCertificate adds the certificate of the projection sources[index] of a volume, and
 // asks for one when there is none or the old is due.
-func (m *Manager) addCertificate(ctx context.Context, out payload, p *podVolumes, volume string, index int, src *corev1.PodCertificateProjection, mode uint32) error {
+func (m *Manager) addCertificate(ctx context.Context, out payload, p *podVolumes, volume string, index int,
+	src *corev1.PodCertificateProjection, mode uint32) error {
 	id := volume + "/" + strconv.Itoa(index)
 	c := p.certificates[id]
 	if c == nil {
@@ -70,7 +71,8 @@ func (m *Manager) addCertificate(ctx context.Context, out payload, p *podVolumes
 	c.retry = time.Time{}
 	if err != nil { // the old one stays
 		c.retry = time.Now().Add(tokenRetry)
-		m.cfg.Logger.Error(err, "Renewing a pod certificate failed; the old one stays", "pod", p.pod.Name, "namespace", p.pod.Namespace, "expires", c.expires)
+		m.cfg.Logger.Error(err, "Renewing a pod certificate failed; the old one stays", "pod", p.pod.Name, "namespace",
+			p.pod.Namespace, "expires", c.expires)
 	}
 	m.warn(p.pod, c)
 	for path, data := range map[string][]byte{
@@ -89,7 +91,8 @@ func (m *Manager) addCertificate(ctx context.Context, out payload, p *podVolumes
 }
 
 // advance takes the answer to a request, or makes the request that is due.
-func (m *Manager) advance(ctx context.Context, pod *corev1.Pod, c *certificate, src *corev1.PodCertificateProjection) error {
+func (m *Manager) advance(ctx context.Context, pod *corev1.Pod, c *certificate,
+	src *corev1.PodCertificateProjection) error {
 	if err := m.poll(ctx, pod, c); err != nil {
 		return fmt.Errorf("while getting PodCertificateRequest %q: %w", pod.Namespace+"/"+c.request, err)
 	}
@@ -139,13 +142,17 @@ func (m *Manager) answered(pod *corev1.Pod, c *certificate, req *certificatesv1.
 				renew: req.Status.BeginRefreshAt.Add(mathrand.N(maxRenewJitter)), expires: req.Status.NotAfter.Time,
 			}
 			return
-		case certificatesv1.PodCertificateRequestConditionTypeDenied, certificatesv1.PodCertificateRequestConditionTypeFailed:
-			verb := map[string]string{certificatesv1.PodCertificateRequestConditionTypeDenied: "denied", certificatesv1.PodCertificateRequestConditionTypeFailed: "failed"}[cond.Type]
-			c.refused = fmt.Errorf("PodCertificateRequest was permanently %s: reason=%q message=%q", verb, cond.Reason, cond.Message)
+		case certificatesv1.PodCertificateRequestConditionTypeDenied,
+			certificatesv1.PodCertificateRequestConditionTypeFailed:
+			verb := map[string]string{certificatesv1.PodCertificateRequestConditionTypeDenied: "denied",
+				certificatesv1.PodCertificateRequestConditionTypeFailed: "failed"}[cond.Type]
+			c.refused = fmt.Errorf("PodCertificateRequest was permanently %s: reason=%q message=%q", verb, cond.Reason,
+				cond.Message)
 			c.request, c.nextKey = "", nil
 			if m.cfg.Event != nil {
 				m.cfg.Event(pod, corev1.EventTypeWarning, cond.Type,
-					fmt.Sprintf("PodCertificateRequest %s/%s %s, reason=%q, message=%q", req.Namespace, req.Name, verb, cond.Reason, cond.Message))
+					fmt.Sprintf("PodCertificateRequest %s/%s %s, reason=%q, message=%q", req.Namespace, req.Name, verb,
+						cond.Reason, cond.Message))
 			}
 			return
 		}

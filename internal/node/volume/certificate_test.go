@@ -27,19 +27,22 @@ type signer struct {
 	down     error
 }
 
-func (w *world) RequestCertificate(_ context.Context, pod *corev1.Pod, src *corev1.PodCertificateProjection, csr []byte) (string, error) {
+func (w *world) RequestCertificate(_ context.Context, pod *corev1.Pod, src *corev1.PodCertificateProjection,
+	csr []byte) (string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.signer.down != nil {
 		return "", w.signer.down
 	}
 	name := "req-" + strconv.Itoa(len(w.signer.requests))
-	w.signer.requests = append(w.signer.requests, &certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: name},
-		Spec: certificatesv1.PodCertificateRequestSpec{SignerName: src.SignerName, StubPKCS10Request: csr}})
+	w.signer.requests = append(w.signer.requests,
+		&certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: name},
+			Spec: certificatesv1.PodCertificateRequestSpec{SignerName: src.SignerName, StubPKCS10Request: csr}})
 	return name, nil
 }
 
-func (w *world) CertificateRequest(_ context.Context, _ *corev1.Pod, name string) (*certificatesv1.PodCertificateRequest, error) {
+func (w *world) CertificateRequest(_ context.Context, _ *corev1.Pod,
+	name string) (*certificatesv1.PodCertificateRequest, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.signer.requests {
@@ -75,7 +78,8 @@ func (w *world) issue(t *testing.T, life time.Duration) {
 		t.Fatal(err)
 	}
 	req.Status = certificatesv1.PodCertificateRequestStatus{
-		Conditions:       []metav1.Condition{{Type: certificatesv1.PodCertificateRequestConditionTypeIssued, Status: metav1.ConditionTrue}},
+		Conditions: []metav1.Condition{{Type: certificatesv1.PodCertificateRequestConditionTypeIssued,
+			Status: metav1.ConditionTrue}},
 		CertificateChain: "words\n" + string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
 		BeginRefreshAt:   new(metav1.NewTime(now.Add(life / 2))), NotAfter: new(metav1.NewTime(now.Add(life))),
 	}
@@ -84,7 +88,8 @@ func (w *world) issue(t *testing.T, life time.Duration) {
 func (w *world) refuse(kind string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.signer.requests[len(w.signer.requests)-1].Status.Conditions = []metav1.Condition{{Type: kind, Status: metav1.ConditionTrue, Reason: "No", Message: "not you"}}
+	w.signer.requests[len(w.signer.requests)-1].Status.Conditions = []metav1.Condition{{Type: kind,
+		Status: metav1.ConditionTrue, Reason: "No", Message: "not you"}}
 }
 
 func decode(t *testing.T, text string) []byte {
@@ -97,8 +102,12 @@ func decode(t *testing.T, text string) []byte {
 }
 
 func podWithCertificate(keyType string) *corev1.Pod {
-	return podWith("u1", volume("v", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{PodCertificate: &corev1.PodCertificateProjection{
-		SignerName: "example.com/s", KeyType: keyType, CredentialBundlePath: "both.pem", KeyPath: "key.pem", CertificateChainPath: "chain.pem"}}}}}))
+	return podWith("u1",
+		volume(
+			"v", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{
+				PodCertificate: &corev1.PodCertificateProjection{
+					SignerName: "example.com/s", KeyType: keyType, CredentialBundlePath: "both.pem", KeyPath: "key.pem",
+					CertificateChainPath: "chain.pem"}}}}}))
 }
 
 // prepareIssued prepares the pod while its first request is answered.
@@ -131,7 +140,8 @@ func TestCertificateKeys(t *testing.T) {
 			w := newWorld(t)
 			w.prepareIssued(t, podWithCertificate(kind), time.Hour)
 			key, chain := w.read(t, "key.pem"), w.read(t, "chain.pem")
-			if _, err := tls.X509KeyPair([]byte(chain), []byte(key)); err != nil || w.read(t, "both.pem") != key+chain || strings.Contains(chain, "words") {
+			if _, err := tls.X509KeyPair([]byte(chain), []byte(key)); err != nil ||
+				w.read(t, "both.pem") != key+chain || strings.Contains(chain, "words") {
 				t.Errorf("%v\n%s", err, w.read(t, "both.pem"))
 			}
 		})
@@ -188,7 +198,8 @@ func TestCertificateRenewal(t *testing.T) {
 	for range 2 {
 		w.refresh(t.Context(), p)
 	}
-	if got := strings.Join(w.events, "\n"); got != "CertificateOverdueForRefresh PodCertificate refresh overdue\nCertificateExpired PodCertificate expired" {
+	if got := strings.Join(w.events,
+		"\n"); got != "CertificateOverdueForRefresh PodCertificate refresh overdue\nCertificateExpired PodCertificate expired" {
 		t.Errorf("events:\n%s", got)
 	}
 }
@@ -217,7 +228,8 @@ func TestCertificateRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if len(w.signer.requests) != 1 || len(w.events) < 1 || w.events[0] != `Denied PodCertificateRequest ns/req-0 denied, reason="No", message="not you"` {
+		if len(w.signer.requests) != 1 || len(w.events) < 1 ||
+			w.events[0] != `Denied PodCertificateRequest ns/req-0 denied, reason="No", message="not you"` {
 			t.Errorf("%d requests, events %q", len(w.signer.requests), w.events)
 		}
 	})
@@ -231,7 +243,8 @@ func TestCertificateRefused(t *testing.T) {
 		for range 2 {
 			w.refresh(t.Context(), p)
 		}
-		if len(w.signer.requests) != 2 || w.read(t, "both.pem") != first || len(w.events) != 1 || !strings.HasPrefix(w.events[0], "Failed PodCertificateRequest ns/req-1 failed") {
+		if len(w.signer.requests) != 2 || w.read(t, "both.pem") != first || len(w.events) != 1 ||
+			!strings.HasPrefix(w.events[0], "Failed PodCertificateRequest ns/req-1 failed") {
 			t.Errorf("%d requests, events %q", len(w.signer.requests), w.events)
 		}
 	})

@@ -87,7 +87,8 @@ func hugePageOptions(pod *corev1.Pod, medium corev1.StorageMedium) (string, erro
 	case len(found) == 0:
 		return "", fmt.Errorf("medium %q needs a hugepages request of the pod", medium)
 	case len(found) > 1:
-		return "", fmt.Errorf("medium %q is ambiguous: the pod requests pages of %s", medium, strings.Join(found, " and "))
+		return "", fmt.Errorf("medium %q is ambiguous: the pod requests pages of %s", medium,
+			strings.Join(found, " and "))
 	}
 	page, err := resource.ParseQuantity(found[0])
 	if err != nil {

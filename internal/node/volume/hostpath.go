@@ -56,7 +56,8 @@ func hostPath(src *corev1.HostPathVolumeSource) (spec.Volume, error) {
 func checkType(path, want string) error {
 	info, err := os.Stat(path)
 	if err != nil {
-		return fmt.Errorf("hostPath type check failed, %s is not a %s, unable to determine its type: %w", path, want, err)
+		return fmt.Errorf("hostPath type check failed, %s is not a %s, unable to determine its type: %w", path, want,
+			err)
 	}
 	if have := typeName(info.Mode()); have != want {
 		return fmt.Errorf("hostPath type check failed: %s is not a %s, it's a %s", path, want, have)

@@ -101,7 +101,8 @@ type SetUpError struct {
 
 func (e *SetUpError) Error() string {
 	if _, ok := errors.AsType[*claimError](e.Err); ok { // L10.23
-		return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[], failed to process volumes=[%s]: %v", e.Volume, e.Volume, e.Err)
+		return fmt.Sprintf(
+			"Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[], failed to process volumes=[%s]: %v", e.Volume, e.Volume, e.Err)
 	}
 	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", e.Volume, e.Err)
 }
@@ -260,7 +261,9 @@ func (m *Manager) setUp(ctx context.Context, p *podVolumes, v *corev1.Volume) (s
 	case v.Image != nil:
 		return imageVolume(v.Image)
 	}
-	return spec.Volume{}, errors.New("no volume plugin matched: this node supports emptyDir, hostPath, configMap, secret, downwardAPI, projected and image")
+	return spec.Volume{},
+		errors.New(
+			"no volume plugin matched: this node supports emptyDir, hostPath, configMap, secret, downwardAPI, projected and image")
 }
 
 // imageVolume is what the runtime mounts; podlife has the image pulled before (L3.115).

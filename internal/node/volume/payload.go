@@ -57,7 +57,8 @@ func (m *Manager) render(ctx context.Context, p *podVolumes, v *corev1.Volume) (
 	return out, nil
 }
 
-func (m *Manager) addProjection(ctx context.Context, out payload, p *podVolumes, v *corev1.Volume, index int, mode uint32) error {
+func (m *Manager) addProjection(ctx context.Context, out payload, p *podVolumes, v *corev1.Volume, index int,
+	mode uint32) error {
 	src := &v.Projected.Sources[index]
 	switch {
 	case src.ConfigMap != nil:
@@ -76,7 +77,8 @@ func (m *Manager) addProjection(ctx context.Context, out payload, p *podVolumes,
 	return nil
 }
 
-func (m *Manager) addConfigMap(ctx context.Context, out payload, pod *corev1.Pod, name string, items []corev1.KeyToPath, optional *bool, mode uint32) error {
+func (m *Manager) addConfigMap(ctx context.Context, out payload, pod *corev1.Pod, name string, items []corev1.KeyToPath,
+	optional *bool, mode uint32) error {
 	cm, err := m.cfg.Objects.ConfigMap(ctx, pod.Namespace, name)
 	switch {
 	case apierrors.IsNotFound(err) && isTrue(optional):
@@ -94,7 +96,8 @@ func (m *Manager) addConfigMap(ctx context.Context, out payload, pod *corev1.Pod
 	return addKeys(out, data, items, isTrue(optional), mode, "configmap references non-existent config key: ")
 }
 
-func (m *Manager) addSecret(ctx context.Context, out payload, pod *corev1.Pod, name string, items []corev1.KeyToPath, optional *bool, mode uint32) error {
+func (m *Manager) addSecret(ctx context.Context, out payload, pod *corev1.Pod, name string, items []corev1.KeyToPath,
+	optional *bool, mode uint32) error {
 	s, err := m.cfg.Objects.Secret(ctx, pod.Namespace, name)
 	switch {
 	case apierrors.IsNotFound(err) && isTrue(optional):
@@ -108,7 +111,8 @@ func (m *Manager) addSecret(ctx context.Context, out payload, pod *corev1.Pod, n
 }
 
 // addKeys adds all keys, or the chosen ones under the paths that they are to have.
-func addKeys(out payload, data map[string][]byte, items []corev1.KeyToPath, optional bool, mode uint32, missing string) error {
+func addKeys(out payload, data map[string][]byte, items []corev1.KeyToPath, optional bool, mode uint32,
+	missing string) error {
 	if len(items) == 0 {
 		for k, v := range data {
 			out[k] = file{data: v, mode: mode}

@@ -78,7 +78,8 @@ func shows(version string, content payload, own owner) bool {
 		}
 		want, ok := content[rel]
 		info, err := d.Info()
-		if err != nil || !ok || uint32(info.Mode().Perm()) != own.mode(want.mode) || info.Size() != int64(len(want.data)) {
+		if err != nil || !ok || uint32(info.Mode().Perm()) != own.mode(want.mode) ||
+			info.Size() != int64(len(want.data)) {
 			return fs.ErrInvalid
 		}
 		have, err := os.ReadFile(path)

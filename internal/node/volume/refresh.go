@@ -150,7 +150,8 @@ func granted(newest, uses *corev1.Pod) *corev1.Pod {
 	}
 	pod := newest.DeepCopy()
 	pod.Spec.Resources = uses.Spec.Resources
-	for _, list := range [...]struct{ to, from []corev1.Container }{{pod.Spec.InitContainers, uses.Spec.InitContainers}, {pod.Spec.Containers, uses.Spec.Containers}} {
+	for _, list := range [...]struct{ to, from []corev1.Container }{{pod.Spec.InitContainers, uses.Spec.InitContainers},
+		{pod.Spec.Containers, uses.Spec.Containers}} {
 		for i := range list.to {
 			if i < len(list.from) && list.from[i].Name == list.to[i].Name {
 				list.to[i].Resources = list.from[i].Resources

@@ -29,7 +29,8 @@ func (m *Manager) SubPath(_ context.Context, req spec.SubPath) (string, error) {
 		if errors.Is(err, errCreate) {
 			kind = "create subPath directory"
 		}
-		return "", fmt.Errorf("failed to %s for volumeMount %q of container %q", kind, req.Volume, req.Container) // L3.138
+		// L3.138
+		return "", fmt.Errorf("failed to %s for volumeMount %q of container %q", kind, req.Volume, req.Container)
 	}
 	defer unix.Close(fd)
 	target := filepath.Join(m.podDir(req.UID), "volume-subpaths", req.Volume, req.Container, strconv.Itoa(req.Index))
@@ -83,7 +84,8 @@ func stepInto(top, at int, path string, mode uint32) (int, error) {
 	if err := unix.Mkdirat(at, name, mode); err != nil && !errors.Is(err, unix.EEXIST) {
 		return -1, fmt.Errorf("%w: %w", errCreate, &os.PathError{Op: "mkdir", Path: path, Err: err})
 	}
-	fd, err = unix.Openat2(at, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: inside})
+	fd, err = unix.Openat2(at, name,
+		&unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: inside})
 	if err != nil {
 		return -1, fmt.Errorf("%w: %w", errCreate, &os.PathError{Op: "open", Path: path, Err: err})
 	}
@@ -100,7 +102,8 @@ func beneath(top int, path string) (int, error) {
 			Flags:   unix.O_PATH | unix.O_CLOEXEC,
 			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
 		})
-		if !errors.Is(err, unix.EAGAIN) { // somebody renamed at that moment; the kernel can't tell whether we were tricked
+		if !errors.Is(err, unix.EAGAIN) {
+			// somebody renamed at that moment; the kernel can't tell whether we were tricked
 			if err != nil {
 				return -1, &os.PathError{Op: "open", Path: path, Err: err}
 			}

@@ -29,7 +29,8 @@ type token struct {
 }
 
 // addToken adds the token of a projection, a new one when the old is due.
-func (m *Manager) addToken(ctx context.Context, out payload, p *podVolumes, volume string, src *corev1.ServiceAccountTokenProjection, mode uint32) error {
+func (m *Manager) addToken(ctx context.Context, out payload, p *podVolumes, volume string,
+	src *corev1.ServiceAccountTokenProjection, mode uint32) error {
 	key := volume + "/" + src.Path
 	life := time.Hour
 	if src.ExpirationSeconds != nil {
@@ -47,7 +48,8 @@ func (m *Manager) addToken(ctx context.Context, out payload, p *podVolumes, volu
 			t = fresh
 		case ok && now.Before(t.expires):
 			t.renew = now.Add(tokenRetry) // the old one is still good
-			m.cfg.Logger.Error(err, "Renewing a service account token failed; the old one stays", "pod", p.pod.Name, "namespace", p.pod.Namespace)
+			m.cfg.Logger.Error(err, "Renewing a service account token failed; the old one stays", "pod", p.pod.Name,
+				"namespace", p.pod.Namespace)
 		default:
 			return fmt.Errorf("failed to fetch token: %w", err)
 		}
@@ -71,11 +73,13 @@ func private(pod *corev1.Pod, data []byte, mode uint32) file {
 	return f
 }
 
-func (m *Manager) requestToken(ctx context.Context, pod *corev1.Pod, src *corev1.ServiceAccountTokenProjection, life time.Duration) (token, error) {
+func (m *Manager) requestToken(ctx context.Context, pod *corev1.Pod, src *corev1.ServiceAccountTokenProjection,
+	life time.Duration) (token, error) {
 	seconds := int64(life / time.Second)
 	req := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: &seconds,
-		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name,
+			UID: pod.UID},
 	}}
 	if src.Audience != "" {
 		req.Spec.Audiences = []string{src.Audience}
@@ -92,7 +96,8 @@ func (m *Manager) requestToken(ctx context.Context, pod *corev1.Pod, src *corev1
 	if s := answer.Spec.ExpirationSeconds; s != nil {
 		life = time.Duration(*s) * time.Second // the server may change it
 	}
-	return token{text: answer.Status.Token, renew: renewal(now, life), expires: answer.Status.ExpirationTimestamp.Time}, nil
+	return token{text: answer.Status.Token, renew: renewal(now, life), expires: answer.Status.ExpirationTimestamp.Time},
+		nil
 }
 
 func renewal(issued time.Time, life time.Duration) time.Time {
@@ -117,7 +122,8 @@ func storedToken(path string, life time.Duration) (token, bool) {
 	if err != nil || json.Unmarshal(body, &claims) != nil || claims.IssuedAt == 0 || claims.Expires == 0 {
 		return token{}, false
 	}
-	return token{text: string(text), renew: renewal(time.Unix(claims.IssuedAt, 0), life), expires: time.Unix(claims.Expires, 0)}, true
+	return token{text: string(text), renew: renewal(time.Unix(claims.IssuedAt, 0), life),
+		expires: time.Unix(claims.Expires, 0)}, true
 }
 
 // commonUser is the user that all containers of the pod run as, if they say one.

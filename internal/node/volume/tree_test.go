@@ -61,7 +61,8 @@ func TestSubPath(t *testing.T) {
 	}
 	for i, tc := range tests {
 		t.Run(tc.path, func(t *testing.T) {
-			got, err := w.SubPath(t.Context(), spec.SubPath{UID: "u1", Container: "c", Index: i, Volume: tc.volume, Path: tc.path})
+			got, err := w.SubPath(t.Context(),
+				spec.SubPath{UID: "u1", Container: "c", Index: i, Volume: tc.volume, Path: tc.path})
 			if tc.err != "" {
 				if err == nil || err.Error() != tc.err {
 					t.Fatalf("got %q %v, want %s", got, err, tc.err)
@@ -81,7 +82,8 @@ func TestSubPath(t *testing.T) {
 
 	t.Run("file", func(t *testing.T) {
 		for range 2 { // a second instance of the container gets a fresh mount
-			got, err := w.SubPath(t.Context(), spec.SubPath{UID: "u1", Container: "c", Index: 90, Volume: "cm", Path: "key"})
+			got, err := w.SubPath(t.Context(),
+				spec.SubPath{UID: "u1", Container: "c", Index: 90, Volume: "cm", Path: "key"})
 			must(err)
 			if text, err := os.ReadFile(got); err != nil || string(text) != "value" {
 				t.Errorf("%q %v", text, err)
@@ -123,7 +125,8 @@ func TestSubPathRace(t *testing.T) {
 	var swapper sync.WaitGroup
 	swapper.Go(func() {
 		for ctx.Err() == nil {
-			if err := unix.Renameat2(unix.AT_FDCWD, vol+"/dir", unix.AT_FDCWD, vol+"/link", unix.RENAME_EXCHANGE); err != nil {
+			if err := unix.Renameat2(unix.AT_FDCWD, vol+"/dir", unix.AT_FDCWD, vol+"/link",
+				unix.RENAME_EXCHANGE); err != nil {
 				t.Error(err)
 				return
 			}
@@ -198,7 +201,8 @@ func TestRemoveNeverCrossesMounts(t *testing.T) {
 		}
 	}
 	for i := range 1000 {
-		if err := os.WriteFile(filepath.Join(vol, strings.Repeat("n", i%200+1)+string(rune('a'+i/200))), nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(vol, strings.Repeat("n", i%200+1)+string(rune('a'+i/200))), nil,
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -247,7 +251,8 @@ func TestContainerFiles(t *testing.T) {
 		log, err = w.TerminationLog("u1", "c")
 		must(err)
 	}
-	if left, err := filepath.Glob(filepath.Join(w.podDir("u1"), "termination.c.*")); err != nil || len(left) != keptTerminationLogs {
+	if left, err := filepath.Glob(filepath.Join(w.podDir("u1"), "termination.c.*")); err != nil ||
+		len(left) != keptTerminationLogs {
 		t.Errorf("a crash loop leaves %d files, %v", len(left), err)
 	}
 	must(os.WriteFile(log, []byte("start"+strings.Repeat("x", 4093)+"end"), 0o666))

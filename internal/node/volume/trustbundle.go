@@ -20,7 +20,8 @@ import (
 
 // addTrustBundle adds the trust anchors that a projection selects, as one file.
 // Optional bundles that are missing make an empty file.
-func (m *Manager) addTrustBundle(ctx context.Context, out payload, pod *corev1.Pod, src *corev1.ClusterTrustBundleProjection, mode uint32) error {
+func (m *Manager) addTrustBundle(ctx context.Context, out payload, pod *corev1.Pod,
+	src *corev1.ClusterTrustBundleProjection, mode uint32) error {
 	var bundles []*certificatesv1.ClusterTrustBundle
 	var err error
 	switch {
@@ -45,7 +46,8 @@ func (m *Manager) bundleByName(ctx context.Context, name string) ([]*certificate
 	b, err := m.cfg.Objects.TrustBundle(ctx, name)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("while getting ClusterTrustBundle: %w", &spec.NotFoundError{Kind: "clustertrustbundle.certificates.k8s.io", Name: name})
+		return nil, fmt.Errorf("while getting ClusterTrustBundle: %w",
+			&spec.NotFoundError{Kind: "clustertrustbundle.certificates.k8s.io", Name: name})
 	case err != nil:
 		return nil, fmt.Errorf("while getting ClusterTrustBundle: %w", err)
 	}
@@ -53,7 +55,8 @@ func (m *Manager) bundleByName(ctx context.Context, name string) ([]*certificate
 }
 
 // bundlesOfSigner are those with the labels: no selector selects none, an empty one all.
-func (m *Manager) bundlesOfSigner(ctx context.Context, signer string, selector *metav1.LabelSelector) ([]*certificatesv1.ClusterTrustBundle, error) {
+func (m *Manager) bundlesOfSigner(ctx context.Context, signer string,
+	selector *metav1.LabelSelector) ([]*certificatesv1.ClusterTrustBundle, error) {
 	chosen, err := metav1.LabelSelectorAsSelector(selector)
 	if err != nil {
 		return nil, fmt.Errorf("while parsing label selector: %w", err)

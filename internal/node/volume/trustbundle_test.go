@@ -22,7 +22,8 @@ import (
 // selfSigned is a certificate for the key in PEM.
 func selfSigned(t *testing.T, serial int64, notBefore, notAfter time.Time, key *ecdsa.PrivateKey) string {
 	t.Helper()
-	template := &x509.Certificate{SerialNumber: big.NewInt(serial), NotBefore: notBefore, NotAfter: notAfter, IsCA: true, BasicConstraintsValid: true}
+	template := &x509.Certificate{SerialNumber: big.NewInt(serial), NotBefore: notBefore, NotAfter: notAfter,
+		IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +42,8 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 
 func bundle(name, signer string, labels map[string]string, certs ...string) *certificatesv1.ClusterTrustBundle {
 	return &certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
-		Spec: certificatesv1.ClusterTrustBundleSpec{SignerName: signer, TrustBundle: strings.Join(certs, "some words\n")}}
+		Spec: certificatesv1.ClusterTrustBundleSpec{SignerName: signer,
+			TrustBundle: strings.Join(certs, "some words\n")}}
 }
 
 // The file holds each certificate of the selected bundles once, in an order that does not
@@ -67,15 +69,21 @@ func TestTrustBundle(t *testing.T) {
 		err  string
 	}{
 		{name: "by name", src: corev1.ClusterTrustBundleProjection{Name: new("alone")}, want: certs[:1]},
-		{name: "labels", src: corev1.ClusterTrustBundleProjection{SignerName: signer, LabelSelector: &metav1.LabelSelector{MatchLabels: labels}}, want: certs[:2]},
-		{name: "empty selector", src: corev1.ClusterTrustBundleProjection{SignerName: signer, LabelSelector: &metav1.LabelSelector{}}, want: certs},
+		{name: "labels", src: corev1.ClusterTrustBundleProjection{SignerName: signer,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: labels}}, want: certs[:2]},
+		{name: "empty selector",
+			src:  corev1.ClusterTrustBundleProjection{SignerName: signer, LabelSelector: &metav1.LabelSelector{}},
+			want: certs},
 		{name: "no selector", src: corev1.ClusterTrustBundleProjection{SignerName: signer}, err: none},
-		{name: "no selector, optional", src: corev1.ClusterTrustBundleProjection{SignerName: signer, Optional: new(true)}},
-		{name: "other signer", src: corev1.ClusterTrustBundleProjection{SignerName: new("example.com/t"), LabelSelector: &metav1.LabelSelector{}}, err: none},
+		{name: "no selector, optional",
+			src: corev1.ClusterTrustBundleProjection{SignerName: signer, Optional: new(true)}},
+		{name: "other signer", src: corev1.ClusterTrustBundleProjection{SignerName: new("example.com/t"),
+			LabelSelector: &metav1.LabelSelector{}}, err: none},
 		{name: "other name", src: corev1.ClusterTrustBundleProjection{Name: new("x")},
 			err: `while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io "x" not found`},
 		{name: "other name, optional", src: corev1.ClusterTrustBundleProjection{Name: new("x"), Optional: new(true)}},
-		{name: "no certificate", src: corev1.ClusterTrustBundleProjection{Name: new("broken")}, err: `ClusterTrustBundle "broken" holds what is no certificate: `},
+		{name: "no certificate", src: corev1.ClusterTrustBundleProjection{Name: new("broken")},
+			err: `ClusterTrustBundle "broken" holds what is no certificate: `},
 		{name: "nothing named", err: "ClusterTrustBundle projection requires either name or signerName to be set"},
 	}
 	for _, tc := range tests {
@@ -83,7 +91,11 @@ func TestTrustBundle(t *testing.T) {
 			w := newWorld(t)
 			w.bundles = bundles
 			tc.src.Path = "ca.crt"
-			pod := podWith("u1", volume("v", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ClusterTrustBundle: &tc.src}}}}))
+			pod := podWith("u1",
+				volume(
+					"v", corev1.VolumeSource{
+						Projected: &corev1.ProjectedVolumeSource{
+							Sources: []corev1.VolumeProjection{{ClusterTrustBundle: &tc.src}}}}))
 			err := w.prepare(pod)
 			if tc.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.err) {
@@ -100,7 +112,8 @@ func TestTrustBundle(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := slices.Sorted(slices.Values(strings.SplitAfter(string(first), "-----END CERTIFICATE-----\n")))
-			if want := append(slices.Sorted(slices.Values(tc.want)), ""); !slices.Equal(got, slices.Sorted(slices.Values(want))) {
+			if want := append(slices.Sorted(slices.Values(tc.want)), ""); !slices.Equal(got,
+				slices.Sorted(slices.Values(want))) {
 				t.Errorf("got %d certificates, want %d", len(got)-1, len(tc.want))
 			}
 			w.bundles = slices.Clone(bundles)

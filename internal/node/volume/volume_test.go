@@ -54,8 +54,9 @@ func newWorld(t *testing.T) *world {
 		t.Skip("volumes need root: they mount")
 	}
 	root := t.TempDir()
-	w := &world{t: t, root: root, maps: map[string]*corev1.ConfigMap{}, secrets: map[string]*corev1.Secret{}, holders: map[types.UID]func(types.UID){},
-		missed: make(chan struct{}, 1)}
+	w := &world{t: t, root: root, maps: map[string]*corev1.ConfigMap{}, secrets: map[string]*corev1.Secret{},
+		holders: map[types.UID]func(types.UID){},
+		missed:  make(chan struct{}, 1)}
 	w.Manager = w.restart()
 	t.Cleanup(func() {
 		uids, err := w.OnDisk()
@@ -76,9 +77,11 @@ func newWorld(t *testing.T) *world {
 }
 
 func (w *world) restart() *Manager {
-	node := &spec.Node{HostIPs: []string{"192.0.2.1"}, Allocatable: corev1.ResourceList{"memory": resource.MustParse("1Gi"), "cpu": resource.MustParse("2")}}
+	node := &spec.Node{HostIPs: []string{"192.0.2.1"},
+		Allocatable: corev1.ResourceList{"memory": resource.MustParse("1Gi"), "cpu": resource.MustParse("2")}}
 	return New(Config{
-		Root: w.root, Node: func() *spec.Node { return node }, Objects: w, Tokens: w, Certificates: w, Logger: klog.Background(),
+		Root: w.root, Node: func() *spec.Node { return node }, Objects: w, Tokens: w, Certificates: w,
+		Logger: klog.Background(),
 		Event: func(_ *corev1.Pod, _, reason, message string) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -158,7 +161,8 @@ func (w *world) put(name string, data map[string]string) {
 	}
 }
 
-func (w *world) Token(_ context.Context, ns, account string, req *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+func (w *world) Token(_ context.Context, ns, account string,
+	req *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if req.Spec.BoundObjectRef == nil || req.Spec.BoundObjectRef.Kind != "Pod" {
@@ -192,8 +196,9 @@ func (w *world) mustPrepare(pod *corev1.Pod) map[string]spec.Volume {
 
 func podWith(uid string, volumes ...corev1.Volume) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: types.UID(uid), Labels: map[string]string{"app": "a", "b": "c"}},
-		Spec:       corev1.PodSpec{Volumes: volumes, Containers: []corev1.Container{{Name: "c"}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: types.UID(uid),
+			Labels: map[string]string{"app": "a", "b": "c"}},
+		Spec: corev1.PodSpec{Volumes: volumes, Containers: []corev1.Container{{Name: "c"}}},
 	}
 }
 
@@ -269,44 +274,77 @@ func TestWrittenVolumes(t *testing.T) {
 		want   []string
 		err    string
 	}{
-		{name: "config map", volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm")}},
-			want: []string{"bin 644 \xff", "k1 644 v1", "k2 644 v2"}},
-		{name: "items", volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm"), DefaultMode: new(int32(0o400)),
-			Items: []corev1.KeyToPath{{Key: "k1", Path: "d/e/f"}, {Key: "k2", Path: "g", Mode: new(int32(0o755))}}}},
+		{name: "config map",
+			volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm")}},
+			want:   []string{"bin 644 \xff", "k1 644 v1", "k2 644 v2"}},
+		{name: "items",
+			volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm"),
+				DefaultMode: new(int32(0o400)),
+				Items: []corev1.KeyToPath{{Key: "k1", Path: "d/e/f"},
+					{Key: "k2", Path: "g", Mode: new(int32(0o755))}}}},
 			want: []string{"d/e/f 400 v1", "g 755 v2"}},
-		{name: "missing key", volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm"), Items: []corev1.KeyToPath{{Key: "no", Path: "x"}}}},
+		{name: "missing key",
+			volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm"),
+				Items: []corev1.KeyToPath{{Key: "no", Path: "x"}}}},
 			err: `MountVolume.SetUp failed for volume "v" : configmap references non-existent config key: no`},
-		{name: "missing key, optional", volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm"), Optional: new(true),
-			Items: []corev1.KeyToPath{{Key: "no", Path: "x"}, {Key: "k1", Path: "y"}}}}, want: []string{"y 644 v1"}},
-		{name: "missing map", volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("none")}},
-			err: `MountVolume.SetUp failed for volume "v" : configmap "none" not found`},
-		{name: "missing map, optional", volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("none"), Optional: new(true)}}},
-		{name: "secret", volume: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s", DefaultMode: new(int32(0o400))}}, want: []string{"pw 400 hush"}},
+		{name: "missing key, optional",
+			volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm"),
+				Optional: new(true),
+				Items:    []corev1.KeyToPath{{Key: "no", Path: "x"}, {Key: "k1", Path: "y"}}}},
+			want: []string{"y 644 v1"}},
+		{name: "missing map",
+			volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("none")}},
+			err:    `MountVolume.SetUp failed for volume "v" : configmap "none" not found`},
+		{name: "missing map, optional",
+			volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("none"),
+				Optional: new(true)}}},
+		{name: "secret",
+			volume: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s",
+				DefaultMode: new(int32(0o400))}}, want: []string{"pw 400 hush"}},
 		{name: "missing secret", volume: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "none"}},
 			err: `MountVolume.SetUp failed for volume "v" : secret "none" not found`},
-		{name: "missing secret key", volume: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s", Items: []corev1.KeyToPath{{Key: "k", Path: "k"}}}},
+		{name: "missing secret key",
+			volume: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s",
+				Items: []corev1.KeyToPath{{Key: "k", Path: "k"}}}},
 			err: `MountVolume.SetUp failed for volume "v" : references non-existent secret key: k`},
-		{name: "downward", volume: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
-			{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}},
-			{Path: "mem", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "c", Resource: "limits.memory", Divisor: resource.MustParse("1Mi")}}}}},
+		{name: "downward",
+			volume: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{
+				Items: []corev1.DownwardAPIVolumeFile{
+					{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}},
+					{Path: "mem", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "c",
+						Resource: "limits.memory",
+						Divisor:  resource.MustParse("1Mi")}}}}},
 			want: []string{"labels 644 app=\"a\"\nb=\"c\"", "mem 644 1024"}},
-		{name: "projected with fsGroup", volume: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{DefaultMode: new(int32(0o600)), Sources: []corev1.VolumeProjection{
-			{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: named("cm"), Items: []corev1.KeyToPath{{Key: "k1", Path: "ca"}}}},
-			{Secret: &corev1.SecretProjection{LocalObjectReference: named("s")}}}}},
-			change: func(p *corev1.Pod) { p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(1234))} },
-			want:   []string{"ca 640 v1", "pw 640 hush"}},
-		{name: "trust bundle", volume: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{}}}}},
+		{name: "projected with fsGroup",
+			volume: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{DefaultMode: new(int32(0o600)),
+				Sources: []corev1.VolumeProjection{
+					{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: named("cm"),
+						Items: []corev1.KeyToPath{{Key: "k1", Path: "ca"}}}},
+					{Secret: &corev1.SecretProjection{LocalObjectReference: named("s")}}}}},
+			change: func(p *corev1.Pod) {
+				p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(1234))}
+			},
+			want: []string{"ca 640 v1", "pw 640 hush"}},
+		{name: "trust bundle",
+			volume: corev1.VolumeSource{
+				Projected: &corev1.ProjectedVolumeSource{
+					Sources: []corev1.VolumeProjection{{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{}}}}},
 			err: `MountVolume.SetUp failed for volume "v" : ClusterTrustBundle projection requires either name or signerName to be set`},
-		{name: "path out of the volume", volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm"), Items: []corev1.KeyToPath{{Key: "k1", Path: "a/../../x"}}}},
+		{name: "path out of the volume",
+			volume: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm"),
+				Items: []corev1.KeyToPath{{Key: "k1", Path: "a/../../x"}}}},
 			err: `MountVolume.SetUp failed for volume "v" : invalid path "a/../../x": it must be relative and must not contain '..'`},
-		{name: "claim", volume: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "pvc"}},
+		{name: "claim",
+			volume: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "pvc"}},
 			err: `Unable to attach or mount volumes: unmounted volumes=[v], unattached volumes=[], failed to process volumes=[v]: error processing PVC ns/pvc: persistent volumes are not supported by this node`},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { // objects are waited for
 				w := newWorld(t)
-				w.maps["cm"] = &corev1.ConfigMap{Data: map[string]string{"k1": "v1", "k2": "v2"}, BinaryData: map[string][]byte{"bin": {0xff}}}
+				w.maps["cm"] = &corev1.ConfigMap{Data: map[string]string{"k1": "v1", "k2": "v2"},
+					BinaryData: map[string][]byte{"bin": {0xff}}}
 				w.secrets["s"] = &corev1.Secret{Data: map[string][]byte{"pw": []byte("hush")}}
 				pod := podWith("u1", volume("v", tc.volume))
 				if tc.change != nil {
@@ -372,8 +410,9 @@ func TestRefresh(t *testing.T) {
 	w := newWorld(t)
 	w.put("cm", map[string]string{"a": "1", "b": "1"})
 	pod := podWith("u1", configMapVolume("v", corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm")}),
-		volume("d", corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
-			{Path: "l", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['app']"}}}}}))
+		volume(
+			"d", corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
+				{Path: "l", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['app']"}}}}}))
 	v := w.mustPrepare(pod)["v"]
 	for round := range 2 {
 		p := w.find("u1")
@@ -389,7 +428,8 @@ func TestRefresh(t *testing.T) {
 		if diff := cmp.Diff([]string{"a 644 2", fmt.Sprintf("c 644 %d", round)}, tree(t, v.HostPath)); diff != "" {
 			t.Error(diff)
 		}
-		if diff := cmp.Diff([]string{fmt.Sprintf("l 644 new%d", round)}, tree(t, w.Volumes("u1")["d"].HostPath)); diff != "" {
+		if diff := cmp.Diff([]string{fmt.Sprintf("l 644 new%d", round)},
+			tree(t, w.Volumes("u1")["d"].HostPath)); diff != "" {
 			t.Error(diff)
 		}
 		if due, _ := w.due(time.Now()); len(due) != 0 {
@@ -414,9 +454,13 @@ func TestRefresh(t *testing.T) {
 // after a resize (L3.135, L3.120).
 func TestFilesFollowResize(t *testing.T) {
 	w := newWorld(t)
-	pod := podWith("u1", volume("d", corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
-		{Path: "cpu", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "c", Resource: "requests.cpu", Divisor: resource.MustParse("1m")}},
-		{Path: "l", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['app']"}}}}}))
+	pod := podWith("u1",
+		volume(
+			"d", corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{Items: []corev1.DownwardAPIVolumeFile{
+				{Path: "cpu", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "c",
+					Resource: "requests.cpu",
+					Divisor:  resource.MustParse("1m")}},
+				{Path: "l", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['app']"}}}}}))
 	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("100m")}
 	dir := w.mustPrepare(pod)["d"].HostPath
 	p := w.find("u1")
@@ -513,12 +557,15 @@ func readAt(dir *os.File, name string) (string, error) {
 // Tokens are bound to the pod, kept over a restart of the agent, and renewed at 80 % of their life.
 func TestToken(t *testing.T) {
 	w := newWorld(t)
-	pod := podWith("u1", volume("v", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: new(int64(3600))}}}}}))
+	pod := podWith("u1",
+		volume("v", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token",
+				ExpirationSeconds: new(int64(3600))}}}}}))
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(1000))}
 	v := w.mustPrepare(pod)["v"]
 	first := tree(t, v.HostPath)
-	if info, err := os.Stat(filepath.Join(v.HostPath, "token")); err != nil || info.Mode().Perm() != 0o600 || info.Sys().(*syscall.Stat_t).Uid != 1000 {
+	if info, err := os.Stat(filepath.Join(v.HostPath, "token")); err != nil || info.Mode().Perm() != 0o600 ||
+		info.Sys().(*syscall.Stat_t).Uid != 1000 {
 		t.Errorf("the token must belong to the common user alone: %v %v", info, err)
 	}
 	_, next := w.due(time.Now())
@@ -548,7 +595,9 @@ func TestToken(t *testing.T) {
 func TestEmptyDir(t *testing.T) {
 	w := newWorld(t)
 	pod := podWith("u1", volume("disk", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}),
-		volume("mem", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: resource.NewQuantity(1<<20, resource.BinarySI)}}))
+		volume("mem",
+			corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory,
+				SizeLimit: resource.NewQuantity(1<<20, resource.BinarySI)}}))
 	pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: new(int64(77))}
 	vs := w.mustPrepare(pod)
 	for _, name := range []string{"disk", "mem"} {
@@ -602,12 +651,19 @@ func TestHostPath(t *testing.T) {
 		{path: dir + "/n1/n2", kind: corev1.HostPathDirectoryOrCreate, made: fs.ModeDir | 0o755},
 		{path: dir + "/f1", kind: corev1.HostPathFileOrCreate, made: 0o644},
 		{path: dir + "/n3", kind: corev1.HostPathUnset, made: fs.ModeDir | 0o755},
-		{path: file, kind: corev1.HostPathDirectory, err: "hostPath type check failed: " + file + " is not a directory, it's a file"},
-		{path: file, kind: corev1.HostPathDirectoryOrCreate, err: "hostPath type check failed: " + file + " is not a directory, it's a file"},
-		{path: dir, kind: corev1.HostPathFile, err: "hostPath type check failed: " + dir + " is not a file, it's a directory"},
-		{path: dir, kind: corev1.HostPathSocket, err: "hostPath type check failed: " + dir + " is not a socket file, it's a directory"},
-		{path: "/dev/null", kind: corev1.HostPathBlockDev, err: "hostPath type check failed: /dev/null is not a block device, it's a character device"},
-		{path: dir + "/none", kind: corev1.HostPathFile, err: "hostPath type check failed, " + dir + "/none is not a file, unable to determine its type: stat " + dir + "/none: no such file or directory"},
+		{path: file, kind: corev1.HostPathDirectory,
+			err: "hostPath type check failed: " + file + " is not a directory, it's a file"},
+		{path: file, kind: corev1.HostPathDirectoryOrCreate,
+			err: "hostPath type check failed: " + file + " is not a directory, it's a file"},
+		{path: dir, kind: corev1.HostPathFile, err: "hostPath type check failed: " + dir +
+			" is not a file, it's a directory"},
+		{path: dir, kind: corev1.HostPathSocket, err: "hostPath type check failed: " + dir +
+			" is not a socket file, it's a directory"},
+		{path: "/dev/null", kind: corev1.HostPathBlockDev,
+			err: "hostPath type check failed: /dev/null is not a block device, it's a character device"},
+		{path: dir + "/none", kind: corev1.HostPathFile,
+			err: "hostPath type check failed, " + dir + "/none is not a file, unable to determine its type: stat " +
+				dir + "/none: no such file or directory"},
 	}
 	for _, tc := range tests {
 		t.Run(string(tc.kind)+" "+filepath.Base(tc.path), func(t *testing.T) {
@@ -629,17 +685,22 @@ func BenchmarkPod(b *testing.B) {
 	if os.Getuid() != 0 {
 		b.Skip("volumes need root: they mount")
 	}
-	w := &world{root: b.TempDir(), maps: map[string]*corev1.ConfigMap{"ca": {Data: map[string]string{"ca.crt": strings.Repeat("x", 1000)}}},
+	w := &world{root: b.TempDir(),
+		maps:    map[string]*corev1.ConfigMap{"ca": {Data: map[string]string{"ca.crt": strings.Repeat("x", 1000)}}},
 		holders: map[types.UID]func(types.UID){}, missed: make(chan struct{}, 1)}
 	w.Manager = w.restart()
 	defer w.unmountVolatile()
 	access := corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: new(int64(3607))}},
-		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: named("ca"), Items: []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}}}},
-		{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{{Path: "namespace", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}}}},
+		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token",
+			ExpirationSeconds: new(int64(3607))}},
+		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: named("ca"),
+			Items: []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}}}},
+		{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{{Path: "namespace",
+			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}}}},
 	}}}
 	for i := range b.N {
-		pod := podWith(fmt.Sprint("u", i), volume("kube-api-access", access), volume("e", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}))
+		pod := podWith(fmt.Sprint("u", i), volume("kube-api-access", access),
+			volume("e", corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}))
 		if err := w.Prepare(b.Context(), pod); err != nil {
 			b.Fatal(err)
 		}
@@ -664,8 +725,10 @@ func TestRun(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- w.Run(ctx) }()
 		pod := podWith("u1", configMapVolume("cm", corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm")}),
-			volume("token", corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: new(int64(600))}}}}}))
+			volume("token",
+				corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+					{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token",
+						ExpirationSeconds: new(int64(600))}}}}}))
 		vs := w.mustPrepare(pod)
 		w.put("cm", map[string]string{"k": "2"})
 		synctest.Wait()
@@ -707,8 +770,10 @@ func TestRun(t *testing.T) {
 func TestKeyThatReplacesSubPath(t *testing.T) {
 	w := newWorld(t)
 	w.put("cm", map[string]string{"k": "1"})
-	dir := w.mustPrepare(podWith("u1", configMapVolume("v", corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm")})))["v"].HostPath
-	if _, err := w.SubPath(t.Context(), spec.SubPath{UID: "u1", Container: "c", Volume: "v", Path: "late", ReadOnly: true}); err != nil {
+	dir := w.mustPrepare(podWith("u1",
+		configMapVolume("v", corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm")})))["v"].HostPath
+	if _, err := w.SubPath(t.Context(),
+		spec.SubPath{UID: "u1", Container: "c", Volume: "v", Path: "late", ReadOnly: true}); err != nil {
 		t.Fatal(err)
 	}
 	w.put("cm", map[string]string{"k": "1", "late": "2"})
@@ -721,7 +786,8 @@ func TestKeyThatReplacesSubPath(t *testing.T) {
 // L3.115: the runtime mounts it, always read only.
 func TestImageVolume(t *testing.T) {
 	v, err := imageVolume(&corev1.ImageVolumeSource{Reference: "models/llama"})
-	if err != nil || v.HostPath != "" || !v.ReadOnly || v.Image.GetImage() != "docker.io/models/llama:latest" || v.Image.GetUserSpecifiedImage() != "models/llama" {
+	if err != nil || v.HostPath != "" || !v.ReadOnly || v.Image.GetImage() != "docker.io/models/llama:latest" ||
+		v.Image.GetUserSpecifiedImage() != "models/llama" {
 		t.Errorf("%+v %v", v, err)
 	}
 	for _, bad := range []string{"", "UPPER:case:"} {

@@ -145,7 +145,8 @@ func (r *Runtime) adoptSandbox(ctx context.Context, s *sandbox) error {
 }
 
 func (r *Runtime) adoptContainer(ctx context.Context, c *container, m *monitor.Monitor, alive bool) error {
-	if c.rec.StartedAt == 0 && c.rec.FinishedAt == 0 && c.sandbox.rec.Protocol >= 2 && r.adoptStarting(ctx, c, m, alive) {
+	if c.rec.StartedAt == 0 && c.rec.FinishedAt == 0 && c.sandbox.rec.Protocol >= 2 &&
+		r.adoptStarting(ctx, c, m, alive) {
 		return nil
 	}
 	e, ended, err := state.LoadExit(r.containerDir(c.rec.ID))

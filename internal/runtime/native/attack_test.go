@@ -30,9 +30,12 @@ func attack(name string) {
 }
 
 var attacks = map[string]func(){
-	"victim": attackVictim, "euid": func() { fmt.Println(os.Geteuid()) }, "overwrite": attackOverwrite, "swap": attackSwap,
-	"kernel-files": attackKernelFiles, "devices": attackDevices, "cgroups": attackCgroups, "null": attackNull, "mounts": attackMounts,
-	"own-userns": attackOwnUserNS, "processes": attackProcesses, "pod-init": attackPodInit, "abstract-sockets": attackSockets, "ipc": attackIPC, "ping": attackPing,
+	"victim": attackVictim, "euid": func() { fmt.Println(os.Geteuid()) }, "overwrite": attackOverwrite,
+	"swap":         attackSwap,
+	"kernel-files": attackKernelFiles, "devices": attackDevices, "cgroups": attackCgroups, "null": attackNull,
+	"mounts":     attackMounts,
+	"own-userns": attackOwnUserNS, "processes": attackProcesses, "pod-init": attackPodInit,
+	"abstract-sockets": attackSockets, "ipc": attackIPC, "ping": attackPing,
 	"keyrings": attackKeyrings, "descriptors": attackDescriptors, "net": attackNet, "bomb": attackBomb,
 	"peek": attackPeek, "race": attackRace,
 }
@@ -65,13 +68,17 @@ func overwrite(path, text string) error {
 
 func attackKernelFiles() {
 	for _, p := range []string{
-		"/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/kernel/hostname", "/proc/sys/vm/panic_on_oom", "/proc/sys/fs/binfmt_misc/register",
-		"/proc/sysrq-trigger", "/proc/irq/default_smp_affinity", "/sys/kernel/uevent_helper", "/sys/power/state", "/sys/kernel/mm/transparent_hugepage/enabled",
-		"/sys/module/printk/parameters/time", "/sys/fs/cgroup/memory/release_agent", "/sys/kernel/security/lockdown", "/proc/acpi/wakeup",
+		"/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/kernel/hostname",
+		"/proc/sys/vm/panic_on_oom", "/proc/sys/fs/binfmt_misc/register",
+		"/proc/sysrq-trigger", "/proc/irq/default_smp_affinity", "/sys/kernel/uevent_helper", "/sys/power/state",
+		"/sys/kernel/mm/transparent_hugepage/enabled",
+		"/sys/module/printk/parameters/time", "/sys/fs/cgroup/memory/release_agent", "/sys/kernel/security/lockdown",
+		"/proc/acpi/wakeup",
 	} {
 		must("write "+p, overwrite(p, "1"))
 	}
-	for _, p := range []string{"/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/proc/scsi/scsi", "/sys/firmware/dmi/tables/DMI"} {
+	for _, p := range []string{"/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/proc/scsi/scsi",
+		"/sys/firmware/dmi/tables/DMI"} {
 		b := make([]byte, 64)
 		f, err := os.Open(p)
 		n := 0
@@ -84,7 +91,8 @@ func attackKernelFiles() {
 		}
 		must("read "+p, err)
 	}
-	for _, p := range []string{"/proc/kcore", "/proc/sys", "/sys/firmware", "/proc/sysrq-trigger", "/sys", "/dev/null"} {
+	for _, p := range []string{"/proc/kcore", "/proc/sys", "/sys/firmware", "/proc/sysrq-trigger", "/sys",
+		"/dev/null"} {
 		must("unmount "+p, unix.Unmount(p, unix.MNT_DETACH))
 		must("remount "+p, unix.Mount("", p, "", unix.MS_REMOUNT|unix.MS_BIND, ""))
 	}
@@ -141,8 +149,10 @@ func attackDevices() {
 		kind         uint32
 		major, minor uint32
 	}{
-		{"memory", unix.S_IFCHR, 1, 1}, {"ports", unix.S_IFCHR, 1, 4}, {"kmsg", unix.S_IFCHR, 1, 11}, {"the host's disk", unix.S_IFBLK, 254, 0},
-		{"loop0", unix.S_IFBLK, 7, 0}, {"fuse", unix.S_IFCHR, 10, 229}, {"tun", unix.S_IFCHR, 10, 200}, {"the host's console", unix.S_IFCHR, 5, 1}, {"tty1", unix.S_IFCHR, 4, 1},
+		{"memory", unix.S_IFCHR, 1, 1}, {"ports", unix.S_IFCHR, 1, 4}, {"kmsg", unix.S_IFCHR, 1, 11},
+		{"the host's disk", unix.S_IFBLK, 254, 0},
+		{"loop0", unix.S_IFBLK, 7, 0}, {"fuse", unix.S_IFCHR, 10, 229}, {"tun", unix.S_IFCHR, 10, 200},
+		{"the host's console", unix.S_IFCHR, 5, 1}, {"tty1", unix.S_IFCHR, 4, 1},
 	} {
 		path := fmt.Sprintf("/tmp/dev-%d-%d", d.major, d.minor)
 		err := unix.Mknod(path, d.kind|0o666, int(unix.Mkdev(d.major, d.minor)))
@@ -172,7 +182,8 @@ func attackCgroups() {
 		dir := filepath.Dir(g)
 		must("join "+g, overwrite(g, "0"))
 		must("make a group in "+dir, os.Mkdir(dir+"/mine", 0o755))
-		for _, f := range []string{"release_agent", "notify_on_release", "memory.limit_in_bytes", "pids.max", "devices.allow", "cgroup.subtree_control"} {
+		for _, f := range []string{"release_agent", "notify_on_release", "memory.limit_in_bytes", "pids.max",
+			"devices.allow", "cgroup.subtree_control"} {
 			if _, err := os.Stat(dir + "/" + f); err == nil {
 				must("write "+dir+"/"+f, overwrite(dir+"/"+f, "1"))
 			}
@@ -219,7 +230,8 @@ func attackMounts() {
 			continue // the pod's own, in the pod's user namespace
 		}
 		must("remount "+p, err)
-		must("mount_setattr "+p, unix.MountSetattr(unix.AT_FDCWD, p, unix.AT_RECURSIVE, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}))
+		must("mount_setattr "+p,
+			unix.MountSetattr(unix.AT_FDCWD, p, unix.AT_RECURSIVE, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}))
 	}
 	must("unmount /ro/below", unix.Unmount("/ro/below", unix.MNT_DETACH))
 	fd, err := unix.OpenTree(unix.AT_FDCWD, "/ro", unix.OPEN_TREE_CLONE)
@@ -238,7 +250,8 @@ func attackOwnUserNS() {
 	err := errnoOf(unix.Syscall(unix.SYS_UNSHARE, unix.CLONE_NEWUSER|unix.CLONE_NEWNS, 0, 0))
 	if err != nil {
 		must("a user namespace", err) // this program has threads: a child does it
-		pid, _, e := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD)|unix.CLONE_NEWUSER|unix.CLONE_NEWNS, 0, 0, 0, 0, 0)
+		pid, _, e := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD)|unix.CLONE_NEWUSER|unix.CLONE_NEWNS, 0, 0,
+			0, 0, 0)
 		if e != 0 {
 			must("a user namespace in a child", e)
 			return
@@ -305,7 +318,8 @@ func attackProcesses() {
 		_, err := unix.PidfdOpen(pid, 0)
 		must("a pidfd of host process "+f, err)
 		b := make([]byte, 8)
-		_, err = unix.ProcessVMReadv(pid, []unix.Iovec{{Base: &b[0], Len: 8}}, []unix.RemoteIovec{{Base: 0x400000, Len: 8}}, 0)
+		_, err = unix.ProcessVMReadv(pid, []unix.Iovec{{Base: &b[0], Len: 8}},
+			[]unix.RemoteIovec{{Base: 0x400000, Len: 8}}, 0)
 		must("memory of host process "+f, err)
 	}
 	for _, ns := range []string{"mnt", "pid", "net", "user", "cgroup"} {
@@ -330,7 +344,8 @@ func attackPeek() {
 	for f := range strings.FieldsSeq(os.Getenv("PIDS")) {
 		pid, _ := strconv.Atoi(f)
 		can("see process "+f, reachable("/proc/"+f))
-		for _, name := range []string{"root/etc", "cwd/etc", "exe", "environ", "maps", "mem", "fd/0", "ns/mnt", "ns/net"} {
+		for _, name := range []string{"root/etc", "cwd/etc", "exe", "environ", "maps", "mem", "fd/0", "ns/mnt",
+			"ns/net"} {
 			p := "/proc/" + f + "/" + name
 			_, err := os.Stat(p)
 			if name == "environ" || name == "maps" || name == "mem" {
@@ -344,7 +359,8 @@ func attackPeek() {
 			must("descriptor 0 of "+f, err)
 		}
 		b := make([]byte, 8)
-		_, err := unix.ProcessVMReadv(pid, []unix.Iovec{{Base: &b[0], Len: 8}}, []unix.RemoteIovec{{Base: 0x400000, Len: 8}}, 0)
+		_, err := unix.ProcessVMReadv(pid, []unix.Iovec{{Base: &b[0], Len: 8}},
+			[]unix.RemoteIovec{{Base: 0x400000, Len: 8}}, 0)
 		must("memory of "+f, err)
 	}
 }
@@ -376,7 +392,8 @@ func attackRace() {
 				continue
 			}
 			seen["blocked: looked at a process"]++
-			if reachable("/proc/"+name+"/root"+os.Getenv("VICTIM")) == nil || reachable("/proc/"+name+"/cwd"+os.Getenv("VICTIM")) == nil {
+			if reachable("/proc/"+name+"/root"+os.Getenv("VICTIM")) == nil ||
+				reachable("/proc/"+name+"/cwd"+os.Getenv("VICTIM")) == nil {
 				seen["ESCAPED: a process with the host's root"]++
 			}
 			if caps := capsOf(name); caps&^mine != 0 {
@@ -387,7 +404,8 @@ func attackRace() {
 				link := "/proc/" + name + "/fd/" + fd.Name()
 				target, err := os.Readlink(link)
 				var st unix.Stat_t
-				if err == nil && unix.Stat(link, &st) == nil && (strings.HasSuffix(target, "/cgroup.procs") || reachable(link+os.Getenv("VICTIM")) == nil) {
+				if err == nil && unix.Stat(link, &st) == nil &&
+					(strings.HasSuffix(target, "/cgroup.procs") || reachable(link+os.Getenv("VICTIM")) == nil) {
 					seen["ESCAPED: an open "+target]++
 				}
 			}
@@ -476,7 +494,8 @@ func attackPing() {
 	if n != 10 || b[0] != 0 || string(b[8:n]) != "hi" {
 		fmt.Printf("ESCAPED: the control failed: the answer is %v\n", b[:n])
 	}
-	for what, s := range map[string][3]int{"raw": {unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP}, "packet": {unix.AF_PACKET, unix.SOCK_RAW, 0}, "cooked": {unix.AF_PACKET, unix.SOCK_DGRAM, 0}} {
+	for what, s := range map[string][3]int{"raw": {unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP},
+		"packet": {unix.AF_PACKET, unix.SOCK_RAW, 0}, "cooked": {unix.AF_PACKET, unix.SOCK_DGRAM, 0}} {
 		_, err := unix.Socket(s[0], s[1], s[2])
 		must("a "+what+" socket", err)
 	}
@@ -523,7 +542,8 @@ func attackDescriptors() {
 		n, _ := strconv.Atoi(e.Name())
 		target, err := os.Readlink("/proc/self/fd/" + e.Name())
 		// What this Go program opens itself: epoll, an eventfd, its CPU limit and the directory it lists.
-		if err != nil || n < 3 || strings.HasPrefix(target, "anon_inode:[event") || strings.HasPrefix(target, "/proc/") || strings.HasPrefix(target, "/sys/fs/cgroup/cpu") {
+		if err != nil || n < 3 || strings.HasPrefix(target, "anon_inode:[event") ||
+			strings.HasPrefix(target, "/proc/") || strings.HasPrefix(target, "/sys/fs/cgroup/cpu") {
 			continue
 		}
 		fmt.Printf("ESCAPED: descriptor %d is %s\n", n, target)

@@ -94,10 +94,15 @@ func podCycle(w *world, t *stepTable, name string) error {
 			return err
 		}},
 		{"CreateContainer", func() error {
-			r, err := w.r.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "c", shell("exec sleep 1000"), func(c *cri.ContainerConfig) {
-				c.Linux.Resources = &cri.LinuxContainerResources{CpuShares: 102, CpuQuota: 50000, CpuPeriod: 100000, MemoryLimitInBytes: 64 << 20}
-				c.Linux.SecurityContext.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
-			})})
+			r, err := w.r.CreateContainer(ctx,
+				&cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc,
+					Config: containerConfig(sbc, "c", shell("exec sleep 1000"), func(c *cri.ContainerConfig) {
+						c.Linux.Resources = &cri.LinuxContainerResources{CpuShares: 102, CpuQuota: 50000,
+							CpuPeriod:          100000,
+							MemoryLimitInBytes: 64 << 20}
+						c.Linux.SecurityContext.Seccomp = &cri.SecurityProfile{
+							ProfileType: cri.SecurityProfile_RuntimeDefault}
+					})})
 			id = r.GetContainerId()
 			return err
 		}},

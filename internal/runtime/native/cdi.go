@@ -38,7 +38,8 @@ func cdiNames(c *cri.ContainerConfig) ([]string, error) {
 
 // injectCDI answers the configuration with what the CDI specifications below dirs
 // say about the devices, their nodes and their hooks.
-func injectCDI(c *cri.ContainerConfig, names, dirs []string) (*cri.ContainerConfig, []plan.Device, *specs.Hooks, error) {
+func injectCDI(c *cri.ContainerConfig, names, dirs []string) (*cri.ContainerConfig, []plan.Device, *specs.Hooks,
+	error) {
 	if len(names) == 0 {
 		return c, nil, nil, nil
 	}
@@ -56,7 +57,9 @@ func injectCDI(c *cri.ContainerConfig, names, dirs []string) (*cri.ContainerConf
 			for file, errs := range cache.GetErrors() {
 				fmt.Fprintf(&broken, "; %s: %v", file, errors.Join(errs...))
 			}
-			return nil, nil, nil, status.Errorf(codes.InvalidArgument, "CDI devices %s are in no valid specification below %s%s", strings.Join(unknown, ", "), strings.Join(dirs, ", "), broken.String())
+			return nil, nil, nil,
+				status.Errorf(codes.InvalidArgument, "CDI devices %s are in no valid specification below %s%s",
+					strings.Join(unknown, ", "), strings.Join(dirs, ", "), broken.String())
 		}
 		return nil, nil, nil, status.Errorf(codes.InvalidArgument, "CDI devices: %v", err)
 	}
@@ -65,7 +68,8 @@ func injectCDI(c *cri.ContainerConfig, names, dirs []string) (*cri.ContainerConf
 		return nil, nil, nil, err
 	}
 	if s.Linux.IntelRdt != nil {
-		return nil, nil, nil, status.Errorf(codes.Unimplemented, "CDI devices %s need Intel RDT, which this runtime does not set", strings.Join(names, ", "))
+		return nil, nil, nil, status.Errorf(codes.Unimplemented,
+			"CDI devices %s need Intel RDT, which this runtime does not set", strings.Join(names, ", "))
 	}
 	c = proto.Clone(c).(*cri.ContainerConfig)
 	for _, kv := range s.Process.Env {
@@ -94,7 +98,8 @@ func injectCDI(c *cri.ContainerConfig, names, dirs []string) (*cri.ContainerConf
 
 func cdiMount(m *specs.Mount) (*cri.Mount, error) {
 	if m.Type != "" && m.Type != "bind" && m.Type != "none" {
-		return nil, status.Errorf(codes.Unimplemented, "CDI mount %s of type %q: only binds are supported", m.Destination, m.Type)
+		return nil, status.Errorf(codes.Unimplemented, "CDI mount %s of type %q: only binds are supported",
+			m.Destination, m.Type)
 	}
 	out := &cri.Mount{HostPath: m.Source, ContainerPath: m.Destination}
 	for _, o := range m.Options {
@@ -108,7 +113,8 @@ func cdiMount(m *specs.Mount) (*cri.Mount, error) {
 		case "bind", "rbind", "private", "rprivate", "rw":
 		default:
 			if _, ok := plan.VolumeOptions[o]; !ok {
-				return nil, status.Errorf(codes.Unimplemented, "CDI mount %s: option %q is not supported", m.Destination, o)
+				return nil, status.Errorf(codes.Unimplemented, "CDI mount %s: option %q is not supported",
+					m.Destination, o)
 			}
 			out.MountOptions = append(out.MountOptions, o)
 		}
@@ -123,7 +129,8 @@ func cdiDevices(s *specs.Spec) ([]plan.Device, error) {
 		if kind == 0 {
 			return nil, status.Errorf(codes.InvalidArgument, "CDI device %s is of type %q, not c or b", d.Path, d.Type)
 		}
-		n := plan.Device{Path: d.Path, Mode: kind | 0o666, Major: uint32(d.Major), Minor: uint32(d.Minor), Access: "rwm"}
+		n := plan.Device{Path: d.Path, Mode: kind | 0o666, Major: uint32(d.Major), Minor: uint32(d.Minor),
+			Access: "rwm"}
 		if d.FileMode != nil {
 			n.Mode = kind | uint32(d.FileMode.Perm())
 		}
@@ -135,7 +142,8 @@ func cdiDevices(s *specs.Spec) ([]plan.Device, error) {
 		}
 		if r := s.Linux.Resources; r != nil {
 			for _, rule := range r.Devices {
-				if rule.Allow && rule.Type == d.Type && rule.Major != nil && *rule.Major == d.Major && rule.Minor != nil && *rule.Minor == d.Minor {
+				if rule.Allow && rule.Type == d.Type && rule.Major != nil && *rule.Major == d.Major &&
+					rule.Minor != nil && *rule.Minor == d.Minor {
 					n.Access = rule.Access
 				}
 			}

@@ -44,9 +44,11 @@ const (
 
 // Steps are all of them.
 var Steps = []Step{
-	StepSandboxDirs, StepSandboxUserNS, StepSandboxNetwork, StepSandboxFiles, StepSandboxMonitor, StepSandboxSetup, StepSandboxRecord,
+	StepSandboxDirs, StepSandboxUserNS, StepSandboxNetwork, StepSandboxFiles, StepSandboxMonitor, StepSandboxSetup,
+	StepSandboxRecord,
 	StepCreateImage, StepCreateDirs, StepCreateLayer, StepCreateProgram, StepCreateRecord,
-	StepStartProgram, StepStartCgroup, StepStartLimits, StepStartDevices, StepStartClone, StepStartLaunch, StepStartHelper, StepStartRecord,
+	StepStartProgram, StepStartCgroup, StepStartLimits, StepStartDevices, StepStartClone, StepStartLaunch,
+	StepStartHelper, StepStartRecord,
 	StepStopKill, StepEndCgroup, StepEndRecord, StepHaltMonitor, StepHaltNetwork, StepHaltMounts, StepHaltRecord,
 	StepRemoveLayer, StepRemoveCgroup, StepRemoveDir, StepRemovePod,
 }

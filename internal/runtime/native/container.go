@@ -22,6 +22,7 @@ import (
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
 	"carob/internal/runtime/native/state"
+	"carob/internal/runtime/native/wire"
 )
 
 // container is one instance of a container.
@@ -86,7 +87,8 @@ func (r *Runtime) saveContainer(c *container) error {
 }
 
 // CreateContainer makes everything of a container but its process.
-func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerRequest) (*cri.CreateContainerResponse, error) {
+func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerRequest) (*cri.CreateContainerResponse,
+	error) {
 	s, err := r.sandbox(req.GetPodSandboxId())
 	if err != nil {
 		return nil, err
@@ -95,7 +97,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 	if cfg.GetMetadata().GetName() == "" {
 		return nil, status.Error(codes.InvalidArgument, "container config must include metadata with a name")
 	}
-	if err := refuseNUL(cfg); err != nil {
+	if err := wire.RefuseNUL(cfg); err != nil {
 		return nil, err
 	}
 	if s.line() == nil {
@@ -113,10 +115,13 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 	}
 	c := &container{sandbox: s, config: cfg, started: make(chan struct{}), done: make(chan struct{})}
 	c.rec = state.Container{
-		ID: newID(), SandboxID: s.rec.ID, Config: state.Encode(withoutSecrets(cfg)), ImageID: image.ID, ImageRef: image.Ref,
+		ID: newID(), SandboxID: s.rec.ID, Config: state.Encode(withoutSecrets(cfg)), ImageID: image.ID,
+		ImageRef:  image.Ref,
 		CreatedAt: time.Now().UnixNano(), Hostname: s.hostname(),
 	}
-	if st, err := r.cfg.Images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: image.ID}}); err == nil && len(st.GetImage().GetRepoTags()) > 0 {
+	if st, err := r.cfg.Images.ImageStatus(ctx,
+		&cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: image.ID}}); err == nil &&
+		len(st.GetImage().GetRepoTags()) > 0 {
 		c.rec.ImageName = st.Image.RepoTags[0]
 	}
 	image.Config.History, image.Config.RootFS = nil, imagespec.RootFS{} // not needed to run it
@@ -158,7 +163,8 @@ func privilegeAllowed(c *cri.ContainerConfig, asked, made *cri.PodSandboxConfig)
 
 func containerName(s *sandbox, m *cri.ContainerMetadata) string {
 	p := s.config.GetMetadata()
-	return fmt.Sprintf("container %s_%s_%s_%s_%d_%s", m.GetName(), p.GetName(), p.GetNamespace(), p.GetUid(), m.GetAttempt(), s.rec.ID)
+	return fmt.Sprintf("container %s_%s_%s_%s_%d_%s", m.GetName(), p.GetName(), p.GetNamespace(), p.GetUid(),
+		m.GetAttempt(), s.rec.ID)
 }
 
 // cgroupOf is the cgroup of a container: below the parent that CRI gave its pod.
@@ -419,7 +425,8 @@ func (r *Runtime) finish(c *container, set func(*state.Container)) {
 		// The agent removes the pod's cgroup as soon as it sees the end. What the
 		// container's first process left behind ends with it.
 		if err := r.groups.End(c.rec.Cgroup); err != nil {
-			klog.Background().V(2).Info("Cgroup of an exited container stays for now", "container", c.rec.ID, "reason", err)
+			klog.Background().V(2).Info("Cgroup of an exited container stays for now", "container", c.rec.ID, "reason",
+				err)
 		}
 		_ = r.reached(StepEndCgroup, c.rec.ID) // an end can't fail
 		c.mu.Lock()
@@ -439,7 +446,8 @@ func (r *Runtime) finish(c *container, set func(*state.Container)) {
 
 // RemoveContainer removes a container, killing it when it runs; an unknown one
 // is no error.
-func (r *Runtime) RemoveContainer(ctx context.Context, req *cri.RemoveContainerRequest) (*cri.RemoveContainerResponse, error) {
+func (r *Runtime) RemoveContainer(ctx context.Context, req *cri.RemoveContainerRequest) (*cri.RemoveContainerResponse,
+	error) {
 	c, err := r.container(req.GetContainerId())
 	if status.Code(err) == codes.NotFound {
 		return &cri.RemoveContainerResponse{}, nil
@@ -481,7 +489,8 @@ func (r *Runtime) remove(ctx context.Context, c *container) error {
 }
 
 // ReopenContainerLog makes the monitor write to a new file after a rotation.
-func (r *Runtime) ReopenContainerLog(ctx context.Context, req *cri.ReopenContainerLogRequest) (*cri.ReopenContainerLogResponse, error) {
+func (r *Runtime) ReopenContainerLog(ctx context.Context,
+	req *cri.ReopenContainerLogRequest) (*cri.ReopenContainerLogResponse, error) {
 	c, err := r.container(req.GetContainerId())
 	if err != nil {
 		return nil, err

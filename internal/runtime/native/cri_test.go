@@ -43,22 +43,28 @@ func TestCDIDevices(t *testing.T) {
 			c.Annotations = map[string]string{"cdi.k8s.io/plugin": "vendor.com/gpu=0"}
 		},
 	} {
-		got := w.output(sb, sbc, name, "echo $DRIVER $GPU; cat /usr/lib/gpu/lib; touch /usr/lib/gpu/x 2>/dev/null || echo refused; stat -c '%t %T %a %u' /dev/gpu0; head -c 2 /dev/gpu0 | wc -c; id -G", change)
+		got := w.output(sb, sbc, name,
+			"echo $DRIVER $GPU; cat /usr/lib/gpu/lib; touch /usr/lib/gpu/x 2>/dev/null || echo refused; stat -c '%t %T %a %u' /dev/gpu0; head -c 2 /dev/gpu0 | wc -c; id -G", change)
 		if want := "yes 0\ndriver\nrefused\n1 7 600 7\n2\n0 3000 4711"; got != want {
 			t.Errorf("%s:\ngot  %q\nwant %q", name, got, want)
 		}
 	}
-	for device, want := range map[string]codes.Code{"vendor.com/gpu=9": codes.InvalidArgument, "vendor.com/gpu=inside": codes.Unimplemented, "vendor.com/gpu=relative": codes.InvalidArgument, "nonsense": codes.InvalidArgument} {
-		_, err := w.r.CreateContainer(Bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "no", func(c *cri.ContainerConfig) {
-			c.CDIDevices = []*cri.CDIDevice{{Name: device}}
-		})})
+	for device, want := range map[string]codes.Code{"vendor.com/gpu=9": codes.InvalidArgument,
+		"vendor.com/gpu=inside": codes.Unimplemented, "vendor.com/gpu=relative": codes.InvalidArgument,
+		"nonsense": codes.InvalidArgument} {
+		_, err := w.r.CreateContainer(Bg,
+			&cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc,
+				Config: containerConfig(sbc, "no", func(c *cri.ContainerConfig) {
+					c.CDIDevices = []*cri.CDIDevice{{Name: device}}
+				})})
 		if status.Code(err) != want {
 			t.Errorf("%s: %v, want %v", device, err, want)
 		}
 	}
 	// CRI lets a client leave out all that is Linux's own.
 	bare, _, _, err := injectCDI(&cri.ContainerConfig{}, []string{"vendor.com/gpu=0"}, w.r.cfg.CDIDirs)
-	if groups := bare.GetLinux().GetSecurityContext().GetSupplementalGroups(); err != nil || len(groups) != 1 || groups[0] != 4711 {
+	if groups := bare.GetLinux().GetSecurityContext().GetSupplementalGroups(); err != nil || len(groups) != 1 ||
+		groups[0] != 4711 {
 		t.Errorf("a container without a security context: groups %v, %v", groups, err)
 	}
 }
@@ -76,14 +82,16 @@ func TestCDIHooks(t *testing.T) {
 		return `s=$(cat); x=${s#*'"status":"'}; echo ` + name + ` ${x%%'"'*} $VENDOR >> ` + notes
 	}
 	hook := func(name, script string) map[string]any {
-		return map[string]any{"hookName": name, "path": "/bin/sh", "args": []string{"sh", "-c", script}, "env": []string{"VENDOR=v", "PATH=/usr/bin:/bin"}}
+		return map[string]any{"hookName": name, "path": "/bin/sh", "args": []string{"sh", "-c", script},
+			"env": []string{"VENDOR=v", "PATH=/usr/bin:/bin"}}
 	}
 	device := func(name string, hooks ...map[string]any) map[string]any {
 		return map[string]any{"name": name, "containerEdits": map[string]any{"hooks": hooks}}
 	}
 	spec, err := json.Marshal(map[string]any{"cdiVersion": "0.7.0", "kind": "vendor.com/gpu", "devices": []any{
 		device("0", hook("prestart", note("prestart")), hook("createRuntime", note("runtime")),
-			hook("createContainer", find+`echo by a hook > $r/etc/made; test -d $r/proc/1 && echo mounts > $r/etc/mounts; echo container >> `+notes),
+			hook("createContainer",
+				find+`echo by a hook > $r/etc/made; test -d $r/proc/1 && echo mounts > $r/etc/mounts; echo container >> `+notes),
 			hook("poststart", note("poststart")), hook("poststop", note("poststop"))),
 		device("fails", hook("createContainer", "echo no driver here >&2; exit 3")),
 		device("late", hook("poststart", "exit 3"), hook("poststop", "exit 3")),
@@ -99,7 +107,8 @@ func TestCDIHooks(t *testing.T) {
 	}
 	sb, sbc := w.sandbox("hooks")
 	id := w.run(sb, sbc, "c", shell("cat /etc/made /etc/mounts; exec sleep 1000"), gpu("0"))
-	w.eventually("the container sees what the hook made", func() bool { return w.log(sbc, "c") == "stdout F by a hook\nstdout F mounts\n" })
+	w.eventually("the container sees what the hook made",
+		func() bool { return w.log(sbc, "c") == "stdout F by a hook\nstdout F mounts\n" })
 	if x, err := w.exec(id, "cat", "/etc/made"); err != nil || string(x.Stdout) != "by a hook\n" {
 		t.Errorf("exec: %v, %v", x, err)
 	}
@@ -113,14 +122,16 @@ func TestCDIHooks(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if got, err := os.ReadFile(notes); err != nil || string(got) != "prestart creating v\nruntime creating v\ncontainer\npoststart running v\npoststop stopped v\n" {
+	if got, err := os.ReadFile(notes); err != nil ||
+		string(got) != "prestart creating v\nruntime creating v\ncontainer\npoststart running v\npoststop stopped v\n" {
 		t.Errorf("hooks noted %q, %v", got, err)
 	}
 	if exists(filepath.Join(w.r.rootDir(), "etc")) {
 		t.Error("the hook wrote to the host")
 	}
 	failing := w.create(sb, sbc, "fails", shell("exit 0"), gpu("fails"))
-	if _, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: failing}); err == nil || !strings.Contains(err.Error(), "running hook /bin/sh: exit status 3: no driver here") {
+	if _, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: failing}); err == nil ||
+		!strings.Contains(err.Error(), "running hook /bin/sh: exit status 3: no driver here") {
 		t.Errorf("a hook that fails: %v", err)
 	}
 	if st := w.wait(failing); st.ExitCode != 128 || st.Reason != "StartError" {
@@ -182,23 +193,29 @@ func TestSeccompAgent(t *testing.T) {
 	}
 	sb, sbc := w.sandbox("agent")
 	id := w.run(sb, sbc, "c", shell("mkdir /tmp/x 2>&1; sleep 1000"), profile(write("good.json", socket)))
-	if s := <-states; s.State.ID != id || s.Metadata != "mine" || s.State.Status != specs.StateCreating || s.Pid <= 0 || len(s.Fds) != 1 || s.Fds[0] != specs.SeccompFdName {
+	if s := <-states; s.State.ID != id || s.Metadata != "mine" || s.State.Status != specs.StateCreating || s.Pid <= 0 ||
+		len(s.Fds) != 1 || s.Fds[0] != specs.SeccompFdName {
 		t.Errorf("the agent was told %+v", s)
 	}
 	x, err := w.exec(id, "sh", "-c", "mkdir /tmp/y 2>&1; echo end")
-	if err != nil || !strings.Contains(string(x.Stdout), "Too many levels of symbolic links") || !strings.HasSuffix(string(x.Stdout), "end\n") {
+	if err != nil || !strings.Contains(string(x.Stdout), "Too many levels of symbolic links") ||
+		!strings.HasSuffix(string(x.Stdout), "end\n") {
 		t.Errorf("exec: %q, %v; the agent answers ELOOP", x.GetStdout(), err)
 	}
 	if s := <-states; s.State.Status != specs.StateRunning {
 		t.Errorf("for an exec the agent was told %+v", s)
 	}
-	w.eventually("the container tells of ELOOP, too", func() bool { return strings.Contains(w.log(sbc, "c"), "Too many levels of symbolic links") })
+	w.eventually("the container tells of ELOOP, too",
+		func() bool { return strings.Contains(w.log(sbc, "c"), "Too many levels of symbolic links") })
 	// Nobody there, and no place named.
 	lost := w.create(sb, sbc, "lost", shell("true"), profile(write("lost.json", socket+".none")))
-	if _, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: lost}); err == nil || !strings.Contains(err.Error(), "seccomp agent") {
+	if _, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: lost}); err == nil ||
+		!strings.Contains(err.Error(), "seccomp agent") {
 		t.Errorf("an agent that is not there: %v", err)
 	}
-	_, err = w.r.CreateContainer(Bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "no", profile(write("none.json", "")))})
+	_, err = w.r.CreateContainer(Bg,
+		&cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc,
+			Config: containerConfig(sbc, "no", profile(write("none.json", "")))})
 	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "listenerPath") {
 		t.Errorf("no agent named: %v", err)
 	}
@@ -213,7 +230,8 @@ func refuseAll(fd int) {
 	)
 	for {
 		var req [80]byte
-		if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), notifRecv, uintptr(unsafe.Pointer(&req[0]))); e == unix.EINTR {
+		if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), notifRecv,
+			uintptr(unsafe.Pointer(&req[0]))); e == unix.EINTR {
 			continue
 		} else if e != 0 {
 			return
@@ -222,7 +240,8 @@ func refuseAll(fd int) {
 		copy(resp[:8], req[:8])
 		loop := -int32(unix.ELOOP)
 		binary.NativeEndian.PutUint32(resp[16:], uint32(loop))
-		_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(fd), notifSend, uintptr(unsafe.Pointer(&resp[0]))) // the caller may be gone
+		// the caller may be gone
+		_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(fd), notifSend, uintptr(unsafe.Pointer(&resp[0])))
 	}
 }
 
@@ -232,7 +251,8 @@ func TestMetrics(t *testing.T) {
 	sb, sbc := w.sandbox("metrics")
 	id := w.run(sb, sbc, "c", shell("sleep 1000"))
 	all, err := w.r.ListPodSandboxMetrics(Bg, nil)
-	if err != nil || len(all.PodMetrics) != 1 || all.PodMetrics[0].PodSandboxId != sb || len(all.PodMetrics[0].ContainerMetrics) != 1 || all.PodMetrics[0].ContainerMetrics[0].ContainerId != id {
+	if err != nil || len(all.PodMetrics) != 1 || all.PodMetrics[0].PodSandboxId != sb ||
+		len(all.PodMetrics[0].ContainerMetrics) != 1 || all.PodMetrics[0].ContainerMetrics[0].ContainerId != id {
 		t.Fatalf("%v, %v", all, err)
 	}
 	descriptors, err := w.r.ListMetricDescriptors(Bg, nil)
@@ -263,11 +283,15 @@ func TestRuntimeHandlers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, h := range st.RuntimeHandlers {
-		if _, err := w.r.RunPodSandbox(Bg, &cri.RunPodSandboxRequest{Config: w.sandboxConfig(fmt.Sprint("h", i)), RuntimeHandler: h.Name}); err != nil {
+		if _, err := w.r.RunPodSandbox(Bg,
+			&cri.RunPodSandboxRequest{Config: w.sandboxConfig(fmt.Sprint("h", i)),
+				RuntimeHandler: h.Name}); err != nil {
 			t.Errorf("handler %q: %v", h.Name, err)
 		}
 	}
-	if _, err := w.r.RunPodSandbox(Bg, &cri.RunPodSandboxRequest{Config: w.sandboxConfig("gvisor"), RuntimeHandler: "gvisor"}); status.Code(err) != codes.InvalidArgument {
+	if _, err := w.r.RunPodSandbox(Bg,
+		&cri.RunPodSandboxRequest{Config: w.sandboxConfig("gvisor"),
+			RuntimeHandler: "gvisor"}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("an unknown handler: %v", err)
 	}
 }
@@ -277,14 +301,18 @@ func TestPodFilesInUserNamespace(t *testing.T) {
 	w := newWorld(t)
 	ids := []*cri.IDMapping{{ContainerId: 0, HostId: 700000, Length: 65536}}
 	userns := &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: ids, Gids: ids}
-	sb, sbc := w.sandbox("owned", func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = userns })
-	got := w.output(sb, sbc, "c", "stat -c %u:%g /etc/hostname /etc/hosts /etc/resolv.conf; touch /etc/hosts && echo writable", securityContext(func(s *cri.LinuxContainerSecurityContext) { s.NamespaceOptions.UsernsOptions = userns }))
+	sb, sbc := w.sandbox("owned",
+		func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = userns })
+	got := w.output(sb, sbc, "c",
+		"stat -c %u:%g /etc/hostname /etc/hosts /etc/resolv.conf; touch /etc/hosts && echo writable",
+		securityContext(func(s *cri.LinuxContainerSecurityContext) { s.NamespaceOptions.UsernsOptions = userns }))
 	if want := "0:0\n0:0\n0:0\nwritable"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	got = w.output(sb, sbc, "ro", "touch /etc/hosts 2>/dev/null || echo refused", securityContext(func(s *cri.LinuxContainerSecurityContext) {
-		s.NamespaceOptions.UsernsOptions, s.ReadonlyRootfs = userns, true
-	}))
+	got = w.output(sb, sbc, "ro", "touch /etc/hosts 2>/dev/null || echo refused",
+		securityContext(func(s *cri.LinuxContainerSecurityContext) {
+			s.NamespaceOptions.UsernsOptions, s.ReadonlyRootfs = userns, true
+		}))
 	if got != "refused" {
 		t.Errorf("with a read-only root: %q", got)
 	}
@@ -301,7 +329,8 @@ func TestOldMonitor(t *testing.T) {
 	}
 	dir := t.TempDir()
 	buildOldMonitor(t, dir)
-	innerRun(t, dir, "^(TestContainerLife|TestExitCodes|TestStop|TestRestart|TestLostLine|TestSharedProcesses|TestSysctls|TestLogs|TestUserNamespace|TestExecSync|TestStreamExec|TestAttach|TestLogShown|TestStartErrors)$")
+	innerRun(t, dir,
+		"^(TestContainerLife|TestExitCodes|TestStop|TestRestart|TestLostLine|TestSharedProcesses|TestSysctls|TestLogs|TestUserNamespace|TestExecSync|TestStreamExec|TestAttach|TestLogShown|TestStartErrors)$")
 }
 
 // TestPodResources: a pod's new limits are in force when the agent tells of them; only who knows no such pod minds.
@@ -309,7 +338,9 @@ func TestPodResources(t *testing.T) {
 	w := newWorld(t)
 	sb, _ := w.sandbox("pod")
 	for id, want := range map[string]codes.Code{sb: codes.OK, strings.Repeat("0", 64): codes.NotFound} {
-		if _, err := w.r.UpdatePodSandboxResources(Bg, &cri.UpdatePodSandboxResourcesRequest{PodSandboxId: id, Resources: &cri.LinuxContainerResources{MemoryLimitInBytes: 1 << 20}}); status.Code(err) != want {
+		if _, err := w.r.UpdatePodSandboxResources(Bg,
+			&cri.UpdatePodSandboxResourcesRequest{PodSandboxId: id,
+				Resources: &cri.LinuxContainerResources{MemoryLimitInBytes: 1 << 20}}); status.Code(err) != want {
 			t.Errorf("%s: %v, want %s", id[:8], err, want)
 		}
 	}

@@ -110,7 +110,8 @@ func (r *Runtime) publish(s *sandbox, id string, kind cri.ContainerEventType) {
 	if !r.events.wanted() {
 		return
 	}
-	e := &cri.ContainerEventResponse{ContainerId: id, ContainerEventType: kind, CreatedAt: time.Now().UnixNano(), PodSandboxStatus: s.status()}
+	e := &cri.ContainerEventResponse{ContainerId: id, ContainerEventType: kind, CreatedAt: time.Now().UnixNano(),
+		PodSandboxStatus: s.status()}
 	for _, c := range r.containersOf(s.rec.ID) {
 		e.ContainersStatuses = append(e.ContainersStatuses, c.status())
 	}

@@ -49,7 +49,8 @@ func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.
 	var out, errs limited
 	code, err := r.exec(run, c, execCall{cmd: req.Cmd, out: &out, err: &errs})
 	if ctx.Err() == nil && run.Err() != nil {
-		return nil, status.Errorf(codes.DeadlineExceeded, "failed to exec in container: timeout %v exceeded: %v", timeout, context.DeadlineExceeded)
+		return nil, status.Errorf(codes.DeadlineExceeded, "failed to exec in container: timeout %v exceeded: %v",
+			timeout, context.DeadlineExceeded)
 	}
 	if err != nil {
 		return nil, coded(fmt.Errorf("failed to exec in container: %w", err))
@@ -324,5 +325,6 @@ func receiveTerminal(sock *os.File) (*os.File, error) {
 }
 
 func resizeTerminal(f *os.File, size terminalSize) {
-	_ = unix.IoctlSetWinsize(monitor.RawFD(f), unix.TIOCSWINSZ, &unix.Winsize{Row: size.rows, Col: size.cols}) // its process may have ended
+	// its process may have ended
+	_ = unix.IoctlSetWinsize(monitor.RawFD(f), unix.TIOCSWINSZ, &unix.Winsize{Row: size.rows, Col: size.cols})
 }

@@ -68,11 +68,13 @@ func (w *world) lifeCalls(name string, tries int) error {
 		}},
 		{"CreateContainer and StartContainer", func() error {
 			attempt++
-			r, err := w.r.CreateContainer(Bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "c", shell("exec sleep 1000"), func(c *cri.ContainerConfig) {
-				c.Metadata.Attempt = attempt
-				c.Linux.Resources = &cri.LinuxContainerResources{CpuShares: 102, MemoryLimitInBytes: 64 << 20}
-				c.Mounts = []*cri.Mount{{ContainerPath: "/image", Image: &cri.ImageSpec{Image: "busybox"}}}
-			})})
+			r, err := w.r.CreateContainer(Bg,
+				&cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc,
+					Config: containerConfig(sbc, "c", shell("exec sleep 1000"), func(c *cri.ContainerConfig) {
+						c.Metadata.Attempt = attempt
+						c.Linux.Resources = &cri.LinuxContainerResources{CpuShares: 102, MemoryLimitInBytes: 64 << 20}
+						c.Mounts = []*cri.Mount{{ContainerPath: "/image", Image: &cri.ImageSpec{Image: "busybox"}}}
+					})})
 			if err != nil {
 				return err
 			}
@@ -163,7 +165,8 @@ func TestCleanupFails(t *testing.T) {
 		if left, _ := fails.Load(undone); left.(*atomic.Int32).Load() > 1 {
 			t.Errorf("%s was not reached", undone)
 		}
-		w.eventually(string(made)+" and "+string(undone)+" failed, nothing is left of it", func() bool { return !w.leftOver() })
+		w.eventually(string(made)+" and "+string(undone)+" failed, nothing is left of it",
+			func() bool { return !w.leftOver() })
 		armed.Store(false)
 		w.emptied()
 	}
@@ -199,7 +202,8 @@ func TestCrashAtEveryStep(t *testing.T) {
 			t.Fatal(err)
 		}
 		cmd := exec.Command(os.Args[0], "-test.run=^TestCrashAtEveryStep$")
-		cmd.Env = append(os.Environ(), crashDir+"="+w.dir, crashDir+"_CGROUP="+w.cfg.CgroupRoot, crashDir+"_STEP="+string(s))
+		cmd.Env = append(os.Environ(), crashDir+"="+w.dir, crashDir+"_CGROUP="+w.cfg.CgroupRoot,
+			crashDir+"_STEP="+string(s))
 		out, err := cmd.CombinedOutput()
 		if ws, ok := cmd.ProcessState.Sys().(interface{ Signaled() bool }); err == nil || !ok || !ws.Signaled() {
 			t.Fatalf("%s: the process was not killed: %v\n%s", s, err, out)
@@ -261,7 +265,8 @@ func TestKilledDuringStart(t *testing.T) {
 		w.cfg.Checkpoint = b.checkpoint
 		w.open()
 		sb, sbc := w.sandbox(name)
-		id := w.create(sb, sbc, "c", shell(os.Getenv(crashDir+"_SCRIPT")), securityContext(func(s *cri.LinuxContainerSecurityContext) { s.RunAsUser = &cri.Int64Value{Value: 1000} }))
+		id := w.create(sb, sbc, "c", shell(os.Getenv(crashDir+"_SCRIPT")),
+			securityContext(func(s *cri.LinuxContainerSecurityContext) { s.RunAsUser = &cri.Int64Value{Value: 1000} }))
 		w.start(id)
 		select {} // until the moment has come
 	}
@@ -273,7 +278,8 @@ func TestKilledDuringStart(t *testing.T) {
 		}
 	}
 	for i := range 16 {
-		moments = append(moments, fmt.Sprintf("%s+%v", StepStartClone, time.Duration(i+1)*300*time.Microsecond), fmt.Sprintf("%s+%v", StepStartLaunch, time.Duration(i+1)*100*time.Microsecond))
+		moments = append(moments, fmt.Sprintf("%s+%v", StepStartClone, time.Duration(i+1)*300*time.Microsecond),
+			fmt.Sprintf("%s+%v", StepStartLaunch, time.Duration(i+1)*100*time.Microsecond))
 	}
 	count := map[cri.ContainerState]int{}
 	for i, moment := range moments {
@@ -285,7 +291,8 @@ func TestKilledDuringStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		cmd := exec.Command(os.Args[0], "-test.run=^TestKilledDuringStart$")
-		cmd.Env = append(os.Environ(), crashDir+"="+w.dir, crashDir+"_CGROUP="+w.cfg.CgroupRoot, crashDir+"_STEP="+moment, crashDir+"_SCRIPT="+script)
+		cmd.Env = append(os.Environ(), crashDir+"="+w.dir, crashDir+"_CGROUP="+w.cfg.CgroupRoot,
+			crashDir+"_STEP="+moment, crashDir+"_SCRIPT="+script)
 		out, err := cmd.CombinedOutput()
 		if ws, ok := cmd.ProcessState.Sys().(interface{ Signaled() bool }); err == nil || !ok || !ws.Signaled() {
 			t.Fatalf("%s: the process was not killed: %v\n%s", moment, err, out)
@@ -336,7 +343,8 @@ func TestKilledDuringStart(t *testing.T) {
 		}
 	}
 	t.Log(count)
-	if count[cri.ContainerState_CONTAINER_CREATED] == 0 || count[cri.ContainerState_CONTAINER_RUNNING]+count[cri.ContainerState_CONTAINER_EXITED] == 0 {
+	if count[cri.ContainerState_CONTAINER_CREATED] == 0 ||
+		count[cri.ContainerState_CONTAINER_RUNNING]+count[cri.ContainerState_CONTAINER_EXITED] == 0 {
 		t.Error("the moments are all on one side of the start")
 	}
 }
@@ -489,10 +497,12 @@ func TestMonitorKilledAtEveryStep(t *testing.T) {
 			if serr != nil {
 				continue
 			}
-			w.eventually(fmt.Sprintf("%s: the sandbox is not ready (after %v)", s, err), func() bool { return x.status().State == cri.PodSandboxState_SANDBOX_NOTREADY })
+			w.eventually(fmt.Sprintf("%s: the sandbox is not ready (after %v)", s, err),
+				func() bool { return x.status().State == cri.PodSandboxState_SANDBOX_NOTREADY })
 			for _, c := range w.r.containersOf(p.Id) {
 				w.eventually(fmt.Sprintf("%s: no container runs in a sandbox that is not ready", s), func() bool {
-					return c.status().State != cri.ContainerState_CONTAINER_RUNNING && len(w.r.groups.PIDs(c.rec.Cgroup)) == 0
+					return c.status().State != cri.ContainerState_CONTAINER_RUNNING &&
+						len(w.r.groups.PIDs(c.rec.Cgroup)) == 0
 				})
 			}
 		}
@@ -538,7 +548,8 @@ func TestHelperEndsAtEveryOperation(t *testing.T) {
 			if _, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: id}); err == nil {
 				t.Errorf("helper %s at operation %d: the start succeeded", how, at)
 			}
-			if st := w.wait(id); st.State != cri.ContainerState_CONTAINER_EXITED || st.ExitCode != startErrorExit || st.Reason != "StartError" {
+			if st := w.wait(id); st.State != cri.ContainerState_CONTAINER_EXITED || st.ExitCode != startErrorExit ||
+				st.Reason != "StartError" {
 				t.Errorf("helper %s at operation %d: %v", how, at, st)
 			}
 			c, err := w.r.container(id)
@@ -577,7 +588,8 @@ func TestMissingLayers(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: id})
-	if err == nil || !strings.Contains(err.Error(), "rootfs") || !strings.Contains(err.Error(), "no such file or directory") {
+	if err == nil || !strings.Contains(err.Error(), "rootfs") ||
+		!strings.Contains(err.Error(), "no such file or directory") {
 		t.Errorf("start without layers: %v", err)
 	}
 	if st := w.wait(id); st.Reason != "StartError" || st.ExitCode != startErrorExit {

@@ -93,7 +93,8 @@ func (f *filters) file(name string) (*plan.Filter, error) {
 	}
 	st, err := os.Stat(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, status.Errorf(codes.InvalidArgument, "cannot load seccomp profile %q: open %s: no such file or directory", name, name)
+		return nil, status.Errorf(codes.InvalidArgument,
+			"cannot load seccomp profile %q: open %s: no such file or directory", name, name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot load seccomp profile: %w", err)
@@ -118,7 +119,8 @@ func (f *filters) file(name string) (*plan.Filter, error) {
 	made := plan.NewFilter(prog)
 	if prog.Notify {
 		if !filepath.IsAbs(profile.ListenerPath) {
-			return nil, status.Errorf(codes.InvalidArgument, "seccomp profile %q: SCMP_ACT_NOTIFY needs a listenerPath, where an agent takes the calls", name)
+			return nil, status.Errorf(codes.InvalidArgument,
+				"seccomp profile %q: SCMP_ACT_NOTIFY needs a listenerPath, where an agent takes the calls", name)
 		}
 		made.Agent = &plan.SeccompAgent{Path: profile.ListenerPath, Metadata: profile.ListenerMetadata}
 	}

@@ -42,7 +42,8 @@ func (d *dirImages) Resolve(_ context.Context, ref string) (Image, error) {
 }
 
 func (d *dirImages) ImageStatus(context.Context, *cri.ImageStatusRequest) (*cri.ImageStatusResponse, error) {
-	return &cri.ImageStatusResponse{Image: &cri.Image{Id: "sha256:busybox", RepoTags: []string{"docker.io/library/busybox:1"}}}, nil
+	return &cri.ImageStatusResponse{Image: &cri.Image{Id: "sha256:busybox",
+		RepoTags: []string{"docker.io/library/busybox:1"}}}, nil
 }
 
 func (d *dirImages) Prepare(_ context.Context, key, _ string, ids IDMap) ([]mount.Mount, error) {
@@ -51,9 +52,11 @@ func (d *dirImages) Prepare(_ context.Context, key, _ string, ids IDMap) ([]moun
 			return nil, err
 		}
 	}
-	o := []string{"lowerdir=" + d.root, "upperdir=" + filepath.Join(d.dir, key, "u"), "workdir=" + filepath.Join(d.dir, key, "w")}
+	o := []string{"lowerdir=" + d.root, "upperdir=" + filepath.Join(d.dir, key, "u"),
+		"workdir=" + filepath.Join(d.dir, key, "w")}
 	if !ids.Empty() {
-		if err := os.Chown(filepath.Join(d.dir, key, "u"), int(ids.UIDs[0].HostId), int(ids.GIDs[0].HostId)); err != nil {
+		if err := os.Chown(filepath.Join(d.dir, key, "u"), int(ids.UIDs[0].HostId),
+			int(ids.GIDs[0].HostId)); err != nil {
 			return nil, err
 		}
 		o = append(o, "uidmap=x", "gidmap=x")
@@ -100,7 +103,8 @@ func (b *bareNetwork) Attach(_ context.Context, p network.Pod) (network.Attachme
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.n++
-	return network.Attachment{NetNS: path, IPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 9, byte(b.n >> 8), byte(b.n)})}}, nil
+	return network.Attachment{NetNS: path,
+		IPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 9, byte(b.n >> 8), byte(b.n)})}}, nil
 }
 
 func loopbackUp() error {
@@ -119,7 +123,8 @@ func loopbackUp() error {
 
 func (b *bareNetwork) Detach(_ context.Context, id string) error {
 	path := filepath.Join(b.dir, id)
-	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) &&
+		!errors.Is(err, unix.ENOENT) {
 		return err
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -202,7 +207,8 @@ func unopened(tb testing.TB, dir, cgroup string) *world {
 			tb.Fatal(err)
 		}
 	}
-	for a := range strings.FieldsSeq("sh cat echo ls sleep id env true false mount hostname ps kill grep head dd nc stat chroot wc yes test mkdir rm touch printf tr seq readlink stty unshare mknod pwd awk sort") {
+	for a := range strings.FieldsSeq(
+		"sh cat echo ls sleep id env true false mount hostname ps kill grep head dd nc stat chroot wc yes test mkdir rm touch printf tr seq readlink stty unshare mknod pwd awk sort") {
 		os.Symlink("busybox", filepath.Join(root, "bin", a))
 	}
 	ns := filepath.Join(dir, "netns")
@@ -213,8 +219,9 @@ func unopened(tb testing.TB, dir, cgroup string) *world {
 	w.cfg = Config{
 		RootDir: filepath.Join(dir, "root"), StateDir: filepath.Join(dir, "state"),
 		CgroupRoot: cgroup,
-		Images:     &dirImages{dir: filepath.Join(dir, "layers"), root: root, image: imagespec.ImageConfig{Cmd: []string{"sh"}, Env: []string{"IMAGE=yes"}}},
-		Network:    &bareNetwork{dir: ns},
+		Images: &dirImages{dir: filepath.Join(dir, "layers"), root: root,
+			image: imagespec.ImageConfig{Cmd: []string{"sh"}, Env: []string{"IMAGE=yes"}}},
+		Network: &bareNetwork{dir: ns},
 	}
 	return w
 }
@@ -288,9 +295,11 @@ func containerConfig(sb *cri.PodSandboxConfig, name string, change ...func(*cri.
 		Linux: &cri.LinuxContainerConfig{
 			Resources: &cri.LinuxContainerResources{},
 			SecurityContext: &cri.LinuxContainerSecurityContext{
-				NamespaceOptions: &cri.NamespaceOption{Pid: sb.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid()},
-				MaskedPaths:      []string{"/proc/kcore", "/proc/keys", "/proc/acpi", "/sys/firmware", "/proc/not-there"},
-				ReadonlyPaths:    []string{"/proc/sys", "/proc/bus", "/proc/not-there"},
+				NamespaceOptions: &cri.NamespaceOption{
+					Pid: sb.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid()},
+				MaskedPaths: []string{"/proc/kcore", "/proc/keys", "/proc/acpi", "/sys/firmware",
+					"/proc/not-there"},
+				ReadonlyPaths: []string{"/proc/sys", "/proc/bus", "/proc/not-there"},
 			},
 		},
 	}
@@ -302,7 +311,9 @@ func containerConfig(sb *cri.PodSandboxConfig, name string, change ...func(*cri.
 
 func (w *world) create(sb string, sbc *cri.PodSandboxConfig, name string, change ...func(*cri.ContainerConfig)) string {
 	w.tb.Helper()
-	resp, err := w.r.CreateContainer(context.Background(), &cri.CreateContainerRequest{PodSandboxId: sb, Config: containerConfig(sbc, name, change...), SandboxConfig: sbc})
+	resp, err := w.r.CreateContainer(context.Background(),
+		&cri.CreateContainerRequest{PodSandboxId: sb, Config: containerConfig(sbc, name, change...),
+			SandboxConfig: sbc})
 	if err != nil {
 		w.tb.Fatal(err)
 	}
@@ -361,7 +372,8 @@ func (w *world) log(sbc *cri.PodSandboxConfig, name string) string {
 }
 
 // output runs a script to its end and answers what it wrote to stdout.
-func (w *world) output(sb string, sbc *cri.PodSandboxConfig, name, script string, change ...func(*cri.ContainerConfig)) string {
+func (w *world) output(sb string, sbc *cri.PodSandboxConfig, name, script string,
+	change ...func(*cri.ContainerConfig)) string {
 	w.tb.Helper()
 	id := w.run(sb, sbc, name, append([]func(*cri.ContainerConfig){shell(script)}, change...)...)
 	st := w.wait(id)

@@ -44,12 +44,15 @@ func usableHooks(h *specs.Hooks, names []string) (*specs.Hooks, error) {
 		return nil, nil
 	}
 	if len(h.StartContainer) > 0 {
-		return nil, status.Errorf(codes.Unimplemented, "CDI devices %s need a startContainer hook, which this runtime does not run", strings.Join(names, ", "))
+		return nil, status.Errorf(codes.Unimplemented,
+			"CDI devices %s need a startContainer hook, which this runtime does not run", strings.Join(names, ", "))
 	}
-	for _, list := range [][]specs.Hook{h.Prestart, h.CreateRuntime, h.CreateContainer, h.Poststart, h.Poststop} { //nolint:staticcheck // Prestart is old, not gone
+	for _, list := range [][]specs.Hook{h.Prestart, h.CreateRuntime, h.CreateContainer, h.Poststart,
+		h.Poststop} { //nolint:staticcheck // Prestart is old, not gone
 		for _, x := range list {
 			if !filepath.IsAbs(x.Path) {
-				return nil, status.Errorf(codes.InvalidArgument, "CDI devices %s have a hook whose path %q is not absolute", strings.Join(names, ", "), x.Path)
+				return nil, status.Errorf(codes.InvalidArgument,
+					"CDI devices %s have a hook whose path %q is not absolute", strings.Join(names, ", "), x.Path)
 			}
 		}
 	}
@@ -66,9 +69,10 @@ func writeBundle(dir string, pl *plan.Container) error {
 	sc := pl.Config.GetLinux().GetSecurityContext()
 	b, err := json.Marshal(&specs.Spec{
 		Version: specs.Version, Hostname: pl.Hostname, Annotations: pl.Config.Annotations, Hooks: pl.Hooks,
-		Root:    &specs.Root{Path: pl.RootDir, Readonly: sc.GetReadonlyRootfs()},
-		Process: &specs.Process{Args: argv, Env: plan.Environment(pl.Config, &pl.Image.Config, pl.Hostname), Cwd: plan.WorkingDir(pl.Config, &pl.Image.Config), Terminal: pl.Config.Tty},
-		Linux:   &specs.Linux{CgroupsPath: pl.Cgroup},
+		Root: &specs.Root{Path: pl.RootDir, Readonly: sc.GetReadonlyRootfs()},
+		Process: &specs.Process{Args: argv, Env: plan.Environment(pl.Config, &pl.Image.Config, pl.Hostname),
+			Cwd: plan.WorkingDir(pl.Config, &pl.Image.Config), Terminal: pl.Config.Tty},
+		Linux: &specs.Linux{CgroupsPath: pl.Cgroup},
 	})
 	if err != nil {
 		return fmt.Errorf("describing the container to its hooks: %w", err)
@@ -80,14 +84,17 @@ func writeBundle(dir string, pl *plan.Container) error {
 }
 
 // stateOf is what a hook reads from its standard input.
-func (r *Runtime) stateOf(rec *state.Container, pid int, phase specs.ContainerState, annotations map[string]string) *specs.State {
-	return &specs.State{Version: specs.Version, ID: rec.ID, Status: phase, Pid: pid, Bundle: r.secretDir(rec.ID), Annotations: annotations}
+func (r *Runtime) stateOf(rec *state.Container, pid int, phase specs.ContainerState,
+	annotations map[string]string) *specs.State {
+	return &specs.State{Version: specs.Version, ID: rec.ID, Status: phase, Pid: pid, Bundle: r.secretDir(rec.ID),
+		Annotations: annotations}
 }
 
 // createHooks runs the hooks of a container whose helper waits, as pid.
 func (r *Runtime) createHooks(ctx context.Context, pl *plan.Container, pid int) error {
 	st := r.stateOf(&state.Container{ID: pl.ID}, pid, specs.StateCreating, pl.Config.Annotations)
-	for _, h := range append(append([]specs.Hook{}, pl.Hooks.Prestart...), pl.Hooks.CreateRuntime...) { //nolint:staticcheck // Prestart is old, not gone
+	for _, h := range append(append([]specs.Hook{}, pl.Hooks.Prestart...),
+		pl.Hooks.CreateRuntime...) { //nolint:staticcheck // Prestart is old, not gone
 		if err := runHook(ctx, h, st); err != nil {
 			return err
 		}
@@ -154,7 +161,8 @@ func inMountNamespace(pid int, f func() error) error {
 				return fmt.Errorf("entering the container's mount namespace: %w", err)
 			}
 			defer ns.Close()
-			if err := errors.Join(unix.Unshare(unix.CLONE_FS), unix.Setns(monitor.RawFD(ns), unix.CLONE_NEWNS)); err != nil {
+			if err := errors.Join(unix.Unshare(unix.CLONE_FS),
+				unix.Setns(monitor.RawFD(ns), unix.CLONE_NEWNS)); err != nil {
 				return fmt.Errorf("entering the container's mount namespace: %w", err)
 			}
 			return f()

@@ -13,7 +13,8 @@ import (
 // findHostFacts looks at what this host and our own rights allow.
 func findHostFacts() hostFacts {
 	f := hostFacts{caps: boundingSet()}
-	if b, err := os.ReadFile("/sys/module/apparmor/parameters/enabled"); err == nil && strings.HasPrefix(string(b), "Y") {
+	if b, err := os.ReadFile("/sys/module/apparmor/parameters/enabled"); err == nil &&
+		strings.HasPrefix(string(b), "Y") {
 		f.apparmor = exists("/sys/kernel/security/apparmor")
 	}
 	f.selinux = exists("/sys/fs/selinux/enforce")

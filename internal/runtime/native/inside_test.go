@@ -43,8 +43,10 @@ func TestWhatAContainerSees(t *testing.T) {
 		},
 		"user": {
 			script: "id; echo $HOME",
-			change: securityContext(func(s *cri.LinuxContainerSecurityContext) { s.RunAsUser = &cri.Int64Value{Value: 1000} }),
-			want:   "uid=1000(app) gid=1001(app) groups=1001(app),2000(extra)\n/home/app",
+			change: securityContext(func(s *cri.LinuxContainerSecurityContext) {
+				s.RunAsUser = &cri.Int64Value{Value: 1000}
+			}),
+			want: "uid=1000(app) gid=1001(app) groups=1001(app),2000(extra)\n/home/app",
 		},
 		"usergroup": {
 			script: "id",
@@ -62,11 +64,13 @@ func TestWhatAContainerSees(t *testing.T) {
 			}),
 			want: "uid=1000(app) gid=1001(app) groups=5,1001(app)",
 		},
-		"capabilities": {script: "grep Cap /proc/self/status | awk '{print $2}'", want: "0000000000000000\n00000000a80425fb\n00000000a80425fb\n00000000a80425fb\n0000000000000000"},
+		"capabilities": {script: "grep Cap /proc/self/status | awk '{print $2}'",
+			want: "0000000000000000\n00000000a80425fb\n00000000a80425fb\n00000000a80425fb\n0000000000000000"},
 		"dropped": {
 			script: "grep CapBnd /proc/self/status | awk '{print $2}'",
 			change: securityContext(func(s *cri.LinuxContainerSecurityContext) {
-				s.Capabilities = &cri.Capability{DropCapabilities: []string{"ALL"}, AddCapabilities: []string{"NET_BIND_SERVICE"}}
+				s.Capabilities = &cri.Capability{DropCapabilities: []string{"ALL"},
+					AddCapabilities: []string{"NET_BIND_SERVICE"}}
 			}),
 			want: "0000000000000400",
 		},
@@ -74,7 +78,8 @@ func TestWhatAContainerSees(t *testing.T) {
 			script: "grep -E 'CapEff|CapAmb' /proc/self/status | awk '{print $2}'",
 			change: securityContext(func(s *cri.LinuxContainerSecurityContext) {
 				s.RunAsUser = &cri.Int64Value{Value: 1000}
-				s.Capabilities = &cri.Capability{DropCapabilities: []string{"ALL"}, AddAmbientCapabilities: []string{"CAP_NET_RAW"}}
+				s.Capabilities = &cri.Capability{DropCapabilities: []string{"ALL"},
+					AddAmbientCapabilities: []string{"CAP_NET_RAW"}}
 			}),
 			want: "0000000000002000\n0000000000002000",
 		},
@@ -106,8 +111,10 @@ func TestWhatAContainerSees(t *testing.T) {
 		"descriptors": {script: "ls /proc/self/fd | wc -l; readlink /proc/self/fd/0", want: "4\n/dev/null"},
 		"stdout-again": {
 			script: "echo again > /dev/stdout",
-			change: securityContext(func(s *cri.LinuxContainerSecurityContext) { s.RunAsUser = &cri.Int64Value{Value: 1000} }),
-			want:   "again",
+			change: securityContext(func(s *cri.LinuxContainerSecurityContext) {
+				s.RunAsUser = &cri.Int64Value{Value: 1000}
+			}),
+			want: "again",
 		},
 		"nothing-of-the-host": {script: "wc -l < /proc/self/mountinfo; ls -d /work /host 2>/dev/null; grep -c . /proc/self/cgroup | grep -v x >/dev/null && echo ok", want: ""},
 	} {
@@ -174,11 +181,13 @@ mount | grep -c ' /made '`, func(c *cri.ContainerConfig) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 	for what, m := range map[string]*cri.Mount{
-		"writable":         {RecursiveReadOnly: true},
-		"follows the host": {RecursiveReadOnly: true, Readonly: true, Propagation: cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER},
-		"both ways":        {RecursiveReadOnly: true, Readonly: true, Propagation: cri.MountPropagation_PROPAGATION_BIDIRECTIONAL},
-		"option":           {MountOptions: []string{"suid"}},
-		"root":             {ContainerPath: "/"},
+		"writable": {RecursiveReadOnly: true},
+		"follows the host": {RecursiveReadOnly: true, Readonly: true,
+			Propagation: cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER},
+		"both ways": {RecursiveReadOnly: true, Readonly: true,
+			Propagation: cri.MountPropagation_PROPAGATION_BIDIRECTIONAL},
+		"option": {MountOptions: []string{"suid"}},
+		"root":   {ContainerPath: "/"},
 	} {
 		m.HostPath = data
 		if m.ContainerPath == "" {
@@ -223,7 +232,8 @@ func TestMountPropagation(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Unmount(filepath.Join(dir, "fromhost"), unix.MNT_DETACH)
-	x, err := w.exec(id, "sh", "-c", "grep -c fromhost /proc/mounts; mount -t tmpfs pod /peer/frompod; grep fromhost /proc/mounts | awk '{print $2}' | sort")
+	x, err := w.exec(id, "sh", "-c",
+		"grep -c fromhost /proc/mounts; mount -t tmpfs pod /peer/frompod; grep fromhost /proc/mounts | awk '{print $2}' | sort")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,9 +271,12 @@ func TestMountPropagationRefused(t *testing.T) {
 		want        string
 	}{
 		{[]uintptr{unix.MS_PRIVATE}, dir, cri.MountPropagation_PROPAGATION_PRIVATE, ""},
-		{[]uintptr{unix.MS_PRIVATE}, dir, cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER, "is not a shared or slave mount"},
-		{[]uintptr{unix.MS_PRIVATE}, dir + "/below", cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER, "is not a shared or slave mount"},
-		{[]uintptr{unix.MS_PRIVATE}, dir + "/made", cri.MountPropagation_PROPAGATION_BIDIRECTIONAL, "is not a shared mount"},
+		{[]uintptr{unix.MS_PRIVATE}, dir, cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER,
+			"is not a shared or slave mount"},
+		{[]uintptr{unix.MS_PRIVATE}, dir + "/below", cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER,
+			"is not a shared or slave mount"},
+		{[]uintptr{unix.MS_PRIVATE}, dir + "/made", cri.MountPropagation_PROPAGATION_BIDIRECTIONAL,
+			"is not a shared mount"},
 		{[]uintptr{unix.MS_UNBINDABLE}, dir, cri.MountPropagation_PROPAGATION_BIDIRECTIONAL, "is not a shared mount"},
 		{[]uintptr{unix.MS_SHARED}, dir, cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER, ""},
 		{[]uintptr{unix.MS_SHARED}, dir + "/below", cri.MountPropagation_PROPAGATION_BIDIRECTIONAL, ""},
@@ -274,16 +287,23 @@ func TestMountPropagationRefused(t *testing.T) {
 			}
 		}
 		n++
-		cfg := containerConfig(sbc, fmt.Sprintf("c%d", n), shell("true"), securityContext(func(s *cri.LinuxContainerSecurityContext) { s.Privileged = true }), func(cc *cri.ContainerConfig) {
-			cc.Mounts = []*cri.Mount{{ContainerPath: "/m", HostPath: c.path, Propagation: c.propagation}}
-		})
-		_, err := w.r.CreateContainer(t.Context(), &cri.CreateContainerRequest{PodSandboxId: sb, Config: cfg, SandboxConfig: sbc})
-		if c.want == "" && err != nil || c.want != "" && (status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), fmt.Sprintf("path %q is mounted on", c.path)) || !strings.Contains(err.Error(), c.want)) {
+		cfg := containerConfig(sbc, fmt.Sprintf("c%d", n), shell("true"),
+			securityContext(func(s *cri.LinuxContainerSecurityContext) { s.Privileged = true }),
+			func(cc *cri.ContainerConfig) {
+				cc.Mounts = []*cri.Mount{{ContainerPath: "/m", HostPath: c.path, Propagation: c.propagation}}
+			})
+		_, err := w.r.CreateContainer(t.Context(),
+			&cri.CreateContainerRequest{PodSandboxId: sb, Config: cfg, SandboxConfig: sbc})
+		if c.want == "" && err != nil || c.want != "" &&
+			(status.Code(err) != codes.InvalidArgument ||
+				!strings.Contains(err.Error(), fmt.Sprintf("path %q is mounted on", c.path)) ||
+				!strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%v %s %s: %v", c.set, c.path, c.propagation, err)
 		}
 	}
 	const info = "27 1 254:0 / / rw shared:5 - ext4 /dev/vda rw\n30 27 0:3 / /a rw master:1 propagate_from:2 - tmpfs shared:9 rw\n31 27 0:3 / /b rw - tmpfs shared:1 rw\nshort\n"
-	for id, want := range map[uint64]string{27: "/ true false", 30: "/a false true", 31: "/b false false", 3: " false false"} {
+	for id, want := range map[uint64]string{27: "/ true false", 30: "/a false true", 31: "/b false false",
+		3: " false false"} {
 		point, shared, slave := propagationOf([]byte(info), id)
 		if got := fmt.Sprint(point, " ", shared, slave); got != want {
 			t.Errorf("mount %d: %q, want %q", id, got, want)
@@ -299,11 +319,15 @@ func TestPrivilegedLater(t *testing.T) {
 	now := proto.Clone(made).(*cri.PodSandboxConfig)
 	now.Linux.SecurityContext.Privileged = true
 	privileged := securityContext(func(s *cri.LinuxContainerSecurityContext) { s.Privileged = true })
-	if got := w.output(sb, now, "debugger", "grep CapEff /proc/self/status; test -w /proc/sys/kernel/domainname && echo writable", privileged); strings.Contains(got, "CapEff:\t00000000") || !strings.Contains(got, "writable") {
+	if got := w.output(sb, now, "debugger",
+		"grep CapEff /proc/self/status; test -w /proc/sys/kernel/domainname && echo writable",
+		privileged); strings.Contains(got, "CapEff:\t00000000") || !strings.Contains(got, "writable") {
 		t.Errorf("it is not privileged: %q", got)
 	}
 	for what, config := range map[string]*cri.PodSandboxConfig{"the request says no": made, "it says nothing": nil} {
-		_, err := w.r.CreateContainer(t.Context(), &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: config, Config: containerConfig(made, "no", privileged)})
+		_, err := w.r.CreateContainer(t.Context(),
+			&cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: config,
+				Config: containerConfig(made, "no", privileged)})
 		if status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -317,10 +341,13 @@ func TestStartErrors(t *testing.T) {
 		change func(*cri.ContainerConfig)
 		want   string
 	}{
-		"path":   {func(c *cri.ContainerConfig) { c.Command = []string{"nosuch"} }, `exec: "nosuch": executable file not found in $PATH`},
-		"slash":  {func(c *cri.ContainerConfig) { c.Command = []string{"/bin/nosuch"} }, `exec: "/bin/nosuch": stat /bin/nosuch: no such file or directory`},
-		"dir":    {func(c *cri.ContainerConfig) { c.Command = []string{"/etc"} }, `exec: "/etc": is a directory`},
-		"noexec": {func(c *cri.ContainerConfig) { c.Command = []string{"/etc/noexec"} }, `exec: "/etc/noexec": permission denied`},
+		"path": {func(c *cri.ContainerConfig) { c.Command = []string{"nosuch"} },
+			`exec: "nosuch": executable file not found in $PATH`},
+		"slash": {func(c *cri.ContainerConfig) { c.Command = []string{"/bin/nosuch"} },
+			`exec: "/bin/nosuch": stat /bin/nosuch: no such file or directory`},
+		"dir": {func(c *cri.ContainerConfig) { c.Command = []string{"/etc"} }, `exec: "/etc": is a directory`},
+		"noexec": {func(c *cri.ContainerConfig) { c.Command = []string{"/etc/noexec"} },
+			`exec: "/etc/noexec": permission denied`},
 		"user": {securityContext(func(s *cri.LinuxContainerSecurityContext) { s.RunAsUsername = "ghost" }),
 			"unable to find user ghost: no matching entries in passwd file"},
 	} {
@@ -332,10 +359,12 @@ func TestStartErrors(t *testing.T) {
 				t.Errorf("error %v, want %q", err, c.want)
 			}
 			st := w.wait(id)
-			if st.State != cri.ContainerState_CONTAINER_EXITED || st.ExitCode != 128 || st.Reason != "StartError" || !strings.Contains(st.Message, c.want) {
+			if st.State != cri.ContainerState_CONTAINER_EXITED || st.ExitCode != 128 || st.Reason != "StartError" ||
+				!strings.Contains(st.Message, c.want) {
 				t.Errorf("status %+v", st)
 			}
-			if _, err := w.r.StartContainer(context.Background(), &cri.StartContainerRequest{ContainerId: id}); status.Code(err) != codes.FailedPrecondition {
+			if _, err := w.r.StartContainer(context.Background(),
+				&cri.StartContainerRequest{ContainerId: id}); status.Code(err) != codes.FailedPrecondition {
 				t.Errorf("second start: %v", err)
 			}
 		})
@@ -347,11 +376,14 @@ func TestStartErrors(t *testing.T) {
 			}),
 			"an unknown image": func(c *cri.ContainerConfig) { c.Image.Image = "nothere" },
 			"a missing profile": securityContext(func(s *cri.LinuxContainerSecurityContext) {
-				s.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Localhost, LocalhostRef: "/nothere.json"}
+				s.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Localhost,
+					LocalhostRef: "/nothere.json"}
 			}),
 			"privilege": securityContext(func(s *cri.LinuxContainerSecurityContext) { s.Privileged = true }),
 		} {
-			_, err := w.r.CreateContainer(context.Background(), &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "refused", change)})
+			_, err := w.r.CreateContainer(context.Background(),
+				&cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc,
+					Config: containerConfig(sbc, "refused", change)})
 			if code := status.Code(err); code != codes.InvalidArgument && code != codes.NotFound {
 				t.Errorf("%s: %v", what, err)
 			}
@@ -359,7 +391,8 @@ func TestStartErrors(t *testing.T) {
 				t.Errorf("%s: %s", what, text)
 			}
 		}
-		if list, _ := w.r.ListContainers(context.Background(), &cri.ListContainersRequest{}); len(list.Containers) != 5 {
+		if list, _ := w.r.ListContainers(context.Background(),
+			&cri.ListContainersRequest{}); len(list.Containers) != 5 {
 			t.Errorf("%d containers stay", len(list.Containers))
 		}
 	})

@@ -41,7 +41,8 @@ func TestMain(m *testing.M) {
 // What a kubelet hides and protects in each container.
 var (
 	kubeMasked = []string{
-		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats",
+		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+		"/proc/timer_list", "/proc/timer_stats",
 		"/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
 	}
 	kubeReadonly = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
@@ -108,13 +109,16 @@ func TestBreakOut(t *testing.T) {
 	ids := []*cri.IDMapping{{ContainerId: 0, HostId: 700000, Length: 65536}}
 	userns := &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: ids, Gids: ids}
 	plain, plainCfg := w.sandbox("plain")
-	mapped, mappedCfg := w.sandbox("mapped", func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = userns })
+	mapped, mappedCfg := w.sandbox("mapped",
+		func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = userns })
 	shared, sharedCfg := w.sandbox("shared", func(c *cri.PodSandboxConfig) {
 		c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD
 	})
 	neighbour, neighbourCfg := w.sandbox("neighbour")
 	w.run(neighbour, neighbourCfg, "victim", attacker("victim"))
-	inUserNS := securityContext(func(s *cri.LinuxContainerSecurityContext) { s.NamespaceOptions.UsernsOptions = userns })
+	inUserNS := securityContext(func(s *cri.LinuxContainerSecurityContext) {
+		s.NamespaceOptions.UsernsOptions = userns
+	})
 	ro := filepath.Join(w.dir, "ro")
 	os.MkdirAll(filepath.Join(ro, "below"), 0o777)
 	if err := unix.Mount("tmpfs", filepath.Join(ro, "below"), "tmpfs", 0, ""); err != nil {
@@ -122,11 +126,13 @@ func TestBreakOut(t *testing.T) {
 	}
 	t.Cleanup(func() { unix.Unmount(filepath.Join(ro, "below"), unix.MNT_DETACH) })
 	readonly := func(c *cri.ContainerConfig) {
-		c.Mounts = append(c.Mounts, &cri.Mount{ContainerPath: "/ro", HostPath: ro, Readonly: true, RecursiveReadOnly: true})
+		c.Mounts = append(c.Mounts,
+			&cri.Mount{ContainerPath: "/ro", HostPath: ro, Readonly: true, RecursiveReadOnly: true})
 	}
 	victim, _ := w.r.sandbox(neighbour)
 	hostPIDs := func(c *cri.ContainerConfig) {
-		c.Envs = append(c.Envs, &cri.KeyValue{Key: "PIDS", Value: fmt.Append(nil, os.Getpid(), " ", victim.rec.Monitor)})
+		c.Envs = append(c.Envs,
+			&cri.KeyValue{Key: "PIDS", Value: fmt.Append(nil, os.Getpid(), " ", victim.rec.Monitor)})
 	}
 	null := hostNull(t)
 	for _, c := range []struct {
@@ -147,10 +153,13 @@ func TestBreakOut(t *testing.T) {
 		{"own-userns", plain, plainCfg, []func(*cri.ContainerConfig){readonly}},
 		{"processes", plain, plainCfg, []func(*cri.ContainerConfig){hostPIDs, addCaps("SYS_PTRACE")}},
 		{"pod-init", shared, sharedCfg, []func(*cri.ContainerConfig){
-			securityContext(func(s *cri.LinuxContainerSecurityContext) { s.NamespaceOptions.Pid = cri.NamespaceMode_POD })}},
+			securityContext(func(s *cri.LinuxContainerSecurityContext) {
+				s.NamespaceOptions.Pid = cri.NamespaceMode_POD
+			})}},
 		{"pod-init", shared, sharedCfg, []func(*cri.ContainerConfig){ // as the first process' own user
 			securityContext(func(s *cri.LinuxContainerSecurityContext) {
-				s.NamespaceOptions.Pid, s.RunAsUser, s.RunAsGroup = cri.NamespaceMode_POD, &cri.Int64Value{Value: 65535}, &cri.Int64Value{Value: 65535}
+				s.NamespaceOptions.Pid, s.RunAsUser, s.RunAsGroup = cri.NamespaceMode_POD,
+					&cri.Int64Value{Value: 65535}, &cri.Int64Value{Value: 65535}
 			}), func(*cri.ContainerConfig) {}}},
 		{"abstract-sockets", plain, plainCfg, nil},
 		{"ipc", plain, plainCfg, nil},
@@ -234,7 +243,8 @@ func TestOverwriteHelper(t *testing.T) {
 		t.Errorf("the attacker never met a helper: %q", lines)
 	}
 	// Whatever it did, the helper still works.
-	if x, err := w.exec(w.run(sb, sbc, "after", shell("sleep 100")), "echo", "fine"); err != nil || string(x.Stdout) != "fine\n" {
+	if x, err := w.exec(w.run(sb, sbc, "after", shell("sleep 100")), "echo", "fine"); err != nil ||
+		string(x.Stdout) != "fine\n" {
 		t.Errorf("%v %v", x, err)
 	}
 }
@@ -265,7 +275,8 @@ func TestLogLinks(t *testing.T) {
 		if err := trap(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: id}); err == nil || !strings.Contains(err.Error(), "opening the container's log") {
+		if _, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: id}); err == nil ||
+			!strings.Contains(err.Error(), "opening the container's log") {
 			t.Errorf("%s: start: %v", what, err)
 		}
 		if _, err := w.r.RemoveContainer(Bg, &cri.RemoveContainerRequest{ContainerId: id}); err != nil {
@@ -274,7 +285,8 @@ func TestLogLinks(t *testing.T) {
 		if err := os.RemoveAll(sbc.LogDirectory); err != nil {
 			t.Fatal(err)
 		}
-		id = w.run(sb, sbc, "c", shell("while read x; do echo $x; done"), func(c *cri.ContainerConfig) { c.Stdin = true })
+		id = w.run(sb, sbc, "c", shell("while read x; do echo $x; done"),
+			func(c *cri.ContainerConfig) { c.Stdin = true })
 		if err := errors.Join(os.Rename(log, log+".1"), trap()); err != nil {
 			t.Fatal(err)
 		}
@@ -291,7 +303,10 @@ func TestLogLinks(t *testing.T) {
 	if err := os.Symlink(outside, sbc.LogDirectory); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.r.CreateContainer(Bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "c", func(c *cri.ContainerConfig) { c.LogPath = "below/c.log" })}); err == nil {
+	if _, err := w.r.CreateContainer(Bg,
+		&cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc,
+			Config: containerConfig(sbc, "c",
+				func(c *cri.ContainerConfig) { c.LogPath = "below/c.log" })}); err == nil {
 		t.Error("a directory was made through a link")
 	}
 	entries, err := os.ReadDir(outside)
@@ -345,7 +360,8 @@ func TestHelperModeChanged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if seals, err := unix.FcntlInt(uintptr(monitor.RawFD(h)), unix.F_GET_SEALS, 0); err != nil || seals&unix.F_SEAL_SEAL == 0 {
+	if seals, err := unix.FcntlInt(uintptr(monitor.RawFD(h)), unix.F_GET_SEALS, 0); err != nil ||
+		seals&unix.F_SEAL_SEAL == 0 {
 		t.Errorf("seals %#x, %v", seals, err)
 	} else if err := unix.Fchmod(monitor.RawFD(h), 0); (err == nil) != (seals&0x20 == 0 /* F_SEAL_EXEC */) {
 		t.Errorf("chmod of a helper with seals %#x: %v", seals, err)
@@ -368,19 +384,23 @@ func TestRaceForRoot(t *testing.T) {
 		pid    cri.NamespaceMode
 		change func(*cri.ContainerConfig)
 	}{
-		"own": {cri.NamespaceMode_CONTAINER, func(*cri.ContainerConfig) {}}, "own-filter": {cri.NamespaceMode_CONTAINER, defaults},
-		"shared": {cri.NamespaceMode_POD, func(*cri.ContainerConfig) {}}, "shared-filter": {cri.NamespaceMode_POD, defaults},
+		"own":           {cri.NamespaceMode_CONTAINER, func(*cri.ContainerConfig) {}},
+		"own-filter":    {cri.NamespaceMode_CONTAINER, defaults},
+		"shared":        {cri.NamespaceMode_POD, func(*cri.ContainerConfig) {}},
+		"shared-filter": {cri.NamespaceMode_POD, defaults},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &world{tb: t, dir: w.dir, cfg: w.cfg, r: w.r}
-			sb, sbc := w.sandbox(name, func(s *cri.PodSandboxConfig) { s.Linux.SecurityContext.NamespaceOptions.Pid = c.pid })
+			sb, sbc := w.sandbox(name,
+				func(s *cri.PodSandboxConfig) { s.Linux.SecurityContext.NamespaceOptions.Pid = c.pid })
 			id := w.run(sb, sbc, "race", attacker("race"), victim, c.change, addCaps("SYS_PTRACE"))
 			for i := range 40 {
 				if x, err := w.exec(id, "true"); err != nil || x.ExitCode != 0 {
 					t.Fatal(x, err)
 				}
 				if c.pid == cri.NamespaceMode_POD && w.r.host.foreignProc && i%4 == 0 {
-					other := w.run(sb, sbc, fmt.Sprint("other", i), shell("test $(readlink /proc/self) -gt 1"), c.change)
+					other := w.run(sb, sbc, fmt.Sprint("other", i), shell("test $(readlink /proc/self) -gt 1"),
+						c.change)
 					if st := w.wait(other); st.ExitCode != 0 {
 						t.Errorf("another container: %v", st)
 					}
@@ -404,7 +424,8 @@ func TestMonitorGivesUp(t *testing.T) {
 	needAttacker(t)
 	w := newWorld(t)
 	sb, _ := w.sandbox("victim")
-	pods, podsCfg := w.sandbox("shared", func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD })
+	pods, podsCfg := w.sandbox("shared",
+		func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD })
 	host, hostCfg := w.sandbox("host", func(c *cri.PodSandboxConfig) {
 		c.Linux.SecurityContext.Privileged, c.Linux.SecurityContext.NamespaceOptions.Pid = true, cri.NamespaceMode_NODE
 	})
@@ -421,12 +442,14 @@ func TestMonitorGivesUp(t *testing.T) {
 		line, _, _ := strings.Cut(rest, "\n")
 		return strings.TrimSpace(line)
 	}
-	for name, want := range map[string]uint64{"CapEff": 1 << unix.CAP_KILL, "CapPrm": 1<<unix.CAP_KILL | 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SYS_PTRACE, "CapInh": 0, "CapAmb": 0} {
+	for name, want := range map[string]uint64{"CapEff": 1 << unix.CAP_KILL,
+		"CapPrm": 1<<unix.CAP_KILL | 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SYS_PTRACE, "CapInh": 0, "CapAmb": 0} {
 		if got := status(s.rec.Monitor, name); got != fmt.Sprintf("%016x", want&w.r.host.caps) {
 			t.Errorf("the monitor's %s is %s, not %016x", name, got, want)
 		}
 	}
-	id := w.run(host, hostCfg, "all", shell("grep Cap /proc/self/status; exec sleep 1000"), securityContext(func(s *cri.LinuxContainerSecurityContext) { s.Privileged = true }))
+	id := w.run(host, hostCfg, "all", shell("grep Cap /proc/self/status; exec sleep 1000"),
+		securityContext(func(s *cri.LinuxContainerSecurityContext) { s.Privileged = true }))
 	if got := status(w.inside(id), "CapEff"); got != fmt.Sprintf("%016x", w.r.host.caps) {
 		t.Errorf("a privileged container has %s of %x", got, w.r.host.caps)
 	}
@@ -454,7 +477,8 @@ func TestMonitorGivesUp(t *testing.T) {
 	if podInit == 0 {
 		t.Fatalf("no pod-init among %q", children)
 	}
-	for name, want := range map[string]string{"CapEff": "0000000000000000", "CapBnd": "0000000000000000", "Seccomp": "2", "NoNewPrivs": "1"} {
+	for name, want := range map[string]string{"CapEff": "0000000000000000", "CapBnd": "0000000000000000",
+		"Seccomp": "2", "NoNewPrivs": "1"} {
 		if got := status(podInit, name); got != want {
 			t.Errorf("the first process of a shared namespace: %s is %s, not %s", name, got, want)
 		}
@@ -472,9 +496,10 @@ func TestWorkingDirectoryOfDescriptors(t *testing.T) {
 	sb, sbc := w.sandbox("cwd")
 	for n := range 24 {
 		name := fmt.Sprint("fd", n)
-		id := w.create(sb, sbc, name, shell("cat /host-secret; ls -d ../../../../../../../etc/hostname.host; pwd"), func(c *cri.ContainerConfig) {
-			c.WorkingDir = fmt.Sprintf("/proc/self/fd/%d", n)
-		})
+		id := w.create(sb, sbc, name, shell("cat /host-secret; ls -d ../../../../../../../etc/hostname.host; pwd"),
+			func(c *cri.ContainerConfig) {
+				c.WorkingDir = fmt.Sprintf("/proc/self/fd/%d", n)
+			})
 		_, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: id})
 		if err == nil {
 			w.wait(id)
@@ -523,9 +548,11 @@ func TestSwappedMountPoint(t *testing.T) {
 	var inside, refused int
 	for i := range 60 {
 		name := fmt.Sprint("mounter", i)
-		id := w.create(sb, sbc, name, shell("echo started; test -e /vol/place/sub/marker -o -e "+victim+"/sub/marker && echo inside"), func(c *cri.ContainerConfig) {
-			c.Mounts = []*cri.Mount{share, {ContainerPath: "/vol/place/sub", HostPath: data}}
-		})
+		id := w.create(sb, sbc, name,
+			shell("echo started; test -e /vol/place/sub/marker -o -e "+victim+"/sub/marker && echo inside"),
+			func(c *cri.ContainerConfig) {
+				c.Mounts = []*cri.Mount{share, {ContainerPath: "/vol/place/sub", HostPath: data}}
+			})
 		if _, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: id}); err != nil {
 			refused++
 		} else {
@@ -577,8 +604,10 @@ func TestMountsOverTheKernel(t *testing.T) {
 		{&cri.Mount{ContainerPath: "/proc", HostPath: "/proc"}, ""},
 		{&cri.Mount{ContainerPath: "/proc/meminfo", HostPath: data + "/file"}, ""},
 	} {
-		cfg := containerConfig(sbc, fmt.Sprint("c", i), shell("true"), func(k *cri.ContainerConfig) { k.Mounts = []*cri.Mount{c.m} })
-		resp, err := w.r.CreateContainer(Bg, &cri.CreateContainerRequest{PodSandboxId: sb, Config: cfg, SandboxConfig: sbc})
+		cfg := containerConfig(sbc, fmt.Sprint("c", i), shell("true"),
+			func(k *cri.ContainerConfig) { k.Mounts = []*cri.Mount{c.m} })
+		resp, err := w.r.CreateContainer(Bg,
+			&cri.CreateContainerRequest{PodSandboxId: sb, Config: cfg, SandboxConfig: sbc})
 		if err == nil {
 			_, err = w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: resp.ContainerId})
 		}
@@ -678,25 +707,43 @@ func TestSysctlWithNUL(t *testing.T) {
 // TestStringsWithNUL: no other string of a pod or of its image is read to a NUL either.
 func TestStringsWithNUL(t *testing.T) {
 	w := newWorld(t)
-	if _, err := w.r.RunPodSandbox(Bg, &cri.RunPodSandboxRequest{Config: w.sandboxConfig("host", func(s *cri.PodSandboxConfig) { s.Hostname = "a\x00b" })}); status.Code(err) != codes.InvalidArgument {
+	if _, err := w.r.RunPodSandbox(Bg,
+		&cri.RunPodSandboxRequest{Config: w.sandboxConfig("host",
+			func(s *cri.PodSandboxConfig) { s.Hostname = "a\x00b" })}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("host name: %v", err)
 	}
-	sb, sbc := w.sandbox("strings", func(s *cri.PodSandboxConfig) { s.Annotations = map[string]string{"text": "any\x00text"} })
+	sb, sbc := w.sandbox("strings",
+		func(s *cri.PodSandboxConfig) { s.Annotations = map[string]string{"text": "any\x00text"} })
 	for what, change := range map[string]func(*cri.ContainerConfig){
-		"args":                                   func(c *cri.ContainerConfig) { c.Command = []string{"echo", "a\x00b"} },
-		"envs.value":                             func(c *cri.ContainerConfig) { c.Envs = []*cri.KeyValue{{Key: "A", Value: []byte("secret\x00B=2")}} },
-		"envs.key":                               func(c *cri.ContainerConfig) { c.Envs = []*cri.KeyValue{{Key: "A\x00", Value: []byte("secret")}} },
-		"working_dir":                            func(c *cri.ContainerConfig) { c.WorkingDir = "/tmp\x00/x" },
-		"log_path":                               func(c *cri.ContainerConfig) { c.LogPath = "a\x00b" },
-		"mounts.host_path":                       func(c *cri.ContainerConfig) { c.Mounts = []*cri.Mount{{HostPath: "/tmp\x00", ContainerPath: "/x"}} },
-		"linux.security_context.masked_paths":    securityContext(func(s *cri.LinuxContainerSecurityContext) { s.MaskedPaths = []string{"/proc/kcore\x00"} }),
-		"linux.security_context.run_as_username": securityContext(func(s *cri.LinuxContainerSecurityContext) { s.RunAsUsername = "app\x00" }),
+		"args": func(c *cri.ContainerConfig) {
+			c.Command = []string{"echo", "a\x00b"}
+		},
+		"envs.value": func(c *cri.ContainerConfig) {
+			c.Envs = []*cri.KeyValue{{Key: "A", Value: []byte("secret\x00B=2")}}
+		},
+		"envs.key": func(c *cri.ContainerConfig) {
+			c.Envs = []*cri.KeyValue{{Key: "A\x00", Value: []byte("secret")}}
+		},
+		"working_dir": func(c *cri.ContainerConfig) { c.WorkingDir = "/tmp\x00/x" },
+		"log_path":    func(c *cri.ContainerConfig) { c.LogPath = "a\x00b" },
+		"mounts.host_path": func(c *cri.ContainerConfig) {
+			c.Mounts = []*cri.Mount{{HostPath: "/tmp\x00", ContainerPath: "/x"}}
+		},
+		"linux.security_context.masked_paths": securityContext(func(s *cri.LinuxContainerSecurityContext) {
+			s.MaskedPaths = []string{"/proc/kcore\x00"}
+		}),
+		"linux.security_context.run_as_username": securityContext(func(s *cri.LinuxContainerSecurityContext) {
+			s.RunAsUsername = "app\x00"
+		}),
 	} {
-		_, err := w.r.CreateContainer(Bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "c", change)})
+		_, err := w.r.CreateContainer(Bg,
+			&cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc,
+				Config: containerConfig(sbc, "c", change)})
 		if what == "args" {
 			what = "command"
 		}
-		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), what+": it holds a NUL") || strings.Contains(err.Error(), "secret") {
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), what+": it holds a NUL") ||
+			strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -708,13 +755,16 @@ func TestStringsWithNUL(t *testing.T) {
 	} {
 		was := image.image
 		change()
-		_, err := w.r.CreateContainer(Bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "c")})
+		_, err := w.r.CreateContainer(Bg,
+			&cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "c")})
 		image.image = was
-		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), what) || !strings.Contains(err.Error(), "NUL") || strings.Contains(err.Error(), "secret") {
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), what) ||
+			!strings.Contains(err.Error(), "NUL") || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s of the image: %v", what, err)
 		}
 	}
-	id := w.run(sb, sbc, "c", shell("exec sleep 1000"), func(c *cri.ContainerConfig) { c.Labels = map[string]string{"a": "b\x00c"} })
+	id := w.run(sb, sbc, "c", shell("exec sleep 1000"),
+		func(c *cri.ContainerConfig) { c.Labels = map[string]string{"a": "b\x00c"} })
 	if x, err := w.exec(id, "echo", "a\x00b"); err == nil || !strings.Contains(err.Error(), "NUL") {
 		t.Errorf("exec: %v, %v", x, err)
 	}
@@ -724,14 +774,17 @@ func TestStringsWithNUL(t *testing.T) {
 func TestHostSysctls(t *testing.T) {
 	w := newWorld(t)
 	host := func(c *cri.PodSandboxConfig) {
-		c.Linux.SecurityContext.NamespaceOptions.Network, c.Linux.SecurityContext.NamespaceOptions.Ipc = cri.NamespaceMode_NODE, cri.NamespaceMode_NODE
+		c.Linux.SecurityContext.NamespaceOptions.Network,
+			c.Linux.SecurityContext.NamespaceOptions.Ipc = cri.NamespaceMode_NODE, cri.NamespaceMode_NODE
 	}
 	for i, c := range []struct {
 		name   string
 		change func(*cri.PodSandboxConfig)
 	}{
-		{"kernel.core_pattern", nil}, {"kernel/core_pattern", nil}, {"kernel.hostname", nil}, {"vm.overcommit_memory", nil}, {"fs.file-max", nil},
-		{"net/../kernel/core_pattern", nil}, {"net.ipv4.ip_forward", host}, {"kernel.shmmax", host}, {"fs.mqueue.msg_max", host}, {"kernel.domainname", host},
+		{"kernel.core_pattern", nil}, {"kernel/core_pattern", nil}, {"kernel.hostname", nil},
+		{"vm.overcommit_memory", nil}, {"fs.file-max", nil},
+		{"net/../kernel/core_pattern", nil}, {"net.ipv4.ip_forward", host}, {"kernel.shmmax", host},
+		{"fs.mqueue.msg_max", host}, {"kernel.domainname", host},
 	} {
 		cfg := w.sandboxConfig(fmt.Sprint("sysctl", i), func(s *cri.PodSandboxConfig) {
 			if c.change != nil {
@@ -739,7 +792,8 @@ func TestHostSysctls(t *testing.T) {
 			}
 			s.Linux.Sysctls = map[string]string{c.name: "1"}
 		})
-		if _, err := w.r.RunPodSandbox(Bg, &cri.RunPodSandboxRequest{Config: cfg}); status.Code(err) != codes.InvalidArgument {
+		if _, err := w.r.RunPodSandbox(Bg,
+			&cri.RunPodSandboxRequest{Config: cfg}); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}

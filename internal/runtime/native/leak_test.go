@@ -42,11 +42,14 @@ func TestNothingLeaks(t *testing.T) {
 				t.Fatal(x, err)
 			}
 			w.exec(main, "nosuch")
-			w.r.Streams().Exec(Bg, main, []string{"sh", "-c", "exit 1"}, strings.NewReader("x"), newPipe(), nil, true, nil)
+			w.r.Streams().Exec(Bg, main, []string{"sh", "-c", "exit 1"}, strings.NewReader("x"), newPipe(), nil, true,
+				nil)
 		}
-		id := w.run(sb, sbc, fmt.Sprintf("short%d", n), shell("echo hi"), func(c *cri.ContainerConfig) { c.Stdin = true })
+		id := w.run(sb, sbc, fmt.Sprintf("short%d", n), shell("echo hi"),
+			func(c *cri.ContainerConfig) { c.Stdin = true })
 		w.wait(id)
-		bad := w.create(sb, sbc, fmt.Sprintf("bad%d", n), func(c *cri.ContainerConfig) { c.Command = []string{"nosuch"} })
+		bad := w.create(sb, sbc, fmt.Sprintf("bad%d", n),
+			func(c *cri.ContainerConfig) { c.Command = []string{"nosuch"} })
 		w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: bad})
 		w.wait(bad)
 		for _, id := range []string{id, bad} {
@@ -96,7 +99,9 @@ func TestCancelledCallsLeaveNothing(t *testing.T) {
 				ended++
 				return
 			}
-			c, err := w.r.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: resp.PodSandboxId, SandboxConfig: sbc, Config: containerConfig(sbc, "c", shell("sleep 1000"))})
+			c, err := w.r.CreateContainer(ctx,
+				&cri.CreateContainerRequest{PodSandboxId: resp.PodSandboxId, SandboxConfig: sbc,
+					Config: containerConfig(sbc, "c", shell("sleep 1000"))})
 			if err != nil {
 				ended++
 				return
@@ -110,7 +115,8 @@ func TestCancelledCallsLeaveNothing(t *testing.T) {
 				switch s := st.Status; {
 				case s.State == cri.ContainerState_CONTAINER_CREATED:
 					w.start(c.ContainerId) // nothing had begun: a caller that comes back gets it
-				case s.State != cri.ContainerState_CONTAINER_EXITED || s.ExitCode != 137 || s.Reason != "Error" || s.StartedAt == 0:
+				case s.State != cri.ContainerState_CONTAINER_EXITED || s.ExitCode != 137 || s.Reason != "Error" ||
+					s.StartedAt == 0:
 					t.Errorf("container whose start was given up: %v", s)
 				}
 			}
@@ -127,7 +133,8 @@ func (w *world) emptied() {
 	if err := w.r.RemoveAll(Bg); err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range []string{w.cfg.RootDir + "/sandboxes", w.cfg.RootDir + "/containers", w.cfg.StateDir + "/sandboxes", filepath.Join(w.dir, "layers"), filepath.Join(w.dir, "netns")} {
+	for _, dir := range []string{w.cfg.RootDir + "/sandboxes", w.cfg.RootDir + "/containers",
+		w.cfg.StateDir + "/sandboxes", filepath.Join(w.dir, "layers"), filepath.Join(w.dir, "netns")} {
 		if names, _ := os.ReadDir(dir); len(names) > 0 {
 			t.Errorf("%s still holds %d things", dir, len(names))
 		}
@@ -168,9 +175,11 @@ func TestCrashes(t *testing.T) {
 			go podCycle(w, &stepTable{}, fmt.Sprintf("a%d-%d", os.Getpid(), i))
 			sbc := w.sandboxConfig(fmt.Sprintf("b%d-%d", os.Getpid(), i))
 			if resp, err := w.r.RunPodSandbox(Bg, &cri.RunPodSandboxRequest{Config: sbc}); err == nil {
-				if c, err := w.r.CreateContainer(Bg, &cri.CreateContainerRequest{PodSandboxId: resp.PodSandboxId, SandboxConfig: sbc, Config: containerConfig(sbc, "c", shell("sleep 1000"), func(c *cri.ContainerConfig) {
-					c.Mounts = []*cri.Mount{{ContainerPath: "/image", Image: &cri.ImageSpec{Image: "busybox"}}}
-				})}); err == nil {
+				if c, err := w.r.CreateContainer(Bg,
+					&cri.CreateContainerRequest{PodSandboxId: resp.PodSandboxId, SandboxConfig: sbc,
+						Config: containerConfig(sbc, "c", shell("sleep 1000"), func(c *cri.ContainerConfig) {
+							c.Mounts = []*cri.Mount{{ContainerPath: "/image", Image: &cri.ImageSpec{Image: "busybox"}}}
+						})}); err == nil {
 					w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: c.ContainerId})
 				}
 			}

@@ -23,7 +23,9 @@ var Bg = context.Background()
 func TestContainerLife(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("life")
-	id := w.run(sb, sbc, "main", shell("trap 'echo bye; exit 7' TERM; echo out; echo err >&2; echo ready > /tmp/ready; while :; do sleep 0.05; done"))
+	id := w.run(sb, sbc, "main",
+		shell(
+			"trap 'echo bye; exit 7' TERM; echo out; echo err >&2; echo ready > /tmp/ready; while :; do sleep 0.05; done"))
 	w.until(id, "/tmp/ready")
 	x, err := w.exec(id, "sh", "-c", "echo hello; hostname; id -u; echo oops >&2; exit 3")
 	if err != nil {
@@ -34,8 +36,10 @@ func TestContainerLife(t *testing.T) {
 	}
 	w.stop(id, 20)
 	st := w.wait(id)
-	if st.State != cri.ContainerState_CONTAINER_EXITED || st.ExitCode != 7 || st.Reason != "Error" || st.StartedAt < st.CreatedAt || st.FinishedAt < st.StartedAt ||
-		st.ImageRef != "busybox@sha256:feed" || st.ImageId != "sha256:busybox" || st.Image.Image != "docker.io/library/busybox:1" || st.User.GetLinux().GetUid() != 0 {
+	if st.State != cri.ContainerState_CONTAINER_EXITED || st.ExitCode != 7 || st.Reason != "Error" ||
+		st.StartedAt < st.CreatedAt || st.FinishedAt < st.StartedAt ||
+		st.ImageRef != "busybox@sha256:feed" || st.ImageId != "sha256:busybox" ||
+		st.Image.Image != "docker.io/library/busybox:1" || st.User.GetLinux().GetUid() != 0 {
 		t.Errorf("status %+v", st)
 	}
 	got := w.log(sbc, "main")
@@ -61,10 +65,12 @@ func TestContainerLife(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := w.r.ContainerStatus(Bg, &cri.ContainerStatusRequest{ContainerId: id}); status.Code(err) != codes.NotFound {
+	if _, err := w.r.ContainerStatus(Bg,
+		&cri.ContainerStatusRequest{ContainerId: id}); status.Code(err) != codes.NotFound {
 		t.Errorf("removed container: %v", err)
 	}
-	for _, dir := range []string{w.cfg.RootDir + "/sandboxes", w.cfg.RootDir + "/containers", w.cfg.StateDir + "/sandboxes", filepath.Join(w.dir, "layers"), filepath.Join(w.dir, "netns")} {
+	for _, dir := range []string{w.cfg.RootDir + "/sandboxes", w.cfg.RootDir + "/containers",
+		w.cfg.StateDir + "/sandboxes", filepath.Join(w.dir, "layers"), filepath.Join(w.dir, "netns")} {
 		if names, _ := dirNames(dir); len(names) > 0 {
 			t.Errorf("%s still holds %v", dir, names)
 		}
@@ -160,7 +166,8 @@ func TestStop(t *testing.T) {
 		}
 	})
 	t.Run("a process that is not ready for the signal yet", func(t *testing.T) {
-		id := w.run(sb, sbc, "early", shell("until test -e /tmp/go; do :; done; trap 'exit 7' TERM; while :; do :; done"))
+		id := w.run(sb, sbc, "early",
+			shell("until test -e /tmp/go; do :; done; trap 'exit 7' TERM; while :; do :; done"))
 		done := make(chan error)
 		go func() {
 			_, err := w.r.StopContainer(Bg, &cri.StopContainerRequest{ContainerId: id, Timeout: 30})
@@ -193,15 +200,17 @@ func TestStop(t *testing.T) {
 func TestRestart(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("restart")
-	lives := w.run(sb, sbc, "lives", shell("trap 'echo bye; exit 5' TERM; touch /tmp/ready; while :; do sleep 0.05; done"))
+	lives := w.run(sb, sbc, "lives",
+		shell("trap 'echo bye; exit 5' TERM; touch /tmp/ready; while :; do sleep 0.05; done"))
 	w.until(lives, "/tmp/ready")
 	gate := filepath.Join(w.dir, "gate")
 	if err := os.Mkdir(gate, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	ends := w.run(sb, sbc, "ends", shell("while ! test -e /gate/open; do sleep 0.02; done; exit 9"), func(c *cri.ContainerConfig) {
-		c.Mounts = []*cri.Mount{{ContainerPath: "/gate", HostPath: gate}}
-	})
+	ends := w.run(sb, sbc, "ends", shell("while ! test -e /gate/open; do sleep 0.02; done; exit 9"),
+		func(c *cri.ContainerConfig) {
+			c.Mounts = []*cri.Mount{{ContainerPath: "/gate", HostPath: gate}}
+		})
 	created := w.create(sb, sbc, "created", shell("echo later"))
 	gone, gsc := w.sandbox("gone")
 	lost := w.run(gone, gsc, "lost", shell("sleep 1000"))
@@ -232,7 +241,9 @@ func TestRestart(t *testing.T) {
 	if st := w.wait(lost); st.ExitCode != 255 || st.Reason != "Unknown" {
 		t.Errorf("lost its monitor: code %d, reason %q", st.ExitCode, st.Reason)
 	}
-	if st, _ := w.r.PodSandboxStatus(Bg, &cri.PodSandboxStatusRequest{PodSandboxId: gone}); st.GetStatus().GetState() != cri.PodSandboxState_SANDBOX_NOTREADY {
+	if st, _ := w.r.PodSandboxStatus(Bg,
+		&cri.PodSandboxStatusRequest{
+			PodSandboxId: gone}); st.GetStatus().GetState() != cri.PodSandboxState_SANDBOX_NOTREADY {
 		t.Errorf("sandbox without a monitor: %v", st)
 	}
 	if x, err := w.exec(lives, "echo", "still"); err != nil || string(x.Stdout) != "still\n" {
@@ -249,7 +260,8 @@ func TestRestart(t *testing.T) {
 	if exists(w.r.sandboxDir("half")) || exists(w.r.containerDir("half")) {
 		t.Error("half-made things were kept")
 	}
-	if _, err := w.r.RunPodSandbox(Bg, &cri.RunPodSandboxRequest{Config: sbc}); status.Code(err) != codes.AlreadyExists {
+	if _, err := w.r.RunPodSandbox(Bg,
+		&cri.RunPodSandboxRequest{Config: sbc}); status.Code(err) != codes.AlreadyExists {
 		t.Errorf("the same sandbox again: %v", err)
 	}
 }
@@ -289,7 +301,8 @@ func TestSharedProcesses(t *testing.T) {
 		c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_POD
 	})
 	one := w.run(sb, sbc, "one", shell("sleep 1000 & sleep 2000 & wait"))
-	out := w.output(sb, sbc, "two", `for s in 1000 2000; do while ! ps -o args | grep -q "^sleep $s"; do sleep 0.02; done; done
+	out := w.output(sb, sbc,
+		"two", `for s in 1000 2000; do while ! ps -o args | grep -q "^sleep $s"; do sleep 0.02; done; done
 ps -o args | grep ^sleep; ls /proc/1/root/ 2>&1 | head -1`)
 	for _, want := range []string{"sleep 1000", "sleep 2000"} {
 		if !strings.Contains(out, want) {
@@ -300,10 +313,12 @@ ps -o args | grep ^sleep; ls /proc/1/root/ 2>&1 | head -1`)
 		t.Errorf("the first process shows files: %q", out)
 	}
 	// Orphans become the pod's first process', which reaps them; PID 1 is no container's.
-	orphans := w.run(sb, sbc, "orphans", shell("for i in 1 2 3 4 5; do sh -c 'sleep 0.01 & sleep 0.02 & exit'; done; exec sleep 4000"))
+	orphans := w.run(sb, sbc, "orphans",
+		shell("for i in 1 2 3 4 5; do sh -c 'sleep 0.01 & sleep 0.02 & exit'; done; exec sleep 4000"))
 	w.eventually("orphans are reaped", func() bool {
 		x, err := w.exec(orphans, "sh", "-c", "ps -o stat,args; readlink /proc/1/exe")
-		return err == nil && strings.Contains(string(x.Stdout), "sleep 4000") && !strings.Contains(string(x.Stdout), "Z ") && !strings.Contains(string(x.Stdout), "sleep 0.0")
+		return err == nil && strings.Contains(string(x.Stdout), "sleep 4000") &&
+			!strings.Contains(string(x.Stdout), "Z ") && !strings.Contains(string(x.Stdout), "sleep 0.0")
 	})
 	w.stop(orphans, 0)
 	w.stop(one, 0)
@@ -317,9 +332,10 @@ ps -o args | grep ^sleep; ls /proc/1/root/ 2>&1 | head -1`)
 	target := w.run(sb, sbc, "target", shell("sleep 3000"), securityContext(func(s *cri.LinuxContainerSecurityContext) {
 		s.NamespaceOptions.Pid = cri.NamespaceMode_CONTAINER
 	}))
-	out = w.output(sb, sbc, "debug", "while ! ps -o args | grep '^sleep 3000'; do sleep 0.02; done", securityContext(func(s *cri.LinuxContainerSecurityContext) {
-		s.NamespaceOptions.Pid, s.NamespaceOptions.TargetId = cri.NamespaceMode_TARGET, target
-	}))
+	out = w.output(sb, sbc, "debug", "while ! ps -o args | grep '^sleep 3000'; do sleep 0.02; done",
+		securityContext(func(s *cri.LinuxContainerSecurityContext) {
+			s.NamespaceOptions.Pid, s.NamespaceOptions.TargetId = cri.NamespaceMode_TARGET, target
+		}))
 	if out != "sleep 3000" {
 		t.Errorf("debug container sees %q", out)
 	}
@@ -329,7 +345,8 @@ func TestHostNamespaces(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("host", func(c *cri.PodSandboxConfig) {
 		c.Hostname = ""
-		c.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_NODE, Ipc: cri.NamespaceMode_NODE}
+		c.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Network: cri.NamespaceMode_NODE,
+			Pid: cri.NamespaceMode_NODE, Ipc: cri.NamespaceMode_NODE}
 	})
 	got := w.output(sb, sbc, "c", "for n in net pid ipc uts; do readlink /proc/self/ns/$n; done; hostname")
 	var want []string
@@ -349,14 +366,17 @@ func TestHostNamespaces(t *testing.T) {
 func TestSysctls(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("sysctl", func(c *cri.PodSandboxConfig) {
-		c.Linux.Sysctls = map[string]string{"kernel.shm_rmid_forced": "1", "net.ipv4.conf.lo.forwarding": "0", "kernel/msgmax": "9000"}
+		c.Linux.Sysctls = map[string]string{"kernel.shm_rmid_forced": "1", "net.ipv4.conf.lo.forwarding": "0",
+			"kernel/msgmax": "9000"}
 	})
-	if got := w.output(sb, sbc, "c", "cat /proc/sys/kernel/shm_rmid_forced /proc/sys/kernel/msgmax /proc/sys/net/ipv4/ip_unprivileged_port_start"); got != "1\n9000\n0" {
+	if got := w.output(sb, sbc, "c",
+		"cat /proc/sys/kernel/shm_rmid_forced /proc/sys/kernel/msgmax /proc/sys/net/ipv4/ip_unprivileged_port_start"); got != "1\n9000\n0" {
 		t.Errorf("got %q", got)
 	}
-	_, err := w.r.RunPodSandbox(Bg, &cri.RunPodSandboxRequest{Config: w.sandboxConfig("bad", func(c *cri.PodSandboxConfig) {
-		c.Linux.Sysctls = map[string]string{"kernel.no_such_thing": "1"}
-	})})
+	_, err := w.r.RunPodSandbox(Bg,
+		&cri.RunPodSandboxRequest{Config: w.sandboxConfig("bad", func(c *cri.PodSandboxConfig) {
+			c.Linux.Sysctls = map[string]string{"kernel.no_such_thing": "1"}
+		})})
 	if err == nil || !strings.Contains(err.Error(), "no_such_thing") {
 		t.Errorf("unknown sysctl: %v", err)
 	}
@@ -375,7 +395,8 @@ func TestLogs(t *testing.T) {
 	if got := w.log(sbc, "c"); got != want {
 		t.Errorf("log of %d bytes, want %d", len(got), len(want))
 	}
-	id = w.run(sb, sbc, "rotated", shell("echo one; touch /tmp/ready; while ! test -e /tmp/go; do sleep 0.02; done; echo two"))
+	id = w.run(sb, sbc, "rotated",
+		shell("echo one; touch /tmp/ready; while ! test -e /tmp/go; do sleep 0.02; done; echo two"))
 	w.until(id, "/tmp/ready")
 	path := filepath.Join(sbc.LogDirectory, "rotated.log")
 	if err := os.Rename(path, path+".1"); err != nil {
@@ -402,7 +423,8 @@ func TestEvents(t *testing.T) {
 	id := w.run(sb, sbc, "c", shell("exit 2"))
 	w.wait(id)
 	w.r.RemovePodSandbox(Bg, &cri.RemovePodSandboxRequest{PodSandboxId: sb})
-	want := []string{"sandbox CREATED", "sandbox STARTED", "c CREATED", "c STARTED", "c STOPPED", "sandbox STOPPED", "c DELETED", "sandbox DELETED"}
+	want := []string{"sandbox CREATED", "sandbox STARTED", "c CREATED", "c STARTED", "c STOPPED", "sandbox STOPPED",
+		"c DELETED", "sandbox DELETED"}
 	for _, w := range want {
 		select {
 		case e := <-events:
@@ -412,7 +434,8 @@ func TestEvents(t *testing.T) {
 			} else if e.ContainerId != id {
 				what = e.ContainerId
 			}
-			got := what + " " + strings.TrimSuffix(strings.TrimPrefix(e.ContainerEventType.String(), "CONTAINER_"), "_EVENT")
+			got := what + " " + strings.TrimSuffix(strings.TrimPrefix(e.ContainerEventType.String(), "CONTAINER_"),
+				"_EVENT")
 			if got != w || e.PodSandboxStatus.GetId() != sb || e.CreatedAt == 0 {
 				t.Fatalf("event %s, want %s", got, w)
 			}
@@ -460,12 +483,14 @@ func TestListsAndStats(t *testing.T) {
 			t.Errorf("%v: %q, want %q", c.f, got, c.want)
 		}
 	}
-	l, _ := w.r.ListPodSandbox(Bg, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: map[string]string{"app": "b"}}})
+	l, _ := w.r.ListPodSandbox(Bg,
+		&cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: map[string]string{"app": "b"}}})
 	if len(l.Items) != 1 || l.Items[0].Id != b {
 		t.Errorf("sandboxes %v", l)
 	}
 	st, err := w.r.ContainerStats(Bg, &cri.ContainerStatsRequest{ContainerId: one})
-	if err != nil || st.Stats.Memory.UsageBytes.Value == 0 || st.Stats.Cpu.UsageCoreNanoSeconds.Value == 0 || st.Stats.Memory.AvailableBytes.Value > 32<<20 {
+	if err != nil || st.Stats.Memory.UsageBytes.Value == 0 || st.Stats.Cpu.UsageCoreNanoSeconds.Value == 0 ||
+		st.Stats.Memory.AvailableBytes.Value > 32<<20 {
 		t.Errorf("stats %v, %v", st, err)
 	}
 	all, _ := w.r.ListContainerStats(Bg, &cri.ListContainerStatsRequest{})
@@ -476,7 +501,9 @@ func TestListsAndStats(t *testing.T) {
 	if err != nil || len(ps.Stats.Linux.Containers) != 1 || ps.Stats.Linux.Network == nil {
 		t.Errorf("pod stats %v, %v", ps, err)
 	}
-	if _, err := w.r.UpdateContainerResources(Bg, &cri.UpdateContainerResourcesRequest{ContainerId: one, Linux: &cri.LinuxContainerResources{MemoryLimitInBytes: 64 << 20}}); err != nil {
+	if _, err := w.r.UpdateContainerResources(Bg,
+		&cri.UpdateContainerResourcesRequest{ContainerId: one,
+			Linux: &cri.LinuxContainerResources{MemoryLimitInBytes: 64 << 20}}); err != nil {
 		t.Fatal(err)
 	}
 	cs, _ := w.r.ContainerStatus(Bg, &cri.ContainerStatusRequest{ContainerId: one})
@@ -506,7 +533,8 @@ func TestStatsWithoutParent(t *testing.T) {
 		cpu += c.Cpu.UsageCoreNanoSeconds.Value
 		set += c.Memory.WorkingSetBytes.Value
 	}
-	if len(l.Containers) != 2 || cpu == 0 || l.Cpu.UsageCoreNanoSeconds.Value != cpu || l.Memory.WorkingSetBytes.Value != set || l.Cpu.Timestamp == 0 {
+	if len(l.Containers) != 2 || cpu == 0 || l.Cpu.UsageCoreNanoSeconds.Value != cpu ||
+		l.Memory.WorkingSetBytes.Value != set || l.Cpu.Timestamp == 0 {
 		t.Errorf("%d containers use %d ns and %d bytes, their pod %v, %v", len(l.Containers), cpu, set, l.Cpu, l.Memory)
 	}
 }
@@ -521,10 +549,12 @@ func TestUserNamespace(t *testing.T) {
 	data := filepath.Join(w.dir, "data")
 	os.Mkdir(data, 0o755)
 	script := "id -u; ls -ld $PWD | awk '{print $3}'; awk '{print $1,$2,$3}' /proc/self/uid_map; ls -ld /etc /dev/null /data | awk '{print $3}'; echo x > /etc/new && echo wrote; echo y > /data/y && echo wrote; echo > /dev/null && echo null"
-	got := w.output(sb, sbc, "c", script, securityContext(func(s *cri.LinuxContainerSecurityContext) { s.NamespaceOptions.UsernsOptions = userns }), func(c *cri.ContainerConfig) {
-		c.WorkingDir = "/new/dir"
-		c.Mounts = []*cri.Mount{{ContainerPath: "/data", HostPath: data, UidMappings: ids, GidMappings: ids}}
-	})
+	got := w.output(sb, sbc, "c", script,
+		securityContext(func(s *cri.LinuxContainerSecurityContext) { s.NamespaceOptions.UsernsOptions = userns }),
+		func(c *cri.ContainerConfig) {
+			c.WorkingDir = "/new/dir"
+			c.Mounts = []*cri.Mount{{ContainerPath: "/data", HostPath: data, UidMappings: ids, GidMappings: ids}}
+		})
 	want := "0\nroot\n0 700000 65536\nroot\nroot\nroot\nwrote\nwrote\nnull"
 	if got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
@@ -544,13 +574,16 @@ func TestUserNamespaceRefused(t *testing.T) {
 	w := newWorld(t)
 	good := []*cri.IDMapping{{ContainerId: 0, HostId: 700000, Length: 65536}}
 	for what, u := range map[string]*cri.UserNamespace{
-		"no mappings":    {Mode: cri.NamespaceMode_POD},
-		"no groups":      {Mode: cri.NamespaceMode_POD, Uids: good},
-		"root is absent": {Mode: cri.NamespaceMode_POD, Uids: []*cri.IDMapping{{ContainerId: 1, HostId: 700000, Length: 65536}}, Gids: good},
+		"no mappings": {Mode: cri.NamespaceMode_POD},
+		"no groups":   {Mode: cri.NamespaceMode_POD, Uids: good},
+		"root is absent": {Mode: cri.NamespaceMode_POD,
+			Uids: []*cri.IDMapping{{ContainerId: 1, HostId: 700000, Length: 65536}}, Gids: good},
 		"container mode": {Mode: cri.NamespaceMode_CONTAINER, Uids: good, Gids: good},
 	} {
-		cfg := w.sandboxConfig("refused", func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = u })
-		if _, err := w.r.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{Config: cfg}); status.Code(err) != codes.InvalidArgument {
+		cfg := w.sandboxConfig("refused",
+			func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = u })
+		if _, err := w.r.RunPodSandbox(t.Context(),
+			&cri.RunPodSandboxRequest{Config: cfg}); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -586,7 +619,8 @@ func TestUserNamespaceOwns(t *testing.T) {
 	}
 	// Both sides of a pod see one host name, and IPC objects, also by exec.
 	id := w.run(sb, sbc, "x", shell("sleep 100"), admin)
-	if x, err := w.exec(id, "sh", "-c", "hostname; mount -t tmpfs none /tmp && echo mounted"); err != nil || string(x.Stdout) != "mine\nmounted\n" {
+	if x, err := w.exec(id, "sh", "-c", "hostname; mount -t tmpfs none /tmp && echo mounted"); err != nil ||
+		string(x.Stdout) != "mine\nmounted\n" {
 		t.Errorf("exec %q %q, %v", x.GetStdout(), x.GetStderr(), err)
 	}
 }
@@ -616,18 +650,21 @@ func TestMonitorMemory(t *testing.T) {
 func TestImageVolume(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("volume")
-	got := w.output(sb, sbc, "c", "head -1 /all/etc/passwd; ls /part; touch /all/x 2>/dev/null || echo refused", func(c *cri.ContainerConfig) {
-		c.Mounts = []*cri.Mount{
-			{ContainerPath: "/all", Image: &cri.ImageSpec{Image: "busybox"}, Readonly: true},
-			{ContainerPath: "/part", Image: &cri.ImageSpec{Image: "busybox"}, ImageSubPath: "home", Readonly: true},
-		}
-	})
+	got := w.output(sb, sbc, "c", "head -1 /all/etc/passwd; ls /part; touch /all/x 2>/dev/null || echo refused",
+		func(c *cri.ContainerConfig) {
+			c.Mounts = []*cri.Mount{
+				{ContainerPath: "/all", Image: &cri.ImageSpec{Image: "busybox"}, Readonly: true},
+				{ContainerPath: "/part", Image: &cri.ImageSpec{Image: "busybox"}, ImageSubPath: "home", Readonly: true},
+			}
+		})
 	if want := "root:x:0:0:root:/root:/bin/sh\napp\nrefused"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	_, err := w.r.CreateContainer(Bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "no", func(c *cri.ContainerConfig) {
-		c.Mounts = []*cri.Mount{{ContainerPath: "/all", Image: &cri.ImageSpec{Image: "nothere"}}}
-	})})
+	_, err := w.r.CreateContainer(Bg,
+		&cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc,
+			Config: containerConfig(sbc, "no", func(c *cri.ContainerConfig) {
+				c.Mounts = []*cri.Mount{{ContainerPath: "/all", Image: &cri.ImageSpec{Image: "nothere"}}}
+			})})
 	if err == nil || !strings.Contains(err.Error(), "ImageVolumeMountFailed") {
 		t.Errorf("missing image: %v", err)
 	}

@@ -35,7 +35,8 @@ func TestLostNetwork(t *testing.T) {
 	if st := w.wait(ends); st.ExitCode != 137 {
 		t.Errorf("the container ended with %d", st.ExitCode)
 	}
-	for id, want := range map[string]cri.PodSandboxState{lost: cri.PodSandboxState_SANDBOX_NOTREADY, kept: cri.PodSandboxState_SANDBOX_READY} {
+	for id, want := range map[string]cri.PodSandboxState{lost: cri.PodSandboxState_SANDBOX_NOTREADY,
+		kept: cri.PodSandboxState_SANDBOX_READY} {
 		st, err := w.r.PodSandboxStatus(t.Context(), &cri.PodSandboxStatusRequest{PodSandboxId: id})
 		if err != nil || st.Status.State != want {
 			t.Errorf("sandbox %s: %v, %v", id, st.GetStatus().GetState(), err)

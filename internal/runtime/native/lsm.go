@@ -23,7 +23,8 @@ func (r *Runtime) apparmorOf(sc *cri.LinuxContainerSecurityContext) (string, err
 	if p.GetProfileType() == cri.SecurityProfile_Localhost {
 		name := strings.TrimPrefix(p.LocalhostRef, "localhost/")
 		if !r.host.apparmor {
-			return "", status.Errorf(codes.FailedPrecondition, "apparmor is not supported on this host, profile %q", name)
+			return "", status.Errorf(codes.FailedPrecondition, "apparmor is not supported on this host, profile %q",
+				name)
 		}
 		if !profileLoaded(name) {
 			return "", status.Errorf(codes.InvalidArgument, "apparmor profile not found %s", name)

@@ -21,26 +21,41 @@ type metric struct {
 var metricLabels = []string{"container", "id", "image", "name", "namespace", "pod"}
 
 var (
-	cpuSeconds      = metric{"container_cpu_usage_seconds_total", "Cumulative cpu time consumed in seconds", cri.MetricType_COUNTER, ""}
-	memoryUsage     = metric{"container_memory_usage_bytes", "Current memory usage in bytes, including all memory regardless of when it was accessed", cri.MetricType_GAUGE, ""}
-	memoryWorking   = metric{"container_memory_working_set_bytes", "Current working set in bytes", cri.MetricType_GAUGE, ""}
-	memoryRSS       = metric{"container_memory_rss", "Size of RSS in bytes", cri.MetricType_GAUGE, ""}
-	memorySwap      = metric{"container_memory_swap", "Container swap usage in bytes", cri.MetricType_GAUGE, ""}
-	memoryFailures  = metric{"container_memory_failures_total", "Cumulative count of memory allocation failures", cri.MetricType_COUNTER, "failure_type"}
-	memoryLimit     = metric{"container_spec_memory_limit_bytes", "Memory limit for the container", cri.MetricType_GAUGE, ""}
-	processes       = metric{"container_processes", "Number of processes running inside the container", cri.MetricType_GAUGE, ""}
-	fsUsage         = metric{"container_fs_usage_bytes", "Number of bytes that are consumed by the container on this filesystem", cri.MetricType_GAUGE, ""}
-	startSeconds    = metric{"container_start_time_seconds", "Start time of the container since unix epoch in seconds", cri.MetricType_GAUGE, ""}
-	receiveBytes    = metric{"container_network_receive_bytes_total", "Cumulative count of bytes received", cri.MetricType_COUNTER, "interface"}
-	receiveErrors   = metric{"container_network_receive_errors_total", "Cumulative count of errors encountered while receiving", cri.MetricType_COUNTER, "interface"}
-	transmitBytes   = metric{"container_network_transmit_bytes_total", "Cumulative count of bytes transmitted", cri.MetricType_COUNTER, "interface"}
-	transmitErrors  = metric{"container_network_transmit_errors_total", "Cumulative count of errors encountered while transmitting", cri.MetricType_COUNTER, "interface"}
-	allMetrics      = []metric{cpuSeconds, memoryUsage, memoryWorking, memoryRSS, memorySwap, memoryFailures, memoryLimit, processes, fsUsage, startSeconds, receiveBytes, receiveErrors, transmitBytes, transmitErrors}
+	cpuSeconds = metric{"container_cpu_usage_seconds_total", "Cumulative cpu time consumed in seconds",
+		cri.MetricType_COUNTER, ""}
+	memoryUsage = metric{"container_memory_usage_bytes",
+		"Current memory usage in bytes, including all memory regardless of when it was accessed", cri.MetricType_GAUGE,
+		""}
+	memoryWorking = metric{"container_memory_working_set_bytes", "Current working set in bytes", cri.MetricType_GAUGE,
+		""}
+	memoryRSS      = metric{"container_memory_rss", "Size of RSS in bytes", cri.MetricType_GAUGE, ""}
+	memorySwap     = metric{"container_memory_swap", "Container swap usage in bytes", cri.MetricType_GAUGE, ""}
+	memoryFailures = metric{"container_memory_failures_total", "Cumulative count of memory allocation failures",
+		cri.MetricType_COUNTER, "failure_type"}
+	memoryLimit = metric{"container_spec_memory_limit_bytes", "Memory limit for the container",
+		cri.MetricType_GAUGE, ""}
+	processes = metric{"container_processes", "Number of processes running inside the container",
+		cri.MetricType_GAUGE, ""}
+	fsUsage = metric{"container_fs_usage_bytes",
+		"Number of bytes that are consumed by the container on this filesystem", cri.MetricType_GAUGE, ""}
+	startSeconds = metric{"container_start_time_seconds", "Start time of the container since unix epoch in seconds",
+		cri.MetricType_GAUGE, ""}
+	receiveBytes = metric{"container_network_receive_bytes_total", "Cumulative count of bytes received",
+		cri.MetricType_COUNTER, "interface"}
+	receiveErrors = metric{"container_network_receive_errors_total",
+		"Cumulative count of errors encountered while receiving", cri.MetricType_COUNTER, "interface"}
+	transmitBytes = metric{"container_network_transmit_bytes_total", "Cumulative count of bytes transmitted",
+		cri.MetricType_COUNTER, "interface"}
+	transmitErrors = metric{"container_network_transmit_errors_total",
+		"Cumulative count of errors encountered while transmitting", cri.MetricType_COUNTER, "interface"}
+	allMetrics = []metric{cpuSeconds, memoryUsage, memoryWorking, memoryRSS, memorySwap, memoryFailures,
+		memoryLimit, processes, fsUsage, startSeconds, receiveBytes, receiveErrors, transmitBytes, transmitErrors}
 	nanosPerSeconds = uint64(1e9)
 )
 
 // ListMetricDescriptors names the metrics of ListPodSandboxMetrics.
-func (r *Runtime) ListMetricDescriptors(context.Context, *cri.ListMetricDescriptorsRequest) (*cri.ListMetricDescriptorsResponse, error) {
+func (r *Runtime) ListMetricDescriptors(context.Context,
+	*cri.ListMetricDescriptorsRequest) (*cri.ListMetricDescriptorsResponse, error) {
 	resp := &cri.ListMetricDescriptorsResponse{}
 	for _, m := range allMetrics {
 		d := &cri.MetricDescriptor{Name: m.name, Help: m.help, LabelKeys: slices.Clone(metricLabels)}
@@ -77,7 +92,8 @@ func (f *figures) addUsage(u *cgroups.Usage) {
 }
 
 // ListPodSandboxMetrics measures the pods whose sandbox is ready, now.
-func (r *Runtime) ListPodSandboxMetrics(ctx context.Context, _ *cri.ListPodSandboxMetricsRequest) (*cri.ListPodSandboxMetricsResponse, error) {
+func (r *Runtime) ListPodSandboxMetrics(ctx context.Context,
+	_ *cri.ListPodSandboxMetricsRequest) (*cri.ListPodSandboxMetricsResponse, error) {
 	resp := &cri.ListPodSandboxMetricsResponse{}
 	for _, s := range r.allSandboxes() {
 		if s.line() != nil {
@@ -113,7 +129,8 @@ func (r *Runtime) podMetrics(ctx context.Context, s *sandbox) *cri.PodSandboxMet
 			continue
 		}
 		rec := c.record()
-		f := figures{labels: []string{c.config.GetMetadata().GetName(), rec.Cgroup, rec.ImageName, rec.ID, m.GetNamespace(), m.GetName()}}
+		f := figures{labels: []string{c.config.GetMetadata().GetName(), rec.Cgroup, rec.ImageName, rec.ID,
+			m.GetNamespace(), m.GetName()}}
 		u := r.groups.Measure(rec.Cgroup)
 		f.addUsage(&u)
 		f.add(startSeconds, uint64(rec.StartedAt)/nanosPerSeconds)

@@ -45,8 +45,10 @@ func TestOOM(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := &world{tb: t, dir: w.dir, cfg: w.cfg, r: w.r}
 			st := w.wait(w.run(sb, sbc, c.name, shell(c.script), c.change))
-			if log := w.log(sbc, c.name); st.ExitCode != c.code || st.Reason != c.reason || !strings.Contains(log, c.log) {
-				t.Errorf("code %d, reason %q, log %q; want %d, %q, %q", st.ExitCode, st.Reason, log, c.code, c.reason, c.log)
+			if log := w.log(sbc, c.name); st.ExitCode != c.code || st.Reason != c.reason ||
+				!strings.Contains(log, c.log) {
+				t.Errorf("code %d, reason %q, log %q; want %d, %q, %q", st.ExitCode, st.Reason, log, c.code, c.reason,
+					c.log)
 			}
 		})
 	}
@@ -79,7 +81,9 @@ func TestPodLimit(t *testing.T) {
 			if err := w.r.groups.Make(group); err != nil {
 				t.Fatal(err)
 			}
-			if err := w.r.groups.Apply(group, &cri.LinuxContainerResources{MemoryLimitInBytes: c.bytes, MemorySwapLimitInBytes: c.bytes}); err != nil {
+			if err := w.r.groups.Apply(group,
+				&cri.LinuxContainerResources{MemoryLimitInBytes: c.bytes,
+					MemorySwapLimitInBytes: c.bytes}); err != nil {
 				t.Fatal(err)
 			}
 			w.mayNotStart(t, c.starts, w.create(sb, sbc, "c", shell(hog)))
@@ -96,7 +100,8 @@ func TestLimitTooSmall(t *testing.T) {
 		t.Run(fmt.Sprint(bytes), func(t *testing.T) {
 			w := &world{tb: t, dir: w.dir, cfg: w.cfg, r: w.r}
 			w.mayNotStart(t, false, w.create(sb, sbc, fmt.Sprint("c", bytes), shell(hog), func(c *cri.ContainerConfig) {
-				c.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: bytes, MemorySwapLimitInBytes: bytes}
+				c.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: bytes,
+					MemorySwapLimitInBytes: bytes}
 			}))
 		})
 	}
@@ -115,7 +120,8 @@ func (w *world) mayNotStart(t *testing.T, starts bool, id string) {
 		return
 	}
 	const why = "container init was OOM-killed (memory limit of the container or its pod too low?)"
-	if err == nil || !strings.Contains(err.Error(), why) || st.ExitCode != 128 || st.Reason != "StartError" || !strings.Contains(st.Message, why) {
+	if err == nil || !strings.Contains(err.Error(), why) || st.ExitCode != 128 || st.Reason != "StartError" ||
+		!strings.Contains(st.Message, why) {
 		t.Errorf("%v; code %d, reason %q, message %q", err, st.ExitCode, st.Reason, st.Message)
 	}
 }

@@ -46,9 +46,11 @@ func TestPodFilesCount(t *testing.T) {
 func TestPing(t *testing.T) {
 	needAttacker(t)
 	w := newWorld(t)
-	userns := &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: []*cri.IDMapping{{HostId: 100000, Length: 65536}}, Gids: []*cri.IDMapping{{HostId: 100000, Length: 65536}}}
+	userns := &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: []*cri.IDMapping{{HostId: 100000, Length: 65536}},
+		Gids: []*cri.IDMapping{{HostId: 100000, Length: 65536}}}
 	for pod, ns := range map[string]*cri.UserNamespace{"plain": nil, "mapped": userns} {
-		sb, sbc := w.sandbox(pod, func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = ns })
+		sb, sbc := w.sandbox(pod,
+			func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = ns })
 		as := func(user int64, drop ...string) func(*cri.ContainerConfig) {
 			return securityContext(func(s *cri.LinuxContainerSecurityContext) {
 				s.NamespaceOptions.UsernsOptions = ns
@@ -59,7 +61,8 @@ func TestPing(t *testing.T) {
 			id := w.run(sb, sbc, name, attacker("ping", as(user, "NET_RAW")))
 			w.judge(sbc, id, name)
 		}
-		if got := w.output(sb, sbc, "busybox", "busybox ping -c 1 -W 5 127.0.0.1", as(0)); !strings.Contains(got, "1 packets transmitted, 1 packets received") {
+		if got := w.output(sb, sbc, "busybox", "busybox ping -c 1 -W 5 127.0.0.1", as(0)); !strings.Contains(got,
+			"1 packets transmitted, 1 packets received") {
 			t.Errorf("ping of BusyBox, root, default capabilities, in %s: %s", pod, got)
 		}
 	}

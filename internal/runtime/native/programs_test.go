@@ -80,7 +80,9 @@ func buildOldMonitor(t *testing.T, dir string) {
 			sources = append(sources, filepath.Join(dir, f))
 		}
 	}
-	if out, err := exec.Command(gcc, append([]string{"-std=gnu11", "-Os", "-static", "-o", filepath.Join(dir, "monitor")}, sources...)...).CombinedOutput(); err != nil {
+	if out, err := exec.Command(gcc,
+		append([]string{"-std=gnu11", "-Os", "-static", "-o", filepath.Join(dir, "monitor")},
+			sources...)...).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "helper"), helperProgram, 0o755); err != nil {

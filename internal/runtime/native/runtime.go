@@ -255,7 +255,8 @@ func (r *Runtime) containersOf(sandbox string) []*container {
 
 // Version answers who this is.
 func (r *Runtime) Version(context.Context, *cri.VersionRequest) (*cri.VersionResponse, error) {
-	return &cri.VersionResponse{Version: "0.1.0", RuntimeName: r.cfg.Name, RuntimeVersion: r.cfg.Version, RuntimeApiVersion: "v1"}, nil
+	return &cri.VersionResponse{Version: "0.1.0", RuntimeName: r.cfg.Name, RuntimeVersion: r.cfg.Version,
+		RuntimeApiVersion: "v1"}, nil
 }
 
 // handlerName is what a RuntimeClass may call this runtime besides the default "".
@@ -265,18 +266,22 @@ const handlerName = "carob"
 func (r *Runtime) Status(ctx context.Context, req *cri.StatusRequest) (*cri.StatusResponse, error) {
 	network := &cri.RuntimeCondition{Type: cri.NetworkReady, Status: true}
 	if err := r.cfg.Network.Ready(ctx); err != nil {
-		network.Status, network.Reason, network.Message = false, "NetworkPluginNotReady", "Network plugin returns error: "+err.Error()
+		network.Status, network.Reason, network.Message = false, "NetworkPluginNotReady",
+			"Network plugin returns error: "+err.Error()
 	}
 	resp := &cri.StatusResponse{
-		Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{{Type: cri.RuntimeReady, Status: true}, network}},
+		Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{{Type: cri.RuntimeReady, Status: true},
+			network}},
 		RuntimeHandlers: []*cri.RuntimeHandler{
 			{Name: "", Features: &cri.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true, UserNamespaces: true}},
-			{Name: handlerName, Features: &cri.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true, UserNamespaces: true}},
+			{Name: handlerName,
+				Features: &cri.RuntimeHandlerFeatures{RecursiveReadOnlyMounts: true, UserNamespaces: true}},
 		},
 		Features: &cri.RuntimeFeatures{SupplementalGroupsPolicy: true, MountOptions: true},
 	}
 	if req.GetVerbose() {
-		resp.Info = map[string]string{"config": fmt.Sprintf(`{"rootDir":%q,"stateDir":%q,"cgroupRoot":%q,"cgroupVersion":%d}`,
+		resp.Info = map[string]string{"config": fmt.Sprintf(
+			`{"rootDir":%q,"stateDir":%q,"cgroupRoot":%q,"cgroupVersion":%d}`,
 			r.cfg.RootDir, r.cfg.StateDir, r.cfg.CgroupRoot, map[bool]int{false: 1, true: 2}[r.groups.V2])}
 	}
 	return resp, nil
@@ -293,7 +298,8 @@ func (r *Runtime) RuntimeConfig(context.Context, *cri.RuntimeConfigRequest) (*cr
 
 // UpdateRuntimeConfig takes the node's pod range, which the pod network was
 // configured with already.
-func (r *Runtime) UpdateRuntimeConfig(context.Context, *cri.UpdateRuntimeConfigRequest) (*cri.UpdateRuntimeConfigResponse, error) {
+func (r *Runtime) UpdateRuntimeConfig(context.Context,
+	*cri.UpdateRuntimeConfigRequest) (*cri.UpdateRuntimeConfigResponse, error) {
 	return &cri.UpdateRuntimeConfigResponse{}, nil
 }
 

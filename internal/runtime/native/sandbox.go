@@ -57,20 +57,23 @@ func sandboxName(m *cri.PodSandboxMetadata) string {
 }
 
 // RunPodSandbox makes a sandbox. Its network, its files and its monitor are made side by side.
-func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse, error) {
+func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse,
+	error) {
 	cfg := req.GetConfig()
 	if cfg.GetMetadata().GetName() == "" {
 		return nil, status.Error(codes.InvalidArgument, "sandbox config must include metadata with a name")
 	}
-	if err := refuseNUL(cfg); err != nil {
+	if err := wire.RefuseNUL(cfg); err != nil {
 		return nil, err
 	}
 	if h := req.GetRuntimeHandler(); h != "" && h != handlerName {
-		return nil, status.Errorf(codes.InvalidArgument, "no runtime for %q is configured; there are the default and %q", h, handlerName)
+		return nil, status.Errorf(codes.InvalidArgument,
+			"no runtime for %q is configured; there are the default and %q", h, handlerName)
 	}
 	id := newID()
 	s := &sandbox{config: cfg, name: sandboxName(cfg.Metadata)}
-	s.rec = state.Sandbox{ID: id, Config: state.Encode(cfg), Handler: req.GetRuntimeHandler(), CreatedAt: time.Now().UnixNano()}
+	s.rec = state.Sandbox{ID: id, Config: state.Encode(cfg), Handler: req.GetRuntimeHandler(),
+		CreatedAt: time.Now().UnixNano()}
 	if err := r.reserve(s.name, id); err != nil {
 		return nil, err
 	}
@@ -156,9 +159,11 @@ func (r *Runtime) attach(ctx context.Context, s *sandbox, netNS string) error {
 			continue
 		}
 		if p.HostPort < 0 || p.HostPort > math.MaxUint16 || p.ContainerPort < 0 || p.ContainerPort > math.MaxUint16 {
-			return status.Errorf(codes.InvalidArgument, "port mapping %d→%d: a port is at most %d", p.HostPort, p.ContainerPort, math.MaxUint16)
+			return status.Errorf(codes.InvalidArgument, "port mapping %d→%d: a port is at most %d", p.HostPort,
+				p.ContainerPort, math.MaxUint16)
 		}
-		pm := network.PortMapping{Protocol: strings.ToLower(p.Protocol.String()), ContainerPort: uint16(p.ContainerPort), HostPort: uint16(p.HostPort)}
+		pm := network.PortMapping{Protocol: strings.ToLower(p.Protocol.String()),
+			ContainerPort: uint16(p.ContainerPort), HostPort: uint16(p.HostPort)}
 		if p.HostIp != "" {
 			ip, err := netip.ParseAddr(p.HostIp)
 			if err != nil {
@@ -203,7 +208,8 @@ func (r *Runtime) writePodFiles(s *sandbox) error {
 	} else if resolv, err = os.ReadFile("/etc/resolv.conf"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("reading the host's resolv.conf: %w", err)
 	}
-	for name, content := range map[string][]byte{"hostname": []byte(s.hostname() + "\n"), "hosts": hosts, "resolv.conf": resolv} {
+	for name, content := range map[string][]byte{"hostname": []byte(s.hostname() + "\n"), "hosts": hosts,
+		"resolv.conf": resolv} {
 		if err := writeFile(filepath.Join(dir, name), content, 0o644); err != nil {
 			return fmt.Errorf("writing the pod's %s: %w", name, err)
 		}
@@ -216,7 +222,8 @@ func (r *Runtime) writePodFiles(s *sandbox) error {
 	if err := os.Mkdir(shm, 0o700); err != nil {
 		return fmt.Errorf("making the pod's shared memory: %w", err)
 	}
-	if err := unix.Mount("shm", shm, "tmpfs", plan.StdFlags, fmt.Sprintf("mode=1777,size=65536k,uid=%d,gid=%d", uid, gid)); err != nil {
+	if err := unix.Mount("shm", shm, "tmpfs", plan.StdFlags,
+		fmt.Sprintf("mode=1777,size=65536k,uid=%d,gid=%d", uid, gid)); err != nil {
 		return fmt.Errorf("mounting the pod's shared memory: %w", err)
 	}
 	return nil
@@ -266,7 +273,8 @@ func sysctlsOf(s *sandbox) (map[string]string, error) {
 				return r
 			}, name)
 		}
-		if !filepath.IsLocal(path) || filepath.Clean(path) != path || strings.Contains(path, "..") || strings.IndexByte(path, 0) >= 0 {
+		if !filepath.IsLocal(path) || filepath.Clean(path) != path || strings.Contains(path, "..") ||
+			strings.IndexByte(path, 0) >= 0 {
 			return nil, status.Errorf(codes.InvalidArgument, "sysctl %q is not a name", name)
 		}
 		if strings.IndexByte(value, 0) >= 0 {
@@ -284,7 +292,8 @@ func sysctlsOf(s *sandbox) (map[string]string, error) {
 // /proc/sys; "" when one of the pod's own namespaces holds it.
 func sysctlRefused(s *sandbox, path string) string {
 	switch path {
-	case "kernel/msgmax", "kernel/msgmnb", "kernel/msgmni", "kernel/sem", "kernel/shmall", "kernel/shmmax", "kernel/shmmni", "kernel/shm_rmid_forced":
+	case "kernel/msgmax", "kernel/msgmnb", "kernel/msgmni", "kernel/sem", "kernel/shmall", "kernel/shmmax",
+		"kernel/shmmni", "kernel/shm_rmid_forced":
 		if s.options().GetIpc() == cri.NamespaceMode_NODE {
 			return "not allowed in the host's IPC namespace"
 		}
@@ -315,7 +324,8 @@ func (r *Runtime) setupMonitor(s *sandbox, owner *holder, listener *os.File) err
 	if err != nil {
 		return err
 	}
-	set := monitor.PodSetup{Listener: listener, Sysctls: sysctls, SharePID: s.options().GetPid() == cri.NamespaceMode_POD}
+	set := monitor.PodSetup{Listener: listener, Sysctls: sysctls,
+		SharePID: s.options().GetPid() == cri.NamespaceMode_POD}
 	if owner != nil {
 		set.Owner, set.Join = owner.pidfd, ownedKinds(s)
 	} else {
@@ -373,7 +383,8 @@ func (r *Runtime) haltSandbox(ctx context.Context, s *sandbox) error {
 	errs = append(errs, r.reached(StepHaltNetwork, s.rec.ID))
 	for _, pin := range []string{"shm", "userns"} {
 		path := filepath.Join(r.runDir(s.rec.ID), pin)
-		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) &&
+			!errors.Is(err, unix.ENOENT) {
 			errs = append(errs, fmt.Errorf("unmounting %s: %w", path, err))
 		}
 	}
@@ -496,7 +507,8 @@ func (r *Runtime) sandboxDied(s *sandbox) {
 
 // StopPodSandbox kills what runs in the sandbox and frees its network. It may
 // be called any number of times; an unknown sandbox is no error.
-func (r *Runtime) StopPodSandbox(ctx context.Context, req *cri.StopPodSandboxRequest) (*cri.StopPodSandboxResponse, error) {
+func (r *Runtime) StopPodSandbox(ctx context.Context, req *cri.StopPodSandboxRequest) (*cri.StopPodSandboxResponse,
+	error) {
 	s, err := r.sandbox(req.GetPodSandboxId())
 	if status.Code(err) == codes.NotFound {
 		return &cri.StopPodSandboxResponse{}, nil
@@ -550,7 +562,8 @@ func (r *Runtime) stopLocked(ctx context.Context, s *sandbox) error {
 
 // RemovePodSandbox removes the sandbox and its containers, running or not; an
 // unknown sandbox is no error.
-func (r *Runtime) RemovePodSandbox(ctx context.Context, req *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse, error) {
+func (r *Runtime) RemovePodSandbox(ctx context.Context,
+	req *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse, error) {
 	s, err := r.sandbox(req.GetPodSandboxId())
 	if status.Code(err) == codes.NotFound {
 		return &cri.RemovePodSandboxResponse{}, nil

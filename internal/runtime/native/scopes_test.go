@@ -66,7 +66,8 @@ func TestScopes(t *testing.T) {
 	}
 	sb, sbc := w.sandbox("scope", func(c *cri.PodSandboxConfig) { c.Linux.CgroupParent = top + "-pod.slice" })
 	ctr := w.run(sb, sbc, "c", shell("touch /up; exec sleep 1000"), func(c *cri.ContainerConfig) {
-		c.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: 64 << 20, CpuShares: 512, CpuPeriod: 100000, CpuQuota: 25500}
+		c.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: 64 << 20, CpuShares: 512,
+			CpuPeriod: 100000, CpuQuota: 25500}
 	})
 	w.until(ctr, "/up")
 	scope := "cri-carob-" + ctr + ".scope"
@@ -76,13 +77,16 @@ func TestScopes(t *testing.T) {
 		t.Fatalf("cgroup %s, %v, want %s", c.rec.Cgroup, err, group)
 	}
 	// The holder has left, the container is in.
-	w.eventually("only the container in its scope", func() bool { return slices.Equal(u.groups.PIDs(group), []int{c.record().Pid}) })
+	w.eventually("only the container in its scope",
+		func() bool { return slices.Equal(u.groups.PIDs(group), []int{c.record().Pid}) })
 	memory, cpu := "MemoryLimit", "CPUShares"
 	if u.groups.V2 {
 		memory, cpu = "MemoryMax", "CPUWeight"
 	}
-	for name, want := range map[string]any{"Slice": top + "-pod.slice", "Delegate": true, "DefaultDependencies": false, "CollectMode": "inactive-or-failed",
-		"TasksMax": uint64(math.MaxUint64), memory: uint64(64 << 20), "CPUQuotaPerSecUSec": uint64(260000), "CPUQuotaPeriodUSec": uint64(100000)} {
+	for name, want := range map[string]any{"Slice": top + "-pod.slice", "Delegate": true, "DefaultDependencies": false,
+		"CollectMode": "inactive-or-failed",
+		"TasksMax":    uint64(math.MaxUint64), memory: uint64(64 << 20), "CPUQuotaPerSecUSec": uint64(260000),
+		"CPUQuotaPeriodUSec": uint64(100000)} {
 		if got := u.Property(scope, name); got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)
 		}
@@ -95,7 +99,9 @@ func TestScopes(t *testing.T) {
 			t.Error("the limit is not in force")
 		}
 	}
-	if _, err := w.r.UpdateContainerResources(Bg, &cri.UpdateContainerResourcesRequest{ContainerId: ctr, Linux: &cri.LinuxContainerResources{MemoryLimitInBytes: 96 << 20}}); err != nil {
+	if _, err := w.r.UpdateContainerResources(Bg,
+		&cri.UpdateContainerResourcesRequest{ContainerId: ctr,
+			Linux: &cri.LinuxContainerResources{MemoryLimitInBytes: 96 << 20}}); err != nil {
 		t.Error(err)
 	}
 	if got := u.Property(scope, memory); got != uint64(96<<20) {
@@ -129,7 +135,8 @@ func TestScopes(t *testing.T) {
 	u.Fail(true)
 	refused := w.create(sb, sbc, "refused", shell("exit 0"))
 	const why = `the job of cri-carob-`
-	if _, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: refused}); err == nil || !strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), `"failed"`) {
+	if _, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: refused}); err == nil ||
+		!strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), `"failed"`) {
 		t.Errorf("a job that fails: %v", err)
 	}
 	u.Fail(false)
@@ -277,7 +284,8 @@ func unit(t *testing.T, dir string) {
 	slice := os.Getenv(unitDir + "_SLICE")
 	w.cfg.SystemdCgroups, w.cfg.SandboxPool = slice != "", 2
 	w.open()
-	for name, pid := range map[string]cri.NamespaceMode{"own": cri.NamespaceMode_CONTAINER, "shared": cri.NamespaceMode_POD} {
+	for name, pid := range map[string]cri.NamespaceMode{"own": cri.NamespaceMode_CONTAINER,
+		"shared": cri.NamespaceMode_POD} {
 		sb, sbc := w.sandbox(name, func(c *cri.PodSandboxConfig) {
 			if c.Linux.SecurityContext.NamespaceOptions.Pid = pid; slice != "" {
 				c.Linux.CgroupParent = slice

@@ -67,7 +67,8 @@ func TestSecretsStayInMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	sb, sbc := w.sandbox("secret")
-	id := w.create(sb, sbc, "c", secretive, func(c *cri.ContainerConfig) { c.CDIDevices = []*cri.CDIDevice{{Name: "vendor.com/gpu=0"}} })
+	id := w.create(sb, sbc, "c", secretive,
+		func(c *cri.ContainerConfig) { c.CDIDevices = []*cri.CDIDevice{{Name: "vendor.com/gpu=0"}} })
 	var fs unix.Statfs_t
 	if err := unix.Statfs(w.r.secretDir(""), &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
 		t.Fatalf("environments lie on a file system of type %#x, %v", fs.Type, err)
@@ -157,7 +158,8 @@ func TestSecretsOfEarlierReleases(t *testing.T) {
 	if err := removeDir(w.r.secretDir(id)); err != nil {
 		t.Fatal(err)
 	}
-	if len(onDisk(t, w.dir, hidden(secretText)[1]))+len(onDisk(t, w.dir, hidden(secretText)[2]))+len(onDisk(t, w.dir, hidden(secretText)[3])) == 0 {
+	if len(onDisk(t, w.dir, hidden(secretText)[1]))+len(onDisk(t, w.dir, hidden(secretText)[2]))+
+		len(onDisk(t, w.dir, hidden(secretText)[3])) == 0 {
 		t.Fatal("the control failed: a record of an earlier release does not show its environment")
 	}
 	if err := w.r.Close(); err != nil {

@@ -73,7 +73,8 @@ func TestNoDescriptors(t *testing.T) {
 	t.Logf("%d calls failed", failed)
 	w.inside(keep)
 	w.eventually("what could not be removed without descriptors is removed", func() bool { return !w.leftOver() })
-	w.eventually(fmt.Sprintf("no more than the %d descriptors of before", before), func() bool { return descriptors(t, "self") <= before })
+	w.eventually(fmt.Sprintf("no more than the %d descriptors of before", before),
+		func() bool { return descriptors(t, "self") <= before })
 	w.emptied()
 }
 
@@ -117,13 +118,18 @@ func TestFullDisk(t *testing.T) {
 	t.Cleanup(w.close)
 	sb, sbc := w.sandbox("keep")
 	keep := w.run(sb, sbc, "keep", shell("while echo line; do sleep 0.01; done"))
-	ends := w.run(sb, sbc, "ends", shell("cat; exit 3"), func(c *cri.ContainerConfig) { c.Stdin, c.StdinOnce = true, true })
+	ends := w.run(sb, sbc, "ends", shell("cat; exit 3"),
+		func(c *cri.ContainerConfig) { c.Stdin, c.StdinOnce = true, true })
 	fill(t, filepath.Join(dir, "filler"))
 
-	if _, err := w.r.RunPodSandbox(Bg, &cri.RunPodSandboxRequest{Config: w.sandboxConfig("full")}); err == nil || !strings.Contains(err.Error(), "no space left on device") {
+	if _, err := w.r.RunPodSandbox(Bg, &cri.RunPodSandboxRequest{Config: w.sandboxConfig("full")}); err == nil ||
+		!strings.Contains(err.Error(), "no space left on device") {
 		t.Errorf("a sandbox on a full disk: %v", err)
 	}
-	if _, err := w.r.CreateContainer(Bg, &cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc, Config: containerConfig(sbc, "full", shell("true"))}); err == nil || !strings.Contains(err.Error(), "no space left on device") {
+	if _, err := w.r.CreateContainer(Bg,
+		&cri.CreateContainerRequest{PodSandboxId: sb, SandboxConfig: sbc,
+			Config: containerConfig(sbc, "full", shell("true"))}); err == nil ||
+		!strings.Contains(err.Error(), "no space left on device") {
 		t.Errorf("a container on a full disk: %v", err)
 	}
 	w.inside(keep)
@@ -179,7 +185,8 @@ func smallWorld(t *testing.T) (w *world, dir string) {
 		}
 	})
 	// Below the mount: what stays mounted is looked for by the world's directory.
-	return unopened(t, filepath.Join(dir, "w"), fmt.Sprintf("/carob-native-test-%d-%d", os.Getpid(), time.Now().UnixNano())), dir
+	return unopened(t, filepath.Join(dir, "w"),
+		fmt.Sprintf("/carob-native-test-%d-%d", os.Getpid(), time.Now().UnixNano())), dir
 }
 
 // TestDiskFillsAtEveryStep: the disk is full from one step on. A call either fails and says so,
@@ -204,14 +211,17 @@ func TestDiskFillsAtEveryStep(t *testing.T) {
 		stopped := false
 		if err == nil {
 			var c *cri.CreateContainerResponse
-			if c, err = w.r.CreateContainer(Bg, &cri.CreateContainerRequest{PodSandboxId: sb.PodSandboxId, SandboxConfig: sbc, Config: containerConfig(sbc, "c", shell("exec sleep 1000"))}); err == nil {
+			if c, err = w.r.CreateContainer(Bg,
+				&cri.CreateContainerRequest{PodSandboxId: sb.PodSandboxId, SandboxConfig: sbc,
+					Config: containerConfig(sbc, "c", shell("exec sleep 1000"))}); err == nil {
 				id, said = c.ContainerId, cri.ContainerState_CONTAINER_RUNNING
 				if _, err = w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: id}); err != nil {
 					said = cri.ContainerState_CONTAINER_EXITED
 				}
 			}
 		}
-		halting := strings.HasPrefix(string(s), "stop/") || strings.HasPrefix(string(s), "end/") || strings.HasPrefix(string(s), "halt/") || strings.HasPrefix(string(s), "remove/")
+		halting := strings.HasPrefix(string(s), "stop/") || strings.HasPrefix(string(s), "end/") ||
+			strings.HasPrefix(string(s), "halt/") || strings.HasPrefix(string(s), "remove/")
 		if halting {
 			if err != nil {
 				t.Fatalf("%s: %v", s, err)

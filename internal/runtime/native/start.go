@@ -25,7 +25,8 @@ import (
 // executed is the container's failure: reason StartError, exit code 128. A start
 // that its caller gave up is not: before there is a process the container stays
 // created, after that it was killed.
-func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerRequest) (*cri.StartContainerResponse, error) {
+func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerRequest) (*cri.StartContainerResponse,
+	error) {
 	c, err := r.container(req.GetContainerId())
 	if err != nil {
 		return nil, err
@@ -38,7 +39,8 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 	}
 	m := c.sandbox.line()
 	if m == nil {
-		return nil, status.Errorf(codes.FailedPrecondition, "sandbox %q of container %q is not ready", rec.SandboxID, rec.ID)
+		return nil, status.Errorf(codes.FailedPrecondition, "sandbox %q of container %q is not ready", rec.SandboxID,
+			rec.ID)
 	}
 	pid, user, err := r.launch(ctx, m, c)
 	if err != nil {
@@ -49,7 +51,8 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 		}
 		r.groups.KillAll(rec.Cgroup)
 		r.finish(c, func(rec *state.Container) {
-			rec.FinishedAt, rec.ExitCode, rec.Reason, rec.Message = time.Now().UnixNano(), startErrorExit, "StartError", err.Error()
+			rec.FinishedAt, rec.ExitCode, rec.Reason, rec.Message = time.Now().UnixNano(), startErrorExit, "StartError",
+				err.Error()
 			rec.User = nil
 			if givenUp {
 				rec.StartedAt, rec.ExitCode, rec.Reason = rec.FinishedAt, killedExit, "Error"
@@ -114,7 +117,8 @@ func (r *Runtime) endLost(c *container) {
 
 // launch makes the cgroup, has the monitor start the helper and waits until it
 // became the user's process.
-func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container) (pid int, id *plan.Identity, err error) {
+func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container) (pid int, id *plan.Identity,
+	err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, nil, err
 	}
@@ -141,7 +145,8 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container) 
 	if err := errors.Join(r.groups.Apply(pl.Cgroup, c.resources()), r.reached(StepStartLimits, pl.ID)); err != nil {
 		return 0, nil, err
 	}
-	if err := errors.Join(r.groups.LimitDevices(pl.Cgroup, plan.DeviceRules(pl.Devices, sc.GetPrivileged())), r.reached(StepStartDevices, pl.ID)); err != nil {
+	if err := errors.Join(r.groups.LimitDevices(pl.Cgroup, plan.DeviceRules(pl.Devices, sc.GetPrivileged())),
+		r.reached(StepStartDevices, pl.ID)); err != nil {
 		return 0, nil, err
 	}
 	st := monitor.ContainerStart{ID: pl.ID, LogPath: c.rec.LogPath, Late: pl.Late}
@@ -175,23 +180,28 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container) 
 	if st.Cgroup != nil {
 		open = append(open, st.Cgroup)
 	}
-	pid, id, err = r.runProgram(ctx, pl, p, specs.StateCreating, func(id *plan.Identity) error { return r.launching(c, id) }, func(spec, report *os.File) (int, error) {
-		st.Spec, st.Status = spec, report
-		pid, err := m.Start(st)
-		return pid, errors.Join(err, r.reached(StepStartClone, pl.ID))
-	}, func() { _ = m.Kill(pl.ID, unix.SIGKILL) })
+	pid, id, err = r.runProgram(ctx, pl, p, specs.StateCreating,
+		func(id *plan.Identity) error { return r.launching(c, id) }, func(spec, report *os.File) (int, error) {
+			st.Spec, st.Status = spec, report
+			pid, err := m.Start(st)
+			return pid, errors.Join(err, r.reached(StepStartClone, pl.ID))
+		}, func() { _ = m.Kill(pl.ID, unix.SIGKILL) })
 	if errors.Is(err, monitor.ErrKilledEarly) && cgroups.OOMKilled(st.OOM) {
-		err = errors.New("unable to start container process: container init was OOM-killed (memory limit of the container or its pod too low?)")
+		err = errors.New(
+			"unable to start container process: container init was OOM-killed (memory limit of the container or its pod too low?)")
 	}
 	if err == nil && pl.Hooks != nil {
-		r.lateHooks(ctx, "poststart", pl.Hooks.Poststart, r.stateOf(&c.rec, pid, specs.StateRunning, pl.Config.Annotations))
+		r.lateHooks(ctx, "poststart", pl.Hooks.Poststart,
+			r.stateOf(&c.rec, pid, specs.StateRunning, pl.Config.Annotations))
 	}
 	return pid, id, errors.Join(err, r.reached(StepStartHelper, pl.ID))
 }
 
 // runProgram has start run a program and waits for its outcome. launching, if it is not nil, hears who
 // the process will be before the helper does.
-func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Program, phase specs.ContainerState, launching func(*plan.Identity) error, start func(spec, report *os.File) (int, error), kill func()) (int, *plan.Identity, error) {
+func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Program, phase specs.ContainerState,
+	launching func(*plan.Identity) error, start func(spec, report *os.File) (int, error), kill func()) (int,
+	*plan.Identity, error) {
 	if r.alter != nil {
 		r.alter(p)
 	}
@@ -217,7 +227,9 @@ func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Pr
 	stop := context.AfterFunc(ctx, kill)
 	talk := monitor.Session{Program: p, Launching: launching}
 	if pl.Filter != nil && pl.Filter.Agent != nil {
-		talk.Listener = func(f *os.File) error { return handOver(pl.Filter.Agent, f, pl.ID, r.secretDir(pl.ID), pid, phase) }
+		talk.Listener = func(f *os.File) error {
+			return handOver(pl.Filter.Agent, f, pl.ID, r.secretDir(pl.ID), pid, phase)
+		}
 	}
 	if pl.Hooks != nil && phase == specs.StateCreating {
 		talk.Waiting = func() error { return r.createHooks(ctx, pl, pid) }

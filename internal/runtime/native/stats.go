@@ -49,7 +49,8 @@ func (r *Runtime) podFiles(c *container) (u Usage) {
 }
 
 // ContainerStats measures one container.
-func (r *Runtime) ContainerStats(ctx context.Context, req *cri.ContainerStatsRequest) (*cri.ContainerStatsResponse, error) {
+func (r *Runtime) ContainerStats(ctx context.Context, req *cri.ContainerStatsRequest) (*cri.ContainerStatsResponse,
+	error) {
 	c, err := r.container(req.GetContainerId())
 	if err != nil {
 		return nil, err
@@ -58,11 +59,13 @@ func (r *Runtime) ContainerStats(ctx context.Context, req *cri.ContainerStatsReq
 }
 
 // ListContainerStats measures the containers that run.
-func (r *Runtime) ListContainerStats(ctx context.Context, req *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse, error) {
+func (r *Runtime) ListContainerStats(ctx context.Context,
+	req *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse, error) {
 	f := req.GetFilter()
 	resp := &cri.ListContainerStatsResponse{}
 	for _, c := range r.allContainers() {
-		if !c.running() || f.GetId() != "" && !idMatches(c.rec.ID, f.Id) || f.GetPodSandboxId() != "" && !idMatches(c.rec.SandboxID, f.PodSandboxId) ||
+		if !c.running() || f.GetId() != "" && !idMatches(c.rec.ID, f.Id) || f.GetPodSandboxId() != "" &&
+			!idMatches(c.rec.SandboxID, f.PodSandboxId) ||
 			!labelsMatch(c.config.Labels, f.GetLabelSelector()) {
 			continue
 		}
@@ -73,8 +76,9 @@ func (r *Runtime) ListContainerStats(ctx context.Context, req *cri.ListContainer
 
 func (r *Runtime) podStats(ctx context.Context, s *sandbox) *cri.PodSandboxStats {
 	st := &cri.PodSandboxStats{
-		Attributes: &cri.PodSandboxAttributes{Id: s.rec.ID, Metadata: s.config.Metadata, Labels: s.config.Labels, Annotations: s.config.Annotations},
-		Linux:      &cri.LinuxPodSandboxStats{},
+		Attributes: &cri.PodSandboxAttributes{Id: s.rec.ID, Metadata: s.config.Metadata, Labels: s.config.Labels,
+			Annotations: s.config.Annotations},
+		Linux: &cri.LinuxPodSandboxStats{},
 	}
 	for _, c := range r.containersOf(s.rec.ID) {
 		if c.running() {
@@ -113,7 +117,8 @@ func sumOf(containers []*cri.ContainerStats) (*cri.CpuUsage, *cri.MemoryUsage) {
 }
 
 // PodSandboxStats measures a pod.
-func (r *Runtime) PodSandboxStats(ctx context.Context, req *cri.PodSandboxStatsRequest) (*cri.PodSandboxStatsResponse, error) {
+func (r *Runtime) PodSandboxStats(ctx context.Context, req *cri.PodSandboxStatsRequest) (*cri.PodSandboxStatsResponse,
+	error) {
 	s, err := r.sandbox(req.GetPodSandboxId())
 	if err != nil {
 		return nil, err
@@ -122,11 +127,13 @@ func (r *Runtime) PodSandboxStats(ctx context.Context, req *cri.PodSandboxStatsR
 }
 
 // ListPodSandboxStats measures the pods whose sandbox is ready.
-func (r *Runtime) ListPodSandboxStats(ctx context.Context, req *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse, error) {
+func (r *Runtime) ListPodSandboxStats(ctx context.Context,
+	req *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse, error) {
 	f := req.GetFilter()
 	resp := &cri.ListPodSandboxStatsResponse{}
 	for _, s := range r.allSandboxes() {
-		if s.line() == nil || f.GetId() != "" && !idMatches(s.rec.ID, f.Id) || !labelsMatch(s.config.Labels, f.GetLabelSelector()) {
+		if s.line() == nil || f.GetId() != "" && !idMatches(s.rec.ID, f.Id) ||
+			!labelsMatch(s.config.Labels, f.GetLabelSelector()) {
 			continue
 		}
 		resp.Stats = append(resp.Stats, r.podStats(ctx, s))

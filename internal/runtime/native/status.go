@@ -41,7 +41,8 @@ func (s *sandbox) status() *cri.PodSandboxStatus {
 }
 
 // PodSandboxStatus answers a sandbox and, for the evented PLEG, its containers.
-func (r *Runtime) PodSandboxStatus(ctx context.Context, req *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error) {
+func (r *Runtime) PodSandboxStatus(ctx context.Context,
+	req *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error) {
 	s, err := r.sandbox(req.GetPodSandboxId())
 	if err != nil {
 		return nil, err
@@ -51,7 +52,8 @@ func (r *Runtime) PodSandboxStatus(ctx context.Context, req *cri.PodSandboxStatu
 		resp.ContainersStatuses = append(resp.ContainersStatuses, c.status())
 	}
 	if req.GetVerbose() {
-		info, err := json.Marshal(map[string]any{"pid": s.rec.Monitor, "netns": s.rec.NetNS, "userns": s.rec.UserNS, "config": s.config})
+		info, err := json.Marshal(map[string]any{"pid": s.rec.Monitor, "netns": s.rec.NetNS, "userns": s.rec.UserNS,
+			"config": s.config})
 		if err != nil {
 			return nil, err
 		}
@@ -61,7 +63,8 @@ func (r *Runtime) PodSandboxStatus(ctx context.Context, req *cri.PodSandboxStatu
 }
 
 // ListPodSandbox lists sandboxes, newest first.
-func (r *Runtime) ListPodSandbox(ctx context.Context, req *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse, error) {
+func (r *Runtime) ListPodSandbox(ctx context.Context, req *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse,
+	error) {
 	f := req.GetFilter()
 	resp := &cri.ListPodSandboxResponse{}
 	for _, s := range r.allSandboxes() {
@@ -71,7 +74,8 @@ func (r *Runtime) ListPodSandbox(ctx context.Context, req *cri.ListPodSandboxReq
 			Labels: s.config.Labels, Annotations: s.config.Annotations, RuntimeHandler: s.rec.Handler,
 		}
 		s.mu.Unlock()
-		if f.GetId() != "" && !idMatches(item.Id, f.Id) || f.GetState() != nil && f.State.State != item.State || !labelsMatch(item.Labels, f.GetLabelSelector()) {
+		if f.GetId() != "" && !idMatches(item.Id, f.Id) || f.GetState() != nil && f.State.State != item.State ||
+			!labelsMatch(item.Labels, f.GetLabelSelector()) {
 			continue
 		}
 		resp.Items = append(resp.Items, item)
@@ -92,7 +96,8 @@ func (c *container) status() *cri.ContainerStatus {
 		StopSignal: signalOf(c.stopSignal()),
 	}
 	if c.rec.ImageName != "" {
-		st.Image = &cri.ImageSpec{Image: c.rec.ImageName, UserSpecifiedImage: c.config.GetImage().GetUserSpecifiedImage()}
+		st.Image = &cri.ImageSpec{Image: c.rec.ImageName,
+			UserSpecifiedImage: c.config.GetImage().GetUserSpecifiedImage()}
 	}
 	if len(c.rec.Resources) > 0 {
 		r := &cri.LinuxContainerResources{}
@@ -114,7 +119,8 @@ func (c *container) status() *cri.ContainerStatus {
 }
 
 // ContainerStatus answers all that is known of a container.
-func (r *Runtime) ContainerStatus(ctx context.Context, req *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error) {
+func (r *Runtime) ContainerStatus(ctx context.Context, req *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse,
+	error) {
 	c, err := r.container(req.GetContainerId())
 	if err != nil {
 		return nil, err
@@ -122,7 +128,8 @@ func (r *Runtime) ContainerStatus(ctx context.Context, req *cri.ContainerStatusR
 	resp := &cri.ContainerStatusResponse{Status: c.status()}
 	if req.GetVerbose() {
 		rec := c.record()
-		info, err := json.Marshal(map[string]any{"sandboxID": rec.SandboxID, "pid": rec.Pid, "cgroup": rec.Cgroup, "config": c.config})
+		info, err := json.Marshal(map[string]any{"sandboxID": rec.SandboxID, "pid": rec.Pid, "cgroup": rec.Cgroup,
+			"config": c.config})
 		if err != nil {
 			return nil, err
 		}
@@ -132,23 +139,28 @@ func (r *Runtime) ContainerStatus(ctx context.Context, req *cri.ContainerStatusR
 }
 
 // ListContainers lists containers, newest first.
-func (r *Runtime) ListContainers(ctx context.Context, req *cri.ListContainersRequest) (*cri.ListContainersResponse, error) {
+func (r *Runtime) ListContainers(ctx context.Context, req *cri.ListContainersRequest) (*cri.ListContainersResponse,
+	error) {
 	f := req.GetFilter()
 	resp := &cri.ListContainersResponse{}
 	for _, c := range r.allContainers() {
 		c.mu.Lock()
 		item := &cri.Container{
-			Id: c.rec.ID, PodSandboxId: c.rec.SandboxID, Metadata: c.config.Metadata, Image: c.config.Image, ImageRef: c.rec.ImageRef,
-			ImageId: c.rec.ImageID, State: c.state(), CreatedAt: c.rec.CreatedAt, Labels: c.config.Labels, Annotations: c.config.Annotations,
+			Id: c.rec.ID, PodSandboxId: c.rec.SandboxID, Metadata: c.config.Metadata, Image: c.config.Image,
+			ImageRef: c.rec.ImageRef,
+			ImageId:  c.rec.ImageID, State: c.state(), CreatedAt: c.rec.CreatedAt, Labels: c.config.Labels,
+			Annotations: c.config.Annotations,
 		}
 		c.mu.Unlock()
 		if f.GetId() != "" && !idMatches(item.Id, f.Id) || f.GetState() != nil && f.State.State != item.State ||
-			f.GetPodSandboxId() != "" && !idMatches(item.PodSandboxId, f.PodSandboxId) || !labelsMatch(item.Labels, f.GetLabelSelector()) {
+			f.GetPodSandboxId() != "" && !idMatches(item.PodSandboxId, f.PodSandboxId) ||
+			!labelsMatch(item.Labels, f.GetLabelSelector()) {
 			continue
 		}
 		resp.Containers = append(resp.Containers, item)
 	}
-	sort.Slice(resp.Containers, func(i, j int) bool { return resp.Containers[i].CreatedAt > resp.Containers[j].CreatedAt })
+	sort.Slice(resp.Containers,
+		func(i, j int) bool { return resp.Containers[i].CreatedAt > resp.Containers[j].CreatedAt })
 	return resp, nil
 }
 

@@ -22,7 +22,8 @@ import (
 // StopContainer sends the stop signal once, gives the process the timeout and
 // then kills it. Each call has its own timeout: a later, shorter one takes
 // effect at once. A cancelled context ends the wait and kills nobody.
-func (r *Runtime) StopContainer(ctx context.Context, req *cri.StopContainerRequest) (*cri.StopContainerResponse, error) {
+func (r *Runtime) StopContainer(ctx context.Context, req *cri.StopContainerRequest) (*cri.StopContainerResponse,
+	error) {
 	c, err := r.container(req.GetContainerId())
 	if status.Code(err) == codes.NotFound {
 		return &cri.StopContainerResponse{}, nil
@@ -47,7 +48,8 @@ func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) e
 			return err
 		}
 	}
-	if err := m.Kill(c.rec.ID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, monitor.ErrGone) {
+	if err := m.Kill(c.rec.ID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) &&
+		!errors.Is(err, monitor.ErrGone) {
 		return err
 	}
 	if !c.ownsPIDs() {
@@ -112,7 +114,8 @@ func (c *container) sendStop(m *monitor.Monitor, looks int) (heard bool, _ error
 	}
 	if c.ownsPIDs() && sig != unix.SIGKILL && sig != unix.SIGSTOP {
 		caught, blocked := dispositions(c.rec.Pid)
-		if bit := uint64(1) << (sig - 1); caught&bit == 0 && (blocked&bit == 0 || looks < 3) && !awaitsSignals(c.rec.Pid) {
+		if bit := uint64(1) << (sig - 1); caught&bit == 0 && (blocked&bit == 0 || looks < 3) &&
+			!awaitsSignals(c.rec.Pid) {
 			if looks == blindLook { // it may hear in a way we can't see
 				return false, m.Kill(c.rec.ID, sig)
 			}

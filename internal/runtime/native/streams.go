@@ -70,7 +70,8 @@ func (r *Runtime) PortForward(ctx context.Context, req *cri.PortForwardRequest) 
 
 // Exec runs a command with the given streams; a non-zero end is a
 // k8s.io/utils/exec.CodeExitError.
-func (s *Streams) Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
+func (s *Streams) Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, errw io.WriteCloser, tty bool,
+	resize <-chan remotecommand.TerminalSize) error {
 	c, err := s.r.container(id)
 	if err != nil {
 		return err
@@ -118,7 +119,8 @@ func (s *Streams) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 			case tty:
 				_, _ = fmt.Fprintf(call.out, "%v\r\n", e)
 			}
-			return utilexec.CodeExitError{Err: fmt.Errorf("failed to exec in container: %w", err), Code: int(e.ExitCode())}
+			return utilexec.CodeExitError{Err: fmt.Errorf("failed to exec in container: %w", err),
+				Code: int(e.ExitCode())}
 		}
 		return err
 	}
@@ -148,7 +150,8 @@ func (r *Runtime) LogShown(ctx context.Context, id string) error {
 
 // AttachContainer implements runtime.Attacher.
 func (r *Runtime) AttachContainer(
-	ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize,
+	ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool,
+	resize <-chan remotecommand.TerminalSize,
 ) error {
 	return r.Streams().Attach(ctx, id, in, out, errw, tty, resize)
 }
@@ -156,7 +159,8 @@ func (r *Runtime) AttachContainer(
 // Attach connects streams to a running container until it ends, the client
 // goes away or ctx ends. The first client of an interactive container also gets what came before
 // it and LogShown was not told of, when that was little and a moment ago, even when the container has ended.
-func (s *Streams) Attach(ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {
+func (s *Streams) Attach(ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool,
+	resize <-chan remotecommand.TerminalSize) error {
 	c, err := s.r.container(id)
 	if err != nil {
 		return err

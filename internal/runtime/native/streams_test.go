@@ -27,7 +27,8 @@ func TestExecSync(t *testing.T) {
 		s.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
 	}), func(c *cri.ContainerConfig) { c.WorkingDir = "/home/app" })
 	t.Run("as the container", func(t *testing.T) {
-		x, err := w.exec(id, "sh", "-c", "id; pwd; echo $HOME; grep -E 'CapBnd|CapEff|NoNewPrivs|^Seccomp:' /proc/self/status | awk '{print $2}'; ls /proc/self/fd | wc -l")
+		x, err := w.exec(id, "sh", "-c",
+			"id; pwd; echo $HOME; grep -E 'CapBnd|CapEff|NoNewPrivs|^Seccomp:' /proc/self/status | awk '{print $2}'; ls /proc/self/fd | wc -l")
 		want := "uid=1000(app) gid=1001(app) groups=1001(app),2000(extra)\n/home/app\n/home/app\n0000000000000000\n00000000a80425fb\n1\n2\n4\n"
 		if err != nil || string(x.Stdout) != want {
 			t.Errorf("got %q %q, %v", x.GetStdout(), x.GetStderr(), err)
@@ -39,7 +40,8 @@ func TestExecSync(t *testing.T) {
 		}
 	})
 	t.Run("timeout", func(t *testing.T) {
-		_, err := w.r.ExecSync(Bg, &cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "sleep 777 & sleep 778"}, Timeout: 1})
+		_, err := w.r.ExecSync(Bg,
+			&cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "sleep 777 & sleep 778"}, Timeout: 1})
 		if status.Code(err) != codes.DeadlineExceeded {
 			t.Errorf("error %v", err)
 		}
@@ -148,9 +150,11 @@ func TestStreamExec(t *testing.T) {
 	s := w.r.Streams()
 	t.Run("stdin ends", func(t *testing.T) {
 		out, errs := newPipe(), newPipe()
-		err := s.Exec(Bg, id, []string{"sh", "-c", "wc -c; echo e >&2; exit 6"}, strings.NewReader("12345"), out, errs, false, nil)
+		err := s.Exec(Bg, id, []string{"sh", "-c", "wc -c; echo e >&2; exit 6"}, strings.NewReader("12345"), out, errs,
+			false, nil)
 		var e utilexec.CodeExitError
-		if ok := asExit(err, &e); !ok || e.Code != 6 || strings.TrimSpace(out.String()) != "5" || errs.String() != "e\n" {
+		if ok := asExit(err, &e); !ok || e.Code != 6 || strings.TrimSpace(out.String()) != "5" ||
+			errs.String() != "e\n" {
 			t.Errorf("%v, %q, %q", err, out, errs)
 		}
 	})
@@ -161,7 +165,8 @@ func TestStreamExec(t *testing.T) {
 		sizes <- remotecommand.TerminalSize{Width: 132, Height: 43}
 		done := make(chan error)
 		go func() { done <- s.Exec(Bg, id, []string{"sh"}, inR, out, nil, true, sizes) }()
-		fmt.Fprintln(inW, "test -t 0 && echo is-a-$((1+1))-tty; while ! stty size | grep 43; do sleep 0.02; done; echo $TERM; while ! stty size | grep 25; do sleep 0.02; done; exit 3")
+		fmt.Fprintln(inW,
+			"test -t 0 && echo is-a-$((1+1))-tty; while ! stty size | grep 43; do sleep 0.02; done; echo $TERM; while ! stty size | grep 25; do sleep 0.02; done; exit 3")
 		out.expect(t, "is-a-2-tty")
 		out.expect(t, "43 132")
 		out.expect(t, "xterm")
@@ -187,7 +192,8 @@ func TestStreamExec(t *testing.T) {
 	})
 	t.Run("what is left behind writes on", func(t *testing.T) {
 		out := newPipe()
-		err := s.Exec(Bg, id, []string{"sh", "-c", "(sleep 1.3; echo late) & echo first; exit 3"}, nil, out, nil, false, nil)
+		err := s.Exec(Bg, id, []string{"sh", "-c", "(sleep 1.3; echo late) & echo first; exit 3"}, nil, out, nil, false,
+			nil)
 		var e utilexec.CodeExitError
 		if !asExit(err, &e) || e.Code != 3 || out.String() != "first\nlate\n" {
 			t.Errorf("%v, %q", err, out)
@@ -214,7 +220,8 @@ func TestStreamExec(t *testing.T) {
 		told := newPipe()
 		err := s.Exec(Bg, id, []string{"nosuch"}, nil, newPipe(), told, false, nil)
 		var e utilexec.CodeExitError
-		if !asExit(err, &e) || e.Code != 127 || told.String() != "exec: \"nosuch\": executable file not found in $PATH\n" {
+		if !asExit(err, &e) || e.Code != 127 ||
+			told.String() != "exec: \"nosuch\": executable file not found in $PATH\n" {
 			t.Errorf("%v, %q", err, told)
 		}
 	})
@@ -229,7 +236,8 @@ func TestAttach(t *testing.T) {
 	sb, sbc := w.sandbox("attach")
 	s := w.r.Streams()
 	t.Run("streams", func(t *testing.T) {
-		id := w.run(sb, sbc, "plain", shell("while read x; do echo got $x; echo err $x >&2; done; echo eof"), func(c *cri.ContainerConfig) { c.Stdin, c.StdinOnce = true, true })
+		id := w.run(sb, sbc, "plain", shell("while read x; do echo got $x; echo err $x >&2; done; echo eof"),
+			func(c *cri.ContainerConfig) { c.Stdin, c.StdinOnce = true, true })
 		out, errs := newPipe(), newPipe()
 		inR, inW := io.Pipe()
 		done := make(chan error)
@@ -245,19 +253,22 @@ func TestAttach(t *testing.T) {
 		if st := w.wait(id); st.ExitCode != 0 {
 			t.Errorf("code %d", st.ExitCode)
 		}
-		if got := w.log(sbc, "plain"); !strings.Contains(got, "stdout F got one\n") || !strings.Contains(got, "stderr F err one\n") {
+		if got := w.log(sbc, "plain"); !strings.Contains(got, "stdout F got one\n") ||
+			!strings.Contains(got, "stderr F err one\n") {
 			t.Errorf("log %q", got)
 		}
 	})
 	t.Run("terminal", func(t *testing.T) {
-		id := w.run(sb, sbc, "tty", func(c *cri.ContainerConfig) { c.Command, c.Stdin, c.Tty = []string{"sh"}, true, true })
+		id := w.run(sb, sbc, "tty",
+			func(c *cri.ContainerConfig) { c.Command, c.Stdin, c.Tty = []string{"sh"}, true, true })
 		out := newPipe()
 		inR, inW := io.Pipe()
 		sizes := make(chan remotecommand.TerminalSize, 1)
 		sizes <- remotecommand.TerminalSize{Width: 100, Height: 33}
 		done := make(chan error)
 		go func() { done <- s.Attach(Bg, id, inR, out, nil, true, sizes) }()
-		fmt.Fprintln(inW, "while ! stty size | grep 33; do sleep 0.02; done; test -c /dev/console && echo con$((40+2)); exit 4")
+		fmt.Fprintln(inW,
+			"while ! stty size | grep 33; do sleep 0.02; done; test -c /dev/console && echo con$((40+2)); exit 4")
 		out.expect(t, "33 100")
 		out.expect(t, "con42")
 		<-done
@@ -266,8 +277,10 @@ func TestAttach(t *testing.T) {
 		}
 	})
 	t.Run("one after the other", func(t *testing.T) {
-		id := w.run(sb, sbc, "again", shell("while read x; do echo got $x; done; echo eof"), func(c *cri.ContainerConfig) { c.Stdin = true })
-		for _, word := range []string{"one", "two"} { // without stdin_once the end of a client's input is not the container's
+		id := w.run(sb, sbc, "again", shell("while read x; do echo got $x; done; echo eof"),
+			func(c *cri.ContainerConfig) { c.Stdin = true })
+		for _, word := range []string{"one", "two"} {
+			// without stdin_once the end of a client's input is not the container's
 			ctx, cancel := context.WithCancel(Bg)
 			out, done := newPipe(), make(chan error)
 			go func() { done <- s.Attach(ctx, id, strings.NewReader(word+"\n"), out, nil, false, nil) }()
@@ -283,7 +296,8 @@ func TestAttach(t *testing.T) {
 		}
 	})
 	t.Run("a large input", func(t *testing.T) {
-		id := w.run(sb, sbc, "large", shell("wc -c"), func(c *cri.ContainerConfig) { c.Stdin, c.StdinOnce = true, true })
+		id := w.run(sb, sbc, "large", shell("wc -c"),
+			func(c *cri.ContainerConfig) { c.Stdin, c.StdinOnce = true, true })
 		out := newPipe()
 		go s.Attach(Bg, id, strings.NewReader(strings.Repeat("x", 3<<20)), out, nil, false, nil)
 		out.expect(t, "3145728")
@@ -300,7 +314,9 @@ func TestAttachLate(t *testing.T) {
 	interactive := func(c *cri.ContainerConfig) { c.Stdin, c.StdinOnce = true, true }
 	t.Run("late, while it runs", func(t *testing.T) {
 		for _, tty := range []bool{false, true} {
-			id := w.run(sb, sbc, fmt.Sprint("late", tty), shell("echo early; echo problem >&2; touch /tmp/said; read x; echo got $x"), interactive, func(c *cri.ContainerConfig) { c.Tty = tty })
+			id := w.run(sb, sbc, fmt.Sprint("late", tty),
+				shell("echo early; echo problem >&2; touch /tmp/said; read x; echo got $x"), interactive,
+				func(c *cri.ContainerConfig) { c.Tty = tty })
 			w.inside(id)
 			for range 1000 { // until it has said all
 				if x, err := w.exec(id, "test", "-e", "/tmp/said"); err == nil && x.ExitCode == 0 {
@@ -312,7 +328,8 @@ func TestAttachLate(t *testing.T) {
 				t.Error(err)
 			}
 			got := strings.ReplaceAll(out.String(), "\r", "")
-			if !tty && (got != "early\ngot word\n" || errs.String() != "problem\n") || tty && !strings.HasPrefix(got, "early\nproblem\n") {
+			if !tty && (got != "early\ngot word\n" || errs.String() != "problem\n") || tty &&
+				!strings.HasPrefix(got, "early\nproblem\n") {
 				t.Errorf("terminal %v: %q, %q", tty, got, errs)
 			}
 		}
@@ -322,10 +339,12 @@ func TestAttachLate(t *testing.T) {
 			id := w.run(sb, sbc, fmt.Sprint("ended", i), shell("echo hi; echo there >&2"), interactive)
 			w.wait(id)
 			out, errs := newPipe(), newPipe()
-			if err := s.Attach(Bg, id, strings.NewReader(""), out, errs, false, nil); err != nil || out.String() != "hi\n" || errs.String() != "there\n" {
+			if err := s.Attach(Bg, id, strings.NewReader(""), out, errs, false, nil); err != nil ||
+				out.String() != "hi\n" || errs.String() != "there\n" {
 				t.Errorf("%v, %q, %q", err, out, errs)
 			}
-			if err := s.Attach(Bg, id, nil, newPipe(), nil, false, nil); status.Code(err) != codes.FailedPrecondition { // kubectl reads the log then
+			if err := s.Attach(Bg, id, nil, newPipe(), nil, false, nil); status.Code(err) != codes.FailedPrecondition {
+				// kubectl reads the log then
 				t.Errorf("a second client: %v", err)
 			}
 		}
@@ -336,19 +355,23 @@ func TestAttachLate(t *testing.T) {
 		}
 	})
 	t.Run("late, after much", func(t *testing.T) {
-		id := w.run(sb, sbc, "much", shell("seq 100000; seq 100000 | while read x; do echo $x; echo $x >&2; test $x = 9000 && break; done; echo end"), interactive)
+		id := w.run(sb, sbc, "much",
+			shell(
+				"seq 100000; seq 100000 | while read x; do echo $x; echo $x >&2; test $x = 9000 && break; done; echo end"), interactive)
 		w.wait(id)
 		out, errs := newPipe(), newPipe()
 		if err := s.Attach(Bg, id, nil, out, errs, false, nil); err != nil {
 			t.Fatal(err)
 		}
-		if n := len(out.String()) + len(errs.String()); n > 64<<10 || n < 32<<10 || !strings.HasSuffix(out.String(), "9000\nend\n") || !strings.HasSuffix(errs.String(), "9000\n") {
+		if n := len(out.String()) + len(errs.String()); n > 64<<10 || n < 32<<10 ||
+			!strings.HasSuffix(out.String(), "9000\nend\n") || !strings.HasSuffix(errs.String(), "9000\n") {
 			t.Errorf("%d bytes, the last are %q", n, out.String()[max(0, len(out.String())-20):])
 		}
 	})
 	t.Run("a slow client at the end", func(t *testing.T) {
 		slowSB, sbc := w.sandbox("slow")
-		id := w.run(slowSB, sbc, "slow", shell("read x; seq 36000"), interactive) // what the kernel and the monitor hold together
+		// what the kernel and the monitor hold together
+		id := w.run(slowSB, sbc, "slow", shell("read x; seq 36000"), interactive)
 		out := &slowClient{pipe: newPipe(), go_: make(chan struct{})}
 		inR, inW := io.Pipe()
 		done := make(chan error)
@@ -413,7 +436,8 @@ func TestAttachAfterLog(t *testing.T) {
 	const script = "echo one; echo problem >&2; touch /tmp/1; until test -e /tmp/go; do sleep 0.01; done; echo two; echo again >&2; touch /tmp/2; read x; echo got $x"
 	for _, tty := range []bool{false, true} {
 		for times := range 3 {
-			id := w.run(sb, sbc, fmt.Sprint("running", tty, times), shell(script), interactive, func(c *cri.ContainerConfig) { c.Tty = tty })
+			id := w.run(sb, sbc, fmt.Sprint("running", tty, times), shell(script), interactive,
+				func(c *cri.ContainerConfig) { c.Tty = tty })
 			w.inside(id)
 			said(id, "/tmp/1")
 			shown(id, times)
@@ -425,14 +449,16 @@ func TestAttachAfterLog(t *testing.T) {
 				wantOut, wantErr = "two\nagain\n", ""
 			}
 			if times == 0 {
-				wantOut, wantErr = map[bool]string{false: "one\n", true: "one\nproblem\n"}[tty]+wantOut, map[bool]string{false: "problem\n"}[tty]+wantErr
+				wantOut, wantErr = map[bool]string{false: "one\n", true: "one\nproblem\n"}[tty]+wantOut,
+					map[bool]string{false: "problem\n"}[tty]+wantErr
 			}
 			if !strings.HasPrefix(out, wantOut) || !tty && out != wantOut+"got word\n" || errs != wantErr {
 				t.Errorf("terminal %v, shown %d times: %q, %q", tty, times, out, errs)
 			}
 		}
 		t.Run(fmt.Sprintf("all was shown, terminal %v", tty), func(t *testing.T) {
-			id := w.run(sb, sbc, fmt.Sprint("all", tty), shell("echo one; touch /tmp/1; read x; echo got $x"), interactive, func(c *cri.ContainerConfig) { c.Tty = tty })
+			id := w.run(sb, sbc, fmt.Sprint("all", tty), shell("echo one; touch /tmp/1; read x; echo got $x"),
+				interactive, func(c *cri.ContainerConfig) { c.Tty = tty })
 			w.inside(id)
 			said(id, "/tmp/1")
 			shown(id, 1)
@@ -441,7 +467,9 @@ func TestAttachAfterLog(t *testing.T) {
 			}
 		})
 		t.Run(fmt.Sprintf("the log has no unfinished line, terminal %v", tty), func(t *testing.T) {
-			id := w.run(sb, sbc, fmt.Sprint("prompt", tty), shell("echo one; printf 'name? '; touch /tmp/1; read x; echo got $x"), interactive, func(c *cri.ContainerConfig) { c.Tty = tty })
+			id := w.run(sb, sbc, fmt.Sprint("prompt", tty),
+				shell("echo one; printf 'name? '; touch /tmp/1; read x; echo got $x"), interactive,
+				func(c *cri.ContainerConfig) { c.Tty = tty })
 			w.inside(id)
 			said(id, "/tmp/1")
 			shown(id, 2)
@@ -455,7 +483,8 @@ func TestAttachAfterLog(t *testing.T) {
 			id := w.run(sb, sbc, fmt.Sprint("ended", i), shell(command), interactive)
 			w.wait(id)
 			shown(id, 2)
-			if out, errs := attach(id, false); out != "" || errs != "" { // a client that had its URL before the end is not refused
+			if out, errs := attach(id, false); out != "" || errs != "" {
+				// a client that had its URL before the end is not refused
 				t.Errorf("%s: %q, %q", command, out, errs)
 			}
 			if err := s.Attach(Bg, id, nil, newPipe(), nil, false, nil); status.Code(err) != codes.FailedPrecondition {
@@ -470,7 +499,8 @@ func TestAttachAfterLog(t *testing.T) {
 func TestLogShown(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("told")
-	for i, c := range []func(*cri.ContainerConfig){func(*cri.ContainerConfig) {}, func(c *cri.ContainerConfig) { c.Stdin = true }, func(c *cri.ContainerConfig) { c.Tty = true }} {
+	for i, c := range []func(*cri.ContainerConfig){func(*cri.ContainerConfig) {},
+		func(c *cri.ContainerConfig) { c.Stdin = true }, func(c *cri.ContainerConfig) { c.Tty = true }} {
 		id := w.run(sb, sbc, fmt.Sprint("c", i), shell("sleep 1000"), c)
 		if err := w.r.LogShown(Bg, id); err != nil {
 			t.Errorf("running: %v", err)
@@ -507,7 +537,8 @@ func TestPortForward(t *testing.T) {
 	sb, sbc := w.sandbox("port")
 	id := w.run(sb, sbc, "c", shell("while :; do echo hello | nc -l -p 8080; done"))
 	for range 200 { // until it listens
-		if x, err := w.exec(id, "sh", "-c", "grep -q 1F90 /proc/net/tcp /proc/net/tcp6"); err == nil && x.ExitCode == 0 {
+		if x, err := w.exec(id, "sh", "-c", "grep -q 1F90 /proc/net/tcp /proc/net/tcp6"); err == nil &&
+			x.ExitCode == 0 {
 			break
 		}
 	}
@@ -518,7 +549,8 @@ func TestPortForward(t *testing.T) {
 	}
 	b.Close()
 	out.expect(t, "hello")
-	if err := w.r.Streams().PortForward(Bg, sb, 9, &duplex{Reader: a, WriteCloser: out}); err == nil || !strings.Contains(err.Error(), "connection refused") {
+	if err := w.r.Streams().PortForward(Bg, sb, 9, &duplex{Reader: a, WriteCloser: out}); err == nil ||
+		!strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("closed port: %v", err)
 	}
 }

@@ -24,7 +24,8 @@ func FuzzCDI(f *testing.F) {
 		if err := os.WriteFile(filepath.Join(dir, "spec.json"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c := &cri.ContainerConfig{CDIDevices: []*cri.CDIDevice{{Name: "example.com/device=one"}}, Annotations: map[string]string{"cdi.k8s.io/x": name}}
+		c := &cri.ContainerConfig{CDIDevices: []*cri.CDIDevice{{Name: "example.com/device=one"}},
+			Annotations: map[string]string{"cdi.k8s.io/x": name}}
 		names, err := cdiNames(c)
 		if err != nil {
 			return
@@ -51,8 +52,10 @@ func FuzzCDI(f *testing.F) {
 
 // FuzzTexts reads the small texts of others: signals of images, figures of the kernel.
 func FuzzTexts(f *testing.F) {
-	for _, text := range []string{"SIGTERM", "SIGRTMIN+3", "SIGRTMINPLUS3", "RTMAX-70", "64", "-1", "99999999999999999999",
-		"Inter-|   Receive\n face |bytes\n  eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\nlo: 1 2\n", "eth0:18446744073709551616 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0"} {
+	for _, text := range []string{"SIGTERM", "SIGRTMIN+3", "SIGRTMINPLUS3", "RTMAX-70", "64", "-1",
+		"99999999999999999999",
+		"Inter-|   Receive\n face |bytes\n  eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\nlo: 1 2\n",
+		"eth0:18446744073709551616 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -68,22 +71,27 @@ func FuzzTexts(f *testing.F) {
 // FuzzSysctls: whatever names and values a pod has, what is written lies below /proc/sys, is a file of
 // one of the pod's own namespaces, and has one reading.
 func FuzzSysctls(f *testing.F) {
-	for _, name := range []string{"net.ipv4.ip_forward", "net/ipv4/conf/eth0.1/forwarding", "kernel.shm_rmid_forced", "fs.mqueue.msg_max", "kernel.core_pattern",
-		"net/../kernel/core_pattern", "net..ipv4", "net/./x", "/net/x", "net/x/", "net", "", ".", "kernel/shmmax/../core_pattern", "net/x\x00/y", "NET/x"} {
+	for _, name := range []string{"net.ipv4.ip_forward", "net/ipv4/conf/eth0.1/forwarding", "kernel.shm_rmid_forced",
+		"fs.mqueue.msg_max", "kernel.core_pattern",
+		"net/../kernel/core_pattern", "net..ipv4", "net/./x", "/net/x", "net/x/", "net", "", ".",
+		"kernel/shmmax/../core_pattern", "net/x\x00/y", "NET/x"} {
 		f.Add(name, "1")
 	}
 	f.Add("kernel.shm_rmid_forced", "1\x00/path\x00text")
 	f.Fuzz(func(t *testing.T, name, value string) {
-		s := &sandbox{config: &cri.PodSandboxConfig{Linux: &cri.LinuxPodSandboxConfig{Sysctls: map[string]string{name: value}}}}
+		s := &sandbox{config: &cri.PodSandboxConfig{
+			Linux: &cri.LinuxPodSandboxConfig{Sysctls: map[string]string{name: value}}}}
 		files, err := sysctlsOf(s)
 		if err != nil {
 			return
 		}
 		for path, v := range files {
-			if !filepath.IsLocal(path) || filepath.Clean(path) != path || strings.ContainsRune(path, 0) || strings.ContainsRune(v, 0) {
+			if !filepath.IsLocal(path) || filepath.Clean(path) != path || strings.ContainsRune(path, 0) ||
+				strings.ContainsRune(v, 0) {
 				t.Fatalf("%q, %q: %q is written to %q", name, value, v, path)
 			}
-			if !strings.HasPrefix(path, "net/") && !strings.HasPrefix(path, "fs/mqueue/") && !strings.HasPrefix(path, "kernel/shm") && !strings.HasPrefix(path, "kernel/msg") &&
+			if !strings.HasPrefix(path, "net/") && !strings.HasPrefix(path, "fs/mqueue/") &&
+				!strings.HasPrefix(path, "kernel/shm") && !strings.HasPrefix(path, "kernel/msg") &&
 				path != "kernel/sem" && path != "kernel/domainname" {
 				t.Fatalf("%q is in no namespace of the pod", path)
 			}

@@ -39,7 +39,8 @@ func TestUnified(t *testing.T) {
 		w.r.groups = old
 	}()
 	sb, sbc := w.sandbox("unified")
-	got := w.output(sb, sbc, "c", `cat /proc/self/cgroup | grep ^0; grep 'sys/fs/cgroup' /proc/mounts | awk '{print $1, $3}'
+	got := w.output(sb, sbc,
+		"c", `cat /proc/self/cgroup | grep ^0; grep 'sys/fs/cgroup' /proc/mounts | awk '{print $1, $3}'
 head -c 3 /dev/zero | wc -c; mknod /tmp/m b 1 0 && cat /tmp/m 2>&1 | head -c 100`)
 	if want := "0::/\ncgroup cgroup2\n3\ncat: can't open '/tmp/m': Operation not permitted"; got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
@@ -61,7 +62,8 @@ head -c 3 /dev/zero | wc -c; mknod /tmp/m b 1 0 && cat /tmp/m 2>&1 | head -c 100
 }
 
 func TestSignals(t *testing.T) {
-	for s, want := range map[string]unix.Signal{"15": 15, "SIGTERM": 15, "term": 15, "SIGRTMIN+3": 37, "SIGRTMINPLUS3": 37, "SIGRTMAXMINUS1": 63, "SIGRTMIN": 34, "KILL": 9, "": 0, "SIGNOPE": 0, "99": 0} {
+	for s, want := range map[string]unix.Signal{"15": 15, "SIGTERM": 15, "term": 15, "SIGRTMIN+3": 37,
+		"SIGRTMINPLUS3": 37, "SIGRTMAXMINUS1": 63, "SIGRTMIN": 34, "KILL": 9, "": 0, "SIGNOPE": 0, "99": 0} {
 		got, err := parseSignal(s)
 		if err != nil {
 			got = 0
@@ -76,7 +78,8 @@ func TestSignals(t *testing.T) {
 			continue // not Linux's
 		}
 		// Some have two names.
-		if back := signalOf(sig); back != cri.Signal(value) && name != "SIGNAL_SIGCLD" && name != "SIGNAL_SIGIOT" && name != "SIGNAL_SIGPOLL" && name != "SIGNAL_SIGUNUSED" {
+		if back := signalOf(sig); back != cri.Signal(value) && name != "SIGNAL_SIGCLD" && name != "SIGNAL_SIGIOT" &&
+			name != "SIGNAL_SIGPOLL" && name != "SIGNAL_SIGUNUSED" {
 			t.Errorf("%s is %d, which is %s", name, sig, back)
 		}
 	}

@@ -13,7 +13,8 @@ import (
 )
 
 // UpdateContainerResources changes a container's limits, running or not.
-func (r *Runtime) UpdateContainerResources(ctx context.Context, req *cri.UpdateContainerResourcesRequest) (*cri.UpdateContainerResourcesResponse, error) {
+func (r *Runtime) UpdateContainerResources(ctx context.Context,
+	req *cri.UpdateContainerResourcesRequest) (*cri.UpdateContainerResourcesResponse, error) {
 	c, err := r.container(req.GetContainerId())
 	if err != nil {
 		return nil, err
@@ -58,7 +59,8 @@ func (c *container) currentResources() *cri.LinuxContainerResources {
 
 // UpdatePodSandboxResources is told after the agent resized the pod's cgroup;
 // the sandbox itself holds nothing that has a limit.
-func (r *Runtime) UpdatePodSandboxResources(ctx context.Context, req *cri.UpdatePodSandboxResourcesRequest) (*cri.UpdatePodSandboxResourcesResponse, error) {
+func (r *Runtime) UpdatePodSandboxResources(ctx context.Context,
+	req *cri.UpdatePodSandboxResourcesRequest) (*cri.UpdatePodSandboxResourcesResponse, error) {
 	if _, err := r.sandbox(req.GetPodSandboxId()); err != nil {
 		return nil, err
 	}

@@ -74,7 +74,8 @@ func (r *Runtime) makeUserNS(s *sandbox) (_ *holder, err error) {
 		return nil, nil
 	}
 	if o.Mode != cri.NamespaceMode_POD || !mapsRoot(o.Uids) || !mapsRoot(o.Gids) {
-		return nil, status.Error(codes.InvalidArgument, "a user namespace needs mode POD and mappings for users and groups that have id 0")
+		return nil, status.Error(codes.InvalidArgument,
+			"a user namespace needs mode POD and mappings for users and groups that have id 0")
 	}
 	flags := unix.CLONE_NEWUSER | ownedKinds(s)
 	if !s.hostNetwork() {
@@ -133,7 +134,8 @@ func (r *Runtime) startHolder(flags uintptr, o *cri.UserNamespace) (*holder, err
 		Dir:        "/",
 		ExtraFiles: []*os.File{spec, wait},
 		SysProcAttr: &syscall.SysProcAttr{
-			Cloneflags: flags, UidMappings: sysMap(o.Uids), GidMappings: sysMap(o.Gids), GidMappingsEnableSetgroups: true, PidFD: &pidfd,
+			Cloneflags: flags, UidMappings: sysMap(o.Uids), GidMappings: sysMap(o.Gids),
+			GidMappingsEnableSetgroups: true, PidFD: &pidfd,
 		},
 	}
 	if err := cmd.Start(); err != nil {

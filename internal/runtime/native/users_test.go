@@ -92,7 +92,8 @@ func TestUsersThatAreNoIDs(t *testing.T) {
 		n++
 		name := fmt.Sprintf("c%d", n)
 		cfg := containerConfig(sbc, name, shell("id; echo ran"), securityContext(c.change))
-		resp, err := w.r.CreateContainer(t.Context(), &cri.CreateContainerRequest{PodSandboxId: sb, Config: cfg, SandboxConfig: sbc})
+		resp, err := w.r.CreateContainer(t.Context(),
+			&cri.CreateContainerRequest{PodSandboxId: sb, Config: cfg, SandboxConfig: sbc})
 		if err == nil {
 			_, err = w.r.StartContainer(t.Context(), &cri.StartContainerRequest{ContainerId: resp.ContainerId})
 		}
@@ -124,7 +125,8 @@ func TestUsersAreTheContainers(t *testing.T) {
 		c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_NODE
 	}
 	etc := filepath.Join(w.cfg.Images.(*dirImages).root, "etc")
-	sb, sbc := w.sandbox("users", func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_NODE })
+	sb, sbc := w.sandbox("users",
+		func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions.Pid = cri.NamespaceMode_NODE })
 
 	if got := w.output(sb, sbc, "hooks", "id -u; id -g", hooks, user("app")); got != "1000\n1001" {
 		t.Errorf("a user of the image, with hooks: %q", got)
@@ -134,14 +136,18 @@ func TestUsersAreTheContainers(t *testing.T) {
 		// "daemon" is a user of every host, and of no image here.
 		id := w.create(sb, sbc, name, append([]func(*cri.ContainerConfig){shell("id"), user("daemon")}, change...)...)
 		_, err := w.r.StartContainer(t.Context(), &cri.StartContainerRequest{ContainerId: id})
-		if err == nil || !strings.Contains(err.Error(), "unable to find user daemon: no matching entries in passwd file") {
+		if err == nil || !strings.Contains(err.Error(),
+			"unable to find user daemon: no matching entries in passwd file") {
 			t.Errorf("%s: a user of the host: %v", name, err)
 		}
 	}
 	refused("host-user")
 	refused("host-user-hooks", hooks)
-	host := fmt.Sprintf("/proc/%d", os.Getpid()) // a process with the host's root, as a container in the host's PID namespace sees it
-	for _, link := range []string{host + "/root/etc/passwd", "../../../.." + host + "/cwd/" + strings.Repeat("../", 16) + "etc/passwd", "../../../../../../../../etc/passwd-"} {
+	// a process with the host's root, as a container in the host's PID namespace sees it
+	host := fmt.Sprintf("/proc/%d", os.Getpid())
+	for _, link := range []string{host + "/root/etc/passwd",
+		"../../../.." + host + "/cwd/" + strings.Repeat("../", 16) + "etc/passwd",
+		"../../../../../../../../etc/passwd-"} {
 		if err := os.Remove(filepath.Join(etc, "passwd")); err != nil {
 			t.Fatal(err)
 		}
@@ -153,7 +159,8 @@ func TestUsersAreTheContainers(t *testing.T) {
 		refused(name+"-hooks", hostPID, hooks)
 	}
 	// An exec looks for its home again, in what has run since.
-	id := w.run(sb, sbc, "exec", shell("sleep 1000"), hostPID, securityContext(func(s *cri.LinuxContainerSecurityContext) { s.RunAsUser = &cri.Int64Value{Value: 1} }))
+	id := w.run(sb, sbc, "exec", shell("sleep 1000"), hostPID,
+		securityContext(func(s *cri.LinuxContainerSecurityContext) { s.RunAsUser = &cri.Int64Value{Value: 1} }))
 	if x, err := w.exec(id, "sh", "-c", "echo $HOME"); err != nil || string(x.Stdout) != "/\n" {
 		t.Errorf("the home of the host's user 1 is seen: %q, %v", x.GetStdout(), err)
 	}

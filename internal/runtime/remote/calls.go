@@ -9,37 +9,44 @@ import (
 // The calls below have the common time limit.
 
 // StopPodSandbox implements runtime.Runtime.
-func (r *Runtime) StopPodSandbox(ctx context.Context, req *cri.StopPodSandboxRequest) (*cri.StopPodSandboxResponse, error) {
+func (r *Runtime) StopPodSandbox(ctx context.Context, req *cri.StopPodSandboxRequest) (*cri.StopPodSandboxResponse,
+	error) {
 	return call(ctx, callTimeout, r.runtime.StopPodSandbox, req)
 }
 
 // RemovePodSandbox implements runtime.Runtime.
-func (r *Runtime) RemovePodSandbox(ctx context.Context, req *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse, error) {
+func (r *Runtime) RemovePodSandbox(ctx context.Context,
+	req *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse, error) {
 	return call(ctx, callTimeout, r.runtime.RemovePodSandbox, req)
 }
 
 // PodSandboxStatus implements runtime.Runtime.
-func (r *Runtime) PodSandboxStatus(ctx context.Context, req *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error) {
+func (r *Runtime) PodSandboxStatus(ctx context.Context,
+	req *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error) {
 	return call(ctx, callTimeout, r.runtime.PodSandboxStatus, req)
 }
 
 // ListPodSandbox implements runtime.Runtime.
-func (r *Runtime) ListPodSandbox(ctx context.Context, req *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse, error) {
+func (r *Runtime) ListPodSandbox(ctx context.Context, req *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse,
+	error) {
 	return call(ctx, callTimeout, r.runtime.ListPodSandbox, req)
 }
 
 // UpdatePodSandboxResources implements runtime.Runtime.
-func (r *Runtime) UpdatePodSandboxResources(ctx context.Context, req *cri.UpdatePodSandboxResourcesRequest) (*cri.UpdatePodSandboxResourcesResponse, error) {
+func (r *Runtime) UpdatePodSandboxResources(ctx context.Context,
+	req *cri.UpdatePodSandboxResourcesRequest) (*cri.UpdatePodSandboxResourcesResponse, error) {
 	return call(ctx, callTimeout, r.runtime.UpdatePodSandboxResources, req)
 }
 
 // PodSandboxStats implements runtime.Runtime.
-func (r *Runtime) PodSandboxStats(ctx context.Context, req *cri.PodSandboxStatsRequest) (*cri.PodSandboxStatsResponse, error) {
+func (r *Runtime) PodSandboxStats(ctx context.Context, req *cri.PodSandboxStatsRequest) (*cri.PodSandboxStatsResponse,
+	error) {
 	return call(ctx, callTimeout, r.runtime.PodSandboxStats, req)
 }
 
 // ListPodSandboxStats implements runtime.Runtime.
-func (r *Runtime) ListPodSandboxStats(ctx context.Context, req *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse, error) {
+func (r *Runtime) ListPodSandboxStats(ctx context.Context,
+	req *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse, error) {
 	return call(ctx, callTimeout, r.runtime.ListPodSandboxStats, req)
 }
 
@@ -49,37 +56,44 @@ func (r *Runtime) PortForward(ctx context.Context, req *cri.PortForwardRequest) 
 }
 
 // CreateContainer implements runtime.Runtime.
-func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerRequest) (*cri.CreateContainerResponse, error) {
+func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerRequest) (*cri.CreateContainerResponse,
+	error) {
 	return call(ctx, callTimeout, r.runtime.CreateContainer, req)
 }
 
 // StartContainer implements runtime.Runtime.
-func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerRequest) (*cri.StartContainerResponse, error) {
+func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerRequest) (*cri.StartContainerResponse,
+	error) {
 	return call(ctx, callTimeout, r.runtime.StartContainer, req)
 }
 
 // RemoveContainer implements runtime.Runtime.
-func (r *Runtime) RemoveContainer(ctx context.Context, req *cri.RemoveContainerRequest) (*cri.RemoveContainerResponse, error) {
+func (r *Runtime) RemoveContainer(ctx context.Context, req *cri.RemoveContainerRequest) (*cri.RemoveContainerResponse,
+	error) {
 	return call(ctx, callTimeout, r.runtime.RemoveContainer, req)
 }
 
 // ListContainers implements runtime.Runtime.
-func (r *Runtime) ListContainers(ctx context.Context, req *cri.ListContainersRequest) (*cri.ListContainersResponse, error) {
+func (r *Runtime) ListContainers(ctx context.Context, req *cri.ListContainersRequest) (*cri.ListContainersResponse,
+	error) {
 	return call(ctx, callTimeout, r.runtime.ListContainers, req)
 }
 
 // ContainerStatus implements runtime.Runtime.
-func (r *Runtime) ContainerStatus(ctx context.Context, req *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error) {
+func (r *Runtime) ContainerStatus(ctx context.Context, req *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse,
+	error) {
 	return call(ctx, callTimeout, r.runtime.ContainerStatus, req)
 }
 
 // UpdateContainerResources implements runtime.Runtime.
-func (r *Runtime) UpdateContainerResources(ctx context.Context, req *cri.UpdateContainerResourcesRequest) (*cri.UpdateContainerResourcesResponse, error) {
+func (r *Runtime) UpdateContainerResources(ctx context.Context,
+	req *cri.UpdateContainerResourcesRequest) (*cri.UpdateContainerResourcesResponse, error) {
 	return call(ctx, callTimeout, r.runtime.UpdateContainerResources, req)
 }
 
 // ReopenContainerLog implements runtime.Runtime.
-func (r *Runtime) ReopenContainerLog(ctx context.Context, req *cri.ReopenContainerLogRequest) (*cri.ReopenContainerLogResponse, error) {
+func (r *Runtime) ReopenContainerLog(ctx context.Context,
+	req *cri.ReopenContainerLogRequest) (*cri.ReopenContainerLogResponse, error) {
 	return call(ctx, callTimeout, r.runtime.ReopenContainerLog, req)
 }
 
@@ -89,12 +103,14 @@ func (r *Runtime) Exec(ctx context.Context, req *cri.ExecRequest) (*cri.ExecResp
 }
 
 // ContainerStats implements runtime.Runtime.
-func (r *Runtime) ContainerStats(ctx context.Context, req *cri.ContainerStatsRequest) (*cri.ContainerStatsResponse, error) {
+func (r *Runtime) ContainerStats(ctx context.Context, req *cri.ContainerStatsRequest) (*cri.ContainerStatsResponse,
+	error) {
 	return call(ctx, callTimeout, r.runtime.ContainerStats, req)
 }
 
 // ListContainerStats implements runtime.Runtime.
-func (r *Runtime) ListContainerStats(ctx context.Context, req *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse, error) {
+func (r *Runtime) ListContainerStats(ctx context.Context,
+	req *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse, error) {
 	return call(ctx, callTimeout, r.runtime.ListContainerStats, req)
 }
 
@@ -109,12 +125,14 @@ func (r *Runtime) Status(ctx context.Context, req *cri.StatusRequest) (*cri.Stat
 }
 
 // RuntimeConfig implements runtime.Runtime.
-func (r *Runtime) RuntimeConfig(ctx context.Context, req *cri.RuntimeConfigRequest) (*cri.RuntimeConfigResponse, error) {
+func (r *Runtime) RuntimeConfig(ctx context.Context, req *cri.RuntimeConfigRequest) (*cri.RuntimeConfigResponse,
+	error) {
 	return call(ctx, callTimeout, r.runtime.RuntimeConfig, req)
 }
 
 // UpdateRuntimeConfig implements runtime.Runtime.
-func (r *Runtime) UpdateRuntimeConfig(ctx context.Context, req *cri.UpdateRuntimeConfigRequest) (*cri.UpdateRuntimeConfigResponse, error) {
+func (r *Runtime) UpdateRuntimeConfig(ctx context.Context,
+	req *cri.UpdateRuntimeConfigRequest) (*cri.UpdateRuntimeConfigResponse, error) {
 	return call(ctx, callTimeout, r.runtime.UpdateRuntimeConfig, req)
 }
 

@@ -53,13 +53,15 @@ var _ runtime.Runtime = (*Runtime)(nil)
 func Dial(ctx context.Context, endpoint string) (*Runtime, error) {
 	path, ok := strings.CutPrefix(endpoint, "unix://")
 	if !ok && strings.Contains(endpoint, "://") || !strings.HasPrefix(path, "/") {
-		return nil, errkind.Errorf(errkind.Invalid, "runtime endpoint %q is no unix socket (unix:///path/to/cri.sock)", endpoint)
+		return nil, errkind.Errorf(errkind.Invalid, "runtime endpoint %q is no unix socket (unix:///path/to/cri.sock)",
+			endpoint)
 	}
 	conn, err := grpc.NewClient("unix://"+path,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
+			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: 3 * time.Second},
 			MinConnectTimeout: 5 * time.Second,
 		}))
 	if err != nil {
@@ -72,7 +74,8 @@ func Dial(ctx context.Context, endpoint string) (*Runtime, error) {
 		case codes.Unimplemented:
 			return nil, errkind.Errorf(errkind.Unsupported, "the runtime at %s does not speak CRI v1: %w", path, err)
 		case codes.Unavailable:
-			return nil, errkind.Errorf(errkind.Unavailable, "no container runtime answers at %s: %w", path, silence(path, err))
+			return nil, errkind.Errorf(errkind.Unavailable, "no container runtime answers at %s: %w", path,
+				silence(path, err))
 		}
 		return nil, fmt.Errorf("ask the runtime at %s for its version: %w", path, err)
 	}
@@ -100,7 +103,8 @@ func silence(path string, err error) error {
 func (r *Runtime) Close() error { return r.conn.Close() }
 
 // call passes one request on with a time limit; 0 is none.
-func call[Req, Resp any](ctx context.Context, limit time.Duration, f func(context.Context, *Req, ...grpc.CallOption) (*Resp, error), req *Req) (*Resp, error) {
+func call[Req, Resp any](ctx context.Context, limit time.Duration,
+	f func(context.Context, *Req, ...grpc.CallOption) (*Resp, error), req *Req) (*Resp, error) {
 	if limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, limit)
@@ -128,7 +132,8 @@ func (r *Runtime) ContainerEvents(ctx context.Context, emit func(*cri.ContainerE
 }
 
 // StopContainer waits for the grace period and two minutes more.
-func (r *Runtime) StopContainer(ctx context.Context, req *cri.StopContainerRequest) (*cri.StopContainerResponse, error) {
+func (r *Runtime) StopContainer(ctx context.Context, req *cri.StopContainerRequest) (*cri.StopContainerResponse,
+	error) {
 	return call(ctx, time.Duration(req.GetTimeout())*time.Second+callTimeout, r.runtime.StopContainer, req)
 }
 
@@ -154,7 +159,9 @@ func (r *Runtime) Attach(ctx context.Context, req *cri.AttachRequest) (*cri.Atta
 	if err != nil {
 		return nil, err
 	}
-	if wait := settle - time.Since(time.Unix(0, resp.GetStatus().GetStartedAt())); resp.GetStatus().GetState() == cri.ContainerState_CONTAINER_RUNNING && wait > 0 {
+	if wait := settle - time.Since(time.Unix(0,
+		resp.GetStatus().GetStartedAt())); resp.GetStatus().GetState() == cri.ContainerState_CONTAINER_RUNNING &&
+		wait > 0 {
 		select {
 		case <-time.After(min(wait, settle)): // its clock may be ahead
 		case <-ctx.Done():
@@ -170,6 +177,7 @@ func (r *Runtime) PullImage(ctx context.Context, req *cri.PullImageRequest) (*cr
 }
 
 // RunPodSandbox may take longer than other calls: it waits for the network.
-func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse, error) {
+func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse,
+	error) {
 	return call(ctx, sandboxTimeout, r.runtime.RunPodSandbox, req)
 }

@@ -49,7 +49,8 @@ func (s *service) ExecSync(ctx context.Context, _ *cri.ExecSyncRequest) (*cri.Ex
 	return &cri.ExecSyncResponse{}, nil
 }
 
-func (s *service) ListContainers(ctx context.Context, _ *cri.ListContainersRequest) (*cri.ListContainersResponse, error) {
+func (s *service) ListContainers(ctx context.Context, _ *cri.ListContainersRequest) (*cri.ListContainersResponse,
+	error) {
 	s.note(ctx)
 	return &cri.ListContainersResponse{}, nil
 }
@@ -152,7 +153,8 @@ type young struct {
 	started, known time.Time
 }
 
-func (y *young) ContainerStatus(context.Context, *cri.ContainerStatusRequest, ...grpc.CallOption) (*cri.ContainerStatusResponse, error) {
+func (y *young) ContainerStatus(context.Context, *cri.ContainerStatusRequest,
+	...grpc.CallOption) (*cri.ContainerStatusResponse, error) {
 	st := &cri.ContainerStatus{State: cri.ContainerState_CONTAINER_RUNNING, StartedAt: y.started.UnixNano()}
 	if !time.Now().Before(y.known) {
 		st.State = cri.ContainerState_CONTAINER_EXITED

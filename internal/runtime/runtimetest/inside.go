@@ -12,7 +12,8 @@ import (
 func logs(s *suite) {
 	p := s.pod()
 	const long = 40000
-	_, st := p.run("web", shell(fmt.Sprintf("echo one; echo two >&2; printf '%%0%dd\\n' 7; echo; printf unfinished", long)))
+	_, st := p.run("web",
+		shell(fmt.Sprintf("echo one; echo two >&2; printf '%%0%dd\\n' 7; echo; printf unfinished", long)))
 	s.want("exit code", st.ExitCode, int32(0))
 	s.want("stderr", p.output("web", "stderr"), "two\n")
 	out := p.output("web", "stdout")
@@ -52,7 +53,8 @@ func logReopen(s *suite) {
 	if err := os.Rename(file, file+".1"); err != nil {
 		s.Fatal(err)
 	}
-	if _, err := s.Runtime.ReopenContainerLog(s.Context(), &cri.ReopenContainerLogRequest{ContainerId: id}); err != nil {
+	if _, err := s.Runtime.ReopenContainerLog(s.Context(),
+		&cri.ReopenContainerLogRequest{ContainerId: id}); err != nil {
 		s.Fatal(err)
 	}
 	s.exec(id, "touch", "/tmp/go")
@@ -68,14 +70,16 @@ func logReopen(s *suite) {
 func envAndDirectory(s *suite) {
 	p := s.pod()
 	out, _ := p.run("web", shell(`echo "$A|$EMPTY|$PATH|$HOSTNAME"; pwd; hostname`), func(c *cri.ContainerConfig) {
-		c.Envs = []*cri.KeyValue{{Key: "A", Value: []byte("x=y z")}, {Key: "EMPTY"}, {Key: "A", Value: []byte("last wins")}}
+		c.Envs = []*cri.KeyValue{{Key: "A", Value: []byte("x=y z")}, {Key: "EMPTY"},
+			{Key: "A", Value: []byte("last wins")}}
 		c.WorkingDir = "/made/on/demand"
 	})
 	lines := strings.Split(out, "\n")
 	if len(lines) != 4 {
 		s.Fatalf("output %q", out)
 	}
-	if parts := strings.Split(lines[0], "|"); parts[0] != "last wins" || parts[1] != "" || !strings.Contains(parts[2], "/bin") || parts[3] != p.config.Hostname {
+	if parts := strings.Split(lines[0], "|"); parts[0] != "last wins" || parts[1] != "" ||
+		!strings.Contains(parts[2], "/bin") || parts[3] != p.config.Hostname {
 		s.Errorf("environment %q", parts)
 	}
 	s.want("directory", lines[1], "/made/on/demand")
@@ -96,7 +100,8 @@ func users(s *suite) {
 		{func(sc *cri.LinuxContainerSecurityContext) { sc.RunAsUsername = "www-data" }, "33 33"},
 	} {
 		name := fmt.Sprint("c", i)
-		out, _ := p.run(name, shell("echo $(id -u) $(id -g)"), func(cfg *cri.ContainerConfig) { c.change(cfg.Linux.SecurityContext) })
+		out, _ := p.run(name, shell("echo $(id -u) $(id -g)"),
+			func(cfg *cri.ContainerConfig) { c.change(cfg.Linux.SecurityContext) })
 		s.want(name, strings.TrimSpace(out), c.id)
 	}
 	out, _ := p.run("groups", shell("id -G"), func(cfg *cri.ContainerConfig) {
@@ -119,13 +124,15 @@ func mounts(s *suite) {
 		s.Fatal(err)
 	}
 	p := s.pod()
-	out, _ := p.run("web", shell("cat /rw/file /ro/file /one; echo made > /rw/new && echo wrote; echo x 2>/dev/null > /ro/new || echo refused"), func(c *cri.ContainerConfig) {
-		c.Mounts = []*cri.Mount{
-			{HostPath: dir, ContainerPath: "/rw"},
-			{HostPath: dir, ContainerPath: "/ro", Readonly: true},
-			{HostPath: filepath.Join(dir, "file"), ContainerPath: "/one", Readonly: true},
-		}
-	})
+	out, _ := p.run("web",
+		shell(
+			"cat /rw/file /ro/file /one; echo made > /rw/new && echo wrote; echo x 2>/dev/null > /ro/new || echo refused"), func(c *cri.ContainerConfig) {
+			c.Mounts = []*cri.Mount{
+				{HostPath: dir, ContainerPath: "/rw"},
+				{HostPath: dir, ContainerPath: "/ro", Readonly: true},
+				{HostPath: filepath.Join(dir, "file"), ContainerPath: "/one", Readonly: true},
+			}
+		})
 	s.want("output", out, strings.Repeat("from the host\n", 3)+"wrote\nrefused\n")
 	if body, err := os.ReadFile(filepath.Join(dir, "new")); err != nil || string(body) != "made\n" {
 		s.Errorf("what the container wrote: %q, %v", body, err)
@@ -134,7 +141,9 @@ func mounts(s *suite) {
 		s.Errorf("removing a container must not touch its mounts: %v", err)
 	}
 	// /dev/shm is the pod's, /dev has the usual devices.
-	out, st := p.run("dev", shell("test -c /dev/null && test -c /dev/zero && test -c /dev/urandom && test -e /dev/stdout && test -d /dev/pts && test -w /dev/shm && echo complete"))
+	out, st := p.run("dev",
+		shell(
+			"test -c /dev/null && test -c /dev/zero && test -c /dev/urandom && test -e /dev/stdout && test -d /dev/pts && test -w /dev/shm && echo complete"))
 	if strings.TrimSpace(out) != "complete" || st.ExitCode != 0 {
 		s.Errorf("/dev is not complete (code %d)", st.ExitCode)
 	}
@@ -142,9 +151,10 @@ func mounts(s *suite) {
 
 func readOnlyRoot(s *suite) {
 	p := s.pod()
-	out, _ := p.run("web", shell("touch /new 2>/dev/null || echo refused; touch /dev/shm/x && echo shm"), func(c *cri.ContainerConfig) {
-		c.Linux.SecurityContext.ReadonlyRootfs = true
-	})
+	out, _ := p.run("web", shell("touch /new 2>/dev/null || echo refused; touch /dev/shm/x && echo shm"),
+		func(c *cri.ContainerConfig) {
+			c.Linux.SecurityContext.ReadonlyRootfs = true
+		})
 	s.want("output", out, "refused\nshm\n")
 	// Each container has a writable layer of its own.
 	p.run("first", shell("echo 1 > /own"))
@@ -155,33 +165,44 @@ func readOnlyRoot(s *suite) {
 func capabilities(s *suite) {
 	p := s.pod()
 	effective := func(name string, change func(*cri.LinuxContainerSecurityContext)) string {
-		out, _ := p.run(name, shell("grep -E 'CapEff|NoNewPrivs|Seccomp:' /proc/self/status"), func(c *cri.ContainerConfig) { change(c.Linux.SecurityContext) })
+		out, _ := p.run(name, shell("grep -E 'CapEff|NoNewPrivs|Seccomp:' /proc/self/status"),
+			func(c *cri.ContainerConfig) { change(c.Linux.SecurityContext) })
 		return strings.Join(strings.Fields(out), " ")
 	}
 	const defaults = "00000000a80425fb" // the fourteen of every runtime
-	s.want("defaults", effective("defaults", func(*cri.LinuxContainerSecurityContext) {}), "CapEff: "+defaults+" NoNewPrivs: 0 Seccomp: 2")
+	s.want("defaults", effective("defaults", func(*cri.LinuxContainerSecurityContext) {}),
+		"CapEff: "+defaults+" NoNewPrivs: 0 Seccomp: 2")
 	s.want("none", effective("none", func(sc *cri.LinuxContainerSecurityContext) {
 		sc.Capabilities = &cri.Capability{DropCapabilities: []string{"ALL"}}
 		sc.NoNewPrivs = true
 	}), "CapEff: 0000000000000000 NoNewPrivs: 1 Seccomp: 2")
 	s.want("one", effective("one", func(sc *cri.LinuxContainerSecurityContext) {
-		sc.Capabilities = &cri.Capability{DropCapabilities: []string{"ALL"}, AddCapabilities: []string{"NET_BIND_SERVICE"}}
+		sc.Capabilities = &cri.Capability{DropCapabilities: []string{"ALL"},
+			AddCapabilities: []string{"NET_BIND_SERVICE"}}
 	}), "CapEff: 0000000000000400 NoNewPrivs: 0 Seccomp: 2")
-	s.want("not root", effective("user", func(sc *cri.LinuxContainerSecurityContext) { sc.RunAsUser = &cri.Int64Value{Value: 1000} }), "CapEff: 0000000000000000 NoNewPrivs: 0 Seccomp: 2")
+	s.want("not root",
+		effective("user", func(sc *cri.LinuxContainerSecurityContext) { sc.RunAsUser = &cri.Int64Value{Value: 1000} }),
+		"CapEff: 0000000000000000 NoNewPrivs: 0 Seccomp: 2")
 	s.want("unconfined", effective("unconfined", func(sc *cri.LinuxContainerSecurityContext) {
 		sc.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Unconfined}
 	}), "CapEff: "+defaults+" NoNewPrivs: 0 Seccomp: 0")
-	out, _ := p.run("masked", shell("head -c 1 /proc/kcore | wc -c; echo 1 2>/dev/null > /proc/sys/kernel/hostname || echo refused"), func(c *cri.ContainerConfig) {
-		c.Linux.SecurityContext.MaskedPaths, c.Linux.SecurityContext.ReadonlyPaths = []string{"/proc/kcore"}, []string{"/proc/sys"}
-	})
+	out, _ := p.run("masked",
+		shell("head -c 1 /proc/kcore | wc -c; echo 1 2>/dev/null > /proc/sys/kernel/hostname || echo refused"),
+		func(c *cri.ContainerConfig) {
+			c.Linux.SecurityContext.MaskedPaths, c.Linux.SecurityContext.ReadonlyPaths = []string{"/proc/kcore"},
+				[]string{"/proc/sys"}
+		})
 	s.want("masked and read-only paths", strings.Join(strings.Fields(out), " "), "0 refused")
 }
 
 func outOfMemory(s *suite) {
 	p := s.pod()
-	_, st := p.run("web", shell("x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo ${#x}"), func(c *cri.ContainerConfig) {
-		c.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: 20 << 20, MemorySwapLimitInBytes: 20 << 20, CpuPeriod: 100000, CpuQuota: 100000, CpuShares: 100}
-	})
+	_, st := p.run("web", shell("x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo ${#x}"),
+		func(c *cri.ContainerConfig) {
+			c.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: 20 << 20,
+				MemorySwapLimitInBytes: 20 << 20,
+				CpuPeriod:              100000, CpuQuota: 100000, CpuShares: 100}
+		})
 	if st.ExitCode == 0 || st.Reason != "OOMKilled" {
 		s.Errorf("code %d, reason %q", st.ExitCode, st.Reason)
 	}
@@ -264,9 +285,11 @@ func stats(s *suite) {
 		}
 		st := resp.Stats
 		return st.GetAttributes().GetId() == id && st.GetCpu().GetUsageCoreNanoSeconds().GetValue() > 0 &&
-			st.GetMemory().GetWorkingSetBytes().GetValue() > 0 && st.GetWritableLayer().GetUsedBytes().GetValue() >= 300000
+			st.GetMemory().GetWorkingSetBytes().GetValue() > 0 &&
+			st.GetWritableLayer().GetUsedBytes().GetValue() >= 300000
 	})
-	list, err := s.Runtime.ListContainerStats(s.Context(), &cri.ListContainerStatsRequest{Filter: &cri.ContainerStatsFilter{PodSandboxId: p.id}})
+	list, err := s.Runtime.ListContainerStats(s.Context(),
+		&cri.ListContainerStatsRequest{Filter: &cri.ContainerStatsFilter{PodSandboxId: p.id}})
 	if err != nil || len(list.Stats) != 1 {
 		s.Errorf("stats of the pod's containers: %v, %v", list, err)
 	}
@@ -278,7 +301,8 @@ func images(s *suite) {
 	if err != nil || st.Image == nil || !strings.HasPrefix(st.Image.Id, "sha256:") || st.Image.Size == 0 {
 		s.Fatalf("image %s: %v, %v", s.Image, st, err)
 	}
-	none, err := s.Runtime.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: "docker.io/library/not-here:1"}})
+	none, err := s.Runtime.ImageStatus(ctx,
+		&cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: "docker.io/library/not-here:1"}})
 	if err != nil || none.Image != nil {
 		s.Errorf("an image that isn't here: %v, %v", none, err)
 	}
@@ -290,7 +314,8 @@ func images(s *suite) {
 	if err != nil || !found {
 		s.Errorf("%s is not among %v, %v", st.Image.Id, list, err)
 	}
-	if _, err := s.Runtime.RemoveImage(ctx, &cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: "docker.io/library/not-here:1"}}); err != nil {
+	if _, err := s.Runtime.RemoveImage(ctx,
+		&cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: "docker.io/library/not-here:1"}}); err != nil {
 		s.Errorf("remove an image that isn't here: %v", err)
 	}
 	fs, err := s.Runtime.ImageFsInfo(ctx, &cri.ImageFsInfoRequest{})

@@ -51,7 +51,8 @@ func sandboxLife(s *suite) {
 
 func containerLife(s *suite) {
 	p := s.pod()
-	id := p.create("web", shell("echo up; exec sleep 1000"), func(c *cri.ContainerConfig) { c.Metadata.Attempt = 3; c.Annotations = map[string]string{"a": "b"} })
+	id := p.create("web", shell("echo up; exec sleep 1000"),
+		func(c *cri.ContainerConfig) { c.Metadata.Attempt = 3; c.Annotations = map[string]string{"a": "b"} })
 	st := s.status(id)
 	s.want("state", st.State, cri.ContainerState_CONTAINER_CREATED)
 	s.want("attempt", st.Metadata.Attempt, uint32(3))
@@ -87,7 +88,8 @@ func containerLife(s *suite) {
 
 func (s *suite) stop(id string, grace int64) {
 	s.Helper()
-	if _, err := s.Runtime.StopContainer(s.Context(), &cri.StopContainerRequest{ContainerId: id, Timeout: grace}); err != nil {
+	if _, err := s.Runtime.StopContainer(s.Context(),
+		&cri.StopContainerRequest{ContainerId: id, Timeout: grace}); err != nil {
 		s.Fatalf("stop container: %v", err)
 	}
 }
@@ -169,7 +171,8 @@ func execSync(s *suite) {
 		s.Errorf("killed by a signal: code %d, %q", code, errOut)
 	}
 	// A program that isn't there: either an error or a code, never success.
-	resp, err := s.Runtime.ExecSync(s.Context(), &cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"no-such-program"}, Timeout: 10})
+	resp, err := s.Runtime.ExecSync(s.Context(),
+		&cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"no-such-program"}, Timeout: 10})
 	if err == nil && resp.ExitCode == 0 {
 		s.Error("a missing program succeeded")
 	}
@@ -185,7 +188,8 @@ func execSyncTimeout(s *suite) {
 	p := s.pod()
 	id := p.start("web", shell("exec sleep 1000"))
 	begin := time.Now()
-	_, err := s.Runtime.ExecSync(s.Context(), &cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "echo begun; sleep 600"}, Timeout: 1})
+	_, err := s.Runtime.ExecSync(s.Context(),
+		&cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "echo begun; sleep 600"}, Timeout: 1})
 	s.wantCode("exec over its time", err, codes.DeadlineExceeded)
 	if took := time.Since(begin); took > patience {
 		s.Errorf("the call came back after %s", took)
@@ -232,7 +236,8 @@ func stopEndsWithKill(s *suite) {
 
 func stopSignal(s *suite) {
 	p := s.pod()
-	id := p.start("web", shell("trap 'exit 9' USR1; echo ready; while :; do sleep 0.02; done"), func(c *cri.ContainerConfig) { c.StopSignal = cri.Signal_SIGNAL_SIGUSR1 })
+	id := p.start("web", shell("trap 'exit 9' USR1; echo ready; while :; do sleep 0.02; done"),
+		func(c *cri.ContainerConfig) { c.StopSignal = cri.Signal_SIGNAL_SIGUSR1 })
 	p.printed("ready") // the handler is set
 	if s.status(id).StopSignal != cri.Signal_SIGNAL_SIGUSR1 {
 		s.Skip("this runtime has no stop signals of the pod")
@@ -248,7 +253,8 @@ func stopSandbox(s *suite) {
 		s.Fatal(err)
 	}
 	s.want("container", s.status(id).State, cri.ContainerState_CONTAINER_EXITED)
-	_, err := s.Runtime.CreateContainer(s.Context(), &cri.CreateContainerRequest{PodSandboxId: p.id, Config: p.containerConfig("late"), SandboxConfig: p.config})
+	_, err := s.Runtime.CreateContainer(s.Context(),
+		&cri.CreateContainerRequest{PodSandboxId: p.id, Config: p.containerConfig("late"), SandboxConfig: p.config})
 	if err == nil {
 		s.Error("a container was created in a stopped sandbox")
 	}
@@ -264,7 +270,8 @@ func removal(s *suite) {
 	}
 	other := p.start("other", shell("exec sleep 1000"))
 	for range 2 {
-		if _, err := s.Runtime.RemovePodSandbox(s.Context(), &cri.RemovePodSandboxRequest{PodSandboxId: p.id}); err != nil {
+		if _, err := s.Runtime.RemovePodSandbox(s.Context(),
+			&cri.RemovePodSandboxRequest{PodSandboxId: p.id}); err != nil {
 			s.Fatalf("remove sandbox with a running container: %v", err)
 		}
 	}
@@ -296,7 +303,9 @@ func listFilters(s *suite) {
 	}
 	s.want("by label", sandboxes(&cri.PodSandboxFilter{LabelSelector: label}), "12")
 	s.want("by id", sandboxes(&cri.PodSandboxFilter{Id: b.id}), "2")
-	s.want("ready", sandboxes(&cri.PodSandboxFilter{LabelSelector: label, State: &cri.PodSandboxStateValue{State: cri.PodSandboxState_SANDBOX_READY}}), "1")
+	s.want("ready",
+		sandboxes(&cri.PodSandboxFilter{LabelSelector: label,
+			State: &cri.PodSandboxStateValue{State: cri.PodSandboxState_SANDBOX_READY}}), "1")
 	s.want("unknown id", sandboxes(&cri.PodSandboxFilter{Id: "0000"}), "")
 	containers := func(f *cri.ContainerFilter) string {
 		resp, err := s.Runtime.ListContainers(s.Context(), &cri.ListContainersRequest{Filter: f})
@@ -310,10 +319,14 @@ func listFilters(s *suite) {
 		return order(names, c1, c2, c3)
 	}
 	s.want("of a sandbox", containers(&cri.ContainerFilter{PodSandboxId: a.id}), "12")
-	s.want("running", containers(&cri.ContainerFilter{PodSandboxId: a.id, State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING}}), "1")
+	s.want("running",
+		containers(&cri.ContainerFilter{PodSandboxId: a.id,
+			State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING}}), "1")
 	s.want("by id", containers(&cri.ContainerFilter{Id: c2}), "2")
-	s.want("by label", containers(&cri.ContainerFilter{LabelSelector: map[string]string{"tier": "x"}, PodSandboxId: b.id}), "3")
-	s.want("label and other sandbox", containers(&cri.ContainerFilter{LabelSelector: map[string]string{"tier": "x"}, PodSandboxId: a.id}), "")
+	s.want("by label",
+		containers(&cri.ContainerFilter{LabelSelector: map[string]string{"tier": "x"}, PodSandboxId: b.id}), "3")
+	s.want("label and other sandbox",
+		containers(&cri.ContainerFilter{LabelSelector: map[string]string{"tier": "x"}, PodSandboxId: a.id}), "")
 }
 
 // order says which of the known ids are in a list: "13" for the first and the third.
@@ -339,7 +352,8 @@ func (s *suite) recursiveReadOnly() bool {
 	if err != nil {
 		s.Fatal(err)
 	}
-	return slices.ContainsFunc(st.RuntimeHandlers, func(h *cri.RuntimeHandler) bool { return h.GetFeatures().GetRecursiveReadOnlyMounts() })
+	return slices.ContainsFunc(st.RuntimeHandlers,
+		func(h *cri.RuntimeHandler) bool { return h.GetFeatures().GetRecursiveReadOnlyMounts() })
 }
 
 func errorCodes(s *suite) {
@@ -360,30 +374,39 @@ func errorCodes(s *suite) {
 	}
 	p := s.pod()
 	_, err = s.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.id, SandboxConfig: p.config,
-		Config: p.containerConfig("x", func(c *cri.ContainerConfig) { c.Image.Image = "docker.io/library/not-here:1" })})
+		Config: p.containerConfig("x",
+			func(c *cri.ContainerConfig) { c.Image.Image = "docker.io/library/not-here:1" })})
 	s.wantCode("container of an image that isn't here", err, codes.NotFound)
 	bad := map[string]func(*cri.ContainerConfig){
-		"a group without a user": func(c *cri.ContainerConfig) { c.Linux.SecurityContext.RunAsGroup = &cri.Int64Value{Value: 99} },
+		"a group without a user": func(c *cri.ContainerConfig) {
+			c.Linux.SecurityContext.RunAsGroup = &cri.Int64Value{Value: 99}
+		},
 	}
 	if s.recursiveReadOnly() {
 		dir := s.TempDir()
 		bad["a recursive read-only mount that is writable"] = func(c *cri.ContainerConfig) {
 			c.Mounts = []*cri.Mount{{HostPath: dir, ContainerPath: "/m", RecursiveReadOnly: true}}
 		}
-		for _, p := range []cri.MountPropagation{cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER, cri.MountPropagation_PROPAGATION_BIDIRECTIONAL} {
+		for _, p := range []cri.MountPropagation{cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER,
+			cri.MountPropagation_PROPAGATION_BIDIRECTIONAL} {
 			bad["a recursive read-only mount with "+p.String()] = func(c *cri.ContainerConfig) {
-				c.Mounts = []*cri.Mount{{HostPath: dir, ContainerPath: "/m", Readonly: true, RecursiveReadOnly: true, Propagation: p}}
+				c.Mounts = []*cri.Mount{{HostPath: dir, ContainerPath: "/m", Readonly: true, RecursiveReadOnly: true,
+					Propagation: p}}
 			}
 		}
 	}
 	for what, change := range bad {
-		if _, err = s.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.id, SandboxConfig: p.config, Config: p.containerConfig("bad", change)}); err == nil {
+		if _, err = s.Runtime.CreateContainer(ctx,
+			&cri.CreateContainerRequest{PodSandboxId: p.id, SandboxConfig: p.config,
+				Config: p.containerConfig("bad", change)}); err == nil {
 			s.Errorf("%s is accepted", what)
 		}
 	}
 	// The same name and attempt twice: CRI names are unique.
 	p.create("one")
-	if _, err = s.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.id, SandboxConfig: p.config, Config: p.containerConfig("one")}); err == nil {
+	if _, err = s.Runtime.CreateContainer(ctx,
+		&cri.CreateContainerRequest{PodSandboxId: p.id, SandboxConfig: p.config,
+			Config: p.containerConfig("one")}); err == nil {
 		s.Error("two containers have one name and attempt")
 	}
 	if _, err = s.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: p.config}); err == nil {
@@ -466,12 +489,14 @@ func manyAtOnce(s *suite) {
 			}
 			p := &pod{s: s, id: resp.PodSandboxId, config: cfg}
 			pods[i] = p
-			created, err := s.Runtime.CreateContainer(s.Context(), &cri.CreateContainerRequest{PodSandboxId: p.id, SandboxConfig: cfg,
-				Config: p.containerConfig("web", shell(fmt.Sprintf("echo %d; exit %d", i, i)))})
+			created, err := s.Runtime.CreateContainer(s.Context(),
+				&cri.CreateContainerRequest{PodSandboxId: p.id, SandboxConfig: cfg,
+					Config: p.containerConfig("web", shell(fmt.Sprintf("echo %d; exit %d", i, i)))})
 			if err != nil {
 				return err
 			}
-			if _, err = s.Runtime.StartContainer(s.Context(), &cri.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
+			if _, err = s.Runtime.StartContainer(s.Context(),
+				&cri.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
 				return err
 			}
 			st := s.ended(created.ContainerId)
@@ -501,7 +526,8 @@ func manyAtOnce(s *suite) {
 
 func survivesRestart(s *suite) {
 	p := s.pod()
-	running := p.start("running", shell("echo before; while [ ! -e /tmp/go ]; do sleep 0.02; done; echo after; exec sleep 1000"))
+	running := p.start("running",
+		shell("echo before; while [ ! -e /tmp/go ]; do sleep 0.02; done; echo after; exec sleep 1000"))
 	ending := p.start("ending", shell("while [ ! -e /tmp/go ]; do sleep 0.02; done; exit 6"))
 	created := p.create("created", shell("exit 0"))
 	s.until("the container prints", func() bool { return strings.Contains(p.output("running", "stdout"), "before") })

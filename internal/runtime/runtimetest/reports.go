@@ -150,7 +150,8 @@ func fields(m proto.Message) string {
 	walk = func(prefix string, m protoreflect.Message) {
 		m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 			name := prefix + string(f.Name())
-			if f.Message() == nil || f.IsList() || f.IsMap() || strings.HasSuffix(string(f.Message().Name()), "Int64Value") {
+			if f.Message() == nil || f.IsList() || f.IsMap() ||
+				strings.HasSuffix(string(f.Message().Name()), "Int64Value") {
 				names = append(names, name)
 			} else {
 				walk(name+".", v.Message())
@@ -168,7 +169,8 @@ func state(st *cri.ContainerStatus) string {
 	if st.Message != "" {
 		said = "a message"
 	}
-	return fmt.Sprintf("%s, code %d, reason %q, %s", strings.TrimPrefix(st.State.String(), "CONTAINER_"), st.ExitCode, st.Reason, said)
+	return fmt.Sprintf("%s, code %d, reason %q, %s", strings.TrimPrefix(st.State.String(), "CONTAINER_"), st.ExitCode,
+		st.Reason, said)
 }
 
 func reportLife(r *reporter) {
@@ -179,12 +181,14 @@ func reportLife(r *reporter) {
 		r.note("sandbox's status "+when, fields(st))
 	}
 	sandbox("running")
-	list, err := r.Runtime.ListPodSandbox(r.Context(), &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{Id: p.id}})
+	list, err := r.Runtime.ListPodSandbox(r.Context(),
+		&cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{Id: p.id}})
 	if err != nil || len(list.Items) != 1 {
 		r.Fatalf("%v, %v", list, err)
 	}
 	r.note("sandbox in a list", fields(list.Items[0]))
-	id := p.create("web", shell("echo up; exec sleep 1000"), func(c *cri.ContainerConfig) { c.Annotations = map[string]string{"a": "b"} })
+	id := p.create("web", shell("echo up; exec sleep 1000"),
+		func(c *cri.ContainerConfig) { c.Annotations = map[string]string{"a": "b"} })
 	container := func(when string) {
 		st := r.status(id)
 		r.note("container "+when, state(st))
@@ -193,7 +197,8 @@ func reportLife(r *reporter) {
 	container("created")
 	r.startContainer(id)
 	container("running")
-	listed, err := r.Runtime.ListContainers(r.Context(), &cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: id}})
+	listed, err := r.Runtime.ListContainers(r.Context(),
+		&cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: id}})
 	if err != nil || len(listed.Containers) != 1 {
 		r.Fatalf("%v, %v", listed, err)
 	}
@@ -233,7 +238,8 @@ func reportEnds(r *reporter) {
 		r.note(what, state(r.status(id)))
 	}
 	for _, command := range []string{"no-such-program", "/no/such/program", "/etc/passwd"} {
-		id := p.create(strings.ReplaceAll(command[1:], "/", "-"), func(c *cri.ContainerConfig) { c.Command = []string{command} })
+		id := p.create(strings.ReplaceAll(command[1:], "/", "-"),
+			func(c *cri.ContainerConfig) { c.Command = []string{command} })
 		_, err := r.Runtime.StartContainer(r.Context(), &cri.StartContainerRequest{ContainerId: id})
 		r.call("start of "+command, err)
 		r.note("status of "+command, state(r.ended(id)))
@@ -242,13 +248,15 @@ func reportEnds(r *reporter) {
 
 func reportCodes(r *reporter) {
 	ctx, p := r.Context(), r.pod()
-	running, created, exited := p.start("running", shell("exec sleep 1000")), p.create("created", shell("exec sleep 1000")), p.start("exited", shell("exit 0"))
+	running, created, exited := p.start("running", shell("exec sleep 1000")),
+		p.create("created", shell("exec sleep 1000")), p.start("exited", shell("exit 0"))
 	r.ended(exited)
 	stopped := r.pod()
 	if _, err := r.Runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: stopped.id}); err != nil {
 		r.Fatal(err)
 	}
-	for _, c := range []struct{ what, id string }{{"unknown", strings.Repeat("0", 64)}, {"no id", ""}, {"exited", exited}, {"created", created}, {"running", running}} {
+	for _, c := range []struct{ what, id string }{{"unknown", strings.Repeat("0", 64)}, {"no id", ""},
+		{"exited", exited}, {"created", created}, {"running", running}} {
 		_, err := r.Runtime.ReopenContainerLog(ctx, &cri.ReopenContainerLogRequest{ContainerId: c.id})
 		r.call("reopen the log, "+c.what, err)
 		_, err = r.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.id})
@@ -268,24 +276,29 @@ func reportCodes(r *reporter) {
 			r.call("remove, "+c.what, err)
 		}
 	}
-	for _, c := range []struct{ what, id string }{{"unknown", strings.Repeat("0", 64)}, {"no id", ""}, {"stopped", stopped.id}} {
+	for _, c := range []struct{ what, id string }{{"unknown", strings.Repeat("0", 64)}, {"no id", ""},
+		{"stopped", stopped.id}} {
 		_, err := r.Runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: c.id})
 		r.call("sandbox status, "+c.what, err)
 		_, err = r.Runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: c.id})
 		r.call("stop sandbox, "+c.what, err)
-		_, err = r.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: c.id, SandboxConfig: p.config, Config: p.containerConfig("c")})
+		_, err = r.Runtime.CreateContainer(ctx,
+			&cri.CreateContainerRequest{PodSandboxId: c.id, SandboxConfig: p.config, Config: p.containerConfig("c")})
 		r.call("create in sandbox, "+c.what, err)
 		_, err = r.Runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: c.id})
 		r.call("remove sandbox, "+c.what, err)
 	}
-	_, err := r.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.id, SandboxConfig: p.config, Config: p.containerConfig("running")})
+	_, err := r.Runtime.CreateContainer(ctx,
+		&cri.CreateContainerRequest{PodSandboxId: p.id, SandboxConfig: p.config, Config: p.containerConfig("running")})
 	r.call("a name twice", err)
 	_, err = r.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: p.config})
 	r.call("a sandbox twice", err)
-	_, err = r.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: r.podConfig(), RuntimeHandler: "nobody-has-it"})
+	_, err = r.Runtime.RunPodSandbox(ctx,
+		&cri.RunPodSandboxRequest{Config: r.podConfig(), RuntimeHandler: "nobody-has-it"})
 	r.call("an unknown handler", err)
 	_, err = r.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.id, SandboxConfig: p.config,
-		Config: p.containerConfig("x", func(c *cri.ContainerConfig) { c.Image.Image = "docker.io/library/not-here:1" })})
+		Config: p.containerConfig("x",
+			func(c *cri.ContainerConfig) { c.Image.Image = "docker.io/library/not-here:1" })})
 	r.call("an image that is not here", err)
 }
 

@@ -29,7 +29,8 @@ func reportMemory(r *reporter) {
 	r.note("a child is killed, the first ends with 3", state(st))
 	r.note("a child is killed, its code", strings.TrimSpace(out))
 	// Sometimes the kernel takes what fills the pipe, and the child gets less than it asked for.
-	id := p.start("lives", shell("until "+child+" >/dev/null; [ $? = 137 ]; do :; done; echo 137; exec sleep 1000"), limited)
+	id := p.start("lives", shell("until "+child+" >/dev/null; [ $? = 137 ]; do :; done; echo 137; exec sleep 1000"),
+		limited)
 	r.until("the child was killed", func() bool { return p.output("lives", "stdout") == "137\n" })
 	r.note("a child is killed, the first lives", state(r.status(id)))
 	id = p.create("small", func(c *cri.ContainerConfig) {
@@ -59,14 +60,16 @@ func reportStats(r *reporter) {
 	r.until("use is measured", func() bool {
 		resp, err := r.Runtime.ContainerStats(ctx, &cri.ContainerStatsRequest{ContainerId: id})
 		st = resp.GetStats()
-		return err == nil && st.GetWritableLayer().GetUsedBytes().GetValue() >= 300000 && st.GetCpu().GetUsageCoreNanoSeconds().GetValue() > 0
+		return err == nil && st.GetWritableLayer().GetUsedBytes().GetValue() >= 300000 &&
+			st.GetCpu().GetUsageCoreNanoSeconds().GetValue() > 0
 	})
 	r.note("container", fields(st))
 	for what, id := range map[string]string{"exited": exited, "created": created, "unknown": strings.Repeat("0", 64)} {
 		resp, err := r.Runtime.ContainerStats(ctx, &cri.ContainerStatsRequest{ContainerId: id})
 		r.note(what, fmt.Sprint(status.Code(err), " ", fields(resp.GetStats())))
 	}
-	list, err := r.Runtime.ListContainerStats(ctx, &cri.ListContainerStatsRequest{Filter: &cri.ContainerStatsFilter{PodSandboxId: p.id}})
+	list, err := r.Runtime.ListContainerStats(ctx,
+		&cri.ListContainerStatsRequest{Filter: &cri.ContainerStatsFilter{PodSandboxId: p.id}})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -111,10 +114,13 @@ func reportExec(r *reporter) {
 		{"in no container", strings.Repeat("0", 64), []string{"true"}, 10},
 		{"ids", id, []string{"id"}, 10},
 		{"directory and terminal", id, []string{"sh", "-c", "pwd; tty"}, 10},
-		{"capabilities", id, []string{"sh", "-c", "grep -E '^(Cap|NoNewPrivs|Seccomp:|Sig(Blk|Ign))' /proc/self/status | tr '\\t\\n' '  '"}, 10},
+		{"capabilities", id,
+			[]string{"sh", "-c",
+				"grep -E '^(Cap|NoNewPrivs|Seccomp:|Sig(Blk|Ign))' /proc/self/status | tr '\\t\\n' '  '"}, 10},
 		{"open files", id, []string{"sh", "-c", "ls /proc/self/fd | tr '\\n' ' '"}, 10},
 	} {
-		resp, err := r.Runtime.ExecSync(r.Context(), &cri.ExecSyncRequest{ContainerId: c.id, Cmd: c.cmd, Timeout: c.timeout})
+		resp, err := r.Runtime.ExecSync(r.Context(),
+			&cri.ExecSyncRequest{ContainerId: c.id, Cmd: c.cmd, Timeout: c.timeout})
 		if err != nil {
 			r.call(c.what, err)
 			continue
@@ -143,15 +149,20 @@ func reportLogs(r *reporter) {
 
 func reportUpdate(r *reporter) {
 	p := r.pod()
-	running, exited, created := p.start("running", shell("exec sleep 1000")), p.start("exited", shell("exit 0")), p.create("created")
+	running, exited, created := p.start("running", shell("exec sleep 1000")), p.start("exited", shell("exit 0")),
+		p.create("created")
 	r.ended(exited)
-	for what, id := range map[string]string{"running": running, "exited": exited, "created": created, "unknown": strings.Repeat("0", 64)} {
+	for what, id := range map[string]string{"running": running, "exited": exited, "created": created,
+		"unknown": strings.Repeat("0", 64)} {
 		_, err := r.Runtime.UpdateContainerResources(r.Context(), &cri.UpdateContainerResourcesRequest{ContainerId: id,
-			Linux: &cri.LinuxContainerResources{CpuShares: 512, CpuPeriod: 50000, CpuQuota: 25000, MemoryLimitInBytes: 40 << 20}})
+			Linux: &cri.LinuxContainerResources{CpuShares: 512, CpuPeriod: 50000, CpuQuota: 25000,
+				MemoryLimitInBytes: 40 << 20}})
 		r.call(what, err)
 		if st, err := r.Runtime.ContainerStatus(r.Context(), &cri.ContainerStatusRequest{ContainerId: id}); err == nil {
 			res := st.Status.GetResources().GetLinux()
-			r.note(what+", as its status has it", fmt.Sprint(res.GetCpuShares(), " ", res.GetCpuQuota(), "/", res.GetCpuPeriod(), " ", res.GetMemoryLimitInBytes()))
+			r.note(what+", as its status has it",
+				fmt.Sprint(res.GetCpuShares(), " ", res.GetCpuQuota(), "/", res.GetCpuPeriod(), " ",
+					res.GetMemoryLimitInBytes()))
 		}
 	}
 }
@@ -184,7 +195,8 @@ func (r *reporter) look(p *pod, change ...containerOption) {
 	r.Helper()
 	out, st := p.run("look", append([]containerOption{shell(look), func(c *cri.ContainerConfig) {
 		c.Linux.Resources.OomScoreAdj = 500
-		c.Linux.SecurityContext.MaskedPaths = []string{"/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/proc/acpi", "/proc/scsi", "/proc/asound"}
+		c.Linux.SecurityContext.MaskedPaths = []string{"/proc/kcore", "/proc/keys", "/proc/timer_list",
+			"/proc/sched_debug", "/proc/acpi", "/proc/scsi", "/proc/asound"}
 		c.Linux.SecurityContext.ReadonlyPaths = []string{"/proc/sys", "/proc/irq", "/proc/bus"}
 	}}, change...)...)
 	if st.ExitCode != 0 {
@@ -224,7 +236,9 @@ func reportPrivileged(r *reporter) {
 		c.Mounts = []*cri.Mount{{HostPath: filepath.Clean(dir), ContainerPath: "/given", Readonly: true}}
 	})
 	plain := r.pod()
-	_, err := r.Runtime.CreateContainer(r.Context(), &cri.CreateContainerRequest{PodSandboxId: plain.id, SandboxConfig: plain.config,
-		Config: plain.containerConfig("p", func(c *cri.ContainerConfig) { c.Linux.SecurityContext.Privileged = true })})
+	_, err := r.Runtime.CreateContainer(r.Context(),
+		&cri.CreateContainerRequest{PodSandboxId: plain.id, SandboxConfig: plain.config,
+			Config: plain.containerConfig("p",
+				func(c *cri.ContainerConfig) { c.Linux.SecurityContext.Privileged = true })})
 	r.note("a privileged container in a pod that is not", status.Code(err) != codes.OK)
 }

@@ -127,7 +127,8 @@ type pod struct {
 
 func (s *suite) podConfig(change ...func(*cri.PodSandboxConfig)) *cri.PodSandboxConfig {
 	n := serial.Add(1)
-	name := fmt.Sprintf("%s-%d", strings.ToLower(strings.ReplaceAll(s.Name()[strings.LastIndex(s.Name(), "/")+1:], "_", "-")), n)
+	name := fmt.Sprintf("%s-%d",
+		strings.ToLower(strings.ReplaceAll(s.Name()[strings.LastIndex(s.Name(), "/")+1:], "_", "-")), n)
 	uid := fmt.Sprintf("%08x-0000-4000-8000-%012x", os.Getpid(), n)
 	cfg := &cri.PodSandboxConfig{
 		Metadata:     &cri.PodSandboxMetadata{Name: name, Namespace: "suite", Uid: uid},
@@ -204,7 +205,9 @@ func (p *pod) containerConfig(name string, change ...containerOption) *cri.Conta
 
 func (p *pod) create(name string, change ...containerOption) string {
 	p.s.Helper()
-	resp, err := p.s.Runtime.CreateContainer(p.s.Context(), &cri.CreateContainerRequest{PodSandboxId: p.id, Config: p.containerConfig(name, change...), SandboxConfig: p.config})
+	resp, err := p.s.Runtime.CreateContainer(p.s.Context(),
+		&cri.CreateContainerRequest{PodSandboxId: p.id, Config: p.containerConfig(name, change...),
+			SandboxConfig: p.config})
 	if err != nil {
 		p.s.Fatalf("create container: %v", err)
 	}
@@ -291,7 +294,8 @@ func (p *pod) output(name, stream string) string {
 func (p *pod) printed(text string) {
 	p.s.Helper()
 	if !p.s.Scripted {
-		p.s.until(fmt.Sprintf("web prints %q", text), func() bool { return strings.Contains(p.output("web", "stdout"), text) })
+		p.s.until(fmt.Sprintf("web prints %q", text),
+			func() bool { return strings.Contains(p.output("web", "stdout"), text) })
 	}
 }
 
@@ -328,14 +332,16 @@ func (s *suite) readLog(file string) []logLine {
 			continue
 		}
 		parts := strings.SplitN(line, " ", 4)
-		if len(parts) != 4 || !strings.HasSuffix(line, "\n") || parts[2] != "F" && parts[2] != "P" || parts[1] != "stdout" && parts[1] != "stderr" {
+		if len(parts) != 4 || !strings.HasSuffix(line, "\n") || parts[2] != "F" && parts[2] != "P" ||
+			parts[1] != "stdout" && parts[1] != "stderr" {
 			s.Fatalf("log line %q is not <time> <stream> <F|P> <text>", line)
 		}
 		at, err := time.Parse(time.RFC3339Nano, parts[0])
 		if err != nil {
 			s.Fatalf("log line %q: %v", line, err)
 		}
-		lines = append(lines, logLine{at: at, stream: parts[1], full: parts[2] == "F", text: strings.TrimSuffix(parts[3], "\n")})
+		lines = append(lines, logLine{at: at, stream: parts[1], full: parts[2] == "F",
+			text: strings.TrimSuffix(parts[3], "\n")})
 	}
 	return lines
 }

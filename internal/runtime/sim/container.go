@@ -33,7 +33,8 @@ func (c *container) running() bool { return c.state == cri.ContainerState_CONTAI
 
 // CreateContainer implements runtime.Runtime. Name and attempt are reserved
 // within a sandbox, and the sandbox must be ready.
-func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerRequest) (*cri.CreateContainerResponse, error) {
+func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerRequest) (*cri.CreateContainerResponse,
+	error) {
 	if err := ctx.Err(); err != nil {
 		return nil, status.FromContextError(err).Err()
 	}
@@ -53,16 +54,19 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 	meta := req.GetConfig().GetMetadata()
 	for _, c := range r.containers {
 		m := c.config.GetMetadata()
-		if c.sandbox.config.GetMetadata().GetUid() == s.config.GetMetadata().GetUid() && m.GetName() == meta.GetName() && m.GetAttempt() == meta.GetAttempt() {
+		if c.sandbox.config.GetMetadata().GetUid() == s.config.GetMetadata().GetUid() &&
+			m.GetName() == meta.GetName() && m.GetAttempt() == meta.GetAttempt() {
 			r.mu.Unlock()
-			return nil, status.Errorf(codes.AlreadyExists, "container name %s attempt %d is reserved for %q", meta.GetName(), meta.GetAttempt(), c.id)
+			return nil, status.Errorf(codes.AlreadyExists, "container name %s attempt %d is reserved for %q",
+				meta.GetName(), meta.GetAttempt(), c.id)
 		}
 	}
 	if image := imageName(req.GetConfig().GetImage().GetImage()); !slices.Contains(r.images, image) {
 		r.mu.Unlock()
 		return nil, notFound("image", image)
 	}
-	c := &container{id: r.nextID("container"), config: req.GetConfig(), sandbox: s, does: r.cfg.Behaviour(req.GetConfig()),
+	c := &container{id: r.nextID("container"), config: req.GetConfig(), sandbox: s,
+		does:   r.cfg.Behaviour(req.GetConfig()),
 		limits: req.GetConfig().GetLinux().GetResources(),
 		state:  cri.ContainerState_CONTAINER_CREATED, created: r.cfg.Clock.Now().UnixNano()}
 	r.containers = append(r.containers, c)
@@ -74,19 +78,23 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 
 // validate refuses what no runtime can make.
 func validate(c *cri.ContainerConfig) error {
-	if sc := c.GetLinux().GetSecurityContext(); sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil && sc.GetRunAsUsername() == "" {
+	if sc := c.GetLinux().GetSecurityContext(); sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil &&
+		sc.GetRunAsUsername() == "" {
 		return status.Error(codes.InvalidArgument, "a group needs a user")
 	}
 	for _, m := range c.GetMounts() {
-		if m.GetRecursiveReadOnly() && (!m.GetReadonly() || m.GetPropagation() != cri.MountPropagation_PROPAGATION_PRIVATE) {
-			return status.Errorf(codes.InvalidArgument, "mount %s: recursive read-only needs a private read-only mount", m.GetContainerPath())
+		if m.GetRecursiveReadOnly() &&
+			(!m.GetReadonly() || m.GetPropagation() != cri.MountPropagation_PROPAGATION_PRIVATE) {
+			return status.Errorf(codes.InvalidArgument, "mount %s: recursive read-only needs a private read-only mount",
+				m.GetContainerPath())
 		}
 	}
 	return nil
 }
 
 // StartContainer implements runtime.Runtime.
-func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerRequest) (*cri.StartContainerResponse, error) {
+func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerRequest) (*cri.StartContainerResponse,
+	error) {
 	if err := ctx.Err(); err != nil {
 		return nil, status.FromContextError(err).Err()
 	}
@@ -98,7 +106,8 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 	}
 	if c.state != cri.ContainerState_CONTAINER_CREATED || !c.sandbox.ready {
 		r.mu.Unlock()
-		return nil, status.Errorf(codes.FailedPrecondition, "container %q is in state %v, its sandbox in state %v", c.id, c.state, c.sandbox.state())
+		return nil, status.Errorf(codes.FailedPrecondition, "container %q is in state %v, its sandbox in state %v",
+			c.id, c.state, c.sandbox.state())
 	}
 	c.started = r.cfg.Clock.Now().UnixNano()
 	if c.does.StartErr != "" {
@@ -121,7 +130,8 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 // StopContainer implements runtime.Runtime: SIGTERM, Timeout seconds, SIGKILL.
 // When ctx ends first the container goes on with the signal it got, and another
 // StopContainer may shorten its time.
-func (r *Runtime) StopContainer(ctx context.Context, req *cri.StopContainerRequest) (*cri.StopContainerResponse, error) {
+func (r *Runtime) StopContainer(ctx context.Context, req *cri.StopContainerRequest) (*cri.StopContainerResponse,
+	error) {
 	done := make(chan error, 1)
 	abort := r.Stop(req.GetContainerId(), time.Duration(req.GetTimeout())*time.Second, func(err error) { done <- err })
 	select {
@@ -193,7 +203,8 @@ func (r *Runtime) End(id string, code int32, reason string) {
 
 // exit records the end of c; the caller calls what it returns without the lock.
 func (r *Runtime) exit(c *container, code int32, reason string) func() {
-	c.state, c.code, c.reason, c.finished = cri.ContainerState_CONTAINER_EXITED, code, reason, r.cfg.Clock.Now().UnixNano()
+	c.state, c.code, c.reason, c.finished = cri.ContainerState_CONTAINER_EXITED, code, reason,
+		r.cfg.Clock.Now().UnixNano()
 	c.obscure, c.message = false, c.does.Message
 	for _, stop := range c.timers {
 		stop()
@@ -210,7 +221,8 @@ func (r *Runtime) exit(c *container, code int32, reason string) func() {
 }
 
 // RemoveContainer implements runtime.Runtime; a running one is killed first.
-func (r *Runtime) RemoveContainer(ctx context.Context, req *cri.RemoveContainerRequest) (*cri.RemoveContainerResponse, error) {
+func (r *Runtime) RemoveContainer(ctx context.Context, req *cri.RemoveContainerRequest) (*cri.RemoveContainerResponse,
+	error) {
 	if err := ctx.Err(); err != nil {
 		return nil, status.FromContextError(err).Err()
 	}
@@ -228,25 +240,31 @@ func (r *Runtime) RemoveContainer(ctx context.Context, req *cri.RemoveContainerR
 }
 
 // ListContainers implements runtime.Runtime.
-func (r *Runtime) ListContainers(_ context.Context, req *cri.ListContainersRequest) (*cri.ListContainersResponse, error) {
+func (r *Runtime) ListContainers(_ context.Context, req *cri.ListContainersRequest) (*cri.ListContainersResponse,
+	error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	resp := &cri.ListContainersResponse{}
 	f := req.GetFilter()
 	for _, c := range r.containers {
 		if f.GetId() != "" && f.GetId() != c.id || f.GetPodSandboxId() != "" && f.GetPodSandboxId() != c.sandbox.id ||
-			f.GetState() != nil && f.GetState().GetState() != c.reported() || !matches(f.GetLabelSelector(), c.config.GetLabels()) {
+			f.GetState() != nil && f.GetState().GetState() != c.reported() ||
+			!matches(f.GetLabelSelector(), c.config.GetLabels()) {
 			continue
 		}
-		resp.Containers = append(resp.Containers, &cri.Container{Id: c.id, PodSandboxId: c.sandbox.id, Metadata: c.config.GetMetadata(),
-			Image: c.config.GetImage(), ImageRef: "sha256:" + imageName(c.config.GetImage().GetImage()), ImageId: "sha256:" + imageName(c.config.GetImage().GetImage()), State: c.reported(), CreatedAt: c.created,
-			Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations()})
+		resp.Containers = append(resp.Containers,
+			&cri.Container{Id: c.id, PodSandboxId: c.sandbox.id, Metadata: c.config.GetMetadata(),
+				Image: c.config.GetImage(), ImageRef: "sha256:" + imageName(c.config.GetImage().GetImage()),
+				ImageId: "sha256:" + imageName(c.config.GetImage().GetImage()), State: c.reported(),
+				CreatedAt: c.created,
+				Labels:    c.config.GetLabels(), Annotations: c.config.GetAnnotations()})
 	}
 	return resp, nil
 }
 
 // ContainerStatus implements runtime.Runtime.
-func (r *Runtime) ContainerStatus(_ context.Context, req *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error) {
+func (r *Runtime) ContainerStatus(_ context.Context, req *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse,
+	error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.container(req.GetContainerId())
@@ -258,10 +276,13 @@ func (r *Runtime) ContainerStatus(_ context.Context, req *cri.ContainerStatusReq
 
 func (c *container) status() *cri.ContainerStatus {
 	st := &cri.ContainerStatus{
-		Id: c.id, Metadata: c.config.GetMetadata(), State: c.reported(), CreatedAt: c.created, StartedAt: c.started, FinishedAt: c.finished,
-		ExitCode: c.code, Reason: c.reason, Message: c.message, Image: c.config.GetImage(), ImageRef: "sha256:" + imageName(c.config.GetImage().GetImage()),
-		Labels: c.config.GetLabels(), Annotations: c.config.GetAnnotations(), Mounts: c.config.GetMounts(), StopSignal: c.config.GetStopSignal(),
-		LogPath: path.Join(c.sandbox.config.GetLogDirectory(), c.config.GetLogPath()),
+		Id: c.id, Metadata: c.config.GetMetadata(), State: c.reported(), CreatedAt: c.created, StartedAt: c.started,
+		FinishedAt: c.finished,
+		ExitCode:   c.code, Reason: c.reason, Message: c.message, Image: c.config.GetImage(),
+		ImageRef: "sha256:" + imageName(c.config.GetImage().GetImage()),
+		Labels:   c.config.GetLabels(), Annotations: c.config.GetAnnotations(), Mounts: c.config.GetMounts(),
+		StopSignal: c.config.GetStopSignal(),
+		LogPath:    path.Join(c.sandbox.config.GetLogDirectory(), c.config.GetLogPath()),
 	}
 	st.ImageId = st.ImageRef
 	if st.StopSignal == cri.Signal_SIGNAL_RUNTIME_DEFAULT {
@@ -297,7 +318,8 @@ func (r *Runtime) Obscure(id string) {
 }
 
 // UpdateContainerResources implements runtime.Runtime: it replaces what is reported.
-func (r *Runtime) UpdateContainerResources(_ context.Context, req *cri.UpdateContainerResourcesRequest) (*cri.UpdateContainerResourcesResponse, error) {
+func (r *Runtime) UpdateContainerResources(_ context.Context,
+	req *cri.UpdateContainerResourcesRequest) (*cri.UpdateContainerResourcesResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.container(req.GetContainerId())
@@ -316,8 +338,10 @@ func (r *Runtime) UpdateContainerResources(_ context.Context, req *cri.UpdateCon
 
 // updated lays what an update names over what was in force; 0 leaves a value as it is.
 func updated(old, by *cri.LinuxContainerResources) *cri.LinuxContainerResources {
-	n := &cri.LinuxContainerResources{CpuPeriod: by.CpuPeriod, CpuQuota: by.CpuQuota, CpuShares: by.CpuShares, MemoryLimitInBytes: by.MemoryLimitInBytes,
-		OomScoreAdj: by.OomScoreAdj, CpusetCpus: by.CpusetCpus, CpusetMems: by.CpusetMems, HugepageLimits: by.HugepageLimits, Unified: by.Unified}
+	n := &cri.LinuxContainerResources{CpuPeriod: by.CpuPeriod, CpuQuota: by.CpuQuota, CpuShares: by.CpuShares,
+		MemoryLimitInBytes: by.MemoryLimitInBytes,
+		OomScoreAdj:        by.OomScoreAdj, CpusetCpus: by.CpusetCpus, CpusetMems: by.CpusetMems,
+		HugepageLimits: by.HugepageLimits, Unified: by.Unified}
 	keep := func(to *int64, was int64) {
 		if *to == 0 {
 			*to = was
@@ -331,7 +355,8 @@ func updated(old, by *cri.LinuxContainerResources) *cri.LinuxContainerResources 
 }
 
 // ReopenContainerLog implements runtime.Runtime.
-func (r *Runtime) ReopenContainerLog(_ context.Context, req *cri.ReopenContainerLogRequest) (*cri.ReopenContainerLogResponse, error) {
+func (r *Runtime) ReopenContainerLog(_ context.Context,
+	req *cri.ReopenContainerLogRequest) (*cri.ReopenContainerLogResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c := r.container(req.GetContainerId()); c == nil || !c.running() {

@@ -21,8 +21,9 @@ func TestContract(t *testing.T) {
 	runtimetest.Run(t, func(t testing.TB) runtimetest.Harness {
 		const image = "docker.io/library/busybox:1.36"
 		return runtimetest.Harness{
-			Runtime: New(Config{Images: []string{image}, Behaviour: func(c *cri.ContainerConfig) Behaviour { return play(t, c) }}),
-			Image:   image, LogRoot: t.TempDir(), Events: true, Network: true, Scripted: true, Differs: differs,
+			Runtime: New(Config{Images: []string{image},
+				Behaviour: func(c *cri.ContainerConfig) Behaviour { return play(t, c) }}),
+			Image: image, LogRoot: t.TempDir(), Events: true, Network: true, Scripted: true, Differs: differs,
 		}
 	})
 }

@@ -17,7 +17,8 @@ const imageSize = 1 << 20
 func imageName(ref string) string { return strings.TrimPrefix(ref, "sha256:") }
 
 func image(name string) *cri.Image {
-	return &cri.Image{Id: "sha256:" + name, RepoTags: []string{name}, Size: imageSize, Spec: &cri.ImageSpec{Image: name}}
+	return &cri.Image{Id: "sha256:" + name, RepoTags: []string{name}, Size: imageSize,
+		Spec: &cri.ImageSpec{Image: name}}
 }
 
 // ListImages implements runtime.Runtime.
@@ -80,5 +81,6 @@ func (r *Runtime) ImageFsInfo(context.Context, *cri.ImageFsInfoRequest) (*cri.Im
 	defer r.mu.Unlock()
 	used := &cri.UInt64Value{Value: uint64(len(r.images)) * imageSize}
 	return &cri.ImageFsInfoResponse{ImageFilesystems: []*cri.FilesystemUsage{{
-		Timestamp: r.cfg.Clock.Now().UnixNano(), FsId: &cri.FilesystemIdentifier{Mountpoint: "/sim"}, UsedBytes: used}}}, nil
+		Timestamp: r.cfg.Clock.Now().UnixNano(), FsId: &cri.FilesystemIdentifier{Mountpoint: "/sim"},
+		UsedBytes: used}}}, nil
 }

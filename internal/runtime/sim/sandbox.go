@@ -21,7 +21,8 @@ type sandbox struct {
 
 // RunPodSandbox implements runtime.Runtime. As in CRI, name and attempt of a pod
 // are reserved: a second sandbox with the same is refused.
-func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse, error) {
+func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse,
+	error) {
 	if err := ctx.Err(); err != nil {
 		return nil, status.FromContextError(err).Err()
 	}
@@ -30,11 +31,13 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxReque
 	for _, s := range r.sandboxes {
 		if m := s.config.GetMetadata(); m.GetUid() == meta.GetUid() && m.GetAttempt() == meta.GetAttempt() {
 			r.mu.Unlock()
-			return nil, status.Errorf(codes.AlreadyExists, "sandbox name of %s attempt %d is reserved for %q", meta.GetName(), meta.GetAttempt(), s.id)
+			return nil, status.Errorf(codes.AlreadyExists, "sandbox name of %s attempt %d is reserved for %q",
+				meta.GetName(), meta.GetAttempt(), s.id)
 		}
 	}
 	s := &sandbox{id: r.nextID("sandbox"), config: req.GetConfig(), created: r.cfg.Clock.Now().UnixNano(), ready: true}
-	s.host = req.GetConfig().GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() == cri.NamespaceMode_NODE
+	s.host = req.GetConfig().GetLinux().GetSecurityContext().GetNamespaceOptions().GetNetwork() ==
+		cri.NamespaceMode_NODE
 	if !s.host {
 		r.addresses++
 		s.ips = []string{fmt.Sprintf("10.88.%d.%d", r.addresses/250, 2+r.addresses%250)}
@@ -52,7 +55,8 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxReque
 }
 
 // StopPodSandbox implements runtime.Runtime; it kills what still runs.
-func (r *Runtime) StopPodSandbox(ctx context.Context, req *cri.StopPodSandboxRequest) (*cri.StopPodSandboxResponse, error) {
+func (r *Runtime) StopPodSandbox(ctx context.Context, req *cri.StopPodSandboxRequest) (*cri.StopPodSandboxResponse,
+	error) {
 	if err := ctx.Err(); err != nil {
 		return nil, status.FromContextError(err).Err()
 	}
@@ -80,7 +84,8 @@ func (r *Runtime) StopPodSandbox(ctx context.Context, req *cri.StopPodSandboxReq
 }
 
 // RemovePodSandbox implements runtime.Runtime; containers go with their sandbox.
-func (r *Runtime) RemovePodSandbox(ctx context.Context, req *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse, error) {
+func (r *Runtime) RemovePodSandbox(ctx context.Context,
+	req *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse, error) {
 	if _, err := r.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: req.GetPodSandboxId()}); err != nil {
 		return nil, err
 	}
@@ -105,7 +110,8 @@ func (r *Runtime) RemovePodSandbox(ctx context.Context, req *cri.RemovePodSandbo
 }
 
 // PodSandboxStatus implements runtime.Runtime.
-func (r *Runtime) PodSandboxStatus(_ context.Context, req *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error) {
+func (r *Runtime) PodSandboxStatus(_ context.Context, req *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse,
+	error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.sandbox(req.GetPodSandboxId())
@@ -116,7 +122,8 @@ func (r *Runtime) PodSandboxStatus(_ context.Context, req *cri.PodSandboxStatusR
 }
 
 // ListPodSandbox implements runtime.Runtime.
-func (r *Runtime) ListPodSandbox(_ context.Context, req *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse, error) {
+func (r *Runtime) ListPodSandbox(_ context.Context, req *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse,
+	error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	resp := &cri.ListPodSandboxResponse{}
@@ -126,14 +133,16 @@ func (r *Runtime) ListPodSandbox(_ context.Context, req *cri.ListPodSandboxReque
 			!matches(f.GetLabelSelector(), s.config.GetLabels()) {
 			continue
 		}
-		resp.Items = append(resp.Items, &cri.PodSandbox{Id: s.id, Metadata: s.config.GetMetadata(), State: s.state(), CreatedAt: s.created,
-			Labels: s.config.GetLabels(), Annotations: s.config.GetAnnotations()})
+		resp.Items = append(resp.Items,
+			&cri.PodSandbox{Id: s.id, Metadata: s.config.GetMetadata(), State: s.state(), CreatedAt: s.created,
+				Labels: s.config.GetLabels(), Annotations: s.config.GetAnnotations()})
 	}
 	return resp, nil
 }
 
 // UpdatePodSandboxResources implements runtime.Runtime.
-func (r *Runtime) UpdatePodSandboxResources(_ context.Context, req *cri.UpdatePodSandboxResourcesRequest) (*cri.UpdatePodSandboxResourcesResponse, error) {
+func (r *Runtime) UpdatePodSandboxResources(_ context.Context,
+	req *cri.UpdatePodSandboxResourcesRequest) (*cri.UpdatePodSandboxResourcesResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.sandbox(req.GetPodSandboxId()) == nil {
@@ -205,7 +214,8 @@ func (s *sandbox) state() cri.PodSandboxState {
 func (s *sandbox) status() *cri.PodSandboxStatus {
 	st := &cri.PodSandboxStatus{Id: s.id, Metadata: s.config.GetMetadata(), State: s.state(), CreatedAt: s.created,
 		Labels: s.config.GetLabels(), Annotations: s.config.GetAnnotations(), Network: &cri.PodSandboxNetworkStatus{},
-		Linux: &cri.LinuxPodSandboxStatus{Namespaces: &cri.Namespace{Options: s.config.GetLinux().GetSecurityContext().GetNamespaceOptions()}}}
+		Linux: &cri.LinuxPodSandboxStatus{
+			Namespaces: &cri.Namespace{Options: s.config.GetLinux().GetSecurityContext().GetNamespaceOptions()}}}
 	for i, ip := range s.ips {
 		if i == 0 {
 			st.Network.Ip = ip

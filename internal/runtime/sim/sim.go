@@ -94,12 +94,14 @@ func New(cfg Config) *Runtime {
 	if cfg.Name == "" {
 		cfg.Name = "sim"
 	}
-	return &Runtime{cfg: cfg, images: append([]string(nil), cfg.Images...), listeners: map[int]func(*cri.ContainerEventResponse){}}
+	return &Runtime{cfg: cfg, images: append([]string(nil), cfg.Images...),
+		listeners: map[int]func(*cri.ContainerEventResponse){}}
 }
 
 // Version implements runtime.Runtime.
 func (r *Runtime) Version(context.Context, *cri.VersionRequest) (*cri.VersionResponse, error) {
-	return &cri.VersionResponse{Version: "0.1.0", RuntimeName: r.cfg.Name, RuntimeVersion: "1.0.0", RuntimeApiVersion: "v1"}, nil
+	return &cri.VersionResponse{Version: "0.1.0", RuntimeName: r.cfg.Name, RuntimeVersion: "1.0.0",
+		RuntimeApiVersion: "v1"}, nil
 }
 
 // Status implements runtime.Runtime.
@@ -121,11 +123,13 @@ func (r *Runtime) SetNetworkProblem(problem string) {
 
 // RuntimeConfig implements runtime.Runtime.
 func (r *Runtime) RuntimeConfig(context.Context, *cri.RuntimeConfigRequest) (*cri.RuntimeConfigResponse, error) {
-	return &cri.RuntimeConfigResponse{Linux: &cri.LinuxRuntimeConfiguration{CgroupDriver: cri.CgroupDriver_CGROUPFS}}, nil
+	return &cri.RuntimeConfigResponse{Linux: &cri.LinuxRuntimeConfiguration{CgroupDriver: cri.CgroupDriver_CGROUPFS}},
+		nil
 }
 
 // UpdateRuntimeConfig implements runtime.Runtime.
-func (r *Runtime) UpdateRuntimeConfig(context.Context, *cri.UpdateRuntimeConfigRequest) (*cri.UpdateRuntimeConfigResponse, error) {
+func (r *Runtime) UpdateRuntimeConfig(context.Context,
+	*cri.UpdateRuntimeConfigRequest) (*cri.UpdateRuntimeConfigResponse, error) {
 	return &cri.UpdateRuntimeConfigResponse{}, nil
 }
 

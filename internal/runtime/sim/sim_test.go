@@ -18,7 +18,9 @@ func run(t *testing.T, b Behaviour) (r *Runtime, sandbox, container string) {
 	t.Helper()
 	r = New(Config{Behaviour: func(*cri.ContainerConfig) Behaviour { return b }, Images: []string{"image"}})
 	ctx := t.Context()
-	s, err := r.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{Metadata: &cri.PodSandboxMetadata{Name: "p", Uid: "u"}}})
+	s, err := r.RunPodSandbox(ctx,
+		&cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{Metadata: &cri.PodSandboxMetadata{Name: "p",
+			Uid: "u"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +64,8 @@ func TestStopKillsAfterGrace(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, _, id := run(t, test.does)
 				begun := time.Now()
-				if _, err := r.StopContainer(t.Context(), &cri.StopContainerRequest{ContainerId: id, Timeout: test.grace}); err != nil {
+				if _, err := r.StopContainer(t.Context(),
+					&cri.StopContainerRequest{ContainerId: id, Timeout: test.grace}); err != nil {
 					t.Fatal(err)
 				}
 				if took := time.Since(begun); took != test.takes {
@@ -83,7 +86,8 @@ func TestStopIsShortened(t *testing.T) {
 		r, _, id := run(t, Behaviour{IgnoreTerm: true})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := r.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: id, Timeout: 2}); status.Code(err) != codes.DeadlineExceeded {
+		if _, err := r.StopContainer(ctx,
+			&cri.StopContainerRequest{ContainerId: id, Timeout: 2}); status.Code(err) != codes.DeadlineExceeded {
 			t.Fatalf("an aborted stop says %v", err)
 		}
 		time.Sleep(10 * time.Second)
@@ -91,7 +95,8 @@ func TestStopIsShortened(t *testing.T) {
 			t.Fatalf("an aborted stop killed: %v", s.State)
 		}
 		begun := time.Now()
-		if _, err := r.StopContainer(t.Context(), &cri.StopContainerRequest{ContainerId: id, Timeout: 1}); err != nil || time.Since(begun) != time.Second {
+		if _, err := r.StopContainer(t.Context(), &cri.StopContainerRequest{ContainerId: id, Timeout: 1}); err != nil ||
+			time.Since(begun) != time.Second {
 			t.Fatalf("%v after %v", err, time.Since(begun))
 		}
 	})
@@ -103,13 +108,17 @@ func TestNamesAreReserved(t *testing.T) {
 		if _, err := r.CreateContainer(t.Context(), create(sandbox, "c", 0)); status.Code(err) != codes.AlreadyExists {
 			t.Errorf("the same container twice: %v", err)
 		}
-		if _, err := r.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{Metadata: &cri.PodSandboxMetadata{Uid: "u"}}}); status.Code(err) != codes.AlreadyExists {
+		if _, err := r.RunPodSandbox(t.Context(),
+			&cri.RunPodSandboxRequest{
+				Config: &cri.PodSandboxConfig{Metadata: &cri.PodSandboxMetadata{Uid: "u"}}}); status.Code(
+			err) != codes.AlreadyExists {
 			t.Errorf("the same sandbox twice: %v", err)
 		}
 		if _, err := r.StopPodSandbox(t.Context(), &cri.StopPodSandboxRequest{PodSandboxId: sandbox}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.CreateContainer(t.Context(), create(sandbox, "c", 1)); status.Code(err) != codes.FailedPrecondition {
+		if _, err := r.CreateContainer(t.Context(),
+			create(sandbox, "c", 1)); status.Code(err) != codes.FailedPrecondition {
 			t.Errorf("a container in a stopped sandbox: %v", err)
 		}
 	})
@@ -122,7 +131,8 @@ func TestSandboxEndsItsContainers(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() {
-			done <- r.ContainerEvents(ctx, func(e *cri.ContainerEventResponse) { kinds = append(kinds, e.ContainerEventType) })
+			done <- r.ContainerEvents(ctx,
+				func(e *cri.ContainerEventResponse) { kinds = append(kinds, e.ContainerEventType) })
 		}()
 		synctest.Wait()
 		r.KillSandbox(sandbox)
@@ -139,7 +149,9 @@ func TestSandboxEndsItsContainers(t *testing.T) {
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("the stream ends with %v", err)
 		}
-		want := []cri.ContainerEventType{cri.ContainerEventType_CONTAINER_STOPPED_EVENT, cri.ContainerEventType_CONTAINER_STOPPED_EVENT, cri.ContainerEventType_CONTAINER_DELETED_EVENT, cri.ContainerEventType_CONTAINER_DELETED_EVENT}
+		want := []cri.ContainerEventType{cri.ContainerEventType_CONTAINER_STOPPED_EVENT,
+			cri.ContainerEventType_CONTAINER_STOPPED_EVENT, cri.ContainerEventType_CONTAINER_DELETED_EVENT,
+			cri.ContainerEventType_CONTAINER_DELETED_EVENT}
 		if !slices.Equal(kinds, want) {
 			t.Errorf("events %v", kinds)
 		}
@@ -148,7 +160,8 @@ func TestSandboxEndsItsContainers(t *testing.T) {
 
 func TestStartFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := New(Config{Behaviour: func(*cri.ContainerConfig) Behaviour { return Behaviour{StartErr: "no such file"} }, Images: []string{"image"}})
+		r := New(Config{Behaviour: func(*cri.ContainerConfig) Behaviour { return Behaviour{StartErr: "no such file"} },
+			Images: []string{"image"}})
 		s, _ := r.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{})
 		c, err := r.CreateContainer(t.Context(), create(s.PodSandboxId, "c", 0))
 		if err != nil {

@@ -60,7 +60,8 @@ func Parse(data []byte) (*Config, error) {
 	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 	obj, kind, err := decoder.Decode(data, nil, nil)
 	if runtime.IsMissingKind(err) || runtime.IsMissingVersion(err) {
-		return nil, fmt.Errorf("apiVersion and kind must say %s, KubeSchedulerConfiguration: %w", configv1.SchemeGroupVersion, err)
+		return nil, fmt.Errorf("apiVersion and kind must say %s, KubeSchedulerConfiguration: %w",
+			configv1.SchemeGroupVersion, err)
 	}
 	if runtime.IsNotRegisteredError(err) {
 		return nil, fmt.Errorf("only KubeSchedulerConfiguration of %s is known: %w", configv1.SchemeGroupVersion, err)
@@ -89,7 +90,8 @@ func convert(in *configv1.KubeSchedulerConfiguration) (*Config, error) {
 	c := Default()
 	var errs field.ErrorList
 	if in.ClientConnection.Kubeconfig != "" {
-		errs = append(errs, field.Forbidden(field.NewPath("clientConnection", "kubeconfig"), "carob's scheduler always uses carob's own API server; remove this field"))
+		errs = append(errs, field.Forbidden(field.NewPath("clientConnection", "kubeconfig"),
+			"carob's scheduler always uses carob's own API server; remove this field"))
 	}
 	if p := in.Parallelism; p != nil && *p <= 0 {
 		errs = append(errs, field.Invalid(field.NewPath("parallelism"), *p, "must be greater than 0"))
@@ -104,7 +106,8 @@ func convert(in *configv1.KubeSchedulerConfiguration) (*Config, error) {
 	seconds("podInitialBackoffSeconds", in.PodInitialBackoffSeconds, &c.InitialBackoff)
 	seconds("podMaxBackoffSeconds", in.PodMaxBackoffSeconds, &c.MaxBackoff)
 	if c.MaxBackoff < c.InitialBackoff {
-		errs = append(errs, field.Invalid(field.NewPath("podMaxBackoffSeconds"), int64(c.MaxBackoff/time.Second), "must not be less than podInitialBackoffSeconds"))
+		errs = append(errs, field.Invalid(field.NewPath("podMaxBackoffSeconds"), int64(c.MaxBackoff/time.Second),
+			"must not be less than podInitialBackoffSeconds"))
 	}
 	errs = append(errs, percentage(field.NewPath("percentageOfNodesToScore"), in.PercentageOfNodesToScore)...)
 	if len(in.Profiles) > 0 {

@@ -157,9 +157,11 @@ func (s switches) check() field.ErrorList {
 				case !ok:
 					errs = append(errs, field.NotSupported(path.Child("name"), plugin.Name, names))
 				case p.name != multiPoint && list.name == "enabled" && !slices.Contains(at, p.name):
-					errs = append(errs, field.Invalid(path.Child("name"), plugin.Name, "runs at "+strings.Join(at, ", ")+" only"))
+					errs = append(errs,
+						field.Invalid(path.Child("name"), plugin.Name, "runs at "+strings.Join(at, ", ")+" only"))
 				case plugin.Weight != nil && (*plugin.Weight < 0 || *plugin.Weight > 1<<20):
-					errs = append(errs, field.Invalid(path.Child("weight"), *plugin.Weight, "must be between 0 and 1048576"))
+					errs = append(errs,
+						field.Invalid(path.Child("weight"), *plugin.Weight, "must be between 0 and 1048576"))
 				}
 				seen[plugin.Name] = true
 			}
@@ -168,19 +170,26 @@ func (s switches) check() field.ErrorList {
 	for _, p := range []struct {
 		name string
 		set  *configv1.PluginSet
-	}{{"placementGenerate", &s.plugins.PlacementGenerate}, {"placementScore", &s.plugins.PlacementScore}, {"podGroupPostFilter", &s.plugins.PodGroupPostFilter}} {
+	}{{"placementGenerate", &s.plugins.PlacementGenerate}, {"placementScore", &s.plugins.PlacementScore},
+		{"podGroupPostFilter", &s.plugins.PodGroupPostFilter}} {
 		if len(p.set.Enabled) > 0 {
-			errs = append(errs, field.Forbidden(s.path.Child(p.name), "pod groups are behind a feature gate that is off in Kubernetes 1.37"))
+			errs = append(errs,
+				field.Forbidden(s.path.Child(p.name),
+					"pod groups are behind a feature gate that is off in Kubernetes 1.37"))
 		}
 	}
 	if !s.at("PrioritySort", queueSort) {
-		errs = append(errs, field.Required(s.path.Child(queueSort, "enabled"), "pods are always sorted by PrioritySort"))
+		errs = append(errs, field.Required(s.path.Child(queueSort, "enabled"),
+			"pods are always sorted by PrioritySort"))
 	}
 	// What a plugin prepares and what it does with it are one step here.
 	for _, pair := range [][2]string{{preFilter, filter}, {preScore, score}} {
 		for _, name := range names {
-			if slices.Contains(all[name], pair[0]) && slices.Contains(all[name], pair[1]) && s.at(name, pair[1]) && !s.at(name, pair[0]) {
-				errs = append(errs, field.Invalid(s.path.Child(pair[0], "disabled"), name, "can't be disabled here while it is enabled at "+pair[1]+": disable it at both"))
+			if slices.Contains(all[name], pair[0]) && slices.Contains(all[name], pair[1]) && s.at(name, pair[1]) &&
+				!s.at(name, pair[0]) {
+				errs = append(errs,
+					field.Invalid(s.path.Child(pair[0], "disabled"), name,
+						"can't be disabled here while it is enabled at "+pair[1]+": disable it at both"))
 			}
 		}
 	}
@@ -193,14 +202,17 @@ func binder(path *field.Path, plugins *configv1.Plugins, extenders []configv1.Ex
 	if binds || (switches{path, plugins}).at("DefaultBinder", bind) {
 		return nil
 	}
-	return field.ErrorList{field.Required(path.Child("plugins", bind, "enabled"), "without DefaultBinder nobody binds pods: enable it, or give an extender a bindVerb")}
+	return field.ErrorList{field.Required(path.Child("plugins", bind, "enabled"),
+		"without DefaultBinder nobody binds pods: enable it, or give an extender a bindVerb")}
 }
 
 // filters lists the filters that are off.
 func (s switches) off() []placement.Filter {
 	var off []placement.Filter
-	for _, f := range []placement.Filter{placement.NodeName, placement.NodeUnschedulable, placement.TaintToleration, placement.NodeAffinity, placement.NodePorts,
-		placement.NodeResourcesFit, placement.PodTopologySpread, placement.InterPodAffinity, placement.NodeDeclaredFeatures} {
+	for _, f := range []placement.Filter{placement.NodeName, placement.NodeUnschedulable, placement.TaintToleration,
+		placement.NodeAffinity, placement.NodePorts,
+		placement.NodeResourcesFit, placement.PodTopologySpread, placement.InterPodAffinity,
+		placement.NodeDeclaredFeatures} {
 		if !s.at(string(f), filter) {
 			off = append(off, f)
 		}

@@ -16,7 +16,8 @@ import (
 	"carob/internal/core/resources"
 )
 
-func profile(path *field.Path, in *configv1.KubeSchedulerProfile, all *int32, only bool) (*placement.Profile, field.ErrorList) {
+func profile(path *field.Path, in *configv1.KubeSchedulerProfile, all *int32, only bool) (*placement.Profile,
+	field.ErrorList) {
 	p := placement.DefaultProfile()
 	var errs field.ErrorList
 	switch name := in.SchedulerName; {
@@ -41,7 +42,8 @@ func profile(path *field.Path, in *configv1.KubeSchedulerProfile, all *int32, on
 	p.Preempts = s.at("DefaultPreemption", postFilter)
 	w := p.Weights
 	p.Weights = placement.Weights{
-		Taints: s.weight("TaintToleration", w.Taints), NodeAffinity: s.weight("NodeAffinity", w.NodeAffinity), Fit: s.weight("NodeResourcesFit", w.Fit),
+		Taints: s.weight("TaintToleration", w.Taints), NodeAffinity: s.weight("NodeAffinity", w.NodeAffinity),
+		Fit:    s.weight("NodeResourcesFit", w.Fit),
 		Spread: s.weight("PodTopologySpread", w.Spread), PodAffinity: s.weight("InterPodAffinity", w.PodAffinity),
 		Balanced: s.weight("NodeResourcesBalancedAllocation", w.Balanced), Images: s.weight("ImageLocality", w.Images),
 	}
@@ -54,8 +56,11 @@ func profile(path *field.Path, in *configv1.KubeSchedulerProfile, all *int32, on
 		}
 		seen[name] = true
 		if in.PluginConfig[i].Args.Object == nil {
-			errs = append(errs, field.NotSupported(at.Child("name"), name, []string{"DefaultPreemption", "DynamicResources", "InterPodAffinity",
-				"NodeAffinity", "NodeResourcesBalancedAllocation", "NodeResourcesFit", "PodTopologySpread", "VolumeBinding"}))
+			errs = append(errs,
+				field.NotSupported(at.Child("name"), name,
+					[]string{"DefaultPreemption", "DynamicResources", "InterPodAffinity",
+						"NodeAffinity", "NodeResourcesBalancedAllocation", "NodeResourcesFit", "PodTopologySpread",
+						"VolumeBinding"}))
 			continue
 		}
 		errs = append(errs, configure(p, at.Child("args"), in.PluginConfig[i].Args.Object)...)
@@ -76,7 +81,8 @@ func configure(p *placement.Profile, path *field.Path, args runtime.Object) fiel
 		p.Balanced, errs = weighted(path.Child("resources"), args.Resources)
 		for i, r := range p.Balanced {
 			if r.Weight != 1 {
-				errs = append(errs, field.Invalid(path.Child("resources").Index(i).Child("weight"), r.Weight, "must be 1"))
+				errs = append(errs,
+					field.Invalid(path.Child("resources").Index(i).Child("weight"), r.Weight, "must be 1"))
 			}
 		}
 		return errs
@@ -84,7 +90,8 @@ func configure(p *placement.Profile, path *field.Path, args runtime.Object) fiel
 		p.IgnoreOthersPreferences = args.IgnorePreferredTermsOfExistingPods
 		if weight := args.HardPodAffinityWeight; weight != nil {
 			if p.HardPodAffinityWeight = int64(*weight); *weight < 0 || *weight > 100 {
-				return field.ErrorList{field.Invalid(path.Child("hardPodAffinityWeight"), *weight, "must be between 0 and 100")}
+				return field.ErrorList{field.Invalid(path.Child("hardPodAffinityWeight"), *weight,
+					"must be between 0 and 100")}
 			}
 		}
 	case *configv1.PodTopologySpreadArgs:
@@ -99,12 +106,14 @@ func configure(p *placement.Profile, path *field.Path, args runtime.Object) fiel
 			errs = append(errs, field.Invalid(path.Child("bindTimeoutSeconds"), *t, "must not be negative"))
 		}
 		if args.Shape != nil {
-			errs = append(errs, field.Forbidden(path.Child("shape"), "needs a feature gate that is off in Kubernetes 1.37"))
+			errs = append(errs,
+				field.Forbidden(path.Child("shape"), "needs a feature gate that is off in Kubernetes 1.37"))
 		}
 		return errs
 	case *configv1.DynamicResourcesArgs:
 		if t := args.FilterTimeout; t != nil && t.Duration < 0 {
-			return field.ErrorList{field.Invalid(path.Child("filterTimeout"), t.Duration.String(), "must not be negative")}
+			return field.ErrorList{field.Invalid(path.Child("filterTimeout"), t.Duration.String(),
+				"must not be negative")}
 		}
 	}
 	return nil
@@ -129,7 +138,8 @@ func fit(f *placement.Fit, path *field.Path, args *configv1.NodeResourcesFitArgs
 		return errs
 	}
 	at := path.Child("scoringStrategy")
-	all := []string{string(placement.LeastAllocated), string(placement.MostAllocated), string(placement.RequestedToCapacityRatio)}
+	all := []string{string(placement.LeastAllocated), string(placement.MostAllocated),
+		string(placement.RequestedToCapacityRatio)}
 	if f.Strategy = placement.Strategy(s.Type); !slices.Contains(all, string(s.Type)) {
 		errs = append(errs, field.NotSupported(at.Child("type"), string(s.Type), all))
 	}
@@ -145,20 +155,25 @@ func fit(f *placement.Fit, path *field.Path, args *configv1.NodeResourcesFitArgs
 			errs = append(errs, field.Forbidden(ratio, "belongs to type RequestedToCapacityRatio only"))
 		}
 	case s.RequestedToCapacityRatio == nil || len(s.RequestedToCapacityRatio.Shape) == 0:
-		errs = append(errs, field.Required(ratio.Child("shape"), "type RequestedToCapacityRatio needs at least one point"))
+		errs = append(errs, field.Required(ratio.Child("shape"),
+			"type RequestedToCapacityRatio needs at least one point"))
 	default:
 		for i, point := range s.RequestedToCapacityRatio.Shape {
 			here := ratio.Child("shape").Index(i)
 			if point.Utilization < 0 || point.Utilization > 100 {
-				errs = append(errs, field.Invalid(here.Child("utilization"), point.Utilization, "must be between 0 and 100"))
+				errs = append(errs,
+					field.Invalid(here.Child("utilization"), point.Utilization, "must be between 0 and 100"))
 			}
 			if point.Score < 0 || point.Score > 10 {
 				errs = append(errs, field.Invalid(here.Child("score"), point.Score, "must be between 0 and 10"))
 			}
 			if i > 0 && point.Utilization <= s.RequestedToCapacityRatio.Shape[i-1].Utilization {
-				errs = append(errs, field.Invalid(here.Child("utilization"), point.Utilization, "must be greater than that of the point before"))
+				errs = append(errs,
+					field.Invalid(here.Child("utilization"), point.Utilization,
+						"must be greater than that of the point before"))
 			}
-			f.Shape = append(f.Shape, resources.Point{Utilization: int64(point.Utilization), Score: 10 * int64(point.Score)})
+			f.Shape = append(f.Shape,
+				resources.Point{Utilization: int64(point.Utilization), Score: 10 * int64(point.Score)})
 		}
 	}
 	return errs
@@ -192,12 +207,14 @@ func spread(p *placement.Profile, path *field.Path, args *configv1.PodTopologySp
 	switch args.DefaultingType {
 	case "", configv1.SystemDefaulting:
 		if len(args.DefaultConstraints) > 0 {
-			return field.ErrorList{field.Invalid(path.Child("defaultingType"), string(configv1.SystemDefaulting), "must be List when there are defaultConstraints")}
+			return field.ErrorList{field.Invalid(path.Child("defaultingType"), string(configv1.SystemDefaulting),
+				"must be List when there are defaultConstraints")}
 		}
 		return nil
 	case configv1.ListDefaulting:
 	default:
-		return field.ErrorList{field.NotSupported(path.Child("defaultingType"), args.DefaultingType, []configv1.PodTopologySpreadConstraintsDefaulting{configv1.SystemDefaulting, configv1.ListDefaulting})}
+		return field.ErrorList{field.NotSupported(path.Child("defaultingType"), args.DefaultingType,
+			[]configv1.PodTopologySpreadConstraintsDefaulting{configv1.SystemDefaulting, configv1.ListDefaulting})}
 	}
 	var errs field.ErrorList
 	p.DefaultSpread, p.SpreadUnlabelled = args.DefaultConstraints, false
@@ -218,10 +235,14 @@ func spread(p *placement.Profile, path *field.Path, args *configv1.PodTopologySp
 			errs = append(errs, metav1validation.ValidateLabelName(c.TopologyKey, at.Child("topologyKey"))...)
 		}
 		if c.WhenUnsatisfiable != corev1.DoNotSchedule && c.WhenUnsatisfiable != corev1.ScheduleAnyway {
-			errs = append(errs, field.NotSupported(at.Child("whenUnsatisfiable"), c.WhenUnsatisfiable, []corev1.UnsatisfiableConstraintAction{corev1.DoNotSchedule, corev1.ScheduleAnyway}))
+			errs = append(errs,
+				field.NotSupported(at.Child("whenUnsatisfiable"), c.WhenUnsatisfiable,
+					[]corev1.UnsatisfiableConstraintAction{corev1.DoNotSchedule, corev1.ScheduleAnyway}))
 		}
 		if c.LabelSelector != nil {
-			errs = append(errs, field.Forbidden(at.Child("labelSelector"), "follows from the Services and the controller of each pod; remove it"))
+			errs = append(errs,
+				field.Forbidden(at.Child("labelSelector"),
+					"follows from the Services and the controller of each pod; remove it"))
 		}
 		if key := (same{c.TopologyKey, c.WhenUnsatisfiable}); seen[key] {
 			errs = append(errs, field.Duplicate(at, c.TopologyKey+", "+string(c.WhenUnsatisfiable)))
@@ -260,7 +281,8 @@ func preemption(p *placement.Profile, path *field.Path, args *configv1.DefaultPr
 	var errs field.ErrorList
 	if v := args.MinCandidateNodesPercentage; v != nil {
 		if p.MinCandidatesPercentage = int(*v); *v < 0 || *v > 100 {
-			errs = append(errs, field.Invalid(path.Child("minCandidateNodesPercentage"), *v, "must be between 0 and 100"))
+			errs = append(errs,
+				field.Invalid(path.Child("minCandidateNodesPercentage"), *v, "must be between 0 and 100"))
 		}
 	}
 	if v := args.MinCandidateNodesAbsolute; v != nil {
@@ -269,7 +291,8 @@ func preemption(p *placement.Profile, path *field.Path, args *configv1.DefaultPr
 		}
 	}
 	if p.MinCandidates == 0 && p.MinCandidatesPercentage == 0 {
-		errs = append(errs, field.Invalid(path.Child("minCandidateNodesAbsolute"), 0, "can't be 0 together with minCandidateNodesPercentage"))
+		errs = append(errs, field.Invalid(path.Child("minCandidateNodesAbsolute"), 0,
+			"can't be 0 together with minCandidateNodesPercentage"))
 	}
 	return errs
 }
@@ -285,10 +308,12 @@ func extenders(path *field.Path, list []configv1.Extender) field.ErrorList {
 			errs = append(errs, field.Invalid(at.Child("urlPrefix"), e.URLPrefix, err.Error()))
 		}
 		if e.PrioritizeVerb != "" && e.Weight <= 0 {
-			errs = append(errs, field.Invalid(at.Child("weight"), e.Weight, "must be greater than 0 when there is a prioritizeVerb"))
+			errs = append(errs,
+				field.Invalid(at.Child("weight"), e.Weight, "must be greater than 0 when there is a prioritizeVerb"))
 		}
 		if e.HTTPTimeout.Duration < 0 {
-			errs = append(errs, field.Invalid(at.Child("httpTimeout"), e.HTTPTimeout.Duration.String(), "must not be negative"))
+			errs = append(errs,
+				field.Invalid(at.Child("httpTimeout"), e.HTTPTimeout.Duration.String(), "must not be negative"))
 		}
 		if e.BindVerb != "" {
 			binders++
@@ -299,7 +324,8 @@ func extenders(path *field.Path, list []configv1.Extender) field.ErrorList {
 				errs = append(errs, field.Invalid(here, r.Name, message))
 			}
 			if !resources.IsExtended(corev1.ResourceName(r.Name)) {
-				errs = append(errs, field.Invalid(here, r.Name, "must be an extended resource, such as example.com/gpu"))
+				errs = append(errs,
+					field.Invalid(here, r.Name, "must be an extended resource, such as example.com/gpu"))
 			}
 			if managed[r.Name] {
 				errs = append(errs, field.Duplicate(here, r.Name))

@@ -30,23 +30,29 @@ func caseNames() []string {
 func cases() []workload {
 	grouped := func(i int) map[string]string { return map[string]string{"app": fmt.Sprint("a", i%10)} }
 	terms := func(key string, i int) []corev1.PodAffinityTerm {
-		return []corev1.PodAffinityTerm{{TopologyKey: key, LabelSelector: &metav1.LabelSelector{MatchLabels: grouped(i)}}}
+		return []corev1.PodAffinityTerm{{TopologyKey: key,
+			LabelSelector: &metav1.LabelSelector{MatchLabels: grouped(i)}}}
 	}
 	return []workload{
 		{name: "basic", pod: func(i int) *corev1.Pod { return pod(i, "100m", nil) }},
 		{name: "anti-affinity", pod: func(i int) *corev1.Pod {
 			p := pod(i, "100m", grouped(i))
-			p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms(corev1.LabelHostname, i)}}
+			p.Spec.Affinity = &corev1.Affinity{
+				PodAntiAffinity: &corev1.PodAntiAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution: terms(corev1.LabelHostname, i)}}
 			return p
 		}},
 		{name: "affinity", pod: func(i int) *corev1.Pod {
 			p := pod(i, "100m", grouped(i))
-			p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms(corev1.LabelTopologyZone, i)}}
+			p.Spec.Affinity = &corev1.Affinity{
+				PodAffinity: &corev1.PodAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution: terms(corev1.LabelTopologyZone, i)}}
 			return p
 		}},
 		{name: "spread", pod: func(i int) *corev1.Pod {
 			p := pod(i, "100m", grouped(i))
-			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 5, TopologyKey: corev1.LabelTopologyZone,
+			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 5,
+				TopologyKey:       corev1.LabelTopologyZone,
 				WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: grouped(i)}}}
 			return p
 		}},
@@ -77,9 +83,12 @@ func pod(i int, cpu string, labels map[string]string) *corev1.Pod {
 	seconds := int64(0)
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("p-", i), Labels: labels},
-		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &seconds, Containers: []corev1.Container{{Name: "c", Image: "registry.example/none:1", Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{"cpu": resource.MustParse(cpu), "memory": resource.MustParse("128Mi")},
-		}}}},
+		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &seconds,
+			Containers: []corev1.Container{{Name: "c", Image: "registry.example/none:1",
+				Resources: corev1.ResourceRequirements{
+					Requests: corev1.ResourceList{"cpu": resource.MustParse(cpu),
+						"memory": resource.MustParse("128Mi")},
+				}}}},
 	}
 }
 
@@ -87,11 +96,15 @@ func nodeName(i int) string { return fmt.Sprintf("node-%05d", i) }
 
 func node(i int) *corev1.Node {
 	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Labels: map[string]string{corev1.LabelHostname: nodeName(i), corev1.LabelTopologyZone: fmt.Sprint("zone-", i%10)}},
+		ObjectMeta: metav1.ObjectMeta{Name: nodeName(i),
+			Labels: map[string]string{corev1.LabelHostname: nodeName(i),
+				corev1.LabelTopologyZone: fmt.Sprint("zone-", i%10)}},
 		Status: corev1.NodeStatus{
-			Allocatable: corev1.ResourceList{"cpu": resource.MustParse("32"), "memory": resource.MustParse("64Gi"), "pods": resource.MustParse("110")},
-			Capacity:    corev1.ResourceList{"cpu": resource.MustParse("32"), "memory": resource.MustParse("64Gi"), "pods": resource.MustParse("110")},
-			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			Allocatable: corev1.ResourceList{"cpu": resource.MustParse("32"), "memory": resource.MustParse("64Gi"),
+				"pods": resource.MustParse("110")},
+			Capacity: corev1.ResourceList{"cpu": resource.MustParse("32"), "memory": resource.MustParse("64Gi"),
+				"pods": resource.MustParse("110")},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 		},
 	}
 }

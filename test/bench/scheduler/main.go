@@ -90,11 +90,15 @@ func run(ctx context.Context) error {
 	}
 	kinds := []kind{{"carob", []string{self, child, b.kubeconfig}}}
 	if *upstream != "" {
-		kinds = append(kinds, kind{"upstream", []string{*upstream, "--kubeconfig", b.kubeconfig, "--leader-elect=false", "--kube-api-qps=5000", "--kube-api-burst=5000",
-			"--secure-port=0", "--authentication-skip-lookup", "-v=0"}})
+		kinds = append(kinds,
+			kind{"upstream", []string{*upstream, "--kubeconfig", b.kubeconfig, "--leader-elect=false",
+				"--kube-api-qps=5000", "--kube-api-burst=5000",
+				"--secure-port=0", "--authentication-skip-lookup", "-v=0"}})
 	}
 	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(out, "case (%d nodes, %d pods)\tscheduler\tbound\tpods/s\tprocessor time a pod\tpods per second of it\n", *nodes, *pods)
+	fmt.Fprintf(out,
+		"case (%d nodes, %d pods)\tscheduler\tbound\tpods/s\tprocessor time a pod\tpods per second of it\n", *nodes,
+		*pods)
 	for _, name := range strings.Split(*names, ",") {
 		i := slices.IndexFunc(cases(), func(c workload) bool { return c.name == name })
 		if i < 0 {
@@ -107,10 +111,12 @@ func run(ctx context.Context) error {
 				return fmt.Errorf("%s, %s: %w", name, k.name, err)
 			}
 			rates = append(rates, r)
-			fmt.Fprintf(out, "%s\t%s\t%d\t%.0f\t%v\t%.0f\n", name, k.name, r.bound, r.rate, r.each.Round(time.Microsecond), float64(time.Second)/float64(r.each))
+			fmt.Fprintf(out, "%s\t%s\t%d\t%.0f\t%v\t%.0f\n", name, k.name, r.bound, r.rate,
+				r.each.Round(time.Microsecond), float64(time.Second)/float64(r.each))
 		}
 		if len(rates) == 2 && rates[1].rate > 0 {
-			fmt.Fprintf(out, "%s\tratio\t\t%.1f\t%.2f\t\n", name, rates[0].rate/rates[1].rate, float64(rates[0].each)/float64(rates[1].each))
+			fmt.Fprintf(out, "%s\tratio\t\t%.1f\t%.2f\t\n", name, rates[0].rate/rates[1].rate,
+				float64(rates[0].each)/float64(rates[1].each))
 		}
 		if err := out.Flush(); err != nil {
 			return err
@@ -131,7 +137,8 @@ func open(ctx context.Context, dir string) (*bench, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	keys, err := pki.Open(pki.Config{Dir: filepath.Join(dir, "pki"), ServiceIP: apiserver.FirstServiceIP(nil).AsSlice(), NodeName: "none"}, time.Now())
+	keys, err := pki.Open(pki.Config{Dir: filepath.Join(dir, "pki"), ServiceIP: apiserver.FirstServiceIP(nil).AsSlice(),
+		NodeName: "none"}, time.Now())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -150,7 +157,8 @@ func open(ctx context.Context, dir string) (*bench, func(), error) {
 		return nil, nil, errors.Join(errors.New("the API server ended"), err)
 	}
 	b := &bench{dir: dir, kubeconfig: filepath.Join(dir, "kubeconfig")}
-	if err := os.WriteFile(b.kubeconfig, pki.Kubeconfig("bench", "https://"+l.Addr().String(), keys.CAPEM, keys.Admin.Pair()), 0o600); err != nil {
+	if err := os.WriteFile(b.kubeconfig,
+		pki.Kubeconfig("bench", "https://"+l.Addr().String(), keys.CAPEM, keys.Admin.Pair()), 0o600); err != nil {
 		stop()
 		return nil, nil, err
 	}

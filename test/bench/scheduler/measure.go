@@ -52,10 +52,12 @@ func parallel(n int, f func(i int) error) error {
 }
 
 func (b *bench) makeNodes(ctx context.Context, n int) error {
-	if _, err := b.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
+	if _, err := b.client.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	if _, err := b.client.CoreV1().ServiceAccounts(namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := b.client.CoreV1().ServiceAccounts(namespace).Create(ctx,
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	return parallel(n, func(i int) error {
@@ -124,7 +126,8 @@ func (b *bench) measure(ctx context.Context, k kind, c workload, pods int, limit
 			return r, fmt.Errorf("%d of %d pods bound: %w\n%s", got.bound, want, got.err, tail(log.Name()))
 		}
 		took := got.last.Sub(got.first)
-		return result{bound: got.bound, rate: float64(got.bound-1) / took.Seconds(), each: processor.Time(process.Process.Pid) / time.Duration(got.bound)}, nil
+		return result{bound: got.bound, rate: float64(got.bound-1) / took.Seconds(),
+			each: processor.Time(process.Process.Pid) / time.Duration(got.bound)}, nil
 	}
 }
 
@@ -177,7 +180,8 @@ func (b *bench) follow(ctx context.Context, want int) (<-chan progress, error) {
 					out <- p
 					return
 				}
-				if !isPod || e.Type == watch.Deleted || pod.Spec.NodeName == "" || on[pod.Name] || pod.Labels["churn"] != "" {
+				if !isPod || e.Type == watch.Deleted || pod.Spec.NodeName == "" || on[pod.Name] ||
+					pod.Labels["churn"] != "" {
 					continue
 				}
 				on[pod.Name] = true
@@ -212,7 +216,8 @@ func (b *bench) churn(ctx context.Context) (stop func()) {
 			case <-time.After(50 * time.Millisecond):
 			}
 			_ = b.client.CoreV1().Nodes().Delete(context.WithoutCancel(ctx), n.Name, metav1.DeleteOptions{})
-			_ = b.client.CoreV1().Pods(namespace).Delete(context.WithoutCancel(ctx), p.Name, metav1.DeleteOptions{GracePeriodSeconds: &zero})
+			_ = b.client.CoreV1().Pods(namespace).Delete(context.WithoutCancel(ctx), p.Name,
+				metav1.DeleteOptions{GracePeriodSeconds: &zero})
 		}
 	}()
 	return func() { cancel(); <-done }
@@ -228,7 +233,8 @@ func (b *bench) clear() error {
 	}
 	zero := int64(0)
 	return parallel(len(list.Items), func(i int) error {
-		err := b.client.CoreV1().Pods(namespace).Delete(ctx, list.Items[i].Name, metav1.DeleteOptions{GracePeriodSeconds: &zero})
+		err := b.client.CoreV1().Pods(namespace).Delete(ctx, list.Items[i].Name,
+			metav1.DeleteOptions{GracePeriodSeconds: &zero})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}

@@ -64,7 +64,8 @@ func run(ctx context.Context) error {
 	n := flag.Int("n", 2000, "pods of a round")
 	rounds := flag.Int("rounds", 3, "rounds of each server; the first one warms up and is not counted")
 	clients := flag.Int("clients", 16, "clients at the same time")
-	profiles := flag.String("profiles", "", "directory for profiles of each operation (the first eight seconds of the last round; the server needs --profiling)")
+	profiles := flag.String("profiles", "",
+		"directory for profiles of each operation (the first eight seconds of the last round; the server needs --profiling)")
 	flag.Parse()
 	var servers []*server
 	for _, arg := range flag.Args() {
@@ -93,7 +94,9 @@ func run(ctx context.Context) error {
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
 			for op, x := range got {
-				fmt.Fprintf(os.Stderr, "%d %-10s %-6s %6.0f/s %6.0f µs %7.0f bytes %5.0f objects %4.1f collections/1000\n", round, s.name, op, x.rate, x.cpu, x.bytes, x.objects, x.collection)
+				fmt.Fprintf(os.Stderr,
+					"%d %-10s %-6s %6.0f/s %6.0f µs %7.0f bytes %5.0f objects %4.1f collections/1000\n", round, s.name,
+					op, x.rate, x.cpu, x.bytes, x.objects, x.collection)
 				if round > 0 {
 					samples[op][s.name] = append(samples[op][s.name], x)
 				}
@@ -123,15 +126,20 @@ func connect(ctx context.Context, arg string) (*server, error) {
 		return nil, err
 	}
 	cfg.QPS = -1
-	cfg.AcceptContentTypes, cfg.ContentType = "application/vnd.kubernetes.protobuf,application/json", "application/vnd.kubernetes.protobuf"
+	cfg.AcceptContentTypes, cfg.ContentType = "application/vnd.kubernetes.protobuf,application/json",
+		"application/vnd.kubernetes.protobuf"
 	if s.c, err = kubernetes.NewForConfig(cfg); err != nil {
 		return nil, err
 	}
-	if _, err := s.c.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	if _, err := s.c.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil &&
+		!apierrors.IsAlreadyExists(err) {
 		return nil, err
 	}
 	// Pods need it, and where no controller runs nobody else makes it.
-	if _, err := s.c.CoreV1().ServiceAccounts(namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	if _, err := s.c.CoreV1().ServiceAccounts(namespace).Create(ctx,
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil &&
+		!apierrors.IsAlreadyExists(err) {
 		return nil, err
 	}
 	return s, nil
@@ -170,13 +178,18 @@ func (s *server) round(ctx context.Context, n, clients int, profiles string) (ma
 		do         func(i int) error
 	}{
 		{"create", n, clients, func(i int) error {
-			_, err := pods.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name(i), Labels: map[string]string{"app": "writes"}}, Spec: corev1.PodSpec{
-				SchedulerName: "nobody", TerminationGracePeriodSeconds: new(int64(0)),
-				Containers: []corev1.Container{{Name: "c", Image: "localhost/bench:1", Command: []string{"/pause"}}}}}, metav1.CreateOptions{})
+			_, err := pods.Create(ctx,
+				&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name(i), Labels: map[string]string{"app": "writes"}},
+					Spec: corev1.PodSpec{
+						SchedulerName: "nobody", TerminationGracePeriodSeconds: new(int64(0)),
+						Containers: []corev1.Container{{Name: "c", Image: "localhost/bench:1",
+							Command: []string{"/pause"}}}}},
+				metav1.CreateOptions{})
 			return err
 		}},
 		{"patch", n, clients, func(i int) error {
-			_, err := pods.Patch(ctx, name(i), types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"y"}}}`), metav1.PatchOptions{})
+			_, err := pods.Patch(ctx, name(i), types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"y"}}}`),
+				metav1.PatchOptions{})
 			return err
 		}},
 		{"list", lists, 1, func(int) error { return list(0) }},
@@ -226,7 +239,8 @@ func (s *server) measure(ctx context.Context, n, clients int, do func(i int) err
 		return sample{}, err
 	}
 	per := func(metric string) float64 { return (after[metric] - before[metric]) / float64(n) }
-	return sample{float64(n) / took.Seconds(), float64(used.Microseconds()) / float64(n), per("go_memstats_alloc_bytes_total"), per("go_memstats_mallocs_total"),
+	return sample{float64(n) / took.Seconds(), float64(used.Microseconds()) / float64(n),
+		per("go_memstats_alloc_bytes_total"), per("go_memstats_mallocs_total"),
 		1000 * per("go_gc_duration_seconds_count")}, nil
 }
 
@@ -285,8 +299,10 @@ func print(servers []*server, samples map[string]map[string][]sample) error {
 				return v[len(v)/2]
 			}
 			if len(all) > 0 {
-				fmt.Fprintf(w, "%s %s\t%.0f\t%.0f\t%.0f\t%.0f\t\n", op, s.name, median(func(x sample) float64 { return x.rate }), median(func(x sample) float64 { return x.cpu }),
-					median(func(x sample) float64 { return x.bytes }), median(func(x sample) float64 { return x.objects }))
+				fmt.Fprintf(w, "%s %s\t%.0f\t%.0f\t%.0f\t%.0f\t\n", op, s.name,
+					median(func(x sample) float64 { return x.rate }), median(func(x sample) float64 { return x.cpu }),
+					median(func(x sample) float64 { return x.bytes }),
+					median(func(x sample) float64 { return x.objects }))
 			}
 		}
 	}

@@ -131,9 +131,11 @@ var later = regexp.MustCompile(`/[1-9][0-9]*(/|$)`)
 
 // untried are fields whose change makes it another object, or that the server sets.
 var untried = map[string]bool{
-	"/apiVersion": true, "/kind": true, "/status": true, "/metadata/namespace": true, "/metadata/uid": true, "/metadata/creationTimestamp": true,
-	"/metadata/deletionTimestamp": true, "/metadata/deletionGracePeriodSeconds": true, "/metadata/managedFields": true, "/metadata/resourceVersion": true,
-	"/metadata/selfLink": true, "/metadata/generation": true, "/metadata/generateName": true,
+	"/apiVersion": true, "/kind": true, "/status": true, "/metadata/namespace": true, "/metadata/uid": true,
+	"/metadata/creationTimestamp": true,
+	"/metadata/deletionTimestamp": true, "/metadata/deletionGracePeriodSeconds": true, "/metadata/managedFields": true,
+	"/metadata/resourceVersion": true,
+	"/metadata/selfLink":        true, "/metadata/generation": true, "/metadata/generateName": true,
 }
 
 type fieldOf struct {
@@ -205,7 +207,8 @@ func candidates(t reflect.Type, left int) []any {
 		if left < depth {
 			return []any{"", "x", "Bad Value!"}
 		}
-		return []any{"", "x", "Bad Value!", "a/b", "../a", "/abs", "1.2.3.4", "*", strings.Repeat("a", 64), strings.Repeat("a", 300)}
+		return []any{"", "x", "Bad Value!", "a/b", "../a", "/abs", "1.2.3.4", "*", strings.Repeat("a", 64),
+			strings.Repeat("a", 300)}
 	case reflect.Bool:
 		return []any{true, false}
 	case reflect.Int32, reflect.Int64, reflect.Int:
@@ -240,7 +243,8 @@ func candidates(t reflect.Type, left int) []any {
 		if left < depth {
 			return []any{map[string]any{"Bad Key!": values[0]}, map[string]any{"key": values[len(values)-1]}}
 		}
-		all := []any{map[string]any{"": values[0]}, map[string]any{"Bad Key!": values[0]}, map[string]any{"a/b/c": values[0]}, map[string]any{strings.Repeat("a", 64): values[0]}}
+		all := []any{map[string]any{"": values[0]}, map[string]any{"Bad Key!": values[0]},
+			map[string]any{"a/b/c": values[0]}, map[string]any{strings.Repeat("a", 64): values[0]}}
 		for _, v := range values {
 			all = append(all, map[string]any{"key": v})
 		}

@@ -5,7 +5,7 @@
 // never be a part of the product.
 //
 //	go run ./validation ../../internal/apiserver/testdata/validation
-//	go run ./validation -all ../../internal/apiserver/testdata/validation   # all questions of grammar, not a part of them
+//	go run ./validation -all ../../internal/apiserver/testdata/validation   # all questions of grammar
 package main
 
 import (
@@ -187,7 +187,8 @@ func (t *trial) all() error {
 	if kept.errs != nil {
 		return fmt.Errorf("is not valid as it is stored: %v", kept.errs)
 	}
-	if err := t.write(line{Base: t.name, Warnings: unchanged.warnings, Stored: unchanged.stored, Updated: kept.stored}, op{"test", "/kind", t.gvk.Kind}); err != nil {
+	if err := t.write(line{Base: t.name, Warnings: unchanged.warnings, Stored: unchanged.stored, Updated: kept.stored},
+		op{"test", "/kind", t.gvk.Kind}); err != nil {
 		return err
 	}
 	external, err := legacyscheme.Scheme.New(t.gvk)
@@ -216,7 +217,8 @@ func (t *trial) all() error {
 			if a.undecodable {
 				continue
 			}
-			if err := t.write(line{Base: t.name, Sub: sub, Update: &a.errs, Warnings: a.warnings, Updated: a.stored}, op); err != nil {
+			if err := t.write(line{Base: t.name, Sub: sub, Update: &a.errs, Warnings: a.warnings, Updated: a.stored},
+				op); err != nil {
 				return err
 			}
 		}
@@ -225,7 +227,8 @@ func (t *trial) all() error {
 	return nil
 }
 
-// ask asks what is said to a change; false if it can't be decoded. old is the object as it is stored and text as a client gets it.
+// ask asks what is said to a change; false if it can't be decoded. old is the object as it is stored and text as a
+// client gets it.
 func (t *trial) ask(op op, unchanged answer, old runtime.Object, text []byte) (line, bool, error) {
 	l := line{Base: t.name}
 	changed, err := patched(t.base, op)
@@ -357,7 +360,8 @@ type sample struct {
 	all      bool // keep what grammar asks, whatever the answer
 }
 
-// keeps tells whether the answer to a question of grammar is worth a line: the first that is answered so about the field.
+// keeps tells whether the answer to a question of grammar is worth a line: the first that is answered so about the
+// field.
 func (s *sample) keeps(q question, l line) bool {
 	at, _, _ := strings.Cut(q.id, "=")
 	answer := []string{"answer", at, l.Sub}

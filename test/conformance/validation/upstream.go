@@ -48,7 +48,9 @@ func (u upstream) context(sub string, a *answer) context.Context {
 		ctx = genericapirequest.WithNamespace(ctx, metav1.NamespaceDefault)
 	}
 	ctx = warning.WithWarningRecorder(ctx, a)
-	return genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{APIGroup: u.gvk.Group, APIVersion: u.gvk.Version, Subresource: sub, IsResourceRequest: true})
+	return genericapirequest.WithRequestInfo(ctx,
+		&genericapirequest.RequestInfo{APIGroup: u.gvk.Group, APIVersion: u.gvk.Version, Subresource: sub,
+			IsResourceRequest: true})
 }
 
 // decode returns an object as a strategy gets it.
@@ -234,8 +236,9 @@ func told(err error) []string {
 	}
 	var all []string
 	for _, c := range status.Status().Details.Causes {
-		text, _, _ := strings.Cut(c.Field+": "+c.Message, "\n") // what follows is the difference of two objects, in upstream's form
-		if len(text) > longest {                                // a dump of the object, or of a long value
+		// what follows is the difference of two objects, in upstream's form
+		text, _, _ := strings.Cut(c.Field+": "+c.Message, "\n")
+		if len(text) > longest { // a dump of the object, or of a long value
 			text = text[:longest]
 		}
 		all = append(all, text)

@@ -194,7 +194,8 @@ func (b *Builder) compileC(ctx context.Context, source string) ([]byte, error) {
 	if err := os.WriteFile(filepath.Join(tmp, source), body, 0o600); err != nil {
 		return nil, err
 	}
-	if _, err := run(ctx, tmp, "gcc", "-Wall", "-Wextra", "-Werror", "-Os", "-static", "-s", "-Wl,--build-id=none", "-o", "out", source); err != nil {
+	if _, err := run(ctx, tmp, "gcc", "-Wall", "-Wextra", "-Werror", "-Os", "-static", "-s", "-Wl,--build-id=none",
+		"-o", "out", source); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(filepath.Join(tmp, "out"))
@@ -214,7 +215,8 @@ func (b *Builder) compile(ctx context.Context, dir, pkg string) ([]byte, error) 
 	defer os.RemoveAll(tmp)
 	out := filepath.Join(tmp, "out")
 	// -buildid= makes the same source the same file.
-	if _, err := run(ctx, dir, "go", "build", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", out, pkg); err != nil {
+	if _, err := run(ctx, dir, "go", "build", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", out,
+		pkg); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(out)

@@ -42,15 +42,19 @@ var catalogue = []image{
 	{name: "demo", refs: []string{"carob.local/demo:1"}, make: demo},
 	{name: "extension", refs: []string{"localhost/extension:1"}, make: extension},
 	{name: "pause", refs: tags("registry.k8s.io/pause", "3.10.2", "3.10.1", "3.10", "3.9", "3.6"), make: pause},
-	{name: "busybox", refs: join(tags("docker.io/library/busybox", "latest", "1.37", "1.36", "1.35", "1.32.0", "1.30", "1.28"),
-		tags(documents+"/busybox", "unstable-uclibc")), make: busybox},
+	{name: "busybox",
+		refs: join(tags("docker.io/library/busybox", "latest", "1.37", "1.36", "1.35", "1.32.0", "1.30", "1.28"),
+			tags(documents+"/busybox", "unstable-uclibc")), make: busybox},
 	{name: "bench", refs: []string{"localhost/bench:1"}, make: bench},
 	{name: "nginx", refs: join(tags("docker.io/library/nginx", "latest", "stable", "stable-perl", "1.26", "1.22"),
 		tags(documents+"/nginx", "stable-perl")), make: nginx},
-	{name: "myapp", refs: join(tags(documents+"/myapp", "v1.0"), tags("docker.io/ikubernetes/myapp", "v1")), make: myapp},
+	{name: "myapp", refs: join(tags(documents+"/myapp", "v1.0"), tags("docker.io/ikubernetes/myapp", "v1")),
+		make: myapp},
 	{name: "pod-test", refs: tags(documents+"/pod-test", "v0.1"), make: podTest},
-	{name: "mysql", refs: join(tags(documents+"/mysql", "8.0.41-debian"), tags("docker.io/library/mysql", "8.0")), make: mysql},
-	{name: "wordpress", refs: join(tags(documents+"/wordpress", "php8.1-apache"), tags("docker.io/library/wordpress", "php8.1-apache", "latest")), make: wordpress},
+	{name: "mysql", refs: join(tags(documents+"/mysql", "8.0.41-debian"), tags("docker.io/library/mysql", "8.0")),
+		make: mysql},
+	{name: "wordpress", refs: join(tags(documents+"/wordpress", "php8.1-apache"),
+		tags("docker.io/library/wordpress", "php8.1-apache", "latest")), make: wordpress},
 	{name: "netshoot", refs: tags("docker.io/nicolaka/netshoot", "latest"), make: netshoot},
 }
 
@@ -129,10 +133,14 @@ func (b *Builder) busyboxLayer(ctx context.Context) (*layer, error) {
 				t.hardlink("usr/bin/"+a, "usr/bin/busybox")
 			}
 		}
-		t.text("etc/passwd", "root:x:0:0:root:/root:/bin/sh", "daemon:x:1:1:daemon:/usr/sbin:/bin/false", "bin:x:2:2:bin:/bin:/bin/false",
-			"sys:x:3:3:sys:/dev:/bin/false", "sync:x:4:100:sync:/bin:/bin/sync", "mail:x:8:8:mail:/var/spool/mail:/bin/false",
-			"www-data:x:33:33:www-data:/var/www:/bin/false", "operator:x:37:37:Operator:/var:/bin/false", "nobody:x:65534:65534:nobody:/home:/bin/false")
-		t.text("etc/group", "root:x:0:", "daemon:x:1:", "bin:x:2:", "sys:x:3:", "adm:x:4:", "tty:x:5:", "disk:x:6:", "mail:x:8:", "www-data:x:33:",
+		t.text("etc/passwd", "root:x:0:0:root:/root:/bin/sh", "daemon:x:1:1:daemon:/usr/sbin:/bin/false",
+			"bin:x:2:2:bin:/bin:/bin/false",
+			"sys:x:3:3:sys:/dev:/bin/false", "sync:x:4:100:sync:/bin:/bin/sync",
+			"mail:x:8:8:mail:/var/spool/mail:/bin/false",
+			"www-data:x:33:33:www-data:/var/www:/bin/false", "operator:x:37:37:Operator:/var:/bin/false",
+			"nobody:x:65534:65534:nobody:/home:/bin/false")
+		t.text("etc/group", "root:x:0:", "daemon:x:1:", "bin:x:2:", "sys:x:3:", "adm:x:4:", "tty:x:5:", "disk:x:6:",
+			"mail:x:8:", "www-data:x:33:",
 			"operator:x:37:", "users:x:100:", "nogroup:x:65534:")
 		t.text("etc/shadow", "root:*:10933:0:99999:7:::", "nobody:*:10933:0:99999:7:::")
 		t["etc/shadow"] = node{kind: tar.TypeReg, mode: 0o600, body: t["etc/shadow"].body}
@@ -165,7 +173,8 @@ func bench(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, e
 }
 
 // basePackages make the layer below every image of Debian programs.
-var basePackages = []string{"base-files", "base-passwd", "bash", "coreutils", "dash", "findutils", "grep", "hostname", "libc-bin", "mawk", "media-types",
+var basePackages = []string{"base-files", "base-passwd", "bash", "coreutils", "dash", "findutils", "grep", "hostname",
+	"libc-bin", "mawk", "media-types",
 	"ncurses-base", "netbase", "procps", "sed", "util-linux"}
 
 func (b *Builder) debianLayer(ctx context.Context) (*layer, error) {
@@ -176,7 +185,8 @@ func (b *Builder) debianLayer(ctx context.Context) (*layer, error) {
 			return nil, err
 		}
 		maps.Copy(t, pkgs)
-		for name, master := range map[string]string{"etc/passwd": "usr/share/base-passwd/passwd.master", "etc/group": "usr/share/base-passwd/group.master"} {
+		for name, master := range map[string]string{"etc/passwd": "usr/share/base-passwd/passwd.master",
+			"etc/group": "usr/share/base-passwd/group.master"} {
 			t.file(name, 0o644, []byte(strings.ReplaceAll(string(t[master].body), ":*:", ":x:")))
 		}
 		t.text("etc/nsswitch.conf", "passwd: files", "group: files", "hosts: files dns")
@@ -220,8 +230,9 @@ func (b *Builder) nginxTree(ctx context.Context) (tree, error) {
 	if err := t.embed(sources, "files/nginx/docker-entrypoint.d", "docker-entrypoint.d"); err != nil {
 		return nil, err
 	}
-	for from, to := range map[string]string{"nginx.conf": "etc/nginx/nginx.conf", "default.conf": "etc/nginx/conf.d/default.conf",
-		"index.html": "usr/share/nginx/html/index.html", "docker-entrypoint.sh": "docker-entrypoint.sh"} {
+	for from, to := range map[string]string{"nginx.conf": "etc/nginx/nginx.conf",
+		"default.conf": "etc/nginx/conf.d/default.conf",
+		"index.html":   "usr/share/nginx/html/index.html", "docker-entrypoint.sh": "docker-entrypoint.sh"} {
 		body, err := sources.ReadFile("files/nginx/" + from)
 		if err != nil {
 			return nil, err
@@ -232,7 +243,8 @@ func (b *Builder) nginxTree(ctx context.Context) (tree, error) {
 		}
 		t.file(to, mode, body)
 	}
-	t.text("etc/nginx/default.conf.sha256", fmt.Sprintf("%x  /etc/nginx/conf.d/default.conf", sha256.Sum256(t["etc/nginx/conf.d/default.conf"].body)))
+	t.text("etc/nginx/default.conf.sha256",
+		fmt.Sprintf("%x  /etc/nginx/conf.d/default.conf", sha256.Sum256(t["etc/nginx/conf.d/default.conf"].body)))
 	t.symlink("var/log/nginx/access.log", "/dev/stdout")
 	t.symlink("var/log/nginx/error.log", "/dev/stderr")
 	for _, d := range []string{"var/cache/nginx", "var/lib/nginx"} {
@@ -283,7 +295,8 @@ func podTest(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer,
 // netshoot stands in for the debugging image: the tools that `kubectl debug` users reach for.
 func netshoot(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, error) {
 	c.Cmd = []string{"bash"}
-	return b.debianImage(ctx, tree{}, "curl", "iproute2", "iputils-ping", "bind9-dnsutils", "netcat-openbsd", "tcpdump", "strace", "psmisc", "less")
+	return b.debianImage(ctx, tree{}, "curl", "iproute2", "iputils-ping", "bind9-dnsutils", "netcat-openbsd", "tcpdump",
+		"strace", "psmisc", "less")
 }
 
 // mysql is Debian's MariaDB behind the names, variables and messages of the MySQL image.
@@ -310,7 +323,8 @@ func mysql(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, e
 // wordpress is Debian's, served by Apache with PHP.
 func wordpress(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, error) {
 	t := tree{}
-	for from, to := range map[string]string{"apache.conf": "etc/wordpress/apache.conf", "wp-config.php": "usr/share/wordpress/wp-config.php"} {
+	for from, to := range map[string]string{"apache.conf": "etc/wordpress/apache.conf",
+		"wp-config.php": "usr/share/wordpress/wp-config.php"} {
 		body, err := sources.ReadFile("files/wordpress/" + from)
 		if err != nil {
 			return nil, err
@@ -320,7 +334,8 @@ func wordpress(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*laye
 	t.text("usr/share/wordpress/.htaccess", "RewriteEngine On", "RewriteRule ^index\\.php$ - [L]",
 		"RewriteCond %{REQUEST_FILENAME} !-f", "RewriteCond %{REQUEST_FILENAME} !-d", "RewriteRule . /index.php [L]")
 	// What Debian's maintainer scripts would switch on.
-	t.text("etc/php/8.2/apache2/conf.d/20-modules.ini", "extension=mysqlnd.so", "extension=mysqli.so", "extension=ctype.so", "extension=tokenizer.so",
+	t.text("etc/php/8.2/apache2/conf.d/20-modules.ini", "extension=mysqlnd.so", "extension=mysqli.so",
+		"extension=ctype.so", "extension=tokenizer.so",
 		"extension=fileinfo.so", "extension=iconv.so", "extension=exif.so", "variables_order=EGPCS")
 	c.Cmd = []string{"apache2", "-D", "FOREGROUND", "-f", "/etc/wordpress/apache.conf"}
 	c.ExposedPorts = map[string]struct{}{"80/tcp": {}}

@@ -23,9 +23,12 @@ type debian struct {
 // unneeded are packages that only maintainer scripts need, or that Debian's
 // dependencies bring in for no use inside a container.
 var unneeded = []string{
-	"apache2", "apache2-data", "apache2-utils", "debconf", "default-mysql-client", "dpkg", "gcc-12-base", "init-system-helpers", "libconfig-inifiles-perl",
-	"libdav1d6", "libde265-0", "libfile-find-rule-perl", "libgav1-1", "libgd3", "libgdbm-compat4", "libgdbm6", "libheif1", "libnumber-compare-perl", "libperl5.36",
-	"librav1e0", "libsvtav1enc1", "libtext-glob-perl", "libx265-199", "lsb-base", "mariadb-client", "mysql-common", "perl", "perl-base", "perl-modules-5.36",
+	"apache2", "apache2-data", "apache2-utils", "debconf", "default-mysql-client", "dpkg", "gcc-12-base",
+	"init-system-helpers", "libconfig-inifiles-perl",
+	"libdav1d6", "libde265-0", "libfile-find-rule-perl", "libgav1-1", "libgd3", "libgdbm-compat4", "libgdbm6",
+	"libheif1", "libnumber-compare-perl", "libperl5.36",
+	"librav1e0", "libsvtav1enc1", "libtext-glob-perl", "libx265-199", "lsb-base", "mariadb-client", "mysql-common",
+	"perl", "perl-base", "perl-modules-5.36",
 	"php-gd", "php8.2-gd", "php8.2-readline", "sensible-utils", "sysvinit-utils", "tar", "ucf", "usrmerge",
 }
 
@@ -33,15 +36,17 @@ var instLine = regexp.MustCompile(`(?m)^Inst (\S+) \((\S+)`)
 
 // closure names the packages ("name=version") that an empty system would need.
 func (d debian) closure(ctx context.Context, want []string) ([]string, error) {
-	out, err := d.apt(ctx, append([]string{"-s", "-o", "Dir::State::status=/dev/null", "-o", "APT::Install-Recommends=false",
-		"-o", "Debug::NoLocking=true", "install"}, want...)...)
+	out, err := d.apt(ctx,
+		append([]string{"-s", "-o", "Dir::State::status=/dev/null", "-o", "APT::Install-Recommends=false",
+			"-o", "Debug::NoLocking=true", "install"}, want...)...)
 	if err != nil {
 		// A fresh machine has no package lists yet.
 		if _, uerr := d.apt(ctx, "-q", "update"); uerr != nil {
 			return nil, errors.Join(err, uerr)
 		}
-		if out, err = d.apt(ctx, append([]string{"-s", "-o", "Dir::State::status=/dev/null", "-o", "APT::Install-Recommends=false",
-			"-o", "Debug::NoLocking=true", "install"}, want...)...); err != nil {
+		if out, err = d.apt(ctx,
+			append([]string{"-s", "-o", "Dir::State::status=/dev/null", "-o", "APT::Install-Recommends=false",
+				"-o", "Debug::NoLocking=true", "install"}, want...)...); err != nil {
 			return nil, err
 		}
 	}
@@ -96,7 +101,8 @@ func (d debian) download(ctx context.Context, pkgs []string) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	if _, err := d.apt(ctx, append([]string{"-q", "-o", "APT::Sandbox::User=root", "download"}, missing...)...); err != nil {
+	if _, err := d.apt(ctx, append([]string{"-q", "-o", "APT::Sandbox::User=root", "download"},
+		missing...)...); err != nil {
 		return fmt.Errorf("download %d packages: %w", len(missing), err)
 	}
 	for _, p := range missing {

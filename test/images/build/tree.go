@@ -124,7 +124,8 @@ func (t tree) addTar(r io.Reader) error {
 }
 
 func documentation(p string) bool {
-	for _, dir := range []string{"usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "usr/share/lintian", "usr/share/bug"} {
+	for _, dir := range []string{"usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info",
+		"usr/share/lintian", "usr/share/bug"} {
 		if p == dir || strings.HasPrefix(p, dir+"/") {
 			return true
 		}
@@ -138,7 +139,8 @@ func (t tree) pack(w io.Writer) error {
 	tw := tar.NewWriter(w)
 	for _, p := range t.order() {
 		n := t[p]
-		h := &tar.Header{Typeflag: n.kind, Name: p, Mode: n.mode, Uid: n.uid, Gid: n.gid, Linkname: n.link, Size: int64(len(n.body)), ModTime: time.Unix(0, 0)}
+		h := &tar.Header{Typeflag: n.kind, Name: p, Mode: n.mode, Uid: n.uid, Gid: n.gid, Linkname: n.link,
+			Size: int64(len(n.body)), ModTime: time.Unix(0, 0)}
 		if n.kind == tar.TypeDir {
 			h.Name += "/"
 		}

@@ -90,9 +90,12 @@ func TestCatalogueIsUnambiguous(t *testing.T) {
 		}
 	}
 	// What the documents' manifests and commands name.
-	for _, ref := range []string{"docker.io/library/busybox:latest", "docker.io/library/busybox:1.32.0", "docker.io/library/busybox:1.30",
-		documents + "/busybox:unstable-uclibc", documents + "/nginx:stable-perl", documents + "/myapp:v1.0", documents + "/pod-test:v0.1",
-		documents + "/mysql:8.0.41-debian", documents + "/wordpress:php8.1-apache", "docker.io/nicolaka/netshoot:latest", "registry.k8s.io/pause:3.10"} {
+	for _, ref := range []string{"docker.io/library/busybox:latest", "docker.io/library/busybox:1.32.0",
+		"docker.io/library/busybox:1.30",
+		documents + "/busybox:unstable-uclibc", documents + "/nginx:stable-perl", documents + "/myapp:v1.0",
+		documents + "/pod-test:v0.1",
+		documents + "/mysql:8.0.41-debian", documents + "/wordpress:php8.1-apache",
+		"docker.io/nicolaka/netshoot:latest", "registry.k8s.io/pause:3.10"} {
 		if owner[ref] == "" {
 			t.Errorf("no image is called %s", ref)
 		}

@@ -25,7 +25,8 @@ const (
 var upstream = []image{
 	{name: "upstream-busybox", refs: tags(e2eImages+"/busybox", "1.37.0-2", "1.36.1-1", "1.29-4"), make: plainBusybox},
 	{name: "agnhost", refs: tags(e2eImages+"/agnhost", "2.66.1"), make: agnhost("", nil)},
-	{name: "agnhost-previous", refs: tags(e2eImages+"/agnhost", "2.55"), make: agnhost("", tree{"etc/agnhost-previous": {kind: '0', mode: 0o644}})},
+	{name: "agnhost-previous", refs: tags(e2eImages+"/agnhost", "2.55"),
+		make: agnhost("", tree{"etc/agnhost-previous": {kind: '0', mode: 0o644}})},
 	{name: "nautilus", refs: tags(e2eImages+"/nautilus", "1.8"), make: agnhost("nautilus", nil)},
 	{name: "kitten", refs: tags(e2eImages+"/kitten", "1.8"), make: agnhost("kitten", nil)},
 	{name: "nonewprivs", refs: tags(e2eImages+"/nonewprivs", "1.4"), make: noNewPrivs},
@@ -89,7 +90,8 @@ func (b *Builder) plainBusyboxLayer(ctx context.Context) (*layer, error) {
 }
 
 // toolPackages are what upstream's test image carries beside busybox.
-var toolPackages = []string{"bash", "bind9-dnsutils", "bind9-host", "curl", "hostname", "iperf", "iproute2", "libc-bin", "netcat-openbsd", "socat", "util-linux"}
+var toolPackages = []string{"bash", "bind9-dnsutils", "bind9-host", "curl", "hostname", "iperf", "iproute2", "libc-bin",
+	"netcat-openbsd", "socat", "util-linux"}
 
 func (b *Builder) toolsLayers(ctx context.Context) ([]*layer, error) {
 	base, err := b.plainBusyboxLayer(ctx)
@@ -127,7 +129,8 @@ func agnhost(pages string, extra tree) func(context.Context, *Builder, *ocispec.
 		}
 		layers = append(layers, own)
 		c.Entrypoint, c.Cmd = []string{"/agnhost"}, []string{"pause"}
-		c.ExposedPorts = map[string]struct{}{"80/tcp": {}, "8080/tcp": {}, "8081/tcp": {}, "9376/tcp": {}, "5000/tcp": {}}
+		c.ExposedPorts = map[string]struct{}{"80/tcp": {}, "8080/tcp": {}, "8081/tcp": {}, "9376/tcp": {},
+			"5000/tcp": {}}
 		if pages != "" {
 			dir, err := b.upstreamDir(ctx)
 			if err != nil {
@@ -166,10 +169,15 @@ func (b *Builder) agnhostTree(ctx context.Context, base tree) (tree, error) {
 		}
 		t.file(f, 0o644, body)
 	}
-	t.file("etc/passwd", 0o644, fmt.Appendf(nil, "%suser-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n", base["etc/passwd"].body))
-	t.file("etc/group", 0o644, fmt.Appendf(nil, "%suser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n", base["etc/group"].body))
+	t.file("etc/passwd", 0o644,
+		fmt.Appendf(nil, "%suser-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n",
+			base["etc/passwd"].body))
+	t.file("etc/group", 0o644,
+		fmt.Appendf(nil, "%suser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n",
+			base["etc/group"].body))
 	// A test of image volumes looks for this line.
-	t.text("etc/os-release", `NAME="Alpine Linux"`, "ID=alpine", "VERSION_ID=3.22.0", `PRETTY_NAME="Alpine Linux v3.22 (stand-in)"`)
+	t.text("etc/os-release", `NAME="Alpine Linux"`, "ID=alpine", "VERSION_ID=3.22.0",
+		`PRETTY_NAME="Alpine Linux v3.22 (stand-in)"`)
 	return t, b.addRegistry(ctx, t, "var/registry")
 }
 
@@ -186,7 +194,8 @@ func (b *Builder) addRegistry(ctx context.Context, t tree, root string) error {
 		return err
 	}
 	put := func(kind string, d digest.Digest, body []byte) {
-		t.file(path.Join(root, "pause", kind, d.Algorithm().String(), d.Encoded()[:2], d.Encoded(), "data"), 0o644, body)
+		t.file(path.Join(root, "pause", kind, d.Algorithm().String(), d.Encoded()[:2], d.Encoded(), "data"), 0o644,
+			body)
 	}
 	for d, body := range a.blobs {
 		kind := "blobs"
@@ -195,7 +204,8 @@ func (b *Builder) addRegistry(ctx context.Context, t tree, root string) error {
 		}
 		put(kind, d, body)
 	}
-	index, err := json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{a.manifest}})
+	index, err := json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2},
+		MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{a.manifest}})
 	if err != nil {
 		return err
 	}

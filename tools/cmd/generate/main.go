@@ -18,11 +18,16 @@ import (
 
 // types are the packages whose types are described.
 var types = []string{
-	"k8s.io/api/admissionregistration/v1", "k8s.io/api/apps/v1", "k8s.io/api/authentication/v1", "k8s.io/api/authorization/v1", "k8s.io/api/autoscaling/v1", "k8s.io/api/autoscaling/v2",
-	"k8s.io/api/batch/v1", "k8s.io/api/certificates/v1", "k8s.io/api/coordination/v1", "k8s.io/api/core/v1", "k8s.io/api/discovery/v1", "k8s.io/api/events/v1", "k8s.io/api/flowcontrol/v1", "k8s.io/api/networking/v1", "k8s.io/api/node/v1",
-	"k8s.io/api/policy/v1", "k8s.io/api/rbac/v1", "k8s.io/api/resource/v1", "k8s.io/api/storage/v1", "k8s.io/api/storagemigration/v1", "k8s.io/api/scheduling/v1", "k8s.io/api/scheduling/v1alpha3",
+	"k8s.io/api/admissionregistration/v1", "k8s.io/api/apps/v1", "k8s.io/api/authentication/v1",
+	"k8s.io/api/authorization/v1", "k8s.io/api/autoscaling/v1", "k8s.io/api/autoscaling/v2",
+	"k8s.io/api/batch/v1", "k8s.io/api/certificates/v1", "k8s.io/api/coordination/v1", "k8s.io/api/core/v1",
+	"k8s.io/api/discovery/v1", "k8s.io/api/events/v1", "k8s.io/api/flowcontrol/v1", "k8s.io/api/networking/v1",
+	"k8s.io/api/node/v1",
+	"k8s.io/api/policy/v1", "k8s.io/api/rbac/v1", "k8s.io/api/resource/v1", "k8s.io/api/storage/v1",
+	"k8s.io/api/storagemigration/v1", "k8s.io/api/scheduling/v1", "k8s.io/api/scheduling/v1alpha3",
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1", "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1",
-	"k8s.io/apimachinery/pkg/api/resource", "k8s.io/apimachinery/pkg/apis/meta/v1", "k8s.io/apimachinery/pkg/runtime", "k8s.io/apimachinery/pkg/util/intstr",
+	"k8s.io/apimachinery/pkg/api/resource", "k8s.io/apimachinery/pkg/apis/meta/v1", "k8s.io/apimachinery/pkg/runtime",
+	"k8s.io/apimachinery/pkg/util/intstr",
 	"k8s.io/apimachinery/pkg/version",
 }
 
@@ -41,12 +46,15 @@ func run() error {
 	}
 	report := filepath.Join(os.TempDir(), "carob-openapi-violations.txt")
 	defer os.Remove(report)
-	args := append([]string{"run", "k8s.io/kube-openapi/cmd/openapi-gen", "--output-dir", definitions, "--output-pkg", "carob/tools/" + definitions,
-		"--output-file", "zz_generated.openapi.go", "--report-filename", report, "--go-header-file", os.DevNull}, types...)
+	args := append([]string{"run", "k8s.io/kube-openapi/cmd/openapi-gen", "--output-dir", definitions, "--output-pkg",
+		"carob/tools/" + definitions,
+		"--output-file", "zz_generated.openapi.go", "--report-filename", report, "--go-header-file", os.DevNull},
+		types...)
 	if err := command("go", args...); err != nil {
 		return fmt.Errorf("describe the API types: %w", err)
 	}
-	if err := command("go", "run", "./cmd/openapi", "--documents", "../internal/kinds/openapi/documents", "--schema", "../internal/kinds/mergeschema/zz_generated.schema.go"); err != nil {
+	if err := command("go", "run", "./cmd/openapi", "--documents", "../internal/kinds/openapi/documents", "--schema",
+		"../internal/kinds/mergeschema/zz_generated.schema.go"); err != nil {
 		return fmt.Errorf("make the documents: %w", err)
 	}
 	return nil

@@ -60,7 +60,8 @@ func run(documents, schemaFile string) error {
 	if err != nil {
 		return err
 	}
-	server, err := apiserver.New(context.Background(), apiserver.Config{DataDir: dir, Listener: listener, PKI: keys, UnsafeNoFsync: true})
+	server, err := apiserver.New(context.Background(),
+		apiserver.Config{DataDir: dir, Listener: listener, PKI: keys, UnsafeNoFsync: true})
 	if err != nil {
 		return err
 	}
@@ -87,11 +88,15 @@ const title, version = "Kubernetes", "1.37"
 const bearer, bearerDoc, unauthorized = "BearerToken", "Bearer Token authentication", "Unauthorized"
 
 func writeV2(dir string, services []*restful.WebService, types *runtime.Scheme) error {
-	c := genericapiserver.DefaultOpenAPIConfig(definitions.GetOpenAPIDefinitions, openapinamer.NewDefinitionNamer(types))
+	c := genericapiserver.DefaultOpenAPIConfig(definitions.GetOpenAPIDefinitions,
+		openapinamer.NewDefinitionNamer(types))
 	c.Info.Title, c.Info.Version = title, version
-	c.SecurityDefinitions = &spec.SecurityDefinitions{bearer: {SecuritySchemeProps: spec.SecuritySchemeProps{Type: "apiKey", Name: "authorization", In: "header", Description: bearerDoc}}}
+	c.SecurityDefinitions = &spec.SecurityDefinitions{
+		bearer: {SecuritySchemeProps: spec.SecuritySchemeProps{Type: "apiKey", Name: "authorization", In: "header",
+			Description: bearerDoc}}}
 	c.DefaultSecurity = []map[string][]string{{bearer: {}}}
-	c.CommonResponses = map[int]spec.Response{http.StatusUnauthorized: {ResponseProps: spec.ResponseProps{Description: unauthorized}}}
+	c.CommonResponses = map[int]spec.Response{
+		http.StatusUnauthorized: {ResponseProps: spec.ResponseProps{Description: unauthorized}}}
 	doc, err := builder.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(services), c)
 	if err != nil {
 		return fmt.Errorf("build v2: %w", err)
@@ -118,11 +123,15 @@ func writeV3(dir string, services []*restful.WebService, types *runtime.Scheme) 
 	}{Paths: map[string]entry{}}
 	for _, ws := range services {
 		name := strings.Trim(ws.RootPath(), "/")
-		c := genericapiserver.DefaultOpenAPIV3Config(definitions.GetOpenAPIDefinitions, openapinamer.NewDefinitionNamer(types))
+		c := genericapiserver.DefaultOpenAPIV3Config(definitions.GetOpenAPIDefinitions,
+			openapinamer.NewDefinitionNamer(types))
 		c.Info.Title, c.Info.Version = title, version
-		c.SecuritySchemes = spec3.SecuritySchemes{bearer: {SecuritySchemeProps: spec3.SecuritySchemeProps{Type: "apiKey", Name: "authorization", In: "header", Description: bearerDoc}}}
+		c.SecuritySchemes = spec3.SecuritySchemes{
+			bearer: {SecuritySchemeProps: spec3.SecuritySchemeProps{Type: "apiKey", Name: "authorization", In: "header",
+				Description: bearerDoc}}}
 		c.DefaultSecurity = []map[string][]string{{bearer: {}}}
-		c.CommonResponses = map[int]*spec3.Response{http.StatusUnauthorized: {ResponseProps: spec3.ResponseProps{Description: unauthorized}}}
+		c.CommonResponses = map[int]*spec3.Response{
+			http.StatusUnauthorized: {ResponseProps: spec3.ResponseProps{Description: unauthorized}}}
 		doc, err := builder3.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices([]*restful.WebService{ws}), c)
 		if err != nil {
 			return fmt.Errorf("build v3 of %s: %w", name, err)
@@ -174,7 +183,8 @@ func narrow(doc *spec3.OpenAPI, name string) {
 		var keep []any
 		for _, k := range kinds {
 			m, ok := k.(map[string]any)
-			if !ok || m["kind"] != "WatchEvent" && m["kind"] != "DeleteOptions" || m["group"] == group && m["version"] == version || m["group"] == "" && m["version"] == "v1" {
+			if !ok || m["kind"] != "WatchEvent" && m["kind"] != "DeleteOptions" || m["group"] == group &&
+				m["version"] == version || m["group"] == "" && m["version"] == "v1" {
 				keep = append(keep, k)
 			}
 		}

@@ -42,7 +42,8 @@ var (
 
 // writeSchema writes the merge schema of all known types as static Go data.
 func writeSchema(file string, types *runtime.Scheme) error {
-	c := genericapiserver.DefaultOpenAPIV3Config(definitions.GetOpenAPIDefinitions, openapinamer.NewDefinitionNamer(types))
+	c := genericapiserver.DefaultOpenAPIV3Config(definitions.GetOpenAPIDefinitions,
+		openapinamer.NewDefinitionNamer(types))
 	var names []string
 	for gvk := range types.AllKnownTypes() {
 		name, err := types.ToOpenAPIDefinitionName(gvk)
@@ -64,7 +65,8 @@ func writeSchema(file string, types *runtime.Scheme) error {
 	}
 	sort.Slice(s.Types, func(i, j int) bool { return s.Types[i].Name < s.Types[j].Name })
 	w := &schemaWriter{index: map[string]int{}}
-	w.WriteString(schemaHead + "// names are the types' names; references point here, which keeps all of it static data.\nvar names = [...]string{\n")
+	w.WriteString(schemaHead +
+		"// names are the types' names; references point here, which keeps all of it static data.\nvar names = [...]string{\n")
 	for i, t := range s.Types {
 		w.index[t.Name] = i
 		fmt.Fprintf(w, "%q,\n", t.Name)
@@ -131,7 +133,8 @@ func (w *schemaWriter) atom(a schema.Atom) {
 		w.WriteString("Map: &schema.Map{")
 		if len(a.Map.Fields) > 0 {
 			// The converter ranges over a map.
-			fields := slices.SortedFunc(slices.Values(a.Map.Fields), func(a, b schema.StructField) int { return strings.Compare(a.Name, b.Name) })
+			fields := slices.SortedFunc(slices.Values(a.Map.Fields),
+				func(a, b schema.StructField) int { return strings.Compare(a.Name, b.Name) })
 			w.WriteString("Fields: []schema.StructField{\n")
 			for _, f := range fields {
 				fmt.Fprintf(w, "{Name: %q, Type: ", f.Name)

@@ -20,7 +20,8 @@ const (
 )
 
 // readOnly are packages whose types are used and have no rules of their own to make.
-var readOnly = []string{"k8s.io/apimachinery/pkg/api/resource", "k8s.io/apimachinery/pkg/runtime", "k8s.io/apimachinery/pkg/types", "k8s.io/apimachinery/pkg/util/intstr",
+var readOnly = []string{"k8s.io/apimachinery/pkg/api/resource", "k8s.io/apimachinery/pkg/runtime",
+	"k8s.io/apimachinery/pkg/types", "k8s.io/apimachinery/pkg/util/intstr",
 	"time", "k8s.io/api/scheduling/v1alpha3"}
 
 func main() {
@@ -56,7 +57,8 @@ func run(folder string) error {
 		return err
 	}
 	for name, text := range map[string]string{
-		"go.mod":   fmt.Sprintf("module carob\n\ngo 1.26.6\n\nrequire (\n\tk8s.io/api %[1]s\n\tk8s.io/apimachinery %[1]s\n\tk8s.io/code-generator %[1]s\n)\n\nreplace k8s.io/apimachinery => %[2]s\n", version, machinery),
+		"go.mod": fmt.Sprintf(
+			"module carob\n\ngo 1.26.6\n\nrequire (\n\tk8s.io/api %[1]s\n\tk8s.io/apimachinery %[1]s\n\tk8s.io/code-generator %[1]s\n)\n\nreplace k8s.io/apimachinery => %[2]s\n", version, machinery),
 		"tools.go": "//go:build tools\n\npackage tools\n\nimport _ \"" + generator + "\"\n",
 	} {
 		if err := os.WriteFile(filepath.Join(module, name), []byte(text), 0o644); err != nil {

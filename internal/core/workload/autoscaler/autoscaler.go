@@ -84,10 +84,12 @@ func newPlan(in Input) *plan {
 }
 
 // Unreadable is the answer when the target's scale can't be read (W7.20).
-func Unreadable(hpa *autoscalingv2.HorizontalPodAutoscaler, now time.Time, err error) (autoscalingv2.HorizontalPodAutoscalerStatus, []Event) {
+func Unreadable(hpa *autoscalingv2.HorizontalPodAutoscaler, now time.Time,
+	err error) (autoscalingv2.HorizontalPodAutoscalerStatus, []Event) {
 	p := &plan{Input: Input{HPA: hpa, Now: now}}
 	p.out.Status = *hpa.Status.DeepCopy()
-	p.set(autoscalingv2.AbleToScale, corev1.ConditionFalse, "FailedGetScale", "the HPA controller was unable to get the target's current scale: %v", err)
+	p.set(autoscalingv2.AbleToScale, corev1.ConditionFalse, "FailedGetScale",
+		"the HPA controller was unable to get the target's current scale: %v", err)
 	return p.out.Status, []Event{warning("FailedGetScale", err)}
 }
 
@@ -125,10 +127,12 @@ func (p *plan) scalesToZero() bool {
 func Plan(in Input) Output {
 	p := newPlan(in)
 	current := in.Scale.Wanted
-	p.set(autoscalingv2.AbleToScale, corev1.ConditionTrue, "SucceededGetScale", "the HPA controller was able to get the target's current scale")
+	p.set(autoscalingv2.AbleToScale, corev1.ConditionTrue, "SucceededGetScale",
+		"the HPA controller was able to get the target's current scale")
 	switch {
 	case current == 0 && !p.mayWake():
-		p.set(autoscalingv2.ScalingActive, corev1.ConditionFalse, "ScalingDisabled", "scaling is disabled since the replica count of the target is zero")
+		p.set(autoscalingv2.ScalingActive, corev1.ConditionFalse, "ScalingDisabled",
+			"scaling is disabled since the replica count of the target is zero")
 		p.status(current, nil)
 	case current > 0 && current > in.HPA.Spec.MaxReplicas:
 		p.rescale(in.HPA.Spec.MaxReplicas, "Current number of replicas above Spec.MaxReplicas", nil)
@@ -192,7 +196,8 @@ func (p *plan) proposal() (size int32, metric string, statuses []autoscalingv2.M
 		if e.err != nil {
 			p.out.Events = append(p.out.Events, warning(e.failure, e.err))
 			if first == nil {
-				first, reason, message = e.outer, e.failure, fmt.Sprintf("the HPA was unable to compute the replica count: %v", e.err)
+				first, reason, message = e.outer, e.failure,
+					fmt.Sprintf("the HPA was unable to compute the replica count: %v", e.err)
 			}
 			invalid++
 			continue
@@ -203,13 +208,15 @@ func (p *plan) proposal() (size int32, metric string, statuses []autoscalingv2.M
 		}
 	}
 	if first != nil {
-		err = fmt.Errorf("invalid metrics (%v invalid out of %v), first error is: %w", invalid, len(p.HPA.Spec.Metrics), first)
+		err = fmt.Errorf("invalid metrics (%v invalid out of %v), first error is: %w", invalid, len(p.HPA.Spec.Metrics),
+			first)
 	}
 	if invalid >= len(p.HPA.Spec.Metrics) || invalid > 0 && size < p.Scale.Wanted {
 		p.set(autoscalingv2.ScalingActive, corev1.ConditionFalse, reason, "%s", message)
 		return -1, "", statuses, err
 	}
-	p.set(autoscalingv2.ScalingActive, corev1.ConditionTrue, "ValidMetricFound", "the HPA was able to successfully calculate a replica count from %s", metric)
+	p.set(autoscalingv2.ScalingActive, corev1.ConditionTrue, "ValidMetricFound",
+		"the HPA was able to successfully calculate a replica count from %s", metric)
 	return size, metric, statuses, err
 }
 
@@ -222,12 +229,14 @@ func (p *plan) checkSelector() error {
 	}
 	switch {
 	case p.Scale.Selector == "":
-		return inactive("SelectorRequired", "InvalidSelector", "the HPA target's scale is missing a selector", errors.New("selector is required"))
+		return inactive("SelectorRequired", "InvalidSelector", "the HPA target's scale is missing a selector",
+			errors.New("selector is required"))
 	case p.SelectorErr != nil:
 		err := fmt.Errorf("couldn't convert selector into a corresponding internal selector object: %w", p.SelectorErr)
 		return inactive("InvalidSelector", "InvalidSelector", err.Error(), err)
 	case len(p.Rivals) > 1:
-		err := fmt.Errorf("pods by selector %v are controlled by more than one HPA (e.g. %v)", p.Scale.Selector, p.Rivals[:2])
+		err := fmt.Errorf("pods by selector %v are controlled by more than one HPA (e.g. %v)", p.Scale.Selector,
+			p.Rivals[:2])
 		return inactive("AmbiguousSelector", "AmbiguousSelector", err.Error(), err)
 	}
 	return nil
@@ -241,7 +250,8 @@ func (p *plan) rescale(size int32, reason string, statuses []autoscalingv2.Metri
 // status fills in what is known whatever becomes of a rescale.
 func (p *plan) status(desired int32, statuses []autoscalingv2.MetricStatus) {
 	s := &p.out.Status
-	s.CurrentReplicas, s.DesiredReplicas, s.CurrentMetrics, s.ObservedGeneration = p.Scale.Wanted, desired, statuses, new(p.HPA.Generation)
+	s.CurrentReplicas, s.DesiredReplicas, s.CurrentMetrics, s.ObservedGeneration = p.Scale.Wanted, desired, statuses,
+		new(p.HPA.Generation)
 }
 
 // Rescaled returns what follows when the target's scale was written, or was not.
@@ -250,18 +260,23 @@ func Rescaled(in Input, out Output, err error) Output {
 	p.out = out
 	size, current := *out.Rescale, in.Scale.Wanted
 	if err != nil {
-		p.set(autoscalingv2.AbleToScale, corev1.ConditionFalse, "FailedUpdateScale", "the HPA controller was unable to update the target scale: %v", err)
+		p.set(autoscalingv2.AbleToScale, corev1.ConditionFalse, "FailedUpdateScale",
+			"the HPA controller was unable to update the target scale: %v", err)
 		p.out.Events = append(p.out.Events, Event{corev1.EventTypeWarning, "FailedRescale",
 			fmt.Sprintf("New size: %d; reason: %s; error: %v", size, out.reason, err)})
 		return p.out
 	}
-	p.set(autoscalingv2.AbleToScale, corev1.ConditionTrue, "SucceededRescale", "the HPA controller was able to update the target scale to %d", size)
-	p.out.Events = append(p.out.Events, Event{corev1.EventTypeNormal, "SuccessfulRescale", fmt.Sprintf("New size: %d; reason: %s", size, out.reason)})
+	p.set(autoscalingv2.AbleToScale, corev1.ConditionTrue, "SucceededRescale",
+		"the HPA controller was able to update the target scale to %d", size)
+	p.out.Events = append(p.out.Events,
+		Event{corev1.EventTypeNormal, "SuccessfulRescale", fmt.Sprintf("New size: %d; reason: %s", size, out.reason)})
 	p.out.Memory = out.Memory.rescaled(in.HPA.Spec.Behavior, current, size, in.Now)
 	if current > 0 && size == 0 && p.min == 0 && p.scalesToZero() {
-		p.set(autoscalingv2.ScaledToZero, corev1.ConditionTrue, "ScaledToZero", "the HPA controller scaled the workload to zero")
+		p.set(autoscalingv2.ScaledToZero, corev1.ConditionTrue, "ScaledToZero",
+			"the HPA controller scaled the workload to zero")
 	} else {
-		p.set(autoscalingv2.ScaledToZero, corev1.ConditionFalse, "NotScaledToZero", "the HPA controller did not scale the workload to zero")
+		p.set(autoscalingv2.ScaledToZero, corev1.ConditionFalse, "NotScaledToZero",
+			"the HPA controller did not scale the workload to zero")
 	}
 	p.out.Status.DesiredReplicas = size
 	p.out.Status.LastScaleTime = &metav1.Time{Time: in.Now}
@@ -269,7 +284,8 @@ func Rescaled(in Input, out Output, err error) Output {
 }
 
 // set changes or adds a condition; its time moves with its status only (W7.66).
-func (p *plan) set(kind autoscalingv2.HorizontalPodAutoscalerConditionType, status corev1.ConditionStatus, reason, format string, args ...any) {
+func (p *plan) set(kind autoscalingv2.HorizontalPodAutoscalerConditionType, status corev1.ConditionStatus, reason,
+	format string, args ...any) {
 	all := &p.out.Status.Conditions
 	i := slices.IndexFunc(*all, func(c autoscalingv2.HorizontalPodAutoscalerCondition) bool { return c.Type == kind })
 	if i < 0 {

@@ -17,14 +17,17 @@ import (
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 func cpu(percent int32) autoscalingv2.MetricSpec {
-	return autoscalingv2.MetricSpec{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{Name: corev1.ResourceCPU,
-		Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: &percent}}}
+	return autoscalingv2.MetricSpec{Type: autoscalingv2.ResourceMetricSourceType,
+		Resource: &autoscalingv2.ResourceMetricSource{Name: corev1.ResourceCPU,
+			Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType,
+				AverageUtilization: &percent}}}
 }
 
 func external(kind autoscalingv2.MetricTargetType, target string) autoscalingv2.MetricSpec {
 	q := resource.MustParse(target)
-	m := autoscalingv2.MetricSpec{Type: autoscalingv2.ExternalMetricSourceType, External: &autoscalingv2.ExternalMetricSource{
-		Metric: autoscalingv2.MetricIdentifier{Name: "queue"}, Target: autoscalingv2.MetricTarget{Type: kind}}}
+	m := autoscalingv2.MetricSpec{Type: autoscalingv2.ExternalMetricSourceType,
+		External: &autoscalingv2.ExternalMetricSource{
+			Metric: autoscalingv2.MetricIdentifier{Name: "queue"}, Target: autoscalingv2.MetricTarget{Type: kind}}}
 	if kind == autoscalingv2.ValueMetricType {
 		m.External.Target.Value = &q
 	} else {
@@ -34,12 +37,15 @@ func external(kind autoscalingv2.MetricTargetType, target string) autoscalingv2.
 }
 
 func perPod(target string) autoscalingv2.MetricSpec {
-	return autoscalingv2.MetricSpec{Type: autoscalingv2.PodsMetricSourceType, Pods: &autoscalingv2.PodsMetricSource{Metric: autoscalingv2.MetricIdentifier{Name: "rps"},
-		Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: new(resource.MustParse(target))}}}
+	return autoscalingv2.MetricSpec{Type: autoscalingv2.PodsMetricSourceType,
+		Pods: &autoscalingv2.PodsMetricSource{Metric: autoscalingv2.MetricIdentifier{Name: "rps"},
+			Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType,
+				AverageValue: new(resource.MustParse(target))}}}
 }
 
 func hpa(low, high int32, metrics ...autoscalingv2.MetricSpec) *autoscalingv2.HorizontalPodAutoscaler {
-	return &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "h", Generation: 7},
+	return &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "h",
+		Generation: 7},
 		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{MinReplicas: &low, MaxReplicas: high, Metrics: metrics}}
 }
 
@@ -47,14 +53,18 @@ func hpa(low, high int32, metrics ...autoscalingv2.MetricSpec) *autoscalingv2.Ho
 // A usage below zero says: -1 not measured, -2 pending, -3 being deleted, -4 not ready for ever,
 // -5 just started and measured with a full core.
 func world(h *autoscalingv2.HorizontalPodAutoscaler, usages ...int64) Input {
-	in := Input{HPA: h, Now: noon, Scale: Scale{Wanted: int32(len(usages)), Current: int32(len(usages)), Selector: "a=b"}}
+	in := Input{HPA: h, Now: noon,
+		Scale: Scale{Wanted: int32(len(usages)), Current: int32(len(usages)), Selector: "a=b"}}
 	s := Sample{Pods: map[string]PodValue{}}
 	for i, u := range usages {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("p%d", i)}}
-		p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}}
+		p.Spec.Containers = []corev1.Container{{Name: "c",
+			Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}}
 		p.Status.Phase = corev1.PodRunning
 		p.Status.StartTime = &metav1.Time{Time: noon.Add(-time.Hour)}
-		ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(noon.Add(-time.Hour + 10*time.Second))}
+		ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue,
+			LastTransitionTime: metav1.NewTime(noon.Add(-time.Hour + 10*time.Second))}
 		switch u {
 		case -2:
 			p.Status.Phase = corev1.PodPending
@@ -128,16 +138,21 @@ func TestDecisions(t *testing.T) {
 		{"W7.34 the start of a pod is no usage", world(hpa(1, 10, cpu(50)), 500, -5), "2 " + stays},
 		{"W7.34 one that was never ready for long", world(hpa(1, 10, cpu(50)), 500, -4), "2 " + stays},
 		{"W7.31 pods that go are left out", world(hpa(1, 10, cpu(50)), 500, -3), "2 " + stays},
-		{"W7.22", world(hpa(1, 2, cpu(50)), many(3, 100)...), "2 AbleToScale=True(SucceededRescale) ScaledToZero=False(NotScaledToZero)" +
-			"\nNormal SuccessfulRescale: New size: 2; reason: Current number of replicas above Spec.MaxReplicas"},
-		{"W7.23", world(hpa(3, 9, cpu(50)), 100), "3 AbleToScale=True(SucceededRescale) ScaledToZero=False(NotScaledToZero)" +
-			"\nNormal SuccessfulRescale: New size: 3; reason: Current number of replicas below Spec.MinReplicas"},
-		{"W7.21", world(hpa(1, 9, cpu(50))), "0 AbleToScale=True(SucceededGetScale) ScalingActive=False(ScalingDisabled)"},
-		{"W7.45 nothing measured", world(hpa(1, 9, cpu(50)), -1), "0 AbleToScale=True(SucceededGetScale) ScalingActive=False(FailedGetResourceMetric)" +
-			"\nWarning FailedGetResourceMetric: failed to get cpu utilization: did not receive metrics for targeted pods (pods might be unready)" +
-			"\nWarning FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get cpu resource metric value: " +
-			"failed to get cpu utilization: did not receive metrics for targeted pods (pods might be unready)"},
-		{"W7.40 pods metric", world(hpa(1, 10, perPod("500m")), 900, 700), "4 " + usual + "\nNormal SuccessfulRescale: New size: 4; reason: pods metric rps above target"},
+		{"W7.22", world(hpa(1, 2, cpu(50)), many(3, 100)...),
+			"2 AbleToScale=True(SucceededRescale) ScaledToZero=False(NotScaledToZero)" +
+				"\nNormal SuccessfulRescale: New size: 2; reason: Current number of replicas above Spec.MaxReplicas"},
+		{"W7.23", world(hpa(3, 9, cpu(50)), 100),
+			"3 AbleToScale=True(SucceededRescale) ScaledToZero=False(NotScaledToZero)" +
+				"\nNormal SuccessfulRescale: New size: 3; reason: Current number of replicas below Spec.MinReplicas"},
+		{"W7.21", world(hpa(1, 9, cpu(50))),
+			"0 AbleToScale=True(SucceededGetScale) ScalingActive=False(ScalingDisabled)"},
+		{"W7.45 nothing measured", world(hpa(1, 9, cpu(50)), -1),
+			"0 AbleToScale=True(SucceededGetScale) ScalingActive=False(FailedGetResourceMetric)" +
+				"\nWarning FailedGetResourceMetric: failed to get cpu utilization: did not receive metrics for targeted pods (pods might be unready)" +
+				"\nWarning FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get cpu resource metric value: " +
+				"failed to get cpu utilization: did not receive metrics for targeted pods (pods might be unready)"},
+		{"W7.40 pods metric", world(hpa(1, 10, perPod("500m")), 900, 700),
+			"4 " + usual + "\nNormal SuccessfulRescale: New size: 4; reason: pods metric rps above target"},
 	} {
 		if got := told(c.in, Plan(c.in)); got != c.want {
 			t.Errorf("%s: got\n%s\nwant\n%s", c.clause, got, c.want)
@@ -156,31 +171,42 @@ func TestMetricsOfOthers(t *testing.T) {
 	up := func(n int) string {
 		return fmt.Sprintf("%d %s\nNormal SuccessfulRescale: New size: %d; reason: %s above target", n, usual, n, queue)
 	}
-	object := autoscalingv2.MetricSpec{Type: autoscalingv2.ObjectMetricSourceType, Object: &autoscalingv2.ObjectMetricSource{
-		DescribedObject: autoscalingv2.CrossVersionObjectReference{Kind: "Ingress", Name: "i"}, Metric: autoscalingv2.MetricIdentifier{Name: "hits"},
-		Target: autoscalingv2.MetricTarget{Type: autoscalingv2.ValueMetricType, Value: new(resource.MustParse("1"))}}}
+	object := autoscalingv2.MetricSpec{Type: autoscalingv2.ObjectMetricSourceType,
+		Object: &autoscalingv2.ObjectMetricSource{
+			DescribedObject: autoscalingv2.CrossVersionObjectReference{Kind: "Ingress", Name: "i"},
+			Metric:          autoscalingv2.MetricIdentifier{Name: "hits"},
+			Target: autoscalingv2.MetricTarget{Type: autoscalingv2.ValueMetricType,
+				Value: new(resource.MustParse("1"))}}}
 	for _, c := range []struct {
 		clause string
 		in     Input
 		want   string
 	}{
 		{"W7.41 value", with(hpa(1, 10, external(autoscalingv2.ValueMetricType, "1")), values(1500, 500), 0, 0), up(4)},
-		{"W7.42 average", with(hpa(1, 10, external(autoscalingv2.AverageValueMetricType, "1")), values(2500), 0, 0), up(3)},
-		{"W7.42 values that overflow", with(hpa(1, 10, external(autoscalingv2.AverageValueMetricType, "1m")), values(1<<62, 1<<62, 1<<62), 0, 0),
+		{"W7.42 average", with(hpa(1, 10, external(autoscalingv2.AverageValueMetricType, "1")), values(2500), 0, 0),
+			up(3)},
+		{"W7.42 values that overflow",
+			with(hpa(1, 10, external(autoscalingv2.AverageValueMetricType, "1m")), values(1<<62, 1<<62, 1<<62), 0, 0),
 			strings.Replace(up(4), "ScalingLimited=False(DesiredWithinRange)", "ScalingLimited=True(ScaleUpLimit)", 1)},
-		{"W7.41 object", with(hpa(1, 10, object), values(2000), 0, 0), fmt.Sprintf("4 %s\nNormal SuccessfulRescale: New size: 4; reason: Ingress metric hits above target", usual)},
-		{"W8.21 one object, one value", with(hpa(1, 10, object), values(1, 2), 0), "0 AbleToScale=True(SucceededGetScale) ScalingActive=False(FailedGetObjectMetric)" +
-			"\nWarning FailedGetObjectMetric: unable to get metric hits on Ingress ns/i: the custom metrics API returned 2 values for one object" +
-			"\nWarning FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get object metric value: " +
-			"unable to get metric hits on Ingress ns/i: the custom metrics API returned 2 values for one object"},
-		{"W7.26 one metric fails, the other asks for more", with(hpa(1, 10, external(autoscalingv2.ValueMetricType, "1"), cpu(50)),
-			[]Sample{{Err: errors.New("away")}, world(hpa(1, 1), 900, 700).Samples[0]}, 0, 0), "4 " + usual +
-			"\nWarning FailedGetExternalMetric: failed to get external metric queue: unable to get external metric ns/queue/nil: away" + fmt.Sprintf(upEvent, 4)},
-		{"W7.26 one metric fails, the other asks for less", with(hpa(1, 10, external(autoscalingv2.ValueMetricType, "1"), cpu(50)),
-			[]Sample{{Err: errors.New("away")}, world(hpa(1, 1), 10, 10).Samples[0]}, 0, 0), "0 AbleToScale=True(SucceededGetScale) ScalingActive=False(FailedGetExternalMetric)" +
-			"\nWarning FailedGetExternalMetric: failed to get external metric queue: unable to get external metric ns/queue/nil: away" +
-			"\nWarning FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 2), first error is: failed to get queue external metric value: " +
-			"failed to get external metric queue: unable to get external metric ns/queue/nil: away"},
+		{"W7.41 object", with(hpa(1, 10, object), values(2000), 0, 0),
+			fmt.Sprintf("4 %s\nNormal SuccessfulRescale: New size: 4; reason: Ingress metric hits above target",
+				usual)},
+		{"W8.21 one object, one value", with(hpa(1, 10, object), values(1, 2), 0),
+			"0 AbleToScale=True(SucceededGetScale) ScalingActive=False(FailedGetObjectMetric)" +
+				"\nWarning FailedGetObjectMetric: unable to get metric hits on Ingress ns/i: the custom metrics API returned 2 values for one object" +
+				"\nWarning FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get object metric value: " +
+				"unable to get metric hits on Ingress ns/i: the custom metrics API returned 2 values for one object"},
+		{"W7.26 one metric fails, the other asks for more",
+			with(hpa(1, 10, external(autoscalingv2.ValueMetricType, "1"), cpu(50)),
+				[]Sample{{Err: errors.New("away")}, world(hpa(1, 1), 900, 700).Samples[0]}, 0, 0), "4 " + usual +
+				"\nWarning FailedGetExternalMetric: failed to get external metric queue: unable to get external metric ns/queue/nil: away" + fmt.Sprintf(upEvent, 4)},
+		{"W7.26 one metric fails, the other asks for less",
+			with(hpa(1, 10, external(autoscalingv2.ValueMetricType, "1"), cpu(50)),
+				[]Sample{{Err: errors.New("away")}, world(hpa(1, 1), 10, 10).Samples[0]}, 0, 0),
+			"0 AbleToScale=True(SucceededGetScale) ScalingActive=False(FailedGetExternalMetric)" +
+				"\nWarning FailedGetExternalMetric: failed to get external metric queue: unable to get external metric ns/queue/nil: away" +
+				"\nWarning FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 2), first error is: failed to get queue external metric value: " +
+				"failed to get external metric queue: unable to get external metric ns/queue/nil: away"},
 	} {
 		if got := told(c.in, Plan(c.in)); got != c.want {
 			t.Errorf("%s: got\n%s\nwant\n%s", c.clause, got, c.want)
@@ -189,7 +215,8 @@ func TestMetricsOfOthers(t *testing.T) {
 	ambiguous := world(hpa(1, 3, cpu(50)), 900)
 	ambiguous.Rivals = []string{"ns/a", "ns/h", "ns/z"}
 	if got := told(ambiguous, Plan(ambiguous)); !strings.Contains(got, "ScalingActive=False(AmbiguousSelector)") ||
-		!strings.Contains(got, "Warning AmbiguousSelector: pods by selector a=b are controlled by more than one HPA (e.g. [ns/a ns/h])") {
+		!strings.Contains(got,
+			"Warning AmbiguousSelector: pods by selector a=b are controlled by more than one HPA (e.g. [ns/a ns/h])") {
 		t.Errorf("W7.27: %s", got)
 	}
 }
@@ -272,8 +299,10 @@ func TestRates(t *testing.T) {
 		want  []int
 	}{{2, 5000, 50, 100, []int{3, 3, 3, 3, 5, 5}}, {7, 1, 100, 25, []int{5, 5, 5, 5, 3, 3}}} {
 		rules := func(percent int32) *autoscalingv2.HPAScalingRules {
-			return &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: new(int32(0)), SelectPolicy: new(autoscalingv2.MaxChangePolicySelect),
-				Policies: []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PercentScalingPolicy, Value: percent, PeriodSeconds: 60}}}
+			return &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: new(int32(0)),
+				SelectPolicy: new(autoscalingv2.MaxChangePolicySelect),
+				Policies: []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PercentScalingPolicy, Value: percent,
+					PeriodSeconds: 60}}}
 		}
 		h := hpa(1, 20, cpu(50))
 		h.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: rules(c.up), ScaleDown: rules(c.down)}
@@ -298,8 +327,10 @@ func TestRates(t *testing.T) {
 		}
 	}
 	disabled := hpa(1, 20, cpu(50))
-	disabled.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: &autoscalingv2.HPAScalingRules{SelectPolicy: new(autoscalingv2.DisabledPolicySelect),
-		Policies: []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PodsScalingPolicy, Value: 4, PeriodSeconds: 15}}}, ScaleDown: &autoscalingv2.HPAScalingRules{}}
+	disabled.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: &autoscalingv2.HPAScalingRules{
+		SelectPolicy: new(autoscalingv2.DisabledPolicySelect),
+		Policies: []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PodsScalingPolicy, Value: 4,
+			PeriodSeconds: 15}}}, ScaleDown: &autoscalingv2.HPAScalingRules{}}
 	if out := Plan(world(disabled, 5000)); out.Rescale != nil {
 		t.Errorf("scaling up is disabled, and it goes to %d", *out.Rescale)
 	}
@@ -321,15 +352,24 @@ func TestBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		low := rapid.Int32Range(0, 5).Draw(t, "min")
 		high := rapid.Int32Range(max(low, 1), 30).Draw(t, "max")
-		specs := []autoscalingv2.MetricSpec{cpu(rapid.Int32Range(1, 300).Draw(t, "target")), perPod("1"), external(autoscalingv2.ValueMetricType, "1"), external(autoscalingv2.AverageValueMetricType, "3")}
+		specs := []autoscalingv2.MetricSpec{cpu(rapid.Int32Range(1, 300).Draw(t, "target")), perPod("1"),
+			external(autoscalingv2.ValueMetricType, "1"), external(autoscalingv2.AverageValueMetricType, "3")}
 		h := hpa(low, high, specs[rapid.IntRange(0, len(specs)-1).Draw(t, "metric")])
 		if rapid.Bool().Draw(t, "behavior") {
 			rules := func() *autoscalingv2.HPAScalingRules {
-				r := &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: new(rapid.Int32Range(0, 3600).Draw(t, "window")),
-					SelectPolicy: new(rapid.SampledFrom([]autoscalingv2.ScalingPolicySelect{autoscalingv2.MaxChangePolicySelect, autoscalingv2.MinChangePolicySelect, autoscalingv2.DisabledPolicySelect}).Draw(t, "select"))}
+				r := &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: new(rapid.Int32Range(0, 3600).Draw(t,
+					"window")),
+					SelectPolicy: new(
+						rapid.SampledFrom([]autoscalingv2.ScalingPolicySelect{autoscalingv2.MaxChangePolicySelect,
+							autoscalingv2.MinChangePolicySelect, autoscalingv2.DisabledPolicySelect}).Draw(t,
+							"select"))}
 				for range rapid.IntRange(1, 3).Draw(t, "policies") {
-					r.Policies = append(r.Policies, autoscalingv2.HPAScalingPolicy{Type: rapid.SampledFrom([]autoscalingv2.HPAScalingPolicyType{autoscalingv2.PodsScalingPolicy, autoscalingv2.PercentScalingPolicy}).Draw(t, "type"),
-						Value: rapid.Int32Range(1, 2147483647).Draw(t, "value"), PeriodSeconds: rapid.Int32Range(1, 1800).Draw(t, "period")})
+					r.Policies = append(r.Policies,
+						autoscalingv2.HPAScalingPolicy{Type: rapid.SampledFrom(
+							[]autoscalingv2.HPAScalingPolicyType{autoscalingv2.PodsScalingPolicy,
+								autoscalingv2.PercentScalingPolicy}).Draw(t, "type"),
+							Value:         rapid.Int32Range(1, 2147483647).Draw(t, "value"),
+							PeriodSeconds: rapid.Int32Range(1, 1800).Draw(t, "period")})
 				}
 				return r
 			}
@@ -345,7 +385,8 @@ func TestBounds(t *testing.T) {
 			in := world(h, usages...)
 			in.Memory, in.Now = memory, noon.Add(time.Duration(i)*Period)
 			if h.Spec.Metrics[0].External != nil {
-				in.Samples[0].Values = []int64{rapid.Int64Range(-1<<62, 1<<62).Draw(t, "value"), rapid.Int64Range(0, 9000).Draw(t, "value")}
+				in.Samples[0].Values = []int64{rapid.Int64Range(-1<<62, 1<<62).Draw(t, "value"),
+					rapid.Int64Range(0, 9000).Draw(t, "value")}
 			}
 			out := Plan(in)
 			if out.Rescale != nil {

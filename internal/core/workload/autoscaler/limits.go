@@ -71,7 +71,8 @@ func (p *plan) limit(size int32) int32 {
 	}
 	p.out.Memory = p.out.Memory.noted(size, p.Now, downWindow)
 	if stable != size {
-		p.set(autoscalingv2.AbleToScale, corev1.ConditionTrue, "ScaleDownStabilized", "recent recommendations were higher than current one, applying the highest recent recommendation")
+		p.set(autoscalingv2.AbleToScale, corev1.ConditionTrue, "ScaleDownStabilized",
+			"recent recommendations were higher than current one, applying the highest recent recommendation")
 	} else {
 		p.ready()
 	}
@@ -103,7 +104,8 @@ func (p *plan) ready() {
 func (p *plan) limited(size, wanted int32, reason, text string) int32 {
 	switch {
 	case reason == "":
-		p.set(autoscalingv2.ScalingLimited, corev1.ConditionFalse, "DesiredWithinRange", "the desired count is within the acceptable range")
+		p.set(autoscalingv2.ScalingLimited, corev1.ConditionFalse, "DesiredWithinRange",
+			"the desired count is within the acceptable range")
 	case size == wanted:
 		p.set(autoscalingv2.ScalingLimited, corev1.ConditionFalse, reason, "%s", text)
 	default:
@@ -120,9 +122,11 @@ func (p *plan) limitByRules(size int32) int32 {
 	case stable == size:
 		p.ready()
 	case size >= p.Scale.Wanted:
-		p.set(autoscalingv2.AbleToScale, corev1.ConditionTrue, "ScaleUpStabilized", "recent recommendations were lower than current one, applying the lowest recent recommendation")
+		p.set(autoscalingv2.AbleToScale, corev1.ConditionTrue, "ScaleUpStabilized",
+			"recent recommendations were lower than current one, applying the lowest recent recommendation")
 	default:
-		p.set(autoscalingv2.AbleToScale, corev1.ConditionTrue, "ScaleDownStabilized", "recent recommendations were higher than current one, applying the highest recent recommendation")
+		p.set(autoscalingv2.AbleToScale, corev1.ConditionTrue, "ScaleDownStabilized",
+			"recent recommendations were higher than current one, applying the highest recent recommendation")
 	}
 	current := p.Scale.Wanted
 	switch {

@@ -58,17 +58,22 @@ func (p *plan) evaluate(i int) evaluation {
 		m := spec.Resource
 		e := p.resource(s, m.Name, "", m.Target)
 		if e.err != nil {
-			return failed("FailedGetResourceMetric", fmt.Sprintf("failed to get %s resource metric value", m.Name), e.err)
+			return failed("FailedGetResourceMetric", fmt.Sprintf("failed to get %s resource metric value", m.Name),
+				e.err)
 		}
-		e.status = autoscalingv2.MetricStatus{Type: spec.Type, Resource: &autoscalingv2.ResourceMetricStatus{Name: m.Name, Current: e.status.Resource.Current}}
+		e.status = autoscalingv2.MetricStatus{Type: spec.Type,
+			Resource: &autoscalingv2.ResourceMetricStatus{Name: m.Name, Current: e.status.Resource.Current}}
 		return e
 	case autoscalingv2.ContainerResourceMetricSourceType:
 		m := spec.ContainerResource
 		e := p.resource(s, m.Name, m.Container, m.Target)
 		if e.err != nil {
-			return failed("FailedGetContainerResourceMetric", fmt.Sprintf("failed to get %s container metric value", m.Container), e.err)
+			return failed("FailedGetContainerResourceMetric",
+				fmt.Sprintf("failed to get %s container metric value", m.Container), e.err)
 		}
-		e.status = autoscalingv2.MetricStatus{Type: spec.Type, ContainerResource: &autoscalingv2.ContainerResourceMetricStatus{Name: m.Name, Container: m.Container, Current: e.status.Resource.Current}}
+		e.status = autoscalingv2.MetricStatus{Type: spec.Type,
+			ContainerResource: &autoscalingv2.ContainerResourceMetricStatus{Name: m.Name, Container: m.Container,
+				Current: e.status.Resource.Current}}
 		return e
 	case autoscalingv2.PodsMetricSourceType:
 		return p.podsMetric(s, spec)
@@ -91,7 +96,8 @@ func quantity(name corev1.ResourceName, milli int64) *resource.Quantity {
 }
 
 // resource evaluates a resource of pods or of one of their containers.
-func (p *plan) resource(s Sample, name corev1.ResourceName, container string, target autoscalingv2.MetricTarget) evaluation {
+func (p *plan) resource(s Sample, name corev1.ResourceName, container string,
+	target autoscalingv2.MetricTarget) evaluation {
 	var current autoscalingv2.MetricValueStatus
 	var e evaluation
 	switch {
@@ -124,7 +130,9 @@ func (p *plan) resource(s Sample, name corev1.ResourceName, container string, ta
 		}
 		current.AverageUtilization, current.AverageValue = new(clamp(percent)), quantity(name, u.raw)
 	default:
-		return evaluation{err: errors.New("invalid resource metric source: neither an average utilization target nor an average value (usage) target was set")}
+		return evaluation{
+			err: errors.New(
+				"invalid resource metric source: neither an average utilization target nor an average value (usage) target was set")}
 	}
 	e.status.Resource = &autoscalingv2.ResourceMetricStatus{Current: current}
 	return e
@@ -147,8 +155,9 @@ func (p *plan) podsMetric(s Sample, spec *autoscalingv2.MetricSpec) evaluation {
 	if err != nil {
 		return fail(err)
 	}
-	return evaluation{size: size, name: "pods metric " + m.Metric.Name, status: autoscalingv2.MetricStatus{Type: spec.Type, Pods: &autoscalingv2.PodsMetricStatus{
-		Metric: m.Metric, Current: autoscalingv2.MetricValueStatus{AverageValue: quantity("", usage)}}}}
+	return evaluation{size: size, name: "pods metric " + m.Metric.Name,
+		status: autoscalingv2.MetricStatus{Type: spec.Type, Pods: &autoscalingv2.PodsMetricStatus{
+			Metric: m.Metric, Current: autoscalingv2.MetricValueStatus{AverageValue: quantity("", usage)}}}}
 }
 
 func (p *plan) object(s Sample, spec *autoscalingv2.MetricSpec) evaluation {
@@ -160,9 +169,11 @@ func (p *plan) object(s Sample, spec *autoscalingv2.MetricSpec) evaluation {
 		s.Err = fmt.Errorf("the custom metrics API returned %d values for one object", len(s.Values))
 	}
 	if s.Err != nil {
-		s.Err = fmt.Errorf("unable to get metric %s on %s %s/%s: %w", m.Metric.Name, m.DescribedObject.Kind, p.HPA.Namespace, m.DescribedObject.Name, s.Err)
+		s.Err = fmt.Errorf("unable to get metric %s on %s %s/%s: %w", m.Metric.Name, m.DescribedObject.Kind,
+			p.HPA.Namespace, m.DescribedObject.Name, s.Err)
 	}
-	out := evaluation{status: autoscalingv2.MetricStatus{Type: spec.Type, Object: &autoscalingv2.ObjectMetricStatus{DescribedObject: m.DescribedObject, Metric: m.Metric}}}
+	out := evaluation{status: autoscalingv2.MetricStatus{Type: spec.Type,
+		Object: &autoscalingv2.ObjectMetricStatus{DescribedObject: m.DescribedObject, Metric: m.Metric}}}
 	current := &out.status.Object.Current
 	switch {
 	case m.Target.Type == autoscalingv2.ValueMetricType && m.Target.Value != nil:
@@ -170,15 +181,18 @@ func (p *plan) object(s Sample, spec *autoscalingv2.MetricSpec) evaluation {
 		if err != nil {
 			return fail(err)
 		}
-		out.size, out.name, current.Value = size, fmt.Sprintf("%s metric %s", m.DescribedObject.Kind, m.Metric.Name), quantity("", usage)
+		out.size, out.name, current.Value = size, fmt.Sprintf("%s metric %s", m.DescribedObject.Kind, m.Metric.Name),
+			quantity("", usage)
 	case m.Target.Type == autoscalingv2.AverageValueMetricType && m.Target.AverageValue != nil:
 		if s.Err != nil {
 			return fail(fmt.Errorf("failed to get %s object metric: %w", m.Metric.Name, s.Err))
 		}
 		size, usage := p.byShare(s, m.Target.AverageValue.MilliValue())
-		out.size, out.name, current.AverageValue = size, fmt.Sprintf("external metric %s(%+v)", m.Metric.Name, m.Metric.Selector), quantity("", usage)
+		out.size, out.name, current.AverageValue = size,
+			fmt.Sprintf("external metric %s(%+v)", m.Metric.Name, m.Metric.Selector), quantity("", usage)
 	default:
-		return fail(errors.New("invalid object metric source: neither a value target nor an average value target was set"))
+		return fail(
+			errors.New("invalid object metric source: neither a value target nor an average value target was set"))
 	}
 	return out
 }
@@ -186,13 +200,16 @@ func (p *plan) object(s Sample, spec *autoscalingv2.MetricSpec) evaluation {
 func (p *plan) external(s Sample, spec *autoscalingv2.MetricSpec) evaluation {
 	m := spec.External
 	fail := func(err error) evaluation {
-		return failed("FailedGetExternalMetric", fmt.Sprintf("failed to get %s external metric value", m.Metric.Name), err)
+		return failed("FailedGetExternalMetric", fmt.Sprintf("failed to get %s external metric value", m.Metric.Name),
+			err)
 	}
 	if s.Err != nil {
-		s.Err = fmt.Errorf("unable to get external metric %s/%s/%+v: %w", p.HPA.Namespace, m.Metric.Name, m.Metric.Selector, s.Err)
+		s.Err = fmt.Errorf("unable to get external metric %s/%s/%+v: %w", p.HPA.Namespace, m.Metric.Name,
+			m.Metric.Selector, s.Err)
 	}
 	out := evaluation{name: fmt.Sprintf("external metric %s(%+v)", m.Metric.Name, m.Metric.Selector),
-		status: autoscalingv2.MetricStatus{Type: spec.Type, External: &autoscalingv2.ExternalMetricStatus{Metric: m.Metric}}}
+		status: autoscalingv2.MetricStatus{Type: spec.Type,
+			External: &autoscalingv2.ExternalMetricStatus{Metric: m.Metric}}}
 	current := &out.status.External.Current
 	switch {
 	case m.Target.AverageValue != nil:
@@ -208,7 +225,8 @@ func (p *plan) external(s Sample, spec *autoscalingv2.MetricSpec) evaluation {
 		}
 		out.size, current.Value = size, quantity("", usage)
 	default:
-		return fail(errors.New("invalid external metric source: neither a value target nor an average value target was set"))
+		return fail(
+			errors.New("invalid external metric source: neither a value target nor an average value target was set"))
 	}
 	return out
 }
@@ -252,7 +270,8 @@ func (p *plan) byValue(s Sample, target int64) (size int32, usage int64, err err
 	case p.within(ratio):
 		return p.Scale.Wanted, usage, nil
 	case len(p.Pods) == 0:
-		return 0, 0, errors.New("unable to calculate ready pods: no pods returned by selector while calculating replica count")
+		return 0, 0,
+			errors.New("unable to calculate ready pods: no pods returned by selector while calculating replica count")
 	}
 	ready := 0
 	for _, pod := range p.Pods {
@@ -341,7 +360,8 @@ func (u *utilization) fallback(pod string) int64 {
 }
 
 // byPods works out how many pods there should be by what each of them uses (W7.30 to W7.40).
-func (p *plan) byPods(metrics map[string]PodValue, name corev1.ResourceName, a aim) (size int32, usage int64, err error) {
+func (p *plan) byPods(metrics map[string]PodValue, name corev1.ResourceName, a aim) (size int32, usage int64,
+	err error) {
 	if len(p.Pods) == 0 {
 		return 0, 0, errors.New("no pods returned by selector while calculating replica count")
 	}

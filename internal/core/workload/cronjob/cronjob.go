@@ -156,7 +156,8 @@ func (p *plan) follow() {
 			p.event(corev1.EventTypeNormal, "MissingJob", "Active job went missing: %v", ref.Name)
 			return true
 		case FinishedAs(j) != "":
-			p.event(corev1.EventTypeNormal, "SawCompletedJob", "Saw completed job: %s, condition: %v", j.Name, FinishedAs(j))
+			p.event(corev1.EventTypeNormal, "SawCompletedJob", "Saw completed job: %s, condition: %v", j.Name,
+				FinishedAs(j))
 			return true
 		}
 		return false
@@ -186,7 +187,8 @@ func (p *plan) active(uid types.UID) bool {
 // take notes a Job that was started for a time.
 func (p *plan) take(j *batchv1.Job, at time.Time) {
 	p.status.Active = append(p.status.Active, corev1.ObjectReference{
-		APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Namespace: j.Namespace, Name: j.Name, UID: j.UID, ResourceVersion: j.ResourceVersion,
+		APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Namespace: j.Namespace, Name: j.Name, UID: j.UID,
+		ResourceVersion: j.ResourceVersion,
 	})
 	if last := p.status.LastScheduleTime; last == nil || at.After(last.Time) {
 		p.status.LastScheduleTime = &metav1.Time{Time: at}
@@ -196,13 +198,16 @@ func (p *plan) take(j *batchv1.Job, at time.Time) {
 // warn tells of Jobs that run though nobody here started them (W6.25), and of a zone in
 // the schedule (W6.3): once a turn, when nothing else is left to do.
 func (p *plan) warn() {
-	if spec := &p.cj.Spec; p.in.ZoneErr == nil && p.cj.DeletionTimestamp == nil && (spec.Suspend == nil || !*spec.Suspend) && strings.Contains(spec.Schedule, "TZ") {
-		p.event(corev1.EventTypeWarning, "UnsupportedSchedule", "CRON_TZ or TZ used in schedule %q is not officially supported, see %s for more details",
+	if spec := &p.cj.Spec; p.in.ZoneErr == nil && p.cj.DeletionTimestamp == nil &&
+		(spec.Suspend == nil || !*spec.Suspend) && strings.Contains(spec.Schedule, "TZ") {
+		p.event(corev1.EventTypeWarning, "UnsupportedSchedule",
+			"CRON_TZ or TZ used in schedule %q is not officially supported, see %s for more details",
 			spec.Schedule, "https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/")
 	}
 	for _, j := range p.in.Jobs {
 		if FinishedAs(j) == "" && !p.in.Deleted[j.UID] && !p.active(j.UID) {
-			p.event(corev1.EventTypeWarning, "UnexpectedJob", "Saw a job that the controller did not create or forgot: %s", j.Name)
+			p.event(corev1.EventTypeWarning, "UnexpectedJob",
+				"Saw a job that the controller did not create or forgot: %s", j.Name)
 		}
 	}
 }
@@ -260,7 +265,8 @@ func (p *plan) schedule() {
 		return
 	}
 	if p.in.ScheduleErr != nil {
-		p.event(corev1.EventTypeWarning, "UnparseableSchedule", "unparseable schedule: %q : %s", spec.Schedule, p.in.ScheduleErr)
+		p.event(corev1.EventTypeWarning, "UnparseableSchedule", "unparseable schedule: %q : %s", spec.Schedule,
+			p.in.ScheduleErr)
 		return
 	}
 	from := earliest(p.cj)
@@ -286,23 +292,28 @@ func (p *plan) start(due, from time.Time) {
 	spec := &p.cj.Spec
 	name := Name(p.cj, due)
 	switch {
-	case spec.StartingDeadlineSeconds != nil && due.Add(time.Duration(*spec.StartingDeadlineSeconds)*time.Second).Before(p.in.Now):
-		p.event(corev1.EventTypeWarning, "MissSchedule", "Missed scheduled time to start a job: %s", due.UTC().Format(time.RFC1123Z))
+	case spec.StartingDeadlineSeconds != nil &&
+		due.Add(time.Duration(*spec.StartingDeadlineSeconds)*time.Second).Before(p.in.Now):
+		p.event(corev1.EventTypeWarning, "MissSchedule", "Missed scheduled time to start a job: %s",
+			due.UTC().Format(time.RFC1123Z))
 		return
 	case p.status.LastScheduleTime != nil && p.status.LastScheduleTime.Time.Equal(due),
-		slices.ContainsFunc(p.status.Active, func(r corev1.ObjectReference) bool { return r.Name == name && r.Namespace == p.cj.Namespace }),
+		slices.ContainsFunc(p.status.Active,
+			func(r corev1.ObjectReference) bool { return r.Name == name && r.Namespace == p.cj.Namespace }),
 		p.in.Foreign[name]:
 		return // W6.15, W6.23
 	}
 	if many(from, p.in.Now, p.in.Schedule) {
-		p.event(corev1.EventTypeWarning, "TooManyMissedTimes", "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew")
+		p.event(corev1.EventTypeWarning, "TooManyMissedTimes",
+			"too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew")
 	}
 	// One of this name was made for this time, and is over already.
 	i := slices.IndexFunc(p.in.Jobs, func(j *batchv1.Job) bool { return j.Name == name && !p.in.Deleted[j.UID] })
 	active := p.status.Active
 	switch {
 	case spec.ConcurrencyPolicy == batchv1.ForbidConcurrent && len(active) > 0: // W6.16
-		p.event(corev1.EventTypeNormal, "JobAlreadyActive", "Not starting job because prior execution is running and concurrency policy is Forbid")
+		p.event(corev1.EventTypeNormal, "JobAlreadyActive",
+			"Not starting job because prior execution is running and concurrency policy is Forbid")
 	case spec.ConcurrencyPolicy == batchv1.ReplaceConcurrent && len(active) > 0: // W6.17
 		p.out.Replace, p.out.Events = active, nil
 	case i >= 0:
@@ -326,7 +337,8 @@ func (p *plan) job(name string, due time.Time) *batchv1.Job {
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: p.cj.Namespace, Name: name, Labels: t.Labels, Annotations: annotations,
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(p.cj, batchv1.SchemeGroupVersion.WithKind("CronJob"))},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(p.cj,
+				batchv1.SchemeGroupVersion.WithKind("CronJob"))},
 		},
 		Spec: t.Spec,
 	}
@@ -347,7 +359,8 @@ func recent(from, now time.Time, s Schedule) (at time.Time, found, missed bool, 
 	second := s.Next(first)
 	switch {
 	case first.IsZero() && second.IsZero(), second.Sub(first).Round(time.Second) < time.Second && !now.Before(second):
-		return time.Time{}, false, false, errors.New("time difference between two schedules is less than 1 second") // W6.20
+		// W6.20
+		return time.Time{}, false, false, errors.New("time difference between two schedules is less than 1 second")
 	case now.Before(first):
 		return time.Time{}, false, false, nil
 	case now.Before(second):

@@ -12,7 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-var schedules = []string{"* * * * *", "*/5 * * * *", "30 6-16/4 * * 1-5", "0 0 1 * *", "15 3 * * 0", "0 12 29 2 *", "@hourly", "@every 7m", "@every 61s", "0 9 * * 1-5", "10,20 * * * *"}
+var schedules = []string{"* * * * *", "*/5 * * * *", "30 6-16/4 * * 1-5", "0 0 1 * *", "15 3 * * 0", "0 12 29 2 *",
+	"@hourly", "@every 7m", "@every 61s", "0 9 * * 1-5", "10,20 * * * *"}
 
 // The latest time that a schedule names is found as if one asked for each (W6.12).
 func TestRecent(t *testing.T) {
@@ -46,9 +47,11 @@ func TestRecent(t *testing.T) {
 func TestHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld()
-		policy := rapid.SampledFrom([]batchv1.ConcurrencyPolicy{batchv1.AllowConcurrent, batchv1.ForbidConcurrent, batchv1.ReplaceConcurrent}).Draw(t, "policy")
+		policy := rapid.SampledFrom([]batchv1.ConcurrencyPolicy{batchv1.AllowConcurrent, batchv1.ForbidConcurrent,
+			batchv1.ReplaceConcurrent}).Draw(t, "policy")
 		limit := rapid.IntRange(0, 2).Draw(t, "limit")
-		spec := fmt.Sprintf("schedule: %q\nconcurrencyPolicy: %s\nsuccessfulJobsHistoryLimit: %d\nfailedJobsHistoryLimit: %d\n",
+		spec := fmt.Sprintf(
+			"schedule: %q\nconcurrencyPolicy: %s\nsuccessfulJobsHistoryLimit: %d\nfailedJobsHistoryLimit: %d\n",
 			rapid.SampledFrom(schedules).Draw(t, "schedule"), policy, limit, limit)
 		if rapid.Bool().Draw(t, "deadline") {
 			spec += "startingDeadlineSeconds: 100\n"
@@ -106,7 +109,8 @@ func TestHistories(t *testing.T) {
 			case what <= 3 && len(w.jobs) > 0:
 				j := w.jobs[rapid.IntRange(0, len(w.jobs)-1).Draw(t, "job")]
 				if FinishedAs(j) == "" {
-					w.finish(j, rapid.SampledFrom([]batchv1.JobConditionType{batchv1.JobComplete, batchv1.JobFailed}).Draw(t, "as"))
+					w.finish(j, rapid.SampledFrom([]batchv1.JobConditionType{batchv1.JobComplete,
+						batchv1.JobFailed}).Draw(t, "as"))
 				}
 			case what == 4:
 				w.refuse = rapid.Bool().Draw(t, "refuse")

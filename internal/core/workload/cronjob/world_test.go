@@ -33,7 +33,8 @@ type world struct {
 }
 
 func newWorld() *world {
-	return &world{now: begin, write: func(string) bool { return true }, names: map[string]int{}, others: map[string]bool{}}
+	return &world{now: begin, write: func(string) bool { return true }, names: map[string]int{},
+		others: map[string]bool{}}
 }
 
 func (w *world) say(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }

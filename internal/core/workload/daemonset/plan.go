@@ -63,7 +63,8 @@ type Plan struct {
 
 // Decide plans the next reconciliation of a set (W4.30). The set must not be terminating (W4.6).
 func Decide(in Input) (Plan, error) {
-	s := sync{Input: in, eligible: NewEligible(in.Set), nodes: map[string]*corev1.Node{}, on: map[string][]*corev1.Pod{}}
+	s := sync{Input: in, eligible: NewEligible(in.Set), nodes: map[string]*corev1.Node{},
+		on: map[string][]*corev1.Pod{}}
 	s.plan.Failures = map[string]Failure{}
 	for _, n := range in.Nodes {
 		s.nodes[n.Name] = n
@@ -81,7 +82,8 @@ func Decide(in Input) (Plan, error) {
 	}
 	s.count()
 	s.manage()
-	if len(s.plan.Create)+len(s.plan.Delete) == 0 && in.Set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType {
+	if len(s.plan.Create)+len(s.plan.Delete) == 0 &&
+		in.Set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType {
 		if err := s.rollout(); err != nil {
 			return s.plan, err
 		}
@@ -192,11 +194,13 @@ func (s *sync) manageNode(node string, pods []*corev1.Pod, run bool) {
 		case p.DeletionTimestamp != nil:
 		case p.Status.Phase == corev1.PodFailed:
 			if s.mayDeleteFailed(node) {
-				s.tell(corev1.EventTypeWarning, "FailedDaemonPod", "Found failed daemon pod %s/%s on node %s, will try to kill it", p, node)
+				s.tell(corev1.EventTypeWarning, "FailedDaemonPod",
+					"Found failed daemon pod %s/%s on node %s, will try to kill it", p, node)
 				s.delete(p)
 			}
 		case p.Status.Phase == corev1.PodSucceeded:
-			s.tell(corev1.EventTypeNormal, "SucceededDaemonPod", "Found succeeded daemon pod %s/%s on node %s, will try to delete it", p, node)
+			s.tell(corev1.EventTypeNormal, "SucceededDaemonPod",
+				"Found succeeded daemon pod %s/%s on node %s, will try to delete it", p, node)
 			s.delete(p)
 		default:
 			running = append(running, p)
@@ -217,7 +221,8 @@ func (s *sync) manageNode(node string, pods []*corev1.Pod, run bool) {
 	s.manageSurge(running)
 }
 
-// manageSurge keeps the oldest new and the oldest old pod of a node, the old one until the new one is available (W4.38).
+// manageSurge keeps the oldest new and the oldest old pod of a node, the old one until the new one is available
+// (W4.38).
 func (s *sync) manageSurge(running []*corev1.Pod) {
 	if len(running) < 2 {
 		return
@@ -270,8 +275,11 @@ func Forget(failures map[string]Failure, now time.Time) {
 // Changed reports whether the status must be written.
 func Changed(before, after *appsv1.DaemonSetStatus) bool {
 	return before.ObservedGeneration < after.ObservedGeneration || cmp.Or(
-		cmp.Compare(before.DesiredNumberScheduled, after.DesiredNumberScheduled), cmp.Compare(before.CurrentNumberScheduled, after.CurrentNumberScheduled),
-		cmp.Compare(before.NumberMisscheduled, after.NumberMisscheduled), cmp.Compare(before.NumberReady, after.NumberReady),
-		cmp.Compare(before.UpdatedNumberScheduled, after.UpdatedNumberScheduled), cmp.Compare(before.NumberAvailable, after.NumberAvailable),
+		cmp.Compare(before.DesiredNumberScheduled, after.DesiredNumberScheduled),
+		cmp.Compare(before.CurrentNumberScheduled, after.CurrentNumberScheduled),
+		cmp.Compare(before.NumberMisscheduled, after.NumberMisscheduled),
+		cmp.Compare(before.NumberReady, after.NumberReady),
+		cmp.Compare(before.UpdatedNumberScheduled, after.UpdatedNumberScheduled),
+		cmp.Compare(before.NumberAvailable, after.NumberAvailable),
 		cmp.Compare(before.NumberUnavailable, after.NumberUnavailable)) != 0
 }

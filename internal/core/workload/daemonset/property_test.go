@@ -25,7 +25,8 @@ func randomWorld(t tester, pick picker) *world {
 	case 0:
 		w.set.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
 	case 1:
-		w.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromString([]string{"1%", "50%", "100%"}[pick("maxUnavailable", 3)]))
+		w.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(
+			intstr.FromString([]string{"1%", "50%", "100%"}[pick("maxUnavailable", 3)]))
 	case 2:
 		w.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(0))
 		w.set.Spec.UpdateStrategy.RollingUpdate.MaxSurge = new(intstr.FromInt32(int32(1 + pick("maxSurge", 2))))
@@ -37,7 +38,8 @@ func randomWorld(t tester, pick picker) *world {
 }
 
 func (w *world) randomNode(pick picker, name string) {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"is": []string{"in", "in", "in", "out"}[pick("label", 4)]}}}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name,
+		Labels: map[string]string{"is": []string{"in", "in", "in", "out"}[pick("label", 4)]}}}
 	if effect := []string{"", "", "", "NoSchedule", "NoExecute", "PreferNoSchedule"}[pick("taint", 6)]; effect != "" {
 		n.Spec.Taints = []corev1.Taint{{Key: "x", Effect: corev1.TaintEffect(effect)}}
 	}
@@ -145,7 +147,8 @@ func (w *world) checkedSync(t tester) {
 			if len(before[node]) > 0 && !surge || len(before[node]) > 1 {
 				t.Fatalf("%s gets %s beside %d pods", node, p.Name, len(before[node]))
 			}
-			if !surge && slices.ContainsFunc(slices.Collect(maps.Values(had)), func(o *corev1.Pod) bool { return Target(o) == node && !workload.Terminal(o) }) {
+			if !surge && slices.ContainsFunc(slices.Collect(maps.Values(had)),
+				func(o *corev1.Pod) bool { return Target(o) == node && !workload.Terminal(o) }) {
 				t.Fatalf("%s gets %s before the one there is gone", node, p.Name)
 			}
 			if len(before[node]) == 1 && w.availablePod(before[node][0]) {
@@ -221,16 +224,19 @@ func (w *world) converge(t tester) {
 		}
 		if run {
 			desired++
-			if p := on[name][0]; w.set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType && p.Spec.Containers[0].Image != w.set.Spec.Template.Spec.Containers[0].Image {
+			if p := on[name][0]; w.set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType &&
+				p.Spec.Containers[0].Image != w.set.Spec.Template.Spec.Containers[0].Image {
 				t.Fatalf("%s runs %s", name, p.Spec.Containers[0].Image)
 			}
 		}
 	}
 	s := &w.set.Status
-	if s.DesiredNumberScheduled != desired || s.NumberAvailable != desired || s.CurrentNumberScheduled != desired || s.NumberUnavailable != 0 || s.ObservedGeneration != w.set.Generation {
+	if s.DesiredNumberScheduled != desired || s.NumberAvailable != desired || s.CurrentNumberScheduled != desired ||
+		s.NumberUnavailable != 0 || s.ObservedGeneration != w.set.Generation {
 		t.Fatalf("status %+v of %d", s, desired)
 	}
-	if w.set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType && s.UpdatedNumberScheduled != desired {
+	if w.set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType &&
+		s.UpdatedNumberScheduled != desired {
 		t.Fatalf("status %+v of %d", s, desired)
 	}
 }

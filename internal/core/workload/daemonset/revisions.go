@@ -57,7 +57,8 @@ func Revise(set *appsv1.DaemonSet, revisions []*appsv1.ControllerRevision, pods 
 	next := revision.Highest(r.Old) + 1
 	if r.Current == nil {
 		hash := workload.TemplateHash(&set.Spec.Template, set.Status.CollisionCount)
-		r.Current, r.Create = revision.New(set, Kind(), &set.Spec.Template, data, next, appsv1.DefaultDaemonSetUniqueLabelKey, hash), true
+		r.Current, r.Create = revision.New(set, Kind(), &set.Spec.Template, data, next,
+			appsv1.DefaultDaemonSetUniqueLabelKey, hash), true
 		return r, nil
 	}
 	if r.Current.Revision < next {

@@ -59,7 +59,8 @@ func TestPromisesBreak(t *testing.T) {
 	}
 	for name, s := range map[string]func(in *Input){
 		"one pod for each node (W4.36)": func(in *Input) {
-			in.Pods = slices.DeleteFunc(slices.Clone(in.Pods), func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
+			in.Pods = slices.DeleteFunc(slices.Clone(in.Pods),
+				func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
 		},
 		"eligible nodes only (W4.12)": func(in *Input) { in.Set.Spec.Template.Spec.NodeSelector = nil },
 		"taints (W4.14)": func(in *Input) {
@@ -88,7 +89,9 @@ func TestPromisesBreak(t *testing.T) {
 			in.Hash = "other"
 			delete(in.Set.Annotations, appsv1.DeprecatedTemplateGeneration)
 		},
-		"updates end (W4.53)":     func(in *Input) { in.Set.Spec.UpdateStrategy.Type = appsv1.OnDeleteDaemonSetStrategyType },
+		"updates end (W4.53)": func(in *Input) {
+			in.Set.Spec.UpdateStrategy.Type = appsv1.OnDeleteDaemonSetStrategyType
+		},
 		"status (W4.61)":          func(in *Input) { in.Nodes = in.Nodes[:max(0, len(in.Nodes)-1)] },
 		"minReadySeconds (W4.64)": func(in *Input) { in.Set.Spec.MinReadySeconds = 0 },
 		"generation (W0.71)":      func(in *Input) { in.Set.Generation = 1 },

@@ -73,7 +73,8 @@ type world struct {
 }
 
 func newWorld(t tester) *world {
-	return &world{t: t, now: begin, nodes: map[string]*corev1.Node{}, pods: map[string]*corev1.Pod{}, hashes: map[string]string{}}
+	return &world{t: t, now: begin, nodes: map[string]*corev1.Node{}, pods: map[string]*corev1.Pod{},
+		hashes: map[string]string{}}
 }
 
 func (w *world) setSpec(text string) {
@@ -90,7 +91,8 @@ func (w *world) setSpec(text string) {
 	if spec.UpdateStrategy.Type == "" {
 		spec.UpdateStrategy.Type = appsv1.RollingUpdateDaemonSetStrategyType
 		if spec.UpdateStrategy.RollingUpdate == nil {
-			spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromInt32(1)), MaxSurge: new(intstr.FromInt32(0))}
+			spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromInt32(1)),
+				MaxSurge: new(intstr.FromInt32(0))}
 		}
 	}
 	w.set.Spec = spec
@@ -103,7 +105,8 @@ func (w *world) template() {
 	if w.set.Annotations["test/template"] != data {
 		n, _ := generation(w.set)
 		next, _ := strconv.Atoi(n)
-		w.set.Annotations = map[string]string{appsv1.DeprecatedTemplateGeneration: strconv.Itoa(next + 1), "test/template": data}
+		w.set.Annotations = map[string]string{appsv1.DeprecatedTemplateGeneration: strconv.Itoa(next + 1),
+			"test/template": data}
 	}
 }
 
@@ -148,7 +151,8 @@ func (w *world) command(d *datadriven.TestData) string {
 			delete(w.pods, n)
 		}
 	case "orphan":
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: names[0], Namespace: "ns", UID: types.UID(names[0]), CreationTimestamp: metav1.NewTime(begin.Add(-time.Hour))},
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: names[0], Namespace: "ns", UID: types.UID(names[0]),
+			CreationTimestamp: metav1.NewTime(begin.Add(-time.Hour))},
 			Spec: corev1.PodSpec{NodeName: names[1]}}
 		w.pods[names[0]] = p
 		w.setReady(p, true)
@@ -198,7 +202,8 @@ func (w *world) node(d *datadriven.TestData) {
 			n.Labels[k] = v
 		case "taint":
 			i := strings.LastIndexByte(a.Vals[0], '/')
-			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: a.Vals[0][:i], Effect: corev1.TaintEffect(a.Vals[0][i+1:])})
+			n.Spec.Taints = append(n.Spec.Taints,
+				corev1.Taint{Key: a.Vals[0][:i], Effect: corev1.TaintEffect(a.Vals[0][i+1:])})
 		}
 	}
 	w.nodes[n.Name] = n
@@ -223,7 +228,8 @@ func (w *world) newest(node string) *corev1.Pod {
 	var found *corev1.Pod
 	for _, name := range slices.Sorted(maps.Keys(w.pods)) {
 		p := w.pods[name]
-		if Target(p) == node && p.DeletionTimestamp == nil && (found == nil || !p.CreationTimestamp.Time.Before(found.CreationTimestamp.Time)) {
+		if Target(p) == node && p.DeletionTimestamp == nil &&
+			(found == nil || !p.CreationTimestamp.Time.Before(found.CreationTimestamp.Time)) {
 			found = p
 		}
 	}
@@ -239,7 +245,8 @@ func (w *world) setReady(p *corev1.Pod, is bool) {
 		status = corev1.ConditionTrue
 		p.Spec.NodeName, p.Status.Phase = Target(p), corev1.PodRunning
 	}
-	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status, LastTransitionTime: metav1.NewTime(w.now)}}
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status,
+		LastTransitionTime: metav1.NewTime(w.now)}}
 }
 
 func (w *world) printf(format string, a ...any) { fmt.Fprintf(&w.sb, format+"\n", a...) }
@@ -287,7 +294,8 @@ func (w *world) sync() bool {
 	if w.generation != w.set.Status.ObservedGeneration {
 		w.failures, w.generation = map[string]Failure{}, w.set.Status.ObservedGeneration
 	}
-	in := Input{Now: w.now, Set: w.set, Hash: HashOf(r.Current), Pods: w.list(), Nodes: slices.Collect(maps.Values(w.nodes)), Failures: w.failures}
+	in := Input{Now: w.now, Set: w.set, Hash: HashOf(r.Current), Pods: w.list(),
+		Nodes: slices.Collect(maps.Values(w.nodes)), Failures: w.failures}
 	given := in
 	if w.sabotage != nil {
 		given.Set = in.Set.DeepCopy()
@@ -308,7 +316,8 @@ func (w *world) sync() bool {
 		}
 		w.made++
 		pod.Name = "p" + strconv.Itoa(w.made)
-		pod.UID, pod.Status.Phase, pod.CreationTimestamp = types.UID(pod.Name), corev1.PodPending, metav1.NewTime(w.now.Add(time.Duration(w.made)))
+		pod.UID, pod.Status.Phase, pod.CreationTimestamp = types.UID(pod.Name), corev1.PodPending,
+			metav1.NewTime(w.now.Add(time.Duration(w.made)))
 		w.pods[pod.Name] = pod
 		w.printf("create %s on %s at %s", pod.Name, node, w.hashes[in.Hash])
 		did = true
@@ -326,8 +335,10 @@ func (w *world) sync() bool {
 		did = true
 	}
 	s := &w.set.Status
-	line := fmt.Sprintf("  desired %d current %d ready %d up-to-date %d available %d unavailable %d misscheduled %d\n", s.DesiredNumberScheduled,
-		s.CurrentNumberScheduled, s.NumberReady, s.UpdatedNumberScheduled, s.NumberAvailable, s.NumberUnavailable, s.NumberMisscheduled)
+	line := fmt.Sprintf("  desired %d current %d ready %d up-to-date %d available %d unavailable %d misscheduled %d\n",
+		s.DesiredNumberScheduled,
+		s.CurrentNumberScheduled, s.NumberReady, s.UpdatedNumberScheduled, s.NumberAvailable, s.NumberUnavailable,
+		s.NumberMisscheduled)
 	if line != w.shown {
 		w.shown = line
 		w.sb.WriteString(line)
@@ -349,7 +360,9 @@ func (w *world) show(what string) string {
 	case "pods":
 		for _, name := range slices.Sorted(maps.Keys(w.pods)) {
 			p := w.pods[name]
-			fmt.Fprintf(&sb, "%s: on %s at %s %s ready=%v deleted=%v\n", name, Target(p), w.hashes[p.Labels[appsv1.ControllerRevisionHashLabelKey]], p.Status.Phase, workload.Ready(p), p.DeletionTimestamp != nil)
+			fmt.Fprintf(&sb, "%s: on %s at %s %s ready=%v deleted=%v\n", name, Target(p),
+				w.hashes[p.Labels[appsv1.ControllerRevisionHashLabelKey]], p.Status.Phase, workload.Ready(p),
+				p.DeletionTimestamp != nil)
 		}
 	case "revisions":
 		for _, r := range w.revisions {

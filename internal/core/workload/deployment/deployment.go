@@ -74,7 +74,8 @@ func Decide(in Input) Plan {
 	p := newPass(in)
 	switch {
 	case selectsAll(p.d):
-		p.event(corev1.EventTypeWarning, "SelectingAll", "This deployment is selecting all pods. A non-empty selector is required.")
+		p.event(corev1.EventTypeWarning, "SelectingAll",
+			"This deployment is selecting all pods. A non-empty selector is required.")
 		p.d.Status.ObservedGeneration = max(p.d.Status.ObservedGeneration, p.d.Generation)
 	case p.d.DeletionTimestamp != nil:
 		p.status()
@@ -173,7 +174,8 @@ func (p *pass) end() Plan {
 	}
 	// Room is made before it is taken: at no time there are more pods than may be.
 	slices.SortStableFunc(updates, func(a, b Step) int {
-		return cmp.Or(cmp.Compare(p.growth(a.Update), p.growth(b.Update)), cmp.Compare(slices.Index(p.changed, a.Update.UID), slices.Index(p.changed, b.Update.UID)))
+		return cmp.Or(cmp.Compare(p.growth(a.Update), p.growth(b.Update)),
+			cmp.Compare(slices.Index(p.changed, a.Update.UID), slices.Index(p.changed, b.Update.UID)))
 	})
 	p.plan.Steps = append(updates, p.plan.Steps...)
 	if p.created {
@@ -183,7 +185,8 @@ func (p *pass) end() Plan {
 		}
 		p.plan.Steps = append([]Step{step}, p.plan.Steps...)
 	}
-	if !equality.Semantic.DeepEqual(p.d.Status, p.in.Deployment.Status) || p.d.Annotations[Revision] != p.in.Deployment.Annotations[Revision] {
+	if !equality.Semantic.DeepEqual(p.d.Status, p.in.Deployment.Status) ||
+		p.d.Annotations[Revision] != p.in.Deployment.Annotations[Revision] {
 		p.plan.Steps = append(p.plan.Steps, Step{Status: p.d})
 	}
 	return p.plan
@@ -203,7 +206,8 @@ func scaled(name string, from, to int32) Event {
 	if to < from {
 		how = "down"
 	}
-	return Event{corev1.EventTypeNormal, "ScalingReplicaSet", "Scaled " + how + " replica set " + name + " from " + number(from) + " to " + number(to)}
+	return Event{corev1.EventTypeNormal, "ScalingReplicaSet",
+		"Scaled " + how + " replica set " + name + " from " + number(from) + " to " + number(to)}
 }
 
 func number(n int32) string { return strconv.FormatInt(int64(n), 10) }

@@ -67,7 +67,8 @@ func TestAnyHistory(t *testing.T) {
 		}
 		current := 0
 		for _, s := range w.sets {
-			if same := workload.SameTemplate(&s.Spec.Template, &w.d.Spec.Template); same && *s.Spec.Replicas == *w.d.Spec.Replicas {
+			if same := workload.SameTemplate(&s.Spec.Template, &w.d.Spec.Template); same &&
+				*s.Spec.Replicas == *w.d.Spec.Replicas {
 				current++
 			} else if *s.Spec.Replicas != 0 {
 				t.Fatalf("set %s of size %d is left", w.text(s), *s.Spec.Replicas)
@@ -109,7 +110,8 @@ func (w *world) judged(t *rapid.T, writes int) []string {
 	total, ready := w.count(replicas), w.count(available)
 	running := false
 	for _, s := range w.sets {
-		running = running || !workload.SameTemplate(&s.Spec.Template, &d.Spec.Template) && (w.left[s.UID][0] > 0 || w.ending[s.UID] > 0)
+		running = running || !workload.SameTemplate(&s.Spec.Template, &d.Spec.Template) &&
+			(w.left[s.UID][0] > 0 || w.ending[s.UID] > 0)
 	}
 	scaled := false // somebody changed the size since the sets were sized
 	for _, s := range before {
@@ -123,7 +125,8 @@ func (w *world) judged(t *rapid.T, writes int) []string {
 	if now, most := w.count(replicas), *d.Spec.Replicas+surge; now > total && now > most {
 		t.Fatalf("%d pods are to be, %d are allowed: %q", now, most, out)
 	}
-	if now, least := w.count(available), *d.Spec.Replicas-unavailable; !recreates && !scaled && !d.Spec.Paused && now < ready && now < least {
+	if now, least := w.count(available), *d.Spec.Replicas-unavailable; !recreates && !scaled && !d.Spec.Paused &&
+		now < ready && now < least {
 		t.Fatalf("%d pods stay available of %d, %d must: %q", now, ready, least, out)
 	}
 	for _, s := range w.sets {

@@ -23,7 +23,8 @@ const historyRoom = 2000
 // goes from neither side to the other (W2.11).
 func own(annotation string) bool {
 	switch annotation {
-	case corev1.LastAppliedConfigAnnotation, Revision, RevisionHistory, DesiredReplicas, MaxReplicas, appsv1.DeprecatedRollbackTo:
+	case corev1.LastAppliedConfigAnnotation, Revision, RevisionHistory, DesiredReplicas, MaxReplicas,
+		appsv1.DeprecatedRollbackTo:
 		return true
 	}
 	return false
@@ -68,7 +69,8 @@ func (p *pass) syncNew() {
 	}
 	p.setRevision(annotations[Revision])
 	if hasDeadline(p.d) && p.condition(appsv1.DeploymentProgressing) == nil {
-		p.set(appsv1.DeploymentProgressing, corev1.ConditionTrue, "FoundNewReplicaSet", fmt.Sprintf("Found new replica set %q", p.now.Name))
+		p.set(appsv1.DeploymentProgressing, corev1.ConditionTrue, "FoundNewReplicaSet",
+			fmt.Sprintf("Found new replica set %q", p.now.Name))
 	}
 }
 
@@ -126,10 +128,12 @@ func (p *pass) create() {
 	selector.MatchLabels = with(selector.MatchLabels, hash)
 	p.now = &appsv1.ReplicaSet{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: setName(d.Name, hash), Namespace: d.Namespace, Labels: template.Labels, Annotations: map[string]string{},
+			Name: setName(d.Name, hash), Namespace: d.Namespace, Labels: template.Labels,
+			Annotations:     map[string]string{},
 			OwnerReferences: []metav1.OwnerReference{owner(d).Reference()},
 		},
-		Spec: appsv1.ReplicaSetSpec{MinReadySeconds: d.Spec.MinReadySeconds, Selector: selector, Template: *template, Replicas: new(int32)},
+		Spec: appsv1.ReplicaSetSpec{MinReadySeconds: d.Spec.MinReadySeconds, Selector: selector, Template: *template,
+			Replicas: new(int32)},
 	}
 	p.created = true
 	p.annotate(p.now.Annotations)
@@ -141,7 +145,8 @@ func (p *pass) create() {
 	p.now.Annotations[DesiredReplicas], p.now.Annotations[MaxReplicas] = number(p.size()), number(p.size()+p.surge())
 	p.setRevision(p.now.Annotations[Revision])
 	if hasDeadline(d) {
-		p.set(appsv1.DeploymentProgressing, corev1.ConditionTrue, "NewReplicaSetCreated", fmt.Sprintf("Created new replica set %q", p.now.Name))
+		p.set(appsv1.DeploymentProgressing, corev1.ConditionTrue, "NewReplicaSetCreated",
+			fmt.Sprintf("Created new replica set %q", p.now.Name))
 	}
 }
 
@@ -182,7 +187,8 @@ func Taken(d *appsv1.Deployment, exists *appsv1.ReplicaSet) (collision *appsv1.D
 // NotCreated is the event and, if it changes, the status that say that a set can't be created (W2.35).
 func NotCreated(in Input, set string, failure error) (Event, *appsv1.Deployment) {
 	p := newPass(in)
-	e := Event{corev1.EventTypeWarning, "ReplicaSetCreateError", fmt.Sprintf("Failed to create new replica set %q: %v", set, failure)}
+	e := Event{corev1.EventTypeWarning, "ReplicaSetCreateError",
+		fmt.Sprintf("Failed to create new replica set %q: %v", set, failure)}
 	if hasDeadline(p.d) {
 		p.set(appsv1.DeploymentProgressing, corev1.ConditionFalse, e.Reason, e.Message)
 	}
@@ -216,7 +222,8 @@ func (p *pass) rollback(n int64) {
 	case n == 0:
 		p.event(corev1.EventTypeWarning, "DeploymentRollbackRevisionNotFound", "Unable to find last revision.")
 	case to == nil:
-		p.event(corev1.EventTypeWarning, "DeploymentRollbackRevisionNotFound", "Unable to find the revision to rollback to.")
+		p.event(corev1.EventTypeWarning, "DeploymentRollbackRevisionNotFound",
+			"Unable to find the revision to rollback to.")
 	case workload.SameTemplate(&to.Spec.Template, &d.Spec.Template):
 		p.event(corev1.EventTypeWarning, "DeploymentRollbackTemplateUnchanged",
 			fmt.Sprintf("The rollback revision contains the same template as current deployment %q", d.Name))
@@ -229,7 +236,8 @@ func (p *pass) rollback(n int64) {
 				d.Annotations[k] = to.Annotations[k]
 			}
 		}
-		step.Event = Event{corev1.EventTypeNormal, "DeploymentRollback", fmt.Sprintf("Rolled back deployment %q to revision %d", d.Name, n)}
+		step.Event = Event{corev1.EventTypeNormal, "DeploymentRollback",
+			fmt.Sprintf("Rolled back deployment %q to revision %d", d.Name, n)}
 	}
 	p.plan.Steps = append(p.plan.Steps, step)
 }
@@ -287,7 +295,8 @@ func (p *pass) cleanUp() {
 		return 1
 	})
 	for i := range max(0, len(alive)-int(*limit)) {
-		if s := alive[i]; s.Status.Replicas == 0 && replicas(s) == 0 && s.Generation <= s.Status.ObservedGeneration && p.origin[s.UID] == nil {
+		if s := alive[i]; s.Status.Replicas == 0 && replicas(s) == 0 && s.Generation <= s.Status.ObservedGeneration &&
+			p.origin[s.UID] == nil {
 			p.plan.Steps = append(p.plan.Steps, Step{Delete: s})
 		}
 	}

@@ -90,7 +90,8 @@ func (p *pass) recreate() {
 }
 
 func (p *pass) oldRunning() bool {
-	return slices.ContainsFunc(p.old, func(s *appsv1.ReplicaSet) bool { return s.Status.Replicas > 0 || p.in.Running(s.UID) })
+	return slices.ContainsFunc(p.old,
+		func(s *appsv1.ReplicaSet) bool { return s.Status.Replicas > 0 || p.in.Running(s.UID) })
 }
 
 // scaling reports whether the size of the deployment has changed since its sets were sized (W2.26).

@@ -33,13 +33,15 @@ func (p *pass) condition(kind appsv1.DeploymentConditionType) *appsv1.Deployment
 }
 
 func (p *pass) drop(kind appsv1.DeploymentConditionType) {
-	p.d.Status.Conditions = slices.DeleteFunc(p.d.Status.Conditions, func(c appsv1.DeploymentCondition) bool { return c.Type == kind })
+	p.d.Status.Conditions = slices.DeleteFunc(p.d.Status.Conditions,
+		func(c appsv1.DeploymentCondition) bool { return c.Type == kind })
 }
 
 // set sets a condition unless it says so already (W2.74). It then is the last in the list (W2.91).
 func (p *pass) set(kind appsv1.DeploymentConditionType, status corev1.ConditionStatus, reason, message string) {
 	now := metav1.NewTime(p.in.Now)
-	p.put(appsv1.DeploymentCondition{Type: kind, Status: status, Reason: reason, Message: message, LastUpdateTime: now, LastTransitionTime: now})
+	p.put(appsv1.DeploymentCondition{Type: kind, Status: status, Reason: reason, Message: message, LastUpdateTime: now,
+		LastTransitionTime: now})
 }
 
 func (p *pass) put(c appsv1.DeploymentCondition) {
@@ -83,9 +85,11 @@ func (p *pass) status() {
 	s.UnavailableReplicas = max(0, sum(all, replicas)-s.AvailableReplicas)
 	s.TerminatingReplicas = terminating(all)
 	if s.AvailableReplicas >= p.minAvailable() {
-		p.set(appsv1.DeploymentAvailable, corev1.ConditionTrue, "MinimumReplicasAvailable", "Deployment has minimum availability.")
+		p.set(appsv1.DeploymentAvailable, corev1.ConditionTrue, "MinimumReplicasAvailable",
+			"Deployment has minimum availability.")
 	} else {
-		p.set(appsv1.DeploymentAvailable, corev1.ConditionFalse, "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
+		p.set(appsv1.DeploymentAvailable, corev1.ConditionFalse, "MinimumReplicasUnavailable",
+			"Deployment does not have minimum availability.")
 	}
 }
 
@@ -109,12 +113,14 @@ func complete(d *appsv1.Deployment, s *appsv1.DeploymentStatus) bool {
 	if d.Spec.Replicas != nil {
 		size = *d.Spec.Replicas
 	}
-	return s.UpdatedReplicas == size && s.Replicas == size && s.AvailableReplicas == size && s.ObservedGeneration >= d.Generation
+	return s.UpdatedReplicas == size && s.Replicas == size && s.AvailableReplicas == size &&
+		s.ObservedGeneration >= d.Generation
 }
 
 // progressed reports whether a rollout has come further since a status was stored (W2.79).
 func progressed(from, to *appsv1.DeploymentStatus) bool {
-	return to.UpdatedReplicas > from.UpdatedReplicas || to.Replicas-to.UpdatedReplicas < from.Replicas-from.UpdatedReplicas ||
+	return to.UpdatedReplicas > from.UpdatedReplicas ||
+		to.Replicas-to.UpdatedReplicas < from.Replicas-from.UpdatedReplicas ||
 		to.ReadyReplicas > from.ReadyReplicas || to.AvailableReplicas > from.AvailableReplicas
 }
 
@@ -129,10 +135,12 @@ func (p *pass) rolloutStatus() {
 	case s.Replicas == s.UpdatedReplicas && c != nil && c.Reason == newAvailable:
 		// No rollout is under way.
 	case complete(p.d, s):
-		p.set(appsv1.DeploymentProgressing, corev1.ConditionTrue, newAvailable, p.subject()+" has successfully progressed.")
+		p.set(appsv1.DeploymentProgressing, corev1.ConditionTrue, newAvailable,
+			p.subject()+" has successfully progressed.")
 	case progressed(&before, s):
 		now := metav1.NewTime(p.in.Now)
-		next := appsv1.DeploymentCondition{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "ReplicaSetUpdated",
+		next := appsv1.DeploymentCondition{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue,
+			Reason:  "ReplicaSetUpdated",
 			Message: p.subject() + " is progressing.", LastUpdateTime: now, LastTransitionTime: now}
 		if c != nil && c.Status == corev1.ConditionTrue {
 			next.LastTransitionTime = c.LastTransitionTime
@@ -180,7 +188,8 @@ func (p *pass) failure() *appsv1.DeploymentCondition {
 	for _, s := range all {
 		for _, c := range s.Status.Conditions {
 			if c.Type == appsv1.ReplicaSetReplicaFailure {
-				return &appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: c.Status, Reason: c.Reason, Message: c.Message,
+				return &appsv1.DeploymentCondition{Type: appsv1.DeploymentReplicaFailure, Status: c.Status,
+					Reason: c.Reason, Message: c.Message,
 					LastTransitionTime: c.LastTransitionTime, LastUpdateTime: c.LastTransitionTime}
 			}
 		}

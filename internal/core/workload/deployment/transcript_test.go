@@ -122,7 +122,8 @@ func (w *world) command(d *datadriven.TestData) ([]string, error) {
 		s := w.find(arg(0)).DeepCopy()
 		s.Status.Conditions = nil
 		if d.Input != "" {
-			s.Status.Conditions = []appsv1.ReplicaSetCondition{{Type: appsv1.ReplicaSetReplicaFailure, Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: d.Input,
+			s.Status.Conditions = []appsv1.ReplicaSetCondition{{Type: appsv1.ReplicaSetReplicaFailure,
+				Status: corev1.ConditionTrue, Reason: "FailedCreate", Message: d.Input,
 				LastTransitionTime: metav1.NewTime(w.now)}}
 		}
 		w.replace(s)

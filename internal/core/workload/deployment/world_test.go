@@ -37,8 +37,9 @@ func newWorld() *world {
 		Spec: appsv1.DeploymentSpec{
 			Replicas: new(int32(3)), RevisionHistoryLimit: new(int32(10)), ProgressDeadlineSeconds: new(int32(600)),
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
-			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{
-				MaxSurge: new(intstr.FromString("25%")), MaxUnavailable: new(intstr.FromString("25%"))}},
+			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{
+					MaxSurge: new(intstr.FromString("25%")), MaxUnavailable: new(intstr.FromString("25%"))}},
 		},
 	}
 	w.d.Spec.Template.Labels = map[string]string{"app": "web"}
@@ -110,7 +111,8 @@ func (w *world) alias(text string) string {
 	return text
 }
 
-// pass decides, stores what the decision says, and returns it as text. It stops after so many writes, as if carob ended then.
+// pass decides, stores what the decision says, and returns it as text. It stops after so many writes, as if carob
+// ended then.
 func (w *world) pass(writes int) []string {
 	plan := Decide(w.input())
 	var out []string
@@ -164,7 +166,8 @@ func (w *world) do(step Step) (out []string) {
 		out = append(out, "update "+w.text(s))
 	case step.Delete != nil:
 		out = append(out, "delete "+w.alias(step.Delete.Name))
-		w.sets = slices.DeleteFunc(slices.Clone(w.sets), func(s *appsv1.ReplicaSet) bool { return s.UID == step.Delete.UID })
+		w.sets = slices.DeleteFunc(slices.Clone(w.sets),
+			func(s *appsv1.ReplicaSet) bool { return s.UID == step.Delete.UID })
 	case step.Rollback != nil:
 		w.d = step.Rollback.DeepCopy()
 		w.d.Generation++
@@ -188,12 +191,14 @@ func annotations(a map[string]string) string {
 }
 
 func (w *world) text(s *appsv1.ReplicaSet) string {
-	return fmt.Sprintf("%s image %s size %d%s", w.alias(s.Name), s.Spec.Template.Spec.Containers[0].Image, *s.Spec.Replicas, annotations(s.Annotations))
+	return fmt.Sprintf("%s image %s size %d%s", w.alias(s.Name), s.Spec.Template.Spec.Containers[0].Image,
+		*s.Spec.Replicas, annotations(s.Annotations))
 }
 
 func (w *world) statusText() string {
 	s := w.d.Status
-	text := fmt.Sprintf("replicas %d updated %d ready %d available %d unavailable %d", s.Replicas, s.UpdatedReplicas, s.ReadyReplicas, s.AvailableReplicas, s.UnavailableReplicas)
+	text := fmt.Sprintf("replicas %d updated %d ready %d available %d unavailable %d", s.Replicas, s.UpdatedReplicas,
+		s.ReadyReplicas, s.AvailableReplicas, s.UnavailableReplicas)
 	if s.TerminatingReplicas != nil {
 		text += fmt.Sprintf(" terminating %d", *s.TerminatingReplicas)
 	}
@@ -202,7 +207,8 @@ func (w *world) statusText() string {
 	}
 	text += annotations(w.d.Annotations)
 	for _, c := range s.Conditions {
-		text += fmt.Sprintf("\n  %s=%s %s: %s (since %s, updated %s)", c.Type, c.Status, c.Reason, c.Message, c.LastTransitionTime.Sub(noon), c.LastUpdateTime.Sub(noon))
+		text += fmt.Sprintf("\n  %s=%s %s: %s (since %s, updated %s)", c.Type, c.Status, c.Reason, c.Message,
+			c.LastTransitionTime.Sub(noon), c.LastUpdateTime.Sub(noon))
 	}
 	return text
 }
@@ -223,9 +229,11 @@ func (w *world) replicaSets() bool {
 			pods[0] = n
 		}
 		next := s.Status
-		next.Replicas, next.ReadyReplicas, next.AvailableReplicas, next.ObservedGeneration = pods[0], pods[1], pods[1], s.Generation
+		next.Replicas, next.ReadyReplicas, next.AvailableReplicas, next.ObservedGeneration = pods[0], pods[1], pods[1],
+			s.Generation
 		next.TerminatingReplicas = new(int32(w.ending[s.UID]))
-		if next.Replicas != s.Status.Replicas || next.AvailableReplicas != s.Status.AvailableReplicas || next.ObservedGeneration != s.Status.ObservedGeneration ||
+		if next.Replicas != s.Status.Replicas || next.AvailableReplicas != s.Status.AvailableReplicas ||
+			next.ObservedGeneration != s.Status.ObservedGeneration ||
 			s.Status.TerminatingReplicas == nil || *next.TerminatingReplicas != *s.Status.TerminatingReplicas {
 			c := s.DeepCopy()
 			c.Status = next

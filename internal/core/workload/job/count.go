@@ -47,7 +47,8 @@ func (p *plan) count() {
 			}
 		case pod.Status.Phase == corev1.PodSucceeded:
 			u.Succeeded = append(u.Succeeded, pod.UID)
-		case p.verdict != nil && p.verdict.Type == batchv1.JobSuccessCriteriaMet && p.recorded(p.verdict.Type) && pod.Status.Phase != corev1.PodFailed:
+		case p.verdict != nil && p.verdict.Type == batchv1.JobSuccessCriteriaMet && p.recorded(p.verdict.Type) &&
+			pod.Status.Phase != corev1.PodFailed:
 			// It is deleted because others were enough; that is no failure (W5.90).
 		case p.hasFailed(pod) || p.verdict != nil && p.verdict.Type == batchv1.JobFailureTarget:
 			// Whatever a failed Job still ran has failed with it (W5.90).

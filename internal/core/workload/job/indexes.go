@@ -137,7 +137,8 @@ func counted(p *corev1.Pod, annotation string) int32 {
 
 // failuresBefore is how many pods of this pod's index failed before it, ignored ones, too.
 func failuresBefore(p *corev1.Pod) int32 {
-	return counted(p, batchv1.JobIndexFailureCountAnnotation) + counted(p, batchv1.JobIndexIgnoredFailureCountAnnotation)
+	return counted(p, batchv1.JobIndexFailureCountAnnotation) +
+		counted(p, batchv1.JobIndexIgnoredFailureCountAnnotation)
 }
 
 // indexes works out which indexes are completed and which have failed for good.
@@ -175,7 +176,8 @@ func (p *plan) indexes() {
 		if !Tracked(pod) || !p.within(pod) || !p.hasFailed(pod) || p.done.has(i) || p.lost.has(i) || taken[i] {
 			continue
 		}
-		if w := p.waiting[i]; w == nil || failuresBefore(w) <= failuresBefore(pod) && !finishedAt(pod).Before(finishedAt(w)) {
+		if w := p.waiting[i]; w == nil || failuresBefore(w) <= failuresBefore(pod) &&
+			!finishedAt(pod).Before(finishedAt(w)) {
 			p.waiting[i] = pod
 		}
 	}
@@ -186,7 +188,8 @@ func (p *plan) endsIndex(pod *corev1.Pod) bool {
 	if !p.hasFailed(pod) {
 		return false
 	}
-	if pod.Status.Phase != corev1.PodFailed && (p.recorded(batchv1.JobFailureTarget) || p.recorded(batchv1.JobSuccessCriteriaMet)) {
+	if pod.Status.Phase != corev1.PodFailed &&
+		(p.recorded(batchv1.JobFailureTarget) || p.recorded(batchv1.JobSuccessCriteriaMet)) {
 		return false // it is deleted with the others because the Job ends
 	}
 	counts, action := p.policy(pod)

@@ -107,8 +107,11 @@ func Plan(in Input) Output {
 	if Finished(in.Job) {
 		return Output{Untrack: tracked(in.Pods)} // W5.34, W5.97
 	}
-	if m := in.Job.Spec.CompletionMode; m != nil && *m != batchv1.NonIndexedCompletion && *m != batchv1.IndexedCompletion {
-		return Output{Memory: in.Memory, Events: []Event{{corev1.EventTypeWarning, "UnknownCompletionMode", "Skipped Job sync because completion mode is unknown"}}}
+	if m := in.Job.Spec.CompletionMode; m != nil && *m != batchv1.NonIndexedCompletion &&
+		*m != batchv1.IndexedCompletion {
+		return Output{Memory: in.Memory,
+			Events: []Event{{corev1.EventTypeWarning, "UnknownCompletionMode",
+				"Skipped Job sync because completion mode is unknown"}}}
 	}
 	p := newPlan(in)
 	p.judge()
@@ -116,7 +119,8 @@ func Plan(in Input) Output {
 		return p.out
 	}
 	if p.verdict == nil && p.complete() {
-		p.verdict = p.condition(batchv1.JobSuccessCriteriaMet, batchv1.JobReasonCompletionsReached, "Reached expected number of succeeded pods")
+		p.verdict = p.condition(batchv1.JobSuccessCriteriaMet, batchv1.JobReasonCompletionsReached,
+			"Reached expected number of succeeded pods")
 	} else if p.verdict == nil {
 		p.noteSuspension()
 	}
@@ -156,7 +160,8 @@ func newPlan(in Input) *plan {
 	j := in.Job
 	p := &plan{
 		in: in, job: j, now: metav1.NewTime(in.Now), status: *j.Status.DeepCopy(), pods: slices.Clone(in.Pods),
-		indexed:  j.Spec.CompletionMode != nil && *j.Spec.CompletionMode == batchv1.IndexedCompletion && j.Spec.Completions != nil,
+		indexed: j.Spec.CompletionMode != nil && *j.Spec.CompletionMode == batchv1.IndexedCompletion &&
+			j.Spec.Completions != nil,
 		perIndex: j.Spec.BackoffLimitPerIndex != nil,
 	}
 	if p.status.UncountedTerminatedPods == nil {
@@ -164,7 +169,8 @@ func newPlan(in Input) *plan {
 	}
 	p.stored = *p.status.DeepCopy()
 	p.noted = map[types.UID]bool{}
-	for _, uid := range slices.Concat(p.status.UncountedTerminatedPods.Succeeded, p.status.UncountedTerminatedPods.Failed) {
+	for _, uid := range slices.Concat(p.status.UncountedTerminatedPods.Succeeded,
+		p.status.UncountedTerminatedPods.Failed) {
 		p.noted[uid] = true
 	}
 	if p.status.StartTime == nil && !p.suspended() {
@@ -244,7 +250,8 @@ func (p *plan) fresh() (successes, failures []*corev1.Pod) {
 }
 
 func (p *plan) condition(kind batchv1.JobConditionType, reason, message string) *batchv1.JobCondition {
-	return &batchv1.JobCondition{Type: kind, Status: corev1.ConditionTrue, LastProbeTime: p.now, LastTransitionTime: p.now, Reason: reason, Message: message}
+	return &batchv1.JobCondition{Type: kind, Status: corev1.ConditionTrue, LastProbeTime: p.now,
+		LastTransitionTime: p.now, Reason: reason, Message: message}
 }
 
 // find returns a condition of the status that is to be, or nil.
@@ -358,7 +365,8 @@ func (p *plan) conclude() {
 	}
 	p.status.CompletionTime = &p.now
 	if p.job.Spec.Completions != nil && p.status.Succeeded > *p.job.Spec.Completions {
-		p.event(corev1.EventTypeWarning, "TooManySucceededPods", "Too many succeeded pods running after completion count reached")
+		p.event(corev1.EventTypeWarning, "TooManySucceededPods",
+			"Too many succeeded pods running after completion count reached")
 	}
 	p.event(corev1.EventTypeNormal, "Completed", "Job completed")
 }

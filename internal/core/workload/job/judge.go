@@ -40,7 +40,8 @@ func (p *plan) judge() {
 	if p.indexed && p.perIndex {
 		switch lost := p.lost.total(); {
 		case spec.MaxFailedIndexes != nil && lost > int(*spec.MaxFailedIndexes):
-			fail(batchv1.JobReasonMaxFailedIndexesExceeded, "Job has exceeded the specified maximal number of failed indexes")
+			fail(batchv1.JobReasonMaxFailedIndexesExceeded,
+				"Job has exceeded the specified maximal number of failed indexes")
 			return
 		case lost > 0 && lost+p.done.total() >= int(*spec.Completions):
 			fail(batchv1.JobReasonFailedIndexes, "Job has failed indexes")
@@ -48,7 +49,8 @@ func (p *plan) judge() {
 		}
 	}
 	if rule, met := p.successPolicy(); met {
-		p.verdict = p.condition(batchv1.JobSuccessCriteriaMet, batchv1.JobReasonSuccessPolicy, fmt.Sprintf("Matched rules at index %d", rule))
+		p.verdict = p.condition(batchv1.JobSuccessCriteriaMet, batchv1.JobReasonSuccessPolicy,
+			fmt.Sprintf("Matched rules at index %d", rule))
 	}
 }
 
@@ -128,7 +130,8 @@ func (p *plan) rule(pod *corev1.Pod) (*batchv1.PodFailurePolicyRule, string) {
 		}
 		if r.OnExitCodes != nil {
 			if s := exited(pod, r.OnExitCodes); s != nil {
-				return r, fmt.Sprintf("Container %s for pod %s/%s failed with exit code %v matching %v rule at index %d",
+				return r, fmt.Sprintf(
+					"Container %s for pod %s/%s failed with exit code %v matching %v rule at index %d",
 					s.Name, pod.Namespace, pod.Name, s.State.Terminated.ExitCode, r.Action, i)
 			}
 			continue
@@ -137,7 +140,8 @@ func (p *plan) rule(pod *corev1.Pod) (*batchv1.PodFailurePolicyRule, string) {
 			if slices.ContainsFunc(r.OnPodConditions, func(want batchv1.PodFailurePolicyOnPodConditionsPattern) bool {
 				return c.Type == want.Type && c.Status == want.Status
 			}) {
-				return r, fmt.Sprintf("Pod %s/%s has condition %v matching %v rule at index %d", pod.Namespace, pod.Name, c.Type, r.Action, i)
+				return r, fmt.Sprintf("Pod %s/%s has condition %v matching %v rule at index %d", pod.Namespace,
+					pod.Name, c.Type, r.Action, i)
 			}
 		}
 	}
@@ -150,11 +154,13 @@ func exited(pod *corev1.Pod, r *batchv1.PodFailurePolicyOnExitCodesRequirement) 
 	for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
 		for i := range list {
 			s := &list[i]
-			if s.State.Terminated == nil || s.State.Terminated.ExitCode == 0 || r.ContainerName != nil && *r.ContainerName != s.Name {
+			if s.State.Terminated == nil || s.State.Terminated.ExitCode == 0 || r.ContainerName != nil &&
+				*r.ContainerName != s.Name {
 				continue
 			}
 			listed := slices.Contains(r.Values, s.State.Terminated.ExitCode)
-			if listed && r.Operator == batchv1.PodFailurePolicyOnExitCodesOpIn || !listed && r.Operator == batchv1.PodFailurePolicyOnExitCodesOpNotIn {
+			if listed && r.Operator == batchv1.PodFailurePolicyOnExitCodesOpIn || !listed &&
+				r.Operator == batchv1.PodFailurePolicyOnExitCodesOpNotIn {
 				return s
 			}
 		}

@@ -33,7 +33,8 @@ func (p *plan) manage() bool {
 
 // recorded reports whether a condition stands in the stored status.
 func (p *plan) recorded(kind batchv1.JobConditionType) bool {
-	return slices.ContainsFunc(p.stored.Conditions, func(c batchv1.JobCondition) bool { return c.Type == kind && c.Status == corev1.ConditionTrue })
+	return slices.ContainsFunc(p.stored.Conditions,
+		func(c batchv1.JobCondition) bool { return c.Type == kind && c.Status == corev1.ConditionTrue })
 }
 
 func (p *plan) remove(pods []*corev1.Pod, untrack bool) {
@@ -126,7 +127,8 @@ func (p *plan) add(index int) {
 
 // pod makes a pod from the template, of an index or of none (-1) (W0.30, W0.31, W5.50).
 func (p *plan) pod(index int) (*corev1.Pod, error) {
-	pod, err := workload.NewPod(workload.Owner{Object: p.job, Kind: batchv1.SchemeGroupVersion.WithKind("Job")}, &p.job.Spec.Template)
+	pod, err := workload.NewPod(workload.Owner{Object: p.job, Kind: batchv1.SchemeGroupVersion.WithKind("Job")},
+		&p.job.Spec.Template)
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +164,8 @@ func (p *plan) pod(index int) (*corev1.Pod, error) {
 func (p *plan) passOn(pod, before *corev1.Pod) {
 	failures, ignored := int32(0), int32(0)
 	if before != nil {
-		failures, ignored = counted(before, batchv1.JobIndexFailureCountAnnotation), counted(before, batchv1.JobIndexIgnoredFailureCountAnnotation)
+		failures, ignored = counted(before, batchv1.JobIndexFailureCountAnnotation),
+			counted(before, batchv1.JobIndexIgnoredFailureCountAnnotation)
 		if counts, _ := p.policy(before); counts {
 			failures++
 		} else {
@@ -190,5 +193,6 @@ func addIndexVariable(c *corev1.Container) {
 		return
 	}
 	c.Env = append(c.Env, corev1.EnvVar{Name: indexVariable, ValueFrom: &corev1.EnvVarSource{
-		FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['" + batchv1.JobCompletionIndexAnnotation + "']"}}})
+		FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['" + batchv1.JobCompletionIndexAnnotation +
+			"']"}}})
 }

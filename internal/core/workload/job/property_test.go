@@ -29,11 +29,13 @@ type history struct {
 func (h *history) lawful(old, next *batchv1.Job) error {
 	a, b := old.Status, next.Status
 	is := func(s batchv1.JobStatus, kind batchv1.JobConditionType) bool {
-		return slices.ContainsFunc(s.Conditions, func(c batchv1.JobCondition) bool { return c.Type == kind && c.Status == corev1.ConditionTrue })
+		return slices.ContainsFunc(s.Conditions,
+			func(c batchv1.JobCondition) bool { return c.Type == kind && c.Status == corev1.ConditionTrue })
 	}
 	indexed := next.Spec.CompletionMode != nil && *next.Spec.CompletionMode == batchv1.IndexedCompletion
 	u := b.UncountedTerminatedPods
-	suspendedZero := next.Spec.Suspend != nil && *next.Spec.Suspend && next.Spec.Completions != nil && *next.Spec.Completions == 0
+	suspendedZero := next.Spec.Suspend != nil && *next.Spec.Suspend && next.Spec.Completions != nil &&
+		*next.Spec.Completions == 0
 	finished := is(b, batchv1.JobComplete) || is(b, batchv1.JobFailed)
 	switch {
 	case b.Failed < a.Failed:
@@ -44,11 +46,13 @@ func (h *history) lawful(old, next *batchv1.Job) error {
 		return errors.New("more ready than active")
 	case is(b, batchv1.JobComplete) && is(b, batchv1.JobFailed):
 		return errors.New("complete and failed")
-	case is(b, batchv1.JobComplete) && !is(b, batchv1.JobSuccessCriteriaMet), is(b, batchv1.JobFailed) && !is(b, batchv1.JobFailureTarget):
+	case is(b, batchv1.JobComplete) && !is(b, batchv1.JobSuccessCriteriaMet),
+		is(b, batchv1.JobFailed) && !is(b, batchv1.JobFailureTarget):
 		return errors.New("finished without its interim condition")
 	case is(b, batchv1.JobSuccessCriteriaMet) && is(b, batchv1.JobFailureTarget):
 		return errors.New("succeeds and fails")
-	case finished && (b.Active > 0 || *b.Terminating > 0 || len(u.Succeeded)+len(u.Failed) > 0 || b.StartTime == nil && !suspendedZero):
+	case finished && (b.Active > 0 || *b.Terminating > 0 || len(u.Succeeded)+len(u.Failed) > 0 || b.StartTime == nil &&
+		!suspendedZero):
 		return errors.New("finished with something left")
 	case (b.CompletionTime != nil) != is(b, batchv1.JobComplete):
 		return errors.New("completion time of a Job that is not complete")
@@ -62,7 +66,8 @@ func (h *history) lawful(old, next *batchv1.Job) error {
 			return fmt.Errorf("%s is gone", c.Type)
 		}
 	}
-	if indexed && b.FailedIndexes != nil && parseIndexes(b.CompletedIndexes, 100).common(parseIndexes(*b.FailedIndexes, 100)) > 0 {
+	if indexed && b.FailedIndexes != nil &&
+		parseIndexes(b.CompletedIndexes, 100).common(parseIndexes(*b.FailedIndexes, 100)) > 0 {
 		return errors.New("an index completed and failed")
 	}
 	return nil
@@ -162,7 +167,8 @@ func TestHistories(t *testing.T) {
 		}
 		if h.plain && h.job.Spec.CompletionMode == nil && FinishedAs(h.job) == batchv1.JobComplete &&
 			(int(h.job.Status.Succeeded) != len(h.good) || int(h.job.Status.Failed) != len(h.bad)) {
-			t.Fatalf("%d succeeded and %d failed; the status says %s", len(h.good), len(h.bad), summary(&h.job.Status, h.now))
+			t.Fatalf("%d succeeded and %d failed; the status says %s", len(h.good), len(h.bad),
+				summary(&h.job.Status, h.now))
 		}
 	})
 }
@@ -180,7 +186,8 @@ func randomSpec(t *rapid.T) string {
 			s += fmt.Sprintf("backoffLimitPerIndex: %d\n", rapid.IntRange(0, 2).Draw(t, "backoffLimitPerIndex"))
 		}
 		if rapid.Bool().Draw(t, "successPolicy") {
-			s += fmt.Sprintf("successPolicy: {rules: [{succeededCount: %d}]}\n", rapid.IntRange(1, 3).Draw(t, "succeededCount"))
+			s += fmt.Sprintf("successPolicy: {rules: [{succeededCount: %d}]}\n",
+				rapid.IntRange(1, 3).Draw(t, "succeededCount"))
 		}
 	}
 	if rapid.Bool().Draw(t, "onlyFailed") {
@@ -241,7 +248,8 @@ func (h *history) step(t *rapid.T) {
 
 // FuzzIndexes: what is parsed is printed the same, and holds what it says (W5.52).
 func FuzzIndexes(f *testing.F) {
-	for _, s := range []string{"", "0", "0,2-5,7,8", "1-", "-1", "5-2", "a,3", "1,1,1", "3,1-2", "99999999999999999999"} {
+	for _, s := range []string{"", "0", "0,2-5,7,8", "1-", "-1", "5-2", "a,3", "1,1,1", "3,1-2",
+		"99999999999999999999"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -86,7 +86,8 @@ func (w *world) command(d *datadriven.TestData) error {
 		err = each(func(p *corev1.Pod) { w.exit(p, code) })
 	case "condition":
 		p := w.find(names[0])
-		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodConditionType(names[1]), Status: corev1.ConditionTrue})
+		p.Status.Conditions = append(p.Status.Conditions,
+			corev1.PodCondition{Type: corev1.PodConditionType(names[1]), Status: corev1.ConditionTrue})
 	case "restarts":
 		n, _ := strconv.Atoi(names[1])
 		w.find(names[0]).Status.ContainerStatuses[0].RestartCount = int32(n)

@@ -19,7 +19,9 @@ func Expires(j *batchv1.Job) (at time.Time, ok bool, err error) {
 			continue
 		}
 		if c.LastTransitionTime.IsZero() {
-			return time.Time{}, false, fmt.Errorf("unable to find the time when the Job %s/%s finished", j.Namespace, j.Name) // W10.3
+			// W10.3
+			return time.Time{}, false,
+				fmt.Errorf("unable to find the time when the Job %s/%s finished", j.Namespace, j.Name)
 		}
 		return c.LastTransitionTime.Add(time.Duration(*j.Spec.TTLSecondsAfterFinished) * time.Second), true, nil
 	}

@@ -210,7 +210,8 @@ func (w *world) remove(name string) {
 	}
 	w.removed(p)
 	if p.DeletionTimestamp == nil {
-		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = new(metav1.NewTime(w.now.Add(30*time.Second))), new(int64(30))
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = new(metav1.NewTime(w.now.Add(30*time.Second))),
+			new(int64(30))
 	}
 	if p.Spec.NodeName == "" || workload.Terminal(p) {
 		w.done[p.UID] = true
@@ -227,7 +228,9 @@ func (w *world) sweep() {
 func (w *world) run(p *corev1.Pod) {
 	p.Spec.NodeName, p.Status.Phase = "n", corev1.PodRunning
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c"}}
-	p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.now)})
+	p.Status.Conditions = append(p.Status.Conditions,
+		corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue,
+			LastTransitionTime: metav1.NewTime(w.now)})
 }
 
 func (w *world) exit(p *corev1.Pod, code int32) {
@@ -236,8 +239,11 @@ func (w *world) exit(p *corev1.Pod, code int32) {
 	if code != 0 {
 		p.Status.Phase = corev1.PodFailed
 	}
-	p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })
-	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, FinishedAt: metav1.NewTime(w.now)}}}}
+	p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions,
+		func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c",
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code,
+			FinishedAt: metav1.NewTime(w.now)}}}}
 	w.done[p.UID] = true
 	w.sweep()
 }
@@ -254,7 +260,8 @@ func (w *world) gone(p *corev1.Pod) {
 // summary shows a status in a line.
 func summary(s *batchv1.JobStatus, now time.Time) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "status active=%d ready=%d terminating=%d succeeded=%d failed=%d", s.Active, *s.Ready, *s.Terminating, s.Succeeded, s.Failed)
+	fmt.Fprintf(&b, "status active=%d ready=%d terminating=%d succeeded=%d failed=%d", s.Active, *s.Ready,
+		*s.Terminating, s.Succeeded, s.Failed)
 	if s.CompletedIndexes != "" {
 		fmt.Fprintf(&b, " completedIndexes=%s", s.CompletedIndexes)
 	}

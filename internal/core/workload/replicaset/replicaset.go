@@ -74,8 +74,9 @@ func Wanted(set *appsv1.ReplicaSet) int32 {
 func Status(in Input, failure error) (status appsv1.ReplicaSetStatus, changed bool, next time.Time) {
 	stored := in.Set.Status
 	status = appsv1.ReplicaSetStatus{
-		Replicas: int32(len(in.Active)), TerminatingReplicas: in.Ending, ObservedGeneration: in.Set.Generation, //nolint:gosec // a number of pods
-		Conditions: conditions(in, failure),
+		Replicas: int32(len(in.Active)), TerminatingReplicas: in.Ending,
+		ObservedGeneration: in.Set.Generation, //nolint:gosec // a number of pods
+		Conditions:         conditions(in, failure),
 	}
 	template := labels.SelectorFromSet(in.Set.Spec.Template.Labels)
 	untimed := false
@@ -117,7 +118,8 @@ func conditions(in Input, failure error) []appsv1.ReplicaSetCondition {
 	if failure == nil || failed {
 		return out
 	}
-	c := appsv1.ReplicaSetCondition{Type: appsv1.ReplicaSetReplicaFailure, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(in.Now), Message: failure.Error()}
+	c := appsv1.ReplicaSetCondition{Type: appsv1.ReplicaSetReplicaFailure, Status: corev1.ConditionTrue,
+		LastTransitionTime: metav1.NewTime(in.Now), Message: failure.Error()}
 	switch n := len(in.Active); {
 	case n < int(Wanted(in.Set)):
 		c.Reason = "FailedCreate"

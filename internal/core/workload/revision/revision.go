@@ -90,7 +90,8 @@ func Name(owner, hash string) string {
 }
 
 // New returns a new revision of the owner. hashLabel is the label for the hash.
-func New(owner metav1.Object, kind schema.GroupVersionKind, t *corev1.PodTemplateSpec, data []byte, number int64, hashLabel, hash string) *appsv1.ControllerRevision {
+func New(owner metav1.Object, kind schema.GroupVersionKind, t *corev1.PodTemplateSpec, data []byte, number int64,
+	hashLabel, hash string) *appsv1.ControllerRevision {
 	labels := maps.Clone(t.Labels)
 	if labels == nil {
 		labels = map[string]string{}
@@ -98,7 +99,8 @@ func New(owner metav1.Object, kind schema.GroupVersionKind, t *corev1.PodTemplat
 	labels[hashLabel] = hash
 	return &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: Name(owner.GetName(), hash), Namespace: owner.GetNamespace(), Labels: labels, Annotations: maps.Clone(owner.GetAnnotations()),
+			Name: Name(owner.GetName(), hash), Namespace: owner.GetNamespace(), Labels: labels,
+			Annotations:     maps.Clone(owner.GetAnnotations()),
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, kind)},
 		},
 		Data:     runtime.RawExtension{Raw: data},
@@ -113,7 +115,8 @@ func Holds(r *appsv1.ControllerRevision, data []byte) bool { return bytes.Equal(
 func Sorted(list []*appsv1.ControllerRevision) []*appsv1.ControllerRevision {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b *appsv1.ControllerRevision) int {
-		return cmp.Or(cmp.Compare(a.Revision, b.Revision), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Revision, b.Revision), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+			cmp.Compare(a.Name, b.Name))
 	})
 	return list
 }

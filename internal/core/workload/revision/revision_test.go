@@ -18,7 +18,8 @@ import (
 func template(image string) *corev1.PodTemplateSpec {
 	return &corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: image}}, NodeSelector: map[string]string{"z": "1", "a": "2"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: image}},
+			NodeSelector:                  map[string]string{"z": "1", "a": "2"},
 			TerminationGracePeriodSeconds: ptr.To[int64](30)},
 	}
 }
@@ -48,10 +49,12 @@ func TestData(t *testing.T) {
 
 func randomTemplate(t *rapid.T, label string) *corev1.PodTemplateSpec {
 	p := template(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, label+" image"))
-	p.Labels = rapid.MapOf(rapid.StringMatching(`[a-z]{1,3}`), rapid.StringMatching(`[a-z]{0,3}`)).Draw(t, label+" labels")
+	p.Labels = rapid.MapOf(rapid.StringMatching(`[a-z]{1,3}`), rapid.StringMatching(`[a-z]{0,3}`)).Draw(t,
+		label+" labels")
 	p.Annotations = rapid.MapOf(rapid.StringMatching(`[a-z$]{1,8}`), rapid.String()).Draw(t, label+" annotations")
 	for i := range rapid.IntRange(0, 3).Draw(t, label+" containers") {
-		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: fmt.Sprint("x", i), Image: rapid.StringMatching(`[a-z<>&]{1,4}`).Draw(t, label)})
+		p.Spec.Containers = append(p.Spec.Containers,
+			corev1.Container{Name: fmt.Sprint("x", i), Image: rapid.StringMatching(`[a-z<>&]{1,4}`).Draw(t, label)})
 	}
 	p.Spec.TerminationGracePeriodSeconds = new(rapid.Int64Min(0).Draw(t, label+" grace"))
 	return p
@@ -80,8 +83,10 @@ func TestRestoreUndoesAnything(t *testing.T) {
 }
 
 func TestRestoreRefusesGarbage(t *testing.T) {
-	for _, data := range []string{``, `null`, `[]`, `{"spec":7}`, `{"spec":{"template":"x"}}`, `{"spec":{"template":{"spec":{"containers":7}}}}`, `{`} {
-		if got, err := Restore(template("a"), []byte(data)); err == nil && !equality.Semantic.DeepEqual(got, template("a")) {
+	for _, data := range []string{``, `null`, `[]`, `{"spec":7}`, `{"spec":{"template":"x"}}`,
+		`{"spec":{"template":{"spec":{"containers":7}}}}`, `{`} {
+		if got, err := Restore(template("a"), []byte(data)); err == nil &&
+			!equality.Semantic.DeepEqual(got, template("a")) {
 			t.Errorf("%q makes %v", data, got)
 		}
 	}
@@ -121,7 +126,8 @@ func TestHashes(t *testing.T) {
 
 func TestSorted(t *testing.T) {
 	r := func(name string, number, at int64) *appsv1.ControllerRevision {
-		return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.Unix(at, 0)}, Revision: number}
+		return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: name,
+			CreationTimestamp: metav1.Unix(at, 0)}, Revision: number}
 	}
 	var names []string
 	list := []*appsv1.ControllerRevision{r("d", 3, 1), r("c", 2, 9), r("b", 2, 9), r("a", 2, 10), r("e", 1, 11)}

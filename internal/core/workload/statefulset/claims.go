@@ -117,7 +117,8 @@ func staleRef(claim *corev1.PersistentVolumeClaim, o metav1.Object, k schema.Gro
 
 // conflicting reports whether the claim has another controller, so that the policy does not apply (W3.85, W3.95).
 func conflicting(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *corev1.Pod) bool {
-	if p := policy(set); p.WhenDeleted == p.WhenScaled && p.WhenScaled == appsv1.RetainPersistentVolumeClaimRetentionPolicyType {
+	if p := policy(set); p.WhenDeleted == p.WhenScaled &&
+		p.WhenScaled == appsv1.RetainPersistentVolumeClaimRetentionPolicyType {
 		return false
 	}
 	return slices.ContainsFunc(claim.OwnerReferences, func(ref metav1.OwnerReference) bool {
@@ -165,7 +166,8 @@ func owned(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *co
 
 // Own returns the claim with owner references according to the policy, and whether they changed. pod is the pod that
 // mounts the claim.
-func Own(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *corev1.Pod) (*corev1.PersistentVolumeClaim, bool) {
+func Own(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *corev1.Pod) (*corev1.PersistentVolumeClaim,
+	bool) {
 	if owned(claim, set, pod) {
 		return claim, false
 	}

@@ -92,7 +92,8 @@ func HasStorage(set *appsv1.StatefulSet, pod *corev1.Pod) bool {
 	for i := range set.Spec.VolumeClaimTemplates {
 		t := &set.Spec.VolumeClaimTemplates[i]
 		if !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-			return v.Name == t.Name && v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claimName(set, t, ordinal)
+			return v.Name == t.Name && v.PersistentVolumeClaim != nil &&
+				v.PersistentVolumeClaim.ClaimName == claimName(set, t, ordinal)
 		}) {
 			return false
 		}
@@ -110,7 +111,8 @@ func GiveStorage(set *appsv1.StatefulSet, pod *corev1.Pod) {
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claimName(set, t, ordinal)}}})
 	}
 	for _, v := range pod.Spec.Volumes {
-		if !slices.ContainsFunc(set.Spec.VolumeClaimTemplates, func(t corev1.PersistentVolumeClaim) bool { return t.Name == v.Name }) {
+		if !slices.ContainsFunc(set.Spec.VolumeClaimTemplates,
+			func(t corev1.PersistentVolumeClaim) bool { return t.Name == v.Name }) {
 			volumes = append(volumes, v)
 		}
 	}

@@ -79,7 +79,8 @@ type Plan struct {
 func Decide(in Input) (Plan, error) {
 	p := Plan{InOrder: in.Set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement, wanted: int32(replicas(in.Set))}
 	if in.Set.Spec.UpdateStrategy.Type == appsv1.RecreateStatefulSetStrategyType {
-		p.Refused = fmt.Sprintf("statefulset %s/%s uses Recreate strategy but feature gate %s is disabled", in.Set.Namespace, in.Set.Name, "StatefulSetRecreateStrategy")
+		p.Refused = fmt.Sprintf("statefulset %s/%s uses Recreate strategy but feature gate %s is disabled",
+			in.Set.Namespace, in.Set.Name, "StatefulSetRecreateStrategy")
 		return p, nil
 	}
 	s := sync{Input: in, ordered: p.InOrder}
@@ -206,7 +207,8 @@ func (s *sync) decide() (proceed bool, err error) {
 	return proceed, nil
 }
 
-// processReplicas plans the steps for the ordinals in range, in ascending order (W3.41–W3.44). With OrderedReady it stops at the
+// processReplicas plans the steps for the ordinals in range, in ascending order (W3.41–W3.44). With OrderedReady it
+// stops at the
 // first pod that it has to wait for, and returns false.
 func (s *sync) processReplicas() (stage Stage, proceed bool, err error) {
 	next, created := start(s.Set), 0
@@ -275,7 +277,8 @@ func (s *sync) fromCurrent(ordinal int) bool {
 	if r := s.Set.Spec.UpdateStrategy.RollingUpdate; r != nil {
 		return index < partition(r)
 	}
-	return s.Set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType && index < int(s.Set.Status.CurrentReplicas)
+	return s.Set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateStatefulSetStrategyType &&
+		index < int(s.Set.Status.CurrentReplicas)
 }
 
 func partition(r *appsv1.RollingUpdateStatefulSetStrategy) int {
@@ -340,7 +343,8 @@ func (s *sync) processReplica(pod member) (step Step, wait bool) {
 	return step, false
 }
 
-// processCondemned plans the deletion of condemned pods, highest ordinal first (W3.45, W3.46). Terminal pods neither block others
+// processCondemned plans the deletion of condemned pods, highest ordinal first (W3.45, W3.46). Terminal pods neither
+// block others
 // nor are blocked: they can never become available.
 func (s *sync) processCondemned() (stage Stage, proceed bool) {
 	first := -1 // the first unavailable pod of the set; with OrderedReady, all replicas are available
@@ -385,8 +389,10 @@ func (s *sync) update() (Stage, error) {
 	var stage Stage
 	walk := func(f func(pod member) bool) {
 		for _, pod := range slices.Backward(s.replicas) {
-			if pod.ordinal-start(s.Set) >= lowest && revisionOf(pod.Pod) != s.Update.Name && pod.DeletionTimestamp == nil && f(pod) {
-				stage = append(stage, Step{Action: Delete, Pod: pod.Pod, Counted: revisionOf(pod.Pod) == s.Current.Name})
+			if pod.ordinal-start(s.Set) >= lowest && revisionOf(pod.Pod) != s.Update.Name &&
+				pod.DeletionTimestamp == nil && f(pod) {
+				stage = append(stage,
+					Step{Action: Delete, Pod: pod.Pod, Counted: revisionOf(pod.Pod) == s.Current.Name})
 			}
 		}
 	}

@@ -61,7 +61,8 @@ func (w *world) random(pick picker) {
 
 func randomWorld(t tester, pick picker) *world {
 	w := newWorld(t)
-	policy := []appsv1.PodManagementPolicyType{appsv1.OrderedReadyPodManagement, appsv1.ParallelPodManagement}[pick("policy", 2)]
+	policy := []appsv1.PodManagementPolicyType{appsv1.OrderedReadyPodManagement,
+		appsv1.ParallelPodManagement}[pick("policy", 2)]
 	w.setSpec("template: {spec: {containers: [{name: c, image: one}]}}")
 	w.set.Spec.PodManagementPolicy = policy
 	w.set.Spec.MinReadySeconds = []int32{0, 0, 10}[pick("minReadySeconds", 3)]
@@ -72,14 +73,17 @@ func randomWorld(t tester, pick picker) *world {
 	case 1:
 		w.set.Spec.UpdateStrategy.RollingUpdate = nil
 	case 2:
-		w.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(int32(1 + pick("maxUnavailable", 3))))
+		w.set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(
+			intstr.FromInt32(int32(1 + pick("maxUnavailable", 3))))
 	}
 	if pick("claims", 2) == 1 {
 		c := corev1.PersistentVolumeClaim{}
 		c.Name = "data"
 		w.set.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{c}
-		when := []appsv1.PersistentVolumeClaimRetentionPolicyType{appsv1.RetainPersistentVolumeClaimRetentionPolicyType, appsv1.DeletePersistentVolumeClaimRetentionPolicyType}
-		w.set.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{WhenDeleted: when[pick("deleted", 2)], WhenScaled: when[pick("scaled", 2)]}
+		when := []appsv1.PersistentVolumeClaimRetentionPolicyType{appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+			appsv1.DeletePersistentVolumeClaimRetentionPolicyType}
+		w.set.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
+			WhenDeleted: when[pick("deleted", 2)], WhenScaled: when[pick("scaled", 2)]}
 	}
 	return w
 }
@@ -150,7 +154,8 @@ func (w *world) checkedSync(t tester) {
 	if budget, _ := maxUnavailable(w.set); len(updated) > max(0, budget-unavailable) {
 		t.Fatalf("an update takes %v, %d are unavailable, allowed are %d", updated, unavailable, budget)
 	}
-	if r := w.set.Spec.UpdateStrategy.RollingUpdate; r != nil && len(updated) > 0 && slices.Min(updated)-start(w.set) < partition(r) {
+	if r := w.set.Spec.UpdateStrategy.RollingUpdate; r != nil && len(updated) > 0 &&
+		slices.Min(updated)-start(w.set) < partition(r) {
 		t.Fatalf("an update takes %v below the partition %d", updated, partition(r))
 	}
 	if w.set.Spec.UpdateStrategy.Type == appsv1.OnDeleteStatefulSetStrategyType && len(updated) > 0 {
@@ -210,7 +215,8 @@ func (w *world) converge(t tester) {
 		t.Fatalf("pods %v, want %v", got, want)
 	}
 	s := &w.set.Status
-	if n := int32(replicas(w.set)); s.Replicas != n || s.ReadyReplicas != n || s.AvailableReplicas != n || s.ObservedGeneration != w.set.Generation {
+	if n := int32(replicas(w.set)); s.Replicas != n || s.ReadyReplicas != n || s.AvailableReplicas != n ||
+		s.ObservedGeneration != w.set.Generation {
 		t.Fatalf("status %+v of %d", s, n)
 	}
 	if w.set.Spec.UpdateStrategy.Type != appsv1.RollingUpdateStatefulSetStrategyType {
@@ -265,7 +271,8 @@ func rollback(t tester, pick picker, sabotage *sabotage) {
 
 // A set that wants two billion pods costs a plan no more than one of Burst (W0.42).
 func TestManyReplicas(t *testing.T) {
-	for _, policy := range []appsv1.PodManagementPolicyType{appsv1.OrderedReadyPodManagement, appsv1.ParallelPodManagement} {
+	for _, policy := range []appsv1.PodManagementPolicyType{appsv1.OrderedReadyPodManagement,
+		appsv1.ParallelPodManagement} {
 		w := newWorld(t)
 		w.setSpec("replicas: 2147483647\ntemplate: {spec: {containers: [{name: c, image: one}]}}")
 		w.set.Spec.PodManagementPolicy = policy
@@ -273,8 +280,10 @@ func TestManyReplicas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := Decide(Input{Now: w.now, Set: w.set, Current: r.Update, Update: r.Update, Claim: func(string) *corev1.PersistentVolumeClaim { return nil }})
-		want := map[appsv1.PodManagementPolicyType]int{appsv1.OrderedReadyPodManagement: 1, appsv1.ParallelPodManagement: Burst}[policy]
+		p, err := Decide(Input{Now: w.now, Set: w.set, Current: r.Update, Update: r.Update,
+			Claim: func(string) *corev1.PersistentVolumeClaim { return nil }})
+		want := map[appsv1.PodManagementPolicyType]int{appsv1.OrderedReadyPodManagement: 1,
+			appsv1.ParallelPodManagement: Burst}[policy]
 		if err != nil || len(p.Stages) != 1 || len(p.Stages[0]) != want {
 			t.Errorf("%s: %d stages, %v; want one of %d", policy, len(p.Stages), err, want)
 		}

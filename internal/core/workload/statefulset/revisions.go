@@ -20,7 +20,8 @@ type RevisionPlan struct {
 
 // Revise finds or creates the revision of the set's template (W3.23, W3.24). collisions is the collision count of the
 // set. defaulted applies the API server's defaults.
-func Revise(set *appsv1.StatefulSet, revisions []*appsv1.ControllerRevision, collisions int32, defaulted func(*appsv1.StatefulSet)) (RevisionPlan, error) {
+func Revise(set *appsv1.StatefulSet, revisions []*appsv1.ControllerRevision, collisions int32,
+	defaulted func(*appsv1.StatefulSet)) (RevisionPlan, error) {
 	data, err := revision.Data(&set.Spec.Template)
 	if err != nil {
 		return RevisionPlan{}, err
@@ -45,7 +46,8 @@ func Revise(set *appsv1.StatefulSet, revisions []*appsv1.ControllerRevision, col
 		return RevisionPlan{Update: newest}, nil
 	}
 	hash := revision.Hash(data, &collisions)
-	return RevisionPlan{Update: revision.New(set, Kind(), &set.Spec.Template, data, next, revision.HashLabel, hash), Create: true}, nil
+	return RevisionPlan{Update: revision.New(set, Kind(), &set.Spec.Template, data, next, revision.HashLabel, hash),
+		Create: true}, nil
 }
 
 // Rename renames a revision for another collision count (W3.22).
@@ -56,7 +58,8 @@ func Rename(set *appsv1.StatefulSet, r *appsv1.ControllerRevision, collisions in
 
 // restores reports whether a revision restores the set's template after defaulting, so that an upgrade that adds a
 // default does not roll pods (W3.24).
-func restores(set *appsv1.StatefulSet, r *appsv1.ControllerRevision, data []byte, defaulted func(*appsv1.StatefulSet)) bool {
+func restores(set *appsv1.StatefulSet, r *appsv1.ControllerRevision, data []byte,
+	defaulted func(*appsv1.StatefulSet)) bool {
 	t, err := revision.Restore(&set.Spec.Template, r.Data.Raw)
 	if err != nil || defaulted == nil {
 		return false
@@ -69,7 +72,8 @@ func restores(set *appsv1.StatefulSet, r *appsv1.ControllerRevision, data []byte
 }
 
 // Current returns the revision that status.currentRevision names, or else the update revision (W3.25).
-func Current(set *appsv1.StatefulSet, revisions []*appsv1.ControllerRevision, update *appsv1.ControllerRevision) *appsv1.ControllerRevision {
+func Current(set *appsv1.StatefulSet, revisions []*appsv1.ControllerRevision,
+	update *appsv1.ControllerRevision) *appsv1.ControllerRevision {
 	for _, r := range revisions {
 		if r.Name == set.Status.CurrentRevision {
 			return r
@@ -80,7 +84,8 @@ func Current(set *appsv1.StatefulSet, revisions []*appsv1.ControllerRevision, up
 
 // Excess returns the revisions beyond the history limit, lowest number first. The current and the update revision and
 // revisions of existing pods are kept (W3.26). A negative limit keeps all (W3.3).
-func Excess(set *appsv1.StatefulSet, revisions []*appsv1.ControllerRevision, current, update *appsv1.ControllerRevision, pods []*corev1.Pod) []*appsv1.ControllerRevision {
+func Excess(set *appsv1.StatefulSet, revisions []*appsv1.ControllerRevision, current, update *appsv1.ControllerRevision,
+	pods []*corev1.Pod) []*appsv1.ControllerRevision {
 	live := map[string]bool{current.Name: true, update.Name: true}
 	for _, p := range pods {
 		live[revisionOf(p)] = true

@@ -59,13 +59,16 @@ func notices(t *testing.T, seeds uint64, s *sabotage, run func(tester, picker, *
 // Each promise of the random histories can be broken, and that is noticed.
 func TestPromisesBreak(t *testing.T) {
 	for name, s := range map[string]*sabotage{
-		"creation in order (W3.42)": {in: func(in *Input) { in.Set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement }},
+		"creation in order (W3.42)": {in: func(in *Input) {
+			in.Set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
+		}},
 		"deletion in order (W3.45)": {plan: func(in *Input, p *Plan) {
 			for _, stage := range p.Stages {
 				for i := range stage {
 					if o, _ := Ordinal("web", stage[i].Pod.Name); stage[i].Action == Delete && !inRange(in.Set, o) {
 						for _, lower := range in.Pods { // another one that has to go
-							if l, _ := Ordinal("web", lower.Name); l < o && !inRange(in.Set, l) && lower.DeletionTimestamp == nil {
+							if l, _ := Ordinal("web", lower.Name); l < o && !inRange(in.Set, l) &&
+								lower.DeletionTimestamp == nil {
 								stage[i].Pod = lower
 							}
 						}
@@ -74,7 +77,8 @@ func TestPromisesBreak(t *testing.T) {
 			}
 		}},
 		"no second pod of an ordinal (W3.47)": {in: func(in *Input) {
-			in.Pods = slices.DeleteFunc(slices.Clone(in.Pods), func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
+			in.Pods = slices.DeleteFunc(slices.Clone(in.Pods),
+				func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
 		}},
 		"one creation at a time (W3.43)": {in: func(in *Input) {
 			in.Pods = slices.Clone(in.Pods)
@@ -95,10 +99,14 @@ func TestPromisesBreak(t *testing.T) {
 				r.Partition = new(int32)
 			}
 		}},
-		"OnDelete (W3.60)":        {in: func(in *Input) { in.Set.Spec.UpdateStrategy.Type = appsv1.RollingUpdateStatefulSetStrategyType }},
+		"OnDelete (W3.60)": {in: func(in *Input) {
+			in.Set.Spec.UpdateStrategy.Type = appsv1.RollingUpdateStatefulSetStrategyType
+		}},
 		"minReadySeconds (W3.43)": {in: func(in *Input) { in.Set.Spec.MinReadySeconds = 0 }},
-		"updates end (W3.62)":     {in: func(in *Input) { in.Set.Spec.UpdateStrategy.Type = appsv1.OnDeleteStatefulSetStrategyType }},
-		"history limit (W3.26)":   {hoard: true},
+		"updates end (W3.62)": {in: func(in *Input) {
+			in.Set.Spec.UpdateStrategy.Type = appsv1.OnDeleteStatefulSetStrategyType
+		}},
+		"history limit (W3.26)": {hoard: true},
 	} {
 		if !notices(t, 2000, s, history) {
 			t.Errorf("%s: broken, and nobody notices", name)

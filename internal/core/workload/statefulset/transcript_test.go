@@ -77,7 +77,8 @@ type world struct {
 }
 
 func newWorld(t tester) *world {
-	return &world{t: t, now: begin, pods: map[string]*corev1.Pod{}, claims: map[string]*corev1.PersistentVolumeClaim{}, names: map[string]string{}}
+	return &world{t: t, now: begin, pods: map[string]*corev1.Pod{}, claims: map[string]*corev1.PersistentVolumeClaim{},
+		names: map[string]string{}}
 }
 
 func (w *world) uid() types.UID {
@@ -131,7 +132,8 @@ func setReady(p *corev1.Pod, now time.Time, is bool) {
 		status = corev1.ConditionTrue
 		p.Status.Phase = corev1.PodRunning
 	}
-	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status, LastTransitionTime: metav1.NewTime(now)}}
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status,
+		LastTransitionTime: metav1.NewTime(now)}}
 }
 
 func (w *world) command(d *datadriven.TestData) string {
@@ -218,7 +220,8 @@ func (w *world) claim(d *datadriven.TestData) {
 			c.DeletionTimestamp = new(metav1.NewTime(w.now))
 		case "owner":
 			part := strings.Split(a.Vals[0], "/")
-			ref := metav1.OwnerReference{APIVersion: "v1", Kind: part[0], Name: part[1], UID: types.UID(part[2]), Controller: new(true)}
+			ref := metav1.OwnerReference{APIVersion: "v1", Kind: part[0], Name: part[1], UID: types.UID(part[2]),
+				Controller: new(true)}
 			if part[0] == "StatefulSet" {
 				ref.APIVersion = "apps/v1"
 			}
@@ -264,7 +267,8 @@ func (w *world) sync() bool {
 		did = true
 	}
 	in := Input{Now: w.now, Set: w.set, Current: Current(w.set, w.revisions, r.Update), Update: r.Update,
-		Pods: slices.Collect(maps.Values(w.pods)), Claim: func(n string) *corev1.PersistentVolumeClaim { return w.claims[n] }}
+		Pods:  slices.Collect(maps.Values(w.pods)),
+		Claim: func(n string) *corev1.PersistentVolumeClaim { return w.claims[n] }}
 	given := in
 	if w.sabotage != nil && w.sabotage.in != nil {
 		given.Set = in.Set.DeepCopy()
@@ -382,7 +386,8 @@ func (w *world) show(what string) string {
 	case "pods":
 		for _, name := range slices.Sorted(maps.Keys(w.pods)) {
 			p := w.pods[name]
-			fmt.Fprintf(&sb, "%s: %s at %s ready=%v deleted=%v\n", name, p.Status.Phase, w.names[revisionOf(p)], workload.Ready(p), p.DeletionTimestamp != nil)
+			fmt.Fprintf(&sb, "%s: %s at %s ready=%v deleted=%v\n", name, p.Status.Phase, w.names[revisionOf(p)],
+				workload.Ready(p), p.DeletionTimestamp != nil)
 		}
 	case "claims":
 		for _, name := range slices.Sorted(maps.Keys(w.claims)) {
@@ -394,7 +399,8 @@ func (w *world) show(what string) string {
 		}
 	case "status":
 		s := &w.set.Status
-		fmt.Fprintf(&sb, "  replicas %d ready %d available %d current %d (%s) updated %d (%s)\n", s.Replicas, s.ReadyReplicas, s.AvailableReplicas,
+		fmt.Fprintf(&sb, "  replicas %d ready %d available %d current %d (%s) updated %d (%s)\n", s.Replicas,
+			s.ReadyReplicas, s.AvailableReplicas,
 			s.CurrentReplicas, w.names[s.CurrentRevision], s.UpdatedReplicas, w.names[s.UpdateRevision])
 	}
 	return sb.String()

@@ -10,7 +10,8 @@ import (
 )
 
 // ValidateCustom_EvictionResponder_Name keeps the domains of Kubernetes for its own responders.
-func ValidateCustom_EvictionResponder_Name(_ context.Context, _ operation.Operation, at *field.Path, value, _ *string) field.ErrorList {
+func ValidateCustom_EvictionResponder_Name(_ context.Context, _ operation.Operation, at *field.Path, value,
+	_ *string) field.ErrorList {
 	if value == nil {
 		return nil
 	}
@@ -25,10 +26,12 @@ func ValidateCustom_EvictionResponder_Name(_ context.Context, _ operation.Operat
 }
 
 // ValidateCustom_EvictionResponder_Priority keeps the lowest priorities for responders of Kubernetes.
-func ValidateCustom_EvictionResponder_Priority(_ context.Context, _ operation.Operation, at *field.Path, value, _ *int32) field.ErrorList {
+func ValidateCustom_EvictionResponder_Priority(_ context.Context, _ operation.Operation, at *field.Path, value,
+	_ *int32) field.ErrorList {
 	const reserved = 1000
 	if value != nil && *value >= 0 && *value < reserved {
-		return field.ErrorList{field.Invalid(at, *value, "priorities 0-999 are reserved for responders with *.k8s.io suffix")}
+		return field.ErrorList{field.Invalid(at, *value,
+			"priorities 0-999 are reserved for responders with *.k8s.io suffix")}
 	}
 	return nil
 }

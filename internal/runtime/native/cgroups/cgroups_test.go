@@ -22,11 +22,13 @@ func TestFindCgroups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.V2 || len(c.Tree) != 3 || c.Of("cpuacct", "/x") != "/sys/fs/cgroup/cpu,cpuacct/x" || c.Of("hugetlb", "/x") != "" || c.Of("name=systemd", "") != "/sys/fs/cgroup/systemd" {
+	if c.V2 || len(c.Tree) != 3 || c.Of("cpuacct", "/x") != "/sys/fs/cgroup/cpu,cpuacct/x" ||
+		c.Of("hugetlb", "/x") != "" || c.Of("name=systemd", "") != "/sys/fs/cgroup/systemd" {
 		t.Errorf("%+v", c)
 	}
 	// Not cgroup.procs: a write to it may wait for 20 ms, with the lock of all cgroups.
-	want := Entry{Tasks: []string{"/sys/fs/cgroup/systemd/x/tasks", "/sys/fs/cgroup/cpu,cpuacct/x/tasks", "/sys/fs/cgroup/memory/x/tasks"}, CPU: 1}
+	want := Entry{Tasks: []string{"/sys/fs/cgroup/systemd/x/tasks", "/sys/fs/cgroup/cpu,cpuacct/x/tasks",
+		"/sys/fs/cgroup/memory/x/tasks"}, CPU: 1}
 	if e := c.Entry("/x"); !reflect.DeepEqual(e, want) {
 		t.Errorf("a process enters by %+v, want %+v", e, want)
 	}
@@ -46,8 +48,10 @@ func TestFindCgroups(t *testing.T) {
 // TestSettings: what the agent asks for, in the files of both versions (L3.117b).
 func TestSettings(t *testing.T) {
 	r := &cri.LinuxContainerResources{
-		CpuShares: 1024, CpuQuota: 50000, CpuPeriod: 100000, MemoryLimitInBytes: 1 << 20, MemorySwapLimitInBytes: 3 << 20, CpusetCpus: "0-1",
-		HugepageLimits: []*cri.HugepageLimit{{PageSize: "2MB", Limit: 5}}, Unified: map[string]string{"memory.oom.group": "1"},
+		CpuShares: 1024, CpuQuota: 50000, CpuPeriod: 100000, MemoryLimitInBytes: 1 << 20,
+		MemorySwapLimitInBytes: 3 << 20, CpusetCpus: "0-1",
+		HugepageLimits: []*cri.HugepageLimit{{PageSize: "2MB", Limit: 5}},
+		Unified:        map[string]string{"memory.oom.group": "1"},
 	}
 	text := func(v2 bool, r *cri.LinuxContainerResources) string {
 		var b strings.Builder
@@ -56,13 +60,16 @@ func TestSettings(t *testing.T) {
 		}
 		return b.String()
 	}
-	if got, want := text(true, r), "cpu.weight=39\ncpu.max=50000 100000\nmemory.swap.max=2097152\nmemory.max=1048576\ncpuset.cpus=0-1\nhugetlb.2MB.max=5\nmemory.oom.group=1\n"; got != want {
+	if got, want := text(true, r),
+		"cpu.weight=39\ncpu.max=50000 100000\nmemory.swap.max=2097152\nmemory.max=1048576\ncpuset.cpus=0-1\nhugetlb.2MB.max=5\nmemory.oom.group=1\n"; got != want {
 		t.Errorf("v2: %s", got)
 	}
-	if got, want := text(false, r), "cpu.shares=1024\ncpu.cfs_period_us=100000\ncpu.cfs_quota_us=50000\nmemory.limit_in_bytes=1048576\nmemory.memsw.limit_in_bytes=3145728\ncpuset.cpus=0-1\nhugetlb.2MB.limit_in_bytes=5\n"; got != want {
+	if got, want := text(false, r),
+		"cpu.shares=1024\ncpu.cfs_period_us=100000\ncpu.cfs_quota_us=50000\nmemory.limit_in_bytes=1048576\nmemory.memsw.limit_in_bytes=3145728\ncpuset.cpus=0-1\nhugetlb.2MB.limit_in_bytes=5\n"; got != want {
 		t.Errorf("v1: %s", got)
 	}
-	if got, want := text(true, &cri.LinuxContainerResources{CpuQuota: -1, MemoryLimitInBytes: -1}), "cpu.max=max 100000\nmemory.max=max\n"; got != want {
+	if got, want := text(true, &cri.LinuxContainerResources{CpuQuota: -1, MemoryLimitInBytes: -1}),
+		"cpu.max=max 100000\nmemory.max=max\n"; got != want {
 		t.Errorf("none: %s", got)
 	}
 	for shares, want := range map[int64]int64{2: 1, 1024: 39, 262144: 10000, 1: 1, 1 << 30: 10000} {
@@ -78,7 +85,8 @@ func TestDelegateFromAbove(t *testing.T) {
 	h := Hierarchy{Mount: t.TempDir()}
 	for group, has := range map[string]string{"": "cpu memory misc", "/a": "", "/a/b": ""} {
 		dir := h.Mount + group
-		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/cgroup.controllers", []byte(has+"\n"), 0o644), os.WriteFile(dir+"/cgroup.subtree_control", nil, 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/cgroup.controllers", []byte(has+"\n"), 0o644),
+			os.WriteFile(dir+"/cgroup.subtree_control", nil, 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -113,20 +121,26 @@ func TestUnifiedFiles(t *testing.T) {
 		}
 	}
 	files("/pod", "cgroup.controllers", "cpuset cpu io memory hugetlb pids rdma misc\n", "cgroup.subtree_control", "")
-	files("/pod/c", "cpu.weight", "", "cpu.max", "", "memory.max", "", "memory.swap.max", "", "cpuset.cpus", "", "memory.oom.group", "", "cgroup.kill", "", "cgroup.procs", "12\n34\n",
+	files("/pod/c", "cpu.weight", "", "cpu.max", "", "memory.max", "", "memory.swap.max", "", "cpuset.cpus", "",
+		"memory.oom.group", "", "cgroup.kill", "", "cgroup.procs", "12\n34\n",
 		"memory.events", "low 0\noom 1\noom_kill 0\noom_group_kill 0\n")
 	if err := c.Make("/pod/c"); err != nil {
 		t.Fatal(err)
 	}
 	holds("/pod/cgroup.subtree_control", "+cpu +cpuset +io +memory +pids +hugetlb +misc")
-	if err := c.Apply("/pod/c", &cri.LinuxContainerResources{CpuShares: 1024, CpuQuota: 20000, CpuPeriod: 100000, MemoryLimitInBytes: 1 << 20, MemorySwapLimitInBytes: 1 << 20,
-		CpusetCpus: "0", HugepageLimits: []*cri.HugepageLimit{{PageSize: "2MB", Limit: 5}}, Unified: map[string]string{"memory.oom.group": "1"}}); err != nil {
+	if err := c.Apply("/pod/c",
+		&cri.LinuxContainerResources{CpuShares: 1024, CpuQuota: 20000, CpuPeriod: 100000, MemoryLimitInBytes: 1 << 20,
+			MemorySwapLimitInBytes: 1 << 20,
+			CpusetCpus:             "0", HugepageLimits: []*cri.HugepageLimit{{PageSize: "2MB", Limit: 5}},
+			Unified: map[string]string{"memory.oom.group": "1"}}); err != nil {
 		t.Error(err) // hugetlb.2MB.max is missing, which is no error
 	}
-	for file, want := range map[string]string{"cpu.weight": "39", "cpu.max": "20000 100000", "memory.max": "1048576", "memory.swap.max": "0", "cpuset.cpus": "0", "memory.oom.group": "1"} {
+	for file, want := range map[string]string{"cpu.weight": "39", "cpu.max": "20000 100000", "memory.max": "1048576",
+		"memory.swap.max": "0", "cpuset.cpus": "0", "memory.oom.group": "1"} {
 		holds("/pod/c/"+file, want)
 	}
-	if err := c.Apply("/pod/c", &cri.LinuxContainerResources{Unified: map[string]string{"memory.nonsense": "1"}}); err == nil {
+	if err := c.Apply("/pod/c",
+		&cri.LinuxContainerResources{Unified: map[string]string{"memory.nonsense": "1"}}); err == nil {
 		t.Error("a file that is not there is no error")
 	}
 	if e := c.Entry("/pod/c"); len(e.Tasks) != 0 || e.CPU != -1 || e.unified != root+"/pod/c" {
@@ -153,14 +167,18 @@ func TestUnifiedFiles(t *testing.T) {
 		t.Error("killed without a memory controller")
 	}
 
-	files("/pod/c", "cpu.stat", "usage_usec 1500\nuser_usec 1000\n", "memory.current", "4096000\n", "memory.max", "max\n", "memory.swap.current", "8192\n", "memory.swap.max", "16384\n",
+	files("/pod/c", "cpu.stat", "usage_usec 1500\nuser_usec 1000\n", "memory.current", "4096000\n", "memory.max",
+		"max\n", "memory.swap.current", "8192\n", "memory.swap.max", "16384\n",
 		"memory.stat", "anon 1000\ninactive_file 96000\npgfault 7\npgmajfault 3\n", "pids.current", "2\n",
-		"cpu.pressure", "some avg10=1.50 avg60=0.25 avg300=0.00 total=77\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=5\n")
+		"cpu.pressure",
+		"some avg10=1.50 avg60=0.25 avg300=0.00 total=77\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=5\n")
 	u := c.Measure("/pod/c")
-	if u.CPU != 1500000 || u.Memory != 4096000 || u.Limit != 0 || u.WorkingSet() != 4000000 || u.RSS != 1000 || u.Swap != 8192 || u.swapLimit != 16384 || u.Faults != 7 || u.MajorFaults != 3 || u.PIDs != 2 {
+	if u.CPU != 1500000 || u.Memory != 4096000 || u.Limit != 0 || u.WorkingSet() != 4000000 || u.RSS != 1000 ||
+		u.Swap != 8192 || u.swapLimit != 16384 || u.Faults != 7 || u.MajorFaults != 3 || u.PIDs != 2 {
 		t.Errorf("measured %+v", u)
 	}
-	if p := u.cpuPressure; p == nil || p.Some.Avg10 != 1.5 || p.Some.Avg60 != 0.25 || p.Some.Total != 77 || p.Full.Total != 5 || u.memPressure != nil {
+	if p := u.cpuPressure; p == nil || p.Some.Avg10 != 1.5 || p.Some.Avg60 != 0.25 || p.Some.Total != 77 ||
+		p.Full.Total != 5 || u.memPressure != nil {
 		t.Errorf("pressure %v, %v", p, u.memPressure)
 	}
 	files("/pod/c", "memory.max", "8192000\n")

@@ -116,7 +116,8 @@ func attachDeviceFilter(dir string, rules []DeviceRule) error {
 	attach := struct{ target, prog, kind, flags, replace uint32 }{
 		target: uint32(group), prog: uint32(fd), kind: unix.BPF_CGROUP_DEVICE, flags: unix.BPF_F_ALLOW_MULTI,
 	}
-	if _, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_ATTACH, uintptr(unsafe.Pointer(&attach)), unsafe.Sizeof(attach)); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_ATTACH, uintptr(unsafe.Pointer(&attach)),
+		unsafe.Sizeof(attach)); errno != 0 {
 		return fmt.Errorf("attaching the device filter to %s: %w", dir, errno)
 	}
 	return nil

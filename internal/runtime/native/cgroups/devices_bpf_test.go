@@ -15,7 +15,8 @@ func TestDeviceFilter(t *testing.T) {
 		number := rapid.SampledFrom([]int64{-1, 0, 1, 3, 5, 136})
 		rules := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) DeviceRule {
 			return DeviceRule{
-				Kind: rapid.SampledFrom([]byte("abc")).Draw(t, "kind"), Major: number.Draw(t, "major"), Minor: number.Draw(t, "minor"),
+				Kind: rapid.SampledFrom([]byte("abc")).Draw(t, "kind"), Major: number.Draw(t, "major"),
+				Minor:  number.Draw(t, "minor"),
 				Access: rapid.SampledFrom([]string{"r", "w", "m", "rw", "rwm"}).Draw(t, "access"),
 			}
 		}), 0, 6).Draw(t, "rules")
@@ -31,13 +32,15 @@ func TestDeviceFilter(t *testing.T) {
 						have |= 1 << i
 					}
 				}
-				if (r.Kind == 'a' || r.Kind == 'b' && kind == 1 || r.Kind == 'c' && kind == 2) && (r.Major < 0 || uint32(r.Major) == major) &&
+				if (r.Kind == 'a' || r.Kind == 'b' && kind == 1 || r.Kind == 'c' && kind == 2) &&
+					(r.Major < 0 || uint32(r.Major) == major) &&
 					(r.Minor < 0 || uint32(r.Minor) == minor) && access&^have == 0 {
 					want = 1
 				}
 			}
 			if got := runEBPF(t, prog, [3]uint32{access<<16 | kind, major, minor}); got != want {
-				t.Fatalf("rules %v, type %d, access %d, %d:%d: %d, want %d", rules, kind, access, major, minor, got, want)
+				t.Fatalf("rules %v, type %d, access %d, %d:%d: %d, want %d", rules, kind, access, major, minor, got,
+					want)
 			}
 		}
 	})

@@ -20,7 +20,8 @@ import (
 // SlicePath is the path of a systemd slice: a-b.slice lives in a.slice.
 func SlicePath(slice string) (string, error) {
 	name, ok := strings.CutSuffix(slice, ".slice")
-	if !ok || strings.Contains(slice, "/") || strings.HasPrefix(name, "-") && name != "-" || strings.HasSuffix(name, "-") && name != "-" || strings.Contains(name, "--") {
+	if !ok || strings.Contains(slice, "/") || strings.HasPrefix(name, "-") && name != "-" ||
+		strings.HasSuffix(name, "-") && name != "-" || strings.Contains(name, "--") {
 		return "", fmt.Errorf("invalid slice name %q", slice)
 	}
 	if name == "-" {
@@ -107,7 +108,8 @@ func (s *Systemd) Start(ctx context.Context, group string, pid int, limits *cri.
 		property("Delegate", true),
 		property("DefaultDependencies", false),
 		property("CollectMode", "inactive-or-failed"), // forgotten with its last process
-		property("CPUAccounting", true), property("MemoryAccounting", true), property("IOAccounting", true), property("TasksAccounting", true),
+		property("CPUAccounting", true), property("MemoryAccounting", true), property("IOAccounting", true),
+		property("TasksAccounting", true),
 		property("TasksMax", uint64(math.MaxUint64)), // the pod's limit is the slice's
 	}, set...)
 	begin := func() error {
@@ -150,11 +152,15 @@ func (s *Systemd) Stop(ctx context.Context, group string) error {
 		return err
 	}
 	name := path.Base(group)
-	err = wait(ctx, name, func(done chan<- string) (int, error) { return conn.StopUnitContext(ctx, name, "replace", done) })
+	err = wait(ctx, name, func(done chan<- string) (int,
+		error) {
+		return conn.StopUnitContext(ctx, name, "replace", done)
+	})
 	if err != nil && !dbusError(err, "org.freedesktop.systemd1.NoSuchUnit") {
 		return fmt.Errorf("having systemd stop %s: %w", name, err)
 	}
-	if err := conn.ResetFailedUnitContext(ctx, name); err != nil && !dbusError(err, "org.freedesktop.systemd1.NoSuchUnit") {
+	if err := conn.ResetFailedUnitContext(ctx, name); err != nil &&
+		!dbusError(err, "org.freedesktop.systemd1.NoSuchUnit") {
 		return fmt.Errorf("having systemd forget %s: %w", name, err)
 	}
 	return nil
@@ -235,7 +241,8 @@ func scopeProperties(r *cri.LinuxContainerResources, v2 bool) ([]systemd.Propert
 		add("CPUQuotaPerSecUSec", perSecond)
 	}
 	if v2 { // systemd does nothing with these on v1
-		for name, list := range map[string]string{"AllowedCPUs": r.GetCpusetCpus(), "AllowedMemoryNodes": r.GetCpusetMems()} {
+		for name, list := range map[string]string{"AllowedCPUs": r.GetCpusetCpus(),
+			"AllowedMemoryNodes": r.GetCpusetMems()} {
 			if list == "" {
 				continue
 			}

@@ -49,7 +49,8 @@ func (c *Hierarchies) Measure(group string) Usage {
 		u.Swap, u.swapLimit = number(dir+"/memory.swap.current"), number(dir+"/memory.swap.max")
 		u.Faults, u.MajorFaults = stat["pgfault"], stat["pgmajfault"]
 		u.PIDs = number(dir + "/pids.current")
-		u.cpuPressure, u.memPressure, u.ioPr = pressure(dir+"/cpu.pressure"), pressure(dir+"/memory.pressure"), pressure(dir+"/io.pressure")
+		u.cpuPressure, u.memPressure, u.ioPr = pressure(dir+"/cpu.pressure"), pressure(dir+"/memory.pressure"),
+			pressure(dir+"/io.pressure")
 		return u
 	}
 	u.CPU = number(c.Of("cpuacct", group) + "/cpuacct.usage")
@@ -142,8 +143,10 @@ func (u *Usage) CPUStats() *cri.CpuUsage {
 // MemoryStats is what CRI reports of memory.
 func (u *Usage) MemoryStats() *cri.MemoryUsage {
 	m := &cri.MemoryUsage{
-		Timestamp: u.at, WorkingSetBytes: uint64Value(u.WorkingSet()), UsageBytes: uint64Value(u.Memory), RssBytes: uint64Value(u.RSS),
-		PageFaults: uint64Value(u.Faults), MajorPageFaults: uint64Value(u.MajorFaults), AvailableBytes: uint64Value(0), Psi: u.memPressure,
+		Timestamp: u.at, WorkingSetBytes: uint64Value(u.WorkingSet()), UsageBytes: uint64Value(u.Memory),
+		RssBytes:   uint64Value(u.RSS),
+		PageFaults: uint64Value(u.Faults), MajorPageFaults: uint64Value(u.MajorFaults), AvailableBytes: uint64Value(0),
+		Psi: u.memPressure,
 	}
 	if u.Limit > u.WorkingSet() {
 		m.AvailableBytes = uint64Value(u.Limit - u.WorkingSet())
@@ -153,7 +156,8 @@ func (u *Usage) MemoryStats() *cri.MemoryUsage {
 
 // SwapStats is what CRI reports of swap.
 func (u *Usage) SwapStats() *cri.SwapUsage {
-	return &cri.SwapUsage{Timestamp: u.at, SwapUsageBytes: uint64Value(u.Swap), SwapAvailableBytes: uint64Value(u.swapLimit - min(u.Swap, u.swapLimit))}
+	return &cri.SwapUsage{Timestamp: u.at, SwapUsageBytes: uint64Value(u.Swap),
+		SwapAvailableBytes: uint64Value(u.swapLimit - min(u.Swap, u.swapLimit))}
 }
 
 // IOStats is what CRI reports of I/O: its pressure.

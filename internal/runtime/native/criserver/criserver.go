@@ -84,11 +84,13 @@ func Listen(path string, mode fs.FileMode) (net.Listener, error) {
 // Run serves on l until ctx ends; calls that run then are cancelled.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	g := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
-		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any,
+			error) {
 			resp, err := next(ctx, req)
 			return resp, coded(err)
 		}),
-		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
+			next grpc.StreamHandler) error {
 			return coded(next(srv, stream))
 		}))
 	cri.RegisterRuntimeServiceServer(g, &s.runtime)

@@ -137,13 +137,15 @@ func TestListsInParts(t *testing.T) {
 
 func TestErrorsHaveCodes(t *testing.T) {
 	c := dial(t, &fake{})
-	if _, err := c.Version(t.Context(), &cri.VersionRequest{}); status.Code(err) != codes.Unknown || status.Convert(err).Message() != "plain" {
+	if _, err := c.Version(t.Context(), &cri.VersionRequest{}); status.Code(err) != codes.Unknown ||
+		status.Convert(err).Message() != "plain" {
 		t.Errorf("a plain error: %v", err)
 	}
 	if _, err := c.Status(t.Context(), &cri.StatusRequest{}); status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("a deadline: %v", err)
 	}
-	if _, err := c.ListMetricDescriptors(t.Context(), &cri.ListMetricDescriptorsRequest{}); status.Code(err) != codes.Unimplemented {
+	if _, err := c.ListMetricDescriptors(t.Context(),
+		&cri.ListMetricDescriptorsRequest{}); status.Code(err) != codes.Unimplemented {
 		t.Errorf("what the contract doesn't have: %v", err)
 	}
 	s, err := c.GetContainerEvents(t.Context(), &cri.GetEventsRequest{})

@@ -8,7 +8,8 @@ import (
 )
 
 // GetContainerEvents sends each event as it happens.
-func (s *runtimeService) GetContainerEvents(_ *cri.GetEventsRequest, stream grpc.ServerStreamingServer[cri.ContainerEventResponse]) error {
+func (s *runtimeService) GetContainerEvents(_ *cri.GetEventsRequest,
+	stream grpc.ServerStreamingServer[cri.ContainerEventResponse]) error {
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
 	err := s.ContainerEvents(ctx, func(e *cri.ContainerEventResponse) {
@@ -23,7 +24,8 @@ func (s *runtimeService) GetContainerEvents(_ *cri.GetEventsRequest, stream grpc
 }
 
 // StreamPodSandboxes is ListPodSandbox in parts.
-func (s *runtimeService) StreamPodSandboxes(r *cri.StreamPodSandboxesRequest, stream grpc.ServerStreamingServer[cri.StreamPodSandboxesResponse]) error {
+func (s *runtimeService) StreamPodSandboxes(r *cri.StreamPodSandboxesRequest,
+	stream grpc.ServerStreamingServer[cri.StreamPodSandboxesResponse]) error {
 	all, err := s.ListPodSandbox(stream.Context(), &cri.ListPodSandboxRequest{Filter: r.GetFilter()})
 	if err != nil {
 		return err
@@ -34,7 +36,8 @@ func (s *runtimeService) StreamPodSandboxes(r *cri.StreamPodSandboxesRequest, st
 }
 
 // StreamContainers is ListContainers in parts.
-func (s *runtimeService) StreamContainers(r *cri.StreamContainersRequest, stream grpc.ServerStreamingServer[cri.StreamContainersResponse]) error {
+func (s *runtimeService) StreamContainers(r *cri.StreamContainersRequest,
+	stream grpc.ServerStreamingServer[cri.StreamContainersResponse]) error {
 	all, err := s.ListContainers(stream.Context(), &cri.ListContainersRequest{Filter: r.GetFilter()})
 	if err != nil {
 		return err
@@ -45,7 +48,8 @@ func (s *runtimeService) StreamContainers(r *cri.StreamContainersRequest, stream
 }
 
 // StreamContainerStats is ListContainerStats in parts.
-func (s *runtimeService) StreamContainerStats(r *cri.StreamContainerStatsRequest, stream grpc.ServerStreamingServer[cri.StreamContainerStatsResponse]) error {
+func (s *runtimeService) StreamContainerStats(r *cri.StreamContainerStatsRequest,
+	stream grpc.ServerStreamingServer[cri.StreamContainerStatsResponse]) error {
 	all, err := s.ListContainerStats(stream.Context(), &cri.ListContainerStatsRequest{Filter: r.GetFilter()})
 	if err != nil {
 		return err
@@ -56,7 +60,8 @@ func (s *runtimeService) StreamContainerStats(r *cri.StreamContainerStatsRequest
 }
 
 // StreamPodSandboxStats is ListPodSandboxStats in parts.
-func (s *runtimeService) StreamPodSandboxStats(r *cri.StreamPodSandboxStatsRequest, stream grpc.ServerStreamingServer[cri.StreamPodSandboxStatsResponse]) error {
+func (s *runtimeService) StreamPodSandboxStats(r *cri.StreamPodSandboxStatsRequest,
+	stream grpc.ServerStreamingServer[cri.StreamPodSandboxStatsResponse]) error {
 	all, err := s.ListPodSandboxStats(stream.Context(), &cri.ListPodSandboxStatsRequest{Filter: r.GetFilter()})
 	if err != nil {
 		return err
@@ -67,7 +72,8 @@ func (s *runtimeService) StreamPodSandboxStats(r *cri.StreamPodSandboxStatsReque
 }
 
 // StreamImages is ListImages in parts.
-func (s *imageService) StreamImages(r *cri.StreamImagesRequest, stream grpc.ServerStreamingServer[cri.StreamImagesResponse]) error {
+func (s *imageService) StreamImages(r *cri.StreamImagesRequest,
+	stream grpc.ServerStreamingServer[cri.StreamImagesResponse]) error {
 	all, err := s.ListImages(stream.Context(), &cri.ListImagesRequest{Filter: r.GetFilter()})
 	if err != nil {
 		return err
@@ -79,12 +85,15 @@ func (s *imageService) StreamImages(r *cri.StreamImagesRequest, stream grpc.Serv
 
 // measured is a runtime that has metrics besides stats.
 type measured interface {
-	ListMetricDescriptors(context.Context, *cri.ListMetricDescriptorsRequest) (*cri.ListMetricDescriptorsResponse, error)
-	ListPodSandboxMetrics(context.Context, *cri.ListPodSandboxMetricsRequest) (*cri.ListPodSandboxMetricsResponse, error)
+	ListMetricDescriptors(context.Context, *cri.ListMetricDescriptorsRequest) (*cri.ListMetricDescriptorsResponse,
+		error)
+	ListPodSandboxMetrics(context.Context, *cri.ListPodSandboxMetricsRequest) (*cri.ListPodSandboxMetricsResponse,
+		error)
 }
 
 // ListMetricDescriptors answers Unimplemented for a runtime without metrics.
-func (s *runtimeService) ListMetricDescriptors(ctx context.Context, r *cri.ListMetricDescriptorsRequest) (*cri.ListMetricDescriptorsResponse, error) {
+func (s *runtimeService) ListMetricDescriptors(ctx context.Context,
+	r *cri.ListMetricDescriptorsRequest) (*cri.ListMetricDescriptorsResponse, error) {
 	if m, ok := s.Runtime.(measured); ok {
 		return m.ListMetricDescriptors(ctx, r)
 	}
@@ -92,7 +101,8 @@ func (s *runtimeService) ListMetricDescriptors(ctx context.Context, r *cri.ListM
 }
 
 // ListPodSandboxMetrics answers Unimplemented for a runtime without metrics.
-func (s *runtimeService) ListPodSandboxMetrics(ctx context.Context, r *cri.ListPodSandboxMetricsRequest) (*cri.ListPodSandboxMetricsResponse, error) {
+func (s *runtimeService) ListPodSandboxMetrics(ctx context.Context,
+	r *cri.ListPodSandboxMetricsRequest) (*cri.ListPodSandboxMetricsResponse, error) {
 	if m, ok := s.Runtime.(measured); ok {
 		return m.ListPodSandboxMetrics(ctx, r)
 	}
@@ -100,7 +110,8 @@ func (s *runtimeService) ListPodSandboxMetrics(ctx context.Context, r *cri.ListP
 }
 
 // StreamPodSandboxMetrics is ListPodSandboxMetrics in parts.
-func (s *runtimeService) StreamPodSandboxMetrics(_ *cri.StreamPodSandboxMetricsRequest, stream grpc.ServerStreamingServer[cri.StreamPodSandboxMetricsResponse]) error {
+func (s *runtimeService) StreamPodSandboxMetrics(_ *cri.StreamPodSandboxMetricsRequest,
+	stream grpc.ServerStreamingServer[cri.StreamPodSandboxMetricsResponse]) error {
 	all, err := s.ListPodSandboxMetrics(stream.Context(), &cri.ListPodSandboxMetricsRequest{})
 	if err != nil {
 		return err

@@ -33,7 +33,8 @@ type applier struct {
 var _ diff.Applier = (*applier)(nil)
 
 // Apply implements diff.Applier.
-func (a *applier) Apply(ctx context.Context, d imagespec.Descriptor, mounts []mount.Mount, _ ...diff.ApplyOpt) (imagespec.Descriptor, error) {
+func (a *applier) Apply(ctx context.Context, d imagespec.Descriptor, mounts []mount.Mount,
+	_ ...diff.ApplyOpt) (imagespec.Descriptor, error) {
 	dir, opts, err := layerTarget(mounts)
 	if err != nil {
 		return imagespec.Descriptor{}, err
@@ -61,7 +62,8 @@ func (a *applier) Apply(ctx context.Context, d imagespec.Descriptor, mounts []mo
 		return imagespec.Descriptor{}, err
 	}
 	if n > maxTrailer {
-		return imagespec.Descriptor{}, fmt.Errorf("layer %s goes on for more than %d bytes after the end of its archive", d.Digest, maxTrailer)
+		return imagespec.Descriptor{},
+			fmt.Errorf("layer %s goes on for more than %d bytes after the end of its archive", d.Digest, maxTrailer)
 	}
 	return imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayer, Size: sum.n, Digest: sum.digest.Digest()}, nil
 }

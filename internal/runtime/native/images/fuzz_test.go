@@ -26,7 +26,8 @@ func FuzzHosts(f *testing.F) {
 		"", "server = \"https://registry-1.docker.io\"\n[host.\"http://mirror:5000\"]\n  capabilities = [\"pull\", \"resolve\"]\n",
 		"server = \"http://h\"\nskip_verify = true\nca = [\"/a.pem\", \"b.pem\"]\nclient = [[\"c.pem\", \"k.pem\"], [\"both.pem\"]]\n",
 		"[host.\"https://a/v2/x\"]\noverride_path = true\n[host.\"https://a/v2/x\".header]\nx-one = [\"1\", \"2\"]\nx-two = \"3\"\n",
-		"server = \"registry.example\"\ndial_timeout = \"1s\"\ncapabilities = [\"push\"]\n[host.\"unix:///x\"]\n", "host = 1", "[host]\n[host.a]\nca = {}\n", "server = \"http://[::1]:99999\"",
+		"server = \"registry.example\"\ndial_timeout = \"1s\"\ncapabilities = [\"push\"]\n[host.\"unix:///x\"]\n",
+		"host = 1", "[host]\n[host.a]\nca = {}\n", "server = \"http://[::1]:99999\"",
 	} {
 		f.Add(text)
 	}
@@ -60,7 +61,8 @@ func FuzzHosts(f *testing.F) {
 				t.Errorf("%s is shown the token of registry.example: %q", h.Host, text)
 			}
 			if b, ok := h.Client.Transport.(boundedAnswers); ok && !strings.Contains(text, "skip_verify") {
-				if tr, ok := b.RoundTripper.(*http.Transport); ok && tr.TLSClientConfig != nil && tr.TLSClientConfig.InsecureSkipVerify {
+				if tr, ok := b.RoundTripper.(*http.Transport); ok && tr.TLSClientConfig != nil &&
+					tr.TLSClientConfig.InsecureSkipVerify {
 					t.Errorf("%s is not verified: %q", h.Host, text)
 				}
 			}
@@ -98,7 +100,8 @@ func (a archives) take(t *testing.T, archive []byte) {
 			t.Errorf("%q was imported: %v, %v", n, got, err)
 			continue
 		}
-		if _, err := a.RemoveImage(t.Context(), &cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: got.Image.Id}}); err != nil {
+		if _, err := a.RemoveImage(t.Context(),
+			&cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: got.Image.Id}}); err != nil {
 			t.Errorf("remove %q: %v", n, err)
 		}
 	}
@@ -115,7 +118,8 @@ func (a archives) take(t *testing.T, archive []byte) {
 func FuzzArchives(f *testing.F) {
 	im := imageOf(f, "", map[string]string{"one": "1", "d/": ""})
 	oci := ociArchive(f, im, "registry.example/team/app:v1")
-	for _, b := range [][]byte{nil, oci, dockerArchive(f, im, "app:v1"), oci[:len(oci)/2], []byte("\x1f\x8b\x08"), []byte("\x28\xb5\x2f\xfd\x00")} {
+	for _, b := range [][]byte{nil, oci, dockerArchive(f, im, "app:v1"), oci[:len(oci)/2], []byte("\x1f\x8b\x08"),
+		[]byte("\x28\xb5\x2f\xfd\x00")} {
 		f.Add(b)
 	}
 	a := newArchives(f)
@@ -129,23 +133,31 @@ func FuzzImages(f *testing.F) {
 	const (
 		layerType = "application/vnd.oci.image.layer.v1.tar"
 		types     = `"mediaType":"application/vnd.oci.image.`
-		manifest  = `{"schemaVersion":2,` + types + `manifest.v1+json","config":{` + types + `config.v1+json","digest":"{config}","size":{config+}},"layers":[{"mediaType":"` + layerType + `","digest":"{layer}","size":{layer+}}]}`
-		index     = `{"schemaVersion":2,"manifests":[{` + types + `manifest.v1+json","digest":"{manifest}","size":{manifest+},"annotations":{"io.containerd.image.name":"registry.example/app:v1"}}]}`
-		docker    = `[{"Config":"config.json","RepoTags":["app:v1"],"Layers":["layer.tar"]}]`
+		manifest  = `{"schemaVersion":2,` + types + `manifest.v1+json","config":{` + types +
+			`config.v1+json","digest":"{config}","size":{config+}},"layers":[{"mediaType":"` + layerType +
+			`","digest":"{layer}","size":{layer+}}]}`
+		index = `{"schemaVersion":2,"manifests":[{` + types +
+			`manifest.v1+json","digest":"{manifest}","size":{manifest+},"annotations":{"io.containerd.image.name":"registry.example/app:v1"}}]}`
+		docker = `[{"Config":"config.json","RepoTags":["app:v1"],"Layers":["layer.tar"]}]`
 	)
-	config := `{"architecture":"` + runtime.GOARCH + `","os":"linux","config":{"User":"1:1","Cmd":["/bin/true"]},"rootfs":{"type":"layers","diff_ids":["{layer}"]}}`
+	config := `{"architecture":"` + runtime.GOARCH +
+		`","os":"linux","config":{"User":"1:1","Cmd":["/bin/true"]},"rootfs":{"type":"layers","diff_ids":["{layer}"]}}`
 	layer := archiveOf(file("a", "1"), link(tar.TypeSymlink, "d/l", "../../x"))
 	f.Add(index, manifest, config, layer, "")
 	f.Add("", "", config, layer, docker)
-	f.Add(`{"schemaVersion":2,"manifests":[{`+types+`index.v1+json","digest":"{manifest}","size":{manifest+}}]}`, index, config, layer, "")
-	f.Add("", "", config, layer, `[{"Config":"../config.json","RepoTags":[":","a b"],"Layers":["../layer.tar","layer.tar"]},{}]`)
-	f.Add(`{"manifests":[{"digest":"{manifest}","size":-1},{"digest":"sha256:..","size":1},{}]}`, `{"layers":[{"digest":"{layer}"}],"config":{"digest":"{layer}"}}`, `{"rootfs":{"diff_ids":["x"]}}`, layer, "")
+	f.Add(`{"schemaVersion":2,"manifests":[{`+types+`index.v1+json","digest":"{manifest}","size":{manifest+}}]}`, index,
+		config, layer, "")
+	f.Add("", "", config, layer,
+		`[{"Config":"../config.json","RepoTags":[":","a b"],"Layers":["../layer.tar","layer.tar"]},{}]`)
+	f.Add(`{"manifests":[{"digest":"{manifest}","size":-1},{"digest":"sha256:..","size":1},{}]}`,
+		`{"layers":[{"digest":"{layer}"}],"config":{"digest":"{layer}"}}`, `{"rootfs":{"diff_ids":["x"]}}`, layer, "")
 	a := newArchives(f)
 	f.Fuzz(func(t *testing.T, index, manifest, config string, layer []byte, docker string) {
 		known := []string{}
 		fill := func(name, text string) string {
 			text = strings.NewReplacer(known...).Replace(text)
-			known = append(known, "{"+name+"}", digest.FromString(text).String(), "{"+name+"+}", strconv.Itoa(len(text)))
+			known = append(known, "{"+name+"}", digest.FromString(text).String(), "{"+name+"+}",
+				strconv.Itoa(len(text)))
 			return text
 		}
 		blobs := []string{fill("layer", string(layer)), fill("config", config), fill("manifest", manifest)}

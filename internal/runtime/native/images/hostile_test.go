@@ -173,24 +173,39 @@ func TestLayersStayInside(t *testing.T) {
 		{"dots in a name", [][]entry{{file(up+canary, "dead")}}, "", canary},
 		{"absolute name", [][]entry{{file(canary, "dead")}}, "", canary},
 		{"dots in the middle", [][]entry{{file("a/b/"+up+canary, "dead")}}, "", canary},
-		{"through an absolute link", [][]entry{{link(tar.TypeSymlink, "d", outside), file("d/canary", "dead")}}, "", ""},
-		{"through a relative link", [][]entry{{link(tar.TypeSymlink, "d", up+outside), file("d/canary", "dead")}}, "", ""},
-		{"through a chain of links", [][]entry{{link(tar.TypeSymlink, "a", "b"), link(tar.TypeSymlink, "b", "/c/.."+outside), file("a/canary", "dead")}}, "", ""},
+		{"through an absolute link", [][]entry{{link(tar.TypeSymlink, "d", outside), file("d/canary", "dead")}}, "",
+			""},
+		{"through a relative link", [][]entry{{link(tar.TypeSymlink, "d", up+outside), file("d/canary", "dead")}}, "",
+			""},
+		{"through a chain of links",
+			[][]entry{{link(tar.TypeSymlink, "a", "b"), link(tar.TypeSymlink, "b", "/c/.."+outside),
+				file("a/canary", "dead")}}, "", ""},
 		{"the file itself is a link", [][]entry{{link(tar.TypeSymlink, "f", canary), file("f", "dead")}}, "", "f"},
-		{"a link loop", [][]entry{{link(tar.TypeSymlink, "a", "b"), link(tar.TypeSymlink, "b", "a"), file("a/f", "dead")}}, "too many links", ""},
-		{"link of an earlier layer", [][]entry{{link(tar.TypeSymlink, "d", outside)}, {file("d/canary", "dead")}}, "", ""},
+		{"a link loop",
+			[][]entry{{link(tar.TypeSymlink, "a", "b"), link(tar.TypeSymlink, "b", "a"), file("a/f", "dead")}},
+			"too many links", ""},
+		{"link of an earlier layer", [][]entry{{link(tar.TypeSymlink, "d", outside)}, {file("d/canary", "dead")}}, "",
+			""},
 		{"hard link to an absolute name", [][]entry{{link(tar.TypeLink, "f", canary)}}, "no such file", ""},
 		{"hard link with dots", [][]entry{{link(tar.TypeLink, "f", up+canary)}}, "no such file", ""},
-		{"hard link through a link", [][]entry{{link(tar.TypeSymlink, "d", outside), link(tar.TypeLink, "f", "d/canary")}}, "no such file", ""},
-		{"hard link to a link and then written", [][]entry{{link(tar.TypeSymlink, "s", canary), link(tar.TypeLink, "f", "s"), file("f", "dead")}}, "", "f"},
+		{"hard link through a link",
+			[][]entry{{link(tar.TypeSymlink, "d", outside), link(tar.TypeLink, "f", "d/canary")}}, "no such file", ""},
+		{"hard link to a link and then written",
+			[][]entry{{link(tar.TypeSymlink, "s", canary), link(tar.TypeLink, "f", "s"), file("f", "dead")}}, "", "f"},
 		{"removal of what is above", [][]entry{{file("a", "")}, {file(".wh...", "")}}, "invalid whiteout", ""},
 		{"removal of itself", [][]entry{{file("a", "")}, {file("a/.wh..", "")}}, "invalid whiteout", ""},
 		{"removal with dots", [][]entry{{file("a", "")}, {file(up+outside+"/.wh.canary", "")}}, "", ""},
-		{"removal through a link", [][]entry{{file("a", "")}, {link(tar.TypeSymlink, "d", outside), file("d/.wh.canary", "")}}, "", ""},
-		{"removal in the lowest layer through a link", [][]entry{{link(tar.TypeSymlink, "d", outside), file("d/.wh.canary", "")}}, "", ""},
-		{"emptying through a link", [][]entry{{file("a", "")}, {link(tar.TypeSymlink, "d", outside), file("d/.wh..wh..opq", "")}}, "", ""},
-		{"emptying in the lowest layer through a link", [][]entry{{link(tar.TypeSymlink, "d", outside), file("d/x", ""), file("d/.wh..wh..opq", "")}}, "", ""},
-		{"a directory where a link is", [][]entry{{link(tar.TypeSymlink, "d", outside+"/dir"), {tar.Header{Name: "d", Typeflag: tar.TypeDir, Mode: 0o700}, ""}}}, "", ""},
+		{"removal through a link",
+			[][]entry{{file("a", "")}, {link(tar.TypeSymlink, "d", outside), file("d/.wh.canary", "")}}, "", ""},
+		{"removal in the lowest layer through a link",
+			[][]entry{{link(tar.TypeSymlink, "d", outside), file("d/.wh.canary", "")}}, "", ""},
+		{"emptying through a link",
+			[][]entry{{file("a", "")}, {link(tar.TypeSymlink, "d", outside), file("d/.wh..wh..opq", "")}}, "", ""},
+		{"emptying in the lowest layer through a link",
+			[][]entry{{link(tar.TypeSymlink, "d", outside), file("d/x", ""), file("d/.wh..wh..opq", "")}}, "", ""},
+		{"a directory where a link is",
+			[][]entry{{link(tar.TypeSymlink, "d", outside+"/dir"),
+				{tar.Header{Name: "d", Typeflag: tar.TypeDir, Mode: 0o700}, ""}}}, "", ""},
 		{"a name that is too long", [][]entry{{file(strings.Repeat("n", 300), "")}}, "file name too long", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -222,10 +237,12 @@ func TestLayersStayInside(t *testing.T) {
 				return nil
 			})
 			var st unix.Stat_t
-			if got, err := os.ReadFile(canary); err != nil || string(got) != "alive" || unix.Stat(canary, &st) != nil || st.Nlink != 1 || st.Mode&0o777 != 0o600 {
+			if got, err := os.ReadFile(canary); err != nil || string(got) != "alive" || unix.Stat(canary, &st) != nil ||
+				st.Nlink != 1 || st.Mode&0o777 != 0o600 {
 				t.Errorf("the file outside is %q with %d links, mode %o: %v", got, st.Nlink, st.Mode, err)
 			}
-			if want := []string{"d--------- <nil>", "/canary---------- <nil>", "/dird--------- <nil>"}; !slices.Equal(names, want) {
+			if want := []string{"d--------- <nil>", "/canary---------- <nil>",
+				"/dird--------- <nil>"}; !slices.Equal(names, want) {
 				t.Errorf("outside there is %q", names)
 			}
 		})
@@ -235,16 +252,19 @@ func TestLayersStayInside(t *testing.T) {
 // TestSpecialFiles: what images rightly bring is kept, where nobody but root gets at it.
 func TestSpecialFiles(t *testing.T) {
 	reg := newRawRegistry(t)
-	capability := "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00" // cap_net_bind_service+ep
+	// cap_net_bind_service+ep
+	capability := "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 	ref := reg.image([][]byte{archiveOf(
 		entry{tar.Header{Name: "su", Typeflag: tar.TypeReg, Mode: 0o4755, Uid: 0, Size: 2}, "su"},
-		entry{tar.Header{Name: "ping", Typeflag: tar.TypeReg, Mode: 0o755, Format: tar.FormatPAX, PAXRecords: map[string]string{"SCHILY.xattr.security.capability": capability}}, ""},
+		entry{tar.Header{Name: "ping", Typeflag: tar.TypeReg, Mode: 0o755, Format: tar.FormatPAX,
+			PAXRecords: map[string]string{"SCHILY.xattr.security.capability": capability}}, ""},
 		entry{tar.Header{Name: "mem", Typeflag: tar.TypeChar, Mode: 0o666, Devmajor: 1, Devminor: 1}, ""},
 		entry{tar.Header{Name: "disk", Typeflag: tar.TypeBlock, Mode: 0o666, Devmajor: 8, Devminor: 0}, ""},
 		entry{tar.Header{Name: "fifo", Typeflag: tar.TypeFifo, Mode: 0o666}, ""},
 	), archiveOf(
 		// Marks of the overlay itself point into the image's own layers at most.
-		entry{tar.Header{Name: "moved", Typeflag: tar.TypeDir, Mode: 0o755, Format: tar.FormatPAX, PAXRecords: map[string]string{"SCHILY.xattr.trusted.overlay.redirect": "/../../../../etc"}}, ""},
+		entry{tar.Header{Name: "moved", Typeflag: tar.TypeDir, Mode: 0o755, Format: tar.FormatPAX,
+			PAXRecords: map[string]string{"SCHILY.xattr.trusted.overlay.redirect": "/../../../../etc"}}, ""},
 	)})
 	s := openStore(t, Config{Root: filepath.Join(t.TempDir(), "store")})
 	id, err := s.Pull(t.Context(), ref, nil, nil)
@@ -252,7 +272,8 @@ func TestSpecialFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := mounted(t, s, "c", id, false)
-	for name, want := range map[string]uint32{"su": unix.S_IFREG | 0o4755, "mem": unix.S_IFCHR | 0o666, "disk": unix.S_IFBLK | 0o666, "fifo": unix.S_IFIFO | 0o666} {
+	for name, want := range map[string]uint32{"su": unix.S_IFREG | 0o4755, "mem": unix.S_IFCHR | 0o666,
+		"disk": unix.S_IFBLK | 0o666, "fifo": unix.S_IFIFO | 0o666} {
 		var st unix.Stat_t
 		if err := unix.Lstat(filepath.Join(root, name), &st); err != nil || st.Mode != want {
 			t.Errorf("%s: mode %o, want %o: %v", name, st.Mode, want, err)
@@ -377,15 +398,18 @@ func TestBombs(t *testing.T) {
 	t.Run("a large download", func(t *testing.T) {
 		s := openStore(t, Config{Root: filepath.Join(small(t, "32m"), "store")})
 		reg := newRawRegistry(t)
-		ref := reg.image([][]byte{archiveOf(file("f", ""))}, func(_ *imagespec.Image, m *imagespec.Manifest) { m.Layers[0].Size = tera })
-		if _, err := s.Pull(t.Context(), ref, nil, nil); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "1024.0 GiB more are needed") {
+		ref := reg.image([][]byte{archiveOf(file("f", ""))},
+			func(_ *imagespec.Image, m *imagespec.Manifest) { m.Layers[0].Size = tera })
+		if _, err := s.Pull(t.Context(), ref, nil, nil); status.Code(err) != codes.ResourceExhausted ||
+			!strings.Contains(err.Error(), "1024.0 GiB more are needed") {
 			t.Errorf("got %v", err)
 		}
 		expectEmpty(t, s)
 	})
 	t.Run("an archive to import", func(t *testing.T) {
 		s := openStore(t, Config{Root: filepath.Join(small(t, "32m"), "store")})
-		_, err := s.Import(t.Context(), io.MultiReader(bytes.NewReader(archiveOf(file("blobs/sha256/aa", ""))[:1024]), zeros{}), nil)
+		_, err := s.Import(t.Context(),
+			io.MultiReader(bytes.NewReader(archiveOf(file("blobs/sha256/aa", ""))[:1024]), zeros{}), nil)
 		if err == nil {
 			t.Error("an endless archive was imported")
 		}
@@ -447,9 +471,12 @@ func TestDishonestRegistries(t *testing.T) {
 			}
 			return r.image([][]byte{long})
 		}, ""},
-		{"a layer that is shorter than said", manifest(func(_ *imagespec.Image, m *imagespec.Manifest) { m.Layers[0].Size += 10 }), ""},
-		{"a layer that is longer than said", manifest(func(_ *imagespec.Image, m *imagespec.Manifest) { m.Layers[0].Size -= 10 }), ""},
-		{"a layer of negative size", manifest(func(_ *imagespec.Image, m *imagespec.Manifest) { m.Layers[0].Size = -1 }), "-1 bytes"},
+		{"a layer that is shorter than said",
+			manifest(func(_ *imagespec.Image, m *imagespec.Manifest) { m.Layers[0].Size += 10 }), ""},
+		{"a layer that is longer than said",
+			manifest(func(_ *imagespec.Image, m *imagespec.Manifest) { m.Layers[0].Size -= 10 }), ""},
+		{"a layer of negative size",
+			manifest(func(_ *imagespec.Image, m *imagespec.Manifest) { m.Layers[0].Size = -1 }), "-1 bytes"},
 		{"a layer without an end", func(r *rawRegistry) string {
 			r.answer = func(w http.ResponseWriter, req *http.Request, what string, body []byte) bool {
 				if !bytes.HasPrefix(body, []byte{0x1f, 0x8b}) {
@@ -490,7 +517,9 @@ func TestDishonestRegistries(t *testing.T) {
 		{"a huge manifest", manifest(func(_ *imagespec.Image, m *imagespec.Manifest) {
 			m.Annotations = map[string]string{"a": strings.Repeat("x", 5<<20)}
 		}), "rejecting 5243"},
-		{"a huge configuration", manifest(func(c *imagespec.Image, _ *imagespec.Manifest) { c.Author = strings.Repeat("x", 5<<20) }), "more than the 4.0 MiB that are allowed"},
+		{"a huge configuration",
+			manifest(func(c *imagespec.Image, _ *imagespec.Manifest) { c.Author = strings.Repeat("x", 5<<20) }),
+			"more than the 4.0 MiB that are allowed"},
 		{"a deep configuration", func(r *rawRegistry) string {
 			return r.image([][]byte{layer}, func(_ *imagespec.Image, m *imagespec.Manifest) {
 				m.Config = r.add(imagespec.MediaTypeImageConfig, bytes.Repeat([]byte("["), 2<<20))
@@ -501,23 +530,33 @@ func TestDishonestRegistries(t *testing.T) {
 				m.Config = r.add(imagespec.MediaTypeImageConfig, []byte("\x00\x01"))
 			})
 		}, "invalid character"},
-		{"a manifest that is none", func(r *rawRegistry) string { return r.tag([]byte("<html>log in</html>")) }, "invalid character"},
+		{"a manifest that is none", func(r *rawRegistry) string { return r.tag([]byte("<html>log in</html>")) },
+			"invalid character"},
 		{"too many layers", func(r *rawRegistry) string {
 			return r.image([][]byte{layer}, func(c *imagespec.Image, m *imagespec.Manifest) {
 				for range 500 {
-					m.Layers, c.RootFS.DiffIDs = append(m.Layers, m.Layers[0]), append(c.RootFS.DiffIDs, c.RootFS.DiffIDs[0])
+					m.Layers, c.RootFS.DiffIDs = append(m.Layers, m.Layers[0]),
+						append(c.RootFS.DiffIDs, c.RootFS.DiffIDs[0])
 				}
 			})
 		}, "501 layers, more than the 500"},
-		{"fewer sums than layers", manifest(func(c *imagespec.Image, _ *imagespec.Manifest) { c.RootFS.DiffIDs = nil }), "number of layers and diffIDs don't match"},
-		{"the sum of another layer", manifest(func(c *imagespec.Image, _ *imagespec.Manifest) { c.RootFS.DiffIDs[0] = digest.FromString("x") }), "wrong diff id"},
-		{"a layer that is no archive", func(r *rawRegistry) string { return r.image([][]byte{bytes.Repeat([]byte("no tar "), 200)}) }, "invalid tar header"},
-		{"a layer whose archive is cut off", func(r *rawRegistry) string { return r.image([][]byte{long[:len(long)/2]}) }, "unexpected EOF"},
+		{"fewer sums than layers", manifest(func(c *imagespec.Image, _ *imagespec.Manifest) { c.RootFS.DiffIDs = nil }),
+			"number of layers and diffIDs don't match"},
+		{"the sum of another layer",
+			manifest(func(c *imagespec.Image, _ *imagespec.Manifest) { c.RootFS.DiffIDs[0] = digest.FromString("x") }),
+			"wrong diff id"},
+		{"a layer that is no archive",
+			func(r *rawRegistry) string { return r.image([][]byte{bytes.Repeat([]byte("no tar "), 200)}) },
+			"invalid tar header"},
+		{"a layer whose archive is cut off",
+			func(r *rawRegistry) string { return r.image([][]byte{long[:len(long)/2]}) }, "unexpected EOF"},
 		{"a chain of indexes", func(r *rawRegistry) string {
 			r.image([][]byte{layer})
-			d := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageManifest, Digest: digest.FromBytes(r.contents["v1"]), Size: int64(len(r.contents["v1"]))}
+			d := imagespec.Descriptor{MediaType: imagespec.MediaTypeImageManifest,
+				Digest: digest.FromBytes(r.contents["v1"]), Size: int64(len(r.contents["v1"]))}
 			for range 150 {
-				b := marshal(imagespec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: imagespec.MediaTypeImageIndex, Manifests: []imagespec.Descriptor{d}})
+				b := marshal(imagespec.Index{Versioned: specs.Versioned{SchemaVersion: 2},
+					MediaType: imagespec.MediaTypeImageIndex, Manifests: []imagespec.Descriptor{d}})
 				d = r.add(imagespec.MediaTypeImageIndex, b)
 				r.types[d.Digest.String()] = imagespec.MediaTypeImageIndex
 				r.contents["v1"], r.types["v1"] = b, imagespec.MediaTypeImageIndex
@@ -583,7 +622,8 @@ func TestBrokenOffDownload(t *testing.T) {
 	if r, _ := resumed.Load().(string); !strings.HasPrefix(r, "bytes=") || r == "bytes=0-" {
 		t.Errorf("the second request asks for %q", r)
 	}
-	if got, err := os.ReadFile(filepath.Join(mounted(t, s, "c", id, false), "random")); err != nil || !bytes.Equal(got, random) {
+	if got, err := os.ReadFile(filepath.Join(mounted(t, s, "c", id, false), "random")); err != nil ||
+		!bytes.Equal(got, random) {
 		t.Errorf("content differs: %v", err)
 	}
 }
@@ -719,8 +759,10 @@ func TestPullsAgainstCollection(t *testing.T) {
 				for _, o := range mounts[0].Options {
 					dirs, ok := strings.CutPrefix(o, "lowerdir=")
 					for d := range strings.SplitSeq(dirs, ":") {
-						for name, want := range map[string]string{"own": fmt.Sprint(i), "shared": strings.Repeat("s", 10000)} {
-							if got, err := os.ReadFile(filepath.Join(d, name)); ok && err == nil && string(got) == want {
+						for name, want := range map[string]string{"own": fmt.Sprint(i),
+							"shared": strings.Repeat("s", 10000)} {
+							if got, err := os.ReadFile(filepath.Join(d, name)); ok && err == nil &&
+								string(got) == want {
 								found++
 							} else if ok && !errors.Is(err, os.ErrNotExist) {
 								return fmt.Errorf("%s of a container's image: %.10q, %w", name, got, err)

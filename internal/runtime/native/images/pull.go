@@ -69,7 +69,8 @@ func (s *Store) Pull(ctx context.Context, name string, auth *cri.AuthConfig, pro
 	return r.id, nil
 }
 
-func (s *Store) fetch(ctx context.Context, named reference.Named, ref string, auth *cri.AuthConfig, progress Progress) (*record, error) {
+func (s *Store) fetch(ctx context.Context, named reference.Named, ref string, auth *cri.AuthConfig,
+	progress Progress) (*record, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	ctx, release, err := s.lease(ctx)
@@ -140,7 +141,8 @@ func (s *Store) sane() images.HandlerFunc {
 		case images.IsLayerType(d.MediaType):
 			return nil, s.room.bytes(d.Size)
 		case d.Size > maxDocument:
-			return nil, fmt.Errorf("%s of type %q has %s, more than the %s that are allowed", d.Digest, d.MediaType, size(d.Size), size(maxDocument))
+			return nil, fmt.Errorf("%s of type %q has %s, more than the %s that are allowed", d.Digest, d.MediaType,
+				size(d.Size), size(maxDocument))
 		case documents.Add(1) > maxDocuments:
 			return nil, fmt.Errorf("the image has more than %d manifests", maxDocuments)
 		}
@@ -159,7 +161,8 @@ func boundLayers(h images.HandlerFunc) images.HandlerFunc {
 			}
 		}
 		if layers > maxLayers {
-			return nil, fmt.Errorf("manifest %s has %d layers, more than the %d that can be mounted", d.Digest, layers, maxLayers)
+			return nil, fmt.Errorf("manifest %s has %d layers, more than the %d that can be mounted", d.Digest, layers,
+				maxLayers)
 		}
 		return children, err
 	}
@@ -169,7 +172,8 @@ func boundLayers(h images.HandlerFunc) images.HandlerFunc {
 // configuration and its layers, and ties each to its parent for the collector.
 // Packed layers are not tied: once unpacked they are garbage.
 func (s *Store) children() images.HandlerFunc {
-	h := images.SetChildrenMappedLabels(s.content, boundLayers(images.ChildrenHandler(s.content)), images.ChildGCLabelsFilterLayers)
+	h := images.SetChildrenMappedLabels(s.content, boundLayers(images.ChildrenHandler(s.content)),
+		images.ChildGCLabelsFilterLayers)
 	return images.LimitManifests(images.FilterPlatforms(h, s.platform), s.platform, 1)
 }
 

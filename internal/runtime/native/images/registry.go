@@ -46,7 +46,9 @@ func (s *Store) hosts(ctx context.Context, named reference.Named, auth *cri.Auth
 		hosts, err := find(host)
 		for i := range hosts {
 			if h := hosts[i]; h.Host == "" || h.Scheme != "http" && h.Scheme != "https" {
-				return nil, fmt.Errorf("hosts.toml of %s in %s names a server that can't be asked: %q is no address of http or https", host, s.cfg.RegistryConfig, h.Scheme+"://"+h.Host+h.Path)
+				return nil, fmt.Errorf(
+					"hosts.toml of %s in %s names a server that can't be asked: %q is no address of http or https",
+					host, s.cfg.RegistryConfig, h.Scheme+"://"+h.Host+h.Path)
 			}
 			if token == "" {
 				continue

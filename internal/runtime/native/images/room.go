@@ -32,7 +32,8 @@ func (r *room) bytes(n int64) error {
 	free, total := int64(st.Bavail)*st.Bsize, int64(st.Blocks)*st.Bsize
 	reserve := min(total/10, maxReserve)
 	if n > free-reserve {
-		return &noRoom{fmt.Sprintf("no room in %s: %s more are needed, %s are free of which %s are kept back", r.dir, size(n), size(free), size(reserve))}
+		return &noRoom{fmt.Sprintf("no room in %s: %s more are needed, %s are free of which %s are kept back", r.dir,
+			size(n), size(free), size(reserve))}
 	}
 	// Some file systems have no fixed number of files and say 0.
 	if st.Files > 0 && st.Ffree <= st.Files/20 {

@@ -44,7 +44,8 @@ func (s *Store) View(ctx context.Context, key, imageID string) ([]mount.Mount, e
 	return s.stack(ctx, key, imageID, true, native.IDMap{})
 }
 
-func (s *Store) stack(ctx context.Context, key, imageID string, readOnly bool, ids native.IDMap) ([]mount.Mount, error) {
+func (s *Store) stack(ctx context.Context, key, imageID string, readOnly bool, ids native.IDMap) ([]mount.Mount,
+	error) {
 	if key == "" || strings.ContainsAny(key, "/\x00") || strings.HasPrefix(key, ".") {
 		return nil, status.Errorf(codes.InvalidArgument, "layer key %q can't be a file name", key)
 	}
@@ -187,7 +188,8 @@ func (s *Store) lowerOption(dirs []string, limit int) (string, error) {
 	}
 	joined = strings.Join(short, ":")
 	if len(joined) > limit {
-		return "", fmt.Errorf("%d layers are too many below %s: choose a data directory with a shorter path", len(dirs), s.cfg.Root)
+		return "", fmt.Errorf("%d layers are too many below %s: choose a data directory with a shorter path", len(dirs),
+			s.cfg.Root)
 	}
 	return joined, nil
 }

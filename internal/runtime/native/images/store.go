@@ -135,7 +135,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	quietLibraries()
 	if strings.ContainsAny(cfg.Root, ",:\\") {
 		// They separate the options of an overlay and its layers.
-		return nil, errkind.Errorf(errkind.Unsupported, "image store %s: its path may not hold a comma, a colon or a backslash: choose another data directory", cfg.Root)
+		return nil, errkind.Errorf(errkind.Unsupported,
+			"image store %s: its path may not hold a comma, a colon or a backslash: choose another data directory",
+			cfg.Root)
 	}
 	if err := os.MkdirAll(filepath.Join(cfg.Root, "rw"), 0o700); err != nil {
 		return nil, fmt.Errorf("make image store: %w", err)
@@ -148,7 +150,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, errkind.Errorf(errkind.Corrupt, "open image database %s: %w", file, err)
 	}
-	s := &Store{cfg: cfg, platform: platforms.Default(), room: &room{dir: cfg.Root}, byID: map[string]*record{}, byName: map[string]string{}, kept: map[string]bool{}, bases: map[string]*base{}}
+	s := &Store{cfg: cfg, platform: platforms.Default(), room: &room{dir: cfg.Root}, byID: map[string]*record{},
+		byName: map[string]string{}, kept: map[string]bool{}, bases: map[string]*base{}}
 	if err := s.open(ctx, db); err != nil {
 		if s.layers != nil {
 			_ = s.layers.Close()
@@ -169,7 +172,8 @@ func (s *Store) open(ctx context.Context, db *bolt.DB) error {
 	if _, err := os.Stat(layersDir); errors.Is(err, fs.ErrNotExist) {
 		// Only once for each store: the trial costs a mount.
 		if err := overlayutils.Supported(s.cfg.Root); err != nil {
-			return errkind.Errorf(errkind.Unsupported, "the file system of %s can't carry container layers: %w", s.cfg.Root, err)
+			return errkind.Errorf(errkind.Unsupported, "the file system of %s can't carry container layers: %w",
+				s.cfg.Root, err)
 		}
 	}
 	// The library's collector gives up, and leaves what was half fetched, while
@@ -241,7 +245,8 @@ func (s *Store) load(ctx context.Context) error {
 func damaged(err error) bool {
 	var syntax *json.SyntaxError
 	var shape *json.UnmarshalTypeError
-	return errdefs.IsNotFound(err) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.As(err, &syntax) || errors.As(err, &shape)
+	return errdefs.IsNotFound(err) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, io.EOF) || errors.As(err, &syntax) || errors.As(err, &shape)
 }
 
 // dropLeftovers frees what operations of a killed process had leased.

@@ -81,7 +81,9 @@ func layerOf(t testing.TB, files map[string]string) v1.Layer {
 	if err := tw.Close(); err != nil {
 		t.Fatal(err)
 	}
-	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil })
+	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,8 +210,10 @@ func TestNamesOfImports(t *testing.T) {
 		archive []byte
 		want    []string // empty: the id
 	}{
-		{"docker archive with a short name", dockerArchive(t, im, "busybox"), []string{"docker.io/library/busybox:latest"}},
-		{"docker archive with a registry", dockerArchive(t, im, "harbor.example/public/app:v1"), []string{"harbor.example/public/app:v1"}},
+		{"docker archive with a short name", dockerArchive(t, im, "busybox"),
+			[]string{"docker.io/library/busybox:latest"}},
+		{"docker archive with a registry", dockerArchive(t, im, "harbor.example/public/app:v1"),
+			[]string{"harbor.example/public/app:v1"}},
 		{"OCI archive", ociArchive(t, im, "docker.io/library/nginx:1.27"), []string{"docker.io/library/nginx:1.27"}},
 		{"OCI archive without a name", ociArchive(t, im, ""), nil},
 	} {
@@ -242,7 +246,8 @@ func TestLookup(t *testing.T) {
 	im := imageOf(t, "", map[string]string{"a": "a"})
 	mustImport(t, s, dockerArchive(t, im, "busybox:1.36", "busybox:latest"))
 	id := imageStatus(t, s, "busybox").Id
-	for _, ref := range []string{"busybox", "busybox:1.36", "library/busybox", "docker.io/library/busybox:latest", id, strings.TrimPrefix(id, "sha256:"), id[7:19]} {
+	for _, ref := range []string{"busybox", "busybox:1.36", "library/busybox", "docker.io/library/busybox:latest", id,
+		strings.TrimPrefix(id, "sha256:"), id[7:19]} {
 		got := imageStatus(t, s, ref)
 		if got == nil || got.Id != id {
 			t.Errorf("%s: found %v", ref, got)
@@ -282,7 +287,8 @@ func TestImportedImagesArePinned(t *testing.T) {
 		t.Error("not pinned after a restart")
 	}
 	auth := &cri.AuthConfig{Username: "anna", Password: "secret"}
-	if _, err := s.PullImage(t.Context(), &cri.PullImageRequest{Image: &cri.ImageSpec{Image: name}, Auth: auth}); err != nil {
+	if _, err := s.PullImage(t.Context(),
+		&cri.PullImageRequest{Image: &cri.ImageSpec{Image: name}, Auth: auth}); err != nil {
 		t.Fatal(err)
 	}
 	if imageStatus(t, s, name).Pinned {
@@ -305,7 +311,9 @@ func TestTagMovesToNewImage(t *testing.T) {
 
 func TestLayersOfContainers(t *testing.T) {
 	s := openStore(t, Config{})
-	mustImport(t, s, dockerArchive(t, imageOf(t, "", map[string]string{"etc/": "", "etc/one": "1"}, map[string]string{"etc/two": "2"}), "app"))
+	mustImport(t, s,
+		dockerArchive(t, imageOf(t, "", map[string]string{"etc/": "", "etc/one": "1"},
+			map[string]string{"etc/two": "2"}), "app"))
 	id := imageStatus(t, s, "app").Id
 
 	first := mounted(t, s, "c1", id, false)
@@ -379,7 +387,8 @@ func TestRemoveWhileInUse(t *testing.T) {
 // expectEmpty fails when content, layers or directories are left.
 func expectEmpty(t *testing.T, s *Store) {
 	t.Helper()
-	for _, pattern := range []string{"content/blobs/sha256/*", "content/ingest/*", "overlay/snapshots/*", "rw/*", "rw/.*"} {
+	for _, pattern := range []string{"content/blobs/sha256/*", "content/ingest/*", "overlay/snapshots/*", "rw/*",
+		"rw/.*"} {
 		left, err := filepath.Glob(filepath.Join(s.cfg.Root, pattern))
 		if err != nil {
 			t.Fatal(err)
@@ -480,7 +489,8 @@ func TestUnreadableImageIsKept(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(os.Rename(blob, blob+".away"), os.Mkdir(blob, 0o700)); err != nil { // EISDIR for a dead disk's EIO
+	if err := errors.Join(os.Rename(blob, blob+".away"), os.Mkdir(blob, 0o700)); err != nil {
+		// EISDIR for a dead disk's EIO
 		t.Fatal(err)
 	}
 	s = openStore(t, Config{Root: root})
@@ -506,7 +516,8 @@ type testRegistry struct {
 	host string
 }
 
-func startRegistry(t *testing.T, user, password string, mangle func(http.ResponseWriter, *http.Request) bool) *testRegistry {
+func startRegistry(t *testing.T, user, password string,
+	mangle func(http.ResponseWriter, *http.Request) bool) *testRegistry {
 	t.Helper()
 	r := &testRegistry{}
 	h := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -553,17 +564,24 @@ func TestPull(t *testing.T) {
 	}{
 		{"with password", reg.host + "/team/app:v1", auth, codes.OK, ""},
 		{"with packed credentials", reg.host + "/team/app:v1", &cri.AuthConfig{Auth: "YW5uYTpzZWNyZXQ="}, codes.OK, ""},
-		{"for this server", reg.host + "/team/app:v1", &cri.AuthConfig{Username: "anna", Password: "secret", ServerAddress: "http://" + reg.host}, codes.OK, ""},
-		{"for another server", reg.host + "/team/app:v1", &cri.AuthConfig{Username: "anna", Password: "secret", ServerAddress: "https://quay.io"}, codes.PermissionDenied, "no basic auth credentials"},
-		{"without", reg.host + "/team/app:v1", nil, codes.PermissionDenied, "pull access denied, repository does not exist or may require authorization"},
-		{"wrong password", reg.host + "/team/app:v1", &cri.AuthConfig{Username: "anna", Password: "x"}, codes.PermissionDenied, "401 Unauthorized"},
+		{"for this server", reg.host + "/team/app:v1",
+			&cri.AuthConfig{Username: "anna", Password: "secret", ServerAddress: "http://" + reg.host}, codes.OK, ""},
+		{"for another server", reg.host + "/team/app:v1",
+			&cri.AuthConfig{Username: "anna", Password: "secret", ServerAddress: "https://quay.io"},
+			codes.PermissionDenied, "no basic auth credentials"},
+		{"without", reg.host + "/team/app:v1", nil, codes.PermissionDenied,
+			"pull access denied, repository does not exist or may require authorization"},
+		{"wrong password", reg.host + "/team/app:v1", &cri.AuthConfig{Username: "anna", Password: "x"},
+			codes.PermissionDenied, "401 Unauthorized"},
 		{"unknown tag", reg.host + "/team/app:v2", auth, codes.NotFound, "not found"},
-		{"no registry", strings.TrimPrefix(closed.URL, "http://") + "/app:v1", nil, codes.Unavailable, "RegistryUnavailable: failed to pull"},
+		{"no registry", strings.TrimPrefix(closed.URL, "http://") + "/app:v1", nil, codes.Unavailable,
+			"RegistryUnavailable: failed to pull"},
 		{"malformed name", "No Such/Name", nil, codes.InvalidArgument, "failed to parse image reference"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := openStore(t, Config{})
-			resp, err := s.PullImage(t.Context(), &cri.PullImageRequest{Image: &cri.ImageSpec{Image: c.ref}, Auth: c.auth})
+			resp, err := s.PullImage(t.Context(),
+				&cri.PullImageRequest{Image: &cri.ImageSpec{Image: c.ref}, Auth: c.auth})
 			if status.Code(err) != c.code || !strings.Contains(status.Convert(err).Message(), c.message) {
 				t.Fatalf("got %v, want %v with %q", err, c.code, c.message)
 			}
@@ -577,8 +595,9 @@ func TestPull(t *testing.T) {
 			}
 			got := imageStatus(t, s, resp.ImageRef)
 			got.Size = 0
-			want := &cri.Image{Id: got.Id, RepoTags: []string{c.ref}, RepoDigests: []string{reg.host + "/team/app@" + digest.String()},
-				Username: "www-data", Spec: &cri.ImageSpec{Image: got.Id}}
+			want := &cri.Image{Id: got.Id, RepoTags: []string{c.ref},
+				RepoDigests: []string{reg.host + "/team/app@" + digest.String()},
+				Username:    "www-data", Spec: &cri.ImageSpec{Image: got.Id}}
 			if got.String() != want.String() {
 				t.Errorf("got  %v\nwant %v", got, want)
 			}
@@ -598,11 +617,13 @@ func TestPullThroughMirror(t *testing.T) {
 	mirror := startRegistry(t, "", "", nil)
 	mirror.push(t, "library/busybox:latest", imageOf(t, "", map[string]string{"one": "1"}), "", "")
 	hosts := t.TempDir()
-	for dir, server := range map[string]string{"docker.io": "https://registry-1.docker.io", "registry.invalid": "https://registry.invalid"} {
+	for dir, server := range map[string]string{"docker.io": "https://registry-1.docker.io",
+		"registry.invalid": "https://registry.invalid"} {
 		if err := os.MkdirAll(filepath.Join(hosts, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		text := fmt.Sprintf("server = %q\n\n[host.\"http://%s\"]\n  capabilities = [\"pull\", \"resolve\"]\n", server, mirror.host)
+		text := fmt.Sprintf("server = %q\n\n[host.\"http://%s\"]\n  capabilities = [\"pull\", \"resolve\"]\n", server,
+			mirror.host)
 		if err := os.WriteFile(filepath.Join(hosts, dir, "hosts.toml"), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -671,7 +692,9 @@ func TestCancelledPull(t *testing.T) {
 func TestConcurrentUse(t *testing.T) {
 	reg := startRegistry(t, "", "", nil)
 	for i := range 4 {
-		reg.push(t, fmt.Sprintf("app:%d", i), imageOf(t, "", map[string]string{"shared": strings.Repeat("s", 1000)}, map[string]string{"own": fmt.Sprint(i)}), "", "")
+		reg.push(t, fmt.Sprintf("app:%d", i),
+			imageOf(t, "", map[string]string{"shared": strings.Repeat("s", 1000)},
+				map[string]string{"own": fmt.Sprint(i)}), "", "")
 	}
 	s := openStore(t, Config{})
 	g, ctx := errgroup.WithContext(t.Context())

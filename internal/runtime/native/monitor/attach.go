@@ -15,7 +15,8 @@ import (
 // Attach connects streams, nil for none, to a container, over a line of its own, until the
 // container has ended, the client takes nothing any more, or ctx ends. unix.ESRCH says that the
 // monitor holds nothing of the container.
-func Attach(ctx context.Context, conn *net.UnixConn, id string, in io.Reader, out, errw io.Writer, resize <-chan remotecommand.TerminalSize) error {
+func Attach(ctx context.Context, conn *net.UnixConn, id string, in io.Reader, out, errw io.Writer,
+	resize <-chan remotecommand.TerminalSize) error {
 	req := wire.Message{Code: msgAttach, S: [4]string{id}}
 	if _, err := conn.Write(req.Append(nil)); err != nil {
 		return err
@@ -47,7 +48,8 @@ func Attach(ctx context.Context, conn *net.UnixConn, id string, in io.Reader, ou
 						return
 					}
 					f := binary.LittleEndian.AppendUint32([]byte{frameResize}, uint32(z.Height))
-					_, _ = conn.Write(binary.LittleEndian.AppendUint32(f, uint32(z.Width))) // a line that is gone ends the reader below
+					// a line that is gone ends the reader below
+					_, _ = conn.Write(binary.LittleEndian.AppendUint32(f, uint32(z.Width)))
 				case <-ctx.Done():
 					return
 				}

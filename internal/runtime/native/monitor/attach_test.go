@@ -34,7 +34,8 @@ func TestEndBeforeTheAnswer(t *testing.T) {
 			}
 			defer conn.Close()
 			_, err = conn.Read(make([]byte, 4096))
-			for _, m := range []wire.Message{{Code: eventExit, N: [4]int64{tc.code}, S: [4]string{"other"}}, {Code: replyDone, N: [4]int64{tc.answer}}} {
+			for _, m := range []wire.Message{{Code: eventExit, N: [4]int64{tc.code}, S: [4]string{"other"}},
+				{Code: replyDone, N: [4]int64{tc.answer}}} {
 				_, werr := conn.Write(m.Append(nil))
 				err = errors.Join(err, werr)
 			}
@@ -49,7 +50,8 @@ func TestEndBeforeTheAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out strings.Builder
-		if err := Attach(t.Context(), conn, "c1", nil, &out, nil, nil); out.String() != tc.out || !errors.Is(err, tc.want) {
+		if err := Attach(t.Context(), conn, "c1", nil, &out, nil, nil); out.String() != tc.out ||
+			!errors.Is(err, tc.want) {
 			t.Errorf("another container ended with %d, the answer is %d: %q, %v", tc.code, tc.answer, out.String(), err)
 		}
 		conn.Close()

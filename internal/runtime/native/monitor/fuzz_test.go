@@ -161,17 +161,26 @@ func FuzzMonitor(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	setup := say(0, 3, wire.Message{Code: msgSetup, Flags: wire.Bytes << 1, N: [4]int64{flagListen | flagNetNS | flagPodPID, 0x0c000000}, S: [4]string{"host", sysctls}})
-	start := say(0, 6, wire.Message{Code: msgStart, Seq: 2, N: [4]int64{FlagStdin | flagOOMFile | flagCgroupFD, PIDNew}, S: [4]string{id, "/var/log/x", ""}})
-	tty := say(0, 4, wire.Message{Code: msgStart, Seq: 2, N: [4]int64{FlagTTY | FlagStdin, PIDPod}, S: [4]string{id, "", ""}})
+	setup := say(0, 3, wire.Message{Code: msgSetup, Flags: wire.Bytes << 1,
+		N: [4]int64{flagListen | flagNetNS | flagPodPID, 0x0c000000}, S: [4]string{"host", sysctls}})
+	start := say(0, 6, wire.Message{Code: msgStart, Seq: 2, N: [4]int64{FlagStdin | flagOOMFile | flagCgroupFD, PIDNew},
+		S: [4]string{id, "/var/log/x", ""}})
+	tty := say(0, 4, wire.Message{Code: msgStart, Seq: 2, N: [4]int64{FlagTTY | FlagStdin, PIDPod},
+		S: [4]string{id, "", ""}})
 	attach := say(1, 0, wire.Message{Code: msgAttach, Seq: 3, S: [4]string{id}})
 	script := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 	f.Add(script(setup, start, say(0, 0, wire.Message{Code: msgList}), ends(0), say(0, 0, wire.Message{Code: msgList})))
-	f.Add(script(setup, start, attach, frame(1, "\x00input"), frame(1, "\x01\x18\x00\x00\x00\x50\x00\x00\x00"), frame(1, "\x02"), ends(0)))
-	f.Add(script(setup, start, say(0, 0, wire.Message{Code: msgShown, S: [4]string{id}}), ends(0), say(0, 0, wire.Message{Code: msgShown, S: [4]string{id}}), attach))
+	f.Add(script(setup, start, attach, frame(1, "\x00input"), frame(1, "\x01\x18\x00\x00\x00\x50\x00\x00\x00"),
+		frame(1, "\x02"), ends(0)))
+	f.Add(script(setup, start, say(0, 0, wire.Message{Code: msgShown, S: [4]string{id}}), ends(0),
+		say(0, 0, wire.Message{Code: msgShown, S: [4]string{id}}), attach))
 	f.Add(script(setup, tty, attach, frame(1, "\x00x"), []byte{1, 1}, ends(0)))
-	f.Add(script(setup, start, say(0, 7, wire.Message{Code: msgExec, Seq: 9, N: [4]int64{flagCgroupFD}, S: [4]string{id}}),
-		say(0, 0, wire.Message{Code: msgKill, N: [4]int64{9, 9}}), say(0, 0, wire.Message{Code: msgKill, N: [4]int64{9}, S: [4]string{id}}), ends(1), []byte{1, 0}, ends(0)))
-	f.Add(script(start, start, say(0, 1, wire.Message{Code: msgStart}), say(0, 0, wire.Message{Code: msgReopen, S: [4]string{id}}), say(0, 2, wire.Message{Code: 99}), say(0, 0, wire.Message{Code: msgQuit})))
+	f.Add(script(setup, start,
+		say(0, 7, wire.Message{Code: msgExec, Seq: 9, N: [4]int64{flagCgroupFD}, S: [4]string{id}}),
+		say(0, 0, wire.Message{Code: msgKill, N: [4]int64{9, 9}}),
+		say(0, 0, wire.Message{Code: msgKill, N: [4]int64{9}, S: [4]string{id}}), ends(1), []byte{1, 0}, ends(0)))
+	f.Add(script(start, start, say(0, 1, wire.Message{Code: msgStart}),
+		say(0, 0, wire.Message{Code: msgReopen, S: [4]string{id}}), say(0, 2, wire.Message{Code: 99}),
+		say(0, 0, wire.Message{Code: msgQuit})))
 	f.Fuzz(func(t *testing.T, script []byte) { h.run(t, script) })
 }

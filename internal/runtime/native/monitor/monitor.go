@@ -190,7 +190,8 @@ func DialConn(dir string) (*net.UnixConn, error) {
 	f := os.NewFile(uintptr(fd), "monitor")
 	defer f.Close()
 	// The path of the directory may be longer than a socket's name can be.
-	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), monitorSocket)}); err != nil {
+	if err := unix.Connect(fd,
+		&unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), monitorSocket)}); err != nil {
 		return nil, fmt.Errorf("dialling the monitor of %s: %w", filepath.Base(dir), err)
 	}
 	return UnixConn(f)
@@ -229,7 +230,8 @@ func Listen(dir string) (*os.File, error) {
 }
 
 func newMonitor(c *net.UnixConn) *Monitor {
-	m := &Monitor{conn: c, waiting: map[uint32]chan wire.Message{}, execs: map[uint32]chan int32{}, broken: make(chan struct{})}
+	m := &Monitor{conn: c, waiting: map[uint32]chan wire.Message{}, execs: map[uint32]chan int32{},
+		broken: make(chan struct{})}
 	go m.receive()
 	return m
 }
@@ -342,7 +344,8 @@ func RawFD(f *os.File) int {
 
 // Setup makes the monitor a pod's.
 func (m *Monitor) Setup(s PodSetup) error {
-	r := wire.Message{Code: msgSetup, N: [4]int64{flagListen, int64(s.Unshare), int64(s.Join)}, S: [4]string{s.Hostname}}
+	r := wire.Message{Code: msgSetup, N: [4]int64{flagListen, int64(s.Unshare), int64(s.Join)},
+		S: [4]string{s.Hostname}}
 	files := []*os.File{s.Listener}
 	if s.NetNS != nil {
 		r.N[0] |= flagNetNS
@@ -382,7 +385,8 @@ func (m *Monitor) Start(s ContainerStart) (pid int, err error) {
 		files = append(files, s.Log)
 	}
 	s.Flags |= m.newsFlags(s.Late)
-	a, err := m.call(wire.Message{Code: msgStart, N: [4]int64{int64(s.Flags), int64(s.PIDMode)}, S: [4]string{s.ID, s.LogPath, s.Target}}, files...)
+	a, err := m.call(wire.Message{Code: msgStart, N: [4]int64{int64(s.Flags), int64(s.PIDMode)},
+		S: [4]string{s.ID, s.LogPath, s.Target}}, files...)
 	if err != nil {
 		return 0, fmt.Errorf("starting the container's process: %w", err)
 	}

@@ -85,7 +85,8 @@ func (d *Session) take(b []byte, c io.Writer) (used int, err error) {
 	le := binary.LittleEndian
 	for len(b)-used >= reportHeader {
 		r := b[used:]
-		kind, op, errno, stage, n := le.Uint32(r), le.Uint32(r[4:]), unix.Errno(le.Uint32(r[8:])), le.Uint32(r[12:]), le.Uint32(r[16:])
+		kind, op, errno, stage, n := le.Uint32(r), le.Uint32(r[4:]), unix.Errno(le.Uint32(r[8:])), le.Uint32(r[12:]),
+			le.Uint32(r[16:])
 		if n > maxReport {
 			return used, fmt.Errorf("the helper reports %d bytes", n)
 		}
@@ -126,7 +127,8 @@ func (d *Session) take(b []byte, c io.Writer) (used int, err error) {
 					return used, err
 				}
 			}
-			if _, err := c.Write(answer); err != nil && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
+			if _, err := c.Write(answer); err != nil && !errors.Is(err, unix.EPIPE) &&
+				!errors.Is(err, unix.ECONNRESET) {
 				return used, fmt.Errorf("answering the helper: %w", err)
 			}
 		case reportListener:

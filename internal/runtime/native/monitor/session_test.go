@@ -32,10 +32,14 @@ func TestFailures(t *testing.T) {
 		code   int32
 	}{
 		{reportOf('E', 0, unix.EACCES, 0, ""), `write "-5" to "/proc/self/oom_score_adj": permission denied`, 0},
-		{reportOf('E', 1, unix.ENOENT, 0, ""), `error mounting "tmpfs" to rootfs at "/dev": no such file or directory`, 0},
-		{reportOf('E', 1, unix.ELOOP, 0, ""), `error mounting "tmpfs" to rootfs at "/dev": the image has a symbolic link there, which must be a directory`, 0},
-		{reportOf('E', 2, unix.EPERM, 0, ""), `error mounting to rootfs at "/proc/net": it is inside /proc, or would replace it by something else`, 0},
-		{reportOf('E', 3, unix.ENOENT, 0, ""), `chdir to cwd ("/nowhere") set in config.json failed: no such file or directory`, 0},
+		{reportOf('E', 1, unix.ENOENT, 0, ""), `error mounting "tmpfs" to rootfs at "/dev": no such file or directory`,
+			0},
+		{reportOf('E', 1, unix.ELOOP, 0, ""),
+			`error mounting "tmpfs" to rootfs at "/dev": the image has a symbolic link there, which must be a directory`, 0},
+		{reportOf('E', 2, unix.EPERM, 0, ""),
+			`error mounting to rootfs at "/proc/net": it is inside /proc, or would replace it by something else`, 0},
+		{reportOf('E', 3, unix.ENOENT, 0, ""),
+			`chdir to cwd ("/nowhere") set in config.json failed: no such file or directory`, 0},
 		{reportOf('E', 4, unix.ENOENT, 1, "sh"), `exec: "sh": executable file not found in $PATH`, 127},
 		{reportOf('E', 4, unix.EACCES, 2, "/x"), `exec: "/x": permission denied`, 126},
 		{reportOf('E', 5, unix.ENOEXEC, 3, "/bin/sh"), "exec /bin/sh: exec format error", 126},
@@ -93,15 +97,18 @@ func TestSession(t *testing.T) {
 	if n := int(binary.LittleEndian.Uint32(rest)); n != len(rest)-4 {
 		t.Fatalf("length %d of %d", n, len(rest)-4)
 	}
-	if r, err := wire.Parse(rest[4:]); err != nil || r.Code != plan.OpLookup || r.S[1] != "\x12\x00\x00\x00FILES=passwd,group\x00" {
+	if r, err := wire.Parse(rest[4:]); err != nil || r.Code != plan.OpLookup ||
+		r.S[1] != "\x12\x00\x00\x00FILES=passwd,group\x00" {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if _, err := d.take(reportOf('E', 3, unix.ENOENT, 3, "sh"), &answer); err == nil || err.Error() != "exec sh: no such file or directory" {
+	if _, err := d.take(reportOf('E', 3, unix.ENOENT, 3, "sh"), &answer); err == nil ||
+		err.Error() != "exec sh: no such file or directory" {
 		t.Errorf("a failure after the answer: %v", err)
 	}
 	d = Session{Program: p}
 	p.Ops = p.Ops[:2]
-	if _, err := d.take(append(reportOf('F', 1, 0, 0, ""), reportOf('F', 1, 0, 1, "")...), &answer); err == nil || err.Error() != "no such user" {
+	if _, err := d.take(append(reportOf('F', 1, 0, 0, ""), reportOf('F', 1, 0, 1, "")...), &answer); err == nil ||
+		err.Error() != "no such user" {
 		t.Errorf("an image that does not know the user: %v", err)
 	}
 }
@@ -109,17 +116,22 @@ func TestSession(t *testing.T) {
 // samplePrograms use every operation but those of an exec's end.
 func samplePrograms(tb testing.TB) []*plan.Program {
 	tb.Helper()
-	groups := &cgroups.Hierarchies{Tree: []cgroups.Hierarchy{{Name: "cpu,cpuacct", Mount: "/cg/cpu", Controllers: []string{"cpu", "cpuacct"}}}}
+	groups := &cgroups.Hierarchies{Tree: []cgroups.Hierarchy{{Name: "cpu,cpuacct", Mount: "/cg/cpu",
+		Controllers: []string{"cpu", "cpuacct"}}}}
 	pl := &plan.Container{
-		ID: "x", Groups: groups, Cgroup: "/c", RootDir: "/r", Filter: &plan.Filter{BPF: make([]byte, 16)}, AppArmor: "p", SELinux: "l", Shm: "/shm", UserNS: "/u",
-		Etc:    map[string]string{"/etc/hosts": "/e"},
-		Images: map[string]plan.ImageMount{"/img": {Mounts: []mount.Mount{{Type: "bind", Source: "/i"}}, Staging: "/s", SubPath: "a/b"}},
+		ID: "x", Groups: groups, Cgroup: "/c", RootDir: "/r", Filter: &plan.Filter{BPF: make([]byte, 16)},
+		AppArmor: "p", SELinux: "l", Shm: "/shm", UserNS: "/u",
+		Etc: map[string]string{"/etc/hosts": "/e"},
+		Images: map[string]plan.ImageMount{"/img": {Mounts: []mount.Mount{{Type: "bind", Source: "/i"}}, Staging: "/s",
+			SubPath: "a/b"}},
 		RootFS: []mount.Mount{{Type: "overlay", Options: []string{"lowerdir=/1:/2", "upperdir=/u", "uidmap=x"}}},
 		Config: &cri.ContainerConfig{
 			Command: []string{"sh", "-c", "true"}, Tty: true, WorkingDir: "/w/d",
-			Mounts: []*cri.Mount{{HostPath: "/h", ContainerPath: "/a/b", Readonly: true}, {ContainerPath: "/img", Image: &cri.ImageSpec{Image: "i"}}},
+			Mounts: []*cri.Mount{{HostPath: "/h", ContainerPath: "/a/b", Readonly: true},
+				{ContainerPath: "/img", Image: &cri.ImageSpec{Image: "i"}}},
 			Linux: &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{
-				NoNewPrivs: true, MaskedPaths: []string{"/proc/keys"}, ReadonlyPaths: []string{"/proc/sys"}, ReadonlyRootfs: true, SupplementalGroups: []int64{5, 6},
+				NoNewPrivs: true, MaskedPaths: []string{"/proc/keys"}, ReadonlyPaths: []string{"/proc/sys"},
+				ReadonlyRootfs: true, SupplementalGroups: []int64{5, 6},
 			}},
 		},
 	}
@@ -135,5 +147,7 @@ func samplePrograms(tb testing.TB) []*plan.Program {
 	}
 	gate := &plan.Program{}
 	gate.Gate()
-	return []*plan.Program{p, q, pl.ExecProgram([]string{"/bin/ls"}, true, 24, 80, plan.Identity{UID: 1, GID: 2, Groups: []uint32{2, 3}}, true), gate}
+	return []*plan.Program{p, q,
+		pl.ExecProgram([]string{"/bin/ls"}, true, 24, 80, plan.Identity{UID: 1, GID: 2, Groups: []uint32{2, 3}}, true),
+		gate}
 }

@@ -25,6 +25,7 @@ func TestSizeOfC(t *testing.T) {
 		}
 	}
 	if total > most {
-		t.Errorf("helper and monitor have %d lines together, more than %d: move a decision into the program made in Go", total, most)
+		t.Errorf("helper and monitor have %d lines together, more than %d: move a decision into the program made in Go",
+			total, most)
 	}
 }

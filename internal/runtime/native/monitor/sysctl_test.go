@@ -44,14 +44,19 @@ func TestSysctlsStayBelowProcSys(t *testing.T) {
 	}
 	shm := "kernel/shm_rmid_forced"
 	for what, r := range map[string]wire.Message{
-		"as the first release wrote it": {S: [4]string{"", "/proc/sys/" + shm + "\x001\x00" + victim + "\x00theirs\x00"}},
-		"the same as a list":            {Flags: wire.Bytes << 1, S: [4]string{"", "/proc/sys/" + shm + "\x001\x00" + victim + "\x00theirs\x00"}},
-		"a NUL in an element":           {Flags: wire.Bytes << 1, S: [4]string{"", "\x06\x00\x00\x00a\x00b\x00cd\x00" + pack("x")}},
-		"a name alone":                  {Flags: wire.Bytes << 1, S: [4]string{"", pack(shm)}},
-		"an absolute path":              {Flags: wire.Bytes << 1, S: [4]string{"", pack(victim, "theirs")}},
-		"a path that climbs":            {Flags: wire.Bytes << 1, S: [4]string{"", pack("../.."+victim, "theirs")}},
-		"a link":                        {Flags: wire.Bytes << 1, S: [4]string{"", pack("../.."+link+"/domainname", "theirs")}},
-		"another mount":                 {Flags: wire.Bytes << 1, S: [4]string{"", pack("fs/binfmt_misc/register", "theirs")}},
+		"as the first release wrote it": {S: [4]string{"",
+			"/proc/sys/" + shm + "\x001\x00" + victim + "\x00theirs\x00"}},
+		"the same as a list": {Flags: wire.Bytes << 1,
+			S: [4]string{"", "/proc/sys/" + shm + "\x001\x00" + victim + "\x00theirs\x00"}},
+		"a NUL in an element": {Flags: wire.Bytes << 1,
+			S: [4]string{"", "\x06\x00\x00\x00a\x00b\x00cd\x00" + pack("x")}},
+		"a name alone":       {Flags: wire.Bytes << 1, S: [4]string{"", pack(shm)}},
+		"an absolute path":   {Flags: wire.Bytes << 1, S: [4]string{"", pack(victim, "theirs")}},
+		"a path that climbs": {Flags: wire.Bytes << 1, S: [4]string{"", pack("../.."+victim, "theirs")}},
+		"a link": {Flags: wire.Bytes << 1,
+			S: [4]string{"", pack("../.."+link+"/domainname", "theirs")}},
+		"another mount": {Flags: wire.Bytes << 1,
+			S: [4]string{"", pack("fs/binfmt_misc/register", "theirs")}},
 	} {
 		m, err := programs.StartMonitor(cgroups.Entry{})
 		if err != nil {

@@ -39,7 +39,8 @@ func DeviceRules(devices []Device, privileged bool) []cgroups.DeviceRule {
 		if d.Mode&unix.S_IFMT == unix.S_IFBLK {
 			kind = 'b'
 		}
-		rules = append(slices.Clip(rules), cgroups.DeviceRule{Kind: kind, Major: int64(d.Major), Minor: int64(d.Minor), Access: d.Access})
+		rules = append(slices.Clip(rules),
+			cgroups.DeviceRule{Kind: kind, Major: int64(d.Major), Minor: int64(d.Minor), Access: d.Access})
 	}
 	return rules
 }

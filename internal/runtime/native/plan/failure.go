@@ -31,21 +31,27 @@ func (p *Program) Failure(index int, stage uint32, errno unix.Errno, detail stri
 		return fmt.Errorf("opening mount source %q: %w", strings.TrimSuffix(o.S[0]+"/"+o.S[1], "/"), errno)
 	case OpAttach:
 		if errno == unix.EPERM && o.N[2] != ProcFree {
-			return fmt.Errorf("error mounting to rootfs at %q: it is inside /proc, or would replace it by something else", o.S[0])
+			return fmt.Errorf(
+				"error mounting to rootfs at %q: it is inside /proc, or would replace it by something else", o.S[0])
 		}
 		return fmt.Errorf("error mounting to rootfs at %q: %w", o.S[0], errno)
 	case OpMount:
 		if errno == unix.ELOOP {
-			return fmt.Errorf("error mounting %q to rootfs at %q: the image has a symbolic link there, which must be a directory", o.S[0], o.S[2])
+			return fmt.Errorf(
+				"error mounting %q to rootfs at %q: the image has a symbolic link there, which must be a directory",
+				o.S[0], o.S[2])
 		}
 		return fmt.Errorf("error mounting %q to rootfs at %q: %w", o.S[0], o.S[2], errno)
 	case OpMountHost:
 		return fmt.Errorf("error mounting %q at %q: %w", o.S[0], o.S[2], errno)
 	case OpAttr:
 		if o.N[2] >= 0 && errno == unix.EINVAL {
-			return fmt.Errorf("showing mount %d with the ids of the pod's user namespace: its file system can't do that: %w", o.N[0], errno)
+			return fmt.Errorf(
+				"showing mount %d with the ids of the pod's user namespace: its file system can't do that: %w", o.N[0],
+				errno)
 		}
-		return fmt.Errorf("setting attributes of mount %d (set %#x, propagation %#x): %w", o.N[0], o.N[1], o.N[3], errno)
+		return fmt.Errorf("setting attributes of mount %d (set %#x, propagation %#x): %w", o.N[0], o.N[1], o.N[3],
+			errno)
 	case OpCwd:
 		if errno == unix.EXDEV {
 			return fmt.Errorf("working directory %q is outside of the container", o.S[0])

@@ -37,7 +37,8 @@ func (pl *Container) openVolumes(p *Program) ([]volume, error) {
 		}
 		if m.RecursiveReadOnly && m.Propagation != cri.MountPropagation_PROPAGATION_PRIVATE {
 			// What the host mounts below it later would come in writable.
-			return nil, fmt.Errorf("mount of %q: recursive_read_only needs private propagation, not %s", m.HostPath, m.Propagation)
+			return nil, fmt.Errorf("mount of %q: recursive_read_only needs private propagation, not %s", m.HostPath,
+				m.Propagation)
 		}
 		for _, o := range m.MountOptions {
 			if _, ok := VolumeOptions[o]; !ok {
@@ -327,7 +328,8 @@ func (pl *Container) mountSystem(p *Program, privileged bool, shm int, views map
 		} {
 			p.symlink(l[0], l[1])
 		}
-		p.Mount("devpts", "devpts", "/dev/pts", fmt.Sprintf("newinstance,ptmxmode=0666,mode=0620,gid=%d", gid+5), unix.MS_NOSUID|unix.MS_NOEXEC)
+		p.Mount("devpts", "devpts", "/dev/pts", fmt.Sprintf("newinstance,ptmxmode=0666,mode=0620,gid=%d", gid+5),
+			unix.MS_NOSUID|unix.MS_NOEXEC)
 	}
 	if !mountsAt(mounts, "/dev/mqueue") {
 		p.Mount("mqueue", "mqueue", "/dev/mqueue", "", StdFlags)

@@ -243,7 +243,8 @@ func (pl *Container) Program() (*Program, error) {
 	if p.handles > maxHandles {
 		return nil, fmt.Errorf("%d mounts are too many for one container", len(c.Mounts))
 	}
-	want := wantedUser{extra: sc.GetSupplementalGroups(), strict: sc.GetSupplementalGroupsPolicy() == cri.SupplementalGroupsPolicy_Strict}
+	want := wantedUser{extra: sc.GetSupplementalGroups(),
+		strict: sc.GetSupplementalGroupsPolicy() == cri.SupplementalGroupsPolicy_Strict}
 	if want.Spec, want.GID, err = userOf(sc, &pl.Image.Config); err != nil {
 		return nil, err
 	}
@@ -340,7 +341,8 @@ func withHome(env []string, home string) []string {
 // become ends every program: from root in the container's file system to the
 // user's process. The order of seccomp is runc's, so that profiles written for
 // it hold: before the credentials change unless no_new_privs lets it be last.
-func (pl *Container) become(p *Program, sc *cri.LinuxContainerSecurityContext, l late, id *Identity, cwd string, argv, env []string) {
+func (pl *Container) become(p *Program, sc *cri.LinuxContainerSecurityContext, l late, id *Identity, cwd string, argv,
+	env []string) {
 	p.stdio(id)
 	if l.cpu >= 0 {
 		p.writeHandle(l.cpu, "0")
@@ -407,7 +409,8 @@ func (pl *Container) ExecProgram(argv []string, tty bool, rows, cols uint32, id 
 	}
 	p.Ask(func(p *Program, files [][]byte) (*Identity, error) {
 		// Who it is was decided at the start; the image's file only knows the home.
-		_, home, err := resolveUser(files[0], nil, wantedUser{Spec: fmt.Sprint(id.UID), GID: int64(id.GID), strict: true})
+		_, home, err := resolveUser(files[0], nil,
+			wantedUser{Spec: fmt.Sprint(id.UID), GID: int64(id.GID), strict: true})
 		if err != nil {
 			return nil, err
 		}

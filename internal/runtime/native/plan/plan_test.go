@@ -12,14 +12,16 @@ import (
 
 // TestPlanKeepsItsOrder: what must never move in a container's program.
 func TestPlanKeepsItsOrder(t *testing.T) {
-	groups := &cgroups.Hierarchies{Tree: []cgroups.Hierarchy{{Name: "memory", Mount: "/cg/memory", Controllers: []string{"memory"}}}}
+	groups := &cgroups.Hierarchies{Tree: []cgroups.Hierarchy{{Name: "memory", Mount: "/cg/memory",
+		Controllers: []string{"memory"}}}}
 	for _, nnp := range []bool{false, true} {
 		pl := &Container{
 			ID: "x", Groups: groups, Cgroup: "/c", RootDir: "/r", Filter: &Filter{BPF: make([]byte, 8)},
 			Config: &cri.ContainerConfig{
 				Command: []string{"sh"}, Tty: true,
 				Mounts: []*cri.Mount{{HostPath: "/h", ContainerPath: "/a/b"}, {HostPath: "/g", ContainerPath: "/a"}},
-				Linux:  &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{NoNewPrivs: nnp, MaskedPaths: []string{"/proc/keys"}, ReadonlyRootfs: true}},
+				Linux: &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{NoNewPrivs: nnp,
+					MaskedPaths: []string{"/proc/keys"}, ReadonlyRootfs: true}},
 			},
 		}
 		p, err := pl.Program()
@@ -30,7 +32,9 @@ func TestPlanKeepsItsOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		var order []string
-		names := map[uint32]string{OpUnshare: "unshare", OpPropagate: "slave", OpPivot: "pivot", OpMask: "mask", OpAsk: "user", OpTTY: "tty", OpCreds: "creds", OpSeccomp: "seccomp", OpNoNewPrivs: "nnp", OpLookup: "lookup", OpExec: "exec"}
+		names := map[uint32]string{OpUnshare: "unshare", OpPropagate: "slave", OpPivot: "pivot", OpMask: "mask",
+			OpAsk: "user", OpTTY: "tty", OpCreds: "creds", OpSeccomp: "seccomp", OpNoNewPrivs: "nnp",
+			OpLookup: "lookup", OpExec: "exec"}
 		for _, o := range p.Ops {
 			switch n := names[o.Code]; {
 			case n != "":
@@ -53,7 +57,8 @@ func TestPlanKeepsItsOrder(t *testing.T) {
 }
 
 func TestShortOverlay(t *testing.T) {
-	dir, data := shortenOverlay("index=off,lowerdir=/var/lib/carob/s/1/fs:/var/lib/carob/s/2/fs,upperdir=/var/lib/carob/rw/x/fs,workdir=/var/lib/carob/rw/x/work")
+	dir, data := shortenOverlay(
+		"index=off,lowerdir=/var/lib/carob/s/1/fs:/var/lib/carob/s/2/fs,upperdir=/var/lib/carob/rw/x/fs,workdir=/var/lib/carob/rw/x/work")
 	if dir != "/var/lib/carob" || data != "index=off,lowerdir=s/1/fs:s/2/fs,upperdir=rw/x/fs,workdir=rw/x/work" {
 		t.Errorf("%q, %q", dir, data)
 	}
@@ -73,8 +78,10 @@ func TestCapabilities(t *testing.T) {
 		{nil, true, all, all},
 		{nil, true, all &^ (1 << unix.CAP_SYS_RAWIO), all &^ (1 << unix.CAP_SYS_RAWIO)},
 		{&cri.Capability{AddCapabilities: []string{"SYS_TIME"}}, false, all, 0xa80425fb | 1<<unix.CAP_SYS_TIME},
-		{&cri.Capability{AddCapabilities: []string{"ALL"}, DropCapabilities: []string{"net_raw"}}, false, all, all &^ (1 << unix.CAP_NET_RAW)},
-		{&cri.Capability{DropCapabilities: []string{"ALL"}, AddCapabilities: []string{"CAP_CHOWN"}}, false, all, 1 << unix.CAP_CHOWN},
+		{&cri.Capability{AddCapabilities: []string{"ALL"}, DropCapabilities: []string{"net_raw"}}, false, all,
+			all &^ (1 << unix.CAP_NET_RAW)},
+		{&cri.Capability{DropCapabilities: []string{"ALL"}, AddCapabilities: []string{"CAP_CHOWN"}}, false, all,
+			1 << unix.CAP_CHOWN},
 	} {
 		got, err := CapabilitySets(c.caps, c.privileged, c.host)
 		if err != nil || got.Bounding != c.want || got.Effective != c.want || got.Ambient != 0 {
@@ -85,7 +92,8 @@ func TestCapabilities(t *testing.T) {
 
 // FuzzMountOptions reads the options of mounts as the image store gives them.
 func FuzzMountOptions(f *testing.F) {
-	for _, text := range []string{"ro,nosuid,lowerdir=/a:/b,upperdir=/c,workdir=/d", "loop,X-containerd.x", "lowerdir="} {
+	for _, text := range []string{"ro,nosuid,lowerdir=/a:/b,upperdir=/c,workdir=/d", "loop,X-containerd.x",
+		"lowerdir="} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -149,7 +149,8 @@ const noUserNS = -1
 // attr sets mount attributes (MOUNT_ATTR_*) and propagation of a handle, and shows
 // it with the ids of the user namespace that is open in another one.
 func (p *Program) attr(handle int, set, propagation uint64, recursive bool, userns int) {
-	p.add(wire.Message{Code: OpAttr, N: [4]int64{int64(handle), int64(set), int64(userns), int64(propagation) | b2i(recursive)}})
+	p.add(wire.Message{Code: OpAttr,
+		N: [4]int64{int64(handle), int64(set), int64(userns), int64(propagation) | b2i(recursive)}})
 }
 
 // attachHost puts a handle at an existing path of the host's view.
@@ -178,7 +179,8 @@ func (p *Program) Mount(source, fstype, target, data string, flags uintptr) {
 }
 
 func (p *Program) mknod(path string, mode uint32, major, minor uint32, uid, gid uint32) {
-	p.add(wire.Message{Code: OpMknod, N: [4]int64{int64(mode), int64(unix.Mkdev(major, minor)), int64(uid), int64(gid)}, S: [4]string{path}})
+	p.add(wire.Message{Code: OpMknod, N: [4]int64{int64(mode), int64(unix.Mkdev(major, minor)), int64(uid), int64(gid)},
+		S: [4]string{path}})
 }
 
 func (p *Program) symlink(to, path string) {
@@ -266,7 +268,9 @@ func (p *Program) creds(id *Identity, c Capabilities) {
 	for _, g := range id.Groups {
 		b = binary.LittleEndian.AppendUint32(b, g)
 	}
-	p.add(wire.Message{Code: OpCreds, Flags: wire.Bytes, N: [4]int64{int64(c.Bounding), int64(c.Effective), int64(c.Inheritable), int64(c.Ambient)}, S: [4]string{string(b)}})
+	p.add(wire.Message{Code: OpCreds, Flags: wire.Bytes,
+		N: [4]int64{int64(c.Bounding), int64(c.Effective), int64(c.Inheritable), int64(c.Ambient)},
+		S: [4]string{string(b)}})
 }
 
 func (p *Program) noNewPrivs() { p.add(wire.Message{Code: OpNoNewPrivs}) }

@@ -24,7 +24,8 @@ type SeccompAgent struct {
 
 // NewFilter makes the filter of a profile; the caller adds its agent.
 func NewFilter(p *seccomp.Program) *Filter {
-	f := &Filter{BPF: p.BPF, flags: p.Flags, forks: p.Allows(unix.SYS_CLONE, unix.CLONE_PARENT|uint64(unix.SIGCHLD)) && p.Allows(unix.SYS_IOCTL, 0, unix.TIOCSCTTY)}
+	f := &Filter{BPF: p.BPF, flags: p.Flags, forks: p.Allows(unix.SYS_CLONE, unix.CLONE_PARENT|uint64(unix.SIGCHLD)) &&
+		p.Allows(unix.SYS_IOCTL, 0, unix.TIOCSCTTY)}
 	for _, call := range []int{unix.SYS_READ, unix.SYS_WRITE, unix.SYS_CLOSE, unix.SYS_SETSID, unix.SYS_EXIT_GROUP} {
 		f.forks = f.forks && p.Allows(call)
 	}

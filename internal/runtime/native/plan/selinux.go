@@ -13,7 +13,8 @@ import (
 // of two: s0:c1,c5.c9-s1. None of them can hold what ends a part, a mount option or a string.
 var (
 	selinuxName  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,254}$`)
-	selinuxLevel = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9_]*)(:\w+([,.]\w+)*)?(-[A-Za-z][A-Za-z0-9_]*(:\w+([,.]\w+)*)?)?$`)
+	selinuxLevel = regexp.MustCompile(
+		`^([A-Za-z][A-Za-z0-9_]*)(:\w+([,.]\w+)*)?(-[A-Za-z][A-Za-z0-9_]*(:\w+([,.]\w+)*)?)?$`)
 )
 
 // maxSelinuxLevel is in bytes. The options of a mount have to fit into a page, with the paths of the image.
@@ -25,7 +26,8 @@ func SELinuxLabels(o *cri.SELinuxOption) (process, files string, err error) {
 	for _, part := range []struct {
 		name, value string
 		is          *regexp.Regexp
-	}{{"user", o.GetUser(), selinuxName}, {"role", o.GetRole(), selinuxName}, {"type", o.GetType(), selinuxName}, {"level", o.GetLevel(), selinuxLevel}} {
+	}{{"user", o.GetUser(), selinuxName}, {"role", o.GetRole(), selinuxName}, {"type", o.GetType(), selinuxName},
+		{"level", o.GetLevel(), selinuxLevel}} {
 		if part.value != "" && (!part.is.MatchString(part.value) || len(part.value) > maxSelinuxLevel) {
 			return "", "", fmt.Errorf("SELinux options: %q is no %s", part.value, part.name)
 		}

@@ -19,8 +19,10 @@ func TestSelinuxLabels(t *testing.T) {
 	}{
 		{nil, "", ""},
 		{&cri.SELinuxOption{User: "u"}, "", ""},
-		{&cri.SELinuxOption{Level: "s0:c1,c2"}, "system_u:system_r:container_t:s0:c1,c2", "system_u:object_r:container_file_t:s0:c1,c2"},
-		{&cri.SELinuxOption{User: "u", Role: "r", Type: "spc_t"}, "u:r:spc_t:s0", "system_u:object_r:container_file_t:s0"},
+		{&cri.SELinuxOption{Level: "s0:c1,c2"}, "system_u:system_r:container_t:s0:c1,c2",
+			"system_u:object_r:container_file_t:s0:c1,c2"},
+		{&cri.SELinuxOption{User: "u", Role: "r", Type: "spc_t"}, "u:r:spc_t:s0",
+			"system_u:object_r:container_file_t:s0"},
 	} {
 		if p, f, err := SELinuxLabels(tc.o); p != tc.process || f != tc.files || err != nil {
 			t.Errorf("%v: %q, %q, %v", tc.o, p, f, err)
@@ -31,17 +33,20 @@ func TestSelinuxLabels(t *testing.T) {
 // hostileLevels try to be more than a level: another mount option, another part of the label,
 // another string for C, a line of their own.
 var hostileLevels = []string{
-	`s0",upperdir=/etc,x="`, `s0"`, `s0,rootcontext="a`, "s0\x00,suid", "s0\n", "s0 c1", "s0:", "s0:c1,", "s0:c1-", "-s0", ":s0", "s0:c1:c2", "s0-s1-s2",
+	`s0",upperdir=/etc,x="`, `s0"`, `s0,rootcontext="a`, "s0\x00,suid", "s0\n", "s0 c1", "s0:", "s0:c1,", "s0:c1-",
+	"-s0", ":s0", "s0:c1:c2", "s0-s1-s2",
 	"s0'", "s0\\", "s0=c", "s0/../x", "ſ0", strings.Repeat("s", 513),
 }
 
 func TestSelinuxGrammar(t *testing.T) {
-	for _, level := range []string{"s0", "s15:c0,c1023", "s0:c0.c1023", "s0-s15:c0.c1023", "s0:c1-s1:c1,c3.c5", "SystemLow", "s0:c1,c2"} {
+	for _, level := range []string{"s0", "s15:c0,c1023", "s0:c0.c1023", "s0-s15:c0.c1023", "s0:c1-s1:c1,c3.c5",
+		"SystemLow", "s0:c1,c2"} {
 		if _, _, err := SELinuxLabels(&cri.SELinuxOption{Level: level}); err != nil {
 			t.Errorf("level %q: %v", level, err)
 		}
 	}
-	for _, o := range []*cri.SELinuxOption{{Level: "s0", User: "a:b"}, {Level: "s0", Role: `r"`}, {Type: "t,x"}, {Type: "t:s0"}, {User: "u\x00"}, {Role: " "}, {Type: strings.Repeat("t", 256)}, {Type: "1"}} {
+	for _, o := range []*cri.SELinuxOption{{Level: "s0", User: "a:b"}, {Level: "s0", Role: `r"`}, {Type: "t,x"},
+		{Type: "t:s0"}, {User: "u\x00"}, {Role: " "}, {Type: strings.Repeat("t", 256)}, {Type: "1"}} {
 		if p, _, err := SELinuxLabels(o); err == nil {
 			t.Errorf("%v makes %q", o, p)
 		}
@@ -68,7 +73,8 @@ func FuzzSelinuxLabels(f *testing.F) {
 			if parts := strings.SplitN(label, ":", 4); len(parts) != 4 || strings.Contains(label, "::") {
 				t.Fatalf("%q", label)
 			}
-			if strings.Trim(label, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.,:-") != "" || len(label) > 2000 {
+			if strings.Trim(label, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.,:-") != "" ||
+				len(label) > 2000 {
 				t.Fatalf("%q", label)
 			}
 			if strings.ContainsAny(label, "\"\x00\n \\=") {
@@ -82,10 +88,14 @@ func FuzzSelinuxLabels(f *testing.F) {
 // directory of cgroups. A bind mount has none to give.
 func TestSelinuxMounts(t *testing.T) {
 	pl := &Container{
-		ID: "x", Groups: &cgroups.Hierarchies{Tree: []cgroups.Hierarchy{{Name: "cpu", Mount: "/cg/cpu", Controllers: []string{"cpu"}}}}, Cgroup: "/c", RootDir: "/r", FileLabel: "u:r:t:s0:c1,c2",
-		Images: map[string]ImageMount{"/img": {Mounts: []mount.Mount{{Type: "overlay", Options: []string{"lowerdir=/3:/4"}}}, Staging: "/s"}},
+		ID: "x", Groups: &cgroups.Hierarchies{Tree: []cgroups.Hierarchy{{Name: "cpu", Mount: "/cg/cpu",
+			Controllers: []string{"cpu"}}}}, Cgroup: "/c", RootDir: "/r", FileLabel: "u:r:t:s0:c1,c2",
+		Images: map[string]ImageMount{
+			"/img": {Mounts: []mount.Mount{{Type: "overlay", Options: []string{"lowerdir=/3:/4"}}}, Staging: "/s"}},
 		RootFS: []mount.Mount{{Type: "overlay", Options: []string{"lowerdir=/1:/2", "upperdir=/u"}}},
-		Config: &cri.ContainerConfig{Command: []string{"true"}, Mounts: []*cri.Mount{{ContainerPath: "/img", Image: &cri.ImageSpec{Image: "i"}}}, Linux: &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{}}},
+		Config: &cri.ContainerConfig{Command: []string{"true"},
+			Mounts: []*cri.Mount{{ContainerPath: "/img", Image: &cri.ImageSpec{Image: "i"}}},
+			Linux:  &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{}}},
 	}
 	for want, label := range map[int]string{4: "u:r:t:s0:c1,c2", 0: ""} {
 		pl.FileLabel = label

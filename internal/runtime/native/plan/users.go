@@ -47,7 +47,8 @@ func resolveUser(passwd, group []byte, w wantedUser) (id *Identity, home string,
 			continue
 		}
 		if !ok1 || !ok2 {
-			return nil, "", fmt.Errorf("the image's passwd file gives user %s the ids %q and %q: %w", user, f[2], f[3], ErrIDRange)
+			return nil, "", fmt.Errorf("the image's passwd file gives user %s the ids %q and %q: %w", user, f[2], f[3],
+				ErrIDRange)
 		}
 		found, name, id.UID, id.GID = true, f[0], u, g
 		if len(f) > 5 && !strings.Contains(f[5], "\x00") {

@@ -22,30 +22,41 @@ func TestResolveUser(t *testing.T) {
 	}{
 		{wantedUser{GID: -1}, Identity{0, 0, []uint32{0}}, "/root", ""},
 		{wantedUser{Spec: "app", GID: -1}, Identity{1000, 1001, []uint32{1001, 2000}}, "/home/app", ""},
-		{wantedUser{Spec: "1000", GID: -1}, Identity{1000, 1001, []uint32{1001, 2000}}, "/home/app", ""}, // a number is a number
-		{wantedUser{Spec: "app", GID: -1, strict: true, extra: []int64{9, 1001}}, Identity{1000, 1001, []uint32{1001, 9}}, "/home/app", ""},
+		// a number is a number
+		{wantedUser{Spec: "1000", GID: -1}, Identity{1000, 1001, []uint32{1001, 2000}}, "/home/app", ""},
+		{wantedUser{Spec: "app", GID: -1, strict: true, extra: []int64{9, 1001}},
+			Identity{1000, 1001, []uint32{1001, 9}}, "/home/app", ""},
 		{wantedUser{Spec: "app:extra", GID: -1}, Identity{1000, 2000, []uint32{2000}}, "/home/app", ""},
 		{wantedUser{Spec: "app:77", GID: -1}, Identity{1000, 77, []uint32{77, 2000}}, "/home/app", ""},
 		{wantedUser{Spec: "app", GID: 78}, Identity{1000, 78, []uint32{78, 2000}}, "/home/app", ""},
 		{wantedUser{Spec: "4711", GID: -1}, Identity{4711, 0, []uint32{0}}, "", ""},
 		{wantedUser{Spec: "bare", GID: -1}, Identity{7, 8, []uint32{8}}, "", ""},
 		{wantedUser{Spec: ":extra", GID: -1}, Identity{0, 2000, []uint32{2000, 0}}, "/root", ""},
-		{wantedUser{Spec: "nobody", GID: -1}, Identity{}, "", "unable to find user nobody: no matching entries in passwd file"},
-		{wantedUser{Spec: "broken", GID: -1}, Identity{}, "", `the image's passwd file gives user broken the ids "one" and "2"` + ids},
-		{wantedUser{Spec: "big", GID: -1}, Identity{}, "", `the image's passwd file gives user big the ids "4294967296" and "1"` + ids},
+		{wantedUser{Spec: "nobody", GID: -1}, Identity{}, "",
+			"unable to find user nobody: no matching entries in passwd file"},
+		{wantedUser{Spec: "broken", GID: -1}, Identity{}, "",
+			`the image's passwd file gives user broken the ids "one" and "2"` + ids},
+		{wantedUser{Spec: "big", GID: -1}, Identity{}, "",
+			`the image's passwd file gives user big the ids "4294967296" and "1"` + ids},
 		{wantedUser{Spec: "2147483648", GID: -1}, Identity{}, "", "user or group 2147483648" + ids},
-		{wantedUser{Spec: "4294967296", GID: -1}, Identity{}, "", "user or group 4294967296" + ids}, // a name of passwd's that is root
+		// a name of passwd's that is root
+		{wantedUser{Spec: "4294967296", GID: -1}, Identity{}, "", "user or group 4294967296" + ids},
 		{wantedUser{Spec: "+1000", GID: -1}, Identity{}, "", "user or group +1000" + ids},
 		{wantedUser{Spec: "-1", GID: -1}, Identity{}, "", "user or group -1" + ids},
-		{wantedUser{Spec: "app:4294967296", GID: -1}, Identity{}, "", "user or group 4294967296" + ids}, // a name of group's that is root's
+		// a name of group's that is root's
+		{wantedUser{Spec: "app:4294967296", GID: -1}, Identity{}, "", "user or group 4294967296" + ids},
 		{wantedUser{Spec: "app", GID: 1 << 32}, Identity{}, "", "group 4294967296" + ids},
 		{wantedUser{Spec: "app", GID: -1, extra: []int64{1 << 32}}, Identity{}, "", "group 4294967296" + ids},
 		{wantedUser{Spec: "app", GID: -1, extra: []int64{-1}}, Identity{}, "", "group -1" + ids},
-		{wantedUser{Spec: "50", GID: -1}, Identity{}, "", `the image's passwd file gives user 50 the ids "50" and "4294967296"` + ids},
-		{wantedUser{Spec: "member", GID: -1}, Identity{}, "", `the image's group file gives group huge the id "4294967296"` + ids},
+		{wantedUser{Spec: "50", GID: -1}, Identity{}, "",
+			`the image's passwd file gives user 50 the ids "50" and "4294967296"` + ids},
+		{wantedUser{Spec: "member", GID: -1}, Identity{}, "",
+			`the image's group file gives group huge the id "4294967296"` + ids},
 		{wantedUser{Spec: "member", GID: -1, strict: true}, Identity{60, 61, []uint32{61}}, "", ""},
-		{wantedUser{Spec: "member:huge", GID: -1, strict: true}, Identity{}, "", `the image's group file gives group huge the id "4294967296"` + ids},
-		{wantedUser{Spec: "app:none", GID: -1}, Identity{}, "", "unable to find group none: no matching entries in group file"},
+		{wantedUser{Spec: "member:huge", GID: -1, strict: true}, Identity{}, "",
+			`the image's group file gives group huge the id "4294967296"` + ids},
+		{wantedUser{Spec: "app:none", GID: -1}, Identity{}, "",
+			"unable to find group none: no matching entries in group file"},
 	} {
 		id, home, err := resolveUser([]byte(passwd), []byte(group), c.want)
 		if c.failed != "" {
@@ -82,7 +93,8 @@ func FuzzResolveUser(f *testing.F) {
 		if len(id.Groups) == 0 || id.Groups[0] != id.GID {
 			t.Fatalf("the primary group %d is not the first of %v", id.GID, id.Groups)
 		}
-		if name, _, _ := strings.Cut(spec, ":"); id.UID == 0 && strings.Trim(name, "0") != "" && (isNumber(name) || !strings.Contains("\n"+passwd, "\n"+name+":")) {
+		if name, _, _ := strings.Cut(spec, ":"); id.UID == 0 && strings.Trim(name, "0") != "" &&
+			(isNumber(name) || !strings.Contains("\n"+passwd, "\n"+name+":")) {
 			t.Fatalf("%q is root", spec)
 		}
 	})

@@ -31,7 +31,8 @@ func (p *Program) Allows(number int, args ...uint64) bool {
 func (p *Program) machine() (func(call) (uint32, error), error) {
 	var raw []bpf.RawInstruction
 	for b := p.BPF; len(b) >= 8; b = b[8:] {
-		raw = append(raw, bpf.RawInstruction{Op: binary.LittleEndian.Uint16(b), Jt: b[2], Jf: b[3], K: binary.LittleEndian.Uint32(b[4:])})
+		raw = append(raw, bpf.RawInstruction{Op: binary.LittleEndian.Uint16(b), Jt: b[2], Jf: b[3],
+			K: binary.LittleEndian.Uint32(b[4:])})
 	}
 	ins, ok := bpf.Disassemble(raw)
 	if !ok {

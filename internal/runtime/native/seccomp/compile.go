@@ -120,7 +120,8 @@ func compile(p *specs.LinuxSeccomp, goarch string) (*Program, error) {
 		return nil, err
 	}
 	if len(code) > unix.BPF_MAXINSNS {
-		return nil, fmt.Errorf("seccomp: the profile needs %d instructions, the kernel takes %d", len(code), unix.BPF_MAXINSNS)
+		return nil, fmt.Errorf("seccomp: the profile needs %d instructions, the kernel takes %d", len(code),
+			unix.BPF_MAXINSNS)
 	}
 	out := make([]byte, 0, 8*len(code))
 	for _, c := range code {
@@ -232,7 +233,8 @@ func rulesOf(p *specs.LinuxSeccomp) (*ruleSet, error) {
 			}
 			for _, a := range s.Args {
 				if a.Index > 5 || !operators[a.Op] {
-					return nil, fmt.Errorf("seccomp: condition %s on argument %d of %s is not supported", a.Op, a.Index, name)
+					return nil, fmt.Errorf("seccomp: condition %s on argument %d of %s is not supported", a.Op, a.Index,
+						name)
 				}
 			}
 			r.chains = append(r.chains, chainsOf(act, s.Args)...)

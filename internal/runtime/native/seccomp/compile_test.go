@@ -91,19 +91,26 @@ func reference(p *specs.LinuxSeccomp, names map[string]uint32, c call) uint32 {
 
 func TestProfilesMeanWhatTheySay(t *testing.T) {
 	names := abis["amd64"][0].numbers()
-	pick := []string{"read", "write", "open", "socket", "clone", "clone3", "personality", "io_uring_setup", "not_a_call", "ptrace", "mount"}
+	pick := []string{"read", "write", "open", "socket", "clone", "clone3", "personality", "io_uring_setup",
+		"not_a_call", "ptrace", "mount"}
 	rapid.Check(t, func(t *rapid.T) {
-		value := rapid.SampledFrom([]uint64{0, 1, 2, 40, 0xffffffff, 1 << 32, 1<<32 | 1, 0x7e020000, 1 << 63, ^uint64(0)})
-		p := &specs.LinuxSeccomp{DefaultAction: rapid.SampledFrom([]specs.LinuxSeccompAction{specs.ActErrno, specs.ActAllow}).Draw(t, "default")}
+		value := rapid.SampledFrom([]uint64{0, 1, 2, 40, 0xffffffff, 1 << 32, 1<<32 | 1, 0x7e020000, 1 << 63,
+			^uint64(0)})
+		p := &specs.LinuxSeccomp{DefaultAction: rapid.SampledFrom([]specs.LinuxSeccompAction{specs.ActErrno,
+			specs.ActAllow}).Draw(t, "default")}
 		for range rapid.IntRange(0, 12).Draw(t, "rules") {
 			s := specs.LinuxSyscall{
-				Names:  rapid.SliceOfN(rapid.SampledFrom(pick), 1, 4).Draw(t, "names"),
-				Action: rapid.SampledFrom([]specs.LinuxSeccompAction{specs.ActErrno, specs.ActAllow, specs.ActLog, specs.ActTrap}).Draw(t, "action"),
+				Names: rapid.SliceOfN(rapid.SampledFrom(pick), 1, 4).Draw(t, "names"),
+				Action: rapid.SampledFrom([]specs.LinuxSeccompAction{specs.ActErrno, specs.ActAllow, specs.ActLog,
+					specs.ActTrap}).Draw(t, "action"),
 			}
 			for range rapid.IntRange(0, 3).Draw(t, "args") {
 				s.Args = append(s.Args, specs.LinuxSeccompArg{
-					Index: uint(rapid.IntRange(0, 5).Draw(t, "index")), Value: value.Draw(t, "value"), ValueTwo: value.Draw(t, "value2"),
-					Op: rapid.SampledFrom([]specs.LinuxSeccompOperator{specs.OpEqualTo, specs.OpNotEqual, specs.OpGreaterThan, specs.OpGreaterEqual, specs.OpLessThan, specs.OpLessEqual, specs.OpMaskedEqual}).Draw(t, "op"),
+					Index: uint(rapid.IntRange(0, 5).Draw(t, "index")), Value: value.Draw(t, "value"),
+					ValueTwo: value.Draw(t, "value2"),
+					Op: rapid.SampledFrom([]specs.LinuxSeccompOperator{specs.OpEqualTo, specs.OpNotEqual,
+						specs.OpGreaterThan, specs.OpGreaterEqual, specs.OpLessThan, specs.OpLessEqual,
+						specs.OpMaskedEqual}).Draw(t, "op"),
 				})
 			}
 			p.Syscalls = append(p.Syscalls, s)
@@ -130,7 +137,9 @@ func TestProfilesMeanWhatTheySay(t *testing.T) {
 
 func TestDefaultProfile(t *testing.T) {
 	profile := func(caps ...string) *specs.LinuxSeccomp {
-		return csec.DefaultProfile(&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: caps}}, Linux: &specs.Linux{}})
+		return csec.DefaultProfile(
+			&specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: caps}},
+				Linux: &specs.Linux{}})
 	}
 	const (
 		allow  = unix.SECCOMP_RET_ALLOW
@@ -147,7 +156,8 @@ func TestDefaultProfile(t *testing.T) {
 		{"read", nil, call{arch: x64, number: unix.SYS_READ}, allow},
 		{"mount without the capability", nil, call{arch: x64, number: unix.SYS_MOUNT}, eperm},
 		{"mount with it", []string{"CAP_SYS_ADMIN"}, call{arch: x64, number: unix.SYS_MOUNT}, allow},
-		{"a thread", nil, call{arch: x64, number: unix.SYS_CLONE, args: [6]uint64{unix.CLONE_VM | unix.CLONE_THREAD}}, allow},
+		{"a thread", nil, call{arch: x64, number: unix.SYS_CLONE, args: [6]uint64{unix.CLONE_VM | unix.CLONE_THREAD}},
+			allow},
 		{"a new namespace", nil, call{arch: x64, number: unix.SYS_CLONE, args: [6]uint64{unix.CLONE_NEWUSER}}, eperm},
 		{"clone3, so that libc falls back", nil, call{arch: x64, number: unix.SYS_CLONE3}, enosys},
 		{"personality PER_LINUX", nil, call{arch: x64, number: unix.SYS_PERSONALITY}, allow},
@@ -182,9 +192,12 @@ func TestWhatIsNotSupportedIsAnError(t *testing.T) {
 	for _, p := range []*specs.LinuxSeccomp{
 		{DefaultAction: "SCMP_ACT_DREAM"},
 		{DefaultAction: specs.ActNotify},
-		{DefaultAction: specs.ActErrno, Syscalls: []specs.LinuxSyscall{{Names: []string{"read", "write"}, Action: specs.ActNotify}}},
+		{DefaultAction: specs.ActErrno,
+			Syscalls: []specs.LinuxSyscall{{Names: []string{"read", "write"}, Action: specs.ActNotify}}},
 		{DefaultAction: specs.ActErrno, Flags: []specs.LinuxSeccompFlag{"SECCOMP_FILTER_FLAG_X"}},
-		{DefaultAction: specs.ActErrno, Syscalls: []specs.LinuxSyscall{{Names: []string{"read"}, Action: specs.ActAllow, Args: []specs.LinuxSeccompArg{{Index: 6, Op: specs.OpEqualTo}}}}},
+		{DefaultAction: specs.ActErrno,
+			Syscalls: []specs.LinuxSyscall{{Names: []string{"read"}, Action: specs.ActAllow,
+				Args: []specs.LinuxSeccompArg{{Index: 6, Op: specs.OpEqualTo}}}}},
 	} {
 		if _, err := Compile(p); err == nil {
 			t.Errorf("%+v compiled", p)
@@ -194,7 +207,8 @@ func TestWhatIsNotSupportedIsAnError(t *testing.T) {
 
 // TestListener: calls that are left to an agent, and an ABI that the profile does not list.
 func TestListener(t *testing.T) {
-	prog, err := compile(&specs.LinuxSeccomp{DefaultAction: specs.ActAllow, Syscalls: []specs.LinuxSyscall{{Names: []string{"mount"}, Action: specs.ActNotify}}}, "amd64")
+	prog, err := compile(&specs.LinuxSeccomp{DefaultAction: specs.ActAllow,
+		Syscalls: []specs.LinuxSyscall{{Names: []string{"mount"}, Action: specs.ActNotify}}}, "amd64")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,27 +42,28 @@ type Sandbox struct {
 // Container is what is kept of a container on disk, beside the file
 // "exit" that its monitor writes.
 type Container struct {
-	ID         string          `json:"id"`
-	SandboxID  string          `json:"sandboxId"`
-	Config     []byte          `json:"config"` // cri.ContainerConfig without its secrets, protobuf
-	ImageID    string          `json:"imageId"`
-	ImageName  string          `json:"imageName,omitempty"` // as status tells it: a tag when there is one
-	ImageRef   string          `json:"imageRef"`
-	Image      imagespec.Image `json:"image"` // what of it a start needs
-	LogPath    string          `json:"logPath,omitempty"`
-	Cgroup     string          `json:"cgroup"`
-	Hostname   string          `json:"hostname,omitempty"`
-	CreatedAt  int64           `json:"createdAt"`
-	LaunchedAt int64           `json:"launchedAt,omitempty"` // when its helper was let go on; whether it began, the monitor knows
-	StartedAt  int64           `json:"startedAt,omitempty"`
-	FinishedAt int64           `json:"finishedAt,omitempty"`
-	ExitCode   int32           `json:"exitCode,omitempty"`
-	Reason     string          `json:"reason,omitempty"`
-	Message    string          `json:"message,omitempty"`
-	Pid        int             `json:"pid,omitempty"`
-	User       *plan.Identity  `json:"user,omitempty"`
-	Poststop   []specs.Hook    `json:"poststop,omitempty"`  // hooks of its CDI devices
-	Resources  []byte          `json:"resources,omitempty"` // cri.LinuxContainerResources after an update
+	ID        string          `json:"id"`
+	SandboxID string          `json:"sandboxId"`
+	Config    []byte          `json:"config"` // cri.ContainerConfig without its secrets, protobuf
+	ImageID   string          `json:"imageId"`
+	ImageName string          `json:"imageName,omitempty"` // as status tells it: a tag when there is one
+	ImageRef  string          `json:"imageRef"`
+	Image     imagespec.Image `json:"image"` // what of it a start needs
+	LogPath   string          `json:"logPath,omitempty"`
+	Cgroup    string          `json:"cgroup"`
+	Hostname  string          `json:"hostname,omitempty"`
+	CreatedAt int64           `json:"createdAt"`
+	// when its helper was let go on; whether it began, the monitor knows
+	LaunchedAt int64          `json:"launchedAt,omitempty"`
+	StartedAt  int64          `json:"startedAt,omitempty"`
+	FinishedAt int64          `json:"finishedAt,omitempty"`
+	ExitCode   int32          `json:"exitCode,omitempty"`
+	Reason     string         `json:"reason,omitempty"`
+	Message    string         `json:"message,omitempty"`
+	Pid        int            `json:"pid,omitempty"`
+	User       *plan.Identity `json:"user,omitempty"`
+	Poststop   []specs.Hook   `json:"poststop,omitempty"`  // hooks of its CDI devices
+	Resources  []byte         `json:"resources,omitempty"` // cri.LinuxContainerResources after an update
 }
 
 // A record has a twin of its size. The next version is written over the twin, and the

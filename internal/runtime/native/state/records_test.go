@@ -30,7 +30,8 @@ func TestRecordsChangePlaces(t *testing.T) {
 		return list
 	}
 	before := sizes()
-	for _, reason := range []string{"Running", strings.Repeat("r", recordRoom), strings.Repeat("long", 3*recordRoom), "Completed"} {
+	for _, reason := range []string{"Running", strings.Repeat("r", recordRoom), strings.Repeat("long", 3*recordRoom),
+		"Completed"} {
 		rec.Reason = reason
 		if err := Save(dir, &rec); err != nil {
 			t.Fatal(err)
@@ -74,7 +75,8 @@ func TestExits(t *testing.T) {
 	if _, ended, err := LoadExit(dir); ended || err != nil {
 		t.Errorf("room for it is an end: %v, %v", ended, err)
 	}
-	for text, want := range map[string]Exit{"137 1 1700000000000000000\n": {Code: 137, OOM: true, At: 1700000000000000000}, "0 0 5\n": {At: 5}, "": {}, "1 2": {}, "x 0 5": {}, "1 0 y": {}} {
+	for text, want := range map[string]Exit{"137 1 1700000000000000000\n": {Code: 137, OOM: true,
+		At: 1700000000000000000}, "0 0 5\n": {At: 5}, "": {}, "1 2": {}, "x 0 5": {}, "1 0 y": {}} {
 		if err := os.WriteFile(filepath.Join(dir, "exit"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +85,8 @@ func TestExits(t *testing.T) {
 			t.Errorf("%q: %+v, %v, %v", text, got, ended, err)
 		}
 	}
-	if err := errors.Join(os.Remove(filepath.Join(dir, "exit")), os.Mkdir(filepath.Join(dir, "exit"), 0o700)); err != nil {
+	if err := errors.Join(os.Remove(filepath.Join(dir, "exit")),
+		os.Mkdir(filepath.Join(dir, "exit"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	if _, ended, err := LoadExit(dir); ended || err == nil {

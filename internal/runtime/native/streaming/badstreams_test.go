@@ -30,7 +30,8 @@ func upgraded(t *testing.T, address string, header ...string) net.Conn {
 	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\n%s\r\n\r\n", u.RequestURI(), u.Host, strings.Join(header, "\r\n"))
+	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\n%s\r\n\r\n", u.RequestURI(), u.Host,
+		strings.Join(header, "\r\n"))
 	var got []byte
 	for b := make([]byte, 1); !bytes.HasSuffix(got, []byte("\r\n\r\n")); got = append(got, b...) {
 		if _, err := io.ReadFull(c, b); err != nil {
@@ -76,7 +77,8 @@ func TestBadStreams(t *testing.T) {
 		return []string{"Upgrade: SPDY/3.1", "X-Stream-Protocol-Version: " + protocol}
 	}
 	socket := func(protocol string) []string {
-		return []string{"Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol: " + protocol}
+		return []string{"Upgrade: websocket", "Sec-WebSocket-Version: 13",
+			"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol: " + protocol}
 	}
 	junk := bytes.Repeat([]byte("\x80\x03\x00\x01junk"), 4<<10)
 	for _, c := range []struct {
@@ -87,13 +89,16 @@ func TestBadStreams(t *testing.T) {
 		more   int // bytes of zeros after it
 	}{
 		{"exec: no SPDY", exec, spdy("v4.channel.k8s.io"), junk, 0},
-		{"exec: a SPDY frame without end", exec, spdy("v4.channel.k8s.io"), []byte{0x80, 3, 0, 1, 0, 0xff, 0xff, 0xff}, 20 << 20},
-		{"exec: SPDY data of no stream", exec, spdy("v4.channel.k8s.io"), []byte{0, 0, 0, 9, 0, 0, 0, 4, 'd', 'a', 't', 'a'}, 0},
+		{"exec: a SPDY frame without end", exec, spdy("v4.channel.k8s.io"), []byte{0x80, 3, 0, 1, 0, 0xff, 0xff, 0xff},
+			20 << 20},
+		{"exec: SPDY data of no stream", exec, spdy("v4.channel.k8s.io"),
+			[]byte{0, 0, 0, 9, 0, 0, 0, 4, 'd', 'a', 't', 'a'}, 0},
 		{"port forward: no SPDY", forward, spdy("portforward.k8s.io"), junk, 0},
 		{"exec: no WebSocket", exec, socket("v4.channel.k8s.io"), junk, 0},
 		{"exec: an endless frame", exec, socket("v4.channel.k8s.io"), frame(2, true, 1<<62), 50 << 20},
 		{"exec: a frame of a gigabyte", exec, socket("v4.channel.k8s.io"), frame(2, true, 1<<30), 50 << 20},
-		{"exec: a frame for an unknown channel", exec, socket("v4.channel.k8s.io"), append(frame(2, true, 3), 200, 1, 1), 0},
+		{"exec: a frame for an unknown channel", exec, socket("v4.channel.k8s.io"),
+			append(frame(2, true, 3), 200, 1, 1), 0},
 		{"exec: a control frame that is too long", exec, socket("v4.channel.k8s.io"), frame(9, true, 1<<20), 2 << 20},
 		{"exec: a frame without mask", exec, socket("v4.channel.k8s.io"), append(frame(2, false, 2), 0, 1), 0},
 		{"port forward: a frame of a gigabyte", forward, socket("v4.channel.k8s.io"), frame(2, true, 1<<30), 50 << 20},

@@ -22,7 +22,8 @@ import (
 // echo answers exec with its command and what it reads, and ends with code 3.
 type echo struct{}
 
-func (echo) Exec(_ context.Context, id string, cmd []string, in io.Reader, out, _ io.WriteCloser, _ bool, _ <-chan criremote.TerminalSize) error {
+func (echo) Exec(_ context.Context, id string, cmd []string, in io.Reader, out, _ io.WriteCloser, _ bool,
+	_ <-chan criremote.TerminalSize) error {
 	fmt.Fprintf(out, "%s %s ", id, strings.Join(cmd, " "))
 	if in != nil {
 		if _, err := io.Copy(out, in); err != nil {
@@ -32,7 +33,8 @@ func (echo) Exec(_ context.Context, id string, cmd []string, in io.Reader, out, 
 	return exec.CodeExitError{Err: errors.New("exit status 3"), Code: 3}
 }
 
-func (echo) Attach(context.Context, string, io.Reader, io.WriteCloser, io.WriteCloser, bool, <-chan criremote.TerminalSize) error {
+func (echo) Attach(context.Context, string, io.Reader, io.WriteCloser, io.WriteCloser, bool,
+	<-chan criremote.TerminalSize) error {
 	return nil
 }
 

@@ -9,7 +9,8 @@ import (
 
 func TestMessagesAreRead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := Message{Code: rapid.Uint32().Draw(t, "code"), Flags: rapid.Uint32().Draw(t, "flags"), Seq: rapid.Uint32().Draw(t, "seq")}
+		r := Message{Code: rapid.Uint32().Draw(t, "code"), Flags: rapid.Uint32().Draw(t, "flags"),
+			Seq: rapid.Uint32().Draw(t, "seq")}
 		for i := range r.N {
 			r.N[i] = rapid.Int64().Draw(t, "n")
 			r.S[i] = string(rapid.SliceOf(rapid.Byte()).Draw(t, "s"))

@@ -30,9 +30,11 @@ func createToRunning(b *testing.B, rt runtime.Runtime, dir, group string) {
 	for i := range b.N {
 		uid := fmt.Sprintf("bench-%d-%d", serial.Add(1), i)
 		sb := &cri.PodSandboxConfig{
-			Metadata: &cri.PodSandboxMetadata{Name: uid, Namespace: "bench", Uid: uid}, Hostname: "bench", LogDirectory: filepath.Join(dir, "bench", uid),
+			Metadata: &cri.PodSandboxMetadata{Name: uid, Namespace: "bench", Uid: uid}, Hostname: "bench",
+			LogDirectory: filepath.Join(dir, "bench", uid),
 			Linux: &cri.LinuxPodSandboxConfig{SecurityContext: &cri.LinuxSandboxSecurityContext{
-				NamespaceOptions: &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}, Seccomp: &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}}},
+				NamespaceOptions: &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER},
+				Seccomp:          &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}}},
 		}
 		if group != "" {
 			sb.Linux.CgroupParent = group + "/pods/" + uid
@@ -41,13 +43,17 @@ func createToRunning(b *testing.B, rt runtime.Runtime, dir, group string) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		c, err := rt.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: run.PodSandboxId, SandboxConfig: sb, Config: &cri.ContainerConfig{
-			Metadata: &cri.ContainerMetadata{Name: "c"}, Image: &cri.ImageSpec{Image: busybox}, Command: []string{"sleep", "1000"}, LogPath: "c.log",
-			Linux: &cri.LinuxContainerConfig{
-				Resources: &cri.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 64 << 20},
-				SecurityContext: &cri.LinuxContainerSecurityContext{NamespaceOptions: sb.Linux.SecurityContext.NamespaceOptions,
-					Seccomp: &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}}},
-		}})
+		c, err := rt.CreateContainer(ctx,
+			&cri.CreateContainerRequest{PodSandboxId: run.PodSandboxId, SandboxConfig: sb, Config: &cri.ContainerConfig{
+				Metadata: &cri.ContainerMetadata{Name: "c"}, Image: &cri.ImageSpec{Image: busybox},
+				Command: []string{"sleep", "1000"}, LogPath: "c.log",
+				Linux: &cri.LinuxContainerConfig{
+					Resources: &cri.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 50000,
+						MemoryLimitInBytes: 64 << 20},
+					SecurityContext: &cri.LinuxContainerSecurityContext{
+						NamespaceOptions: sb.Linux.SecurityContext.NamespaceOptions,
+						Seccomp:          &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}}},
+			}})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -58,7 +64,8 @@ func createToRunning(b *testing.B, rt runtime.Runtime, dir, group string) {
 		if _, err := rt.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: run.PodSandboxId}); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := rt.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: run.PodSandboxId}); err != nil {
+		if _, err := rt.RemovePodSandbox(ctx,
+			&cri.RemovePodSandboxRequest{PodSandboxId: run.PodSandboxId}); err != nil {
 			b.Fatal(err)
 		}
 		b.StartTimer()

@@ -68,7 +68,8 @@ func startContainerd(t testing.TB) *daemon {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	bridge := fmt.Sprintf("ctd%d", os.Getpid()%100000*10+n)
 	subnet := fmt.Sprintf("198.19.%d.0/24", 128+(os.Getpid()*7+n)%128)
-	o := containerd.Options{Dir: dir, Bridge: bridge, Subnet: subnet, Programs: os.Getenv("RUNTIME_PROGRAMS"), OCIRuntime: os.Getenv("OCI_RUNTIME")}
+	o := containerd.Options{Dir: dir, Bridge: bridge, Subnet: subnet, Programs: os.Getenv("RUNTIME_PROGRAMS"),
+		OCIRuntime: os.Getenv("OCI_RUNTIME")}
 	c, err := containerd.StartWith(t.Context(), o, archive(t, "pause"), archive(t, "busybox"))
 	if errors.Is(err, containerd.ErrNotInstalled) {
 		t.Skip(err)

@@ -34,7 +34,8 @@ func (o *own) imported(t *testing.T, name string) {
 }
 
 // runImage runs one container of an image and answers the pod's address and the container's id.
-func (o *own) runImage(t *testing.T, image string, env map[string]string, change ...func(*cri.ContainerConfig)) (ip, id string) {
+func (o *own) runImage(t *testing.T, image string, env map[string]string, change ...func(*cri.ContainerConfig)) (ip,
+	id string) {
 	t.Helper()
 	uid := fmt.Sprintf("image-%d", serial.Add(1))
 	logs := filepath.Join(o.dir, "log", uid)
@@ -43,8 +44,9 @@ func (o *own) runImage(t *testing.T, image string, env map[string]string, change
 	}
 	sb := &cri.PodSandboxConfig{
 		Metadata: &cri.PodSandboxMetadata{Name: uid, Namespace: "images", Uid: uid}, Hostname: uid, LogDirectory: logs,
-		Linux: &cri.LinuxPodSandboxConfig{CgroupParent: o.cfg.CgroupRoot + "/pods/" + uid, SecurityContext: &cri.LinuxSandboxSecurityContext{
-			NamespaceOptions: &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}}},
+		Linux: &cri.LinuxPodSandboxConfig{CgroupParent: o.cfg.CgroupRoot + "/pods/" + uid,
+			SecurityContext: &cri.LinuxSandboxSecurityContext{
+				NamespaceOptions: &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}}},
 	}
 	run, err := o.rt.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{Config: sb})
 	if err != nil {
@@ -59,14 +61,17 @@ func (o *own) runImage(t *testing.T, image string, env map[string]string, change
 		if _, err := o.rt.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: run.PodSandboxId}); err != nil {
 			t.Error(err)
 		}
-		if _, err := o.rt.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: run.PodSandboxId}); err != nil {
+		if _, err := o.rt.RemovePodSandbox(ctx,
+			&cri.RemovePodSandboxRequest{PodSandboxId: run.PodSandboxId}); err != nil {
 			t.Error(err)
 		}
 	})
 	c := &cri.ContainerConfig{
 		Metadata: &cri.ContainerMetadata{Name: "c"}, Image: &cri.ImageSpec{Image: image}, LogPath: "c.log",
-		Linux: &cri.LinuxContainerConfig{Resources: &cri.LinuxContainerResources{}, SecurityContext: &cri.LinuxContainerSecurityContext{
-			NamespaceOptions: sb.Linux.SecurityContext.NamespaceOptions, Seccomp: &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}}},
+		Linux: &cri.LinuxContainerConfig{Resources: &cri.LinuxContainerResources{},
+			SecurityContext: &cri.LinuxContainerSecurityContext{
+				NamespaceOptions: sb.Linux.SecurityContext.NamespaceOptions,
+				Seccomp:          &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}}},
 	}
 	for k, v := range env {
 		c.Envs = append(c.Envs, &cri.KeyValue{Key: k, Value: []byte(v)})
@@ -74,11 +79,13 @@ func (o *own) runImage(t *testing.T, image string, env map[string]string, change
 	for _, f := range change {
 		f(c)
 	}
-	created, err := o.rt.CreateContainer(t.Context(), &cri.CreateContainerRequest{PodSandboxId: run.PodSandboxId, Config: c, SandboxConfig: sb})
+	created, err := o.rt.CreateContainer(t.Context(),
+		&cri.CreateContainerRequest{PodSandboxId: run.PodSandboxId, Config: c, SandboxConfig: sb})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := o.rt.StartContainer(t.Context(), &cri.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
+	if _, err := o.rt.StartContainer(t.Context(),
+		&cri.StartContainerRequest{ContainerId: created.ContainerId}); err != nil {
 		t.Fatal(err)
 	}
 	st, err := o.rt.PodSandboxStatus(t.Context(), &cri.PodSandboxStatusRequest{PodSandboxId: run.PodSandboxId})
@@ -130,7 +137,8 @@ func TestDocumentImages(t *testing.T) {
 			c.Command, c.Args = []string{"/bin/sh", "-c"}, []string{"python3 /usr/local/bin/demo.py -p 8888"}
 		})
 		answers(t, "http://"+ip+":8888/hostname", "ServerName: ")
-		out, err := o.rt.ExecSync(t.Context(), &cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"ps", "aux"}, Timeout: 10})
+		out, err := o.rt.ExecSync(t.Context(),
+			&cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"ps", "aux"}, Timeout: 10})
 		if err != nil || !strings.Contains(string(out.Stdout), "demo.py -p 8888") {
 			t.Errorf("ps aux: %v, %v", out, err)
 		}
@@ -142,9 +150,11 @@ func TestDocumentImages(t *testing.T) {
 		o.imported(t, "mysql")
 		o.imported(t, "wordpress")
 		db, _ := o.runImage(t, "harbor.l00n9.icu/public/mysql:8.0.41-debian", map[string]string{
-			"MYSQL_ROOT_PASSWORD": "123456", "MYSQL_DATABASE": "wordpress", "MYSQL_USER": "wpuser", "MYSQL_PASSWORD": "123456"})
+			"MYSQL_ROOT_PASSWORD": "123456", "MYSQL_DATABASE": "wordpress", "MYSQL_USER": "wpuser",
+			"MYSQL_PASSWORD": "123456"})
 		web, _ := o.runImage(t, "harbor.l00n9.icu/public/wordpress:php8.1-apache", map[string]string{
-			"WORDPRESS_DB_HOST": db, "WORDPRESS_DB_NAME": "wordpress", "WORDPRESS_DB_USER": "wpuser", "WORDPRESS_DB_PASSWORD": "123456"})
+			"WORDPRESS_DB_HOST": db, "WORDPRESS_DB_NAME": "wordpress", "WORDPRESS_DB_USER": "wpuser",
+			"WORDPRESS_DB_PASSWORD": "123456"})
 		answers(t, "http://"+web+"/wp-admin/install.php", "WordPress")
 		answers(t, "http://"+web+"/", "WordPress")
 	})

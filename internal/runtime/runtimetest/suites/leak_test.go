@@ -20,27 +20,35 @@ import (
 func (o *own) cycle(ctx context.Context, name string, port int32) error {
 	logs := filepath.Join(o.dir, "log", name)
 	sb := &cri.PodSandboxConfig{
-		Metadata: &cri.PodSandboxMetadata{Name: name, Namespace: "leak", Uid: "uid-" + name}, Hostname: name, LogDirectory: logs,
+		Metadata: &cri.PodSandboxMetadata{Name: name, Namespace: "leak", Uid: "uid-" + name}, Hostname: name,
+		LogDirectory: logs,
 		PortMappings: []*cri.PortMapping{{Protocol: cri.Protocol_TCP, ContainerPort: 80, HostPort: port}},
-		Linux: &cri.LinuxPodSandboxConfig{CgroupParent: o.cfg.CgroupRoot + "/pods/" + name, SecurityContext: &cri.LinuxSandboxSecurityContext{
-			NamespaceOptions: &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}}},
+		Linux: &cri.LinuxPodSandboxConfig{CgroupParent: o.cfg.CgroupRoot + "/pods/" + name,
+			SecurityContext: &cri.LinuxSandboxSecurityContext{
+				NamespaceOptions: &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}}},
 	}
 	run, err := o.rt.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: sb})
 	if err != nil {
 		return err
 	}
-	c, err := o.rt.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: run.PodSandboxId, SandboxConfig: sb, Config: &cri.ContainerConfig{
-		Metadata: &cri.ContainerMetadata{Name: "c"}, Image: &cri.ImageSpec{Image: busybox}, Command: []string{"sleep", "1000"}, LogPath: "c.log",
-		Linux: &cri.LinuxContainerConfig{Resources: &cri.LinuxContainerResources{MemoryLimitInBytes: 64 << 20}, SecurityContext: &cri.LinuxContainerSecurityContext{
-			NamespaceOptions: sb.Linux.SecurityContext.NamespaceOptions, Seccomp: &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}}},
-	}})
+	c, err := o.rt.CreateContainer(ctx,
+		&cri.CreateContainerRequest{PodSandboxId: run.PodSandboxId, SandboxConfig: sb, Config: &cri.ContainerConfig{
+			Metadata: &cri.ContainerMetadata{Name: "c"}, Image: &cri.ImageSpec{Image: busybox},
+			Command: []string{"sleep", "1000"}, LogPath: "c.log",
+			Linux: &cri.LinuxContainerConfig{Resources: &cri.LinuxContainerResources{MemoryLimitInBytes: 64 << 20},
+				SecurityContext: &cri.LinuxContainerSecurityContext{
+					NamespaceOptions: sb.Linux.SecurityContext.NamespaceOptions,
+					Seccomp:          &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}}},
+		}})
 	if err != nil {
 		return err
 	}
 	if _, err := o.rt.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: c.ContainerId}); err != nil {
 		return err
 	}
-	if x, err := o.rt.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: c.ContainerId, Cmd: []string{"true"}, Timeout: 60}); err != nil || x.ExitCode != 0 {
+	if x, err := o.rt.ExecSync(ctx,
+		&cri.ExecSyncRequest{ContainerId: c.ContainerId, Cmd: []string{"true"}, Timeout: 60}); err != nil ||
+		x.ExitCode != 0 {
 		return fmt.Errorf("exec: %v, %w", x, err)
 	}
 	if _, err := o.rt.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: run.PodSandboxId}); err != nil {
@@ -85,7 +93,8 @@ func (o *own) holdings(t *testing.T) map[string]int {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	for what, dir := range map[string]string{"links": "/sys/class/net/" + o.bridge.Bridge + "/brif", "descriptors": "/proc/self/fd"} {
+	for what, dir := range map[string]string{"links": "/sys/class/net/" + o.bridge.Bridge + "/brif",
+		"descriptors": "/proc/self/fd"} {
 		list, err := os.ReadDir(dir)
 		if err != nil {
 			t.Fatal(err)

@@ -73,8 +73,9 @@ func startOwn(t testing.TB) *own {
 		Pods:     netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 19, byte((os.Getpid()*7 + n) % 128), 0}), 24),
 		StateDir: filepath.Join(dir, "network"), RunDir: filepath.Join(dir, "run"),
 	}}
-	o.cfg = native.Config{RootDir: filepath.Join(dir, "root"), StateDir: filepath.Join(dir, "run", "rt"), CgroupRoot: "/carob-suite-" + id,
-		Name: "carob", Version: "0.0.0-test", SandboxPool: 1}
+	o.cfg = native.Config{RootDir: filepath.Join(dir, "root"), StateDir: filepath.Join(dir, "run", "rt"),
+		CgroupRoot: "/carob-suite-" + id,
+		Name:       "carob", Version: "0.0.0-test", SandboxPool: 1}
 	o.open(t)
 	f, err := os.Open(archive(t, "busybox"))
 	if err != nil {
@@ -100,7 +101,8 @@ func startOwn(t testing.TB) *own {
 func (o *own) open(t testing.TB) {
 	t.Helper()
 	var err error
-	if o.images, err = images.Open(context.Background(), images.Config{Root: filepath.Join(o.dir, "images")}); err != nil {
+	if o.images, err = images.Open(context.Background(),
+		images.Config{Root: filepath.Join(o.dir, "images")}); err != nil {
 		t.Fatal(err)
 	}
 	if o.network, err = bridge.Open(context.Background(), o.bridge); err != nil {
@@ -154,7 +156,8 @@ func removeGroups(group string) {
 }
 
 func (o *own) harness(rt runtime.Runtime) runtimetest.Harness {
-	return runtimetest.Harness{Runtime: rt, Image: busybox, LogRoot: filepath.Join(o.dir, "log"), Events: true, Network: true,
+	return runtimetest.Harness{Runtime: rt, Image: busybox, LogRoot: filepath.Join(o.dir, "log"), Events: true,
+		Network:      true,
 		CgroupParent: func(pod string) string { return o.cfg.CgroupRoot + "/pods/" + pod }, LimitPod: limitPod}
 }
 
@@ -168,7 +171,8 @@ func limitPod(t testing.TB, parent string, bytes int64) {
 	if err := cm.Apply(-1); err != nil {
 		t.Fatal(err)
 	}
-	if err := cm.Set(&cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, Memory: bytes, MemorySwap: bytes}); err != nil {
+	if err := cm.Set(&cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, Memory: bytes,
+		MemorySwap: bytes}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -85,7 +85,8 @@ func serve(addr string) error {
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		n := served.Add(1)
 		say("request %d from %s", n, r.RemoteAddr)
-		fmt.Fprintf(w, "Hello from %s: request %d, %s after the start.\n", me(), n, time.Since(born).Round(time.Millisecond))
+		fmt.Fprintf(w, "Hello from %s: request %d, %s after the start.\n", me(), n,
+			time.Since(born).Round(time.Millisecond))
 		if file := os.Getenv("GREETING"); file != "" {
 			if body, err := os.ReadFile(file); err == nil {
 				_, _ = w.Write(body)

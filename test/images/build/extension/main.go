@@ -45,7 +45,9 @@ func serve(folder string) error {
 	if !authorities.AppendCertsFromPEM(proxy) {
 		return errors.New("proxy.crt holds no certificate")
 	}
-	s := &http.Server{Addr: ":8443", Handler: routes(), TLSConfig: &tls.Config{ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: authorities, MinVersion: tls.VersionTLS12}}
+	s := &http.Server{Addr: ":8443", Handler: routes(),
+		TLSConfig: &tls.Config{ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: authorities,
+			MinVersion: tls.VersionTLS12}}
 	go func() {
 		<-ctx.Done()
 		_ = s.Close()
@@ -114,7 +116,8 @@ func mutate(request object) object {
 	}
 	patch = append(patch, object{"op": "add", "path": "/metadata/labels/seen-by", "value": "extension"})
 	if at(request, "kind", "kind") == "Pod" {
-		patch = append(patch, object{"op": "add", "path": "/spec/containers/-", "value": object{"name": "added", "image": "registry.k8s.io/pause:3.10.2"}})
+		patch = append(patch, object{"op": "add", "path": "/spec/containers/-",
+			"value": object{"name": "added", "image": "registry.k8s.io/pause:3.10.2"}})
 	}
 	b, err := json.Marshal(patch)
 	if err != nil {
@@ -157,7 +160,8 @@ func convert(request object) object {
 			host, port, _ := strings.Cut(fmt.Sprint(spec["address"]), ":")
 			o["spec"] = object{"host": host, "port": port}
 		default:
-			return object{"result": object{"status": "Failure", "message": "no way from " + from + " to " + wanted}, "convertedObjects": []any{}}
+			return object{"result": object{"status": "Failure", "message": "no way from " + from + " to " + wanted},
+				"convertedObjects": []any{}}
 		}
 		o["apiVersion"] = wanted
 		converted = append(converted, o)
@@ -169,7 +173,8 @@ func convert(request object) object {
 func proxied(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, q *http.Request) {
 		if len(q.TLS.VerifiedChains) == 0 || q.Header.Get("X-Remote-User") == "" {
-			reply(w, http.StatusUnauthorized, status("Unauthorized", "not by way of the front proxy", http.StatusUnauthorized))
+			reply(w, http.StatusUnauthorized,
+				status("Unauthorized", "not by way of the front proxy", http.StatusUnauthorized))
 			return
 		}
 		h(w, q)
@@ -177,7 +182,8 @@ func proxied(h http.HandlerFunc) http.HandlerFunc {
 }
 
 func status(reason, message string, code int) object {
-	return object{"apiVersion": "v1", "kind": "Status", "metadata": object{}, "status": "Failure", "reason": reason, "message": message, "code": code}
+	return object{"apiVersion": "v1", "kind": "Status", "metadata": object{}, "status": "Failure", "reason": reason,
+		"message": message, "code": code}
 }
 
 // notes is the kind of the group: what somebody wrote, kept in memory.
@@ -187,8 +193,10 @@ type notes struct {
 }
 
 func (n *notes) discover(w http.ResponseWriter, _ *http.Request) {
-	reply(w, http.StatusOK, object{"apiVersion": "v1", "kind": "APIResourceList", "groupVersion": "far.example.org/v1", "resources": []object{
-		{"name": "notes", "singularName": "note", "kind": "Note", "namespaced": true, "shortNames": []string{"nt"}, "verbs": []string{"create", "delete", "get", "list"}}}})
+	reply(w, http.StatusOK, object{"apiVersion": "v1", "kind": "APIResourceList", "groupVersion": "far.example.org/v1",
+		"resources": []object{
+			{"name": "notes", "singularName": "note", "kind": "Note", "namespaced": true, "shortNames": []string{"nt"},
+				"verbs": []string{"create", "delete", "get", "list"}}}})
 }
 
 func (n *notes) list(w http.ResponseWriter, q *http.Request) {
@@ -200,7 +208,8 @@ func (n *notes) list(w http.ResponseWriter, q *http.Request) {
 			items = append(items, o)
 		}
 	}
-	reply(w, http.StatusOK, object{"apiVersion": "far.example.org/v1", "kind": "NoteList", "metadata": object{"resourceVersion": "1"}, "items": items})
+	reply(w, http.StatusOK, object{"apiVersion": "far.example.org/v1", "kind": "NoteList",
+		"metadata": object{"resourceVersion": "1"}, "items": items})
 }
 
 func (n *notes) create(w http.ResponseWriter, q *http.Request) {
@@ -223,7 +232,9 @@ func (n *notes) get(w http.ResponseWriter, q *http.Request) {
 	o := n.of[q.PathValue("namespace")+"/"+q.PathValue("name")]
 	n.mu.Unlock()
 	if o == nil {
-		reply(w, http.StatusNotFound, status("NotFound", fmt.Sprintf("notes.far.example.org %q not found", q.PathValue("name")), http.StatusNotFound))
+		reply(w, http.StatusNotFound,
+			status("NotFound", fmt.Sprintf("notes.far.example.org %q not found", q.PathValue("name")),
+				http.StatusNotFound))
 		return
 	}
 	reply(w, http.StatusOK, o)

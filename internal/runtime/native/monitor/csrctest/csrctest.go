@@ -24,7 +24,8 @@ func Sanitised(tb testing.TB, dir, name string, sources ...string) (program, log
 	csrc := filepath.Join(filepath.Dir(self), "..", "..", "csrc")
 	program, log = filepath.Join(dir, name), filepath.Join(dir, "sanitizer.log")
 	args := []string{
-		"-std=gnu11", "-g", "-O1", "-w", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer",
+		"-std=gnu11", "-g", "-O1", "-w", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
+		"-fno-omit-frame-pointer",
 		"-DSANITIZER_LOG=\"" + log + "\"", "-o", program, filepath.Join(csrc, "fuzz", "sanitizer.c"),
 	}
 	for _, s := range sources {

@@ -1,4 +1,4 @@
-package native
+package wire
 
 import (
 	"bytes"
@@ -8,15 +8,13 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-
-	"carob/internal/runtime/native/wire"
 )
 
-// refuseNUL refuses a message of CRI with a NUL in one of its strings. The error names the
+// RefuseNUL refuses a message of CRI with a NUL in one of its strings. The error names the
 // field and never the value, which may be a secret.
-func refuseNUL(m proto.Message) error {
+func RefuseNUL(m proto.Message) error {
 	if at := findNUL(m.ProtoReflect()); at != "" {
-		return status.Errorf(codes.InvalidArgument, "%s: %v", at, wire.ErrNUL)
+		return status.Errorf(codes.InvalidArgument, "%s: %v", at, ErrNUL)
 	}
 	return nil
 }

@@ -1,0 +1,65 @@
+package archtest
+
+import (
+	"bytes"
+	"go/scanner"
+	"go/token"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// A tab counts four columns.
+func width(line string) int { return utf8.RuneCountInString(line) + 3*strings.Count(line, "\t") }
+
+// Code is narrow, too. Strings and drawings stay whole: a message that is broken cannot be searched for.
+func TestCodeIsNarrow(t *testing.T) {
+	for _, name := range tracked(t, "*.go") {
+		text, err := os.ReadFile(filepath.Join(top, name))
+		if err != nil || bytes.Contains(text, []byte("// Code generated ")) {
+			continue // removed and not committed yet, or nobody reads it
+		}
+		var whole map[int]bool
+		for i, line := range strings.Split(string(text), "\n") {
+			if width(line) <= columns {
+				continue
+			}
+			if whole == nil {
+				whole = linesOfStrings(text)
+			}
+			if !whole[i+1] && !strings.ContainsAny(line, "─│└┌▶") {
+				t.Errorf("%s:%d has %d columns, at most %d", name, i+1, width(line), columns)
+			}
+		}
+	}
+}
+
+// longString is how wide the strings of a line have to be together for it to stay whole.
+const longString = 40
+
+// linesOfStrings are the lines of a Go file with long strings, or within one, and those
+// with a comment that tells a tool something.
+func linesOfStrings(text []byte) map[int]bool {
+	fset := token.NewFileSet()
+	file := fset.AddFile("", fset.Base(), len(text))
+	var s scanner.Scanner
+	s.Init(file, text, nil, scanner.ScanComments)
+	out, strung := map[int]bool{}, map[int]int{}
+	for {
+		pos, kind, lit := s.Scan()
+		switch {
+		case kind == token.EOF:
+			return out
+		case kind == token.COMMENT && (strings.HasPrefix(lit, "//go:") || strings.HasPrefix(lit, "//nolint")):
+			out[file.Line(pos)] = true
+		case kind == token.STRING:
+			first, more := file.Line(pos), strings.Count(lit, "\n")
+			strung[first] += utf8.RuneCountInString(lit)
+			for n := range more + 1 {
+				out[first+n] = out[first+n] || more > 0 || strung[first] >= longString
+			}
+		}
+	}
+}
