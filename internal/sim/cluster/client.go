@@ -1,0 +1,95 @@
+package cluster
+
+import (
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Client is how a controller writes: writes are refused, their answers get lost, and the
+// process ends between any two of them.
+type Client struct {
+	api  *API
+	left int // writes until the process ends
+	// Done hears of each write that happened, whether it was answered or the answer was lost.
+	Done func(after Entry, answered bool)
+}
+
+// Client returns a client of a process that ends after a random number of writes, or never.
+func (a *API) Client() *Client {
+	c := &Client{api: a, left: 1 << 40, Done: func(Entry, bool) {}}
+	if a.One(2) {
+		c.left = a.IntN(30)
+	}
+	return c
+}
+
+// try does a write, with trouble.
+func (c *Client) try(write func() (Object, error)) (Entry, error) {
+	if c.left--; c.left < 0 && !c.api.Calm {
+		return Entry{}, ErrCrash
+	}
+	if c.api.One(20) {
+		return Entry{}, ErrRefused
+	}
+	o, err := write()
+	if err != nil {
+		return Entry{}, err
+	}
+	e := c.api.history[len(c.api.history)-1]
+	e.Object = o
+	lost := c.api.One(20)
+	c.Done(e, !lost)
+	if lost {
+		return Entry{}, ErrLost
+	}
+	return e, nil
+}
+
+// Create stores a new object; ErrExists if one of its type and name is there.
+func (c *Client) Create(o Object, same func(Object) bool) (Entry, error) {
+	return c.try(func() (Object, error) {
+		for _, e := range c.api.objects {
+			if o.GetName() != "" && e.Object.GetName() == o.GetName() && same(e.Object) {
+				return nil, ErrExists
+			}
+		}
+		return c.api.Create(o), nil
+	})
+}
+
+// Update changes an object if the stored version is that of o.
+func (c *Client) Update(o Object, f func(Object)) (Entry, error) {
+	return c.try(func() (Object, error) {
+		e, ok := c.api.objects[o.GetUID()]
+		switch {
+		case !ok:
+			return nil, ErrMissing
+		case strconv.Itoa(e.Version) != o.GetResourceVersion():
+			return nil, ErrConflict
+		}
+		return c.api.Change(o.GetUID(), f), nil
+	})
+}
+
+// Patch changes an object at whatever version it is.
+func (c *Client) Patch(uid types.UID, f func(Object)) (Entry, error) {
+	return c.try(func() (Object, error) {
+		if _, ok := c.api.objects[uid]; !ok {
+			return nil, ErrMissing
+		}
+		return c.api.Change(uid, f), nil
+	})
+}
+
+// Delete asks an object to go.
+func (c *Client) Delete(uid types.UID, grace int64) (Entry, error) {
+	return c.try(func() (Object, error) {
+		o := c.api.Get(uid)
+		if o == nil {
+			return nil, ErrMissing
+		}
+		c.api.Delete(uid, grace)
+		return o, nil
+	})
+}

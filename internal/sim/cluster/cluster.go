@@ -1,0 +1,180 @@
+// Package cluster is what the simulators of controllers share: an API server in memory
+// with versions, conflicts and finalizers, watches that tell late, twice or only with a
+// new list, and a client whose answers get lost and whose process ends between any two
+// writes. All is decided by one random source, so a seed always runs the same.
+// Only simulators use it; it must never touch a real cluster.
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Promise is the name of what must hold, with its clause.
+type Promise string
+
+// Broken is a promise that was broken, and how.
+type Broken struct {
+	Promise Promise
+	How     string
+}
+
+func (b *Broken) Error() string { return string(b.Promise) + ": " + b.How }
+
+// Break ends a run: Catch returns the promise.
+func Break(p Promise, format string, args ...any) { panic(&Broken{p, fmt.Sprintf(format, args...)}) }
+
+// Catch runs a simulation and returns the first promise that it breaks, nil for none.
+func Catch(run func()) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			b, ok := r.(*Broken)
+			if !ok {
+				panic(r)
+			}
+			err = b
+		}
+	}()
+	run()
+	return nil
+}
+
+// What the API answers when it does not do what it is asked, and what else a caller sees.
+var (
+	ErrConflict = errors.New("a newer version is stored")
+	ErrMissing  = errors.New("there is no such object")
+	ErrExists   = errors.New("an object of this name exists")
+	ErrRefused  = errors.New("the API could not be reached")
+	ErrLost     = errors.New("the answer was lost") // the write happened
+	ErrCrash    = errors.New("the process ended")   // before the write
+)
+
+// Stale reports whether something newer is stored than what a write was based on.
+func Stale(err error) bool { return errors.Is(err, ErrConflict) || errors.Is(err, ErrMissing) }
+
+// Object is an object of the API.
+type Object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// Entry is an object at a version. Gone says that it is there no more. Objects are never changed.
+type Entry struct {
+	Object  Object
+	Version int
+	Gone    bool
+}
+
+// API is the store. Its methods are what users, nodes and other controllers do: they
+// always succeed; a Client has trouble.
+type API struct {
+	*rand.Rand
+	Now  time.Time
+	Calm bool // no trouble any more
+	// Ended says whether an object that is being deleted and has no finalizer goes away.
+	Ended func(Object) bool
+	// Stored hears of each change; before is nil for a new object.
+	Stored func(before Object, after Entry)
+
+	objects map[types.UID]Entry
+	history []Entry
+	made    int
+}
+
+// New returns an empty store whose trouble comes from a seed.
+func New(seed uint64, now time.Time) *API {
+	source := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // reproducible
+	return &API{Rand: source, Now: now, objects: map[types.UID]Entry{},
+		Ended: func(Object) bool { return true }, Stored: func(Object, Entry) {}}
+}
+
+// Writes is how many changes were stored.
+func (a *API) Writes() int { return len(a.history) }
+
+// One of n: whether something happens that happens once in n times, and never when all is calm.
+func (a *API) One(n int) bool { return !a.Calm && a.IntN(n) == 0 }
+
+// Get returns an object by its UID, nil if it has gone.
+func (a *API) Get(uid types.UID) Object { return a.objects[uid].Object }
+
+// All returns the objects of a type, oldest first.
+func All[T Object](a *API) []T { return typed[T](a.objects) }
+
+func typed[T Object](objects map[types.UID]Entry) []T {
+	var out []T
+	for _, uid := range slices.Sorted(maps.Keys(objects)) {
+		if o, ok := objects[uid].Object.(T); ok {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// Create stores an object under a new UID, and a name if it has none.
+func (a *API) Create(o Object) Object {
+	c := clone(o)
+	a.made++
+	c.SetUID(types.UID(fmt.Sprintf("uid-%05d", a.made)))
+	if c.GetName() == "" {
+		c.SetName(c.GetGenerateName() + strconv.Itoa(a.made))
+	}
+	c.SetGeneration(1)
+	c.SetCreationTimestamp(metav1.NewTime(a.Now))
+	return a.put(c)
+}
+
+// Change changes a stored object; one that has gone stays so, and nil is returned.
+func (a *API) Change(uid types.UID, f func(Object)) Object {
+	o := a.objects[uid].Object
+	if o == nil {
+		return nil
+	}
+	c := clone(o)
+	f(c)
+	return a.put(c)
+}
+
+// Delete asks an object to go, after so many seconds of grace.
+func (a *API) Delete(uid types.UID, grace int64) {
+	a.Change(uid, func(o Object) {
+		if o.GetDeletionTimestamp() == nil {
+			o.SetDeletionTimestamp(new(metav1.NewTime(a.Now.Add(time.Duration(grace) * time.Second))))
+			o.SetDeletionGracePeriodSeconds(&grace)
+		} else if old := o.GetDeletionGracePeriodSeconds(); old != nil && grace < *old {
+			o.SetDeletionGracePeriodSeconds(&grace)
+		}
+	})
+}
+
+func (a *API) put(o Object) Object {
+	uid, version := o.GetUID(), len(a.history)+1
+	o.SetResourceVersion(strconv.Itoa(version))
+	before := a.objects[uid].Object
+	e := Entry{Object: o, Version: version}
+	e.Gone = o.GetDeletionTimestamp() != nil && len(o.GetFinalizers()) == 0 && a.Ended(o)
+	if e.Gone {
+		delete(a.objects, uid)
+	} else {
+		a.objects[uid] = e
+	}
+	a.history = append(a.history, e)
+	a.Stored(before, e)
+	return o
+}
+
+func clone(o Object) Object {
+	c, ok := o.DeepCopyObject().(Object)
+	if !ok {
+		panic("a copy is of another type")
+	}
+	return c
+}

@@ -1,0 +1,91 @@
+package jobs
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/workload/job"
+	"carob/internal/sim/cluster"
+)
+
+const steps = 300
+
+// JOBS_SEEDS=N runs more of them.
+func seeds() uint64 {
+	if n, err := strconv.ParseUint(os.Getenv("JOBS_SEEDS"), 10, 32); err == nil {
+		return n
+	}
+	return 200
+}
+
+func TestSeeds(t *testing.T) {
+	for seed := range seeds() {
+		if err := Run(seed, steps, Sabotage{}); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+	}
+}
+
+// Each promise can be broken, and is noticed when it is.
+func TestPromisesBreak(t *testing.T) {
+	for promise, sabotage := range map[cluster.Promise]Sabotage{
+		Once: {In: func(in *job.Input) { in.Job.Status.UncountedTerminatedPods = nil }},
+		Kept: {Early: true},
+		Indexes: {In: func(in *job.Input) {
+			if !job.Finished(in.Job) {
+				in.Job.Status.CompletedIndexes = ""
+			}
+		}},
+		NoMore:    {Stale: true},
+		Suspended: {In: func(in *job.Input) { in.Job.Spec.Suspend = nil }},
+		Over: {In: func(in *job.Input) {
+			if job.Finished(in.Job) {
+				in.Job.Status.Conditions = nil
+			}
+		}},
+		LetGo: {Orphans: true},
+		Ends:  {Out: func(_ *job.Input, out *job.Output) { out.Look = 0 }},
+	} {
+		noticed := false
+		for seed := uint64(0); seed < 400 && !noticed; seed++ {
+			var b *cluster.Broken
+			noticed = errors.As(Run(seed, steps, sabotage), &b) && b.Promise == promise
+		}
+		if !noticed {
+			t.Errorf("nobody notices when this is broken: %s", promise)
+		}
+	}
+}
+
+// Seeds reach what they are about: Jobs of each end, of both modes, with pods that failed.
+func TestSeedsReach(t *testing.T) {
+	reached := map[string]int{}
+	for seed := range uint64(60) {
+		before := Sabotage{Out: func(in *job.Input, out *job.Output) {
+			if out.Status == nil {
+				return
+			}
+			for _, c := range out.Status.Conditions {
+				reached[string(c.Type)+string(c.Status)]++
+			}
+			if out.Status.Failed > 0 && in.Job.Spec.CompletionMode != nil {
+				reached["failed of an index"]++
+			}
+		}}
+		if err := Run(seed, steps, before); err != nil {
+			t.Fatal(err)
+		}
+	}
+	yes := string(corev1.ConditionTrue)
+	for _, what := range []string{string(batchv1.JobComplete) + yes, string(batchv1.JobFailed) + yes,
+		string(batchv1.JobSuspended) + yes, string(batchv1.JobSuccessCriteriaMet) + yes, "failed of an index"} {
+		if reached[what] < 5 {
+			t.Errorf("%s: %d times", what, reached[what])
+		}
+	}
+}

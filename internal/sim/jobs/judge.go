@@ -1,0 +1,280 @@
+package jobs
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/workload"
+	"carob/internal/core/workload/job"
+	"carob/internal/sim/cluster"
+)
+
+// judge knows what really happened, and judges each change by it.
+type judge struct {
+	w          *world
+	good, bad  map[types.UID]bool         // pods that succeeded; that failed or were to go
+	won        map[types.UID]map[int]bool // indexes of which a pod succeeded, by Job
+	noted      map[types.UID]bool         // pods that were in a status
+	lowest     map[types.UID]int32        // the fewest completions that a Job ever had
+	unanswered map[types.UID]bool         // pods whose creation was not answered
+}
+
+func newJudge(w *world) judge {
+	return judge{w, map[types.UID]bool{}, map[types.UID]bool{}, map[types.UID]map[int]bool{}, map[types.UID]bool{},
+		map[types.UID]int32{}, map[types.UID]bool{}}
+}
+
+// stored judges a change, whoever made it.
+func (j *judge) stored(before cluster.Object, after cluster.Entry) {
+	switch o := after.Object.(type) {
+	case *corev1.Pod:
+		j.pod(before, o)
+	case *batchv1.Job:
+		if o.Spec.Completions != nil {
+			least, known := j.lowest[o.UID]
+			if !known || *o.Spec.Completions < least {
+				j.lowest[o.UID] = *o.Spec.Completions
+			}
+		}
+		if old, ok := before.(*batchv1.Job); ok && !equality.Semantic.DeepEqual(old.Status, o.Status) {
+			j.status(old, o)
+		}
+	}
+}
+
+// pod notes how a pod ended, and judges the loss of its finalizer.
+func (j *judge) pod(before cluster.Object, p *corev1.Pod) {
+	owner := metav1.GetControllerOfNoCopy(p).UID
+	if p.Status.Phase == corev1.PodSucceeded {
+		j.good[p.UID] = true
+		if j.won[owner] == nil {
+			j.won[owner] = map[int]bool{}
+		}
+		j.won[owner][index(p)] = true
+	}
+	if p.Status.Phase == corev1.PodFailed || p.DeletionTimestamp != nil {
+		j.bad[p.UID] = true
+	}
+	old, ok := before.(*corev1.Pod)
+	if !ok || !job.Tracked(old) || job.Tracked(p) || j.w.c.reason != counted {
+		return
+	}
+	o, ok := j.w.Get(owner).(*batchv1.Job)
+	i := index(p)
+	switch {
+	case !ok || job.Finished(o), j.noted[p.UID]:
+	case o.DeletionTimestamp != nil && j.unended(p.UID): // its pods go without a result (W5.44)
+	case p.DeletionTimestamp != nil && holds(o, batchv1.JobSuccessCriteriaMet): // others were enough (W5.90)
+	case i >= 0 && i >= int(j.lowest[owner]): // it was not wanted for a while (W5.53)
+	case i >= 0 && p.Status.Phase == corev1.PodSucceeded && (indexes(o.Status.CompletedIndexes)[i] || lost(o)[i]):
+	default:
+		cluster.Break(Kept, "%s of %s is let go, the status knows nothing of it: %s", p.Status.Phase, p.Name, say(o))
+	}
+}
+
+// unended reports whether a pod had not ended as far as the controller knew.
+func (j *judge) unended(uid types.UID) bool {
+	p, ok := j.w.c.pods.Get(uid).(*corev1.Pod)
+	return ok && !workload.Terminal(p)
+}
+
+// status judges what the controller stored of a Job.
+func (j *judge) status(old, o *batchv1.Job) {
+	if job.Finished(old) {
+		cluster.Break(Over, "%s became %s", say(old), say(o))
+	}
+	a, b := uncounted(old), uncounted(o)
+	left := j.moved(o, a.Succeeded, b.Succeeded, j.good)
+	if indexed := o.Spec.CompletionMode != nil; !indexed && o.Status.Succeeded != old.Status.Succeeded+left {
+		cluster.Break(Once, "%d more succeeded: %s became %s", left, say(old), say(o))
+	} else if indexed {
+		j.indexes(old, o)
+	}
+	if n := j.moved(o, a.Failed, b.Failed, j.bad); o.Status.Failed != old.Status.Failed+n {
+		cluster.Break(Once, "%d more failed: %s became %s", n, say(old), say(o))
+	}
+	if !job.Finished(o) {
+		return
+	}
+	for _, p := range cluster.All[*corev1.Pod](j.w.API) {
+		of := metav1.GetControllerOfNoCopy(p).UID == o.UID
+		if of && !j.unanswered[p.UID] && (job.Tracked(p) || workload.Active(p)) {
+			cluster.Break(Over, "%s is left: %s", p.Name, say(o))
+		}
+	}
+}
+
+// moved judges the pods whose results become known, and returns how many become a number.
+func (j *judge) moved(o *batchv1.Job, a, b []types.UID, really map[types.UID]bool) (left int32) {
+	for _, uid := range b {
+		if slices.Contains(a, uid) {
+			continue
+		}
+		// A Job that fails while it is being deleted takes its running pods for failed (W5.90).
+		failing := o.DeletionTimestamp != nil && holds(o, batchv1.JobFailureTarget)
+		if j.noted[uid] || !really[uid] && !failing {
+			cluster.Break(Once, "%s is counted: known already %t, so it was %t: %s", uid, j.noted[uid], really[uid], say(o))
+		}
+		j.noted[uid] = true
+	}
+	for _, uid := range a {
+		if slices.Contains(b, uid) {
+			continue
+		}
+		if p, ok := j.w.Get(uid).(*corev1.Pod); ok && job.Tracked(p) {
+			cluster.Break(Once, "%s is a number and has its finalizer", p.Name)
+		}
+		left++
+	}
+	return left
+}
+
+// indexes judges which indexes are over.
+func (j *judge) indexes(old, o *batchv1.Job) {
+	before, after := indexes(old.Status.CompletedIndexes), indexes(o.Status.CompletedIndexes)
+	if int(o.Status.Succeeded) != len(after) {
+		cluster.Break(Once, "%d indexes: %s", len(after), say(o))
+	}
+	for i := range after {
+		if !j.won[o.UID][i] || lost(o)[i] {
+			cluster.Break(Once, "index %d completed: %s", i, say(o))
+		}
+	}
+	for i := range before {
+		if !after[i] && i < int(*o.Spec.Completions) {
+			cluster.Break(Once, "index %d is forgotten: %s became %s", i, say(old), say(o))
+		}
+	}
+}
+
+// created judges a pod that the controller made, by the Job that it knew.
+func (j *judge) created(known *batchv1.Job, made cluster.Object) {
+	if known.Spec.Suspend != nil && *known.Spec.Suspend {
+		cluster.Break(Suspended, "%s is made", made.GetName())
+	}
+	o, there := j.w.Get(known.UID).(*batchv1.Job)
+	if there && job.Finished(o) || job.Finished(known) {
+		cluster.Break(Over, "%s is made: %s", made.GetName(), say(known))
+	}
+	p, ok := made.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	i := index(p)
+	if there && i >= 0 && (indexes(o.Status.CompletedIndexes)[i] || lost(o)[i]) {
+		cluster.Break(Indexes, "index %d is over and made again: %s", i, say(o))
+	}
+	active := int32(0)
+	for _, q := range cluster.All[*corev1.Pod](j.w.API) {
+		if metav1.GetControllerOfNoCopy(q).UID != known.UID || workload.Terminal(q) {
+			continue
+		}
+		if q.UID != p.UID && j.unanswered[q.UID] && j.w.c.pods.Get(q.UID) == nil {
+			continue // nobody could know of it yet
+		}
+		if workload.Active(q) {
+			active++
+		}
+		covers := workload.Active(q) || *known.Spec.PodReplacementPolicy == batchv1.Failed
+		if q.UID != p.UID && i >= 0 && index(q) == i && covers {
+			cluster.Break(Indexes, "%s and %s", q.Name, p.Name)
+		}
+	}
+	if most := *known.Spec.Parallelism; active > most {
+		cluster.Break(NoMore, "%d active pods, parallelism is %d", active, most)
+	}
+}
+
+// end judges what is left when nothing happens any more.
+func (j *judge) end() {
+	for _, p := range cluster.All[*corev1.Pod](j.w.API) {
+		if job.Tracked(p) {
+			cluster.Break(LetGo, "%s: %s", p.Name, j.say())
+		}
+		if workload.Active(p) {
+			cluster.Break(Ends, "%s is active: %s", p.Name, j.say())
+		}
+	}
+	for _, o := range cluster.All[*batchv1.Job](j.w.API) {
+		if !job.Finished(o) {
+			cluster.Break(Ends, "%s", say(o))
+		}
+	}
+}
+
+// say shows the Jobs there are.
+func (j *judge) say() string {
+	var out []string
+	for _, o := range cluster.All[*batchv1.Job](j.w.API) {
+		out = append(out, say(o))
+	}
+	return fmt.Sprintf("%d Jobs: %s", len(out), strings.Join(out, "; "))
+}
+
+func say(o *batchv1.Job) string {
+	s, u := o.Status, uncounted(o)
+	text := fmt.Sprintf("deleted=%t active=%d succeeded=%d failed=%d completed=%q lost=%v uncounted=%v/%v",
+		o.DeletionTimestamp != nil, s.Active, s.Succeeded, s.Failed, s.CompletedIndexes, lost(o), u.Succeeded, u.Failed)
+	for _, c := range s.Conditions {
+		text += fmt.Sprintf(" %s=%s(%s)", c.Type, c.Status, c.Reason)
+	}
+	return text
+}
+
+func uncounted(o *batchv1.Job) batchv1.UncountedTerminatedPods {
+	if u := o.Status.UncountedTerminatedPods; u != nil {
+		return *u
+	}
+	return batchv1.UncountedTerminatedPods{}
+}
+
+func holds(o *batchv1.Job, kind batchv1.JobConditionType) bool {
+	return slices.ContainsFunc(o.Status.Conditions, func(c batchv1.JobCondition) bool {
+		return c.Type == kind && c.Status == corev1.ConditionTrue
+	})
+}
+
+func lost(o *batchv1.Job) map[int]bool {
+	if o.Status.FailedIndexes == nil {
+		return nil
+	}
+	return indexes(*o.Status.FailedIndexes)
+}
+
+// indexes reads 0,2-5,7 on its own, for the plan may be what is wrong (W5.52).
+func indexes(s string) map[int]bool {
+	out := map[int]bool{}
+	for part := range strings.SplitSeq(s, ",") {
+		from, to, ranged := strings.Cut(part, "-")
+		first, err := strconv.Atoi(from)
+		last := first
+		if err == nil && ranged {
+			last, err = strconv.Atoi(to)
+		}
+		if err != nil {
+			if s != "" {
+				cluster.Break(Once, "these are no indexes: %q", s)
+			}
+			continue
+		}
+		for i := first; i <= last; i++ {
+			out[i] = true
+		}
+	}
+	return out
+}
+
+func index(p *corev1.Pod) int {
+	if i, err := strconv.Atoi(p.Annotations[batchv1.JobCompletionIndexAnnotation]); err == nil {
+		return i
+	}
+	return -1
+}
