@@ -79,7 +79,12 @@ func Plan(in Input) Output {
 		return p.out
 	}
 	if !in.Keep {
-		if p.out.History = p.old(); len(p.out.History) > 0 {
+		if old := p.old(); len(old) > 0 {
+			if p.note(old) {
+				p.out.Status = &p.status
+			} else {
+				p.out.History = old
+			}
 			return p.out
 		}
 	}
@@ -193,6 +198,19 @@ func (p *plan) take(j *batchv1.Job, at time.Time) {
 	if last := p.status.LastScheduleTime; last == nil || at.After(last.Time) {
 		p.status.LastScheduleTime = &metav1.Time{Time: at}
 	}
+}
+
+// note notes the times of Jobs that are to go, so that none is made for them again: one
+// that ended before any status knew of it leaves no other trace (W6.15). It reports
+// whether anything was new.
+func (p *plan) note(old []*batchv1.Job) bool {
+	noted := false
+	for _, j := range old {
+		if at, ok := p.ours(j); ok && (p.status.LastScheduleTime == nil || at.After(p.status.LastScheduleTime.Time)) {
+			p.status.LastScheduleTime, noted = &metav1.Time{Time: at}, true
+		}
+	}
+	return noted
 }
 
 // warn tells of Jobs that run though nobody here started them (W6.25), and of a zone in

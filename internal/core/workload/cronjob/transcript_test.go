@@ -22,7 +22,8 @@ import (
 //	complete JOB…, fail JOB…, vanish JOB…
 //	stranger JOB        somebody makes a Job that belongs to the CronJob; other NAME: one that does not
 //	refuse, accept      Jobs can't be created; they can again
-//	crash-before KIND N carob ends right before the Nth write of a kind after this, and starts again
+//	crash-before KIND N [complete=JOB]
+//	                    carob ends right before the Nth write of a kind after this, a Job completes, carob starts again
 //	delete              the CronJob is being deleted
 //	job JOB             a Job as it was made
 func TestTranscripts(t *testing.T) {
@@ -95,6 +96,17 @@ func (w *world) command(d *datadriven.TestData) error {
 	case "crash-before":
 		n, _ := strconv.Atoi(d.CmdArgs[1].Key)
 		kind := d.CmdArgs[0].Key
+		ends := ""
+		if len(d.CmdArgs) > 2 {
+			ends = d.CmdArgs[2].Vals[0]
+		}
+		w.down = func() {
+			for _, j := range w.jobs {
+				if j.Name == ends {
+					w.finish(j, batchv1.JobComplete)
+				}
+			}
+		}
 		w.write = func(what string) bool {
 			if what == kind {
 				n--
@@ -120,6 +132,7 @@ func (w *world) command(d *datadriven.TestData) error {
 	}
 	if err == nil && !w.sync() {
 		w.say("crash")
+		w.down()
 		w.sync()
 	}
 	return err

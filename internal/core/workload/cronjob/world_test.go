@@ -28,6 +28,7 @@ type world struct {
 	made   int
 	refuse bool
 	write  func(what string) bool // false is a crash right before a write
+	down   func()                 // what happens between a crash and the next start
 	names  map[string]int         // how often each Job was created
 	others map[string]bool        // names that others have
 }

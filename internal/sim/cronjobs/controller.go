@@ -1,0 +1,172 @@
+package cronjobs
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/workload/cronjob"
+	"carob/internal/sim/cluster"
+)
+
+// controller is the twin of controllers/cronjob: the same writes in the same order around the same plan.
+type controller struct {
+	w              *world
+	client         *cluster.Client
+	cronJobs, jobs *cluster.Watch
+	fresh          *cluster.Tracker
+	unanswered     map[types.UID]bool // Jobs whose creation was not answered
+	dirty          bool               // something woke it
+	due            time.Time          // when it asked to be woken; zero for never
+}
+
+// newController starts a process: it lists, and knows of no writes.
+func newController(w *world) *controller {
+	c := &controller{w: w, client: w.Client(), fresh: cluster.NewTracker(), dirty: true}
+	c.unanswered = map[types.UID]bool{}
+	c.cronJobs, c.jobs = cluster.NewWatch[*batchv1.CronJob](w.API), cluster.NewWatch[*batchv1.Job](w.API)
+	c.cronJobs.Heard = func() { c.dirty = true }
+	c.jobs.Heard = c.cronJobs.Heard
+	return c
+}
+
+// turn looks at the CronJob if something woke the controller.
+func (c *controller) turn() {
+	if !c.dirty && (c.due.IsZero() || c.w.Now.Before(c.due)) {
+		return
+	}
+	if c.dirty = false; !c.fresh.Fresh() {
+		return // woken when it is
+	}
+	if !c.w.Now.Before(c.due) {
+		c.due = time.Time{}
+	}
+	for _, cj := range cluster.Seen[*batchv1.CronJob](c.cronJobs) {
+		t := turn{controller: c, in: cronjob.Input{CronJob: cj, Schedule: schedule(cj),
+			Deleted: map[types.UID]bool{}, Foreign: map[string]bool{}}}
+		for _, j := range cluster.Seen[*batchv1.Job](c.jobs) {
+			if metav1.IsControlledBy(j, cj) {
+				t.in.Jobs = append(t.in.Jobs, j)
+			}
+		}
+		err := t.all()
+		c.dirty = c.dirty || err != nil
+		if errors.Is(err, cluster.ErrCrash) {
+			c.w.c = newController(c.w)
+		}
+	}
+}
+
+type turn struct {
+	*controller
+	in cronjob.Input
+}
+
+// all does all that is possible now, noting the effects in the input.
+func (t *turn) all() error {
+	for range 100 {
+		t.in.Now = t.w.Now
+		in := t.in
+		if t.w.sabotage.In != nil {
+			in.CronJob = in.CronJob.DeepCopy()
+			t.w.sabotage.In(&in)
+		}
+		out := cronjob.Plan(in)
+		if t.w.sabotage.Out != nil {
+			t.w.sabotage.Out(&in, &out)
+		}
+		if over, err := t.act(out); over || err != nil {
+			return err
+		}
+	}
+	cluster.Break(Ends, "a turn has no end")
+	return nil
+}
+
+// act does what the plan says; over ends the turn.
+func (t *turn) act(out cronjob.Output) (over bool, err error) {
+	if out.Status != nil {
+		e, err := t.client.Update(t.in.CronJob, func(o cluster.Object) {
+			if cj, ok := o.(*batchv1.CronJob); ok {
+				cj.Status = *out.Status.DeepCopy()
+			}
+		})
+		switch {
+		case cluster.Stale(err):
+			return true, nil // something newer is on its way, and wakes the controller
+		case err != nil:
+			return true, err
+		}
+		t.fresh.Wrote(t.cronJobs, e)
+		if cj, ok := e.Object.(*batchv1.CronJob); ok {
+			t.in.CronJob = cj
+		}
+	}
+	for _, j := range out.History {
+		switch err := t.remove(j.UID); {
+		case errors.Is(err, cluster.ErrCrash):
+			return true, err
+		case err != nil:
+			t.in.Keep = true
+		}
+	}
+	for _, r := range out.Replace {
+		if err := t.remove(r.UID); err != nil {
+			return true, err
+		}
+	}
+	if out.Create != nil {
+		if over, err := t.create(out.Create); over || err != nil {
+			return true, err
+		}
+	}
+	if out.Done() && out.Look > 0 {
+		t.due = t.w.Now.Add(out.Look)
+	}
+	return out.Done(), nil
+}
+
+func (t *turn) remove(uid types.UID) error {
+	if _, err := t.client.Delete(uid, 0); err != nil && !cluster.Stale(err) {
+		return err
+	}
+	t.in.Deleted[uid] = true
+	t.fresh.Deleted(t.jobs, uid)
+	return nil
+}
+
+func isJob(o cluster.Object) bool {
+	_, ok := o.(*batchv1.Job)
+	return ok
+}
+
+func (t *turn) create(j *batchv1.Job) (over bool, err error) {
+	t.client.Done = func(e cluster.Entry, answered bool) {
+		t.unanswered[e.Object.GetUID()] = !answered
+		t.w.created(t.in.CronJob, e.Object)
+	}
+	e, err := t.client.Create(j, isJob)
+	t.client.Done = func(cluster.Entry, bool) {}
+	switch {
+	case errors.Is(err, cluster.ErrExists):
+		all := cluster.All[*batchv1.Job](t.w.API)
+		i := slices.IndexFunc(all, func(o *batchv1.Job) bool { return o.Name == j.Name })
+		if metav1.IsControlledBy(all[i], t.in.CronJob) {
+			t.in.Jobs = append(t.in.Jobs, all[i])
+		} else {
+			t.in.Foreign[j.Name] = true
+		}
+		return false, nil
+	case err != nil:
+		return true, err
+	}
+	t.fresh.Wrote(t.jobs, e)
+	if made, ok := e.Object.(*batchv1.Job); ok {
+		t.in.Jobs = append(t.in.Jobs, made)
+	}
+	return false, nil
+}

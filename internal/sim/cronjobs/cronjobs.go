@@ -1,0 +1,289 @@
+// Package cronjobs runs the plan of CronJobs against a store in memory, by random steps
+// from one seed: time that passes in minutes, users who suspend, change policies and
+// delete, Jobs that end and vanish, watches that tell late, twice or only with a new list,
+// conflicts, lost answers, a controller that ends between any two writes. After each write
+// it judges what was promised. Its tests run it; it must never touch a real cluster.
+package cronjobs
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/workload/cronjob"
+	"carob/internal/sim/cluster"
+)
+
+// The promises.
+const (
+	Once      cluster.Promise = "no two Jobs are made for one time (W6.15, W6.22)"
+	Latest    cluster.Promise = "a Job is made for a time that has come, not before the last one (W6.12)"
+	Alone     cluster.Promise = "Forbid and Replace make no Job while another one runs (W6.16, W6.17)"
+	Suspended cluster.Promise = "a suspended CronJob makes no Job (W6.18)"
+	Forward   cluster.Promise = "the last schedule and success times never go back (W6.24)"
+	Ends      cluster.Promise = "when trouble ends, status and history are right, and none writes between runs (W6.24, W6.26)"
+)
+
+// Sabotage breaks the controller in one way; the zero value breaks nothing.
+type Sabotage struct {
+	In  func(in *cronjob.Input)                      // spoils what the plan is made of; CronJob is a copy
+	Out func(in *cronjob.Input, out *cronjob.Output) // spoils what the plan says
+}
+
+var begin = time.Date(2026, 11, 22, 12, 0, 20, 0, time.UTC)
+
+// every is a schedule of every so many minutes.
+type every int
+
+func (e every) Next(t time.Time) time.Time {
+	step := time.Duration(e) * time.Minute
+	return t.Truncate(step).Add(step)
+}
+
+func schedule(cj *batchv1.CronJob) every {
+	n := 0
+	if _, err := fmt.Sscanf(cj.Spec.Schedule, "*/%d * * * *", &n); err != nil {
+		panic(err)
+	}
+	return every(n)
+}
+
+type world struct {
+	*cluster.API
+	sabotage Sabotage
+	c        *controller
+	uid      types.UID
+	made     map[string]types.UID // the Job that was made under a name
+}
+
+// Run runs a seed of so many steps and returns the first promise that is broken, nil for none.
+func Run(seed uint64, steps int, sabotage Sabotage) error {
+	return cluster.Catch(func() {
+		w := &world{API: cluster.New(seed, begin), sabotage: sabotage, made: map[string]types.UID{}}
+		w.Stored = w.stored
+		w.uid = w.Create(w.cronJob()).GetUID()
+		w.c = newController(w)
+		for range steps {
+			w.step()
+		}
+		w.rest()
+	})
+}
+
+func (w *world) cronJob() *batchv1.CronJob {
+	cj := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "c"}}
+	cj.Spec = batchv1.CronJobSpec{
+		ConcurrencyPolicy: w.policy(), Schedule: fmt.Sprintf("*/%d * * * *", 1+w.IntN(5)),
+		SuccessfulJobsHistoryLimit: w.number(3), FailedJobsHistoryLimit: w.number(3),
+	}
+	if w.IntN(4) == 0 {
+		cj.Spec.StartingDeadlineSeconds = new(int64(30 + w.IntN(300)))
+	}
+	return cj
+}
+
+func (w *world) number(below int) *int32 { return new(int32(w.IntN(below))) } //nolint:gosec // small
+
+func (w *world) policy() batchv1.ConcurrencyPolicy {
+	all := []batchv1.ConcurrencyPolicy{batchv1.AllowConcurrent, batchv1.ForbidConcurrent, batchv1.ReplaceConcurrent}
+	return all[w.IntN(len(all))]
+}
+
+// step lets one thing happen.
+func (w *world) step() {
+	w.Now = w.Now.Add(time.Duration(w.IntN(20)) * time.Second)
+	switch n := w.IntN(100); {
+	case n < 20:
+		w.c.cronJobs.Tell()
+	case n < 45:
+		w.c.jobs.Tell()
+	case n < 75:
+		w.c.turn()
+	case n < 90:
+		w.run()
+	case n < 96:
+		w.user()
+	case n < 98:
+		w.Now = w.Now.Add(time.Duration(w.IntN(40)) * time.Minute) // nobody looks
+	default:
+		w.c = newController(w)
+	}
+}
+
+func (w *world) user() {
+	jobs := cluster.All[*batchv1.Job](w.API)
+	what := w.IntN(10)
+	if what < 2 {
+		if len(jobs) > 0 {
+			w.vanish(jobs[w.IntN(len(jobs))])
+		}
+		return
+	}
+	w.Change(w.uid, func(o cluster.Object) {
+		cj, ok := o.(*batchv1.CronJob)
+		switch {
+		case !ok:
+		case what < 6:
+			cj.Spec.Suspend = new(w.IntN(3) == 0)
+		case what < 8:
+			cj.Spec.ConcurrencyPolicy = w.policy()
+		default:
+			cj.Spec.SuccessfulJobsHistoryLimit, cj.Spec.FailedJobsHistoryLimit = w.number(3), w.number(3)
+		}
+	})
+}
+
+// vanish is a user who deletes a Job. If it is in no status that the controller has seen,
+// nothing may tell it that the Job was made.
+func (w *world) vanish(j *batchv1.Job) {
+	cj, ok := w.c.cronJobs.Get(w.uid).(*batchv1.CronJob)
+	last := (*metav1.Time)(nil)
+	if ok {
+		last = cj.Status.LastScheduleTime
+	}
+	if at, err := scheduled(j); err == nil && (last == nil || last.Time.Before(at)) {
+		delete(w.made, j.Name)
+	}
+	w.Delete(j.UID, 0)
+}
+
+// scheduled is the time for which a Job was made.
+func scheduled(j cluster.Object) (time.Time, error) {
+	return time.Parse(time.RFC3339, j.GetAnnotations()[batchv1.CronJobScheduledTimestampAnnotation])
+}
+
+// run lets Jobs start and end.
+func (w *world) run() {
+	for _, j := range cluster.All[*batchv1.Job](w.API) {
+		if cronjob.FinishedAs(j) != "" || w.One(3) {
+			continue
+		}
+		w.Change(j.UID, func(o cluster.Object) {
+			j, ok := o.(*batchv1.Job)
+			if !ok {
+				return
+			}
+			if j.Status.StartTime == nil {
+				j.Status.StartTime = new(metav1.NewTime(w.Now))
+				return
+			}
+			kind := batchv1.JobFailed
+			if w.IntN(3) > 0 {
+				kind, j.Status.CompletionTime = batchv1.JobComplete, new(metav1.NewTime(w.Now))
+			}
+			j.Status.Conditions = []batchv1.JobCondition{{Type: kind, Status: corev1.ConditionTrue}}
+		})
+	}
+}
+
+// rest ends all trouble, lets Jobs end, and judges what is left between two runs. The
+// controller is woken by what its watches tell and at the time it asked for, by nothing else.
+func (w *world) rest() {
+	w.Calm = true
+	w.Change(w.uid, func(o cluster.Object) {
+		if cj, ok := o.(*batchv1.CronJob); ok {
+			cj.Spec.Suspend = nil
+		}
+	})
+	runs := 0
+	for last := w.Now.Add(3 * time.Hour); ; {
+		before := w.Writes()
+		w.c.cronJobs.CatchUp()
+		w.c.jobs.CatchUp()
+		w.c.turn()
+		for i := 0; w.c.dirty && i < 20; i++ {
+			w.c.cronJobs.CatchUp()
+			w.c.jobs.CatchUp()
+			w.c.turn()
+		}
+		w.run()
+		switch {
+		case w.Now.After(last):
+			cluster.Break(Ends, "it does not come to rest")
+		case w.Writes() > before:
+			w.Now = w.Now.Add(time.Second)
+		case w.c.due.IsZero():
+			cluster.Break(Ends, "nobody waits for the next run")
+		case runs == 4:
+			w.judgeEnd()
+			return
+		default:
+			if !w.c.due.After(w.Now) {
+				cluster.Break(Ends, "it looks again at once, without an end")
+			}
+			runs++
+			w.Now = w.c.due
+		}
+	}
+}
+
+// judgeEnd judges what is left shortly before a run.
+func (w *world) judgeEnd() {
+	cj, ok := w.Get(w.uid).(*batchv1.CronJob)
+	if !ok {
+		cluster.Break(Ends, "the CronJob is gone")
+	}
+	of := map[batchv1.JobConditionType]int32{}
+	for _, j := range cluster.All[*batchv1.Job](w.API) {
+		of[cronjob.FinishedAs(j)]++
+	}
+	switch {
+	case of[""] > 0 || len(cj.Status.Active) > 0:
+		cluster.Break(Ends, "%d run, %d are in the status", of[""], len(cj.Status.Active))
+	case of[batchv1.JobComplete] > *cj.Spec.SuccessfulJobsHistoryLimit,
+		of[batchv1.JobFailed] > *cj.Spec.FailedJobsHistoryLimit:
+		cluster.Break(Ends, "the history is too long: %v", of)
+	}
+	last, since := cj.Status.LastScheduleTime, schedule(cj)
+	if last == nil || since.Next(last.Time).Add(time.Duration(since)*time.Minute).Before(w.Now) {
+		cluster.Break(Ends, "it is %v, the last run was at %v", w.Now, last)
+	}
+}
+
+// stored judges what became of the CronJob's status.
+func (w *world) stored(before cluster.Object, after cluster.Entry) {
+	old, ok := before.(*batchv1.CronJob)
+	now, is := after.Object.(*batchv1.CronJob)
+	if !ok || !is {
+		return
+	}
+	for _, t := range [][2]*metav1.Time{{old.Status.LastScheduleTime, now.Status.LastScheduleTime},
+		{old.Status.LastSuccessfulTime, now.Status.LastSuccessfulTime}} {
+		if t[0] != nil && (t[1] == nil || t[1].Before(t[0])) {
+			cluster.Break(Forward, "%v became %v", t[0], t[1])
+		}
+	}
+}
+
+// created judges a Job that the controller made, by the CronJob that it knew.
+func (w *world) created(known *batchv1.CronJob, j cluster.Object) {
+	if other, ok := w.made[j.GetName()]; ok {
+		cluster.Break(Once, "%s is made again, was %s", j.GetName(), other)
+	}
+	w.made[j.GetName()] = j.GetUID()
+	at, err := scheduled(j)
+	last := known.Status.LastScheduleTime
+	step := schedule(known)
+	named := err == nil && step.Next(at.Add(-time.Second)).Equal(at)
+	if !named || at.After(w.Now) || !step.Next(at).After(w.Now) || last != nil && !at.After(last.Time) {
+		cluster.Break(Latest, "it is %v, a Job for %v, the last was for %v: %v", w.Now, at, last, err)
+	}
+	if known.Spec.Suspend != nil && *known.Spec.Suspend {
+		cluster.Break(Suspended, "%s is made", j.GetName())
+	}
+	if known.Spec.ConcurrencyPolicy == batchv1.AllowConcurrent {
+		return
+	}
+	others := slices.DeleteFunc(cluster.All[*batchv1.Job](w.API), func(o *batchv1.Job) bool {
+		unseen := w.c.unanswered[o.UID] && w.c.jobs.Get(o.UID) == nil // nobody could know of it yet
+		return o.UID == j.GetUID() || cronjob.FinishedAs(o) != "" || unseen
+	})
+	if len(others) > 0 {
+		cluster.Break(Alone, "%s runs when %s is made", others[0].Name, j.GetName())
+	}
+}
