@@ -121,7 +121,8 @@ func (j *judge) moved(o *batchv1.Job, a, b []types.UID, really map[types.UID]boo
 		// A Job that fails while it is being deleted takes its running pods for failed (W5.90).
 		failing := o.DeletionTimestamp != nil && holds(o, batchv1.JobFailureTarget)
 		if j.noted[uid] || !really[uid] && !failing {
-			cluster.Break(Once, "%s is counted: known already %t, so it was %t: %s", uid, j.noted[uid], really[uid], say(o))
+			cluster.Break(Once, "%s is counted: known already %t, so it was %t: %s", uid, j.noted[uid], really[uid],
+				say(o))
 		}
 		j.noted[uid] = true
 	}

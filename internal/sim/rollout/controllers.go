@@ -24,7 +24,8 @@ func (w *world) rollOut(writes int) {
 	if v.d.object == nil || !w.fresh(v) {
 		return
 	}
-	in := deployment.Input{Deployment: v.d.object, Now: w.now, Running: func(set types.UID) bool { return w.running(v, set) }}
+	in := deployment.Input{Deployment: v.d.object, Now: w.now,
+		Running: func(set types.UID) bool { return w.running(v, set) }}
 	for _, uid := range slices.Sorted(maps.Keys(v.sets)) {
 		in.Sets = append(in.Sets, v.sets[uid].object)
 	}
@@ -148,7 +149,8 @@ func (w *world) count(uid types.UID, writes int) {
 }
 
 func (w *world) create(v *view, set *appsv1.ReplicaSet) {
-	p, err := workload.NewPod(workload.Owner{Object: set, Kind: appsv1.SchemeGroupVersion.WithKind("ReplicaSet")}, &set.Spec.Template)
+	p, err := workload.NewPod(workload.Owner{Object: set, Kind: appsv1.SchemeGroupVersion.WithKind("ReplicaSet")},
+		&set.Spec.Template)
 	if err != nil {
 		panic(err)
 	}

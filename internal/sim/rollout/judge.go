@@ -29,7 +29,8 @@ func (w *world) picture(known []*appsv1.ReplicaSet) picture {
 				p.available += min(size, k.Status.AvailableReplicas)
 			}
 		}
-		if !workload.SameTemplate(&s.object.Spec.Template, &w.truth.d.object.Spec.Template) && w.running(&w.truth, uid) {
+		if !workload.SameTemplate(&s.object.Spec.Template, &w.truth.d.object.Spec.Template) &&
+			w.running(&w.truth, uid) {
 			p.overlap = true
 		}
 	}
@@ -42,7 +43,8 @@ func (w *world) judge(before picture, in deployment.Input) {
 	surge, unavailable := deployment.Bounds(d)
 	resized := d.Spec.Paused // a change of size spreads by other rules (W2.62)
 	for _, s := range in.Sets {
-		if n := s.Annotations[deployment.DesiredReplicas]; *s.Spec.Replicas > 0 && n != "" && n != text(*d.Spec.Replicas) {
+		if n := s.Annotations[deployment.DesiredReplicas]; *s.Spec.Replicas > 0 && n != "" &&
+			n != text(*d.Spec.Replicas) {
 			resized = true
 		}
 	}
@@ -50,7 +52,8 @@ func (w *world) judge(before picture, in deployment.Input) {
 		w.breaks(Surge, "%d pods are to be, %d may", now.total, most)
 	}
 	recreates := d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType
-	if least := *d.Spec.Replicas - unavailable; !recreates && !resized && now.available < before.available && now.available < least {
+	if least := *d.Spec.Replicas - unavailable; !recreates && !resized && now.available < before.available &&
+		now.available < least {
 		w.breaks(Minimum, "%d of %d available pods stay, %d must", now.available, before.available, least)
 	}
 	same := workload.SameTemplate(&d.Spec.Template, &w.truth.d.object.Spec.Template) // else the user was quicker
@@ -65,7 +68,8 @@ func (w *world) judge(before picture, in deployment.Input) {
 func (w *world) judgeEnd() {
 	d := w.truth.d.object
 	size := *d.Spec.Replicas
-	if s := d.Status; s.ObservedGeneration != d.Generation || s.Replicas != size || s.UpdatedReplicas != size || s.AvailableReplicas != size {
+	if s := d.Status; s.ObservedGeneration != d.Generation || s.Replicas != size || s.UpdatedReplicas != size ||
+		s.AvailableReplicas != size {
 		w.breaks(Ends, "size %d, status %+v", size, s)
 	}
 	current := 0

@@ -116,7 +116,8 @@ func newView() *view {
 
 // Run runs a seed of so many steps and returns the first promise that is broken, nil for none.
 func Run(seed uint64, steps int, sabotage Sabotage) (err error) {
-	w := &world{Rand: rand.New(rand.NewPCG(seed, 7)), sabotage: sabotage, truth: *newView(), rollouts: newView(), counts: newView(), //nolint:gosec // reproducible
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 7)), sabotage: sabotage, truth: *newView(), rollouts: newView(),
+		counts:  newView(), //nolint:gosec // reproducible
 		largest: map[types.UID]int32{}, broken: map[string]bool{"v2": true}, now: begin}
 	defer func() {
 		if b, ok := recover().(*Broken); ok {
@@ -136,18 +137,21 @@ func (w *world) breaks(p Promise, format string, args ...any) {
 }
 
 func (w *world) deployment() *appsv1.Deployment {
-	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "web", UID: "d", Generation: 1}, Spec: appsv1.DeploymentSpec{
-		Replicas: new(int32(w.IntN(8))), RevisionHistoryLimit: new(int32(w.IntN(3))), ProgressDeadlineSeconds: new(int32(600)),
-		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
-		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
-	}}
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "web", UID: "d", Generation: 1},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32(w.IntN(8))), RevisionHistoryLimit: new(int32(w.IntN(3))),
+			ProgressDeadlineSeconds: new(int32(600)),
+			Selector:                &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+			Strategy:                appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
+		}}
 	if w.IntN(4) > 0 {
 		surge, unavailable := w.IntN(4), w.IntN(4)
 		if surge == 0 {
 			unavailable++
 		}
-		d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{
-			MaxSurge: new(intstr.FromInt(surge)), MaxUnavailable: new(intstr.FromInt(unavailable))}}
+		d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType,
+			RollingUpdate: &appsv1.RollingUpdateDeployment{
+				MaxSurge: new(intstr.FromInt(surge)), MaxUnavailable: new(intstr.FromInt(unavailable))}}
 	}
 	d.Spec.Template.Labels = map[string]string{"app": "web"}
 	d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "c", Image: "v0"}}
@@ -214,7 +218,8 @@ func (w *world) tell(v *view) {
 }
 
 func (w *world) list(v *view) {
-	v.d, v.sets, v.pods, v.version, v.at = w.truth.d, maps.Clone(w.truth.sets), maps.Clone(w.truth.pods), w.truth.version, len(w.history)
+	v.d, v.sets, v.pods, v.version, v.at = w.truth.d, maps.Clone(w.truth.sets), maps.Clone(w.truth.pods),
+		w.truth.version, len(w.history)
 }
 
 // crash ends a controller; another begins with a list, and knows of no writes.
@@ -258,7 +263,9 @@ func (w *world) node() {
 				w.store(change{pod: p, gone: true})
 			}
 		case !workload.Ready(p) && !w.broken[p.Spec.Containers[0].Image] && (w.IntN(2) == 0 || w.calm):
-			p.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.now)}}}
+			p.Status = corev1.PodStatus{Phase: corev1.PodRunning,
+				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue,
+					LastTransitionTime: metav1.NewTime(w.now)}}}
 			w.store(change{pod: p})
 		case !w.calm && w.IntN(60) == 0:
 			p.Status = corev1.PodStatus{Phase: corev1.PodFailed}

@@ -67,7 +67,9 @@ func TestPromisesBreak(t *testing.T) {
 				in.Sets[i] = &c
 			}
 		}},
-		Ends:    {Plan: without(func(s deployment.Step) bool { return s.Status != nil && s.Status.Status.UpdatedReplicas > 0 })},
+		Ends: {Plan: without(func(s deployment.Step) bool {
+			return s.Status != nil && s.Status.Status.UpdatedReplicas > 0
+		})},
 		History: {Plan: without(func(s deployment.Step) bool { return s.Delete != nil })},
 	} {
 		noticed := false
