@@ -1,0 +1,248 @@
+// Package daemons runs the plan of DaemonSets against a store in memory, by random steps
+// from one seed: users who change the template, the strategy and the node selector, nodes
+// that come, go, and are tainted, pods that break, watches that tell late, twice or only
+// with a new list, conflicts, lost answers, a controller that ends between any two writes.
+// After each write it judges what was promised. Its tests run it; it must never touch a
+// real cluster. The hash of a template is its image: revisions are not simulated.
+package daemons
+
+import (
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"carob/internal/core/workload"
+	"carob/internal/core/workload/daemonset"
+	"carob/internal/sim/cluster"
+)
+
+// The promises.
+const (
+	OnePod   cluster.Promise = "a node gets no second pod, and beyond surge no third (W4.33, W4.36, W4.38)"
+	Eligible cluster.Promise = "a pod is made only for a node that should run one (W4.10, W4.12, W4.14)"
+	Minimum  cluster.Promise = "an update leaves no more nodes without an available pod than it may (W4.53, W4.54)"
+	Ends     cluster.Promise = "when trouble ends, each node has its pod and nobody writes any more (W4.61, W4.68)"
+)
+
+// Sabotage breaks the controller in one way; the zero value breaks nothing.
+type Sabotage struct {
+	Stale bool                      // plans are made before one's own writes are seen
+	In    func(in *daemonset.Input) // spoils what the plan is made of; Set is a copy
+	Plan  func(p *daemonset.Plan)   // spoils what the plan says
+}
+
+var begin = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+type world struct {
+	*cluster.API
+	sabotage   Sabotage
+	c          *controller
+	uid        types.UID
+	unanswered map[types.UID]bool // pods whose creation was not answered
+	machines   int
+	breaks     int // so many pods break as soon as they run
+}
+
+// Run runs a seed of so many steps and returns the first promise that is broken, nil for none.
+func Run(seed uint64, steps int, sabotage Sabotage) error {
+	return cluster.Catch(func() {
+		w := &world{API: cluster.New(seed, begin), sabotage: sabotage, unanswered: map[types.UID]bool{}}
+		w.Ended = func(o cluster.Object) bool {
+			p, ok := o.(*corev1.Pod)
+			return !ok || p.Spec.NodeName == "" || workload.Terminal(p)
+		}
+		w.uid = w.Create(w.set()).GetUID()
+		for range 5 {
+			w.boot()
+		}
+		w.c = newController(w)
+		for range steps {
+			w.step()
+		}
+		w.rest()
+	})
+}
+
+func (w *world) set() *appsv1.DaemonSet {
+	d := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "log"}}
+	d.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "log"}}
+	d.Spec.UpdateStrategy = w.strategy()
+	d.Spec.Template.Labels = map[string]string{"app": "log"}
+	d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "c", Image: "v0"}}
+	if w.IntN(2) == 0 {
+		d.Spec.Template.Spec.NodeSelector = map[string]string{"disk": "yes"}
+	}
+	return d
+}
+
+func (w *world) strategy() appsv1.DaemonSetUpdateStrategy {
+	r := &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromInt(1 + w.IntN(2))), MaxSurge: new(intstr.FromInt(0))}
+	switch w.IntN(5) {
+	case 0:
+		return appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
+	case 1, 2:
+		r.MaxUnavailable, r.MaxSurge = new(intstr.FromInt(0)), new(intstr.FromInt(1+w.IntN(2)))
+	}
+	return appsv1.DaemonSetUpdateStrategy{Type: appsv1.RollingUpdateDaemonSetStrategyType, RollingUpdate: r}
+}
+
+// boot adds a node.
+func (w *world) boot() {
+	w.machines++
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + strconv.Itoa(w.machines), Labels: map[string]string{}}}
+	if w.IntN(3) > 0 {
+		n.Labels["disk"] = "yes"
+	}
+	w.Create(n)
+}
+
+// step lets one thing happen.
+func (w *world) step() {
+	w.Now = w.Now.Add(time.Duration(w.IntN(10)) * time.Second)
+	switch n := w.IntN(100); {
+	case n < 14:
+		w.c.sets.Tell()
+	case n < 38:
+		w.c.pods.Tell()
+	case n < 48:
+		w.c.nodes.Tell()
+	case n < 74:
+		w.c.turn()
+	case n < 92:
+		w.kubelets()
+	case n < 95:
+		w.user()
+	case n < 99:
+		w.machine()
+	default:
+		w.c = newController(w)
+	}
+}
+
+func (w *world) user() {
+	if pods := cluster.All[*corev1.Pod](w.API); w.IntN(3) == 0 && len(pods) > 0 {
+		w.Delete(pods[w.IntN(len(pods))].UID, 30)
+		return
+	}
+	w.Change(w.uid, func(o cluster.Object) {
+		d, ok := o.(*appsv1.DaemonSet)
+		if !ok {
+			return
+		}
+		d.Generation++
+		switch w.IntN(4) {
+		case 0, 1:
+			d.Spec.Template.Spec.Containers[0].Image = "v" + strconv.Itoa(w.IntN(3))
+		case 2:
+			d.Spec.UpdateStrategy = w.strategy()
+		default:
+			d.Spec.Template.Spec.NodeSelector = nil
+			if w.IntN(2) == 0 {
+				d.Spec.Template.Spec.NodeSelector = map[string]string{"disk": "yes"}
+			}
+		}
+	})
+}
+
+// machine lets a node come, go, or change.
+func (w *world) machine() {
+	nodes := cluster.All[*corev1.Node](w.API)
+	if len(nodes) < 2 || len(nodes) < 7 && w.IntN(3) == 0 {
+		w.boot()
+		return
+	}
+	n := nodes[w.IntN(len(nodes))]
+	if w.IntN(3) == 0 {
+		w.Delete(n.UID, 0)
+		return
+	}
+	w.Change(n.UID, func(o cluster.Object) {
+		n, ok := o.(*corev1.Node)
+		switch {
+		case !ok:
+		case w.IntN(2) == 0:
+			n.Labels["disk"] = []string{"yes", "no"}[w.IntN(2)]
+		case len(n.Spec.Taints) > 0:
+			n.Spec.Taints = nil
+		default:
+			effect := []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute}[w.IntN(2)]
+			n.Spec.Taints = []corev1.Taint{{Key: "k", Effect: effect}}
+		}
+	})
+}
+
+// kubelets is what the scheduler, the nodes, and the collector of pods of missing nodes do.
+func (w *world) kubelets() {
+	there := map[string]bool{}
+	for _, n := range cluster.All[*corev1.Node](w.API) {
+		there[n.Name] = true
+	}
+	for _, p := range cluster.All[*corev1.Pod](w.API) {
+		change := func(f func(p *corev1.Pod)) {
+			w.Change(p.UID, func(o cluster.Object) {
+				if p, ok := o.(*corev1.Pod); ok {
+					f(p)
+				}
+			})
+		}
+		end := func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodFailed} }
+		switch {
+		case w.One(3):
+		case p.Spec.NodeName == "" && there[daemonset.Target(p)]:
+			change(func(p *corev1.Pod) { p.Spec.NodeName = daemonset.Target(p) })
+		case p.Spec.NodeName == "":
+		case !there[p.Spec.NodeName]:
+			change(end)
+			w.Delete(p.UID, 0)
+		case workload.Terminal(p):
+		case p.DeletionTimestamp != nil:
+			change(end)
+		case !workload.Ready(p) && (w.Calm || p.Spec.Containers[0].Image != "v2"): // v2 never gets ready
+			change(func(p *corev1.Pod) {
+				p.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
+					{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.Now)}}}
+			})
+		case workload.Ready(p) && w.breaks > 0:
+			w.breaks--
+			change(end)
+		case w.One(25):
+			change(end)
+		}
+	}
+}
+
+// rest ends all trouble but some pods that break one after the other, and judges what is left. The controller is woken by what its
+// watches tell and at the time it asked for, by nothing else.
+func (w *world) rest() {
+	w.Calm, w.breaks = true, 20
+	for last := w.Now.Add(12 * time.Hour); ; {
+		before := w.Writes()
+		w.c.catchUp()
+		w.c.turn()
+		w.kubelets()
+		switch {
+		case w.Now.After(last):
+			cluster.Break(Ends, "it does not come to rest")
+		case w.Writes() > before || w.c.dirty:
+			w.Now = w.Now.Add(time.Second)
+		case !w.c.due.IsZero():
+			w.Now = w.c.due
+		default:
+			w.judgeEnd()
+			w.Now = w.Now.Add(24 * time.Hour)
+			for range 3 {
+				w.c.sets.List()
+				w.c.turn()
+			}
+			if w.Writes() > before {
+				cluster.Break(Ends, "something is written when all is over")
+			}
+			return
+		}
+	}
+}

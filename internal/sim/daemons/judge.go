@@ -1,0 +1,118 @@
+package daemons
+
+import (
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/workload"
+	"carob/internal/core/workload/daemonset"
+	"carob/internal/sim/cluster"
+)
+
+func surges(d *appsv1.DaemonSet) bool {
+	r := d.Spec.UpdateStrategy.RollingUpdate
+	return r != nil && r.MaxSurge.IntValue() > 0
+}
+
+// created judges a pod that the controller made for a node, by what it knew.
+func (w *world) created(in daemonset.Input, node string, made cluster.Object) {
+	for _, n := range in.Nodes {
+		if run, _ := daemonset.NewEligible(in.Set).Of(n); n.Name == node && !run {
+			cluster.Break(Eligible, "%s is made for %s", made.GetName(), node)
+		}
+	}
+	others := 0
+	for _, p := range cluster.All[*corev1.Pod](w.API) {
+		unseen := w.unanswered[p.UID] && w.c.pods.Get(p.UID) == nil // nobody could know of it yet
+		if p.UID == made.GetUID() || daemonset.Target(p) != node || workload.Terminal(p) || unseen {
+			continue
+		}
+		switch surge := surges(in.Set); {
+		case surge && p.DeletionTimestamp != nil:
+		case surge && p.Labels[appsv1.ControllerRevisionHashLabelKey] != in.Hash:
+			others++
+		default:
+			cluster.Break(OnePod, "%s of the same kind is on %s when %s is made", p.Name, node, made.GetName())
+		}
+	}
+	if others > 1 {
+		cluster.Break(OnePod, "%d pods are on %s when %s is made", others, node, made.GetName())
+	}
+}
+
+// planned judges what a plan deletes, by what it knew.
+func (w *world) planned(in daemonset.Input, plan *daemonset.Plan) {
+	r := in.Set.Spec.UpdateStrategy.RollingUpdate
+	if r == nil || len(plan.Delete) == 0 {
+		return
+	}
+	eligible, without, taken := daemonset.NewEligible(in.Set), 0, false
+	for _, n := range in.Nodes {
+		if run, _ := eligible.Of(n); !run {
+			continue
+		}
+		before, after := 0, 0
+		kinds, several := map[bool]int{}, false // new and old pods; of several one is kept by age (W4.37, W4.38)
+		for _, p := range in.Pods {
+			if daemonset.Target(p) != n.Name || !workload.Active(p) {
+				continue
+			}
+			older := surges(in.Set) && p.Labels[appsv1.ControllerRevisionHashLabelKey] != in.Hash
+			kinds[older]++
+			several = several || kinds[older] > 1
+			if !workload.Ready(p) {
+				continue
+			}
+			before++
+			if !slices.Contains(plan.Delete, p) {
+				after++
+			}
+		}
+		if after == 0 {
+			without++
+			taken = taken || before > 0 && !several
+		}
+	}
+	if taken && without > r.MaxUnavailable.IntValue() {
+		cluster.Break(Minimum, "%d nodes are left without an available pod, %d may", without, r.MaxUnavailable.IntValue())
+	}
+}
+
+// judgeEnd judges what is left when nothing happens any more.
+func (w *world) judgeEnd() {
+	d, ok := w.Get(w.uid).(*appsv1.DaemonSet)
+	if !ok {
+		cluster.Break(Ends, "the set is gone")
+	}
+	eligible, wanted, wrong := daemonset.NewEligible(d), int32(0), int32(0)
+	on := map[string][]*corev1.Pod{}
+	for _, p := range cluster.All[*corev1.Pod](w.API) {
+		on[daemonset.Target(p)] = append(on[daemonset.Target(p)], p)
+	}
+	for _, n := range cluster.All[*corev1.Node](w.API) {
+		pods := on[n.Name]
+		delete(on, n.Name)
+		run, stay := eligible.Of(n)
+		switch {
+		case run && (len(pods) != 1 || !workload.Ready(pods[0])), !stay && len(pods) > 0:
+			cluster.Break(Ends, "%d pods on %s, run %t, stay %t", len(pods), n.Name, run, stay)
+		case run && d.Spec.UpdateStrategy.RollingUpdate != nil &&
+			pods[0].Labels[appsv1.ControllerRevisionHashLabelKey] != hash(d):
+			cluster.Break(Ends, "the pod on %s is old", n.Name)
+		case run:
+			wanted++
+		case len(pods) > 0:
+			wrong++
+		}
+	}
+	for node := range on {
+		cluster.Break(Ends, "pods are left for %s, which is gone", node)
+	}
+	s := d.Status
+	if s.ObservedGeneration != d.Generation || s.DesiredNumberScheduled != wanted || s.NumberAvailable != wanted ||
+		s.NumberMisscheduled != wrong {
+		cluster.Break(Ends, "%d nodes with a pod, %d wrong ones: status %+v", wanted, wrong, s)
+	}
+}
