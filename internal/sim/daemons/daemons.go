@@ -81,7 +81,8 @@ func (w *world) set() *appsv1.DaemonSet {
 }
 
 func (w *world) strategy() appsv1.DaemonSetUpdateStrategy {
-	r := &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromInt(1 + w.IntN(2))), MaxSurge: new(intstr.FromInt(0))}
+	r := &appsv1.RollingUpdateDaemonSet{
+		MaxUnavailable: new(intstr.FromInt(1 + w.IntN(2))), MaxSurge: new(intstr.FromInt(0))}
 	switch w.IntN(5) {
 	case 0:
 		return appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
@@ -94,7 +95,8 @@ func (w *world) strategy() appsv1.DaemonSetUpdateStrategy {
 // boot adds a node.
 func (w *world) boot() {
 	w.machines++
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + strconv.Itoa(w.machines), Labels: map[string]string{}}}
+	n := &corev1.Node{}
+	n.Name, n.Labels = "node-"+strconv.Itoa(w.machines), map[string]string{}
 	if w.IntN(3) > 0 {
 		n.Labels["disk"] = "yes"
 	}
@@ -216,8 +218,8 @@ func (w *world) kubelets() {
 	}
 }
 
-// rest ends all trouble but some pods that break one after the other, and judges what is left. The controller is woken by what its
-// watches tell and at the time it asked for, by nothing else.
+// rest ends all trouble but some pods that break one after the other, and judges what is
+// left. The controller is woken by what its watches tell and at the time it asked for, by nothing else.
 func (w *world) rest() {
 	w.Calm, w.breaks = true, 20
 	for last := w.Now.Add(12 * time.Hour); ; {

@@ -16,17 +16,16 @@ import (
 // TestTranscripts runs the stories in testdata/transcripts, which begin at 12:00:20.
 // Rewrite them with -rewrite, and commit only a diff that you understand.
 //
-//		cronjob             the spec as YAML: makes or changes the CronJob
-//		advance DURATION    time passes; the driver looks when it was told to
-//		sleep DURATION      time passes and nobody looks, as while carob is down; then it does
-//		complete JOB…, fail JOB…, vanish JOB…
-//		stranger JOB        somebody makes a Job that belongs to the CronJob; other NAME: one that does not
-//		refuse, accept      Jobs can't be created; they can again
-//		crash-before KIND N [complete=JOB]
-//		                    carob ends right before the Nth write of a kind after this, a Job completes, carob starts
-//	                   again
-//		delete              the CronJob is being deleted
-//		job JOB             a Job as it was made
+//	cronjob             the spec as YAML: makes or changes the CronJob
+//	advance DURATION    time passes; the driver looks when it was told to
+//	sleep DURATION      time passes and nobody looks, as while carob is down; then it does
+//	complete JOB…, fail JOB…, vanish JOB…
+//	stranger JOB        somebody makes a Job that belongs to the CronJob; other NAME: one that does not
+//	refuse, accept      Jobs can't be created; they can again
+//	crash-before KIND N [complete=JOB]
+//	                    carob ends right before the Nth write of a kind after this, a Job completes, it starts again
+//	delete              the CronJob is being deleted
+//	job JOB             a Job as it was made
 func TestTranscripts(t *testing.T) {
 	stories := 0
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
