@@ -1,0 +1,203 @@
+package sets
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/workload"
+	"carob/internal/core/workload/statefulset"
+	"carob/internal/sim/cluster"
+)
+
+// controller is the twin of controllers/statefulset: the same writes in the same order around the same plan.
+type controller struct {
+	w                     *world
+	client                *cluster.Client
+	sets, pods, revisions *cluster.Watch
+	watches               []*cluster.Watch
+	fresh                 *cluster.Tracker
+	dirty                 bool
+	due                   time.Time
+}
+
+// newController starts a process: it lists, and knows of no writes.
+func newController(w *world) *controller {
+	c := &controller{w: w, client: w.Client(), fresh: cluster.NewTracker(), dirty: true}
+	c.sets, c.pods = cluster.NewWatch[*appsv1.StatefulSet](w.API), cluster.NewWatch[*corev1.Pod](w.API)
+	c.revisions = cluster.NewWatch[*appsv1.ControllerRevision](w.API)
+	c.watches = []*cluster.Watch{c.sets, c.pods, c.revisions}
+	c.sets.Heard = func() { c.dirty = true }
+	c.pods.Heard = c.sets.Heard
+	c.revisions.Heard = func() { c.dirty = true }
+	return c
+}
+
+// turn looks at the set if something woke the controller.
+func (c *controller) turn() {
+	if !c.dirty && (c.due.IsZero() || c.w.Now.Before(c.due)) {
+		return
+	}
+	if c.dirty = false; !c.fresh.Fresh() {
+		return // woken when it is
+	}
+	c.due = time.Time{}
+	for _, s := range cluster.Seen[*appsv1.StatefulSet](c.sets) {
+		err := c.reconcile(s)
+		c.dirty = c.dirty || err != nil
+		if errors.Is(err, cluster.ErrCrash) {
+			c.w.c = newController(c.w)
+		}
+	}
+}
+
+func (c *controller) reconcile(s *appsv1.StatefulSet) error {
+	in := statefulset.Input{Now: c.w.Now, Set: s, Pods: cluster.Seen[*corev1.Pod](c.pods),
+		Claim: func(string) *corev1.PersistentVolumeClaim { return nil }}
+	known := cluster.Seen[*appsv1.ControllerRevision](c.revisions)
+	var err error
+	if in.Update, err = c.update(s, known); err != nil {
+		return err
+	}
+	in.Current = statefulset.Current(s, known, in.Update)
+	spoiled := in
+	if c.w.sabotage.In != nil {
+		spoiled.Set = s.DeepCopy()
+		c.w.sabotage.In(&spoiled)
+	}
+	plan, err := statefulset.Decide(spoiled)
+	if err != nil {
+		return fmt.Errorf("plan: %w", err)
+	}
+	if c.w.sabotage.Plan != nil {
+		c.w.sabotage.Plan(&plan)
+	}
+	c.w.planned(in, &plan)
+	deleted, failed := c.do(&plan)
+	if errors.Is(failed, cluster.ErrCrash) {
+		return failed
+	}
+	if status := plan.Status(deleted); statefulset.Changed(&s.Status, &status) {
+		e, err := c.client.Update(s, func(o cluster.Object) {
+			if s, ok := o.(*appsv1.StatefulSet); ok {
+				s.Status = *status.DeepCopy()
+			}
+		})
+		if err == nil {
+			c.fresh.Wrote(c.sets, e)
+		} else if !cluster.Stale(err) { // else something newer is on its way, and wakes the controller
+			failed = errors.Join(failed, err)
+		}
+	}
+	for _, r := range statefulset.Excess(s, known, in.Current, in.Update, in.Pods) {
+		if _, err := c.client.Delete(r.UID, 0); err != nil && !cluster.Stale(err) {
+			failed = errors.Join(failed, err)
+			break
+		}
+		c.fresh.Deleted(c.revisions, r.UID)
+	}
+	c.due = plan.Again
+	return failed
+}
+
+func isRevision(o cluster.Object) bool {
+	_, ok := o.(*appsv1.ControllerRevision)
+	return ok
+}
+
+// update returns the stored update revision, after creating or changing it if necessary.
+func (c *controller) update(s *appsv1.StatefulSet, known []*appsv1.ControllerRevision) (*appsv1.ControllerRevision,
+	error) {
+	r, err := statefulset.Revise(s, known, 0, nil)
+	if err != nil || !r.Create && r.Raise == 0 {
+		return r.Update, err
+	}
+	var e cluster.Entry
+	if r.Raise != 0 {
+		e, err = c.client.Update(r.Update, func(o cluster.Object) {
+			if stored, ok := o.(*appsv1.ControllerRevision); ok {
+				stored.Revision = r.Raise
+			}
+		})
+	} else {
+		e, err = c.client.Create(r.Update, isRevision)
+	}
+	if errors.Is(err, cluster.ErrExists) { // an answer was lost; names are hashes of what a revision holds
+		for _, there := range cluster.All[*appsv1.ControllerRevision](c.w.API) {
+			if there.Name == r.Update.Name {
+				return there, nil
+			}
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.fresh.Wrote(c.revisions, e)
+	made, ok := e.Object.(*appsv1.ControllerRevision)
+	if !ok {
+		return nil, errors.New("the answer is no revision")
+	}
+	return made, nil
+}
+
+// do runs the plan until a step fails, and returns the number of counted pods that it deleted.
+func (c *controller) do(plan *statefulset.Plan) (deleted int, err error) {
+	for _, stage := range plan.Stages {
+		sizes := workload.Waves(len(stage))
+		if plan.InOrder {
+			sizes = make([]int, len(stage))
+			for i := range sizes {
+				sizes[i] = 1
+			}
+		}
+		for _, size := range sizes {
+			var failed error
+			for _, step := range stage[:size] {
+				err := c.step(step)
+				if errors.Is(err, cluster.ErrCrash) {
+					return deleted, err
+				}
+				if err == nil && step.Counted {
+					deleted++
+				}
+				failed = errors.Join(failed, err)
+			}
+			if failed != nil {
+				return deleted, failed
+			}
+			stage = stage[size:]
+		}
+	}
+	return deleted, nil
+}
+
+func (c *controller) step(s statefulset.Step) error {
+	switch s.Action {
+	case statefulset.Create:
+		p := s.Pod.DeepCopy()
+		p.Status.Phase = corev1.PodPending
+		c.client.Done = func(e cluster.Entry, _ bool) { c.w.created(e.Object) }
+		e, err := c.client.Create(p, func(o cluster.Object) bool {
+			_, ok := o.(*corev1.Pod)
+			return ok
+		})
+		c.client.Done = func(cluster.Entry, bool) {}
+		if err == nil {
+			c.fresh.Wrote(c.pods, e)
+		}
+		return err
+	case statefulset.Delete:
+		_, err := c.client.Delete(s.Pod.UID, 30)
+		if live := c.w.Get(s.Pod.UID); err == nil || live == nil || live.GetDeletionTimestamp() != nil {
+			c.fresh.Deleted(c.pods, s.Pod.UID) // after an error the driver looks
+		}
+		if errors.Is(err, cluster.ErrMissing) {
+			return nil
+		}
+		return err
+	}
+	return fmt.Errorf("%s of %s, in a set without claims", s.Action, s.Pod.Name)
+}

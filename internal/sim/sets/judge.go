@@ -1,0 +1,112 @@
+package sets
+
+import (
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/workload"
+	"carob/internal/core/workload/statefulset"
+	"carob/internal/sim/cluster"
+)
+
+// ordinal reads the end of a pod's name on its own, for the plan may be what is wrong.
+func ordinal(p cluster.Object) int {
+	n, err := strconv.Atoi(p.GetName()[strings.LastIndexByte(p.GetName(), '-')+1:])
+	if err != nil {
+		cluster.Break(OneOrdinal, "%s has no ordinal", p.GetName())
+	}
+	return n
+}
+
+// span returns the first ordinal of a set, and the one behind the last.
+func span(s *appsv1.StatefulSet) (first, end int) {
+	if s.Spec.Ordinals != nil {
+		first = int(s.Spec.Ordinals.Start)
+	}
+	return first, first + int(*s.Spec.Replicas)
+}
+
+// created judges a pod that the controller made.
+func (w *world) created(made cluster.Object) {
+	for _, p := range cluster.All[*corev1.Pod](w.API) {
+		if p.UID != made.GetUID() && ordinal(p) == ordinal(made) {
+			cluster.Break(OneOrdinal, "%s and %s", p.Name, made.GetName())
+		}
+	}
+}
+
+// planned judges a plan by what the controller knew.
+func (w *world) planned(in statefulset.Input, plan *statefulset.Plan) {
+	first, end := span(in.Set)
+	within := func(o int) bool { return o >= first && o < end }
+	available := map[int]bool{}
+	ends := -1 // the highest pod that is out of range and on its way out
+	for _, p := range in.Pods {
+		ok, _ := workload.Available(p, in.Set.Spec.MinReadySeconds, in.Now)
+		available[ordinal(p)] = ok && p.DeletionTimestamp == nil
+		if !within(ordinal(p)) && p.DeletionTimestamp != nil {
+			ends = max(ends, ordinal(p))
+		}
+	}
+	ordered := in.Set.Spec.PodManagementPolicy == appsv1.OrderedReadyPodManagement
+	removed, taken := 0, false
+	for _, stage := range plan.Stages {
+		for _, step := range stage {
+			o := ordinal(step.Pod)
+			if step.Action == statefulset.Create {
+				for lower := first; ordered && lower < o; lower++ {
+					if !available[lower] {
+						cluster.Break(Order, "%d is made, %d is not available", o, lower)
+					}
+				}
+				continue
+			}
+			if !within(o) {
+				if removed++; ordered && (removed > 1 || ends > o) {
+					cluster.Break(Order, "%d is removed as number %d, %d ends", o, removed, ends)
+				}
+				continue
+			}
+			taken = taken || available[o]
+			available[o] = false
+		}
+	}
+	missing, most := 0, 1
+	if m := in.Set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable; m != nil {
+		most = m.IntValue()
+	}
+	for o := first; o < end; o++ {
+		if !available[o] {
+			missing++
+		}
+	}
+	if taken && missing > most {
+		cluster.Break(Minimum, "%d pods are left unavailable, %d may be", missing, most)
+	}
+}
+
+// judgeEnd judges what is left when nothing happens any more.
+func (w *world) judgeEnd() {
+	s, ok := w.Get(w.uid).(*appsv1.StatefulSet)
+	if !ok {
+		cluster.Break(Ends, "the set is gone")
+	}
+	first, end := span(s)
+	n := int32(0)
+	for _, p := range cluster.All[*corev1.Pod](w.API) {
+		n++
+		if o := ordinal(p); o < first || o >= end || !workload.Ready(p) || p.Spec.Containers[0].Image != "v1" {
+			cluster.Break(Ends, "%s of %s is left, ready %t", p.Name, p.Spec.Containers[0].Image, workload.Ready(p))
+		}
+	}
+	if st := s.Status; n != *s.Spec.Replicas || st.ObservedGeneration != s.Generation || st.AvailableReplicas != n ||
+		st.UpdatedReplicas != n || st.CurrentRevision != st.UpdateRevision {
+		cluster.Break(Ends, "%d pods, status %+v", n, st)
+	}
+	if all := len(cluster.All[*appsv1.ControllerRevision](w.API)); all > int(*s.Spec.RevisionHistoryLimit)+1 {
+		cluster.Break(Ends, "%d revisions, the limit is %d", all, *s.Spec.RevisionHistoryLimit)
+	}
+}
