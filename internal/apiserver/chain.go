@@ -71,8 +71,8 @@ type notFoundResolver struct{ apirequest.RequestInfoResolver }
 func (l notFoundResolver) NewRequestInfo(r *http.Request) (*apirequest.RequestInfo, error) {
 	info, err := l.RequestInfoResolver.NewRequestInfo(r)
 	if err != nil {
-		return &apirequest.RequestInfo{Path: r.URL.Path, Verb: strings.ToLower(r.Method)},
-			nil //nolint:nilerr // as any other path that means nothing
+		nothing := &apirequest.RequestInfo{Path: r.URL.Path, Verb: strings.ToLower(r.Method)}
+		return nothing, nil //nolint:nilerr // as any other path that means nothing
 	}
 	return info, nil
 }

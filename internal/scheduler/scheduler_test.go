@@ -570,7 +570,7 @@ func TestNominationIsTakenBack(t *testing.T) {
 		w.client.PrependReactor("delete", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
 			obj, err := w.client.Tracker().Get(a.GetResource(), "default", "low")
 			if err != nil || a.(ktesting.DeleteAction).GetName() != "low" {
-				return false, nil, nil
+				return false, nil, nil //nolint:nilerr // the tracker answers it
 			}
 			p := obj.(*corev1.Pod).DeepCopy()
 			if p.DeletionTimestamp != nil {

@@ -97,9 +97,7 @@ func (a *API) Put(o runtime.Object) {
 	o = o.DeepCopyObject()
 	m := access(o)
 	if a.objects[gvr] == nil || a.objects[gvr][key(m)] == nil {
-		if err := a.name(m); err != nil {
-			panic(err)
-		}
+		a.name(m)
 		a.store(gvr, watch.Added, o)
 		return
 	}
@@ -208,7 +206,7 @@ func (a *API) store(gvr schema.GroupVersionResource, how watch.EventType, o runt
 }
 
 // name gives a new object what the server gives it.
-func (a *API) name(m metav1.Object) error {
+func (a *API) name(m metav1.Object) {
 	a.made++
 	if m.GetName() == "" {
 		m.SetName(fmt.Sprintf("%s%05d", m.GetGenerateName(), a.made))
@@ -220,7 +218,6 @@ func (a *API) name(m metav1.Object) error {
 		m.SetCreationTimestamp(metav1.NewTime(time.Now().Truncate(time.Second)))
 	}
 	m.SetGeneration(max(1, m.GetGeneration()))
-	return nil
 }
 
 func part(o runtime.Object, name string) reflect.Value {
@@ -324,9 +321,7 @@ func (a *API) write(action ktesting.Action) (runtime.Object, error) {
 		if m.GetName() != "" && a.objects[gvr][key(m)] != nil {
 			return nil, apierrors.NewAlreadyExists(gvr.GroupResource(), m.GetName())
 		}
-		if err := a.name(m); err != nil {
-			return nil, err
-		}
+		a.name(m)
 	}
 	if how == watch.Deleted && m.GetDeletionTimestamp() != nil {
 		how = watch.Modified

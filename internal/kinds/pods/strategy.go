@@ -31,14 +31,16 @@ func NewStrategy(typer runtime.ObjectTyper) Strategy {
 	return Strategy{ObjectTyper: typer, NameGenerator: names.SimpleNameGenerator}
 }
 
+// NamespaceScoped implements rest.RESTCreateStrategy.
 func (Strategy) NamespaceScoped() bool { return true }
 
-// AllowCreateOnUpdate: a PUT never makes a pod (L1.1).
+// AllowCreateOnUpdate is false: a PUT never makes a pod (L1.1).
 func (Strategy) AllowCreateOnUpdate(context.Context) bool { return false }
 
-// AllowUnconditionalUpdate: a PUT without a resource version takes the newest (L1.1).
+// AllowUnconditionalUpdate is true: a PUT without a resource version takes the newest (L1.1).
 func (Strategy) AllowUnconditionalUpdate(context.Context) bool { return true }
 
+// Canonicalize implements rest.RESTCreateStrategy; there is nothing to do.
 func (Strategy) Canonicalize(runtime.Object) {}
 
 // PrepareForCreate gives a pod its first generation and status (L1.3–L1.6).
@@ -77,14 +79,17 @@ func bumpGeneration(p, old *corev1.Pod) {
 	}
 }
 
+// Validate implements rest.RESTCreateStrategy.
 func (Strategy) Validate(_ context.Context, obj runtime.Object) field.ErrorList {
 	return ValidatePodCreate(obj.(*corev1.Pod))
 }
 
+// ValidateUpdate implements rest.RESTUpdateStrategy.
 func (Strategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
 	return ValidatePodUpdate(obj.(*corev1.Pod), old.(*corev1.Pod))
 }
 
+// WarningsOnCreate implements rest.RESTCreateStrategy.
 func (Strategy) WarningsOnCreate(_ context.Context, obj runtime.Object) []string {
 	return PodWarnings(obj.(*corev1.Pod))
 }
@@ -116,7 +121,7 @@ func (Strategy) CheckGracefulDelete(_ context.Context, obj runtime.Object, optio
 	return true
 }
 
-// GetResetFields: the main resource never changes the status.
+// GetResetFields says that the main resource never changes the status.
 func (Strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return resetFields(fieldpath.MakePathOrDie("status"))
 }
@@ -128,6 +133,7 @@ func resetFields(paths ...fieldpath.Path) map[fieldpath.APIVersion]*fieldpath.Se
 // StatusStrategy is the status subresource: spec and identity stay as stored (L1.70).
 type StatusStrategy struct{ Strategy }
 
+// PrepareForUpdate implements rest.RESTUpdateStrategy: only the status changes.
 func (StatusStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 	p, o := obj.(*corev1.Pod), old.(*corev1.Pod)
 	p.Spec = o.Spec
@@ -181,14 +187,17 @@ func keepClaimStatuses(p, old *corev1.Pod) {
 	}
 }
 
+// ValidateUpdate implements rest.RESTUpdateStrategy.
 func (StatusStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
 	return ValidatePodStatusUpdate(obj.(*corev1.Pod), old.(*corev1.Pod))
 }
 
+// WarningsOnUpdate implements rest.RESTUpdateStrategy.
 func (StatusStrategy) WarningsOnUpdate(_ context.Context, obj, _ runtime.Object) []string {
 	return PodStatusWarnings(obj.(*corev1.Pod))
 }
 
+// GetResetFields implements rest.ResetFieldsStrategy.
 func (StatusStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return resetFields(fieldpath.MakePathOrDie("spec"), fieldpath.MakePathOrDie("metadata", "deletionTimestamp"),
 		fieldpath.MakePathOrDie("metadata", "ownerReferences"))
@@ -197,6 +206,7 @@ func (StatusStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 // EphemeralStrategy is the ephemeralcontainers subresource: only that list may change (L1.115).
 type EphemeralStrategy struct{ Strategy }
 
+// PrepareForUpdate implements rest.RESTUpdateStrategy: only ephemeral containers change.
 func (EphemeralStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 	p, o := obj.(*corev1.Pod), old.(*corev1.Pod)
 	wanted := p.Spec.EphemeralContainers
@@ -207,10 +217,12 @@ func (EphemeralStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Ob
 	bumpGeneration(p, o)
 }
 
+// ValidateUpdate implements rest.RESTUpdateStrategy.
 func (EphemeralStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
 	return ValidateEphemeralContainersUpdate(obj.(*corev1.Pod), old.(*corev1.Pod))
 }
 
+// GetResetFields implements rest.ResetFieldsStrategy.
 func (EphemeralStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return resetFields(fieldpath.MakePathOrDie("status"))
 }
@@ -218,6 +230,7 @@ func (EphemeralStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Se
 // ResizeStrategy is the resize subresource: only resources and resize policies may change (L1.116).
 type ResizeStrategy struct{ Strategy }
 
+// PrepareForUpdate implements rest.RESTUpdateStrategy: only resources change.
 func (ResizeStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 	p, o := obj.(*corev1.Pod), old.(*corev1.Pod)
 	metav1.ResetObjectMetaForStatus(&p.ObjectMeta, &o.ObjectMeta)
@@ -249,10 +262,12 @@ func resized(wanted, stored []corev1.Container) []corev1.Container {
 	return out
 }
 
+// ValidateUpdate implements rest.RESTUpdateStrategy.
 func (ResizeStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
 	return ValidatePodResize(obj.(*corev1.Pod), old.(*corev1.Pod))
 }
 
+// GetResetFields implements rest.ResetFieldsStrategy.
 func (ResizeStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return resetFields(fieldpath.MakePathOrDie("status"))
 }

@@ -40,6 +40,7 @@ func columns() []metav1.TableColumnDefinition {
 	}
 }
 
+// ConvertToTable implements rest.TableConvertor.
 func (TableConvertor) ConvertToTable(_ context.Context, obj, options runtime.Object) (*metav1.Table, error) {
 	t := &metav1.Table{}
 	if o, ok := options.(*metav1.TableOptions); !ok || !o.NoHeaders {

@@ -113,8 +113,8 @@ func (m *Manager) Enforce(capacity corev1.ResourceList) error {
 	r := &cgroups.Resources{SkipDevices: true, Memory: capacity.Memory().Value()}
 	m.cpu(r, resources.CPUShares(capacity.Cpu().MilliValue()))
 	if err := cm.Set(r); err != nil {
-		return fmt.Errorf("Failed to update Node Allocatable Limits %q: %w", m.name(group),
-			err) //nolint:staticcheck // upstream's words, shown in an event
+		//nolint:staticcheck // upstream's words, shown in an event
+		return fmt.Errorf("Failed to update Node Allocatable Limits %q: %w", m.name(group), err)
 	}
 	return nil
 }

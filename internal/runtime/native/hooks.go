@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	goruntime "runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,8 +48,9 @@ func usableHooks(h *specs.Hooks, names []string) (*specs.Hooks, error) {
 		return nil, status.Errorf(codes.Unimplemented,
 			"CDI devices %s need a startContainer hook, which this runtime does not run", strings.Join(names, ", "))
 	}
-	for _, list := range [][]specs.Hook{h.Prestart, h.CreateRuntime, h.CreateContainer, h.Poststart,
-		h.Poststop} { //nolint:staticcheck // Prestart is old, not gone
+	all := [][]specs.Hook{h.Prestart, h.CreateRuntime, h.CreateContainer, //nolint:staticcheck // old, not gone
+		h.Poststart, h.Poststop}
+	for _, list := range all {
 		for _, x := range list {
 			if !filepath.IsAbs(x.Path) {
 				return nil, status.Errorf(codes.InvalidArgument,
@@ -93,8 +95,8 @@ func (r *Runtime) stateOf(rec *state.Container, pid int, phase specs.ContainerSt
 // createHooks runs the hooks of a container whose helper waits, as pid.
 func (r *Runtime) createHooks(ctx context.Context, pl *plan.Container, pid int) error {
 	st := r.stateOf(&state.Container{ID: pl.ID}, pid, specs.StateCreating, pl.Config.Annotations)
-	for _, h := range append(append([]specs.Hook{}, pl.Hooks.Prestart...),
-		pl.Hooks.CreateRuntime...) { //nolint:staticcheck // Prestart is old, not gone
+	first := pl.Hooks.Prestart //nolint:staticcheck // old, not gone
+	for _, h := range slices.Concat(first, pl.Hooks.CreateRuntime) {
 		if err := runHook(ctx, h, st); err != nil {
 			return err
 		}

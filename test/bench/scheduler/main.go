@@ -99,7 +99,7 @@ func run(ctx context.Context) error {
 	fmt.Fprintf(out,
 		"case (%d nodes, %d pods)\tscheduler\tbound\tpods/s\tprocessor time a pod\tpods per second of it\n", *nodes,
 		*pods)
-	for _, name := range strings.Split(*names, ",") {
+	for name := range strings.SplitSeq(*names, ",") {
 		i := slices.IndexFunc(cases(), func(c workload) bool { return c.name == name })
 		if i < 0 {
 			return fmt.Errorf("unknown case %q; there are %s", name, strings.Join(caseNames(), ", "))

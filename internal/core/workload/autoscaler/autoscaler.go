@@ -96,12 +96,10 @@ func Unreadable(hpa *autoscalingv2.HorizontalPodAutoscaler, now time.Time,
 // NeedsMetrics reports whether the size depends on metrics, or is clear without (W7.21 to W7.24).
 func NeedsMetrics(hpa *autoscalingv2.HorizontalPodAutoscaler, scale Scale) bool {
 	p := newPlan(Input{HPA: hpa, Scale: scale})
-	switch {
-	case scale.Wanted == 0:
+	if scale.Wanted == 0 {
 		return p.mayWake()
-	default:
-		return scale.Wanted <= hpa.Spec.MaxReplicas && scale.Wanted >= p.min
 	}
+	return scale.Wanted <= hpa.Spec.MaxReplicas && scale.Wanted >= p.min
 }
 
 // mayWake reports whether a target of size 0 is that because of this autoscaler, and

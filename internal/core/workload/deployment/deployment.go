@@ -74,7 +74,7 @@ func Decide(in Input) Plan {
 	p := newPass(in)
 	switch {
 	case selectsAll(p.d):
-		p.event(corev1.EventTypeWarning, "SelectingAll",
+		p.warn("SelectingAll",
 			"This deployment is selecting all pods. A non-empty selector is required.")
 		p.d.Status.ObservedGeneration = max(p.d.Status.ObservedGeneration, p.d.Generation)
 	case p.d.DeletionTimestamp != nil:
@@ -197,8 +197,8 @@ func (p *pass) growth(s *appsv1.ReplicaSet) int {
 	return cmp.Compare(replicas(s), replicas(p.origin[s.UID]))
 }
 
-func (p *pass) event(kind, reason, message string) {
-	p.plan.Events = append(p.plan.Events, Event{kind, reason, message})
+func (p *pass) warn(reason, message string) {
+	p.plan.Events = append(p.plan.Events, Event{corev1.EventTypeWarning, reason, message})
 }
 
 func scaled(name string, from, to int32) Event {

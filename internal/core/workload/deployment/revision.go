@@ -90,8 +90,9 @@ func (p *pass) annotate(a map[string]string) {
 		}
 	}
 	before, had := a[Revision]
-	n, err := int64(0), error(nil)
+	n := int64(0)
 	if before != "" {
+		var err error
 		if n, err = strconv.ParseInt(before, 10, 64); err != nil {
 			return
 		}
@@ -220,12 +221,12 @@ func (p *pass) rollback(n int64) {
 	p.d = p.in.Deployment // its status waits for the next pass
 	switch to := p.ofRevision(n); {
 	case n == 0:
-		p.event(corev1.EventTypeWarning, "DeploymentRollbackRevisionNotFound", "Unable to find last revision.")
+		p.warn("DeploymentRollbackRevisionNotFound", "Unable to find last revision.")
 	case to == nil:
-		p.event(corev1.EventTypeWarning, "DeploymentRollbackRevisionNotFound",
+		p.warn("DeploymentRollbackRevisionNotFound",
 			"Unable to find the revision to rollback to.")
 	case workload.SameTemplate(&to.Spec.Template, &d.Spec.Template):
-		p.event(corev1.EventTypeWarning, "DeploymentRollbackTemplateUnchanged",
+		p.warn("DeploymentRollbackTemplateUnchanged",
 			fmt.Sprintf("The rollback revision contains the same template as current deployment %q", d.Name))
 	default:
 		d.Spec.Template = *to.Spec.Template.DeepCopy()

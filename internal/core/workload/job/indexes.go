@@ -19,7 +19,7 @@ type indexes []span
 // number is left out.
 func parseIndexes(s string, limit int) indexes {
 	var out indexes
-	for _, part := range strings.Split(s, ",") {
+	for part := range strings.SplitSeq(s, ",") {
 		from, to, ranged := strings.Cut(part, "-")
 		first, err := strconv.Atoi(from)
 		last := first

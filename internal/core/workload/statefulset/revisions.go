@@ -2,6 +2,7 @@ package statefulset
 
 import (
 	"bytes"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -32,11 +33,11 @@ func Revise(set *appsv1.StatefulSet, revisions []*appsv1.ControllerRevision, col
 		newest = revisions[n-1]
 	}
 	next := revision.Highest(revisions) + 1
-	for i := len(revisions) - 1; i >= 0; i-- {
-		if !revision.Holds(revisions[i], data) {
+	for _, same := range slices.Backward(revisions) {
+		if !revision.Holds(same, data) {
 			continue
 		}
-		r := RevisionPlan{Update: revisions[i]}
+		r := RevisionPlan{Update: same}
 		if !bytes.Equal(newest.Data.Raw, data) {
 			r.Raise = next
 		}

@@ -281,7 +281,7 @@ func removeGroup(dir string, kill bool) error {
 				_ = removeGroup(dir+"/"+e.Name(), kill) // if it stays, so does this one
 			}
 		}
-		time.Sleep(wait)
+		time.Sleep(wait) //nolint:forbidigo // the kernel tells nobody when the last process has left
 	}
 }
 
@@ -312,7 +312,7 @@ func (c *Hierarchies) KillAll(group string) {
 	}
 }
 
-// Pids are the processes of the group and of those below it.
+// PIDs are the processes of the group and of those below it.
 func (c *Hierarchies) PIDs(group string) []int {
 	dir := c.Of("pids", group)
 	if dir == "" {

@@ -24,7 +24,7 @@ type Message struct {
 
 const headerSize = 16 + 4*8 + 4*4
 
-// Bytes<<i says that string i may hold any byte. C reads any other one to its first
+// Bytes is the flag of string 0; Bytes<<i says that string i may hold any byte. C reads any other one to its first
 // zero, so it must not hold one: csrc/common.h refuses the message.
 const Bytes = 16
 
