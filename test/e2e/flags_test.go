@@ -22,7 +22,7 @@ func TestOtherStoreKeepsPods(t *testing.T) {
 		{"--runtime-endpoint", "unix:///run/none.sock", "down --pods"},
 		{"--node-name", "another", "down --pods"},
 		{"--pod-cidr", "10.254.0.0/16", "down --pods"},
-		{"--service-cidr", "10.254.0.0/16", "services"},
+		{"--service-cidr", "10.254.0.0/16", "stored Services"},
 	} {
 		contains(t, x.flag, carobFails(t, append(slices.Clip(up), x.flag, x.value)...), x.flag+":", x.says, "--force")
 	}

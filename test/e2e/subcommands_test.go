@@ -182,8 +182,8 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 		{args: "taint node e2e-node tried=yes:PreferNoSchedule", want: []string{"tainted"}},
 		{args: "taint node e2e-node tried-", want: []string{"untainted"}},
 		{args: "describe node e2e-node", want: []string{"Allocatable:", "Allocated resources"}},
-		{args: "top pod", fails: true, want: []string{"Metrics API not available"}},
-		{args: "top node", fails: true, want: []string{"Metrics API not available"}},
+		{args: "top pod"},
+		{args: "top node", want: []string{"CPU(cores)", "e2e-node"}},
 
 		{args: "cluster-info", want: []string{"Kubernetes control plane"}},
 		{args: "cluster-info dump --namespaces=subcommands", want: []string{"said to cat", `"kind": "NodeList"`}},

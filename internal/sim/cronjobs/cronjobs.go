@@ -79,7 +79,7 @@ func (w *world) cronJob() *batchv1.CronJob {
 	cj := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "c"}}
 	cj.Spec = batchv1.CronJobSpec{
 		ConcurrencyPolicy: w.policy(), Schedule: fmt.Sprintf("*/%d * * * *", 1+w.IntN(5)),
-		SuccessfulJobsHistoryLimit: w.number(3), FailedJobsHistoryLimit: w.number(3),
+		SuccessfulJobsHistoryLimit: w.limit(), FailedJobsHistoryLimit: w.limit(),
 	}
 	if w.IntN(4) == 0 {
 		cj.Spec.StartingDeadlineSeconds = new(int64(30 + w.IntN(300)))
@@ -87,7 +87,7 @@ func (w *world) cronJob() *batchv1.CronJob {
 	return cj
 }
 
-func (w *world) number(below int) *int32 { return new(int32(w.IntN(below))) } //nolint:gosec // small
+func (w *world) limit() *int32 { return new(int32(w.IntN(3))) } //nolint:gosec // small
 
 func (w *world) policy() batchv1.ConcurrencyPolicy {
 	all := []batchv1.ConcurrencyPolicy{batchv1.AllowConcurrent, batchv1.ForbidConcurrent, batchv1.ReplaceConcurrent}
@@ -133,7 +133,7 @@ func (w *world) user() {
 		case what < 8:
 			cj.Spec.ConcurrencyPolicy = w.policy()
 		default:
-			cj.Spec.SuccessfulJobsHistoryLimit, cj.Spec.FailedJobsHistoryLimit = w.number(3), w.number(3)
+			cj.Spec.SuccessfulJobsHistoryLimit, cj.Spec.FailedJobsHistoryLimit = w.limit(), w.limit()
 		}
 	})
 }

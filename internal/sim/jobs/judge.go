@@ -222,12 +222,13 @@ func (j *judge) say() string {
 
 func say(o *batchv1.Job) string {
 	s, u := o.Status, uncounted(o)
-	text := fmt.Sprintf("deleted=%t active=%d succeeded=%d failed=%d completed=%q lost=%v uncounted=%v/%v",
+	var text strings.Builder
+	fmt.Fprintf(&text, "deleted=%t active=%d succeeded=%d failed=%d completed=%q lost=%v uncounted=%v/%v",
 		o.DeletionTimestamp != nil, s.Active, s.Succeeded, s.Failed, s.CompletedIndexes, lost(o), u.Succeeded, u.Failed)
 	for _, c := range s.Conditions {
-		text += fmt.Sprintf(" %s=%s(%s)", c.Type, c.Status, c.Reason)
+		fmt.Fprintf(&text, " %s=%s(%s)", c.Type, c.Status, c.Reason)
 	}
-	return text
+	return text.String()
 }
 
 func uncounted(o *batchv1.Job) batchv1.UncountedTerminatedPods {

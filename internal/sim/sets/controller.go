@@ -198,6 +198,7 @@ func (c *controller) step(s statefulset.Step) error {
 			return nil
 		}
 		return err
+	case statefulset.Repair, statefulset.EnsureClaims:
 	}
 	return fmt.Errorf("%s of %s, in a set without claims", s.Action, s.Pod.Name)
 }
