@@ -7,7 +7,8 @@ import "k8s.io/apimachinery/pkg/runtime/schema"
 func undriven() map[schema.GroupResource]string {
 	const where = " (see docs/differences.md)"
 	kinds := map[schema.GroupResource]string{
-		{Resource: "services"}:               "carob has no service network yet: it gets its addresses, but nothing answers there",
+		{Resource: "services"}: "carob has no service network yet: " +
+			"it gets its addresses and endpoints, but nothing answers at its addresses",
 		{Resource: "persistentvolumeclaims"}: "carob has no volume controller yet: it is stored, and stays Pending",
 		{Group: "networking.k8s.io",
 			Resource: "networkpolicies"}: "carob does not enforce network policies yet: it is stored, all traffic goes on",

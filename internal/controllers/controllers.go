@@ -29,6 +29,8 @@ import (
 	"carob/internal/controllers/daemonset"
 	"carob/internal/controllers/deployment"
 	"carob/internal/controllers/disruption"
+	"carob/internal/controllers/endpoints"
+	"carob/internal/controllers/endpointslice"
 	"carob/internal/controllers/garbage"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/job"
@@ -138,11 +140,13 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 	jobs, cronJobs, autoscalers := source.Jobs(watcher), source.CronJobs(watcher), source.Autoscalers(watcher)
 	deployments, sets, replicationControllers := source.Deployments(watcher), source.ReplicaSets(watcher),
 		source.ReplicationControllers(watcher)
+	services, endpointSlices, legacyEndpoints := source.Services(watcher), source.EndpointSlices(watcher),
+		source.Endpoints(watcher)
 	m := &Manager{
 		inventory: inventory.New(watcher.Discovery(), clients.Metadata, inventoryAfter),
 		watches: []*source.Watch{namespaces, pods, nodes, accounts, configMaps, leases, budgets,
 			statefulSets, daemonSets, revisions, claims, jobs, cronJobs, autoscalers, deployments, sets,
-			replicationControllers},
+			replicationControllers, services, endpointSlices, legacyEndpoints},
 		events: record.NewBroadcaster(),
 		synced: make(chan struct{}),
 	}
@@ -202,6 +206,13 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		}},
 		{"deployment-controller", func(c Clients) (controller, error) {
 			return deployment.New(c.Kubernetes, m.recorder("deployment-controller"), deployments, sets, pods)
+		}},
+		{"endpointslice-controller", func(c Clients) (controller, error) {
+			return endpointslice.New(c.Kubernetes, m.recorder("endpoint-slice-controller"),
+				endpointslice.Watches{Services: services, Pods: pods, Slices: endpointSlices, Nodes: nodes})
+		}},
+		{"endpoint-controller", func(c Clients) (controller, error) {
+			return endpoints.New(c.Kubernetes, m.recorder("endpoint-controller"), services, pods, legacyEndpoints)
 		}},
 		{"pvc-protection-controller", func(c Clients) (controller, error) {
 			return protection.Claims(c.Kubernetes, m.inventory, pods)

@@ -8,7 +8,7 @@ import (
 )
 
 // slimPod keeps of a pod who it is and belongs to, where it is, how it stands, what it
-// tolerates and asks for, and which claims it uses: what some controller reads. What
+// tolerates and asks for, its addresses and named ports, and which claims it uses: what some controller reads. What
 // it runs and how (commands, environment, mounts, probes, security) goes: nine tenths.
 func slimPod(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
@@ -34,7 +34,7 @@ func slimPod(obj any) (any, error) {
 		},
 		Status: corev1.PodStatus{
 			Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message,
-			Conditions: pod.Status.Conditions, StartTime: pod.Status.StartTime,
+			Conditions: pod.Status.Conditions, StartTime: pod.Status.StartTime, PodIPs: pod.Status.PodIPs,
 			InitContainerStatuses: slimStatuses(pod.Status.InitContainerStatuses),
 			ContainerStatuses:     slimStatuses(pod.Status.ContainerStatuses),
 			ResourceClaimStatuses: pod.Status.ResourceClaimStatuses,
@@ -42,11 +42,16 @@ func slimPod(obj any) (any, error) {
 	}, nil
 }
 
-// slimContainers keeps what containers ask for, and which of them are sidecars.
+// slimContainers keeps what containers ask for, their named ports, and which of them are sidecars.
 func slimContainers(all []corev1.Container) []corev1.Container {
 	out := make([]corev1.Container, len(all))
 	for i := range all {
 		out[i] = corev1.Container{Name: all[i].Name, Resources: all[i].Resources, RestartPolicy: all[i].RestartPolicy}
+		for _, p := range all[i].Ports {
+			if p.Name != "" {
+				out[i].Ports = append(out[i].Ports, p)
+			}
+		}
 	}
 	return slices.Clip(out)
 }

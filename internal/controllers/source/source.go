@@ -10,6 +10,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -181,6 +182,37 @@ func VolumeClaims(c kubernetes.Interface) *Watch {
 
 // OnNode are the pods of a node. The watch is indexed ByNode.
 func OnNode(w *Watch, node string) []*corev1.Pod { return indexed[*corev1.Pod](w, ByNode, node) }
+
+// Services watches all Services, indexed by namespace.
+func Services(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.CoreV1().Services(metav1.NamespaceAll), &corev1.Service{}, fields.Everything(), slimMeta,
+		byNamespace())
+}
+
+// Endpoints watches all Endpoints.
+func Endpoints(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.CoreV1().Endpoints(metav1.NamespaceAll), &corev1.Endpoints{}, fields.Everything(), slimMeta,
+		nil)
+}
+
+// byService indexes EndpointSlices by the namespace/name of the Service that they name.
+const byService = "service"
+
+// EndpointSlices watches all EndpointSlices; see SlicesOf.
+func EndpointSlices(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.DiscoveryV1().EndpointSlices(metav1.NamespaceAll), &discoveryv1.EndpointSlice{},
+		fields.Everything(), slimMeta, cache.Indexers{byService: func(obj any) ([]string, error) {
+			if s, ok := obj.(*discoveryv1.EndpointSlice); ok && s.Labels[discoveryv1.LabelServiceName] != "" {
+				return []string{s.Namespace + "/" + s.Labels[discoveryv1.LabelServiceName]}, nil
+			}
+			return nil, nil
+		}})
+}
+
+// SlicesOf are the EndpointSlices that name a Service by its namespace/name. The watch is EndpointSlices.
+func SlicesOf(w *Watch, service string) []*discoveryv1.EndpointSlice {
+	return indexed[*discoveryv1.EndpointSlice](w, byService, service)
+}
 
 // Jobs watches all Jobs, indexed ByController and by namespace.
 func Jobs(c kubernetes.Interface) *Watch {
