@@ -3,6 +3,7 @@ package monitor
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 
@@ -24,7 +25,7 @@ func Attach(ctx context.Context, conn *net.UnixConn, id string, in io.Reader, ou
 	b := make([]byte, 64<<10)
 	var a wire.Message
 	for a.Code != replyDone { // what the monitor tells of all containers comes to every line, also before the answer
-		n, err := conn.Read(b)
+		n, err := readFrame(conn, b)
 		if err != nil {
 			return err
 		}
@@ -57,7 +58,7 @@ func Attach(ctx context.Context, conn *net.UnixConn, id string, in io.Reader, ou
 		}()
 	}
 	for {
-		n, err := conn.Read(b)
+		n, err := readFrame(conn, b)
 		if err != nil || n == 0 {
 			return ctx.Err() // the container has ended, or whoever asked has gone
 		}
@@ -74,6 +75,16 @@ func Attach(ctx context.Context, conn *net.UnixConn, id string, in io.Reader, ou
 			}
 		}
 	}
+}
+
+// readFrame reads the next packet. When the monitor closes a line on which it left input unread, Linux reports
+// ECONNRESET once, ahead of the packets that the monitor sent before: these follow, and then the end.
+func readFrame(conn *net.UnixConn, b []byte) (int, error) {
+	n, err := conn.Read(b)
+	if errors.Is(err, unix.ECONNRESET) {
+		n, err = conn.Read(b)
+	}
+	return n, err
 }
 
 // feed sends a client's input to the monitor, then that it has ended.

@@ -3,6 +3,7 @@ package monitor
 import (
 	"errors"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -57,6 +58,41 @@ func TestEndBeforeTheAnswer(t *testing.T) {
 		conn.Close()
 		if err := <-served; err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// A monitor that closes a line on which input lies unread loses nothing of the output that it sent before.
+func TestOutputBeforeUnreadInput(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns [2]*net.UnixConn
+	for i, fd := range pair {
+		f := os.NewFile(uintptr(fd), "line")
+		c, err := net.FileConn(f)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns[i] = c.(*net.UnixConn)
+		defer c.Close()
+	}
+	client, monitor := conns[0], conns[1]
+	for _, packet := range []string{"first", "second"} {
+		if _, err := monitor.Write([]byte(packet)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := client.Write([]byte{frameClose}); err != nil {
+		t.Fatal(err)
+	}
+	monitor.Close()
+	b := make([]byte, 64)
+	for _, want := range []string{"first", "second", ""} {
+		if n, err := readFrame(client, b); string(b[:n]) != want || (want != "" && err != nil) {
+			t.Errorf("%q, %v; want %q", b[:n], err, want)
 		}
 	}
 }
