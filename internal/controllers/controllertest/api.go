@@ -397,7 +397,7 @@ func (a *API) patch(gvr schema.GroupVersionResource, action ktesting.PatchAction
 	return a.update(gvr, action.GetSubresource(), o)
 }
 
-// remove marks a pod that runs on a node, and what has finalizers; all else goes.
+// remove marks a pod that runs on a node unless it is deleted at once, and what has finalizers; all else goes.
 func (a *API) remove(gvr schema.GroupVersionResource, action ktesting.DeleteAction) (runtime.Object, error) {
 	stored := a.objects[gvr][action.GetNamespace()+"/"+action.GetName()]
 	if stored == nil {
@@ -409,6 +409,12 @@ func (a *API) remove(gvr schema.GroupVersionResource, action ktesting.DeleteActi
 		return nil, apierrors.NewConflict(gvr.GroupResource(), m.GetName(), fmt.Errorf("the UID is %s", m.GetUID()))
 	}
 	pod, isPod := o.(*corev1.Pod)
+	grace := action.GetDeleteOptions().GracePeriodSeconds
+	atOnce := grace != nil && *grace == 0
+	if atOnce && len(m.GetFinalizers()) == 0 {
+		m.SetDeletionTimestamp(nil)
+		return o, nil
+	}
 	if isPod && pod.Spec.NodeName != "" || len(m.GetFinalizers()) > 0 {
 		if m.GetDeletionTimestamp() == nil {
 			m.SetDeletionTimestamp(new(metav1.NewTime(time.Now().Truncate(time.Second))))

@@ -1,14 +1,17 @@
 // Package disruption maintains the status of PodDisruptionBudgets, which decides whether an
-// eviction is allowed. It drives core/disruption. The controller manager runs it; it must never
+// eviction is allowed, and clears the condition DisruptionTarget of pods that are not deleted after
+// all. It drives core/disruption. The controller manager runs it; it must never
 // evict or delete a pod.
 //
-// Contract: L10.68 in docs/spec/pod-lifecycle.md.
+// Contract: L10.68 in docs/spec/pod-lifecycle.md, W10.15 to W10.23 in docs/spec/workloads.md.
 package disruption
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -36,7 +39,10 @@ import (
 // kindsAfter is the delay before discovery is repeated for the unknown kind of a controller.
 const kindsAfter = 5 * time.Second
 
-// Controller maintains the status. Its key is a budget's namespace/name.
+// ofPod begins the key of a pod.
+const ofPod = "pod:"
+
+// Controller maintains the status. Its key is a budget's namespace/name, or pod:namespace/name.
 type Controller struct {
 	*loop.Loop
 	client        kubernetes.Interface
@@ -78,6 +84,9 @@ func (c *Controller) podChanged(o metav1.Object) {
 	}
 	if pod, ok := o.(*corev1.Pod); ok {
 		c.recordMultipleBudgets(pod, names)
+		if left, marked := disruption.Stale(pod, time.Now()); marked {
+			c.AddAfter(ofPod+pod.Namespace+"/"+pod.Name, left)
+		}
 	}
 }
 
@@ -123,7 +132,40 @@ func (c *Controller) recordEvents(in disruption.Input, problem error) {
 	}
 }
 
+// clear sets a stale condition DisruptionTarget to False (W10.21).
+func (c *Controller) clear(ctx context.Context, key string) (time.Duration, error) {
+	obj, exists, _ := c.pods.GetByKey(key)
+	pod, ok := obj.(*corev1.Pod)
+	if !exists || !ok {
+		return 0, nil
+	}
+	left, marked := disruption.Stale(pod, time.Now())
+	if !marked || left > 0 {
+		return left, nil
+	}
+	patch, err := json.Marshal(map[string]any{
+		// The very version that was looked at: it may be deleted by now.
+		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion},
+		"status": map[string]any{"conditions": []any{map[string]any{
+			"type": corev1.DisruptionTarget, "status": corev1.ConditionFalse, "reason": nil, "message": nil,
+			"lastTransitionTime": metav1.Now(), "observedGeneration": pod.Generation,
+		}}},
+	})
+	if err != nil {
+		return 0, fmt.Errorf("encode the status of pod %s: %w", key, err)
+	}
+	_, err = c.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status")
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return 0, nil // the watch will report a newer version
+	}
+	return 0, fmt.Errorf("clear the condition %s of pod %s: %w", corev1.DisruptionTarget, key, err)
+}
+
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
+	if pod, ok := strings.CutPrefix(key, ofPod); ok {
+		return c.clear(ctx, pod)
+	}
 	obj, exists, _ := c.budgets.GetByKey(key)
 	b, ok := obj.(*policyv1.PodDisruptionBudget)
 	if !exists || !ok {

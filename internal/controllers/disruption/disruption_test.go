@@ -216,3 +216,62 @@ func TestSeveralBudgets(t *testing.T) {
 		controllertest.Equal(t, "another label, then of none, then of both", controllertest.Events(w.events), want)
 	})
 }
+
+// A pod that was marked for an eviction which never came is not marked any more after two minutes
+// (W10.21), unless it ends or the node agent itself marked it. A failed write is repeated.
+func TestMarkThatIsStale(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		marked := func(name, reason string, change func(*corev1.Pod)) *corev1.Pod {
+			p := pod(name, corev1.ConditionTrue)
+			p.Generation = 3
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget,
+				Status: corev1.ConditionTrue, Reason: reason, Message: "soon", LastTransitionTime: metav1.Now()})
+			change(p)
+			return p
+		}
+		nothing := func(*corev1.Pod) {}
+		api := controllertest.New(
+			marked("evicted", "EvictionByEvictionAPI", nothing),
+			marked("kubelet", corev1.PodReasonTerminationByKubelet, nothing),
+			marked("done", "EvictionByEvictionAPI", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }),
+			marked("deleted", "EvictionByEvictionAPI", func(p *corev1.Pod) {
+				now := metav1.Now()
+				p.DeletionTimestamp, p.Finalizers = &now, []string{"example.com/f"}
+			}))
+		failed := false
+		api.Before = func(verb string, _ schema.GroupVersionResource, _ metav1.Object) error {
+			if verb == "patch" && !failed {
+				failed = true
+				return errors.New("no connection")
+			}
+			return nil
+		}
+		budgets, pods := source.Budgets(api), source.Pods(api)
+		c, err := New(api, record.NewFakeRecorder(100), nil, budgets, pods)
+		if err != nil {
+			t.Fatal(err)
+		}
+		controllertest.Run(t, c, budgets, pods)
+		state := func() (out []string) {
+			synctest.Wait()
+			list, err := api.CoreV1().Pods("ns").List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range list.Items {
+				c := list.Items[i].Status.Conditions[1]
+				out = append(out, fmt.Sprint(list.Items[i].Name, " ", c.Status, " ", c.Reason, c.Message))
+			}
+			return out
+		}
+		rest := []string{"deleted True EvictionByEvictionAPIsoon", "done True EvictionByEvictionAPIsoon"}
+		time.Sleep(disruption.Patience - time.Second)
+		controllertest.Equal(t, "before the end", state(),
+			append(rest, "evicted True EvictionByEvictionAPIsoon", "kubelet True TerminationByKubeletsoon")...)
+		time.Sleep(2 * time.Second)
+		controllertest.Equal(t, "at the end", state(), append(rest, "evicted False ",
+			"kubelet True TerminationByKubeletsoon")...)
+		time.Sleep(time.Hour)
+		controllertest.Equal(t, "writes", api.Log(), "patch pods/status evicted")
+	})
+}

@@ -41,7 +41,7 @@ type Controller struct {
 	seen    map[string]time.Time              // last sign of life
 	ready   map[string]corev1.ConditionStatus // last verdict
 	unready map[string]bool                   // nodes that are not ready and have pods to mark
-	allDown bool                              // no node was ready at the last check
+	pacer   *nodehealth.Pacer                 // of NoExecute taints
 }
 
 // New returns a controller; leases watches those of the nodes, pods is indexed by source.ByNode.
@@ -50,11 +50,13 @@ func New(client kubernetes.Interface, events record.EventRecorder, nodes, leases
 	c := &Controller{
 		client: client, events: events, nodes: nodes.Objects(), pods: pods.Objects(),
 		seen: map[string]time.Time{}, ready: map[string]corev1.ConditionStatus{}, unready: map[string]bool{},
+		pacer: nodehealth.NewPacer(nodehealth.DefaultRates()),
 	}
 	c.Loop = loop.New("nodelifecycle", 4, c.reconcile)
 	err := nodes.OnChange(func(before, after metav1.Object) {
 		b, _ := before.(*corev1.Node)
 		a, _ := after.(*corev1.Node)
+		c.observe(b, a)
 		switch {
 		case a == nil:
 			c.event(b, corev1.EventTypeNormal, "RemovingNode", "Node %s event: Removing Node %s from Controller",
@@ -118,11 +120,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 		return 0, nil
 	}
 	node := obj.(*corev1.Node)
-	now := time.Now()
-	c.mu.Lock()
-	seen, before := c.seen[name], c.ready[name]
-	c.mu.Unlock()
-	out := nodehealth.Decide(nodehealth.Input{Now: now, Node: node, LastSeen: seen, AllDown: c.noneReady(name, node)})
+	out, before := c.decide(node)
 	if len(out.Conditions) > 0 {
 		if err := c.writeConditions(ctx, node, out.Conditions); err != nil {
 			return 0, err
@@ -159,33 +157,55 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 	return time.Until(out.Wake), nil
 }
 
-// noneReady reports whether no node is ready. When that changes, every node is reconciled.
-func (c *Controller) noneReady(name string, node *corev1.Node) bool {
-	none := true
-	for _, obj := range c.nodes.List() {
-		n := obj.(*corev1.Node)
-		if n.Name == name {
-			n = node
-		}
-		for i := range n.Status.Conditions {
-			if n.Status.Conditions[i].Type == corev1.NodeReady &&
-				n.Status.Conditions[i].Status == corev1.ConditionTrue {
-				none = false
-			}
-		}
-	}
+// decide decides about a node, and returns its last verdict.
+func (c *Controller) decide(node *corev1.Node) (nodehealth.Output, corev1.ConditionStatus) {
 	c.mu.Lock()
-	changed := c.allDown != none
-	c.allDown = none
-	c.mu.Unlock()
-	if changed {
-		for _, key := range c.nodes.ListKeys() {
-			if key != name {
-				c.Add(key)
-			}
+	defer c.mu.Unlock()
+	in := nodehealth.Input{Now: time.Now(), Node: node, LastSeen: c.seen[node.Name], AllDown: c.pacer.AllDown()}
+	out := nodehealth.Decide(in)
+	switch {
+	case !out.Waiting:
+		c.addAll(c.pacer.Forget(node.Name))
+	case len(out.Conditions) > 0:
+		// The pacer counts what is stored: it is asked when the watch shows the conditions.
+	default:
+		var next time.Time
+		if in.Evict, next = c.pacer.Ask(in.Now, node.Name); in.Evict {
+			out = nodehealth.Decide(in)
+		} else if !next.IsZero() && (out.Wake.IsZero() || next.Before(out.Wake)) {
+			out.Wake = next
 		}
 	}
-	return none
+	return out, c.ready[node.Name]
+}
+
+// observe tells the pacer about a stored node; after is nil when it is gone.
+func (c *Controller) observe(before, after *corev1.Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out nodehealth.Outcome
+	if after == nil {
+		out = c.pacer.Remove(time.Now(), before.Name)
+	} else {
+		out = c.pacer.Observe(time.Now(), after)
+	}
+	c.addAll(out.Again)
+	if !out.AllDownChanged {
+		return
+	}
+	c.addAll(c.nodes.ListKeys())
+	if !c.pacer.AllDown() {
+		// While it was cut off, the control plane could hear of no node (L7.164).
+		for name := range c.seen {
+			c.seen[name] = time.Now()
+		}
+	}
+}
+
+func (c *Controller) addAll(nodes []string) {
+	for _, name := range nodes {
+		c.Add(name)
+	}
 }
 
 func (c *Controller) writeConditions(ctx context.Context, node *corev1.Node, conditions []corev1.NodeCondition) error {

@@ -142,8 +142,62 @@ func TestNoNodeIsReady(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
+		controllertest.Equal(t, "just after", w.state("n1"), "False", "node.kubernetes.io/not-ready:NoSchedule")
+		time.Sleep(10 * time.Second)
 		controllertest.Equal(t, "beside a ready node", w.state("n1"), "False",
 			"node.kubernetes.io/not-ready:NoSchedule", "node.kubernetes.io/not-ready:NoExecute")
+		if _, err := w.CoreV1().Nodes().UpdateStatus(t.Context(), node("n2", corev1.ConditionFalse),
+			metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		controllertest.Equal(t, "none is ready again", w.state("n1"), "False", "node.kubernetes.io/not-ready:NoSchedule")
+	})
+}
+
+// Nodes that go down together are evicted one every ten seconds; one that comes back in between lets the
+// next one have its turn (L7.164).
+func TestEvictionRate(t *testing.T) {
+	var all []runtime.Object
+	for i := range 6 {
+		all = append(all, node(fmt.Sprint("n", i), corev1.ConditionTrue))
+	}
+	inWorld(t, all, func(w *world) {
+		set := func(name string, ready corev1.ConditionStatus) {
+			n := w.node(name)
+			n.Status.Conditions[0].Status = ready
+			if _, err := w.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		evicting := func() (out []string) {
+			for i := range 6 {
+				if name := fmt.Sprint("n", i); slices.Contains(w.state(name), "node.kubernetes.io/not-ready:NoExecute") {
+					out = append(out, name)
+				}
+			}
+			return out
+		}
+		controllertest.FailOnce(w.Clientset, "patch", "nodes", errors.New("no connection")) // the first taint of n1
+		for _, name := range []string{"n1", "n2", "n3"} {
+			set(name, corev1.ConditionFalse)
+			synctest.Wait()
+		}
+		time.Sleep(time.Second)
+		controllertest.Equal(t, "the first", evicting(), "n1")
+		time.Sleep(9 * time.Second)
+		controllertest.Equal(t, "after ten seconds", evicting(), "n1", "n2")
+		set("n1", corev1.ConditionTrue)
+		time.Sleep(10 * time.Second)
+		controllertest.Equal(t, "after twenty", evicting(), "n2", "n3")
+		set("n4", corev1.ConditionFalse)
+		set("n5", corev1.ConditionFalse)
+		time.Sleep(15 * time.Second)
+		controllertest.Equal(t, "four of six are down: it stops", evicting(), "n2", "n3")
+		set("n2", corev1.ConditionTrue)
+		time.Sleep(time.Second)
+		controllertest.Equal(t, "three of six: it goes on with a wait", evicting(), "n3")
+		time.Sleep(9 * time.Second)
+		controllertest.Equal(t, "n4 is next", evicting(), "n3", "n4")
 	})
 }
 

@@ -1,7 +1,7 @@
 // Package podgc removes pod objects that nobody else removes: terminated pods when there are too
-// many, pods of deleted nodes, pods that are deleted before they were scheduled (L7.166). The
-// controller manager runs it; it must never delete a pod that a node agent is still responsible
-// for.
+// many, pods of deleted nodes, deleted pods of nodes that are out of service, pods that are deleted
+// before they were scheduled (L7.166). The controller manager runs it; it must never delete a pod
+// that a node agent is still responsible for.
 //
 // Contract: L7.166 in docs/spec/pod-lifecycle.md.
 package podgc
@@ -22,6 +22,7 @@ import (
 
 	"carob/internal/controllers/loop"
 	"carob/internal/controllers/source"
+	"carob/internal/core/nodehealth"
 )
 
 // The limits of L7.166.
@@ -59,6 +60,9 @@ func New(client kubernetes.Interface, nodes, pods *source.Watch) (*Controller, e
 		case pod.Spec.NodeName != "" && !c.has(pod.Spec.NodeName):
 			c.AddAfter("node/"+pod.Spec.NodeName, quarantine)
 		}
+		if ok && pod.DeletionTimestamp != nil && c.outOfService(pod.Spec.NodeName) {
+			c.Add("pod/" + pod.Namespace + "/" + pod.Name)
+		}
 	})
 	if err != nil {
 		return nil, fmt.Errorf("podgc: watch pods: %w", err)
@@ -66,6 +70,12 @@ func New(client kubernetes.Interface, nodes, pods *source.Watch) (*Controller, e
 	err = nodes.OnChange(func(before, after metav1.Object) {
 		if after == nil {
 			c.AddAfter("node/"+before.GetName(), quarantine)
+		} else if node, ok := after.(*corev1.Node); ok && nodehealth.OutOfService(node) {
+			for _, pod := range source.OnNode(pods, node.Name) {
+				if pod.DeletionTimestamp != nil {
+					c.Add("pod/" + pod.Namespace + "/" + pod.Name)
+				}
+			}
 		}
 	})
 	if err != nil {
@@ -83,6 +93,13 @@ func (c *Controller) has(node string) bool {
 	return exists
 }
 
+// outOfService reports whether an administrator said that nothing runs on the node any more.
+func (c *Controller) outOfService(node string) bool {
+	obj, exists, _ := c.nodes.GetByKey(node)
+	n, ok := obj.(*corev1.Node)
+	return exists && ok && nodehealth.OutOfService(n)
+}
+
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	what, name, _ := strings.Cut(key, "/")
 	switch what {
@@ -92,7 +109,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		return 0, c.removeOrphans(ctx, name)
 	default:
 		obj, exists, _ := c.pods.GetByKey(name)
-		if pod, ok := obj.(*corev1.Pod); exists && ok && pod.Spec.NodeName == "" && pod.DeletionTimestamp != nil {
+		if pod, ok := obj.(*corev1.Pod); exists && ok && pod.DeletionTimestamp != nil &&
+			(pod.Spec.NodeName == "" || c.outOfService(pod.Spec.NodeName)) {
 			return 0, c.remove(ctx, pod, nil)
 		}
 		return 0, nil

@@ -16,7 +16,7 @@ import (
 )
 
 // Patience is how long a pod whose eviction was allowed does not count before its deletion is
-// observed.
+// observed, and how long a condition DisruptionTarget stays without one.
 const Patience = 2 * time.Minute
 
 // Input is everything that Decide depends on.
@@ -105,6 +105,22 @@ func Overdue(in Input) []*corev1.Pod {
 		}
 	}
 	return list
+}
+
+// Stale reports whether the condition DisruptionTarget says that the pod is about to be deleted, and
+// how long it remains until that must have happened; zero if it is over. The node agent's own
+// condition is never stale: its pods can take any time to end.
+func Stale(p *corev1.Pod, now time.Time) (left time.Duration, marked bool) {
+	if p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		return 0, false
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
+			c.Reason != corev1.PodReasonTerminationByKubelet {
+			return max(0, c.LastTransitionTime.Add(Patience).Sub(now)), true
+		}
+	}
+	return 0, false
 }
 
 func ready(p *corev1.Pod) bool {

@@ -1,6 +1,7 @@
 package nodehealth
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,4 +45,12 @@ func EvictAt(taints []corev1.Taint, tolerations []corev1.Toleration, seen time.T
 		}
 	}
 	return at, evict
+}
+
+// OutOfService reports whether a node is not ready and an administrator tainted it as out of service:
+// its deleted pods have ended, although nobody can confirm it (L7.166b).
+func OutOfService(node *corev1.Node) bool {
+	ready := find(node.Status.Conditions, corev1.NodeReady)
+	return (ready == nil || ready.Status != corev1.ConditionTrue) &&
+		slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
 }

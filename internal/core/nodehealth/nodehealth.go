@@ -27,6 +27,7 @@ type Input struct {
 	Node     *corev1.Node // read only
 	LastSeen time.Time    // last heartbeat: a renewed lease or a status update
 	AllDown  bool         // no node is ready: then the control plane is probably cut off, and no pod is evicted
+	Evict    bool         // the node may get a NoExecute taint now (Pacer.Ask)
 }
 
 // Output is the decision.
@@ -35,6 +36,7 @@ type Output struct {
 	Taints     []corev1.Taint         // all taints that the node should have
 	Tainting   bool                   // Taints differ from the node's
 	Ready      corev1.ConditionStatus // after Conditions are applied; empty if the node has never reported
+	Waiting    bool                   // a NoExecute taint is missing because Evict is not set
 	Wake       time.Time              // when a missing heartbeat would change the decision; zero if it cannot
 }
 
@@ -58,7 +60,11 @@ func Decide(in Input) Output {
 	if ready != nil {
 		out.Ready = ready.Status
 	}
-	out.Taints = taints(in.Node, conditions, in.AllDown, in.Now)
+	down := out.Ready == corev1.ConditionFalse || out.Ready == corev1.ConditionUnknown
+	// One that evicts already only changes its key: that needs no second permission.
+	evict := down && !in.AllDown && (in.Evict || slices.ContainsFunc(in.Node.Spec.Taints, evicting))
+	out.Waiting = down && !in.AllDown && !evict
+	out.Taints = taints(in.Node, conditions, evict, in.Now)
 	out.Tainting = !slices.EqualFunc(out.Taints, in.Node.Spec.Taints,
 		func(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value })
 	return out
@@ -130,9 +136,15 @@ func ours(t *corev1.Taint) bool {
 	}
 }
 
+// evicting reports whether a taint is one that Decide sets to evict the pods of a node.
+func evicting(t corev1.Taint) bool {
+	return t.Effect == corev1.TaintEffectNoExecute &&
+		(t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable)
+}
+
 // taints keeps the taints of others and those that still apply, in their order, and appends new
 // ones.
-func taints(node *corev1.Node, conditions []corev1.NodeCondition, allDown bool, now time.Time) []corev1.Taint {
+func taints(node *corev1.Node, conditions []corev1.NodeCondition, evict bool, now time.Time) []corev1.Taint {
 	var want []corev1.Taint
 	if node.Spec.Unschedulable {
 		want = append(want, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule,
@@ -144,7 +156,7 @@ func taints(node *corev1.Node, conditions []corev1.NodeCondition, allDown bool, 
 			continue
 		}
 		want = append(want, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule, TimeAdded: at(now)})
-		if conditions[i].Type == corev1.NodeReady && !allDown {
+		if conditions[i].Type == corev1.NodeReady && evict {
 			want = append(want, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute, TimeAdded: at(now)})
 		}
 	}

@@ -71,7 +71,8 @@ func TestDecide(t *testing.T) { // L7.160, L7.162
 			Grace},
 	} {
 		now := start()
-		out := Decide(Input{Now: now, Node: test.node, LastSeen: now.Add(-test.silent), AllDown: test.allDown})
+		out := Decide(Input{Now: now, Node: test.node, LastSeen: now.Add(-test.silent), AllDown: test.allDown,
+			Evict: true})
 		reason := ""
 		if c := find(out.Conditions, corev1.NodeReady); c != nil {
 			reason = c.Reason
@@ -103,7 +104,7 @@ func TestDecideSettles(t *testing.T) {
 		}
 		in := Input{Now: start(), Node: n,
 			LastSeen: start().Add(-time.Duration(rapid.IntRange(0, 120).Draw(t, "silent")) * time.Second),
-			AllDown:  rapid.Bool().Draw(t, "all")}
+			AllDown:  rapid.Bool().Draw(t, "all"), Evict: rapid.Bool().Draw(t, "evict")}
 		first := Decide(in)
 		written := n.DeepCopy()
 		written.Spec.Taints = first.Taints

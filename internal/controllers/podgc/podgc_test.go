@@ -1,0 +1,87 @@
+package podgc
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"carob/internal/controllers/controllertest"
+	"carob/internal/controllers/source"
+)
+
+func node(name string, ready corev1.ConditionStatus, taints ...string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
+	for _, key := range taints {
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Value: "nodeshutdown",
+			Effect: corev1.TaintEffectNoExecute})
+	}
+	return n
+}
+
+func pod(name, node string, deleted bool) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+		Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+	if deleted {
+		now := metav1.Now()
+		p.DeletionTimestamp = &now
+	}
+	return p
+}
+
+// Only pods that are deleted already, on a node that is both not ready and out of service, are removed at
+// once: marked Failed first. Pod, taint and readiness may come in any order, and a write may fail.
+func TestOutOfService(t *testing.T) { // L7.166 b
+	synctest.Test(t, func(t *testing.T) {
+		const taint = corev1.TaintNodeOutOfService
+		api := controllertest.New(node("off", "Unknown", taint), node("silent", "Unknown"),
+			node("ready", "True", taint), node("later", "False"),
+			pod("a", "off", true), pod("b", "off", false), pod("c", "silent", true), pod("d", "ready", true),
+			pod("e", "later", true), pod("f", "later", false))
+		failed := false
+		api.Before = func(verb string, _ schema.GroupVersionResource, _ metav1.Object) error {
+			if verb == "patch" && !failed {
+				failed = true
+				return errors.New("no connection")
+			}
+			return nil
+		}
+		nodes, pods := source.Nodes(api), source.Pods(api)
+		c, err := New(api, nodes, pods)
+		if err != nil {
+			t.Fatal(err)
+		}
+		controllertest.Run(t, c, nodes, pods)
+		settle := func() []string { time.Sleep(time.Minute); synctest.Wait(); return api.Log() }
+		controllertest.Equal(t, "at first", settle(), "patch pods/status a", "delete pods a")
+		if !controllertest.Change(api, "", "later", func(n *corev1.Node) {
+			n.Spec.Taints = node("", "", taint).Spec.Taints
+		}) {
+			t.Fatal("no node")
+		}
+		controllertest.Equal(t, "the taint comes later", settle(), "patch pods/status e", "delete pods e")
+		if !controllertest.Change(api, "ns", "f", func(p *corev1.Pod) {
+			now := metav1.Now()
+			p.DeletionTimestamp = &now
+		}) {
+			t.Fatal("no pod")
+		}
+		controllertest.Equal(t, "the deletion comes later", settle(), "patch pods/status f", "delete pods f")
+		if !controllertest.Change(api, "", "ready", func(n *corev1.Node) {
+			n.Status.Conditions[0].Status = corev1.ConditionFalse
+		}) {
+			t.Fatal("no node")
+		}
+		controllertest.Equal(t, "the node goes later", settle(), "patch pods/status d", "delete pods d")
+		var left []string
+		for _, p := range controllertest.All[*corev1.Pod](api) {
+			left = append(left, p.Name+" "+string(p.Status.Phase))
+		}
+		controllertest.Equal(t, "left", left, "b Running", "c Running")
+	})
+}
