@@ -378,6 +378,7 @@ func (c *carob) agent() (*node.Agent, error) {
 		Manifests: c.in.PodManifestDir, Complete: completePod,
 		Eviction: c.rules, ImageGC: c.imageGC, ShutdownGrace: c.in.Pressure.ShutdownGrace,
 		ShutdownCritical: c.in.Pressure.ShutdownCritical,
+		DrainTimeout:     c.in.DrainTimeout,
 		Journal:          c.timeline,
 	})
 	return agent, err

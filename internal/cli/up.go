@@ -22,6 +22,9 @@ import (
 // detachedEnv tells a child process that its standard output is the parent's pipe.
 const detachedEnv = "CAROB_DETACHED"
 
+// defaultDrainTimeout bounds the wait of a deleted pod for the data plane, which normally takes milliseconds.
+const defaultDrainTimeout = 2 * time.Second
+
 func (r *root) upCommand() *cobra.Command {
 	var (
 		f      instance.Flags
@@ -120,6 +123,8 @@ Pods that kept running while carob was stopped are taken over.`,
 	fl.IntVar(&f.MaxPods, "max-pods", 0, "maximum number of pods on this node (default 250)")
 	fl.IntVar(&f.Hardening.PodPids, "pod-max-pids", 0,
 		"maximum number of processes and threads of a pod, -1 for no limit (default 4096)")
+	fl.DurationVar(&f.DrainTimeout, "deletion-drain-timeout", defaultDrainTimeout,
+		"maximum time that a deleted pod waits until Services and DNS no longer lead to it, before its containers are told to stop; 0: it does not wait, as in Kubernetes")
 	fl.BoolVar(&seccomp, "seccomp-default", true,
 		"use the runtime's default seccomp profile for pods without a profile; false leaves them unconfined")
 	fl.BoolVar(&netRaw, "allow-net-raw", true,

@@ -101,6 +101,7 @@ func (m *machine) lifeNode(cfg *Config) func() podlife.Node {
 	fixed := podlife.Node{
 		Name: cfg.Name, RuntimeName: cfg.RuntimeName, AgentStarted: m.started,
 		CrashBackoffMax: cfg.CrashBackoffMax, ClusterDomain: cfg.ClusterDomain, CgroupV2: m.cgroups.V2(),
+		DrainTimeout: cfg.DrainTimeout,
 	}
 	return func() podlife.Node {
 		n := fixed

@@ -85,6 +85,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		part("server", p.server.Run)
 	}
 	drive(func(ctx context.Context) { p.follow(ctx, a.moved) })
+	for _, t := range p.cfg.Traffic {
+		drive(func(ctx context.Context) { t.Follow(ctx, p.pods.Released) })
+	}
 	// Pods can be admitted only to a node whose object is known (L3.27).
 	g.Go(func() error {
 		select {

@@ -12,6 +12,7 @@ import (
 func (w *world) store(o *object, p *corev1.Pod) {
 	w.versions++
 	o.pod, o.number = p, w.versions
+	w.route(o)
 	w.agent.notify(o)
 }
 
@@ -88,6 +89,7 @@ func (w *world) gone(o *object) {
 	}
 	w.versions++
 	o.exists, o.number = false, w.versions
+	w.route(o)
 	w.logf("%s is gone", o.pod.Name)
 	w.agent.notify(o)
 }

@@ -57,11 +57,13 @@ func (w *world) checkBegin(own *owner, k podlife.Key, a podlife.Action, life pod
 		if a.Kind != podlife.PreStop {
 			return
 		}
+		w.checkTraffic(own, a.Container, life)
 		own.object.container(a.Container).stops(w.loop.now)
 		if slices.ContainsFunc(own.hooks, func(h hook) bool { return h.id == a.ContainerID }) {
 			w.broken(preStopOnce, name, "again for %s", a.ContainerID)
 		}
 	case podlife.StopContainer:
+		w.checkTraffic(own, a.Container, life)
 		w.checkStop(own, a, life)
 	}
 }

@@ -16,7 +16,8 @@ const runtimeName = "sim"
 // facts is what Step is told of the machine.
 func (w *world) facts() podlife.Node {
 	return podlife.Node{Name: "node", HostIPs: w.addresses, RuntimeName: runtimeName, AgentStarted: w.agent.began,
-		NetworkProblem: w.network, Vacated: w.agent.vacated, CrashBackoffMax: w.backoffMax, RecursiveReadOnly: true}
+		NetworkProblem: w.network, Vacated: w.agent.vacated, CrashBackoffMax: w.backoffMax, RecursiveReadOnly: true,
+		DrainTimeout: drainTimeout}
 }
 
 // stop is eviction, preemption or the shutdown of the node (L3.40, L7.150, L7.156).

@@ -123,7 +123,7 @@ func (own *owner) step() {
 	}
 	in := podlife.Input{
 		Now: w.now(), Pod: own.pod, Gone: own.gone, Hold: own.hold, Stop: own.stop, Reject: own.rejected,
-		Node:     w.facts(),
+		Node: w.facts(), Routed: own.object.routed,
 		Observed: own.observed, Probes: own.probes, Done: own.done,
 	}
 	before := own.state

@@ -29,6 +29,8 @@ var (
 	retryWaits      = Invariant{"retry-waits", "a failed action is not begun again at once", "L0.34"}
 	probedInTime    = Invariant{"probed-in-time", "a probe runs every period", "L5.11"}
 	livenessKills   = Invariant{"liveness-kills", "failing liveness ends a container", "L5.32"}
+	trafficFirst    = Invariant{"traffic-first",
+		"no hook and no signal ends a container of a deleted pod while new connections are sent to it", "N8.13, N8.14"}
 	preStopFirst    = Invariant{"pre-stop-first", "SIGTERM never before preStop ended or its time is up", "L6.5, L6.8"}
 	preStopOnce     = Invariant{"pre-stop-once", "preStop runs once for an instance", "L6.5"}
 	sidecarsLast    = Invariant{"sidecars-last", "sidecars stop after what they serve, in reverse", "L7.61"}
@@ -94,7 +96,7 @@ var (
 var Invariants = []Invariant{
 	singleInstance, initFirst, initOnce, postStartFirst, volumesMounted, pullPolicyKept, policyKept, ephemeralOnce,
 	backoffKept, restartedInTime,
-	retryWaits, probedInTime, livenessKills, preStopFirst, preStopOnce, sidecarsLast, leastGrace, graceKept,
+	retryWaits, probedInTime, livenessKills, trafficFirst, preStopFirst, preStopOnce, sidecarsLast, leastGrace, graceKept,
 	killedInTime, deadlineKept,
 	noStartWhenOver, abortedAtOnce, volumesLast, runningIsKept, deadIsCollected, deletedIsEnded, deletedEnds,
 	stoppedEnds, stopKept, rejectedIsOver,

@@ -184,6 +184,12 @@ var saboteurs = map[string]func(*breach){
 	},
 	probedInTime.Name:  func(b *breach) { drop[podlife.RunProbe](b, nil) },
 	livenessKills.Name: func(b *breach) { drop[podlife.StopContainer](b, nil); drop[podlife.RunHook](b, nil) },
+	trafficFirst.Name: func(b *breach) {
+		if c := b.running("app"); c != nil && slices.ContainsFunc(b.out.Waits,
+			func(x podlife.Wait) bool { return x.For == "traffic" }) {
+			b.begin(podlife.StopContainer{Container: c.Name, ContainerID: c.ID, Grace: 2 * time.Second})
+		}
+	},
 	preStopFirst.Name: func(b *breach) {
 		for i, x := range b.out.Begin {
 			if h, ok := x.Action.(podlife.RunHook); ok && h.Kind == podlife.PreStop {

@@ -66,6 +66,9 @@ type object struct {
 	finalizer bool
 	refused   *podlife.Rejection // the next agent refuses it
 	held      *podlife.Hold      // it waits for room
+	served    bool               // Services select it
+	routes    bool               // the data plane is to open new connections to it
+	routed    bool               // it does
 	granted   []*corev1.Pod      // versions whose resources the node granted
 	stored    corev1.PodStatus   // last one
 	truth     map[string]*truth  // by container; looked up, never ranged over
@@ -164,6 +167,7 @@ func (w *world) newObject(i int) {
 		w.sometime(func() { w.free(o) })
 		w.sometime(func() { w.free(o) })
 	}
+	o.served = w.chance(0.5) && !o.static
 	begin := w.upTo(30 * time.Second)
 	if w.element() {
 		w.result.Pods++

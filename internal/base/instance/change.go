@@ -124,6 +124,7 @@ func changeRules() map[string]changeRule {
 		"Profiling":        free("--profiling"),
 		"ServiceNodePorts": free("--service-node-port-range"), // services keep their ports
 		"MaxPods":          free("--max-pods"),                // running pods are not affected
+		"DrainTimeout":     free("--deletion-drain-timeout"),
 		"LogLevel":         free("--log-level"),
 		"Force":            free("--force"),
 	}

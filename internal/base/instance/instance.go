@@ -53,7 +53,8 @@ type Flags struct {
 	// ServiceNodePorts are the node ports of services as FIRST-LAST or FIRST+COUNT.
 	ServiceNodePorts string
 	MaxPods          int
-	LogLevel         string // debug, info, warn or error; empty: warn
+	DrainTimeout     time.Duration // how long deleted pods wait for Services and DNS at most; 0: not at all
+	LogLevel         string        // debug, info, warn or error; empty: warn
 	// Force allows a start although other flags than those of the last start lose something (see
 	// Change).
 	Force bool `json:"-"`
@@ -272,7 +273,7 @@ func (in *Instance) checkNumbers() error {
 		value time.Duration
 	}{
 		{"eviction-pressure-transition-period", p.Transition}, {"minimum-image-ttl-duration", p.ImageMinAge},
-		{"shutdown-grace-period", p.ShutdownGrace}, {"shutdown-grace-period-critical-pods", p.ShutdownCritical},
+		{"deletion-drain-timeout", in.DrainTimeout}, {"shutdown-grace-period", p.ShutdownGrace}, {"shutdown-grace-period-critical-pods", p.ShutdownCritical},
 	} {
 		if d.value < 0 {
 			return fmt.Errorf("%w --%s: %s is less than 0", ErrFlag, d.flag, d.value)

@@ -72,6 +72,7 @@ func TestDeriveNamesTheWrongFlag(t *testing.T) {
 		"--log-level":        {LogLevel: "loud"},
 		"--listen:":          {Listen: "127.0.0.1:0"},
 
+		"--deletion-drain-timeout:":              {DrainTimeout: -1},
 		"--shutdown-grace-period:":               {Pressure: Pressure{ShutdownGrace: -1}},
 		"--shutdown-grace-period-critical-pods:": {Pressure: Pressure{ShutdownCritical: -1}},
 		"--minimum-image-ttl-duration:":          {Pressure: Pressure{ImageMinAge: -1}},

@@ -9,12 +9,15 @@ import (
 // Input is everything Step may look at.
 type Input struct {
 	// the only clock, as time.Now gives it: it never runs backwards, for its monotonic reading counts
-	Now      time.Time
-	Pod      *corev1.Pod   // what is wanted, newest version seen; Status is what the API server holds; read only
-	Gone     bool          // the object left its source (force delete, manifest removed): end the pod, publish nothing
-	Hold     *Hold         // the node has no room yet: nothing is begun for the pod until it has
-	Stop     *Stop         // eviction, preemption or shutdown asks the pod to end
-	Reject   *Rejection    // node admission refused the pod (L3.12): it never runs
+	Now    time.Time
+	Pod    *corev1.Pod // what is wanted, newest version seen; Status is what the API server holds; read only
+	Gone   bool        // the object left its source (force delete, manifest removed): end the pod, publish nothing
+	Hold   *Hold       // the node has no room yet: nothing is begun for the pod until it has
+	Stop   *Stop       // eviction, preemption or shutdown asks the pod to end
+	Reject *Rejection  // node admission refused the pod (L3.12): it never runs
+	// Routed: some part of the data plane may open new connections to the pod as to one that goes on (N8.14). False
+	// as soon as each part has in force that the pod is being deleted, also where it stays the last resort (N8.16).
+	Routed   bool
 	Node     Node          // facts of the machine
 	Observed Observed      // the runtime as a whole, not what changed in it
 	Probes   []ProbeResult // probes finished since the last Step
@@ -31,6 +34,7 @@ type Node struct {
 	Vacated         int64         // rises whenever room is made on the node: deferred resizes are tried again (L3.123)
 	CrashBackoffMax time.Duration // cap of the crash back-off; zero means 300 s (L3.75, L3.78)
 	ClusterDomain   string        // "cluster.local"
+	DrainTimeout    time.Duration // the longest wait of a deleted pod for the data plane; zero: none (N8.13)
 	CgroupV2        bool          // the unified hierarchy only: cpu requests are rounded (L4.32a)
 	DiskShort       bool          // pods that ended give up their containers before others are evicted (L7.147)
 	// RecursiveReadOnly: the runtime can make what is mounted below a read-only mount read-only, too.

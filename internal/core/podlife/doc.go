@@ -51,7 +51,8 @@
 //	   │  delete, Stop, Reject, deadline, terminal phase (lookForEnd)
 //	   │  nothing runs any more and nothing will       (nothingLeft)
 //	   ▼
-//	Terminating  abort what is in flight, stop containers, sandboxes  terminate
+//	Terminating  abort what is in flight, wait for the data plane,    terminate, drains
+//	   │         stop containers, sandboxes
 //	   │  all sandboxes are stopped
 //	   ▼
 //	Terminated   remove volumes, then containers and the API object   cleanUp

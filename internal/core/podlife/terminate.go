@@ -110,6 +110,10 @@ func (m *machine) terminate() {
 		default: // part of the end
 		}
 	}
+	if m.drains() {
+		m.advanceStops(true) // of those that were ordered before the pod ended
+		return
+	}
 	left := max(end.Since.Add(end.Grace).Sub(m.now), 0)
 	if m.stopAll(end.Cause, left, end.NoHooks) || busy || !m.stopSandboxes(end.Cause) {
 		m.tellLate()

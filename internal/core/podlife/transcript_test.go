@@ -125,6 +125,9 @@ func (w *world) command(d *datadriven.TestData) string {
 		if v := arg("backoff-max"); v != "" {
 			w.in.Node.CrashBackoffMax = w.duration(v)
 		}
+		if v := arg("drain"); v != "" {
+			w.in.Node.DrainTimeout = w.duration(v)
+		}
 		if v := arg("image"); v != "" {
 			w.present[v] = true
 		}
@@ -213,6 +216,10 @@ func (w *world) command(d *datadriven.TestData) string {
 		w.in.Node.Vacated++
 	case "hold":
 		w.in.Hold = &Hold{For: arg("for"), Object: arg("object"), Why: d.Input}
+	case "routed": // a data plane opens new connections to the pod
+		w.in.Routed = true
+	case "let-go": // it does no longer
+		w.in.Routed = false
 	case "free":
 		w.in.Hold = nil
 	case "made":

@@ -153,6 +153,15 @@ func (m *Manager) Changed(uid types.UID) {
 	}
 }
 
+// Released says that the data plane opens no new connections to the pod any more.
+func (m *Manager) Released(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.entries[uid]; e != nil && e.owner != nil && e.pod.DeletionTimestamp != nil {
+		e.owner.post(func(*mailbox) {})
+	}
+}
+
 // NodeChanged says that the facts of the machine changed.
 func (m *Manager) NodeChanged() {
 	m.mu.Lock()

@@ -243,6 +243,7 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 		Node: o.cfg.Node(), Observed: o.observed, Probes: o.probes, Done: o.done,
 	}
 	in.Node.Vacated = o.hub.vacancies()
+	in.Routed = o.cfg.Routed != nil && o.cfg.Routed(o.pod.UID)
 	before := &o.state.Last
 	next, out := o.cfg.Machine.Step(o.state, in)
 	changed := !o.sent || !podlife.SameStatus(before, &out.Status)

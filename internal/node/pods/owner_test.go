@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"carob/internal/core/podlife"
 )
@@ -105,6 +106,49 @@ func TestOutcomes(t *testing.T) {
 			want) {
 			t.Errorf("%q, want %q", done, want)
 		}
+	})
+}
+
+// A pod that is being deleted decides again when the data plane has let go of it, also when it says so twice or before
+// the deletion is seen; a pod that goes on is not woken.
+func TestReleasedByTheDataPlane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		route := func(on bool) {
+			w.mu.Lock()
+			w.routed["a"] = on
+			w.mu.Unlock()
+			w.Released("a")
+			w.Released("unknown")
+			synctest.Wait()
+		}
+		var seen []bool
+		w.script("a", func(in podlife.Input) podlife.Output {
+			seen = append(seen, in.Routed)
+			return podlife.Output{Life: podlife.Syncing, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+		})
+		expect := func(what string, want ...bool) {
+			t.Helper()
+			synctest.Wait()
+			if !slices.Equal(seen, want) {
+				t.Errorf("%s: Steps saw %v, want %v", what, seen, want)
+			}
+			seen = nil
+		}
+		w.routed["a"] = true
+		a := pod("a", 1)
+		w.Update("api", a)
+		expect("new", true)
+		route(true)
+		expect("it goes on")
+		deleted := a.DeepCopy()
+		deleted.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		w.Update("api", deleted)
+		expect("deleted", true)
+		route(false)
+		expect("let go", false)
+		route(false)
+		expect("twice", false)
 	})
 }
 

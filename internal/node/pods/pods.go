@@ -87,7 +87,7 @@ type StatusWriter interface {
 	Forget(uid types.UID)
 }
 
-// Config is what a Manager works with. All fields are required.
+// Config is what a Manager works with. All fields but Routed are required.
 type Config struct {
 	Machine  Machine
 	Node     func() podlife.Node // facts of the machine, read for each Step
@@ -98,6 +98,9 @@ type Config struct {
 	// Admit is asked about each pod that may still run, and about each resize, with
 	// the pods it would share the node with (L3.10, L3.120). It may name others that
 	// have to end first (L3.40): then it is asked again when they have. It must not block.
-	Admit   func(pod *corev1.Pod, others []*corev1.Pod) Verdict
+	Admit func(pod *corev1.Pod, others []*corev1.Pod) Verdict
+	// Routed reports whether the data plane may open new connections to the pod as to one that goes on
+	// (podlife.Input.Routed); nil: there is none. Manager.Released tells when it is false. It must not block.
+	Routed  func(types.UID) bool
 	Journal journal.Recorder
 }

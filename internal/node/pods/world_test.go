@@ -39,6 +39,7 @@ type world struct {
 	statuses []string
 	events   []string
 	actions  map[podlife.Key]*action
+	routed   map[types.UID]bool
 }
 
 // action is one that an owner began.
@@ -52,6 +53,7 @@ func newWorld(t *testing.T, room int) *world {
 		t: t, room: room, steps: map[types.UID]func(podlife.Input) podlife.Output{},
 		inputs: map[types.UID]podlife.Input{},
 		count:  map[types.UID]int{}, ended: map[types.UID]bool{}, actions: map[podlife.Key]*action{},
+		routed: map[types.UID]bool{},
 	}
 	w.Manager = New(Config{
 		Machine: Machine{
@@ -63,6 +65,11 @@ func newWorld(t *testing.T, room int) *world {
 		Node: func() podlife.Node { return podlife.Node{} }, Observer: w, Executor: executor{w}, Status: w,
 		Event: func(pod *corev1.Pod, e podlife.Event) { w.note(&w.events, "%s %s", pod.Name, e.Reason) },
 		Admit: w.admit, Journal: journal.Discard{},
+		Routed: func(uid types.UID) bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.routed[uid]
+		},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

@@ -1,0 +1,34 @@
+package podlife
+
+// drains reports whether the end of a deleted pod waits for the data plane: until no part of it opens
+// new connections to the pod as to one that goes on, neither preStop hook nor signal reaches a container
+// (N8.13, N8.14). So a program that stops at once on SIGTERM drops no request. The wait is part of the
+// grace: it takes half of it at most, and never longer than Node.DrainTimeout. A pod that no data plane
+// knows does not wait (N8.15), nor one that something else than its deletion ends.
+//
+//	deleted ──routed──▶ draining ──no longer routed, time is up──▶ drained
+//	   └──not routed, nothing runs, another cause──────────────────▶ drained
+func (m *machine) drains() bool {
+	end := &m.s.End
+	if end.Drained {
+		return false
+	}
+	until := end.Since.Add(min(m.in.Node.DrainTimeout, end.Grace/2))
+	if !m.in.Routed || m.in.Gone || end.NoHooks || end.Stopped || terminal(end.Phase) ||
+		m.pod.DeletionTimestamp == nil || !m.now.Before(until) || !m.anyRuns() {
+		end.Drained = true
+		return false
+	}
+	m.wait(Wait{For: "traffic", Object: "Services", Since: end.Since, Until: until})
+	return true
+}
+
+// anyRuns reports whether any container of the pod may have a process.
+func (m *machine) anyRuns() bool {
+	for i := range m.in.Observed.Containers {
+		if mayHaveProcess(&m.in.Observed.Containers[i]) {
+			return true
+		}
+	}
+	return false
+}
