@@ -1,0 +1,63 @@
+package policies
+
+import (
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+)
+
+// anchor is one place of an index of selectors: a label that the selector asks for. A selector that
+// asks for none is at the anchor without a label, where everyone looks.
+type anchor struct{ scope, key, value string }
+
+// anchorsOf are the places of a selector: who matches it has one of these labels.
+func anchorsOf(scope string, s labels.Selector) []anchor {
+	var best []anchor
+	requirements, _ := s.Requirements()
+	for _, r := range requirements {
+		values := r.ValuesUnsorted()
+		switch r.Operator() {
+		case selection.In, selection.Equals, selection.DoubleEquals:
+		default:
+			continue
+		}
+		if best != nil && len(values) >= len(best) {
+			continue
+		}
+		best = nil
+		for _, v := range values {
+			best = append(best, anchor{scope, r.Key(), v})
+		}
+	}
+	if best == nil {
+		return []anchor{{scope: scope}}
+	}
+	return best
+}
+
+// lookups are the places where selectors are that may match these labels.
+func lookups(scope string, l map[string]string) map[anchor]struct{} {
+	all := make(map[anchor]struct{}, len(l)+1)
+	all[anchor{scope: scope}] = struct{}{}
+	for k, v := range l {
+		all[anchor{scope, k, v}] = struct{}{}
+	}
+	return all
+}
+
+func link[T comparable](index map[anchor]map[T]struct{}, at []anchor, t T) {
+	for _, a := range at {
+		if index[a] == nil {
+			index[a] = map[T]struct{}{}
+		}
+		index[a][t] = struct{}{}
+	}
+}
+
+func unlink[T comparable](index map[anchor]map[T]struct{}, at []anchor, t T) {
+	for _, a := range at {
+		delete(index[a], t)
+		if len(index[a]) == 0 {
+			delete(index, a)
+		}
+	}
+}

@@ -1,0 +1,242 @@
+package policies_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"reflect"
+	"strconv"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"carob/internal/core/netplan/policies"
+)
+
+// After each of many random changes, the changes that were applied lead to the table of a fresh
+// computation, and its verdicts are those of the naive model.
+func TestChanges(t *testing.T) {
+	seeds, steps := 50, 200
+	if n, err := strconv.Atoi(os.Getenv("POLICY_SEEDS")); err == nil {
+		seeds = n
+	}
+	denied := 0
+	for seed := range seeds {
+		d := dice{rand.New(rand.NewPCG(uint64(seed), 5))}
+		w := &world{policies: map[string]*networkingv1.NetworkPolicy{}, namespaces: map[string]map[string]string{},
+			pods: map[string]policies.Pod{}}
+		plan, applied := policies.New(), policies.NewTable()
+		for step := range steps {
+			at := fmt.Sprintf("seed %d, step %d", seed, step)
+			for range 1 + d.pick(3) { // several changes at once make one change of the table
+				if err := d.change(w, plan); err != nil {
+					t.Fatalf("%s: %v", at, err)
+				}
+			}
+			c, fresh := plan.Take(), w.compute()
+			if diff := policies.Diff(&applied, &fresh); !reflect.DeepEqual(c, diff) {
+				t.Fatalf("%s: what changed is not the difference:\n%s", at, cmp.Diff(diff, c, addresses))
+			}
+			applied.Apply(c)
+			if !reflect.DeepEqual(applied, fresh) {
+				t.Fatalf("%s: applied is not fresh:\n%s", at, cmp.Diff(fresh, applied, addresses))
+			}
+			for range 20 {
+				p := d.packet()
+				want := w.allowed(p)
+				if got := applied.Allowed(p); got != want {
+					t.Fatalf("%s: %+v allowed: %v, the model says %v", at, p, got, want)
+				}
+				if !want {
+					denied++
+				}
+			}
+			if again := plan.Take(); !again.Empty() {
+				t.Fatalf("%s: changed twice: %+v", at, again)
+			}
+		}
+		for uid := range w.pods {
+			plan.DeletePod(uid)
+		}
+		for _, np := range w.policies {
+			plan.DeletePolicy(np.Namespace, np.Name)
+		}
+		applied.Apply(plan.Take())
+		if !applied.V4.Empty() || len(applied.V4.Sets)+len(applied.V4.Chains)+len(applied.V6.Sets) > 0 {
+			t.Fatalf("seed %d: left over: %+v", seed, applied)
+		}
+	}
+	if denied == 0 {
+		t.Error("nothing was ever denied")
+	}
+}
+
+var addresses = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+
+func labelsOf(kv ...string) map[string]string {
+	l := map[string]string{}
+	for i := 0; i < len(kv); i += 2 {
+		l[kv[i]] = kv[i+1]
+	}
+	return l
+}
+
+func newPolicy(name string, selects map[string]string, spec networkingv1.NetworkPolicySpec) *networkingv1.NetworkPolicy {
+	spec.PodSelector.MatchLabels = selects
+	return &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: name}, Spec: spec}
+}
+
+// The cost of a change is that of what it changes: nothing that the policies do not ask for costs
+// anything, and one label of one pod in ten thousand touches that pod's elements only.
+func TestSizeOfChanges(t *testing.T) {
+	p := policies.New()
+	p.SetNamespace("x", labelsOf("team", "a"))
+	const pods = 10_000
+	at := func(i int) []netip.Addr { return []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})} }
+	one := func(i int, l map[string]string) policies.Pod {
+		return policies.Pod{UID: strconv.Itoa(i), Namespace: "x", Labels: l, Addresses: at(i), Here: i < 100}
+	}
+	for i := range pods {
+		p.SetPod(one(i, labelsOf("app", strconv.Itoa(i%1000))))
+	}
+	if c := p.Take(); !c.Empty() {
+		t.Errorf("pods without policies: %+v", c)
+	}
+	// 10,000 policies; a hundred of them select a pod of this node.
+	for i := range pods {
+		_ = p.SetPolicy(newPolicy(strconv.Itoa(i), labelsOf("app", strconv.Itoa(i), "only", "one"),
+			networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{
+				{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}}}}))
+	}
+	if c := p.Take(); !c.Empty() {
+		t.Errorf("policies that select no pod of this node: %d changes", c.Size())
+	}
+	p.SetPod(one(7, labelsOf("app", "7", "only", "one")))
+	c := p.Take()
+	// Its place, two chains with four rules, itself in the set of those, and the set of all pods.
+	if got := c.Size(); got < pods || got > pods+12 {
+		t.Errorf("the first isolated pod: %d changes", got)
+	}
+	p.SetPod(one(5000, labelsOf("app", "other")))
+	if c := p.Take(); !c.Empty() {
+		t.Errorf("a label that no policy asks for: %d changes", c.Size())
+	}
+	p.DeletePod("5000")
+	if c := p.Take(); c.Size() != 1 {
+		t.Errorf("a peer goes: %d changes", c.Size())
+	}
+	p.SetPod(one(8, labelsOf("app", "8", "only", "one")))
+	if c := p.Take(); c.Size() > 12 {
+		t.Errorf("another isolated pod: %d changes", c.Size())
+	}
+	work := testing.AllocsPerRun(10, func() {
+		p.SetPod(one(9, labelsOf("app", "9", "x", "y")))
+		p.SetPod(one(9, labelsOf("app", "9", "x", "z")))
+		p.Take()
+	})
+	if work > 200 {
+		t.Errorf("a label of one pod among %d pods and policies allocates %v times", pods, work)
+	}
+}
+
+// Texts of users are no part of a name, and cannot make two different things one.
+func TestNames(t *testing.T) {
+	p := policies.New()
+	p.SetNamespace("x", nil)
+	for i, evil := range []string{"a}; flush ruleset; {", "\x00", "a,1:b", "ä", ""} {
+		spec := networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{{
+			Ports: []networkingv1.NetworkPolicyPort{{Port: &intstr.IntOrString{Type: intstr.String, StrVal: evil}}}}}}
+		np := newPolicy(evil+strconv.Itoa(i), nil, spec)
+		if err := p.SetPolicy(np); err != nil {
+			t.Error(err)
+		}
+	}
+	p.SetPod(policies.Pod{UID: "u", Namespace: "x", Here: true, Addresses: []netip.Addr{address(1)}})
+	table := p.Table()
+	names := 0
+	check := func(name string) {
+		names++
+		for _, r := range name {
+			if !(r == '-' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z') {
+				t.Errorf("name %q", name)
+			}
+		}
+	}
+	for name := range table.V4.Sets {
+		check(name)
+	}
+	for name := range table.V4.Chains {
+		check(name)
+	}
+	if names != 5+1+5+1 {
+		t.Errorf("%d names", names)
+	}
+}
+
+// Forms of addresses that the API accepted once; what cannot be read allows nothing.
+func TestBlocks(t *testing.T) {
+	for _, test := range []struct {
+		cidr   string
+		except []string
+		yes    []string
+		no     []string
+	}{
+		{"010.000.00.0/8", nil, []string{"10.0.0.0", "10.255.255.255"}, []string{"8.0.0.1", "11.0.0.0"}},
+		{"::ffff:10.0.0.0/104", nil, []string{"10.1.2.3"}, []string{"11.0.0.1"}},
+		{"10.1.2.3/8", nil, []string{"10.200.0.1"}, nil}, // bits behind the prefix mean nothing
+		{"10.0.0.0/8", []string{"::ffff:10.1.0.0/112", "010.2.0.0/16"}, []string{"10.3.0.1"},
+			[]string{"10.1.0.9", "10.2.255.255"}},
+		{"10.0.0.0/30", []string{"10.0.0.0/30"}, nil, []string{"10.0.0.0", "10.0.0.3"}},
+		{"0.0.0.0/0", []string{"0.0.0.0/1", "128.0.0.0/1"}, nil, []string{"0.0.0.0", "255.255.255.255", "127.0.0.1"}},
+		{"0.0.0.0/0", []string{"255.255.255.255/32", "0.0.0.0/32"}, []string{"0.0.0.1", "255.255.255.254"},
+			[]string{"0.0.0.0", "255.255.255.255"}},
+		{"10.0.0.0/8", []string{"nonsense"}, nil, []string{"10.0.0.1"}},
+		{"nonsense", nil, nil, []string{"10.0.0.1"}},
+		{"10.0.0.0/8", []string{"fd00::/64"}, []string{"10.0.0.1"}, nil},
+	} {
+		p := policies.New()
+		_ = p.SetPolicy(newPolicy("p", nil, networkingv1.NetworkPolicySpec{
+			Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{
+				{IPBlock: &networkingv1.IPBlock{CIDR: test.cidr, Except: test.except}}}}}}))
+		pod := netip.MustParseAddr("192.0.2.1")
+		p.SetPod(policies.Pod{UID: "u", Namespace: "x", Here: true, Addresses: []netip.Addr{pod}})
+		for want, list := range map[bool][]string{true: test.yes, false: test.no} {
+			for _, a := range list {
+				if got := p.Allowed(policies.Packet{Src: netip.MustParseAddr(a), Dst: pod, Protocol: 6, Port: 1}); got != want {
+					t.Errorf("%s except %v allows %s: %v", test.cidr, test.except, a, got)
+				}
+			}
+		}
+	}
+}
+
+// A selector that cannot be read isolates rather than opens; the error names the policy.
+func TestUnreadable(t *testing.T) {
+	p := policies.New()
+	bad := metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}
+	np := newPolicy("p", nil, networkingv1.NetworkPolicySpec{PodSelector: bad,
+		Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &bad}}}}})
+	if err := p.SetPolicy(np); err == nil {
+		t.Error("no error")
+	}
+	p.SetPod(policies.Pod{UID: "u", Namespace: "x", Here: true, Addresses: []netip.Addr{address(1)}})
+	if !p.Isolated("u") || p.Allowed(policies.Packet{Src: address(2), Dst: address(1), Protocol: 6, Port: 80}) {
+		t.Error("open")
+	}
+	proto, port, end := corev1.Protocol("GRE"), intstr.FromInt32(90), int32(80)
+	np = newPolicy("p", nil, networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{
+		{Ports: []networkingv1.NetworkPolicyPort{{Protocol: &proto}, {Port: &port, EndPort: &end}, {EndPort: &end}}}}})
+	if err := p.SetPolicy(np); err != nil {
+		t.Error(err)
+	}
+	for _, port := range []uint16{80, 85, 90} {
+		if p.Allowed(policies.Packet{Src: address(2), Dst: address(1), Protocol: 6, Port: port}) {
+			t.Errorf("port %d is open", port)
+		}
+	}
+}
