@@ -119,7 +119,9 @@ func (own *owner) step() {
 		return
 	}
 	if !own.started {
-		own.state, own.started = podlife.Recover(own.pod, own.observed), true
+		admitted := *own.runs // as it was taken over
+		admitted.Status = own.pod.Status
+		own.state, own.started = podlife.Recover(&admitted, own.observed), true
 	}
 	in := podlife.Input{
 		Now: w.now(), Pod: own.pod, Gone: own.gone, Hold: own.hold, Stop: own.stop, Reject: own.rejected,

@@ -96,8 +96,8 @@ var (
 var Invariants = []Invariant{
 	singleInstance, initFirst, initOnce, postStartFirst, volumesMounted, pullPolicyKept, policyKept, ephemeralOnce,
 	backoffKept, restartedInTime,
-	retryWaits, probedInTime, livenessKills, trafficFirst, preStopFirst, preStopOnce, sidecarsLast, leastGrace, graceKept,
-	killedInTime, deadlineKept,
+	retryWaits, probedInTime, livenessKills, trafficFirst, preStopFirst, preStopOnce, sidecarsLast, leastGrace,
+	graceKept, killedInTime, deadlineKept,
 	noStartWhenOver, abortedAtOnce, volumesLast, runningIsKept, deadIsCollected, deletedIsEnded, deletedEnds,
 	stoppedEnds, stopKept, rejectedIsOver,
 	nothingLeft, phaseLatched, terminalIsStill, succeededMeans, staticLives, countsRise, countsGoOn, imageUsed,

@@ -106,6 +106,9 @@ func (m *machine) index() {
 				c.record.Attempts = max(c.record.Attempts, o.Attempt+1)
 			}
 		}
+		if m.supersededEnd(c) {
+			c.newest, c.previous = nil, nil
+		}
 		c.record.Lost = c.record.Lost && c.newest == nil
 		if c.newest == nil {
 			for _, l := range m.in.Observed.Logs {
@@ -123,6 +126,16 @@ func (m *machine) index() {
 			}
 		}
 	}
+}
+
+// supersededEnd reports whether all that is left of c in a pod that has ended are instances older than the one whose end
+// was published: its sandbox was removed before theirs, and the status must not go back to them (L4.18, L4.27).
+func (m *machine) supersededEnd(c *podContainer) bool {
+	if m.s.Life != Terminated || c.newest == nil || c.newest.State != ContainerExited {
+		return false
+	}
+	old := oldStatus(&m.s.Last, c.class, c.spec.Name)
+	return old != nil && old.State.Terminated != nil && c.newest.Attempt < int(old.RestartCount)
 }
 
 // container finds a container, or an image volume by its volumeName name.

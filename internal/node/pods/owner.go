@@ -236,7 +236,11 @@ func (r *lookRetry) failed(now time.Time) {
 // step decides and acts; it returns when to decide again.
 func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 	if !o.started {
-		o.state, o.started = o.cfg.Machine.Recover(o.pod, o.observed), true
+		// The node admitted the pod as it was when its owner was made. If it was resized before the first look at the
+		// runtime, that is to be asked for (L3.120).
+		admitted := *o.runs
+		admitted.Status = o.pod.Status
+		o.state, o.started = o.cfg.Machine.Recover(&admitted, o.observed), true
 	}
 	in := podlife.Input{
 		Now: time.Now(), Pod: o.pod, Gone: o.gone, Hold: o.hold, Stop: o.stop, Reject: o.rejected,

@@ -109,6 +109,33 @@ func TestOutcomes(t *testing.T) {
 	})
 }
 
+// A pod that is resized before the first look at the runtime has the resources that it was admitted with.
+func TestResizedBeforeTheFirstLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		var recovered *corev1.Pod
+		w.cfg.Machine.Recover = func(p *corev1.Pod, _ podlife.Observed) podlife.State {
+			recovered = p
+			return podlife.State{}
+		}
+		w.lookErr = errors.New("busy")
+		a := pod("a", 1)
+		w.Update("api", a)
+		synctest.Wait()
+		resized := a.DeepCopy()
+		resized.Generation, resized.Labels["size"] = 2, "2"
+		resized.Status.Message = "newer"
+		w.Update("api", resized)
+		w.mu.Lock()
+		w.lookErr = nil
+		w.mu.Unlock()
+		time.Sleep(time.Minute)
+		if recovered == nil || recovered.Labels["size"] != "1" || recovered.Status.Message != "newer" {
+			t.Errorf("recovered from %+v", recovered)
+		}
+	})
+}
+
 // A pod that is being deleted decides again when the data plane has let go of it, also when it says so twice or before
 // the deletion is seen; a pod that goes on is not woken.
 func TestReleasedByTheDataPlane(t *testing.T) {
