@@ -187,7 +187,7 @@ func (own *owner) cancel(k podlife.Key) {
 		f.undo()
 	}
 	if f.orphan != nil && w.chance(0.3) {
-		own.apply(f.action)
+		w.after(0, func() { own.apply(f.action) }) // not in the middle of a Step: news of its effect may cause another
 	}
 	own.finish(f, failure(podlife.Aborted, "aborted"), nil)
 }

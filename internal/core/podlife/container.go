@@ -128,8 +128,8 @@ func (m *machine) index() {
 	}
 }
 
-// supersededEnd reports whether all that is left of c in a pod that has ended are instances older than the one whose end
-// was published: its sandbox was removed before theirs, and the status must not go back to them (L4.18, L4.27).
+// supersededEnd reports whether all that is left of c in a pod that has ended are instances older than the one
+// whose end was published: its sandbox was removed before theirs. The status must not go back to them (L4.18, L4.27).
 func (m *machine) supersededEnd(c *podContainer) bool {
 	if m.s.Life != Terminated || c.newest == nil || c.newest.State != ContainerExited {
 		return false
