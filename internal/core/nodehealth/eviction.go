@@ -52,5 +52,6 @@ func EvictAt(taints []corev1.Taint, tolerations []corev1.Toleration, seen time.T
 func OutOfService(node *corev1.Node) bool {
 	ready := find(node.Status.Conditions, corev1.NodeReady)
 	return (ready == nil || ready.Status != corev1.ConditionTrue) &&
-		slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
+		slices.ContainsFunc(node.Spec.Taints,
+			func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
 }

@@ -204,7 +204,8 @@ var blocks = []struct {
 	cidr   string
 	except []string
 }{
-	{"10.0.0.0/24", nil}, {"10.0.0.0/28", []string{"10.0.0.4/30"}}, {"10.0.0.8/29", []string{"10.0.0.8/30", "10.0.0.9/32"}},
+	{"10.0.0.0/24", nil}, {"10.0.0.0/28", []string{"10.0.0.4/30"}},
+	{"10.0.0.8/29", []string{"10.0.0.8/30", "10.0.0.9/32"}},
 	{"0.0.0.0/0", []string{"10.0.0.0/30", "192.0.2.0/25"}}, {"10.0.0.7/32", nil}, {"192.0.2.0/24", nil},
 	{"255.255.255.248/29", []string{"255.255.255.255/32"}}, {"fd00::/64", []string{"fd00::4/126"}}, {"::/0", nil},
 	{"fd00::8/125", []string{"fd00::8/125"}}, {"10.0.0.0/29", []string{"10.0.0.0/29"}},
@@ -264,7 +265,8 @@ func (d dice) policy(namespace, name string) *networkingv1.NetworkPolicy {
 	np := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	np.Spec.PodSelector = d.selector()
 	for range d.pick(3) {
-		np.Spec.Ingress = append(np.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{From: d.peers(), Ports: d.ports()})
+		np.Spec.Ingress = append(np.Spec.Ingress,
+			networkingv1.NetworkPolicyIngressRule{From: d.peers(), Ports: d.ports()})
 	}
 	for range d.pick(3) {
 		np.Spec.Egress = append(np.Spec.Egress, networkingv1.NetworkPolicyEgressRule{To: d.peers(), Ports: d.ports()})

@@ -86,7 +86,8 @@ func labelsOf(kv ...string) map[string]string {
 	return l
 }
 
-func newPolicy(name string, selects map[string]string, spec networkingv1.NetworkPolicySpec) *networkingv1.NetworkPolicy {
+func newPolicy(name string, selects map[string]string,
+	spec networkingv1.NetworkPolicySpec) *networkingv1.NetworkPolicy {
 	spec.PodSelector.MatchLabels = selects
 	return &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: name}, Spec: spec}
 }
@@ -207,7 +208,8 @@ func TestBlocks(t *testing.T) {
 		p.SetPod(policies.Pod{UID: "u", Namespace: "x", Here: true, Addresses: []netip.Addr{pod}})
 		for want, list := range map[bool][]string{true: test.yes, false: test.no} {
 			for _, a := range list {
-				if got := p.Allowed(policies.Packet{Src: netip.MustParseAddr(a), Dst: pod, Protocol: 6, Port: 1}); got != want {
+				if got := p.Allowed(policies.Packet{Src: netip.MustParseAddr(a), Dst: pod, Protocol: 6,
+					Port: 1}); got != want {
 					t.Errorf("%s except %v allows %s: %v", test.cidr, test.except, a, got)
 				}
 			}
@@ -220,7 +222,8 @@ func TestUnreadable(t *testing.T) {
 	p := policies.New()
 	bad := metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}
 	np := newPolicy("p", nil, networkingv1.NetworkPolicySpec{PodSelector: bad,
-		Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &bad}}}}})
+		Ingress: []networkingv1.NetworkPolicyIngressRule{
+			{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &bad}}}}})
 	if err := p.SetPolicy(np); err == nil {
 		t.Error("no error")
 	}
