@@ -31,6 +31,7 @@ import (
 	"carob/internal/controllers/disruption"
 	"carob/internal/controllers/endpoints"
 	"carob/internal/controllers/endpointslice"
+	"carob/internal/controllers/ephemeral"
 	"carob/internal/controllers/garbage"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/job"
@@ -40,6 +41,7 @@ import (
 	"carob/internal/controllers/protection"
 	"carob/internal/controllers/quota"
 	"carob/internal/controllers/replicaset"
+	"carob/internal/controllers/resourceclaim"
 	"carob/internal/controllers/rootca"
 	"carob/internal/controllers/serviceaccount"
 	"carob/internal/controllers/servicecidr"
@@ -213,6 +215,13 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		}},
 		{"endpoint-controller", func(c Clients) (controller, error) {
 			return endpoints.New(c.Kubernetes, m.recorder("endpoint-controller"), services, pods, legacyEndpoints)
+		}},
+		{"ephemeral-volume-controller", func(c Clients) (controller, error) {
+			return ephemeral.New(c.Kubernetes, m.recorder("ephemeral_volume"), pods, claims)
+		}},
+		{"resource-claim-controller", func(c Clients) (controller, error) {
+			return resourceclaim.New(c.Kubernetes, m.recorder("resource_claim"), m.inventory, resourceclaim.Watches{
+				Pods: pods, Claims: source.ResourceClaims(watcher), Templates: source.ResourceClaimTemplates(watcher)})
 		}},
 		{"pvc-protection-controller", func(c Clients) (controller, error) {
 			return protection.Claims(c.Kubernetes, m.inventory, pods)

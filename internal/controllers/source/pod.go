@@ -38,6 +38,8 @@ func slimPod(obj any) (any, error) {
 			InitContainerStatuses: slimStatuses(pod.Status.InitContainerStatuses),
 			ContainerStatuses:     slimStatuses(pod.Status.ContainerStatuses),
 			ResourceClaimStatuses: pod.Status.ResourceClaimStatuses,
+
+			ExtendedResourceClaimStatus: pod.Status.ExtendedResourceClaimStatus,
 		},
 	}, nil
 }

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -242,4 +243,16 @@ func slimNode(obj any) (any, error) {
 		node.Status.Images = nil
 	}
 	return obj, nil
+}
+
+// ResourceClaims watches all resource claims, indexed ByController.
+func ResourceClaims(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.ResourceV1().ResourceClaims(metav1.NamespaceAll), &resourcev1.ResourceClaim{},
+		fields.Everything(), slimMeta, byController())
+}
+
+// ResourceClaimTemplates watches all templates of resource claims.
+func ResourceClaimTemplates(c kubernetes.Interface) *Watch {
+	return newWatch(c, c.ResourceV1().ResourceClaimTemplates(metav1.NamespaceAll), &resourcev1.ResourceClaimTemplate{},
+		fields.Everything(), slimMeta, nil)
 }
