@@ -51,7 +51,6 @@ func EvictAt(taints []corev1.Taint, tolerations []corev1.Toleration, seen time.T
 // its deleted pods have ended, although nobody can confirm it (L7.166b).
 func OutOfService(node *corev1.Node) bool {
 	ready := find(node.Status.Conditions, corev1.NodeReady)
-	return (ready == nil || ready.Status != corev1.ConditionTrue) &&
-		slices.ContainsFunc(node.Spec.Taints,
-			func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
+	tainted := func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService }
+	return (ready == nil || ready.Status != corev1.ConditionTrue) && slices.ContainsFunc(node.Spec.Taints, tainted)
 }

@@ -79,7 +79,7 @@ func (p *Pacer) AllDown() bool { return p.allDown }
 // Zones returns what is known about each zone.
 func (p *Pacer) Zones() map[string]Zone {
 	all := make(map[string]Zone, len(p.zones))
-	for name, z := range p.zones {
+	for name, z := range p.zones { // any order: a map becomes a map
 		all[name] = z.Zone
 	}
 	return all
@@ -152,7 +152,7 @@ func (p *Pacer) zone(name string) *paced {
 // settle applies the counts to the rates.
 func (p *Pacer) settle(now time.Time, again []string) Outcome {
 	some, all := false, true
-	for name, z := range p.zones {
+	for name, z := range p.zones { // any order: each zone for itself, and sums
 		if z.Nodes == 0 && len(z.waiting) == 0 && !now.Before(z.free) {
 			delete(p.zones, name)
 			continue
@@ -162,7 +162,7 @@ func (p *Pacer) settle(now time.Time, again []string) Outcome {
 	}
 	out := Outcome{Again: again, AllDownChanged: p.allDown != (some && all)}
 	p.allDown = some && all
-	for _, z := range p.zones {
+	for _, z := range p.zones { // any order: what it collects is sorted
 		rate := p.rates.rate(z.Zone)
 		if p.allDown {
 			rate = 0

@@ -33,9 +33,8 @@ func TestDecideWithoutPermission(t *testing.T) { // L7.162, L7.164
 		"evicts already": {nodeWith(corev1.ConditionFalse, taint(corev1.TaintNodeUnreachable,
 			corev1.TaintEffectNoExecute)), false, false,
 			[]string{"node.kubernetes.io/not-ready:NoSchedule", "node.kubernetes.io/not-ready:NoExecute"}},
-		"somebody else's NoExecute": {nodeWith(corev1.ConditionFalse, taint("mine", corev1.TaintEffectNoExecute)),
-			false,
-			true, []string{"mine:NoExecute", "node.kubernetes.io/not-ready:NoSchedule"}},
+		"another NoExecute": {nodeWith(corev1.ConditionFalse, taint("mine", corev1.TaintEffectNoExecute)), false, true,
+			[]string{"mine:NoExecute", "node.kubernetes.io/not-ready:NoSchedule"}},
 	} {
 		out := Decide(Input{Now: start(), Node: test.node, LastSeen: start(), AllDown: test.allDown})
 		if out.Waiting != test.waiting || !slices.Equal(names(out.Taints), test.taints) {
@@ -231,8 +230,8 @@ func TestPacerIsFairAndAlive(t *testing.T) { // L7.164
 		for name, n := range p.nodes {
 			sick := n.Status.Conditions[0].Status != corev1.ConditionTrue
 			_, granted := p.granted[name]
-			if want := sick && !none && DefaultRates().rate(down[ZoneOf(n)]) > 0; granted != want &&
-				!(sick && granted) {
+			want := sick && !none && DefaultRates().rate(down[ZoneOf(n)]) > 0
+			if granted != want && !(sick && granted) {
 				t.Fatalf("%s: permitted %t, want %t", name, granted, want)
 			}
 		}

@@ -182,7 +182,7 @@ func Statuses(pod *corev1.Pod, names map[string]string) []corev1.PodResourceClai
 	for _, s := range pod.Status.ResourceClaimStatuses {
 		all[s.Name] = s.ResourceClaimName
 	}
-	for entry, name := range names {
+	for entry, name := range names { // any order: a map becomes a map
 		all[entry] = new(name)
 	}
 	var list []corev1.PodResourceClaimStatus
