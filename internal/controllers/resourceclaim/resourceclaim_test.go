@@ -31,7 +31,8 @@ func (r *readers) AddReader(one inventory.Reader) { r.list = append(r.list, one)
 func run(t *testing.T, api *controllertest.API) (*record.FakeRecorder, *readers) {
 	t.Helper()
 	events, inv := record.NewFakeRecorder(10000), &readers{}
-	in := Watches{Pods: source.Pods(api), Claims: source.ResourceClaims(api), Templates: source.ResourceClaimTemplates(api)}
+	in := Watches{Pods: source.Pods(api), Claims: source.ResourceClaims(api),
+		Templates: source.ResourceClaimTemplates(api)}
 	c, err := New(api, events, inv, in)
 	if err != nil {
 		t.Fatal(err)
@@ -203,7 +204,8 @@ func TestRelease(t *testing.T) {
 		controllertest.Equal(t, "the pod of a made claim", api.Log(), "update resourceclaims/status "+own,
 			"update resourceclaims "+own, "delete resourceclaims "+own)
 		left := controllertest.All[*resourcev1.ResourceClaim](api)
-		if len(left) != 1 || len(left[0].Finalizers)+len(left[0].Status.ReservedFor) != 0 || left[0].Status.Allocation != nil {
+		if len(left) != 1 || len(left[0].Finalizers)+len(left[0].Status.ReservedFor) != 0 ||
+			left[0].Status.Allocation != nil {
 			t.Errorf("left %+v", left)
 		}
 		// The pod is stored, and the watch does not tell for an hour.
@@ -239,11 +241,11 @@ func TestDeletedClaimWithoutPods(t *testing.T) {
 				t.Errorf("%s %s before there is a reason", a.GetVerb(), a.GetResource().Resource)
 			}
 		}
-		kind := inventory.Kind{GroupVersionResource: schema.GroupVersionResource{Group: resourcev1.GroupName, Version: "v1",
-			Resource: "resourceclaims"}}
+		kind := inventory.Kind{GroupVersionResource: resourcev1.SchemeGroupVersion.
+			WithResource("resourceclaims")}
 		for _, r := range inv.list {
 			r.Kinds()
-			r.Relisted(kind, []*metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}})
+			r.Relisted(kind, []*metav1.PartialObjectMetadata{{}})
 			r.Gone(kind, &metav1.PartialObjectMetadata{})
 		}
 		wait()
@@ -258,8 +260,10 @@ func TestDeletedClaimWithoutPods(t *testing.T) {
 func TestBoundDirectly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := pod("p", "gpu")
-		p.Spec.NodeName, p.Spec.ResourceClaims = "n", []corev1.PodResourceClaim{{Name: "s", ResourceClaimName: new("c")}}
-		api := controllertest.New(p, &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}})
+		p.Spec.NodeName = "n"
+		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "s", ResourceClaimName: new("c")}}
+		api := controllertest.New(p,
+			&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}})
 		run(t, api)
 		wait()
 		controllertest.Equal(t, "not allocated", api.Log())

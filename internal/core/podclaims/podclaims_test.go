@@ -87,13 +87,16 @@ func TestForPod(t *testing.T) { // S9.10 to S9.14
 		claims []*resourcev1.ResourceClaim
 		want   string
 	}{
-		"from a template":      {pod("gpu=template:t"), nil, "create gpu as p-gpu-"},
-		"two of one template":  {pod("a=template:t", "b=template:t"), nil, "create a as p-a-, create b as p-b-"},
-		"no template":          {pod("gpu=template:x"), nil, `gpu fails: resource claim template "x": resourceclaimtemplate.resource.k8s.io "x" not found`},
-		"the user's":           {pod("gpu=c"), nil, ""},
-		"found":                {pod("gpu=template:t"), []*resourcev1.ResourceClaim{claim("p-gpu-1", of("p-uid", "gpu"))}, "found gpu in p-gpu-1"},
-		"of the pod before it": {pod("gpu=template:t"), []*resourcev1.ResourceClaim{claim("p-gpu-1", of("old", "gpu"))}, "create gpu as p-gpu-"},
-		"of another entry":     {pod("gpu=template:t"), []*resourcev1.ResourceClaim{claim("p-x-1", of("p-uid", "x"))}, "create gpu as p-gpu-"},
+		"from a template":     {pod("gpu=template:t"), nil, "create gpu as p-gpu-"},
+		"two of one template": {pod("a=template:t", "b=template:t"), nil, "create a as p-a-, create b as p-b-"},
+		"no template":         {pod("gpu=template:x"), nil, `gpu fails: resource claim template "x": resourceclaimtemplate.resource.k8s.io "x" not found`},
+		"the user's":          {pod("gpu=c"), nil, ""},
+		"found": {pod("gpu=template:t"),
+			[]*resourcev1.ResourceClaim{claim("p-gpu-1", of("p-uid", "gpu"))}, "found gpu in p-gpu-1"},
+		"of the pod before it": {pod("gpu=template:t"),
+			[]*resourcev1.ResourceClaim{claim("p-gpu-1", of("old", "gpu"))}, "create gpu as p-gpu-"},
+		"of another entry": {pod("gpu=template:t"),
+			[]*resourcev1.ResourceClaim{claim("p-x-1", of("p-uid", "x"))}, "create gpu as p-gpu-"},
 		"told and there": {status(pod("gpu=template:t"), "gpu", new("c")),
 			[]*resourcev1.ResourceClaim{claim("c", of("p-uid", "gpu"))}, ""},
 		"told and gone": {status(pod("gpu=template:t"), "gpu", new("c")), nil, "create gpu as p-gpu-"},
@@ -152,7 +155,8 @@ func TestGeneratedClaim(t *testing.T) {
 
 func TestForClaim(t *testing.T) { // S9.15, S9.16
 	other := resourcev1.ResourceClaimConsumerReference{APIGroup: "example.com", Resource: "herds", Name: "h", UID: "x"}
-	reserved := func(allocated, finalizer, deleted bool, refs ...resourcev1.ResourceClaimConsumerReference) func(*resourcev1.ResourceClaim) {
+	type ref = resourcev1.ResourceClaimConsumerReference
+	reserved := func(allocated, finalizer, deleted bool, refs ...ref) func(*resourcev1.ResourceClaim) {
 		return func(c *resourcev1.ResourceClaim) {
 			c.Status.ReservedFor = refs
 			if allocated {
@@ -219,7 +223,8 @@ func TestForClaim(t *testing.T) { // S9.15, S9.16
 // The statuses keep what they say about other entries, also that none is needed.
 func TestStatuses(t *testing.T) {
 	p := pod()
-	p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "z", ResourceClaimName: new("c1")}, {Name: "b"}}
+	p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{
+		{Name: "z", ResourceClaimName: new("c1")}, {Name: "b"}}
 	var got []string
 	for _, s := range Statuses(p, map[string]string{"a": "c2", "z": "c3"}) {
 		name := "none"
