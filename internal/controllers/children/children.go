@@ -62,6 +62,12 @@ type Owner struct {
 // was planned on. Behind says whether that is really so.
 func Stale(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }
 
+// Refused reports whether the API said that it stored nothing. After any other error of a write it may have.
+func Refused(err error) bool {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	return ok && status.ErrStatus.Code >= 400 && status.ErrStatus.Code < 500
+}
+
 // Behind takes the error of a write to an object that was planned as a watch showed it.
 // It returns nil when something newer is stored: the key is then woken when the watch
 // shows that. Else it returns the error, and the loop waits: a webhook or a quota may

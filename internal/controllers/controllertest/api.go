@@ -43,6 +43,8 @@ type API struct {
 	After func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error
 	// Late, unless nil, says how long a watch takes to tell an event.
 	Late func() time.Duration
+	// LateOf, unless nil, is added to it for watches of one resource.
+	LateOf func(gvr schema.GroupVersionResource) time.Duration
 	// Faults, unless nil, says what a watch does with an event beside telling it.
 	Faults func() Fault
 
@@ -459,10 +461,17 @@ func (a *API) tell(w *stream, gvr schema.GroupVersionResource, since uint64) {
 			}
 		}
 		since = next.version
+		wait := time.Duration(0)
 		if a.Late != nil {
+			wait = a.Late()
+		}
+		if a.LateOf != nil {
+			wait += a.LateOf(gvr)
+		}
+		if wait > 0 {
 			// A watch that is stopped ends at once: no test waits for an event that nobody hears.
 			select {
-			case <-time.After(a.Late()):
+			case <-time.After(wait):
 			case <-w.stopped:
 				return
 			}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 	_ "time/tzdata" // hosts without time zones
 
@@ -34,11 +35,17 @@ type Controller struct {
 	events         record.EventRecorder
 	cronJobs, jobs *source.Watch
 	fresh          *freshness.Tracker
+
+	mu sync.Mutex
+	// unclear are the keys whose status may have been stored although the API did not say so. Before anything
+	// is planned for them, the stored one is read: the watch of Jobs may be ahead, and show that a Job is gone
+	// that only that status remembers.
+	unclear map[string]bool
 }
 
 // New returns a controller; jobs are indexed ByController.
 func New(client kubernetes.Interface, events record.EventRecorder, cronJobs, jobs *source.Watch) (*Controller, error) {
-	c := &Controller{client: client, events: events, cronJobs: cronJobs, jobs: jobs}
+	c := &Controller{client: client, events: events, cronJobs: cronJobs, jobs: jobs, unclear: map[string]bool{}}
 	c.Loop = loop.New("cronjob", 5, c.reconcile)
 	var err error
 	if c.fresh, err = freshness.New(c.Add, cronJobs, jobs); err != nil {
@@ -122,7 +129,27 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	cj := source.Get[*batchv1.CronJob](c.cronJobs, key)
 	if cj == nil {
+		c.setUnclear(key, false)
 		return 0, nil
+	}
+	if c.isUnclear(key) {
+		stored, err := c.client.BatchV1().CronJobs(cj.Namespace).Get(ctx, cj.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			c.fresh.Deleted(key, c.cronJobs, cj)
+		case err != nil:
+			return 0, fmt.Errorf("look whether the status of CronJob %s is stored: %w", key, err)
+		default:
+			c.fresh.Wrote(key, c.cronJobs, stored)
+		}
+		c.setUnclear(key, false)
+		if !c.fresh.Fresh(key) {
+			return 0, nil
+		}
+		cj = source.Get[*batchv1.CronJob](c.cronJobs, key)
+		if cj == nil {
+			return 0, nil
+		}
 	}
 	t := turn{Controller: c, key: key, in: cronjob.Input{
 		CronJob: cj, Jobs: source.Controlled[*batchv1.Job](c.jobs, cj.UID), Deleted: map[types.UID]bool{},
@@ -134,6 +161,22 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		if wait, over, err := t.act(ctx, out); over || err != nil {
 			return wait, err
 		}
+	}
+}
+
+func (c *Controller) isUnclear(key string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unclear[key]
+}
+
+func (c *Controller) setUnclear(key string, is bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if is {
+		c.unclear[key] = true
+	} else {
+		delete(c.unclear, key)
 	}
 }
 
@@ -159,6 +202,7 @@ func (t *turn) act(ctx context.Context, out cronjob.Output) (wait time.Duration,
 			if err == nil {
 				return 0, true, nil // something newer is stored, and wakes the key
 			}
+			t.setUnclear(t.key, !children.Refused(err))
 			return 0, true, fmt.Errorf("update the status of CronJob %s: %w", t.key, err)
 		}
 		t.fresh.Wrote(t.key, t.cronJobs, stored)

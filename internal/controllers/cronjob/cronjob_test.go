@@ -15,7 +15,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	ktesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/controllertest"
@@ -258,5 +260,52 @@ func trouble(t *testing.T, random *rand.Rand) {
 	}
 	if len(made) < 8 { // of some eighty minutes, with Forbid, ends and failures
 		t.Errorf("only %d Jobs were made with %s", len(made), policy)
+	}
+}
+
+// The answer to the status with the new Job is lost, the user deletes the Job at once, and the watch of Jobs is
+// ahead of the one of CronJobs, which shows neither. The Job must not be made again for that time, also when
+// the CronJob can't be read either for a while.
+func TestLostStatusAndDeletedJob(t *testing.T) {
+	for _, blind := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			api := controllertest.New(newCronJob(func(s *batchv1.CronJobSpec) { s.Schedule = "@hourly" }))
+			api.LateOf = func(gvr schema.GroupVersionResource) time.Duration {
+				if gvr.Resource == "cronjobs" {
+					return 10 * time.Second
+				}
+				return 0
+			}
+			made, lost, reads := 0, false, 0
+			api.After = func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error {
+				switch cj, ok := o.(*batchv1.CronJob); {
+				case verb == "create" && gvr.Resource == "jobs":
+					made++
+				case ok && cj.Status.LastScheduleTime != nil && !lost:
+					lost = true
+					for _, ref := range cj.Status.Active {
+						go api.Remove(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: ref.Name}})
+					}
+					return apierrors.NewTimeoutError("the answer is lost", 1)
+				}
+				return nil
+			}
+			api.PrependReactor("get", "cronjobs", func(ktesting.Action) (bool, runtime.Object, error) {
+				if reads++; blind && reads < 5 {
+					return true, nil, errors.New("no connection")
+				}
+				return false, nil, nil
+			})
+			r := start(t.Context(), t, api)
+			defer r.stop()
+			time.Sleep(90 * time.Minute)
+			if made != 1 || !lost {
+				t.Errorf("blind: %t: %d Jobs were made for one time, answer lost: %t", blind, made, lost)
+			}
+			time.Sleep(40 * time.Minute)
+			if made != 2 {
+				t.Errorf("blind: %t: %d Jobs were made for two times", blind, made)
+			}
+		})
 	}
 }

@@ -2,7 +2,6 @@ package resourceclaim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -12,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 
+	"carob/internal/controllers/children"
 	"carob/internal/controllers/source"
 	"carob/internal/core/podclaims"
 )
@@ -58,7 +58,7 @@ func (c *Controller) provide(ctx context.Context, key string, pod *corev1.Pod) e
 	for _, n := range plan.Create {
 		made, err := c.client.ResourceV1().ResourceClaims(pod.Namespace).Create(ctx, n.Claim, metav1.CreateOptions{})
 		if err != nil {
-			c.setUnclear(key, !refused(err))
+			c.setUnclear(key, !children.Refused(err))
 			plan.Failed, plan.Err = n.Entry, fmt.Errorf("create ResourceClaim %s: %w", n.Claim.Name, err)
 			break
 		}
@@ -83,12 +83,6 @@ func (c *Controller) provide(ctx context.Context, key string, pod *corev1.Pod) e
 		}
 	}
 	return nil
-}
-
-// refused reports whether the API said that it stored nothing.
-func refused(err error) bool {
-	status, ok := errors.AsType[*apierrors.StatusError](err)
-	return ok && status.ErrStatus.Code >= 400 && status.ErrStatus.Code < 500
 }
 
 func (c *Controller) isUnclear(key string) bool {
