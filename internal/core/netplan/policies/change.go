@@ -40,16 +40,16 @@ func (c *Change) Size() int { return c.V4.size() + c.V6.size() }
 func (c *FamilyChange) size() int {
 	n := len(c.DelChains)
 	for _, list := range []map[string]*Set{c.AddSets, c.DelSets} {
-		for _, s := range list {
+		for _, s := range list { // any order: one entry does not depend on another
 			n += 1 + len(s.Elements)
 		}
 	}
 	for _, list := range []map[string][]Element{c.AddElements, c.DelElements} {
-		for _, e := range list {
+		for _, e := range list { // any order: one entry does not depend on another
 			n += len(e)
 		}
 	}
-	for _, chain := range c.SetChains {
+	for _, chain := range c.SetChains { // any order: one entry does not depend on another
 		n += 1 + len(chain.Rules)
 	}
 	for d := range c.Isolate {
@@ -70,21 +70,21 @@ func (f *Family) apply(c *FamilyChange) {
 			panic("policies: the change does not fit: " + what + " " + name)
 		}
 	}
-	for name, s := range c.AddSets {
+	for name, s := range c.AddSets { // any order: one entry does not depend on another
 		must(f.Sets[name] == nil, "add set", name)
 		f.Sets[name] = s.clone()
 	}
-	for name, list := range c.AddElements {
+	for name, list := range c.AddElements { // any order: one entry does not depend on another
 		for _, e := range list {
 			must(f.Sets[name] != nil && !f.Sets[name].has(e), "add element of", name)
 			f.Sets[name].Elements[e] = struct{}{}
 		}
 	}
-	for name, chain := range c.SetChains {
+	for name, chain := range c.SetChains { // any order: one entry does not depend on another
 		f.Chains[name] = chain.clone()
 	}
 	for d := range c.Isolate {
-		for a, chain := range c.Isolate[d] {
+		for a, chain := range c.Isolate[d] { // any order: one entry does not depend on another
 			must(f.Chains[chain] != nil, "isolate by chain", chain)
 			f.Isolated[d][a] = chain
 		}
@@ -93,7 +93,7 @@ func (f *Family) apply(c *FamilyChange) {
 			delete(f.Isolated[d], a)
 		}
 	}
-	for name, list := range c.DelElements {
+	for name, list := range c.DelElements { // any order: one entry does not depend on another
 		for _, e := range list {
 			must(f.Sets[name] != nil && f.Sets[name].has(e), "delete element of", name)
 			delete(f.Sets[name].Elements, e)
@@ -103,7 +103,7 @@ func (f *Family) apply(c *FamilyChange) {
 		must(f.Chains[name] != nil, "delete chain", name)
 		delete(f.Chains, name)
 	}
-	for name, s := range c.DelSets {
+	for name, s := range c.DelSets { // any order: one entry does not depend on another
 		must(f.Sets[name] != nil && maps.Equal(f.Sets[name].Elements, s.Elements), "delete set", name)
 		delete(f.Sets, name)
 	}
@@ -117,35 +117,35 @@ func Diff(from, to *Table) Change {
 
 func diff(from, to *Family) FamilyChange {
 	var c FamilyChange
-	for name, s := range to.Sets {
+	for name, s := range to.Sets { // any order: one entry does not depend on another
 		if had := from.Sets[name]; had != nil {
 			c.elements(name, had.Elements, s.Elements)
 		} else {
 			put(&c.AddSets, name, s.clone())
 		}
 	}
-	for name, s := range from.Sets {
+	for name, s := range from.Sets { // any order: one entry does not depend on another
 		if to.Sets[name] == nil {
 			put(&c.DelSets, name, s.clone())
 		}
 	}
-	for name, chain := range to.Chains {
+	for name, chain := range to.Chains { // any order: one entry does not depend on another
 		if had := from.Chains[name]; had == nil || !had.equal(chain) {
 			put(&c.SetChains, name, chain.clone())
 		}
 	}
-	for name := range from.Chains {
+	for name := range from.Chains { // any order: one entry does not depend on another
 		if to.Chains[name] == nil {
 			c.DelChains = append(c.DelChains, name)
 		}
 	}
 	for d := range to.Isolated {
-		for a, chain := range to.Isolated[d] {
+		for a, chain := range to.Isolated[d] { // any order: one entry does not depend on another
 			if from.Isolated[d][a] != chain {
 				put(&c.Isolate[d], a, chain)
 			}
 		}
-		for a := range from.Isolated[d] {
+		for a := range from.Isolated[d] { // any order: one entry does not depend on another
 			if _, still := to.Isolated[d][a]; !still {
 				c.Release[d] = append(c.Release[d], a)
 			}
@@ -156,12 +156,12 @@ func diff(from, to *Family) FamilyChange {
 }
 
 func (c *FamilyChange) elements(name string, had, have map[Element]struct{}) {
-	for e := range have {
+	for e := range have { // any order: one entry does not depend on another
 		if _, ok := had[e]; !ok {
 			put(&c.AddElements, name, append(c.AddElements[name], e))
 		}
 	}
-	for e := range had {
+	for e := range had { // any order: one entry does not depend on another
 		if _, ok := have[e]; !ok {
 			put(&c.DelElements, name, append(c.DelElements[name], e))
 		}
@@ -171,7 +171,7 @@ func (c *FamilyChange) elements(name string, had, have map[Element]struct{}) {
 // sort gives the same change the same form.
 func (c *FamilyChange) sort() {
 	for _, m := range []map[string][]Element{c.AddElements, c.DelElements} {
-		for _, list := range m {
+		for _, list := range m { // any order: one entry does not depend on another
 			SortElements(list)
 		}
 	}
@@ -231,10 +231,10 @@ type writer struct {
 func (w *writer) addSet(name string, s *Set) {
 	if b := w.j.set(name, nil); b.whole != nil { // removed and now there again: compare the elements
 		b.touched = map[Element]bool{}
-		for e := range b.whole.Elements {
+		for e := range b.whole.Elements { // any order: one entry does not depend on another
 			b.touched[e] = true
 		}
-		for e := range s.Elements {
+		for e := range s.Elements { // any order: one entry does not depend on another
 			if !b.touched[e] {
 				b.touched[e] = false
 			}
@@ -248,7 +248,7 @@ func (w *writer) delSet(name string) {
 	b := w.j.set(name, s)
 	if b.existed && b.whole == nil {
 		was := s.clone()
-		for e, there := range b.touched {
+		for e, there := range b.touched { // any order: one entry does not depend on another
 			if there {
 				was.Elements[e] = struct{}{}
 			} else {
@@ -305,14 +305,14 @@ func (w *writer) isolate(d Direction, a netip.Addr, chain string) {
 // take returns what changed since the last call.
 func (w *writer) take() FamilyChange {
 	var c FamilyChange
-	for name, b := range w.j.sets {
+	for name, b := range w.j.sets { // any order: one entry does not depend on another
 		switch s := w.Sets[name]; {
 		case s == nil && b.existed:
 			put(&c.DelSets, name, b.whole)
 		case s != nil && !b.existed:
 			put(&c.AddSets, name, s.clone())
 		case s != nil:
-			for e, had := range b.touched {
+			for e, had := range b.touched { // any order: one entry does not depend on another
 				if has := s.has(e); has && !had {
 					put(&c.AddElements, name, append(c.AddElements[name], e))
 				} else if had && !has {
@@ -321,7 +321,7 @@ func (w *writer) take() FamilyChange {
 			}
 		}
 	}
-	for name, had := range w.j.chains {
+	for name, had := range w.j.chains { // any order: one entry does not depend on another
 		switch chain := w.Chains[name]; {
 		case chain == nil && had != nil:
 			c.DelChains = append(c.DelChains, name)
@@ -330,7 +330,7 @@ func (w *writer) take() FamilyChange {
 		}
 	}
 	for d := range w.j.isolated {
-		for a, had := range w.j.isolated[d] {
+		for a, had := range w.j.isolated[d] { // any order: one entry does not depend on another
 			switch chain := w.Isolated[d][a]; {
 			case chain == "" && had != "":
 				c.Release[d] = append(c.Release[d], a)

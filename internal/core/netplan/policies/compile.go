@@ -3,7 +3,6 @@ package policies
 import (
 	"cmp"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -56,7 +55,7 @@ func name(kind string, texts ...string) string {
 	for _, t := range texts {
 		fmt.Fprintf(h, "%d:%s,", len(t), t)
 	}
-	return kind + "-" + hex.EncodeToString(h.Sum(nil)[:16])
+	return fmt.Sprintf("%s-%x", kind, h.Sum(nil)[:16])
 }
 
 // compile reads a policy (N5.1 to N5.12). What it cannot read allows nothing, and the error names

@@ -18,7 +18,7 @@ func (p *Plan) useGroup(k groupKey, pol *policy, f int) {
 	}
 	if g.refs[f]++; g.refs[f] == 1 {
 		s := &Set{Kind: Addresses, Elements: map[Element]struct{}{}}
-		for a := range g.members {
+		for a := range g.members { // any order: sets of members
 			if familyOf(a) == f {
 				s.Elements[Element{Addr: a}] = struct{}{}
 			}
@@ -52,7 +52,7 @@ func (p *Plan) startGroup(g *group) {
 		}
 		return
 	}
-	for _, n := range p.namespaces {
+	for _, n := range p.namespaces { // any order: sets of members
 		if n.known && g.namespaces.Matches(n.labels) {
 			p.joinAll(g, n)
 		}
@@ -60,13 +60,13 @@ func (p *Plan) startGroup(g *group) {
 }
 
 func (p *Plan) joinAll(g *group, n *namespace) {
-	for pd := range n.pods {
+	for pd := range n.pods { // any order: sets of members
 		p.join(g, pd)
 	}
 }
 
 func (p *Plan) stopGroup(g *group) {
-	for pd := range g.matched {
+	for pd := range g.matched { // any order: sets of members
 		delete(pd.groups, g)
 	}
 	delete(p.groups, g.key)
@@ -110,22 +110,23 @@ func (p *Plan) leave(g *group, pd *pod) {
 func (p *Plan) groupsOf(n *namespace, pd *Pod) map[*group]struct{} {
 	found := map[*group]struct{}{}
 	consider := func(list map[*group]struct{}) {
-		for g := range list {
+		for g := range list { // any order: sets of members
 			inNamespace := g.namespaces == nil || n.known && g.namespaces.Matches(n.labels)
 			if inNamespace && g.pods.Matches(labels.Set(pd.Labels)) {
 				found[g] = struct{}{}
 			}
 		}
 	}
-	for a := range lookups(pd.Namespace, pd.Labels) { // groups of this namespace
+	for a := range lookups(pd.Namespace, pd.Labels) { // any order: groups of this namespace
 		consider(p.groupsOfPods[a])
 	}
-	for a := range lookups("", pd.Labels) { // groups of many namespaces that ask for a label of the pod
+	// Groups of many namespaces that ask for a label of the pod.
+	for a := range lookups("", pd.Labels) { // any order: sets of members
 		if a != (anchor{}) {
 			consider(p.groupsOfPods[a])
 		}
 	}
-	for a := range lookups(ofNamespaces, n.labels) { // the others of many namespaces
+	for a := range lookups(ofNamespaces, n.labels) { // any order: the others of many namespaces
 		consider(p.groupsOfPods[a])
 	}
 	return found

@@ -38,7 +38,7 @@ func anchorsOf(scope string, s labels.Selector) []anchor {
 func lookups(scope string, l map[string]string) map[anchor]struct{} {
 	all := make(map[anchor]struct{}, len(l)+1)
 	all[anchor{scope: scope}] = struct{}{}
-	for k, v := range l {
+	for k, v := range l { // any order: a set of places
 		all[anchor{scope, k, v}] = struct{}{}
 	}
 	return all

@@ -169,7 +169,7 @@ func (p *Plan) Known(uid string) (Pod, bool) {
 // Compute is the table of everything at once.
 func Compute(policies []*networkingv1.NetworkPolicy, namespaces map[string]map[string]string, pods []Pod) Table {
 	p := New()
-	for name, l := range namespaces {
+	for name, l := range namespaces { // any order: sets and counts
 		p.SetNamespace(name, l)
 	}
 	for _, pod := range pods {
@@ -224,18 +224,18 @@ func (p *Plan) relabel(n *namespace, to labels.Set, known bool) {
 	}
 	seen := map[*group]struct{}{}
 	for _, l := range []labels.Set{n.labels, to} {
-		for a := range lookups("", l) {
+		for a := range lookups("", l) { // any order: sets and counts
 			maps.Copy(seen, p.groupsOfNamespaces[a])
 		}
 	}
 	wasKnown, was := n.known, n.labels
 	n.known, n.labels = known, to
-	for g := range seen {
+	for g := range seen { // any order: sets and counts
 		before, after := wasKnown && g.namespaces.Matches(was), known && g.namespaces.Matches(to)
 		if before == after {
 			continue
 		}
-		for pod := range n.pods {
+		for pod := range n.pods { // any order: sets and counts
 			if after {
 				p.join(g, pod)
 			} else {
@@ -275,7 +275,7 @@ func (p *Plan) SetPod(to Pod) {
 	if to.peer() {
 		fits = p.groupsOf(n, &to)
 	}
-	for g := range pd.groups {
+	for g := range pd.groups { // any order: sets and counts
 		if _, still := fits[g]; !still || !samePeer {
 			p.leave(g, pd)
 		}
@@ -284,7 +284,7 @@ func (p *Plan) SetPod(to Pod) {
 		p.unlistPorts(pd)
 	}
 	pd.Pod = to
-	for g := range fits {
+	for g := range fits { // any order: sets and counts
 		p.join(g, pd)
 	}
 	if !samePeer || !slices.Equal(was.Ports, to.Ports) {
@@ -321,20 +321,20 @@ func same(a, b *Pod) bool {
 func (p *Plan) reselect(n *namespace, pd *pod) {
 	now := map[*policy]struct{}{}
 	if pd.Here {
-		for a := range lookups("", pd.Labels) {
-			for pol := range n.byLabel[a] {
+		for a := range lookups("", pd.Labels) { // any order: sets and counts
+			for pol := range n.byLabel[a] { // any order: sets and counts
 				if pol.pods.Matches(labels.Set(pd.Labels)) {
 					now[pol] = struct{}{}
 				}
 			}
 		}
 	}
-	for pol := range pd.selectedBy {
+	for pol := range pd.selectedBy { // any order: sets and counts
 		if _, still := now[pol]; !still {
 			delete(pol.selected, pd)
 		}
 	}
-	for pol := range now {
+	for pol := range now { // any order: sets and counts
 		pol.selected[pd] = struct{}{}
 	}
 	pd.selectedBy = now
@@ -356,7 +356,7 @@ func (p *Plan) place(pd *pod) {
 		}
 		was := pd.placed[d]
 		pd.placed[d] = now
-		for a, pr := range was {
+		for a, pr := range was { // any order: sets and counts
 			if now[a] == nil {
 				p.families[familyOf(a)].isolate(d, a, "")
 			}
@@ -369,7 +369,7 @@ func (p *Plan) place(pd *pod) {
 func (p *Plan) placedAddresses(pd *pod) map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
 	for _, m := range pd.placed {
-		for a := range m {
+		for a := range m { // any order: sets and counts
 			all[a] = true
 		}
 	}
@@ -378,7 +378,7 @@ func (p *Plan) placedAddresses(pd *pod) map[netip.Addr]bool {
 
 // ownAddresses keeps the set of addresses that may reach themselves (N5.16).
 func (p *Plan) ownAddresses(had, have map[netip.Addr]bool) {
-	for a := range have {
+	for a := range have { // any order: sets and counts
 		f := familyOf(a)
 		if had[a] {
 			continue
@@ -388,7 +388,7 @@ func (p *Plan) ownAddresses(had, have map[netip.Addr]bool) {
 		}
 		p.families[f].element(OwnSet, Element{Addr: a}, true)
 	}
-	for a := range had {
+	for a := range had { // any order: sets and counts
 		f := familyOf(a)
 		if have[a] {
 			continue
@@ -403,7 +403,7 @@ func (p *Plan) ownAddresses(had, have map[netip.Addr]bool) {
 // profile is the one of the policies that select the pod now; nil if there are none.
 func (p *Plan) profile(d Direction, pd *pod) *profile {
 	var list []*policy
-	for pol := range pd.selectedBy {
+	for pol := range pd.selectedBy { // any order: sets and counts
 		if pol.applies[d] {
 			list = append(list, pol)
 		}

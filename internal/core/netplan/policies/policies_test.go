@@ -208,8 +208,8 @@ func TestBlocks(t *testing.T) {
 		p.SetPod(policies.Pod{UID: "u", Namespace: "x", Here: true, Addresses: []netip.Addr{pod}})
 		for want, list := range map[bool][]string{true: test.yes, false: test.no} {
 			for _, a := range list {
-				if got := p.Allowed(policies.Packet{Src: netip.MustParseAddr(a), Dst: pod, Protocol: 6,
-					Port: 1}); got != want {
+				packet := policies.Packet{Src: netip.MustParseAddr(a), Dst: pod, Protocol: 6, Port: 1}
+				if got := p.Allowed(packet); got != want {
 					t.Errorf("%s except %v allows %s: %v", test.cidr, test.except, a, got)
 				}
 			}

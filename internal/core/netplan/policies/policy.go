@@ -32,7 +32,7 @@ func (p *Plan) SetPolicy(np *networkingv1.NetworkPolicy) error {
 			}
 		}
 	}
-	for pd := range n.pods {
+	for pd := range n.pods { // any order: each pod by itself
 		_, was := pol.selected[pd]
 		now := pd.Here && pol.pods.Matches(labels.Set(pd.Labels))
 		switch {
@@ -60,7 +60,7 @@ func (p *Plan) DeletePolicy(namespace, name string) {
 	if pol == nil {
 		return
 	}
-	for pd := range pol.selected {
+	for pd := range pol.selected { // any order: each pod by itself
 		delete(pd.selectedBy, pol)
 		p.place(pd)
 	}
@@ -72,7 +72,7 @@ func (p *Plan) DeletePolicy(namespace, name string) {
 // Policies returns the number of policies.
 func (p *Plan) Policies() int {
 	total := 0
-	for _, n := range p.namespaces {
+	for _, n := range p.namespaces { // any order: each pod by itself
 		total += len(n.policies)
 	}
 	return total

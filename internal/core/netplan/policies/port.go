@@ -6,12 +6,12 @@ func (p *Plan) usePort(k portKey, f int) {
 		return
 	}
 	if n.refs[1-f] == 0 {
-		for pd := range n.pods {
+		for pd := range n.pods { // any order: sets of members
 			n.count(pd, k, func(Element) {})
 		}
 	}
 	s := &Set{Kind: AddressPorts, Elements: map[Element]struct{}{}}
-	for e := range n.members {
+	for e := range n.members { // any order: sets of members
 		if familyOf(e.Addr) == f {
 			s.Elements[e] = struct{}{}
 		}
@@ -66,7 +66,7 @@ func (p *Plan) listPorts(pd *pod) {
 	if !pd.peer() {
 		return
 	}
-	for k := range portKeys(pd) {
+	for k := range portKeys(pd) { // any order: sets of members
 		n := p.port(k)
 		n.pods[pd] = struct{}{}
 		if n.refs[0]+n.refs[1] > 0 {
@@ -76,7 +76,7 @@ func (p *Plan) listPorts(pd *pod) {
 }
 
 func (p *Plan) unlistPorts(pd *pod) {
-	for k := range portKeys(pd) {
+	for k := range portKeys(pd) { // any order: sets of members
 		n := p.ports[k]
 		if n == nil {
 			continue

@@ -187,7 +187,7 @@ func (s *Set) hasAddr(a netip.Addr) bool {
 	if s.Kind == Addresses {
 		return s.has(Element{Addr: a})
 	}
-	for e := range s.Elements {
+	for e := range s.Elements { // any order: one entry does not depend on another
 		if e.Addr.Compare(a) <= 0 && a.Compare(e.To) <= 0 {
 			return true
 		}
@@ -196,7 +196,7 @@ func (s *Set) hasAddr(a netip.Addr) bool {
 }
 
 func (s *Set) hasPort(port uint16) bool {
-	for e := range s.Elements {
+	for e := range s.Elements { // any order: one entry does not depend on another
 		if e.Port <= port && port <= e.EndPort {
 			return true
 		}
@@ -221,10 +221,10 @@ func (t *Table) Clone() Table { return Table{V4: t.V4.clone(), V6: t.V6.clone()}
 func (f *Family) clone() Family {
 	c := Family{Sets: make(map[string]*Set, len(f.Sets)), Chains: make(map[string]*Chain, len(f.Chains)),
 		Isolated: [2]map[netip.Addr]string{maps.Clone(f.Isolated[0]), maps.Clone(f.Isolated[1])}}
-	for name, s := range f.Sets {
+	for name, s := range f.Sets { // any order: one entry does not depend on another
 		c.Sets[name] = s.clone()
 	}
-	for name, chain := range f.Chains {
+	for name, chain := range f.Chains { // any order: one entry does not depend on another
 		c.Chains[name] = chain.clone()
 	}
 	return c
