@@ -34,6 +34,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"iter"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -81,21 +82,25 @@ type Base struct {
 type Element struct {
 	Set string
 	Key string // bytes, padded to words
-	// End is the last key of a range in a concatenation, and the first key behind a range otherwise.
+	// End is the last key of a range in a concatenation, and the first key behind a range otherwise;
+	// there, "" is a range up to the last key there is.
 	End     string
 	Data    string        // of maps
 	Verdict *expr.Verdict // of verdict maps
 }
 
-// Content is a whole table, beside its sets.
+// Content is a whole table, beside the sets that it always has.
 type Content struct {
+	Sets     []Set // that come and go
 	Chains   []Chain
 	Elements iter.Seq[Element]
 }
 
 // Change is the difference between two contents. Within it, elements are deleted before others are
-// added: an element with other data is in both lists.
+// added: an element with other data is in both lists. A set goes with its elements.
 type Change struct {
+	AddSets    []Set
+	DelSets    []string
 	SetChains  []Chain // new ones, and those with other rules
 	DelChains  []string
 	DelElement []Element
@@ -104,10 +109,10 @@ type Change struct {
 
 // Empty reports whether a change changes nothing.
 func (c *Change) Empty() bool {
-	return len(c.SetChains)+len(c.DelChains)+len(c.DelElement)+len(c.AddElement) == 0
+	return len(c.AddSets)+len(c.DelSets)+len(c.SetChains)+len(c.DelChains)+len(c.DelElement)+len(c.AddElement) == 0
 }
 
-// Config is the table's name and sets.
+// Config is the table's name, and the sets that it always has.
 type Config struct {
 	Name   string // at most 200 bytes of letters, digits, '-', '_', '.'
 	Family nftables.TableFamily
@@ -122,6 +127,8 @@ type Table struct {
 	table  *nftables.Table
 	sets   map[string]*nftables.Set
 	spec   map[string]Set
+	extra  map[string]bool // names of sets that come and go
+	setID  uint32
 	layout string
 	ns     *os.File
 	conn   *nftables.Conn
@@ -146,18 +153,15 @@ func Open(cfg Config) (*Table, error) {
 		return nil, err
 	}
 	t := &Table{cfg: cfg, table: &nftables.Table{Name: cfg.Name, Family: cfg.Family},
-		sets: map[string]*nftables.Set{}, spec: map[string]Set{}, poke: make(chan struct{}, 1),
+		sets: map[string]*nftables.Set{}, spec: map[string]Set{}, extra: map[string]bool{},
+		poke:  make(chan struct{}, 1),
 		stale: map[string]time.Time{}, now: time.Now}
 	h := fnv.New64a()
 	_, _ = fmt.Fprintf(h, "%s", cfg.Version)
-	for i, s := range cfg.Sets {
-		if err := checkName(s.Name, 128); err != nil {
+	for _, s := range cfg.Sets {
+		if err := t.know(s); err != nil {
 			return nil, err
 		}
-		set := &nftables.Set{Table: t.table, ID: uint32(i + 1), Name: s.Name, KeyType: s.Key, DataType: s.Data,
-			IsMap: s.Data.Name != "", Interval: s.Interval, Concatenation: s.Concat, Dynamic: s.Dynamic,
-			HasTimeout: s.Dynamic, Size: s.Size}
-		t.sets[s.Name], t.spec[s.Name] = set, s
 		_, _ = fmt.Fprintf(h, "|%q %d %s %d %s %v %v %v %d", s.Name, s.Key.Bytes, s.Key.Name, s.Data.Bytes, s.Data.Name,
 			s.Interval, s.Concat, s.Dynamic, s.Size)
 	}
@@ -171,6 +175,42 @@ func Open(cfg Config) (*Table, error) {
 		return nil, err
 	}
 	return t, nil
+}
+
+// know makes a set one of the table's sets.
+func (t *Table) know(s Set) error {
+	if err := checkName(s.Name, 128); err != nil {
+		return err
+	}
+	t.setID++
+	t.sets[s.Name] = &nftables.Set{Table: t.table, ID: t.setID, Name: s.Name, KeyType: s.Key, DataType: s.Data,
+		IsMap: s.Data.Name != "", Interval: s.Interval, Concatenation: s.Concat, Dynamic: s.Dynamic,
+		HasTimeout: s.Dynamic, Size: s.Size}
+	t.spec[s.Name] = s
+	return nil
+}
+
+func (t *Table) forget(name string) {
+	delete(t.sets, name)
+	delete(t.spec, name)
+	delete(t.extra, name)
+}
+
+// addSets adds sets that come and go to the transaction.
+func (t *Table) addSets(list []Set) (size int, err error) {
+	for _, s := range list {
+		if t.sets[s.Name] != nil && !t.extra[s.Name] {
+			return 0, fmt.Errorf("nftables table %s always has the set %q", t.cfg.Name, s.Name)
+		}
+		if err := t.know(s); err != nil {
+			return 0, err
+		}
+		t.extra[s.Name] = true
+		if err := t.conn.AddSet(t.sets[s.Name], nil); err != nil {
+			return 0, fmt.Errorf("add set %s: %w", s.Name, err)
+		}
+	}
+	return 1024 * len(list), nil
 }
 
 // checkName: names reach listings, scripts and other tools.
@@ -220,7 +260,10 @@ func (t *Table) Apply(c Change) error {
 		return nil
 	}
 	t.dropStale()
-	size := 0
+	size, err := t.addSets(c.AddSets)
+	if err != nil {
+		return t.abandon(err)
+	}
 	for _, chain := range c.SetChains {
 		if err := t.setChain(chain, false); err != nil {
 			return t.abandon(err)
@@ -237,12 +280,25 @@ func (t *Table) Apply(c Change) error {
 	}
 	size += n
 	t.emptyChains(c.DelChains)
-	return t.flush("change", size+512*len(c.DelChains))
+	for _, name := range c.DelSets {
+		t.conn.DelSet(&nftables.Set{Table: t.table, Name: name})
+		t.forget(name)
+	}
+	return t.flush("change", size+512*(len(c.DelChains)+len(c.DelSets)))
 }
 
 // Sync makes the table's content the given one, whatever it is now.
 func (t *Table) Sync(c Content) error {
 	t.dropStale()
+	for name := range t.extra {
+		t.forget(name)
+	}
+	for _, s := range c.Sets { // to read their elements
+		if err := t.know(s); err != nil {
+			return err
+		}
+		t.extra[s.Name] = true
+	}
 	var err error
 	for range 5 {
 		var now *present
@@ -268,13 +324,15 @@ func again(err error) bool {
 
 // present is what the kernel has of the table.
 type present struct {
-	complete bool // all sets are as they should be
+	complete bool // the sets that are always there are as they should be
+	sets     map[string]bool
 	chains   map[string]*nftables.Chain
 	elements map[string]map[string]string // set → key → data
 }
 
 func (t *Table) read() (*present, error) {
-	now := &present{chains: map[string]*nftables.Chain{}, elements: map[string]map[string]string{}}
+	now := &present{chains: map[string]*nftables.Chain{}, sets: map[string]bool{},
+		elements: map[string]map[string]string{}}
 	chains, err := t.conn.ListChainsOfTableFamily(t.cfg.Family)
 	if err != nil {
 		return nil, t.abandon(err)
@@ -291,14 +349,17 @@ func (t *Table) read() (*present, error) {
 	if err != nil {
 		return nil, t.abandon(err)
 	}
-	for name := range t.sets {
-		if !slices.ContainsFunc(have, func(s *nftables.Set) bool { return s.Name == name }) {
+	for _, s := range have {
+		now.sets[s.Name] = !s.Anonymous
+	}
+	for _, s := range t.cfg.Sets {
+		if !now.sets[s.Name] {
 			return now, nil
 		}
 	}
 	now.complete = true
 	for name, s := range t.sets {
-		if s.Dynamic || s.Interval {
+		if s.Dynamic || s.Interval || !now.sets[name] {
 			continue
 		}
 		list, err := t.conn.GetSetElements(s)
@@ -330,6 +391,7 @@ func (t *Table) replace(now *present, c Content) error {
 		t.conn.AddTable(t.table)
 		clear(now.chains)
 		clear(now.elements)
+		clear(now.sets)
 		clear(t.stale)
 		for _, s := range t.cfg.Sets {
 			set := t.sets[s.Name]
@@ -339,6 +401,17 @@ func (t *Table) replace(now *present, c Content) error {
 		}
 	}
 	size := 64 << 10
+	for _, s := range c.Sets {
+		if !now.sets[s.Name] {
+			n, err := t.addSets([]Set{s})
+			if err != nil {
+				return t.abandon(err)
+			}
+			size += n
+		} else if s.Interval {
+			t.conn.FlushSet(t.sets[s.Name])
+		}
+	}
 	chains := append([]Chain{{Name: t.layout}}, c.Chains...)
 	for _, chain := range chains {
 		have := now.chains[chain.Name]
@@ -387,6 +460,12 @@ func (t *Table) replace(now *present, c Content) error {
 		}
 	}
 	t.emptyChains(extra)
+	for name, named := range now.sets {
+		if named && t.sets[name] == nil {
+			t.conn.DelSet(&nftables.Set{Table: t.table, Name: name})
+			size += 512
+		}
+	}
 	return t.flush("install", size+512*len(extra))
 }
 
@@ -465,7 +544,8 @@ func (t *Table) elements(list []Element, add func(*nftables.Set, []nftables.SetE
 		}
 		bySet[e.Set] = append(bySet[e.Set], e)
 	}
-	for _, s := range t.cfg.Sets {
+	for _, name := range slices.Sorted(maps.Keys(bySet)) {
+		s := t.spec[name]
 		part, bytes := []nftables.SetElement(nil), 0
 		send := func() error {
 			if len(part) == 0 {
@@ -484,7 +564,7 @@ func (t *Table) elements(list []Element, add func(*nftables.Set, []nftables.SetE
 				}
 			}
 			part, bytes = append(part, t.element(e)), bytes+n
-			if s.Interval && !s.Concat {
+			if s.Interval && !s.Concat && e.End != "" {
 				part = append(part, nftables.SetElement{Key: []byte(e.End), IntervalEnd: true})
 			}
 		}

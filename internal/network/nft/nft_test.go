@@ -82,6 +82,71 @@ func content(n int, chains ...string) Content {
 	return c
 }
 
+// Sets come and go with the chains that use them; a range may reach to the last key.
+func TestSetsThatComeAndGo(t *testing.T) {
+	in(t, func(t *testing.T) {
+		if _, err := exec.LookPath("nft"); err != nil {
+			t.Skip("needs nft")
+		}
+		tab := open(t)
+		set := func(name string) Set { return Set{Name: name, Key: nftables.TypeIPAddr, Interval: true} }
+		uses := func(name string) Chain {
+			return Chain{Name: "start", Base: &Base{nftables.ChainTypeFilter, nftables.ChainHookOutput, -5},
+				Rules: [][]expr.Any{{
+					&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4},
+					&expr.Lookup{SourceRegister: 1, SetName: name}}}}
+		}
+		listed := func(want ...string) {
+			t.Helper()
+			out, err := exec.Command("nft", "list", "table", "ip", "carob-test").CombinedOutput()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, w := range want {
+				if not, ok := strings.CutPrefix(w, "!"); strings.Contains(string(out), not) == ok {
+					t.Errorf("%s in\n%s", w, out)
+				}
+			}
+		}
+		empty := Content{Elements: slices.Values[[]Element](nil)}
+		if err := tab.Sync(empty); err != nil {
+			t.Fatal(err)
+		}
+		err := tab.Apply(Change{AddSets: []Set{set("one"), set("two")}, SetChains: []Chain{uses("one")},
+			AddElement: []Element{{Set: "one", Key: "\xff\x00\x00\x00"},
+				{Set: "one", Key: "\x00\x00\x00\x00", End: "\x01\x00\x00\x00"},
+				{Set: "two", Key: "\x09\x00\x00\x00", End: "\x09\x00\x00\x01"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed("set one", "255.0.0.0/8", "0.0.0.0/8", "@one", "set two", "9.0.0.0")
+		if err := tab.Apply(Change{SetChains: []Chain{uses("two")}, DelSets: []string{"one"}}); err != nil {
+			t.Fatal(err)
+		}
+		listed("!set one", "@two")
+		// Another process finds "two", which it does not know, and puts right "three", which somebody changed.
+		next := open(t)
+		nftCommand(t, "add set ip carob-test three { type ipv4_addr; flags interval; elements = { 1.1.1.1 } }")
+		err = next.Sync(Content{Sets: []Set{set("three"), set("four")}, Chains: []Chain{uses("three")},
+			Elements: slices.Values([]Element{{Set: "three", Key: "\x0a\x00\x00\x00", End: "\x0b\x00\x00\x00"}})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed("!set two", "set three", "set four", "10.0.0.0/8", "!1.1.1.1")
+		// A refused change leaves names behind that the next Sync drops.
+		if err := next.Apply(Change{AddSets: []Set{set("five")}, DelElement: []Element{datum(3, 3)}}); err == nil {
+			t.Error("an element that is not there was deleted")
+		}
+		if err := next.Apply(Change{AddSets: []Set{set("data")}}); err == nil {
+			t.Error("a set replaced one that is always there")
+		}
+		if err := next.Sync(empty); err != nil {
+			t.Fatal(err)
+		}
+		listed("!set three", "!set five", "map data")
+	})
+}
+
 func datum(i, v int) Element {
 	return Element{Set: "data", Key: key(i), Data: string(binary.BigEndian.AppendUint32(nil, uint32(v)))}
 }
