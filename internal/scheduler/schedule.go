@@ -73,8 +73,8 @@ func (s *Scheduler) assume(ctx context.Context, it *item, node string, began tim
 		}, metav1.CreateOptions{})
 		if err == nil {
 			// L2.43
-			s.eventf(pod, nil, corev1.EventTypeNormal, "Scheduled", "Binding", "Successfully assigned %s/%s to %s",
-				pod.Namespace, pod.Name, node)
+			s.eventf(pod, nil, corev1.EventTypeNormal, reasonScheduled, "Binding",
+				"Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node)
 			s.record(pod, node, "", began)
 		}
 		s.box.post(func() { s.bindingEnded(ctx, it, node, err) })

@@ -107,7 +107,7 @@ func NewForClient(client kubernetes.Interface, o Options) *Scheduler {
 	if s.journal == nil {
 		s.journal = journal.Discard{}
 	}
-	s.events = events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
+	s.events = events.NewBroadcaster(laterSink{&events.EventSinkImpl{Interface: client.EventsV1()}})
 	s.recorders = map[string]events.EventRecorder{}
 	for name := range s.config.Profiles {
 		s.recorders[name] = s.events.NewRecorder(scheme.Scheme, name)

@@ -209,12 +209,17 @@ func TestBindsAtOnce(t *testing.T) { // L2.43
 		if took := time.Since(began); took != 0 {
 			w.Errorf("binding waited %v of virtual time", took)
 		}
+		if n := len(w.events("Scheduled")); n != 0 {
+			w.Errorf("%d events are written while the pod starts", n)
+		}
+		time.Sleep(writeDelay)
+		synctest.Wait()
 		e := w.events("Scheduled")
 		if len(e) != 1 {
 			w.Fatalf("%d events, want 1", len(e))
 		}
 		if e[0].Note != "Successfully assigned default/a to n1" || e[0].Action != "Binding" || e[0].Type != "Normal" ||
-			e[0].ReportingController != "default-scheduler" {
+			e[0].ReportingController != "default-scheduler" || !e[0].EventTime.Time.Equal(began) {
 			w.Errorf("event %+v", e[0])
 		}
 		if len(w.log.entries) != 1 || w.log.entries[0].Key != "n1" {
@@ -446,6 +451,7 @@ func TestDeletedWhileItWaits(t *testing.T) {
 			metav1.CreateOptions{}); err != nil {
 			w.Fatal(err)
 		}
+		time.Sleep(writeDelay)
 		synctest.Wait()
 		if got := len(w.events("Scheduled")); got != 0 {
 			w.Errorf("%d bindings of a deleted pod", got)

@@ -1,6 +1,7 @@
 // Package events records Kubernetes events of the node agent (core/v1, source
-// kubelet and the node's name; L10.1) in the background. Repeats of an event only
-// raise its count, and raising it is put off for a moment, so that a burst of
+// kubelet and the node's name; L10.1) in the background, a moment later: a write takes
+// processor time and the disk from the start that the event is about. Repeats of an event
+// only raise its count, and raising it is put off for longer, so that a burst of
 // repeats costs one write. Every part of the agent may record; the package must
 // never block its callers and loses events rather than memory.
 //
@@ -26,7 +27,8 @@ import (
 
 const (
 	queueMax    = 4096
-	repeatDelay = 2 * time.Second // how long a higher count may wait
+	writeDelay  = 50 * time.Millisecond // how long an event waits for what it is about to go on
+	repeatDelay = 2 * time.Second       // how long a higher count may wait
 	retryDelay  = 5 * time.Second
 	retryMax    = 12
 )
@@ -191,7 +193,7 @@ func (r *Recorder) correlate(ctx context.Context, pending []*write) []*write {
 			}
 			continue
 		}
-		w := &write{event: result.Event}
+		w := &write{event: result.Event, notYet: e.FirstTimestamp.Add(writeDelay)}
 		if result.Event.Count > 1 {
 			w.patch, w.notYet = result.Patch, time.Now().Add(repeatDelay)
 		}

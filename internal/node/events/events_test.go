@@ -63,6 +63,7 @@ func TestEvent(t *testing.T) {
 		nodeUID = "0815"
 		defer func() { nodeUID = "" }()
 		r.Node("Normal", "NodeReady", "Node n1 status is now: NodeReady")
+		time.Sleep(writeDelay)
 		synctest.Wait()
 		events := list(t, client)
 		if len(events) != 3 {
@@ -86,12 +87,42 @@ func TestEvent(t *testing.T) {
 	})
 }
 
+// Nothing is written while what an event is about goes on; later events do not put off earlier ones.
+func TestWritesLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, r := start(t)
+		r.Pod(pod, podlife.Event{Type: "Normal", Reason: "Pulled", Message: "m"})
+		time.Sleep(writeDelay - time.Millisecond)
+		r.Pod(pod, podlife.Event{Type: "Normal", Reason: "Created", Message: "m"})
+		synctest.Wait()
+		if n := writes(client); n != 0 {
+			t.Errorf("%d writes at once", n)
+		}
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		if n := writes(client); n != 1 {
+			t.Errorf("%d writes when the first was due", n)
+		}
+		time.Sleep(writeDelay)
+		synctest.Wait()
+		events := list(t, client)
+		if len(events) != 2 {
+			t.Fatalf("%d events", len(events))
+		}
+		apart := events[1].FirstTimestamp.Sub(events[0].FirstTimestamp.Time)
+		if apart.Abs() != writeDelay-time.Millisecond {
+			t.Errorf("their times are %v apart: they must say when, not when they were written", apart)
+		}
+	})
+}
+
 // Repeats raise the count, with one write for a burst of them.
 func TestRepeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, r := start(t)
 		same := podlife.Event{Type: "Warning", Reason: "Unhealthy", Message: "Liveness probe failed: no"}
 		r.Pod(pod, same)
+		time.Sleep(writeDelay)
 		synctest.Wait()
 		for range 8 {
 			r.Pod(pod, same)
@@ -116,6 +147,7 @@ func TestSpam(t *testing.T) {
 		for i := range 200 {
 			r.Pod(pod, podlife.Event{Type: "Warning", Reason: fmt.Sprintf("Reason%d", i), Message: "m"})
 		}
+		time.Sleep(writeDelay)
 		synctest.Wait()
 		if n := writes(client); n != 25 {
 			t.Errorf("%d writes", n)
