@@ -278,6 +278,8 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*plan.Container, er
 	}
 	_, mode, _ := startFlags(c)
 	pl.Late = r.host.foreignProc && (mode == monitor.PIDPod || mode == monitor.PIDTarget) && r.lateForks(s)
+	place := r.groups.Entry(rec.Cgroup)
+	pl.Waits = r.systemd == nil && place.Later()
 	pl.Shm = filepath.Join(r.runDir(s.rec.ID), "shm")
 	if s.options().GetIpc() == cri.NamespaceMode_NODE {
 		pl.Shm = "/dev/shm"

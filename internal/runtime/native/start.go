@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -115,8 +116,23 @@ func (r *Runtime) endLost(c *container) {
 	r.exited(c, e)
 }
 
-// launch makes the cgroup, has the monitor start the helper and waits until it
-// became the user's process.
+// confine makes the cgroups of a container with their limits. Until release is called there may be a
+// process in them that is ours.
+func (r *Runtime) confine(ctx context.Context, c *container, pl *plan.Container) (release func(), err error) {
+	release, err = r.makeCgroup(ctx, c)
+	if err := errors.Join(err, r.reached(StepStartCgroup, pl.ID)); err != nil {
+		return release, err
+	}
+	if err := errors.Join(r.groups.Apply(pl.Cgroup, c.resources()), r.reached(StepStartLimits, pl.ID)); err != nil {
+		return release, err
+	}
+	sc := c.config.GetLinux().GetSecurityContext()
+	return release, errors.Join(r.groups.LimitDevices(pl.Cgroup, plan.DeviceRules(pl.Devices, sc.GetPrivileged())),
+		r.reached(StepStartDevices, pl.ID))
+}
+
+// launch makes the cgroup, has the monitor start the helper and waits until it became the user's
+// process. Where the helper enters its cgroups by itself (version 1), they are made while it starts.
 func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container) (pid int, id *plan.Identity,
 	err error) {
 	if err := ctx.Err(); err != nil {
@@ -136,17 +152,14 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container) 
 	if err := r.reached(StepStartProgram, pl.ID); err != nil {
 		return 0, nil, err
 	}
-	release, err := r.makeCgroup(ctx, c)
-	defer release()
-	if err := errors.Join(err, r.reached(StepStartCgroup, pl.ID)); err != nil {
-		return 0, nil, err
+	if pl.Waits { // all but the file that counts its OOM kills can come later
+		err = r.groups.MakeFirst("memory", pl.Cgroup)
+	} else {
+		var release func()
+		release, err = r.confine(ctx, c, pl)
+		defer release()
 	}
-	sc := c.config.GetLinux().GetSecurityContext()
-	if err := errors.Join(r.groups.Apply(pl.Cgroup, c.resources()), r.reached(StepStartLimits, pl.ID)); err != nil {
-		return 0, nil, err
-	}
-	if err := errors.Join(r.groups.LimitDevices(pl.Cgroup, plan.DeviceRules(pl.Devices, sc.GetPrivileged())),
-		r.reached(StepStartDevices, pl.ID)); err != nil {
+	if err != nil {
 		return 0, nil, err
 	}
 	st := monitor.ContainerStart{ID: pl.ID, LogPath: c.rec.LogPath, Late: pl.Late}
@@ -183,8 +196,14 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container) 
 	pid, id, err = r.runProgram(ctx, pl, p, specs.StateCreating,
 		func(id *plan.Identity) error { return r.launching(c, id) }, func(spec, report *os.File) (int, error) {
 			st.Spec, st.Status = spec, report
+			var confined error
+			var side sync.WaitGroup
+			if pl.Waits {
+				side.Go(func() { _, confined = r.confine(ctx, c, pl) })
+			}
 			pid, err := m.Start(st)
-			return pid, errors.Join(err, r.reached(StepStartClone, pl.ID))
+			side.Wait()
+			return pid, errors.Join(err, confined, r.reached(StepStartClone, pl.ID))
 		}, func() { _ = m.Kill(pl.ID, unix.SIGKILL) })
 	if errors.Is(err, monitor.ErrKilledEarly) && cgroups.OOMKilled(st.OOM) {
 		err = errors.New(
@@ -218,13 +237,16 @@ func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Pr
 	if err != nil {
 		return 0, nil, err
 	}
-	defer ours.Close()
+	defer ours.Close() // a helper that waits ends with it
 	pid, err := start(spec, theirs)
 	theirs.Close()
 	if err != nil {
-		return 0, nil, err
+		return pid, nil, err
 	}
 	stop := context.AfterFunc(ctx, kill)
+	if p.Gated() {
+		_, _ = ours.Write([]byte{0}) // fails for a helper that has ended, which is heard below
+	}
 	talk := monitor.Session{Program: p, Launching: launching}
 	if pl.Filter != nil && pl.Filter.Agent != nil {
 		talk.Listener = func(f *os.File) error {

@@ -134,10 +134,26 @@ var controllersV2 = []string{"cpu", "cpuset", "io", "memory", "pids", "hugetlb",
 // Make makes the group in every hierarchy, with whatever is missing above it.
 func (c *Hierarchies) Make(group string) error {
 	for i := range c.Tree {
-		h := &c.Tree[i]
-		if err := h.make(group, c.V2); err != nil {
-			return fmt.Errorf("making cgroup %s: %w", h.Mount+group, err)
+		if err := c.Tree[i].makeGroup(group, c.V2); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// MakeFirst makes the group in the hierarchy of a controller only; Make does the rest.
+func (c *Hierarchies) MakeFirst(controller, group string) error {
+	for i := range c.Tree {
+		if c.Tree[i].has(controller) {
+			return c.Tree[i].makeGroup(group, c.V2)
+		}
+	}
+	return nil
+}
+
+func (h *Hierarchy) makeGroup(group string, v2 bool) error {
+	if err := h.make(group, v2); err != nil {
+		return fmt.Errorf("making cgroup %s: %w", h.Mount+group, err)
 	}
 	return nil
 }

@@ -13,6 +13,9 @@ type Entry struct {
 	unified string   // version 2: the directory to clone it into; "" for none
 }
 
+// Later says that a process can enter the group once it runs, before there is the group.
+func (e *Entry) Later() bool { return e.unified == "" }
+
 // Open opens the directory to clone the process into; nil for none.
 func (e *Entry) Open() (*os.File, error) {
 	if e.unified == "" {

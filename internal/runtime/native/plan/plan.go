@@ -54,6 +54,7 @@ type Container struct {
 	FileLabel string       // of the container's own files; "" for none
 	Hooks     *specs.Hooks // nil: none
 	Late      bool         // it starts among processes of others, so they see it as late as can be
+	Waits     bool         // its helper is started before its cgroups are made, and waits for them
 }
 
 // ImageMount is an image that a container mounts.
@@ -164,6 +165,9 @@ func (pl *Container) Program() (*Program, error) {
 	if pl.Late {
 		p.enter()
 		pidns = p.open("/proc/self/ns/pid_for_children", unix.O_RDONLY)
+	}
+	if pl.Waits {
+		p.Gate()
 	}
 	cpu := pl.joinGroups(p)
 	// Lowering it needs CAP_SYS_RESOURCE; a host that withholds it is degraded, not broken.

@@ -3,6 +3,7 @@ package plan
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -313,6 +314,11 @@ func (p *Program) Exec() { p.add(wire.Message{Code: OpExec}) }
 
 // Gate waits until a byte comes, or fails with the other side's end.
 func (p *Program) Gate() { p.add(wire.Message{Code: OpGate}) }
+
+// Gated says that the program has a Gate.
+func (p *Program) Gated() bool {
+	return slices.ContainsFunc(p.Ops, func(m wire.Message) bool { return m.Code == OpGate })
+}
 
 // enter has fork make its process in the PID namespace of the process that the monitor named.
 // It comes first.
