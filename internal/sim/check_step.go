@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"carob/internal/core/podlife"
+	"carob/internal/core/podstatus"
 )
 
 // checkStep checks one call of Step.
@@ -77,7 +78,7 @@ func decides(out *podlife.Output) bool {
 
 // sameTurn compares two results of Step. Statuses have a quicker comparison than the rest.
 func sameTurn(s, t podlife.State, x, y podlife.Output) bool {
-	if podlife.SameStatus(&s.Last, &t.Last) && podlife.SameStatus(&x.Status, &y.Status) {
+	if podstatus.Same(&s.Last, &t.Last) && podstatus.Same(&x.Status, &y.Status) {
 		s.Last, t.Last, x.Status, y.Status = corev1.PodStatus{}, corev1.PodStatus{}, corev1.PodStatus{},
 			corev1.PodStatus{}
 	}

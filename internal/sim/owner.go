@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"carob/internal/core/podlife"
+	"carob/internal/core/podstatus"
 )
 
 // owner is the driver of one pod.
@@ -205,7 +206,7 @@ func (own *owner) publish(st *corev1.PodStatus) {
 	if own.gone {
 		return
 	}
-	same := podlife.SameStatus(st, &own.published)
+	same := podstatus.Same(st, &own.published)
 	own.published = *st // also the same one: the next one shares with it
 	if same {
 		return

@@ -18,8 +18,9 @@ import (
 // variable holds the number of the mutant that a test binary is to be.
 const variable = "CAROB_MUTANT"
 
-// selector is added to the package: which mutant this process is.
-const selector = `package podlife
+// selector returns a file that is added to a package: which mutant this process is.
+func selector(pkg string) []byte {
+	return []byte("package " + pkg + `
 
 import (
 	"os"
@@ -27,7 +28,8 @@ import (
 )
 
 var mutant, _ = strconv.Atoi(os.Getenv("` + variable + `"))
-`
+`)
+}
 
 // bench holds the test binaries that have all mutants in them.
 type bench struct {
@@ -47,16 +49,20 @@ type built struct {
 func (b *bench) prepare(mutants []mutant) error {
 	replace := map[string]string{}
 	add := func(name string, text []byte) error {
-		path := filepath.Join(b.dir, name)
+		path := filepath.Join(b.dir, strings.NewReplacer("/", "_", "..", "up").Replace(name))
 		replace[filepath.Join(b.root, folder, name)] = path
 		return os.WriteFile(path, text, 0o600)
 	}
-	if err := add("zz_mutant.go", []byte(selector)); err != nil {
-		return err
-	}
-	files := map[string][]mutant{}
+	files, folders := map[string][]mutant{}, map[string]bool{}
 	for _, m := range mutants {
 		files[m.file] = append(files[m.file], m)
+		folders[filepath.Dir(m.file)] = true
+	}
+	for dir := range folders {
+		pkg := filepath.Base(filepath.Join(folder, dir)) // each package has the name of its folder
+		if err := add(filepath.Join(dir, "zz_mutant.go"), selector(pkg)); err != nil {
+			return err
+		}
 	}
 	for name, list := range files {
 		source, err := os.ReadFile(filepath.Join(b.root, folder, name))

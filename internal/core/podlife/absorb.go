@@ -222,7 +222,7 @@ func (m *machine) absorbPull(f flight, o *Outcome) {
 		return // the spec moved on
 	}
 	if o.Err == nil {
-		m.forgetImage(image)
+		m.s.Images.Forget(image)
 		p := Pulled{}
 		if o.Pulled != nil {
 			p = *o.Pulled
@@ -247,5 +247,5 @@ func (m *machine) absorbPull(f flight, o *Outcome) {
 	}
 	m.warning(c, "Failed", "Error: "+reason)
 	c.record.Waiting = waitingReason{Reason: reason, Message: o.Err.Message, At: o.At}
-	m.imageFailed(image, c.record.Waiting)
+	m.s.Images.Failed(image, reason, o.Err.Message, o.At)
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/podstatus"
 )
 
 // columns is what kubectl get shows of a pod: READY, STATUS and RESTARTS without its
@@ -43,7 +45,7 @@ func columns(p *corev1.Pod) string {
 		initializing = true
 		break
 	}
-	if !initializing || conditionTrue(st.Conditions, corev1.PodInitialized) {
+	if !initializing || podstatus.ConditionTrue(st.Conditions, corev1.PodInitialized) {
 		restarts = sidecars
 		running, failure := false, ""
 		for i := len(st.ContainerStatuses) - 1; i >= 0; i-- {
@@ -64,7 +66,7 @@ func columns(p *corev1.Pod) string {
 		}
 		if text == "Completed" {
 			switch {
-			case running && conditionTrue(st.Conditions, corev1.PodReady):
+			case running && podstatus.ConditionTrue(st.Conditions, corev1.PodReady):
 				text = "Running"
 			case failure != "":
 				text = failure

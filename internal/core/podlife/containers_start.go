@@ -5,6 +5,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/podlife/allocation"
+	"carob/internal/core/podlife/probes"
+	"carob/internal/core/podlife/restart"
 )
 
 // nothingLeft says why the pod must end though nobody asked for it: nothing of it runs
@@ -119,23 +123,23 @@ func (m *machine) killUnwanted() {
 			continue
 		}
 		var why string
-		grace, restart := m.podGrace(), true
+		grace, again := m.podGrace(), true
 		switch {
 		case c.newest.Hash != "" && c.newest.Hash != DefinitionHash(c.spec.Name, c.spec.Image):
 			why = "definition changed"
-		case c.verdict(Liveness) == resultFailure:
+		case c.verdict(Liveness) == probes.Failure:
 			why = "failed liveness probe"
-			grace, restart = m.probeGrace(c.spec.LivenessProbe), c.class == sidecar || m.restartsAfterProbe(c)
-		case c.verdict(Startup) == resultFailure:
+			grace, again = m.probeGrace(c.spec.LivenessProbe), m.restartsAfterProbe(c)
+		case c.verdict(Startup) == probes.Failure:
 			why = "failed startup probe"
-			grace, restart = m.probeGrace(c.spec.StartupProbe), c.class == sidecar || m.restartsAfterProbe(c)
+			grace, again = m.probeGrace(c.spec.StartupProbe), m.restartsAfterProbe(c)
 		case c.record.Resize.Due && c.record.Resize.Restart && m.s.Resize.Stage == resizeContainers:
 			why = "resize requires restart"
 		default:
 			continue
 		}
 		text := fmt.Sprintf("%s %s %s", kind, c.spec.Name, why)
-		if restart {
+		if again {
 			c.record.Replace = c.newest.ID
 			if c.class == regular {
 				text += ", will be restarted"
@@ -143,6 +147,10 @@ func (m *machine) killUnwanted() {
 		}
 		m.stop(c.newest, c, stopOrder{message: text, cause: why, grace: grace})
 	}
+}
+
+func (m *machine) restartsAfterProbe(c *podContainer) bool {
+	return c.class == sidecar || restart.AfterProbe(c.spec, m.pod.Spec.RestartPolicy)
 }
 
 // startRegular starts the regular containers that are due, in spec order.
@@ -199,7 +207,7 @@ func (m *machine) start(c *podContainer, held bool, cause string) (hold bool) {
 		m.normal(c, "Pulled",
 			fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", c.spec.Image))
 	}
-	c.record.Resize = resizeDue{}
+	c.record.Resize = allocation.Change{}
 	m.do(StartContainer{Container: name, Attempt: c.record.Attempts, SandboxID: m.sandbox.ID, ImageRef: ref,
 		PodIPs: m.podIPs()},
 		m.startCause(c, cause), "start", name)

@@ -90,9 +90,15 @@
 //
 // # Time
 //
-// Step never waits. What comes later is Output.Wake (call again), Output.Look (the picture
-// is too old then, because images come without a word), or an event. An Output with
+// Step never waits. What comes later is Output.Wake (call again), Output.Look (take a new
+// snapshot, because nothing reports that an image has arrived), or an event. An Output with
 // neither a Wait nor a Wake says that nothing will happen until somebody changes something.
+//
+// # Subpackages
+//
+// Each holds one calculation and its values in the State: allocation (requested, allocated,
+// and actual resources), probes (results against thresholds), restart (restart rules and the
+// crash back-off), and pull (back-off of images). They do not know the machine.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package podlife

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/yaml"
+
+	"carob/internal/core/podstatus"
 )
 
 // FuzzStep lets Step see worlds that no runtime would show: any containers in any
@@ -100,7 +102,8 @@ func stepAny(t *rapid.T, s State, in Input) (State, Output) {
 	}
 	for i := range out.Status.Conditions {
 		c := &out.Status.Conditions[i]
-		if old := condition(s.Last.Conditions, c.Type); OwnCondition(c.Type) && old != nil && old.Status == c.Status &&
+		if old := podstatus.Condition(s.Last.Conditions, c.Type); podstatus.OwnCondition(c.Type) && old != nil &&
+			old.Status == c.Status &&
 			!old.LastTransitionTime.Equal(&c.LastTransitionTime) {
 			t.Fatalf("the transition time of %s moves from %v to %v, its status stays", c.Type, old.LastTransitionTime,
 				c.LastTransitionTime)

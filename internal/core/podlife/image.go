@@ -2,22 +2,17 @@ package podlife
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/podlife/pull"
 )
 
 const (
 	reasonErrImagePull     = "ErrImagePull"
 	reasonInvalidImageName = "InvalidImageName"
 	reasonNeverPull        = "ErrImageNeverPull"
-)
-
-// Image pull back-off (L3.113, L0.38).
-const (
-	pullBackoffInitial = 10 * time.Second
-	pullBackoffMax     = 300 * time.Second
 )
 
 // lookEvery is how old a picture may be while an image is waited for: it may arrive
@@ -67,7 +62,7 @@ func (m *machine) image(c *podContainer) (ref string, present, busy bool) {
 		return "", false, true
 	}
 	// That another container must not pull the image keeps nobody from pulling it.
-	if im := m.imageBackoff(c); im != nil && im.Prior.Reason != reasonNeverPull {
+	if im := m.imageBackoff(c); im != nil && im.Reason != reasonNeverPull {
 		m.tellImageWait(c, im)
 		return "", false, false
 	}
@@ -84,74 +79,45 @@ func (m *machine) imageRefused(c *podContainer, reason, message, eventReason, ev
 		m.warning(c, eventReason, eventMessage)
 		m.warning(c, "Failed", "Error: "+reason)
 		c.record.Waiting = waitingReason{Reason: reason, Message: message, At: m.now}
-		im = m.imageFailed(c.spec.Image, c.record.Waiting)
+		im = m.s.Images.Failed(c.spec.Image, reason, message, m.now)
 	}
 	m.tellImageWait(c, im)
 }
 
 // imageBackoff is the back-off of the image of c, until it is over (L3.109).
-func (m *machine) imageBackoff(c *podContainer) *imageRecord {
-	if im := m.imageRecord(c.spec.Image); im != nil && m.now.Before(im.Failed.Add(im.Delay)) {
+func (m *machine) imageBackoff(c *podContainer) *pull.Backoff {
+	if im := m.s.Images.Of(c.spec.Image); im != nil && m.now.Before(im.Until()) {
 		return im
 	}
 	return nil
 }
 
 // tellImageWait makes the back-off of an image visible once the failure itself has been.
-func (m *machine) tellImageWait(c *podContainer, im *imageRecord) {
-	m.wait(Wait{For: "image", Object: im.Image, Since: im.Failed, Until: im.Failed.Add(im.Delay),
-		LastErr: im.Prior.Message})
+func (m *machine) tellImageWait(c *podContainer, im *pull.Backoff) {
+	m.wait(Wait{For: "image", Object: im.Image, Since: im.At, Until: im.Until(), LastErr: im.Message})
 	if c.spec.ImagePullPolicy != corev1.PullAlways { // that one is pulled whatever there is
 		m.lookBy(m.stepTime(m.in.Observed.Taken).Add(lookEvery))
 	}
-	visible := im.Failed.Add(settle)
+	failure := waitingReason{Reason: im.Reason, Message: im.Message, At: im.At}
+	visible := im.At.Add(settle)
 	switch {
-	case im.Prior.Reason == reasonNeverPull || im.Prior.Reason == "ImageInspectError" ||
-		im.Prior.Reason == reasonInvalidImageName:
-		c.record.Waiting = im.Prior // looked at again, not pulled again
+	case im.Reason == reasonNeverPull || im.Reason == "ImageInspectError" ||
+		im.Reason == reasonInvalidImageName:
+		c.record.Waiting = failure // looked at again, not pulled again
 	case m.now.Before(visible):
 		m.wake(visible)
 		if c.record.Waiting.Reason == "" {
-			c.record.Waiting = im.Prior
+			c.record.Waiting = failure
 		}
-	case c.record.Waiting.Reason != "ImagePullBackOff" || c.record.Waiting.At.Before(im.Failed):
+	case c.record.Waiting.Reason != "ImagePullBackOff" || c.record.Waiting.At.Before(im.At):
 		c.record.Waiting = waitingReason{
 			Reason:  "ImagePullBackOff",
-			Message: fmt.Sprintf("Back-off pulling image %q: %s: %s", im.Image, im.Prior.Reason, im.Prior.Message),
+			Message: fmt.Sprintf("Back-off pulling image %q: %s: %s", im.Image, im.Reason, im.Message),
 			At:      m.now,
 		}
 		m.normal(c, "BackOff", fmt.Sprintf("Back-off pulling image %q", im.Image))
 		m.warning(c, "Failed", "Error: ImagePullBackOff")
 	}
-}
-
-// imageFailed lengthens the back-off of an image: 10 s doubling to 300 s.
-func (m *machine) imageFailed(image string, why waitingReason) *imageRecord {
-	im := m.imageRecord(image)
-	if im == nil {
-		m.s.Images = append(m.s.Images, imageRecord{Image: image})
-		im = &m.s.Images[len(m.s.Images)-1]
-	}
-	if im.Delay == 0 || why.At.Sub(im.Failed) > 2*pullBackoffMax {
-		im.Delay = pullBackoffInitial
-	} else {
-		im.Delay = min(2*im.Delay, pullBackoffMax)
-	}
-	im.Failed, im.Prior = why.At, why
-	return im
-}
-
-func (m *machine) forgetImage(image string) {
-	m.s.Images = slices.DeleteFunc(m.s.Images, func(im imageRecord) bool { return im.Image == image })
-}
-
-func (m *machine) imageRecord(image string) *imageRecord {
-	for i := range m.s.Images {
-		if m.s.Images[i].Image == image {
-			return &m.s.Images[i]
-		}
-	}
-	return nil
 }
 
 func (m *machine) imageState(image string) *ImageState {

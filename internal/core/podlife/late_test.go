@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"carob/internal/core/podlife/pull"
 )
 
 // A probe of an instance that is no more says nothing of the one that runs (L5.12).
@@ -92,8 +94,7 @@ func TestLooksForImages(t *testing.T) {
 		in.Pod.Spec.Containers = in.Pod.Spec.Containers[:1]
 		in.Pod.Spec.Containers[0].ImagePullPolicy = tt.policy
 		in.Observed.Images = []ImageState{{Image: "nginx"}}
-		s.Images = []imageRecord{{Image: "nginx", Delay: 5 * time.Minute, Failed: in.Now,
-			Prior: waitingReason{Reason: reasonErrImagePull}}}
+		s.Images = pull.Backoffs{{Image: "nginx", Delay: 5 * time.Minute, At: in.Now, Reason: reasonErrImagePull}}
 		in.Observed.Taken = in.Now.Add(-tt.old)
 		_, out := Step(s, in)
 		if want := in.Now.Add(tt.want); tt.want >= 0 && !out.Look.Equal(want) || tt.want < 0 && !out.Look.IsZero() {

@@ -2,45 +2,17 @@ package podlife
 
 import (
 	"fmt"
-	"hash/fnv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-)
 
-// probeResult is the published result of a probe, after its thresholds (L5.15).
-type probeResult uint8
-
-const (
-	resultNone probeResult = iota // nothing known: the verdict of before an agent restart holds
-	resultUnknown
-	resultSuccess
-	resultFailure
+	"carob/internal/core/podlife/probes"
+	"carob/internal/core/podstatus"
 )
 
 // carryOver is how long before the agent's start a container must have been
 // running to keep its verdicts (L4.42, L5.12).
 const carryOver = 10 * time.Second
-
-// probeTries is how often in a row a prober error is tried again (L5.16).
-const probeTries = 3
-
-// probeRecord is one probe of one container, over all instances.
-//
-//	idle ──due──▶ in flight ──outcome──▶ idle, or held until a new instance
-//
-// Count and Raw outlive an instance (L5.12): two failures before a crash and one
-// after it make three.
-type probeRecord struct {
-	ContainerID string      // the instance Result is about
-	Result      probeResult // published
-	Raw         probeResult // of the last run
-	Held        bool        // no more runs for this instance
-	Count       int32       // runs in a row with Raw
-	Errors      int32       // prober errors in a row
-	Runs        int32
-	Next        time.Time
-}
 
 // The probes of a container have fixed places in its memory.
 func probeIndex(t ProbeType) int {
@@ -54,7 +26,7 @@ func probeIndex(t ProbeType) int {
 	}
 }
 
-func (c *podContainer) probe(t ProbeType) *probeRecord { return &c.record.Probes[probeIndex(t)] }
+func (c *podContainer) probe(t ProbeType) *probes.Record { return &c.record.Probes[probeIndex(t)] }
 
 func (c *podContainer) probeSpec(t ProbeType) *corev1.Probe {
 	switch t {
@@ -68,11 +40,11 @@ func (c *podContainer) probeSpec(t ProbeType) *corev1.Probe {
 }
 
 // verdict is the published result of a probe for the instance that runs now.
-func (c *podContainer) verdict(t ProbeType) probeResult {
+func (c *podContainer) verdict(t ProbeType) probes.Result {
 	if p := c.probe(t); c.newest != nil && p.ContainerID == c.newest.ID && c.probeSpec(t) != nil {
 		return p.Result
 	}
-	return resultNone
+	return probes.None
 }
 
 // started tells whether the running instance of c counts as started (L4.40).
@@ -85,9 +57,9 @@ func (m *machine) started(c *podContainer) bool {
 		return true
 	}
 	switch c.verdict(Startup) {
-	case resultSuccess:
+	case probes.Success:
 		return true
-	case resultNone:
+	case probes.None:
 		old := oldStatus(&m.s.Last, c.class, c.spec.Name)
 		return m.carried(c) && old != nil && old.Started != nil && *old.Started
 	default:
@@ -104,10 +76,10 @@ func (m *machine) ready(c *podContainer) bool {
 		return true
 	}
 	switch c.verdict(Readiness) {
-	case resultSuccess:
+	case probes.Success:
 		return true
-	case resultNone:
-		return m.carried(c) && conditionTrue(m.pod.Status.Conditions, corev1.PodReady)
+	case probes.None:
+		return m.carried(c) && podstatus.ConditionTrue(m.pod.Status.Conditions, corev1.PodReady)
 	default:
 		return false
 	}
@@ -141,40 +113,23 @@ func (m *machine) absorbProbe(r *ProbeResult) {
 	if spec == nil || p.ContainerID != r.ContainerID || p.Held || !c.running() || c.newest.ID != r.ContainerID {
 		return
 	}
-	raw := resultSuccess
+	raw := probes.Success
 	switch r.Verdict {
 	case ProbeSuccess:
 	case ProbeError:
-		p.Errors++
-		if p.Errors < probeTries {
-			p.Next = m.now // again at once
-			return
+		if !p.Errored(m.now) {
+			m.warning(c, "Unhealthy",
+				fmt.Sprintf("%s probe errored and resulted in unknown state: %s", r.Type, r.Output))
 		}
-		p.Errors = 0
-		m.warning(c, "Unhealthy", fmt.Sprintf("%s probe errored and resulted in unknown state: %s", r.Type, r.Output))
 		return
 	case ProbeFailure:
-		raw = resultFailure
+		raw = probes.Failure
 		m.warning(c, "Unhealthy", fmt.Sprintf("%s probe failed: %s", r.Type, r.Output))
 	case ProbeWarning:
 		m.warning(c, "ProbeWarning", fmt.Sprintf("%s probe warning: %s", r.Type, r.Output))
 	}
-	p.Errors = 0
-	if p.Raw == raw {
-		p.Count++
-	} else {
-		p.Raw, p.Count = raw, 1
-	}
-	threshold := orDefault(spec.SuccessThreshold, 1)
-	if raw == resultFailure {
-		threshold = orDefault(spec.FailureThreshold, 3)
-	}
-	if p.Count < threshold {
-		return
-	}
-	p.Result = raw
-	if r.Type == Startup || r.Type == Liveness && raw == resultFailure {
-		p.Held, p.Raw, p.Count = true, resultNone, 0
+	if p.Ran(spec, raw) && (r.Type == Startup || r.Type == Liveness && raw == probes.Failure) {
+		p.Hold()
 	}
 }
 
@@ -198,7 +153,7 @@ func (m *machine) runProbes() {
 
 func (m *machine) runProbe(c *podContainer, t ProbeType, spec *corev1.Probe) {
 	p := c.probe(t)
-	period := time.Duration(orDefault(spec.PeriodSeconds, 10)) * time.Second
+	period := probes.Period(spec)
 	if p.ContainerID != c.newest.ID {
 		m.resetProbe(c, t, spec, period)
 	}
@@ -214,10 +169,7 @@ func (m *machine) runProbe(c *podContainer, t ProbeType, spec *corev1.Probe) {
 		m.wake(p.Next)
 		return
 	}
-	p.Runs++
-	if p.Next = p.Next.Add(period); !p.Next.After(m.now) {
-		p.Next = m.now.Add(period)
-	}
+	p.Begin(m.now, period)
 	m.begin(RunProbe{Container: c.spec.Name, ContainerID: c.newest.ID, Type: t, Probe: spec, PodIP: m.podIP(),
 		Try: int(p.Runs)},
 		"period "+period.String())
@@ -225,35 +177,25 @@ func (m *machine) runProbe(c *podContainer, t ProbeType, spec *corev1.Probe) {
 
 // resetProbe begins with a new instance; the consecutive count stays (L5.12).
 func (m *machine) resetProbe(c *podContainer, t ProbeType, spec *corev1.Probe, period time.Duration) {
-	p := c.probe(t)
-	*p = probeRecord{ContainerID: c.newest.ID, Raw: p.Raw, Count: p.Count, Runs: p.Runs}
+	result := probes.Unknown
 	switch t {
 	case Liveness:
-		p.Result = resultSuccess
+		result = probes.Success
 	case Readiness:
-		p.Result = resultFailure
+		result = probes.Failure
 	case Startup:
-		p.Result = resultUnknown
 	}
-	p.Next = m.stepTime(c.newest.StartedAt).Add(time.Duration(spec.InitialDelaySeconds) * time.Second)
+	next := m.stepTime(c.newest.StartedAt).Add(time.Duration(spec.InitialDelaySeconds) * time.Second)
 	if m.carried(c) {
-		p.Result = resultNone
+		result = probes.None
 	}
 	if begun := m.in.Node.AgentStarted; c.newest.StartedAt.Before(begun) {
 		// Not all probes of a node at once after the agent starts (L5.11).
-		if first := begun.Add(spread(string(m.pod.UID), c.spec.Name, string(t), period)); first.After(p.Next) {
-			p.Next = first
+		if first := begun.Add(probes.Spread(string(m.pod.UID), c.spec.Name, string(t), period)); first.After(next) {
+			next = first
 		}
 	}
-}
-
-// spread is a fixed fraction of period for one probe.
-func spread(uid, container, probe string, period time.Duration) time.Duration {
-	h := fnv.New32a()
-	h.Write([]byte(uid))
-	h.Write([]byte(container))
-	h.Write([]byte(probe))
-	return time.Duration(h.Sum32()%1000) * period / 1000
+	c.probe(t).Reset(c.newest.ID, result, next)
 }
 
 // probesWhileEnding: readiness goes on until a container has stopped, all probes
@@ -261,11 +203,4 @@ func spread(uid, container, probe string, period time.Duration) time.Duration {
 func (m *machine) probesWhileEnding(container string, t ProbeType) bool {
 	c := m.container(container)
 	return c != nil && (t == Readiness || c.class == sidecar)
-}
-
-func orDefault(v, d int32) int32 {
-	if v > 0 {
-		return v
-	}
-	return d
 }

@@ -1,13 +1,12 @@
 package podlife
 
 import (
-	"encoding/json"
-	"fmt"
-	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
+
+	"carob/internal/core/podlife/allocation"
+	"carob/internal/core/podstatus"
 )
 
 // resizeRetry is how long a deferred resize rests when nothing frees room (L3.123).
@@ -25,22 +24,15 @@ const notResizable = "In-place resize of static pods is not supported"
 // before those that grow (L3.125). A new spec may be asked for at any stage.
 type resizing struct {
 	Known      bool
-	Generation int64                        // newest spec that was compared with what is granted
-	Ahead      bool                         // that spec wants something else
-	Containers []grant                      // replaced as a whole, never changed
-	Pod        *corev1.ResourceRequirements // likewise
-	Granted    int64                        // generation that the grant is of
+	Generation int64          // newest spec that was compared with what is granted
+	Ahead      bool           // that spec wants something else
+	Allocated  allocation.Pod // what the node granted
+	Granted    int64          // generation that the grant is of
 	Pending    refusal
 	Stage      resizeStage
 	Since      time.Time // begin of the stage widen
 	Error      string    // the last failure since then
 	Failed     time.Time // when it was first seen
-}
-
-// grant is what a container may use.
-type grant struct {
-	Name      string
-	Resources corev1.ResourceRequirements
 }
 
 // refusal is why a resize is not granted.
@@ -63,74 +55,25 @@ const (
 	resizeNarrow     resizeStage = "narrow"
 )
 
-// resizeDue says what a running container needs to get what is granted.
-type resizeDue struct {
-	Due     bool
-	Restart bool // its policy wants a restart for it (L3.126)
-	Shrinks bool
-}
-
-func grantsOf(pod *corev1.Pod) (containers []grant, whole *corev1.ResourceRequirements) {
-	containers = make([]grant, 0, len(pod.Spec.InitContainers)+len(pod.Spec.Containers))
-	for _, list := range [...][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			containers = append(containers, grant{list[i].Name, *list[i].Resources.DeepCopy()})
-		}
-	}
-	return containers, pod.Spec.Resources.DeepCopy()
-}
-
 // granted is what the container may use now.
 func (m *machine) granted(c *corev1.Container) *corev1.ResourceRequirements {
 	if m.s.Resize.Ahead {
-		if g := m.s.Resize.grant(c.Name); g != nil {
+		if g := m.s.Resize.Allocated.For(c.Name); g != nil {
 			return g
 		}
 	}
 	return &c.Resources
 }
 
-func (r *resizing) grant(container string) *corev1.ResourceRequirements {
-	for i := range r.Containers {
-		if r.Containers[i].Name == container {
-			return &r.Containers[i].Resources
-		}
-	}
-	return nil
-}
-
-// covers reports whether the grant is what the pod's spec wants.
-func (r *resizing) covers(pod *corev1.Pod) bool {
-	if (r.Pod == nil) != (pod.Spec.Resources == nil) || r.Pod != nil && !sameResources(r.Pod, pod.Spec.Resources) {
-		return false
-	}
-	for _, list := range [...][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if g := r.grant(list[i].Name); g == nil || !sameResources(g, &list[i].Resources) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// allocated is the pod as the node runs it: with what is granted in place of what
-// is wanted, and the generation that brought it.
+// allocated returns the pod as the node runs it: with the allocated resources instead of the
+// requested ones, and the generation whose resources they are.
 func (m *machine) allocated() *corev1.Pod {
 	r := &m.s.Resize
 	if !r.Ahead {
 		return m.pod
 	}
-	p := m.pod.DeepCopy()
+	p := r.Allocated.Apply(m.pod)
 	p.Generation = r.Granted
-	for _, list := range [...][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			if g := r.grant(list[i].Name); g != nil {
-				list[i].Resources = *g.DeepCopy()
-			}
-		}
-	}
-	p.Spec.Resources = r.Pod.DeepCopy()
 	return p
 }
 
@@ -139,14 +82,14 @@ func (m *machine) compareResources() {
 	r := &m.s.Resize
 	if !r.Known {
 		*r = resizing{Known: true, Generation: m.pod.Generation, Granted: m.pod.Generation}
-		r.Containers, r.Pod = grantsOf(m.pod)
+		r.Allocated = allocation.Of(m.pod)
 		return
 	}
 	if r.Generation == m.pod.Generation {
 		return
 	}
 	r.Generation = m.pod.Generation
-	if r.Ahead = !r.covers(m.pod); !r.Ahead {
+	if r.Ahead = !r.Allocated.Covers(m.pod); !r.Ahead {
 		r.Granted, r.Pending = r.Generation, refusal{} // taken back (L3.124)
 	}
 }
@@ -208,7 +151,7 @@ func (m *machine) refuseResize(reason, cause, message string) {
 	}
 	if old.Generation != r.Generation || old.Reason != reason {
 		m.event(corev1.EventTypeWarning, "Resize"+reason,
-			"Pod resize "+cause+": "+resizeText(m.pod, r.Generation, message), "")
+			"Pod resize "+cause+": "+allocation.EventText(m.pod, r.Generation, message), "")
 	}
 }
 
@@ -217,62 +160,21 @@ func (m *machine) grantResize() {
 	r := &m.s.Resize
 	for i := range m.containers {
 		c := &m.containers[i]
-		old := r.grant(c.spec.Name)
+		old := r.Allocated.For(c.spec.Name)
 		if old == nil || !c.running() && m.inFlight(opStart, c.spec.Name) == nil {
 			continue
 		}
-		if was, is := inherited(r.Pod, old),
-			inherited(m.pod.Spec.Resources, &c.spec.Resources); !sameResources(was, is) {
-			c.record.Resize = dueFor(c.spec, was, is, c.record.Resize)
+		was := allocation.Effective(r.Allocated.Whole, old)
+		is := allocation.Effective(m.pod.Spec.Resources, &c.spec.Resources)
+		if !allocation.Same(was, is) {
+			c.record.Resize = allocation.ChangeOf(c.spec, was, is, c.record.Resize)
 		}
 	}
-	r.Containers, r.Pod = grantsOf(m.pod)
+	r.Allocated = allocation.Of(m.pod)
 	r.Ahead, r.Pending, r.Granted = false, refusal{}, r.Generation
 	r.Stage, r.Since, r.Error = resizeWiden, m.now, ""
 	m.succeeded(opResizePod, "")
-	m.event(corev1.EventTypeNormal, "ResizeStarted", "Pod resize started: "+resizeText(m.pod, r.Granted, ""), "")
-}
-
-// inherited is what a container runs with: what it names, and the limits of its pod
-// for those that it has none of (L3.117j).
-func inherited(pod, own *corev1.ResourceRequirements) *corev1.ResourceRequirements {
-	if pod == nil {
-		return own
-	}
-	all := own
-	for _, name := range [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		if q := own.Limits[name]; !q.IsZero() {
-			continue
-		}
-		if all == own {
-			all = own.DeepCopy()
-		}
-		overlay(&all.Limits, pod.Limits, name)
-	}
-	return all
-}
-
-// dueFor compares what a container has with what it gets, limits of the pod included.
-func dueFor(c *corev1.Container, had, gets *corev1.ResourceRequirements, before resizeDue) resizeDue {
-	d := resizeDue{Due: true, Restart: before.Restart}
-	grows := false
-	for _, name := range [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		was, is := had.Limits[name], gets.Limits[name]
-		wasRequest, isRequest := had.Requests[name], gets.Requests[name]
-		limit := is.Cmp(was)
-		if limit == 0 && isRequest.Cmp(wasRequest) == 0 {
-			continue
-		}
-		d.Shrinks = d.Shrinks || limit < 0 && !is.IsZero()
-		grows = grows || limit > 0
-		for i := range c.ResizePolicy {
-			if p := &c.ResizePolicy[i]; p.ResourceName == name && p.RestartPolicy == corev1.RestartContainer {
-				d.Restart = true
-			}
-		}
-	}
-	d.Shrinks = d.Shrinks && !grows
-	return d
+	m.event(corev1.EventTypeNormal, "ResizeStarted", "Pod resize started: "+allocation.EventText(m.pod, r.Granted, ""), "")
 }
 
 // advanceResize brings what was granted in force, step by step (L3.125).
@@ -299,7 +201,7 @@ func (m *machine) resizeContainers(shrinking bool) (busy bool) {
 		}
 		if !c.running() {
 			if f := m.inFlight(opStart, c.spec.Name); f == nil {
-				c.record.Resize = resizeDue{} // its next instance gets what is granted
+				c.record.Resize = allocation.Change{} // its next instance gets what is granted
 				continue
 			}
 			busy = true
@@ -309,7 +211,7 @@ func (m *machine) resizeContainers(shrinking bool) (busy bool) {
 		if c.record.Resize.Restart || m.stopOf(c.newest.ID) != nil {
 			continue // ends first
 		}
-		m.do(Resize{Container: c.spec.Name, ContainerID: c.newest.ID, Resources: *m.s.Resize.grant(c.spec.Name),
+		m.do(Resize{Container: c.spec.Name, ContainerID: c.newest.ID, Resources: *m.s.Resize.Allocated.For(c.spec.Name),
 			Granted: m.s.Resize.Granted},
 			"resources were granted", "resize", c.spec.Name)
 	}
@@ -337,7 +239,7 @@ func (m *machine) absorbResize(f flight, o *Outcome) {
 			}
 			r.Error = problem
 			m.event(corev1.EventTypeWarning, "ResizeError",
-				"Pod resize error: "+resizeText(m.allocated(), r.Granted, r.Error), "")
+				"Pod resize error: "+allocation.EventText(m.allocated(), r.Granted, r.Error), "")
 		}
 		return
 	}
@@ -349,16 +251,16 @@ func (m *machine) absorbResize(f flight, o *Outcome) {
 	case f.Op == opResize:
 		for i := range m.containers {
 			if c := &m.containers[i]; c.newest != nil && c.newest.ID == f.Object {
-				c.record.Resize = resizeDue{}
+				c.record.Resize = allocation.Change{}
 			}
 		}
 	case f.Detail == string(r.Stage) && r.Stage == resizeWiden:
 		r.Stage = resizeContainers
 	case f.Detail == string(r.Stage):
 		r.Stage, r.Error = resizeIdle, ""
-		m.s.Resources = podResources{}
+		m.s.Resources = wholeResources{}
 		m.event(corev1.EventTypeNormal, "ResizeCompleted",
-			"Pod resize completed: "+resizeText(m.allocated(), r.Granted, ""), "")
+			"Pod resize completed: "+allocation.EventText(m.allocated(), r.Granted, ""), "")
 	}
 }
 
@@ -369,43 +271,8 @@ func (m *machine) grantInForce(id string) bool {
 	if inst == nil || inst.Resources == nil || inst.State != ContainerRunning {
 		return true
 	}
-	own := m.s.Resize.grant(inst.Name)
-	if own == nil {
-		return true
-	}
-	want := inherited(m.s.Resize.Pod, own)
-	other := func(name corev1.ResourceName, least int64) bool {
-		_, limited := want.Limits[name]
-		return limited && differs(want.Limits, inst.Resources.Limits, name, least)
-	}
-	_, told := inst.Resources.Requests[corev1.ResourceCPU]
-	return !other(corev1.ResourceCPU, leastCPULimit) && !other(corev1.ResourceMemory, 0) &&
-		!(told && differs(want.Requests, inst.Resources.Requests, corev1.ResourceCPU, leastCPURequest))
-}
-
-// resizeText names the resources of a resize in an event.
-func resizeText(pod *corev1.Pod, generation int64, problem string) string {
-	type sized struct {
-		Name      string                      `json:"name"`
-		Resources corev1.ResourceRequirements `json:"resources"`
-	}
-	list := func(from []corev1.Container) (to []sized) {
-		for i := range from {
-			to = append(to, sized{from[i].Name, from[i].Resources})
-		}
-		return to
-	}
-	b, err := json.Marshal(struct {
-		Resources      *corev1.ResourceRequirements `json:"resources,omitempty"`
-		InitContainers []sized                      `json:"initContainers,omitempty"`
-		Containers     []sized                      `json:"containers,omitempty"`
-		Generation     int64                        `json:"generation"`
-		Error          string                       `json:"error,omitempty"`
-	}{pod.Spec.Resources, list(pod.Spec.InitContainers), list(pod.Spec.Containers), generation, problem})
-	if err != nil {
-		return fmt.Sprintf("{%q:%d}", "generation", generation)
-	}
-	return string(b)
+	own := m.s.Resize.Allocated.For(inst.Name)
+	return own == nil || allocation.Reached(allocation.Effective(m.s.Resize.Allocated.Whole, own), inst.Resources)
 }
 
 // resizeConditions are there only while they apply (L4.56).
@@ -431,88 +298,36 @@ func (m *machine) resizeConditions() []corev1.PodCondition {
 	return list
 }
 
-// recoverResize rebuilds what was granted: the status says what containers were
-// allocated and run with. A resize that was being brought in force begins over.
+// recoverResize rebuilds what the pod was allocated from its status. A resize that was in
+// progress starts over.
 func recoverResize(pod *corev1.Pod, state *State) resizing {
 	r := resizing{Known: true, Generation: -1, Granted: pod.Generation}
-	r.Containers, r.Pod = grantsOf(pod)
-	progress := condition(pod.Status.Conditions, corev1.PodResizeInProgress)
-	all := progress != nil && progress.ObservedGeneration == pod.Generation // the whole spec was granted
-	if !all {
-		recoverPodGrant(pod, r.Pod)
-	}
-	for _, list := range [...][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
-		for i := range list {
-			s := &list[i]
-			g := r.grant(s.Name)
-			if g == nil || s.Resources == nil {
-				continue
-			}
-			before := g.DeepCopy()
-			lay(&before.Requests, s.AllocatedResources)
-			lay(&before.Limits, s.Resources.Limits)
-			if !all {
-				*g = *before.DeepCopy()
-			}
-			if spec := findContainer(pod, s.Name); progress != nil && spec != nil && s.State.Running != nil {
-				had := inherited(r.Pod, before).DeepCopy()
-				lay(&had.Requests, s.Resources.Requests)
-				lay(&had.Limits, s.Resources.Limits)
-				state.record(s.Name).Resize = dueFor(spec, had, inherited(r.Pod, g), resizeDue{})
-			}
-		}
-	}
+	progress := podstatus.Condition(pod.Status.Conditions, corev1.PodResizeInProgress)
+	current := progress != nil && progress.ObservedGeneration == pod.Generation // the whole spec was admitted
+	r.Allocated = allocation.Recover(pod, current)
 	if progress != nil {
 		r.Granted = progress.ObservedGeneration
 		r.Stage, r.Since = resizeWiden, progress.LastTransitionTime.Time
+		recoverChanges(pod, state, &r.Allocated)
 	}
-	if p := condition(pod.Status.Conditions, corev1.PodResizePending); p != nil {
+	if p := podstatus.Condition(pod.Status.Conditions, corev1.PodResizePending); p != nil {
 		r.Pending = refusal{Generation: p.ObservedGeneration, Reason: p.Reason, Cause: p.Reason, Message: p.Message,
 			Since: p.LastTransitionTime.Time}
 		if p.Reason == corev1.PodReasonDeferred {
-			r.Pending.Again, r.Pending.Vacated = p.LastTransitionTime.Time, -1 // asked again at the first look
+			r.Pending.Again, r.Pending.Vacated = p.LastTransitionTime.Time, -1 // asked again by the first Step
 		}
 	}
 	return r
 }
 
-// recoverPodGrant finds what the pod as a whole was granted: its status says so,
-// with the overhead of its runtime class in it (L4.32a).
-func recoverPodGrant(pod *corev1.Pod, grant *corev1.ResourceRequirements) {
-	st := &pod.Status
-	if grant == nil || st.AllocatedResources == nil || st.Resources == nil {
-		return
-	}
-	// The sums of the containers stand there, too, for what the pod does not name.
-	lay(&grant.Requests, named(without(st.AllocatedResources, pod.Spec.Overhead), grant.Requests))
-	lay(&grant.Limits, named(without(st.Resources.Limits, pod.Spec.Overhead), grant.Limits))
-}
-
-// named is what of a list stands in other, too.
-func named(list, other corev1.ResourceList) corev1.ResourceList {
-	maps.DeleteFunc(list, func(name corev1.ResourceName, _ resource.Quantity) bool { _, ok := other[name]; return !ok })
-	return list
-}
-
-func without(list, less corev1.ResourceList) corev1.ResourceList {
-	list = list.DeepCopy()
-	for name, q := range less { // any order: each name by itself
-		if have, ok := list[name]; ok {
-			have.Sub(q)
-			list[name] = have
-		}
-	}
-	return list
-}
-
-// lay makes cpu and memory of a list what they are in from.
-func lay(list *corev1.ResourceList, from corev1.ResourceList) {
-	for _, name := range [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		if _, named := (*list)[name]; !named {
-			continue // no resize takes a request or limit away: what shows there is the pod's (L3.117j)
-		}
-		if _, has := from[name]; !has || differs(*list, from, name, 0) {
-			layOne(list, from, name)
+// recoverChanges notes which running containers do not have what they were allocated.
+func recoverChanges(pod *corev1.Pod, state *State, allocated *allocation.Pod) {
+	for _, list := range [...][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i := range list {
+			s := &list[i]
+			if spec := findContainer(pod, s.Name); spec != nil && s.State.Running != nil && s.Resources != nil {
+				state.record(s.Name).Resize = allocated.Outstanding(spec, s)
+			}
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/podlife/restart"
 )
 
 // restartingAll is the memory of a reset of all containers in place (L3.80).
@@ -80,12 +82,8 @@ func (m *machine) triggers(c *podContainer) bool {
 	if c.class == ephemeral || c.newest == nil || c.newest.State != ContainerExited || c.record.Replace == c.newest.ID {
 		return false
 	}
-	for i := range c.spec.RestartPolicyRules {
-		if r := &c.spec.RestartPolicyRules[i]; ruleMatches(r, c.newest.ExitCode) {
-			return r.Action == corev1.ContainerRestartRuleActionRestartAllContainers
-		}
-	}
-	return false
+	r := restart.Rule(c.spec, c.newest.ExitCode)
+	return r != nil && r.Action == corev1.ContainerRestartRuleActionRestartAllContainers
 }
 
 func (m *machine) anyTrigger() bool {

@@ -5,6 +5,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/podlife/allocation"
+	"carob/internal/core/podlife/probes"
+	"carob/internal/core/podlife/pull"
+	"carob/internal/core/podlife/restart"
 )
 
 // State is what Step remembers between calls: only what can't be observed. It is a
@@ -22,7 +27,7 @@ type State struct {
 	InFlight   []flight  // actions begun whose outcome is not known yet
 	Retries    []retry   // back-off of actions that failed
 	Containers []containerRecord
-	Images     []imageRecord
+	Images     pull.Backoffs
 	Stops      []containerStop
 	Stopped    []string      // sandboxes that StopSandbox ended; removed ones are forgotten
 	Replaced   string        // sandbox whose replacement was announced (L3.62)
@@ -32,7 +37,7 @@ type State struct {
 	End        termination
 	RestartAll restartingAll
 	Resize     resizing
-	Resources  podResources
+	Resources  wholeResources
 	Last       corev1.PodStatus // as published by the last Step
 }
 
@@ -92,13 +97,13 @@ type containerRecord struct {
 	Waiting   waitingReason // why the last try to start it failed (L3.96)
 	Adopted   string        // instance that ran when the agent began; its verdicts may be older (L4.42)
 	Ended     observedExit
-	Crash     crashBackoff
+	Crash     restart.Backoff
 	Lost      bool    // the newest instance ran, and vanished
 	Pulled    string  // image id a pull brought for the coming start
 	PostStart hookRun // the running or due postStart hook
 	Replace   string  // instance killed in order to be restarted, whatever the policy says (L3.68)
-	Resize    resizeDue
-	Probes    [3]probeRecord
+	Resize    allocation.Change
+	Probes    [3]probes.Record
 }
 
 // observedExit is when an instance ended, on the clock of Step.
@@ -129,15 +134,6 @@ const (
 	hookRunning hookStage = "running"
 	hookFailed  hookStage = "failed" // the container is being killed
 )
-
-// imageRecord is the pull back-off of one image of the pod (L3.113).
-type imageRecord struct {
-	Image  string
-	Delay  time.Duration
-	Failed time.Time     // the last failed attempt
-	Told   bool          // the back-off after it was announced
-	Prior  waitingReason // what failed
-}
 
 // termination is why and how the pod ends.
 type termination struct {

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"carob/internal/core/podstatus"
 	"carob/internal/core/resources"
 )
 
@@ -62,12 +63,12 @@ func (m *machine) rejectedStatus() corev1.PodStatus {
 	}
 	var list []corev1.PodCondition
 	for i := range m.pod.Status.Conditions {
-		if c := &m.pod.Status.Conditions[i]; !OwnCondition(c.Type) {
+		if c := &m.pod.Status.Conditions[i]; !podstatus.OwnCondition(c.Type) {
 			list = append(list, *c)
 		}
 	}
 	for i := range m.s.Last.Conditions {
-		if c := &m.s.Last.Conditions[i]; held && OwnCondition(c.Type) {
+		if c := &m.s.Last.Conditions[i]; held && podstatus.OwnCondition(c.Type) {
 			list = append(list, *c)
 		}
 	}

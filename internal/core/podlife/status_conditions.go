@@ -6,25 +6,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
 
-// OwnCondition reports whether only the node agent writes conditions of a type (L1.73, L4.8).
-func OwnCondition(t corev1.PodConditionType) bool {
-	switch t {
-	case corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady,
-		corev1.PodReady,
-		corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting:
-		return true
-	}
-	return false
-}
+	"carob/internal/core/podstatus"
+)
 
 // setConditions rebuilds the list in its order: those of others first, then ours (L4.8, L4.63).
 func (m *machine) setConditions(st *corev1.PodStatus) {
 	theirs := m.pod.Status.Conditions
 	list := make([]corev1.PodCondition, 0, max(len(m.s.Last.Conditions), 6))
 	for i := range theirs {
-		if !OwnCondition(theirs[i].Type) && theirs[i].Type != corev1.DisruptionTarget {
+		if !podstatus.OwnCondition(theirs[i].Type) && theirs[i].Type != corev1.DisruptionTarget {
 			list = append(list, theirs[i])
 		}
 	}
@@ -58,7 +49,7 @@ func (m *machine) setConditions(st *corev1.PodStatus) {
 // stamped adds generation and transition time; the latter moves only with Status (L1.74).
 func (m *machine) stamped(c corev1.PodCondition) corev1.PodCondition {
 	c.ObservedGeneration = max(m.pod.Generation, m.s.Last.ObservedGeneration)
-	old := condition(m.s.Last.Conditions, c.Type)
+	old := podstatus.Condition(m.s.Last.Conditions, c.Type)
 	if old != nil && old.Status == c.Status {
 		c.LastTransitionTime = old.LastTransitionTime
 	} else {
@@ -73,7 +64,7 @@ func (m *machine) disruption(st *corev1.PodStatus) *corev1.PodCondition {
 		c := m.stamped(*ours)
 		return &c
 	}
-	return condition(m.pod.Status.Conditions, corev1.DisruptionTarget)
+	return podstatus.Condition(m.pod.Status.Conditions, corev1.DisruptionTarget)
 }
 
 // sandboxReady is PodReadyToStartContainers (L4.51).
@@ -81,7 +72,7 @@ func (m *machine) sandboxReady() corev1.PodCondition {
 	c := corev1.PodCondition{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}
 	if m.sandbox == nil {
 		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "PodSandboxNotReady", m.sandboxProblem
-		if old := condition(m.s.Last.Conditions, c.Type); old != nil && old.Status == c.Status &&
+		if old := podstatus.Condition(m.s.Last.Conditions, c.Type); old != nil && old.Status == c.Status &&
 			terminal(m.s.Last.Phase) {
 			c.Message = old.Message // cleaning up after the pod is no news
 		}
@@ -96,7 +87,7 @@ func (m *machine) initialized(st *corev1.PodStatus) corev1.PodCondition {
 		c.Reason = "PodCompleted"
 		return c
 	}
-	if conditionTrue(m.s.Last.Conditions, corev1.PodInitialized) {
+	if podstatus.ConditionTrue(m.s.Last.Conditions, corev1.PodInitialized) {
 		return c
 	}
 	for i := range st.ContainerStatuses {
@@ -153,7 +144,7 @@ func (m *machine) podReady(containers corev1.PodCondition) corev1.PodCondition {
 	}
 	var missing []string
 	for _, g := range m.pod.Spec.ReadinessGates {
-		switch t := condition(m.pod.Status.Conditions, g.ConditionType); {
+		switch t := podstatus.Condition(m.pod.Status.Conditions, g.ConditionType); {
 		case t == nil:
 			missing = append(missing,
 				fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.",
@@ -192,18 +183,4 @@ func phaseReason(p corev1.PodPhase) string {
 // nameList writes "text: [a b]".
 func nameList(text string, names []string) string {
 	return text + ": [" + strings.Join(names, " ") + "]"
-}
-
-func condition(list []corev1.PodCondition, t corev1.PodConditionType) *corev1.PodCondition {
-	for i := range list {
-		if list[i].Type == t {
-			return &list[i]
-		}
-	}
-	return nil
-}
-
-func conditionTrue(list []corev1.PodCondition, t corev1.PodConditionType) bool {
-	c := condition(list, t)
-	return c != nil && c.Status == corev1.ConditionTrue
 }

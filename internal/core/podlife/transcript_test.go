@@ -14,6 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"carob/internal/core/podlife/allocation"
+	"carob/internal/core/podstatus"
 )
 
 // TestTranscripts runs the stories in testdata/transcripts: each command changes the world,
@@ -427,7 +430,7 @@ func (w *world) create(a StartContainer) *Container {
 // sized is what a container is started with.
 func (w *world) sized(name string) *corev1.ResourceRequirements {
 	if c := findContainer(w.runs, name); c != nil {
-		return inherited(w.runs.Spec.Resources, &c.Resources).DeepCopy()
+		return allocation.Effective(w.runs.Spec.Resources, &c.Resources).DeepCopy()
 	}
 	return nil
 }
@@ -487,7 +490,7 @@ func (w *world) succeed(k Key, d *datadriven.TestData) {
 	case Resize:
 		for i := range obs.Containers {
 			if c := &obs.Containers[i]; c.ID == a.ContainerID && (d == nil || !d.HasArg("ignored")) {
-				c.Resources = inherited(w.runs.Spec.Resources, &a.Resources).DeepCopy()
+				c.Resources = allocation.Effective(w.runs.Spec.Resources, &a.Resources).DeepCopy()
 			}
 		}
 	case RemoveContainer:
@@ -610,7 +613,7 @@ func (w *world) step(title string) {
 		}
 	}
 	for i := range was {
-		if c := &was[i]; condition(out.Status.Conditions, c.Type) == nil {
+		if c := &was[i]; podstatus.Condition(out.Status.Conditions, c.Type) == nil {
 			fmt.Fprintf(&b, "  %s is gone\n", c.Type)
 		}
 	}

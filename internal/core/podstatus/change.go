@@ -48,7 +48,7 @@ func CheckChange(before, after *corev1.Pod) []Breach {
 func (r *report) transitions(old, st *corev1.PodStatus) {
 	for i := range st.Conditions {
 		c := &st.Conditions[i]
-		o := condition(old, c.Type)
+		o := Condition(old.Conditions, c.Type)
 		if o == nil || !agents(c.Type) {
 			continue
 		}

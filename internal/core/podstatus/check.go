@@ -21,14 +21,15 @@ func Check(pod *corev1.Pod) []Breach {
 	}
 	if st.StartTime == nil && len(st.ContainerStatuses)+len(st.InitContainerStatuses)+
 		len(st.EphemeralContainerStatuses) == 0 &&
-		condition(st, corev1.PodReady) == nil {
+		Condition(st.Conditions, corev1.PodReady) == nil {
 		return r.found
 	}
 	r.pod(pod)
 	if st.Phase == corev1.PodFailed && strings.HasPrefix(st.Message, rejectedPrefix) {
-		if len(st.ContainerStatuses)+len(st.InitContainerStatuses) > 0 || condition(st, corev1.PodReady) != nil {
+		if len(st.ContainerStatuses)+len(st.InitContainerStatuses) > 0 ||
+			Condition(st.Conditions, corev1.PodReady) != nil {
 			r.broken(Rejected, "it has %d containers, Ready %v", len(st.ContainerStatuses),
-				condition(st, corev1.PodReady))
+				Condition(st.Conditions, corev1.PodReady))
 		}
 		return r.found
 	}
@@ -281,7 +282,8 @@ func (r *report) conditions(pod *corev1.Pod, all []container) {
 		r.broken(Conditions, "%v", have)
 		return
 	}
-	if c := condition(st, corev1.PodInitialized); c.Status == corev1.ConditionFalse && !r.uninitialized(all) {
+	if c := Condition(st.Conditions, corev1.PodInitialized); c.Status == corev1.ConditionFalse &&
+		!r.uninitialized(all) {
 		r.broken(Initialized, "it is False: %s", c.Message)
 	}
 	ready := !terminal(st.Phase)
@@ -290,7 +292,7 @@ func (r *report) conditions(pod *corev1.Pod, all []container) {
 			ready = ready && c.status != nil && c.status.Ready
 		}
 	}
-	containers, whole := condition(st, corev1.ContainersReady), condition(st, corev1.PodReady)
+	containers, whole := Condition(st.Conditions, corev1.ContainersReady), Condition(st.Conditions, corev1.PodReady)
 	if (containers.Status == corev1.ConditionTrue) != ready || whole.Status == corev1.ConditionTrue && !ready {
 		r.broken(Ready, "ContainersReady is %s, Ready %s", containers.Status, whole.Status)
 	}
@@ -347,8 +349,8 @@ func (r *report) phase(pod *corev1.Pod, all []container) {
 			r.broken(Succeeded, "%s: %+v", c.spec.Name, c.status.State)
 		}
 	}
-	if terminal(st.Phase) && (condition(st, corev1.PodResizePending) != nil ||
-		condition(st, corev1.PodResizeInProgress) != nil) {
+	if terminal(st.Phase) && (Condition(st.Conditions, corev1.PodResizePending) != nil ||
+		Condition(st.Conditions, corev1.PodResizeInProgress) != nil) {
 		r.broken(TerminalEnd, "a resize while %s", st.Phase)
 	}
 	if st.Phase == corev1.PodRunning && runs+ran == 0 || st.Phase == corev1.PodPending && ran+waits == 0 &&

@@ -127,13 +127,4 @@ func find(list []corev1.ContainerStatus, name string) *corev1.ContainerStatus {
 	return nil
 }
 
-func condition(st *corev1.PodStatus, t corev1.PodConditionType) *corev1.PodCondition {
-	for i := range st.Conditions {
-		if st.Conditions[i].Type == t {
-			return &st.Conditions[i]
-		}
-	}
-	return nil
-}
-
 func terminal(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }

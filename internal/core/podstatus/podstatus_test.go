@@ -68,7 +68,7 @@ func waits(reason string) corev1.ContainerState {
 }
 
 func set(p *corev1.Pod, t corev1.PodConditionType, s corev1.ConditionStatus, reason string) {
-	c := condition(&p.Status, t)
+	c := Condition(p.Status.Conditions, t)
 	c.Status, c.Reason = s, reason
 }
 
@@ -235,7 +235,7 @@ func TestBrokenChange(t *testing.T) {
 			after.Status.PodIP, after.Status.PodIPs = "", nil
 		}},
 		{TransitionTime, func(_, after *corev1.Pod, _ *corev1.ContainerStatus) {
-			condition(&after.Status, corev1.PodReady).LastTransitionTime = at(3)
+			Condition(after.Status.Conditions, corev1.PodReady).LastTransitionTime = at(3)
 		}},
 		{InitializedOnce, func(_, after *corev1.Pod, _ *corev1.ContainerStatus) {
 			set(after, corev1.PodInitialized, corev1.ConditionFalse, "x")

@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/core/podlife"
+	"carob/internal/core/podstatus"
 )
 
 // owner is the only one who drives a pod. Its goroutine runs run; other
@@ -250,7 +251,7 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 	in.Routed = o.cfg.Routed != nil && o.cfg.Routed(o.pod.UID)
 	before := &o.state.Last
 	next, out := o.cfg.Machine.Step(o.state, in)
-	changed := !o.sent || !podlife.SameStatus(before, &out.Status)
+	changed := !o.sent || !podstatus.Same(before, &out.Status)
 	o.state = next
 	for _, d := range in.Done {
 		o.land(d.Key)

@@ -5,7 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"carob/internal/core/podlife"
+	"carob/internal/core/podstatus"
 )
 
 // merge is want with everything that belongs to other writers as it is in base:
@@ -31,13 +31,13 @@ func merge(base, want *corev1.PodStatus) corev1.PodStatus {
 		return disrupted(c) && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonTerminationByKubelet
 	})
 	for _, c := range base.Conditions {
-		if podlife.OwnCondition(c.Type) || (disrupted(c) && mine >= 0) {
+		if podstatus.OwnCondition(c.Type) || (disrupted(c) && mine >= 0) {
 			continue
 		}
 		m.Conditions = append(m.Conditions, c)
 	}
 	for i, c := range want.Conditions {
-		if !podlife.OwnCondition(c.Type) && i != mine {
+		if !podstatus.OwnCondition(c.Type) && i != mine {
 			continue
 		}
 		if old := slices.IndexFunc(base.Conditions,

@@ -1,4 +1,4 @@
-package podlife
+package allocation
 
 import (
 	"testing"
@@ -46,7 +46,7 @@ func TestResourcesInForce(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			before := test.allocated.DeepCopy()
-			got := inForce(&test.allocated, &test.actual)
+			got := InForce(&test.allocated, &test.actual)
 			if diff := cmp.Diff(&test.want, got); diff != "" {
 				t.Error(diff)
 			}
@@ -86,9 +86,8 @@ func TestWholePodInForce(t *testing.T) {
 			p.Spec.Resources = &corev1.ResourceRequirements{Requests: cpu(test.pod)}
 		}
 		for v2, want := range map[bool]string{false: test.v1, true: test.v2} {
-			m := &machine{in: Input{Node: Node{CgroupV2: v2}}, pod: p}
 			got := ""
-			if r := m.podResources(p).Running; r != nil {
+			if r := StatusOf(p, v2).Running; r != nil {
 				if q, ok := r.Requests[corev1.ResourceCPU]; ok {
 					got = q.String()
 				}

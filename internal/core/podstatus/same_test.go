@@ -1,4 +1,4 @@
-package podlife
+package podstatus
 
 import (
 	"reflect"
@@ -9,14 +9,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A field that SameStatus does not look at would never be published.
-func TestSameStatusLooksAtEveryField(t *testing.T) {
+// A field that Same does not look at would never be published.
+func TestSameLooksAtEveryField(t *testing.T) {
 	differs := func(of reflect.Type, put func(value reflect.Value) *corev1.PodStatus) {
 		for i := range of.NumField() {
 			v := reflect.New(of).Elem()
 			fill(v.Field(i))
-			if with, without := put(v), put(reflect.Zero(of)); SameStatus(with, without) || !SameStatus(with, with) ||
-				!SameStatus(with, with.DeepCopy()) {
+			if with, without := put(v), put(reflect.Zero(of)); Same(with, without) || !Same(with, with) ||
+				!Same(with, with.DeepCopy()) {
 				t.Errorf("%s.%s", of.Name(), of.Field(i).Name)
 			}
 		}

@@ -1,20 +1,22 @@
-package podlife
+package podstatus
 
 import (
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// SameStatus reports whether two statuses say the same. It is quick when one is
-// the other's successor: Step shares what it does not change.
-func SameStatus(a, b *corev1.PodStatus) bool {
+// Same reports whether two statuses are equal. It is quick for a status and its successor:
+// podlife.Step shares what did not change.
+func Same(a, b *corev1.PodStatus) bool {
 	return untouched(a, b) || equality.Semantic.DeepEqual(a, b)
 }
 
-// untouched reports whether two statuses are the same without a look at what they
-// point to. False says nothing.
+// untouched reports whether two statuses have equal fields and equal pointers. If they have
+// not, they may still be equal.
 func untouched(a, b *corev1.PodStatus) bool {
 	return a.ObservedGeneration == b.ObservedGeneration && a.Phase == b.Phase && a.Reason == b.Reason &&
 		a.Message == b.Message &&
@@ -42,4 +44,8 @@ func untouchedContainer(a, b corev1.ContainerStatus) bool {
 		slices.Equal(a.VolumeMounts, b.VolumeMounts) &&
 		a.User == b.User && a.StopSignal == b.StopSignal &&
 		len(a.AllocatedResourcesStatus)+len(b.AllocatedResourcesStatus) == 0
+}
+
+func sameList(a, b corev1.ResourceList) bool {
+	return maps.EqualFunc(a, b, func(x, y resource.Quantity) bool { return x.Cmp(y) == 0 })
 }

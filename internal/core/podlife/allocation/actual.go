@@ -1,0 +1,92 @@
+package allocation
+
+import (
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// The kernel has no lower values: a container that requests nothing shows these. Values at or
+// below them, as the runtime reports them, say nothing about the spec (L3.127).
+const (
+	leastCPURequest = 2  // milli; 2 shares
+	leastCPULimit   = 10 // milli
+)
+
+// InForce returns the allocated resources, with what the runtime reports in place of what
+// differs. A runtime reports the CPU request, the CPU limit, and the memory limit.
+func InForce(allocated, actual *corev1.ResourceRequirements) *corev1.ResourceRequirements {
+	request := differs(allocated.Requests, actual.Requests, corev1.ResourceCPU, leastCPURequest)
+	cpu := differs(allocated.Limits, actual.Limits, corev1.ResourceCPU, leastCPULimit)
+	memory := differs(allocated.Limits, actual.Limits, corev1.ResourceMemory, 0)
+	if !request && !cpu && !memory {
+		return allocated
+	}
+	r := allocated.DeepCopy()
+	if request {
+		setOrDelete(&r.Requests, actual.Requests, corev1.ResourceCPU)
+	}
+	if cpu {
+		setOrDelete(&r.Limits, actual.Limits, corev1.ResourceCPU)
+	}
+	if memory {
+		setOrDelete(&r.Limits, actual.Limits, corev1.ResourceMemory)
+	}
+	return r
+}
+
+// Reached reports whether a container runs with the wanted resources, as far as its runtime
+// reports them.
+func Reached(want, actual *corev1.ResourceRequirements) bool {
+	other := func(name corev1.ResourceName, least int64) bool {
+		_, limited := want.Limits[name]
+		return limited && differs(want.Limits, actual.Limits, name, least)
+	}
+	_, reported := actual.Requests[corev1.ResourceCPU]
+	return !other(corev1.ResourceCPU, leastCPULimit) && !other(corev1.ResourceMemory, 0) &&
+		!(reported && differs(want.Requests, actual.Requests, corev1.ResourceCPU, leastCPURequest))
+}
+
+// differs reports whether the runtime uses another value than the allocated one. CPU shares
+// round by a thousandth of a core; values up to least do not count.
+func differs(allocated, actual corev1.ResourceList, name corev1.ResourceName, least int64) bool {
+	want, wanted := allocated[name]
+	have, has := actual[name]
+	if name == corev1.ResourceMemory {
+		return wanted != has || want.Cmp(have) != 0
+	}
+	a, b := want.MilliValue(), have.MilliValue()
+	return !(a <= least && b <= least) && (a-b > 1 || b-a > 1)
+}
+
+// Same reports whether two requirements ask for the same amounts.
+func Same(a, b *corev1.ResourceRequirements) bool {
+	return SameList(a.Requests, b.Requests) && SameList(a.Limits, b.Limits) && len(a.Claims) == len(b.Claims)
+}
+
+// SameList reports whether two lists have the same amounts, however they are written.
+func SameList(a, b corev1.ResourceList) bool {
+	return maps.EqualFunc(a, b, func(x, y resource.Quantity) bool { return x.Cmp(y) == 0 })
+}
+
+// setOrDelete makes one entry of a list what it is in from; it is deleted if from has none.
+func setOrDelete(list *corev1.ResourceList, from corev1.ResourceList, name corev1.ResourceName) {
+	if _, ok := from[name]; !ok {
+		delete(*list, name)
+		return
+	}
+	overlay(list, from, name)
+}
+
+// overlay makes one entry of a list what it is in from; it stays if from has none.
+func overlay(list *corev1.ResourceList, from corev1.ResourceList, name corev1.ResourceName) {
+	q, ok := from[name]
+	if !ok {
+		return
+	}
+	if *list == nil {
+		*list = corev1.ResourceList{}
+	}
+	(*list)[name] = q
+}
