@@ -36,8 +36,7 @@ type bench struct {
 	root, dir string
 	seeds     int
 	overlay   string
-	podlife   built
-	sim       built
+	built     sync.Map // of *built, by folder of the package
 }
 
 type built struct {
@@ -133,10 +132,9 @@ func weave(name string, source []byte, mutants []mutant) ([]byte, error) {
 
 // binary builds the tests of a package once.
 func (b *bench) binary(ctx context.Context, pkg string) (string, error) {
-	path, state := filepath.Join(b.dir, "podlife.test"), &b.podlife
-	if pkg != folder {
-		path, state = filepath.Join(b.dir, "sim.test"), &b.sim
-	}
+	path := filepath.Join(b.dir, filepath.Base(pkg)+".test")
+	entry, _ := b.built.LoadOrStore(pkg, &built{})
+	state := entry.(*built)
 	state.once.Do(func() {
 		cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", b.overlay, "-o",
 			path, "./"+pkg)

@@ -173,21 +173,29 @@ func (m *mutant) mutate(source []byte) ([]byte, error) {
 	return bytes.Replace(source, []byte(m.from), []byte(m.to), 1), nil
 }
 
-// killers go from the quick to the slow.
-var killers = []struct {
+// killer is a set of tests that may notice a mutant.
+type killer struct {
 	pkg  string
 	args []string
-}{
-	{folder, []string{"-test.run=^TestTranscripts$"}},
-	{folder, []string{"-test.run=^Test", "-test.skip=^TestTranscripts$", "-rapid.nofailfile"}},
-	{simulator, []string{"-test.run=^TestSeeds$"}},
 }
 
-// try finds out who notices a mutant: the tests of podlife, else the simulator.
+// killers returns the tests to try on a mutant, from the fastest to the slowest.
+func (m *mutant) killers() []killer {
+	all := []killer{
+		{folder, []string{"-test.run=^TestTranscripts$"}},
+		{folder, []string{"-test.run=^Test", "-test.skip=^TestTranscripts$", "-rapid.nofailfile"}},
+	}
+	if own := filepath.Join(folder, filepath.Dir(m.file)); own != folder {
+		all = append(all, killer{own, []string{"-test.run=^Test"}})
+	}
+	return append(all, killer{simulator, []string{"-test.run=^TestSeeds$"}})
+}
+
+// try finds out which tests notice a mutant.
 func (b *bench) try(ctx context.Context, m mutant) (v verdict) {
 	begin := time.Now()
 	defer func() { v.took = time.Since(begin) }()
-	for _, step := range killers {
+	for _, step := range m.killers() {
 		binary, err := b.binary(ctx, step.pkg)
 		if err != nil {
 			return verdict{err: err}
@@ -203,7 +211,7 @@ func (b *bench) try(ctx context.Context, m mutant) (v verdict) {
 		case ctx.Err() != nil:
 			return verdict{err: ctx.Err()}
 		case err != nil:
-			return verdict{by: killer(out)}
+			return verdict{by: killedBy(out)}
 		}
 	}
 	return verdict{}
@@ -214,8 +222,8 @@ var (
 	violation = regexp.MustCompile(`([a-z-]+): [^\n]*\n\s*seed \d+ at `)
 )
 
-// killer names the test or the invariant that noticed.
-func killer(out []byte) string {
+// killedBy names the test or the invariant that noticed.
+func killedBy(out []byte) string {
 	if v := violation.FindSubmatch(out); v != nil {
 		return "sim " + string(v[1])
 	}

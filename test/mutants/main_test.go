@@ -27,7 +27,7 @@ func TestMutantsApply(t *testing.T) {
 	}
 }
 
-func TestKiller(t *testing.T) {
+func TestKilledBy(t *testing.T) {
 	for _, c := range []struct{ out, want string }{
 		{"--- FAIL: TestTranscripts (0.1s)\n    --- FAIL: TestTranscripts/crash_loop (0.0s)\n", "crash_loop"},
 		{"    sim_test.go:37: no-start-when-over: nothing …\n        seed 37 at +21m1.55s\n--- FAIL: TestSeeds\n",
@@ -35,7 +35,7 @@ func TestKiller(t *testing.T) {
 		{"panic: test timed out", "a timeout"},
 		{"panic: runtime error", "a test"},
 	} {
-		if got := killer([]byte(c.out)); got != c.want {
+		if got := killedBy([]byte(c.out)); got != c.want {
 			t.Errorf("killer of %q is %q, not %q", c.out, got, c.want)
 		}
 	}

@@ -40,7 +40,8 @@ func TestAllowed(t *testing.T) {
 		}
 	}
 	killed := corev1.Container{RestartPolicy: &never, RestartPolicyRules: rule(in, 137)}
-	if AfterProbe(&killed, corev1.RestartPolicyAlways) || !AfterProbe(&corev1.Container{}, corev1.RestartPolicyOnFailure) {
+	if AfterProbe(&killed, corev1.RestartPolicyAlways) ||
+		!AfterProbe(&corev1.Container{}, corev1.RestartPolicyOnFailure) {
 		t.Error("a failed probe asks the rules (L3.68)")
 	}
 }
