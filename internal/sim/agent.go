@@ -13,18 +13,18 @@ import (
 
 var ctx = context.Background()
 
-// agent drives podlife as the node agent does: an owner for each pod gathers the
-// Input, calls Step on a change, an outcome or Wake, and begins the actions.
+// agent drives podlife as the node agent does: one owner per pod builds the Input, calls Step after
+// a change, an outcome, or at Wake, and begins the actions.
 type agent struct {
 	w       *world
 	down    bool
-	life    int // counts crashes
+	life    int // number of crashes
 	began   time.Time
-	vacated int64 // counts how often room was made on the node
+	vacated int64 // how often room was made on the node
 	owners  []*owner
 }
 
-// add begins to drive a pod. The first list of a new agent is a consistent read.
+// add creates the owner of a pod. The first list of a new agent is a consistent read.
 func (a *agent) add(o *object) {
 	if a.down || a.find(o) != nil {
 		return
@@ -39,24 +39,24 @@ func (a *agent) add(o *object) {
 		own.rejected = o.refused
 		o.ask(w.loop.now, time.Second)
 	}
-	if own.gone { // only the runtime knows of it (L7.17)
+	if own.gone { // only the runtime has it (L7.17)
 		p := own.pod.DeepCopy()
 		grace := int64(1)
 		p.Spec.TerminationGracePeriodSeconds = &grace
-		for _, c := range containers(p) { // the runtime tells names and images only
+		for _, c := range containers(p) { // the runtime reports names and images only
 			c.Lifecycle, c.LivenessProbe, c.ReadinessProbe, c.StartupProbe = nil, nil, nil, nil
 		}
 		own.pod, own.runs = p, p
 		o.ask(w.loop.now, time.Second)
 	}
 	if !allocated(own.pod) {
-		o.granted = append(o.granted, own.pod) // admitted as it is (L3.10)
+		o.granted = append(o.granted, own.pod) // admitted without a check (L3.10)
 	}
 	w.logf("%s is taken over, gone=%v", o.pod.Name, own.gone)
 	own.step()
 }
 
-// allocated tells whether the status of a pod says what each container was granted.
+// allocated reports whether the status of a pod lists the resources allocated to each container.
 func allocated(p *corev1.Pod) bool {
 	n := 0
 	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
@@ -78,8 +78,8 @@ func (a *agent) find(o *object) *owner {
 	return nil
 }
 
-// notify tells the agent of a change in the API server, some time later. News may
-// overtake each other; the agent drops what is older than what it has.
+// notify reports a change in the API server to the agent, with a delay. Notifications may overtake
+// each other; the agent drops those older than what it has.
 func (a *agent) notify(o *object) {
 	w, pod, number, exists, life := a.w, o.pod, o.number, o.exists, a.life
 	w.after(w.upTo(50*time.Millisecond)+w.away(), func() {
@@ -108,12 +108,12 @@ func (a *agent) notify(o *object) {
 			w.checkKilledInTime(o)
 			own.step()
 		case !sameOthers(before, pod), w.chance(0.1):
-			own.step() // the others are the echo of an own write
+			own.step() // the others repeat the agent's own writes
 		}
 	})
 }
 
-// sameOthers compares what other writers wrote into a status.
+// sameOthers compares what other writers wrote to two statuses.
 func sameOthers(a, b *corev1.Pod) bool {
 	others := func(p *corev1.Pod) (n int) {
 		for i := range p.Status.Conditions {
@@ -136,7 +136,7 @@ func sameOthers(a, b *corev1.Pod) bool {
 	return true
 }
 
-// hear takes an event of the runtime; some come late, some never.
+// hear delivers an event of the runtime; some events are delayed, some are lost.
 func (a *agent) hear(e *cri.ContainerEventResponse) {
 	if e.GetContainerEventType() == cri.ContainerEventType_CONTAINER_STOPPED_EVENT {
 		a.w.containerEnded(e.GetContainerId())
@@ -159,7 +159,8 @@ func (a *agent) hear(e *cri.ContainerEventResponse) {
 	})
 }
 
-// relist is the safety net under lost events, and finds pods that nobody owns.
+// relist lists the runtime from time to time: it makes up for lost events and finds pods without an
+// owner.
 func (a *agent) relist() {
 	a.w.after(time.Minute, a.relist)
 	if a.down {
@@ -177,7 +178,7 @@ func (a *agent) relist() {
 	}
 }
 
-// imagesChanged tells the pods that wait for an image that others may be here.
+// imagesChanged wakes the pods that wait for an image: it may be there now.
 func (a *agent) imagesChanged() {
 	for _, own := range slices.Clone(a.owners) {
 		if !own.lookAt.IsZero() {
@@ -187,14 +188,14 @@ func (a *agent) imagesChanged() {
 	}
 }
 
-// stepAll tells every pod that the facts of the machine changed.
+// stepAll wakes each pod because facts of the machine changed.
 func (a *agent) stepAll() {
 	for _, own := range slices.Clone(a.owners) {
 		own.step()
 	}
 }
 
-// crash ends the agent at once. Calls that the runtime has taken up may go on.
+// crash ends the agent at once. Calls that reached the runtime may still take effect.
 func (a *agent) crash() {
 	if a.down || a.w.calmed {
 		return
@@ -227,7 +228,7 @@ func (a *agent) crash() {
 	})
 }
 
-// list is everything the runtime has of a pod, oldest first.
+// list returns everything that the runtime has of a pod, oldest first.
 func (w *world) list(uid types.UID) ([]*cri.PodSandbox, []*cri.Container) {
 	mine := map[string]string{uidLabel: string(uid)}
 	s, _ := w.runtime.ListPodSandbox(ctx,
@@ -236,14 +237,13 @@ func (w *world) list(uid types.UID) ([]*cri.PodSandbox, []*cri.Container) {
 	return s.GetItems(), c.GetContainers()
 }
 
-// knows tells whether anything of a pod is on the machine.
+// knows reports whether anything of a pod is on the machine.
 func (w *world) knows(uid types.UID) bool {
 	s, c := w.list(uid)
 	return len(s)+len(c) > 0 || w.volumes[uid].Present
 }
 
-// remount is the view of a new agent: it must set up volumes again before it may
-// count on them.
+// remount is what a new agent assumes: it must set up the volumes again before it may use them.
 func (w *world) remount() {
 	w.mounts++
 	for _, o := range w.pods {

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// store makes p the newest version of a pod and tells the agent.
+// store makes p the newest version of a pod and notifies the agent.
 func (w *world) store(o *object, p *corev1.Pod) {
 	w.versions++
 	o.pod, o.number = p, w.versions
@@ -16,10 +16,10 @@ func (w *world) store(o *object, p *corev1.Pod) {
 	w.agent.notify(o)
 }
 
-// away tells how long the API server does not answer.
+// away returns for how long the API server will not answer.
 func (w *world) away() time.Duration { return max(0, w.apiUp.Sub(w.loop.now)) }
 
-// write does something at the API server, or later when it is away.
+// write runs a request to the API server, later if it does not answer now.
 func (w *world) write(do func()) {
 	if away := w.away(); away > 0 {
 		w.after(away+w.upTo(time.Second), func() { w.write(do) })
@@ -82,7 +82,7 @@ func (w *world) forceDelete(o *object) {
 	}
 }
 
-// gone takes a pod out of its source.
+// gone removes a pod from its source.
 func (w *world) gone(o *object) {
 	if !o.exists {
 		return
@@ -102,7 +102,7 @@ func (w *world) removeFile(o *object) {
 	}
 }
 
-// finalize is the controller that a finalizer waits for (L1.95).
+// finalize is the controller that removes a finalizer (L1.95).
 func (w *world) finalize(o *object) {
 	w.write(func() {
 		if !o.exists || !o.finalizer {
@@ -116,7 +116,7 @@ func (w *world) finalize(o *object) {
 	})
 }
 
-// deleteFromNode is the last DELETE, of the agent (L7.40).
+// deleteFromNode is the agent's final DELETE (L7.40).
 func (w *world) deleteFromNode(o *object) {
 	if !o.exists {
 		return
@@ -134,7 +134,7 @@ func (w *world) deleteFromNode(o *object) {
 	}
 }
 
-// storeStatus is a PATCH of the agent: everything that is its own.
+// storeStatus is the agent's PATCH of everything that it owns in the status.
 func (w *world) storeStatus(o *object, st *corev1.PodStatus) {
 	p := o.pod.DeepCopy()
 	p.Status = *st
@@ -153,7 +153,7 @@ func (w *world) storeStatus(o *object, st *corev1.PodStatus) {
 	w.store(o, p)
 }
 
-// ownCondition tells the conditions that the agent writes (L1.73).
+// ownCondition reports whether the agent writes conditions of this type (L1.73).
 func ownCondition(t corev1.PodConditionType) bool {
 	switch t {
 	case corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady,
@@ -164,7 +164,7 @@ func ownCondition(t corev1.PodConditionType) bool {
 	return false
 }
 
-// ours tells a DisruptionTarget that the agent writes itself.
+// ours reports whether the agent itself wrote the DisruptionTarget.
 func ours(st *corev1.PodStatus) bool {
 	c := condition(st, corev1.DisruptionTarget)
 	return c != nil && c.Reason == corev1.PodReasonTerminationByKubelet
@@ -179,8 +179,8 @@ func condition(st *corev1.PodStatus, t corev1.PodConditionType) *corev1.PodCondi
 	return nil
 }
 
-// setCondition is another writer of conditions: a load balancer's gate, the
-// controller that is about to evict.
+// setCondition is another writer of conditions: the gate of a load balancer, or the controller that
+// is about to evict.
 func (w *world) setCondition(o *object, c corev1.PodCondition) {
 	w.write(func() {
 		if !o.exists || o.static {

@@ -11,17 +11,17 @@ import (
 	"carob/internal/core/podlife"
 )
 
-// checkBegin checks one action at the time it is begun.
+// checkBegin checks an action when it is begun.
 func (w *world) checkBegin(own *owner, k podlife.Key, a podlife.Action, life podlife.Life) {
 	name := own.pod.Name
 	for _, f := range own.flights {
 		if f.key == k {
-			w.broken(oneKey, name, "%s is begun while it is in flight", k)
+			w.broken(oneKey, name, "%s begins while it is in flight", k)
 		}
 	}
 	soon := false
 	switch a.(type) {
-	case podlife.PullImage, podlife.AdmitResize: // when another container got the image, when there is room
+	case podlife.PullImage, podlife.AdmitResize: // when another container has pulled the image, when there is room
 		soon = true
 	}
 	for _, f := range own.failures {
@@ -60,7 +60,7 @@ func (w *world) checkBegin(own *owner, k podlife.Key, a podlife.Action, life pod
 		w.checkTraffic(own, a.Container, life)
 		own.object.container(a.Container).stops(w.loop.now)
 		if slices.ContainsFunc(own.hooks, func(h hook) bool { return h.id == a.ContainerID }) {
-			w.broken(preStopOnce, name, "again for %s", a.ContainerID)
+			w.broken(preStopOnce, name, "a second time for %s", a.ContainerID)
 		}
 	case podlife.StopContainer:
 		w.checkTraffic(own, a.Container, life)
@@ -68,7 +68,7 @@ func (w *world) checkBegin(own *owner, k podlife.Key, a podlife.Action, life pod
 	}
 }
 
-// graceOf is the grace of a pod as its owner knows it (L7.15).
+// graceOf returns the grace period of a pod as its owner knows it (L7.15).
 func graceOf(own *owner) time.Duration {
 	g := tgps(own.pod)
 	if d := own.pod.DeletionGracePeriodSeconds; d != nil {
@@ -87,7 +87,7 @@ func (w *world) checkStop(own *owner, a podlife.StopContainer, life podlife.Life
 	if a.Grace < 2*time.Second {
 		w.broken(leastGrace, name, "%s gets %v", a.ContainerID, a.Grace)
 	}
-	if life != podlife.Syncing && a.Grace >= graceOf(own)+time.Second { // spent time counts in whole seconds (L6.14)
+	if life != podlife.Syncing && a.Grace >= graceOf(own)+time.Second { // spent time counts in seconds (L6.14)
 		w.broken(graceKept, name, "%s gets %v of %v", a.ContainerID, a.Grace, graceOf(own))
 	}
 	c, index, init := containerOf(own.pod, a.Container)
@@ -114,7 +114,7 @@ func (w *world) checkStop(own *owner, a podlife.StopContainer, life podlife.Life
 	}
 	for _, s := range own.state.Stops {
 		if s.ContainerID == a.ContainerID && !w.now().Before(s.Deadline) {
-			return // ordered before the pod ended, and its time is up
+			return // ordered before the pod ended, and its grace period has passed
 		}
 	}
 	served := func(list []corev1.Container) {
@@ -129,7 +129,7 @@ func (w *world) checkStop(own *owner, a podlife.StopContainer, life podlife.Life
 	served(own.pod.Spec.InitContainers[index+1:])
 }
 
-// seen tells whether the agent knows an instance to run.
+// seen reports whether the agent knows that an instance runs.
 func (w *world) seen(own *owner, id string) bool {
 	for _, c := range own.observed.Containers {
 		if c.ID == id {
@@ -154,7 +154,7 @@ func (w *world) checkStart(own *owner, a podlife.StartContainer) {
 		ready = ready || s.Id == a.SandboxID && s.State == cri.PodSandboxState_SANDBOX_READY
 	}
 	if !ready || own.dead {
-		return // the runtime refuses; or it is a call of a crashed agent
+		return // the runtime rejects it, or it is a call of a crashed agent
 	}
 	if !w.volumes[own.pod.UID].Mounted {
 		w.broken(volumesMounted, name, "%s starts", a.Container)
@@ -165,7 +165,7 @@ func (w *world) checkStart(own *owner, a podlife.StartContainer) {
 		if w.clean && t.started {
 			w.broken(ephemeralOnce, name, "%s starts again", a.Container)
 		}
-		return // ephemeral containers wait for nobody
+		return // ephemeral containers do not wait
 	}
 	before := own.pod.Spec.InitContainers
 	if init {
@@ -185,7 +185,8 @@ func (w *world) checkStart(own *owner, a podlife.StartContainer) {
 	}
 }
 
-// checkRestart checks whether a container may run again, by a model of the rules of clean runs.
+// checkRestart checks whether a container may run again, with a model of the rules for runs without
+// faults.
 func (w *world) checkRestart(own *owner, a podlife.StartContainer, c *corev1.Container, t *truth) {
 	o, name := own.object, own.pod.Name
 	if c.ImagePullPolicy == corev1.PullAlways && !t.pulled {
@@ -210,7 +211,8 @@ func (w *world) checkRestart(own *owner, a podlife.StartContainer, c *corev1.Con
 	}
 }
 
-// checkPostStart checks that no postStart hook holds back a regular container.
+// checkPostStart checks that a regular container does not start while a postStart hook before it
+// runs.
 func (w *world) checkPostStart(own *owner, container string) {
 	c, index, init := containerOf(own.pod, container)
 	if c == nil || init {
@@ -228,7 +230,7 @@ func (w *world) checkPostStart(own *owner, container string) {
 	}
 }
 
-// checkResize checks new limits of a container when they take effect.
+// checkResize checks the new limits of a container when they take effect.
 func (w *world) checkResize(own *owner, a podlife.Resize, l *cri.LinuxContainerResources) {
 	o, name := own.object, own.pod.Name
 	if own.dead {
@@ -247,7 +249,7 @@ func (w *world) checkResize(own *owner, a podlife.Resize, l *cri.LinuxContainerR
 	}
 }
 
-// sameResources compares what two versions of a pod say of a container.
+// sameResources reports whether two versions of a pod have the same resources for a container.
 func sameResources(a, b *corev1.Pod, container string) bool {
 	x, _, _ := containerOf(a, container)
 	y, _, _ := containerOf(b, container)
@@ -267,7 +269,7 @@ func same(a, b corev1.ResourceRequirements) bool {
 	return list(a.Requests, b.Requests) && list(a.Limits, b.Limits)
 }
 
-// checkDeleted checks the last act of the agent on the object (L7.41).
+// checkDeleted checks the state of the pod when the agent deletes the object (L7.41).
 func (w *world) checkDeleted(o *object) {
 	if !ended(o.pod.Status.Phase) || w.volumes[o.pod.UID].Present {
 		w.broken(deletedIsEnded, o.pod.Name, "is deleted in phase %s, volumes %v", o.pod.Status.Phase,
@@ -275,7 +277,7 @@ func (w *world) checkDeleted(o *object) {
 	}
 }
 
-// checkNothing checks that nothing runs in a sandbox of the pod; empty: in any.
+// checkNothing checks that nothing runs in a sandbox of the pod, or in any if the ID is empty.
 func (w *world) checkNothing(o *object, sandbox string, i Invariant, when string) {
 	_, containers := w.list(o.pod.UID)
 	for _, c := range containers {
@@ -285,8 +287,8 @@ func (w *world) checkNothing(o *object, sandbox string, i Invariant, when string
 	}
 }
 
-// checkNothingRuns checks that teardown comes after the containers. A late call
-// of a crashed agent may start a container again; that is not Step's doing.
+// checkNothingRuns checks that teardown comes after the containers have ended. A late call of a
+// crashed agent may start a container again; Step is not to blame for that.
 func (w *world) checkNothingRuns(o *object, sandbox, when string) {
 	if w.result.Crashes == 0 {
 		w.checkNothing(o, sandbox, volumesLast, when)

@@ -10,12 +10,12 @@ import (
 	"carob/internal/core/podlife"
 )
 
-// longest is the longest time that a container which should run may rest: the
-// longest back-off, a start, a probe.
+// longest is the longest time for which a container that should run may not run: the longest
+// back-off, a start, a probe.
 const longest = 12 * time.Minute
 
-// checkRecovered checks that after some time without faults every pod has come
-// back: it runs what it should, or says what keeps it, and its status is true.
+// checkRecovered checks that some time after the last fault every pod runs what it should, or
+// reports what it waits for, and that its status is correct.
 func (w *world) checkRecovered() {
 	for _, o := range w.pods {
 		own := w.agent.find(o)
@@ -24,7 +24,7 @@ func (w *world) checkRecovered() {
 			continue
 		}
 		if own == nil {
-			w.broken(recovers, o.pod.Name, "is driven by nobody")
+			w.broken(recovers, o.pod.Name, "has no owner")
 			continue
 		}
 		w.checkSingle(o)
@@ -43,7 +43,7 @@ func (w *world) checkRecovered() {
 	}
 }
 
-// checkOver checks the pods that were to end long ago.
+// checkOver checks the pods that should have ended long ago.
 func (w *world) checkOver(o *object, own *owner) {
 	if o.asked.IsZero() || w.loop.now.Sub(o.asked) < longest {
 		return
@@ -53,7 +53,7 @@ func (w *world) checkOver(o *object, own *owner) {
 			o.pod.Status.Phase)
 	}
 	if own != nil && (own.stopped || own.rejected != nil) && !ended(own.published.Phase) {
-		w.broken(stoppedEnds, o.pod.Name, "was asked to end at +%v and is %s", o.asked.Sub(epoch), own.published.Phase)
+		w.broken(stoppedEnds, o.pod.Name, "was stopped at +%v and is still %s", o.asked.Sub(epoch), own.published.Phase)
 	}
 	if d := o.pod.Spec.ActiveDeadlineSeconds; own != nil && d != nil && o.exists && own.published.StartTime != nil &&
 		!ended(own.published.Phase) && w.skew == 0 && w.slept == 0 {
@@ -63,7 +63,7 @@ func (w *world) checkOver(o *object, own *owner) {
 	}
 }
 
-// checkSingle checks that nothing of a pod is there twice.
+// checkSingle checks that nothing of a pod exists twice.
 func (w *world) checkSingle(o *object) {
 	sandboxes, containers := w.list(o.pod.UID)
 	ready := 0
@@ -85,7 +85,7 @@ func (w *world) checkSingle(o *object) {
 	}
 }
 
-// checkInForce checks what became of resizes.
+// checkInForce checks the results of resizes.
 func (w *world) checkInForce(o *object, own *owner) {
 	if o.static {
 		return
@@ -156,8 +156,8 @@ func (w *world) checkTrue(o *object, own *owner) {
 	}
 }
 
-// checkRuns checks that a container runs, or was tried within the longest
-// back-offs, or that the pod says what keeps it.
+// checkRuns checks that a container runs, or was tried within the longest back-off, or that the pod
+// reports what it waits for.
 func (w *world) checkRuns(o *object, own *owner, c *corev1.Container) {
 	t := o.container(c.Name)
 	if p := c.LivenessProbe; p != nil && c.StartupProbe == nil && c.Lifecycle == nil && t.running != "" &&
@@ -177,7 +177,7 @@ func (w *world) checkRuns(o *object, own *owner, c *corev1.Container) {
 	}
 }
 
-// keeps says why a container does not run, by what the pod says it waits for.
+// keeps returns why a container does not run, from the pod's waits.
 func (own *owner) keeps(c *corev1.Container) string {
 	for _, x := range own.waits {
 		switch {
@@ -187,7 +187,7 @@ func (own *owner) keeps(c *corev1.Container) string {
 			return "image " + x.Object
 		}
 	}
-	// Another one, before it, has not come so far.
+	// A container before it has not started or finished yet.
 	for _, list := range [][]corev1.ContainerStatus{own.published.InitContainerStatuses,
 		own.published.ContainerStatuses} {
 		for i := range list {
@@ -213,7 +213,7 @@ func (o *object) initialized() bool {
 	return false
 }
 
-// checkEnd checks that everything is gone when all was deleted and time has passed.
+// checkEnd checks that nothing is left some time after everything was deleted.
 func (w *world) checkEnd() {
 	for _, o := range w.pods {
 		s, c := w.list(o.pod.UID)

@@ -9,7 +9,7 @@ import (
 	"carob/internal/core/podstatus"
 )
 
-// checkStatus compares a status that Step wants with the one before.
+// checkStatus compares a new status of Step with the one before.
 func (w *world) checkStatus(own *owner, in podlife.Input, out *podlife.Output) {
 	st, old, name := &out.Status, &own.last, own.pod.Name
 	if ended(old.Phase) && st.Phase != old.Phase {
@@ -56,8 +56,8 @@ func (w *world) checkStatus(own *owner, in podlife.Input, out *podlife.Output) {
 	}
 }
 
-// checkAllowed asks the contract about a status and about its way from the one before.
-// Another writer may have ended the pod as it pleased.
+// checkAllowed checks a status, and the change from the one before, with core/podstatus. Another
+// writer may have ended the pod in any way.
 func (w *world) checkAllowed(own *owner, old, st *corev1.PodStatus) {
 	if own.object.collected {
 		return
@@ -66,7 +66,7 @@ func (w *world) checkAllowed(own *owner, old, st *corev1.PodStatus) {
 	before.Status, after.Status = *old, *st
 	b := slices.DeleteFunc(podstatus.Check(&after), func(b podstatus.Breach) bool {
 		return b.Rule == podstatus.EndTime && w.skew != 0 || b.Rule == podstatus.InitOrder && own.gap ||
-			b.Rule == podstatus.Ephemeral && !w.clean || // a start that says yes and does no uses a count
+			b.Rule == podstatus.Ephemeral && !w.clean || // a start without effect uses up a restart count
 			// its sandbox is not listed, or has lost its address
 			b.Rule == podstatus.Addresses && (own.gap || own.object.upset)
 	})
@@ -103,11 +103,11 @@ func (w *world) checkEnded(own *owner, st *corev1.PodStatus) {
 	}
 }
 
-// checkEnds checks the step into a terminal phase.
+// checkEnds checks the transition to a terminal phase.
 func (w *world) checkEnds(own *owner, in podlife.Input, st *corev1.PodStatus) {
 	name := own.pod.Name
 	if own.object.collected {
-		return // another's word
+		return // another writer set it
 	}
 	for _, c := range in.Observed.Containers {
 		if c.State == podlife.ContainerRunning {
@@ -177,10 +177,10 @@ func (w *world) checkCounts(name string, old, st *corev1.PodStatus) {
 	}
 }
 
-// checkStored checks a status that reaches the API server, over crashes of the agent.
+// checkStored checks a status that reaches the API server, also after crashes of the agent.
 func (w *world) checkStored(o *object, st *corev1.PodStatus) {
 	if o.static && w.result.Crashes > 0 {
-		o.stored = *st // nobody tells the next agent what was
+		o.stored = *st // a new agent cannot know what was before
 		return
 	}
 	name := o.pod.Name

@@ -31,7 +31,7 @@ func (w *world) checkStep(own *owner, before podlife.State, in podlife.Input, ne
 		}
 	}
 	if (decides && w.decisions%8 == 0 || n%512 == 0) && w.skew == 0 && w.slept == 0 {
-		// what is written down has no monotonic reading
+		// a serialized time has no monotonic reading
 		if _, again := w.turn(own, roundTrip(before), in); !reflect.DeepEqual(keys(again), keys(*out)) {
 			w.broken(deterministic, name, "restored: %v, not %v", keys(again), keys(*out))
 		}
@@ -49,7 +49,7 @@ func (w *world) checkStep(own *owner, before podlife.State, in podlife.Input, ne
 			case podlife.PrepareVolumes, podlife.CreateSandbox, podlife.PullImage, podlife.StartContainer,
 				podlife.Resize, podlife.ResizePod, podlife.AdmitResize:
 				if !f.done && !f.cancelled && !slices.Contains(out.Cancel, f.key) {
-					w.broken(abortedAtOnce, name, "%s goes on", f.key)
+					w.broken(abortedAtOnce, name, "%s continues", f.key)
 				}
 			}
 		}
@@ -68,7 +68,7 @@ func (w *world) checkStep(own *owner, before podlife.State, in podlife.Input, ne
 	}
 }
 
-// decides tells whether a Step did more than begin probes.
+// decides reports whether a Step did more than begin probes.
 func decides(out *podlife.Output) bool {
 	return len(out.Cancel) > 0 || slices.ContainsFunc(out.Begin, func(b podlife.Begin) bool {
 		_, probe := b.Action.(podlife.RunProbe)
@@ -76,7 +76,7 @@ func decides(out *podlife.Output) bool {
 	})
 }
 
-// sameTurn compares two results of Step. Statuses have a quicker comparison than the rest.
+// sameTurn compares two results of Step. Statuses have a faster comparison than the rest.
 func sameTurn(s, t podlife.State, x, y podlife.Output) bool {
 	if podstatus.Same(&s.Last, &t.Last) && podstatus.Same(&x.Status, &y.Status) {
 		s.Last, t.Last, x.Status, y.Status = corev1.PodStatus{}, corev1.PodStatus{}, corev1.PodStatus{},
@@ -85,11 +85,11 @@ func sameTurn(s, t podlife.State, x, y podlife.Output) bool {
 	return reflect.DeepEqual(s, t) && reflect.DeepEqual(x, y)
 }
 
-// checkWaits checks what a pod waits for, and that something ends it.
+// checkWaits checks what a pod waits for, and that something ends each wait.
 func (w *world) checkWaits(own *owner, in podlife.Input, out *podlife.Output) {
 	name := own.pod.Name
 	flying := len(out.Begin)
-	acts := 0 // actions that are no probes
+	acts := 0 // actions other than probes
 	for _, f := range own.flights {
 		flying++
 		if _, ok := f.action.(podlife.RunProbe); !ok {
@@ -121,11 +121,11 @@ func (w *world) checkWaits(own *owner, in podlife.Input, out *podlife.Output) {
 	}
 }
 
-// dueSilently names a regular container that waits by its status.
+// dueSilently returns a regular container that is waiting according to its status.
 func dueSilently(p *corev1.Pod, st *corev1.PodStatus) string {
 	for _, c := range st.ContainerStatuses {
 		always := p.Spec.RestartPolicy == corev1.RestartPolicyAlways && ownPolicy(p, c.Name) == nil
-		lost := c.LastTerminationState.Terminated != nil // and not to be restarted, perhaps (L7.73)
+		lost := c.LastTerminationState.Terminated != nil // and may not be restarted (L7.73)
 		if c.State.Waiting != nil && (always || !lost) || c.State.Terminated != nil && always {
 			return c.Name
 		}
@@ -141,7 +141,7 @@ func ownPolicy(p *corev1.Pod, name string) *corev1.ContainerRestartPolicy {
 	return c.RestartPolicy
 }
 
-// checkDead looks for dead instances that nobody is going to remove.
+// checkDead looks for exited instances that will never be removed.
 func (w *world) checkDead(own *owner, in podlife.Input) {
 	for i, c := range in.Observed.Containers {
 		if c.State != podlife.ContainerExited {

@@ -5,22 +5,22 @@ import (
 	"unsafe"
 )
 
-// clock is the machine's as its runtime sees it.
+// clock is the machine's clock as its runtime reads it.
 type clock struct{ w *world }
 
 func (c clock) Now() time.Time { return c.w.wall() }
 
 func (c clock) AfterFunc(d time.Duration, do func()) func() { return c.w.after(d, do) }
 
-// wall is what a clock on the wall of the machine shows; it may be set.
+// wall is the wall clock of the machine; it may be set.
 func (w *world) wall() time.Time { return w.loop.now.Add(w.skew) }
 
-// now is what time.Now gives an agent on the machine: the wall clock with a
-// monotonic reading, which stands still while the machine sleeps and is never set.
+// now is what time.Now returns to an agent on the machine: the wall clock, and a monotonic reading,
+// which stops while the machine is suspended and is never set.
 func (w *world) now() time.Time { return reading(w.wall(), w.loop.now.Sub(epoch)-w.slept) }
 
-// raw is the layout of time.Time, which has no other way to make a time whose two
-// readings disagree. TestReading notices when it changes.
+// raw is the memory layout of time.Time: there is no other way to make a time whose two readings
+// disagree. TestReading fails when it changes.
 type raw struct {
 	wall uint64 // a flag, 33 bits of seconds since 1885, 30 bits of nanoseconds
 	ext  int64  // monotonic nanoseconds

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A reading behaves as what time.Now returns: the monotonic part counts between
-// two of them, the wall against everything else.
+// A reading behaves like the result of time.Now: the monotonic part counts between two of them, the
+// wall clock in all other comparisons.
 func TestReading(t *testing.T) {
 	a := reading(epoch.Add(time.Hour+time.Nanosecond), time.Minute)
 	b := reading(epoch, time.Minute+time.Second) // the clock was set back by an hour

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestOneSeed repeats one seed with its log, and shrinks what it breaks: SIM_SEED=7.
+// TestOneSeed repeats one seed with its log, and shrinks a run that fails: SIM_SEED=7.
 func TestOneSeed(t *testing.T) {
 	seed := number(t, "SIM_SEED", 0, toUint)
 	if seed == 0 {

@@ -13,14 +13,14 @@ import (
 	"carob/internal/core/resources"
 )
 
-// flight is an action under way.
+// flight is an action in progress.
 type flight struct {
 	key       podlife.Key
 	action    podlife.Action
-	done      bool // its end is decided; the outcome may still be on its way
+	done      bool // its end is decided; the outcome may not be delivered yet
 	cancelled bool
-	undo      func() // stops what would end it
-	orphan    func() // what may still happen when the agent crashes
+	undo      func() // cancels the timer that would end it
+	orphan    func() // what may still happen after the agent crashes
 }
 
 // failed is an action that failed.
@@ -29,14 +29,14 @@ type failed struct {
 	at  time.Time
 }
 
-// hook is a preStop hook that was begun.
+// hook is a running preStop hook.
 type hook struct {
 	id    string
-	until time.Time // its time is up then
+	until time.Time // when its time has passed
 	ended bool
 }
 
-// begin begins an action as an executor does: it ends some time later, well or not.
+// begin begins an action like an executor: it ends some time later, with success or failure.
 func (own *owner) begin(k podlife.Key, a podlife.Action) {
 	w := own.w
 	f := &flight{key: k, action: a}
@@ -76,7 +76,7 @@ func (own *owner) begin(k podlife.Key, a podlife.Action) {
 		f.orphan = func() {
 			switch a.(type) {
 			case podlife.AdmitResize:
-				return // the agent asks itself
+				return // a call within the agent
 			case podlife.DeletePod:
 				if own.writing || own.wanted != nil || w.away() > 0 {
 					return // not sent yet
@@ -92,7 +92,7 @@ func (own *owner) begin(k podlife.Key, a podlife.Action) {
 	}
 }
 
-// effect lets an action happen, with a fault before or after.
+// effect lets an action take effect, with a fault before or after it.
 func (own *owner) effect(f *flight) {
 	w := own.w
 	if f.done || own.dead {
@@ -124,8 +124,8 @@ func (own *owner) effect(f *flight) {
 		return
 	}
 	if ofRuntime(f.action) && w.chance(w.fault/20) {
-		if _, cgroup := f.action.(podlife.ResizePod); !cgroup { // that the agent does itself
-			own.finish(f, nil, nil) // says yes and does no
+		if _, cgroup := f.action.(podlife.ResizePod); !cgroup { // done by the agent itself
+			own.finish(f, nil, nil) // reports success without effect
 			return
 		}
 	}
@@ -136,7 +136,7 @@ func (own *owner) effect(f *flight) {
 	own.finish(f, fail, pulled)
 }
 
-// ofRuntime tells the actions that are no calls of the API server or the node.
+// ofRuntime reports whether an action is a call to the runtime, not to the API server or the node.
 func ofRuntime(a podlife.Action) bool {
 	switch a.(type) {
 	case podlife.AdmitResize, podlife.DeletePod:
@@ -145,7 +145,7 @@ func ofRuntime(a podlife.Action) bool {
 	return true
 }
 
-// writes tells the actions that need room on the disk.
+// writes reports whether an action needs space on the disk.
 func writes(a podlife.Action) bool {
 	switch a.(type) {
 	case podlife.PrepareVolumes, podlife.CreateSandbox, podlife.PullImage, podlife.StartContainer:
@@ -154,7 +154,7 @@ func writes(a podlife.Action) bool {
 	return false
 }
 
-// failureOf is a failure before the effect, as the executor of the agent words it.
+// failureOf returns a failure before the effect, in the words of the agent's executor.
 func (w *world) failureOf(a podlife.Action) *podlife.Failure {
 	const why = "fails before the effect"
 	switch a.(type) {
@@ -173,7 +173,7 @@ func (w *world) failureOf(a podlife.Action) *podlife.Failure {
 	return failure("", why)
 }
 
-// cancel aborts an action; the abort may come too late.
+// cancel aborts an action; it may be too late for that.
 func (own *owner) cancel(k podlife.Key) {
 	w := own.w
 	i := slices.IndexFunc(own.flights, func(f *flight) bool { return f.key == k && !f.done })
@@ -192,7 +192,7 @@ func (own *owner) cancel(k podlife.Key) {
 	own.finish(f, failure(podlife.Aborted, "aborted"), nil)
 }
 
-// finish reports the end of an action after having looked at the world again.
+// finish reports the outcome of an action after a new look at the runtime.
 func (own *owner) finish(f *flight, fail *podlife.Failure, pulled *podlife.Pulled) {
 	w := own.w
 	if f.done {
@@ -265,7 +265,7 @@ func failure(reason, message string) *podlife.Failure {
 	return &podlife.Failure{Reason: reason, Message: message}
 }
 
-// apply is the effect of an action on the world.
+// apply applies the effect of an action.
 func (own *owner) apply(a podlife.Action) (*podlife.Failure, *podlife.Pulled) {
 	w, uid := own.w, own.pod.UID
 	var err error
@@ -339,7 +339,7 @@ func (own *owner) pull(a podlife.PullImage) (*podlife.Failure, *podlife.Pulled) 
 		Waited: 2 * time.Second}
 }
 
-// resizeGroup sets the limits of the pod's own cgroup (L3.125).
+// resizeGroup sets the limits of the pod's cgroup (L3.125).
 func (own *owner) resizeGroup(a podlife.ResizePod) {
 	w, uid := own.w, own.pod.UID
 	g := groupOf(own.runs)
@@ -369,7 +369,7 @@ func (own *owner) resize(a podlife.Resize) error {
 	return err
 }
 
-// limitsOf are the cgroup numbers of a container (L3.117j).
+// limitsOf returns the cgroup values of a container (L3.117j).
 func limitsOf(p *corev1.Pod, c *corev1.Container) *cri.LinuxContainerResources {
 	g := resources.ContainerCgroup(p, c)
 	l := &cri.LinuxContainerResources{CpuShares: int64(g.CPUShares), CpuQuota: g.CPUQuota, MemoryLimitInBytes: g.Memory}
@@ -420,7 +420,7 @@ func (own *owner) removeLog(a podlife.RemoveContainer) {
 	}
 }
 
-// verdict is what a probe finds: some instances are sick, others fail now and then.
+// verdict is the result of a probe: some instances always fail, others now and then.
 func (w *world) verdict(o *object, a podlife.RunProbe) podlife.ProbeVerdict {
 	t := o.truth[a.Container]
 	if t == nil || t.running != a.ContainerID {

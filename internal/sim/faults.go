@@ -8,7 +8,7 @@ import (
 	"carob/internal/core/podlife"
 )
 
-// planFaults decides what goes wrong on the machine and around it.
+// planFaults schedules the faults of the machine and its environment.
 func (w *world) planFaults() {
 	for range w.rand.IntN(5) {
 		w.sometime(func() { w.agent.crash() })
@@ -61,8 +61,8 @@ func (w *world) planFaults() {
 	}
 }
 
-// reboot restarts the machine: the agent comes back, and no process, sandbox or
-// mount is left. With keep the runtime still knows what it had.
+// reboot restarts the machine: the agent comes back; processes, sandboxes, and mounts are gone.
+// With keep, the runtime still has its records.
 func (w *world) reboot(keep bool) {
 	if w.agent.down || w.calmed {
 		return
@@ -70,7 +70,7 @@ func (w *world) reboot(keep bool) {
 	w.logf("the machine restarts, the runtime remembers: %v", keep)
 	w.result.Reboots++
 	w.agent.crash()
-	w.late = w.loop.now // no call of the old agent takes effect any more
+	w.late = w.loop.now // calls of the old agent have no effect any more
 	w.runtime.Reboot(keep)
 	for _, o := range w.pods {
 		o.upset = true
@@ -104,19 +104,19 @@ func (w *world) setBack(d time.Duration, crash bool) {
 	w.skew -= d
 }
 
-// suspend stops the whole machine for a while.
+// suspend stops the whole machine for some time.
 func (w *world) suspend(d time.Duration) {
 	w.logf("the machine sleeps for %v", d)
 	w.slept += d
 	w.loop.sleep(d)
 }
 
-// accident harms a pod from outside its agent.
+// accident damages a pod behind the agent's back.
 func (w *world) accident(o *object) {
 	o.upset = true
 	sandboxes, containers := w.list(o.pod.UID)
 	switch w.rand.IntN(7) {
-	case 5: // another hand, or a late call of an agent that is gone
+	case 5: // another client, or a late call of a crashed agent
 		if own := w.agent.find(o); len(sandboxes) > 0 && own != nil && own.stage == podlife.Syncing {
 			w.logf("%s has a second sandbox", o.pod.Name)
 			_, _ = w.runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{
@@ -141,7 +141,7 @@ func (w *world) accident(o *object) {
 			reason := []string{"", "OOMKilled"}[w.rand.IntN(2)]
 			code := int32(137)
 			if reason != "" && w.chance(0.3) {
-				code = 0 // a child was killed, the process ended well
+				code = 0 // a child process was killed, the container's process succeeded
 			}
 			w.logf("%s container %s is killed %s", o.pod.Name, id, reason)
 			w.runtime.End(id, code, reason)
@@ -166,7 +166,7 @@ func (w *world) accident(o *object) {
 	}
 }
 
-// calm ends all faults; pods come back until deleteAll.
+// calm ends all faults; pods recover until deleteAll.
 func (w *world) calm() {
 	w.calmed, w.fault = true, 0
 	w.apiUp, w.slow, w.full, w.deaf = time.Time{}, time.Time{}, time.Time{}, time.Time{}
@@ -176,7 +176,7 @@ func (w *world) calm() {
 	w.logf("calm")
 }
 
-// deleteAll deletes what is left.
+// deleteAll deletes all remaining pods.
 func (w *world) deleteAll() {
 	w.logf("everything is deleted")
 	for _, o := range w.pods {

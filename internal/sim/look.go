@@ -12,25 +12,25 @@ import (
 	"carob/internal/core/podlife"
 )
 
-// memory is what an owner remembers of the runtime, as package observe does: a status
-// is read again only when its state changed, or when somebody asked for that.
+// memory is what an owner remembers of the runtime, like package observe: it reads a status again
+// only if the container's state changed, or if somebody asked for it.
 type memory struct {
 	sandboxes  map[string]podlife.Sandbox
 	containers map[string]podlife.Container
-	stale      map[string]bool // containers to be read again
+	stale      map[string]bool // containers to read again
 }
 
-// sight tells whether the world has changed since one looked.
+// sight is used to find out whether the runtime changed since the last look.
 type sight struct {
 	runtime    uint64
 	mounts     uint64
 	generation int64
 }
 
-// deafFor tells how long the runtime does not answer.
+// deafFor returns for how long the runtime will not answer.
 func (w *world) deafFor() time.Duration { return max(0, w.deaf.Sub(w.loop.now)) }
 
-// look gathers what the runtime has of the pod; false when nothing has changed on the machine.
+// look reads what the runtime has of the pod. It returns false if nothing changed on the machine.
 func (own *owner) look() bool {
 	w := own.w
 	now := sight{w.runtime.Changes(), w.mounts, own.pod.Generation}
@@ -103,7 +103,7 @@ func (own *owner) remember(o *podlife.Observed) {
 	}
 }
 
-// leftLogs are the newest logs of containers that the runtime has nothing of.
+// leftLogs returns the newest log files of containers that the runtime does not have.
 func (own *owner) leftLogs(here []podlife.Container) (left []podlife.LogFile) {
 	for _, c := range containers(own.pod) {
 		if slices.ContainsFunc(here, func(x podlife.Container) bool { return x.Name == c.Name }) {
@@ -116,8 +116,7 @@ func (own *owner) leftLogs(here []podlife.Container) (left []podlife.LogFile) {
 	return left
 }
 
-// listedAnew tells whether a list of the whole runtime differs from what was looked
-// at last, as far as a list shows it.
+// listedAnew reports whether a list of the whole runtime differs from the last one.
 func (own *owner) listedAnew() bool {
 	sandboxes, items := own.w.list(own.pod.UID)
 	o := &own.observed
@@ -133,15 +132,15 @@ func (own *owner) listedAnew() bool {
 		})
 }
 
-// list is what the runtime lists of the pod; a list may have a gap. What is expected
-// is asked for by its id then, as package observe does, so a gap can only hide what
-// this agent never heard of.
+// list returns what the runtime lists of the pod. A list may be incomplete: expected containers are
+// then read by their IDs, as in package observe, so only what this agent has never seen can be
+// missing.
 func (own *owner) list() ([]*cri.PodSandbox, []*cri.Container) {
 	w := own.w
 	sandboxes, containers := w.list(own.pod.UID)
 	own.gap = false
 	if all := len(sandboxes) + len(containers); all > 0 && w.chance(w.fault/2) {
-		own.seen = sight{} // the next list has it
+		own.seen = sight{} // the next list contains it
 		if i := w.rand.IntN(all); i < len(sandboxes) {
 			if !own.expectsSandbox(sandboxes[i].Id) {
 				w.logf("%s the list misses %s", own.pod.Name, sandboxes[i].Id)
@@ -159,7 +158,7 @@ func (own *owner) expectsSandbox(id string) bool {
 	return slices.ContainsFunc(own.observed.Sandboxes, func(s podlife.Sandbox) bool { return s.ID == id })
 }
 
-// expects tells whether the agent saw a container, made it or finds it in the pod's status.
+// expects reports whether the agent saw a container, created it, or finds it in the pod's status.
 func (own *owner) expects(id string) bool {
 	if slices.Contains(own.made, id) ||
 		slices.ContainsFunc(own.observed.Containers, func(c podlife.Container) bool { return c.ID == id }) {
@@ -206,14 +205,14 @@ func stateOf(s cri.ContainerState) podlife.ContainerState {
 	}
 }
 
-// Images that are trouble by their names.
+// Images whose names cause trouble.
 const (
-	badImage    = "Bad Name"  // no image name at all (L3.102)
-	brokenImage = "broken"    // the look-up fails (L3.104)
-	absentImage = "forgotten" // nobody can pull it
+	badImage    = "Bad Name"  // invalid image name (L3.102)
+	brokenImage = "broken"    // the lookup fails (L3.104)
+	absentImage = "forgotten" // no pull succeeds
 )
 
-// image draws the image of a container.
+// image picks the image of a container at random.
 func (w *world) image() string {
 	return []string{"image0", "image1", "image2"}[w.rand.IntN(3)]
 }
@@ -237,7 +236,7 @@ func (w *world) imageState(name string) podlife.ImageState {
 	return i
 }
 
-// troubled tells a container whose image is not here, and does not come by itself.
+// troubled reports whether a container's image is missing and will not come by itself.
 func (w *world) troubled(c *corev1.Container) bool {
 	name := strings.TrimRight(c.Image, "+")
 	lacks := w.imageState(c.Image).Ref == ""
@@ -250,8 +249,8 @@ func (w *world) troubled(c *corev1.Container) bool {
 	return lacks && (name == brokenImage || name == absentImage || c.ImagePullPolicy == corev1.PullNever)
 }
 
-// bring lets somebody bring an image to the machine that a pod names, or mend the disk
-// that it lies on. The agent is told late, twice or never.
+// bring loads an image that a pod names onto the machine, or repairs the disk that it is on. The
+// agent is notified late, twice, or never.
 func (w *world) bring() {
 	var names []string
 	for _, o := range w.pods {
@@ -278,14 +277,14 @@ func (w *world) bring() {
 	}
 }
 
-// imageCame begins to watch the containers that an image is here for.
+// imageCame starts to check the containers whose image is present now.
 func (w *world) imageCame(name string) {
 	if !w.clean {
 		return
 	}
 	w.after(lookWithin, func() {
 		if w.imageState(name).Ref == "" {
-			return // it can't be read
+			return // it cannot be read
 		}
 		for _, own := range w.agent.owners {
 			if own.stage != podlife.Syncing || !slices.ContainsFunc(own.waits, func(x podlife.Wait) bool {
@@ -295,7 +294,7 @@ func (w *world) imageCame(name string) {
 			}
 			for _, c := range containers(own.pod) {
 				if c.Image == name && c.ImagePullPolicy == corev1.PullAlways {
-					return // that one waits for the registry
+					return // that container waits for the registry
 				}
 			}
 			w.broken(imageUsed, own.pod.Name, "%s is here since %v", name, lookWithin)
@@ -303,6 +302,6 @@ func (w *world) imageCame(name string) {
 	})
 }
 
-// lookWithin is how soon an image that is here is used: a look comes every ten
-// seconds, and a pull that was begun before takes five.
+// lookWithin is how soon a present image is used: a look happens every ten seconds, and a pull that
+// began before takes five.
 const lookWithin = 16 * time.Second

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// loop is virtual time: a queue of things to do, in order of their time and, at
-// one time, of their making.
+// loop is virtual time: a queue of functions, ordered by time and then by when they were added.
 type loop struct {
 	now   time.Time
 	queue queue
@@ -36,7 +35,7 @@ func (q *queue) Pop() any {
 	return x
 }
 
-// AfterFunc does something later, unless stop is called before.
+// AfterFunc runs a function later, unless stop is called before.
 func (l *loop) AfterFunc(d time.Duration, do func()) (stop func()) {
 	l.made++
 	i := &item{at: l.now.Add(max(d, 0)), made: l.made, do: do}
@@ -44,7 +43,7 @@ func (l *loop) AfterFunc(d time.Duration, do func()) (stop func()) {
 	return func() { i.dead = true }
 }
 
-// run lets time pass until end.
+// run advances time until end.
 func (l *loop) run(end time.Time) {
 	for len(l.queue) > 0 && !l.queue[0].at.After(end) {
 		i := heap.Pop(&l.queue).(*item)
@@ -56,8 +55,8 @@ func (l *loop) run(end time.Time) {
 	l.now = later(l.now, end)
 }
 
-// sleep lets time pass while nothing is done, as when the machine is suspended:
-// what was due happens afterwards.
+// sleep advances time without running anything, as when the machine is suspended; what was due runs
+// afterwards.
 func (l *loop) sleep(d time.Duration) { l.now = l.now.Add(d) }
 
 func later(a, b time.Time) time.Time {

@@ -13,7 +13,7 @@ import (
 
 const runtimeName = "sim"
 
-// facts is what Step is told of the machine.
+// facts are the node's facts in the input of Step.
 func (w *world) facts() podlife.Node {
 	return podlife.Node{Name: "node", HostIPs: w.addresses, RuntimeName: runtimeName, AgentStarted: w.agent.began,
 		NetworkProblem: w.network, Vacated: w.agent.vacated, CrashBackoffMax: w.backoffMax, RecursiveReadOnly: true,
@@ -30,7 +30,7 @@ func (w *world) stop(o *object) {
 	s := &podlife.Stop{Reason: []string{"Evicted", "Preempting", "Terminated"}[w.rand.IntN(3)],
 		Message: "The node is under pressure.", Grace: &grace}
 	if o.static {
-		s.Reason = "Terminated" // nothing else ends static pods (L7.116)
+		s.Reason = "Terminated" // nothing but these ends a static pod (L7.116)
 	}
 	if w.chance(0.7) {
 		s.Condition = &corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
@@ -40,7 +40,7 @@ func (w *world) stop(o *object) {
 		s.Grace, grace = nil, tgps(o.pod)
 	}
 	own.stop = s
-	// Whatever ended the pod before keeps its word.
+	// The first reason to end the pod stays.
 	own.stopped = own.stage == podlife.Syncing && own.rejected == nil && own.pod.DeletionTimestamp == nil &&
 		!ended(own.pod.Status.Phase) && !ended(own.published.Phase)
 	w.logf("%s stop %s grace=%v", o.pod.Name, s.Reason, grace)
@@ -49,14 +49,14 @@ func (w *world) stop(o *object) {
 	own.step()
 }
 
-// refuse makes the next agent refuse a pod that the present one runs (L7.70).
+// refuse makes the next agent reject a pod that runs now (L7.70).
 func (w *world) refuse(o *object) {
 	w.logf("%s does not fit on the node any more", o.pod.Name)
 	o.refused = &podlife.Rejection{Reason: "OutOfcpu", Message: "Node didn't have enough resource: cpu"}
 	o.upset = true
 }
 
-// free gives a pod that waits for it the room on the node.
+// free makes room on the node for a pod that waits for it.
 func (w *world) free(o *object) {
 	if o.held == nil {
 		return
@@ -69,7 +69,7 @@ func (w *world) free(o *object) {
 	}
 }
 
-// outage takes the pod network away for a while (L3.50).
+// outage makes the pod network not ready for some time (L3.50).
 func (w *world) outage(d time.Duration) {
 	w.logf("the pod network is not ready for %v", d)
 	w.network = "cni config uninitialized"
@@ -81,7 +81,7 @@ func (w *world) outage(d time.Duration) {
 	})
 }
 
-// admitResize is the node's word on a resize (L3.120, L3.121).
+// admitResize is the node's answer to a resize (L3.120, L3.121).
 func (w *world) admitResize(own *owner, pod *corev1.Pod) *podlife.Failure {
 	cpu := func(p *corev1.Pod) int64 {
 		q := resources.SpecRequests(p)[corev1.ResourceCPU]
@@ -103,7 +103,7 @@ func (w *world) admitResize(own *owner, pod *corev1.Pod) *podlife.Failure {
 	return nil
 }
 
-// vacate says that a pod made room on the node (L3.123).
+// vacate notes that a pod made room on the node (L3.123).
 func (a *agent) vacate() {
 	a.vacated++
 	for _, own := range a.owners {
@@ -113,7 +113,7 @@ func (a *agent) vacate() {
 	}
 }
 
-// group is the limits of the cgroup of a pod; 0 is none.
+// group is the limits of a pod's cgroup; 0 means none.
 type group struct{ cpu, memory int64 }
 
 func groupOf(p *corev1.Pod) group {
@@ -121,7 +121,7 @@ func groupOf(p *corev1.Pod) group {
 	return group{c.CPUQuota, c.Memory}
 }
 
-// widest is the larger of two limits.
+// widest returns the larger of two limits.
 func widest(a, b int64) int64 {
 	if a <= 0 || b <= 0 {
 		return 0
@@ -129,7 +129,7 @@ func widest(a, b int64) int64 {
 	return max(a, b)
 }
 
-// resourcesOf reads cgroup numbers as quantities, as an agent does (L3.127).
+// resourcesOf converts cgroup values to quantities, like the agent (L3.127).
 func resourcesOf(quota, shares, memory int64) *corev1.ResourceRequirements {
 	r := &corev1.ResourceRequirements{}
 	limit := func(name corev1.ResourceName, q *resource.Quantity) {
@@ -151,7 +151,7 @@ func resourcesOf(quota, shares, memory int64) *corev1.ResourceRequirements {
 	return r
 }
 
-// sizes are the resources of a pod's containers in one line.
+// sizes formats the resources of a pod's containers on one line.
 func sizes(p *corev1.Pod) (line string) {
 	for _, c := range containers(p) {
 		if len(c.Resources.Requests) > 0 {

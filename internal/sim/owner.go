@@ -16,27 +16,27 @@ import (
 type owner struct {
 	w        *world
 	object   *object
-	life     int // of the agent
+	life     int // number of the agent
 	dead     bool
 	pod      *corev1.Pod
-	number   int // version of pod
+	number   int // version of the pod
 	gone     bool
 	rejected *podlife.Rejection
 	stop     *podlife.Stop
-	stopped  bool        // stop is what ends the pod
+	stopped  bool        // why the pod must end
 	started  bool        // Recover was called
-	runs     *corev1.Pod // with the resources it may use
+	runs     *corev1.Pod // with its allocated resources
 	state    podlife.State
 	stage    podlife.Life
-	stale    bool // the picture is older than an outcome
+	stale    bool // the snapshot is older than an outcome
 	observed podlife.Observed
 	memory   memory
-	logs     []podlife.LogFile // found at the first look
+	logs     []podlife.LogFile // present at the first look
 	hold     *podlife.Hold
 	seen     sight
-	gap      bool      // the picture misses what this agent never heard of
-	lookAt   time.Time // when the picture has become too old
-	made     []string  // containers, in this life
+	gap      bool      // the snapshot lacks something that this agent has never seen
+	lookAt   time.Time // when the snapshot becomes too old
+	made     []string  // number of containers started by this agent
 	done     []podlife.Outcome
 	probes   []podlife.ProbeResult
 	flights  []*flight
@@ -46,11 +46,11 @@ type owner struct {
 	unwake   func()
 	unsoon   func()
 
-	wanted    *corev1.PodStatus // newest status not stored yet
+	wanted    *corev1.PodStatus // the newest status is not stored yet
 	writing   bool
 	published corev1.PodStatus
-	last      corev1.PodStatus // of the last Step, which publishes none of a pod that is gone
-	ending    time.Time        // when Step first ended the pod in this life
+	last      corev1.PodStatus // of the last Step, which publishes nothing for a pod that is gone
+	ending    time.Time        // when Step of this agent first ended the pod
 	hooks     []hook
 }
 
@@ -64,7 +64,7 @@ func (own *owner) die() {
 	}
 }
 
-// soon steps when everything else of this moment has happened.
+// soon calls step after everything else at this point in time.
 func (own *owner) soon() { own.later(0) }
 
 func (own *owner) later(d time.Duration) {
@@ -76,7 +76,7 @@ func (own *owner) later(d time.Duration) {
 	}
 }
 
-// refresh looks at the runtime and steps if something changed.
+// refresh looks at the runtime and calls step if something changed.
 func (own *owner) refresh() {
 	if own.dead {
 		return
@@ -96,7 +96,7 @@ func (own *owner) refresh() {
 	}
 }
 
-// ready brings the picture up to date; false while the runtime does not answer.
+// ready updates the snapshot. It returns false while the runtime does not answer.
 func (own *owner) ready() bool {
 	if !own.stale {
 		return true
@@ -110,7 +110,7 @@ func (own *owner) ready() bool {
 	return true
 }
 
-// step is one turn of the driver.
+// step calls Step once, as a driver does.
 func (own *owner) step() {
 	w := own.w
 	if !own.lookAt.IsZero() && !w.now().Before(own.lookAt) {
@@ -179,7 +179,7 @@ func (own *owner) step() {
 	}
 }
 
-// wakeAt sets the timer as a driver does: by the monotonic clock where it can.
+// wakeAt sets the timer like a driver: by the monotonic clock where possible.
 func (own *owner) wakeAt(at, now time.Time) {
 	if at.Equal(own.wake) && !at.IsZero() {
 		return
@@ -200,14 +200,14 @@ func (own *owner) waitsFor(what string) bool {
 	return slices.ContainsFunc(own.waits, func(x podlife.Wait) bool { return x.For == what })
 }
 
-// publish stores the newest status, one write at a time. That of a static pod goes
-// to its mirror, which tells the agent nothing.
+// publish stores the newest status, one write at a time. The status of a static pod goes to its
+// mirror pod, which the agent does not watch.
 func (own *owner) publish(st *corev1.PodStatus) {
 	if own.gone {
 		return
 	}
 	same := podstatus.Same(st, &own.published)
-	own.published = *st // also the same one: the next one shares with it
+	own.published = *st // also an equal one: the next one shares parts with it
 	if same {
 		return
 	}
@@ -220,8 +220,8 @@ func (own *owner) publish(st *corev1.PodStatus) {
 	own.write()
 }
 
-// write brings the newest status to the API server: it may be refused, and stored
-// without the agent learning of it.
+// write sends the newest status to the API server. The write may fail, or succeed while the answer
+// is lost.
 func (own *owner) write() {
 	w := own.w
 	if own.writing || own.wanted == nil {
@@ -250,7 +250,7 @@ func (own *owner) write() {
 	})
 }
 
-// roundTrip is a State that was written down and read again.
+// roundTrip serializes a State and reads it again.
 func roundTrip(s podlife.State) podlife.State {
 	b, err := json.Marshal(s)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// newPod draws a pod.
+// newPod makes a random pod.
 func (w *world) newPod(i int) *corev1.Pod {
 	grace := int64(w.rand.IntN(40))
 	p := &corev1.Pod{
@@ -69,9 +69,9 @@ func (w *world) newPod(i int) *corev1.Pod {
 	return p
 }
 
-// resources gives the containers requests and limits, the pod as a whole sometimes.
+// resources sets requests and limits of the containers, and sometimes of the pod.
 func (w *world) resources(p *corev1.Pod) {
-	mode := w.rand.IntN(4) // of all containers, so that every QoS class occurs
+	mode := w.rand.IntN(4) // for all containers, so that every QoS class occurs
 	for _, c := range containers(p) {
 		kind := mode
 		if mode == 3 {
@@ -104,7 +104,7 @@ func (w *world) resources(p *corev1.Pod) {
 	}
 }
 
-// rules gives a container restart rules of its own, sometimes.
+// rules gives a container restart rules of its own, in some pods.
 func (w *world) rules(c *corev1.Container) {
 	if !w.chance(0.08) {
 		return
@@ -167,7 +167,7 @@ func (w *world) probes(c *corev1.Container) {
 	}
 }
 
-// describe is a pod in one line of the log.
+// describe formats a pod on one line of the log.
 func describe(p *corev1.Pod) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "restartPolicy=%s grace=%ds", p.Spec.RestartPolicy, *p.Spec.TerminationGracePeriodSeconds)

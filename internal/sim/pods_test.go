@@ -7,7 +7,7 @@ import (
 	"carob/internal/kinds/pods"
 )
 
-// The simulator tortures Step with pods that the API server would take.
+// The simulator runs Step with pods that the API server would accept.
 func TestPodsAreValid(t *testing.T) {
 	for seed := range uint64(500) {
 		w := &world{rand: rand.New(rand.NewPCG(seed, 0))}

@@ -12,14 +12,14 @@ import (
 	"carob/internal/core/podlife"
 )
 
-// turn is Step, or Step with something wrong.
+// turn is Step, or a broken version of it.
 type turn func(*owner, podlife.State, podlife.Input) (podlife.State, podlife.Output)
 
 func plain(_ *owner, s podlife.State, in podlife.Input) (podlife.State, podlife.Output) {
 	return podlife.Step(s, in)
 }
 
-// sabotage makes Step break the promise of this name; nothing else is looked for.
+// sabotage makes Step break the invariant of this name; the run checks no other one.
 func (w *world) sabotage(name string) error {
 	for i := range Invariants {
 		if Invariants[i].Name != name {
@@ -36,7 +36,7 @@ func (w *world) sabotage(name string) error {
 		}
 		bad := saboteurs[name]
 		if bad == nil {
-			return fmt.Errorf("nobody knows how to break %s", name)
+			return fmt.Errorf("there is no way to break %s", name)
 		}
 		w.turn = func(own *owner, s podlife.State, in podlife.Input) (podlife.State, podlife.Output) {
 			next, out := podlife.Step(s, in)
@@ -55,7 +55,7 @@ func withoutDeadline(_ *owner, s podlife.State, in podlife.Input) (podlife.State
 	return podlife.Step(s, in)
 }
 
-// breach is one call of Step whose output is spoilt.
+// breach is one call of Step whose output is changed.
 type breach struct {
 	own *owner
 	w   *world
@@ -63,7 +63,7 @@ type breach struct {
 	out *podlife.Output
 }
 
-// drop takes actions of a kind out of the output: the machine waits for them in vain.
+// drop removes actions of a kind from the output: Step waits for them without end.
 func drop[A podlife.Action](b *breach, which func(A) bool) {
 	b.out.Begin = slices.DeleteFunc(b.out.Begin, func(x podlife.Begin) bool {
 		a, ok := x.Action.(A)
@@ -71,8 +71,7 @@ func drop[A podlife.Action](b *breach, which func(A) bool) {
 	})
 }
 
-// begin begins an action that Step did not want; not too often, for its end is
-// another Step.
+// begin adds an action that Step did not begin; not too often, because its end causes another Step.
 func (b *breach) begin(a podlife.Action) {
 	now := b.w.loop.now
 	if now.Before(b.w.nextWhim) && !now.Equal(b.w.lastWhim) {
@@ -82,7 +81,7 @@ func (b *breach) begin(a podlife.Action) {
 	b.out.Begin = append(b.out.Begin, podlife.Begin{Action: a, Cause: "on purpose"})
 }
 
-// running is an observed container that runs and whose name begins with prefix.
+// running returns a running container whose name begins with prefix.
 func (b *breach) running(prefix string) *podlife.Container {
 	for i := range b.in.Observed.Containers {
 		if c := &b.in.Observed.Containers[i]; c.State == podlife.ContainerRunning && strings.HasPrefix(c.Name, prefix) {
@@ -92,7 +91,7 @@ func (b *breach) running(prefix string) *podlife.Container {
 	return nil
 }
 
-// exited is an observed container that has ended while no other of its name is there.
+// exited returns an exited container whose name no other instance has.
 func (b *breach) exited(prefix string, ok func(*podlife.Container) bool) *podlife.Container {
 	for i := range b.in.Observed.Containers {
 		if c := &b.in.Observed.Containers[i]; c.State == podlife.ContainerExited && strings.HasPrefix(c.Name, prefix) &&
@@ -103,7 +102,7 @@ func (b *breach) exited(prefix string, ok func(*podlife.Container) bool) *podlif
 	return nil
 }
 
-// start begins an attempt of a container far from those of the machine.
+// start begins an attempt of a container whose number Step never uses.
 func (b *breach) start(name string) {
 	if len(b.in.Observed.Sandboxes) > 0 && b.out.Life == podlife.Syncing {
 		b.begin(podlife.StartContainer{Container: name, Attempt: 1000 + b.w.result.Steps,
@@ -120,8 +119,8 @@ func (b *breach) condition(t corev1.PodConditionType, change func(*corev1.PodCon
 	}
 }
 
-// saboteurs break one promise each: what a mistake in Step would do, as it leaves
-// Step. "carob sim --break" and the test of every promise use them.
+// saboteurs break one invariant each, as a bug in Step would. "carob sim --break" and the tests of
+// the invariants use them.
 var saboteurs = map[string]func(*breach){
 	singleInstance.Name: func(b *breach) {
 		if c := b.running("app"); c != nil {
@@ -307,7 +306,7 @@ var saboteurs = map[string]func(*breach){
 			b.begin(podlife.PrepareVolumes{})
 		}
 	},
-	statusAllowed.Name: func(b *breach) { // as it was between creation and start
+	statusAllowed.Name: func(b *breach) { // as between creation and start
 		b.out.Status.ContainerStatuses = slices.Clone(b.out.Status.ContainerStatuses)
 		for i := range b.out.Status.ContainerStatuses {
 			if w := b.out.Status.ContainerStatuses[i].State.Waiting; w != nil {
@@ -315,7 +314,7 @@ var saboteurs = map[string]func(*breach){
 			}
 		}
 	},
-	changeAllowed.Name: func(b *breach) { // forgets how it ended
+	changeAllowed.Name: func(b *breach) { // without its exit
 		b.out.Status.ContainerStatuses = slices.Clone(b.out.Status.ContainerStatuses)
 		for i := range b.out.Status.ContainerStatuses {
 			b.out.Status.ContainerStatuses[i].LastTerminationState = corev1.ContainerState{}
@@ -363,7 +362,7 @@ var saboteurs = map[string]func(*breach){
 					if spec == nil || c.State != podlife.ContainerRunning {
 						continue
 					}
-					limits := spec.Resources.Limits // of a container that has to wait for its pod
+					limits := spec.Resources.Limits // of a container that must wait for its pod
 					if g.memory > 0 && limits.Memory().Value() > g.memory || g.cpu > 0 &&
 						limits.Cpu().MilliValue()*100 > g.cpu {
 						b.out.Begin[i].Action = podlife.Resize{Container: c.Name, ContainerID: c.ID,

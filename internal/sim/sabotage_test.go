@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// Every promise can be seen to break: Step is spoilt in the way that it is about,
-// and some seed notices.
+// Each invariant can fail: with Step broken accordingly, some seed reports it.
 func TestPromisesBreak(t *testing.T) {
 	if len(Invariants) != len(saboteurs)+2 {
 		t.Errorf("%d promises, %d ways to break them", len(Invariants), len(saboteurs)+2)
@@ -28,7 +27,7 @@ func TestPromisesBreak(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			t.Fatal("no seed notices that it is broken")
+			t.Fatal("no seed reports that it is broken")
 		})
 	}
 }

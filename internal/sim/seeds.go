@@ -15,13 +15,13 @@ type Seeds struct {
 	First   uint64
 	Count   uint64
 	Hours   float64
-	Workers int               // runs side by side; 0: one for each processor
-	Break   string            // a promise to break on purpose
-	All     bool              // go on after a broken promise
-	Done    func(done uint64) // called after each run with how many have ended; may be nil
+	Workers int               // concurrent runs; 0: one for each processor
+	Break   string            // an invariant to break on purpose
+	All     bool              // continue after a broken invariant
+	Done    func(done uint64) // called after each run with the number of finished runs; may be nil
 }
 
-// Broken is a promise that runs broke.
+// Broken is an invariant that some runs broke.
 type Broken struct {
 	First *Violation // of the lowest seed
 	Times int
@@ -33,7 +33,7 @@ type Total struct {
 	Pods, Steps, Actions, Starts int
 	Crashes, Reboots, Faulty     int
 	Virtual                      time.Duration
-	Broken                       []Broken // a promise each, the most often broken one first
+	Broken                       []Broken // one entry per invariant, the most often broken one first
 }
 
 func (t *Total) note(v *Violation) {
@@ -63,9 +63,9 @@ func (t *Total) add(r Result) {
 	}
 }
 
-// RunSeeds does the runs of many seeds side by side until one breaks a promise or
-// ctx ends. The error is the *Violation of the lowest seed that is known to break
-// one, or ctx's; Total says what was broken, all of it with Seeds.All.
+// RunSeeds runs many seeds concurrently until one breaks an invariant or ctx ends. The error is the
+// *Violation of the lowest seed known to break one, or ctx's error. Total lists what was broken,
+// with Seeds.All everything.
 func RunSeeds(ctx context.Context, s Seeds) (Total, error) {
 	workers := s.Workers
 	if workers <= 0 {

@@ -11,12 +11,11 @@ import (
 	"carob/internal/core/podlife"
 )
 
-// shrinkRuns bounds the runs that Shrink may do.
+// shrinkRuns limits the number of runs in Shrink.
 const shrinkRuns = 400
 
-// Shrink looks for a smaller run that breaks the same invariant: fewer pods, fewer
-// faults, fewer deeds of users, less time. It answers the smallest found, which
-// may be v itself.
+// Shrink looks for a smaller run that breaks the same invariant: fewer pods, fewer faults, fewer
+// actions of users, less time. It returns the smallest one found, which may be v itself.
 func Shrink(ctx context.Context, v *Violation) *Violation {
 	best, runs := v, 0
 	try := func(o Options) (Result, bool) {
@@ -63,9 +62,8 @@ func Shrink(ctx context.Context, v *Violation) *Violation {
 	return best
 }
 
-// Trace repeats the run of a violation and answers the last lines of its log that
-// concern it: of its pod, but for probes that find nothing, and of the world. cut
-// is how many lines of those are left out.
+// Trace repeats the run of a violation and returns the last lines of its log about its pod (without
+// probes that succeed) and about the machine. cut is the number of such lines left out.
 func Trace(v *Violation, lines int) (trace []string, cut int) {
 	var log bytes.Buffer
 	o := v.Options

@@ -1,18 +1,7 @@
-// Package sim runs the decisions of carob against simulated twins of the world
-// in virtual time: hours of a pod's life in milliseconds, with seeded faults
-// before and after an effect, late and lost events, crashes of the agent and
-// reboots of the machine at any point, jumps of the clock, conflicts and outages
-// of the API and deletions at any time.
-//
-// One seed is one run, and the same run each time: a run reads no clock, starts no
-// goroutine, ranges over no map and draws from no other source than the seed.
-// Every promise of the lifecycle machine is an Invariant with its clause
-// (promises.go); a broken one ends the run with the line that repeats it, and each
-// can be broken on purpose (sabotage.go).
-//
-// Tests and the command "carob sim" drive it. It must never touch the host.
-//
-// Contract: docs/spec/pod-lifecycle.md.
+// Package sim runs the decisions of carob against a simulated node, runtime, and API server in
+// virtual time: hours of a pod's life in milliseconds. Faults come from a seed: actions that fail
+// before or after their effect, late and lost events, crashes of the agent and reboots at any
+// point, clock jumps, conflicts and outages of the API, and deletions at any time.
 package sim
 
 import (
@@ -25,46 +14,46 @@ import (
 	"time"
 )
 
-// Options choose a run.
+// Options select a run.
 type Options struct {
 	Seed    uint64
 	Hours   float64   // virtual hours before everything is deleted; 0 means 1
-	Without []int     // elements of the run to leave out, by number: pods, faults, what users do
-	Log     io.Writer // what happens, a line each; nil: nowhere
-	Digest  bool      // whether Result.Digest is wanted; it costs time
-	Break   string    // a promise to break on purpose, by name: the run looks for that one
+	Without []int     // numbers of the elements to leave out: pods, faults, actions of users
+	Log     io.Writer // receives the log, one line per event; nil for none
+	Digest  bool      // whether to compute Result.Digest; this takes time
+	Break   string    // name of an invariant to break on purpose; the run checks only that one
 }
 
 // Result is what a run did.
 type Result struct {
 	Seed     uint64
 	Pods     int
-	Elements int           // pods, faults and deeds of users that the seed has
+	Elements int           // pods, faults, and actions of users in the seed
 	Steps    int           // calls of Step
 	Actions  int           // begun
 	Starts   int           // containers started
 	Crashes  int           // of the agent, with and without the machine
 	Reboots  int           // of the machine
 	Faulty   bool          // whether the seed has faults
-	Virtual  time.Duration // time simulated
-	Digest   string        // of the whole log: same seed, same digest
+	Virtual  time.Duration // simulated time
+	Digest   string        // of the whole log: the same seed has the same digest
 }
 
 // Violation is a broken invariant.
 type Violation struct {
 	Options   Options
-	At        time.Duration // since the begin of the run
+	At        time.Duration // since the start of the run
 	Invariant Invariant
-	Pod       string // whose promise it was; empty: nobody's
+	Pod       string // the pod; empty if the violation is about none
 	Detail    string
 }
 
-// Error names what broke and the command that repeats it.
+// Error describes the violation and the command that repeats it.
 func (v *Violation) Error() string {
 	return fmt.Sprintf("%s\n%s\nrepeat it with: %s", v.Invariant, v.Where(), v.Options.Command())
 }
 
-// Where says in which run it broke, when, and what was seen.
+// Where describes in which run the violation happened, when, and what was seen.
 func (v *Violation) Where() string {
 	who := ""
 	if v.Pod != "" {
@@ -73,7 +62,7 @@ func (v *Violation) Where() string {
 	return fmt.Sprintf("seed %d at +%v: %s%s", v.Options.Seed, v.At, who, v.Detail)
 }
 
-// Command is the line that repeats a run with its log.
+// Command returns the command line that repeats a run with its log.
 func (o Options) Command() string {
 	line := fmt.Sprintf("carob sim --seed %d --hours %g", o.Seed, o.Hours)
 	if len(o.Without) > 0 {
@@ -85,17 +74,17 @@ func (o Options) Command() string {
 	return line + " --log"
 }
 
-// epoch is when every run begins.
+// epoch is the start time of every run.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const (
-	// recovery is the time without faults and deeds that pods get to come back.
+	// recovery is the time without faults and actions of users in which pods must recover.
 	recovery = 40 * time.Minute
-	// drain is the time that everything gets to end after the last deletion.
+	// drain is the time in which everything must end after the last deletion.
 	drain = time.Hour
 )
 
-// Run does one run. The error is a *Violation when an invariant broke.
+// Run executes one run. The error is a *Violation if an invariant was broken.
 func Run(o Options) (r Result, err error) {
 	if o.Hours <= 0 {
 		o.Hours = 1
@@ -132,7 +121,7 @@ func Run(o Options) (r Result, err error) {
 	return w.result, nil
 }
 
-// element numbers one thing of the run, and tells whether this run has it.
+// element numbers one element of the run, and reports whether this run has it.
 func (w *world) element() bool {
 	n := w.result.Elements
 	w.result.Elements++

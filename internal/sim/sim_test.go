@@ -12,7 +12,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// number is a setting of the environment.
+// number reads a number from the environment.
 func number[T any](t *testing.T, name string, def T, parse func(string) (T, error)) T {
 	t.Helper()
 	text := os.Getenv(name)
@@ -29,8 +29,8 @@ func number[T any](t *testing.T, name string, def T, parse func(string) (T, erro
 func toUint(s string) (uint64, error)   { return strconv.ParseUint(s, 10, 64) }
 func toFloat(s string) (float64, error) { return strconv.ParseFloat(s, 64) }
 
-// TestSeeds runs the seeds of every push. SIM_SEEDS sets how many, SIM_HOURS how
-// long each; "carob sim" runs more and shows what led to a failure.
+// TestSeeds runs the seeds of every push. SIM_SEEDS sets their number, SIM_HOURS their length;
+// "carob sim" runs more and shows what led to a failure.
 func TestSeeds(t *testing.T) {
 	total, err := RunSeeds(t.Context(),
 		Seeds{Count: number(t, "SIM_SEEDS", 150, toUint), Hours: number(t, "SIM_HOURS", 1, toFloat)})
@@ -44,7 +44,7 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// The same seed does the same, to the last line of its log.
+// The same seed does the same, down to the last line of its log.
 func TestSameSeedSameLog(t *testing.T) {
 	for seed := range uint64(20) {
 		o := Options{Seed: seed, Digest: true}

@@ -10,29 +10,29 @@ import (
 	"carob/internal/core/podlife"
 )
 
-// truth is what the world knows of one container of a pod.
+// truth is the actual state of one container of a pod.
 type truth struct {
 	name       string
 	running    string // instance
-	obscure    bool   // the runtime does not know that it runs
+	obscure    bool   // the runtime does not know whether it runs
 	sick       bool
-	sandbox    string // in which it was started or done last
+	sandbox    string // sandbox of the last start or success
 	started    bool   // in that sandbox
-	done       bool   // ended with 0 in that sandbox
+	done       bool   // exited with 0 in that sandbox
 	pulled     bool   // since its last start
-	wasStopped bool   // the last instance did not end by itself
+	wasStopped bool   // the last instance was killed
 	attempt    int
-	due        time.Time // earliest restart
+	due        time.Time // earliest time of a restart
 	exits      int
 	delay      time.Duration
 	decided    time.Time
-	vague      bool      // the model of back-off does not know exactly
-	stopping   time.Time // since when; zero: not
-	runs       int       // of the liveness probe
+	vague      bool      // the model of the back-off has no exact time
+	stopping   time.Time // since when; zero if not
+	runs       int       // runs of the liveness probe
 	fails      int       // in a row
 	lastProbe  time.Time
 	lastStart  time.Time
-	lastSeen   time.Time // started, or ended after having run
+	lastSeen   time.Time // started, or exited after it had run
 	logs       []int     // restart counts of the log files on the disk
 }
 
@@ -51,7 +51,7 @@ func (o *object) container(name string) *truth {
 	return t
 }
 
-// containerStarts notes a start.
+// containerStarts records a start.
 func (w *world) containerStarts(own *owner, a podlife.StartContainer, id string) {
 	o := own.object
 	t := o.container(a.Container)
@@ -77,7 +77,7 @@ func (w *world) containerStarts(own *owner, a podlife.StartContainer, id string)
 	}
 }
 
-// containerEnded notes an exit, with the model of the crash back-off.
+// containerEnded records an exit, with a model of the crash back-off.
 func (w *world) containerEnded(id string) {
 	for _, o := range w.pods {
 		for _, c := range containers(o.pod) {
@@ -111,7 +111,7 @@ func (w *world) ended(o *object, c *corev1.Container, t *truth) {
 	}
 	wait := t.delay
 	if since := now.Sub(t.decided); t.delay > 0 && since > 2*limit-time.Second && since < 2*limit+time.Second {
-		t.vague = true // too near to the edge to know
+		t.vague = true // too close to the limit to decide
 	} else if since > 2*limit {
 		wait = 0
 	}
@@ -126,12 +126,12 @@ func (w *world) ended(o *object, c *corev1.Container, t *truth) {
 	w.after(wait+40*time.Second, func() {
 		own := w.agent.find(o)
 		if own != nil && own.stage == podlife.Syncing && !o.updated && t.exits == exits && t.running == "" {
-			w.broken(restartedInTime, o.pod.Name, "%s ended 40 s and its back-off of %v ago", c.Name, wait)
+			w.broken(restartedInTime, o.pod.Name, "%s exited, and has not restarted 40 s after its back-off of %v", c.Name, wait)
 		}
 	})
 }
 
-// probed notes a run of a probe.
+// probed records a run of a probe.
 func (w *world) probed(o *object, t *truth, a podlife.RunProbe, v podlife.ProbeVerdict) {
 	t.lastProbe = w.loop.now
 	if a.Type != podlife.Liveness {
@@ -143,7 +143,7 @@ func (w *world) probed(o *object, t *truth, a podlife.RunProbe, v podlife.ProbeV
 		t.fails = 0
 	case podlife.ProbeFailure:
 		t.fails++
-	case podlife.ProbeError: // counts for neither
+	case podlife.ProbeError: // counts as neither
 	}
 	if t.fails != int(a.Probe.FailureThreshold) || !w.clean {
 		return
@@ -155,7 +155,7 @@ func (w *world) probed(o *object, t *truth, a podlife.RunProbe, v podlife.ProbeV
 	})
 }
 
-// checkKilledInTime begins to watch a pod whose end was asked for.
+// checkKilledInTime starts to check a pod that must end.
 func (w *world) checkKilledInTime(o *object) {
 	if !w.clean || o.asked.IsZero() {
 		return

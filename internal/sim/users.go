@@ -9,14 +9,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// plan decides what users, other controllers and accidents do to a pod.
+// plan schedules what users, other controllers, and accidents do to a pod.
 func (w *world) plan(o *object) {
 	if w.chance(0.6) {
 		w.sometime(func() { w.delete(o, int64(w.rand.IntN(40))) })
 		if w.chance(0.3) {
 			w.sometime(func() { w.delete(o, int64(w.rand.IntN(5))) })
 		}
-		if w.chance(0.3) { // a moment later: the grace is shortened on the way
+		if w.chance(0.3) { // a moment later: the grace period is shortened meanwhile
 			first := w.upTo(w.horizon())
 			if w.element() {
 				w.after(first, func() { w.delete(o, int64(20+w.rand.IntN(20))) })
@@ -96,7 +96,7 @@ func (w *world) update(o *object) {
 	})
 }
 
-// hasten brings the active deadline nearer (L1.63).
+// hasten moves the active deadline closer (L1.63).
 func (w *world) hasten(o *object) {
 	w.change(o, func(p *corev1.Pod) {
 		d := int64(60 + w.rand.IntN(3*3600))
@@ -108,7 +108,7 @@ func (w *world) hasten(o *object) {
 	})
 }
 
-// collect is the collector of pods: it makes one Failed and deletes it (L7.166).
+// collect is pod garbage collection: it sets the phase of a pod to Failed and deletes it (L7.166).
 func (w *world) collect(o *object) {
 	w.write(func() {
 		if !o.exists || o.static || ended(o.pod.Status.Phase) {
@@ -132,7 +132,7 @@ func (w *world) gate(o *object) {
 
 const gateType corev1.PodConditionType = "example.com/in-rotation"
 
-// resize asks for other resources of some containers, keeping the QoS class (L3.120).
+// resize changes the resources of some containers within the QoS class (L3.120).
 func (w *world) resize(o *object) {
 	if o.static {
 		return
@@ -145,7 +145,7 @@ func (w *world) resize(o *object) {
 		was := o.granted[len(o.granted)-1]
 		for _, c := range containers(p) {
 			switch {
-			case back: // to what was granted last
+			case back: // to what was allocated last
 				if old, _, _ := containerOf(was, c.Name); old != nil {
 					c.Resources = *old.Resources.DeepCopy()
 				}
@@ -156,7 +156,7 @@ func (w *world) resize(o *object) {
 		if limits := p.Spec.Resources; limits != nil && w.chance(0.3) {
 			limits.Limits[corev1.ResourceCPU] = *resource.NewQuantity(20+int64(w.rand.IntN(10)), resource.DecimalSI)
 		}
-		o.updated = true // another definition for the crash back-off (L3.75)
+		o.updated = true // a new definition for the crash back-off (L3.75)
 		w.logf("%s resize: %s", p.Name, sizes(p))
 	})
 }
@@ -185,7 +185,7 @@ func (w *world) resizeOne(c *corev1.Container) {
 	}
 }
 
-// amount draws a quantity of cpu or memory.
+// amount returns a random quantity of cpu or memory.
 func (w *world) amount(name corev1.ResourceName) resource.Quantity {
 	n := int64(1 + w.rand.IntN(12))
 	if name == corev1.ResourceCPU {
@@ -194,7 +194,7 @@ func (w *world) amount(name corev1.ResourceName) resource.Quantity {
 	return *resource.NewQuantity(16*n<<20, resource.BinarySI)
 }
 
-// containers are those of a pod that have resources and probes, in order.
+// containers returns those of a pod that have resources and probes, in order.
 func containers(p *corev1.Pod) (all []*corev1.Container) {
 	for i := range p.Spec.InitContainers {
 		all = append(all, &p.Spec.InitContainers[i])

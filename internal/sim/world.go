@@ -18,7 +18,7 @@ import (
 
 const uidLabel = "io.kubernetes.pod.uid"
 
-// world is one node, its API server, its users and what goes wrong.
+// world is one node, its API server, its users, and the faults.
 type world struct {
 	opts               Options
 	loop               loop
@@ -27,68 +27,68 @@ type world struct {
 	result             Result
 	decisions          int // steps that did more than begin probes
 	runtime            *runtimesim.Runtime
-	turn               turn       // Step, or what breaks it on purpose
-	only               *Invariant // look for this one alone
-	whims              int        // of a sabotaged Step
+	turn               turn       // Step, or a broken version of it
+	only               *Invariant // the only invariant to check
+	whims              int        // from a broken Step
 	lastWhim, nextWhim time.Time
 
-	fault      float64 // chance that an action fails; 0 in half of the seeds
-	clean      bool    // nothing ever goes wrong: the promises about time hold
+	fault      float64 // probability that an action fails; 0 in half of the seeds
+	clean      bool    // no faults: the invariants about time hold
 	calmed     bool
-	addresses  []string      // of the node, of both families sometimes
-	backoffMax time.Duration // cap of the crash back-off; 0: the default
-	capacity   int64         // cpu that pods may request, in thousandths
+	addresses  []string      // addresses of the node, sometimes of both families
+	backoffMax time.Duration // longest crash back-off; 0: the default
+	capacity   int64         // allocatable cpu in thousandths
 
-	skew    time.Duration // of the wall clock against the loop
-	slept   time.Duration // how long the machine was suspended
-	apiUp   time.Time     // the API server is away until then
+	skew    time.Duration // offset of the wall clock from the loop
+	slept   time.Duration // total time that the machine was suspended
+	apiUp   time.Time     // the API server does not answer until then
 	slow    time.Time     // the registry is slow until then
 	full    time.Time     // the disk is full until then
 	deaf    time.Time     // the runtime does not answer until then
 	network string        // why the pod network is not ready
-	healed  bool          // the broken image can be read
+	healed  bool          // the damaged image can be read again
 
-	versions int       // of objects in the API server
-	mounts   uint64    // counts changes of volumes and groups
-	late     time.Time // calls of an agent that ended then or before are lost
-	pods     []*object // with those that this run has
+	versions int       // resource version of the API server
+	mounts   uint64    // counts changes of volumes and cgroups
+	late     time.Time // calls of an agent that ended by then have no effect
+	pods     []*object // including those that this run leaves out
 	agent    agent
-	volumes  map[types.UID]podlife.VolumeState // looked up, never ranged over
+	volumes  map[types.UID]podlife.VolumeState // used for lookups, never ranged over
 	groups   map[types.UID]group               // likewise
 }
 
-// object is a pod in the API server and what the world knows of it.
+// object is a pod in the API server and its actual state.
 type object struct {
 	pod       *corev1.Pod // newest version; replaced, never changed
 	number    int         // of that version
 	exists    bool
-	static    bool // comes from a file: nobody but the agent knows its status
+	static    bool // from a file: only the agent knows its status
 	finalizer bool
-	refused   *podlife.Rejection // the next agent refuses it
+	refused   *podlife.Rejection // the next agent rejects it
 	held      *podlife.Hold      // it waits for room
 	served    bool               // Services select it
 	routes    bool               // the data plane is to open new connections to it
 	routed    bool               // it does
-	granted   []*corev1.Pod      // versions whose resources the node granted
+	granted   []*corev1.Pod      // versions whose resources the node has allocated
 	stored    corev1.PodStatus   // last one
-	truth     map[string]*truth  // by container; looked up, never ranged over
-	updated   bool               // the spec was changed at some time, or has rules
-	upset     bool               // its sandbox or a container was harmed from outside
-	collected bool               // another writer made it Failed
-	asked     time.Time          // when its end was asked for first
+	truth     map[string]*truth  // by container name; used for lookups, never ranged over
+	updated   bool               // the spec was changed, or has restart rules
+	upset     bool               // an accident damaged its sandbox or a container
+	collected bool               // another writer set its phase to Failed
+	asked     time.Time          // when it was first asked to end
 	grace     time.Duration
 }
 
 func (w *world) chance(p float64) bool { return p > 0 && w.rand.Float64() < p }
 
-// upTo draws a duration below d, in milliseconds.
+// upTo returns a random duration below d, in milliseconds.
 func (w *world) upTo(d time.Duration) time.Duration {
 	return time.Duration(w.rand.Int64N(int64(d/time.Millisecond)+1)) * time.Millisecond
 }
 
 func (w *world) after(d time.Duration, do func()) func() { return w.loop.AfterFunc(d, do) }
 
-// logf writes a line of the log; the digest is over all of them.
+// logf writes a line of the log; the digest covers all lines.
 func (w *world) logf(format string, args ...any) {
 	if w.opts.Log == nil && !w.opts.Digest {
 		return
@@ -100,7 +100,7 @@ func (w *world) logf(format string, args ...any) {
 	}
 }
 
-// populate makes the node, its pods and everything that will happen to them.
+// populate creates the node, its pods, and the schedule of everything that will happen to them.
 func (w *world) populate() {
 	w.clean = w.chance(0.5)
 	if !w.clean {
@@ -150,14 +150,14 @@ func (w *world) populate() {
 	w.after(time.Minute, w.agent.relist)
 }
 
-// newObject makes a pod and plans its life.
+// newObject makes a pod and schedules its life.
 func (w *world) newObject(i int) {
 	o := &object{pod: w.newPod(i), number: 1, exists: true, truth: map[string]*truth{}}
 	w.versions = max(w.versions, 1)
 	o.static, o.finalizer = isStatic(o.pod), len(o.pod.Finalizers) > 0
 	o.granted = []*corev1.Pod{o.pod}
 	for _, c := range containers(o.pod) {
-		o.updated = o.updated || c.RestartPolicyRules != nil // the model of back-off knows no rules
+		o.updated = o.updated || c.RestartPolicyRules != nil // the model of the back-off has no restart rules
 	}
 	if w.chance(0.03) && !o.static {
 		o.refused = &podlife.Rejection{Reason: "OutOfmemory", Message: "Node didn't have enough resource: memory"}
@@ -182,7 +182,7 @@ func (w *world) newObject(i int) {
 
 func (w *world) horizon() time.Duration { return time.Duration(w.opts.Hours * float64(time.Hour)) }
 
-// sometime does something before the horizon, unless this run leaves it out.
+// sometime schedules a function before the end, unless this run leaves it out.
 func (w *world) sometime(do func()) {
 	at := w.upTo(w.horizon())
 	if w.element() {
@@ -190,7 +190,7 @@ func (w *world) sometime(do func()) {
 	}
 }
 
-// ask notes that the end of a pod was asked for.
+// ask records that a pod was asked to end.
 func (o *object) ask(at time.Time, grace time.Duration) {
 	if o.asked.IsZero() {
 		o.asked, o.grace = at, grace
@@ -233,7 +233,7 @@ func (w *world) behaviour(c *cri.ContainerConfig) runtimesim.Behaviour {
 	return b
 }
 
-// lastWords is a termination message as long as one may be (L3.150).
+// lastWords is a termination message of the maximum length (L3.150).
 var lastWords = strings.Repeat("alas ", 4096/5)
 
 func ended(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }

@@ -6,12 +6,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Client is how a controller writes: writes are refused, their answers get lost, and the
-// process ends between any two of them.
+// Client is what a controller writes with: writes fail, their answers get lost, and the process
+// ends between any two of them.
 type Client struct {
 	api  *API
-	left int // writes until the process ends
-	// Done hears of each write that happened, whether it was answered or the answer was lost.
+	left int // writes left until the process ends
+	// Done is called for each write that took effect, also if the answer was lost.
 	Done func(after Entry, answered bool)
 }
 
@@ -24,7 +24,7 @@ func (a *API) Client() *Client {
 	return c
 }
 
-// try does a write, with trouble.
+// try does a write, with faults.
 func (c *Client) try(write func() (Object, error)) (Entry, error) {
 	if c.left--; c.left < 0 && !c.api.Calm {
 		return Entry{}, ErrCrash
@@ -72,7 +72,7 @@ func (c *Client) Update(o Object, f func(Object)) (Entry, error) {
 	})
 }
 
-// Patch changes an object at whatever version it is.
+// Patch changes an object at any version.
 func (c *Client) Patch(uid types.UID, f func(Object)) (Entry, error) {
 	return c.try(func() (Object, error) {
 		if _, ok := c.api.objects[uid]; !ok {
@@ -82,7 +82,7 @@ func (c *Client) Patch(uid types.UID, f func(Object)) (Entry, error) {
 	})
 }
 
-// Delete asks an object to go.
+// Delete deletes an object.
 func (c *Client) Delete(uid types.UID, grace int64) (Entry, error) {
 	return c.try(func() (Object, error) {
 		o := c.api.Get(uid)

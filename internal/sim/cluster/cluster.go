@@ -1,8 +1,8 @@
-// Package cluster is what the simulators of controllers share: an API server in memory
-// with versions, conflicts and finalizers, watches that tell late, twice or only with a
-// new list, and a client whose answers get lost and whose process ends between any two
-// writes. All is decided by one random source, so a seed always runs the same.
-// Only simulators use it; it must never touch a real cluster.
+// Package cluster is shared by the simulators of controllers: an API server in memory with
+// versions, conflicts, and finalizers; watches that deliver events late, twice, or only with a new
+// list; and a client whose answers get lost and whose process ends between any two writes. One
+// random source decides everything, so a seed always runs the same. Only simulators use it; it must
+// never touch a real cluster.
 package cluster
 
 import (
@@ -19,10 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Promise is the name of what must hold, with its clause.
+// Promise is the name of an invariant, with its clause.
 type Promise string
 
-// Broken is a promise that was broken, and how.
+// Broken is an invariant that was broken, and how.
 type Broken struct {
 	Promise Promise
 	How     string
@@ -30,10 +30,10 @@ type Broken struct {
 
 func (b *Broken) Error() string { return string(b.Promise) + ": " + b.How }
 
-// Break ends a run: Catch returns the promise.
+// Break ends a run; Catch returns its argument.
 func Break(p Promise, format string, args ...any) { panic(&Broken{p, fmt.Sprintf(format, args...)}) }
 
-// Catch runs a simulation and returns the first promise that it breaks, nil for none.
+// Catch runs a simulation and returns the first broken invariant, nil for none.
 func Catch(run func()) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -48,17 +48,17 @@ func Catch(run func()) (err error) {
 	return nil
 }
 
-// What the API answers when it does not do what it is asked, and what else a caller sees.
+// The errors of the API, and the others that a caller sees.
 var (
 	ErrConflict = errors.New("a newer version is stored")
 	ErrMissing  = errors.New("there is no such object")
 	ErrExists   = errors.New("an object of this name exists")
 	ErrRefused  = errors.New("the API could not be reached")
-	ErrLost     = errors.New("the answer was lost") // the write happened
+	ErrLost     = errors.New("the answer was lost") // the write took effect
 	ErrCrash    = errors.New("the process ended")   // before the write
 )
 
-// Stale reports whether something newer is stored than what a write was based on.
+// Stale reports whether the store has something newer than what a write was based on.
 func Stale(err error) bool { return errors.Is(err, ErrConflict) || errors.Is(err, ErrMissing) }
 
 // Object is an object of the API.
@@ -67,22 +67,22 @@ type Object interface {
 	runtime.Object
 }
 
-// Entry is an object at a version. Gone says that it is there no more. Objects are never changed.
+// Entry is an object at a version. Gone means that it was deleted. Objects are never changed.
 type Entry struct {
 	Object  Object
 	Version int
 	Gone    bool
 }
 
-// API is the store. Its methods are what users, nodes and other controllers do: they
-// always succeed; a Client has trouble.
+// API is the store. Its methods are what users, nodes, and other controllers do: they always
+// succeed. Only a Client has faults.
 type API struct {
 	*rand.Rand
 	Now  time.Time
-	Calm bool // no trouble any more
-	// Ended says whether an object that is being deleted and has no finalizer goes away.
+	Calm bool // no faults any more
+	// Ended reports whether an object that is being deleted and has no finalizer is removed.
 	Ended func(Object) bool
-	// Stored hears of each change; before is nil for a new object.
+	// Stored is called for each change; before is nil for a new object.
 	Stored func(before Object, after Entry)
 
 	objects map[types.UID]Entry
@@ -90,20 +90,20 @@ type API struct {
 	made    int
 }
 
-// New returns an empty store whose trouble comes from a seed.
+// New returns an empty store with faults from a seed.
 func New(seed uint64, now time.Time) *API {
 	source := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // reproducible
 	return &API{Rand: source, Now: now, objects: map[types.UID]Entry{},
 		Ended: func(Object) bool { return true }, Stored: func(Object, Entry) {}}
 }
 
-// Writes is how many changes were stored.
+// Writes returns the number of stored changes.
 func (a *API) Writes() int { return len(a.history) }
 
-// One of n: whether something happens that happens once in n times, and never when all is calm.
+// One of n: returns true once in n times on average, and never after the faults have ended.
 func (a *API) One(n int) bool { return !a.Calm && a.IntN(n) == 0 }
 
-// Get returns an object by its UID, nil if it has gone.
+// Get returns an object by its UID, nil if it does not exist.
 func (a *API) Get(uid types.UID) Object { return a.objects[uid].Object }
 
 // All returns the objects of a type, oldest first.
@@ -119,7 +119,7 @@ func typed[T Object](objects map[types.UID]Entry) []T {
 	return out
 }
 
-// Create stores an object under a new UID, and a name if it has none.
+// Create stores an object with a new UID, and with a name if it has none.
 func (a *API) Create(o Object) Object {
 	c := clone(o)
 	a.made++
@@ -132,7 +132,7 @@ func (a *API) Create(o Object) Object {
 	return a.put(c)
 }
 
-// Change changes a stored object; one that has gone stays so, and nil is returned.
+// Change changes a stored object. It returns nil if the object does not exist any more.
 func (a *API) Change(uid types.UID, f func(Object)) Object {
 	o := a.objects[uid].Object
 	if o == nil {
@@ -143,7 +143,7 @@ func (a *API) Change(uid types.UID, f func(Object)) Object {
 	return a.put(c)
 }
 
-// Delete asks an object to go, after so many seconds of grace.
+// Delete deletes an object with so many seconds of grace.
 func (a *API) Delete(uid types.UID, grace int64) {
 	a.Change(uid, func(o Object) {
 		if o.GetDeletionTimestamp() == nil {

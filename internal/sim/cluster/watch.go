@@ -6,15 +6,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Watch is what a controller knows of the objects of one type. Each watch is as late as
-// it likes: what it shows need not fit what another shows.
+// Watch is the cache of a controller for the objects of one type. Each watch has its own delay: two
+// watches may show different times.
 type Watch struct {
-	// Heard is called for each entry that the watch is told, also for one that comes twice.
+	// Heard is called for each event of the watch, also for repeated ones.
 	Heard   func()
 	api     *API
 	of      func(Object) bool
 	objects map[types.UID]Entry
-	at      int // entries of the history that were told
+	at      int // entries of the history that were delivered
 	version int
 }
 
@@ -28,13 +28,13 @@ func NewWatch[T Object](a *API) *Watch {
 	return w
 }
 
-// Seen returns the objects that a watch shows, oldest first.
+// Seen returns the objects that a watch has, oldest first.
 func Seen[T Object](w *Watch) []T { return typed[T](w.objects) }
 
-// Get returns the object that the watch shows, nil if it shows none.
+// Get returns the object that the watch has, nil if it has none.
 func (w *Watch) Get(uid types.UID) Object { return w.objects[uid].Object }
 
-// List shows what is stored now, whatever was told before.
+// List replaces the content of the watch by what is stored now.
 func (w *Watch) List() {
 	w.objects = maps.Clone(w.api.objects)
 	maps.DeleteFunc(w.objects, func(_ types.UID, e Entry) bool { return !w.of(e.Object) })
@@ -42,7 +42,7 @@ func (w *Watch) List() {
 	w.Heard()
 }
 
-// Tell tells some of what happened, an entry twice, or loses some and lists.
+// Tell delivers some events, an event twice, or loses some and lists.
 func (w *Watch) Tell() {
 	if w.api.One(25) {
 		w.List()
@@ -53,13 +53,13 @@ func (w *Watch) Tell() {
 	}
 }
 
-// CatchUp tells all that happened.
+// CatchUp delivers all events.
 func (w *Watch) CatchUp() {
 	for w.next() {
 	}
 }
 
-// next tells the next entry of the type; false: there is none.
+// next delivers the next event of the type; it returns false if there is none.
 func (w *Watch) next() bool {
 	for w.at < len(w.api.history) {
 		e := w.api.history[w.at]
@@ -82,27 +82,27 @@ func (w *Watch) next() bool {
 	return false
 }
 
-// Tracker is the twin of controllers/freshness.Tracker: it knows which writes of a
-// controller its watches have yet to show.
+// Tracker is the simulator's version of controllers/freshness.Tracker: it knows which writes of a
+// controller its watches have not delivered yet.
 type Tracker struct {
 	versions map[*Watch]int
 	deleted  map[types.UID]*Watch
 }
 
-// NewTracker returns one that waits for nothing.
+// NewTracker returns a tracker without writes.
 func NewTracker() *Tracker {
 	return &Tracker{versions: map[*Watch]int{}, deleted: map[types.UID]*Watch{}}
 }
 
-// Wrote notes a write that was answered.
+// Wrote records a write that succeeded.
 func (t *Tracker) Wrote(w *Watch, answer Entry) {
 	t.versions[w] = max(t.versions[w], answer.Version)
 }
 
-// Deleted notes that the API has taken a deletion, or answered that there is no such object.
+// Deleted records that the API accepted a deletion, or answered that there is no such object.
 func (t *Tracker) Deleted(w *Watch, uid types.UID) { t.deleted[uid] = w }
 
-// Fresh reports whether the watches show all that was written.
+// Fresh reports whether the watches have delivered all recorded writes.
 func (t *Tracker) Fresh() bool {
 	for uid, w := range t.deleted {
 		if o := w.Get(uid); o != nil && o.GetDeletionTimestamp() == nil {

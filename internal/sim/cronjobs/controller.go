@@ -13,18 +13,18 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// controller is the twin of controllers/cronjob: the same writes in the same order around the same plan.
+// controller simulates controllers/cronjob: the same writes in the same order for the same plan.
 type controller struct {
 	w              *world
 	client         *cluster.Client
 	cronJobs, jobs *cluster.Watch
 	fresh          *cluster.Tracker
-	unanswered     map[types.UID]bool // Jobs whose creation was not answered
+	unanswered     map[types.UID]bool // Jobs whose creation got no answer
 	dirty          bool               // something woke it
-	due            time.Time          // when it asked to be woken; zero for never
+	due            time.Time          // when it asked to be called again; zero for never
 }
 
-// newController starts a process: it lists, and knows of no writes.
+// newController starts a process: it lists, and knows of no earlier writes.
 func newController(w *world) *controller {
 	c := &controller{w: w, client: w.Client(), fresh: cluster.NewTracker(), dirty: true}
 	c.unanswered = map[types.UID]bool{}
@@ -34,13 +34,13 @@ func newController(w *world) *controller {
 	return c
 }
 
-// turn looks at the CronJob if something woke the controller.
+// turn handles the CronJob if something woke the controller.
 func (c *controller) turn() {
 	if !c.dirty && (c.due.IsZero() || c.w.Now.Before(c.due)) {
 		return
 	}
 	if c.dirty = false; !c.fresh.Fresh() {
-		return // woken when it is
+		return // woken when it is delivered
 	}
 	if !c.w.Now.Before(c.due) {
 		c.due = time.Time{}
@@ -66,7 +66,7 @@ type turn struct {
 	in cronjob.Input
 }
 
-// all does all that is possible now, noting the effects in the input.
+// all does everything that is possible now, and records the effects in the input.
 func (t *turn) all() error {
 	for range 100 {
 		t.in.Now = t.w.Now
@@ -87,7 +87,7 @@ func (t *turn) all() error {
 	return nil
 }
 
-// act does what the plan says; over ends the turn.
+// act executes the plan; over ends the turn.
 func (t *turn) act(out cronjob.Output) (over bool, err error) {
 	if out.Status != nil {
 		e, err := t.client.Update(t.in.CronJob, func(o cluster.Object) {
@@ -97,7 +97,7 @@ func (t *turn) act(out cronjob.Output) (over bool, err error) {
 		})
 		switch {
 		case cluster.Stale(err):
-			return true, nil // something newer is on its way, and wakes the controller
+			return true, nil // a newer version is on its way and wakes the controller
 		case err != nil:
 			return true, err
 		}

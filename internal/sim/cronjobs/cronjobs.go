@@ -1,8 +1,8 @@
-// Package cronjobs runs the plan of CronJobs against a store in memory, by random steps
-// from one seed: time that passes in minutes, users who suspend, change policies and
-// delete, Jobs that end and vanish, watches that tell late, twice or only with a new list,
-// conflicts, lost answers, a controller that ends between any two writes. After each write
-// it judges what was promised. Its tests run it; it must never touch a real cluster.
+// Package cronjobs runs the plan of CronJobs against a store in memory, in random steps from one
+// seed: time passes in minutes; users suspend, change policies, and delete; Jobs end and disappear;
+// watches deliver events late, twice, or only with a new list; there are conflicts and lost
+// answers; the controller ends between any two writes. After each write it checks the invariants.
+// Its tests run it; it must never touch a real cluster.
 package cronjobs
 
 import (
@@ -19,7 +19,7 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// The promises.
+// The invariants.
 const (
 	Once      cluster.Promise = "no two Jobs are made for one time (W6.15, W6.22)"
 	Latest    cluster.Promise = "a Job is made for a time that has come, not before the last one (W6.12)"
@@ -31,13 +31,13 @@ const (
 
 // Sabotage breaks the controller in one way; the zero value breaks nothing.
 type Sabotage struct {
-	In  func(in *cronjob.Input)                      // spoils what the plan is made of; CronJob is a copy
-	Out func(in *cronjob.Input, out *cronjob.Output) // spoils what the plan says
+	In  func(in *cronjob.Input)                      // changes the input of the plan; CronJob is a copy
+	Out func(in *cronjob.Input, out *cronjob.Output) // changes the plan
 }
 
 var begin = time.Date(2026, 11, 22, 12, 0, 20, 0, time.UTC)
 
-// every is a schedule of every so many minutes.
+// every returns a schedule for every so many minutes.
 type every int
 
 func (e every) Next(t time.Time) time.Time {
@@ -58,10 +58,10 @@ type world struct {
 	sabotage Sabotage
 	c        *controller
 	uid      types.UID
-	made     map[string]types.UID // the Job that was made under a name
+	made     map[string]types.UID // the Job created under each name
 }
 
-// Run runs a seed of so many steps and returns the first promise that is broken, nil for none.
+// Run runs so many steps of a seed and returns the first broken invariant, nil for none.
 func Run(seed uint64, steps int, sabotage Sabotage) error {
 	return cluster.Catch(func() {
 		w := &world{API: cluster.New(seed, begin), sabotage: sabotage, made: map[string]types.UID{}}
@@ -94,7 +94,7 @@ func (w *world) policy() batchv1.ConcurrencyPolicy {
 	return all[w.IntN(len(all))]
 }
 
-// step lets one thing happen.
+// step does one random thing.
 func (w *world) step() {
 	w.Now = w.Now.Add(time.Duration(w.IntN(20)) * time.Second)
 	switch n := w.IntN(100); {
@@ -109,7 +109,7 @@ func (w *world) step() {
 	case n < 96:
 		w.user()
 	case n < 98:
-		w.Now = w.Now.Add(time.Duration(w.IntN(40)) * time.Minute) // nobody looks
+		w.Now = w.Now.Add(time.Duration(w.IntN(40)) * time.Minute) // the controller is not running
 	default:
 		w.c = newController(w)
 	}
@@ -138,8 +138,8 @@ func (w *world) user() {
 	})
 }
 
-// vanish is a user who deletes a Job. If it is in no status that the controller has seen,
-// nothing may tell it that the Job was made.
+// vanish is a user who deletes a Job. If no status that the controller has seen lists the Job, the
+// controller may never learn of it.
 func (w *world) vanish(j *batchv1.Job) {
 	cj, ok := w.c.cronJobs.Get(w.uid).(*batchv1.CronJob)
 	last := (*metav1.Time)(nil)
@@ -152,7 +152,7 @@ func (w *world) vanish(j *batchv1.Job) {
 	w.Delete(j.UID, 0)
 }
 
-// scheduled is the time for which a Job was made.
+// scheduled returns the time for which a Job was created.
 func scheduled(j cluster.Object) (time.Time, error) {
 	return time.Parse(time.RFC3339, j.GetAnnotations()[batchv1.CronJobScheduledTimestampAnnotation])
 }
@@ -181,8 +181,8 @@ func (w *world) run() {
 	}
 }
 
-// rest ends all trouble, lets Jobs end, and judges what is left between two runs. The
-// controller is woken by what its watches tell and at the time it asked for, by nothing else.
+// rest ends all faults, lets Jobs end, and checks the state between two runs. Only its watches and
+// the time that it asked for wake the controller.
 func (w *world) rest() {
 	w.Calm = true
 	w.Change(w.uid, func(o cluster.Object) {
@@ -204,7 +204,7 @@ func (w *world) rest() {
 		w.run()
 		switch {
 		case w.Now.After(last):
-			cluster.Break(Ends, "it does not come to rest")
+			cluster.Break(Ends, "the writes do not end")
 		case w.Writes() > before:
 			w.Now = w.Now.Add(time.Second)
 		case w.c.due.IsZero():
@@ -222,7 +222,7 @@ func (w *world) rest() {
 	}
 }
 
-// judgeEnd judges what is left shortly before a run.
+// judgeEnd checks the state shortly before a run.
 func (w *world) judgeEnd() {
 	cj, ok := w.Get(w.uid).(*batchv1.CronJob)
 	if !ok {
@@ -245,7 +245,7 @@ func (w *world) judgeEnd() {
 	}
 }
 
-// stored judges what became of the CronJob's status.
+// stored checks a change of the CronJob's status.
 func (w *world) stored(before cluster.Object, after cluster.Entry) {
 	old, ok := before.(*batchv1.CronJob)
 	now, is := after.Object.(*batchv1.CronJob)
@@ -260,7 +260,7 @@ func (w *world) stored(before cluster.Object, after cluster.Entry) {
 	}
 }
 
-// created judges a Job that the controller made, by the CronJob that it knew.
+// created checks a Job that the controller created, by the CronJob that the controller knew.
 func (w *world) created(known *batchv1.CronJob, j cluster.Object) {
 	if other, ok := w.made[j.GetName()]; ok {
 		cluster.Break(Once, "%s is made again, was %s", j.GetName(), other)
@@ -280,7 +280,7 @@ func (w *world) created(known *batchv1.CronJob, j cluster.Object) {
 		return
 	}
 	others := slices.DeleteFunc(cluster.All[*batchv1.Job](w.API), func(o *batchv1.Job) bool {
-		unseen := w.c.unanswered[o.UID] && w.c.jobs.Get(o.UID) == nil // nobody could know of it yet
+		unseen := w.c.unanswered[o.UID] && w.c.jobs.Get(o.UID) == nil // the controller could not know of it yet
 		return o.UID == j.GetUID() || cronjob.FinishedAs(o) != "" || unseen
 	})
 	if len(others) > 0 {

@@ -16,7 +16,7 @@ import (
 
 const steps = 300
 
-// CRONJOBS_SEEDS=N runs more of them.
+// CRONJOBS_SEEDS=N runs N seeds.
 func seeds() uint64 {
 	if n, err := strconv.ParseUint(os.Getenv("CRONJOBS_SEEDS"), 10, 32); err == nil {
 		return n
@@ -39,10 +39,10 @@ func (f fast) Next(t time.Time) time.Time {
 	return f.Schedule.Next(t.Add(30 * time.Second)).Add(-30 * time.Second)
 }
 
-// Each promise can be broken, and is noticed when it is.
+// Each invariant can be broken, and the checks report it.
 func TestPromisesBreak(t *testing.T) {
 	for promise, sabotage := range map[cluster.Promise]Sabotage{
-		Once: {In: func(in *cronjob.Input) { // a Job that is over does not tell its time before it goes
+		Once: {In: func(in *cronjob.Input) { // a finished Job does not report its completion time before it is deleted
 			in.Jobs = slices.Clone(in.Jobs)
 			for i, j := range in.Jobs {
 				if cronjob.FinishedAs(j) != "" {
@@ -67,7 +67,7 @@ func TestPromisesBreak(t *testing.T) {
 			noticed = errors.As(Run(seed, steps, sabotage), &b) && b.Promise == promise
 		}
 		if !noticed {
-			t.Errorf("nobody notices when this is broken: %s", promise)
+			t.Errorf("no check reports a broken invariant: %s", promise)
 		}
 	}
 }

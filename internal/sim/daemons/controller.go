@@ -13,7 +13,7 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// controller is the twin of controllers/daemonset: the same writes in the same order around the same plan.
+// controller simulates controllers/daemonset: the same writes in the same order for the same plan.
 type controller struct {
 	w                 *world
 	client            *cluster.Client
@@ -25,7 +25,7 @@ type controller struct {
 	due               time.Time
 }
 
-// newController starts a process: it lists, and knows of no writes.
+// newController starts a process: it lists, and knows of no earlier writes.
 func newController(w *world) *controller {
 	c := &controller{w: w, client: w.Client(), fresh: cluster.NewTracker(), dirty: true}
 	c.sets, c.pods = cluster.NewWatch[*appsv1.DaemonSet](w.API), cluster.NewWatch[*corev1.Pod](w.API)
@@ -42,13 +42,13 @@ func (c *controller) catchUp() {
 	}
 }
 
-// turn looks at the set if something woke the controller.
+// turn handles the set if something woke the controller.
 func (c *controller) turn() {
 	if !c.dirty && (c.due.IsZero() || c.w.Now.Before(c.due)) {
 		return
 	}
 	if c.dirty = false; !c.fresh.Fresh() && !c.w.sabotage.Stale {
-		return // woken when it is
+		return // woken when it is delivered
 	}
 	c.due = time.Time{}
 	for _, d := range cluster.Seen[*appsv1.DaemonSet](c.sets) {
@@ -101,7 +101,7 @@ func (c *controller) reconcile(d *appsv1.DaemonSet) error {
 		})
 		if err == nil {
 			c.fresh.Wrote(c.sets, e)
-		} else if !cluster.Stale(err) { // else something newer is on its way, and wakes the controller
+		} else if !cluster.Stale(err) { // otherwise a newer version is on its way and wakes the controller
 			failed = errors.Join(failed, err)
 		}
 	}
@@ -111,7 +111,7 @@ func (c *controller) reconcile(d *appsv1.DaemonSet) error {
 	return failed
 }
 
-// create makes pods in waves; after a wave in which one can't be made none follows.
+// create creates pods in waves; a wave with a failure is the last one.
 func (c *controller) create(in daemonset.Input, nodes []string) error {
 	for _, n := range workload.Waves(len(nodes)) {
 		var failed error

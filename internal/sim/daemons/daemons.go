@@ -1,9 +1,9 @@
-// Package daemons runs the plan of DaemonSets against a store in memory, by random steps
-// from one seed: users who change the template, the strategy and the node selector, nodes
-// that come, go, and are tainted, pods that break, watches that tell late, twice or only
-// with a new list, conflicts, lost answers, a controller that ends between any two writes.
-// After each write it judges what was promised. Its tests run it; it must never touch a
-// real cluster. The hash of a template is its image: revisions are not simulated.
+// Package daemons runs the plan of DaemonSets against a store in memory, in random steps from one
+// seed: users change the template, the strategy, and the node selector; nodes are added, removed,
+// and tainted; pods break; watches deliver events late, twice, or only with a new list; there are
+// conflicts and lost answers; the controller ends between any two writes. After each write it
+// checks the invariants. Its tests run it; it must never touch a real cluster. The hash of a
+// template is its image: revisions are not simulated.
 package daemons
 
 import (
@@ -21,7 +21,7 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// The promises.
+// The invariants.
 const (
 	OnePod   cluster.Promise = "a node gets no second pod, and beyond surge no third (W4.33, W4.36, W4.38)"
 	Eligible cluster.Promise = "a pod is made only for a node that should run one (W4.10, W4.12, W4.14)"
@@ -31,9 +31,9 @@ const (
 
 // Sabotage breaks the controller in one way; the zero value breaks nothing.
 type Sabotage struct {
-	Stale bool                      // plans are made before one's own writes are seen
-	In    func(in *daemonset.Input) // spoils what the plan is made of; Set is a copy
-	Plan  func(p *daemonset.Plan)   // spoils what the plan says
+	Stale bool                      // plans are made before the own writes are delivered
+	In    func(in *daemonset.Input) // changes the input of the plan; Set is a copy
+	Plan  func(p *daemonset.Plan)   // changes the plan
 }
 
 var begin = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -43,12 +43,12 @@ type world struct {
 	sabotage   Sabotage
 	c          *controller
 	uid        types.UID
-	unanswered map[types.UID]bool // pods whose creation was not answered
+	unanswered map[types.UID]bool // pods whose creation got no answer
 	machines   int
-	breaks     int // so many pods break as soon as they run
+	breaks     int // how many pods break as soon as they run
 }
 
-// Run runs a seed of so many steps and returns the first promise that is broken, nil for none.
+// Run runs so many steps of a seed and returns the first broken invariant, nil for none.
 func Run(seed uint64, steps int, sabotage Sabotage) error {
 	return cluster.Catch(func() {
 		w := &world{API: cluster.New(seed, begin), sabotage: sabotage, unanswered: map[types.UID]bool{}}
@@ -103,7 +103,7 @@ func (w *world) boot() {
 	w.Create(n)
 }
 
-// step lets one thing happen.
+// step does one random thing.
 func (w *world) step() {
 	w.Now = w.Now.Add(time.Duration(w.IntN(10)) * time.Second)
 	switch n := w.IntN(100); {
@@ -151,7 +151,7 @@ func (w *world) user() {
 	})
 }
 
-// machine lets a node come, go, or change.
+// machine adds, removes, or changes a node.
 func (w *world) machine() {
 	nodes := cluster.All[*corev1.Node](w.API)
 	if len(nodes) < 2 || len(nodes) < 7 && w.IntN(3) == 0 {
@@ -178,7 +178,7 @@ func (w *world) machine() {
 	})
 }
 
-// kubelets is what the scheduler, the nodes, and the collector of pods of missing nodes do.
+// kubelets does the work of the scheduler, the nodes, and pod garbage collection for removed nodes.
 func (w *world) kubelets() {
 	there := map[string]bool{}
 	for _, n := range cluster.All[*corev1.Node](w.API) {
@@ -204,7 +204,7 @@ func (w *world) kubelets() {
 		case workload.Terminal(p):
 		case p.DeletionTimestamp != nil:
 			change(end)
-		case !workload.Ready(p) && (w.Calm || p.Spec.Containers[0].Image != "v2"): // v2 never gets ready
+		case !workload.Ready(p) && (w.Calm || p.Spec.Containers[0].Image != "v2"): // v2 never becomes ready
 			change(func(p *corev1.Pod) {
 				p.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
 					{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.Now)}}}
@@ -218,8 +218,8 @@ func (w *world) kubelets() {
 	}
 }
 
-// rest ends all trouble but some pods that break one after the other, and judges what is
-// left. The controller is woken by what its watches tell and at the time it asked for, by nothing else.
+// rest ends all faults except some pods that break one after the other, and checks the final state.
+// Only its watches and the time that it asked for wake the controller.
 func (w *world) rest() {
 	w.Calm, w.breaks = true, 20
 	for last := w.Now.Add(12 * time.Hour); ; {
@@ -229,7 +229,7 @@ func (w *world) rest() {
 		w.kubelets()
 		switch {
 		case w.Now.After(last):
-			cluster.Break(Ends, "it does not come to rest")
+			cluster.Break(Ends, "the writes do not end")
 		case w.Writes() > before || w.c.dirty:
 			w.Now = w.Now.Add(time.Second)
 		case !w.c.due.IsZero():
@@ -242,7 +242,7 @@ func (w *world) rest() {
 				w.c.turn()
 			}
 			if w.Writes() > before {
-				cluster.Break(Ends, "something is written when all is over")
+				cluster.Break(Ends, "something is written after the end")
 			}
 			return
 		}

@@ -15,7 +15,7 @@ import (
 
 const steps = 300
 
-// DAEMONS_SEEDS=N runs more of them.
+// DAEMONS_SEEDS=N runs N seeds.
 func seeds() uint64 {
 	if n, err := strconv.ParseUint(os.Getenv("DAEMONS_SEEDS"), 10, 32); err == nil {
 		return n
@@ -31,7 +31,7 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// Each promise can be broken, and is noticed when it is.
+// Each invariant can be broken, and the checks report it.
 func TestPromisesBreak(t *testing.T) {
 	for promise, sabotage := range map[cluster.Promise]Sabotage{
 		OnePod:   {Stale: true},
@@ -49,7 +49,7 @@ func TestPromisesBreak(t *testing.T) {
 			noticed = errors.As(Run(seed, steps, sabotage), &b) && b.Promise == promise
 		}
 		if !noticed {
-			t.Errorf("nobody notices when this is broken: %s", promise)
+			t.Errorf("no check reports a broken invariant: %s", promise)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// controller is the twin of controllers/job: the same writes in the same order around the same plan.
+// controller simulates controllers/job: the same writes in the same order for the same plan.
 type controller struct {
 	w          *world
 	client     *cluster.Client
@@ -23,8 +23,8 @@ type controller struct {
 	fresh      *cluster.Tracker
 	memory     map[types.UID]job.Memory
 	dirty      bool      // something woke it
-	due        time.Time // when it asked to be woken; zero for never
-	reason     reason    // why a finalizer is removed, for the judge
+	due        time.Time // when it asked to be called again; zero for never
+	reason     reason    // why a finalizer is removed, for the checks
 }
 
 type reason int
@@ -32,10 +32,10 @@ type reason int
 const (
 	counted reason = iota // the result is stored
 	dropped               // the pod is not wanted (W5.43, W5.92)
-	alone                 // its Job has gone
+	alone                 // its Job is gone
 )
 
-// newController starts a process: it lists, and knows of no writes.
+// newController starts a process: it lists, and knows of no earlier writes.
 func newController(w *world) *controller {
 	c := &controller{w: w, client: w.Client(), fresh: cluster.NewTracker(), dirty: true}
 	c.memory = map[types.UID]job.Memory{}
@@ -45,13 +45,13 @@ func newController(w *world) *controller {
 	return c
 }
 
-// turn looks at the Job if something woke the controller.
+// turn handles the Job if something woke the controller.
 func (c *controller) turn() {
 	if !c.dirty && (c.due.IsZero() || c.w.Now.Before(c.due)) {
 		return
 	}
 	if c.dirty = false; !c.fresh.Fresh() && !c.w.sabotage.Stale {
-		return // woken when it is
+		return // woken when it is delivered
 	}
 	c.due = time.Time{}
 	for _, j := range cluster.Seen[*batchv1.Job](c.jobs) {
@@ -61,7 +61,7 @@ func (c *controller) turn() {
 	}
 }
 
-// failed does what the queue does with an error, and reports whether the process has ended.
+// failed handles an error like the work queue, and reports whether the process has ended.
 func (c *controller) failed(err error) bool {
 	c.dirty = c.dirty || err != nil
 	if errors.Is(err, cluster.ErrCrash) {
@@ -99,7 +99,7 @@ func (c *controller) reconcile(j *batchv1.Job) error {
 		})
 		switch {
 		case cluster.Stale(err):
-			return failed // something newer is on its way, and wakes the controller
+			return failed // a newer version is on its way and wakes the controller
 		case err != nil:
 			return errors.Join(failed, err)
 		}
@@ -126,7 +126,7 @@ func (c *controller) plan(in job.Input) job.Output {
 	return out
 }
 
-// create makes pods in waves; after a wave in which one can't be made none follows.
+// create creates pods in waves; a wave with a failure is the last one.
 func (c *controller) create(j *batchv1.Job, pods []*corev1.Pod) error {
 	for _, n := range workload.Waves(len(pods)) {
 		var failed error
@@ -191,7 +191,7 @@ func (c *controller) each(pods []*corev1.Pod, why reason) error {
 	return failed
 }
 
-// untrack removes a pod's finalizer; a pod that has gone has lost it.
+// untrack removes a pod's finalizer, unless the pod is gone.
 func (c *controller) untrack(p *corev1.Pod, why reason) error {
 	c.reason = why
 	e, err := c.client.Patch(p.UID, func(o cluster.Object) {
@@ -207,7 +207,8 @@ func (c *controller) untrack(p *corev1.Pod, why reason) error {
 	return err
 }
 
-// orphans lets go the pods whose Job has gone: by the watch, and by the API, of which the watch may be behind.
+// orphans releases the pods whose Job is gone, by the watch and by a read from the API, because the
+// watch may be behind.
 func (c *controller) orphans() {
 	if c.w.sabotage.Orphans {
 		return

@@ -1,8 +1,8 @@
-// Package jobs runs the plan of Jobs against a store in memory, by random steps from one
-// seed: users who suspend, scale, delete and force, watches that tell late, twice or only
-// with a new list, conflicts, lost answers, a controller that ends between any two
-// writes, pods that run, succeed, fail, and vanish with their nodes. After each write it
-// judges what was promised. Its tests run it; it must never touch a real cluster.
+// Package jobs runs the plan of Jobs against a store in memory, in random steps from one seed:
+// users suspend, scale, delete, and force; watches deliver events late, twice, or only with a new
+// list; there are conflicts and lost answers; the controller ends between any two writes; pods run,
+// succeed, fail, and disappear with their nodes. After each write it checks the invariants. Its
+// tests run it; it must never touch a real cluster.
 package jobs
 
 import (
@@ -18,7 +18,7 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// The promises.
+// The invariants.
 const (
 	Once      cluster.Promise = "each pod counts once, as what it was (W5.31)"
 	Kept      cluster.Promise = "a pod keeps its finalizer until its result is stored (W5.30)"
@@ -32,11 +32,11 @@ const (
 
 // Sabotage breaks the controller in one way; the zero value breaks nothing.
 type Sabotage struct {
-	Stale   bool                                 // plans are made before one's own writes are seen
-	Early   bool                                 // finalizers go before the status is stored
-	Orphans bool                                 // nobody looks after pods without a Job
-	In      func(in *job.Input)                  // spoils what the plan is made of; Job is a copy
-	Out     func(in *job.Input, out *job.Output) // spoils what the plan says
+	Stale   bool                                 // plans are made before the own writes are delivered
+	Early   bool                                 // finalizers are removed before the status is stored
+	Orphans bool                                 // pods without a Job are not released
+	In      func(in *job.Input)                  // changes the input of the plan; Job is a copy
+	Out     func(in *job.Input, out *job.Output) // changes the plan
 }
 
 var begin = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -51,7 +51,7 @@ type world struct {
 	down     [nodes]bool
 }
 
-// Run runs a seed of so many steps and returns the first promise that is broken, nil for none.
+// Run runs so many steps of a seed and returns the first broken invariant, nil for none.
 func Run(seed uint64, steps int, sabotage Sabotage) error {
 	return cluster.Catch(func() {
 		w := &world{API: cluster.New(seed, begin), sabotage: sabotage}
@@ -67,7 +67,8 @@ func Run(seed uint64, steps int, sabotage Sabotage) error {
 	})
 }
 
-// ended reports whether no node has a pod any more; Jobs end at once.
+// ended reports whether an object being deleted is removed: a pod when no node runs it any more, a
+// Job at once.
 func ended(o cluster.Object) bool {
 	p, ok := o.(*corev1.Pod)
 	return !ok || p.Spec.NodeName == "" || workload.Terminal(p) || *p.DeletionGracePeriodSeconds == 0
@@ -113,7 +114,7 @@ func (w *world) number(from, to int) *int32 {
 	return new(int32(from + w.IntN(to-from+1))) //nolint:gosec // small
 }
 
-// step lets one thing happen.
+// step does one random thing.
 func (w *world) step() {
 	w.Now = w.Now.Add(time.Duration(w.IntN(20)) * time.Second)
 	switch n := w.IntN(100); {
@@ -134,7 +135,7 @@ func (w *world) step() {
 	case n < 99:
 		w.down[w.IntN(nodes)] = w.IntN(2) == 0
 	default:
-		w.c = newController(w) // it ends when it has nothing to do, too
+		w.c = newController(w) // it also ends when it has nothing to do
 	}
 }
 
@@ -147,7 +148,7 @@ func (w *world) user() {
 	}
 	what := w.IntN(16)
 	if job.Finished(jobs[0]) && w.IntN(2) == 0 {
-		w.Delete(jobs[0].UID, 0) // the next one comes
+		w.Delete(jobs[0].UID, 0) // the next one starts
 		return
 	}
 	if pods := cluster.All[*corev1.Pod](w.API); what < 6 {
@@ -186,8 +187,8 @@ func (w *world) user() {
 	}
 }
 
-// collect is what the garbage collectors do: pods whose Job has gone or goes, Jobs whose
-// pods have gone, pods of nodes that have gone (L7.166).
+// collect does the work of the garbage collectors: pods whose Job is gone or being deleted, Jobs
+// whose pods are gone, pods of removed nodes (L7.166).
 func (w *world) collect() {
 	of := map[types.UID]int{}
 	for _, p := range cluster.All[*corev1.Pod](w.API) {
@@ -209,12 +210,12 @@ func (w *world) collect() {
 	}
 }
 
-// lost reports whether a pod's node has gone.
+// lost reports whether a pod's node is removed.
 func (w *world) lost(p *corev1.Pod) bool {
 	return p.Spec.NodeName != "" && w.down[int(p.Spec.NodeName[1]-'0')]
 }
 
-// node starts pods and ends them, first of all those that are being deleted.
+// node starts and ends pods, first those that are being deleted.
 func (w *world) node() {
 	for _, p := range cluster.All[*corev1.Pod](w.API) {
 		n := w.IntN(nodes)
@@ -251,11 +252,11 @@ func (w *world) end(p *corev1.Pod, phase corev1.PodPhase) {
 	})
 }
 
-// bound is how long the end may take: a Job waits ten minutes after each of many failures.
+// bound is how long the Job may take to end: it waits ten minutes after each of many failures.
 const bound = 24 * time.Hour
 
-// rest ends all trouble, lets pods succeed and the Job go on, and judges the end. The
-// controller is woken by what its watches tell and at the time it asked for, by nothing else.
+// rest ends all faults, lets pods succeed and the Job continue, and checks the end. Only its
+// watches and the time that it asked for wake the controller.
 func (w *world) rest() {
 	w.Calm, w.down = true, [nodes]bool{}
 	for _, j := range cluster.All[*batchv1.Job](w.API) {
@@ -275,7 +276,7 @@ func (w *world) rest() {
 		w.node()
 		switch {
 		case w.Now.After(last):
-			cluster.Break(Ends, "it does not come to rest: %s", w.judge.say())
+			cluster.Break(Ends, "the writes do not end: %s", w.judge.say())
 		case w.Writes() > before || w.c.dirty:
 			w.Now = w.Now.Add(time.Second)
 		case w.c.due.IsZero():
@@ -288,7 +289,7 @@ func (w *world) rest() {
 	}
 }
 
-// quiet wakes everybody a day later: nobody has anything to write.
+// quiet wakes all controllers a day later and checks that they write nothing.
 func (w *world) quiet() {
 	before := w.Writes()
 	w.Now = w.Now.Add(bound)
@@ -299,6 +300,6 @@ func (w *world) quiet() {
 		w.c.orphans()
 	}
 	if n := w.Writes() - before; n > 0 {
-		cluster.Break(Ends, "%d writes when all is over: %s", n, w.judge.say())
+		cluster.Break(Ends, "%d writes after the end: %s", n, w.judge.say())
 	}
 }

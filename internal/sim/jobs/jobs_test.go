@@ -15,7 +15,7 @@ import (
 
 const steps = 300
 
-// JOBS_SEEDS=N runs more of them.
+// JOBS_SEEDS=N runs N seeds.
 func seeds() uint64 {
 	if n, err := strconv.ParseUint(os.Getenv("JOBS_SEEDS"), 10, 32); err == nil {
 		return n
@@ -31,7 +31,7 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// Each promise can be broken, and is noticed when it is.
+// Each invariant can be broken, and the checks report it.
 func TestPromisesBreak(t *testing.T) {
 	for promise, sabotage := range map[cluster.Promise]Sabotage{
 		Once: {In: func(in *job.Input) { in.Job.Status.UncountedTerminatedPods = nil }},
@@ -57,12 +57,12 @@ func TestPromisesBreak(t *testing.T) {
 			noticed = errors.As(Run(seed, steps, sabotage), &b) && b.Promise == promise
 		}
 		if !noticed {
-			t.Errorf("nobody notices when this is broken: %s", promise)
+			t.Errorf("no check reports a broken invariant: %s", promise)
 		}
 	}
 }
 
-// Seeds reach what they are about: Jobs of each end, of both modes, with pods that failed.
+// The seeds cover their subject: Jobs with each end and in both modes, with failed pods.
 func TestSeedsReach(t *testing.T) {
 	reached := map[string]int{}
 	for seed := range uint64(60) {

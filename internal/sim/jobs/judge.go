@@ -17,14 +17,14 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// judge knows what really happened, and judges each change by it.
+// judge knows what really happened, and checks each change by it.
 type judge struct {
 	w          *world
-	good, bad  map[types.UID]bool         // pods that succeeded; that failed or were to go
-	won        map[types.UID]map[int]bool // indexes of which a pod succeeded, by Job
-	noted      map[types.UID]bool         // pods that were in a status
-	lowest     map[types.UID]int32        // the fewest completions that a Job ever had
-	unanswered map[types.UID]bool         // pods whose creation was not answered
+	good, bad  map[types.UID]bool         // pods that succeeded; pods that failed or were to be deleted
+	won        map[types.UID]map[int]bool // indexes with a pod that succeeded, by Job
+	noted      map[types.UID]bool         // pods listed in some status
+	lowest     map[types.UID]int32        // the fewest completions that each Job had
+	unanswered map[types.UID]bool         // pods whose creation got no answer
 }
 
 func newJudge(w *world) judge {
@@ -32,7 +32,7 @@ func newJudge(w *world) judge {
 		map[types.UID]int32{}, map[types.UID]bool{}}
 }
 
-// stored judges a change, whoever made it.
+// stored checks a change, whoever made it.
 func (j *judge) stored(before cluster.Object, after cluster.Entry) {
 	switch o := after.Object.(type) {
 	case *corev1.Pod:
@@ -50,7 +50,7 @@ func (j *judge) stored(before cluster.Object, after cluster.Entry) {
 	}
 }
 
-// pod notes how a pod ended, and judges the loss of its finalizer.
+// pod records how a pod ended, and checks the removal of its finalizer.
 func (j *judge) pod(before cluster.Object, p *corev1.Pod) {
 	owner := metav1.GetControllerOfNoCopy(p).UID
 	if p.Status.Phase == corev1.PodSucceeded {
@@ -80,13 +80,13 @@ func (j *judge) pod(before cluster.Object, p *corev1.Pod) {
 	}
 }
 
-// unended reports whether a pod had not ended as far as the controller knew.
+// unended reports whether a pod had not ended in the controller's view.
 func (j *judge) unended(uid types.UID) bool {
 	p, ok := j.w.c.pods.Get(uid).(*corev1.Pod)
 	return ok && !workload.Terminal(p)
 }
 
-// status judges what the controller stored of a Job.
+// status checks a status that the controller stored.
 func (j *judge) status(old, o *batchv1.Job) {
 	if job.Finished(old) {
 		cluster.Break(Over, "%s became %s", say(old), say(o))
@@ -112,13 +112,14 @@ func (j *judge) status(old, o *batchv1.Job) {
 	}
 }
 
-// moved judges the pods whose results become known, and returns how many become a number.
+// moved checks the pods whose results are recorded now, and returns how many were added to a
+// counter.
 func (j *judge) moved(o *batchv1.Job, a, b []types.UID, really map[types.UID]bool) (left int32) {
 	for _, uid := range b {
 		if slices.Contains(a, uid) {
 			continue
 		}
-		// A Job that fails while it is being deleted takes its running pods for failed (W5.90).
+		// A Job that fails while it is being deleted counts its running pods as failed (W5.90).
 		failing := o.DeletionTimestamp != nil && holds(o, batchv1.JobFailureTarget)
 		if j.noted[uid] || !really[uid] && !failing {
 			cluster.Break(Once, "%s is counted: known already %t, so it was %t: %s", uid, j.noted[uid], really[uid],
@@ -138,7 +139,7 @@ func (j *judge) moved(o *batchv1.Job, a, b []types.UID, really map[types.UID]boo
 	return left
 }
 
-// indexes judges which indexes are over.
+// indexes checks which indexes are finished.
 func (j *judge) indexes(old, o *batchv1.Job) {
 	before, after := indexes(old.Status.CompletedIndexes), indexes(o.Status.CompletedIndexes)
 	if int(o.Status.Succeeded) != len(after) {
@@ -156,7 +157,7 @@ func (j *judge) indexes(old, o *batchv1.Job) {
 	}
 }
 
-// created judges a pod that the controller made, by the Job that it knew.
+// created checks a pod that the controller created, by the Job that the controller knew.
 func (j *judge) created(known *batchv1.Job, made cluster.Object) {
 	if known.Spec.Suspend != nil && *known.Spec.Suspend {
 		cluster.Break(Suspended, "%s is made", made.GetName())
@@ -179,7 +180,7 @@ func (j *judge) created(known *batchv1.Job, made cluster.Object) {
 			continue
 		}
 		if q.UID != p.UID && j.unanswered[q.UID] && j.w.c.pods.Get(q.UID) == nil {
-			continue // nobody could know of it yet
+			continue // the controller could not know of it yet
 		}
 		if workload.Active(q) {
 			active++
@@ -194,7 +195,7 @@ func (j *judge) created(known *batchv1.Job, made cluster.Object) {
 	}
 }
 
-// end judges what is left when nothing happens any more.
+// end checks the final state.
 func (j *judge) end() {
 	for _, p := range cluster.All[*corev1.Pod](j.w.API) {
 		if job.Tracked(p) {
@@ -211,7 +212,7 @@ func (j *judge) end() {
 	}
 }
 
-// say shows the Jobs there are.
+// say formats the existing Jobs.
 func (j *judge) say() string {
 	var out []string
 	for _, o := range cluster.All[*batchv1.Job](j.w.API) {
@@ -251,7 +252,7 @@ func lost(o *batchv1.Job) map[int]bool {
 	return indexes(*o.Status.FailedIndexes)
 }
 
-// indexes reads 0,2-5,7 on its own, for the plan may be what is wrong (W5.52).
+// indexes parses 0,2-5,7 by itself, because the plan may be wrong (W5.52).
 func indexes(s string) map[int]bool {
 	out := map[int]bool{}
 	for part := range strings.SplitSeq(s, ",") {

@@ -15,10 +15,10 @@ import (
 	"carob/internal/core/workload/replicaset"
 )
 
-// fresh says whether a controller has seen what it wrote.
+// fresh reports whether a controller has seen its own writes.
 func (w *world) fresh(v *view) bool { return v.version >= v.needs || w.sabotage.Stale }
 
-// rollOut is a pass of the deployment's controller that ends after so many writes.
+// rollOut is a pass of the deployment controller that ends after so many writes.
 func (w *world) rollOut(writes int) {
 	v := w.rollouts
 	if v.d.object == nil || !w.fresh(v) {
@@ -55,7 +55,7 @@ func (w *world) running(v *view, set types.UID) bool {
 	return false
 }
 
-// write makes a write; false is a conflict.
+// write does a write; false means a conflict.
 func (w *world) write(v *view, step deployment.Step) bool {
 	switch {
 	case step.Create != nil:
@@ -101,7 +101,7 @@ func (w *world) write(v *view, step deployment.Step) bool {
 	return true
 }
 
-// count is a pass of the sets' controller for one set.
+// count is a pass of the ReplicaSet controller for one set.
 func (w *world) count(uid types.UID, writes int) {
 	v := w.counts
 	s, ok := v.sets[uid]
@@ -158,7 +158,7 @@ func (w *world) create(v *view, set *appsv1.ReplicaSet) {
 	p.UID, p.CreationTimestamp = types.UID(fmt.Sprintf("pod-%04d", w.made)), metav1.NewTime(w.now)
 	p.Status.Phase = corev1.PodPending
 	if w.truth.sets[set.UID].object == nil {
-		return // the garbage collector would take it at once
+		return // the garbage collector would delete it at once
 	}
 	w.store(change{pod: p})
 	v.needs = w.truth.version

@@ -10,8 +10,8 @@ import (
 	"carob/internal/core/workload/deployment"
 )
 
-// picture is what a pass is judged by: the sizes of the sets, how many of their pods are
-// available as far as the pass knew, and whether pods of old ones are still there.
+// picture is what the checks of a pass use: the sizes of the sets, how many of their pods were
+// available in the controller's view, and whether old sets still have pods.
 type picture struct {
 	total, available int32
 	sizes            map[types.UID]int32
@@ -37,11 +37,11 @@ func (w *world) picture(known []*appsv1.ReplicaSet) picture {
 	return p
 }
 
-// judge judges a write of the deployment's controller by what the pass knew.
+// judge checks a write of the deployment controller by what the pass knew.
 func (w *world) judge(before picture, in deployment.Input) {
 	d, now := in.Deployment, w.picture(in.Sets)
 	surge, unavailable := deployment.Bounds(d)
-	resized := d.Spec.Paused // a change of size spreads by other rules (W2.62)
+	resized := d.Spec.Paused // other rules spread a change of size (W2.62)
 	for _, s := range in.Sets {
 		if n := s.Annotations[deployment.DesiredReplicas]; *s.Spec.Replicas > 0 && n != "" &&
 			n != text(*d.Spec.Replicas) {
@@ -56,7 +56,7 @@ func (w *world) judge(before picture, in deployment.Input) {
 		now.available < least {
 		w.breaks(Minimum, "%d of %d available pods stay, %d must", now.available, before.available, least)
 	}
-	same := workload.SameTemplate(&d.Spec.Template, &w.truth.d.object.Spec.Template) // else the user was quicker
+	same := workload.SameTemplate(&d.Spec.Template, &w.truth.d.object.Spec.Template) // otherwise the user was faster
 	for uid, size := range now.sizes {
 		if recreates && same && !resized && before.overlap && size > before.sizes[uid] {
 			w.breaks(NoOverlap, "a set grows to %d while old pods are there", size)
@@ -64,7 +64,7 @@ func (w *world) judge(before picture, in deployment.Input) {
 	}
 }
 
-// judgeEnd judges what is left when nothing happens any more.
+// judgeEnd checks the final state.
 func (w *world) judgeEnd() {
 	d := w.truth.d.object
 	size := *d.Spec.Replicas

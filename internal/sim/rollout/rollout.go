@@ -1,8 +1,8 @@
-// Package rollout runs the plans of Deployments and ReplicaSets together against a store
-// in memory, by random steps from one seed: users who change, scale, pause and roll back,
-// watches that tell late, twice or only with a new list, conflicts, controllers that end
-// between any two writes, pods that break. After each write it judges what was promised.
-// Its tests run it; it must never touch a real cluster.
+// Package rollout runs the plans of Deployments and ReplicaSets together against a store in memory,
+// in random steps from one seed: users change, scale, pause, and roll back; watches deliver events
+// late, twice, or only with a new list; there are conflicts; controllers end between any two
+// writes; pods break. After each write it checks the invariants. Its tests run it; it must never
+// touch a real cluster.
 package rollout
 
 import (
@@ -24,10 +24,10 @@ import (
 	"carob/internal/core/workload/replicaset"
 )
 
-// Promise is the name of what must hold, with its clause.
+// Promise is the name of an invariant, with its clause.
 type Promise string
 
-// The promises.
+// The invariants.
 const (
 	Surge     Promise = "never more pods than size and surge (W2.41)"
 	Minimum   Promise = "no decision leaves fewer available pods than the minimum (W2.42)"
@@ -37,7 +37,7 @@ const (
 	History   Promise = "no more old sets than the limit of history (W2.100)"
 )
 
-// Broken is a promise that was broken, and how.
+// Broken is an invariant that was broken, and how.
 type Broken struct {
 	Promise Promise
 	How     string
@@ -47,10 +47,10 @@ func (b *Broken) Error() string { return string(b.Promise) + ": " + b.How }
 
 // Sabotage breaks the controllers in one way; the zero value breaks nothing.
 type Sabotage struct {
-	Stale bool                       // plans are made before one's own writes are seen
-	Plan  func(p *deployment.Plan)   // spoils what a deployment's plan says
-	In    func(in *deployment.Input) // spoils what it is made of
-	Pods  func(p *replicaset.Plan)   // spoils what a set's plan says
+	Stale bool                       // plans are made before the own writes are delivered
+	Plan  func(p *deployment.Plan)   // changes a deployment's plan
+	In    func(in *deployment.Input) // changes its input
+	Pods  func(p *replicaset.Plan)   // changes a ReplicaSet's plan
 }
 
 var begin = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -61,7 +61,8 @@ type stored[T any] struct {
 	version int
 }
 
-// change is an entry of the store's history; of the three kinds one is set. gone says that it is there no more.
+// change is an entry of the store's history; one of the three kinds is set. gone means that the
+// object was deleted.
 type change struct {
 	version    int
 	deployment *appsv1.Deployment
@@ -70,14 +71,14 @@ type change struct {
 	gone       bool
 }
 
-// view is what a controller's watches have told it.
+// view is what a controller's watches have delivered.
 type view struct {
 	d       stored[*appsv1.Deployment]
 	sets    map[types.UID]stored[*appsv1.ReplicaSet]
 	pods    map[types.UID]*corev1.Pod
-	at      int // entries of the history that were told
+	at      int // entries of the history that were delivered
 	version int
-	needs   int // the version of the newest write of its own
+	needs   int // version of its own newest write
 }
 
 func (v *view) apply(c change) {
@@ -101,10 +102,10 @@ type world struct {
 	sabotage Sabotage
 	truth    view // what is stored
 	history  []change
-	rollouts *view // of the deployment's controller
-	counts   *view // of the sets' controller
+	rollouts *view // of the deployment controller
+	counts   *view // of the ReplicaSet controller
 	largest  map[types.UID]int32
-	broken   map[string]bool // images whose pods never get ready
+	broken   map[string]bool // images whose pods never become ready
 	made     int
 	now      time.Time
 	calm     bool
@@ -114,7 +115,7 @@ func newView() *view {
 	return &view{sets: map[types.UID]stored[*appsv1.ReplicaSet]{}, pods: map[types.UID]*corev1.Pod{}}
 }
 
-// Run runs a seed of so many steps and returns the first promise that is broken, nil for none.
+// Run runs so many steps of a seed and returns the first broken invariant, nil for none.
 func Run(seed uint64, steps int, sabotage Sabotage) (err error) {
 	w := &world{Rand: rand.New(rand.NewPCG(seed, 7)), sabotage: sabotage, truth: *newView(), rollouts: newView(),
 		counts:  newView(), //nolint:gosec // reproducible
@@ -167,7 +168,7 @@ func (w *world) store(c change) {
 	}
 }
 
-// step lets one thing happen.
+// step does one random thing.
 func (w *world) step() {
 	w.now = w.now.Add(time.Duration(w.IntN(20)) * time.Second)
 	switch n := w.IntN(100); {
@@ -191,7 +192,7 @@ func (w *world) step() {
 	}
 }
 
-// writes is how many writes a controller makes before it ends.
+// writes returns how many writes a controller does before it ends.
 func (w *world) writes() int {
 	if w.calm || w.IntN(4) > 0 {
 		return 1 << 20
@@ -199,7 +200,7 @@ func (w *world) writes() int {
 	return w.IntN(3)
 }
 
-// tell tells a controller some of what happened, an entry twice, or all by a new list.
+// tell delivers some events to a controller, an event twice, or everything by a new list.
 func (w *world) tell(v *view) {
 	if !w.calm && w.IntN(25) == 0 {
 		w.list(v)
@@ -222,7 +223,7 @@ func (w *world) list(v *view) {
 		w.truth.version, len(w.history)
 }
 
-// crash ends a controller; another begins with a list, and knows of no writes.
+// crash ends a controller; a new one starts with a list and knows of no earlier writes.
 func (w *world) crash() {
 	v := w.rollouts
 	if w.IntN(2) == 0 {
@@ -252,7 +253,7 @@ func (w *world) user() {
 	w.store(change{deployment: d})
 }
 
-// node lets pods get ready, break, and go when they are deleted.
+// node makes pods ready, breaks some, and removes those that are being deleted.
 func (w *world) node() {
 	for _, uid := range slices.Sorted(maps.Keys(w.truth.pods)) {
 		p := w.truth.pods[uid].DeepCopy()
@@ -274,7 +275,7 @@ func (w *world) node() {
 	}
 }
 
-// rest lets all come to rest without trouble, and judges the end.
+// rest ends all faults, waits until nothing is written any more, and checks the end.
 func (w *world) rest() {
 	w.calm = true
 	d := w.truth.d.object.DeepCopy()
@@ -297,5 +298,5 @@ func (w *world) rest() {
 			return
 		}
 	}
-	w.breaks(Ends, "it never comes to rest")
+	w.breaks(Ends, "the writes never end")
 }

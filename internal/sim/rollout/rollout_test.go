@@ -13,7 +13,7 @@ import (
 
 const steps = 400
 
-// ROLLOUT_SEEDS=N runs more of them.
+// ROLLOUT_SEEDS=N runs N seeds.
 func seeds() uint64 {
 	if n, err := strconv.ParseUint(os.Getenv("ROLLOUT_SEEDS"), 10, 32); err == nil {
 		return n
@@ -29,7 +29,7 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// Each promise can be broken, and is noticed when it is.
+// Each invariant can be broken, and the checks report it.
 func TestPromisesBreak(t *testing.T) {
 	grow := func(by int32) func(p *deployment.Plan) {
 		return func(p *deployment.Plan) {
@@ -78,7 +78,7 @@ func TestPromisesBreak(t *testing.T) {
 			noticed = errors.As(Run(seed, steps, sabotage), &b) && b.Promise == promise
 		}
 		if !noticed {
-			t.Errorf("nobody notices when this is broken: %s", promise)
+			t.Errorf("no check reports a broken invariant: %s", promise)
 		}
 	}
 }

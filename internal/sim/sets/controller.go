@@ -13,7 +13,8 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// controller is the twin of controllers/statefulset: the same writes in the same order around the same plan.
+// controller simulates controllers/statefulset: the same writes in the same order for the same
+// plan.
 type controller struct {
 	w                     *world
 	client                *cluster.Client
@@ -24,7 +25,7 @@ type controller struct {
 	due                   time.Time
 }
 
-// newController starts a process: it lists, and knows of no writes.
+// newController starts a process: it lists, and knows of no earlier writes.
 func newController(w *world) *controller {
 	c := &controller{w: w, client: w.Client(), fresh: cluster.NewTracker(), dirty: true}
 	c.sets, c.pods = cluster.NewWatch[*appsv1.StatefulSet](w.API), cluster.NewWatch[*corev1.Pod](w.API)
@@ -36,13 +37,13 @@ func newController(w *world) *controller {
 	return c
 }
 
-// turn looks at the set if something woke the controller.
+// turn handles the set if something woke the controller.
 func (c *controller) turn() {
 	if !c.dirty && (c.due.IsZero() || c.w.Now.Before(c.due)) {
 		return
 	}
 	if c.dirty = false; !c.fresh.Fresh() {
-		return // woken when it is
+		return // woken when it is delivered
 	}
 	c.due = time.Time{}
 	for _, s := range cluster.Seen[*appsv1.StatefulSet](c.sets) {
@@ -88,7 +89,7 @@ func (c *controller) reconcile(s *appsv1.StatefulSet) error {
 		})
 		if err == nil {
 			c.fresh.Wrote(c.sets, e)
-		} else if !cluster.Stale(err) { // else something newer is on its way, and wakes the controller
+		} else if !cluster.Stale(err) { // otherwise a newer version is on its way and wakes the controller
 			failed = errors.Join(failed, err)
 		}
 	}
@@ -108,7 +109,7 @@ func isRevision(o cluster.Object) bool {
 	return ok
 }
 
-// update returns the stored update revision, after creating or changing it if necessary.
+// update returns the stored update revision; it creates or changes the revision if necessary.
 func (c *controller) update(s *appsv1.StatefulSet, known []*appsv1.ControllerRevision) (*appsv1.ControllerRevision,
 	error) {
 	r, err := statefulset.Revise(s, known, 0, nil)
@@ -125,7 +126,7 @@ func (c *controller) update(s *appsv1.StatefulSet, known []*appsv1.ControllerRev
 	} else {
 		e, err = c.client.Create(r.Update, isRevision)
 	}
-	if errors.Is(err, cluster.ErrExists) { // an answer was lost; names are hashes of what a revision holds
+	if errors.Is(err, cluster.ErrExists) { // an answer was lost; a name is the hash of the revision's content
 		for _, there := range cluster.All[*appsv1.ControllerRevision](c.w.API) {
 			if there.Name == r.Update.Name {
 				return there, nil
@@ -143,7 +144,7 @@ func (c *controller) update(s *appsv1.StatefulSet, known []*appsv1.ControllerRev
 	return made, nil
 }
 
-// do runs the plan until a step fails, and returns the number of counted pods that it deleted.
+// do executes the plan until a step fails, and returns how many counted pods it deleted.
 func (c *controller) do(plan *statefulset.Plan) (deleted int, err error) {
 	for _, stage := range plan.Stages {
 		sizes := workload.Waves(len(stage))
@@ -192,7 +193,7 @@ func (c *controller) step(s statefulset.Step) error {
 	case statefulset.Delete:
 		_, err := c.client.Delete(s.Pod.UID, 30)
 		if live := c.w.Get(s.Pod.UID); err == nil || live == nil || live.GetDeletionTimestamp() != nil {
-			c.fresh.Deleted(c.pods, s.Pod.UID) // after an error the driver looks
+			c.fresh.Deleted(c.pods, s.Pod.UID) // after an error the driver reads again
 		}
 		if errors.Is(err, cluster.ErrMissing) {
 			return nil

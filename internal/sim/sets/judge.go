@@ -12,7 +12,7 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// ordinal reads the end of a pod's name on its own, for the plan may be what is wrong.
+// ordinal parses the end of a pod's name by itself, because the plan may be wrong.
 func ordinal(p cluster.Object) int {
 	n, err := strconv.Atoi(p.GetName()[strings.LastIndexByte(p.GetName(), '-')+1:])
 	if err != nil {
@@ -21,7 +21,7 @@ func ordinal(p cluster.Object) int {
 	return n
 }
 
-// span returns the first ordinal of a set, and the one behind the last.
+// span returns the first ordinal of a set, and the one after the last.
 func span(s *appsv1.StatefulSet) (first, end int) {
 	if s.Spec.Ordinals != nil {
 		first = int(s.Spec.Ordinals.Start)
@@ -29,7 +29,7 @@ func span(s *appsv1.StatefulSet) (first, end int) {
 	return first, first + int(*s.Spec.Replicas)
 }
 
-// created judges a pod that the controller made.
+// created checks a pod that the controller created.
 func (w *world) created(made cluster.Object) {
 	for _, p := range cluster.All[*corev1.Pod](w.API) {
 		if p.UID != made.GetUID() && ordinal(p) == ordinal(made) {
@@ -38,12 +38,12 @@ func (w *world) created(made cluster.Object) {
 	}
 }
 
-// planned judges a plan by what the controller knew.
+// planned checks a plan by what the controller knew.
 func (w *world) planned(in statefulset.Input, plan *statefulset.Plan) {
 	first, end := span(in.Set)
 	within := func(o int) bool { return o >= first && o < end }
 	available := map[int]bool{}
-	ends := -1 // the highest pod that is out of range and on its way out
+	ends := -1 // the highest pod that is out of range and being deleted
 	for _, p := range in.Pods {
 		ok, _ := workload.Available(p, in.Set.Spec.MinReadySeconds, in.Now)
 		available[ordinal(p)] = ok && p.DeletionTimestamp == nil
@@ -88,7 +88,7 @@ func (w *world) planned(in statefulset.Input, plan *statefulset.Plan) {
 	}
 }
 
-// judgeEnd judges what is left when nothing happens any more.
+// judgeEnd checks the final state.
 func (w *world) judgeEnd() {
 	s, ok := w.Get(w.uid).(*appsv1.StatefulSet)
 	if !ok {

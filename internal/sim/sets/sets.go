@@ -1,8 +1,8 @@
-// Package sets runs the plan of StatefulSets against a store in memory, by random steps
-// from one seed: users who scale, change the template, shift ordinals and delete pods,
-// pods that break, watches that tell late, twice or only with a new list, conflicts, lost
-// answers, a controller that ends between any two writes. After each write it judges what
-// was promised. Its tests run it; it must never touch a real cluster. Claims are not simulated.
+// Package sets runs the plan of StatefulSets against a store in memory, in random steps from one
+// seed: users scale, change the template, shift ordinals, and delete pods; pods break; watches
+// deliver events late, twice, or only with a new list; there are conflicts and lost answers; the
+// controller ends between any two writes. After each write it checks the invariants. Its tests run
+// it; it must never touch a real cluster. Claims are not simulated.
 package sets
 
 import (
@@ -20,7 +20,7 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// The promises.
+// The invariants.
 const (
 	OneOrdinal cluster.Promise = "an ordinal never has two pods (W3.47, W3.49)"
 	Order      cluster.Promise = "OrderedReady makes and removes one pod after the other (W3.43, W3.45)"
@@ -30,8 +30,8 @@ const (
 
 // Sabotage breaks the controller in one way; the zero value breaks nothing.
 type Sabotage struct {
-	In   func(in *statefulset.Input) // spoils what the plan is made of; Set is a copy
-	Plan func(p *statefulset.Plan)   // spoils what the plan says
+	In   func(in *statefulset.Input) // changes the input of the plan; Set is a copy
+	Plan func(p *statefulset.Plan)   // changes the plan
 }
 
 var begin = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -43,7 +43,7 @@ type world struct {
 	uid      types.UID
 }
 
-// Run runs a seed of so many steps and returns the first promise that is broken, nil for none.
+// Run runs so many steps of a seed and returns the first broken invariant, nil for none.
 func Run(seed uint64, steps int, sabotage Sabotage) error {
 	return cluster.Catch(func() {
 		w := &world{API: cluster.New(seed, begin), sabotage: sabotage}
@@ -81,7 +81,7 @@ func (w *world) set() *appsv1.StatefulSet {
 	return s
 }
 
-// step lets one thing happen.
+// step does one random thing.
 func (w *world) step() {
 	w.Now = w.Now.Add(time.Duration(w.IntN(10)) * time.Second)
 	switch n := w.IntN(100); {
@@ -139,7 +139,7 @@ func (w *world) kubelets() {
 			change(end)
 		case p.Spec.NodeName == "":
 			change(func(p *corev1.Pod) { p.Spec.NodeName = "node" })
-		case !workload.Ready(p) && p.Spec.Containers[0].Image != "v2": // v2 never gets ready
+		case !workload.Ready(p) && p.Spec.Containers[0].Image != "v2": // v2 never becomes ready
 			change(func(p *corev1.Pod) {
 				p.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
 					{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.Now)}}}
@@ -150,9 +150,9 @@ func (w *world) kubelets() {
 	}
 }
 
-// rest ends all trouble and judges what is left. Somebody repairs the template and, as
-// W3.67 asks for, deletes the pods that never get ready. The controller is woken by what
-// its watches tell and at the time it asked for, by nothing else.
+// rest ends all faults and checks the final state. Somebody repairs the template and, as W3.67
+// requires, deletes the pods that never become ready. Only its watches and the time that it asked
+// for wake the controller.
 func (w *world) rest() {
 	w.Calm = true
 	w.Change(w.uid, func(o cluster.Object) {
@@ -176,7 +176,7 @@ func (w *world) rest() {
 		}
 		switch {
 		case w.Now.After(last):
-			cluster.Break(Ends, "it does not come to rest")
+			cluster.Break(Ends, "the writes do not end")
 		case w.Writes() > before || w.c.dirty:
 			w.Now = w.Now.Add(time.Second)
 		case !w.c.due.IsZero():
@@ -189,7 +189,7 @@ func (w *world) rest() {
 				w.c.turn()
 			}
 			if w.Writes() > before {
-				cluster.Break(Ends, "something is written when all is over")
+				cluster.Break(Ends, "something is written after the end")
 			}
 			return
 		}

@@ -17,7 +17,7 @@ import (
 
 const steps = 300
 
-// SETS_SEEDS=N runs more of them.
+// SETS_SEEDS=N runs N seeds.
 func seeds() uint64 {
 	if n, err := strconv.ParseUint(os.Getenv("SETS_SEEDS"), 10, 32); err == nil {
 		return n
@@ -33,11 +33,11 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// Each promise can be broken, and is noticed when it is.
+// Each invariant can be broken, and the checks report it.
 func TestPromisesBreak(t *testing.T) {
 	zeros := 0
 	for promise, sabotage := range map[cluster.Promise]Sabotage{
-		OneOrdinal: {Plan: func(p *statefulset.Plan) { // each creation under a name of its own: db-1, db-01, db-001
+		OneOrdinal: {Plan: func(p *statefulset.Plan) { // each creation gets another name: db-1, db-01, db-001
 			for _, stage := range p.Stages {
 				for i, step := range stage {
 					if step.Action == statefulset.Create {
@@ -59,7 +59,7 @@ func TestPromisesBreak(t *testing.T) {
 			noticed = errors.As(Run(seed, steps, sabotage), &b) && b.Promise == promise
 		}
 		if !noticed {
-			t.Errorf("nobody notices when this is broken: %s", promise)
+			t.Errorf("no check reports a broken invariant: %s", promise)
 		}
 	}
 }
