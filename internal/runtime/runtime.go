@@ -1,7 +1,7 @@
-// Package runtime is the contract between the node agent and a container
-// runtime: CRI v1 as Go calls. native implements it in this process, remote
-// over any CRI socket, sim for the simulator; runtimetest proves each of them.
-// The agent drives it; it must never learn anything about pods beyond CRI.
+// Package runtime is the contract between the node agent and a container runtime: CRI v1 as Go
+// calls. native implements it in this process, remote over any CRI socket, and sim for the
+// simulator; runtimetest tests each of them. The agent drives it; it must never learn anything
+// about pods beyond CRI.
 package runtime
 
 import (
@@ -26,8 +26,8 @@ type Sandboxes interface {
 	PortForward(context.Context, *cri.PortForwardRequest) (*cri.PortForwardResponse, error)
 }
 
-// Containers are the calls about containers. Exec, Attach and PortForward answer
-// the URL of a streaming server, as CRI says.
+// Containers are the calls about containers. Exec, Attach, and PortForward return the URL of a
+// streaming server, as in CRI.
 type Containers interface {
 	CreateContainer(context.Context, *cri.CreateContainerRequest) (*cri.CreateContainerResponse, error)
 	StartContainer(context.Context, *cri.StartContainerRequest) (*cri.StartContainerResponse, error)
@@ -54,29 +54,30 @@ type Images interface {
 	ImageFsInfo(context.Context, *cri.ImageFsInfoRequest) (*cri.ImageFsInfoResponse, error)
 }
 
-// OutputHolder is what a runtime may offer beyond CRI: it holds the first output of a container for a
-// client that attaches a moment late, and can be told that clients have seen it.
+// OutputHolder is an optional extension of CRI: the runtime holds the first output of a container
+// for a client that attaches a moment too late, and can be told that clients have seen it.
 type OutputHolder interface {
-	// LogShown is called before the whole log of the container is read for a client: what is held
-	// and in the log by then is dropped, what comes later is held on. Of a container that has ended
-	// the log has all, so nothing is left to be held. errors.ErrUnsupported: this one never holds any.
+	// LogShown is called before a client reads the whole log of the container: held output that is
+	// in the log by then is dropped, later output is held. For a container that has exited, the log
+	// has everything, so nothing is held any more. The error is errors.ErrUnsupported if this
+	// runtime never holds output.
 	LogShown(ctx context.Context, containerID string) error
 }
 
-// Attacher is what a runtime may offer beyond CRI: it attaches without a streaming server
-// between, so that whoever asks sees how that ended.
+// Attacher is an optional extension of CRI: it attaches without a streaming server, so that the
+// caller learns how the attach ended.
 type Attacher interface {
-	// AttachContainer connects streams to a container until it ends, the client goes away
-	// (nil) or ctx ends. A stream that is nil is not wanted.
+	// AttachContainer connects streams to a container until it exits, the client disconnects (nil),
+	// or ctx ends. A nil stream is not connected.
 	AttachContainer(
 		ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool,
 		resize <-chan remotecommand.TerminalSize,
 	) error
 }
 
-// Runtime is a container runtime. Errors carry gRPC status codes (NotFound,
-// AlreadyExists, InvalidArgument …) in every implementation; a cancelled context
-// aborts the call and leaves nothing half made.
+// Runtime is a container runtime. In every implementation, errors carry gRPC status codes
+// (NotFound, AlreadyExists, InvalidArgument …), and a cancelled context aborts the call and leaves
+// nothing unfinished.
 type Runtime interface {
 	Sandboxes
 	Containers
@@ -87,8 +88,8 @@ type Runtime interface {
 	RuntimeConfig(context.Context, *cri.RuntimeConfigRequest) (*cri.RuntimeConfigResponse, error)
 	UpdateRuntimeConfig(context.Context, *cri.UpdateRuntimeConfigRequest) (*cri.UpdateRuntimeConfigResponse, error)
 
-	// ContainerEvents calls emit for each event until ctx ends or the stream
-	// breaks, and returns why. Unimplemented (codes.Unimplemented) when the
-	// runtime has no events; the caller then re-lists.
+	// ContainerEvents calls emit for each event until ctx ends or the stream breaks, and returns
+	// why. The code is Unimplemented if the runtime has no events; the caller then lists again from
+	// time to time.
 	ContainerEvents(ctx context.Context, emit func(*cri.ContainerEventResponse)) error
 }

@@ -16,8 +16,8 @@ import (
 	"carob/internal/runtime/native/state"
 )
 
-// adopt finds everything an earlier carob left: pods whose monitor answers go
-// on, what ended meanwhile has its exit codes, half-made things are removed.
+// adopt takes over everything that an earlier carob left: pods whose monitor answers continue,
+// containers that ended meanwhile get their exit codes, unfinished objects are removed.
 func (r *Runtime) adopt(ctx context.Context) error {
 	log := klog.FromContext(ctx)
 	names, err := dirNames(r.sandboxDir(""))
@@ -93,8 +93,8 @@ func (r *Runtime) adopt(ctx context.Context) error {
 	if err := r.cfg.Network.Sweep(ctx, live); err != nil {
 		return err
 	}
-	// A pod whose network is gone, with its address range or by somebody's hand, runs in a
-	// namespace that leads nowhere: it ends, and its sandbox is made anew.
+	// A pod whose network is gone, because its address range changed or somebody removed it, would
+	// run in a namespace without a connection: it is stopped, and its sandbox is created again.
 	for id := range live {
 		if path := r.sandboxes[id].rec.NetNS; path == "" || netns.Pinned(path) {
 			continue
@@ -161,8 +161,8 @@ func (r *Runtime) adoptContainer(ctx context.Context, c *container, m *monitor.M
 	case c.rec.StartedAt == 0 && !alive && !ended:
 		r.adoptCreated(c)
 	case c.rec.StartedAt == 0:
-		// We died between its start and the record of it, and its monitor, of an earlier release or
-		// without an answer, doesn't tell whether the process began: a start that failed.
+		// carob ended between the start and its record, and the monitor does not say whether the
+		// process began, because it is of an earlier release or does not answer: the start failed.
 		close(c.started)
 		r.groups.KillAll(c.rec.Cgroup)
 		r.finish(c, func(rec *state.Container) {
@@ -185,8 +185,8 @@ func (r *Runtime) adoptContainer(ctx context.Context, c *container, m *monitor.M
 	return nil
 }
 
-// adoptCreated adopts a container that was created, or whose start never reached the monitor,
-// or whose helper ended before the process began: it can be started.
+// adoptCreated adopts a container that can still be started: it was only created, its start never
+// reached the monitor, or its helper ended before the process began.
 func (r *Runtime) adoptCreated(c *container) {
 	c.rec.LaunchedAt, c.rec.User = 0, nil
 	if err := r.groups.End(c.rec.Cgroup); err != nil {
@@ -194,9 +194,9 @@ func (r *Runtime) adoptCreated(c *container) {
 	}
 }
 
-// adoptStarting adopts a container whose start was not recorded, from a monitor that knows
-// whether its process began (L7.70); false when that can't be had from it. A helper that is still on its way
-// ends as soon as it asks the carob that is gone, or becomes the process: that is waited for.
+// adoptStarting adopts a container whose start was not recorded, if its monitor knows whether its
+// process began (L7.70); otherwise it returns false. A helper that has not finished either ends,
+// because the carob that it asks is gone, or becomes the process: adoptStarting waits for that.
 func (r *Runtime) adoptStarting(ctx context.Context, c *container, m *monitor.Monitor, alive bool) bool {
 	began, pid := false, 0
 	if alive {
@@ -206,7 +206,7 @@ func (r *Runtime) adoptStarting(ctx context.Context, c *container, m *monitor.Mo
 			return false
 		}
 	}
-	// An end that its monitor wrote is that of the user's process.
+	// The exit that its monitor recorded is that of the user's process.
 	e, ended, err := state.LoadExit(r.containerDir(c.rec.ID))
 	if err != nil {
 		return false

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attack is what this binary does inside a container. Each attempt is a line of its
-// output: "blocked: …" with the kernel's reason, or "ESCAPED: …".
+// attack is what this binary does inside a container. Each attempt prints one line: "blocked: …"
+// with the kernel's reason, or "ESCAPED: …".
 func attack(name string) {
 	runtime.LockOSThread()
 	f, ok := attacks[name]
@@ -40,7 +40,7 @@ var attacks = map[string]func(){
 	"peek": attackPeek, "race": attackRace,
 }
 
-// must records an attempt that has to fail.
+// must records an attempt that must fail.
 func must(what string, err error) {
 	if err == nil {
 		fmt.Println("ESCAPED:", what)
@@ -49,7 +49,7 @@ func must(what string, err error) {
 	fmt.Printf("blocked: %s: %v\n", what, err)
 }
 
-// can records a control: something that a container may do; if it can't, the attack proves nothing.
+// can records a control: something that a container may do. If it fails, the attack proves nothing.
 func can(what string, err error) {
 	if err != nil {
 		fmt.Printf("ESCAPED: the control failed: %s: %v\n", what, err)
@@ -161,7 +161,7 @@ func attackDevices() {
 			if fd, err = unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK, 0); err == nil {
 				unix.Close(fd)
 			}
-			if errors.Is(err, unix.ENXIO) { // the cgroup let us through to a device that is not there
+			if errors.Is(err, unix.ENXIO) { // the cgroup allowed a device that does not exist
 				err = nil
 			}
 		}
@@ -198,7 +198,7 @@ func attackCgroups() {
 	}
 }
 
-// attackNull wants the host's /dev/null, whose mode every process of the host depends on.
+// attackNull tries to open the host's /dev/null, whose mode matters to every process of the host.
 func attackNull() {
 	for fd := range 3 {
 		var st, own unix.Stat_t
@@ -209,7 +209,7 @@ func attackNull() {
 				err = errors.New("is the container's own")
 			}
 			must(fmt.Sprintf("hold the host's device by descriptor %d", fd), err)
-			unix.Fchmod(fd, 0o660) // the test looks at the host's afterwards
+			unix.Fchmod(fd, 0o660) // the test checks the host's afterwards
 			unix.Fchown(fd, 12345, 12345)
 		}
 	}
@@ -223,7 +223,7 @@ func attackMounts() {
 	for _, p := range []string{"/ro", "/ro/below", "/etc/hosts"} {
 		flags := uintptr(unix.MS_REMOUNT | unix.MS_BIND)
 		if p == "/etc/hosts" {
-			flags |= unix.MS_NOEXEC // it is writable; it must not be changed at all without the right to mount
+			flags |= unix.MS_NOEXEC // it is writable, but nothing may be changed without the right to mount
 		}
 		err := unix.Mount("", p, "", flags, "")
 		if p == "/etc/hosts" && err == nil {
@@ -240,16 +240,16 @@ func attackMounts() {
 		unix.Close(fd)
 	}
 	must("a writable copy of /ro", err)
-	// A link inside a read-only volume can't be made; one elsewhere leads nowhere new.
+	// A link inside a read-only volume cannot be created; one elsewhere leads to nothing new.
 	os.Symlink("/ro/../../../../../..", "/tmp/up")
 	must("the host by a link", reachable("/tmp/up/work"))
 }
 
-// attackOwnUserNS makes a user namespace, as anybody may, and tries what its root can.
+// attackOwnUserNS creates a user namespace, which anybody may do, and tries what its root can do.
 func attackOwnUserNS() {
 	err := errnoOf(unix.Syscall(unix.SYS_UNSHARE, unix.CLONE_NEWUSER|unix.CLONE_NEWNS, 0, 0))
 	if err != nil {
-		must("a user namespace", err) // this program has threads: a child does it
+		must("a user namespace", err) // this program has threads, so a child does it
 		pid, _, e := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD)|unix.CLONE_NEWUSER|unix.CLONE_NEWNS, 0, 0,
 			0, 0, 0)
 		if e != 0 {
@@ -262,7 +262,7 @@ func attackOwnUserNS() {
 		}
 		defer os.Exit(0)
 	}
-	// Only system calls from here: the runtime of a forked Go process is not whole.
+	// Only system calls from here on: the Go runtime does not work after a fork.
 	try := func(what string, err error) {
 		s := "ESCAPED: " + what + "\n"
 		if err != nil {
@@ -339,7 +339,7 @@ func attackProcesses() {
 	}
 }
 
-// attackPeek wants to look into processes of carob that it sees.
+// attackPeek tries to look into processes of carob that it can see.
 func attackPeek() {
 	for f := range strings.FieldsSeq(os.Getenv("PIDS")) {
 		pid, _ := strconv.Atoi(f)
@@ -365,8 +365,8 @@ func attackPeek() {
 	}
 }
 
-// attackRace watches for processes that come into its PID namespace and takes what it can of
-// them before they are the user's: a root that is not the container's, a process with more rights, a file.
+// attackRace watches for processes that appear in its PID namespace and takes what it can before
+// they become the user's: the host's root directory, more capabilities, a file.
 func attackRace() {
 	runtime.UnlockOSThread()
 	mine := capsOf("self")
@@ -416,7 +416,7 @@ func attackRace() {
 	}
 }
 
-// capsOf are the effective capabilities of a process; none when it is gone.
+// capsOf returns the effective capabilities of a process, or none if it is gone.
 func capsOf(pid string) uint64 {
 	b, _ := os.ReadFile("/proc/" + pid + "/status")
 	_, rest, _ := strings.Cut(string(b), "CapEff:\t")
@@ -450,7 +450,7 @@ func attackPodInit() {
 
 const attackSocket = "@carob-isolation-test"
 
-// attackVictim is a pod that has things others would like.
+// attackVictim is a pod with secrets and files that others would like to read.
 func attackVictim() {
 	l, err := net.Listen("unix", attackSocket)
 	can("listen", err)
@@ -481,7 +481,8 @@ func attackSockets() {
 	}
 }
 
-// attackPing pings the loopback by a socket for echoes, and tries what CAP_NET_RAW is for.
+// attackPing pings the loopback address over an ICMP echo socket, and tries what CAP_NET_RAW
+// allows.
 func attackPing() {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP)
 	can("a socket for echoes", err)
@@ -541,7 +542,8 @@ func attackDescriptors() {
 	for _, e := range list {
 		n, _ := strconv.Atoi(e.Name())
 		target, err := os.Readlink("/proc/self/fd/" + e.Name())
-		// What this Go program opens itself: epoll, an eventfd, its CPU limit and the directory it lists.
+		// What this Go program itself opens: epoll, an eventfd, its CPU limit, and the directory
+		// that it lists.
 		if err != nil || n < 3 || strings.HasPrefix(target, "anon_inode:[event") ||
 			strings.HasPrefix(target, "/proc/") || strings.HasPrefix(target, "/sys/fs/cgroup/cpu") {
 			continue
@@ -550,7 +552,7 @@ func attackDescriptors() {
 	}
 }
 
-// attackOverwrite waits for programs of the runtime to come by and writes to them.
+// attackOverwrite waits for programs of the runtime to run in the container and writes to them.
 func attackOverwrite() {
 	self := os.Getpid()
 	seen := map[string]int{}
@@ -575,7 +577,7 @@ func attackOverwrite() {
 				continue
 			}
 			if now, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err != nil || now != target {
-				unix.Close(fd) // it has become the container's own program meanwhile
+				unix.Close(fd) // it has already become the container's own program
 				continue
 			}
 			if err := os.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), 0); err == nil {
@@ -583,7 +585,7 @@ func attackOverwrite() {
 			} else {
 				seen["blocked: chmod: "+err.Error()]++
 			}
-			for range 200 { // until its last process let go of it
+			for range 200 { // until the last process that uses it has ended
 				w, werr := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_WRONLY|unix.O_TRUNC, 0)
 				if err = werr; err != nil {
 					if errors.Is(err, unix.ETXTBSY) {
@@ -609,7 +611,7 @@ func attackOverwrite() {
 	}
 }
 
-// attackSwap makes /vol/place a directory and a link to the host's directory in turn.
+// attackSwap replaces /vol/place in turn by a directory and by a link to the host's directory.
 func attackSwap() {
 	victim := os.Getenv("VICTIM")
 	os.Mkdir("/vol/real", 0o777)

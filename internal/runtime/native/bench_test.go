@@ -13,9 +13,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// BenchmarkPodCycle is the life of one pod at the CRI: sandbox, one container
-// with limits, running, stop, remove; alone and eight at a time. It prints how
-// long each call took.
+// BenchmarkPodCycle runs the life of one pod at the CRI: sandbox, one container with limits,
+// running, stop, remove; one pod at a time and eight at a time. It prints how long each call took.
 func BenchmarkPodCycle(b *testing.B) {
 	for _, parallel := range []int{1, 8} {
 		b.Run(fmt.Sprintf("parallel=%d", parallel), func(b *testing.B) {
@@ -61,8 +60,8 @@ func BenchmarkPodCycle(b *testing.B) {
 	}
 }
 
-// cpuTime is what this process and those it waited for (monitors, and through
-// them helpers and containers) have used.
+// cpuTime returns the CPU time of this process and of those it waited for (monitors, and through
+// them helpers and containers).
 func cpuTime() time.Duration {
 	var sum int64
 	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
@@ -138,7 +137,7 @@ func podCycle(w *world, t *stepTable, name string) error {
 		}
 		t.add(s.name, time.Since(at))
 	}
-	// The pod's own cgroup is the agent's to remove.
+	// The agent, not the runtime, removes the pod's own cgroup.
 	return w.r.groups.Remove(w.cfg.CgroupRoot + "/" + name)
 }
 
@@ -156,7 +155,7 @@ func (t *stepTable) add(name string, d time.Duration) {
 
 func (t *stepTable) print(b *testing.B) {
 	if b.N == 1 {
-		return // the run that finds out how often to run
+		return // the run that calibrates the benchmark
 	}
 	text := ""
 	for _, name := range t.order {
@@ -168,7 +167,7 @@ func (t *stepTable) print(b *testing.B) {
 	b.Log(text)
 }
 
-// BenchmarkExec is one ExecSync of a small program.
+// BenchmarkExec runs a small program with ExecSync.
 func BenchmarkExec(b *testing.B) {
 	w := newWorld(b)
 	sb, sbc := w.sandbox("exec")

@@ -17,8 +17,8 @@ import (
 	"carob/internal/runtime/native/plan"
 )
 
-// cdiNames are the CDI devices a container asks for, by the field of CRI and by
-// the annotations of older device plugins.
+// cdiNames returns the CDI devices that a container requests, in the field of CRI and in the
+// annotations of older device plugins.
 func cdiNames(c *cri.ContainerConfig) ([]string, error) {
 	var names []string
 	for _, d := range c.CDIDevices {
@@ -36,8 +36,8 @@ func cdiNames(c *cri.ContainerConfig) ([]string, error) {
 	return names, nil
 }
 
-// injectCDI answers the configuration with what the CDI specifications below dirs
-// say about the devices, their nodes and their hooks.
+// injectCDI returns the configuration with what the CDI specifications in dirs define for the
+// devices: their nodes and their hooks.
 func injectCDI(c *cri.ContainerConfig, names, dirs []string) (*cri.ContainerConfig, []plan.Device, *specs.Hooks,
 	error) {
 	if len(names) == 0 {

@@ -1,9 +1,9 @@
 package native
 
-// Step is one step of a pod's way through the runtime, named call/what.
+// Step is one step in the life of a pod in the runtime, named call/what.
 type Step string
 
-// The steps, in the order of a pod's life. A step is over when its effect is there.
+// The steps, in the order of a pod's life. A step is complete when it has taken effect.
 const (
 	StepSandboxDirs    Step = "run/directories"
 	StepSandboxUserNS  Step = "run/userns"
@@ -42,7 +42,7 @@ const (
 	StepRemovePod    Step = "remove/sandbox"
 )
 
-// Steps are all of them.
+// Steps lists all of them.
 var Steps = []Step{
 	StepSandboxDirs, StepSandboxUserNS, StepSandboxNetwork, StepSandboxFiles, StepSandboxMonitor, StepSandboxSetup,
 	StepSandboxRecord,
@@ -53,7 +53,7 @@ var Steps = []Step{
 	StepRemoveLayer, StepRemoveCgroup, StepRemoveDir, StepRemovePod,
 }
 
-// reached tells whoever asked that a step of the sandbox or container id is over.
+// reached calls the checkpoint for a completed step of the sandbox or container id.
 func (r *Runtime) reached(s Step, id string) error {
 	if r.cfg.Checkpoint == nil {
 		return nil

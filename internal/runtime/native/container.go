@@ -37,19 +37,19 @@ type container struct {
 	name    string
 
 	start   sync.Mutex    // one Start or Remove at a time
-	started chan struct{} // closed when Start is over, with success or not
-	done    chan struct{} // closed when the end is recorded
+	started chan struct{} // closed when Start has ended, with success or not
+	done    chan struct{} // closed when the exit is recorded
 
 	mu       sync.Mutex
 	rec      state.Container
-	plan     *plan.Container // nil after a restart, until it is needed
+	plan     *plan.Container // nil after a restart of carob, until it is needed
 	asked    bool            // the stop signal was sent
 	finished sync.Once
 
-	saving sync.Mutex // one version of the record at a time
+	saving sync.Mutex // one write of the record at a time
 }
 
-// Exit codes of ours: the process never became the user's; nobody saw its end.
+// Exit codes set by the runtime: the process never became the user's; nobody saw how it ended.
 const (
 	startErrorExit = 128
 	killedExit     = 128 + int32(unix.SIGKILL)
@@ -78,7 +78,7 @@ func (c *container) record() state.Container {
 	return c.rec
 }
 
-// saveContainer writes the record as it is now.
+// saveContainer writes the record of the container's current state.
 func (r *Runtime) saveContainer(c *container) error {
 	c.saving.Lock()
 	defer c.saving.Unlock()
@@ -86,7 +86,7 @@ func (r *Runtime) saveContainer(c *container) error {
 	return state.Save(r.containerDir(rec.ID), &rec)
 }
 
-// CreateContainer makes everything of a container but its process.
+// CreateContainer creates everything of a container except its process.
 func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerRequest) (*cri.CreateContainerResponse,
 	error) {
 	s, err := r.sandbox(req.GetPodSandboxId())
@@ -148,8 +148,8 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 	return &cri.CreateContainerResponse{ContainerId: c.rec.ID}, nil
 }
 
-// privilegeAllowed refuses a privileged container in a pod that has none. What the pod has is the
-// request's word, as with containerd: an ephemeral container may be the first that is.
+// privilegeAllowed rejects a privileged container in a pod that has none. As in containerd, the
+// request says whether the pod has one: an ephemeral container may be the first.
 func privilegeAllowed(c *cri.ContainerConfig, asked, made *cri.PodSandboxConfig) error {
 	if asked == nil {
 		asked = made
@@ -167,7 +167,7 @@ func containerName(s *sandbox, m *cri.ContainerMetadata) string {
 		m.GetAttempt(), s.rec.ID)
 }
 
-// cgroupOf is the cgroup of a container: below the parent that CRI gave its pod.
+// cgroupOf returns the cgroup of a container, below the parent that CRI gave its pod.
 func (r *Runtime) cgroupOf(s *sandbox, id string) (string, error) {
 	parent := s.config.GetLinux().GetCgroupParent()
 	switch {
@@ -214,7 +214,7 @@ func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
 	if err := r.reached(StepCreateLayer, c.rec.ID); err != nil {
 		return err
 	}
-	if _, err := pl.Program(); err != nil { // what can't be started is not created
+	if _, err := pl.Program(); err != nil { // what cannot be started is not created
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	if err := c.makeLogDir(); err != nil {
@@ -241,7 +241,7 @@ func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
 	return r.reached(StepCreateRecord, c.rec.ID)
 }
 
-// planOf answers the container's plan; the snapshots it names exist.
+// planOf returns the container's plan; the snapshots that it names exist.
 func (r *Runtime) planOf(ctx context.Context, c *container) (*plan.Container, error) {
 	c.mu.Lock()
 	pl := c.plan
@@ -259,7 +259,7 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*plan.Container, er
 		return nil, err
 	}
 	if rec.StartedAt != 0 {
-		names = nil // an exec needs none, and their specifications may be gone
+		names = nil // an exec needs no devices, and their specifications may be gone
 	}
 	config, cdiNodes, hooks, err := injectCDI(c.config, names, r.cfg.CDIDirs)
 	if err != nil {
@@ -295,7 +295,7 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*plan.Container, er
 			return nil, err
 		}
 	}
-	// Looked at on every host, so that a pod is the same everywhere.
+	// Checked on every host, so that a pod behaves the same everywhere.
 	if pl.SELinux, pl.FileLabel, err = plan.SELinuxLabels(sc.GetSelinuxOptions()); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -324,8 +324,8 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*plan.Container, er
 	return pl, nil
 }
 
-// takeSnapshots prepares the root and the image volumes. Directories that tell of
-// them come first, so that a crash leaves nothing that Remove would not find.
+// takeSnapshots prepares the root and the image volumes. It first creates the directories that name
+// them, so that after a crash Remove finds everything.
 func (r *Runtime) takeSnapshots(ctx context.Context, c *container, pl *plan.Container, ids IDMap) error {
 	var err error
 	if pl.RootFS, err = r.cfg.Images.Prepare(ctx, c.rec.ID, c.rec.ImageID, ids); err != nil {
@@ -356,8 +356,8 @@ func (r *Runtime) takeSnapshots(ctx context.Context, c *container, pl *plan.Cont
 	return nil
 }
 
-// discardContainer takes back whatever makeContainer made, finished or not, now or
-// as soon as it can be.
+// discardContainer removes whatever makeContainer created, finished or not, now or as soon as
+// possible.
 func (r *Runtime) discardContainer(ctx context.Context, c *container) {
 	remove := func(ctx context.Context) error { return r.unmakeContainer(ctx, c) }
 	if err := remove(ctx); err != nil {
@@ -387,7 +387,7 @@ func (r *Runtime) unmakeContainer(ctx context.Context, c *container) error {
 	errs = append(errs, r.reached(StepRemoveLayer, rec.ID))
 	errs = append(errs, r.groups.End(rec.Cgroup), r.endScope(ctx, rec.Cgroup), r.reached(StepRemoveCgroup, rec.ID))
 	if err := errors.Join(errs...); err != nil {
-		return err // the record stays, so that the next Remove finds what is left
+		return err // the record stays, so that the next Remove finds the rest
 	}
 	if err := r.dropSecrets(rec.ID); err != nil {
 		return err
@@ -401,9 +401,9 @@ func (c *container) resources() *cri.LinuxContainerResources {
 	return c.currentResources()
 }
 
-// exited takes the end of a container's process from its monitor.
+// exited handles the end of a container's process, as its monitor reports it.
 func (r *Runtime) exited(c *container, e state.Exit) {
-	<-c.started // a process may end before Start is over
+	<-c.started // a process may end before Start has
 	if !c.ownsPIDs() {
 		r.groups.KillAll(c.rec.Cgroup)
 	}
@@ -421,11 +421,11 @@ func (r *Runtime) exited(c *container, e state.Exit) {
 	})
 }
 
-// finish records the end of a container, once.
+// finish records the exit of a container, once.
 func (r *Runtime) finish(c *container, set func(*state.Container)) {
 	c.finished.Do(func() {
-		// The agent removes the pod's cgroup as soon as it sees the end. What the
-		// container's first process left behind ends with it.
+		// The agent removes the pod's cgroup as soon as it sees the exit. Processes that the
+		// container's first process left behind end with it.
 		if err := r.groups.End(c.rec.Cgroup); err != nil {
 			klog.Background().V(2).Info("Cgroup of an exited container stays for now", "container", c.rec.ID, "reason",
 				err)
@@ -433,7 +433,7 @@ func (r *Runtime) finish(c *container, set func(*state.Container)) {
 		_ = r.reached(StepEndCgroup, c.rec.ID) // an end can't fail
 		c.mu.Lock()
 		set(&c.rec)
-		if c.rec.FinishedAt < c.rec.StartedAt { // seen before Start was over
+		if c.rec.FinishedAt < c.rec.StartedAt { // reported before Start had ended
 			c.rec.FinishedAt = c.rec.StartedAt
 		}
 		c.mu.Unlock()
@@ -446,8 +446,8 @@ func (r *Runtime) finish(c *container, set func(*state.Container)) {
 	})
 }
 
-// RemoveContainer removes a container, killing it when it runs; an unknown one
-// is no error.
+// RemoveContainer removes a container and kills it if it runs. An unknown container is not an
+// error.
 func (r *Runtime) RemoveContainer(ctx context.Context, req *cri.RemoveContainerRequest) (*cri.RemoveContainerResponse,
 	error) {
 	c, err := r.container(req.GetContainerId())
@@ -472,7 +472,7 @@ func (r *Runtime) remove(ctx context.Context, c *container) error {
 	rec := c.record()
 	r.lateHooks(ctx, "poststop", rec.Poststop, r.stateOf(&rec, 0, specs.StateStopped, c.config.Annotations))
 	c.mu.Lock()
-	c.rec.Poststop = nil // once, also when the rest has to be tried again
+	c.rec.Poststop = nil // once, even if the rest has to be tried again
 	c.mu.Unlock()
 	if err := r.unmakeContainer(ctx, c); err != nil {
 		return err
@@ -490,7 +490,7 @@ func (r *Runtime) remove(ctx context.Context, c *container) error {
 	return nil
 }
 
-// ReopenContainerLog makes the monitor write to a new file after a rotation.
+// ReopenContainerLog makes the monitor write to a new file after a log rotation.
 func (r *Runtime) ReopenContainerLog(ctx context.Context,
 	req *cri.ReopenContainerLogRequest) (*cri.ReopenContainerLogResponse, error) {
 	c, err := r.container(req.GetContainerId())
@@ -503,7 +503,7 @@ func (r *Runtime) ReopenContainerLog(ctx context.Context,
 	}
 	log, err := c.openLog()
 	if err == nil {
-		defer log.Close() // nil for a container without one, which Close takes
+		defer log.Close() // nil for a container without a log; Close accepts that
 		err = m.ReopenLog(c.rec.ID, log)
 	}
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestCDIDevices: what a CDI specification says reaches the container, asked for by the
-// field of CRI or by annotation; what can't be done is refused with the reason.
+// TestCDIDevices: what a CDI specification defines reaches the container, requested in the field of
+// CRI or by annotation; what is not possible is rejected with the reason.
 func TestCDIDevices(t *testing.T) {
 	w := newWorld(t)
 	w.r.cfg.CDIDirs = []string{t.TempDir()}
@@ -61,7 +61,7 @@ func TestCDIDevices(t *testing.T) {
 			t.Errorf("%s: %v, want %v", device, err, want)
 		}
 	}
-	// CRI lets a client leave out all that is Linux's own.
+	// CRI clients may omit everything that is specific to Linux.
 	bare, _, _, err := injectCDI(&cri.ContainerConfig{}, []string{"vendor.com/gpu=0"}, w.r.cfg.CDIDirs)
 	if groups := bare.GetLinux().GetSecurityContext().GetSupplementalGroups(); err != nil || len(groups) != 1 ||
 		groups[0] != 4711 {
@@ -69,14 +69,14 @@ func TestCDIDevices(t *testing.T) {
 	}
 }
 
-// TestCDIHooks: hooks run where and when OCI's runtime-spec says, in order, and know
-// the container; one that fails fails the start, with its words.
+// TestCDIHooks: hooks run where and when the OCI runtime-spec says, in order, and with the
+// container's state. A hook that fails fails the start, with its output.
 func TestCDIHooks(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.CDIDirs = []string{t.TempDir()}
 	w.r.cfg.CDIDirs = w.cfg.CDIDirs
 	notes := filepath.Join(w.dir, "notes")
-	// The root is where config.json in the bundle says; only there it can be written to.
+	// The root is where config.json in the bundle says, and writable only there.
 	const find = `s=$(cat); b=${s#*'"bundle":"'}; b=${b%%'"'*}; c=$(cat $b/config.json); r=${c#*'"root":{"path":"'}; r=${r%%'"'*}; `
 	note := func(name string) string {
 		return `s=$(cat); x=${s#*'"status":"'}; echo ` + name + ` ${x%%'"'*} $VENDOR >> ` + notes
@@ -146,8 +146,8 @@ func TestCDIHooks(t *testing.T) {
 	}
 }
 
-// TestSeccompAgent: calls that a profile leaves to an agent are decided by it, for the
-// container's process and for an exec.
+// TestSeccompAgent: an agent decides the calls that a profile leaves to it, for the container's
+// process and for an exec.
 func TestSeccompAgent(t *testing.T) {
 	w := newWorld(t)
 	socket := filepath.Join(t.TempDir(), "agent.sock")
@@ -207,7 +207,7 @@ func TestSeccompAgent(t *testing.T) {
 	}
 	w.eventually("the container tells of ELOOP, too",
 		func() bool { return strings.Contains(w.log(sbc, "c"), "Too many levels of symbolic links") })
-	// Nobody there, and no place named.
+	// No agent listens, or the profile names no socket.
 	lost := w.create(sb, sbc, "lost", shell("true"), profile(write("lost.json", socket+".none")))
 	if _, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: lost}); err == nil ||
 		!strings.Contains(err.Error(), "seccomp agent") {
@@ -221,7 +221,7 @@ func TestSeccompAgent(t *testing.T) {
 	}
 }
 
-// refuseAll answers each call with ELOOP, an error that nothing else gives mkdir here.
+// refuseAll answers each call with ELOOP, an error that mkdir does not return here otherwise.
 func refuseAll(fd int) {
 	defer unix.Close(fd)
 	const (
@@ -240,12 +240,13 @@ func refuseAll(fd int) {
 		copy(resp[:8], req[:8])
 		loop := -int32(unix.ELOOP)
 		binary.NativeEndian.PutUint32(resp[16:], uint32(loop))
-		// the caller may be gone
+		// the caller may have exited
 		_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(fd), notifSend, uintptr(unsafe.Pointer(&resp[0])))
 	}
 }
 
-// TestMetrics: each metric of a pod and its containers has a descriptor with as many labels.
+// TestMetrics: each metric of a pod and its containers has a descriptor with the same number of
+// labels.
 func TestMetrics(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("metrics")
@@ -275,7 +276,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestRuntimeHandlers: what Status names can be asked for, anything else is refused.
+// TestRuntimeHandlers: the handlers listed in Status are accepted, all others are rejected.
 func TestRuntimeHandlers(t *testing.T) {
 	w := newWorld(t)
 	st, err := w.r.Status(Bg, &cri.StatusRequest{})
@@ -296,7 +297,7 @@ func TestRuntimeHandlers(t *testing.T) {
 	}
 }
 
-// TestPodFilesInUserNamespace: files that the runtime gives a pod belong to its root.
+// TestPodFilesInUserNamespace: files that the runtime adds to a pod belong to the pod's root user.
 func TestPodFilesInUserNamespace(t *testing.T) {
 	w := newWorld(t)
 	ids := []*cri.IDMapping{{ContainerId: 0, HostId: 700000, Length: 65536}}
@@ -318,8 +319,8 @@ func TestPodFilesInUserNamespace(t *testing.T) {
 	}
 }
 
-// TestOldMonitor: a pod keeps the monitor it was started with across upgrades, so
-// the monitor of the first release must serve this runtime.
+// TestOldMonitor: a pod keeps its monitor across upgrades, so this runtime must work with the
+// monitor of the first release.
 func TestOldMonitor(t *testing.T) {
 	if os.Getenv("CAROB_NATIVE_PROGRAMS") != "" {
 		t.Skip("this is the inner run")
@@ -333,7 +334,8 @@ func TestOldMonitor(t *testing.T) {
 		"^(TestContainerLife|TestExitCodes|TestStop|TestRestart|TestLostLine|TestSharedProcesses|TestSysctls|TestLogs|TestUserNamespace|TestExecSync|TestStreamExec|TestAttach|TestLogShown|TestStartErrors)$")
 }
 
-// TestPodResources: a pod's new limits are in force when the agent tells of them; only who knows no such pod minds.
+// TestPodResources: a pod's new limits are in force when the agent reports them; only an unknown
+// pod is an error.
 func TestPodResources(t *testing.T) {
 	w := newWorld(t)
 	sb, _ := w.sandbox("pod")

@@ -12,7 +12,7 @@ import (
 	"carob/internal/runtime/native/plan"
 )
 
-// hostDevices finds the nodes that a CRI device names: one, or all below a directory.
+// hostDevices returns the nodes that a CRI device names: one, or all below a directory.
 func hostDevices(d *cri.Device) ([]plan.Device, error) {
 	access := d.Permissions
 	if access == "" {
@@ -49,8 +49,8 @@ func deviceFrom(path, target, access string, st *unix.Stat_t) (plan.Device, bool
 	}, true
 }
 
-// devicesBelow lists a directory of nodes, without what belongs to the host's
-// own terminals and mounts.
+// devicesBelow lists the device nodes in a directory, without those of the host's own terminals and
+// mounts.
 func devicesBelow(dir, target, access string) ([]plan.Device, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -73,7 +73,7 @@ func devicesBelow(dir, target, access string) ([]plan.Device, error) {
 		}
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) != nil {
-			continue // unplugged since the listing
+			continue // removed since the listing
 		}
 		if d, ok := deviceFrom(path, to, access, &st); ok {
 			out = append(out, d)

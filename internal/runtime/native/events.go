@@ -10,8 +10,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// broker hands every event to every subscriber, in order; none is lost and none
-// waits for a slow subscriber.
+// broker delivers every event to every subscriber, in order. No event is lost, and none waits for a
+// slow subscriber.
 type broker struct {
 	mu     sync.Mutex
 	subs   map[*subscriber]bool
@@ -84,7 +84,7 @@ func (b *broker) take(s *subscriber) (list []*cri.ContainerEventResponse, closed
 	return list, b.closed
 }
 
-// ContainerEvents emits what happens to sandboxes and containers from now on.
+// ContainerEvents emits the events of sandboxes and containers from now on.
 func (r *Runtime) ContainerEvents(ctx context.Context, emit func(*cri.ContainerEventResponse)) error {
 	s := r.events.subscribe()
 	defer r.events.unsubscribe(s)
@@ -104,8 +104,8 @@ func (r *Runtime) ContainerEvents(ctx context.Context, emit func(*cri.ContainerE
 	}
 }
 
-// publish tells subscribers about a sandbox or container of the sandbox; the
-// event carries the state of all of it, as the evented PLEG wants.
+// publish emits an event about a sandbox or one of its containers. The event carries the state of
+// the whole sandbox, as the evented PLEG requires.
 func (r *Runtime) publish(s *sandbox, id string, kind cri.ContainerEventType) {
 	if !r.events.wanted() {
 		return

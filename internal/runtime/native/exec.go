@@ -19,18 +19,20 @@ import (
 	"carob/internal/runtime/native/monitor"
 )
 
-// maxSyncOutput is how much of each stream ExecSync keeps, as CRI asks.
+// maxSyncOutput is how many bytes of each stream ExecSync keeps, as in CRI.
 const maxSyncOutput = 16 << 20
 
-// outputDrain is how long ExecSync reads output on after the process has ended while
-// something it left behind still holds its streams: a hook or a probe does not wait for a daemon.
+// outputDrain is how long ExecSync continues to read output after the process has ended, while a
+// process that it left behind still has its streams open: a hook or a probe does not wait for a
+// daemon.
 const outputDrain = time.Second
 
-// clientCheck is how often a client that reads what was left behind is asked whether it is there.
+// clientCheck is how often exec checks whether the client of a process's remaining output is still
+// connected.
 const clientCheck = time.Second
 
-// ExecSync runs a command and answers its output, of each stream at most
-// 16 MiB. A timeout kills it and is codes.DeadlineExceeded (L5.20).
+// ExecSync runs a command and returns its output, at most 16 MiB of each stream. A timeout kills
+// the command and has the code DeadlineExceeded (L5.20).
 func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.ExecSyncResponse, error) {
 	c, err := r.container(req.GetContainerId())
 	if err != nil {
@@ -58,7 +60,7 @@ func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.
 	return &cri.ExecSyncResponse{Stdout: out.b.Bytes(), Stderr: errs.b.Bytes(), ExitCode: code}, nil
 }
 
-// limited keeps the first maxSyncOutput bytes and takes the rest without them.
+// limited keeps the first maxSyncOutput bytes and discards the rest.
 type limited struct{ b bytes.Buffer }
 
 func (l *limited) Write(p []byte) (int, error) {
@@ -68,17 +70,17 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// execCall is one more process in a container; nil streams are not connected.
+// execCall is one additional process in a container; nil streams are not connected.
 type execCall struct {
 	cmd      []string
 	in       io.Reader
 	out, err io.Writer
 	tty      bool
 	resize   <-chan terminalSize
-	client   bool // somebody reads as long as there is something to come
+	client   bool // the client reads as long as there is output
 }
 
-// gone says that the client takes nothing any more: a write of nothing tells it.
+// gone reports whether the client has disconnected: a write of zero bytes fails then.
 func (c *execCall) gone() bool {
 	if c.err == nil && c.out == io.Discard {
 		return true
@@ -95,8 +97,8 @@ func (c *execCall) gone() bool {
 
 type terminalSize struct{ rows, cols uint16 }
 
-// exec runs a process and copies its streams until it has ended. When ctx ends
-// the process is killed. A command that can't be executed is an error.
+// exec runs a process and copies its streams until it has ended. When ctx ends, the process is
+// killed. A command that cannot be executed is an error.
 func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32, error) {
 	m := c.sandbox.line()
 	if m == nil || !c.running() {
@@ -126,14 +128,14 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	if x.Cgroup, err = place.Open(); err != nil {
 		return 0, fmt.Errorf("opening the container's cgroup: %w", err)
 	}
-	defer x.Cgroup.Close() // nil on version 1, which Close takes
+	defer x.Cgroup.Close() // nil on version 1; Close accepts that
 	var run *monitor.Exec
 	kill := func() {
 		if run != nil {
-			_ = run.Kill(unix.SIGKILL) // has ended, as a rule
+			_ = run.Kill(unix.SIGKILL) // has usually ended
 		}
 	}
-	defer kill() // whatever the way out, the process does not outlive the call
+	defer kill() // on every path, the process does not outlive the call
 	if _, _, err = r.runProgram(ctx, pl, p, specs.StateRunning, nil, func(spec, report *os.File) (int, error) {
 		x.Spec, x.Status = spec, report
 		var err error
@@ -162,8 +164,8 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	}
 }
 
-// drain reads on after the process has ended, until all that it left behind has let go of its
-// streams, as containerd and CRI-O do, or nobody reads them.
+// drain continues to read after the process has ended, as containerd and CRI-O do: until all
+// processes that it left behind have closed its streams, or the client has disconnected.
 func (c *execCall) drain(ctx context.Context, copied <-chan struct{}) {
 	wait := outputDrain
 	if c.client {
@@ -183,8 +185,8 @@ func (c *execCall) drain(ctx context.Context, copied <-chan struct{}) {
 	}
 }
 
-// streams are the two ends of a process's stdin, stdout and stderr, or of the
-// socket that brings its terminal.
+// streams are both ends of a process's stdin, stdout, and stderr, or of the socket that passes its
+// terminal.
 type streams struct {
 	theirs [3]*os.File
 	ours   [3]*os.File
@@ -225,12 +227,12 @@ func openStreams(call execCall) (s *streams, err error) {
 		if err != nil {
 			return s, fmt.Errorf("making the process's streams: %w", err)
 		}
-		s.theirs[i].Fd() // programs expect streams that block
+		s.theirs[i].Fd() // programs expect blocking streams
 	}
 	return s, nil
 }
 
-// copy starts copying; the channel closes when all output has been copied.
+// copy starts copying; the channel is closed when all output has been copied.
 func (s *streams) copy(call execCall) (<-chan struct{}, error) {
 	for i := range s.theirs {
 		s.theirs[i].Close()
@@ -254,8 +256,8 @@ func (s *streams) copy(call execCall) (<-chan struct{}, error) {
 		}
 		go func() {
 			defer close(done)
-			_, _ = io.Copy(call.out, master) // ends with EIO when the last process lets go
-			master.Close()                   // or with a client that reads no more: they are hung up
+			_, _ = io.Copy(call.out, master) // ends with EIO when the last process closes it
+			master.Close()                   // or with a client that stops reading: the processes get SIGHUP
 		}()
 		return done, nil
 	}
@@ -268,8 +270,8 @@ func (s *streams) copy(call execCall) (<-chan struct{}, error) {
 	if call.in != nil {
 		in := s.ours[0]
 		go func() {
-			_, _ = io.Copy(in, call.in) // a process that reads no more is no failure
-			in.Close()                  // the process sees the end of its input
+			_, _ = io.Copy(in, call.in) // a process that stops reading is not a failure
+			in.Close()                  // the process gets end of file
 		}()
 	}
 	var wg sync.WaitGroup
@@ -278,8 +280,8 @@ func (s *streams) copy(call execCall) (<-chan struct{}, error) {
 			continue
 		}
 		wg.Go(func() {
-			_, _ = io.Copy(w, s.ours[i]) // a client that reads no more is no failure
-			s.ours[i].Close()            // but who still writes is told
+			_, _ = io.Copy(w, s.ours[i]) // a client that stops reading is not a failure
+			s.ours[i].Close()            // but a process that still writes gets an error
 		})
 	}
 	go func() {
@@ -301,7 +303,7 @@ func (s *streams) close() {
 	})
 }
 
-// receiveTerminal takes a terminal's master side from the helper's socket.
+// receiveTerminal receives a terminal's master side from the helper's socket.
 func receiveTerminal(sock *os.File) (*os.File, error) {
 	var b [1]byte
 	oob := make([]byte, unix.CmsgSpace(4))

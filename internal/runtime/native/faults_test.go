@@ -22,7 +22,7 @@ import (
 	"carob/internal/runtime/native/wire"
 )
 
-// breaker is a Checkpoint that does something once, at one step.
+// breaker is a Checkpoint that runs a function once, at one step.
 type breaker struct {
 	at   Step
 	do   func(id string) error
@@ -36,7 +36,7 @@ func (b *breaker) checkpoint(s Step, id string) error {
 	return b.do(id)
 }
 
-// broken is a world whose runtime has the breaker of the moment.
+// broken is a world whose runtime uses the current breaker.
 func brokenWorld(t *testing.T) (w *world, arm func(*breaker)) {
 	var now atomic.Pointer[breaker]
 	w = unopened(t, t.TempDir(), fmt.Sprintf("/carob-native-test-%d-%d", os.Getpid(), time.Now().UnixNano()))
@@ -51,8 +51,8 @@ func brokenWorld(t *testing.T) (w *world, arm func(*breaker)) {
 	return w, func(b *breaker) { now.Store(b) }
 }
 
-// lifeCalls is the life of one pod call by call; a failed call is made again, as
-// an agent does, with the next attempt where the first one counts.
+// lifeCalls is the life of one pod, call by call. A failed call is repeated, as an agent does;
+// where the first attempt counts, with the next attempt number.
 func (w *world) lifeCalls(name string, tries int) error {
 	sbc := w.sandboxConfig(name)
 	var sb, id string
@@ -120,8 +120,8 @@ func (w *world) lifeCalls(name string, tries int) error {
 	return w.r.groups.Remove(w.cfg.CgroupRoot + "/" + name)
 }
 
-// TestFailureAtEveryStep: whatever step fails, the call tells, made again it
-// works, and nothing of the failed one is left.
+// TestFailureAtEveryStep: whichever step fails, the call returns an error, it works when repeated,
+// and nothing of the failed one is left.
 func TestFailureAtEveryStep(t *testing.T) {
 	w, arm := brokenWorld(t)
 	for _, s := range Steps {
@@ -138,11 +138,11 @@ func TestFailureAtEveryStep(t *testing.T) {
 	}
 }
 
-// TestCleanupFails: a call fails, and so does taking back what it made. It is
-// tried again until nothing is left, without anybody asking.
+// TestCleanupFails: a call fails, and so does removing what it created. The removal is repeated
+// until nothing is left, without another call.
 func TestCleanupFails(t *testing.T) {
 	var armed atomic.Bool
-	var fails sync.Map // Step → times it still fails
+	var fails sync.Map // Step → how often it still fails
 	w := unopened(t, t.TempDir(), fmt.Sprintf("/carob-native-test-%d-%d", os.Getpid(), time.Now().UnixNano()))
 	w.cfg.Checkpoint = func(s Step, id string) error {
 		if left, ok := fails.Load(s); ok && armed.Load() && left.(*atomic.Int32).Add(-1) >= 0 {
@@ -172,11 +172,11 @@ func TestCleanupFails(t *testing.T) {
 	}
 }
 
-// leftOver says that half-made things wait to be removed.
+// leftOver reports whether unfinished objects wait to be removed.
 func (w *world) leftOver() bool { return w.r.retries.Pending() }
 
-// TestCrashAtEveryStep: carob is killed at each step; the next one reports what
-// is there truthfully, what ran before runs on, and everything can be removed.
+// TestCrashAtEveryStep: carob is killed at each step. The next one reports the actual state,
+// containers that ran continue to run, and everything can be removed.
 func TestCrashAtEveryStep(t *testing.T) {
 	if dir := os.Getenv(crashDir); dir != "" {
 		w := unopened(t, dir, os.Getenv(crashDir+"_CGROUP"))
@@ -233,9 +233,9 @@ func TestCrashAtEveryStep(t *testing.T) {
 	w.emptied()
 }
 
-// TestKilledDuringStart: carob is killed at each step of a start and at moments between them. The
-// next one finds a container that was never started, and can start it, or one whose process began:
-// it runs on, or ended as it did. Never a start that failed (L7.70).
+// TestKilledDuringStart: carob is killed at each step of a start and at times between them. The
+// next one finds a container that was never started and can be started, or one whose process began:
+// it continues to run, or exited with its own code. It never finds a failed start (L7.70).
 func TestKilledDuringStart(t *testing.T) {
 	const name = "moment"
 	if dir := os.Getenv(crashDir); dir != "" {
@@ -268,7 +268,7 @@ func TestKilledDuringStart(t *testing.T) {
 		id := w.create(sb, sbc, "c", shell(os.Getenv(crashDir+"_SCRIPT")),
 			securityContext(func(s *cri.LinuxContainerSecurityContext) { s.RunAsUser = &cri.Int64Value{Value: 1000} }))
 		w.start(id)
-		select {} // until the moment has come
+		select {} // until it is time
 	}
 	w := newWorld(t)
 	var moments []string
@@ -349,7 +349,7 @@ func TestKilledDuringStart(t *testing.T) {
 	}
 }
 
-// TestManyContainers: a pod has more containers than one answer of its monitor can name; the next
+// TestManyContainers: a pod has more containers than fit in one answer of its monitor; the next
 // carob finds all of them.
 func TestManyContainers(t *testing.T) {
 	w := newWorld(t)
@@ -369,7 +369,7 @@ func TestManyContainers(t *testing.T) {
 	}
 }
 
-// inside is the host's id of a container's first process, which must answer.
+// inside returns the host's PID of a container's first process, which must answer.
 func (w *world) inside(id string) int {
 	w.tb.Helper()
 	c, err := w.r.container(id)
@@ -382,7 +382,7 @@ func (w *world) inside(id string) int {
 	return c.record().Pid
 }
 
-// truthful holds what is reported of every pod but keep against the host.
+// truthful compares what is reported about every pod except keep with the host.
 func (w *world) truthful(when, keep string) {
 	t := w.tb
 	t.Helper()
@@ -451,7 +451,7 @@ func (w *world) truthful(when, keep string) {
 	}
 }
 
-// only checks that nothing but one pod with one container is left.
+// only checks that nothing is left except one pod with one container.
 func (w *world) only(when, sb, id string) {
 	t := w.tb
 	t.Helper()
@@ -469,9 +469,9 @@ func (w *world) only(when, sb, id string) {
 	w.eventually(when+": one monitor is left", func() bool { return len(w.r.groups.PIDs(w.r.monitors)) == 1 })
 }
 
-// TestMonitorKilledAtEveryStep: the pod's monitor dies at each step. The pod is
-// reported as not ready and its container as ended, nothing of it goes on, and
-// the pod can be made anew.
+// TestMonitorKilledAtEveryStep: the pod's monitor is killed at each step. The pod is reported as
+// not ready and its container as exited, no process of it is left, and the pod can be created
+// again.
 func TestMonitorKilledAtEveryStep(t *testing.T) {
 	w, arm := brokenWorld(t)
 	for _, s := range Steps {
@@ -487,7 +487,7 @@ func TestMonitorKilledAtEveryStep(t *testing.T) {
 			t.Errorf("%s was never reached: %v", s, err)
 		}
 		arm(nil)
-		// Where there was no monitor to kill, or nobody needed it any more, all went well.
+		// Where there was no monitor to kill, or nothing needed it any more, everything succeeded.
 		pods, lerr := w.r.ListPodSandbox(Bg, &cri.ListPodSandboxRequest{})
 		if lerr != nil {
 			t.Fatal(lerr)
@@ -513,8 +513,8 @@ func TestMonitorKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// killSelf are operations after which the helper is dead at its next system call,
-// wherever in its program they stand.
+// killSelf are operations after which the helper dies at its next system call, wherever they are in
+// its program.
 func killSelf() []wire.Message {
 	filter := binary.LittleEndian.AppendUint16(nil, 6) // BPF_RET | BPF_K
 	filter = append(filter, 0, 0)
@@ -522,9 +522,8 @@ func killSelf() []wire.Message {
 	return []wire.Message{{Code: plan.OpNoNewPrivs}, {Code: plan.OpSeccomp, S: [4]string{string(filter)}}}
 }
 
-// TestHelperEndsAtEveryOperation: the helper is killed, or fails, before each of
-// its operations. The container did not start, says so, and leaves nothing;
-// an exec fails and the container runs on.
+// TestHelperEndsAtEveryOperation: the helper is killed, or fails, before each of its operations.
+// The start fails with the reason and leaves nothing; a failed exec does not affect its container.
 func TestHelperEndsAtEveryOperation(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("helper")
@@ -605,7 +604,7 @@ func TestMissingLayers(t *testing.T) {
 	w.emptied()
 }
 
-// eventually waits for something that nothing announces.
+// eventually polls for a state without an event.
 func (w *world) eventually(what string, ok func() bool) {
 	w.tb.Helper()
 	for range 3000 {

@@ -21,8 +21,8 @@ import (
 	"carob/internal/runtime/native/seccomp"
 )
 
-// filters turns seccomp profiles into programs and keeps them: the default
-// profile follows the capabilities, a file its content.
+// filters compiles seccomp profiles and caches them: the default profile by capabilities, a file by
+// its content.
 type filters struct {
 	root string
 
@@ -41,8 +41,8 @@ func newFilters(root string) *filters {
 	return &filters{root: root, byCap: map[uint64]*plan.Filter{}, files: map[string]fileFilter{}}
 }
 
-// of answers the filter for a container that has no profile (nil: unconfined),
-// the runtime's default or one in a file of this host.
+// of returns the filter for a container: no profile (nil: unconfined), the runtime's default, or a
+// file on this host.
 func (f *filters) of(sc *cri.LinuxContainerSecurityContext, caps uint64) (*plan.Filter, error) {
 	p := sc.GetSeccomp()
 	if p == nil {
@@ -76,7 +76,7 @@ func (f *filters) of(sc *cri.LinuxContainerSecurityContext, caps uint64) (*plan.
 	return f.byCap[caps], nil
 }
 
-// seccompProfile reads the older form: runtime/default, unconfined, localhost/path.
+// seccompProfile parses the older form: runtime/default, unconfined, localhost/path.
 func seccompProfile(s string) *cri.SecurityProfile {
 	switch {
 	case s == "" || s == "unconfined":

@@ -8,17 +8,17 @@ import (
 	"carob/internal/runtime/native/cgroups"
 )
 
-// scope is the name of a container's unit.
+// scope returns the name of a container's systemd unit.
 func (r *Runtime) scope(id string) string { return "cri-" + r.cfg.Name + "-" + id + ".scope" }
 
-// makeCgroup makes the cgroup of a container. Until release is called there may be a
-// process in it that is ours, so that systemd keeps it.
+// makeCgroup creates the cgroup of a container. Until release is called, it may contain a process
+// of carob, so that systemd keeps it.
 func (r *Runtime) makeCgroup(ctx context.Context, c *container) (release func(), err error) {
 	release = func() {}
 	if r.systemd == nil {
 		return release, r.groups.Make(c.rec.Cgroup)
 	}
-	// A monitor that is set up for no pod waits, and ends with its line.
+	// A monitor that is not set up for a pod waits, and ends when its connection is closed.
 	holder, err := r.programs.StartMonitor(cgroups.Entry{})
 	if err != nil {
 		return release, err
@@ -40,7 +40,7 @@ func (r *Runtime) limit(ctx context.Context, group string, limits *cri.LinuxCont
 	return r.groups.Apply(group, limits)
 }
 
-// endScope has systemd forget the scope of a container that is removed.
+// endScope stops the systemd scope of a container that is removed.
 func (r *Runtime) endScope(ctx context.Context, group string) error {
 	if r.systemd == nil {
 		return nil

@@ -26,7 +26,7 @@ import (
 	contract "carob/internal/runtime"
 )
 
-// dirImages serves one image from a directory.
+// dirImages provides one image, from a directory.
 type dirImages struct {
 	contract.Images
 	dir   string // layers
@@ -76,7 +76,7 @@ func (d *dirImages) Usage(context.Context, string) (Usage, error) {
 	return Usage{Bytes: 4096, Inodes: 2}, nil
 }
 
-// bareNetwork gives each sandbox a namespace with nothing but a loopback.
+// bareNetwork gives each sandbox a network namespace with only a loopback interface.
 type bareNetwork struct {
 	dir string
 	mu  sync.Mutex
@@ -145,7 +145,7 @@ func (b *bareNetwork) Sweep(ctx context.Context, live map[string]bool) error {
 	return err
 }
 
-// world is a runtime of its own with everything it stands on.
+// world is a runtime with its own directories, images, and network.
 type world struct {
 	tb  testing.TB
 	dir string
@@ -160,7 +160,7 @@ func newWorld(tb testing.TB) *world {
 	return w
 }
 
-// worldAt opens a world in a directory, also one that another process made.
+// worldAt opens a world in a directory, which another process may have created.
 func worldAt(tb testing.TB, dir, cgroup string) *world {
 	tb.Helper()
 	w := unopened(tb, dir, cgroup)
@@ -168,7 +168,7 @@ func worldAt(tb testing.TB, dir, cgroup string) *world {
 	return w
 }
 
-// unopened is a world whose runtime does not run yet.
+// unopened is a world whose runtime is not running yet.
 func unopened(tb testing.TB, dir, cgroup string) *world {
 	tb.Helper()
 	if os.Geteuid() != 0 {
@@ -335,7 +335,7 @@ func (w *world) run(sb string, sbc *cri.PodSandboxConfig, name string, change ..
 	return id
 }
 
-// wait waits for the end of a container and answers its status.
+// wait waits until a container exits and returns its status.
 func (w *world) wait(id string) *cri.ContainerStatus {
 	w.tb.Helper()
 	c, err := w.r.container(id)
@@ -350,7 +350,7 @@ func (w *world) wait(id string) *cri.ContainerStatus {
 	return c.status()
 }
 
-// log is what the container wrote, without times.
+// log returns what the container wrote, without timestamps.
 func (w *world) log(sbc *cri.PodSandboxConfig, name string) string {
 	w.tb.Helper()
 	b, err := os.ReadFile(filepath.Join(sbc.LogDirectory, name+".log"))
@@ -371,7 +371,7 @@ func (w *world) log(sbc *cri.PodSandboxConfig, name string) string {
 	return out.String()
 }
 
-// output runs a script to its end and answers what it wrote to stdout.
+// output runs a script to its end and returns what it wrote to stdout.
 func (w *world) output(sb string, sbc *cri.PodSandboxConfig, name, script string,
 	change ...func(*cri.ContainerConfig)) string {
 	w.tb.Helper()
@@ -393,7 +393,7 @@ func (w *world) exec(id string, cmd ...string) (*cri.ExecSyncResponse, error) {
 	return w.r.ExecSync(context.Background(), &cri.ExecSyncRequest{ContainerId: id, Cmd: cmd, Timeout: 20})
 }
 
-// numberIn is the number that a file of the kernel holds; 0 without one.
+// numberIn returns the number in a file of the kernel; 0 if there is none.
 func numberIn(path string) int64 {
 	b, _ := os.ReadFile(path)
 	n, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)

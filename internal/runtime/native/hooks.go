@@ -25,21 +25,13 @@ import (
 	"carob/internal/runtime/native/state"
 )
 
-// Hooks are programs of the host that a CDI specification names, as OCI's
-// runtime-spec has them. They run beside the helper, which waits before it leaves
-// the host's files:
-//
-//	prestart, createRuntime   in the host's namespaces, the container's mounts are made
-//	createContainer           in the container's mount namespace, before its root is "/"
-//	poststart                 when the container's process runs; a failure is logged
-//	poststop                  when the container is removed; a failure is logged
-//
-// startContainer, which would run inside of the container, is refused.
+// Hooks are programs of the host that a CDI specification names, with the semantics of the OCI
+// runtime-spec. They run while the helper waits, before it leaves the host's files:
 
-// hookPatience bounds a hook that names no time of its own.
+// hookPatience is the time limit of a hook that has none of its own.
 const hookPatience = 2 * time.Minute
 
-// usableHooks answers the hooks of devices, nil for none.
+// usableHooks returns the hooks of devices, nil for none.
 func usableHooks(h *specs.Hooks, names []string) (*specs.Hooks, error) {
 	if h == nil {
 		return nil, nil
@@ -61,8 +53,9 @@ func usableHooks(h *specs.Hooks, names []string) (*specs.Hooks, error) {
 	return h, nil
 }
 
-// writeBundle leaves what hooks look for in the container's directory in memory: a config.json
-// that says where the root is, as seen from the container's mount namespace, and the environment.
+// writeBundle writes what hooks expect in the container's bundle, which is in memory: the
+// environment, and a config.json with the path of the root as seen from the container's mount
+// namespace.
 func writeBundle(dir string, pl *plan.Container) error {
 	argv, err := plan.Command(pl.Config, &pl.Image.Config)
 	if err != nil {
@@ -85,14 +78,14 @@ func writeBundle(dir string, pl *plan.Container) error {
 	return nil
 }
 
-// stateOf is what a hook reads from its standard input.
+// stateOf returns the container state that a hook reads from its standard input.
 func (r *Runtime) stateOf(rec *state.Container, pid int, phase specs.ContainerState,
 	annotations map[string]string) *specs.State {
 	return &specs.State{Version: specs.Version, ID: rec.ID, Status: phase, Pid: pid, Bundle: r.secretDir(rec.ID),
 		Annotations: annotations}
 }
 
-// createHooks runs the hooks of a container whose helper waits, as pid.
+// createHooks runs the hooks of a container whose helper, process pid, waits.
 func (r *Runtime) createHooks(ctx context.Context, pl *plan.Container, pid int) error {
 	st := r.stateOf(&state.Container{ID: pl.ID}, pid, specs.StateCreating, pl.Config.Annotations)
 	first := pl.Hooks.Prestart //nolint:staticcheck // old, not gone
@@ -114,7 +107,7 @@ func (r *Runtime) createHooks(ctx context.Context, pl *plan.Container, pid int) 
 	})
 }
 
-// lateHooks runs hooks whose failure changes nothing any more.
+// lateHooks runs the hooks whose failure has no consequence.
 func (r *Runtime) lateHooks(ctx context.Context, name string, hooks []specs.Hook, st *specs.State) {
 	for _, h := range hooks {
 		if err := runHook(context.WithoutCancel(ctx), h, st); err != nil {
@@ -139,9 +132,9 @@ func runHook(ctx context.Context, h specs.Hook, st *specs.State) error {
 	if len(h.Args) > 0 {
 		cmd.Args = h.Args
 	}
-	cmd.Env = append([]string{}, h.Env...) // nil would be ours
+	cmd.Env = append([]string{}, h.Env...) // nil would mean the environment of carob
 	cmd.Stdin = bytes.NewReader(in)
-	cmd.WaitDelay = time.Second // what it left behind may hold its output open
+	cmd.WaitDelay = time.Second // processes that it left behind may keep its output open
 	out, err := cmd.CombinedOutput()
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("it did not end within %s", patience)
@@ -152,8 +145,8 @@ func runHook(ctx context.Context, h specs.Hook, st *specs.State) error {
 	return nil
 }
 
-// inMountNamespace calls f on a thread in the mount namespace of a process; programs
-// that f starts are in it, too.
+// inMountNamespace calls f on a thread in the mount namespace of a process; programs that f starts
+// are in it, too.
 func inMountNamespace(pid int, f func() error) error {
 	done := make(chan error, 1)
 	go onSpareThread(func() {
@@ -173,8 +166,8 @@ func inMountNamespace(pid int, f func() error) error {
 	return <-done
 }
 
-// onSpareThread calls f on a thread that ends with it; it is called as a goroutine. The
-// first thread won't do: it can't end, and /proc/self shows its mounts.
+// onSpareThread calls f on a thread that ends afterwards; it is called as a goroutine. The main
+// thread cannot be used: it cannot end, and /proc/self shows its mounts.
 func onSpareThread(f func()) {
 	goruntime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
@@ -182,7 +175,7 @@ func onSpareThread(f func()) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			goruntime.LockOSThread() // another one: we hold the first
+			goruntime.LockOSThread() // another one: this goroutine holds the main thread
 			f()
 		}()
 		<-done

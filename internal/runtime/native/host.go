@@ -10,7 +10,7 @@ import (
 	"carob/internal/runtime/native/plan"
 )
 
-// findHostFacts looks at what this host and our own rights allow.
+// findHostFacts finds out what this host, and carob's own privileges, allow.
 func findHostFacts() hostFacts {
 	f := hostFacts{caps: boundingSet()}
 	if b, err := os.ReadFile("/sys/module/apparmor/parameters/enabled"); err == nil &&

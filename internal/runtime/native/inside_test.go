@@ -153,7 +153,7 @@ func TestMounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Unmount(filepath.Join(data, "below"), unix.MNT_DETACH)
-	// Links of the image must not lead a mount out of the root.
+	// Links in the image must not lead a mount out of the root.
 	image := w.cfg.Images.(*dirImages).root
 	os.Symlink("/../../.."+filepath.Join(host, "outside"), filepath.Join(image, "evil"))
 	os.Symlink("/run/target", filepath.Join(image, "dangling"))
@@ -247,8 +247,8 @@ func TestMountPropagation(t *testing.T) {
 	unix.Unmount(filepath.Join(dir, "frompod"), unix.MNT_DETACH)
 }
 
-// A mount that can't propagate what it is asked to is refused, as containerd does: a pod that waits
-// for mounts which never come would run without a word.
+// A mount that cannot propagate as requested is rejected, as in containerd: otherwise a pod would
+// wait for mounts that never appear, without an error.
 func TestMountPropagationRefused(t *testing.T) {
 	w := newWorld(t)
 	dir := filepath.Join(w.dir, "a b") // mountinfo writes it as a\040b
@@ -311,8 +311,8 @@ func TestMountPropagationRefused(t *testing.T) {
 	}
 }
 
-// A privileged container starts in a sandbox that was made before the pod had one, when the request
-// says that the pod has one now (kubectl debug --profile=sysadmin); not when nobody says so.
+// A privileged container starts in a sandbox created before the pod had one if the request says
+// that the pod has one now (kubectl debug --profile=sysadmin), and is rejected otherwise.
 func TestPrivilegedLater(t *testing.T) {
 	w := newWorld(t)
 	sb, made := w.sandbox("later")

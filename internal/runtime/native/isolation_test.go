@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// What a kubelet hides and protects in each container.
+// The paths that a kubelet masks and makes read-only in each container.
 var (
 	kubeMasked = []string{
 		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
@@ -48,8 +48,8 @@ var (
 	kubeReadonly = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-// attacker makes a container run an attack as a Kubernetes pod without any
-// securityContext would: root, the default capabilities, no seccomp profile.
+// attacker makes a container run an attack like a pod without a securityContext: as root, with the
+// default capabilities, and without a seccomp profile.
 func attacker(name string, change ...func(*cri.ContainerConfig)) func(*cri.ContainerConfig) {
 	return func(c *cri.ContainerConfig) {
 		self, _ := os.Executable()
@@ -76,8 +76,8 @@ func needAttacker(t *testing.T) {
 	}
 }
 
-// judge reads what an attacker wrote: each attempt is a line, "blocked: …" or
-// "ESCAPED: …", and the last line is "done".
+// judge checks the output of an attacker: each attempt is a line, "blocked: …" or "ESCAPED: …", and
+// the last line is "done".
 func (w *world) judge(sbc *cri.PodSandboxConfig, id, name string) []string {
 	w.tb.Helper()
 	st := w.wait(id)
@@ -188,8 +188,8 @@ func hostNull(t *testing.T) [3]uint32 {
 	return [3]uint32{st.Mode, st.Uid, st.Gid}
 }
 
-// TestSetuid: with no_new_privs a setuid program of the image stays what its caller
-// is; without, it works (so the test can fail).
+// TestSetuid: with no_new_privs, a setuid program of the image runs as its caller; without it,
+// setuid works (so the test can fail).
 func TestSetuid(t *testing.T) {
 	needAttacker(t)
 	w := newWorld(t)
@@ -214,8 +214,8 @@ func TestSetuid(t *testing.T) {
 	}
 }
 
-// TestOverwriteHelper is CVE-2019-5736: an image whose program is the one that starts
-// it, and a process of the container that waits for a runtime's program to write to.
+// TestOverwriteHelper is CVE-2019-5736: an image whose program is the one that starts it, and a
+// container process that waits for a program of the runtime and writes to it.
 func TestOverwriteHelper(t *testing.T) {
 	needAttacker(t)
 	w := newWorld(t)
@@ -249,8 +249,8 @@ func TestOverwriteHelper(t *testing.T) {
 	}
 }
 
-// TestLogLinks: a pod that can write to the host's log directory puts links and pipes where
-// logs are made. Nothing is written through them, neither at the start nor at a rotation.
+// TestLogLinks: a pod that can write to the host's log directory creates links and pipes in place
+// of log files. Nothing is written through them, neither at the start nor at a rotation.
 func TestLogLinks(t *testing.T) {
 	w := newWorld(t)
 	outside := filepath.Join(w.dir, "outside")
@@ -315,7 +315,7 @@ func TestLogLinks(t *testing.T) {
 	}
 }
 
-// unsealed is a program in memory as a kernel before 6.3 seals it: anybody who owns it changes its mode.
+// unsealed is a program in memory as sealed by a kernel before 6.3: its owner can change its mode.
 func unsealed(t *testing.T, program []byte) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate("carob-init", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -337,7 +337,8 @@ func unsealed(t *testing.T, program []byte) *os.File {
 	return r
 }
 
-// TestHelperModeChanged: where a chmod of the helper is not sealed, the next start is with a new one.
+// TestHelperModeChanged: where a chmod of the helper is not sealed, the next start uses a new
+// helper.
 func TestHelperModeChanged(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("mode")
@@ -368,9 +369,9 @@ func TestHelperModeChanged(t *testing.T) {
 	}
 }
 
-// TestRaceForRoot: a container with SYS_PTRACE watches for processes that are just being made in
-// its PID namespace, by an exec and by the start of a container that shares it. It must never
-// see one with the host's root, with more capabilities than its own, or with a file of the host.
+// TestRaceForRoot: a container with SYS_PTRACE watches for processes that are being created in its
+// PID namespace, by an exec and by the start of a container that shares it. It must never see one
+// with the host's root, with more capabilities than its own, or with a file of the host.
 func TestRaceForRoot(t *testing.T) {
 	needAttacker(t)
 	w := newWorld(t)
@@ -418,8 +419,8 @@ func TestRaceForRoot(t *testing.T) {
 	}
 }
 
-// TestMonitorGivesUp: the monitor of a pod holds no capability that it does not need, what it
-// starts has all that it had, and a container that sees it can't look into it.
+// TestMonitorGivesUp: the monitor of a pod has no capability that it does not need, containers
+// started by it have all of theirs, and a container that can see the monitor cannot look into it.
 func TestMonitorGivesUp(t *testing.T) {
 	needAttacker(t)
 	w := newWorld(t)
@@ -490,7 +491,8 @@ func (w *world) running(id string) bool {
 	return err == nil && c.running()
 }
 
-// TestWorkingDirectoryOfDescriptors is CVE-2024-21626: no descriptor of ours is a way out.
+// TestWorkingDirectoryOfDescriptors is CVE-2024-21626: no descriptor of carob leads to the host's
+// files.
 func TestWorkingDirectoryOfDescriptors(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("cwd")
@@ -519,7 +521,7 @@ func TestWorkingDirectoryOfDescriptors(t *testing.T) {
 		if err == nil && x.ExitCode == 0 && !strings.HasPrefix(string(x.Stdout), "/") {
 			t.Errorf("fd %d: working directory %q", n, x.Stdout)
 		}
-		w.exec(id, "rm", "-f", "/tmp/w") // fails when the link leads to nowhere to stand
+		w.exec(id, "rm", "-f", "/tmp/w") // fails if the link leads to no directory
 		if x, err := w.exec(id, "rm", "-f", "/tmp/w"); err != nil {
 			c, _ := w.r.container(id)
 			os.Remove(filepath.Join(w.dir, "layers", c.rec.ID, "u", "tmp", "w"))
@@ -528,8 +530,8 @@ func TestWorkingDirectoryOfDescriptors(t *testing.T) {
 	}
 }
 
-// TestSwappedMountPoint is CVE-2021-30465: one container swaps a directory of a shared
-// volume for a link while others mount something onto it.
+// TestSwappedMountPoint is CVE-2021-30465: one container replaces a directory of a shared volume by
+// a link while others mount something on it.
 func TestSwappedMountPoint(t *testing.T) {
 	needAttacker(t)
 	w := newWorld(t)
@@ -578,7 +580,7 @@ func TestSwappedMountPoint(t *testing.T) {
 	}
 }
 
-// TestMountsOverTheKernel: nothing replaces the kernel's own files, whatever links the image has.
+// TestMountsOverTheKernel: no mount replaces the kernel's own files, whatever links the image has.
 func TestMountsOverTheKernel(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("over")
@@ -590,7 +592,7 @@ func TestMountsOverTheKernel(t *testing.T) {
 	os.WriteFile(filepath.Join(data, "file"), []byte("mine"), 0o644)
 	for i, c := range []struct {
 		m    *cri.Mount
-		want string // of the error; "" starts
+		want string // part of the error; "" if it starts
 	}{
 		{&cri.Mount{ContainerPath: "/proc", HostPath: data}, "inside /proc"},
 		{&cri.Mount{ContainerPath: "/proc/self", HostPath: data}, "inside /proc"},
@@ -628,7 +630,8 @@ func TestMountsOverTheKernel(t *testing.T) {
 	}
 }
 
-// TestForkBomb: what a container starts in its first moment counts against the pod's limit.
+// TestForkBomb: processes that a container starts in its first moments count against the pod's
+// limit.
 func TestForkBomb(t *testing.T) {
 	needAttacker(t)
 	w := newWorld(t)
@@ -679,9 +682,9 @@ func TestForkBomb(t *testing.T) {
 	}
 }
 
-// TestSysctlWithNUL: a value with a NUL was read as one more path and value, which the
-// monitor wrote on the host as root. The runtime refuses it (native/monitor has what a monitor
-// does that is told so all the same).
+// TestSysctlWithNUL: a NUL in a value once ended the value, and the rest was read as another path
+// and value, which the monitor wrote on the host as root. The runtime rejects it (native/monitor
+// tests what a monitor does that gets it anyway).
 func TestSysctlWithNUL(t *testing.T) {
 	w := newWorld(t)
 	victim := filepath.Join(w.dir, "victim")
@@ -704,7 +707,7 @@ func TestSysctlWithNUL(t *testing.T) {
 	}
 }
 
-// TestStringsWithNUL: no other string of a pod or of its image is read to a NUL either.
+// TestStringsWithNUL: no other string of a pod or its image is cut at a NUL either.
 func TestStringsWithNUL(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.r.RunPodSandbox(Bg,

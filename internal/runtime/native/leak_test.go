@@ -28,8 +28,8 @@ func descriptors(t *testing.T, pid string) int {
 	return len(list)
 }
 
-// TestNothingLeaks: a pod whose probes run for months, whose containers restart
-// and fail to start, costs as much at the end as at the beginning.
+// TestNothingLeaks: a pod whose probes run for months, and whose containers restart and fail to
+// start, uses as much at the end as at the beginning.
 func TestNothingLeaks(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("leak")
@@ -60,7 +60,7 @@ func TestNothingLeaks(t *testing.T) {
 	}
 	round(0)
 	count := func() [3]int {
-		// A monitor closes what belonged to a request before it takes the next one.
+		// A monitor closes the files of a request before it reads the next one.
 		if _, err := s.line().List(); err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func TestNothingLeaks(t *testing.T) {
 		round(i + 1)
 	}
 	var after [3]int
-	for range 500 { // copying goroutines end a moment after their exec
+	for range 500 { // goroutines that copy end a moment after their exec
 		if after = count(); after[0] <= before[0] && after[1] <= before[1] && after[2] <= before[2]+2 {
 			return
 		}
@@ -80,8 +80,8 @@ func TestNothingLeaks(t *testing.T) {
 	t.Errorf("descriptors of the monitor, of carob, goroutines: %v before, %v after", before, after)
 }
 
-// TestCancelledCallsLeaveNothing: contexts end at any moment of a start; what
-// was made is taken back or can be removed.
+// TestCancelledCallsLeaveNothing: contexts end at any time during a start; everything is removed or
+// can be removed.
 func TestCancelledCallsLeaveNothing(t *testing.T) {
 	w := newWorld(t)
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -114,7 +114,7 @@ func TestCancelledCallsLeaveNothing(t *testing.T) {
 				}
 				switch s := st.Status; {
 				case s.State == cri.ContainerState_CONTAINER_CREATED:
-					w.start(c.ContainerId) // nothing had begun: a caller that comes back gets it
+					w.start(c.ContainerId) // nothing had begun: a second call gets it
 				case s.State != cri.ContainerState_CONTAINER_EXITED || s.ExitCode != 137 || s.Reason != "Error" ||
 					s.StartedAt == 0:
 					t.Errorf("container whose start was given up: %v", s)
@@ -126,7 +126,7 @@ func TestCancelledCallsLeaveNothing(t *testing.T) {
 	w.emptied()
 }
 
-// emptied removes every sandbox and checks that nothing of them is left.
+// emptied removes every sandbox and checks that nothing is left of them.
 func (w *world) emptied() {
 	t := w.tb
 	t.Helper()
@@ -155,7 +155,7 @@ func (w *world) emptied() {
 		})
 	}
 	var pids []int
-	for range 400 { // the last one was told to go a moment ago
+	for range 400 { // the last one was told to end a moment ago
 		if pids = w.r.groups.PIDs(w.cfg.CgroupRoot); len(pids) == 0 {
 			return
 		}
@@ -166,8 +166,8 @@ func (w *world) emptied() {
 
 const crashDir = "CAROB_TEST_CRASH_DIR"
 
-// TestCrashes kills a carob that starts and ends pods, at any moment; the next
-// one takes over what is whole, sweeps what is not and can remove everything.
+// TestCrashes kills a carob that starts and ends pods, at any time. The next one takes over what is
+// complete, removes the rest, and can remove everything.
 func TestCrashes(t *testing.T) {
 	if dir := os.Getenv(crashDir); dir != "" {
 		w := worldAt(t, dir, os.Getenv(crashDir+"_CGROUP"))
@@ -206,7 +206,7 @@ func TestCrashes(t *testing.T) {
 				continue
 			}
 			x, err := w.exec(c.Id, "echo", "alive")
-			if err != nil { // then its death was on the way: the crash was in the middle of a stop
+			if err != nil { // it was about to die: the crash was during a stop
 				if st := w.wait(c.Id); st.ExitCode != 137 {
 					t.Errorf("container that is said to run: %v, %v", st, err)
 				}
@@ -219,8 +219,8 @@ func TestCrashes(t *testing.T) {
 	w.emptied()
 }
 
-// TestRemoveWhileTheMonitorWrites: the monitor writes an end, as record_exit of process.c
-// does, while the directory it writes to is removed.
+// TestRemoveWhileTheMonitorWrites: the monitor writes an exit file, like record_exit in process.c,
+// while the directory is removed.
 func TestRemoveWhileTheMonitorWrites(t *testing.T) {
 	for range 500 {
 		dir := filepath.Join(t.TempDir(), "container")

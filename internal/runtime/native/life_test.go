@@ -108,7 +108,7 @@ func TestExitCodes(t *testing.T) {
 	}{
 		"zero":    {"exit 0", 0, "Completed"},
 		"three":   {"exit 3", 3, "Error"},
-		"segv":    {"exec sh -c 'kill -SEGV $$; sleep 5'", 0, ""}, // PID 1 ignores what it has no handler for
+		"segv":    {"exec sh -c 'kill -SEGV $$; sleep 5'", 0, ""}, // PID 1 ignores signals that it has no handler for
 		"missing": {"nosuch", 127, "Error"},
 		"oom":     {"head -c 64m /dev/zero | tail -c 64m | wc -c; x=$(head -c 64m /dev/zero | tr '\\0' x); echo $x | wc -c", 0, "OOMKilled"},
 	} {
@@ -195,8 +195,8 @@ func TestStop(t *testing.T) {
 	t.Run("an unknown container", func(t *testing.T) { w.stop("nosuch", 1) })
 }
 
-// TestRestart is L12 in small: containers survive the death of carob, and what
-// ended meanwhile has its code.
+// TestRestart: containers keep running when carob is killed, and those that exited meanwhile have
+// their exit codes (L12).
 func TestRestart(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("restart")
@@ -219,7 +219,7 @@ func TestRestart(t *testing.T) {
 	if err := w.r.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// Nobody listens now but the monitor.
+	// Only the monitor is left to record the exit.
 	if err := os.WriteFile(filepath.Join(gate, "open"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func TestRestart(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	unix.Kill(goneMonitor, unix.SIGKILL)
-	// Half-made things of a carob that was killed.
+	// Unfinished objects of a carob that was killed.
 	os.Mkdir(w.r.sandboxDir("half"), 0o700)
 	os.Mkdir(w.r.containerDir("half"), 0o700)
 	w.open()
@@ -279,7 +279,7 @@ func TestMonitorDeath(t *testing.T) {
 	}
 }
 
-// TestLostLine: a broken line to a living monitor is no more than that.
+// TestLostLine: a lost connection to a running monitor has no other consequence.
 func TestLostLine(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("line")
@@ -312,7 +312,8 @@ ps -o args | grep ^sleep; ls /proc/1/root/ 2>&1 | head -1`)
 	if !strings.Contains(out, "ermission denied") {
 		t.Errorf("the first process shows files: %q", out)
 	}
-	// Orphans become the pod's first process', which reaps them; PID 1 is no container's.
+	// Orphaned processes become children of the pod's first process, which reaps them; no container
+	// has PID 1.
 	orphans := w.run(sb, sbc, "orphans",
 		shell("for i in 1 2 3 4 5; do sh -c 'sleep 0.01 & sleep 0.02 & exit'; done; exec sleep 4000"))
 	w.eventually("orphans are reaped", func() bool {
@@ -516,7 +517,7 @@ func TestListsAndStats(t *testing.T) {
 	}
 }
 
-// A pod that nobody gave a cgroup, as crictl's, uses what its containers use.
+// A pod without a cgroup of its own, such as one of crictl, uses what its containers use.
 func TestStatsWithoutParent(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("plain", func(c *cri.PodSandboxConfig) { c.Linux.CgroupParent = "" })
@@ -589,8 +590,8 @@ func TestUserNamespaceRefused(t *testing.T) {
 	}
 }
 
-// The namespaces of a pod belong to its user namespace: with the capability for
-// it, root of the container may do there what root does, and nothing beyond.
+// The namespaces of a pod belong to its user namespace: with the right capability, root of the
+// container may do what root does in these namespaces, and nothing outside of them.
 func TestUserNamespaceOwns(t *testing.T) {
 	w := newWorld(t)
 	ids := []*cri.IDMapping{{ContainerId: 0, HostId: 700000, Length: 65536}}
@@ -617,7 +618,7 @@ func TestUserNamespaceOwns(t *testing.T) {
 			t.Errorf("%s\ngot  %q\nwant %q", c[0], got, c[1])
 		}
 	}
-	// Both sides of a pod see one host name, and IPC objects, also by exec.
+	// Both containers of a pod share one host name and their IPC objects, and so does an exec.
 	id := w.run(sb, sbc, "x", shell("sleep 100"), admin)
 	if x, err := w.exec(id, "sh", "-c", "hostname; mount -t tmpfs none /tmp && echo mounted"); err != nil ||
 		string(x.Stdout) != "mine\nmounted\n" {
@@ -625,8 +626,8 @@ func TestUserNamespaceOwns(t *testing.T) {
 	}
 }
 
-// TestMonitorMemory: what a pod with one container costs beside its own processes.
-// The program's text is shared by all monitors.
+// TestMonitorMemory: the memory of a pod with one container beside its own processes. All monitors
+// share the program's text.
 func TestMonitorMemory(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("memory")

@@ -9,8 +9,8 @@ import (
 	"carob/internal/base/beneath"
 )
 
-// logPlace is where the container's log lies: a directory of the host, and the path below
-// it that pods might reach (one that mounts the host's /var/log, say).
+// logPlace is the location of the container's log: a directory of the host, and the path below it,
+// which pods may be able to reach (for example one that mounts the host's /var/log).
 func (c *container) logPlace() (root, name string) {
 	dir := c.sandbox.config.GetLogDirectory()
 	if dir == "" {
@@ -30,8 +30,8 @@ func (c *container) makeLogDir() error {
 	return beneath.MkdirAll(root, filepath.Dir(name), 0o755)
 }
 
-// openLog opens the log to be written at its end, made when missing; nil for a container
-// without one. The monitor gets it open, so that it opens nothing by a name.
+// openLog opens the log for appending and creates it if it is missing; it returns nil for a
+// container without a log. The monitor gets the open file, so that it opens nothing by name.
 func (c *container) openLog() (*os.File, error) {
 	if c.rec.LogPath == "" {
 		return nil, nil

@@ -8,9 +8,9 @@ import (
 	"carob/internal/base/netns"
 )
 
-// A pod whose network namespace is gone at a start, with its address range or by
-// somebody's hand, does not go on as if it were reachable: the network has forgotten
-// its address. It ends, leaves nothing, and can be made anew.
+// A pod whose network namespace is gone when carob starts does not continue as if it were
+// reachable: the network has released its address. It is stopped, leaves nothing behind, and can be
+// created again.
 func TestLostNetwork(t *testing.T) {
 	w := newWorld(t)
 	lost, lostc := w.sandbox("lost")

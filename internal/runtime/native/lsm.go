@@ -12,9 +12,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// apparmorOf is the profile to execute a container under; "" leaves it
-// unconfined. A profile the container asks for by name must be loaded; the
-// default of the runtime is used where the host has one loaded.
+// apparmorOf returns the AppArmor profile of a container; "" is unconfined. A profile that the
+// container names must be loaded; the runtime's default is used if the host has it loaded.
 func (r *Runtime) apparmorOf(sc *cri.LinuxContainerSecurityContext) (string, error) {
 	p := sc.GetApparmor()
 	if p == nil {
@@ -40,8 +39,8 @@ func (r *Runtime) apparmorOf(sc *cri.LinuxContainerSecurityContext) (string, err
 	return "", nil
 }
 
-// loadProfile loads the default profile. That needs apparmor_parser; without it
-// containers run as on a host without AppArmor, which is what other runtimes do.
+// loadProfile loads the default profile with apparmor_parser. Without that program, containers run
+// as on a host without AppArmor, like with other runtimes.
 func (r *Runtime) loadProfile(name string) bool {
 	err := apparmor.LoadDefaultProfile(name)
 	if err != nil {
@@ -52,7 +51,7 @@ func (r *Runtime) loadProfile(name string) bool {
 	return err == nil
 }
 
-// apparmorProfile reads the older form: runtime/default, unconfined, localhost/name.
+// apparmorProfile parses the older form: runtime/default, unconfined, localhost/name.
 func apparmorProfile(s string) *cri.SecurityProfile {
 	switch {
 	case s == "unconfined":

@@ -9,15 +9,15 @@ import (
 	"carob/internal/runtime/native/cgroups"
 )
 
-// metric is one figure of a container or pod, named as cAdvisor names it, so that
-// dashboards made for kubelets find it.
+// metric is one value of a container or pod, with cAdvisor's name, so that dashboards for kubelets
+// work.
 type metric struct {
 	name, help string
 	kind       cri.MetricType
-	label      string // one more than those each has; "" for none
+	label      string // one more label than the common ones; "" for none
 }
 
-// Labels of every metric; values follow in this order.
+// Labels of every metric; the values are in this order.
 var metricLabels = []string{"container", "id", "image", "name", "namespace", "pod"}
 
 var (
@@ -53,7 +53,7 @@ var (
 	nanosPerSeconds = uint64(1e9)
 )
 
-// ListMetricDescriptors names the metrics of ListPodSandboxMetrics.
+// ListMetricDescriptors returns the metrics of ListPodSandboxMetrics.
 func (r *Runtime) ListMetricDescriptors(context.Context,
 	*cri.ListMetricDescriptorsRequest) (*cri.ListMetricDescriptorsResponse, error) {
 	resp := &cri.ListMetricDescriptorsResponse{}
@@ -67,7 +67,7 @@ func (r *Runtime) ListMetricDescriptors(context.Context,
 	return resp, nil
 }
 
-// figures collects metrics of one container or pod.
+// figures collects the metrics of one container or pod.
 type figures struct {
 	labels []string
 	list   []*cri.Metric
@@ -91,7 +91,7 @@ func (f *figures) addUsage(u *cgroups.Usage) {
 	f.add(processes, u.PIDs)
 }
 
-// ListPodSandboxMetrics measures the pods whose sandbox is ready, now.
+// ListPodSandboxMetrics measures the pods whose sandbox is ready.
 func (r *Runtime) ListPodSandboxMetrics(ctx context.Context,
 	_ *cri.ListPodSandboxMetricsRequest) (*cri.ListPodSandboxMetricsResponse, error) {
 	resp := &cri.ListPodSandboxMetricsResponse{}
@@ -142,7 +142,7 @@ func (r *Runtime) podMetrics(ctx context.Context, s *sandbox) *cri.PodSandboxMet
 	return out
 }
 
-// podCgroup is the cgroup that the agent made for a pod, "" without one.
+// podCgroup returns the cgroup that the agent created for a pod, "" if there is none.
 func (r *Runtime) podCgroup(s *sandbox) string {
 	if s.config.GetLinux().GetCgroupParent() == "" {
 		return ""

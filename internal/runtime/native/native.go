@@ -1,22 +1,6 @@
-// Package native is carob's own container runtime: CRI v1 in this process, on
-// the kernel's own primitives, with two small C programs (csrc) and no shim,
-// no runc and no pause program. The node agent drives it through
-// runtime.Runtime; criserver serves the same object on a unix socket.
-//
-// It must never know pods beyond CRI, never re-execute the big Go binary on
-// the path of a container, and never hold a lock across a create: containers
-// of different pods are started side by side.
-//
-// Its parts: plan decides which mounts, capabilities and filters a container
-// gets and yields a program of small operations, which csrc/helper.c executes
-// inside the new container. Every running process belongs to the pod's monitor
-// (csrc/monitor.c), which outlives this process; monitor speaks to both, wire
-// encodes what they say. cgroups creates and limits groups, seccomp compiles
-// filters, images keeps layers, state keeps records. This package drives them
-// and answers CRI. The parts never import it; images and streaming, which the
-// process puts in, implement interfaces of it.
-//
-// Contract: docs/spec/pod-lifecycle.md.
+// Package native is carob's own container runtime: CRI v1 in this process, on the kernel's own
+// primitives, with two small C programs (csrc) and without a shim, runc, or a pause program. The
+// node agent drives it through runtime.Runtime; criserver serves the same object on a unix socket.
 package native
 
 //go:generate make -C csrc
@@ -33,41 +17,40 @@ import (
 	"carob/internal/runtime"
 )
 
-// Images is what the runtime needs of an image store. Errors carry gRPC codes.
+// Images is what the runtime needs from an image store. Errors carry gRPC codes.
 type Images interface {
 	runtime.Images
 
-	// Resolve finds a local image by name, digest or id; codes.NotFound when
-	// it is not here. It never pulls.
+	// Resolve finds a local image by name, digest, or ID; the code is NotFound if it is not
+	// present. It never pulls.
 	Resolve(ctx context.Context, ref string) (Image, error)
-	// Prepare makes a writable snapshot of the image and answers the mounts
-	// (overlay or bind) that show it; nothing is mounted. The same key answers
-	// the same snapshot again.
+	// Prepare creates a writable snapshot of the image and returns the mounts (overlay or bind)
+	// that show it; nothing is mounted. The same key returns the same snapshot again.
 	Prepare(ctx context.Context, key, imageID string, ids IDMap) ([]mount.Mount, error)
 	// View is Prepare for a read-only snapshot (image volumes).
 	View(ctx context.Context, key, imageID string) ([]mount.Mount, error)
-	// Release removes the snapshot; an unknown key is no error.
+	// Release removes the snapshot; an unknown key is not an error.
 	Release(ctx context.Context, key string) error
-	// Usage is what the writable snapshot of key holds now.
+	// Usage returns the current disk usage of the writable snapshot of key.
 	Usage(ctx context.Context, key string) (Usage, error)
 }
 
 // Image is a local image.
 type Image struct {
 	ID     string // digest of the configuration, sha256:…
-	Ref    string // what ContainerStatus calls image_ref: a repo digest when there is one, else the id
+	Ref    string // ContainerStatus.image_ref: a repo digest if there is one, otherwise the ID
 	Config imagespec.Image
 }
 
-// IDMap is the user namespace of a container; the zero value is the host's.
+// IDMap is the user namespace of a container; the zero value means the host's.
 type IDMap struct {
 	UIDs, GIDs []*cri.IDMapping
 }
 
-// Empty reports whether ids are those of the host.
+// Empty reports whether the container uses the IDs of the host.
 func (m IDMap) Empty() bool { return len(m.UIDs) == 0 && len(m.GIDs) == 0 }
 
-// hostRoot are the host's ids of the namespace's root.
+// hostRoot returns the host's IDs of the namespace's root user.
 func (m IDMap) hostRoot() (uid, gid uint32) {
 	of := func(list []*cri.IDMapping) uint32 {
 		for _, x := range list {
@@ -80,31 +63,31 @@ func (m IDMap) hostRoot() (uid, gid uint32) {
 	return of(m.UIDs), of(m.GIDs)
 }
 
-// Usage is disk use of a snapshot.
+// Usage is the disk usage of a snapshot.
 type Usage struct {
 	Bytes, Inodes int64
 }
 
-// Streaming makes the URLs that answer Exec, Attach and PortForward. The server
-// behind them calls Runtime.Streams.
+// Streaming creates the URLs that Exec, Attach, and PortForward return. The server behind them
+// calls Runtime.Streams.
 type Streaming interface {
 	GetExec(*cri.ExecRequest) (*cri.ExecResponse, error)
 	GetAttach(*cri.AttachRequest) (*cri.AttachResponse, error)
 	GetPortForward(*cri.PortForwardRequest) (*cri.PortForwardResponse, error)
 }
 
-// Config is everything a Runtime needs. Two runtimes with different directories,
-// cgroup roots and networks run side by side on one host.
+// Config is everything that a Runtime needs. Two runtimes with different directories, cgroup roots,
+// and networks can run on one host.
 type Config struct {
-	// RootDir holds what outlives a reboot: records of sandboxes and
-	// containers. StateDir holds sockets and mounts (best below /run).
+	// RootDir contains what survives a reboot: records of sandboxes and containers. StateDir
+	// contains sockets and mounts (best below /run).
 	RootDir, StateDir string
 
-	// CgroupRoot is the cgroup below which this runtime keeps its own groups
-	// (monitors) and sandboxes without a cgroup_parent, such as "/carob".
+	// CgroupRoot is the cgroup that contains this runtime's own cgroups (monitors) and sandboxes
+	// without a cgroup_parent, such as "/carob".
 	CgroupRoot string
-	// SystemdCgroups has systemd make the cgroups of containers, over D-Bus; a
-	// cgroup_parent then is the name of a slice. New fails where systemd does not answer.
+	// SystemdCgroups makes systemd create the cgroups of containers, over D-Bus; a cgroup_parent
+	// then is the name of a slice. New fails if systemd does not answer.
 	SystemdCgroups bool
 
 	Images  Images
@@ -113,18 +96,18 @@ type Config struct {
 	// Name and Version are what Version answers ("carob", "0.1.0").
 	Name, Version string
 
-	// CDIDirs is where specifications of CDI devices live; /etc/cdi and /var/run/cdi
-	// when empty. They are read with each container that asks for one.
+	// CDIDirs contain the specifications of CDI devices; the default is /etc/cdi and /var/run/cdi.
+	// They are read for each container that requests a device.
 	CDIDirs []string
 
-	// SeccompRoot is where Localhost profiles with relative names live.
+	// SeccompRoot contains Localhost profiles with relative names.
 	SeccompRoot string
-	// SandboxPool is how many monitors stand ready; zero for none.
+	// SandboxPool is how many monitors are started in advance; zero for none.
 	SandboxPool int
 
-	// Checkpoint hears of every step that is over; its error fails the step. It may
-	// be called from several goroutines. For tests, which break the runtime
-	// there, and benchmarks, which take the time; nil in the product.
+	// Checkpoint is called after every completed step; its error fails the step. It may be called
+	// from several goroutines. It is for tests, which inject faults there, and for benchmarks,
+	// which measure time; nil in the product.
 	Checkpoint func(s Step, id string) error
 }
 

@@ -13,7 +13,7 @@ import (
 	"carob/internal/base/netns"
 )
 
-// networkUsage counts what passed a pod's interfaces; nil when it can't be told.
+// networkUsage counts the traffic on a pod's interfaces; nil if it is not known.
 func networkUsage(path string) *cri.NetworkUsage {
 	var b []byte
 	if netns.Do(path, func() (err error) { b, err = os.ReadFile("/proc/thread-self/net/dev"); return err }) != nil {
@@ -22,7 +22,7 @@ func networkUsage(path string) *cri.NetworkUsage {
 	return parseNetDev(b)
 }
 
-// parseNetDev reads /proc/net/dev; eth0 is the pod's default interface.
+// parseNetDev parses /proc/net/dev; eth0 is the pod's default interface.
 func parseNetDev(b []byte) *cri.NetworkUsage {
 	u := &cri.NetworkUsage{Timestamp: time.Now().UnixNano()}
 	for sc := bufio.NewScanner(bytes.NewReader(b)); sc.Scan(); {

@@ -13,11 +13,11 @@ import (
 	"carob/internal/runtime/native/plan"
 )
 
-// agentPatience is how long a start waits for an agent that takes no listener.
+// agentPatience is how long a start waits for an agent that does not accept a listener.
 const agentPatience = 10 * time.Second
 
-// handOver gives the agent a filter's listener, which it closes. status is the
-// container's: creating at a start, running for an exec.
+// handOver passes a filter's listener to the agent and closes it. status is the container's:
+// creating at a start, running for an exec.
 func handOver(a *plan.SeccompAgent, listener *os.File, id, bundle string, pid int, status specs.ContainerState) error {
 	defer listener.Close()
 	state, err := json.Marshal(specs.ContainerProcessState{

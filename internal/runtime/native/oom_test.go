@@ -9,10 +9,10 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// hog makes the shell itself grow, which is the first process.
+// hog makes the shell itself, the first process, use more and more memory.
 const hog = "x=$(head -c 64m /dev/zero | tr '\\0' x); echo ${#x}"
 
-// hogChild has a child grow that the kernel kills before anybody else.
+// hogChild makes a child use more and more memory; the kernel kills it before any other process.
 var hogChild = "sh -c 'echo 1000 > /proc/self/oom_score_adj; " + strings.ReplaceAll(hog, "'", `'"'"'`) + "'"
 
 func memory16(c *cri.ContainerConfig) {
@@ -26,8 +26,8 @@ func needMemory(t *testing.T, w *world) {
 	}
 }
 
-// TestOOM: whoever the kernel kills for want of memory, and whosever limit it was,
-// the container tells it.
+// TestOOM: whichever process the kernel kills because of memory, and whichever limit was reached,
+// the container's status says OOMKilled.
 func TestOOM(t *testing.T) {
 	w := newWorld(t)
 	needMemory(t, w)
@@ -53,7 +53,7 @@ func TestOOM(t *testing.T) {
 		})
 	}
 
-	// The first process lives on after the death of another.
+	// The first process continues to run after another one was killed.
 	id := w.run(sb, sbc, "lives", shell(hogChild+"; touch /survived; exec sleep 1000"), memory16)
 	w.until(id, "/survived")
 	if !w.running(id) {
@@ -65,7 +65,7 @@ func TestOOM(t *testing.T) {
 	}
 }
 
-// TestPodLimit: a limit of the pod's group counts for containers without one.
+// TestPodLimit: a limit of the pod's cgroup applies to containers without one.
 func TestPodLimit(t *testing.T) {
 	w := newWorld(t)
 	needMemory(t, w)
@@ -91,7 +91,7 @@ func TestPodLimit(t *testing.T) {
 	}
 }
 
-// TestLimitTooSmall: a limit in which not even the helper fits has its name said.
+// TestLimitTooSmall: an error names a limit that is too small even for the helper.
 func TestLimitTooSmall(t *testing.T) {
 	w := newWorld(t)
 	needMemory(t, w)
@@ -107,8 +107,8 @@ func TestLimitTooSmall(t *testing.T) {
 	}
 }
 
-// mayNotStart starts a container that is killed for want of memory, before or after
-// it became the user's process.
+// mayNotStart starts a container that is killed for lack of memory, before or after it became the
+// user's process.
 func (w *world) mayNotStart(t *testing.T, starts bool, id string) {
 	t.Helper()
 	_, err := w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: id})
@@ -126,8 +126,8 @@ func (w *world) mayNotStart(t *testing.T, starts bool, id string) {
 	}
 }
 
-// TestEmptyParentCpuset: the group above was made by somebody else who has not filled it
-// yet, as of pods that start at the same moment.
+// TestEmptyParentCpuset: somebody else created the parent cgroup and has not filled it yet, as with
+// pods that start at the same time.
 func TestEmptyParentCpuset(t *testing.T) {
 	w := newWorld(t)
 	parent := w.cfg.CgroupRoot + "/parent"

@@ -8,7 +8,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// What a container writes to the pod's files below /etc counts as stored by the pod, once
+// What a container writes to the pod's files below /etc counts as the pod's storage, once
 // (CVE-2020-8557).
 func TestPodFilesCount(t *testing.T) {
 	w := newWorld(t)
@@ -40,9 +40,9 @@ func TestPodFilesCount(t *testing.T) {
 	}
 }
 
-// Ping works as decision 12 says: by the kernel's sockets for echoes, which need no capability, for
-// root, for a user and in a user namespace; by a raw socket, as BusyBox has it, for root with the
-// default capabilities. Without CAP_NET_RAW there are no raw sockets and none for packets.
+// Ping works as decision 12 says: with ICMP echo sockets, which need no capability, for root, for a
+// user, and in a user namespace; with a raw socket, as in BusyBox, for root with the default
+// capabilities. Without CAP_NET_RAW there are no raw and no packet sockets.
 func TestPing(t *testing.T) {
 	needAttacker(t)
 	w := newWorld(t)

@@ -14,9 +14,9 @@ import (
 	"carob/internal/runtime/native/monitor/csrctest"
 )
 
-// TestSanitised runs a good part of this package's tests on sanitised builds of
-// both programs. They are linked dynamically, as sanitizers need: the helper is
-// loaded before it leaves the host's files.
+// TestSanitised runs many of this package's tests on builds of both programs with sanitizers. They
+// are linked dynamically, as sanitizers require: the helper is loaded before it leaves the host's
+// files.
 func TestSanitised(t *testing.T) {
 	if os.Getenv("CAROB_NATIVE_PROGRAMS") != "" {
 		t.Skip("this is the inner run")
@@ -24,7 +24,7 @@ func TestSanitised(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("containers need root")
 	}
-	dir, err := os.MkdirTemp("", "carob-sanitised") // namespaces of other users read it
+	dir, err := os.MkdirTemp("", "carob-sanitised") // other users' namespaces read it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestSanitised(t *testing.T) {
 	}
 }
 
-// innerRun runs tests of this package on the programs in dir.
+// innerRun runs tests of this package with the programs in dir.
 func innerRun(t *testing.T, dir, tests string) {
 	t.Helper()
 	self, err := os.Executable()
@@ -56,11 +56,11 @@ func innerRun(t *testing.T, dir, tests string) {
 	}
 }
 
-// firstRelease is the commit whose monitors must be served (csrc/README.md).
+// firstRelease is the commit whose monitors must be supported (csrc/README.md).
 const firstRelease = "7b1d284"
 
-// buildOldMonitor builds the first release's monitor, and today's helper, which
-// comes with each start.
+// buildOldMonitor builds the monitor of the first release, and the current helper, which is passed
+// with each start.
 func buildOldMonitor(t *testing.T, dir string) {
 	t.Helper()
 	gcc, err := exec.LookPath("gcc")
@@ -93,8 +93,8 @@ func buildOldMonitor(t *testing.T, dir string) {
 	}
 }
 
-// oldSysctls is how the first release wrote them: it set up the pods that its monitors
-// hold, today's runtime never does.
+// oldSysctls is how the first release encoded sysctls: it set up the pods of its monitors; the
+// current runtime never does.
 func oldSysctls(sysctls map[string]string) (string, error) {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(sysctls)) {
@@ -103,7 +103,7 @@ func oldSysctls(sysctls map[string]string) (string, error) {
 	return b.String(), nil
 }
 
-// usePrograms replaces the embedded programs by those of a directory.
+// usePrograms replaces the embedded programs by those in a directory.
 func usePrograms(dir string) error {
 	var err1, err2 error
 	monitorProgram, err1 = os.ReadFile(filepath.Join(dir, "monitor"))

@@ -12,9 +12,9 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// checkPropagation refuses mounts that could not do what they are asked for: mounts of the host
-// reach a container only from a mount that is shared or a slave, those of the container the host
-// only through a shared one. containerd refuses the same in these words.
+// checkPropagation rejects mounts whose propagation is not possible: mounts of the host reach a
+// container only from a shared or slave mount, and those of the container reach the host only
+// through a shared one. The messages are containerd's.
 func checkPropagation(mounts []*cri.Mount) error {
 	var mountinfo []byte
 	for _, m := range mounts {
@@ -42,7 +42,8 @@ func checkPropagation(mounts []*cri.Mount) error {
 	return nil
 }
 
-// propagationOf finds a mount in a mountinfo file: where it is, and whether it is shared or a slave.
+// propagationOf finds a mount in a mountinfo file: its mount point, and whether it is shared or a
+// slave.
 func propagationOf(mountinfo []byte, id uint64) (point string, shared, slave bool) {
 	for sc := bufio.NewScanner(bytes.NewReader(mountinfo)); sc.Scan(); {
 		f := strings.Fields(sc.Text())

@@ -22,15 +22,15 @@ import (
 	"carob/internal/runtime/native/state"
 )
 
-// Runtime is the native runtime. It is safe for concurrent use; its lock covers
-// the maps only, and each sandbox and container has its own.
+// Runtime is the native runtime. It is safe for concurrent use. Its lock protects only the maps;
+// each sandbox and container has its own.
 type Runtime struct {
 	Images // the image calls of CRI
 
 	cfg       Config
 	programs  *monitor.Programs
 	groups    *cgroups.Hierarchies
-	systemd   *cgroups.Systemd // nil: this process creates the cgroups of containers, not systemd
+	systemd   *cgroups.Systemd // nil if this process creates the cgroups of containers, not systemd
 	host      hostFacts
 	seccomp   *filters
 	events    broker
@@ -40,8 +40,8 @@ type Runtime struct {
 	retries   *state.Retries
 
 	apparmorWarning sync.Once
-	secrets         sync.Mutex          // mounting and unmounting their memory, and what is made in it
-	alter           func(*plan.Program) // set by tests that break programs
+	secrets         sync.Mutex          // held while the directory of secrets is mounted, unmounted, or written to
+	alter           func(*plan.Program) // set by tests that replace programs
 
 	mu         sync.RWMutex
 	sandboxes  map[string]*sandbox
@@ -49,18 +49,17 @@ type Runtime struct {
 	names      map[string]string // of sandboxes and containers → id
 }
 
-// hostFacts is what this host allows.
+// hostFacts describe what this host allows.
 type hostFacts struct {
-	caps     uint64 // our own bounding set: no container gets more
+	caps     uint64 // carob's own bounding set: no container gets more
 	apparmor bool
 	selinux  bool
 
 	foreignProc bool // the /proc of another PID namespace can be mounted (Linux 6.17)
 }
 
-// New builds the runtime and re-adopts every sandbox and container it finds in
-// the directories: those that ended meanwhile have their exit codes, half-made
-// ones are swept away. ctx bounds the adoption only.
+// New creates the runtime and adopts every sandbox and container in the directories: those that
+// ended meanwhile have their exit codes, unfinished ones are removed. ctx limits the adoption only.
 func New(ctx context.Context, cfg Config) (*Runtime, error) {
 	if cfg.Images == nil || cfg.Network == nil || cfg.RootDir == "" || cfg.StateDir == "" {
 		return nil, errors.New("native runtime: RootDir, StateDir, Images and Network are needed")
@@ -92,7 +91,7 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 		sandboxes: map[string]*sandbox{}, containers: map[string]*container{}, names: map[string]string{},
 		retries: state.NewRetries(),
 	}
-	outside := groups.Whole() // whatever stops carob's unit must leave the monitors alone
+	outside := groups.Whole() // whatever stops carob's unit must not stop the monitors
 	if cfg.SystemdCgroups {
 		r.groups = outside
 		if r.systemd, err = cgroups.NewSystemd(ctx, groups.V2); err != nil {
@@ -113,7 +112,7 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, err := m.List(); err != nil { // what it touches first it need not touch first for a pod
+		if _, err := m.List(); err != nil { // warmed up here, so that the first pod does not wait for it
 			m.Close()
 			return nil, err
 		}
@@ -125,14 +124,14 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 	return r, nil
 }
 
-// UseStreaming tells who makes streaming URLs; to be called before the first Exec.
+// UseStreaming sets the creator of streaming URLs; it must be called before the first Exec.
 func (r *Runtime) UseStreaming(s Streaming) { r.streaming = s }
 
-// Streams is the side a streaming server calls.
+// Streams returns the interface that a streaming server calls.
 func (r *Runtime) Streams() *Streams { return &Streams{r} }
 
-// Close lets go of everything in this process; containers keep running and are
-// found again by the next New.
+// Close releases everything in this process. Containers keep running and are adopted by the next
+// New.
 func (r *Runtime) Close() error {
 	r.retries.Close()
 	r.pool.Close()
@@ -180,7 +179,7 @@ func (r *Runtime) containerDir(id string) string {
 
 func (r *Runtime) runDir(id string) string { return filepath.Join(r.cfg.StateDir, "sandboxes", id) }
 
-// rootDir is where each helper mounts its container's root, in a view of its own.
+// rootDir is where each helper mounts its container's root, in its own mount namespace.
 func (r *Runtime) rootDir() string { return filepath.Join(r.cfg.StateDir, "rootfs") }
 
 func newID() string {
@@ -189,7 +188,7 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// reserve claims a name for id until release.
+// reserve reserves a name for id until release.
 func (r *Runtime) reserve(name, id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -206,14 +205,14 @@ func (r *Runtime) release(name string) {
 	delete(r.names, name)
 }
 
-// sandbox finds a sandbox by its id or a unique beginning of it.
+// sandbox finds a sandbox by its ID or a unique prefix of it.
 func (r *Runtime) sandbox(id string) (*sandbox, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return lookup(r.sandboxes, id, "sandbox")
 }
 
-// container finds a container by its id or a unique beginning of it.
+// container finds a container by its ID or a unique prefix of it.
 func (r *Runtime) container(id string) (*container, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -239,7 +238,7 @@ func lookup[T any](m map[string]*T, id, kind string) (*T, error) {
 	return found, nil
 }
 
-// containersOf are the containers of a sandbox, oldest first.
+// containersOf returns the containers of a sandbox, oldest first.
 func (r *Runtime) containersOf(sandbox string) []*container {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -253,16 +252,16 @@ func (r *Runtime) containersOf(sandbox string) []*container {
 	return list
 }
 
-// Version answers who this is.
+// Version returns the name and version of the runtime.
 func (r *Runtime) Version(context.Context, *cri.VersionRequest) (*cri.VersionResponse, error) {
 	return &cri.VersionResponse{Version: "0.1.0", RuntimeName: r.cfg.Name, RuntimeVersion: r.cfg.Version,
 		RuntimeApiVersion: "v1"}, nil
 }
 
-// handlerName is what a RuntimeClass may call this runtime besides the default "".
+// handlerName is the name of this runtime in a RuntimeClass, besides the default "".
 const handlerName = "carob"
 
-// Status answers the two conditions and what the runtime can do.
+// Status returns the two conditions and the features of the runtime.
 func (r *Runtime) Status(ctx context.Context, req *cri.StatusRequest) (*cri.StatusResponse, error) {
 	network := &cri.RuntimeCondition{Type: cri.NetworkReady, Status: true}
 	if err := r.cfg.Network.Ready(ctx); err != nil {
@@ -296,15 +295,15 @@ func (r *Runtime) RuntimeConfig(context.Context, *cri.RuntimeConfigRequest) (*cr
 	return &cri.RuntimeConfigResponse{Linux: &cri.LinuxRuntimeConfiguration{CgroupDriver: driver}}, nil
 }
 
-// UpdateRuntimeConfig takes the node's pod range, which the pod network was
-// configured with already.
+// UpdateRuntimeConfig accepts the node's pod range, with which the pod network is already
+// configured.
 func (r *Runtime) UpdateRuntimeConfig(context.Context,
 	*cri.UpdateRuntimeConfigRequest) (*cri.UpdateRuntimeConfigResponse, error) {
 	return &cri.UpdateRuntimeConfigResponse{}, nil
 }
 
-// coded gives an error its gRPC code, Unknown when nothing tells more. One that has
-// a code keeps it; its text then reads on without gRPC's own words in the middle.
+// coded gives an error a gRPC code, Unknown if nothing says more. An error with a code keeps it;
+// its text is cleaned of gRPC's own prefix in the middle.
 func coded(err error) error {
 	if err == nil {
 		return nil

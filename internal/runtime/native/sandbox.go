@@ -25,10 +25,7 @@ import (
 	"carob/internal/runtime/native/wire"
 )
 
-// sandbox is a pod's place: its namespaces, held by its monitor, and its files.
-//
-//	        RunPodSandbox             StopPodSandbox, or the monitor's death
-//	(none) ───────────────> ready ───────────────────────────────> not ready ──Remove──> (gone)
+// sandbox is a pod sandbox: its namespaces, held by its monitor, and its files.
 type sandbox struct {
 	config *cri.PodSandboxConfig
 	name   string
@@ -56,7 +53,7 @@ func sandboxName(m *cri.PodSandboxMetadata) string {
 	return fmt.Sprintf("sandbox %s_%s_%s_%d", m.GetName(), m.GetNamespace(), m.GetUid(), m.GetAttempt())
 }
 
-// RunPodSandbox makes a sandbox. Its network, its files and its monitor are made side by side.
+// RunPodSandbox creates a sandbox. Its network, files, and monitor are created in parallel.
 func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse,
 	error) {
 	cfg := req.GetConfig()
@@ -124,7 +121,7 @@ func (r *Runtime) makeSandbox(ctx context.Context, s *sandbox) error {
 	})
 	ferr := errors.Join(r.writePodFiles(s), r.reached(StepSandboxFiles, s.rec.ID))
 	side.Wait()
-	defer listener.Close() // nil after a failure, which Close takes
+	defer listener.Close() // nil after a failure; Close accepts that
 	if err := errors.Join(nerr, ferr, merr); err != nil {
 		return err
 	}
@@ -188,14 +185,14 @@ func (s *sandbox) hostname() string {
 	if h := s.config.Hostname; h != "" {
 		return h
 	}
-	h, _ := os.Hostname() // a pod on the host's network is called as the host
+	h, _ := os.Hostname() // a pod in the host's network has the host's name
 	return h
 }
 
 // podFiles are the pod's files below /etc, in the sandbox's directory.
 var podFiles = []string{"hostname", "hosts", "resolv.conf"}
 
-// writePodFiles makes the files that containers see below /etc, and /dev/shm.
+// writePodFiles creates the files that containers see below /etc, and /dev/shm.
 func (r *Runtime) writePodFiles(s *sandbox) error {
 	dir := r.sandboxDir(s.rec.ID)
 	hosts, err := os.ReadFile("/etc/hosts")
@@ -229,7 +226,7 @@ func (r *Runtime) writePodFiles(s *sandbox) error {
 	return nil
 }
 
-// writeFile writes a file that containers read, whatever our umask.
+// writeFile writes a file that containers read, independent of carob's umask.
 func writeFile(name string, content []byte, perm os.FileMode) error {
 	if err := os.WriteFile(name, content, perm); err != nil {
 		return err
@@ -251,8 +248,8 @@ func resolvConf(d *cri.DNSConfig) []byte {
 	return []byte(b.String())
 }
 
-// sysctlsOf are the files below /proc/sys to write, relative to it. Ports below 1024 and ping
-// are free to all in a pod's own network, as with other CRI runtimes.
+// sysctlsOf returns the files to write below /proc/sys, as relative paths. In a pod's own network,
+// every process may use ports below 1024 and ping, as with other CRI runtimes.
 func sysctlsOf(s *sandbox) (map[string]string, error) {
 	out := map[string]string{}
 	if !s.hostNetwork() {
@@ -262,7 +259,7 @@ func sysctlsOf(s *sandbox) (map[string]string, error) {
 	for name, value := range s.config.GetLinux().GetSysctls() {
 		path := name
 		if i := strings.IndexAny(name, "./"); i >= 0 && name[i] == '.' {
-			// net.ipv4.conf.eth0/1.forwarding: the first separator says which one it is
+			// net.ipv4.conf.eth0/1.forwarding: the first separator decides which form it is
 			path = strings.Map(func(r rune) rune {
 				switch r {
 				case '.':
@@ -288,8 +285,8 @@ func sysctlsOf(s *sandbox) (map[string]string, error) {
 	return out, nil
 }
 
-// sysctlRefused says why a pod may not have a value of its own for a file below
-// /proc/sys; "" when one of the pod's own namespaces holds it.
+// sysctlRefused returns why a pod may not have a value of its own for a file below /proc/sys; "" if
+// the file belongs to one of the pod's own namespaces.
 func sysctlRefused(s *sandbox, path string) string {
 	switch path {
 	case "kernel/msgmax", "kernel/msgmnb", "kernel/msgmni", "kernel/sem", "kernel/shmall", "kernel/shmmax",
@@ -341,8 +338,7 @@ func (r *Runtime) setupMonitor(s *sandbox, owner *holder, listener *os.File) err
 	return s.mon.Setup(set)
 }
 
-// discardSandbox takes back whatever makeSandbox made, finished or not, now or
-// as soon as it can be.
+// discardSandbox removes whatever makeSandbox created, finished or not, now or as soon as possible.
 func (r *Runtime) discardSandbox(ctx context.Context, s *sandbox) {
 	remove := func(ctx context.Context) error {
 		if err := r.haltSandbox(ctx, s); err != nil {
@@ -355,8 +351,7 @@ func (r *Runtime) discardSandbox(ctx context.Context, s *sandbox) {
 	}
 }
 
-// removeSandboxDirs removes the record's directory last: by it the next start
-// finds what is left.
+// removeSandboxDirs removes the record's directory last: with it, the next start finds the rest.
 func (r *Runtime) removeSandboxDirs(id string) error {
 	if err := removeDir(r.runDir(id)); err != nil {
 		return err
@@ -364,7 +359,7 @@ func (r *Runtime) removeSandboxDirs(id string) error {
 	return removeDir(r.sandboxDir(id))
 }
 
-// haltSandbox frees what a sandbox that is not ready must not hold.
+// haltSandbox frees everything that a sandbox that is not ready must not hold.
 func (r *Runtime) haltSandbox(ctx context.Context, s *sandbox) error {
 	s.mu.Lock()
 	m := s.mon
@@ -392,8 +387,8 @@ func (r *Runtime) haltSandbox(ctx context.Context, s *sandbox) error {
 	return errors.Join(errs...)
 }
 
-// removeDir removes a directory of ours, never through a mount. A monitor may be about
-// to write there how a helper ended whose start has failed already.
+// removeDir removes a directory of the runtime, never through a mount. A monitor may still write
+// there how a helper ended whose start has already failed.
 func removeDir(dir string) error {
 	for tries := 0; ; tries++ {
 		err := emptyDir(dir)
@@ -427,7 +422,7 @@ func emptyDir(dir string) error {
 	return nil
 }
 
-// listener hands a monitor's events to the containers they are about.
+// listener passes a monitor's events to their containers.
 func (r *Runtime) listener(s *sandbox) func(monitor.Event) {
 	return func(e monitor.Event) {
 		if e.Container == "" {
@@ -443,9 +438,9 @@ func (r *Runtime) listener(s *sandbox) func(monitor.Event) {
 	}
 }
 
-// watch notices when the line to a monitor breaks. A monitor that still answers
-// (it dropped a line that was too slow) is called again and tells what was
-// missed; otherwise the sandbox has died.
+// watch handles a lost connection to a monitor. A monitor that still answers (it closed a
+// connection that was too slow) is called again and reports what was missed; otherwise the sandbox
+// has died.
 func (r *Runtime) watch(s *sandbox, m *monitor.Monitor) {
 	<-m.Gone()
 	if s.line() != m || r.events.isClosed() {
@@ -479,8 +474,8 @@ func (s *sandbox) replaceLine(old, again *monitor.Monitor) bool {
 	return true
 }
 
-// sandboxDied ends a sandbox whose monitor or first process is gone: nothing
-// can be started in it any more and nobody keeps its exit codes.
+// sandboxDied ends a sandbox whose monitor or first process is gone: nothing can be started in it,
+// and nobody records exit codes.
 func (r *Runtime) sandboxDied(s *sandbox) {
 	ctx := context.Background()
 	s.stopping.Lock()
@@ -496,7 +491,7 @@ func (r *Runtime) sandboxDied(s *sandbox) {
 		select {
 		case <-m.Gone():
 			r.endLost(c)
-		default: // the monitor lives and will tell
+		default: // the monitor is alive and will report it
 			r.groups.KillAll(c.rec.Cgroup)
 		}
 	}
@@ -505,8 +500,8 @@ func (r *Runtime) sandboxDied(s *sandbox) {
 	}
 }
 
-// StopPodSandbox kills what runs in the sandbox and frees its network. It may
-// be called any number of times; an unknown sandbox is no error.
+// StopPodSandbox kills everything in the sandbox and releases its network. It can be called any
+// number of times. An unknown sandbox is not an error.
 func (r *Runtime) StopPodSandbox(ctx context.Context, req *cri.StopPodSandboxRequest) (*cri.StopPodSandboxResponse,
 	error) {
 	s, err := r.sandbox(req.GetPodSandboxId())
@@ -560,8 +555,8 @@ func (r *Runtime) stopLocked(ctx context.Context, s *sandbox) error {
 	return nil
 }
 
-// RemovePodSandbox removes the sandbox and its containers, running or not; an
-// unknown sandbox is no error.
+// RemovePodSandbox removes the sandbox and its containers, running or not. An unknown sandbox is
+// not an error.
 func (r *Runtime) RemovePodSandbox(ctx context.Context,
 	req *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse, error) {
 	s, err := r.sandbox(req.GetPodSandboxId())

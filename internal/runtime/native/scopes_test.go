@@ -19,13 +19,13 @@ import (
 	testbus "carob/test/dbus"
 )
 
-// unitManager is a systemd of our own, beside what it made.
+// unitManager is a private systemd, and the directory of what it created.
 type unitManager struct {
 	*testbus.Units
 	groups *cgroups.Hierarchies
 }
 
-// startBus starts a bus of our own with a systemd on it.
+// startBus starts a private D-Bus with a systemd on it.
 func startBus(t *testing.T) (u *unitManager, stop func()) {
 	t.Helper()
 	mountinfo, err := os.ReadFile("/proc/self/mountinfo")
@@ -41,9 +41,8 @@ func startBus(t *testing.T) (u *unitManager, stop func()) {
 	return u, stop
 }
 
-// TestScopes: with the systemd driver a container runs in a scope that systemd made
-// in its pod's slice, delegated, with limits that systemd knows; the scope goes with
-// the container.
+// TestScopes: with the systemd driver, a container runs in a scope that systemd created in its
+// pod's slice, delegated, with limits that systemd knows. The scope is removed with the container.
 func TestScopes(t *testing.T) {
 	u, stopBus := startBus(t)
 	dir := t.TempDir()
@@ -76,7 +75,7 @@ func TestScopes(t *testing.T) {
 	if err != nil || c.rec.Cgroup != group {
 		t.Fatalf("cgroup %s, %v, want %s", c.rec.Cgroup, err, group)
 	}
-	// The holder has left, the container is in.
+	// The holder process has left, and the container's process is in the scope.
 	w.eventually("only the container in its scope",
 		func() bool { return slices.Equal(u.groups.PIDs(group), []int{c.record().Pid}) })
 	memory, cpu := "MemoryLimit", "CPUShares"
@@ -123,7 +122,7 @@ func TestScopes(t *testing.T) {
 		}
 	}
 
-	// A scope that is left over from a start that was given up is made anew.
+	// A scope left over from an abandoned start is created again.
 	given := w.create(sb, sbc, "again", shell("exit 3"))
 	u.Add("cri-carob-" + given + ".scope")
 	w.start(given)
@@ -131,7 +130,7 @@ func TestScopes(t *testing.T) {
 		t.Errorf("code %d, %s", st.ExitCode, st.Message)
 	}
 
-	// What systemd refuses is a start that fails, with the reason.
+	// If systemd rejects something, the start fails with the reason.
 	u.Fail(true)
 	refused := w.create(sb, sbc, "refused", shell("exit 0"))
 	const why = `the job of cri-carob-`
@@ -153,7 +152,8 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// TestStopSlice: the slice goes with the slices, scopes and processes in it; one that is gone is no error.
+// TestStopSlice: stopping a slice also stops the slices, scopes, and processes in it. A missing
+// slice is not an error.
 func TestStopSlice(t *testing.T) {
 	u, _ := startBus(t)
 	id := fmt.Sprint(os.Getpid())
@@ -194,11 +194,11 @@ func TestStopSlice(t *testing.T) {
 	}
 }
 
-// unitDir tells a child of TestUnitIsKilled where its world is.
+// unitDir tells a child of TestUnitIsKilled the directory of its world.
 const unitDir = "CAROB_TEST_UNIT"
 
-// TestUnitIsKilled: carob is a unit of systemd, which kills all it finds in the unit's
-// cgroup, in whatever hierarchy (KillMode=control-group, the default). Pods are elsewhere.
+// TestUnitIsKilled: carob is a unit of systemd, and systemd kills all processes in the unit's
+// cgroup, in whatever hierarchy (KillMode=control-group, the default). Pods are in other cgroups.
 func TestUnitIsKilled(t *testing.T) {
 	if dir := os.Getenv(unitDir); dir != "" {
 		unit(t, dir)

@@ -14,19 +14,16 @@ import (
 	"carob/internal/runtime/native/state"
 )
 
-// A container's environment, command and arguments can hold what is secret: values of Secrets, also
-// by $(NAME). They are kept in memory, in files below secretDir. A reboot takes them away with the
-// container; what is on disk then still names it.
-//
-//	secretDir(id)/config        cri.ContainerConfig, protobuf, as it was asked for
-//	secretDir(id)/config.json   the bundle of hooks
+// A container's environment, command, and arguments can contain secrets: values of Secrets, also by
+// $(NAME). They are kept in memory, in files below secretDir. A reboot removes them together with
+// the container; the files on disk then still name it.
 const secretFile = "config"
 
 func (r *Runtime) secretDir(id string) string {
 	return filepath.Join(r.cfg.StateDir, "containers", id)
 }
 
-// withoutSecrets is what of a configuration may lie on disk.
+// withoutSecrets returns what may be stored on disk of a configuration.
 func withoutSecrets(c *cri.ContainerConfig) *cri.ContainerConfig {
 	kept, _ := proto.Clone(c).(*cri.ContainerConfig)
 	kept.Envs, kept.Command, kept.Args = nil, nil, nil
@@ -37,7 +34,8 @@ func hasSecrets(c *cri.ContainerConfig) bool {
 	return len(c.GetEnvs())+len(c.GetCommand())+len(c.GetArgs()) > 0
 }
 
-// keepSecrets writes a container's configuration to memory; before its record, which is found again.
+// keepSecrets stores a container's configuration in memory, before its record is written, by which
+// it is found again.
 func (r *Runtime) keepSecrets(id string, c *cri.ContainerConfig) error {
 	r.secrets.Lock()
 	defer r.secrets.Unlock()
@@ -53,9 +51,9 @@ func (r *Runtime) keepSecrets(id string, c *cri.ContainerConfig) error {
 	return nil
 }
 
-// configOf is the configuration of a container of an earlier process. Without the part in memory it
-// is what the disk has: the container ended with the machine, or an earlier release made it, which
-// kept everything there.
+// configOf returns the configuration of a container of an earlier process. If the part in memory is
+// missing, it is what the disk has: the container ended with the machine, or an earlier release
+// created it, which stored everything on disk.
 func (r *Runtime) configOf(rec *state.Container) (*cri.ContainerConfig, error) {
 	b, err := os.ReadFile(filepath.Join(r.secretDir(rec.ID), secretFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -71,8 +69,8 @@ func (r *Runtime) configOf(rec *state.Container) (*cri.ContainerConfig, error) {
 	return c, nil
 }
 
-// hideSecrets moves what an earlier release left on disk into memory. The record and its twin are
-// both written: each has a copy.
+// hideSecrets moves what an earlier release stored on disk into memory. Both copies of the record
+// are overwritten.
 func (r *Runtime) hideSecrets(c *container) error {
 	old, err := c.rec.Decoded()
 	if err != nil || !hasSecrets(old) {
@@ -94,7 +92,7 @@ func (r *Runtime) hideSecrets(c *container) error {
 	return errors.Join(r.saveContainer(c), r.saveContainer(c))
 }
 
-// forgetSecrets removes those of containers that are not there any more.
+// forgetSecrets removes the secrets of containers that do not exist any more.
 func (r *Runtime) forgetSecrets() error {
 	names, err := dirNames(r.secretDir(""))
 	if err != nil {
@@ -110,8 +108,8 @@ func (r *Runtime) forgetSecrets() error {
 	return r.dropSecrets("none")
 }
 
-// dropSecrets removes those of a container. With the last one the memory goes, so that a host without
-// containers is as it was.
+// dropSecrets removes the secrets of a container. With the last one, the tmpfs is unmounted, so
+// that a host without containers is as before.
 func (r *Runtime) dropSecrets(id string) error {
 	r.secrets.Lock()
 	defer r.secrets.Unlock()
@@ -133,7 +131,8 @@ func (r *Runtime) dropSecrets(id string) error {
 	return nil
 }
 
-// mountSecrets has the directory of secrets lie in memory, never in swap where the kernel can do that.
+// mountSecrets mounts a tmpfs on the directory of secrets, without swap if the kernel supports
+// that.
 func (r *Runtime) mountSecrets() error {
 	dir := r.secretDir("")
 	if mounted, err := isMount(dir); err != nil || mounted {

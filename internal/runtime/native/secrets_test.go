@@ -16,7 +16,7 @@ import (
 
 const secretText = "correct-horse-battery-staple"
 
-// onDisk are the files below a directory with a text in them, mounts left out.
+// onDisk returns the files below a directory that contain a text, without mounts.
 func onDisk(t *testing.T, dir, text string) (found []string) {
 	t.Helper()
 	var top unix.Stat_t
@@ -38,7 +38,7 @@ func onDisk(t *testing.T, dir, text string) (found []string) {
 			return nil
 		}
 		b, err := os.ReadFile(path)
-		// A record has its configuration in base64, which shows a text in one of three ways.
+		// A record contains its configuration in base64, in which a text has one of three forms.
 		if bytes.Contains(b, []byte(text)) {
 			found = append(found, path)
 		}
@@ -56,8 +56,8 @@ func secretive(c *cri.ContainerConfig) {
 	c.Args = []string{"--token=" + secretText}
 }
 
-// What can be secret of a container is on no disk, from its creation to its removal and over a
-// restart of carob; an exec and the hooks of devices still have it.
+// No secret of a container is on any disk, from its creation to its removal and across a restart of
+// carob; an exec and the hooks of devices still have it.
 func TestSecretsStayInMemory(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.CDIDirs = []string{t.TempDir()}
@@ -96,7 +96,7 @@ func TestSecretsStayInMemory(t *testing.T) {
 			look("after a restart,")
 		}
 	}
-	// One that was killed between the two writes leaves nothing.
+	// A process killed between the two writes leaves nothing.
 	if err := w.r.keepSecrets("half", &cri.ContainerConfig{}); err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestSecretsStayInMemory(t *testing.T) {
 	}
 }
 
-// hidden is a text as a file may show it: as it is, and the three ways of base64.
+// hidden returns the forms that a text can have in a file: plain, and the three of base64.
 func hidden(text string) []string {
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 	out := []string{text}
@@ -139,8 +139,8 @@ func hidden(text string) []string {
 	return out
 }
 
-// A record of an earlier release has everything on disk: it is read, and moved into memory. After a
-// reboot the records are there without their secrets, and everything has ended.
+// A record of an earlier release has everything on disk: it is read and moved into memory. After a
+// reboot, the records exist without their secrets, and all containers have exited.
 func TestSecretsOfEarlierReleases(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("old")
@@ -174,7 +174,7 @@ func TestSecretsOfEarlierReleases(t *testing.T) {
 	if x, err := w.exec(id, "sh", "-c", "echo $PASSWORD"); err != nil || string(x.Stdout) != secretText+"\n" {
 		t.Errorf("exec after the upgrade: %q, %v", x.GetStdout(), err)
 	}
-	// A reboot: memory is empty, no process runs.
+	// A reboot: the tmpfs is empty, no process runs.
 	w.stop(id, 0)
 	if err := w.r.Close(); err != nil {
 		t.Fatal(err)

@@ -8,8 +8,8 @@ import (
 	"carob/internal/runtime/native/selinux"
 )
 
-// relabel gives the container's label to the files of the pod that it mounts, and
-// to the volumes for which the agent wants that.
+// relabel gives the container's SELinux label to the files of the pod that it mounts, and to the
+// volumes for which the agent requests it.
 func relabel(pl *plan.Container) error {
 	if pl.FileLabel == "" {
 		return nil

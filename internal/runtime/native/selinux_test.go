@@ -9,8 +9,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A container whose level would be another mount option, another string for C or a line of its own is refused
-// when it is created, whatever the host.
+// On any host, a container is rejected at creation if its level contains another mount option, a
+// NUL, or a newline.
 func TestSelinuxRefused(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("labels")

@@ -16,8 +16,8 @@ import (
 	"carob/internal/runtime/native/state"
 )
 
-// TestNoDescriptors: a process without free descriptors fails calls, tells why, and
-// leaves nothing; with descriptors it goes on as if nothing had been.
+// TestNoDescriptors: without free file descriptors, calls fail with the reason and leave nothing;
+// with descriptors, everything works again.
 func TestNoDescriptors(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("keep")
@@ -26,7 +26,7 @@ func TestNoDescriptors(t *testing.T) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
 		t.Fatal(err)
 	}
-	// More than the programs of a pod need, which inherit the limit.
+	// More than the programs of a pod need; they inherit the limit.
 	for range 128 {
 		f, err := os.Open("/dev/null")
 		if err != nil {
@@ -79,7 +79,7 @@ func TestNoDescriptors(t *testing.T) {
 }
 
 // TestStartRecordComesLater: there is no descriptor for the record of a container that has just
-// started. It runs, and its record is written as soon as it can be, without anybody asking.
+// started. The container runs, and its record is written as soon as possible, without another call.
 func TestStartRecordComesLater(t *testing.T) {
 	w, arm := brokenWorld(t)
 	sb, sbc := w.sandbox("later")
@@ -110,8 +110,8 @@ func TestStartRecordComesLater(t *testing.T) {
 	w.inside(id)
 }
 
-// TestFullDisk: a data directory without room. What runs goes on, a new pod is
-// refused with the reason, an end is reported, and all works again with room.
+// TestFullDisk: the data directory has no space. Running containers continue, a new pod is rejected
+// with the reason, an exit is reported, and everything works again when there is space.
 func TestFullDisk(t *testing.T) {
 	w, dir := smallWorld(t)
 	w.open()
@@ -169,7 +169,7 @@ func TestFullDisk(t *testing.T) {
 	w.emptied()
 }
 
-// smallWorld is a world on a disk of its own that can be filled.
+// smallWorld is a world on its own small disk.
 func smallWorld(t *testing.T) (w *world, dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -184,13 +184,13 @@ func smallWorld(t *testing.T) (w *world, dir string) {
 			t.Error(err)
 		}
 	})
-	// Below the mount: what stays mounted is looked for by the world's directory.
+	// Below the mount: remaining mounts are found by the world's directory.
 	return unopened(t, filepath.Join(dir, "w"),
 		fmt.Sprintf("/carob-native-test-%d-%d", os.Getpid(), time.Now().UnixNano())), dir
 }
 
-// TestDiskFillsAtEveryStep: the disk is full from one step on. A call either fails and says so,
-// or what it answered is what the next carob reports, still on the full disk; all can be removed there.
+// TestDiskFillsAtEveryStep: the disk is full from one step on. A call either fails, or its result
+// is what the next carob reports, also on the full disk; everything can be removed.
 func TestDiskFillsAtEveryStep(t *testing.T) {
 	w, dir := smallWorld(t)
 	var now atomic.Pointer[breaker]
@@ -267,7 +267,7 @@ func TestDiskFillsAtEveryStep(t *testing.T) {
 	}
 }
 
-// fill writes until there is no room for a byte.
+// fill writes until the disk is full.
 func fill(t *testing.T, name string) {
 	t.Helper()
 	f, err := os.Create(name)

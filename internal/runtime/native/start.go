@@ -22,10 +22,9 @@ import (
 	"carob/internal/runtime/native/state"
 )
 
-// StartContainer starts the container's process. A program that can't be
-// executed is the container's failure: reason StartError, exit code 128. A start
-// that its caller gave up is not: before there is a process the container stays
-// created, after that it was killed.
+// StartContainer starts the container's process. A program that cannot be executed is the
+// container's failure: reason StartError, exit code 128. A cancelled start is not: before there is
+// a process, the container stays created; afterwards, it was killed.
 func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerRequest) (*cri.StartContainerResponse,
 	error) {
 	c, err := r.container(req.GetContainerId())
@@ -84,20 +83,20 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 	return &cri.StartContainerResponse{}, nil
 }
 
-// launching records who the container's process will be, before it can be: a runtime that
-// finds the process running, because this one was killed, must know.
+// launching records the ID of the container's process before the process can begin: the next carob
+// must recognise it if this one is killed now.
 func (r *Runtime) launching(c *container, id *plan.Identity) error {
 	c.mu.Lock()
 	c.rec.LaunchedAt, c.rec.User = time.Now().UnixNano(), id
 	c.mu.Unlock()
-	if err := r.saveContainer(c); err != nil { // only a crash in the next milliseconds would miss it
+	if err := r.saveContainer(c); err != nil { // only a crash in the next milliseconds would lose it
 		klog.Background().V(2).Info("Start of a container was not written yet", "container", c.rec.ID, "reason", err)
 	}
 	return r.reached(StepStartLaunch, c.rec.ID)
 }
 
-// endUnseen ends a container that was being started while its sandbox died, and that
-// whoever ended the sandbox did not take for running.
+// endUnseen ends a container that was being started while its sandbox died, if the end of the
+// sandbox did not handle it as running.
 func (r *Runtime) endUnseen(c *container) {
 	c.sandbox.stopping.Lock()
 	defer c.sandbox.stopping.Unlock()
@@ -216,8 +215,8 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container) 
 	return pid, id, errors.Join(err, r.reached(StepStartHelper, pl.ID))
 }
 
-// runProgram has start run a program and waits for its outcome. launching, if it is not nil, hears who
-// the process will be before the helper does.
+// runProgram calls start to run a program and waits for the result. If launching is not nil, it is
+// called with the process ID before the helper continues.
 func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Program, phase specs.ContainerState,
 	launching func(*plan.Identity) error, start func(spec, report *os.File) (int, error), kill func()) (int,
 	*plan.Identity, error) {
@@ -290,20 +289,21 @@ func startFlags(c *container) (flags, pidMode int, target string) {
 	case cri.NamespaceMode_POD:
 		pidMode = monitor.PIDPod
 		if o == nil || c.sandbox.options().GetPid() != cri.NamespaceMode_POD {
-			pidMode = monitor.PIDNew // nothing was said
+			pidMode = monitor.PIDNew // no result was reported
 		}
 	}
 	return flags, pidMode, target
 }
 
-// lateForks says that helpers can enter a PID namespace of the sandbox by themselves, at their end.
+// lateForks reports whether helpers can enter a PID namespace of the sandbox themselves, at their
+// end.
 func (r *Runtime) lateForks(s *sandbox) bool {
 	m := s.line()
 	return m != nil && m.Protocol() >= 2
 }
 
-// ownsPIDs says that the kernel ends everything in the container with its
-// first process.
+// ownsPIDs reports whether the kernel kills everything in the container when its first process
+// ends.
 func (c *container) ownsPIDs() bool {
 	_, mode, _ := startFlags(c)
 	return mode == monitor.PIDNew

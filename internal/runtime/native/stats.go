@@ -11,7 +11,7 @@ import (
 
 func value(v uint64) *cri.UInt64Value { return &cri.UInt64Value{Value: v} }
 
-// statsOf measures a container that runs.
+// statsOf measures a running container.
 func (r *Runtime) statsOf(ctx context.Context, c *container) *cri.ContainerStats {
 	rec := c.record()
 	st := &cri.ContainerStats{Attributes: &cri.ContainerAttributes{
@@ -33,8 +33,8 @@ func (r *Runtime) statsOf(ctx context.Context, c *container) *cri.ContainerStats
 	return st
 }
 
-// podFiles are what the pod's files below /etc take of the disk, which its containers can write to:
-// they count for its oldest container, with its layer (CVE-2020-8557).
+// podFiles returns the disk usage of the pod's files below /etc, which its containers can write to:
+// it is added to the writable layer of the oldest container (CVE-2020-8557).
 func (r *Runtime) podFiles(c *container) (u Usage) {
 	if list := r.containersOf(c.rec.SandboxID); len(list) == 0 || list[0] != c {
 		return u
@@ -101,7 +101,7 @@ func (r *Runtime) podStats(ctx context.Context, s *sandbox) *cri.PodSandboxStats
 	return st
 }
 
-// sumOf is what a pod without a cgroup of its own uses: what its containers do.
+// sumOf returns the usage of a pod without a cgroup of its own: the sum of its containers.
 func sumOf(containers []*cri.ContainerStats) (*cri.CpuUsage, *cri.MemoryUsage) {
 	var cpu, set, usage, rss uint64
 	at := time.Now().UnixNano()

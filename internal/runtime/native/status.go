@@ -40,7 +40,7 @@ func (s *sandbox) status() *cri.PodSandboxStatus {
 	return st
 }
 
-// PodSandboxStatus answers a sandbox and, for the evented PLEG, its containers.
+// PodSandboxStatus returns a sandbox and, for the evented PLEG, its containers.
 func (r *Runtime) PodSandboxStatus(ctx context.Context,
 	req *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error) {
 	s, err := r.sandbox(req.GetPodSandboxId())
@@ -118,7 +118,7 @@ func (c *container) status() *cri.ContainerStatus {
 	return st
 }
 
-// ContainerStatus answers all that is known of a container.
+// ContainerStatus returns everything that is known about a container.
 func (r *Runtime) ContainerStatus(ctx context.Context, req *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse,
 	error) {
 	c, err := r.container(req.GetContainerId())

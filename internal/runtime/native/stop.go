@@ -19,9 +19,9 @@ import (
 	"carob/internal/runtime/native/monitor"
 )
 
-// StopContainer sends the stop signal once, gives the process the timeout and
-// then kills it. Each call has its own timeout: a later, shorter one takes
-// effect at once. A cancelled context ends the wait and kills nobody.
+// StopContainer sends the stop signal once, waits for the timeout, and then kills the process. Each
+// call has its own timeout: a later, shorter one takes effect at once. A cancelled context ends the
+// wait without a kill.
 func (r *Runtime) StopContainer(ctx context.Context, req *cri.StopContainerRequest) (*cri.StopContainerResponse,
 	error) {
 	c, err := r.container(req.GetContainerId())
@@ -63,15 +63,14 @@ func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) e
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for the end of a killed process: %w", ctx.Err())
-	case <-time.After(2 * time.Minute): // in the kernel's hands: a dead disk or NFS server
+	case <-time.After(2 * time.Minute): // in the kernel: a dead disk or NFS server
 		return status.Error(codes.DeadlineExceeded, "the process does not end although it was killed")
 	}
 }
 
-// askToStop sends the stop signal and waits for the end of the process, for
-// grace at most. The kernel drops a signal that the first process of a PID
-// namespace does not handle; one that was started a moment ago may be about to,
-// so it gets the signal as soon as it does.
+// askToStop sends the stop signal and waits until the process ends, for at most the grace period.
+// The kernel drops a signal that the first process of a PID namespace does not handle. A process
+// started a moment ago may be about to install its handler: it gets the signal as soon as it has.
 func (c *container) askToStop(ctx context.Context, m *monitor.Monitor, grace time.Duration) (ended bool, _ error) {
 	late := time.NewTimer(grace)
 	defer late.Stop()
@@ -98,13 +97,13 @@ func (c *container) askToStop(ctx context.Context, m *monitor.Monitor, grace tim
 	}
 }
 
-// blindLook is the look, half a second after the first, that no longer waits for
-// a sign that the process would hear.
+// blindLook is the number of the check, half a second after the first, from which the signal is
+// sent even if nothing shows that the process handles it.
 const blindLook = 9
 
-// sendStop sends the stop signal, once; false while it would not be heard. A
-// blocked signal waits for its process, but every fork blocks signals for a
-// moment: it counts from the third look on.
+// sendStop sends the stop signal once; it returns false while the process would not get it. A
+// blocked signal waits for its process, but every fork blocks signals for a moment: a blocked
+// signal counts from the third check on.
 func (c *container) sendStop(m *monitor.Monitor, looks int) (heard bool, _ error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,7 +115,7 @@ func (c *container) sendStop(m *monitor.Monitor, looks int) (heard bool, _ error
 		caught, blocked := dispositions(c.rec.Pid)
 		if bit := uint64(1) << (sig - 1); caught&bit == 0 && (blocked&bit == 0 || looks < 3) &&
 			!awaitsSignals(c.rec.Pid) {
-			if looks == blindLook { // it may hear in a way we can't see
+			if looks == blindLook { // it may handle signals in a way that cannot be seen
 				return false, m.Kill(c.rec.ID, sig)
 			}
 			return false, nil
@@ -126,19 +125,19 @@ func (c *container) sendStop(m *monitor.Monitor, looks int) (heard bool, _ error
 	return true, m.Kill(c.rec.ID, sig)
 }
 
-// awaitsSignals tells whether a process sits in sigwait or the like, as init
-// programs do: the kernel then shows the signals it gets as neither caught nor blocked.
+// awaitsSignals reports whether a process is in sigwait or the like, as init programs are: the
+// kernel then shows its signals as neither caught nor blocked.
 func awaitsSignals(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))
 	if err != nil {
-		return true // can't be known: a signal too early is better than none
+		return true // not known: an early signal is better than none
 	}
 	number, _, _ := strings.Cut(string(b), " ")
 	return number == strconv.Itoa(unix.SYS_RT_SIGTIMEDWAIT)
 }
 
-// dispositions are the signals that a process catches and that it blocks, bit 0
-// for signal 1; all if they can't be known.
+// dispositions returns the signals that a process catches and blocks, bit 0 for signal 1; all if
+// they are not known.
 func dispositions(pid int) (caught, blocked uint64) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -159,7 +158,7 @@ func dispositions(pid int) (caught, blocked uint64) {
 	return caught, blocked
 }
 
-// stopSignal is the container's: CRI's wins over the image's, SIGTERM is the default.
+// stopSignal returns the container's stop signal: CRI's before the image's, SIGTERM by default.
 func (c *container) stopSignal() unix.Signal {
 	if s := c.config.GetStopSignal(); s != cri.Signal_SIGNAL_RUNTIME_DEFAULT {
 		if sig, err := parseSignal(strings.TrimPrefix(s.String(), "SIGNAL_")); err == nil {
@@ -172,7 +171,7 @@ func (c *container) stopSignal() unix.Signal {
 	return unix.SIGTERM
 }
 
-// signalOf is CRI's name of a signal.
+// signalOf returns CRI's name of a signal.
 func signalOf(sig unix.Signal) cri.Signal {
 	name := unix.SignalName(sig)
 	switch n := int(sig); {
@@ -188,7 +187,7 @@ func signalOf(sig unix.Signal) cri.Signal {
 	return cri.Signal(cri.Signal_value["SIGNAL_"+name])
 }
 
-// parseSignal reads 15, TERM, SIGTERM, SIGRTMIN+3 and CRI's SIGRTMINPLUS3.
+// parseSignal parses 15, TERM, SIGTERM, SIGRTMIN+3, and CRI's SIGRTMINPLUS3.
 func parseSignal(s string) (unix.Signal, error) {
 	s = strings.NewReplacer("PLUS", "+", "MINUS", "-").Replace(strings.ToUpper(s))
 	sig, err := signal.ParseSignal(s)

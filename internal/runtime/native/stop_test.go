@@ -11,8 +11,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// sigwaiter is a program that blocks SIGTERM and takes it by rt_sigtimedwait, as
-// tini and pause programs do; it exits with 0 then.
+// sigwaiter is a program that blocks SIGTERM and receives it with rt_sigtimedwait, as tini and
+// pause programs do; it then exits with 0.
 func sigwaiter() []byte {
 	const base, header = 0x400000, 64 + 56
 	code := []byte{
@@ -46,7 +46,7 @@ func sigwaiter() []byte {
 	return append(b, code...)
 }
 
-// A first process that waits for its signals hears the stop signal.
+// A first process that waits for its signals receives the stop signal.
 func TestStopOfSigwait(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the program is for amd64")

@@ -19,11 +19,10 @@ import (
 	"carob/internal/runtime/native/plan"
 )
 
-// Streams is the side of the runtime that a streaming server calls
-// (k8s.io/cri-streaming's Runtime).
+// Streams is the interface that a streaming server calls (k8s.io/cri-streaming's Runtime).
 type Streams struct{ r *Runtime }
 
-// Exec answers the URL of an exec.
+// Exec returns the URL of an exec.
 func (r *Runtime) Exec(ctx context.Context, req *cri.ExecRequest) (*cri.ExecResponse, error) {
 	c, err := r.container(req.GetContainerId())
 	if err != nil {
@@ -38,7 +37,7 @@ func (r *Runtime) Exec(ctx context.Context, req *cri.ExecRequest) (*cri.ExecResp
 	return r.streaming.GetExec(req)
 }
 
-// Attach answers the URL of an attach.
+// Attach returns the URL of an attach.
 func (r *Runtime) Attach(ctx context.Context, req *cri.AttachRequest) (*cri.AttachResponse, error) {
 	c, err := r.container(req.GetContainerId())
 	if err != nil {
@@ -53,7 +52,7 @@ func (r *Runtime) Attach(ctx context.Context, req *cri.AttachRequest) (*cri.Atta
 	return r.streaming.GetAttach(req)
 }
 
-// PortForward answers the URL of a port-forward.
+// PortForward returns the URL of a port-forward.
 func (r *Runtime) PortForward(ctx context.Context, req *cri.PortForwardRequest) (*cri.PortForwardResponse, error) {
 	s, err := r.sandbox(req.GetPodSandboxId())
 	if err != nil {
@@ -68,8 +67,7 @@ func (r *Runtime) PortForward(ctx context.Context, req *cri.PortForwardRequest) 
 	return r.streaming.GetPortForward(req)
 }
 
-// Exec runs a command with the given streams; a non-zero end is a
-// k8s.io/utils/exec.CodeExitError.
+// Exec runs a command with the given streams; a non-zero exit is a k8s.io/utils/exec.CodeExitError.
 func (s *Streams) Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, errw io.WriteCloser, tty bool,
 	resize <-chan remotecommand.TerminalSize) error {
 	c, err := s.r.container(id)
@@ -112,8 +110,9 @@ func (s *Streams) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	code, err := s.r.exec(ctx, c, call)
 	if err != nil {
 		if e, ok := errors.AsType[*plan.ExecError](err); ok {
-			// An exit code reaches the client without its reason: tell that as a shell does.
-			switch { // a client that is gone needs no reason
+			// The client gets an exit code without its reason, so the reason is printed, as a shell
+			// does.
+			switch { // a disconnected client needs no reason
 			case call.err != nil:
 				_, _ = fmt.Fprintln(call.err, e)
 			case tty:
@@ -130,9 +129,9 @@ func (s *Streams) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	return nil
 }
 
-// LogShown tells that a client gets to see the whole log of the container, so that the first
-// client that attaches need not get the same output again. What comes from now on, and what stands
-// on a line that has not ended, is held on. It waits for the monitor as long as ctx lasts.
+// LogShown is called when a client is shown the whole log of the container: the first client that
+// attaches need not get the same output again. Later output, and an unfinished last line, are still
+// held. It waits for the monitor as long as ctx lasts.
 func (r *Runtime) LogShown(ctx context.Context, id string) error {
 	c, err := r.container(id)
 	if err != nil {
@@ -156,16 +155,17 @@ func (r *Runtime) AttachContainer(
 	return r.Streams().Attach(ctx, id, in, out, errw, tty, resize)
 }
 
-// Attach connects streams to a running container until it ends, the client
-// goes away or ctx ends. The first client of an interactive container also gets what came before
-// it and LogShown was not told of, when that was little and a moment ago, even when the container has ended.
+// Attach connects streams to a running container until it exits, the client disconnects, or ctx
+// ends. The first client of an interactive container also gets earlier output that LogShown did not
+// cover, if there was little of it and it is recent, even if the container has exited.
 func (s *Streams) Attach(ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool,
 	resize <-chan remotecommand.TerminalSize) error {
 	c, err := s.r.container(id)
 	if err != nil {
 		return err
 	}
-	// Its monitor knows better whether it runs, and for a while holds the output of one that has ended.
+	// The monitor knows better whether it runs, and holds the output of a container that has exited
+	// for some time.
 	conn, err := monitor.DialConn(s.r.runDir(c.rec.SandboxID))
 	if err != nil {
 		return status.Errorf(codes.FailedPrecondition, "container %q is not running: %v", c.rec.ID, err)
@@ -179,7 +179,7 @@ func (s *Streams) Attach(ctx context.Context, id string, in io.Reader, out, errw
 	return ctx.Err()
 }
 
-// PortForward connects a stream to a port on the pod's own loopback.
+// PortForward connects a stream to a port on the pod's loopback address.
 func (s *Streams) PortForward(ctx context.Context, id string, port int32, stream io.ReadWriteCloser) error {
 	sb, err := s.r.sandbox(id)
 	if err != nil {
@@ -197,7 +197,7 @@ func (s *Streams) PortForward(ctx context.Context, id string, port int32, stream
 	go func() {
 		_, err := io.Copy(conn, stream)
 		if t, ok := conn.(*net.TCPConn); ok {
-			_ = t.CloseWrite() // the other direction goes on
+			_ = t.CloseWrite() // the other direction continues
 		}
 		if err != nil {
 			conn.Close()
@@ -216,8 +216,8 @@ func (s *Streams) PortForward(ctx context.Context, id string, port int32, stream
 	return err
 }
 
-// dialInside connects to a port on the loopback of a network namespace, IPv4
-// first. The socket belongs to the namespace of the thread that makes it.
+// dialInside connects to a port on the loopback address of a network namespace, IPv4 first. The
+// socket belongs to the namespace of the thread that creates it.
 func dialInside(ctx context.Context, path string, port int32) (conn net.Conn, err error) {
 	dial := func() error {
 		var d net.Dialer

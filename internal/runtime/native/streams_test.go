@@ -86,7 +86,7 @@ func TestExecSync(t *testing.T) {
 	}
 }
 
-// pipe is a stream a client reads.
+// pipe is a stream that a client reads.
 type pipe struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -126,7 +126,7 @@ func (p *pipe) expect(t *testing.T, text string) {
 	}
 }
 
-// leavingClient goes away after the first thing that it was sent.
+// leavingClient disconnects after the first data that it receives.
 type leavingClient struct {
 	*pipe
 	left bool
@@ -170,7 +170,7 @@ func TestStreamExec(t *testing.T) {
 		out.expect(t, "is-a-2-tty")
 		out.expect(t, "43 132")
 		out.expect(t, "xterm")
-		sizes <- remotecommand.TerminalSize{Width: 80, Height: 25} // somebody resizes the window
+		sizes <- remotecommand.TerminalSize{Width: 80, Height: 25} // the user resizes the window
 		out.expect(t, "25 80")
 		var e utilexec.CodeExitError
 		if err := <-done; !asExit(err, &e) || e.Code != 3 {
@@ -280,7 +280,7 @@ func TestAttach(t *testing.T) {
 		id := w.run(sb, sbc, "again", shell("while read x; do echo got $x; done; echo eof"),
 			func(c *cri.ContainerConfig) { c.Stdin = true })
 		for _, word := range []string{"one", "two"} {
-			// without stdin_once the end of a client's input is not the container's
+			// without stdin_once, the end of a client's input does not close the container's
 			ctx, cancel := context.WithCancel(Bg)
 			out, done := newPipe(), make(chan error)
 			go func() { done <- s.Attach(ctx, id, strings.NewReader(word+"\n"), out, nil, false, nil) }()
@@ -305,8 +305,8 @@ func TestAttach(t *testing.T) {
 	})
 }
 
-// TestAttachLate: what an interactive container wrote is not lost to a client that comes a moment
-// late, even when the container has ended, nor to one that is slow when it ends.
+// TestAttachLate: the output of an interactive container is not lost for a client that attaches a
+// moment too late, even if the container has exited, nor for one that reads slowly when it exits.
 func TestAttachLate(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("late")
@@ -318,7 +318,7 @@ func TestAttachLate(t *testing.T) {
 				shell("echo early; echo problem >&2; touch /tmp/said; read x; echo got $x"), interactive,
 				func(c *cri.ContainerConfig) { c.Tty = tty })
 			w.inside(id)
-			for range 1000 { // until it has said all
+			for range 1000 { // until it has written everything
 				if x, err := w.exec(id, "test", "-e", "/tmp/said"); err == nil && x.ExitCode == 0 {
 					break
 				}
@@ -370,7 +370,7 @@ func TestAttachLate(t *testing.T) {
 	})
 	t.Run("a slow client at the end", func(t *testing.T) {
 		slowSB, sbc := w.sandbox("slow")
-		// what the kernel and the monitor hold together
+		// what the kernel and the monitor can buffer together
 		id := w.run(slowSB, sbc, "slow", shell("read x; seq 36000"), interactive)
 		out := &slowClient{pipe: newPipe(), go_: make(chan struct{})}
 		inR, inW := io.Pipe()
@@ -378,11 +378,11 @@ func TestAttachLate(t *testing.T) {
 		go func() { done <- s.Attach(Bg, id, inR, out, nil, false, nil) }()
 		fmt.Fprintln(inW, "go")
 		w.wait(id)
-		if err := w.r.LogShown(Bg, id); err != nil { // to another client: this one gets the rest all the same
+		if err := w.r.LogShown(Bg, id); err != nil { // to another client: this one still gets the rest
 			t.Error(err)
 		}
 		stopped := make(chan error, 1)
-		go func() { // as the agent does when the last container has ended
+		go func() { // as the agent does after the last container has exited
 			_, err := w.r.StopPodSandbox(Bg, &cri.StopPodSandboxRequest{PodSandboxId: slowSB})
 			stopped <- err
 		}()
@@ -400,8 +400,8 @@ func TestAttachLate(t *testing.T) {
 	})
 }
 
-// TestAttachAfterLog: the first client of an interactive container gets what no log has shown: once, and all of it.
-// That of a container whose log nobody read is TestAttachLate's.
+// TestAttachAfterLog: the first client of an interactive container gets the output that no log has
+// shown: once, and completely. TestAttachLate covers a container whose log nobody read.
 func TestAttachAfterLog(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("shown")
@@ -432,7 +432,7 @@ func TestAttachAfterLog(t *testing.T) {
 		}
 		return strings.ReplaceAll(out.String(), "\r", ""), errs.String()
 	}
-	// A step says something and waits for the next.
+	// In each step, the container prints something and waits for the next.
 	const script = "echo one; echo problem >&2; touch /tmp/1; until test -e /tmp/go; do sleep 0.01; done; echo two; echo again >&2; touch /tmp/2; read x; echo got $x"
 	for _, tty := range []bool{false, true} {
 		for times := range 3 {
@@ -484,7 +484,7 @@ func TestAttachAfterLog(t *testing.T) {
 			w.wait(id)
 			shown(id, 2)
 			if out, errs := attach(id, false); out != "" || errs != "" {
-				// a client that had its URL before the end is not refused
+				// a client that got its URL before the exit is not rejected
 				t.Errorf("%s: %q, %q", command, out, errs)
 			}
 			if err := s.Attach(Bg, id, nil, newPipe(), nil, false, nil); status.Code(err) != codes.FailedPrecondition {
@@ -495,7 +495,8 @@ func TestAttachAfterLog(t *testing.T) {
 	})
 }
 
-// TestLogShown: telling of a log that is shown never fails for what a container or its monitor is.
+// TestLogShown: a call about a shown log never fails because of the state of a container or its
+// monitor.
 func TestLogShown(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("told")
@@ -521,7 +522,7 @@ func TestLogShown(t *testing.T) {
 	}
 }
 
-// slowClient takes nothing before it may.
+// slowClient reads nothing until it may.
 type slowClient struct {
 	*pipe
 	go_ chan struct{}

@@ -9,8 +9,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// FuzzCDI reads device specifications as a vendor's tool may leave them, and the
-// annotations that ask for devices.
+// FuzzCDI parses device specifications as a vendor's tool may write them, and the annotations that
+// request devices.
 func FuzzCDI(f *testing.F) {
 	for _, text := range []string{
 		`{"cdiVersion":"0.6.0","kind":"example.com/device","devices":[{"name":"one","containerEdits":{"env":["A=b","C"],"deviceNodes":[{"path":"/dev/x","hostPath":"/dev/null","type":"c","major":1,"minor":3,"fileMode":438,"permissions":"rw","uid":1,"gid":2}],"mounts":[{"hostPath":"/a","containerPath":"/b","options":["ro","rslave","nosuid"]}]}}],"containerEdits":{"hooks":[{"hookName":"createRuntime","path":"/x","args":["x"],"timeout":1}],"additionalGids":[5]}}`,
@@ -50,7 +50,7 @@ func FuzzCDI(f *testing.F) {
 	})
 }
 
-// FuzzTexts reads the small texts of others: signals of images, figures of the kernel.
+// FuzzTexts parses the small texts of others: signals of images, numbers of the kernel.
 func FuzzTexts(f *testing.F) {
 	for _, text := range []string{"SIGTERM", "SIGRTMIN+3", "SIGRTMINPLUS3", "RTMAX-70", "64", "-1",
 		"99999999999999999999",
@@ -68,8 +68,8 @@ func FuzzTexts(f *testing.F) {
 	})
 }
 
-// FuzzSysctls: whatever names and values a pod has, what is written lies below /proc/sys, is a file of
-// one of the pod's own namespaces, and has one reading.
+// FuzzSysctls: for any names and values in a pod, the files written are below /proc/sys, belong to
+// the pod's own namespaces, and have one interpretation.
 func FuzzSysctls(f *testing.F) {
 	for _, name := range []string{"net.ipv4.ip_forward", "net/ipv4/conf/eth0.1/forwarding", "kernel.shm_rmid_forced",
 		"fs.mqueue.msg_max", "kernel.core_pattern",

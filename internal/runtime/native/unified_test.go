@@ -11,9 +11,9 @@ import (
 	"carob/internal/runtime/native/cgroups"
 )
 
-// TestUnified runs containers on cgroup v2: on a host of its own, or in the
-// unified tree of a hybrid one, which has no controllers but everything else
-// (CLONE_INTO_CGROUP, the device program, cgroup.kill, cgroup namespaces).
+// TestUnified runs containers on cgroup v2: on a host with only v2, or in the unified tree of a
+// hybrid host, which has no controllers but everything else (CLONE_INTO_CGROUP, the device program,
+// cgroup.kill, cgroup namespaces).
 func TestUnified(t *testing.T) {
 	w := newWorld(t)
 	mountinfo, err := os.ReadFile("/proc/self/mountinfo")
@@ -75,7 +75,7 @@ func TestSignals(t *testing.T) {
 	for value, name := range cri.Signal_name {
 		sig, err := parseSignal(strings.TrimPrefix(name, "SIGNAL_"))
 		if err != nil {
-			continue // not Linux's
+			continue // not specific to Linux
 		}
 		// Some have two names.
 		if back := signalOf(sig); back != cri.Signal(value) && name != "SIGNAL_SIGCLD" && name != "SIGNAL_SIGIOT" &&

@@ -28,7 +28,7 @@ func (r *Runtime) UpdateContainerResources(ctx context.Context,
 	if now == cri.ContainerState_CONTAINER_EXITED {
 		return nil, status.Errorf(codes.FailedPrecondition, "container %q has exited", c.rec.ID)
 	}
-	proto.Merge(merged, req.GetLinux()) // zero means "leave alone" to both
+	proto.Merge(merged, req.GetLinux()) // zero means "leave unchanged" to both
 	if now == cri.ContainerState_CONTAINER_RUNNING {
 		if err := r.limit(ctx, c.rec.Cgroup, req.GetLinux()); err != nil {
 			return nil, coded(fmt.Errorf("failed to update container %q: %w", c.rec.ID, err))
@@ -43,7 +43,7 @@ func (r *Runtime) UpdateContainerResources(ctx context.Context,
 	return &cri.UpdateContainerResourcesResponse{}, nil
 }
 
-// currentResources are the last ones that were asked for; c.mu is held.
+// currentResources returns the resources that were requested last; c.mu is held.
 func (c *container) currentResources() *cri.LinuxContainerResources {
 	if len(c.rec.Resources) > 0 {
 		r := &cri.LinuxContainerResources{}
@@ -57,8 +57,8 @@ func (c *container) currentResources() *cri.LinuxContainerResources {
 	return &cri.LinuxContainerResources{}
 }
 
-// UpdatePodSandboxResources is told after the agent resized the pod's cgroup;
-// the sandbox itself holds nothing that has a limit.
+// UpdatePodSandboxResources is called after the agent has resized the pod's cgroup; nothing in the
+// sandbox itself has a limit.
 func (r *Runtime) UpdatePodSandboxResources(ctx context.Context,
 	req *cri.UpdatePodSandboxResourcesRequest) (*cri.UpdatePodSandboxResourcesResponse, error) {
 	if _, err := r.sandbox(req.GetPodSandboxId()); err != nil {

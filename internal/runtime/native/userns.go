@@ -19,7 +19,7 @@ import (
 	"carob/internal/runtime/native/plan"
 )
 
-// idsOf is the user namespace that a sandbox asks for; empty for the host's.
+// idsOf returns the user namespace that a sandbox requests; empty for the host's.
 func idsOf(s *sandbox) IDMap {
 	o := s.options().GetUsernsOptions()
 	if o == nil || o.Mode == cri.NamespaceMode_NODE {
@@ -28,8 +28,8 @@ func idsOf(s *sandbox) IDMap {
 	return IDMap{UIDs: o.Uids, GIDs: o.Gids}
 }
 
-// holder is a process that does nothing in namespaces of a new user namespace,
-// until others hold them. nil stands for a pod in the host's user namespace.
+// holder is a process that only waits, in namespaces of a new user namespace, until other processes
+// have joined them. nil means a pod in the host's user namespace.
 type holder struct {
 	cmd   *exec.Cmd
 	gate  *os.File // it ends when this closes
@@ -46,7 +46,7 @@ func (h *holder) close() {
 	h.pidfd.Close()
 }
 
-// netNS is the path of its network namespace, empty for a pod that has none of its own.
+// netNS returns the path of its network namespace, empty for a pod without its own.
 func (h *holder) netNS() string {
 	if h == nil || h.cmd.SysProcAttr.Cloneflags&unix.CLONE_NEWNET == 0 {
 		return ""
@@ -54,8 +54,8 @@ func (h *holder) netNS() string {
 	return fmt.Sprintf("/proc/%d/ns/net", h.cmd.Process.Pid)
 }
 
-// ownedKinds are the pod's namespaces, besides the network's, that its user
-// namespace has to own, so that the pod's root may do in them what root does.
+// ownedKinds are the pod's namespaces, besides the network namespace, that must belong to its user
+// namespace, so that the pod's root has root's rights in them.
 func ownedKinds(s *sandbox) int {
 	kinds := 0
 	if s.options().GetIpc() != cri.NamespaceMode_NODE {
@@ -67,7 +67,7 @@ func ownedKinds(s *sandbox) int {
 	return kinds
 }
 
-// makeUserNS makes the pod's user namespace with all that it owns, and pins it.
+// makeUserNS creates the pod's user namespace with all namespaces that belong to it, and pins it.
 func (r *Runtime) makeUserNS(s *sandbox) (_ *holder, err error) {
 	o := s.options().GetUsernsOptions()
 	if o == nil || o.Mode == cri.NamespaceMode_NODE {
@@ -103,7 +103,7 @@ func (r *Runtime) makeUserNS(s *sandbox) (_ *holder, err error) {
 	return h, nil
 }
 
-// startHolder starts the helper in new namespaces with a program that only waits.
+// startHolder starts the helper in new namespaces, with a program that only waits.
 func (r *Runtime) startHolder(flags uintptr, o *cri.UserNamespace) (*holder, error) {
 	p := &plan.Program{}
 	p.Gate()

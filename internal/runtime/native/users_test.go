@@ -13,8 +13,8 @@ import (
 	"carob/internal/runtime/native/plan"
 )
 
-// What the status says of the user: the primary group, then the image's groups
-// unless strict, then the supplementary ones, each once (L4.32).
+// The user in the status: the primary group, then the image's groups unless the policy is strict,
+// then the supplementary ones, each once (L4.32).
 func TestStatusOfUser(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("users")
@@ -50,8 +50,9 @@ func TestStatusOfUser(t *testing.T) {
 	}
 }
 
-// An image whose user is a number that the kernel can't hold, and whose passwd file has it as the
-// name of root, does not run: not as root, not at all. Nor does anything else that is no id.
+// An image does not run if its user is a number that is too large for the kernel and also a name of
+// root in its passwd file: not as root, not at all. The same holds for anything else that is not a
+// valid ID.
 func TestUsersThatAreNoIDs(t *testing.T) {
 	w := newWorld(t)
 	images := w.cfg.Images.(*dirImages)
@@ -106,8 +107,8 @@ func TestUsersThatAreNoIDs(t *testing.T) {
 	}
 }
 
-// Users and groups are those of the container's files: also when hooks of devices run before its
-// root is entered, and whatever links the image, or what runs in the container, puts there.
+// Users and groups come from the container's files, also when hooks of devices run before its root
+// is entered, and whatever links the image or a process in the container creates.
 func TestUsersAreTheContainers(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.CDIDirs = []string{t.TempDir()}
@@ -143,7 +144,7 @@ func TestUsersAreTheContainers(t *testing.T) {
 	}
 	refused("host-user")
 	refused("host-user-hooks", hooks)
-	// a process with the host's root, as a container in the host's PID namespace sees it
+	// a process with the host's root directory, as seen by a container in the host's PID namespace
 	host := fmt.Sprintf("/proc/%d", os.Getpid())
 	for _, link := range []string{host + "/root/etc/passwd",
 		"../../../.." + host + "/cwd/" + strings.Repeat("../", 16) + "etc/passwd",
@@ -158,7 +159,7 @@ func TestUsersAreTheContainers(t *testing.T) {
 		refused(name, hostPID)
 		refused(name+"-hooks", hostPID, hooks)
 	}
-	// An exec looks for its home again, in what has run since.
+	// An exec looks up its home directory again, in the container's current files.
 	id := w.run(sb, sbc, "exec", shell("sleep 1000"), hostPID,
 		securityContext(func(s *cri.LinuxContainerSecurityContext) { s.RunAsUser = &cri.Int64Value{Value: 1} }))
 	if x, err := w.exec(id, "sh", "-c", "echo $HOME"); err != nil || string(x.Stdout) != "/\n" {

@@ -1,9 +1,7 @@
-// Package remote is a container runtime behind a CRI v1 socket (containerd,
-// CRI-O, carob's own) as a runtime.Runtime. It passes calls on with the time
-// limits of the kubelet (L0.46) and decides nothing. It must never retry a call
-// that may have had an effect: the agent looks again and decides.
-//
-// Contract: docs/spec/pod-lifecycle.md.
+// Package remote is a container runtime behind a CRI v1 socket (containerd, CRI-O, carob's own) as
+// a runtime.Runtime. It passes calls on with the timeouts of the kubelet (L0.46) and decides
+// nothing. It must never retry a call that may have had an effect: the agent observes the runtime
+// again and decides.
 package remote
 
 import (
@@ -27,7 +25,7 @@ import (
 	"carob/internal/runtime"
 )
 
-// Time limits of calls (L0.46). A pull and an exec without a time-out have none.
+// Timeouts of calls (L0.46). A pull and an exec without a timeout have none.
 const (
 	callTimeout    = 2 * time.Minute
 	sandboxTimeout = 4 * time.Minute
@@ -46,10 +44,9 @@ type Runtime struct {
 
 var _ runtime.Runtime = (*Runtime)(nil)
 
-// Dial connects to a CRI endpoint, "unix:///run/containerd/containerd.sock" or
-// the path alone, and asks for its version once. Kinds: Invalid for another kind
-// of endpoint, Unavailable when nobody answers, Unsupported when what answers
-// does not speak CRI v1.
+// Dial connects to a CRI endpoint, "unix:///run/containerd/containerd.sock" or the path alone, and
+// requests its version once. Kinds: Invalid for another kind of endpoint, Unavailable if there is
+// no answer, Unsupported if the server does not speak CRI v1.
 func Dial(ctx context.Context, endpoint string) (*Runtime, error) {
 	path, ok := strings.CutPrefix(endpoint, "unix://")
 	if !ok && strings.Contains(endpoint, "://") || !strings.HasPrefix(path, "/") {
@@ -82,8 +79,8 @@ func Dial(ctx context.Context, endpoint string) (*Runtime, error) {
 	return r, nil
 }
 
-// silence is why nobody answers at a socket, in the words of the system: gRPC wraps
-// them in its own state.
+// silence returns why there is no answer at a socket, in the words of the operating system: gRPC
+// wraps them in its own status.
 func silence(path string, err error) error {
 	c, why := net.DialTimeout("unix", path, time.Second)
 	if why == nil {
@@ -102,7 +99,7 @@ func silence(path string, err error) error {
 // Close ends the connection; running calls fail.
 func (r *Runtime) Close() error { return r.conn.Close() }
 
-// call passes one request on with a time limit; 0 is none.
+// call passes one request on with a timeout; 0 means none.
 func call[Req, Resp any](ctx context.Context, limit time.Duration,
 	f func(context.Context, *Req, ...grpc.CallOption) (*Resp, error), req *Req) (*Resp, error) {
 	if limit > 0 {
@@ -137,8 +134,7 @@ func (r *Runtime) StopContainer(ctx context.Context, req *cri.StopContainerReque
 	return call(ctx, time.Duration(req.GetTimeout())*time.Second+callTimeout, r.runtime.StopContainer, req)
 }
 
-// ExecSync waits for the command's own time-out and two minutes more; a time-out
-// of 0 means that the command may take any time.
+// ExecSync waits for the command's own timeout and two minutes more; a timeout of 0 means no limit.
 func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.ExecSyncResponse, error) {
 	limit := time.Duration(0)
 	if req.GetTimeout() > 0 {
@@ -147,13 +143,13 @@ func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.
 	return call(ctx, limit, r.runtime.ExecSync, req)
 }
 
-// settle is how old a container is before it is attached to. containerd learns of
-// an end some time after it: an attach then succeeds and shows nothing, where an
-// error makes kubectl read the log instead.
+// settle is how old a container must be before an attach. containerd learns of an exit with a
+// delay: an attach then succeeds and shows nothing, whereas an error makes kubectl read the log
+// instead.
 const settle = 500 * time.Millisecond
 
-// Attach waits until it is sure that the container is more than a command that has
-// run already.
+// Attach waits until the container is old enough that it cannot be a command that has already
+// exited.
 func (r *Runtime) Attach(ctx context.Context, req *cri.AttachRequest) (*cri.AttachResponse, error) {
 	resp, err := r.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: req.GetContainerId()})
 	if err != nil {
@@ -171,7 +167,7 @@ func (r *Runtime) Attach(ctx context.Context, req *cri.AttachRequest) (*cri.Atta
 	return call(ctx, callTimeout, r.runtime.Attach, req)
 }
 
-// PullImage has no time limit of its own.
+// PullImage has no timeout of its own.
 func (r *Runtime) PullImage(ctx context.Context, req *cri.PullImageRequest) (*cri.PullImageResponse, error) {
 	return call(ctx, 0, r.images.PullImage, req)
 }

@@ -16,7 +16,7 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// service records the time limit of the last call.
+// service records the timeout of the last call.
 type service struct {
 	cri.UnimplementedRuntimeServiceServer
 	limits chan time.Duration
@@ -123,7 +123,7 @@ func TestDial(t *testing.T) {
 	}
 }
 
-// A runtime that is restarted is found again without a new Dial.
+// A runtime that was restarted is reached again without a new Dial.
 func TestReconnects(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	s := &service{limits: make(chan time.Duration, 8)}
@@ -146,8 +146,8 @@ func TestReconnects(t *testing.T) {
 	}
 }
 
-// young is a runtime with one container that started a while ago and learns of its
-// end after another while.
+// young is a runtime with one container that started recently; the runtime learns of its exit with
+// a delay.
 type young struct {
 	cri.RuntimeServiceClient
 	started, known time.Time
@@ -169,8 +169,8 @@ func (y *young) Attach(context.Context, *cri.AttachRequest, ...grpc.CallOption) 
 	return &cri.AttachResponse{Url: "here"}, nil
 }
 
-// A command that is over is not attached to, although the runtime does not know of
-// its end yet; a container that runs is, and an old one at once.
+// There is no attach to a command that has exited, although the runtime does not know it yet; a
+// running container is attached to, an old one at once.
 func TestAttachWaitsForFreshContainers(t *testing.T) {
 	for name, c := range map[string]struct {
 		age, known, waits time.Duration // known: from now on

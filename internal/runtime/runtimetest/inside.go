@@ -18,7 +18,7 @@ func logs(s *suite) {
 	s.want("stderr", p.output("web", "stderr"), "two\n")
 	out := p.output("web", "stdout")
 	want := "one\n" + strings.Repeat("0", long-1) + "7\n\nunfinished"
-	if strings.TrimSuffix(out, "\n") != want { // the last line may be marked as whole
+	if strings.TrimSuffix(out, "\n") != want { // the last line may be marked as complete
 		s.Errorf("stdout has %d bytes, want %d: %.40q … %q", len(out), len(want), out, out[max(0, len(out)-20):])
 	}
 	parts := 0
@@ -38,7 +38,7 @@ func logs(s *suite) {
 	if parts < 2 {
 		s.Errorf("%d partial lines for %d bytes", parts, long)
 	}
-	// The main process ends first; what its child still writes is kept.
+	// The main process exits first; what its child still writes is kept.
 	out, _ = p.run("orphan", shell("(sleep 0.1; echo late) & echo early"))
 	if !strings.HasPrefix(out, "early\n") {
 		s.Errorf("stdout %q", out)
@@ -169,7 +169,7 @@ func capabilities(s *suite) {
 			func(c *cri.ContainerConfig) { change(c.Linux.SecurityContext) })
 		return strings.Join(strings.Fields(out), " ")
 	}
-	const defaults = "00000000a80425fb" // the fourteen of every runtime
+	const defaults = "00000000a80425fb" // the fourteen default capabilities
 	s.want("defaults", effective("defaults", func(*cri.LinuxContainerSecurityContext) {}),
 		"CapEff: "+defaults+" NoNewPrivs: 0 Seccomp: 2")
 	s.want("none", effective("none", func(sc *cri.LinuxContainerSecurityContext) {

@@ -112,12 +112,12 @@ func exitCodes(s *suite) {
 		{"exit 7", 7, "Error"},
 		{"exit 255", 255, "Error"},
 		{"kill -9 $$", 137, "Error"},
-		{"kill -15 $$; sleep 1; exit 1", 1, "Error"}, // PID 1 ignores what it doesn't handle
+		{"kill -15 $$; sleep 1; exit 1", 1, "Error"}, // PID 1 ignores signals that it does not handle
 		{"trap 'exit 5' TERM; kill -15 $$; sleep 9", 5, "Error"},
 		{"sh -c 'kill -11 $$'; exit $?", 139, "Error"},
 	} {
 		if strings.HasPrefix(c.script, "kill -9") {
-			// PID 1 of a namespace can't even kill itself.
+			// PID 1 of a namespace cannot even kill itself.
 			continue
 		}
 		_, st := p.run(fmt.Sprint("c", i), shell(c.script))
@@ -127,7 +127,7 @@ func exitCodes(s *suite) {
 	}
 }
 
-// The texts are those that containerd with runc makes; users search for them.
+// The messages are those of containerd with runc; users search for them.
 func startErrors(s *suite) {
 	p := s.pod()
 	for i, c := range []struct {
@@ -170,7 +170,7 @@ func execSync(s *suite) {
 	if _, errOut, code := s.exec(id, "sh", "-c", "kill -9 $$"); code != 137 {
 		s.Errorf("killed by a signal: code %d, %q", code, errOut)
 	}
-	// A program that isn't there: either an error or a code, never success.
+	// A program that does not exist: an error or an exit code, never success.
 	resp, err := s.Runtime.ExecSync(s.Context(),
 		&cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"no-such-program"}, Timeout: 10})
 	if err == nil && resp.ExitCode == 0 {
@@ -183,7 +183,7 @@ func execSync(s *suite) {
 	}
 }
 
-// A command that takes too long is killed and the caller told so (L4: a probe's failure).
+// A command that takes too long is killed, and the caller gets an error (L4: a probe's failure).
 func execSyncTimeout(s *suite) {
 	p := s.pod()
 	id := p.start("web", shell("exec sleep 1000"))
@@ -204,20 +204,20 @@ func execSyncTimeout(s *suite) {
 func stopWithGrace(s *suite) {
 	p := s.pod()
 	id := p.start("web", shell("trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.02; done"))
-	p.printed("ready") // the handler is set
+	p.printed("ready") // the handler is installed
 	s.stop(id, 30)
 	st := s.status(id)
 	if st.State != cri.ContainerState_CONTAINER_EXITED || st.ExitCode != 0 || st.Reason != "Completed" {
 		s.Errorf("%v, code %d, reason %q", st.State, st.ExitCode, st.Reason)
 	}
 	p.wantOutput("web", "ready\nbye\n")
-	s.stop(id, 30) // again is no error
+	s.stop(id, 30) // a second call is not an error
 }
 
 func stopEndsWithKill(s *suite) {
 	p := s.pod()
 	id := p.start("web", shell("trap '' TERM; echo ready; while :; do sleep 0.02; done"))
-	p.printed("ready") // the handler is set
+	p.printed("ready") // the handler is installed
 	// A second, shorter stop takes effect at once.
 	g, ctx := errgroup.WithContext(s.Context())
 	g.Go(func() error {
@@ -238,7 +238,7 @@ func stopSignal(s *suite) {
 	p := s.pod()
 	id := p.start("web", shell("trap 'exit 9' USR1; echo ready; while :; do sleep 0.02; done"),
 		func(c *cri.ContainerConfig) { c.StopSignal = cri.Signal_SIGNAL_SIGUSR1 })
-	p.printed("ready") // the handler is set
+	p.printed("ready") // the handler is installed
 	if s.status(id).StopSignal != cri.Signal_SIGNAL_SIGUSR1 {
 		s.Skip("this runtime has no stop signals of the pod")
 	}
@@ -329,7 +329,7 @@ func listFilters(s *suite) {
 		containers(&cri.ContainerFilter{LabelSelector: map[string]string{"tier": "x"}, PodSandboxId: a.id}), "")
 }
 
-// order says which of the known ids are in a list: "13" for the first and the third.
+// order returns which of the known IDs are in a list: "13" for the first and the third.
 func order(list []string, known ...string) string {
 	var out strings.Builder
 	for i, k := range known {
@@ -345,8 +345,8 @@ func order(list []string, known ...string) string {
 	return out.String()
 }
 
-// recursiveReadOnly says that the runtime knows recursive read-only mounts;
-// containerd does since 2.0.
+// recursiveReadOnly reports whether the runtime supports recursive read-only mounts; containerd
+// does since 2.0.
 func (s *suite) recursiveReadOnly() bool {
 	st, err := s.Runtime.Status(s.Context(), &cri.StatusRequest{})
 	if err != nil {
@@ -434,7 +434,7 @@ func events(s *suite) {
 		if e.ContainerId != id || e.ContainerEventType != cri.ContainerEventType_CONTAINER_STOPPED_EVENT {
 			continue
 		}
-		// What an agent needs to go on without asking again.
+		// What an agent needs to continue without another call.
 		s.want("sandbox in the event", e.GetPodSandboxStatus().GetId(), p.id)
 		found := false
 		for _, st := range e.ContainersStatuses {
@@ -465,7 +465,8 @@ func (s *suite) listen() (c *collector, stop func()) {
 			s.Error("ContainerEvents outlives its context")
 		}
 	}
-	// A subscriber is not told when it is heard: knock with pods until it is.
+	// A subscriber does not know when its subscription is active: create pods until it receives
+	// events.
 	knock, tries := "", 0
 	s.until("the subscription works", func() bool {
 		if tries++; tries%20 == 1 {
@@ -533,7 +534,7 @@ func survivesRestart(s *suite) {
 	s.until("the container prints", func() bool { return strings.Contains(p.output("running", "stdout"), "before") })
 	pid1, _, _ := s.exec(running, "cat", "/proc/1/stat")
 
-	// One container is told to end while nobody looks.
+	// One container is stopped while nobody is subscribed.
 	s.exec(ending, "sh", "-c", "(sleep 0.3; touch /tmp/go) >/dev/null 2>&1 &")
 	s.Runtime = s.Restart(s)
 

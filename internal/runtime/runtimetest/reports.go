@@ -17,15 +17,14 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// The record of what runtimes report is the native one's; the others are compared
-// with it line by line.
+// The recorded reports are the native runtime's; the others are compared with them line by line.
 const recordFile = "testdata/reports.txt"
 
 //go:embed testdata/reports.txt
 var recorded string
 
-// scenarios are those that compare reports. Each notes what a runtime says, without
-// names, times and numbers that differ from run to run.
+// scenarios are those that compare reports. Each records what a runtime reports, without names,
+// times, and numbers that differ from run to run.
 var scenarios = []struct {
 	name   string
 	run    func(*reporter)
@@ -44,7 +43,7 @@ var scenarios = []struct {
 	{"privileged", reportPrivileged, true},
 }
 
-// reporter is a suite that takes notes.
+// reporter is a suite that records reports.
 type reporter struct {
 	*suite
 	scenario string
@@ -59,8 +58,8 @@ func (r *reporter) note(what string, value any) {
 	r.lines[line] = inherited.ReplaceAllString(fmt.Sprint(value), "SigIgn: 0000000000000000")
 }
 
-// inherited is what the tests' own process ignores: who starts a daemon hands that
-// down to the containers of some runtimes.
+// inherited are the signals that the tests' own process ignores: the parent of a daemon passes this
+// on to the containers of some runtimes.
 var inherited = func() *regexp.Regexp {
 	own, _ := os.ReadFile("/proc/self/status")
 	_, ignored, _ := strings.Cut(string(own), "SigIgn:\t")
@@ -68,10 +67,10 @@ var inherited = func() *regexp.Regexp {
 	return regexp.MustCompile("SigIgn: " + regexp.QuoteMeta(ignored))
 }()
 
-// call notes the gRPC code of a call.
+// call records the gRPC code of a call.
 func (r *reporter) call(what string, err error) { r.note(what, status.Code(err)) }
 
-// reports compares what the runtime says with the record.
+// reports compares what the runtime reports with the record.
 func reports(s *suite) {
 	r := &reporter{suite: s, lines: map[string]string{}}
 	ran := map[string]bool{}
@@ -88,7 +87,7 @@ func reports(s *suite) {
 	}
 	r.suite = s
 	if s.Failed() {
-		return // an incomplete record compares badly
+		return // an incomplete record cannot be compared
 	}
 	if s.Records && os.Getenv("UPDATE") != "" {
 		s.write(r)
@@ -143,7 +142,7 @@ func (s *suite) write(r *reporter) {
 	}
 }
 
-// fields are the fields of a message that are set, without their values.
+// fields lists the fields of a message that are set, without their values.
 func fields(m proto.Message) string {
 	var names []string
 	var walk func(prefix string, m protoreflect.Message)

@@ -12,7 +12,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// grow makes the shell that runs it grow until something gives way.
+// grow makes the shell that runs it use more memory until something fails.
 const grow = "x=$(head -c 64m /dev/zero | tr '\\0' x); echo ${#x}"
 
 func limited(c *cri.ContainerConfig) {
@@ -23,12 +23,12 @@ func reportMemory(r *reporter) {
 	p := r.pod()
 	_, st := p.run("first", shell(grow), limited)
 	r.note("the first process is killed", state(st))
-	// The kernel is told to kill the child before anybody else.
+	// The kernel is told to kill the child before any other process.
 	child := "sh -c 'echo 1000 > /proc/self/oom_score_adj; " + strings.ReplaceAll(grow, "'", `'"'"'`) + "'"
 	out, st := p.run("child", shell(child+"; echo $?; exit 3"), limited)
 	r.note("a child is killed, the first ends with 3", state(st))
 	r.note("a child is killed, its code", strings.TrimSpace(out))
-	// Sometimes the kernel takes what fills the pipe, and the child gets less than it asked for.
+	// Sometimes the kernel reclaims what fills the pipe, and the child gets less than it asked for.
 	id := p.start("lives", shell("until "+child+" >/dev/null; [ $? = 137 ]; do :; done; echo 137; exec sleep 1000"),
 		limited)
 	r.until("the child was killed", func() bool { return p.output("lives", "stdout") == "137\n" })
@@ -167,7 +167,7 @@ func reportUpdate(r *reporter) {
 	}
 }
 
-// look prints what a process finds around it, one line for each note.
+// look prints what a process finds in its environment, one line for each item.
 const look = `
 ls /proc/1/fd > /tmp/files
 note() { echo "$1=$(tr '\n\t' '  ' | sed 's/ *$//')"; }
@@ -212,7 +212,7 @@ func (r *reporter) look(p *pod, change ...containerOption) {
 	}
 }
 
-// lastCapability is the set of all capabilities that this kernel has.
+// lastCapability is the set of all capabilities of this kernel.
 func lastCapability() string {
 	b, err := os.ReadFile("/proc/sys/kernel/cap_last_cap")
 	if err != nil {

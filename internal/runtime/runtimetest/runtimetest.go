@@ -1,6 +1,6 @@
-// Package runtimetest is the contract of runtime.Runtime as a test suite: every
-// implementation runs it, also the simulated twin, so that the twin is honest.
-// It speaks CRI and nothing else, and removes every sandbox it makes.
+// Package runtimetest is the contract of runtime.Runtime as a test suite. Every implementation runs
+// it, including the simulated one, so that the simulation is faithful. It uses CRI and nothing
+// else, and removes every sandbox that it creates.
 package runtimetest
 
 import (
@@ -31,27 +31,27 @@ type Harness struct {
 	LogRoot string
 	// CgroupParent names the parent of a pod's cgroups; nil leaves it empty.
 	CgroupParent func(pod string) string
-	// Restart stops the runtime as a crash would and opens it again on the same
-	// state; nil when that can't be done.
+	// Restart stops the runtime like a crash and opens it again on the same state; nil if that is
+	// not possible.
 	Restart func(testing.TB) runtime.Runtime
-	// Events says that ContainerEvents reports changes.
+	// Events: ContainerEvents reports changes.
 	Events bool
-	// Network says that a sandbox gets an address.
+	// Network: a sandbox gets an address.
 	Network bool
-	// LimitPod makes the parent of a pod's cgroups with a limit of memory; nil when
-	// that can't be done.
+	// LimitPod creates the parent of a pod's cgroups with a memory limit; nil if that is not
+	// possible.
 	LimitPod func(tb testing.TB, parent string, bytes int64)
-	// Records says that this runtime's reports are the record that others are
-	// compared with (testdata/reports.txt). Differs are the lines that this one
-	// answers differently, in the same form, each group below a "# " and its reason.
+	// Records: this runtime's reports are the record that others are compared with
+	// (testdata/reports.txt). Differs are the lines in which this runtime differs, in the same
+	// form, each group below "# " and its reason.
 	Records bool
 	Differs string
-	// Scripted says that no processes run: what a container's script does to its
-	// life is played. Tests of what happens inside a container are skipped.
+	// Scripted: no processes run; the effect of a container's script is simulated. Tests of what
+	// happens inside a container are skipped.
 	Scripted bool
 }
 
-// patience bounds every wait for something that must happen.
+// patience is the time limit of every wait.
 const patience = 30 * time.Second
 
 var serial atomic.Int64
@@ -62,7 +62,7 @@ type suite struct {
 	*testing.T
 }
 
-// Run checks a runtime. Open is called once for each group of tests.
+// Run tests a runtime. Open is called once for each group of tests.
 func Run(t *testing.T, open func(testing.TB) Harness) {
 	tests := []struct {
 		name   string
@@ -118,7 +118,7 @@ func Run(t *testing.T, open func(testing.TB) Harness) {
 	})
 }
 
-// pod is a sandbox that a test made.
+// pod is a sandbox created by a test.
 type pod struct {
 	s      *suite
 	id     string
@@ -237,7 +237,7 @@ func (s *suite) status(id string) *cri.ContainerStatus {
 	return resp.Status
 }
 
-// until looks again and again until ok; a runtime has no other way to tell that works in all of them.
+// until polls until ok; this is the only way that works with every runtime.
 func (s *suite) until(what string, ok func() bool) {
 	s.Helper()
 	deadline := time.NewTimer(patience)
@@ -253,7 +253,7 @@ func (s *suite) until(what string, ok func() bool) {
 	}
 }
 
-// ended waits for the end of a container.
+// ended waits until a container has exited.
 func (s *suite) ended(id string) *cri.ContainerStatus {
 	s.Helper()
 	var st *cri.ContainerStatus
@@ -264,7 +264,7 @@ func (s *suite) ended(id string) *cri.ContainerStatus {
 	return st
 }
 
-// run runs a script to its end and answers what it printed to standard output.
+// run runs a script to its end and returns its standard output.
 func (p *pod) run(name string, change ...containerOption) (string, *cri.ContainerStatus) {
 	p.s.Helper()
 	id := p.start(name, change...)
@@ -275,7 +275,7 @@ func (p *pod) run(name string, change ...containerOption) (string, *cri.Containe
 	return p.output(name, "stdout"), st
 }
 
-// output is what a container wrote to a stream, put together from its log.
+// output returns what a container wrote to a stream, from its log.
 func (p *pod) output(name, stream string) string {
 	p.s.Helper()
 	var out strings.Builder
@@ -290,7 +290,7 @@ func (p *pod) output(name, stream string) string {
 	return out.String()
 }
 
-// printed waits until the container web has printed text, where containers print.
+// printed waits until the container web has printed text, if containers print.
 func (p *pod) printed(text string) {
 	p.s.Helper()
 	if !p.s.Scripted {
@@ -299,7 +299,7 @@ func (p *pod) printed(text string) {
 	}
 }
 
-// wantOutput checks all that a container printed, where containers print.
+// wantOutput checks everything that a container printed, if containers print.
 func (p *pod) wantOutput(name, text string) {
 	p.s.Helper()
 	if !p.s.Scripted {
@@ -314,7 +314,7 @@ type logLine struct {
 	text   string
 }
 
-// log reads a container's log, and fails on a line that isn't in CRI's format.
+// log reads a container's log, and fails on a line that is not in CRI's format.
 func (p *pod) log(name string) []logLine {
 	p.s.Helper()
 	return p.s.readLog(filepath.Join(p.config.LogDirectory, name+".log"))
@@ -346,7 +346,7 @@ func (s *suite) readLog(file string) []logLine {
 	return lines
 }
 
-// exec runs a command in a container and answers its output and code.
+// exec runs a command in a container and returns its output and exit code.
 func (s *suite) exec(id string, cmd ...string) (stdout, stderr string, code int32) {
 	s.Helper()
 	resp, err := s.Runtime.ExecSync(s.Context(), &cri.ExecSyncRequest{ContainerId: id, Cmd: cmd, Timeout: 20})
@@ -384,7 +384,7 @@ func (c *collector) add(e *cri.ContainerEventResponse) {
 	c.events = append(c.events, e)
 }
 
-// of lists the types of events about one id, in order.
+// of returns the types of events about one ID, in order.
 func (c *collector) of(id string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -25,7 +25,7 @@ type container struct {
 	message  string
 	limits   *cri.LinuxContainerResources
 	obscure  bool          // the runtime does not know its state
-	timers   []func()      // stop what would end it
+	timers   []func()      // cancel the timer that would end it
 	waiters  []func(error) // stops that wait for its end
 }
 
@@ -76,7 +76,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 	return &cri.CreateContainerResponse{ContainerId: c.id}, nil
 }
 
-// validate refuses what no runtime can make.
+// validate rejects what no runtime can create.
 func validate(c *cri.ContainerConfig) error {
 	if sc := c.GetLinux().GetSecurityContext(); sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil &&
 		sc.GetRunAsUsername() == "" {
@@ -127,9 +127,8 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 	return &cri.StartContainerResponse{}, nil
 }
 
-// StopContainer implements runtime.Runtime: SIGTERM, Timeout seconds, SIGKILL.
-// When ctx ends first the container goes on with the signal it got, and another
-// StopContainer may shorten its time.
+// StopContainer implements runtime.Runtime: SIGTERM, Timeout seconds, SIGKILL. If ctx ends first,
+// the container has only received SIGTERM, and another StopContainer may have a shorter timeout.
 func (r *Runtime) StopContainer(ctx context.Context, req *cri.StopContainerRequest) (*cri.StopContainerResponse,
 	error) {
 	done := make(chan error, 1)
@@ -143,8 +142,8 @@ func (r *Runtime) StopContainer(ctx context.Context, req *cri.StopContainerReque
 	}
 }
 
-// Stop is StopContainer for callers that must not block: done is called when the
-// container has ended, or at once. After abort nothing is killed and done is not called.
+// Stop is StopContainer for callers that must not block: done is called when the container has
+// exited, or at once. After abort, nothing is killed and done is not called.
 func (r *Runtime) Stop(id string, grace time.Duration, done func(error)) (abort func()) {
 	r.mu.Lock()
 	c := r.container(id)
@@ -160,7 +159,7 @@ func (r *Runtime) Stop(id string, grace time.Duration, done func(error)) (abort 
 			done(err)
 		}
 	})
-	if !c.does.IgnoreTerm && grace > 0 { // without grace there is only SIGKILL
+	if !c.does.IgnoreTerm && grace > 0 { // without a grace period there is only SIGKILL
 		r.after(c, c.does.Linger, c.does.TermCode)
 	}
 	kill := r.after(c, grace, 137)
@@ -173,7 +172,7 @@ func (r *Runtime) Stop(id string, grace time.Duration, done func(error)) (abort 
 	}
 }
 
-// after ends c with code when d has passed, if it still runs then.
+// after exits c with code after d, if it still runs then.
 func (r *Runtime) after(c *container, d time.Duration, code int32) (stop func()) {
 	end := func() { r.End(c.id, code, "") }
 	stop = r.cfg.Clock.AfterFunc(d, end)
@@ -181,8 +180,8 @@ func (r *Runtime) after(c *container, d time.Duration, code int32) (stop func())
 	return stop
 }
 
-// End ends a running container as if its process had exited; an empty reason
-// means Completed or Error. It does nothing to others.
+// End ends a running container as if its process had exited; an empty reason means Completed or
+// Error. It does nothing to other containers.
 func (r *Runtime) End(id string, code int32, reason string) {
 	r.mu.Lock()
 	c := r.container(id)
@@ -201,7 +200,7 @@ func (r *Runtime) End(id string, code int32, reason string) {
 	tell()
 }
 
-// exit records the end of c; the caller calls what it returns without the lock.
+// exit records the exit of c; the caller calls the result without the lock.
 func (r *Runtime) exit(c *container, code int32, reason string) func() {
 	c.state, c.code, c.reason, c.finished = cri.ContainerState_CONTAINER_EXITED, code, reason,
 		r.cfg.Clock.Now().UnixNano()
@@ -294,7 +293,7 @@ func (c *container) status() *cri.ContainerStatus {
 	return st
 }
 
-// reported is the state as the runtime tells it.
+// reported is the state that the runtime reports.
 func (c *container) reported() cri.ContainerState {
 	if c.obscure {
 		return cri.ContainerState_CONTAINER_UNKNOWN
@@ -302,8 +301,8 @@ func (c *container) reported() cri.ContainerState {
 	return c.state
 }
 
-// Obscure makes the runtime lose track of a running container, as when its shim
-// does not answer: it is reported as unknown until it ends. It does nothing to others.
+// Obscure makes the runtime lose track of a running container, as when its shim does not answer:
+// its state is unknown until it exits. It does nothing to other containers.
 func (r *Runtime) Obscure(id string) {
 	r.mu.Lock()
 	c := r.container(id)
@@ -336,7 +335,7 @@ func (r *Runtime) UpdateContainerResources(_ context.Context,
 	return &cri.UpdateContainerResourcesResponse{}, nil
 }
 
-// updated lays what an update names over what was in force; 0 leaves a value as it is.
+// updated applies the values of an update; 0 leaves a value unchanged.
 func updated(old, by *cri.LinuxContainerResources) *cri.LinuxContainerResources {
 	n := &cri.LinuxContainerResources{CpuPeriod: by.CpuPeriod, CpuQuota: by.CpuQuota, CpuShares: by.CpuShares,
 		MemoryLimitInBytes: by.MemoryLimitInBytes,

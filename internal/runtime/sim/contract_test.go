@@ -16,7 +16,8 @@ import (
 //go:embed testdata/reports.txt
 var differs string
 
-// The twin keeps the contract of every runtime, as far as it goes without processes.
+// The simulated runtime keeps the contract of every runtime, as far as that is possible without
+// processes.
 func TestContract(t *testing.T) {
 	runtimetest.Run(t, func(t testing.TB) runtimetest.Harness {
 		const image = "docker.io/library/busybox:1.36"
@@ -33,9 +34,9 @@ var (
 	handler = regexp.MustCompile(`^trap '(?:echo bye; )?(?:exit (\d+))?' \w+;`)
 )
 
-// play is what the suite's scripts do to the life of a container; an unknown one is an error.
+// play simulates the effect of the suite's scripts on a container; an unknown script is an error.
 func play(t testing.TB, c *cri.ContainerConfig) Behaviour {
-	if len(c.Command) == 1 { // programs that can't be started, with the words of real runtimes
+	if len(c.Command) == 1 { // programs that cannot be started, with the messages of real runtimes
 		why := map[string]string{
 			"no-such-program":  "executable file not found in $PATH",
 			"/no/such/program": "stat /no/such/program: no such file or directory",
@@ -70,7 +71,7 @@ func play(t testing.TB, c *cri.ContainerConfig) Behaviour {
 		}
 		return Behaviour{TermCode: int32(code)}
 	} else if m != nil || strings.HasSuffix(script, "exec sleep 1000") {
-		return Behaviour{IgnoreTerm: true} // the first process of a container has no default handlers
+		return Behaviour{IgnoreTerm: true} // PID 1 of a container has no default handlers
 	}
 	t.Errorf("nobody knows what %q does", script)
 	return Behaviour{}

@@ -13,7 +13,7 @@ import (
 // imageSize is the size of every image, in bytes.
 const imageSize = 1 << 20
 
-// imageName undoes the id that PullImage and ImageStatus give an image.
+// imageName returns the name for an ID from PullImage or ImageStatus.
 func imageName(ref string) string { return strings.TrimPrefix(ref, "sha256:") }
 
 func image(name string) *cri.Image {

@@ -19,8 +19,8 @@ type sandbox struct {
 	ips     []string
 }
 
-// RunPodSandbox implements runtime.Runtime. As in CRI, name and attempt of a pod
-// are reserved: a second sandbox with the same is refused.
+// RunPodSandbox implements runtime.Runtime. As in CRI, name and attempt of a pod are reserved: a
+// second sandbox with the same ones is rejected.
 func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse,
 	error) {
 	if err := ctx.Err(); err != nil {
@@ -54,7 +54,7 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxReque
 	return &cri.RunPodSandboxResponse{PodSandboxId: s.id}, nil
 }
 
-// StopPodSandbox implements runtime.Runtime; it kills what still runs.
+// StopPodSandbox implements runtime.Runtime; it kills everything that runs.
 func (r *Runtime) StopPodSandbox(ctx context.Context, req *cri.StopPodSandboxRequest) (*cri.StopPodSandboxResponse,
 	error) {
 	if err := ctx.Err(); err != nil {
@@ -83,7 +83,7 @@ func (r *Runtime) StopPodSandbox(ctx context.Context, req *cri.StopPodSandboxReq
 	return &cri.StopPodSandboxResponse{}, nil
 }
 
-// RemovePodSandbox implements runtime.Runtime; containers go with their sandbox.
+// RemovePodSandbox implements runtime.Runtime; containers are removed with their sandbox.
 func (r *Runtime) RemovePodSandbox(ctx context.Context,
 	req *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse, error) {
 	if _, err := r.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: req.GetPodSandboxId()}); err != nil {
@@ -157,7 +157,7 @@ func (r *Runtime) KillSandbox(id string) {
 	_, _ = r.StopPodSandbox(context.Background(), &cri.StopPodSandboxRequest{PodSandboxId: id})
 }
 
-// LoseAddress makes a sandbox forget its addresses, as when the network is set up anew.
+// LoseAddress removes the addresses of a sandbox, as when the network is set up again.
 func (r *Runtime) LoseAddress(id string) {
 	r.mu.Lock()
 	s := r.sandbox(id)
@@ -171,9 +171,8 @@ func (r *Runtime) LoseAddress(id string) {
 	tell()
 }
 
-// Reboot ends everything at once, as a restart of the machine does. With keep the
-// runtime finds what it had: sandboxes not ready, containers exited with 255;
-// without, nothing is left but images.
+// Reboot ends everything at once, like a restart of the machine. With keep, the runtime still has
+// its sandboxes, not ready, and its containers, exited with 255; without, only images are left.
 func (r *Runtime) Reboot(keep bool) {
 	r.mu.Lock()
 	var tell []func()

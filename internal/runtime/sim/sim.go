@@ -1,10 +1,6 @@
-// Package sim is the simulated twin of a container runtime: CRI v1 as the native
-// and the remote runtime speak it, without processes. What a container does is a
-// Behaviour; time is whatever Clock says, so that hours pass in an instant and a
-// run repeats exactly.
-//
-// The simulator and tests of the node agent drive it. It must never touch the
-// host, start a goroutine or read a clock of its own.
+// Package sim is a simulated container runtime: CRI v1 like the native and the remote runtime,
+// without processes. A Behaviour decides what a container does. Clock provides the time, so hours
+// pass in an instant and a run can be repeated exactly.
 package sim
 
 import (
@@ -23,7 +19,7 @@ import (
 // Clock is the time of a Runtime.
 type Clock interface {
 	Now() time.Time
-	// AfterFunc calls f when d has passed, unless stop is called before.
+	// AfterFunc calls f after d, unless stop is called before.
 	AfterFunc(d time.Duration, f func()) (stop func())
 }
 
@@ -39,16 +35,16 @@ func (SystemClock) AfterFunc(d time.Duration, f func()) func() {
 	return func() { t.Stop() }
 }
 
-// Behaviour is what the process of a container does. The zero value runs until
-// it is told to stop and then exits with 0 at once.
+// Behaviour is what the process of a container does. The zero value runs until SIGTERM and then
+// exits with 0 at once.
 type Behaviour struct {
-	Exit       time.Duration // ends by itself this long after its start; zero: never
+	Exit       time.Duration // exits by itself this long after its start; zero: never
 	Code       int32         // the exit code then
-	IgnoreTerm bool          // SIGTERM does nothing
-	Linger     time.Duration // from SIGTERM to the exit
+	IgnoreTerm bool          // ignores SIGTERM
+	Linger     time.Duration // time from SIGTERM to the exit
 	TermCode   int32         // the exit code after SIGTERM
 	Message    string        // its termination message
-	StartErr   string        // StartContainer fails with it (the container then is exited, StartError)
+	StartErr   string        // StartContainer fails with it (the container is then exited, StartError)
 }
 
 // Config is what a Runtime needs. The zero value works.
@@ -56,14 +52,14 @@ type Config struct {
 	Clock     Clock                                                     // nil: SystemClock
 	Behaviour func(*cri.ContainerConfig) Behaviour                      // nil: the zero Behaviour
 	Exec      func(id string, cmd []string) (stdout string, code int32) // nil: success
-	Images    []string                                                  // present from the beginning
+	Images    []string                                                  // present from the start
 	PullError func(image string) error                                  // nil: every image can be pulled
 	Name      string                                                    // Version's runtime name; empty: "sim"
-	DualStack bool                                                      // pods get an IPv6 address, too
+	DualStack bool                                                      // pods also get an IPv6 address
 }
 
-// Runtime is a simulated container runtime. Its methods may be called from many
-// goroutines; identifiers are counted up, lists are in order of creation.
+// Runtime is a simulated container runtime. Its methods may be called from several goroutines; IDs
+// are counted up, lists are in order of creation.
 type Runtime struct {
 	cri.UnimplementedRuntimeServiceServer
 	cri.UnimplementedImageServiceServer
@@ -83,7 +79,7 @@ type Runtime struct {
 
 var _ runtime.Runtime = (*Runtime)(nil)
 
-// New makes an empty Runtime.
+// New creates an empty Runtime.
 func New(cfg Config) *Runtime {
 	if cfg.Clock == nil {
 		cfg.Clock = SystemClock{}
@@ -114,7 +110,7 @@ func (r *Runtime) Status(context.Context, *cri.StatusRequest) (*cri.StatusRespon
 	}}}, nil
 }
 
-// SetNetworkProblem makes Status report the pod network as not ready; "" mends it.
+// SetNetworkProblem makes Status report the pod network as not ready; "" ends that.
 func (r *Runtime) SetNetworkProblem(problem string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -154,14 +150,14 @@ func (r *Runtime) Listen(emit func(*cri.ContainerEventResponse)) (stop func()) {
 	}
 }
 
-// Changes counts what has changed: as long as it stays, every status and list does.
+// Changes counts changes: while it stays the same, every status and list does.
 func (r *Runtime) Changes() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.changes
 }
 
-// tell makes the event of a change; the caller calls what it returns without the lock.
+// tell creates the event of a change; the caller calls the result without the lock.
 func (r *Runtime) tell(id string, kind cri.ContainerEventType, s *sandbox) func() {
 	r.changes++
 	if len(r.listeners) == 0 {
@@ -189,7 +185,7 @@ func (r *Runtime) tell(id string, kind cri.ContainerEventType, s *sandbox) func(
 	}
 }
 
-// nextID makes an identifier: "sandbox-1", "container-2".
+// nextID returns a new ID: "sandbox-1", "container-2".
 func (r *Runtime) nextID(kind string) string {
 	r.count++
 	return fmt.Sprintf("%s-%d", kind, r.count)

@@ -13,7 +13,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// run makes a runtime with one running container.
+// run creates a runtime with one running container.
 func run(t *testing.T, b Behaviour) (r *Runtime, sandbox, container string) {
 	t.Helper()
 	r = New(Config{Behaviour: func(*cri.ContainerConfig) Behaviour { return b }, Images: []string{"image"}})
@@ -79,8 +79,8 @@ func TestStopKillsAfterGrace(t *testing.T) {
 	}
 }
 
-// A stop that is given up leaves the container its signal and no killer; another
-// stop may be shorter.
+// A cancelled stop leaves the container with its signal, and it is not killed; another stop may be
+// shorter.
 func TestStopIsShortened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _, id := run(t, Behaviour{IgnoreTerm: true})

@@ -1,11 +1,5 @@
-// Package cgroups creates, limits, measures and ends the cgroups of containers: version 1,
-// version 2 and hybrid hosts, through the kernel's files or through systemd.
-//
-// The native runtime drives it, with names of groups as paths below each hierarchy
-// ("/kubepods/pod1/id"). It must never learn what a pod is, touch a group that it was not
-// told of, or write to cgroup.procs (see Entry).
-//
-// Contract: docs/spec/pod-lifecycle.md.
+// Package cgroups creates, limits, measures, and removes the cgroups of containers: on hosts with
+// version 1, version 2, or both, through the kernel's files or through systemd.
 package cgroups
 
 import (
@@ -34,18 +28,18 @@ func (h *Hierarchy) has(controller string) bool {
 	return slices.Contains(h.Controllers, controller)
 }
 
-// Hierarchies are the cgroup trees of this host: that of version 2, or every mounted one
-// of version 1. On hybrid hosts the unified tree holds no controllers and is left
-// alone, except for processes that systemd must not take for its unit's (Whole).
-// Nothing in it changes after Find: it is safe for concurrent use.
+// Hierarchies are the cgroup trees of this host: the one of version 2, or every mounted one of
+// version 1. On hybrid hosts, the unified tree has no controllers and is not used, except for
+// processes that systemd must not assign to its unit (Whole). Nothing in it changes after Find: it
+// is safe for concurrent use.
 type Hierarchies struct {
 	V2     bool        // one tree, of version 2
 	Tree   []Hierarchy // at least one
 	hybrid string      // where the unified tree of a hybrid host is mounted
 }
 
-// Whole are the hierarchies with the unified tree of a hybrid host as one more
-// hierarchy: systemd looks there for the processes of a unit.
+// Whole returns the hierarchies with the unified tree of a hybrid host as an additional one:
+// systemd looks there for the processes of a unit.
 func (c *Hierarchies) Whole() *Hierarchies {
 	if c.hybrid == "" {
 		return c
@@ -53,7 +47,7 @@ func (c *Hierarchies) Whole() *Hierarchies {
 	return &Hierarchies{Tree: append(slices.Clone(c.Tree), Hierarchy{Name: "unified", Mount: c.hybrid, unified: true})}
 }
 
-// Find finds the hierarchies in the text of a mountinfo file; an error when there are none.
+// Find finds the hierarchies in the text of a mountinfo file; it is an error if there are none.
 func Find(mountinfo []byte) (*Hierarchies, error) {
 	var v1 []Hierarchy
 	var unified string
@@ -62,7 +56,7 @@ func Find(mountinfo []byte) (*Hierarchies, error) {
 		before, after, ok := strings.Cut(sc.Text(), " - ")
 		f, g := strings.Fields(before), strings.Fields(after)
 		if !ok || len(f) < 5 || len(g) < 3 || f[3] != "/" {
-			continue // only whole trees; a bind of a part is another container's view
+			continue // only whole trees; a bind mount of a part is another container's view
 		}
 		switch g[0] {
 		case "cgroup2":
@@ -98,7 +92,7 @@ func Find(mountinfo []byte) (*Hierarchies, error) {
 	return &Hierarchies{V2: true, Tree: []Hierarchy{{Mount: unified, unified: true}}}, nil
 }
 
-// Of answers where a controller's files of the group are; "" when the host has none.
+// Of returns the path of a controller's files of the cgroup; "" if the host has none.
 func (c *Hierarchies) Of(controller, group string) string {
 	if c.V2 {
 		return c.Tree[0].Mount + group
@@ -111,7 +105,7 @@ func (c *Hierarchies) Of(controller, group string) string {
 	return ""
 }
 
-// Entry is the way into the group.
+// Entry returns the way into the cgroup.
 func (c *Hierarchies) Entry(group string) Entry {
 	e := Entry{Tasks: []string{}, CPU: -1}
 	for i := range c.Tree {
@@ -128,10 +122,10 @@ func (c *Hierarchies) Entry(group string) Entry {
 	return e
 }
 
-// controllersV2 are those a container can use; the others stay with the host.
+// controllersV2 are the controllers that containers use; the others stay with the host.
 var controllersV2 = []string{"cpu", "cpuset", "io", "memory", "pids", "hugetlb", "misc"}
 
-// Make makes the group in every hierarchy, with whatever is missing above it.
+// Make creates the cgroup in every hierarchy, with missing parents.
 func (c *Hierarchies) Make(group string) error {
 	for i := range c.Tree {
 		if err := c.Tree[i].makeGroup(group, c.V2); err != nil {
@@ -186,8 +180,8 @@ func (h *Hierarchy) make(group string, v2 bool) error {
 	return nil
 }
 
-// inherit gives a cpuset that is empty, and so takes no process, what its parent has;
-// the parent may be empty as well, made by somebody else a moment ago.
+// inherit gives a cpuset that is empty, and therefore accepts no process, the values of its parent;
+// the parent may be empty as well, if somebody else created it a moment ago.
 func (h *Hierarchy) inherit(group, file string) (string, error) {
 	path := h.Mount + group + "/" + file
 	b, err := os.ReadFile(path)
@@ -201,8 +195,8 @@ func (h *Hierarchy) inherit(group, file string) (string, error) {
 	return value, writeFile(path, value)
 }
 
-// delegate switches on, for the children of a group, every controller the group has.
-// It may have none yet, made by somebody else a moment ago.
+// delegate enables every controller of a cgroup for its children. It may have none yet, if somebody
+// else created it a moment ago.
 func (h *Hierarchy) delegate(group string) error {
 	dir := h.Mount + group
 	have, err := os.ReadFile(dir + "/cgroup.controllers")
@@ -230,14 +224,15 @@ func (h *Hierarchy) delegate(group string) error {
 	if writeFile(dir+"/cgroup.subtree_control", strings.Join(want, " ")) == nil {
 		return nil
 	}
-	// One that the kernel refuses (cpu with real-time processes) must not cost the others.
+	// A controller that the kernel rejects (cpu with real-time processes) must not affect the
+	// others.
 	for _, w := range want {
 		_ = writeFile(dir+"/cgroup.subtree_control", w)
 	}
 	return nil
 }
 
-// Parent is the group above; "" for those at the top.
+// Parent returns the parent cgroup; "" at the top.
 func Parent(group string) string {
 	if i := strings.LastIndexByte(group, '/'); i > 0 {
 		return group[:i]
@@ -245,7 +240,7 @@ func Parent(group string) string {
 	return ""
 }
 
-// Remove removes an empty group; groups below it go first.
+// Remove removes an empty cgroup, and first those below it.
 func (c *Hierarchies) Remove(group string) error {
 	var errs []error
 	for i := range c.Tree {
@@ -256,9 +251,9 @@ func (c *Hierarchies) Remove(group string) error {
 	return errors.Join(errs...)
 }
 
-// End removes a group with all that runs in it. A helper whose monitor died may
-// still be on its way into the group, one hierarchy after the other: it is killed
-// where it is found, and once the group is gone it can't join any more and fails.
+// End removes a cgroup with all its processes. A helper whose monitor died may still be entering
+// the cgroup, one hierarchy after the other: it is killed where it is found; once the cgroup is
+// gone, it cannot enter any more and fails.
 func (c *Hierarchies) End(group string) error {
 	var errs []error
 	for i := range c.Tree {
@@ -274,7 +269,7 @@ func removeGroup(dir string, kill bool) error {
 	if kill {
 		patience = time.Second
 	}
-	// The last process leaves its group a moment after it was reaped.
+	// The last process leaves its cgroup a moment after it was reaped.
 	for wait := 100 * time.Microsecond; ; wait *= 2 {
 		err := unix.Rmdir(dir)
 		if err == nil || errors.Is(err, unix.ENOENT) {
@@ -294,14 +289,14 @@ func removeGroup(dir string, kill bool) error {
 		}
 		for _, e := range entries {
 			if e.IsDir() {
-				_ = removeGroup(dir+"/"+e.Name(), kill) // if it stays, so does this one
+				_ = removeGroup(dir+"/"+e.Name(), kill) // if it stays, this one stays, too
 			}
 		}
 		time.Sleep(wait) //nolint:forbidigo // the kernel tells nobody when the last process has left
 	}
 }
 
-// KillAll kills every process of the group and of those below it.
+// KillAll kills every process of the cgroup and of those below it.
 func (c *Hierarchies) KillAll(group string) {
 	if c.V2 {
 		err := writeFile(c.Tree[0].Mount+group+"/cgroup.kill", "1")
@@ -318,9 +313,9 @@ func (c *Hierarchies) KillAll(group string) {
 	}
 	freezer := c.Of("freezer", group)
 	if !c.V2 && freezer != "" {
-		// Frozen processes can't fork away from the list.
+		// Frozen processes cannot fork new ones while the list is read.
 		if writeFile(freezer+"/freezer.state", "FROZEN") == nil {
-			defer func() { _ = writeFile(freezer+"/freezer.state", "THAWED") }() // fails when the group is gone
+			defer func() { _ = writeFile(freezer+"/freezer.state", "THAWED") }() // fails if the cgroup is gone
 		}
 	}
 	for _, pid := range PIDsBelow(dir) {
@@ -328,7 +323,7 @@ func (c *Hierarchies) KillAll(group string) {
 	}
 }
 
-// PIDs are the processes of the group and of those below it.
+// PIDs returns the processes of the cgroup and of those below it.
 func (c *Hierarchies) PIDs(group string) []int {
 	dir := c.Of("pids", group)
 	if dir == "" {
@@ -337,7 +332,7 @@ func (c *Hierarchies) PIDs(group string) []int {
 	return PIDsBelow(dir)
 }
 
-// PIDsBelow are the processes of the group whose directory is dir and of those below it.
+// PIDsBelow returns the processes of the cgroup with directory dir and of those below it.
 func PIDsBelow(dir string) []int {
 	var pids []int
 	b, err := os.ReadFile(dir + "/cgroup.procs")
@@ -359,7 +354,7 @@ func PIDsBelow(dir string) []int {
 	return pids
 }
 
-// OOMFile is the open file that counts the group's OOM kills, or nil.
+// OOMFile opens the file that counts the cgroup's OOM kills; nil if there is none.
 func (c *Hierarchies) OOMFile(group string) *os.File {
 	name := c.Of("memory", group)
 	if name == "" {
@@ -377,7 +372,7 @@ func (c *Hierarchies) OOMFile(group string) *os.File {
 	return f
 }
 
-// writeFile writes a file of the kernel in one write.
+// writeFile writes to a file of the kernel in one write.
 func writeFile(path, value string) error {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -26,7 +26,7 @@ func TestFindCgroups(t *testing.T) {
 		c.Of("hugetlb", "/x") != "" || c.Of("name=systemd", "") != "/sys/fs/cgroup/systemd" {
 		t.Errorf("%+v", c)
 	}
-	// Not cgroup.procs: a write to it may wait for 20 ms, with the lock of all cgroups.
+	// Not cgroup.procs: a write to it may wait for 20 ms and holds the lock of all cgroups.
 	want := Entry{Tasks: []string{"/sys/fs/cgroup/systemd/x/tasks", "/sys/fs/cgroup/cpu,cpuacct/x/tasks",
 		"/sys/fs/cgroup/memory/x/tasks"}, CPU: 1}
 	if e := c.Entry("/x"); !reflect.DeepEqual(e, want) {
@@ -45,7 +45,7 @@ func TestFindCgroups(t *testing.T) {
 	}
 }
 
-// TestSettings: what the agent asks for, in the files of both versions (L3.117b).
+// TestSettings: the resources that the agent requests, in the files of both versions (L3.117b).
 func TestSettings(t *testing.T) {
 	r := &cri.LinuxContainerResources{
 		CpuShares: 1024, CpuQuota: 50000, CpuPeriod: 100000, MemoryLimitInBytes: 1 << 20,
@@ -79,8 +79,8 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestDelegateFromAbove: a group that somebody made a moment ago has no controllers
-// yet; the one above it gives them.
+// TestDelegateFromAbove: a cgroup that somebody created a moment ago has no controllers yet; its
+// parent enables them.
 func TestDelegateFromAbove(t *testing.T) {
 	h := Hierarchy{Mount: t.TempDir()}
 	for group, has := range map[string]string{"": "cpu memory misc", "/a": "", "/a/b": ""} {
@@ -98,8 +98,8 @@ func TestDelegateFromAbove(t *testing.T) {
 	}
 }
 
-// TestUnifiedFiles: what is read from and written to the files of a host that has
-// cgroup v2 only, on a tree of ordinary files.
+// TestUnifiedFiles: what is read from and written to the files of a host with only cgroup v2, on a
+// tree of ordinary files.
 func TestUnifiedFiles(t *testing.T) {
 	root := t.TempDir()
 	c := &Hierarchies{V2: true, Tree: []Hierarchy{{Mount: root, unified: true}}}
@@ -133,7 +133,7 @@ func TestUnifiedFiles(t *testing.T) {
 			MemorySwapLimitInBytes: 1 << 20,
 			CpusetCpus:             "0", HugepageLimits: []*cri.HugepageLimit{{PageSize: "2MB", Limit: 5}},
 			Unified: map[string]string{"memory.oom.group": "1"}}); err != nil {
-		t.Error(err) // hugetlb.2MB.max is missing, which is no error
+		t.Error(err) // hugetlb.2MB.max is missing, which is not an error
 	}
 	for file, want := range map[string]string{"cpu.weight": "39", "cpu.max": "20000 100000", "memory.max": "1048576",
 		"memory.swap.max": "0", "cpuset.cpus": "0", "memory.oom.group": "1"} {

@@ -11,18 +11,18 @@ type DeviceRule struct {
 	Access       string // of "rwm"
 }
 
-// AllDevices lets a group use every device.
+// AllDevices allows a cgroup to use every device.
 var AllDevices = []DeviceRule{{'a', -1, -1, "rwm"}}
 
-// DefaultDevices are what every container may use: null, zero, full, random, urandom and terminals. It may also create
-// any node.
+// DefaultDevices are allowed for every container: null, zero, full, random, urandom, and terminals.
+// A container may also create any node.
 var DefaultDevices = []DeviceRule{
 	{'c', -1, -1, "m"}, {'b', -1, -1, "m"},
 	{'c', 1, 3, "rwm"}, {'c', 1, 5, "rwm"}, {'c', 1, 7, "rwm"}, {'c', 1, 8, "rwm"}, {'c', 1, 9, "rwm"},
 	{'c', 5, 0, "rwm"}, {'c', 5, 2, "rwm"}, {'c', 136, -1, "rwm"},
 }
 
-// LimitDevices makes rules the only devices the group may use.
+// LimitDevices allows the cgroup to use only the devices of the rules.
 func (c *Hierarchies) LimitDevices(group string, rules []DeviceRule) error {
 	if c.V2 {
 		return attachDeviceFilter(c.Tree[0].Mount+group, rules)
@@ -45,7 +45,7 @@ func (c *Hierarchies) LimitDevices(group string, rules []DeviceRule) error {
 	return nil
 }
 
-// String is the rule as the kernel reads it: "c 1:3 rwm".
+// String is the rule in the kernel's format: "c 1:3 rwm".
 func (r DeviceRule) String() string {
 	n := func(v int64) string {
 		if v < 0 {

@@ -55,7 +55,7 @@ func deviceFilter(rules []DeviceRule) []byte {
 				access |= 1 << i
 			}
 		}
-		if access != 7 { // what is asked for must be a part of access
+		if access != 7 { // the requested access must be a part of the allowed one
 			list = append(list,
 				ins{op: movx, dst: 1, src: 3},
 				ins{op: andk, dst: 1, imm: access},
@@ -81,7 +81,7 @@ func deviceFilter(rules []DeviceRule) []byte {
 	return out
 }
 
-// attachDeviceFilter loads the filter for rules and puts it on a cgroup.
+// attachDeviceFilter loads the filter for rules and attaches it to a cgroup.
 func attachDeviceFilter(dir string, rules []DeviceRule) error {
 	prog := deviceFilter(rules)
 	license := []byte("Apache-2.0\x00")

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestDeviceFilter runs the eBPF program for rules on a small machine of its
-// own and compares it with the rules.
+// TestDeviceFilter runs the eBPF program for rules in an interpreter and compares it with the
+// rules.
 func TestDeviceFilter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		number := rapid.SampledFrom([]int64{-1, 0, 1, 3, 5, 136})

@@ -4,13 +4,14 @@ import (
 	"os"
 )
 
-// Entry is how a process with one thread enters a group without cgroup.procs. A write to that file holds the lock
-// of all cgroups for an RCU grace period, 5–20 ms, unless another write happened just before. A thread that moves
-// itself by "0" in tasks waits for nothing (Linux 5.5), nor does a process that is created in its group.
+// Entry is how a process with one thread enters a cgroup without cgroup.procs. A write to that file
+// holds the lock of all cgroups for an RCU grace period, 5–20 ms, unless another write happened
+// just before. A thread that moves itself by writing "0" to tasks does not wait (Linux 5.5), nor
+// does a process that is created in its cgroup.
 type Entry struct {
 	Tasks   []string // version 1: the files to write "0" to
 	CPU     int      // which of them is the cpu controller's; -1 for none
-	unified string   // version 2: the directory to clone it into; "" for none
+	unified string   // version 2: the directory to clone the process into; "" for none
 }
 
 // Later says that a process can enter the group once it runs, before there is the group.

@@ -19,8 +19,8 @@ type setting struct {
 	optional                bool // the file may be missing
 }
 
-// settingsOf translates a container's resources; zero values are left alone.
-// Decreases and increases of memory limits are ordered by apply.
+// settingsOf converts a container's resources to settings; zero values leave a limit unchanged.
+// Apply orders increases and decreases of memory limits.
 func settingsOf(r *cri.LinuxContainerResources, v2 bool) []setting {
 	if r == nil {
 		return nil
@@ -112,8 +112,8 @@ func weightOf(shares int64) int64 {
 // Apply writes resources to the group.
 func (c *Hierarchies) Apply(group string, r *cri.LinuxContainerResources) error {
 	list := settingsOf(r, c.V2)
-	// A limit can neither rise above memory+swap nor fall below what that
-	// would leave: on refusal the two are tried in the other order.
+	// A limit can neither rise above memory+swap nor fall below what that would leave: if the
+	// kernel rejects it, the two are tried in the other order.
 	var failed []setting
 	for round := range 2 {
 		for _, s := range list {

@@ -36,9 +36,9 @@ func SlicePath(slice string) (string, error) {
 	return path, nil
 }
 
-// Systemd has systemd create the cgroups of containers: one transient scope for each,
-// delegated, in the slice of the pod. systemd has to know the limits as well, or it
-// would overwrite them with its own when it reloads. It is safe for concurrent use.
+// Systemd makes systemd create the cgroups of containers: one transient, delegated scope for each,
+// in the slice of the pod. systemd must know the limits, or it would overwrite them with its own
+// when it reloads. It is safe for concurrent use.
 type Systemd struct {
 	v2 bool
 
@@ -46,17 +46,17 @@ type Systemd struct {
 	conn *systemd.Conn
 }
 
-// jobTimeout bounds the wait for a job of systemd.
+// jobTimeout is the time limit of a systemd job.
 const jobTimeout = 30 * time.Second
 
-// NewSystemd connects to systemd over D-Bus, on a host whose cgroups are of version 2 or 1.
+// NewSystemd connects to systemd over D-Bus, on a host with cgroup version 2 or 1.
 func NewSystemd(ctx context.Context, v2 bool) (*Systemd, error) {
 	s := &Systemd{v2: v2}
 	_, err := s.connect(ctx)
 	return s, err
 }
 
-// connect answers the connection, a new one when systemd or the bus was restarted.
+// connect returns the connection, a new one if systemd or the bus was restarted.
 func (s *Systemd) connect(ctx context.Context) (*systemd.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,8 +86,8 @@ func (s *Systemd) disconnect() {
 	}
 }
 
-// Start creates the scope of a container's cgroup with one process in it, without
-// which systemd creates none.
+// Start creates the scope of a container's cgroup with one process in it; systemd creates no empty
+// scopes.
 func (s *Systemd) Start(ctx context.Context, group string, pid int, limits *cri.LinuxContainerResources) error {
 	set, err := scopeProperties(limits, s.v2)
 	if err != nil {
@@ -107,10 +107,10 @@ func (s *Systemd) Start(ctx context.Context, group string, pid int, limits *cri.
 		systemd.PropPids(uint32(pid)),
 		property("Delegate", true),
 		property("DefaultDependencies", false),
-		property("CollectMode", "inactive-or-failed"), // forgotten with its last process
+		property("CollectMode", "inactive-or-failed"), // removed with its last process
 		property("CPUAccounting", true), property("MemoryAccounting", true), property("IOAccounting", true),
 		property("TasksAccounting", true),
-		property("TasksMax", uint64(math.MaxUint64)), // the pod's limit is the slice's
+		property("TasksMax", uint64(math.MaxUint64)), // the pod's limit is set on the slice
 	}, set...)
 	begin := func() error {
 		return wait(ctx, name, func(done chan<- string) (int, error) {
@@ -118,7 +118,7 @@ func (s *Systemd) Start(ctx context.Context, group string, pid int, limits *cri.
 		})
 	}
 	err = begin()
-	if dbusError(err, "org.freedesktop.systemd1.UnitExists") { // of a start that was given up
+	if dbusError(err, "org.freedesktop.systemd1.UnitExists") { // left over from an abandoned start
 		if err = s.Stop(ctx, group); err == nil {
 			err = begin()
 		}
@@ -129,7 +129,7 @@ func (s *Systemd) Start(ctx context.Context, group string, pid int, limits *cri.
 	return nil
 }
 
-// Set changes limits of a scope.
+// Set changes the limits of a scope.
 func (s *Systemd) Set(ctx context.Context, group string, limits *cri.LinuxContainerResources) error {
 	set, err := scopeProperties(limits, s.v2)
 	if err != nil {
@@ -145,7 +145,7 @@ func (s *Systemd) Set(ctx context.Context, group string, limits *cri.LinuxContai
 	return nil
 }
 
-// Stop ends a unit and forgets it; one that is gone is no error.
+// Stop stops a unit; a missing unit is not an error.
 func (s *Systemd) Stop(ctx context.Context, group string) error {
 	conn, err := s.connect(ctx)
 	if err != nil {
@@ -166,14 +166,14 @@ func (s *Systemd) Stop(ctx context.Context, group string) error {
 	return nil
 }
 
-// StopSlice has systemd stop a slice with all below it; one that is gone is no error.
+// StopSlice stops a slice with everything below it; a missing slice is not an error.
 func StopSlice(ctx context.Context, slice string) error {
 	s := &Systemd{}
 	defer s.Close()
 	return s.Stop(ctx, slice)
 }
 
-// wait runs a job of systemd to its end.
+// wait starts a systemd job and waits for its end.
 func wait(ctx context.Context, name string, begin func(chan<- string) (int, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, jobTimeout)
 	defer cancel()
@@ -202,8 +202,8 @@ func property(name string, value any) systemd.Property {
 	return systemd.Property{Name: name, Value: dbus.MakeVariant(value)}
 }
 
-// scopeProperties are the limits of a container as properties of its scope; zero values
-// are left alone. What systemd has no property for is in the cgroup's files only.
+// scopeProperties returns the limits of a container as properties of its scope; zero values leave a
+// limit unchanged. Limits for which systemd has no property are only in the cgroup's files.
 func scopeProperties(r *cri.LinuxContainerResources, v2 bool) ([]systemd.Property, error) {
 	var out []systemd.Property
 	add := func(name string, value any) { out = append(out, property(name, value)) }
@@ -235,12 +235,12 @@ func scopeProperties(r *cri.LinuxContainerResources, v2 bool) ([]systemd.Propert
 		}
 		add("CPUQuotaPeriodUSec", uint64(period))
 		perSecond := uint64(math.MaxUint64)
-		if quota > 0 { // whole percents, rounded up; the file then gets the exact figure
+		if quota > 0 { // whole percents, rounded up; the file then gets the exact value
 			perSecond = (uint64(quota)*1000000/uint64(period) + 9999) / 10000 * 10000
 		}
 		add("CPUQuotaPerSecUSec", perSecond)
 	}
-	if v2 { // systemd does nothing with these on v1
+	if v2 { // systemd ignores these on v1
 		for name, list := range map[string]string{"AllowedCPUs": r.GetCpusetCpus(),
 			"AllowedMemoryNodes": r.GetCpusetMems()} {
 			if list == "" {

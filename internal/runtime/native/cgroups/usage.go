@@ -11,11 +11,11 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// OOMKilled says whether the kernel killed a process of the group for want of
-// memory, its own limit's or that of a group above; f is its oomFile, may be nil.
+// OOMKilled reports whether the kernel killed a process of the cgroup for lack of memory, by its
+// own limit or by one above; f is its OOM file and may be nil.
 func OOMKilled(f *os.File) bool {
 	b := make([]byte, 2048)
-	n, _ := f.ReadAt(b, 0) // it is short: always io.EOF; an error of a nil file, too
+	n, _ := f.ReadAt(b, 0) // the file is short: always io.EOF, or the error of a nil file
 	for line := range bytes.Lines(b[:max(n, 0)]) {
 		if count, ok := bytes.CutPrefix(line, []byte("oom_kill ")); ok {
 			return !bytes.Equal(bytes.TrimSpace(count), []byte("0"))
@@ -36,7 +36,7 @@ type Usage struct {
 	cpuPressure, memPressure, ioPr *cri.PsiStats
 }
 
-// Measure reads a cgroup; what the host does not count stays zero.
+// Measure reads the usage of a cgroup; what the host does not count is zero.
 func (c *Hierarchies) Measure(group string) Usage {
 	u := Usage{at: time.Now().UnixNano()}
 	mem := c.Of("memory", group)
@@ -55,7 +55,7 @@ func (c *Hierarchies) Measure(group string) Usage {
 	}
 	u.CPU = number(c.Of("cpuacct", group) + "/cpuacct.usage")
 	u.Memory, u.Limit = number(mem+"/memory.usage_in_bytes"), number(mem+"/memory.limit_in_bytes")
-	if u.Limit >= math.MaxInt64&^4095 { // how v1 says that there is none
+	if u.Limit >= math.MaxInt64&^4095 { // this is how v1 says that there is none
 		u.Limit = 0
 	}
 	u.inactive, u.RSS, u.Swap = stat["total_inactive_file"], stat["total_rss"], stat["total_swap"]
@@ -64,7 +64,7 @@ func (c *Hierarchies) Measure(group string) Usage {
 	return u
 }
 
-// WorkingSet is what can't be taken back without pain.
+// WorkingSet is the memory that the kernel cannot easily reclaim.
 func (u *Usage) WorkingSet() uint64 {
 	if u.Memory < u.inactive {
 		return 0
@@ -72,7 +72,7 @@ func (u *Usage) WorkingSet() uint64 {
 	return u.Memory - u.inactive
 }
 
-// number reads a file with one number; "max" and what is missing are 0.
+// number reads a file with one number; "max" and missing files are 0.
 func number(path string) uint64 {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -135,12 +135,12 @@ func pressure(path string) *cri.PsiStats {
 	return p
 }
 
-// CPUStats is what CRI reports of processor time.
+// CPUStats returns CRI's statistics of CPU.
 func (u *Usage) CPUStats() *cri.CpuUsage {
 	return &cri.CpuUsage{Timestamp: u.at, UsageCoreNanoSeconds: uint64Value(u.CPU), Psi: u.cpuPressure}
 }
 
-// MemoryStats is what CRI reports of memory.
+// MemoryStats returns CRI's statistics of memory.
 func (u *Usage) MemoryStats() *cri.MemoryUsage {
 	m := &cri.MemoryUsage{
 		Timestamp: u.at, WorkingSetBytes: uint64Value(u.WorkingSet()), UsageBytes: uint64Value(u.Memory),
@@ -154,16 +154,16 @@ func (u *Usage) MemoryStats() *cri.MemoryUsage {
 	return m
 }
 
-// SwapStats is what CRI reports of swap.
+// SwapStats returns CRI's statistics of swap.
 func (u *Usage) SwapStats() *cri.SwapUsage {
 	return &cri.SwapUsage{Timestamp: u.at, SwapUsageBytes: uint64Value(u.Swap),
 		SwapAvailableBytes: uint64Value(u.swapLimit - min(u.Swap, u.swapLimit))}
 }
 
-// IOStats is what CRI reports of I/O: its pressure.
+// IOStats returns CRI's statistics of I/O: its pressure.
 func (u *Usage) IOStats() *cri.IoUsage { return &cri.IoUsage{Timestamp: u.at, Psi: u.ioPr} }
 
-// ProcessStats is what CRI reports of processes.
+// ProcessStats returns CRI's statistics of processes.
 func (u *Usage) ProcessStats() *cri.ProcessUsage {
 	return &cri.ProcessUsage{Timestamp: u.at, ProcessCount: uint64Value(u.PIDs)}
 }

@@ -1,6 +1,5 @@
-// Package criserver serves any runtime.Runtime as CRI v1 over gRPC on a unix
-// socket: for crictl, critest and other agents. It adds nothing and decides
-// nothing; the composition starts it.
+// Package criserver serves any runtime.Runtime as CRI v1 over gRPC on a unix socket, for crictl,
+// critest, and other agents. It adds nothing and decides nothing; the composition starts it.
 package criserver
 
 import (
@@ -20,7 +19,8 @@ import (
 	"carob/internal/runtime"
 )
 
-// maxMessage is what clients of CRI expect to be able to send and get, in bytes.
+// maxMessage is the largest message in bytes that CRI clients expect to be able to send and
+// receive.
 const maxMessage = 16 << 20
 
 // itemsPerMessage is how many list items one message of a stream carries.
@@ -32,8 +32,8 @@ type Server struct {
 	images  imageService
 }
 
-// The services that gRPC embeds lie one level deeper than the runtime, so that they
-// answer only what the contract doesn't have (metrics, checkpoints).
+// The embedded services of gRPC are one level deeper than the runtime, so that they only answer
+// calls that the contract lacks (metrics, checkpoints).
 type (
 	otherRuntimeCalls struct {
 		cri.UnimplementedRuntimeServiceServer
@@ -52,13 +52,13 @@ type (
 	}
 )
 
-// New makes a server of rt.
+// New creates a server for rt.
 func New(rt runtime.Runtime) *Server {
 	return &Server{runtimeService{Runtime: rt}, imageService{Images: rt}}
 }
 
-// Listen opens the unix socket with the given mode (0600, or 0660 for a group);
-// a socket that a dead process left is replaced. Kind InUse when somebody answers on it.
+// Listen opens the unix socket with the given mode (0600, or 0660 for a group); it replaces a
+// socket left by a dead process. The error has the kind InUse if a process answers on it.
 func Listen(path string, mode fs.FileMode) (net.Listener, error) {
 	if c, err := net.Dial("unix", path); err == nil {
 		_ = c.Close()
@@ -81,7 +81,7 @@ func Listen(path string, mode fs.FileMode) (net.Listener, error) {
 	return l, nil
 }
 
-// Run serves on l until ctx ends; calls that run then are cancelled.
+// Run serves on l until ctx ends; calls in progress are then cancelled.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	g := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any,
@@ -103,7 +103,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// coded gives an error that has no gRPC code the best one.
+// coded gives an error without a gRPC code the best matching one.
 func coded(err error) error {
 	if err == nil {
 		return nil

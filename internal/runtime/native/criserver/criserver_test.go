@@ -56,7 +56,7 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// fake answers lists, and errors without a code.
+// fake returns lists, and errors without a code.
 type fake struct {
 	runtime.Runtime
 	sandboxes int

@@ -23,7 +23,7 @@ func (s *runtimeService) GetContainerEvents(_ *cri.GetEventsRequest,
 	return err
 }
 
-// StreamPodSandboxes is ListPodSandbox in parts.
+// StreamPodSandboxes is ListPodSandbox in several messages.
 func (s *runtimeService) StreamPodSandboxes(r *cri.StreamPodSandboxesRequest,
 	stream grpc.ServerStreamingServer[cri.StreamPodSandboxesResponse]) error {
 	all, err := s.ListPodSandbox(stream.Context(), &cri.ListPodSandboxRequest{Filter: r.GetFilter()})
@@ -35,7 +35,7 @@ func (s *runtimeService) StreamPodSandboxes(r *cri.StreamPodSandboxesRequest,
 	})
 }
 
-// StreamContainers is ListContainers in parts.
+// StreamContainers is ListContainers in several messages.
 func (s *runtimeService) StreamContainers(r *cri.StreamContainersRequest,
 	stream grpc.ServerStreamingServer[cri.StreamContainersResponse]) error {
 	all, err := s.ListContainers(stream.Context(), &cri.ListContainersRequest{Filter: r.GetFilter()})
@@ -47,7 +47,7 @@ func (s *runtimeService) StreamContainers(r *cri.StreamContainersRequest,
 	})
 }
 
-// StreamContainerStats is ListContainerStats in parts.
+// StreamContainerStats is ListContainerStats in several messages.
 func (s *runtimeService) StreamContainerStats(r *cri.StreamContainerStatsRequest,
 	stream grpc.ServerStreamingServer[cri.StreamContainerStatsResponse]) error {
 	all, err := s.ListContainerStats(stream.Context(), &cri.ListContainerStatsRequest{Filter: r.GetFilter()})
@@ -59,7 +59,7 @@ func (s *runtimeService) StreamContainerStats(r *cri.StreamContainerStatsRequest
 	})
 }
 
-// StreamPodSandboxStats is ListPodSandboxStats in parts.
+// StreamPodSandboxStats is ListPodSandboxStats in several messages.
 func (s *runtimeService) StreamPodSandboxStats(r *cri.StreamPodSandboxStatsRequest,
 	stream grpc.ServerStreamingServer[cri.StreamPodSandboxStatsResponse]) error {
 	all, err := s.ListPodSandboxStats(stream.Context(), &cri.ListPodSandboxStatsRequest{Filter: r.GetFilter()})
@@ -71,7 +71,7 @@ func (s *runtimeService) StreamPodSandboxStats(r *cri.StreamPodSandboxStatsReque
 	})
 }
 
-// StreamImages is ListImages in parts.
+// StreamImages is ListImages in several messages.
 func (s *imageService) StreamImages(r *cri.StreamImagesRequest,
 	stream grpc.ServerStreamingServer[cri.StreamImagesResponse]) error {
 	all, err := s.ListImages(stream.Context(), &cri.ListImagesRequest{Filter: r.GetFilter()})
@@ -83,7 +83,7 @@ func (s *imageService) StreamImages(r *cri.StreamImagesRequest,
 	})
 }
 
-// measured is a runtime that has metrics besides stats.
+// measured is a runtime with metrics besides statistics.
 type measured interface {
 	ListMetricDescriptors(context.Context, *cri.ListMetricDescriptorsRequest) (*cri.ListMetricDescriptorsResponse,
 		error)
@@ -91,7 +91,7 @@ type measured interface {
 		error)
 }
 
-// ListMetricDescriptors answers Unimplemented for a runtime without metrics.
+// ListMetricDescriptors returns Unimplemented for a runtime without metrics.
 func (s *runtimeService) ListMetricDescriptors(ctx context.Context,
 	r *cri.ListMetricDescriptorsRequest) (*cri.ListMetricDescriptorsResponse, error) {
 	if m, ok := s.Runtime.(measured); ok {
@@ -100,7 +100,7 @@ func (s *runtimeService) ListMetricDescriptors(ctx context.Context,
 	return s.otherRuntimeCalls.ListMetricDescriptors(ctx, r)
 }
 
-// ListPodSandboxMetrics answers Unimplemented for a runtime without metrics.
+// ListPodSandboxMetrics returns Unimplemented for a runtime without metrics.
 func (s *runtimeService) ListPodSandboxMetrics(ctx context.Context,
 	r *cri.ListPodSandboxMetricsRequest) (*cri.ListPodSandboxMetricsResponse, error) {
 	if m, ok := s.Runtime.(measured); ok {
@@ -109,7 +109,7 @@ func (s *runtimeService) ListPodSandboxMetrics(ctx context.Context,
 	return s.otherRuntimeCalls.ListPodSandboxMetrics(ctx, r)
 }
 
-// StreamPodSandboxMetrics is ListPodSandboxMetrics in parts.
+// StreamPodSandboxMetrics is ListPodSandboxMetrics in several messages.
 func (s *runtimeService) StreamPodSandboxMetrics(_ *cri.StreamPodSandboxMetricsRequest,
 	stream grpc.ServerStreamingServer[cri.StreamPodSandboxMetricsResponse]) error {
 	all, err := s.ListPodSandboxMetrics(stream.Context(), &cri.ListPodSandboxMetricsRequest{})

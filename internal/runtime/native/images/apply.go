@@ -17,14 +17,13 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// maxTrailer bounds what may follow the end of a layer's archive: tar pads to
-// blocks, and nothing else belongs there.
+// maxTrailer limits the bytes after the end of a layer's archive: tar pads to blocks, and nothing
+// else belongs there.
 const maxTrailer = 1 << 20
 
-// applier unpacks a layer into the directory of its snapshot. It differs from
-// the library's in what it asks before each file: whether there is room for it.
-// A layer of a few kilobytes can unpack to terabytes, as deflated zeros or as a
-// sparse file.
+// applier unpacks a layer into the directory of its snapshot. Unlike the library's, it checks
+// before each file whether there is room for it. A layer of a few kilobytes can unpack to
+// terabytes, as deflated zeros or as a sparse file.
 type applier struct {
 	content content.Provider
 	room    *room
@@ -68,8 +67,8 @@ func (a *applier) Apply(ctx context.Context, d imagespec.Descriptor, mounts []mo
 	return imagespec.Descriptor{MediaType: imagespec.MediaTypeImageLayer, Size: sum.n, Digest: sum.digest.Digest()}, nil
 }
 
-// layerTarget is the directory that a snapshot's mounts write to. Removed files
-// are marks in a layer that has others below it, and nothing in the lowest one.
+// layerTarget returns the directory that a snapshot's mounts write to. Removed files are whiteouts
+// in a layer above others, and nothing in the lowest one.
 func layerTarget(mounts []mount.Mount) (string, []archive.ApplyOpt, error) {
 	if len(mounts) != 1 {
 		return "", nil, fmt.Errorf("unexpected mounts of a new layer: %v", mounts)
@@ -95,7 +94,7 @@ func layerTarget(mounts []mount.Mount) (string, []archive.ApplyOpt, error) {
 	return "", nil, fmt.Errorf("unexpected mounts of a new layer: %v", mounts)
 }
 
-// summed counts and sums what is read through it.
+// summed counts and hashes what is read through it.
 type summed struct {
 	r      io.Reader
 	digest digest.Digester

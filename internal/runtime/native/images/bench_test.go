@@ -28,7 +28,7 @@ func BenchmarkOpen(b *testing.B) {
 	}
 }
 
-// What one container costs: a layer, and taking it back.
+// The cost of one container: creating and removing a writable layer.
 func BenchmarkLayer(b *testing.B) {
 	s := openStore(b, Config{})
 	mustImport(b, s, dockerArchive(b, imageOf(b, "", map[string]string{"one": "1"}), "app"))

@@ -19,8 +19,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// FuzzHosts reads hosts.toml as an administrator may have written it: an error, or
-// hosts that can be asked, of which none gets what is meant for another.
+// FuzzHosts parses hosts.toml as an administrator may have written it: the result is an error, or
+// hosts to ask, none of which gets credentials meant for another.
 func FuzzHosts(f *testing.F) {
 	for _, text := range []string{
 		"", "server = \"https://registry-1.docker.io\"\n[host.\"http://mirror:5000\"]\n  capabilities = [\"pull\", \"resolve\"]\n",
@@ -38,7 +38,7 @@ func FuzzHosts(f *testing.F) {
 	const token = "token-of-the-registry"
 	f.Fuzz(func(t *testing.T, text string) {
 		if strings.Contains(text, "dev") || strings.Contains(text, "proc") {
-			return // a key that is read from there has no end
+			return // a key that is read from there never ends
 		}
 		dir := t.TempDir()
 		if err := os.Mkdir(filepath.Join(dir, "registry.example"), 0o700); err != nil {
@@ -70,7 +70,7 @@ func FuzzHosts(f *testing.F) {
 	})
 }
 
-// archives is a store that takes anything for an archive.
+// archives is a store that imports arbitrary archives.
 type archives struct {
 	*Store
 	outside string // the directory around it
@@ -78,7 +78,7 @@ type archives struct {
 
 func newArchives(f *testing.F) archives {
 	f.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "carob-fuzz-") // each import is synced to the disk
+	dir, err := os.MkdirTemp("/dev/shm", "carob-fuzz-") // each import is synced to disk
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -86,8 +86,8 @@ func newArchives(f *testing.F) archives {
 	return archives{openStore(f, Config{Root: filepath.Join(dir, "store")}), dir}
 }
 
-// take imports an archive: it is refused as the user's mistake and leaves nothing, or
-// its images are there and can be removed. Nothing is written outside of the store.
+// take imports an archive: either it is rejected as the user's mistake and leaves nothing, or its
+// images are present and can be removed. Nothing is written outside of the store.
 func (a archives) take(t *testing.T, archive []byte) {
 	t.Helper()
 	names, err := a.Import(t.Context(), bytes.NewReader(archive), nil)
@@ -126,9 +126,8 @@ func FuzzArchives(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) { a.take(t, b) })
 }
 
-// FuzzImages imports archives whose documents are anything and whose digests are right:
-// {layer}, {config} and {manifest} in a text become the digest of that file, with a plus
-// its size.
+// FuzzImages imports archives with arbitrary documents and correct digests: {layer}, {config}, and
+// {manifest} in a text become the digest of that file, with a plus its size.
 func FuzzImages(f *testing.F) {
 	const (
 		layerType = "application/vnd.oci.image.layer.v1.tar"

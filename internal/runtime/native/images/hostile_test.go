@@ -32,12 +32,12 @@ import (
 	"carob/internal/runtime/native"
 )
 
-// rawRegistry serves whatever bytes a test gives it, and may break any answer.
+// rawRegistry serves the bytes that a test gives it, and may break any answer.
 type rawRegistry struct {
 	host     string
 	contents map[string][]byte // by digest and by tag
 	types    map[string]string
-	// answer, when it says so, has answered the request itself.
+	// answer returns true if it has answered the request itself.
 	answer func(w http.ResponseWriter, req *http.Request, what string, body []byte) bool
 	asked  atomic.Int32
 }
@@ -71,7 +71,7 @@ func (r *rawRegistry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// add stores a blob and describes it.
+// add stores a blob and returns its descriptor.
 func (r *rawRegistry) add(mediaType string, body []byte) imagespec.Descriptor {
 	d := imagespec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(body), Size: int64(len(body))}
 	r.contents[d.Digest.String()] = body
@@ -86,7 +86,7 @@ func marshal(v any) []byte {
 	return b
 }
 
-// image tags an image of the given archives as app:v1. Change may spoil its parts.
+// image tags an image of the given archives as app:v1. Change may damage its parts.
 func (r *rawRegistry) image(archives [][]byte, change ...func(*imagespec.Image, *imagespec.Manifest)) string {
 	config := imagespec.Image{RootFS: imagespec.RootFS{Type: "layers"}}
 	config.OS, config.Architecture, _ = strings.Cut(hostPlatform(), "/")
@@ -112,7 +112,7 @@ func (r *rawRegistry) image(archives [][]byte, change ...func(*imagespec.Image, 
 	return r.tag(marshal(m))
 }
 
-// tag makes a manifest app:v1 and answers its reference.
+// tag creates a manifest app:v1 and returns its reference.
 func (r *rawRegistry) tag(manifest []byte) string {
 	for _, n := range []string{"v1", digest.FromBytes(manifest).String()} {
 		r.contents[n], r.types[n] = manifest, imagespec.MediaTypeImageManifest
@@ -167,7 +167,7 @@ func TestLayersStayInside(t *testing.T) {
 	for i, c := range []struct {
 		name   string
 		layers [][]entry
-		fails  string // a part of the message; empty: the image is fine and all it wrote is inside
+		fails  string // part of the message; empty if the image is fine and wrote only inside
 		inside string // a file that must be in the image
 	}{
 		{"dots in a name", [][]entry{{file(up+canary, "dead")}}, "", canary},
@@ -249,7 +249,7 @@ func TestLayersStayInside(t *testing.T) {
 	}
 }
 
-// TestSpecialFiles: what images rightly bring is kept, where nobody but root gets at it.
+// TestSpecialFiles: special files of images are kept where only root can reach them.
 func TestSpecialFiles(t *testing.T) {
 	reg := newRawRegistry(t)
 	// cap_net_bind_service+ep
@@ -262,7 +262,7 @@ func TestSpecialFiles(t *testing.T) {
 		entry{tar.Header{Name: "disk", Typeflag: tar.TypeBlock, Mode: 0o666, Devmajor: 8, Devminor: 0}, ""},
 		entry{tar.Header{Name: "fifo", Typeflag: tar.TypeFifo, Mode: 0o666}, ""},
 	), archiveOf(
-		// Marks of the overlay itself point into the image's own layers at most.
+		// Markers of the overlay itself can only point into the image's own layers.
 		entry{tar.Header{Name: "moved", Typeflag: tar.TypeDir, Mode: 0o755, Format: tar.FormatPAX,
 			PAXRecords: map[string]string{"SCHILY.xattr.trusted.overlay.redirect": "/../../../../etc"}}, ""},
 	)})
@@ -287,7 +287,7 @@ func TestSpecialFiles(t *testing.T) {
 		t.Error("a mark of the overlay leads to the host's files")
 	}
 	for _, dir := range []string{"rw", "overlay/snapshots", "content"} {
-		// A set-user-ID program or device of an image is out of reach for the host's users.
+		// Users of the host cannot reach a set-user-ID program or device of an image.
 		closed := false
 		for p := filepath.Join(s.cfg.Root, dir); len(p) >= len(s.cfg.Root); p = filepath.Dir(p) {
 			st, err := os.Stat(p)
@@ -302,7 +302,7 @@ func TestSpecialFiles(t *testing.T) {
 	}
 }
 
-// small is a file system for a store with room for little.
+// small is a file system for a store with little space.
 func small(t *testing.T, size string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -320,7 +320,7 @@ func small(t *testing.T, size string) string {
 	return dir
 }
 
-// sparse is an archive with one file of the given size that has no data: old GNU form.
+// sparse returns an archive with one file of the given size without data, in the old GNU form.
 func sparse(size int64) []byte {
 	var h [512]byte
 	copy(h[:], "sparse")
@@ -344,8 +344,8 @@ func sparse(size int64) []byte {
 	return append(h[:], make([]byte, 1024)...)
 }
 
-// TestBombs: what would fill the disk is refused before it does, with the reason,
-// and leaves nothing.
+// TestBombs: what would fill the disk is rejected before it does, with the reason, and leaves
+// nothing.
 func TestBombs(t *testing.T) {
 	const tera = 1 << 40
 	for name, archive := range map[string][]byte{
@@ -425,8 +425,7 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestDishonestRegistries: answers that can't be right end the pull with the
-// reason and leave nothing.
+// TestDishonestRegistries: wrong answers end the pull with the reason and leave nothing.
 func TestDishonestRegistries(t *testing.T) {
 	layer := archiveOf(file("f", "content"))
 	random := make([]byte, 1<<20)
@@ -593,7 +592,7 @@ func TestDishonestRegistries(t *testing.T) {
 	}
 }
 
-// A download that breaks off now and then is taken up where it was.
+// A download that breaks off is resumed where it was.
 func TestBrokenOffDownload(t *testing.T) {
 	random := make([]byte, 1<<20)
 	for i := range random {
@@ -628,8 +627,8 @@ func TestBrokenOffDownload(t *testing.T) {
 	}
 }
 
-// TestStallsAnywhere: wherever a registry stops answering, the pull ends after the
-// stall timeout as an unavailable registry, or at once when it is cancelled.
+// TestStallsAnywhere: wherever a registry stops answering, the pull ends after the stall timeout
+// with the error of an unavailable registry, or at once when it is cancelled.
 func TestStallsAnywhere(t *testing.T) {
 	for _, where := range []string{"manifests/v1", "manifests/sha256", "blobs/ first", "blobs/ middle", "token"} {
 		for _, how := range []string{"stall", "cancel"} {
@@ -681,7 +680,7 @@ func TestStallsAnywhere(t *testing.T) {
 	}
 }
 
-// A manifest can't make the node ask addresses of its choice.
+// A manifest cannot make the node contact addresses of its choice.
 func TestForeignAddresses(t *testing.T) {
 	var asked atomic.Bool
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Store(true) }))
@@ -715,9 +714,9 @@ func TestRepeatedLayers(t *testing.T) {
 	}
 }
 
-// TestPullsAgainstCollection: images that share layers come and go, some pulls are
-// cancelled, layers of containers keep images that are removed; whatever is
-// visible is whole at any moment, and in the end nothing is left.
+// TestPullsAgainstCollection: images that share layers are pulled and removed, some pulls are
+// cancelled, and containers keep layers of removed images. Every visible image is complete at any
+// time, and at the end nothing is left.
 func TestPullsAgainstCollection(t *testing.T) {
 	const images, rounds = 4, 12
 	shared := archiveOf(file("shared", strings.Repeat("s", 10000)))

@@ -17,9 +17,9 @@ import (
 
 func hostPlatform() string { return platforms.Format(platforms.DefaultSpec()) }
 
-// Import reads an OCI or docker archive and answers the names that exist now: an
-// image without a name gets its id. Code InvalidArgument when the stream is no
-// such archive or has nothing for this machine. Archives may be packed (gzip, zstd).
+// Import reads an OCI or docker archive and returns the names that exist now; an image without a
+// name has its ID. The code is InvalidArgument if the stream is no such archive or has nothing for
+// this platform. Archives may be compressed (gzip, zstd).
 func (s *Store) Import(ctx context.Context, r io.Reader, progress Progress) ([]string, error) {
 	ctx = inNamespace(ctx)
 	done, err := s.importArchive(ctx, r, progress)
@@ -106,10 +106,10 @@ func nameOf(d imagespec.Descriptor) string {
 	return d.Digest.String()
 }
 
-// importName is the full name of an archive's image, or its id when the archive names none.
+// importName is the full name of an archive's image, or its ID if the archive names none.
 func (s *Store) importName(ctx context.Context, target imagespec.Descriptor) (string, error) {
 	n := nameOf(target)
-	// A bare tag, as docker writes next to the full name, is no name.
+	// A bare tag, which docker writes next to the full name, is not a name.
 	if n != target.Digest.String() && (target.Annotations[images.AnnotationImageName] != "" || isFullName(n)) {
 		full, err := normalize(n)
 		if err != nil {

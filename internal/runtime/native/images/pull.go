@@ -23,8 +23,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Progress hears one line for each thing that happens during a pull or an
-// import; it may be called from several goroutines, never after the call returned.
+// Progress is called with one line for each event of a pull or import; it may be called from
+// several goroutines, never after the call has returned.
 type Progress func(message string)
 
 func (p Progress) say(format string, args ...any) {
@@ -46,7 +46,7 @@ func (s *Store) PullImage(ctx context.Context, req *cri.PullImageRequest) (*cri.
 	return &cri.PullImageResponse{ImageRef: id}, nil
 }
 
-// Pull fetches an image, unpacks it and answers its id. Errors as PullImage.
+// Pull fetches an image, unpacks it, and returns its ID. Errors are those of PullImage.
 func (s *Store) Pull(ctx context.Context, name string, auth *cri.AuthConfig, progress Progress) (string, error) {
 	named, err := reference.ParseDockerRef(name)
 	if err != nil {
@@ -54,7 +54,8 @@ func (s *Store) Pull(ctx context.Context, name string, auth *cri.AuthConfig, pro
 	}
 	ref := named.String()
 	ctx = inNamespace(ctx)
-	// Two pulls of one name would fetch everything twice; the second finds it here.
+	// Two concurrent pulls of one name would fetch everything twice; the second one finds the image
+	// present.
 	unlock, err := s.locks.Acquire(ctx, "pull/"+ref)
 	if err != nil {
 		return "", rpcError(err)
@@ -62,7 +63,7 @@ func (s *Store) Pull(ctx context.Context, name string, auth *cri.AuthConfig, pro
 	defer unlock()
 	r, err := s.fetch(ctx, named, ref, auth, progress)
 	if err != nil {
-		// What has arrived is of no use to anybody; it may be large.
+		// What has arrived is useless now, and may be large.
 		_ = s.collect(context.WithoutCancel(ctx))
 		return "", pullError(ref, err)
 	}
@@ -122,16 +123,16 @@ func stalled(ctx context.Context, err error) error {
 	return err
 }
 
-// Bounds of what an image may be made of. Documents are manifests, indexes and
-// configurations: they are held in memory. The kernel stacks 500 layers.
+// Limits of an image. Documents are manifests, indexes, and configurations: they are held in
+// memory. The kernel stacks 500 layers.
 const (
 	maxDocument  = 4 << 20
 	maxDocuments = 100
 	maxLayers    = 500
 )
 
-// sane refuses what no honest registry offers before it is fetched, and what does
-// not fit on the disk.
+// sane rejects what no honest registry offers before it is fetched, and what does not fit on the
+// disk.
 func (s *Store) sane() images.HandlerFunc {
 	var documents atomic.Int32
 	return func(_ context.Context, d imagespec.Descriptor) ([]imagespec.Descriptor, error) {
@@ -150,7 +151,7 @@ func (s *Store) sane() images.HandlerFunc {
 	}
 }
 
-// boundLayers refuses a manifest with more layers than the kernel can stack.
+// boundLayers rejects a manifest with more layers than the kernel can stack.
 func boundLayers(h images.HandlerFunc) images.HandlerFunc {
 	return func(ctx context.Context, d imagespec.Descriptor) ([]imagespec.Descriptor, error) {
 		children, err := h(ctx, d)
@@ -168,16 +169,16 @@ func boundLayers(h images.HandlerFunc) images.HandlerFunc {
 	}
 }
 
-// children walks from an index to the one manifest of this machine, its
-// configuration and its layers, and ties each to its parent for the collector.
-// Packed layers are not tied: once unpacked they are garbage.
+// children walks from an index to the manifest of this platform, its configuration, and its layers,
+// and links each to its parent for the garbage collector. Compressed layers are not linked: once
+// unpacked, they are garbage.
 func (s *Store) children() images.HandlerFunc {
 	h := images.SetChildrenMappedLabels(s.content, boundLayers(images.ChildrenHandler(s.content)),
 		images.ChildGCLabelsFilterLayers)
 	return images.LimitManifests(images.FilterPlatforms(h, s.platform), s.platform, 1)
 }
 
-// unpack runs the handler over an image and turns its layers into snapshots.
+// unpack runs the handler on an image and turns its layers into snapshots.
 func (s *Store) unpack(ctx context.Context, target imagespec.Descriptor, h images.Handler) error {
 	limit := semaphore.NewWeighted(int64(s.cfg.Downloads))
 	u, err := unpack.NewUnpacker(ctx, s.content,
@@ -204,8 +205,8 @@ func (s *Store) unpack(ctx context.Context, target imagespec.Descriptor, h image
 	return nil
 }
 
-// stallWatch ends a pull when one wait for the registry takes too long. The time
-// between two waits (writing, unpacking) doesn't count.
+// stallWatch ends a pull when a wait for the registry takes too long. The time between two waits
+// (writing, unpacking) does not count.
 type stallWatch struct {
 	limit time.Duration
 	abort func()
@@ -216,7 +217,7 @@ func (w stallWatch) start() (answered func()) {
 	return func() { t.Stop() }
 }
 
-// watchedFetcher tells of each layer and watches each wait for bytes.
+// watchedFetcher reports each layer and monitors each wait for bytes.
 type watchedFetcher struct {
 	remotes.Fetcher
 	progress Progress
@@ -227,7 +228,7 @@ func (f *watchedFetcher) Fetch(ctx context.Context, d imagespec.Descriptor) (io.
 	if images.IsLayerType(d.MediaType) {
 		f.progress.say("fetching layer %s (%.1f MB)", short(d.Digest), float64(d.Size)/1e6)
 	}
-	d.URLs = nil // a manifest does not send the node to addresses of its choice
+	d.URLs = nil // a manifest must not make the node contact addresses of its choice
 	answered := f.watch.start()
 	body, err := f.Fetcher.Fetch(ctx, d)
 	answered()
@@ -236,13 +237,13 @@ func (f *watchedFetcher) Fetch(ctx context.Context, d imagespec.Descriptor) (io.
 	}
 	w := &watchedBody{ReadCloser: body, watch: f.watch, of: d, left: d.Size}
 	if seeker, ok := body.(io.Seeker); ok {
-		// Keeps an interrupted download resumable.
+		// Allows resuming an interrupted download.
 		return &watchedSeeker{watchedBody: w, Seeker: seeker}, nil
 	}
 	return w, nil
 }
 
-// watchedBody never brings more than it was announced to have.
+// watchedBody never returns more than the announced size.
 type watchedBody struct {
 	io.ReadCloser
 	watch stallWatch

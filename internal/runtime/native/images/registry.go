@@ -27,8 +27,8 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 )
 
-// hosts says where the images of a registry are fetched from, with which
-// certificates and credentials.
+// hosts configures where the images of a registry are fetched from, with which certificates and
+// credentials.
 func (s *Store) hosts(ctx context.Context, named reference.Named, auth *cri.AuthConfig) docker.RegistryHosts {
 	opts := config.HostOptions{
 		Credentials: func(host string) (string, string, error) { return credentials(auth, host) },
@@ -53,7 +53,7 @@ func (s *Store) hosts(ctx context.Context, named reference.Named, auth *cri.Auth
 			if token == "" {
 				continue
 			}
-			// A bearer token is meant for the registry itself, not for its mirrors.
+			// A bearer token is for the registry itself, not for its mirrors.
 			if sameRegistry(hosts[i].Host, reference.Domain(named)) {
 				hosts[i].Authorizer = nil
 				header := hosts[i].Header.Clone()
@@ -68,12 +68,12 @@ func (s *Store) hosts(ctx context.Context, named reference.Named, auth *cri.Auth
 	}
 }
 
-// maxAnswer bounds what is read of a token server's answer.
+// maxAnswer limits what is read of a token server's answer.
 const maxAnswer = 1 << 20
 
-// boundedAnswers bounds the answers to requests that ask for no kind of content,
-// those for tokens, which the library reads into memory as they come, and
-// manifests, which it reads to their end when their size is not announced.
+// boundedAnswers limits the answers to requests without an Accept header, which are those for
+// tokens and which the library reads into memory as they come, and manifests, which it reads to
+// their end if their size is not announced.
 type boundedAnswers struct{ http.RoundTripper }
 
 func (b boundedAnswers) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -106,8 +106,8 @@ func sameRegistry(host, domain string) bool {
 	return host == domain
 }
 
-// credentials answers user and secret for a host; an identity token is a secret
-// without a user. Credentials for another server than the host are not shown to it.
+// credentials returns user and secret for a host; an identity token is a secret without a user.
+// Credentials for another server are not sent to the host.
 func credentials(auth *cri.AuthConfig, host string) (user, secret string, _ error) {
 	if auth == nil {
 		return "", "", nil
@@ -143,7 +143,7 @@ func credentials(auth *cri.AuthConfig, host string) (user, secret string, _ erro
 	return "", "", nil
 }
 
-// pullError words a failed pull as containerd does and gives it a code.
+// pullError formats the error of a failed pull like containerd and adds a code.
 func pullError(ref string, err error) error {
 	text := fmt.Sprintf("failed to pull and unpack image %q: %v", ref, err)
 	var reply remoteerrors.ErrUnexpectedStatus
@@ -176,12 +176,12 @@ func pullError(ref string, err error) error {
 	return status.Error(codes.Unknown, text)
 }
 
-// unavailable is what the agent recognises as a registry that does not answer (L3.110).
+// unavailable is the error by which the agent recognises a registry that does not answer (L3.110).
 func unavailable(text string) error {
 	return status.Error(codes.Unavailable, crierrors.ErrRegistryUnavailable.Error()+": "+text)
 }
 
-// rpcError gives any other error a code.
+// rpcError adds a code to any other error.
 func rpcError(err error) error {
 	switch {
 	case err == nil:
@@ -194,7 +194,7 @@ func rpcError(err error) error {
 	return errgrpc.ToGRPC(err)
 }
 
-// decompress unpacks an archive that was packed as a whole.
+// decompress unpacks an archive that was compressed as a whole.
 func decompress(r io.Reader) (io.ReadCloser, error) {
 	buffered := bufio.NewReaderSize(r, 64<<10)
 	if _, err := buffered.Peek(1); err == io.EOF {
@@ -203,5 +203,5 @@ func decompress(r io.Reader) (io.ReadCloser, error) {
 	return compression.DecompressStream(buffered)
 }
 
-// isFullName reports whether a name carries more than a tag.
+// isFullName reports whether a name has more than a tag.
 func isFullName(n string) bool { return strings.ContainsAny(n, "/:") }

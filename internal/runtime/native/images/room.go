@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxReserve is what images leave free at most.
+// maxReserve is the most space that images leave free.
 const maxReserve = 1 << 30
 
-// room is how much images may take of the store's file system: all but a tenth of
-// it, or but a gigabyte, so that an image can't take the disk from the API's
-// store, the logs and what runs. It looks at the disk anew each time.
+// room is how much images may use of the store's file system: all but a tenth of it, or all but a
+// gigabyte, so that an image cannot take the disk from the API's store, the logs, and running
+// containers. It reads the free space each time.
 type room struct {
 	dir string
 }
@@ -23,7 +23,7 @@ type noRoom struct{ text string }
 
 func (e *noRoom) Error() string { return e.text }
 
-// bytes asks for room for n bytes.
+// bytes checks for space for n bytes.
 func (r *room) bytes(n int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(r.dir, &st); err != nil {
@@ -35,14 +35,14 @@ func (r *room) bytes(n int64) error {
 		return &noRoom{fmt.Sprintf("no room in %s: %s more are needed, %s are free of which %s are kept back", r.dir,
 			size(n), size(free), size(reserve))}
 	}
-	// Some file systems have no fixed number of files and say 0.
+	// Some file systems have no fixed number of inodes and report 0.
 	if st.Files > 0 && st.Ffree <= st.Files/20 {
 		return &noRoom{fmt.Sprintf("no room in %s: only %d of its %d files are free", r.dir, st.Ffree, st.Files)}
 	}
 	return nil
 }
 
-// file asks for room for an archive's next file.
+// file checks for an inode for an archive's next file.
 func (r *room) file(h *tar.Header) error {
 	if h.Size < 0 {
 		return fmt.Errorf("file %q has size %d", h.Name, h.Size)
@@ -50,16 +50,16 @@ func (r *room) file(h *tar.Header) error {
 	return r.bytes(h.Size)
 }
 
-// reader is a stream that fails when what it brings no longer fits.
+// reader is a stream that fails when its content no longer fits on the disk.
 func (r *room) reader(from io.Reader) io.Reader { return &roomReader{room: r, r: from} }
 
-// roomStep is how often a stream looks at the disk.
+// roomStep is how often a stream checks the disk.
 const roomStep = 16 << 20
 
 type roomReader struct {
 	room *room
 	r    io.Reader
-	left int64 // until the next look
+	left int64 // until the next check
 }
 
 func (r *roomReader) Read(p []byte) (int, error) {

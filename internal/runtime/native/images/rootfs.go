@@ -23,7 +23,7 @@ import (
 	"carob/internal/runtime/native"
 )
 
-// layerRecord is the file that says what a writable layer stands on.
+// layerRecord is the name of the file that records the image below a writable layer.
 type layerRecord struct {
 	Chain    string `json:"chain"`
 	ReadOnly bool   `json:"readOnly,omitempty"`
@@ -31,7 +31,7 @@ type layerRecord struct {
 
 const recordFile = "layer.json"
 
-// optionPage is what mount(2) takes, less what the options beside the directories need.
+// optionPage is what mount(2) accepts, minus what the options besides the directories need.
 const optionPage = 4096 - 128
 
 // Prepare implements native.Images: mounts of a writable layer on top of the image.
@@ -93,7 +93,8 @@ func mounts(dir, lower string, layers int, readOnly bool, ids native.IDMap) []mo
 	} else {
 		m.Options = append(m.Options, "upperdir="+filepath.Join(dir, "fs"), "workdir="+filepath.Join(dir, "work"))
 	}
-	// containerd's convention: whoever mounts maps the lower directories to these ids first.
+	// containerd's convention: the caller that mounts first maps the lower directories to these
+	// IDs.
 	if !ids.Empty() {
 		m.Options = append(m.Options, "uidmap="+formatIDs(ids.UIDs), "gidmap="+formatIDs(ids.GIDs))
 	}
@@ -120,8 +121,8 @@ func rootID(maps []*cri.IDMapping) int {
 
 var madeLayers atomic.Uint64
 
-// makeLayer builds the directories aside and renames them into place, so a layer
-// is there as a whole or not at all. Its root has mode and owner of the layer below.
+// makeLayer creates the directories elsewhere and renames them into place, so that a layer is
+// complete or absent. Its root has the mode and owner of the layer below.
 func makeLayer(dir string, rec layerRecord, below string, ids native.IDMap) error {
 	tmp := filepath.Join(filepath.Dir(dir), ".new-"+strconv.FormatUint(madeLayers.Add(1), 10))
 	if err := os.Mkdir(tmp, 0o700); err != nil {
@@ -146,7 +147,7 @@ func makeLayer(dir string, rec layerRecord, below string, ids native.IDMap) erro
 		uid, gid := int(st.Uid), int(st.Gid)
 		if !ids.Empty() {
 			uid, gid = rootID(ids.UIDs), rootID(ids.GIDs)
-			// The container's root must reach its own upper directory.
+			// The container's root user must reach its own upper directory.
 			if err := os.Chmod(tmp, 0o711); err != nil {
 				return fail(err)
 			}
@@ -168,7 +169,7 @@ func makeLayer(dir string, rec layerRecord, below string, ids native.IDMap) erro
 	return nil
 }
 
-// lowerOption joins the layers; a chain too long for mount(2) goes through short links.
+// lowerOption joins the layers; short links replace paths that are too long together for mount(2).
 func (s *Store) lowerOption(dirs []string, limit int) (string, error) {
 	joined := strings.Join(dirs, ":")
 	if len(joined) <= limit {
@@ -205,7 +206,7 @@ func readRecord(dir string) (layerRecord, error) {
 	return rec, json.Unmarshal(body, &rec)
 }
 
-// Release implements native.Images: the layer's files go, nothing may have it mounted.
+// Release implements native.Images: it removes the layer's files; nothing may have them mounted.
 func (s *Store) Release(ctx context.Context, key string) error {
 	if key == "" || strings.ContainsAny(key, "/\x00") || strings.HasPrefix(key, ".") {
 		return nil
@@ -266,7 +267,7 @@ func (s *Store) Layers() ([]string, error) {
 	return keys, nil
 }
 
-// loadRW takes up the layers of running containers and removes half-made ones.
+// loadRW loads the layers of running containers and removes unfinished ones.
 func (s *Store) loadRW(ctx context.Context) error {
 	entries, err := os.ReadDir(filepath.Join(s.cfg.Root, "rw"))
 	if err != nil {

@@ -46,7 +46,7 @@ func (s *Store) ListImages(_ context.Context, req *cri.ListImagesRequest) (*cri.
 	return resp, nil
 }
 
-// ImageStatus implements the CRI call; an unknown image is an empty answer.
+// ImageStatus implements the CRI call; an unknown image has an empty answer.
 func (s *Store) ImageStatus(_ context.Context, req *cri.ImageStatusRequest) (*cri.ImageStatusResponse, error) {
 	r := s.lookup(req.GetImage().GetImage())
 	if r == nil {
@@ -63,8 +63,8 @@ func (s *Store) ImageStatus(_ context.Context, req *cri.ImageStatusRequest) (*cr
 	return resp, nil
 }
 
-// Tag gives an image that is here another name, which it takes from another image
-// that has it. It returns the name in full. An imported image stays one.
+// Tag gives a present image another name, and takes it from the image that has it. It returns the
+// full name. An imported image stays imported.
 func (s *Store) Tag(ctx context.Context, ref, name string) (string, error) {
 	full, err := normalize(name)
 	if err != nil || strings.Contains(full, "@") {
@@ -91,8 +91,8 @@ func (s *Store) isPinned(r *record) bool {
 	return s.pinned(r)
 }
 
-// RemoveImage implements the CRI call: the image goes with all its names. Its
-// layers stay as long as a container stands on them. An unknown image is no error.
+// RemoveImage implements the CRI call: the image is removed with all its names. Its layers stay as
+// long as a container uses them. An unknown image is not an error.
 func (s *Store) RemoveImage(ctx context.Context, req *cri.RemoveImageRequest) (*cri.RemoveImageResponse, error) {
 	r := s.lookup(req.GetImage().GetImage())
 	if r == nil {
@@ -121,8 +121,8 @@ func (s *Store) remove(ctx context.Context, id string) error {
 	return s.unhold(ctx, r.chain, "image/"+r.id)
 }
 
-// ImageFsInfo implements the CRI call: images and containers share one file
-// system; what is used is the sum of all unpacked layers.
+// ImageFsInfo implements the CRI call: images and containers share one file system; the usage is
+// the sum of all unpacked layers.
 func (s *Store) ImageFsInfo(ctx context.Context, _ *cri.ImageFsInfoRequest) (*cri.ImageFsInfoResponse, error) {
 	ctx = inNamespace(ctx)
 	var names []string
@@ -155,7 +155,7 @@ func (s *Store) ImageFsInfo(ctx context.Context, _ *cri.ImageFsInfoRequest) (*cr
 	return &cri.ImageFsInfoResponse{ImageFilesystems: fs, ContainerFilesystems: fs}, nil
 }
 
-// split separates tags from digests; an image's own id is neither.
+// split separates tags from digests; an image's own ID is neither.
 func (r *record) split() (tags, digests []string) {
 	for _, n := range r.names {
 		switch {
@@ -169,8 +169,8 @@ func (r *record) split() (tags, digests []string) {
 	return tags, digests
 }
 
-// pinned images stay however full the disk is: imported ones, since nobody can pull
-// them again.
+// pinned reports whether an image stays however full the disk is: imported ones do, because they
+// cannot be pulled again.
 func (s *Store) pinned(r *record) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -181,8 +181,8 @@ func (s *Store) describe(r *record) *cri.Image {
 	im := &cri.Image{Id: r.id, Size: r.size, Pinned: s.pinned(r)}
 	im.RepoTags, im.RepoDigests = r.split()
 	im.Spec = &cri.ImageSpec{Image: r.id}
-	// What is no id (4294967296, -1, +5) is told as the name that it is: nobody who is to run as
-	// anybody but root runs as a name.
+	// A number that is not a valid ID (4294967296, -1, +5) is reported as a name: a pod that must
+	// not run as root is not allowed to run as a name.
 	user, _, _ := strings.Cut(r.config.Config.User, ":")
 	if uid, err := strconv.ParseUint(user, 10, 31); err == nil {
 		im.Uid = &cri.Int64Value{Value: int64(uid)}

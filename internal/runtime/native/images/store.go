@@ -1,22 +1,6 @@
-// Package images is the image store of the native runtime: containerd's content
-// store, metadata database, overlay snapshotter and registry client as libraries
-// in this process. The runtime drives it, and the node agent for imports; two
-// stores never share a directory.
-//
-// An image becomes visible only when it is complete and unpacked. Everything
-// before that belongs to a lease that the next Open deletes, so a process that
-// is killed at any point leaves garbage at most, never half an image.
-//
-//	content, ingest ── lease ──▶ snapshots committed ──▶ name recorded (visible)
-//	                                                         │ RemoveImage
-//	            collected ◀── last container released ◀── name gone
-//
-// A container's writable layer is two plain directories beside the store, not a
-// snapshot: making one costs no database transaction and no fsync.
-//
-// It must never mount anything, start a process of an image, or pull on its own.
-//
-// Contract: docs/spec/pod-lifecycle.md.
+// Package images is the image store of the native runtime: containerd's content store, metadata
+// database, overlay snapshotter, and registry client, used as libraries in this process. The
+// runtime drives it, and the node agent for imports. Two stores never share a directory.
 package images
 
 import (
@@ -60,25 +44,25 @@ import (
 	"carob/internal/runtime/native"
 )
 
-// namespace is containerd's notion of a tenant; this store has one.
+// namespace is containerd's tenant; this store has one.
 const namespace = "carob"
 
-// labelKept marks the name of an imported image on disk: never change it.
+// labelKept marks the name of an imported image on disk; it must never change.
 const labelKept = "carob.dev/imported"
 
-// snapshotterName appears in the garbage collector's labels on disk: never change it.
+// snapshotterName appears in the garbage collector's labels on disk; it must never change.
 const snapshotterName = "overlayfs"
 
-// Config says where the store is and how it reaches registries.
+// Config configures the store's location and its access to registries.
 type Config struct {
-	// Root holds everything: content, snapshots, names, writable layers.
+	// Root contains everything: content, snapshots, names, writable layers.
 	Root string
-	// RegistryConfig is a directory in containerd's hosts.toml layout (mirrors,
-	// private CAs, client certificates); empty for none. It is read at each pull.
+	// RegistryConfig is a directory in containerd's hosts.toml layout (mirrors, private CAs, client
+	// certificates); empty for none. It is read for each pull.
 	RegistryConfig string
-	// StallTimeout ends a pull that received no byte for so long; 0 means five minutes.
+	// StallTimeout ends a pull that has received no byte for this long; 0 means five minutes.
 	StallTimeout time.Duration
-	// Downloads is how many layers of one pull are fetched side by side; 0 means three.
+	// Downloads is how many layers of one pull are fetched in parallel; 0 means three.
 	Downloads int
 }
 
@@ -90,16 +74,16 @@ type Store struct {
 	images    images.Store
 	leases    leases.Manager
 	layers    snapshots.Snapshotter // the overlay directories themselves
-	snapshots snapshots.Snapshotter // the same behind the database
+	snapshots snapshots.Snapshotter // the same snapshots, tracked by the database
 	platform  platforms.MatchComparer
 	locks     keylock.Locks
 	room      *room
 
-	// mu guards the index and the holds below; no I/O on a registry happens under it.
+	// mu protects the index and the holds below; it is never held during I/O on a registry.
 	mu     sync.RWMutex
 	byID   map[string]*record
 	byName map[string]string // reference → id
-	kept   map[string]bool   // references that were imported: no registry gives them again
+	kept   map[string]bool   // references that were imported: no registry has them
 	bases  map[string]*base  // chain id → the unpacked layers
 }
 
@@ -110,21 +94,21 @@ type record struct {
 	id       string // digest of the configuration
 	chain    string // chain id of its layers
 	config   imagespec.Image
-	size     uint64 // bytes of manifest, configuration and packed layers
+	size     uint64 // bytes of manifest, configuration, and compressed layers
 	names    []string
 	manifest digest.Digest
 }
 
-// base is an unpacked chain of layers that images and writable layers stand on.
-// It is kept as long as anybody does.
+// base is an unpacked chain of layers below images and writable layers. It is kept as long as any
+// of them uses it.
 type base struct {
 	lower []string // directories, topmost first
 	users map[string]bool
 }
 
-// Open opens the store in cfg.Root, makes it if there is none, and clears what
-// an earlier process left unfinished. Kinds: InUse when another process has it
-// open, Unsupported when the file system can't carry overlays.
+// Open opens the store in cfg.Root, creates it if necessary, and removes what an earlier process
+// left unfinished. Kinds: InUse if another process has it open, Unsupported if the file system does
+// not support overlays.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.StallTimeout == 0 {
 		cfg.StallTimeout = 5 * time.Minute
@@ -134,7 +118,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	quietLibraries()
 	if strings.ContainsAny(cfg.Root, ",:\\") {
-		// They separate the options of an overlay and its layers.
+		// These characters separate the options of an overlay and its layers.
 		return nil, errkind.Errorf(errkind.Unsupported,
 			"image store %s: its path may not hold a comma, a colon or a backslash: choose another data directory",
 			cfg.Root)
@@ -162,22 +146,21 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// quietLibraries keeps containerd's libraries from writing to standard error what
-// is no error; what fails they return.
+// quietLibraries keeps containerd's libraries from writing to standard error; they return their
+// errors.
 var quietLibraries = sync.OnceFunc(func() { _ = log.SetLevel("fatal") })
 
 func (s *Store) open(ctx context.Context, db *bolt.DB) error {
 	ctx = inNamespace(ctx)
 	layersDir := filepath.Join(s.cfg.Root, "overlay")
 	if _, err := os.Stat(layersDir); errors.Is(err, fs.ErrNotExist) {
-		// Only once for each store: the trial costs a mount.
+		// Only once for each store: the test costs a mount.
 		if err := overlayutils.Supported(s.cfg.Root); err != nil {
 			return errkind.Errorf(errkind.Unsupported, "the file system of %s can't carry container layers: %w",
 				s.cfg.Root, err)
 		}
 	}
-	// The library's collector gives up, and leaves what was half fetched, while
-	// there is no such directory.
+	// Without such a directory, the library's collector gives up and leaves partial downloads.
 	if err := os.MkdirAll(filepath.Join(s.cfg.Root, "content", "blobs"), 0o755); err != nil {
 		return fmt.Errorf("make content store: %w", err)
 	}
@@ -203,7 +186,7 @@ func (s *Store) open(ctx context.Context, db *bolt.DB) error {
 	return s.dropLeftovers(ctx)
 }
 
-// Close releases the directory; nothing may be running any more.
+// Close releases the directory; no operation may be in progress.
 func (s *Store) Close() error { return errors.Join(s.layers.Close(), s.db.Close()) }
 
 func inNamespace(ctx context.Context) context.Context {
@@ -228,20 +211,20 @@ func (s *Store) load(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case damaged(err):
-			// The name must go, or every pod that uses the image fails where a new
+			// The name must be removed, or every pod that uses the image would fail although a new
 			// pull would help.
 			klog.FromContext(ctx).Error(err, "Image is damaged, forgetting it", "image", im.Name)
 			if err := s.images.Delete(ctx, im.Name); err != nil && !errdefs.IsNotFound(err) {
 				return fmt.Errorf("forget damaged image %s: %w", im.Name, err)
 			}
-		default: // no descriptors, a disk that does not answer: the next start may find it well
+		default: // no descriptors, or a disk that does not answer: the next start may succeed
 			klog.FromContext(ctx).Error(err, "Image can't be read, doing without", "image", im.Name)
 		}
 	}
 	return nil
 }
 
-// damaged tells a lost or broken blob or layer from an error of the machine.
+// damaged distinguishes a missing or broken blob or layer from an error of the machine.
 func damaged(err error) bool {
 	var syntax *json.SyntaxError
 	var shape *json.UnmarshalTypeError
@@ -249,7 +232,7 @@ func damaged(err error) bool {
 		errors.Is(err, io.EOF) || errors.As(err, &syntax) || errors.As(err, &shape)
 }
 
-// dropLeftovers frees what operations of a killed process had leased.
+// dropLeftovers frees the leases of a killed process.
 func (s *Store) dropLeftovers(ctx context.Context) error {
 	all, err := s.leases.List(ctx)
 	if err != nil {
@@ -279,7 +262,7 @@ func (s *Store) dropLeftovers(ctx context.Context) error {
 	return nil
 }
 
-// read makes the record of an image that is complete in the content store.
+// read creates the record of an image that is complete in the content store.
 func (s *Store) read(ctx context.Context, target imagespec.Descriptor) (*record, error) {
 	m, err := images.Manifest(ctx, s.content, target, s.platform)
 	if err != nil {
@@ -296,7 +279,7 @@ func (s *Store) read(ctx context.Context, target imagespec.Descriptor) (*record,
 	return r, nil
 }
 
-// index makes an image visible under a name; the caller holds mu or is alone.
+// index makes an image visible under a name; the caller holds mu or is the only user.
 func (s *Store) index(r *record, name string) {
 	if old := s.byName[name]; old != "" && old != r.id {
 		s.unindex(name)
@@ -311,8 +294,8 @@ func (s *Store) index(r *record, name string) {
 	s.byID[r.id], s.byName[name] = r, r.id
 }
 
-// unindex takes a name away. The image's record keeps its place under its id
-// until its last name is gone.
+// unindex removes a name. The image's record stays available under its ID until its last name is
+// removed.
 func (s *Store) unindex(name string) {
 	r := s.byID[s.byName[name]]
 	delete(s.byName, name)
@@ -329,7 +312,7 @@ func (s *Store) unindex(name string) {
 	}
 }
 
-// keep says whether the node agent has to leave the image of a name alone.
+// keep reports whether the node agent must not remove the image with this name.
 func (s *Store) keep(name string, kept bool) {
 	if kept {
 		s.kept[name] = true
@@ -338,8 +321,8 @@ func (s *Store) keep(name string, kept bool) {
 	}
 }
 
-// publish records names for an unpacked image and makes it visible; kept for one
-// that was imported.
+// publish records names for an unpacked image and makes it visible; kept is true for an imported
+// one.
 func (s *Store) publish(ctx context.Context, target imagespec.Descriptor, kept bool, names ...string) (*record, error) {
 	r, err := s.read(ctx, target)
 	if err != nil {
@@ -376,8 +359,8 @@ func (s *Store) publish(ctx context.Context, target imagespec.Descriptor, kept b
 	return r, nil
 }
 
-// lookup finds a record by id (with or without sha256:), unique beginning of an
-// id, or name; nil if there is none.
+// lookup finds a record by ID (with or without sha256:), unique prefix of an ID, or name; nil if
+// there is none.
 func (s *Store) lookup(ref string) *record {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -407,7 +390,7 @@ func (s *Store) lookup(ref string) *record {
 	return found
 }
 
-// normalize completes a short name as docker does: busybox → docker.io/library/busybox:latest.
+// normalize completes a short name like docker: busybox → docker.io/library/busybox:latest.
 func normalize(name string) (string, error) {
 	named, err := reference.ParseDockerRef(name)
 	if err != nil {
@@ -416,7 +399,7 @@ func normalize(name string) (string, error) {
 	return named.String(), nil
 }
 
-// hold keeps a chain of layers for a user; the caller holds mu or is alone.
+// hold keeps a chain of layers for a user; the caller holds mu or is the only user.
 func (s *Store) hold(ctx context.Context, chain, user string) error {
 	b := s.bases[chain]
 	if b == nil {
@@ -431,7 +414,7 @@ func (s *Store) hold(ctx context.Context, chain, user string) error {
 	return nil
 }
 
-// unhold gives a chain up; with its last user the layers become garbage.
+// unhold releases a chain; without users, the layers become garbage.
 func (s *Store) unhold(ctx context.Context, chain, user string) error {
 	b := s.bases[chain]
 	if b == nil {
@@ -450,7 +433,7 @@ func (s *Store) unhold(ctx context.Context, chain, user string) error {
 
 func viewKey(chain string) string { return "base/" + chain }
 
-// view pins a committed chain in the database and answers its directories.
+// view pins a committed chain in the database and returns its directories.
 func (s *Store) view(ctx context.Context, chain string) ([]string, error) {
 	mounts, err := s.snapshots.Mounts(ctx, viewKey(chain))
 	if errdefs.IsNotFound(err) {
@@ -463,7 +446,7 @@ func (s *Store) view(ctx context.Context, chain string) ([]string, error) {
 	return lowerDirs(mounts)
 }
 
-// lowerDirs takes the layer directories out of a view's mounts.
+// lowerDirs returns the layer directories in a view's mounts.
 func lowerDirs(mounts []mount.Mount) ([]string, error) {
 	if len(mounts) == 1 {
 		switch mounts[0].Type {
@@ -517,7 +500,7 @@ func (s *Store) lease(ctx context.Context) (_ context.Context, release func(), _
 	}, nil
 }
 
-// all copies the records in a stable order.
+// all returns copies of the records in a stable order.
 func (s *Store) all() []*record {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -266,8 +266,8 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-// An imported image stays when the disk is short, for no registry gives it again:
-// over a restart, and until a pull takes its name over.
+// An imported image stays when the disk is full, because no registry has it: across a restart, and
+// until a pull replaces its name.
 func TestImportedImagesArePinned(t *testing.T) {
 	root := t.TempDir()
 	s := openStore(t, Config{Root: root})
@@ -351,7 +351,8 @@ func TestLayersOfContainers(t *testing.T) {
 	}
 }
 
-// An image may be removed while containers run from it; their files stay until the last one is gone.
+// An image may be removed while containers run from it; its files stay until the last one is
+// removed.
 func TestRemoveWhileInUse(t *testing.T) {
 	root := t.TempDir()
 	s := openStore(t, Config{Root: root})
@@ -384,7 +385,7 @@ func TestRemoveWhileInUse(t *testing.T) {
 	expectEmpty(t, s)
 }
 
-// expectEmpty fails when content, layers or directories are left.
+// expectEmpty fails if content, layers, or directories are left.
 func expectEmpty(t *testing.T, s *Store) {
 	t.Helper()
 	for _, pattern := range []string{"content/blobs/sha256/*", "content/ingest/*", "overlay/snapshots/*", "rw/*",
@@ -436,7 +437,7 @@ func TestImportsThatFailLeaveNothing(t *testing.T) {
 	}
 }
 
-// A process killed during an import or pull leaves a lease; the next one clears it.
+// A process killed during an import or pull leaves a lease; the next one removes it.
 func TestLeftoversOfKilledProcess(t *testing.T) {
 	root := t.TempDir()
 	s := openStore(t, Config{Root: root})
@@ -480,7 +481,7 @@ func TestDamagedImageIsForgotten(t *testing.T) {
 	mounted(t, s, "c1", id, false)
 }
 
-// TestUnreadableImageIsKept: what the disk does not give this time is not forgotten.
+// TestUnreadableImageIsKept: an image that cannot be read this time is not forgotten.
 func TestUnreadableImageIsKept(t *testing.T) {
 	root := t.TempDir()
 	s := openStore(t, Config{Root: root})
@@ -490,7 +491,7 @@ func TestUnreadableImageIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := errors.Join(os.Rename(blob, blob+".away"), os.Mkdir(blob, 0o700)); err != nil {
-		// EISDIR for a dead disk's EIO
+		// EISDIR instead of a dead disk's EIO
 		t.Fatal(err)
 	}
 	s = openStore(t, Config{Root: root})
@@ -511,7 +512,7 @@ func TestSecondProcessIsRefused(t *testing.T) {
 	}
 }
 
-// testRegistry is a registry on loopback that wants user and password.
+// testRegistry is a registry on the loopback address that requires user and password.
 type testRegistry struct {
 	host string
 }
@@ -612,7 +613,7 @@ func TestPull(t *testing.T) {
 	}
 }
 
-// --registry-config: a mirror answers for a registry that can't be reached.
+// --registry-config: a mirror answers for a registry that cannot be reached.
 func TestPullThroughMirror(t *testing.T) {
 	mirror := startRegistry(t, "", "", nil)
 	mirror.push(t, "library/busybox:latest", imageOf(t, "", map[string]string{"one": "1"}), "", "")
@@ -644,7 +645,7 @@ func TestPullThroughMirror(t *testing.T) {
 	}
 }
 
-// A registry that accepts the request and then sends nothing ends the pull, not the node.
+// A registry that accepts the request and then sends nothing fails the pull, not the node.
 func TestStalledPull(t *testing.T) {
 	hang := make(chan struct{})
 	reg := startRegistry(t, "", "", func(w http.ResponseWriter, req *http.Request) bool {
@@ -728,7 +729,7 @@ func TestConcurrentUse(t *testing.T) {
 	expectEmpty(t, s)
 }
 
-// Chains that don't fit into the option page of mount(2) still mount.
+// Chains that do not fit into the option page of mount(2) can still be mounted.
 func TestManyLayers(t *testing.T) {
 	var layers []map[string]string
 	for i := range 40 {

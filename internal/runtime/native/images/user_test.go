@@ -7,8 +7,8 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// The user of an image is told as a number only when it is one that the kernel can hold: the agent
-// lets numbers but 0 pass where a pod must not run as root.
+// The user of an image is reported as a number only if the kernel can hold it: the agent accepts
+// every number but 0 for a pod that must not run as root.
 func TestUserOfImage(t *testing.T) {
 	for user, want := range map[string]struct {
 		uid  int64 // -1: none

@@ -13,8 +13,8 @@ import (
 	"carob/internal/runtime/native/wire"
 )
 
-// Attach connects streams, nil for none, to a container, over a line of its own, until the
-// container has ended, the client takes nothing any more, or ctx ends. unix.ESRCH says that the
+// Attach connects streams (nil for none) to a container, over a connection of its own, until the
+// container has exited, the client disconnects, or ctx ends. The error unix.ESRCH means that the
 // monitor holds nothing of the container.
 func Attach(ctx context.Context, conn *net.UnixConn, id string, in io.Reader, out, errw io.Writer,
 	resize <-chan remotecommand.TerminalSize) error {
@@ -24,7 +24,7 @@ func Attach(ctx context.Context, conn *net.UnixConn, id string, in io.Reader, ou
 	}
 	b := make([]byte, 64<<10)
 	var a wire.Message
-	for a.Code != replyDone { // what the monitor tells of all containers comes to every line, also before the answer
+	for a.Code != replyDone { // the monitor sends events of all containers to every connection, also before the answer
 		n, err := readFrame(conn, b)
 		if err != nil {
 			return err
@@ -49,7 +49,7 @@ func Attach(ctx context.Context, conn *net.UnixConn, id string, in io.Reader, ou
 						return
 					}
 					f := binary.LittleEndian.AppendUint32([]byte{frameResize}, uint32(z.Height))
-					// a line that is gone ends the reader below
+					// a closed connection ends the reader below
 					_, _ = conn.Write(binary.LittleEndian.AppendUint32(f, uint32(z.Width)))
 				case <-ctx.Done():
 					return
@@ -60,7 +60,7 @@ func Attach(ctx context.Context, conn *net.UnixConn, id string, in io.Reader, ou
 	for {
 		n, err := readFrame(conn, b)
 		if err != nil || n == 0 {
-			return ctx.Err() // the container has ended, or whoever asked has gone
+			return ctx.Err() // the container has exited, or the caller has gone
 		}
 		var w io.Writer
 		switch {
@@ -71,14 +71,15 @@ func Attach(ctx context.Context, conn *net.UnixConn, id string, in io.Reader, ou
 		}
 		if w != nil {
 			if _, err := w.Write(b[1:n]); err != nil {
-				return nil // the client is gone
+				return nil // the client has disconnected
 			}
 		}
 	}
 }
 
-// readFrame reads the next packet. When the monitor closes a line on which it left input unread, Linux reports
-// ECONNRESET once, ahead of the packets that the monitor sent before: these follow, and then the end.
+// readFrame reads the next packet. When the monitor closes a connection on which it left input
+// unread, Linux reports ECONNRESET once, ahead of the packets that the monitor sent before: these
+// follow, and then the end.
 func readFrame(conn *net.UnixConn, b []byte) (int, error) {
 	n, err := conn.Read(b)
 	if errors.Is(err, unix.ECONNRESET) {
@@ -87,7 +88,7 @@ func readFrame(conn *net.UnixConn, b []byte) (int, error) {
 	return n, err
 }
 
-// feed sends a client's input to the monitor, then that it has ended.
+// feed sends a client's input to the monitor, and then the end of the input.
 func feed(conn net.Conn, in io.Reader) {
 	b := make([]byte, 16<<10)
 	for {
@@ -99,7 +100,7 @@ func feed(conn net.Conn, in io.Reader) {
 			}
 		}
 		if err != nil {
-			_, _ = conn.Write([]byte{frameClose}) // the container may have ended first
+			_, _ = conn.Write([]byte{frameClose}) // the container may exit first
 			return
 		}
 	}

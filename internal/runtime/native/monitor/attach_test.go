@@ -13,8 +13,9 @@ import (
 	"carob/internal/runtime/native/wire"
 )
 
-// A line to a monitor hears of the ends of all containers from the moment it is there. Such a
-// word before the answer to an attach is none: exit code 1 is no error, and 0 no success.
+// A connection to a monitor receives the exits of all containers from the beginning. Such an event
+// before the answer to an attach is not the answer: exit code 1 is not an error, and 0 not a
+// success.
 func TestEndBeforeTheAnswer(t *testing.T) {
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: filepath.Join(t.TempDir(), "sock")})
 	if err != nil {
@@ -62,7 +63,7 @@ func TestEndBeforeTheAnswer(t *testing.T) {
 	}
 }
 
-// A monitor that closes a line on which input lies unread loses nothing of the output that it sent before.
+// If a monitor closes a connection with unread input, the output that it sent before is not lost.
 func TestOutputBeforeUnreadInput(t *testing.T) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

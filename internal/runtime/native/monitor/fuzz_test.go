@@ -40,13 +40,13 @@ func (h *harness) stop() {
 	}
 }
 
-// run fails the test when the script breaks the memory of the program.
+// run fails the test if the script corrupts the memory of the program.
 func (h *harness) run(t *testing.T, script []byte) {
 	t.Helper()
 	h.ask(t, script, 0)
 }
 
-// ask is run for a harness that writes size bytes before the answer.
+// ask is run for a harness that writes a size before the answer.
 func (h *harness) ask(t *testing.T, script []byte, size int) []byte {
 	t.Helper()
 	h.mu.Lock()
@@ -77,8 +77,8 @@ func (h *harness) ask(t *testing.T, script []byte, size int) []byte {
 	return answer[:size]
 }
 
-// FuzzStrings: what C reads of a record is what Go wrote, to the last byte; a string that
-// it would read otherwise is refused in Go, and by C when Go would not.
+// FuzzStrings: C reads exactly the bytes that Go wrote; a string that it would read differently is
+// rejected by Go, and by C if Go does not.
 func FuzzStrings(f *testing.F) {
 	h := newHarness(f, "strings")
 	f.Add("kernel/shm_rmid_forced", "1\x00/etc/passwd\x00text", "a", "b", true)
@@ -106,7 +106,7 @@ func FuzzStrings(f *testing.F) {
 			}
 			r.S[3] = string(raw)
 		}
-		// Each string with its length, then the list; all zeros for what C refuses.
+		// Each string with its length, then the list; all zeros for what C rejects.
 		var want []byte
 		for _, s := range append([]string{a, b, c}, list...) {
 			want = append(binary.LittleEndian.AppendUint32(want, uint32(len(s))), s...)
@@ -121,8 +121,8 @@ func FuzzStrings(f *testing.F) {
 	})
 }
 
-// FuzzHelper: a program of operations that is damaged ends in an error, not in
-// memory that is not its own.
+// FuzzHelper: a damaged program of operations ends in an error, without an access to foreign
+// memory.
 func FuzzHelper(f *testing.F) {
 	h := newHarness(f, "helper")
 	for _, p := range samplePrograms(f) {
@@ -144,8 +144,8 @@ func FuzzHelper(f *testing.F) {
 	f.Fuzz(func(t *testing.T, script []byte) { h.run(t, script) })
 }
 
-// FuzzMonitor: whoever reaches its socket can't break a monitor's memory, in any
-// order of messages, lost connections and ends of processes.
+// FuzzMonitor: nobody who can reach its socket can corrupt a monitor's memory, in any order of
+// messages, lost connections, and exits.
 func FuzzMonitor(f *testing.F) {
 	h := newHarness(f, "monitor")
 	id := strings.Repeat("a", 64)

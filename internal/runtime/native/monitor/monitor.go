@@ -1,10 +1,6 @@
-// Package monitor speaks to the C programs of the native runtime (csrc): to the monitor of each pod,
-// which starts, signals and reaps its processes, and to the helper while it becomes a container's.
-//
-// The native runtime drives it. It keeps monitors ready (Pool), starts and finds them (Programs,
-// Dial), and serves one helper at a time (Session). It must never decide what a container gets,
-// which package plan does, and never change a message of an earlier release: running pods keep the
-// monitor they were started with.
+// Package monitor is the client of the native runtime's C programs (csrc): of the monitor of each
+// pod, which starts, signals, and reaps its processes, and of the helper while it becomes a
+// container's process.
 package monitor
 
 import (
@@ -46,7 +42,7 @@ const (
 	eventPodExit  = 35
 )
 
-// Flags of a container's start; the others say which files come with a request.
+// Flags of a container's start; the others say which files the request carries.
 const (
 	FlagStdin = 1 << iota
 	FlagStdinOnce
@@ -62,10 +58,10 @@ const (
 	flagLate
 )
 
-// Where a container's process IDs live.
+// In which PID namespace a container's process is.
 const (
-	PIDNew    = iota // in a namespace of its own
-	PIDPod           // in one that the pod shares
+	PIDNew    = iota // in its own
+	PIDPod           // in the one that the pod shares
 	PIDTarget        // in that of another container
 	PIDHost          // in the host's
 )
@@ -76,19 +72,18 @@ const (
 	frameStdout, frameStderr            = 1, 2    // from it
 )
 
-// MaxListed is how many containers one answer to msgList holds (csrc/monitor.c).
+// MaxListed is how many containers fit in one answer to msgList (csrc/monitor.c).
 const MaxListed = 7999 / 65
 
 const monitorSocket = "monitor.sock"
 
-// ErrGone says that the line to a monitor is broken.
+// ErrGone means that the connection to a monitor is closed.
 var ErrGone = errors.New("the pod's monitor is gone")
 
-// Monitor is this process's end of the line to one pod's monitor. It may be
-// called from many goroutines.
+// Monitor is this process's connection to one pod's monitor. It may be used by several goroutines.
 type Monitor struct {
 	conn *net.UnixConn
-	cmd  *exec.Cmd // nil when an earlier carob started it
+	cmd  *exec.Cmd // nil if an earlier carob started it
 
 	mu      sync.Mutex
 	version int // the monitor's PROTOCOL (csrc/monitor.h), 0 before its first answer
@@ -96,26 +91,26 @@ type Monitor struct {
 	waiting map[uint32]chan wire.Message
 	execs   map[uint32]chan int32
 	event   func(Event)
-	early   []Event // that came before anyone listened
+	early   []Event // received before Listen was called
 
-	broken chan struct{} // closed when the line is broken
+	broken chan struct{} // closed when the connection is lost
 }
 
-// Event is the end of a process that a monitor looked after.
+// Event is the exit of a process of a monitor.
 type Event struct {
 	Container string // "" for the first process of a PID namespace that the pod shares
-	Code      int32  // as a shell has it: 128 and the signal's number for a kill
+	Code      int32  // as in a shell: 128 plus the signal's number for a kill
 	At        int64  // ns since 1970
-	OOM       bool   // the kernel killed a process of the container for want of memory
+	OOM       bool   // the kernel killed a process of the container for lack of memory
 }
 
-// Gone is closed when the line is broken.
+// Gone returns a channel that is closed when the connection is lost.
 func (m *Monitor) Gone() <-chan struct{} { return m.broken }
 
-// Close ends the line; the monitor of a pod lives on, one without a pod ends.
+// Close closes the connection. The monitor of a pod keeps running; one without a pod exits.
 func (m *Monitor) Close() { m.conn.Close() }
 
-// PID is the monitor's process; 0 when an earlier carob started it.
+// PID is the monitor's process ID; 0 if an earlier carob started it.
 func (m *Monitor) PID() int {
 	if m.cmd == nil {
 		return 0
@@ -123,8 +118,8 @@ func (m *Monitor) PID() int {
 	return m.cmd.Process.Pid
 }
 
-// StartMonitor starts a monitor that belongs to no pod yet. It enters the given
-// cgroups and ends with this process until setup.
+// StartMonitor starts a monitor that belongs to no pod yet. It enters the given cgroups and ends
+// with this process until Setup.
 func (p *Programs) StartMonitor(place cgroups.Entry) (*Monitor, error) {
 	program, err := p.theMonitor()
 	if err != nil {
@@ -141,7 +136,7 @@ func (p *Programs) StartMonitor(place cgroups.Entry) (*Monitor, error) {
 	cmd := &exec.Cmd{
 		Path:        fmt.Sprintf("/proc/self/fd/%d", RawFD(program)),
 		Args:        []string{"carob-monitor"},
-		Env:         append([]string{}, place.Tasks...), // nil would be our environment
+		Env:         append([]string{}, place.Tasks...), // nil would mean the environment of carob
 		Dir:         "/",
 		ExtraFiles:  []*os.File{theirs},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
@@ -150,7 +145,7 @@ func (p *Programs) StartMonitor(place cgroups.Entry) (*Monitor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the cgroup of monitors: %w", err)
 	}
-	defer group.Close() // nil for none, which Close takes
+	defer group.Close() // nil for none; Close accepts that
 	if group != nil {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, RawFD(group)
 	}
@@ -163,11 +158,11 @@ func (p *Programs) StartMonitor(place cgroups.Entry) (*Monitor, error) {
 	}
 	m := newMonitor(conn)
 	m.cmd = cmd
-	go func() { _ = cmd.Wait() }() // reaps it; how it ended says its line
+	go func() { _ = cmd.Wait() }() // reaps it; its connection reports how it ended
 	return m, nil
 }
 
-// Dial finds the monitor of a pod that an earlier carob started.
+// Dial connects to the monitor of a pod that an earlier carob started.
 func Dial(dir string) (*Monitor, error) {
 	c, err := DialConn(dir)
 	if err != nil {
@@ -176,7 +171,7 @@ func Dial(dir string) (*Monitor, error) {
 	return newMonitor(c), nil
 }
 
-// DialConn opens one more line to the monitor of a pod, whose directory is dir.
+// DialConn opens another connection to the monitor of a pod, whose directory is dir.
 func DialConn(dir string) (*net.UnixConn, error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -189,7 +184,7 @@ func DialConn(dir string) (*net.UnixConn, error) {
 	}
 	f := os.NewFile(uintptr(fd), "monitor")
 	defer f.Close()
-	// The path of the directory may be longer than a socket's name can be.
+	// The path of the directory may be too long for the name of a socket.
 	if err := unix.Connect(fd,
 		&unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), monitorSocket)}); err != nil {
 		return nil, fmt.Errorf("dialling the monitor of %s: %w", filepath.Base(dir), err)
@@ -206,7 +201,7 @@ func UnixConn(f *os.File) (*net.UnixConn, error) {
 	return c.(*net.UnixConn), nil
 }
 
-// Listen makes the socket by which a later carob finds the monitor.
+// Listen creates the socket by which a later carob finds the monitor.
 func Listen(dir string) (*os.File, error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -236,7 +231,7 @@ func newMonitor(c *net.UnixConn) *Monitor {
 	return m
 }
 
-// Listen hands every event, also those that came already, to f, one at a time.
+// Listen passes every event, also those received before, to f, one at a time.
 func (m *Monitor) Listen(f func(Event)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -286,10 +281,9 @@ func (m *Monitor) receive() {
 	close(m.broken)
 }
 
-// call sends one request and waits for its answer. The kernel copies files into
-// the message; the caller keeps and closes its own. The answer takes microseconds
-// and is waited for whoever has lost interest meanwhile, so that what was started
-// is known.
+// call sends one request and waits for its answer. The kernel copies files into the message; the
+// caller keeps and closes its own. The answer takes microseconds, so call waits for it even if its
+// caller is cancelled: it must know what was started.
 func (m *Monitor) call(r wire.Message, files ...*os.File) (wire.Message, error) {
 	m.mu.Lock()
 	m.seq++
@@ -342,7 +336,7 @@ func RawFD(f *os.File) int {
 	return fd
 }
 
-// Setup makes the monitor a pod's.
+// Setup assigns the monitor to a pod.
 func (m *Monitor) Setup(s PodSetup) error {
 	r := wire.Message{Code: msgSetup, N: [4]int64{flagListen, int64(s.Unshare), int64(s.Join)},
 		S: [4]string{s.Hostname}}
@@ -369,7 +363,7 @@ func (m *Monitor) Setup(s PodSetup) error {
 	return nil
 }
 
-// Start starts the helper of a container and answers its process.
+// Start starts the helper of a container and returns its process ID.
 func (m *Monitor) Start(s ContainerStart) (pid int, err error) {
 	files := []*os.File{s.Helper, s.Spec, s.Status, s.Dir}
 	if s.OOM != nil {
@@ -393,7 +387,7 @@ func (m *Monitor) Start(s ContainerStart) (pid int, err error) {
 	return int(a.N[1]), nil
 }
 
-// Exec starts the helper of one more process in a container.
+// Exec starts the helper of an additional process in a container.
 func (m *Monitor) Exec(s ExecStart) (*Exec, error) {
 	r := wire.Message{Code: msgExec, S: [4]string{s.ID}}
 	files := []*os.File{s.Helper, s.Spec, s.Status, s.Stdio[0], s.Stdio[1], s.Stdio[2]}
@@ -423,14 +417,14 @@ func (m *Monitor) Exec(s ExecStart) (*Exec, error) {
 	return x, nil
 }
 
-// Kill signals a container's first process; unix.ESRCH when it has ended.
+// Kill signals a container's first process; the error is unix.ESRCH if it has ended.
 func (m *Monitor) Kill(id string, sig unix.Signal) error {
 	_, err := m.call(wire.Message{Code: msgKill, N: [4]int64{int64(sig)}, S: [4]string{id}})
 	return err
 }
 
-// ReopenLog makes log the container's; nil for a container without one. A monitor of an
-// earlier release opens the path that it knows.
+// ReopenLog makes log the container's log; nil for a container without one. A monitor of an earlier
+// release opens the path that it knows.
 func (m *Monitor) ReopenLog(id string, log *os.File) error {
 	r := wire.Message{Code: msgReopen, S: [4]string{id}}
 	if log == nil || m.Protocol() < 2 {
@@ -441,7 +435,7 @@ func (m *Monitor) ReopenLog(id string, log *os.File) error {
 	return err
 }
 
-// newsFlags have the monitor listen to the helper.
+// newsFlags make the monitor listen to the helper.
 func (m *Monitor) newsFlags(late bool) int {
 	switch {
 	case m.Protocol() < 2:
@@ -452,19 +446,19 @@ func (m *Monitor) newsFlags(late bool) int {
 	return flagNews
 }
 
-// Begun waits until the helper of a container has become the user's process, whose id it
-// answers, or has ended without (unix.ESRCH, too).
+// Begun waits until the helper of a container has become the user's process, and returns its ID, or
+// has ended without becoming it (also unix.ESRCH).
 func (m *Monitor) Begun(id string) (began bool, pid int, err error) {
 	a, err := m.call(wire.Message{Code: msgBegun, S: [4]string{id}})
 	return a.N[1] != 0, int(a.N[2]), err
 }
 
-// Shown drops the output of a container that the monitor holds for its first client, as far as
-// the log has it. A monitor that holds none (an earlier release's, the container is
-// forgotten, a client is being given it) needs no telling.
+// Shown drops the output of a container that the monitor holds for its first client, as far as the
+// log has it. If the monitor holds none (it is of an earlier release, has forgotten the container,
+// or is sending it to a client), nothing happens.
 func (m *Monitor) Shown(ctx context.Context, id string) error {
 	done := make(chan error, 1)
-	go func() { // the monitor may wait for the log's disk: then the call ends by its own bound
+	go func() { // the monitor may wait for the log's disk: the call then ends by its own timeout
 		_, err := m.call(wire.Message{Code: msgShown, S: [4]string{id}})
 		done <- err
 	}()
@@ -479,14 +473,14 @@ func (m *Monitor) Shown(ctx context.Context, id string) error {
 	}
 }
 
-// Protocol is the version that the monitor speaks, 0 before its first answer.
+// Protocol returns the version that the monitor speaks, 0 before its first answer.
 func (m *Monitor) Protocol() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.version
 }
 
-// List answers the containers that run.
+// List returns the running containers.
 func (m *Monitor) List() (map[string]bool, error) {
 	ids := map[string]bool{}
 	for {
@@ -498,14 +492,14 @@ func (m *Monitor) List() (map[string]bool, error) {
 		for id := range strings.FieldsSeq(a.S[0]) {
 			ids[id] = true
 		}
-		// An answer holds some hundred; a monitor of the first protocol tells no more.
+		// An answer holds some hundred; a monitor of the first protocol returns no more.
 		if len(ids)-known < MaxListed || m.Protocol() < 2 {
 			return ids, nil
 		}
 	}
 }
 
-// Quit ends the monitor. Containers that still run lose their parent: kill them first.
+// Quit ends the monitor. Running containers lose their parent: kill them first.
 func (m *Monitor) Quit() {
 	_, _ = m.call(wire.Message{Code: msgQuit}) // one that does not answer has ended
 	m.conn.Close()

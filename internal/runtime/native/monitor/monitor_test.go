@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMonitorDoesNotAnswer: whoever tells it of a log waits no longer than they want.
+// TestMonitorDoesNotAnswer: a call about a shown log waits no longer than its caller wants.
 func TestMonitorDoesNotAnswer(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

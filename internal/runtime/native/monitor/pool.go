@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// refillPause is how long the pool leaves the processors to the pod that took a
-// monitor, while it has half of its own.
+// refillPause is how long the pool leaves the CPU to the pod that took a monitor, while at least
+// half of its monitors are left.
 const refillPause = 50 * time.Millisecond
 
-// Pool keeps a few monitors ready, so that the start of their process
-// is not on the path of a pod. It refills a moment later, at once when less than half
-// are left, and ends its monitors with itself.
+// Pool keeps a few monitors started in advance, so that a pod does not wait for their start. It
+// refills after a pause, or at once if less than half are left, and ends its monitors when it is
+// closed.
 type Pool struct {
 	start func() (*Monitor, error)
 	ready chan *Monitor
@@ -21,7 +21,7 @@ type Pool struct {
 	done  sync.WaitGroup
 }
 
-// NewPool keeps as many monitors ready as size says; none for zero.
+// NewPool starts size monitors in advance; none for zero.
 func NewPool(size int, start func() (*Monitor, error)) *Pool {
 	p := &Pool{start: start, ready: make(chan *Monitor, size), want: make(chan struct{}, 1), stop: make(chan struct{})}
 	if size > 0 {
@@ -51,7 +51,7 @@ func (p *Pool) fill() {
 		for len(p.ready) < cap(p.ready) {
 			m, err := p.start()
 			if err != nil {
-				break // get tries itself and tells
+				break // Get starts one itself and returns the error
 			}
 			select {
 			case p.ready <- m:
@@ -63,7 +63,7 @@ func (p *Pool) fill() {
 	}
 }
 
-// pause waits refillPause, or until less than half are left.
+// pause waits for refillPause, or until less than half are left.
 func (p *Pool) pause() {
 	over := time.NewTimer(refillPause)
 	defer over.Stop()
@@ -78,7 +78,7 @@ func (p *Pool) pause() {
 	}
 }
 
-// Get answers a monitor that is nobody's yet.
+// Get returns a monitor that belongs to no pod yet.
 func (p *Pool) Get() (*Monitor, error) {
 	for {
 		select {
@@ -96,14 +96,14 @@ func (p *Pool) Get() (*Monitor, error) {
 	}
 }
 
-// Close ends the monitors that wait.
+// Close ends the waiting monitors.
 func (p *Pool) Close() {
 	p.once.Do(func() { close(p.stop) })
 	p.done.Wait()
 	for {
 		select {
 		case m := <-p.ready:
-			m.Close() // a monitor without a pod ends with its line
+			m.Close() // a monitor without a pod exits when its connection is closed
 		default:
 			return
 		}

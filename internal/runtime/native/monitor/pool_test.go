@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A pool leaves the processors to the pod that took a monitor, but not when it has few others.
+// A pool leaves the CPU to the pod that took a monitor, but not if it has few others.
 func TestPoolPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		started := 0

@@ -10,8 +10,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Programs are the two C programs as sealed files in memory: a container that
-// gets hold of one can't write to it (CVE-2019-5736).
+// Programs are the two C programs as sealed files in memory: a container that gets access to one
+// cannot write to it (CVE-2019-5736).
 type Programs struct {
 	mu              sync.Mutex
 	monitor, helper *os.File
@@ -19,8 +19,8 @@ type Programs struct {
 	monitorText, helperText []byte
 }
 
-// Load seals the programs of csrc. Tests give some that were built elsewhere: of an earlier
-// release, or with a sanitizer.
+// Load seals the programs of csrc. Tests pass other ones: of an earlier release, or built with a
+// sanitizer.
 func Load(monitor, helper []byte) (*Programs, error) {
 	m, err := sealed("carob-monitor", monitor, sealsOfPrograms)
 	if err != nil {
@@ -33,28 +33,28 @@ func Load(monitor, helper []byte) (*Programs, error) {
 	return &Programs{monitor: m, helper: h, monitorText: monitor, helperText: helper}, nil
 }
 
-// Close lets go of the programs; who runs them goes on.
+// Close closes the files; running programs are not affected.
 func (p *Programs) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return errors.Join(p.monitor.Close(), p.helper.Close())
 }
 
-// Helper is the helper to execute. It is a container's to be seen while it runs there,
-// and belongs to root, so that the container's root can change its mode. Where the
-// kernel can't seal that (before Linux 6.3), one that nobody could execute any more is
-// replaced. Who uses the old one goes on with it; its memory is freed with the last of them.
+// Helper returns the file of the helper. While the helper runs in a container, its processes can
+// see the file, which belongs to root, so the container's root can change its mode. Where the
+// kernel cannot seal the mode (before Linux 6.3), a file that nobody could execute any more is
+// replaced. Running helpers keep the old one; its memory is freed with the last of them.
 func (p *Programs) Helper() (*os.File, error) {
 	return p.executable(&p.helper, "carob-init", p.helperText)
 }
 
-// theMonitor is the same for the monitor, which a container sees in the moment before it
+// theMonitor returns the file of the monitor, which a container can see for a moment before it
 // becomes the helper.
 func (p *Programs) theMonitor() (*os.File, error) {
 	return p.executable(&p.monitor, "carob-monitor", p.monitorText)
 }
 
-// UseHelper has the next starts use another helper.
+// UseHelper makes the next starts use another helper.
 func (p *Programs) UseHelper(f *os.File) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +84,7 @@ func (p *Programs) executable(f **os.File, name string, content []byte) (*os.Fil
 const (
 	memfdNoExec = 0x8  // MFD_NOEXEC_SEAL and MFD_EXEC, Linux 6.3: one of them is required
 	memfdExec   = 0x10 // where vm.memfd_noexec is set
-	sealExec    = 0x20 // F_SEAL_EXEC, of the same release: no chmod changes who may execute it
+	sealExec    = 0x20 // F_SEAL_EXEC, of the same release: no chmod changes the permission to execute it
 
 	sealsOfPrograms = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE | unix.F_SEAL_SEAL | sealExec
 )
@@ -106,7 +106,7 @@ func sealed(name string, content []byte, seals int) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sealing %s: %w", name, err)
 	}
-	// A file that is open for writing can't be executed; keep a reading one.
+	// A file that is open for writing cannot be executed; keep one open for reading.
 	r, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", w.Fd()), os.O_RDONLY, 0)
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", name, err)
@@ -114,7 +114,7 @@ func sealed(name string, content []byte, seals int) (*os.File, error) {
 	return r, nil
 }
 
-// newMemory makes an unnamed file, with a flag that kernels before 6.3 don't know.
+// newMemory creates an unnamed file, with a flag that kernels before 6.3 do not know.
 func newMemory(name string, flags, flag int) (int, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|flags|flag)
 	if errors.Is(err, unix.EINVAL) {

@@ -10,20 +10,20 @@ import (
 	"carob/internal/runtime/native/wire"
 )
 
-// PodSetup is what makes a monitor a pod's.
+// PodSetup assigns a monitor to a pod.
 type PodSetup struct {
 	Listener *os.File // where it answers from now on (Listen)
 	NetNS    *os.File // nil: the host's
-	Unshare  int      // CLONE_NEW* to make
+	Unshare  int      // CLONE_NEW* to create
 	Owner    *os.File // pidfd of a process in namespaces to join, nil for none
-	Join     int      // which of them, CLONE_NEW*
+	Join     int      // which of its namespaces, CLONE_NEW*
 	Hostname string
 	Sysctls  map[string]string // path relative to /proc/sys → value
-	SharePID bool              // containers share a PID namespace; the monitor makes its first process
+	SharePID bool              // containers share a PID namespace; the monitor creates its first process
 }
 
-// EncodeSysctls is the message's part with names and values. A test that runs a monitor
-// of the first release speaks to it as that release did.
+// EncodeSysctls encodes the names and values for the message. A test that runs a monitor of the
+// first release encodes them as that release did.
 var EncodeSysctls = func(sysctls map[string]string) (string, error) {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(sysctls)) {
@@ -38,12 +38,12 @@ type ContainerStart struct {
 	Flags, PIDMode       int  // FlagStdin …, PIDNew …
 	Late                 bool // the helper enters the PID namespace itself, at its end
 	Helper, Spec, Status *os.File
-	Dir                  *os.File // where the exit code goes
+	Dir                  *os.File // where the exit code is written
 	OOM, Cgroup          *os.File // may be nil
 	Log                  *os.File // nil for none
 }
 
-// ExecStart is what the monitor needs to run one more process in a container.
+// ExecStart is what the monitor needs to run an additional process in a container.
 type ExecStart struct {
 	ID                   string
 	Helper, Spec, Status *os.File
@@ -53,12 +53,12 @@ type ExecStart struct {
 	Cgroup               *os.File
 }
 
-// Exec is one more process on its way in a container.
+// Exec is an additional process that is being started in a container.
 type Exec struct {
 	m    *Monitor
 	seq  uint32
 	PID  int
-	Done chan int32 // its exit code, once
+	Done chan int32 // receives its exit code, once
 }
 
 // Kill signals it.

@@ -13,17 +13,17 @@ import (
 	"carob/internal/runtime/native/plan"
 )
 
-// Session is the talk with one helper: it sends reports, and files of the image
-// that decide how its program goes on.
+// Session is the conversation with one helper. The helper sends reports, and files of the image
+// that decide how its program continues.
 type Session struct {
 	Program   *plan.Program
-	Waiting   func() error               // called while the helper waits for its first answer; nil: nothing to do
-	Launching func(*plan.Identity) error // called with who it will be, before its last answer; nil: nothing to do
+	Waiting   func() error               // called while the helper waits for its first answer; nil for nothing to do
+	Launching func(*plan.Identity) error // called with the process ID before the last answer; nil for nothing to do
 	Listener  func(*os.File) error       // takes the listener of a seccomp filter and closes it
 
 	User  *plan.Identity // known with the last answer
-	PID   int            // of the process that the helper went on as; 0: it is the one it was
-	ready bool           // all is done but the exec
+	PID   int            // the process that the helper continues as; 0 if it is the same one
+	ready bool           // everything is done except the exec
 	files [][]byte
 	fds   []int
 }
@@ -40,10 +40,10 @@ const (
 	maxReport = 4 << 20 // bytes of one file
 )
 
-// ErrKilledEarly says that the helper ended without a word.
+// ErrKilledEarly means that the helper ended without a report.
 var ErrKilledEarly = errors.New("it was killed before it was the container's process")
 
-// Serve serves the helper until it became the user's process (nil) or failed.
+// Serve serves the helper until it has become the user's process (nil) or failed.
 func (d *Session) Serve(c *net.UnixConn) error {
 	defer func() {
 		for _, fd := range d.fds {
@@ -67,7 +67,7 @@ func (d *Session) Serve(c *net.UnixConn) error {
 		}
 		if msgs, err := unix.ParseSocketControlMessage(oob[:on]); err == nil {
 			for i := range msgs {
-				fds, _ := unix.ParseUnixRights(&msgs[i]) // other kinds carry none
+				fds, _ := unix.ParseUnixRights(&msgs[i]) // other kinds carry no files
 				d.fds = append(d.fds, fds...)
 			}
 		}
@@ -80,7 +80,7 @@ func (d *Session) Serve(c *net.UnixConn) error {
 	}
 }
 
-// take acts on the whole reports at the beginning of b.
+// take handles the complete reports at the beginning of b.
 func (d *Session) take(b []byte, c io.Writer) (used int, err error) {
 	le := binary.LittleEndian
 	for len(b)-used >= reportHeader {
@@ -99,7 +99,7 @@ func (d *Session) take(b []byte, c io.Writer) (used int, err error) {
 		case reportFailure:
 			return used, d.Program.Failure(int(op), stage, errno, string(data))
 		case reportProcess:
-			if d.PID == 0 { // who comes later may be the container's
+			if d.PID == 0 { // later processes may be the container's
 				d.PID = int(errno)
 			}
 		case reportReady:
@@ -145,7 +145,7 @@ func (d *Session) take(b []byte, c io.Writer) (used int, err error) {
 	return used, nil
 }
 
-// HelperLine is the line to a helper.
+// HelperLine is the connection to a helper.
 func HelperLine() (ours *net.UnixConn, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

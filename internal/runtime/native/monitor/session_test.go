@@ -17,7 +17,7 @@ import (
 	"carob/internal/runtime/native/wire"
 )
 
-// TestFailures: the words users know from runc.
+// TestFailures: the messages that users know from runc.
 func TestFailures(t *testing.T) {
 	p := &plan.Program{}
 	p.Write("/proc/self/oom_score_adj", "-5")
@@ -113,7 +113,7 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// samplePrograms use every operation but those of an exec's end.
+// samplePrograms use every operation except those at the end of an exec.
 func samplePrograms(tb testing.TB) []*plan.Program {
 	tb.Helper()
 	groups := &cgroups.Hierarchies{Tree: []cgroups.Hierarchy{{Name: "cpu,cpuacct", Mount: "/cg/cpu",

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestSizeOfC: what runs as root outside the memory-safe language stays small.
+// TestSizeOfC: the code in C, which runs as root, stays small.
 func TestSizeOfC(t *testing.T) {
 	const most = 1900
 	total := 0

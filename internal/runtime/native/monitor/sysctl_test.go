@@ -13,7 +13,8 @@ import (
 	"carob/internal/runtime/native/wire"
 )
 
-// TestSysctlsStayBelowProcSys: whatever names and values a monitor is told, it writes nothing outside of /proc/sys.
+// TestSysctlsStayBelowProcSys: for any names and values in a request, a monitor writes nothing
+// outside of /proc/sys.
 func TestSysctlsStayBelowProcSys(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("namespaces need root")
@@ -75,7 +76,7 @@ func TestSysctlsStayBelowProcSys(t *testing.T) {
 			if a.N[0] == 0 {
 				t.Errorf("%s: the monitor takes it", what)
 			}
-		case <-m.Gone(): // it ends with a line that says what can't be read
+		case <-m.Gone(): // it exits when it receives a message that it cannot read
 		}
 		m.Quit()
 	}

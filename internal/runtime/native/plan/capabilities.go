@@ -25,7 +25,7 @@ var CapabilityNames = []string{
 
 const allCapabilities = 1<<41 - 1
 
-// defaultCapabilities are those every CRI runtime gives.
+// defaultCapabilities are those of every CRI runtime.
 const defaultCapabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FSETID | 1<<unix.CAP_FOWNER |
 	1<<unix.CAP_MKNOD | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETFCAP |
 	1<<unix.CAP_SETPCAP | 1<<unix.CAP_NET_BIND_SERVICE | 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_KILL |
@@ -41,16 +41,16 @@ func capabilityBit(name string) (uint64, error) {
 	return 0, fmt.Errorf("unknown capability %q", name)
 }
 
-// CapabilitySets are the sets for a security context. host bounds what there is
-// to give: a capability the host withholds is left out.
+// CapabilitySets returns the sets for a security context. host limits them: a capability that the
+// host does not have is left out.
 func CapabilitySets(c *cri.Capability, privileged bool, host uint64) (Capabilities, error) {
 	set := uint64(defaultCapabilities)
 	if privileged {
 		set = allCapabilities
 	}
 	var ambient uint64
-	// ALL first, then single names: "drop ALL, add X" and "add ALL, drop X"
-	// both mean what they say, whatever the order of the lists.
+	// ALL first, then single names: "drop ALL, add X" and "add ALL, drop X" both work, whatever the
+	// order of the lists.
 	if has(c.GetAddCapabilities(), "ALL") {
 		set = allCapabilities
 	}

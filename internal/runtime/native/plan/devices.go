@@ -11,14 +11,14 @@ import (
 // Device is a node in a container's /dev.
 type Device struct {
 	Path         string // in the container
-	Host         string // where it comes from; bound from there in a user namespace
+	Host         string // its source; bind-mounted from there in a user namespace
 	Mode         uint32 // type and permissions
 	Major, Minor uint32
 	UID, GID     uint32 // of its owner
 	Access       string // of "rwm"
 }
 
-// defaultDevices are the nodes every container has.
+// defaultDevices are the device nodes of every container.
 var defaultDevices = []Device{
 	{Path: "/dev/null", Host: "/dev/null", Mode: unix.S_IFCHR | 0o666, Major: 1, Minor: 3},
 	{Path: "/dev/zero", Host: "/dev/zero", Mode: unix.S_IFCHR | 0o666, Major: 1, Minor: 5},
@@ -28,7 +28,7 @@ var defaultDevices = []Device{
 	{Path: "/dev/tty", Host: "/dev/tty", Mode: unix.S_IFCHR | 0o666, Major: 5, Minor: 0},
 }
 
-// DeviceRules are the rules for a container's devices.
+// DeviceRules returns the cgroup rules for a container's devices.
 func DeviceRules(devices []Device, privileged bool) []cgroups.DeviceRule {
 	if privileged {
 		return cgroups.AllDevices

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Failure words a failed operation as users of runc know it.
+// Failure formats a failed operation as users know it from runc.
 func (p *Program) Failure(index int, stage uint32, errno unix.Errno, detail string) error {
 	if index >= len(p.Ops) {
 		return fmt.Errorf("container program ended without an exec")
@@ -73,16 +73,16 @@ func (p *Program) Failure(index int, stage uint32, errno unix.Errno, detail stri
 	return fmt.Errorf("container setup, operation %d (%s): %w", o.Code, strings.Trim(o.S[0]+" "+o.S[1], " \x00"), errno)
 }
 
-// ExecError says that the user's program could not be executed.
+// ExecError means that the user's program could not be executed.
 type ExecError struct {
 	text  string
 	errno unix.Errno
 }
 
-// Error is what runc says.
+// Error is the message of runc.
 func (e *ExecError) Error() string { return e.text }
 
-// ExitCode is what a shell would answer: 127 not found, 126 not executable.
+// ExitCode is the exit code that a shell would return: 127 not found, 126 not executable.
 func (e *ExecError) ExitCode() int32 {
 	if e.errno == unix.ENOENT {
 		return 127

@@ -20,8 +20,8 @@ type volume struct {
 	target string
 }
 
-// openVolumes plans the container's own mounts, parents first, and opens those
-// that come from the host.
+// openVolumes plans the container's own mounts, parents first, and opens those that come from the
+// host.
 func (pl *Container) openVolumes(p *Program) ([]volume, error) {
 	list := append([]*cri.Mount{}, pl.Config.Mounts...)
 	depth := func(m *cri.Mount) int { return strings.Count(path.Clean(m.ContainerPath), "/") }
@@ -36,7 +36,7 @@ func (pl *Container) openVolumes(p *Program) ([]volume, error) {
 			return nil, fmt.Errorf("mount of %q: recursive_read_only needs readonly", m.HostPath)
 		}
 		if m.RecursiveReadOnly && m.Propagation != cri.MountPropagation_PROPAGATION_PRIVATE {
-			// What the host mounts below it later would come in writable.
+			// Otherwise a later mount of the host below it would be writable.
 			return nil, fmt.Errorf("mount of %q: recursive_read_only needs private propagation, not %s", m.HostPath,
 				m.Propagation)
 		}
@@ -53,8 +53,8 @@ func (pl *Container) openVolumes(p *Program) ([]volume, error) {
 	return out, nil
 }
 
-// openImages mounts image volumes in the helper's own view, which by now sends
-// nothing back to the host, and opens what of them is wanted.
+// openImages mounts image volumes in the helper's mount namespace, which by then propagates nothing
+// to the host, and opens the requested parts.
 func (pl *Container) openImages(p *Program, volumes []volume) error {
 	for i := range volumes {
 		im, ok := pl.Images[volumes[i].mount.ContainerPath]
@@ -77,7 +77,7 @@ var VolumeOptions = map[string]uint64{
 	"nodev": unix.MOUNT_ATTR_NODEV, "noatime": unix.MOUNT_ATTR_NOATIME,
 }
 
-// attachVolume gives a mount its attributes and puts it in place.
+// attachVolume sets the attributes of a mount and attaches it.
 func (pl *Container) attachVolume(p *Program, v volume, userns int) {
 	var set uint64
 	if v.mount.Readonly {
@@ -103,14 +103,14 @@ func (pl *Container) attachVolume(p *Program, v volume, userns int) {
 	p.Attach(v.handle, v.target, procRule(v.target))
 }
 
-// procFiles may be replaced, as with runc: what lxcfs and its like provide.
+// procFiles may be replaced, as with runc: lxcfs and similar programs provide them.
 var procFiles = []string{
 	"/proc/cpuinfo", "/proc/diskstats", "/proc/meminfo", "/proc/stat", "/proc/swaps", "/proc/uptime", "/proc/loadavg",
 	"/proc/slabinfo", "/proc/sys/kernel/ns_last_pid", "/proc/sys/crypto/fips_enabled",
 }
 
-// procRule is what may be mounted at or below /proc: another process view over the
-// whole, files of numbers, nothing else.
+// procRule says what may be mounted at or below /proc: another /proc over the whole, files with
+// numbers, nothing else.
 func procRule(target string) int64 {
 	switch {
 	case target == "/proc":
@@ -134,7 +134,7 @@ func hostMount(p *Program, m mount.Mount, target string) error {
 		return nil
 	}
 	if len(o.data) > 3500 && m.Type == "overlay" {
-		// One page is all that mount(2) takes: shorten the paths by their common directory.
+		// mount(2) accepts only one page: shorten the paths by their common directory.
 		dir, data := shortenOverlay(o.data)
 		p.Chdir(dir)
 		o.data = data
@@ -153,7 +153,7 @@ type mountOptions struct {
 	data            string
 }
 
-// parseOptions splits options as fstab has them into flags and data.
+// parseOptions splits options in the format of fstab into flags and data.
 func parseOptions(options []string) (mountOptions, error) {
 	var o mountOptions
 	var data []string
@@ -190,8 +190,8 @@ func parseOptions(options []string) (mountOptions, error) {
 	return o, nil
 }
 
-// shortenOverlay makes the directories of overlay options relative to the
-// longest directory that all of them share.
+// shortenOverlay makes the directories of overlay options relative to the longest directory that
+// all of them share.
 func shortenOverlay(data string) (dir, short string) {
 	var dirs []string
 	options := strings.Split(data, ",")
@@ -229,7 +229,7 @@ func shortenOverlay(data string) (dir, short string) {
 	return dir, strings.Join(options, ",")
 }
 
-// mountRoot makes the container's root and enters it.
+// mountRoot creates the container's root and enters it.
 func (pl *Container) mountRoot(p *Program, userns int) error {
 	for _, m := range pl.RootFS {
 		m, err := pl.mapLayers(p, m, userns)
@@ -245,9 +245,9 @@ func (pl *Container) mountRoot(p *Program, userns int) error {
 	return nil
 }
 
-// mapLayers shows the layers of an overlay with the ids of the pod's user
-// namespace: each lower directory becomes an idmapped mount over itself, in
-// the helper's own view. Options uidmap and gidmap are containerd's way of asking.
+// mapLayers shows the layers of an overlay with the IDs of the pod's user namespace: each lower
+// directory becomes an idmapped mount over itself, in the helper's own mount namespace. The options
+// uidmap and gidmap are containerd's way of requesting it.
 func (pl *Container) mapLayers(p *Program, m mount.Mount, userns int) (mount.Mount, error) {
 	var options []string
 	mapped := false
@@ -299,7 +299,7 @@ func (pl *Container) openCgroupView(p *Program) map[string]int {
 	return views
 }
 
-// mountSystem makes /proc, /dev, /sys and what belongs into them.
+// mountSystem creates /proc, /dev, /sys, and their content.
 func (pl *Container) mountSystem(p *Program, privileged bool, shm int, views map[string]int, pidns int) {
 	mounts := pl.Config.Mounts
 	uid, gid := pl.RootUID, pl.RootGID

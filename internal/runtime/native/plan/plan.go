@@ -1,11 +1,6 @@
-// Package plan plans what the helper is to do to become a container's process: which cgroups and
-// namespaces it enters, what it mounts where, which user, capabilities and security profiles it
+// Package plan plans what the helper does to become a container's process: which cgroups and
+// namespaces it enters, what it mounts where, which user, capabilities, and security profiles it
 // takes, and what it executes.
-//
-// The native runtime drives it: it fills in a Container, gets a Program, and answers the one
-// question of a helper, which is who the user is by the image's files (Program.Answer). Planning
-// is pure: it must never touch the host, read a clock or keep anything between two calls.
-// csrc/helper.c executes programs.
 package plan
 
 import (
@@ -27,20 +22,20 @@ import (
 	"carob/internal/runtime/native/wire"
 )
 
-// Container is everything that decides what a container looks like from
-// inside. Program and ExecProgram turn it into operations.
+// Container describes everything that a container sees from inside. Program and ExecProgram turn it
+// into operations.
 type Container struct {
 	ID       string
 	Config   *cri.ContainerConfig
 	Image    imagespec.Image
-	Hostname string // its environment has it; "" for none
+	Hostname string // for its environment; "" for none
 
 	Groups  *cgroups.Hierarchies
 	Cgroup  string                // path below each hierarchy
 	RootDir string                // where the root is mounted, in the helper's own view only
 	RootFS  []mount.Mount         // what makes the root
 	Shm     string                // the pod's /dev/shm
-	Etc     map[string]string     // files of the pod: container path → host path
+	Etc     map[string]string     // the pod's files: container path → host path
 	Images  map[string]ImageMount // container path → an image volume
 
 	UserNS           string // path of the pod's user namespace, "" for the host's
@@ -66,13 +61,13 @@ type ImageMount struct {
 
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// StdFlags are the mount flags of file systems that hold no programs and no devices.
+// StdFlags are the mount flags of file systems without programs and devices.
 const StdFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 
 const attrSafe = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 
-// Command is the command of a container: CRI's command and args over the
-// image's entrypoint and cmd.
+// Command returns the command of a container: CRI's command and args, or else the image's
+// entrypoint and cmd.
 func Command(c *cri.ContainerConfig, image *imagespec.ImageConfig) ([]string, error) {
 	command, args := c.GetCommand(), c.GetArgs()
 	if len(command) == 0 {
@@ -88,8 +83,8 @@ func Command(c *cri.ContainerConfig, image *imagespec.ImageConfig) ([]string, er
 	return argv, nil
 }
 
-// Environment is the environment: what the runtime gives, the image, the container;
-// a later value of a name replaces an earlier one in its place.
+// Environment returns the environment: the runtime's variables, the image's, the container's. A
+// later value of a name replaces an earlier one in its place.
 func Environment(c *cri.ContainerConfig, image *imagespec.ImageConfig, hostname string) []string {
 	var env []string
 	at := map[string]int{}
@@ -118,8 +113,8 @@ func Environment(c *cri.ContainerConfig, image *imagespec.ImageConfig, hostname 
 	return env
 }
 
-// userOf is the user a container asks for, as user[:group], and its group if
-// that is given apart (-1 if not). CRI's ids win over its name, both over the image.
+// userOf returns the user that a container requests, as user[:group], and its group if that is
+// given separately (-1 if not). CRI's IDs have precedence over its name, both over the image.
 func userOf(sc *cri.LinuxContainerSecurityContext, image *imagespec.ImageConfig) (user string, gid int64, err error) {
 	gid = -1
 	if n := sc.GetRunAsGroup().GetValue(); n < 0 || n > math.MaxInt32 {
@@ -142,7 +137,7 @@ func userOf(sc *cri.LinuxContainerSecurityContext, image *imagespec.ImageConfig)
 	return user, gid, nil
 }
 
-// WorkingDir is where the command starts: CRI's directory over the image's, "/" without one.
+// WorkingDir is where the command starts: CRI's directory, or else the image's, or "/".
 func WorkingDir(c *cri.ContainerConfig, image *imagespec.ImageConfig) string {
 	for _, d := range []string{c.GetWorkingDir(), image.WorkingDir} {
 		if d != "" {
@@ -170,7 +165,7 @@ func (pl *Container) Program() (*Program, error) {
 		p.Gate()
 	}
 	cpu := pl.joinGroups(p)
-	// Lowering it needs CAP_SYS_RESOURCE; a host that withholds it is degraded, not broken.
+	// Lowering it requires CAP_SYS_RESOURCE; on a host that does not give it, the limit stays.
 	p.Write("/proc/self/oom_score_adj", fmt.Sprint(c.GetLinux().GetResources().GetOomScoreAdj()))
 	p.optional()
 
@@ -186,9 +181,10 @@ func (pl *Container) Program() (*Program, error) {
 	late := pl.openLate(p, cpu)
 	late.fork = pl.Late
 	null := p.tree("/dev/null", false)
-	p.attr(null, unix.MOUNT_ATTR_RDONLY, unix.MS_PRIVATE, false, noUserNS) // or its root could change the host's mode
-	// Sources are opened while our mounts are still peers of the host's, so
-	// that a shared one stays one.
+	// Otherwise its root user could change the host's mode.
+	p.attr(null, unix.MOUNT_ATTR_RDONLY, unix.MS_PRIVATE, false, noUserNS)
+	// Sources are opened while the helper's mounts are still peers of the host's, so that a shared
+	// one stays shared.
 	volumes, err := pl.openVolumes(p)
 	if err != nil {
 		return nil, err
@@ -234,12 +230,12 @@ func (pl *Container) Program() (*Program, error) {
 	}
 	cwd := WorkingDir(c, &pl.Image.Config)
 	p.mkdir(cwd, 0o755)
-	p.optional() // chdir tells what is wrong with it
+	p.optional() // Chdir reports what is wrong with it
 	enter := func(p *Program) {
 		p.pivot()
 		pl.confine(p, sc, null)
 		p.keyring("_ses." + pl.ID)
-		p.optional() // the quota of keys is small on some hosts; runc goes on, too
+		p.optional() // the quota of keys is small on some hosts; runc ignores the error, too
 	}
 	if sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil && sc.GetRunAsUsername() == "" {
 		return nil, errors.New("run_as_group needs run_as_user or run_as_username")
@@ -253,7 +249,7 @@ func (pl *Container) Program() (*Program, error) {
 		return nil, err
 	}
 	if err := want.check(); err != nil {
-		return nil, err // no matter what the image's files say
+		return nil, err // whatever the image's files say
 	}
 	whoAmI := func(p *Program) {
 		enter(p)
@@ -267,8 +263,8 @@ func (pl *Container) Program() (*Program, error) {
 			}
 			if pl.UserNS != "" {
 				p.setns(userns, unix.CLONE_NEWUSER)
-				// Again, so that the user namespace owns them: a container with
-				// CAP_SYS_ADMIN may mount, but not undo a mount of ours.
+				// Again, so that they belong to the user namespace: a container with CAP_SYS_ADMIN
+				// may mount, but not undo a mount of the runtime.
 				p.unshare(flags)
 			}
 			pl.become(p, sc, late, id, cwd, argv, withHome(env, home))
@@ -278,14 +274,16 @@ func (pl *Container) Program() (*Program, error) {
 	if pl.Hooks == nil {
 		whoAmI(p)
 	} else {
-		// Hooks want to see the host's files, users come from the container's: the helper first waits
-		// with a question about nothing, a directory, and asks for the files when it is inside.
+		// Hooks must see the host's files, but users come from the container's: the helper first
+		// waits with a question that asks for nothing but a directory, and asks for the files when
+		// it is inside.
 		p.Ask(func(p *Program, _ [][]byte) (*Identity, error) {
 			whoAmI(p)
 			return nil, nil
 		}, "/")
 	}
-	// What comes after the answer is known already but for the user: say now what can't be said then.
+	// Only the user is unknown before the answer: report errors now that could not be reported
+	// then.
 	if _, err := wire.Pack(argv); err != nil {
 		p.fail(fmt.Errorf("argument of the command: %w", err))
 	}
@@ -294,10 +292,10 @@ func (pl *Container) Program() (*Program, error) {
 	return p, p.err
 }
 
-// joinGroups enters the container's cgroups of version 1: the monitor's clone
-// put us into that of version 2. The one that shares out processor time is only opened, and
-// its handle answered, -1 for none: what we do until the exec must neither
-// wait behind all else for a pod that asked for no processor, nor be paid from a small quota.
+// joinGroups enters the container's cgroups of version 1; the monitor's clone has put the helper
+// into that of version 2. The cgroup that divides CPU time is only opened, and its handle returned
+// (-1 for none): what the helper does before the exec must neither wait behind everything else for
+// a pod without CPU requests, nor be charged to a small quota.
 func (pl *Container) joinGroups(p *Program) (cpu int) {
 	cpu = -1
 	e := pl.Groups.Entry(pl.Cgroup)
@@ -311,12 +309,12 @@ func (pl *Container) joinGroups(p *Program) (cpu int) {
 	return cpu
 }
 
-// late are handles of the files that take what the process is confined to at its
-// exec; opened while /proc and /sys are the host's, since a container's may be anything.
+// late are handles of the files to which the process writes its confinement at its exec. They are
+// opened while /proc and /sys are the host's, because a container's may be anything.
 type late struct {
 	cpu, apparmor, selinux int
 
-	fork bool // at the end it becomes a process that those of the container see
+	fork bool // at the end it becomes a process that the container's processes can see
 }
 
 func (pl *Container) openLate(p *Program, cpu int) (l late) {
@@ -342,9 +340,9 @@ func withHome(env []string, home string) []string {
 	return append(slices.Clip(env), "HOME="+home)
 }
 
-// become ends every program: from root in the container's file system to the
-// user's process. The order of seccomp is runc's, so that profiles written for
-// it hold: before the credentials change unless no_new_privs lets it be last.
+// become ends every program: from root in the container's file system to the user's process.
+// Seccomp is loaded in runc's order, so that profiles written for runc work: before the credentials
+// change, unless no_new_privs allows loading it last.
 func (pl *Container) become(p *Program, sc *cri.LinuxContainerSecurityContext, l late, id *Identity, cwd string, argv,
 	env []string) {
 	p.stdio(id)
@@ -362,14 +360,14 @@ func (pl *Container) become(p *Program, sc *cri.LinuxContainerSecurityContext, l
 	}
 	nnp := sc.GetNoNewPrivs()
 	if pl.Filter != nil && l.fork && !pl.Filter.forks && !nnp {
-		p.fork() // the filter would not let it later
+		p.fork() // the filter would not allow it later
 		l.fork = false
 	}
 	if pl.Filter != nil && !nnp {
 		p.seccomp(pl.Filter.BPF, pl.Filter.flags)
 	}
 	p.Cwd(cwd)
-	p.optional() // as root it may be closed to us; the user is asked again
+	p.optional() // root may not be allowed to enter it; it is tried again as the user
 	p.creds(id, pl.Caps)
 	p.Cwd(cwd)
 	if nnp {
@@ -389,8 +387,8 @@ func (pl *Container) become(p *Program, sc *cri.LinuxContainerSecurityContext, l
 	p.Exec()
 }
 
-// ExecProgram is one more process in a running container; with fork the container sees
-// it as late as can be.
+// ExecProgram is an additional process in a running container; with fork, the container sees it as
+// late as possible.
 func (pl *Container) ExecProgram(argv []string, tty bool, rows, cols uint32, id Identity, fork bool) *Program {
 	sc := pl.Config.GetLinux().GetSecurityContext()
 	p := &Program{}
@@ -412,7 +410,8 @@ func (pl *Container) ExecProgram(argv []string, tty bool, rows, cols uint32, id 
 		env = append(env, "TERM=xterm")
 	}
 	p.Ask(func(p *Program, files [][]byte) (*Identity, error) {
-		// Who it is was decided at the start; the image's file only knows the home.
+		// The user was resolved at the start of the container; the image's files are only read for
+		// the home directory.
 		_, home, err := resolveUser(files[0], nil,
 			wantedUser{Spec: fmt.Sprint(id.UID), GID: int64(id.GID), strict: true})
 		if err != nil {
@@ -430,7 +429,7 @@ func (pl *Container) ExecProgram(argv []string, tty bool, rows, cols uint32, id 
 	return p
 }
 
-// confine hides and closes what a container must not see or change.
+// confine masks, and makes read-only, what a container must not see or change.
 func (pl *Container) confine(p *Program, sc *cri.LinuxContainerSecurityContext, null int) {
 	if !sc.GetPrivileged() {
 		for _, m := range sc.GetMaskedPaths() {

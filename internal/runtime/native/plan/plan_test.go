@@ -10,7 +10,7 @@ import (
 	"carob/internal/runtime/native/cgroups"
 )
 
-// TestPlanKeepsItsOrder: what must never move in a container's program.
+// TestPlanKeepsItsOrder: operations whose order in a container's program must never change.
 func TestPlanKeepsItsOrder(t *testing.T) {
 	groups := &cgroups.Hierarchies{Tree: []cgroups.Hierarchy{{Name: "memory", Mount: "/cg/memory",
 		Controllers: []string{"memory"}}}}
@@ -90,7 +90,7 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// FuzzMountOptions reads the options of mounts as the image store gives them.
+// FuzzMountOptions parses the options of mounts as the image store returns them.
 func FuzzMountOptions(f *testing.F) {
 	for _, text := range []string{"ro,nosuid,lowerdir=/a:/b,upperdir=/c,workdir=/d", "loop,X-containerd.x",
 		"lowerdir="} {

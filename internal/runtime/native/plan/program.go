@@ -54,7 +54,7 @@ const (
 
 const flagOptional = 1
 
-// What OpAttach does about the file system of /proc (helper.c).
+// How OpAttach handles the file system of /proc (helper.c).
 const (
 	ProcNever = iota // the target must not be on it
 	ProcOnly         // only a /proc may be attached
@@ -64,17 +64,17 @@ const (
 // maxHandles is how many open files and detached mounts a program can hold (helper.c).
 const maxHandles = 256
 
-// Program is what the helper executes to become a container's process. Building
-// one has no effects. A path "in the root" is resolved inside the container's
-// file system before it is the root, whatever symbolic links it holds.
+// Program is what the helper executes to become a container's process. Building one has no effects.
+// A path "in the root" is resolved inside the container's file system before the helper enters it,
+// whatever symbolic links it contains.
 type Program struct {
-	Ops     []wire.Message // only tests change them
+	Ops     []wire.Message // changed by tests only
 	handles int
 	then    continuation // after OpAsk, which is the last operation until it is answered
-	err     error        // the first thing that can't be said to the helper
+	err     error        // the first error in building the program
 }
 
-// continuation plans the rest of a program by the files that the helper sent.
+// continuation plans the rest of a program from the files that the helper sent.
 type continuation func(p *Program, files [][]byte) (*Identity, error)
 
 func (p *Program) add(r wire.Message) {
@@ -88,7 +88,7 @@ func (p *Program) fail(err error) {
 	}
 }
 
-// handle adds an operation that opens something and answers where it is held.
+// handle adds an operation that opens something and returns its handle.
 func (p *Program) handle(r wire.Message) int {
 	r.N[0] = int64(p.handles)
 	p.add(r)
@@ -140,21 +140,21 @@ func (p *Program) tree(source string, recursive bool) int {
 	return p.handle(wire.Message{Code: OpTree, N: [4]int64{0, b2i(recursive)}, S: [4]string{source}})
 }
 
-// treeIn is tree for a path below dir that must not lead out of it.
+// treeIn is tree for a path below dir; it must not lead out of dir.
 func (p *Program) treeIn(dir, path string) int {
 	return p.handle(wire.Message{Code: OpTreeIn, S: [4]string{dir, path}})
 }
 
 const noUserNS = -1
 
-// attr sets mount attributes (MOUNT_ATTR_*) and propagation of a handle, and shows
-// it with the ids of the user namespace that is open in another one.
+// attr sets mount attributes (MOUNT_ATTR_*) and propagation of a handle, and maps its IDs with the
+// user namespace that is open in another handle.
 func (p *Program) attr(handle int, set, propagation uint64, recursive bool, userns int) {
 	p.add(wire.Message{Code: OpAttr,
 		N: [4]int64{int64(handle), int64(set), int64(userns), int64(propagation) | b2i(recursive)}})
 }
 
-// attachHost puts a handle at an existing path of the host's view.
+// attachHost attaches a handle at an existing path of the host's view.
 func (p *Program) attachHost(handle int, target string) {
 	p.add(wire.Message{Code: OpAttachHost, N: [4]int64{int64(handle)}, S: [4]string{target}})
 }
@@ -163,13 +163,13 @@ func (p *Program) mountHost(source, fstype, target, data string, flags uintptr) 
 	p.add(wire.Message{Code: OpMountHost, N: [4]int64{int64(flags)}, S: [4]string{source, fstype, target, data}})
 }
 
-// root enters the container's file system; what is made in it later belongs to
-// the given ids of the host.
+// root enters the container's file system; files created in it later belong to the given IDs of the
+// host.
 func (p *Program) root(path string, uid, gid uint32) {
 	p.add(wire.Message{Code: OpRoot, N: [4]int64{int64(uid), int64(gid)}, S: [4]string{path}})
 }
 
-// Attach puts a handle at a path in the root, which is made when missing.
+// Attach attaches a handle at a path in the root, which is created if it is missing.
 func (p *Program) Attach(handle int, target string, proc int64) {
 	p.add(wire.Message{Code: OpAttach, N: [4]int64{int64(handle), 0o755, proc}, S: [4]string{target}})
 }
@@ -199,15 +199,15 @@ func (p *Program) attrPath(path string, set uint64) {
 
 func (p *Program) pivot() { p.add(wire.Message{Code: OpPivot}) }
 
-// mask hides a path; null is the handle of what a file reads as.
+// mask hides a path; null is the handle of what is read from a masked file.
 func (p *Program) mask(path string, null int) {
 	p.add(wire.Message{Code: OpMask, N: [4]int64{int64(null)}, S: [4]string{path}})
 }
 
 func (p *Program) readonly(path string) { p.add(wire.Message{Code: OpReadonly, S: [4]string{path}}) }
 
-// Ask has the helper send files of the image, as many as four, and go on with
-// what then plans by their content (empty for one that is missing).
+// Ask makes the helper send up to four files of the image and continue with what then plans from
+// their content (empty for a missing file).
 func (p *Program) Ask(then continuation, files ...string) {
 	r := wire.Message{Code: OpAsk}
 	copy(r.S[:], files)
@@ -215,10 +215,10 @@ func (p *Program) Ask(then continuation, files ...string) {
 	p.then = then
 }
 
-// Asks says that the helper has a question at the end of the program.
+// Asks reports whether the program ends with a question of the helper.
 func (p *Program) Asks() bool { return p.then != nil }
 
-// Questions are how many files the helper sends before it waits.
+// Questions returns how many files the helper sends before it waits.
 func (p *Program) Questions() int {
 	n := 0
 	for _, s := range p.Ops[len(p.Ops)-1].S {
@@ -229,7 +229,7 @@ func (p *Program) Questions() int {
 	return n
 }
 
-// Answer is what the helper gets for the files: the rest of the program with its length.
+// Answer returns the helper's answer to the files: the rest of the program with its length.
 func (p *Program) Answer(files [][]byte) ([]byte, *Identity, error) {
 	asked := len(p.Ops)
 	id, err := p.then(p, files)
@@ -245,13 +245,13 @@ func (p *Program) Answer(files [][]byte) ([]byte, *Identity, error) {
 
 func (p *Program) keyring(name string) { p.add(wire.Message{Code: OpKeyring, S: [4]string{name}}) }
 
-// tty makes a terminal the process's own and hands its master to the console
-// socket; console also shows it as /dev/console.
+// tty creates the process's terminal and sends its master to the console socket; console also
+// mounts it as /dev/console.
 func (p *Program) tty(rows, cols uint32, console bool, uid uint32) {
 	p.add(wire.Message{Code: OpTTY, N: [4]int64{int64(rows), int64(cols), b2i(console), int64(uid)}})
 }
 
-// stdio makes the standard streams those of a user in the container.
+// stdio makes a user in the container the owner of the standard streams.
 func (p *Program) stdio(id *Identity) {
 	p.add(wire.Message{Code: OpStdio, N: [4]int64{int64(id.UID), int64(id.GID)}})
 }
@@ -260,7 +260,7 @@ func (p *Program) seccomp(filter []byte, flags uint) {
 	p.add(wire.Message{Code: OpSeccomp, Flags: wire.Bytes, N: [4]int64{int64(flags)}, S: [4]string{string(filter)}})
 }
 
-// Cwd changes to the working directory, which must lie inside the root.
+// Cwd changes to the working directory, which must be inside the root.
 func (p *Program) Cwd(path string) { p.add(wire.Message{Code: OpCwd, S: [4]string{path}}) }
 
 func (p *Program) creds(id *Identity, c Capabilities) {
@@ -276,7 +276,7 @@ func (p *Program) creds(id *Identity, c Capabilities) {
 
 func (p *Program) noNewPrivs() { p.add(wire.Message{Code: OpNoNewPrivs}) }
 
-// Lookup finds the program in the $PATH of env; exec becomes it.
+// Lookup finds the program in the $PATH of env; Exec executes it.
 func (p *Program) Lookup(argv, env []string) {
 	path := ""
 	for _, kv := range env {
@@ -294,7 +294,7 @@ func (p *Program) Lookup(argv, env []string) {
 	p.add(wire.Message{Code: OpLookup, Flags: wire.Bytes | wire.Bytes<<1, S: [4]string{args, vars, path}})
 }
 
-// packedEnv names a variable that can't be packed, never its value, which may be a secret.
+// packedEnv names a variable that cannot be encoded, never its value, which may be secret.
 func packedEnv(env []string) (string, error) {
 	vars, err := wire.Pack(env)
 	if err == nil {
@@ -309,10 +309,10 @@ func packedEnv(env []string) (string, error) {
 	return "", err
 }
 
-// Exec becomes the command that Lookup found.
+// Exec executes the command that Lookup found.
 func (p *Program) Exec() { p.add(wire.Message{Code: OpExec}) }
 
-// Gate waits until a byte comes, or fails with the other side's end.
+// Gate waits for one byte, or fails when the other side is closed.
 func (p *Program) Gate() { p.add(wire.Message{Code: OpGate}) }
 
 // Gated says that the program has a Gate.
@@ -329,13 +329,14 @@ func (p *Program) proc(target string, pidns int) {
 	p.add(wire.Message{Code: OpProc, N: [4]int64{int64(pidns)}, S: [4]string{target}})
 }
 
-// shed closes every file that the process made by fork must not show; after it no handle is left.
+// shed closes every file that the process created by fork must not show; afterwards no handle is
+// left.
 func (p *Program) shed() { p.add(wire.Message{Code: OpShed}) }
 
-// fork goes on as a process that those of the PID namespace see and may trace.
+// fork continues as a process that the processes of the PID namespace can see and may trace.
 func (p *Program) fork() { p.add(wire.Message{Code: OpFork}) }
 
-// Encode is the program as the helper reads it.
+// Encode returns the program in the helper's format.
 func (p *Program) Encode() ([]byte, error) {
 	if p.err != nil {
 		return nil, p.err

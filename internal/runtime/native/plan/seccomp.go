@@ -10,19 +10,18 @@ import (
 type Filter struct {
 	BPF   []byte
 	flags uint
-	Agent *SeccompAgent // decides some calls; nil when the filter decides all
-	forks bool          // it lets the helper do what it does about fork
+	Agent *SeccompAgent // decides some calls; nil if the filter decides all
+	forks bool          // it allows the system calls that the helper makes around fork
 }
 
-// SeccompAgent is who decides the calls that a profile leaves to SCMP_ACT_NOTIFY:
-// a program of the host that listens at the profile's listenerPath (OCI runtime-spec,
-// "containerProcessState").
+// SeccompAgent decides the calls that a profile leaves to SCMP_ACT_NOTIFY: a program of the host
+// that listens at the profile's listenerPath (OCI runtime-spec, "containerProcessState").
 type SeccompAgent struct {
 	Path     string // of its socket
-	Metadata string // what the profile has it told
+	Metadata string // the profile's listenerMetadata
 }
 
-// NewFilter makes the filter of a profile; the caller adds its agent.
+// NewFilter creates the filter of a profile; the caller adds its agent.
 func NewFilter(p *seccomp.Program) *Filter {
 	f := &Filter{BPF: p.BPF, flags: p.Flags, forks: p.Allows(unix.SYS_CLONE, unix.CLONE_PARENT|uint64(unix.SIGCHLD)) &&
 		p.Allows(unix.SYS_IOCTL, 0, unix.TIOCSCTTY)}

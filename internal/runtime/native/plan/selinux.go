@@ -9,8 +9,9 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// The parts of a label as policies write them. A level is a sensitivity with categories, or a range
-// of two: s0:c1,c5.c9-s1. None of them can hold what ends a part, a mount option or a string.
+// The parts of a label in policies. A level is a sensitivity with categories, or a range of two:
+// s0:c1,c5.c9-s1. None of them can contain a character that ends a part, a mount option, or a
+// string.
 var (
 	selinuxName  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,254}$`)
 	selinuxLevel = regexp.MustCompile(
@@ -20,8 +21,8 @@ var (
 // maxSelinuxLevel is in bytes. The options of a mount have to fit into a page, with the paths of the image.
 const maxSelinuxLevel = 512
 
-// SELinuxLabels are what CRI's options make: the label of the process and that of
-// the files which are the container's own. Without options there are none.
+// SELinuxLabels returns the labels for CRI's options: the one of the process, and the one of the
+// container's own files. Without options there are none.
 func SELinuxLabels(o *cri.SELinuxOption) (process, files string, err error) {
 	for _, part := range []struct {
 		name, value string

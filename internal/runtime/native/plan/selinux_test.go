@@ -30,8 +30,8 @@ func TestSelinuxLabels(t *testing.T) {
 	}
 }
 
-// hostileLevels try to be more than a level: another mount option, another part of the label,
-// another string for C, a line of their own.
+// hostileLevels contain more than a level: another mount option, another part of the label, a NUL,
+// or a newline.
 var hostileLevels = []string{
 	`s0",upperdir=/etc,x="`, `s0"`, `s0,rootcontext="a`, "s0\x00,suid", "s0\n", "s0 c1", "s0:", "s0:c1,", "s0:c1-",
 	"-s0", ":s0", "s0:c1:c2", "s0-s1-s2",
@@ -58,7 +58,7 @@ func TestSelinuxGrammar(t *testing.T) {
 	}
 }
 
-// FuzzSelinuxLabels: whatever the options, labels have four parts, and as a mount option they are one.
+// FuzzSelinuxLabels: for any options, labels have four parts and are a single mount option.
 func FuzzSelinuxLabels(f *testing.F) {
 	for _, level := range append(hostileLevels, "s0:c1,c2", "s0-s1:c0.c9") {
 		f.Add("u", "r", "t", level)
@@ -84,8 +84,8 @@ func FuzzSelinuxLabels(f *testing.F) {
 	})
 }
 
-// The container's own mounts have its label: image, image volume, /dev and the
-// directory of cgroups. A bind mount has none to give.
+// The container's own mounts have its label: image, image volume, /dev, and the directory of
+// cgroups. A bind mount cannot have one.
 func TestSelinuxMounts(t *testing.T) {
 	pl := &Container{
 		ID: "x", Groups: &cgroups.Hierarchies{Tree: []cgroups.Hierarchy{{Name: "cpu", Mount: "/cg/cpu",

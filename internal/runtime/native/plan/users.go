@@ -10,25 +10,24 @@ import (
 	"strings"
 )
 
-// Identity is who a container's process is.
+// Identity is the user and the groups of a container's process.
 type Identity struct {
 	UID    uint32   `json:"uid"`
 	GID    uint32   `json:"gid"`
 	Groups []uint32 `json:"groups,omitempty"` // the primary one first
 }
 
-// wantedUser is who a container asks to be, by names and numbers.
+// wantedUser is the user that a container requests, by names and numbers.
 type wantedUser struct {
 	Spec   string // user[:group]; "" is user 0
-	GID    int64  // of the primary group; -1 leaves it to spec and the image
+	GID    int64  // primary group; -1 if spec or the image decide
 	extra  []int64
-	strict bool // memberships of the image's group file don't count
+	strict bool // ignore the group memberships in the image's files
 }
 
-// resolveUser finds the user in the image's own passwd and group files, and its
-// home directory ("" when the image does not know it). The list of groups has the
-// primary one first, then those of the image unless strict, then extra: clients of
-// CRI see it in the container's status.
+// resolveUser finds the user in the image's own passwd and group files, and its home directory (""
+// if the image does not have it). In the list of groups the primary one is first, then come those
+// of the image unless strict, then extra: clients of CRI see it in the container's status.
 func resolveUser(passwd, group []byte, w wantedUser) (id *Identity, home string, err error) {
 	user, groupName, _ := strings.Cut(w.Spec, ":")
 	if user == "" {
@@ -96,11 +95,11 @@ func resolveUser(passwd, group []byte, w wantedUser) (id *Identity, home string,
 	return id, home, nil
 }
 
-// ErrIDRange refuses a number that is no user or group. The kernel takes 32 bits of it and would
-// see another one: root, for 4294967296.
+// ErrIDRange rejects a number that is not a valid user or group ID. The kernel uses 32 bits of it
+// and would see another one: root, for 4294967296.
 var ErrIDRange = errors.New("ids are numbers from 0 to 2147483647")
 
-// check refuses numbers that are no ids, however they are given.
+// check rejects invalid IDs, in whatever form they are given.
 func (w wantedUser) check() error {
 	user, group, _ := strings.Cut(w.Spec, ":")
 	for _, s := range []string{user, group} {
@@ -116,13 +115,13 @@ func (w wantedUser) check() error {
 	return nil
 }
 
-// isNumber tells what nobody means as a name: digits, maybe with a sign.
+// isNumber reports whether a user or group is meant as a number: digits, maybe with a sign.
 func isNumber(s string) bool {
 	s = strings.TrimLeft(s, "+-")
 	return s != "" && strings.Trim(s, "0123456789") == ""
 }
 
-// userNumber reads an id: decimal digits, within 31 bits.
+// userNumber parses an ID: decimal digits, within 31 bits.
 func userNumber(s string) (uint32, bool) {
 	if s == "" || s[0] < '0' || s[0] > '9' {
 		return 0, false
@@ -131,7 +130,7 @@ func userNumber(s string) (uint32, bool) {
 	return uint32(n), err == nil
 }
 
-// colonLines are the lines that have at least so many fields.
+// colonLines returns the lines that have at least so many fields.
 func colonLines(file []byte, fields int) func(yield func([]string) bool) {
 	return func(yield func([]string) bool) {
 		for line := range bytes.SplitSeq(file, []byte("\n")) {

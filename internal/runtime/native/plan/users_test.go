@@ -8,7 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestResolveUser: whose words count for what (CRI, and runc for the messages).
+// TestResolveUser: the precedence of CRI's fields and the image's files (CRI, and runc for the
+// messages).
 func TestResolveUser(t *testing.T) {
 	const passwd = "# comment\nroot:x:0:0:root:/root:/bin/sh\nbroken:x:one:2\napp:x:1000:1001:app:/home/app:/bin/sh\n1000:x:5:6::/five:\nshort:x\nbig:x:4294967296:1\nbare:x:7:8" +
 		"\n4294967296:x:0:0::/root:\n-1:x:0:0\n+1000:x:0:0\nwide:x:50:4294967296\nmember:x:60:61::/h\x00LD_PRELOAD=/x:"
@@ -71,7 +72,7 @@ func TestResolveUser(t *testing.T) {
 	}
 }
 
-// What an image's files say never makes a user root who was not asked for.
+// The image's files never make a user root who did not request it.
 func FuzzResolveUser(f *testing.F) {
 	f.Add("root:x:0:0:root:/root:/bin/sh\napp:x:1000:1001::/home/app:", "app:x:1001:app,root", "app:app")
 	f.Add("app:x:+0:-0", "app:x:0x0:app", "app")

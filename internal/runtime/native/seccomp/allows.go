@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// call is what the kernel shows a filter.
+// call is what a filter sees of a system call.
 type call struct {
 	arch, number uint32
 	args         [6]uint64
 }
 
-// Allows says whether the program lets a call of this machine's own kind through, of which
-// the first arguments are given and the others zero.
+// Allows reports whether the program allows a system call of the native architecture with the given
+// first arguments; the others are zero.
 func (p *Program) Allows(number int, args ...uint64) bool {
 	run, err := p.machine()
 	if err != nil {
@@ -43,8 +43,8 @@ func (p *Program) machine() (func(call) (uint32, error), error) {
 		return nil, err
 	}
 	return func(c call) (uint32, error) {
-		// The machine reads words in network order; the kernel's struct has the
-		// host's, so each word is written the other way round.
+		// The interpreter reads words in network order; the kernel's struct has the host's, so each
+		// word is written in the other order.
 		d := make([]byte, 64)
 		be := binary.BigEndian
 		be.PutUint32(d[offNumber:], c.number)

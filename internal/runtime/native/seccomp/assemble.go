@@ -14,7 +14,7 @@ const (
 	offArgs   = 16
 )
 
-// Labels that are no labels.
+// Special labels.
 const (
 	next = -1 // the instruction that follows
 	none = -2
@@ -53,14 +53,14 @@ func (a *assembler) jump(op uint16, k uint32, jt, jf int) {
 	a.code = append(a.code, unix.SockFilter{Code: unix.BPF_JMP | op | unix.BPF_K, K: k})
 }
 
-// far goes to label when the loaded value is at least k, however far that is.
+// far jumps to label if the loaded value is at least k, at any distance.
 func (a *assembler) far(k uint32, label int) {
 	a.code = append(a.code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, K: k, Jt: 0, Jf: 1})
 	a.jumps = append(a.jumps, jumpTo{at: len(a.code), jt: label, far: true})
 	a.code = append(a.code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JA})
 }
 
-// skipUnless puts a finished block behind a test of the loaded value.
+// skipUnless puts a test of the loaded value before a finished block.
 func (a *assembler) skipUnless(k uint32, block []unix.SockFilter) {
 	a.code = append(a.code,
 		unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jt: 1, Jf: 0},
@@ -72,8 +72,8 @@ func (a *assembler) and(mask uint32) {
 	a.code = append(a.code, unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: mask})
 }
 
-// test goes to miss unless an argument meets its condition. Arguments have 64
-// bits, the machine 32: the upper half comes first.
+// test jumps to miss unless an argument meets its condition. Arguments have 64 bits, BPF 32: the
+// upper half comes first.
 func (a *assembler) test(arg specs.LinuxSeccompArg, miss int) {
 	offset := uint32(offArgs + 8*arg.Index)
 	hi, lo := uint32(arg.Value>>32), uint32(arg.Value)
@@ -114,7 +114,7 @@ func (a *assembler) test(arg specs.LinuxSeccompArg, miss int) {
 	a.place(hit)
 }
 
-// assemble turns labels into distances.
+// assemble replaces labels by distances.
 func (a *assembler) assemble() ([]unix.SockFilter, error) {
 	distance := func(at, label int) int {
 		if label == next {

@@ -1,6 +1,6 @@
-// Package seccomp compiles seccomp profiles (the OCI form) to BPF in this
-// process, with the semantics runc gets from libseccomp, in well under a
-// millisecond. The native runtime drives it; it must never load a filter.
+// Package seccomp compiles seccomp profiles (in OCI form) to BPF, with the semantics of libseccomp
+// as runc uses it, in well under a millisecond. The native runtime drives it; it must never load a
+// filter.
 package seccomp
 
 import (
@@ -18,24 +18,24 @@ import (
 
 //go:generate go run gen.go
 
-// Program is a compiled profile: struct sock_filter, eight bytes each, and the
-// flags to load it with.
+// Program is a compiled profile: struct sock_filter, eight bytes each, and the flags to load it
+// with.
 type Program struct {
 	BPF    []byte
 	Flags  uint
-	Notify bool // some calls are left to a listener; Flags ask for one
+	Notify bool // some calls are left to a listener; Flags request one
 }
 
-// abi is one way a process can call the kernel.
+// abi is one calling convention of system calls.
 type abi struct {
 	arch    specs.Arch
 	audit   uint32
 	numbers func() map[string]uint32
 }
 
-// Calls with this bit are x32's. Kernels with it are rare, and its second entry to
-// every call is a risk: a profile that lists it sees a kernel without (ENOSYS), one
-// that doesn't has the caller killed, as with every ABI that is not listed.
+// Calls with this bit are x32's. Kernels with x32 are rare, and its second entry to every call is a
+// risk: a profile that lists it gets ENOSYS, as on a kernel without x32; with one that does not,
+// the caller is killed, as for every ABI that is not listed.
 const x32Bit = 0x40000000
 
 func table(text string) func() map[string]uint32 {
@@ -91,7 +91,7 @@ func compile(p *specs.LinuxSeccomp, goarch string) (*Program, error) {
 	a.load(offArch)
 	for i, abi := range list {
 		if i > 0 && !listed(p, abi.arch) {
-			continue // the native one is always there
+			continue // the native one is always included
 		}
 		body := &assembler{}
 		body.load(offNumber)
@@ -132,8 +132,8 @@ func compile(p *specs.LinuxSeccomp, goarch string) (*Program, error) {
 	return &Program{BPF: out, Flags: flags, Notify: notify}, nil
 }
 
-// notifies says whether calls are left to a listener. Those that hand the listener
-// over and tell of the start can't wait for who has not got it yet.
+// notifies reports whether calls are left to a listener. Calls that pass on the listener and report
+// the start cannot wait for an agent that does not have it yet.
 func notifies(p *specs.LinuxSeccomp) (bool, error) {
 	if p.DefaultAction == specs.ActNotify {
 		return false, fmt.Errorf("seccomp: %s can't be the default action", specs.ActNotify)
@@ -157,8 +157,8 @@ func listed(p *specs.LinuxSeccomp, arch specs.Arch) bool {
 	return slices.Contains(p.Architectures, arch)
 }
 
-// flagsOf are the flags of the load; without any, speculation stays as fast as
-// it is without a filter, which is runc's default.
+// flagsOf returns the flags for loading; without any, speculation stays as fast as without a
+// filter, which is runc's default.
 func flagsOf(p *specs.LinuxSeccomp) (uint, error) {
 	if p.Flags == nil {
 		return unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW, nil
@@ -193,7 +193,7 @@ type callRules struct {
 	chains []chain
 }
 
-// chain is an action under conditions that must all hold.
+// chain is an action under conditions that must all be true.
 type chain struct {
 	action uint32
 	args   []specs.LinuxSeccompArg
@@ -223,7 +223,7 @@ func rulesOf(p *specs.LinuxSeccomp) (*ruleSet, error) {
 				set.byName[name] = r
 			}
 			if act == rest {
-				continue // says what holds anyway; but the call is known
+				continue // always true, but the call is known
 			}
 			if len(s.Args) == 0 {
 				if !r.fixed {
@@ -242,14 +242,14 @@ func rulesOf(p *specs.LinuxSeccomp) (*ruleSet, error) {
 	}
 	for _, r := range set.byName {
 		if r.fixed {
-			r.chains = nil // an unconditional rule is over all conditional ones
+			r.chains = nil // an unconditional rule overrides all conditional ones
 		}
 	}
 	return set, nil
 }
 
-// chainsOf: several conditions on one argument are alternatives, conditions on
-// different arguments hold together. That is how runc reads them.
+// chainsOf: several conditions on one argument are alternatives, conditions on different arguments
+// must all be true. This is how runc reads them.
 func chainsOf(act uint32, args []specs.LinuxSeccompArg) []chain {
 	seen := map[uint]bool{}
 	for _, a := range args {
@@ -296,13 +296,13 @@ var operators = map[specs.LinuxSeccompOperator]bool{
 	specs.OpLessThan: true, specs.OpLessEqual: true, specs.OpMaskedEqual: true,
 }
 
-// span is a run of call numbers that are treated alike.
+// span is a range of call numbers with the same treatment.
 type span struct {
 	first uint32
 	rules *callRules
 }
 
-// spans are the rules by number, without gaps: each holds up to the next.
+// spans are the rules by number, without gaps: each lasts to the next.
 func (s *ruleSet) spans(numbers map[string]uint32) []span {
 	rest := &callRules{always: s.rest}
 	byNumber := map[uint32]*callRules{}
@@ -315,7 +315,7 @@ func (s *ruleSet) spans(numbers map[string]uint32) []span {
 		}
 		byNumber[n] = r
 		list = append(list, n)
-		if n < 0xf0000 { // ARM has private ones far away
+		if n < 0xf0000 { // ARM has private ones at high numbers
 			highest = max(highest, n)
 		}
 	}

@@ -24,7 +24,7 @@ func machine(t interface{ Fatal(...any) }, p *Program) func(call) uint32 {
 	}
 }
 
-// reference reads a profile rule by rule, as it is written.
+// reference evaluates a profile rule by rule, as it is written.
 func reference(p *specs.LinuxSeccomp, names map[string]uint32, c call) uint32 {
 	rest, _ := action(p.DefaultAction, p.DefaultErrnoRet)
 	var highest uint32

@@ -1,5 +1,5 @@
-// Package selinux labels files for containers. The runtime drives it when a container starts.
-// It must never label a directory of the host, or follow a container's link out of a volume.
+// Package selinux labels files for containers. The runtime drives it when a container starts. It
+// must never label a directory of the host, or follow a container's link out of a volume.
 package selinux
 
 import (
@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// systemDirs are the host's: with a container's label the host would not work any more.
+// systemDirs belong to the host: with a container's label, the host would stop working.
 var systemDirs = []string{"/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/opt", "/proc", "/root",
 	"/run", "/sbin", "/srv", "/sys", "/tmp", "/usr", "/var", "/var/lib", "/var/log"}
 
-// Relabel labels path and all below it on its file system. A container may
-// change the tree meanwhile: nothing is followed out of it.
+// Relabel labels path and everything below it on its file system. A container may change the tree
+// meanwhile: no link out of it is followed.
 func Relabel(path, label string) error {
 	path = filepath.Clean(path)
 	if slices.Contains(systemDirs, path) || strings.HasPrefix(path, "/usr/") || strings.HasPrefix(path, "/etc/") {
@@ -27,7 +27,7 @@ func Relabel(path, label string) error {
 	}
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
-		return nil // of the files of the pod some are not made for each pod
+		return nil // some of the pod's files are shared between pods
 	}
 	if err != nil {
 		return err
@@ -35,11 +35,11 @@ func Relabel(path, label string) error {
 	return relabelAt(fd, label)
 }
 
-// relabelAt labels what a descriptor names, and closes it.
+// relabelAt labels the file of a descriptor, and closes it.
 func relabelAt(fd int, label string) error {
 	f := os.NewFile(uintptr(fd), "")
 	defer f.Close()
-	// The way by /proc names the object itself, whatever its path leads to by now.
+	// The path through /proc names the object itself, wherever its own path leads now.
 	here := fmt.Sprintf("/proc/self/fd/%d", fd)
 	if err := unix.Setxattr(here, "security.selinux", []byte(label), 0); err != nil && !errors.Is(err, unix.ENOTSUP) &&
 		!errors.Is(err, unix.EROFS) {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A tree is labelled to its last file, and nothing outside of it.
+// A tree is labelled completely, and nothing outside of it.
 func TestRelabel(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("labels need root")

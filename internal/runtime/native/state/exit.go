@@ -11,15 +11,15 @@ import (
 	"strings"
 )
 
-// Exit is what the monitor wrote about a container's end.
+// Exit is what the monitor wrote about a container's exit.
 type Exit struct {
-	Code int32 // as a shell has it: 128 and the signal's number for a kill
-	OOM  bool  // the kernel killed a process of the container for want of memory
+	Code int32 // as in a shell: 128 plus the signal's number for a kill
+	OOM  bool  // the kernel killed a process of the container for lack of memory
 	At   int64 // ns since 1970
 }
 
-// ReserveExit takes the room that the monitor needs for the exit file, so that the
-// end of a container can be written to a full disk.
+// ReserveExit reserves the space for the exit file, so that the monitor can write the exit of a
+// container to a full disk.
 func ReserveExit(dir string) error {
 	if err := os.WriteFile(filepath.Join(dir, "exit.tmp"), bytes.Repeat([]byte{' '}, 80), 0o600); err != nil {
 		return fmt.Errorf("making room for the container's end: %w", err)
@@ -27,7 +27,7 @@ func ReserveExit(dir string) error {
 	return nil
 }
 
-// LoadExit reads how a container ended; false as long as it has not.
+// LoadExit reads how a container exited; it returns false if it has not.
 func LoadExit(dir string) (Exit, bool, error) {
 	b, err := os.ReadFile(filepath.Join(dir, "exit"))
 	if errors.Is(err, fs.ErrNotExist) {

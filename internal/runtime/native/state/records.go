@@ -1,9 +1,5 @@
-// Package state keeps what the native runtime must know after a restart: a record of each sandbox and
-// container, how containers ended, and the work that has to be tried again.
-//
-// The runtime drives it. It must never be synced to disk (after a power cut the processes are gone
-// as well), and writing the next version of a record must never need more room: what happens on a
-// full disk is recorded. Secrets are not kept here.
+// Package state keeps what the native runtime must know after a restart: a record of each sandbox
+// and container, how containers exited, and the work to retry.
 package state
 
 import (
@@ -25,7 +21,7 @@ import (
 	"carob/internal/runtime/native/plan"
 )
 
-// Sandbox is what is kept of a sandbox on disk.
+// Sandbox is the record of a sandbox on disk.
 type Sandbox struct {
 	ID        string   `json:"id"`
 	Config    []byte   `json:"config"` // cri.PodSandboxConfig, protobuf
@@ -34,26 +30,25 @@ type Sandbox struct {
 	StoppedAt int64    `json:"stoppedAt,omitempty"`
 	NetNS     string   `json:"netns,omitempty"` // empty: the host's
 	IPs       []string `json:"ips,omitempty"`
-	Monitor   int      `json:"monitor,omitempty"` // pid, for whoever looks
+	Monitor   int      `json:"monitor,omitempty"` // of the monitor, for information
 	UserNS    string   `json:"userns,omitempty"`
 	Protocol  int      `json:"protocol,omitempty"` // its monitor's
 }
 
-// Container is what is kept of a container on disk, beside the file
-// "exit" that its monitor writes.
+// Container is the record of a container on disk, beside the file "exit" that its monitor writes.
 type Container struct {
 	ID        string          `json:"id"`
 	SandboxID string          `json:"sandboxId"`
 	Config    []byte          `json:"config"` // cri.ContainerConfig without its secrets, protobuf
 	ImageID   string          `json:"imageId"`
-	ImageName string          `json:"imageName,omitempty"` // as status tells it: a tag when there is one
+	ImageName string          `json:"imageName,omitempty"` // as in the status: a tag if there is one
 	ImageRef  string          `json:"imageRef"`
-	Image     imagespec.Image `json:"image"` // what of it a start needs
+	Image     imagespec.Image `json:"image"` // the part of it that a start needs
 	LogPath   string          `json:"logPath,omitempty"`
 	Cgroup    string          `json:"cgroup"`
 	Hostname  string          `json:"hostname,omitempty"`
 	CreatedAt int64           `json:"createdAt"`
-	// when its helper was let go on; whether it began, the monitor knows
+	// when its helper was told to continue; only the monitor knows whether the process began
 	LaunchedAt int64          `json:"launchedAt,omitempty"`
 	StartedAt  int64          `json:"startedAt,omitempty"`
 	FinishedAt int64          `json:"finishedAt,omitempty"`
@@ -66,16 +61,15 @@ type Container struct {
 	Resources  []byte         `json:"resources,omitempty"` // cri.LinuxContainerResources after an update
 }
 
-// A record has a twin of its size. The next version is written over the twin, and the
-// two change places: that takes no room, so what happens on a full disk is recorded.
+// A record has a second file of its size. The next version is written over the second file, and the
+// two are exchanged: this takes no space, so events on a full disk are recorded.
 const (
 	recordFile = "state.json"
 	twinFile   = "state.twin"
-	recordRoom = 2048 // by which a record may grow: times, user, reason, message, limits
+	recordRoom = 2048 // by how much a record may grow: times, user, reason, message, limits
 )
 
-// Create writes the record of something new with its twin. One that is cut off
-// is swept away by the next start.
+// Create writes a new record with its second file. An incomplete one is removed by the next start.
 func Create(dir string, v any) error {
 	b, err := encodeRecord(dir, v)
 	if err != nil {
@@ -90,8 +84,8 @@ func Create(dir string, v any) error {
 	return nil
 }
 
-// Save replaces a record; one at a time. It is not synced: after a power cut the processes
-// are gone as well, and a record that is lost or cut off is swept away.
+// Save replaces a record; one call at a time. The file is not synced: after a power failure the
+// processes are gone as well, and a missing or incomplete record is removed.
 func Save(dir string, v any) error {
 	b, err := encodeRecord(dir, v)
 	if err != nil {
@@ -100,7 +94,8 @@ func Save(dir string, v any) error {
 	if exchange(dir, b) == nil {
 		return nil
 	}
-	// Too large for its twin, of an earlier release that made none, or on a file system that can't exchange.
+	// Too large for the second file, which an earlier release did not create, or the file system
+	// cannot exchange files.
 	return atomicfile.WriteUnsynced(filepath.Join(dir, recordFile), b, 0o600)
 }
 
@@ -145,14 +140,14 @@ func Load(dir string, v any) error {
 	return json.Unmarshal(b, v)
 }
 
-// Unreadable tells an error of the disk or of this process, which may pass, from a
-// record that is missing or cut off: what that belongs to was never finished.
+// Unreadable distinguishes an error of the disk or of this process, which may pass, from a record
+// that is missing or incomplete: that one's object was never finished.
 func Unreadable(err error) bool {
 	var path *fs.PathError
 	return errors.As(err, &path) && !errors.Is(err, fs.ErrNotExist)
 }
 
-// Encode is a message of CRI as it is kept.
+// Encode returns a message of CRI in its stored form.
 func Encode(m proto.Message) []byte {
 	b, err := proto.Marshal(m)
 	if err != nil {
@@ -161,7 +156,7 @@ func Encode(m proto.Message) []byte {
 	return b
 }
 
-// Decoded is the configuration of the sandbox.
+// Decoded returns the configuration of the sandbox.
 func (r *Sandbox) Decoded() (*cri.PodSandboxConfig, error) {
 	c := &cri.PodSandboxConfig{}
 	if err := proto.Unmarshal(r.Config, c); err != nil {
@@ -170,7 +165,7 @@ func (r *Sandbox) Decoded() (*cri.PodSandboxConfig, error) {
 	return c, nil
 }
 
-// Decoded is the configuration of the container, without its secrets.
+// Decoded returns the configuration of the container, without its secrets.
 func (r *Container) Decoded() (*cri.ContainerConfig, error) {
 	c := &cri.ContainerConfig{}
 	if err := proto.Unmarshal(r.Config, c); err != nil {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A new version of a record is written to its twin: the files of the directory keep their sizes, unless the record
-// has outgrown them.
+// A new version of a record is written to its second file: the files in the directory keep their
+// sizes, unless the record has outgrown them.
 func TestRecordsChangePlaces(t *testing.T) {
 	dir := t.TempDir()
 	rec := Container{ID: "c", Reason: "Created"}
@@ -46,7 +46,8 @@ func TestRecordsChangePlaces(t *testing.T) {
 	}
 }
 
-// A record that is missing or cut off was never finished; one that cannot be read now may be there later.
+// A record that is missing or incomplete was never finished; one that cannot be read now may be
+// readable later.
 func TestUnreadableRecords(t *testing.T) {
 	dir := t.TempDir()
 	var rec Sandbox

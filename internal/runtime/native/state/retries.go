@@ -8,10 +8,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Retries are what could not be done at once, usually for lack of descriptors, and what nobody
-// else would do: removing half-made sandboxes and containers, writing the record of one that
-// runs. One goroutine tries again until all is done, and is there only while there is any. What
-// is left at close is found by the next start.
+// Retries are operations that failed, usually for lack of descriptors, and that nobody else would
+// repeat: removing unfinished sandboxes and containers, writing the record of a running one. One
+// goroutine repeats them until all succeed; it exists only while there are any. The next start
+// finds what is left at Close.
 type Retries struct {
 	mu     sync.Mutex
 	list   []retry
@@ -29,10 +29,10 @@ type retry struct {
 
 const firstRetry, lastRetry = 100 * time.Millisecond, 30 * time.Second
 
-// NewRetries has nothing to try yet.
+// NewRetries returns one without operations.
 func NewRetries() *Retries { return &Retries{stop: make(chan struct{})} }
 
-// Add takes over what do failed to do, with err.
+// Add takes over the operation do, which failed with err.
 func (l *Retries) Add(what, id string, err error, do func(context.Context) error) {
 	klog.Background().Error(err, "To be tried again: "+what, "id", id)
 	l.mu.Lock()
@@ -47,7 +47,7 @@ func (l *Retries) Add(what, id string, err error, do func(context.Context) error
 	}
 }
 
-// Pending says that something waits to be done.
+// Pending reports whether operations are waiting.
 func (l *Retries) Pending() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,7 +85,7 @@ func (l *Retries) retry() {
 	}
 }
 
-// Close ends all tries and waits for the one that is on its way.
+// Close ends all retries and waits for the one in progress.
 func (l *Retries) Close() {
 	l.mu.Lock()
 	if !l.closed {

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// What fails is tried again until it is done, also twice and also after more has come; after Close nothing is.
+// A failed operation is repeated until it succeeds, also twice and also after more were added;
+// after Close none is.
 func TestRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := errors.New("no descriptors")

@@ -15,7 +15,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// upgraded begins a stream by hand: what follows the header is sent as it is.
+// upgraded begins a stream by hand: what follows the header is sent unchanged.
 func upgraded(t *testing.T, address string, header ...string) net.Conn {
 	t.Helper()
 	u, err := url.Parse(address)
@@ -44,7 +44,7 @@ func upgraded(t *testing.T, address string, header ...string) net.Conn {
 	return c
 }
 
-// frame is the beginning of a WebSocket frame whose payload says it has size bytes.
+// frame is the beginning of a WebSocket frame that announces a payload of size bytes.
 func frame(kind byte, masked bool, size uint64) []byte {
 	b := []byte{0x80 | kind, 127}
 	b = binary.BigEndian.AppendUint64(b, size)
@@ -55,8 +55,8 @@ func frame(kind byte, masked bool, size uint64) []byte {
 	return b
 }
 
-// Clients that send anything but frames, or frames that nobody can hold, are cut off;
-// they cost a bounded amount of memory, and others are served.
+// Clients that send something other than frames, or frames that are too large, are disconnected;
+// they use a limited amount of memory, and other clients are served.
 func TestBadStreams(t *testing.T) {
 	s := start(t)
 	exec := func() string {
@@ -106,10 +106,10 @@ func TestBadStreams(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			before := memory()
 			conn := upgraded(t, c.url(), c.header...)
-			_, _ = conn.Write(c.sends) // it may be cut off
+			_, _ = conn.Write(c.sends) // it may be disconnected
 			_, _ = conn.Write(make([]byte, c.more))
 			_ = conn.(*net.TCPConn).CloseWrite()
-			// Of SPDY half a minute is waited for streams.
+			// SPDY clients have half a minute to open streams.
 			if strings.HasPrefix(c.header[0], "Upgrade: websocket") {
 				if _, err := io.Copy(io.Discard, conn); err != nil && strings.Contains(err.Error(), "timeout") {
 					t.Error("it is not cut off")
@@ -123,7 +123,7 @@ func TestBadStreams(t *testing.T) {
 	}
 }
 
-// memory is what is in use and what was and is not collected yet, in bytes.
+// memory is what is in use, and what was and is not collected yet, in bytes.
 func memory() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

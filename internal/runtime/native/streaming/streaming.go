@@ -1,10 +1,6 @@
-// Package streaming is the HTTP server behind the URLs of exec, attach and
-// port-forward: k8s.io/cri-streaming on the loopback address. The composition
-// starts it and gives it to the native runtime.
-//
-// Whoever knows a URL may use it once, within a minute: it must never listen
-// beyond loopback, and its paths begin with a secret of this process, so that
-// other users of the host can't guess a URL.
+// Package streaming is the HTTP server behind the URLs of exec, attach, and port-forward:
+// k8s.io/cri-streaming on the loopback address. The composition starts it and passes it to the
+// native runtime.
 package streaming
 
 import (
@@ -25,7 +21,7 @@ import (
 // Runtime runs the commands and connects the streams.
 type Runtime = streaming.Runtime
 
-// Server answers streaming URLs from New on and serves them while Run runs.
+// Server returns streaming URLs after New and serves them while Run runs.
 type Server struct {
 	listener net.Listener
 	server   streaming.Server
@@ -50,10 +46,10 @@ func New(rt Runtime) (*Server, error) {
 	return &Server{listener: l, server: s}, nil
 }
 
-// Run serves until ctx ends; streams that are open then are cut.
+// Run serves until ctx ends; open streams are then closed.
 func (s *Server) Run(ctx context.Context) error {
-	// No timeouts: a stream lives as long as its command. Creating one is bounded
-	// by the handler.
+	// No timeouts: a stream lasts as long as its command. The handler limits the time of creating
+	// one.
 	srv := &http.Server{Handler: s.server, BaseContext: func(net.Listener) context.Context { return ctx }}
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()

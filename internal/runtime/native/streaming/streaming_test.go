@@ -19,7 +19,7 @@ import (
 	"k8s.io/utils/exec"
 )
 
-// echo answers exec with its command and what it reads, and ends with code 3.
+// echo answers exec with its command and its input, and exits with code 3.
 type echo struct{}
 
 func (echo) Exec(_ context.Context, id string, cmd []string, in io.Reader, out, _ io.WriteCloser, _ bool,

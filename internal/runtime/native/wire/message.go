@@ -1,8 +1,5 @@
-// Package wire encodes the messages between Go and the C programs of the native runtime:
-// requests to a monitor and its answers, and the operations of a helper's program.
-//
-// plan and monitor use it. It must never let a string have two readings: what C would
-// read only to its first zero byte is refused here, and again in csrc/common.h.
+// Package wire encodes the messages between Go and the C programs of the native runtime: requests
+// to a monitor and its answers, and the operations of a helper's program.
 package wire
 
 import (
@@ -15,20 +12,21 @@ import (
 // Message is one request, answer or event of a monitor, or one operation of a helper's
 // program; the layout is that of struct message in csrc/common.h.
 type Message struct {
-	Code  uint32 // what it is: monitor and plan have the lists
+	Code  uint32 // its kind; monitor and plan have the lists
 	Flags uint32
 	Seq   uint32    // of a request; its answer has the same
 	N     [4]int64  // numbers
-	S     [4]string // strings without zero bytes, but for those that Flags names (Bytes)
+	S     [4]string // strings without zero bytes, except those that Flags names (Bytes)
 }
 
 const headerSize = 16 + 4*8 + 4*4
 
-// Bytes is the flag of string 0; Bytes<<i says that string i may hold any byte. C reads any other one to its first
-// zero, so it must not hold one: csrc/common.h refuses the message.
+// Bytes is the flag of string 0; Bytes<<i says that string i may contain any byte. C reads any
+// other string to its first zero byte, so it must not contain one: csrc/common.h rejects the
+// message.
 const Bytes = 16
 
-// Check refuses a message with a string that C would read otherwise than it was written.
+// Check rejects a message with a string that C would read differently than it was written.
 func (m *Message) Check() error {
 	for i, s := range m.S {
 		if m.Flags&(Bytes<<i) == 0 && strings.IndexByte(s, 0) >= 0 {
@@ -42,8 +40,8 @@ func nulError(s string) error {
 	return fmt.Errorf("%w: %.100q", ErrNUL, s)
 }
 
-// Pack encodes a list of strings as C reads it (next_string of csrc/common.h): each with
-// its length before and a zero byte behind.
+// Pack encodes a list of strings in C's format (next_string in csrc/common.h): each with its length
+// before it and a zero byte after it.
 func Pack(list []string) (string, error) {
 	var b []byte
 	for _, s := range list {
@@ -56,7 +54,7 @@ func Pack(list []string) (string, error) {
 	return string(b), nil
 }
 
-// Append encodes the message at the end of b.
+// Append appends the encoded message to b.
 func (m *Message) Append(b []byte) []byte {
 	size := headerSize
 	for _, s := range m.S {
@@ -107,10 +105,10 @@ func Parse(b []byte) (Message, error) {
 	return m, nil
 }
 
-// ErrNUL refuses a string that C and the kernel would read to its first zero byte only.
+// ErrNUL rejects a string that C and the kernel would read only to its first zero byte.
 var ErrNUL = errors.New("it holds a NUL character")
 
-// Encode is messages one behind the other, as a helper reads its program.
+// Encode returns messages one after the other, as a helper reads its program.
 func Encode(ops []Message) []byte {
 	n := 0
 	for i := range ops {

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// RefuseNUL refuses a message of CRI with a NUL in one of its strings. The error names the
-// field and never the value, which may be a secret.
+// RefuseNUL rejects a message of CRI with a NUL in one of its strings. The error names the field
+// and never the value, which may be secret.
 func RefuseNUL(m proto.Message) error {
 	if at := findNUL(m.ProtoReflect()); at != "" {
 		return status.Errorf(codes.InvalidArgument, "%s: %v", at, ErrNUL)
@@ -19,8 +19,8 @@ func RefuseNUL(m proto.Message) error {
 	return nil
 }
 
-// findNUL names the first field with a NUL, "" for none. Labels and annotations reach
-// neither the kernel nor C, and Kubernetes allows annotations any text.
+// findNUL returns the name of the first field with a NUL, "" for none. Labels and annotations reach
+// neither the kernel nor C, and Kubernetes allows any text in annotations.
 func findNUL(m protoreflect.Message) (at string) {
 	in := func(f protoreflect.FieldDescriptor, v protoreflect.Value) string {
 		switch f.Kind() {

@@ -11,9 +11,8 @@ import (
 	"carob/internal/runtime"
 )
 
-// BenchmarkCreateToRunning is RunPodSandbox, CreateContainer and StartContainer
-// at the CRI, one pod after another, with real images and network. The teardown
-// isn't counted.
+// BenchmarkCreateToRunning measures RunPodSandbox, CreateContainer, and StartContainer at the CRI,
+// one pod after another, with real images and network. The teardown is not included.
 func BenchmarkCreateToRunning(b *testing.B) {
 	b.Run("native", func(b *testing.B) {
 		o := startOwn(b)

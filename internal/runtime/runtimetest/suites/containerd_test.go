@@ -22,7 +22,7 @@ var containerd1 string
 //go:embed testdata/containerd-2.4.txt
 var containerd2 string
 
-// The reference: what the suite asks for is what containerd with runc does.
+// The reference: the suite requires what containerd with runc does.
 func TestContainerd(t *testing.T) {
 	runtimetest.Run(t, func(t testing.TB) runtimetest.Harness {
 		c := startContainerd(t)
@@ -47,7 +47,7 @@ func TestContainerd(t *testing.T) {
 	})
 }
 
-// daemon is a containerd with the connections to it, which end before it does.
+// daemon is a containerd with the connections to it, which are closed first.
 type daemon struct {
 	*containerd.Daemon
 	dir   string

@@ -16,7 +16,7 @@ import (
 	"carob/test/images/build"
 )
 
-// imported is an archive of the catalogue in the runtime's store.
+// imported is an archive of the catalogue, imported into the runtime's store.
 func (o *own) imported(t *testing.T, name string) {
 	t.Helper()
 	f, err := os.Open(archive(t, name))
@@ -33,7 +33,7 @@ func (o *own) imported(t *testing.T, name string) {
 	}
 }
 
-// runImage runs one container of an image and answers the pod's address and the container's id.
+// runImage runs one container of an image and returns the pod's address and the container's ID.
 func (o *own) runImage(t *testing.T, image string, env map[string]string, change ...func(*cri.ContainerConfig)) (ip,
 	id string) {
 	t.Helper()
@@ -95,7 +95,7 @@ func (o *own) runImage(t *testing.T, image string, env map[string]string, change
 	return st.Status.Network.Ip, created.ContainerId
 }
 
-// answers waits until a page holds a text.
+// answers waits until a page contains a text.
 func answers(t *testing.T, url, text string) {
 	t.Helper()
 	client := http.Client{Timeout: 5 * time.Second}
@@ -117,7 +117,7 @@ func answers(t *testing.T, url, text string) {
 	}
 }
 
-// Each image of the documents does in carob's runtime what its name promises.
+// Each image of the documents works in carob's runtime as its name promises.
 func TestDocumentImages(t *testing.T) {
 	o := startOwn(t)
 	for _, c := range []struct{ name, ref, port, path, text string }{

@@ -16,7 +16,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// cycle is the life of one pod with a container, an exec and a host port.
+// cycle is the life of one pod with a container, an exec, and a host port.
 func (o *own) cycle(ctx context.Context, name string, port int32) error {
 	logs := filepath.Join(o.dir, "log", name)
 	sb := &cri.PodSandboxConfig{
@@ -57,12 +57,12 @@ func (o *own) cycle(ctx context.Context, name string, port int32) error {
 	if _, err := o.rt.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: run.PodSandboxId}); err != nil {
 		return err
 	}
-	// The pod's own cgroup and its logs are the agent's to remove.
+	// The agent, not the runtime, removes the pod's own cgroup and its logs.
 	removeGroups(sb.Linux.CgroupParent)
 	return os.RemoveAll(logs)
 }
 
-// holdings counts what the runtime has on the host and in this process.
+// holdings counts what the runtime holds on the host and in this process.
 func (o *own) holdings(t *testing.T) map[string]int {
 	t.Helper()
 	h := map[string]int{}
@@ -110,8 +110,8 @@ func (o *own) holdings(t *testing.T) map[string]int {
 	return h
 }
 
-// TestThousandPods: after a thousand pods, eight at a time, the runtime holds what it
-// held before them, and its memory is what it was.
+// TestThousandPods: after a thousand pods, eight at a time, the runtime holds what it held before,
+// and its memory is the same.
 func TestThousandPods(t *testing.T) {
 	o := startOwn(t)
 	pods := 1000
@@ -157,7 +157,7 @@ func TestThousandPods(t *testing.T) {
 	after := o.settled(t, before)
 	for what, n := range after {
 		if what == "KiB of files" {
-			n -= 1024 // the network's journal is written anew from time to time
+			n -= 1024 // the network's journal is rewritten from time to time
 		}
 		if n > before[what] {
 			t.Errorf("%s: %d before, %d after", what, before[what], n)
@@ -171,8 +171,8 @@ func TestThousandPods(t *testing.T) {
 	}
 }
 
-// settled looks until nothing is above a limit, or without one until two looks
-// agree: stocks are filled and processes end a moment later.
+// settled polls until nothing is above a limit, or without a limit until two results are equal:
+// pools are refilled and processes end a moment later.
 func (o *own) settled(t *testing.T, limit map[string]int) map[string]int {
 	t.Helper()
 	var last map[string]int

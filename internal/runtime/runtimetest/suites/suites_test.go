@@ -1,5 +1,5 @@
-// Package suites runs the runtime's contract on every implementation as it is
-// composed in the product: real images, the real pod network, the CRI socket.
+// Package suites runs the runtime's contract on every implementation in the composition of the
+// product: real images, the real pod network, the CRI socket.
 package suites
 
 import (
@@ -45,7 +45,7 @@ func archive(t testing.TB, name string) string {
 	return file
 }
 
-// own is carob's runtime with everything it stands on.
+// own is carob's runtime with its own directories, images, and network.
 type own struct {
 	dir     string
 	cfg     native.Config
@@ -63,7 +63,7 @@ func startOwn(t testing.TB) *own {
 	}
 	n := int(serial.Add(1))
 	id := fmt.Sprintf("%d-%d", os.Getpid(), n)
-	// Short: paths of sockets and overlays are bounded.
+	// Short: paths of sockets and overlays have a maximum length.
 	dir, err := os.MkdirTemp("", "crt")
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func (o *own) close(t testing.TB) {
 	}
 }
 
-// removeGroups removes what the runtime's root group has left, in every hierarchy.
+// removeGroups removes what is left of the runtime's root cgroup, in every hierarchy.
 func removeGroups(group string) {
 	tops, _ := filepath.Glob("/sys/fs/cgroup/*" + group)
 	for _, top := range append(tops, "/sys/fs/cgroup"+group) {
@@ -161,7 +161,7 @@ func (o *own) harness(rt runtime.Runtime) runtimetest.Harness {
 		CgroupParent: func(pod string) string { return o.cfg.CgroupRoot + "/pods/" + pod }, LimitPod: limitPod}
 }
 
-// limitPod makes a pod's cgroup as the node agent does.
+// limitPod creates a pod's cgroup like the node agent.
 func limitPod(t testing.TB, parent string, bytes int64) {
 	t.Helper()
 	cm, err := manager.New(&cgroups.Cgroup{Path: parent, Resources: &cgroups.Resources{SkipDevices: true}})
@@ -191,7 +191,7 @@ func TestNative(t *testing.T) {
 	})
 }
 
-// The same runtime over its socket: what crictl and another agent see.
+// The same runtime over its socket, as crictl and other agents use it.
 func TestNativeOverSocket(t *testing.T) {
 	runtimetest.Run(t, func(t testing.TB) runtimetest.Harness {
 		o := startOwn(t)

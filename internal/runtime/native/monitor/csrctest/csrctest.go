@@ -1,6 +1,6 @@
-// Package csrctest builds the C programs of the native runtime for tests: with sanitizers, and
-// as harnesses that stub what they do to the host. Tests of native and of monitor drive it; it
-// must never be linked into carob.
+// Package csrctest builds the C programs of the native runtime for tests: with sanitizers, and as
+// harnesses whose effects on the host are stubbed. Tests of native and of monitor use it; it must
+// never be linked into carob.
 package csrctest
 
 import (
@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// Sanitised compiles files of csrc with the address and the undefined-behaviour sanitizer into
-// dir/name; what they find goes to the log file that it answers. It skips the test without a
-// compiler that can.
+// Sanitised compiles files of csrc with the address and undefined-behaviour sanitizers into
+// dir/name, and returns the log file of their findings. It skips the test if no compiler supports
+// them.
 func Sanitised(tb testing.TB, dir, name string, sources ...string) (program, log string) {
 	tb.Helper()
 	gcc, err := exec.LookPath("gcc")
