@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
@@ -165,19 +164,18 @@ func (c *Controller) act(ctx context.Context, owner children.Owner, in *replicas
 	return err
 }
 
-// related counts the active pods of all replica sets with the same controller, by node (W0.53).
+// related counts the active pods of all replica sets with the same controller, by node. One without a
+// controller, and a replication controller, rank by no node, as upstream (W0.53).
 func (c *Controller) related(set *appsv1.ReplicaSet) map[string]int {
-	sets := []types.UID{set.UID}
-	if top := metav1.GetControllerOfNoCopy(set); top != nil && c.kind.countsEnding() {
-		for _, s := range source.Controlled[*appsv1.ReplicaSet](c.owners, top.UID) {
-			if s.UID != set.UID {
-				sets = append(sets, s.UID)
-			}
-		}
+	top := metav1.GetControllerOfNoCopy(set)
+	if top == nil || !c.kind.countsEnding() {
+		return nil
 	}
-	var pods []*corev1.Pod
-	for _, uid := range sets {
-		pods = append(pods, source.Controlled[*corev1.Pod](c.pods, uid)...)
+	pods := source.Controlled[*corev1.Pod](c.pods, set.UID)
+	for _, s := range source.Controlled[*appsv1.ReplicaSet](c.owners, top.UID) {
+		if s.UID != set.UID {
+			pods = append(pods, source.Controlled[*corev1.Pod](c.pods, s.UID)...)
+		}
 	}
 	return workload.PodsOnNodes(pods)
 }
