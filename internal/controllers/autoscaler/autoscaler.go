@@ -33,7 +33,8 @@ import (
 
 // Kinds finds the resource of a kind.
 type Kinds interface {
-	Resolve(schema.GroupVersionKind) (inventory.Kind, bool)
+	// Preferred returns a kind in the version that the server prefers, whichever version is asked for (W7.11).
+	Preferred(schema.GroupKind) (inventory.Kind, bool)
 	Synced() <-chan struct{}
 }
 
@@ -164,7 +165,7 @@ func (c *Controller) target(ctx context.Context, hpa *autoscalingv2.HorizontalPo
 	if err != nil {
 		return inventory.Kind{}, nil, err
 	}
-	kind, ok := c.kinds.Resolve(gv.WithKind(ref.Kind))
+	kind, ok := c.kinds.Preferred(schema.GroupKind{Group: gv.Group, Kind: ref.Kind})
 	if !ok {
 		return inventory.Kind{}, nil, fmt.Errorf("no matches for kind %q in group %q", ref.Kind, gv.Group)
 	}

@@ -36,8 +36,8 @@ type twin struct {
 	synced    chan struct{}
 }
 
-func (w *twin) Resolve(gvk schema.GroupVersionKind) (inventory.Kind, bool) {
-	return inventory.Kind{}, gvk.Kind == "Deployment"
+func (w *twin) Preferred(gk schema.GroupKind) (inventory.Kind, bool) {
+	return inventory.Kind{}, gk == schema.GroupKind{Group: "apps", Kind: "Deployment"}
 }
 func (w *twin) Synced() <-chan struct{} { return w.synced }
 

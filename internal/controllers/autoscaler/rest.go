@@ -164,6 +164,9 @@ func (r restMetrics) custom(ctx context.Context, metric autoscalingv2.MetricIden
 		err := r.read(ctx, &list, query, where("v1beta2")...)
 		return list.Items, err
 	}
+	if !served["v1beta1"] {
+		return nil, errors.New("no known available metric versions found")
+	}
 	var list custommetricsv1beta1.MetricValueList
 	if err := r.read(ctx, &list, query, where("v1beta1")...); err != nil {
 		return nil, err
@@ -202,11 +205,11 @@ func (r restMetrics) ofObject(ctx context.Context, namespace string,
 	gvk := schema.FromAPIVersionAndKind(m.DescribedObject.APIVersion, m.DescribedObject.Kind)
 	place := []string{"namespaces", namespace, "metrics"}
 	if gvk.GroupKind() != (schema.GroupKind{Kind: "Namespace"}) {
-		kind, ok := r.kinds.Resolve(gvk)
+		kind, ok := r.kinds.Preferred(gvk.GroupKind())
 		if !ok {
 			return autoscaler.Sample{
-				Err: fmt.Errorf("unable to fetch metrics from custom metrics API: no matches for kind %q in group %q",
-					gvk.Kind, gvk.Group)}
+				Err: fmt.Errorf("unable to fetch metrics from custom metrics API: unable to map kind %s to resource: "+
+					"no matches for kind %q in group %q", gvk.GroupKind(), gvk.Kind, gvk.Group)}
 		}
 		place = []string{"namespaces", namespace, kind.GroupVersionResource.GroupResource().String(),
 			m.DescribedObject.Name}

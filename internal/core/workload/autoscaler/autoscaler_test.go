@@ -193,9 +193,9 @@ func TestMetricsOfOthers(t *testing.T) {
 				usual)},
 		{"W8.21 one object, one value", with(hpa(1, 10, object), values(1, 2), 0),
 			"0 AbleToScale=True(SucceededGetScale) ScalingActive=False(FailedGetObjectMetric)" +
-				"\nWarning FailedGetObjectMetric: unable to get metric hits on Ingress ns/i: the custom metrics API returned 2 values for one object" +
+				"\nWarning FailedGetObjectMetric: unable to get metric hits on Ingress ns/i: unable to fetch metrics from custom metrics API: the custom metrics API server returned 2 results when we asked for exactly one" +
 				"\nWarning FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get object metric value: " +
-				"unable to get metric hits on Ingress ns/i: the custom metrics API returned 2 values for one object"},
+				"unable to get metric hits on Ingress ns/i: unable to fetch metrics from custom metrics API: the custom metrics API server returned 2 results when we asked for exactly one"},
 		{"W7.26 one metric fails, the other asks for more",
 			with(hpa(1, 10, external(autoscalingv2.ValueMetricType, "1"), cpu(50)),
 				[]Sample{{Err: errors.New("away")}, world(hpa(1, 1), 900, 700).Samples[0]}, 0, 0), "4 " + usual +

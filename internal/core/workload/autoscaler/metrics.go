@@ -166,7 +166,8 @@ func (p *plan) object(s Sample, spec *autoscalingv2.MetricSpec) evaluation {
 		return failed("FailedGetObjectMetric", "failed to get object metric value", err)
 	}
 	if s.Err == nil && len(s.Values) != 1 {
-		s.Err = fmt.Errorf("the custom metrics API returned %d values for one object", len(s.Values))
+		s.Err = fmt.Errorf("unable to fetch metrics from custom metrics API: the custom metrics API server returned "+
+			"%d results when we asked for exactly one", len(s.Values)) // W8.21
 	}
 	if s.Err != nil {
 		s.Err = fmt.Errorf("unable to get metric %s on %s %s/%s: %w", m.Metric.Name, m.DescribedObject.Kind,
