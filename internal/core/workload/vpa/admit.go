@@ -1,0 +1,103 @@
+package vpa
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// The annotations of pods that an autoscaler changed (W9.73, W9.58).
+const (
+	UpdatesAnnotation  = "vpaUpdates"
+	ObservedAnnotation = "vpaObservedContainers"
+	InPlaceAnnotation  = "vpaInPlaceUpdated"
+)
+
+const namesSeparator = ", "
+
+// Sized is what a container is to request, and which limits go with it. Empty: it stays as it is.
+type Sized struct {
+	Requests, Limits corev1.ResourceList
+	Notes            []string // what was done to get there
+}
+
+// Sizes returns, for each container of a pod in order, what an autoscaler has it request (W9.71).
+// Containers of a pod with resources of its own stay as they are: their sum must fit those.
+func Sizes(v *VerticalPodAutoscaler, pod *corev1.Pod, ranges Ranges) []Sized {
+	out := make([]Sized, len(pod.Spec.Containers))
+	if r := pod.Spec.Resources; r != nil && len(r.Requests)+len(r.Limits) > 0 {
+		return out
+	}
+	r, notes := Fit(v, pod, ranges)
+	for i := range pod.Spec.Containers {
+		name := pod.Spec.Containers[i].Name
+		c := r.For(name)
+		if c == nil {
+			continue
+		}
+		out[i] = Sized{Requests: c.Target, Notes: notes[name]}
+		if v.Spec.ResourcePolicy.Policy(name).requestsOnly() {
+			continue
+		}
+		requests, limits := Actual(pod, name)
+		standard := corev1.ResourceList{}
+		if ranges.Container != nil {
+			standard = ranges.Container.Default
+		}
+		var said []string
+		for _, n := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			q, set, why := limitFor(n, limits[n], requests[n], c.Target[n], standard[n])
+			if set {
+				if out[i].Limits == nil {
+					out[i].Limits = corev1.ResourceList{}
+				}
+				out[i].Limits[n] = q
+			}
+			if why != "" {
+				said = append(said, why)
+			}
+		}
+		if out[i].Limits != nil {
+			out[i].Notes = append(out[i].Notes, said...)
+		}
+	}
+	return out
+}
+
+// Admit gives a pod that is created what its autoscaler recommends (W9.71, W9.73).
+func Admit(pod *corev1.Pod, v *VerticalPodAutoscaler, ranges Ranges) {
+	names := make([]string, len(pod.Spec.Containers))
+	var updates []string
+	for i, s := range Sizes(v, pod, ranges) {
+		c := &pod.Spec.Containers[i]
+		names[i] = c.Name
+		said := slices.Clone(s.Notes)
+		said = append(said, set(&c.Resources.Requests, s.Requests, "request")...)
+		said = append(said, set(&c.Resources.Limits, s.Limits, "limit")...)
+		if len(s.Requests)+len(s.Limits) > 0 {
+			updates = append(updates, fmt.Sprintf("container %d: %s", i, strings.Join(said, ", ")))
+		}
+	}
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	if len(updates) > 0 {
+		pod.Annotations[UpdatesAnnotation] = fmt.Sprintf("Pod resources updated by %s: %s", v.Name,
+			strings.Join(updates, "; "))
+	}
+	pod.Annotations[ObservedAnnotation] = strings.Join(names, namesSeparator)
+}
+
+func set(list *corev1.ResourceList, to corev1.ResourceList, what string) (said []string) {
+	for _, name := range slices.Sorted(maps.Keys(to)) {
+		if *list == nil {
+			*list = corev1.ResourceList{}
+		}
+		(*list)[name] = to[name]
+		said = append(said, string(name)+" "+what)
+	}
+	return said
+}

@@ -1,0 +1,127 @@
+package vpa
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Ref names a controller.
+type Ref struct{ APIVersion, Kind, Namespace, Name string }
+
+// Controller is what is known of something that controls pods or other controllers.
+type Controller struct {
+	WellKnown bool // Deployment, ReplicaSet, StatefulSet, DaemonSet, Job, CronJob, ReplicationController
+	// Scalable: it is of another kind, and has a scale.
+	Scalable bool
+	Parent   *metav1.OwnerReference // its own controller
+	// Selector of its pods; nil, with the reason in Unselected, when there is none.
+	Selector   labels.Selector
+	Unselected error
+}
+
+// Controllers finds controllers. The error says that one is not there or can't be read.
+type Controllers interface {
+	Controller(Ref) (Controller, error)
+}
+
+// errCycle: owners that own each other.
+var errCycle = errors.New("cycle detected in ownership chain")
+
+// Topmost follows the owners of a controller to the topmost one that is well known or scalable
+// (W9.12); the zero Ref when none is.
+func Topmost(of Controllers, from Ref) (Ref, error) {
+	top, seen := Ref{}, map[Ref]bool{}
+	for at := from; ; {
+		if seen[at] {
+			return Ref{}, errCycle
+		}
+		seen[at] = true
+		if at.Kind == "Node" {
+			return top, nil // static pods' mirrors: a node is nobody's controller, and not one that scales
+		}
+		c, err := of.Controller(at)
+		if err != nil {
+			if at != from { // the owner of something that is there
+				return top, nil
+			}
+			return Ref{}, err
+		}
+		if c.WellKnown || c.Scalable {
+			top = at
+		}
+		if c.Parent == nil {
+			return top, nil
+		}
+		at = Ref{c.Parent.APIVersion, c.Parent.Kind, at.Namespace, c.Parent.Name}
+	}
+}
+
+// Resolve finds the pods of an autoscaler (W9.12).
+func Resolve(of Controllers, v *VerticalPodAutoscaler) Target {
+	t := v.Spec.TargetRef
+	if t == nil {
+		return Target{VPA: v,
+			Problem: "Cannot read targetRef. Reason: targetRef not defined. If this is a v1beta1 object, switch to v1"}
+	}
+	ref := Ref{t.APIVersion, t.Kind, v.Namespace, t.Name}
+	said := fmt.Sprintf("%s.%s/%s", t.APIVersion, t.Kind, t.Name)
+	c, err := of.Controller(ref)
+	if err == nil {
+		err = c.Unselected
+	}
+	if err != nil {
+		return Target{VPA: v, Problem: "Cannot read targetRef. Reason: " + err.Error()}
+	}
+	const check = "is a topmost well-known or scalable controller"
+	switch top, err := Topmost(of, ref); {
+	case err != nil:
+		return Target{VPA: v, Problem: fmt.Sprintf("Error checking if target %s %s: %s", said, check, err)}
+	case top == Ref{}:
+		return Target{VPA: v, Problem: fmt.Sprintf("Unknown error during checking if target %s %s", said, check)}
+	case top != ref:
+		return Target{VPA: v, Problem: fmt.Sprintf(
+			"The target %s has a parent controller but it should point to a topmost well-known or scalable controller", said)}
+	}
+	return Target{VPA: v, Selector: c.Selector}
+}
+
+// Controlling is the autoscaler that changes a pod: of those whose target is the pod's topmost
+// controller and whose selector fits, the oldest, then the one with the smaller name (W9.13). nil for
+// none.
+func Controlling(of Controllers, pod *corev1.Pod, targets []Target) *VerticalPodAutoscaler {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil || !slices.ContainsFunc(targets, func(t Target) bool { return t.fits(pod) }) {
+		return nil
+	}
+	top, err := Topmost(of, Ref{owner.APIVersion, owner.Kind, pod.Namespace, owner.Name})
+	if err != nil {
+		return nil
+	}
+	var best *VerticalPodAutoscaler
+	for _, t := range targets {
+		if r := t.VPA.Spec.TargetRef; !t.fits(pod) || r.Kind != top.Kind || r.Name != top.Name {
+			continue
+		}
+		if best == nil || older(t.VPA, best) {
+			best = t.VPA
+		}
+	}
+	return best
+}
+
+func (t Target) fits(pod *corev1.Pod) bool {
+	return t.Selector != nil && t.VPA.Spec.TargetRef != nil && t.VPA.Namespace == pod.Namespace &&
+		t.Selector.Matches(labels.Set(pod.Labels))
+}
+
+func older(a, b *VerticalPodAutoscaler) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.Name < b.Name
+}

@@ -1,0 +1,261 @@
+package vpa
+
+import (
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Group and Version of the API (W9.1).
+const (
+	Group   = "autoscaling.k8s.io"
+	Version = "v1"
+)
+
+// VerticalPodAutoscaler is the API's object (W9.2, W9.3).
+type VerticalPodAutoscaler struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	Spec              Spec   `json:"spec"`
+	Status            Status `json:"status,omitempty"`
+}
+
+// Spec says of which pods what is changed, and how.
+type Spec struct {
+	TargetRef      *autoscalingv1.CrossVersionObjectReference `json:"targetRef"`
+	UpdatePolicy   *UpdatePolicy                              `json:"updatePolicy,omitempty"`
+	ResourcePolicy *ResourcePolicy                            `json:"resourcePolicy,omitempty"`
+	Recommenders   []Recommender                              `json:"recommenders,omitempty"`
+	StartupBoost   *StartupBoost                              `json:"startupBoost,omitempty"`
+}
+
+// Recommender names who recommends; ours is DefaultRecommender.
+type Recommender struct {
+	Name string `json:"name"`
+}
+
+// DefaultRecommender is the name of the recommender that is part of carob.
+const DefaultRecommender = "default"
+
+// UpdateMode says how pods get what is recommended (W9.5 to W9.9).
+type UpdateMode string
+
+// The modes. Auto is Recreate under an old name; InPlace is alpha.
+const (
+	ModeOff               UpdateMode = "Off"
+	ModeInitial           UpdateMode = "Initial"
+	ModeRecreate          UpdateMode = "Recreate"
+	ModeAuto              UpdateMode = "Auto"
+	ModeInPlaceOrRecreate UpdateMode = "InPlaceOrRecreate"
+	ModeInPlace           UpdateMode = "InPlace"
+)
+
+// UpdatePolicy says how and when running pods change.
+type UpdatePolicy struct {
+	UpdateMode           *UpdateMode           `json:"updateMode,omitempty"`
+	MinReplicas          *int32                `json:"minReplicas,omitempty"`
+	EvictionRequirements []EvictionRequirement `json:"evictionRequirements,omitempty"`
+	EvictAfterOOMSeconds *int32                `json:"evictAfterOOMSeconds,omitempty"`
+}
+
+// EvictionRequirement must hold for a pod to change; it holds if one of its resources fits (W9.56).
+type EvictionRequirement struct {
+	Resources         []corev1.ResourceName `json:"resources"`
+	ChangeRequirement string                `json:"changeRequirement"`
+}
+
+// What EvictionRequirement.ChangeRequirement may be.
+const (
+	TargetHigherThanRequests = "TargetHigherThanRequests"
+	TargetLowerThanRequests  = "TargetLowerThanRequests"
+)
+
+// ResourcePolicy bounds what is recommended, for each container.
+type ResourcePolicy struct {
+	ContainerPolicies []ContainerPolicy `json:"containerPolicies,omitempty"`
+}
+
+// AllContainers is the name of the policy of containers that have none of their own (W9.11).
+const AllContainers = "*"
+
+// ContainerPolicy bounds what is recommended for one container.
+type ContainerPolicy struct {
+	ContainerName                    string                 `json:"containerName,omitempty"`
+	Mode                             *string                `json:"mode,omitempty"`
+	MinAllowed                       corev1.ResourceList    `json:"minAllowed,omitempty"`
+	MaxAllowed                       corev1.ResourceList    `json:"maxAllowed,omitempty"`
+	ControlledResources              *[]corev1.ResourceName `json:"controlledResources,omitempty"`
+	ControlledValues                 *string                `json:"controlledValues,omitempty"`
+	OOMBumpUpRatio                   *resource.Quantity     `json:"oomBumpUpRatio,omitempty"`
+	OOMMinBumpUp                     *resource.Quantity     `json:"oomMinBumpUp,omitempty"`
+	MemoryAggregationIntervalSeconds *int32                 `json:"memoryAggregationIntervalSeconds,omitempty"`
+	MemoryAggregationIntervalCount   *int64                 `json:"memoryAggregationIntervalCount,omitempty"`
+	StartupBoost                     *StartupBoost          `json:"startupBoost,omitempty"`
+}
+
+// What ContainerPolicy.Mode and ControlledValues may be.
+const (
+	ScalingAuto       = "Auto"
+	ScalingOff        = "Off"
+	RequestsAndLimits = "RequestsAndLimits"
+	RequestsOnly      = "RequestsOnly"
+)
+
+// StartupBoost is alpha: carob refuses it (W9.4).
+type StartupBoost struct {
+	CPU map[string]any `json:"cpu,omitempty"`
+}
+
+// Status is what the recommender found (W9.3).
+type Status struct {
+	Recommendation     *Recommendation `json:"recommendation,omitempty"`
+	Conditions         []Condition     `json:"conditions,omitempty"`
+	ObservedGeneration *int64          `json:"observedGeneration,omitempty"`
+}
+
+// Recommendation has one entry for each container that is scaled, by name.
+type Recommendation struct {
+	Containers []ContainerRecommendation `json:"containerRecommendations,omitempty"`
+}
+
+// ContainerRecommendation is what a container should request. A pod whose requests are outside of
+// the bounds is changed; UncappedTarget is Target before any policy.
+type ContainerRecommendation struct {
+	ContainerName  string              `json:"containerName,omitempty"`
+	Target         corev1.ResourceList `json:"target"`
+	LowerBound     corev1.ResourceList `json:"lowerBound,omitempty"`
+	UpperBound     corev1.ResourceList `json:"upperBound,omitempty"`
+	UncappedTarget corev1.ResourceList `json:"uncappedTarget,omitempty"`
+}
+
+// Condition is one condition of a status, by type.
+type Condition struct {
+	Type               string                 `json:"type"`
+	Status             corev1.ConditionStatus `json:"status"`
+	LastTransitionTime metav1.Time            `json:"lastTransitionTime,omitempty"`
+	Reason             string                 `json:"reason,omitempty"`
+	Message            string                 `json:"message,omitempty"`
+	ObservedGeneration int64                  `json:"observedGeneration,omitempty"`
+}
+
+// The types of conditions (W9.34).
+const (
+	RecommendationProvided = "RecommendationProvided"
+	NoPodsMatched          = "NoPodsMatched"
+	ConfigUnsupported      = "ConfigUnsupported"
+	ConfigDeprecated       = "ConfigDeprecated"
+)
+
+// Checkpoint keeps the histograms of one container over a restart (W9.37).
+type Checkpoint struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	Spec              CheckpointSpec   `json:"spec,omitempty"`
+	Status            CheckpointStatus `json:"status,omitempty"`
+}
+
+// CheckpointSpec says whose histograms these are.
+type CheckpointSpec struct {
+	VPAObjectName string `json:"vpaObjectName,omitempty"`
+	ContainerName string `json:"containerName,omitempty"`
+}
+
+// CheckpointStatus are the histograms.
+type CheckpointStatus struct {
+	LastUpdateTime    metav1.Time         `json:"lastUpdateTime,omitempty"`
+	Version           string              `json:"version,omitempty"`
+	CPUHistogram      HistogramCheckpoint `json:"cpuHistogram,omitempty"`
+	MemoryHistogram   HistogramCheckpoint `json:"memoryHistogram,omitempty"`
+	FirstSampleStart  metav1.Time         `json:"firstSampleStart,omitempty"`
+	LastSampleStart   metav1.Time         `json:"lastSampleStart,omitempty"`
+	TotalSamplesCount int                 `json:"totalSamplesCount,omitempty"`
+}
+
+// HistogramCheckpoint is a histogram: weights by the index of their bucket, 1 to 10,000, which
+// together are TotalWeight.
+type HistogramCheckpoint struct {
+	ReferenceTimestamp metav1.Time    `json:"referenceTimestamp,omitempty"`
+	BucketWeights      map[int]uint32 `json:"bucketWeights,omitempty"`
+	TotalWeight        float64        `json:"totalWeight,omitempty"`
+}
+
+// Mode is the update mode, Recreate when none is said.
+func (v *VerticalPodAutoscaler) Mode() UpdateMode {
+	if p := v.Spec.UpdatePolicy; p != nil && p.UpdateMode != nil && *p.UpdateMode != "" {
+		return *p.UpdateMode
+	}
+	return ModeRecreate
+}
+
+// Ours says whether carob's recommender is to recommend for it.
+func (v *VerticalPodAutoscaler) Ours() bool {
+	for _, r := range v.Spec.Recommenders {
+		if r.Name == DefaultRecommender {
+			return true
+		}
+	}
+	return len(v.Spec.Recommenders) == 0
+}
+
+// Policy is the policy of a container: the one with its name, else the one of all, else nil.
+func (p *ResourcePolicy) Policy(container string) *ContainerPolicy {
+	if p == nil {
+		return nil
+	}
+	var all *ContainerPolicy
+	for i := range p.ContainerPolicies {
+		switch p.ContainerPolicies[i].ContainerName {
+		case container:
+			return &p.ContainerPolicies[i]
+		case AllContainers:
+			all = &p.ContainerPolicies[i]
+		}
+	}
+	return all
+}
+
+// off says that the container is not scaled.
+func (p *ContainerPolicy) off() bool { return p != nil && p.Mode != nil && *p.Mode == ScalingOff }
+
+// controls says whether a resource of the container is scaled.
+func (p *ContainerPolicy) controls(name corev1.ResourceName) bool {
+	if p == nil || p.ControlledResources == nil {
+		return true
+	}
+	for _, r := range *p.ControlledResources {
+		if r == name {
+			return true
+		}
+	}
+	return false
+}
+
+// requestsOnly says that limits stay as they are.
+func (p *ContainerPolicy) requestsOnly() bool {
+	return p != nil && p.ControlledValues != nil && *p.ControlledValues == RequestsOnly
+}
+
+// For is what is recommended for a container; nil for nothing.
+func (r *Recommendation) For(container string) *ContainerRecommendation {
+	if r == nil {
+		return nil
+	}
+	for i := range r.Containers {
+		if r.Containers[i].ContainerName == container {
+			return &r.Containers[i]
+		}
+	}
+	return nil
+}
+
+// clone copies a recommendation; its lists may be changed.
+func (r *Recommendation) clone() *Recommendation {
+	out := &Recommendation{}
+	for _, c := range r.Containers {
+		c.Target, c.LowerBound, c.UpperBound, c.UncappedTarget = c.Target.DeepCopy(), c.LowerBound.DeepCopy(),
+			c.UpperBound.DeepCopy(), c.UncappedTarget.DeepCopy()
+		out.Containers = append(out.Containers, c)
+	}
+	return out
+}

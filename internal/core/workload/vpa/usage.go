@@ -1,0 +1,148 @@
+package vpa
+
+import "time"
+
+// window is how long the peak of memory is sought before the next one counts (W9.25); kept is how
+// long usage is remembered that nothing new comes to (W9.38).
+const (
+	window = 24 * time.Hour
+	kept   = 8 * window
+)
+
+// cpuWeight is what a sample of processor time weighs (W9.24).
+const cpuWeight = 0.1
+
+// An OOM kill counts as more memory than there was, by whichever is more (W9.27).
+const (
+	oomRatio = 1.2
+	oomLeast = 100 << 20 // bytes
+)
+
+// most is the largest amount that is recommended, milli-cores or bytes (W9.29).
+const most = 1e14
+
+// amount cuts fractions off and keeps the number within what can be recommended.
+func amount(x float64) int64 {
+	switch {
+	case x > most:
+		return most
+	case x > 0:
+		return int64(x)
+	}
+	return 0
+}
+
+// usage is what containers of one name used.
+type usage struct {
+	cpu, memory *histogram
+	first, last time.Time // samples of processor time
+	samples     int       // of processor time
+	made        time.Time
+}
+
+func newUsage(now time.Time) *usage {
+	return &usage{cpu: newHistogram(cpuScale()), memory: newHistogram(memoryScale()), made: now}
+}
+
+func (u *usage) addCPU(milli int64, at time.Time) {
+	u.cpu.add(float64(milli)/1000, cpuWeight, at)
+	if at.After(u.last) {
+		u.last = at
+	}
+	if u.first.IsZero() || at.Before(u.first) {
+		u.first = at
+	}
+	u.samples++
+}
+
+// merge adds what other containers used.
+func (u *usage) merge(o *usage) {
+	u.cpu.merge(o.cpu)
+	u.memory.merge(o.memory)
+	if u.first.IsZero() || !o.first.IsZero() && o.first.Before(u.first) {
+		u.first = o.first
+	}
+	if o.last.After(u.last) {
+		u.last = o.last
+	}
+	u.samples += o.samples
+}
+
+// expired says whether nothing has come for so long that it says nothing about today.
+func (u *usage) expired(now time.Time) bool {
+	if u.samples == 0 {
+		return now.Sub(u.made) >= kept
+	}
+	return now.Sub(u.last) >= kept
+}
+
+// container is one container of a pod: what was taken up of it last.
+type container struct {
+	request int64 // memory, bytes
+	cpuAt   time.Time
+	peaks   peaks
+}
+
+// peaks is the running window of a container's memory. Its highest peak is in the histogram, at
+// the time End.
+type peaks struct {
+	End    time.Time `json:"end,omitzero"`
+	Usage  int64     `json:"usage,omitempty"` // highest measured, bytes
+	OOM    int64     `json:"oom,omitempty"`   // highest after an OOM kill, bytes
+	Last   time.Time `json:"last,omitzero"`   // newest sample
+	Killed time.Time `json:"killed,omitzero"` // newest OOM kill
+	// Counted says, in a checkpoint, that the window has ended and its peak is in the histogram.
+	Counted bool `json:"counted,omitempty"`
+}
+
+func (p *peaks) highest() int64 { return max(p.Usage, p.OOM) }
+
+// addCPU takes a sample up, unless it is no newer than the last (W9.24).
+func (c *container) addCPU(to *usage, milli int64, at time.Time) bool {
+	if milli < 0 || !at.After(c.cpuAt) {
+		return false
+	}
+	to.addCPU(milli, at)
+	c.cpuAt = at
+	return true
+}
+
+// addMemory takes a sample up: a higher one replaces the peak of the window (W9.25).
+func (c *container) addMemory(to *usage, bytes int64, at time.Time, killed bool) bool {
+	p := &c.peaks
+	if bytes < 0 || !killed && at.Before(p.Last) {
+		return false
+	}
+	p.Last = at
+	if p.End.IsZero() {
+		p.End = at
+	}
+	if at.Before(p.End) {
+		old := p.highest()
+		if old == 0 || bytes <= old {
+			return true
+		}
+		to.memory.subtract(float64(old), 1, p.End)
+	} else {
+		p.End = p.End.Add(at.Sub(p.End).Truncate(window) + window)
+		p.Usage, p.OOM = 0, 0
+	}
+	to.memory.add(float64(bytes), 1, p.End)
+	if killed {
+		p.OOM = bytes
+	} else {
+		p.Usage = bytes
+	}
+	return true
+}
+
+// addOOM takes up that the container was killed for its memory, requested being what it asked for
+// then (W9.27). It says whether that counts.
+func (c *container) addOOM(to *usage, requested int64, at time.Time) bool {
+	if !c.peaks.Last.IsZero() && at.Before(c.peaks.Last.Add(-window)) {
+		return false
+	}
+	// The peak of an earlier kill is left out, or kill after kill would drive it up.
+	had := max(requested, c.peaks.Usage)
+	return c.addMemory(to, max(had+oomLeast, amount(float64(had)*oomRatio)), at, true)
+}
