@@ -14,8 +14,11 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 )
@@ -231,6 +234,18 @@ func Autoscalers(c kubernetes.Interface) *Watch {
 func CronJobs(c kubernetes.Interface) *Watch {
 	return newWatch(c, c.BatchV1().CronJobs(metav1.NamespaceAll), &batchv1.CronJob{}, fields.Everything(), slimMeta,
 		nil)
+}
+
+// Custom watches all objects of a kind that a definition made, as read makes them of their fields;
+// indexed by namespace.
+func Custom(c dynamic.Interface, kind schema.GroupVersionResource,
+	read func(*unstructured.Unstructured) (metav1.Object, error)) *Watch {
+	return newWatch(c, c.Resource(kind), &unstructured.Unstructured{}, fields.Everything(), func(obj any) (any, error) {
+		if u, ok := obj.(*unstructured.Unstructured); ok {
+			return read(u)
+		}
+		return obj, nil
+	}, byNamespace())
 }
 
 func byNamespace() cache.Indexers {

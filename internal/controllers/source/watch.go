@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
@@ -51,7 +50,7 @@ type client[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-func newWatch[L runtime.Object](api kubernetes.Interface, c client[L], example runtime.Object, selector fields.Selector,
+func newWatch[L runtime.Object](api any, c client[L], example runtime.Object, selector fields.Selector,
 	slim cache.TransformFunc, indexers cache.Indexers) *Watch {
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {

@@ -101,8 +101,8 @@ func (m *Model) Load(c *Checkpoint, now time.Time) error {
 		}
 	}
 	maps.DeleteFunc(open, func(_ string, p peaks) bool {
-		return p.Usage < 0 || p.OOM < 0 || p.End.IsZero() || p.End.After(now.Add(ahead)) || p.Last.After(now.Add(ahead)) ||
-			p.Killed.After(now.Add(ahead))
+		late := now.Add(ahead)
+		return p.Usage < 0 || p.OOM < 0 || p.End.IsZero() || p.End.After(late) || p.Last.After(late) || p.Killed.After(late)
 	})
 	t.open[c.Spec.ContainerName] = open
 	return nil

@@ -207,7 +207,8 @@ func TestRestart(t *testing.T) {
 			m.SetPods(pods, at)
 			for range rapid.IntRange(1, 30).Draw(t, "minutes") {
 				at = at.Add(Pass)
-				feed(m, pods, at, rapid.Int64Range(0, 5000).Draw(t, "cpu"), rapid.Int64Range(0, 1<<33).Draw(t, "memory"))
+				cpu, memory := rapid.Int64Range(0, 5000).Draw(t, "cpu"), rapid.Int64Range(0, 1<<33).Draw(t, "memory")
+				feed(m, pods, at, cpu, memory)
 			}
 		}
 		before := m.used(m.targets[here])

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -104,7 +105,9 @@ func Controlling(of Controllers, pod *corev1.Pod, targets []Target) *VerticalPod
 	}
 	var best *VerticalPodAutoscaler
 	for _, t := range targets {
-		if r := t.VPA.Spec.TargetRef; !t.fits(pod) || r.Kind != top.Kind || r.Name != top.Name {
+		r := t.VPA.Spec.TargetRef
+		if !t.fits(pod) || r.Kind != top.Kind || r.Name != top.Name ||
+			r.APIVersion != "" && groupOf(r.APIVersion) != groupOf(top.APIVersion) {
 			continue
 		}
 		if best == nil || older(t.VPA, best) {
@@ -112,6 +115,15 @@ func Controlling(of Controllers, pod *corev1.Pod, targets []Target) *VerticalPod
 		}
 	}
 	return best
+}
+
+// groupOf is the API group of an apiVersion.
+func groupOf(apiVersion string) string {
+	group, _, grouped := strings.Cut(apiVersion, "/")
+	if !grouped {
+		return ""
+	}
+	return group
 }
 
 func (t Target) fits(pod *corev1.Pod) bool {

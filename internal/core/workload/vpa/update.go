@@ -308,7 +308,8 @@ func (r *Round) killedEarly(pod *corev1.Pod) bool {
 		s := &pod.Status.ContainerStatuses[i]
 		t := s.LastTerminationState.Terminated
 		if t != nil && t.Reason == "OOMKilled" && t.FinishedAt.Sub(t.StartedAt.Time) < quick &&
-			r.now.Sub(t.FinishedAt.Time) < quick && observed(s.Name) && !r.vpa.Spec.ResourcePolicy.Policy(s.Name).off() {
+			r.now.Sub(t.FinishedAt.Time) < quick && observed(s.Name) &&
+			!r.vpa.Spec.ResourcePolicy.Policy(s.Name).off() {
 			return true
 		}
 	}
