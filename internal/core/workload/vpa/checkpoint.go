@@ -102,7 +102,8 @@ func (m *Model) Load(c *Checkpoint, now time.Time) error {
 	}
 	maps.DeleteFunc(open, func(_ string, p peaks) bool {
 		late := now.Add(ahead)
-		return p.Usage < 0 || p.OOM < 0 || p.End.IsZero() || p.End.After(late) || p.Last.After(late) || p.Killed.After(late)
+		return p.Usage < 0 || p.OOM < 0 || p.End.IsZero() || p.End.After(late) || p.Last.After(late) ||
+			p.Killed.After(late)
 	})
 	t.open[c.Spec.ContainerName] = open
 	return nil

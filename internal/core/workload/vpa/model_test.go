@@ -222,8 +222,8 @@ func TestRestart(t *testing.T) {
 			same(t, name+" cpu", u.cpu, got[name].cpu)
 			same(t, name+" memory", u.memory, got[name].memory)
 			if u.samples != got[name].samples || u.last.Sub(got[name].last).Abs() > time.Second {
-				t.Fatalf("%s: %d samples until %v, before the restart %d until %v", name, got[name].samples, got[name].last,
-					u.samples, u.last)
+				t.Fatalf("%s: %d samples until %v, before the restart %d until %v", name, got[name].samples,
+					got[name].last, u.samples, u.last)
 			}
 		}
 		// The next checkpoints are those of a recommender that never stopped.
@@ -267,8 +267,8 @@ func same(t *rapid.T, what string, a, b *histogram) {
 	}
 	for i := range x.weights {
 		if d := math.Abs(x.weights[i]/math.Max(x.total, least) - y.weights[i]/math.Max(y.total, least)); d > 0.01 {
-			t.Fatalf("%s: bucket %d has %v of %v, before the restart %v of %v", what, i, y.weights[i], y.total, x.weights[i],
-				x.total)
+			t.Fatalf("%s: bucket %d has %v of %v, before the restart %v of %v", what, i, y.weights[i], y.total,
+				x.weights[i], x.total)
 		}
 	}
 }
@@ -360,7 +360,8 @@ func TestTargetsThatChange(t *testing.T) {
 
 func FuzzLoad(f *testing.F) {
 	f.Add(`{"status":{"version":"v3","cpuHistogram":{"bucketWeights":{"3":1},"totalWeight":2}}}`)
-	f.Add(`{"metadata":{"annotations":{"vpa.carob.dev/open-windows":"{\"p\":{\"usage\":5}}"}},"status":{"version":"v3"}}`)
+	f.Add(`{"metadata":{"annotations":{"vpa.carob.dev/open-windows":"{\"p\":{\"usage\":5}}"}},` +
+		`"status":{"version":"v3"}}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		var c Checkpoint
 		if json.Unmarshal([]byte(text), &c) != nil {

@@ -85,8 +85,8 @@ func Resolve(of Controllers, v *VerticalPodAutoscaler) Target {
 	case top == Ref{}:
 		return Target{VPA: v, Problem: fmt.Sprintf("Unknown error during checking if target %s %s", said, check)}
 	case top != ref:
-		return Target{VPA: v, Problem: fmt.Sprintf(
-			"The target %s has a parent controller but it should point to a topmost well-known or scalable controller", said)}
+		return Target{VPA: v, Problem: "The target " + said + " has a parent controller but it should point to a " +
+			"topmost well-known or scalable controller"}
 	}
 	return Target{VPA: v, Selector: c.Selector}
 }

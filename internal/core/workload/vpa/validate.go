@@ -95,9 +95,9 @@ func (p *UpdatePolicy) validate(path *field.Path, had alpha) (warnings []string,
 	case !slices.Contains(modes(), *p.UpdateMode):
 		errs = append(errs, field.NotSupported(at, *p.UpdateMode, modes()))
 	case *p.UpdateMode == ModeAuto:
-		warnings = append(warnings, fmt.Sprintf("%s: %q mode is deprecated and will be removed in a future API version. "+
-			"Use explicit update modes like: %s. See https://github.com/kubernetes/autoscaler/issues/8424 for more details.",
-			path, ModeAuto, modes()))
+		warnings = append(warnings, fmt.Sprintf("%s: %q mode is deprecated and will be removed in a future API "+
+			"version. Use explicit update modes like: %s. See https://github.com/kubernetes/autoscaler/issues/8424 for "+
+			"more details.", path, ModeAuto, modes()))
 	case *p.UpdateMode == ModeInPlace && !had.inPlace:
 		errs = append(errs, field.Forbidden(at, gate("UpdateMode InPlace", "InPlace")))
 	}
@@ -150,8 +150,8 @@ func (p *ContainerPolicy) validate(path *field.Path, had alpha) (warnings []stri
 			switch at := path.Child("controlledResources").Index(i); {
 			case slices.Contains(known, name):
 			case had.resources[name]:
-				warnings = append(warnings, fmt.Sprintf("%s: unsupported value %q is allowed only because it is present "+
-					"in the existing VPA object; supported values: %q, %q", at, name, known[0], known[1]))
+				warnings = append(warnings, fmt.Sprintf("%s: unsupported value %q is allowed only because it is "+
+					"present in the existing VPA object; supported values: %q, %q", at, name, known[0], known[1]))
 			default:
 				errs = append(errs, field.NotSupported(at, name, known))
 			}
