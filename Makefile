@@ -23,7 +23,7 @@ SOURCES   := $(shell find cmd internal -name '*.go') go.mod go.sum
 NATIVE    := internal/runtime/native/csrc
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build native images run test unit e2e e2e-containerd check fmt vet lint generate generate-check third-party-check bench bench-runtime bench-scheduler sim mutants fuzz conformance critest helm cross differential nightly clauses clean
+.PHONY: help deps build native images run test unit e2e e2e-containerd check fmt vet lint generate generate-check third-party-check bench bench-runtime bench-scheduler sim mutants fuzz conformance critest helm operator cross differential nightly clauses clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,7 +54,7 @@ test: build images ## everything: vet, unit tests, simulator, end to end on real
 	$(GO) vet $(PKGS)
 	cd tools && $(GO) list -deps carob/internal/apiserver >/dev/null # its go.sum follows ours
 	$(GO) test $(TESTED)
-	$(MAKE) --no-print-directory e2e helm
+	$(MAKE) --no-print-directory e2e helm operator
 
 unit: native ## unit tests only
 	@hack/deps $(TESTING)
@@ -100,6 +100,9 @@ conformance: build ## Kubernetes' own suite: make conformance FOCUS='sig-node.*P
 
 helm: build ## Helm 4, as a library, against a cluster of its own: install, upgrade, roll back, test, uninstall (needs root)
 	cd test/helm && CAROB=$(CURDIR)/$(BIN)/carob $(GO) test -v -count=1 .
+
+operator: build ## an operator made with controller-runtime against a cluster of its own, which is killed in between (needs root)
+	cd test/operator && CAROB=$(CURDIR)/$(BIN)/carob $(GO) test -v -count=1 .
 
 sim: build ## torture the life of a pod in virtual time: make sim SEED=1 SEEDS=1000 HOURS=3
 	$(BIN)/carob sim --seed $(SEED) --seeds $(SEEDS) --hours $(HOURS)

@@ -77,6 +77,17 @@ func (m *machine) removeResetContainers(triggers bool) (left bool) {
 	return left
 }
 
+// resetRuns reports whether a container that the reset stops may still have a process. Until none has, the others keep
+// their ends: an init container whose instance vanished before does not wait again while those after it run (L3.72).
+func (m *machine) resetRuns() bool {
+	for i := range m.containers {
+		if c := &m.containers[i]; c.class != ephemeral && c.newest != nil && mayHaveProcess(c.newest) {
+			return true
+		}
+	}
+	return false
+}
+
 // triggers reports whether the last end of c asks for a restart of all containers.
 func (m *machine) triggers(c *podContainer) bool {
 	if c.class == ephemeral || c.newest == nil || c.newest.State != ContainerExited || c.record.Replace == c.newest.ID {

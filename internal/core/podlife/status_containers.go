@@ -53,7 +53,8 @@ func (m *machine) containerStatus(c *podContainer, regularBegun bool) corev1.Con
 		s = *old // until the new instance runs or its start has failed, nothing of it is seen
 	case c.newest != nil:
 		m.observedStatus(c, &s, old)
-	case m.resetting && c.class != ephemeral && old != nil && old.ContainerID != "":
+	case m.resetting && c.class != ephemeral && old != nil && old.ContainerID != "" &&
+		(old.State.Terminated == nil || !m.resetRuns()):
 		m.resetStatus(&s, old)
 	default:
 		m.lostStatus(c, &s, old, regularBegun)
