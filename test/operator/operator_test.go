@@ -63,11 +63,12 @@ func start(t *testing.T, cfg *rest.Config) *operator {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &reconciler{Client: m.GetClient(), recorder: m.GetEventRecorder("website-operator"), goodbye: func(name string) {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		o.bye = append(o.bye, name)
-	}}
+	r := &reconciler{Client: m.GetClient(), recorder: m.GetEventRecorder("website-operator"),
+		goodbye: func(name string) {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.bye = append(o.bye, name)
+		}}
 	if err := ctrl.NewControllerManagedBy(m).For(&Website{}).Owns(&appsv1.Deployment{}).Owns(&corev1.ConfigMap{}).
 		Complete(r); err != nil {
 		t.Fatal(err)
@@ -131,7 +132,8 @@ func (u *user) ready(name string, replicas int32) {
 func (u *user) pods(name string) (texts []string) {
 	u.Helper()
 	var list corev1.PodList
-	if err := u.List(u.Context(), &list, client.InNamespace("default"), client.MatchingLabels{"website": name}); err != nil {
+	if err := u.List(u.Context(), &list, client.InNamespace("default"),
+		client.MatchingLabels{"website": name}); err != nil {
 		u.Fatal(err)
 	}
 	for _, p := range list.Items {
@@ -189,7 +191,8 @@ func TestOperator(t *testing.T) {
 	u := newUser(t, c.config(t))
 	u.define()
 	first := start(t, c.config(t))
-	site := &Website{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "home"}, Spec: WebsiteSpec{Text: "hello"}}
+	site := &Website{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "home"},
+		Spec: WebsiteSpec{Text: "hello"}}
 	if err := u.Create(t.Context(), site); err != nil {
 		t.Fatal(err)
 	}

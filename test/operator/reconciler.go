@@ -56,7 +56,8 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, fmt.Errorf("deployment: %w", err)
 	}
 	if done == controllerutil.OperationResultCreated {
-		r.recorder.Eventf(&site, deployment, corev1.EventTypeNormal, "Made", "Make", "made Deployment %s", deployment.Name)
+		r.recorder.Eventf(&site, deployment, corev1.EventTypeNormal, "Made", "Make", "made Deployment %s",
+			deployment.Name)
 	}
 	return ctrl.Result{}, r.report(ctx, &site, deployment)
 }

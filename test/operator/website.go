@@ -94,6 +94,7 @@ func (w *Website) deployment(d *appsv1.Deployment) {
 	}
 	c := &t.Spec.Containers[0]
 	c.Name, c.Image, c.ImagePullPolicy = "web", image, corev1.PullIfNotPresent
-	c.Env = []corev1.EnvVar{{Name: "TEXT", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
-		LocalObjectReference: corev1.LocalObjectReference{Name: w.Name}, Key: "text"}}}}
+	c.Env = []corev1.EnvVar{{Name: "TEXT",
+		ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+			LocalObjectReference: corev1.LocalObjectReference{Name: w.Name}, Key: "text"}}}}
 }
