@@ -74,6 +74,8 @@ require (
 
 require k8s.io/kube-scheduler v0.37.2
 
+require github.com/miekg/dns v1.1.73
+
 require (
 	cel.dev/expr v0.25.2 // indirect
 	github.com/Azure/go-ansiterm v0.0.0-20250102033503-faa5f7b0171c // indirect

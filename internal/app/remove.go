@@ -64,7 +64,7 @@ func removeTraces(ctx context.Context, in instance.Instance) error {
 	if in.RuntimeEndpoint == "" && in.CNIConfDir == "" {
 		errs = append(errs, bridge.Destroy(bridgeConfig(in)))
 	}
-	errs = append(errs, unserved.Remove(servicesTable(in)))
+	errs = append(errs, unserved.Remove(servicesTable(in)), removeDevice(in))
 	if in.CgroupDriver == "systemd" && in.RuntimeEndpoint == "" {
 		errs = append(errs, cgroups.StopSlice(ctx, resources.CgroupPath{in.ID}.Systemd()))
 	}

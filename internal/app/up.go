@@ -309,6 +309,9 @@ func (c *carob) start(ctx context.Context) error {
 		return err
 	}
 
+	if err := c.startDNS(ctx); err != nil {
+		return err
+	}
 	own, err := kubernetes.NewForConfig(c.server.ClientConfig(ownUser, user.SystemPrivilegedGroup))
 	if err != nil {
 		return err
@@ -361,7 +364,8 @@ func (c *carob) agent() (*node.Agent, error) {
 		Name: c.in.NodeName, Client: nodeClient, Runtime: c.engine.Runtime, RuntimeName: c.engine.name,
 		RootDir: filepath.Join(c.in.DataDir, "node"), PodLogDir: c.in.PodLogDir, ContainerLogDir: c.in.ContainerLogDir,
 		CgroupRoot: c.in.CgroupRoot, ResolvConf: c.in.ResolvConf,
-		NoClusterDNS: true, PodCIDR: c.in.PodCIDR, HostIPs: c.machine.hostIPs, MaxPods: c.in.MaxPods,
+		ClusterDNS: c.nameServers(), ClusterDomain: c.in.ClusterDomain,
+		PodCIDR: c.in.PodCIDR, HostIPs: c.machine.hostIPs, MaxPods: c.in.MaxPods,
 		Version:  KubernetesVersion(),
 		Listener: c.agentListener, ServeOthers: !c.in.AgentListen.Addr().IsLoopback(),
 		TLS: &tls.Config{

@@ -118,6 +118,13 @@ Pods that kept running while carob was stopped are taken over.`,
 		"IP range of pods in CIDR notation (default 10.88.0.0/16; another for another --data-dir)")
 	fl.StringVar(&f.ServiceCIDR, "service-cidr", "",
 		"IP range of services in CIDR notation, or two of different families, separated by a comma: the first is the default family (default 10.96.0.0/16; another for another --data-dir)")
+	addChoice(cmd, &f.DNS, "dns", "",
+		"who answers the names of Services and pods: builtin, or none if you run another DNS server, such as CoreDNS behind the Service kube-system/kube-dns (default builtin)",
+		"builtin", "none")
+	fl.StringVar(&f.ClusterDNS, "cluster-dns", "",
+		"IP addresses of the name servers for pods, separated by commas (default: the tenth address of the service range)")
+	fl.StringVar(&f.ClusterDomain, "cluster-domain", "",
+		"domain of the names of Services and pods (default cluster.local)")
 	fl.StringVar(&f.ServiceNodePorts, "service-node-port-range", "",
 		"node ports for services, as FIRST-LAST or FIRST+COUNT (default 30000-32767)")
 	fl.IntVar(&f.MaxPods, "max-pods", 0, "maximum number of pods on this node (default 250)")

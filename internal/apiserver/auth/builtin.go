@@ -5,9 +5,12 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
+// DNSUser is the identity of carob's own DNS, and the name of its role.
+const DNSUser = "system:carob-dns"
+
 // Builtin returns the policy every cluster starts with: the roles and bindings of
-// Kubernetes 1.37, but for what only alpha kinds need (pod groups). The role
-// system:node is bound to nobody: Node authorizes nodes.
+// Kubernetes 1.37, but for what only alpha kinds need (pod groups), and one for
+// carob's own DNS. The role system:node is bound to nobody: Node authorizes nodes.
 func Builtin() Policy {
 	p := Policy{
 		ClusterRoles: append([]*rbacv1.ClusterRole{
@@ -69,6 +72,9 @@ func Builtin() Policy {
 					"/.well-known/openid-configuration /.well-known/openid-configuration/ /openid/v1/jwks /openid/v1/jwks/")),
 			clusterRole("system:cluster-trust-bundle-discovery",
 				rule(read, "certificates.k8s.io", "clustertrustbundles")),
+			// carob's own DNS, a part of the node: what the kubernetes plugin of CoreDNS reads.
+			clusterRole(DNSUser, rule("list watch", "core", "namespaces pods services"),
+				rule("list watch", "discovery.k8s.io", "endpointslices")),
 		}, controllerRoles()...),
 		ClusterRoleBindings: append([]*rbacv1.ClusterRoleBinding{
 			bindCluster("cluster-admin", "cluster-admin", groupSubject(user.SystemPrivilegedGroup)),
@@ -81,6 +87,7 @@ func Builtin() Policy {
 			bindCluster("system:kube-controller-manager", "system:kube-controller-manager",
 				userSubject(user.KubeControllerManager)),
 			bindCluster("system:kube-dns", "system:kube-dns", account("kube-system", "kube-dns")),
+			bindCluster(DNSUser, DNSUser, userSubject(DNSUser)),
 			bindCluster("system:kube-scheduler", "system:kube-scheduler", userSubject(user.KubeScheduler)),
 			bindCluster("system:volume-scheduler", "system:volume-scheduler", userSubject(user.KubeScheduler)),
 			bindCluster("system:node", "system:node"), // bound to nobody: the node authorizer serves nodes
@@ -92,6 +99,11 @@ func Builtin() Policy {
 		Roles: []*rbacv1.Role{
 			namespacedRole("kube-system", "extension-apiserver-authentication-reader",
 				rule(read, "core", "configmaps", "extension-apiserver-authentication")),
+			namespacedRole("kube-system", DNSUser, rule("create", "core", "events services"),
+				rule("get", "core", "services", "kube-dns"),
+				rule("create", "discovery.k8s.io", "endpointslices"),
+				rule("delete get update", "discovery.k8s.io", "endpointslices", "kube-dns-carob"),
+				rule(read, "core", "configmaps", "coredns")),
 			namespacedRole("kube-system", "system:controller:bootstrap-signer", rule(read, "core", "secrets")),
 			namespacedRole("kube-system", "system:controller:cloud-provider",
 				rule("create "+read, "core", "configmaps")),
@@ -108,6 +120,7 @@ func Builtin() Policy {
 			bind("kube-system", "system::extension-apiserver-authentication-reader",
 				"extension-apiserver-authentication-reader",
 				userSubject(user.KubeControllerManager), userSubject(user.KubeScheduler)),
+			bind("kube-system", DNSUser, DNSUser, userSubject(DNSUser)),
 			bind("kube-system", "system:controller:bootstrap-signer", "system:controller:bootstrap-signer",
 				account("kube-system", "bootstrap-signer")),
 			bind("kube-system", "system:controller:cloud-provider", "system:controller:cloud-provider",

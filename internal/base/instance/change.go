@@ -106,7 +106,18 @@ func changeRules() map[string]changeRule {
 				"use the previous value; a ServiceCIDR object adds a range"
 		}},
 
+		"ClusterDomain": {"--cluster-domain", func(old, now Flags, f Facts) (reason, way string) {
+			return whilePods(func(f Flags) string {
+				if f.ClusterDomain == "" {
+					return DefaultClusterDomain
+				}
+				return f.ClusterDomain
+			}, "they look for Services in the old domain")(old, now, f)
+		}},
+
 		// Changing these loses nothing.
+		"ClusterDNS":       free("--cluster-dns"), // running pods keep theirs
+		"DNS":              free("--dns"),
 		"Listen":           free("--listen"),
 		"EtcdCA":           free("--etcd-cafile"),
 		"EtcdCert":         free("--etcd-certfile"),

@@ -50,6 +50,9 @@ type Flags struct {
 	NodeName       string
 	PodCIDR        string
 	ServiceCIDR    string // one range, or two of different families, separated by a comma
+	ClusterDNS     string // addresses of the name servers for pods, separated by commas; empty: the DNS Service
+	ClusterDomain  string // of the names of Services; empty: cluster.local
+	DNS            string // who answers the names of the cluster: builtin or empty, or none
 	// ServiceNodePorts are the node ports of services as FIRST-LAST or FIRST+COUNT.
 	ServiceNodePorts string
 	MaxPods          int
@@ -105,6 +108,12 @@ type Instance struct {
 	LogFile     string // of a detached carob
 	Kubeconfig  string // of the administrator
 	AgentListen netip.AddrPort
+	NameServers []netip.Addr // ClusterDNS as addresses
+	DNSService  []netip.Addr // cluster IPs of the Service kube-system/kube-dns
+	// DNSListen is where the built-in DNS answers: the host's address on the bridge, or one of a
+	// device of its own, DNSDevice, if pods have another network.
+	DNSListen netip.Addr
+	DNSDevice string
 }
 
 // The default instance uses the well-known numbers of Kubernetes; others use numbers derived from
@@ -181,6 +190,9 @@ func Derive(f Flags, hostname string) (Instance, error) {
 		return Instance{}, err
 	}
 	if err := in.deriveNetwork(n); err != nil {
+		return Instance{}, err
+	}
+	if err := in.deriveDNS(n); err != nil {
 		return Instance{}, err
 	}
 	if in.NodeName == "" {

@@ -1,0 +1,102 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"carob/internal/apiserver/auth"
+	"carob/internal/base/instance"
+	"carob/internal/network/dns"
+)
+
+// startDNS starts carob's own DNS, unless somebody else's is wanted.
+func (c *carob) startDNS(ctx context.Context) error {
+	if c.in.DNS == "none" {
+		return nil
+	}
+	client, err := kubernetes.NewForConfig(c.server.ClientConfig(auth.DNSUser))
+	if err != nil {
+		return err
+	}
+	sources := []netip.Prefix{c.in.Pods}
+	if c.in.DNSDevice != "" {
+		sources = nil // another network chooses the pods' addresses
+		if err := addDevice(c.in.DNSDevice, c.in.DNSListen); err != nil {
+			return err
+		}
+	}
+	resolver := c.in.ResolvConf
+	if resolver == "" {
+		// Servers on the host's loopback addresses, such as systemd-resolved's stub, are used as they are:
+		// the DNS runs in the host's network.
+		resolver = "/etc/resolv.conf"
+	}
+	server, err := dns.New(ctx, dns.Config{
+		Client: client, Listen: []netip.Addr{c.in.DNSListen}, Sources: sources, Domain: c.in.ClusterDomain,
+		ClusterIPs: c.in.DNSService, Node: c.in.NodeName, ResolvConf: resolver, Register: legacyregistry.Registerer(),
+	})
+	if err != nil {
+		return err
+	}
+	c.parts.start(ctx, "DNS", server.Run)
+	return nil
+}
+
+// addDevice adds a device that has one address and leads nowhere; it may be there already.
+func addDevice(name string, addr netip.Addr) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	if err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add network device %s for the DNS: %w", name, err)
+	}
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("find network device %s for the DNS: %w", name, err)
+	}
+	if link.Type() != "dummy" {
+		return fmt.Errorf("network device %s is a %s: somebody else uses the name", name, link.Type())
+	}
+	a := &netlink.Addr{IPNet: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}}
+	if err := netlink.AddrReplace(link, a); err != nil {
+		return fmt.Errorf("give %s to network device %s: %w", addr, name, err)
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("start network device %s: %w", name, err)
+	}
+	return nil
+}
+
+// removeDevice removes what addDevice added; a missing device is not an error.
+func removeDevice(in instance.Instance) error {
+	if in.DNSDevice == "" {
+		return nil
+	}
+	link, err := netlink.LinkByName(in.DNSDevice)
+	if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {
+		return nil
+	}
+	if err == nil && link.Type() == "dummy" {
+		err = netlink.LinkDel(link)
+	}
+	if err != nil {
+		return fmt.Errorf("remove network device %s: %w", in.DNSDevice, err)
+	}
+	return nil
+}
+
+// nameServers are those of pods. Until a service data plane leads from the Service to the DNS, pods
+// ask it directly.
+func (c *carob) nameServers() []netip.Addr {
+	if c.in.ClusterDNS == "" && c.in.DNS != "none" {
+		return []netip.Addr{c.in.DNSListen}
+	}
+	return c.in.NameServers
+}

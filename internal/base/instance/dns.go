@@ -1,0 +1,74 @@
+package instance
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// DefaultClusterDomain is the domain of the names of Services and pods.
+const DefaultClusterDomain = "cluster.local"
+
+// dnsIndex is the place of the DNS Service in the service range, as kubeadm has it; smallIndex is
+// that in a range with fewer addresses.
+const dnsIndex, smallIndex = 10, 2
+
+var domainPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$`)
+
+// deriveDNS completes what belongs to the cluster's DNS; the ranges are known.
+func (in *Instance) deriveDNS(n uint32) error {
+	if in.DNS == "" {
+		in.DNS = "builtin"
+	}
+	if in.DNS != "builtin" && in.DNS != "none" {
+		return fmt.Errorf("%w --dns: %q is neither builtin nor none", ErrFlag, in.DNS)
+	}
+	if in.ClusterDomain == "" {
+		in.ClusterDomain = DefaultClusterDomain
+	}
+	// The longest name of an endpoint below it has 255 bytes then.
+	in.ClusterDomain = strings.ToLower(strings.TrimSuffix(in.ClusterDomain, "."))
+	if !domainPattern.MatchString(in.ClusterDomain) || len(in.ClusterDomain) > 57 {
+		return fmt.Errorf("%w --cluster-domain: %q is not a DNS domain of at most 57 characters, such as cluster.local",
+			ErrFlag, in.ClusterDomain)
+	}
+	for _, r := range in.Services {
+		ip, wanted := r.Addr(), dnsIndex
+		if r.Addr().BitLen()-r.Bits() < 4 {
+			wanted = smallIndex
+		}
+		for range wanted {
+			ip = ip.Next()
+		}
+		in.DNSService = append(in.DNSService, ip)
+	}
+	in.DNSService = in.DNSService[:1] // the Service has the default family
+	if in.ClusterDNS != "" {
+		for s := range strings.SplitSeq(in.ClusterDNS, ",") {
+			ip, err := netip.ParseAddr(strings.TrimSpace(s))
+			if err != nil || ip.Zone() != "" || ip.IsUnspecified() || ip.IsMulticast() {
+				return fmt.Errorf("%w --cluster-dns: %q is not an IP address", ErrFlag, s)
+			}
+			in.NameServers = append(in.NameServers, ip)
+		}
+		if i := slices.IndexFunc(in.NameServers, in.Services[0].Contains); i >= 0 {
+			in.DNSService = []netip.Addr{in.NameServers[i]}
+		}
+	} else {
+		in.NameServers = slices.Clone(in.DNSService)
+	}
+	in.DNSListen = in.Pods.Masked().Addr().Next()
+	if in.CNIConfDir != "" || in.RuntimeEndpoint != "" {
+		// A network that carob does not make may have any address of in.Pods. 198.18.0.0/15 is for
+		// tests of network devices (RFC 2544): nobody routes it.
+		in.DNSDevice = "carob-dns"
+		if in.ID != "carob" {
+			in.DNSDevice = "cd-" + strings.TrimPrefix(in.ID, "carob-")
+		}
+		low := n % (1<<17 - 256)
+		in.DNSListen = netip.AddrFrom4([4]byte{198, 18 + byte((low+10)>>16), byte((low + 10) >> 8), byte(low + 10)})
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+package dns
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// follower passes on the changes of one kind. It keeps of each object only what the next change
+// needs to know. It has one goroutine, the reflector's, on which changed is called.
+type follower struct {
+	lw      *cache.ListWatch
+	api     any
+	example runtime.Object
+	slim    func(metav1.Object) metav1.Object // what is kept of an object
+	changed func(before, after metav1.Object) // before is slim; either may be nil
+	listed  func()                            // called after the first list
+
+	known map[string]metav1.Object
+	first bool
+}
+
+var _ cache.TransformingStore = (*follower)(nil)
+
+// lister is what list and watch calls of one kind look like in the typed client.
+type lister[L runtime.Object] interface {
+	List(context.Context, metav1.ListOptions) (L, error)
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+func follow[L runtime.Object](api kubernetes.Interface, c lister[L], example runtime.Object, selector fields.Selector,
+	changed func(before, after metav1.Object)) *follower {
+	return &follower{api: api, example: example, changed: changed, slim: slim, listed: func() {}, first: true,
+		known: map[string]metav1.Object{},
+		lw: &cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				o.FieldSelector = selector.String()
+				return c.List(ctx, o)
+			},
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				o.FieldSelector = selector.String()
+				return c.Watch(ctx, o)
+			},
+		}}
+}
+
+// slim keeps who an object is, what a slice belongs to, and the addresses of a pod.
+func slim(o metav1.Object) metav1.Object {
+	meta := metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName()}
+	switch o := o.(type) {
+	case *discoveryv1.EndpointSlice:
+		meta.Labels = map[string]string{discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName]}
+		return &discoveryv1.EndpointSlice{ObjectMeta: meta}
+	case *corev1.Service:
+		return &corev1.Service{ObjectMeta: meta}
+	case *corev1.Namespace:
+		return &corev1.Namespace{ObjectMeta: meta}
+	case *corev1.ConfigMap:
+		return &corev1.ConfigMap{ObjectMeta: meta}
+	case *corev1.Pod:
+		meta.DeletionTimestamp = o.DeletionTimestamp
+		return &corev1.Pod{ObjectMeta: meta, Status: corev1.PodStatus{Phase: o.Status.Phase, PodIPs: o.Status.PodIPs}}
+	}
+	return o
+}
+
+func (f *follower) run(ctx context.Context) {
+	log := klog.FromContext(ctx)
+	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(f.lw, f.api), f.example, f,
+		cache.ReflectorOptions{Logger: &log, Name: "dns"}).RunWithContext(ctx)
+}
+
+// Transformer implements cache.TransformingStore: what nobody reads need not be held by a list.
+func (f *follower) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) {
+		if o, ok := obj.(metav1.Object); ok {
+			o.SetManagedFields(nil)
+		}
+		if p, ok := obj.(*corev1.Pod); ok {
+			p.Spec = corev1.PodSpec{}
+		}
+		return obj, nil
+	}
+}
+
+func (f *follower) one(obj any, gone bool) error {
+	o, ok := obj.(metav1.Object)
+	if !ok {
+		return fmt.Errorf("unexpected %T in a watch of the DNS", obj)
+	}
+	key := o.GetNamespace() + "/" + o.GetName()
+	before := f.known[key]
+	if gone {
+		if before != nil {
+			delete(f.known, key)
+			f.changed(before, nil)
+		}
+		return nil
+	}
+	f.known[key] = f.slim(o)
+	f.changed(before, o)
+	return nil
+}
+
+// Add implements cache.ReflectorStore.
+func (f *follower) Add(obj any) error { return f.one(obj, false) }
+
+// Update implements cache.ReflectorStore.
+func (f *follower) Update(obj any) error { return f.one(obj, false) }
+
+// Delete implements cache.ReflectorStore.
+func (f *follower) Delete(obj any) error { return f.one(obj, true) }
+
+// Replace implements cache.ReflectorStore.
+func (f *follower) Replace(list []any, _ string) error {
+	left := map[string]metav1.Object{}
+	for k, o := range f.known {
+		left[k] = o
+	}
+	for _, obj := range list {
+		if o, ok := obj.(metav1.Object); ok {
+			delete(left, o.GetNamespace()+"/"+o.GetName())
+		}
+		if err := f.one(obj, false); err != nil {
+			return err
+		}
+	}
+	for k, o := range left {
+		delete(f.known, k)
+		f.changed(o, nil)
+	}
+	if f.first {
+		f.first = false
+		f.listed()
+	}
+	return nil
+}
+
+// Resync implements cache.ReflectorStore; there is nothing to repeat.
+func (f *follower) Resync() error { return nil }

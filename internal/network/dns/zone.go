@@ -1,0 +1,163 @@
+package dns
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	core "carob/internal/core/netplan/dns"
+)
+
+// zone is the cluster's zone; many goroutines ask, the reflectors change it.
+type zone struct {
+	mu      sync.RWMutex
+	z       *core.Zone
+	own     []netip.Addr
+	missing int // kinds whose first list has not come yet
+}
+
+func (z *zone) answer(q *core.Query, k *core.Kubernetes, b *core.Builder, shuffle bool) core.Result {
+	z.mu.RLock()
+	defer z.mu.RUnlock()
+	return z.z.Answer(q, k, &core.Live{Synced: z.missing == 0, Own: z.own, Rotate: rotation(shuffle)}, b)
+}
+
+// change applies a change of an object; either may be nil.
+func (z *zone) change(before, after metav1.Object) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.z.Serial = max(z.z.Serial, uint32(time.Now().Unix()))
+	o := after
+	if o == nil {
+		o = before
+	}
+	switch o := o.(type) {
+	case *corev1.Namespace:
+		if after == nil {
+			z.z.RemoveNamespace(o.Name)
+		} else {
+			z.z.SetNamespace(o.Name)
+		}
+	case *corev1.Service:
+		if after == nil {
+			z.z.RemoveService(o.Name, o.Namespace)
+		} else {
+			z.z.SetService(o)
+		}
+	case *discoveryv1.EndpointSlice:
+		if after == nil {
+			z.z.RemoveSlice(o)
+		} else {
+			old, _ := before.(*discoveryv1.EndpointSlice)
+			z.z.SetSlice(old, o)
+		}
+	case *corev1.Pod:
+		old, _ := before.(*corev1.Pod)
+		pod, _ := after.(*corev1.Pod)
+		z.z.ChangePod(old, pod)
+	}
+}
+
+// expect says that another kind is needed for the zone to be complete.
+func (z *zone) expect() {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.missing++
+}
+
+func (z *zone) listed() {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.missing--
+}
+
+// resolverFile is the node's resolver file, read when it is asked for and has changed.
+type resolverFile struct {
+	name string
+	own  func(netip.Addr) bool // addresses of this server: asking them would be a loop
+	now  func() time.Time
+
+	mu      sync.Mutex
+	looked  time.Time
+	info    os.FileInfo
+	servers []netip.AddrPort
+}
+
+// lookAgain is how long a look at the file holds.
+const lookAgain = time.Second
+
+// list returns the name servers. A file that cannot be read, because somebody replaces it, keeps
+// its servers.
+func (r *resolverFile) list() []netip.AddrPort {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	if r.info != nil && now.Sub(r.looked) < lookAgain {
+		return r.servers
+	}
+	r.looked = now
+	info, err := os.Stat(r.name)
+	if err != nil {
+		return r.servers
+	}
+	if r.info != nil && os.SameFile(r.info, info) && r.info.ModTime().Equal(info.ModTime()) &&
+		r.info.Size() == info.Size() && now.Sub(info.ModTime()) > 2*time.Second {
+		return r.servers
+	}
+	cfg, err := dns.ClientConfigFromFile(r.name)
+	if err != nil {
+		return r.servers
+	}
+	r.info, r.servers = info, nil
+	for _, s := range cfg.Servers {
+		a, err := netip.ParseAddr(s)
+		if err == nil && !r.own(a) && len(r.servers) < 15 {
+			r.servers = append(r.servers, netip.AddrPortFrom(a, 53))
+		}
+	}
+	return r.servers
+}
+
+// sources decides who may ask: pods, and this host with all its addresses. A neighbour could send
+// packets for a pod's gateway to this host by a route of its own.
+type sources struct {
+	pods []netip.Prefix // empty: everybody, because the pods' addresses are not known
+	now  func() time.Time
+	list func() ([]net.Addr, error) // of the host's addresses
+
+	mu     sync.Mutex
+	host   map[netip.Addr]bool
+	looked time.Time
+}
+
+func (s *sources) allowed(a netip.Addr) bool {
+	pod := slices.ContainsFunc(s.pods, func(p netip.Prefix) bool { return p.Contains(a) })
+	if len(s.pods) == 0 || pod || a.IsLoopback() {
+		return true
+	}
+	a = a.WithZone("")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := s.now(); !s.host[a] && now.Sub(s.looked) > time.Second {
+		s.looked = now
+		list, err := s.list()
+		if err != nil {
+			return false
+		}
+		s.host = map[netip.Addr]bool{}
+		for _, n := range list {
+			if p, err := netip.ParsePrefix(n.String()); err == nil {
+				s.host[p.Addr().Unmap()] = true
+			}
+		}
+	}
+	return s.host[a]
+}
