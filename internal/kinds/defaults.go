@@ -18,9 +18,8 @@ import (
 	"carob/internal/kinds/volumes"
 )
 
-// RegisterDefaults adds the defaulting functions of all kinds this package knows to s. The external types are the hub
-// types,
-// so one registration serves every version.
+// RegisterDefaults adds the defaulting functions of all built-in kinds to s. The external types are
+// the hub types, so one registration serves every version.
 func RegisterDefaults(s *runtime.Scheme) error {
 	core.RegisterDefaults(s)
 	services.RegisterDefaults(s)

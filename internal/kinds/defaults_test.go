@@ -29,7 +29,8 @@ func newScheme(t *testing.T) *runtime.Scheme {
 	return s
 }
 
-// Each case is an object as a client writes it and as it is stored. Defaulting twice must change nothing more.
+// Each case is an object as a client writes it and as it is stored. A second defaulting must not
+// change anything.
 func TestDefaults(t *testing.T) {
 	s := newScheme(t)
 	for _, c := range []struct {
@@ -208,7 +209,7 @@ func TestPullPolicy(t *testing.T) {
 		"host:5000/nginx": corev1.PullAlways, "host:5000/nginx:1": corev1.PullIfNotPresent,
 		"host:5000/nginx:latest": corev1.PullAlways,
 		"nginx@sha256:aa":        corev1.PullIfNotPresent, "nginx:latest@sha256:aa": corev1.PullIfNotPresent,
-		// What is no name has no tag.
+		// An invalid image name has no tag.
 		"Bad Value!": corev1.PullIfNotPresent, "../a": corev1.PullIfNotPresent, "a:b:c": corev1.PullIfNotPresent,
 		"":                                    corev1.PullIfNotPresent,
 		"a@sha256:" + strings.Repeat("0", 64): corev1.PullIfNotPresent,

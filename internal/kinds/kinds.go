@@ -24,8 +24,8 @@ import (
 	"carob/internal/kinds/volumes"
 )
 
-// BuiltIn returns the kinds of all groups but pods and services. may answers what a request needs to be allowed
-// beside the write itself, checks what a write of device claims needs.
+// BuiltIn returns the kinds of all groups except pods and services. may checks the permissions that
+// a request needs besides the write itself, and checks provides what writes of device claims need.
 func BuiltIn(may authorizer.UnconditionalAuthorizer, checks devices.DeviceChecks) []*registry.Resource {
 	return slices.Concat(core.Kinds(), volumes.Kinds(), apps.Kinds(), batch.Kinds(), coordination.Kinds(),
 		discovery.Kinds(), node.Kinds(), policy.Kinds(), scheduling.Kinds(), rbac.Kinds(), networking.Kinds(),

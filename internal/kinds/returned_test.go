@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A deletion of these kinds of the core group is answered with the object, as by upstream, not with a Status.
+// A deletion of these kinds of the core group returns the object, as upstream, not a Status.
 func TestReturnDeleted(t *testing.T) {
 	want := []string{"namespaces", "persistentvolumeclaims", "persistentvolumes", "podtemplates", "resourcequotas",
 		"serviceaccounts"}

@@ -24,8 +24,8 @@ var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 func all() []*registry.Resource { return BuiltIn(nil, devices.DeviceChecks{}) }
 
-// Every kind's row has as many cells as the kind has columns, on an empty object
-// too, and each cell has a type that a table can carry.
+// Every kind's row has as many cells as the kind has columns, also for an empty object, and each
+// cell has a type that a table supports.
 func TestRowsFitColumns(t *testing.T) {
 	for _, r := range all() {
 		if r.Table.Row == nil {
@@ -45,7 +45,7 @@ func TestRowsFitColumns(t *testing.T) {
 	}
 }
 
-// Descriptors name each resource once and select by fields they have.
+// Descriptors name each resource once, and their field selectors name existing fields.
 func TestDescriptors(t *testing.T) {
 	seen := map[string]bool{}
 	for _, r := range all() {

@@ -23,7 +23,7 @@ import (
 	"carob/internal/kinds/volumes"
 )
 
-// allRules lists the rules by kind, group by group. Nothing writes to it.
+// allRules lists the validation by kind, group by group. It is read only.
 var allRules = []map[schema.GroupKind]func() rules.Rules{
 	core.Rules,
 	services.Rules,
@@ -44,9 +44,8 @@ var allRules = []map[schema.GroupKind]func() rules.Rules{
 	rbac.Rules,
 }
 
-// RulesOf returns the rules of a kind; the version does not matter. A kind without rules of its own gets the zero
-// value, and
-// false.
+// RulesOf returns the validation of a kind; the version does not matter. A kind without validation
+// of its own gets the zero value and false.
 func RulesOf(gk schema.GroupKind) (rules.Rules, bool) {
 	for _, group := range allRules {
 		if make, ok := group[gk]; ok {

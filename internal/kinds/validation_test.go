@@ -14,7 +14,8 @@ import (
 	"carob/internal/kinds/scheme"
 )
 
-// decode reads a manifest and defaults it as the server does. Only kind, apiVersion and what matters is given.
+// decode reads a manifest and defaults it like the server. Tests give only kind, apiVersion, and
+// the fields that matter.
 func decode(t *testing.T, set *scheme.Set, manifest string) runtime.Object {
 	t.Helper()
 	text, err := yaml.YAMLToJSON([]byte(manifest))
@@ -50,7 +51,7 @@ func lines(errs field.ErrorList) []string {
 	return out
 }
 
-// same compares errors, in any order; want may leave the end of a line away.
+// same compares errors in any order; the wanted text may omit the end of a line.
 func same(got, want []string) bool {
 	if len(got) != len(want) {
 		return false
@@ -73,7 +74,7 @@ const (
 	claimHead   = `{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: a, namespace: b}, spec: {devices: `
 )
 
-// Each case is a manifest and everything that is wrong with it.
+// Each case is a manifest and all of its errors.
 func TestCreateKinds(t *testing.T) {
 	set, err := scheme.New(kinds.RegisterDefaults)
 	if err != nil {
@@ -188,7 +189,7 @@ func TestCreateKinds(t *testing.T) {
 	}
 }
 
-// Each case is a stored manifest, the new one, and everything that is wrong with the change.
+// Each case is a stored manifest, the new one, and all errors of the update.
 func TestUpdateKinds(t *testing.T) {
 	set, err := scheme.New(kinds.RegisterDefaults)
 	if err != nil {
@@ -206,7 +207,7 @@ func TestUpdateKinds(t *testing.T) {
 		{`{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: a}, spec: {cidrs: [10.0.0.0/8]}}`,
 			`{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: a}, spec: {cidrs: [11.0.0.0/8]}}`,
 			[]string{`spec.cidrs[0]: Invalid value: "11.0.0.0/8": field is immutable`}},
-		// What is stored in a form that is refused now may stay.
+		// A stored value that validation rejects today may stay.
 		{policyHead + `{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.1/8}}]}]}}`,
 			policyHead + `{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.1/8}}]}]}}`, nil},
 		{policyHead + `{podSelector: {}}}`, policyHead +

@@ -33,15 +33,14 @@ func GroupResources() []schema.GroupResource {
 	return out
 }
 
-// Hooks let the API server take part in writes of these kinds. Both may be nil.
+// Hooks connect the API server to writes of these kinds. Both may be nil.
 type Hooks struct {
-	// Written is called after an object of a kind was stored, before the client hears of it.
+	// Written is called after an object of a kind was stored, before the client gets the answer.
 	Written func()
-	// MayRead reports an error unless the user of the request may read the
-	// parameters that a policy or binding refers to: objects of kind in
-	// namespace ("*" for any) with name ("*" for any).
+	// MayRead returns an error unless the user of the request may read the parameters that a policy
+	// or binding refers to: objects of kind in namespace ("*" for any) with name ("*" for any).
 	MayRead func(ctx context.Context, kind schema.GroupVersionKind, namespace, name string) error
-	// ParamKind returns the parameter kind of a stored policy, nil when there is none.
+	// ParamKind returns the parameter kind of a stored policy, nil if there is none.
 	ParamKind func(ctx context.Context, mutating bool, policy string) *admissionregistrationv1.ParamKind
 }
 
@@ -123,7 +122,7 @@ func validator[T any](create func(*T) field.ErrorList, update func(obj, old *T) 
 	return v
 }
 
-// generation counts changes of a kind that keeps its desired state outside of .spec.
+// generation increments metadata.generation of a kind whose desired state is not in .spec.
 func generation[T any](state func(*T) any) func(context.Context, runtime.Object, runtime.Object) {
 	return func(_ context.Context, obj, old runtime.Object) {
 		m, om := any(obj).(metav1.Object), any(old).(metav1.Object)

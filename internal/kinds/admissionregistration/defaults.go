@@ -11,7 +11,7 @@ const (
 	defaultPort           int32 = 443
 )
 
-// RegisterDefaults adds the defaulting of the kinds to s.
+// RegisterDefaults adds the defaulting of these kinds to s.
 func RegisterDefaults(s *runtime.Scheme) error {
 	s.AddTypeDefaultingFunc(&admissionregistrationv1.MutatingWebhookConfiguration{}, func(o any) {
 		c := o.(*admissionregistrationv1.MutatingWebhookConfiguration)

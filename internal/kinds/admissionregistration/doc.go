@@ -1,4 +1,4 @@
-// Package admissionregistration is the group admissionregistration.k8s.io: configurations of webhooks, policies
-// written in CEL, and their bindings. Package apiserver/webhooks acts on what is stored here. Whoever writes a policy
-// must be allowed to read its parameters; the server hands in how that is found out.
+// Package admissionregistration is the group admissionregistration.k8s.io: webhook configurations,
+// policies in CEL, and their bindings. Package apiserver/webhooks applies what is stored here. The
+// writer of a policy must be allowed to read its parameters; the server provides the check.
 package admissionregistration

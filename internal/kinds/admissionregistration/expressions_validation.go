@@ -15,8 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 )
 
-// stored are expressions that the stored object has already: they were compiled
-// by the rules of their time, which a newer library may have narrowed.
+// stored are the expressions that the stored object already has: they compiled when they were
+// written, and a newer library may be stricter.
 type stored map[string]bool
 
 func (s stored) add(expression string) { s[expression] = true }
@@ -28,18 +28,18 @@ func (s stored) environment(expression string) environment.Type {
 	return environment.NewExpressions
 }
 
-// compiler compiles single expressions. The environment behind it costs
-// milliseconds and a megabyte, so it is made when the first one comes.
+// compiler compiles single expressions. Its environment costs milliseconds and a megabyte, so it is
+// created for the first expression.
 var compiler = sync.OnceValue(func() plugincel.Compiler {
 	return plugincel.NewCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 })
 
-// compositor compiles the expressions of one policy, which may use its variables.
+// compositor compiles the expressions of one policy, which may use the policy's variables.
 func compositor() (*plugincel.CompositedCompiler, error) {
 	return plugincel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 }
 
-// compile checks one expression. accessor holds it with the types it may return.
+// compile checks one expression; accessor has its text and the types that it may return.
 func compile(c plugincel.Compiler, accessor plugincel.ExpressionAccessor, vars plugincel.OptionalVariableDeclarations,
 	env environment.Type, at *field.Path) field.ErrorList {
 	if r := c.CompileCELExpression(accessor, vars, env); r.Error != nil {
@@ -62,7 +62,8 @@ func celError(err error, expression string, at *field.Path) *field.Error {
 
 const maxConditions = 64
 
-// matchConditions checks the conditions of a webhook or policy; params says whether they may use params.
+// matchConditions validates the conditions of a webhook or policy; params says whether they may use
+// params.
 func matchConditions(list []admissionregistrationv1.MatchCondition, params bool, s stored,
 	at *field.Path) field.ErrorList {
 	var errs field.ErrorList
@@ -118,7 +119,7 @@ func variables(c *plugincel.CompositedCompiler, list []admissionregistrationv1.V
 	return errs
 }
 
-// reserved are the words of CEL that are no identifiers.
+// reserved are the reserved words of CEL.
 const reserved = " true false null in as break const continue else for function if import let loop package namespace return var void while "
 
 func isIdentifier(name string) bool {

@@ -12,18 +12,18 @@ import (
 	"carob/internal/kinds/registry"
 )
 
-// Whoever writes a policy or binding sees, by its messages and decisions, what
-// the parameters say. So the writer must be allowed to read them.
+// The writer of a policy or binding can infer the content of the parameters from the policy's
+// messages and decisions, and must therefore be allowed to read them.
 
-// need says what must be readable; nil is nothing. at is the field to blame.
+// need is what the writer must be allowed to read; nil for nothing. at is the field for the error.
 type need struct {
 	kind            schema.GroupVersionKind
 	namespace, name string
 	at              *field.Path
 }
 
-// authorized adds the check to a validator: an object that is well-formed and
-// refers to other parameters than the stored one is refused unless its writer may read them.
+// authorized adds the check to a validator: a valid object whose parameters differ from the stored
+// ones is rejected unless its writer may read them.
 func (h Hooks) authorized(v registry.Validator,
 	needs func(ctx context.Context, obj, old runtime.Object) *need) registry.Validator {
 	if h.MayRead == nil {
@@ -95,7 +95,7 @@ func (h Hooks) bindingParams(ctx context.Context, obj, old runtime.Object) *need
 	return n
 }
 
-// groupVersionKind returns the kind that k names; empty fields stand for what can't be told.
+// groupVersionKind returns the kind that k names, with empty fields for what is not known.
 func groupVersionKind(k *admissionregistrationv1.ParamKind) schema.GroupVersionKind {
 	gv, err := schema.ParseGroupVersion(k.APIVersion)
 	if err != nil {

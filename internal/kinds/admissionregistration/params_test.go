@@ -29,14 +29,14 @@ func bindingTo(policy, namespace, name string) *admissionregistrationv1.Validati
 
 var secrets = &admissionregistrationv1.ParamKind{APIVersion: "v1", Kind: "Secret"}
 
-// Who writes a policy or a binding could read its parameters by the policy's messages: somebody who must not read
-// secrets tries it in each way.
+// The writer of a policy or binding could read its parameters through the policy's messages: a user
+// who must not read secrets tries each way.
 func TestParametersMustBeReadable(t *testing.T) {
 	plain := &admissionregistrationv1.ParamKind{APIVersion: "v1", Kind: "ConfigMap"}
 	for name, tc := range map[string]struct {
-		policies bool // else bindings
+		policies bool // otherwise bindings
 		obj, old runtime.Object
-		asked    string // what must be readable, "" for nothing
+		asked    string // what the user must be allowed to read, "" for nothing
 	}{
 		"policy without parameters": {true, policy(nil), nil, ""},
 		"new policy":                {true, policy(secrets), nil, "/v1, Kind=Secret */*"},
@@ -92,7 +92,7 @@ func TestParametersMustBeReadable(t *testing.T) {
 	}
 }
 
-// An object that is wrong is refused for that; nobody learns by it what may be read.
+// An invalid object is rejected as invalid; the error does not reveal what may be read.
 func TestWrongObjectsAskForNothing(t *testing.T) {
 	h := Hooks{MayRead: func(context.Context, schema.GroupVersionKind, string, string) error {
 		t.Error("asked")
@@ -123,7 +123,7 @@ func webhook(
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{h}}
 }
 
-// Faults that the stored object has already may stay, as upstream lets them; a new one may not come.
+// An update may keep errors of the stored object, as upstream, but must not add new ones.
 func TestStoredFaultsMayStay(t *testing.T) {
 	some := admissionregistrationv1.SideEffectClassSome
 	for name, tc := range map[string]struct {

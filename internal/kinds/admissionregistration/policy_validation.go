@@ -22,7 +22,7 @@ import (
 
 const (
 	maxAuditAnnotations = 20
-	// An expression is shorter than what it may yield: 10 KiB in an audit event.
+	// An expression is shorter than its result may be: 10 KiB in an audit event.
 	maxAuditExpression = 5 << 10
 )
 
@@ -91,7 +91,7 @@ func validatePolicy(p, old *admissionregistrationv1.ValidatingAdmissionPolicy) f
 	return errs
 }
 
-// policyCompiler returns the compiler of a policy's expressions with its variables known.
+// policyCompiler returns the compiler for a policy's expressions, with its variables declared.
 func policyCompiler(list []admissionregistrationv1.Variable, params bool, s stored, at *field.Path) (plugincel.Compiler,
 	field.ErrorList) {
 	if len(list) == 0 {
@@ -104,7 +104,7 @@ func policyCompiler(list []admissionregistrationv1.Variable, params bool, s stor
 	return c, variables(c, list, params, s, at)
 }
 
-// policyHead checks what both kinds of policy begin with.
+// policyHead validates the common first part of both kinds of policy.
 func policyHead(failure *admissionregistrationv1.FailurePolicyType, kind *admissionregistrationv1.ParamKind,
 	match *admissionregistrationv1.MatchResources, at *field.Path) field.ErrorList {
 	var errs field.ErrorList

@@ -23,7 +23,7 @@ var webhookTable = table.Kind{
 	},
 }
 
-// policyTable is the table of policies; rules is what the kind calls its rules.
+// policyTable is the table of policies; rules is the kind's name for its rules.
 func policyTable(rules string) table.Kind {
 	return table.Kind{
 		Columns: []table.Column{table.NameColumn,

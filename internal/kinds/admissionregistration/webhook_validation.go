@@ -71,8 +71,8 @@ func validatingConfigurationUpdate(c, old *admissionregistrationv1.ValidatingWeb
 	return validateHooks(validatingHooks(c), before, keptFaults(before))
 }
 
-// faults says which rules an update need not keep, because what is stored
-// breaks them already and could not be changed at all otherwise.
+// faults are the rules that an update may break, because the stored object breaks them and could
+// not be updated otherwise.
 type faults struct{ sideEffects, versions, names, selectors bool }
 
 func keptFaults(old []hook) faults {
@@ -117,7 +117,7 @@ var (
 
 func reviewable(version string) bool { return slices.Contains(reviews, version) }
 
-// oneOf checks an enumeration that may be absent.
+// oneOf validates an optional enumeration.
 func oneOf[T ~string](v *T, allowed []string, at *field.Path) field.ErrorList {
 	if v == nil || slices.Contains(allowed, string(*v)) {
 		return nil
@@ -242,7 +242,7 @@ func ruleWithOperations(r *admissionregistrationv1.RuleWithOperations, at *field
 	return append(errs, oneOf(r.Scope, scopes, at.Child("scope"))...)
 }
 
-// exclusive checks a list in which "*" stands alone.
+// exclusive validates a list in which "*" must be the only element.
 func exclusive(list []string, mayBeEmpty bool, what string, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if len(list) == 0 {
@@ -259,7 +259,7 @@ func exclusive(list []string, mayBeEmpty bool, what string, at *field.Path) fiel
 	return errs
 }
 
-// ruleResources checks resources with subresources: x, x/y, x/*, */y, * and */*.
+// ruleResources validates resources with subresources: x, x/y, x/*, */y, *, and */*.
 func ruleResources(list []string, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if len(list) == 0 {

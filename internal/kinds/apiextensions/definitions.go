@@ -19,8 +19,8 @@ import (
 // GroupResource is the group resource of definitions.
 var GroupResource = apiextensionsv1.Resource("customresourcedefinitions")
 
-// DefinitionCodec encodes definitions, ObjectCodec custom resources (the library
-// puts their conversion around it).
+// DefinitionCodec encodes definitions; ObjectCodec encodes custom resources (the library adds their
+// conversion).
 func DefinitionCodec() (runtime.Codec, runtime.GroupVersioner) {
 	return apiextensionsapiserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion),
 		apiextensionsv1.SchemeGroupVersion
@@ -31,8 +31,8 @@ func ObjectCodec() runtime.Codec {
 	return runtime.NewCodec(unstructured.UnstructuredJSONScheme, unstructured.UnstructuredJSONScheme)
 }
 
-// Storage makes what is served for definitions, keyed by path. written is called
-// after a definition was stored, before the client hears of it.
+// Storage returns the REST storage of definitions, keyed by path. written is called after a
+// definition was stored, before the client gets the answer.
 func Storage(options generic.RESTOptionsGetter, written func()) (map[string]rest.Storage, error) {
 	main, err := customresourcedefinition.NewREST(apiextensionsapiserver.Scheme, options)
 	if err != nil {
@@ -46,8 +46,8 @@ func Storage(options generic.RESTOptionsGetter, written func()) (map[string]rest
 			main)}, nil
 }
 
-// listed starts definitions with an empty list of conditions: `kubectl wait`
-// takes a null, which upstream writes, for an error.
+// listed creates definitions with an empty list of conditions: `kubectl wait` fails on null, which
+// upstream writes.
 type listed struct{ rest.RESTCreateStrategy }
 
 func (l listed) PrepareForCreate(ctx context.Context, o runtime.Object) {

@@ -22,8 +22,8 @@ import (
 // GroupResource is the group resource of APIService.
 var GroupResource = schema.GroupResource{Group: apiregistrationv1.GroupName, Resource: "apiservices"}
 
-// Kind describes the kind APIService. written is called after each change,
-// before the client hears of it, with the object as it is stored and nil when it was deleted.
+// Kind describes the kind APIService. written is called after each change, before the client gets
+// the answer, with the stored object, or nil if it was deleted.
 func Kind(written func(name string, s *apiregistrationv1.APIService)) *registry.Resource {
 	r := registry.Of[apiregistrationv1.APIService, apiregistrationv1.APIServiceList](registry.Resource{
 		Kind: apiregistrationv1.SchemeGroupVersion.WithKind("APIService"), Plural: GroupResource.Resource,
@@ -79,7 +79,7 @@ func tell(written func(string, *apiregistrationv1.APIService), o runtime.Object,
 	}
 }
 
-// internal validates by the library, whose functions take its own form of the type.
+// internal validates with the library, whose functions take its internal type.
 func internal(o runtime.Object, check func(*apiregistration.APIService) field.ErrorList) field.ErrorList {
 	var s apiregistration.APIService
 	if err := apiregistrationv1.Convert_v1_APIService_To_apiregistration_APIService(
@@ -110,7 +110,7 @@ var apiServiceTable = table.Kind{
 	},
 }
 
-// Condition returns the condition Available, nil when there is none.
+// Condition returns the condition Available, nil if there is none.
 func Condition(s *apiregistrationv1.APIService) *apiregistrationv1.APIServiceCondition {
 	for i := range s.Status.Conditions {
 		if s.Status.Conditions[i].Type == apiregistrationv1.Available {

@@ -1,3 +1,4 @@
-// Package apiregistration is the group apiregistration.k8s.io: APIServices, each a group version that another API
-// server answers. Package apiserver/aggregation passes requests on to them. The validation is upstream's library.
+// Package apiregistration is the group apiregistration.k8s.io: APIServices, each a group version
+// served by another API server. Package apiserver/aggregation proxies requests to them. The
+// validation is upstream's library.
 package apiregistration

@@ -115,9 +115,8 @@ func statefulSets() *registry.Resource {
 	})
 }
 
-// templateGeneration returns how often the template of d was changed, as the annotation says that has taken the place
-// of a
-// field; 0 if there is no number.
+// templateGeneration returns the number of changes of d's template, from the annotation that
+// replaced a field; 0 if it is not a number.
 func templateGeneration(d *appsv1.DaemonSet) int64 {
 	n, err := strconv.ParseInt(d.Annotations[appsv1.DeprecatedTemplateGeneration], 10, 64)
 	if err != nil {
@@ -126,7 +125,7 @@ func templateGeneration(d *appsv1.DaemonSet) int64 {
 	return n
 }
 
-// setTemplateGeneration leaves the annotations as they are for others that share them.
+// setTemplateGeneration copies the annotations: other objects may share them.
 func setTemplateGeneration(d *appsv1.DaemonSet, n int64) {
 	annotations := map[string]string{appsv1.DeprecatedTemplateGeneration: strconv.FormatInt(n, 10)}
 	for key, value := range d.Annotations {

@@ -13,7 +13,7 @@ import (
 	"carob/internal/kinds/volumes"
 )
 
-// RegisterDefaults adds the defaults of the kinds of this package to s.
+// RegisterDefaults adds the defaults of this package's kinds to s.
 func RegisterDefaults(s *runtime.Scheme) {
 	defaulting.Add(s, defaultReplicationController)
 	defaulting.Add(s, defaultDeployment)
@@ -47,8 +47,8 @@ func defaultReplicaSet(r *appsv1.ReplicaSet) {
 	pods.DefaultPodTemplate(&r.Spec.Template)
 }
 
-// DefaultStatefulSet fills in what a StatefulSet leaves out; its controller does so, too, to compare revisions of older
-// releases.
+// DefaultStatefulSet sets the default fields of a StatefulSet. Its controller calls it, too, to
+// compare revisions of older releases.
 func DefaultStatefulSet(s *appsv1.StatefulSet) {
 	defaulting.OrDefault(&s.Spec.PodManagementPolicy, appsv1.OrderedReadyPodManagement)
 	if s.Spec.UpdateStrategy.Type == "" {
@@ -72,7 +72,7 @@ func DefaultStatefulSet(s *appsv1.StatefulSet) {
 	pods.DefaultPodTemplate(&s.Spec.Template)
 	for i := range s.Spec.VolumeClaimTemplates {
 		c := &s.Spec.VolumeClaimTemplates[i]
-		c.APIVersion, c.Kind = "v1", "PersistentVolumeClaim" // whatever else it says
+		c.APIVersion, c.Kind = "v1", "PersistentVolumeClaim" // whatever else the object says
 		volumes.DefaultPersistentVolumeClaim(c)
 	}
 }
@@ -90,7 +90,8 @@ func defaultDaemonSet(d *appsv1.DaemonSet) {
 	pods.DefaultPodTemplate(&d.Spec.Template)
 }
 
-// defaultReplicationController borrows labels and selector from the template, a convenience only this oldest kind has.
+// defaultReplicationController copies labels and selector from the template, which only this oldest
+// kind allows.
 func defaultReplicationController(r *corev1.ReplicationController) {
 	defaulting.OrNew(&r.Spec.Replicas, 1)
 	if r.Spec.Template == nil {

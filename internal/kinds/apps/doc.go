@@ -1,4 +1,4 @@
-// Package apps is the group apps, Deployments, ReplicaSets, StatefulSets, DaemonSets and ControllerRevisions, and
-// the oldest of their like, the ReplicationController of the core group (docs/spec/workloads.md). It never acts on
-// them: the controllers do.
+// Package apps is the group apps: Deployments, ReplicaSets, StatefulSets, DaemonSets,
+// ControllerRevisions; and ReplicationController of the core group (docs/spec/workloads.md). It
+// never acts on them: the controllers do.
 package apps

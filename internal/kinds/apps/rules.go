@@ -10,7 +10,7 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// Rules are those of apps, and of the oldest of its kind.
+// Rules are the validation of the kinds of apps and of ReplicationController; read only.
 var Rules = map[schema.GroupKind]func() rules.Rules{
 	rules.Kind(corev1.GroupName, "ReplicationController"): func() rules.Rules {
 		return pods.WithTemplateWarnings(rules.WithStatus(rules.Of(nil, validateReplicationController, nil),

@@ -28,7 +28,7 @@ func validateStatefulSet(s *appsv1.StatefulSet) field.ErrorList {
 	return append(errs, pods.ValidateTemplate(asControllerMakes(s), rules.SpecPath.Child("template"))...)
 }
 
-// validateStatefulSpec checks all but what can't be changed and the template itself.
+// validateStatefulSpec validates everything except immutable fields and the template itself.
 func validateStatefulSpec(s *appsv1.StatefulSet) field.ErrorList {
 	var errs field.ErrorList
 	switch p := s.Spec.PodManagementPolicy; p {
@@ -87,8 +87,8 @@ func validateStatefulSpec(s *appsv1.StatefulSet) field.ErrorList {
 	return append(errs, runsAlways(&s.Spec.Template, "StatefulSet")...)
 }
 
-// asControllerMakes returns a template with what the controller sets in each pod:
-// a volume for each claim, and its own host name.
+// asControllerMakes returns a template with what the controller adds to each pod: a volume for each
+// claim, and a host name.
 func asControllerMakes(s *appsv1.StatefulSet) *corev1.PodTemplateSpec {
 	t := s.Spec.Template.DeepCopy()
 	t.Spec.Hostname, t.Spec.Subdomain = "", ""
@@ -112,7 +112,7 @@ func asControllerMakes(s *appsv1.StatefulSet) *corev1.PodTemplateSpec {
 	return t
 }
 
-// A template that was wrong before may stay so: the set could not be mended else.
+// A template that was invalid before may stay invalid: otherwise the set could not be repaired.
 func validateStatefulSetUpdate(s, old *appsv1.StatefulSet) field.ErrorList {
 	errs := validateStatefulSpec(s)
 	before := append(validateStatefulSpec(old),

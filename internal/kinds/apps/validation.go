@@ -17,11 +17,11 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// selects checks a workload's selector, and that it selects the pods of its own template.
+// selects validates a workload's selector, and that it matches the labels of the template.
 func selects(selector *metav1.LabelSelector, t *corev1.PodTemplateSpec, kind string) field.ErrorList {
 	at, unmatched := rules.SpecPath.Child("selector"), rules.SpecPath.Child("template", "metadata", "labels")
 	if selector == nil {
-		// Nothing selects nothing.
+		// An empty selector selects nothing.
 		return field.ErrorList{field.Required(at, ""),
 			field.Invalid(unmatched, t.Labels, "`selector` does not match template `labels`")}
 	}
@@ -31,7 +31,7 @@ func selects(selector *metav1.LabelSelector, t *corev1.PodTemplateSpec, kind str
 	}
 	s, err := metav1.LabelSelectorAsSelector(selector)
 	switch {
-	case err != nil && kind == "daemonset": // which upstream says nothing more about
+	case err != nil && kind == "daemonset": // upstream adds no text here
 	case err != nil:
 		errs = append(errs, field.Invalid(at, selector, "invalid label selector"))
 	case !s.Empty() && !s.Matches(labels.Set(t.Labels)):
@@ -40,7 +40,7 @@ func selects(selector *metav1.LabelSelector, t *corev1.PodTemplateSpec, kind str
 	return errs
 }
 
-// replicated checks the template of a workload that keeps pods running.
+// replicated validates the template of a workload whose pods are restarted.
 func replicated(t *corev1.PodTemplateSpec, kind string) field.ErrorList {
 	return append(pods.ValidateTemplate(t, rules.SpecPath.Child("template")), runsAlways(t, kind)...)
 }
@@ -63,7 +63,7 @@ func validateDeployment(d *appsv1.Deployment) field.ErrorList {
 	s := &d.Spec
 	errs := rules.NonNegative(s.Replicas, rules.SpecPath.Child("replicas"))
 	errs = append(errs, selects(s.Selector, &s.Template, "deployment")...)
-	errs = append(errs, replicated(&s.Template, "ReplicaSet")...) // which is what upstream calls it
+	errs = append(errs, replicated(&s.Template, "ReplicaSet")...) // upstream's name for it
 	errs = append(errs, rules.NonNegative(&s.MinReadySeconds, rules.SpecPath.Child("minReadySeconds"))...)
 	errs = append(errs, rules.NonNegative(s.RevisionHistoryLimit, rules.SpecPath.Child("revisionHistoryLimit"))...)
 	if p := s.ProgressDeadlineSeconds; p != nil {

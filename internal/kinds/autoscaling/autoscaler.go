@@ -39,7 +39,7 @@ func Kinds() []*registry.Resource {
 	})}
 }
 
-// metrics prints "current/target" of the first metrics and how many there are more.
+// metrics prints "current/target" of the first metrics, and how many more there are.
 func metrics(specs []autoscalingv2.MetricSpec, statuses []autoscalingv2.MetricStatus) string {
 	const most = 2
 	if len(specs) == 0 {
@@ -59,7 +59,7 @@ func metrics(specs []autoscalingv2.MetricSpec, statuses []autoscalingv2.MetricSt
 	return strings.Join(out, ", ")
 }
 
-// metric prints one metric; where the status has another type its value is unknown.
+// metric prints one metric; its value is unknown if the status has another type.
 func metric(spec *autoscalingv2.MetricSpec, status *autoscalingv2.MetricStatus) string {
 	switch s := spec; {
 	case s.Type == autoscalingv2.ExternalMetricSourceType && s.External != nil:

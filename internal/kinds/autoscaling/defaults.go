@@ -9,7 +9,7 @@ import (
 	"carob/internal/kinds/defaulting"
 )
 
-// defaultCPUUtilization is the target of an autoscaler that names no metric, in percent.
+// defaultCPUUtilization is the target in percent of an autoscaler without metrics.
 const defaultCPUUtilization = 80
 
 func defaultHorizontalPodAutoscaler(a *autoscalingv2.HorizontalPodAutoscaler) {
@@ -42,7 +42,7 @@ func defaultScalingRules(r *autoscalingv2.HPAScalingRules, policies ...autoscali
 	}
 }
 
-// RegisterDefaults adds the defaults of the kinds of this package to s.
+// RegisterDefaults adds the defaults of this package's kinds to s.
 func RegisterDefaults(s *runtime.Scheme) {
 	defaulting.Add(s, func(o *autoscalingv1.HorizontalPodAutoscaler) { defaulting.OrNew(&o.Spec.MinReplicas, 1) })
 	defaulting.Add(s, defaultHorizontalPodAutoscaler)

@@ -15,7 +15,7 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// versionRule says which apiVersions a reference may have.
+// versionRule says which API versions a reference may have.
 type versionRule struct{ any, coreGroup bool }
 
 func validateAutoscaler(a *autoscalingv2.HorizontalPodAutoscaler) field.ErrorList {
@@ -57,7 +57,7 @@ func validateAutoscalerSpec(s *autoscalingv2.HorizontalPodAutoscalerSpec, target
 			"must be greater than or equal to `minReplicas`"))
 	}
 	errs = append(errs, validateCrossVersionReference(&s.ScaleTargetRef, target, at.Child("scaleTargetRef"))...)
-	wakes := false // a metric that says something about no pods at all
+	wakes := false // a metric that is not about pods
 	for i := range s.Metrics {
 		m := &s.Metrics[i]
 		errs = append(errs, validateMetricSpec(m, object, at.Child("metrics").Index(i))...)
@@ -143,7 +143,7 @@ func validateMetricSpec(m *autoscalingv2.MetricSpec, object versionRule, at *fie
 	if m.Type == "" {
 		errs = append(errs, field.Required(at.Child("type"), "must specify a metric source type"))
 	}
-	// In the order in which they are looked at: only the first one that is set is checked further.
+	// In upstream's order: only the first one that is set is validated further.
 	sources := []struct {
 		kind  autoscalingv2.MetricSourceType
 		name  string

@@ -18,7 +18,7 @@ import (
 )
 
 func validateCronJob(c *batchv1.CronJob) field.ErrorList {
-	const maxName = 52 // what is left of a DNS label when a time is appended
+	const maxName = 52 // what remains of a DNS label after a time is appended
 	var errs field.ErrorList
 	if len(c.Name) > maxName {
 		errs = append(errs, field.Invalid(field.NewPath("metadata").Child("name"), c.Name,
@@ -31,8 +31,8 @@ func validateCronJobUpdate(c, old *batchv1.CronJob) field.ErrorList {
 	return validateCronSpec(&c.Spec, &old.Spec)
 }
 
-// validateCronSpec checks all but the name. A time zone that stays is not looked up again, and one in the schedule may
-// stay there.
+// validateCronSpec validates everything but the name. An unchanged time zone is not looked up
+// again, and an existing one in the schedule may stay.
 func validateCronSpec(s, old *batchv1.CronJobSpec) field.ErrorList {
 	var errs field.ErrorList
 	if at := rules.SpecPath.Child("schedule"); s.Schedule == "" {
@@ -70,9 +70,9 @@ func validateCronSpec(s, old *batchv1.CronJobSpec) field.ErrorList {
 	return errs
 }
 
-// validateSchedule checks a cron line: five fields, a macro or an interval.
+// validateSchedule validates a cron schedule: five fields, a macro, or an interval.
 func validateSchedule(s string, at *field.Path) (errs field.ErrorList) {
-	// The parser slices some lines beyond their end ("TZ=0").
+	// The parser panics on some texts ("TZ=0").
 	defer func() {
 		if r := recover(); r != nil {
 			errs = field.ErrorList{field.Invalid(at, s, fmt.Sprintf("invalid schedule format: %v", r))}

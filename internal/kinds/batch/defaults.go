@@ -6,7 +6,7 @@ import (
 	"carob/internal/kinds/defaulting"
 )
 
-// RegisterDefaults adds the defaults of the kinds of this package to s.
+// RegisterDefaults adds the defaults of this package's kinds to s.
 func RegisterDefaults(s *runtime.Scheme) {
 	defaulting.Add(s, defaultJob)
 	defaulting.Add(s, defaultCronJob)

@@ -87,8 +87,8 @@ func jobs() *registry.Resource {
 	})
 }
 
-// prepareJob gives a job its own selector, unless its creator brings one: the
-// labels carry the job's UID, so two jobs never share pods.
+// prepareJob gives a job its own selector unless its creator sets one: the labels contain the job's
+// UID, so two jobs never share pods.
 func prepareJob(_ context.Context, obj runtime.Object) {
 	j := obj.(*batchv1.Job)
 	j.Spec.Scheduling = nil
@@ -107,7 +107,7 @@ func prepareJob(_ context.Context, obj runtime.Object) {
 			j.Spec.Template.Labels[key] = value
 		}
 	}
-	if !own && j.Labels != nil { // it has them from the template, and so what is added there
+	if !own && j.Labels != nil { // it shares them with the template, so the added labels, too
 		j.Labels = maps.Clone(j.Spec.Template.Labels)
 	}
 	if j.Spec.Selector == nil {
@@ -121,8 +121,8 @@ func prepareJob(_ context.Context, obj runtime.Object) {
 	}
 }
 
-// Jobs are not scheduled as a whole (upstream's WorkloadWithJob is off by default):
-// what they ask for in that is dropped, as upstream does, so that nobody relies on it.
+// Gang scheduling of jobs (upstream's WorkloadWithJob) is off by default: its fields are dropped,
+// as upstream does, so that nobody relies on them.
 func dropScheduling(_ context.Context, obj, old runtime.Object) {
 	if j := obj.(*batchv1.Job); old.(*batchv1.Job).Spec.Scheduling == nil {
 		j.Spec.Scheduling = nil
@@ -133,7 +133,7 @@ func dropTemplateScheduling(_ context.Context, obj runtime.Object) {
 	obj.(*batchv1.CronJob).Spec.JobTemplate.Spec.Scheduling = nil
 }
 
-// jobStorage tells who deletes a job without a policy what becomes of its pods.
+// jobStorage warns clients that delete a job without a propagation policy what happens to its pods.
 type jobStorage struct{ *registry.Store }
 
 const jobPodsStay = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"

@@ -38,7 +38,8 @@ func defaultJob(j *batchv1.Job) {
 	defaultJobTemplateSpec(s)
 }
 
-// defaultJobTemplateSpec is the part of a job's defaulting that also applies inside a cron job's template.
+// defaultJobTemplateSpec is the part of a job's defaulting that also applies to a cron job's
+// template.
 func defaultJobTemplateSpec(s *batchv1.JobSpec) {
 	pods.DefaultPodTemplate(&s.Template)
 	if s.PodFailurePolicy == nil {

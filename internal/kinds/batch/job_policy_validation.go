@@ -20,13 +20,13 @@ const (
 	maxJobRules      = 20
 	maxExitCodes     = 255
 	maxJobConditions = 20
-	maxJobIndexes    = 64 << 10 // bytes of a list of indexes
+	maxJobIndexes    = 64 << 10 // bytes of an index list
 	maxManagedBy     = 63
-	manyIndexes      = 100_000 // completions from which more is asked of a job with a limit per index
+	manyIndexes      = 100_000 // completions above which a job with a back-off limit per index has stricter limits
 	fewAtOnce        = 10_000
 )
 
-// validateJobPolicies checks what a job says about failed and successful pods, and who drives it.
+// validateJobPolicies validates the rules about failed and successful pods, and managedBy.
 func validateJobPolicies(s *batchv1.JobSpec, at *field.Path) field.ErrorList {
 	errs := validateFailedIndexes(s, at)
 	if s.ManagedBy != nil {
@@ -243,7 +243,7 @@ func validateSuccessPolicy(s *batchv1.JobSpec, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// countIndexes returns how many indexes a list like 0,2-4 names: ascending, below completions.
+// countIndexes returns the number of indexes in a list like 0,2-4: ascending, below completions.
 func countIndexes(list string, completions int32) (int32, error) {
 	if list == "" {
 		return 0, nil

@@ -21,7 +21,7 @@ func jobIs(s *batchv1.JobStatus, t batchv1.JobConditionType) bool {
 		func(c batchv1.JobCondition) bool { return c.Type == t && c.Status == corev1.ConditionTrue })
 }
 
-// jobChange is a change of a job's status, with what of it is asked often.
+// jobChange is a change of a job's status, with values that several checks need.
 type jobChange struct {
 	spec    *batchv1.JobSpec
 	is, was *batchv1.JobStatus
@@ -50,7 +50,7 @@ func (c *jobChange) complete() bool { return jobIs(c.is, batchv1.JobComplete) }
 
 func (c *jobChange) finished() bool { return c.complete() || jobIs(c.is, batchv1.JobFailed) }
 
-// turned tells whether one of the conditions has become true or ceased to be.
+// turned reports whether one of the conditions has become true or stopped being true.
 func (c *jobChange) turned(types ...batchv1.JobConditionType) bool {
 	return slices.ContainsFunc(types,
 		func(t batchv1.JobConditionType) bool { return jobIs(c.is, t) != jobIs(c.was, t) })
@@ -83,7 +83,8 @@ func (c *jobChange) uncounted() {
 	}
 }
 
-// outcome checks that conditions come in their order, do not contradict each other, and stay.
+// outcome checks that conditions come in the right order, do not contradict each other, and are not
+// removed.
 func (c *jobChange) outcome() {
 	failed, target, met := jobIs(c.is, batchv1.JobFailed), jobIs(c.is, batchv1.JobFailureTarget),
 		jobIs(c.is, batchv1.JobSuccessCriteriaMet)
@@ -167,7 +168,7 @@ func (c *jobChange) pods() {
 	if s.Failed < was.Failed {
 		c.refuse("failed", s.Failed, "cannot decrease the failed counter")
 	}
-	// One that is scaled down forgets successes.
+	// A job that is scaled down loses completed indexes.
 	elastic := indexed(c.spec) && same(c.spec.Completions, c.spec.Parallelism)
 	if s.Succeeded < was.Succeeded && !elastic {
 		c.refuse("succeeded", s.Succeeded, "cannot decrease the succeeded counter")
@@ -210,7 +211,7 @@ func (c *jobChange) indexes() {
 	}
 }
 
-// overlap returns the first index that is in two lists. What can't be read of them is skipped.
+// overlap returns the first index that is in both lists. Unreadable parts are skipped.
 func overlap(a, b string, completions int32) (int32, bool) {
 	for _, x := range intervals(a, completions) {
 		for _, y := range intervals(b, completions) {

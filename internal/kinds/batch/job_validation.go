@@ -37,8 +37,8 @@ func indexed(s *batchv1.JobSpec) bool {
 	return s.CompletionMode != nil && *s.CompletionMode == batchv1.IndexedCompletion
 }
 
-// validateGeneratedSelector checks that a client has not got in the way of the labels and
-// the selector that are made for a job.
+// validateGeneratedSelector checks that the client has not overridden the generated selector and
+// labels of a job.
 func validateGeneratedSelector(j *batchv1.Job) field.ErrorList {
 	if m := j.Spec.ManualSelector; m != nil && *m || j.Spec.Selector == nil {
 		return nil
@@ -155,8 +155,8 @@ func validateJobUpdate(j, old *batchv1.Job) field.ErrorList {
 		rules.SpecPath.Child("successPolicy"))...)
 }
 
-// validateJobTemplateUpdate lets a suspended job none of whose pods runs be directed
-// elsewhere and get other resources.
+// validateJobTemplateUpdate allows a suspended job without running pods to change its scheduling
+// constraints and resources.
 func validateJobTemplateUpdate(s *batchv1.JobSpec, old *batchv1.Job) field.ErrorList {
 	suspended := old.Spec.Suspend != nil && *old.Spec.Suspend
 	waits := slices.ContainsFunc(old.Status.Conditions, func(c batchv1.JobCondition) bool {
@@ -179,7 +179,7 @@ func validateJobTemplateUpdate(s *batchv1.JobSpec, old *batchv1.Job) field.Error
 	return rules.ImmutableSelector(is, was, rules.SpecPath.Child("template.spec"))
 }
 
-// withNodeAffinity returns an affinity with the node affinity of another.
+// withNodeAffinity returns an affinity with the node affinity of another one.
 func withNodeAffinity(a, of *corev1.Affinity) *corev1.Affinity {
 	var out corev1.Affinity
 	if a != nil {
@@ -204,5 +204,5 @@ func jobSpecWarnings(s *batchv1.JobSpec, at *field.Path) []string {
 		": In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail"}
 }
 
-// indexesLimit is how many indices of a job that runs that many pods at once are kept in its status.
+// indexesLimit is how many indexes the status of a job with this parallelism lists.
 const indexesLimit, indexesAtOnce = 100_000, 10_000

@@ -27,13 +27,13 @@ func certificates(kind string) schema.GroupVersionKind {
 	return certificatesv1.SchemeGroupVersion.WithKind(kind)
 }
 
-// Kinds returns the kinds of certificates.k8s.io. may decides who signs pod certificates.
+// Kinds returns the kinds of certificates.k8s.io. may authorizes signing of pod certificates.
 func Kinds(may authorizer.UnconditionalAuthorizer) []*registry.Resource {
 	return []*registry.Resource{signingRequests(), trustBundles(), podCertificateRequests(may)}
 }
 
-// signingRequests describes CertificateSigningRequests. Who asks is filled in by
-// the server and never changes; /approval writes conditions, /status the certificate.
+// signingRequests describes CertificateSigningRequests. The server sets the requesting user, which
+// never changes; /approval writes conditions, /status the certificate.
 func signingRequests() *registry.Resource {
 	csr := func(o runtime.Object) *certificatesv1.CertificateSigningRequest {
 		return o.(*certificatesv1.CertificateSigningRequest)
@@ -106,8 +106,8 @@ func signingState(c *certificatesv1.CertificateSigningRequest) string {
 	return state
 }
 
-// keepConditions gives a writer of the status the stored verdicts: those are
-// changed by /approval only. Where their number differs validation refuses.
+// keepConditions keeps the stored approval conditions on a write to /status: only /approval changes
+// them. If their number differs, validation rejects the write.
 func keepConditions(c, old *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) {
 	find := func(c *certificatesv1.CertificateSigningRequest) (at []int) {
 		for i, cond := range c.Status.Conditions {
@@ -126,7 +126,7 @@ func keepConditions(c, old *certificatesv1.CertificateSigningRequest, kind certi
 	}
 }
 
-// stampConditions sets the times that the writer left out.
+// stampConditions sets the times that the client left out.
 func stampConditions(c, old *certificatesv1.CertificateSigningRequest, now metav1.Time) {
 	for i := range c.Status.Conditions {
 		cond := &c.Status.Conditions[i]
@@ -146,7 +146,7 @@ func stampConditions(c, old *certificatesv1.CertificateSigningRequest, now metav
 	}
 }
 
-// approvalStrategy changes the conditions of a signing request and nothing else.
+// approvalStrategy changes only the conditions of a signing request.
 type approvalStrategy struct{ *registry.Strategy }
 
 func (s *approvalStrategy) AllowCreateOnUpdate(context.Context) bool { return false }
@@ -188,7 +188,7 @@ func trustBundles() *registry.Resource {
 	})
 }
 
-// trustBundleName leaves the name to validation, which knows the signer that is its prefix.
+// trustBundleName leaves the name to validation, which knows the signer's prefix.
 func trustBundleName(string, bool) []string { return nil }
 
 func podCertificateRequests(may authorizer.UnconditionalAuthorizer) *registry.Resource {
@@ -204,7 +204,7 @@ func podCertificateRequests(may authorizer.UnconditionalAuthorizer) *registry.Re
 			"spec.podName":    func(o runtime.Object) string { return req(o).Spec.PodName },
 			"spec.nodeName":   func(o runtime.Object) string { return string(req(o).Spec.NodeName) },
 		},
-		// Whoever fills in a certificate must be allowed to sign for the signer.
+		// A client that sets a certificate must be allowed to sign for the signer.
 		AuthorizeStatus: func(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 			if equality.Semantic.DeepEqual(req(obj).Status, req(old).Status) {
 				return nil

@@ -7,7 +7,7 @@ import (
 	"carob/internal/kinds/defaulting"
 )
 
-// RegisterDefaults adds the defaults of the kinds of this package to s.
+// RegisterDefaults adds the defaults of this package's kinds to s.
 func RegisterDefaults(s *runtime.Scheme) {
 	defaulting.Add(s, func(o *certificatesv1.PodCertificateRequest) {
 		defaulting.OrNew(&o.Spec.MaxExpirationSeconds, 24*60*60)

@@ -58,7 +58,7 @@ func validatePodCertificateRequest(r *certificatesv1.PodCertificateRequest) fiel
 	return append(errs, validateStubRequest(s.StubPKCS10Request, at.Child("stubPKCS10Request"))...)
 }
 
-// acceptableKey refuses keys that are too weak.
+// acceptableKey rejects weak keys.
 func acceptableKey(key any, at *field.Path) *field.Error {
 	switch k := key.(type) {
 	case ed25519.PublicKey:
@@ -100,7 +100,7 @@ func validatePodCertificateRequestUpdate(r, old *certificatesv1.PodCertificateRe
 	return apivalidation.ValidateImmutableField(r.Spec, old.Spec, field.NewPath("spec"))
 }
 
-// podCertificateOutcome returns the condition that ended the request, "" while it is open.
+// podCertificateOutcome returns the condition that ended the request, "" if none has.
 func podCertificateOutcome(r *certificatesv1.PodCertificateRequest) string {
 	for _, c := range r.Status.Conditions {
 		switch c.Type {
@@ -157,7 +157,7 @@ func validatePodCertificateRequestStatusUpdate(r, old *certificatesv1.PodCertifi
 		"non-condition status fields must be empty when denying or failing the PodCertificateRequest")
 }
 
-// validateIssuedCertificate checks that what the signer issued is what was asked for.
+// validateIssuedCertificate checks that the issued certificate is what was requested.
 func validateIssuedCertificate(r, old *certificatesv1.PodCertificateRequest, now time.Time) field.ErrorList {
 	const longest, skew, margin = 100 << 10, 5 * time.Minute, 10 * time.Minute
 	at := field.NewPath("status")

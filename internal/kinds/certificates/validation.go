@@ -20,10 +20,10 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// legacySigner is the signer of requests from before they named one.
+// legacySigner is the signer of old requests that name none.
 const legacySigner = "kubernetes.io/legacy-unknown"
 
-// signingStage is what a write to a signing request may change.
+// signingStage is which endpoint writes to a signing request.
 type signingStage int
 
 const (
@@ -32,7 +32,7 @@ const (
 	signingStatus
 )
 
-// keyUsages are the usages a certificate can be asked for, sorted.
+// keyUsages are the valid usages of a certificate, sorted.
 func keyUsages() []string {
 	all := []string{}
 	for _, u := range []certificatesv1.KeyUsage{
@@ -53,14 +53,14 @@ func keyUsages() []string {
 	return slices.Compact(all)
 }
 
-// anyName accepts every name: the names of signing requests were never restricted.
+// anyName accepts every name: names of signing requests are not restricted.
 func anyName(string, bool) []string { return nil }
 
 func validateSigningRequest(c *certificatesv1.CertificateSigningRequest) field.ErrorList {
 	return checkSigningRequest(c, nil)
 }
 
-// checkSigningRequest checks c; faults that old has already are tolerated.
+// checkSigningRequest validates c; errors that old already has are allowed.
 func checkSigningRequest(c, old *certificatesv1.CertificateSigningRequest) field.ErrorList {
 	const shortest = 600
 	at := field.NewPath("spec")
@@ -94,7 +94,7 @@ func checkSigningRequest(c, old *certificatesv1.CertificateSigningRequest) field
 	return errs
 }
 
-// validateTolerated drops the errors of those types that the stored object has, too.
+// validateTolerated drops errors of types that the stored object has, too.
 func validateTolerated(errs field.ErrorList, old *certificatesv1.CertificateSigningRequest,
 	before func() field.ErrorList) field.ErrorList {
 	if old == nil || len(errs) == 0 {
@@ -164,7 +164,7 @@ func certificateChain(text []byte) error {
 	return nil
 }
 
-// verdicts are the conditions that are either there or not.
+// verdicts are the conditions that exist at most once and stay.
 var verdicts = []certificatesv1.RequestConditionType{certificatesv1.CertificateApproved,
 	certificatesv1.CertificateDenied, certificatesv1.CertificateFailed}
 
@@ -193,8 +193,8 @@ func validateSigningConditions(c *certificatesv1.CertificateSigningRequest, at *
 	return errs
 }
 
-// validateSigningRequestUpdate checks a change by the given way: verdicts come by
-// /approval and stay, the certificate comes by /status, once.
+// validateSigningRequestUpdate validates an update through the given endpoint: verdicts are written
+// through /approval and stay, the certificate is written through /status, once.
 func validateSigningRequestUpdate(stage signingStage) func(c,
 	old *certificatesv1.CertificateSigningRequest) field.ErrorList {
 	return func(c, old *certificatesv1.CertificateSigningRequest) field.ErrorList {
@@ -235,7 +235,7 @@ func validateSigningRequestUpdate(stage signingStage) func(c,
 	}
 }
 
-// validateSigningRequestApproval checks a change through /approval, the only further way in.
+// validateSigningRequestApproval validates an update through /approval, the only other subresource.
 func validateSigningRequestApproval(_ context.Context, _ string, obj, old runtime.Object) field.ErrorList {
 	return validateSigningRequestUpdate(signingApproval)(obj.(*certificatesv1.CertificateSigningRequest),
 		old.(*certificatesv1.CertificateSigningRequest))

@@ -34,8 +34,8 @@ func leases() *registry.Resource {
 	})
 }
 
-// dropCoordination clears what belongs to CoordinatedLeaderElection, which v1.37 has off, unless the stored lease has
-// it.
+// dropCoordination clears fields of CoordinatedLeaderElection, which is off in v1.37, unless the
+// stored lease has them.
 func dropCoordination(l, old *coordinationv1.Lease) {
 	if old == nil || old.Spec.Strategy == nil {
 		l.Spec.Strategy = nil

@@ -16,7 +16,7 @@ import (
 	"carob/internal/kinds/table"
 )
 
-// Components serves ComponentStatuses: what the checks say now, nothing is stored.
+// Components serves ComponentStatuses: the current results of checks; nothing is stored.
 type Components struct {
 	checks map[string]func() error
 	*table.Convertor
@@ -30,7 +30,8 @@ var (
 	_ rest.SingularNameProvider = (*Components)(nil)
 )
 
-// NewComponents returns the storage of component statuses. A check returns what is wrong with its component.
+// NewComponents returns the storage of component statuses. A check returns the problem of its
+// component.
 func NewComponents(checks map[string]func() error) *Components {
 	return &Components{checks: checks, Convertor: table.NewConvertor(table.Kind{
 		Columns: []table.Column{table.NameColumn, {Name: "Status", Description: "Status of the component conditions"},
@@ -91,7 +92,7 @@ func (c *Components) List(_ context.Context, opts *internalversion.ListOptions) 
 			continue
 		}
 		if opts != nil && opts.LabelSelector != nil && !opts.LabelSelector.Empty() {
-			continue // a component has no labels
+			continue // components have no labels
 		}
 		out.Items = append(out.Items, *status(name, c.checks[name]))
 	}

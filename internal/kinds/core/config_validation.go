@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	maxContent     = corev1.MaxSecretSize // of a config map or a secret, bytes
+	maxContent     = corev1.MaxSecretSize // bytes of a config map or a secret
 	isImmutable    = "field is immutable when `immutable` is set"
 	redacted       = "<secret contents redacted>"
 	duplicateOfKey = "duplicate of key present in "

@@ -17,7 +17,8 @@ import (
 	"carob/internal/kinds/table"
 )
 
-// Kinds returns the kinds of the core group except pods, services, volumes and replication controllers.
+// Kinds returns the kinds of the core group except pods, services, volumes, and replication
+// controllers.
 func Kinds() []*registry.Resource {
 	return []*registry.Resource{namespaces(), nodes(), events(), configMaps(), secrets(), serviceAccounts(),
 		endpoints(), limitRanges(), resourceQuotas(),
@@ -42,7 +43,7 @@ func secrets() *registry.Resource {
 		Fields: map[string]func(runtime.Object) string{
 			"type": func(o runtime.Object) string { return string(o.(*corev1.Secret).Type) }},
 		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
-			// A client that knows no types keeps the old one.
+			// Clients that do not know types keep the old one.
 			if s := obj.(*corev1.Secret); s.Type == "" {
 				s.Type = old.(*corev1.Secret).Type
 			}
@@ -71,7 +72,7 @@ func serviceAccounts() *registry.Resource {
 	})
 }
 
-// namesOfSecrets leaves nothing of an account's references to secrets but their names.
+// namesOfSecrets keeps only the names in an account's references to secrets.
 func namesOfSecrets(_ context.Context, obj runtime.Object) {
 	a, ok := obj.(*corev1.ServiceAccount)
 	if !ok {

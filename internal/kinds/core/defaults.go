@@ -16,7 +16,7 @@ func defaultEndpoints(e *corev1.Endpoints) {
 	}
 }
 
-// defaultSecret also moves stringData, which is only a way to write, into data.
+// defaultSecret also moves stringData, which is write-only, into data.
 func defaultSecret(s *corev1.Secret) {
 	defaulting.OrDefault(&s.Type, corev1.SecretTypeOpaque)
 	if len(s.StringData) == 0 {
@@ -33,7 +33,8 @@ func defaultSecret(s *corev1.Secret) {
 
 func defaultNamespace(n *corev1.Namespace) {
 	defaulting.OrDefault(&n.Status.Phase, corev1.NamespaceActive)
-	// A namespace made with generateName has no name yet; it gets the label when it is read back.
+	// A namespace created with generateName has no name yet; it gets the label when it is read from
+	// the store.
 	if n.Name != "" && n.Labels[corev1.LabelMetadataName] != n.Name {
 		if n.Labels == nil {
 			n.Labels = make(map[string]string, 1)
@@ -57,9 +58,8 @@ func defaultResourceQuota(q *corev1.ResourceQuota) {
 	}
 }
 
-// defaultLimitRange completes each per-container item: a limit that is missing is the maximum, a missing request the
-// limit,
-// else the minimum.
+// defaultLimitRange completes each item for containers: the default limit is the maximum, the
+// default request is the limit, or else the minimum.
 func defaultLimitRange(l *corev1.LimitRange) {
 	fill := func(dst *corev1.ResourceList, src corev1.ResourceList) {
 		for name, q := range src {
@@ -87,7 +87,7 @@ func defaultLimitRange(l *corev1.LimitRange) {
 	}
 }
 
-// RegisterDefaults adds the defaults of the kinds of this package to s.
+// RegisterDefaults adds the defaults of this package's kinds to s.
 func RegisterDefaults(s *runtime.Scheme) {
 	defaulting.Add(s, pods.DefaultPod)
 	defaulting.Add(s, func(o *corev1.PodTemplate) { pods.DefaultPodTemplate(&o.Template) })

@@ -9,7 +9,7 @@ import (
 	"carob/internal/kinds/table"
 )
 
-// endpointAddresses prints the first addresses of an Endpoints object and how many there are more.
+// endpointAddresses prints the first addresses of an Endpoints object and how many more there are.
 func endpointAddresses(subsets []corev1.EndpointSubset) string {
 	const most = 3
 	var out []string

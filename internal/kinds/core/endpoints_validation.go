@@ -59,7 +59,7 @@ func validateEndpoints(e *corev1.Endpoints) field.ErrorList {
 	return errs
 }
 
-// What stays as it is is not checked again: there are older rules.
+// Unchanged subsets are not validated again: they may follow older rules.
 func validateEndpointsUpdate(e, old *corev1.Endpoints) field.ErrorList {
 	errs := validateEndpoints(e)
 	if len(errs) > 0 && apiequality.Semantic.DeepEqual(e.Subsets, old.Subsets) {
@@ -68,7 +68,8 @@ func validateEndpointsUpdate(e, old *corev1.Endpoints) field.ErrorList {
 	return errs
 }
 
-// ValidateEndpointIP checks an address of a slice of one family; list is where the addresses are.
+// ValidateEndpointIP validates an address of a slice of one family; list is the path of the
+// addresses.
 func ValidateEndpointIP(ip string, family discoveryv1.AddressType, list, at *field.Path) field.ErrorList {
 	check := validation.IsValidIPForLegacyField(at, ip, true, nil)
 	if family == discoveryv1.AddressTypeIPv6 {

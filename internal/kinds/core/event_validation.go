@@ -18,8 +18,8 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// isStrict tells whether a request is for events.k8s.io, which asks more of events
-// than the core group, whose events never had rules.
+// isStrict reports whether a request is for events.k8s.io, which has stricter rules for events than
+// the core group, where they never had any.
 func isStrict(ctx context.Context) bool {
 	info, ok := genericapirequest.RequestInfoFrom(ctx)
 	return ok && info.APIGroup == eventsv1.GroupName
@@ -52,7 +52,7 @@ func validateEventCreate(ctx context.Context, obj runtime.Object) field.ErrorLis
 	return errs
 }
 
-// Only the series of a strict event goes on.
+// Only the series of a strict event can change.
 func validateEventUpdate(ctx context.Context, obj, before runtime.Object) field.ErrorList {
 	e, old := obj.(*corev1.Event), before.(*corev1.Event)
 	errs := validateEvent(e, isStrict(ctx))
@@ -80,7 +80,7 @@ func validateEventUpdate(ctx context.Context, obj, before runtime.Object) field.
 	return errs
 }
 
-// microseconds is all that is written of a time.
+// microseconds is the stored precision of a time.
 func microseconds(t metav1.MicroTime) metav1.MicroTime {
 	return metav1.MicroTime{Time: t.Truncate(time.Microsecond).UTC()}
 }
@@ -99,11 +99,12 @@ func validateEventSeries(s *corev1.EventSeries) field.ErrorList {
 	return errs
 }
 
-// validateEvent checks what both groups ask of an event; one with an eventTime is of the newer form.
+// validateEvent validates what both groups require of an event; an event with eventTime is of the
+// newer form.
 func validateEvent(e *corev1.Event, strict bool) field.ErrorList {
 	about := field.NewPath("involvedObject", "namespace")
 	if e.EventTime.IsZero() {
-		// Events of cluster objects live in the default namespace.
+		// Events about cluster-scoped objects are in the default namespace.
 		if e.Namespace != e.InvolvedObject.Namespace &&
 			(e.InvolvedObject.Namespace != "" || e.Namespace != corev1.NamespaceDefault) {
 			return field.ErrorList{field.Invalid(about, e.InvolvedObject.Namespace, "does not match event.namespace")}

@@ -14,7 +14,7 @@ import (
 	"carob/internal/kinds/table"
 )
 
-// eventTTL is how long an event is kept.
+// eventTTL is how long an event is stored.
 const eventTTL = time.Hour
 
 func events() *registry.Resource {

@@ -21,11 +21,9 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// namespaceStorage deletes a namespace in two steps: the first DELETE marks it
-// Terminating, and it goes when its last spec finalizer is removed by /finalize.
-// It offers no deletion of collections.
-//
-//	Active ──DELETE──> Terminating ──/finalize leaves no finalizer──> gone
+// namespaceStorage deletes a namespace in two steps: the first DELETE sets its phase to
+// Terminating, and it is removed when /finalize removes its last spec finalizer. It does not
+// support deletion of collections.
 type namespaceStorage struct {
 	rest.Getter
 	rest.Lister
@@ -100,8 +98,7 @@ func checkPreconditions(ns *corev1.Namespace, p *metav1.Preconditions) error {
 	return nil
 }
 
-// preconditionError says which precondition of a deletion does not hold, in the
-// words clients know.
+// preconditionError returns the failed precondition of a deletion, in upstream's words.
 type preconditionError struct{ field, wanted, found string }
 
 func (e preconditionError) Error() string {
@@ -149,7 +146,8 @@ func (s *namespaceStorage) terminate(ctx context.Context, ns *corev1.Namespace, 
 	return out, nil
 }
 
-// namespaceIsEmpty lets an update remove the namespace when nobody holds it any more.
+// namespaceIsEmpty reports whether an update may remove the namespace, because no finalizer is
+// left.
 func namespaceIsEmpty(ctx context.Context, key string, obj, existing runtime.Object) bool {
 	return len(obj.(*corev1.Namespace).Spec.Finalizers) == 0 &&
 		genericregistry.ShouldDeleteDuringUpdate(ctx, key, obj, existing)
@@ -165,7 +163,7 @@ func namespaceSubresources(s *registry.Store) (map[string]rest.Storage, error) {
 	return map[string]rest.Storage{"namespaces/finalize": &finalizeStorage{store: &view}}, nil
 }
 
-// finalizeStorage serves PUT of /finalize, the only way to change spec.finalizers.
+// finalizeStorage serves PUT of /finalize, the only endpoint that changes spec.finalizers.
 type finalizeStorage struct{ store *genericregistry.Store }
 
 var _ rest.Updater = (*finalizeStorage)(nil)
@@ -174,7 +172,7 @@ func (s *finalizeStorage) New() runtime.Object { return s.store.New() }
 
 func (s *finalizeStorage) Destroy() {}
 
-// UpdateStrategy returns the strategy by which finalizers are changed.
+// UpdateStrategy returns the strategy for changes of finalizers.
 func (s *finalizeStorage) UpdateStrategy() rest.RESTUpdateStrategy { return s.store.UpdateStrategy }
 
 func (s *finalizeStorage) Update(ctx context.Context, name string, obj rest.UpdatedObjectInfo,

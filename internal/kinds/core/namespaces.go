@@ -22,7 +22,7 @@ func namespaces() *registry.Resource {
 		PrepareCreate: func(_ context.Context, obj runtime.Object) {
 			ns := obj.(*corev1.Namespace)
 			ns.Status.Phase = corev1.NamespaceActive
-			// Without this finalizer a namespace would vanish while it still has content.
+			// Without this finalizer, a namespace would be removed while it still has content.
 			if !slices.Contains(ns.Spec.Finalizers, corev1.FinalizerKubernetes) {
 				ns.Spec.Finalizers = append(ns.Spec.Finalizers, corev1.FinalizerKubernetes)
 			}

@@ -62,7 +62,7 @@ func validateNodeAmounts(n *corev1.Node) field.ErrorList {
 
 var featureName = regexp.MustCompile(`^[A-Z][a-zA-Z0-9]*(/[a-zA-Z][a-zA-Z0-9]*)*$`)
 
-// validateDeclaredFeatures checks the names of what a node can do, which are in order.
+// validateDeclaredFeatures validates the names of a node's declared features, which are sorted.
 func validateDeclaredFeatures(list []string) field.ErrorList {
 	at := field.NewPath("status", "declaredFeatures")
 	var errs field.ErrorList
@@ -156,7 +156,8 @@ func validateNodeStatus(n *corev1.Node) field.ErrorList {
 	return errs
 }
 
-// validateConfigSource checks where a kubelet's configuration is; one that was found has an identity.
+// validateConfigSource validates the source of a kubelet's configuration; an assigned one has a
+// UID.
 func validateConfigSource(s *corev1.NodeConfigSource, found bool, at *field.Path) field.ErrorList {
 	c := s.ConfigMap
 	if c == nil {

@@ -14,9 +14,9 @@ import (
 	"carob/internal/kinds/table"
 )
 
-// prepareNode makes the single range of a node's pods the first of the list: a
-// client that knows only one of the fields changes both. A source of the kubelet's
-// configuration means nothing any more; only an old one is kept.
+// prepareNode sets podCIDRs and podCIDR to agree: a client that knows only one of the fields
+// changes both. A kubelet configuration source has no meaning any more; only an existing one is
+// kept.
 func prepareNode(s, old *corev1.NodeSpec) {
 	if old == nil || old.ConfigSource == nil { //nolint:staticcheck // stored objects may have it
 		s.ConfigSource = nil //nolint:staticcheck // clients may send it

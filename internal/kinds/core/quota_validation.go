@@ -60,11 +60,11 @@ func validateLimitType(t corev1.LimitType, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateLimitAmounts checks the names of what is limited, and that the amounts go up from
-// min by the defaults to max.
+// validateLimitAmounts validates the resource names, and that min, defaults, and max are in
+// ascending order.
 func validateLimitAmounts(it *corev1.LimitRangeItem, at *field.Path) field.ErrorList {
 	defaultRequest, defaults := it.DefaultRequest, it.Default
-	if it.Type == corev1.LimitTypePod { // they are refused as a whole
+	if it.Type == corev1.LimitTypePod { // they are rejected as a whole
 		defaultRequest, defaults = nil, nil
 	}
 	var errs field.ErrorList
@@ -86,7 +86,7 @@ func validateLimitAmounts(it *corev1.LimitRangeItem, at *field.Path) field.Error
 			low, high         corev1.ResourceList
 			lowName, highName string
 			blamed            string
-			ofHigh            bool // it is the higher amount that is shown
+			ofHigh            bool // the error shows the higher amount
 		}{
 			{it.Min, it.Max, "min", "max", "min", false},
 			{it.Min, defaultRequest, "min", "default request", "defaultRequest", true},
@@ -126,7 +126,7 @@ func validateLimitAmounts(it *corev1.LimitRangeItem, at *field.Path) field.Error
 	return errs
 }
 
-// validateLimitRatio checks how far limits may be above requests.
+// validateLimitRatio validates the maximum ratio of limits to requests.
 func validateLimitRatio(ratio resource.Quantity, it *corev1.LimitRangeItem, name corev1.ResourceName,
 	at *field.Path) field.ErrorList {
 	var errs field.ErrorList
@@ -138,7 +138,7 @@ func validateLimitRatio(ratio resource.Quantity, it *corev1.LimitRangeItem, name
 	if !isLow || !isHigh {
 		return errs
 	}
-	// In thousandths as long as they can be counted.
+	// In thousandths as long as they fit in 64 bits.
 	amount := func(q resource.Quantity) float64 { return float64(q.Value()) }
 	if max(ratio.Value(), low.Value(), high.Value()) < resource.MaxMilliValue {
 		amount = func(q resource.Quantity) float64 { return float64(q.MilliValue()) / 1000 }
@@ -216,7 +216,7 @@ func isScope(s corev1.ResourceQuotaScope) bool {
 	return false
 }
 
-// validateScopeFits checks that a scope makes sense for all that is limited.
+// validateScopeFits checks that a scope is valid for all limited resources.
 func validateScopeFits(s corev1.ResourceQuotaScope, hard corev1.ResourceList, at *field.Path,
 	shown any) field.ErrorList {
 	fitting := []corev1.ResourceName{corev1.ResourcePods}

@@ -13,7 +13,7 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// Rules are the checks of each kind of this package. Nothing writes to it.
+// Rules are the validation of each kind in this package; read only.
 var Rules = map[schema.GroupKind]func() rules.Rules{
 	rules.Kind(corev1.GroupName, "Namespace"): func() rules.Rules {
 		r := rules.Of(apivalidation.ValidateNamespaceName, validateNamespace, nil)

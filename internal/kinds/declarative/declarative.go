@@ -1,7 +1,8 @@
-// Package declarative checks objects by the rules that the API's Go types declare in their comments
-// ("+k8s:required", "+k8s:maxItems=8"): Kubernetes' declarative validation. Upstream's generator makes the functions in
-// the folders below (tools/cmd/validations). The strategies call it after the hand-written checks of the group's
-// package; what both find is said once, in the words of the declared rule, as upstream does.
+// Package declarative validates objects by the rules that the API's Go types declare in their
+// comments ("+k8s:required", "+k8s:maxItems=8"): Kubernetes' declarative validation. Upstream's
+// generator writes the functions in the folders below (tools/cmd/validations). The strategies call
+// it after the hand-written validation of the group's package. An error found by both is reported
+// once, in the words of the declared rule, as upstream does.
 package declarative
 
 import (
@@ -51,15 +52,15 @@ func Register(s *runtime.Scheme) error {
 	return nil
 }
 
-// options are the feature gates that rules depend on, as they are by default in v1.37.
+// options are the feature gates that rules depend on, with their defaults in v1.37.
 var options = map[string]bool{
 	"DRAPartitionableDevicesType": false, "HPAScaleToZero": true, "InPlacePodVerticalScalingSchedulerPreemption": false,
 	"WorkloadWithJob": false,
 }
 
-// Check returns what the declared rules find, and of found, the errors of the
-// hand-written rules, what they do not find. old is nil for a create; subresource is empty for the
-// object itself.
+// Check returns the errors of the declared rules, and those of found, the errors of the
+// hand-written validation, that the declared rules do not find. old is nil for a create;
+// subresource is empty for the object itself.
 func Check(ctx context.Context, s *runtime.Scheme, found field.ErrorList, obj, old runtime.Object,
 	subresource string) field.ErrorList {
 	var path []string
@@ -79,22 +80,23 @@ func Check(ctx context.Context, s *runtime.Scheme, found field.ErrorList, obj, o
 	return append(found, errs...)
 }
 
-// supersedes tells whether a declared rule found what a hand-written one did, perhaps in other words.
+// supersedes reports whether a declared rule found the same error as a hand-written one, perhaps in
+// other words.
 func supersedes(declared, written *field.Error) bool {
 	return declared.Field == written.Field && declared.Type == written.Type && isChange(declared) == isChange(written)
 }
 
-// isChange tells whether it is not the value but its change that is wrong.
+// isChange reports whether an error is about a change, not about the new value.
 func isChange(e *field.Error) bool {
 	return e.Origin == "immutable" || e.Origin == "update" || e.Detail == apivalidation.FieldImmutableErrorMsg
 }
 
-// Once is the part of a strategy that says each error once: the library checks metadata twice on an update, the
-// strategies
-// do a third time.
+// Once is the part of a strategy that reports each error once: the library validates metadata twice
+// on an update, and the strategies do it a third time.
 type Once struct{}
 
-// ValidateDeclaratively implements rest.DeclarativeValidationStrategy. The declared rules themselves are in Check.
+// ValidateDeclaratively implements rest.DeclarativeValidationStrategy. Check calls the declared
+// rules themselves.
 func (Once) ValidateDeclaratively(_ context.Context, _, _ runtime.Object, found field.ErrorList, _ operation.Type,
 	_ rest.DeclarativeValidationConfig) field.ErrorList {
 	var all field.ErrorList

@@ -12,7 +12,8 @@ import (
 	"carob/internal/kinds/scheme"
 )
 
-// Rules run for every kind, alone and against itself, and none breaks or misses a feature gate.
+// The rules of every kind run on an object alone and as an update of itself, without a panic or an
+// unknown feature gate.
 func TestEveryKind(t *testing.T) {
 	set, err := scheme.New(declarative.Register)
 	if err != nil {
@@ -39,7 +40,7 @@ func TestEveryKind(t *testing.T) {
 	}
 }
 
-// What both kinds of rules find is said once, in the words of the declared ones.
+// An error found by both kinds of rules is reported once, in the words of the declared rule.
 func TestSaidOnce(t *testing.T) {
 	set, err := scheme.New(declarative.Register)
 	if err != nil {

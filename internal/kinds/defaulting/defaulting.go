@@ -12,7 +12,7 @@ func Add[T any](s *runtime.Scheme, fn func(*T)) {
 	s.AddTypeDefaultingFunc(zero.(runtime.Object), func(o any) { fn(o.(*T)) })
 }
 
-// OrDefault sets *p to v when it holds its zero value.
+// OrDefault sets *p to v if it has its zero value.
 func OrDefault[T comparable](p *T, v T) {
 	var zero T
 	if *p == zero {
@@ -20,14 +20,14 @@ func OrDefault[T comparable](p *T, v T) {
 	}
 }
 
-// OrNew sets *p to a pointer to v when it is nil.
+// OrNew sets *p to a pointer to v if it is nil.
 func OrNew[T any](p **T, v T) {
 	if *p == nil {
 		*p = &v
 	}
 }
 
-// RoundUp keeps quantities at a resolution of 1/1000, the finest a resource list may hold.
+// RoundUp rounds quantities to 1/1000, the finest resolution in a resource list.
 func RoundUp(l corev1.ResourceList) {
 	for name, q := range l {
 		if q.RoundUp(resource.Milli) {

@@ -1,7 +1,6 @@
-// Package defaulting helps to fill in fields that a client left out. The packages of the groups register with it
-// what they fill in; the scheme calls that on every decode of a request body and of a stored object. So each function
-// is
-// cheap, can run twice, and depends on nothing but the object: what depends on other objects (service accounts,
-// priority
-// classes, limit ranges) is the work of package apiserver/admission.
+// Package defaulting helps to set the default values of fields. The packages of the groups register
+// their functions with it; the scheme calls them for every decoded request body and stored object.
+// So each function is cheap, can run twice, and depends only on the object: defaults that depend on
+// other objects (service accounts, priority classes, limit ranges) are set by package
+// apiserver/admission.
 package defaulting

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// validateRequestPolicy checks how shares of a capacity are handed out: which amounts there are, and that the default
-// is one of them.
+// validateRequestPolicy validates how shares of a capacity are allocated: the possible amounts, and
+// that the default is one of them.
 func validateRequestPolicy(capacity resource.Quantity, p *resourcev1.CapacityRequestPolicy,
 	at *field.Path) field.ErrorList {
 	switch {
@@ -70,14 +70,14 @@ func validateCapacityOptions(capacity, usual resource.Quantity, options []resour
 	return errs
 }
 
-// capacityRange is a range of amounts with what it must fit to.
+// capacityRange is a range of amounts with its step.
 type capacityRange struct {
 	resourcev1.CapacityRequestPolicyRange
 	capacity, usual resource.Quantity
 	at              *field.Path
 }
 
-// namedAmount is one of the amounts that say what a range is.
+// namedAmount is one of the amounts that define a range.
 type namedAmount struct {
 	name string
 	*resource.Quantity
@@ -150,7 +150,8 @@ func (r *capacityRange) check() field.ErrorList {
 	return errs
 }
 
-// fractional tells whether one of the amounts is not a whole number, so that steps are counted in thousandths.
+// fractional reports whether one of the amounts is not a whole number, so that steps are counted in
+// thousandths.
 func (r *capacityRange) fractional() bool {
 	for _, a := range r.amounts() {
 		if a.Quantity != nil && !whole(a.DeepCopy()) {
@@ -169,7 +170,7 @@ func whole(q resource.Quantity) bool {
 	return new(big.Int).Rem(d.UnscaledBig(), unit).Sign() == 0
 }
 
-// uncountable finds amounts that are no whole number of thousandths.
+// uncountable finds amounts that are not a whole number of thousandths.
 func (r *capacityRange) uncountable() (errs field.ErrorList) {
 	for _, a := range r.amounts() {
 		if a.Quantity != nil && a.Cmp(*resource.NewMilliQuantity(a.MilliValue(), a.Format)) != 0 {
@@ -180,7 +181,7 @@ func (r *capacityRange) uncountable() (errs field.ErrorList) {
 	return errs
 }
 
-// huge finds amounts that steps can't be counted with in 64 bits.
+// huge finds amounts whose steps cannot be counted in 64 bits.
 func (r *capacityRange) huge() (errs field.ErrorList) {
 	for _, a := range r.amounts() {
 		switch {

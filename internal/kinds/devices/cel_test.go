@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Expressions that choose devices are compiled when they are written, by the rules
-// of the API reference of CELDeviceSelector.
+// Device selectors are compiled when they are written, by the rules in the API reference of
+// CELDeviceSelector.
 func TestDeviceExpressions(t *testing.T) {
 	for expression, want := range map[string]string{
 		`device.driver == "gpu.example.com"`:                                          "",

@@ -8,12 +8,12 @@ import (
 	dracel "k8s.io/dynamic-resource-allocation/cel"
 )
 
-// selectorFeatures are what the expressions of device selectors may use, by the
-// feature gates of Kubernetes 1.37.
+// selectorFeatures are the CEL features of device selectors, by the feature gates of Kubernetes
+// 1.37.
 var selectorFeatures = dracel.Features{EnableConsumableCapacity: true}
 
-// validateDeviceSelectors compiles the expressions unless they are stored already. They
-// must say yes or no about a device, and cost no more than the scheduler spends on one.
+// validateDeviceSelectors compiles the expressions unless they are already stored. They must return
+// a boolean, and must not cost more than the scheduler allows for one.
 func validateDeviceSelectors(selectors []resourcev1.DeviceSelector, at *field.Path, compile bool) field.ErrorList {
 	var errs field.ErrorList
 	for i, s := range selectors {
@@ -33,7 +33,7 @@ func validateDeviceExpression(expression string, at *field.Path) field.ErrorList
 	if len(expression) > resourcev1.CELSelectorExpressionMaxLength {
 		return field.ErrorList{field.TooLong(at, "", resourcev1.CELSelectorExpressionMaxLength)}
 	}
-	// The compiler is made by the first expression.
+	// The first expression creates the compiler.
 	result := dracel.GetCompiler(selectorFeatures).CompileCELExpression(expression,
 		dracel.Options{EnvType: new(environment.NewExpressions)})
 	switch {

@@ -17,15 +17,15 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// DeviceChecks is what the rules about claims need to know of the rest of the API:
-// some parts of a claim ask for more than the right to write it.
+// DeviceChecks is what the validation of claims needs from the rest of the API: some parts of a
+// claim need more permissions than to write it.
 type DeviceChecks struct {
 	Authorizer authorizer.UnconditionalAuthorizer
 	// Namespace returns a namespace by name.
 	Namespace func(ctx context.Context, name string) (*corev1.Namespace, error)
 }
 
-// adminNamespace refuses admin access outside of the namespaces labelled for it.
+// adminNamespace rejects admin access outside of the namespaces labelled for it.
 func (c DeviceChecks) adminNamespace(ctx context.Context, namespace string, at *field.Path) field.ErrorList {
 	ns, err := c.Namespace(ctx, namespace)
 	if err != nil {
@@ -51,7 +51,7 @@ func (c DeviceChecks) adminSpec(ctx context.Context, namespace string,
 	return nil
 }
 
-// adminResult returns the index of the first result with admin access, -1 when there is none.
+// adminResult returns the index of the first result with admin access, -1 if there is none.
 func adminResult(claim *resourcev1.ResourceClaim) int {
 	if a := claim.Status.Allocation; a != nil {
 		for i, r := range a.Devices.Results {
@@ -79,7 +79,7 @@ func (c DeviceChecks) claimStatus(ctx context.Context, claim, old *resourcev1.Re
 	return errs
 }
 
-// part is a request for a virtual subresource of claims.
+// part is an authorization request for a virtual subresource of claims.
 type part struct {
 	authorizer.Attributes
 	verb, subresource, namespace, name string
@@ -107,7 +107,7 @@ func (c DeviceChecks) allowed(ctx context.Context, p part) error {
 	return responsewriters.ForbiddenStatusError(p, reason)
 }
 
-// binding asks for the right to allocate and reserve, which schedulers have for all claims.
+// binding requires the permission to allocate and reserve, which schedulers have for all claims.
 func (c DeviceChecks) binding(ctx context.Context) field.ErrorList {
 	at := field.NewPath("status", "allocation")
 	base, err := filters.GetAuthorizerAttributes(ctx)
@@ -123,7 +123,7 @@ func (c DeviceChecks) binding(ctx context.Context) field.ErrorList {
 	return nil
 }
 
-// deviceStatus asks for the right to speak for each driver whose devices change.
+// deviceStatus requires the permission to report the status of each driver whose devices change.
 func (c DeviceChecks) deviceStatus(ctx context.Context, claim, old *resourcev1.ResourceClaim) field.ErrorList {
 	drivers := changedDrivers(claim, old)
 	if len(drivers) == 0 {
@@ -185,7 +185,8 @@ func changedDrivers(claim, old *resourcev1.ResourceClaim) sets.Set[string] {
 	return out
 }
 
-// onAllocatedNode reports whether u is a service account whose token is bound to the node the devices are on.
+// onAllocatedNode reports whether u is a service account whose token is bound to the node of the
+// allocated devices.
 func onAllocatedNode(u user.Info, a *resourcev1.AllocationResult) bool {
 	if a == nil || a.NodeSelector == nil || len(a.NodeSelector.NodeSelectorTerms) != 1 {
 		return false

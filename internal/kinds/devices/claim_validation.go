@@ -17,9 +17,8 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// Most rules of resource.k8s.io are declared in the types' comments (package
-// declared). These are the ones that comments cannot say: what one field means
-// for another.
+// The types' comments declare most rules of resource.k8s.io (package declarative). These are rules
+// that comments cannot express: dependencies between fields.
 
 func validateResourceClaim(c *resourcev1.ResourceClaim) field.ErrorList {
 	return validateDeviceClaim(&c.Spec.Devices, field.NewPath("spec", "devices"))
@@ -39,7 +38,7 @@ func validateResourceClaimTemplateUpdate(t, old *resourcev1.ResourceClaimTemplat
 		apivalidation.ValidateImmutableField(t.Spec, old.Spec, field.NewPath("spec"))...)
 }
 
-// claimRequests are the names of a claim's requests, each with those of its alternatives.
+// claimRequests are the names of a claim's requests, each with the names of its alternatives.
 type claimRequests map[string]sets.Set[string]
 
 func requestsOf(c *resourcev1.DeviceClaim) claimRequests {
@@ -53,7 +52,7 @@ func requestsOf(c *resourcev1.DeviceClaim) claimRequests {
 	return out
 }
 
-// reference checks a name of the form "request" or "request/alternative".
+// reference validates a name of the form "request" or "request/alternative".
 func (c claimRequests) reference(name string, at *field.Path) field.ErrorList {
 	const form = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
 	segments := strings.Split(name, "/")
@@ -157,7 +156,8 @@ func validateDeviceAmount(class string, mode resourcev1.DeviceAllocationMode, co
 	return errs
 }
 
-// validateDeviceConfiguration checks parameters for a driver; kept says that they are stored already.
+// validateDeviceConfiguration validates the parameters for a driver; kept says that they are
+// already stored.
 func validateDeviceConfiguration(c *resourcev1.DeviceConfiguration, kept bool, at *field.Path) field.ErrorList {
 	if c.Opaque == nil {
 		return field.ErrorList{field.Required(at.Child("opaque"), "")}
@@ -167,8 +167,8 @@ func validateDeviceConfiguration(c *resourcev1.DeviceConfiguration, kept bool, a
 			at.Child("opaque", "parameters"))...)
 }
 
-// validateOpaque checks what only a driver understands: it is one object of at most longest bytes, unless it is kept
-// from before there was a limit.
+// validateOpaque validates parameters that only a driver understands: one JSON object of at most
+// longest bytes, unless it was stored before there was a limit.
 func validateOpaque(raw runtime.RawExtension, kept bool, longest int, at *field.Path) field.ErrorList {
 	if len(raw.Raw) == 0 {
 		return field.ErrorList{field.Required(at, "")}
@@ -192,7 +192,8 @@ func validateDeviceClass(c *resourcev1.DeviceClass) field.ErrorList {
 	return checkDeviceClass(c, &resourcev1.DeviceClass{})
 }
 
-// checkDeviceClass checks a class; selectors and parameters that old has, too, were looked at when they were stored.
+// checkDeviceClass validates a class; selectors and parameters that old has, too, are not validated
+// again.
 func checkDeviceClass(c, old *resourcev1.DeviceClass) field.ErrorList {
 	at := field.NewPath("spec")
 	errs := validateDeviceSelectors(c.Spec.Selectors, at.Child("selectors"),

@@ -43,7 +43,7 @@ func deviceTaintRules() *registry.Resource {
 		PrepareCreate:          func(_ context.Context, obj runtime.Object) { stampTaint(&rule(obj).Spec.Taint) },
 		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
 			stampTaint(&rule(obj).Spec.Taint)
-			// A new effect begins now, unless the client says when.
+			// The time of a new effect is now, unless the client sets it.
 			t, was := &rule(obj).Spec.Taint, &rule(old).Spec.Taint
 			if t.Effect != was.Effect && t.TimeAdded.Equal(was.TimeAdded) {
 				t.TimeAdded = &metav1.Time{Time: time.Now().Truncate(time.Second)}
@@ -63,7 +63,7 @@ func deviceTaintRules() *registry.Resource {
 	})
 }
 
-// stampTaint says since when a taint is there, where the client does not.
+// stampTaint sets the time of a taint if the client does not.
 func stampTaint(t *resourcev1.DeviceTaint) {
 	if t.TimeAdded == nil {
 		t.TimeAdded = &metav1.Time{Time: time.Now().Truncate(time.Second)}
@@ -98,9 +98,8 @@ func resourceClaims(checks DeviceChecks) *registry.Resource {
 	})
 }
 
-// dropDerived clears attributes that are computed by expressions (DRADerivedAttributes), which v1.37 has off, unless
-// old,
-// the stored claim, has some.
+// dropDerived clears attributes that are computed by expressions (DRADerivedAttributes, off in
+// v1.37), unless old, the stored claim, has some.
 func dropDerived(s, old *resourcev1.ResourceClaimSpec) {
 	each := func(s *resourcev1.ResourceClaimSpec, visit func(*[]resourcev1.DeviceDerivedAttribute)) {
 		for i := range s.Devices.Requests {
@@ -122,7 +121,7 @@ func dropDerived(s, old *resourcev1.ResourceClaimSpec) {
 	}
 }
 
-// dropSkipped does so with the steps on a node that drivers leave out (DRAOptionalNodeOperations).
+// dropSkipped does the same with the node operations that drivers skip (DRAOptionalNodeOperations).
 func dropSkipped(c, old *resourcev1.ResourceClaim) {
 	skips := func(r resourcev1.DeviceRequestAllocationResult) bool { return len(r.SkipNodeOperations) > 0 }
 	if c.Status.Allocation == nil || old.Status.Allocation != nil &&
@@ -151,10 +150,10 @@ func claimState(c *resourcev1.ResourceClaim) string {
 	return strings.Join(states, ",")
 }
 
-// deviceID names one allocated share of a device.
+// deviceID identifies one allocated share of a device.
 type deviceID struct{ driver, pool, device, share string }
 
-// forgetDevices drops the status of devices that this change takes away from the claim.
+// forgetDevices removes the status of devices that this change removes from the claim.
 func forgetDevices(c, old *resourcev1.ResourceClaim) {
 	if c.Status.Devices == nil {
 		return
@@ -227,8 +226,8 @@ func resourceSlices() *registry.Resource {
 	})
 }
 
-// prepareSlice dates the taints and clears fields that belong to features which v1.37 has
-// off, unless the stored slice uses them.
+// prepareSlice sets the times of taints, and clears fields of features that are off in v1.37,
+// unless the stored slice uses them.
 func prepareSlice(s, old *resourcev1.ResourceSlice) {
 	type uses struct{ partition, skip, allocatable, groups, lists bool }
 	var was uses

@@ -30,9 +30,9 @@ func validateResourceSliceUpdate(s, old *resourcev1.ResourceSlice) field.ErrorLi
 		at.Child("nodeName"))...)
 }
 
-// checkSlice checks a slice: it belongs to one driver's pool, and says in one way which nodes its devices are for.
-// Parts of
-// devices that old has, too, were looked at when they were stored; it is nil for a new slice.
+// checkSlice validates a slice: it belongs to one driver's pool, and says in one way which nodes
+// its devices are for. Parts of devices that old has, too, are not validated again; old is nil for
+// a new slice.
 func checkSlice(s, old *resourcev1.ResourceSlice) field.ErrorList {
 	at := field.NewPath("spec")
 	errs := rules.DriverName(s.Spec.Driver, at.Child("driver"))
@@ -45,7 +45,7 @@ func checkSlice(s, old *resourcev1.ResourceSlice) field.ErrorList {
 	return append(errs, validateCounterSets(s.Spec.SharedCounters, at.Child("sharedCounters"))...)
 }
 
-// nodeChoice says which nodes something is for; of its ways one is to be taken.
+// nodeChoice is the set of fields that select nodes; exactly one of them must be set.
 type nodeChoice struct {
 	taken []string
 	errs  field.ErrorList
@@ -79,7 +79,7 @@ func (n *nodeChoice) byFlag(name string, flag *bool, at *field.Path) {
 	}
 }
 
-// one returns the errors, with one more unless one way is taken.
+// one returns the errors, with one more unless exactly one field is set.
 func (n *nodeChoice) one(none, several string, at *field.Path) field.ErrorList {
 	switch len(n.taken) {
 	case 0:
@@ -121,7 +121,7 @@ func validateDeviceNodes(d *resourcev1.Device, each bool, at *field.Path) field.
 	return n.one(need, need, at)
 }
 
-// validateDevicePool checks what slices of one pool have in common.
+// validateDevicePool validates what slices of one pool have in common.
 func validateDevicePool(p *resourcev1.ResourcePool, at *field.Path) field.ErrorList {
 	errs := validatePoolName(p.Name, at.Child("name"))
 	if p.ResourceSliceCount <= 0 {
@@ -135,7 +135,7 @@ func validateDevicePool(p *resourcev1.ResourcePool, at *field.Path) field.ErrorL
 	return errs
 }
 
-// validatePoolName checks the name of a pool: DNS names with slashes between them.
+// validatePoolName validates the name of a pool: DNS names separated by slashes.
 func validatePoolName(name string, at *field.Path) field.ErrorList {
 	if name == "" {
 		return field.ErrorList{field.Required(at, "")}
@@ -150,9 +150,8 @@ func validatePoolName(name string, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateDeviceQuality checks the name of what a device has: an identifier, perhaps after a driver's name and a
-// slash. More
-// slashes make a name that nothing is said about.
+// validateDeviceQuality validates the name of an attribute or capacity: an identifier, optionally
+// after a driver's name and a slash. A name with more slashes gets no further error.
 func validateDeviceQuality(name string, at *field.Path) field.ErrorList {
 	domain, id, qualified := strings.Cut(name, "/")
 	var errs field.ErrorList
@@ -172,7 +171,7 @@ func validateDeviceQuality(name string, at *field.Path) field.ErrorList {
 	return append(errs, validateIdentifier(id, at)...)
 }
 
-// validateQualifiedQuality checks such a name with a driver's name before it.
+// validateQualifiedQuality validates such a name with a driver's name before it.
 func validateQualifiedQuality(name string, at *field.Path) field.ErrorList {
 	errs := validateDeviceQuality(name, at)
 	if !strings.Contains(name, "/") {
@@ -191,7 +190,7 @@ func validateIdentifier(id string, at *field.Path) field.ErrorList {
 }
 
 func validateSliceDevices(s, old *resourcev1.ResourceSlice, at *field.Path) field.ErrorList {
-	// Slices whose devices ask more of the scheduler have fewer of them.
+	// Slices whose devices need more work of the scheduler have a lower limit.
 	most := resourcev1.ResourceSliceMaxDevices
 	if slices.ContainsFunc(s.Spec.Devices, demanding) {
 		most = resourcev1.ResourceSliceMaxDevicesWithAdvancedFeatures
@@ -229,7 +228,8 @@ func hasList(a resourcev1.DeviceAttribute) bool {
 	return a.BoolValues != nil || a.IntValues != nil || a.StringValues != nil || a.VersionValues != nil
 }
 
-// validateSlicedDevice checks one device; was is the one of this name that is stored, nil if there is none.
+// validateSlicedDevice validates one device; was is the stored one of this name, nil if there is
+// none.
 func validateSlicedDevice(d, was *resourcev1.Device, at *field.Path) field.ErrorList {
 	errs := rules.Messages(at.Child("name"), d.Name, validation.IsDNS1123Label(d.Name))
 	const most, mostValues = resourcev1.ResourceSliceMaxAttributesAndCapacitiesPerDevice,
@@ -262,7 +262,7 @@ func validateSlicedDevice(d, was *resourcev1.Device, at *field.Path) field.Error
 	return append(errs, validateBindingConditions(d.BindingConditions, d.BindingFailureConditions, at)...)
 }
 
-// shownQuality shortens a name that is too long to be one.
+// shownQuality shortens a name that is too long.
 func shownQuality(name string) string {
 	const longest, dots = resourcev1.DeviceMaxDomainLength + 1 + resourcev1.DeviceMaxIDLength, "..."
 	if len(name) <= longest {
@@ -275,8 +275,8 @@ func shownQuality(name string) string {
 var semanticVersion = regexp.MustCompile(
 	`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(\.(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?(\+[0-9a-zA-Z-]+(\.[0-9a-zA-Z-]+)*)?$`)
 
-// validateDeviceAttribute checks an attribute: it has one value. (Lists of values are a feature that v1.37 has off;
-// they never come here.)
+// validateDeviceAttribute validates an attribute: it has exactly one value. (Lists of values belong
+// to a feature that is off in v1.37; they are dropped before.)
 func validateDeviceAttribute(a *resourcev1.DeviceAttribute, at *field.Path) field.ErrorList {
 	const longest = resourcev1.DeviceAttributeMaxValueLength
 	var errs field.ErrorList
@@ -335,7 +335,8 @@ func validateDeviceTaints(list []resourcev1.DeviceTaint, at *field.Path) field.E
 	return errs
 }
 
-// validateBindingConditions checks the conditions a device waits for, and those that end the wait: both or none.
+// validateBindingConditions validates the conditions that a device waits for, and those of a
+// failure: both or none.
 func validateBindingConditions(conditions, failures []string, at *field.Path) field.ErrorList {
 	both := []struct {
 		name       string
@@ -391,8 +392,8 @@ func validateConsumedCounters(list []resourcev1.DeviceCounterConsumption, at *fi
 		})
 }
 
-// validateNamedCounters checks sets of counters with names; parts returns the name, which is in the field key, and the
-// counters.
+// validateNamedCounters validates sets of counters with names; parts returns the name, which is in
+// the field key, and the counters.
 func validateNamedCounters[T any](list []T, at *field.Path, key string, most int,
 	parts func(T) (string, map[string]resourcev1.Counter)) field.ErrorList {
 	var errs field.ErrorList

@@ -67,10 +67,10 @@ func validateAllocation(a *resourcev1.AllocationResult, known claimRequests, at 
 	return errs
 }
 
-// sharedDevice names one share of an allocated device; messages show it in this form.
+// sharedDevice identifies one share of an allocated device; errors show it in this form.
 type sharedDevice struct{ Driver, Pool, Device, ShareID string }
 
-// validateDeviceStates checks what drivers tell of the devices of a claim.
+// validateDeviceStates validates the status that drivers report for the devices of a claim.
 func validateDeviceStates(s *resourcev1.ResourceClaimStatus, list *field.Path) field.ErrorList {
 	allocated := sets.New[sharedDevice]()
 	if s.Allocation != nil {
@@ -102,7 +102,7 @@ func validateDeviceStates(s *resourcev1.ResourceClaimStatus, list *field.Path) f
 	return errs
 }
 
-// validateBoundedConditions checks conditions, of which there may be so many.
+// validateBoundedConditions validates conditions, up to a maximum number.
 func validateBoundedConditions(list []metav1.Condition, most int, at *field.Path) field.ErrorList {
 	errs := metav1validation.ValidateConditions(list, at)
 	if len(list) > most {

@@ -17,7 +17,7 @@ func validateDeviceTaintRuleUpdate(r, old *resourcev1.DeviceTaintRule) field.Err
 	return checkDeviceTaintRule(r, &old.Spec.Taint)
 }
 
-// checkDeviceTaintRule checks a rule; was is the taint it had, nil for a new one.
+// checkDeviceTaintRule validates a rule; was is its stored taint, nil for a new rule.
 func checkDeviceTaintRule(r *resourcev1.DeviceTaintRule, was *resourcev1.DeviceTaint) field.ErrorList {
 	at := field.NewPath("spec")
 	var errs field.ErrorList
@@ -40,12 +40,12 @@ func validateDeviceTaintRuleStatusUpdate(r, _ *resourcev1.DeviceTaintRule) field
 		field.NewPath("status", "conditions"))
 }
 
-// deviceEffects are what a taint may do, sorted.
+// deviceEffects are the effects of a taint, sorted.
 var deviceEffects = []string{string(resourcev1.DeviceTaintEffectNoExecute),
 	string(resourcev1.DeviceTaintEffectNoSchedule), string(resourcev1.DeviceTaintEffectNone)}
 
-// validateDeviceTaint checks a taint. An effect that it had before (was, nil for a new one) may be one that this
-// version does not know.
+// validateDeviceTaint validates a taint. An effect that it had before (was, nil for a new one) may
+// be one that this version does not know.
 func validateDeviceTaint(t, was *resourcev1.DeviceTaint, at *field.Path) field.ErrorList {
 	errs := metav1validation.ValidateLabelName(t.Key, at.Child("key"))
 	errs = append(errs, rules.Messages(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))...)

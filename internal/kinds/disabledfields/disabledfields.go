@@ -1,8 +1,8 @@
-// Package disabledfields drops fields of pods that belong to features which Kubernetes v1.37 has off by default, as
-// upstream's API
-// server does, so that nobody relies on what has no effect. A field stays where the stored object has it already. The
-// strategies of pods and of what makes pods call it before they validate. It writes to an object only what it drops, so
-// parts may be shared with other objects that have nothing to drop.
+// Package disabledfields drops fields of pods that belong to features which are off by default in
+// Kubernetes v1.37, as upstream's API server does, so that nobody relies on fields without effect.
+// A field stays if the stored object already has it. The strategies of pods, and of the kinds with
+// a pod template, call it before validation. It writes to an object only to drop something, so
+// parts may be shared with objects that have nothing to drop.
 package disabledfields
 
 import corev1 "k8s.io/api/core/v1"
@@ -32,10 +32,10 @@ func PodStatus(s, old *corev1.PodStatus) {
 	}
 }
 
-// field is what is asked of the fields of one feature: whether one is used, or to drop them.
+// field is the operation on the fields of one feature: whether one is used, or to drop them.
 type field struct{ drop, used bool }
 
-// pointer looks at one place of a field.
+// pointer handles one place of a field.
 func pointer[T any](f *field, p **T) {
 	if *p == nil {
 		return
@@ -62,7 +62,7 @@ func schedulingGroup(s *corev1.PodSpec, f *field) { pointer(f, &s.SchedulingGrou
 // EvictionRequestAPI.
 func evictionResponders(s *corev1.PodSpec, f *field) { list(f, &s.EvictionResponders) }
 
-// containers calls visit with each container of any kind.
+// containers calls visit with each container of any type.
 func containers(s *corev1.PodSpec, visit func(*corev1.Container)) {
 	for i := range s.InitContainers {
 		visit(&s.InitContainers[i])
@@ -80,7 +80,7 @@ func stopSignal(s *corev1.PodSpec, f *field) {
 	containers(s, func(c *corev1.Container) {
 		if c.Lifecycle != nil {
 			if pointer(f, &c.Lifecycle.StopSignal); f.drop && f.used && *c.Lifecycle == (corev1.Lifecycle{}) {
-				c.Lifecycle = nil // there was nothing else
+				c.Lifecycle = nil // nothing else was set
 			}
 		}
 	})

@@ -15,7 +15,7 @@ func defaultEndpointSlice(s *discoveryv1.EndpointSlice) {
 	}
 }
 
-// RegisterDefaults adds the defaults of the kinds of this package to s.
+// RegisterDefaults adds the defaults of this package's kinds to s.
 func RegisterDefaults(s *runtime.Scheme) {
 	defaulting.Add(s, defaultEndpointSlice)
 }

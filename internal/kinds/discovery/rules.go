@@ -7,7 +7,7 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// Rules are the checks of each kind of this package. Nothing writes to it.
+// Rules are the validation of each kind in this package; read only.
 var Rules = map[schema.GroupKind]func() rules.Rules{
 	rules.Kind(discoveryv1.GroupName, "EndpointSlice"): func() rules.Rules {
 		r := rules.Of(nil, validateEndpointSlice, validateEndpointSliceUpdate)

@@ -62,7 +62,7 @@ func validateSliceEndpoints(s *discoveryv1.EndpointSlice, at *field.Path) field.
 	return errs
 }
 
-// validateSliceTopology checks where an endpoint is, and for whom it should be taken.
+// validateSliceTopology validates where an endpoint is, and its hints.
 func validateSliceTopology(e *discoveryv1.Endpoint, at *field.Path) field.ErrorList {
 	const maxLabels, maxHints = 16, 8
 	labels := at.Child("deprecatedTopology")
@@ -135,7 +135,7 @@ func validateSlicePorts(list []discoveryv1.EndpointPort, at *field.Path) field.E
 	return errs
 }
 
-// Endpoints that stay as they are are not checked again: there are older rules.
+// Unchanged endpoints are not validated again: they may follow older rules.
 func validateEndpointSliceUpdate(s, old *discoveryv1.EndpointSlice) field.ErrorList {
 	errs := rules.OneOf(string(s.AddressType), field.NewPath("addressType"), string(discoveryv1.AddressTypeFQDN),
 		string(discoveryv1.AddressTypeIPv4), string(discoveryv1.AddressTypeIPv6))
@@ -148,7 +148,8 @@ func validateEndpointSliceUpdate(s, old *discoveryv1.EndpointSlice) field.ErrorL
 		field.NewPath("addressType"))...)
 }
 
-// endpointSliceWarnings are about the type of new slices and the form of addresses. Controllers write the right form.
+// endpointSliceWarnings are about the address type of new slices and the form of addresses.
+// Controllers get none: they write the right form.
 func endpointSliceWarnings(_ context.Context, obj, old runtime.Object) []string {
 	s, ok := obj.(*discoveryv1.EndpointSlice)
 	if !ok {

@@ -19,9 +19,8 @@ import (
 // Kinds returns the kinds of discovery.k8s.io.
 func Kinds() []*registry.Resource { return []*registry.Resource{endpointSlices()} }
 
-// prepareEndpoints counts a change of anything but metadata, and of labels, and drops the topology of older versions.
-// A node
-// that was only named there moves to its field.
+// prepareEndpoints increments the generation for a change of anything but metadata, and of labels,
+// and drops the topology of older versions. A node named only there is moved to its field.
 func prepareEndpoints(s, old *discoveryv1.EndpointSlice) {
 	known := sets.New[string]()
 	if old != nil {

@@ -148,7 +148,7 @@ var (
 	}
 )
 
-// uniqueConditions checks the n conditions of a status by their types.
+// uniqueConditions validates that the n conditions of a status have different types.
 func uniqueConditions[T ~string](n int, typeOf func(int) T) field.ErrorList {
 	var errs field.ErrorList
 	seen := map[T]bool{}

@@ -121,7 +121,7 @@ func resourceRule(r *flowcontrolv1.ResourcePolicyRule, at *field.Path) field.Err
 	return errs
 }
 
-// wildcard checks a list that must not be empty and in which "*" stands alone.
+// wildcard validates a list that must not be empty and in which "*" must be the only element.
 func wildcard(list []string, what, required string, at *field.Path) field.ErrorList {
 	switch {
 	case len(list) == 0:
@@ -141,7 +141,7 @@ func knownVerbs(list []string, at *field.Path) field.ErrorList {
 	return field.ErrorList{field.NotSupported(at, list, verbs)}
 }
 
-// wrongPath says what is wrong with a path that may end in "/*"; "*" alone is all paths.
+// wrongPath returns what is wrong with a path that may end in "/*"; "*" alone means all paths.
 func wrongPath(p string) string {
 	switch stars := strings.Count(p, "*"); {
 	case p == "*" || p == "/":
@@ -214,9 +214,8 @@ func account(a *flowcontrolv1.ServiceAccountSubject, at *field.Path) field.Error
 	return errs
 }
 
-// priorityLevel checks a level. What fits to its types upstream checks twice: by a rule that has nothing to say but
-// that
-// it is so, and for a spec that is kept as it was by one that explains.
+// priorityLevel validates a level. Upstream validates the fields of its type twice: once by a rule
+// with a fixed text, and, for an unchanged spec, by a rule with an explanation.
 func priorityLevel(l *flowcontrolv1.PriorityLevelConfiguration, kept bool) field.ErrorList {
 	at, spec := field.NewPath("spec"), &l.Spec
 	because := func(text string) string {
@@ -259,7 +258,7 @@ func priorityLevel(l *flowcontrolv1.PriorityLevelConfiguration, kept bool) field
 			continue
 		}
 		have, what := spec.DeepCopy(), "spec of '%s' must equal the fixed value"
-		if m.Spec.Exempt != nil { // the one part of a fixed object that an administrator may tune
+		if m.Spec.Exempt != nil { // the only field of a mandatory object that an administrator may change
 			have.Exempt, what = m.Spec.Exempt, "spec of '%s' except the 'spec.exempt' field must equal the fixed value"
 		}
 		if !equality.Semantic.DeepEqual(*have, m.Spec) {

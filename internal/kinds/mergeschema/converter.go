@@ -1,7 +1,6 @@
-// Package mergeschema is the schema by which server-side apply and field ownership
-// merge objects: lists with keys, sets, atomic parts. The schema is generated Go
-// data, so that it costs nothing at start. The API server drives it; nothing
-// here may depend on how kinds are served.
+// Package mergeschema is the schema by which server-side apply and field ownership merge objects:
+// lists with keys, sets, atomic parts. The schema is generated Go data, so it costs nothing at the
+// start. The API server uses it; nothing here may depend on how kinds are served.
 package mergeschema
 
 import (
@@ -27,10 +26,10 @@ func NewTypeConverter(scheme *runtime.Scheme) managedfields.TypeConverter {
 		parser: parser}
 }
 
-// converter is the library's, which looks through the whole of each object to see
-// that it fits its schema. An object of a Go type does, as the schema is made from
-// these types; the exception, items without their keys, is found by whoever
-// compares or merges. So only what a client sent in its own shape is looked through.
+// converter is the library's converter without its validation of objects against the schema. An
+// object of a Go type always fits, because the schema is generated from these types; the exception,
+// list items without their keys, is found when objects are compared or merged. So only what a
+// client sent in its own form is validated.
 type converter struct {
 	managedfields.TypeConverter
 	scheme *runtime.Scheme
@@ -68,10 +67,8 @@ func (c *converter) kind(gvk schema.GroupVersionKind) (typed.ParseableType, erro
 	return t, nil
 }
 
-// object is a whole API object as a value. When two of a kind are gone through
-// together, which is how they are compared, parts that are the same are left out:
-// nobody became their owner or stopped being it. Most writes leave all of the spec
-// or of the status as it is.
+// object is a whole API object as a value. When two of a kind are compared, equal parts are
+// skipped: their ownership did not change. Most writes leave the whole spec or status unchanged.
 type object struct {
 	value.Value
 	of reflect.Value // the struct

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 )
 
-// states are states of one object, one after the other, of several kinds.
+// states are successive states of one object, for several kinds.
 var states = map[string][]runtime.Object{
 	"pod": func() []runtime.Object {
 		first := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
@@ -78,7 +78,7 @@ var states = map[string][]runtime.Object{
 	},
 }
 
-// Owners are the same as with the library's own converter, whatever changes.
+// Owners are the same as with the library's own converter, for every change.
 func TestOwnersAsUpstream(t *testing.T) {
 	ours := NewTypeConverter(scheme.Scheme)
 	library := managedfields.NewSchemeTypeConverter(scheme.Scheme,
@@ -114,7 +114,7 @@ func TestOwnersAsUpstream(t *testing.T) {
 				}
 				live = a
 			}
-			// An apply merges with all of what is there.
+			// An apply merges with everything in the object.
 			patch := &unstructured.Unstructured{Object: map[string]any{"apiVersion": gvk.GroupVersion().String(),
 				"kind":     gvk.Kind,
 				"metadata": map[string]any{"name": "p", "labels": map[string]any{"z": "z"}}}}
@@ -132,7 +132,7 @@ func TestOwnersAsUpstream(t *testing.T) {
 	}
 }
 
-// forget removes the times of changes.
+// forget removes the timestamps of changes.
 func forget(o runtime.Object) {
 	m, _ := meta.Accessor(o)
 	entries := m.GetManagedFields()

@@ -33,7 +33,7 @@ func validateMigrationUpdate(m, old *storagemigrationv1.StorageVersionMigration)
 		apivalidation.ValidateImmutableField(m.Spec, old.Spec, field.NewPath("spec"))...)
 }
 
-// A migration ends once: neither its verdict nor the version it is for change.
+// A finished migration does not change: neither its result nor its resource version.
 func validateMigrationStatusUpdate(m, old *storagemigrationv1.StorageVersionMigration) field.ErrorList {
 	at := field.NewPath("status")
 	var errs field.ErrorList

@@ -34,7 +34,7 @@ func defaultIngressClass(c *networkingv1.IngressClass) {
 	}
 }
 
-// RegisterDefaults adds the defaults of the kinds of this package to s.
+// RegisterDefaults adds the defaults of this package's kinds to s.
 func RegisterDefaults(s *runtime.Scheme) {
 	defaulting.Add(s, defaultNetworkPolicy)
 	defaulting.Add(s, defaultIngressClass)

@@ -1,3 +1,3 @@
-// Package networking is the group networking.k8s.io: Ingresses and their classes, NetworkPolicies, ServiceCIDRs
-// and IPAddresses. It never acts on them.
+// Package networking is the group networking.k8s.io: Ingresses, IngressClasses, NetworkPolicies,
+// ServiceCIDRs, and IPAddresses. It never acts on them.
 package networking

@@ -20,7 +20,7 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// ingressClassAnnotation is how the class was named before there was a field.
+// ingressClassAnnotation named the class before there was a field.
 const ingressClassAnnotation = "kubernetes.io/ingress.class"
 
 // ingressTolerance is what an update may keep because the stored ingress has it.
@@ -87,7 +87,7 @@ func validateIngressSpec(s *networkingv1.IngressSpec, t ingressTolerance, at *fi
 	return errs
 }
 
-// hostName says what is wrong with a host, which may begin with "*.".
+// hostName returns what is wrong with a host, which may begin with "*.".
 func hostName(host string) []string {
 	if strings.Contains(host, "*") {
 		return validation.IsWildcardDNS1123Subdomain(host)
@@ -256,7 +256,8 @@ func validateNetworkPolicyUpdate(p, old *networkingv1.NetworkPolicy) field.Error
 	return validateNetworkPolicySpec(&p.Spec, badLabels, known)
 }
 
-// validateNetworkPolicySpec checks a policy; known are addresses of the stored one, which may stay as they are.
+// validateNetworkPolicySpec validates a policy; known are addresses of the stored one, which may
+// stay.
 func validateNetworkPolicySpec(s *networkingv1.NetworkPolicySpec, badLabels bool, known []string) field.ErrorList {
 	at := field.NewPath("spec")
 	opts := metav1validation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: badLabels}
@@ -363,7 +364,7 @@ func validateIPBlock(b *networkingv1.IPBlock, known []string, at *field.Path) fi
 	return errs
 }
 
-// eachBlock calls fn for every block of addresses in a policy.
+// eachBlock calls fn for every CIDR block in a policy.
 func eachBlock(s *networkingv1.NetworkPolicySpec, fn func(*networkingv1.IPBlock, *field.Path)) {
 	peers := func(list []networkingv1.NetworkPolicyPeer, at *field.Path) {
 		for i := range list {
@@ -451,7 +452,7 @@ func validateServiceCIDR(c *networkingv1.ServiceCIDR) field.ErrorList {
 	return errs
 }
 
-// A range never changes; a second one, of the other family, may be added.
+// A CIDR never changes; a second one, of the other family, may be added.
 func validateServiceCIDRUpdate(c, old *networkingv1.ServiceCIDR) field.ErrorList {
 	at := field.NewPath("spec", "cidrs")
 	now, was := c.Spec.CIDRs, old.Spec.CIDRs

@@ -7,7 +7,7 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// Rules are the checks of each kind of this package. Nothing writes to it.
+// Rules are the validation of each kind in this package; read only.
 var Rules = map[schema.GroupKind]func() rules.Rules{
 	rules.Kind(nodev1.GroupName, "RuntimeClass"): func() rules.Rules {
 		return rules.WithWarnings(rules.Of(nil, validateRuntimeClass, validateRuntimeClassUpdate), runtimeClassWarnings)

@@ -18,24 +18,24 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Source has documents of kinds that are not built in.
+// Source provides documents of kinds that are not built in.
 type Source interface {
-	// V3 returns the documents by place ("apis/GROUP/VERSION").
+	// V3 returns the documents by path ("apis/GROUP/VERSION").
 	V3() map[string]Document
-	// V2 returns parts of the one document of OpenAPI v2.
+	// V2 returns parts of the single document of OpenAPI v2.
 	V2() []Document
 }
 
 // Document is a document or a part of one.
 type Document struct {
-	// Hash changes when the document does. It is cheap to have.
+	// Hash changes with the document. It is cheap to call.
 	Hash string
-	// JSON makes the document; it may take long.
+	// JSON builds the document; it may take long.
 	JSON func() ([]byte, error)
 }
 
-// joiner serves the static documents together with those of the sources. What it
-// made is kept, compressed, until the hash changes.
+// joiner serves the static documents together with those of the sources. It caches the result,
+// compressed, until the hash changes.
 type joiner struct {
 	sources   []Source
 	v2, index *document
@@ -47,10 +47,10 @@ type joiner struct {
 
 type made struct {
 	hash        string
-	json, proto []byte // compressed; nil until asked for
+	json, proto []byte // compressed; nil until requested
 }
 
-// form returns a form of the document at path with the given hash, made once.
+// form returns a format of the document at path with the given hash, built once.
 func (j *joiner) form(path, hash string, asProto bool, text func() ([]byte, error),
 	parse func([]byte) (proto.Message, error)) ([]byte, error) {
 	j.mu.Lock()
@@ -91,7 +91,7 @@ func (j *joiner) form(path, hash string, asProto bool, text func() ([]byte, erro
 	return m.proto, nil
 }
 
-// forget drops what was made for documents that are gone.
+// forget drops the cache of documents that are gone.
 func (j *joiner) forget(gone func(path string) bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -187,9 +187,9 @@ func (j *joiner) serveV2(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// mergeV2 adds the paths and definitions of parts to the static document. What
-// two of them have, such as ObjectMeta, is the same; the first one counts. A part
-// that can't be made is left out: one bad definition must not hide all others.
+// mergeV2 adds the paths and definitions of parts to the static document. Definitions that both
+// have, such as ObjectMeta, are equal; the first one is used. A part that cannot be built is left
+// out: one bad definition must not hide all others.
 func (j *joiner) mergeV2(parts []Document) ([]byte, error) {
 	var doc map[string]json.RawMessage
 	if err := j.v2.unmarshal(&doc); err != nil {

@@ -1,8 +1,8 @@
-// Package openapi serves the OpenAPI documents of the API, made at build time by
-// tools/cmd/openapi and embedded compressed, and joins what is only known while
-// the server runs (custom resources, aggregated API servers) when somebody asks.
-// The API server installs it. It must never build a document of the built-in
-// kinds: that would cost a tenth of a second at start and tens of megabytes.
+// Package openapi serves the OpenAPI documents of the API, generated at build time by
+// tools/cmd/openapi and embedded compressed. It joins them on request with what is only known while
+// the server runs (custom resources, aggregated API servers). The API server installs it. It must
+// never build a document of the built-in kinds: that would cost a tenth of a second at the start
+// and tens of megabytes.
 package openapi
 
 import (
@@ -33,8 +33,8 @@ const (
 	jsonMedia = "application/json"
 )
 
-// Install serves /openapi/v2 and /openapi/v3: the documents made at build time,
-// joined by what sources have at the time of the request.
+// Install serves /openapi/v2 and /openapi/v3: the documents generated at build time, joined with
+// the sources' documents at the time of the request.
 func Install(mux Mux, sources ...Source) error {
 	v2 := &document{base: "v2", proto: protoV2}
 	if err := v2.load(); err != nil {
@@ -67,15 +67,15 @@ func Install(mux Mux, sources ...Source) error {
 	return nil
 }
 
-// document is one OpenAPI document. Its bytes stay in the binary until asked for:
-// kubectl asks seldom, and copies of all of them would be megabytes of heap.
+// document is one OpenAPI document. Its bytes stay in the binary until requested: kubectl requests
+// it seldom, and copies of all of them would be megabytes of heap.
 type document struct {
 	base  string // path below documents without extension
-	proto string // media type of the protobuf form; none when empty
+	proto string // media type of the protobuf form; empty if there is none
 	etag  string
 }
 
-// load checks that the document is there and remembers its hash.
+// load checks that the document exists and reads its hash.
 func (d *document) load() error {
 	if d.proto != "" {
 		if _, err := fs.Stat(documents, d.file(".pb.gz")); err != nil {
@@ -92,11 +92,11 @@ func (d *document) load() error {
 
 func (d *document) file(extension string) string { return path.Join("documents", d.base+extension) }
 
-// Hash names a version of a compressed document by gzip's own checksum and
-// length, which are its last eight bytes.
+// Hash identifies the content of a compressed document by gzip's checksum and length, which are its
+// last eight bytes.
 func Hash(compressed []byte) string { return fmt.Sprintf("%X", compressed[len(compressed)-8:]) }
 
-// compressed returns a form of the document as it is in the binary.
+// compressed returns a form of the document as embedded.
 func (d *document) compressed(proto bool) ([]byte, error) {
 	if proto {
 		return documents.ReadFile(d.file(".pb.gz"))
@@ -104,13 +104,13 @@ func (d *document) compressed(proto bool) ([]byte, error) {
 	return documents.ReadFile(d.file(".json.gz"))
 }
 
-// ServeHTTP writes the form the client accepts, compressed when it can take that.
+// ServeHTTP writes the form that the client accepts, compressed if it accepts that.
 func (d *document) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer(w, r, d.etag, d.proto, d.compressed)
 }
 
-// answer answers with a document of the given hash; proto is the media type of
-// its protobuf form (none when empty) and compressed makes a form.
+// answer writes a document of the given hash; proto is the media type of its protobuf form (empty
+// if there is none), and compressed returns a form.
 func answer(w http.ResponseWriter, r *http.Request, hash, proto string, compressed func(proto bool) ([]byte, error)) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -153,7 +153,7 @@ func answer(w http.ResponseWriter, r *http.Request, hash, proto string, compress
 	}
 	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		h.Set("Content-Encoding", "gzip")
-		_, _ = w.Write(body) // the client has gone
+		_, _ = w.Write(body) // the client has disconnected
 		return
 	}
 	z, err := gzip.NewReader(bytes.NewReader(body))
@@ -161,13 +161,13 @@ func answer(w http.ResponseWriter, r *http.Request, hash, proto string, compress
 		http.Error(w, "the OpenAPI document is damaged", http.StatusInternalServerError)
 		return
 	}
-	_, _ = io.Copy(w, z) // the client has gone
+	_, _ = io.Copy(w, z) // the client has disconnected
 }
 
-// accepts returns the first media type of an Accept header that a document has: JSON, or its protobuf form, also by its
-// older name with an @. It is empty when there is none.
+// accepts returns the first media type of an Accept header that a document has: JSON, or its
+// protobuf form, also by its older name with an @. It is empty if there is none.
 func accepts(accept, proto string) string {
-	if strings.TrimSpace(accept) == "" || proto == "" { // the index is there in one form, whatever is asked for
+	if strings.TrimSpace(accept) == "" || proto == "" { // the index has one form, whatever is requested
 		return jsonMedia
 	}
 	for clause := range strings.SplitSeq(accept, ",") {

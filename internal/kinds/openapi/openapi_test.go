@@ -32,7 +32,7 @@ func get(h http.Handler, url string, header ...string) *httptest.ResponseRecorde
 	return w
 }
 
-// Every address in the index leads to a document with that hash, in both forms.
+// Every path in the index leads to a document with that hash, in both forms.
 func TestIndex(t *testing.T) {
 	h := serve(t)
 	var index struct {

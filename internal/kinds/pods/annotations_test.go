@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// What annotations say of a pod is checked in a pod and in a template; what the stored pod has wrong may stay.
+// Annotations about a pod are validated in a pod and in a template; invalid ones of the stored pod
+// may stay.
 func TestPodAnnotations(t *testing.T) {
 	const c = "container.apparmor.security.beta.kubernetes.io/c"
 	for _, x := range []struct {

@@ -13,7 +13,7 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// validatePodAnnotations checks what annotations say of a pod, or of those of a template.
+// validatePodAnnotations validates annotations of a pod or of a template.
 func validatePodAnnotations(m *metav1.ObjectMeta, s *corev1.PodSpec, kept podFaults, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if value, ok := m.Annotations[corev1.MirrorPodAnnotationKey]; ok && s.NodeName == "" {
@@ -52,7 +52,8 @@ func validatePodAnnotations(m *metav1.ObjectMeta, s *corev1.PodSpec, kept podFau
 	return errs
 }
 
-// badDeletionCost tells whether the cost of a pod's deletion is no number of 32 bits in its shortest form.
+// badDeletionCost reports whether the deletion cost of a pod is not a 32-bit number in its shortest
+// form.
 func badDeletionCost(annotations map[string]string) bool {
 	text, ok := annotations[corev1.PodDeletionCost]
 	if !ok {
@@ -74,8 +75,8 @@ func validateSeccompAnnotation(value string, at *field.Path) field.ErrorList {
 	return field.ErrorList{field.Invalid(at, value, "must be a valid seccomp profile")}
 }
 
-// validateAnnotatedProfiles checks that annotations and fields name the same profiles; those of AppArmor only in a new
-// pod.
+// validateAnnotatedProfiles checks that annotations and fields name the same profiles; for AppArmor
+// only in a new pod.
 func validateAnnotatedProfiles(m *metav1.ObjectMeta, s *corev1.PodSpec, isNew bool, spec *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	compare := func(key, kind, profile string, local *string, names [3][]string, at *field.Path) {

@@ -13,7 +13,7 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// role is what kind of container is being checked.
+// role is the type of the validated container.
 type role int
 
 const (
@@ -38,7 +38,8 @@ func (k *podChecker) checkContainers(spec *field.Path) field.ErrorList {
 	for i := range s.InitContainers {
 		c, at := &s.InitContainers[i], spec.Child("initContainers").Index(i)
 		errs = append(errs, k.container(c, initial, names, at)...)
-		// A sidecar runs beside the others; the other init containers only one at a time.
+		// Sidecars run concurrently with the other containers; the other init containers run one at
+		// a time.
 		if resources.IsSidecar(c) {
 			errs = append(errs, validateHostPortConflicts(c.Ports, hostPorts, at.Child("ports"))...)
 		} else {
@@ -107,7 +108,8 @@ func (k *podChecker) container(c *corev1.Container, r role, names sets.Set[strin
 	return errs
 }
 
-// ephemeralContainer checks a debug container: none of what a container of the pod's own life has (L1.115).
+// ephemeralContainer validates a debug container: it must not have fields of regular containers'
+// lifecycle (L1.115).
 func (k *podChecker) ephemeralContainer(e *corev1.EphemeralContainer, names sets.Set[string],
 	at *field.Path) field.ErrorList {
 	c := (*corev1.Container)(&e.EphemeralContainerCommon)
@@ -166,7 +168,7 @@ func (k *podChecker) claims(claims []corev1.ResourceClaim, at *field.Path) field
 	for _, c := range k.spec.ResourceClaims {
 		known.Insert(c.Name)
 	}
-	seen := sets.New[string]() // whole claims by name, parts of them by name/request
+	seen := sets.New[string]() // whole claims by name, requests of them by name/request
 	for i, c := range claims {
 		at := at.Index(i)
 		if c.Name == "" {
@@ -233,11 +235,11 @@ func (k *podChecker) resizePolicy(c *corev1.Container, r role, at *field.Path) f
 	return errs
 }
 
-// restartRules checks the restart policy of one container and its rules (L1.46).
+// restartRules validates the restart policy of one container and its rules (L1.46).
 func (k *podChecker) restartRules(c *corev1.Container, r role, at *field.Path) field.ErrorList {
 	const maxRules, maxExitCodes = 20, 255
 	if r == ephemeral {
-		return nil // both fields are refused as a whole
+		return nil // both fields are rejected as a whole
 	}
 	var errs field.ErrorList
 	if c.RestartPolicy != nil {

@@ -75,7 +75,7 @@ func validateKeyRef(name, key string, at *field.Path) field.ErrorList {
 	return append(errs, rules.Messages(at.Child("key"), key, validation.IsConfigMapKey(key))...)
 }
 
-// fileKeyRef names a file of an emptyDir volume of the pod (L1.51).
+// fileKeyRef validates a reference to a file in an emptyDir volume of the pod (L1.51).
 func (k *podChecker) fileKeyRef(r *corev1.FileKeySelector, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if r.VolumeName == "" {
@@ -102,13 +102,13 @@ func (k *podChecker) fileKeyRef(r *corev1.FileKeySelector, at *field.Path) field
 	return errs
 }
 
-// Fields of a pod the downward API can show: in an environment variable and in a file.
+// Pod fields that the downward API provides: as an environment variable and as a file.
 var (
 	envFields = []string{
 		"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
 		"status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs",
 	}
-	// otherFields are names that selectors know.
+	// otherFields are names that field selectors know.
 	otherFields = []string{"spec.restartPolicy", "spec.schedulerName", "status.phase"}
 	fileFields  = []string{"metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace",
 		"metadata.uid"}
@@ -168,7 +168,7 @@ func validateResourceFieldRef(r *corev1.ResourceFieldSelector, file bool, at *fi
 		errs = append(errs, field.NotSupported(at.Child("resource"), r.Resource, containerFields))
 	}
 	if name == r.Resource {
-		return errs // it has no amount to divide
+		return errs // it has no divisor
 	}
 	divisors := []string{"1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"}
 	if name == string(corev1.ResourceCPU) {

@@ -10,7 +10,7 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// lifecycle checks hooks and stop signal (L1.48, L1.49).
+// lifecycle validates hooks and stop signal (L1.48, L1.49).
 func (k *podChecker) lifecycle(l *corev1.Lifecycle, at *field.Path) field.ErrorList {
 	if l == nil {
 		return nil
@@ -61,7 +61,7 @@ const (
 	startup
 )
 
-// validateProbe checks one probe (L1.47).
+// validateProbe validates one probe (L1.47).
 func validateProbe(p *corev1.Probe, kind probeKind, at *field.Path) field.ErrorList {
 	if p == nil {
 		return nil
@@ -98,7 +98,7 @@ func validateProbe(p *corev1.Probe, kind probeKind, at *field.Path) field.ErrorL
 	return errs
 }
 
-// handler is what hooks and probes have in common.
+// handler is the common part of hooks and probes.
 type handler struct {
 	exec    *corev1.ExecAction
 	httpGet *corev1.HTTPGetAction
@@ -106,7 +106,7 @@ type handler struct {
 	grpc    *corev1.GRPCAction
 }
 
-// check returns how many handlers are set, and what is wrong with the first.
+// check returns the number of handlers that are set, and the errors of the first.
 func (h handler) check(at *field.Path) (int, field.ErrorList) {
 	var errs field.ErrorList
 	n := 0

@@ -8,8 +8,8 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// mounts checks where volumes are mounted. For paths inside of volumes and modes of mounts it is the list that upstream
-// blames, not its item.
+// mounts validates volume mounts. For paths inside volumes and mount modes, upstream's errors are
+// about the list, not its item.
 func (k *podChecker) mounts(c *corev1.Container, list *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	paths := sets.New[string]()

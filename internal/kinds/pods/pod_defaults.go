@@ -7,9 +7,8 @@ import (
 	"carob/internal/kinds/defaulting"
 )
 
-// DefaultPod fills in a pod (L1.8–L1.21). Unlike a pod template a pod also gets requests copied from limits, host
-// ports on the
-// host network and enableServiceLinks.
+// DefaultPod sets the defaults of a pod (L1.8–L1.21). Unlike a pod template, a pod also gets
+// requests copied from limits, host ports in the host network, and enableServiceLinks.
 func DefaultPod(p *corev1.Pod) {
 	defaultPodSpec(&p.Spec)
 	defaultRequestsFromLimits(p.Spec.InitContainers)
@@ -32,7 +31,7 @@ func DefaultPod(p *corev1.Pod) {
 	}
 }
 
-// DefaultPodTemplate fills in the pods of a workload.
+// DefaultPodTemplate sets the defaults of a workload's pod template.
 func DefaultPodTemplate(t *corev1.PodTemplateSpec) { defaultPodSpec(&t.Spec) }
 
 func defaultPodSpec(s *corev1.PodSpec) {
@@ -99,9 +98,8 @@ func defaultContainer(c *corev1.Container) {
 	}
 }
 
-// DefaultPullPolicy is Always for the tag "latest", named or implied; an image with another tag or a digest is looked
-// up on
-// the node first (L1.15), and so is what is no name of an image.
+// DefaultPullPolicy is Always for the tag "latest", explicit or implied. For another tag, a digest,
+// or an invalid image name it is IfNotPresent (L1.15).
 func DefaultPullPolicy(image string) corev1.PullPolicy {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {

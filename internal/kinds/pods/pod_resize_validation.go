@@ -11,7 +11,7 @@ import (
 	"carob/internal/core/resources"
 )
 
-// ValidatePodResize checks a change through the resize subresource (L1.116).
+// ValidatePodResize validates an update through the resize subresource (L1.116).
 func ValidatePodResize(p, old *corev1.Pod) field.ErrorList {
 	_, mirror := old.Annotations[corev1.MirrorPodAnnotationKey]
 	if resources.IsStatic(old) || mirror {
@@ -46,7 +46,7 @@ func ValidatePodResize(p, old *corev1.Pod) field.ErrorList {
 			errs = append(errs,
 				field.Forbidden(at, "only cpu and memory resources for init or sidecar containers are mutable"))
 		}
-		if changed && !resources.IsSidecar(c) { // such pods were stored by servers that let them in
+		if changed && !resources.IsSidecar(c) { // such pods were stored by servers that accepted them
 			for _, policy := range c.ResizePolicy {
 				if policy.RestartPolicy == corev1.RestartContainer {
 					errs = append(errs,
@@ -70,7 +70,7 @@ func ValidatePodResize(p, old *corev1.Pod) field.ErrorList {
 	return errs
 }
 
-// reportsResources tells whether the pod's node says what its running containers have.
+// reportsResources reports whether the pod's node reports the resources of its running containers.
 func reportsResources(p *corev1.Pod) bool {
 	for i := range p.Status.ContainerStatuses {
 		if c := &p.Status.ContainerStatuses[i]; c.State.Running != nil {
@@ -80,7 +80,8 @@ func reportsResources(p *corev1.Pod) bool {
 	return true
 }
 
-// validateWholeResize checks the resources of the pod as a whole, and takes from rest what may change of them.
+// validateWholeResize validates the pod-level resources, and removes from rest the parts that may
+// change.
 func validateWholeResize(rest, old *corev1.PodSpec, at *field.Path) field.ErrorList {
 	set := func(r *corev1.ResourceRequirements) bool { return r != nil && len(r.Requests)+len(r.Limits) > 0 }
 	switch {
@@ -120,7 +121,7 @@ func sameContainers(name string, list, old []corev1.Container, spec *field.Path)
 	return errs
 }
 
-// nothingRemoved refuses to take requests or limits away; what is what they are called.
+// nothingRemoved rejects the removal of requests or limits; what is their name in the error.
 func nothingRemoved(r, old corev1.ResourceRequirements, what string, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for _, list := range []struct {
@@ -138,7 +139,7 @@ func nothingRemoved(r, old corev1.ResourceRequirements, what string, at *field.P
 	return errs
 }
 
-// withoutAmounts returns resources with the amounts of processor and memory that were before.
+// withoutAmounts returns resources with the previous amounts of CPU and memory.
 func withoutAmounts(r, old corev1.ResourceRequirements) corev1.ResourceRequirements {
 	undo := func(is, was corev1.ResourceList) corev1.ResourceList {
 		out := is.DeepCopy()

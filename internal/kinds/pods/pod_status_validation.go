@@ -15,7 +15,7 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// ValidatePodStatusUpdate checks a write to the status subresource (L1.71).
+// ValidatePodStatusUpdate validates a write to the status subresource (L1.71).
 func ValidatePodStatusUpdate(p, old *corev1.Pod) field.ErrorList {
 	const natural = "must be a non-negative integer"
 	errs := apivalidation.ValidateObjectMetaUpdate(&p.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))
@@ -103,7 +103,7 @@ func validateHostIPs(p, old *corev1.Pod, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// perFamily checks addresses, of which there is at most one of a family; known ones may have an old form.
+// perFamily validates addresses, at most one of each family; known ones may have an old form.
 func perFamily(ips, known []string, shown any, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	families := map[bool]int{}
@@ -125,7 +125,7 @@ func perFamily(ips, known []string, shown any, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateClaimStatuses checks which claims of devices were made for the pod.
+// validateClaimStatuses validates which device claims were created for the pod.
 func validateClaimStatuses(p *corev1.Pod, at *field.Path) field.ErrorList {
 	claims := sets.New[string]()
 	for _, c := range p.Spec.ResourceClaims {
@@ -154,7 +154,7 @@ func validateClaimStatuses(p *corev1.Pod, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateExtendedClaim checks the claim that was made for a pod's extended resources.
+// validateExtendedClaim validates the claim that was created for a pod's extended resources.
 func validateExtendedClaim(s *corev1.PodExtendedResourceClaimStatus, spec *corev1.PodSpec,
 	at *field.Path) field.ErrorList {
 	mappings := at.Child("requestMappings")
@@ -209,7 +209,8 @@ func validateContainerUser(u *corev1.ContainerUser, os *corev1.PodOS, at *field.
 	return errs
 }
 
-// validateResourceHealth checks what is said of the devices of a container: it is about what the container asks for.
+// validateResourceHealth validates the health of a container's devices: they must be resources that
+// the container requests.
 func validateResourceHealth(s *corev1.ContainerStatus, containers []corev1.Container,
 	extended *corev1.PodExtendedResourceClaimStatus, at *field.Path) field.ErrorList {
 	var errs field.ErrorList

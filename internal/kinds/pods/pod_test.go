@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// parse reads the spec of a pod named p, and defaults it as the server does.
+// parse reads the spec of a pod named p, and defaults it like the server.
 func parse(t *testing.T, spec string) *corev1.Pod {
 	t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns"}}
@@ -24,7 +24,7 @@ func parse(t *testing.T, spec string) *corev1.Pod {
 	return p
 }
 
-// oneContainer makes a spec with one container of these further fields.
+// oneContainer makes a spec with one container that has these additional fields.
 func oneContainer(fields string) string { return "{containers: [{name: c, image: i, " + fields + "}]}" }
 
 func said(errs field.ErrorList) []string {
@@ -35,7 +35,7 @@ func said(errs field.ErrorList) []string {
 	return out
 }
 
-// Each case is a spec and everything that is wrong with it.
+// Each case is a spec and all of its errors.
 func TestPodCreate(t *testing.T) {
 	for _, c := range []struct {
 		clause, spec string
@@ -175,7 +175,7 @@ func TestPodCreate(t *testing.T) {
 	}
 }
 
-// expect compares errors with the beginnings of those wanted, whatever their order.
+// expect compares errors with the prefixes of the wanted ones, in any order.
 func expect(t *testing.T, errs field.ErrorList, want []string) {
 	t.Helper()
 	got := said(errs)
@@ -391,7 +391,7 @@ func TestSubresourceUpdates(t *testing.T) {
 	}
 }
 
-// initContainer adds an init container that is not restarted.
+// initContainer adds an init container that is not a sidecar.
 func initContainer(policies []corev1.ContainerResizePolicy) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.InitContainers = []corev1.Container{{

@@ -20,7 +20,7 @@ const updatable = "`spec.containers[*].image`,`spec.initContainers[*].image`,`sp
 	"`spec.tolerations` (only additions to existing tolerations)," +
 	"`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 
-// ValidatePodUpdate checks a change of the main resource (L1.61–L1.67).
+// ValidatePodUpdate validates an update of the main resource (L1.61–L1.67).
 func ValidatePodUpdate(p, old *corev1.Pod) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaUpdate(&p.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))
 	errs = append(errs, changedPod(p, old)...)
@@ -49,7 +49,7 @@ func ValidatePodUpdate(p, old *corev1.Pod) field.ErrorList {
 	errs = append(errs, validateGateUpdate(p.Spec.SchedulingGates, old.Spec.SchedulingGates,
 		spec.Child("schedulingGates"))...)
 
-	// With every permitted change undone nothing may be left.
+	// After all permitted changes are undone, nothing may differ.
 	rest := p.Spec.DeepCopy()
 	for i := range rest.Containers {
 		rest.Containers[i].Image = old.Spec.Containers[i].Image
@@ -91,7 +91,7 @@ func validateMirrorAnnotationUpdate(p, old *corev1.Pod) field.ErrorList {
 	return nil
 }
 
-// deadlineUpdate lets a deadline be set or brought forward (L1.63).
+// deadlineUpdate allows a deadline to be set or shortened (L1.63).
 func deadlineUpdate(d, old *int64, at *field.Path) (errs field.ErrorList, stop bool) {
 	switch {
 	case d == nil && old != nil:
@@ -106,7 +106,7 @@ func deadlineUpdate(d, old *int64, at *field.Path) (errs field.ErrorList, stop b
 	return nil, false
 }
 
-// validateTolerationUpdate lets tolerations be added and their seconds be changed (L1.64).
+// validateTolerationUpdate allows tolerations to be added and their seconds to be changed (L1.64).
 func validateTolerationUpdate(list, old []corev1.Toleration, at *field.Path) field.ErrorList {
 	for _, o := range old {
 		o.TolerationSeconds = nil
@@ -122,7 +122,7 @@ func validateTolerationUpdate(list, old []corev1.Toleration, at *field.Path) fie
 	return nil
 }
 
-// validateGateUpdate lets scheduling gates be removed (L1.66).
+// validateGateUpdate allows scheduling gates to be removed (L1.66).
 func validateGateUpdate(gates, old []corev1.PodSchedulingGate, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, g := range gates {
@@ -135,8 +135,8 @@ func validateGateUpdate(gates, old []corev1.PodSchedulingGate, at *field.Path) f
 	return errs
 }
 
-// validateGatedUpdate lets a gated pod's node constraints be tightened, and undoes in rest what it has permitted
-// (L1.67).
+// validateGatedUpdate allows the node constraints of a gated pod to be tightened, and undoes in
+// rest what it permits (L1.67).
 func validateGatedUpdate(rest, old *corev1.PodSpec, spec *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for key, value := range old.NodeSelector {
@@ -208,7 +208,8 @@ func containsRequirement(list []corev1.NodeSelectorRequirement, r corev1.NodeSel
 		func(o corev1.NodeSelectorRequirement) bool { return apiequality.Semantic.DeepEqual(o, r) })
 }
 
-// validateStateTransitions refuses to bring a container back that its restart policy leaves ended (L1.71).
+// validateStateTransitions rejects a restart of a container that its restart policy leaves
+// terminated (L1.71).
 func validateStateTransitions(p, old *corev1.Pod, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	all := restartsAll(&old.Spec)
@@ -233,7 +234,8 @@ func validateStateTransitions(p, old *corev1.Pod, at *field.Path) field.ErrorLis
 		})
 	check(p.Status.InitContainerStatuses, old.Status.InitContainerStatuses, "initContainerStatuses",
 		func(name string, code int32) bool {
-			// A pod whose sandbox was lost runs its init containers again, but only while it restarts at all.
+			// A pod whose sandbox was lost runs its init containers again, but only if its restart
+			// policy allows restarts.
 			return all || old.Spec.RestartPolicy != corev1.RestartPolicyNever ||
 				restarts(old.Spec.RestartPolicy, containerNamed(&old.Spec, name), code)
 		})
@@ -242,7 +244,7 @@ func validateStateTransitions(p, old *corev1.Pod, at *field.Path) field.ErrorLis
 	return errs
 }
 
-// restartsAll tells whether one container's end may restart all of them.
+// restartsAll reports whether the exit of one container may restart all of them.
 func restartsAll(s *corev1.PodSpec) bool {
 	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
 		for i := range list {
@@ -256,7 +258,8 @@ func restartsAll(s *corev1.PodSpec) bool {
 	return false
 }
 
-// restarts tells whether a container that ended with code runs again under the pod's policy and its own.
+// restarts reports whether a container that exited with code runs again by the pod's policy and its
+// own.
 func restarts(pod corev1.RestartPolicy, c *corev1.Container, code int32) bool {
 	if c != nil {
 		for _, r := range c.RestartPolicyRules {
@@ -272,7 +275,8 @@ func restarts(pod corev1.RestartPolicy, c *corev1.Container, code int32) bool {
 	return pod == corev1.RestartPolicyAlways || pod == corev1.RestartPolicyOnFailure && code != 0
 }
 
-// ValidateEphemeralContainersUpdate checks the list of debug containers: it only grows (L1.115).
+// ValidateEphemeralContainersUpdate validates the list of debug containers, which only grows
+// (L1.115).
 func ValidateEphemeralContainersUpdate(p, old *corev1.Pod) field.ErrorList {
 	at := field.NewPath("spec", "ephemeralContainers")
 	if _, mirror := old.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
@@ -300,7 +304,7 @@ func ValidateEphemeralContainersUpdate(p, old *corev1.Pod) field.ErrorList {
 	return errs
 }
 
-// ValidateBinding checks the target of a binding (L1.80).
+// ValidateBinding validates the target of a binding (L1.80).
 func ValidateBinding(b *corev1.Binding) field.ErrorList {
 	var errs field.ErrorList
 	target := field.NewPath("target")

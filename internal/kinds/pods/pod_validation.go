@@ -19,7 +19,7 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// ValidatePodCreate checks a pod about to be stored, its metadata included.
+// ValidatePodCreate validates a new pod, including its metadata.
 func ValidatePodCreate(p *corev1.Pod) field.ErrorList {
 	errs := ValidatePod(p)
 	if len(p.Spec.EphemeralContainers) > 0 {
@@ -28,8 +28,8 @@ func ValidatePodCreate(p *corev1.Pod) field.ErrorList {
 	return errs
 }
 
-// changedPod checks a pod that replaces another. It may have the faults that the stored one has and that older rules
-// let pass.
+// changedPod validates a pod that replaces another one. It may keep errors of the stored pod that
+// older rules accepted.
 func changedPod(p, old *corev1.Pod) field.ErrorList {
 	return checkPod(p, podFaults{
 		selectors: hasBadSpread(&old.Spec), tokenPaths: hasBadTokenPath(&old.Spec), sysctls: hasHostSysctl(&old.Spec),
@@ -43,21 +43,22 @@ func changedPod(p, old *corev1.Pod) field.ErrorList {
 	})
 }
 
-// podFaults are what a pod may have because the stored one has it.
+// podFaults are the errors that a pod may have because the stored one has them.
 type podFaults struct {
-	selectors  bool // of topologySpreadConstraints
-	tokenPaths bool // of projected tokens, outside their volumes
-	sysctls    bool // of namespaces that are the host's
-	devices    bool // in user namespaces
-	restarts   bool // of init containers that are resized
-	// Tolerations that compare numbers, which upstream takes behind the gate TaintTolerationComparisonOperators only.
+	selectors  bool // in topologySpreadConstraints
+	tokenPaths bool // in projected tokens, paths outside their volumes
+	sysctls    bool // host namespaces
+	devices    bool // in a user namespace
+	restarts   bool // resize policies of init containers
+	// Tolerations that compare numbers; upstream accepts them only with the gate
+	// TaintTolerationComparisonOperators.
 	comparisons bool
-	// Annotations about containers that are not there: a change adds none.
+	// Annotations about containers that do not exist: an update may not add one.
 	annotations  bool
-	deletionCost bool // that is no number
-	hugePages    bool // in parts
-	nodeValues   bool // in required node affinity, that no label has
-	podValues    bool // in the selectors of pod affinity, that no label has
+	deletionCost bool // it is not a number
+	hugePages    bool // fractions of a huge page
+	nodeValues   bool // in required node affinity, invalid as labels
+	podValues    bool // in the selectors of pod affinity, invalid as labels
 	noImage      bool // in an image volume
 }
 
@@ -82,7 +83,7 @@ func hasMappedDevice(s *corev1.PodSpec) bool {
 		slices.ContainsFunc(s.Containers, func(c corev1.Container) bool { return len(c.VolumeDevices) > 0 })
 }
 
-// restartsInit tells whether a resize would restart an init container that is no sidecar.
+// restartsInit reports whether a resize would restart an init container that is not a sidecar.
 func restartsInit(s *corev1.PodSpec) bool {
 	return slices.ContainsFunc(s.InitContainers, func(c corev1.Container) bool {
 		return !resources.IsSidecar(&c) &&
@@ -105,7 +106,7 @@ func hasBadTokenPath(s *corev1.PodSpec) bool {
 	return false
 }
 
-// tokensNeedAccount: a pod's own tokens are those of its service account.
+// tokensNeedAccount: projected tokens are those of the pod's service account.
 func (k *podChecker) tokensNeedAccount(path *field.Path) field.ErrorList {
 	if !k.pod || k.spec.ServiceAccountName != "" {
 		return nil
@@ -127,7 +128,7 @@ func (k *podChecker) tokensNeedAccount(path *field.Path) field.ErrorList {
 	return errs
 }
 
-// ValidatePod checks a whole pod.
+// ValidatePod validates a whole pod.
 func ValidatePod(p *corev1.Pod) field.ErrorList { return checkPod(p, podFaults{}) }
 
 func checkPod(p *corev1.Pod, kept podFaults) field.ErrorList {
@@ -152,7 +153,7 @@ func containerNamed(s *corev1.PodSpec, name string) *corev1.Container {
 	return nil
 }
 
-// ValidateTemplate checks the template of a workload.
+// ValidateTemplate validates the template of a workload.
 func ValidateTemplate(t *corev1.PodTemplateSpec, path *field.Path) field.ErrorList {
 	errs := metav1validation.ValidateLabels(t.Labels, path.Child("labels"))
 	errs = append(errs, apivalidation.ValidateAnnotations(t.Annotations, path.Child("annotations"))...)
@@ -166,7 +167,7 @@ func ValidateTemplate(t *corev1.PodTemplateSpec, path *field.Path) field.ErrorLi
 	return errs
 }
 
-// podChecker checks one pod spec. pod is false inside a workload's template.
+// podChecker validates one pod spec. pod is false for a workload's template.
 type podChecker struct {
 	spec    *corev1.PodSpec
 	pod     bool
@@ -376,7 +377,7 @@ func hasComparisons(list []corev1.Toleration) bool {
 	})
 }
 
-// ValidateTolerations checks tolerations; comparisons says that they may compare numbers.
+// ValidateTolerations validates tolerations; comparisons says that they may compare numbers.
 func ValidateTolerations(list []corev1.Toleration, comparisons bool, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range list {
@@ -427,7 +428,8 @@ func ValidateTolerations(list []corev1.Toleration, comparisons bool, path *field
 	return errs
 }
 
-// ValidateTaintEffect checks the effect of a taint or of a toleration; the error lists the values in their order.
+// ValidateTaintEffect validates the effect of a taint or a toleration; the error lists the values
+// in their order.
 func ValidateTaintEffect(e corev1.TaintEffect, path *field.Path) field.ErrorList {
 	switch e {
 	case corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute:
@@ -476,7 +478,8 @@ func validateResourceClaims(claims []corev1.PodResourceClaim, path *field.Path) 
 	return errs
 }
 
-// validatePodResources checks the resources of the pod as a whole against its own limits and its containers' requests.
+// validatePodResources validates the pod-level resources against its own limits and its containers'
+// requests.
 func validatePodResources(s *corev1.PodSpec, kept podFaults, path *field.Path) field.ErrorList {
 	r := s.Resources
 	if r == nil {
@@ -513,7 +516,7 @@ func validatePodResources(s *corev1.PodSpec, kept podFaults, path *field.Path) f
 	return errs
 }
 
-// hasBrokenPages tells whether a pod asks for parts of huge pages.
+// hasBrokenPages reports whether a pod requests fractions of huge pages.
 func hasBrokenPages(s *corev1.PodSpec) bool {
 	broken := func(list corev1.ResourceList) bool {
 		for name, q := range list {

@@ -18,12 +18,11 @@ import (
 	"carob/internal/kinds/volumes"
 )
 
-// PodWarnings are hints about a new pod that is valid but probably not what its author means. Updates bring none:
-// programs
-// make them.
+// PodWarnings are warnings about a new pod that is valid but probably not what its author means.
+// Updates return none: programs make them.
 func PodWarnings(p *corev1.Pod) []string {
 	var out []string
-	// Mirror and bare pods become host names; a name with dots is cut there (L1.7).
+	// Names of mirror and bare pods become host names; a name with dots is cut at the first (L1.7).
 	if msgs := validation.IsDNS1123Label(p.Name); p.Name != "" && len(msgs) > 0 {
 		out = append(out,
 			fmt.Sprintf(
@@ -32,7 +31,7 @@ func PodWarnings(p *corev1.Pod) []string {
 	return append(out, podSpecWarnings(&p.Spec, &p.ObjectMeta, nil)...)
 }
 
-// PodStatusWarnings are hints about the addresses that an agent reports.
+// PodStatusWarnings are warnings about the addresses that an agent reports.
 func PodStatusWarnings(p *corev1.Pod) []string {
 	var out []string
 	at := field.NewPath("status")
@@ -45,12 +44,12 @@ func PodStatusWarnings(p *corev1.Pod) []string {
 	return out
 }
 
-// TemplateWarnings are the hints about a workload's pod template.
+// TemplateWarnings are the warnings about a workload's pod template.
 func TemplateWarnings(t *corev1.PodTemplateSpec, at *field.Path) []string {
 	return podSpecWarnings(&t.Spec, &t.ObjectMeta, at)
 }
 
-// goneAnnotations are read no more.
+// goneAnnotations have no effect any more.
 var goneAnnotations = [...][2]string{
 	{"scheduler.alpha.kubernetes.io/critical-pod",
 		`non-functional in v1.16+; use the "priorityClassName" field instead`},
@@ -58,7 +57,7 @@ var goneAnnotations = [...][2]string{
 	{"security.alpha.kubernetes.io/unsafe-sysctls", `non-functional in v1.11+; use the "sysctls" field instead`},
 }
 
-// podSpecWarnings are the hints about a pod, or about the template at a path.
+// podSpecWarnings are the warnings about a pod, or about the template at a path.
 func podSpecWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []string {
 	var out rules.Warnings
 	spec, annotations := at.Child("spec"), at.Child("metadata", "annotations")
@@ -167,7 +166,7 @@ func podSpecWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []
 	return out
 }
 
-// containersOf returns all containers of a pod with their paths, in the order of the kinds' starts.
+// containersOf returns all containers of a pod with their paths: init, regular, ephemeral.
 func containersOf(s *corev1.PodSpec, spec *field.Path) iter.Seq2[*corev1.Container, *field.Path] {
 	return func(yield func(*corev1.Container, *field.Path) bool) {
 		for i := range s.InitContainers {
@@ -189,7 +188,7 @@ func containersOf(s *corev1.PodSpec, spec *field.Path) iter.Seq2[*corev1.Contain
 	}
 }
 
-// profileWarnings are about annotations that fields have replaced, and about each container by itself.
+// profileWarnings are about annotations that fields have replaced, and about single containers.
 func profileWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []string {
 	const seccomp = `non-functional in v1.27+; use the "seccompProfile" field instead`
 	var out rules.Warnings
@@ -207,7 +206,7 @@ func profileWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []
 		if _, ok := m.Annotations[key]; ok && (c.SecurityContext == nil || c.SecurityContext.SeccompProfile == nil) {
 			out.Say(annotations.Key(key), seccomp)
 		}
-		// A pod's annotation is read, and told of, where it is made.
+		// The strategy reads the annotation of a pod, and warns about it, at creation.
 		key = corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + c.Name
 		if text, ok := m.Annotations[key]; ok && at != nil &&
 			(c.SecurityContext == nil || c.SecurityContext.AppArmorProfile == nil) &&
@@ -219,7 +218,7 @@ func profileWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []
 	return out
 }
 
-// portWarnings are about ports that say nothing, or the same, or not which one is meant.
+// portWarnings are about ports that are empty, duplicate, or ambiguous.
 func portWarnings(s *corev1.PodSpec, spec *field.Path) []string {
 	type placed struct {
 		*corev1.ContainerPort
@@ -282,7 +281,7 @@ func affinityWarnings(terms []corev1.PodAffinityTerm, preferred []corev1.Weighte
 	return out
 }
 
-// placed is a file of a volume, and what it is from.
+// placed is a file of a volume, and its source.
 type placed struct{ path, source string }
 
 func (p placed) String() string {
@@ -292,7 +291,7 @@ func (p placed) String() string {
 	return fmt.Sprintf("%q (%s)", p.path, p.source)
 }
 
-// overlaps are the files of one volume that hide each other.
+// overlaps are the files of one volume that overwrite each other.
 func overlaps(v *corev1.Volume) []string {
 	var out []string
 	var all []placed

@@ -13,8 +13,8 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// validateProjectedCertificate checks a key and certificate that a signer makes for the pod.
-// The caller checks that no other source writes its files.
+// validateProjectedCertificate validates a projected key and certificate of a signer. The caller
+// checks that no other source writes its files.
 func validateProjectedCertificate(c *corev1.PodCertificateProjection, at *field.Path) field.ErrorList {
 	const hour = 60 * 60
 	errs := rules.SignerName(c.SignerName, at.Child("signerName"))
@@ -48,7 +48,7 @@ func validateProjectedCertificate(c *corev1.PodCertificateProjection, at *field.
 	return errs
 }
 
-// LongestCertificate is how many seconds a pod's certificate of a signer may live at most.
+// LongestCertificate is the longest lifetime of a pod's certificate, in seconds.
 func LongestCertificate(signer string) int32 {
 	const day = 24 * 60 * 60
 	if host, _, _ := strings.Cut(signer, "/"); host == "kubernetes.io" || strings.HasSuffix(host, ".kubernetes.io") {
@@ -57,7 +57,7 @@ func LongestCertificate(signer string) int32 {
 	return 91 * day
 }
 
-// ValidateUserAnnotations checks what a pod tells a signer.
+// ValidateUserAnnotations validates the annotations that a pod passes to a signer.
 func ValidateUserAnnotations(annotations map[string]string, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for key := range annotations {
@@ -69,7 +69,7 @@ func ValidateUserAnnotations(annotations map[string]string, at *field.Path) fiel
 	return errs
 }
 
-// validateProjectedBundle checks a file of trust bundles: of one by name, or of a signer's.
+// validateProjectedBundle validates a projected trust bundle: one by name, or those of a signer.
 func validateProjectedBundle(b *corev1.ClusterTrustBundleProjection, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	switch {
@@ -95,8 +95,8 @@ func validateProjectedBundle(b *corev1.ClusterTrustBundleProjection, at *field.P
 	return append(errs, validateVolumeFile(b.Path, at.Child("path"))...)
 }
 
-// validateBundleName checks the name of a trust bundle: of a signer's it begins with the
-// signer's name, in which colons stand for slashes.
+// validateBundleName validates the name of a trust bundle: the name of a signer's begins with the
+// signer's name, in which colons replace slashes.
 func validateBundleName(name string, at *field.Path) field.ErrorList {
 	if name == "" {
 		return field.ErrorList{field.Required(at, "must be a valid object name")}

@@ -11,8 +11,8 @@ import (
 	"carob/internal/core/resources"
 )
 
-// defaultPodResources completes the resources of the pod as a whole from those of its containers (L1.22). It runs after
-// mutating admission, because that may still change the containers.
+// defaultPodResources completes the pod-level resources from those of its containers (L1.22). It
+// runs after mutating admission, which may still change the containers.
 func defaultPodResources(s *corev1.PodSpec) {
 	r := s.Resources
 	if r == nil || len(r.Requests) == 0 && len(r.Limits) == 0 {

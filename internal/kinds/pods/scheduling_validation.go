@@ -13,13 +13,14 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// hasBadNodeValues tells whether required node affinity asks for values that no label can have.
+// hasBadNodeValues reports whether required node affinity has values that are invalid as labels.
 func hasBadNodeValues(a *corev1.Affinity) bool {
 	return a != nil && a.NodeAffinity != nil &&
 		rules.HasBadTerms(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
 }
 
-// hasBadPodValues tells whether pod affinity selects by what no label can be.
+// hasBadPodValues reports whether the selectors of pod affinity have values that are invalid as
+// labels.
 func hasBadPodValues(a *corev1.Affinity) bool {
 	if a == nil {
 		return false

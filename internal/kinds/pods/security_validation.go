@@ -57,7 +57,8 @@ func validatePodSecurityContext(s *corev1.PodSpec, keptSysctls bool, at *field.P
 	return append(errs, validateAppArmor(c.AppArmorProfile, at.Child("appArmorProfile"))...)
 }
 
-// hostSysctl returns the field that makes a parameter the host's; empty if it is the pod's own.
+// hostSysctl returns the field by which the pod shares the host's value of a sysctl; empty if the
+// pod has its own.
 func hostSysctl(s *corev1.PodSpec, name string) string {
 	name = strings.ReplaceAll(name, "/", ".")
 	switch {
@@ -147,7 +148,8 @@ func validateAppArmor(p *corev1.AppArmorProfile, at *field.Path) field.ErrorList
 	return errs
 }
 
-// ParseAppArmorAnnotation reads the deprecated annotation's value; nil when it names no profile (L1.6).
+// ParseAppArmorAnnotation parses the deprecated annotation's value; nil if it names no profile
+// (L1.6).
 func ParseAppArmorAnnotation(value string) *corev1.AppArmorProfile {
 	switch value {
 	case corev1.DeprecatedAppArmorBetaProfileRuntimeDefault:

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// Match selects pods by their labels and fields; the watch cache has an index of spec.nodeName.
+// Match selects pods by their labels and fields; the watch cache has an index on spec.nodeName.
 func Match(label labels.Selector, field fields.Selector) storage.SelectionPredicate {
 	return storage.SelectionPredicate{Label: label, Field: field, GetAttrs: Attributes,
 		IndexFields: []string{"spec.nodeName"}}
@@ -44,7 +44,7 @@ func Attributes(obj runtime.Object) (labels.Set, fields.Set, error) {
 	}, nil
 }
 
-// FieldLabel accepts the selectable fields of pods and refuses all others.
+// FieldLabel accepts the selectable fields of pods and rejects all others.
 func FieldLabel(label, value string) (string, string, error) {
 	switch label {
 	case "metadata.name", "metadata.namespace", "spec.nodeName", "spec.restartPolicy", "spec.schedulerName",

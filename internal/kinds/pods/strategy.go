@@ -19,7 +19,7 @@ import (
 	"carob/internal/kinds/unchanged"
 )
 
-// Strategy is what happens to a pod on create, on update of the main resource and on delete.
+// Strategy is the strategy of a pod for create, update of the main resource, and delete.
 type Strategy struct {
 	runtime.ObjectTyper
 	names.NameGenerator
@@ -34,16 +34,16 @@ func NewStrategy(typer runtime.ObjectTyper) Strategy {
 // NamespaceScoped implements rest.RESTCreateStrategy.
 func (Strategy) NamespaceScoped() bool { return true }
 
-// AllowCreateOnUpdate is false: a PUT never makes a pod (L1.1).
+// AllowCreateOnUpdate is false: a PUT never creates a pod (L1.1).
 func (Strategy) AllowCreateOnUpdate(context.Context) bool { return false }
 
-// AllowUnconditionalUpdate is true: a PUT without a resource version takes the newest (L1.1).
+// AllowUnconditionalUpdate is true: a PUT without a resource version updates the newest one (L1.1).
 func (Strategy) AllowUnconditionalUpdate(context.Context) bool { return true }
 
 // Canonicalize implements rest.RESTCreateStrategy; there is nothing to do.
 func (Strategy) Canonicalize(runtime.Object) {}
 
-// PrepareForCreate gives a pod its first generation and status (L1.3–L1.6).
+// PrepareForCreate sets the first generation and status of a pod (L1.3–L1.6).
 func (Strategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	p := obj.(*corev1.Pod)
 	p.Generation = 1
@@ -61,18 +61,19 @@ func (Strategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	adoptAppArmor(ctx, p)
 }
 
-// PrepareForUpdate keeps the stored status and counts a change of the spec (L1.60).
+// PrepareForUpdate keeps the stored status and increments the generation if the spec changes
+// (L1.60).
 func (Strategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 	p, o := obj.(*corev1.Pod), old.(*corev1.Pod)
 	p.Status = o.Status
-	if p.Spec.Resources == nil { // else a client that does not know the field would take it away
+	if p.Spec.Resources == nil { // otherwise a client that does not know the field would remove it
 		p.Spec.Resources = o.Spec.Resources.DeepCopy()
 	}
 	disabledfields.PodSpec(&p.Spec, &o.Spec)
 	bumpGeneration(p, o)
 }
 
-// bumpGeneration adds one to the generation when the spec has changed (L1.60).
+// bumpGeneration increments the generation if the spec has changed (L1.60).
 func bumpGeneration(p, old *corev1.Pod) {
 	if !unchanged.Meaning(&p.Spec, &old.Spec) {
 		p.Generation = old.Generation + 1
@@ -99,7 +100,7 @@ func (Strategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object
 	return nil
 }
 
-// CheckGracefulDelete chooses the grace period of a deletion (L1.90).
+// CheckGracefulDelete sets the grace period of a deletion (L1.90).
 func (Strategy) CheckGracefulDelete(_ context.Context, obj runtime.Object, options *metav1.DeleteOptions) bool {
 	if options == nil {
 		return false
@@ -108,7 +109,7 @@ func (Strategy) CheckGracefulDelete(_ context.Context, obj runtime.Object, optio
 	var period int64
 	switch {
 	case p.Spec.NodeName == "", p.Status.Phase == corev1.PodFailed, p.Status.Phase == corev1.PodSucceeded:
-		// Nothing runs anywhere: there is nobody to wait for.
+		// No container runs: there is nothing to wait for.
 	case options.GracePeriodSeconds != nil:
 		period = *options.GracePeriodSeconds
 	case p.Spec.TerminationGracePeriodSeconds != nil:
@@ -148,7 +149,7 @@ func (StatusStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Objec
 	syncAddresses(&p.Status)
 }
 
-// syncAddresses makes the single address the first of the list, whichever of them the writer knows.
+// syncAddresses makes podIP the first of podIPs, whichever of them the client set.
 func syncAddresses(s *corev1.PodStatus) {
 	switch {
 	case s.PodIP != "" && (len(s.PodIPs) == 0 || s.PodIPs[0].IP != s.PodIP):
@@ -158,7 +159,8 @@ func syncAddresses(s *corev1.PodStatus) {
 	}
 }
 
-// keepObservedGeneration keeps what a writer that does not know the field has left out (L1.71).
+// keepObservedGeneration keeps observedGeneration if the client, which may not know the field, left
+// it out (L1.71).
 func keepObservedGeneration(p, old *corev1.Pod) {
 	if p.Status.ObservedGeneration == 0 {
 		p.Status.ObservedGeneration = old.Status.ObservedGeneration
@@ -177,7 +179,8 @@ func keepObservedGeneration(p, old *corev1.Pod) {
 	}
 }
 
-// keepClaimStatuses keeps the resource claim status an agent does not own when it writes a whole status (L1.70).
+// keepClaimStatuses keeps the resource claim status, which belongs to others, when an agent writes
+// a whole status (L1.70).
 func keepClaimStatuses(p, old *corev1.Pod) {
 	if p.Status.ResourceClaimStatuses == nil {
 		p.Status.ResourceClaimStatuses = old.Status.ResourceClaimStatuses
@@ -238,15 +241,16 @@ func (ResizeStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Objec
 	p.Spec, p.Status = o.Spec, o.Status
 	p.Spec.Containers = resized(wanted.Containers, o.Spec.Containers)
 	p.Spec.InitContainers = resized(wanted.InitContainers, o.Spec.InitContainers)
-	if wanted.Resources != nil { // else the client knows none of the pod as a whole
+	if wanted.Resources != nil { // the client does not know pod-level resources otherwise
 		p.Spec.Resources = wanted.Resources
 	}
 	defaultPodResources(&p.Spec)
 	bumpGeneration(p, o)
 }
 
-// resized returns the stored containers with the resources and resize policies of the wanted ones. When containers were
-// added, removed or reordered it returns the wanted list as it is, for validation to refuse.
+// resized returns the stored containers with the resources and resize policies of the requested
+// ones. If containers were added, removed, or reordered, it returns the requested list, which
+// validation rejects.
 func resized(wanted, stored []corev1.Container) []corev1.Container {
 	if len(wanted) != len(stored) {
 		return wanted
@@ -272,9 +276,8 @@ func (ResizeStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return resetFields(fieldpath.MakePathOrDie("status"))
 }
 
-// adoptAppArmor reads the deprecated annotations of containers that have no profile of their own, and tells their
-// author
-// of the field (L1.6).
+// adoptAppArmor copies the deprecated annotations of containers without a profile to the field, and
+// warns the client about them (L1.6).
 func adoptAppArmor(ctx context.Context, p *corev1.Pod) {
 	if p.Spec.OS != nil && p.Spec.OS.Name == corev1.Windows {
 		return
@@ -312,7 +315,7 @@ func adoptAppArmor(ctx context.Context, p *corev1.Pod) {
 	}
 }
 
-// mergeLabelKeys resolves matchLabelKeys and mismatchLabelKeys against the pod's own labels (L1.5).
+// mergeLabelKeys resolves matchLabelKeys and mismatchLabelKeys with the pod's own labels (L1.5).
 func mergeLabelKeys(p *corev1.Pod) {
 	terms := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
 		for i := range required {
@@ -348,7 +351,7 @@ func mergeTerm(podLabels map[string]string, t *corev1.PodAffinityTerm) {
 	requireKeys(t.LabelSelector, podLabels, t.MismatchLabelKeys, metav1.LabelSelectorOpNotIn)
 }
 
-// requireKeys adds a requirement for each key the pod has a label for.
+// requireKeys adds a requirement for each key for which the pod has a label.
 func requireKeys(s *metav1.LabelSelector, podLabels map[string]string, keys []string, op metav1.LabelSelectorOperator) {
 	for _, key := range keys {
 		if value, ok := podLabels[key]; ok {

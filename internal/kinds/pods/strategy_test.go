@@ -48,13 +48,13 @@ func TestPrepareForCreate(t *testing.T) {
 	}
 }
 
-// warnings keeps what is said to a client.
+// warnings records the warnings to a client.
 type warnings []string
 
 func (w *warnings) AddWarning(_, text string) { *w = append(*w, text) }
 
-// L1.6: the annotation of a container without a profile becomes its field, and its author is told of it; a field makes
-// no annotation.
+// L1.6: the annotation of a container without a profile is copied to its field, with a warning; a
+// field creates no annotation.
 func TestAppArmorAnnotation(t *testing.T) {
 	const key = "container.apparmor.security.beta.kubernetes.io/"
 	p := pod(func(p *corev1.Pod) {
@@ -97,7 +97,8 @@ func TestMatchLabelKeysAreMerged(t *testing.T) {
 	}
 }
 
-// L1.60: a write to one part never changes the other, and only a change of the spec counts.
+// L1.60: a write to one part never changes the other, and only a change of the spec increments the
+// generation.
 func TestPrepareForUpdate(t *testing.T) {
 	old := pod(nil)
 	p := pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed; p.Labels["new"] = "l" })
@@ -164,7 +165,7 @@ func TestGracePeriod(t *testing.T) {
 	}
 }
 
-// L1.2: exactly these fields can be selected, and each is an attribute.
+// L1.2: exactly these fields are selectable, and each is an attribute.
 func TestFieldSelectors(t *testing.T) {
 	_, set, err := Attributes(pod(nil))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"carob/internal/core/resources"
 )
 
-// TableConvertor makes the table "kubectl get pods" prints (L1.120).
+// TableConvertor builds the table of "kubectl get pods" (L1.120).
 type TableConvertor struct{}
 
 const (
@@ -105,7 +105,7 @@ func age(t metav1.Time, now time.Time) string {
 	return duration.HumanDuration(now.Sub(t.Time))
 }
 
-// gates are the readiness gates that are true, of all.
+// gates returns how many readiness gates are true, and their number.
 func gates(p *corev1.Pod) string {
 	if len(p.Spec.ReadinessGates) == 0 {
 		return none
@@ -119,13 +119,13 @@ func gates(p *corev1.Pod) string {
 	return fmt.Sprintf("%d/%d", met, len(p.Spec.ReadinessGates))
 }
 
-// ConditionTrue tells whether a pod has the condition t with the status True.
+// ConditionTrue reports whether a pod has the condition t with the status True.
 func ConditionTrue(p *corev1.Pod, t corev1.PodConditionType) bool {
 	c := Condition(&p.Status, t)
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// Condition returns the condition t of a status, nil when it has none.
+// Condition returns the condition t of a status, nil if it has none.
 func Condition(s *corev1.PodStatus, t corev1.PodConditionType) *corev1.PodCondition {
 	for i := range s.Conditions {
 		if s.Conditions[i].Type == t {
@@ -135,13 +135,13 @@ func Condition(s *corev1.PodStatus, t corev1.PodConditionType) *corev1.PodCondit
 	return nil
 }
 
-// summary is what the cells READY, STATUS and RESTARTS say.
+// summary is the content of the cells READY, STATUS, and RESTARTS.
 type summary struct {
 	ready, total     int
 	status, restarts string
 }
 
-// summarize computes READY, STATUS and RESTARTS (L1.121–L1.124).
+// summarize computes READY, STATUS, and RESTARTS (L1.121–L1.124).
 func summarize(p *corev1.Pod, now time.Time) summary {
 	w := walk{pod: p, status: string(p.Status.Phase)}
 	if p.Status.Reason != "" {
@@ -168,14 +168,14 @@ func summarize(p *corev1.Pod, now time.Time) summary {
 
 const unknownStatus = "Unknown"
 
-// walk goes over the container statuses of one pod.
+// walk iterates over the container statuses of one pod.
 type walk struct {
 	pod             *corev1.Pod
 	status          string
 	ready           int
 	restarts        int
 	sidecarRestarts int
-	lastEnd         metav1.Time // newest end of any container counted in restarts
+	lastEnd         metav1.Time // latest end of the containers counted in restarts
 	sidecarLastEnd  metav1.Time
 }
 
@@ -189,7 +189,7 @@ func (w *walk) sidecars() int {
 	return n
 }
 
-// initContainers tells whether the pod is still initializing, and in which state.
+// initContainers reports whether the pod is still initializing, and in which state.
 func (w *walk) initContainers() bool {
 	sidecars := map[string]bool{}
 	for i := range w.pod.Spec.InitContainers {
@@ -225,7 +225,7 @@ func (w *walk) initContainers() bool {
 	return false
 }
 
-// containers walks backwards, so that the first container has the last word.
+// containers iterates backwards, so that the first container decides.
 func (w *walk) containers() {
 	w.restarts, w.lastEnd = w.sidecarRestarts, w.sidecarLastEnd
 	running := false
@@ -260,7 +260,7 @@ func (w *walk) containers() {
 	}
 }
 
-// terminated says how a container ended.
+// terminated formats how a container terminated.
 func terminated(t *corev1.ContainerStateTerminated) string {
 	switch {
 	case t.Reason != "":
@@ -271,14 +271,14 @@ func terminated(t *corev1.ContainerStateTerminated) string {
 	return "ExitCode:" + strconv.Itoa(int(t.ExitCode))
 }
 
-// newest moves t to the end of the previous run of c when that is later.
+// newest sets t to the end of the previous run of c if that is later.
 func newest(t *metav1.Time, c *corev1.ContainerStatus) {
 	if last := c.LastTerminationState.Terminated; last != nil && t.Before(&last.FinishedAt) {
 		*t = last.FinishedAt
 	}
 }
 
-// restartsText is the number of restarts, with the age of the newest end when there is one (L1.123).
+// restartsText is the number of restarts, with the age of the latest one (L1.123).
 func (w *walk) restartsText(now time.Time) string {
 	if w.restarts == 0 || w.lastEnd.IsZero() {
 		return strconv.Itoa(w.restarts)

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// STATUS, READY and RESTARTS by the algorithm of L1.121–L1.124.
+// STATUS, READY, and RESTARTS by the algorithm of L1.121–L1.124.
 func TestSummary(t *testing.T) {
 	now := time.Date(2026, 1, 1, 1, 0, 0, 0, time.UTC)
 	for _, c := range []struct {

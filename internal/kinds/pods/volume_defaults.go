@@ -7,7 +7,7 @@ import (
 	"carob/internal/kinds/volumes"
 )
 
-// serviceAccountTokenSeconds is the life of a projected token that names none (L1.19).
+// serviceAccountTokenSeconds is the default lifetime of a projected token (L1.19).
 const serviceAccountTokenSeconds int64 = 60 * 60
 
 func defaultVolume(v *corev1.VolumeSource) {

@@ -35,7 +35,7 @@ func (k *podChecker) checkVolumes(at *field.Path) field.ErrorList {
 				more = append(more, field.Invalid(at.Child("name"), v.Name, fmt.Sprintf("PVC name %q: %s", claim, m)))
 			}
 		}
-		// One that is wrong can't be mounted either.
+		// An invalid volume cannot be mounted either.
 		if len(errs)+len(more) == before {
 			k.volumes[v.Name] = &v.VolumeSource
 		}
@@ -131,8 +131,8 @@ func validateKeysToPaths(items []corev1.KeyToPath, at *field.Path) field.ErrorLi
 	return errs
 }
 
-// validateVolumeFile checks the name of a file the agent makes in a volume; names that begin with ".." are the agent's
-// own.
+// validateVolumeFile validates the name of a file that the agent creates in a volume; names that
+// begin with ".." are reserved for the agent.
 func validateVolumeFile(p string, at *field.Path) field.ErrorList {
 	errs := rules.DescendingPath(p, at)
 	if strings.HasPrefix(p, "..") && !strings.HasPrefix(p, "../") {
@@ -141,7 +141,7 @@ func validateVolumeFile(p string, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateDownwardFiles checks files; it is the volume that upstream blames, not one of them.
+// validateDownwardFiles validates files; upstream's errors are about the volume, not the file.
 func validateDownwardFiles(items []corev1.DownwardAPIVolumeFile, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range items {
@@ -226,12 +226,13 @@ func (k *podChecker) projected(v *corev1.ProjectedVolumeSource, at *field.Path) 
 				return validateProjectedCertificate(s.PodCertificate, at)
 			})
 		}
-		errs = append(errs, one.Errs...) // upstream lets a source be empty
+		errs = append(errs, one.Errs...) // upstream accepts an empty source
 	}
 	return errs
 }
 
-// validateTokenProjection checks a token's file; for the path it is the volume, whole, that upstream blames.
+// validateTokenProjection validates a token's file; for the path, upstream's error is about the
+// whole volume.
 func validateTokenProjection(t *corev1.ServiceAccountTokenProjection, keptPath bool, whole,
 	at *field.Path) field.ErrorList {
 	const shortest, longest = 10 * 60, 1 << 32

@@ -1,2 +1,2 @@
-// Package policy is the group policy: PodDisruptionBudgets. Package core/disruption decides by them.
+// Package policy is the group policy: PodDisruptionBudgets. Package core/disruption applies them.
 package policy

@@ -17,7 +17,7 @@ func defaultSubjects(list []rbacv1.Subject) {
 	}
 }
 
-// RegisterDefaults adds the defaults of the kinds of this package to s.
+// RegisterDefaults adds the defaults of this package's kinds to s.
 func RegisterDefaults(s *runtime.Scheme) {
 	defaulting.Add(s, func(o *rbacv1.RoleBinding) { defaultRoleRef(&o.RoleRef); defaultSubjects(o.Subjects) })
 	defaulting.Add(s, func(o *rbacv1.ClusterRoleBinding) { defaultRoleRef(&o.RoleRef); defaultSubjects(o.Subjects) })

@@ -11,7 +11,7 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// rbacName: names of roles and bindings may hold colons and capitals.
+// rbacName: names of roles and bindings may have colons and capital letters.
 func rbacName(name string, _ bool) []string { return content.IsPathSegmentName(name) }
 
 func validateNamespacedRole(r *rbacv1.Role) field.ErrorList { return validateRules(r.Rules, true) }
@@ -120,7 +120,7 @@ func validateSubjects(list []rbacv1.Subject, namespaced bool) field.ErrorList {
 			if s.APIGroup != "" {
 				errs = append(errs, field.NotSupported(at.Child("apiGroup"), s.APIGroup, []string{""}))
 			}
-			// In a role binding the binding's own namespace is meant.
+			// In a role binding, the subject's default namespace is the binding's own.
 			if s.Namespace == "" && !namespaced {
 				errs = append(errs, field.Required(at.Child("namespace"), ""))
 			}

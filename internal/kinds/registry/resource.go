@@ -32,14 +32,13 @@ import (
 // CoreKind returns a kind of the core group, version v1.
 func CoreKind(kind string) schema.GroupVersionKind { return corev1.SchemeGroupVersion.WithKind(kind) }
 
-// Validator checks the objects of one kind. The strategy has checked metadata
-// already (names by Resource.ValidateName); a Validator adds what the kind
-// itself asks for. Every field may be nil.
+// Validator validates the objects of one kind. The strategy has already validated metadata (names
+// by Resource.ValidateName); a Validator adds the kind's own rules. Every field may be nil.
 type Validator struct {
 	Create       func(ctx context.Context, obj runtime.Object) field.ErrorList
 	Update       func(ctx context.Context, obj, old runtime.Object) field.ErrorList
 	StatusUpdate func(ctx context.Context, obj, old runtime.Object) field.ErrorList
-	// Subresource checks a change through another subresource, by its name.
+	// Subresource validates an update through another subresource, by its name.
 	Subresource func(ctx context.Context, name string, obj, old runtime.Object) field.ErrorList
 	// Warnings are sent to the client with a create (old is nil) or an update.
 	Warnings func(ctx context.Context, obj, old runtime.Object) []string
@@ -47,8 +46,8 @@ type Validator struct {
 	StatusWarnings func(obj runtime.Object) []string
 }
 
-// Resource describes one served kind. Kind, Plural and the two constructors
-// (set by Of) are required; the zero value of the rest is the usual case.
+// Resource describes one served kind. Kind, Plural, and the two constructors (set by Of) are
+// required; the zero value of the rest is the usual case.
 type Resource struct {
 	Kind       schema.GroupVersionKind
 	Plural     string
@@ -58,73 +57,74 @@ type Resource struct {
 	Cluster    bool // cluster-scoped
 	New, List  func() runtime.Object
 
-	// Status says that .status is owned by a /status subresource.
+	// Status: a /status subresource owns .status.
 	Status bool
-	// CreateStatus lets a create bring a status.
+	// CreateStatus: a create may set the status.
 	CreateStatus bool
-	// NoGeneration is for kinds whose metadata.generation is not kept (they have no desired state).
+	// NoGeneration: the kind has no desired state, so metadata.generation is not kept.
 	NoGeneration bool
-	// GenerationFromZero is for kinds whose generation counts changes only.
+	// GenerationFromZero: the generation counts changes only.
 	GenerationFromZero bool
-	// Dependents says what a deletion that names no policy does with them; they go when empty.
+	// Dependents is the default propagation policy of a deletion; background if empty.
 	Dependents rest.GarbageCollectionPolicy
-	// CreateOnUpdate lets a PUT create the object.
+	// CreateOnUpdate: a PUT may create the object.
 	CreateOnUpdate bool
-	// RequireResourceVersion refuses a PUT without metadata.resourceVersion.
+	// RequireResourceVersion: a PUT without metadata.resourceVersion is rejected.
 	RequireResourceVersion bool
-	// StatusMetadata lets a write to /status change labels, annotations and so on: so it is with the older kinds.
+	// StatusMetadata: a write to /status may change labels, annotations, and so on, as in the older
+	// kinds.
 	StatusMetadata bool
-	// ReturnDeleted answers a delete with the object instead of a status.
+	// ReturnDeleted: a delete returns the object instead of a Status.
 	ReturnDeleted bool
-	// Resets and StatusResets are the fields that a write to the object and to its
-	// /status takes from the stored object (dotted paths); status and spec when empty.
+	// Resets and StatusResets are the fields that a write to the object, or to its /status, cannot
+	// change (dotted paths); the defaults are status and spec.
 	Resets, StatusResets []string
-	// AlsoServed are further group versions under which the same storage is
-	// served, converted by the scheme (events.k8s.io/v1 on core events).
+	// AlsoServed are further group versions that serve the same storage, converted by the scheme
+	// (events.k8s.io/v1 on core events).
 	AlsoServed []schema.GroupVersion
 
-	// AlsoFields are other names of Fields under AlsoServed, where fields are called differently.
+	// AlsoFields are the names of Fields under AlsoServed, where they differ.
 	AlsoFields map[string]string
 
-	// ValidateName checks metadata.name; DNS subdomain when nil.
+	// ValidateName validates metadata.name; DNS subdomain if nil.
 	ValidateName apivalidation.ValidateNameFunc
-	// Template, when set, returns the pods that the object makes; nil if it has none.
+	// Template, if set, returns the pod template of an object; nil if it has none.
 	Template func(obj runtime.Object) *corev1.PodSpec
-	// PrepareCreate and PrepareUpdate change the object before it is validated, after the status has been looked after
-	// and
-	// the generation is that of the stored object; a change of the spec counts it up afterwards.
+	// PrepareCreate and PrepareUpdate change the object before validation, when status and
+	// generation are already those of the stored object; a change of the spec increments the
+	// generation afterwards.
 	PrepareCreate       func(ctx context.Context, obj runtime.Object)
 	PrepareUpdate       func(ctx context.Context, obj, old runtime.Object)
 	PrepareStatusUpdate func(ctx context.Context, obj, old runtime.Object)
 	Validator           Validator
-	// AuthorizeCreate and AuthorizeStatus refuse what the user, though allowed to
-	// write the object, may not put into it. They may look at other objects.
+	// AuthorizeCreate and AuthorizeStatus reject content that the user may not write although they
+	// may write the object. They may read other objects.
 	AuthorizeCreate func(ctx context.Context, obj runtime.Object) field.ErrorList
 	AuthorizeStatus func(ctx context.Context, obj, old runtime.Object) field.ErrorList
 
-	// Graceful, when set, may set opts.GracePeriodSeconds and reports whether the
-	// object is to be deleted gracefully (rest.RESTGracefulDeleteStrategy).
+	// Graceful, if set, may set opts.GracePeriodSeconds, and reports whether the object is deleted
+	// gracefully (rest.RESTGracefulDeleteStrategy).
 	Graceful func(ctx context.Context, obj runtime.Object, opts *metav1.DeleteOptions) bool
-	// TTL is the life time of an object, zero for ever.
+	// TTL is the lifetime of an object, zero for unlimited.
 	TTL time.Duration
 
-	// Fields are the selectable fields beside metadata.name and metadata.namespace.
+	// Fields are the selectable fields besides metadata.name and metadata.namespace.
 	Fields map[string]func(obj runtime.Object) string
-	// Index names the Fields by which the watch cache finds watchers quickly.
+	// Index names the Fields on which the watch cache has a trigger index.
 	Index []string
-	// Indexers are further indices of the watch cache (storage.FieldIndex names).
+	// Indexers are further indexes of the watch cache (storage.FieldIndex names).
 	Indexers *cache.Indexers
 
 	Table table.Kind
-	// Scale, when set, serves /scale.
+	// Scale, if set, serves /scale.
 	Scale *Scale
 
-	// Customize may change the store before it is completed: other strategies,
-	// Begin/After hooks, Decorator. After hooks do not hear of dry runs (SpareDryRuns); Begin hooks do.
+	// Customize may change the store before it is completed: other strategies, Begin/After hooks,
+	// Decorator. After hooks are not called for dry runs (SpareDryRuns); Begin hooks are.
 	Customize func(s *genericregistry.Store, base *Strategy)
-	// Main, when set, replaces what is served for the kind itself.
+	// Main, if set, replaces the storage that is served for the kind itself.
 	Main func(s *Store) rest.Storage
-	// Subresources returns further storages keyed by path ("pods/log").
+	// Subresources returns further storages, keyed by path ("pods/log").
 	Subresources func(s *Store) (map[string]rest.Storage, error)
 }
 
@@ -146,14 +146,13 @@ func (r *Resource) GroupResource() schema.GroupResource {
 	return schema.GroupResource{Group: r.Kind.Group, Resource: r.Plural}
 }
 
-// Store is the storage of one kind. Other storages work on it in process by its
-// embedded generic store.
+// Store is the storage of one kind. Other storages in this process use its embedded generic store.
 type Store struct {
 	*genericregistry.Store
 	Resource *Resource
 }
 
-// Status returns what serves /status of a kind that has one.
+// Status returns the storage of /status, if the kind has one.
 func (s *Store) Status() *Subresource {
 	return NewSubresource(s, s.UpdateStrategy.(*Strategy).ForStatus())
 }
@@ -170,15 +169,15 @@ func (s *Store) ShortNames() []string { return s.Resource.ShortNames }
 // Categories implements rest.CategoriesProvider.
 func (s *Store) Categories() []string { return s.Resource.Categories }
 
-// Builder makes storages. Set is the type registry (its field label functions
-// are added to while building), Options says how a kind is stored.
+// Builder builds storages. Set is the type registry (Build adds field label functions to it),
+// Options says how a kind is stored.
 type Builder struct {
 	Set     *scheme.Set
 	Options generic.RESTOptionsGetter
 }
 
-// Build makes the kind's store and, keyed by the path below the group version
-// ("pods", "pods/status"), everything that is served for it.
+// Build builds the kind's store and everything that is served for it, keyed by the path below the
+// group version ("pods", "pods/status").
 func (b *Builder) Build(r *Resource) (*Store, map[string]rest.Storage, error) {
 	if r.Singular == "" {
 		r.Singular = strings.ToLower(r.Kind.Kind)
@@ -243,8 +242,8 @@ func (b *Builder) Build(r *Resource) (*Store, map[string]rest.Storage, error) {
 	return main, out, nil
 }
 
-// SpareDryRuns keeps dry runs from the hooks of s that run after a write: upstream's store calls them for a dry run,
-// too, though nothing was stored, and a hook that acts on what it hears would make it true.
+// SpareDryRuns keeps the After hooks of s from being called for dry runs: upstream's store calls
+// them although nothing was stored, so a hook that acts would make the dry run real.
 func SpareDryRuns(s *genericregistry.Store) {
 	if created := s.AfterCreate; created != nil {
 		s.AfterCreate = func(obj runtime.Object, opts *metav1.CreateOptions) {
@@ -269,7 +268,7 @@ func SpareDryRuns(s *genericregistry.Store) {
 	}
 }
 
-// attributes returns what label and field selectors are matched against.
+// attributes returns the labels and fields that selectors are matched against.
 func (r *Resource) attributes() storage.AttrFunc {
 	names := make([]string, 0, len(r.Fields))
 	for n := range r.Fields {
@@ -293,7 +292,8 @@ func (r *Resource) attributes() storage.AttrFunc {
 	}
 }
 
-// AddFieldLabels makes r's fields selectable under kind, r's own or one it is also served as.
+// AddFieldLabels makes r's fields selectable for kind, which is r's own or another one under which
+// r is served.
 func (b *Builder) AddFieldLabels(r *Resource, kind schema.GroupVersionKind) error {
 	err := b.Set.Scheme.AddFieldLabelConversionFunc(kind, func(label, value string) (string, string, error) {
 		if same, ok := r.AlsoFields[label]; ok && kind != r.Kind {
@@ -313,20 +313,20 @@ func (b *Builder) AddFieldLabels(r *Resource, kind schema.GroupVersionKind) erro
 	return nil
 }
 
-// Subresource serves get, update and patch of a part of the object ("/status").
+// Subresource serves get, update, and patch of a part of the object ("/status").
 type Subresource struct{ store *genericregistry.Store }
 
-// UpdateStrategy is a strategy that also says which fields it resets.
+// UpdateStrategy is a strategy that also returns the fields that it resets.
 type UpdateStrategy interface {
 	rest.RESTUpdateStrategy
 	rest.ResetFieldsStrategy
 }
 
-// NewSubresource returns a view of s that updates by strategy.
+// NewSubresource returns a view of s that updates with strategy.
 func NewSubresource(s *Store, strategy UpdateStrategy) *Subresource {
 	view := *s.Store
 	view.UpdateStrategy, view.ResetFieldsStrategy = strategy, strategy
-	view.BeginUpdate = nil // what it looks after is not written here
+	view.BeginUpdate = nil // the After hooks are about other writes
 	return &Subresource{store: &view}
 }
 

@@ -16,11 +16,11 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// Scale says where a workload keeps its replica counts.
+// Scale says where a workload has its replica counts.
 type Scale struct {
-	// Get returns wanted and observed replicas and the pods' label selector in string form.
+	// Get returns desired and observed replicas, and the pods' label selector as a string.
 	Get func(obj runtime.Object) (spec, status int32, selector string)
-	// Set writes the wanted replicas into obj.
+	// Set writes the desired replicas into obj.
 	Set func(obj runtime.Object, replicas int32)
 }
 
@@ -30,7 +30,7 @@ type scaleStorage struct {
 	scale *Scale
 }
 
-// replicasPath is where a workload, and its Scale, keeps the wanted replicas.
+// replicasPath is the field of the desired replicas in a workload and in its Scale.
 var replicasPath = fieldpath.MakePathOrDie("spec", "replicas")
 
 var (
@@ -71,7 +71,8 @@ func (s *scaleStorage) Update(ctx context.Context, name string, info rest.Update
 	_ bool, opts *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	transform := func(ctx context.Context, _, old runtime.Object) (runtime.Object, error) {
 		before, of := s.view(old), objectMeta(old)
-		// Whoever scales owns the replicas of the workload: server-side apply must see who did.
+		// The client that scales owns the replicas of the workload: server-side apply must know
+		// that.
 		gv := s.store.Resource.Kind.GroupVersion()
 		owners := managedfields.NewScaleHandler(of.GetManagedFields(), gv,
 			managedfields.ResourcePathMappings{gv.String(): replicasPath})
@@ -112,8 +113,8 @@ func (s *scaleStorage) Update(ctx context.Context, name string, info rest.Update
 		}
 		return obj, nil
 	}
-	// Validation of the Scale has run in transform; the workload itself was
-	// admitted before, so only its strategy looks at it again.
+	// Validation of the Scale has run in transform, and admission of the workload before, so only
+	// the workload's strategy runs again.
 	obj, _, err := s.store.Update(ctx, name, rest.DefaultUpdatedObjectInfo(nil, transform), create, nil, false, opts)
 	if err != nil {
 		return nil, false, err

@@ -23,15 +23,15 @@ import (
 	"carob/internal/kinds/unchanged"
 )
 
-// Strategy is the create, update and delete strategy of every kind, steered by
-// its Resource. Kinds with their own rules embed it and override methods.
+// Strategy is the create, update, and delete strategy of every kind, configured by its Resource.
+// Kinds with their own rules embed it and override methods.
 type Strategy struct {
 	runtime.ObjectTyper
 	names.NameGenerator
 	declarative.Once
 	Resource *Resource
-	// Field positions in the Go struct, -1 when the kind has no such field:
-	// looked up once, because FieldByName on each write is not free.
+	// Field positions in the Go struct, -1 if the kind has no such field: looked up once, because
+	// FieldByName on each write is not free.
 	meta, spec, status int
 	scheme             *runtime.Scheme
 	reset              map[fieldpath.APIVersion]*fieldpath.Set
@@ -72,7 +72,8 @@ func fieldIndex(t reflect.Type, name string) int {
 	return -1
 }
 
-// ResetFields returns the set of the given dotted paths for every version the kind is served in.
+// ResetFields returns the set of the given dotted paths for every version in which the kind is
+// served.
 func ResetFields(r *Resource, paths ...string) map[fieldpath.APIVersion]*fieldpath.Set {
 	set := fieldpath.NewSet()
 	for _, p := range paths {
@@ -103,7 +104,7 @@ func (s *Strategy) AllowUnconditionalUpdate(context.Context) bool {
 // Canonicalize implements rest.RESTCreateStrategy.
 func (s *Strategy) Canonicalize(runtime.Object) {}
 
-// PrepareForCreate clears what a client may not set and starts the generation at 1.
+// PrepareForCreate clears fields that a client may not set, and starts the generation at 1.
 func (s *Strategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	if s.Resource.Status && !s.Resource.CreateStatus {
 		reflect.ValueOf(obj).Elem().Field(s.status).SetZero()
@@ -117,8 +118,8 @@ func (s *Strategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 	}
 }
 
-// PrepareForUpdate keeps the old status and counts the generation up when the
-// desired state differs.
+// PrepareForUpdate keeps the old status, and increments the generation if the desired state
+// changes.
 func (s *Strategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	o, p := reflect.ValueOf(obj).Elem(), reflect.ValueOf(old).Elem()
 	if s.Resource.Status {
@@ -141,7 +142,7 @@ func (s *Strategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object
 	}
 }
 
-// dropDisabledFields drops fields of the pods that obj makes; old is nil for a create.
+// dropDisabledFields drops disabled fields in obj's pod template; old is nil for a create.
 func (s *Strategy) dropDisabledFields(obj, old runtime.Object) {
 	if s.Resource.Template == nil {
 		return
@@ -175,7 +176,7 @@ func (s *Strategy) Validate(ctx context.Context, obj runtime.Object) field.Error
 	return declarative.Check(ctx, s.scheme, errs, obj, nil, "")
 }
 
-// finalizers checks their names; a few kinds, as upstream, take any that has the form of a name.
+// finalizers validates their names; a few kinds, as upstream, accept any qualified name.
 func (s *Strategy) finalizers(obj runtime.Object) field.ErrorList {
 	switch s.Resource.Kind.Kind {
 	case "Event", "Lease", "PodDisruptionBudget", "RuntimeClass", "ValidatingWebhookConfiguration",
@@ -228,7 +229,7 @@ func (g gracefulStrategy) CheckGracefulDelete(ctx context.Context, obj runtime.O
 	return g.Resource.Graceful(ctx, obj, opts)
 }
 
-// StatusStrategy updates .status and leaves everything else as it is.
+// StatusStrategy updates .status and leaves everything else unchanged.
 type StatusStrategy struct{ *Strategy }
 
 // ForStatus returns the strategy of the kind's /status subresource.
@@ -249,8 +250,8 @@ func (s *Strategy) ForStatus() *StatusStrategy {
 // AllowCreateOnUpdate implements rest.RESTUpdateStrategy.
 func (s *StatusStrategy) AllowCreateOnUpdate(context.Context) bool { return false }
 
-// PrepareForUpdate takes all but the status, the resource version and the
-// field owners from old; where StatusMetadata is set, metadata too is the client's.
+// PrepareForUpdate keeps everything of old except the status, the resource version, and the field
+// owners; with StatusMetadata, metadata is also the client's.
 func (s *StatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	o, p := reflect.ValueOf(obj).Elem(), reflect.ValueOf(old).Elem()
 	m, om := objectMeta(obj), objectMeta(old)
@@ -265,7 +266,7 @@ func (s *StatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.
 		m.SetResourceVersion(version)
 	}
 	for i := range o.NumField() {
-		// Field 0 is TypeMeta in every kind; kinds keep their payload in spec and others.
+		// Field 0 is TypeMeta in every kind; the rest is in spec and other fields.
 		if i != s.meta && i != s.status && o.Type().Field(i).Name != "TypeMeta" {
 			o.Field(i).Set(p.Field(i))
 		}
@@ -295,8 +296,8 @@ func (s *StatusStrategy) WarningsOnUpdate(_ context.Context, obj, _ runtime.Obje
 	return s.Resource.Validator.StatusWarnings(obj)
 }
 
-// objectMeta returns the metadata of an object of a registered kind, which
-// newStrategy has seen to exist.
+// objectMeta returns the metadata of an object of a registered kind; newStrategy has checked that
+// it exists.
 func objectMeta(obj runtime.Object) metav1.Object {
 	m, err := meta.Accessor(obj)
 	if err != nil {

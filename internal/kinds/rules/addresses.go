@@ -8,7 +8,7 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// specialIP says why an address can't be somebody else's; empty when it can.
+// specialIP returns why an address cannot belong to another host; empty if it can.
 func specialIP(ip string) string {
 	a := netutils.ParseIPSloppy(ip)
 	switch {
@@ -26,10 +26,10 @@ func specialIP(ip string) string {
 	return ""
 }
 
-// IsIP tells whether s is an address of IPv4 or IPv6.
+// IsIP reports whether s is an IPv4 or IPv6 address.
 func IsIP(s string) bool { return net.ParseIP(s) != nil }
 
-// NonSpecialIP refuses addresses that mean this host or a whole link.
+// NonSpecialIP rejects addresses that mean this host or a whole link.
 func NonSpecialIP(ip string, at *field.Path) field.ErrorList {
 	if reason := specialIP(ip); reason != "" {
 		return field.ErrorList{field.Invalid(at, ip, reason)}

@@ -14,10 +14,10 @@ type Number struct {
 	value int64
 }
 
-// Count returns the number that status.name has.
+// Count returns the number in status.name.
 func Count(name string, value int64) Number { return Number{name, value} }
 
-// Optional returns the number that status.name has, zero when it is not set.
+// Optional returns the number in status.name, zero if it is not set.
 func Optional[T int32 | int64](name string, v *T) Number {
 	if v == nil {
 		return Count(name, 0)
@@ -25,7 +25,7 @@ func Optional[T int32 | int64](name string, v *T) Number {
 	return Count(name, int64(*v))
 }
 
-// Counts checks numbers, none of which can be negative.
+// Counts validates numbers that cannot be negative.
 func Counts(all ...Number) field.ErrorList {
 	var errs field.ErrorList
 	for _, c := range all {
@@ -34,7 +34,7 @@ func Counts(all ...Number) field.ErrorList {
 	return errs
 }
 
-// Parts checks that none of the numbers is greater than that of all replicas.
+// Parts checks that none of the numbers is greater than the number of replicas.
 func Parts(replicas int32, all ...Number) field.ErrorList {
 	var errs field.ErrorList
 	for _, c := range all {
@@ -46,8 +46,8 @@ func Parts(replicas int32, all ...Number) field.ErrorList {
 	return errs
 }
 
-// AvailableAreReady checks that replicas are available only when they are ready; ready is what the message calls that
-// Number.
+// AvailableAreReady checks that available replicas are ready; ready is the name of that number in
+// the error.
 func AvailableAreReady(available, readyReplicas int32, ready string) field.ErrorList {
 	if available <= readyReplicas {
 		return nil
@@ -56,7 +56,7 @@ func AvailableAreReady(available, readyReplicas int32, ready string) field.Error
 		"cannot be greater than "+ready)}
 }
 
-// NotLess checks the count of collisions, which only grows.
+// NotLess validates the collision count, which only grows.
 func NotLess(is, was *int32) field.ErrorList {
 	value := func(n *int32) int32 {
 		if n == nil {

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Finalizers checks what built-in kinds ask of their finalizers beyond custom
-// resources: a name without a prefix is one of Kubernetes' own.
+// Finalizers validates what built-in kinds require of their finalizers beyond custom resources: a
+// name without a prefix must be one of Kubernetes' own.
 func Finalizers(names []string) field.ErrorList {
 	var errs field.ErrorList
 	for i, n := range names {
@@ -24,8 +24,8 @@ func Finalizers(names []string) field.ErrorList {
 	return errs
 }
 
-// FinalizerName checks the form of a finalizer's name and, of one without a prefix,
-// that it is one of Kubernetes' own.
+// FinalizerName validates the form of a finalizer's name; one without a prefix must be one of
+// Kubernetes' own.
 func FinalizerName(name string, at *field.Path) field.ErrorList {
 	errs := Messages(at, name, validation.IsQualifiedName(name))
 	if strings.Contains(name, "/") || name == string(corev1.FinalizerKubernetes) ||

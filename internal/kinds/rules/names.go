@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// SignerName checks "example.com/signer".
+// SignerName validates "example.com/signer".
 func SignerName(name string, at *field.Path) field.ErrorList {
 	const longestDomain = validation.DNS1123SubdomainMaxLength
 	const longest = longestDomain + 1 + validation.DNS1123SubdomainMaxLength + validation.DNS1123LabelMaxLength + 1
@@ -46,10 +46,11 @@ func SignerName(name string, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// NoName asks nothing of a name beyond what every name must be: a segment of a path.
+// NoName accepts every name that is a valid path segment.
 func NoName(string, bool) []string { return nil }
 
-// DriverName checks the name of a CSI or device driver: a DNS subdomain of at most 63 characters.
+// DriverName validates the name of a CSI or device driver: a DNS subdomain of at most 63
+// characters.
 func DriverName(name string, at *field.Path) field.ErrorList {
 	const longest = 63
 	if name == "" {

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// OldNodeLabels are labels of nodes that have successors, and what is said to those who select by them.
+// OldNodeLabels are node labels that have been replaced, and the warning about selecting by them.
 var OldNodeLabels = map[string]string{
 	"beta.kubernetes.io/arch":                       `deprecated since v1.14; use "kubernetes.io/arch" instead`,
 	"beta.kubernetes.io/os":                         `deprecated since v1.14; use "kubernetes.io/os" instead`,
@@ -18,7 +18,8 @@ var OldNodeLabels = map[string]string{
 	"node-role.kubernetes.io/master":                `use "node-role.kubernetes.io/control-plane" instead`,
 }
 
-// TermWarnings are the hints about a selection of nodes; with values also about those that no label can have.
+// TermWarnings are the warnings about a node selector; with values, also about values that are
+// invalid as labels.
 func TermWarnings(t *corev1.NodeSelectorTerm, values bool, at *field.Path) []string {
 	var out Warnings
 	for i, e := range t.MatchExpressions {

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// NodeSelector checks a required selector of nodes. keptValues says that values which no label can have were stored
-// before and may stay.
+// NodeSelector validates a required node selector. keptValues says that values which are invalid as
+// labels were stored before and may stay.
 func NodeSelector(s *corev1.NodeSelector, keptValues bool, at *field.Path) field.ErrorList {
 	if len(s.NodeSelectorTerms) == 0 {
 		return field.ErrorList{field.Required(at.Child("nodeSelectorTerms"),
@@ -26,7 +26,7 @@ func NodeSelector(s *corev1.NodeSelector, keptValues bool, at *field.Path) field
 	return errs
 }
 
-// HasBadTerms tells whether a node selector asks for values that no label can have.
+// HasBadTerms reports whether a node selector has values that are invalid as labels.
 func HasBadTerms(s *corev1.NodeSelector) bool {
 	if s == nil {
 		return false
@@ -41,7 +41,7 @@ func HasBadTerms(s *corev1.NodeSelector) bool {
 	return false
 }
 
-// NodeSelectorTerm checks one term of a selector of nodes; keptValues is described at NodeSelector.
+// NodeSelectorTerm validates one term of a node selector; keptValues is described at NodeSelector.
 func NodeSelectorTerm(t *corev1.NodeSelectorTerm, keptValues bool, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range t.MatchExpressions {

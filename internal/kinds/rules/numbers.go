@@ -13,7 +13,7 @@ import (
 // SpecPath is the path of .spec.
 var SpecPath = field.NewPath("spec")
 
-// NonNegative refuses a number below zero; nil is fine.
+// NonNegative rejects a number below zero; nil is valid.
 func NonNegative[T int32 | int64](v *T, at *field.Path) field.ErrorList {
 	if v == nil {
 		return nil
@@ -21,7 +21,7 @@ func NonNegative[T int32 | int64](v *T, at *field.Path) field.ErrorList {
 	return apivalidation.ValidateNonnegativeField(int64(*v), at)
 }
 
-// Amount checks a number or percentage.
+// Amount validates a number or percentage.
 func Amount(v *intstr.IntOrString, at *field.Path) field.ErrorList {
 	switch {
 	case v == nil:
@@ -36,7 +36,7 @@ func Amount(v *intstr.IntOrString, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// Zero tells whether a number or percentage is zero.
+// Zero reports whether a number or percentage is zero.
 func Zero(v *intstr.IntOrString) bool {
 	if v == nil {
 		return true

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// DescendingPath checks a path that must stay inside its volume.
+// DescendingPath validates a path that must stay inside its volume.
 func DescendingPath(p string, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if path.IsAbs(p) {
@@ -16,7 +16,7 @@ func DescendingPath(p string, at *field.Path) field.ErrorList {
 	return append(errs, NoBacksteps(p, at)...)
 }
 
-// NoBacksteps refuses a path with an element "..".
+// NoBacksteps rejects a path with an element "..".
 func NoBacksteps(p string, at *field.Path) field.ErrorList {
 	for part := range strings.SplitSeq(p, "/") {
 		if part == ".." {

@@ -13,17 +13,17 @@ import (
 	"carob/internal/core/resources"
 )
 
-// NotNegative is what is said about a number below zero.
+// NotNegative is the error for a number below zero.
 const NotNegative = "must be greater than or equal to 0"
 
-// ResourceRequirements checks limits, requests and their relation. keptPages says that parts of huge pages were there
-// before and may stay.
+// ResourceRequirements validates limits, requests, and their relation. keptPages says that
+// fractions of huge pages were stored before and may stay.
 func ResourceRequirements(r *corev1.ResourceRequirements, keptPages bool, at *field.Path) field.ErrorList {
 	return requirements(r, keptPages, at,
 		func(name corev1.ResourceName, at *field.Path) field.ErrorList { return ResourceName(name, at, true) })
 }
 
-// WholeRequirements checks limits and requests of a pod as a whole.
+// WholeRequirements validates pod-level limits and requests.
 func WholeRequirements(r *corev1.ResourceRequirements, keptPages bool, at *field.Path) field.ErrorList {
 	return requirements(r, keptPages, at, func(name corev1.ResourceName, at *field.Path) field.ErrorList {
 		errs := ResourceName(name, at, false)
@@ -78,7 +78,7 @@ func requirements(r *corev1.ResourceRequirements, keptPages bool, at *field.Path
 	return errs
 }
 
-// SortedNames returns the names of a list of resources in their order, so that errors come in the same one each time.
+// SortedNames returns the resource names in a list, sorted, so that errors have a fixed order.
 func SortedNames(l corev1.ResourceList) []corev1.ResourceName {
 	names := make([]corev1.ResourceName, 0, len(l))
 	for name := range l {
@@ -88,8 +88,8 @@ func SortedNames(l corev1.ResourceList) []corev1.ResourceName {
 	return names
 }
 
-// ResourceName checks the name of a resource. container says that the list belongs to a container, where fewer standard
-// names make sense than in a quota.
+// ResourceName validates the name of a resource. container says that the list belongs to a
+// container, which has fewer standard resources than a quota.
 func ResourceName(name corev1.ResourceName, at *field.Path, container bool) field.ErrorList {
 	errs := Messages(at, name, validation.IsQualifiedName(string(name)))
 	plain := !strings.Contains(string(name), "/")
@@ -107,7 +107,7 @@ func ResourceName(name corev1.ResourceName, at *field.Path, container bool) fiel
 	return errs
 }
 
-// IsQuotaResource tells whether a name without a prefix is one that quotas know.
+// IsQuotaResource reports whether a name without a prefix is a resource of quotas.
 func IsQuotaResource(name corev1.ResourceName) bool {
 	switch name {
 	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage,
@@ -120,7 +120,7 @@ func IsQuotaResource(name corev1.ResourceName) bool {
 		strings.HasPrefix(string(name), corev1.ResourceRequestsHugePagesPrefix)
 }
 
-// AmountOf checks the amount of one resource, wherever it may be.
+// AmountOf validates the amount of one resource anywhere.
 func AmountOf(name corev1.ResourceName, q resource.Quantity, at *field.Path) field.ErrorList {
 	errs := NonNegativeQuantity(q, at)
 	if integral(name) && q.MilliValue()%1000 != 0 {
@@ -129,7 +129,7 @@ func AmountOf(name corev1.ResourceName, q resource.Quantity, at *field.Path) fie
 	return errs
 }
 
-// quantity checks the amount of one resource of a pod.
+// quantity validates the amount of one resource of a pod.
 func quantity(name corev1.ResourceName, q resource.Quantity, keptPages bool, at *field.Path) field.ErrorList {
 	errs := AmountOf(name, q, at)
 	if !keptPages && !WholePages(name, q) {
@@ -139,7 +139,7 @@ func quantity(name corev1.ResourceName, q resource.Quantity, keptPages bool, at 
 	return errs
 }
 
-// WholePages tells whether an amount of huge pages is a number of pages of the size in their name.
+// WholePages reports whether an amount of huge pages is a multiple of the size in their name.
 func WholePages(name corev1.ResourceName, q resource.Quantity) bool {
 	if !resources.IsHugePages(name) {
 		return true
@@ -148,12 +148,12 @@ func WholePages(name corev1.ResourceName, q resource.Quantity) bool {
 	return err == nil && size.Sign() > 0 && size.MilliValue()%1000 == 0 && q.Value()%size.Value() == 0
 }
 
-// integral tells whether only whole numbers of a resource make sense.
+// integral reports whether a resource has only whole numbers.
 func integral(name corev1.ResourceName) bool {
 	return counted(name) || Extendable(name)
 }
 
-// counted tells whether a resource is a number of objects.
+// counted reports whether a resource is a number of objects.
 func counted(name corev1.ResourceName) bool {
 	switch name {
 	case corev1.ResourcePods, corev1.ResourceQuotas, corev1.ResourceServices, corev1.ResourceReplicationControllers,
@@ -165,7 +165,7 @@ func counted(name corev1.ResourceName) bool {
 	return false
 }
 
-// NonNegativeQuantity refuses an amount below zero.
+// NonNegativeQuantity rejects an amount below zero.
 func NonNegativeQuantity(q resource.Quantity, at *field.Path) field.ErrorList {
 	if q.Sign() < 0 {
 		return field.ErrorList{field.Invalid(at, q.String(), NotNegative)}
@@ -173,7 +173,7 @@ func NonNegativeQuantity(q resource.Quantity, at *field.Path) field.ErrorList {
 	return nil
 }
 
-// ValidQuantity refuses less than nothing.
+// ValidQuantity rejects a negative amount.
 func ValidQuantity(q resource.Quantity, at *field.Path) field.ErrorList {
 	if q.Value() < 0 {
 		return field.ErrorList{field.Invalid(at, q.Value(), "must be a valid resource quantity")}
@@ -181,13 +181,13 @@ func ValidQuantity(q resource.Quantity, at *field.Path) field.ErrorList {
 	return nil
 }
 
-// IsNative tells whether Kubernetes itself names a resource.
+// IsNative reports whether a resource is one of Kubernetes' own.
 func IsNative(name corev1.ResourceName) bool {
 	return !strings.Contains(string(name), "/") || strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix)
 }
 
-// Extendable tells whether a resource of this name can be asked for that Kubernetes does not know; a quota, too, can
-// name it.
+// Extendable reports whether a resource of this name can be an extended resource, which a quota can
+// name, too.
 func Extendable(name corev1.ResourceName) bool {
 	return !IsNative(name) && resources.IsExtended(name) &&
 		len(validation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+string(name))) == 0

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// ObjectReference checks a reference to an object of any group.
+// ObjectReference validates a reference to an object of any group.
 func ObjectReference(group *string, kind, name string, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if group != nil {

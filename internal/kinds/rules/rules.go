@@ -9,11 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Kind returns a kind of a group, as a key of a table of rules.
+// Kind returns a kind of a group, as a key in a map of rules.
 func Kind(group, kind string) schema.GroupKind { return schema.GroupKind{Group: group, Kind: kind} }
 
-// Of makes rules from checks of one Go type. Without an update check of its own a changed object is checked like a
-// new one.
+// Of makes rules from functions for one Go type. Without an update function, an updated object is
+// validated like a new one.
 func Of[T any](name func(string, bool) []string, create func(*T) field.ErrorList,
 	update func(obj, old *T) field.ErrorList) Rules {
 	if update == nil {
@@ -22,7 +22,7 @@ func Of[T any](name func(string, bool) []string, create func(*T) field.ErrorList
 	return Rules{Name: name, Create: Typed(create), Update: TypedUpdate(update)}
 }
 
-// SameGeneration tells whether an update changes nothing that pods are made of; false for a new object.
+// SameGeneration reports whether an update leaves the generation unchanged; false for a new object.
 func SameGeneration(obj, old runtime.Object) bool {
 	if old == nil {
 		return false
@@ -32,43 +32,43 @@ func SameGeneration(obj, old runtime.Object) bool {
 	return err == nil && errOld == nil && is.GetGeneration() == was.GetGeneration()
 }
 
-// WithWarnings adds hints to rules.
+// WithWarnings adds warnings to rules.
 func WithWarnings[T any](r Rules, hints func(*T) []string) Rules {
 	r.Warnings = func(_ context.Context, obj, _ runtime.Object) []string { return hints(any(obj).(*T)) }
 	return r
 }
 
-// WithStatus adds the check of a status to rules.
+// WithStatus adds the validation of a status to rules.
 func WithStatus[T any](r Rules, check func(obj, old *T) field.ErrorList) Rules {
 	r.StatusUpdate = TypedUpdate(check)
 	return r
 }
 
-// Rules are the checks of one kind. A nil function checks nothing. They do not repeat the metadata checks every object
-// gets, except for the form of the name, which differs by kind.
+// Rules are the validation of one kind. A nil function accepts everything. They do not repeat the
+// validation of metadata, except for the form of the name, which differs by kind.
 type Rules struct {
 	// Name returns what is wrong with a name; prefix is true for metadata.generateName.
 	Name func(name string, prefix bool) []string
-	// Create checks an object about to be stored.
+	// Create validates a new object.
 	Create func(ctx context.Context, obj runtime.Object) field.ErrorList
-	// Update checks a change of the main resource.
+	// Update validates an update of the main resource.
 	Update func(ctx context.Context, obj, old runtime.Object) field.ErrorList
-	// StatusUpdate checks a change through the status subresource.
+	// StatusUpdate validates an update through the status subresource.
 	StatusUpdate func(ctx context.Context, obj, old runtime.Object) field.ErrorList
-	// Subresource checks a change through another subresource, by its name.
+	// Subresource validates an update through another subresource, by its name.
 	Subresource func(ctx context.Context, name string, obj, old runtime.Object) field.ErrorList
-	// Warnings are said to the client on create (old is nil) and update; they reject nothing.
+	// Warnings are sent to the client on create (old is nil) and update; they reject nothing.
 	Warnings func(ctx context.Context, obj, old runtime.Object) []string
-	// StatusWarnings are said on an update of the status.
+	// StatusWarnings are sent to the client on an update of the status.
 	StatusWarnings func(obj runtime.Object) []string
 }
 
-// Typed turns a check of one Go type into a check of any object.
+// Typed turns validation of one Go type into validation of any object.
 func Typed[T any](fn func(*T) field.ErrorList) func(context.Context, runtime.Object) field.ErrorList {
 	return func(_ context.Context, obj runtime.Object) field.ErrorList { return fn(any(obj).(*T)) }
 }
 
-// TypedUpdate turns a check of a change of one Go type into a check of a change of any object.
+// TypedUpdate turns validation of updates of one Go type into validation of updates of any object.
 func TypedUpdate[T any](fn func(obj, old *T) field.ErrorList) func(context.Context, runtime.Object,
 	runtime.Object) field.ErrorList {
 	return func(_ context.Context, obj, old runtime.Object) field.ErrorList {

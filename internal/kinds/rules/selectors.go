@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// ImmutableSelector refuses the change of a selector.
+// ImmutableSelector rejects a change of a selector.
 func ImmutableSelector(new, old any, at *field.Path) field.ErrorList {
 	if apiequality.Semantic.DeepEqual(new, old) {
 		return nil
@@ -16,7 +16,7 @@ func ImmutableSelector(new, old any, at *field.Path) field.ErrorList {
 	return field.ErrorList{field.Invalid(at, new, apivalidation.FieldImmutableErrorMsg)}
 }
 
-// HasBadLabelValues tells whether a selector asks for values that no label can have.
+// HasBadLabelValues reports whether a selector has values that are invalid as labels.
 func HasBadLabelValues(s *metav1.LabelSelector) bool {
 	for _, r := range s.MatchExpressions {
 		for _, v := range r.Values {

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// TemplateMeta checks the metadata of what is made from a template: it gets labels
-// and annotations, and the rest is its maker's.
+// TemplateMeta validates the metadata in a template: created objects get labels and annotations
+// from it, the rest from their creator.
 func TemplateMeta(m *metav1.ObjectMeta, at *field.Path) field.ErrorList {
 	errs := apivalidation.ValidateAnnotations(m.Annotations, at.Child("annotations"))
 	errs = append(errs, metav1validation.ValidateLabels(m.Labels, at.Child("labels"))...)

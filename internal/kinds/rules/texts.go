@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// OneOf checks a required field against its values, which the error lists in their order.
+// OneOf validates a required field against its values, which the error lists in their order.
 func OneOf(value string, path *field.Path, values ...string) field.ErrorList {
 	if value == "" {
 		return field.ErrorList{field.Required(path, "")}
@@ -14,7 +14,7 @@ func OneOf(value string, path *field.Path, values ...string) field.ErrorList {
 	return Supported(value, path, values...)
 }
 
-// Supported checks a field against its values, of which the empty one is none.
+// Supported validates a field against its values; the empty value is invalid.
 func Supported(value string, path *field.Path, values ...string) field.ErrorList {
 	if slices.Contains(values, value) {
 		return nil
@@ -22,7 +22,7 @@ func Supported(value string, path *field.Path, values ...string) field.ErrorList
 	return field.ErrorList{field.NotSupported(path, value, values)}
 }
 
-// Messages makes an error of each message about one value.
+// Messages makes an error from each message about one value.
 func Messages(path *field.Path, value any, msgs []string) field.ErrorList {
 	var errs field.ErrorList
 	for _, m := range msgs {
@@ -31,7 +31,7 @@ func Messages(path *field.Path, value any, msgs []string) field.ErrorList {
 	return errs
 }
 
-// Required refuses an empty text.
+// Required rejects an empty string.
 func Required(at *field.Path, value string) field.ErrorList {
 	if value == "" {
 		return field.ErrorList{field.Required(at, "")}

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Warnings collects what is said about fields.
+// Warnings collects warnings about fields.
 type Warnings []string
 
 // Say adds a warning about the field at a path.
@@ -16,7 +16,7 @@ func (h *Warnings) Say(at *field.Path, format string, args ...any) {
 	*h = append(*h, at.String()+": "+fmt.Sprintf(format, args...))
 }
 
-// Bytes says that an amount of memory or disk is no whole number of bytes.
+// Bytes warns that an amount of memory or disk is not a whole number of bytes.
 func (h *Warnings) Bytes(list corev1.ResourceList, at *field.Path, names ...corev1.ResourceName) {
 	for _, name := range names {
 		if q, ok := list[name]; ok && q.MilliValue()%1000 != 0 {
@@ -25,7 +25,7 @@ func (h *Warnings) Bytes(list corev1.ResourceList, at *field.Path, names ...core
 	}
 }
 
-// BalancerWarnings are about the address of a load balancer in a status, if it has one.
+// BalancerWarnings are about the addresses of a load balancer in a status.
 func BalancerWarnings(i int, ip string) []string {
 	if ip == "" {
 		return nil

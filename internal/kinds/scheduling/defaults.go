@@ -12,7 +12,7 @@ func defaultPriorityClass(c *schedulingv1.PriorityClass) {
 	defaulting.OrNew(&c.PreemptionPolicy, corev1.PreemptLowerPriority)
 }
 
-// RegisterDefaults adds the defaults of the kinds of this package to s.
+// RegisterDefaults adds the defaults of this package's kinds to s.
 func RegisterDefaults(s *runtime.Scheme) {
 	defaulting.Add(s, defaultPriorityClass)
 }

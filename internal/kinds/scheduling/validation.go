@@ -16,7 +16,7 @@ const (
 	highestUserPriority  int32 = 1_000_000_000
 )
 
-// systemPriorities are the classes of the system itself (L0.64).
+// systemPriorities are the system's own priority classes (L0.64).
 func systemPriorities() map[string]int32 {
 	return map[string]int32{"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 }

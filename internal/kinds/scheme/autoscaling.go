@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// HorizontalPodAutoscalers are stored as autoscaling/v2. A client of v1, which
-// knows no metric but the processor's, gets the rest in annotations and sends it
-// back in them, so that it can change an object of v2 and lose nothing.
+// HorizontalPodAutoscalers are stored as autoscaling/v2. A client of v1, which knows no metric but
+// CPU, gets the rest in annotations and sends it back in them, so that it can update an object of
+// v2 without losing anything.
 const (
 	metricsAnnotation        = "autoscaling.alpha.kubernetes.io/metrics"
 	currentMetricsAnnotation = "autoscaling.alpha.kubernetes.io/current-metrics"
@@ -21,7 +21,7 @@ const (
 	behaviorAnnotation       = "autoscaling.alpha.kubernetes.io/behavior"
 )
 
-// DefaultCPUUtilization is the target of an autoscaler that names no metric, in percent.
+// DefaultCPUUtilization is the target in percent of an autoscaler without metrics.
 const DefaultCPUUtilization = 80
 
 func addAutoscalerConversions(s *runtime.Scheme) error {
@@ -69,7 +69,8 @@ func addAutoscalerConversions(s *runtime.Scheme) error {
 	return nil
 }
 
-// withoutRoundTrip returns the annotations less those of the round trip, in a copy when there are any.
+// withoutRoundTrip returns the annotations without those of the round trip; it copies them if there
+// are any.
 func withoutRoundTrip(annotations map[string]string) map[string]string {
 	out := annotations
 	for _, key := range []string{metricsAnnotation, currentMetricsAnnotation, conditionsAnnotation,
@@ -156,7 +157,7 @@ func autoscalerToV1(in *autoscalingv2.HorizontalPodAutoscaler, out *autoscalingv
 	return nil
 }
 
-// An annotation that cannot be read is treated as if it were not there: it is the client's own text.
+// An annotation that cannot be parsed is ignored: it is the client's own text.
 func autoscalerFromV1(in *autoscalingv1.HorizontalPodAutoscaler, out *autoscalingv2.HorizontalPodAutoscaler) {
 	*out = autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: in.ObjectMeta,

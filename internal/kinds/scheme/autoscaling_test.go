@@ -83,7 +83,7 @@ func TestAutoscalerRoundTrip(t *testing.T) {
 	}
 }
 
-// What v1 leaves out becomes the default target; what no one can read is dropped.
+// What v1 leaves out becomes the default target; unreadable annotations are dropped.
 func TestAutoscalerFromV1(t *testing.T) {
 	s := newSet(t)
 	out := &autoscalingv2.HorizontalPodAutoscaler{}

@@ -7,9 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Events are stored once, as the core kind, and served in two groups: what
-// one calls note, regarding and reportingController, the other calls message,
-// involvedObject and reportingComponent.
+// Events are stored once, as the core kind, and served in two groups: note, regarding, and
+// reportingController in one are message, involvedObject, and reportingComponent in the other.
 func addEventConversions(s *runtime.Scheme) error {
 	for _, c := range []struct {
 		from, to any

@@ -1,8 +1,7 @@
-// Package scheme builds the API server's type registry: every served kind under
-// its external version, and the same Go type a second time as the group's hub
-// (the "__internal" version), so that conversion between the two only sets the
-// kind. The API server and its generators drive it; it must never hold a type
-// of our own or know how a kind is stored.
+// Package scheme builds the API server's type registry: every served kind in its external version,
+// and the same Go type as the group's hub (the "__internal" version), so that conversion between
+// the two only sets the kind. The API server and its generators use it; it must never contain a
+// type of carob's own or know how a kind is stored.
 package scheme
 
 import (
@@ -39,13 +38,13 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 )
 
-// Set is the type registry with the codecs made from it. It is complete when
-// New returns and read only from then on.
+// Set is the type registry with its codecs. It is complete when New returns, and read only
+// afterwards.
 type Set struct {
-	// Scheme knows the external versions and the hubs.
+	// Scheme has the external versions and the hubs.
 	Scheme *runtime.Scheme
-	// External knows the external versions only. OpenAPI names and managed
-	// fields need it, because they must never see a hub.
+	// External has the external versions only. OpenAPI names and managed fields need it, because
+	// they must never see a hub.
 	External *runtime.Scheme
 	// Codecs serializes requests and responses: JSON, YAML, protobuf; lists are streamed.
 	Codecs serializer.CodecFactory
@@ -53,8 +52,8 @@ type Set struct {
 	ParameterCodec runtime.ParameterCodec
 }
 
-// New builds the registry. Each register adds defaulting functions or
-// conversions to the scheme before the codecs are made.
+// New builds the registry. Each register function adds defaulting or conversions to the scheme
+// before the codecs are built.
 func New(register ...func(*runtime.Scheme) error) (*Set, error) {
 	s := &Set{Scheme: runtime.NewScheme(), External: runtime.NewScheme()}
 	for _, sc := range []*runtime.Scheme{s.Scheme, s.External} {
@@ -62,8 +61,8 @@ func New(register ...func(*runtime.Scheme) error) (*Set, error) {
 			return nil, err
 		}
 	}
-	// Definitions of custom resources are served by their library's own registry;
-	// here they are needed for field ownership and OpenAPI.
+	// The library's own registry serves definitions of custom resources; they are registered here
+	// for field ownership and OpenAPI.
 	if err := apiextensionsv1.AddToScheme(s.External); err != nil {
 		return nil, fmt.Errorf("build the API scheme: %w", err)
 	}
@@ -103,7 +102,7 @@ func addExternal(s *runtime.Scheme) error {
 		authenticationv1.AddToScheme, authorizationv1.AddToScheme, networkingv1.AddToScheme, storagev1.AddToScheme,
 		certificatesv1.AddToScheme,
 		resourcev1.AddToScheme, storagemigrationv1.AddToScheme,
-		// The first version of a group is the one that is stored, and whose types are the hub.
+		// The first version of a group is the stored one, and its types are the hub.
 		autoscalingv2.AddToScheme, autoscalingv1.AddToScheme,
 		admissionregistrationv1.AddToScheme, flowcontrolv1.AddToScheme, apiregistrationv1.AddToScheme,
 	} {
@@ -114,9 +113,8 @@ func addExternal(s *runtime.Scheme) error {
 	return nil
 }
 
-// addHubs registers each external type as its group's hub. The kinds that
-// metav1.AddToGroupVersion puts in every group are shared by all versions and
-// must not get one.
+// addHubs registers each external type as its group's hub. The kinds that metav1.AddToGroupVersion
+// adds to every group are shared by all versions and must not get one.
 func addHubs(s *runtime.Scheme) error {
 	shared := map[string]bool{
 		"ListOptions": true, "GetOptions": true, "DeleteOptions": true, "CreateOptions": true, "UpdateOptions": true,
@@ -138,8 +136,8 @@ func addHubs(s *runtime.Scheme) error {
 				return fmt.Errorf("build the API scheme: %w", err)
 			}
 			s.AddKnownTypeWithName(hub.WithKind(kind), obj)
-			// Admission plugins ask for a copy in a version by Convert, which knows
-			// no conversion between equal types by itself.
+			// Admission plugins request a copy in a version with Convert, which knows no conversion
+			// between equal types by itself.
 			if err := s.AddGeneratedConversionFunc(obj, obj, assign); err != nil {
 				return fmt.Errorf("build the API scheme: %w", err)
 			}
@@ -150,8 +148,8 @@ func addHubs(s *runtime.Scheme) error {
 	return nil
 }
 
-// assign makes b a shallow copy of a, which has the same type; what a conversion
-// returns may share its input's memory.
+// assign makes b a shallow copy of a, which has the same type; the result of a conversion may share
+// memory with its input.
 func assign(a, b any, _ conversion.Scope) error {
 	reflect.ValueOf(b).Elem().Set(reflect.ValueOf(a).Elem())
 	return nil

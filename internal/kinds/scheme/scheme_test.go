@@ -20,7 +20,7 @@ func newSet(t interface{ Fatal(...any) }) *scheme.Set {
 	return s
 }
 
-// Every kind's hub is the same Go type, so converting is setting the kind.
+// Every kind's hub is the same Go type, so conversion only sets the kind.
 func TestHubIsExternalType(t *testing.T) {
 	s := newSet(t)
 	pod := &corev1.Pod{}

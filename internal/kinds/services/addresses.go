@@ -7,17 +7,17 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// addresses are the usable addresses of a range, counted from 0: all but the
-// first, and of IPv4 the last.
+// addresses are the usable addresses of a range, counted from 0: all but the first, and for IPv4
+// the last.
 type addresses struct {
 	prefix netip.Prefix
 	size   uint64
-	// Random choice keeps to the upper part, so that addresses asked for by number,
-	// which people take from the lower end, seldom collide.
+	// Random allocation prefers the upper part, so that addresses requested explicitly, which
+	// people take from the lower end, seldom collide.
 	reserved uint64
 }
 
-// mostBits bounds how many addresses of an IPv6 range are used.
+// mostBits limits how many addresses of an IPv6 range are used.
 const mostBits = 48
 
 // rangeOf returns the addresses of a prefix; a very small one has none.
@@ -34,7 +34,7 @@ func rangeOf(prefix netip.Prefix) addresses {
 	return a
 }
 
-// checkRange refuses a range that the cluster could not live with.
+// checkRange rejects a range that cannot work.
 func checkRange(prefix netip.Prefix) error {
 	if prefix.Addr().BitLen()-prefix.Bits() < 3 {
 		return errkind.Errorf(errkind.Invalid, "the service range %v is too small: it needs at least 8 addresses",
@@ -66,11 +66,11 @@ func (a addresses) has(ip netip.Addr) bool {
 	return a.size > 0 && a.prefix.Contains(ip) && ip != a.prefix.Addr() && !(ip.Is4() && ip == a.at(a.size))
 }
 
-// any returns a random address of the upper part.
+// any returns a random address in the upper part.
 func (a addresses) any() netip.Addr { return a.at(a.reserved + rand.Uint64N(a.size-a.reserved)) }
 
-// free returns an address that is not in used, of the lower part only when the
-// upper one is full; false when all are used.
+// free returns an address that is not in used, from the lower part only if the upper one is full;
+// false if all are used.
 func (a addresses) free(used map[netip.Addr]bool) (netip.Addr, bool) {
 	for _, part := range [][2]uint64{{a.reserved, a.size}, {0, a.reserved}} {
 		n := part[1] - part[0]

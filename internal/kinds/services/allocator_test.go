@@ -14,7 +14,7 @@ import (
 // memory is a book without a server.
 type memory struct {
 	ranged []netip.Prefix
-	held   map[netip.Addr]string // by whom
+	held   map[netip.Addr]string // name of its user
 }
 
 func newMemory(prefixes ...string) *memory {
@@ -69,8 +69,8 @@ func allocator(t interface{ Fatal(...any) }, m *memory) *Allocator {
 	return a
 }
 
-// Whatever is taken, given and given back: no address is handed out twice, none
-// leaves the ranges, and the ranges are used up completely before they are full.
+// After any sequence of allocations and releases, no address is allocated twice, none is outside of
+// the ranges, and the ranges are only full when every address is used.
 func TestAddressesProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMemory()
@@ -172,7 +172,7 @@ func TestRollback(t *testing.T) {
 	if len(m.held) != 0 || len(a.ports.used) != 0 {
 		t.Errorf("a failed write keeps %v %v", m.held, a.ports.used)
 	}
-	// A failure half-way gives back what it took before.
+	// A failed request releases what it allocated before.
 	bad := service(func(s *corev1.Service) { s.Spec.Ports[1].NodePort = 5 })
 	if _, err := a.begin(t.Context(), bad, nil, false); err == nil {
 		t.Fatal("a node port out of range")
@@ -204,7 +204,7 @@ func TestTypeChangeReleases(t *testing.T) {
 	if finish, err = a.begin(t.Context(), changed, old, false); err != nil {
 		t.Fatal(err)
 	}
-	dropUnused(changed, old) // as the strategy does
+	dropUnused(changed, old) // as in the strategy
 	finish(t.Context(), true)
 	if len(a.ports.used) != 0 || changed.Spec.Ports[0].NodePort != 0 || changed.Spec.ClusterIP != old.Spec.ClusterIP {
 		t.Errorf("%v, %v", a.ports.used, changed.Spec)

@@ -7,21 +7,21 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// What a client that changes a service may leave out or leave standing. The fields of
-// a service hang together, and many clients know only some of them.
+// Fields of a service that a client may leave out or leave unchanged in an update. The fields
+// depend on each other, and many clients know only some of them.
 
 // wantsIP reports whether a service of this type has a cluster IP of its own, or "None".
 func wantsIP(s *corev1.Service) bool { return s.Spec.Type != corev1.ServiceTypeExternalName }
 
 func headless(s *corev1.Service) bool { return s.Spec.ClusterIP == corev1.ClusterIPNone }
 
-// outside tells whether there is a way to the service from outside of the cluster.
+// outside reports whether the service can be reached from outside of the cluster.
 func outside(s *corev1.Service) bool {
 	return typeHasNodePorts(s) || s.Spec.Type == corev1.ServiceTypeClusterIP && len(s.Spec.ExternalIPs) > 0
 }
 
-// keepAllocated gives a client that left out what was allocated the old values, so
-// that a plain replace or apply of its manifest works.
+// keepAllocated fills in the old values of allocated fields that a client left out, so that a plain
+// replace or apply of its manifest works.
 func keepAllocated(s, old *corev1.Service) {
 	is, was := &s.Spec, &old.Spec
 	if wantsIP(old) && wantsIP(s) {
@@ -41,7 +41,7 @@ func keepAllocated(s, old *corev1.Service) {
 		for i := range is.Ports {
 			p := &is.Ports[i]
 			n := named[p.Name]
-			// One that the client gives to another port is spoken for.
+			// A node port that the client gives to another port is not reused.
 			if p.NodePort == 0 && !(slices.Contains(had, int(n)) && slices.Contains(has, int(n))) {
 				p.NodePort = n
 			}
@@ -52,11 +52,12 @@ func keepAllocated(s, old *corev1.Service) {
 	}
 }
 
-// normalize keeps clusterIP and clusterIPs the same for clients that know only the
-// first; old is nil for a new service.
+// normalize keeps clusterIP and clusterIPs equal for clients that know only the first; old is nil
+// for a new service.
 func normalize(s, old *corev1.Service) {
 	is := &s.Spec
-	// What has no address has no policy for it. Upstream stores one, and hides it from every reader.
+	// A service without an address has no policy for it. Upstream stores one, and hides it from
+	// every reader.
 	if p := is.InternalTrafficPolicy; p != nil && is.Type == corev1.ServiceTypeExternalName &&
 		(*p == corev1.ServiceInternalTrafficPolicyCluster || *p == corev1.ServiceInternalTrafficPolicyLocal) {
 		is.InternalTrafficPolicy = nil
@@ -80,8 +81,8 @@ func normalize(s, old *corev1.Service) {
 	}
 }
 
-// dropUnused removes what only the old type had a use for, unless the client has
-// changed it: a client that changes the type need not know all that goes with it.
+// dropUnused removes what only the old type uses, unless the client has changed it: a client that
+// changes the type need not know all fields that depend on it.
 func dropUnused(s, old *corev1.Service) {
 	is, was := &s.Spec, &old.Spec
 	if wantsIP(old) && !wantsIP(s) {

@@ -47,5 +47,5 @@ func defaultService(s *corev1.Service) {
 	}
 }
 
-// RegisterDefaults adds the defaults of the kinds of this package to s.
+// RegisterDefaults adds the defaults of this package's kinds to s.
 func RegisterDefaults(s *runtime.Scheme) { defaulting.Add(s, defaultService) }

@@ -18,7 +18,7 @@ func familyOf(ip netip.Addr) corev1.IPFamily {
 	return corev1.IPv4Protocol
 }
 
-// parseIP also reads the forms that were accepted once, such as leading zeros.
+// parseIP also accepts forms that were valid once, such as leading zeros.
 func parseIP(s string) (netip.Addr, error) {
 	ip, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(s))
 	if !ok {
@@ -34,8 +34,8 @@ func otherFamily(f corev1.IPFamily) corev1.IPFamily {
 	return corev1.IPv4Protocol
 }
 
-// settled tells whether a service that prefers two families is left with what it has:
-// such a service gains or loses one only when its client asks for it.
+// settled reports whether a service with PreferDualStack keeps the families that it has: it gains
+// or loses one only on request.
 func settled(s, old *corev1.Service) bool {
 	if old == nil || !wantsIP(s) || s.Spec.Type != old.Spec.Type ||
 		ptr.Deref(s.Spec.IPFamilyPolicy, "") != corev1.IPFamilyPolicyPreferDualStack {
@@ -47,16 +47,16 @@ func settled(s, old *corev1.Service) bool {
 	return slices.Equal(s.Spec.ClusterIPs, old.Spec.ClusterIPs) && slices.Equal(s.Spec.IPFamilies, old.Spec.IPFamilies)
 }
 
-// settleFamilies completes ipFamilyPolicy and ipFamilies of a service that has
-// addresses, and says what the cluster can't do of them. A service keeps the policy
-// it has; only a client that names another moves it between one family and two.
-// has are the families of the cluster, the default first.
+// settleFamilies completes ipFamilyPolicy and ipFamilies of a service with addresses, and returns
+// errors about what the cluster does not support. A service keeps its policy; only a client that
+// sets another one moves it between one family and two. has are the families of the cluster, the
+// default first.
 func settleFamilies(s, old *corev1.Service, has []corev1.IPFamily) field.ErrorList {
 	at, sp := field.NewPath("spec"), &s.Spec
 	if !wantsIP(s) || settled(s, old) {
 		return nil
 	}
-	// Somebody else may speak for these: no selector, and no address of the cluster's.
+	// Another controller may manage these: no selector, and no address of the cluster's.
 	foreign := headless(s) && len(sp.Selector) == 0
 	if sp.IPFamilyPolicy == nil {
 		switch {
@@ -79,7 +79,7 @@ func settleFamilies(s, old *corev1.Service, has []corev1.IPFamily) field.ErrorLi
 	switch {
 	case old == nil:
 	case single:
-		// Asking for one family is enough to give back the second.
+		// A request for one family is enough to release the second.
 		if len(sp.ClusterIPs) > 1 && slices.Equal(sp.ClusterIPs, old.Spec.ClusterIPs) {
 			sp.ClusterIPs = sp.ClusterIPs[:1]
 		}
@@ -103,7 +103,7 @@ func settleFamilies(s, old *corev1.Service, has []corev1.IPFamily) field.ErrorLi
 	for i := len(sp.IPFamilies); i < len(sp.ClusterIPs); i++ {
 		ip, err := parseIP(sp.ClusterIPs[i])
 		if err != nil {
-			break // "None", or validation refuses it
+			break // "None", otherwise validation rejects it
 		}
 		if f := familyOf(ip); slices.Contains(has, f) {
 			sp.IPFamilies = append(sp.IPFamilies, f)

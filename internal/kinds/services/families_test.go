@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// What a service says of IP families, by the concepts page "IPv4/IPv6 dual-stack".
+// The IP families of a service, by the concepts page "IPv4/IPv6 dual-stack".
 func TestFamilies(t *testing.T) {
 	const four, six = corev1.IPv4Protocol, corev1.IPv6Protocol
 	single, prefer, require := corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack,

@@ -10,7 +10,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 )
 
-// The families are kube-apiserver's.
+// The metric families are kube-apiserver's.
 var (
 	addressesUsed = metrics.NewGaugeVec(&metrics.GaugeOpts{Subsystem: "kube_apiserver_clusterip_allocator",
 		Name: "allocated_ips",
@@ -57,7 +57,7 @@ const (
 	dynamic = "dynamic"
 )
 
-// claimed counts an address of a range that was taken, or not.
+// claimed counts an allocation of an address in a range, successful or not.
 func claimed(r addresses, scope string, err error) {
 	count := addressesTaken
 	if err != nil {
@@ -66,7 +66,7 @@ func claimed(r addresses, scope string, err error) {
 	count.WithLabelValues(r.prefix.String(), scope).Inc()
 }
 
-// claimed counts a port that was taken, or not.
+// claimed counts an allocation of a port, successful or not.
 func (c *portClaim) claimed(scope string, err error) {
 	switch {
 	case c.dry:
@@ -77,8 +77,8 @@ func (c *portClaim) claimed(scope string, err error) {
 	}
 }
 
-// Measure brings the figures on what is used up to date. Ranges that are gone are no
-// longer shown; what can't be read keeps its last figure.
+// Measure updates the gauges of usage. Deleted ranges are removed; one that cannot be read keeps
+// its last value.
 func (a *Allocator) Measure(ctx context.Context) {
 	used, err := a.records().used(ctx)
 	if err != nil {
@@ -111,7 +111,7 @@ func (a *Allocator) Measure(ctx context.Context) {
 	portsLeft.Set(float64(a.ports.high - a.ports.low + 1 - n))
 }
 
-// rangeWith is the range of those that an address is of.
+// rangeWith returns the range that contains an address.
 func rangeWith(ranges []addresses, ip netip.Addr) (addresses, bool) {
 	for _, r := range ranges {
 		if r.has(ip) {

@@ -9,25 +9,25 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// typeHasNodePorts tells whether services of this type are reached by ports of nodes.
+// typeHasNodePorts reports whether services of this type have node ports.
 func typeHasNodePorts(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer
 }
 
-// wantsNodePorts tells whether each port of s gets a node port, also without asking for one.
+// wantsNodePorts reports whether each port of s gets a node port without requesting one.
 func wantsNodePorts(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeNodePort ||
 		s.Spec.Type == corev1.ServiceTypeLoadBalancer &&
 			(s.Spec.AllocateLoadBalancerNodePorts == nil || *s.Spec.AllocateLoadBalancerNodePorts)
 }
 
-// wantsHealthPort reports whether load balancers ask each node if it has a pod of s.
+// wantsHealthPort reports whether load balancers check on each node whether it has a pod of s.
 func wantsHealthPort(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeLoadBalancer &&
 		s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
 
-// nodePorts are the node ports of the ports of s.
+// nodePorts returns the node ports of s.
 func nodePorts(s *corev1.Service) []int {
 	var out []int
 	for _, p := range s.Spec.Ports {
@@ -38,8 +38,8 @@ func nodePorts(s *corev1.Service) []int {
 	return out
 }
 
-// claimPorts takes what a new service, or one that changes, needs; leaves are the
-// ports that old has and s no longer needs.
+// claimPorts allocates what a new or updated service needs; leaves are the ports that old has and s
+// no longer needs.
 func claimPorts(c *portClaim, s, old *corev1.Service) (leaves []int, err error) {
 	switch {
 	case !typeHasNodePorts(s):
@@ -63,7 +63,7 @@ func claimPorts(c *portClaim, s, old *corev1.Service) (leaves []int, err error) 
 	return leaves, err
 }
 
-// firstPorts gives a new service its node ports. The protocols of one port share a number.
+// firstPorts allocates the node ports of a new service. The protocols of one port share a number.
 func firstPorts(c *portClaim, s *corev1.Service) error {
 	shared := map[int32]int{} // of a port of the service
 	for i := range s.Spec.Ports {
@@ -81,7 +81,7 @@ func firstPorts(c *portClaim, s *corev1.Service) error {
 			}
 			continue
 		}
-		// Another protocol of the port may ask for a number further down.
+		// Another protocol of the port may request a number further down.
 		n := 0
 		for j := range s.Spec.Ports {
 			if other := &s.Spec.Ports[j]; other.Port == p.Port && other.NodePort != 0 {
@@ -102,7 +102,7 @@ func firstPorts(c *portClaim, s *corev1.Service) error {
 	return nil
 }
 
-// changedPorts gives a service that had ports what it needs beyond them.
+// changedPorts allocates what an updated service needs in addition.
 func changedPorts(c *portClaim, s *corev1.Service, had []int) (leaves []int, err error) {
 	for i := range s.Spec.Ports {
 		p := &s.Spec.Ports[i]

@@ -10,15 +10,15 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// ports hands out node ports: each number belongs to one service, whatever the protocol.
+// ports allocates node ports: each number belongs to one service, whatever the protocol.
 type ports struct {
 	low, high int
-	// Random choice keeps to what is above, so that ports asked for by number, which
-	// people take from the lower end, seldom collide.
+	// Random allocation prefers the part above, so that ports requested explicitly, which people
+	// take from the lower end, seldom collide.
 	reserved int
 	mu       sync.Mutex
 	used     map[int]struct{}
-	leaks    map[int]int // ports of no service, and how many looks they have left
+	leaks    map[int]int // ports without a service, and for how many more repairs they are kept
 }
 
 var (
@@ -42,8 +42,8 @@ func (p *ports) has(number int) bool { return number >= p.low && number <= p.hig
 
 func (p *ports) String() string { return fmt.Sprintf("%d-%d", p.low, p.high) }
 
-// rebuild makes the ports of services the used ones. A port that no service has is
-// kept for two more looks: its service may be on its way into the store.
+// rebuild marks the ports of services as used. A port without a service is kept for two more
+// repairs: its service may be about to be stored.
 func (p *ports) rebuild(served map[int]struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +84,7 @@ func (p *ports) release(numbers ...int) {
 	}
 }
 
-// portClaim are the ports that one request takes; a dry one leaves no trace.
+// portClaim are the ports that one request allocates; a dry run leaves no trace.
 type portClaim struct {
 	*ports
 	dry  bool
@@ -105,7 +105,7 @@ func (c *portClaim) take(number int) (err error) {
 	return nil
 }
 
-// next takes any port, of the reserved part only when the other is full.
+// next allocates any port, from the reserved part only if the other is full.
 func (c *portClaim) next() (number int, err error) {
 	defer func() { c.claimed(dynamic, err) }()
 	c.mu.Lock()
@@ -141,7 +141,7 @@ func (c *portClaim) keep(number int) {
 	c.took = append(c.took, number)
 }
 
-// undo gives back what was taken.
+// undo releases what was allocated.
 func (c *portClaim) undo() {
 	if !c.dry {
 		c.release(c.took...)

@@ -23,40 +23,40 @@ import (
 	"carob/internal/kinds/registry"
 )
 
-// Who has an address is said by the IPAddress object of its name: making it takes
-// the address, deleting it gives it back, and one that somebody else made keeps its
-// address from services. The ranges are the ServiceCIDR objects. Both are read from
-// the store whenever an address is needed, so there is nothing to keep in step.
-// Restore and Repair put in order what a crash between two writes left.
+// The IPAddress object named like an address says who uses it: creating it allocates the address,
+// deleting it releases the address, and one created by somebody else keeps its address from
+// services. The ranges are the ServiceCIDR objects. Both are read from the store for every
+// allocation, so there is no state to synchronise. Restore and Repair correct what a crash between
+// two writes left.
 
 const (
 	// RangeName is the ServiceCIDR of the range the server was started with.
 	RangeName = "kubernetes"
 	// RangeFinalizer keeps a ServiceCIDR while its addresses are used.
 	RangeFinalizer = "networking.k8s.io/service-cidr-finalizer"
-	// managedBy marks the records made here.
+	// managedBy marks the IPAddress objects created here.
 	managedBy = "ipallocator.k8s.io"
-	// recordTimeout bounds a write beside a request that is answered already.
+	// recordTimeout is the timeout of a write after its request has been answered.
 	recordTimeout = 10 * time.Second
-	// guesses are random addresses tried before all records are read.
+	// guesses is how many random addresses are tried before all records are read.
 	guesses = 8
 )
 
 var errAllocated = errors.New("provided IP is already allocated")
 
-// book is where ranges and addresses are written down.
+// book stores ranges and addresses.
 type book interface {
-	// ranges returns what addresses of a family may be taken from now.
+	// ranges returns the ranges from which addresses of a family may be allocated now.
 	ranges(ctx context.Context, family corev1.IPFamily) ([]addresses, error)
-	// claim takes an address for s, or only looks whether it could (dry). The error
-	// is errAllocated when somebody has it.
+	// claim allocates an address for s, or, in a dry run, only checks that it could. The error is
+	// errAllocated if the address is used.
 	claim(ctx context.Context, ip netip.Addr, s *corev1.Service, dry bool) error
-	// free gives back the address of s; it does nothing when s has it not.
+	// free releases the address of s; it does nothing if s does not have it.
 	free(ctx context.Context, ip netip.Addr, s *corev1.Service) error
 	used(ctx context.Context) (map[netip.Addr]bool, error)
 }
 
-// take claims the address that a client chose.
+// take allocates the address that a client requested.
 func (a *Allocator) take(ctx context.Context, ip netip.Addr, s *corev1.Service, dry bool) error {
 	ranges, err := a.records().ranges(ctx, familyOf(ip))
 	if err != nil {
@@ -75,7 +75,7 @@ func (a *Allocator) take(ctx context.Context, ip netip.Addr, s *corev1.Service, 
 	return err
 }
 
-// next claims an address of a family that nobody has.
+// next allocates a free address of a family.
 func (a *Allocator) next(ctx context.Context, family corev1.IPFamily, s *corev1.Service, dry bool) (netip.Addr, error) {
 	ranges, err := a.records().ranges(ctx, family)
 	if err != nil {
@@ -95,7 +95,7 @@ func (a *Allocator) next(ctx context.Context, family corev1.IPFamily, s *corev1.
 	return netip.Addr{}, errFull
 }
 
-// anyOf claims an address of a range; errFull when all are used.
+// anyOf allocates an address of a range; the error is errFull if all are used.
 func (a *Allocator) anyOf(ctx context.Context, r addresses, s *corev1.Service, dry bool) (netip.Addr, error) {
 	for range guesses {
 		if r.size == 0 {
@@ -121,8 +121,8 @@ func (a *Allocator) anyOf(ctx context.Context, r addresses, s *corev1.Service, d
 	}
 }
 
-// giveBack frees an address after the request that had it is answered. The next
-// repair catches up with a failure.
+// giveBack releases an address after its request has been answered. The next repair makes up for a
+// failure.
 func (a *Allocator) giveBack(ctx context.Context, ip netip.Addr, s *corev1.Service) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
@@ -141,7 +141,7 @@ func (a *Allocator) Range() *networkingv1.ServiceCIDR {
 	return c
 }
 
-// Ready marks a range as usable.
+// Ready marks a range as ready.
 func Ready(c *networkingv1.ServiceCIDR) {
 	meta.SetStatusCondition(&c.Status.Conditions,
 		metav1.Condition{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
@@ -154,9 +154,8 @@ type objects struct {
 	ranged, recordings *registry.Store
 }
 
-// ranges implements book: the ranges that no ServiceCIDR says is unusable, the
-// server's own first, the others in the order of their names. Its own range is there
-// before the object that shows it is.
+// ranges implements book: the ranges that are not marked as unusable, the server's own first, the
+// others sorted by name. The server's own range is usable before its ServiceCIDR exists.
 func (b *objects) ranges(ctx context.Context, family corev1.IPFamily) ([]addresses, error) {
 	list, err := b.ranged.List(clusterScope(ctx), &internalversion.ListOptions{})
 	if err != nil {
@@ -190,8 +189,8 @@ func (b *objects) ranges(ctx context.Context, family corev1.IPFamily) ([]address
 	return append(first, rest...), err
 }
 
-// usable reports whether addresses may be taken from a range. One that nobody has
-// looked at yet may be used: there need not be a controller.
+// usable reports whether addresses may be allocated from a range. One without a status may be used:
+// there need not be a controller.
 func usable(c *networkingv1.ServiceCIDR) bool {
 	ready := meta.FindStatusCondition(c.Status.Conditions, networkingv1.ServiceCIDRConditionReady)
 	return c.DeletionTimestamp == nil && (ready == nil || ready.Status == metav1.ConditionTrue)
@@ -200,7 +199,7 @@ func usable(c *networkingv1.ServiceCIDR) bool {
 func prefixes(c *networkingv1.ServiceCIDR) []netip.Prefix {
 	var out []netip.Prefix
 	for _, cidr := range c.Spec.CIDRs {
-		if p, err := netip.ParsePrefix(cidr); err == nil { // validation lets no other in
+		if p, err := netip.ParsePrefix(cidr); err == nil { // validation accepts no other
 			out = append(out, p)
 		}
 	}

@@ -20,31 +20,31 @@ import (
 	"carob/internal/kinds/registry"
 )
 
-// Findings are told as events, in the words of upstream's repair controllers.
+// Findings are reported as events, in the words of upstream's repair controllers.
 const (
 	AddressReporter = "ipallocator-repair-controller"
 	PortReporter    = "portallocator-repair-controller"
 	RangeReporter   = "kubernetes-service-cidr-controller"
 )
 
-// Finding is something wrong with the addresses or ports of an object.
+// Finding is a problem with the addresses or ports of an object.
 type Finding struct {
 	About                             runtime.Object // a Service or an IPAddress
 	Reporter, Reason, Action, Message string
 }
 
-// inFlight is how long a service may be on its way into the store after its
-// address was recorded: as long as a request may take.
+// inFlight is how long it may take until a service is stored after its address was recorded: as
+// long as a request may take.
 const inFlight = time.Minute
 
-// Restore marks the ports that the stored services use, and repairs the records of
-// their addresses, before the first write.
+// Restore marks the ports of the stored services as used, and repairs the records of their
+// addresses, before the first write.
 func (a *Allocator) Restore(ctx context.Context, s *registry.Store) ([]Finding, error) {
 	return a.repair(ctx, s, true)
 }
 
-// Repair makes the records of addresses and ports agree with the services of s. What
-// can't be mended, such as an address that two services have, is only told.
+// Repair makes the records of addresses and ports agree with the services in s. What cannot be
+// repaired, such as an address of two services, is only reported.
 func (a *Allocator) Repair(ctx context.Context, s *registry.Store) ([]Finding, error) {
 	return a.repair(ctx, s, false)
 }
@@ -59,7 +59,7 @@ func (a *Allocator) repair(ctx context.Context, s *registry.Store, start bool) (
 	if start {
 		look.young = 0
 	}
-	// The services first: what is recorded later than they are read is young.
+	// The services first: a record made after they were read is recent.
 	list, err := s.List(apirequest.WithNamespace(ctx, ""), &internalversion.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("read the stored services: %w", err)
@@ -81,13 +81,13 @@ func (a *Allocator) repair(ctx context.Context, s *registry.Store, start bool) (
 	served, portFindings := look.nodePorts(func(svc *corev1.Service) bool { return start || stands(ctx, s, svc) })
 	a.ports.rebuild(served)
 	if start {
-		// No port was marked yet: that is no news.
+		// No port was marked yet: there is nothing to report.
 		portFindings = slices.DeleteFunc(portFindings, func(f Finding) bool { return f.Reason == "PortNotAllocated" })
 	}
 	return append(r.findings, portFindings...), err
 }
 
-// stands tells whether a service is still stored with the addresses and ports it was read with.
+// stands reports whether a service is still stored with the addresses and ports that were read.
 func stands(ctx context.Context, s *registry.Store, svc *corev1.Service) bool {
 	o, err := s.Get(apirequest.WithNamespace(ctx, svc.Namespace), svc.Name, &metav1.GetOptions{})
 	if err != nil {
@@ -98,7 +98,7 @@ func stands(ctx context.Context, s *registry.Store, svc *corev1.Service) bool {
 		slices.Equal(nodePorts(now), nodePorts(svc))
 }
 
-// picture is what a look at services, records and ranges sees.
+// picture is a snapshot of services, records, and ranges.
 type picture struct {
 	services map[types.NamespacedName]*corev1.Service
 	order    []*corev1.Service
@@ -106,10 +106,10 @@ type picture struct {
 	ranges   []netip.Prefix
 	ports    *ports
 	now      time.Time
-	young    time.Duration // the age below which a record may be of a service that is not stored yet
+	young    time.Duration // records younger than this may belong to a service that is not stored yet
 }
 
-// remedy is what to do about the records of addresses.
+// remedy is what to change in the records of addresses.
 type remedy struct {
 	erase    []*networkingv1.IPAddress
 	write    []holding
@@ -122,7 +122,7 @@ type holding struct {
 	service *corev1.Service
 }
 
-// addresses compares the services with the records, which should be one to one.
+// addresses compares the services with the records, which should correspond one to one.
 func (p picture) addresses() remedy {
 	var out remedy
 	tell := func(about runtime.Object, reason, action, message string, args ...any) {
@@ -133,7 +133,7 @@ func (p picture) addresses() remedy {
 	for _, r := range p.records {
 		recorded[r.Name] = r
 	}
-	seen := map[string]bool{} // records that are right, or dealt with
+	seen := map[string]bool{} // records that are correct, or handled
 	for _, svc := range p.order {
 		if !wantsIP(svc) || headless(svc) {
 			continue
@@ -179,7 +179,7 @@ func (p picture) addresses() remedy {
 	}
 	for _, r := range p.records {
 		if seen[r.Name] || r.Labels[networkingv1.LabelManagedBy] != managedBy {
-			continue // right, or somebody else's
+			continue // correct, or created by somebody else
 		}
 		young := p.now.Sub(r.CreationTimestamp.Time) < p.young
 		switch ref := r.Spec.ParentRef; {
@@ -200,7 +200,7 @@ func (p picture) addresses() remedy {
 	return out
 }
 
-// held tells whether the service that a record names has its address.
+// held reports whether the service that a record names has its address.
 func (p picture) held(r *networkingv1.IPAddress) bool {
 	ref := r.Spec.ParentRef
 	if ref == nil || ref.Group != "" || ref.Resource != "services" {
@@ -216,8 +216,8 @@ func refersTo(r *networkingv1.IPAddress, s *corev1.Service) bool {
 		Name: s.Name}
 }
 
-// nodePorts returns the ports that services have, and what is wrong with them. stands
-// tells whether a service whose port is not marked is really there.
+// nodePorts returns the ports of services and their problems. stands reports whether a service
+// whose port is not marked still exists.
 func (p picture) nodePorts(stands func(*corev1.Service) bool) (map[int]struct{}, []Finding) {
 	served := map[int]struct{}{}
 	var out []Finding
@@ -242,8 +242,8 @@ func (p picture) nodePorts(stands func(*corev1.Service) bool) (map[int]struct{},
 	return served, out
 }
 
-// portsOnce are the node ports of a service. The protocols of a number count as one;
-// the same number twice for one protocol is a fault and stays.
+// portsOnce returns the node ports of a service. The protocols of a number count as one; the same
+// number twice for one protocol is an error and stays.
 func portsOnce(s *corev1.Service) []int {
 	var out []int
 	protocols := map[int][]corev1.Protocol{}
@@ -264,8 +264,8 @@ func portsOnce(s *corev1.Service) []int {
 	return out
 }
 
-// mend does what the remedy says. A record is made only for a service that is still
-// there; what can't be done is left to the next look.
+// mend applies the remedy. It creates a record only for a service that still exists; failures are
+// left to the next repair.
 func (b *objects) mend(ctx context.Context, s *registry.Store, r *remedy) error {
 	var errs []error
 	for _, o := range r.erase {
@@ -294,7 +294,7 @@ func (b *objects) all(ctx context.Context) ([]*networkingv1.IPAddress, error) {
 	return out, err
 }
 
-// prefixes returns all ranges, also those that no address may be taken from.
+// prefixes returns all ranges, including those without allocation.
 func (b *objects) prefixes(ctx context.Context) ([]netip.Prefix, error) {
 	list, err := b.ranged.List(clusterScope(ctx), &internalversion.ListOptions{})
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What a look at services and records finds and does, by upstream's repair controllers.
+// What a repair finds and does, by upstream's repair controllers.
 func TestRepairAddresses(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	svc := func(name string, ips ...string) *corev1.Service {
@@ -102,7 +102,8 @@ func TestRepairAddresses(t *testing.T) {
 	}
 }
 
-// Ports of services that are not marked are marked, and those of no service go after three looks.
+// Ports of services that are not marked get marked, and those without a service are released after
+// three repairs.
 func TestRepairPorts(t *testing.T) {
 	ports, err := newPorts(30000, 30100)
 	if err != nil {
@@ -146,7 +147,7 @@ func TestRepairPorts(t *testing.T) {
 	}
 }
 
-// Chosen ports and addresses keep off the part that people choose from, until the other is full.
+// Allocated ports and addresses avoid the part that people choose from until the rest is full.
 func TestBands(t *testing.T) {
 	for size, reserved := range map[int]int{16: 0, 17: 16, 100: 16, 2768: 86, 10000: 128} {
 		p, err := newPorts(20000, 20000+size-1)

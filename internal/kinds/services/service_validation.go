@@ -19,7 +19,7 @@ import (
 
 func validateService(s *corev1.Service) field.ErrorList { return checkService(s, nil) }
 
-// checkService checks s; addresses in a form that is no longer accepted may stay where old has them.
+// checkService validates s; addresses in a form that is no longer valid may stay if old has them.
 func checkService(s, old *corev1.Service) field.ErrorList {
 	var known []string
 	if old != nil {
@@ -87,8 +87,8 @@ func checkService(s, old *corev1.Service) field.ErrorList {
 	return append(errs, validateTrafficPolicies(sp, known, at)...)
 }
 
-// ValidateServiceClusterIPs checks the addresses and families of a service by themselves, before
-// any are allocated; old is nil for a new one.
+// ValidateServiceClusterIPs validates the addresses and families of a service before any are
+// allocated; old is nil for a new one.
 func ValidateServiceClusterIPs(s, old *corev1.Service) field.ErrorList {
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
 		return nil
@@ -100,7 +100,7 @@ func ValidateServiceClusterIPs(s, old *corev1.Service) field.ErrorList {
 	return validateClusterIPs(&s.Spec, known, field.NewPath("spec"))
 }
 
-// validateClusterIPs checks the addresses of a service, and of which families they are.
+// validateClusterIPs validates the addresses of a service and their families.
 func validateClusterIPs(sp *corev1.ServiceSpec, known []string, at *field.Path) field.ErrorList {
 	ips, families := at.Child("clusterIPs"), at.Child("ipFamilies")
 	var errs field.ErrorList
@@ -288,7 +288,7 @@ func validateServiceUpdate(s, old *corev1.Service) field.ErrorList {
 	return errs
 }
 
-// validateFamiliesUpdate: the first family stays, a second one may come and go.
+// validateFamiliesUpdate: the first family stays, a second one may be added and removed.
 func validateFamiliesUpdate(s, old *corev1.ServiceSpec, at *field.Path) field.ErrorList {
 	const fixed = "may not change once set"
 	if s.Type == corev1.ServiceTypeExternalName || old.Type == corev1.ServiceTypeExternalName ||
@@ -319,8 +319,8 @@ func validateFamiliesUpdate(s, old *corev1.ServiceSpec, at *field.Path) field.Er
 	return errs
 }
 
-// validateClusterIPsUpdate: an address is given away only together with the kind of
-// service that has one; a second one may come and go.
+// validateClusterIPsUpdate: an address is released only with a change to a type without addresses;
+// a second one may be added and removed.
 func validateClusterIPsUpdate(s, old *corev1.Service, at *field.Path) field.ErrorList {
 	const fixed = "may not change once set"
 	if s.Spec.Type == corev1.ServiceTypeExternalName || old.Spec.Type == corev1.ServiceTypeExternalName ||

@@ -24,15 +24,15 @@ import (
 
 // Allocator owns the service addresses and node ports.
 type Allocator struct {
-	configured []netip.Prefix    // as the server was started, the default family first
+	configured []netip.Prefix    // as configured at the start, the default family first
 	families   []corev1.IPFamily // of configured
 	ports      *ports
 	bound      atomic.Pointer[book]
 }
 
-// NewAllocator returns an allocator for one range of addresses, or for one of each
-// family (the default one first), and a range of ports. Bind it before the first
-// write. Errors are of kind errkind.Invalid.
+// NewAllocator returns an allocator for one range of addresses, or for one of each family (the
+// default one first), and a range of ports. Call Bind before the first write. Errors are of kind
+// errkind.Invalid.
 func NewAllocator(cidrs []netip.Prefix, lowPort, highPort int) (*Allocator, error) {
 	if len(cidrs) == 0 || len(cidrs) > 2 || len(cidrs) == 2 && cidrs[0].Addr().Is4() == cidrs[1].Addr().Is4() {
 		return nil, errkind.Errorf(errkind.Invalid, "the service ranges %v are not one range, or one of each family",
@@ -52,10 +52,10 @@ func NewAllocator(cidrs []netip.Prefix, lowPort, highPort int) (*Allocator, erro
 	return a, err
 }
 
-// FirstIP is the address kept for the kubernetes Service.
+// FirstIP is the reserved address of the kubernetes Service.
 func (a *Allocator) FirstIP() netip.Addr { return rangeOf(a.configured[0]).first() }
 
-// Bind says where ServiceCIDRs and IPAddresses are kept from now on.
+// Bind sets the stores of ServiceCIDRs and IPAddresses.
 func (a *Allocator) Bind(ranges, addresses *registry.Store) {
 	a.bind(&objects{configured: a.configured, ranged: ranges, recordings: addresses})
 }
@@ -113,8 +113,8 @@ func (a *Allocator) Resource() *registry.Resource {
 	})
 }
 
-// allocate completes s and takes what it needs beyond old's (nil for a new service). A
-// dry run leaves everything as it was.
+// allocate completes s and allocates what it needs beyond old's (nil for a new service). A dry run
+// changes nothing.
 func (a *Allocator) allocate(ctx context.Context, s, old *corev1.Service, dry bool) (*attempt, error) {
 	if old != nil {
 		keepAllocated(s, old)
@@ -149,7 +149,7 @@ func (a *Allocator) allocate(ctx context.Context, s, old *corev1.Service, dry bo
 	}}, nil
 }
 
-// addressClaim are the addresses that one request takes; a dry one leaves no trace.
+// addressClaim are the addresses that one request allocates; a dry run leaves no trace.
 type addressClaim struct {
 	*Allocator
 	dry  bool
@@ -157,8 +157,7 @@ type addressClaim struct {
 	took []netip.Addr
 }
 
-// claim takes the addresses that s needs and has none of its own for, and returns
-// those of old that it no longer needs.
+// claim allocates the addresses that s lacks, and returns those of old that it no longer needs.
 func (c *addressClaim) claim(ctx context.Context, old *corev1.Service) (leaves []netip.Addr, err error) {
 	s := c.s
 	switch {
@@ -181,8 +180,8 @@ func (c *addressClaim) claim(ctx context.Context, old *corev1.Service) (leaves [
 	return nil, nil
 }
 
-// fill takes an address for each family of the service from the i-th on: the one the
-// client names, or any.
+// fill allocates an address for each family of the service from index i on: the one that the client
+// requested, or any.
 func (c *addressClaim) fill(ctx context.Context, first int) error {
 	s := c.s
 	// The list may be shared with the stored object.
@@ -214,7 +213,7 @@ func (c *addressClaim) fill(ctx context.Context, first int) error {
 	return nil
 }
 
-// undo gives back what was taken.
+// undo releases what was allocated.
 func (c *addressClaim) undo(ctx context.Context) {
 	if c.dry {
 		return
@@ -224,7 +223,7 @@ func (c *addressClaim) undo(ctx context.Context) {
 	}
 }
 
-// clusterIPs are the addresses that s holds.
+// clusterIPs returns the addresses of s.
 func clusterIPs(s *corev1.Service) []netip.Addr {
 	if !wantsIP(s) || headless(s) {
 		return nil

@@ -24,7 +24,7 @@ func ServicePorts(ports []corev1.ServicePort) string {
 	return strings.Join(out, ",")
 }
 
-// ExternalIP prints where a service is reached from outside.
+// ExternalIP prints how a service is reached from outside.
 func ExternalIP(s *corev1.Service) string {
 	switch s.Spec.Type {
 	case corev1.ServiceTypeLoadBalancer:

@@ -13,11 +13,12 @@ import (
 	"carob/internal/kinds/registry"
 )
 
-// The store calls begin for each try to write, and says that a try went well before
-// it is written: it may still meet a newer object and try again, or fail. So what a
-// try takes and gives back is settled when the whole request has its answer.
+// The store calls begin for each attempt to write, and reports success before it writes: the write
+// may still conflict with a newer object and be repeated, or fail. So the allocations and releases
+// of an attempt are final only when the whole request has its answer.
 
-// attempt is what one try to write a service has taken, and what it gives back if it is stored.
+// attempt is what one attempt to write a service has allocated, and what it releases if it is
+// stored.
 type attempt struct{ commit, undo func(context.Context) }
 
 // transaction is one request to write a service.
@@ -25,7 +26,7 @@ type transaction struct{ last *attempt }
 
 type transactionKey struct{}
 
-// try takes the place of an earlier try, which was not written.
+// try replaces an earlier attempt, which was not written.
 func (t *transaction) try(ctx context.Context, a *attempt) {
 	if t.last != nil {
 		t.last.undo(ctx)
@@ -33,8 +34,8 @@ func (t *transaction) try(ctx context.Context, a *attempt) {
 	t.last = a
 }
 
-// end settles the last try by the answer to the request. When nobody knows whether it
-// was written, everything is kept: the next repair finds out.
+// end finishes the last attempt by the result of the request. If it is unknown whether it was
+// written, everything is kept: the next repair finds out.
 func (t *transaction) end(ctx context.Context, err error) {
 	switch {
 	case t.last == nil:
@@ -45,7 +46,7 @@ func (t *transaction) end(ctx context.Context, err error) {
 	}
 }
 
-// unknown tells whether a write may have happened although it failed.
+// unknown reports whether a failed write may have happened.
 func unknown(err error) bool {
 	var status apierrors.APIStatus
 	return !errors.As(err, &status) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err)
@@ -81,9 +82,9 @@ func (s *storage) Update(ctx context.Context, name string, obj rest.UpdatedObjec
 	})
 }
 
-// begin takes what s needs beyond old's (nil for a new service). The store calls this
-// before the strategy prepares the object; the returned function settles it for callers
-// that have no transaction.
+// begin allocates what s needs beyond old's (nil for a new service). The store calls this before
+// the strategy prepares the object; the returned function finishes it for callers without a
+// transaction.
 func (a *Allocator) begin(ctx context.Context, s, old *corev1.Service, dry bool) (func(context.Context, bool), error) {
 	t, _ := ctx.Value(transactionKey{}).(*transaction)
 	if t != nil {

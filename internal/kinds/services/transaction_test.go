@@ -9,8 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// A request that is tried twice keeps what its last try took, and nothing when it is
-// refused; when nobody knows whether it was written, it keeps everything.
+// A repeated request keeps the allocations of its last attempt, and none if it is rejected. If it
+// is unknown whether it was written, it keeps everything.
 func TestTransaction(t *testing.T) {
 	conflict := apierrors.NewConflict(corev1.Resource("services"), "a", errors.New("changed"))
 	for name, c := range map[string]struct {
@@ -33,7 +33,7 @@ func TestTransaction(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			finish(ctx, true) // the store says so before it writes
+			finish(ctx, true) // the store reports this before it writes
 		}
 		tx.end(ctx, c.answer)
 		if len(m.held) != c.ips || len(a.ports.used) != c.ports {
@@ -42,7 +42,7 @@ func TestTransaction(t *testing.T) {
 	}
 }
 
-// What the old service has is given back only when the new one is stored.
+// What the old service has is released only when the new one is stored.
 func TestTransactionKeepsOld(t *testing.T) {
 	for name, answer := range map[string]error{"written": nil,
 		"refused": apierrors.NewConflict(corev1.Resource("services"), "a", errors.New("changed"))} {

@@ -6,7 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// What has no address has no policy for the way to it, whatever the client left there; a wrong one is for validation.
+// A service without an address has no traffic policy, whatever the client left there; validation
+// rejects a wrong one.
 func TestExternalNameHasNoInternalPolicy(t *testing.T) {
 	old := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP,
 		InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyLocal)}}
@@ -27,7 +28,7 @@ func TestExternalNameHasNoInternalPolicy(t *testing.T) {
 	}
 }
 
-// A client changes the type and leaves the rest as it read it.
+// A client changes the type and leaves the other fields unchanged.
 func TestChangedType(t *testing.T) {
 	nodePort := corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ClusterIP: "10.0.0.9",
 		ClusterIPs: []string{"10.0.0.9"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},

@@ -26,7 +26,7 @@ func defaultCSIDriver(d *storagev1.CSIDriver) {
 	}
 }
 
-// RegisterDefaults adds the defaults of the kinds of this package to s.
+// RegisterDefaults adds the defaults of this package's kinds to s.
 func RegisterDefaults(s *runtime.Scheme) {
 	defaulting.Add(s, defaultStorageClass)
 	defaulting.Add(s, defaultCSIDriver)

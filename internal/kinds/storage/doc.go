@@ -1,3 +1,4 @@
-// Package storage is the group storage.k8s.io: StorageClasses, VolumeAttachments, CSIDrivers, CSINodes,
-// CSIStorageCapacities and VolumeAttributesClasses. How the API server stores objects is in package apiserver/storage.
+// Package storage is the group storage.k8s.io: StorageClasses, VolumeAttachments, CSIDrivers,
+// CSINodes, CSIStorageCapacities, and VolumeAttributesClasses. Package apiserver/storage stores
+// objects of all kinds.
 package storage

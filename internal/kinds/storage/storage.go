@@ -25,7 +25,7 @@ func storageKind(kind string) schema.GroupVersionKind {
 	return storagev1.SchemeGroupVersion.WithKind(kind)
 }
 
-// isDefaultClass names the annotation of the class that claims without one get.
+// isDefaultClass is the annotation of the class for claims that name none.
 const (
 	isDefaultClass     = "storageclass.kubernetes.io/is-default-class"
 	betaIsDefaultClass = "storageclass.beta.kubernetes.io/is-default-class"
@@ -99,7 +99,7 @@ func csiNodes() *registry.Resource {
 	return registry.Of[storagev1.CSINode, storagev1.CSINodeList](registry.Resource{
 		Kind: storageKind("CSINode"), Plural: "csinodes", Cluster: true, Status: true, NoGeneration: true,
 		RequireResourceVersion: true, ReturnDeleted: true,
-		// All of the status belongs to volume health (CSIVolumeHealth), which v1.37 has off.
+		// The whole status belongs to volume health (CSIVolumeHealth), which is off in v1.37.
 		PrepareStatusUpdate: func(_ context.Context, obj, old runtime.Object) {
 			if len(old.(*storagev1.CSINode).Status.StorageHealth) == 0 {
 				obj.(*storagev1.CSINode).Status = storagev1.CSINodeStatus{}

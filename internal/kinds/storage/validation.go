@@ -210,7 +210,7 @@ func validateCSINode(n *storagev1.CSINode) field.ErrorList {
 	return errs
 }
 
-// A driver's entry stays as it is, but for how many volumes it can take.
+// A driver's entry is immutable, except for the number of volumes.
 func validateCSINodeUpdate(n, old *storagev1.CSINode) field.ErrorList {
 	errs := validateCSINode(n)
 	for _, was := range old.Spec.Drivers {

@@ -13,14 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// None, Unknown and Unset stand for values that are not there, as kubectl shows them.
+// None, Unknown, and Unset stand for missing values, as in kubectl.
 const (
 	None    = "<none>"
 	Unknown = "<unknown>"
 	Unset   = "<unset>"
 )
 
-// OrNone returns s, or None when it is empty.
+// OrNone returns s, or None if it is empty.
 func OrNone(s string) string {
 	if s == "" {
 		return None
@@ -37,7 +37,7 @@ func Containers(cs []corev1.Container) (names, images string) {
 	return strings.Join(n, ","), strings.Join(i, ",")
 }
 
-// Selector prints a label selector as kubectl get -o wide does.
+// Selector prints a label selector like kubectl get -o wide.
 func Selector(s *metav1.LabelSelector) string {
 	sel, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
@@ -46,7 +46,7 @@ func Selector(s *metav1.LabelSelector) string {
 	return OrNone(sel.String())
 }
 
-// PointerAge prints a time that may be missing.
+// PointerAge prints the age of an optional time.
 func PointerAge(t *metav1.Time, now time.Time) string {
 	if t == nil {
 		return None
@@ -54,10 +54,10 @@ func PointerAge(t *metav1.Time, now time.Time) string {
 	return Age(*t, now)
 }
 
-// LabelMap returns labels as one text, None when there are none.
+// LabelMap returns labels as text, None if there are none.
 func LabelMap(m map[string]string) string { return labels.FormatLabels(m) }
 
-// More joins the shown elements and says how many of total are not.
+// More joins the shown elements and says how many of total are missing.
 func More(shown []string, total int) string {
 	switch {
 	case total == 0:
@@ -68,7 +68,7 @@ func More(shown []string, total int) string {
 	return strings.Join(shown, ",")
 }
 
-// CreatedAt prints name and creation time, for kinds whose age says little.
+// CreatedAt prints name and creation time, for kinds whose age is not useful.
 var CreatedAt = Kind{
 	Columns: []Column{NameColumn, {Name: "Created At", Type: "date"}},
 	Row: func(o runtime.Object, _ time.Time) []any {
@@ -80,10 +80,10 @@ var CreatedAt = Kind{
 	},
 }
 
-// Lower returns s in small letters.
+// Lower returns s in lower case.
 func Lower(s string) string { return strings.ToLower(s) }
 
-// AgeMicro returns how long ago t was, as kubectl shows it; Unknown for the zero time.
+// AgeMicro returns the age of t like kubectl; Unknown for the zero time.
 func AgeMicro(t, now time.Time) string {
 	if t.IsZero() {
 		return Unknown
@@ -103,7 +103,7 @@ func Columns(own []Column, rest ...Column) []Column {
 	return append(append([]Column{NameColumn}, own...), rest...)
 }
 
-// LabelMapSelector returns the text of a selector that is a map of labels.
+// LabelMapSelector returns a map of labels as the text of a selector.
 func LabelMapSelector(m map[string]string) string { return labels.SelectorFromSet(m).String() }
 
 // ScaleSelector prints a label selector for a Scale's status.

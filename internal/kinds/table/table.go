@@ -13,21 +13,20 @@ import (
 // Column describes one column of a kind's table.
 type Column struct {
 	Name string
-	// Type is string when empty, else integer, number, boolean or date.
+	// Type is string if empty, otherwise integer, number, boolean, or date.
 	Type string
 	// Format is empty, or "name" for the column that identifies the row.
 	Format string
-	// Wide columns are shown by -o wide only.
+	// Wide columns are shown with -o wide only.
 	Wide bool
-	// Description is the help text; Name is used when it is empty.
+	// Description is the help text; Name if it is empty.
 	Description string
 }
 
 // Kind is how one kind is printed. The zero value prints name and age.
 type Kind struct {
 	Columns []Column
-	// Row returns the cells of one object in the order of Columns. now is the
-	// time ages are counted to.
+	// Row returns the cells of one object in the order of Columns. Ages are relative to now.
 	Row func(obj runtime.Object, now time.Time) []any
 }
 
@@ -97,7 +96,7 @@ func (c *Convertor) ConvertToTable(_ context.Context, obj, options runtime.Objec
 	return t, add(obj)
 }
 
-// Age returns the time from t to now in the short form that kubectl prints.
+// Age returns the time from t to now in kubectl's short form.
 func Age(t metav1.Time, now time.Time) string {
 	if t.IsZero() {
 		return "<unknown>"

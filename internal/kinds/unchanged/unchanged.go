@@ -1,7 +1,6 @@
-// Package unchanged finds parts of API objects that did not change, many times faster
-// than a comparison by meaning or by schema. Whoever compares two states of an
-// object asks it first; it must never call two values the same that a client could
-// tell apart.
+// Package unchanged finds parts of API objects that did not change, many times faster than a
+// semantic comparison or one by schema. Code that compares two states of an object calls it first.
+// It must never call two values equal that a client could distinguish.
 package unchanged
 
 import (
@@ -11,14 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Values reports whether what a and b point to is the same down to the difference
-// between an empty and an absent list. What it calls different may still mean the
-// same: 1 and 1000m, or the same moment in two places.
+// Values reports whether a and b point to equal values, including the difference between an empty
+// and an absent list. Values that it calls different may still mean the same: 1 and 1000m, or the
+// same time in two time zones.
 func Values[T any](a, b *T) bool {
 	return a == b || a != nil && b != nil && Reflected(reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem())
 }
 
-// Meaning reports whether what a and b point to means the same.
+// Meaning reports whether a and b point to semantically equal values.
 func Meaning[T any](a, b *T) bool { return Values(a, b) || equality.Semantic.DeepEqual(a, b) }
 
 var quantityType = reflect.TypeFor[resource.Quantity]()
@@ -87,7 +86,7 @@ func entries(a, b reflect.Value) bool {
 func fields(a, b reflect.Value) bool {
 	t := a.Type()
 	for i := range a.NumField() {
-		// A quantity may keep its own text, which says no more than the rest of it.
+		// A quantity may cache its text, which has no more information than the rest.
 		if t == quantityType && t.Field(i).Name == "s" {
 			continue
 		}

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// fill sets every field, lists and maps with one element, down to a depth.
+// fill sets every field, with one element in lists and maps, down to a depth.
 func fill(v reflect.Value, depth int) {
 	if !v.CanSet() {
 		return
@@ -58,11 +58,11 @@ func filled(depth int) *corev1.Pod {
 	return p
 }
 
-// A copy is the same, and any one field that changes is found.
+// A copy is equal, and a change of any single field is found.
 func TestEachFieldCounts(t *testing.T) {
 	a := filled(14)
 	b := a.DeepCopy()
-	_ = a.Spec.Overhead.Cpu().String() // keeps its text
+	_ = a.Spec.Overhead.Cpu().String() // caches its text
 	if !Values(a, b) {
 		t.Fatal("a copy differs")
 	}
@@ -81,7 +81,7 @@ func TestEachFieldCounts(t *testing.T) {
 	}
 }
 
-// change changes each scalar that can be set, one after the other, and each list and map to absent.
+// change changes each scalar, one after the other, and makes each list and map absent.
 func change(v reflect.Value, tell func(path string), path string) {
 	if !v.CanSet() {
 		return

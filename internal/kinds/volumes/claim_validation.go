@@ -20,8 +20,8 @@ func validatePersistentVolumeClaim(c *corev1.PersistentVolumeClaim) field.ErrorL
 	return ValidateClaimSpec(&c.Spec, ClaimFaults{}, field.NewPath("spec"))
 }
 
-// A claim stays as it was made, but for what the binder fills in, a class that is
-// named later, and the size and the attributes of a bound one.
+// A claim is immutable, except for what the binder sets, a class set later, and the size and
+// attributes of a bound claim.
 func validatePersistentVolumeClaimUpdate(c, old *corev1.PersistentVolumeClaim) field.ErrorList {
 	spec := field.NewPath("spec")
 	errs := ValidateClaimSpec(&c.Spec, faultsOfClaim(&old.Spec), spec)
@@ -116,7 +116,7 @@ func validatePersistentVolumeClaimStatusUpdate(c, _ *corev1.PersistentVolumeClai
 	return errs
 }
 
-// validateClaimResource checks the name of what a claim has an amount of: storage, or something foreign.
+// validateClaimResource validates the name of a claim's resource: storage, or an extended resource.
 func validateClaimResource(name corev1.ResourceName, at *field.Path) field.ErrorList {
 	errs := rules.Messages(at, string(name), validation.IsQualifiedName(string(name)))
 	if len(errs) == 0 && name != corev1.ResourceStorage && rules.IsNative(name) {
@@ -125,7 +125,7 @@ func validateClaimResource(name corev1.ResourceName, at *field.Path) field.Error
 	return errs
 }
 
-// ValidateClaimSpec checks what a volume claim asks for; kept are the faults it may have.
+// ValidateClaimSpec validates a volume claim; kept are the errors that it may have.
 func ValidateClaimSpec(s *corev1.PersistentVolumeClaimSpec, kept ClaimFaults, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if len(s.AccessModes) == 0 {
@@ -157,7 +157,7 @@ func ValidateClaimSpec(s *corev1.PersistentVolumeClaimSpec, kept ClaimFaults, at
 	return errs
 }
 
-// ClaimFaults are what a claim may have because the stored one has it.
+// ClaimFaults are the errors that a claim may have because the stored one has them.
 type ClaimFaults struct {
 	selectorValues, sourceGroups bool
 }
@@ -170,7 +170,7 @@ func faultsOfClaim(s *corev1.PersistentVolumeClaimSpec) ClaimFaults {
 	return kept
 }
 
-// validateDataSources checks what a volume is to be filled from, in the older field and the newer one.
+// validateDataSources validates the data source of a volume, in the older field and the newer one.
 func validateDataSources(s *corev1.PersistentVolumeClaimSpec, kept ClaimFaults, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	older, newer := s.DataSource, s.DataSourceRef
@@ -241,7 +241,7 @@ func validateAccessModes(modes []corev1.PersistentVolumeAccessMode, at *field.Pa
 	return errs
 }
 
-// ClaimSpecWarnings are hints about a claim of a volume.
+// ClaimSpecWarnings are warnings about a volume claim.
 func ClaimSpecWarnings(s *corev1.PersistentVolumeClaimSpec, at *field.Path) []string {
 	var out rules.Warnings
 	out.Bytes(s.Resources.Requests, at.Child("resources", "requests"), corev1.ResourceStorage)

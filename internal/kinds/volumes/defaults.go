@@ -7,16 +7,17 @@ import (
 	"carob/internal/kinds/defaulting"
 )
 
-// RegisterDefaults adds the defaults of the kinds of this package to s.
+// RegisterDefaults adds the defaults of this package's kinds to s.
 func RegisterDefaults(s *runtime.Scheme) {
 	defaulting.Add(s, defaultPersistentVolume)
 	defaulting.Add(s, DefaultPersistentVolumeClaim)
 }
 
-// FileMode is the mode of files made from secrets, config maps, projections and the downward API (L1.19).
+// FileMode is the default mode of files from secrets, config maps, projections, and the downward
+// API (L1.19).
 const FileMode int32 = 0o644
 
-// DefaultAzureDisk fills in a disk of Azure, in a pod or in a persistent volume.
+// DefaultAzureDisk sets the defaults of an Azure disk, in a pod or in a persistent volume.
 func DefaultAzureDisk(d *corev1.AzureDiskVolumeSource) {
 	defaulting.OrNew(&d.CachingMode, corev1.AzureDataDiskCachingReadWrite)
 	defaulting.OrNew(&d.Kind, corev1.AzureSharedBlobDisk)
@@ -46,7 +47,7 @@ func defaultPersistentVolume(v *corev1.PersistentVolume) {
 	}
 }
 
-// DefaultPersistentVolumeClaim fills in a claim, or the template of one.
+// DefaultPersistentVolumeClaim sets the defaults of a claim or of a claim template.
 func DefaultPersistentVolumeClaim(c *corev1.PersistentVolumeClaim) {
 	defaulting.OrDefault(&c.Status.Phase, corev1.ClaimPending)
 	DefaultClaimSpec(&c.Spec)
@@ -54,7 +55,7 @@ func DefaultPersistentVolumeClaim(c *corev1.PersistentVolumeClaim) {
 	defaulting.RoundUp(c.Status.AllocatedResources)
 }
 
-// DefaultClaimSpec fills in what a claim, or the template of one, asks for.
+// DefaultClaimSpec sets the defaults in the spec of a claim or of a claim template.
 func DefaultClaimSpec(s *corev1.PersistentVolumeClaimSpec) {
 	defaulting.OrNew(&s.VolumeMode, corev1.PersistentVolumeFilesystem)
 	defaulting.RoundUp(s.Resources.Limits)

@@ -12,9 +12,8 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// persistentSources checks where a volume with a life of its own is, in the order in which upstream looks: what is one
-// too
-// many depends on it.
+// persistentSources validates the source of a persistent volume, in upstream's order: which source
+// is rejected as one too many depends on it.
 func persistentSources(v *corev1.PersistentVolumeSource, s *Sources) {
 	if r := v.HostPath; r != nil {
 		s.Take("hostPath", func(at *field.Path) field.ErrorList { return ValidateHostPath(r, at) })
@@ -281,7 +280,7 @@ func validateISCSI(portal, iqn string, lun int32, initiator *string, at *field.P
 	return errs
 }
 
-// inlineSource checks the in-tree types of storage services that a pod names itself.
+// inlineSource validates the in-tree volume types of storage services in a pod.
 func inlineSource(v *corev1.VolumeSource, s *Sources) {
 	if r := v.FC; r != nil {
 		s.Take("fc", func(at *field.Path) field.ErrorList { return validateFibreChannel(r, at) })

@@ -10,19 +10,19 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// Sources counts the volume types of one volume; only the first is checked further.
+// Sources counts the volume types of one volume; only the first is validated further.
 type Sources struct {
 	At   *field.Path
 	N    int
 	Errs field.ErrorList
 }
 
-// Take checks one source of a volume; a second one is refused.
+// Take validates one source of a volume; a second one is rejected.
 func (s *Sources) Take(name string, check func(at *field.Path) field.ErrorList) {
 	s.TakeAs(name, name, check)
 }
 
-// TakeAs is take for a type that upstream calls otherwise when it is one too many.
+// TakeAs is Take for a type with another name in the error about a second source.
 func (s *Sources) TakeAs(name, surplus string, check func(at *field.Path) field.ErrorList) {
 	if s.N++; s.N > 1 {
 		s.Errs = append(s.Errs, field.Forbidden(s.At.Child(surplus), "may not specify more than 1 volume type"))
@@ -33,7 +33,8 @@ func (s *Sources) TakeAs(name, surplus string, check func(at *field.Path) field.
 	}
 }
 
-// RemoteSources are the in-tree types of storage services; a node without a driver for one says so itself.
+// RemoteSources are the in-tree volume types of storage services; a node without a driver for one
+// reports that itself.
 func RemoteSources(v *corev1.VolumeSource, s *Sources) {
 	if r := v.GitRepo; r != nil {
 		s.Take("gitRepo", func(at *field.Path) field.ErrorList {
@@ -107,7 +108,7 @@ func RemoteSources(v *corev1.VolumeSource, s *Sources) {
 	inlineSource(v, s)
 }
 
-// ValidateHostPath checks a file or directory of the node.
+// ValidateHostPath validates a file or directory of the node.
 func ValidateHostPath(v *corev1.HostPathVolumeSource, at *field.Path) field.ErrorList {
 	if v.Path == "" {
 		return field.ErrorList{field.Required(at.Child("path"), "")}
@@ -123,7 +124,7 @@ func ValidateHostPath(v *corev1.HostPathVolumeSource, at *field.Path) field.Erro
 	return errs
 }
 
-// ValidateNFS checks a directory of an NFS server.
+// ValidateNFS validates a directory of an NFS server.
 func ValidateNFS(v *corev1.NFSVolumeSource, at *field.Path) field.ErrorList {
 	errs := rules.Required(at.Child("server"), v.Server)
 	errs = append(errs, rules.Required(at.Child("path"), v.Path)...)

@@ -18,8 +18,8 @@ func validatePersistentVolume(v *corev1.PersistentVolume) field.ErrorList {
 	return ValidateVolumeSpec(&v.Spec, false, false, field.NewPath("spec"))
 }
 
-// ValidateVolumeSpec checks a volume; an inline one, of an attachment, has no life of its
-// own. keptValues says that its affinity may have values that no label can have.
+// ValidateVolumeSpec validates a volume; an inline one, of an attachment, has no lifecycle of its
+// own. keptValues says that its affinity may have values that are invalid as labels.
 func ValidateVolumeSpec(v *corev1.PersistentVolumeSpec, inline, keptValues bool, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if inline {
@@ -80,7 +80,7 @@ func ValidateVolumeSpec(v *corev1.PersistentVolumeSpec, inline, keptValues bool,
 	return errs
 }
 
-// validateInlineVolume checks what only makes sense for a volume with a life of its own.
+// validateInlineVolume rejects fields that only make sense for a volume with its own lifecycle.
 func validateInlineVolume(v *corev1.PersistentVolumeSpec, at *field.Path) field.ErrorList {
 	const inline = "in the context of inline volumes"
 	var errs field.ErrorList
@@ -160,7 +160,7 @@ func validatePersistentVolumeUpdate(v, old *corev1.PersistentVolume) field.Error
 	errs := ValidateVolumeSpec(&v.Spec, false, a != nil && rules.HasBadTerms(a.Required), spec)
 	is := v.Spec.PersistentVolumeSource.DeepCopy()
 	if is.CSI != nil && old.Spec.CSI != nil && old.Spec.CSI.ControllerExpandSecretRef == nil {
-		is.CSI.ControllerExpandSecretRef = nil // may be named later
+		is.CSI.ControllerExpandSecretRef = nil // may be set later
 	}
 	if !apiequality.Semantic.DeepEqual(is, &old.Spec.PersistentVolumeSource) {
 		errs = append(errs, field.Forbidden(spec.Child("persistentvolumesource"),

@@ -61,10 +61,9 @@ func persistentVolumes() *registry.Resource {
 	})
 }
 
-// syncDataSources makes the older and the newer field for what a volume is filled
-// from say the same. A client that knows only the older one expects that a source
-// which is neither a claim nor a snapshot is ignored; sources in other namespaces
-// are not served.
+// syncDataSources makes dataSource and dataSourceRef agree. A client that knows only the older
+// field expects that a source which is neither a claim nor a snapshot is ignored; sources in other
+// namespaces are not supported.
 func syncDataSources(s, old *corev1.PersistentVolumeClaimSpec) {
 	elsewhere := func(r *corev1.TypedObjectReference) bool {
 		return r != nil && r.Namespace != nil && *r.Namespace != ""

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// ValidateCustom_EvictionResponder_Name keeps the domains of Kubernetes for its own responders.
+// ValidateCustom_EvictionResponder_Name reserves Kubernetes' domains for its own responders.
 func ValidateCustom_EvictionResponder_Name(_ context.Context, _ operation.Operation, at *field.Path, value,
 	_ *string) field.ErrorList {
 	if value == nil {
@@ -25,7 +25,8 @@ func ValidateCustom_EvictionResponder_Name(_ context.Context, _ operation.Operat
 	return nil
 }
 
-// ValidateCustom_EvictionResponder_Priority keeps the lowest priorities for responders of Kubernetes.
+// ValidateCustom_EvictionResponder_Priority reserves the lowest priorities for responders of
+// Kubernetes.
 func ValidateCustom_EvictionResponder_Priority(_ context.Context, _ operation.Operation, at *field.Path, value,
 	_ *int32) field.ErrorList {
 	const reserved = 1000
