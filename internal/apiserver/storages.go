@@ -17,7 +17,7 @@ import (
 
 	"carob/internal/apiserver/admission"
 	"carob/internal/apiserver/auth"
-	"carob/internal/apiserver/pods"
+	"carob/internal/apiserver/podstorage"
 	"carob/internal/kinds"
 	"carob/internal/kinds/apiextensions"
 	"carob/internal/kinds/apiregistration"
@@ -66,8 +66,9 @@ func (s *Server) storagesByGroup(reader admission.Reader) (map[schema.GroupVersi
 		}
 	}
 	s.allocator.Bind(s.stores[rangesResource], s.stores[addressesResource])
-	p, err := pods.New(pods.Config{Scheme: s.set.Scheme, RESTOptions: s.options, Reader: reader, Storages: s.storageOf,
-		Authorizer: s.authorizer, Agents: pods.NodeAgents{
+	p, err := podstorage.New(podstorage.Config{
+		Scheme: s.set.Scheme, RESTOptions: s.options, Reader: reader, Storages: s.storageOf,
+		Authorizer: s.authorizer, Agents: podstorage.NodeAgents{
 			Dial: s.cfg.NodeDialer, TLS: s.agentTLS()}})
 	if err != nil {
 		return nil, err

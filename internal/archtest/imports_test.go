@@ -169,7 +169,7 @@ func TestRulesCanFail(t *testing.T) {
 	for _, c := range []struct{ from, imp string }{
 		{"carob/internal/node/pods", "carob/internal/runtime"},
 		{"carob/internal/app", "carob/internal/apiserver"},
-		{"carob/internal/apiserver/pods", "carob/internal/kinds/pods"},
+		{"carob/internal/apiserver/podstorage", "carob/internal/kinds/pods"},
 		{"carob/internal/runtime/native", "carob/internal/network"},
 	} {
 		if why := breaks(c.from, c.imp); why != "" {

@@ -1,18 +1,15 @@
-// Package pods is the API side of a pod: its storage, the rules of creating, changing and deleting one, its
-// subresources
-// and its table.
+// Package podstorage is the API server's storage of pods: how a pod is created, changed, and deleted, and the
+// subresources that reach its node (log, exec, attach, portforward, proxy), bind it, or evict it.
 //
-// The API server drives it: it installs the storages New returns under /api/v1. The package decides nothing about
-// where or
-// how a pod runs; it reads nodes and disruption budgets through a reader and reaches a node's agent only to pass
-// through a
-// client's log, exec, attach, port-forward or proxy request.
+// The API server drives it: it installs the storages that New returns under /api/v1. The package decides nothing
+// about where or how a pod runs. It reads nodes and disruption budgets through a reader, and passes a client's
+// request for logs or streams on to the node's agent.
 //
 //	POST pods ──▶ Pending ──▶ binding ──▶ (node agent writes status) ──▶ DELETE: deletionTimestamp ──▶ DELETE grace 0: gone
 //	                 └── DELETE of an unscheduled or finished pod: gone at once ──────────────────────────────┘
 //
 // Contract: docs/spec/pod-lifecycle.md.
-package pods
+package podstorage
 
 import (
 	"context"
