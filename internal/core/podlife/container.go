@@ -119,7 +119,8 @@ func (m *machine) index() {
 			if old := oldStatus(&m.s.Last, c.class, c.spec.Name); old != nil {
 				c.record.Lost = c.record.Lost || old.State.Running != nil
 				used := 0
-				if old.ContainerID != "" {
+				end := old.LastTerminationState.Terminated
+				if old.ContainerID != "" || end != nil && end.ContainerID != "" && end.Reason != reasonRestartingAll {
 					used = 1 // the count of the instance that is lost
 				}
 				c.record.Attempts = max(c.record.Attempts, int(old.RestartCount)+used)
