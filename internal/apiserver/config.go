@@ -47,6 +47,8 @@ type Config struct {
 	// Undriven are kinds whose objects are stored and nothing happens, with a warning
 	// for who makes one over the network; optional.
 	Undriven map[schema.GroupResource]string
+	// Measure is called before metrics are read, so that other parts bring theirs up to date; optional.
+	Measure func()
 	// Profiling serves /debug/pprof, and empties the metrics on DELETE.
 	Profiling bool
 	// NodeDialer reaches a node's agent (host:port in addr, as its Node object

@@ -45,4 +45,7 @@ func (s *Server) measure(ctx context.Context) {
 	s.allocator.Measure(ctx)
 	s.ext.flow.Measure()
 	featureFigures()
+	if s.cfg.Measure != nil {
+		s.cfg.Measure()
+	}
 }

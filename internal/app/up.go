@@ -243,7 +243,7 @@ func (c *carob) open(ctx context.Context) error {
 			ServiceCIDRs: c.in.Services, NodePorts: c.in.NodePorts, PKI: c.keys, NodeDialer: c.dialNode,
 			Audit: audit.Config(c.in.Audit), EncryptionConfig: c.in.Encryption,
 			AuthenticationConfig: c.in.Authentication, AdmissionConfig: c.in.Admission, Profiling: c.in.Profiling,
-			Undriven: undriven(),
+			Undriven: undriven(), Measure: controllers.Measure,
 		})
 		if err != nil {
 			return err

@@ -32,6 +32,7 @@ import (
 	"carob/internal/controllers/endpoints"
 	"carob/internal/controllers/endpointslice"
 	"carob/internal/controllers/ephemeral"
+	"carob/internal/controllers/figures"
 	"carob/internal/controllers/garbage"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/job"
@@ -75,6 +76,9 @@ type Clients struct {
 // controller is one of the parts; it ends with its context.
 type controller interface{ Run(ctx context.Context) }
 
+// Measure brings figures up to date that nobody counts as things happen. Call it before they are read.
+func Measure() { figures.Update() }
+
 // Manager runs all controllers. Make it with New and Run it once.
 type Manager struct {
 	inventory   *inventory.Inventory
@@ -88,6 +92,7 @@ type Manager struct {
 // New returns a manager that watches through the API of cfg and writes as o.As says.
 // The client-side rate limit is lifted.
 func New(cfg *rest.Config, o Options) (*Manager, error) {
+	figures.Register()
 	watcher, err := connect(cfg)
 	if err != nil {
 		return nil, err

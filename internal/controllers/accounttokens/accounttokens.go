@@ -41,7 +41,7 @@ type Controller struct {
 // New returns a controller. rootCA, in PEM, is added to each Secret with the token.
 func New(client kubernetes.Interface, inv *inventory.Inventory, sign Signer, rootCA []byte) *Controller {
 	c := &Controller{client: client, sign: sign, rootCA: rootCA, accounts: map[string]string{}}
-	c.Loop = loop.New("account-tokens", 2, c.reconcile)
+	c.Loop = loop.New("serviceaccount_tokens_secret", 2, c.reconcile)
 	inv.AddReader(c)
 	return c
 }

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
+	"carob/internal/controllers/figures"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/loop"
 	"carob/internal/controllers/source"
@@ -82,7 +83,7 @@ func newController(client kubernetes.Interface, events record.EventRecorder, kin
 	s scales, m metrics) (*Controller, error) {
 	c := &Controller{client: client, events: events, kinds: kinds, hpas: hpas, pods: pods, scales: s, metrics: m,
 		known: map[string]known{}}
-	c.Loop = loop.New("autoscaler", 5, c.reconcile)
+	c.Loop = loop.New("horizontalpodautoscaler", 5, c.reconcile)
 	err := hpas.OnChange(func(before, after metav1.Object) {
 		o := after
 		if o == nil {
@@ -98,6 +99,7 @@ func newController(client kubernetes.Interface, events record.EventRecorder, kin
 	if err != nil {
 		return nil, fmt.Errorf("autoscaler: watch autoscalers: %w", err)
 	}
+	figures.OnRead(func() { figures.Autoscalers.WithLabelValues().Set(float64(len(hpas.Objects().ListKeys()))) })
 	return c, nil
 }
 
@@ -107,6 +109,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		c.mu.Lock()
 		delete(c.known, key)
 		c.mu.Unlock()
+		namespace, name, _ := strings.Cut(key, "/")
+		figures.Desired.DeleteLabelValues(namespace, name)
 		return 0, nil
 	}
 	select {
@@ -114,15 +118,27 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	default:
 		return time.Second, nil // kinds are not known yet
 	}
-	if err := c.pass(ctx, key, hpa); err != nil {
+	began, action := time.Now(), "none"
+	err := c.pass(ctx, key, hpa, &action)
+	failure := "none"
+	if err != nil {
+		failure = "internal"
+	}
+	if _, invalid := schema.ParseGroupVersion(hpa.Spec.ScaleTargetRef.APIVersion); invalid != nil {
+		failure = "spec"
+	}
+	figures.AutoscalerPasses.WithLabelValues(action, failure).Inc()
+	figures.AutoscalerSeconds.WithLabelValues(action, failure).Observe(time.Since(began).Seconds())
+	if err != nil {
 		// The next pass comes at its time, whatever becomes of this one (W7.10).
 		klog.FromContext(ctx).V(2).Info("An autoscaler could not do its work", "autoscaler", key, "err", err)
 	}
 	return autoscaler.Period, nil
 }
 
-// pass looks at one autoscaler and sizes its target.
-func (c *Controller) pass(ctx context.Context, key string, hpa *autoscalingv2.HorizontalPodAutoscaler) error {
+// pass looks at one autoscaler and sizes its target; action becomes what it did, as it is measured.
+func (c *Controller) pass(ctx context.Context, key string, hpa *autoscalingv2.HorizontalPodAutoscaler,
+	action *string) error {
 	kind, scale, err := c.target(ctx, hpa)
 	if err != nil {
 		status, events := autoscaler.Unreadable(hpa, time.Now(), err)
@@ -150,8 +166,16 @@ func (c *Controller) pass(ctx context.Context, key string, hpa *autoscalingv2.Ho
 	out := autoscaler.Plan(in)
 	if out.Rescale != nil {
 		err = c.rescale(ctx, kind, scale, *out.Rescale)
+		switch {
+		case err != nil:
+		case *out.Rescale > scale.Status.Replicas:
+			*action = "scale_up"
+		default:
+			*action = "scale_down"
+		}
 		out = autoscaler.Rescaled(in, out, err)
 	}
+	figures.Desired.WithLabelValues(hpa.Namespace, hpa.Name).Set(float64(out.Status.DesiredReplicas))
 	c.remember(key, hpa.UID, out.Memory)
 	c.record(hpa, out.Events)
 	return errors.Join(out.Problem, err, c.store(ctx, hpa, out.Status))

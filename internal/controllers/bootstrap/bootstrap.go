@@ -41,7 +41,7 @@ func NewCleaner(client kubernetes.Interface, inv *inventory.Inventory) *Controll
 		}
 		return ""
 	}}
-	c.Loop = loop.New("token-cleaner", 1,
+	c.Loop = loop.New("token_cleaner", 1,
 		func(ctx context.Context, name string) (time.Duration, error) { return clean(ctx, client, name) })
 	inv.AddReader(c)
 	return c
@@ -56,7 +56,7 @@ func NewSigner(client kubernetes.Interface, inv *inventory.Inventory) *Controlle
 		}
 		return ""
 	}}
-	c.Loop = loop.New("bootstrap-signer", 1,
+	c.Loop = loop.New("bootstrap_signer_queue", 1,
 		func(ctx context.Context, _ string) (time.Duration, error) { return sign(ctx, client) })
 	inv.AddReader(c)
 	return c

@@ -41,7 +41,7 @@ type Controller struct {
 // New returns a controller. Without a signer, it signs nothing.
 func New(client kubernetes.Interface, inv *inventory.Inventory, signer Signer) *Controller {
 	c := &Controller{client: client, signer: signer}
-	c.Loop = loop.New("certificates", 2, c.reconcile)
+	c.Loop = loop.New("certificate", 2, c.reconcile)
 	inv.AddReader(c)
 	return c
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/children"
+	"carob/internal/controllers/figures"
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/loop"
 	"carob/internal/controllers/source"
@@ -271,6 +272,9 @@ func (t *turn) create(ctx context.Context, j *batchv1.Job) (over bool, err error
 		return true, fmt.Errorf("create a Job of CronJob %s: %w", t.key, err)
 	}
 	t.fresh.Wrote(t.key, t.jobs, made)
+	if at, err := time.Parse(time.RFC3339, made.Annotations[batchv1.CronJobScheduledTimestampAnnotation]); err == nil {
+		figures.CronJobSkew.WithLabelValues().Observe(made.CreationTimestamp.Sub(at).Seconds())
+	}
 	t.events.Eventf(t.in.CronJob, corev1.EventTypeNormal, "SuccessfulCreate", "Created job %v", made.Name)
 	t.in.Jobs = append(t.in.Jobs, made)
 	return false, nil

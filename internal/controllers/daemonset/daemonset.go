@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/children"
+	"carob/internal/controllers/figures"
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/loop"
 	"carob/internal/controllers/source"
@@ -164,6 +165,7 @@ type turn struct {
 
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	if !c.keeper.Fresh.Fresh(key) {
+		figures.DaemonSetSkips.WithLabelValues("apps", "daemonsets").Inc()
 		return 0, nil // woken when it is
 	}
 	set := source.Get[*appsv1.DaemonSet](c.Sets, key)

@@ -41,7 +41,7 @@ type Controller struct {
 func New(client kubernetes.Interface, events record.EventRecorder, services, pods,
 	stored *source.Watch) (*Controller, error) {
 	c := &Controller{services: services, endpoints: stored, gone: map[string]bool{}}
-	c.Loop = loop.New("endpoints", 5, c.reconcile)
+	c.Loop = loop.New("endpoint", 5, c.reconcile)
 	fresh, err := freshness.New(c.Add, stored)
 	if err != nil {
 		return nil, fmt.Errorf("endpoints: %w", err)

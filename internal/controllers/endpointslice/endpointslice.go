@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/children"
+	"carob/internal/controllers/figures"
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/loop"
 	"carob/internal/controllers/servicepods"
@@ -46,11 +47,12 @@ type Controller struct {
 // New returns a controller.
 func New(client kubernetes.Interface, events record.EventRecorder, w Watches) (*Controller, error) {
 	c := &Controller{Watches: w}
-	c.Loop = loop.New("endpointslice", 5, c.reconcile)
+	c.Loop = loop.New("endpoint_slice", 5, c.reconcile)
 	fresh, err := freshness.New(c.Add, w.Slices)
 	if err != nil {
 		return nil, fmt.Errorf("endpointslice: %w", err)
 	}
+	figures.OnRead(func() { figures.SlicesNumber.WithLabelValues().Set(float64(len(w.Slices.Objects().ListKeys()))) })
 	c.keeper = &children.Keeper{Client: client, Events: events, Fresh: fresh, Pods: w.Pods}
 	if c.behind, err = servicepods.New(w.Services, w.Pods, c.Add); err != nil {
 		return nil, fmt.Errorf("endpointslice: %w", err)
@@ -84,6 +86,7 @@ func managed(s *discoveryv1.EndpointSlice) bool {
 
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	if !c.keeper.Fresh.Fresh(key) {
+		figures.SliceSyncs.WithLabelValues("stale").Inc()
 		return 0, nil // woken when it is
 	}
 	service := source.Get[*corev1.Service](c.Services, key)
@@ -108,6 +111,11 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	plan := endpointslice.Decide(in)
 	err := c.act(ctx, key, plan)
+	result := "success"
+	if err != nil {
+		result = "error"
+	}
+	figures.SliceSyncs.WithLabelValues(result).Inc()
 	if err == nil && len(plan.Lost) > 0 {
 		err = fmt.Errorf("the nodes of the pods %s are not known", strings.Join(plan.Lost, ", "))
 	}
@@ -130,6 +138,7 @@ func (c *Controller) act(ctx context.Context, key string, plan endpointslice.Pla
 			return fmt.Errorf("create: %w", err)
 		}
 		c.keeper.Fresh.Wrote(key, c.Slices, made)
+		figures.SliceChanges.WithLabelValues("create").Inc()
 	}
 	for _, s := range plan.Update {
 		stored, err := c.api(s).Update(ctx, s, metav1.UpdateOptions{})
@@ -143,6 +152,7 @@ func (c *Controller) act(ctx context.Context, key string, plan endpointslice.Pla
 			return nil // woken when the watch shows what is stored
 		}
 		c.keeper.Fresh.Wrote(key, c.Slices, stored)
+		figures.SliceChanges.WithLabelValues("update").Inc()
 	}
 	for _, s := range plan.Delete {
 		err := c.api(s).Delete(ctx, s.Name,
@@ -151,6 +161,7 @@ func (c *Controller) act(ctx context.Context, key string, plan endpointslice.Pla
 			return fmt.Errorf("delete %s: %w", s.Name, err)
 		}
 		c.keeper.Fresh.Deleted(key, c.Slices, s)
+		figures.SliceChanges.WithLabelValues("delete").Inc()
 	}
 	return nil
 }

@@ -52,7 +52,7 @@ type Collector struct {
 func New(objects metadata.Interface, inv *inventory.Inventory, events record.EventRecorder) *Collector {
 	c := &Collector{objects: objects, inventory: inv, events: events, graph: garbage.NewGraph(),
 		unknown: map[types.UID]bool{}}
-	c.Loop = loop.New("garbage", workers, c.reconcile)
+	c.Loop = loop.New("garbage_collector_attempt_to_delete", workers, c.reconcile)
 	inv.AddReader(c)
 	return c
 }

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/children"
+	"carob/internal/controllers/figures"
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/loop"
 	"carob/internal/controllers/source"
@@ -63,7 +64,7 @@ type memory struct {
 func New(client kubernetes.Interface, events record.EventRecorder, jobs, pods *source.Watch) (*Controller, error) {
 	c := &Controller{jobs: jobs, pods: pods, memories: map[string]memory{}}
 	c.Loop = loop.New("job", workers, c.reconcile)
-	c.orphans = loop.New("job orphans", workers, c.letGo)
+	c.orphans = loop.New("job_orphan_pod", workers, c.letGo)
 	fresh, err := freshness.New(c.Add, jobs, pods)
 	if err != nil {
 		return nil, fmt.Errorf("job: %w", err)
@@ -110,11 +111,17 @@ func (c *Controller) jobChanged(before, after metav1.Object) {
 		c.Add(before.GetNamespace() + "/" + before.GetName())
 		return
 	}
+	if j, ok := after.(*batchv1.Job); ok && before == nil && job.Foreign(j) {
+		figures.JobsElsewhere.WithLabelValues(*j.Spec.ManagedBy).Inc()
+	}
 	c.Add(after.GetNamespace() + "/" + after.GetName())
 }
 
 // podChanged finds pods whose finalizer nobody will remove.
-func (c *Controller) podChanged(_, after metav1.Object) {
+func (c *Controller) podChanged(before, after metav1.Object) {
+	b, _ := before.(*corev1.Pod)
+	a, _ := after.(*corev1.Pod)
+	tracked(b, a)
 	if p, ok := after.(*corev1.Pod); ok && job.Tracked(p) && c.orphaned(p) {
 		c.orphans.Add(p.Namespace + "/" + p.Name)
 	}
@@ -154,6 +161,7 @@ func (c *Controller) letGo(ctx context.Context, key string) (time.Duration, erro
 
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	if !c.keeper.Fresh.Fresh(key) {
+		figures.JobSkips.WithLabelValues("batch", "jobs").Inc()
 		return 0, nil // woken when it is
 	}
 	j := source.Get[*batchv1.Job](c.jobs, key)
@@ -161,6 +169,14 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		c.forget(key)
 		return 0, nil
 	}
+	began, planned := time.Now(), job.Output{}
+	wait, err := c.sync(ctx, key, j, &planned)
+	synced(j, &planned, began, err)
+	return wait, err
+}
+
+// sync looks at one Job; planned is what it decided to do.
+func (c *Controller) sync(ctx context.Context, key string, j *batchv1.Job, planned *job.Output) (time.Duration, error) {
 	owner := children.Owner{Owner: workload.Owner{Object: j, Kind: batchv1.SchemeGroupVersion.WithKind("Job")},
 		Runtime: j, Key: key}
 	pods, err := c.claim(ctx, owner, j)
@@ -169,8 +185,9 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	in := job.Input{Job: j, Pods: pods, Now: time.Now(), Memory: c.remembered(key, j.UID)}
 	out := job.Plan(in)
+	*planned = out
 	c.remember(key, j, out.Memory)
-	failed := errors.Join(c.makePods(ctx, owner, out.Create), c.deletePods(ctx, owner, out.Delete), out.Problem)
+	failed := errors.Join(c.makePods(ctx, owner, j, &out), c.deletePods(ctx, owner, out.Delete), out.Problem)
 	if failed != nil {
 		if children.NamespaceEnds(failed) {
 			failed = nil // W0.40
@@ -207,8 +224,18 @@ func (c *Controller) claim(ctx context.Context, owner children.Owner, j *batchv1
 	return children.Settle(ctx, c.keeper, owner, claims, change)
 }
 
-func (c *Controller) makePods(ctx context.Context, owner children.Owner, pods []*corev1.Pod) error {
-	_, err := c.keeper.CreatePods(ctx, owner, len(pods), func(i int) (*corev1.Pod, error) { return pods[i], nil })
+func (c *Controller) makePods(ctx context.Context, owner children.Owner, j *batchv1.Job, out *job.Output) error {
+	pods := out.Create
+	made, err := c.keeper.CreatePods(ctx, owner, len(pods), func(i int) (*corev1.Pod, error) { return pods[i], nil })
+	status := &j.Status
+	if out.Status != nil {
+		status = out.Status
+	}
+	failed := 0
+	if err != nil {
+		failed = 1 // of the wave that was the last
+	}
+	created(j, status, made, failed)
 	return err
 }
 
@@ -278,6 +305,7 @@ func (c *Controller) store(ctx context.Context, owner children.Owner, j *batchv1
 			return fmt.Errorf("update the status of Job %s: %w", owner.Key, err)
 		}
 		c.keeper.Fresh.Wrote(owner.Key, c.jobs, stored)
+		counted(j, out.Status)
 	}
 	for _, e := range out.Events {
 		c.keeper.Events.Event(j, e.Type, e.Reason, e.Message)

@@ -16,6 +16,7 @@ import (
 
 	"carob/internal/base/backoff"
 	"carob/internal/base/delayq"
+	"carob/internal/controllers/figures"
 )
 
 // Func brings the object of a key closer to what is wanted. It looks at the whole
@@ -39,15 +40,37 @@ type Loop struct {
 	busy     map[string]bool // being reconciled; the value says that it was added again meanwhile
 	failures map[string]int
 	later    delayq.Queue[string]
+
+	figures figures.Queue
+	since   map[string]time.Time // when a key of ready was added; only where it is measured
+	began   map[string]time.Time // when a key of busy was started
 }
 
-// New returns a loop that reconciles up to workers keys side by side.
+// New returns a loop that reconciles up to workers keys side by side. It is measured under its name, which is
+// that of upstream's queue where upstream has one.
 func New(name string, workers int, reconcile Func) *Loop {
-	return &Loop{
+	l := &Loop{
 		name: name, workers: workers, reconcile: reconcile,
 		wake:   make(chan struct{}, 1),
 		queued: map[string]bool{}, busy: map[string]bool{}, failures: map[string]int{},
+		figures: figures.NewQueue(name), since: map[string]time.Time{}, began: map[string]time.Time{},
 	}
+	if l.figures.Measured() {
+		figures.OnRead(l.measure)
+	}
+	return l
+}
+
+// measure sets the figures that change while nothing happens.
+func (l *Loop) measure() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var sum, first time.Duration
+	for _, at := range l.began {
+		took := time.Since(at)
+		sum, first = sum+took, max(first, took)
+	}
+	l.figures.Running(sum, first)
 }
 
 // patience is how many failures in a row a change still cuts the wait short for;
@@ -70,6 +93,7 @@ func (l *Loop) AddAfter(key string, wait time.Duration) {
 		l.Add(key)
 		return
 	}
+	l.figures.Later()
 	l.mu.Lock()
 	l.later.SetEarlier(key, time.Now().Add(wait))
 	l.mu.Unlock()
@@ -82,6 +106,10 @@ func (l *Loop) add(key string) {
 	} else if !l.queued[key] {
 		l.queued[key] = true
 		l.ready = append(l.ready, key)
+		if l.figures.Measured() {
+			l.figures.Added()
+			l.since[key] = time.Now()
+		}
 	}
 }
 
@@ -127,6 +155,11 @@ func (l *Loop) dispatch(start func(key string)) time.Time {
 		delete(l.queued, key)
 		l.later.Remove(key)
 		l.busy[key] = false
+		if l.figures.Measured() {
+			l.figures.Taken(now.Sub(l.since[key]))
+			delete(l.since, key)
+			l.began[key] = now
+		}
 		start(key)
 	}
 	next, _ := l.later.Next()
@@ -140,11 +173,16 @@ func (l *Loop) work(ctx context.Context, key string) {
 	defer l.poke()
 	readded := l.busy[key]
 	delete(l.busy, key)
+	if l.figures.Measured() {
+		l.figures.Done(time.Since(l.began[key]))
+		delete(l.began, key)
+	}
 	switch {
 	case ctx.Err() != nil:
 		return
 	case err != nil:
 		l.failures[key]++
+		l.figures.Later()
 		wait := retry.Delay(l.failures[key])
 		klog.FromContext(ctx).Error(err, "Reconciling failed; trying again", "key", key, "wait", wait, "failures",
 			l.failures[key])
@@ -152,6 +190,7 @@ func (l *Loop) work(ctx context.Context, key string) {
 	default:
 		delete(l.failures, key)
 		if again > 0 {
+			l.figures.Later()
 			l.later.SetEarlier(key, time.Now().Add(again))
 		}
 	}

@@ -9,6 +9,10 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"carob/internal/controllers/figures"
 )
 
 // calls notes when keys were reconciled, in virtual time since the start.
@@ -112,4 +116,65 @@ func TestWorkersAreBounded(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		want(t, c, "a@0s", "b@0s", "c@1s")
 	})
+}
+
+// What waits, works, fails and is stuck is measured, the last also while nothing happens.
+func TestMeasured(t *testing.T) {
+	figures.Register()
+	synctest.Test(t, func(t *testing.T) {
+		fail, began := true, time.Now()
+		l := New("measured", 1, func(_ context.Context, key string) (time.Duration, error) {
+			time.Sleep(10 * time.Second)
+			if fail {
+				fail = false
+				return 0, errors.New("not yet")
+			}
+			return 0, nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { l.Run(ctx); close(done) }()
+		l.Add("a")
+		synctest.Wait()
+		l.Add("b")
+		l.Add("b")
+		expect := func(depth, adds, retries, unfinished, waits, works float64) {
+			t.Helper()
+			synctest.Wait()
+			l.measure()
+			for name, want := range map[string]float64{"depth": depth, "adds_total": adds, "retries_total": retries,
+				"unfinished_work_seconds": unfinished, "longest_running_processor_seconds": unfinished,
+				"queue_duration_seconds": waits, "work_duration_seconds": works} {
+				if got := measured(t, "workqueue_"+name); got != want {
+					t.Errorf("after %v: %s is %v, want %v", time.Since(began), name, got, want)
+				}
+			}
+		}
+		time.Sleep(4 * time.Second)
+		expect(1, 2, 0, 4, 1, 0) // a works, b waits
+		time.Sleep(7 * time.Second)
+		expect(1, 3, 1, 1, 2, 1) // a has failed and waits again, b works
+		time.Sleep(time.Minute)
+		expect(0, 3, 1, 0, 3, 3)
+		cancel()
+		<-done
+	})
+}
+
+// measured returns a figure of the queue "measured"; of a histogram the number of observations.
+func measured(t *testing.T, family string) float64 {
+	t.Helper()
+	all, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		for _, m := range f.Metric {
+			if f.GetName() == family && len(m.Label) == 1 && m.Label[0].GetValue() == "measured" {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	t.Errorf("no %s", family)
+	return 0
 }

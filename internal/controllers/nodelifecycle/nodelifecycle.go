@@ -23,7 +23,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/component-base/metrics"
 
+	"carob/internal/controllers/figures"
 	"carob/internal/controllers/loop"
 	"carob/internal/controllers/source"
 	"carob/internal/core/nodehealth"
@@ -52,7 +54,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, nodes, leases
 		seen: map[string]time.Time{}, ready: map[string]corev1.ConditionStatus{}, unready: map[string]bool{},
 		pacer: nodehealth.NewPacer(nodehealth.DefaultRates()),
 	}
-	c.Loop = loop.New("nodelifecycle", 4, c.reconcile)
+	c.Loop = loop.New("node_lifecycle_controller", 4, c.reconcile)
 	err := nodes.OnChange(func(before, after metav1.Object) {
 		b, _ := before.(*corev1.Node)
 		a, _ := after.(*corev1.Node)
@@ -79,7 +81,25 @@ func New(client kubernetes.Interface, events record.EventRecorder, nodes, leases
 	if err := loop.OnChange(leases, func(o metav1.Object) { c.renewed(o.GetName()) }); err != nil {
 		return nil, fmt.Errorf("nodelifecycle: watch leases: %w", err)
 	}
+	figures.OnRead(c.measure)
 	return c, nil
+}
+
+// measure sets the figures of zones.
+func (c *Controller) measure() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, family := range []*metrics.GaugeVec{figures.ZoneHealth, figures.ZoneSize, figures.ZoneSick} {
+		family.Reset()
+	}
+	for name, z := range c.pacer.Zones() {
+		figures.ZoneSize.WithLabelValues(name).Set(float64(z.Nodes))
+		figures.ZoneSick.WithLabelValues(name).Set(float64(z.Unhealthy))
+		if z.Nodes > 0 {
+			figures.ZoneHealth.WithLabelValues(name).Set(float64(100*(z.Nodes-z.Unhealthy)) / float64(z.Nodes))
+		}
+		figures.Evictions.WithLabelValues(name).Add(0)
+	}
 }
 
 // heartbeat is when the node last wrote its own Ready condition.
@@ -120,7 +140,9 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 		return 0, nil
 	}
 	node := obj.(*corev1.Node)
+	began := time.Now()
 	out, before := c.decide(node)
+	defer func() { figures.NodeSeconds.WithLabelValues().Observe(time.Since(began).Seconds()) }()
 	if len(out.Conditions) > 0 {
 		if err := c.writeConditions(ctx, node, out.Conditions); err != nil {
 			return 0, err
@@ -129,6 +151,9 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 	if out.Tainting {
 		if err := c.writeTaints(ctx, node, out.Taints); err != nil {
 			return 0, err
+		}
+		if out.Evicted {
+			figures.Evictions.WithLabelValues(nodehealth.ZoneOf(node)).Inc()
 		}
 	}
 	changed := out.Ready != before

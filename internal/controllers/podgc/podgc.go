@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"carob/internal/controllers/figures"
 	"carob/internal/controllers/loop"
 	"carob/internal/controllers/source"
 	"carob/internal/core/nodehealth"
@@ -48,7 +49,7 @@ type Controller struct {
 // New returns a controller; pods is indexed by source.ByNode.
 func New(client kubernetes.Interface, nodes, pods *source.Watch) (*Controller, error) {
 	c := &Controller{client: client, nodes: nodes.Objects(), pods: pods.Objects(), max: maxFinished}
-	c.Loop = loop.New("podgc", 4, c.reconcile)
+	c.Loop = loop.New("orphaned_pods_nodes", 4, c.reconcile)
 	err := loop.OnChange(pods, func(o metav1.Object) {
 		pod, ok := o.(*corev1.Pod)
 		switch {
@@ -111,7 +112,11 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		obj, exists, _ := c.pods.GetByKey(name)
 		if pod, ok := obj.(*corev1.Pod); exists && ok && pod.DeletionTimestamp != nil &&
 			(pod.Spec.NodeName == "" || c.outOfService(pod.Spec.NodeName)) {
-			return 0, c.remove(ctx, pod, nil)
+			reason := "out-of-service"
+			if pod.Spec.NodeName == "" {
+				reason = "unscheduled"
+			}
+			return 0, c.remove(ctx, pod, reason, nil)
 		}
 		return 0, nil
 	}
@@ -139,7 +144,7 @@ func (c *Controller) removeFinished(ctx context.Context) error {
 	})
 	var errs []error
 	for _, pod := range pods[:len(pods)-c.max] {
-		errs = append(errs, c.remove(ctx, pod, nil))
+		errs = append(errs, c.remove(ctx, pod, "terminated", nil))
 	}
 	return errors.Join(errs...)
 }
@@ -159,7 +164,7 @@ func (c *Controller) removeOrphans(ctx context.Context, node string) error {
 	}
 	var errs []error
 	for _, obj := range objects {
-		errs = append(errs, c.remove(ctx, obj.(*corev1.Pod), &corev1.PodCondition{
+		errs = append(errs, c.remove(ctx, obj.(*corev1.Pod), "orphaned", &corev1.PodCondition{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC",
 			Message: "PodGC: node no longer exists", LastTransitionTime: metav1.Now(),
 		}))
@@ -169,7 +174,9 @@ func (c *Controller) removeOrphans(ctx context.Context, node string) error {
 
 // remove deletes the object at once. A pod that has not terminated is marked Failed first, so that
 // its owner replaces it.
-func (c *Controller) remove(ctx context.Context, pod *corev1.Pod, condition *corev1.PodCondition) error {
+func (c *Controller) remove(ctx context.Context, pod *corev1.Pod, reason string,
+	condition *corev1.PodCondition) error {
+	figures.PodsRemoved.WithLabelValues(pod.Namespace, reason).Inc()
 	pods := c.client.CoreV1().Pods(pod.Namespace)
 	var err error
 	if !finished(pod) {
@@ -183,5 +190,6 @@ func (c *Controller) remove(ctx context.Context, pod *corev1.Pod, condition *cor
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // gone, or another pod of that name
 	}
+	figures.PodsNotRemoved.WithLabelValues(pod.Namespace, reason).Inc()
 	return fmt.Errorf("remove pod %s/%s: %w", pod.Namespace, pod.Name, err)
 }

@@ -46,7 +46,7 @@ func newController(name string, kind schema.GroupResource, finalizer string, inv
 // Claims returns the controller of persistent volume claims.
 func Claims(client kubernetes.Interface, inv *inventory.Inventory, pods *source.Watch) (*Controller, error) {
 	const finalizer = "kubernetes.io/pvc-protection"
-	c := newController("pvc-protection", corev1.Resource("persistentvolumeclaims"), finalizer, inv)
+	c := newController("pvcprotection", corev1.Resource("persistentvolumeclaims"), finalizer, inv)
 	c.release = func(ctx context.Context, namespace, name string) (bool, error) {
 		claims := client.CoreV1().PersistentVolumeClaims(namespace)
 		claim, err := claims.Get(ctx, name, metav1.GetOptions{})
@@ -88,7 +88,7 @@ func usesClaim(p *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 // Volumes returns the controller of persistent volumes.
 func Volumes(client kubernetes.Interface, inv *inventory.Inventory) *Controller {
 	const finalizer = "kubernetes.io/pv-protection"
-	c := newController("pv-protection", corev1.Resource("persistentvolumes"), finalizer, inv)
+	c := newController("pvprotection", corev1.Resource("persistentvolumes"), finalizer, inv)
 	c.release = func(ctx context.Context, _, name string) (bool, error) {
 		volumes := client.CoreV1().PersistentVolumes()
 		v, err := volumes.Get(ctx, name, metav1.GetOptions{})
@@ -108,7 +108,7 @@ func Volumes(client kubernetes.Interface, inv *inventory.Inventory) *Controller 
 // AttributesClasses returns the controller of volume attributes classes.
 func AttributesClasses(client kubernetes.Interface, inv *inventory.Inventory) *Controller {
 	const finalizer = "kubernetes.io/vac-protection"
-	c := newController("vac-protection",
+	c := newController("vacprotection",
 		storagev1.SchemeGroupVersion.WithResource("volumeattributesclasses").GroupResource(), finalizer, inv)
 	c.release = func(ctx context.Context, _, name string) (bool, error) {
 		classes := client.StorageV1().VolumeAttributesClasses()

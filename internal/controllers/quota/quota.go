@@ -51,7 +51,7 @@ type Controller struct {
 // New returns a controller that reads inv and writes through client.
 func New(client kubernetes.Interface, objects metadata.Interface, inv *inventory.Inventory) *Controller {
 	c := &Controller{client: client, objects: objects, inventory: inv, quotas: map[string]map[string]bool{}}
-	c.Loop = loop.New("quota", 5, c.reconcile)
+	c.Loop = loop.New("resourcequota_primary", 5, c.reconcile)
 	inv.AddReader(c)
 	return c
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/children"
+	"carob/internal/controllers/figures"
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/loop"
 	"carob/internal/controllers/source"
@@ -57,7 +58,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, sets, pods *s
 // NewForReplicationControllers returns the controller of replication controllers.
 func NewForReplicationControllers(client kubernetes.Interface, events record.EventRecorder, owners,
 	pods *source.Watch) (*Controller, error) {
-	return newController("replicationcontroller", replicationControllers{client}, client, events, owners, pods)
+	return newController("replicationmanager", replicationControllers{client}, client, events, owners, pods)
 }
 
 func newController(name string, k kind, client kubernetes.Interface, events record.EventRecorder, owners,
@@ -85,6 +86,7 @@ func (c *Controller) selects(owner metav1.Object, l labels.Set) bool {
 
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	if !c.keeper.Fresh.Fresh(key) {
+		figures.ReplicaSetSkips.WithLabelValues("apps", "replicasets").Inc()
 		return 0, nil // woken when it is
 	}
 	object := source.Get[metav1.Object](c.owners, key)
@@ -156,12 +158,33 @@ func (c *Controller) act(ctx context.Context, owner children.Owner, in *replicas
 	}
 	plan := replicaset.Decide(*in)
 	if len(plan.Delete) > 0 {
+		measureAges(in.Active, plan.Delete)
 		return c.keeper.DeletePods(ctx, owner, plan.Delete)
 	}
 	_, err := c.keeper.CreatePods(ctx, owner, plan.Create, func(int) (*corev1.Pod, error) {
 		return workload.NewPod(owner.Owner, &in.Set.Spec.Template)
 	})
 	return err
+}
+
+// measureAges tells how old the ready pods are that go, beside the youngest one.
+func measureAges(active, going []*corev1.Pod) {
+	var youngest time.Time
+	for _, p := range active {
+		if workload.Ready(p) && p.CreationTimestamp.After(youngest) {
+			youngest = p.CreationTimestamp.Time
+		}
+	}
+	least := time.Since(youngest).Milliseconds()
+	if youngest.IsZero() || least <= 0 || len(going) == len(active) {
+		return
+	}
+	for _, p := range going {
+		if workload.Ready(p) {
+			figures.DeletionAgeRatio.WithLabelValues().Observe(
+				float64(time.Since(p.CreationTimestamp.Time).Milliseconds() / least))
+		}
+	}
 }
 
 // related counts the active pods of all replica sets with the same controller, by node. One without a

@@ -57,6 +57,7 @@ func (c *Controller) provide(ctx context.Context, key string, pod *corev1.Pod) e
 	}
 	for _, n := range plan.Create {
 		made, err := c.client.ResourceV1().ResourceClaims(pod.Namespace).Create(ctx, n.Claim, metav1.CreateOptions{})
+		measure(n.Claim, err)
 		if err != nil {
 			c.setUnclear(key, !children.Refused(err))
 			plan.Failed, plan.Err = n.Entry, fmt.Errorf("create ResourceClaim %s: %w", n.Claim.Name, err)

@@ -42,7 +42,7 @@ type Controller struct {
 // New returns a controller that publishes ca, certificates in PEM; configMaps watches those named Name.
 func New(client kubernetes.Interface, ca []byte, namespaces, configMaps *source.Watch) (*Controller, error) {
 	c := &Controller{client: client, ca: string(ca), namespaces: namespaces.Objects(), configMaps: configMaps.Objects()}
-	c.Loop = loop.New("rootca", 8, c.reconcile)
+	c.Loop = loop.New("root_ca_cert_publisher", 8, c.reconcile)
 	if err := loop.OnNamespace(namespaces, c.Add); err != nil {
 		return nil, fmt.Errorf("rootca: watch namespaces: %w", err)
 	}

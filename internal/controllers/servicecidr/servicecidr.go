@@ -44,7 +44,7 @@ type Controller struct {
 // New returns a controller that reads inv and writes through client.
 func New(client kubernetes.Interface, inv *inventory.Inventory) *Controller {
 	c := &Controller{client: client, leaving: map[string]bool{}}
-	c.Loop = loop.New("servicecidr", 1, c.reconcile)
+	c.Loop = loop.New("servicecidrs", 1, c.reconcile)
 	inv.AddReader(c)
 	return c
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
+	"carob/internal/controllers/figures"
 	"carob/internal/controllers/loop"
 	"carob/internal/controllers/source"
 	"carob/internal/core/nodehealth"
@@ -39,7 +40,7 @@ type Controller struct {
 func New(client kubernetes.Interface, events record.EventRecorder, nodes, pods *source.Watch) (*Controller, error) {
 	c := &Controller{client: client, events: events, nodes: nodes.Objects(), pods: pods.Objects(),
 		marked: map[string]time.Time{}}
-	c.Loop = loop.New("tainteviction", 8, c.reconcile)
+	c.Loop = loop.New("noexec_taint_pod", 8, c.reconcile)
 	err := nodes.OnChange(func(before, after metav1.Object) {
 		b, _ := before.(*corev1.Node)
 		a, ok := after.(*corev1.Node)
@@ -150,7 +151,12 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		return wait, nil
 	}
 	c.events.Eventf(pod, corev1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s", key)
-	return 0, c.evict(ctx, pod)
+	err := c.evict(ctx, pod)
+	if err == nil {
+		figures.PodsEvicted.WithLabelValues().Inc()
+		figures.EvictionSeconds.WithLabelValues().Observe(time.Since(at).Seconds())
+	}
+	return 0, err
 }
 
 // evict sets a condition with the reason and deletes the pod with its own grace period (L7.163).

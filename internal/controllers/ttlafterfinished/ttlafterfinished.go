@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"carob/internal/controllers/figures"
 	"carob/internal/controllers/loop"
 	"carob/internal/controllers/source"
 	"carob/internal/core/workload/job"
@@ -30,7 +31,7 @@ type Controller struct {
 // New returns a controller.
 func New(client kubernetes.Interface, jobs *source.Watch) (*Controller, error) {
 	c := &Controller{client: client, jobs: jobs}
-	c.Loop = loop.New("ttl after finished", 4, c.reconcile)
+	c.Loop = loop.New("ttl_jobs_to_delete", 4, c.reconcile)
 	err := jobs.OnChange(func(_, after metav1.Object) {
 		if j, ok := after.(*batchv1.Job); ok && j.Spec.TTLSecondsAfterFinished != nil && job.Finished(j) {
 			c.Add(j.Namespace + "/" + j.Name)
@@ -63,8 +64,12 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	options := metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationForeground),
 		Preconditions: metav1.NewUIDPreconditions(string(j.UID))}
-	if err := c.client.BatchV1().Jobs(j.Namespace).Delete(ctx, j.Name, options); err != nil &&
-		!apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	switch err := c.client.BatchV1().Jobs(j.Namespace).Delete(ctx, j.Name, options); {
+	case err == nil:
+		if at, ok, err := job.Expires(j); ok && err == nil {
+			figures.JobDeletionSeconds.WithLabelValues().Observe(time.Since(at).Seconds())
+		}
+	case !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
 		return 0, fmt.Errorf("delete Job %s, which is over: %w", key, err)
 	}
 	return 0, nil

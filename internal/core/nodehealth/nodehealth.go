@@ -36,6 +36,7 @@ type Output struct {
 	Taints     []corev1.Taint         // all taints that the node should have
 	Tainting   bool                   // Taints differ from the node's
 	Ready      corev1.ConditionStatus // after Conditions are applied; empty if the node has never reported
+	Evicted    bool                   // Taints evict the node's pods, and the node's did not
 	Waiting    bool                   // a NoExecute taint is missing because Evict is not set
 	Wake       time.Time              // when a missing heartbeat would change the decision; zero if it cannot
 }
@@ -63,6 +64,7 @@ func Decide(in Input) Output {
 	down := out.Ready == corev1.ConditionFalse || out.Ready == corev1.ConditionUnknown
 	// One that evicts already only changes its key: that needs no second permission.
 	evict := down && !in.AllDown && (in.Evict || slices.ContainsFunc(in.Node.Spec.Taints, evicting))
+	out.Evicted = evict && !slices.ContainsFunc(in.Node.Spec.Taints, evicting)
 	out.Waiting = down && !in.AllDown && !evict
 	out.Taints = taints(in.Node, conditions, evict, in.Now)
 	out.Tainting = !slices.EqualFunc(out.Taints, in.Node.Spec.Taints,

@@ -15,6 +15,9 @@ type span struct{ first, last int }
 // indexes is a set of completion indexes, in order and without neighbours that touch.
 type indexes []span
 
+// CountIndexes returns how many indexes below limit a text of a Job's status lists.
+func CountIndexes(s string, limit int) int { return parseIndexes(s, limit).total() }
+
 // parseIndexes reads what String writes, as far as it is below limit; what is no
 // number is left out.
 func parseIndexes(s string, limit int) indexes {
