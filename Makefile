@@ -23,6 +23,9 @@ SOURCES   := $(shell find cmd internal -name '*.go') go.mod go.sum
 NATIVE    := internal/runtime/native/csrc
 
 .DEFAULT_GOAL := help
+# client-go then notices who modifies an object that it shares with others.
+test unit e2e e2e-containerd: export KUBE_CACHE_MUTATION_DETECTOR := true
+
 .PHONY: help deps build native images run test unit e2e e2e-containerd check fmt vet lint generate generate-check third-party-check bench bench-runtime bench-scheduler sim mutants fuzz conformance critest helm operator cross differential nightly clauses clean
 
 help: ## show this list

@@ -54,6 +54,7 @@ func TestMachinery(t *testing.T) {
 		"name collisions":  testNameCollisions,
 		"long addresses":   testLongAddresses,
 		"answers":          testAnswers,
+		"handover":         testHandover,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, r) })
 	}

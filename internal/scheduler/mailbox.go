@@ -41,7 +41,7 @@ func (m *mailbox) run() {
 // the queue are the only copies. T is the object's type, P what the loop needs of it.
 type feed[T, P any] struct {
 	box     *mailbox
-	prepare func(T) P // runs in the reflector's goroutine; removes unused fields
+	prepare func(T) P // runs in the reflector's goroutine
 	seen    func(P)
 	gone    func(T)
 	all     func([]P) // a new full list

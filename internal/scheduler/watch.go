@@ -11,73 +11,57 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"carob/internal/base/handover"
 	"carob/internal/core/placement"
 )
 
-// running selects pods that are not terminated.
-var running = fields.AndSelectors(
-	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
-	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
-)
-
-// lister is a client of one kind, in all namespaces.
-type lister[L runtime.Object] interface {
-	List(context.Context, metav1.ListOptions) (L, error)
-	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
-}
-
-func listWatch[L runtime.Object](client lister[L], which fields.Selector) *cache.ListWatch {
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector = which.String()
-			return client.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = which.String()
-			return client.Watch(ctx, o)
-		},
-	}
+// everything lists and watches all objects of a kind, as the API server of this process holds them
+// where it hands them over.
+func everything[L runtime.Object](c handover.Client[L], example runtime.Object) *handover.ListWatch {
+	return handover.New(c, example, fields.Everything())
 }
 
 // watch starts the reflectors; they end with ctx. No decision is made before each
 // of them has delivered a first list.
 func (s *Scheduler) watch(ctx context.Context, group *sync.WaitGroup) {
-	start := func(what string, example runtime.Object, store cache.ReflectorStore, lw *cache.ListWatch) {
+	start := func(what string, example runtime.Object, store cache.ReflectorStore, lw *handover.ListWatch) {
 		logger := klog.FromContext(ctx)
-		r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, s.client), example, store,
+		r := cache.NewReflectorWithOptions(lw, example, store,
 			cache.ReflectorOptions{Name: "scheduler-" + what, Logger: &logger})
 		group.Go(func() { r.RunWithContext(ctx) })
 	}
-	core, apps, every := s.client.CoreV1(), s.client.AppsV1(), fields.Everything()
+	core, apps := s.client.CoreV1(), s.client.AppsV1()
 	start("nodes", &corev1.Node{},
 		&feed[*corev1.Node, *corev1.Node]{s.box, slimNode, s.nodeSeen, s.nodeGone, s.allNodes},
-		listWatch(core.Nodes(), every))
+		everything(core.Nodes(), &corev1.Node{}))
 	start("namespaces", &corev1.Namespace{},
 		&feed[*corev1.Namespace, *corev1.Namespace]{s.box, slimNamespace, s.namespaceSeen, s.namespaceGone,
 			s.allNamespaces},
-		listWatch(core.Namespaces(), every))
+		everything(core.Namespaces(), &corev1.Namespace{}))
+	// Terminated pods, too: a watch without a selector can be shared with others.
+	pods := everything(core.Pods(metav1.NamespaceAll), &corev1.Pod{})
 	start("pods", &corev1.Pod{},
-		&feed[*corev1.Pod, *placement.Pod]{s.box, s.preparePod, s.podSeen, s.podGone, s.allPods},
-		listWatch(core.Pods(metav1.NamespaceAll), running))
+		&feed[*corev1.Pod, *placement.Pod]{s.box, func(pod *corev1.Pod) *placement.Pod {
+			return s.preparePod(pod, pods.Shared())
+		}, s.podSeen, s.podGone, s.allPods}, pods)
 	start("services", &corev1.Service{}, ownerFeed(s, placement.Service, func(o *corev1.Service) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: o.Spec.Selector}
-	}), listWatch(core.Services(metav1.NamespaceAll), every))
+	}), everything(core.Services(metav1.NamespaceAll), &corev1.Service{}))
 	start("replicationcontrollers", &corev1.ReplicationController{},
 		ownerFeed(s, placement.ReplicationController, func(o *corev1.ReplicationController) *metav1.LabelSelector {
 			return &metav1.LabelSelector{MatchLabels: o.Spec.Selector}
-		}), listWatch(core.ReplicationControllers(metav1.NamespaceAll), every))
+		}), everything(core.ReplicationControllers(metav1.NamespaceAll), &corev1.ReplicationController{}))
 	start("replicasets", &appsv1.ReplicaSet{},
 		ownerFeed(s, placement.ReplicaSet, func(o *appsv1.ReplicaSet) *metav1.LabelSelector {
 			return o.Spec.Selector
-		}), listWatch(apps.ReplicaSets(metav1.NamespaceAll), every))
+		}), everything(apps.ReplicaSets(metav1.NamespaceAll), &appsv1.ReplicaSet{}))
 	start("statefulsets", &appsv1.StatefulSet{},
 		ownerFeed(s, placement.StatefulSet, func(o *appsv1.StatefulSet) *metav1.LabelSelector {
 			return o.Spec.Selector
-		}), listWatch(apps.StatefulSets(metav1.NamespaceAll), every))
+		}), everything(apps.StatefulSets(metav1.NamespaceAll), &appsv1.StatefulSet{}))
 }
 
 // watched are the kinds that must deliver a first list.
@@ -281,14 +265,17 @@ func (s *Scheduler) allPods(list []*placement.Pod) {
 	s.firstList("Pod")
 }
 
-// preparePod reads what decisions need of a pod and drops the rest.
-func (s *Scheduler) preparePod(pod *corev1.Pod) *placement.Pod {
+// preparePod reads what decisions need of a pod. It drops the rest, unless the pod is the API
+// server's: then it takes no memory here, and nobody may change it.
+func (s *Scheduler) preparePod(pod *corev1.Pod, shared bool) *placement.Pod {
 	profile := s.profileOf(pod)
 	if profile == nil {
 		profile = s.others
 	}
 	p := placement.PrepareFor(pod, profile)
-	slimPod(pod)
+	if !shared {
+		slimPod(pod)
+	}
 	return p
 }
 
@@ -314,11 +301,13 @@ func slimPod(pod *corev1.Pod) {
 	pod.Status.EphemeralContainerStatuses, pod.Status.PodIPs, pod.Status.HostIPs = nil, nil, nil
 }
 
+// slimNode copies what decisions use of a node.
 func slimNode(n *corev1.Node) *corev1.Node {
-	n.ManagedFields, n.Annotations = nil, nil
-	n.Status = corev1.NodeStatus{Allocatable: n.Status.Allocatable, Images: n.Status.Images,
-		DeclaredFeatures: n.Status.DeclaredFeatures}
-	return n
+	slim := &corev1.Node{ObjectMeta: n.ObjectMeta, Spec: n.Spec,
+		Status: corev1.NodeStatus{Allocatable: n.Status.Allocatable, Images: n.Status.Images,
+			DeclaredFeatures: n.Status.DeclaredFeatures}}
+	slim.ManagedFields, slim.Annotations = nil, nil
+	return slim
 }
 
 func slimNamespace(n *corev1.Namespace) *corev1.Namespace {

@@ -37,6 +37,7 @@ type lazyCache struct {
 	cache     *cacher.Cacher
 	delegator *cacher.CacheDelegator
 	direct    map[watch.Interface]struct{} // watches that the engine serves
+	parts     *sharedWatch                 // of the engine, for parts of this process that take objects as they are
 	stopped   bool
 }
 
@@ -112,6 +113,9 @@ func (l *lazyCache) stop() {
 	for w := range l.direct {
 		w.Stop()
 	}
+	if l.parts != nil {
+		l.parts.close()
+	}
 	if p := l.cached.Load(); p != nil {
 		p.shared.close()
 	}
@@ -143,6 +147,39 @@ func (l *lazyCache) directly(ctx context.Context, key string, opts storage.ListO
 	if strings.Trim(key, "/") != l.root || !opts.Predicate.Empty() || !l.inProcess(ctx) {
 		return nil, nil
 	}
+	if wantsBare(ctx) {
+		if parts := l.together(); parts != nil {
+			return parts.Watch(ctx, key, opts)
+		}
+		return nil, nil
+	}
+	return l.alone(ctx, key, opts)
+}
+
+// together returns the watch of the engine that parts of this process share; nil when there is a cache.
+func (l *lazyCache) together() *sharedWatch {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stopped || l.cache != nil {
+		return nil
+	}
+	if l.parts == nil {
+		l.parts = newSharedWatch(l.Interface, l.root, 1, nil, l.newObject,
+			func(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+				w, err := l.alone(ctx, key, opts)
+				if w == nil && err == nil { // there is a cache now
+					return l.Watch(ctx, key, opts)
+				}
+				return w, err
+			})
+		l.parts.kind = l.kind
+		l.parts.on(apart)
+	}
+	return l.parts
+}
+
+// alone has the engine serve a watch; nil when there is a cache.
+func (l *lazyCache) alone(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stopped || l.cache != nil {

@@ -176,7 +176,9 @@ func expect(t *testing.T, w watch.Interface, want ...string) {
 	}
 }
 
-func (c classes) hasCache() bool { return c.Interface.(*lazyCache).cached.Load() != nil }
+func (c classes) lazy() *lazyCache { return c.Interface.(handing).Interface.(*lazyCache) }
+
+func (c classes) hasCache() bool { return c.lazy().cached.Load() != nil }
 
 // A watch of a part of this process needs no cache. It tells everything in its
 // order, goes on while a client's watch makes the cache, and ends with the storage.
@@ -269,8 +271,8 @@ func TestLazyMakesCache(t *testing.T) {
 				ctx = asPart(ctx)
 			}
 			expect(t, c.watch(t, ctx, tc.key, tc.opts), "ADDED one=0")
-			if !c.hasCache() || len(c.Interface.(*lazyCache).direct) != 0 {
-				t.Errorf("cache: %v, watches of the engine: %d", c.hasCache(), len(c.Interface.(*lazyCache).direct))
+			if !c.hasCache() || len(c.lazy().direct) != 0 {
+				t.Errorf("cache: %v, watches of the engine: %d", c.hasCache(), len(c.lazy().direct))
 			}
 		})
 	}
@@ -280,7 +282,7 @@ func TestLazyMakesCache(t *testing.T) {
 // compacted away is told as upstream's store tells it.
 func TestLazyForgetsWatches(t *testing.T) {
 	c := openClasses(t, Lazy)
-	l := c.Interface.(*lazyCache)
+	l := c.lazy()
 	first := c.create(t, "a", "one")
 	ctx, cancel := context.WithCancel(asPart(t.Context()))
 	w := c.watch(t, ctx, classesRoot, all(""))
@@ -332,7 +334,7 @@ func TestLazyMakesCacheForReads(t *testing.T) {
 	for range oftenRead - 1 {
 		list("0")
 	}
-	if c.hasCache() || c.Interface.(*lazyCache).cache != nil {
+	if c.hasCache() || c.lazy().cache != nil {
 		t.Fatal("a cache, too early")
 	}
 	for !c.hasCache() {

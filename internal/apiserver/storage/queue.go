@@ -64,6 +64,7 @@ func watchEngine(ctx context.Context, engine storage.Interface, inProcess bool, 
 // them for a reader that is slow. Its goroutine ends with the source or by Stop.
 type queue struct {
 	out     chan watch.Event
+	bare    bool // the events carry the objects as they are
 	stopped chan struct{}
 	stop    sync.Once
 }
@@ -73,6 +74,13 @@ type queue struct {
 func newQueue(source watch.Interface, room int, slowest time.Duration, ended func()) *queue {
 	q := &queue{out: make(chan watch.Event), stopped: make(chan struct{})}
 	go q.run(source, room, slowest, ended)
+	return q
+}
+
+// newBareQueue returns a queue without a limit, whose events carry the objects as they are.
+func newBareQueue(source watch.Interface, room int) *queue {
+	q := &queue{out: make(chan watch.Event), stopped: make(chan struct{}), bare: true}
+	go q.run(source, room, 0, nil)
 	return q
 }
 
@@ -114,6 +122,9 @@ func (q *queue) run(source watch.Interface, room int, slowest time.Duration, end
 			if !ok {
 				in = nil
 				continue
+			}
+			if q.bare {
+				ev = bareEvent(ev)
 			}
 			waiting = append(waiting, ev)
 		case to <- first:

@@ -31,6 +31,7 @@ func newQueuedCache(c *cacher.Cacher, d *cacher.CacheDelegator, engine storage.I
 	newObject func() runtime.Object) queuedCache {
 	p := queuedCache{CacheDelegator: d, inProcess: inProcess, clock: clock, cut: &cut{engine: engine}}
 	p.shared = newSharedWatch(d, root, 0, clock, newObject, p.single)
+	p.shared.queued = true // the cache waits for nobody
 	p.shared.kind = kind
 	var ok bool
 	if p.cut.history, ok = historyOf(c); ok {
@@ -44,7 +45,7 @@ func (p queuedCache) Watch(ctx context.Context, key string, opts storage.ListOpt
 	if p.cut.has(opts) {
 		return watchEngine(ctx, p.cut.engine, p.inProcess(ctx), key, opts)
 	}
-	if p.inProcess(ctx) {
+	if p.inProcess(ctx) && !wantsBare(ctx) {
 		return p.single(ctx, key, opts)
 	}
 	return p.shared.Watch(ctx, key, opts)
@@ -58,6 +59,9 @@ func (p queuedCache) single(ctx context.Context, key string, opts storage.ListOp
 	w, err := p.CacheDelegator.Watch(ctx, key, opts)
 	if err != nil {
 		return nil, err
+	}
+	if wantsBare(ctx) {
+		return newBareQueue(w, watchRoom), nil
 	}
 	var left func()
 	switch {

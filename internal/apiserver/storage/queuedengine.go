@@ -20,13 +20,13 @@ func newQueuedEngine(engine storage.Interface, root string, inProcess func(conte
 	return queuedEngine{engine, inProcess,
 		newSharedWatch(engine, root, 1, nil, newObject,
 			func(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-				return watchEngine(ctx, engine, false, key, opts)
+				return watchEngine(ctx, engine, inProcess(ctx), key, opts)
 			})}
 }
 
 // Watch implements storage.Interface.
 func (b queuedEngine) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	if b.inProcess(ctx) {
+	if b.inProcess(ctx) && !wantsBare(ctx) {
 		return watchEngine(ctx, b.Interface, true, key, opts)
 	}
 	return b.shared.Watch(ctx, key, opts)

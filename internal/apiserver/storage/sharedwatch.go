@@ -28,6 +28,7 @@ type sharedWatch struct {
 	kind              schema.GroupResource // as figures name it
 	slack             uint64               // how many versions before now its watch begins
 	clock             *cacheClock          // of the cache; nil for none
+	queued            bool                 // the source waits for nobody
 	newObject         func() runtime.Object
 	// a watch for one client
 	single func(context.Context, string, storage.ListOptions) (watch.Interface, error)
@@ -57,9 +58,13 @@ func newSharedWatch(s storage.Interface, root string, slack uint64, clock *cache
 	h := &sharedWatch{Interface: s, root: root, slack: slack, clock: clock, newObject: newObject, single: single,
 		subscribers: map[*subscriber]struct{}{}}
 	// A stream of its own: the progress that others on it ask for would be heard, too.
-	h.ctx, h.end = context.WithCancel(metadata.NewOutgoingContext(context.Background(),
-		metadata.Pairs("source", "shared "+root)))
+	h.on(metadata.Pairs("source", "shared "+root))
 	return h
+}
+
+// on chooses the stream of the engine, before the first watch.
+func (h *sharedWatch) on(stream metadata.MD) {
+	h.ctx, h.end = context.WithCancel(metadata.NewOutgoingContext(context.Background(), stream))
 }
 
 // close ends the shared watch, and with it those of all who have joined.
@@ -159,7 +164,9 @@ func (h *sharedWatch) listen(version uint64) error {
 	if err != nil {
 		return err
 	}
-	w = newQueue(w, watchRoom, 0, nil) // the cache waits for nobody
+	if h.queued {
+		w = newQueue(w, watchRoom, 0, nil)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.source, h.since, h.latest, h.recent = w, since, since, nil

@@ -22,7 +22,7 @@ import (
 
 // sharedWatchOf returns the shared watch of the clients' watches; of a lazy cache once there is one.
 func (c classes) sharedWatchOf() *sharedWatch {
-	switch s := c.Interface.(type) {
+	switch s := c.Interface.(handing).Interface.(type) {
 	case queuedEngine:
 		return s.shared
 	case queuedCache:
@@ -105,6 +105,7 @@ func TestHubLosesNothing(t *testing.T) {
 				key       string
 				namespace string
 				from      uint64 // zero: begins with what is stored
+				ctx       context.Context
 			}
 			var clients []client
 			isBookmark := func(s said) bool { return s.text == "BOOKMARK /" }
@@ -131,7 +132,7 @@ func TestHubLosesNothing(t *testing.T) {
 						default:
 							all, last = nil, false
 						}
-						w = c.watch(t, ctx, cl.key, opts)
+						w = c.watch(t, cl.ctx, cl.key, opts)
 					case <-timeout:
 						t.Errorf("waiting for the last after %d", len(all))
 						return all
@@ -140,7 +141,10 @@ func TestHubLosesNothing(t *testing.T) {
 				return all
 			}
 			begin := func(version uint64) {
-				cl := client{from: version, key: classesRoot + "/"}
+				cl := client{from: version, key: classesRoot + "/", ctx: ctx}
+				if len(clients)%4 == 1 {
+					cl.ctx = withBare(asPart(ctx)) // a part of this process that takes objects as they are
+				}
 				opts := allFrom(version)
 				if len(clients)%3 == 1 {
 					cl.namespace = "b"
@@ -149,7 +153,7 @@ func TestHubLosesNothing(t *testing.T) {
 				if version == 0 {
 					opts = initial()
 				}
-				cl.Interface = c.watch(t, ctx, cl.key, opts)
+				cl.Interface = c.watch(t, cl.ctx, cl.key, opts)
 				clients = append(clients, cl)
 			}
 			var changes []said

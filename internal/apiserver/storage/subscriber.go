@@ -31,6 +31,7 @@ type subscriber struct {
 	shared    *sharedWatch
 	namespace string // all, when empty
 	bookmarks bool   // are wanted
+	bare      bool   // its events carry the objects as they are
 	initial   bool   // the one after the initial events is
 	out       chan watch.Event
 	gone      chan struct{} // closed when nobody reads out any more
@@ -57,9 +58,10 @@ func newSubscriber(ctx context.Context, h *sharedWatch, namespace string, opts s
 	toStart bool) *subscriber {
 	m := &subscriber{shared: h, namespace: namespace, bookmarks: opts.Predicate.AllowWatchBookmarks,
 		initial: opts.SendInitialEvents != nil && *opts.SendInitialEvents && opts.Predicate.AllowWatchBookmarks,
-		out:     make(chan watch.Event, subscriberBuffer), gone: make(chan struct{}), pumping: toStart}
+		out:     make(chan watch.Event, subscriberBuffer),
+		gone:    make(chan struct{}), pumping: toStart, bare: wantsBare(ctx)}
 	if m.bookmarks {
-		if h.clock != nil {
+		if h.clock != nil && !m.bare { // a part of this process waits for none
 			m.attended = h.clock.client()
 		}
 		if end, ok := ctx.Deadline(); ok {
@@ -151,6 +153,9 @@ func (m *subscriber) hear(c change) {
 		if o, err := meta.Accessor(c.Object); err == nil && m.namespace != "" && o.GetNamespace() != m.namespace {
 			return
 		}
+	}
+	if m.bare {
+		c.Event = bareEvent(c.Event)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -15,14 +15,16 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"carob/internal/base/handover"
 )
 
 // Kind is a served kind of objects.
@@ -300,20 +302,10 @@ func (i *Inventory) apply(ctx context.Context, group *sync.WaitGroup, kinds map[
 func (w *watcher) heard() { w.once.Do(func() { close(w.listed) }) }
 
 func (i *Inventory) watch(ctx context.Context, w *watcher) {
-	api := i.objects.Resource(w.kind.GroupVersionResource)
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object,
-			error) {
-			return api.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return api.Watch(ctx, o)
-		},
-	}
 	log := klog.FromContext(ctx)
-	r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, i.objects),
-		&metav1.PartialObjectMetadata{}, &feed{i, w}, cache.ReflectorOptions{
-			Logger: &log, Name: "inventory", TypeDescription: w.kind.GroupVersionResource.String()})
+	lw := handover.New(i.objects.Resource(w.kind.GroupVersionResource), nil, fields.Everything())
+	r := cache.NewReflectorWithOptions(lw, nil, &feed{i, w}, cache.ReflectorOptions{
+		Logger: &log, Name: "inventory", TypeDescription: w.kind.GroupVersionResource.String()})
 	r.RunWithContext(ctx)
 }
 
@@ -326,15 +318,31 @@ type feed struct {
 var _ cache.ReflectorStore = (*feed)(nil)
 
 func (f *feed) tell(obj any, how func(Reader, *metav1.PartialObjectMetadata)) error {
-	o, ok := obj.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return fmt.Errorf("unexpected %T in the watch of %s", obj, f.w.kind.GroupVersionResource)
+	o, err := metadataOf(obj)
+	if err != nil {
+		return fmt.Errorf("in the watch of %s: %w", f.w.kind.GroupVersionResource, err)
 	}
 	for _, r := range f.readers {
 		how(r, o)
 	}
 	f.definitionChanged()
 	return nil
+}
+
+// metadataOf returns the metadata of an object: of a whole one, which the API server in this process
+// handed over, or of what an API server sends when it is asked for metadata.
+func metadataOf(obj any) (*metav1.PartialObjectMetadata, error) {
+	if o, ok := obj.(*metav1.PartialObjectMetadata); ok {
+		return o, nil
+	}
+	o, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, fmt.Errorf("%T: %w", obj, err)
+	}
+	if a, ok := obj.(metav1.ObjectMetaAccessor); ok {
+		o = a.GetObjectMeta() // which is copied in one go, if it is of the usual type
+	}
+	return meta.AsPartialObjectMetadata(o), nil
 }
 
 // Add implements cache.ReflectorStore.
@@ -354,9 +362,11 @@ func (f *feed) Delete(obj any) error {
 func (f *feed) Replace(list []any, _ string) error {
 	objects := make([]*metav1.PartialObjectMetadata, 0, len(list))
 	for _, obj := range list {
-		if o, ok := obj.(*metav1.PartialObjectMetadata); ok {
-			objects = append(objects, o)
+		o, err := metadataOf(obj)
+		if err != nil {
+			return fmt.Errorf("in the list of %s: %w", f.w.kind.GroupVersionResource, err)
 		}
+		objects = append(objects, o)
 	}
 	for _, r := range f.readers {
 		r.Relisted(f.w.kind, objects)

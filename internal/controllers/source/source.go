@@ -1,5 +1,6 @@
-// Package source makes the watches that controllers share: informers that keep
-// only what some controller reads. It must never decide anything.
+// Package source makes the watches that controllers share: informers over the objects of the API
+// server in this process, or, with a client of another server, over copies that keep only what some
+// controller reads. It must never decide anything.
 //
 // Contract: docs/spec/workloads.md.
 package source
@@ -28,34 +29,34 @@ const ByNode = "node"
 
 // Namespaces watches all namespaces.
 func Namespaces(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.CoreV1().Namespaces(), &corev1.Namespace{}, fields.Everything(), slimMeta, nil)
+	return newWatch(c.CoreV1().Namespaces(), &corev1.Namespace{}, fields.Everything(), slimMeta, nil)
 }
 
 // ServiceAccounts watches the service accounts of one name in all namespaces.
 func ServiceAccounts(c kubernetes.Interface, name string) *Watch {
-	return newWatch(c, c.CoreV1().ServiceAccounts(metav1.NamespaceAll), &corev1.ServiceAccount{}, named(name), slimMeta,
+	return newWatch(c.CoreV1().ServiceAccounts(metav1.NamespaceAll), &corev1.ServiceAccount{}, named(name), slimMeta,
 		nil)
 }
 
 // ConfigMaps watches the config maps of one name in all namespaces.
 func ConfigMaps(c kubernetes.Interface, name string) *Watch {
-	return newWatch(c, c.CoreV1().ConfigMaps(metav1.NamespaceAll), &corev1.ConfigMap{}, named(name), slimMeta, nil)
+	return newWatch(c.CoreV1().ConfigMaps(metav1.NamespaceAll), &corev1.ConfigMap{}, named(name), slimMeta, nil)
 }
 
 // Pods watches all pods, as slimPod leaves them; indexed ByNode, ByController and by namespace.
 func Pods(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, fields.Everything(), slimPod,
+	return newWatch(c.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, fields.Everything(), slimPod,
 		cache.Indexers{ByNode: nodeOf, ByController: controllerOf, cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 }
 
 // Nodes watches all nodes, without their images.
 func Nodes(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.CoreV1().Nodes(), &corev1.Node{}, fields.Everything(), slimNode, nil)
+	return newWatch(c.CoreV1().Nodes(), &corev1.Node{}, fields.Everything(), slimNode, nil)
 }
 
 // Leases watches the leases that nodes renew to show that they live.
 func Leases(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.CoordinationV1().Leases(corev1.NamespaceNodeLease), &coordinationv1.Lease{},
+	return newWatch(c.CoordinationV1().Leases(corev1.NamespaceNodeLease), &coordinationv1.Lease{},
 		fields.Everything(), slimMeta, nil)
 }
 
@@ -79,7 +80,7 @@ func slimMeta(obj any) (any, error) {
 
 // Budgets watches all disruption budgets, indexed by namespace.
 func Budgets(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll), &policyv1.PodDisruptionBudget{},
+	return newWatch(c.PolicyV1().PodDisruptionBudgets(metav1.NamespaceAll), &policyv1.PodDisruptionBudget{},
 		fields.Everything(), slimMeta,
 		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 }
@@ -144,43 +145,43 @@ func byController() cache.Indexers {
 
 // ReplicaSets watches all replica sets, indexed ByController and by namespace.
 func ReplicaSets(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.AppsV1().ReplicaSets(metav1.NamespaceAll), &appsv1.ReplicaSet{}, fields.Everything(), slimMeta,
+	return newWatch(c.AppsV1().ReplicaSets(metav1.NamespaceAll), &appsv1.ReplicaSet{}, fields.Everything(), slimMeta,
 		byController())
 }
 
 // Deployments watches all deployments, indexed by namespace.
 func Deployments(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.AppsV1().Deployments(metav1.NamespaceAll), &appsv1.Deployment{}, fields.Everything(), slimMeta,
+	return newWatch(c.AppsV1().Deployments(metav1.NamespaceAll), &appsv1.Deployment{}, fields.Everything(), slimMeta,
 		byNamespace())
 }
 
 // ReplicationControllers watches all replication controllers, indexed by namespace.
 func ReplicationControllers(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.CoreV1().ReplicationControllers(metav1.NamespaceAll), &corev1.ReplicationController{},
+	return newWatch(c.CoreV1().ReplicationControllers(metav1.NamespaceAll), &corev1.ReplicationController{},
 		fields.Everything(), slimMeta, byNamespace())
 }
 
 // StatefulSets watches all stateful sets, indexed by namespace.
 func StatefulSets(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.AppsV1().StatefulSets(metav1.NamespaceAll), &appsv1.StatefulSet{}, fields.Everything(),
+	return newWatch(c.AppsV1().StatefulSets(metav1.NamespaceAll), &appsv1.StatefulSet{}, fields.Everything(),
 		slimMeta, byNamespace())
 }
 
 // DaemonSets watches all daemon sets, indexed by namespace.
 func DaemonSets(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.AppsV1().DaemonSets(metav1.NamespaceAll), &appsv1.DaemonSet{}, fields.Everything(), slimMeta,
+	return newWatch(c.AppsV1().DaemonSets(metav1.NamespaceAll), &appsv1.DaemonSet{}, fields.Everything(), slimMeta,
 		byNamespace())
 }
 
 // Revisions watches all controller revisions, indexed ByController and by namespace.
 func Revisions(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.AppsV1().ControllerRevisions(metav1.NamespaceAll), &appsv1.ControllerRevision{},
+	return newWatch(c.AppsV1().ControllerRevisions(metav1.NamespaceAll), &appsv1.ControllerRevision{},
 		fields.Everything(), slimMeta, byController())
 }
 
 // VolumeClaims watches all persistent volume claims, indexed by namespace.
 func VolumeClaims(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll), &corev1.PersistentVolumeClaim{},
+	return newWatch(c.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll), &corev1.PersistentVolumeClaim{},
 		fields.Everything(), slimMeta, byNamespace())
 }
 
@@ -189,13 +190,13 @@ func OnNode(w *Watch, node string) []*corev1.Pod { return indexed[*corev1.Pod](w
 
 // Services watches all Services, indexed by namespace.
 func Services(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.CoreV1().Services(metav1.NamespaceAll), &corev1.Service{}, fields.Everything(), slimMeta,
+	return newWatch(c.CoreV1().Services(metav1.NamespaceAll), &corev1.Service{}, fields.Everything(), slimMeta,
 		byNamespace())
 }
 
 // Endpoints watches all Endpoints.
 func Endpoints(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.CoreV1().Endpoints(metav1.NamespaceAll), &corev1.Endpoints{}, fields.Everything(), slimMeta,
+	return newWatch(c.CoreV1().Endpoints(metav1.NamespaceAll), &corev1.Endpoints{}, fields.Everything(), slimMeta,
 		nil)
 }
 
@@ -204,7 +205,7 @@ const byService = "service"
 
 // EndpointSlices watches all EndpointSlices; see SlicesOf.
 func EndpointSlices(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.DiscoveryV1().EndpointSlices(metav1.NamespaceAll), &discoveryv1.EndpointSlice{},
+	return newWatch(c.DiscoveryV1().EndpointSlices(metav1.NamespaceAll), &discoveryv1.EndpointSlice{},
 		fields.Everything(), slimMeta, cache.Indexers{byService: func(obj any) ([]string, error) {
 			if s, ok := obj.(*discoveryv1.EndpointSlice); ok && s.Labels[discoveryv1.LabelServiceName] != "" {
 				return []string{s.Namespace + "/" + s.Labels[discoveryv1.LabelServiceName]}, nil
@@ -220,32 +221,34 @@ func SlicesOf(w *Watch, service string) []*discoveryv1.EndpointSlice {
 
 // Jobs watches all Jobs, indexed ByController and by namespace.
 func Jobs(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.BatchV1().Jobs(metav1.NamespaceAll), &batchv1.Job{}, fields.Everything(), slimMeta,
+	return newWatch(c.BatchV1().Jobs(metav1.NamespaceAll), &batchv1.Job{}, fields.Everything(), slimMeta,
 		byController())
 }
 
 // Autoscalers watches all horizontal pod autoscalers.
 func Autoscalers(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.AutoscalingV2().HorizontalPodAutoscalers(metav1.NamespaceAll),
+	return newWatch(c.AutoscalingV2().HorizontalPodAutoscalers(metav1.NamespaceAll),
 		&autoscalingv2.HorizontalPodAutoscaler{}, fields.Everything(), slimMeta, nil)
 }
 
 // CronJobs watches all CronJobs.
 func CronJobs(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.BatchV1().CronJobs(metav1.NamespaceAll), &batchv1.CronJob{}, fields.Everything(), slimMeta,
+	return newWatch(c.BatchV1().CronJobs(metav1.NamespaceAll), &batchv1.CronJob{}, fields.Everything(), slimMeta,
 		nil)
 }
 
 // Custom watches all objects of a kind that a definition made, as read makes them of their fields;
-// indexed by namespace.
+// indexed by namespace. read must not modify what it is given.
 func Custom(c dynamic.Interface, kind schema.GroupVersionResource,
 	read func(*unstructured.Unstructured) (metav1.Object, error)) *Watch {
-	return newWatch(c, c.Resource(kind), &unstructured.Unstructured{}, fields.Everything(), func(obj any) (any, error) {
+	w := newWatch(c.Resource(kind), &unstructured.Unstructured{}, fields.Everything(), nil, byNamespace())
+	w.read = func(obj any) (any, error) {
 		if u, ok := obj.(*unstructured.Unstructured); ok {
 			return read(u)
 		}
 		return obj, nil
-	}, byNamespace())
+	}
+	return w
 }
 
 func byNamespace() cache.Indexers {
@@ -262,12 +265,12 @@ func slimNode(obj any) (any, error) {
 
 // ResourceClaims watches all resource claims, indexed ByController.
 func ResourceClaims(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.ResourceV1().ResourceClaims(metav1.NamespaceAll), &resourcev1.ResourceClaim{},
+	return newWatch(c.ResourceV1().ResourceClaims(metav1.NamespaceAll), &resourcev1.ResourceClaim{},
 		fields.Everything(), slimMeta, byController())
 }
 
 // ResourceClaimTemplates watches all templates of resource claims.
 func ResourceClaimTemplates(c kubernetes.Interface) *Watch {
-	return newWatch(c, c.ResourceV1().ResourceClaimTemplates(metav1.NamespaceAll), &resourcev1.ResourceClaimTemplate{},
+	return newWatch(c.ResourceV1().ResourceClaimTemplates(metav1.NamespaceAll), &resourcev1.ResourceClaimTemplate{},
 		fields.Everything(), slimMeta, nil)
 }

@@ -5,30 +5,34 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"carob/internal/base/handover"
 )
 
 // Watch holds the objects of one kind as the API last told, and says how far it
 // is: Version is the resource version up to which it has heard of every change.
-// What it holds is for reading only.
+// What it holds is for reading only: where the client is one of the API server in this process, the
+// objects are those of the server's own watch cache (package handover).
 //
 // It is an informer with one goroutine: the reflector's, on which listeners are
 // called one after the other, when the change is there to be read. So a listener
 // must not wait. Make it with a function of this package, add listeners, Run it once.
 type Watch struct {
-	name    string
-	lw      *cache.ListWatch
-	api     any // the client, which may be one that can't stream lists
-	example runtime.Object
-	slim    cache.TransformFunc
-	objects cache.Indexer
+	name      string
+	lw        *handover.ListWatch
+	example   runtime.Object
+	slim      cache.TransformFunc // of objects that are this watch's own
+	read      cache.TransformFunc // of all objects, into others
+	objects   cache.Indexer
+	mutations cache.MutationDetector
 
 	started  atomic.Bool
 	version  atomic.Uint64
@@ -39,34 +43,19 @@ type Watch struct {
 }
 
 var (
-	_          cache.TransformingStore      = (*Watch)(nil)
 	_          cache.ReflectorBookmarkStore = (*Watch)(nil)
 	errStarted                              = errors.New("the watch has started already")
 )
 
-// client is what list and watch calls of one kind look like in the typed client.
-type client[L runtime.Object] interface {
-	List(context.Context, metav1.ListOptions) (L, error)
-	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
-}
-
-func newWatch[L runtime.Object](api any, c client[L], example runtime.Object, selector fields.Selector,
+func newWatch[L runtime.Object](c handover.Client[L], example runtime.Object, selector fields.Selector,
 	slim cache.TransformFunc, indexers cache.Indexers) *Watch {
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector = selector.String()
-			return c.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = selector.String()
-			return c.Watch(ctx, o)
-		},
-	}
 	if indexers == nil {
 		indexers = cache.Indexers{}
 	}
-	return &Watch{name: fmt.Sprintf("%T", example), lw: lw, api: api, example: example, slim: slim,
-		objects: cache.NewIndexer(cache.MetaNamespaceKeyFunc, indexers), synced: make(chan struct{})}
+	name := fmt.Sprintf("%T", example)
+	return &Watch{name: name, lw: handover.New(c, example, selector), example: example, slim: slim,
+		objects: cache.NewIndexer(cache.MetaNamespaceKeyFunc, indexers), synced: make(chan struct{}),
+		mutations: cache.NewCacheMutationDetector(name)}
 }
 
 // Objects are those that are there now, by namespace/name and by the indexes of the kind. Objects and lists are for
@@ -103,13 +92,13 @@ func (w *Watch) OnProgress(f func(version uint64)) error {
 // Run watches until ctx ends.
 func (w *Watch) Run(ctx context.Context) {
 	w.started.Store(true)
+	var checks sync.WaitGroup
+	defer checks.Wait()
+	checks.Go(func() { w.mutations.Run(ctx.Done()) })
 	log := klog.FromContext(ctx)
-	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(w.lw, w.api), w.example, w,
-		cache.ReflectorOptions{Logger: &log, Name: "controllers"}).RunWithContext(ctx)
+	cache.NewReflectorWithOptions(w.lw, w.example, w, cache.ReflectorOptions{Logger: &log,
+		Name: "controllers"}).RunWithContext(ctx)
 }
-
-// Transformer implements cache.TransformingStore: the reflector's own lists hold slim objects, too.
-func (w *Watch) Transformer() cache.TransformFunc { return w.slim }
 
 // Add implements cache.ReflectorStore.
 func (w *Watch) Add(obj any) error {
@@ -232,10 +221,16 @@ func (w *Watch) Bookmark(version string) error {
 // Resync implements cache.ReflectorStore; there is nothing to repeat.
 func (w *Watch) Resync() error { return nil }
 
-// take makes an object of the watch slim.
+// take makes an object slim, unless it is the API server's, which nobody may change and which
+// takes no room here.
 func (w *Watch) take(obj any) (o metav1.Object, version uint64, err error) {
-	if w.slim != nil {
+	if w.slim != nil && !w.lw.Shared() {
 		if obj, err = w.slim(obj); err != nil {
+			return nil, 0, fmt.Errorf("%s: %w", w.name, err)
+		}
+	}
+	if w.read != nil {
+		if obj, err = w.read(obj); err != nil {
 			return nil, 0, fmt.Errorf("%s: %w", w.name, err)
 		}
 	}
@@ -243,6 +238,7 @@ func (w *Watch) take(obj any) (o metav1.Object, version uint64, err error) {
 	if !ok {
 		return nil, 0, fmt.Errorf("unexpected %T in the watch of %s", obj, w.name)
 	}
+	w.mutations.AddObject(obj)
 	version, err = ParseVersion(o.GetResourceVersion())
 	return o, version, err
 }

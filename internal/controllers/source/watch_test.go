@@ -1,15 +1,25 @@
 package source
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"carob/internal/base/handover"
 )
 
 func pod(name, uid, version string) *corev1.Pod {
@@ -89,6 +99,63 @@ func TestWatchTells(t *testing.T) {
 	if err := h.OnChange(nil); !errors.Is(err, errStarted) {
 		t.Errorf("a listener that comes late: %v", err)
 	}
+}
+
+// With client-go's mutation detector on, as in "make test", whoever modifies an object of a watch ends the process.
+func TestModifiedObject(t *testing.T) {
+	if os.Getenv("MODIFY") != "" {
+		w := Pods(fake.NewClientset())
+		if err := w.Replace([]any{pod("a", "1", "1")}, "1"); err != nil {
+			t.Fatal(err)
+		}
+		Get[*corev1.Pod](w, "n/a").Labels = map[string]string{"modified": "yes"}
+		w.Run(t.Context()) // until it panics
+		return
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestModifiedObject$", "-test.timeout=20s")
+	cmd.Env = append(os.Environ(), "MODIFY=1", "KUBE_CACHE_MUTATION_DETECTOR=true")
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "cache *v1.Pod modified") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+}
+
+// Objects that the API server hands over are kept as they are: nobody else may change them, and a copy takes room.
+func TestSharedObjects(t *testing.T) {
+	shared := pod("a", "1", "5")
+	shared.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
+	shared.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
+	before := shared.DeepCopy()
+	w := newWatch(handing{&corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "7"}}, shared}, &corev1.Pod{},
+		fields.Everything(), slimPod, nil)
+	seen := make(chan struct{})
+	if err := w.OnChange(func(_, _ metav1.Object) { close(seen) }); err != nil {
+		t.Fatal(err)
+	}
+	go w.Run(t.Context())
+	<-seen
+	if p := Get[*corev1.Pod](w, "n/a"); p != shared || !equality.Semantic.DeepEqual(p, before) {
+		t.Errorf("kept %+v", p)
+	}
+}
+
+// handing is a client whose server hands over an empty list, and a watch with one object.
+type handing struct {
+	list *corev1.PodList
+	pod  *corev1.Pod
+}
+
+func example() runtime.Object { return &corev1.Pod{} }
+
+func (h handing) List(ctx context.Context, _ metav1.ListOptions) (*corev1.PodList, error) {
+	handover.Requested(ctx, example).GiveList(h.list)
+	return &corev1.PodList{}, nil
+}
+
+func (h handing) Watch(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
+	w := watch.NewFakeWithChanSize(1, false)
+	w.Add(h.pod)
+	handover.Requested(ctx, example).GiveWatch(w)
+	return watch.NewFake(), nil
 }
 
 func TestCandidates(t *testing.T) {

@@ -222,6 +222,7 @@ func OwnChange(before, after *Pod) (filters []Filter, changed bool) {
 	rest := a.Spec.DeepCopy()
 	rest.Tolerations = b.Spec.Tolerations
 	rest.Containers, rest.InitContainers, rest.Resources = b.Spec.Containers, b.Spec.InitContainers, b.Spec.Resources
+	rest.EphemeralContainers = b.Spec.EphemeralContainers
 	if !equality.Semantic.DeepEqual(rest, &b.Spec) {
 		return append(localFilters(), topologyFilters()...), true
 	}

@@ -1,0 +1,99 @@
+package storage
+
+import (
+	"context"
+	"reflect"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+
+	"carob/internal/base/handover"
+)
+
+// handing is the store of a kind. It hands lists and watches over to parts of this process that
+// offer to take them, with the objects of the watch cache where there is one.
+type handing struct {
+	storage.Interface
+	inProcess       func(context.Context) bool // says whether a part of this process asks
+	newObject, list func() runtime.Object
+}
+
+func (h handing) offer(ctx context.Context) *handover.Offer {
+	if !h.inProcess(ctx) {
+		return nil
+	}
+	return handover.Requested(ctx, h.newObject)
+}
+
+// GetList implements storage.Interface.
+func (h handing) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+	offer := h.offer(ctx)
+	if offer == nil {
+		return h.Interface.GetList(ctx, key, opts, list)
+	}
+	whole := h.list()
+	if err := h.Interface.GetList(ctx, key, opts, whole); err != nil {
+		return err
+	}
+	from, err := meta.ListAccessor(whole)
+	if err != nil {
+		return err
+	}
+	to, err := meta.ListAccessor(list)
+	if err != nil {
+		return err
+	}
+	to.SetResourceVersion(from.GetResourceVersion())
+	to.SetContinue(from.GetContinue())
+	to.SetRemainingItemCount(from.GetRemainingItemCount())
+	offer.GiveList(whole)
+	return nil
+}
+
+// Watch implements storage.Interface.
+func (h handing) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	offer := h.offer(ctx)
+	if offer == nil {
+		return h.Interface.Watch(ctx, key, opts)
+	}
+	w, err := h.Interface.Watch(withBare(ctx), key, opts)
+	if err != nil {
+		return nil, err
+	}
+	return offer.GiveWatch(w), nil
+}
+
+type bareKey struct{}
+
+// withBare marks the context of a watch whose events carry the objects as they are.
+func withBare(ctx context.Context) context.Context { return context.WithValue(ctx, bareKey{}, true) }
+
+// wantsBare reports whether a watch is to carry the objects as they are.
+func wantsBare(ctx context.Context) bool { return ctx.Value(bareKey{}) != nil }
+
+// cachedObject is the type of objects in the events of a watch cache: a wrapper that keeps their encodings and gives
+// away copies only.
+const cachedObject = "*cacher.cachingObject"
+
+// bareEvent takes the object of an event out of its wrapper. The object is for reading only.
+func bareEvent(ev watch.Event) watch.Event {
+	if s, ok := ev.Object.(*sharedObject); ok {
+		ev.Object = s.object
+	}
+	c, ok := ev.Object.(runtime.CacheableObject)
+	if !ok {
+		return ev
+	}
+	if v := reflect.ValueOf(c); v.Kind() == reflect.Pointer && v.Type().String() == cachedObject {
+		if f := hiddenField(v.Elem(), "object"); f.IsValid() && f.Kind() == reflect.Interface && !f.IsNil() {
+			if o, ok := f.Interface().(runtime.Object); ok {
+				ev.Object = o
+				return ev
+			}
+		}
+	}
+	ev.Object = c.GetObject() // a copy
+	return ev
+}

@@ -1,0 +1,94 @@
+package handover
+
+import (
+	"context"
+	"reflect"
+	"sync/atomic"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Client is a client of one kind, as the typed clients are.
+type Client[L runtime.Object] interface {
+	List(context.Context, metav1.ListOptions) (L, error)
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+// ListWatch is what a reflector lists and watches by. A list shows all that was stored when it
+// began, also where the reflector would accept less.
+type ListWatch struct {
+	object reflect.Type
+	which  string // a field selector
+	list   func(context.Context, metav1.ListOptions) (runtime.Object, error)
+	watch  func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	shared atomic.Bool
+}
+
+var (
+	_ cache.ListerWatcher            = (*ListWatch)(nil)
+	_ cache.ListerWatcherWithContext = (*ListWatch)(nil)
+)
+
+// New returns the ListWatch for the objects that c lists and which selects. Objects of another type
+// than example are not handed over; nil accepts all types.
+func New[L runtime.Object](c Client[L], example runtime.Object, which fields.Selector) *ListWatch {
+	lw := &ListWatch{
+		which: which.String(), watch: c.Watch,
+		list: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
+	}
+	if example != nil {
+		lw.object = reflect.TypeOf(example)
+	}
+	return lw
+}
+
+// Shared reports whether the objects of the newest list or watch are those of the server, which
+// nobody may modify. It is for the goroutine of the reflector.
+func (l *ListWatch) Shared() bool { return l.shared.Load() }
+
+// ListWithContext implements cache.ListerWithContext.
+func (l *ListWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	o.FieldSelector = l.which
+	if o.ResourceVersion == "0" {
+		o.ResourceVersion, o.Limit = "", 0
+	}
+	objects, shared, err := list(ctx, l.object, func(ctx context.Context) (runtime.Object, error) {
+		return l.list(ctx, o)
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.shared.Store(shared)
+	return objects, nil
+}
+
+// WatchWithContext implements cache.WatcherWithContext.
+func (l *ListWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	o.FieldSelector = l.which
+	w, shared, err := begin(ctx, l.object, func(ctx context.Context) (watch.Interface, error) {
+		return l.watch(ctx, o)
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.shared.Store(shared)
+	return w, nil
+}
+
+// List implements cache.Lister.
+func (l *ListWatch) List(o metav1.ListOptions) (runtime.Object, error) {
+	return l.ListWithContext(context.Background(), o)
+}
+
+// Watch implements cache.Watcher.
+func (l *ListWatch) Watch(o metav1.ListOptions) (watch.Interface, error) {
+	return l.WatchWithContext(context.Background(), o)
+}
+
+// IsWatchListSemanticsUnSupported tells reflectors to list, and then watch: a list of a watch cache
+// consists of its own objects, the initial events of a watch would be copies.
+func (*ListWatch) IsWatchListSemanticsUnSupported() bool { return true }
