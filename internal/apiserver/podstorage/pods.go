@@ -18,6 +18,7 @@ import (
 	"net"
 
 	corev1 "k8s.io/api/core/v1"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -30,6 +31,7 @@ import (
 
 	"carob/internal/apiserver/admission"
 	"carob/internal/apiserver/endpoints"
+	carobstorage "carob/internal/apiserver/storage"
 	"carob/internal/kinds/pods"
 )
 
@@ -135,6 +137,19 @@ func New(c Config) (*Storage, error) {
 
 // Store is the main resource: a generic store with the names kubectl uses (L1.1).
 type Store struct{ *genericregistry.Store }
+
+// Delete implements rest.GracefulDeleter. A pod that needs no grace period is updated first, so that watches show that
+// it is being deleted, and then deleted.
+func (s *Store) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc,
+	options *metav1.DeleteOptions) (runtime.Object, bool, error) {
+	return s.Store.Delete(carobstorage.WithSteps(ctx), name, validate, options)
+}
+
+// DeleteCollection implements rest.CollectionDeleter.
+func (s *Store) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions,
+	which *metainternalversion.ListOptions) (runtime.Object, error) {
+	return s.Store.DeleteCollection(carobstorage.WithSteps(ctx), validate, options, which)
+}
 
 // ShortNames are what kubectl accepts instead of "pods".
 func (*Store) ShortNames() []string { return []string{"po"} }
