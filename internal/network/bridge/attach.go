@@ -55,16 +55,28 @@ func (n *Network) attachNew(ctx context.Context, pod network.Pod) (*attachment, 
 	if err := checkListeners(ctx, pod); err != nil {
 		return nil, err
 	}
-	p, err := n.takePlace(ctx, pod.NetNS)
+	p, err := n.takePlace(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
 	defer p.close()
 	at, err := n.reserve(pod, p)
-	if err != nil {
-		return nil, errors.Join(err, netns.Unpin(p.path))
+	for errkind.Of(err) == errkind.Exhausted && n.pool != nil {
+		spare := n.pool.take() // has addresses
+		if spare == nil {
+			break
+		}
+		n.discard(spare)
+		at, err = n.reserve(pod, p)
 	}
-	if err = n.configure(p.h, p.eth0, at); err == nil {
+	if err != nil {
+		n.discard(p)
+		return nil, err
+	}
+	if len(p.ips) == 0 {
+		err = n.configure(p.h, p.eth0, at.IPs, p.mac)
+	}
+	if err == nil {
 		err = n.rules.publish(at.published(), at.pin())
 	}
 	if err == nil {
@@ -79,24 +91,26 @@ func (n *Network) attachNew(ctx context.Context, pod network.Pod) (*attachment, 
 	return at, nil
 }
 
-func (n *Network) takePlace(ctx context.Context, given string) (*place, error) {
-	if n.pool != nil && given == "" {
-		if p := n.pool.take(); p != nil {
+// takePlace returns a spare place, or makes one: for a pod that gets its previous addresses, or with a
+// namespace of its own.
+func (n *Network) takePlace(ctx context.Context, pod network.Pod) (*place, error) {
+	if n.pool != nil && pod.NetNS == "" && !n.remembers(pod.UID) {
+		if p := n.takeSpare(); p != nil {
 			return p, nil
 		}
 	}
-	p, err := n.makePlace(ctx, given)
+	p, err := n.makePlace(ctx, pod.NetNS)
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
 		// The bridge was deleted from outside: create it again, once.
 		if n.ensureBridge() == nil {
-			p, err = n.makePlace(ctx, given)
+			p, err = n.makePlace(ctx, pod.NetNS)
 		}
 	}
 	return p, err
 }
 
-// reserve records the address and ports of a pod before they are configured.
-func (n *Network) reserve(pod network.Pod, p *place) (*attachment, error) {
+// reserve records the addresses and ports of a pod before they are configured.
+func (n *Network) reserve(pod network.Pod, p *place) (_ *attachment, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.checkPortsFree(pod); err != nil {
@@ -104,16 +118,13 @@ func (n *Network) reserve(pod network.Pod, p *place) (*attachment, error) {
 	}
 	at := &attachment{Sandbox: pod.SandboxID, UID: pod.UID, Pod: pod.Namespace + "/" + pod.Name, NetNS: p.path,
 		Port: p.port, MAC: p.mac.String(), Ports: pod.Ports}
-	for _, a := range []*addresses{n.v4, n.v6} {
-		if a == nil {
-			continue
+	if len(p.ips) > 0 {
+		at.IPs = p.ips
+		for _, ip := range p.ips {
+			n.rangeOf(ip).used[ip] = pod.SandboxID
 		}
-		ip, err := a.acquire(pod.UID, pod.SandboxID)
-		if err != nil {
-			n.forget(at)
-			return nil, err
-		}
-		at.IPs = append(at.IPs, ip)
+	} else if at.IPs, err = n.acquire(pod.UID, pod.SandboxID); err != nil {
+		return nil, err
 	}
 	if err := n.journal.append(entry{Attach: at}); err != nil {
 		n.forget(at)
@@ -138,7 +149,7 @@ func (n *Network) finish(at *attachment) error {
 			at.MAC, at.leaving = eth0.Attrs().HardwareAddr.String(), false
 			n.mu.Unlock()
 			err = errors.Join(n.settlePort(at.Port, at.mac()), n.addRoutes(h, eth0.Attrs().Index),
-				n.configure(h, eth0.Attrs().Index, at))
+				n.configure(h, eth0.Attrs().Index, at.IPs, at.mac()))
 		}
 	}
 	if err == nil {
@@ -181,7 +192,7 @@ func (n *Network) drop(at *attachment) error {
 		return fmt.Errorf("detach pod %s from the network: %w", at.Pod, err)
 	}
 	forgetConnections(at)
-	n.forgetNeighbours(at)
+	n.forgetNeighbours(at.IPs)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.journal.append(entry{Detach: at.Sandbox}); err != nil {
@@ -199,11 +210,11 @@ func (n *Network) drop(at *attachment) error {
 	return nil
 }
 
-// forgetNeighbours removes the host's neighbour entries for the pod's addresses: clients on the
+// forgetNeighbours removes the host's neighbour entries for a pod's addresses: clients on the
 // host then get an error after three seconds instead of the forty during which the kernel trusts an
 // old entry.
-func (n *Network) forgetNeighbours(at *attachment) {
-	for _, ip := range at.IPs {
+func (n *Network) forgetNeighbours(ips []netip.Addr) {
+	for _, ip := range ips {
 		// There is no entry for a pod that the host never communicated with.
 		_ = netlink.NeighDel(&netlink.Neigh{LinkIndex: n.bridge.Load().index, IP: ip.AsSlice()})
 	}
@@ -261,9 +272,9 @@ func (n *Network) gateways() []netip.Addr {
 const sticky = 0x40
 
 // configure sets the addresses of eth0 and the host's routes to them. It may be repeated.
-func (n *Network) configure(h *netlink.Handle, eth0 int, at *attachment) error {
+func (n *Network) configure(h *netlink.Handle, eth0 int, ips []netip.Addr, mac net.HardwareAddr) error {
 	link := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: eth0}}
-	for _, ip := range at.IPs {
+	for _, ip := range ips {
 		addr := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(ip, ip.BitLen()))}
 		if ip.Is6() {
 			addr.Flags = unix.IFA_F_NODAD
@@ -272,5 +283,5 @@ func (n *Network) configure(h *netlink.Handle, eth0 int, at *attachment) error {
 			return fmt.Errorf("add address %s: %w", ip, err)
 		}
 	}
-	return n.knowNeighbours(at)
+	return n.knowNeighbours(ips, mac)
 }

@@ -123,7 +123,7 @@ func Open(ctx context.Context, cfg Config) (*Network, error) {
 		if size == 0 {
 			size = 16
 		}
-		n.pool = startPool(ctx, size, func(ctx context.Context) (*place, error) { return n.makePlace(ctx, "") })
+		n.pool = startPool(ctx, size, n.makeSpare, n.discard)
 	}
 	return n, nil
 }
@@ -144,7 +144,7 @@ func (n *Network) start(ctx context.Context) error {
 		return err
 	}
 	n.passage = &passage{bridge: n.cfg.Bridge, name: n.cfg.Table}
-	return n.dropUnknownNamespaces(ctx)
+	return errors.Join(n.dropUnknownNamespaces(ctx), n.dropUnknownNeighbours())
 }
 
 // Close stops the background work and removes spare namespaces. Attached pods
@@ -456,7 +456,7 @@ func (n *Network) load() error {
 		// and the next Attach creates another one.
 		foreign := slices.ContainsFunc(at.IPs, func(ip netip.Addr) bool { return n.rangeOf(ip) == nil })
 		if foreign {
-			n.forgetNeighbours(at)
+			n.forgetNeighbours(at.IPs)
 		}
 		if foreign || !netns.Pinned(at.NetNS) {
 			n.forget(at)

@@ -19,7 +19,7 @@ const rememberedPods = 512
 type addresses struct {
 	prefix netip.Prefix
 	next   netip.Addr            // start of the next search
-	used   map[netip.Addr]string // address → sandbox
+	used   map[netip.Addr]string // address → sandbox, or path of a spare place
 	past   []pastAddress         // of detached pods, oldest first
 }
 
@@ -52,7 +52,7 @@ func (a *addresses) free(addr netip.Addr) bool {
 
 // acquire allocates an address for a sandbox; kind Exhausted if none is free.
 func (a *addresses) acquire(uid, sandbox string) (netip.Addr, error) {
-	if i := slices.IndexFunc(a.past, func(p pastAddress) bool { return p.uid == uid }); i >= 0 {
+	if i := slices.IndexFunc(a.past, func(p pastAddress) bool { return p.uid == uid }); i >= 0 && uid != "" {
 		addr := a.past[i].addr
 		a.past = slices.Delete(a.past, i, i+1)
 		if a.free(addr) {
@@ -84,6 +84,11 @@ func (a *addresses) acquire(uid, sandbox string) (netip.Addr, error) {
 	return netip.Addr{}, errkind.Errorf(errkind.Exhausted, "all addresses of %s are in use", a.prefix)
 }
 
+// remembers reports whether a detached pod's address is known.
+func (a *addresses) remembers(uid string) bool {
+	return slices.ContainsFunc(a.past, func(p pastAddress) bool { return p.uid == uid })
+}
+
 // size limits a search; nobody runs more pods than this on one machine.
 func (a *addresses) size() int {
 	bits := a.prefix.Addr().BitLen() - a.prefix.Bits()
@@ -100,10 +105,12 @@ func (a *addresses) claim(addr netip.Addr, sandbox string) error {
 	return nil
 }
 
-// release frees an address and remembers its pod.
+// release frees an address and remembers its pod, if it had one.
 func (a *addresses) release(addr netip.Addr, uid string) {
 	delete(a.used, addr)
-	a.remember(uid, addr)
+	if uid != "" {
+		a.remember(uid, addr)
+	}
 }
 
 func (a *addresses) remember(uid string, addr netip.Addr) {

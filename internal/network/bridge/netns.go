@@ -21,13 +21,16 @@ import (
 )
 
 // place is a network namespace with one end of a veth pair: everything that a pod needs except its
-// address.
+// addresses, which only a spare one has.
 type place struct {
-	path string // where the namespace is pinned
-	eth0 int    // index of the device in it
-	port int    // index of the other end, on the bridge
-	mac  net.HardwareAddr
-	h    *netlink.Handle // netlink handle in the namespace
+	path   string // where the namespace is pinned
+	eth0   int    // index of the device in it
+	port   int    // index of the other end, on the bridge
+	name   string // of the other end
+	bridge int    // index of the bridge
+	mac    net.HardwareAddr
+	ips    []netip.Addr    // of a spare place
+	h      *netlink.Handle // netlink handle in the namespace
 }
 
 func (p *place) close() {
@@ -75,7 +78,7 @@ func (n *Network) makePlace(ctx context.Context, given string) (_ *place, err er
 	if err := netlink.LinkAdd(veth); err != nil {
 		return nil, fmt.Errorf("connect a network namespace to bridge %s: %w", n.cfg.Bridge, err)
 	}
-	p.port = veth.Attrs().Index
+	p.port, p.name, p.bridge = veth.Attrs().Index, attrs.Name, attrs.MasterIndex
 	// The host's end must not send packets of its own.
 	if err := setSysctls([]sysctl{{"ipv6/conf/" + attrs.Name + "/disable_ipv6", "1"}}); err != nil {
 		return nil, err

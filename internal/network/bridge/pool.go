@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
-
-	"carob/internal/base/netns"
 )
 
 // poolIdle is the time without requests after which a grown pool shrinks.
@@ -17,7 +15,7 @@ const poolIdle = 30 * time.Second
 // leaves the CPUs and the kernel's lock for network devices to the pod that took a place.
 const poolPause = 50 * time.Millisecond
 
-// pool keeps places ready, so that attaching a pod needs only an address. One goroutine fills it.
+// pool keeps places ready, so that attaching a pod changes no device. One goroutine fills it.
 // Its size doubles when a caller finds it empty, and falls back when there are no requests. While
 // the pool is full and small, the goroutine sleeps.
 //
@@ -25,6 +23,7 @@ const poolPause = 50 * time.Millisecond
 //	  └─ empty: grow, the caller makes its own
 type pool struct {
 	make     func(context.Context) (*place, error)
+	drop     func(*place)
 	min, max int
 
 	mu    sync.Mutex
@@ -36,8 +35,9 @@ type pool struct {
 	stop context.CancelFunc
 }
 
-func startPool(ctx context.Context, maxSize int, makePlace func(context.Context) (*place, error)) *pool {
-	p := &pool{make: makePlace, min: min(2, maxSize), max: maxSize, wake: make(chan struct{}, 1),
+func startPool(ctx context.Context, maxSize int, makePlace func(context.Context) (*place, error),
+	drop func(*place)) *pool {
+	p := &pool{make: makePlace, drop: drop, min: min(2, maxSize), max: maxSize, wake: make(chan struct{}, 1),
 		done: make(chan struct{})}
 	p.size = p.min
 	ctx, p.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -45,12 +45,12 @@ func startPool(ctx context.Context, maxSize int, makePlace func(context.Context)
 	return p
 }
 
-// take returns a place, or nil if none is ready.
+// take returns the oldest place, or nil if none is ready.
 func (p *pool) take() *place {
 	p.mu.Lock()
 	var got *place
-	if n := len(p.ready); n > 0 {
-		got, p.ready = p.ready[n-1], p.ready[:n-1]
+	if len(p.ready) > 0 {
+		got, p.ready = p.ready[0], p.ready[1:]
 	} else {
 		p.size = min(p.max, max(1, p.size*2))
 	}
@@ -134,7 +134,9 @@ func (p *pool) shrink() {
 		p.ready = p.ready[:p.size]
 	}
 	p.mu.Unlock()
-	discard(spare)
+	for _, s := range spare {
+		p.drop(s)
+	}
 }
 
 // close stops filling and removes the places.
@@ -143,13 +145,8 @@ func (p *pool) close() {
 	<-p.done
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	discard(p.ready)
-	p.ready, p.size, p.max = nil, 0, 0
-}
-
-func discard(places []*place) {
-	for _, pl := range places {
-		pl.close()
-		_ = netns.Unpin(pl.path)
+	for _, s := range p.ready {
+		p.drop(s)
 	}
+	p.ready, p.size, p.max = nil, 0, 0
 }

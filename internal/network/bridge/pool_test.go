@@ -14,7 +14,7 @@ func TestPoolPauses(t *testing.T) {
 		p := startPool(t.Context(), 8, func(context.Context) (*place, error) {
 			made++
 			return &place{}, nil
-		})
+		}, func(*place) {})
 		defer p.close()
 		expect := func(what string, want int) {
 			t.Helper()
