@@ -33,20 +33,25 @@ func synced(j *batchv1.Job, out *job.Output, began time.Time, err error) {
 	figures.JobSyncs.WithLabelValues(mode(j), result, action).Inc()
 }
 
-// created counts pods by why they were made; status knows the pods that have ended so far.
-func created(j *batchv1.Job, status *batchv1.JobStatus, made, failed int) {
-	ended, ending := status.Failed, int32(0)
-	if u := status.UncountedTerminatedPods; u != nil {
+// created counts pods by why they were made.
+func created(in *job.Input, made, failed int) {
+	j, ended, ending := in.Job, in.Job.Status.Failed, false
+	if u := j.Status.UncountedTerminatedPods; u != nil {
 		ended += int32(len(u.Failed)) //nolint:gosec // a number of pods
 	}
-	if status.Terminating != nil {
-		ending = *status.Terminating
+	for _, p := range in.Pods {
+		switch {
+		case p.Status.Phase == corev1.PodFailed && job.Tracked(p):
+			ended++
+		case p.DeletionTimestamp != nil:
+			ending = true
+		}
 	}
 	reason := "new"
 	switch {
 	case j.Spec.PodReplacementPolicy != nil && *j.Spec.PodReplacementPolicy == batchv1.Failed && ended > 0:
 		reason = "recreate_failed"
-	case ended > 0 || ending > 0:
+	case ended > 0 || ending:
 		reason = "recreate_terminating_or_failed"
 	}
 	if made > 0 {

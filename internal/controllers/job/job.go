@@ -187,7 +187,7 @@ func (c *Controller) sync(ctx context.Context, key string, j *batchv1.Job, plann
 	out := job.Plan(in)
 	*planned = out
 	c.remember(key, j, out.Memory)
-	failed := errors.Join(c.makePods(ctx, owner, j, &out), c.deletePods(ctx, owner, out.Delete), out.Problem)
+	failed := errors.Join(c.makePods(ctx, owner, &in, out.Create), c.deletePods(ctx, owner, out.Delete), out.Problem)
 	if failed != nil {
 		if children.NamespaceEnds(failed) {
 			failed = nil // W0.40
@@ -224,18 +224,13 @@ func (c *Controller) claim(ctx context.Context, owner children.Owner, j *batchv1
 	return children.Settle(ctx, c.keeper, owner, claims, change)
 }
 
-func (c *Controller) makePods(ctx context.Context, owner children.Owner, j *batchv1.Job, out *job.Output) error {
-	pods := out.Create
+func (c *Controller) makePods(ctx context.Context, owner children.Owner, in *job.Input, pods []*corev1.Pod) error {
 	made, err := c.keeper.CreatePods(ctx, owner, len(pods), func(i int) (*corev1.Pod, error) { return pods[i], nil })
-	status := &j.Status
-	if out.Status != nil {
-		status = out.Status
-	}
 	failed := 0
 	if err != nil {
 		failed = 1 // of the wave that was the last
 	}
-	created(j, status, made, failed)
+	created(in, made, failed)
 	return err
 }
 
