@@ -23,7 +23,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// Bodies that are too much, of all formats and verbs.
+// Request bodies that are too large, in all formats and verbs.
 func testHugeBodies(t *testing.T, r *running) {
 	const path = "/api/v1/namespaces/default/configmaps"
 	createConfig(t, r.admin(t), "huge", nil)
@@ -69,7 +69,8 @@ func testHugeBodies(t *testing.T, r *running) {
 			t.Errorf("%s: %d %.300s, want %d", c.name, status, text, c.status)
 		}
 	}
-	// A gigabyte of zeros in a megabyte is not unpacked: nobody says that bodies may be compressed.
+	// A gigabyte of zeros in a compressed megabyte is not unpacked: clients may not compress
+	// bodies.
 	before := heap()
 	status, text, _ := r.raw(t, "POST", path, map[string]string{"Content-Encoding": "gzip"}, packed.Bytes())
 	if status != http.StatusBadRequest || heap()-before > 100<<20 {
@@ -84,10 +85,10 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// deepDefinition is a definition in protobuf whose schema says "not" as many times.
+// deepDefinition returns a definition in protobuf whose schema has so many nested "not".
 func deepDefinition(t *testing.T, levels int) []byte {
 	t.Helper()
-	// The tag of a "not", as the library writes it.
+	// The tag of a "not", as the library encodes it.
 	one, err := (&apiextensionsv1.JSONSchemaProps{Not: &apiextensionsv1.JSONSchemaProps{}}).Marshal()
 	if err != nil {
 		t.Fatal(err)
@@ -102,13 +103,13 @@ func deepDefinition(t *testing.T, levels int) []byte {
 		t.Fatalf("%x holds no %x", one, none)
 	}
 	tag := one[:at]
-	for k := at; k > 0; k-- { // the tag is what stands right before the length
+	for k := at; k > 0; k-- { // the tag comes right before the length
 		if tag[k-1] < 0x80 && k < at {
 			tag = tag[k:]
 			break
 		}
 	}
-	// From the inside out, each level is written before what it holds: backwards.
+	// From the inside out: each level is written before its content, backwards.
 	schema := slices.Clone(none)
 	slices.Reverse(schema)
 	for range levels {
@@ -129,7 +130,7 @@ func deepDefinition(t *testing.T, levels int) []byte {
 	return append([]byte("k8s\x00"), unknown...)
 }
 
-// Fields that are there twice or not known, in YAML and in patches.
+// Duplicate and unknown fields, in YAML and in patches.
 func testFieldValidation(t *testing.T, r *running) {
 	const path = "/api/v1/namespaces/default/configmaps"
 	createConfig(t, r.admin(t), "checked", nil)
@@ -161,7 +162,8 @@ func testFieldValidation(t *testing.T, r *running) {
 		!strings.Contains(text, `unknown field \"date\"`) {
 		t.Errorf("JSON patch: %d %.300s", status, text)
 	}
-	// Upstream answers an apply that it can't read against the schema with 500, and so do we: clients know it.
+	// Upstream answers 500 to an apply that does not fit the schema, and so does carob: clients
+	// know it.
 	status, text, _ = r.raw(t, "PATCH", path+"/checked?fieldManager=m",
 		map[string]string{"Content-Type": "application/apply-patch+yaml"},
 		[]byte("apiVersion: v1\nkind: ConfigMap\ndate: {}\n"))
@@ -170,8 +172,7 @@ func testFieldValidation(t *testing.T, r *running) {
 	}
 }
 
-// An object that says that a thousand managers changed it keeps the newest; it can
-// still be changed and applied.
+// An object with a thousand field managers keeps the newest; it can still be updated and applied.
 func testManyManagers(t *testing.T, r *running) {
 	ctx, maps := t.Context(), r.admin(t).CoreV1().ConfigMaps("default")
 	m := config("managed", map[string]string{"a": "1"})
@@ -213,7 +214,8 @@ type always struct{ rest.RESTCreateStrategy }
 
 func (always) GenerateName(base string) string { return base + "same" }
 
-// A generated name that is taken is generated anew, eight times; then the client is told to try again.
+// If a generated name exists, another one is generated, eight times; then the client is told to try
+// again.
 func testNameCollisions(t *testing.T, r *running) {
 	store := r.stores[corev1.Resource("configmaps")].Store
 	strategy := store.CreateStrategy
@@ -230,7 +232,7 @@ func testNameCollisions(t *testing.T, r *running) {
 	}
 }
 
-// streams is a connection of HTTP/2 of which only the test's own frames are sent.
+// streams is an HTTP/2 connection on which only the test sends frames.
 type streams struct {
 	*http2.Framer
 	conn   *tls.Conn
@@ -280,8 +282,8 @@ func (s *streams) open(t *testing.T, method, path string, end bool, more ...stri
 	s.next += 2
 }
 
-// Clients of HTTP/2 that open watches with no room for an answer, or bodies that
-// never come, hold up nobody and cost a bounded amount of memory.
+// Clients of HTTP/2 that open watches without reading, or send bodies that never end, block nobody
+// and use a limited amount of memory.
 func TestIdleStreams(t *testing.T) {
 	r := start(t, t.TempDir())
 	ctx, c := t.Context(), r.admin(t)
@@ -323,7 +325,7 @@ func TestIdleStreams(t *testing.T) {
 	}
 }
 
-// More address than a header may have is refused, less is read.
+// A URL longer than a header may be is rejected without being read.
 func testLongAddresses(t *testing.T, r *running) {
 	for size, want := range map[int]int{2 * maxHeader: http.StatusRequestHeaderFieldsTooLarge,
 		maxHeader / 2: http.StatusOK} {

@@ -16,7 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Service addresses show as IPAddress objects, and one made by somebody else keeps its address from services.
+// Service addresses have IPAddress objects, and one created by somebody else keeps its address from
+// services.
 func TestServiceAddressObjects(t *testing.T) {
 	dir := t.TempDir()
 	r := start(t, dir)
@@ -83,7 +84,7 @@ func TestServiceAddressObjects(t *testing.T) {
 		a.Spec.ParentRef.Name != generated.Name {
 		t.Errorf("the record of %s is of %v, %v", generated.Name, a.Spec.ParentRef, err)
 	}
-	// A service that is refused keeps nothing.
+	// A rejected service keeps nothing.
 	before := records(t, c)
 	if _, err := create("Not-A-Name", ""); !apierrors.IsInvalid(err) {
 		t.Errorf("a bad name: %v", err)
@@ -92,7 +93,8 @@ func TestServiceAddressObjects(t *testing.T) {
 		t.Errorf("%d addresses instead of %d after a refused service", after, before)
 	}
 
-	// What a crash left is put in order: a record of nobody goes, a missing one comes back.
+	// What a crash left is corrected: a record without a service is deleted, a missing one is
+	// created again.
 	stray := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: "10.96.9.9",
 		Labels: map[string]string{networkingv1.LabelManagedBy: "ipallocator.k8s.io"}}, Spec: mine.Spec}
 	if _, err := addresses.Create(ctx, stray, metav1.CreateOptions{}); err != nil {
@@ -120,7 +122,7 @@ func records(t *testing.T, c kubernetes.Interface) int {
 	return len(list.Items)
 }
 
-// Services get addresses of every ready range, and of none that is deleted.
+// Services get addresses of every ready range, and of none that is being deleted.
 func TestServiceRanges(t *testing.T) {
 	c := start(t, t.TempDir()).admin(t)
 	ctx := t.Context()
@@ -136,7 +138,7 @@ func TestServiceRanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// One that nobody has looked at is usable, one that is said not to be ready is not.
+	// A range without a status is usable, one that is not ready is not.
 	if err := create("early", "10.200.0.5"); err != nil {
 		t.Error(err)
 	}
@@ -170,11 +172,11 @@ func TestServiceRanges(t *testing.T) {
 	}
 }
 
-// However many write at once: an address or port has one service, and none is lost
-// when a request is refused or meets a newer object.
+// With any number of concurrent writes, an address or port belongs to one service, and none is lost
+// when a request is rejected or conflicts with a newer object.
 func TestServiceRaces(t *testing.T) {
 	cfg := newConfig(t, t.TempDir())
-	cfg.NodePorts = [2]int{30000, 30009} // one for each writer, one that is stored, one to spare
+	cfg.NodePorts = [2]int{30000, 30009} // one for each writer, one that is stored, one spare
 	c := startWith(t, cfg).admin(t)
 	services := c.CoreV1().Services("default")
 	create := func(name string, spec corev1.ServiceSpec) error {

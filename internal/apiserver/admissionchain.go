@@ -12,13 +12,14 @@ import (
 	"carob/internal/apiserver/webhooks"
 )
 
-// credentials are what the server shows to webhooks: what the admission configuration says, else nothing.
+// credentials are what the server authenticates with at webhooks: as in the admission
+// configuration, otherwise nothing.
 func credentials(delegate webhookutil.AuthenticationInfoResolver) webhookutil.AuthenticationInfoResolver {
 	return delegate
 }
 
-// chainAdmission puts the users' admission behind the built-in plugins and lets
-// all mutating ones run a second time when a webhook asks for it.
+// chainAdmission puts the users' admission after the built-in plugins, and runs all mutating ones a
+// second time if a webhook asks for it.
 func (s *Server) chainAdmission(c *genericapiserver.Config, reader carobadmission.Reader) error {
 	config, err := carobadmission.LoadConfiguration(s.cfg.AdmissionConfig)
 	if err != nil {
@@ -45,7 +46,7 @@ func (s *Server) chainAdmission(c *genericapiserver.Config, reader carobadmissio
 	return nil
 }
 
-// reinvoking runs the mutating plugins again when one that changed the object says so.
+// reinvoking runs the mutating plugins again if one that changed the object asks for it.
 type reinvoking struct{ admission.Interface }
 
 // Admit implements admission.MutationInterface.

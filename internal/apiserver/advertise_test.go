@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The kubernetes Service leads to the machine's address of today; an address that
-// pods can't use is not taken.
+// The kubernetes Service leads to the machine's current address; an address that pods cannot use is
+// not accepted.
 func TestAdvertise(t *testing.T) {
 	s := start(t, t.TempDir())
 	admin := s.admin(t)

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// testAnswers holds what test/differential found to be otherwise than upstream: which kinds a PUT makes, which
-// deletions
-// return the object, what counts the generation up, what is said and how often.
+// testAnswers covers what test/differential found to differ from upstream: which kinds a PUT
+// creates, which deletions return the object, what increments the generation, and which warnings
+// are sent how often.
 func testAnswers(t *testing.T, r *running) {
 	var warnings []string
 	send := func(verb, path string, body any) (int, map[string]any) {
@@ -38,9 +38,9 @@ func testAnswers(t *testing.T, r *running) {
 	for _, x := range []struct {
 		collection, kind string
 		body             object
-		put              int    // what a PUT of a name that is not there gets
+		put              int    // the answer to a PUT of a name that does not exist
 		deleted          string // the kind that a deletion returns
-		again            int    // what a PUT without a resource version gets
+		again            int    // the answer to a PUT without a resource version
 	}{
 		{"/api/v1/namespaces/default/services", "v1 Service", object{"spec": object{"ports": []object{{"port": 80}}}},
 			http.StatusCreated, "Service", http.StatusOK},

@@ -14,8 +14,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 )
 
-// apiGroupList is the list of API groups at /apis, in the order of their priorities, the greatest first: clients that
-// know a kind's short name only take the first group that has it.
+// apiGroupList is the list of API groups at /apis, by priority, the highest first: clients that
+// know only a kind's short name use the first group that has it.
 type apiGroupList struct {
 	codecs runtime.NegotiatedSerializer
 
@@ -39,7 +39,7 @@ func (l *apiGroupList) AddGroup(g metav1.APIGroup, priority int32) {
 	l.groups[g.Name] = rankedAPIGroup{g, priority}
 }
 
-// RemoveGroup takes a group away.
+// RemoveGroup removes a group.
 func (l *apiGroupList) RemoveGroup(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -7,7 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestOrderOfGroups: the greatest priority first, then by name; what is replaced or taken away leaves nothing.
+// TestOrderOfGroups: the highest priority first, then by name; replaced and removed groups leave
+// nothing.
 func TestOrderOfGroups(t *testing.T) {
 	l := newAPIGroupList(nil)
 	for _, g := range []struct {

@@ -6,7 +6,7 @@ import (
 	"carob/internal/kinds/apiregistration"
 )
 
-// priorities are the order of the built-in groups and versions in discovery, as upstream has it.
+// priorities are the order of the built-in groups and versions in discovery, as upstream.
 var priorities = map[schema.GroupVersion][2]int32{
 	{Version: "v1"}: {18000, 1}, {Group: "apps", Version: "v1"}: {17800, 15},
 	{Group: "events.k8s.io", Version: "v1"}:         {17750, 15},

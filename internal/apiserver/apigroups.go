@@ -25,9 +25,9 @@ import (
 	"carob/internal/kinds/openapi"
 )
 
-// installGroups adds the routes of every group version and its discovery
-// documents. It does what the library's own installer does, except that types
-// for field ownership and the OpenAPI documents are made at build time.
+// installGroups adds the routes of every group version and its discovery documents. It does what
+// the library's own installer does, except that the types for field ownership and the OpenAPI
+// documents are generated at build time.
 func (s *Server) installGroups(c *genericapiserver.Config,
 	groups map[schema.GroupVersion]map[string]rest.Storage) error {
 	versions := make([]schema.GroupVersion, 0, len(groups))

@@ -22,10 +22,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// watches is how many are opened at once; 10000 is what a release is tried with.
+// watches is how many are opened at once; releases are tested with 10000.
 const watches = "WATCHES"
 
-// dial opens a connection of its own as an administrator, by HTTP/1.1, with a small window.
+// dial opens a separate connection as an administrator, with HTTP/1.1 and a small window.
 func (r *running) dial(t *testing.T) *tls.Conn {
 	t.Helper()
 	pair, err := tls.X509KeyPair(r.pki.Admin.Pair().CertPEM, r.pki.Admin.Pair().KeyPEM)
@@ -48,7 +48,7 @@ func (r *running) dial(t *testing.T) *tls.Conn {
 	return c
 }
 
-// send writes a request; its answer is read by answer, or never.
+// send writes a request; answer reads its answer, or nobody does.
 func send(t *testing.T, c net.Conn, text string) {
 	t.Helper()
 	if _, err := io.WriteString(c, text); err != nil {
@@ -74,12 +74,12 @@ func heap() int64 {
 	return int64(m.HeapInuse + m.StackInuse)
 }
 
-// Clients that open watches and never read hold up nobody and cost a bounded
-// amount of memory, whether a cache serves them or the engine.
+// Clients that open watches and never read block nobody and use a limited amount of memory, whether
+// a cache or the engine serves them.
 func TestWatchesNeverRead(t *testing.T) {
 	r := start(t, t.TempDir())
 	ctx, c := t.Context(), r.admin(t)
-	// A version of before there is a cache of resource quotas: the engine serves the watches from there.
+	// A version from before resource quotas had a cache: the engine serves the watches from there.
 	first, err := c.CoreV1().ResourceQuotas("default").Create(ctx,
 		&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q"}}, metav1.CreateOptions{})
 	if err != nil {
@@ -141,7 +141,7 @@ func TestWatchesNeverRead(t *testing.T) {
 	}
 }
 
-// Many idle watches cost little each, others are served, and the memory comes back.
+// Many idle watches use little memory each, other clients are served, and the memory is freed.
 func TestManyWatches(t *testing.T) {
 	n := 500
 	if x, err := strconv.Atoi(os.Getenv(watches)); err == nil {
@@ -193,7 +193,8 @@ func TestManyWatches(t *testing.T) {
 	open.Wait()
 }
 
-// Clients that begin and do not go on hold up nobody; who closes its sending side has its watch ended.
+// Clients that start a request and do not continue block nobody; the watch of a client that closes
+// its sending side ends.
 func TestSlowClients(t *testing.T) {
 	r := start(t, t.TempDir())
 	c := r.remote(t, r.pki.Admin.Pair())
@@ -221,7 +222,7 @@ func TestSlowClients(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A body that ends early is an error of the client's.
+	// A body that ends early is an error of the client.
 	short := r.dial(t)
 	send(t, short,
 		"POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
@@ -231,7 +232,7 @@ func TestSlowClients(t *testing.T) {
 	if resp, err := http.ReadResponse(bufio.NewReader(short), nil); err == nil && resp.StatusCode < 400 {
 		t.Errorf("half a body: %s", resp.Status)
 	}
-	// More header than anybody needs.
+	// More headers than anybody needs.
 	big := r.dial(t)
 	go func() {
 		_, _ = io.WriteString(big, "GET /version HTTP/1.1\r\nHost: h\r\nX-Big: "+strings.Repeat("x", 2*maxHeader)+
@@ -240,7 +241,7 @@ func TestSlowClients(t *testing.T) {
 	if resp := answer(t, big); resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
 		t.Errorf("2 MiB of header: %s", resp.Status)
 	}
-	// A watch ends with the sending side of its client.
+	// A watch ends when its client closes the sending side.
 	half := r.dial(t)
 	send(t, half, "GET /api/v1/configmaps?watch=1&timeoutSeconds=3000 HTTP/1.1\r\nHost: h\r\n\r\n")
 	resp := answer(t, half)

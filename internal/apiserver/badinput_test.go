@@ -16,7 +16,7 @@ import (
 	restclient "k8s.io/client-go/rest"
 )
 
-// raw sends a request as an administrator and returns status, body and warnings.
+// raw sends a request as an administrator and returns status, body, and warnings.
 func (r *running) raw(t *testing.T, method, path string, header map[string]string, body []byte) (int, string,
 	[]string) {
 	t.Helper()
@@ -45,7 +45,7 @@ func (r *running) raw(t *testing.T, method, path string, header map[string]strin
 	return resp.StatusCode, string(text), resp.Header.Values("Warning")
 }
 
-// What nobody should send gets a clear answer, and the server goes on.
+// Invalid requests get a clear answer, and the server continues.
 func TestBadInput(t *testing.T) {
 	r := start(t, t.TempDir())
 	const path = "/api/v1/namespaces/default/configmaps"
@@ -138,7 +138,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// Conditional and repeated requests do what they say, and no more.
+// Conditional and repeated requests do exactly what they say.
 func TestWriteSemantics(t *testing.T) {
 	r := start(t, t.TempDir())
 	ctx, maps := t.Context(), r.admin(t).CoreV1().ConfigMaps("default")
@@ -164,7 +164,7 @@ func TestWriteSemantics(t *testing.T) {
 	if _, err := maps.Update(ctx, stale, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
 		t.Errorf("update of an old version: %v, want a conflict", err)
 	}
-	// Immutable: neither the data nor the promise changes; labels do.
+	// Immutable: neither the data nor the field itself can be changed; labels can.
 	made.Immutable = new(true)
 	if made, err = maps.Update(ctx, made, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -179,7 +179,7 @@ func TestWriteSemantics(t *testing.T) {
 		metav1.PatchOptions{}); err != nil {
 		t.Errorf("a label: %v", err)
 	}
-	// A collection: the selected ones, page by page.
+	// A collection: the selected objects, page by page.
 	for i := range 5 {
 		if _, err := maps.Create(ctx,
 			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c", i),

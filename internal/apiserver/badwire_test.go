@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// aliases is YAML that says nine times what says nine times what…
+// aliases is YAML whose references expand to nine times nine times nine times…
 func aliases() string {
 	b := "a: &a [x,x,x,x,x,x,x,x,x]\n"
 	for c := byte('b'); c <= 'i'; c++ {
@@ -19,8 +19,8 @@ func aliases() string {
 	return b
 }
 
-// What comes over the wire is answered as upstream's server of this version answers it
-// (hack/reference-apiserver), with the same status.
+// Malformed requests get the same status as from upstream's server of this version
+// (hack/reference-apiserver).
 func TestBadWire(t *testing.T) {
 	r := start(t, t.TempDir())
 	const (

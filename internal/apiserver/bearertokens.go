@@ -7,8 +7,8 @@ import (
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
 )
 
-// forAudiences authenticates by tokens that name their audiences, then by others, which
-// are for the API server alone. Who asks for no audience asks as the API server.
+// forAudiences authenticates by tokens that name their audiences, then by others, which are for the
+// API server alone. A request without audiences is for the audience of the API server.
 func forAudiences(own authenticator.Audiences, named authenticator.Token,
 	others ...authenticator.Token) authenticator.Token {
 	all := tokenunion.NewFailOnError(named,

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// startForPods starts a server that takes pods.
+// startForPods starts a server that accepts pods.
 func startForPods(b *testing.B) (*running, *kubernetes.Clientset) {
 	b.Helper()
 	r := start(b, b.TempDir())
@@ -33,7 +33,7 @@ func startForPods(b *testing.B) (*running, *kubernetes.Clientset) {
 	return r, c
 }
 
-// The writes that stand between a pod's creation and its start, as the parts make them.
+// The writes between a pod's creation and its start, as carob's parts make them.
 func BenchmarkInProcess(b *testing.B) {
 	_, c := startForPods(b)
 	ctx := context.Background()
@@ -81,7 +81,7 @@ func BenchmarkInProcess(b *testing.B) {
 	})
 	b.Run("patch label", func(b *testing.B) {
 		b.ReportAllocs()
-		made := make([]*corev1.Pod, 64) // in turns: the watch cache has seen the last patch of each
+		made := make([]*corev1.Pod, 64) // in turns: the watch cache has received the last patch of each
 		for i := range made {
 			made[i] = create()
 		}
@@ -105,8 +105,8 @@ func BenchmarkInProcess(b *testing.B) {
 	})
 }
 
-// Writes of several clients on one connection, as test/bench makes them: their
-// processor time and memory is in the figures.
+// Writes of several clients on one connection, as in test/bench; the figures include their CPU time
+// and memory.
 func BenchmarkWrites(b *testing.B) {
 	r, _ := startForPods(b)
 	ctx := context.Background()

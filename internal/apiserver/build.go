@@ -30,8 +30,8 @@ import (
 )
 
 const (
-	// The version of Kubernetes that the API is compatible with; releases have it set
-	// by the linker (k8s.io/component-base/version.gitVersion).
+	// The version of Kubernetes that the API is compatible with; in releases, the linker sets it
+	// (k8s.io/component-base/version.gitVersion).
 	defaultVersion = "v1.37.2"
 
 	minor      = "1.37"
@@ -43,7 +43,7 @@ const (
 
 func (c *Config) etcdDir() string { return filepath.Join(c.DataDir, "etcd") }
 
-// prepare makes everything that needs no storage engine.
+// prepare creates everything that needs no storage engine.
 func (s *Server) prepare() error {
 	set, err := scheme.New(kinds.RegisterDefaults, declarative.Register, admissionregistration.RegisterDefaults,
 		flowcontrol.RegisterDefaults)
@@ -65,13 +65,13 @@ func (s *Server) prepare() error {
 	return nil
 }
 
-// counted counts what an authorizer decides.
+// counted counts the decisions of an authorizer.
 func counted(kind string, a authorizer.Authorizer) union.NamedAuthorizer {
 	name := strings.ToLower(kind)
 	return union.NamedAuthorizer{AuthorizerName: name, Authorizer: authzmetrics.InstrumentedAuthorizer(kind, name, a)}
 }
 
-// build makes the generic server, the storages and the routes.
+// build creates the generic server, the storages, and the routes.
 func (s *Server) build() error {
 	reader := s.reader
 	var err error
@@ -83,11 +83,11 @@ func (s *Server) build() error {
 	c := genericapiserver.NewConfig(s.set.Codecs)
 	c.EffectiveVersion = versioned{compatibility.NewEffectiveVersionFromString(minor, minor, minorFloor)}
 	c.ExternalAddress = s.cfg.Listener.Addr().String()
-	// Required, but nothing of ours calls back over the network.
+	// Required by the library, but nothing in carob calls back over the network.
 	c.LoopbackClientConfig = &restclient.Config{Host: noLoopback}
 	c.SkipOpenAPIInstallation = true
 	c.EnableProfiling = s.cfg.Profiling
-	c.EnableIndex, c.EnableDiscovery = true, false // the list of groups is ours
+	c.EnableIndex, c.EnableDiscovery = true, false // carob has its own list of groups
 	c.StorageObjectCountTracker = nil
 	c.MaxRequestsInFlight, c.MaxMutatingRequestsInFlight = maxReads, maxWrites
 	c.RequestTimeout = requestTimeout
@@ -96,7 +96,7 @@ func (s *Server) build() error {
 	c.LongRunningFunc = longRunning
 	c.DisabledPostStartHooks = sets.NewString("max-in-flight-filter") // measure does it
 	c.HealthzChecks, c.LivezChecks, c.ReadyzChecks = s.healthChecks()
-	// The own ones first: an issuer outside may have to be asked for its keys.
+	// carob's own first: a foreign issuer may have to be asked for its keys.
 	bearers := []authenticator.Token{auth.NewBootstrap(reader)}
 	if s.structured != nil {
 		bearers = append(bearers, s.structured)
@@ -141,9 +141,8 @@ func (s *Server) build() error {
 	return nil
 }
 
-// agentTLS is how the server speaks to node agents: it shows its client
-// certificate and trusts the cluster's authority alone. The name to expect is
-// set for each connection.
+// agentTLS is the configuration for connections to node agents: the server's client certificate,
+// and trust in the cluster's authority alone. The expected name is set for each connection.
 func (s *Server) agentTLS() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: s.cfg.PKI.Pool,
 		GetClientCertificate: s.cfg.PKI.APIServerClient.Present}

@@ -16,16 +16,11 @@ import (
 	"carob/internal/base/stack"
 )
 
-// chain puts the filters around the API. It makes two handlers: the returned one
-// is for the network; s.inner is for carob's own parts, who come with their
-// identity in the context, never impersonate, set their own deadlines and may
-// not be turned away by the limit on requests in flight. On the way from the network
-// come one after the other, those that surround what follows first in each line:
-//
-//	audit ID, panics, unauthenticated connections ─ time, request info, latency, cache control ─ deadline ─ authentication ─
-//	limit of the user ─ warnings ─ audit ─ impersonation ─ priority and fairness ─ authorization ─ API
-//
-// What comes before authentication waits for nobody else's request.
+// chain puts the filters around the API. It makes two handlers: the returned one is for the
+// network; s.inner is for carob's own parts, whose requests carry their identity in the context,
+// never impersonate, set their own deadlines, and must not be rejected by the limit on requests in
+// flight. A request from the network passes the filters in the order below; each line lists those
+// that surround what follows:
 func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handler {
 	c.RequestInfoResolver = notFoundResolver{c.RequestInfoResolver}
 	authorized := genericapifilters.WithAuthorization(s.measured(api), c.Authorization.Authorizer, c.Serializer)
@@ -35,7 +30,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	in = inprocess.WithUser(in)
 	in = genericapifilters.WithRequestReceivedTimestamp(in)
 	in = genericfilters.WithPanicRecovery(in, c.RequestInfoResolver)
-	s.inner = genericapifilters.WithAuditInit(in) // the handlers expect what it puts into the context
+	s.inner = genericapifilters.WithAuditInit(in) // the handlers need what it puts into the context
 
 	h := s.ext.flow.Filter(inOrder(undriven(s.cfg.Undriven, s.measured(api)),
 		filter{"authorization", func(next http.Handler) http.Handler {
@@ -63,8 +58,8 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	return genericapifilters.WithAuditInit(h)
 }
 
-// notFoundResolver takes an address that is half of a resource's (/api/v1/watch) for that of
-// nothing, which is not found, instead of an error of the server.
+// notFoundResolver treats an incomplete resource path (/api/v1/watch) as an unknown path, which is
+// a 404 instead of a server error.
 type notFoundResolver struct{ apirequest.RequestInfoResolver }
 
 // NewRequestInfo implements apirequest.RequestInfoResolver.
@@ -77,9 +72,9 @@ func (l notFoundResolver) NewRequestInfo(r *http.Request) (*apirequest.RequestIn
 	return info, nil
 }
 
-// unless hands requests for which skip holds to next, all others to the same
-// behind a filter that would only pass the former on. What a filter has on the
-// stack stays there as long as a watch lasts: each watch of pods took 16 KB more.
+// unless passes requests for which skip is true to next, and all others to the same handler behind
+// a filter that would only pass the former on. A filter's stack frame stays as long as a watch:
+// each watch of pods used 16 KB more.
 func unless(skip func(*http.Request) bool, next, filtered http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if skip(r) {
@@ -90,12 +85,11 @@ func unless(skip func(*http.Request) bool, next, filtered http.Handler) http.Han
 	})
 }
 
-// maxHandled is how many requests of one user with a limit in time are handled at once.
-// Priority and fairness, behind it, has few of them executed.
+// maxHandled is how many requests of one user are handled at once, apart from long-running ones.
+// Behind it, priority and fairness executes few of them.
 const maxHandled = 2 * maxStreams
 
-// growStack makes room on the stack: the filter before it has each request go on in a
-// goroutine of its own.
+// growStack grows the stack: the filter before it continues each request in a goroutine of its own.
 func growStack(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		stack.Grow()
@@ -103,8 +97,8 @@ func growStack(h http.Handler) http.Handler {
 	})
 }
 
-// growStackCreater does so for what a handler does last, with a limit in time: to make
-// an object is the first that is ours there.
+// growStackCreater does the same for the last handler of a request that is not long-running:
+// creating an object is the first code of carob there.
 type growStackCreater struct{ runtime.ObjectCreater }
 
 // New implements runtime.ObjectCreater.
@@ -118,7 +112,7 @@ func lasts(r *http.Request) bool {
 	return ok && longRunning(r, info)
 }
 
-// longRunning reports whether a request may last: watches, and the streams to nodes.
+// longRunning reports whether a request may last long: watches, and the streams to nodes.
 func longRunning(_ *http.Request, info *apirequest.RequestInfo) bool {
 	if info.Verb == "watch" || info.Verb == "proxy" {
 		return true

@@ -15,26 +15,26 @@ import (
 // Config is what the API server needs to run. All fields without "optional"
 // must be set.
 type Config struct {
-	// DataDir is the product's data directory; embedded etcd lives in its etcd
-	// subdirectory (made with mode 0700 when missing).
+	// DataDir is carob's data directory; embedded etcd uses its etcd subdirectory (created with
+	// mode 0700 if it is missing).
 	DataDir string
-	// Listener is where the API is served by TLS. The server owns and closes it.
+	// Listener serves the API with TLS. The server owns and closes it.
 	Listener net.Listener
-	// AdvertiseAddress is the address that the kubernetes Service in the default
-	// namespace points to; the listener's when the zero value.
+	// AdvertiseAddress is the endpoint of the kubernetes Service in the default namespace; the zero
+	// value means the listener's address.
 	AdvertiseAddress netip.Addr
-	// EtcdServers, when not empty, are the client URLs of an etcd cluster to use
-	// instead of the embedded one; EtcdTLS (optional) is for https ones.
+	// EtcdServers, if not empty, are the client URLs of an etcd cluster to use instead of the
+	// embedded one; EtcdTLS (optional) is for https URLs.
 	EtcdServers []string
 	EtcdTLS     *tls.Config
-	// UnsafeNoFsync lets embedded etcd skip syncing to disk (tests, throw-away clusters).
+	// UnsafeNoFsync lets embedded etcd skip syncing to disk (tests, temporary clusters).
 	UnsafeNoFsync bool
-	// ServiceCIDRs are the ranges of service addresses: one, or one of each family, the
-	// default family first; 10.96.0.0/16 when empty.
+	// ServiceCIDRs are the ranges of service addresses: one, or one of each family, the default
+	// family first; 10.96.0.0/16 if empty.
 	ServiceCIDRs []netip.Prefix
-	// NodePorts are the lowest and highest port given to services; 30000-32767 when zero.
+	// NodePorts are the lowest and highest port of services; 30000-32767 if zero.
 	NodePorts [2]int
-	// PKI holds the certificate authority and the keys made from it.
+	// PKI has the certificate authority and its keys.
 	PKI *pki.PKI
 	// Audit says what is recorded of requests; optional.
 	Audit audit.Config
@@ -44,14 +44,14 @@ type Config struct {
 	AuthenticationConfig string
 	// AdmissionConfig is a file with an AdmissionConfiguration; optional.
 	AdmissionConfig string
-	// Undriven are kinds whose objects are stored and nothing happens, with a warning
-	// for who makes one over the network; optional.
+	// Undriven are kinds whose objects are stored without any effect; creating one over the network
+	// returns a warning. Optional.
 	Undriven map[schema.GroupResource]string
 	// Measure is called before metrics are read, so that other parts bring theirs up to date; optional.
 	Measure func()
 	// Profiling serves /debug/pprof, and empties the metrics on DELETE.
 	Profiling bool
-	// NodeDialer reaches a node's agent (host:port in addr, as its Node object
-	// says) for log, exec, attach, port-forward and proxy; net.Dialer when nil.
+	// NodeDialer connects to a node's agent (host:port in addr, from its Node object) for log,
+	// exec, attach, port-forward, and proxy; net.Dialer if nil.
 	NodeDialer func(ctx context.Context, nodeName, addr string) (net.Conn, error)
 }

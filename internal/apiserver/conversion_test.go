@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// converter renames spec.color to spec.paint and back, says so in a label and adds what no schema knows. It counts how
-// it is asked.
+// converter renames spec.color to spec.paint and back, sets a label to say so, and adds a field
+// that is in no schema. It counts its calls.
 type converter struct {
 	mu             sync.Mutex
 	calls, objects int
@@ -65,7 +65,7 @@ func (c *converter) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	_ = json.NewEncoder(w).Encode(review)
 }
 
-// asked returns how often it was asked, and about how many objects, since the last time.
+// asked returns the number of its calls, and of objects in them, since the last time.
 func (c *converter) asked() (calls, objects int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,9 +74,8 @@ func (c *converter) asked() (calls, objects int) {
 	return calls, objects
 }
 
-// A list by a version that is not stored asks the conversion webhook once, whatever is selected and however it is
-// paged,
-// and shows what a read of each object shows.
+// A list in a version that is not stored calls the conversion webhook once, whatever the selectors
+// and pages, and shows the same as a read of each object.
 func TestListsConvertTogether(t *testing.T) {
 	r := start(t, t.TempDir())
 	ctx := t.Context()
@@ -141,7 +140,7 @@ func TestListsConvertTogether(t *testing.T) {
 		}
 		c.asked()
 	}
-	// Pages follow each other, and what has been written since is not lost.
+	// Pages are continuous, and later writes are not lost.
 	page := metav1.ListOptions{Limit: 15}
 	names := map[string]bool{}
 	for {

@@ -20,7 +20,7 @@ import (
 	"carob/internal/base/testwait"
 )
 
-// bearer is a client by the network with a token.
+// bearer is a client over the network with a token.
 func (r *running) bearer(t *testing.T, token string) kubernetes.Interface {
 	t.Helper()
 	c, err := kubernetes.NewForConfig(&restclient.Config{Host: "https://" + r.cfg.Listener.Addr().String(), QPS: -1,
@@ -107,7 +107,7 @@ func testTokenInSecret(t *testing.T, r *running) {
 		func() bool { _, err := whoAmI(t, robot); return apierrors.IsUnauthorized(err) })
 }
 
-// as is a client by the network that wants to be somebody else.
+// as is a client over the network that impersonates another user.
 func (r *running) as(t *testing.T, who string, other restclient.ImpersonationConfig) kubernetes.Interface {
 	t.Helper()
 	pair, err := r.pki.Issue(pki.Request{CommonName: who}, time.Now())
@@ -123,7 +123,7 @@ func (r *running) as(t *testing.T, who string, other restclient.ImpersonationCon
 	return c
 }
 
-// allow gives a user rights in the whole cluster, and waits until they count.
+// allow gives a user permissions in the whole cluster, and waits until they are effective.
 func (r *running) allow(t *testing.T, who string, rules ...rbacv1.PolicyRule) {
 	t.Helper()
 	api := r.admin(t).RbacV1()
@@ -192,7 +192,7 @@ func testImpersonation(t *testing.T, r *running) {
 	}
 }
 
-// KEP-5284: somebody may be another for some requests only.
+// KEP-5284: a user may impersonate another one for some requests only.
 func testConstrainedImpersonation(t *testing.T, r *running) {
 	bob := r.as(t, "helper", restclient.ImpersonationConfig{UserName: "bob"})
 	if _, err := bob.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {

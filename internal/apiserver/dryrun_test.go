@@ -38,10 +38,10 @@ import (
 	"carob/internal/base/testwait"
 )
 
-// dryUser sends the dry runs, so that webhooks can tell them from what the server does by itself.
+// dryUser sends the dry runs, so that webhooks can distinguish them from the server's own requests.
 const dryUser = "dry-runner"
 
-// dryObjects are of the kinds that the corpus of validation has none of.
+// dryObjects are of the kinds that are not in the corpus of validation.
 const dryObjects = `
 apiVersion: apiregistration.k8s.io/v1
 kind: APIService
@@ -85,7 +85,7 @@ metadata: {name: dry-ports}
 spec: {type: NodePort, clusterIP: 10.96.0.78, ports: [{port: 1, nodePort: 30078}]}
 `
 
-// dryRuns knows the kinds that are served and sends requests about them.
+// dryRuns knows the served kinds and sends requests about them.
 type dryRuns struct {
 	*running
 	http  *http.Client
@@ -93,7 +93,7 @@ type dryRuns struct {
 	sent  map[int]int // by status
 }
 
-// dryKind is one resource that is served, and objects of it.
+// dryKind is one served resource, and objects of it.
 type dryKind struct {
 	metav1.APIResource
 	path    string // of the collection
@@ -111,12 +111,12 @@ func newDryRuns(t *testing.T, r *running) *dryRuns {
 	return &dryRuns{running: r, http: c, sent: map[int]int{}}
 }
 
-// discover finds the kinds that can be created, and their objects. Kinds of requests, which are never stored, have
-// none.
+// discover finds the kinds that can be created, and their objects. Kinds that are never stored,
+// such as reviews, have none.
 func (d *dryRuns) discover(t *testing.T, bases []*unstructured.Unstructured) {
 	t.Helper()
 	_, lists, err := d.admin(t).Discovery().ServerGroupsAndResources()
-	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) { // of the server that nobody runs
+	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) { // of the server that is not running
 		t.Fatal(err)
 	}
 	d.kinds = nil
@@ -145,7 +145,7 @@ func (d *dryRuns) discover(t *testing.T, bases []*unstructured.Unstructured) {
 					k.objects = append(k.objects, o)
 				}
 			}
-			// Some groups serve a kind by a second version, whose objects are those of the first.
+			// Some groups serve a kind in a second version, with the objects of the first.
 			if len(k.objects) == 0 && list.GroupVersion != "autoscaling/v1" && list.GroupVersion != "events.k8s.io/v1" {
 				t.Errorf("no object of %s %s: add one to dryObjects", list.GroupVersion, res.Kind)
 			}
@@ -184,7 +184,7 @@ func (d *dryRuns) send(t *testing.T, method, path, content string, body any) (in
 	return resp.StatusCode, string(answer)
 }
 
-// dry sends a dry run, which must not fail by the server's fault.
+// dry sends a dry run, which must not fail with a server error.
 func (d *dryRuns) dry(t *testing.T, method, path, content string, body any) int {
 	t.Helper()
 	query := "?dryRun=All"
@@ -247,11 +247,11 @@ func (d *dryRuns) all(t *testing.T) {
 	}
 }
 
-// sub sends a subresource's writes.
+// sub sends the writes of a subresource.
 func (d *dryRuns) sub(t *testing.T, at, name string, verbs []string, o *unstructured.Unstructured) {
 	t.Helper()
 	if name == "proxy" || name == "exec" || name == "attach" || name == "portforward" || name == "log" {
-		return // no writes of objects: what is behind them is asked
+		return // no writes of objects: they reach another server
 	}
 	at += "/" + name
 	if slices.Contains(verbs, "update") {
@@ -279,11 +279,12 @@ func (d *dryRuns) sub(t *testing.T, at, name string, verbs []string, o *unstruct
 	}
 }
 
-// fixedNames are kinds whose name says what they are.
+// fixedNames are kinds whose names are prescribed.
 var fixedNames = map[string]bool{"APIService": true, "CustomResourceDefinition": true, "IPAddress": true,
 	"ClusterTrustBundle": true}
 
-// observed is all that a client can see of the server: what is stored, what is served, who may do what.
+// observed is everything that a client can see of the server: stored objects, served resources,
+// permissions.
 func (d *dryRuns) observed(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -341,7 +342,7 @@ func compareObserved(t *testing.T, when string, before, after map[string]string)
 	}
 }
 
-// firstDifference shows where two texts part.
+// firstDifference shows where two texts differ.
 func firstDifference(a, b string) string {
 	i := 0
 	for i < min(len(a), len(b)) && a[i] == b[i] {
@@ -351,7 +352,7 @@ func firstDifference(a, b string) string {
 	return fmt.Sprintf("%q is %q", part(a), part(b))
 }
 
-// listener is a webhook that allows everything and remembers what dryUser asked for.
+// listener is a webhook that allows everything and records the requests of dryUser.
 type listener struct {
 	mu           sync.Mutex
 	dry, wet     int
@@ -381,8 +382,8 @@ func (l *listener) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	_ = json.NewEncoder(w).Encode(review)
 }
 
-// A dry run has no effect: whatever kind it is about, nothing that can be observed is another afterwards, and webhooks
-// are told that it is one.
+// A dry run has no effect: for every kind, nothing that can be observed changes, and webhooks are
+// told that it is a dry run.
 func TestDryRunsOfEveryKind(t *testing.T) {
 	r := start(t, t.TempDir())
 	ctx, c := t.Context(), r.admin(t)
@@ -397,7 +398,7 @@ func TestDryRunsOfEveryKind(t *testing.T) {
 	before := d.observed(t)
 	d.all(t)
 	compareObserved(t, "nothing stored", before, d.observed(t))
-	// What only dry runs took is free; what only dry runs deleted is not.
+	// What only dry runs allocated is free; what only dry runs deleted is not.
 	services, wet := c.CoreV1().Services("default"), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "wet"},
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ClusterIP: "10.96.0.78",
 			Ports: []corev1.ServicePort{{Port: 1, NodePort: 30078}}}}
@@ -408,7 +409,8 @@ func TestDryRunsOfEveryKind(t *testing.T) {
 		t.Error(err)
 	}
 
-	// Now with an object of each kind, with a webhook that hears of everything and with a server behind this one.
+	// Again with an object of each kind, with a webhook for everything and an aggregated API
+	// server.
 	heard := &listener{}
 	hook := httptest.NewTLSServer(heard)
 	t.Cleanup(hook.Close)
@@ -439,7 +441,7 @@ func TestDryRunsOfEveryKind(t *testing.T) {
 	d.sideEffects(t, heard, hook)
 }
 
-// dryBases returns the objects to try.
+// dryBases returns the objects to use.
 func dryBases(t *testing.T, r *running) []*unstructured.Unstructured {
 	t.Helper()
 	var out []*unstructured.Unstructured
@@ -460,10 +462,10 @@ func dryBases(t *testing.T, r *running) []*unstructured.Unstructured {
 	return out
 }
 
-// settled waits for what the server itself writes after its start and about what is stored.
+// settled waits for what the server itself writes after its start and about stored objects.
 func (d *dryRuns) settled(t *testing.T) {
 	t.Helper()
-	written := map[string]string{ // what is written late, and where it shows
+	written := map[string]string{ // what is written late, and where it is visible
 		"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings":                                         "",
 		"/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas":                                              "conditions",
 		"/apis/apiregistration.k8s.io/v1/apiservices":                                                    "conditions",
@@ -502,12 +504,11 @@ func (d *dryRuns) settled(t *testing.T) {
 	})
 }
 
-// late are the kinds that would hold back those stored after them.
+// late are the kinds that would block the storing of later ones.
 var late = map[string]bool{"ResourceQuota": true, "LimitRange": true}
 
-// store makes the objects, with a webhook that hears of every write in place of those that nobody serves. Policies are
-// stored
-// without what binds them.
+// store creates the objects, with a webhook for every write in place of those that nobody serves.
+// Policies are stored without their bindings.
 func (d *dryRuns) store(t *testing.T, bases []*unstructured.Unstructured, hook *httptest.Server) {
 	t.Helper()
 	var last []*unstructured.Unstructured
@@ -548,7 +549,8 @@ func (d *dryRuns) store(t *testing.T, bases []*unstructured.Unstructured, hook *
 	})
 }
 
-// listen stores the configuration of a webhook as it might have been stored by an old server: it is not validated.
+// listen stores the configuration of a webhook without validation, as an old server might have
+// stored it.
 func (d *dryRuns) listen(t *testing.T, name, url string, hook *httptest.Server, group, resource string,
 	effects admissionregistrationv1.SideEffectClass) {
 	t.Helper()
@@ -577,7 +579,8 @@ func (d *dryRuns) listen(t *testing.T, name, url string, hook *httptest.Server, 
 	d.ext.plugins.Activate()
 }
 
-// sideEffects asks that a webhook that does not know dry runs hears of none: they are refused.
+// sideEffects requires that a webhook without support for dry runs is not called: they are
+// rejected.
 func (d *dryRuns) sideEffects(t *testing.T, heard *listener, hook *httptest.Server) {
 	t.Helper()
 	d.listen(t, "acts", hook.URL+"/leases", hook, "coordination.k8s.io", "leases",
@@ -607,7 +610,7 @@ func (d *dryRuns) sideEffects(t *testing.T, heard *listener, hook *httptest.Serv
 	heard.mu.Unlock()
 }
 
-// signingRequest returns a certificate request in the form that the API takes.
+// signingRequest returns a certificate request in the API's form.
 func signingRequest(t *testing.T) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

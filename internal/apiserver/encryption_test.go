@@ -21,8 +21,8 @@ import (
 	"carob/internal/base/testwait"
 )
 
-// keyServer is a KMS v2 plugin (k8s.io/kms/apis/v2) that only turns bytes around.
-// It knows the keys that it had, unless they were forgotten.
+// keyServer is a KMS v2 plugin (k8s.io/kms/apis/v2) that only reverses bytes. It knows its earlier
+// keys unless they were forgotten.
 type keyServer struct {
 	mu        sync.Mutex
 	key       string
@@ -76,7 +76,7 @@ func (k *keyServer) Status(context.Context) (*kms.StatusResponse, error) {
 	return &kms.StatusResponse{Version: "v2", Healthz: "ok", KeyID: k.key}, nil
 }
 
-// serveKeys listens until the test ends, or the function is called.
+// serveKeys listens until the test ends, or the returned function is called.
 func serveKeys(t *testing.T, socket string, k *keyServer) (stop func()) {
 	t.Helper()
 	s := kms.NewGRPCService(socket, time.Second, k)
@@ -118,7 +118,7 @@ func secretbox(name string, fill byte) string {
 		base64.StdEncoding.EncodeToString([]byte(key)))
 }
 
-// kept returns what the engine holds of a secret.
+// kept returns what the engine has stored for a secret.
 func (r *running) kept(t *testing.T, name string) string {
 	t.Helper()
 	got, err := r.engine.Client.Client.Get(t.Context(), "/registry/secrets/default/"+name)
@@ -128,7 +128,7 @@ func (r *running) kept(t *testing.T, name string) string {
 	return string(got.Kvs[0].Value)
 }
 
-// touch writes a secret anew, which encrypts it with the key of that moment.
+// touch rewrites a secret, which encrypts it with the current key.
 func (r *running) touch(t *testing.T, name, label string) error {
 	t.Helper()
 	_, err := r.admin(t).CoreV1().Secrets("default").Patch(t.Context(), name, types.MergePatchType,
@@ -154,8 +154,8 @@ func (r *running) word(t *testing.T, name string) (string, error) {
 	return string(got.Data["word"]), nil
 }
 
-// A KMS plugin encrypts keys, its state is a readiness check, a new key of its
-// is used for what is written then, and what it can't decrypt is said by name.
+// A KMS plugin encrypts keys, its state is a readiness check, later writes use its new key, and an
+// error names what it cannot decrypt.
 func TestKeyServer(t *testing.T) {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "kms.sock")
@@ -181,7 +181,7 @@ func TestKeyServer(t *testing.T) {
 			t.Errorf("%s: %d %s", path, code, text)
 		}
 	}
-	// After a restart the plugin is asked for the key of what is stored.
+	// After a restart, the plugin is asked for the key of stored objects.
 	r.stop()
 	keys.set(func() { keys.calls["decrypt"] = 0 })
 	r = begin()
@@ -194,7 +194,8 @@ func TestKeyServer(t *testing.T) {
 		}
 		keys.key = "second"
 	})
-	// The plugin's new key is found by its status: at once at a start, else within the library's 20 seconds.
+	// The plugin's new key is found by its status: at once at the start, later within the library's
+	// 20 seconds.
 	r.stop()
 	r = begin()
 	if err := r.touch(t, "hidden", "x"); err != nil || !strings.Contains(r.kept(t, "hidden"), "second") {
@@ -203,7 +204,7 @@ func TestKeyServer(t *testing.T) {
 	if got, err := r.word(t, "hidden"); err != nil || got != "opensesame" {
 		t.Errorf("with the new key: %q, %v", got, err)
 	}
-	// Without the plugin the server is not ready, but lives and serves what it has keys for.
+	// Without the plugin the server is not ready, but it is live and serves what it has keys for.
 	r.stop()
 	keys.set(func() { keys.ill = true })
 	cfg := newConfig(t, filepath.Join(dir, "data"))
@@ -236,8 +237,8 @@ func TestKeyServer(t *testing.T) {
 	}
 }
 
-// The file of what is encrypted is followed while the server runs: a new first key
-// encrypts from then on, a content that is no good changes nothing.
+// The server follows the encryption configuration file: a new first key encrypts from then on; an
+// invalid file changes nothing.
 func TestEncryptionFollowsItsFile(t *testing.T) {
 	cfg := newConfig(t, t.TempDir())
 	cfg.EncryptionConfig = filepath.Join(t.TempDir(), "encryption.yaml")

@@ -34,20 +34,19 @@ import (
 	"carob/internal/kinds/registry"
 )
 
-// extensions are the parts by which users extend the API. They sleep until they
-// are needed.
+// extensions are the parts by which users extend the API. They are inactive until they are needed.
 type extensions struct {
 	resolver             webhookutil.ServiceResolver
 	plugins              *webhooks.Plugins
-	objects, definitions *storage.Foreign // how custom resources and what defines them are stored
+	objects, definitions *storage.Foreign // storage options of custom resources and their definitions
 	crds                 *crds.Server
 	flow                 *flow.Dispatcher
 	foreign              *aggregation.Server
 	usage                *usage.Server
 }
 
-// serverClient is the client configuration of the extensions' controllers and
-// informers: they act for the server itself.
+// serverClient is the client configuration of the extensions' controllers and informers, with the
+// server's own identity.
 func (s *Server) serverClient() *restclient.Config {
 	return s.ClientConfig(user.APIServerUser, user.SystemPrivilegedGroup)
 }
@@ -56,13 +55,13 @@ func admissionregistrationResource(r string) schema.GroupResource {
 	return schema.GroupResource{Group: admissionregistrationv1.GroupName, Resource: r}
 }
 
-// extensionKinds describes the kinds of the extensions that the registry holds.
+// extensionKinds describes the extension kinds in the registry.
 func (s *Server) extensionKinds() []*registry.Resource {
 	return admissionregistration.Kinds(admissionregistration.Hooks{Written: func() { s.ext.plugins.Activate() },
 		MayRead: s.mayReadParams, ParamKind: s.paramKind})
 }
 
-// extend makes what serves the paths that no built-in group answers.
+// extend creates the handlers of paths that no built-in group serves.
 func (s *Server) extend(c *genericapiserver.Config) error {
 	s.ext.objects = s.options.Foreign(apiextensions.ObjectCodec(), nil)
 	s.ext.definitions = s.options.Foreign(apiextensions.DefinitionCodec())
@@ -113,8 +112,8 @@ func (s *Server) extend(c *genericapiserver.Config) error {
 	return nil
 }
 
-// askAgent returns how the usage of nodes and pods is asked of node agents: through the
-// server's own proxy to them.
+// askAgent returns the function that reads the usage of nodes and pods from node agents, through
+// the server's own proxy.
 func (s *Server) askAgent() func(ctx context.Context, node string) (*usage.Summary, error) {
 	client := sync.OnceValues(func() (restclient.Interface, error) {
 		c := s.serverClient()
@@ -138,8 +137,8 @@ func (s *Server) askAgent() func(ctx context.Context, node string) (*usage.Summa
 	}
 }
 
-// wakeExtensions activates what has stored objects. It is called before the
-// server is ready, so that no request slips past a stored policy.
+// wakeExtensions activates the extensions that have stored objects. It is called before the server
+// is ready, so that no request bypasses a stored policy.
 func (s *Server) wakeExtensions(ctx context.Context) error {
 	for _, e := range []struct {
 		options interface {
@@ -198,7 +197,7 @@ func (s *Server) mayReadParams(ctx context.Context, kind schema.GroupVersionKind
 	return nil
 }
 
-// resourceOf finds the resource of a kind in the discovery documents; "" when none is served.
+// resourceOf finds the resource of a kind in the discovery documents; "" if none is served.
 func (s *Server) resourceOf(kind schema.GroupVersionKind) string {
 	for gr, st := range s.stores {
 		if gr.Group == kind.Group && st.Resource != nil && st.Resource.Kind.Kind == kind.Kind {
@@ -216,7 +215,7 @@ func (s *Server) paramKind(ctx context.Context, mutating bool, policy string) *a
 	}
 	o, err := s.reader.Get(ctx, gr, "", policy)
 	if err != nil {
-		return nil // then all groups and resources must be readable
+		return nil // then the user must be allowed to read all groups and resources
 	}
 	switch p := o.(type) {
 	case *admissionregistrationv1.ValidatingAdmissionPolicy:

@@ -42,7 +42,7 @@ import (
 	"carob/internal/base/testwait"
 )
 
-// gadgets is a definition that uses most of what a definition can say.
+// gadgets is a definition that uses most features of a definition.
 func gadgets() *apiextensionsv1.CustomResourceDefinition {
 	text := apiextensionsv1.JSONSchemaProps{Type: "string"}
 	number := apiextensionsv1.JSONSchemaProps{Type: "integer", Format: "int32"}
@@ -162,7 +162,7 @@ func TestCustomResources(t *testing.T) {
 	if code, _ := r.get(t, "/apis/example.org/v1/gadgets", "application/json"); code != http.StatusNotFound {
 		t.Errorf("an undefined kind: %d", code)
 	}
-	// Who waits for a condition, as `kubectl wait` does, needs a list from the first moment on.
+	// Clients that wait for a condition, such as `kubectl wait`, need a list from the start.
 	fresh, err := runtime.DefaultUnstructuredConverter.ToUnstructured(gadgets())
 	if err != nil {
 		t.Fatal(err)
@@ -234,7 +234,7 @@ func TestCustomResources(t *testing.T) {
 	if err != nil || got.Object["spec"].(map[string]any)["color"] != "green" {
 		t.Fatalf("after a restart: %v, %v", got, err)
 	}
-	// Deleting the definition deletes the objects, then both groups vanish.
+	// Deleting the definition deletes the objects, and then both groups disappear.
 	definitions := r.definitions(t).ApiextensionsV1().CustomResourceDefinitions()
 	w, err := definitions.Watch(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -310,7 +310,7 @@ func testCustomDocuments(t *testing.T, r *running) {
 	}
 }
 
-// reviewer is an admission webhook: it adds a label, or refuses what has the label "refuse".
+// reviewer is an admission webhook: it adds a label, or rejects objects with the label "refuse".
 func reviewer(t *testing.T) (url string, ca []byte) {
 	t.Helper()
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
@@ -475,7 +475,8 @@ func TestAdmissionPolicies(t *testing.T) {
 	})
 }
 
-// Objects of the built-in configuration come back, and requests by the network carry what they were sorted into.
+// Objects of the built-in configuration are created again, and responses over the network have the
+// headers of their flow schema.
 func TestFlowControl(t *testing.T) {
 	r := start(t, t.TempDir())
 	ctx, c := t.Context(), r.admin(t)
@@ -528,7 +529,7 @@ func TestFlowControl(t *testing.T) {
 	}
 }
 
-// A foreign API server is asked as the user.
+// An aggregated API server gets the user's name.
 func TestAggregation(t *testing.T) {
 	r := start(t, t.TempDir())
 	ctx, c := t.Context(), r.admin(t)
@@ -584,7 +585,7 @@ func TestAggregation(t *testing.T) {
 		"application/json"); code != http.StatusServiceUnavailable {
 		t.Errorf("away: %d", code)
 	}
-	// No endpoint slice may hold a loopback address; an external name leads there, too.
+	// An endpoint slice cannot contain a loopback address; an external name can lead there.
 	if _, err := c.CoreV1().Services("default").Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "far"},
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"}},
 		metav1.CreateOptions{}); err != nil {
@@ -623,7 +624,8 @@ func TestAggregation(t *testing.T) {
 	}
 }
 
-// Secrets are unreadable in the engine, and readable through the API after a restart; the audit log says who asked.
+// Secrets are unreadable in the engine, and readable through the API after a restart; the audit log
+// says who read them.
 func TestEncryptionAndAudit(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
@@ -684,7 +686,7 @@ resources:
 	}
 }
 
-// The server takes the file of whom to believe, and does not start with one that is no good.
+// The server uses the authentication configuration file, and does not start with an invalid one.
 func TestAuthenticationConfig(t *testing.T) {
 	cfg := newConfig(t, t.TempDir())
 	cfg.AuthenticationConfig = filepath.Join(t.TempDir(), "authentication.yaml")

@@ -8,18 +8,17 @@ import (
 	epmetrics "k8s.io/apiserver/pkg/endpoints/metrics"
 )
 
-// filter is a handler around another one. With a name, how long requests take to pass
-// it is measured (apiserver_request_filter_duration_seconds).
+// filter is a handler around another one. With a name, the time of requests in it is measured
+// (apiserver_request_filter_duration_seconds).
 type filter struct {
 	name string
 	wrap func(next http.Handler) http.Handler
 }
 
-// inOrder returns the filters one after the other and last behind them. Around each
-// other, as usual, each is on the stack as long as the request lasts, with the request
-// that it got: a watch kept 2.3 KB of stack so, enough to make it grow to twice its size.
-// A filter may be among them when it has nothing to do after next has returned, or
-// nothing that could not be done before.
+// inOrder calls the filters one after the other, and then last. Usually each filter calls the next
+// and stays on the stack as long as the request, with its version of the request: a watch kept 2.3
+// KB of stack that way, enough to double its size. A filter can be used here if it does nothing
+// after next has returned, or nothing that could not be done before.
 func inOrder(last http.Handler, filters ...filter) http.Handler {
 	steps := make([]filterStep, len(filters))
 	for i, f := range filters {
@@ -32,7 +31,7 @@ func inOrder(last http.Handler, filters ...filter) http.Handler {
 	})
 }
 
-// filterStep is a filter that passes on what it makes of the request.
+// filterStep is a filter that returns the request that it passes on.
 type filterStep struct {
 	name string
 	http.Handler
@@ -46,9 +45,9 @@ type passed struct {
 
 type passedKey struct{}
 
-// passThrough returns what comes out at the end; no request when one of the filters has answered.
+// passThrough returns the final request, or none if one of the filters has answered.
 func passThrough(steps []filterStep, w http.ResponseWriter, r *http.Request) (http.ResponseWriter, *http.Request) {
-	p, ok := r.Context().Value(passedKey{}).(*passed) // of earlier filters, which is over
+	p, ok := r.Context().Value(passedKey{}).(*passed) // of earlier filters, which have returned
 	if !ok {
 		p = new(passed)
 		r = r.WithContext(context.WithValue(r.Context(), passedKey{}, p))
@@ -68,7 +67,7 @@ func passThrough(steps []filterStep, w http.ResponseWriter, r *http.Request) (ht
 		}
 		w, r = p.w, p.r
 	}
-	*p = passed{} // no request is kept longer than it is needed
+	*p = passed{} // no request is kept longer than needed
 	return w, r
 }
 

@@ -10,7 +10,8 @@ import (
 
 type seriesKey string
 
-// step is a filter that notes its name, adds it to the context and answers itself when the request asks for that.
+// step is a filter that records its name, adds it to the context, and answers if the request asks
+// for that.
 func step(seen *[]string, name string) filter {
 	return filter{name, func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -25,7 +26,8 @@ func step(seen *[]string, name string) filter {
 	}}
 }
 
-// Filters in two groups pass on what they made of the request, in their order; the first that answers is the last.
+// Filters in two groups pass on their version of the request in order; the first that answers is
+// the last one called.
 func TestInSeries(t *testing.T) {
 	for answer, want := range map[string][]string{
 		"":  {"a", "b", "around", "c", "end"},

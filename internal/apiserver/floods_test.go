@@ -16,10 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// connections is how many are open at once; 10000 is what a release is tried with.
+// connections is how many are open at once; releases are tested with 10000.
 const connections = "CONNECTIONS"
 
-// header returns the fields of a request as a block.
+// header encodes the fields of a request as a header block.
 func header(t *testing.T, fields ...string) []byte {
 	t.Helper()
 	var b strings.Builder
@@ -33,8 +33,8 @@ func header(t *testing.T, fields ...string) []byte {
 	return []byte(b.String())
 }
 
-// A client that floods a connection with frames that cost it nothing is cut off, or
-// costs a bounded amount; the others are served meanwhile.
+// A client that floods a connection with frames that cost it nothing is disconnected, or uses a
+// limited amount of memory; other clients are served meanwhile.
 func TestFloods(t *testing.T) {
 	r := start(t, t.TempDir())
 	c := r.remote(t, r.pki.Admin.Pair())
@@ -77,7 +77,7 @@ func TestFloods(t *testing.T) {
 				for n < 20_000 && frame(s) == nil {
 					n++
 				}
-				_ = s.conn.CloseWrite() // it may be cut off
+				_ = s.conn.CloseWrite() // it may be disconnected
 				flooded <- n
 			}()
 			go func() { _, _ = io.Copy(io.Discard, s.conn) }() // what is answered
@@ -92,7 +92,7 @@ func TestFloods(t *testing.T) {
 			}
 			grown, more := heap()-before, runtime.NumGoroutine()-goroutines
 			t.Logf("%d frames: %d MB, %d goroutines more", n, grown>>20, more)
-			// Of the requests of one connection maxStreams run, on several goroutines each.
+			// maxStreams requests of one connection run at a time, on several goroutines each.
 			if grown > 300<<20 || more > 10*maxStreams {
 				t.Errorf("%d MB, %d goroutines more", grown>>20, more)
 			}
@@ -100,7 +100,7 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// Requests that are sent before the answers to earlier ones are answered in their order.
+// Pipelined requests are answered in their order.
 func TestPipelined(t *testing.T) {
 	r := start(t, t.TempDir())
 	const n = 200
@@ -110,7 +110,7 @@ func TestPipelined(t *testing.T) {
 		for i := range n {
 			fmt.Fprintf(&b, "GET /api/v1/namespaces/default/configmaps/c%d HTTP/1.1\r\nHost: h\r\n\r\n", i)
 		}
-		_, _ = io.WriteString(c, b.String()) // the answers tell
+		_, _ = io.WriteString(c, b.String()) // the answers show it
 	}()
 	in := bufio.NewReader(c)
 	for i := range n {
@@ -126,7 +126,8 @@ func TestPipelined(t *testing.T) {
 	}
 }
 
-// Many connections that have asked something and now say nothing cost little each, and others are served.
+// Many connections that sent a request and are now idle use little memory each, and other clients
+// are served.
 func TestManyConnections(t *testing.T) {
 	n := 300
 	if x, err := strconv.Atoi(os.Getenv(connections)); err == nil {

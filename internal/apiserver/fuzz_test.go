@@ -21,12 +21,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// target is a server to send anything to. Whatever a client sends is its own
-// mistake: an answer of 500 or more is ours, and so is a panic, which becomes one.
+// target is a server for arbitrary requests. Whatever a client sends, an answer of 500 or more is a
+// bug, and so is a panic, which becomes one.
 type target struct {
 	*running
 	http  *http.Client
-	paths map[schema.GroupVersionKind]string // of collections in namespace default
+	paths map[schema.GroupVersionKind]string // paths of collections in namespace default
 }
 
 func newTarget(f *testing.F) *target {
@@ -59,7 +59,7 @@ func collection(gv schema.GroupVersion, plural string, namespaced bool) string {
 	return path + "/" + plural
 }
 
-// send returns the status of an answer; 0 when there was none in time.
+// send returns the status of an answer; 0 if there was none in time.
 func (t *target) send(ctx context.Context, method, path, query string, header http.Header, body []byte) (int, string) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://carob.invalid", bytes.NewReader(body))
 	if err != nil {
@@ -103,8 +103,8 @@ func validObjects(f *testing.F) [][]byte {
 	return out
 }
 
-// FuzzObjects creates objects of all kinds without storing them: they are decoded,
-// defaulted, admitted, validated and printed as a table.
+// FuzzObjects creates objects of all kinds as dry runs: they are decoded, defaulted, admitted,
+// validated, and printed as a table.
 func FuzzObjects(f *testing.F) {
 	target := newTarget(f)
 	for i, seed := range validObjects(f) {
@@ -140,7 +140,7 @@ func FuzzObjects(f *testing.F) {
 	})
 }
 
-// FuzzPatches changes stored objects, without storing the outcome, by each kind of patch.
+// FuzzPatches patches stored objects as dry runs, with each type of patch.
 func FuzzPatches(f *testing.F) {
 	target := newTarget(f)
 	var paths []string
@@ -152,12 +152,12 @@ func FuzzPatches(f *testing.F) {
 		path := target.paths[o.GroupVersionKind()]
 		if path == "" || strings.HasPrefix(path, "/apis/admissionregistration") ||
 			strings.HasPrefix(path, "/apis/apiregistration") {
-			continue // what is stored of these acts on the other requests
+			continue // stored ones affect the other requests
 		}
 		status, _ := target.send(f.Context(), http.MethodPost, path, "",
 			http.Header{"Content-Type": {"application/json"}}, seed)
 		if status != http.StatusCreated {
-			continue // needs something else to be there first
+			continue // needs another object first
 		}
 		for i := range 4 {
 			f.Add(uint(len(paths)), uint8(i), seed)
@@ -199,13 +199,13 @@ func FuzzPatches(f *testing.F) {
 		}
 		if as == kinds[2] && (strings.Contains(answer, "unknown patch type") ||
 			strings.Contains(answer, "does not contain declared merge key")) {
-			return // the library's 500, which upstream answers, too
+			return // the library's 500, which upstream returns, too
 		}
 		check(t, status, answer, as+" of "+path)
 	})
 }
 
-// FuzzQueries reads with all that a query and the Accept header can say.
+// FuzzQueries reads with all kinds of queries and Accept headers.
 func FuzzQueries(f *testing.F) {
 	target := newTarget(f)
 	paths := []string{"/api/v1/namespaces/default/configmaps", "/api/v1/pods", "/api/v1/events",
@@ -234,19 +234,19 @@ func FuzzQueries(f *testing.F) {
 		f.Add(uint(7), q, "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList;profile=nopeer")
 	}
 	f.Fuzz(func(t *testing.T, n uint, query, accept string) {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // as long as a watch gets
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // the time limit of a watch
 		defer cancel()
 		status, answer := target.send(ctx, http.MethodGet, paths[n%uint(len(paths))], query,
 			http.Header{"Accept": {accept}}, nil)
 		if status == http.StatusGatewayTimeout || status == http.StatusServiceUnavailable || ctx.Err() != nil {
-			return // a version to come, a server that is not there
+			return // a future version, an unavailable server
 		}
 		check(t, status, answer, paths[n%uint(len(paths))]+"?"+query)
 	})
 }
 
-// FuzzStrangers sends whole requests from the network as somebody who has not shown
-// a certificate: nothing is done for them, whatever they say of themselves.
+// FuzzStrangers sends whole requests from the network without a certificate: nothing is done for
+// them, whatever identity they claim.
 func FuzzStrangers(f *testing.F) {
 	target := newTarget(f)
 	for _, text := range []string{

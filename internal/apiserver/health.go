@@ -12,12 +12,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// The names of the checks are kube-apiserver's, which its tests and dashboards ask for.
-// Each says how the part of carob is that does that job:
-//
-//	before Run has begun it, or while its stored objects are read ─ failed
-//	while it runs, or when its work is done ─ ok
-//	when it has given up, or ended before the server ─ failed; an error that it tries again after does not count
+// The names of the checks are kube-apiserver's, which its tests and dashboards use. Each reports on
+// the part of carob that does the same job:
 const hookPrefix = "poststarthook/"
 
 // Parts of the server, by the names of their checks.
@@ -40,15 +36,15 @@ var (
 	// The kubernetes Service and the default range.
 	keeperChecks = []string{hookPrefix + "bootstrap-controller",
 		hookPrefix + "start-kubernetes-service-cidr-controller"}
-	// What is looked at every few minutes.
+	// Checks that run every few minutes.
 	repairChecks = []string{hookPrefix + "start-legacy-token-tracking-controller",
 		hookPrefix + "start-service-ip-repair-controllers"}
-	// What New has made, and what Run has read, before the server is ready.
+	// What New has created, and what Run has read, before the server is ready.
 	startChecks = []string{hookPrefix + "generic-apiserver-start-informers", hookPrefix + "storage-readiness",
 		hookPrefix + "start-system-namespaces-controller", hookPrefix + "scheduling/bootstrap-system-priority-classes"}
 )
 
-// conditions are how the parts of the server are, by the names of their checks.
+// conditions are the states of the server's parts, by the names of their checks.
 type conditions struct {
 	mu     sync.Mutex
 	failed map[string]error
@@ -56,7 +52,7 @@ type conditions struct {
 
 var errEnded = errors.New("it has ended while the server runs")
 
-// fail notes why a part has given up.
+// fail records why a part has given up.
 func (c *conditions) fail(err error, names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,7 +70,7 @@ func (c *conditions) of(name string) error {
 	return c.failed[name]
 }
 
-// checked returns run, whose checks fail once it has returned while ctx lasts.
+// checked returns run; its checks fail once it has returned before ctx ends.
 func (c *conditions) checked(run func(context.Context), names ...string) func(context.Context) {
 	return func(ctx context.Context) {
 		run(ctx)
@@ -95,9 +91,9 @@ func (s *Server) isReady() error {
 	}
 }
 
-// healthChecks are what /healthz, /livez and /readyz ask. They wait for nothing
-// but an external etcd and key servers, and those are not asked whether this
-// process lives: one that is started anew would not find them either.
+// healthChecks are the checks of /healthz, /livez, and /readyz. They wait for nothing but an
+// external etcd and key servers, and /livez does not include those: a restarted process would not
+// find them either.
 func (s *Server) healthChecks() (health, live, ready []healthz.HealthChecker) {
 	etcd := func(name string) healthz.HealthChecker {
 		return healthz.NamedCheck(name, func(r *http.Request) error { return s.engine.Check(r.Context()) })
@@ -137,8 +133,8 @@ func (s *Server) healthChecks() (health, live, ready []healthz.HealthChecker) {
 	return health, live, ready
 }
 
-// logCheck fails while a flush of the log takes longer than logTime. It flushes when
-// somebody asks, at most once in logPeriod.
+// logCheck fails while a flush of the log takes longer than logTime. It flushes on request, at most
+// once in logPeriod.
 type logCheck struct {
 	flush func()
 	now   func() time.Time

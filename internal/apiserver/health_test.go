@@ -21,15 +21,15 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// read asks a running server for a path as an administrator.
+// read requests a path of a running server as an administrator.
 func (r *running) read(t *testing.T, path string) (int, string) {
 	t.Helper()
 	code, body, _ := r.raw(t, http.MethodGet, path, nil, nil)
 	return code, body
 }
 
-// upstreamChecks are the lines that Kubernetes' own end-to-end test asks for
-// (test/e2e/apimachinery/health_handlers.go), and those of more checks.
+// upstreamChecks are the lines that Kubernetes' own end-to-end test requires
+// (test/e2e/apimachinery/health_handlers.go), and more.
 func upstreamChecks(more ...string) []string {
 	lines := []string{"[+]ping ok\n", "[+]log ok\n", "[+]autoregister-completion ok\n"}
 	for _, hook := range []string{"start-apiserver-admission-initializer", "generic-apiserver-start-informers",
@@ -87,7 +87,7 @@ func testHealth(t *testing.T, r *running) {
 	}
 }
 
-// Dashboards and alerts made for kube-apiserver find their figures, and requests move them.
+// Dashboards and alerts made for kube-apiserver find their metrics, and requests change them.
 func testMetrics(t *testing.T, r *running) {
 	c := r.remote(t, r.pki.Admin.Pair())
 	const mine = `apiserver_request_total{code="404",component="apiserver",dry_run="",group="",resource="configmaps",scope="resource",subresource="",verb="GET",version="v1"} `
@@ -178,7 +178,8 @@ func (emptyKV) Range(context.Context, *pb.RangeRequest) (*pb.RangeResponse, erro
 	return &pb.RangeResponse{Header: &pb.ResponseHeader{Revision: 1}}, nil
 }
 
-// An external etcd that is away makes the server unready and says so to who may know; the process still lives.
+// An unavailable external etcd makes the server unready, and authorized users see the reason; the
+// process stays live.
 func TestHealthWithoutEtcd(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -220,7 +221,7 @@ func TestHealthWithoutEtcd(t *testing.T) {
 	}
 }
 
-// Each check of a part fails before the part runs, and once it has ended while the server runs.
+// Each check of a part fails before the part runs, and after it has ended while the server runs.
 func TestHealthOfParts(t *testing.T) {
 	s := &Server{ready: make(chan struct{})}
 	of := func(name string) error {
@@ -258,7 +259,8 @@ func TestHealthOfParts(t *testing.T) {
 	}
 }
 
-// A log that nobody can write to shows; one that takes its time does not, and nothing runs unless somebody asks.
+// A log that cannot be written fails the check; a slow one does not, and nothing runs without a
+// request.
 func TestLogCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		flushes, blocked := 0, make(chan struct{})

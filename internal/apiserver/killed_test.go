@@ -24,9 +24,10 @@ import (
 )
 
 const (
-	// killedDir and killedAddress tell a child process of the test what to serve, and where.
+	// killedDir and killedAddress tell a child process of the test which directory to serve, and
+	// where.
 	killedDir, killedAddress = "CAROB_TEST_SERVE", "CAROB_TEST_ADDRESS"
-	// kills is how often the server is killed; 200 is what a release is tried with.
+	// kills is how often the server is killed; releases are tested with 200.
 	kills = "KILLS"
 
 	writers = 4
@@ -56,15 +57,15 @@ func TestServeUntilKilled(t *testing.T) {
 	t.Fatal(s.Run(t.Context()))
 }
 
-// write is one acknowledged write: what was stored under which version, or that it was deleted.
+// write is one acknowledged write: the version and value that were stored, or a deletion.
 type write struct {
 	value   int
 	version uint64
 	gone    bool // deleted after value
-	going   bool // a deletion was sent, and its fate is open
+	going   bool // a deletion was sent, with unknown result
 }
 
-// ledger is what clients were told, and what a watch told them.
+// ledger is what clients were told, and what a watch delivered.
 type ledger struct {
 	mu       sync.Mutex
 	stored   map[string]write  // newest acknowledged write by name
@@ -88,9 +89,8 @@ func (l *ledger) put(name string, w write) {
 	}
 }
 
-// The server is killed again and again while clients write and one watches. No
-// acknowledged write may be lost, and a watch that goes on where it was may leave
-// nothing out and repeat nothing.
+// The server is killed again and again while clients write and one watches. No acknowledged write
+// may be lost, and a watch that resumes may neither skip nor repeat an event.
 func TestKilledWhileWriting(t *testing.T) {
 	times := 12
 	if n, err := strconv.Atoi(os.Getenv(kills)); err == nil {
@@ -112,7 +112,7 @@ func TestKilledWhileWriting(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, uint64(times)))
 	for range times {
 		stop := serveUntilKilled(t, dir, address)
-		// Neither the caches nor the store may begin with less than was acknowledged.
+		// Neither the caches nor the store may start with less than was acknowledged.
 		for _, opts := range []metav1.ListOptions{{ResourceVersion: "0"}, {}} {
 			list, err := configs.List(t.Context(), opts)
 			if err != nil {
@@ -163,7 +163,7 @@ func (l *ledger) check(t *testing.T, items []corev1.ConfigMap) {
 		found[m.Name], _ = strconv.Atoi(m.Data["n"])
 	}
 	for name, want := range l.stored {
-		// A later write may be stored though nobody was told.
+		// A later write may be stored without acknowledgement.
 		got, ok := found[name]
 		switch {
 		case !ok && !want.gone && !want.going, ok && got < want.value:
@@ -174,7 +174,7 @@ func (l *ledger) check(t *testing.T, items []corev1.ConfigMap) {
 	}
 }
 
-// serveUntilKilled starts a child that serves dir; the answer kills it.
+// serveUntilKilled starts a child that serves dir, and returns a function that kills it.
 func serveUntilKilled(t *testing.T, dir, address string) (kill func()) {
 	t.Helper()
 	child := exec.Command(os.Args[0], "-test.run=^TestServeUntilKilled$")
@@ -202,7 +202,7 @@ func serveUntilKilled(t *testing.T, dir, address string) (kill func()) {
 	})
 }
 
-// writeUntil creates, updates and deletes objects of its own until ctx ends or the server is gone.
+// writeUntil creates, updates, and deletes its own objects until ctx ends or the server is gone.
 func writeUntil(ctx context.Context, configs clientcorev1.ConfigMapInterface, l *ledger, writer int) {
 	for n := 0; ctx.Err() == nil; n++ {
 		name := fmt.Sprintf("w%d-%d", writer, n%7)
@@ -237,14 +237,14 @@ func writeUntil(ctx context.Context, configs clientcorev1.ConfigMapInterface, l 
 	}
 }
 
-// follower watches, going on from the last version it saw.
+// follower watches, and resumes from the last version that it received.
 type follower struct {
 	at    uint64            // everything up to here is known
 	seen  map[uint64]string // events, by version
 	spans [][2]uint64       // versions after the first up to the second were watched
-	view  map[string]string // the objects as a client that follows them holds them
+	view  map[string]string // the objects as a client that follows the watch has them
 	lists int
-	// deleted counts the deletions that were heard of.
+	// deleted counts the received deletions.
 	deleted int
 }
 
@@ -256,7 +256,7 @@ func (w *follower) follow(ctx context.Context, t *testing.T, configs clientcorev
 	}
 }
 
-// catchUp follows until version is seen.
+// catchUp follows until it has received version.
 func (w *follower) catchUp(t *testing.T, configs clientcorev1.ConfigMapInterface, version uint64) error {
 	for w.at < version {
 		if err := w.session(t.Context(), t, configs, version); err != nil {
@@ -266,8 +266,8 @@ func (w *follower) catchUp(t *testing.T, configs clientcorev1.ConfigMapInterface
 	return nil
 }
 
-// session is one watch, after a list if there is nothing to go on from. It ends
-// with the connection, or when until (unless zero) is reached.
+// session is one watch, after a list if there is no version to resume from. It ends with the
+// connection, or when until (unless zero) is reached.
 func (w *follower) session(ctx context.Context, t *testing.T, configs clientcorev1.ConfigMapInterface,
 	until uint64) error {
 	if w.at == 0 {
@@ -324,7 +324,7 @@ func (w *follower) session(ctx context.Context, t *testing.T, configs clientcore
 	return ctx.Err()
 }
 
-// hear does what an event says, which must be possible: else another was left out.
+// hear applies an event, which must be possible: otherwise an event was skipped.
 func (w *follower) hear(t *testing.T, what watch.EventType, m *corev1.ConfigMap) {
 	if _, known := w.view[m.Name]; known != (what != watch.Added) {
 		t.Errorf("%s of %s, which is there: %v", what, m.Name, known)

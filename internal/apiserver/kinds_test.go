@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// notServed are the kinds of k8s.io/api's stable versions that no path lists, each with its reason.
+// notServed are the kinds of k8s.io/api's stable versions that no path serves, each with its
+// reason.
 var notServed = map[string]string{
 	"Binding": "a request: pods/binding", "Eviction": "a request: pods/eviction", "Scale": "a view: scale subresources",
 	"TokenRequest":        "a request: serviceaccounts/token",

@@ -35,8 +35,8 @@ var (
 
 const kubernetesName = "kubernetes"
 
-// kubernetesService keeps the Service by which pods find the API server, and
-// its endpoints at the address the server has today.
+// kubernetesService keeps the Service by which pods find the API server, and its endpoints at the
+// server's current address.
 func (s *Server) kubernetesService(ctx context.Context, raw stores) error {
 	ip, address, port := s.allocator.FirstIP().String(), *s.advertised.Load(), s.port()
 	labels := map[string]string{"component": "apiserver", "provider": kubernetesName}
@@ -92,8 +92,8 @@ func (s *Server) kubernetesService(ctx context.Context, raw stores) error {
 	})
 }
 
-// serviceRange shows the ranges of service addresses as an object. A second range is
-// added to it when the server is started with one; any other difference is only told.
+// serviceRange stores the ranges of service addresses as an object. A second range is added to it
+// if the server is started with one; any other difference is only reported.
 func (s *Server) serviceRange(ctx context.Context, raw stores) error {
 	want := s.allocator.Range()
 	err := raw.create(ctx, rangesResource, "", want.DeepCopy())
@@ -138,7 +138,7 @@ func (s *Server) serviceRange(ctx context.Context, raw stores) error {
 	return nil
 }
 
-// reachable reports whether an address is of use to a pod; others are not valid in endpoints.
+// reachable reports whether pods can use an address; others are not valid in endpoints.
 func reachable(a netip.Addr) bool { return a.IsValid() && !a.IsLoopback() && !a.IsUnspecified() }
 
 func (s *Server) port() int32 {
@@ -149,19 +149,17 @@ func (s *Server) port() int32 {
 }
 
 const (
-	// serviceRetry is the wait after a failed look at the kubernetes Service.
+	// serviceRetry is the wait after a failed update of the kubernetes Service.
 	serviceRetry = time.Second
-	// serviceDelay is the wait after a change: the address of a deleted Service is free
-	// a moment after it has gone.
+	// serviceDelay is the wait after a change: the address of a deleted Service is free a moment
+	// after it is gone.
 	serviceDelay = 200 * time.Millisecond
-	// rangesDelay is when the ranges are watched after a start.
+	// rangesDelay is when the watch of ranges begins after a start.
 	rangesDelay = 3 * time.Second
 )
 
-// keepKubernetesService makes the kubernetes Service, its endpoints and the default
-// ServiceCIDR anew when somebody deletes or changes them, until ctx ends.
-//
-//	services, endpoints, endpointslices, servicecidrs ──watch──▶ changed (holds one) ──▶ kubernetesService, serviceRange
+// keepKubernetesService creates the kubernetes Service, its endpoints, and the default ServiceCIDR
+// again when somebody deletes or changes them, until ctx ends.
 func (s *Server) keepKubernetesService(ctx context.Context) {
 	ctx = asServer(ctx)
 	changed := make(chan struct{}, 1)
@@ -171,7 +169,7 @@ func (s *Server) keepKubernetesService(ctx context.Context) {
 		watchers.run(func(ctx context.Context) { s.watchKubernetesService(ctx, gr, changed) })
 	}
 	watchers.run(func(ctx context.Context) {
-		// The first watch of ranges makes their cache, which the boot need not wait for.
+		// The first watch of ranges creates their cache, for which the start need not wait.
 		select {
 		case <-ctx.Done():
 		case <-time.After(rangesDelay):
@@ -201,9 +199,8 @@ func (s *Server) keepKubernetesService(ctx context.Context) {
 	}
 }
 
-// Advertise has the kubernetes Service lead to another address of the machine. One
-// that is of the other IP family than that of the start, or a loopback address, is
-// not taken.
+// Advertise makes another address of the machine the endpoint of the kubernetes Service. An address
+// of another IP family than at the start, or a loopback address, is ignored.
 func (s *Server) Advertise(addr netip.Addr) {
 	if have := *s.advertised.Load(); addr == have || !reachable(addr) || addr.Is4() != s.cfg.AdvertiseAddress.Is4() {
 		return
@@ -236,7 +233,7 @@ func (s *Server) watchKubernetesService(ctx context.Context, gr schema.GroupReso
 			}
 			continue
 		}
-		signal(changed) // what happened between two watches is not known
+		signal(changed) // changes between two watches are unknown
 		for range w.ResultChan() {
 			signal(changed)
 		}

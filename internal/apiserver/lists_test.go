@@ -13,7 +13,7 @@ import (
 	clientcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// Whatever has changed between two lists, each has the objects as they are.
+// Whatever changes between two lists, each shows the current objects.
 func testListsOfChanged(t *testing.T, r *running) {
 	ctx := t.Context()
 	plain := r.admin(t).CoreV1().ConfigMaps("kube-public")

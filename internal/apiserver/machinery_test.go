@@ -27,7 +27,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// What every kind has in common, by the concepts page "API concepts" of the Kubernetes documentation.
+// Behaviour common to all kinds, by the concepts page "API concepts" of the Kubernetes
+// documentation.
 func TestMachinery(t *testing.T) {
 	r := start(t, t.TempDir())
 	if _, err := r.admin(t).CoreV1().ServiceAccounts("default").Create(t.Context(),
@@ -77,9 +78,8 @@ func createConfig(t *testing.T, c kubernetes.Interface, name string, data map[st
 	return m
 }
 
-// A list of events, which have no cache, goes on with an inconsistent token when
-// its version is compacted away. A kind with a cache goes on as it began. A watch
-// from there is told that its version is gone.
+// A list of events, which have no cache, continues with an inconsistent token when its version is
+// compacted. A kind with a cache continues consistently. A watch from that version gets 410 Gone.
 func testContinueAfterCompaction(t *testing.T, r *running) {
 	ctx, maps, events := t.Context(), r.admin(t).CoreV1().ConfigMaps("default"), r.admin(t).CoreV1().Events("default")
 	add := func(i int) {
@@ -176,14 +176,14 @@ func testVersionMatch(t *testing.T, r *running) {
 		version string
 		match   metav1.ResourceVersionMatch
 		limit   int64
-		want    string // the value, or a part of the error
+		want    string // the value, or part of the error
 	}{
 		{"", "", 0, "2"}, {"0", "", 0, "2"}, {old, "", 0, "2"}, {old, notOlder, 0, "2"},
 		{m.ResourceVersion, notOlder, 0, "2"}, {"0", notOlder, 0, "2"},
 		{old, exact, 0, "1"}, {m.ResourceVersion, exact, 0, "2"}, {old, exact, 5, "1"},
 		{"0", exact, 0, "resourceVersionMatch"}, {"", exact, 0, "resourceVersionMatch"},
 		{"", notOlder, 0, "resourceVersionMatch"}, {old, "Sometimes", 0, "resourceVersionMatch"},
-		{"-1", "", 0, "resource version"}, // TestBadInput has a version to come, which clients try again
+		{"-1", "", 0, "resource version"}, // TestBadInput covers a future version, which clients try again
 	} {
 		list, err := maps.List(ctx,
 			metav1.ListOptions{LabelSelector: "of=match", ResourceVersion: c.version, ResourceVersionMatch: c.match,
@@ -201,10 +201,10 @@ func testVersionMatch(t *testing.T, r *running) {
 	}
 }
 
-// A list without a version shows every write that was answered before, whoever serves it.
+// A list without a version shows every write that was acknowledged before, whatever serves it.
 func testReadAfterWrite(t *testing.T, r *running) {
 	ctx, c := t.Context(), r.remote(t, r.pki.Admin.Pair())
-	w, err := c.AppsV1().Deployments("default").Watch(ctx, metav1.ListOptions{}) // makes the cache
+	w, err := c.AppsV1().Deployments("default").Watch(ctx, metav1.ListOptions{}) // creates the cache
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -377,7 +377,7 @@ func testApplyConflicts(t *testing.T, r *running) {
 		!strings.Contains(owners["three/status"], "f:status") || strings.Contains(owners["three/status"], "f:spec") {
 		t.Errorf("owners %v", owners)
 	}
-	// Scaling is a change of the field by way of a subresource.
+	// Scaling updates the field through a subresource.
 	if _, err := deployments.UpdateScale(ctx, "contested",
 		&autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "contested"},
 			Spec: autoscalingv1.ScaleSpec{Replicas: 4}}, metav1.UpdateOptions{FieldManager: "scaler"}); err != nil {
@@ -389,7 +389,7 @@ func testApplyConflicts(t *testing.T, r *running) {
 	}
 }
 
-// No request with dryRun=All changes anything that is stored.
+// No request with dryRun=All changes stored objects.
 func testDryRunEverywhere(t *testing.T, r *running) {
 	ctx, c := t.Context(), r.admin(t)
 	createConfig(t, c, "dry", map[string]string{"a": "1"})
@@ -498,7 +498,7 @@ func testDryRunEverywhere(t *testing.T, r *running) {
 	}
 }
 
-// revision is the engine's newest.
+// revision is the engine's newest revision.
 func revision(t *testing.T, r *running) int64 {
 	t.Helper()
 	got, err := r.engine.Client.KV.Get(t.Context(), "/none")
@@ -581,8 +581,8 @@ func testAggregatedDiscovery(t *testing.T, r *running) {
 	}
 }
 
-// A rule that could take for ever is refused when it is defined; one that does at
-// run time ends the request.
+// A rule that could run without end is rejected in the definition; one that does at run time ends
+// the request.
 func testExpensiveRule(t *testing.T, r *running) {
 	d := gadgets()
 	spec := d.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
@@ -599,7 +599,7 @@ func testExpensiveRule(t *testing.T, r *running) {
 	}
 }
 
-// Bytes that are no text, and names that are none.
+// Bytes that are not valid UTF-8, and invalid names.
 func testOddBytes(t *testing.T, r *running) {
 	const path = "/api/v1/namespaces/default/configmaps"
 	for _, c := range []struct {
@@ -655,7 +655,7 @@ func testOddBytes(t *testing.T, r *running) {
 	}
 }
 
-// yamlBomb is 10⁹ strings when its references are followed.
+// yamlBomb expands to 10⁹ strings.
 const yamlBomb = `a: &a ["x","x","x","x","x","x","x","x","x","x"]
 b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]
 c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]
@@ -667,8 +667,8 @@ h: &h [*g,*g,*g,*g,*g,*g,*g,*g,*g,*g]
 i: &i [*h,*h,*h,*h,*h,*h,*h,*h,*h,*h]
 `
 
-// A kind with two versions whose webhook moves a field is read, written, listed
-// and watched in both; a webhook that fails is told.
+// A kind with two versions whose webhook moves a field is read, written, listed, and watched in
+// both; the error of a failing webhook is returned.
 func testConversion(t *testing.T, r *running) {
 	ctx := t.Context()
 	broken := make(chan bool, 1)

@@ -9,17 +9,17 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	etcdmetrics "k8s.io/apiserver/pkg/storage/etcd3/metrics"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	_ "k8s.io/component-base/metrics/prometheus/restclient" // rest_client_*: the requests of carob's own parts
+	_ "k8s.io/component-base/metrics/prometheus/restclient" // rest_client_* metrics: the requests of carob's own parts
 	_ "k8s.io/component-base/metrics/prometheus/version"    // kubernetes_build_info
 
 	carobstorage "carob/internal/apiserver/storage"
 )
 
-// countTime bounds the counting of objects for one answer.
+// countTime is the time limit for counting objects for one answer.
 const countTime = 2 * time.Second
 
-// measured brings the figures up to date that are not counted as things happen,
-// when somebody asks for them. kube-apiserver does so by a goroutine per kind.
+// measured updates the metrics that are not counted when something happens, on request.
+// kube-apiserver has a goroutine per kind for that.
 func (s *Server) measured(next http.Handler) http.Handler {
 	etcdmetrics.SetStorageMonitorGetter(func() ([]etcdmetrics.Monitor, error) {
 		return []etcdmetrics.Monitor{carobstorage.Monitor{Engine: s.engine}}, nil
@@ -32,7 +32,7 @@ func (s *Server) measured(next http.Handler) http.Handler {
 	})
 }
 
-// featureFigures says which features are on, as kubernetes_feature_enabled.
+// featureFigures reports which features are enabled, as kubernetes_feature_enabled.
 var featureFigures = sync.OnceFunc(func() { utilfeature.DefaultMutableFeatureGate.AddMetrics() })
 
 func (s *Server) measure(ctx context.Context) {

@@ -23,9 +23,9 @@ import (
 	"carob/internal/base/testwait"
 )
 
-// families are kube-apiserver's of stability STABLE and BETA in v1.37, and those of the
-// others that dashboards and alerts ask for, each with its labels. What is missing here
-// stands in docs/differences.md with its reason.
+// families are kube-apiserver's metrics of stability STABLE and BETA in v1.37, and those of the
+// others that dashboards and alerts use, each with its labels. docs/differences.md has the reasons
+// for missing ones.
 var families = map[string]string{
 	// STABLE
 	"apiserver_admission_controller_admission_duration_seconds": "name operation rejected type",
@@ -96,7 +96,7 @@ var families = map[string]string{
 	"kube_apiserver_nodeport_allocator_available_ports":              "",
 }
 
-// labels returns the labels of each family that the process tells of.
+// labels returns the labels of each metric of the process.
 func labels(t *testing.T) map[string]string {
 	t.Helper()
 	all, err := legacyregistry.DefaultGatherer.Gather()
@@ -115,7 +115,8 @@ func labels(t *testing.T) map[string]string {
 	return out
 }
 
-// Dashboards and alerts made for kube-apiserver find every family, with its labels, once there is something to tell.
+// Dashboards and alerts made for kube-apiserver find every metric, with its labels, once it has a
+// value.
 func TestFamilies(t *testing.T) {
 	cfg := newConfig(t, t.TempDir())
 	cfg.AuthenticationConfig = filepath.Join(t.TempDir(), "authentication.yaml")
@@ -135,7 +136,7 @@ func TestFamilies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A webhook and a policy, from where CEL is compiled and evaluated.
+	// A webhook and a policy, so that CEL is compiled and evaluated.
 	url, ca := reviewer(t)
 	rules := []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{
 		"CREATE"},
@@ -179,7 +180,7 @@ func TestFamilies(t *testing.T) {
 	}
 	refused(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "seen"}}, "the webhook")
 	refused(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "refused"}}, "the policy")
-	// A flow that has next to no room.
+	// A flow with almost no seats.
 	level := &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "closed"},
 		Spec: flowcontrolv1.PriorityLevelConfigurationSpec{
 			Type: flowcontrolv1.PriorityLevelEnablementLimited,
@@ -215,7 +216,7 @@ func TestFamilies(t *testing.T) {
 					Resources: []string{"*"}, ClusterScope: true, Namespaces: []string{"*"}}}}}}},
 		metav1.CreateOptions{}))
 	testwait.Until(t, "a rejected request", func() error {
-		// One whose body never comes takes the only seat.
+		// A request whose body never comes takes the only seat.
 		send(t, r.dial(t),
 			"POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews HTTP/1.1\r\nHost: h\r\nImpersonate-User: system:serviceaccount:default:default\r\n"+
 				"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
@@ -225,7 +226,7 @@ func TestFamilies(t *testing.T) {
 		}
 		return nil
 	})
-	// Services, an API server that is away, something deprecated, a watch that begins with a list.
+	// Services, an unavailable API server, a deprecated API, a watch that begins with a list.
 	ports := []corev1.ServicePort{{Port: 80}}
 	must(c.CoreV1().Services("default").Create(ctx,
 		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s"},

@@ -13,8 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// The agent of a node reads what its pods refer to from the moment they exist, and
-// nothing else.
+// The agent of a node reads what its pods refer to as soon as they exist, and nothing else.
 func testNodeRights(t *testing.T, r *running) {
 	const ns = "node-rights"
 	admin, ctx := r.admin(t).CoreV1(), t.Context()
@@ -49,7 +48,7 @@ func testNodeRights(t *testing.T, r *running) {
 			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		// The agent learns of the pod by its watch, at the soonest.
+		// The agent learns of the pod by its watch at the earliest.
 		if i == 0 {
 			w, err := mine.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=mine"})
 			if err != nil {
@@ -96,7 +95,7 @@ func testNodeRights(t *testing.T, r *running) {
 	if err := admin.Pods(ns).Delete(ctx, "p0", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
 		t.Fatal(err)
 	}
-	// A role can give more, and a review says that it doesn't know it all.
+	// A role can grant more, and a review says that its list is incomplete.
 	if _, err := r.admin(t).RbacV1().RoleBindings(ns).Create(ctx,
 		&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "b"},
 			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},

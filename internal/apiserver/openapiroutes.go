@@ -11,9 +11,9 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// Routes returns what the OpenAPI documents are made from: the served routes and
-// the types in them. It is for the generator in tools/cmd/openapi, which builds a
-// server on an empty directory and never runs it.
+// Routes returns what the OpenAPI documents are generated from: the served routes and their types.
+// The generator in tools/cmd/openapi uses it: it builds a server on an empty directory and never
+// runs it.
 func (s *Server) Routes() ([]*restful.WebService, *runtime.Scheme) {
 	services := slices.Clone(s.generic.Handler.GoRestfulContainer.RegisteredWebServices())
 	list := aggregated.WrapAggregatedDiscoveryToHandler(s.groups, s.groups, s.groups)
@@ -29,7 +29,7 @@ func (s *Server) Routes() ([]*restful.WebService, *runtime.Scheme) {
 	return services, s.set.External
 }
 
-// described is a document that another handler serves, for the OpenAPI documents.
+// described lists, for the OpenAPI documents, a path that another handler serves.
 func described(path, media, operation, doc string) *restful.WebService {
 	ws := new(restful.WebService).Path(path)
 	return ws.Route(ws.GET("").To(func(*restful.Request,

@@ -14,13 +14,13 @@ import (
 	"carob/internal/apiserver/auth"
 )
 
-// policyDelay leaves the first second after a start to the parts that read the
-// whole cluster then: a hundred writes in a row hold back their first lists.
+// policyDelay leaves the first second after a start to the parts that read the whole cluster then:
+// a hundred writes in a row would delay their first lists.
 const policyDelay = time.Second
 
-// reconcilePolicy stores the built-in policy: what is missing is made, and what
-// is marked for it gets back the rules it lacks. The authorizer knows the policy
-// already, so nothing waits for this.
+// reconcilePolicy stores the built-in policy: it creates missing objects, and adds missing rules to
+// those with the autoupdate annotation. The authorizer already knows the policy, so nothing waits
+// for this.
 func (s *Server) reconcilePolicy(ctx context.Context) {
 	log := klog.FromContext(ctx)
 	ctx = asServer(ctx)
@@ -54,7 +54,7 @@ func (s *Server) aggregateRoles(ctx context.Context) {
 		for _, role := range s.rbac.Aggregated() {
 			_, _, err := st.Update(ctx, role.Name, rest.DefaultUpdatedObjectInfo(role), rest.ValidateAllObjectFunc,
 				rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
-			// A conflict means that a newer version is on its way here and signals again.
+			// A conflict means that a newer version is on its way and will signal again.
 			if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "Aggregating the rules of a role failed", "clusterRole", role.Name)
 			}

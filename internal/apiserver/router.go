@@ -11,27 +11,27 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// router is the library's, which looks at each route of an API group and sorts those
-// that fit, for every request. What it has found for a kind of request is kept.
+// router is the library's router, which examines each route of an API group and sorts the matching
+// ones for every request, with a cache of its choices by kind of request.
 type router struct {
 	restful.CurlyRouter
 	kept  sync.Map // request → choice
 	count atomic.Int64
 }
 
-// mostKept bounds what clients can have kept by what they say they accept.
+// mostKept limits how many entries clients can create with their Accept headers.
 const mostKept = 2000
 
-// request is all of a request that the choice of a route depends on: neither the
-// namespace nor the name, which stand where every route has a parameter.
+// request is everything in a request that the choice of a route depends on: neither the namespace
+// nor the name, for which every route has a parameter.
 type request struct {
 	method, accept, contentType           string
 	prefix, group, version, resource, sub string
 	parts, tokens, services               int
 }
 
-// requestOf returns what r depends on. It is false for what is rare or has a path of
-// its own: watches, lists, what follows a subresource, empty parts.
+// requestOf returns what the route of r depends on. It returns false for requests that are rare or
+// have paths of their own: watches, lists, paths below a subresource, empty parts.
 func requestOf(r *http.Request) (request, bool) {
 	info, ok := apirequest.RequestInfoFrom(r.Context())
 	if !ok || !info.IsResourceRequest || len(info.Parts) > 3 ||
@@ -62,7 +62,7 @@ func (c *router) SelectRoute(services []*restful.WebService, r *http.Request) (*
 		return c.CurlyRouter.SelectRoute(services, r)
 	}
 	if kept, ok := c.kept.Load(key); ok {
-		// One may have been taken away and another added.
+		// A route may have been removed and another one added.
 		if kept := kept.(choice); slices.Contains(services, kept.service) {
 			return kept.service, kept.route, nil
 		}

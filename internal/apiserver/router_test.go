@@ -11,7 +11,7 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// Whatever was asked before, a request gets the route that the library finds.
+// Whatever was requested before, a request gets the route that the library finds.
 func TestRouterAsLibrary(t *testing.T) {
 	s := start(t, t.TempDir())
 	services := s.generic.Handler.GoRestfulContainer.RegisteredWebServices()

@@ -7,10 +7,9 @@ import (
 	"github.com/emicklei/go-restful/v3"
 )
 
-// trimRoutes frees what the routes hold and no request needs: the documentation, which is
-// served from documents made at build time, and a regular expression each, for a
-// router that the library does not use. That is a third of all that lives in an
-// idle process.
+// trimRoutes frees what the routes hold and no request needs: the documentation, which is served
+// from documents generated at build time, and a regular expression each, for a router that the
+// library does not use. That is a third of all objects in an idle process.
 func trimRoutes(c *restful.Container) {
 	for _, ws := range c.RegisteredWebServices() {
 		routes := ws.Routes() // the service's own, not a copy

@@ -9,10 +9,10 @@ import (
 	"github.com/emicklei/go-restful/v3"
 )
 
-// Routes work without what is trimmed: parameters, the choice by method, what is not there.
+// Routes work after trimming: parameters, the choice by method, unknown paths.
 func TestTrimmedRoutes(t *testing.T) {
 	c := restful.NewContainer()
-	c.Router(restful.CurlyRouter{}) // as the library
+	c.Router(restful.CurlyRouter{}) // like the library
 	ws := new(restful.WebService)
 	ws.Path("/api/v1")
 	answer := func(format string, params ...string) restful.RouteFunction {

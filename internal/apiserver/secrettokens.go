@@ -23,8 +23,8 @@ const (
 	trackedSince = "since"
 )
 
-// trackTokens keeps the config map that says since when the use of tokens in Secrets is
-// noted, for whoever is to remove those that nobody uses.
+// trackTokens keeps the config map with the date since which the use of tokens in Secrets is
+// recorded, for whoever removes unused ones.
 func (s *Server) trackTokens(ctx context.Context, now time.Time) error {
 	want := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: tracking, Namespace: metav1.NamespaceSystem},
 		Data: map[string]string{trackedSince: now.UTC().Format(time.DateOnly)}}
@@ -51,13 +51,13 @@ func (s *Server) trackTokens(ctx context.Context, now time.Time) error {
 	})
 }
 
-// SecretToken makes the token that a Secret of type kubernetes.io/service-account-token
-// holds for an account. It is good once the Secret holds it.
+// SecretToken creates the token of an account for a Secret of type
+// kubernetes.io/service-account-token. It is valid once the Secret contains it.
 func (s *Server) SecretToken(account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
 	return s.issuer.ForSecret(account, secret)
 }
 
-// secretTokenUsed marks a Secret whose token was used, once a day.
+// secretTokenUsed sets the label of the last use on a Secret whose token was used, once a day.
 func (s *Server) secretTokenUsed(ctx context.Context, secret *corev1.Secret, day string) {
 	ctx = apirequest.WithNamespace(asServer(ctx), secret.Namespace)
 	mark := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {

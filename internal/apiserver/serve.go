@@ -21,8 +21,8 @@ const (
 	streamBuffer = 256 << 10
 	maxStreams   = 1000
 	maxHeader    = 1 << 20
-	// How long requests in flight get to end when the server stops. Watches are
-	// cut at once: their clients come back by themselves.
+	// How long requests in flight may take to finish when the server stops. Watches end at once:
+	// their clients reconnect.
 	drainTime = 2 * time.Second
 )
 
@@ -55,7 +55,7 @@ func (s *Server) serve(ctx context.Context) error {
 		defer done()
 		time.AfterFunc(drainTime/10, cut)
 		if server.Shutdown(drain) != nil {
-			_ = server.Close() // whoever is still there has had its time
+			_ = server.Close() // the remaining requests have had their time
 		}
 	}()
 	err := server.ServeTLS(s.cfg.Listener, "", "")
@@ -70,14 +70,14 @@ func (s *Server) tlsConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
 		GetCertificate: s.cfg.PKI.Serving.Serve,
-		// Who has no certificate may have a token; the authenticator verifies what is shown.
+		// A client without a certificate may have a token; the authenticator verifies both.
 		ClientAuth: tls.RequestClientCert,
 		ClientCAs:  s.cfg.PKI.Pool,
 		NextProtos: []string{"h2", "http/1.1"},
 	}
 }
 
-// logWriter takes net/http's complaints about its clients; they are chatter.
+// logWriter discards net/http's messages about its clients.
 type logWriter struct{ log klog.Logger }
 
 var _ io.Writer = logWriter{}

@@ -33,10 +33,10 @@ import (
 	"carob/internal/kinds/services"
 )
 
-// Close releases a server that is not going to run.
+// Close releases a server that will not run.
 func (s *Server) Close() { s.close() }
 
-// Server is one API server. Make it by New, then call Run once.
+// Server is one API server. Create it with New, then call Run once.
 type Server struct {
 	cfg     Config
 	set     *scheme.Set
@@ -44,16 +44,17 @@ type Server struct {
 	options *storage.Options
 	generic *genericapiserver.GenericAPIServer
 	groups  *apiGroupList
-	// handler serves the network, inner carob's own parts (see chain).
+	// handler serves the network, inner serves carob's own parts (see chain).
 	handler, inner  http.Handler
 	unauthenticated *unauthenticatedConns
-	conditions      conditions // of the parts
+	conditions      conditions // tasks of the server's parts
 
 	stores    stores
 	storages  storageIndex
 	allocator *services.Allocator
-	found     []services.Finding // by the start
-	// strangeRange is the default ServiceCIDR when it says other ranges than the server was started with.
+	found     []services.Finding // tasks of the start
+	// strangeRange is the default ServiceCIDR if its ranges differ from those that the server was
+	// started with.
 	strangeRange atomic.Pointer[networkingv1.ServiceCIDR]
 	rbac         *auth.RBAC
 	reader       admission.Reader
@@ -61,23 +62,23 @@ type Server struct {
 	nodes        *auth.Node
 	// authorizer asks nodes, then rbac.
 	authorizer authorizer.Authorizer
-	// structured is whom the user's configuration believes; nil without one.
+	// structured authenticates by the user's configuration; nil without one.
 	structured *auth.Structured
 	issuer     *tokens.Service
-	// bearers tells whose a token is.
+	// bearers authenticates by tokens.
 	bearers authenticator.Token
-	// endKeys ends the connections to token issuers.
+	// endKeys closes the connections to token issuers.
 	endKeys    context.CancelFunc
 	encryption *storage.Encryption
 	ext        extensions
-	versions   []schema.GroupVersion // all that is built in, sorted
+	versions   []schema.GroupVersion // all built-in groups, sorted
 
-	// advertised is where pods find the server; moved (capacity 1) says that it is another one now.
+	// advertised is where pods find the server; moved (capacity 1) signals a change.
 	advertised atomic.Pointer[netip.Addr]
 	moved      chan struct{}
 
 	ready chan struct{}
-	// stopped is closed with the server.
+	// stopped is closed when the server has stopped.
 	stopped chan struct{}
 }
 
@@ -86,10 +87,9 @@ var defaultServiceCIDR = netip.MustParsePrefix("10.96.0.0/16")
 
 const defaultLowPort, defaultHighPort = 30000, 32767
 
-// New opens the storage, makes the system objects that are missing and builds the
-// server; it does not serve yet. The kind of
-// the error tells a data directory in use (errkind.InUse) from a damaged one
-// (Corrupt) and a full disk (Exhausted). On an error the listener is closed.
+// New opens the storage, creates missing system objects, and builds the server; it does not serve
+// yet. The kind of the error distinguishes a data directory in use (errkind.InUse) from a damaged
+// one (Corrupt) and a full disk (Exhausted). On an error, the listener is closed.
 func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if cfg.Listener == nil || cfg.PKI == nil || cfg.DataDir == "" && len(cfg.EtcdServers) == 0 {
 		return nil, errkind.Errorf(errkind.Invalid, "the API server needs a data directory, a listener and keys")
@@ -121,7 +121,7 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 		auth.StructuredConfig{File: cfg.AuthenticationConfig, OwnIssuer: tokens.DefaultIssuer}); err != nil {
 		return nil, err
 	}
-	// The engine is bound by the disk, building the scheme by the processor.
+	// The engine waits for the disk, building the scheme needs the CPU.
 	opened := make(chan error, 1)
 	go func() {
 		var err error
@@ -146,8 +146,8 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 	return s, nil
 }
 
-// caching says how a kind is cached. Of the kinds that change all the time or that
-// several parts of carob read, the caches are there from the start.
+// caching says how a kind is cached. Kinds that change all the time, or that several parts of carob
+// read, have caches from the start.
 func caching(gr schema.GroupResource) storage.Caching {
 	switch gr {
 	case corev1.Resource("pods"), corev1.Resource("nodes"), corev1.Resource("namespaces"), corev1.Resource("services"),
@@ -182,21 +182,20 @@ func complete(cfg *Config) {
 	}
 }
 
-// Ready is closed when the API can be used: all system objects exist and the
+// Ready returns a channel that is closed when the API can be used: all system objects exist and the
 // listener is served.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// ClientConfig returns a client configuration for one of carob's own parts. Its
-// requests reach the server by a function call, are authenticated as the given
-// user in the given groups (system:authenticated is added) and authorized like
-// any other. It works from New on, and only in this process; exec, attach and
-// port-forward need the network.
+// ClientConfig returns a client configuration for one of carob's own parts. Its requests reach the
+// server by a function call, are authenticated as the given user in the given groups
+// (system:authenticated is added), and are authorized like any other. It works after New, and only
+// in this process; exec, attach, and port-forward need the network.
 func (s *Server) ClientConfig(user string, groups ...string) *restclient.Config {
 	return inprocess.ClientConfig(s.inner, user, groups...)
 }
 
-// FirstServiceIP returns the cluster IP of the kubernetes Service for service
-// ranges (the default range for none): certificates must name it.
+// FirstServiceIP returns the cluster IP of the kubernetes Service for service ranges (the default
+// range if there are none): certificates must contain it.
 func FirstServiceIP(cidrs []netip.Prefix) netip.Addr {
 	if len(cidrs) == 0 {
 		cidrs = []netip.Prefix{defaultServiceCIDR}
@@ -204,8 +203,8 @@ func FirstServiceIP(cidrs []netip.Prefix) netip.Addr {
 	return cidrs[0].Masked().Addr().Next()
 }
 
-// Run serves until ctx ends and closes the storage.
-// It returns nil after ctx ended, else what made serving impossible.
+// Run serves until ctx ends, and closes the storage. It returns nil after ctx ended, otherwise the
+// error that made serving impossible.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.close()
 	trimRoutes(s.generic.Handler.GoRestfulContainer)
@@ -239,7 +238,7 @@ func (s *Server) Run(ctx context.Context) error {
 	unread, err := s.options.Wait(ctx, limit)
 	if err != nil {
 		if ctx.Err() != nil {
-			return s.engine.Err() // stopped early, or died
+			return s.engine.Err() // stopped early, or failed
 		}
 		return err
 	}
@@ -275,7 +274,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 func (s *Server) close() {
 	close(s.stopped)
-	_ = s.cfg.Listener.Close() // already closed when it was served
+	_ = s.cfg.Listener.Close() // already closed if it was served
 	if s.endKeys != nil {
 		s.endKeys()
 	}
@@ -294,15 +293,15 @@ func (s *Server) close() {
 	s.encryption.Close()
 }
 
-// readTime is how long the start waits for the caches. A kind that can't be read,
-// because its encryption key is not to be had or an object is damaged, must not
-// keep the rest from starting: the key server may be one of the pods.
+// readTime is how long the start waits for the caches. A kind that cannot be read, because its
+// encryption key is unavailable or an object is damaged, must not keep the rest from starting: the
+// key server may be one of the pods.
 const (
 	readTime   = 10 * time.Second
-	lockedTime = time.Second // when a key server says that it doesn't work
+	lockedTime = time.Second // if a key server reports that it does not work
 )
 
-// requestTimeout bounds a request that is not a watch or a stream.
+// requestTimeout is the time limit of a request that is not a watch or a stream.
 const requestTimeout = 60 * time.Second
 
 var podsResource = corev1.Resource("pods")

@@ -106,7 +106,7 @@ func (r *running) admin(t *testing.T) kubernetes.Interface {
 	return r.client(t, "admin", user.SystemPrivilegedGroup)
 }
 
-// remote is a client by the network with a certificate.
+// remote is a client over the network with a certificate.
 func (r *running) remote(t *testing.T, pair pki.KeyPair) kubernetes.Interface {
 	t.Helper()
 	c, err := kubernetes.NewForConfig(&restclient.Config{Host: "https://" + r.cfg.Listener.Addr().String(), QPS: -1,
@@ -117,7 +117,7 @@ func (r *running) remote(t *testing.T, pair pki.KeyPair) kubernetes.Interface {
 	return c
 }
 
-// One server serves all the tests that can share it: a boot is cheap, but not free.
+// One server serves all tests that can share it: a start is cheap, but not free.
 func TestServer(t *testing.T) {
 	r := start(t, t.TempDir())
 	for name, test := range map[string]func(*testing.T, *running){
@@ -380,7 +380,7 @@ func testServerSideApply(t *testing.T, r *running) {
 	if _, err := c.Apply(ctx, service(80, "one"), metav1.ApplyOptions{FieldManager: "m1"}); err != nil {
 		t.Fatal(err)
 	}
-	// Ports are a list with keys: two managers own an element each.
+	// Ports are a list with keys: two managers own one element each.
 	s, err := c.Apply(ctx, service(81, "two"), metav1.ApplyOptions{FieldManager: "m2"})
 	if err != nil || len(s.Spec.Ports) != 2 {
 		t.Fatalf("%v, %v", s.Spec.Ports, err)
@@ -423,7 +423,7 @@ func testNamespaceDeletion(t *testing.T, r *running) {
 		len(ns.Spec.Finalizers) != 1 {
 		t.Fatalf("%+v, %v", ns, err)
 	}
-	// Admission reads the watch cache, which follows the write.
+	// Admission reads the watch cache, which lags behind the write.
 	testwait.For(t, "refusal in a terminating namespace", func() bool {
 		_, err := r.admin(t).CoreV1().ConfigMaps("going").Create(ctx,
 			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "late-"}}, metav1.CreateOptions{})
@@ -564,7 +564,7 @@ func testAggregatedRoles(t *testing.T, r *running) {
 				Resources: []string{"widgets"}}}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"view", "edit", "admin"} { // view's labels make it a part of edit, and so on
+	for _, name := range []string{"view", "edit", "admin"} { // view's labels aggregate it into edit, and so on
 		testwait.For(t, "aggregation into "+name, func() bool {
 			role, err := c.Get(ctx, name, metav1.GetOptions{})
 			return err == nil && strings.Contains(fmt.Sprint(role.Rules), "widgets")
@@ -597,8 +597,8 @@ func testDiscovery(t *testing.T, r *running) {
 	}
 }
 
-// Every served route is in the generated OpenAPI document; when this fails, run
-// the generator (go run ./cmd/generate in tools).
+// Every served route is in the generated OpenAPI document; if this fails, run the generator (go run
+// ./cmd/generate in tools).
 func testDocumentsFresh(t *testing.T, r *running) {
 	doc, err := r.admin(t).Discovery().OpenAPISchema()
 	if err != nil {
@@ -663,7 +663,7 @@ func testNodeProxyDenied(t *testing.T, r *running) {
 	}
 }
 
-// A second server on the same data is refused at once, a restart finds everything.
+// A second server on the same data is rejected at once; a restart finds everything.
 func TestRestart(t *testing.T) {
 	dir := t.TempDir()
 	r := start(t, dir)

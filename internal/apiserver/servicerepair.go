@@ -16,9 +16,9 @@ import (
 // repairEvery is upstream's period, too.
 const repairEvery = 3 * time.Minute
 
-// repair makes the records of service addresses and ports agree with the services now
-// and then, until ctx ends, and the config map on tokens anew: somebody may have deleted one. What it finds,
-// and what the start has found, is told as events.
+// repair corrects the records of service addresses and ports from time to time, until ctx ends, and
+// creates the config map about tokens again if somebody has deleted it. Its findings, and those of
+// the start, are reported as events.
 func (s *Server) repair(ctx context.Context) {
 	ctx = asServer(ctx)
 	found := s.found
@@ -28,7 +28,7 @@ func (s *Server) repair(ctx context.Context) {
 			Message: fmt.Sprintf("The default ServiceCIDR %v does not match the controller flag configurations %v",
 				c.Spec.CIDRs, s.allocator.Range().Spec.CIDRs)})
 	}
-	var reporters map[string]events.EventRecorder // made with the first finding
+	var reporters map[string]events.EventRecorder // created for the first finding
 	for {
 		if len(found) > 0 && reporters == nil {
 			reporters = s.reporters(ctx, services.AddressReporter, services.PortReporter, services.RangeReporter)
@@ -54,11 +54,11 @@ func (s *Server) repair(ctx context.Context) {
 	}
 }
 
-// reporters are recorders of events by the names of who reports them; they end with ctx.
+// reporters are event recorders by the names of their components; they end with ctx.
 func (s *Server) reporters(ctx context.Context, names ...string) map[string]events.EventRecorder {
 	client, err := kubernetes.NewForConfig(s.serverClient())
 	if err != nil {
-		panic(fmt.Sprintf("a client of our own: %v", err)) // it has no options that could be wrong
+		panic(fmt.Sprintf("a client of our own: %v", err)) // it has no options that could be invalid
 	}
 	out := map[string]events.EventRecorder{}
 	for _, name := range names {

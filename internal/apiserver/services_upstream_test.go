@@ -27,8 +27,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// upstreamURL names a kube-apiserver with the ranges of one scenario (hack/reference-apiserver
-// DIR PORT RANGES NODEPORTS), from which -rewrite records its answers; TOKEN=… is its token.
+// upstreamURL is a kube-apiserver with the ranges of one scenario (hack/reference-apiserver DIR
+// PORT RANGES NODEPORTS), from which -rewrite records the answers; TOKEN=… is its token.
 var upstreamURL = flag.String("upstream", "", "TestUpstreamServices: ask this upstream API server instead of carob")
 
 // serviceClusters are the clusters of testdata/services, by file.
@@ -44,8 +44,8 @@ var serviceClusters = map[string]struct {
 	"tiny":     {ranges: "10.96.0.0/29", ports: [2]int{30000, 30003}},
 }
 
-// Services and their addresses and ports are given, kept, refused and given back as
-// upstream's API server does it: the answers in testdata/services are its own.
+// Services get, keep, and release addresses and ports, and are rejected, as by upstream's API
+// server: the answers in testdata/services are its own.
 func TestUpstreamServices(t *testing.T) {
 	for name, cluster := range serviceClusters {
 		t.Run(name, func(t *testing.T) {
@@ -75,13 +75,13 @@ func TestUpstreamServices(t *testing.T) {
 	}
 }
 
-// serviceScenario asks one API server. Each value that was chosen by it gets a name.
+// serviceScenario sends requests to one API server. Each value that the server chose gets a name.
 type serviceScenario struct {
 	api      kubernetes.Interface
 	literals []string
 	names    map[string]string
 	counts   [3]int
-	tiny     bool // there is so little to choose from that the same comes again
+	tiny     bool // there are so few values that the same one comes again
 }
 
 func (s *serviceScenario) clear(t *testing.T) {
@@ -97,14 +97,7 @@ func (s *serviceScenario) clear(t *testing.T) {
 	}
 }
 
-// run does one request:
-//
-//	create|put NAME [dry]     the body is the spec
-//	patch NAME [dry] [status] the body is what changes of the spec (or of the status)
-//	delete|get NAME [dry]
-//	raw METHOD [type=…] PATH  the body is YAML
-//	pause, which lets upstream's caches catch up
-//	range|unrange NAME [cidrs=…], address|unaddress NAME, addresses
+// run sends one request:
 func (s *serviceScenario) run(t *testing.T, d *datadriven.TestData) string {
 	s.literals = append(s.literals, value.FindAllString(d.Input, -1)...)
 	if d.Cmd == "raw" {
@@ -196,7 +189,7 @@ func (s *serviceScenario) run(t *testing.T, d *datadriven.TestData) string {
 	}
 	if svc, ok := out.(*corev1.Service); ok {
 		if *upstreamURL != "" {
-			// Its next write would begin with what its cache has.
+			// Otherwise its next write would start from its cache.
 			_, _ = services.Get(ctx, name, metav1.GetOptions{ResourceVersion: svc.ResourceVersion})
 		}
 		return s.generalize(show(svc), dry)
@@ -204,7 +197,8 @@ func (s *serviceScenario) run(t *testing.T, d *datadriven.TestData) string {
 	return "ok"
 }
 
-// forget takes the names of what no service has any more: who chooses at random may choose it again.
+// forget releases the names of values that no service has any more: a random choice may return
+// them.
 func (s *serviceScenario) forget(t *testing.T) {
 	list, err := s.api.CoreV1().Services("default").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -219,7 +213,7 @@ func (s *serviceScenario) forget(t *testing.T) {
 	maps.DeleteFunc(s.names, func(v, _ string) bool { return !had[v] })
 }
 
-// raw does any request; the answer to a good one is its code only.
+// raw sends any request; the answer to a successful one is only its code.
 func (s *serviceScenario) raw(t *testing.T, d *datadriven.TestData) string {
 	method, path := d.CmdArgs[0].Key, ""
 	kind := "application/json"
@@ -254,7 +248,7 @@ func refusal(err error) string {
 	return fmt.Sprintf("%d %s: %s", st.Code, st.Reason, st.Message)
 }
 
-// show is a service without what the defaults always say.
+// show formats a service without its usual defaults.
 func show(svc *corev1.Service) string {
 	raw, _ := json.Marshal(svc.Spec)
 	var m map[string]any
@@ -305,11 +299,11 @@ func (s *serviceScenario) addresses(t *testing.T) string {
 	return strings.Join(lines, "\n")
 }
 
-// value is an address of the scenarios' ranges or a port of the usual range of node ports.
+// value is an address in the scenarios' ranges or a port in the usual range of node ports.
 var value = regexp.MustCompile(
 	`\b10\.(96|97|98)\.\d+\.\d+(/\d+)?|\bfd00:9[67]::([0-9a-f]{1,4})?(/\d+)?|\b3[0-2]\d\d\d(-\d+)?\b`)
 
-// generalize puts names in the place of values that no request has named.
+// generalize replaces values that no request has named by names.
 func (s *serviceScenario) generalize(text string, dry bool) string {
 	return value.ReplaceAllStringFunc(text, func(v string) string {
 		if dry && (v == "10.96.0.0" || v == "fd00:96::") {
@@ -326,7 +320,7 @@ func (s *serviceScenario) generalize(text string, dry bool) string {
 			kind, i = "ipv6", 1
 		}
 		if dry {
-			return "(" + kind + ")" // none is taken, and upstream makes one up
+			return "(" + kind + ")" // none is allocated, and upstream makes one up
 		}
 		if s.names[v] == "" {
 			s.counts[i]++

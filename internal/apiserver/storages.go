@@ -28,13 +28,13 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// storageIndex finds what is served for a resource.
+// storageIndex finds the storage that is served for a resource.
 type storageIndex map[schema.GroupResource]rest.Storage
 
 func (s *Server) storageOf(gr schema.GroupResource) rest.Storage { return s.storages[gr] }
 
-// storagesByGroup builds the storage of every kind, keyed by group version and
-// path, and remembers the main ones.
+// storagesByGroup builds the storage of every kind, keyed by group version and path, and records
+// the main ones.
 func (s *Server) storagesByGroup(reader admission.Reader) (map[schema.GroupVersion]map[string]rest.Storage, error) {
 	b := &registry.Builder{Set: s.set, Options: s.options}
 	out := map[schema.GroupVersion]map[string]rest.Storage{}
@@ -50,7 +50,7 @@ func (s *Server) storagesByGroup(reader admission.Reader) (map[schema.GroupVersi
 		}
 	}
 	for _, r := range s.descriptors() {
-		of, _ := kinds.RulesOf(r.Kind.GroupKind()) // a kind without rules of its own gets the zero value
+		of, _ := kinds.RulesOf(r.Kind.GroupKind()) // a kind without validation of its own gets the zero value
 		setRules(r, of)
 		store, paths, err := b.Build(r)
 		if err != nil {
@@ -118,7 +118,7 @@ func (s *Server) namespace(ctx context.Context, name string) (*corev1.Namespace,
 	return obj.(*corev1.Namespace), nil
 }
 
-// setRules gives a descriptor the rules of its kind.
+// setRules sets the validation of a kind in its descriptor.
 func setRules(r *registry.Resource, of rules.Rules) {
 	if of.Name != nil {
 		r.ValidateName = of.Name
@@ -154,8 +154,8 @@ func (s stores) destroy() {
 	}
 }
 
-// create stores obj unless it exists. It looks first: on all but the first start
-// that saves a refused write.
+// create stores obj unless it exists. It looks first: on all but the first start, this avoids a
+// failed write.
 func (s stores) create(ctx context.Context, gr schema.GroupResource, namespace string, obj metav1.Object) error {
 	ctx = apirequest.WithNamespace(ctx, namespace)
 	if _, err := s[gr].Get(ctx, obj.GetName(), &metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -168,8 +168,8 @@ func (s stores) create(ctx context.Context, gr schema.GroupResource, namespace s
 	return nil
 }
 
-// upsert creates obj, or lets change adjust what is stored; change reports
-// whether there is anything to write.
+// upsert creates obj, or lets change adjust the stored one; change reports whether there is
+// anything to write.
 func upsert[T metav1.Object](ctx context.Context, st *registry.Store, obj T, change func(T) bool) error {
 	ctx = apirequest.WithNamespace(ctx, obj.GetNamespace())
 	_, err := st.Create(ctx, any(obj).(runtime.Object).DeepCopyObject(), rest.ValidateAllObjectFunc,

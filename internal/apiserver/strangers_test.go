@@ -25,8 +25,8 @@ import (
 	"carob/internal/base/testwait"
 )
 
-// slowIssuer is an OpenID Connect provider that never tells its keys, and the configuration that believes it.
-// Each who asks for them is a value of asked, each who gives up one of left.
+// slowIssuer is an OpenID Connect provider that never returns its keys, and the configuration that
+// trusts it. Each request for them sends to asked, each abandoned one to left.
 func slowIssuer(t *testing.T) (url, config string, asked, left, release chan struct{}) {
 	t.Helper()
 	asked, left, release = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{})
@@ -54,7 +54,7 @@ func slowIssuer(t *testing.T) (url, config string, asked, left, release chan str
 	return s.URL, config, asked, left, release
 }
 
-// dialStranger opens a connection of HTTP/2 without a credential, with no room for answers.
+// dialStranger opens an HTTP/2 connection without a credential, with a window of zero for answers.
 func (r *running) dialStranger(t *testing.T) *streams {
 	t.Helper()
 	d := tls.Dialer{Config: &tls.Config{RootCAs: r.pki.Pool, ServerName: "127.0.0.1", NextProtos: []string{"h2"}}}
@@ -73,10 +73,10 @@ func (r *running) dialStranger(t *testing.T) *streams {
 	return s
 }
 
-// Strangers hold all that they can hold, and don't let go: connections without and with half a
-// handshake, headers and bodies that never end, answers that nobody reads, watches, and
-// tokens of an issuer that doesn't tell its keys, so that each waits before it is refused.
-// Administrators and users are served meanwhile, by new connections, too.
+// Unauthenticated clients use all that they can get and do not release it: connections with no or
+// half a handshake, headers and bodies that never end, answers that nobody reads, watches, and
+// tokens of an issuer that does not return its keys, so that each request waits before it is
+// rejected. Administrators and users are served meanwhile, on new connections, too.
 func TestStrangersKeepNobodyWaiting(t *testing.T) {
 	url, text, asked, left, release := slowIssuer(t)
 	defer close(release)
@@ -111,7 +111,7 @@ func TestStrangersKeepNobodyWaiting(t *testing.T) {
 		b64(map[string]any{"iss": url, "aud": "carob", "sub": "mallory",
 			"exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix()}) + "." +
 		base64.RawURLEncoding.EncodeToString(make([]byte, 64))
-	// The issuer is believed once it has told who it is.
+	// The issuer is trusted once its discovery document was read.
 	probe := r.dialStranger(t)
 	testwait.For(t, "the issuer to be asked for its keys", func() bool {
 		probe.open(t, "GET", "/api/v1/pods", true, "authorization", "Bearer "+forged)
@@ -133,7 +133,7 @@ func TestStrangersKeepNobodyWaiting(t *testing.T) {
 		for range 3 {
 			s := r.dialStranger(t)
 			forgers = append(forgers, s)
-			for range 800 { // more than there are places for one user
+			for range 800 { // more than one user may have
 				s.open(t, "GET", "/api/v1/pods", true, "authorization", "Bearer "+forged)
 			}
 		}
@@ -157,7 +157,7 @@ func TestStrangersKeepNobodyWaiting(t *testing.T) {
 		}
 		t.Cleanup(func() { raw.Close() })
 		if i%2 == 0 {
-			_, _ = io.WriteString(raw, hello) // it may be closed already
+			_, _ = io.WriteString(raw, hello) // it may already be closed
 		}
 	}
 	served := func(what string, do func(ctx context.Context) error) {
@@ -168,8 +168,8 @@ func TestStrangersKeepNobodyWaiting(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	// The server gives up an issuer after half a minute, and then lets go of who waits for it: a
-	// round that took as long says nothing.
+	// The server gives up on an issuer after half a minute, and ends the requests that wait for it:
+	// a round that took as long proves nothing.
 	rounds, good := 3, 0
 	for i := range rounds {
 		for len(left) > 0 {

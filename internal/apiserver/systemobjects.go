@@ -16,11 +16,10 @@ import (
 	"carob/internal/kinds/registry"
 )
 
-// seed makes the objects that clients take for granted, and restores the
-// allocations of what is stored. It works on stores without caches, before the
-// caches are made: etcd serves a watch that starts behind a write from a queue it
-// looks at ten times a second, and each cache's first list would wait for that.
-// Independent objects are made side by side: each costs a write to disk.
+// seed creates the objects that clients take for granted, and restores the allocations of stored
+// objects. It uses stores without caches, before the caches are created: etcd serves a watch that
+// starts behind a write from a queue that it checks ten times a second, and each cache's first list
+// would wait for that. Independent objects are created in parallel: each costs a write to disk.
 func (s *Server) seed(ctx context.Context) error {
 	ctx = asServer(ctx)
 	b := &registry.Builder{Set: s.set, Options: s.options.Uncached()}
@@ -68,7 +67,7 @@ func (s *Server) seed(ctx context.Context) error {
 	return nil
 }
 
-// asServer returns a context whose writes are the server's own.
+// asServer returns a context whose writes have the server's own identity.
 func asServer(ctx context.Context) context.Context {
 	return apirequest.WithUser(ctx,
 		&user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
@@ -84,15 +83,15 @@ func systemPriorityClasses() []*schedulingv1.PriorityClass {
 	}
 }
 
-// storeAfterStart makes the objects that nothing waits for: APIServices of the built-in
-// groups and what other API servers need to trust this one.
+// storeAfterStart creates the objects that nothing waits for: APIServices of the built-in groups,
+// and what other API servers need to trust this one.
 func (s *Server) storeAfterStart(ctx context.Context) {
 	for _, gv := range s.versions {
 		if ctx.Err() != nil {
 			return
 		}
 		if gv.Group == apiregistration.GroupResource.Group {
-			continue // it is the one that the others are listed by
+			continue // the others are listed by it
 		}
 		if err := s.storeAPIService(ctx, gv); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Storing an APIService failed", "groupVersion", gv)

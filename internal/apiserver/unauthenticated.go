@@ -16,22 +16,20 @@ import (
 )
 
 const (
-	// maxUnauthenticatedConns is how many connections may be open on which nobody has been authenticated yet.
+	// maxUnauthenticatedConns is how many connections may be open without an authenticated request.
 	maxUnauthenticatedConns = 1000
-	// maxUnauthenticatedRequests is how many requests may be in flight on all of those together.
+	// maxUnauthenticatedRequests is how many requests may be in flight on all of them together.
 	maxUnauthenticatedRequests = 4 * maxStreams
-	// unauthenticatedWriteTime bounds how long an answer to an unauthenticated client waits for its reader.
+	// unauthenticatedWriteTime is the time limit for an unauthenticated client to read an answer.
 	unauthenticatedWriteTime = 10 * time.Second
-	// maxAnonymousRequests is how many requests without a user are handled at once, behind authentication.
+	// maxAnonymousRequests is how many anonymous requests are handled at once, after
+	// authentication.
 	maxAnonymousRequests = 64
 )
 
-// unauthenticatedConns are the connections on which no request has been authenticated yet. What they may hold is
-// bounded, and one more than fits pushes out one of them: whoever has a credential gets in, however many connections,
-// handshakes and streams others hold open.
-//
-//	accepted ──first authenticated request──▶ known: no longer counted here
-//	accepted ──too many connections, or too many requests──▶ closed: the source with the most goes first
+// unauthenticatedConns are the connections on which no request has been authenticated yet. Their
+// number and requests are limited, and one more than allowed closes another one of them: a client
+// with a credential gets in, however many connections, handshakes, and streams others hold open.
 type unauthenticatedConns struct {
 	maxOpen, maxRequests int
 
@@ -41,14 +39,14 @@ type unauthenticatedConns struct {
 	requests int        // in flight on all
 }
 
-// connection is one of them. Its fields are guarded by unauthenticatedConns.mu.
+// connection is one of them. unauthenticatedConns.mu protects its fields.
 type connection struct {
 	of       *unauthenticatedConns
 	conn     net.Conn
 	source   netip.Prefix
 	place    *list.Element
-	spoke    bool // it has sent a request: its handshake is over
-	known    bool // somebody has been authenticated, or it is closed
+	spoke    bool // it has sent a request: the handshake is complete
+	known    bool // a request was authenticated, or it is closed
 	requests int  // in flight
 }
 
@@ -94,7 +92,7 @@ func (g *unauthenticatedConns) changed(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// remove takes a connection off the list. Call with mu held.
+// remove removes a connection from the list. Call with mu held.
 func (g *unauthenticatedConns) remove(n *connection) {
 	if n.known {
 		return
@@ -105,8 +103,8 @@ func (g *unauthenticatedConns) remove(n *connection) {
 	g.requests -= n.requests
 }
 
-// leastWelcome is the connection to close for a new one: of the source that has the most,
-// one that has not even finished its handshake, else the oldest. Call with mu held.
+// leastWelcome returns the connection to close for a new one: of the source with the most
+// connections, one without a complete handshake, otherwise the oldest. Call with mu held.
 func (g *unauthenticatedConns) leastWelcome() *connection {
 	count := map[netip.Prefix]int{}
 	for _, n := range g.open {
@@ -122,7 +120,7 @@ func (g *unauthenticatedConns) leastWelcome() *connection {
 	return out
 }
 
-// greedy is the connection with the most requests in flight. Call with mu held.
+// greedy returns the connection with the most requests in flight. Call with mu held.
 func (g *unauthenticatedConns) greedy() *connection {
 	var out *connection
 	for _, n := range g.open {
@@ -133,7 +131,8 @@ func (g *unauthenticatedConns) greedy() *connection {
 	return out
 }
 
-// watched counts the requests of these connections around next, and drops what they sent and nobody read.
+// watched counts the requests of these connections around next, and discards what they sent and
+// nobody read.
 func (g *unauthenticatedConns) watched(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n, ok := r.Context().Value(connectionKey{}).(*connection)
@@ -146,17 +145,18 @@ func (g *unauthenticatedConns) watched(next http.Handler) http.Handler {
 		if n.isKnown() {
 			return
 		}
-		_ = r.Body.Close() // the buffer of what has come is free, what still comes is not kept
+		_ = r.Body.Close() // frees the buffer of received data; later data is not kept
 		if r.ProtoMajor == 2 {
-			// What the server would do after this, where a client that reads nothing is not counted.
+			// The server would do this afterwards, when a client that reads nothing is no longer
+			// counted.
 			n.hurry(w)
-			_ = http.NewResponseController(w).Flush() // else the stream is reset
+			_ = http.NewResponseController(w).Flush() // otherwise the stream is reset
 		}
 	})
 }
 
-// enter counts a request, and reports whether nobody was authenticated on its connection. One too many closes
-// the connection that has the most.
+// enter counts a request, and reports whether its connection is unauthenticated. One request too
+// many closes the connection with the most.
 func (n *connection) enter() bool {
 	g := n.of
 	g.mu.Lock()
@@ -193,32 +193,32 @@ func (n *connection) isKnown() bool {
 	return n.known
 }
 
-// welcome says that somebody has been authenticated by r, whose answer is w.
+// welcome marks the connection of r, whose answer is w, as authenticated.
 func (n *connection) welcome(w http.ResponseWriter, r *http.Request) {
 	n.of.mu.Lock()
 	before := n.known
 	n.of.remove(n)
 	n.of.mu.Unlock()
 	if !before && r.ProtoMajor == 1 {
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // that of an earlier request
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // set for an earlier request
 	}
 }
 
-// hurry bounds how long the answer waits for its reader.
+// hurry limits how long the answer waits for its reader.
 func (n *connection) hurry(w http.ResponseWriter) {
 	// the connections of this server have deadlines
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(unauthenticatedWriteTime))
 }
 
-// closeNow closes a connection without a farewell, which would wait for its reader.
+// closeNow closes a connection without the TLS close message, which would wait for the client.
 func closeNow(conn net.Conn) {
 	if t, ok := conn.(*tls.Conn); ok {
 		conn = t.NetConn()
 	}
-	_ = conn.Close() // it may be closed already
+	_ = conn.Close() // it may already be closed
 }
 
-// sourceOf is whom an address belongs to: of IPv6 a client has a /64 to itself.
+// sourceOf returns the source of an address: for IPv6, the /64 that one client usually has.
 func sourceOf(a net.Addr) netip.Prefix {
 	p, err := netip.ParseAddrPort(a.String())
 	if err != nil {
@@ -235,9 +235,8 @@ func sourceOf(a net.Addr) netip.Prefix {
 	return out
 }
 
-// limitAnonymous sends requests of authenticated users to users and anonymous ones, which may do little, to next: few
-// at
-// once, without anybody having to wait.
+// limitAnonymous passes requests of authenticated users to users, and anonymous ones, which may do
+// little, to next: few at once, and without waiting.
 func limitAnonymous(users, next http.Handler) http.Handler {
 	taken := make(chan struct{}, maxAnonymousRequests)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -253,7 +252,7 @@ func limitAnonymous(users, next http.Handler) http.Handler {
 		if counted && !n.isKnown() {
 			n.hurry(w)
 		}
-		if isProbe(r.URL.Path) { // anonymous requests may not keep a load balancer from seeing that all is well
+		if isProbe(r.URL.Path) { // anonymous requests must not keep a load balancer from its health checks
 			next.ServeHTTP(w, r)
 			return
 		}

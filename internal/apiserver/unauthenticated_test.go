@@ -36,14 +36,15 @@ func (v *visitor) Close() error {
 
 func of(ctx context.Context) *connection { return ctx.Value(connectionKey{}).(*connection) }
 
-// A connection too many pushes out one of whoever has the most, first one that has not finished its handshake.
+// A connection too many closes one of the source with the most, first one without a complete
+// handshake.
 func TestGuestsMakeRoom(t *testing.T) {
 	const alone, crowd, six, sixToo = "192.0.2.1:1", "192.0.2.2:1", "[2001:db8::1]:1", "[2001:db8::ffff]:2"
 	for _, c := range []struct {
 		name  string
 		from  []string
-		spoke []int // which have finished their handshake
-		out   int   // who goes for one more
+		spoke []int // with complete handshakes
+		out   int   // whose connection is closed for one more
 	}{
 		{"the oldest of a crowd", []string{alone, crowd, crowd}, []int{0, 1, 2}, 1},
 		{"who has not spoken", []string{crowd, crowd, crowd}, []int{0, 2}, 1},
@@ -73,7 +74,8 @@ func TestGuestsMakeRoom(t *testing.T) {
 	}
 }
 
-// Whatever comes and goes, the bounds hold, who is known is never closed, and nothing is counted twice.
+// For any sequence of connections, the limits hold, authenticated ones are never closed, and
+// nothing is counted twice.
 func TestGuestsAreBounded(t *testing.T) {
 	const most, requests = 5, 20
 	g := newUnauthenticatedConns(most, requests)
@@ -135,7 +137,8 @@ func askedBy(ctx context.Context, name string, groups ...string) *http.Request {
 		nil).WithContext(apirequest.WithUser(ctx, &user.DefaultInfo{Name: name, Groups: groups}))
 }
 
-// A user whose requests reach its limit waits; others don't, and nothing is left of who has gone.
+// Requests of a user above its limit wait; others do not, and no state is left of users without
+// requests.
 func TestRooms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, release := newUserLimits(2), make(chan struct{})
@@ -167,7 +170,7 @@ func TestRooms(t *testing.T) {
 	})
 }
 
-// Anonymous requests share a small limit, at which nobody waits; probes and users don't need it.
+// Anonymous requests share a small limit and do not wait; probes and users are not affected.
 func TestStrangersShareARoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 )
 
-// undriven warns who makes an object on which nobody acts (Config.Undriven): it is
-// stored, and then nothing happens.
+// undriven warns clients that create an object without any effect (Config.Undriven): it is only
+// stored.
 func undriven(kinds map[schema.GroupResource]string, next http.Handler) http.Handler {
 	if len(kinds) == 0 {
 		return next
@@ -25,7 +25,7 @@ func undriven(kinds map[schema.GroupResource]string, next http.Handler) http.Han
 	})
 }
 
-// makes says whether a request may make an object: creation and server-side apply.
+// makes reports whether a request may create an object: a create or a server-side apply.
 func makes(info *apirequest.RequestInfo, r *http.Request) bool {
 	if !info.IsResourceRequest || info.Subresource != "" {
 		return false

@@ -12,7 +12,7 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// Only what makes an object of a kind that nobody drives is warned of.
+// Only requests that create an object of a kind without effect get a warning.
 func TestUndriven(t *testing.T) {
 	kinds := map[schema.GroupResource]string{{Group: "apps", Resource: "deployments"}: "nobody makes pods of it"}
 	var h http.Handler = http.HandlerFunc(func(w http.ResponseWriter,

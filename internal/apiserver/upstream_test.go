@@ -33,8 +33,8 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 )
 
-// upstreamDir has objects, and what upstream's API server says to changes of
-// them (made by test/conformance/validation).
+// upstreamDir has objects, and the answers of upstream's API server to changes of them (made by
+// test/conformance/validation).
 const upstreamDir = "testdata/validation"
 
 var corpusDir = flag.String("corpus", upstreamDir, "TestUpstreamValidation: where corpus.jsonl and grammar.jsonl are")
@@ -42,31 +42,31 @@ var corpusDir = flag.String("corpus", upstreamDir, "TestUpstreamValidation: wher
 var writeKnown = flag.Bool("write-known", false,
 	"TestUpstreamValidation: write the differences to known.txt instead of failing")
 
-// upstreamCase is one change of one object, and what upstream finds wrong with the
-// outcome. Update and Kept are missing where they are the same as Create.
+// upstreamCase is one change of one object, and upstream's errors about the result. Update and Kept
+// are missing if they equal Create.
 type upstreamCase struct {
 	Base     string          `json:"base"`     // kind/name
-	Sub      string          `json:"sub"`      // a subresource, of which there are only updates
+	Sub      string          `json:"sub"`      // a subresource, which has updates only
 	Op       json.RawMessage `json:"op"`       // of a JSON patch
 	Create   []string        `json:"create"`   // of a new object, as "field: message"
-	Update   *[]string       `json:"update"`   // of the change of a stored object
-	Kept     *[]string       `json:"kept"`     // of a label for an object that was stored with the change
+	Update   *[]string       `json:"update"`   // for an update of a stored object
+	Kept     *[]string       `json:"kept"`     // for a label on an object that was stored with the change
 	Warnings []string        `json:"warnings"` // of the create, or of the update if there is no create
 
-	// How what is stored differs from what was sent. An object's first case changes nothing; the others say what is
-	// not so there.
+	// How the stored object differs from the one sent. The first case of an object changes nothing;
+	// the others list differences from it.
 	Stored, Updated []string
 }
 
-// Requests that upstream refuses are refused for the same reasons, in the same
-// words, about the same fields, and what it accepts is accepted, with the same
-// warnings, and stored with the same defaults and without the same fields.
+// Requests that upstream rejects are rejected for the same reasons, in the same words, about the
+// same fields; requests that it accepts are accepted, with the same warnings, and stored with the
+// same defaults and dropped fields.
 func TestUpstreamValidation(t *testing.T) {
 	r := start(t, t.TempDir())
 	objects := r.upstreamObjects(t)
 	found := &differences{known: upstreamKnown(t)}
 	for _, name := range []string{"corpus.jsonl", "grammar.jsonl"} {
-		// each change of an object, and what the fields' grammar asks
+		// each change of an object, and each value of a field's grammar
 		f, err := os.Open(filepath.Join(*corpusDir, name))
 		if err != nil {
 			t.Fatal(err)
@@ -89,7 +89,7 @@ func TestUpstreamValidation(t *testing.T) {
 	found.report(t)
 }
 
-// compare asks all that the corpus has answers to.
+// compare sends all requests to which the corpus has answers.
 func (o *object) compare(t *testing.T, c upstreamCase, found *differences) {
 	t.Helper()
 	orCreate := func(errs *[]string) []string {
@@ -127,17 +127,17 @@ func (o *object) compare(t *testing.T, c upstreamCase, found *differences) {
 	}
 }
 
-// renames tells whether the change is of the name, which a stored object keeps: a
-// request for another one never gets to validation.
+// renames reports whether the change is of the name, which is fixed for a stored object: a request
+// for another name is rejected before validation.
 func renames(c upstreamCase) bool {
 	return bytes.Contains(c.Op, []byte(`"path":"/metadata/name"`)) || bytes.Contains(c.Op, []byte(`"path":"/metadata"`))
 }
 
-// differences is where carob answers otherwise than upstream.
+// differences are the places where carob answers differently from upstream.
 type differences struct {
-	known map[string]bool // and whether the difference is there
+	known map[string]bool // and whether the difference occurs
 	asked int
-	// By what it means to a client.
+	// By their consequence for a client.
 	refused, accepted, worded, warned, completed []string
 	details                                      []string
 }
@@ -227,7 +227,7 @@ func upstreamBases(t *testing.T, file string) map[string]*unstructured.Unstructu
 	}
 }
 
-// upstreamKnown returns the differences that there are.
+// upstreamKnown returns the existing differences.
 func upstreamKnown(t *testing.T) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(upstreamDir, "known.txt"))
@@ -243,8 +243,8 @@ func upstreamKnown(t *testing.T) map[string]bool {
 	return known
 }
 
-// object is one of the corpus. Its changes go to the strategies of its kind, without
-// admission, as upstream's did.
+// object is one of the corpus. Its changes go to the strategies of its kind, without admission,
+// like upstream's.
 type object struct {
 	r      *running
 	gvk    schema.GroupVersionKind
@@ -252,31 +252,31 @@ type object struct {
 	update rest.RESTUpdateStrategy
 	parts  map[string]rest.RESTUpdateStrategy
 	base   []byte
-	stored bool // it can't be made as it is: only updates are tried
+	stored bool // it cannot be created: only updates are tested
 
 	old       runtime.Object // the base as it is stored
 	text      []byte         // and as a client gets it
-	completed []string       // what a create of the base adds and drops
+	completed []string       // what a create of the base sets and drops
 }
 
-// upstreamAnswer is what is said to a request.
+// upstreamAnswer is the answer to a request.
 type upstreamAnswer struct {
 	errs, warnings []string
-	// stored is how what is stored differs from what was sent; only if there are no errors.
+	// stored is how the stored object differs from the one sent; only if there are no errors.
 	stored []string
-	// applies is false if there is nothing to change in what is stored.
+	// applies is false if the change does not apply to the stored object.
 	applies bool
 }
 
-// AddWarning keeps a warning of the request.
+// AddWarning records a warning of the request.
 func (a *upstreamAnswer) AddWarning(_, text string) {
 	if strings.HasPrefix(text, "v1 Endpoints is deprecated") {
-		return // which upstream says before it looks at the object
+		return // which upstream sends before it reads the object
 	}
 	a.warnings = append(a.warnings, text[:min(len(text), longestTold)])
 }
 
-// onPanic makes a panic an answer.
+// onPanic turns a panic into an answer.
 func (a *upstreamAnswer) onPanic() {
 	if r := recover(); r != nil {
 		*a = upstreamAnswer{errs: []string{fmt.Sprint("panic: ", r)}, applies: true}
@@ -336,7 +336,7 @@ func (o *object) context(sub string, a *upstreamAnswer) context.Context {
 			IsResourceRequest: true})
 }
 
-// decode returns an object as a strategy gets it; nil if it can't be one.
+// decode returns an object as a strategy gets it; nil if it cannot be decoded.
 func (o *object) decode(t *testing.T, data []byte) (runtime.Object, metav1.Object) {
 	t.Helper()
 	obj, _, err := o.r.set.Codecs.UniversalDecoder().Decode(data, &o.gvk, nil)
@@ -353,8 +353,8 @@ func (o *object) decode(t *testing.T, data []byte) (runtime.Object, metav1.Objec
 	return obj, m
 }
 
-// asStored returns an object as if it had been made and had got its status since
-// then; it may be invalid.
+// asStored returns an object as if it had been created and had got its status later; it may be
+// invalid.
 func (o *object) asStored(t *testing.T, data []byte) runtime.Object {
 	t.Helper()
 	obj, m := o.decode(t, data)
@@ -410,8 +410,8 @@ func (o *object) updateErrors(t *testing.T, c upstreamCase) (a upstreamAnswer) {
 	return a
 }
 
-// difference returns what the server makes of what it gets: a line for each value that it sets, changes or
-// drops, without what is another at each time.
+// difference returns what the server changes in its input: a line for each value that it sets,
+// changes, or drops, without values that differ each time.
 func (o *object) difference(t *testing.T, sent []byte, stored runtime.Object) []string {
 	t.Helper()
 	text, err := runtime.Encode(o.r.set.Codecs.LegacyCodec(o.gvk.GroupVersion()), stored)
@@ -437,13 +437,13 @@ func (o *object) difference(t *testing.T, sent []byte, stored runtime.Object) []
 	return lines
 }
 
-// madeUIDs and clockTimes are of the request, not of an object of the corpus.
+// madeUIDs and clockTimes are values of the request, not of an object in the corpus.
 var (
 	madeUIDs   = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 	clockTimes = regexp.MustCompile(`"20(2[7-9]|26-(0[2-9]|1))[-0-9]*T[0-9:.]*Z"`)
 )
 
-// leaves returns the values of a document that hold no others, by their paths.
+// leaves returns the scalar values of a document by their paths.
 func leaves(t *testing.T, text []byte) map[string]string {
 	t.Helper()
 	var document any
@@ -473,7 +473,8 @@ func leaves(t *testing.T, text []byte) map[string]string {
 	return all
 }
 
-// beyond returns the lines that are not of the unchanged object, and how many of its are missing.
+// beyond returns the lines that are not in the unchanged object, and how many of its lines are
+// missing.
 func beyond(lines, unchanged []string) []string {
 	of := sets.New(unchanged...)
 	more := slices.DeleteFunc(slices.Clone(lines), of.Has)
@@ -483,7 +484,8 @@ func beyond(lines, unchanged []string) []string {
 	return more
 }
 
-// touchErrors labels an object that is stored with the change although it may be invalid.
+// touchErrors labels an object that is stored with the change although it may be invalid, and
+// returns the errors.
 func (o *object) touchErrors(t *testing.T, c upstreamCase) (a upstreamAnswer) {
 	t.Helper()
 	defer a.onPanic()
@@ -503,7 +505,7 @@ func (o *object) touchErrors(t *testing.T, c upstreamCase) (a upstreamAnswer) {
 	return a
 }
 
-// changed returns an object with one change; nil if it has nothing to change there.
+// changed returns an object with one change; nil if the change does not apply.
 func changed(t *testing.T, object []byte, op json.RawMessage) []byte {
 	t.Helper()
 	patch, err := jsonpatch.DecodePatch([]byte("[" + string(op) + "]"))
@@ -517,15 +519,15 @@ func changed(t *testing.T, object []byte, op json.RawMessage) []byte {
 	return text
 }
 
-// general leaves out what a message shows of an object (upstream shows its
-// internal form), and what is said twice.
+// general removes what a message shows of an object (upstream shows its internal form), and
+// duplicates.
 func general(errs []string) []string {
 	var all []string
 	for _, e := range errs {
 		if i := strings.Index(e, " value: "); i >= 0 && strings.ContainsAny(e[i+8:min(len(e), i+9)], "{[") {
 			e = e[:i]
 		}
-		// What is not printable is shown in more than one way, and may be cut in two.
+		// Unprintable text is shown in more than one way, and may be cut in two.
 		if i := unprintable.FindStringIndex(e); i != nil {
 			e = e[:i[0]]
 		}
@@ -537,10 +539,10 @@ func general(errs []string) []string {
 
 var unprintable = regexp.MustCompile(`\\+(u[0-9a-f]{4}|x[0-9a-f]{2}|[abfnrtv])|[^ -~]|[&<>]`)
 
-// longestTold is how much of a message the corpus has, in bytes.
+// longestTold is how many bytes of a message the corpus has.
 const longestTold = 120
 
-// told returns the causes of a refusal.
+// told returns the causes of a rejection.
 func told(err error) (causes []string) {
 	if err == nil {
 		return nil
@@ -550,7 +552,7 @@ func told(err error) (causes []string) {
 		return []string{err.Error()}
 	}
 	for _, c := range status.Status().Details.Causes {
-		text, _, _ := strings.Cut(c.Field+": "+c.Message, "\n") // what follows is the difference of two objects
+		text, _, _ := strings.Cut(c.Field+": "+c.Message, "\n") // followed by the difference of two objects
 		causes = append(causes, text[:min(len(text), longestTold)])
 	}
 	slices.Sort(causes)

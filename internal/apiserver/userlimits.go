@@ -7,11 +7,11 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// userLimits limit how many requests of each user that have a limit in time are handled at once. The filter between
-// take
-// and free answers a request whose client has gone, while it goes on in a goroutine of its own: a client that took its
-// requests back at once had any number of them. Nobody waits for the requests of another user here; behind it, priority
-// and fairness has few requests executed.
+// userLimits limit how many requests of each user are handled at once, apart from long-running
+// ones. The filter between take and free answers a request whose client has disconnected while the
+// request continues in a goroutine of its own: without a limit, a client that cancels its requests
+// at once could have any number of them. Nobody waits for the requests of another user here; behind
+// it, priority and fairness executes few requests at a time.
 type userLimits struct {
 	size int
 
@@ -21,7 +21,7 @@ type userLimits struct {
 
 type userLimit struct {
 	slots chan struct{}
-	users int // requests that wait for a slot or have one; guarded by userLimits.mu
+	users int // requests that wait for a slot or have one; protected by userLimits.mu
 }
 
 func newUserLimits(size int) *userLimits { return &userLimits{size: size, of: map[string]*userLimit{}} }
@@ -47,7 +47,7 @@ func (s *userLimits) leave(name string) {
 	}
 }
 
-// take lets a request wait for a slot of its user's, until its client goes.
+// take makes a request wait for a slot of its user, until its client disconnects.
 func (s *userLimits) take(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := userName(r)
@@ -60,7 +60,7 @@ func (s *userLimits) take(next http.Handler) http.Handler {
 	})
 }
 
-// free gives the slot back when all is done.
+// free releases the slot when the request is done.
 func (s *userLimits) free(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := userName(r)

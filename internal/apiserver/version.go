@@ -8,9 +8,8 @@ import (
 	"k8s.io/component-base/compatibility"
 )
 
-// versioned is the effective version with a fallback for builds whose linker was
-// not told the library's version variables: then they hold a template that no
-// client can parse.
+// versioned is the effective version, with a fallback for builds in which the linker did not set
+// the library's version variables: they then contain a template that no client can parse.
 type versioned struct{ compatibility.EffectiveVersion }
 
 func (v versioned) Info() *apimachineryversion.Info {

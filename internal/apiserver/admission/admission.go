@@ -22,38 +22,39 @@ import (
 
 // Reader reads stored objects for decisions. The objects are shared: callers must not change them.
 type Reader interface {
-	// Get returns an object, NotFound if there is none. namespace is empty for cluster resources.
-	// The answer may lag behind a write by a watch event, but an object that exists is always found.
+	// Get returns an object, NotFound if there is none. namespace is empty for cluster-scoped
+	// resources. The object may lag behind a write by a watch event, but an object that exists is
+	// always found.
 	Get(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object, error)
-	// Await is Get that waits for an object that does not exist yet, at most for limit.
+	// Await is Get that waits up to limit for an object that does not exist yet.
 	Await(ctx context.Context, resource schema.GroupResource, namespace, name string,
 		limit time.Duration) (runtime.Object, error)
 	// List calls fn for each object of a namespace ("" for all); fn returns false to stop.
 	List(ctx context.Context, resource schema.GroupResource, namespace string, fn func(runtime.Object) bool) error
 }
 
-// Storages finds the installed storage of a resource; nil when it is not served. It is called during requests only, so
-// the chain can be built before the storages are.
+// Storages finds the installed storage of a resource; nil if it is not served. It is called during
+// requests only, so the chain can be built before the storages.
 type Storages func(resource schema.GroupResource) rest.Storage
 
-// Config is what the chain needs from its surroundings.
+// Config is what the chain needs from the API server.
 type Config struct {
-	// Reader answers look-ups; NewReader makes one.
+	// Reader reads objects; NewReader returns one.
 	Reader Reader
-	// Authorizer is asked what users may do beyond the request itself.
+	// Authorizer decides about permissions beyond the request itself.
 	Authorizer authorizer.Authorizer
-	// Configuration is what the user says to plugins.
+	// Configuration is the user's configuration of plugins.
 	Configuration Configuration
 }
 
-// plugin is one of ours, under the name that it has upstream.
+// plugin is one of carob's plugins, with its name upstream.
 type plugin struct {
 	admission.Interface
 	name string
 }
 
-// New returns the chain: a mutating and a validating admission plugin. NewQuota's
-// plugin comes last, after whatever else the server has.
+// New returns the chain: a mutating and a validating admission plugin. NewQuota's plugin comes
+// last, after all other plugins of the server.
 func New(c Config) (admission.Interface, error) {
 	all, err := plugins(c)
 	if err != nil {
@@ -66,7 +67,7 @@ func New(c Config) (admission.Interface, error) {
 	return admission.NewChainHandler(chain...), nil
 }
 
-// plugins returns the plugins in the order in which they act.
+// plugins returns the plugins in the order in which they run.
 func plugins(c Config) ([]plugin, error) {
 	security, err := newPodSecurity(c.Reader, c.Configuration.For("PodSecurity"))
 	if err != nil {
@@ -103,7 +104,7 @@ var (
 	serviceAccounts = corev1.Resource("serviceaccounts")
 )
 
-// newPod returns the pod of a request that creates one in the main resource, else nil.
+// newPod returns the pod of a request that creates one, otherwise nil.
 func newPod(a admission.Attributes) *corev1.Pod {
 	if a.GetOperation() != admission.Create {
 		return nil
@@ -111,7 +112,7 @@ func newPod(a admission.Attributes) *corev1.Pod {
 	return podOf(a)
 }
 
-// podOf returns the pod of a request on the main resource, else nil.
+// podOf returns the pod of a request on the main resource, otherwise nil.
 func podOf(a admission.Attributes) *corev1.Pod {
 	if a.GetSubresource() != "" || a.GetResource().GroupResource() != podResource {
 		return nil
@@ -120,14 +121,14 @@ func podOf(a admission.Attributes) *corev1.Pod {
 	return p
 }
 
-// isMirror tells whether the pod mirrors a static pod: its node has already admitted it, so nothing in it is changed
-// (L1.38).
+// isMirror reports whether the pod mirrors a static pod: its node has already admitted it, so
+// nothing in it is changed (L1.38).
 func isMirror(p *corev1.Pod) bool {
 	_, ok := p.Annotations[corev1.MirrorPodAnnotationKey]
 	return ok
 }
 
-// containers calls fn for each container of the pod's own life.
+// containers calls fn for each init and regular container.
 func containers(p *corev1.Pod, fn func(c *corev1.Container)) {
 	for i := range p.Spec.InitContainers {
 		fn(&p.Spec.InitContainers[i])
@@ -137,7 +138,7 @@ func containers(p *corev1.Pod, fn func(c *corev1.Container)) {
 	}
 }
 
-// on says which operations a plugin looks at.
+// on returns the handler of a plugin for these operations.
 type on struct{ create, update, remove bool }
 
 func (o on) handles(op admission.Operation) bool {

@@ -49,7 +49,7 @@ func (c cluster) List(_ context.Context, r schema.GroupResource, _ string, fn fu
 
 func named(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name, UID: "uid-" + "x"} }
 
-// usual is a namespace with its default account on a cluster with one node.
+// usual returns a namespace with its default service account in a cluster with one node.
 func usual() cluster {
 	return cluster{
 		"namespaces": {
@@ -149,7 +149,7 @@ func createPod(c cluster, p *corev1.Pod) error {
 	return send(c, request{kind: "Pod", resource: "pods", namespace: "ns", name: p.Name, op: admission.Create, obj: p})
 }
 
-// L1.27, L1.30, L1.31: what every pod gets.
+// L1.27, L1.30, L1.31: the defaults of every pod.
 func TestPlainPod(t *testing.T) {
 	p := newTestPod(nil)
 	if err := createPod(usual(), p); err != nil {
@@ -317,7 +317,7 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
-// The system's priority classes stay; those that are deleted together with others name nobody.
+// The system's priority classes cannot be deleted; errors of a deletion of several name none.
 func TestSystemPriorityClassesStay(t *testing.T) {
 	for name, stays := range map[string]bool{"system-node-critical": true, "system-cluster-critical": true,
 		"high": false, "": false} {
@@ -332,7 +332,7 @@ func TestSystemPriorityClassesStay(t *testing.T) {
 // L1.28
 func TestNewNodeIsTainted(t *testing.T) {
 	n := &corev1.Node{ObjectMeta: named("n9")}
-	for range 2 { // a second time adds nothing
+	for range 2 { // a second run adds nothing
 		if err := send(usual(), request{kind: "Node", resource: "nodes", op: admission.Create, obj: n}); err != nil {
 			t.Fatal(err)
 		}

@@ -15,19 +15,19 @@ import (
 	"carob/internal/base/certrequest"
 )
 
-// signers asks whether users may do something for a signer.
+// signers checks permissions of users for a signer.
 type signers struct{ authorizer authorizer.Authorizer }
 
-// certificateApproval lets only those approve requests who may for their signer.
+// certificateApproval allows only users with the permission for the signer to approve requests.
 type certificateApproval struct{ signers }
 
-// certificateSigning lets only those sign requests who may for their signer.
+// certificateSigning allows only users with the permission for the signer to sign requests.
 type certificateSigning struct{ signers }
 
-// trustBundleAttest lets only those write a signer's trust bundles who may attest for it.
+// trustBundleAttest allows only users who may attest for a signer to write its trust bundles.
 type trustBundleAttest struct{ signers }
 
-// certificateSubject keeps anybody from asking for a certificate of the administrators' group.
+// certificateSubject rejects requests for a certificate of the administrators' group.
 type certificateSubject struct{}
 
 func (certificateApproval) Handles(op admission.Operation) bool { return op == admission.Update }
@@ -77,8 +77,8 @@ func (certificateSubject) Validate(_ context.Context, a admission.Attributes, _ 
 	return notAdministrators(a, r)
 }
 
-// updatedRequest returns a request that is updated through a subresource, as it is to be and as it was; nil for
-// anything else.
+// updatedRequest returns a request that is updated through a subresource, the new and the old one;
+// nil for anything else.
 func updatedRequest(a admission.Attributes, subresource string) (r, old *certificatesv1.CertificateSigningRequest,
 	err error) {
 	r, ok := a.GetObject().(*certificatesv1.CertificateSigningRequest)
@@ -91,7 +91,7 @@ func updatedRequest(a admission.Attributes, subresource string) (r, old *certifi
 	return r, old, nil
 }
 
-// check refuses a user who may not use verb for a signer.
+// check rejects a user who may not use verb for a signer.
 func (s signers) check(ctx context.Context, a admission.Attributes, verb, what, signer string) error {
 	if s.may(ctx, a.GetUserInfo(), verb, signer) {
 		return nil
@@ -125,7 +125,7 @@ func notAdministrators(a admission.Attributes, r *certificatesv1.CertificateSign
 	return nil
 }
 
-// onlyGarbageCollection reports whether an update changes finalizers and owners only.
+// onlyGarbageCollection reports whether an update changes only finalizers and owners.
 func onlyGarbageCollection(o, old *certificatesv1.ClusterTrustBundle) bool {
 	p := o.DeepCopy()
 	p.Finalizers, p.OwnerReferences, p.ManagedFields = old.Finalizers, old.OwnerReferences, old.ManagedFields

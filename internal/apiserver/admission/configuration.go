@@ -17,15 +17,15 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// Configuration is what an AdmissionConfiguration says to plugins, by their names.
+// Configuration is the content of an AdmissionConfiguration by plugin name.
 type Configuration map[string][]byte
 
-// configurable are the plugins that take a configuration.
+// configurable are the plugins with a configuration.
 var configurable = []string{"MutatingAdmissionWebhook", "PodSecurity", "ResourceQuota", "ValidatingAdmissionWebhook"}
 
-// LoadConfiguration reads an AdmissionConfiguration (apiserver.config.k8s.io); the
-// empty configuration when file is "". A plugin that would not look at what is
-// written for it is an error (errkind.Invalid): somebody relies on it.
+// LoadConfiguration reads an AdmissionConfiguration (apiserver.config.k8s.io); the result is empty
+// if file is "". A section for a plugin that would ignore it is an error (errkind.Invalid):
+// somebody relies on it.
 func LoadConfiguration(file string) (Configuration, error) {
 	if file == "" {
 		return nil, nil
@@ -69,7 +69,7 @@ func LoadConfiguration(file string) (Configuration, error) {
 	return out, nil
 }
 
-// For returns the configuration of a plugin; nil without one.
+// For returns the configuration of a plugin; nil if there is none.
 func (c Configuration) For(plugin string) io.Reader {
 	if content, ok := c[plugin]; ok {
 		return bytes.NewReader(content)

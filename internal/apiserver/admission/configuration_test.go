@@ -17,9 +17,9 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// The built-in plugins that Kubernetes v1.37 runs unless told otherwise, and
-// NodeRestriction, in its order. PodGroupProtection is left out: its kind is alpha.
-// Webhooks, policies and ResourceQuota come after them.
+// The built-in plugins that Kubernetes v1.37 enables by default, and NodeRestriction, in its order.
+// PodGroupProtection is missing: its kind is alpha. Webhooks, policies, and ResourceQuota come
+// after them.
 var upstreamOrder = []string{
 	"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "TaintNodesByCondition", "PodSecurity",
 	"Priority", "DefaultTolerationSeconds",

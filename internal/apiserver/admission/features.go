@@ -11,11 +11,11 @@ import (
 	features "k8s.io/component-helpers/nodedeclaredfeatures"
 )
 
-// kubernetesVersion is the version whose features pods can ask of a node.
+// kubernetesVersion is the version whose features pods can require of a node.
 var kubernetesVersion = version.MajorMinor(1, 37)
 
-// nodeFeatures refuses changes of a running pod that its node can't carry out, by
-// what the node declares (L1.34).
+// nodeFeatures rejects changes of a running pod that its node does not support, by the node's
+// declared features (L1.34).
 type nodeFeatures struct{ reader Reader }
 
 func (nodeFeatures) Handles(op admission.Operation) bool { return op == admission.Update }

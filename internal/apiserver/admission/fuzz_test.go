@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// FuzzConfiguration reads files with an AdmissionConfiguration and makes the plugins that it speaks of.
+// FuzzConfiguration reads files with an AdmissionConfiguration and creates the configured plugins.
 func FuzzConfiguration(f *testing.F) {
 	f.Add(
 		[]byte(

@@ -23,7 +23,8 @@ var (
 
 const limitRangerAnnotation = "kubernetes.io/limit-ranger"
 
-// limitRanger fills in and bounds the resources of pods and claims by the limit ranges of their namespace (L1.26).
+// limitRanger sets and limits the resources of pods and claims by the limit ranges of their
+// namespace (L1.26).
 type limitRanger struct{ reader Reader }
 
 func (limitRanger) Handles(op admission.Operation) bool {
@@ -58,7 +59,7 @@ func (l limitRanger) Admit(ctx context.Context, a admission.Attributes, _ admiss
 	return nil
 }
 
-// applyDefaults gives each container the default requests and limits it does not have.
+// applyDefaults sets the default requests and limits of each container that lacks them.
 func applyDefaults(p *corev1.Pod, r *corev1.LimitRange) {
 	limits, requests := corev1.ResourceList{}, corev1.ResourceList{}
 	for i := range r.Spec.Limits {
@@ -112,7 +113,7 @@ func (l limitRanger) Validate(ctx context.Context, a admission.Attributes, _ adm
 	var check func(*corev1.LimitRangeItem) []error
 	switch o := a.GetObject().(type) {
 	case *corev1.Pod:
-		// Resources of a stored pod change by resize alone.
+		// Resources of a stored pod change only through resize.
 		if a.GetResource().GroupResource() != podResource || a.GetOperation() == admission.Update &&
 			a.GetSubresource() != "resize" ||
 			a.GetOperation() == admission.Create && a.GetSubresource() != "" {
@@ -163,7 +164,7 @@ func podLimits(p *corev1.Pod, it *corev1.LimitRangeItem) []error {
 	return errs
 }
 
-// bounds is what one limited thing asks for.
+// bounds are the resources of one limited object.
 type bounds struct {
 	kind             corev1.LimitType
 	requests, limits corev1.ResourceList
@@ -198,7 +199,7 @@ func (b bounds) minimum(it *corev1.LimitRangeItem) []error {
 	return errs
 }
 
-// maximum checks limits, and requests too; for claims there are requests only.
+// maximum checks limits, and requests too; claims have requests only.
 func (b bounds) maximum(it *corev1.LimitRangeItem, requestsOnly bool) []error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(it.Max)) {

@@ -14,8 +14,8 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 )
 
-// The families of figures that upstream measures admission with. Its decorators
-// look up the series each time, which costs more than most plugins do.
+// The metrics with which upstream measures admission. Upstream's decorators look up the series each
+// time, which costs more than most plugins do.
 var (
 	perPlugin = family("apiserver_admission_controller_admission_duration_seconds",
 		"[STABLE] Admission controller latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).", "name", "type", "operation", "rejected")
@@ -23,8 +23,8 @@ var (
 		"[STABLE] Admission sub-step latency histogram in seconds, broken out for each operation and API resource and step type (validate or admit).", "type", "operation", "rejected")
 )
 
-// family returns the histogram that is registered under a name already; one that
-// nobody reads when a new version of the library has it otherwise (a test notices).
+// family returns the histogram that is already registered with a name, or an unused one if a new
+// version of the library registers it differently (a test fails then).
 func family(name, help string, labels ...string) *prometheus.HistogramVec {
 	own := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help}, labels)
 	if there, ok := errors.AsType[prometheus.AlreadyRegisteredError](legacyregistry.Registerer().Register(own)); ok {
@@ -35,10 +35,10 @@ func family(name, help string, labels ...string) *prometheus.HistogramVec {
 	return own
 }
 
-// operations are those that series are remembered for.
+// operations are those with cached series.
 var operations = []admission.Operation{admission.Create, admission.Update, admission.Delete, admission.Connect}
 
-// series finds the figures of one plugin, or of all, without looking them up again.
+// series caches the metrics of one plugin, or of all.
 type series struct {
 	vec    *prometheus.HistogramVec
 	labels []string
@@ -70,20 +70,20 @@ func (s *series) observe(step int, op admission.Operation, begin time.Time, err 
 	}
 }
 
-// measured is a plugin whose time is taken.
+// measured is a plugin whose time is measured.
 type measured struct {
 	admission.Interface
-	mutating   admission.MutationInterface   // nil when it does not
-	validating admission.ValidationInterface // nil when it does not
+	mutating   admission.MutationInterface   // nil if it does not mutate
+	validating admission.ValidationInterface // nil if it does not validate
 	series     series
 }
 
-// Measured takes the time of a plugin under its name.
+// Measured measures the time of a plugin under its name.
 func Measured(name string, p admission.Interface) admission.Interface {
 	return newMeasured(p, perPlugin, name)
 }
 
-// MeasuredStep takes the time of all plugins together.
+// MeasuredStep measures the time of all plugins together.
 func MeasuredStep(p admission.Interface) admission.Interface { return newMeasured(p, perStep) }
 
 func newMeasured(p admission.Interface, vec *prometheus.HistogramVec, labels ...string) *measured {

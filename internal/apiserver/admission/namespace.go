@@ -11,8 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// namespaceLifecycle refuses new objects in a namespace that is missing or ends, and keeps the system namespaces
-// (L1.25).
+// namespaceLifecycle rejects new objects in a namespace that is missing or terminating, and
+// protects the system namespaces (L1.25).
 type namespaceLifecycle struct{ reader Reader }
 
 func (namespaceLifecycle) Handles(op admission.Operation) bool {
@@ -52,7 +52,8 @@ func (l namespaceLifecycle) Admit(ctx context.Context, a admission.Attributes, _
 	return err
 }
 
-// isAccessReview tells a question about permissions, which may be asked of any namespace.
+// isAccessReview reports whether a request is a permission check, which is allowed for any
+// namespace.
 func isAccessReview(a admission.Attributes) bool {
 	r := a.GetResource()
 	return r.Group == "authorization.k8s.io" && r.Resource == "localsubjectaccessreviews"

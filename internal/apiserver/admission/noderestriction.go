@@ -24,12 +24,12 @@ import (
 )
 
 const (
-	// restrictedLabels are those a node may not give itself: they isolate workloads.
+	// restrictedLabels are those that a node may not set on itself: they isolate workloads.
 	restrictedLabels = "node-restriction.kubernetes.io"
 	nodeLeases       = "kube-node-lease"
 )
 
-// agentLabels are the labels of Kubernetes that an agent gives its node.
+// agentLabels are the labels of Kubernetes that an agent sets on its node.
 var agentLabels = []string{
 	corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone,
 	corev1.LabelFailureDomainBetaRegion,
@@ -37,9 +37,8 @@ var agentLabels = []string{
 	"beta.kubernetes.io/os", "beta.kubernetes.io/arch",
 }
 
-// nodeRestriction holds the agent of a node to its own Node object and to the pods bound to it (L1.37), so that a node
-// that
-// was broken into can't reach further than its own workloads.
+// nodeRestriction limits the agent of a node to its own Node object and to the pods bound to it
+// (L1.37), so that a compromised node cannot affect more than its own workloads.
 type nodeRestriction struct {
 	reader     Reader
 	authorizer authorizer.Authorizer
@@ -54,7 +53,7 @@ func isToken(a admission.Attributes) bool {
 		a.GetOperation() == admission.Create
 }
 
-// Admit looks at what is made, before defaults are filled in or fields are checked.
+// Admit checks what is created, before defaults and validation.
 func (n nodeRestriction) Admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetOperation() != admission.Create {
 		return nil
@@ -62,8 +61,8 @@ func (n nodeRestriction) Admit(ctx context.Context, a admission.Attributes, _ ad
 	return n.check(ctx, a)
 }
 
-// Validate looks at what came of it, and at everything else; a request for a token
-// has an audience by then that nobody asked for.
+// Validate checks the result, and everything else; a request for a token then has an audience that
+// nobody requested.
 func (n nodeRestriction) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if isToken(a) {
 		return nil
@@ -130,7 +129,7 @@ func (n nodeRestriction) pod(ctx context.Context, a admission.Attributes, node s
 	return fmt.Errorf("unexpected pod subresource %q, only 'status' and 'eviction' are allowed", a.GetSubresource())
 }
 
-// mirrorPod: the only pods a node makes show its static pods.
+// mirrorPod: a node may only create mirror pods of its static pods.
 func (n nodeRestriction) mirrorPod(ctx context.Context, p *corev1.Pod, node string) error {
 	switch {
 	case !isMirror(p):
@@ -192,7 +191,7 @@ func podStatus(a admission.Attributes, node string) error {
 	if !apiequality.Semantic.DeepEqual(p.Status.ResourceClaimStatuses, old.Status.ResourceClaimStatuses) {
 		return fmt.Errorf("node %q cannot update resource claim statues", node)
 	}
-	// The right to read a claim follows from these, too.
+	// The permission to read a claim depends on these, too.
 	if !apiequality.Semantic.DeepEqual(p.Status.ExtendedResourceClaimStatus, old.Status.ExtendedResourceClaimStatus) {
 		return fmt.Errorf("node %q cannot update extended resource claim status", node)
 	}
@@ -250,7 +249,7 @@ func (n nodeRestriction) node(a admission.Attributes, node string) error {
 	return nil
 }
 
-// restricted returns the changed labels that are not a node's to change.
+// restricted returns the changed labels that a node may not change.
 func restricted(labels, old map[string]string) []string {
 	changed := map[string]bool{}
 	for _, pair := range [][2]map[string]string{{labels, old}, {old, labels}} {
@@ -264,8 +263,8 @@ func restricted(labels, old map[string]string) []string {
 	return slices.Sorted(maps.Keys(changed))
 }
 
-// ownLabel reports whether a node may set a label of itself: any that is not of
-// Kubernetes, and of those the ones an agent knows.
+// ownLabel reports whether a node may set a label on itself: any that is not of Kubernetes, and of
+// those the ones of an agent.
 func ownLabel(key string) bool {
 	domain, _, ok := strings.Cut(key, "/")
 	if !ok {

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// token: an agent gets tokens only for pods that run on its node, and only for an
-// audience that the pod asks for.
+// token: an agent gets tokens only for pods that run on its node, and only for an audience that the
+// pod requests.
 func (n nodeRestriction) token(ctx context.Context, a admission.Attributes, node string) error {
 	req, ok := a.GetObject().(*authenticationv1.TokenRequest)
 	if !ok {
@@ -66,7 +66,7 @@ func (n nodeRestriction) token(ctx context.Context, a admission.Attributes, node
 	return fmt.Errorf("%s is not authorized to request tokens for audience %q", a.GetUserInfo().GetName(), audience)
 }
 
-// may asks for a right that an administrator can give a node beyond what pods say.
+// may checks a permission that an administrator can give a node beyond what pods require.
 func (n nodeRestriction) may(ctx context.Context, a admission.Attributes, verb, resource, name string) bool {
 	d, _, err := n.authorizer.Authorize(ctx,
 		authorizer.AttributesRecord{User: a.GetUserInfo(), Verb: verb, APIGroup: a.GetResource().Group,
@@ -75,9 +75,9 @@ func (n nodeRestriction) may(ctx context.Context, a admission.Attributes, verb, 
 	return err == nil && d == authorizer.DecisionAllow
 }
 
-// asksForAudience reports whether a volume of the pod is made of such a token: a
-// projected one, or one of a CSI driver that wants it. Old in-tree volumes that a
-// CSI driver took over aren't recognized.
+// asksForAudience reports whether a volume of the pod uses such a token: a projected one, or one of
+// a CSI driver that requests it. In-tree volumes that were migrated to a CSI driver are not
+// recognized.
 func (n nodeRestriction) asksForAudience(ctx context.Context, p *corev1.Pod, audience string) (bool, error) {
 	var errs []error
 	for i := range p.Spec.Volumes {
@@ -109,7 +109,7 @@ func (n nodeRestriction) asksForAudience(ctx context.Context, p *corev1.Pod, aud
 	return false, errors.Join(errs...)
 }
 
-// driverOf returns the CSI driver behind a claim, "" if it's of another kind.
+// driverOf returns the CSI driver of a claim, "" if it has another type.
 func (n nodeRestriction) driverOf(ctx context.Context, namespace, claim string) (string, error) {
 	obj, err := n.reader.Get(ctx, corev1.Resource("persistentvolumeclaims"), namespace, claim)
 	if err != nil {
@@ -141,8 +141,8 @@ func (n nodeRestriction) wantsAudience(ctx context.Context, driver, audience str
 		func(r storagev1.TokenRequest) bool { return r.Audience == audience }), nil
 }
 
-// podCertificate: an agent asks for certificates of pods that run on its node, in
-// their names, from signers that they name.
+// podCertificate: an agent requests certificates for pods that run on its node, in their names,
+// from signers that they name.
 func (n nodeRestriction) podCertificate(ctx context.Context, a admission.Attributes, node string) error {
 	if a.GetOperation() != admission.Create || a.GetSubresource() != "" {
 		return fmt.Errorf("unexpected operation %q, subresource %q", a.GetOperation(), a.GetSubresource())
@@ -156,7 +156,7 @@ func (n nodeRestriction) podCertificate(ctx context.Context, a admission.Attribu
 		return fmt.Errorf("PodCertificateRequest.Spec.NodeName=%q, which is not the requesting node %q", s.NodeName,
 			node)
 	}
-	// What is read here may lag behind what the agent saw, so that the answer is one to try again after.
+	// The data here may lag behind what the agent saw, so the error tells it to try again.
 	stale := func(format string, args ...any) error {
 		return apierrors.NewConflict(a.GetResource().GroupResource(), r.Name,
 			fmt.Errorf("PodCertificateRequest "+format, args...))

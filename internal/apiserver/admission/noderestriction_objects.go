@@ -16,7 +16,7 @@ import (
 	"carob/internal/base/certrequest"
 )
 
-// claimStatus: of a claim a node reports how far a resize has come, nothing else.
+// claimStatus: a node only reports the progress of a resize in a claim.
 func claimStatus(a admission.Attributes, node string) error {
 	if a.GetSubresource() != "status" {
 		return errors.New("may only update PVC status")
@@ -66,8 +66,8 @@ func csiNode(a admission.Attributes, node string) error {
 	return nil
 }
 
-// resourceSlice: the authorizer knows neither what is made nor what a collection
-// that is deleted holds. nodeName of a slice never changes.
+// resourceSlice: the authorizer knows neither the content of a create nor that of a deleted
+// collection. nodeName of a slice never changes.
 func resourceSlice(a admission.Attributes, node string) error {
 	verb, obj := "create", a.GetObject()
 	switch a.GetOperation() {
@@ -87,7 +87,7 @@ func resourceSlice(a admission.Attributes, node string) error {
 	return nil
 }
 
-// certificateRequest: a node asks for certificates of agents in its own name only.
+// certificateRequest: a node requests agents' certificates only in its own name.
 func certificateRequest(a admission.Attributes, node string) error {
 	if a.GetOperation() != admission.Create || a.GetSubresource() != "" {
 		return nil

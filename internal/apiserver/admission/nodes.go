@@ -9,7 +9,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// taintNodes keeps pods off a node until it says it is ready (L1.28).
+// taintNodes keeps pods off a node until it is ready (L1.28).
 type taintNodes struct{}
 
 func (taintNodes) Handles(op admission.Operation) bool { return op == admission.Create }
@@ -26,7 +26,7 @@ func (taintNodes) Admit(_ context.Context, a admission.Attributes, _ admission.O
 	return nil
 }
 
-// defaultTolerations lets a pod stay five minutes on a node that is in trouble (L1.31).
+// defaultTolerations lets a pod stay on an unhealthy node for five minutes (L1.31).
 type defaultTolerations struct{}
 
 const toleratedSeconds int64 = 300

@@ -22,10 +22,11 @@ import (
 	"k8s.io/pod-security-admission/policy"
 )
 
-// podSecurity holds pods to the Pod Security Standard that their namespace's labels ask for.
+// podSecurity enforces the Pod Security Standard in the labels of a namespace.
 type podSecurity struct{ *podsecurity.Admission }
 
-// newPodSecurity takes defaults and exemptions from a PodSecurityConfiguration, none when config is nil.
+// newPodSecurity reads defaults and exemptions from a PodSecurityConfiguration; none if config is
+// nil.
 func newPodSecurity(reader Reader, config io.Reader) (podSecurity, error) {
 	c, err := load.LoadFromReader(config)
 	if err != nil {
@@ -56,7 +57,7 @@ func (podSecurity) Handles(op admission.Operation) bool {
 	return on{create: true, update: true}.handles(op)
 }
 
-// Validate hides the library's method of the same name, which knows nothing of the chain.
+// Validate hides the library's method of the same name, which does not know the chain.
 func (p podSecurity) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	gr := a.GetResource().GroupResource()
 	if gr != podResource && gr != namespaces && !p.PodSpecExtractor.HasPodSpec(gr) {
@@ -92,7 +93,7 @@ func (p podSecurity) Validate(ctx context.Context, a admission.Attributes, _ adm
 	return err
 }
 
-// policyAttributes are a request's attributes as the library wants them.
+// policyAttributes are a request's attributes in the library's form.
 type policyAttributes struct{ admission.Attributes }
 
 var _ api.Attributes = policyAttributes{}

@@ -14,10 +14,10 @@ import (
 
 var priorityClasses = schedulingv1.Resource("priorityclasses")
 
-// The classes of the system itself (L0.64).
+// The system's own priority classes (L0.64).
 const clusterCritical, nodeCritical = "system-cluster-critical", "system-node-critical"
 
-// priority turns a pod's priority class into a number, and keeps the default class unique (L1.30).
+// priority sets the number of a pod's priority class, and keeps the default class unique (L1.30).
 type priority struct{ reader Reader }
 
 func (priority) Handles(op admission.Operation) bool {
@@ -70,7 +70,7 @@ func (pl priority) Admit(ctx context.Context, a admission.Attributes, _ admissio
 	return nil
 }
 
-// class returns the class of that name, or the default class (nil when there is none) for no name.
+// class returns the class of that name, or for no name the default class (nil if there is none).
 func (pl priority) class(ctx context.Context, name string) (*schedulingv1.PriorityClass, error) {
 	if name != "" {
 		obj, err := pl.reader.Get(ctx, priorityClasses, "", name)
@@ -82,7 +82,7 @@ func (pl priority) class(ctx context.Context, name string) (*schedulingv1.Priori
 	}
 	var found *schedulingv1.PriorityClass
 	err := pl.reader.List(ctx, priorityClasses, "", func(o runtime.Object) bool {
-		// Two defaults can only be left from a race; the lower one is the safer.
+		// Two defaults can only result from a race; the lower one is safer.
 		if c, ok := o.(*schedulingv1.PriorityClass); ok && c.GlobalDefault && (found == nil || c.Value < found.Value) {
 			found = c
 		}

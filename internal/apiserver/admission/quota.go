@@ -24,14 +24,13 @@ import (
 
 var quotaResource = corev1.Resource("resourcequotas")
 
-// quotaWorkers charge quotas side by side, one namespace each.
+// quotaWorkers is how many namespaces are charged concurrently.
 const quotaWorkers = 4
 
-// NewQuota returns the plugin that charges what is made to the resource quotas of
-// its namespace. It has to be the last in the chain: what is refused after it would
-// be charged all the same. config, when not nil, is a ResourceQuota configuration:
-// what may be had only where a quota allows it. Its workers start with the first namespace that has a
-// quota and end when stop is closed.
+// NewQuota returns the plugin that charges created objects to the resource quotas of their
+// namespace. It must be the last in the chain: an object rejected later would be charged all the
+// same. config, if not nil, is a ResourceQuota configuration: which resources require a quota. Its
+// workers start with the first namespace that has a quota, and end when stop is closed.
 func NewQuota(reader Reader, storages Storages, config io.Reader, stop <-chan struct{}) (admission.Interface, error) {
 	limits, err := resourcequota.LoadConfiguration(config)
 	if err != nil {
@@ -43,8 +42,8 @@ func NewQuota(reader Reader, storages Storages, config io.Reader, stop <-chan st
 		stop), len(limits.LimitedResources) > 0}, nil
 }
 
-// quotaEvaluators returns those of all kinds with rules or old names; kinds that are
-// only counted get theirs when a request names them.
+// quotaEvaluators returns those of all kinds with rules or old names; kinds that are only counted
+// get theirs when a request names them.
 func quotaEvaluators() []quotav1.Evaluator {
 	var all []quotav1.Evaluator
 	for _, k := range quota.Kinds() {
@@ -64,7 +63,7 @@ func quotaEvaluators() []quotav1.Evaluator {
 type quotaPlugin struct {
 	*quotaAccess
 	resourcequota.Evaluator
-	limited bool // some things need a quota
+	limited bool // some resources require a quota
 }
 
 func (quotaPlugin) Handles(op admission.Operation) bool {
@@ -76,13 +75,13 @@ func (q quotaPlugin) Validate(_ context.Context, a admission.Attributes, _ admis
 		return nil
 	}
 	if quotas, err := q.GetQuotas(a.GetNamespace()); err == nil && len(quotas) == 0 && !q.limited {
-		return nil // the usual case doesn't wait for a worker
+		return nil // the usual case does not wait for a worker
 	}
 	return q.Evaluate(a)
 }
 
-// quotaAccess reads quotas from the watch cache and writes their status. What it
-// has just written is newer than the cache.
+// quotaAccess reads quotas from the watch cache and writes their status. Its own last writes are
+// newer than the cache.
 type quotaAccess struct {
 	reader   Reader
 	storages Storages

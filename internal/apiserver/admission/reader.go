@@ -19,11 +19,10 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// NewReader returns a Reader over the storages of the server itself: the watch cache answers, and only an object it
-// does
-// not have yet costs a read of the store. So a pod can follow its namespace or service account at once, without a wait.
-// Lists of settings come from the store and are kept as long as writes, when not nil, returns the same for their kind
-// (see storage.Engine.Writes).
+// NewReader returns a Reader on the server's own storages: it reads the watch cache, and the store
+// only for an object that the cache does not have yet. So a pod can follow its namespace or service
+// account at once, without a wait. Lists of settings come from the store, and are cached as long as
+// writes, if not nil, returns the same number for their kind (see storage.Engine.Writes).
 func NewReader(storages Storages, writes func(schema.GroupResource) (uint64, bool)) Reader {
 	return &storageReader{storages: storages, writes: writes, kept: map[schema.GroupResource]*settings{}}
 }
@@ -42,15 +41,15 @@ type settings struct {
 	lists  map[string]runtime.Object
 }
 
-// maxKept bounds the namespaces of which lists of one kind are kept.
+// maxKept limits for how many namespaces lists of one kind are cached.
 const maxKept = 1000
 
-// isSetting tells kinds that hardly change and that are listed with every pod that is made.
+// isSetting reports whether a kind seldom changes and is listed for every new pod.
 func isSetting(resource schema.GroupResource) bool {
 	return resource == limitRanges || resource == quotaResource || resource == priorityClasses
 }
 
-// fromCache asks for any version the cache holds.
+// fromCache requests any version in the cache.
 const fromCache = "0"
 
 func (r *storageReader) Get(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object,
@@ -79,7 +78,8 @@ func (r *storageReader) Await(ctx context.Context, resource schema.GroupResource
 	}
 	ctx, cancel := context.WithTimeout(ContextFor(ctx, resource, namespace), limit)
 	defer cancel()
-	// From version 0 the watch begins with what exists, so nothing falls between the look and the watch.
+	// From version 0, the watch begins with the existing objects, so nothing is lost between the
+	// read and the watch.
 	w, err := watcher.Watch(ctx, &metainternalversion.ListOptions{
 		ResourceVersion: fromCache, FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name),
 	})
@@ -96,15 +96,15 @@ func (r *storageReader) Await(ctx context.Context, resource schema.GroupResource
 				return nil, missing
 			}
 			if e.Type == watch.Added || e.Type == watch.Modified {
-				// What a watch carries is made for encoding only.
+				// An object in a watch event is for encoding only.
 				return r.Get(ctx, resource, namespace, name)
 			}
 		}
 	}
 }
 
-// ContextFor returns the context of a request within the request of ctx, to another resource. The storage takes the
-// namespace from it, and the name of the resource for its errors.
+// ContextFor returns the context for a request to another resource within the request of ctx. The
+// storage takes the namespace from it, and the name of the resource for its errors.
 func ContextFor(ctx context.Context, resource schema.GroupResource, namespace string) context.Context {
 	ctx = genericapirequest.WithRequestInfo(ctx, &genericapirequest.RequestInfo{
 		IsResourceRequest: true, APIGroup: resource.Group, Resource: resource.Resource, Namespace: namespace,
@@ -148,7 +148,7 @@ func (r *storageReader) list(ctx context.Context, lister rest.Lister, resource s
 	if list := r.find(resource, namespace, writes); list != nil {
 		return list, nil
 	}
-	// A cache may not have the last of the writes counted.
+	// A cache may lack the last of the counted writes.
 	list, err := lister.List(ctx, &metainternalversion.ListOptions{})
 	if err == nil {
 		r.keep(resource, namespace, writes, list)
@@ -156,7 +156,7 @@ func (r *storageReader) list(ctx context.Context, lister rest.Lister, resource s
 	return list, err
 }
 
-// find returns the kept list, nil when there is none.
+// find returns the cached list, nil if there is none.
 func (r *storageReader) find(resource schema.GroupResource, namespace string, writes uint64) runtime.Object {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -166,7 +166,7 @@ func (r *storageReader) find(resource schema.GroupResource, namespace string, wr
 	return nil
 }
 
-// keep remembers a list that was read after so many writes.
+// keep caches a list that was read after so many writes.
 func (r *storageReader) keep(resource schema.GroupResource, namespace string, writes uint64, list runtime.Object) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -65,7 +65,7 @@ func TestListsOfSettingsAreKeptUntilAWrite(t *testing.T) {
 			t.Errorf("step %d: %s, %v, want %s", i, got, err, step.want)
 		}
 	}
-	// What is kept must not come from a cache, which may lack the last write.
+	// A cached list must not come from the watch cache, which may lack the last write.
 	if want := []string{"", "", "", "", fromCache, fromCache, fromCache,
 		fromCache}; fmt.Sprint(st.asked) != fmt.Sprint(want) {
 		t.Errorf("asked for %q", st.asked)

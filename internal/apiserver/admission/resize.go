@@ -13,14 +13,15 @@ import (
 	"carob/internal/core/resources"
 )
 
-// fits compares a resized pod with the whole of its node; what else runs there is for the agent to weigh (L1.35).
+// fits compares a resized pod with the capacity of its node; the agent considers the other pods
+// (L1.35).
 func fits(a admission.Attributes, p *corev1.Pod, node *corev1.Node) error {
 	if os := node.Status.NodeInfo.OperatingSystem; os != "" && os != string(corev1.Linux) {
 		return refuse(a, "UnsupportedPlatform",
 			fmt.Sprintf("pod resize is only supported on linux nodes, node %q is %q", node.Name, os))
 	}
 	if len(node.Status.Allocatable) == 0 {
-		return nil // the agent has not said yet what the node has
+		return nil // the agent has not reported the node's capacity yet
 	}
 	requests := resources.SpecRequests(p)
 	var over []string
@@ -36,7 +37,7 @@ func fits(a admission.Attributes, p *corev1.Pod, node *corev1.Node) error {
 	return refuse(a, "NodeCapacity", "node didn't have enough allocatable resources: "+strings.Join(over, "; "))
 }
 
-// refuse is a Forbidden error with a machine-readable cause.
+// refuse returns a Forbidden error with a machine-readable cause.
 func refuse(a admission.Attributes, cause metav1.CauseType, message string) error {
 	err := admission.NewForbidden(a, fmt.Errorf("%s", message))
 	if status, ok := errors.AsType[*apierrors.StatusError](err); ok && status.ErrStatus.Details != nil {

@@ -16,12 +16,12 @@ import (
 
 var runtimeClasses = nodev1.Resource("runtimeclasses")
 
-// runtimeClass applies the overhead and the scheduling of a pod's runtime class (L1.32).
+// runtimeClass applies the overhead and the scheduling rules of a pod's runtime class (L1.32).
 type runtimeClass struct{ reader Reader }
 
 func (runtimeClass) Handles(op admission.Operation) bool { return op == admission.Create }
 
-// class returns the pod's class, nil when it names none.
+// class returns the pod's class, nil if it names none.
 func (r runtimeClass) class(ctx context.Context, a admission.Attributes, p *corev1.Pod) (*nodev1.RuntimeClass, error) {
 	if p.Spec.RuntimeClassName == nil {
 		return nil, nil
@@ -98,7 +98,7 @@ func (r runtimeClass) Validate(ctx context.Context, a admission.Attributes, _ ad
 	return nil
 }
 
-// resizeFits refuses a resize that the pod's node could never give (L1.35).
+// resizeFits rejects a resize that the pod's node could never grant (L1.35).
 type resizeFits struct{ reader Reader }
 
 func (resizeFits) Handles(op admission.Operation) bool { return op == admission.Update }

@@ -18,8 +18,8 @@ import (
 
 const (
 	defaultAccount = "default"
-	// accountLimit is how long a pod waits for its namespace's default account, which a controller makes just after the
-	// namespace (L1.27).
+	// accountLimit is how long a pod waits for its namespace's default account, which a controller
+	// creates just after the namespace (L1.27).
 	accountLimit = 2 * time.Second
 
 	tokenVolumePrefix = "kube-api-access-"
@@ -27,10 +27,11 @@ const (
 	rootCAConfigMap   = "kube-root-ca.crt"
 )
 
-// tokenSeconds is what the mounted token asks for: an hour and a mark by which the token service knows it (L1.27).
+// tokenSeconds is the lifetime that the mounted token requests: an hour, and seven seconds by which
+// the token service recognizes it (L1.27).
 const tokenSeconds int64 = 60*60 + 7
 
-// serviceAccount gives a pod its account, the account's pull secrets and a mounted token (L1.27, L1.38).
+// serviceAccount sets a pod's account, its pull secrets, and a mounted token (L1.27, L1.38).
 type serviceAccount struct{ reader Reader }
 
 func (serviceAccount) Handles(op admission.Operation) bool {
@@ -63,7 +64,7 @@ func (s serviceAccount) Admit(ctx context.Context, a admission.Attributes, _ adm
 	return nil
 }
 
-// account returns the account a pod names; only the default one is waited for.
+// account returns the account that a pod names; it waits only for the default one.
 func (s serviceAccount) account(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
 	var limit time.Duration
 	if name == defaultAccount {
@@ -71,7 +72,7 @@ func (s serviceAccount) account(ctx context.Context, namespace, name string) (*c
 	}
 	obj, err := s.reader.Await(ctx, serviceAccounts, namespace, name, limit)
 	if apierrors.IsNotFound(err) {
-		// singular, as users know the message
+		// singular, as in upstream's message
 		return nil, apierrors.NewNotFound(corev1.Resource("serviceaccount"), name)
 	}
 	if err != nil {
@@ -84,7 +85,7 @@ func (s serviceAccount) account(ctx context.Context, namespace, name string) (*c
 	return account, nil
 }
 
-// automount: the pod's word counts more than the account's.
+// automount: the pod's field has precedence over the account's.
 func automount(p *corev1.Pod, account *corev1.ServiceAccount) bool {
 	switch {
 	case p.Spec.AutomountServiceAccountToken != nil:
@@ -95,8 +96,8 @@ func automount(p *corev1.Pod, account *corev1.ServiceAccount) bool {
 	return true
 }
 
-// mountToken mounts token, CA and namespace into every container that has nothing at that path. A container that a
-// webhook has added gets the volume that the others have.
+// mountToken mounts token, CA, and namespace into every container that has nothing mounted at that
+// path. A container added by a webhook gets the same volume as the others.
 func mountToken(p *corev1.Pod) {
 	volume := ""
 	if i := slices.IndexFunc(p.Spec.Volumes,
@@ -140,8 +141,9 @@ func mountToken(p *corev1.Pod) {
 		}}})
 }
 
-// Validate looks at what came of the pod: its account exists, and it uses no secret that the account keeps from it. A
-// mirror pod reaches no credentials, which its node could not have checked (L1.38).
+// Validate checks the resulting pod: its account exists, and it uses no secret that the account
+// does not allow. A mirror pod uses no credentials, because its node could not have checked them
+// (L1.38).
 func (s serviceAccount) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	limit := limitSecrets
 	p, _ := a.GetObject().(*corev1.Pod)

@@ -14,7 +14,7 @@ func limitsSecrets(a *corev1.ServiceAccount) bool {
 	return err == nil && limited
 }
 
-// limitSecrets refuses a pod that uses a secret which its account does not list.
+// limitSecrets rejects a pod that uses a secret which its account does not list.
 func limitSecrets(a *corev1.ServiceAccount, p *corev1.Pod) error {
 	for i := range p.Spec.Volumes {
 		if s := p.Spec.Volumes[i].Secret; s != nil && !lists(a, s.SecretName) {
@@ -43,7 +43,7 @@ func limitSecrets(a *corev1.ServiceAccount, p *corev1.Pod) error {
 	return nil
 }
 
-// limitEphemeral does so for containers that join a pod later.
+// limitEphemeral does the same for containers that are added later.
 func limitEphemeral(a *corev1.ServiceAccount, p *corev1.Pod) error {
 	for i := range p.Spec.EphemeralContainers {
 		c := &p.Spec.EphemeralContainers[i]

@@ -74,7 +74,7 @@ func TestMountableSecrets(t *testing.T) {
 	}
 }
 
-// What a webhook made of the pod is looked at again.
+// A pod changed by a webhook is checked again.
 func TestAccountMustExist(t *testing.T) {
 	for name, refused := range map[string]bool{"default": false, "nobody": true, "": true} {
 		p := newTestPod(func(p *corev1.Pod) { p.Spec.ServiceAccountName = name })

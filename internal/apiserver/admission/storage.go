@@ -19,14 +19,14 @@ var (
 	ingressClassResource = networkingv1.SchemeGroupVersion.WithResource("ingressclasses").GroupResource()
 )
 
-// Finalizers that hold storage objects in use; their controllers take them away.
+// Finalizers that protect storage objects in use; their controllers remove them.
 const (
 	ClaimProtection           = "kubernetes.io/pvc-protection"
 	VolumeProtection          = "kubernetes.io/pv-protection"
 	AttributesClassProtection = "kubernetes.io/vac-protection"
 )
 
-// storageInUse keeps claims and volumes from going while something uses them.
+// storageInUse keeps claims and volumes from being removed while they are used.
 type storageInUse struct{}
 
 func (storageInUse) Handles(op admission.Operation) bool { return on{create: true}.handles(op) }
@@ -50,7 +50,7 @@ func (storageInUse) Admit(_ context.Context, a admission.Attributes, _ admission
 	return nil
 }
 
-// defaultStorageClass gives a claim that says nothing about its class the default one.
+// defaultStorageClass sets the default class of a claim without a class.
 type defaultStorageClass struct{ reader Reader }
 
 func (defaultStorageClass) Handles(op admission.Operation) bool { return on{create: true}.handles(op) }
@@ -99,8 +99,7 @@ func (d defaultIngressClass) Admit(ctx context.Context, a admission.Attributes, 
 	return nil
 }
 
-// defaultOf returns the class that an annotation marks as the default, the youngest
-// of several, or "".
+// defaultOf returns the class with the annotation of a default, the newest of several, or "".
 func defaultOf(ctx context.Context, reader Reader, kind schema.GroupResource, annotations ...string) (string, error) {
 	var best metav1.Object
 	err := reader.List(ctx, kind, "", func(o runtime.Object) bool {
@@ -127,7 +126,7 @@ func younger(a, b metav1.Object) bool {
 	return tb.Before(&ta)
 }
 
-// claimResize lets only those claims grow whose class says that it can.
+// claimResize allows only claims whose class supports expansion to grow.
 type claimResize struct{ reader Reader }
 
 func (claimResize) Handles(op admission.Operation) bool { return on{update: true}.handles(op) }

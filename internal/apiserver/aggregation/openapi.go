@@ -12,7 +12,7 @@ import (
 
 var _ openapi.Source = (*Server)(nil)
 
-// documents notes which OpenAPI documents the server has. A server without any is as good as one with.
+// documents records which OpenAPI documents the server has. A server need not have any.
 func (r *remote) documents(ctx context.Context, next *state) {
 	next.v3 = nil
 	where, err := r.resolve()

@@ -30,26 +30,26 @@ import (
 	"carob/internal/kinds/apiregistration"
 )
 
-// remote is one APIService that a foreign server answers.
+// remote is one APIService that another server serves.
 type remote struct {
 	cfg  Config
 	name string
 	spec apiregistrationv1.APIServiceSpec
-	// due is when the next look is due; only the loop uses it.
+	// due is when the next check is due; only the loop uses it.
 	due time.Time
-	// sick counts looks in a row that failed.
+	// sick counts failed checks in a row.
 	sick int
 
 	state atomic.Pointer[state]
 }
 
-// state is what the last look found.
+// state is the result of the last check.
 type state struct {
 	err       error
 	reason    string
 	transport http.RoundTripper
 	resources []apidiscoveryv2.APIResourceDiscovery
-	v3        map[string]string // documents by place: their address with its hash
+	v3        map[string]string // documents by path, with their URL and hash
 	v2        []byte
 	v2Tag     string
 }
@@ -79,7 +79,8 @@ func (r *remote) resolve() (*url.URL, error) {
 	return r.cfg.Resolver.ResolveEndpoint(r.spec.Service.Namespace, r.spec.Service.Name, r.port())
 }
 
-// roundTripper makes the connection's side of the transport; the user's headers are added to each request.
+// roundTripper returns the connection's part of the transport; the user's headers are added to each
+// request.
 func (r *remote) roundTripper() (http.RoundTripper, error) {
 	return transport.New(&transport.Config{TLS: transport.TLSConfig{Insecure: r.spec.InsecureSkipTLSVerify,
 		CAData: r.spec.CABundle, GetCertHolder: &transport.GetCertHolder{GetCert: r.cfg.FrontProxy},
@@ -91,7 +92,7 @@ const (
 	maxDocument = 64 << 20
 )
 
-// check looks whether the server answers and what it serves.
+// check checks whether the server is available and what it serves.
 func (r *remote) check(ctx context.Context) {
 	next := *r.state.Load()
 	next.err, next.reason = nil, "Passed"
@@ -142,7 +143,8 @@ func (r *remote) discover(ctx context.Context, next *state) (reason string, err 
 	return "Passed", nil
 }
 
-// fetch gets a document as the aggregator itself. A nil body says that it is the one with the given tag.
+// fetch reads a document with the aggregator's own identity. A nil body means that the document
+// with the given tag is current.
 func (r *remote) fetch(ctx context.Context, rt http.RoundTripper, where *url.URL, tag string) (body []byte,
 	newTag string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
@@ -171,8 +173,8 @@ func (r *remote) fetch(ctx context.Context, rt http.RoundTripper, where *url.URL
 	return body, res.Header.Get("Etag"), err
 }
 
-// discovery is the version's entry in the aggregated document; what a server
-// that is away told last is not shown.
+// discovery is the version's entry in the aggregated document; the last one of an unavailable
+// server is not used.
 func (r *remote) discovery() apidiscoveryv2.APIVersionDiscovery {
 	st := r.state.Load()
 	if st.err != nil {
@@ -183,7 +185,7 @@ func (r *remote) discovery() apidiscoveryv2.APIVersionDiscovery {
 		Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Resources: st.resources}
 }
 
-// report writes the condition Available when it changed.
+// report writes the condition Available if it changed.
 func (r *remote) report(ctx context.Context, client clientset.Interface) (err error) {
 	st := r.state.Load()
 	want := apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available,
@@ -222,7 +224,7 @@ func (r *remote) report(ctx context.Context, client clientset.Interface) (err er
 	return err
 }
 
-// ServeHTTP passes a request on.
+// ServeHTTP proxies a request.
 func (r *remote) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	st := r.state.Load()
 	if st.err != nil {
@@ -243,7 +245,7 @@ func (r *remote) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	out, done := apiserverproxy.NewRequestForProxy(to, req)
 	defer done()
 	upgrade := httpstream.IsUpgradeRequest(req)
-	if upgrade { // an upgrade dials past the round tripper that would add the user
+	if upgrade { // an upgrade bypasses the round tripper that would add the user
 		transport.SetAuthProxyHeaders(out, user.GetName(), user.GetUID(), user.GetGroups(), user.GetExtra())
 	}
 	rt := transport.NewAuthProxyRoundTripper(user.GetName(), user.GetUID(), user.GetGroups(), user.GetExtra(),
@@ -254,7 +256,7 @@ func (r *remote) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	h.ServeHTTP(w, out)
 }
 
-// failed answers for a proxy that could not pass on.
+// failed writes the error of a failed proxy request.
 type failed struct{}
 
 // Error implements proxy.ErrorResponder.

@@ -24,19 +24,19 @@ import (
 
 // Config is what aggregation needs from the API server.
 type Config struct {
-	// Client makes the configuration of an in-process client with all rights.
+	// Client returns the configuration of an in-process client with all permissions.
 	Client func() *restclient.Config
 	// Resolver finds the endpoints of services.
 	Resolver webhookutil.ServiceResolver
-	// FrontProxy returns the certificate that the proxy shows; it is asked for each connection.
+	// FrontProxy returns the proxy's client certificate; it is called for each connection.
 	FrontProxy func() (*tls.Certificate, error)
-	// Aggregated and Groups are told which groups there are.
+	// Aggregated and Groups get the API groups.
 	Aggregated aggregated.ResourceManager
 	Groups     Groups
 	Serializer runtime.NegotiatedSerializer
-	// Taken, unless nil, is told when foreign servers begin and cease to serve a group.
+	// Taken, unless nil, is called when other servers start and stop serving a group.
 	Taken func(group string, taken bool)
-	// Next answers what no foreign server does.
+	// Next handles requests that no other server serves.
 	Next http.Handler
 }
 
@@ -46,18 +46,18 @@ type Groups interface {
 	RemoveGroup(name string)
 }
 
-// Server passes requests on to the API servers that APIServices name.
+// Server proxies requests to the API servers that APIServices name.
 type Server struct {
 	cfg        Config
 	aggregated aggregated.ResourceManager
-	wake       chan struct{} // has a value when there is something to look at
+	wake       chan struct{} // has a value if there is something to check
 
 	mu      sync.RWMutex
 	remotes map[schema.GroupVersion]*remote
 	groups  map[string]*discovery.APIGroupHandler
 }
 
-// New returns a server without foreign ones.
+// New returns a server without APIServices.
 func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, wake: make(chan struct{}, 1), remotes: map[schema.GroupVersion]*remote{},
 		groups: map[string]*discovery.APIGroupHandler{}}
@@ -68,12 +68,12 @@ func New(cfg Config) *Server {
 }
 
 const (
-	// How often a server is looked at while it answers and while it does not.
+	// How often an available server is checked, and an unavailable one.
 	healthyPeriod, sickPeriod = 30 * time.Second, time.Second
 	maxSickPeriod             = 30 * time.Second
 )
 
-// Changed takes up an APIService as it is stored, nil when it was deleted.
+// Changed updates an APIService; stored is nil if it was deleted.
 func (s *Server) Changed(name string, o *apiregistrationv1.APIService) {
 	switch {
 	case o == nil:
@@ -110,7 +110,7 @@ func (s *Server) signal() {
 	}
 }
 
-// list makes the group's discovery documents anew. mu is held.
+// list builds the group's discovery documents. mu is held.
 func (s *Server) list(group string) {
 	doc := metav1.APIGroup{Name: group}
 	var found []*remote
@@ -153,7 +153,7 @@ func (s *Server) taken(group string, taken bool) {
 	}
 }
 
-// ServeHTTP answers below /apis.
+// ServeHTTP serves paths below /apis.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	parts := strings.SplitN(strings.Trim(r.URL.Path, "/"), "/", 4)
 	s.mu.RLock()
@@ -173,7 +173,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.ServeHTTP(w, r)
 }
 
-// Run looks after the foreign servers until ctx ends. It sleeps while there are none.
+// Run checks the servers until ctx ends. It waits while there are none.
 func (s *Server) Run(ctx context.Context) {
 	client, err := clientset.NewForConfig(s.cfg.Client())
 	if err != nil {
@@ -201,7 +201,8 @@ func (s *Server) run(ctx context.Context, client clientset.Interface) {
 	}
 }
 
-// look checks the servers that are due and returns when to look again, 0 for when woken.
+// look checks the servers that are due and returns the time of the next check, 0 for none before a
+// wake-up.
 func (s *Server) look(ctx context.Context, client clientset.Interface) time.Duration {
 	s.mu.RLock()
 	all := make([]*remote, 0, len(s.remotes))
@@ -234,13 +235,13 @@ func (s *Server) look(ctx context.Context, client clientset.Interface) time.Dura
 	return next
 }
 
-// publish puts what a server told about itself into the aggregated discovery document.
+// publish puts a server's discovery into the aggregated document.
 func (s *Server) publish(r *remote) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	gv := r.groupVersion()
 	if s.remotes[gv] != r {
-		return // replaced or gone meanwhile
+		return // replaced or deleted meanwhile
 	}
 	s.aggregated.AddGroupVersion(gv.Group, r.discovery())
 	s.aggregated.SetGroupVersionPriority(metav1.GroupVersion(gv), int(r.spec.GroupPriorityMinimum),

@@ -27,7 +27,7 @@ import (
 	"k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/fake"
 )
 
-// groups notes what it is told, as "+g:v2,v1 100" and "-g".
+// groups records its calls, as "+g:v2,v1 100" and "-g".
 type groups struct {
 	mu   sync.Mutex
 	told []string
@@ -49,7 +49,7 @@ func (g *groups) tell(s string) {
 	g.told = append(g.told, s)
 }
 
-// take returns what it was told since it was asked last.
+// take returns the calls since the last time.
 func (g *groups) take() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -57,7 +57,7 @@ func (g *groups) take() []string {
 	return g.told
 }
 
-// resolver finds each service where at says, or not.
+// resolver resolves each service to at, or fails.
 type resolver struct{ err error }
 
 func (r *resolver) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
@@ -67,7 +67,7 @@ func (r *resolver) ResolveEndpoint(namespace, name string, port int32) (*url.URL
 	return &url.URL{Scheme: "https", Host: fmt.Sprintf("%s.%s:%d", name, namespace, port)}, nil
 }
 
-// backend is the server behind an APIService, without a network.
+// backend is the server of an APIService, without a network.
 type backend struct {
 	mu     sync.Mutex
 	code   int
@@ -92,7 +92,7 @@ func (b *backend) RoundTrip(r *http.Request) (*http.Response, error) {
 		Request: r, ProtoMajor: 1, ProtoMinor: 1}, nil
 }
 
-// looks counts how often the backend was asked what it serves.
+// looks counts the discovery requests to the backend.
 func (b *backend) looks() (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -124,10 +124,10 @@ func apiService(version, group string, groupPriority, versionPriority int32) *ap
 			Service: &apiregistrationv1.ServiceReference{Namespace: "ns", Name: "s"}}}
 }
 
-// change tells s of an APIService, as the store does.
+// change updates an APIService in s, as the store does.
 func change(s *Server, o *apiregistrationv1.APIService) { s.Changed(o.Name, o) }
 
-// put makes b what answers for an APIService.
+// put makes b the server of an APIService.
 func put(s *Server, version, group string, b *backend) *remote {
 	r := s.remotes[schema.GroupVersion{Group: group, Version: version}]
 	st := *r.state.Load()
@@ -136,8 +136,8 @@ func put(s *Server, version, group string, b *backend) *remote {
 	return r
 }
 
-// The list of groups follows the APIServices: versions by priority, then as Kubernetes sorts them, the group by the
-// greatest priority that one of its versions asks for.
+// The list of groups follows the APIServices: versions by priority, then in Kubernetes' order, the
+// group by the highest priority of its versions.
 func TestGroupsFollowAPIServices(t *testing.T) {
 	s, g := newServer()
 	for _, step := range []struct {
@@ -170,7 +170,7 @@ func TestGroupsFollowAPIServices(t *testing.T) {
 	}
 }
 
-// Whoever else serves a group hears that foreign servers take it, and when they let go.
+// The callback Taken is called when other servers start and stop serving a group.
 func TestTakenGroups(t *testing.T) {
 	s, _ := newServer()
 	taken := map[string]bool{}
@@ -185,7 +185,7 @@ func TestTakenGroups(t *testing.T) {
 	}
 }
 
-// A request goes to who answers for its group and version, all others to the next handler.
+// A request goes to the server of its group and version, all others to the next handler.
 func TestRequestsGoToTheirServer(t *testing.T) {
 	s, _ := newServer()
 	ask := func(path string) int {
@@ -212,7 +212,7 @@ func TestRequestsGoToTheirServer(t *testing.T) {
 	}
 }
 
-// What a look finds is the reason that users see.
+// The result of a check is the reason that users see.
 func TestLooks(t *testing.T) {
 	notFound := apierrors.NewNotFound(schema.GroupResource{Resource: "services"}, "s")
 	for name, tc := range map[string]struct {
@@ -254,8 +254,8 @@ func TestLooks(t *testing.T) {
 	}
 }
 
-// A server that fails is looked at after 1, 2, 4 … s and at last every half a minute; one that answers, each half
-// minute.
+// A failing server is checked after 1, 2, 4 … s, and at last every half minute; an available one
+// every half minute.
 func TestNextLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newServer()
@@ -278,8 +278,8 @@ func TestNextLook(t *testing.T) {
 	})
 }
 
-// The loop of the looks: it looks at a new server at once, at one that answers each half minute, and at one that is
-// gone never again.
+// The loop of the checks: it checks a new server at once, an available one every half minute, and a
+// deleted one never again.
 func TestLooksFollowTheAPIServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newServer()
@@ -308,7 +308,7 @@ func TestLooksFollowTheAPIServices(t *testing.T) {
 	})
 }
 
-// An answer that comes after its APIService was replaced is nobody's any more.
+// A result that comes after its APIService was replaced is discarded.
 func TestLateAnswersAreDropped(t *testing.T) {
 	s, _ := newServer()
 	change(s, apiService("v1", "g", 1, 1))
@@ -337,8 +337,8 @@ func TestLateAnswersAreDropped(t *testing.T) {
 	}
 }
 
-// The condition Available is written when it changed, with the time at which its status did, and only for the
-// APIService that was looked at.
+// The condition Available is written when it changed, with the time of its transition, and only for
+// the APIService that was checked.
 func TestReport(t *testing.T) {
 	condition := func(status apiregistrationv1.ConditionStatus, reason,
 		message string) apiregistrationv1.APIServiceCondition {
@@ -425,7 +425,7 @@ func pass(t *testing.T, b *backend, who user.Info, header http.Header) *httptest
 	return w
 }
 
-// A client that says who it is in the headers of the proxy is not believed: the server behind sees whom this one has
+// Identity headers from a client are ignored: the aggregated server gets the user whom this one has
 // authenticated.
 func TestClientsCannotNameThemselves(t *testing.T) {
 	b := &backend{code: http.StatusOK, body: "{}"}
@@ -459,7 +459,7 @@ func TestClientsCannotNameThemselves(t *testing.T) {
 	}
 }
 
-// What can't be passed on is refused.
+// Requests that cannot be proxied are rejected.
 func TestRefusedRequests(t *testing.T) {
 	if w := pass(t, &backend{}, nil, nil); w.Code != http.StatusInternalServerError {
 		t.Errorf("without a user: %d", w.Code)
@@ -468,7 +468,8 @@ func TestRefusedRequests(t *testing.T) {
 		nil); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("no connection: %d", w.Code)
 	}
-	// A redirect would lead the client, with its credential, to wherever the server behind wants.
+	// A redirect would send the client, with its credential, to an address of the aggregated
+	// server's choice.
 	elsewhere := &backend{code: http.StatusFound, header: http.Header{"Location": {"https://elsewhere/"}}}
 	if w := pass(t, elsewhere, &user.DefaultInfo{Name: "u"}, nil); w.Code == http.StatusFound ||
 		w.Header().Get("Location") != "" {
@@ -476,7 +477,7 @@ func TestRefusedRequests(t *testing.T) {
 	}
 }
 
-// Whoever asks for the documents of a server that is away gets the others'.
+// A request for OpenAPI documents gets those of the available servers.
 func TestDocumentsOfServersThatAnswer(t *testing.T) {
 	s, _ := newServer()
 	for _, v := range []string{"v1", "v2", "v3"} {
@@ -496,7 +497,7 @@ func TestDocumentsOfServersThatAnswer(t *testing.T) {
 	}
 }
 
-// Run ends with its context, whether it was ever woken or not.
+// Run ends with its context, also if it was never woken.
 func TestNobodyWakesTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newServer()

@@ -1,7 +1,6 @@
-// Package audit records who asked the API server for what, by the user's policy,
-// into a file and to a webhook. The API server drives it: it puts the filters
-// around its chain and runs the backend. Without a policy there is nothing: no
-// filter, no goroutine.
+// Package audit records who sent which requests to the API server, by the user's policy, to a file
+// and to a webhook. The API server drives it: it puts the filters around its chain and runs the
+// backend. Without a policy there is no filter and no goroutine.
 package audit
 
 import (
@@ -27,15 +26,16 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// Config says what is recorded and where to.
+// Config says what is recorded, and where.
 type Config struct {
 	// PolicyFile holds an audit.k8s.io/v1 Policy. Nothing is recorded without one.
 	PolicyFile string
-	// LogPath is the file of events, one JSON object a line; "-" is standard output.
+	// LogPath is the file of events, one JSON object per line; "-" is standard output.
 	LogPath string
-	// WebhookConfig is a kubeconfig of the server that takes events in batches.
+	// WebhookConfig is a kubeconfig of the server that receives events in batches.
 	WebhookConfig string
-	// MaxAgeDays, MaxBackups and MaxSizeMB bound the rotated files; zero is no bound (100 MB for the size).
+	// MaxAgeDays, MaxBackups, and MaxSizeMB limit the rotated files; zero is unlimited (100 MB for
+	// the size).
 	MaxAgeDays, MaxBackups, MaxSizeMB int
 }
 
@@ -101,7 +101,7 @@ func openLog(cfg Config) (io.WriteCloser, error) {
 	if err := os.MkdirAll(filepath.Dir(cfg.LogPath), 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of the audit log: %w", err)
 	}
-	// Made here, so that a file that can't be written is told at the start.
+	// Opened here, so that a file that cannot be written is reported at the start.
 	f, err := os.OpenFile(cfg.LogPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, errkind.Errorf(errkind.Denied, "open the audit log: %w", err)
@@ -113,7 +113,7 @@ func openLog(cfg Config) (io.WriteCloser, error) {
 		MaxSize: cfg.MaxSizeMB}, nil
 }
 
-// Requests records what next is asked for.
+// Requests records the requests to next.
 func (a *Auditor) Requests(next http.Handler, longRunning apirequest.LongRunningRequestCheck) http.Handler {
 	if a == nil {
 		return next
@@ -121,7 +121,7 @@ func (a *Auditor) Requests(next http.Handler, longRunning apirequest.LongRunning
 	return genericapifilters.WithAudit(next, a.backend, a.policy, longRunning)
 }
 
-// Refused records requests of unknown users, which refuse answers.
+// Refused records unauthenticated requests, which refuse answers.
 func (a *Auditor) Refused(refuse http.Handler) http.Handler {
 	if a == nil {
 		return refuse
@@ -129,7 +129,7 @@ func (a *Auditor) Refused(refuse http.Handler) http.Handler {
 	return genericapifilters.WithFailedAuthenticationAudit(refuse, a.backend, a.policy)
 }
 
-// Run writes events until ctx ends, then those that are left, and closes the outputs.
+// Run writes events until ctx ends, then the remaining ones, and closes the outputs.
 func (a *Auditor) Run(ctx context.Context) {
 	if a == nil {
 		return

@@ -9,13 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Changed delivers after the roles or bindings have changed, however many times.
+// Changed has a value after roles or bindings have changed, however many times.
 func (r *RBAC) Changed() <-chan struct{} { return r.changed }
 
-// Aggregated returns the stored ClusterRoles that gather the rules of others by
-// label and do not hold exactly those, each with the rules it should hold. A
-// role may feed one that feeds a third: what is returned is to be stored, and
-// the change then leads to the next.
+// Aggregated returns the stored ClusterRoles with an aggregation rule whose rules are not up to
+// date, each with the rules that it should have. A role may be aggregated into one that is
+// aggregated into a third: storing the result leads to the next change.
 func (r *RBAC) Aggregated() []*rbacv1.ClusterRole {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -44,14 +43,14 @@ func (r *RBAC) Aggregated() []*rbacv1.ClusterRole {
 	return out
 }
 
-// gather returns the rules of the roles that role selects, each once, in the
-// order of the selectors and then of the names.
+// gather returns the rules of the roles that role selects, each once, in the order of the selectors
+// and then of the names.
 func gather(role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) []rbacv1.PolicyRule {
 	var rules []rbacv1.PolicyRule
 	for i := range role.AggregationRule.ClusterRoleSelectors {
 		sel, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
 		if err != nil {
-			continue // validation lets none in
+			continue // validation rejects invalid ones
 		}
 		for _, part := range all {
 			if part.Name == role.Name || !sel.Matches(labels.Set(part.Labels)) {

@@ -16,10 +16,9 @@ import (
 	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
 )
 
-// NewAuthenticator returns the authenticator of requests from the network:
-// client certificates signed by the CA, then tokens (nil for none). A credential
-// that is wrong is refused and never turned into the anonymous user, whom
-// structured (nil for the default) decides about.
+// NewAuthenticator returns the authenticator of requests from the network: client certificates
+// signed by the CA, then tokens (nil for none). An invalid credential is rejected and never treated
+// as anonymous; structured (nil for the default) decides about anonymous requests.
 func NewAuthenticator(pool *x509.CertPool, tokens authenticator.Token, structured *Structured) authenticator.Request {
 	all := []authenticator.Request{newCertificates(pool)}
 	if tokens != nil {
@@ -29,7 +28,7 @@ func NewAuthenticator(pool *x509.CertPool, tokens authenticator.Token, structure
 }
 
 const (
-	// A verdict is remembered that long; a chain check costs an ECDSA verification.
+	// How long a result is cached; a chain check costs an ECDSA verification.
 	verdictLife = time.Minute
 	maxVerdicts = 4096
 )

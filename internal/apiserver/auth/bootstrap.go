@@ -19,15 +19,15 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// objectGetter is the part of admission.Reader that a look at a Secret needs.
+// objectGetter is the part of admission.Reader that reads a Secret.
 type objectGetter interface {
 	Get(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object, error)
 }
 
-// NewBootstrap authenticates bearers of bootstrap tokens (ID.SECRET), with which
-// machines join: user system:bootstrap:ID in system:bootstrappers and the groups
-// that the token's Secret in kube-system names. It has no opinion about any other
-// token, and neither about one that is wrong, expired or not meant for this.
+// NewBootstrap authenticates bootstrap tokens (ID.SECRET), with which machines join: user
+// system:bootstrap:ID in system:bootstrappers and the groups in the token's Secret in kube-system.
+// It has no opinion about other tokens, nor about one that is wrong, expired, or not for
+// authentication.
 func NewBootstrap(reader objectGetter) authenticator.Token {
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		id, password, err := tokens.ParseToken(token)
@@ -56,7 +56,7 @@ func NewBootstrap(reader objectGetter) authenticator.Token {
 	})
 }
 
-// bootstrapGroups returns the groups of a token's user, or why the token is no good.
+// bootstrapGroups returns the groups of a token's user, or why the token is invalid.
 func bootstrapGroups(s *corev1.Secret, id, password string, now time.Time) (groups []string, why string) {
 	switch {
 	case s.DeletionTimestamp != nil:

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// oneSecret is a store that holds one Secret of kube-system.
+// oneSecret is a store with one Secret of kube-system.
 type oneSecret struct{ *corev1.Secret }
 
 func (s oneSecret) Get(_ context.Context, r schema.GroupResource, namespace, name string) (runtime.Object, error) {

@@ -8,9 +8,9 @@ import (
 // DNSUser is the identity of carob's own DNS, and the name of its role.
 const DNSUser = "system:carob-dns"
 
-// Builtin returns the policy every cluster starts with: the roles and bindings of
-// Kubernetes 1.37, but for what only alpha kinds need (pod groups), and one for
-// carob's own DNS. The role system:node is bound to nobody: Node authorizes nodes.
+// Builtin returns the initial policy of every cluster: the roles and bindings of Kubernetes 1.37,
+// except those that only alpha kinds need (pod groups), and one for carob's own DNS. The role
+// system:node has no binding: Node authorizes nodes.
 func Builtin() Policy {
 	p := Policy{
 		ClusterRoles: append([]*rbacv1.ClusterRole{
@@ -29,7 +29,7 @@ func Builtin() Policy {
 			withLabel(aggregated("edit", []string{"edit"}, concat(editRules(), viewRules())...), "admin"),
 			withLabel(aggregated("view", []string{"view"}, viewRules()...), "edit"),
 			part("admin", adminRules()...), part("edit", editRules()...), part("view", viewRules()...),
-			// As metrics-server brings it: who may view may see what is used.
+			// As in metrics-server: whoever may view may see the usage.
 			withLabel(withLabel(withLabel(clusterRole("system:aggregated-metrics-reader",
 				rule(read, "metrics.k8s.io", "pods nodes")), "view"), "edit"), "admin"),
 			clusterRole("system:heapster", rule(read, "core", "events namespaces nodes pods"),
@@ -90,7 +90,7 @@ func Builtin() Policy {
 			bindCluster(DNSUser, DNSUser, userSubject(DNSUser)),
 			bindCluster("system:kube-scheduler", "system:kube-scheduler", userSubject(user.KubeScheduler)),
 			bindCluster("system:volume-scheduler", "system:volume-scheduler", userSubject(user.KubeScheduler)),
-			bindCluster("system:node", "system:node"), // bound to nobody: the node authorizer serves nodes
+			bindCluster("system:node", "system:node"), // no binding: the node authorizer authorizes nodes
 			bindCluster("system:service-account-issuer-discovery", "system:service-account-issuer-discovery",
 				groupSubject("system:serviceaccounts")),
 			bindCluster("system:cluster-trust-bundle-discovery", "system:cluster-trust-bundle-discovery",

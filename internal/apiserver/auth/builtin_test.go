@@ -13,9 +13,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write testdata/policy.txt anew")
 
-// TestPolicyIsPinned pins who may do what in a new cluster: a change of a right shows
-// as a line of a diff. It was compared item by item with Kubernetes v1.37.1; the
-// comment of Builtin says where it differs.
+// TestPolicyIsPinned pins the permissions in a new cluster: a change shows as a line of a diff. It
+// was compared item by item with Kubernetes v1.37.1; the comment of Builtin lists the differences.
 func TestPolicyIsPinned(t *testing.T) {
 	var lines []string
 	add := func(kind, namespace, name string, rules []rbacv1.PolicyRule) {

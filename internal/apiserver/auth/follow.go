@@ -16,8 +16,8 @@ import (
 
 const relistAfter = time.Second
 
-// follow lists and watches src until ctx ends. all gets each complete list by
-// key, one each change (nil for a deletion).
+// follow lists and watches src until ctx ends. all gets each complete list by key, one gets each
+// change (nil for a deletion).
 func follow(ctx context.Context, src Source, all func(map[string]runtime.Object),
 	one func(key string, obj runtime.Object)) {
 	for ctx.Err() == nil {
@@ -64,7 +64,7 @@ func followOnce(ctx context.Context, src Source, all func(map[string]runtime.Obj
 			}
 			obj := e.Object
 			if c, ok := obj.(interface{ GetObject() runtime.Object }); ok {
-				obj = c.GetObject() // the watch cache wraps what it sends to several watchers
+				obj = c.GetObject() // the watch cache wraps objects that it sends to several watchers
 			}
 			switch e.Type {
 			case watch.Added, watch.Modified:
@@ -73,13 +73,13 @@ func followOnce(ctx context.Context, src Source, all func(map[string]runtime.Obj
 				one(key(obj), nil)
 			case watch.Error:
 				return fmt.Errorf("the watch ended: %w", apierrors.FromObject(obj))
-			default: // bookmarks carry no change
+			default: // bookmarks are not changes
 			}
 		}
 	}
 }
 
-// accessor returns the metadata of a kind that is known to have it.
+// accessor returns the metadata of a kind that has it.
 func accessor(obj runtime.Object) metav1.Object {
 	m, err := meta.Accessor(obj)
 	if err != nil {

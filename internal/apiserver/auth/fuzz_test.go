@@ -9,7 +9,7 @@ import (
 	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
 )
 
-// FuzzStructured reads files with an AuthenticationConfiguration as far as no issuer is asked.
+// FuzzStructured reads files with an AuthenticationConfiguration without contacting an issuer.
 func FuzzStructured(f *testing.F) {
 	f.Add(
 		"apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\nanonymous: {enabled: true, conditions: [{path: /healthz}]}\njwt:\n- issuer: {url: https://a.example, audiences: [x, y], audienceMatchPolicy: MatchAny, discoveryURL: https://b.example}\n  claimValidationRules: [{claim: a, requiredValue: b}, {expression: 'claims.exp - claims.nbf <= 86400', message: m}]\n  claimMappings: {username: {claim: sub, prefix: 'x:'}, groups: {expression: 'claims.roles.split(\",\")'}, uid: {claim: uid}, extra: [{key: a.example/b, valueExpression: claims.c}]}\n  userValidationRules: [{expression: \"!user.username.startsWith('system:')\"}]\n")

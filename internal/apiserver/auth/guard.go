@@ -22,8 +22,8 @@ import (
 	"carob/internal/kinds/registry"
 )
 
-// Guard keeps users from giving away by a role or binding what they do not have
-// themselves. It changes the descriptors of the four kinds and leaves others alone.
+// Guard prevents privilege escalation: users cannot grant, by a role or binding, permissions that
+// they do not have. It changes the descriptors of the four kinds and leaves others alone.
 func Guard(r *registry.Resource, rbac *RBAC) {
 	gr := r.GroupResource()
 	if gr != clusterRoles && gr != clusterRoleBindings && gr != roles && gr != roleBindings {
@@ -43,18 +43,18 @@ func Guard(r *registry.Resource, rbac *RBAC) {
 
 func settled(context.Context, bool) {}
 
-// granted is what a role or binding hands out.
+// granted is what a role or binding grants.
 type granted struct {
 	rules []rbacv1.PolicyRule
-	// aggregates reports that rules of roles that nobody knows yet come with it.
+	// aggregates: it will also get the rules of roles that do not exist yet.
 	aggregates bool
-	// verb on resource allows the write without holding the rules: escalate or bind.
+	// verb on resource permits the write without holding the rules: escalate or bind.
 	verb, resource string
-	// name is the object the verb is needed for: the role itself or the bound role.
+	// name is the object that needs the verb: the role itself or the bound role.
 	name string
 }
 
-// everything is what an aggregated role may come to hold.
+// everything is what an aggregated role may come to grant.
 var everything = []rbacv1.PolicyRule{rule("*", "*", "*"), paths("*", "*")}
 
 func (r *RBAC) mayWrite(ctx context.Context, obj, old runtime.Object) error {
@@ -68,7 +68,7 @@ func (r *RBAC) mayWrite(ctx context.Context, obj, old runtime.Object) error {
 	m := accessor(obj)
 	g, bound := grantedBy(obj, old)
 	if info, ok := apirequest.RequestInfoFrom(ctx); ok && bound == nil {
-		g.name = info.Name // none in a POST: a right to escalate one role does not make it
+		g.name = info.Name // none in a POST: the permission to escalate one role does not suffice
 	}
 	decision, _,
 		err := r.Authorize(ctx,
@@ -97,8 +97,8 @@ func (r *RBAC) mayWrite(ctx context.Context, obj, old runtime.Object) error {
 	return nil
 }
 
-// sameForUsers reports whether obj differs from old at most in what the garbage
-// collector writes. Labels count: by them a role becomes part of others.
+// sameForUsers reports whether obj differs from old at most in fields of the garbage collector.
+// Labels count: by them, a role is aggregated into others.
 func sameForUsers(obj, old runtime.Object) bool {
 	obj = obj.DeepCopyObject()
 	n, o := accessor(obj), accessor(old)
@@ -108,8 +108,8 @@ func sameForUsers(obj, old runtime.Object) bool {
 	return equality.Semantic.DeepEqual(obj, old)
 }
 
-// grantedBy returns what obj hands out; for a binding without the rules, which are
-// those of the role that it returns. old is what it was, or nil.
+// grantedBy returns what obj grants; for a binding without the rules, which are those of the
+// returned role. old is the stored object, or nil.
 func grantedBy(obj, old runtime.Object) (granted, *rbacv1.RoleRef) {
 	bind := func(ref *rbacv1.RoleRef) (granted, *rbacv1.RoleRef) {
 		g := granted{verb: "bind", resource: clusterRoles.Resource, name: ref.Name}
@@ -152,8 +152,8 @@ func resourceName(obj runtime.Object) string {
 	return roleBindings.Resource
 }
 
-// notHeld says which rules a user tried to hand out without holding them: those that
-// differ in their verbs only in one line, all sorted.
+// notHeld formats the rules that a user tried to grant without holding them: those that differ only
+// in their verbs in one line, all sorted.
 func notHeld(u user.Info, rules []rbacv1.PolicyRule, unknown []missingRole, resource string) error {
 	var lines []string
 	verbs := map[string][]string{}
@@ -181,7 +181,7 @@ func notHeld(u user.Info, rules []rbacv1.PolicyRule, unknown []missingRole, reso
 	return errors.New(msg)
 }
 
-// describe says what a rule covers, without its verbs.
+// describe formats what a rule covers, without its verbs.
 func describe(p rbacv1.PolicyRule) string {
 	var out []string
 	for _, f := range []struct {

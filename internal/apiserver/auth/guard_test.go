@@ -12,8 +12,8 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// Who writes a role or binding holds what it gives, or may escalate or bind; the
-// answers are upstream's.
+// The writer of a role or binding holds what it grants, or may escalate or bind; the answers are
+// upstream's.
 func TestGuard(t *testing.T) {
 	bind := func(name, role string, subjects ...rbacv1.Subject) *rbacv1.ClusterRoleBinding {
 		return &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, Subjects: subjects,
@@ -40,7 +40,7 @@ func TestGuard(t *testing.T) {
 	aggregated.AggregationRule = &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{}}}
 	notHeld := `user "bob" (groups=["g"]) is attempting to grant RBAC permissions not currently held:` + "\n"
 	for _, c := range []struct {
-		name, who, path string // path: the name in the request's address
+		name, who, path string // path: the name in the request's path
 		obj, old        runtime.Object
 		want            string // "" for allowed
 	}{
@@ -82,7 +82,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// A binding that names a user twice gives its rules once, and a role that is missing is said.
+// A binding that names a user twice grants its rules once, and an error names a missing role.
 func TestRulesFor(t *testing.T) {
 	r := NewRBAC(Policy{
 		ClusterRoles: []*rbacv1.ClusterRole{clusterRole("r", rule("get", "core", "pods"),

@@ -27,11 +27,10 @@ import (
 	"carob/internal/core/nodegraph"
 )
 
-// Node authorizes the agents of nodes: one may read what the pods bound to its
-// node refer to, and write what is its own (with NodeRestriction, which sees the
-// objects). It follows the pods by one watch. An object that no pod known so far
-// leads to is looked for in the stores before the answer is no: an agent that
-// just saw its pod must not be refused because the watch here is behind.
+// Node authorizes the agents of nodes: an agent may read what the pods bound to its node refer to,
+// and write its own objects (with NodeRestriction, which sees the objects). It follows the pods
+// with one watch. If no known pod refers to an object, it reads the stores before it rejects the
+// request: an agent that just saw its pod must not be rejected because the watch here is behind.
 type Node struct {
 	objects Objects
 	static  []rbacv1.PolicyRule
@@ -41,8 +40,8 @@ type Node struct {
 	graph *nodegraph.Graph
 }
 
-// Objects reads the stores by their watch caches. The objects are shared and must
-// not be changed.
+// Objects reads the stores through their watch caches. The objects are shared and must not be
+// changed.
 type Objects interface {
 	Get(ctx context.Context, resource schema.GroupResource, namespace, name string) (runtime.Object, error)
 	// List calls fn for each object of a namespace ("" for all) until it returns false.
@@ -54,13 +53,13 @@ var (
 	_ authorizer.RuleResolver = (*Node)(nil)
 )
 
-// NewNode returns an authorizer that looks everything up. With SetPods and Run it
-// knows the pods.
+// NewNode returns an authorizer that reads everything from the stores. With SetPods and Run it
+// follows the pods.
 func NewNode(objects Objects) *Node {
 	return &Node{objects: objects, static: nodeRules(), graph: nodegraph.New()}
 }
 
-// SetPods names the store of the pods, before Run.
+// SetPods sets the store of the pods; call it before Run.
 func (n *Node) SetPods(src Source) { n.pods = src }
 
 // Run follows the pods until ctx ends.
@@ -85,10 +84,10 @@ func (n *Node) Run(ctx context.Context) {
 	})
 }
 
-// NodeUserPrefix and the name of a node make the name of its agent.
+// NodeUserPrefix and the name of a node are the name of its agent.
 const NodeUserPrefix = "system:node:"
 
-// NodeName returns the node whose agent u is ("" if it doesn't say which).
+// NodeName returns the node whose agent u is ("" if u is none).
 func NodeName(u user.Info) (string, bool) {
 	if u == nil {
 		return "", false
@@ -97,8 +96,8 @@ func NodeName(u user.Info) (string, bool) {
 	return name, ok && slices.Contains(u.GetGroups(), user.NodesGroup)
 }
 
-// Authorize implements authorizer.Authorizer. It never denies: what it doesn't
-// allow may be granted by a role.
+// Authorize implements authorizer.Authorizer. It never denies: a role may grant what it does not
+// allow.
 func (n *Node) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	node, ok := NodeName(a.GetUser())
 	if !ok {
@@ -121,7 +120,7 @@ func (n *Node) Authorize(ctx context.Context, a authorizer.Attributes) (authoriz
 	return authorizer.DecisionNoOpinion, refused, nil
 }
 
-// The resources that a node gets in part; others follow nodeRules.
+// Resources that a node may access in part; nodeRules has the others.
 var (
 	podResource        = corev1.Resource("pods")
 	volumeResource     = corev1.Resource("persistentvolumes")
@@ -130,8 +129,7 @@ var (
 	podCertResource    = certificatesv1.Resource("podcertificaterequests")
 )
 
-// decide returns why the request is refused, "" if it is allowed. NotFound is a
-// refusal, too.
+// decide returns why the request is rejected, "" if it is allowed. NotFound is a rejection, too.
 func (n *Node) decide(ctx context.Context, node string, a authorizer.Attributes) (string, error) {
 	if a.IsResourceRequest() {
 		switch gr := (schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}); gr {
@@ -205,7 +203,7 @@ func (n *Node) decide(ctx context.Context, node string, a authorizer.Attributes)
 	return refusal, nil
 }
 
-// refusal is the reason where there is nothing to explain: what nodes never may.
+// refusal is the reason if there is nothing to explain: what nodes never may.
 const refusal = "-"
 
 func verbIn(a authorizer.Attributes, verbs ...string) bool {
@@ -216,7 +214,7 @@ func noRelation(node string) string {
 	return fmt.Sprintf("no relationship found between node '%s' and this object", node)
 }
 
-// onlyGet refuses everything but the read of one object.
+// onlyGet rejects everything but the read of one object.
 func onlyGet(a authorizer.Attributes) string {
 	switch {
 	case !verbIn(a, "get"):
@@ -229,8 +227,8 @@ func onlyGet(a authorizer.Attributes) string {
 
 const unnamed = "No Object name found"
 
-// read allows reads of one object that a pod of the node refers to. A list or
-// watch has a name if its field selector is metadata.name.
+// read allows reads of one object that a pod of the node refers to. A list or watch has a name if
+// its field selector is metadata.name.
 func (n *Node) read(ctx context.Context, node string, kind nodegraph.Kind, a authorizer.Attributes) (string, error) {
 	switch {
 	case !verbIn(a, "get", "list", "watch"):
@@ -262,9 +260,8 @@ func unless(ok bool, node string) string {
 	return noRelation(node)
 }
 
-// leads asks the graph, then the watch cache, and before it says no, what is stored
-// at this moment: whoever saw a pod by a watch or a read is never refused for being
-// early. Only a refusal costs that read.
+// leads checks the graph, then the watch cache, and before a rejection the store: an agent that saw
+// a pod by a watch or a read is never rejected for being early. Only a rejection costs that read.
 func (n *Node) leads(ctx context.Context, node string, r nodegraph.Ref) (bool, error) {
 	n.mu.RLock()
 	ok := n.graph.Leads(node, r)
@@ -331,7 +328,7 @@ func (n *Node) leadsToVolume(ctx context.Context, node string, o runtime.Object)
 // relation reports whether a stored object belongs to the node.
 type relation func(ctx context.Context, node string, o runtime.Object) (bool, error)
 
-// isOf is the relation of an object that names its node.
+// isOf is the relation of an object with a field that names its node.
 func isOf[T runtime.Object](name func(T) string) relation {
 	return func(_ context.Context, node string, o runtime.Object) (bool, error) {
 		t, ok := o.(T)
@@ -339,7 +336,7 @@ func isOf[T runtime.Object](name func(T) string) relation {
 	}
 }
 
-// onlyIfOwned decides by what is stored of an object.
+// onlyIfOwned decides by the stored object.
 func (n *Node) onlyIfOwned(ctx context.Context, node string, a authorizer.Attributes, belongs relation) (string,
 	error) {
 	if a.GetName() == "" {
@@ -371,7 +368,7 @@ func selects(a authorizer.Attributes, field, node string) bool {
 func (n *Node) pod(ctx context.Context, node string, a authorizer.Attributes) (string, error) {
 	switch a.GetSubresource() + "." + a.GetVerb() {
 	case ".create", ".delete", "status.update", "status.patch", "eviction.create":
-		return "", nil // mirror pods and pods that are gone, pods of the node: NodeRestriction looks
+		return "", nil // mirror pods and removed pods, pods of the node: NodeRestriction checks them
 	case ".list", ".watch":
 		if selects(a, "spec.nodeName", node) {
 			return "", nil
@@ -428,8 +425,8 @@ func (n *Node) podCertificate(ctx context.Context, node string, a authorizer.Att
 	return fmt.Sprintf("nodes may not %s podcertificaterequests", a.GetVerb()), nil
 }
 
-// nodeObject: a node reads its own Node, which need not exist yet. Whose Node is
-// written is for NodeRestriction.
+// nodeObject: a node reads its own Node, which need not exist yet. NodeRestriction checks whose
+// Node is written.
 func nodeObject(node string, a authorizer.Attributes) string {
 	switch a.GetSubresource() + "." + a.GetVerb() {
 	case ".create", ".update", ".patch", "status.update", "status.patch":
@@ -448,8 +445,8 @@ func nodeObject(node string, a authorizer.Attributes) string {
 
 var namedVerbs = []string{"get", "create", "update", "patch", "delete"}
 
-// named allows what has the name of the node, and its creation: what is created has
-// no name yet here, NodeRestriction looks at it.
+// named allows objects with the name of the node, and their creation: a new object has no name yet
+// here, NodeRestriction checks it.
 func named(node string, a authorizer.Attributes, what string) string {
 	switch {
 	case !verbIn(a, namedVerbs...):
@@ -472,7 +469,7 @@ func (n *Node) EvaluateConditions(context.Context, authorizer.ConditionsAwareDec
 	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
 }
 
-// RulesFor implements authorizer.RuleResolver: what a node may is not a list of rules.
+// RulesFor implements authorizer.RuleResolver: the permissions of a node are not a list of rules.
 func (n *Node) RulesFor(_ context.Context, u user.Info, _ string) ([]authorizer.ResourceRuleInfo,
 	[]authorizer.NonResourceRuleInfo, bool, error) {
 	if _, ok := NodeName(u); ok {

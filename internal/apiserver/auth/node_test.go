@@ -23,7 +23,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// fakeObjects are stores that count how often they are read.
+// fakeObjects are stores that count reads.
 type fakeObjects struct {
 	objs  map[string]runtime.Object // by resource and key
 	reads int
@@ -118,7 +118,7 @@ func agentOf(node string) user.Info {
 	return &user.DefaultInfo{Name: "system:node:" + node, Groups: []string{user.NodesGroup, user.AllAuthenticated}}
 }
 
-// What upstream's node authorizer grants and refuses (1.37).
+// What upstream's node authorizer allows and rejects (1.37).
 func TestNodeRights(t *testing.T) {
 	n := NewNode(cluster())
 	for _, c := range []struct {
@@ -164,7 +164,7 @@ func TestNodeRights(t *testing.T) {
 		{"list watch", "core/pods", "", "spec.nodeName!=n1", false},
 		{"list watch", "core/pods", "ns/mine", "metadata.name=mine", true},
 		{"list watch", "core/pods", "ns/theirs", "metadata.name=theirs", false},
-		{"create delete", "core/pods", "ns/any", "", true}, // NodeRestriction looks at the rest
+		{"create delete", "core/pods", "ns/any", "", true}, // NodeRestriction checks the rest
 		{"update patch deletecollection", "core/pods", "ns/mine", "", false},
 		{"update patch", "core/pods/status", "ns/mine", "", true},
 		{"create", "core/pods/eviction", "ns/mine", "", true},
@@ -236,7 +236,7 @@ func TestNodeRights(t *testing.T) {
 	}
 }
 
-// watched is a store of pods whose watch a test drives.
+// watched is a store of pods with a watch that a test controls.
 type watched struct {
 	rest.Lister
 	list *corev1.PodList
@@ -251,8 +251,8 @@ func (w watched) Watch(context.Context, *internalversion.ListOptions) (watch.Int
 	return w.w, nil
 }
 
-// A pod that the watch has brought costs no look into the stores, and one that it
-// has not brought yet is no reason to refuse.
+// A pod that the watch has delivered costs no read of the stores, and one that it has not delivered
+// yet is not a reason to reject.
 func TestNodeFollowsPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeObjects{}

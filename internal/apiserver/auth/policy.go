@@ -18,7 +18,7 @@ type Policy struct {
 	RoleBindings        []*rbacv1.RoleBinding
 }
 
-// Object is a policy object with the resource it is stored as.
+// Object is a policy object with its resource.
 type Object struct {
 	Resource schema.GroupResource
 	Object   runtime.Object
@@ -49,8 +49,8 @@ const (
 	aggregateTo = "rbac.authorization.k8s.io/aggregate-to-"
 )
 
-// rule is a policy rule in words: lists are separated by blanks, "core" is the
-// core group. names may be empty.
+// rule is a policy rule in words: lists are separated by spaces, "core" is the core group. names
+// may be empty.
 func rule(verbs, groups, resources string, names ...string) rbacv1.PolicyRule {
 	g := strings.Fields(groups)
 	for i := range g {
@@ -66,7 +66,7 @@ func paths(verbs, urls string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{Verbs: strings.Fields(verbs), NonResourceURLs: strings.Fields(urls)}
 }
 
-// Verb sets that most rules are made of.
+// Verb sets of most rules.
 const (
 	read      = "get list watch"
 	write     = "create delete deletecollection patch update"
@@ -84,7 +84,7 @@ func clusterRole(name string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
 	return &rbacv1.ClusterRole{ObjectMeta: bootstrapMeta("", name), Rules: rules}
 }
 
-// aggregated is a role that also holds the rules of roles labelled for it.
+// aggregated is a role that also has the rules of roles with its label.
 func aggregated(name string, labels []string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
 	r := clusterRole(name, rules...)
 	r.AggregationRule = &rbacv1.AggregationRule{}

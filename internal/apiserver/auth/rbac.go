@@ -1,7 +1,6 @@
-// Package auth says who a request comes from and what it may do: client
-// certificates and tokens, the RBAC authorizer, the built-in policy and the
-// review kinds. The apiserver package wires it. It must never grant anything
-// that a stored role does not grant, but for the group system:masters.
+// Package auth authenticates requests and authorizes them: client certificates and tokens, the RBAC
+// authorizer, the built-in policy, and the review kinds. The apiserver package wires it. It must
+// never grant anything that a stored role does not grant, except to the group system:masters.
 package auth
 
 import (
@@ -21,16 +20,16 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// RBAC authorizes by the stored roles and bindings. It follows them by watches
-// and keeps them by subject, so that a decision reads no store. Until the first
-// watch has delivered it decides by the built-in policy.
+// RBAC authorizes by the stored roles and bindings. It follows them with watches and indexes them
+// by subject, so that a decision reads no store. Until the first watch has delivered, it decides by
+// the built-in policy.
 type RBAC struct {
 	sources map[schema.GroupResource]Source
 	changed chan struct{} // holds at most one
 
 	mu    sync.RWMutex
 	kinds map[schema.GroupResource]map[string]runtime.Object // by namespace/name
-	// bySubject and rules say the same as kinds, for decisions.
+	// bySubject and rules are indexes of kinds, for decisions.
 	bySubject map[subject][]grant
 	rules     map[roleKey][]rbacv1.PolicyRule
 }
@@ -47,7 +46,7 @@ type roleKey struct{ namespace, name string } // no namespace for a ClusterRole
 
 // grant is a binding as seen from one of its subjects.
 type grant struct {
-	namespace string // where it holds; everywhere when empty
+	namespace string // namespace in which it is valid; all if empty
 	binding   string // "ClusterRoleBinding \"x\"" for the reason
 	role      roleKey
 	roleKind  string
@@ -67,8 +66,8 @@ var (
 	_ authorizer.RuleResolver = (*RBAC)(nil)
 )
 
-// NewRBAC returns an authorizer that knows the built-in policy only. Follow the
-// stored objects by Run.
+// NewRBAC returns an authorizer that knows only the built-in policy. Run follows the stored
+// objects.
 func NewRBAC(policy Policy) *RBAC {
 	r := &RBAC{kinds: map[schema.GroupResource]map[string]runtime.Object{}, changed: make(chan struct{}, 1)}
 	for _, gr := range []schema.GroupResource{clusterRoles, clusterRoleBindings, roles, roleBindings} {
@@ -81,7 +80,7 @@ func NewRBAC(policy Policy) *RBAC {
 	return r
 }
 
-// SetSources names the stores of the four kinds, before Run.
+// SetSources sets the stores of the four kinds; call it before Run.
 func (r *RBAC) SetSources(find func(schema.GroupResource) Source) {
 	r.sources = map[schema.GroupResource]Source{}
 	for gr := range r.kinds {
@@ -101,8 +100,8 @@ func (r *RBAC) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// replace takes over a complete list. An object of the built-in policy that has
-// never been stored stays: it is about to be, and then comes by the watch.
+// replace takes over a complete list. An object of the built-in policy that has never been stored
+// stays: it is about to be stored, and the watch will deliver it.
 func (r *RBAC) replace(gr schema.GroupResource, objs map[string]runtime.Object) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,7 +139,7 @@ func (r *RBAC) signal() {
 	}
 }
 
-// index computes bySubject and rules and says that they changed. mu is held.
+// index computes bySubject and rules, and signals a change. mu is held.
 func (r *RBAC) index() {
 	r.bySubject, r.rules = map[subject][]grant{}, map[roleKey][]rbacv1.PolicyRule{}
 	for _, objs := range r.kinds {
@@ -151,7 +150,7 @@ func (r *RBAC) index() {
 	r.signal()
 }
 
-// add puts an object into bySubject or rules; remove takes it out. mu is held.
+// add adds an object to bySubject or rules; remove removes it. mu is held.
 func (r *RBAC) add(o runtime.Object) {
 	if k, rules, ok := roleOf(o); ok {
 		r.rules[k] = rules
@@ -186,7 +185,7 @@ func roleOf(o runtime.Object) (roleKey, []rbacv1.PolicyRule, bool) {
 	return roleKey{}, nil, false
 }
 
-// grantsOf returns what a binding gives, by whom it gives it to.
+// grantsOf returns what a binding grants, by subject.
 func grantsOf(o runtime.Object) map[subject]grant {
 	switch b := o.(type) {
 	case *rbacv1.ClusterRoleBinding:
@@ -221,9 +220,9 @@ func given(to []rbacv1.Subject, namespace string, ref rbacv1.RoleRef, binding st
 	return grants
 }
 
-// visit calls fn for each rule that holds for u in namespace and everywhere, those
-// that hold everywhere first, until it returns false, and returns the roles that are
-// bound but missing. A binding that names u more than once may be visited as often.
+// visit calls fn for each rule that u has in namespace and everywhere, the latter first, until it
+// returns false, and returns the roles that are bound but missing. A binding that names u more than
+// once may be visited as often.
 func (r *RBAC) visit(u user.Info, namespace string, fn func(g grant, rule *rbacv1.PolicyRule) bool) []missingRole {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -265,7 +264,7 @@ func (r *RBAC) visit(u user.Info, namespace string, fn func(g grant, rule *rbacv
 // missingRole is a role that is bound and does not exist.
 type missingRole struct{ kind, name string }
 
-// missingError says which roles are missing, as upstream does; nil when none is.
+// missingError names the missing roles, like upstream; nil if there are none.
 func missingError(missing []missingRole) error {
 	var errs []error
 	for _, m := range missing {
@@ -331,11 +330,11 @@ func (r *RBAC) RulesFor(_ context.Context, u user.Info, namespace string) ([]aut
 	return res, non, false, missingError(missing)
 }
 
-// policyRules returns all rules that hold for u in namespace, each binding's once,
-// and the roles that are bound but missing, which grant nothing.
+// policyRules returns all rules of u in namespace, each binding's once, and the roles that are
+// bound but missing, which grant nothing.
 func (r *RBAC) policyRules(u user.Info, namespace string) ([]rbacv1.PolicyRule, []missingRole) {
 	var out []rbacv1.PolicyRule
-	by := map[string]string{} // the subject by which a binding counts
+	by := map[string]string{} // the subject by which a binding applies
 	missing := r.visit(u, namespace, func(g grant, rule *rbacv1.PolicyRule) bool {
 		if to, ok := by[g.binding]; ok && to != g.to {
 			return true
@@ -381,8 +380,8 @@ func has(list []string, s string) bool {
 	return slices.Contains(list, s) || slices.Contains(list, "*")
 }
 
-// coversResource matches "pods", "pods/log", "*/scale" and "*". An access review may ask about "pods/log" as one
-// resource.
+// coversResource matches "pods", "pods/log", "*/scale", and "*". An access review may name
+// "pods/log" as one resource.
 func coversResource(rule, resource, sub string) bool {
 	if rule == "*" || sub == "" {
 		return rule == "*" || rule == resource

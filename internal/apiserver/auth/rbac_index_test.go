@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// However roles and bindings come, change and go one by one, decisions are made by
-// what is there: the same as when all of it is read at once.
+// For any sequence of additions, changes, and deletions of roles and bindings, decisions are the
+// same as if all objects were read at once.
 func TestIndexFollowsChanges(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 0))
@@ -48,7 +48,7 @@ func randomPolicy(rng *rand.Rand) (schema.GroupResource, runtime.Object) {
 	meta := metav1.ObjectMeta{Name: pick("a", "b", "view"), Namespace: pick("x", "y")}
 	rules := []rbacv1.PolicyRule{rule(pick("get", "list"), "core", pick("pods", "secrets"))}
 	var subjects []rbacv1.Subject
-	for range rng.IntN(4) { // the same one twice, too
+	for range rng.IntN(4) { // including the same one twice
 		subjects = append(subjects,
 			rbacv1.Subject{Kind: pick("User", "Group", "ServiceAccount"), Name: pick("jane", "max"),
 				Namespace: pick("", "x")})

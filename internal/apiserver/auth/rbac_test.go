@@ -12,7 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// ask makes the attributes of "verb group/resource/subresource namespace/name" or "verb /path".
+// ask returns the attributes of "verb group/resource/subresource namespace/name" or "verb /path".
 func ask(verb, what, where string) authorizer.AttributesRecord {
 	a := authorizer.AttributesRecord{Verb: verb}
 	if strings.HasPrefix(what, "/") {
@@ -29,7 +29,7 @@ func ask(verb, what, where string) authorizer.AttributesRecord {
 	return a
 }
 
-// The built-in policy decides these for the identities of carob's own parts and of users.
+// The decisions of the built-in policy for the identities of carob's own parts and of users.
 func TestBuiltinPolicy(t *testing.T) {
 	r := NewRBAC(Builtin())
 	group := func(name string, groups ...string) user.Info {
@@ -81,7 +81,7 @@ func TestRuleMatching(t *testing.T) {
 	}{
 		{rule("get", "core", "pods"), "get", "core/pods", "a/b", true},
 		{rule("get", "core", "pods"), "get", "core/pods/log", "a/b", false},
-		{rule("get", "core", "pods/*"), "get", "core/pods/log", "a/b", false}, // upstream knows "*/sub" and "*" only
+		{rule("get", "core", "pods/*"), "get", "core/pods/log", "a/b", false}, // upstream has only "*/sub" and "*"
 		{rule("get", "core", "*/log"), "get", "core/pods/log", "a/b", true},
 		{rule("get", "core", "*/log"), "get", "core/pods", "a/b", false},
 		{rule("get", "core", "*"), "get", "core/pods/log", "a/b", true},
@@ -103,7 +103,8 @@ func TestRuleMatching(t *testing.T) {
 	}
 }
 
-// An access review may name "pods/log" as one resource, which is what a request with a subresource means, too.
+// An access review may name "pods/log" as one resource, which also means a request with a
+// subresource.
 func TestCoveredResources(t *testing.T) {
 	for _, c := range []struct {
 		rule, resource, sub string
@@ -141,7 +142,7 @@ func TestBindingScope(t *testing.T) {
 		{"u", "core/secrets", "a/s", true, `RBAC: allowed by RoleBinding "local/a" of Role "local" to User "u"`},
 		{"u", "core/secrets", "c/s", false, ""},
 		{"u", "core/secrets", "b/s", false, `RBAC: role.rbac.authorization.k8s.io "gone" not found`},
-		// A service account without a namespace is the binding's.
+		// A service account without a namespace is in the binding's.
 		{"system:serviceaccount:a:sa", "core/pods", "a/p", true,
 			`RBAC: allowed by RoleBinding "reader/a" of ClusterRole "reader" to ServiceAccount "sa/a"`},
 		{"system:serviceaccount:a:sa", "core/pods", "b/p", false, ""},
@@ -155,7 +156,7 @@ func TestBindingScope(t *testing.T) {
 	}
 }
 
-// A stored list replaces what it has, and leaves the built-in policy that is still to be stored.
+// A stored list replaces the known objects, except the built-in policy that is still to be stored.
 func TestReplaceKeepsUnstored(t *testing.T) {
 	r := NewRBAC(Policy{ClusterRoles: []*rbacv1.ClusterRole{clusterRole("builtin", rule("get", "core", "pods"))}})
 	stored := clusterRole("stored", rule("get", "core", "nodes"))

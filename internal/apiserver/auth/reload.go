@@ -13,21 +13,20 @@ import (
 )
 
 const (
-	// askTime is between two looks at issuers that have not answered yet.
+	// askTime is the time between two requests to issuers that have not answered yet.
 	askTime = 200 * time.Millisecond
-	// grace lets requests that came before a change fetch keys.
+	// grace lets requests from before a change fetch keys.
 	grace = time.Minute
 )
 
-// follower is what the goroutine that follows the file knows.
+// follower is the state of the goroutine that follows the file.
 type follower struct {
-	seen string      // the content that was looked at last, good or not
-	next *generation // waits for its issuers; nil when there is none
+	seen string      // the content that was read last, valid or not
+	next *generation // waits for its issuers; nil if there is none
 }
 
-// Run follows the file until ctx ends. A content that is no good is told, and
-// what was there before stays; a good one takes over as soon as its issuers
-// have answered.
+// Run follows the file until ctx ends. An invalid file is reported and the previous configuration
+// stays; a valid one is used as soon as its issuers have answered.
 func (s *Structured) Run(ctx context.Context) {
 	if s == nil {
 		return
@@ -42,12 +41,12 @@ func (s *Structured) Run(ctx context.Context) {
 	})
 }
 
-// look reads the file and makes the next generation when it has changed.
+// look reads the file and creates the next generation if it has changed.
 func (s *Structured) look(ctx context.Context) {
 	log := klog.FromContext(ctx).WithValues("file", s.cfg.File)
 	content, err := os.ReadFile(s.cfg.File)
 	if err != nil {
-		// It may be on its way: neither remembered nor forgotten.
+		// It may be incomplete: neither remembered nor forgotten.
 		log.Error(err, "The authentication configuration can't be read, the one before stays")
 		authnmetrics.RecordAuthenticationConfigAutomaticReloadFailure(serverID)
 		return
@@ -63,7 +62,7 @@ func (s *Structured) look(ctx context.Context) {
 		s.next = nil
 	}
 	if data == now.data {
-		return // back to what is in use
+		return // it is the one in use again
 	}
 	g, err := s.generation(ctx, data, now)
 	if err != nil {
@@ -74,8 +73,8 @@ func (s *Structured) look(ctx context.Context) {
 	s.next = g
 }
 
-// takeOver puts the next generation in place when the issuers that are new in it
-// have answered; it reports whether it waits for one.
+// takeOver uses the next generation if its new issuers have answered; it reports whether it waits
+// for one.
 func (s *Structured) takeOver(ctx context.Context) bool {
 	if s.next == nil {
 		return false
@@ -102,7 +101,7 @@ func (s *Structured) takeOver(ctx context.Context) bool {
 	return false
 }
 
-// has reports whether an issuer of that URL is there.
+// has reports whether there is an issuer with that URL.
 func (g *generation) has(url string) bool {
 	for _, i := range g.issuers {
 		if i.cfg.Issuer.URL == url {

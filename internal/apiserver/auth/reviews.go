@@ -20,8 +20,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// Reviews returns the kinds that are questions, not things: they are created,
-// answered and never stored.
+// Reviews returns the kinds that are requests, not objects: they are created, answered, and never
+// stored.
 func Reviews(resolver authorizer.RuleResolver, a authorizer.UnconditionalAuthorizer,
 	tokens authenticator.Token) map[schema.GroupVersion]map[string]rest.Storage {
 	authz := func(kind, singular string, namespaced bool, mk func() runtime.Object,
@@ -34,7 +34,7 @@ func Reviews(resolver authorizer.RuleResolver, a authorizer.UnconditionalAuthori
 		return &review{kind: authenticationv1.SchemeGroupVersion.WithKind(kind), singular: singular, mk: mk,
 			answer: answer}
 	}
-	if tokens != nil { // a review answers what a request with the token would be
+	if tokens != nil { // a review returns what a request with the token would get
 		tokens = group.NewTokenGroupAdder(tokens, []string{user.AllAuthenticated})
 	}
 	r := reviewer{resolver, a, tokens}
@@ -81,7 +81,7 @@ func (r *review) GetSingularName() string { return r.singular }
 func (r *review) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc,
 	_ *metav1.CreateOptions) (runtime.Object, error) {
 	if errs := validateReview(obj); len(errs) > 0 {
-		// Like upstream's, the answer names the group alone: a review has no name.
+		// Like upstream's, the error names only the group: a review has no name.
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: r.kind.Group}, "", errs)
 	}
 	if validate != nil {
@@ -133,7 +133,7 @@ func subjectOf(spec authorizationv1.SubjectAccessReviewSpec) user.Info {
 	return &user.DefaultInfo{Name: spec.User, Groups: spec.Groups, UID: spec.UID, Extra: extra}
 }
 
-// decide answers whether u may do what either res or non say.
+// decide answers whether u may do what either res or non describes.
 func (r reviewer) decide(ctx context.Context, u user.Info, res *authorizationv1.ResourceAttributes,
 	non *authorizationv1.NonResourceAttributes) authorizationv1.SubjectAccessReviewStatus {
 	a := authorizer.AttributesRecord{User: u}
@@ -159,7 +159,7 @@ func (r reviewer) rules(ctx context.Context, obj runtime.Object) error {
 		return apierrors.NewBadRequest("no namespace on request")
 	}
 	res, non, incomplete, err := r.resolver.RulesFor(ctx, u, s.Spec.Namespace)
-	// only the answer goes back
+	// the response has the result only
 	s.ObjectMeta, s.Spec = metav1.ObjectMeta{}, authorizationv1.SelfSubjectRulesReviewSpec{}
 	s.Status = authorizationv1.SubjectRulesReviewStatus{Incomplete: incomplete,
 		ResourceRules: []authorizationv1.ResourceRule{}, NonResourceRules: []authorizationv1.NonResourceRule{}}
@@ -203,7 +203,7 @@ func (r reviewer) token(ctx context.Context, obj runtime.Object) error {
 	}
 	resp, ok, err := r.tokens.AuthenticateToken(ctx, s.Spec.Token)
 	if !ok || err != nil {
-		// Upstream looks the token up twice, and knows it as nobody's at first.
+		// Upstream looks the token up twice, and the first time without a user.
 		s.Status.Error = "invalid bearer token"
 	}
 	if err != nil {

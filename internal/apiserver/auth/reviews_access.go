@@ -18,8 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// validateReview says what is wrong with a question about access; other kinds have
-// nothing that could be.
+// validateReview returns what is wrong with an access review; other kinds cannot be invalid.
 func validateReview(obj runtime.Object) field.ErrorList {
 	spec := field.NewPath("spec")
 	switch o := obj.(type) {
@@ -79,7 +78,7 @@ func oneOf(res *authorizationv1.ResourceAttributes, non *authorizationv1.NonReso
 		"exactly one of nonResourceAttributes or resourceAttributes must be specified")}
 }
 
-// shown is a value as upstream's messages show it: with the names of its internal type.
+// shown formats a value as in upstream's messages: with the names of its internal type.
 func shown(non *authorizationv1.NonResourceAttributes) any {
 	if non == nil {
 		return (*struct{})(nil)
@@ -126,8 +125,8 @@ func rawOrRequirements(raw string, requirements int, at *field.Path) field.Error
 	return nil
 }
 
-// resourceAttributes is res as a request of u. What can't be understood of its
-// selectors is left out, which asks for more, not less.
+// resourceAttributes converts res to a request of u. Selectors that cannot be parsed are left out,
+// which asks for more, not less.
 func resourceAttributes(u user.Info, res *authorizationv1.ResourceAttributes) authorizer.AttributesRecord {
 	a := authorizer.AttributesRecord{
 		User: u, ResourceRequest: true, Verb: res.Verb, Namespace: res.Namespace, APIGroup: res.Group,
@@ -203,7 +202,7 @@ func fieldRequirements(list []metav1.FieldSelectorRequirement) (fields.Requireme
 	return out, errors.Join(errs...)
 }
 
-// evaluationError is what a review says about an answer that may be wrong.
+// evaluationError is a review's note that its answer may be wrong.
 func evaluationError(a authorizer.AttributesRecord, err error) string {
 	var out []string
 	if err != nil {

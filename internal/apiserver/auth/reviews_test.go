@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// The answer about a token is the user that a request with it would be.
+// The answer about a token is the user of a request with it.
 func TestTokenReview(t *testing.T) {
 	tokens := authenticator.TokenFunc(func(_ context.Context, token string) (*authenticator.Response, bool, error) {
 		switch token {
@@ -59,8 +59,8 @@ func TestTokenReview(t *testing.T) {
 	}
 }
 
-// Questions about access that make no sense are refused, and what can't be
-// understood of a selector is said; the answers are upstream's.
+// Invalid access reviews are rejected, and unreadable selectors are reported; the answers are
+// upstream's.
 func TestAccessReview(t *testing.T) {
 	r := NewRBAC(Policy{})
 	create := func(kind string, obj runtime.Object) (runtime.Object, error) {

@@ -25,25 +25,25 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// StructuredConfig says whom to believe besides the cluster's own authority.
+// StructuredConfig says whom to trust besides the cluster's own authority.
 type StructuredConfig struct {
 	// File holds an AuthenticationConfiguration (apiserver.config.k8s.io).
 	File string
-	// OwnIssuer is the issuer of service account tokens: no other may call itself so.
-	// It is also the audience that a TokenReview of a foreign token is told.
+	// OwnIssuer is the issuer of service account tokens; no other issuer may have this name. It is
+	// also the audience in a TokenReview of a foreign token.
 	OwnIssuer string
 }
 
-// Structured authenticates by the user's file: JWTs of issuers outside, and
-// anonymous requests where the file says so. Nil has no opinion about a token,
-// and the default about anonymous requests.
+// Structured authenticates by the user's configuration file: JWTs of foreign issuers, and anonymous
+// requests if the file allows them. Nil has no opinion about a token, and the default about
+// anonymous requests.
 type Structured struct {
 	cfg     StructuredConfig
 	current atomic.Pointer[generation]
 	follower
 }
 
-// generation is one content of the file.
+// generation is one version of the file.
 type generation struct {
 	data      string
 	issuers   []*issuer
@@ -51,8 +51,8 @@ type generation struct {
 	anonymous authenticator.Request
 }
 
-// issuer is one JWT authenticator. It outlives a generation when the next one
-// has it unchanged, with the keys that it fetched.
+// issuer is one JWT authenticator. If the next generation has it unchanged, it is kept with the
+// keys that it fetched.
 type issuer struct {
 	cfg apiserver.JWTAuthenticator
 	oidc.AuthenticatorTokenWithHealthCheck
@@ -60,12 +60,12 @@ type issuer struct {
 	end context.CancelFunc
 }
 
-// serverID tells API servers apart in the labels of metrics.
+// serverID identifies the API server in labels of metrics.
 const serverID = "carob"
 
-// NewStructured reads the file; nil when there is none. Issuers are asked for
-// their keys in the background until ctx ends: one that does not answer yet is
-// no error, its tokens are refused meanwhile.
+// NewStructured reads the file; the result is nil if there is none. Keys are fetched from issuers
+// in the background until ctx ends: one that does not answer yet is not an error, its tokens are
+// rejected meanwhile.
 func NewStructured(ctx context.Context, cfg StructuredConfig) (*Structured, error) {
 	if cfg.File == "" {
 		return nil, nil
@@ -85,8 +85,8 @@ func NewStructured(ctx context.Context, cfg StructuredConfig) (*Structured, erro
 	return s, nil
 }
 
-// generation checks the content of the file and makes its issuers, or takes
-// them from the generation before.
+// generation validates the content of the file and creates its issuers, or takes them from the
+// previous generation.
 func (s *Structured) generation(ctx context.Context, data string, before *generation) (_ *generation, err error) {
 	cfg, err := decode(data)
 	if err != nil {
@@ -133,13 +133,12 @@ func newIssuer(ctx context.Context, jwt apiserver.JWTAuthenticator, compiler aut
 	return &issuer{cfg: jwt, AuthenticatorTokenWithHealthCheck: a, end: end}, nil
 }
 
-// authority is the PEM of whom an issuer's certificate is signed by.
+// authority is the PEM of the CA of an issuer's certificate.
 type authority string
 
 func (a authority) CurrentCABundleContent() []byte { return []byte(a) }
 
-// decode reads an AuthenticationConfiguration of any served version; a field
-// that it does not have is an error.
+// decode parses an AuthenticationConfiguration of any served version; an unknown field is an error.
 func decode(data string) (*apiserver.AuthenticationConfiguration, error) {
 	if strings.TrimSpace(data) == "" {
 		return nil, errors.New("the file is empty")
@@ -158,7 +157,7 @@ func decode(data string) (*apiserver.AuthenticationConfiguration, error) {
 	return cfg, nil
 }
 
-// issuer returns the one of exactly that configuration, nil when there is none.
+// issuer returns the one with exactly that configuration, nil if there is none.
 func (g *generation) issuer(cfg apiserver.JWTAuthenticator) *issuer {
 	if g == nil {
 		return nil
@@ -180,8 +179,8 @@ func (g *generation) end(other *generation) {
 	}
 }
 
-// AuthenticateToken implements authenticator.Token for the tokens of the issuers
-// outside. It has no opinion about a token of anybody else.
+// AuthenticateToken implements authenticator.Token for the tokens of foreign issuers. It has no
+// opinion about other tokens.
 func (s *Structured) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	if s == nil {
 		return nil, false, nil
@@ -195,7 +194,7 @@ func (s *Structured) AuthenticateToken(ctx context.Context, token string) (*auth
 // AuthenticateRequest implements authenticator.Request for requests without a credential.
 func (s *Structured) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
 	if r.Header.Get("Authorization") != "" {
-		return nil, false, nil // of a kind that nobody here takes
+		return nil, false, nil // of a kind that nothing here accepts
 	}
 	if s == nil {
 		return public.AuthenticateRequest(r)
@@ -203,7 +202,7 @@ func (s *Structured) AuthenticateRequest(r *http.Request) (*authenticator.Respon
 	return s.current.Load().anonymous.AuthenticateRequest(r)
 }
 
-// public lets anonymous requests see whether the server lives, and its version.
+// public lets anonymous requests read the health and the version of the server.
 var public = anonymousrequest.NewAuthenticator([]apiserver.AnonymousAuthCondition{{Path: "/healthz"}, {Path: "/readyz"},
 	{Path: "/livez"}, {Path: "/version"}, {Path: "/version/"}})
 

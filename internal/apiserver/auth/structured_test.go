@@ -29,7 +29,7 @@ import (
 	"carob/internal/base/testwait"
 )
 
-// provider is an OpenID Connect provider on loopback.
+// provider is an OpenID Connect provider on the loopback address.
 type provider struct {
 	*httptest.Server
 	key *ecdsa.PrivateKey
@@ -67,7 +67,7 @@ func newProvider(t *testing.T) *provider {
 	return p
 }
 
-// token is signed by the provider; claims replace the good ones.
+// token returns a token signed by the provider; claims replace the valid ones.
 func (p *provider) token(t *testing.T, claims jwt.MapClaims) string {
 	t.Helper()
 	all := jwt.MapClaims{"iss": p.URL, "aud": "carob", "sub": "u-1", "exp": time.Now().Add(time.Hour).Unix(),
@@ -83,7 +83,7 @@ func (p *provider) token(t *testing.T, claims jwt.MapClaims) string {
 	return text
 }
 
-// config is a file that believes the provider; more is appended.
+// config is a file that trusts the provider; more is appended.
 func (p *provider) config(more string) string {
 	ca := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.Certificate().Raw}))
 	return `apiVersion: apiserver.config.k8s.io/v1
@@ -177,7 +177,7 @@ func TestStructuredTokens(t *testing.T) {
 	}
 }
 
-// A review says who a token of an issuer outside is, for the API server's audience only.
+// A review returns the user of a foreign issuer's token, for the API server's audience only.
 func TestStructuredTokenReview(t *testing.T) {
 	p := newProvider(t)
 	s := newStructured(t, p.config(""))
@@ -201,7 +201,8 @@ func TestStructuredTokenReview(t *testing.T) {
 	}
 }
 
-// The whole chain: who shows no credential may be anonymous as the file says; a wrong credential never is.
+// The whole chain: a request without a credential is anonymous if the file allows it; an invalid
+// credential never is.
 func TestAnonymous(t *testing.T) {
 	with := func(more string) *Structured {
 		return newStructured(t, "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n"+more)
@@ -284,7 +285,7 @@ func TestStructuredRefused(t *testing.T) {
 	}
 }
 
-// reloads is how often a changed file was taken over ("success") or refused ("failure").
+// reloads is how often a changed file was used ("success") or rejected ("failure").
 func reloads(t *testing.T, status string) float64 {
 	families, err := legacyregistry.DefaultGatherer.Gather()
 	if err != nil {
@@ -306,8 +307,8 @@ func reloads(t *testing.T, status string) float64 {
 	return n
 }
 
-// The file is followed: what is no good changes nothing, an issuer that is not
-// there yet doesn't take the others away, and one that stays keeps its keys.
+// The server follows the file: an invalid one changes nothing, an unavailable issuer does not
+// affect others, and an unchanged one keeps its keys.
 func TestStructuredReload(t *testing.T) {
 	p, other := newProvider(t), newProvider(t)
 	s := newStructured(t, p.config(""))
@@ -348,7 +349,7 @@ func TestStructuredReload(t *testing.T) {
 	}
 }
 
-// A new content waits for an issuer that does not answer; the one in use stays until then.
+// A new configuration waits for an issuer that does not answer; the one in use stays until then.
 func TestStructuredWaits(t *testing.T) {
 	p, late := newProvider(t), newProvider(t)
 	s := newStructured(t, p.config(""))

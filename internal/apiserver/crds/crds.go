@@ -1,9 +1,8 @@
-// Package crds serves custom resources: the kind CustomResourceDefinition, the
-// objects of the kinds that users define, their discovery and their part of the
-// OpenAPI documents. The rules come from k8s.io/apiextensions-apiserver; the
-// composition is our own, so that it costs nothing until a first definition is
-// stored and documents are made only when somebody reads them. The API server
-// drives it: it installs the kind and hands on what no built-in group answers.
+// Package crds serves custom resources: the kind CustomResourceDefinition, the objects of the kinds
+// that users define, their discovery, and their part of the OpenAPI documents. The rules come from
+// k8s.io/apiextensions-apiserver; the composition is carob's own, so that it costs nothing until a
+// first definition is stored, and documents are built only when somebody reads them. The API server
+// drives it: it installs the kind and passes on requests that no built-in group serves.
 package crds
 
 import (
@@ -37,16 +36,16 @@ import (
 
 // Config is what serving custom resources needs from the API server.
 type Config struct {
-	// Client makes the configuration of an in-process client with all rights.
+	// Client returns the configuration of an in-process client with all permissions.
 	Client func() *restclient.Config
 	// Objects says how custom resources are stored.
 	Objects    generic.RESTOptionsGetter
 	Admission  admission.Interface
 	Authorizer authorizer.UnconditionalAuthorizer
-	// Resolver finds the endpoints of conversion webhooks, Wrapper the credentials for them.
+	// Resolver finds the endpoints of conversion webhooks, Wrapper adds the credentials for them.
 	Resolver webhookutil.ServiceResolver
 	Wrapper  webhookutil.AuthenticationInfoResolverWrapper
-	// Aggregated and Groups are told which groups there are.
+	// Aggregated and Groups get the API groups.
 	Aggregated aggregated.ResourceManager
 	Groups     Groups
 
@@ -60,7 +59,7 @@ type Groups interface {
 	RemoveGroup(name string)
 }
 
-// Server serves custom resources. Until Activate it answers that there are none.
+// Server serves custom resources. Until Activate, there are none.
 type Server struct {
 	cfg    Config
 	groups *groups
@@ -75,13 +74,13 @@ type Server struct {
 	lister  lister
 }
 
-// New returns a server that sleeps.
+// New returns an inactive server.
 func New(cfg Config) *Server {
 	return &Server{cfg: cfg, groups: newGroups(cfg.Aggregated, cfg.Groups), wake: make(chan struct{}),
 		synced: make(chan struct{})}
 }
 
-// Activate says that there is a definition. Requests wait until it is known.
+// Activate says that there is a definition. Requests wait until it is loaded.
 func (s *Server) Activate() {
 	s.once.Do(func() {
 		s.active.Store(true)
@@ -89,8 +88,8 @@ func (s *Server) Activate() {
 	})
 }
 
-// Wait returns when an activated server knows all definitions that were stored
-// before; at once when there are none.
+// Wait returns when an activated server has loaded all definitions that were stored before; at once
+// if there are none.
 func (s *Server) Wait(ctx context.Context) error {
 	if !s.active.Load() {
 		return nil
@@ -103,7 +102,7 @@ func (s *Server) Wait(ctx context.Context) error {
 	}
 }
 
-// Run serves and looks after definitions from Activate until ctx ends.
+// Run serves definitions from Activate until ctx ends.
 func (s *Server) Run(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -137,8 +136,8 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	establishing := establish.NewEstablishingController(definitions, v1)
-	// Discovery is our own, so the handler's is never reached and may be nil. The
-	// empty map says that field ownership is to follow the schema.
+	// carob has its own discovery, so the handler's is never called and may be nil. The empty map
+	// means that field ownership follows the schema.
 	handler, err := apiextensionsapiserver.NewCustomResourceDefinitionHandler(nil, nil, prompt{definitions},
 		http.NotFoundHandler(), s.cfg.Objects, s.cfg.Admission,
 		establishing, s.cfg.Resolver, s.cfg.Wrapper, 1, s.cfg.Authorizer, s.cfg.RequestTimeout, s.cfg.MinRequestTimeout,
@@ -172,7 +171,7 @@ func (s *Server) start(ctx context.Context) error {
 	return nil
 }
 
-// ServeHTTP answers below /apis for groups that definitions make.
+// ServeHTTP serves paths below /apis of groups that definitions create.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !s.active.Load() {
 		http.NotFound(w, r)

@@ -15,9 +15,9 @@ import (
 // maxDepth is how deep an object in protobuf may be nested: as deep as in JSON.
 const maxDepth = 10_000
 
-// Serializer reads and writes definitions. Their schemas are the only type of the
-// API that holds itself: half a megabyte of protobuf can be nested so deep that
-// the library, which follows by recursion, would end the process.
+// Serializer reads and writes definitions. Their schemas are the only recursive type of the API:
+// half a megabyte of protobuf can be nested so deep that the library, which is recursive, would
+// overflow the stack.
 func Serializer() runtime.NegotiatedSerializer {
 	return shallow{apiextensionsapiserver.Codecs}
 }
@@ -50,11 +50,11 @@ func (s shallowSerializer) Decode(data []byte, defaults *schema.GroupVersionKind
 	return s.Serializer.Decode(data, defaults, into)
 }
 
-// depth returns how deep messages may be nested in data, at most limit+1. What has
-// a length is a message as long as it reads like one; a text that does counts, too.
+// depth returns how deep messages in data may be nested, at most limit+1. Any field with a length
+// counts as a message as long as it can be parsed as one, even if it is a string.
 func depth(data []byte, limit int) (deepest int) {
-	ends := []int{len(data)} // where the messages that are open end
-	skip := func() int {     // it is over, or was no message: go on behind it
+	ends := []int{len(data)} // where the open messages end
+	skip := func() int {     // it is complete, or not a message: continue after it
 		end := ends[len(ends)-1]
 		ends = ends[:len(ends)-1]
 		return end

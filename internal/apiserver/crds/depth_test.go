@@ -20,7 +20,7 @@ func TestDepth(t *testing.T) {
 		if got := depth(nested(levels, "\x08\x01"), 100); got != levels {
 			t.Errorf("%d levels: %d", levels, got)
 		}
-		// A text that is no message at the bottom ends nothing early.
+		// A string that is not a message at the deepest level ends nothing early.
 		if got := depth(append(nested(1, "\xff\xff"), nested(levels, "")...), 100); got != max(levels, 1) {
 			t.Errorf("%d levels behind a text: %d", levels, got)
 		}
@@ -42,7 +42,7 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-// FuzzDepth reads anything in one pass.
+// FuzzDepth parses any input in one pass.
 func FuzzDepth(f *testing.F) {
 	for range 20 {
 		b := make([]byte, rand.IntN(200))

@@ -23,10 +23,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Upstream's priorities of groups that definitions make.
+// Upstream's priorities of groups that definitions create.
 const groupPriority, versionPriority = 1000, 100
 
-// groups are the discovery documents of all groups that definitions make.
+// groups are the discovery documents of all groups that definitions create.
 type groups struct {
 	aggregated  aggregated.ResourceManager
 	all         Groups
@@ -46,7 +46,7 @@ func newGroups(a aggregated.ResourceManager, all Groups) *groups {
 	return g
 }
 
-// changed takes up a change of a definition. It is called by one goroutine.
+// changed handles a change of a definition. One goroutine calls it.
 func (g *groups) changed(old, now any) {
 	names := sets.New[string]()
 	for _, o := range []any{old, now} {
@@ -62,7 +62,7 @@ func (g *groups) changed(old, now any) {
 	}
 }
 
-// refresh makes a group's documents anew.
+// refresh builds a group's documents.
 func (g *groups) refresh(group string) {
 	found := map[string][]apidiscoveryv2.APIResourceDiscovery{}
 	legacy := map[string][]metav1.APIResource{}

@@ -94,7 +94,7 @@ func (s *Server) ResourceOf(kind schema.GroupVersionKind) string {
 	return ""
 }
 
-// hash names a state of definitions without making a document of them.
+// hash identifies a state of definitions without building a document of them.
 func hash(list []*apiextensionsv1.CustomResourceDefinition) string {
 	h := sha256.New()
 	for _, d := range list {

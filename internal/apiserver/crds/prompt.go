@@ -10,14 +10,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The library holds back each write of a custom resource for two seconds while
-// its definition is younger than that, so that other API servers hear of it. There
-// is one API server here: it is shown definitions that were established long ago.
+// The library delays each write of a custom resource for two seconds while its definition is
+// younger than that, so that other API servers learn of it. There is one API server here: the
+// library gets definitions that were established long ago.
 
 // settling is how long the library waits.
 const settling = 2 * time.Second
 
-// prompt is the informer of definitions as the library's handler sees it.
+// prompt is the informer of definitions that the library's handler uses.
 type prompt struct {
 	informers.CustomResourceDefinitionInformer
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// known is an informer that has what is in its index.
+// known is an informer with the content of its index.
 type known struct {
 	informers.CustomResourceDefinitionInformer
 	cache.Indexer
@@ -22,8 +22,8 @@ func (k known) Lister() listers.CustomResourceDefinitionLister {
 	return listers.NewCustomResourceDefinitionLister(k.Indexer)
 }
 
-// The library waits until a definition has been established for two seconds, by the time of
-// its condition. It is shown one that was, from the first moment on; others see the truth.
+// The library waits until a definition has been established for two seconds, by the time of its
+// condition. It gets one that was, from the start; others get the true time.
 func TestEstablishedLongAgo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		index := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})

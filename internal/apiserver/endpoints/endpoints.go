@@ -1,7 +1,7 @@
-// Package endpoints finds who stands behind a Service, for calls that the API
-// server itself makes: webhooks, aggregated API servers and services/proxy. It dials the pods'
-// addresses and needs no service data plane. The callers drive it; it reads the
-// watch caches and keeps nothing but a counter.
+// Package endpoints finds the pods of a Service for calls that the API server itself makes: to
+// webhooks, aggregated API servers, and services/proxy. It dials the pods' addresses and needs no
+// service data plane. The callers drive it; it reads the watch caches and keeps nothing but a
+// counter.
 package endpoints
 
 import (
@@ -25,17 +25,17 @@ import (
 	"carob/internal/apiserver/admission"
 )
 
-// Resolver answers for all Services; its methods may be called from many goroutines.
+// Resolver resolves all Services; its methods may be called from several goroutines.
 type Resolver struct {
 	Reader admission.Reader
 	next   atomic.Uint32
 }
 
-// lookTime bounds a look into the watch caches.
+// lookTime is the time limit for reading the watch caches.
 const lookTime = 5 * time.Second
 
-// ResolveEndpoint returns the address of a ready endpoint of the Service's port
-// as https://HOST:PORT. Calls take turns between the endpoints.
+// ResolveEndpoint returns the address of a ready endpoint of the Service's port as
+// https://HOST:PORT. Calls rotate through the endpoints.
 func (r *Resolver) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
@@ -65,10 +65,9 @@ func (r *Resolver) ResolveEndpoint(namespace, name string, port int32) (*url.URL
 	return location(t.host, t.port), nil
 }
 
-// ResolvePod returns host:port of a ready pod behind a Service; port is the number
-// or the name of a port of the Service, "" for the one without a name. Endpoints
-// that are not pods of the namespace are left out: whoever may write endpoints must
-// not get the server to call any address.
+// ResolvePod returns host:port of a ready pod of a Service; port is the number or the name of a
+// port of the Service, "" for the one without a name. Endpoints that are not pods of the namespace
+// are ignored: somebody who may write endpoints must not make the server call any address.
 func (r *Resolver) ResolvePod(ctx context.Context, namespace, name, port string) (string, error) {
 	obj, err := r.Reader.Get(ctx, corev1.Resource("services"), namespace, name)
 	if err != nil {
@@ -100,7 +99,7 @@ func (r *Resolver) ResolvePod(ctx context.Context, namespace, name, port string)
 	return net.JoinHostPort(t.host, strconv.Itoa(int(t.port))), nil
 }
 
-// isPod reports whether a target is the address of the pod it says it is.
+// isPod reports whether a target is the address of the pod that it names.
 func (r *Resolver) isPod(ctx context.Context, namespace string, t target) bool {
 	if t.pod == "" {
 		return false
@@ -115,7 +114,7 @@ func (r *Resolver) isPod(ctx context.Context, namespace string, t target) bool {
 			func(ip corev1.PodIP) bool { return ip.IP == t.host }))
 }
 
-// take returns one of the targets, in turns; there is at least one.
+// take returns one of the targets, in rotation; there is at least one.
 func (r *Resolver) take(found []target) target {
 	slices.SortFunc(found,
 		func(a, b target) int { return cmp.Or(cmp.Compare(a.host, b.host), cmp.Compare(a.port, b.port)) })
@@ -125,10 +124,10 @@ func (r *Resolver) take(found []target) target {
 type target struct {
 	host string
 	port int32
-	pod  string // the pod it is said to be; "" for none
+	pod  string // the pod that it names; "" for none
 }
 
-// podName is the pod of a namespace that an endpoint refers to.
+// podName returns the pod of a namespace that an endpoint refers to.
 func podName(ref *corev1.ObjectReference, namespace string) string {
 	if ref == nil || ref.Kind != "Pod" || ref.Namespace != "" && ref.Namespace != namespace {
 		return ""
@@ -140,8 +139,8 @@ func location(host string, port int32) *url.URL {
 	return &url.URL{Scheme: "https", Host: net.JoinHostPort(host, strconv.Itoa(int(port)))}
 }
 
-// find asks the service's endpoint slices, then its Endpoints, then, where nobody
-// has made either, the pods themselves.
+// find reads the service's endpoint slices, then its Endpoints, and, if there are neither, the pods
+// themselves.
 func (r *Resolver) find(ctx context.Context, svc *corev1.Service, port *corev1.ServicePort) ([]target, error) {
 	var found []target
 	known := false
@@ -213,7 +212,7 @@ func ready(p *corev1.Pod) bool {
 	})
 }
 
-// podPort is the port of a pod that a service port leads to, 0 when the pod has none of that name.
+// podPort returns the port of a pod for a service port, 0 if the pod has none of that name.
 func podPort(p *corev1.Pod, port *corev1.ServicePort) int32 {
 	switch {
 	case port.TargetPort.Type == intstr.String:

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// objects answers as the watch caches do.
+// objects returns objects like the watch caches.
 type objects map[string][]runtime.Object
 
 func (o objects) Get(_ context.Context, gr schema.GroupResource, namespace, name string) (runtime.Object, error) {
@@ -102,7 +102,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// Calls take turns.
+// Calls rotate through the endpoints.
 func TestTurns(t *testing.T) {
 	svc := service(corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 443}},
 		Selector: map[string]string{"app": "s"}})

@@ -34,7 +34,7 @@ func flowSchema(t *testing.T, c *fake.Clientset, name string) *flowcontrolv1.Flo
 	return o
 }
 
-// writes counts what was written since it was called last.
+// writes returns the number of writes since the last call.
 func writes(c *fake.Clientset) (n int) {
 	for _, a := range c.Actions() {
 		if a.GetVerb() != "get" {
@@ -45,7 +45,8 @@ func writes(c *fake.Clientset) (n int) {
 	return n
 }
 
-// An empty cluster gets all built-in objects, marked as ours; a second time writes nothing.
+// An empty cluster gets all built-in objects with the autoupdate annotation; a second time writes
+// nothing.
 func TestBuiltInObjectsAreMade(t *testing.T) {
 	c := fake.NewClientset()
 	for i, want := range []int{len(bootstrap.MandatoryPriorityLevelConfigurations) +
@@ -63,7 +64,7 @@ func TestBuiltInObjectsAreMade(t *testing.T) {
 	}
 }
 
-// What an administrator changed stays, unless the annotation or Kubernetes says that it must not.
+// What an administrator changed stays, unless the annotation or Kubernetes requires otherwise.
 func TestBuiltInObjectsAreUpdated(t *testing.T) {
 	for name, tc := range map[string]struct {
 		level      string
@@ -104,7 +105,7 @@ func TestBuiltInObjectsAreUpdated(t *testing.T) {
 	}
 }
 
-// How much the exempt level lends is the administrator's; that it is exempt is not.
+// An administrator may change how much the exempt level lends, but not that it is exempt.
 func TestExemptLevelIsTuned(t *testing.T) {
 	c := fake.NewClientset()
 	if err := ensure(t.Context(), c); err != nil {
@@ -132,7 +133,7 @@ func TestExemptLevelIsTuned(t *testing.T) {
 	}
 }
 
-// A deleted schema comes back.
+// A deleted flow schema is created again.
 func TestDeletedSchemaComesBack(t *testing.T) {
 	c := fake.NewClientset()
 	if err := ensure(t.Context(), c); err != nil {
@@ -147,7 +148,7 @@ func TestDeletedSchemaComesBack(t *testing.T) {
 	flowSchema(t, c, "probes")
 }
 
-// Somebody else who writes at the same moment does no harm; any other refusal is an error.
+// A concurrent write of somebody else is not an error; any other rejection is.
 func TestBuiltInObjectsAreRefused(t *testing.T) {
 	gr := schema.GroupResource{Group: flowcontrolv1.GroupName, Resource: "flowschemas"}
 	for name, tc := range map[string]struct {

@@ -42,7 +42,7 @@ func TestCountedOnce(t *testing.T) {
 		want(10_000, 0)
 		time.Sleep(countedFor)
 		want(7, 1)
-		for i := range 1000 { // what clients make up is not kept
+		for i := range 1000 { // resources invented by clients are not stored
 			for _, name := range []string{"empty", fmt.Sprint("made-up-", i)} {
 				if _, err := d.stats(name); err == nil {
 					t.Fatalf("%s has objects", name)

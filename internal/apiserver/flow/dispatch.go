@@ -31,24 +31,25 @@ import (
 
 // Config is what the dispatcher needs from the API server.
 type Config struct {
-	// Client makes the configuration of an in-process client with all rights.
+	// Client returns the configuration of an in-process client with all permissions.
 	Client func() *restclient.Config
-	// Reads and Writes are the limits on requests in flight; their sum is divided among the priority levels.
+	// Reads and Writes are the limits on requests in flight; their sum is divided among the
+	// priority levels.
 	Reads, Writes  int
 	LongRunning    apirequest.LongRunningRequestCheck
 	RequestTimeout time.Duration
-	// Count tells how many objects of a kind are stored, from which the work of a list is guessed.
+	// Count returns how many objects of a kind are stored; the work of a list is estimated from it.
 	Count func(ctx context.Context, gr schema.GroupResource) (int64, error)
 }
 
-// Dispatcher lets requests pass by priority and fairness.
+// Dispatcher executes and queues requests by priority and fairness.
 type Dispatcher struct {
 	cfg     Config
-	ready   atomic.Pointer[http.Handler]        // set when the configuration is known
+	ready   atomic.Pointer[http.Handler]        // set when the configuration is loaded
 	debug   atomic.Pointer[mux.PathRecorderMux] // set with ready
 	next    http.Handler
 	deleted chan struct{} // has a value when an object was deleted
-	// Requests in flight: those that are executed, and those that have come.
+	// Requests in flight: executing, and received.
 	executed, come inFlight
 
 	mu     sync.Mutex
@@ -58,13 +59,14 @@ type Dispatcher struct {
 // count is how many objects a resource had.
 type count struct {
 	storage.Stats
-	until time.Time // it is good enough
+	until time.Time // it is recent enough
 }
 
-// New returns a dispatcher that only limits the number of requests until Run has read its configuration.
+// New returns a dispatcher that only limits the number of requests until Run has loaded its
+// configuration.
 func New(cfg Config) *Dispatcher { return &Dispatcher{cfg: cfg, deleted: make(chan struct{}, 1)} }
 
-// Deleted says that an object of this package's kinds was deleted: a built-in one comes back.
+// Deleted says that an object of this package's kinds was deleted: a built-in one is created again.
 func (d *Dispatcher) Deleted() {
 	select {
 	case d.deleted <- struct{}{}:
@@ -72,7 +74,7 @@ func (d *Dispatcher) Deleted() {
 	}
 }
 
-// Active reports whether requests are sorted already.
+// Active reports whether priority and fairness is active.
 func (d *Dispatcher) Active() bool { return d.ready.Load() != nil }
 
 // Filter returns next behind the dispatcher. It is called once.
@@ -92,10 +94,10 @@ func (d *Dispatcher) Filter(next http.Handler) http.Handler {
 	})
 }
 
-// DebugPath is where Debug belongs.
+// DebugPath is the path of Debug.
 const DebugPath = "/debug/api_priority_and_fairness/"
 
-// Debug answers which requests are waiting and running, once they are sorted.
+// Debug lists the requests that are waiting and executing, once the configuration is loaded.
 func (d *Dispatcher) Debug(w http.ResponseWriter, r *http.Request) {
 	debug := d.debug.Load()
 	if debug == nil {
@@ -105,10 +107,10 @@ func (d *Dispatcher) Debug(w http.ResponseWriter, r *http.Request) {
 	debug.ServeHTTP(w, r)
 }
 
-// inFlight are numbers of requests that end by themselves.
+// inFlight are numbers of requests that are not long-running.
 type inFlight struct{ reads, writes atomic.Int64 }
 
-// of is the number that a request belongs to, nil for one that lasts.
+// of returns the number to which a request belongs, nil for a long-running one.
 func (n *inFlight) of(r *http.Request, lasts apirequest.LongRunningRequestCheck) *atomic.Int64 {
 	info, ok := apirequest.RequestInfoFrom(r.Context())
 	if !ok || lasts(r, info) {
@@ -120,7 +122,7 @@ func (n *inFlight) of(r *http.Request, lasts apirequest.LongRunningRequestCheck)
 	return &n.writes
 }
 
-// counted counts the requests that are executed.
+// counted counts the executing requests.
 func (d *Dispatcher) counted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if n := d.executed.of(r, d.cfg.LongRunning); n != nil {
@@ -131,9 +133,9 @@ func (d *Dispatcher) counted(next http.Handler) http.Handler {
 	})
 }
 
-// Measure brings apiserver_current_inflight_requests and apiserver_current_inqueue_requests up to date.
+// Measure updates apiserver_current_inflight_requests and apiserver_current_inqueue_requests.
 func (d *Dispatcher) Measure() {
-	// In this order, so that none counts as waiting that has just been let through.
+	// In this order, so that a request that was just let through does not count as waiting.
 	come := [2]int64{d.come.reads.Load(), d.come.writes.Load()}
 	reads, writes := d.executed.reads.Load(), d.executed.writes.Load()
 	epmetrics.UpdateInflightRequestMetrics(epmetrics.ExecutingPhase, int(reads), int(writes))
@@ -189,14 +191,14 @@ func (d *Dispatcher) Run(ctx context.Context) {
 	}
 }
 
-// objectSize is what an object of unknown kind is taken for, in bytes.
+// objectSize is the assumed size of an object of unknown kind, in bytes.
 const objectSize = 2 << 10
 
-// A list of many objects is estimated by a count so old at most: to count 10,000 takes as long as
-// to make a page of 500. The library's own figures may be a minute old.
+// How old a count may be for the estimate of a long list: counting 10,000 takes as long as a page
+// of 500. The library's own numbers may be a minute old.
 const countedFor = 5 * time.Second
 
-// stats answers for a resource as the library names it.
+// stats returns the numbers of a resource by the library's name for it.
 func (d *Dispatcher) stats(resource string) (storage.Stats, error) {
 	d.mu.Lock()
 	known, ok := d.counts[resource]
@@ -220,9 +222,8 @@ func (d *Dispatcher) stats(resource string) (storage.Stats, error) {
 	return counted, nil
 }
 
-// ensure makes the built-in objects that are missing and updates those that
-// nobody has taken into his own hands. Objects that must be there in a fixed form
-// are always put right.
+// ensure creates missing built-in objects and updates those that nobody else has changed. Mandatory
+// objects with a fixed content are always corrected.
 func ensure(ctx context.Context, client kubernetes.Interface) error {
 	c := client.FlowcontrolV1()
 	for i, list := range [][]*flowcontrolv1.PriorityLevelConfiguration{bootstrap.MandatoryPriorityLevelConfigurations,
@@ -266,8 +267,8 @@ func annotated[T metav1.Object](o T) T {
 	return o
 }
 
-// mayUpdate says whether the server looks after an object: it does until somebody
-// else changes it, or as the annotation says.
+// mayUpdate reports whether the server manages an object: until somebody else changes it, or as the
+// annotation says.
 func mayUpdate(o metav1.Object, mandatory bool) bool {
 	if mandatory {
 		return true
@@ -281,7 +282,7 @@ func mayUpdate(o metav1.Object, mandatory bool) bool {
 	return o.GetGeneration() == 1
 }
 
-// sameLevel compares with the defaults filled in; the exempt level's own tuning is the administrator's.
+// sameLevel compares with defaults applied; administrators may tune the exempt level.
 func sameLevel(have, want *flowcontrolv1.PriorityLevelConfigurationSpec) bool {
 	if want.Exempt != nil {
 		return have.Type == want.Type

@@ -10,7 +10,7 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// request returns a request as it is behind authentication.
+// request returns a request as it is after authentication.
 func request(verb string) *http.Request {
 	r := httptest.NewRequest(http.MethodGet, "/api/v1/pods", nil)
 	ctx := apirequest.WithRequestInfo(r.Context(),
@@ -21,7 +21,7 @@ func request(verb string) *http.Request {
 
 func lasts(_ *http.Request, info *apirequest.RequestInfo) bool { return info.Verb == "watch" }
 
-// serve starts a request and returns its answer once it ends.
+// serve starts a request and returns its answer when it ends.
 func serve(h http.Handler, r *http.Request) <-chan int {
 	out := make(chan int, 1)
 	go func() {
@@ -32,8 +32,8 @@ func serve(h http.Handler, r *http.Request) <-chan int {
 	return out
 }
 
-// Until the configuration is known, the plain limits hold: one request more than fits is refused, and one that
-// lasts is not counted.
+// Until the configuration is loaded, the plain limits apply: one request too many is rejected, and
+// a long-running one is not counted.
 func TestPlainLimitBeforeTheConfigurationIsKnown(t *testing.T) {
 	d := New(Config{Reads: 1, Writes: 1, LongRunning: lasts})
 	entered, leave := make(chan struct{}), make(chan struct{})
@@ -68,7 +68,7 @@ func TestPlainLimitBeforeTheConfigurationIsKnown(t *testing.T) {
 	}
 }
 
-// Once the configuration is known, it alone decides.
+// Once the configuration is loaded, only it decides.
 func TestConfigurationTakesOver(t *testing.T) {
 	d := New(Config{Reads: 1, Writes: 1, LongRunning: lasts})
 	h := d.Filter(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the plain limit let it pass") }))
@@ -92,7 +92,7 @@ func TestDebugBeforeTheConfigurationIsKnown(t *testing.T) {
 	}
 }
 
-// Who deletes never waits for the dispatcher, and many deletions are one reason to look.
+// A deletion never waits for the dispatcher, and many deletions cause one update.
 func TestDeletedNeverWaits(t *testing.T) {
 	d := New(Config{})
 	for range 3 {

@@ -1,8 +1,7 @@
-// Package inprocess lets carob's own parts be clients of the API server by a
-// function call: no TCP, no TLS, no certificate, and a protobuf body that is
-// handed over as it is. The apiserver package makes the configurations. Nothing
-// that arrives by the network can enter here, because the caller's identity is
-// a value in the request's context and not a header.
+// Package inprocess lets carob's own parts be clients of the API server by a function call: no TCP,
+// no TLS, no certificate, and a protobuf body that is passed on unchanged. The apiserver package
+// creates the configurations. Requests from the network cannot use it, because the caller's
+// identity is a value in the request's context and not a header.
 package inprocess
 
 import (
@@ -22,11 +21,11 @@ import (
 	restclient "k8s.io/client-go/rest"
 )
 
-// host is what the requests' URLs say; nobody resolves it.
+// host is in the URLs of requests; it is never resolved.
 const host = "http://carob.invalid"
 
-// ClientConfig returns a client configuration whose requests are answered by
-// handler (see WithUser) and made by the given user.
+// ClientConfig returns a client configuration whose requests handler answers (see WithUser), made
+// by the given user.
 func ClientConfig(handler http.Handler, name string, groups ...string) *restclient.Config {
 	info := &user.DefaultInfo{Name: name, Groups: slices.Clone(groups)}
 	if namespace, _, err := serviceaccount.SplitUsername(name); err == nil {
@@ -48,8 +47,7 @@ func ClientConfig(handler http.Handler, name string, groups ...string) *restclie
 
 type userKey struct{}
 
-// WithUser passes on requests made through ClientConfig as their user's and
-// refuses all others.
+// WithUser passes on requests made through ClientConfig with their user, and rejects all others.
 func WithUser(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := r.Context().Value(userKey{}).(user.Info)
@@ -61,7 +59,7 @@ func WithUser(next http.Handler) http.Handler {
 	})
 }
 
-// Is reports whether ctx is that of an in-process request.
+// Is reports whether ctx belongs to an in-process request.
 func Is(ctx context.Context) bool { return ctx.Value(userKey{}) != nil }
 
 // transport is the http.RoundTripper of one user.
@@ -72,9 +70,9 @@ type transport struct {
 
 var errUpgrade = errors.New("an in-process client cannot upgrade a connection")
 
-// RoundTrip implements http.RoundTripper. Most requests run to their end on the
-// caller's goroutine; one that lasts (a watch, a followed log) gets a goroutine
-// and a body that is read while it is written.
+// RoundTrip implements http.RoundTripper. Most requests run completely on the caller's goroutine; a
+// long-running one (a watch, a followed log) gets a goroutine and a body that is read while it is
+// written.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Header.Get("Upgrade") != "" {
 		return nil, errUpgrade
@@ -89,7 +87,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	w := &buffered{header: http.Header{}, status: http.StatusOK}
 	t.handler.ServeHTTP(w, serverRequest(ctx, r))
 	closeBody(r)
-	// A handler ends early, with whatever it has, when its caller has gone.
+	// A handler ends early, with what it has, when its caller has gone.
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -102,7 +100,7 @@ func lasts(r *http.Request) bool {
 		strings.Contains(r.URL.Path, "/proxy/")
 }
 
-// serverRequest turns a client's request into what a server sees.
+// serverRequest turns a client's request into a server's.
 func serverRequest(ctx context.Context, r *http.Request) *http.Request {
 	in := r.WithContext(ctx)
 	in.Header = r.Header.Clone()
@@ -118,7 +116,7 @@ func serverRequest(ctx context.Context, r *http.Request) *http.Request {
 
 func closeBody(r *http.Request) {
 	if r.Body != nil {
-		_ = r.Body.Close() // a reader of our own client; RoundTrip has to close it
+		_ = r.Body.Close() // a reader of carob's client; RoundTrip must close it
 	}
 }
 
@@ -128,7 +126,7 @@ func response(r *http.Request, status int, header http.Header, body io.ReadClose
 		ContentLength: length, Request: r}
 }
 
-// buffered is the http.ResponseWriter of a request that ends by itself.
+// buffered is the http.ResponseWriter of a request that is not long-running.
 type buffered struct {
 	header http.Header
 	status int
@@ -154,11 +152,8 @@ func (w *buffered) Write(p []byte) (int, error) {
 }
 
 // stream starts the request and returns when the handler has sent its header.
-//
-//	handler: WriteHeader/Write ─> Flush (header is out) ─> Write ... ─> returns (body ends)
-//	caller:  RoundTrip waits ───────────┘ reads ... Close ─> request context ends
 func (t *transport) stream(ctx context.Context, r *http.Request) (*http.Response, error) {
-	inner, cancel := context.WithCancel(ctx) // ends with the handler, too
+	inner, cancel := context.WithCancel(ctx) // also ends with the handler
 	w := &streamed{header: http.Header{}, sent: make(chan struct{}), cancel: cancel}
 	w.more.L = &w.mu
 	go func() {
@@ -175,9 +170,9 @@ func (t *transport) stream(ctx context.Context, r *http.Request) (*http.Response
 	}
 }
 
-// streamed is the http.ResponseWriter of a lasting request and the body of its
-// response. Written bytes wait in one buffer: an API server's watch writes an
-// event at a time, and the reader takes all there is in one go.
+// streamed is the http.ResponseWriter of a long-running request and the body of its response.
+// Written bytes wait in one buffer: an API server's watch writes one event at a time, and the
+// reader takes everything at once.
 type streamed struct {
 	header http.Header
 	cancel context.CancelFunc
@@ -186,19 +181,19 @@ type streamed struct {
 	more       sync.Cond
 	status     int
 	sentHeader http.Header
-	sent       chan struct{} // closed with the first flush, write or end
+	sent       chan struct{} // closed with the first flush, write, or end
 	buf        bytes.Buffer
 	done       bool // the handler has returned
 	closed     bool // the reader has gone
 }
 
-// maxBuffered bounds what may wait for a reader; the writer then waits.
+// maxBuffered limits what may wait for a reader; the writer then waits.
 const maxBuffered = 1 << 20
 
 func (w *streamed) Header() http.Header { return w.header }
 
-// CloseNotify never fires: the request's context ends when the reader goes. The
-// library's wrappers pass Flush on only for writers that have this method.
+// CloseNotify never fires: the request's context ends when the reader disconnects. The library's
+// wrappers pass Flush on only for writers that have this method.
 func (w *streamed) CloseNotify() <-chan bool { return nil }
 
 func (w *streamed) WriteHeader(status int) {
@@ -268,7 +263,7 @@ func (w *streamed) Read(p []byte) (int, error) {
 	}
 	n, err := w.buf.Read(p)
 	if w.buf.Len() == 0 && w.buf.Cap() > 64<<10 {
-		w.buf = bytes.Buffer{} // a burst's memory is not kept for the life of a watch
+		w.buf = bytes.Buffer{} // the memory of a burst is not kept for the rest of a watch
 	}
 	w.more.Broadcast()
 	return n, err

@@ -46,7 +46,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// What arrives without the identity in its context is refused, whatever its headers say.
+// A request without the identity in its context is rejected, whatever its headers say.
 func TestNoEntryFromOutside(t *testing.T) {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(http.MethodGet, "/x", nil)
@@ -122,7 +122,7 @@ func TestStreamEndsWithHandler(t *testing.T) {
 	}
 }
 
-// A reader that does not read holds the writer back instead of filling memory.
+// A reader that does not read makes the writer wait instead of filling memory.
 func TestSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		written := 0
@@ -165,7 +165,7 @@ func TestCancelWhileWaiting(t *testing.T) {
 	})
 }
 
-// A lasting request that ends at once has its answer, never the end of its own context.
+// A long-running request that ends at once has its answer, never the end of its own context.
 func TestStreamThatEndsAtOnce(t *testing.T) {
 	h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGone) })
 	var all sync.WaitGroup

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// jsonSerializer encodes lists in JSON that nobody asked to be easy to read.
+// jsonSerializer encodes lists in JSON, unless pretty printing is requested.
 type jsonSerializer struct {
 	runtime.Serializer
 	kept *Kept
@@ -23,7 +23,7 @@ func (s jsonSerializer) Encode(o runtime.Object, w io.Writer) error {
 	if _, own := o.(json.Marshaler); !ok || own || !l.fieldsInJSON() {
 		return s.Serializer.Encode(o, w)
 	}
-	// A first write so short shows a list that comes in parts, as prefix does.
+	// A short first write marks a list in parts, as prefix does.
 	if _, err := w.Write([]byte("{")); err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (s jsonSerializer) Encode(o runtime.Object, w io.Writer) error {
 	return buffered.Flush()
 }
 
-// fieldsInJSON says whether the list's fields are those that all lists have.
+// fieldsInJSON reports whether the list has exactly the fields of every list.
 func (l list) fieldsInJSON() bool {
 	t := l.of
 	tag, tagged := t.Field(0).Tag.Lookup("json")
@@ -42,7 +42,7 @@ func (l list) fieldsInJSON() bool {
 		t.Field(1).Tag.Get("json") == "metadata,omitempty" && t.Field(2).Tag.Get("json") == "items"
 }
 
-// write writes what follows the brace of the list.
+// write writes the list after its opening brace.
 func (s jsonSerializer) write(l list, w *bufio.Writer) error {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -77,7 +77,7 @@ func (s jsonSerializer) write(l list, w *bufio.Writer) error {
 		}
 		o := l.item(i)
 		k, version := key{reflect.TypeOf(o), o.GetUID(), true}, o.GetResourceVersion()
-		// Here the type of an object is among its bytes, where it has one.
+		// Here the object's type, if it has one, is part of its bytes.
 		keep := held < generation && k.uid != "" && version != "" && untyped(o)
 		var data []byte
 		if keep {

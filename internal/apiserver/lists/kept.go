@@ -9,22 +9,21 @@ import (
 )
 
 const (
-	// What is not used for so long, or for twice as long, is forgotten.
+	// Objects that are not used for this long, or twice as long, are forgotten.
 	keptFor = 10 * time.Second
-	// So many bytes are kept twice over at most: of the current time, and of that before it.
+	// The number of bytes in each of the two generations is at most this.
 	generation = 12 << 20
-	// What an entry takes besides the encoded object.
+	// The memory of an entry besides the encoded object.
 	entrySize = 160
 )
 
-// Kept remembers encoded objects while lists use them. An object of the same type,
-// identity and version is the same: the server gives each stored state a version of its own.
-// The zero value remembers nothing yet.
+// Kept caches encoded objects while lists use them. An object of the same type, identity, and
+// version is the same: the server gives each stored state its own version. The zero value is empty.
 type Kept struct {
 	mu          sync.Mutex
 	now, before map[key]encoded
-	size        int         // of now, in bytes
-	timer       *time.Timer // nil while nothing is kept
+	size        int         // of the current generation, in bytes
+	timer       *time.Timer // nil while the cache is empty
 }
 
 type key struct {
@@ -38,7 +37,7 @@ type encoded struct {
 	data    []byte // never changed
 }
 
-// get returns an encoded object; nil for one that is not known in that version.
+// get returns an encoded object; nil if that version is not cached.
 func (k *Kept) get(id key, version string) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -63,7 +62,7 @@ func (k *Kept) put(id key, version string, data []byte) {
 	k.add(id, encoded{version, data})
 }
 
-// add adds an entry to those of the current time. Call with mu held.
+// add adds an entry to the current generation. Call with mu held.
 func (k *Kept) add(id key, e encoded) {
 	if old, ok := k.now[id]; ok {
 		k.size -= entrySize + len(old.data)
@@ -81,10 +80,10 @@ func (k *Kept) add(id key, e encoded) {
 	}
 }
 
-// age begins a new time. Call with mu held.
+// age starts a new generation. Call with mu held.
 func (k *Kept) age() { k.now, k.before, k.size = nil, k.now, 0 }
 
-// tick runs as long as anything is kept.
+// tick runs as long as the cache is not empty.
 func (k *Kept) tick() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -1,6 +1,5 @@
-// Package lists encodes lists of objects as protobuf and JSON, as the library does, byte
-// for byte, but each object once for all lists that follow each other: to encode the
-// objects is most of what a list costs.
+// Package lists encodes lists of objects as protobuf and JSON like the library, byte for byte, but
+// encodes each object once for several lists: encoding the objects is most of the cost of a list.
 package lists
 
 import (
@@ -16,19 +15,19 @@ import (
 )
 
 const (
-	// Shorter lists are left to the library: they cost little.
+	// The library encodes shorter lists: they cost little.
 	shortest = 20
 	// Larger objects are encoded each time.
 	largest = 64 << 10
-	// What is written at once. A gzip writer that gets single objects is slower.
+	// Written at once. A gzip writer is slower with single objects.
 	chunk = 32 << 10
 )
 
-// prefix begins each object in protobuf. It is written alone: by a first write that is so
-// short the library knows a list that comes in parts, which it packs by the length of all.
+// prefix precedes each object in protobuf. It is written alone: by such a short first write, the
+// library recognizes a list in parts, which it compresses by the length of all.
 var prefix = []byte("k8s\x00")
 
-// The fields of a list, as protobuf tags them: metadata 1, items 2, both bytes.
+// The fields of a list with their protobuf tags: metadata 1, items 2, both bytes.
 const (
 	metaTag   = 0x0a
 	itemTag   = 0x12
@@ -36,7 +35,7 @@ const (
 	itemField = "bytes,2,rep,name=items"
 )
 
-// Serializer returns codecs whose lists in protobuf and JSON are encoded by what kept remembers.
+// Serializer returns codecs that encode lists in protobuf and JSON with the cache kept.
 func Serializer(codecs runtime.NegotiatedSerializer, kept *Kept) runtime.NegotiatedSerializer {
 	infos := slices.Clone(codecs.SupportedMediaTypes())
 	for i := range infos {
@@ -99,7 +98,7 @@ type list struct {
 
 var itemType = reflect.TypeFor[item]()
 
-// listOf returns a list that is worth it and built as all lists are.
+// listOf returns a list that is long enough and has the structure of all lists.
 func listOf(o runtime.Object) (l list, ok bool) {
 	v := reflect.ValueOf(o)
 	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct || v.Elem().NumField() != 3 {
@@ -127,9 +126,9 @@ func (l list) item(i int) item {
 	return l.items.Index(i).Addr().Interface().(item)
 } //nolint:forcetypeassert // listOf has looked
 
-// part is an encoded object, or how long it will be.
+// part is an encoded object, or its future length.
 type part struct {
-	data []byte // nil when it is to be encoded yet
+	data []byte // nil if it is still to be encoded
 	size int
 }
 
@@ -142,7 +141,8 @@ func (s serializer) encode(l list, w io.Writer, room runtime.MemoryAllocator) er
 	size := 1 + varint(len(meta)) + len(meta)
 	held := 0
 	for i := range parts {
-		// What a list holds at once is bounded; the rest of it is encoded as it is sent.
+		// The encoded objects that a list holds at once are limited; the rest is encoded while it
+		// is sent.
 		if parts[i], err = s.part(l.item(i), held < generation); err != nil {
 			return err
 		}
@@ -161,7 +161,7 @@ func (s serializer) encode(l list, w io.Writer, room runtime.MemoryAllocator) er
 	return buffered.Flush()
 }
 
-// part returns an object of a list, encoded if it may be kept.
+// part returns an object of a list, encoded if it may be cached.
 func (s serializer) part(o item, keep bool) (part, error) {
 	k, version := key{reflect.TypeOf(o), o.GetUID(), false}, o.GetResourceVersion()
 	keep = keep && k.uid != "" && version != ""
@@ -222,7 +222,7 @@ func (l list) write(w io.Writer, meta []byte, parts []part, room runtime.MemoryA
 	return written, nil
 }
 
-// varint is how many bytes a length takes.
+// varint returns how many bytes a length needs.
 func varint(n int) int {
 	var b [binary.MaxVarintLen64]byte
 	return binary.PutUvarint(b[:], uint64(n))

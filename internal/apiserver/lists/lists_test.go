@@ -27,7 +27,7 @@ func codecs(t testing.TB) runtime.NegotiatedSerializer {
 		libraryserializer.WithStreamingCollectionEncodingToJSON())
 }
 
-// encode encodes o as the server does.
+// encode encodes o like the server.
 func encode(t testing.TB, n runtime.NegotiatedSerializer, o runtime.Object, w io.Writer) error {
 	t.Helper()
 	info, ok := runtime.SerializerInfoForMediaType(n.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
@@ -66,7 +66,7 @@ func pods(n int, version string) *corev1.PodList {
 	return l
 }
 
-// Whatever was listed before, a list is what the library makes of it.
+// Whatever was listed before, a list is encoded as by the library.
 func TestAsTheLibrary(t *testing.T) {
 	plain := codecs(t)
 	ours := Serializer(plain, &Kept{})
@@ -119,7 +119,7 @@ func TestAsTheLibrary(t *testing.T) {
 	}
 }
 
-// The object says how often it is encoded: by its type, identity and version.
+// The object records how often it is encoded: by its type, identity, and version.
 func TestEncodedOnce(t *testing.T) {
 	for format, encode := range formats {
 		t.Run(format, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestEncodedOnce(t *testing.T) {
 			}
 			var first, second bytes.Buffer
 			_ = encode(t, ours, l, &first)
-			for i := range l.Items { // nobody may do so; here it shows what is used
+			for i := range l.Items { // not allowed; here it shows what is used
 				l.Items[i].Name = "other"
 			}
 			_ = encode(t, ours, l, &second)
@@ -199,7 +199,7 @@ func TestKeptIsBounded(t *testing.T) {
 	})
 }
 
-// failing takes some bytes.
+// failing accepts some bytes, then fails.
 type failing struct{ room int }
 
 func (f *failing) Write(b []byte) (int, error) {

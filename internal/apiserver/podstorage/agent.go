@@ -19,7 +19,7 @@ import (
 
 var nodeResource = schema.GroupResource{Resource: "nodes"}
 
-// agents finds the node agents and holds one HTTP transport per node. It is safe for concurrent use.
+// agents finds the node agents and has one HTTP transport per node. It is safe for concurrent use.
 type agents struct {
 	config NodeAgents
 	reader admission.Reader
@@ -32,7 +32,7 @@ func newAgents(c NodeAgents, reader admission.Reader) *agents {
 	return &agents{config: c, reader: reader, transports: map[string]*http.Transport{}}
 }
 
-// location returns where the agent of a node listens, and the transport that reaches it.
+// location returns the address of a node's agent, and the transport for it.
 func (g *agents) location(ctx context.Context, nodeName string) (*url.URL, http.RoundTripper, error) {
 	obj, err := g.reader.Get(ctx, nodeResource, "", nodeName)
 	if err != nil {
@@ -59,7 +59,7 @@ func (g *agents) location(ctx context.Context, nodeName string) (*url.URL, http.
 	return &url.URL{Scheme: scheme, Host: net.JoinHostPort(host, strconv.Itoa(int(port)))}, g.transport(nodeName), nil
 }
 
-// agentHost prefers addresses, which need no name service, over names.
+// agentHost prefers addresses, which need no name resolution, over names.
 func agentHost(n *corev1.Node) string {
 	for _, t := range [...]corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeHostName,
 		corev1.NodeInternalDNS, corev1.NodeExternalDNS} {
@@ -92,7 +92,7 @@ func (g *agents) transport(nodeName string) *http.Transport {
 	t.Protocols.SetHTTP1(true)
 	if g.config.TLS != nil {
 		t.TLSClientConfig = g.config.TLS.Clone()
-		t.TLSClientConfig.ServerName = nodeName // the name its certificate must have, whatever address it is reached at
+		t.TLSClientConfig.ServerName = nodeName // the name in its certificate, whatever address is used
 	}
 	g.transports[nodeName] = t
 	return t

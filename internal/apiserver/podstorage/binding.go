@@ -22,7 +22,7 @@ import (
 
 var bindingResource = schema.GroupResource{Resource: "pods/binding"}
 
-// bindingREST gives a pod its node, once (L1.80, L1.81).
+// bindingREST assigns a pod to a node, once (L1.80, L1.81).
 type bindingREST struct{ store *genericregistry.Store }
 
 func (*bindingREST) New() runtime.Object { return &corev1.Binding{} }
@@ -60,7 +60,8 @@ func (r *bindingREST) Create(ctx context.Context, name string, obj runtime.Objec
 	return &metav1.Status{Status: metav1.StatusSuccess}, nil
 }
 
-// assign writes the node into the pod. It goes past the update strategy, which would refuse a change of the node name.
+// assign writes the node into the pod. It bypasses the update strategy, which would reject a change
+// of the node name.
 func (r *bindingREST) assign(ctx context.Context, b *corev1.Binding, dryRun bool) error {
 	key, err := r.store.KeyFunc(ctx, b.Name)
 	if err != nil {
@@ -95,7 +96,8 @@ func (r *bindingREST) assign(ctx context.Context, b *corev1.Binding, dryRun bool
 	return err
 }
 
-// bind changes p as the binding says, or tells why it may not (L1.80, L1.81). The generation stays.
+// bind changes p as the binding says, or returns why it may not (L1.80, L1.81). The generation
+// stays.
 func bind(p *corev1.Pod, b *corev1.Binding) error {
 	switch {
 	case p.DeletionTimestamp != nil:
@@ -123,7 +125,7 @@ func bind(p *corev1.Pod, b *corev1.Binding) error {
 	return nil
 }
 
-// setCondition writes a condition; its transition time moves only when its status does (L1.74).
+// setCondition writes a condition; its transition time changes only with its status (L1.74).
 func setCondition(s *corev1.PodStatus, c corev1.PodCondition) {
 	c.LastTransitionTime = metav1.Now()
 	for i := range s.Conditions {

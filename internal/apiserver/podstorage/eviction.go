@@ -28,10 +28,11 @@ var (
 )
 
 const (
-	// evictionSteps and evictionPause bound the retries on a conflict (L1.105).
+	// evictionSteps and evictionPause limit the retries after a conflict (L1.105).
 	evictionSteps = 20
 	evictionPause = 500 * time.Millisecond
-	// maxDisrupted is how many evictions a budget remembers before the controller has confirmed them (L1.108).
+	// maxDisrupted is how many evictions a budget records until the controller has confirmed them
+	// (L1.108).
 	maxDisrupted = 2000
 	// budgetNotReady is the Retry-After of a budget that is not up to date (L1.106).
 	budgetNotReady = 10
@@ -45,7 +46,7 @@ type evictionREST struct {
 	status   *updateREST
 	reader   admission.Reader
 	storages admission.Storages
-	// pause waits between two tries; tests replace it.
+	// pause waits between two attempts; tests replace it.
 	pause func(ctx context.Context) error
 }
 
@@ -69,7 +70,8 @@ func (*evictionREST) AcceptsGroupVersion(gv schema.GroupVersion) bool {
 	return gv == policyv1.SchemeGroupVersion
 }
 
-// retryPause waits half a second, a little more each at random, so that rivals do not collide again.
+// retryPause waits half a second plus a random time, so that concurrent requests do not conflict
+// again.
 func retryPause(ctx context.Context) error {
 	t := time.NewTimer(evictionPause + time.Duration(rand.Int64N(int64(evictionPause)/10)))
 	defer t.Stop()
@@ -107,7 +109,7 @@ func (r *evictionREST) Create(ctx context.Context, name string, obj runtime.Obje
 		case err != nil && !apierrors.IsConflict(err):
 			return nil, err
 		case err != nil && ownPrecondition(wanted):
-			return nil, err // the client's own condition does not hold; trying again can't help
+			return nil, err // the client's own precondition fails; another attempt cannot help
 		case try == evictionSteps && err != nil:
 			return nil, err
 		}
@@ -121,7 +123,8 @@ func ownPrecondition(o *metav1.DeleteOptions) bool {
 	return o.Preconditions != nil && o.Preconditions.ResourceVersion != nil
 }
 
-// deleteOptions are those of the eviction; a dry run may be asked for in either place, but not differently.
+// deleteOptions are those of the eviction; a dry run may be requested in either place, but not
+// differently.
 func deleteOptions(e *policyv1.Eviction, options *metav1.CreateOptions) (*metav1.DeleteOptions, error) {
 	if e.DeleteOptions == nil {
 		return &metav1.DeleteOptions{DryRun: options.DryRun}, nil
@@ -143,7 +146,7 @@ func deleteOptions(e *policyv1.Eviction, options *metav1.CreateOptions) (*metav1
 	return out, nil
 }
 
-// evict makes one try. A Conflict means that pod or budget have changed under it.
+// evict makes one attempt. A Conflict means that the pod or the budget has changed.
 func (r *evictionREST) evict(ctx context.Context, name string, options *metav1.DeleteOptions) (bool, error) {
 	obj, err := r.store.Get(ctx, name, &metav1.GetOptions{})
 	if err != nil {
@@ -154,7 +157,7 @@ func (r *evictionREST) evict(ctx context.Context, name string, options *metav1.D
 		return false, apierrors.NewInternalError(fmt.Errorf("read pod %s: unexpected %T", name, obj))
 	}
 	if exempt(p) {
-		// A pending pod may become running meanwhile, and a running one is not exempt.
+		// A pending pod may start running meanwhile, and a running one is not exempt.
 		if p.Status.Phase == corev1.PodPending && p.DeletionTimestamp == nil {
 			requireVersion(options, p)
 		}
@@ -183,7 +186,7 @@ func (r *evictionREST) evict(ctx context.Context, name string, options *metav1.D
 	return true, r.remove(ctx, p, options)
 }
 
-// exempt: nothing is disrupted by deleting a pod that does not run (L1.100).
+// exempt: deleting a pod that does not run disrupts nothing (L1.100).
 func exempt(p *corev1.Pod) bool {
 	switch p.Status.Phase {
 	case corev1.PodSucceeded, corev1.PodFailed, corev1.PodPending:
@@ -202,7 +205,7 @@ func requireVersion(o *metav1.DeleteOptions, p *corev1.Pod) {
 	}
 }
 
-// budget returns the one budget that selects the pod, nil when there is none (L1.102).
+// budget returns the one budget that selects the pod, nil if there is none (L1.102).
 func (r *evictionREST) budget(ctx context.Context, p *corev1.Pod) (*policyv1.PodDisruptionBudget, error) {
 	var found []*policyv1.PodDisruptionBudget
 	err := r.reader.List(ctx, disruptionBudgets, p.Namespace, func(o runtime.Object) bool {
@@ -230,7 +233,8 @@ func (r *evictionREST) budget(ctx context.Context, p *corev1.Pod) (*policyv1.Pod
 	return found[0], nil
 }
 
-// unhealthyMayGo tells whether a pod that is not ready may leave without taking from the budget (L1.104).
+// unhealthyMayGo reports whether an unready pod may be evicted without counting against the budget
+// (L1.104).
 func unhealthyMayGo(b *policyv1.PodDisruptionBudget) bool {
 	if policy := b.Spec.UnhealthyPodEvictionPolicy; policy != nil && *policy == policyv1.AlwaysAllow {
 		return true
@@ -238,7 +242,7 @@ func unhealthyMayGo(b *policyv1.PodDisruptionBudget) bool {
 	return b.Status.CurrentHealthy >= b.Status.DesiredHealthy && b.Status.DesiredHealthy > 0
 }
 
-// take lowers what the budget allows by one and remembers the pod in it (L1.105–L1.111).
+// take decrements the budget's allowed disruptions and records the pod in it (L1.105–L1.111).
 func (r *evictionREST) take(ctx context.Context, p *corev1.Pod, name string, dryRun bool) error {
 	ctx = admission.ContextFor(ctx, disruptionBudgets, p.Namespace)
 	for range evictionSteps {
@@ -304,7 +308,7 @@ func (r *evictionREST) writeBudget(ctx context.Context, b *policyv1.PodDisruptio
 	return err
 }
 
-// mayTake tells why the budget does not allow one more eviction (L1.106–L1.109).
+// mayTake returns why the budget does not allow one more eviction (L1.106–L1.109).
 func mayTake(b *policyv1.PodDisruptionBudget) error {
 	switch {
 	case b.Status.ObservedGeneration < b.Generation:
@@ -332,7 +336,7 @@ func mayTake(b *policyv1.PodDisruptionBudget) error {
 	return tooMany(text, 0)
 }
 
-// tooMany is the 429 of a budget, with what the budget says as its cause.
+// tooMany is the 429 of a budget, with the budget's message as its cause.
 func tooMany(cause string, retryAfter int) error {
 	err := apierrors.NewTooManyRequests(violates, retryAfter)
 	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes,
@@ -350,7 +354,7 @@ func budgetForbids(b *policyv1.PodDisruptionBudget, message, cause string) error
 	return err
 }
 
-// remove says in the pod's status why it goes, and deletes it (L1.101).
+// remove sets the condition about the eviction in the pod's status, and deletes the pod (L1.101).
 func (r *evictionREST) remove(ctx context.Context, p *corev1.Pod, options *metav1.DeleteOptions) error {
 	if !dryrun.IsDryRun(options.DryRun) {
 		written, err := r.mark(ctx, p, options)

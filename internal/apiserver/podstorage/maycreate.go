@@ -15,8 +15,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// creator asks whether who began a stream may create it, whatever the HTTP method was: a websocket
-// begins with a GET, and whoever may only read must not run anything (upstream's
+// creator checks whether the user who starts a stream has the verb create, whatever the HTTP method
+// is: a websocket starts with a GET, and a user who may only read must not run anything (upstream's
 // AuthorizePodWebsocketUpgradeCreatePermission).
 type creator struct {
 	authorizer authorizer.UnconditionalAuthorizer
@@ -30,7 +30,7 @@ func (c creator) check(ctx context.Context) error {
 		return apierrors.NewInternalError(errors.New("no request info in context"))
 	}
 	if info.Verb == verbCreate {
-		return nil // it was asked before the request came here
+		return nil // it was checked before the request came here
 	}
 	if c.authorizer == nil {
 		return apierrors.NewInternalError(errors.New("no authorizer available"))
@@ -50,7 +50,7 @@ func (c creator) check(ctx context.Context) error {
 	return nil
 }
 
-// upgrades lets plain requests through; one that becomes a stream needs the right to create it.
+// upgrades lets plain requests through; one that becomes a stream requires the verb create.
 func (c creator) upgrades(next http.Handler, responder rest.Responder) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if httpstream.IsUpgradeRequest(r) {

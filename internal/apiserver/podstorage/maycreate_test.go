@@ -21,7 +21,7 @@ import (
 	ownadmission "carob/internal/apiserver/admission"
 )
 
-// verbs allows these verbs to everybody and remembers what it was asked.
+// verbs allows these verbs for everybody and records what it was asked.
 type verbs struct {
 	allowed map[string]bool
 	asked   []string
@@ -42,7 +42,7 @@ func requestContext(t *testing.T, verb, resource, subresource string) context.Co
 			Subresource: subresource, Name: "n", Namespace: "ns"})
 }
 
-// Who may only read pods/exec and its like begins no stream by a GET.
+// A user who may only read pods/exec and similar subresources cannot start a stream with a GET.
 func TestStreamsNeedCreate(t *testing.T) {
 	for sub, options := range map[string]runtime.Object{
 		"exec":   &corev1.PodExecOptions{Command: []string{"sh"}, Stdout: true},
@@ -74,7 +74,7 @@ func TestStreamsNeedCreate(t *testing.T) {
 	}
 }
 
-// nodeReader knows one node, whose agent answers at an address.
+// nodeReader knows one node with an agent at an address.
 type nodeReader struct {
 	ownadmission.Reader
 	node *corev1.Node
@@ -84,8 +84,8 @@ func (r nodeReader) Get(context.Context, schema.GroupResource, string, string) (
 	return r.node, nil
 }
 
-// Who may get nodes/proxy reads from the agent; a GET that is upgraded, which is how exec begins, is
-// no reading, whatever its path.
+// A user with the verb get on nodes/proxy can read from the agent; a GET with an upgrade, with
+// which exec starts, is not a read, whatever its path.
 func TestNodeProxyUpgradesNeedCreate(t *testing.T) {
 	reached := 0
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -113,7 +113,7 @@ func TestNodeProxyUpgradesNeedCreate(t *testing.T) {
 		{"get", "exec/ns/p/c", "websocket", true, false},
 		{"create", "exec/ns/p/c", "websocket", false, false},
 		{"get", "stats/summary", "", false, false},
-		{"get", "exec/ns/p/c", "", false, false}, // the agent refuses it: nothing can come of it
+		{"get", "exec/ns/p/c", "", false, false}, // the agent rejects it: it has no effect
 	} {
 		v.allowed["create"] = tc.allowed
 		before, answers := reached, &told{}

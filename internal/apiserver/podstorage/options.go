@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// registerOptions teaches the scheme to read the query parameters of the streaming subresources, of pods as well as of
-// nodes and services.
+// registerOptions makes the scheme decode the query parameters of the streaming subresources of
+// pods, nodes, and services.
 func registerOptions(s *runtime.Scheme) error {
 	for _, r := range []struct {
 		into any
@@ -43,7 +43,7 @@ func registerOptions(s *runtime.Scheme) error {
 	return nil
 }
 
-// query reads parameters and keeps the first error.
+// query parses parameters and keeps the first error.
 type query struct {
 	values url.Values
 	err    error

@@ -35,7 +35,7 @@ import (
 	"carob/internal/kinds/pods"
 )
 
-// Config is what the pod storages need from their surroundings.
+// Config is what the pod storages need.
 type Config struct {
 	// Scheme is the server's type registry; New adds the field selectors of pods to it.
 	Scheme *runtime.Scheme
@@ -45,19 +45,19 @@ type Config struct {
 	Reader admission.Reader
 	// Storages finds the storage of another resource; eviction writes to "poddisruptionbudgets/status" with it.
 	Storages admission.Storages
-	// Agents reaches the node agents: logs, exec, attach and port-forward go there.
+	// Agents reaches the node agents for logs, exec, attach, and port-forward.
 	Agents NodeAgents
-	// Authorizer says who may create streams that begin with a GET.
+	// Authorizer decides who may start streams with a GET.
 	Authorizer authorizer.UnconditionalAuthorizer
 }
 
-// NodeAgents says how the API server reaches the agent of a node.
+// NodeAgents is how the API server connects to the agent of a node.
 type NodeAgents struct {
-	// Dial opens a connection to the agent of a node; addr is the host:port its Node object publishes.
+	// Dial opens a connection to the agent of a node; addr is the host:port in its Node object.
 	Dial func(ctx context.Context, nodeName, addr string) (net.Conn, error)
-	// TLS is the client side of that connection: the client certificate and the CA the agent's certificate is signed
-	// by.
-	// Nil means that Dial already returns a connection nobody else can use, and HTTP is spoken on it as it is.
+	// TLS is the client side of that connection: the client certificate, and the CA of the agent's
+	// certificate. Nil means that Dial already returns a connection that nobody else can use, with
+	// plain HTTP on it.
 	TLS *tls.Config
 }
 
@@ -65,17 +65,16 @@ type NodeAgents struct {
 type Storage struct {
 	// Pods is the main resource.
 	Pods *Store
-	// Resources are all of them by path under /api/v1 ("pods", "pods/status", "bindings", ...), "services/proxy" and
-	// "nodes/proxy".
+	// Resources are all of them by path under /api/v1 ("pods", "pods/status", "bindings", ...),
+	// "services/proxy", and "nodes/proxy".
 	Resources map[string]rest.Storage
 }
 
 // Resource is the group and resource of pods.
 var Resource = schema.GroupResource{Resource: "pods"}
 
-// New makes the pod storages. It registers in the scheme the field selectors of pods (L1.2) and the query parameters
-// of the
-// streaming subresources of pods, nodes and services.
+// New creates the pod storages. It registers in the scheme the field selectors of pods (L1.2) and
+// the query parameters of the streaming subresources of pods, nodes, and services.
 func New(c Config) (*Storage, error) {
 	if err := c.Scheme.AddFieldLabelConversionFunc(corev1.SchemeGroupVersion.WithKind("Pod"),
 		pods.FieldLabel); err != nil {
@@ -157,10 +156,11 @@ func (*Store) ShortNames() []string { return []string{"po"} }
 // Categories puts pods into "kubectl get all".
 func (*Store) Categories() []string { return []string{"all"} }
 
-// updateREST serves a subresource that gets, updates and patches the pod itself under a strategy of its own.
+// updateREST serves a subresource that gets, updates, and patches the pod itself with a strategy of
+// its own.
 type updateREST struct{ store *genericregistry.Store }
 
-// subresource shares the pods of store under another strategy.
+// subresource uses the pods of store with another strategy.
 func subresource(store *genericregistry.Store, s interface {
 	rest.RESTUpdateStrategy
 	rest.ResetFieldsStrategy

@@ -150,7 +150,7 @@ func TestContainerOf(t *testing.T) {
 	}
 }
 
-// A forged status must not lead the proxy to this host's own services.
+// A forged status must not make the proxy reach this host's own services.
 func TestProxyable(t *testing.T) {
 	for ip, want := range map[string]bool{"10.1.2.3": true, "fd00::1": true, "127.0.0.1": false, "::1": false,
 		"169.254.169.254": false, "0.0.0.0": false, "224.0.0.1": false, "x": false, "::ffff:127.0.0.1": false} {

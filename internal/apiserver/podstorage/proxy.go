@@ -24,7 +24,8 @@ import (
 var proxyMethods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
 	http.MethodDelete, http.MethodOptions}
 
-// proxyREST passes HTTP requests on to a port of a pod. The name may be "pod", "pod:port" or "https:pod:port".
+// proxyREST proxies HTTP requests to a port of a pod. The name may be "pod", "pod:port", or
+// "https:pod:port".
 type proxyREST struct {
 	finder
 	transport http.RoundTripper
@@ -32,8 +33,8 @@ type proxyREST struct {
 
 var _ rest.Connecter = (*proxyREST)(nil)
 
-// podTransport reaches pods from this host. A pod's certificate is its own affair: the client has asked for this pod by
-// name, and the API server has no authority to check the answer against.
+// podTransport connects to pods from this host. A pod's certificate is not verified: the client has
+// requested this pod by name, and the API server has no CA for it.
 func podTransport() http.RoundTripper {
 	dialer := &net.Dialer{Timeout: 30 * time.Second}
 	return &http.Transport{
@@ -71,7 +72,7 @@ func (r *proxyREST) Connect(ctx context.Context, id string, options runtime.Obje
 	return passThrough(location, r.transport, responder), nil
 }
 
-// target is the URL of a pod's port; the first declared one when none is named.
+// target is the URL of a pod's port; the first declared one if none is named.
 func (r *proxyREST) target(ctx context.Context, id string) (*url.URL, error) {
 	scheme, name, port, valid := utilnet.SplitSchemeNamePort(id)
 	if !valid {
@@ -124,7 +125,7 @@ func namedPort(p *corev1.Pod, name string) (string, bool) {
 	return "", false
 }
 
-// proxyable refuses addresses by which a forged pod status would lead to services of this very host.
+// proxyable rejects addresses by which a forged pod status would lead to services of this host.
 func proxyable(ip string) error {
 	addr, err := netip.ParseAddr(ip)
 	if err != nil || addr.IsUnspecified() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() {
@@ -133,8 +134,8 @@ func proxyable(ip string) error {
 	return nil
 }
 
-// joinPath keeps a trailing slash, which means something to many servers. Without a path nothing is added: a browser is
-// then sent to the address with a slash, so that relative links work.
+// joinPath keeps a trailing slash, which has a meaning for many servers. Without a path nothing is
+// added: a browser is then redirected to the URL with a slash, so that relative links work.
 func joinPath(p string) string {
 	if p == "" {
 		return ""
@@ -146,7 +147,7 @@ func joinPath(p string) string {
 	return out
 }
 
-// passThrough proxies plain and upgraded requests alike, with the query of the request.
+// passThrough proxies plain and upgraded requests, with the query of the request.
 func passThrough(location *url.URL, transport http.RoundTripper, responder rest.Responder) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		to := *location
@@ -157,15 +158,14 @@ func passThrough(location *url.URL, transport http.RoundTripper, responder rest.
 	})
 }
 
-// nodeProxyREST passes HTTP requests on to the agent of a node. It reaches the agent only, never another port of the
-// node.
-// A request that becomes a stream (exec) needs the right to create, also when it begins with a GET.
+// nodeProxyREST proxies HTTP requests to the agent of a node, never to another port of the node. A
+// request that becomes a stream (exec) requires the verb create, also if it starts with a GET.
 type nodeProxyREST struct {
 	agents *agents
 	create creator
 }
 
-// kubeletPort is where node agents listen unless they say otherwise.
+// kubeletPort is the default port of node agents.
 const kubeletPort = "10250"
 
 var _ rest.Connecter = (*nodeProxyREST)(nil)
@@ -197,7 +197,7 @@ func (r *nodeProxyREST) Connect(ctx context.Context, id string, options runtime.
 		return nil, err
 	}
 	if port == kubeletPort {
-		port = location.Port() // the name that clients know the agent's port by, whichever it is
+		port = location.Port() // clients use this name for the agent's port, whatever its number is
 	}
 	if port != "" && port != location.Port() || scheme != "" && scheme != location.Scheme {
 		return nil, apierrors.NewBadRequest(

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// An empty path stays empty, for then the proxy redirects GET and HEAD to the address with a slash.
+// An empty path stays empty, because the proxy then redirects GET and HEAD to the URL with a slash.
 func TestJoinPath(t *testing.T) {
 	for in, want := range map[string]string{"": "", "/": "/", "/a": "/a", "/a/": "/a/", "/../a/./b/": "/a/b/"} {
 		if got := joinPath(in); got != want {
@@ -24,7 +24,7 @@ func TestJoinPath(t *testing.T) {
 	}
 }
 
-// told keeps what a proxy says of its own.
+// told records errors of the proxy itself.
 type told struct{ err error }
 
 func (*told) Object(int, runtime.Object) {}
@@ -52,7 +52,7 @@ func proxied(t *testing.T, backend http.HandlerFunc) (proxy, behind *httptest.Se
 	return proxy, behind, answers
 }
 
-// What a page links to, and where an answer sends its reader, stays behind the proxy.
+// Links of a page, and redirects, stay behind the proxy.
 func TestProxyRewrites(t *testing.T) {
 	proxy, _, _ := proxied(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -97,7 +97,7 @@ func TestProxyRewrites(t *testing.T) {
 	}
 }
 
-// An answer passes while it is written.
+// An answer is passed on while it is written.
 func TestProxyStreams(t *testing.T) {
 	more := make(chan struct{})
 	proxy, _, _ := proxied(t, func(w http.ResponseWriter, r *http.Request) {
@@ -161,7 +161,7 @@ func TestProxyUpgrades(t *testing.T) {
 	}
 }
 
-// Nobody listens: the client is told so, with upstream's words.
+// Nothing listens: the client gets upstream's message.
 func TestProxyNobodyThere(t *testing.T) {
 	proxy, behind, answers := proxied(t, func(http.ResponseWriter, *http.Request) {})
 	behind.Close()

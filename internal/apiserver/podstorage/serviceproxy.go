@@ -18,9 +18,8 @@ import (
 	"carob/internal/apiserver/endpoints"
 )
 
-// serviceProxyREST passes HTTP requests on to a ready pod behind a Service. The name may be "service", "service:port"
-// or
-// "https:service:port"; the port is a number or a name of the Service's.
+// serviceProxyREST proxies HTTP requests to a ready pod of a Service. The name may be "service",
+// "service:port", or "https:service:port"; the port is a number or name in the Service.
 type serviceProxyREST struct {
 	resolver  *endpoints.Resolver
 	transport http.RoundTripper

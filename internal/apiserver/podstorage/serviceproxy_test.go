@@ -22,7 +22,7 @@ import (
 	"carob/internal/apiserver/endpoints"
 )
 
-// cached answers as the watch caches do, by resource.
+// cached returns objects like the watch caches, by resource.
 type cached map[string]runtime.Object
 
 func (c cached) Get(_ context.Context, gr schema.GroupResource, _, name string) (runtime.Object, error) {
@@ -57,7 +57,7 @@ func TestServiceProxy(t *testing.T) {
 	plain, secure := httptest.NewServer(echo), httptest.NewTLSServer(echo)
 	defer plain.Close()
 	defer secure.Close()
-	// The pod's address is none of this host; its ports lead to the servers.
+	// The pod's address does not belong to this host; its ports lead to the servers.
 	transport := &http.Transport{TLSClientConfig: &tls.Config{
 		InsecureSkipVerify: true}, //nolint:gosec // the test server's own
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {

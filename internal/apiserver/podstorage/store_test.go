@@ -24,7 +24,7 @@ import (
 	"carob/internal/kinds/scheme"
 )
 
-// open makes the pod storages on an etcd of their own.
+// open creates the pod storages on a private etcd.
 func open(t *testing.T) (context.Context, *Storage) {
 	t.Helper()
 	ctx := genericapirequest.WithNamespace(t.Context(), "ns")
@@ -80,7 +80,8 @@ func stored(ctx context.Context, s *Storage) (*corev1.Pod, error) {
 	return obj.(*corev1.Pod), nil
 }
 
-// L1.91, L1.93: a deletion waits; a second one can only shorten it, and counts no generation.
+// L1.91, L1.93: a deletion waits; a second one can only shorten it, and does not change the
+// generation.
 func TestGracefulDeletion(t *testing.T) {
 	ctx, s := open(t)
 	create(t, ctx, s, nil)
@@ -119,7 +120,8 @@ func TestUnscheduledPodGoesAtOnce(t *testing.T) {
 	}
 }
 
-// L1.92, L1.95: finalizers hold a pod until an update empties them after the grace-0 delete.
+// L1.92, L1.95: finalizers keep a pod until an update removes them after the delete with grace
+// period 0.
 func TestFinalizersHoldThePod(t *testing.T) {
 	ctx, s := open(t)
 	create(t, ctx, s, func(p *corev1.Pod) { p.Finalizers = []string{"ex.com/hold"} })
@@ -159,7 +161,7 @@ func TestDeletePreconditions(t *testing.T) {
 	}
 }
 
-// L1.81: the second binding conflicts; the uid of a Binding is a precondition.
+// L1.81: the second binding conflicts; the UID of a Binding is a precondition.
 func TestBindingConflicts(t *testing.T) {
 	ctx, s := open(t)
 	create(t, ctx, s, func(p *corev1.Pod) { p.Spec.NodeName = "" })
@@ -211,7 +213,7 @@ func TestEvictionMarksAndDeletes(t *testing.T) {
 	}
 }
 
-// L1.102–L1.110: a budget gives one eviction and refuses the next.
+// L1.102–L1.110: a budget allows one eviction and rejects the next.
 func TestEvictionTakesFromTheBudget(t *testing.T) {
 	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "ns"},
 		Spec:   policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
@@ -240,7 +242,7 @@ func TestEvictionTakesFromTheBudget(t *testing.T) {
 	}
 }
 
-// budgetStore keeps one budget, and refuses the next writes with a conflict.
+// budgetStore stores one budget, and fails the next writes with a conflict.
 type budgetStore struct {
 	budget            *policyv1.PodDisruptionBudget
 	conflicts, writes int

@@ -24,7 +24,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// located is a pod's agent, found for one request.
+// located is the agent of a pod, found for one request.
 type located struct {
 	pod       *corev1.Pod
 	container string
@@ -58,7 +58,8 @@ func (f finder) pod(ctx context.Context, name string) (*corev1.Pod, error) {
 	return p, nil
 }
 
-// locate finds the agent of a pod that runs somewhere. With named it also settles which container is meant (L1.130).
+// locate finds the agent of a pod that is bound to a node. With named it also resolves the
+// container (L1.130).
 func (f finder) locate(ctx context.Context, name, container string, named bool) (*located, error) {
 	p, err := f.pod(ctx, name)
 	if err != nil {
@@ -79,7 +80,7 @@ func (f finder) locate(ctx context.Context, name, container string, named bool) 
 	return &located{pod: p, container: container, base: base, transport: transport}, nil
 }
 
-// containerOf is the container a request means (L1.130).
+// containerOf resolves the container of a request (L1.130).
 func containerOf(p *corev1.Pod, name string) (string, error) {
 	var all []string
 	for i := range p.Spec.InitContainers {
@@ -117,7 +118,7 @@ func (*logREST) Destroy() {}
 // ProducesMIMETypes says that a log is text.
 func (*logREST) ProducesMIMETypes(string) []string { return []string{"text/plain"} }
 
-// ProducesObject says what the body is for the API description: a string.
+// ProducesObject is the type of the body for the API description: a string.
 func (*logREST) ProducesObject(string) any { return "" }
 
 // NewGetOptions are the query parameters.
@@ -125,7 +126,7 @@ func (*logREST) NewGetOptions() (runtime.Object, bool, string) {
 	return &corev1.PodLogOptions{}, false, ""
 }
 
-// OverrideMetricsVerb counts a log request apart from a get.
+// OverrideMetricsVerb counts a log request separately from a get.
 func (*logREST) OverrideMetricsVerb(old string) string {
 	if old == "GET" {
 		return "CONNECT"
@@ -151,7 +152,8 @@ func (r *logREST) Get(ctx context.Context, name string, options runtime.Object) 
 		RedirectChecker: genericrest.PreventRedirects,
 	}
 	if p.Spec.NodeName == "" {
-		// Nothing has been written yet: an empty log, so that a follower of a new pod is not turned away.
+		// Nothing has been written yet: return an empty log, so that a follower of a new pod gets
+		// no error.
 		if _, err := containerOf(p, o.Container); err != nil {
 			return nil, err
 		}
@@ -215,11 +217,11 @@ func logParams(o *corev1.PodLogOptions) url.Values {
 	return v
 }
 
-// streamMethods are those a client may begin a stream with: POST for SPDY, GET for websockets.
+// streamMethods start a stream: POST for SPDY, GET for websockets.
 var streamMethods = []string{http.MethodGet, http.MethodPost}
 
-// connecter is what exec, attach and port-forward have in common. What New makes
-// is the kind that discovery names and that webhooks are shown: the options.
+// connecter is the common part of exec, attach, and port-forward. New returns the kind in
+// discovery, which webhooks get as well: the options.
 type connecter struct {
 	finder
 	create creator
@@ -230,7 +232,8 @@ func (*connecter) Destroy() {}
 // ConnectMethods are the HTTP methods of the subresource.
 func (*connecter) ConnectMethods() []string { return streamMethods }
 
-// streams passes standard streams through: a client that speaks websockets is translated to what the agent speaks.
+// streams proxies standard streams; for a client with websockets it translates to the agent's
+// protocol.
 func streams(location *url.URL, transport http.RoundTripper, options streamproxy.Options,
 	responder rest.Responder) http.Handler {
 	upgrade := upgradeOnly(location, transport, responder)
@@ -242,7 +245,7 @@ func upgradeOnly(location *url.URL, transport http.RoundTripper, responder rest.
 	return proxy.NewUpgradeAwareHandler(location, transport, false, true, proxy.NewErrorResponder(responder))
 }
 
-// streamParams names the wanted streams as agents know them.
+// streamParams are the requested streams by the agents' names.
 func streamParams(stdin, stdout, stderr, tty bool) (url.Values, streamproxy.Options) {
 	v := url.Values{}
 	for name, set := range map[string]bool{corev1.ExecStdinParam: stdin, corev1.ExecStdoutParam: stdout,
@@ -302,7 +305,7 @@ func (r *execREST) Connect(ctx context.Context, name string, options runtime.Obj
 	return streams(l.url("exec", params), l.transport, wanted, responder), nil
 }
 
-// attachREST joins the streams of a running container.
+// attachREST connects to the streams of a running container.
 type attachREST struct{ connecter }
 
 var _ rest.Connecter = (*attachREST)(nil)

@@ -6,10 +6,10 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// asyncStream is the client's end of a stream on which Send does not wait. The client
-// receives nothing while it sends, the server takes nothing while what it answers is
-// not received, and between two ends in one process there is no room: when twenty
-// watches ended at the same time, all others of the stream stood still for ever.
+// asyncStream is the client's end of a stream on which Send does not block. The client receives
+// nothing while it sends, the server reads nothing while its answers are not received, and between
+// two ends in one process there is no buffer: when twenty watches ended at the same time, all
+// others of the stream blocked forever.
 type asyncStream struct {
 	pb.Watch_WatchClient
 	mu      sync.Mutex

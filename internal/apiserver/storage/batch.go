@@ -16,19 +16,16 @@ import (
 	"k8s.io/apiserver/pkg/storage/etcd3"
 )
 
-// batching is the store of one served version of a custom resource. Objects that are stored in another version are
-// converted by the user's webhook, as a rule: a list of them asks it once for batchSize objects, not once for each.
-//
-// Such a list is read twice. The first reading only collects what is to be converted; the second is the engine's own
-// and
-// finds each object converted already. What has changed in between is converted by itself.
+// batching is the store of one served version of a custom resource. Objects that are stored in
+// another version are usually converted by the user's webhook: a list calls it once for batchSize
+// objects, not once for each.
 type batching struct {
 	storage.Interface
 	codec     runtime.Codec
 	newObject func() runtime.Object
 }
 
-// batchSize is how many objects are converted by one call: as many as a page of a client's list has.
+// batchSize is how many objects one call converts: as many as a page of a client's list has.
 const batchSize = 500
 
 // GetList implements storage.Interface.
@@ -47,7 +44,7 @@ func (b *batching) GetList(ctx context.Context, key string, opts storage.ListOpt
 	out.Items = nil
 	collecting := &reading{version: version}
 	all := opts
-	if !all.Predicate.Empty() { // selected by what the conversion makes of them
+	if !all.Predicate.Empty() { // selected by the result of the conversion
 		all.Predicate.Label, all.Predicate.Field, all.Predicate.Limit = labels.Everything(), fields.Everything(), 0
 	}
 	if err := b.Interface.GetList(collecting.in(ctx), key, all, &unstructured.UnstructuredList{}); err != nil {
@@ -56,17 +53,17 @@ func (b *batching) GetList(ctx context.Context, key string, opts storage.ListOpt
 	found := &reading{version: version, done: true, converted: map[string]*unstructured.Unstructured{}}
 	for texts := range slices.Chunk(collecting.texts, batchSize) {
 		if err := b.convert(texts, found.converted); err != nil {
-			break // the engine's own reading says whose conversion fails, and how
+			break // the engine's own read returns the error of the failing conversion
 		}
 	}
 	return b.Interface.GetList(found.in(ctx), key, opts, out)
 }
 
-// convert puts the objects of texts, as they are stored, into converted.
+// convert converts stored objects and puts the results into converted.
 func (b *batching) convert(texts [][]byte, converted map[string]*unstructured.Unstructured) error {
 	list := &unstructured.UnstructuredList{}
 	for _, text := range texts {
-		// An object without a version of its own is filled without a conversion.
+		// An object without a version needs no conversion.
 		o := &unstructured.Unstructured{}
 		if _, _, err := b.codec.Decode(text, nil, o); err != nil {
 			return fmt.Errorf("decode a stored object: %w", err)
@@ -88,7 +85,8 @@ func (b *batching) convert(texts [][]byte, converted map[string]*unstructured.Un
 		return fmt.Errorf("convert a list: %d objects became %T", len(texts), out)
 	}
 	for i := range result.Items {
-		// The codec prunes single objects only. It adds defaults, too, which belong to the version that was stored.
+		// The codec prunes single objects only. It also sets defaults, which belong to the stored
+		// version.
 		is := &result.Items[i]
 		text, err := is.MarshalJSON()
 		if err != nil {
@@ -104,7 +102,7 @@ func (b *batching) convert(texts [][]byte, converted map[string]*unstructured.Un
 	return nil
 }
 
-// within takes out of an object what another one does not have.
+// within removes from an object what another one does not have.
 func within(o, of map[string]any) {
 	for k, v := range o {
 		w, ok := of[k]
@@ -134,8 +132,8 @@ func withinValue(v, of any) {
 	}
 }
 
-// reading is one reading of a list: until an object of another version is found, of all of those, or with their
-// conversions.
+// reading is one read of a list: until an object of another version is found, collecting all of
+// those, or with their conversions.
 type reading struct {
 	version    string
 	stop, done bool
@@ -143,7 +141,7 @@ type reading struct {
 	mu        sync.Mutex
 	others    bool
 	texts     [][]byte
-	converted map[string]*unstructured.Unstructured // by the object as it is stored; read only
+	converted map[string]*unstructured.Unstructured // by the stored object; read only
 }
 
 type readingKey struct{}
@@ -152,7 +150,8 @@ func (r *reading) in(ctx context.Context) context.Context {
 	return context.WithValue(ctx, readingKey{}, r)
 }
 
-// isOther tells whether an object is stored in another version. What this server has stored begins with its version.
+// isOther reports whether an object is stored in another version. Objects stored by this server
+// begin with their version.
 func (r *reading) isOther(data []byte) bool {
 	if bytes.HasPrefix(data, []byte(`{"apiVersion":"`+r.version+`"`)) {
 		return false
@@ -163,13 +162,13 @@ func (r *reading) isOther(data []byte) bool {
 	return json.Unmarshal(data, &o) == nil && o.APIVersion != r.version
 }
 
-// batchDecoder decodes the items of a reading.
+// batchDecoder decodes the items of a read.
 type batchDecoder struct {
 	etcd3.Decoder
 	versioner storage.Versioner
 }
 
-// errOtherVersion ends a reading that only looks.
+// errOtherVersion ends a read that only looks for one.
 var errOtherVersion = fmt.Errorf("an object of another version")
 
 // DecodeListItem implements etcd3.Decoder.
@@ -185,7 +184,7 @@ func (d batchDecoder) DecodeListItem(ctx context.Context, data []byte, rev uint6
 		if o == nil {
 			return d.Decoder.DecodeListItem(ctx, data, rev, newItem)
 		}
-		o = o.DeepCopy() // two objects may be the same but for their key
+		o = o.DeepCopy() // two objects may differ only in their keys
 		if err := d.versioner.UpdateObject(o, rev); err != nil {
 			return nil, fmt.Errorf("set the version of an object: %w", err)
 		}

@@ -8,17 +8,15 @@ import (
 )
 
 const (
-	// A list that must show the newest state waits until the watch cache has seen
-	// all that is stored. The cache asks the store how far it is ten times a
-	// second, so that a list right after a write would wait for up to 100 ms. To
-	// ask a store in the same process costs microseconds, and nobody asks unless
-	// somebody waits.
+	// A list of the newest state waits until the watch cache has received everything stored. The
+	// cache asks the store for its revision ten times a second, so a list right after a write would
+	// wait for up to 100 ms. For a store in the same process, the request costs microseconds, and
+	// it is only sent while somebody waits.
 	libraryProgress = 100 * time.Millisecond
 	progressPeriod  = 2 * time.Millisecond
-	// Each cache has housework about once a second: bookmarks for clients that want
-	// them every minute, before their watch ends, or after their first list. The
-	// caches do it together, and the process sleeps in between. Without such clients
-	// it may wait.
+	// Each cache has periodic work about once a second: bookmarks for clients that want them every
+	// minute, before their watch ends, or after their first list. The caches do it at the same
+	// time, and the process sleeps in between. Without such clients it may wait.
 	shortestHousework = 500 * time.Millisecond
 	longestHousework  = 2 * time.Second
 	houseworkPeriod   = time.Second
@@ -27,21 +25,19 @@ const (
 	inProcessAttention = 5 * time.Second
 )
 
-// cacheClock is the clock of a watch cache on an embedded store. It sets the cache's
-// timers, for which the library has no options.
-//
-//	idle: housework each 10 s ──a watch──▶ attended: each second ──the last client's watch ends──▶ idle
+// cacheClock is the clock of a watch cache on an embedded store. It controls the cache's timers,
+// for which the library has no options.
 type cacheClock struct {
 	clock.RealClock
-	start time.Time // the same for all caches, so that they keep step
+	start time.Time // the same for all caches, so that they run at the same time
 
 	mu        sync.Mutex
-	clients   int       // watches of clients that want bookmarks
-	until     time.Time // there was a watch of a part of this process
+	clients   int       // number of watches of clients that want bookmarks
+	until     time.Time // a part of this process has a watch
 	housework *cacheTimer
 }
 
-// client notes a watch of a client that wants bookmarks, until left is called.
+// client counts a watch of a client that wants bookmarks, until left is called.
 func (p *cacheClock) client() (left func()) {
 	p.attend(1, time.Time{})
 	return func() {
@@ -51,7 +47,7 @@ func (p *cacheClock) client() (left func()) {
 	}
 }
 
-// inProcess notes a watch of a part of this process.
+// inProcess records a watch of a part of this process.
 func (p *cacheClock) inProcess() { p.attend(0, time.Now().Add(inProcessAttention)) }
 
 func (p *cacheClock) attend(clients int, until time.Time) {
@@ -86,7 +82,7 @@ func (p *cacheClock) NewTimer(d time.Duration) clock.Timer {
 
 func isHousework(d time.Duration) bool { return d >= shortestHousework && d < longestHousework }
 
-// adjust returns how long a timer runs that is set to d at now. Call with mu held.
+// adjust returns the duration of a timer that is set to d at now. Call with mu held.
 func (p *cacheClock) adjust(d time.Duration, now time.Time) time.Duration {
 	if d == libraryProgress {
 		return progressPeriod
@@ -105,7 +101,7 @@ func (p *cacheClock) adjust(d time.Duration, now time.Time) time.Duration {
 type cacheTimer struct {
 	clock.Timer
 	clock *cacheClock
-	slow  bool // set while nobody waited for bookmarks; guarded by clock.mu
+	slow  bool // set while nobody waited for bookmarks; protected by clock.mu
 }
 
 // Reset implements clock.Timer.

@@ -59,7 +59,7 @@ func TestHouseworkWaits(t *testing.T) {
 		for range 5 {
 			next(houseworkPeriod)
 		}
-		next(10 * time.Second) // in step again
+		next(10 * time.Second) // at the same time again
 		left := p.client()
 		other := p.client()
 		next(houseworkPeriod)

@@ -8,7 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Many watches that end at the same time do not keep the stream from the others.
+// Many watches that end at the same time do not block the others on the stream.
 func TestManyWatchesEndAtOnce(t *testing.T) {
 	e := open(t, t.TempDir())
 	ctx, stop := context.WithCancel(t.Context())

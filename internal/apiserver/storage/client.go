@@ -14,16 +14,16 @@ import (
 	"google.golang.org/grpc"
 )
 
-// localRequests are the requests in progress of clients in this process. They run on
-// the clients' own goroutines, which etcd does not wait for when it stops: one
-// that still reads when the database is closed ends the process.
+// localRequests are the requests in progress of clients in this process. They run on the clients'
+// own goroutines, for which etcd does not wait when it stops: one that still reads when the
+// database is closed crashes the process.
 type localRequests struct {
 	mu      sync.RWMutex // held by readers while they read
 	closed  bool
 	streams sync.WaitGroup // watch streams
 }
 
-// client returns the client of s whose requests are counted. up hears of writes and watches.
+// client returns the client of s whose requests are counted. up is called for writes and watches.
 func (in *localRequests) client(s *etcdserver.EtcdServer, up *housekeeping) *clientv3.Client {
 	c := v3client.New(s)
 	c.KV = clientv3.NewKVFromKVClient(reads{adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(s)), in, up}, c)
@@ -32,8 +32,8 @@ func (in *localRequests) client(s *etcdserver.EtcdServer, up *housekeeping) *cli
 	return c
 }
 
-// close turns further reads away and returns when none is in progress. The client
-// is closed already: that ends its watch streams.
+// close rejects further reads and returns when none is in progress. The client is closed already,
+// which ends its watch streams.
 func (in *localRequests) close() {
 	in.mu.Lock()
 	in.closed = true
@@ -41,8 +41,8 @@ func (in *localRequests) close() {
 	in.streams.Wait()
 }
 
-// reads counts the requests that read the database; all others go through raft,
-// which etcd waits for.
+// reads counts the requests that read the database; all others go through raft, for which etcd
+// waits.
 type reads struct {
 	pb.KVClient
 	in *localRequests
@@ -74,8 +74,8 @@ func (r reads) Txn(ctx context.Context, req *pb.TxnRequest, opts ...grpc.CallOpt
 	return resp, err
 }
 
-// watchClient and watchServer are the two ends of a stream: the first counts it
-// before the goroutine of the second begins.
+// watchClient and watchServer are the two ends of a stream: the first counts it before the
+// goroutine of the second starts.
 type watchClient struct {
 	pb.WatchClient
 	in *localRequests
@@ -103,7 +103,7 @@ func (w watchServer) Watch(stream pb.Watch_WatchServer) error {
 	return w.WatchServer.Watch(announced{stream, w.up})
 }
 
-// announced is the server's end of a stream that tells of each watch that has begun.
+// announced is the server's end of a stream that reports each started watch.
 type announced struct {
 	pb.Watch_WatchServer
 	up *housekeeping

@@ -32,9 +32,9 @@ func TestWriteUntilKilled(t *testing.T) {
 	}
 }
 
-// A killed process leaves entries in the log that the database does not have
-// yet. The next start replays them while it makes itself leader: neither may
-// disturb the other, and no acknowledged write may be lost.
+// A killed process leaves entries in the log that the database does not have yet. The next start
+// replays them while it makes itself leader: neither may disturb the other, and no acknowledged
+// write may be lost.
 func TestKilledStoreOpensAgain(t *testing.T) {
 	dir := t.TempDir()
 	acknowledged := 0
@@ -49,7 +49,7 @@ func TestKilledStoreOpensAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A write may be stored though its acknowledgement did not get through.
+		// A write may be stored although its acknowledgement was lost.
 		if got.Count < int64(acknowledged) {
 			t.Fatalf("%d of %d acknowledged writes are there", got.Count, acknowledged)
 		}
@@ -58,7 +58,8 @@ func TestKilledStoreOpensAgain(t *testing.T) {
 	}
 }
 
-// writeAndKill kills a process that writes, after so many acknowledged writes, and counts them all.
+// writeAndKill kills a process that writes, after so many acknowledged writes, and counts all of
+// them.
 func writeAndKill(t *testing.T, dir string, writes int) int {
 	t.Helper()
 	child := exec.Command(os.Args[0], "-test.run=^TestWriteUntilKilled$")

@@ -16,15 +16,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// create makes the directory of a new member when there is none, or one that never
-// took a write; state is what checkFiles found in it.
-//
-// etcd makes its database, its log and the log's first entry, the member itself, one
-// after the other. A process that ends in between leaves a log without a member: the
-// next start finds a log and waits for a leader whom nobody elects. So all three are
-// made in another directory, which gets its name when it is whole.
-//
-//	member.new/{snap/db,wal/0…0.wal} ──synced──▶ member
+// create creates the directory of a new member if there is none, or one that was never written to;
+// state is what checkFiles found in it.
 func create(cfg config.ServerConfig, state memberState) error {
 	if state == memberUsed {
 		return nil
@@ -100,7 +93,7 @@ func joins(self *membership.Member) (*raftpb.Entry, error) {
 		Data: change}, nil
 }
 
-// syncDirs makes the names in directories outlive a power cut.
+// syncDirs makes the names in directories survive a power failure.
 func syncDirs(cfg config.ServerConfig, dirs ...string) error {
 	if cfg.UnsafeNoFsync {
 		return nil
@@ -117,18 +110,18 @@ func syncDirs(cfg config.ServerConfig, dirs ...string) error {
 	return nil
 }
 
-// memberState is what the files of a member tell.
+// memberState is the state of a member according to its files.
 type memberState int
 
 const (
 	memberUsed memberState = iota
-	// memberUnborn is one that never had a leader, so that nothing was ever written
-	// through it: there are no files, or an older carob was interrupted when it made them.
+	// memberUnborn is one that never had a leader, so that nothing was ever written through it:
+	// there are no files, or an older carob was interrupted when it created them.
 	memberUnborn
 )
 
-// stateOf decides whether anything was ever written to a member: applied is the newest
-// entry of the log that the database holds.
+// stateOf returns whether a member was ever written to: applied is the newest log entry in the
+// database.
 func stateOf(applied uint64, log logged) memberState {
 	if applied == 0 && log.first == 0 && log.settled == 0 {
 		return memberUnborn

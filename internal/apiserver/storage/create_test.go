@@ -15,8 +15,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// A start that is interrupted leaves a directory that starts: whatever of the first
-// files was there, of this carob's or of an older one's.
+// An interrupted start leaves a directory that can be started, whichever of the first files exist,
+// of this carob or of an older one.
 func TestFirstStartBrokenOff(t *testing.T) {
 	settings := func(dir string) config.ServerConfig {
 		return serverConfig(Config{Dir: dir, NoFsync: true}, zap.NewNop())
@@ -81,7 +81,7 @@ func TestFirstStartBrokenOff(t *testing.T) {
 	}
 }
 
-// A member with anything in it is never made anew, whichever of its files is gone.
+// A member with content is never created again, whichever of its files is missing.
 func TestUsedMemberIsKept(t *testing.T) {
 	origin := t.TempDir()
 	fill(t, origin, 5)
@@ -106,7 +106,7 @@ func TestUsedMemberIsKept(t *testing.T) {
 			}
 		})
 	}
-	// Without its database the log alone gives all back: it is there from the first entry on.
+	// Without its database, the log alone restores everything: it has all entries from the first.
 	dir := copyDir(t, origin)
 	state, err := checkFiles(dir)
 	if err != nil || state != memberUsed {
@@ -127,7 +127,8 @@ func freshLog(dir string) error {
 	return w.Close()
 }
 
-// A start that is called off while etcd looks for its leader ends without a panic, and the next one starts.
+// A start that is cancelled while etcd looks for its leader ends without a panic, and the next one
+// starts.
 func TestStartCalledOff(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -141,7 +142,7 @@ func TestStartCalledOff(t *testing.T) {
 	if err := e.start(t.Context(), Config{Dir: dir, NoFsync: true}); err != nil {
 		t.Fatal(err)
 	}
-	e.Close() // as Open does when campaign failed: there is no housekeeping yet
+	e.Close() // as Open does if campaign failed: there is no housekeeping yet
 	if err := whole(t, dir, 0); err != nil {
 		t.Fatal(err)
 	}

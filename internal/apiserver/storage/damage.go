@@ -12,15 +12,10 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// checkFiles says what is damaged in the directory of a member, the error's kind is
-// then Corrupt, and whether the member was ever written to. It writes nothing.
-//
-// etcd opens what it should not: a log that it has cut off at a damaged place, and
-// one that ends before what the database holds already, after which it takes every
-// write for one that was made and answers none. Of a damaged database the process
-// dies. So its files are looked at before.
+// checkFiles returns what is damaged in the directory of a member (the error has the kind Corrupt),
+// and whether the member was ever written to. It writes nothing.
 func checkFiles(dir string) (state memberState, err error) {
-	// What can't be read of a mapped file is a fault.
+	// A part of a mapped file that cannot be read is a fault.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
@@ -46,7 +41,7 @@ func checkFiles(dir string) (state memberState, err error) {
 	return stateOf(stored, log), nil
 }
 
-// mapFile returns the content of a file, for reading until unmap is called; nil of an empty one.
+// mapFile returns the content of a file, for reading until unmap is called; nil for an empty file.
 func mapFile(path string) (b []byte, unmap func(), err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -63,7 +58,7 @@ func mapFile(path string) (b []byte, unmap func(), err error) {
 	return b, func() { _ = unix.Munmap(b) }, nil
 }
 
-// written returns up to where there is data in a file: the room of a log is taken long before.
+// written returns where the data in a file ends: the space of a log is allocated long before.
 func written(f *os.File) (end int64, err error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -76,9 +71,9 @@ func written(f *os.File) (end int64, err error) {
 		}
 		switch {
 		case errors.Is(err, unix.ENXIO):
-			return end, nil // nothing but room
+			return end, nil // only allocated space
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
-			return info.Size(), nil // the file system can't tell
+			return info.Size(), nil // the file system does not know
 		case err != nil:
 			return 0, fmt.Errorf("look for damage: %w", err)
 		}

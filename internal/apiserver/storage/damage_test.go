@@ -15,7 +15,7 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// fill writes n keys and leaves a store that was stopped.
+// fill writes n keys and leaves a stopped store.
 func fill(t testing.TB, dir string, n int) {
 	t.Helper()
 	e := open(t, dir)
@@ -27,7 +27,7 @@ func fill(t testing.TB, dir string, n int) {
 	e.Close()
 }
 
-// whole opens a store and says what is wrong with it: it must hold n keys and take another.
+// whole opens a store and returns what is wrong with it: it must have n keys and accept another.
 func whole(t *testing.T, dir string, n int64) error {
 	t.Helper()
 	e, err := Open(t.Context(), Config{Dir: dir, NoFsync: true})
@@ -76,7 +76,7 @@ func copyDir(t *testing.T, from string) string {
 	return to
 }
 
-// What is damaged is told, and nothing is written: the files are as they were.
+// Damage is reported, and nothing is written: the files are unchanged.
 func TestDamagedFiles(t *testing.T) {
 	const keys = 200
 	good := t.TempDir()
@@ -170,7 +170,8 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
-// Bytes that flip anywhere in the log, and a log that ends anywhere: either it is told, or nothing is lost.
+// Bytes that flip anywhere in the log, and a log that ends anywhere: either it is reported, or
+// nothing is lost.
 func TestDamageAnywhereInTheLog(t *testing.T) {
 	const keys = 60
 	good := t.TempDir()
@@ -215,7 +216,8 @@ func TestDamageAnywhereInTheLog(t *testing.T) {
 	}
 }
 
-// Pages of the database that are lost or of another time: it is told, or it is opened; nothing dies of it.
+// Pages of the database that are lost or outdated: either it is reported, or it is opened; nothing
+// crashes.
 func TestDamageAnywhereInTheDatabase(t *testing.T) {
 	good := t.TempDir()
 	fill(t, good, 600)
@@ -252,8 +254,8 @@ func TestDamageAnywhereInTheDatabase(t *testing.T) {
 	t.Logf("%d of %d pages", told, info.Size()/page)
 }
 
-// A log that was begun anew many times, as a store has that lives long, is whole; a
-// database that is older than it is not.
+// A log that was restarted many times, as in an old store, is complete; with a database that is
+// older than it, it is not.
 func TestLongLog(t *testing.T) {
 	dir := t.TempDir()
 	fill(t, dir, 10)
@@ -280,7 +282,7 @@ func TestLongLog(t *testing.T) {
 	}
 }
 
-// FuzzFiles looks for damage in files that hold anything: it is told as damage or not there, and nothing dies of it.
+// FuzzFiles checks files with arbitrary content: damage is reported as such, and nothing crashes.
 func FuzzFiles(f *testing.F) {
 	good := f.TempDir()
 	fill(f, good, 5)

@@ -11,8 +11,8 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// The file format of bbolt, version 2: pages of a tree of buckets, found through the
-// newer one of two pages of meta data.
+// The file format of bbolt, version 2: pages of a tree of buckets, found through the newer one of
+// two meta pages.
 const (
 	boltMagic, boltVersion = 0xED0CDAED, 2
 
@@ -33,18 +33,17 @@ const (
 type database struct {
 	b     []byte
 	page  uint64 // size of one
-	pages uint64 // that are in use
-	entry uint64 // of the log, the newest that was applied
+	pages uint64 // in use
+	entry uint64 // the newest log entry that was applied
 }
 
-// checkDatabase walks through the structure of the database and returns the number of
-// the last entry of the log that it holds: zero when there is none. bbolt itself looks
-// at it on goroutines of its own, and there it panics.
+// checkDatabase walks through the structure of the database and returns the number of its last log
+// entry: zero if there is none. bbolt itself checks it on goroutines of its own, where it panics.
 func checkDatabase(path string) (entry uint64, err error) {
 	b, unmap, err := mapFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return 0, nil // it is made anew
+		return 0, nil // it is created again
 	case err != nil:
 		return 0, err
 	}
@@ -95,7 +94,7 @@ func (d *database) open() (root uint64, err error) {
 	return root, nil
 }
 
-// walk looks at a page and all below; bucket is the path of names to it.
+// walk checks a page and everything below; bucket is the path of names to it.
 func (d *database) walk(number uint64, bucket []byte, depth int) error {
 	if number < 2 || number >= d.pages || depth == 0 {
 		return fmt.Errorf("page %d is not in the file", number)
@@ -114,7 +113,7 @@ func (d *database) walk(number uint64, bucket []byte, depth int) error {
 	return nil
 }
 
-// look goes through the elements of a page.
+// look checks the elements of a page.
 func (d *database) look(p, bucket []byte, depth int) error {
 	flags, count := binary.LittleEndian.Uint16(p[8:]), int(binary.LittleEndian.Uint16(p[10:]))
 	if flags != branchPage && flags != leafPage || pageHeader+count*pageElement > len(p) {
@@ -148,7 +147,8 @@ func (d *database) look(p, bucket []byte, depth int) error {
 	return nil
 }
 
-// within looks at a bucket: the number of its first page and a sequence, or a small page right behind them.
+// within checks a bucket: the number of its first page and a sequence, or a small page right after
+// them.
 func (d *database) within(header, name []byte, depth int) error {
 	if len(header) < 16 {
 		return fmt.Errorf("bucket %q is cut off", name)

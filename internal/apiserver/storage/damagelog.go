@@ -12,10 +12,10 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// logged is what a log holds.
+// logged is the content of a log.
 type logged struct {
-	first, last uint64 // entries; zero when there is none
-	settled     uint64 // the last of those that were known to be committed
+	first, last uint64 // number of the last entry; zero if there is none
+	settled     uint64 // the last entry that was known to be committed
 }
 
 // Kinds of records in the log of etcd 3.
@@ -30,15 +30,15 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // record is one record of the log.
 type record struct {
 	kind uint64
-	sum  uint32 // of the data of all records up to this one
+	sum  uint32 // checksum of the data of all records up to this one
 	data []byte
 	size int // bytes it takes in the file
 }
 
-// number returns an entry's number, and for a state that of the last entry that was settled when it was written.
+// number returns an entry's number, and for a state that of the last committed entry at that time.
 func (r record) number() uint64 { return varint(r.data, 3) }
 
-// parseRecord reads the record at the beginning of b; false when there is none.
+// parseRecord parses the record at the beginning of b; false if there is none.
 func parseRecord(b []byte) (r record, ok bool) {
 	const frame = 8
 	if len(b) < frame {
@@ -82,7 +82,7 @@ func parseRecord(b []byte) (r record, ok bool) {
 	return r, r.kind > 0 && r.kind <= 5
 }
 
-// varint returns a number of a message, zero when it is not there.
+// varint returns a number in a message, zero if it is missing.
 func varint(b []byte, number protowire.Number) uint64 {
 	for len(b) > 0 {
 		field, kind, n := protowire.ConsumeTag(b)
@@ -102,9 +102,9 @@ func varint(b []byte, number protowire.Number) uint64 {
 	return 0
 }
 
-// readLog reads the newest file of a log through: it may end in the middle of a write
-// that was never acknowledged, and anything else that can't be read is damage. Damage
-// of older files etcd tells itself.
+// readLog reads the newest file of a log: it may end in the middle of a write that was never
+// acknowledged; anything else that cannot be read is damage. etcd itself reports damage of older
+// files.
 func readLog(dir string) (l logged, err error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.wal"))
 	if err != nil || len(files) == 0 {
@@ -117,7 +117,7 @@ func readLog(dir string) (l logged, err error) {
 			return l, errkind.Errorf(errkind.Corrupt, "the log has a file that is none of etcd's: %s", file)
 		}
 		if l.last == 0 {
-			l.last = max(l.first, 1) - 1 // that of the newest file, should it be empty
+			l.last = max(l.first, 1) - 1 // number of the first entry in the newest file, in case it is empty
 		}
 	}
 	return l, l.read(files[len(files)-1])
@@ -163,16 +163,15 @@ func (l *logged) read(file string) error {
 	return nil
 }
 
-// newestState looks behind a place where a log can't be read for records that were
-// written after it, and returns what the newest state of those says was settled. A
-// state is written when the entries before it are on the disk.
+// newestState searches after an unreadable place in a log for later records, and returns what their
+// newest state says was committed. A state is written when the entries before it are on disk.
 func newestState(b []byte) (settled uint64) {
 	for at := 0; at+8 <= len(b); at += 8 { // records begin at multiples of eight
 		first, ok := parseRecord(b[at:])
 		if !ok {
 			continue
 		}
-		// A record is one when the sum of the next goes on with its own.
+		// A record is valid if the next checksum continues its own.
 		for next := at + first.size; ; next += first.size {
 			second, ok := parseRecord(b[min(next, len(b)):])
 			if !ok || crc32.Update(first.sum, castagnoli, second.data) != second.sum {

@@ -17,39 +17,39 @@ import (
 	"carob/internal/base/filewatch"
 )
 
-// Transformers say how the bytes of a kind are kept in the engine.
+// Transformers say how the bytes of a kind are stored in the engine.
 type Transformers func(schema.GroupResource) value.Transformer
 
-// Plain keeps them as they are, and refuses to read what is encrypted.
+// Plain stores them unchanged, and rejects reading encrypted ones.
 func Plain(schema.GroupResource) value.Transformer { return identity.NewEncryptCheckTransformer() }
 
 const (
-	// serverID tells API servers apart in the labels of metrics.
+	// serverID identifies the API server in labels of metrics.
 	serverID = "carob"
-	// askKeys is between two looks at key servers that have not answered yet.
+	// askKeys is the time between two requests to key servers that have not answered yet.
 	askKeys = time.Second
 )
 
-// Encryption keeps objects by an EncryptionConfiguration (apiserver.config.k8s.io/v1)
-// and follows its file. Nil, without a file, keeps them plain.
+// Encryption encrypts objects by an EncryptionConfiguration (apiserver.config.k8s.io/v1) and
+// follows its file. Nil, without a file, stores them unencrypted.
 type Encryption struct {
 	file    string
 	current *encryptionconfig.DynamicTransformers
-	end     context.CancelFunc // of the connections of current
-	used    string             // its content, as a hash
+	end     context.CancelFunc // closes the connections of current
+	used    string             // hash of its content
 	next    *nextEncryption
-	bad     string // the last content that was no good, told once
+	bad     string // the last invalid content, reported once
 }
 
-// nextEncryption takes over when its key servers answer.
+// nextEncryption is used when its key servers answer.
 type nextEncryption struct {
 	*encryptionconfig.EncryptionConfiguration
 	end  context.CancelFunc
 	told bool
 }
 
-// LoadEncryption reads the file; nil when it has no name. A key server that does
-// not answer yet is no error here. The caller closes what it gets.
+// LoadEncryption reads the file; nil if it has no name. A key server that does not answer yet is
+// not an error here. The caller closes the result.
 func LoadEncryption(ctx context.Context, file string) (*Encryption, error) {
 	if file == "" {
 		return nil, nil
@@ -65,7 +65,7 @@ func LoadEncryption(ctx context.Context, file string) (*Encryption, error) {
 	return e, nil
 }
 
-// Close ends the connections to key servers, after the last request and after Run.
+// Close closes the connections to key servers, after the last request and after Run.
 func (e *Encryption) Close() {
 	if e == nil {
 		return
@@ -76,10 +76,10 @@ func (e *Encryption) Close() {
 	}
 }
 
-// read makes what the file says, with connections that last until the function is called.
+// read loads the file, with connections that last until the returned function is called.
 func (e *Encryption) read(ctx context.Context) (*encryptionconfig.EncryptionConfiguration, context.CancelFunc, error) {
 	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
-	// One that may be replaced has exactly one health check.
+	// A configuration that is reloaded has exactly one health check.
 	c, err := encryptionconfig.LoadEncryptionConfig(ctx, e.file, true, serverID)
 	if err != nil {
 		end()
@@ -88,7 +88,7 @@ func (e *Encryption) read(ctx context.Context) (*encryptionconfig.EncryptionConf
 	return c, end, nil
 }
 
-// Transformers returns how each kind is kept; what they do follows the file.
+// Transformers returns how each kind is stored; the result follows the file.
 func (e *Encryption) Transformers() Transformers {
 	if e == nil {
 		return Plain
@@ -96,8 +96,8 @@ func (e *Encryption) Transformers() Transformers {
 	return e.current.TransformerForResource
 }
 
-// HealthChecks returns the check "kms-providers", which asks key servers how they
-// are; none when objects are kept plain.
+// HealthChecks returns the check "kms-providers", which asks key servers for their state; none if
+// objects are not encrypted.
 func (e *Encryption) HealthChecks() []healthz.HealthChecker {
 	if e == nil {
 		return nil
@@ -105,7 +105,7 @@ func (e *Encryption) HealthChecks() []healthz.HealthChecker {
 	return []healthz.HealthChecker{e.current}
 }
 
-// Check returns what keeps the key servers from working, if anything.
+// Check returns why the key servers do not work, if they do not.
 func (e *Encryption) Check(ctx context.Context) error {
 	if e == nil {
 		return nil
@@ -121,8 +121,8 @@ func ask(ctx context.Context, c healthz.HealthChecker) error {
 	return c.Check(req)
 }
 
-// Run follows the file until ctx ends. A content that is no good is told, and what
-// was there before stays; a good one takes over as soon as its key servers answer.
+// Run follows the file until ctx ends. An invalid file is reported and the previous configuration
+// stays; a valid one is used as soon as its key servers answer.
 func (e *Encryption) Run(ctx context.Context) {
 	if e != nil {
 		filewatch.Follow(ctx, e.file, e.look)

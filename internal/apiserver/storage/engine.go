@@ -1,11 +1,7 @@
-// Package storage is where the API server keeps its objects: etcd in the same
-// process (or an external cluster), one client for it, and for each kind a
-// store with a watch cache on top. The apiserver package drives it. It must
-// never listen on a socket, change the working directory or end the process:
-// what etcd would die of becomes an error.
-//
-//	Open: lock ─> bootstrap ─> raft running ─> campaign ─> leading (Open returns)
-//	           └ error: in use, corrupt, no space            └ Failed: the disk refused a write
+// Package storage stores the API server's objects: etcd in the same process (or an external
+// cluster), one client for it, and for each kind a store with a watch cache on top. The apiserver
+// package drives it. It must never listen on a socket, change the working directory, or exit the
+// process: fatal failures of etcd become errors.
 package storage
 
 import (
@@ -41,22 +37,21 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// Config says where the objects are kept.
+// Config says where the objects are stored.
 type Config struct {
-	// Dir is embedded etcd's directory, made with mode 0700 when missing.
+	// Dir is embedded etcd's directory, created with mode 0700 if it is missing.
 	Dir string
-	// Servers, when not empty, are the client URLs of an external etcd cluster.
+	// Servers, if not empty, are the client URLs of an external etcd cluster.
 	Servers []string
 	// TLS is for external https servers; nil otherwise.
 	TLS *tls.Config
 	// NoFsync skips syncing to disk.
 	NoFsync bool
-	// Quota is how many bytes embedded etcd's database may have; 0 means 8 GiB.
+	// Quota is the maximum size of embedded etcd's database in bytes; 0 means 8 GiB.
 	Quota int64
 }
 
-// Engine is a running store. Close releases it; all its methods may be called
-// from any goroutine.
+// Engine is a running store. Close releases it; its methods may be called from any goroutine.
 type Engine struct {
 	// Client is the one client that all stores share.
 	Client *kubernetes.Client
@@ -73,26 +68,26 @@ type Engine struct {
 
 const (
 	memberName = "carob"
-	// One member elects itself when asked to (see campaign), so the tick only paces
-	// leases and self-checks; a slow one keeps an idle server asleep. Both together
-	// are also how long etcd waits for the answer to a request: 13 s.
+	// The single member elects itself when asked to (see campaign), so the tick only controls
+	// leases and self-checks; a slow one keeps an idle server asleep. Both together are also etcd's
+	// timeout of a request: 13 s.
 	tickMillis    = 2000
 	electionTicks = 2
 	leadTimeout   = 30 * time.Second
-	// externalTimeout bounds the first question to an external cluster.
+	// externalTimeout is the timeout of the first request to an external cluster.
 	externalTimeout = 10 * time.Second
 	maxRequest      = 3 << 19 // 1.5 MiB, etcd's own default
 	snapshotEvery   = 10_000  // log entries kept in memory between snapshots
 	catchUp         = 1_000
-	defaultQuota    = 8 << 30 // bytes, as etcd's documentation advises as the most
-	// Watches learn versions to go on from before these are compacted away.
+	defaultQuota    = 8 << 30 // bytes, the maximum that etcd's documentation recommends
+	// Watches learn versions to resume from before these are compacted.
 	progressEvery = 2 * time.Minute
 	never         = 24 * 365 * time.Hour
 )
 
-// Open starts the engine and returns when it can be written to. The error's
-// kind is errkind.InUse when another process has the directory, Corrupt when
-// its content cannot be read, Exhausted when the disk is full.
+// Open starts the engine and returns when it can be written to. The error has the kind
+// errkind.InUse if another process uses the directory, Corrupt if its content cannot be read,
+// Exhausted if the disk is full.
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if len(cfg.Servers) > 0 {
 		return openExternal(ctx, cfg)
@@ -116,8 +111,8 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// openExternal asks the cluster once: one that does not answer now is more
-// likely a wrong address than one that comes soon.
+// openExternal sends one request to the cluster: if there is no answer, a wrong address is more
+// likely than a cluster that starts soon.
 func openExternal(ctx context.Context, cfg Config) (*Engine, error) {
 	c, err := kubernetes.New(clientv3.Config{Endpoints: cfg.Servers, TLS: cfg.TLS, DialTimeout: 5 * time.Second,
 		DialKeepAliveTime:    30 * time.Second,
@@ -129,7 +124,7 @@ func openExternal(ctx context.Context, cfg Config) (*Engine, error) {
 	ctx, cancel := context.WithTimeout(ctx, externalTimeout)
 	defer cancel()
 	if _, err := c.KV.Get(ctx, "/registry/", clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil {
-		_ = c.Close() // what failed is the call before
+		_ = c.Close() // the call before it failed
 		return nil, errkind.Errorf(errkind.Unavailable, "etcd at %s does not answer: %w",
 			strings.Join(cfg.Servers, ", "), err)
 	}
@@ -139,10 +134,11 @@ func openExternal(ctx context.Context, cfg Config) (*Engine, error) {
 // endpoints names an external cluster in messages.
 func (e *Engine) endpoints() string { return strings.Join(e.Client.Endpoints(), ", ") }
 
-// Failed is closed when the engine has died of an error that Err then returns.
+// Failed returns a channel that is closed when the engine has failed with an error that Err then
+// returns.
 func (e *Engine) Failed() <-chan struct{} { return e.failure.done }
 
-// Err says what the engine died of; nil while it lives.
+// Err returns why the engine failed; nil while it runs.
 func (e *Engine) Err() error {
 	if err := e.failure.get(); err != nil {
 		return explain(e.server.Cfg.DataDir, err)
@@ -150,17 +146,17 @@ func (e *Engine) Err() error {
 	return nil
 }
 
-// Close stops the engine and lets another process have the directory.
+// Close stops the engine and releases the directory.
 func (e *Engine) Close() {
 	e.close.Do(func() {
 		if e.Client != nil {
 			_ = e.Client.Close() // the in-process client has nothing that could fail
 		}
-		// A server that died in the middle of a write holds its own locks: stopping
-		// it would wait for ever, and the process is about to end anyway.
+		// A server that failed in the middle of a write holds its own locks: stopping it would
+		// block forever, and the process is about to exit anyway.
 		if e.server != nil && e.failure.get() == nil {
 			e.local.close()
-			if e.housekeeping != nil { // not when the start broke off
+			if e.housekeeping != nil { // not if the start was interrupted
 				e.housekeeping.close()
 			}
 			e.server.HardStop()
@@ -171,8 +167,8 @@ func (e *Engine) Close() {
 	})
 }
 
-// lockDir makes dir and takes the lock that keeps a second process out. bbolt
-// has a lock of its own, but would wait for it without end.
+// lockDir creates dir and locks it against a second process. bbolt has a lock of its own, but would
+// wait for it forever.
 func lockDir(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the etcd directory: %w", err)
@@ -194,8 +190,8 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// start runs etcd's bootstrap, which panics or "exits" on bad data, in a
-// goroutine of its own that may be lost, and waits until the member leads.
+// start runs etcd's bootstrap, which panics or exits on damaged data, in a goroutine that may be
+// abandoned, and waits until the member leads.
 func (e *Engine) start(ctx context.Context, cfg Config) error {
 	sc := serverConfig(cfg, e.failure.logger())
 	type result struct {
@@ -231,11 +227,11 @@ func (e *Engine) start(ctx context.Context, cfg Config) error {
 		}
 		e.server = r.server
 	case <-e.failure.done:
-		// Died, perhaps in a goroutine that bootstrap now waits for in vain.
+		// It failed, perhaps in a goroutine for which bootstrap now waits forever.
 		return e.failure.get()
 	case <-ctx.Done():
-		// Bootstrap takes no context. It is short, and leaving before its end would
-		// leave files being written behind the caller's back.
+		// Bootstrap takes no context. It is short, and returning before its end would leave files
+		// being written without the caller's knowledge.
 		select {
 		case r := <-started:
 			if r.err == nil {
@@ -248,15 +244,10 @@ func (e *Engine) start(ctx context.Context, cfg Config) error {
 	return e.campaign(ctx)
 }
 
-// campaign makes the only member leader at once. Raft would wait for up to two
-// election timeouts; the message a leader sends to hand over starts an election
-// immediately. Raft looks through the entries that it has not applied before it
-// stands for election, and etcd drops the first of them while it applies: so
-// the message waits until there are none.
-//
-// What the log holds beyond the last known commit may have been acknowledged
-// before a crash. It is committed again by the leader's first entry, and until
-// then a read would miss it: campaign returns after that.
+// campaign makes the only member leader at once. Raft would wait for up to two election timeouts;
+// the message with which a leader hands over starts an election immediately. Raft checks the
+// entries that it has not applied before it becomes a candidate, and etcd drops the first of them
+// while it applies: so the message waits until there are none.
 func (e *Engine) campaign(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, leadTimeout)
 	defer cancel()
@@ -281,8 +272,8 @@ func (e *Engine) campaign(ctx context.Context) error {
 	return readable(ctx, e.server.LinearizableReadNotify)
 }
 
-// readable returns when a read has been answered: etcd refuses those that began before
-// all of it had heard of the leader, which is a moment later.
+// readable returns when a read has been answered: etcd rejects reads that began before all of its
+// parts know the leader, which is a moment later.
 func readable(ctx context.Context, read func(context.Context) error) error {
 	for {
 		err := read(ctx)
@@ -295,20 +286,20 @@ func readable(ctx context.Context, read func(context.Context) error) error {
 	}
 }
 
-// applied says whether raft itself has applied all that is committed.
+// applied reports whether raft itself has applied everything committed.
 func applied() bool {
 	st, ok := status()
 	return ok && st.Applied >= st.GetCommit()
 }
 
-// settled says whether the member leads and everything in its log is committed.
+// settled reports whether the member leads and its whole log is committed.
 func settled(id uint64) bool {
 	st, ok := status()
 	return ok && st.RaftState == raft.StateLeader && st.GetCommit() >= st.Progress[id].Match
 }
 
-// status is what etcd publishes of the server started last: it tells its state
-// in no other way.
+// status is the published state of the etcd server that was started last: there is no other way to
+// read it.
 func status() (raft.Status, bool) {
 	published, ok := expvar.Get("raft.status").(expvar.Func)
 	if !ok {
@@ -319,7 +310,7 @@ func status() (raft.Status, bool) {
 }
 
 func serverConfig(cfg Config, logger *zap.Logger) config.ServerConfig {
-	// The URLs name the member in its own records; nothing listens on them.
+	// The URLs identify the member in its own records; nothing listens on them.
 	self := types.URLs{url.URL{Scheme: "http", Host: "127.0.0.1:2380"}}
 	return config.ServerConfig{
 		Name: memberName, DataDir: cfg.Dir, ClientURLs: self, PeerURLs: self,
@@ -338,7 +329,7 @@ func serverConfig(cfg Config, logger *zap.Logger) config.ServerConfig {
 	}
 }
 
-// explain turns what etcd says into one line a user can act on.
+// explain turns an error of etcd into one line that a user can act on.
 func explain(dir string, err error) error {
 	switch kind := errkind.Of(err); {
 	case kind != errkind.Unknown && kind != errkind.Corrupt, errors.Is(err, context.Canceled):
@@ -363,8 +354,8 @@ func explain(dir string, err error) error {
 
 var watchProgressOnce sync.Once
 
-// useWatchProgress tells k8s.io/apiserver that the store answers progress
-// requests: its own check asks the client's endpoints, and an in-process client has none.
+// useWatchProgress tells k8s.io/apiserver that the store answers progress requests: its own check
+// reads the client's endpoints, and an in-process client has none.
 func useWatchProgress() {
 	watchProgressOnce.Do(func() {
 		etcdfeature.DefaultFeatureSupportChecker = progressSupported{etcdfeature.DefaultFeatureSupportChecker}

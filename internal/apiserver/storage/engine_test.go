@@ -71,7 +71,7 @@ func TestOpenCanceled(t *testing.T) {
 	}
 }
 
-// What etcd logs as fatal ends the goroutine that logged it, and nothing else.
+// A fatal message of etcd ends the goroutine that logged it, and nothing else.
 func TestFailureHook(t *testing.T) {
 	f := newFailure()
 	ended := make(chan bool)
@@ -114,8 +114,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// The engine is closed in the middle of writes, reads and watches that ask for
-// what was before: none of them may find the database gone.
+// The engine is closed in the middle of writes, reads, and watches of old versions: none of them
+// may use the closed database.
 func TestCloseInUse(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "etcd")
 	for range 30 {
@@ -158,7 +158,7 @@ func TestCloseInUse(t *testing.T) {
 	}
 }
 
-// The first read may find that parts of etcd have not heard of the leader yet.
+// For the first read, parts of etcd may not know the leader yet.
 func TestReadable(t *testing.T) {
 	answers := []error{etcderrors.ErrLeaderChanged, etcderrors.ErrLeaderChanged, nil}
 	if err := readable(t.Context(), func(context.Context) error {

@@ -10,9 +10,9 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// failure keeps the first thing etcd died of. etcd reports a lost disk or bad
-// data by logging at level Fatal, which ends the process, or Panic; its logger
-// here ends the goroutine instead and leaves the decision to whoever waits on done.
+// failure keeps etcd's first fatal error. etcd reports a lost disk or damaged data by logging at
+// level Fatal, which exits the process, or Panic; its logger here ends the goroutine instead and
+// leaves the decision to those who wait on done.
 type failure struct {
 	mu   sync.Mutex
 	err  error
@@ -36,7 +36,7 @@ func (f *failure) set(err error) {
 	}
 }
 
-// logger drops everything but the messages that end etcd.
+// logger drops everything except the messages that end etcd.
 func (f *failure) logger() *zap.Logger {
 	return zap.New(zapcore.NewNopCore(), zap.WithFatalHook(f), zap.WithPanicHook(f))
 }

@@ -11,10 +11,10 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 )
 
-// Foreign returns the options of kinds that another registry describes: custom
-// resources and what defines them. They lie under their group's name, as
-// upstream's, and are encoded by codec (their builder may replace it). Their watch
-// caches begin with the first watch and end with the storage.
+// Foreign returns the storage options of kinds in another registry: custom resources and their
+// definitions. They are stored under their group's name, like upstream's, and encoded with codec
+// (their builder may replace it). Their watch caches start with the first watch and end with the
+// storage.
 func (o *Options) Foreign(codec runtime.Codec, encode runtime.GroupVersioner) *Foreign {
 	return &Foreign{Options: &Options{engine: o.engine, set: o.set, transformers: o.transformers,
 		caching: func(schema.GroupResource) Caching { return Lazy }, compactor: o.compactor, paced: o.paced,
@@ -43,7 +43,7 @@ func (f *Foreign) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (gen
 
 var _ generic.RESTOptionsGetter = (*Foreign)(nil)
 
-// Close destroys the storages that are left.
+// Close destroys the remaining storages.
 func (f *Foreign) Close() {
 	f.mu.Lock()
 	left := f.left

@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	// An external cluster that does not answer in that time is away.
+	// An external cluster that does not answer within this time is unavailable.
 	healthTimeout = 2 * time.Second
-	// An answer is good for so long: anybody may ask the API server for its health.
+	// How long a result is cached: anybody may request the API server's health.
 	healthLife = time.Second
 )
 
-// health is what an external cluster answered last.
+// health is the last result of an external cluster.
 type health struct {
 	mu    sync.Mutex
 	asked time.Time
 	err   error
 }
 
-// Check says why objects can't be read and written now; nil when they can. It
-// asks an external cluster, at most once a second (kind Unavailable when that
-// does not answer), and only looks at an embedded one.
+// Check returns why objects cannot be read and written now; nil if they can. It sends a request to
+// an external cluster at most once a second (kind Unavailable if there is no answer), and only
+// checks the state of an embedded one.
 func (e *Engine) Check(ctx context.Context) error {
 	if e.server != nil {
 		if err := e.Err(); err != nil {
@@ -35,7 +35,7 @@ func (e *Engine) Check(ctx context.Context) error {
 		return fullError(e.server)
 	}
 	h := &e.health
-	h.mu.Lock() // who comes meanwhile gets the same answer
+	h.mu.Lock() // callers meanwhile get the same result
 	defer h.mu.Unlock()
 	if !h.asked.IsZero() && time.Since(h.asked) < healthLife {
 		return h.err
@@ -65,7 +65,7 @@ func (e *Engine) Size(ctx context.Context) (int64, error) {
 	return s.DbSize, nil
 }
 
-// Monitor tells the library's metrics how big the database is.
+// Monitor reports the size of the database to the library's metrics.
 type Monitor struct{ *Engine }
 
 // Monitor implements metrics.Monitor.
@@ -74,5 +74,5 @@ func (m Monitor) Monitor(ctx context.Context) (metrics.StorageMetrics, error) {
 	return metrics.StorageMetrics{Size: n}, err
 }
 
-// Close implements metrics.Monitor; the engine is closed by who opened it.
+// Close implements metrics.Monitor; the opener of the engine closes it.
 func (Monitor) Close() error { return nil }

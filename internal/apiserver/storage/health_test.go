@@ -13,7 +13,7 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// cluster answers reads as an empty etcd does.
+// cluster answers reads like an empty etcd.
 type cluster struct{ pb.UnimplementedKVServer }
 
 func (cluster) Range(context.Context, *pb.RangeRequest) (*pb.RangeResponse, error) {
@@ -33,7 +33,7 @@ func serveCluster(t *testing.T, addr string) (string, *grpc.Server) {
 	return l.Addr().String(), s
 }
 
-// An external cluster that is away is told with its address, and one that came back, too.
+// An unavailable external cluster is reported with its address, and so is its return.
 func TestCheck(t *testing.T) {
 	addr, server := serveCluster(t, "127.0.0.1:0")
 	e, err := Open(t.Context(), Config{Servers: []string{"http://" + addr}})
@@ -42,7 +42,7 @@ func TestCheck(t *testing.T) {
 	}
 	defer e.Close()
 	check := func() error {
-		e.health.asked = e.health.asked.Add(-healthLife) // as if it were asked a second later
+		e.health.asked = e.health.asked.Add(-healthLife) // as if the request came a second later
 		return e.Check(t.Context())
 	}
 	if err := check(); err != nil {

@@ -12,25 +12,25 @@ import (
 	"k8s.io/apiserver/pkg/storage/cacher/store"
 )
 
-// A watch cache keeps the changes of the last minutes in a ring, with the objects
-// before and after each and a picture of all objects for each: tens of megabytes after
-// a burst, which the ring gives up only when it is full of newer ones. Here it is cut
-// to keptHistory when the process has become quiet. Nobody is told that a version is
-// too old for it: the engine, which remembers more, serves the watches and pages
-// from there.
-const keptHistory = 100 // as few as a cache begins with
+// A watch cache keeps the changes of the last minutes in a ring, with the objects before and after
+// each and a snapshot of all objects for each: tens of megabytes after a burst, which the ring
+// releases only when newer changes fill it. Here it is cut to keptHistory when the process has
+// become idle. No client gets an error that a version is too old: the engine, which remembers more,
+// serves the watches and pages from there.
+const keptHistory = 100 // the initial size of a cache
 
-// history is the ring of a watch cache, seen from inside (docs/decisions/0011-inside-libraries.md).
+// history is the ring of a watch cache, read by reflection
+// (docs/decisions/0011-inside-libraries.md).
 type history struct {
 	mu         *sync.RWMutex
 	storage    *store.WatchCacheStorage
 	ring       reflect.Value // slice of pointers to events
 	capacity   *int
 	start, end *int
-	removed    *bool // whether an event has gone since the objects were listed
+	removed    *bool // whether an event was removed since the objects were listed
 }
 
-// historyOf looks into a cache; false when it is not built as it was.
+// historyOf reads a cache; false if its structure has changed.
 func historyOf(c *cacher.Cacher) (h history, ok bool) {
 	cache := hiddenField(reflect.ValueOf(c).Elem(), "watchCache")
 	if cache.Kind() != reflect.Pointer || cache.IsNil() {
@@ -59,11 +59,11 @@ func historyOf(c *cacher.Cacher) (h history, ok bool) {
 	return h, ok
 }
 
-// cut is what was cut off a cache's history. The engine has it still.
+// cut records what was cut off a cache's history. The engine still has it.
 type cut struct {
 	engine  storage.Interface
 	history history
-	since   atomic.Uint64 // the version from which on the cache knows all changes
+	since   atomic.Uint64 // the version since which the cache has all changes
 }
 
 func (c *cut) cut() {
@@ -72,16 +72,16 @@ func (c *cut) cut() {
 	}
 }
 
-// has tells whether a watch begins at a version that only the engine knows.
+// has reports whether a watch begins at a version that only the engine has.
 func (c *cut) has(opts storage.ListOptions) bool {
 	if opts.SendInitialEvents != nil && *opts.SendInitialEvents {
-		return false // it begins with what is there now
+		return false // it begins with the current objects
 	}
 	v, err := strconv.ParseUint(opts.ResourceVersion, 10, 64)
 	return err == nil && v > 0 && v < c.since.Load()
 }
 
-// hiddenField is a field that its package keeps to itself; the zero value when there is none.
+// hiddenField returns an unexported field of a package; the zero value if there is none.
 func hiddenField(v reflect.Value, name string) reflect.Value {
 	f := v.FieldByName(name)
 	if !f.IsValid() {
@@ -100,8 +100,8 @@ func field[T any](v reflect.Value, name string) *T {
 	return p
 }
 
-// cut leaves the newest events only, and returns the version from which on the cache
-// still knows all changes; 0 when there was nothing to cut.
+// cut keeps only the newest events, and returns the version since which the cache still has all
+// changes; 0 if there was nothing to cut.
 func (h history) cut() (since uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,7 +110,7 @@ func (h history) cut() (since uint64) {
 	if n <= keptHistory || h.ring.Len() != capacity {
 		return 0
 	}
-	// Existing readers know events by their index, which never goes back.
+	// Existing readers use the index of events, which never decreases.
 	start := *h.end - keptHistory
 	small := reflect.MakeSlice(h.ring.Type(), keptHistory, keptHistory)
 	for i := start; i < *h.end; i++ {

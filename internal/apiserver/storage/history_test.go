@@ -13,7 +13,7 @@ import (
 	"carob/internal/base/memory"
 )
 
-// remembered is how many changes the cache knows.
+// remembered is how many changes the cache has.
 func (c classes) remembered(t *testing.T) int {
 	t.Helper()
 	h := c.Interface.(handing).Interface.(queuedCache).cut.history
@@ -25,8 +25,8 @@ func (c classes) remembered(t *testing.T) int {
 	return *h.end - *h.start
 }
 
-// When the process becomes quiet the cache forgets what the engine knows, too. Nobody
-// notices: neither a watch that goes on, nor one that begins before that, nor a list of then.
+// When the process becomes idle, the cache forgets what the engine also has. Nobody notices:
+// neither a running watch, nor one that begins before the cut, nor a list of that time.
 func TestHistoryIsCutUnseen(t *testing.T) {
 	for name, own := range map[string]bool{"client": false, "part of this process": true} {
 		t.Run(name, func(t *testing.T) {
@@ -61,14 +61,14 @@ func TestHistoryIsCutUnseen(t *testing.T) {
 					t.Fatalf("change %d after the cut: %s, want %s", i, got, w)
 				}
 			}
-			// What happens after the cut, both hear.
+			// Both receive what happens after the cut.
 			c.update(t, "", "a", -1)
 			for _, w := range []watch.Interface{running, late} {
 				if got, want := tell(<-w.ResultChan()), "MODIFIED a=-1"; got != want {
 					t.Errorf("%s, want %s", got, want)
 				}
 			}
-			// A list of then.
+			// A list of that time.
 			opts := all(strconv.FormatUint(middle, 10))
 			opts.ResourceVersionMatch = metav1.ResourceVersionMatchExact
 			var list schedulingv1.PriorityClassList
@@ -76,7 +76,7 @@ func TestHistoryIsCutUnseen(t *testing.T) {
 				list.Items[0].Value != changes/2 {
 				t.Errorf("%v %v", list.Items, err)
 			}
-			// A second look has nothing to do, and one after more changes cuts again.
+			// A second cut has nothing to do, and one after more changes cuts again.
 			for i := range 2 * keptHistory {
 				c.update(t, "", "a", int32(1000+i))
 			}

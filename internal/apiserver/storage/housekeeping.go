@@ -11,25 +11,26 @@ import (
 )
 
 const (
-	// How often etcd is looked after while something happens, as it would do itself.
+	// How often the housekeeping runs while something happens, as etcd itself would.
 	housekeepingPeriod = 100 * time.Millisecond
 	commitEvery        = 500 * time.Millisecond // of the database; the log is synced with every write
-	// So many looks without a reason are the last. Watchers that fell behind in a
-	// burst come back into line by then.
+	// After so many runs without a reason it stops. Watchers that fell behind in a burst have
+	// caught up by then.
 	housekeepingLooks = 10
-	// What etcd does by the clock nevertheless, for what nobody told housekeeping of: leases that end.
+	// What etcd still does by the clock, for changes that housekeeping is not told of: expired
+	// leases.
 	byItself = 10 * time.Second
 )
 
-// etcd looks ten times a second for watchers that have to be told of the past, and
-// has no option for that: a third of what an idle process cost. Its loop is slowed
-// down and housekeeping does the same when there is a reason.
+// etcd checks ten times a second for watchers that need old events, and has no option for that: a
+// third of the CPU time of an idle process. Its loop is slowed down, and housekeeping does the same
+// when there is a reason.
 //
 //go:linkname watchResyncPeriod go.etcd.io/etcd/server/v3/storage/mvcc.watchResyncPeriod
 var watchResyncPeriod time.Duration
 
-// syncWatchers sends watchers what they have missed and returns how many are still
-// behind. It takes etcd's own locks.
+// syncWatchers sends watchers what they have missed and returns how many are still behind. It takes
+// etcd's own locks.
 //
 //go:linkname syncWatchers go.etcd.io/etcd/server/v3/storage/mvcc.(*watchableStore).syncWatchers
 func syncWatchers(store unsafe.Pointer) int
@@ -39,10 +40,8 @@ func init() { watchResyncPeriod = byItself }
 // storeType is the type of which syncWatchers is a method.
 const storeType = "*mvcc.watchableStore"
 
-// housekeeping tells watchers of what was before they began, and writes the database to
-// its file, when there is a reason to: a new watch, a write.
-//
-//	asleep ──write, new watch──▶ awake: a look each housekeepingPeriod ──housekeepingLooks without reason──▶ asleep
+// housekeeping sends watchers the events from before they began, and writes the database to its
+// file, when there is a reason to: a new watch or a write.
 type housekeeping struct {
 	store  unsafe.Pointer
 	commit func()
@@ -50,13 +49,13 @@ type housekeeping struct {
 	timer  *time.Timer
 
 	awake   atomic.Bool
-	touched atomic.Bool // since the last look
-	full    atomic.Bool // a write was refused for want of room since the last look
+	touched atomic.Bool // since the last run
+	full    atomic.Bool // a write failed for lack of space since the last run
 	written atomic.Bool // since the last commit
 
-	mu        sync.Mutex // held while etcd is looked after
+	mu        sync.Mutex // held during the housekeeping
 	closed    bool
-	idle      int // looks without a reason
+	idle      int // runs without a reason
 	committed time.Time
 }
 
@@ -83,13 +82,13 @@ func (u *housekeeping) wrote() {
 	}
 }
 
-// refused is called after a write for which there was no room.
+// refused is called after a write that failed for lack of space.
 func (u *housekeeping) refused() {
 	u.full.Store(true)
 	u.wake(0)
 }
 
-// watched is called when a watch has begun: what it has missed it gets at once.
+// watched is called when a watch has begun: it gets what it has missed at once.
 func (u *housekeeping) watched() {
 	u.touched.Store(true)
 	if !u.wake(0) {
@@ -97,7 +96,7 @@ func (u *housekeeping) watched() {
 	}
 }
 
-// wake reports whether there was nobody awake.
+// wake reports whether the housekeeping was asleep.
 func (u *housekeeping) wake(after time.Duration) bool {
 	if !u.awake.CompareAndSwap(false, true) {
 		return false
@@ -135,7 +134,7 @@ func (u *housekeeping) look() {
 	}
 }
 
-// close returns when etcd is not looked after any more.
+// close returns when the housekeeping has ended.
 func (u *housekeeping) close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// etcd itself would look after ten seconds.
+// etcd itself would do it after ten seconds.
 func TestWatchHearsOfThePastAtOnce(t *testing.T) {
 	e := open(t, t.TempDir())
 	ctx, stop := context.WithTimeout(t.Context(), byItself/2)
@@ -27,7 +27,7 @@ func TestWatchHearsOfThePastAtOnce(t *testing.T) {
 	}
 }
 
-// More watches that begin in the past than etcd serves at a look, of which each has to hear all.
+// More watches of old versions than etcd serves in one run; each must receive everything.
 func TestManyWatchesHearOfThePast(t *testing.T) {
 	const watches, writes = 1200, 20
 	e := open(t, t.TempDir())
@@ -58,7 +58,7 @@ func TestManyWatchesHearOfThePast(t *testing.T) {
 	}
 }
 
-// What is written is in the database's file soon, and nobody looks any more after that.
+// A write is in the database's file soon, and the housekeeping stops after that.
 func TestUpkeepSleeps(t *testing.T) {
 	e := open(t, t.TempDir())
 	if e.housekeeping.awake.Load() {

@@ -14,24 +14,23 @@ import (
 	"k8s.io/apiserver/pkg/storage/cacher"
 )
 
-// lazyCache is a store whose watch cache is made by the first watch of a client, or
-// when it has often been read: a cache is three goroutines, a watch on the engine
-// and a look each second, and most kinds are watched by nobody but parts of this
-// process. Those watch the engine, as few as they are. Until the cache holds what
-// is stored the engine answers all else too, which is as correct; it costs a few
-// times as much, which is felt where each write reads other kinds.
+// lazyCache is a store whose watch cache is created by the first watch of a client, or after many
+// reads: a cache is three goroutines, a watch on the engine, and a check each second, and most
+// kinds are watched only by parts of this process. Their few watches use the engine. Until the
+// cache is filled, the engine also answers everything else, which is as correct; it costs a few
+// times as much, which matters where each write reads other kinds.
 type lazyCache struct {
 	storage.Interface        // the engine's
 	root              string // the key of all objects
 	make              func() (*cacher.Cacher, *cacher.CacheDelegator, error)
-	inProcess         func(context.Context) bool // says whether a part of this process asks
+	inProcess         func(context.Context) bool // reports whether a part of this process makes the request
 	clock             *cacheClock                // the cache's clock; nil on an external store
 	newObject         func() runtime.Object
 	kind              schema.GroupResource
 
 	cached atomic.Pointer[queuedCache] // set when the cache can answer
-	since  atomic.Uint64               // the version from which it knows all changes
-	reads  atomic.Int64                // those that a cache would have answered
+	since  atomic.Uint64               // the version since which it has all changes
+	reads  atomic.Int64                // reads that a cache would have answered
 
 	mu        sync.Mutex
 	cache     *cacher.Cacher
@@ -41,7 +40,7 @@ type lazyCache struct {
 	stopped   bool
 }
 
-// oftenRead is how many reads that any cache could answer make one.
+// oftenRead is how many reads that any cache could answer create one.
 const oftenRead = 100
 
 func (l *lazyCache) current() storage.Interface {
@@ -51,17 +50,17 @@ func (l *lazyCache) current() storage.Interface {
 	return l.Interface
 }
 
-// read is current for a read of a version or a later one.
+// read returns the cache for a read of a version or a later one, if it is recent enough.
 func (l *lazyCache) read(version string) storage.Interface {
 	s := l.current()
 	if version == "0" && s == l.Interface && l.reads.Add(1) == oftenRead {
-		// It ends with the cache; without one the engine goes on answering.
+		// It ends with the cache; without one, the engine continues to answer.
 		go func() { _, _ = l.begin(context.Background()) }()
 	}
 	return s
 }
 
-// begin returns the cache when it holds what is stored.
+// begin returns the cache if it is filled.
 func (l *lazyCache) begin(ctx context.Context) (queuedCache, error) {
 	cache, delegator, err := l.started()
 	if err != nil {
@@ -88,7 +87,7 @@ func (l *lazyCache) begin(ctx context.Context) (queuedCache, error) {
 	return p, nil
 }
 
-// started returns the cache, made by the first call.
+// started returns the cache, created by the first call.
 func (l *lazyCache) started() (*cacher.Cacher, *cacher.CacheDelegator, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,9 +139,9 @@ func (l *lazyCache) Watch(ctx context.Context, key string, opts storage.ListOpti
 	return l.watch(ctx, p, key, opts)
 }
 
-// directly has the engine serve the watch of a part of this process. It returns
-// nil where a cache is due: for a part of the objects, when there is one, and for
-// a client, which may stop reading: the engine's queue has no limit.
+// directly makes the engine serve the watch of a part of this process. It returns nil if a cache is
+// needed: for a part of the objects, if there is one, and for a client, which may stop reading: the
+// engine's queue is unlimited.
 func (l *lazyCache) directly(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	if strings.Trim(key, "/") != l.root || !opts.Predicate.Empty() || !l.inProcess(ctx) {
 		return nil, nil
@@ -198,8 +197,8 @@ func (l *lazyCache) alone(ctx context.Context, key string, opts storage.ListOpti
 	return w, nil
 }
 
-// watch asks the engine for what was before the cache: a client may watch from
-// the version of a write that no cache saw.
+// watch makes the engine serve versions before the cache: a client may watch from the version of a
+// write that no cache received.
 func (l *lazyCache) watch(ctx context.Context, cached queuedCache, key string,
 	opts storage.ListOptions) (watch.Interface, error) {
 	if v, err := strconv.ParseUint(opts.ResourceVersion, 10, 64); err == nil && v > 0 && v < l.since.Load() {

@@ -25,8 +25,8 @@ type inProcessKey struct{}
 
 func asPart(ctx context.Context) context.Context { return context.WithValue(ctx, inProcessKey{}, true) }
 
-// classes is a store of priority classes, which these tests take as a kind with
-// namespaces: a key is all that a store knows of them.
+// classes is a store of priority classes, which these tests treat as a kind with namespaces: a
+// store only knows keys.
 type classes struct {
 	storage.Interface
 	engine  *Engine
@@ -105,7 +105,7 @@ func all(version string) storage.ListOptions {
 	return storage.ListOptions{ResourceVersion: version, Recursive: true, Predicate: storage.Everything}
 }
 
-// initial are those of a watch that begins with what is stored.
+// initial are those of a watch that begins with the stored objects.
 func initial() storage.ListOptions {
 	o := all("")
 	o.SendInitialEvents = new(true)
@@ -123,8 +123,8 @@ func (c classes) watch(t *testing.T, ctx context.Context, key string, opts stora
 	return w
 }
 
-// A cache learns how far the store is also while another has just begun, whose watch
-// waits for a version that is still to come.
+// A cache learns the store's revision also while another one starts, whose watch waits for a future
+// version.
 func TestNewCacheKeepsNobodyWaiting(t *testing.T) {
 	c := openClasses(t, Lazy)
 	c.create(t, "n", "a")
@@ -180,8 +180,8 @@ func (c classes) lazy() *lazyCache { return c.Interface.(handing).Interface.(*la
 
 func (c classes) hasCache() bool { return c.lazy().cached.Load() != nil }
 
-// A watch of a part of this process needs no cache. It tells everything in its
-// order, goes on while a client's watch makes the cache, and ends with the storage.
+// A watch of a part of this process needs no cache. It delivers everything in order, continues
+// while a client's watch creates the cache, and ends with the storage.
 func TestLazyDirectWatch(t *testing.T) {
 	c := openClasses(t, Lazy)
 	c.create(t, "a", "one")
@@ -201,7 +201,8 @@ func TestLazyDirectWatch(t *testing.T) {
 	if !c.hasCache() {
 		t.Fatal("a client's watch made no cache")
 	}
-	// A client may know a version from before the cache, and a part of this process now uses the cache.
+	// A client may have a version from before the cache, and a part of this process now uses the
+	// cache.
 	before := c.watch(t, t.Context(), classesRoot, all(two.ResourceVersion))
 	cached := c.watch(t, asPart(t.Context()), classesRoot, initial())
 	expect(t, cached, "ADDED two=0", "END OF INITIAL EVENTS")
@@ -221,8 +222,8 @@ func TestLazyDirectWatch(t *testing.T) {
 	}
 }
 
-// A list that waits asks the engine how far it is. The answer reaches the caches;
-// a watch that the engine serves hears nothing it has not asked for.
+// A list that waits asks the engine for its revision. The answer reaches the caches; a watch that
+// the engine serves receives nothing that it did not request.
 func TestProgressIsNoBookmark(t *testing.T) {
 	c := openClasses(t, Lazy)
 	one := c.create(t, "a", "one")
@@ -245,8 +246,8 @@ func TestProgressIsNoBookmark(t *testing.T) {
 	}
 }
 
-// Whoever wants a part of the objects, and every client, gets a cache: the engine
-// would tell each of them everything, and has no limit for one that does not read.
+// A watch of a part of the objects, and every client, gets a cache: the engine would send each of
+// them everything, and has no limit for one that does not read.
 func TestLazyMakesCache(t *testing.T) {
 	selector := all("")
 	selector.Predicate = storage.SelectionPredicate{Label: labels.SelectorFromSet(labels.Set{"name": "one"}),
@@ -278,8 +279,8 @@ func TestLazyMakesCache(t *testing.T) {
 	}
 }
 
-// A direct watch is forgotten when its request ends, and a version that has been
-// compacted away is told as upstream's store tells it.
+// A direct watch ends with its request, and the error for a compacted version is that of upstream's
+// store.
 func TestLazyForgetsWatches(t *testing.T) {
 	c := openClasses(t, Lazy)
 	l := c.lazy()
@@ -316,8 +317,7 @@ func TestLazyForgetsWatches(t *testing.T) {
 	}
 }
 
-// Reads that any version would answer make a cache when there are many of them:
-// each write of a pod has some.
+// Many reads that any version would answer create a cache: each write of a pod has some.
 func TestLazyMakesCacheForReads(t *testing.T) {
 	c := openClasses(t, Lazy)
 	c.create(t, "a", "one")
@@ -343,7 +343,7 @@ func TestLazyMakesCacheForReads(t *testing.T) {
 	list("0")
 }
 
-// The items of a list that is read from etcd don't say their kind: the list does.
+// The items of a list that is read from etcd have no kind: the list has it.
 func TestListItemsHaveNoKind(t *testing.T) {
 	c := openClasses(t, Lazy)
 	c.create(t, "n", "a")

@@ -30,9 +30,9 @@ const (
 	deleteCollWorkers = 2
 )
 
-// Options implements generic.RESTOptionsGetter: how each kind is stored. Objects
-// are protobuf in their group's preferred version, encoded by one codec per
-// group, under the keys upstream uses, so that its tools can read them.
+// Options implements generic.RESTOptionsGetter: how each kind is stored. Objects are protobuf in
+// their group's preferred version, encoded by one codec per group, under upstream's keys, so that
+// its tools can read them.
 type Options struct {
 	engine        *Engine
 	set           *scheme.Set
@@ -43,12 +43,12 @@ type Options struct {
 	allUncached   bool
 	foreign       bool // see Foreign
 	inProcess     func(context.Context) bool
-	paced         time.Time // when the paces of the watch caches begin; zero on an external store
+	paced         time.Time // start of the caches' common period; zero for an external store
 
 	mu     sync.Mutex
 	codecs map[string]codec
 	caches []kindCache
-	left   map[*lazyCache]func() // storages of foreign kinds and how they end
+	left   map[*lazyCache]func() // storages of foreign kinds and how to destroy them
 }
 
 type kindCache struct {
@@ -66,16 +66,15 @@ var _ generic.RESTOptionsGetter = (*Options)(nil)
 // Caching says when a kind gets its watch cache.
 type Caching int
 
-// When that is.
+// The possible times.
 const (
 	Eager    Caching = iota // with its store: kinds that the server itself reads all the time
 	Lazy                    // by a client's first watch
 	Uncached                // never
 )
 
-// NewOptions returns the options of kinds stored in e, cached as caching says and
-// kept as transformers says. own says whether a request's context is that of a
-// part of this process.
+// NewOptions returns the options of kinds stored in e, cached as caching says and encrypted as
+// transformers says. own reports whether a request's context belongs to a part of this process.
 func NewOptions(e *Engine, set *scheme.Set, caching func(schema.GroupResource) Caching, transformers Transformers,
 	inProcess func(context.Context) bool) *Options {
 	compactor := etcd3.NewCompactor(e.Client.Client, compactInterval, clock.RealClock{}, nil)
@@ -98,9 +97,8 @@ func (o *Options) Uncached() *Options {
 // Close stops compacting.
 func (o *Options) Close() { o.stopCompactor() }
 
-// Wait returns when every watch cache made so far holds what is stored. Before
-// that a cache turns lists away. Kinds that can't be read within limit are
-// returned; an error says that ctx ended.
+// Wait returns when every watch cache created so far is filled. Before that, a cache rejects lists.
+// Kinds that cannot be read within limit are returned; an error says that ctx ended.
 func (o *Options) Wait(ctx context.Context, limit time.Duration) (unread []schema.GroupResource, err error) {
 	o.mu.Lock()
 	caches := slices.Clone(o.caches)
@@ -138,8 +136,8 @@ func (o *Options) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (gen
 	}, nil
 }
 
-// resourcePrefix is the kind's place below /registry. The names of old kinds are
-// history that backup tools know.
+// resourcePrefix is the kind's key below /registry. The names of old kinds are historical; backup
+// tools know them.
 func resourcePrefix(gr schema.GroupResource) string {
 	switch gr {
 	case schema.GroupResource{Resource: "nodes"}:
@@ -174,7 +172,7 @@ func (o *Options) codec(group string) (codec, error) {
 	return o.codecs[group], nil
 }
 
-// clock returns the clock of a new watch cache, and what drives it unless the store is external.
+// clock returns the clock of a new watch cache, and its control unless the store is external.
 func (o *Options) clock() (clock.WithTicker, *cacheClock) {
 	if o.paced.IsZero() {
 		return clock.RealClock{}, nil
@@ -183,8 +181,8 @@ func (o *Options) clock() (clock.WithTicker, *cacheClock) {
 	return p, p
 }
 
-// decorate makes a kind's store on the shared client. Upstream's factory would
-// open a connection and start a prober for each kind.
+// decorate creates a kind's store on the shared client. Upstream's factory would open a connection
+// and start a prober for each kind.
 func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string,
 	keyFunc func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
 	attrs storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers) (storage.Interface,
@@ -254,8 +252,7 @@ func (o *Options) handing(s storage.Interface, newObject, newList func() runtime
 	return handing{s, o.inProcess, newObject, newList}
 }
 
-// bare decodes the items of a list without their kind, which clients get once, with
-// the list.
+// bare decodes the items of a list without their kind, which clients get once, with the list.
 type bare struct{ etcd3.Decoder }
 
 // DecodeListItem implements etcd3.Decoder.

@@ -10,21 +10,20 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// watchRoom is how many events a client may be behind before the cache's own limit counts.
+// watchRoom is how many events a client may be behind before the cache's own limit applies.
 const watchRoom = 1000
 
-// slowest is how long a client served by the engine may take for watchRoom events
-// when more are waiting. The engine keeps all that comes meanwhile.
+// slowest is how long a client served by the engine may take for watchRoom events while more are
+// waiting. The engine keeps everything that comes meanwhile.
 const slowest = 5 * time.Second
 
-// apart gives watches of the engine a stream of their own. On that of the caches
-// everybody hears the progress that a list asks for, which comes as a bookmark.
+// apart gives watches of the engine their own stream. On the stream of the caches, everybody
+// receives the progress that a list requests, which comes as a bookmark.
 var apart = metadata.Pairs("source", "engine")
 
-// cacheStream gives the watch of a cache a stream of its own, too. The engine tells
-// how far it is only when every watch on the stream has come so far, and one that has
-// just begun waits for a version that is still to come: on a stream that the caches
-// shared a new one kept all others waiting until something was written.
+// cacheStream also gives the watch of a cache its own stream. The engine reports its revision only
+// when every watch on the stream has reached it, and a new one waits for a future version: on a
+// stream shared by the caches, a new one would keep all others waiting until something is written.
 type cacheStream struct {
 	storage.Interface
 	root string // the key of all objects
@@ -44,9 +43,8 @@ func (s cacheStream) RequestWatchProgress(ctx context.Context) error {
 	return s.Interface.RequestWatchProgress(s.of(ctx))
 }
 
-// watchEngine has the engine serve a watch, with bookmarks if the client wants
-// them. A client that does not read is cut off; it may go on where it was. Parts of
-// this process are trusted to read.
+// watchEngine makes the engine serve a watch, with bookmarks if the client wants them. A client
+// that does not read is disconnected; it may resume. Parts of this process are trusted to read.
 func watchEngine(ctx context.Context, engine storage.Interface, inProcess bool, key string,
 	opts storage.ListOptions) (watch.Interface, error) {
 	if err := checkVersion(opts.ResourceVersion); err != nil {
@@ -60,8 +58,8 @@ func watchEngine(ctx context.Context, engine storage.Interface, inProcess bool, 
 	return newQueue(w, watchRoom, slowest, nil), nil
 }
 
-// queue passes the events of a watch on in their order and holds up to room of
-// them for a reader that is slow. Its goroutine ends with the source or by Stop.
+// queue passes the events of a watch on in order, and holds up to room of them for a slow reader.
+// Its goroutine ends with the source or by Stop.
 type queue struct {
 	out     chan watch.Event
 	bare    bool // the events carry the objects as they are
@@ -69,8 +67,8 @@ type queue struct {
 	stop    sync.Once
 }
 
-// newQueue returns a queue that ends when its reader takes longer than slowest for
-// room events while as many are waiting; zero is no limit. It calls ended, unless nil, when it has ended.
+// newQueue returns a queue that ends when its reader takes longer than slowest for room events
+// while as many are waiting; zero is unlimited. It calls ended, unless nil, when it has ended.
 func newQueue(source watch.Interface, room int, slowest time.Duration, ended func()) *queue {
 	q := &queue{out: make(chan watch.Event), stopped: make(chan struct{})}
 	go q.run(source, room, slowest, ended)

@@ -17,7 +17,7 @@ func numbered(i int) *corev1.Pod {
 
 func name(ev watch.Event) string { return ev.Object.(*corev1.Pod).Name }
 
-// A reader that does nothing for a while loses nothing and stops nobody, up to the room it has.
+// A reader that pauses loses nothing and blocks nobody, as long as there is room.
 func TestQueueHoldsABurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const room = 100
@@ -66,8 +66,8 @@ func TestQueueStops(t *testing.T) {
 	})
 }
 
-// A reader that is too slow for what the engine would have to keep loses its
-// watch; one that reads at a fair pace, or has nothing waiting, does not.
+// A reader that is too slow for what the engine would have to keep loses its watch; one that reads
+// fast enough, or has nothing waiting, does not.
 func TestQueueCutsOffASlowReader(t *testing.T) {
 	for pace, tc := range map[string]struct {
 		pause time.Duration // between two reads

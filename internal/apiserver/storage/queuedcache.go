@@ -12,20 +12,19 @@ import (
 	"carob/internal/base/memory"
 )
 
-// queuedCache is a cached store whose watches have room for a burst. The cache ends
-// a watch when its client is some ten events behind and does not catch up within
-// a moment: fewer than one burst of pods makes on a busy machine. Events wait as
-// pointers to what the cache holds anyway.
+// queuedCache is a cached store whose watches have room for a burst. The cache ends a watch when
+// its client is some ten events behind and does not catch up within a moment: fewer than one burst
+// of pods on a busy machine. Events wait as pointers to objects that the cache holds anyway.
 type queuedCache struct {
 	*cacher.CacheDelegator
-	inProcess func(context.Context) bool // says whether a part of this process asks
+	inProcess func(context.Context) bool // reports whether a part of this process makes the request
 	clock     *cacheClock                // of the cache; nil on an external store
 	shared    *sharedWatch               // for clients
 	cut       *cut
 }
 
-// newQueuedCache returns the store of a cache whose changes engine keeps. It cuts the cache's
-// history when the process becomes quiet, until its shared watch is closed.
+// newQueuedCache returns the store of a cache whose changes are also in engine. It cuts the cache's
+// history when the process becomes idle, until its shared watch is closed.
 func newQueuedCache(c *cacher.Cacher, d *cacher.CacheDelegator, engine storage.Interface, kind schema.GroupResource,
 	root string, inProcess func(context.Context) bool, clock *cacheClock,
 	newObject func() runtime.Object) queuedCache {
@@ -51,7 +50,7 @@ func (p queuedCache) Watch(ctx context.Context, key string, opts storage.ListOpt
 	return p.shared.Watch(ctx, key, opts)
 }
 
-// single begins a watch of the cache.
+// single starts a watch of the cache.
 func (p queuedCache) single(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	if err := checkVersion(opts.ResourceVersion); err != nil {
 		return nil, err

@@ -8,10 +8,10 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// queuedEngine is the engine's store where clients watch it without a cache.
+// queuedEngine is the engine's store for kinds that clients watch without a cache.
 type queuedEngine struct {
 	storage.Interface
-	inProcess func(context.Context) bool // says whether a part of this process asks
+	inProcess func(context.Context) bool // reports whether a part of this process makes the request
 	shared    *sharedWatch               // for clients
 }
 

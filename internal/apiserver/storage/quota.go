@@ -14,25 +14,22 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// A database that has reached its quota takes nothing but deletions, until somebody
-// clears the alarm: nobody can with a database in this process, so it is done when
-// there is room again. Its file never gets smaller by itself, and the file is what counts.
-//
-//	full ──a write is refused──▶ room inside of the file? ──no──▶ full
-//	                                   └──yes──▶ written anew, alarm cleared
+// A database that has reached its quota accepts only deletions until somebody clears the alarm.
+// Nobody can do that for a database in this process, so it is done when there is space again. Its
+// file never shrinks by itself, and the file is what counts.
 
-// clearTime bounds the request that clears the alarm.
+// clearTime is the timeout of the request that clears the alarm.
 const clearTime = 10 * time.Second
 
-// noRoom says whether a write was refused because the database is full.
+// noRoom reports whether a write failed because the database is full.
 func noRoom(err error) bool { return errors.Is(err, rpctypes.ErrGRPCNoSpace) }
 
-// isFull says whether the database takes nothing but deletions.
+// isFull reports whether the database accepts only deletions.
 func isFull(s *etcdserver.EtcdServer) bool {
 	return slices.ContainsFunc(s.Alarms(), func(a *pb.AlarmMember) bool { return a.GetAlarm() == pb.AlarmType_NOSPACE })
 }
 
-// fullError is what health checks say of a full database; nil of any other.
+// fullError is the health check's error for a full database; nil for any other.
 func fullError(s *etcdserver.EtcdServer) error {
 	if !isFull(s) {
 		return nil
@@ -43,11 +40,11 @@ func fullError(s *etcdserver.EtcdServer) error {
 		s.Cfg.DataDir, b.Size()>>20, s.Cfg.QuotaBackendBytes>>20, b.SizeInUse()>>20)
 }
 
-// enough says whether size leaves room to go on with.
+// enough reports whether size leaves enough space to continue.
 func enough(size, quota int64) bool { return size < quota/10*9 }
 
-// makeRoom lets a full database take writes again if it holds less than it may. Nothing
-// is read or written while its file is written anew.
+// makeRoom lets a full database accept writes again if its content is small enough. Nothing is read
+// or written while its file is rewritten.
 func makeRoom(s *etcdserver.EtcdServer) {
 	b, quota := s.Backend(), s.Cfg.QuotaBackendBytes
 	if !isFull(s) || !enough(b.SizeInUse(), quota) {

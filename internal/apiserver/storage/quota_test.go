@@ -21,8 +21,8 @@ func put(t *testing.T, e *Engine, key, value string) error {
 	return err
 }
 
-// A database that is full says so, and takes writes again, without a restart, when
-// enough was deleted and the past forgotten.
+// A full database reports it, and accepts writes again, without a restart, after enough was deleted
+// and compacted.
 func TestFullDatabase(t *testing.T) {
 	const quota = 16 << 20
 	dir := filepath.Join(t.TempDir(), "etcd")
@@ -33,7 +33,7 @@ func TestFullDatabase(t *testing.T) {
 	defer func() { e.Close() }()
 	big := strings.Repeat("x", 100<<10)
 	fill := func() (n int) {
-		for ; n < 20_000; n++ { // what is written counts when it is in the file, half a second later
+		for ; n < 20_000; n++ { // writes count when they are in the file, half a second later
 			if err := put(t, e, fmt.Sprint("/k/", n), big); err != nil {
 				return n
 			}
@@ -48,7 +48,7 @@ func TestFullDatabase(t *testing.T) {
 	if !errkind.Is(err, errkind.Exhausted) || !strings.Contains(err.Error(), "16 MB") || e.Err() != nil {
 		t.Errorf("health of a full database: %v, %v", err, e.Err())
 	}
-	// Neither a restart nor a write makes room that is not there.
+	// Neither a restart nor a write creates space.
 	e.Close()
 	if e, err = Open(t.Context(), Config{Dir: dir, NoFsync: true, Quota: quota}); err != nil {
 		t.Fatal(err)
@@ -78,8 +78,8 @@ func TestFullDatabase(t *testing.T) {
 	}
 }
 
-// The disk is full while the engine writes: it says so and ends; when there is room
-// again, the next start has all that was acknowledged.
+// The disk becomes full while the engine writes: the engine reports it and ends; when there is
+// space again, the next start has everything that was acknowledged.
 func TestFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounts a file system of its own")
@@ -111,7 +111,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	t.Logf("%d writes", stored.Load())
-	// This engine can't be closed any more; its files are what a new process would find.
+	// This engine cannot be closed any more; a new process would find its files.
 	again := filepath.Join(t.TempDir(), "etcd")
 	if err := os.CopyFS(again, os.DirFS(dir)); err != nil {
 		t.Fatal(err)

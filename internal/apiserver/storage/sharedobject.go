@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// sharedObject is an object that several clients hear of. It is encoded once for all who
-// want it alike, and never changed.
+// sharedObject is an object that several clients receive. It is encoded once for all that want the
+// same encoding, and never changed.
 type sharedObject struct {
 	metav1.Object // for reading only
 	object        runtime.Object
@@ -30,7 +30,7 @@ type encoding struct {
 
 var _ runtime.CacheableObject = (*sharedObject)(nil)
 
-// share makes the object of an event one that several may have.
+// share makes the object of an event one that several clients can share.
 func share(ev watch.Event) watch.Event {
 	if _, ok := ev.Object.(runtime.CacheableObject); ok {
 		return ev

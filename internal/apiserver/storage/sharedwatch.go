@@ -14,19 +14,19 @@ import (
 	"k8s.io/apiserver/pkg/util/flowcontrol"
 )
 
-// The changes that a shared watch remembers for those who join.
+// How many changes a shared watch keeps for clients that join.
 const rememberedChanges = 64
 
-// sharedWatch serves clients that watch all objects of a kind, or those of a namespace, by
-// one watch of the cache or, where there is none, of the engine: of the cache each
-// watch takes two goroutines, of the engine five, with their buffers. Other watches
-// it leaves to that. It remembers few changes and no objects, so what a client is to
-// begin with comes from a watch of its own, up to the bookmark that ends it.
+// sharedWatch serves clients that watch all objects of a kind, or those of a namespace, with one
+// watch of the cache or, if there is none, of the engine: each watch of the cache needs two
+// goroutines, of the engine five, with their buffers. Other watches are left to them. It keeps few
+// changes and no objects, so a client's initial objects come from a watch of its own, up to the
+// bookmark that ends them.
 type sharedWatch struct {
 	storage.Interface                      // whose watch is shared
 	root              string               // the key of all objects
-	kind              schema.GroupResource // as figures name it
-	slack             uint64               // how many versions before now its watch begins
+	kind              schema.GroupResource // its name in metrics
+	slack             uint64               // how many versions before the current one its watch begins
 	clock             *cacheClock          // of the cache; nil for none
 	queued            bool                 // the source waits for nobody
 	newObject         func() runtime.Object
@@ -35,7 +35,7 @@ type sharedWatch struct {
 	ctx    context.Context // of the shared watch
 	end    context.CancelFunc
 
-	begin sync.Mutex // held while the shared watch begins
+	begin sync.Mutex // held while the shared watch starts
 
 	mu          sync.Mutex
 	subscribers map[*subscriber]struct{}
@@ -51,8 +51,8 @@ type change struct {
 	version uint64
 }
 
-// newSharedWatch returns a shared watch of the objects below root, kept as s keeps them. single begins a watch that is
-// one client's alone.
+// newSharedWatch returns a shared watch of the objects below root, as stored by s. single starts a
+// watch for one client alone.
 func newSharedWatch(s storage.Interface, root string, slack uint64, clock *cacheClock, newObject func() runtime.Object,
 	single func(context.Context, string, storage.ListOptions) (watch.Interface, error)) *sharedWatch {
 	h := &sharedWatch{Interface: s, root: root, slack: slack, clock: clock, newObject: newObject, single: single,
@@ -70,7 +70,7 @@ func (h *sharedWatch) on(stream metadata.MD) {
 // close ends the shared watch, and with it those of all who have joined.
 func (h *sharedWatch) close() { h.end() }
 
-// serves says whether a watch is one that the shared watch can serve.
+// serves reports whether the shared watch can serve a watch.
 func (h *sharedWatch) serves(key string, opts storage.ListOptions) (namespace string, ok bool) {
 	key = strings.Trim(key, "/")
 	namespace = strings.TrimPrefix(strings.TrimPrefix(key, h.root), "/")
@@ -97,7 +97,7 @@ func (h *sharedWatch) Watch(ctx context.Context, key string, opts storage.ListOp
 		}
 		m := newSubscriber(ctx, h, namespace, opts, false)
 		if h.join(m, version) {
-			flowcontrol.WatchInitialized(ctx) // others may begin theirs
+			flowcontrol.WatchInitialized(ctx) // others may start theirs
 			return m, nil
 		}
 		m.Stop()
@@ -115,8 +115,8 @@ func (h *sharedWatch) Watch(ctx context.Context, key string, opts storage.ListOp
 	return m, nil
 }
 
-// join feeds a subscriber that has heard of all changes up to a version; false when the
-// shared watch does not know all that came after.
+// join adds a subscriber that has received all changes up to a version; false if the shared watch
+// does not have all later ones.
 func (h *sharedWatch) join(m *subscriber, version uint64) bool {
 	for range 2 { // the shared watch may end at once
 		if h.listen(version) != nil {
@@ -142,7 +142,7 @@ func (h *sharedWatch) join(m *subscriber, version uint64) bool {
 	return false
 }
 
-// listen begins the shared watch unless there is one, at a version or before it.
+// listen starts the shared watch unless there is one, at a version or before it.
 func (h *sharedWatch) listen(version uint64) error {
 	h.begin.Lock()
 	defer h.begin.Unlock()
@@ -174,7 +174,8 @@ func (h *sharedWatch) listen(version uint64) error {
 	return nil
 }
 
-// run passes the changes on until the watch ends; then that of all who have joined ends, too.
+// run passes the changes on until the watch ends; then the watches of all clients that have joined
+// end, too.
 func (h *sharedWatch) run(w watch.Interface) {
 	for ev := range w.ResultChan() {
 		h.pass(w, change{ev, versionOf(ev)})
@@ -234,7 +235,7 @@ func (h *sharedWatch) restUnneeded() {
 	}
 }
 
-// bookmark tells a subscriber how far the shared watch is.
+// bookmark sends a subscriber the current version of the shared watch.
 func (h *sharedWatch) bookmark(m *subscriber) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -248,7 +249,7 @@ func (h *sharedWatch) bookmark(m *subscriber) {
 	}
 }
 
-// versionOf returns the version that an event leads to; zero for an error.
+// versionOf returns the version of an event; zero for an error.
 func versionOf(ev watch.Event) uint64 {
 	v, err := storage.APIObjectVersioner{}.ObjectResourceVersion(ev.Object)
 	if err != nil {

@@ -20,7 +20,8 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// sharedWatchOf returns the shared watch of the clients' watches; of a lazy cache once there is one.
+// sharedWatchOf returns the shared watch of the clients' watches; of a lazy cache once there is
+// one.
 func (c classes) sharedWatchOf() *sharedWatch {
 	switch s := c.Interface.(handing).Interface.(type) {
 	case queuedEngine:
@@ -53,7 +54,7 @@ func (c classes) joined(t *testing.T, n int) {
 	}
 }
 
-// said is an event as text, with the version that it leads to.
+// said formats an event with its version.
 type said struct {
 	version uint64
 	text    string
@@ -67,7 +68,7 @@ func saidBy(ev watch.Event) said {
 	return said{versionOf(ev), fmt.Sprintf("%s %s/%s", ev.Type, o.GetNamespace(), o.GetName())}
 }
 
-// heard returns what a watch hears up to the change of the object named last.
+// heard returns what a watch delivers up to the change of the object named last.
 func heard(t *testing.T, w watch.Interface, last string) (all []said) {
 	t.Helper()
 	timeout := time.After(8 * time.Second)
@@ -91,8 +92,8 @@ func heard(t *testing.T, w watch.Interface, last string) (all []said) {
 
 func allFrom(version uint64) storage.ListOptions { return all(strconv.FormatUint(version, 10)) }
 
-// Watches that begin while objects are written hear of every change after their
-// version once and in order; those that begin with what is stored hear of that first.
+// Watches that start while objects are written receive every change after their version once and in
+// order; those that begin with the stored objects receive these first.
 func TestHubLosesNothing(t *testing.T) {
 	for name, caching := range map[string]Caching{"cached": Lazy, "uncached": Uncached} {
 		t.Run(name, func(t *testing.T) {
@@ -109,8 +110,8 @@ func TestHubLosesNothing(t *testing.T) {
 			}
 			var clients []client
 			isBookmark := func(s said) bool { return s.text == "BOOKMARK /" }
-			// read reads like a client: where a watch ends because the cache had to wait for
-			// it, the next one goes on.
+			// read reads like a client: if a watch ends because the cache had to wait for it, the
+			// next one resumes.
 			read := func(cl client) (all []said) {
 				w := cl.Interface
 				timeout := time.After(20 * time.Second)
@@ -260,7 +261,7 @@ func TestHubLosesNothing(t *testing.T) {
 				t.Error("the shared watch watches for nobody")
 			}
 			h.mu.Unlock()
-			// And it begins again.
+			// And it starts again.
 			w := c.watch(t, t.Context(), classesRoot, all(""))
 			heard(t, w, "last")
 			c.joined(t, 1)
@@ -270,7 +271,8 @@ func TestHubLosesNothing(t *testing.T) {
 	}
 }
 
-// Who has joined ends with the shared watch; a bookmark is passed on to who wants it.
+// Watches that have joined end with the shared watch; a bookmark is passed on to those that want
+// it.
 func TestHubEnds(t *testing.T) {
 	for name, caching := range map[string]Caching{"cached": Lazy, "uncached": Uncached} {
 		t.Run(name, func(t *testing.T) {
@@ -299,7 +301,8 @@ func TestHubEnds(t *testing.T) {
 	}
 }
 
-// fakeSharedWatch is a shared watch that hears of what is sent to in; its clients begin at versions after 10.
+// fakeSharedWatch is a shared watch that receives what is sent to in; its clients begin at versions
+// after 10.
 func fakeSharedWatch(t *testing.T) (h *sharedWatch, in chan watch.Event, ended chan struct{}) {
 	h = newSharedWatch(nil, "classes", 0, nil, func() kruntime.Object { return &schedulingv1.PriorityClass{} }, nil)
 	t.Cleanup(h.close)
@@ -316,7 +319,7 @@ func classAt(version int) watch.Event {
 			ResourceVersion: fmt.Sprint(version)}}}
 }
 
-// A client whose version the shared watch has forgotten can't join.
+// A client whose version the shared watch no longer has cannot join.
 func TestHubForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, in, ended := fakeSharedWatch(t)
@@ -353,7 +356,7 @@ func TestHubForgets(t *testing.T) {
 	})
 }
 
-// What a watch takes that nothing happens to, beside what the HTTP server has of it.
+// The memory of an idle watch, besides what the HTTP server uses for it.
 func TestBytesOfAnIdleWatch(t *testing.T) {
 	for name, tc := range map[string]Caching{"cached": Lazy, "uncached": Uncached} {
 		t.Run(name, func(t *testing.T) {
@@ -373,7 +376,7 @@ func TestBytesOfAnIdleWatch(t *testing.T) {
 			use := func() (bytes, goroutines int) {
 				var m runtime.MemStats
 				runtime.GC()
-				runtime.GC() // stacks get smaller
+				runtime.GC() // stacks shrink
 				runtime.ReadMemStats(&m)
 				return int(m.HeapAlloc + m.StackInuse), runtime.NumGoroutine()
 			}
@@ -384,7 +387,7 @@ func TestBytesOfAnIdleWatch(t *testing.T) {
 			c.joined(t, n+1)
 			var moreBytes, moreGoroutines int
 			for deadline := time.Now().Add(8 * time.Second); ; <-time.After(10 * time.Millisecond) {
-				// what they began with goes away
+				// what they started with is freed
 				if moreBytes, moreGoroutines = use(); moreGoroutines <= goroutines+10 || time.Now().After(deadline) {
 					break
 				}

@@ -13,20 +13,16 @@ import (
 )
 
 const (
-	// lastBookmark is how long before the end of its time a client hears how far it
-	// is, so that it can go on from there; as long as upstream.
+	// lastBookmark is how long before its timeout a client gets a bookmark to resume from; the same
+	// as upstream.
 	lastBookmark = 2 * time.Second
-	// subscriberBuffer is how many changes a client may be behind without having been heard
-	// of: a few, so that most changes wake its own goroutine only.
+	// subscriberBuffer is the buffer of a client's channel: a few changes, so that most changes
+	// wake only its own goroutine.
 	subscriberBuffer = 2
 )
 
-// subscriber is a watch of a client that a shared watch serves. Nothing of it runs while it waits:
-//
-//	started, with a watch of its own ──the bookmark after the initial events──▶ joined, waiting ──a change──▶ pumping ──all taken──▶ waiting
-//
-// One that begins at a version joins at once. A subscriber that is too slow, whose
-// shared watch has ended or who has been stopped ends, for good, by closing out.
+// subscriber is a watch of a client that a shared watch serves. No goroutine of it runs while it
+// waits:
 type subscriber struct {
 	shared    *sharedWatch
 	namespace string // all, when empty
@@ -35,25 +31,25 @@ type subscriber struct {
 	initial   bool   // the one after the initial events is
 	out       chan watch.Event
 	gone      chan struct{} // closed when nobody reads out any more
-	attended  func()        // undoes that the cache minds bookmarks for it; nil for none
-	last      *time.Timer   // for the bookmark before the end of its time; nil for none
+	attended  func()        // unregisters it from the cache's bookmarks; nil for none
+	last      *time.Timer   // for the bookmark before its timeout; nil for none
 	stop      sync.Once
 
-	known uint64 // it has heard of all changes up to this version; guarded by shared.mu
+	known uint64 // it has received all changes up to this version; protected by shared.mu
 
 	mu      sync.Mutex
 	unhook  func() bool   // from the end of the client's context
 	heard   []watch.Event // oldest first
-	pumping bool          // a goroutine sends what was heard
+	pumping bool          // a goroutine sends the received changes
 	over    bool          // nothing comes any more
 	cut     bool          // gone is closed
 	closed  bool          // out is
-	late    time.Time     // when more than watchRoom began to wait
+	late    time.Time     // when more than watchRoom started to wait
 	taken   int           // since late
 }
 
-// newSubscriber returns a subscriber that ends with ctx, from now on. When it is to be started,
-// its channel belongs to start, however early that end comes.
+// newSubscriber returns a subscriber that ends with ctx, from now on. If it is to be started, its
+// channel belongs to start, however early that end comes.
 func newSubscriber(ctx context.Context, h *sharedWatch, namespace string, opts storage.ListOptions,
 	toStart bool) *subscriber {
 	m := &subscriber{shared: h, namespace: namespace, bookmarks: opts.Predicate.AllowWatchBookmarks,
@@ -74,8 +70,8 @@ func newSubscriber(ctx context.Context, h *sharedWatch, namespace string, opts s
 	return m
 }
 
-// ResultChan implements watch.Interface. It is closed when the shared watch has ended, the reader was too slow, or
-// after Stop.
+// ResultChan implements watch.Interface. It is closed when the shared watch has ended, the reader
+// was too slow, or after Stop.
 func (m *subscriber) ResultChan() <-chan watch.Event { return m.out }
 
 // Stop implements watch.Interface.
@@ -101,7 +97,7 @@ func (m *subscriber) hasGone() bool {
 	return m.cut
 }
 
-// start passes a watch of its own on until it has heard all that it is to begin with, and joins.
+// start passes its own watch on until it has delivered the initial events, and then joins.
 func (m *subscriber) start(initial watch.Interface) {
 	defer m.pump()
 	defer initial.Stop()
@@ -119,7 +115,7 @@ func (m *subscriber) start(initial watch.Interface) {
 				o, err := meta.Accessor(ev.Object)
 				first := err == nil && o.GetAnnotations()[metav1.InitialEventsAnnotationKey] != ""
 				wanted = m.bookmarks && (m.initial || !first)
-				joined = m.shared.join(m, versionOf(ev)) // or goes on with its own, up to the next bookmark
+				joined = m.shared.join(m, versionOf(ev)) // or continues with its own, up to the next bookmark
 			}
 			if wanted {
 				select {
@@ -137,7 +133,7 @@ func (m *subscriber) start(initial watch.Interface) {
 	}
 }
 
-// hear takes a change. Call with shared.mu held.
+// hear accepts a change. Call with shared.mu held.
 func (m *subscriber) hear(c change) {
 	switch c.Type {
 	case watch.Error:
@@ -177,8 +173,8 @@ func (m *subscriber) hear(c change) {
 	}
 }
 
-// tooSlow says whether the client takes longer than slowest for watchRoom changes
-// while more are waiting. Call with mu held.
+// tooSlow reports whether the client takes longer than slowest for watchRoom changes while more are
+// waiting. Call with mu held.
 func (m *subscriber) tooSlow() bool {
 	if len(m.heard) < watchRoom {
 		m.late = time.Time{}
@@ -192,7 +188,7 @@ func (m *subscriber) tooSlow() bool {
 	return false
 }
 
-// cutOff ends the subscriber without what is waiting. Call with mu held.
+// cutOff ends the subscriber and discards waiting changes. Call with mu held.
 func (m *subscriber) cutOff() {
 	if !m.cut {
 		m.cut = true
@@ -203,7 +199,7 @@ func (m *subscriber) cutOff() {
 	m.finish()
 }
 
-// end ends the subscriber after what is waiting. Call with shared.mu held.
+// end ends the subscriber after the waiting changes. Call with shared.mu held.
 func (m *subscriber) end() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -219,7 +215,7 @@ func (m *subscriber) finish() {
 	}
 }
 
-// pump sends what was heard until nothing is left.
+// pump sends the received changes until none is left.
 func (m *subscriber) pump() {
 	for {
 		m.mu.Lock()

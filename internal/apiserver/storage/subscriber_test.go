@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// A reader that is slow loses nothing while it keeps pace with most of what comes,
-// and is cut off when it does not; one that waits has nothing running for it.
+// A slow reader loses nothing while it keeps up with most changes, and is disconnected if it does
+// not; one that waits has no goroutine.
 func TestMemberIsPatient(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pause time.Duration // between two reads
@@ -66,7 +66,7 @@ func TestMemberIsPatient(t *testing.T) {
 	}
 }
 
-// A client that wants bookmarks hears how far the shared watch is before its time is up.
+// A client that wants bookmarks gets the version of the shared watch before its timeout.
 func TestMemberBookmarkAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, in, ended := fakeSharedWatch(t)
@@ -96,7 +96,7 @@ func TestMemberBookmarkAtTheEnd(t *testing.T) {
 	})
 }
 
-// Stop, at any time and more than once, ends a subscriber; what it began with ends, too.
+// Stop, at any time and more than once, ends a subscriber and its initial watch.
 func TestMemberStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, in, ended := fakeSharedWatch(t)
@@ -123,8 +123,7 @@ func TestMemberStops(t *testing.T) {
 	})
 }
 
-// A client that is gone before its watch was started, as one that takes its request back
-// at once: what comes is for nobody.
+// A client that disconnected before its watch was started: later changes go nowhere.
 func TestMemberStopsBeforeItsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, in, ended := fakeSharedWatch(t)
@@ -145,7 +144,7 @@ func TestMemberStopsBeforeItsStart(t *testing.T) {
 	})
 }
 
-// An object is encoded once for each encoding that its clients want, and stays as it is.
+// An object is encoded once for each encoding that its clients want, and never changed.
 func TestSharedIsEncodedOnce(t *testing.T) {
 	o := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 	ev := share(share(watch.Event{Type: watch.Added, Object: o}))
@@ -184,7 +183,7 @@ func TestSharedIsEncodedOnce(t *testing.T) {
 	}
 }
 
-// BenchmarkFanOut passes a change on to 200 clients who want it encoded alike.
+// BenchmarkFanOut passes a change on to 200 clients that want the same encoding.
 func BenchmarkFanOut(b *testing.B) {
 	h := newSharedWatch(nil, "classes", 0, nil, nil, nil)
 	defer h.close()

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// checkVersion refuses a version that is none. The library's stores say so, too,
-// but as an error that the API answers with 500.
+// checkVersion rejects an invalid version. The library's stores reject it, too, but with an error
+// that the API returns as 500.
 func checkVersion(version string) error {
 	if version == "" {
 		return nil

@@ -14,12 +14,11 @@ import (
 	"carob/internal/base/stack"
 )
 
-// Writes returns how many writes to a kind have ended since the start, failed ones
-// too. What was read from the store after one call is still what is stored when a
-// later call returns the same number: a write is counted before whoever asked for
-// it hears of its end. It is false when that is not known: others write to the
-// store too, or the fate of a write is open. Objects that end by themselves (with
-// a lease) are not counted.
+// Writes returns how many writes to a kind have ended since the start, including failed ones.
+// Objects read from the store after one call are still current if a later call returns the same
+// number: a write is counted before its caller gets the result. It returns false if that is not
+// known: others write to the store too, or the result of a write is unknown. Objects that expire
+// (with a lease) are not counted.
 func (e *Engine) Writes(gr schema.GroupResource) (uint64, bool) {
 	if e.server == nil {
 		return 0, false
@@ -38,14 +37,12 @@ func (w *writes) of(gr schema.GroupResource) *tally {
 	return t.(*tally)
 }
 
-// tally counts the writes to one kind. A write that nobody waited for to its end
-// may still be made later, but before any that is begun after it:
-//
-//	known ──write given up──▶ open ──a write begun after it succeeds──▶ known
+// tally counts the writes to one kind. A write whose caller did not wait for its end may still take
+// effect later, but before any write that starts after it:
 type tally struct {
 	ended  atomic.Uint64
-	lost   atomic.Uint64 // writes given up
-	behind atomic.Uint64 // of them, those that can't be made later any more
+	lost   atomic.Uint64 // abandoned writes
+	behind atomic.Uint64 // those of them that cannot take effect any more
 }
 
 func (t *tally) known() (uint64, bool) {
@@ -53,8 +50,8 @@ func (t *tally) known() (uint64, bool) {
 	return n, t.behind.Load() == t.lost.Load()
 }
 
-// end counts a write. lost is what was lost when it began, certain says that it
-// has changed the store when it did not fail.
+// end counts a write. lost is the number of abandoned writes at its start, certain says that it has
+// changed the store if it did not fail.
 func (t *tally) end(err error, lost uint64, certain bool) {
 	switch {
 	case undecided(err):
@@ -66,8 +63,8 @@ func (t *tally) end(err error, lost uint64, certain bool) {
 	t.ended.Add(1)
 }
 
-// undecided says whether a write that ended so may still be made: all but the answers
-// of the store and of who checks an object before it is written.
+// undecided reports whether a write with this error may still take effect: all but errors of the
+// store and of checks before the write.
 func undecided(err error) bool {
 	var answer *storage.StorageError
 	var refused apierrors.APIStatus
@@ -98,8 +95,8 @@ func (c counted) Delete(ctx context.Context, key string, out runtime.Object, pre
 	return err
 }
 
-// GuaranteedUpdate implements storage.Interface. An update that changes nothing is not
-// written. What a request does to the object happens within, on a new goroutine.
+// GuaranteedUpdate implements storage.Interface. An update that changes nothing is not written. The
+// changes of a request happen inside, on a new goroutine.
 func (c counted) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool,
 	preconditions *storage.Preconditions,
 	update storage.UpdateFunc, cached runtime.Object) error {

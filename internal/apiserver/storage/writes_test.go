@@ -21,8 +21,8 @@ func (c classes) writes(t *testing.T) uint64 {
 	return n
 }
 
-// Every write is counted when its caller hears of it, whether the kind has a
-// cache or not; reads are not.
+// Every write is counted when its caller gets the result, whether the kind has a cache or not;
+// reads are not counted.
 func TestWritesAreCounted(t *testing.T) {
 	for name, caching := range map[string]Caching{"eager": Eager, "lazy": Lazy, "uncached": Uncached} {
 		t.Run(name, func(t *testing.T) {
@@ -74,8 +74,8 @@ func (f *fails) GuaranteedUpdate(context.Context, string, runtime.Object, bool, 
 	return f.err
 }
 
-// After a write whose fate is open nothing is known until one that was begun
-// later has succeeded.
+// After a write with an unknown result, nothing is known until one that started later has
+// succeeded.
 func TestWritesGivenUp(t *testing.T) {
 	type step struct {
 		create bool
@@ -106,7 +106,7 @@ func TestWritesGivenUp(t *testing.T) {
 			}
 		}
 	}
-	// One that began before the lost one proves nothing.
+	// One that started before the abandoned one proves nothing.
 	var l tally
 	began := l.lost.Load()
 	l.end(context.Canceled, l.lost.Load(), true)

@@ -14,12 +14,11 @@ import (
 	authserviceaccount "k8s.io/apiserver/pkg/authentication/serviceaccount"
 )
 
-// deletionLeeway is how long a token outlives the deletion timestamp of what it is bound to: a pod that shuts down
-// still
-// calls the API.
+// deletionLeeway is how long a token outlives the deletion timestamp of its object: a pod that
+// shuts down still calls the API.
 const deletionLeeway = 60 * time.Second
 
-// issuerOf is who claims to have made a token, empty for what is none.
+// issuerOf returns the issuer claim of a token, empty if it is not a JWT.
 func issuerOf(parser *jwt.Parser, token string) string {
 	var c claims
 	if _, _, err := parser.ParseUnverified(token, &c); err != nil {
@@ -28,9 +27,8 @@ func issuerOf(parser *jwt.Parser, token string) string {
 	return c.Issuer
 }
 
-// Authenticator checks the bearer tokens of service accounts. It has no opinion (false, no error) about a token of
-// another
-// issuer, and an error for a token of its own that is not good.
+// Authenticator authenticates the tokens of service accounts. It has no opinion (false, no error)
+// about a token of another issuer, and an error for an invalid one of its own.
 func (s *Service) Authenticator() authenticator.Token {
 	options := []jwt.ParserOption{jwt.WithValidMethods([]string{jwt.SigningMethodES256.Alg()}), jwt.WithTimeFunc(s.now)}
 	ofSecrets, parser := jwt.NewParser(options...), jwt.NewParser(append(options, jwt.WithExpirationRequired())...)
@@ -62,7 +60,7 @@ func (s *Service) Authenticator() authenticator.Token {
 					return err
 				})
 			if err == nil {
-				// Such a token is for whomever the API server is.
+				// Such a token is for the audiences of the API server.
 				audiences, err = s.wanted(ctx, authenticator.Audiences(s.audiences))
 			}
 			if err == nil {
@@ -81,8 +79,8 @@ func (s *Service) Authenticator() authenticator.Token {
 // publicKey implements jwt.Keyfunc.
 func (s *Service) publicKey(*jwt.Token) (any, error) { return &s.key.PublicKey, nil }
 
-// wanted returns those audiences of a token that the request is about: the API
-// server's own when it doesn't say.
+// wanted returns those audiences of a token that the request asks for: the API server's own by
+// default.
 func (s *Service) wanted(ctx context.Context, audiences authenticator.Audiences) (authenticator.Audiences, error) {
 	wanted, ok := authenticator.AudiencesFrom(ctx)
 	if !ok || len(wanted) == 0 {
@@ -96,7 +94,7 @@ func (s *Service) wanted(ctx context.Context, audiences authenticator.Audiences)
 	return both, nil
 }
 
-// refused tells why a token is no good without repeating what it holds.
+// refused returns why a token is invalid without repeating its content.
 func refused(err error) error {
 	switch {
 	case errors.Is(err, jwt.ErrTokenExpired):
@@ -134,7 +132,7 @@ func (s *Service) account(ctx context.Context, c *claims) (*authserviceaccount.S
 		info.PodName, info.PodUID = k.Pod.Name, string(k.Pod.UID)
 	}
 	if k.Node != nil {
-		// A pod's node is only told; a token that is bound to the node itself ends with it.
+		// A pod's node is only information; a token that is bound to the node itself ends with it.
 		if k.Pod == nil {
 			if err := s.exists(ctx, nodeResource, "", *k.Node); err != nil {
 				return nil, err
@@ -146,7 +144,7 @@ func (s *Service) account(ctx context.Context, c *claims) (*authserviceaccount.S
 		validUsed.Inc()
 	} else {
 		staleUsed.Inc()
-		// An old client that does not read its token anew.
+		// An old client that does not reload its token.
 		audit.AddAuditAnnotation(ctx, "authentication.k8s.io/stale-token",
 			fmt.Sprintf("subject: %s, seconds after warning threshold: %d", c.Subject,
 				int64(s.now().Sub(w.Time).Seconds())))
@@ -154,8 +152,8 @@ func (s *Service) account(ctx context.Context, c *claims) (*authserviceaccount.S
 	return info, nil
 }
 
-// exists checks that what the token is bound to is still there. Deleted is what has
-// been deleted for a while, so that its own last requests are not refused.
+// exists checks that the object of the token still exists. Deleted means deleted some time ago, so
+// that its own last requests are accepted.
 func (s *Service) exists(ctx context.Context, resource schema.GroupResource, namespace string, r ref) error {
 	words := map[schema.GroupResource][2]string{
 		serviceAccounts: {"service account", ""}, secretResource: {"secret", "service account secret ref "},

@@ -14,7 +14,8 @@ const (
 	jwksPath          = "/openid/v1/jwks"
 )
 
-// Handlers are the OpenID provider documents by path: with them others can check tokens without asking the API server.
+// Handlers are the OpenID provider documents by path: with them, others can verify tokens without
+// the API server.
 func (s *Service) Handlers() (map[string]http.Handler, error) {
 	configuration, err := json.Marshal(map[string]any{
 		"issuer":                                s.issuer,
@@ -49,7 +50,7 @@ func document(contentType string, body []byte) http.Handler {
 		}
 		w.Header().Set("Content-Type", contentType)
 		w.Header().Set("Cache-Control", "public, max-age=3600")
-		_, _ = w.Write(body) // the client is gone when it fails
+		_, _ = w.Write(body) // the client has disconnected if it fails
 	})
 }
 

@@ -7,7 +7,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 )
 
-// The families are kube-apiserver's.
+// The metric families are kube-apiserver's.
 var (
 	cacheSeconds = metrics.NewHistogramVec(&metrics.HistogramOpts{Subsystem: "authentication_token_cache",
 		Name:           "request_duration_seconds",

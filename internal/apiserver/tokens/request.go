@@ -27,9 +27,9 @@ const (
 	defaultLife  int64 = 60 * 60
 	shortestLife int64 = 10 * 60
 	longestLife  int64 = 1 << 32
-	// podLife is what the automatically mounted volume asks for (L1.27). Programs of old read such a token once and
-	// never
-	// again: it stays valid for extendedLife, while the agent still renews it after podLife.
+	// podLife is the lifetime that the automatically mounted volume requests (L1.27). Old programs
+	// read such a token once and never again: it stays valid for extendedLife, while the agent
+	// still renews it after podLife.
 	podLife      int64 = 60*60 + 7
 	extendedLife       = 365 * 24 * time.Hour
 )
@@ -41,7 +41,8 @@ var (
 	nodeResource    = schema.GroupResource{Resource: "nodes"}
 )
 
-// REST is the token subresource of service accounts: POST a TokenRequest, get it back with a token.
+// REST is the token subresource of service accounts: a POST of a TokenRequest returns it with a
+// token.
 func (s *Service) REST() rest.Storage { return &tokenREST{s} }
 
 type tokenREST struct{ *Service }
@@ -129,7 +130,7 @@ func (r *tokenREST) Create(ctx context.Context, name string, obj runtime.Object,
 	}
 	now := r.now()
 	expires := now.Add(time.Duration(*req.Spec.ExpirationSeconds) * time.Second)
-	// The answer says when to renew; the token itself may live longer.
+	// The answer says when to renew; the token itself may be valid longer.
 	req.Status.ExpirationTimestamp = metav1.NewTime(expires)
 	if *req.Spec.ExpirationSeconds == podLife && c.Kubernetes.Pod != nil && r.forAPIServer(req.Spec.Audiences) {
 		c.Kubernetes.WarnAfter = jwt.NewNumericDate(expires)
@@ -172,7 +173,7 @@ func (s *Service) forAPIServer(audiences []string) bool {
 	return true
 }
 
-// bind ties the token to an object: it ends with it.
+// bind binds the token to an object: it ends with it.
 func (s *Service) bind(ctx context.Context, c *claims, namespace string,
 	b *authenticationv1.BoundObjectReference) error {
 	gvk := schema.FromAPIVersionAndKind(b.APIVersion, b.Kind)
@@ -210,7 +211,7 @@ func (s *Service) bind(ctx context.Context, c *claims, namespace string,
 	if pod.Spec.NodeName == "" {
 		return nil
 	}
-	// The node is told for information; a pod may be bound before its Node object is known.
+	// The node is only information; a pod may be bound before its Node object is known.
 	c.Kubernetes.Node = &ref{Name: pod.Spec.NodeName}
 	if node, err := s.object(ctx, nodeResource, "", pod.Spec.NodeName); err == nil {
 		c.Kubernetes.Node.UID = node.GetUID()
@@ -229,5 +230,5 @@ func (s *Service) object(ctx context.Context, resource schema.GroupResource, nam
 	return meta.Accessor(obj)
 }
 
-// same tells whether the object a token is bound to still is the one of that UID.
+// same reports whether the object of a token still has that UID.
 func same(uid, recorded types.UID) bool { return uid == "" || uid == recorded }

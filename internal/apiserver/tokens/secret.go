@@ -15,14 +15,13 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 )
 
-// secretIssuer issues the tokens that Secrets of type
-// kubernetes.io/service-account-token hold. They have no end of their own and no
-// audience: they are good as long as the Secret holds them.
+// secretIssuer issues the tokens in Secrets of type kubernetes.io/service-account-token. They have
+// neither an expiry nor an audience: they are valid as long as the Secret contains them.
 const secretIssuer = "kubernetes/serviceaccount"
 
 // Labels of such a Secret.
 const (
-	// LabelLastUsed is the day (UTC) on which the token was used last.
+	// LabelLastUsed is the last day (UTC) on which the token was used.
 	LabelLastUsed = "kubernetes.io/legacy-token-last-used"
 	// LabelInvalidSince makes the token invalid.
 	LabelInvalidSince = "kubernetes.io/legacy-token-invalid-since"
@@ -37,7 +36,7 @@ type secretClaims struct {
 	AccountUID types.UID `json:"kubernetes.io/serviceaccount/service-account.uid"`
 }
 
-// ForSecret makes the token of an account for a Secret to hold.
+// ForSecret creates the token of an account for a Secret.
 func (s *Service) ForSecret(account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
 	return s.sign(&secretClaims{
 		RegisteredClaims: jwt.RegisteredClaims{Issuer: secretIssuer,
@@ -46,7 +45,7 @@ func (s *Service) ForSecret(account *corev1.ServiceAccount, secret *corev1.Secre
 	})
 }
 
-// secretAccount checks that the Secret still holds the token and that the account still exists.
+// secretAccount checks that the Secret still contains the token and that the account still exists.
 func (s *Service) secretAccount(ctx context.Context, token string,
 	c *secretClaims) (*authserviceaccount.ServiceAccountInfo, error) {
 	if c.Namespace == "" || c.Secret == "" || c.Account == "" || c.AccountUID == "" ||
@@ -102,7 +101,7 @@ func (s *Service) secretAccount(ctx context.Context, token string,
 		nil
 }
 
-// secretUsed tells of the first use in a day.
+// secretUsed reports the first use in a day.
 func (s *Service) secretUsed(ctx context.Context, secret *corev1.Secret) {
 	now := s.now().UTC()
 	today := now.Format("2006-01-02")

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// signatureLife is how long a token's claims are known without looking at its signature
-	// again. Whether what the token is bound to still exists is asked each time.
+	// signatureLife is how long a token's claims are cached without verifying its signature again.
+	// The existence of its objects is checked each time.
 	signatureLife = time.Minute
-	// maxSignatures bounds the tokens known; only good ones are.
+	// maxSignatures limits the cached tokens; only valid ones are cached.
 	maxSignatures = 4096
 )
 
-// signatures remember the claims of tokens whose signature was good: to verify one
-// costs 20 times as much as the rest of the look at a token.
+// signatures cache the claims of tokens with a valid signature: verification costs 20 times as much
+// as the rest.
 type signatures[C any] struct {
 	now func() time.Time
 
@@ -31,7 +31,7 @@ type signed[C any] struct {
 	until  time.Time
 }
 
-// claims returns what the token says, verified now or not long ago.
+// claims returns the claims of a token, verified now or recently.
 func (s *signatures[C]) claims(token string, expires func(*C) *jwt.NumericDate, verify func(*C) error) (*C, error) {
 	start, id := time.Now(), sha256.Sum256([]byte(token))
 	s.mu.Lock()

@@ -9,7 +9,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// A good signature is remembered for a while and never past the token's end; a bad one never.
+// A valid signature is cached for a while and never past the token's expiry; an invalid one never.
 func TestSignatures(t *testing.T) {
 	now, looks := time.Unix(1_000_000, 0), 0
 	s := &signatures[claims]{now: func() time.Time { return now }}
@@ -34,7 +34,7 @@ func TestSignatures(t *testing.T) {
 	look("b", now, time.Second-1, 3)
 	bad = errors.New("expired")
 	look("b", now, 1, 4)
-	look("b", now, 0, 5) // a refusal is not remembered
+	look("b", now, 0, 5) // a rejection is not cached
 	bad = nil
 	look("a", late, 0, 5)
 	for i := range 2 * maxSignatures {

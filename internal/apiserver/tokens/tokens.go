@@ -1,14 +1,6 @@
-// Package tokens issues and checks the tokens of service accounts: ES256-signed JWTs that live for a limited time and
-// are
-// bound to the account and, mostly, to one pod, secret or node. Tokens that a Secret holds live as long as it does.
-//
-// The API server drives it: it serves the token subresource of service accounts, asks the authenticator about each
-// bearer
-// token and publishes the public key. The package stores nothing: a token is good as long as it is signed by the key,
-// in
-// its time, and the objects it is bound to exist under the same UID. It never logs a token.
-//
-// Contract: docs/spec/pod-lifecycle.md.
+// Package tokens issues and verifies the tokens of service accounts: ES256-signed JWTs with a
+// limited lifetime, bound to the account and usually to one pod, secret, or node. Tokens in a
+// Secret are valid as long as it exists.
 package tokens
 
 import (
@@ -32,26 +24,27 @@ import (
 // DefaultIssuer is the issuer when none is configured.
 const DefaultIssuer = "https://kubernetes.default.svc.cluster.local"
 
-// Config is what the token service needs from its surroundings.
+// Config is what the token service needs.
 type Config struct {
-	// Issuer is the URL in the iss claim; DefaultIssuer when empty.
+	// Issuer is the URL in the iss claim; DefaultIssuer if empty.
 	Issuer string
-	// Audiences are those of the API server itself; the issuer when empty. A request that names none gets the first.
+	// Audiences are those of the API server itself; the issuer if empty. A request without
+	// audiences gets the first.
 	Audiences []string
-	// Key signs and checks (P-256).
+	// Key signs and verifies (P-256).
 	Key *ecdsa.PrivateKey
-	// JWKSURI is where clients outside find the public key; under the issuer when empty.
+	// JWKSURI is where clients outside find the public key; below the issuer if empty.
 	JWKSURI string
 	// Reader reads the bound objects.
 	Reader admission.Reader
-	// Used, when not nil, is told of the first use in a day (UTC, as 2006-01-02) of the token that a Secret holds. The
-	// request waits for it.
+	// Used, if not nil, is called for the first use in a day (UTC, as 2006-01-02) of the token in a
+	// Secret. The request waits for it.
 	Used func(ctx context.Context, secret *corev1.Secret, day string)
-	// Now is the clock; time.Now when nil.
+	// Now is the clock; time.Now if nil.
 	Now func() time.Time
 }
 
-// Service issues and checks tokens. It has no state and is safe for concurrent use.
+// Service issues and verifies tokens. It has no state and is safe for concurrent use.
 type Service struct {
 	issuer    string
 	audiences []string
@@ -63,7 +56,7 @@ type Service struct {
 	now       func() time.Time
 }
 
-// New makes the token service.
+// New creates the token service.
 func New(c Config) (*Service, error) {
 	if c.Key == nil || c.Key.Curve != elliptic.P256() {
 		return nil, errors.New("make the service account token service: the signing key must be ECDSA P-256")
@@ -99,7 +92,7 @@ type claims struct {
 	Kubernetes bound `json:"kubernetes.io"`
 }
 
-// bound is what a token belongs to.
+// bound is what a token is bound to.
 type bound struct {
 	Namespace      string           `json:"namespace,omitempty"`
 	Node           *ref             `json:"node,omitempty"`
@@ -114,7 +107,7 @@ type ref struct {
 	UID  types.UID `json:"uid,omitempty"`
 }
 
-// Audiences are whom tokens are for that the API server takes.
+// Audiences are those of tokens that the API server accepts.
 func (s *Service) Audiences() []string { return s.audiences }
 
 func (s *Service) sign(c jwt.Claims) (string, error) {

@@ -92,7 +92,8 @@ func bindTo(kind, name string, uid types.UID) *authenticationv1.BoundObjectRefer
 	return &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: kind, Name: name, UID: uid}
 }
 
-// The answer says which account the token is of, and a request for another one of that name is a conflict.
+// The answer names the account of the token, and a request for another one of that name is a
+// conflict.
 func TestAccountOfRequest(t *testing.T) {
 	f := newFixture(t)
 	r, err := f.request(authenticationv1.TokenRequestSpec{})
@@ -132,7 +133,7 @@ func TestTokenOfAPod(t *testing.T) {
 	}
 }
 
-// A token ends in time, with its account, and with the object it is bound to.
+// A token ends with its lifetime, its account, and its object.
 func TestTokenEnds(t *testing.T) {
 	deleted := func(f *fixture, key string, ago time.Duration) {
 		o := f.objects[key].DeepCopyObject()
@@ -219,7 +220,7 @@ func TestForeignTokens(t *testing.T) {
 	if _, ok, err := f.Authenticator().AuthenticateToken(context.Background(), r.Status.Token); ok || err == nil {
 		t.Errorf("token of another key: %v, %v", ok, err)
 	}
-	// Another issuer, or no token at all: no opinion.
+	// Another issuer, or not a JWT: no opinion.
 	g.issuer = "https://elsewhere"
 	if r, err = g.request(authenticationv1.TokenRequestSpec{}); err != nil {
 		t.Fatal(err)
@@ -229,7 +230,7 @@ func TestForeignTokens(t *testing.T) {
 			t.Errorf("%.10q: %v, %v; want no opinion", token, ok, err)
 		}
 	}
-	// Made for somebody else.
+	// For another audience.
 	if r, err = f.request(authenticationv1.TokenRequestSpec{Audiences: []string{"vault"}}); err != nil {
 		t.Fatal(err)
 	}

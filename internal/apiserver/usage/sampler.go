@@ -8,8 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Summary is what a node's agent measured, as far as it is needed here: the part of
-// /stats/summary with processor time and memory.
+// Summary is the part of an agent's /stats/summary that is used here: CPU time and memory.
 type Summary struct {
 	Node Measured `json:"node"`
 	Pods []struct {
@@ -26,7 +25,7 @@ type Summary struct {
 	} `json:"pods"`
 }
 
-// Measured are the figures of a node or a container.
+// Measured are the values of a node or a container.
 type Measured struct {
 	CPU *struct {
 		Time                 time.Time `json:"time"`
@@ -37,23 +36,23 @@ type Measured struct {
 	} `json:"memory"`
 }
 
-// The figures of a node are at most fresh old; a rate is taken over reach at least,
-// where there are figures that old, and never over more than memory. The first question
-// after a while waits for patience, to have two.
+// The values of a node are at most fresh old; a rate is computed over at least reach, if there are
+// values that old, and never over more than memory. The first request after a pause waits for
+// patience, to have two.
 const (
 	fresh    = 5 * time.Second
 	reach    = 10 * time.Second
 	memory   = 2 * time.Minute
 	patience = time.Second
-	// youngest is how long a container has to run: its start is no usage to go by.
+	// youngest is how long a container must have run: its start says nothing about its usage.
 	youngest = 2 * time.Second
 )
 
-// point is what was measured of one node or container at a time.
+// point is a measurement of one node or container.
 type point struct {
 	at      time.Time
 	started time.Time // of a container
-	cpu     uint64    // nanoseconds of processor time since the start
+	cpu     uint64    // nanoseconds of CPU time since the start
 	memory  uint64    // working set, bytes
 }
 
@@ -61,11 +60,11 @@ type point struct {
 type Rate struct {
 	At     time.Time
 	Window time.Duration
-	CPU    uint64 // billionths of a core
+	CPU    uint64 // nanocores
 	Memory uint64 // bytes
 }
 
-// container names a container over the time of its pod.
+// container identifies a container during the life of its pod.
 type container struct {
 	pod  types.UID
 	name string
@@ -78,20 +77,20 @@ type shot struct {
 	containers map[container]point
 }
 
-// Sampler turns the counters of node agents into rates. It asks when it is asked, and
-// keeps what it needs to answer the next question: nothing runs while nobody asks.
+// Sampler turns the counters of node agents into rates. It asks the agents on request, and keeps
+// what it needs for the next request: nothing runs without requests.
 type Sampler struct {
-	// Ask gets the summary of a node.
+	// Ask reads the summary of a node.
 	Ask func(ctx context.Context, node string) (*Summary, error)
 
 	mu    sync.Mutex
 	nodes map[string]*sampled
 }
 
-// sampled is one node; the lock is held over a question to its agent, so that questions
-// that come together cost one.
+// sampled is one node; the lock is held during a request to its agent, so that concurrent requests
+// cost one.
 type sampled struct {
-	room  chan struct{} // has a value while nobody asks
+	room  chan struct{} // has a value if no request is in progress
 	shots []shot        // oldest first
 }
 
@@ -107,7 +106,7 @@ func (r *Rates) Container(pod types.UID, name string) (Rate, bool) {
 	return got, ok
 }
 
-// Rates returns the usage of a node and its containers now.
+// Rates returns the current usage of a node and its containers.
 func (s *Sampler) Rates(ctx context.Context, node string) (*Rates, error) {
 	n := s.node(node)
 	select {
@@ -150,7 +149,7 @@ func (s *Sampler) node(name string) *sampled {
 	return n
 }
 
-// Keep forgets the nodes that are not among these.
+// Keep forgets all other nodes.
 func (s *Sampler) Keep(nodes map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,7 +160,7 @@ func (s *Sampler) Keep(nodes map[string]bool) {
 	}
 }
 
-// refresh forgets what is too old, and asks the agent when there is nothing fresh.
+// refresh forgets old values, and asks the agent if there are no fresh ones.
 func (s *Sampler) refresh(ctx context.Context, name string, n *sampled) error {
 	now := time.Now()
 	for len(n.shots) > 0 && now.Sub(n.shots[0].at) > memory {
@@ -193,7 +192,7 @@ func (s *Sampler) take(ctx context.Context, name string, n *sampled) error {
 		}
 	}
 	n.shots = append(n.shots, next)
-	// One that is old enough to reach back to is enough.
+	// One that is old enough for the window suffices.
 	for len(n.shots) > 2 && at.Sub(n.shots[1].at) >= reach+fresh {
 		n.shots = n.shots[1:]
 	}
@@ -208,8 +207,8 @@ func (m *Measured) point(started time.Time) (point, bool) {
 		true
 }
 
-// base returns the shot with which the last is compared: the newest that is long
-// enough ago, or else the oldest.
+// base returns the measurement with which the last one is compared: the newest that is old enough,
+// or else the oldest.
 func base(shots []shot) *shot {
 	last := shots[len(shots)-1].at
 	best := 0
@@ -231,7 +230,7 @@ func between(from, to *shot) *Rates {
 	for name, p := range to.containers {
 		before, there := from.containers[name]
 		if !there || !before.started.Equal(p.started) {
-			// It has started since, and began at nothing.
+			// It was started since, with a counter of zero.
 			before = point{at: p.started, started: p.started}
 			if p.at.Sub(p.started) < youngest {
 				continue
@@ -247,7 +246,7 @@ func between(from, to *shot) *Rates {
 func rate(from, to point) (Rate, bool) {
 	window := to.at.Sub(from.at)
 	if window <= 0 || to.cpu < from.cpu {
-		return Rate{}, false // a counter that began anew
+		return Rate{}, false // a counter that was reset
 	}
 	return Rate{At: to.at, Window: window, CPU: uint64(float64(to.cpu-from.cpu) / window.Seconds()), Memory: to.memory},
 		true

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// machine is a node whose one container takes a share of a core.
+// machine is a node with one container, which uses a share of a core.
 type machine struct {
 	mu      sync.Mutex
 	asked   int
@@ -94,18 +94,18 @@ func TestSampler(t *testing.T) {
 			t.Errorf("the first answer took %v", got)
 		}
 		expect("at once again", 2, 500_000_000, patience)
-		// Every 15 s, as an autoscaler asks: its own period is the window.
+		// Every 15 s, like an autoscaler: its period is the window.
 		time.Sleep(15 * time.Second)
 		m.load = 100_000_000
 		expect("15 s later", 3, 100_000_000, 15*time.Second)
 		time.Sleep(15 * time.Second)
 		expect("30 s later", 4, 100_000_000, 15*time.Second)
-		// Somebody else asks in between: the window stays long enough to mean something.
+		// Another client asks in between: the window stays long enough.
 		time.Sleep(6 * time.Second)
 		expect("in between", 5, 100_000_000, 21*time.Second)
 		time.Sleep(6 * time.Second)
 		expect("in between", 6, 100_000_000, 12*time.Second)
-		// Nobody asks for long: what was is no base any more.
+		// Nobody asks for a long time: old values are not used any more.
 		m.load = 900_000_000
 		time.Sleep(time.Hour)
 		expect("an hour later", 8, 900_000_000, patience)
@@ -138,7 +138,7 @@ func TestSamplerOfNewContainers(t *testing.T) {
 	})
 }
 
-// Questions that come together are one; one that goes away does not spoil the others.
+// Concurrent requests become one; a cancelled one does not affect the others.
 func TestSamplerAsksOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &machine{began: time.Now(), at: time.Now()}

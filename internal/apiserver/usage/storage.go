@@ -36,13 +36,13 @@ var (
 	nodeResource = schema.GroupResource{Resource: "nodes"}
 )
 
-// figures join what agents measured with the objects it is about.
+// figures join the agents' measurements with their objects.
 type figures struct {
 	reader  Reader
 	sampler *Sampler
 }
 
-// rates asks the agents of these nodes side by side; one that does not answer is left out (W8.8).
+// rates asks the agents of these nodes in parallel; one that does not answer is left out (W8.8).
 func (f *figures) rates(ctx context.Context, nodes map[string]bool) map[string]*Rates {
 	out := map[string]*Rates{}
 	var mu sync.Mutex
@@ -66,7 +66,7 @@ func (f *figures) rates(ctx context.Context, nodes map[string]bool) map[string]*
 	return out
 }
 
-// askTime bounds the question to one agent.
+// askTime is the timeout of the request to one agent.
 const askTime = 10 * time.Second
 
 func usageOf(r Rate) corev1.ResourceList {
@@ -77,7 +77,8 @@ func usageOf(r Rate) corev1.ResourceList {
 	}
 }
 
-// podUsage returns the usage of a pod, ok is false when not all that runs of it was measured (W8.6).
+// podUsage returns the usage of a pod; ok is false if not all running containers were measured
+// (W8.6).
 func podUsage(p *corev1.Pod, r *Rates) (m metrics.PodMetrics, ok bool) {
 	m = metrics.PodMetrics{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels,
 		CreationTimestamp: metav1.Now()}}
@@ -91,7 +92,7 @@ func podUsage(p *corev1.Pod, r *Rates) (m metrics.PodMetrics, ok bool) {
 			return m, false
 		}
 		m.Containers = append(m.Containers, metrics.ContainerMetrics{Name: s.Name, Usage: usageOf(c)})
-		// The oldest figure speaks for the pod, and the shortest window.
+		// The pod has the time of the oldest value, and the shortest window.
 		if m.Timestamp.IsZero() || c.At.Before(m.Timestamp.Time) {
 			m.Timestamp = metav1.NewTime(c.At)
 		}
@@ -103,7 +104,7 @@ func podUsage(p *corev1.Pod, r *Rates) (m metrics.PodMetrics, ok bool) {
 	return m, len(m.Containers) > 0
 }
 
-// selected are what a client wants of a list.
+// selected is what a client selects in a list.
 type selected struct {
 	label labels.Selector
 	field fields.Selector
@@ -283,7 +284,7 @@ func (s nodeStorage) List(ctx context.Context, o *internalversion.ListOptions) (
 	return out, nil
 }
 
-// columns are those of the usual metrics server.
+// columns are those of metrics-server.
 var columns = []table.Column{table.NameColumn, {Name: "cpu"}, {Name: "memory"}, {Name: "window"}}
 
 func podRow(o runtime.Object, _ time.Time) []any {

@@ -1,9 +1,6 @@
-// Package usage serves metrics.k8s.io: what nodes and pods use of processor and memory,
-// from the figures of the node agents (W8.A). The API server drives it. It must never
-// keep anything running while nobody asks, and gives way when an APIService says that
-// another server has the group.
-//
-// Contract: docs/spec/workloads.md.
+// Package usage serves metrics.k8s.io: the CPU and memory usage of nodes and pods, from the values
+// of the node agents (W8.A). The API server drives it. It must never run anything without a
+// request, and stops serving the group when an APIService assigns it to another server.
 package usage
 
 import (
@@ -36,23 +33,23 @@ import (
 // Group is the name of the API group.
 const Group = metrics.GroupName
 
-// groupPriority and versionPriority are what metrics-server's APIService has.
+// groupPriority and versionPriority are those of metrics-server's APIService.
 const (
 	groupPriority   = 100
 	versionPriority = 100
 )
 
-// Config is what the group needs of the API server.
+// Config is what the group needs from the API server.
 type Config struct {
 	Reader     Reader
 	Sampler    *Sampler
 	Authorizer authorizer.UnconditionalAuthorizer
-	// Groups and Aggregated are told of the group while it is served here.
+	// Groups and Aggregated list the group while it is served here.
 	Groups interface {
 		AddGroup(g metav1.APIGroup, priority int32)
 	}
 	Aggregated aggregated.ResourceManager
-	// Next answers everything else.
+	// Next handles all other requests.
 	Next http.Handler
 }
 
@@ -65,7 +62,7 @@ type Server struct {
 	away     atomic.Bool // another server has the group
 }
 
-// New returns a server and makes the group known.
+// New returns a server and lists the group.
 func New(cfg Config) (*Server, error) {
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
@@ -87,7 +84,7 @@ func New(cfg Config) (*Server, error) {
 	container := restful.NewContainer()
 	container.Router(restful.CurlyRouter{})
 	container.RecoverHandler(nil)
-	container.DoNotRecover(true) // the server's own filter does
+	container.DoNotRecover(true) // the server's own filter does this
 	for _, gv := range served {
 		v := &genericapi.APIGroupVersion{
 			GroupVersion: gv, Root: "/apis", Storage: storage, AllServedVersionsByResource: paths,
@@ -131,7 +128,7 @@ func (s *Server) announce() {
 	}
 }
 
-// GiveWay is told whether another server has the group.
+// GiveWay says whether another server serves the group.
 func (s *Server) GiveWay(away bool) {
 	if s.away.Swap(away) == away {
 		return
@@ -143,7 +140,7 @@ func (s *Server) GiveWay(away bool) {
 	s.announce()
 }
 
-// ServeHTTP answers below /apis.
+// ServeHTTP serves paths below /apis.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rest, ours := strings.CutPrefix(r.URL.Path, "/apis/"+Group)
 	if ours && (rest == "" || rest[0] == '/') && !s.away.Load() {

@@ -175,7 +175,7 @@ func TestAPI(t *testing.T) {
 	})
 }
 
-// A metrics server that is installed has the group; when it goes, it is ours again.
+// An installed metrics server serves the group; when it is removed, carob does again.
 func TestGiveWay(t *testing.T) {
 	s, get := serve(t, &objects{}, nil)
 	group := func() int { code, _ := get("/apis/metrics.k8s.io"); return code }

@@ -30,18 +30,18 @@ import (
 
 // Config is what the plugins need from the API server.
 type Config struct {
-	// Client makes the configuration of an in-process client with all rights.
+	// Client returns the configuration of an in-process client with all permissions.
 	Client     func() *restclient.Config
 	Authorizer authorizer.Authorizer
-	// Resolver finds the endpoints of services, Wrapper the credentials for them.
+	// Resolver finds the endpoints of services, Wrapper adds the credentials for them.
 	Resolver webhookutil.ServiceResolver
 	Wrapper  webhookutil.AuthenticationInfoResolverWrapper
 	Version  compatibility.EffectiveVersion
-	// Configuration returns what the user says to a plugin; nil for nothing.
+	// Configuration returns the user's configuration of a plugin; nil for none.
 	Configuration func(plugin string) io.Reader
 }
 
-// Plugins are the four plugins in one. Until Activate they let everything pass.
+// Plugins are the four plugins in one. Until Activate, they allow everything.
 type Plugins struct {
 	cfg    Config
 	active atomic.Pointer[chains]
@@ -49,7 +49,7 @@ type Plugins struct {
 	once   sync.Once
 }
 
-// chains are the plugins once they are made, and what they wait for.
+// chains are the plugins once they are created, and what they wait for.
 type chains struct {
 	made       chan struct{} // closed when the rest is set
 	err        error
@@ -62,8 +62,8 @@ var (
 	_ admission.ValidationInterface = (*Plugins)(nil)
 )
 
-// CheckConfiguration finds what is wrong with the configuration of a webhook plugin,
-// which is read only when there is a webhook.
+// CheckConfiguration validates the configuration of a webhook plugin, which otherwise is only read
+// when there is a webhook.
 func CheckConfiguration(config func(plugin string) io.Reader) error {
 	for _, plugin := range []string{mutatingwebhook.PluginName, validatingwebhook.PluginName} {
 		if r := config(plugin); r != nil {
@@ -75,11 +75,11 @@ func CheckConfiguration(config func(plugin string) io.Reader) error {
 	return nil
 }
 
-// NewPlugins returns plugins that sleep.
+// NewPlugins returns inactive plugins.
 func NewPlugins(cfg Config) *Plugins { return &Plugins{cfg: cfg, wake: make(chan struct{})} }
 
-// Activate makes the plugins act from the next request on. A request that comes
-// before they have read their configuration waits for that.
+// Activate makes the plugins effective from the next request on. A request that comes before they
+// have read their configuration waits for that.
 func (p *Plugins) Activate() {
 	p.once.Do(func() {
 		p.active.Store(&chains{made: make(chan struct{})})
@@ -87,8 +87,8 @@ func (p *Plugins) Activate() {
 	})
 }
 
-// Run makes the plugins when they are activated and lets them follow their
-// configuration until ctx ends.
+// Run creates the plugins when they are activated, and lets them follow their configuration until
+// ctx ends.
 func (p *Plugins) Run(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -100,7 +100,7 @@ func (p *Plugins) Run(ctx context.Context) {
 	c.err = err
 	close(c.made)
 	if err != nil {
-		return // every request says so
+		return // every request returns the error
 	}
 	<-ctx.Done()
 	f.Shutdown()
@@ -143,7 +143,7 @@ func (p *Plugins) make(ctx context.Context, c *chains) (informers.SharedInformer
 	if err != nil {
 		return nil, err
 	}
-	// In the order of upstream.
+	// In upstream's order.
 	for _, plugin := range []struct {
 		name string
 		admission.Interface
@@ -175,7 +175,7 @@ func isMutating(p admission.Interface) bool {
 	return ok
 }
 
-// wait returns the chains when they are made; nil when there is nothing to ask.
+// wait returns the chains when they are created; nil if there are none.
 func (p *Plugins) wait(ctx context.Context) (*chains, error) {
 	c := p.active.Load()
 	if c == nil {
@@ -227,8 +227,8 @@ func (p *Plugins) Validate(ctx context.Context, a admission.Attributes, o admiss
 	return nil
 }
 
-// exclude keeps policies away from questions that are never stored: one that
-// refuses them would lock everybody out.
+// exclude exempts reviews, which are never stored, from policies: a policy that rejects them would
+// lock everybody out.
 type exclude struct{}
 
 // Initialize implements admission.PluginInitializer.

@@ -25,7 +25,7 @@ func attributes(op admission.Operation) admission.Attributes {
 		&user.DefaultInfo{Name: "u"})
 }
 
-// plugin says what it is asked, and answers with an error.
+// plugin records its calls, and returns an error.
 type plugin struct {
 	name    string
 	handles admission.Operation
@@ -44,13 +44,13 @@ func (p plugin) Validate(context.Context, admission.Attributes, admission.Object
 	return p.err
 }
 
-// both asks for mutation, then for validation, as a write does.
+// both calls mutation, then validation, like a write.
 func both(ctx context.Context, p *Plugins) error {
 	a := attributes(admission.Create)
 	return errors.Join(p.Admit(ctx, a, nil), p.Validate(ctx, a, nil))
 }
 
-// Without a webhook or policy every write passes at once, and nothing is made.
+// Without a webhook or policy, every write passes at once, and nothing is created.
 func TestNothingIsAskedBeforeActivate(t *testing.T) {
 	p := NewPlugins(Config{Client: func() *restclient.Config { t.Error("a client is made"); return nil }})
 	if p.Handles(admission.Create) {
@@ -61,11 +61,11 @@ func TestNothingIsAskedBeforeActivate(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	p.Run(ctx) // ends without having been woken
+	p.Run(ctx) // ends although it was never activated
 }
 
-// A write that comes after the first webhook was stored and before the plugins are made waits for them: none slips
-// past. Whoever gives up hears so.
+// A write after the first webhook was stored and before the plugins are created waits for them:
+// none bypasses them. A cancelled one gets an error.
 func TestWritesWaitForThePlugins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := NewPlugins(Config{})
@@ -106,7 +106,7 @@ func TestWritesWaitForThePlugins(t *testing.T) {
 	})
 }
 
-// The first plugin that refuses has the last word.
+// The first plugin that rejects ends the chain.
 func TestRefusalEndsTheChain(t *testing.T) {
 	p := NewPlugins(Config{})
 	p.Activate()
@@ -129,7 +129,7 @@ func TestRefusalEndsTheChain(t *testing.T) {
 	}
 }
 
-// Plugins that can't be made refuse every write: an object that forbids something is stored.
+// If the plugins cannot be created, every write is rejected: a stored object may forbid it.
 func TestPluginsThatCannotBeMadeRefuse(t *testing.T) {
 	p := NewPlugins(Config{Client: func() *restclient.Config { return &restclient.Config{Host: "://"} }})
 	p.Activate()
@@ -141,14 +141,14 @@ func TestPluginsThatCannotBeMadeRefuse(t *testing.T) {
 	}
 }
 
-// unreachable is an API server that is not there.
+// unreachable is an unavailable API server.
 type unreachable struct{}
 
 func (unreachable) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("not there")
 }
 
-// All four plugins of upstream are made: two that mutate, two that validate.
+// All four plugins of upstream are created: two that mutate, two that validate.
 func TestPluginsAreMade(t *testing.T) {
 	p := NewPlugins(Config{
 		Client: func() *restclient.Config { return &restclient.Config{Host: "http://x", Transport: unreachable{}} },
@@ -203,7 +203,7 @@ func TestCheckConfiguration(t *testing.T) {
 	}
 }
 
-// wantsExclusion is a policy plugin that says what it must leave alone.
+// wantsExclusion is a policy plugin that accepts a list of exempt resources.
 type wantsExclusion struct {
 	admission.Interface
 	excluded []schema.GroupResource
@@ -213,7 +213,7 @@ func (*wantsExclusion) ValidateInitialization() error { return nil }
 
 func (w *wantsExclusion) SetExcludedAdmissionResources(r []schema.GroupResource) { w.excluded = r }
 
-// A policy for everything must not lock everybody out: reviews are questions and always answered.
+// A policy for everything must not lock everybody out: reviews are always answered.
 func TestReviewsAreLeftAlone(t *testing.T) {
 	w := &wantsExclusion{}
 	exclude{}.Initialize(w)

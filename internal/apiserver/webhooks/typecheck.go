@@ -17,8 +17,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// typeChecks writes into the status of validating policies where an expression
-// does not fit the types it will meet.
+// typeChecks writes into the status of validating policies where an expression does not fit the
+// types of its objects.
 type typeChecks struct {
 	client   kubernetes.Interface
 	policies informers.SharedInformerFactory
