@@ -128,8 +128,7 @@ func TestWait(t *testing.T) {
 	for _, strategy := range []kube.WaitStrategy{kube.StatusWatcherStrategy, kube.LegacyStrategy} {
 		t.Run(string(strategy), func(t *testing.T) {
 			u := newUser(t, "helm-wait-"+string(strategy))
-			// No controller makes the pods of a Deployment yet, nobody would see it ready.
-			r, err := u.install(values{"workload": false},
+			r, err := u.install(values{},
 				func(do *action.Install) { do.WaitStrategy, do.WaitForJobs = strategy, true })
 			if err != nil {
 				t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -31,6 +32,7 @@ type values = map[string]any
 type user struct {
 	*testing.T
 	namespace string
+	chart     string // in testdata
 	getter    *genericclioptions.ConfigFlags
 	client    kubernetes.Interface
 	dynamic   dynamic.Interface
@@ -45,7 +47,7 @@ func newUser(t *testing.T, namespace string) *user {
 		t.Fatal(err)
 	}
 	config.QPS = -1
-	u := &user{T: t, namespace: namespace, getter: genericclioptions.NewConfigFlags(true),
+	u := &user{T: t, namespace: namespace, chart: "shop", getter: genericclioptions.NewConfigFlags(true),
 		client: kubernetes.NewForConfigOrDie(config), dynamic: dynamic.NewForConfigOrDie(config)}
 	cache := t.TempDir()
 	u.getter.KubeConfig, u.getter.Namespace, u.getter.CacheDir = &kubeconfig, &namespace, &cache
@@ -75,7 +77,7 @@ func (u *user) config() *action.Configuration {
 
 func (u *user) install(v values, options ...func(*action.Install)) (*release.Release, error) {
 	u.Helper()
-	chart, err := loader.Load("testdata/shop")
+	chart, err := loader.Load(filepath.Join("testdata", u.chart))
 	if err != nil {
 		u.Fatal(err)
 	}
@@ -90,7 +92,7 @@ func (u *user) install(v values, options ...func(*action.Install)) (*release.Rel
 
 func (u *user) upgrade(v values, options ...func(*action.Upgrade)) (*release.Release, error) {
 	u.Helper()
-	chart, err := loader.Load("testdata/shop")
+	chart, err := loader.Load(filepath.Join("testdata", u.chart))
 	if err != nil {
 		u.Fatal(err)
 	}
