@@ -31,6 +31,7 @@ import (
 	"carob/internal/controllers/disruption"
 	"carob/internal/controllers/endpoints"
 	"carob/internal/controllers/endpointslice"
+	"carob/internal/controllers/endpointslicemirroring"
 	"carob/internal/controllers/ephemeral"
 	"carob/internal/controllers/figures"
 	"carob/internal/controllers/garbage"
@@ -227,6 +228,10 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		{"resource-claim-controller", func(c Clients) (controller, error) {
 			return resourceclaim.New(c.Kubernetes, m.recorder("resource_claim"), m.inventory, resourceclaim.Watches{
 				Pods: pods, Claims: source.ResourceClaims(watcher), Templates: source.ResourceClaimTemplates(watcher)})
+		}},
+		{"endpointslicemirroring-controller", func(c Clients) (controller, error) {
+			return endpointslicemirroring.New(c.Kubernetes, m.recorder("endpoint-slice-mirroring-controller"),
+				endpointslicemirroring.Watches{Services: services, Endpoints: legacyEndpoints, Slices: endpointSlices})
 		}},
 		{"pvc-protection-controller", func(c Clients) (controller, error) {
 			return protection.Claims(c.Kubernetes, m.inventory, pods)

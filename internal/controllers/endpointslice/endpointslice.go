@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
@@ -23,6 +22,7 @@ import (
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/loop"
 	"carob/internal/controllers/servicepods"
+	"carob/internal/controllers/slices"
 	"carob/internal/controllers/source"
 	"carob/internal/core/netplan"
 	"carob/internal/core/netplan/endpointslice"
@@ -110,7 +110,9 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		}
 	}
 	plan := endpointslice.Decide(in)
-	err := c.act(ctx, key, plan)
+	err := slices.Write(ctx, c.keeper, c.Slices, key,
+		slices.Plan{Create: plan.Create, Update: plan.Update, Delete: plan.Delete},
+		func(operation string) { figures.SliceChanges.WithLabelValues(operation).Inc() })
 	result := "success"
 	if err != nil {
 		result = "error"
@@ -125,54 +127,4 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		return 0, fmt.Errorf("endpoint slices of service %s: %w", key, err)
 	}
 	return 0, nil
-}
-
-// act writes what a plan says: creates, updates, deletes (N1.23).
-func (c *Controller) act(ctx context.Context, key string, plan endpointslice.Plan) error {
-	for _, s := range plan.Create {
-		made, err := c.api(s).Create(ctx, s, metav1.CreateOptions{})
-		if children.NamespaceEnds(err) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("create: %w", err)
-		}
-		c.keeper.Fresh.Wrote(key, c.Slices, made)
-		figures.SliceChanges.WithLabelValues("create").Inc()
-	}
-	for _, s := range plan.Update {
-		stored, err := c.api(s).Update(ctx, s, metav1.UpdateOptions{})
-		if err != nil {
-			err = c.keeper.Behind(ctx, key, c.Slices, s, err, func(ctx context.Context) (metav1.Object, error) {
-				return c.api(s).Get(ctx, s.Name, metav1.GetOptions{})
-			})
-			if err != nil {
-				return fmt.Errorf("update %s: %w", s.Name, err)
-			}
-			return nil // woken when the watch shows what is stored
-		}
-		c.keeper.Fresh.Wrote(key, c.Slices, stored)
-		figures.SliceChanges.WithLabelValues("update").Inc()
-	}
-	for _, s := range plan.Delete {
-		err := c.api(s).Delete(ctx, s.Name,
-			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(s.UID))})
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return fmt.Errorf("delete %s: %w", s.Name, err)
-		}
-		c.keeper.Fresh.Deleted(key, c.Slices, s)
-		figures.SliceChanges.WithLabelValues("delete").Inc()
-	}
-	return nil
-}
-
-type client interface {
-	Create(context.Context, *discoveryv1.EndpointSlice, metav1.CreateOptions) (*discoveryv1.EndpointSlice, error)
-	Update(context.Context, *discoveryv1.EndpointSlice, metav1.UpdateOptions) (*discoveryv1.EndpointSlice, error)
-	Get(context.Context, string, metav1.GetOptions) (*discoveryv1.EndpointSlice, error)
-	Delete(context.Context, string, metav1.DeleteOptions) error
-}
-
-func (c *Controller) api(s *discoveryv1.EndpointSlice) client {
-	return c.keeper.Client.DiscoveryV1().EndpointSlices(s.Namespace)
 }

@@ -70,12 +70,18 @@ func Ended(p *corev1.Pod) bool {
 // Address is the address of a pod in one family in its canonical text; "" when it has none (N1.16).
 func Address(p *corev1.Pod, family corev1.IPFamily) string {
 	for _, ip := range p.Status.PodIPs {
-		a, err := netip.ParseAddr(unpadded(ip.IP))
-		if err == nil && a.Unmap().Is6() == (family == corev1.IPv6Protocol) {
-			return a.Unmap().WithZone("").String()
+		if a, ok := ParseIP(ip.IP); ok && a.Is6() == (family == corev1.IPv6Protocol) {
+			return a.String()
 		}
 	}
 	return ""
+}
+
+// ParseIP reads an address of a pod or an endpoint: IPv4 also in the form for IPv6, and with leading
+// zeros; a zone is dropped.
+func ParseIP(text string) (netip.Addr, bool) {
+	a, err := netip.ParseAddr(unpadded(text))
+	return a.Unmap().WithZone(""), err == nil
 }
 
 // unpadded is an IPv4 address without leading zeros, which the API takes in a pod's status.

@@ -1,0 +1,129 @@
+// Package endpointslicemirroring copies Endpoints objects that somebody wrote by hand to
+// EndpointSlices, which is what proxies and the DNS read.
+//
+// Contract: N1.I in docs/spec/network.md.
+package endpointslicemirroring
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/controllers/children"
+	"carob/internal/controllers/freshness"
+	"carob/internal/controllers/loop"
+	"carob/internal/controllers/servicepods"
+	"carob/internal/controllers/slices"
+	"carob/internal/controllers/source"
+	"carob/internal/core/netplan/mirror"
+)
+
+// foreignDelay is the wait after somebody else changed a slice, so that two writers that
+// disagree do not follow each other at once (N0.23).
+const foreignDelay = time.Second
+
+// Watches are what the controller reads.
+type Watches struct{ Services, Endpoints, Slices *source.Watch }
+
+// Controller keeps the copies. Its key is the namespace/name of an Endpoints object and its Service.
+type Controller struct {
+	*loop.Loop
+	Watches
+	keeper *children.Keeper
+
+	mu   sync.Mutex
+	told map[string]string // by key, the version of which was told what is left out
+}
+
+// New returns a controller.
+func New(client kubernetes.Interface, events record.EventRecorder, w Watches) (*Controller, error) {
+	c := &Controller{Watches: w, told: map[string]string{}}
+	c.Loop = loop.New("endpoint_slice_mirroring", 5, c.reconcile)
+	fresh, err := freshness.New(c.Add, w.Slices)
+	if err != nil {
+		return nil, fmt.Errorf("endpointslicemirroring: %w", err)
+	}
+	c.keeper = &children.Keeper{Client: client, Events: events, Fresh: fresh}
+	for _, watch := range []*source.Watch{w.Services, w.Endpoints} {
+		if err := watch.OnChange(func(before, after metav1.Object) {
+			for _, o := range []metav1.Object{before, after} {
+				if o != nil {
+					c.Add(servicepods.Key(o))
+				}
+			}
+		}); err != nil {
+			return nil, fmt.Errorf("endpointslicemirroring: %w", err)
+		}
+	}
+	if err := w.Slices.OnChange(func(before, after metav1.Object) {
+		for _, o := range []metav1.Object{before, after} {
+			if s, ok := o.(*discoveryv1.EndpointSlice); ok && managed(s) {
+				c.AddAfter(s.Namespace+"/"+s.Labels[discoveryv1.LabelServiceName], foreignDelay)
+			}
+		}
+	}); err != nil {
+		return nil, fmt.Errorf("endpointslicemirroring: watch slices: %w", err)
+	}
+	return c, nil
+}
+
+func managed(s *discoveryv1.EndpointSlice) bool {
+	return s.Labels[discoveryv1.LabelManagedBy] == mirror.ManagedBy && s.Labels[discoveryv1.LabelServiceName] != ""
+}
+
+func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
+	if !c.keeper.Fresh.Fresh(key) {
+		return 0, nil // woken when it is
+	}
+	var existing []*discoveryv1.EndpointSlice
+	for _, s := range source.SlicesOf(c.Slices, key) {
+		if managed(s) && s.DeletionTimestamp == nil {
+			existing = append(existing, s)
+		}
+	}
+	endpoints, service := source.Get[*corev1.Endpoints](c.Endpoints, key), source.Get[*corev1.Service](c.Services, key)
+	plan := slices.Plan{Delete: existing}
+	if mirror.Mirrors(endpoints, service) {
+		p := mirror.Decide(endpoints, existing)
+		plan = slices.Plan{Create: p.Create, Update: p.Update, Delete: p.Delete}
+		c.tell(key, endpoints, &p)
+	} else {
+		c.mu.Lock()
+		delete(c.told, key)
+		c.mu.Unlock()
+	}
+	if err := slices.Write(ctx, c.keeper, c.Slices, key, plan, func(string) {}); err != nil {
+		return 0, fmt.Errorf("copies of endpoints %s: %w", key, err)
+	}
+	return 0, nil
+}
+
+// tell records what is left out of a version of an object, once (N1.41).
+func (c *Controller) tell(key string, e *corev1.Endpoints, p *mirror.Plan) {
+	if p.Skipped == 0 {
+		return
+	}
+	c.mu.Lock()
+	told := c.told[key] == e.ResourceVersion
+	c.told[key] = e.ResourceVersion
+	c.mu.Unlock()
+	if told {
+		return
+	}
+	if p.Invalid > 0 {
+		c.keeper.Events.Eventf(e, corev1.EventTypeWarning, "InvalidIPAddress",
+			"Skipped %d invalid IP addresses when mirroring to EndpointSlices", p.Invalid)
+	}
+	if p.Skipped > p.Invalid {
+		c.keeper.Events.Eventf(e, corev1.EventTypeWarning, "TooManyAddressesToMirror",
+			"A max of %d addresses can be mirrored to EndpointSlices per Endpoints subset. %d addresses were skipped",
+			mirror.Max, p.Skipped)
+	}
+}

@@ -1,0 +1,70 @@
+// Package slices writes what a plan for EndpointSlices says. The controllers of EndpointSlices and
+// of their copies of Endpoints use it; it must never decide what a slice says.
+package slices
+
+import (
+	"context"
+	"fmt"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"carob/internal/controllers/children"
+	"carob/internal/controllers/source"
+)
+
+// Plan is what to write, in this order (N1.23).
+type Plan struct{ Create, Update, Delete []*discoveryv1.EndpointSlice }
+
+// Write writes a plan for a key, and calls wrote after each write with create, update, or delete. The
+// watch is that of EndpointSlices. Without an error the key wakes when the watch shows what was
+// written, or what somebody else stored instead.
+func Write(ctx context.Context, k *children.Keeper, watch *source.Watch, key string, plan Plan,
+	wrote func(operation string)) error {
+	api := func(s *discoveryv1.EndpointSlice) client {
+		return k.Client.DiscoveryV1().EndpointSlices(s.Namespace)
+	}
+	for _, s := range plan.Create {
+		made, err := api(s).Create(ctx, s, metav1.CreateOptions{})
+		if children.NamespaceEnds(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("create: %w", err)
+		}
+		k.Fresh.Wrote(key, watch, made)
+		wrote("create")
+	}
+	for _, s := range plan.Update {
+		stored, err := api(s).Update(ctx, s, metav1.UpdateOptions{})
+		if err != nil {
+			err = k.Behind(ctx, key, watch, s, err, func(ctx context.Context) (metav1.Object, error) {
+				return api(s).Get(ctx, s.Name, metav1.GetOptions{})
+			})
+			if err != nil {
+				return fmt.Errorf("update %s: %w", s.Name, err)
+			}
+			return nil // woken when the watch shows what is stored
+		}
+		k.Fresh.Wrote(key, watch, stored)
+		wrote("update")
+	}
+	for _, s := range plan.Delete {
+		err := api(s).Delete(ctx, s.Name,
+			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(s.UID))})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("delete %s: %w", s.Name, err)
+		}
+		k.Fresh.Deleted(key, watch, s)
+		wrote("delete")
+	}
+	return nil
+}
+
+type client interface {
+	Create(context.Context, *discoveryv1.EndpointSlice, metav1.CreateOptions) (*discoveryv1.EndpointSlice, error)
+	Update(context.Context, *discoveryv1.EndpointSlice, metav1.UpdateOptions) (*discoveryv1.EndpointSlice, error)
+	Get(context.Context, string, metav1.GetOptions) (*discoveryv1.EndpointSlice, error)
+	Delete(context.Context, string, metav1.DeleteOptions) error
+}
