@@ -26,7 +26,7 @@ func TestServices(t *testing.T) {
 		"IPv6":          {corev1.ServiceSpec{Selector: selector, ClusterIP: "fd00::1"}, true, "IPv6"},
 		"headless":      {corev1.ServiceSpec{Selector: selector, ClusterIP: "None"}, true, "IPv4 IPv6"},
 		"no selector":   {corev1.ServiceSpec{ClusterIP: "None"}, false, "IPv4 IPv6"},
-		"external name": {corev1.ServiceSpec{Selector: selector, Type: corev1.ServiceTypeExternalName}, false, "IPv4 IPv6"},
+		"external name": {corev1.ServiceSpec{Selector: selector, Type: "ExternalName"}, false, "IPv4 IPv6"},
 		"named": {corev1.ServiceSpec{ClusterIP: "10.0.0.1",
 			IPFamilies: []corev1.IPFamily{"IPv6", "IPv4"}}, false, "IPv6 IPv4"},
 	} {
@@ -36,7 +36,8 @@ func TestServices(t *testing.T) {
 			families = append(families, string(f))
 		}
 		if netplan.Selects(s) != c.selects || strings.Join(families, " ") != c.families ||
-			netplan.Matches(s, labels.Set{"app": "web", "x": "y"}) != c.selects || netplan.Matches(s, labels.Set{"x": "y"}) {
+			netplan.Matches(s, labels.Set{"app": "web", "x": "y"}) != c.selects ||
+			netplan.Matches(s, labels.Set{"x": "y"}) {
 			t.Errorf("%s: %v, %q", what, netplan.Selects(s), families)
 		}
 	}
@@ -114,8 +115,9 @@ func TestTrigger(t *testing.T) {
 	at := func(s int64) metav1.Time { return metav1.Unix(s, 0) }
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: at(5)}}
 	pod := func(name string, s int64) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
-			{Type: corev1.PodReady, LastTransitionTime: at(s)}}}}
+		ready := corev1.PodCondition{Type: corev1.PodReady, LastTransitionTime: at(s)}
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{ready}}}
 	}
 	var seen netplan.Seen
 	for _, c := range []struct {
@@ -166,8 +168,8 @@ func FuzzAddress(f *testing.F) {
 	f.Add("fe80::1%\x00", "http\x00", "")
 	f.Fuzz(func(t *testing.T, ip, name, protocol string) {
 		p := &corev1.Pod{Status: corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: ip}}},
-			Spec: corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{Name: name, ContainerPort: 7,
-				Protocol: corev1.Protocol(protocol)}}}}}}
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{Name: name,
+				ContainerPort: 7, Protocol: corev1.Protocol(protocol)}}}}}}
 		for family, is6 := range map[corev1.IPFamily]bool{corev1.IPv4Protocol: false, corev1.IPv6Protocol: true} {
 			text := netplan.Address(p, family)
 			if text == "" {

@@ -142,7 +142,7 @@ func (g *group) slice(e *corev1.Endpoints, stored *discoveryv1.EndpointSlice) *d
 	maps.Copy(s.Labels, e.Labels)
 	s.Labels[discoveryv1.LabelServiceName], s.Labels[discoveryv1.LabelManagedBy] = e.Name, ManagedBy
 	s.Annotations = nil
-	for k, v := range e.Annotations {
+	for k, v := range e.Annotations { // any order: a map becomes a map
 		if k == corev1.EndpointsLastChangeTriggerTime || k == corev1.LastAppliedConfigAnnotation {
 			continue
 		}
@@ -215,8 +215,8 @@ func repack(in []corev1.EndpointSubset) []corev1.EndpointSubset {
 		ready bool
 	}
 	all := map[entry]*state{}
-	for key, targets := range byPort {
-		for t, st := range targets {
+	for _, key := range slices.Sorted(maps.Keys(byPort)) {
+		for t, st := range byPort[key] { // any order: each target by itself
 			e := entry{t, st.ready}
 			if all[e] == nil {
 				all[e] = &state{address: st.address, ready: st.ready, ports: map[string]corev1.EndpointPort{}}
@@ -225,7 +225,7 @@ func repack(in []corev1.EndpointSubset) []corev1.EndpointSubset {
 		}
 	}
 	out := map[string]*corev1.EndpointSubset{}
-	for _, st := range all {
+	for _, st := range all { // any order: the lists are sorted below
 		keys := slices.Sorted(maps.Keys(st.ports))
 		id := strings.Join(keys, ";")
 		if out[id] == nil {

@@ -142,21 +142,24 @@ func TestCopies(t *testing.T) {
 }
 
 func TestMirrors(t *testing.T) {
+	const skip, leader = discoveryv1.LabelSkipMirror, "control-plane.alpha.kubernetes.io/leader"
 	service := &corev1.Service{}
+	selecting := &corev1.Service{Spec: corev1.ServiceSpec{Selector: map[string]string{"a": "b"}}}
 	with := func(f func(*corev1.Endpoints)) *corev1.Endpoints { e := object(); f(e); return e }
 	for what, c := range map[string]struct {
 		e    *corev1.Endpoints
 		s    *corev1.Service
 		want bool
 	}{
-		"by hand":          {object(), service, true},
-		"without Service":  {object(), nil, false},
-		"none":             {nil, service, false},
-		"with a selector":  {object(), &corev1.Service{Spec: corev1.ServiceSpec{Selector: map[string]string{"a": "b"}}}, false},
-		"to be skipped":    {with(func(e *corev1.Endpoints) { e.Labels[discoveryv1.LabelSkipMirror] = "true" }), service, false},
-		"not quite":        {with(func(e *corev1.Endpoints) { e.Labels[discoveryv1.LabelSkipMirror] = "yes" }), service, true},
-		"a leader":         {with(func(e *corev1.Endpoints) { e.Annotations["control-plane.alpha.kubernetes.io/leader"] = "" }), service, false},
-		"is being deleted": {with(func(e *corev1.Endpoints) { e.DeletionTimestamp = new(metav1.Now()) }), service, false},
+		"by hand":         {object(), service, true},
+		"without Service": {object(), nil, false},
+		"none":            {nil, service, false},
+		"with a selector": {object(), selecting, false},
+		"to be skipped":   {with(func(e *corev1.Endpoints) { e.Labels[skip] = "true" }), service, false},
+		"not quite":       {with(func(e *corev1.Endpoints) { e.Labels[skip] = "yes" }), service, true},
+		"a leader":        {with(func(e *corev1.Endpoints) { e.Annotations[leader] = "" }), service, false},
+		"is being deleted": {with(func(e *corev1.Endpoints) { e.DeletionTimestamp = new(metav1.Now()) }),
+			service, false},
 	} {
 		if mirror.Mirrors(c.e, c.s) != c.want {
 			t.Errorf("%s: %v", what, !c.want)
