@@ -1,0 +1,184 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+
+	"carob/internal/controllers/controllertest"
+	"carob/internal/controllers/deployment"
+	"carob/internal/controllers/figures"
+	"carob/internal/controllers/job"
+	"carob/internal/controllers/replicaset"
+	"carob/internal/controllers/source"
+)
+
+// beside runs a Deployment of ten beside so many Jobs whose pods a quota refuses. It returns how long the
+// Deployment took to have its pods, how often the controllers of Deployments and ReplicaSets were asked to look,
+// and how often a pod of a Job was refused within two seconds.
+func beside(t *testing.T, failing int) (took time.Duration, asked float64, refused int) {
+	t.Helper()
+	before := controllertest.Figures(t)
+	synctest.Test(t, func(t *testing.T) {
+		api := controllertest.New()
+		for i := range failing {
+			name := fmt.Sprint("job-", i)
+			labels := map[string]string{"job": name}
+			api.Put(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "jobs", Name: name, UID: types.UID(name)},
+				Spec: batchv1.JobSpec{Completions: new(int32(1)), Parallelism: new(int32(1)),
+					BackoffLimit: new(int32(6)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+					Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}}}})
+		}
+		var mu sync.Mutex
+		api.Before = func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error {
+			if verb != "create" || gvr.Resource != "pods" || o.GetNamespace() != "jobs" {
+				return nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			refused++
+			return apierrors.NewForbidden(gvr.GroupResource(), o.GetName(), errors.New("exceeded quota: q"))
+		}
+		events := &record.FakeRecorder{} // nobody reads them
+		jobs, deployments, sets := source.Jobs(api), source.Deployments(api), source.ReplicaSets(api)
+		pods := source.Pods(api)
+		a, err := job.New(api, events, jobs, pods)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := deployment.New(api, events, deployments, sets, pods)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := replicaset.New(api, events, sets, pods)
+		if err != nil {
+			t.Fatal(err)
+		}
+		controllertest.Run(t, all{a, b, c}, jobs, deployments, sets, pods)
+		began := time.Now()
+		labels := map[string]string{"app": "web"}
+		api.Put(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "web"},
+			Spec: appsv1.DeploymentSpec{Replicas: new(int32(10)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+				Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}}}})
+		for len(controllertest.All[*corev1.Pod](api)) < 10 && time.Since(began) < time.Minute {
+			time.Sleep(time.Millisecond)
+		}
+		took = time.Since(began)
+		for time.Since(began) < 2*time.Second {
+			time.Sleep(100 * time.Millisecond)
+			api.ClearActions()
+		}
+	})
+	after := controllertest.Figures(t)
+	for _, queue := range []string{"deployment", "replicaset"} {
+		name := "workqueue_adds_total{" + queue + "}"
+		asked += after[name] - before[name]
+	}
+	return took, asked, refused
+}
+
+type all []controllertest.Runner
+
+func (a all) Run(ctx context.Context) {
+	ctx = klog.NewContext(ctx, klog.Logger{}) // ten thousand Jobs fail
+	var running sync.WaitGroup
+	for _, c := range a {
+		running.Go(func() { c.Run(ctx) })
+	}
+	running.Wait()
+}
+
+// Ten thousand Jobs that a quota refuses retry ever more slowly, and cost a healthy Deployment nothing: its
+// controllers are asked as often as without them, and its pods are there as soon.
+func TestFailingJobsBesideADeployment(t *testing.T) {
+	figures.Register()
+	alone, calm, none := beside(t, 0)
+	const jobs = 10_000
+	together, asked, refused := beside(t, jobs)
+	// Events that come at once may be merged, or not: a few looks more or less.
+	if alone != together || asked > calm+5 || calm == 0 || none != 0 {
+		t.Errorf("with failing Jobs the pods took %v and %v looks, without them %v and %v", together, asked, alone, calm)
+	}
+	// After 20 ms, 40 ms, 80 ms … (TestRefusedTemplates has the rest of the hour).
+	if each := float64(refused) / jobs; each < 5 || each > 8 {
+		t.Errorf("%.1f attempts for each Job in two seconds", each)
+	}
+}
+
+// What is refused is said in upstream's words: by an event of the owner, and a condition where the kind has one;
+// both go when it is allowed (W0.40, W1.23, W2.56).
+func TestRefusedTemplates(t *testing.T) {
+	gvr := schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	for name, refusal := range map[string]error{
+		"quota":     apierrors.NewForbidden(gvr.GroupResource(), "", errors.New("exceeded quota: q, requested: pods=1")),
+		"admission": apierrors.NewForbidden(gvr.GroupResource(), "", errors.New(`violates PodSecurity "restricted:latest"`)),
+		"invalid":   apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "web", nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				labels := map[string]string{"app": "web"}
+				api := controllertest.New(&appsv1.ReplicaSet{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"},
+					Spec: appsv1.ReplicaSetSpec{Replicas: new(int32(1)),
+						Selector: &metav1.LabelSelector{MatchLabels: labels},
+						Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}}}})
+				allowed, tries := false, 0
+				api.Before = func(verb string, gvr schema.GroupVersionResource, _ metav1.Object) error {
+					if verb == "create" && gvr.Resource == "pods" && !allowed {
+						tries++
+						return refusal
+					}
+					return nil
+				}
+				events := record.NewFakeRecorder(10_000)
+				sets, pods := source.ReplicaSets(api), source.Pods(api)
+				c, err := replicaset.New(api, events, sets, pods)
+				if err != nil {
+					t.Fatal(err)
+				}
+				controllertest.Run(t, c, sets, pods)
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				for _, e := range controllertest.Events(events) {
+					if e != "Warning FailedCreate Error creating: "+refusal.Error() {
+						t.Errorf("event %q", e)
+					}
+				}
+				if tries < 50 || tries > 80 {
+					t.Errorf("%d attempts in an hour", tries)
+				}
+				conditions := func() string {
+					var out []string
+					for _, c := range controllertest.All[*appsv1.ReplicaSet](api)[0].Status.Conditions {
+						out = append(out, fmt.Sprint(c.Type, " ", c.Status, " ", c.Reason, " ", c.Message))
+					}
+					return strings.Join(out, "\n")
+				}
+				if got := conditions(); got != "ReplicaFailure True FailedCreate "+refusal.Error() {
+					t.Errorf("conditions %s", got)
+				}
+				allowed = true
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if got := conditions(); got != "" || len(controllertest.All[*corev1.Pod](api)) != 1 {
+					t.Errorf("when it is allowed: %s", got)
+				}
+			})
+		})
+	}
+}
