@@ -145,6 +145,35 @@ func TestLifeOfAPod(t *testing.T) {
 	})
 }
 
+// The work of removing a sandbox does not hold up the end of its pod, and comes also when the agent
+// stops meanwhile: the next one does it.
+func TestSandboxIsRemovedLater(t *testing.T) {
+	for _, stops := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.start()
+			defer func() { w.stop() }()
+			w.api.put(webPod("a"))
+			settle(time.Millisecond)
+			w.mustBe("a", corev1.PodRunning)
+			w.deleteGracefully("a", 30)
+			settle(time.Millisecond)
+			w.runtime.mu.Lock()
+			left := len(w.runtime.sandboxes)
+			w.runtime.mu.Unlock()
+			if w.api.get("a") != nil || left != 1 {
+				t.Errorf("the pod is %v and has %d sandboxes: it should be gone before its sandbox", w.api.get("a"), left)
+			}
+			if stops {
+				w.stop()
+				w.start()
+			}
+			settle(time.Minute)
+			w.mustBeGone("a")
+		})
+	}
+}
+
 // A deletion aborts a pull in flight at once; upstream waits for it (L7.4, L12.25).
 func TestDeletionAbortsAPull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
