@@ -17,6 +17,7 @@ type Input struct {
 	Reject *Rejection  // node admission refused the pod (L3.12): it never runs
 	// Routed: some part of the data plane may open new connections to the pod as to one that goes on (N8.14). False
 	// as soon as each part has in force that the pod is being deleted, also where it stays the last resort (N8.16).
+	// Before the deletion nobody looks at it.
 	Routed   bool
 	Node     Node          // facts of the machine
 	Observed Observed      // the runtime as a whole, not what changed in it

@@ -248,7 +248,9 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 		Node: o.cfg.Node(), Observed: o.observed, Probes: o.probes, Done: o.done,
 	}
 	in.Node.Vacated = o.hub.vacancies()
-	in.Routed = o.cfg.Routed != nil && o.cfg.Routed(o.pod.UID)
+	if o.cfg.Routed != nil && o.pod.DeletionTimestamp != nil { // others are not asked: it may wait for a transaction
+		in.Routed = o.cfg.Routed(o.pod.UID)
+	}
 	before := &o.state.Last
 	next, out := o.cfg.Machine.Step(o.state, in)
 	changed := !o.sent || !podstatus.Same(before, &out.Status)

@@ -165,7 +165,7 @@ func TestReleasedByTheDataPlane(t *testing.T) {
 		w.routed["a"] = true
 		a := pod("a", 1)
 		w.Update("api", a)
-		expect("new", true)
+		expect("new", false) // nobody asks for a pod that goes on
 		route(true)
 		expect("it goes on")
 		deleted := a.DeepCopy()

@@ -100,7 +100,8 @@ type Config struct {
 	// have to end first (L3.40): then it is asked again when they have. It must not block.
 	Admit func(pod *corev1.Pod, others []*corev1.Pod) Verdict
 	// Routed reports whether the data plane may open new connections to the pod as to one that goes on
-	// (podlife.Input.Routed); nil: there is none. Manager.Released tells when it is false. It must not block.
+	// (podlife.Input.Routed); nil: there is none. Manager.Released tells when it is false. It is only asked about
+	// pods that are being deleted.
 	Routed  func(types.UID) bool
 	Journal journal.Recorder
 }
