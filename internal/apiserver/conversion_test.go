@@ -74,15 +74,19 @@ func (c *converter) asked() (calls, objects int) {
 	return calls, objects
 }
 
-// A list in a version that is not stored calls the conversion webhook once, whatever the selectors
-// and pages, and shows the same as a read of each object.
-func TestListsConvertTogether(t *testing.T) {
-	r := start(t, t.TempDir())
-	ctx := t.Context()
+// fail makes all later conversions fail.
+func (c *converter) fail() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fails = true
+}
+
+// serveConversion adds a version v2 to a definition of gadgets, and a webhook that converts between the two.
+func serveConversion(t *testing.T, d *apiextensionsv1.CustomResourceDefinition) *converter {
+	t.Helper()
 	c := &converter{}
 	hook := httptest.NewTLSServer(c)
 	t.Cleanup(hook.Close)
-	d := gadgets()
 	second := *d.Spec.Versions[0].DeepCopy()
 	second.Name, second.Storage, second.SelectableFields, second.AdditionalPrinterColumns = "v2", false,
 		[]apiextensionsv1.SelectableField{{JSONPath: ".spec.paint"}}, nil
@@ -97,6 +101,16 @@ func TestListsConvertTogether(t *testing.T) {
 			ClientConfig: &apiextensionsv1.WebhookClientConfig{URL: &hook.URL,
 				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})},
 			ConversionReviewVersions: []string{"v1"}}}
+	return c
+}
+
+// A list in a version that is not stored calls the conversion webhook once, whatever the selectors
+// and pages, and shows the same as a read of each object.
+func TestListsConvertTogether(t *testing.T) {
+	r := start(t, t.TempDir())
+	ctx := t.Context()
+	d := gadgets()
+	c := serveConversion(t, d)
 	r.establish(t, d)
 	stored, other := gadgetResource, gadgetResource
 	other.Version = "v2"
@@ -158,9 +172,7 @@ func TestListsConvertTogether(t *testing.T) {
 	if calls, _ := c.asked(); len(names) != many || calls != 3 {
 		t.Errorf("three pages: %d objects, %d calls", len(names), calls)
 	}
-	c.mu.Lock()
-	c.fails = true
-	c.mu.Unlock()
+	c.fail()
 	if _, err := v2.List(ctx, metav1.ListOptions{}); err == nil || !strings.Contains(err.Error(), "no way") {
 		t.Errorf("a webhook that fails: %v", err)
 	}

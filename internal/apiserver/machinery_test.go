@@ -3,10 +3,8 @@ package apiserver
 import (
 	"context"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -671,59 +669,11 @@ i: &i [*h,*h,*h,*h,*h,*h,*h,*h,*h,*h]
 // both; the error of a failing webhook is returned.
 func testConversion(t *testing.T, r *running) {
 	ctx := t.Context()
-	broken := make(chan bool, 1)
-	broken <- false
-	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		fails := <-broken
-		broken <- fails
-		var review apiextensionsv1.ConversionReview
-		if err := json.NewDecoder(q.Body).Decode(&review); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		answer := &apiextensionsv1.ConversionResponse{UID: review.Request.UID,
-			Result: metav1.Status{Status: metav1.StatusSuccess}}
-		if fails {
-			answer.Result = metav1.Status{Status: metav1.StatusFailure, Message: "no way"}
-		}
-		for _, raw := range review.Request.Objects {
-			var u unstructured.Unstructured
-			if err := json.Unmarshal(raw.Raw, &u.Object); err != nil {
-				http.Error(w, err.Error(), http.StatusBadRequest)
-				return
-			}
-			if spec, ok := u.Object["spec"].(map[string]any); ok { // v1 has spec.color, v2 spec.paint
-				from, to := "color", "paint"
-				if strings.HasSuffix(review.Request.DesiredAPIVersion, "/v1") {
-					from, to = to, from
-				}
-				if x, there := spec[from]; there {
-					spec[to] = x
-					delete(spec, from)
-				}
-			}
-			u.SetAPIVersion(review.Request.DesiredAPIVersion)
-			answer.ConvertedObjects = append(answer.ConvertedObjects, runtime.RawExtension{Object: &u})
-		}
-		review.Response, review.Request = answer, nil
-		_ = json.NewEncoder(w).Encode(review)
-	}))
-	defer hook.Close()
 	d := gadgets()
 	d.Name, d.Spec.Names = "things.example.org",
 		apiextensionsv1.CustomResourceDefinitionNames{Plural: "things", Singular: "thing", Kind: "Thing",
 			ListKind: "ThingList"}
-	second := *d.Spec.Versions[0].DeepCopy()
-	second.Name, second.Storage, second.SelectableFields, second.AdditionalPrinterColumns = "v2", false, nil, nil
-	second.Schema.OpenAPIV3Schema.Properties["spec"].Properties["paint"] = apiextensionsv1.JSONSchemaProps{
-		Type: "string"}
-	delete(second.Schema.OpenAPIV3Schema.Properties["spec"].Properties, "color")
-	d.Spec.Versions = append(d.Spec.Versions, second)
-	d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.WebhookConverter,
-		Webhook: &apiextensionsv1.WebhookConversion{
-			ClientConfig: &apiextensionsv1.WebhookClientConfig{URL: &hook.URL,
-				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})},
-			ConversionReviewVersions: []string{"v1"}}}
+	c := serveConversion(t, d)
 	r.establish(t, d)
 	one, two := gadgetResource.GroupVersion().WithResource("things"),
 		gadgetResource.GroupVersion().WithResource("things")
@@ -771,8 +721,7 @@ func testConversion(t *testing.T, r *running) {
 	if err != nil || color(applied, "paint") != "green" {
 		t.Fatalf("applied in v2: %v, %v", applied, err)
 	}
-	<-broken
-	broken <- true
+	c.fail()
 	if _, err := v2.Get(ctx, "one", metav1.GetOptions{}); err == nil || !strings.Contains(err.Error(), "no way") {
 		t.Errorf("a webhook that fails: %v", err)
 	}

@@ -21,19 +21,27 @@ func TestCodeIsNarrow(t *testing.T) {
 		if err != nil || bytes.Contains(text, []byte("// Code generated ")) {
 			continue // removed and not committed yet, or nobody reads it
 		}
-		var whole map[int]bool
-		for i, line := range strings.Split(string(text), "\n") {
-			if width(line) <= columns {
-				continue
-			}
-			if whole == nil {
-				whole = linesOfStrings(text)
-			}
-			if !whole[i+1] && !strings.ContainsAny(line, "─│└┌▶") {
-				t.Errorf("%s:%d has %d columns, at most %d", name, i+1, width(line), columns)
-			}
+		for _, n := range wideLines(text) {
+			t.Errorf("%s:%d has more than %d columns", name, n, columns)
 		}
 	}
+}
+
+// wideLines returns the numbers of the lines that are too wide and could be wrapped.
+func wideLines(text []byte) (wide []int) {
+	var whole map[int]bool
+	for i, line := range strings.Split(string(text), "\n") {
+		if width(line) <= columns {
+			continue
+		}
+		if whole == nil {
+			whole = linesOfStrings(text)
+		}
+		if !whole[i+1] && !strings.ContainsAny(line, "─│└┌▶") {
+			wide = append(wide, i+1)
+		}
+	}
+	return wide
 }
 
 // longString is how wide the strings of a line have to be together for it to stay whole.

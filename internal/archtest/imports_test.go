@@ -6,6 +6,7 @@ import (
 	"io"
 	"os/exec"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -27,7 +28,7 @@ var rules = []rule{
 		"decisions know nothing of the world"},
 	{"carob/internal/base", []string{"carob/internal/base"}, "leaves"},
 	{"carob/internal/runtime/sim", []string{"carob/internal/runtime", "carob/internal/core", "carob/internal/base"},
-		"the simulated twin runs without root"},
+		"the simulated runtime runs without root"},
 	{"carob/internal/runtime/native/cgroups", nil, "it knows groups and processes, not containers"},
 	{"carob/internal/runtime/native/wire", nil, "it knows messages, not what they are for"},
 	{"carob/internal/runtime/native/selinux", nil, "it knows files and labels, not containers"},
@@ -35,7 +36,8 @@ var rules = []rule{
 		[]string{"carob/internal/runtime/native/cgroups", "carob/internal/runtime/native/seccomp",
 			"carob/internal/runtime/native/wire"}, "planning is pure: whoever drives it looks at the host"},
 	{"carob/internal/runtime/native/monitor",
-		[]string{"carob/internal/runtime/native/monitor", "carob/internal/runtime/native/cgroups",
+		[]string{"carob/internal/base/openfile", "carob/internal/runtime/native/monitor",
+			"carob/internal/runtime/native/cgroups",
 			"carob/internal/runtime/native/plan", "carob/internal/runtime/native/wire"},
 		"it speaks to the C programs and decides nothing"},
 	{"carob/internal/runtime/native/state", []string{"carob/internal/runtime/native/plan", "carob/internal/base"},
@@ -46,7 +48,7 @@ var rules = []rule{
 		"the network knows namespaces, not containers"},
 	{"carob/internal/sim", []string{"carob/internal/sim", "carob/internal/core", "carob/internal/runtime/sim",
 		"carob/internal/runtime", "carob/internal/base"},
-		"the simulator drives decisions and twins, never a real machine"},
+		"the simulator drives decisions and a simulated runtime, never a real machine"},
 	{"carob/internal/kinds", []string{"carob/internal/kinds", "carob/internal/core", "carob/internal/base/errkind"},
 		"what a kind means does not depend on how a server works"},
 	part("apiserver", "carob/internal/kinds"), part("scheduler"), part("controllers"), part("node"), part("gateway"),
@@ -113,6 +115,35 @@ func TestImports(t *testing.T) {
 			}
 		}
 	}
+}
+
+// testOnly are packages that help tests and must not become part of a program. testdata and the
+// simulators are programs or tests themselves.
+var testOnly = []string{"carob/internal/base/testwait", "carob/internal/runtime/runtimetest",
+	"carob/internal/network/nettest", "carob/internal/controllers/controllertest", "carob/internal/archtest"}
+
+// testHelper reports whether a package may import packages of testOnly without being a test itself.
+func testHelper(pkg string) bool {
+	return strings.HasPrefix(pkg, "carob/test/") || slices.ContainsFunc(testOnly,
+		func(t string) bool { return under(pkg, t) })
+}
+
+func TestHelpersOfTestsStayInTests(t *testing.T) {
+	for _, p := range list(t) {
+		for _, imp := range p.Imports {
+			if importsTestHelper(p.ImportPath, imp) {
+				t.Errorf("%s imports %s outside of its tests", p.ImportPath, imp)
+			}
+		}
+	}
+	if !importsTestHelper("carob/internal/node", "carob/internal/base/testwait") ||
+		importsTestHelper("carob/internal/node", "carob/internal/base/keylock") {
+		t.Error("the rule cannot fail")
+	}
+}
+
+func importsTestHelper(from, imp string) bool {
+	return !testHelper(from) && slices.ContainsFunc(testOnly, func(t string) bool { return under(imp, t) })
 }
 
 // breaks says why a package may not import another, or nothing.

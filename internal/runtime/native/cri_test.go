@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/base/testwait"
 )
 
 // TestCDIDevices: what a CDI specification defines reaches the container, requested in the field of
@@ -107,7 +109,7 @@ func TestCDIHooks(t *testing.T) {
 	}
 	sb, sbc := w.sandbox("hooks")
 	id := w.run(sb, sbc, "c", shell("cat /etc/made /etc/mounts; exec sleep 1000"), gpu("0"))
-	w.eventually("the container sees what the hook made",
+	testwait.For(w.tb, "the container sees what the hook made",
 		func() bool { return w.log(sbc, "c") == "stdout F by a hook\nstdout F mounts\n" })
 	if x, err := w.exec(id, "cat", "/etc/made"); err != nil || string(x.Stdout) != "by a hook\n" {
 		t.Errorf("exec: %v, %v", x, err)
@@ -205,7 +207,7 @@ func TestSeccompAgent(t *testing.T) {
 	if s := <-states; s.State.Status != specs.StateRunning {
 		t.Errorf("for an exec the agent was told %+v", s)
 	}
-	w.eventually("the container tells of ELOOP, too",
+	testwait.For(w.tb, "the container tells of ELOOP, too",
 		func() bool { return strings.Contains(w.log(sbc, "c"), "Too many levels of symbolic links") })
 	// No agent listens, or the profile names no socket.
 	lost := w.create(sb, sbc, "lost", shell("true"), profile(write("lost.json", socket+".none")))

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/base/openfile"
 	"carob/internal/runtime/native/monitor"
 )
 
@@ -307,7 +308,7 @@ func (s *streams) close() {
 func receiveTerminal(sock *os.File) (*os.File, error) {
 	var b [1]byte
 	oob := make([]byte, unix.CmsgSpace(4))
-	_, n, _, _, err := unix.Recvmsg(monitor.RawFD(sock), b[:], oob, unix.MSG_CMSG_CLOEXEC)
+	_, n, _, _, err := unix.Recvmsg(openfile.FD(sock), b[:], oob, unix.MSG_CMSG_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("receiving the terminal: %w", err)
 	}
@@ -328,5 +329,5 @@ func receiveTerminal(sock *os.File) (*os.File, error) {
 
 func resizeTerminal(f *os.File, size terminalSize) {
 	// its process may have ended
-	_ = unix.IoctlSetWinsize(monitor.RawFD(f), unix.TIOCSWINSZ, &unix.Winsize{Row: size.rows, Col: size.cols})
+	_ = unix.IoctlSetWinsize(openfile.FD(f), unix.TIOCSWINSZ, &unix.Winsize{Row: size.rows, Col: size.cols})
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/base/testwait"
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
 	"carob/internal/runtime/native/wire"
@@ -165,7 +166,7 @@ func TestCleanupFails(t *testing.T) {
 		if left, _ := fails.Load(undone); left.(*atomic.Int32).Load() > 1 {
 			t.Errorf("%s was not reached", undone)
 		}
-		w.eventually(string(made)+" and "+string(undone)+" failed, nothing is left of it",
+		testwait.For(w.tb, string(made)+" and "+string(undone)+" failed, nothing is left of it",
 			func() bool { return !w.leftOver() })
 		armed.Store(false)
 		w.emptied()
@@ -327,7 +328,7 @@ func TestKilledDuringStart(t *testing.T) {
 			if x, err := w.exec(id, "id", "-u"); err != nil || string(x.Stdout) != "1000\n" {
 				t.Errorf("%s: its user is not known: %v, %v", moment, x, err)
 			}
-			w.eventually(moment+": the process that runs began", began)
+			testwait.For(w.tb, moment+": the process that runs began", began)
 		}
 		if code != 0 || st.State == cri.ContainerState_CONTAINER_EXITED {
 			if st := w.wait(id); st.ExitCode != code || st.Reason != "Error" || st.StartedAt == 0 {
@@ -466,7 +467,7 @@ func (w *world) only(when, sb, id string) {
 			}
 		}
 	}
-	w.eventually(when+": one monitor is left", func() bool { return len(w.r.groups.PIDs(w.r.monitors)) == 1 })
+	testwait.For(w.tb, when+": one monitor is left", func() bool { return len(w.r.groups.PIDs(w.r.monitors)) == 1 })
 }
 
 // TestMonitorKilledAtEveryStep: the pod's monitor is killed at each step. The pod is reported as
@@ -497,10 +498,10 @@ func TestMonitorKilledAtEveryStep(t *testing.T) {
 			if serr != nil {
 				continue
 			}
-			w.eventually(fmt.Sprintf("%s: the sandbox is not ready (after %v)", s, err),
+			testwait.For(w.tb, fmt.Sprintf("%s: the sandbox is not ready (after %v)", s, err),
 				func() bool { return x.status().State == cri.PodSandboxState_SANDBOX_NOTREADY })
 			for _, c := range w.r.containersOf(p.Id) {
-				w.eventually(fmt.Sprintf("%s: no container runs in a sandbox that is not ready", s), func() bool {
+				testwait.For(w.tb, fmt.Sprintf("%s: no container runs in a sandbox that is not ready", s), func() bool {
 					return c.status().State != cri.ContainerState_CONTAINER_RUNNING &&
 						len(w.r.groups.PIDs(c.rec.Cgroup)) == 0
 				})
@@ -602,16 +603,4 @@ func TestMissingLayers(t *testing.T) {
 		t.Errorf("with its layers: %v", st)
 	}
 	w.emptied()
-}
-
-// eventually polls for a state without an event.
-func (w *world) eventually(what string, ok func() bool) {
-	w.tb.Helper()
-	for range 3000 {
-		if ok() {
-			return
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-	w.tb.Errorf("%s: not so after 6 s", what)
 }

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 
-	"carob/internal/runtime/native/monitor"
+	"carob/internal/base/openfile"
 	"carob/internal/runtime/native/plan"
 	"carob/internal/runtime/native/state"
 )
@@ -157,7 +157,7 @@ func inMountNamespace(pid int, f func() error) error {
 			}
 			defer ns.Close()
 			if err := errors.Join(unix.Unshare(unix.CLONE_FS),
-				unix.Setns(monitor.RawFD(ns), unix.CLONE_NEWNS)); err != nil {
+				unix.Setns(openfile.FD(ns), unix.CLONE_NEWNS)); err != nil {
 				return fmt.Errorf("entering the container's mount namespace: %w", err)
 			}
 			return f()

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"carob/internal/runtime/native/monitor"
+	"carob/internal/base/openfile"
 	"carob/internal/runtime/native/plan"
 )
 
@@ -33,7 +33,7 @@ func mountsForeignProc() bool {
 		return false
 	}
 	defer ns.Close()
-	return unix.FsconfigSetFd(fd, "pidns", monitor.RawFD(ns)) == nil
+	return unix.FsconfigSetFd(fd, "pidns", openfile.FD(ns)) == nil
 }
 
 func boundingSet() uint64 {

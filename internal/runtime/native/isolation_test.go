@@ -18,8 +18,9 @@ import (
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/base/openfile"
+	"carob/internal/base/testwait"
 	"carob/internal/runtime/native/cgroups"
-	"carob/internal/runtime/native/monitor"
 )
 
 // TestMain makes this binary the attacker when a test mounts it into a container
@@ -345,7 +346,7 @@ func TestHelperModeChanged(t *testing.T) {
 	id := w.run(sb, sbc, "c", shell("exec sleep 1000"))
 	for _, mode := range []uint32{0, 0o700, 0o666} {
 		old := unsealed(t, helperProgram)
-		if err := unix.Fchmod(monitor.RawFD(old), mode); err != nil {
+		if err := unix.Fchmod(openfile.FD(old), mode); err != nil {
 			t.Fatal(err)
 		}
 		w.r.programs.UseHelper(old)
@@ -361,10 +362,10 @@ func TestHelperModeChanged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if seals, err := unix.FcntlInt(uintptr(monitor.RawFD(h)), unix.F_GET_SEALS, 0); err != nil ||
+	if seals, err := unix.FcntlInt(uintptr(openfile.FD(h)), unix.F_GET_SEALS, 0); err != nil ||
 		seals&unix.F_SEAL_SEAL == 0 {
 		t.Errorf("seals %#x, %v", seals, err)
-	} else if err := unix.Fchmod(monitor.RawFD(h), 0); (err == nil) != (seals&0x20 == 0 /* F_SEAL_EXEC */) {
+	} else if err := unix.Fchmod(openfile.FD(h), 0); (err == nil) != (seals&0x20 == 0 /* F_SEAL_EXEC */) {
 		t.Errorf("chmod of a helper with seals %#x: %v", seals, err)
 	}
 }
@@ -660,12 +661,7 @@ func TestForkBomb(t *testing.T) {
 		}
 	}()
 	id := w.run(sb, sbc, "c", attacker("bomb"))
-	for range 5000 {
-		if peak.Load() >= most {
-			break
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
+	testwait.For(t, "the bomb reaches its limit", func() bool { return peak.Load() >= most })
 	if _, err := w.r.StopContainer(Bg, &cri.StopContainerRequest{ContainerId: id}); err != nil {
 		t.Error(err)
 	}

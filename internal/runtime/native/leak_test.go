@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"carob/internal/runtime/native/monitor"
+	"carob/internal/base/openfile"
+	"carob/internal/base/testwait"
 )
 
 func descriptors(t *testing.T, pid string) int {
@@ -71,13 +72,12 @@ func TestNothingLeaks(t *testing.T) {
 		round(i + 1)
 	}
 	var after [3]int
-	for range 500 { // goroutines that copy end a moment after their exec
+	testwait.Until(t, "what a round leaves", func() error { // goroutines that copy end a moment after their exec
 		if after = count(); after[0] <= before[0] && after[1] <= before[1] && after[2] <= before[2]+2 {
-			return
+			return nil
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Errorf("descriptors of the monitor, of carob, goroutines: %v before, %v after", before, after)
+		return fmt.Errorf("descriptors of the monitor, of carob, goroutines: %v before, %v after", before, after)
+	})
 }
 
 // TestCancelledCallsLeaveNothing: contexts end at any time during a start; everything is removed or
@@ -155,13 +155,12 @@ func (w *world) emptied() {
 		})
 	}
 	var pids []int
-	for range 400 { // the last one was told to end a moment ago
+	testwait.Until(w.tb, "all processes end", func() error { // the last one was told to end a moment ago
 		if pids = w.r.groups.PIDs(w.cfg.CgroupRoot); len(pids) == 0 {
-			return
+			return nil
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Errorf("processes %v stay", pids)
+		return fmt.Errorf("processes %v stay", pids)
+	})
 }
 
 const crashDir = "CAROB_TEST_CRASH_DIR"
@@ -235,11 +234,11 @@ func TestRemoveWhileTheMonitorWrites(t *testing.T) {
 		go func() {
 			defer close(done)
 			close(begin)
-			f, err := unix.Openat(monitor.RawFD(d), "exit.tmp", unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+			f, err := unix.Openat(openfile.FD(d), "exit.tmp", unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
 			if err != nil {
 				return // the directory is gone
 			}
-			_ = unix.Renameat(monitor.RawFD(d), "exit.tmp", monitor.RawFD(d), "exit") // it may have been removed
+			_ = unix.Renameat(openfile.FD(d), "exit.tmp", openfile.FD(d), "exit") // it may have been removed
 			_ = unix.Close(f)
 		}()
 		<-begin

@@ -223,12 +223,10 @@ func TestRestart(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(gate, "open"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for range 4000 {
-		if _, ok, _ := state.LoadExit(w.r.containerDir(ends)); ok {
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	testwait.For(t, "the monitor records the exit", func() bool {
+		_, ok, _ := state.LoadExit(w.r.containerDir(ends))
+		return ok
+	})
 	unix.Kill(goneMonitor, unix.SIGKILL)
 	// Unfinished objects of a carob that was killed.
 	os.Mkdir(w.r.sandboxDir("half"), 0o700)
@@ -316,7 +314,7 @@ ps -o args | grep ^sleep; ls /proc/1/root/ 2>&1 | head -1`)
 	// has PID 1.
 	orphans := w.run(sb, sbc, "orphans",
 		shell("for i in 1 2 3 4 5; do sh -c 'sleep 0.01 & sleep 0.02 & exit'; done; exec sleep 4000"))
-	w.eventually("orphans are reaped", func() bool {
+	testwait.For(w.tb, "orphans are reaped", func() bool {
 		x, err := w.exec(orphans, "sh", "-c", "ps -o stat,args; readlink /proc/1/exe")
 		return err == nil && strings.Contains(string(x.Stdout), "sleep 4000") &&
 			!strings.Contains(string(x.Stdout), "Z ") && !strings.Contains(string(x.Stdout), "sleep 0.0")

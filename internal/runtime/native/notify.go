@@ -9,7 +9,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"carob/internal/runtime/native/monitor"
+	"carob/internal/base/openfile"
 	"carob/internal/runtime/native/plan"
 )
 
@@ -36,7 +36,7 @@ func handOver(a *plan.SeccompAgent, listener *os.File, id, bundle string, pid in
 	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: a.Path}); err != nil {
 		return fmt.Errorf("calling the seccomp agent at %s: %w", a.Path, err)
 	}
-	c, err := monitor.UnixConn(f)
+	c, err := openfile.UnixConn(f)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func handOver(a *plan.SeccompAgent, listener *os.File, id, bundle string, pid in
 	if err := c.SetDeadline(time.Now().Add(agentPatience)); err != nil {
 		return err
 	}
-	if _, _, err := c.WriteMsgUnix(state, unix.UnixRights(monitor.RawFD(listener)), nil); err != nil {
+	if _, _, err := c.WriteMsgUnix(state, unix.UnixRights(openfile.FD(listener)), nil); err != nil {
 		return fmt.Errorf("handing the listener to the seccomp agent at %s: %w", a.Path, err)
 	}
 	return nil

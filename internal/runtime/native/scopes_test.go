@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/base/testwait"
 	"carob/internal/runtime/native/cgroups"
 	testbus "carob/test/dbus"
 )
@@ -76,7 +77,7 @@ func TestScopes(t *testing.T) {
 		t.Fatalf("cgroup %s, %v, want %s", c.rec.Cgroup, err, group)
 	}
 	// The holder process has left, and the container's process is in the scope.
-	w.eventually("only the container in its scope",
+	testwait.For(w.tb, "only the container in its scope",
 		func() bool { return slices.Equal(u.groups.PIDs(group), []int{c.record().Pid}) })
 	memory, cpu := "MemoryLimit", "CPUShares"
 	if u.groups.V2 {

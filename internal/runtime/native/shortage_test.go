@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/base/testwait"
 	"carob/internal/runtime/native/state"
 )
 
@@ -72,8 +73,8 @@ func TestNoDescriptors(t *testing.T) {
 	}
 	t.Logf("%d calls failed", failed)
 	w.inside(keep)
-	w.eventually("what could not be removed without descriptors is removed", func() bool { return !w.leftOver() })
-	w.eventually(fmt.Sprintf("no more than the %d descriptors of before", before),
+	testwait.For(w.tb, "what could not be removed without descriptors is removed", func() bool { return !w.leftOver() })
+	testwait.For(w.tb, fmt.Sprintf("no more than the %d descriptors of before", before),
 		func() bool { return descriptors(t, "self") <= before })
 	w.emptied()
 }
@@ -100,7 +101,7 @@ func TestStartRecordComesLater(t *testing.T) {
 	if !errors.Is(lost, unix.EMFILE) {
 		t.Errorf("there are descriptors: %v", lost)
 	}
-	w.eventually("the record says that the container runs", func() bool {
+	testwait.For(w.tb, "the record says that the container runs", func() bool {
 		return state.Load(w.r.containerDir(id), &rec) == nil && rec.StartedAt != 0
 	})
 	if err := w.r.Close(); err != nil {
@@ -165,7 +166,7 @@ func TestFullDisk(t *testing.T) {
 		return st.Size()
 	}
 	at := size()
-	w.eventually("the log goes on with room again", func() bool { return size() > at })
+	testwait.For(w.tb, "the log goes on with room again", func() bool { return size() > at })
 	w.emptied()
 }
 

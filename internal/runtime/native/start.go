@@ -16,6 +16,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
+	"carob/internal/base/openfile"
 	"carob/internal/runtime/native/cgroups"
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
@@ -227,7 +228,7 @@ func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Pr
 	if err != nil {
 		return 0, nil, err
 	}
-	spec, err := monitor.MemoryFile("spec", code)
+	spec, err := openfile.MemoryFile("spec", code)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/base/testwait"
 )
 
 // TestHelperWaitsForItsCgroups: where the helper enters its cgroups by itself it is started while they
@@ -47,7 +49,7 @@ func TestHelperWaitsForItsCgroups(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := &breaker{at: StepStartDevices, do: func(string) error { // late
-			w.eventually("the helper runs already", func() bool { return helpers() == 1 })
+			testwait.For(w.tb, "the helper runs already", func() bool { return helpers() == 1 })
 			if pids := w.r.groups.PIDs(c.rec.Cgroup); len(pids) > 0 {
 				t.Errorf("processes %v are in cgroups without all limits", pids)
 			}
@@ -58,7 +60,7 @@ func TestHelperWaitsForItsCgroups(t *testing.T) {
 		if !b.done.Load() {
 			t.Fatal("the cgroups were never made")
 		}
-		w.eventually("no helper is left", func() bool { return helpers() == 0 })
+		testwait.For(w.tb, "no helper is left", func() bool { return helpers() == 0 })
 		if refused != nil { // never
 			if st := c.status(); err == nil || st.Reason != "StartError" {
 				t.Errorf("%v, %v", err, st)

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"carob/internal/runtime/native/monitor"
+	"carob/internal/base/openfile"
 	"carob/internal/runtime/native/plan"
 )
 
@@ -111,7 +111,7 @@ func (r *Runtime) startHolder(flags uintptr, o *cri.UserNamespace) (*holder, err
 	if err != nil {
 		return nil, err
 	}
-	spec, err := monitor.MemoryFile("userns", code)
+	spec, err := openfile.MemoryFile("userns", code)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (r *Runtime) startHolder(flags uintptr, o *cri.UserNamespace) (*holder, err
 	defer runtime.KeepAlive(helper)
 	pidfd := -1
 	cmd := &exec.Cmd{
-		Path:       fmt.Sprintf("/proc/self/fd/%d", monitor.RawFD(helper)),
+		Path:       fmt.Sprintf("/proc/self/fd/%d", openfile.FD(helper)),
 		Args:       []string{"carob-userns"},
 		Env:        []string{},
 		Dir:        "/",

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"carob/internal/base/openfile"
 	"carob/internal/runtime/native/cgroups"
 	"carob/internal/runtime/native/wire"
 )
@@ -134,7 +135,7 @@ func (p *Programs) StartMonitor(place cgroups.Entry) (*Monitor, error) {
 	defer ours.Close()
 	defer theirs.Close()
 	cmd := &exec.Cmd{
-		Path:        fmt.Sprintf("/proc/self/fd/%d", RawFD(program)),
+		Path:        fmt.Sprintf("/proc/self/fd/%d", openfile.FD(program)),
 		Args:        []string{"carob-monitor"},
 		Env:         append([]string{}, place.Tasks...), // nil would mean the environment of carob
 		Dir:         "/",
@@ -147,12 +148,12 @@ func (p *Programs) StartMonitor(place cgroups.Entry) (*Monitor, error) {
 	}
 	defer group.Close() // nil for none; Close accepts that
 	if group != nil {
-		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, RawFD(group)
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, openfile.FD(group)
 	}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting a monitor: %w", err)
 	}
-	conn, err := UnixConn(ours)
+	conn, err := openfile.UnixConn(ours)
 	if err != nil {
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
@@ -189,16 +190,7 @@ func DialConn(dir string) (*net.UnixConn, error) {
 		&unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), monitorSocket)}); err != nil {
 		return nil, fmt.Errorf("dialling the monitor of %s: %w", filepath.Base(dir), err)
 	}
-	return UnixConn(f)
-}
-
-// UnixConn is the connection of a socket, a copy of f.
-func UnixConn(f *os.File) (*net.UnixConn, error) {
-	c, err := net.FileConn(f)
-	if err != nil {
-		return nil, fmt.Errorf("using a helper's or monitor's socket: %w", err)
-	}
-	return c.(*net.UnixConn), nil
+	return openfile.UnixConn(f)
 }
 
 // Listen creates the socket by which a later carob finds the monitor.
@@ -302,7 +294,7 @@ func (m *Monitor) exchange(r wire.Message, ch chan wire.Message, files []*os.Fil
 	if len(files) > 0 {
 		fds := make([]int, len(files))
 		for i, f := range files {
-			fds[i] = RawFD(f)
+			fds[i] = openfile.FD(f)
 		}
 		oob = unix.UnixRights(fds...)
 	}
@@ -325,15 +317,6 @@ func (m *Monitor) exchange(r wire.Message, ch chan wire.Message, files []*os.Fil
 	case <-time.After(30 * time.Second):
 		return wire.Message{}, fmt.Errorf("the pod's monitor does not answer")
 	}
-}
-
-// RawFD is f's descriptor, without making it blocking as File.Fd does.
-func RawFD(f *os.File) int {
-	fd := -1
-	if c, err := f.SyscallConn(); err == nil {
-		_ = c.Control(func(p uintptr) { fd = int(p) }) // fails for a closed file, which has none
-	}
-	return fd
 }
 
 // Setup assigns the monitor to a pod.

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"carob/internal/base/openfile"
 )
 
 // TestMonitorDoesNotAnswer: a call about a shown log waits no longer than its caller wants.
@@ -17,7 +19,7 @@ func TestMonitorDoesNotAnswer(t *testing.T) {
 	}
 	ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
 	defer ours.Close()
-	conn, err := UnixConn(ours)
+	conn, err := openfile.UnixConn(ours)
 	if err != nil {
 		t.Fatal(err)
 	}

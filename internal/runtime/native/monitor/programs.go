@@ -8,6 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
+
+	"carob/internal/base/openfile"
 )
 
 // Programs are the two C programs as sealed files in memory: a container that gets access to one
@@ -65,7 +67,7 @@ func (p *Programs) executable(f **os.File, name string, content []byte) (*os.Fil
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var st unix.Stat_t
-	if err := unix.Fstat(RawFD(*f), &st); err != nil {
+	if err := unix.Fstat(openfile.FD(*f), &st); err != nil {
 		return nil, fmt.Errorf("looking at %s: %w", name, err)
 	}
 	if st.Mode&0o111 == 0o111 {
@@ -82,15 +84,14 @@ func (p *Programs) executable(f **os.File, name string, content []byte) (*os.Fil
 }
 
 const (
-	memfdNoExec = 0x8  // MFD_NOEXEC_SEAL and MFD_EXEC, Linux 6.3: one of them is required
-	memfdExec   = 0x10 // where vm.memfd_noexec is set
-	sealExec    = 0x20 // F_SEAL_EXEC, of the same release: no chmod changes the permission to execute it
+	memfdExec = 0x10 // MFD_EXEC, Linux 6.3: required where vm.memfd_noexec is set
+	sealExec  = 0x20 // F_SEAL_EXEC, of the same release: no chmod changes the permission to execute it
 
 	sealsOfPrograms = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE | unix.F_SEAL_SEAL | sealExec
 )
 
 func sealed(name string, content []byte, seals int) (*os.File, error) {
-	fd, err := newMemory(name, unix.MFD_ALLOW_SEALING, memfdExec)
+	fd, err := openfile.Memory(name, unix.MFD_ALLOW_SEALING, memfdExec)
 	if err != nil {
 		return nil, err
 	}
@@ -112,30 +113,4 @@ func sealed(name string, content []byte, seals int) (*os.File, error) {
 		return nil, fmt.Errorf("opening %s: %w", name, err)
 	}
 	return r, nil
-}
-
-// newMemory creates an unnamed file, with a flag that kernels before 6.3 do not know.
-func newMemory(name string, flags, flag int) (int, error) {
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|flags|flag)
-	if errors.Is(err, unix.EINVAL) {
-		fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|flags)
-	}
-	if err != nil {
-		return -1, fmt.Errorf("making %s in memory: %w", name, err)
-	}
-	return fd, nil
-}
-
-// MemoryFile is an unnamed file with the given content, read from its start.
-func MemoryFile(name string, content []byte) (*os.File, error) {
-	fd, err := newMemory(name, 0, memfdNoExec)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), name)
-	if _, err := f.Write(content); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("writing %s to memory: %w", name, err)
-	}
-	return f, nil
 }

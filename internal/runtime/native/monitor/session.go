@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"carob/internal/base/openfile"
 	"carob/internal/runtime/native/plan"
 )
 
@@ -153,7 +154,7 @@ func HelperLine() (ours *net.UnixConn, theirs *os.File, err error) {
 	}
 	a, theirs := os.NewFile(uintptr(fds[0]), "helper"), os.NewFile(uintptr(fds[1]), "helper")
 	defer a.Close()
-	if ours, err = UnixConn(a); err != nil {
+	if ours, err = openfile.UnixConn(a); err != nil {
 		theirs.Close()
 		return nil, nil, err
 	}
