@@ -17,6 +17,7 @@ import (
 	"carob/internal/network"
 	"carob/internal/network/bridge"
 	"carob/internal/network/cni"
+	"carob/internal/network/policy"
 	"carob/internal/runtime"
 	"carob/internal/runtime/native"
 	"carob/internal/runtime/native/criserver"
@@ -37,6 +38,7 @@ type engine struct {
 	// onRulesChanged registers a function that is called when the host's firewall rules change; nil
 	// if the network does not watch them.
 	onRulesChanged func(func())
+	policies       *policy.Enforcer // nil if the pod network is not ours: then policies are its work
 }
 
 func openEngine(ctx context.Context, in instance.Instance, version string) (*engine, error) {
@@ -84,7 +86,13 @@ func openNative(ctx context.Context, in instance.Instance, version string) (_ *e
 		return nil, err
 	}
 	e.closes = append(e.closes, store.Close)
-	net, closeNet, err := openNetwork(ctx, in)
+	if in.CNIConfDir == "" {
+		if e.policies, err = policy.New(policy.Config{Table: policyTable(in), Node: in.NodeName}); err != nil {
+			return nil, err
+		}
+		e.closes = append(e.closes, e.policies.Close)
+	}
+	net, closeNet, err := openNetwork(ctx, in, e.policies)
 	if err != nil {
 		return nil, err
 	}
@@ -131,13 +139,16 @@ const runtimeDir = "runtime"
 const spareMonitors = 4
 
 // openNetwork opens the pod network that the instance is configured for.
-func openNetwork(ctx context.Context, in instance.Instance) (network.PodNetwork, func() error, error) {
+func openNetwork(ctx context.Context, in instance.Instance, gate *policy.Enforcer) (network.PodNetwork, func() error,
+	error) {
 	if in.CNIConfDir != "" {
 		n, err := cni.Open(cni.Config{ConfDir: in.CNIConfDir, StateDir: filepath.Join(in.DataDir, "network", "cni"),
 			RunDir: in.RunDir})
 		return n, func() error { return nil }, err
 	}
-	n, err := bridge.Open(ctx, bridgeConfig(in))
+	cfg := bridgeConfig(in)
+	cfg.Gate = gate
+	n, err := bridge.Open(ctx, cfg)
 	if err != nil {
 		return nil, nil, fmt.Errorf("pod network: %w", err)
 	}
@@ -158,6 +169,9 @@ func bridgeConfig(in instance.Instance) bridge.Config {
 		OwnPorts: []netip.AddrPort{in.ListenAddr, in.AgentListen},
 	}
 }
+
+// policyTable has the rules of network policies.
+func policyTable(in instance.Instance) string { return in.NFTable + "-policy" }
 
 // storeImages adapts the native image store to the image service.
 type storeImages struct{ store *images.Store }

@@ -18,6 +18,7 @@ import (
 	"carob/internal/base/instance"
 	"carob/internal/core/resources"
 	"carob/internal/network/bridge"
+	"carob/internal/network/policy"
 	"carob/internal/network/unserved"
 	"carob/internal/node/logs"
 	"carob/internal/runtime"
@@ -62,7 +63,7 @@ func removeTraces(ctx context.Context, in instance.Instance) error {
 	errs := []error{unmountBelow(filepath.Join(in.DataDir, "node")),
 		unmountBelow(filepath.Join(in.DataDir, runtimeDir)), unmountBelow(in.RunDir)}
 	if in.RuntimeEndpoint == "" && in.CNIConfDir == "" {
-		errs = append(errs, bridge.Destroy(bridgeConfig(in)))
+		errs = append(errs, bridge.Destroy(bridgeConfig(in)), policy.Remove(policyTable(in)))
 	}
 	errs = append(errs, unserved.Remove(servicesTable(in)), removeDevice(in))
 	if in.CgroupDriver == "systemd" && in.RuntimeEndpoint == "" {

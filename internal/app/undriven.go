@@ -1,23 +1,29 @@
 package app
 
-import "k8s.io/apimachinery/pkg/runtime/schema"
+import (
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"carob/internal/base/instance"
+)
 
 // undriven are the kinds that the API stores and no part of carob acts on, with what
 // that means for who makes one. A kind goes from here when its controller is there.
-func undriven() map[schema.GroupResource]string {
+func undriven(in instance.Instance) map[schema.GroupResource]string {
 	const where = " (see docs/differences.md)"
 	kinds := map[schema.GroupResource]string{
 		{Resource: "services"}: "carob has no service network yet: " +
 			"it gets its addresses and endpoints, but nothing answers at its addresses",
 		{Resource: "persistentvolumeclaims"}: "carob has no volume controller yet: it is stored, and stays Pending",
 		{Group: "networking.k8s.io",
-			Resource: "networkpolicies"}: "carob does not enforce network policies yet: it is stored, all traffic goes on",
-		{Group: "networking.k8s.io",
 			Resource: "ingresses"}: "carob has no ingress controller: it is stored until you run one",
 		{Group: "resource.k8s.io",
 			Resource: "resourceclaims"}: "carob does not allocate devices yet: it is stored, and stays pending",
 		{Group: "resource.k8s.io",
 			Resource: "resourceclaimtemplates"}: "carob does not allocate devices yet: it is stored, no claims are made of it",
+	}
+	if in.CNIConfDir != "" || in.RuntimeEndpoint != "" {
+		kinds[schema.GroupResource{Group: "networking.k8s.io", Resource: "networkpolicies"}] = "carob enforces network " +
+			"policies on its own pod network only: here it is the work of the CNI plugin"
 	}
 	for kind := range kinds {
 		kinds[kind] += where

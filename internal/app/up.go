@@ -33,6 +33,7 @@ import (
 	"carob/internal/core/eviction"
 	"carob/internal/kinds/apps"
 	"carob/internal/kinds/pods"
+	"carob/internal/network/policy"
 	"carob/internal/network/unserved"
 	"carob/internal/node"
 	"carob/internal/scheduler"
@@ -243,7 +244,7 @@ func (c *carob) open(ctx context.Context) error {
 			ServiceCIDRs: c.in.Services, NodePorts: c.in.NodePorts, PKI: c.keys, NodeDialer: c.dialNode,
 			Audit: audit.Config(c.in.Audit), EncryptionConfig: c.in.Encryption,
 			AuthenticationConfig: c.in.Authentication, AdmissionConfig: c.in.Admission, Profiling: c.in.Profiling,
-			Undriven: undriven(), Measure: controllers.Measure,
+			Undriven: undriven(c.in), Measure: controllers.Measure,
 		})
 		if err != nil {
 			return err
@@ -332,6 +333,13 @@ func (c *carob) start(ctx context.Context) error {
 		return err
 	}
 	c.parts.start(ctx, "controllers", ctrl.Run)
+	if p := c.engine.policies; p != nil {
+		api, err := policy.Client(c.server.ClientConfig(controllerUser))
+		if err != nil {
+			return err
+		}
+		c.parts.start(ctx, "network policies", func(ctx context.Context) error { return p.Run(ctx, api) })
+	}
 	agent, err := c.agent()
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ type Pod struct {
 	Namespace string
 	Name      string
 	SandboxID string
+	Labels    map[string]string // of the sandbox
 	Ports     []PortMapping
 	// NetNS is the path of the network namespace to attach. The caller creates it for a pod whose
 	// user namespace must own it; if empty, Attach creates one.
@@ -47,4 +48,25 @@ type PodNetwork interface {
 	Ready(context.Context) error
 	// Sweep frees everything that belongs to none of the live sandboxes.
 	Sweep(ctx context.Context, live map[string]bool) error
+}
+
+// Place is a pod with the addresses that it has on this network.
+type Place struct {
+	UID, Namespace, Name string
+	SandboxID            string
+	Labels               map[string]string // of the sandbox; nil if they are not known
+	IPs                  []netip.Addr
+}
+
+// Gate keeps pods off the network until the rules for them are in force. A network asks it; who
+// makes the rules implements it.
+type Gate interface {
+	// Adopt tells of the pods that were attached before this process started.
+	Adopt([]Place)
+	// Admit returns when the rules for a pod are in force. The pod may send nothing before that.
+	// After an error the pod is not attached.
+	Admit(context.Context, Place) error
+	// Free tells that a sandbox has left its addresses, before somebody else gets them. An unknown
+	// ID is not an error.
+	Free(sandboxID string)
 }

@@ -44,7 +44,7 @@ func (n *Network) Attach(ctx context.Context, pod network.Pod) (network.Attachme
 			return network.Attachment{}, explain(err)
 		}
 	} else if !at.ready || at.leaving {
-		if err := n.finish(at); err != nil {
+		if err := n.finish(ctx, pod, at); err != nil {
 			return network.Attachment{}, explain(err)
 		}
 	}
@@ -73,10 +73,11 @@ func (n *Network) attachNew(ctx context.Context, pod network.Pod) (*attachment, 
 		n.discard(p)
 		return nil, err
 	}
+	admitted := n.admit(ctx, pod, at)
 	if len(p.ips) == 0 {
 		err = n.configure(p.h, p.eth0, at.IPs, p.mac)
 	}
-	if err == nil {
+	if err = errors.Join(err, <-admitted); err == nil {
 		err = n.rules.publish(at.published(), at.pin())
 	}
 	if err == nil {
@@ -89,6 +90,19 @@ func (n *Network) attachNew(ctx context.Context, pod network.Pod) (*attachment, 
 	at.ready = true
 	n.mu.Unlock()
 	return at, nil
+}
+
+// admit asks the gate, beside other work. The pod can send only when its addresses are published.
+func (n *Network) admit(ctx context.Context, pod network.Pod, at *attachment) <-chan error {
+	answer := make(chan error, 1)
+	if n.cfg.Gate == nil {
+		answer <- nil
+		return answer
+	}
+	p := at.place()
+	p.Labels = pod.Labels
+	go func() { answer <- n.cfg.Gate.Admit(ctx, p) }()
+	return answer
 }
 
 // takePlace returns a spare place, or makes one: for a pod that gets its previous addresses, or with a
@@ -135,7 +149,7 @@ func (n *Network) reserve(pod network.Pod, p *place) (_ *attachment, err error) 
 }
 
 // finish repeats the steps that a killed process may have left undone.
-func (n *Network) finish(at *attachment) error {
+func (n *Network) finish(ctx context.Context, pod network.Pod, at *attachment) error {
 	var h *netlink.Handle
 	err := netns.Do(at.NetNS, func() (err error) {
 		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -149,7 +163,7 @@ func (n *Network) finish(at *attachment) error {
 			at.MAC, at.leaving = eth0.Attrs().HardwareAddr.String(), false
 			n.mu.Unlock()
 			err = errors.Join(n.settlePort(at.Port, at.mac()), n.addRoutes(h, eth0.Attrs().Index),
-				n.configure(h, eth0.Attrs().Index, at.IPs, at.mac()))
+				n.configure(h, eth0.Attrs().Index, at.IPs, at.mac()), <-n.admit(ctx, pod, at))
 		}
 	}
 	if err == nil {
@@ -192,6 +206,9 @@ func (n *Network) drop(at *attachment) error {
 		return fmt.Errorf("detach pod %s from the network: %w", at.Pod, err)
 	}
 	forgetConnections(at)
+	if n.cfg.Gate != nil {
+		n.cfg.Gate.Free(at.Sandbox)
+	}
 	n.forgetNeighbours(at.IPs)
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -52,6 +52,8 @@ type Config struct {
 	Pool     int          // maximum number of places in the pool; 0: 16, negative: none
 	// OwnPorts are the TCP ports on which this carob listens: host ports of pods cannot take them.
 	OwnPorts []netip.AddrPort
+	// Gate makes the rules for a pod before it may send; nil: there are none.
+	Gate network.Gate
 }
 
 // Network is an open pod network. All methods are safe for concurrent use.
@@ -134,6 +136,13 @@ func (n *Network) start(ctx context.Context) error {
 	}
 	if err := n.load(); err != nil {
 		return err
+	}
+	if n.cfg.Gate != nil {
+		var places []network.Place
+		for _, at := range n.attached {
+			places = append(places, at.place())
+		}
+		n.cfg.Gate.Adopt(places)
 	}
 	n.rules = &rules{table: n.cfg.Table, bridge: n.cfg.Bridge, mac: n.bridgeMAC(), pods: n.cfg.Pods, pods6: n.cfg.Pods6,
 		own: n.cfg.OwnPorts}

@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"carob/internal/base/atomicfile"
 	"carob/internal/network"
@@ -40,6 +42,13 @@ func (at *attachment) mac() net.HardwareAddr {
 		return macOf(at.IPs[0])
 	}
 	return make(net.HardwareAddr, macLen) // a damaged journal: the pod may send nothing
+}
+
+// place tells a gate of the pod.
+func (at *attachment) place() network.Place {
+	namespace, name, _ := strings.Cut(at.Pod, "/")
+	return network.Place{UID: at.UID, Namespace: namespace, Name: name, SandboxID: at.Sandbox,
+		IPs: slices.Clone(at.IPs)}
 }
 
 // pin is what the pod may send.

@@ -43,6 +43,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -69,6 +70,9 @@ type Chain struct {
 	Name  string
 	Base  *Base // nil: only other chains lead to it
 	Rules [][]expr.Any
+	// Comments are texts of the rules for people, in the same order; fewer are allowed. A text that
+	// nftables cannot have, or that could be mistaken for something else in a listing, is left out.
+	Comments []string
 }
 
 // Base says where packets enter a chain.
@@ -493,10 +497,21 @@ func (t *Table) setChain(c Chain, again bool) error {
 	}
 	t.conn.AddChain(chain)
 	t.conn.FlushChain(chain)
-	for _, exprs := range c.Rules {
-		t.conn.AddRule(&nftables.Rule{Table: t.table, Chain: chain, Exprs: exprs})
+	for i, exprs := range c.Rules {
+		rule := &nftables.Rule{Table: t.table, Chain: chain, Exprs: exprs}
+		if i < len(c.Comments) && isComment(c.Comments[i]) {
+			rule.UserData = userdata.AppendString(nil, userdata.TypeComment, c.Comments[i])
+		}
+		t.conn.AddRule(rule)
 	}
 	return nil
+}
+
+// isComment allows names of objects of the API, and namespaces before them.
+func isComment(s string) bool {
+	return s != "" && len(s) <= 120 && !strings.ContainsFunc(s, func(r rune) bool {
+		return r != '-' && r != '.' && r != '/' && (r < '0' || r > '9') && (r < 'a' || r > 'z')
+	})
 }
 
 // emptyChains removes the rules of chains; dropStale deletes the chains later.

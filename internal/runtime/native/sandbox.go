@@ -150,7 +150,8 @@ func (r *Runtime) attach(ctx context.Context, s *sandbox, netNS string) error {
 		return nil
 	}
 	m := s.config.Metadata
-	pod := network.Pod{UID: m.Uid, Namespace: m.Namespace, Name: m.Name, SandboxID: s.rec.ID, NetNS: netNS}
+	pod := network.Pod{UID: m.Uid, Namespace: m.Namespace, Name: m.Name, SandboxID: s.rec.ID, NetNS: netNS,
+		Labels: s.config.Labels}
 	for _, p := range s.config.PortMappings {
 		if p.HostPort == 0 {
 			continue

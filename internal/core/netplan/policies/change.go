@@ -17,9 +17,9 @@ type Change struct {
 type FamilyChange struct {
 	AddSets     map[string]*Set // with all their elements
 	AddElements map[string][]Element
-	SetChains   map[string]*Chain // new ones, and ones whose rules are others now
-	Isolate     [2]map[netip.Addr]string
-	Release     [2][]netip.Addr // only addresses that have no chain any more
+	SetChains   map[string]*Chain        // new ones, and ones whose rules are others now
+	Release     [2][]netip.Addr          // addresses that leave their chain, for another or for none
+	Isolate     [2]map[netip.Addr]string // addresses that get a chain
 	DelElements map[string][]Element
 	DelChains   []string
 	DelSets     map[string]*Set // with the elements that they had
@@ -84,13 +84,13 @@ func (f *Family) apply(c *FamilyChange) {
 		f.Chains[name] = chain.clone()
 	}
 	for d := range c.Isolate {
-		for a, chain := range c.Isolate[d] { // any order: one entry does not depend on another
-			must(f.Chains[chain] != nil, "isolate by chain", chain)
-			f.Isolated[d][a] = chain
-		}
 		for _, a := range c.Release[d] {
 			must(f.Isolated[d][a] != "", "release", a.String())
 			delete(f.Isolated[d], a)
+		}
+		for a, chain := range c.Isolate[d] { // any order: one entry does not depend on another
+			must(f.Chains[chain] != nil && f.Isolated[d][a] == "", "isolate by chain", chain)
+			f.Isolated[d][a] = chain
 		}
 	}
 	for name, list := range c.DelElements { // any order: one entry does not depend on another
@@ -145,8 +145,8 @@ func diff(from, to *Family) FamilyChange {
 				put(&c.Isolate[d], a, chain)
 			}
 		}
-		for a := range from.Isolated[d] { // any order: one entry does not depend on another
-			if _, still := to.Isolated[d][a]; !still {
+		for a, chain := range from.Isolated[d] { // any order: one entry does not depend on another
+			if to.Isolated[d][a] != chain {
 				c.Release[d] = append(c.Release[d], a)
 			}
 		}
@@ -331,10 +331,14 @@ func (w *writer) take() FamilyChange {
 	}
 	for d := range w.j.isolated {
 		for a, had := range w.j.isolated[d] { // any order: one entry does not depend on another
-			switch chain := w.Isolated[d][a]; {
-			case chain == "" && had != "":
+			chain := w.Isolated[d][a]
+			if chain == had {
+				continue
+			}
+			if had != "" {
 				c.Release[d] = append(c.Release[d], a)
-			case chain != had:
+			}
+			if chain != "" {
 				put(&c.Isolate[d], a, chain)
 			}
 		}

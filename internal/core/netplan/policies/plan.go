@@ -58,6 +58,7 @@ type Plan struct {
 	profiles   map[string]*profile
 	shared     [2]map[string]int // how many chains use a set of blocks or ports
 	own        [2]int            // how many addresses are isolated
+	policies   int
 
 	groupsOfPods       map[anchor]map[*group]struct{} // by labels of the pods they want
 	groupsOfNamespaces map[anchor]map[*group]struct{} // by labels of the namespaces they want
@@ -140,6 +141,9 @@ func (p *Plan) Table() Table {
 	return Table{V4: p.families[0].clone(), V6: p.families[1].clone()}
 }
 
+// Empty reports for each family whether nothing is isolated.
+func (p *Plan) Empty() (v4, v6 bool) { return p.own[0] == 0, p.own[1] == 0 }
+
 // Allowed judges the first packet of a connection.
 func (p *Plan) Allowed(packet Packet) bool {
 	t := Table{V4: p.families[0].Family, V6: p.families[1].Family}
@@ -150,20 +154,6 @@ func (p *Plan) Allowed(packet Packet) bool {
 func (p *Plan) Isolated(uid string) bool {
 	pod := p.pods[uid]
 	return pod != nil && len(pod.placed[Ingress])+len(pod.placed[Egress]) > 0
-}
-
-// IsolatedAddress reports whether an address is one of an isolated pod.
-func (p *Plan) IsolatedAddress(a netip.Addr) bool {
-	f := &p.families[familyOf(a)]
-	return f.Isolated[Ingress][a] != "" || f.Isolated[Egress][a] != ""
-}
-
-// Known returns a pod as it was last set.
-func (p *Plan) Known(uid string) (Pod, bool) {
-	if pod := p.pods[uid]; pod != nil {
-		return pod.Pod, true
-	}
-	return Pod{}, false
 }
 
 // Compute is the table of everything at once.

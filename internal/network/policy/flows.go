@@ -1,0 +1,110 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"carob/internal/core/netplan/policies"
+)
+
+// judgePause is the time between two looks at all flows.
+const judgePause = time.Second
+
+// judgeFlows looks at the tracked UDP flows after the rules have changed, and forgets those that are
+// no longer allowed: a flow that never pauses would otherwise go on for ever (N5.26). Established
+// connections of TCP and SCTP go on (N5.22).
+func (e *Enforcer) judgeFlows(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.judge:
+		}
+		if err := e.forget(func(f *flow) bool {
+			return f.Protocol == policies.UDP && !f.ofNode && !e.allowed(f.Packet)
+		}); err != nil {
+			klog.FromContext(ctx).Error(err, "UDP flows that network policies no longer allow may go on")
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(judgePause):
+		}
+	}
+}
+
+func (e *Enforcer) allowed(p policies.Packet) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.plan.Allowed(p)
+}
+
+// forgetFlows forgets everything about addresses that another pod had.
+func (e *Enforcer) forgetFlows(ips []netip.Addr) error {
+	has := map[netip.Addr]bool{}
+	for _, a := range ips {
+		has[a] = true
+	}
+	return e.forget(func(f *flow) bool { return has[f.Src] || has[f.Dst] || has[f.asked] })
+}
+
+// flow is a tracked connection.
+type flow struct {
+	policies.Packet            // as it is forwarded
+	asked           netip.Addr // the destination before it was translated
+	ofNode          bool       // this node has one end of it
+}
+
+// forget removes flows from connection tracking.
+func (e *Enforcer) forget(which func(*flow) bool) error {
+	return e.inNS(func() error {
+		h, err := netlink.NewHandle(unix.NETLINK_NETFILTER, unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		own := map[netip.Addr]bool{}
+		addrs, err := h.AddrList(nil, netlink.FAMILY_ALL)
+		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return err
+		}
+		for _, a := range addrs {
+			if ip, ok := netip.AddrFromSlice(a.IP); ok {
+				own[ip.Unmap()] = true
+			}
+		}
+		var errs []error
+		for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
+			_, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, family, filter{which, own})
+			if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+				errs = append(errs, err)
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
+type filter struct {
+	which func(*flow) bool
+	own   map[netip.Addr]bool
+}
+
+// MatchConntrackFlow implements netlink.CustomConntrackFilter.
+func (f filter) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
+	src, ok1 := netip.AddrFromSlice(c.Forward.SrcIP)
+	asked, ok2 := netip.AddrFromSlice(c.Forward.DstIP)
+	dst, ok3 := netip.AddrFromSlice(c.Reverse.SrcIP)
+	if !ok1 || !ok2 || !ok3 {
+		return false
+	}
+	fl := flow{Packet: policies.Packet{Src: src.Unmap(), Dst: dst.Unmap(), Protocol: c.Forward.Protocol,
+		Port: c.Reverse.SrcPort}, asked: asked.Unmap()}
+	fl.ofNode = f.own[fl.Src] || f.own[fl.Dst]
+	return f.which(&fl)
+}

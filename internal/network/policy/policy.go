@@ -1,0 +1,288 @@
+// Package policy enforces network policies on the pod network of this node. It follows policies,
+// pods and namespaces of the API, tells them to core/netplan/policies, and writes what that decides
+// to nftables, each change in one transaction. Package bridge asks it before a pod gets its address;
+// package app runs it. It must never decide which packets pass.
+//
+// Packets between pods, and between pods and the world, are forwarded by the host, where the rules
+// are. Packets between a pod and its own node are not forwarded, so no rule sees them.
+//
+//	API ──watches──┐                       ┌── nftables, IPv4
+//	               ├─▶ plan ──changes──▶ writer
+//	bridge ─Admit──┘                       └── nftables, IPv6; conntrack: UDP flows that are not allowed
+//
+// While there is no policy, only policies are watched, and there is no table.
+//
+// Contract: N5 in docs/spec/network.md.
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"carob/internal/base/errkind"
+	"carob/internal/core/netplan/policies"
+	"carob/internal/network"
+)
+
+// Config is what an Enforcer needs to know.
+type Config struct {
+	Table string // name of the nftables tables (ip and ip6), used by nobody else
+	Node  string // name of this node
+}
+
+// Enforcer keeps the rules. Make it with New in the network namespace of the host, and Run it once.
+type Enforcer struct {
+	cfg      Config
+	ns       *os.File
+	patience time.Duration
+
+	mu         sync.Mutex
+	plan       *policies.Plan
+	objects    map[string]*object                  // by UID
+	places     map[string]map[string]network.Place // by UID and sandbox
+	used       map[netip.Addr]bool                 // addresses that pods have left
+	synced     map[kind]bool                       // lists that are complete
+	settled    chan struct{}                       // closed and replaced when settledNow may have changed
+	namespaces map[string]bool                     // that the plan knows
+	asked      uint64                              // counts the changes of the plan
+	written    uint64                              // the last change that is in the kernel
+	tried      uint64                              // the last change that was to be written
+	failed     error                               // why that did not work; nil: it did
+	round      chan struct{}                       // closed and replaced after each write
+
+	wake   chan struct{}
+	judge  chan struct{} // the flows are to be judged again
+	follow chan bool     // whether there are policies
+}
+
+// object is a pod of the API.
+type object struct {
+	policies.Pod
+	node    string
+	ips     []netip.Addr // of its status
+	deleted bool         // the object is gone, but the pod still has an address here
+}
+
+// admitPatience is how long a pod waits for the lists of policies, pods and namespaces.
+const admitPatience = 10 * time.Second
+
+// New returns an Enforcer; nothing happens before Run.
+func New(cfg Config) (*Enforcer, error) {
+	ns, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, fmt.Errorf("open the network namespace: %w", err)
+	}
+	return &Enforcer{cfg: cfg, ns: ns, patience: admitPatience, plan: policies.New(), objects: map[string]*object{},
+		places: map[string]map[string]network.Place{}, namespaces: map[string]bool{}, used: map[netip.Addr]bool{},
+		synced:  map[kind]bool{},
+		settled: make(chan struct{}), round: make(chan struct{}),
+		wake: make(chan struct{}, 1), judge: make(chan struct{}, 1), follow: make(chan bool, 1)}, nil
+}
+
+// Close frees what New took. The rules stay in force.
+func (e *Enforcer) Close() error { return e.ns.Close() }
+
+var _ network.Gate = (*Enforcer)(nil)
+
+// Adopt implements network.Gate.
+func (e *Enforcer) Adopt(all []network.Place) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, p := range all {
+		e.occupy(p)
+	}
+	e.changed()
+}
+
+// Admit implements network.Gate. Kinds: Unavailable if the policies are not known yet, or cannot be
+// written.
+func (e *Enforcer) Admit(ctx context.Context, p network.Place) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, e.patience, errors.New("no answer within "+e.patience.String()))
+	defer cancel()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for !e.settledNow() {
+		if err := e.await(ctx, e.settled); err != nil {
+			return errkind.Errorf(errkind.Unavailable,
+				"the network policies of the cluster are not known yet, so pod %s/%s gets no network: %w", p.Namespace,
+				p.Name, err)
+		}
+	}
+	e.occupy(p)
+	isolated := e.plan.Isolated(p.UID)
+	again := slices.ContainsFunc(p.IPs, func(a netip.Addr) bool { return e.used[a] })
+	if e.plan.Policies() == 0 {
+		return nil
+	}
+	want := e.changed()
+	if !isolated && !again {
+		return nil // as a peer of others it is written soon
+	}
+	for e.written < want {
+		err := e.failed
+		if e.tried < want || err == nil {
+			if err = e.await(ctx, e.round); err == nil {
+				continue
+			}
+		}
+		e.vacate(p.SandboxID)
+		e.changed()
+		return errkind.Errorf(errkind.Unavailable,
+			"the network policies of pod %s/%s cannot be put in force, so it gets no network: %w", p.Namespace, p.Name, err)
+	}
+	if isolated && again {
+		e.mu.Unlock()
+		err := e.forgetFlows(p.IPs)
+		e.mu.Lock()
+		if err != nil {
+			e.vacate(p.SandboxID)
+			e.changed()
+			return errkind.Errorf(errkind.Unavailable,
+				"connections of an earlier pod at the address of pod %s/%s cannot be ended, so it gets no network: %w",
+				p.Namespace, p.Name, err)
+		}
+		for _, a := range p.IPs {
+			delete(e.used, a)
+		}
+	}
+	return nil
+}
+
+// Free implements network.Gate.
+func (e *Enforcer) Free(sandbox string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.vacate(sandbox)
+	e.changed()
+}
+
+// await waits for an event without the lock.
+func (e *Enforcer) await(ctx context.Context, event <-chan struct{}) error {
+	e.mu.Unlock()
+	defer e.mu.Lock()
+	select {
+	case <-event:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// settledNow reports whether everything that decides about a pod is known.
+func (e *Enforcer) settledNow() bool {
+	return e.synced[ofPolicies] && (e.plan.Policies() == 0 || e.synced[ofPods] && e.synced[ofNamespaces])
+}
+
+// changed tells the writer that the plan may have changed, and returns the number of the change.
+func (e *Enforcer) changed() uint64 {
+	if !e.settledNow() {
+		return e.asked
+	}
+	e.asked++
+	poke(e.wake)
+	return e.asked
+}
+
+// settle tells who waits that the answer of settledNow may be another.
+func (e *Enforcer) settle() {
+	close(e.settled)
+	e.settled = make(chan struct{})
+	e.changed()
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func (e *Enforcer) occupy(p network.Place) {
+	if e.places[p.UID] == nil {
+		e.places[p.UID] = map[string]network.Place{}
+	}
+	e.places[p.UID][p.SandboxID] = p
+	e.update(p.UID)
+}
+
+func (e *Enforcer) vacate(sandbox string) {
+	for uid, list := range e.places {
+		p, ok := list[sandbox]
+		if !ok {
+			continue
+		}
+		for _, a := range p.IPs {
+			e.used[a] = true
+		}
+		if delete(list, sandbox); len(list) == 0 {
+			delete(e.places, uid)
+			if o := e.objects[uid]; o != nil && o.deleted {
+				delete(e.objects, uid)
+			}
+		}
+		e.update(uid)
+	}
+}
+
+// update tells the plan how a pod stands: its addresses on this node are those that the pod network
+// gave it, whatever its status says.
+func (e *Enforcer) update(uid string) {
+	o, places := e.objects[uid], e.places[uid]
+	var pod policies.Pod
+	switch {
+	case len(places) > 0:
+		ids := slices.Sorted(maps.Keys(places))
+		if o != nil {
+			pod = o.Pod
+			pod.Gone = pod.Gone || o.deleted
+		} else {
+			pod = fromPlace(places[ids[0]])
+		}
+		pod.Here = true
+		for _, id := range ids {
+			pod.Addresses = append(pod.Addresses, places[id].IPs...)
+		}
+	case o != nil && o.node != "" && o.node != e.cfg.Node && !o.Gone:
+		pod = o.Pod
+		pod.Addresses = o.ips
+	default:
+		e.plan.DeletePod(uid)
+		return
+	}
+	slices.SortFunc(pod.Addresses, netip.Addr.Compare)
+	pod.Addresses = slices.Compact(pod.Addresses)
+	e.plan.SetPod(pod)
+}
+
+// fromPlace is a pod that the API has not told of yet, such as a static pod without its mirror.
+func fromPlace(p network.Place) policies.Pod {
+	pod := policies.Pod{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Labels: map[string]string{}}
+	for k, v := range p.Labels {
+		if !strings.HasPrefix(k, "io.kubernetes.pod.") { // added by the node agent
+			pod.Labels[k] = v
+		}
+	}
+	return pod
+}
+
+// Run enforces the policies of an API server until ctx is done. The rules stay in force after it.
+func (e *Enforcer) Run(ctx context.Context, api API) error {
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName("network policies"))
+	parts.Go(func() { e.watchPolicies(ctx, api) })
+	parts.Go(func() { e.watchOthers(ctx, api) })
+	parts.Go(func() { e.judgeFlows(ctx) })
+	e.write(ctx)
+	return nil
+}
