@@ -21,6 +21,11 @@ import (
 // never impersonate, set their own deadlines, and must not be rejected by the limit on requests in
 // flight. A request from the network passes the filters in the order below; each line lists those
 // that surround what follows:
+//
+//	audit ID, panics, unauthenticated connections ─ time, request info, latency, cache control ─ deadline ─ authentication ─
+//	limit of the user ─ warnings ─ audit ─ impersonation ─ priority and fairness ─ authorization ─ API
+//
+// The filters before authentication never wait for another request.
 func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handler {
 	c.RequestInfoResolver = notFoundResolver{c.RequestInfoResolver}
 	authorized := genericapifilters.WithAuthorization(s.measured(api), c.Authorization.Authorizer, c.Serializer)

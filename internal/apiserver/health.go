@@ -14,6 +14,10 @@ import (
 
 // The names of the checks are kube-apiserver's, which its tests and dashboards use. Each reports on
 // the part of carob that does the same job:
+//
+//	before Run has started it, or while its stored objects are read ─ failed
+//	while it runs, or after it has finished ─ ok
+//	after it has given up, or ended before the server ─ failed; an error before a retry does not count
 const hookPrefix = "poststarthook/"
 
 // Parts of the server, by the names of their checks.

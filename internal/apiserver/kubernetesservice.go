@@ -160,6 +160,8 @@ const (
 
 // keepKubernetesService creates the kubernetes Service, its endpoints, and the default ServiceCIDR
 // again when somebody deletes or changes them, until ctx ends.
+//
+//	services, endpoints, endpointslices, servicecidrs ──watch──▶ changed (holds one) ──▶ kubernetesService, serviceRange
 func (s *Server) keepKubernetesService(ctx context.Context) {
 	ctx = asServer(ctx)
 	changed := make(chan struct{}, 1)

@@ -98,6 +98,13 @@ func (s *serviceScenario) clear(t *testing.T) {
 }
 
 // run sends one request:
+//
+//	create|put NAME [dry]     the body is the spec
+//	patch NAME [dry] [status] the body is the change of the spec (or of the status)
+//	delete|get NAME [dry]
+//	raw METHOD [type=…] PATH  the body is YAML
+//	pause                     waits for upstream's caches
+//	range|unrange NAME [cidrs=…], address|unaddress NAME, addresses
 func (s *serviceScenario) run(t *testing.T, d *datadriven.TestData) string {
 	s.literals = append(s.literals, value.FindAllString(d.Input, -1)...)
 	if d.Cmd == "raw" {

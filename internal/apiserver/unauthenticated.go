@@ -30,6 +30,9 @@ const (
 // unauthenticatedConns are the connections on which no request has been authenticated yet. Their
 // number and requests are limited, and one more than allowed closes another one of them: a client
 // with a credential gets in, however many connections, handshakes, and streams others hold open.
+//
+//	accepted ──first authenticated request──▶ known: no longer counted here
+//	accepted ──too many connections, or too many requests──▶ closed: first one of the source with the most
 type unauthenticatedConns struct {
 	maxOpen, maxRequests int
 

@@ -2,6 +2,15 @@
 // virtual time: hours of a pod's life in milliseconds. Faults come from a seed: actions that fail
 // before or after their effect, late and lost events, crashes of the agent and reboots at any
 // point, clock jumps, conflicts and outages of the API, and deletions at any time.
+//
+// One seed is one run, and the same run each time: a run reads no clock, starts no goroutine,
+// ranges over no map, and uses no other random source than the seed. Every invariant of the pod
+// lifecycle ("promise") has its clause (promises.go). A broken one ends the run with the command
+// that repeats it, and each can be broken on purpose (sabotage.go).
+//
+// Tests and the command "carob sim" drive it. It must never touch the host.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package sim
 
 import (

@@ -152,6 +152,9 @@ func (w *buffered) Write(p []byte) (int, error) {
 }
 
 // stream starts the request and returns when the handler has sent its header.
+//
+//	handler: WriteHeader/Write ─> Flush (header is out) ─> Write ... ─> returns (body ends)
+//	caller:  RoundTrip waits ───────────┘ reads ... Close ─> request context ends
 func (t *transport) stream(ctx context.Context, r *http.Request) (*http.Response, error) {
 	inner, cancel := context.WithCancel(ctx) // also ends with the handler
 	w := &streamed{header: http.Header{}, sent: make(chan struct{}), cancel: cancel}

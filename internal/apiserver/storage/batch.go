@@ -19,6 +19,10 @@ import (
 // batching is the store of one served version of a custom resource. Objects that are stored in
 // another version are usually converted by the user's webhook: a list calls it once for batchSize
 // objects, not once for each.
+//
+// Such a list is read twice. The first read only collects the objects to convert; the second is the
+// engine's own and finds each of them converted. An object that has changed in between is converted
+// separately.
 type batching struct {
 	storage.Interface
 	codec     runtime.Codec

@@ -27,6 +27,8 @@ const (
 
 // cacheClock is the clock of a watch cache on an embedded store. It controls the cache's timers,
 // for which the library has no options.
+//
+//	idle: periodic work each 10 s ──a watch──▶ attended: each second ──the last client's watch ends──▶ idle
 type cacheClock struct {
 	clock.RealClock
 	start time.Time // the same for all caches, so that they run at the same time

@@ -18,6 +18,13 @@ import (
 
 // create creates the directory of a new member if there is none, or one that was never written to;
 // state is what checkFiles found in it.
+//
+// etcd creates its database, its log, and the log's first entry, the member itself, one after the
+// other. A process that ends in between leaves a log without a member: the next start finds a log
+// and waits for a leader that is never elected. So all three are created in another directory,
+// which is renamed when it is complete.
+//
+//	member.new/{snap/db,wal/0…0.wal} ──synced──▶ member
 func create(cfg config.ServerConfig, state memberState) error {
 	if state == memberUsed {
 		return nil

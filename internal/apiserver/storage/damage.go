@@ -14,6 +14,10 @@ import (
 
 // checkFiles returns what is damaged in the directory of a member (the error has the kind Corrupt),
 // and whether the member was ever written to. It writes nothing.
+//
+// etcd opens damaged files: a log that it truncates at a damaged place, and one that ends before
+// the state of the database, after which it considers every write as already applied and answers
+// none. A damaged database crashes the process. So its files are checked first.
 func checkFiles(dir string) (state memberState, err error) {
 	// A part of a mapped file that cannot be read is a fault.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))

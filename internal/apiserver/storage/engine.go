@@ -2,6 +2,9 @@
 // cluster), one client for it, and for each kind a store with a watch cache on top. The apiserver
 // package drives it. It must never listen on a socket, change the working directory, or exit the
 // process: fatal failures of etcd become errors.
+//
+//	Open: lock ─> bootstrap ─> raft running ─> campaign ─> leading (Open returns)
+//	           └ error: in use, corrupt, no space            └ Failed: a write to the disk failed
 package storage
 
 import (
@@ -248,6 +251,10 @@ func (e *Engine) start(ctx context.Context, cfg Config) error {
 // the message with which a leader hands over starts an election immediately. Raft checks the
 // entries that it has not applied before it becomes a candidate, and etcd drops the first of them
 // while it applies: so the message waits until there are none.
+//
+// Log entries after the last known commit may have been acknowledged before a crash. The leader's
+// first entry commits them again, and until then a read would miss them: campaign returns after
+// that.
 func (e *Engine) campaign(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, leadTimeout)
 	defer cancel()

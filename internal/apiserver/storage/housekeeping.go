@@ -42,6 +42,8 @@ const storeType = "*mvcc.watchableStore"
 
 // housekeeping sends watchers the events from before they began, and writes the database to its
 // file, when there is a reason to: a new watch or a write.
+//
+//	asleep ──write, new watch──▶ awake: a run each housekeepingPeriod ──housekeepingLooks without reason──▶ asleep
 type housekeeping struct {
 	store  unsafe.Pointer
 	commit func()

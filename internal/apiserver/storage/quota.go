@@ -17,6 +17,9 @@ import (
 // A database that has reached its quota accepts only deletions until somebody clears the alarm.
 // Nobody can do that for a database in this process, so it is done when there is space again. Its
 // file never shrinks by itself, and the file is what counts.
+//
+//	full ──a write fails────▶ space inside of the file? ──no──▶ full
+//	                                   └──yes──▶ rewritten, alarm cleared
 
 // clearTime is the timeout of the request that clears the alarm.
 const clearTime = 10 * time.Second

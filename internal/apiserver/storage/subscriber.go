@@ -23,6 +23,11 @@ const (
 
 // subscriber is a watch of a client that a shared watch serves. No goroutine of it runs while it
 // waits:
+//
+//	started, with a watch of its own ──the bookmark after the initial events──▶ joined, waiting ──a change──▶ pumping ──all taken──▶ waiting
+//
+// One that begins at a version joins at once. A subscriber that is too slow, whose shared watch has
+// ended, or that was stopped, ends by closing out.
 type subscriber struct {
 	shared    *sharedWatch
 	namespace string // all, when empty

@@ -39,6 +39,8 @@ func (w *writes) of(gr schema.GroupResource) *tally {
 
 // tally counts the writes to one kind. A write whose caller did not wait for its end may still take
 // effect later, but before any write that starts after it:
+//
+//	known ──write abandoned──▶ open ──a later write succeeds──▶ known
 type tally struct {
 	ended  atomic.Uint64
 	lost   atomic.Uint64 // abandoned writes

@@ -1,6 +1,13 @@
 // Package tokens issues and verifies the tokens of service accounts: ES256-signed JWTs with a
 // limited lifetime, bound to the account and usually to one pod, secret, or node. Tokens in a
 // Secret are valid as long as it exists.
+//
+// The API server drives it: it serves the token subresource of service accounts, authenticates each
+// bearer token, and publishes the public key. The package stores nothing: a token is valid if it is
+// signed by the key, has not expired, and the objects that it is bound to exist with the same UID.
+// It never logs a token.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package tokens
 
 import (

@@ -1,6 +1,8 @@
 // Package usage serves metrics.k8s.io: the CPU and memory usage of nodes and pods, from the values
 // of the node agents (W8.A). The API server drives it. It must never run anything without a
 // request, and stops serving the group when an APIService assigns it to another server.
+//
+// Contract: docs/spec/workloads.md.
 package usage
 
 import (

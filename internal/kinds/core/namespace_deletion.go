@@ -24,6 +24,8 @@ import (
 // namespaceStorage deletes a namespace in two steps: the first DELETE sets its phase to
 // Terminating, and it is removed when /finalize removes its last spec finalizer. It does not
 // support deletion of collections.
+//
+//	Active ──DELETE──> Terminating ──/finalize leaves no finalizer──> gone
 type namespaceStorage struct {
 	rest.Getter
 	rest.Lister

@@ -27,6 +27,13 @@ import (
 
 // Hooks are programs of the host that a CDI specification names, with the semantics of the OCI
 // runtime-spec. They run while the helper waits, before it leaves the host's files:
+//
+//	prestart, createRuntime   in the host's namespaces, the container's mounts are made
+//	createContainer           in the container's mount namespace, before its root is "/"
+//	poststart                 when the container's process runs; a failure is logged
+//	poststop                  when the container is removed; a failure is logged
+//
+// startContainer, which would run inside of the container, is rejected.
 
 // hookPatience is the time limit of a hook that has none of its own.
 const hookPatience = 2 * time.Minute

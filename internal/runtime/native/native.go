@@ -1,6 +1,19 @@
 // Package native is carob's own container runtime: CRI v1 in this process, on the kernel's own
 // primitives, with two small C programs (csrc) and without a shim, runc, or a pause program. The
 // node agent drives it through runtime.Runtime; criserver serves the same object on a unix socket.
+//
+// It must never know pods beyond CRI, never execute the large Go binary for a container, and never
+// hold a lock during a create: containers of different pods are started in parallel.
+//
+// Its parts: plan decides which mounts, capabilities, and filters a container gets and returns a
+// program of small operations, which csrc/helper.c executes inside the new container. Every running
+// process belongs to the pod's monitor (csrc/monitor.c), which outlives this process; monitor is
+// the client of both, wire encodes the messages. cgroups creates and limits cgroups, seccomp
+// compiles filters, images stores layers, state stores records. This package drives them and
+// implements CRI. The parts never import it; images and streaming implement its interfaces, and the
+// composition passes them in.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package native
 
 //go:generate make -C csrc

@@ -26,6 +26,9 @@ import (
 )
 
 // sandbox is a pod sandbox: its namespaces, held by its monitor, and its files.
+//
+//	        RunPodSandbox             StopPodSandbox, or the monitor dies
+//	(none) ───────────────> ready ───────────────────────────────> not ready ──Remove──> (gone)
 type sandbox struct {
 	config *cri.PodSandboxConfig
 	name   string

@@ -17,6 +17,9 @@ import (
 // A container's environment, command, and arguments can contain secrets: values of Secrets, also by
 // $(NAME). They are kept in memory, in files below secretDir. A reboot removes them together with
 // the container; the files on disk then still name it.
+//
+//	secretDir(id)/config        cri.ContainerConfig, protobuf, as requested
+//	secretDir(id)/config.json   the bundle of hooks
 const secretFile = "config"
 
 func (r *Runtime) secretDir(id string) string {

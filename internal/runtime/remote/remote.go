@@ -2,6 +2,8 @@
 // a runtime.Runtime. It passes calls on with the timeouts of the kubelet (L0.46) and decides
 // nothing. It must never retry a call that may have had an effect: the agent observes the runtime
 // again and decides.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package remote
 
 import (

@@ -1,6 +1,9 @@
 // Package sim is a simulated container runtime: CRI v1 like the native and the remote runtime,
 // without processes. A Behaviour decides what a container does. Clock provides the time, so hours
 // pass in an instant and a run can be repeated exactly.
+//
+// The simulator and tests of the node agent drive it. It must never access the host, start a
+// goroutine, or read a clock of its own.
 package sim
 
 import (

@@ -1,5 +1,11 @@
 // Package cgroups creates, limits, measures, and removes the cgroups of containers: on hosts with
 // version 1, version 2, or both, through the kernel's files or through systemd.
+//
+// The native runtime drives it, with cgroups as paths below each hierarchy ("/kubepods/pod1/id").
+// It must never learn what a pod is, change a cgroup that it was not given, or write to
+// cgroup.procs (see Entry).
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package cgroups
 
 import (

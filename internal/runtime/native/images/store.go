@@ -1,6 +1,21 @@
 // Package images is the image store of the native runtime: containerd's content store, metadata
 // database, overlay snapshotter, and registry client, used as libraries in this process. The
 // runtime drives it, and the node agent for imports. Two stores never share a directory.
+//
+// An image becomes visible only when it is complete and unpacked. Everything before that belongs to
+// a lease that the next Open deletes, so a killed process leaves at most garbage, never half an
+// image.
+//
+//	content, ingest ── lease ──▶ snapshots committed ──▶ name recorded (visible)
+//	                                                         │ RemoveImage
+//	            collected ◀── last container released ◀── name gone
+//
+// A container's writable layer is two plain directories beside the store, not a snapshot: creating
+// one costs no database transaction and no fsync.
+//
+// It must never mount anything, start a process of an image, or pull on its own.
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package images
 
 import (

@@ -1,6 +1,11 @@
 // Package monitor is the client of the native runtime's C programs (csrc): of the monitor of each
 // pod, which starts, signals, and reaps its processes, and of the helper while it becomes a
 // container's process.
+//
+// The native runtime drives it. It starts monitors in advance (Pool), starts and finds them
+// (Programs, Dial), and serves one helper at a time (Session). It must never decide what a
+// container gets, which package plan does, and never change a message of an earlier release:
+// running pods keep their monitor.
 package monitor
 
 import (

@@ -1,6 +1,11 @@
 // Package plan plans what the helper does to become a container's process: which cgroups and
 // namespaces it enters, what it mounts where, which user, capabilities, and security profiles it
 // takes, and what it executes.
+//
+// The native runtime drives it: it fills in a Container, gets a Program, and answers the one
+// question of a helper, which is about the user in the image's files (Program.Answer). Planning is
+// pure: it must never access the host, read a clock, or keep state between two calls. csrc/helper.c
+// executes programs.
 package plan
 
 import (

@@ -1,5 +1,9 @@
 // Package state keeps what the native runtime must know after a restart: a record of each sandbox
 // and container, how containers exited, and the work to retry.
+//
+// The runtime drives it. It must never be synced to disk (after a power failure the processes are
+// gone as well), and writing the next version of a record must never need more space: events on a
+// full disk are recorded. Secrets are not stored here.
 package state
 
 import (

@@ -1,6 +1,10 @@
 // Package streaming is the HTTP server behind the URLs of exec, attach, and port-forward:
 // k8s.io/cri-streaming on the loopback address. The composition starts it and passes it to the
 // native runtime.
+//
+// A URL is valid once, for one minute. The server must never listen beyond the loopback address,
+// and its paths begin with a secret of this process, so that other users of the host cannot guess a
+// URL.
 package streaming
 
 import (

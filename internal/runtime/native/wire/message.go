@@ -1,5 +1,8 @@
 // Package wire encodes the messages between Go and the C programs of the native runtime: requests
 // to a monitor and its answers, and the operations of a helper's program.
+//
+// plan and monitor use it. A string must never have two interpretations: one that C would read only
+// to its first zero byte is rejected here, and again in csrc/common.h.
 package wire
 
 import (
