@@ -24,13 +24,26 @@ func (s *Scheduler) preempt(ctx context.Context, it *item, budgets []*policyv1.P
 		return // deleted meanwhile
 	}
 	began := time.Now()
-	d := s.cluster.Decide(it.pod, s.start)
-	s.start = d.Next
+	d, ask := s.decideAgain(it)
+	if ask {
+		s.consult(ctx, it)
+		return
+	}
 	if d.Node != "" { // resources became free while the budgets were read
 		s.assume(ctx, it, d.Node, began)
 		return
 	}
 	p := s.cluster.Preempt(it.pod, d, budgets)
+	if p.Node != "" && s.preemptWith(ctx, it, d, budgets, began) {
+		return
+	}
+	s.evict(ctx, it, d, p, began)
+}
+
+// evict deletes the victims of a preemption, or says why there is none.
+func (s *Scheduler) evict(ctx context.Context, it *item, d placement.Decision, p placement.Preemption,
+	began time.Time) {
+	pod := it.pod.Object
 	if p.Node == "" {
 		s.reject(ctx, it, d, p, began)
 		return

@@ -41,6 +41,7 @@ type item struct {
 	attempts int                // decisions without a fitting node
 	errors   int                // consecutive errors, which have their own back-off
 	refused  []placement.Filter // by the last decision
+	answers  *placement.Answers // of extenders, while a preemption is looked for
 	stirred  bool               // while away, there was a change that may help
 
 	order uint64 // order of arrival, which decides between equal pods

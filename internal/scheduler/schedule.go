@@ -17,6 +17,10 @@ import (
 
 // schedule makes one attempt for a popped pod.
 func (s *Scheduler) schedule(ctx context.Context, it *item) {
+	if len(s.interested(it.pod.Object)) > 0 {
+		s.consult(ctx, it)
+		return
+	}
 	began := time.Now()
 	d := s.cluster.Decide(it.pod, s.start)
 	s.start = d.Next
@@ -24,6 +28,11 @@ func (s *Scheduler) schedule(ctx context.Context, it *item) {
 		s.assume(ctx, it, d.Node, began)
 		return
 	}
+	s.noNode(ctx, it, d, began)
+}
+
+// noNode looks whether a preemption may help a pod that fits nowhere.
+func (s *Scheduler) noNode(ctx context.Context, it *item, d placement.Decision, began time.Time) {
 	p := s.cluster.MayPreempt(it.pod, d)
 	if p.Node == "" {
 		s.reject(ctx, it, d, p, began)
@@ -67,10 +76,14 @@ func (s *Scheduler) assume(ctx context.Context, it *item, node string, began tim
 	s.stir(s.cluster.SetPod(it.pod, node))
 	s.assumed[pod.UID] = it
 	s.calls.Do(pod.UID, func() {
-		err := s.client.CoreV1().Pods(pod.Namespace).Bind(ctx, &corev1.Binding{
+		binding := &corev1.Binding{
 			ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
 			Target:     corev1.ObjectReference{Kind: "Node", Name: node},
-		}, metav1.CreateOptions{})
+		}
+		done, err := s.bindBy(ctx, binding, pod)
+		if !done {
+			err = s.client.CoreV1().Pods(pod.Namespace).Bind(ctx, binding, metav1.CreateOptions{})
+		}
 		if err == nil {
 			// L2.43
 			s.eventf(pod, nil, corev1.EventTypeNormal, reasonScheduled, "Binding",

@@ -13,6 +13,7 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -28,6 +29,7 @@ import (
 	"carob/internal/base/journal"
 	"carob/internal/core/placement"
 	"carob/internal/scheduler/config"
+	"carob/internal/scheduler/extender"
 )
 
 // maxCalls limits the API calls in flight; pods of a burst are bound in parallel.
@@ -37,6 +39,8 @@ const maxCalls = 64
 type Options struct {
 	Journal journal.Recorder // records scheduling attempts; nil records none
 	Config  *config.Config   // nil: the defaults
+	// Extenders carries the calls to extenders; nil: connections with their TLS settings.
+	Extenders http.RoundTripper
 }
 
 // Scheduler drives placement. Create it with New and call Run once.
@@ -49,6 +53,7 @@ type Scheduler struct {
 	events    events.EventBroadcaster
 	recorders map[string]events.EventRecorder // by scheduler name (L2.42)
 	config    *config.Config
+	extenders []*extender.Client
 	others    *placement.Profile // of pods that another scheduler places
 	synced    chan struct{}      // closed when all watches have delivered their first list
 
@@ -63,6 +68,9 @@ type Scheduler struct {
 	owners  map[placement.Owner]bool     // objects that select pods
 	missing map[string]bool              // kinds that did not deliver a first list
 	start   int                          // where the next decision starts
+
+	consulting bool    // extenders are being asked about a pod
+	toConsult  []*item // pods that wait for that
 }
 
 // New returns a scheduler that uses the API of cfg, without a client-side rate limit.
@@ -78,11 +86,11 @@ func New(cfg *rest.Config, o Options) (*Scheduler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("scheduler: create API client: %w", err)
 	}
-	return NewForClient(client, o), nil
+	return NewForClient(client, o)
 }
 
 // NewForClient is New with an existing client.
-func NewForClient(client kubernetes.Interface, o Options) *Scheduler {
+func NewForClient(client kubernetes.Interface, o Options) (*Scheduler, error) {
 	if o.Config == nil {
 		o.Config = config.Default()
 	}
@@ -112,7 +120,14 @@ func NewForClient(client kubernetes.Interface, o Options) *Scheduler {
 	for name := range s.config.Profiles {
 		s.recorders[name] = s.events.NewRecorder(scheme.Scheme, name)
 	}
-	return s
+	for _, e := range o.Config.Extenders {
+		c, err := extender.New(e, o.Extenders)
+		if err != nil {
+			return nil, fmt.Errorf("scheduler: %w", err)
+		}
+		s.extenders = append(s.extenders, c)
+	}
+	return s, nil
 }
 
 // profileOf is the profile of a pod; nil when another scheduler is to place it (L2.1).

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -32,6 +34,23 @@ type world struct {
 	stop   func()
 	// bind, if set, answers a binding instead of the fake API.
 	bind func(pod, node string) error
+	// extender, if set, answers calls to extenders.
+	extender http.Handler
+}
+
+// RoundTrip carries a call to an extender without a network, which virtual time does not know.
+func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
+	if w.extender == nil {
+		return nil, errors.New("connection refused")
+	}
+	answer, done := httptest.NewRecorder(), make(chan struct{})
+	go func() { w.extender.ServeHTTP(answer, r); close(done) }()
+	select {
+	case <-done:
+		return answer.Result(), nil
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
 }
 
 type recorder struct {
@@ -56,9 +75,11 @@ func inConfiguredWorld(t *testing.T, c *config.Config, objects []runtime.Object,
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{T: t, client: fake.NewClientset(objects...), log: &recorder{}}
-		s := NewForClient(api{w.client, w}, Options{Journal: w.log, Config: c})
+		s, err := NewForClient(api{w.client, w}, Options{Journal: w.log, Config: c, Extenders: w})
+		if err != nil {
+			t.Fatal(err)
+		}
 		ctx, cancel := context.WithCancel(t.Context())
-		var err error
 		done := make(chan struct{})
 		go func() { err = s.Run(ctx); close(done) }()
 		w.stop = func() { cancel(); <-done }

@@ -35,7 +35,7 @@ func (s *Scheduler) watch(ctx context.Context, group *sync.WaitGroup) {
 	}
 	core, apps := s.client.CoreV1(), s.client.AppsV1()
 	start("nodes", &corev1.Node{},
-		&feed[*corev1.Node, *corev1.Node]{s.box, slimNode, s.nodeSeen, s.nodeGone, s.allNodes},
+		&feed[*corev1.Node, *corev1.Node]{s.box, s.prepareNode, s.nodeSeen, s.nodeGone, s.allNodes},
 		everything(core.Nodes(), &corev1.Node{}))
 	start("namespaces", &corev1.Namespace{},
 		&feed[*corev1.Namespace, *corev1.Namespace]{s.box, slimNamespace, s.namespaceSeen, s.namespaceGone,
@@ -273,7 +273,7 @@ func (s *Scheduler) preparePod(pod *corev1.Pod, shared bool) *placement.Pod {
 		profile = s.others
 	}
 	p := placement.PrepareFor(pod, profile)
-	if !shared {
+	if !shared && len(s.extenders) == 0 {
 		slimPod(pod)
 	}
 	return p
@@ -299,6 +299,14 @@ func slimPod(pod *corev1.Pod) {
 		}
 	}
 	pod.Status.EphemeralContainerStatuses, pod.Status.PodIPs, pod.Status.HostIPs = nil, nil, nil
+}
+
+// prepareNode drops what decisions do not need of a node, unless extenders may want it.
+func (s *Scheduler) prepareNode(n *corev1.Node) *corev1.Node {
+	if len(s.extenders) > 0 {
+		return n
+	}
+	return slimNode(n)
 }
 
 // slimNode copies what decisions use of a node.

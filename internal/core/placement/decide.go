@@ -55,27 +55,43 @@ type NodeRefusal struct {
 // Decide finds the best node for a pod. start is Next of the last decision: in a
 // large cluster only a part is looked at each time, all in turn (L2.11).
 func (c *Cluster) Decide(p *Pod, start int) Decision {
-	d := Decision{Nodes: len(c.nodes)}
+	d, feasible, g := c.fits(p, start)
+	switch {
+	case len(feasible) == 1:
+		d.Node = c.nodes[feasible[0]].Object.Name
+	case len(feasible) > 1:
+		if g == nil {
+			g = c.groupOf(p)
+		}
+		d.Node = c.nodes[g.best(p, feasible)].Object.Name
+	}
+	return d
+}
+
+// fits finds the nodes, by index, that a pod fits on, and why not when there is none. The list is valid until
+// the next call; g is the pod's group, if that was needed.
+func (c *Cluster) fits(p *Pod, start int) (d Decision, feasible []int, g *group) {
+	d = Decision{Nodes: len(c.nodes)}
 	if len(c.nodes) == 0 {
-		return d
+		return d, nil, nil
 	}
 	d.Next = start % len(c.nodes)
 	if p.nowhere {
 		d.Conflict = reasonConflict
-		return d
+		return d, nil, nil
 	}
 	if p.only != nil {
-		return c.decideAmong(p, d)
+		d, feasible = c.fitsAmong(p, d)
+		return d, feasible, nil
 	}
-	g := c.groupOf(p)
+	g = c.groupOf(p)
 	s := state{p, g.hard, g.affinity}
 	if n := c.Node(p.Object.Status.NominatedNodeName); n != nil && c.refusal(&s, n) == nil {
-		d.Node = n.Object.Name
-		return d
+		return d, []int{n.index}, g
 	}
 	reserved := c.refusedByReservations(&s)
 	enough := p.profile.sampleSize(len(c.nodes))
-	feasible := c.feasible[:0]
+	feasible = c.feasible[:0]
 	looked := 0
 	for ; looked < len(c.nodes) && len(feasible) < enough; looked++ {
 		i := start%len(c.nodes) + looked
@@ -91,8 +107,7 @@ func (c *Cluster) Decide(p *Pod, start int) Decision {
 	c.feasible = feasible
 	d.Next = (d.Next + looked) % len(c.nodes)
 	if len(feasible) > 0 {
-		d.Node = c.nodes[g.best(p, feasible)].Object.Name
-		return d
+		return d, feasible, g
 	}
 	if len(reserved) > 0 {
 		d.Refusals = c.refusals(g, &s, reserved)
@@ -103,7 +118,7 @@ func (c *Cluster) Decide(p *Pod, start int) Decision {
 		}
 		d.Refusals, d.summary = g.diagnosis, g.summary
 	}
-	return d
+	return d, nil, g
 }
 
 // refusals lists what each node says to a pod that fits nowhere.
@@ -125,8 +140,8 @@ func (c *Cluster) refusals(g *group, s *state, reserved map[int]*Refusal) []Node
 	return refusals
 }
 
-// decideAmong decides for a pod whose affinity names the only nodes it can go to.
-func (c *Cluster) decideAmong(p *Pod, d Decision) Decision {
+// fitsAmong is fits for a pod whose affinity names the only nodes it can go to.
+func (c *Cluster) fitsAmong(p *Pod, d Decision) (Decision, []int) {
 	s := c.stateFor(p)
 	var feasible []int
 	d.Excluded = len(c.nodes)
@@ -142,18 +157,14 @@ func (c *Cluster) decideAmong(p *Pod, d Decision) Decision {
 			feasible = append(feasible, n.index)
 		}
 	}
-	switch n := c.Node(p.Object.Status.NominatedNodeName); {
-	case len(feasible) == 0:
-		return d
-	case n != nil && slices.Contains(feasible, n.index):
-		d.Node = n.Object.Name
-	case len(feasible) == 1:
-		d.Node = c.nodes[feasible[0]].Object.Name
-	default:
-		d.Node = c.nodes[c.groupOf(p).best(p, feasible)].Object.Name
+	if len(feasible) == 0 {
+		return d, nil
+	}
+	if n := c.Node(p.Object.Status.NominatedNodeName); n != nil && slices.Contains(feasible, n.index) {
+		feasible = []int{n.index}
 	}
 	d.Refusals, d.Excluded = nil, 0
-	return d
+	return d, feasible
 }
 
 // refusedByReservations are the nodes that refuse the pod because of room that more

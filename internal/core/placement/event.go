@@ -110,6 +110,9 @@ func (c *Cluster) Helps(p *Pod, refused []Filter, e Event) bool {
 	if e.node != nil && e.node.name == p.Object.Status.NominatedNodeName && e.before != nil && e.after == nil {
 		return true // while its victims leave this node, it preempts nowhere
 	}
+	if slices.Contains(refused, Extender) && !e.Nothing() {
+		return true
+	}
 	local, nodeAsked := false, false
 	for _, f := range e.filters {
 		if !slices.Contains(refused, f) {

@@ -41,15 +41,25 @@ func (c *Cluster) Preempt(p *Pod, d Decision, budgets []*policyv1.PodDisruptionB
 func (c *Cluster) MayPreempt(p *Pod, d Decision) Preemption { return c.preempt(p, d, nil, 1) }
 
 func (c *Cluster) preempt(p *Pod, d Decision, budgets []*policyv1.PodDisruptionBudget, enough int) Preemption {
+	found, none := c.candidates(p, d, budgets, enough)
+	if len(found) == 0 {
+		return none
+	}
+	best := slices.MinFunc(found, harm)
+	return Preemption{Node: best.node, Victims: best.pods}
+}
+
+// candidates finds nodes where removing pods helps, or says why there is none.
+func (c *Cluster) candidates(p *Pod, d Decision, budgets []*policyv1.PodDisruptionBudget, enough int) (
+	found []candidate, none Preemption) {
 	if !p.profile.Preempts {
-		return Preemption{}
+		return nil, Preemption{}
 	}
 	if message := c.mayNotPreempt(p, d); message != "" {
-		return Preemption{Message: message}
+		return nil, Preemption{Message: message}
 	}
 	g := c.groupOf(p)
 	s := &state{p, g.hard, g.affinity}
-	var found []candidate
 	var filters []Filter
 	reasons := tally{}
 	reasons.add(d.Excluded, preemptionNotHelpful)
@@ -74,11 +84,7 @@ func (c *Cluster) preempt(p *Pod, d Decision, budgets []*policyv1.PodDisruptionB
 			}
 		}
 	}
-	if len(found) == 0 {
-		return Preemption{Message: reasons.unavailable(d.Nodes), Filters: filters, NoHelp: true}
-	}
-	best := slices.MinFunc(found, harm)
-	return Preemption{Node: best.node, Victims: best.pods}
+	return found, Preemption{Message: reasons.unavailable(d.Nodes), Filters: filters, NoHelp: true}
 }
 
 func (c *Cluster) mayNotPreempt(p *Pod, d Decision) string {

@@ -127,9 +127,6 @@ func convert(in *configv1.KubeSchedulerConfiguration) (*Config, error) {
 			errs = append(errs, binder(field.NewPath("profiles").Index(i), in.Profiles[i].Plugins, in.Extenders)...)
 		}
 	}
-	if len(in.Extenders) > 0 {
-		errs = append(errs, field.Forbidden(field.NewPath("extenders"), "carob does not call extenders yet"))
-	}
 	errs = append(errs, extenders(field.NewPath("extenders"), in.Extenders)...)
 	c.Extenders = in.Extenders
 	if len(c.Profiles) == 0 {

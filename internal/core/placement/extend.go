@@ -1,0 +1,97 @@
+package placement
+
+import (
+	"math"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+)
+
+// Extender is the filter of HTTP extenders: nobody knows what may change their answer, so every event may.
+const Extender Filter = "Extender"
+
+// Answers are what extenders said about the nodes that Candidates returned.
+type Answers struct {
+	Accepted map[string]bool    // by all of them
+	Refused  map[string]Refusal // with the reasons; one in neither list was left out without a word
+	Scores   map[string]int64   // to be added to the nodes' own
+}
+
+// Candidates returns the nodes that a pod fits on, before extenders are asked, and the decision when there
+// are none.
+func (c *Cluster) Candidates(p *Pod, start int) ([]*corev1.Node, Decision) {
+	d, feasible, _ := c.fits(p, start)
+	nodes := make([]*corev1.Node, 0, len(feasible))
+	for _, i := range feasible {
+		nodes = append(nodes, c.nodes[i].Object)
+	}
+	return nodes, d
+}
+
+// Choose finds the best of the nodes that extenders accepted. The cluster may have changed since they were
+// asked: again says that the pod fits on none of these any more, and they must be asked again.
+func (c *Cluster) Choose(p *Pod, a Answers) (d Decision, again bool) {
+	d = Decision{Nodes: len(c.nodes)}
+	s := c.stateFor(p)
+	var feasible []int
+	for _, n := range c.nodes {
+		r := c.refusal(s, n)
+		switch refused, known := a.Refused[n.Object.Name]; {
+		case a.Accepted[n.Object.Name]:
+			if r == nil {
+				feasible = append(feasible, n.index)
+			}
+		case r != nil:
+			d.Refusals = append(d.Refusals, NodeRefusal{n.Object.Name, *r})
+		case known:
+			d.Refusals = append(d.Refusals, NodeRefusal{n.Object.Name, refused})
+		default:
+			d.Refusals = append(d.Refusals, NodeRefusal{n.Object.Name, Refusal{Filter: Extender}})
+		}
+	}
+	if len(feasible) == 0 {
+		return d, len(a.Accepted) > 0
+	}
+	g := c.groupOf(p)
+	total := g.scores(p, feasible)
+	best, high := 0, int64(math.MinInt64)
+	pod, lowest := hashOf(string(p.Object.UID)), uint64(0)
+	for i, n := range feasible {
+		score := total[i] + a.Scores[c.nodes[n].Object.Name]
+		if l := lot(pod, g.verdicts[n].hash); score > high || score == high && l < lowest {
+			best, high, lowest = n, score, l
+		}
+	}
+	return Decision{Nodes: d.Nodes, Node: c.nodes[best].Object.Name}, false
+}
+
+// Victims are the pods that would leave a node.
+type Victims struct {
+	Node      string
+	Pods      []*Pod // most important first
+	Violating int    // how many leave against a disruption budget
+}
+
+// Sacrifices returns what Preempt chooses from, for extenders; none when Preempt finds no node.
+func (c *Cluster) Sacrifices(p *Pod, d Decision, budgets []*policyv1.PodDisruptionBudget) []Victims {
+	found, _ := c.candidates(p, d, budgets,
+		max(len(d.Refusals)*p.profile.MinCandidatesPercentage/100, p.profile.MinCandidates))
+	var list []Victims
+	for _, f := range found {
+		list = append(list, Victims{f.node, f.pods, f.violating})
+	}
+	return list
+}
+
+// LeastHarm chooses among victims; none when the list is empty (L2.51).
+func LeastHarm(list []Victims) Preemption {
+	list = slices.DeleteFunc(slices.Clone(list), func(v Victims) bool { return len(v.Pods) == 0 })
+	if len(list) == 0 {
+		return Preemption{Message: preemptionNoVictims}
+	}
+	best := slices.MinFunc(list, func(a, b Victims) int {
+		return harm(candidate{a.Node, a.Pods, a.Violating}, candidate{b.Node, b.Pods, b.Violating})
+	})
+	return Preemption{Node: best.Node, Victims: best.Pods}
+}

@@ -1,0 +1,264 @@
+package scheduler
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/klog/v2"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+
+	"carob/internal/core/placement"
+	"carob/internal/scheduler/extender"
+)
+
+// scoreUnit makes a score of an extender, 0 to 10, one of a node, 0 to 100.
+const scoreUnit = 10
+
+// interested are the extenders that are asked about a pod.
+func (s *Scheduler) interested(pod *corev1.Pod) []*extender.Client {
+	var list []*extender.Client
+	for _, e := range s.extenders {
+		if e.Interested(pod) {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// consult asks the extenders about a popped pod, one pod at a time: an extender may count on having heard of
+// the last one's node before it is asked about the next. Pods that no extender is interested in go on.
+func (s *Scheduler) consult(ctx context.Context, it *item) {
+	if s.consulting {
+		s.toConsult = append(s.toConsult, it)
+		return
+	}
+	began := time.Now()
+	nodes, d := s.cluster.Candidates(it.pod, s.start)
+	s.start, it.answers = d.Next, nil
+	if len(nodes) == 0 {
+		s.noNode(ctx, it, d, began)
+		return
+	}
+	s.consulting = true
+	s.queue.Watch(it, []placement.Filter{placement.Extender})
+	pod := it.pod.Object
+	s.calls.Do(pod.UID, func() {
+		answers, err := ask(ctx, s.interested(pod), pod, nodes)
+		s.box.post(func() {
+			s.consulting = false
+			s.answered(ctx, it, answers, err, began)
+			for len(s.toConsult) > 0 && !s.consulting {
+				next := s.toConsult[0]
+				s.toConsult = s.toConsult[1:]
+				if s.queue.items[next.pod.Object.UID] == next {
+					s.consult(ctx, next)
+				}
+			}
+		})
+	})
+}
+
+// answered goes on with a pod that the extenders were asked about.
+func (s *Scheduler) answered(ctx context.Context, it *item, answers placement.Answers, err error, began time.Time) {
+	if s.queue.items[it.pod.Object.UID] != it {
+		return // deleted meanwhile
+	}
+	if err != nil {
+		s.failed(ctx, it, err)
+		return
+	}
+	d, again := s.cluster.Choose(it.pod, answers)
+	switch {
+	case d.Node != "":
+		s.assume(ctx, it, d.Node, began)
+	case again:
+		s.toConsult = append(s.toConsult, it) // what they accepted is taken by now
+	default:
+		it.answers = &answers
+		s.noNode(ctx, it, d, began)
+	}
+}
+
+// ask has the filters of extenders called one after the other, each about what the ones before it accepted,
+// then all of them for their scores. It reads the snapshot of nodes only.
+func ask(ctx context.Context, extenders []*extender.Client, pod *corev1.Pod, nodes []*corev1.Node) (
+	placement.Answers, error) {
+	a := placement.Answers{Accepted: map[string]bool{}, Refused: map[string]placement.Refusal{},
+		Scores: map[string]int64{}}
+	for _, e := range extenders {
+		if len(nodes) == 0 {
+			break
+		}
+		said, err := e.Filter(ctx, pod, nodes)
+		if err != nil {
+			if e.Ignorable() {
+				klog.FromContext(ctx).Info("Skipping an extender that does not answer", "extender", e.Name(), "err", err)
+				continue
+			}
+			return a, err
+		}
+		for name, why := range said.Failed {
+			a.Refused[name] = refusedBy(a.Refused[name], why, true)
+		}
+		for name, why := range said.Unresolvable {
+			a.Refused[name] = refusedBy(a.Refused[name], why, false)
+		}
+		nodes = said.Nodes
+	}
+	for _, n := range nodes {
+		a.Accepted[n.Name] = true
+	}
+	if len(nodes) < 2 {
+		return a, nil
+	}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for _, e := range extenders {
+		all.Go(func() {
+			scores, err := e.Scores(ctx, pod, nodes)
+			if err != nil {
+				// Nobody's opinion is worth a pod that does not run.
+				klog.FromContext(ctx).Info("Going on without the scores of an extender", "extender", e.Name(), "err", err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for name, score := range scores {
+				a.Scores[name] += score * e.Weight() * scoreUnit
+			}
+		})
+	}
+	all.Wait()
+	return a, nil
+}
+
+// refusedBy adds the reason of an extender; what cannot be cured stays so.
+func refusedBy(before placement.Refusal, why string, curable bool) placement.Refusal {
+	r := placement.Refusal{Filter: placement.Extender, Curable: curable && (before.Filter == "" || before.Curable)}
+	r.Reasons = append(append(r.Reasons, before.Reasons...), why)
+	return r
+}
+
+// decideAgain decides about a pod for which no node was found, with the answers of extenders, if they gave
+// some. ask says that they must be asked before any node is taken.
+func (s *Scheduler) decideAgain(it *item) (d placement.Decision, ask bool) {
+	if it.answers != nil {
+		return s.cluster.Choose(it.pod, *it.answers)
+	}
+	d = s.cluster.Decide(it.pod, s.start)
+	s.start = d.Next
+	return d, d.Node != "" && len(s.interested(it.pod.Object)) > 0
+}
+
+// preemptWith lets extenders change the victims, then evicts what remains. It reports whether it does.
+func (s *Scheduler) preemptWith(ctx context.Context, it *item, d placement.Decision,
+	budgets []*policyv1.PodDisruptionBudget, began time.Time) bool {
+	var changing []*extender.Client
+	for _, e := range s.interested(it.pod.Object) {
+		if e.Preempts() {
+			changing = append(changing, e)
+		}
+	}
+	if len(changing) == 0 {
+		return false
+	}
+	s.queue.Watch(it, []placement.Filter{placement.Extender})
+	pod, list := it.pod.Object, s.cluster.Sacrifices(it.pod, d, budgets)
+	s.calls.Do(pod.UID, func() {
+		left, err := sacrifice(ctx, changing, pod, list)
+		s.box.post(func() {
+			if s.queue.items[pod.UID] != it {
+				return
+			}
+			if err != nil {
+				s.failed(ctx, it, err)
+				return
+			}
+			s.evict(ctx, it, d, placement.LeastHarm(left), began)
+		})
+	})
+	return true
+}
+
+// sacrifice has extenders change who must leave which node, one after the other.
+func sacrifice(ctx context.Context, extenders []*extender.Client, pod *corev1.Pod, list []placement.Victims) (
+	[]placement.Victims, error) {
+	for _, e := range extenders {
+		if len(list) == 0 {
+			break
+		}
+		plan, known := map[string]*extenderv1.Victims{}, map[string]placement.Victims{}
+		for _, v := range list {
+			one := &extenderv1.Victims{NumPDBViolations: int64(v.Violating)}
+			for _, p := range v.Pods {
+				one.Pods = append(one.Pods, p.Object)
+			}
+			plan[v.Node], known[v.Node] = one, v
+		}
+		answer, err := e.Preempt(ctx, pod, plan)
+		if err == nil {
+			var next []placement.Victims
+			if next, err = narrow(e.Name(), list, answer); err == nil {
+				list = next
+				continue
+			}
+		}
+		if !e.Ignorable() {
+			return nil, err
+		}
+		klog.FromContext(ctx).Info("Skipping an extender that does not answer", "extender", e.Name(), "err", err)
+	}
+	return list, nil
+}
+
+// narrow takes an extender's answer, which may leave out nodes and victims, and add none.
+func narrow(name string, list []placement.Victims, answer map[string]*extenderv1.MetaVictims) ([]placement.Victims,
+	error) {
+	var left []placement.Victims
+	found := 0
+	for _, v := range list {
+		meta := answer[v.Node]
+		if meta == nil {
+			continue
+		}
+		found++
+		one := placement.Victims{Node: v.Node, Violating: int(meta.NumPDBViolations)}
+		byUID := map[string]*placement.Pod{}
+		for _, p := range v.Pods {
+			byUID[string(p.Object.UID)] = p
+		}
+		for _, m := range meta.Pods {
+			p := byUID[m.UID]
+			if p == nil {
+				return nil, fmt.Errorf("extender: %v claims to preempt pod (UID: %v) on node: %v, but the pod is not "+
+					"found on that node", name, m.UID, v.Node)
+			}
+			one.Pods = append(one.Pods, p)
+		}
+		left = append(left, one)
+	}
+	if found < len(answer) {
+		return nil, fmt.Errorf("extender: %v answers with nodes that it was not asked about", name)
+	}
+	return left, nil
+}
+
+// bind binds a pod, by an extender if one does that for it.
+func (s *Scheduler) bindBy(ctx context.Context, b *corev1.Binding, pod *corev1.Pod) (done bool, err error) {
+	for _, e := range s.interested(pod) {
+		if !e.Binds() {
+			continue
+		}
+		if err := e.Bind(ctx, b); err != nil {
+			if e.Ignorable() {
+				continue
+			}
+			return true, err
+		}
+		return true, nil
+	}
+	return false, nil
+}
