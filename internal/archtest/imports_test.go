@@ -32,6 +32,8 @@ var rules = []rule{
 	{"carob/internal/runtime/native/cgroups", nil, "it knows groups and processes, not containers"},
 	{"carob/internal/runtime/native/wire", nil, "it knows messages, not what they are for"},
 	{"carob/internal/runtime/native/selinux", nil, "it knows files and labels, not containers"},
+	{"carob/internal/runtime/native/devices", []string{"carob/internal/runtime/native/plan"},
+		"it finds devices, and creates none"},
 	{"carob/internal/runtime/native/plan",
 		[]string{"carob/internal/runtime/native/cgroups", "carob/internal/runtime/native/seccomp",
 			"carob/internal/runtime/native/wire"}, "planning is pure: whoever drives it looks at the host"},

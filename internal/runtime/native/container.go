@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/runtime/native/cgroups"
+	"carob/internal/runtime/native/devices"
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
 	"carob/internal/runtime/native/state"
@@ -254,14 +255,14 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*plan.Container, er
 	if _, err := plan.Command(c.config, &rec.Image.Config); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	names, err := cdiNames(c.config)
+	names, err := devices.CDINames(c.config)
 	if err != nil {
 		return nil, err
 	}
 	if rec.StartedAt != 0 {
 		names = nil // an exec needs no devices, and their specifications may be gone
 	}
-	config, cdiNodes, hooks, err := injectCDI(c.config, names, r.cfg.CDIDirs)
+	config, cdiNodes, hooks, err := devices.InjectCDI(c.config, names, r.cfg.CDIDirs)
 	if err != nil {
 		return nil, err
 	}
@@ -303,12 +304,12 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*plan.Container, er
 		pl.SELinux, pl.FileLabel = "", ""
 	}
 	if sc.GetPrivileged() {
-		if pl.Devices, err = devicesBelow("/dev", "/dev", "rwm"); err != nil {
+		if pl.Devices, err = devices.Below("/dev", "/dev", "rwm"); err != nil {
 			return nil, err
 		}
 	}
 	for _, d := range c.config.Devices {
-		list, err := hostDevices(d)
+		list, err := devices.Host(d)
 		if err != nil {
 			return nil, err
 		}

@@ -18,6 +18,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/base/testwait"
+	"carob/internal/runtime/native/devices"
 )
 
 // TestCDIDevices: what a CDI specification defines reaches the container, requested in the field of
@@ -64,7 +65,7 @@ func TestCDIDevices(t *testing.T) {
 		}
 	}
 	// CRI clients may omit everything that is specific to Linux.
-	bare, _, _, err := injectCDI(&cri.ContainerConfig{}, []string{"vendor.com/gpu=0"}, w.r.cfg.CDIDirs)
+	bare, _, _, err := devices.InjectCDI(&cri.ContainerConfig{}, []string{"vendor.com/gpu=0"}, w.r.cfg.CDIDirs)
 	if groups := bare.GetLinux().GetSecurityContext().GetSupplementalGroups(); err != nil || len(groups) != 1 ||
 		groups[0] != 4711 {
 		t.Errorf("a container without a security context: groups %v, %v", groups, err)

@@ -16,8 +16,6 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 
 	"carob/internal/base/openfile"
@@ -37,28 +35,6 @@ import (
 
 // hookPatience is the time limit of a hook that has none of its own.
 const hookPatience = 2 * time.Minute
-
-// usableHooks returns the hooks of devices, nil for none.
-func usableHooks(h *specs.Hooks, names []string) (*specs.Hooks, error) {
-	if h == nil {
-		return nil, nil
-	}
-	if len(h.StartContainer) > 0 {
-		return nil, status.Errorf(codes.Unimplemented,
-			"CDI devices %s need a startContainer hook, which this runtime does not run", strings.Join(names, ", "))
-	}
-	all := [][]specs.Hook{h.Prestart, h.CreateRuntime, h.CreateContainer, //nolint:staticcheck // old, not gone
-		h.Poststart, h.Poststop}
-	for _, list := range all {
-		for _, x := range list {
-			if !filepath.IsAbs(x.Path) {
-				return nil, status.Errorf(codes.InvalidArgument,
-					"CDI devices %s have a hook whose path %q is not absolute", strings.Join(names, ", "), x.Path)
-			}
-		}
-	}
-	return h, nil
-}
 
 // writeBundle writes what hooks expect in the container's bundle, which is in memory: the
 // environment, and a config.json with the path of the root as seen from the container's mount

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/devices"
 )
 
 // FuzzCDI parses device specifications as a vendor's tool may write them, and the annotations that
@@ -26,15 +28,15 @@ func FuzzCDI(f *testing.F) {
 		}
 		c := &cri.ContainerConfig{CDIDevices: []*cri.CDIDevice{{Name: "example.com/device=one"}},
 			Annotations: map[string]string{"cdi.k8s.io/x": name}}
-		names, err := cdiNames(c)
+		names, err := devices.CDINames(c)
 		if err != nil {
 			return
 		}
-		out, devices, _, err := injectCDI(c, names, []string{dir})
+		out, nodes, _, err := devices.InjectCDI(c, names, []string{dir})
 		if err != nil {
 			return
 		}
-		for _, d := range devices {
+		for _, d := range nodes {
 			if d.Path == "" {
 				t.Errorf("%s: device %+v", text, d)
 			}

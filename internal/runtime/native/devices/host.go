@@ -1,4 +1,4 @@
-package native
+package devices
 
 import (
 	"errors"
@@ -12,8 +12,8 @@ import (
 	"carob/internal/runtime/native/plan"
 )
 
-// hostDevices returns the nodes that a CRI device names: one, or all below a directory.
-func hostDevices(d *cri.Device) ([]plan.Device, error) {
+// Host returns the nodes that a CRI device names: one, or all below a directory.
+func Host(d *cri.Device) ([]plan.Device, error) {
 	access := d.Permissions
 	if access == "" {
 		access = "rwm"
@@ -36,7 +36,7 @@ func hostDevices(d *cri.Device) ([]plan.Device, error) {
 		}
 		return nil, fmt.Errorf("%s is not a device", d.HostPath)
 	}
-	return devicesBelow(path, target, access)
+	return Below(path, target, access)
 }
 
 func deviceFrom(path, target, access string, st *unix.Stat_t) (plan.Device, bool) {
@@ -49,9 +49,9 @@ func deviceFrom(path, target, access string, st *unix.Stat_t) (plan.Device, bool
 	}, true
 }
 
-// devicesBelow lists the device nodes in a directory, without those of the host's own terminals and
+// Below lists the device nodes in a directory, without those of the host's own terminals and
 // mounts.
-func devicesBelow(dir, target, access string) ([]plan.Device, error) {
+func Below(dir, target, access string) ([]plan.Device, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("devices of %s: %w", dir, err)
@@ -64,7 +64,7 @@ func devicesBelow(dir, target, access string) ([]plan.Device, error) {
 		}
 		path, to := dir+"/"+e.Name(), target+"/"+e.Name()
 		if e.IsDir() {
-			below, err := devicesBelow(path, to, access)
+			below, err := Below(path, to, access)
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
 				return nil, err
 			}

@@ -1,8 +1,14 @@
-package native
+// Package devices finds the devices of a container: nodes of the host that CRI names, and CDI
+// devices with the mounts, variables, and hooks that their specifications define.
+//
+// The native runtime drives it when a container is created. It reads the host's device nodes and
+// specifications, and must never create a node or run a hook.
+package devices
 
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -17,9 +23,9 @@ import (
 	"carob/internal/runtime/native/plan"
 )
 
-// cdiNames returns the CDI devices that a container requests, in the field of CRI and in the
+// CDINames returns the CDI devices that a container requests, in the field of CRI and in the
 // annotations of older device plugins.
-func cdiNames(c *cri.ContainerConfig) ([]string, error) {
+func CDINames(c *cri.ContainerConfig) ([]string, error) {
 	var names []string
 	for _, d := range c.CDIDevices {
 		names = append(names, d.Name)
@@ -36,9 +42,9 @@ func cdiNames(c *cri.ContainerConfig) ([]string, error) {
 	return names, nil
 }
 
-// injectCDI returns the configuration with what the CDI specifications in dirs define for the
+// InjectCDI returns the configuration with what the CDI specifications in dirs define for the
 // devices: their nodes and their hooks.
-func injectCDI(c *cri.ContainerConfig, names, dirs []string) (*cri.ContainerConfig, []plan.Device, *specs.Hooks,
+func InjectCDI(c *cri.ContainerConfig, names, dirs []string) (*cri.ContainerConfig, []plan.Device, *specs.Hooks,
 	error) {
 	if len(names) == 0 {
 		return c, nil, nil, nil
@@ -151,4 +157,26 @@ func cdiDevices(s *specs.Spec) ([]plan.Device, error) {
 		out = append(out, n)
 	}
 	return out, nil
+}
+
+// usableHooks returns the hooks of devices, nil for none.
+func usableHooks(h *specs.Hooks, names []string) (*specs.Hooks, error) {
+	if h == nil {
+		return nil, nil
+	}
+	if len(h.StartContainer) > 0 {
+		return nil, status.Errorf(codes.Unimplemented,
+			"CDI devices %s need a startContainer hook, which this runtime does not run", strings.Join(names, ", "))
+	}
+	all := [][]specs.Hook{h.Prestart, h.CreateRuntime, h.CreateContainer, //nolint:staticcheck // old, not gone
+		h.Poststart, h.Poststop}
+	for _, list := range all {
+		for _, x := range list {
+			if !filepath.IsAbs(x.Path) {
+				return nil, status.Errorf(codes.InvalidArgument,
+					"CDI devices %s have a hook whose path %q is not absolute", strings.Join(names, ", "), x.Path)
+			}
+		}
+	}
+	return h, nil
 }
