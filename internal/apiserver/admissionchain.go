@@ -29,7 +29,7 @@ func (s *Server) chainAdmission(c *genericapiserver.Config, reader carobadmissio
 		return err
 	}
 	builtin, err := carobadmission.New(carobadmission.Config{Reader: reader, Authorizer: s.authorizer,
-		Configuration: config})
+		Configuration: config, PodAutoscaler: &s.autoscaler})
 	if err != nil {
 		return err
 	}

@@ -49,6 +49,9 @@ type Config struct {
 	Undriven map[schema.GroupResource]string
 	// Measure is called before metrics are read, so that other parts bring theirs up to date; optional.
 	Measure func()
+	// DefinitionChanged, optional, is told of each custom resource definition that is served, with
+	// its labels, and of each that is no more, with nil. It must not wait.
+	DefinitionChanged func(name string, labels map[string]string)
 	// Profiling serves /debug/pprof, and empties the metrics on DELETE.
 	Profiling bool
 	// NodeDialer connects to a node's agent (host:port in addr, from its Node object) for log,

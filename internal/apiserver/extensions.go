@@ -69,6 +69,7 @@ func (s *Server) extend(c *genericapiserver.Config) error {
 		Client: s.serverClient, Objects: s.ext.objects, Admission: c.AdmissionControl, Authorizer: s.generic.Authorizer,
 		Resolver: s.ext.resolver, Wrapper: credentials,
 		Aggregated: s.generic.AggregatedDiscoveryGroupManager, Groups: s.groups,
+		Changed:        s.cfg.DefinitionChanged,
 		RequestTimeout: c.RequestTimeout, MinRequestTimeout: time.Duration(c.MinRequestTimeout) * time.Second,
 		MaxBodyBytes: c.MaxRequestBodyBytes,
 	})

@@ -71,6 +71,7 @@ type Server struct {
 	endKeys    context.CancelFunc
 	encryption *storage.Encryption
 	ext        extensions
+	autoscaler admission.PodAutoscalerSwitch
 	versions   []schema.GroupVersion // all built-in groups, sorted
 
 	// advertised is where pods find the server; moved (capacity 1) signals a change.
@@ -193,6 +194,10 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 func (s *Server) ClientConfig(user string, groups ...string) *restclient.Config {
 	return inprocess.ClientConfig(s.inner, user, groups...)
 }
+
+// SetPodAutoscaler says who sizes pods that are created, or with nil that nobody does. While
+// somebody does, VerticalPodAutoscalers are checked, too.
+func (s *Server) SetPodAutoscaler(a admission.PodAutoscaler) { s.autoscaler.Set(a) }
 
 // FirstServiceIP returns the cluster IP of the kubernetes Service for service ranges (the default
 // range if there are none): certificates must contain it.

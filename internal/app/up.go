@@ -23,6 +23,7 @@ import (
 
 	"carob/internal/apiserver"
 	"carob/internal/apiserver/audit"
+	"carob/internal/base/addons"
 	"carob/internal/base/imageapi"
 	"carob/internal/base/instance"
 	"carob/internal/base/memory"
@@ -77,6 +78,7 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 		klog.FromContext(ctx).Info("Cannot register this cluster; `carob ls` will not list it", "err", err)
 	}
 	c := &carob{App: a, in: in, progress: p, parts: newStack(), rules: rules, imageGC: images}
+	c.vpa.of, _ = addons.Find(addons.VPA)
 	if last, err := readFlags(in.DataDir); err == nil {
 		c.hadPods = mayHavePods(in.DataDir, last)
 	}
@@ -140,6 +142,7 @@ type carob struct {
 	keys               *pki.PKI
 	machine            *machine
 
+	vpa      addonSwitch
 	server   *apiserver.Server
 	engine   *engine
 	timeline *timeline.Store
@@ -244,7 +247,7 @@ func (c *carob) open(ctx context.Context) error {
 			ServiceCIDRs: c.in.Services, NodePorts: c.in.NodePorts, PKI: c.keys, NodeDialer: c.dialNode,
 			Audit: audit.Config(c.in.Audit), EncryptionConfig: c.in.Encryption,
 			AuthenticationConfig: c.in.Authentication, AdmissionConfig: c.in.Admission, Profiling: c.in.Profiling,
-			Undriven: undriven(c.in), Measure: controllers.Measure,
+			Undriven: undriven(c.in), Measure: controllers.Measure, DefinitionChanged: c.vpa.changed,
 		})
 		if err != nil {
 			return err
@@ -328,10 +331,18 @@ func (c *carob) start(ctx context.Context) error {
 	c.parts.start(ctx, "scheduler", sched.Run)
 	ctrl, err := controllers.New(c.server.ClientConfig(controllerUser), controllers.Options{
 		RootCA: c.keys.CAPEM, Signer: c.keys, SecretToken: c.server.SecretToken, As: c.server.ClientConfig,
-		DefaultStatefulSet: apps.DefaultStatefulSet})
+		DefaultStatefulSet: apps.DefaultStatefulSet,
+		PodAutoscaler: func(p controllers.PodAutoscaler) {
+			if p == nil {
+				c.server.SetPodAutoscaler(nil) // an interface of nothing would be something
+				return
+			}
+			c.server.SetPodAutoscaler(p)
+		}})
 	if err != nil {
 		return err
 	}
+	c.vpa.follow(ctrl.SetVPA)
 	c.parts.start(ctx, "controllers", ctrl.Run)
 	if p := c.engine.policies; p != nil {
 		api, err := policy.Client(c.server.ClientConfig(controllerUser))

@@ -13,6 +13,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -51,6 +52,7 @@ import (
 	"carob/internal/controllers/statefulset"
 	"carob/internal/controllers/tainteviction"
 	"carob/internal/controllers/ttlafterfinished"
+	"carob/internal/controllers/vpa"
 )
 
 // Options are what controllers need to know beside the API.
@@ -62,16 +64,25 @@ type Options struct {
 	SecretToken accounttokens.Signer
 	// DefaultStatefulSet fills in what a set leaves out, as the API server does.
 	DefaultStatefulSet func(*appsv1.StatefulSet)
+	// PodAutoscaler is told who sizes pods that are created, and nil that nobody does; optional.
+	PodAutoscaler func(PodAutoscaler)
 	// As returns the way to the API as another user. Each controller acts as its own
 	// service account, system:serviceaccount:kube-system:NAME, which has the rights
 	// that it needs and no others. nil: all act as the user of the manager's config.
 	As func(user string, groups ...string) *rest.Config
 }
 
+// PodAutoscaler gives a pod that is created what is recommended for it.
+type PodAutoscaler interface {
+	AdmitPod(ctx context.Context, pod *corev1.Pod, ranges []*corev1.LimitRange)
+}
+
 // Clients are the ways to the API.
 type Clients struct {
 	Kubernetes kubernetes.Interface
 	Metadata   metadata.Interface
+	// Dynamic makes the one for custom resources, which only add-ons use; nil without add-ons.
+	Dynamic func() (dynamic.Interface, error)
 }
 
 // controller is one of the parts; it ends with its context.
@@ -88,6 +99,7 @@ type Manager struct {
 	events      record.EventBroadcaster
 	eventSink   kubernetes.Interface
 	synced      chan struct{}
+	vpa         addon
 }
 
 // New returns a manager that watches through the API of cfg and writes as o.As says.
@@ -123,6 +135,8 @@ func connect(cfg *rest.Config) (Clients, error) {
 	if clients.Metadata, err = metadata.NewForConfig(c); err != nil {
 		return clients, fmt.Errorf("controllers: make metadata client: %w", err)
 	}
+	custom := rest.CopyConfig(c)
+	clients.Dynamic = func() (dynamic.Interface, error) { return dynamic.NewForConfig(custom) }
 	if c.ContentType == "" {
 		c.ContentType = "application/vnd.kubernetes.protobuf"
 		c.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
@@ -158,6 +172,11 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		events: record.NewBroadcaster(),
 		synced: make(chan struct{}),
 	}
+	m.vpa.make = func() (controller, error) {
+		return m.newVPA(as, vpa.Owners{Deployments: deployments, ReplicaSets: sets, StatefulSets: statefulSets,
+			DaemonSets: daemonSets, Jobs: jobs, CronJobs: cronJobs, ReplicationControllers: replicationControllers})
+	}
+	m.vpa.set = o.PodAutoscaler
 	for _, part := range []struct {
 		identity string
 		make     func(c Clients) (controller, error)
@@ -309,6 +328,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		group.Go(func() { c.Run(ctx) })
 	}
 	close(m.synced)
+	defer m.vpa.open(ctx)()
 	<-ctx.Done()
 	return nil
 }

@@ -45,6 +45,8 @@ type Config struct {
 	Authorizer authorizer.Authorizer
 	// Configuration is the user's configuration of plugins.
 	Configuration Configuration
+	// PodAutoscaler says who sizes pods that are created; optional.
+	PodAutoscaler *PodAutoscalerSwitch
 }
 
 // plugin is one of carob's plugins, with its name upstream.
@@ -94,6 +96,7 @@ func plugins(c Config) ([]plugin, error) {
 		{topologyLabels{c.Reader}, "PodTopologyLabels"},
 		{nodeFeatures{c.Reader}, "NodeDeclaredFeatureValidator"},
 		{resizeFits{c.Reader}, "PodResizeValidator"},
+		{podAutoscaler{c.Reader, c.PodAutoscaler}, "VerticalPodAutoscaler"},
 	}, nil
 }
 

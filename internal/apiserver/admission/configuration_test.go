@@ -19,14 +19,14 @@ import (
 
 // The built-in plugins that Kubernetes v1.37 enables by default, and NodeRestriction, in its order.
 // PodGroupProtection is missing: its kind is alpha. Webhooks, policies, and ResourceQuota come
-// after them.
+// after them. VerticalPodAutoscaler is ours: upstream's is a webhook.
 var upstreamOrder = []string{
 	"NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "TaintNodesByCondition", "PodSecurity",
 	"Priority", "DefaultTolerationSeconds",
 	"DefaultStorageClass", "StorageObjectInUseProtection", "PersistentVolumeClaimResize", "RuntimeClass",
 	"CertificateApproval", "CertificateSigning",
 	"ClusterTrustBundleAttest", "CertificateSubjectRestriction", "DefaultIngressClass", "PodTopologyLabels",
-	"NodeDeclaredFeatureValidator", "PodResizeValidator",
+	"NodeDeclaredFeatureValidator", "PodResizeValidator", "VerticalPodAutoscaler",
 }
 
 func TestOrder(t *testing.T) {

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apiextensionsvalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	clientset "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
@@ -48,6 +50,9 @@ type Config struct {
 	// Aggregated and Groups get the API groups.
 	Aggregated aggregated.ResourceManager
 	Groups     Groups
+	// Changed, when not nil, is told of each definition that is served, with its labels, and of each
+	// that is no more, with nil. It is called by one goroutine and must not wait.
+	Changed func(name string, labels map[string]string)
 
 	RequestTimeout, MinRequestTimeout time.Duration
 	MaxBodyBytes                      int64
@@ -128,9 +133,9 @@ func (s *Server) start(ctx context.Context) error {
 	s.lister = lister{definitions.Lister()}
 	s.groups.definitions = definitions.Lister()
 	told, err := definitions.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { s.groups.changed(nil, o) },
-		UpdateFunc: func(old, o any) { s.groups.changed(old, o) },
-		DeleteFunc: func(o any) { s.groups.changed(o, nil) },
+		AddFunc:    func(o any) { s.groups.changed(nil, o); s.tell(o, false) },
+		UpdateFunc: func(old, o any) { s.groups.changed(old, o); s.tell(o, false) },
+		DeleteFunc: func(o any) { s.groups.changed(o, nil); s.tell(o, true) },
 	})
 	if err != nil {
 		return err
@@ -169,6 +174,25 @@ func (s *Server) start(ctx context.Context) error {
 	wg.Wait()
 	factory.Shutdown()
 	return nil
+}
+
+// tell says that a definition has changed, or is gone.
+func (s *Server) tell(o any, gone bool) {
+	if t, ok := o.(cache.DeletedFinalStateUnknown); ok {
+		o = t.Obj
+	}
+	d, ok := o.(*apiextensionsv1.CustomResourceDefinition)
+	if !ok || s.cfg.Changed == nil {
+		return
+	}
+	labels := d.Labels
+	switch {
+	case gone || d.DeletionTimestamp != nil || !apihelpers.IsCRDConditionTrue(d, apiextensionsv1.Established):
+		labels = nil
+	case labels == nil:
+		labels = map[string]string{}
+	}
+	s.cfg.Changed(d.Name, labels)
 }
 
 // ServeHTTP serves paths below /apis of groups that definitions create.

@@ -25,10 +25,8 @@ type Controller struct {
 	Unselected error
 }
 
-// Controllers finds controllers. The error says that one is not there or can't be read.
-type Controllers interface {
-	Controller(Ref) (Controller, error)
-}
+// Controllers finds a controller. The error says that it is not there or can't be read.
+type Controllers func(Ref) (Controller, error)
 
 // errCycle: owners that own each other.
 var errCycle = errors.New("cycle detected in ownership chain")
@@ -45,7 +43,7 @@ func Topmost(of Controllers, from Ref) (Ref, error) {
 		if at.Kind == "Node" {
 			return top, nil // static pods' mirrors: a node is nobody's controller, and not one that scales
 		}
-		c, err := of.Controller(at)
+		c, err := of(at)
 		if err != nil {
 			if at != from { // the owner of something that is there
 				return top, nil
@@ -71,7 +69,7 @@ func Resolve(of Controllers, v *VerticalPodAutoscaler) Target {
 	}
 	ref := Ref{t.APIVersion, t.Kind, v.Namespace, t.Name}
 	said := fmt.Sprintf("%s.%s/%s", t.APIVersion, t.Kind, t.Name)
-	c, err := of.Controller(ref)
+	c, err := of(ref)
 	if err == nil {
 		err = c.Unselected
 	}

@@ -96,8 +96,8 @@ func (p *UpdatePolicy) validate(path *field.Path, had alpha) (warnings []string,
 		errs = append(errs, field.NotSupported(at, *p.UpdateMode, modes()))
 	case *p.UpdateMode == ModeAuto:
 		warnings = append(warnings, fmt.Sprintf("%s: %q mode is deprecated and will be removed in a future API "+
-			"version. Use explicit update modes like: %s. See https://github.com/kubernetes/autoscaler/issues/8424 for "+
-			"more details.", path, ModeAuto, modes()))
+			"version. Use explicit update modes like: %s. See https://github.com/kubernetes/autoscaler/issues/8424 "+
+			"for more details.", path, ModeAuto, modes()))
 	case *p.UpdateMode == ModeInPlace && !had.inPlace:
 		errs = append(errs, field.Forbidden(at, gate("UpdateMode InPlace", "InPlace")))
 	}

@@ -1,0 +1,42 @@
+package app
+
+import (
+	"sync"
+
+	"carob/internal/base/addons"
+)
+
+// addonSwitch tells a part whether an add-on is on, as the API server says.
+type addonSwitch struct {
+	of addons.Addon
+
+	mu   sync.Mutex
+	on   bool
+	tell func(on bool) // nil until the part is there
+}
+
+// changed is told of each custom resource definition; labels is nil when it is gone.
+func (s *addonSwitch) changed(definition string, labels map[string]string) {
+	if definition != s.of.Switch {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	on := s.of.On(definition, labels)
+	if s.on == on {
+		return
+	}
+	if s.on = on; s.tell != nil {
+		s.tell(on)
+	}
+}
+
+// follow has a part told, now and when it changes.
+func (s *addonSwitch) follow(tell func(on bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tell = tell
+	if s.on {
+		tell(true)
+	}
+}

@@ -1,0 +1,83 @@
+// Package addons holds what ships with carob and is off until somebody wants it: for each add-on the
+// objects that it needs, one of which is its switch. The command line stores them; the API server
+// tells app when a switch changes. It must never act on a cluster.
+package addons
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// Label is on each object of an add-on and names it. State is on its switch, a definition of a
+// custom resource, so that a cluster without add-ons has nothing to watch: Enabled or anything else.
+const (
+	Label   = "carob.dev/addon"
+	State   = "carob.dev/addon-state"
+	Enabled = "enabled"
+	// Disabled is the state of an add-on that rests: its objects are kept.
+	Disabled = "disabled"
+)
+
+// VPA is the add-on that runs VerticalPodAutoscalers.
+const VPA = "vpa"
+
+// Addon is one add-on.
+type Addon struct {
+	Name, Description string
+	// Switch is the name of the definition that turns it on.
+	Switch string
+	// Kept says what stays in the cluster when it is disabled.
+	Kept string
+	// Objects are what users make for it: resources of the group.
+	Group   string
+	Objects []string
+	text    []byte
+}
+
+//go:embed vpa.yaml
+var vpa []byte
+
+// All are the add-ons, by name.
+func All() []Addon {
+	return []Addon{{Name: VPA, Description: "VerticalPodAutoscaler: sets the requests of pods by what they use",
+		Switch: "verticalpodautoscalers.autoscaling.k8s.io", Group: "autoscaling.k8s.io",
+		Kept:    "pods keep the requests that they have",
+		Objects: []string{"verticalpodautoscalers", "verticalpodautoscalercheckpoints"}, text: vpa}}
+}
+
+// Find returns an add-on by its name.
+func Find(name string) (Addon, bool) {
+	for _, a := range All() {
+		if a.Name == name {
+			return a, true
+		}
+	}
+	return Addon{}, false
+}
+
+// On says whether a definition with these labels is the switch of an add-on, and turns it on.
+func (a Addon) On(definition string, labels map[string]string) bool {
+	return definition == a.Switch && labels[Label] == a.Name && labels[State] == Enabled
+}
+
+// Manifests are the objects of an add-on in the order in which they are stored, the switch last.
+func (a Addon) Manifests() ([]*unstructured.Unstructured, error) {
+	var out []*unstructured.Unstructured
+	for d := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(a.text), 4096); ; {
+		o := &unstructured.Unstructured{}
+		if err := d.Decode(&o.Object); errors.Is(err, io.EOF) {
+			return out, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("read the objects of add-on %s: %w", a.Name, err)
+		}
+		if len(o.Object) > 0 {
+			out = append(out, o)
+		}
+	}
+}

@@ -1,0 +1,361 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"carob/internal/base/addons"
+)
+
+// addonOwner is who owns the fields of an add-on's objects.
+const addonOwner = "carob-addon"
+
+// addonTime is how long a definition may take to be served.
+const addonTime = 30 * time.Second
+
+func (r *root) addonCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "addon",
+		Aliases: []string{"addons"},
+		Short:   "List, enable, and disable parts of carob that are off by default",
+		Long: `List, enable, and disable parts of carob that are off by default. The cluster must
+be running; it remembers its add-ons in its data directory.`,
+		Example: `  carob addon list
+  carob addon enable vpa
+  carob addon disable vpa`,
+	}
+	cmd.AddCommand(r.addonListCommand(), r.addonEnableCommand(), r.addonDisableCommand())
+	return cmd
+}
+
+func addonNames() (names []string) {
+	for _, a := range addons.All() {
+		names = append(names, a.Name)
+	}
+	return names
+}
+
+func completeAddons(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return addonNames(), cobra.ShellCompDirectiveNoFileComp
+}
+
+func findAddon(name string) (addons.Addon, error) {
+	a, ok := addons.Find(name)
+	if !ok {
+		return a, usagef("there is no add-on %q: use %s", name, strings.Join(addonNames(), ", "))
+	}
+	return a, nil
+}
+
+// addonKinds are the kinds of objects that add-ons consist of.
+var addonKinds = map[string]schema.GroupVersionResource{
+	"ClusterRole": {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
+	"ClusterRoleBinding": {Group: "rbac.authorization.k8s.io", Version: "v1",
+		Resource: "clusterrolebindings"},
+	"CustomResourceDefinition": {Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"},
+}
+
+func (r *root) addonClient() (dynamic.Interface, error) {
+	cfg, err := r.restConfig()
+	if err != nil {
+		return nil, err
+	}
+	c, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("create client: %w", err)
+	}
+	return c, nil
+}
+
+// addonStatus is what `carob addon list` prints of one add-on.
+type addonStatus struct {
+	Name        string `json:"name"`
+	State       string `json:"state"`
+	Description string `json:"description"`
+}
+
+// foreignAddon is the state of an add-on whose objects somebody else has installed.
+const foreignAddon = "not carob's"
+
+// addonState reads the state of an add-on from its switch.
+func addonState(ctx context.Context, c dynamic.Interface, a addons.Addon) (string, error) {
+	d, err := c.Resource(addonKinds["CustomResourceDefinition"]).Get(ctx, a.Switch, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return addons.Disabled, nil
+	case err != nil:
+		return "", fmt.Errorf("read add-on %s: %w", a.Name, err)
+	case d.GetLabels()[addons.Label] != a.Name:
+		return foreignAddon, nil
+	case a.On(d.GetName(), d.GetLabels()):
+		return addons.Enabled, nil
+	}
+	return addons.Disabled, nil
+}
+
+func (r *root) addonListCommand() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List add-ons and whether they are enabled",
+		Example: "  carob addon list\n  carob addon list -o json",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := r.addonClient()
+			if err != nil {
+				return err
+			}
+			var list []addonStatus
+			for _, a := range addons.All() {
+				state, err := addonState(cmd.Context(), c, a)
+				if err != nil {
+					return err
+				}
+				list = append(list, addonStatus{a.Name, state, a.Description})
+			}
+			return printObject(r.out, output, list, func(w io.Writer) error {
+				tw := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+				fmt.Fprintln(tw, "NAME\tSTATE\tDESCRIPTION")
+				for _, a := range list {
+					fmt.Fprintf(tw, "%s\t%s\t%s\n", a.Name, a.State, a.Description)
+				}
+				return tw.Flush()
+			})
+		},
+	}
+	addOutputFlag(cmd, &output)
+	return cmd
+}
+
+func (r *root) addonEnableCommand() *cobra.Command {
+	var overwrite bool
+	cmd := &cobra.Command{
+		Use:   "enable NAME",
+		Short: "Enable an add-on, or bring its objects up to date",
+		Long: `Enable an add-on, or bring its objects up to date after an upgrade of carob.
+It stays enabled when carob is restarted. Enabling it twice changes nothing.`,
+		Example:           "  carob addon enable vpa",
+		Args:              exactArgs(1),
+		ValidArgsFunction: completeAddons,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, err := findAddon(args[0])
+			if err != nil {
+				return err
+			}
+			c, err := r.addonClient()
+			if err != nil {
+				return err
+			}
+			state, err := addonState(cmd.Context(), c, a)
+			if err != nil {
+				return err
+			}
+			if state == foreignAddon && !overwrite {
+				return fmt.Errorf("the cluster has a %s that carob did not install: remove what acts on it, "+
+					"then run this with --overwrite", a.Switch)
+			}
+			changed, err := applyAddon(cmd.Context(), c, a)
+			if err != nil {
+				return fmt.Errorf("enable add-on %s: %w", a.Name, err)
+			}
+			switch {
+			case state != addons.Enabled:
+				fmt.Fprintf(r.out, "addon/%s enabled\n", a.Name)
+			case changed:
+				fmt.Fprintf(r.out, "addon/%s configured\n", a.Name)
+			default:
+				fmt.Fprintf(r.out, "addon/%s unchanged\n", a.Name)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "take over definitions that somebody else has installed")
+	return cmd
+}
+
+// applyAddon stores the objects of an add-on and waits until its kinds are served.
+func applyAddon(ctx context.Context, c dynamic.Interface, a addons.Addon) (changed bool, err error) {
+	objects, err := a.Manifests()
+	if err != nil {
+		return false, err
+	}
+	for _, o := range objects {
+		api := c.Resource(addonKinds[o.GetKind()])
+		before := ""
+		if old, err := api.Get(ctx, o.GetName(), metav1.GetOptions{}); err == nil {
+			before = old.GetResourceVersion()
+		} else if !apierrors.IsNotFound(err) {
+			return changed, err
+		}
+		after, err := api.Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: addonOwner, Force: true})
+		if err != nil {
+			return changed, fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
+		}
+		changed = changed || after.GetResourceVersion() != before
+		if o.GetKind() == "CustomResourceDefinition" {
+			if err := awaitDefinition(ctx, c, after); err != nil {
+				return changed, err
+			}
+		}
+	}
+	return changed, nil
+}
+
+// awaitDefinition waits until a definition is established.
+func awaitDefinition(ctx context.Context, c dynamic.Interface, d *unstructured.Unstructured) error {
+	if established(d) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, addonTime)
+	defer cancel()
+	w, err := c.Resource(addonKinds["CustomResourceDefinition"]).Watch(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, d.GetName()).String()})
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", d.GetName(), err)
+	}
+	defer w.Stop()
+	for {
+		select {
+		case e, ok := <-w.ResultChan():
+			if !ok {
+				return fmt.Errorf("%s is not served yet: try again", d.GetName())
+			}
+			if o, ok := e.Object.(*unstructured.Unstructured); ok && established(o) {
+				return nil
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w", d.GetName(), ctx.Err())
+		}
+	}
+}
+
+func established(d *unstructured.Unstructured) bool {
+	conditions, _, _ := unstructured.NestedSlice(d.Object, "status", "conditions")
+	for _, c := range conditions {
+		m, _ := c.(map[string]any)
+		if m["type"] == "Established" && m["status"] == "True" {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *root) addonDisableCommand() *cobra.Command {
+	var purge bool
+	cmd := &cobra.Command{
+		Use:   "disable NAME",
+		Short: "Disable an add-on",
+		Long: `Disable an add-on: carob stops acting on its objects, and keeps them. With --purge,
+they are deleted, with everything that users have made of their kinds.`,
+		Example:           "  carob addon disable vpa\n  carob addon disable vpa --purge",
+		Args:              exactArgs(1),
+		ValidArgsFunction: completeAddons,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, err := findAddon(args[0])
+			if err != nil {
+				return err
+			}
+			c, err := r.addonClient()
+			if err != nil {
+				return err
+			}
+			return r.disableAddon(cmd.Context(), c, a, purge)
+		},
+	}
+	cmd.Flags().BoolVar(&purge, "purge", false, "delete the add-on's objects and all that users have made of its kinds")
+	return cmd
+}
+
+func (r *root) disableAddon(ctx context.Context, c dynamic.Interface, a addons.Addon, purge bool) error {
+	state, err := addonState(ctx, c, a)
+	if err != nil {
+		return err
+	}
+	if state == foreignAddon {
+		return fmt.Errorf("the cluster's %s is not carob's: nothing was changed", a.Switch)
+	}
+	left := countAddonObjects(ctx, c, a)
+	if purge {
+		if err := purgeAddon(ctx, c, a); err != nil {
+			return fmt.Errorf("purge add-on %s: %w", a.Name, err)
+		}
+		fmt.Fprintf(r.out, "addon/%s purged\n", a.Name)
+		if len(left) > 0 {
+			fmt.Fprintf(r.out, "deleted: %s; %s\n", strings.Join(left, ", "), a.Kept)
+		}
+		return nil
+	}
+	if state == addons.Enabled {
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+			"labels": map[string]string{addons.State: addons.Disabled}}})
+		if err != nil {
+			return fmt.Errorf("disable add-on %s: %w", a.Name, err)
+		}
+		if _, err := c.Resource(addonKinds["CustomResourceDefinition"]).Patch(ctx, a.Switch, types.MergePatchType,
+			patch, metav1.PatchOptions{FieldManager: addonOwner}); err != nil {
+			return fmt.Errorf("disable add-on %s: %w", a.Name, err)
+		}
+		fmt.Fprintf(r.out, "addon/%s disabled\n", a.Name)
+	} else {
+		fmt.Fprintf(r.out, "addon/%s unchanged: it is not enabled\n", a.Name)
+	}
+	if len(left) > 0 {
+		fmt.Fprintf(r.out, "kept: %s; %s. `%s` deletes them.\n", strings.Join(left, ", "), a.Kept,
+			r.try("addon disable "+a.Name+" --purge"))
+	}
+	return nil
+}
+
+// countAddonObjects says how many objects there are of each kind of an add-on, "3 things".
+func countAddonObjects(ctx context.Context, c dynamic.Interface, a addons.Addon) (out []string) {
+	for _, resource := range a.Objects {
+		list, err := c.Resource(schema.GroupVersionResource{Group: a.Group, Version: "v1", Resource: resource}).
+			List(ctx, metav1.ListOptions{})
+		if err == nil && len(list.Items) > 0 {
+			out = append(out, fmt.Sprintf("%d %s", len(list.Items), resource))
+		}
+	}
+	return out
+}
+
+// purgeAddon deletes the objects of an add-on; its switch goes first, so that nothing acts any more.
+func purgeAddon(ctx context.Context, c dynamic.Interface, a addons.Addon) error {
+	objects, err := a.Manifests()
+	if err != nil {
+		return err
+	}
+	for i := len(objects) - 1; i >= 0; i-- {
+		api := c.Resource(addonKinds[objects[i].GetKind()])
+		o, err := api.Get(ctx, objects[i].GetName(), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) || err == nil && o.GetLabels()[addons.Label] != a.Name {
+			continue
+		}
+		if err == nil {
+			err = api.Delete(ctx, o.GetName(), metav1.DeleteOptions{})
+		}
+		if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+			return err
+		}
+	}
+	return nil
+}

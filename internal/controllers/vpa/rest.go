@@ -1,0 +1,113 @@
+package vpa
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+
+	"carob/internal/controllers/inventory"
+	"carob/internal/core/workload/vpa"
+)
+
+// restAPI reads and writes over the API: the add-on's objects, figures, and scales. It speaks JSON,
+// which all servers of these know.
+type restAPI struct{ client kubernetes.Interface }
+
+const root = "/apis/" + vpa.Group + "/" + vpa.Version
+
+func (r restAPI) read(ctx context.Context, into any, path ...string) error {
+	text, err := r.client.CoreV1().RESTClient().Get().AbsPath(path...).SetHeader("Accept", "application/json").
+		DoRaw(ctx)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("read %s: %w", strings.Join(path, "/"), err)
+	}
+	return nil
+}
+
+func (r restAPI) write(ctx context.Context, verb string, kind types.PatchType, what any, path ...string) error {
+	text, err := json.Marshal(what)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", strings.Join(path, "/"), err)
+	}
+	_, err = r.client.CoreV1().RESTClient().Verb(verb).AbsPath(path...).SetHeader("Accept", "application/json").
+		SetHeader("Content-Type", string(kind)).Body(text).DoRaw(ctx)
+	return err
+}
+
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// status stores a status (W9.36).
+func (r restAPI) status(ctx context.Context, name vpa.Name, s *vpa.Status) error {
+	return r.write(ctx, "PATCH", types.JSONPatchType, []operation{{"add", "/status", s}}, root, "namespaces",
+		name.Namespace, "verticalpodautoscalers", name.Name, "status")
+}
+
+func (r restAPI) checkpoints(ctx context.Context) ([]vpa.Checkpoint, error) {
+	var list struct {
+		Items []vpa.Checkpoint `json:"items"`
+	}
+	err := r.read(ctx, &list, root, "verticalpodautoscalercheckpoints")
+	return list.Items, err
+}
+
+// save replaces what a checkpoint says, or makes it.
+func (r restAPI) save(ctx context.Context, c *vpa.Checkpoint) error {
+	annotations := c.Annotations
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	at := []string{root, "namespaces", c.Namespace, "verticalpodautoscalercheckpoints"}
+	err := r.write(ctx, "PATCH", types.JSONPatchType, []operation{{"add", "/metadata/annotations", annotations},
+		{"add", "/spec", c.Spec}, {"add", "/status", c.Status}}, append(at, c.Name)...)
+	if apierrors.IsNotFound(err) {
+		err = r.write(ctx, "POST", "application/json", c, at...)
+	}
+	return err
+}
+
+func (r restAPI) remove(ctx context.Context, c *vpa.Checkpoint) error {
+	return r.client.CoreV1().RESTClient().Delete().AbsPath(root, "namespaces", c.Namespace,
+		"verticalpodautoscalercheckpoints", c.Name).Do(ctx).Error()
+}
+
+// usage reads what the containers of a namespace use, whoever serves metrics.k8s.io (W8.3).
+func (r restAPI) usage(ctx context.Context, namespace string) ([]vpa.Sample, error) {
+	var list metricsv1beta1.PodMetricsList
+	err := r.read(ctx, &list, "/apis/metrics.k8s.io/v1beta1/namespaces", namespace, "pods")
+	if err != nil {
+		return nil, fmt.Errorf("unable to fetch metrics from resource metrics API: %w", err)
+	}
+	var out []vpa.Sample
+	for i := range list.Items {
+		for j := range list.Items[i].Containers {
+			m, c := &list.Items[i], &list.Items[i].Containers[j]
+			out = append(out, vpa.Sample{Pod: vpa.Name{Namespace: namespace, Name: m.Name}, Container: c.Name,
+				At: m.Timestamp.Time, CPU: c.Usage.Cpu().MilliValue(), Memory: c.Usage.Memory().Value()})
+		}
+	}
+	return out, nil
+}
+
+func (r restAPI) get(ctx context.Context, kind inventory.Kind, namespace, name string) (*autoscalingv1.Scale, error) {
+	var s autoscalingv1.Scale
+	base := "/apis/" + kind.Group() + "/" + kind.GroupVersionResource.Version
+	if kind.Group() == "" {
+		base = "/api/" + kind.GroupVersionResource.Version
+	}
+	err := r.read(ctx, &s, base, "namespaces", namespace, kind.Resource, name, "scale")
+	return &s, err
+}

@@ -1,0 +1,578 @@
+// Package vpa runs VerticalPodAutoscalers: it feeds the recommender of core/workload/vpa with what
+// metrics.k8s.io says, stores what it recommends and what it has to remember, and resizes and evicts
+// pods. It runs only while the add-on is on; the manager starts and stops it. It must never decide
+// an amount, or which pod changes.
+//
+// Goroutines: one that looks once a minute while there is an autoscaler, and its watch.
+package vpa
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+
+	"carob/internal/controllers/source"
+	"carob/internal/core/workload/vpa"
+)
+
+// Resource is what the autoscalers are called in the API.
+func Resource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: vpa.Group, Version: vpa.Version, Resource: "verticalpodautoscalers"}
+}
+
+const (
+	// gap is the least time between two looks: autoscalers that are made or changed are looked at
+	// soon, not each at once.
+	gap = 5 * time.Second
+	// young is how long an autoscaler that can recommend nothing yet is looked at every gap.
+	young = 2 * time.Minute
+	// orphansEvery is how often checkpoints are removed whose autoscaler is gone (W9.37).
+	orphansEvery = 10 * time.Minute
+	// writing bounds the time that one look spends on checkpoints; the next goes on where it ended.
+	writing = time.Minute
+)
+
+// Config is what the controller needs.
+type Config struct {
+	// Recommender writes statuses and checkpoints and reads all else, Updater resizes and evicts.
+	Recommender, Updater kubernetes.Interface
+	Events               record.EventRecorder // of vpa-updater
+	// VPAs are the autoscalers: Watch makes them. The controller runs the watch.
+	VPAs    *source.Watch
+	Owners  Owners
+	Kinds   Kinds
+	store   store // nil: the API
+	figures figures
+	scales  scales
+}
+
+// Controller drives the autoscalers. Make it with New and Run it once.
+type Controller struct {
+	Config
+	wake  chan struct{} // capacity 1
+	scale scaled
+
+	// Of the goroutine that looks.
+	model   *vpa.Model
+	loaded  bool                // the checkpoints of the time before are in the model
+	names   map[types.UID]named // of checkpoints
+	next    int                 // autoscaler whose checkpoints are written first
+	resizes vpa.Resizes         // in flight
+	evicted map[types.UID]bool  // pods whose evictions were looked up
+	orphans time.Time           // when checkpoints were last looked through
+	seen    map[vpa.Name]bool   // autoscalers that have a recommendation
+}
+
+type named map[string]string // checkpoint by container
+
+// store reads and writes the add-on's objects.
+type store interface {
+	status(ctx context.Context, name vpa.Name, s *vpa.Status) error
+	checkpoints(ctx context.Context) ([]vpa.Checkpoint, error)
+	save(ctx context.Context, c *vpa.Checkpoint) error
+	remove(ctx context.Context, c *vpa.Checkpoint) error
+}
+
+// figures reads what the containers of a namespace use.
+type figures interface {
+	usage(ctx context.Context, namespace string) ([]vpa.Sample, error)
+}
+
+// Watch makes the watch of all autoscalers.
+func Watch(c dynamic.Interface) *source.Watch {
+	return source.Custom(c, Resource(), func(u *unstructured.Unstructured) (metav1.Object, error) {
+		v := &vpa.VerticalPodAutoscaler{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, v); err != nil {
+			// It was stored while nobody checked it. As nothing is known of it, nothing is done.
+			v = &vpa.VerticalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: u.GetNamespace(), Name: u.GetName(),
+				UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), CreationTimestamp: u.GetCreationTimestamp()}}
+			v.Spec.Recommenders = []vpa.Recommender{{Name: "none: it can't be read"}}
+			off := vpa.ModeOff
+			v.Spec.UpdatePolicy = &vpa.UpdatePolicy{UpdateMode: &off}
+		}
+		v.ManagedFields = nil
+		return v, nil
+	})
+}
+
+// New returns a controller.
+func New(cfg Config) (*Controller, error) {
+	register()
+	c := &Controller{Config: cfg, wake: make(chan struct{}, 1), model: vpa.NewModel(),
+		names: map[types.UID]named{}, resizes: vpa.Resizes{}, evicted: map[types.UID]bool{}, seen: map[vpa.Name]bool{}}
+	api := restAPI{cfg.Recommender}
+	if c.store == nil {
+		c.store = api
+	}
+	if c.figures == nil {
+		c.figures = api
+	}
+	if c.scales == nil {
+		c.scales = api
+	}
+	c.scale.known = map[vpa.Ref]scaleEntry{}
+	err := cfg.VPAs.OnChange(func(before, after metav1.Object) {
+		if before == nil || after != nil && before.GetGeneration() != after.GetGeneration() {
+			c.poke()
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("vertical pod autoscalers: %w", err)
+	}
+	return c, nil
+}
+
+func (c *Controller) poke() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run recommends and updates until ctx ends.
+func (c *Controller) Run(ctx context.Context) {
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName("vpa"))
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() { c.VPAs.Run(ctx) })
+	for _, ready := range []<-chan struct{}{c.VPAs.Synced(), c.Kinds.Synced()} {
+		select {
+		case <-ready:
+		case <-ctx.Done():
+			return
+		}
+	}
+	idle := true
+	for last := time.Now(); ctx.Err() == nil; {
+		if len(c.VPAs.Objects().ListKeys()) > 0 {
+			last, idle = time.Now(), false
+		}
+		if idle { // until there is an autoscaler
+			select {
+			case <-c.wake:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		pause := c.look(ctx)
+		// What was known of the last ones goes with their checkpoints.
+		if c.loaded && last.Before(c.orphans) && len(c.VPAs.Objects().ListKeys()) == 0 {
+			idle, c.model = true, vpa.NewModel()
+			continue
+		}
+		c.rest(ctx, pause)
+	}
+}
+
+// rest waits for the next look: until the time is up, or gap after an autoscaler was made or changed.
+func (c *Controller) rest(ctx context.Context, pause time.Duration) {
+	soonest, next := time.NewTimer(gap), time.NewTimer(pause)
+	defer soonest.Stop()
+	defer next.Stop()
+	select {
+	case <-soonest.C:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-next.C:
+	case <-c.wake:
+	case <-ctx.Done():
+	}
+}
+
+// all returns the autoscalers, copied: the status of each may be set.
+func (c *Controller) all() (out []*vpa.VerticalPodAutoscaler) {
+	for _, o := range c.VPAs.Objects().List() {
+		if v, ok := o.(*vpa.VerticalPodAutoscaler); ok && v.DeletionTimestamp == nil {
+			own := *v
+			out = append(out, &own)
+		}
+	}
+	vpaSort(out)
+	return out
+}
+
+// look is one look of the recommender and the updater. It returns when the next is due.
+func (c *Controller) look(ctx context.Context) time.Duration {
+	log, took := klog.FromContext(ctx), newStopwatch(recommenderLatency)
+	all, of := c.all(), c.controllers(ctx)
+	targets := make([]vpa.Target, len(all))
+	var ours []vpa.Target
+	for i, v := range all {
+		targets[i] = vpa.Resolve(of, v)
+		if v.Ours() {
+			ours = append(ours, targets[i])
+		}
+	}
+	c.model.SetTargets(ours)
+	took.step("LoadVPAs")
+	pods, err := c.pods(ctx, targets)
+	if err == nil && !c.loaded {
+		err = c.load(ctx)
+	}
+	if err != nil {
+		// What was remembered must be known before anything is recommended or stored over it.
+		log.Error(err, "Vertical pod autoscalers wait")
+		return vpa.Pass
+	}
+	now := time.Now()
+	var flat []*corev1.Pod
+	for _, list := range pods {
+		flat = append(flat, list...)
+	}
+	c.model.SetPods(flat, now)
+	took.step("LoadPods")
+	for namespace := range pods {
+		samples, err := c.figures.usage(ctx, namespace)
+		if err != nil {
+			log.V(2).Info("No figures of the usage of pods", "namespace", namespace, "err", err)
+		}
+		for _, s := range samples {
+			c.model.AddSample(s, now)
+		}
+	}
+	c.evictions(ctx, flat, now)
+	took.step("LoadMetrics")
+	for _, t := range ours {
+		if err := c.recommend(ctx, t.VPA); err != nil {
+			log.V(1).Info("The status of a vertical pod autoscaler was not stored", "vpa", klog.KObj(t.VPA), "err", err)
+		}
+	}
+	took.step("UpdateVPAs")
+	c.remember(ctx, ours)
+	took.step("MaintainCheckpoints")
+	c.model.Collect(time.Now())
+	took.step("GarbageCollect")
+	took.total()
+	usageCount.Set(float64(c.model.Usages()))
+	countVPAs(all)
+	c.update(ctx, targets, pods)
+	for _, t := range ours {
+		if r := t.VPA.Status.Recommendation; t.Selector != nil && (r == nil || len(r.Containers) == 0) &&
+			time.Since(t.VPA.CreationTimestamp.Time) < young {
+			return gap
+		}
+	}
+	return vpa.Pass
+}
+
+// pods returns the pods of the namespaces in which there are targets, by namespace.
+func (c *Controller) pods(ctx context.Context, targets []vpa.Target) (map[string][]*corev1.Pod, error) {
+	out := map[string][]*corev1.Pod{}
+	for _, t := range targets {
+		if _, there := out[t.VPA.Namespace]; there || t.Selector == nil {
+			continue
+		}
+		list, err := c.Recommender.CoreV1().Pods(t.VPA.Namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+		if err != nil {
+			return nil, fmt.Errorf("list the pods of namespace %s: %w", t.VPA.Namespace, err)
+		}
+		out[t.VPA.Namespace] = nil
+		for i := range list.Items {
+			out[t.VPA.Namespace] = append(out[t.VPA.Namespace], &list.Items[i])
+		}
+	}
+	return out, nil
+}
+
+// load takes up the checkpoints of the time before a restart.
+func (c *Controller) load(ctx context.Context) error {
+	all, err := c.store.checkpoints(ctx)
+	if err != nil {
+		return fmt.Errorf("read checkpoints: %w", err)
+	}
+	for i := range all {
+		if err := c.model.Load(&all[i], time.Now()); err != nil {
+			klog.FromContext(ctx).V(1).Info("A checkpoint is not used", "err", err)
+		}
+	}
+	c.loaded = true
+	return nil
+}
+
+// evictions takes up which pods were evicted for their memory.
+func (c *Controller) evictions(ctx context.Context, pods []*corev1.Pod, now time.Time) {
+	here := map[types.UID]bool{}
+	for _, pod := range pods {
+		if pod.Status.Reason != vpa.Evicted {
+			continue
+		}
+		here[pod.UID] = true
+		if c.evicted[pod.UID] {
+			continue
+		}
+		list, err := c.Recommender.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{
+			FieldSelector: fields.Set{"involvedObject.name": pod.Name, "reason": vpa.Evicted}.String()})
+		if err != nil {
+			klog.FromContext(ctx).V(1).Info("The events of an evicted pod can't be read", "pod", klog.KObj(pod), "err",
+				err)
+			delete(here, pod.UID) // again in the next look
+			continue
+		}
+		for i := range list.Items {
+			e := &list.Items[i]
+			if e.InvolvedObject.UID != pod.UID {
+				continue
+			}
+			for container, bytes := range vpa.EvictedForMemory(e) {
+				c.model.AddEviction(vpa.Name{Namespace: pod.Namespace, Name: pod.Name}, container, bytes,
+					e.CreationTimestamp.Time, now)
+			}
+		}
+	}
+	c.evicted = here
+}
+
+// recommend stores the status of an autoscaler if it has changed, and sets it.
+func (c *Controller) recommend(ctx context.Context, v *vpa.VerticalPodAutoscaler) error {
+	name := vpa.Name{Namespace: v.Namespace, Name: v.Name}
+	s, err := c.model.Recommend(name, time.Now())
+	if err != nil {
+		return err
+	}
+	if had := v.Status.Recommendation != nil && len(v.Status.Recommendation.Containers) > 0; !had && !c.seen[name] &&
+		len(s.Recommendation.Containers) > 0 {
+		recommendationLatency.Observe(time.Since(v.CreationTimestamp.Time).Seconds())
+		c.seen[name] = true
+	}
+	old := v.Status
+	v.Status = s
+	if equality.Semantic.DeepEqual(old, s) {
+		return nil
+	}
+	if err := c.store.status(ctx, name, &s); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+// remember stores checkpoints, and removes those of autoscalers that are gone.
+func (c *Controller) remember(ctx context.Context, targets []vpa.Target) {
+	log, until := klog.FromContext(ctx), time.Now().Add(writing)
+	names := map[types.UID]named{}
+	for _, t := range targets {
+		names[t.VPA.UID] = c.names[t.VPA.UID]
+	}
+	c.names = names
+	for range targets {
+		if ctx.Err() != nil || time.Now().After(until) {
+			break
+		}
+		c.next = (c.next + 1) % len(targets)
+		v := targets[c.next].VPA
+		for _, p := range c.model.Checkpoints(vpa.Name{Namespace: v.Namespace, Name: v.Name}, time.Now()) {
+			p.Name = c.nameOf(v, p.Spec, targets)
+			if err := c.store.save(ctx, &p); err != nil {
+				log.V(1).Info("A checkpoint was not stored", "vpa", klog.KObj(v), "container", p.Spec.ContainerName,
+					"err", err)
+			}
+		}
+	}
+	if time.Since(c.orphans) < orphansEvery {
+		return
+	}
+	stored, err := c.store.checkpoints(ctx)
+	if err != nil {
+		log.V(1).Info("Checkpoints can't be read", "err", err)
+		return
+	}
+	c.orphans = time.Now()
+	for i := range stored {
+		if source.Get[*vpa.VerticalPodAutoscaler](c.VPAs, stored[i].Namespace+"/"+stored[i].Spec.VPAObjectName) != nil {
+			continue
+		}
+		if err := c.store.remove(ctx, &stored[i]); err != nil && !apierrors.IsNotFound(err) {
+			log.V(1).Info("A checkpoint without autoscaler was not removed", "checkpoint", klog.KObj(&stored[i]), "err",
+				err)
+		}
+	}
+}
+
+// nameOf names a checkpoint, so that no two containers have the same.
+func (c *Controller) nameOf(v *vpa.VerticalPodAutoscaler, s vpa.CheckpointSpec, targets []vpa.Target) string {
+	mine := c.names[v.UID]
+	if mine == nil {
+		mine = named{}
+		c.names[v.UID] = mine
+	}
+	if mine[s.ContainerName] == "" {
+		mine[s.ContainerName] = vpa.CheckpointName(s, func(name string) bool {
+			for _, t := range targets {
+				for container, other := range c.names[t.VPA.UID] {
+					if t.VPA.Namespace == v.Namespace && other == name &&
+						(t.VPA.UID != v.UID || container != s.ContainerName) {
+						return true
+					}
+				}
+			}
+			return false
+		})
+	}
+	return mine[s.ContainerName]
+}
+
+// update changes the pods that are off what is recommended for them.
+func (c *Controller) update(ctx context.Context, targets []vpa.Target, pods map[string][]*corev1.Pod) {
+	took := newStopwatch(updaterLatency)
+	resetUpdateCounts()
+	var updating []vpa.Target
+	for _, t := range targets {
+		if t.Selector != nil && vpa.Updates(t.VPA) {
+			updating = append(updating, t)
+		}
+	}
+	of, here, theirs := c.controllers(ctx), map[types.UID]bool{}, map[*vpa.VerticalPodAutoscaler][]*corev1.Pod{}
+	if len(updating) > 0 {
+		for _, list := range pods {
+			for _, pod := range list {
+				here[pod.UID] = true
+				if !vpa.Live(pod) {
+					continue
+				}
+				if v := vpa.Controlling(of, pod, targets); v != nil && vpa.Updates(v) {
+					theirs[v] = append(theirs[v], pod)
+				}
+			}
+		}
+	}
+	c.resizes.Keep(here)
+	took.step("FilterPods")
+	for _, t := range updating {
+		if len(theirs[t.VPA]) == 0 || ctx.Err() != nil {
+			continue
+		}
+		if err := c.updateOf(ctx, t.VPA, theirs[t.VPA]); err != nil {
+			klog.FromContext(ctx).V(1).Info("The pods of a vertical pod autoscaler were not looked at", "vpa",
+				klog.KObj(t.VPA), "err", err)
+		}
+	}
+	took.step("EvictPods")
+	took.total()
+}
+
+func (c *Controller) updateOf(ctx context.Context, v *vpa.VerticalPodAutoscaler, pods []*corev1.Pod) error {
+	log := klog.FromContext(ctx)
+	list, err := c.Recommender.CoreV1().LimitRanges(v.Namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return fmt.Errorf("list limit ranges: %w", err)
+	}
+	ranges := make([]*corev1.LimitRange, len(list.Items))
+	for i := range list.Items {
+		ranges[i] = &list.Items[i]
+	}
+	round := vpa.NewRound(v, pods, func(o vpa.Owner) (int, bool) { return c.Owners.configured(v.Namespace, o) },
+		vpa.RangesOf(ranges), c.resizes, time.Now())
+	candidates := round.Candidates()
+	count := newUpdateCounts(v, len(pods), len(candidates))
+	var evict []*corev1.Pod
+	for _, pod := range candidates {
+		switch round.Step(pod) {
+		case vpa.Evict:
+			evict = append(evict, pod)
+		case vpa.Resize:
+			done, err := c.resize(ctx, round, pod)
+			if err != nil {
+				log.V(1).Info("A pod can't be resized in place", "pod", klog.KObj(pod), "err", err)
+				count.failedResize()
+				evict = append(evict, pod)
+			} else if done {
+				round.Resized(pod)
+				count.resized()
+			}
+		}
+	}
+	for _, pod := range evict {
+		if !round.MayEvict(pod) {
+			continue
+		}
+		if err := c.evict(ctx, v, pod); err != nil {
+			log.V(1).Info("A pod can't be evicted", "pod", klog.KObj(pod), "err", err)
+			count.failedEviction()
+			continue
+		}
+		round.Evicted(pod)
+		count.evicted()
+	}
+	return nil
+}
+
+// resize gives a running pod what is recommended (W9.58). It says whether it asked for anything new.
+func (c *Controller) resize(ctx context.Context, round *vpa.Round, pod *corev1.Pod) (bool, error) {
+	patch, err := round.Patch(pod)
+	if err != nil || patch == nil {
+		return false, err
+	}
+	api := c.Updater.CoreV1().Pods(pod.Namespace)
+	if _, err := api.Patch(ctx, pod.Name, types.JSONPatchType, patch, metav1.PatchOptions{}, "resize"); err != nil {
+		return false, fmt.Errorf("resize pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	note, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID,
+		"annotations": map[string]string{vpa.InPlaceAnnotation: "true"}}})
+	if err == nil {
+		_, err = api.Patch(ctx, pod.Name, types.MergePatchType, note, metav1.PatchOptions{})
+	}
+	if err != nil { // the resize is what counts
+		klog.FromContext(ctx).V(1).Info("A resized pod has no annotation", "pod", klog.KObj(pod), "err", err)
+	}
+	c.Events.Event(pod, corev1.EventTypeNormal, "InPlaceResizedByVPA", "Pod was resized in place by VPA Updater.")
+	return true, nil
+}
+
+// evict has the owner of a pod make another (W9.57).
+func (c *Controller) evict(ctx context.Context, v *vpa.VerticalPodAutoscaler, pod *corev1.Pod) error {
+	uid := pod.UID
+	err := c.Updater.PolicyV1().Evictions(pod.Namespace).Evict(ctx, &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}})
+	if err != nil {
+		return fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	c.Events.Event(pod, corev1.EventTypeNormal, "EvictedByVPA",
+		"Pod was evicted by VPA Updater to apply resource recommendation.")
+	c.Events.Event(&corev1.ObjectReference{APIVersion: vpa.Group + "/" + vpa.Version, Kind: "VerticalPodAutoscaler",
+		Namespace: v.Namespace, Name: v.Name, UID: v.UID}, corev1.EventTypeNormal, "EvictedPod",
+		"VPA Updater evicted Pod "+pod.Name+" to apply resource recommendation.")
+	return nil
+}
+
+// AdmitPod gives a pod that is created what its autoscaler recommends (W9.71). It implements the API
+// server's admission.PodAutoscaler.
+func (c *Controller) AdmitPod(ctx context.Context, pod *corev1.Pod, ranges []*corev1.LimitRange) {
+	began, applied := time.Now(), false
+	defer func() { admitted(began, applied) }()
+	if metav1.GetControllerOfNoCopy(pod) == nil {
+		return
+	}
+	var targets []vpa.Target
+	of := c.controllers(ctx)
+	for _, v := range source.Namespaced[*vpa.VerticalPodAutoscaler](c.VPAs, pod.Namespace) {
+		if v.Mode() != vpa.ModeOff && v.DeletionTimestamp == nil {
+			targets = append(targets, vpa.Resolve(of, v))
+		}
+	}
+	if v := vpa.Controlling(of, pod, targets); v != nil {
+		vpa.Admit(pod, v, vpa.RangesOf(ranges))
+		applied = true
+	}
+}
+
+var errNotThere = errors.New("does not exist")
