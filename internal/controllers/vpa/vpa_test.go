@@ -1,0 +1,387 @@
+package vpa
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/controllers/controllertest"
+	"carob/internal/controllers/inventory"
+	"carob/internal/controllers/source"
+	"carob/internal/core/workload/vpa"
+)
+
+// world is what stands behind the API: the add-on's objects, figures, pods and their owners.
+type world struct {
+	t       *testing.T
+	client  *fake.Clientset
+	custom  dynamic.Interface
+	events  *record.FakeRecorder
+	refuse  error // resizes
+	mu      sync.Mutex
+	stored  map[string]vpa.Checkpoint
+	status_ map[vpa.Name]vpa.Status
+	writes  int // how many more are taken; then the process is gone
+	broken  error
+	cpu     int64
+	asked   int
+	did     []string
+}
+
+func (w *world) Resolve(schema.GroupVersionKind) (inventory.Kind, bool) {
+	return inventory.Kind{}, true
+}
+func (w *world) Synced() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+func (w *world) get(_ context.Context, _ inventory.Kind, _, name string) (*autoscalingv1.Scale, error) {
+	if name != "rollout" {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "rollouts"}, name)
+	}
+	return &autoscalingv1.Scale{Status: autoscalingv1.ScaleStatus{Selector: "app=x"}}, nil
+}
+
+func (w *world) write() error {
+	if w.writes--; w.writes < 0 {
+		return errors.New("the process is gone")
+	}
+	return w.broken
+}
+
+func (w *world) status(_ context.Context, name vpa.Name, s *vpa.Status) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.write(); err != nil {
+		return err
+	}
+	w.status_[name] = *s
+	return nil
+}
+
+func (w *world) checkpoints(context.Context) (out []vpa.Checkpoint, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.stored {
+		out = append(out, c)
+	}
+	return out, w.broken
+}
+
+func (w *world) save(_ context.Context, c *vpa.Checkpoint) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.write(); err != nil {
+		return err
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	var stored vpa.Checkpoint
+	if err := json.Unmarshal(text, &stored); err != nil {
+		return err
+	}
+	w.stored[c.Namespace+"/"+c.Name] = stored
+	return nil
+}
+
+func (w *world) remove(_ context.Context, c *vpa.Checkpoint) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.stored, c.Namespace+"/"+c.Name)
+	return nil
+}
+
+func (w *world) usage(context.Context, string) ([]vpa.Sample, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked++
+	return []vpa.Sample{{Pod: vpa.Name{Namespace: "ns", Name: "p"}, Container: "c", At: time.Now(), CPU: w.cpu,
+		Memory: 600 << 20}}, nil
+}
+
+func autoscaler(name string, mode vpa.UpdateMode) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "autoscaling.k8s.io/v1",
+		"kind": "VerticalPodAutoscaler",
+		"metadata": map[string]any{"namespace": "ns", "name": name, "uid": name,
+			"creationTimestamp": time.Now().UTC().Format(time.RFC3339)},
+		"spec": map[string]any{"targetRef": map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"},
+			"updatePolicy": map[string]any{"updateMode": string(mode), "minReplicas": int64(1)}}}}
+}
+
+func owner(kind, name string) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: name, Controller: new(true)}}
+}
+
+func pod() *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "p",
+		Labels: map[string]string{"app": "x"}, OwnerReferences: owner("ReplicaSet", "r")},
+		Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "c",
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("20Mi")}}}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+}
+
+func newWorld(t *testing.T, autoscalers ...runtime.Object) *world {
+	meta := metav1.ObjectMeta{Namespace: "ns", Name: "d"}
+	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}
+	set := metav1.ObjectMeta{Namespace: "ns", Name: "r", OwnerReferences: owner("Deployment", "d")}
+	w := &world{t: t, events: record.NewFakeRecorder(1000), stored: map[string]vpa.Checkpoint{},
+		status_: map[vpa.Name]vpa.Status{}, writes: 1 << 30, cpu: 200,
+		client: fake.NewClientset(pod(), &appsv1.Deployment{ObjectMeta: meta,
+			Spec: appsv1.DeploymentSpec{Selector: selector}},
+			&appsv1.ReplicaSet{ObjectMeta: set, Spec: appsv1.ReplicaSetSpec{Selector: selector, Replicas: new(int32(1))}}),
+		custom: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+			map[schema.GroupVersionResource]string{Resource(): "VerticalPodAutoscalerList"}, autoscalers...)}
+	w.client.PrependReactor("patch", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
+		p, _ := a.(ktesting.PatchAction)
+		if a.GetSubresource() == "resize" && w.refuse != nil {
+			return true, nil, w.refuse
+		}
+		w.note("patch %s %s", a.GetSubresource(), p.GetPatch())
+		return true, pod(), nil
+	})
+	w.client.PrependReactor("create", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
+		c, _ := a.(ktesting.CreateAction)
+		e, ok := c.GetObject().(*policyv1.Eviction)
+		if !ok {
+			return false, nil, nil
+		}
+		w.note("evict %s %s", e.Name, *e.DeleteOptions.Preconditions.UID)
+		return true, nil, nil
+	})
+	return w
+}
+
+func (w *world) note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.did = append(w.did, fmt.Sprintf(format, args...))
+}
+
+// run starts a controller; stop ends it.
+func (w *world) run() (c *Controller, stop func()) {
+	w.t.Helper()
+	deployments, sets := source.Deployments(w.client), source.ReplicaSets(w.client)
+	c, err := New(Config{Recommender: w.client, Updater: w.client, Events: w.events, VPAs: Watch(w.custom), Kinds: w,
+		Owners: Owners{Deployments: deployments, ReplicaSets: sets, StatefulSets: source.StatefulSets(w.client),
+			DaemonSets: source.DaemonSets(w.client), Jobs: source.Jobs(w.client), CronJobs: source.CronJobs(w.client),
+			ReplicationControllers: source.ReplicationControllers(w.client)}, store: w, figures: w, scales: w})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(w.t.Context())
+	var running sync.WaitGroup
+	for _, watch := range []*source.Watch{deployments, sets} {
+		running.Go(func() { watch.Run(ctx) })
+		<-watch.Synced()
+	}
+	running.Go(func() { c.Run(ctx) })
+	synctest.Wait()
+	return c, func() { cancel(); running.Wait() }
+}
+
+func (w *world) target(name string) (cpu, memory int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := w.status_[vpa.Name{Namespace: "ns", Name: name}].Recommendation
+	if r == nil || len(r.Containers) == 0 {
+		return 0, 0
+	}
+	return r.Containers[0].Target.Cpu().MilliValue(), r.Containers[0].Target.Memory().Value()
+}
+
+// A pod that is off is resized in place; when that is refused, it is evicted.
+func TestResizeElseEvict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, autoscaler("v", vpa.ModeInPlaceOrRecreate))
+		_, stop := w.run()
+		if cpu, memory := w.target("v"); cpu != 247 || memory != 764046746 {
+			t.Errorf("recommended %d, %d", cpu, memory)
+		}
+		controllertest.Equal(t, "written", w.did,
+			`patch resize [{"op":"test","path":"/metadata/uid","value":"p"},`+
+				`{"op":"add","path":"/spec/containers/0/resources","value":{"requests":{"cpu":"247m","memory":"764046746"}}}]`,
+			`patch  {"metadata":{"annotations":{"vpaInPlaceUpdated":"true"},"uid":"p"}}`)
+		controllertest.Equal(t, "events", controllertest.Events(w.events),
+			"Normal InPlaceResizedByVPA Pod was resized in place by VPA Updater.")
+		if c, there := w.stored["ns/v-c"]; !there || c.Spec.ContainerName != "c" || c.Status.TotalSamplesCount != 1 {
+			t.Errorf("checkpoints %+v", w.stored)
+		}
+		w.refuse, w.did = apierrors.NewForbidden(corev1.Resource("pods"), "p", errors.New("no room")), nil
+		time.Sleep(vpa.Pass)
+		synctest.Wait()
+		controllertest.Equal(t, "written", w.did, "evict p p")
+		controllertest.Equal(t, "events", controllertest.Events(w.events),
+			"Normal EvictedByVPA Pod was evicted by VPA Updater to apply resource recommendation.",
+			"Normal EvictedPod VPA Updater evicted Pod p to apply resource recommendation.")
+		stop()
+	})
+}
+
+// W9.71: the older of two autoscalers sizes new pods; one that is off sizes none.
+func TestAdmitPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		recommended := func(name string, mode vpa.UpdateMode, cpu string) *unstructured.Unstructured {
+			v := autoscaler(name, mode)
+			v.Object["status"] = map[string]any{"recommendation": map[string]any{"containerRecommendations": []any{
+				map[string]any{"containerName": "c", "target": map[string]any{"cpu": cpu}}}}}
+			return v
+		}
+		w := newWorld(t, recommended("b", vpa.ModeInitial, "300m"), recommended("c", vpa.ModeRecreate, "400m"),
+			recommended("a", vpa.ModeOff, "500m"))
+		c, stop := w.run()
+		p := pod()
+		c.AdmitPod(t.Context(), p, nil)
+		if got := p.Spec.Containers[0].Resources.Requests.Cpu().String(); got != "300m" ||
+			!strings.HasPrefix(p.Annotations[vpa.UpdatesAnnotation], "Pod resources updated by b: ") {
+			t.Errorf("a new pod requests %s: %v", got, p.Annotations)
+		}
+		for what, change := range map[string]func(*corev1.Pod){
+			"owner":     func(p *corev1.Pod) { p.OwnerReferences = nil },
+			"unknown":   func(p *corev1.Pod) { p.OwnerReferences[0].Name = "other" },
+			"namespace": func(p *corev1.Pod) { p.Namespace = "elsewhere" },
+		} {
+			p := pod()
+			change(p)
+			if c.AdmitPod(t.Context(), p, nil); len(p.Annotations) > 0 {
+				t.Errorf("%s: a pod of nobody's is changed: %v", what, p.Annotations)
+			}
+		}
+		stop()
+	})
+}
+
+// Whenever the process ends between two writes, the next one recommends no less than was recommended.
+func TestRestartAnywhere(t *testing.T) {
+	for writes := range 14 {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, autoscaler("v", vpa.ModeOff), autoscaler("w", vpa.ModeOff))
+			w.writes = writes
+			_, stop := w.run()
+			time.Sleep(10 * vpa.Pass)
+			stop()
+			cpu, memory := w.target("v")
+			w.writes, w.cpu = 1<<30, 1 // idle from now on
+			_, stop = w.run()
+			time.Sleep(time.Second)
+			synctest.Wait()
+			after, left := w.target("v")
+			known := w.stored["ns/v-c"].Status.TotalSamplesCount
+			if writes >= 4 && (after < cpu || left < memory) {
+				t.Errorf("after %d writes: %d, %d; before the restart %d, %d", writes, after, left, cpu, memory)
+			}
+			if known == 0 {
+				t.Errorf("after %d writes: no checkpoint", writes)
+			}
+			stop()
+		})
+	}
+}
+
+// What was remembered is read before anything is recommended or stored over it.
+func TestCheckpointsComeFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, autoscaler("v", vpa.ModeRecreate))
+		w.broken = errors.New("etcd is away")
+		_, stop := w.run()
+		time.Sleep(5 * vpa.Pass)
+		if len(w.status_)+len(w.stored)+len(w.did) != 0 {
+			t.Errorf("written: %v %v %v", w.status_, w.stored, w.did)
+		}
+		w.mu.Lock()
+		w.broken = nil
+		w.mu.Unlock()
+		time.Sleep(vpa.Pass)
+		synctest.Wait()
+		if len(w.status_) != 1 || len(w.stored) != 1 {
+			t.Errorf("written afterwards: %v %v", w.status_, w.stored)
+		}
+		stop()
+	})
+}
+
+// When the last autoscaler goes, its checkpoints go, and then nothing runs any more; a new one is
+// looked at soon.
+func TestIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		_, stop := w.run()
+		time.Sleep(time.Hour)
+		if w.asked != 0 {
+			t.Errorf("%d questions without an autoscaler", w.asked)
+		}
+		api := w.custom.Resource(Resource()).Namespace("ns")
+		if _, err := api.Create(t.Context(), autoscaler("v", vpa.ModeOff), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if w.asked != 1 || len(w.stored) != 1 {
+			t.Errorf("%d questions, %d checkpoints for a new autoscaler", w.asked, len(w.stored))
+		}
+		if err := api.Delete(t.Context(), "v", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * orphansEvery)
+		asked := len(w.client.Actions())
+		if len(w.stored) != 0 {
+			t.Errorf("checkpoints that are left: %v", w.stored)
+		}
+		time.Sleep(time.Hour)
+		if n := len(w.client.Actions()); n != asked || w.asked != 1 {
+			t.Errorf("%d requests and %d questions while nothing is to do", n-asked, w.asked-1)
+		}
+		stop()
+	})
+}
+
+// Targets that are not well known are asked for their scale, once a minute at most.
+func TestScalableTarget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		c, stop := w.run()
+		of := c.controllers(t.Context())
+		got, err := of(vpa.Ref{APIVersion: "example.com/v1", Kind: "Rollout", Namespace: "ns", Name: "rollout"})
+		if err != nil || !got.Scalable || got.Selector.String() != "app=x" {
+			t.Errorf("%+v, %v", got, err)
+		}
+		_, err = of(vpa.Ref{APIVersion: "example.com/v1", Kind: "Deployment", Namespace: "ns", Name: "d"})
+		if err == nil || !strings.HasPrefix(err.Error(), "unhandled targetRef example.com/v1 / Deployment / d, last error ") {
+			t.Errorf("a Deployment of another group: %v", err)
+		}
+		_, err = of(vpa.Ref{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "ns", Name: "none"})
+		if err == nil || err.Error() != "Deployment ns/none does not exist" {
+			t.Errorf("one that is not there: %v", err)
+		}
+		if !slices.Equal([]int{len(c.scale.known)}, []int{2}) {
+			t.Errorf("remembered: %v", c.scale.known)
+		}
+		stop()
+	})
+}
