@@ -156,7 +156,8 @@ func newWorld(t *testing.T, autoscalers ...runtime.Object) *world {
 		status_: map[vpa.Name]vpa.Status{}, writes: 1 << 30, cpu: 200,
 		client: fake.NewClientset(pod(), &appsv1.Deployment{ObjectMeta: meta,
 			Spec: appsv1.DeploymentSpec{Selector: selector}},
-			&appsv1.ReplicaSet{ObjectMeta: set, Spec: appsv1.ReplicaSetSpec{Selector: selector, Replicas: new(int32(1))}}),
+			&appsv1.ReplicaSet{ObjectMeta: set,
+				Spec: appsv1.ReplicaSetSpec{Selector: selector, Replicas: new(int32(1))}}),
 		custom: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 			map[schema.GroupVersionResource]string{Resource(): "VerticalPodAutoscalerList"}, autoscalers...)}
 	w.client.PrependReactor("patch", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
@@ -227,7 +228,8 @@ func TestResizeElseEvict(t *testing.T) {
 		}
 		controllertest.Equal(t, "written", w.did,
 			`patch resize [{"op":"test","path":"/metadata/uid","value":"p"},`+
-				`{"op":"add","path":"/spec/containers/0/resources","value":{"requests":{"cpu":"247m","memory":"764046746"}}}]`,
+				`{"op":"add","path":"/spec/containers/0/resources",`+
+				`"value":{"requests":{"cpu":"247m","memory":"764046746"}}}]`,
 			`patch  {"metadata":{"annotations":{"vpaInPlaceUpdated":"true"},"uid":"p"}}`)
 		controllertest.Equal(t, "events", controllertest.Events(w.events),
 			"Normal InPlaceResizedByVPA Pod was resized in place by VPA Updater.")
@@ -372,7 +374,8 @@ func TestScalableTarget(t *testing.T) {
 			t.Errorf("%+v, %v", got, err)
 		}
 		_, err = of(vpa.Ref{APIVersion: "example.com/v1", Kind: "Deployment", Namespace: "ns", Name: "d"})
-		if err == nil || !strings.HasPrefix(err.Error(), "unhandled targetRef example.com/v1 / Deployment / d, last error ") {
+		if err == nil || !strings.HasPrefix(err.Error(),
+			"unhandled targetRef example.com/v1 / Deployment / d, last error ") {
 			t.Errorf("a Deployment of another group: %v", err)
 		}
 		_, err = of(vpa.Ref{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "ns", Name: "none"})

@@ -18,8 +18,8 @@ import (
 )
 
 func ofType(kind corev1.LimitType, low, high, standard corev1.ResourceList) *corev1.LimitRange {
-	return &corev1.LimitRange{Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: kind, Min: low, Max: high,
-		Default: standard}}}}
+	return &corev1.LimitRange{Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{
+		{Type: kind, Min: low, Max: high, Default: standard}}}}
 }
 
 // shown is what the containers of a pod ask for, and its annotations.
@@ -79,7 +79,8 @@ Pod resources updated by v: container 0: cpu capped to minAllowed, memory capped
 			ranges: []*corev1.LimitRange{ofType(corev1.LimitTypeContainer, list("", "200Mi"), list("300m", ""), nil)},
 			want: `c0 cpu=150m,memory=200Mi limits cpu=300m,memory=200Mi
 Pod resources updated by v: container 0: cpu capped to fit Max in container LimitRange, ` +
-				`memory capped to fit Min in container LimitRange, cpu request, memory request, cpu limit, memory limit`},
+				`memory capped to fit Min in container LimitRange, ` +
+				`cpu request, memory request, cpu limit, memory limit`},
 		{what: "the default limit", requests: list("100m", "50Mi"),
 			ranges: []*corev1.LimitRange{ofType(corev1.LimitTypeContainer, nil, nil, list("200m", ""))},
 			want: `c0 cpu=200m,memory=100Mi limits cpu=400m
@@ -103,7 +104,8 @@ Pod resources updated by v: container 0: memory: limit NOT set since recommended
 		}, want: "c0  limits \n"},
 		{what: "no recommendation", change: func(v *VerticalPodAutoscaler) { v.Status.Recommendation = nil },
 			want: "c0  limits \n"},
-		{what: "a limit too large", requests: list("1m", "1"), limits: list("9223372036854775807m", "9223372036854775807"),
+		{what: "a limit too large", requests: list("1m", "1"),
+			limits: list("9223372036854775807m", "9223372036854775807"),
 			want: `c0 cpu=200m,memory=100Mi limits cpu=9223372036854775807m,memory=9223372036854775807
 Pod resources updated by v: container 0: cpu: failed to keep limit to request ratio; capping limit to int64, ` +
 				`memory: failed to keep limit to request ratio; capping limit to int64, ` +
@@ -183,7 +185,8 @@ func TestValidate(t *testing.T) {
 		{"off and controlled", with(ContainerPolicy{ContainerName: "*", Mode: &off,
 			ControlledValues: new(RequestsAndLimits)}), "controlledValues: Forbidden"},
 		{"another resource", with(ContainerPolicy{ContainerName: "*",
-			ControlledResources: &[]corev1.ResourceName{"example.com/gpu"}}), "controlledResources[0]: Unsupported value"},
+			ControlledResources: &[]corev1.ResourceName{"example.com/gpu"}}),
+			"controlledResources[0]: Unsupported value"},
 		{"ratio", with(ContainerPolicy{ContainerName: "*", OOMBumpUpRatio: new(resource.MustParse("2"))}),
 			"not supported when feature flag PerVPAConfig is disabled"},
 		{"boost", func(v *VerticalPodAutoscaler) { v.Spec.StartupBoost = &StartupBoost{} },
@@ -259,10 +262,10 @@ func TestTargets(t *testing.T) {
 		{refers("ReplicaSet", "odd"), ""},
 		{refers("Deployment", "none"), "Cannot read targetRef. Reason: Deployment ns/none does not exist"},
 		{refers("Rollout", "blank"), "Cannot read targetRef. Reason: it has an empty selector"},
-		{refers("ReplicaSet", "r"), "The target apps/v1.ReplicaSet/r has a parent controller but it should point to a " +
-			"topmost well-known or scalable controller"},
-		{refers("ReplicaSet", "a"), "Error checking if target apps/v1.ReplicaSet/a is a topmost well-known or scalable " +
-			"controller: cycle detected in ownership chain"},
+		{refers("ReplicaSet", "r"), "The target apps/v1.ReplicaSet/r has a parent controller but it should point to " +
+			"a topmost well-known or scalable controller"},
+		{refers("ReplicaSet", "a"), "Error checking if target apps/v1.ReplicaSet/a is a topmost well-known or " +
+			"scalable controller: cycle detected in ownership chain"},
 		{autoscaler(func(v *VerticalPodAutoscaler) { v.Spec.TargetRef = nil }), "Cannot read targetRef. Reason: " +
 			"targetRef not defined. If this is a v1beta1 object, switch to v1"},
 	} {

@@ -86,7 +86,8 @@ func TestCandidates(t *testing.T) {
 			p.Annotations = map[string]string{ObservedAnnotation: "other"}
 		})}},
 		{what: "an annotation that is no list of names", pods: []*corev1.Pod{owned("a", "10m", "1Mi",
-			func(p *corev1.Pod) { p.Annotations = map[string]string{ObservedAnnotation: "c0\x00, ../.."} })}, want: "a"},
+			func(p *corev1.Pod) { p.Annotations = map[string]string{ObservedAnnotation: "c0\x00, ../.."} })},
+			want: "a"},
 		{what: "killed early", pods: []*corev1.Pod{owned("a", "150m", "100Mi", func(p *corev1.Pod) {
 			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{
 				Reason: "OOMKilled", StartedAt: metav1.NewTime(traceStart), FinishedAt: metav1.NewTime(traceStart)}
@@ -219,7 +220,8 @@ func TestTolerance(t *testing.T) {
 		var pods []*corev1.Pod
 		running := 0
 		for i := range rapid.IntRange(0, configured+2).Draw(t, "pods") {
-			p := owned(fmt.Sprintf("p%d", i), rapid.SampledFrom([]string{"10m", "150m", "900m", ""}).Draw(t, "cpu"), "50Mi")
+			cpu := rapid.SampledFrom([]string{"10m", "150m", "900m", ""}).Draw(t, "cpu")
+			p := owned(fmt.Sprintf("p%d", i), cpu, "50Mi")
 			switch rapid.IntRange(0, 6).Draw(t, "state") {
 			case 0:
 				p.Status.Phase = corev1.PodPending
