@@ -19,7 +19,7 @@ func undriven(in instance.Instance) map[schema.GroupResource]string {
 		{Group: "resource.k8s.io",
 			Resource: "resourceclaims"}: "carob does not allocate devices yet: it is stored, and stays pending",
 		{Group: "resource.k8s.io",
-			Resource: "resourceclaimtemplates"}: "carob does not allocate devices yet: it is stored, no claims are made of it",
+			Resource: "resourceclaimtemplates"}: "carob does not allocate devices yet: the claims that are made of it stay pending",
 	}
 	if in.CNIConfDir != "" || in.RuntimeEndpoint != "" {
 		kinds[schema.GroupResource{Group: "networking.k8s.io", Resource: "networkpolicies"}] = "carob enforces network " +
