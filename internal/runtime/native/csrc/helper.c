@@ -284,9 +284,9 @@ static int op_readonly(const char *path)
 
 // ---- the process
 
-// op_ask sends files of the image and goes on with the program that comes back:
+// op_ask sends files of the image and, then or when it is asked for no file, goes on with the program that comes back:
 // what depends on them is decided in Go. Only a regular file of this root counts: no link of /proc is followed.
-static int op_ask(char *s[4])
+static int op_ask(char *s[4], int later)
 {
 	uint32_t size;
 	for (uint32_t i = 0; i < 4 && *s[i]; i++) {
@@ -304,6 +304,8 @@ static int op_ask(char *s[4])
 		free(p);
 		keep(0, fd);
 	}
+	if (later)
+		return 0;
 	if (recv(FD_STATUS, &size, sizeof size, MSG_WAITALL) != sizeof size || size > MAX_ANSWER)
 		return errno = ECONNRESET, -1;
 	S.at = grab(size);
@@ -566,7 +568,7 @@ static int run(struct message *o, char *s[4])
 	case OP_READONLY:
 		return op_readonly(s[0]);
 	case OP_ASK:
-		return op_ask(s);
+		return op_ask(s, n[0]);
 	case OP_KEYRING:
 		return syscall(SYS_keyctl, 1 /* KEYCTL_JOIN_SESSION_KEYRING */, *s[0] ? s[0] : NULL) < 0 ? -1 : 0;
 	case OP_TTY:
@@ -614,10 +616,7 @@ static int run(struct message *o, char *s[4])
 	return errno = ENOSYS, -1;
 }
 
-static void nothing(int signal)
-{
-	(void)signal;
-}
+static void nothing(int signal) { (void)signal; }
 
 int main(void)
 {

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/mount"
@@ -110,6 +112,38 @@ func TestSession(t *testing.T) {
 	if _, err := d.take(append(reportOf('F', 1, 0, 0, ""), reportOf('F', 1, 0, 1, "")...), &answer); err == nil ||
 		err.Error() != "no such user" {
 		t.Errorf("an image that does not know the user: %v", err)
+	}
+}
+
+// TestSessionGoesOn: a helper goes on after it has asked. It is answered once it has sent its files, and what
+// fails until it takes the answer is told in its own words.
+func TestSessionGoesOn(t *testing.T) {
+	p := samplePrograms(t)[0]
+	ask := slices.IndexFunc(p.Ops, func(m wire.Message) bool { return m.Code == plan.OpAsk })
+	mask := slices.IndexFunc(p.Ops, func(m wire.Message) bool { return m.Code == plan.OpMask })
+	if last := p.Ops[len(p.Ops)-1]; ask >= mask || mask >= len(p.Ops)-1 || last.Code != plan.OpAsk || last.S[0] != "" {
+		t.Fatalf("it asks at %d, masks at %d and waits with %+v at %d", ask, mask, last, len(p.Ops)-1)
+	}
+	var answer bytes.Buffer
+	launched := 0
+	d := Session{Program: p, Launching: func(*plan.Identity) error { launched++; return nil }}
+	for i, file := range []string{"root:x:0:0:root:/root:/bin/sh\n", ""} {
+		if answer.Len() > 0 {
+			t.Error("it is answered before it has sent all files")
+		}
+		if _, err := d.take(reportOf('F', ask, 0, i, file), &answer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if rest := answer.Bytes(); len(rest) < 4 || int(binary.LittleEndian.Uint32(rest)) != len(rest)-4 || launched != 1 {
+		t.Errorf("an answer of %d bytes, launched %d times", len(rest), launched)
+	}
+	if _, err := d.take(reportOf('F', ask, 0, 0, "again"), &answer); err == nil {
+		t.Error("it is answered twice")
+	}
+	_, err := d.take(reportOf('E', mask, unix.EACCES, 0, ""), &answer)
+	if err == nil || !strings.Contains(err.Error(), "/proc/keys") {
+		t.Errorf("a failure after the answer: %v", err)
 	}
 }
 

@@ -236,12 +236,6 @@ func (pl *Container) Program() (*Program, error) {
 	cwd := WorkingDir(c, &pl.Image.Config)
 	p.mkdir(cwd, 0o755)
 	p.optional() // Chdir reports what is wrong with it
-	enter := func(p *Program) {
-		p.pivot()
-		pl.confine(p, sc, null)
-		p.keyring("_ses." + pl.ID)
-		p.optional() // the quota of keys is small on some hosts; runc ignores the error, too
-	}
 	if sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil && sc.GetRunAsUsername() == "" {
 		return nil, errors.New("run_as_group needs run_as_user or run_as_username")
 	}
@@ -257,8 +251,8 @@ func (pl *Container) Program() (*Program, error) {
 		return nil, err // whatever the image's files say
 	}
 	whoAmI := func(p *Program) {
-		enter(p)
-		p.Ask(func(p *Program, files [][]byte) (*Identity, error) {
+		p.pivot()
+		p.send(func(p *Program, files [][]byte) (*Identity, error) {
 			id, home, err := resolveUser(files[0], files[1], want)
 			if err != nil {
 				return nil, err
@@ -275,6 +269,11 @@ func (pl *Container) Program() (*Program, error) {
 			pl.become(p, sc, late, id, cwd, argv, withHome(env, home))
 			return id, nil
 		}, "/etc/passwd", "/etc/group")
+		// The rest is planned meanwhile.
+		pl.confine(p, sc, null)
+		p.keyring("_ses." + pl.ID)
+		p.optional() // the quota of keys is small on some hosts; runc ignores the error, too
+		p.await()
 	}
 	if pl.Hooks == nil {
 		whoAmI(p)

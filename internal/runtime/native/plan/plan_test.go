@@ -37,15 +37,17 @@ func TestPlanKeepsItsOrder(t *testing.T) {
 			OpLookup: "lookup", OpExec: "exec"}
 		for _, o := range p.Ops {
 			switch n := names[o.Code]; {
+			case o.Code == OpAsk && o.S[0] == "":
+				order = append(order, "answer")
 			case n != "":
 				order = append(order, n)
 			case o.Code == OpAttach && strings.HasPrefix(o.S[0], "/a"):
 				order = append(order, o.S[0])
 			}
 		}
-		want := "unshare slave /a /a/b pivot mask user tty seccomp creds lookup exec"
+		want := "unshare slave /a /a/b pivot user mask answer tty seccomp creds lookup exec"
 		if nnp {
-			want = "unshare slave /a /a/b pivot mask user tty creds nnp lookup seccomp exec"
+			want = "unshare slave /a /a/b pivot user mask answer tty creds nnp lookup seccomp exec"
 		}
 		if got := strings.Join(order, " "); got != want {
 			t.Errorf("nnp %v:\ngot  %s\nwant %s", nnp, got, want)

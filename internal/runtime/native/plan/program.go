@@ -70,7 +70,7 @@ const maxHandles = 256
 type Program struct {
 	Ops     []wire.Message // changed by tests only
 	handles int
-	then    continuation // after OpAsk, which is the last operation until it is answered
+	then    continuation // after OpAsk, which is answered after the last operation
 	err     error        // the first error in building the program
 }
 
@@ -215,16 +215,29 @@ func (p *Program) Ask(then continuation, files ...string) {
 	p.then = then
 }
 
+// send is Ask for a helper that goes on meanwhile, until await.
+func (p *Program) send(then continuation, files ...string) {
+	p.Ask(then, files...)
+	p.Ops[len(p.Ops)-1].N[0] = 1
+}
+
+// await ends a program whose question was sent.
+func (p *Program) await() { p.add(wire.Message{Code: OpAsk}) }
+
 // Asks reports whether the program ends with a question of the helper.
 func (p *Program) Asks() bool { return p.then != nil }
 
 // Questions returns how many files the helper sends before it waits.
 func (p *Program) Questions() int {
 	n := 0
-	for _, s := range p.Ops[len(p.Ops)-1].S {
-		if s != "" {
+	for _, op := range slices.Backward(p.Ops) {
+		if op.Code != OpAsk || op.S[0] == "" {
+			continue
+		}
+		for n < len(op.S) && op.S[n] != "" {
 			n++
 		}
+		break
 	}
 	return n
 }
