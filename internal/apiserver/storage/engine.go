@@ -38,6 +38,7 @@ import (
 	etcdfeature "k8s.io/apiserver/pkg/storage/feature"
 
 	"carob/internal/base/errkind"
+	"carob/internal/base/memory"
 )
 
 // Config says where the objects are stored.
@@ -63,6 +64,7 @@ type Engine struct {
 	lock         *os.File
 	local        localRequests
 	housekeeping *housekeeping
+	keepPages    func() // returns when releasePages does not run any more; nil before the start
 	failure      *failure
 	close        sync.Once
 	health       health
@@ -106,6 +108,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	useWatchProgress()
 	e.housekeeping = newHousekeeping(e.server)
+	e.keepPages = memory.OnSettle(e.releasePages)
 	if isFull(e.server) {
 		e.housekeeping.refused()
 	}
@@ -152,6 +155,9 @@ func (e *Engine) Err() error {
 // Close stops the engine and releases the directory.
 func (e *Engine) Close() {
 	e.close.Do(func() {
+		if e.keepPages != nil {
+			e.keepPages()
+		}
 		if e.Client != nil {
 			_ = e.Client.Close() // the in-process client has nothing that could fail
 		}

@@ -55,6 +55,8 @@ type housekeeping struct {
 	full    atomic.Bool // a write failed for lack of space since the last run
 	written atomic.Bool // since the last commit
 
+	file sync.Mutex // held while the database may be written anew, and mapped at another address
+
 	mu        sync.Mutex // held during the housekeeping
 	closed    bool
 	idle      int // runs without a reason
@@ -68,7 +70,12 @@ func newHousekeeping(s *etcdserver.EtcdServer) *housekeeping {
 	}
 	// An interface that holds a pointer is its type and that pointer.
 	u := &housekeeping{store: (*[2]unsafe.Pointer)(unsafe.Pointer(&kv))[1],
-		commit: func() { s.Backend().ForceCommit() }, room: func() { makeRoom(s) }}
+		commit: func() { s.Backend().ForceCommit() }}
+	u.room = func() {
+		u.file.Lock()
+		defer u.file.Unlock()
+		makeRoom(s)
+	}
 	u.timer = time.AfterFunc(never, u.look)
 	return u
 }

@@ -34,7 +34,7 @@ const (
 // quietGap it checks whether there is much unused memory.
 //
 //	start ──first──▶ settled ──two collections within a short time──▶ burst ──none for a while──▶ settled
-//	                 settled ──much unused and little allocated──▶ settled
+//	                 settled ──little allocated; and much unused, or the burst had gone on slowly──▶ settled
 func Follow(ctx context.Context, first ...time.Duration) error {
 	p := pacer{room: room(), percent: startPercent}
 	collected := make(chan struct{}, 1)
@@ -42,7 +42,7 @@ func Follow(ctx context.Context, first ...time.Duration) error {
 	next := append(first, quietGap)
 	burst := false // since the last Settle
 	before := used()
-	settled := before
+	need := need{settled: before}
 	settle := time.NewTimer(next[0])
 	defer settle.Stop()
 	for {
@@ -62,9 +62,8 @@ func Follow(ctx context.Context, first ...time.Duration) error {
 			use := used()
 			quiet := use.allocated-before.allocated < little
 			before = use
-			if burst || len(next) > 1 || quiet && use.worthSettling(settled) {
+			if need.check(use, quiet, burst, len(next) > 1) {
 				burst = false
-				settled = use
 				p.percent = settledPercent
 				if err := Settle(); err != nil {
 					return err
@@ -76,6 +75,21 @@ func Follow(ctx context.Context, first ...time.Duration) error {
 			settle.Reset(next[0])
 		}
 	}
+}
+
+// need decides when to call Settle.
+type need struct {
+	settled use  // at the last Settle
+	early   bool // the last Settle came while a burst still went on slowly
+}
+
+// check reports whether to call Settle now, and takes it for done then.
+func (n *need) check(now use, quiet, burst, starting bool) bool {
+	if !burst && !starting && (!quiet || !n.early && !now.worthSettling(n.settled)) {
+		return false
+	}
+	n.settled, n.early = now, burst && !quiet
+	return true
 }
 
 // pacer decides the pace of the garbage collector.

@@ -109,3 +109,29 @@ func TestSpare(t *testing.T) {
 	runtime.KeepAlive(kept)
 	kept = nil
 }
+
+func TestNeedToSettle(t *testing.T) {
+	full, empty := use{100 << 20, 30 << 20}, use{100 << 20, 1 << 20}
+	n := need{}
+	for _, step := range []struct {
+		what                   string
+		now                    use
+		quiet, burst, starting bool
+		want                   bool
+	}{
+		{"the start", empty, false, false, true, true},
+		{"nothing to release", empty, true, false, false, false},
+		{"much to release, but busy", full, false, false, false, false},
+		{"much to release", full, true, false, false, true},
+		{"a burst that goes on with few collections", full, false, true, false, true},
+		{"it goes on slowly", empty, false, false, false, false},
+		{"it has ended", empty, true, false, false, true},
+		{"and nothing came after", empty, true, false, false, false},
+		{"a burst that has ended", full, true, true, false, true},
+		{"and nothing came after that", empty, true, false, false, false},
+	} {
+		if got := n.check(step.now, step.quiet, step.burst, step.starting); got != step.want {
+			t.Errorf("%s: %t", step.what, got)
+		}
+	}
+}

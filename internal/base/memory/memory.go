@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -83,9 +84,24 @@ func releaseProgram() error {
 	if err != nil {
 		return fmt.Errorf("read own memory map: %w", err)
 	}
-	for _, r := range unchanged(maps, exe) {
+	return drop(exe, unchanged(maps, exe))
+}
+
+// ReleaseMapped removes the pages of a file that is mapped for reading only, such as a database, from
+// the process, as Settle does with those of the program. The caller makes sure that the mapping stays
+// until ReleaseMapped returns: what was mapped there afterwards would be lost.
+func ReleaseMapped(file string) error {
+	maps, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		return fmt.Errorf("read own memory map: %w", err)
+	}
+	return drop(file, shared(maps, file))
+}
+
+func drop(file string, pages []span) error {
+	for _, r := range pages {
 		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, r.start, r.end-r.start, unix.MADV_DONTNEED); errno != 0 {
-			return fmt.Errorf("release pages of %s: %w", exe, errno)
+			return fmt.Errorf("release pages of %s: %w", file, errno)
 		}
 	}
 	return nil
@@ -96,7 +112,13 @@ type span struct{ start, end uintptr }
 
 // unchanged returns the mappings of a file that are read-only and have no modified page: only those
 // can be dropped without loss.
-func unchanged(smaps []byte, file string) []span {
+func unchanged(smaps []byte, file string) []span { return mappings(smaps, file, "r--p", "r-xp") }
+
+// shared returns the mappings of a file that are read-only and shared: their pages are those of the
+// page cache, modified or not.
+func shared(smaps []byte, file string) []span { return mappings(smaps, file, "r--s") }
+
+func mappings(smaps []byte, file string, access ...string) []span {
 	var (
 		out       []span
 		candidate *span
@@ -112,7 +134,7 @@ func unchanged(smaps []byte, file string) []span {
 		if n, _ := fmt.Sscanf(line, "%x-%x %s %s %s %d %s", &s.start, &s.end, &perms, &offset, &rest, &inode,
 			&path); n >= 6 {
 			candidate = nil
-			if path == file && (perms == "r--p" || perms == "r-xp") {
+			if path == file && slices.Contains(access, perms) {
 				candidate = &s
 			}
 			continue

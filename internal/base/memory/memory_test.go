@@ -1,9 +1,16 @@
 package memory
 
 import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 const smaps = `00400000-02d51000 r-xp 00000000 fe:00 9979136                            /bin/carob
@@ -19,6 +26,10 @@ Anonymous:             8 kB
 Anonymous:             0 kB
 c000000000-c000400000 rw-p 00000000 00:00 0
 Anonymous:             0 kB
+7fa6a1000000-7fa8e1000000 r--s 00000000 fe:00 5317250                    /data/db
+Anonymous:             0 kB
+7fa8f1000000-7fa8f1001000 rw-s 00000000 fe:00 5317250                    /data/db
+Anonymous:             0 kB
 7ffe0000-7ffe1000 r--p 00000000 00:00 0                                  [vvar]
 Anonymous:             0 kB
 `
@@ -27,6 +38,53 @@ func TestOnlyUnchangedPagesOfTheProgram(t *testing.T) {
 	want := []span{{0x400000, 0x2d51000}, {0x2d51000, 0x637e000}}
 	if got := unchanged([]byte(smaps), "/bin/carob"); !slices.Equal(got, want) {
 		t.Errorf("%x, want %x", got, want)
+	}
+	want = []span{{0x7fa6a1000000, 0x7fa8e1000000}}
+	if got := shared([]byte(smaps), "/data/db"); !slices.Equal(got, want) {
+		t.Errorf("%x, want %x", got, want)
+	}
+}
+
+// The pages of a file leave the process and are there again when they are read.
+func TestReleaseMapped(t *testing.T) {
+	const size = 1 << 20
+	f, err := os.Create(filepath.Join(t.TempDir(), "db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	content := bytes.Repeat([]byte("carob"), size/5+1)[:size]
+	if _, err := f.Write(content); err != nil {
+		t.Fatal(err)
+	}
+	m, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(m) //nolint:errcheck // of the test's own mapping
+	resident := func() (kB int) {
+		maps, err := os.ReadFile("/proc/self/smaps")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, after, _ := strings.Cut(string(maps), f.Name()+"\n")
+		_, after, _ = strings.Cut(after, "Rss:")
+		if _, err := fmt.Sscan(after, &kB); err != nil {
+			t.Fatal(err)
+		}
+		return kB
+	}
+	if !bytes.Equal(m, content) || resident() != size>>10 {
+		t.Fatalf("%d kB are resident", resident())
+	}
+	if err := ReleaseMapped(f.Name()); err != nil {
+		t.Fatal(err)
+	}
+	if left := resident(); left != 0 {
+		t.Errorf("%d kB are left", left)
+	}
+	if !bytes.Equal(m, content) {
+		t.Error("the content has changed")
 	}
 }
 
