@@ -1,7 +1,9 @@
 package archtest
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -35,5 +37,34 @@ func TestLibrariesThatAreUsedFromInside(t *testing.T) {
 			t.Errorf("%s is %s now, %s was read: look at %s, then change the version in this test", l.module, got,
 				l.version, l.where)
 		}
+	}
+}
+
+// mayBeUnsafe are the files that use unsafe or go:linkname, each with its reason
+// (docs/decisions/0011-inside-libraries.md).
+var mayBeUnsafe = map[string]string{
+	"internal/apiserver/storage/housekeeping.go":     "etcd's loop, by go:linkname",
+	"internal/apiserver/storage/history.go":          "the ring of a watch cache",
+	"internal/runtime/native/cgroups/devices_bpf.go": "bpf(2) takes pointers",
+	"internal/sim/clock.go":                          "times whose two readings disagree",
+}
+
+func TestUnsafeIsListed(t *testing.T) {
+	found := 0
+	for _, name := range tracked(t, "*.go") {
+		text, err := os.ReadFile(filepath.Join(top, name))
+		if err != nil || strings.HasSuffix(name, "_test.go") || !strings.HasPrefix(name, "internal/") {
+			continue // removed and not committed yet, or no part of the program
+		}
+		if !strings.Contains(string(text), "\n\t\"unsafe\"") && !strings.Contains(string(text), "\n//go:linkname ") &&
+			!strings.Contains(string(text), "\n\t_ \"unsafe\"") {
+			continue
+		}
+		if found++; mayBeUnsafe[name] == "" {
+			t.Errorf("%s uses unsafe or go:linkname: decision 11 says which files may", name)
+		}
+	}
+	if found != len(mayBeUnsafe) {
+		t.Errorf("%d files use unsafe, %d are listed", found, len(mayBeUnsafe))
 	}
 }
