@@ -60,7 +60,8 @@ func (p podAutoscaler) Admit(ctx context.Context, a admission.Attributes, _ admi
 		return nil
 	}
 	if isAutoscaler(a) {
-		return defaultAutoscaler(a)
+		defaultAutoscaler(a)
+		return nil
 	}
 	pod := newPod(a)
 	if pod == nil || isMirror(pod) {
@@ -97,15 +98,17 @@ func readAutoscaler(o runtime.Object) (*vpa.VerticalPodAutoscaler, error) {
 	return v, nil
 }
 
-func defaultAutoscaler(a admission.Attributes) error {
+// defaultAutoscaler fills in the update mode. What is wrong with the object is said when it is validated.
+func defaultAutoscaler(a admission.Attributes) {
 	u, ok := a.GetObject().(*unstructured.Unstructured)
 	if !ok {
-		return nil
+		return
 	}
-	if v, err := readAutoscaler(u); err != nil || v.Spec.UpdatePolicy != nil {
-		return err
+	spec, ok := u.Object["spec"].(map[string]any)
+	if !ok || spec["updatePolicy"] != nil {
+		return
 	}
-	return unstructured.SetNestedField(u.Object, string(vpa.ModeRecreate), "spec", "updatePolicy", "updateMode")
+	spec["updatePolicy"] = map[string]any{"updateMode": string(vpa.ModeRecreate)}
 }
 
 func (p podAutoscaler) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {

@@ -212,10 +212,6 @@ func TestValidate(t *testing.T) {
 	if w, errs := Validate(v, nil); len(w) != 1 || len(errs) > 0 {
 		t.Errorf("Auto: %q, %v", w, errs)
 	}
-	v = autoscaler()
-	if Default(v); *v.Spec.UpdatePolicy.UpdateMode != ModeRecreate {
-		t.Error("the default mode")
-	}
 }
 
 func errText(errs field.ErrorList) string {

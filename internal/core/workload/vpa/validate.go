@@ -10,14 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Default fills in what an autoscaler leaves out (W9.10).
-func Default(v *VerticalPodAutoscaler) {
-	if v.Spec.UpdatePolicy == nil {
-		mode := ModeRecreate
-		v.Spec.UpdatePolicy = &UpdatePolicy{UpdateMode: &mode}
-	}
-}
-
 func modes() []UpdateMode {
 	return []UpdateMode{ModeAuto, ModeInPlace, ModeInPlaceOrRecreate, ModeInitial, ModeOff, ModeRecreate}
 }
