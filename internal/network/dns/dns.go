@@ -170,7 +170,7 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-s.pods:
 		}
 		c := s.cfg.Client
-		pods := follow(c, c.CoreV1().Pods(""), &corev1.Pod{}, fields.Everything(), s.zone.change)
+		pods := follow(c.CoreV1().Pods(""), &corev1.Pod{}, fields.Everything(), s.zone.change)
 		pods.listed = s.zone.listed
 		s.zone.expect()
 		pods.run(ctx)
@@ -189,8 +189,8 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) followers(ctx context.Context, k *keeper) []*follower {
 	c := s.cfg.Client
 	all := fields.Everything()
-	namespaces := follow(c, c.CoreV1().Namespaces(), &corev1.Namespace{}, all, s.zone.change)
-	services := follow(c, c.CoreV1().Services(""), &corev1.Service{}, all, func(before, after metav1.Object) {
+	namespaces := follow(c.CoreV1().Namespaces(), &corev1.Namespace{}, all, s.zone.change)
+	services := follow(c.CoreV1().Services(""), &corev1.Service{}, all, func(before, after metav1.Object) {
 		s.zone.change(before, after)
 		for _, o := range []metav1.Object{before, after} {
 			if o != nil && o.GetName() == serviceName && o.GetNamespace() == serviceNamespace {
@@ -198,7 +198,7 @@ func (s *Server) followers(ctx context.Context, k *keeper) []*follower {
 			}
 		}
 	})
-	slices := follow(c, c.DiscoveryV1().EndpointSlices(""), &discoveryv1.EndpointSlice{}, all,
+	slices := follow(c.DiscoveryV1().EndpointSlices(""), &discoveryv1.EndpointSlice{}, all,
 		func(before, after metav1.Object) {
 			s.zone.change(before, after)
 			if slice, ok := after.(*discoveryv1.EndpointSlice); ok {
@@ -214,7 +214,7 @@ func (s *Server) followers(ctx context.Context, k *keeper) []*follower {
 	for _, f := range list {
 		f.listed = s.zone.listed
 	}
-	configs := follow(c, c.CoreV1().ConfigMaps(serviceNamespace), &corev1.ConfigMap{},
+	configs := follow(c.CoreV1().ConfigMaps(serviceNamespace), &corev1.ConfigMap{},
 		fields.OneTermEqualSelector(metav1.ObjectNameField, configMapName), nil)
 	configs.changed = func(_, after metav1.Object) { s.reconfigure(ctx, after) }
 	return append(list, configs)

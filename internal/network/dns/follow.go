@@ -9,19 +9,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"carob/internal/base/handover"
 )
 
 // follower passes on the changes of one kind. It keeps of each object only what the next change
 // needs to know. It has one goroutine, the reflector's, on which changed is called.
 type follower struct {
-	lw      *cache.ListWatch
-	api     any
+	lw      cache.ListerWatcher
 	example runtime.Object
-	slim    func(metav1.Object) metav1.Object // what is kept of an object
 	changed func(before, after metav1.Object) // before is slim; either may be nil
 	listed  func()                            // called after the first list
 
@@ -29,28 +27,13 @@ type follower struct {
 	first bool
 }
 
-var _ cache.TransformingStore = (*follower)(nil)
+var _ cache.ReflectorStore = (*follower)(nil)
 
-// lister is what list and watch calls of one kind look like in the typed client.
-type lister[L runtime.Object] interface {
-	List(context.Context, metav1.ListOptions) (L, error)
-	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
-}
-
-func follow[L runtime.Object](api kubernetes.Interface, c lister[L], example runtime.Object, selector fields.Selector,
+// follow returns a follower of one kind. Objects are those of the API server in this process: for reading only.
+func follow[L runtime.Object](c handover.Client[L], example runtime.Object, selector fields.Selector,
 	changed func(before, after metav1.Object)) *follower {
-	return &follower{api: api, example: example, changed: changed, slim: slim, listed: func() {}, first: true,
-		known: map[string]metav1.Object{},
-		lw: &cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				o.FieldSelector = selector.String()
-				return c.List(ctx, o)
-			},
-			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				o.FieldSelector = selector.String()
-				return c.Watch(ctx, o)
-			},
-		}}
+	return &follower{lw: handover.New(c, example, selector), example: example, changed: changed, listed: func() {},
+		first: true, known: map[string]metav1.Object{}}
 }
 
 // slim keeps who an object is, what a slice belongs to, and the addresses of a pod.
@@ -75,21 +58,8 @@ func slim(o metav1.Object) metav1.Object {
 
 func (f *follower) run(ctx context.Context) {
 	log := klog.FromContext(ctx)
-	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(f.lw, f.api), f.example, f,
-		cache.ReflectorOptions{Logger: &log, Name: "dns"}).RunWithContext(ctx)
-}
-
-// Transformer implements cache.TransformingStore: what nobody reads need not be held by a list.
-func (f *follower) Transformer() cache.TransformFunc {
-	return func(obj any) (any, error) {
-		if o, ok := obj.(metav1.Object); ok {
-			o.SetManagedFields(nil)
-		}
-		if p, ok := obj.(*corev1.Pod); ok {
-			p.Spec = corev1.PodSpec{}
-		}
-		return obj, nil
-	}
+	cache.NewReflectorWithOptions(f.lw, f.example, f, cache.ReflectorOptions{Logger: &log,
+		Name: "dns"}).RunWithContext(ctx)
 }
 
 func (f *follower) one(obj any, gone bool) error {
@@ -106,7 +76,7 @@ func (f *follower) one(obj any, gone bool) error {
 		}
 		return nil
 	}
-	f.known[key] = f.slim(o)
+	f.known[key] = slim(o)
 	f.changed(before, o)
 	return nil
 }

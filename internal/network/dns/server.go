@@ -272,14 +272,14 @@ func (s *Server) handle(msg, out []byte, from netip.Addr, udp bool) (answer []by
 		b.Begin(out, &q, udp)
 		return s.m.rejected(&q, from, udp, b.End(core.FormatError, false, false), started), nil
 	}
-	size := len(msg)
+	size, held := len(msg), q // a copy: the question of an answer at once stays on the stack
 	return nil, func(ctx context.Context) []byte {
 		defer s.waiting.give(from)
 		ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 		defer cancel()
 		a := asked{from: from}
-		answer := finish(s.resolve(ctx, on, req, &a, 0), req, &q, udp)
-		figures.done(&q, from, udp, size, answer, a.plugin, time.Since(started))
+		answer := finish(s.resolve(ctx, on, req, &a, 0), req, &held, udp)
+		figures.done(&held, from, udp, size, answer, a.plugin, time.Since(started))
 		return answer
 	}
 }

@@ -225,7 +225,8 @@ func zoneKey(k string) ([][]byte, error) {
 	if strings.Contains(k, "://") {
 		return nil, errkind.Errorf(errkind.Invalid, "%q: carob's DNS answers plain DNS only", k)
 	}
-	if at := strings.LastIndexByte(k, ':'); at >= 0 && !strings.Contains(k, "/") {
+	// The address of a range may have colons; a port stands behind its length.
+	if at := strings.LastIndexByte(k, ':'); at > strings.LastIndexByte(k, '/') {
 		if k[at+1:] != "53" {
 			return nil, errkind.Errorf(errkind.Invalid, "%q: carob's DNS answers on port 53 only", k)
 		}
@@ -238,6 +239,9 @@ func zoneKey(k string) ([][]byte, error) {
 	}
 	if prefix, err := netip.ParsePrefix(k); err == nil {
 		return [][]byte{reverseZone(prefix)}, nil
+	}
+	if strings.ContainsAny(k, "/:") {
+		return nil, errkind.Errorf(errkind.Invalid, "%q is neither a zone nor a range", k)
 	}
 	z, err := Wire(k)
 	return [][]byte{z}, err
