@@ -48,6 +48,7 @@ type world struct {
 	broken  error
 	cpu     int64
 	asked   int
+	listed  int // how often checkpoints were
 	did     []string
 }
 
@@ -87,6 +88,7 @@ func (w *world) status(_ context.Context, name vpa.Name, s *vpa.Status) error {
 func (w *world) checkpoints(context.Context) (out []vpa.Checkpoint, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.listed++
 	for _, c := range w.stored {
 		out = append(out, c)
 	}
@@ -351,13 +353,13 @@ func TestIdle(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * orphansEvery)
-		asked := len(w.client.Actions())
+		asked, listed := len(w.client.Actions()), w.listed
 		if len(w.stored) != 0 {
 			t.Errorf("checkpoints that are left: %v", w.stored)
 		}
 		time.Sleep(time.Hour)
-		if n := len(w.client.Actions()); n != asked || w.asked != 1 {
-			t.Errorf("%d requests and %d questions while nothing is to do", n-asked, w.asked-1)
+		if n := len(w.client.Actions()); n != asked || w.asked != 1 || w.listed != listed {
+			t.Errorf("%d requests, %d questions, %d lists while nothing is to do", n-asked, w.asked-1, w.listed-listed)
 		}
 		stop()
 	})
