@@ -1,0 +1,261 @@
+package services
+
+import (
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"carob/internal/core/netplan"
+)
+
+// labelProxyName on a Service leaves it to another data plane (N2.23).
+const labelProxyName = "service.kubernetes.io/service-proxy-name"
+
+// compiled is what one Service adds to the tables, as long as nobody else has its addresses.
+type compiled struct {
+	age   int64 // creation time in seconds: the older of two claimants wins
+	ip    netip.Addr
+	vips  map[Port]vip
+	lists map[List][]endpoint // none is empty
+	// timeout is for how many seconds clients keep their endpoint; 0: no affinity.
+	timeout uint32
+	udp     map[Port][]netip.AddrPort
+	// lonelyInside, lonelyOutside count ports with a Local policy whose endpoints are elsewhere (N9.4).
+	lonelyInside, lonelyOutside int
+}
+
+// rank orders claims to the same address and port: an external address never takes a cluster IP.
+type rank uint8
+
+const (
+	rankCluster rank = iota
+	rankNodePort
+	rankBalancer
+	rankExternal
+)
+
+// vip is what happens to connections to an address and port of a Service.
+type vip struct {
+	rank       rank
+	dispatch   Target // N = 0: none
+	inside     Target
+	masquerade bool
+	verdict    verdict
+	guarded    bool
+	sources    []netip.Prefix
+}
+
+// Programmed reports whether data planes serve a Service at all (N0.20, N2.23, N2.74).
+func Programmed(s *corev1.Service) bool {
+	_, other := s.Labels[labelProxyName]
+	return !other && s.Spec.Type != corev1.ServiceTypeExternalName && !netplan.Headless(s)
+}
+
+// clusterIP is the Service's cluster IP of a family; invalid if it has none.
+func clusterIP(f family, s *corev1.Service) netip.Addr {
+	all := s.Spec.ClusterIPs
+	if len(all) == 0 {
+		all = []string{s.Spec.ClusterIP}
+	}
+	for _, text := range all {
+		if a, ok := parse(text); ok && f.is(a) && !a.IsUnspecified() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// compile decides about one Service on its own. It returns nil for one that is not programmed.
+func compile(f family, n Node, s *corev1.Service, slicesOf []*discoveryv1.EndpointSlice) *compiled {
+	if s == nil || !Programmed(s) {
+		return nil
+	}
+	ip := clusterIP(f, s)
+	if !ip.IsValid() {
+		return nil
+	}
+	c := &compiled{age: s.CreationTimestamp.Unix(), ip: ip, vips: map[Port]vip{}, lists: map[List][]endpoint{},
+		timeout: affinity(s)}
+	sorted := bySliceName(slicesOf)
+	external := externals(f, s)
+	for i := range s.Spec.Ports {
+		p := &s.Spec.Ports[i]
+		proto := protocolOf(&p.Protocol)
+		if p.Port <= 0 || p.Port > 65535 || proto == 0 {
+			continue
+		}
+		if at := (Port{ip, proto, uint16(p.Port)}); c.vips[at].verdict == pass && c.vips[at].dispatch.N == 0 {
+			c.port(f, n, s, p, at, external, gather(f, n.Name, p, sorted))
+		}
+	}
+	return c
+}
+
+// affinity is for how many seconds clients keep their endpoint (N2.41).
+func affinity(s *corev1.Service) uint32 {
+	if s.Spec.SessionAffinity != corev1.ServiceAffinityClientIP {
+		return 0
+	}
+	if a := s.Spec.SessionAffinityConfig; a != nil && a.ClientIP != nil && a.ClientIP.TimeoutSeconds != nil &&
+		*a.ClientIP.TimeoutSeconds > 0 {
+		return uint32(*a.ClientIP.TimeoutSeconds)
+	}
+	return uint32(corev1.DefaultClientIPServiceAffinitySeconds)
+}
+
+// address is an external address of a Service.
+type address struct {
+	addr netip.Addr
+	rank rank
+}
+
+// externals are the external addresses of a family (N2.29, N2.30).
+func externals(f family, s *corev1.Service) []address {
+	var out []address
+	add := func(text string, r rank) {
+		a, ok := parse(text)
+		if ok && f.is(a) && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() &&
+			!slices.ContainsFunc(out, func(have address) bool { return have.addr == a }) {
+			out = append(out, address{a, r})
+		}
+	}
+	for _, in := range s.Status.LoadBalancer.Ingress {
+		if in.IP != "" && (in.IPMode == nil || *in.IPMode == corev1.LoadBalancerIPModeVIP) {
+			add(in.IP, rankBalancer)
+		}
+	}
+	for _, text := range s.Spec.ExternalIPs {
+		add(text, rankExternal)
+	}
+	return out
+}
+
+// port adds a Service port that is known at the cluster IP as at.
+func (c *compiled) port(f family, n Node, s *corev1.Service, p *corev1.ServicePort, at Port, external []address,
+	all []endpoint) {
+	u := choose(n, all)
+	target := func(local bool) Target {
+		l, list := List{at, local}, u.cluster
+		if local {
+			list = u.local
+		}
+		if len(list) == 0 {
+			return Target{}
+		}
+		c.lists[l] = list
+		return Target{l, Class{uint32(len(list)), c.timeout}}
+	}
+	insideLocal := s.Spec.InternalTrafficPolicy != nil &&
+		*s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
+	outsideLocal := s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+
+	inner := vip{rank: rankCluster, dispatch: target(insideLocal)}
+	if inner.dispatch.N == 0 {
+		inner.verdict = without(u)
+		if u.any {
+			c.lonelyInside++
+		}
+	}
+	c.vips[at] = inner
+
+	outer := map[Port]vip{}
+	for _, a := range external {
+		v := vip{rank: a.rank}
+		if a.rank == rankBalancer {
+			v.guarded, v.sources = allowed(f, n, s, external)
+		}
+		outer[Port{a.addr, at.Proto, at.Port}] = v
+	}
+	if p.NodePort > 0 && p.NodePort <= 65535 {
+		outer[Port{f.unspecified(), at.Proto, uint16(p.NodePort)}] = vip{rank: rankNodePort}
+	}
+	for at, v := range outer {
+		if n.owns(at) {
+			continue
+		}
+		v.dispatch, v.masquerade = target(outsideLocal), !outsideLocal && u.any
+		if outsideLocal {
+			v.inside = target(false)
+		}
+		if v.dispatch.N == 0 {
+			v.verdict = without(u)
+		}
+		if _, have := c.vips[at]; !have {
+			c.vips[at] = v
+		}
+	}
+	if len(outer) > 0 && outsideLocal && u.any && len(u.local) == 0 {
+		c.lonelyOutside++
+	}
+	if at.Proto == UDP {
+		c.serving(at, outer, all)
+	}
+}
+
+// serving keeps which endpoints flows of UDP may have (N2.49).
+func (c *compiled) serving(at Port, outer map[Port]vip, all []endpoint) {
+	var list []netip.AddrPort
+	for i := range all {
+		if all[i].serving || all[i].ready {
+			list = append(list, all[i].at)
+		}
+	}
+	if c.udp == nil {
+		c.udp = map[Port][]netip.AddrPort{}
+	}
+	c.udp[at] = list
+	for o := range outer {
+		if _, have := c.udp[o]; !have {
+			c.udp[o] = list
+		}
+	}
+}
+
+// without is what happens to connections for which there is no endpoint (N2.11, N2.14).
+func without(u usable) verdict {
+	if u.any {
+		return drop
+	}
+	return reject
+}
+
+// owns reports whether carob itself listens there.
+func (n Node) owns(at Port) bool {
+	return at.Proto == TCP && slices.ContainsFunc(n.Own, func(own netip.AddrPort) bool {
+		if own.Port() != at.Port {
+			return false
+		}
+		return own.Addr() == at.Addr || at.Addr.IsUnspecified() ||
+			own.Addr().IsUnspecified() && slices.Contains(n.Addresses, at.Addr)
+	})
+}
+
+// allowed are the sources that may use a load balancer's addresses (N2.36, N2.37); not guarded: all.
+func allowed(f family, n Node, s *corev1.Service, external []address) (guarded bool, out []netip.Prefix) {
+	node := false
+	for _, text := range s.Spec.LoadBalancerSourceRanges {
+		p, ok := parsePrefix(text)
+		if !ok || !f.is(p.Addr()) {
+			continue
+		}
+		if p.Bits() == 0 {
+			return false, nil
+		}
+		out = append(out, p)
+		node = node || slices.ContainsFunc(n.Addresses, p.Contains)
+	}
+	if len(out) == 0 {
+		return false, nil
+	}
+	if node {
+		for _, a := range external {
+			if a.rank == rankBalancer {
+				out = append(out, netip.PrefixFrom(a.addr, a.addr.BitLen()))
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b netip.Prefix) int { return a.Compare(b) })
+	return true, slices.Compact(out)
+}

@@ -1,0 +1,147 @@
+package services
+
+import (
+	"net/netip"
+)
+
+// Set names a set or map of the table.
+type Set uint8
+
+// The sets; the package comment describes them.
+const (
+	Dispatch Set = iota
+	Inside
+	Endpoints
+	Members
+	Masquerade
+	Reject
+	Drop
+	ClusterIPs
+	Hairpin
+	Guarded
+	Sources
+	NodeIPs
+	Sets // the number of sets
+)
+
+func (s Set) String() string {
+	return [...]string{"dispatch", "inside", "endpoints", "members", "masquerade", "reject", "drop", "cluster-ips",
+		"hairpin", "guarded", "sources", "node-ips"}[s]
+}
+
+// Key is the key of an element. Which fields it has depends on the set; the others are zero.
+type Key struct {
+	List                  // Endpoints, Members; List.Port: those with an address, protocol and port; List.Addr: the rest
+	Index  uint32         // Endpoints
+	Member netip.AddrPort // Members
+	Source netip.Prefix   // Sources
+}
+
+// Element is an element of a set. Data depends on the set, too.
+type Element struct {
+	Set    Set
+	Key    Key
+	Target Target         // Dispatch, Inside
+	To     netip.AddrPort // Endpoints
+}
+
+// Change is the difference between two tables. Elements are deleted before others are added: one
+// with other data is in both lists.
+type Change struct {
+	Delete, Add []Element
+	// NewClasses and OldClasses need, or no longer need, a chain that chooses among N endpoints.
+	NewClasses, OldClasses []Class
+	// NewLengths and OldLengths are lengths of ranges of sources that are, or no longer are, in use.
+	NewLengths, OldLengths []int
+	// Flows are the addresses and ports of UDP that changed, with the endpoints that serve now:
+	// connection tracking must forget flows to others (N2.J).
+	Flows map[Port][]netip.AddrPort
+	// Problems are reasons why an address or port of a changed Service is not answered for it.
+	Problems []Problem
+
+	self map[netip.Addr]bool // local endpoints that were looked at: whether they were there
+}
+
+// Empty reports whether nothing changes in the table.
+func (c *Change) Empty() bool {
+	return len(c.Delete)+len(c.Add)+len(c.NewClasses)+len(c.OldClasses)+len(c.NewLengths)+len(c.OldLengths) == 0
+}
+
+// add and remove leave out an element that goes and comes back the same.
+func (c *Change) add(e Element)    { c.Add = append(c.Add, e) }
+func (c *Change) remove(e Element) { c.Delete = append(c.Delete, e) }
+
+// cancel drops pairs of a deletion and an addition of the same element.
+func (c *Change) cancel() {
+	if len(c.Delete) == 0 || len(c.Add) == 0 {
+		return
+	}
+	gone := make(map[Element]bool, len(c.Delete))
+	for _, e := range c.Delete {
+		gone[e] = true
+	}
+	back := map[Element]bool{}
+	kept := c.Add[:0]
+	for _, e := range c.Add {
+		if gone[e] {
+			back[e] = true
+		} else {
+			kept = append(kept, e)
+		}
+	}
+	c.Add = kept
+	if len(back) == 0 {
+		return
+	}
+	left := c.Delete[:0]
+	for _, e := range c.Delete {
+		if !back[e] {
+			left = append(left, e)
+		}
+	}
+	c.Delete = left
+}
+
+// Table is elements as data: what the kernel has.
+type Table [Sets]map[Key]Element
+
+// NewTable returns an empty table.
+func NewTable() *Table {
+	t := &Table{}
+	for i := range t {
+		t[i] = map[Key]Element{}
+	}
+	return t
+}
+
+// Apply makes a change as the kernel does: all of it or, if an element to delete is not there or one
+// to add is, nothing. It reports whether it did.
+func (t *Table) Apply(c Change) bool {
+	gone := map[Set]map[Key]bool{}
+	for _, e := range c.Delete {
+		if gone[e.Set] == nil {
+			gone[e.Set] = map[Key]bool{}
+		}
+		if have, ok := t[e.Set][e.Key]; !ok || have != e || gone[e.Set][e.Key] {
+			return false
+		}
+		gone[e.Set][e.Key] = true
+	}
+	come := map[Set]map[Key]bool{}
+	for _, e := range c.Add {
+		if come[e.Set] == nil {
+			come[e.Set] = map[Key]bool{}
+		}
+		if _, ok := t[e.Set][e.Key]; ok && !gone[e.Set][e.Key] || come[e.Set][e.Key] {
+			return false
+		}
+		come[e.Set][e.Key] = true
+	}
+	for _, e := range c.Delete {
+		delete(t[e.Set], e.Key)
+	}
+	for _, e := range c.Add {
+		t[e.Set][e.Key] = e
+	}
+	return true
+}

@@ -1,0 +1,221 @@
+// Package services decides what a node does with packets to Services: which addresses and ports it
+// answers, and to which endpoints. internal/network/services writes the decision to the kernel. The
+// package must never look at a clock or at the API.
+//
+// A State holds the decision for one address family. Update takes Services and their EndpointSlices
+// as they are now and returns the difference as elements of sets to add and delete. A Table is such
+// elements gathered, and Table.Decide says what happens to a packet: a model of the kernel's chains.
+// An element depends on one Service, except where several claim the same address and port: then the
+// first one has it (State.Update).
+//
+//	set           key → data
+//	dispatch      address, protocol, port → list, number of its endpoints, affinity time-out
+//	inside        the same for sources on this node, where others use local endpoints only (N2.33)
+//	endpoints     list, index → address, port of an endpoint
+//	members       list, address, port of an endpoint: of lists with affinity
+//	masquerade    address, protocol, port: the source becomes the node's address (N2.32)
+//	reject, drop  address, protocol, port without endpoints, or without local ones (N2.B)
+//	cluster-ips   address: its other ports are rejected, sources outside are masqueraded
+//	hairpin       address, address: local endpoints, which may reach themselves (N2.39)
+//	guarded       address, protocol, port with allowed sources (N2.F)
+//	sources       address, protocol, port, length of the range, first address of the range
+//	node-ips      address that answers on node ports; there a port has the unspecified address as key
+//
+// A list is named by the cluster IP, protocol and port of its Service, and by whether it has only
+// local endpoints. So every list of a Service port is known by what is unique in the cluster, and no
+// name that a user chose reaches the kernel.
+//
+// Contract: N2 in docs/spec/network.md.
+package services
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Node is what a decision depends on beside Services.
+type Node struct {
+	Name string
+	Zone string // the label topology.kubernetes.io/zone
+	// Addresses answer on node ports (N2.25).
+	Addresses []netip.Addr
+	// Pods are the addresses of this node's pods: sources that are "local" (N0.16).
+	Pods []netip.Prefix
+	// Own are where carob itself listens with TCP; an unspecified address stands for all addresses
+	// of the node. No external address or node port of a Service takes them.
+	Own []netip.AddrPort
+}
+
+// Input is a Service as stored, and its EndpointSlices; a nil Service is gone.
+type Input struct {
+	Name    types.NamespacedName
+	Service *corev1.Service
+	Slices  []*discoveryv1.EndpointSlice
+}
+
+// Protocol is an IP protocol number.
+type Protocol uint8
+
+// The protocols of Services.
+const (
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
+)
+
+func (p Protocol) String() string {
+	switch p {
+	case TCP:
+		return "TCP"
+	case UDP:
+		return "UDP"
+	case SCTP:
+		return "SCTP"
+	}
+	return fmt.Sprintf("protocol %d", uint8(p))
+}
+
+func protocolOf(p *corev1.Protocol) Protocol {
+	if p == nil {
+		return TCP
+	}
+	switch *p {
+	case corev1.ProtocolUDP:
+		return UDP
+	case corev1.ProtocolSCTP:
+		return SCTP
+	case corev1.ProtocolTCP, "":
+		return TCP
+	}
+	return 0 // refused by the API; nothing has it
+}
+
+// Port is where packets are sent to. The unspecified address stands for the node's own: node ports.
+type Port struct {
+	Addr  netip.Addr
+	Proto Protocol
+	Port  uint16
+}
+
+func (p Port) String() string {
+	if p.Addr.IsUnspecified() {
+		return fmt.Sprintf("node port %d/%s", p.Port, p.Proto)
+	}
+	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(p.Addr, p.Port), p.Proto)
+}
+
+func (p Port) compare(q Port) int {
+	return cmp.Or(p.Addr.Compare(q.Addr), cmp.Compare(p.Proto, q.Proto), cmp.Compare(p.Port, q.Port))
+}
+
+// List names the endpoints among which connections to a Service port are distributed.
+type List struct {
+	Port       // of the cluster IP
+	Local bool // only endpoints on this node
+}
+
+func (l List) compare(m List) int {
+	if l.Local != m.Local {
+		if m.Local {
+			return -1
+		}
+		return 1
+	}
+	return l.Port.compare(m.Port)
+}
+
+// Class is what the choice of an endpoint depends on beside the list: one chain serves all lists
+// with the same number of endpoints and time-out.
+type Class struct {
+	N       uint32 // endpoints, at least 1
+	Timeout uint32 // seconds for which a client keeps its endpoint; 0: no affinity
+}
+
+// Target is where connections to a Port go.
+type Target struct {
+	List List
+	Class
+}
+
+// verdict is what happens to connections that have no endpoint.
+type verdict uint8
+
+const (
+	pass verdict = iota
+	reject
+	drop
+)
+
+// family is the address family of a State.
+type family struct {
+	v6 bool
+}
+
+func (f family) is(a netip.Addr) bool { return a.Is6() == f.v6 }
+
+func (f family) unspecified() netip.Addr {
+	if f.v6 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+func (f family) sliceType() discoveryv1.AddressType {
+	if f.v6 {
+		return discoveryv1.AddressTypeIPv6
+	}
+	return discoveryv1.AddressTypeIPv4
+}
+
+// parse reads addresses as loosely as the API accepts in old objects: with leading zeros, and IPv4
+// addresses in the form of IPv6.
+func parse(s string) (netip.Addr, bool) {
+	a, err := netip.ParseAddr(strings.TrimSpace(s))
+	if err != nil {
+		if a, err = netip.ParseAddr(withoutZeros(s)); err != nil {
+			return netip.Addr{}, false
+		}
+	}
+	if a = a.Unmap(); a.Zone() != "" {
+		return netip.Addr{}, false
+	}
+	return a, true
+}
+
+func withoutZeros(s string) string {
+	parts := strings.Split(s, ".")
+	for i, p := range parts {
+		if p = strings.TrimLeft(p, "0"); p == "" {
+			p = "0"
+		}
+		parts[i] = p
+	}
+	return strings.Join(parts, ".")
+}
+
+func parsePrefix(s string) (netip.Prefix, bool) {
+	s = strings.TrimSpace(s)
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		addr, bits, ok := strings.Cut(s, "/")
+		if !ok {
+			return netip.Prefix{}, false
+		}
+		if p, err = netip.ParsePrefix(withoutZeros(addr) + "/" + bits); err != nil {
+			return netip.Prefix{}, false
+		}
+	}
+	if p.Addr().Is4In6() {
+		if p.Bits() < 96 {
+			return netip.Prefix{}, false
+		}
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p.Masked(), true
+}

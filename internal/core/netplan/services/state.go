@@ -1,0 +1,539 @@
+package services
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// State is the decision about all Services, in one address family. It is not safe for concurrent
+// use.
+type State struct {
+	family   family
+	node     Node
+	services map[types.NamespacedName]*compiled
+	// owners has who claims a cluster IP, and ports who claims an address and port; the first one has it.
+	owners  map[netip.Addr][]types.NamespacedName
+	ports   map[Port][]types.NamespacedName
+	lists   map[List]list
+	hairpin map[netip.Addr]int
+	classes map[Class]int
+	lengths map[int]int
+	pods    map[types.UID]uses
+}
+
+// list is the endpoints of a list, each at its index.
+type list struct {
+	at     []placed
+	sticky bool
+}
+
+// placed is an endpoint at its index of a list.
+type placed struct {
+	at              netip.AddrPort
+	pod             types.UID
+	local, fallback bool
+}
+
+// uses counts in how many places of lists a pod is.
+type uses struct{ ready, fallback int }
+
+// Problem is why an address or port of a Service is not answered for it.
+type Problem struct {
+	Service types.NamespacedName
+	Text    string
+}
+
+// New returns a state without Services. v6 selects the address family.
+func New(v6 bool, n Node) *State {
+	s := &State{family: family{v6}, services: map[types.NamespacedName]*compiled{},
+		owners: map[netip.Addr][]types.NamespacedName{}, ports: map[Port][]types.NamespacedName{},
+		lists: map[List]list{}, hairpin: map[netip.Addr]int{}, classes: map[Class]int{}, lengths: map[int]int{},
+		pods: map[types.UID]uses{}}
+	s.node = s.own(n)
+	return s
+}
+
+// own leaves the addresses of this family.
+func (s *State) own(n Node) Node {
+	n.Addresses = slices.DeleteFunc(slices.Clone(n.Addresses), func(a netip.Addr) bool {
+		return !s.family.is(a) || a.IsLoopback() || a.IsUnspecified()
+	})
+	slices.SortFunc(n.Addresses, netip.Addr.Compare)
+	n.Addresses = slices.Compact(n.Addresses)
+	n.Pods = slices.DeleteFunc(slices.Clone(n.Pods), func(p netip.Prefix) bool { return !s.family.is(p.Addr()) })
+	return n
+}
+
+// Node is what the state was made with, for its family.
+func (s *State) Node() Node { return s.node }
+
+// SetNode changes facts of the node. Update must follow with all Services: what they come to may
+// depend on the node.
+func (s *State) SetNode(n Node) Change {
+	var c Change
+	n = s.own(n)
+	for _, a := range s.node.Addresses {
+		c.remove(nodeIP(a))
+	}
+	for _, a := range n.Addresses {
+		c.add(nodeIP(a))
+	}
+	c.cancel()
+	s.node = n
+	return c
+}
+
+func nodeIP(a netip.Addr) Element { return Element{Set: NodeIPs, Key: addrKey(a)} }
+
+func addrKey(a netip.Addr) Key { return Key{List: List{Port: Port{Addr: a}}} }
+
+func portKey(p Port) Key { return Key{List: List{Port: p}} }
+
+// Update takes Services as they are now. It costs as much as those Services and their endpoints,
+// however many others there are. Where two Services claim the same cluster IP, or the same external
+// address or node port, the first one has it: a cluster IP before a node port, a balancer's address
+// and an external IP, then the older Service, then the name. The other one gets it when the first
+// one goes.
+func (s *State) Update(in []Input) Change {
+	c := Change{Flows: map[Port][]netip.AddrPort{}}
+	// Who has a cluster IP decides whether a Service is there at all.
+	affected := map[types.NamespacedName]*compiled{} // as they were
+	touch := func(name types.NamespacedName) {
+		if _, known := affected[name]; !known {
+			affected[name] = s.active(name)
+		}
+	}
+	next := map[types.NamespacedName]*compiled{}
+	for _, i := range in {
+		now := compile(s.family, s.node, i.Service, i.Slices)
+		next[i.Name] = now
+		touch(i.Name)
+		for _, of := range []*compiled{s.services[i.Name], now} {
+			if of != nil {
+				for _, other := range s.owners[of.ip] {
+					touch(other)
+				}
+			}
+		}
+	}
+	for name, now := range next {
+		if old := s.services[name]; old != nil {
+			s.disown(old.ip, name)
+		}
+		if now == nil {
+			delete(s.services, name)
+			continue
+		}
+		s.services[name] = now
+		s.owners[now.ip] = append(s.owners[now.ip], name)
+	}
+	for name := range affected {
+		if now := s.services[name]; now != nil {
+			slices.SortFunc(s.owners[now.ip], s.older)
+		}
+	}
+	s.claim(affected, &c)
+	for name := range affected {
+		if now := s.services[name]; now != nil {
+			c.Problems = append(c.Problems, s.problems(name, now)...)
+		}
+	}
+	slices.SortFunc(c.Problems, func(a, b Problem) int {
+		return cmp.Or(strings.Compare(a.Service.String(), b.Service.String()), strings.Compare(a.Text, b.Text))
+	})
+	c.cancel()
+	return c
+}
+
+func (s *State) disown(ip netip.Addr, name types.NamespacedName) {
+	left := slices.DeleteFunc(s.owners[ip], func(n types.NamespacedName) bool { return n == name })
+	if s.owners[ip] = left; len(left) == 0 {
+		delete(s.owners, ip)
+	}
+}
+
+func (s *State) older(a, b types.NamespacedName) int {
+	return cmp.Or(cmp.Compare(s.services[a].age, s.services[b].age), strings.Compare(a.Namespace, b.Namespace),
+		strings.Compare(a.Name, b.Name))
+}
+
+// active is a Service that has its cluster IP; nil if it has not.
+func (s *State) active(name types.NamespacedName) *compiled {
+	if now := s.services[name]; now != nil && s.owners[now.ip][0] == name {
+		return now
+	}
+	return nil
+}
+
+// claim replaces what Services had by what they have now.
+func (s *State) claim(before map[types.NamespacedName]*compiled, c *Change) {
+	type holder struct {
+		name types.NamespacedName
+		v    vip
+		ok   bool
+	}
+	// The old owners are read before any claim changes.
+	had := map[Port]holder{}
+	for name, old := range before {
+		for _, of := range []*compiled{old, s.active(name)} {
+			if of == nil {
+				continue
+			}
+			for p := range of.vips {
+				if _, known := had[p]; known {
+					continue
+				}
+				h := holder{}
+				if list := s.ports[p]; len(list) > 0 {
+					h.name, h.ok = list[0], true
+					if was, changed := before[h.name]; changed {
+						h.v = was.vips[p]
+					} else {
+						h.v = s.services[h.name].vips[p]
+					}
+				}
+				had[p] = h
+			}
+		}
+	}
+	s.replaceLists(before, c)
+	for a, had := range c.self {
+		self := Element{Set: Hairpin, Key: addrKey(a)}
+		switch has := s.hairpin[a] > 0; {
+		case has && !had:
+			c.add(self)
+		case had && !has:
+			c.remove(self)
+		}
+	}
+	c.self = nil
+	for name, old := range before {
+		if old != nil {
+			for p := range old.vips {
+				left := slices.DeleteFunc(s.ports[p], func(n types.NamespacedName) bool { return n == name })
+				if s.ports[p] = left; len(left) == 0 {
+					delete(s.ports, p)
+				}
+			}
+		}
+	}
+	for name := range before {
+		if now := s.active(name); now != nil {
+			for p := range now.vips {
+				s.ports[p] = append(s.ports[p], name)
+			}
+		}
+	}
+	for p, h := range had {
+		list := s.ports[p]
+		if len(list) > 1 {
+			slices.SortFunc(list, func(a, b types.NamespacedName) int {
+				return cmp.Or(cmp.Compare(s.services[a].vips[p].rank, s.services[b].vips[p].rank), s.older(a, b))
+			})
+		}
+		if h.ok {
+			s.vipElements(p, h.v, -1, c.remove, c)
+		}
+		if len(list) > 0 {
+			s.vipElements(p, s.services[list[0]].vips[p], 1, c.add, c)
+		}
+		s.flow(p, c)
+	}
+	for name, old := range before {
+		if now := s.active(name); old != nil || now != nil {
+			clusterIPs(old, now, c)
+		}
+	}
+}
+
+func clusterIPs(old, now *compiled, c *Change) {
+	if old != nil {
+		c.remove(Element{Set: ClusterIPs, Key: addrKey(old.ip)})
+	}
+	if now != nil {
+		c.add(Element{Set: ClusterIPs, Key: addrKey(now.ip)})
+	}
+}
+
+// flow notes which endpoints serve a port of UDP now.
+func (s *State) flow(p Port, c *Change) {
+	if p.Proto != UDP {
+		return
+	}
+	c.Flows[p] = nil
+	if list := s.ports[p]; len(list) > 0 {
+		c.Flows[p] = s.services[list[0]].udp[p]
+	}
+}
+
+// vipElements emits the elements of an address and port; n counts what several share.
+func (s *State) vipElements(p Port, v vip, n int, emit func(Element), c *Change) {
+	key := portKey(p)
+	for set, t := range map[Set]Target{Dispatch: v.dispatch, Inside: v.inside} {
+		if t.N > 0 {
+			emit(Element{Set: set, Key: key, Target: t})
+			count(s.classes, t.Class, n, &c.NewClasses, &c.OldClasses)
+		}
+	}
+	if v.masquerade {
+		emit(Element{Set: Masquerade, Key: key})
+	}
+	switch v.verdict {
+	case reject:
+		emit(Element{Set: Reject, Key: key})
+	case drop:
+		emit(Element{Set: Drop, Key: key})
+	case pass:
+	}
+	if v.guarded {
+		emit(Element{Set: Guarded, Key: key})
+		for _, from := range v.sources {
+			emit(Element{Set: Sources, Key: Key{List: List{Port: p}, Source: from}})
+			count(s.lengths, from.Bits(), n, &c.NewLengths, &c.OldLengths)
+		}
+	}
+}
+
+// count changes a counter by n, which is 1 or -1, and notes what comes into use or goes out of it.
+func count[K comparable](m map[K]int, k K, n int, come, gone *[]K) {
+	was := m[k]
+	if m[k] = was + n; m[k] == 0 {
+		delete(m, k)
+	}
+	drop := func(list *[]K) bool {
+		i := slices.Index(*list, k)
+		if i >= 0 {
+			*list = slices.Delete(*list, i, i+1)
+		}
+		return i >= 0
+	}
+	switch {
+	case was == 0 && n > 0:
+		if !drop(gone) {
+			*come = append(*come, k)
+		}
+	case was == 1 && n < 0:
+		if !drop(come) {
+			*gone = append(*gone, k)
+		}
+	}
+}
+
+// replaceLists changes the lists of Services. What goes is first: another Service may have had the
+// cluster IP.
+func (s *State) replaceLists(before map[types.NamespacedName]*compiled, c *Change) {
+	for name, old := range before {
+		if old == nil {
+			continue
+		}
+		now := s.active(name)
+		for l := range old.lists {
+			if now == nil || now.lists[l] == nil {
+				s.replaceList(l, nil, false, c)
+			}
+		}
+	}
+	for name := range before {
+		if now := s.active(name); now != nil {
+			for l, want := range now.lists {
+				s.replaceList(l, want, now.timeout > 0, c)
+			}
+		}
+	}
+}
+
+// replaceList changes one list. An endpoint that stays keeps its index if that is still in range, so
+// that a change of one endpoint changes at most two elements.
+func (s *State) replaceList(l List, want []endpoint, sticky bool, c *Change) {
+	old := s.lists[l]
+	next := list{place(old.at, want), sticky}
+	for i, e := range old.at {
+		if i >= len(next.at) || next.at[i].at != e.at {
+			c.remove(slot(l, i, e.at))
+		}
+		if old.sticky {
+			c.remove(member(l, e.at))
+		}
+		s.use(e, -1, c)
+	}
+	for i, e := range next.at {
+		if i >= len(old.at) || old.at[i].at != e.at {
+			c.add(slot(l, i, e.at))
+		}
+		if sticky {
+			c.add(member(l, e.at))
+		}
+		s.use(e, 1, c)
+	}
+	if s.lists[l] = next; len(next.at) == 0 {
+		delete(s.lists, l)
+	}
+}
+
+func slot(l List, i int, at netip.AddrPort) Element {
+	return Element{Set: Endpoints, Key: Key{List: l, Index: uint32(i)}, To: at}
+}
+
+func member(l List, at netip.AddrPort) Element {
+	return Element{Set: Members, Key: Key{List: l, Member: at}}
+}
+
+// use counts an endpoint in a list.
+func (s *State) use(e placed, n int, c *Change) {
+	if e.local {
+		a := e.at.Addr()
+		was := s.hairpin[a]
+		if _, known := c.self[a]; !known {
+			if c.self == nil {
+				c.self = map[netip.Addr]bool{}
+			}
+			c.self[a] = was > 0
+		}
+		if s.hairpin[a] = was + n; was+n == 0 {
+			delete(s.hairpin, a)
+		}
+	}
+	if e.pod == "" {
+		return
+	}
+	u := s.pods[e.pod]
+	if e.fallback {
+		u.fallback += n
+	} else {
+		u.ready += n
+	}
+	if s.pods[e.pod] = u; u == (uses{}) {
+		delete(s.pods, e.pod)
+	}
+}
+
+// place orders endpoints so that as few as possible change their index.
+func place(old []placed, want []endpoint) []placed {
+	left := make(map[netip.AddrPort]placed, len(want))
+	for _, e := range want {
+		left[e.at] = placed{e.at, e.pod, e.local, e.fallback()}
+	}
+	next := make([]placed, len(want))
+	var holes []int
+	for i := range next {
+		if i < len(old) {
+			if e, ok := left[old[i].at]; ok {
+				next[i] = e
+				delete(left, e.at)
+				continue
+			}
+		}
+		holes = append(holes, i)
+	}
+	rest := slices.SortedFunc(maps.Values(left), func(a, b placed) int { return a.at.Compare(b.at) })
+	for i, hole := range holes {
+		next[hole] = rest[i]
+	}
+	return next
+}
+
+// problems says what a Service does not get.
+func (s *State) problems(name types.NamespacedName, now *compiled) []Problem {
+	if first := s.owners[now.ip][0]; first != name {
+		return []Problem{{name, fmt.Sprintf("its cluster IP %s belongs to Service %s: it is not served", now.ip, first)}}
+	}
+	var out []Problem
+	for p := range now.vips {
+		if first := s.ports[p][0]; first != name {
+			out = append(out, Problem{name, fmt.Sprintf("%s belongs to Service %s: it does not lead here", p, first)})
+		}
+	}
+	return out
+}
+
+// Elements are all elements of the table.
+func (s *State) Elements() iter.Seq[Element] {
+	return func(yield func(Element) bool) {
+		stopped := false
+		emit := func(e Element) { stopped = stopped || !yield(e) }
+		for _, a := range s.node.Addresses {
+			emit(nodeIP(a))
+		}
+		scratch := &State{classes: map[Class]int{}, lengths: map[int]int{}}
+		for p, list := range s.ports {
+			if stopped {
+				return
+			}
+			scratch.vipElements(p, s.services[list[0]].vips[p], 1, emit, &Change{})
+		}
+		for name := range s.services {
+			now := s.active(name)
+			if stopped {
+				return
+			}
+			if now == nil {
+				continue
+			}
+			emit(Element{Set: ClusterIPs, Key: addrKey(now.ip)})
+			for l := range now.lists {
+				of := s.lists[l]
+				for i, e := range of.at {
+					emit(slot(l, i, e.at))
+					if of.sticky {
+						emit(member(l, e.at))
+					}
+				}
+			}
+		}
+		for a := range s.hairpin {
+			emit(Element{Set: Hairpin, Key: addrKey(a)})
+		}
+	}
+}
+
+// Classes are the classes in use.
+func (s *State) Classes() []Class { return slices.Collect(maps.Keys(s.classes)) }
+
+// Lengths are the lengths of the ranges of sources in use, the longest first.
+func (s *State) Lengths() []int {
+	return slices.SortedFunc(maps.Keys(s.lengths), func(a, b int) int { return cmp.Compare(b, a) })
+}
+
+// Use says whether connections can still be sent to a pod.
+type Use uint8
+
+// The answers of UseOf.
+const (
+	Out      Use = iota // new connections never reach the pod through a Service
+	Fallback            // they do, but only because no other endpoint is ready (N2.3)
+	In                  // they do
+)
+
+// UseOf answers for the pod with a UID.
+func (s *State) UseOf(pod types.UID) Use {
+	switch u := s.pods[pod]; {
+	case u.ready > 0:
+		return In
+	case u.fallback > 0:
+		return Fallback
+	}
+	return Out
+}
+
+// Len returns how many Services are served, and how many endpoints their lists have.
+func (s *State) Len() (services, endpoints int) {
+	for _, l := range s.lists {
+		endpoints += len(l.at)
+	}
+	return len(s.services), endpoints
+}
+
+// Lonely counts Service ports with a Local policy whose endpoints are all elsewhere (N9.4).
+func (s *State) Lonely() (inside, outside int) {
+	for _, c := range s.services {
+		inside, outside = inside+c.lonelyInside, outside+c.lonelyOutside
+	}
+	return inside, outside
+}
