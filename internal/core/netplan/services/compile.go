@@ -1,6 +1,8 @@
 package services
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -21,7 +23,9 @@ type compiled struct {
 	lists map[List][]endpoint // none is empty
 	// timeout is for how many seconds clients keep their endpoint; 0: no affinity.
 	timeout uint32
-	udp     map[Port][]netip.AddrPort
+	// problems are what a user should know.
+	problems []string
+	udp      map[Port][]netip.AddrPort
 	// lonelyInside, lonelyOutside count ports with a Local policy whose endpoints are elsewhere (N9.4).
 	lonelyInside, lonelyOutside int
 }
@@ -39,12 +43,18 @@ const (
 // vip is what happens to connections to an address and port of a Service.
 type vip struct {
 	rank       rank
-	dispatch   Target // N = 0: none
-	inside     Target
+	dispatch   route // N = 0: none
+	inside     route
 	masquerade bool
 	verdict    verdict
 	guarded    bool
 	sources    []netip.Prefix
+}
+
+// route is a Target whose list has no number yet.
+type route struct {
+	list List
+	Class
 }
 
 // Programmed reports whether data planes serve a Service at all (N0.20, N2.23, N2.74).
@@ -100,7 +110,7 @@ func affinity(s *corev1.Service) uint32 {
 	}
 	if a := s.Spec.SessionAffinityConfig; a != nil && a.ClientIP != nil && a.ClientIP.TimeoutSeconds != nil &&
 		*a.ClientIP.TimeoutSeconds > 0 {
-		return uint32(*a.ClientIP.TimeoutSeconds)
+		return uint32(min(*a.ClientIP.TimeoutSeconds, 86400))
 	}
 	return uint32(corev1.DefaultClientIPServiceAffinitySeconds)
 }
@@ -136,16 +146,21 @@ func externals(f family, s *corev1.Service) []address {
 func (c *compiled) port(f family, n Node, s *corev1.Service, p *corev1.ServicePort, at Port, external []address,
 	all []endpoint) {
 	u := choose(n, all)
-	target := func(local bool) Target {
+	target := func(local bool) route {
 		l, list := List{at, local}, u.cluster
 		if local {
 			list = u.local
 		}
 		if len(list) == 0 {
-			return Target{}
+			return route{}
+		}
+		if len(list) > MaxEndpoints {
+			c.problems = append(c.problems,
+				fmt.Sprintf("%s has %d endpoints, of which %d are used", at, len(list), MaxEndpoints))
+			list = list[:MaxEndpoints]
 		}
 		c.lists[l] = list
-		return Target{l, Class{uint32(len(list)), c.timeout}}
+		return route{l, Class{uint32(len(list)), c.timeout}}
 	}
 	insideLocal := s.Spec.InternalTrafficPolicy != nil &&
 		*s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
@@ -173,6 +188,7 @@ func (c *compiled) port(f family, n Node, s *corev1.Service, p *corev1.ServicePo
 	}
 	for at, v := range outer {
 		if n.owns(at) {
+			c.problems = append(c.problems, at.String()+" is where carob itself listens: it does not lead here")
 			continue
 		}
 		v.dispatch, v.masquerade = target(outsideLocal), !outsideLocal && u.any
@@ -256,6 +272,15 @@ func allowed(f family, n Node, s *corev1.Service, external []address) (guarded b
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b netip.Prefix) int { return a.Compare(b) })
-	return true, slices.Compact(out)
+	// A range within another one adds nothing, and the kernel takes no overlapping ones.
+	slices.SortFunc(out, func(a, b netip.Prefix) int {
+		return cmp.Or(cmp.Compare(a.Bits(), b.Bits()), a.Addr().Compare(b.Addr()))
+	})
+	kept := out[:0]
+	for _, p := range out {
+		if !slices.ContainsFunc(kept, func(k netip.Prefix) bool { return k.Contains(p.Addr()) }) {
+			kept = append(kept, p)
+		}
+	}
+	return true, kept
 }

@@ -12,6 +12,7 @@ const (
 	Dispatch Set = iota
 	Inside
 	Endpoints
+	Slots
 	Members
 	Masquerade
 	Reject
@@ -25,16 +26,16 @@ const (
 )
 
 func (s Set) String() string {
-	return [...]string{"dispatch", "inside", "endpoints", "members", "masquerade", "reject", "drop", "cluster-ips",
-		"hairpin", "guarded", "sources", "node-ips"}[s]
+	return [...]string{"dispatch", "inside", "endpoints", "slots", "members", "masquerades", "rejects", "drops",
+		"cluster-ips", "hairpin", "guarded", "sources", "node-ips"}[s]
 }
 
 // Key is the key of an element. Which fields it has depends on the set; the others are zero.
 type Key struct {
-	List                  // Endpoints, Members; List.Port: those with an address, protocol and port; List.Addr: the rest
-	Index  uint32         // Endpoints
-	Member netip.AddrPort // Members
-	Source netip.Prefix   // Sources
+	Port                // those with an address, protocol and port; Addr: ClusterIPs, Hairpin, NodeIPs
+	ID     uint32       // Endpoints, Slots: of the list; Members: of the endpoint in its list
+	Index  uint32       // Endpoints, Slots
+	Source netip.Prefix // Sources
 }
 
 // Element is an element of a set. Data depends on the set, too.
@@ -42,7 +43,8 @@ type Element struct {
 	Set    Set
 	Key    Key
 	Target Target         // Dispatch, Inside
-	To     netip.AddrPort // Endpoints
+	To     netip.AddrPort // Endpoints, Members
+	Member uint32         // Slots
 }
 
 // Change is the difference between two tables. Elements are deleted before others are added: one
@@ -51,20 +53,20 @@ type Change struct {
 	Delete, Add []Element
 	// NewClasses and OldClasses need, or no longer need, a chain that chooses among N endpoints.
 	NewClasses, OldClasses []Class
-	// NewLengths and OldLengths are lengths of ranges of sources that are, or no longer are, in use.
-	NewLengths, OldLengths []int
 	// Flows are the addresses and ports of UDP that changed, with the endpoints that serve now:
 	// connection tracking must forget flows to others (N2.J).
 	Flows map[Port][]netip.AddrPort
 	// Problems are reasons why an address or port of a changed Service is not answered for it.
 	Problems []Problem
 
-	self map[netip.Addr]bool // local endpoints that were looked at: whether they were there
+	forget  []memberOf
+	touched []List              // whose numbers may be free
+	self    map[netip.Addr]bool // local endpoints that were looked at: whether they were there
 }
 
 // Empty reports whether nothing changes in the table.
 func (c *Change) Empty() bool {
-	return len(c.Delete)+len(c.Add)+len(c.NewClasses)+len(c.OldClasses)+len(c.NewLengths)+len(c.OldLengths) == 0
+	return len(c.Delete)+len(c.Add)+len(c.NewClasses)+len(c.OldClasses) == 0
 }
 
 // add and remove leave out an element that goes and comes back the same.

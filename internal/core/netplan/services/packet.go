@@ -58,7 +58,12 @@ func (t *Table) Decide(n Node, p Packet) Decision {
 		}
 		d := Decision{Outcome: Forward, Timeout: e.Target.Timeout}
 		for i := range e.Target.N {
-			d.List = append(d.List, t[Endpoints][Key{List: e.Target.List, Index: i}].To)
+			at := Key{ID: e.Target.List, Index: i}
+			if to, ok := t[Endpoints][at]; ok {
+				d.List = append(d.List, to.To)
+			} else if to, ok := t[Members][Key{ID: t[Slots][at].Member}]; ok {
+				d.List = append(d.List, to.To)
+			}
 		}
 		_, masquerade := t[Masquerade][k]
 		_, cluster := t[ClusterIPs][addrKey(p.To.Addr)]
@@ -86,7 +91,7 @@ func (t *Table) allows(p Packet) bool {
 		if err != nil {
 			return false
 		}
-		if _, ok := t[Sources][Key{List: List{Port: p.To}, Source: from}]; ok {
+		if _, ok := t[Sources][Key{Port: p.To, Source: from}]; ok {
 			return true
 		}
 	}

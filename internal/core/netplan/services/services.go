@@ -12,18 +12,20 @@
 //	dispatch      address, protocol, port → list, number of its endpoints, affinity time-out
 //	inside        the same for sources on this node, where others use local endpoints only (N2.33)
 //	endpoints     list, index → address, port of an endpoint
-//	members       list, address, port of an endpoint: of lists with affinity
-//	masquerade    address, protocol, port: the source becomes the node's address (N2.32)
-//	reject, drop  address, protocol, port without endpoints, or without local ones (N2.B)
+//	slots         list, index → member: of lists with affinity, where a client keeps its member
+//	members       member → address, port of an endpoint
+//	masquerades   address, protocol, port: the source becomes the node's address (N2.32)
+//	rejects,      address, protocol, port without endpoints,
+//	drops         or without local ones (N2.B)
 //	cluster-ips   address: its other ports are rejected, sources outside are masqueraded
-//	hairpin       address, address: local endpoints, which may reach themselves (N2.39)
+//	hairpin       address: local endpoints, which may reach themselves (N2.39)
 //	guarded       address, protocol, port with allowed sources (N2.F)
-//	sources       address, protocol, port, length of the range, first address of the range
+//	sources       address, protocol, port, range of sources; ranges of one port do not overlap
 //	node-ips      address that answers on node ports; there a port has the unspecified address as key
 //
-// A list is named by the cluster IP, protocol and port of its Service, and by whether it has only
-// local endpoints. So every list of a Service port is known by what is unique in the cluster, and no
-// name that a user chose reaches the kernel.
+// Lists and members have numbers: a hash of what they are, or the next free number. So a new process
+// nearly always comes to the numbers of the one before, and clients keep their endpoints. No name
+// that a user chose reaches the kernel.
 //
 // Contract: N2 in docs/spec/network.md.
 package services
@@ -114,20 +116,11 @@ func (p Port) compare(q Port) int {
 	return cmp.Or(p.Addr.Compare(q.Addr), cmp.Compare(p.Proto, q.Proto), cmp.Compare(p.Port, q.Port))
 }
 
-// List names the endpoints among which connections to a Service port are distributed.
+// List names the endpoints among which connections to a Service port are distributed, by what is
+// unique in the cluster.
 type List struct {
 	Port       // of the cluster IP
 	Local bool // only endpoints on this node
-}
-
-func (l List) compare(m List) int {
-	if l.Local != m.Local {
-		if m.Local {
-			return -1
-		}
-		return 1
-	}
-	return l.Port.compare(m.Port)
 }
 
 // Class is what the choice of an endpoint depends on beside the list: one chain serves all lists
@@ -139,9 +132,15 @@ type Class struct {
 
 // Target is where connections to a Port go.
 type Target struct {
-	List List
+	List uint32 // its number
 	Class
 }
+
+// MaxEndpoints is how many endpoints of a list are used: a class is one number of the kernel.
+const MaxEndpoints = 1<<15 - 1
+
+// Number is the class as one number: affinity has at most a day (N0.30), which needs 17 bits.
+func (c Class) Number() uint32 { return c.N<<17 | c.Timeout }
 
 // verdict is what happens to connections that have no endpoint.
 type verdict uint8

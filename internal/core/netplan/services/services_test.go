@@ -211,16 +211,21 @@ func gathered(t *testing.T, s *State) *Table {
 
 // unordered replaces the indexes of endpoints, which depend on what was before, by the sets of
 // endpoints of each list; it checks that they count from 0.
-func unordered(t *testing.T, tab *Table) (rest [Sets]map[Key]Element, lists map[List][]netip.AddrPort) {
+func unordered(t *testing.T, tab *Table) (rest [Sets]map[Key]Element, lists map[uint32][]netip.AddrPort) {
 	t.Helper()
-	rest, lists = *tab, map[List][]netip.AddrPort{}
-	rest[Endpoints] = nil
+	rest, lists = *tab, map[uint32][]netip.AddrPort{}
+	rest[Endpoints], rest[Slots] = nil, nil
 	for k, e := range tab[Endpoints] {
-		lists[k.List] = append(lists[k.List], e.To)
+		lists[k.ID] = append(lists[k.ID], e.To)
+	}
+	for k, e := range tab[Slots] {
+		lists[k.ID] = append(lists[k.ID], tab[Members][Key{ID: e.Member}].To)
 	}
 	for l, all := range lists {
 		for i := range all {
-			if _, ok := tab[Endpoints][Key{List: l, Index: uint32(i)}]; !ok {
+			_, ok := tab[Endpoints][Key{ID: l, Index: uint32(i)}]
+			_, slot := tab[Slots][Key{ID: l, Index: uint32(i)}]
+			if ok == slot {
 				t.Errorf("list %v has %d endpoints and none at %d", l, len(all), i)
 			}
 		}
@@ -243,7 +248,7 @@ func TestChangesAndPackets(t *testing.T) {
 			n := w.node()
 			s := New(v6, n)
 			tab := gathered(t, s)
-			classes, lengths := map[Class]bool{}, map[int]bool{}
+			classes := map[Class]bool{}
 			for step := range 125 {
 				var changes []Change
 				if step%30 == 29 {
@@ -257,7 +262,6 @@ func TestChangesAndPackets(t *testing.T) {
 						t.Fatalf("seed %d step %d: the kernel refuses %+v", seed, step, c)
 					}
 					note(t, classes, c.NewClasses, c.OldClasses)
-					note(t, lengths, c.NewLengths, c.OldLengths)
 				}
 				fresh := New(v6, n)
 				fresh.Update(slices.Collect(maps.Values(w.objects)))
@@ -274,17 +278,14 @@ func TestChangesAndPackets(t *testing.T) {
 				if own := gathered(t, s); !same(own, tab) {
 					t.Fatalf("seed %d step %d: its elements are not the applied ones", seed, step)
 				}
-				used, long := map[Class]bool{}, map[int]bool{}
+				used := map[Class]bool{}
 				for _, set := range []Set{Dispatch, Inside} {
 					for _, e := range tab[set] {
 						used[e.Target.Class] = true
 					}
 				}
-				for k := range tab[Sources] {
-					long[k.Source.Bits()] = true
-				}
-				if !maps.Equal(used, classes) || !maps.Equal(long, lengths) {
-					t.Fatalf("seed %d step %d: classes %v, used %v; lengths %v, used %v", seed, step, classes, used, lengths, long)
+				if !maps.Equal(used, classes) {
+					t.Fatalf("seed %d step %d: classes %v, used %v", seed, step, classes, used)
 				}
 				sameUses(t, s, fresh)
 				objects := slices.Collect(maps.Values(w.objects))
@@ -338,6 +339,7 @@ func sameUses(t *testing.T, s, fresh *State) {
 		}
 	}
 	if len(s.pods) != len(fresh.pods) || len(s.hairpin) != len(fresh.hairpin) || len(s.lists) != len(fresh.lists) ||
+		len(s.ids.taken) != len(fresh.ids.taken) || len(s.members.taken) != len(fresh.members.taken) ||
 		len(s.ports) != len(fresh.ports) || len(s.owners) != len(fresh.owners) {
 		t.Error("something is kept that nobody needs")
 	}

@@ -24,7 +24,8 @@ type State struct {
 	lists   map[List]list
 	hairpin map[netip.Addr]int
 	classes map[Class]int
-	lengths map[int]int
+	ids     ids[List]
+	members ids[memberOf]
 	pods    map[types.UID]uses
 }
 
@@ -54,7 +55,7 @@ type Problem struct {
 func New(v6 bool, n Node) *State {
 	s := &State{family: family{v6}, services: map[types.NamespacedName]*compiled{},
 		owners: map[netip.Addr][]types.NamespacedName{}, ports: map[Port][]types.NamespacedName{},
-		lists: map[List]list{}, hairpin: map[netip.Addr]int{}, classes: map[Class]int{}, lengths: map[int]int{},
+		lists: map[List]list{}, hairpin: map[netip.Addr]int{}, classes: map[Class]int{},
 		pods: map[types.UID]uses{}}
 	s.node = s.own(n)
 	return s
@@ -92,9 +93,9 @@ func (s *State) SetNode(n Node) Change {
 
 func nodeIP(a netip.Addr) Element { return Element{Set: NodeIPs, Key: addrKey(a)} }
 
-func addrKey(a netip.Addr) Key { return Key{List: List{Port: Port{Addr: a}}} }
+func addrKey(a netip.Addr) Key { return Key{Port: Port{Addr: a}} }
 
-func portKey(p Port) Key { return Key{List: List{Port: p}} }
+func portKey(p Port) Key { return Key{Port: p} }
 
 // Update takes Services as they are now. It costs as much as those Services and their endpoints,
 // however many others there are. Where two Services claim the same cluster IP, or the same external
@@ -149,6 +150,7 @@ func (s *State) Update(in []Input) Change {
 		return cmp.Or(strings.Compare(a.Service.String(), b.Service.String()), strings.Compare(a.Text, b.Text))
 	})
 	c.cancel()
+	s.release(&c)
 	return c
 }
 
@@ -276,9 +278,9 @@ func (s *State) flow(p Port, c *Change) {
 // vipElements emits the elements of an address and port; n counts what several share.
 func (s *State) vipElements(p Port, v vip, n int, emit func(Element), c *Change) {
 	key := portKey(p)
-	for set, t := range map[Set]Target{Dispatch: v.dispatch, Inside: v.inside} {
+	for set, t := range map[Set]route{Dispatch: v.dispatch, Inside: v.inside} {
 		if t.N > 0 {
-			emit(Element{Set: set, Key: key, Target: t})
+			emit(Element{Set: set, Key: key, Target: Target{s.ids.of(t.list, t.list.text), t.Class}})
 			count(s.classes, t.Class, n, &c.NewClasses, &c.OldClasses)
 		}
 	}
@@ -295,8 +297,7 @@ func (s *State) vipElements(p Port, v vip, n int, emit func(Element), c *Change)
 	if v.guarded {
 		emit(Element{Set: Guarded, Key: key})
 		for _, from := range v.sources {
-			emit(Element{Set: Sources, Key: Key{List: List{Port: p}, Source: from}})
-			count(s.lengths, from.Bits(), n, &c.NewLengths, &c.OldLengths)
+			emit(Element{Set: Sources, Key: Key{Port: p, Source: from}})
 		}
 	}
 }
@@ -350,25 +351,27 @@ func (s *State) replaceLists(before map[types.NamespacedName]*compiled, c *Chang
 }
 
 // replaceList changes one list. An endpoint that stays keeps its index if that is still in range, so
-// that a change of one endpoint changes at most two elements.
+// that a change of one endpoint changes few elements.
 func (s *State) replaceList(l List, want []endpoint, sticky bool, c *Change) {
 	old := s.lists[l]
 	next := list{place(old.at, want), sticky}
+	c.touched = append(c.touched, l)
 	for i, e := range old.at {
-		if i >= len(next.at) || next.at[i].at != e.at {
-			c.remove(slot(l, i, e.at))
+		if i >= len(next.at) || next.at[i].at != e.at || old.sticky != sticky {
+			s.slot(l, i, e.at, old.sticky, c.remove)
 		}
 		if old.sticky {
-			c.remove(member(l, e.at))
+			c.remove(s.member(l, e.at))
+			c.forget = append(c.forget, memberOf{l, e.at})
 		}
 		s.use(e, -1, c)
 	}
 	for i, e := range next.at {
-		if i >= len(old.at) || old.at[i].at != e.at {
-			c.add(slot(l, i, e.at))
+		if i >= len(old.at) || old.at[i].at != e.at || old.sticky != sticky {
+			s.slot(l, i, e.at, sticky, c.add)
 		}
 		if sticky {
-			c.add(member(l, e.at))
+			c.add(s.member(l, e.at))
 		}
 		s.use(e, 1, c)
 	}
@@ -377,12 +380,42 @@ func (s *State) replaceList(l List, want []endpoint, sticky bool, c *Change) {
 	}
 }
 
-func slot(l List, i int, at netip.AddrPort) Element {
-	return Element{Set: Endpoints, Key: Key{List: l, Index: uint32(i)}, To: at}
+// slot emits the element for an index of a list.
+func (s *State) slot(l List, i int, at netip.AddrPort, sticky bool, emit func(Element)) {
+	e := Element{Set: Endpoints, Key: Key{ID: s.ids.of(l, l.text), Index: uint32(i)}, To: at}
+	if sticky {
+		m := memberOf{l, at}
+		e.Set, e.To, e.Member = Slots, netip.AddrPort{}, s.members.of(m, m.text)
+	}
+	emit(e)
 }
 
-func member(l List, at netip.AddrPort) Element {
-	return Element{Set: Members, Key: Key{List: l, Member: at}}
+func (s *State) member(l List, at netip.AddrPort) Element {
+	m := memberOf{l, at}
+	return Element{Set: Members, Key: Key{ID: s.members.of(m, m.text)}, To: at}
+}
+
+// release frees the numbers of what is gone after an update.
+func (s *State) release(c *Change) {
+	for _, l := range c.touched {
+		if _, kept := s.lists[l]; !kept {
+			s.ids.free(l)
+		}
+	}
+	kept := map[memberOf]bool{}
+	for _, l := range c.touched {
+		if of := s.lists[l]; of.sticky {
+			for _, e := range of.at {
+				kept[memberOf{l, e.at}] = true
+			}
+		}
+	}
+	for _, m := range c.forget {
+		if !kept[m] {
+			s.members.free(m)
+		}
+	}
+	c.touched, c.forget = nil, nil
 }
 
 // use counts an endpoint in a list.
@@ -445,6 +478,9 @@ func (s *State) problems(name types.NamespacedName, now *compiled) []Problem {
 		return []Problem{{name, fmt.Sprintf("its cluster IP %s belongs to Service %s: it is not served", now.ip, first)}}
 	}
 	var out []Problem
+	for _, text := range now.problems {
+		out = append(out, Problem{name, text})
+	}
 	for p := range now.vips {
 		if first := s.ports[p][0]; first != name {
 			out = append(out, Problem{name, fmt.Sprintf("%s belongs to Service %s: it does not lead here", p, first)})
@@ -461,7 +497,7 @@ func (s *State) Elements() iter.Seq[Element] {
 		for _, a := range s.node.Addresses {
 			emit(nodeIP(a))
 		}
-		scratch := &State{classes: map[Class]int{}, lengths: map[int]int{}}
+		scratch := &State{classes: map[Class]int{}, ids: s.ids}
 		for p, list := range s.ports {
 			if stopped {
 				return
@@ -480,9 +516,9 @@ func (s *State) Elements() iter.Seq[Element] {
 			for l := range now.lists {
 				of := s.lists[l]
 				for i, e := range of.at {
-					emit(slot(l, i, e.at))
+					s.slot(l, i, e.at, of.sticky, emit)
 					if of.sticky {
-						emit(member(l, e.at))
+						emit(s.member(l, e.at))
 					}
 				}
 			}
@@ -495,11 +531,6 @@ func (s *State) Elements() iter.Seq[Element] {
 
 // Classes are the classes in use.
 func (s *State) Classes() []Class { return slices.Collect(maps.Keys(s.classes)) }
-
-// Lengths are the lengths of the ranges of sources in use, the longest first.
-func (s *State) Lengths() []int {
-	return slices.SortedFunc(maps.Keys(s.lengths), func(a, b int) int { return cmp.Compare(b, a) })
-}
 
 // Use says whether connections can still be sent to a pod.
 type Use uint8

@@ -1,0 +1,319 @@
+package services
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	core "carob/internal/core/netplan/services"
+	"carob/internal/network/nft"
+)
+
+// Priorities of the base chains. Sources are checked before DNAT, and what has no endpoint is refused
+// before the filters of others: a firewall that drops what it does not know would hide the refusal.
+const (
+	prioGuard  nftables.ChainPriority = -110
+	prioDNAT   nftables.ChainPriority = -100
+	prioRefuse nftables.ChainPriority = -5
+	prioSNAT   nftables.ChainPriority = 100
+)
+
+// rule collects expressions. Registers are counted in words of 32 bits from 0.
+type rule []expr.Any
+
+func reg(word int) uint32 { return uint32(unix.NFT_REG32_00 + word) }
+
+// words is the length of an address.
+func (c codec) words() int {
+	if c.v6 {
+		return 4
+	}
+	return 1
+}
+
+func (c codec) source(to int) expr.Any {
+	if c.v6 {
+		return network(8, 16, to)
+	}
+	return network(12, 4, to)
+}
+
+func (c codec) destination(to int) expr.Any {
+	if c.v6 {
+		return network(24, 16, to)
+	}
+	return network(16, 4, to)
+}
+
+func network(offset, length uint32, to int) expr.Any {
+	return &expr.Payload{DestRegister: reg(to), Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length}
+}
+
+// port loads protocol and destination port.
+func port(to int) rule {
+	return rule{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg(to)},
+		&expr.Payload{DestRegister: reg(to + 1), Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}}
+}
+
+// where is one of the two kinds of keys: of addresses with ports, or of node ports.
+type where struct {
+	sets string // how the names of its sets end
+	key  rule   // loads the key of a packet
+}
+
+func (c codec) vip() where {
+	return where{"", append(rule{c.destination(0)}, port(c.words())...)}
+}
+
+func (c codec) nodePort() where { return where{ports, port(0)} }
+
+// in matches if the registers from 0 on are in a set.
+func in(set string) expr.Any { return &expr.Lookup{SourceRegister: reg(0), SetName: set} }
+
+// note keeps a register in the packet's priority, and noted loads it from there. nft cannot list a
+// rule that looks up what another look-up found (version 1.0.6 even ends with an assertion, and takes
+// firewalld with it), so what is found goes through the packet. Only the first packet of a connection
+// gets here, and it leaves with the priority 0; forwarded packets get another one later anyway.
+func note(from int) expr.Any {
+	return &expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg(from)}
+}
+
+func noted(to int) expr.Any { return &expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg(to)} }
+
+// clear ends the use of the priority, with a register that is free.
+func clear(free int) rule {
+	return rule{&expr.Immediate{Register: reg(free), Data: make([]byte, 4)}, note(free)}
+}
+
+// find looks the registers from a word on up in a map; its data comes to the registers from to on.
+func find(set string, from, to int) expr.Any {
+	return &expr.Lookup{SourceRegister: reg(from), SetName: set, DestRegister: reg(to), IsDestRegSet: true}
+}
+
+func verdict(kind expr.VerdictKind, chain string) expr.Any {
+	return &expr.Verdict{Kind: kind, Chain: chain}
+}
+
+func bits(key expr.CtKey, mask uint32, op expr.CmpOp) rule {
+	return rule{&expr.Ct{Key: key, Register: reg(0)},
+		&expr.Bitwise{SourceRegister: reg(0), DestRegister: reg(0), Len: 4, Mask: binaryutil.NativeEndian.PutUint32(mask),
+			Xor: make([]byte, 4)},
+		&expr.Cmp{Op: op, Register: reg(0), Data: make([]byte, 4)}}
+}
+
+// ctStatusDNAT is IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h.
+const ctStatusDNAT = 0x20
+
+func isNew() rule   { return bits(expr.CtKeySTATE, expr.CtStateBitNEW, expr.CmpOpNeq) }
+func hasDNAT() rule { return bits(expr.CtKeySTATUS, ctStatusDNAT, expr.CmpOpNeq) }
+func noDNAT() rule  { return bits(expr.CtKeySTATUS, ctStatusDNAT, expr.CmpOpEq) }
+
+// fromNode matches packets whose source is an address of this host.
+func fromNode() rule {
+	return rule{&expr.Fib{Register: reg(0), ResultADDRTYPE: true, FlagSADDR: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg(0), Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)}}
+}
+
+// within compares the source with a range.
+func (c codec) within(p netip.Prefix, op expr.CmpOp) rule {
+	return rule{c.source(0), c.masked(0, p.Bits()),
+		&expr.Cmp{Op: op, Register: reg(0), Data: p.Masked().Addr().AsSlice()}}
+}
+
+// masked keeps the first bits of the address in the registers from a word on.
+func (c codec) masked(word, length int) expr.Any {
+	size := 4 * c.words()
+	mask := make([]byte, size)
+	for i := range length {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+	return &expr.Bitwise{SourceRegister: reg(word), DestRegister: reg(word), Len: uint32(size), Mask: mask,
+		Xor: make([]byte, size)}
+}
+
+func join(parts ...[]expr.Any) []expr.Any { return slices.Concat(parts...) }
+
+// chains are those that depend on no Service.
+//
+//	guard-…     prerouting, output          sources of a balancer's address → sources
+//	nat-…       prerouting, output          → services: VIPs, then → node-ports; both → pick-N-T, inside-N-T
+//	filter-…    input, forward, output      new connections without DNAT → refuse, refuse-node-ports
+//	postrouting                             what is marked, and hairpin connections: masquerade
+func (c codec) chains(n core.Node) []nft.Chain {
+	base := func(name string, kind nftables.ChainType, hook *nftables.ChainHook, prio nftables.ChainPriority,
+		rules ...[]expr.Any) nft.Chain {
+		return nft.Chain{Name: name, Base: &nft.Base{Type: kind, Hook: hook, Priority: prio}, Rules: rules}
+	}
+	to := func(chain string) rule { return rule{verdict(expr.VerdictJump, chain)} }
+	vip, nodePort := c.vip(), c.nodePort()
+	guard := join(isNew(), vip.key, rule{in(core.Guarded.String()), verdict(expr.VerdictGoto, "allow-sources")})
+	refuse := join(isNew(), noDNAT(), to("refuse"))
+	refused := func(w where) [][]expr.Any {
+		return [][]expr.Any{
+			join(w.key, rule{in(core.Reject.String() + w.sets), verdict(expr.VerdictGoto, "tell")}),
+			join(w.key, rule{in(core.Drop.String() + w.sets), verdict(expr.VerdictDrop, "")}),
+		}
+	}
+	return []nft.Chain{
+		{Name: "tell", Rules: c.reject()},
+		{Name: "refuse", Rules: append(refused(vip),
+			join(rule{c.destination(0), in(core.ClusterIPs.String()), verdict(expr.VerdictGoto, "tell")}))},
+		{Name: "refuse-node-ports", Rules: refused(nodePort)},
+		{Name: "allow-sources", Rules: [][]expr.Any{
+			join(vip.key, rule{c.source(c.words() + 2), in(core.Sources.String()), verdict(expr.VerdictReturn, "")}),
+			{verdict(expr.VerdictDrop, "")},
+		}},
+		{Name: "node-ports", Rules: c.dispatch(n, nodePort)},
+		{Name: "services", Rules: append(append([][]expr.Any{c.outside(n)}, c.dispatch(n, vip)...),
+			join(rule{c.destination(0), in(core.NodeIPs.String()), verdict(expr.VerdictGoto, "node-ports")}))},
+		base("guard-prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, prioGuard, guard),
+		base("guard-output", nftables.ChainTypeFilter, nftables.ChainHookOutput, prioGuard, guard),
+		base("nat-prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, prioDNAT, to("services")),
+		base("nat-output", nftables.ChainTypeNAT, nftables.ChainHookOutput, prioDNAT, to("services")),
+		base("filter-input", nftables.ChainTypeFilter, nftables.ChainHookInput, prioRefuse, refuse,
+			join(isNew(), noDNAT(), rule{c.destination(0), in(core.NodeIPs.String())}, to("refuse-node-ports"))),
+		base("filter-forward", nftables.ChainTypeFilter, nftables.ChainHookForward, prioRefuse, refuse),
+		base("filter-output", nftables.ChainTypeFilter, nftables.ChainHookOutput, prioRefuse, refuse),
+		base("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, prioSNAT, c.masquerade()...),
+	}
+}
+
+// reject tells the client: TCP by a reset, the rest by ICMP.
+func (c codec) reject() [][]expr.Any {
+	const portUnreachable, portUnreachable6 = 3, 4 // codes of ICMP and ICMPv6
+	code := uint8(portUnreachable)
+	if c.v6 {
+		code = portUnreachable6
+	}
+	return [][]expr.Any{
+		{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg(0)},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: reg(0), Data: []byte{unix.IPPROTO_TCP}},
+			&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}},
+		{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: code}},
+	}
+}
+
+// markMasquerade is the bit of the packet mark by which postrouting knows what to masquerade, between
+// DNAT and there. It is the one that kube-proxy uses, with the same meaning (N0.14).
+const markMasquerade = 0x4000
+
+// mark changes the bit: sets it, or clears it.
+func mark(set bool) rule {
+	bit := uint32(0)
+	if set {
+		bit = markMasquerade
+	}
+	return rule{&expr.Meta{Key: expr.MetaKeyMARK, Register: reg(0)},
+		&expr.Bitwise{SourceRegister: reg(0), DestRegister: reg(0), Len: 4, Xor: binaryutil.NativeEndian.PutUint32(bit),
+			Mask: binaryutil.NativeEndian.PutUint32(^uint32(markMasquerade))},
+		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg(0)}}
+}
+
+func marked() rule {
+	return rule{&expr.Meta{Key: expr.MetaKeyMARK, Register: reg(0)},
+		&expr.Bitwise{SourceRegister: reg(0), DestRegister: reg(0), Len: 4, Xor: make([]byte, 4),
+			Mask: binaryutil.NativeEndian.PutUint32(markMasquerade)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg(0), Data: make([]byte, 4)}}
+}
+
+// dispatch finds where a key leads, and marks what the endpoint sees as coming from the node (N2.32,
+// N2.33).
+func (c codec) dispatch(n core.Node, w where) [][]expr.Any {
+	at := func(m core.Set) rule { return append(slices.Clone(w.key), find(m.String()+w.sets, 0, 0), note(0)) }
+	follow := func(picks string) rule {
+		return rule{noted(0),
+			&expr.Lookup{SourceRegister: reg(0), SetName: picks, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true}}
+	}
+	var out [][]expr.Any
+	for _, pods := range n.Pods {
+		out = append(out, join(c.within(pods, expr.CmpOpEq), at(core.Inside), follow(setInsidePicks)))
+	}
+	return append(out,
+		join(fromNode(), at(core.Inside), mark(true), follow(setInsidePicks)),
+		join(w.key, rule{in(core.Masquerade.String() + w.sets)}, mark(true)),
+		join(at(core.Dispatch), follow(setPicks)))
+}
+
+// outside marks packets to cluster IPs from who is no pod of this node (N2.21).
+func (c codec) outside(n core.Node) []expr.Any {
+	out := rule{c.destination(0), in(core.ClusterIPs.String())}
+	for _, pods := range n.Pods {
+		out = append(out, c.within(pods, expr.CmpOpNeq)...)
+	}
+	return join(out, mark(true))
+}
+
+// masquerade is for packets that are marked, and for endpoints that reach themselves (N2.39).
+func (c codec) masquerade() [][]expr.Any {
+	masq := rule{&expr.Masq{FullyRandom: true}}
+	return [][]expr.Any{
+		join(marked(), mark(false), masq),
+		join(hasDNAT(), rule{c.source(0), c.destination(c.words()), in(core.Hairpin.String())}, masq),
+	}
+}
+
+// pickChains choose one of N endpoints, for each way in which a key was found.
+func (c codec) pickChains(class core.Class) []nft.Chain {
+	return []nft.Chain{
+		{Name: chainOf("pick", class), Rules: c.pick(class, core.Dispatch)},
+		{Name: chainOf("inside", class), Rules: c.pick(class, core.Inside)},
+	}
+}
+
+// pick chooses for the key of a VIP, or else of a node port. The registers, for addresses of a words:
+//
+//	0     1 …         1+a     2+a 3+a      4+a …
+//	list, client (a), member, list, index, endpoint (a+1)
+func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
+	a := c.words()
+	member, list, index, endpoint := 1+a, 2+a, 3+a, 4+a
+	family := uint32(unix.NFPROTO_IPV4)
+	if c.v6 {
+		family = unix.NFPROTO_IPV6
+	}
+	nat := append(clear(0), &expr.NAT{Type: expr.NATTypeDestNAT, Family: family, RegAddrMin: reg(endpoint),
+		RegProtoMin: reg(endpoint + a), Specified: true})
+	random := rule{noted(list), &expr.Numgen{Register: reg(index), Modulus: class.N, Type: unix.NFT_NG_RANDOM}}
+	remember := func(op uint32) rule {
+		d := &expr.Dynset{SrcRegKey: reg(0), SrcRegData: reg(member), SetName: setAffinity, Operation: op}
+		if op == unix.NFT_DYNSET_OP_UPDATE {
+			d.Timeout = time.Duration(class.Timeout) * time.Second
+		}
+		return rule{d}
+	}
+	var out [][]expr.Any
+	each := func(f func(start rule) []expr.Any) {
+		for _, w := range []where{c.vip(), c.nodePort()} {
+			out = append(out, f(append(slices.Clone(w.key), find(from.String()+lists+w.sets, 0, 0), note(0))))
+		}
+	}
+	if class.Timeout == 0 {
+		each(func(start rule) []expr.Any {
+			return join(start, random, rule{find(core.Endpoints.String(), list, endpoint)}, nat)
+		})
+		return out
+	}
+	client := rule{noted(0), c.source(1)}
+	found := rule{note(member), noted(member), find(core.Members.String(), member, endpoint)}
+	recall := rule{find(setAffinity, 0, member)}
+	slot := append(slices.Clone(random), find(core.Slots.String(), list, member))
+	// A client keeps its member if that is still in the list; this starts its time anew.
+	each(func(start rule) []expr.Any {
+		return join(start, client, recall, found, remember(unix.NFT_DYNSET_OP_UPDATE), nat)
+	})
+	each(func(start rule) []expr.Any { return join(start, client, rule{noted(member)}, remember(dynsetDelete)) })
+	each(func(start rule) []expr.Any {
+		return join(start, client, slot, found, remember(unix.NFT_DYNSET_OP_UPDATE), nat)
+	})
+	// If no more clients can be remembered, they are distributed.
+	each(func(start rule) []expr.Any { return join(start, slot, found, nat) })
+	return out
+}
+
+// dynsetDelete is NFT_DYNSET_OP_DELETE of linux/netfilter/nf_tables.h.
+const dynsetDelete = 2

@@ -1,0 +1,2 @@
+// Package services is the data plane of Services on this node.
+package services
