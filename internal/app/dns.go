@@ -92,10 +92,10 @@ func removeDevice(in instance.Instance) error {
 	return nil
 }
 
-// nameServers are those of pods. Until a service data plane leads from the Service to the DNS, pods
-// ask it directly.
+// nameServers are those of pods. Without the built-in data plane nothing may lead from the Service to
+// the DNS: then pods ask it directly.
 func (c *carob) nameServers() []netip.Addr {
-	if c.in.ClusterDNS == "" && c.in.DNS != "none" {
+	if c.in.ClusterDNS == "" && c.in.DNS != "none" && c.in.ServiceProxy == "none" {
 		return []netip.Addr{c.in.DNSListen}
 	}
 	return c.in.NameServers

@@ -19,6 +19,7 @@ import (
 	"carob/internal/core/resources"
 	"carob/internal/network/bridge"
 	"carob/internal/network/policy"
+	"carob/internal/network/services"
 	"carob/internal/network/unserved"
 	"carob/internal/node/logs"
 	"carob/internal/runtime"
@@ -65,7 +66,7 @@ func removeTraces(ctx context.Context, in instance.Instance) error {
 	if in.RuntimeEndpoint == "" && in.CNIConfDir == "" {
 		errs = append(errs, bridge.Destroy(bridgeConfig(in)), policy.Remove(policyTable(in)))
 	}
-	errs = append(errs, unserved.Remove(servicesTable(in)), removeDevice(in))
+	errs = append(errs, unserved.Remove(servicesTable(in)), services.Remove(proxyTable(in)), removeDevice(in))
 	if in.CgroupDriver == "systemd" && in.RuntimeEndpoint == "" {
 		errs = append(errs, cgroups.StopSlice(ctx, resources.CgroupPath{in.ID}.Systemd()))
 	}

@@ -11,8 +11,6 @@ import (
 func undriven(in instance.Instance) map[schema.GroupResource]string {
 	const where = " (see docs/differences.md)"
 	kinds := map[schema.GroupResource]string{
-		{Resource: "services"}: "carob has no service network yet: " +
-			"it gets its addresses and endpoints, but nothing answers at its addresses",
 		{Resource: "persistentvolumeclaims"}: "carob has no volume controller yet: it is stored, and stays Pending",
 		{Group: "networking.k8s.io",
 			Resource: "ingresses"}: "carob has no ingress controller: it is stored until you run one",

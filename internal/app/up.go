@@ -35,6 +35,7 @@ import (
 	"carob/internal/kinds/apps"
 	"carob/internal/kinds/pods"
 	"carob/internal/network/policy"
+	"carob/internal/network/services"
 	"carob/internal/network/unserved"
 	"carob/internal/node"
 	"carob/internal/scheduler"
@@ -138,12 +139,14 @@ type carob struct {
 	imageGC *eviction.ImagePolicy
 	hadPods bool // pods of the last start may still run
 
-	api, agentListener net.Listener
-	keys               *pki.PKI
-	machine            *machine
+	api           *listeners
+	agentListener net.Listener
+	keys          *pki.PKI
+	machine       *machine
 
 	vpa      addonSwitch
 	server   *apiserver.Server
+	services *services.Proxy
 	engine   *engine
 	timeline *timeline.Store
 }
@@ -163,9 +166,11 @@ func (c *carob) prepare() (err error) {
 			return fmt.Errorf("%w --scheduler-config: %w", instance.ErrFlag, err)
 		}
 	}
-	if c.api, err = listen("the API server", "--listen", c.in.ListenAddr.String()); err != nil {
+	api, err := listen("the API server", "--listen", c.in.ListenAddr.String())
+	if err != nil {
 		return err
 	}
+	c.api = newListeners(api)
 	if c.agentListener, err = listen("the node agent", "another --data-dir", c.in.AgentListen.String()); err != nil {
 		return err
 	}
@@ -194,6 +199,9 @@ func (c *carob) certificates(hostIPs []netip.Addr) pki.Config {
 	if !c.in.ListenAddr.Addr().IsUnspecified() {
 		hosts = append(slices.Clip(hosts), c.in.ListenAddr.Addr().String())
 	}
+	if c.in.Gateway.IsValid() {
+		hosts = append(slices.Clip(hosts), c.in.Gateway.Addr().String())
+	}
 	return pki.Config{
 		Dir: filepath.Join(c.in.DataDir, "pki"), Hosts: hosts,
 		ServiceIP: apiserver.FirstServiceIP(c.in.Services).AsSlice(),
@@ -216,15 +224,18 @@ func (c *carob) followAddresses(agent *node.Agent) (func(context.Context) error,
 			}
 			c.server.Advertise(c.advertise())
 			agent.HostChanged()
+			if c.services != nil {
+				c.services.NodeChanged()
+			}
 		}
-		services := &unservedRanges{Ranges: unserved.New(servicesTable(c.in), c.in.Services),
+		rest := &unservedRanges{Ranges: unserved.New(servicesTable(c.in), c.in.Services),
 			log: klog.FromContext(ctx)}
 		if c.engine.onRulesChanged != nil {
-			c.engine.onRulesChanged(services.sync)
+			c.engine.onRulesChanged(rest.sync)
 		}
 		return watch.Run(ctx, func() {
 			c.machine.update()
-			services.sync()
+			rest.sync()
 		})
 	}, nil
 }
@@ -262,7 +273,10 @@ func (c *carob) open(ctx context.Context) error {
 		c.progress.Step("runtime", c.engine.detail)
 		return nil
 	})
-	return g.Wait()
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return c.listenForPods(ctx)
 }
 
 func storeDetail(in instance.Instance) string {
@@ -274,6 +288,9 @@ func storeDetail(in instance.Instance) string {
 
 // advertise is the address where pods find the API server.
 func (c *carob) advertise() netip.Addr {
+	if c.in.Gateway.IsValid() {
+		return c.in.Gateway.Addr()
+	}
 	if a := c.in.ListenAddr.Addr(); !a.IsUnspecified() {
 		return a
 	}
@@ -313,6 +330,9 @@ func (c *carob) start(ctx context.Context) error {
 		return err
 	}
 
+	if err := c.startServices(ctx); err != nil {
+		return err
+	}
 	if err := c.startDNS(ctx); err != nil {
 		return err
 	}
@@ -378,6 +398,10 @@ func (c *carob) agent() (*node.Agent, error) {
 	callers := x509.NewCertPool()
 	callers.AddCert(c.keys.CA)
 	var agent *node.Agent
+	var traffic []node.Traffic
+	if c.services != nil {
+		traffic = append(traffic, c.services)
+	}
 	images := notifyChanges(c.engine.images, func() { agent.ImagesChanged() })
 	agent, err := node.New(node.Config{
 		Name: c.in.NodeName, Client: nodeClient, Runtime: c.engine.Runtime, RuntimeName: c.engine.name,
@@ -399,6 +423,7 @@ func (c *carob) agent() (*node.Agent, error) {
 		SeccompDefault: !c.in.Hardening.SeccompUnconfined, NetRaw: !c.in.Hardening.NoNetRaw,
 		PodPids:   int64(c.in.Hardening.PodPids),
 		Manifests: c.in.PodManifestDir, Complete: completePod,
+		Traffic:  traffic,
 		Eviction: c.rules, ImageGC: c.imageGC, ShutdownGrace: c.in.Pressure.ShutdownGrace,
 		ShutdownCritical: c.in.Pressure.ShutdownCritical,
 		DrainTimeout:     c.in.DrainTimeout,
@@ -422,10 +447,12 @@ func (c *carob) close() error {
 	if c.timeline != nil {
 		errs = append(errs, c.timeline.Close())
 	}
-	for _, l := range []net.Listener{c.api, c.agentListener} {
-		if l != nil {
-			_ = l.Close() // already closed by its server, if that was running
-		}
+	// Already closed by their servers, if those were running.
+	if c.api != nil {
+		_ = c.api.Close()
+	}
+	if c.agentListener != nil {
+		_ = c.agentListener.Close()
 	}
 	return errors.Join(errs...)
 }

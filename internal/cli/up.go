@@ -118,6 +118,9 @@ Pods that kept running while carob was stopped are taken over.`,
 		"IP range of pods in CIDR notation (default 10.88.0.0/16; another for another --data-dir)")
 	fl.StringVar(&f.ServiceCIDR, "service-cidr", "",
 		"IP range of services in CIDR notation, or two of different families, separated by a comma: the first is the default family (default 10.96.0.0/16; another for another --data-dir)")
+	addChoice(cmd, &f.ServiceProxy, "service-proxy", "",
+		"who leads packets to Services: builtin, or none if you run another one, such as kube-proxy or Cilium (default builtin)",
+		"builtin", "none")
 	addChoice(cmd, &f.DNS, "dns", "",
 		"who answers the names of Services and pods: builtin, or none if you run another DNS server, such as CoreDNS behind the Service kube-system/kube-dns (default builtin)",
 		"builtin", "none")

@@ -118,6 +118,7 @@ func changeRules() map[string]changeRule {
 		// Changing these loses nothing.
 		"ClusterDNS":       free("--cluster-dns"), // running pods keep theirs
 		"DNS":              free("--dns"),
+		"ServiceProxy":     free("--service-proxy"),
 		"Listen":           free("--listen"),
 		"EtcdCA":           free("--etcd-cafile"),
 		"EtcdCert":         free("--etcd-certfile"),

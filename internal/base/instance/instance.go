@@ -52,6 +52,7 @@ type Flags struct {
 	ServiceCIDR    string // one range, or two of different families, separated by a comma
 	ClusterDNS     string // addresses of the name servers for pods, separated by commas; empty: the DNS Service
 	ClusterDomain  string // of the names of Services; empty: cluster.local
+	ServiceProxy   string // who leads packets to Services: builtin or empty, or none
 	DNS            string // who answers the names of the cluster: builtin or empty, or none
 	// ServiceNodePorts are the node ports of services as FIRST-LAST or FIRST+COUNT.
 	ServiceNodePorts string
@@ -108,6 +109,10 @@ type Instance struct {
 	LogFile     string // of a detached carob
 	Kubeconfig  string // of the administrator
 	AgentListen netip.AddrPort
+	// Gateway is where pods reach the API server though it listens on a loopback address only: the
+	// host's address on the bridge, with the API server's port. It is unset if pods reach the API server
+	// where it listens, or have a network of others.
+	Gateway     netip.AddrPort
 	NameServers []netip.Addr // ClusterDNS as addresses
 	DNSService  []netip.Addr // cluster IPs of the Service kube-system/kube-dns
 	// DNSListen is where the built-in DNS answers: the host's address on the bridge, or one of a
@@ -191,6 +196,16 @@ func Derive(f Flags, hostname string) (Instance, error) {
 	}
 	if err := in.deriveNetwork(n); err != nil {
 		return Instance{}, err
+	}
+	if in.ServiceProxy == "" {
+		in.ServiceProxy = "builtin"
+	}
+	if in.ServiceProxy != "builtin" && in.ServiceProxy != "none" {
+		return Instance{}, fmt.Errorf("%w --service-proxy: %q is neither builtin nor none", ErrFlag, in.ServiceProxy)
+	}
+	if in.ListenAddr.Addr().IsLoopback() && in.RuntimeEndpoint == "" && in.CNIConfDir == "" &&
+		in.Services[0].Addr().Is4() {
+		in.Gateway = netip.AddrPortFrom(in.Pods.Masked().Addr().Next(), in.ListenAddr.Port())
 	}
 	if err := in.deriveDNS(n); err != nil {
 		return Instance{}, err

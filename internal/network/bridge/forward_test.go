@@ -67,6 +67,56 @@ func TestForwardingIsFiltered(t *testing.T) {
 	})
 }
 
+// Pods and the host reach what carob serves at the bridge's address; a neighbour that sets a route
+// does not.
+func TestGatewayIsForPods(t *testing.T) {
+	inOwnNamespace(t, func(t *testing.T) {
+		cfg := testConfig(t)
+		n := open(t, cfg)
+		at, err := n.Attach(t.Context(), network.Pod{UID: "u", Namespace: "default", Name: "web", SandboxID: "s"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		world := newWorld(t, cfg.Pods)
+		gateway := netip.AddrPortFrom(cfg.Pods.Masked().Addr().Next(), 7000)
+		server, err := net.ListenPacket("udp4", gateway.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer server.Close()
+		from := func(ns, text string) {
+			t.Helper()
+			send := func() error {
+				c, err := net.Dial("udp4", gateway.String())
+				if err != nil {
+					return err
+				}
+				defer c.Close()
+				_, err = c.Write([]byte(text))
+				return err
+			}
+			if ns != "" {
+				send = func(f func() error) func() error { return func() error { return netns.Do(ns, f) } }(send)
+			}
+			if err := send(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		from(world, "attack") // would arrive first
+		from(at.NetNS, "pod")
+		from("", "host")
+		for _, want := range []string{"pod", "host"} {
+			if err := server.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			buf := make([]byte, 100)
+			if k, _, err := server.ReadFrom(buf); err != nil || string(buf[:k]) != want {
+				t.Errorf("received %q, %v, want %q", buf[:k], err, want)
+			}
+		}
+	})
+}
+
 // newWorld moves the other end of the uplink to its own namespace, with a route to the pods through
 // the host.
 func newWorld(t *testing.T, pods netip.Prefix) (path string) {

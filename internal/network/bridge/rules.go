@@ -20,7 +20,8 @@ import (
 
 // rules are this network's nftables rules, one table for each address family:
 //
-//	chain guard       prerouting, raw   pods must not reach the host's loopback addresses
+//	chain guard       prerouting, raw   pods must not reach the host's loopback addresses, and others
+//	                                    not the bridge's, where carob serves its pods
 //	chain forward     filter            to pods: replies, host ports, other pods
 //	chain prerouting  nat               packets for the host → chain hostports
 //	chain output      nat               the same for the host's own packets
@@ -215,8 +216,11 @@ func (r *rules) addFamily(conn *nftables.Conn, f *family) error {
 	out := chain("output", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest)
 	post := chain("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
 
-	fromBridge := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: ifname(r.bridge)}}
+	from := func(op expr.CmpOp, device string) []expr.Any {
+		return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
+			&expr.Cmp{Op: op, Register: 1, Data: ifname(device)}}
+	}
+	fromBridge := from(expr.CmpOpEq, r.bridge)
 	toBridge := func(op expr.CmpOp) []expr.Any {
 		return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
 			&expr.Cmp{Op: op, Register: 1, Data: ifname(r.bridge)}}
@@ -238,6 +242,9 @@ func (r *rules) addFamily(conn *nftables.Conn, f *family) error {
 	rule(forward, drop)
 
 	rule(guard, fromBridge, f.within(f.daddr, f.loopback, expr.CmpOpEq), drop)
+	own := f.pods.Masked().Addr().Next()
+	rule(guard, from(expr.CmpOpNeq, r.bridge), from(expr.CmpOpNeq, "lo"),
+		f.within(f.daddr, netip.PrefixFrom(own, own.BitLen()), expr.CmpOpEq), drop)
 	for _, c := range []*nftables.Chain{pre, out} {
 		rule(c, []expr.Any{&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},

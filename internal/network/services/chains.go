@@ -85,8 +85,8 @@ func note(from int) expr.Any {
 
 func noted(to int) expr.Any { return &expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg(to)} }
 
-// clear ends the use of the priority, with a register that is free.
-func clear(free int) rule {
+// unnote ends the use of the priority, with a register that is free.
+func unnote(free int) rule {
 	return rule{&expr.Immediate{Register: reg(free), Data: make([]byte, 4)}, note(free)}
 }
 
@@ -276,7 +276,7 @@ func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
 	if c.v6 {
 		family = unix.NFPROTO_IPV6
 	}
-	nat := append(clear(0), &expr.NAT{Type: expr.NATTypeDestNAT, Family: family, RegAddrMin: reg(endpoint),
+	nat := append(unnote(0), &expr.NAT{Type: expr.NATTypeDestNAT, Family: family, RegAddrMin: reg(endpoint),
 		RegProtoMin: reg(endpoint + a), Specified: true})
 	random := rule{noted(list), &expr.Numgen{Register: reg(index), Modulus: class.N, Type: unix.NFT_NG_RANDOM}}
 	remember := func(op uint32) rule {

@@ -7,7 +7,7 @@ import (
 )
 
 // kernelElements counts the elements of the kernel's sets.
-func (p *plane) kernelElements() map[string]int {
+func (p *testPlane) kernelElements() map[string]int {
 	p.t.Helper()
 	out := map[string]int{}
 	p.must(netns.Do(p.path("node"), func() error {

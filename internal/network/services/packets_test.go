@@ -25,8 +25,8 @@ import (
 	"carob/internal/network/nft"
 )
 
-// plane is one family's table in the lab's node.
-type plane struct {
+// testPlane is one family's table in the lab's node.
+type testPlane struct {
 	*lab
 	codec
 	state *core.State
@@ -40,9 +40,9 @@ func labNode(v6 bool) core.Node {
 		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}
 }
 
-func newPlane(t *testing.T, v6 bool) *plane {
+func newPlane(t *testing.T, v6 bool) *testPlane {
 	t.Helper()
-	p := &plane{lab: newLab(t), codec: codec{v6}, state: core.New(v6, labNode(v6)), table: core.NewTable()}
+	p := &testPlane{lab: newLab(t), codec: codec{v6}, state: core.New(v6, labNode(v6)), table: core.NewTable()}
 	p.open()
 	p.must(p.nft.Sync(p.content(p.state)))
 	for e := range p.state.Elements() {
@@ -52,7 +52,7 @@ func newPlane(t *testing.T, v6 bool) *plane {
 }
 
 // open connects as a new process does.
-func (p *plane) open() {
+func (p *testPlane) open() {
 	p.must(netns.Do(p.path("node"), func() (err error) {
 		p.nft, err = nft.Open(nft.Config{Name: "carob-test", Family: p.family(), Sets: p.sets(), Version: layoutVersion})
 		return err
@@ -61,7 +61,7 @@ func (p *plane) open() {
 	p.t.Cleanup(func() { _ = table.Close() })
 }
 
-func (p *plane) update(in ...core.Input) {
+func (p *testPlane) update(in ...core.Input) {
 	p.t.Helper()
 	c := p.state.Update(in)
 	if !p.table.Apply(c) {
@@ -71,7 +71,7 @@ func (p *plane) update(in ...core.Input) {
 }
 
 // service is a Service with TCP and UDP.
-func (p *plane) service(name, ip string, change func(*corev1.Service), endpoints ...string) core.Input {
+func (p *testPlane) service(name, ip string, change func(*corev1.Service), endpoints ...string) core.Input {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
 	s.Spec = corev1.ServiceSpec{ClusterIP: ip, ClusterIPs: []string{ip}, Ports: []corev1.ServicePort{
 		{Name: "tcp", Port: 80, Protocol: corev1.ProtocolTCP}, {Name: "udp", Port: 80, Protocol: corev1.ProtocolUDP}}}
@@ -96,21 +96,21 @@ func (p *plane) service(name, ip string, change func(*corev1.Service), endpoints
 		Slices: []*discoveryv1.EndpointSlice{slice}}
 }
 
-func (p *plane) addr(name string) netip.Addr {
+func (p *testPlane) addr(name string) netip.Addr {
 	if p.v6 {
 		return p.addrs[name][1]
 	}
 	return p.addrs[name][0]
 }
 
-func (p *plane) ip(n int) string {
+func (p *testPlane) ip(n int) string {
 	if p.v6 {
 		return fmt.Sprintf("fd00:96::%d", n)
 	}
 	return fmt.Sprintf("10.96.0.%d", n)
 }
 
-func (p *plane) external(n int) string {
+func (p *testPlane) external(n int) string {
 	if p.v6 {
 		return fmt.Sprintf("2001:db8:9::%d", n)
 	}
@@ -121,7 +121,7 @@ func (p *plane) external(n int) string {
 const silence = 100 * time.Millisecond
 
 // check sends a connection and compares what happens with the interpreter.
-func (p *plane) check(from, network string, to netip.AddrPort) {
+func (p *testPlane) check(from, network string, to netip.AddrPort) {
 	p.t.Helper()
 	proto := core.TCP
 	if network == "udp" {
@@ -169,7 +169,7 @@ func policyLocal(s *corev1.Service) {
 	s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
 }
 
-func (p *plane) nodePort(local bool, ranges ...string) func(*corev1.Service) {
+func (p *testPlane) nodePort(local bool, ranges ...string) func(*corev1.Service) {
 	return func(s *corev1.Service) {
 		s.Spec.Type = corev1.ServiceTypeLoadBalancer
 		s.Spec.Ports[0].NodePort, s.Spec.Ports[1].NodePort = 30080, 30080
@@ -182,7 +182,7 @@ func (p *plane) nodePort(local bool, ranges ...string) func(*corev1.Service) {
 	}
 }
 
-func families(t *testing.T, f func(t *testing.T, p *plane)) {
+func families(t *testing.T, f func(t *testing.T, p *testPlane)) {
 	for _, v6 := range []bool{false, true} {
 		t.Run(codec{v6}.name(), func(t *testing.T) { f(t, newPlane(t, v6)) })
 	}
@@ -191,7 +191,7 @@ func families(t *testing.T, f func(t *testing.T, p *plane)) {
 // Real packets go where the interpreter says, from pods, the node and outside, to every kind of
 // address, with every policy and state of endpoints.
 func TestPackets(t *testing.T) {
-	families(t, func(t *testing.T, p *plane) {
+	families(t, func(t *testing.T, p *testPlane) {
 		ranges := p.addr("outside").String() + "/" + map[bool]string{false: "31", true: "127"}[p.v6]
 		for _, tt := range []struct {
 			name      string
@@ -241,7 +241,7 @@ func TestPackets(t *testing.T) {
 
 // Connections are distributed among all endpoints, and with affinity a client stays with one.
 func TestChoice(t *testing.T) {
-	families(t, func(t *testing.T, p *plane) {
+	families(t, func(t *testing.T, p *testPlane) {
 		vip := netip.AddrPortFrom(netip.MustParseAddr(p.ip(1)), 80)
 		all := []string{"pod1", "pod2", "remote"}
 		seen := func(n int) map[string]int {
@@ -292,7 +292,7 @@ func TestChoice(t *testing.T) {
 
 // Established connections live on whatever happens to the rules.
 func TestConnectionsStay(t *testing.T) {
-	families(t, func(t *testing.T, p *plane) {
+	families(t, func(t *testing.T, p *testPlane) {
 		vip := netip.AddrPortFrom(netip.MustParseAddr(p.ip(1)), 80)
 		p.update(p.service("a", p.ip(1), p.nodePort(true), "pod1", "pod2"))
 		var conns []net.Conn

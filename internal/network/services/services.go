@@ -1,2 +1,384 @@
-// Package services is the data plane of Services on this node.
+// Package services is the data plane of Services on this node: it writes what core/netplan/services
+// decides to nftables, one table for each address family, with internal/network/nft. Package app
+// drives it. It must never touch a table of others, nor write to the API anything but events.
+//
+// A change of a Service or of its endpoints is written when the watch delivers it: the loop takes all
+// Services that changed meanwhile, and each family is one transaction. Nothing is written before the
+// first lists of Services, EndpointSlices and the Node are complete (N2.65). The table stays when
+// carob ends; the next process compares it with what it should be. What others change is put right
+// when the kernel tells of it.
+//
+// # What has been programmed
+//
+// Proxy is a node.Traffic: the node agent asks Routed, and Follow tells it when that becomes false.
+// Who wants to end a pod without losing a request asks UseOf for its UID until the answer is Out, or
+// Fallback if no other pod can take its place, and waits for Changed between two questions:
+//
+//	for {
+//		changed := proxy.Changed()
+//		if proxy.UseOf(uid) != services.In {
+//			break // new connections no longer come, in any table of this node
+//		}
+//		select {
+//		case <-changed:
+//		case <-deadline:
+//		}
+//	}
+//
+// The answer is about the tables that the kernel has, not about what should be in them. It does not
+// know whether the EndpointSlices already say that the pod is being deleted: the pod stays In until
+// they do. A pod of no Service is Out. Established connections go on either way.
+//
+// Contract: N2, N3, and N9.A in docs/spec/network.md.
 package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/nftables"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+
+	core "carob/internal/core/netplan/services"
+	"carob/internal/network/nft"
+)
+
+// Use says whether new connections can reach a pod through a Service.
+type Use = core.Use
+
+// The answers of UseOf.
+const (
+	Out      = core.Out
+	Fallback = core.Fallback
+	In       = core.In
+)
+
+// Config has all names that this data plane uses on the host.
+type Config struct {
+	Client *restclient.Config // with the rights of system:node-proxier
+	Events record.EventRecorder
+	Table  string // name of the nftables tables (ip and ip6)
+	IPv6   bool   // besides IPv4
+	Node   string
+	// Addresses are the node's at each call: those that answer on node ports.
+	Addresses func() []netip.Addr
+	Pods      []netip.Prefix   // of the pods of this node
+	Own       []netip.AddrPort // where carob itself listens
+}
+
+// Proxy is the data plane. Its methods may be called at any time.
+type Proxy struct {
+	cfg     Config
+	feed    *feed
+	node    chan struct{} // facts of the node may have changed
+	metrics *metrics
+	udp     *forgetter
+
+	mu      sync.RWMutex
+	planes  []*plane
+	running bool          // the tables have been written
+	changed chan struct{} // closed by the next change
+
+	leftMu sync.Mutex
+	left   map[types.UID]bool // pods that left the tables and were not told to Follow yet
+
+	told map[types.NamespacedName][]string // problems
+}
+
+// plane is one family's table. Its state is what the kernel has, while broken is false.
+type plane struct {
+	codec
+	state  *core.State
+	table  *nft.Table
+	broken bool
+}
+
+// New returns a data plane that does nothing before Run.
+func New(cfg Config) *Proxy {
+	return &Proxy{cfg: cfg, node: make(chan struct{}, 1), changed: make(chan struct{}), metrics: newMetrics(),
+		told: map[types.NamespacedName][]string{}, udp: newForgetter()}
+}
+
+// Remove deletes the tables of a data plane that does not run.
+func Remove(table string) error {
+	return nft.Remove(table, nftables.TableFamilyIPv4, nftables.TableFamilyIPv6)
+}
+
+// NodeChanged has the facts of the node read again.
+func (p *Proxy) NodeChanged() { poke(p.node) }
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// UseOf says whether new connections can reach the pod with this UID through Services on this node.
+// Before the tables have been written, and while the kernel refuses them, every pod may be In.
+func (p *Proxy) UseOf(pod types.UID) Use {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if !p.running {
+		return In
+	}
+	use := Out
+	for _, pl := range p.planes {
+		if pl.broken {
+			return In
+		}
+		use = max(use, pl.state.UseOf(pod))
+	}
+	return use
+}
+
+// Changed is closed when an answer of UseOf may have changed.
+func (p *Proxy) Changed() <-chan struct{} {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.changed
+}
+
+func (p *Proxy) facts() core.Node {
+	return core.Node{Name: p.cfg.Node, Zone: p.feed.zone(), Addresses: p.cfg.Addresses(), Pods: p.cfg.Pods, Own: p.cfg.Own}
+}
+
+// retryAfter is the wait after the kernel refused a table; it doubles up to retryMax.
+const (
+	retryAfter = time.Second
+	retryMax   = 30 * time.Second
+)
+
+// Run drives the tables until ctx is done. They stay.
+func (p *Proxy) Run(ctx context.Context) error {
+	client, err := kubernetes.NewForConfig(p.cfg.Client)
+	if err != nil {
+		return fmt.Errorf("services: %w", err)
+	}
+	var group sync.WaitGroup
+	defer group.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	disturbed, err := p.open(ctx, &group)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	p.feed = newFeed(p.cfg.Node)
+	p.feed.start(ctx, &group, client)
+	group.Go(func() { p.udp.run(ctx) })
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-p.feed.synced:
+	}
+	retry := time.NewTimer(0)
+	wait := retryAfter
+	defer retry.Stop()
+	failed := true // the first transaction compares
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-retry.C:
+			if !failed {
+				continue
+			}
+			err = p.update(ctx, p.feed.all(), true)
+		case <-p.feed.wake:
+			err = p.update(ctx, p.feed.take(), false)
+		case <-p.node:
+			err = p.update(ctx, p.feed.all(), false)
+		case <-disturbed:
+			err = p.restore(ctx)
+		}
+		if failed = err != nil; failed {
+			klog.FromContext(ctx).Error(err, "Cannot write the rules of Services; trying again", "after", wait)
+			retry.Reset(wait)
+			wait = min(2*wait, retryMax)
+		} else {
+			wait = retryAfter
+		}
+	}
+}
+
+// open opens the tables and follows what others do to them.
+func (p *Proxy) open(ctx context.Context, group *sync.WaitGroup) (<-chan struct{}, error) {
+	disturbed := make(chan struct{}, 1)
+	families := []codec{{}}
+	if p.cfg.IPv6 {
+		families = append(families, codec{v6: true})
+	}
+	var planes []*plane
+	for _, c := range families {
+		table, err := nft.Open(nft.Config{Name: p.cfg.Table, Family: c.family(), Sets: c.sets(), Version: layoutVersion})
+		if err != nil {
+			return nil, fmt.Errorf("services: %w", err)
+		}
+		planes = append(planes, &plane{codec: c, table: table, broken: true})
+		group.Go(func() {
+			if err := table.Watch(ctx); err != nil {
+				klog.FromContext(ctx).Error(err, "Changes of others to the rules of Services will not be noticed")
+			}
+		})
+		group.Go(func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-table.Disturbed():
+					poke(disturbed)
+				}
+			}
+		})
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.planes = planes
+	return disturbed, nil
+}
+
+func (p *Proxy) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, pl := range p.planes {
+		_ = pl.table.Close()
+	}
+	p.planes, p.running = nil, false
+}
+
+// update writes Services as they are now. whole compares the tables with the kernel's.
+func (p *Proxy) update(ctx context.Context, in []input, whole bool) error {
+	start := time.Now()
+	inputs := make([]core.Input, len(in))
+	for i := range in {
+		inputs[i] = in[i].Input
+	}
+	node := p.facts()
+	p.mu.Lock()
+	var errs []error
+	var gone []types.UID
+	problems := map[types.NamespacedName][]string{}
+	for _, pl := range p.planes {
+		left, err := p.updatePlane(pl, node, inputs, whole, problems)
+		gone, errs = append(gone, left...), append(errs, err)
+	}
+	p.running = true
+	p.note(gone)
+	close(p.changed)
+	p.changed = make(chan struct{})
+	p.mu.Unlock()
+	p.tell(in, problems)
+	err := errors.Join(errs...)
+	p.metrics.synced(p, in, start, whole, err)
+	if err == nil {
+		klog.FromContext(ctx).V(4).Info("Wrote the rules of Services", "services", len(in), "took", time.Since(start))
+	}
+	return err
+}
+
+func (p *Proxy) updatePlane(pl *plane, node core.Node, in []core.Input, whole bool,
+	problems map[types.NamespacedName][]string) (left []types.UID, err error) {
+	if pl.state == nil {
+		pl.state = core.New(pl.v6, node)
+		whole = true
+	}
+	var changes []core.Change
+	if have := pl.state.Node(); !sameFacts(have, node, pl.v6) {
+		changes = append(changes, pl.state.SetNode(node))
+	}
+	changes = append(changes, pl.state.Update(in))
+	last := changes[len(changes)-1]
+	for _, problem := range last.Problems {
+		if list := problems[problem.Service]; !slices.Contains(list, problem.Text) {
+			problems[problem.Service] = append(list, problem.Text)
+		}
+	}
+	if !whole && !pl.broken {
+		for _, c := range changes {
+			if err == nil {
+				err = pl.table.Apply(pl.change(c))
+			}
+		}
+	}
+	if whole || pl.broken || err != nil {
+		p.metrics.failures(pl.name(), err)
+		err = pl.table.Sync(pl.content(pl.state))
+	}
+	if pl.broken = err != nil; err == nil {
+		p.udp.forget(pl.v6, node.Addresses, last.Flows)
+	}
+	return last.Left, err
+}
+
+func sameFacts(have, now core.Node, v6 bool) bool {
+	now = core.New(v6, now).Node()
+	return have.Zone == now.Zone && slices.Equal(have.Addresses, now.Addresses)
+}
+
+// restore compares the tables with the kernel's after others may have changed them.
+func (p *Proxy) restore(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	for _, pl := range p.planes {
+		if pl.state == nil {
+			continue
+		}
+		err := pl.table.Sync(pl.content(pl.state))
+		pl.broken = err != nil
+		errs = append(errs, err)
+	}
+	klog.FromContext(ctx).V(2).Info("Compared the rules of Services after others changed them")
+	return errors.Join(errs...)
+}
+
+// tell records new problems of Services as events.
+func (p *Proxy) tell(in []input, problems map[types.NamespacedName][]string) {
+	for _, i := range in {
+		if _, has := problems[i.Name]; !has {
+			delete(p.told, i.Name)
+		}
+	}
+	for name, list := range problems {
+		for _, text := range list {
+			if slices.Contains(p.told[name], text) || p.cfg.Events == nil {
+				continue
+			}
+			if s := p.feed.service(name); s != nil {
+				p.cfg.Events.Event(s, corev1.EventTypeWarning, "ServiceAddressConflict", text)
+			}
+		}
+		p.told[name] = list
+	}
+}
+
+// input is a Service with what triggered its change.
+type input struct {
+	core.Input
+	triggered []time.Time
+}
+
+// slim drops what nobody reads.
+func slimService(s *corev1.Service) *corev1.Service {
+	out := *s
+	out.ManagedFields, out.Annotations = nil, nil
+	return &out
+}
+
+func slimSlice(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+	out := *s
+	out.ManagedFields, out.OwnerReferences = nil, nil
+	return &out
+}

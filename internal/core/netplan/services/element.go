@@ -2,6 +2,8 @@ package services
 
 import (
 	"net/netip"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Set names a set or map of the table.
@@ -58,6 +60,9 @@ type Change struct {
 	Flows map[Port][]netip.AddrPort
 	// Problems are reasons why an address or port of a changed Service is not answered for it.
 	Problems []Problem
+
+	// Left are pods that may no longer be In (State.UseOf).
+	Left []types.UID
 
 	forget  []memberOf
 	touched []List              // whose numbers may be free

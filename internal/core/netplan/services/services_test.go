@@ -338,6 +338,9 @@ func sameUses(t *testing.T, s, fresh *State) {
 			t.Errorf("%s: %v, fresh %v", pod, s.UseOf(pod), fresh.UseOf(pod))
 		}
 	}
+	if s.total != fresh.total {
+		t.Errorf("totals %+v, fresh %+v", s.total, fresh.total)
+	}
 	if len(s.pods) != len(fresh.pods) || len(s.hairpin) != len(fresh.hairpin) || len(s.lists) != len(fresh.lists) ||
 		len(s.ids.taken) != len(fresh.ids.taken) || len(s.members.taken) != len(fresh.members.taken) ||
 		len(s.ports) != len(fresh.ports) || len(s.owners) != len(fresh.owners) {

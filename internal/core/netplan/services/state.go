@@ -27,6 +27,7 @@ type State struct {
 	ids     ids[List]
 	members ids[memberOf]
 	pods    map[types.UID]uses
+	total   struct{ endpoints, lonelyInside, lonelyOutside int }
 }
 
 // list is the endpoints of a list, each at its index.
@@ -249,8 +250,13 @@ func (s *State) claim(before map[types.NamespacedName]*compiled, c *Change) {
 		s.flow(p, c)
 	}
 	for name, old := range before {
-		if now := s.active(name); old != nil || now != nil {
-			clusterIPs(old, now, c)
+		now := s.active(name)
+		clusterIPs(old, now, c)
+		for sign, of := range map[int]*compiled{-1: old, 1: now} {
+			if of != nil {
+				s.total.lonelyInside += sign * of.lonelyInside
+				s.total.lonelyOutside += sign * of.lonelyOutside
+			}
 		}
 	}
 }
@@ -355,6 +361,7 @@ func (s *State) replaceLists(before map[types.NamespacedName]*compiled, c *Chang
 func (s *State) replaceList(l List, want []endpoint, sticky bool, c *Change) {
 	old := s.lists[l]
 	next := list{place(old.at, want), sticky}
+	s.total.endpoints += len(next.at) - len(old.at)
 	c.touched = append(c.touched, l)
 	for i, e := range old.at {
 		if i >= len(next.at) || next.at[i].at != e.at || old.sticky != sticky {
@@ -437,6 +444,9 @@ func (s *State) use(e placed, n int, c *Change) {
 		return
 	}
 	u := s.pods[e.pod]
+	if n < 0 && !e.fallback && u.ready == 1 {
+		c.Left = append(c.Left, e.pod)
+	}
 	if e.fallback {
 		u.fallback += n
 	} else {
@@ -554,17 +564,7 @@ func (s *State) UseOf(pod types.UID) Use {
 }
 
 // Len returns how many Services are served, and how many endpoints their lists have.
-func (s *State) Len() (services, endpoints int) {
-	for _, l := range s.lists {
-		endpoints += len(l.at)
-	}
-	return len(s.services), endpoints
-}
+func (s *State) Len() (services, endpoints int) { return len(s.services), s.total.endpoints }
 
 // Lonely counts Service ports with a Local policy whose endpoints are all elsewhere (N9.4).
-func (s *State) Lonely() (inside, outside int) {
-	for _, c := range s.services {
-		inside, outside = inside+c.lonelyInside, outside+c.lonelyOutside
-	}
-	return inside, outside
-}
+func (s *State) Lonely() (inside, outside int) { return s.total.lonelyInside, s.total.lonelyOutside }

@@ -1,0 +1,58 @@
+package app
+
+import (
+	"context"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/base/instance"
+	"carob/internal/network/services"
+)
+
+// proxyTable is the nftables table of the service data plane.
+func proxyTable(in instance.Instance) string { return in.NFTable + "-proxy" }
+
+// startServices starts the data plane of Services, unless somebody else's is wanted: then the rules
+// of an earlier start are removed.
+func (c *carob) startServices(ctx context.Context) error {
+	if c.in.ServiceProxy == "none" {
+		return services.Remove(proxyTable(c.in))
+	}
+	config := c.server.ClientConfig(user.KubeProxy)
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	events := record.NewBroadcaster(record.WithContext(ctx))
+	pods := []netip.Prefix{c.in.Pods}
+	own := []netip.AddrPort{c.in.ListenAddr, c.in.AgentListen}
+	if c.in.Gateway.IsValid() {
+		own = append(own, c.in.Gateway)
+	}
+	c.services = services.New(services.Config{
+		Client: config, Events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kube-proxy", Host: c.in.NodeName}),
+		Table: proxyTable(c.in), IPv6: hasIPv6(c.in.Services), Node: c.in.NodeName, Addresses: c.machine.hostIPs,
+		Pods: pods, Own: own,
+	})
+	c.parts.start(ctx, "services", func(ctx context.Context) error {
+		events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+		defer events.Shutdown()
+		return c.services.Run(ctx)
+	})
+	return nil
+}
+
+func hasIPv6(ranges []netip.Prefix) bool {
+	for _, p := range ranges {
+		if p.Addr().Is6() {
+			return true
+		}
+	}
+	return false
+}

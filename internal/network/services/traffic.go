@@ -1,0 +1,48 @@
+package services
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Routed reports whether new connections may be sent to a pod as to one that goes on: UseOf is In.
+func (p *Proxy) Routed(pod types.UID) bool { return p.UseOf(pod) == In }
+
+// Follow calls released for each pod of which Routed becomes false, until ctx is done. It sees a pod
+// from the first call of Routed for it that said true.
+func (p *Proxy) Follow(ctx context.Context, released func(pod types.UID)) {
+	for {
+		changed := p.Changed()
+		for _, pod := range p.released() {
+			released(pod)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// note keeps which pods have left the tables with a change.
+func (p *Proxy) note(gone []types.UID) {
+	p.leftMu.Lock()
+	defer p.leftMu.Unlock()
+	if p.left == nil {
+		p.left = map[types.UID]bool{}
+	}
+	for _, pod := range gone {
+		p.left[pod] = true
+	}
+}
+
+func (p *Proxy) released() []types.UID {
+	p.leftMu.Lock()
+	left := slices.Collect(maps.Keys(p.left))
+	clear(p.left)
+	p.leftMu.Unlock()
+	return slices.DeleteFunc(left, p.Routed)
+}
