@@ -24,8 +24,7 @@ func (c *carob) startServices(ctx context.Context) error {
 	if c.in.ServiceProxy == "none" {
 		return services.Remove(proxyTable(c.in))
 	}
-	config := c.server.ClientConfig(user.KubeProxy)
-	client, err := kubernetes.NewForConfig(config)
+	client, err := kubernetes.NewForConfig(c.server.ClientConfig(user.KubeProxy))
 	if err != nil {
 		return err
 	}
@@ -36,7 +35,7 @@ func (c *carob) startServices(ctx context.Context) error {
 		own = append(own, c.in.Gateway)
 	}
 	c.services = services.New(services.Config{
-		Client: config, Events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kube-proxy", Host: c.in.NodeName}),
+		Client: client, Events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kube-proxy", Host: c.in.NodeName}),
 		Table: proxyTable(c.in), IPv6: hasIPv6(c.in.Services), Node: c.in.NodeName, Addresses: c.machine.hostIPs,
 		Pods: pods, Own: own,
 	})

@@ -2,6 +2,7 @@ package services
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -19,7 +20,8 @@ import (
 // that goes on sending would reach the old one as long as it sends (N2.J). It runs after the rules
 // are written, so that the next datagram finds them (N10.21), and beside the loop that writes them.
 type forgetter struct {
-	wake chan struct{}
+	wake   chan struct{}
+	handle *netlink.Handle
 
 	mu   sync.Mutex
 	todo [2]*stale // IPv4, IPv6
@@ -54,8 +56,16 @@ func (f *forgetter) forget(v6 bool, node []netip.Addr, flows map[core.Port][]net
 	poke(f.wake)
 }
 
-// run must be started in the network namespace of the node.
+// open connects in the network namespace of the calling thread.
+func (f *forgetter) open() (err error) {
+	if f.handle, err = netlink.NewHandle(unix.NETLINK_NETFILTER); err != nil {
+		return fmt.Errorf("open connection tracking: %w", err)
+	}
+	return nil
+}
+
 func (f *forgetter) run(ctx context.Context) {
+	defer f.handle.Close()
 	for {
 		select {
 		case <-ctx.Done():
@@ -71,7 +81,7 @@ func (f *forgetter) run(ctx context.Context) {
 				continue
 			}
 			start, family := time.Now(), netlink.InetFamily([]int{unix.AF_INET, unix.AF_INET6}[i])
-			if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, s); err != nil {
+			if _, err := f.handle.ConntrackDeleteFilters(netlink.ConntrackTable, family, s); err != nil {
 				klog.FromContext(ctx).V(2).Info("Some flows of UDP could not be forgotten; they time out by themselves",
 					"err", err)
 			}

@@ -46,7 +46,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
@@ -66,7 +65,7 @@ const (
 
 // Config has all names that this data plane uses on the host.
 type Config struct {
-	Client *restclient.Config // with the rights of system:node-proxier
+	Client kubernetes.Interface // with the rights of system:node-proxier
 	Events record.EventRecorder
 	Table  string // name of the nftables tables (ip and ip6)
 	IPv6   bool   // besides IPv4
@@ -107,7 +106,7 @@ type plane struct {
 // New returns a data plane that does nothing before Run.
 func New(cfg Config) *Proxy {
 	return &Proxy{cfg: cfg, node: make(chan struct{}, 1), changed: make(chan struct{}), metrics: newMetrics(),
-		told: map[types.NamespacedName][]string{}, udp: newForgetter()}
+		told: map[types.NamespacedName][]string{}, udp: newForgetter(), feed: newFeed(cfg.Node)}
 }
 
 // Remove deletes the tables of a data plane that does not run.
@@ -162,10 +161,6 @@ const (
 
 // Run drives the tables until ctx is done. They stay.
 func (p *Proxy) Run(ctx context.Context) error {
-	client, err := kubernetes.NewForConfig(p.cfg.Client)
-	if err != nil {
-		return fmt.Errorf("services: %w", err)
-	}
 	var group sync.WaitGroup
 	defer group.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -175,8 +170,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		return err
 	}
 	defer p.close()
-	p.feed = newFeed(p.cfg.Node)
-	p.feed.start(ctx, &group, client)
+	p.feed.start(ctx, &group, p.cfg.Client)
 	group.Go(func() { p.udp.run(ctx) })
 	select {
 	case <-ctx.Done():
@@ -215,6 +209,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 
 // open opens the tables and follows what others do to them.
 func (p *Proxy) open(ctx context.Context, group *sync.WaitGroup) (<-chan struct{}, error) {
+	if err := p.udp.open(); err != nil {
+		return nil, err
+	}
 	disturbed := make(chan struct{}, 1)
 	families := []codec{{}}
 	if p.cfg.IPv6 {
@@ -340,6 +337,8 @@ func (p *Proxy) restore(ctx context.Context) error {
 		pl.broken = err != nil
 		errs = append(errs, err)
 	}
+	close(p.changed)
+	p.changed = make(chan struct{})
 	klog.FromContext(ctx).V(2).Info("Compared the rules of Services after others changed them")
 	return errors.Join(errs...)
 }

@@ -1,0 +1,224 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/base/netns"
+)
+
+// driver is a Proxy in the lab's node, with an API that the test writes.
+type driver struct {
+	*testPlane // for objects and addresses
+	api        *fake.Clientset
+	proxy      *Proxy
+	events     *record.FakeRecorder
+	stop       func()
+}
+
+func newDriver(t *testing.T) *driver {
+	t.Helper()
+	d := &driver{testPlane: &testPlane{lab: newLab(t)}, api: fake.NewClientset(), events: record.NewFakeRecorder(100)}
+	_, err := d.api.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here"}},
+		metav1.CreateOptions{})
+	d.must(err)
+	d.run()
+	t.Cleanup(func() { d.stop() })
+	return d
+}
+
+// run starts a new process, as it were.
+func (d *driver) run() {
+	d.proxy = New(Config{Client: d.api, Events: d.events, Table: "carob-test", Node: "here", Pods: labNode(false).Pods,
+		Addresses: func() []netip.Addr { return labNode(false).Addresses }})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- netns.Do(d.path("node"), func() error { return d.proxy.Run(ctx) }) }()
+	d.stop = func() {
+		cancel()
+		if err := <-ended; err != nil {
+			d.t.Error(err)
+		}
+		ended <- nil
+	}
+}
+
+func (d *driver) store(name, ip string, change func(*corev1.Service), endpoints ...string) {
+	d.t.Helper()
+	in := d.service(name, ip, change, endpoints...)
+	_, err := d.api.CoreV1().Services("ns").Create(d.t.Context(), in.Service, metav1.CreateOptions{})
+	d.must(err)
+	d.must(d.api.Tracker().Add(d.slice(name, endpoints...)))
+}
+
+func (d *driver) slice(name string, endpoints ...string) *discoveryv1.EndpointSlice {
+	s := d.service(name, d.ip(1), nil, endpoints...).Slices[0]
+	s.Namespace, s.Name, s.Labels = "ns", name+"-x", map[string]string{discoveryv1.LabelServiceName: name}
+	return s
+}
+
+func (d *driver) setEndpoints(s *discoveryv1.EndpointSlice) {
+	d.t.Helper()
+	_, err := d.api.DiscoveryV1().EndpointSlices("ns").Update(d.t.Context(), s, metav1.UpdateOptions{})
+	d.must(err)
+}
+
+// until waits for a change of the tables after which ok is true.
+func (d *driver) until(what string, ok func() bool) {
+	d.t.Helper()
+	deadline := time.After(20 * time.Second)
+	for {
+		changed := d.proxy.Changed()
+		if ok() {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			d.t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// The driver follows the API, says when a pod has left the tables, and reports two claims.
+func TestDriver(t *testing.T) {
+	d := newDriver(t)
+	vip := netip.AddrPortFrom(netip.MustParseAddr(d.ip(1)), 80)
+	d.store("a", d.ip(1), d.nodePort(false), "pod1", "pod2")
+	d.until("pod1 is in", func() bool { return d.proxy.UseOf("pod1") == In && d.proxy.running })
+	if name, _, err := d.reach("pod3", "tcp", vip, patience); err != nil {
+		t.Errorf("%s: %v", name, err)
+	}
+	released := make(chan types.UID, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go d.proxy.Follow(ctx, func(pod types.UID) { released <- pod })
+	// pod1 is being deleted: it is out as soon as the table says so.
+	s := d.slice("a", "pod1", "pod2")
+	s.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}
+	d.setEndpoints(s)
+	if pod := <-released; pod != "pod1" || d.proxy.Routed("pod1") || !d.proxy.Routed("pod2") {
+		t.Errorf("%s was released", pod)
+	}
+	for range 20 {
+		if name, _, err := d.reach("pod3", "tcp", vip, patience); name != "pod2" {
+			t.Errorf("%s answered: %v", name, err)
+		}
+	}
+	// The other one, too: both are all there is.
+	s = s.DeepCopy()
+	s.Endpoints[1].Conditions = s.Endpoints[0].Conditions
+	d.setEndpoints(s)
+	if pod := <-released; pod != "pod2" || d.proxy.UseOf("pod1") != Fallback || d.proxy.UseOf("pod2") != Fallback {
+		t.Errorf("%s was released; %v %v", pod, d.proxy.UseOf("pod1"), d.proxy.UseOf("pod2"))
+	}
+	if name, _, err := d.reach("pod3", "tcp", vip, patience); err != nil {
+		t.Errorf("%s: %v", name, err)
+	}
+	s = s.DeepCopy()
+	s.Endpoints = nil
+	d.setEndpoints(s)
+	d.until("both are out", func() bool { return d.proxy.UseOf("pod1") == Out && d.proxy.UseOf("pod2") == Out })
+	if _, _, err := d.reach("pod3", "tcp", vip, patience); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("without endpoints: %v", err)
+	}
+	if d.proxy.UseOf("nobody") != Out {
+		t.Error("a pod of no Service is not Out")
+	}
+	d.store("b", d.ip(2), d.nodePort(false), "pod1") // the same node port
+	if event := <-d.events.Events; event !=
+		"Warning ServiceAddressConflict 203.0.113.1:80/TCP belongs to Service ns/a: it does not lead here" {
+		t.Errorf("event %q", event)
+	}
+	d.must(d.api.CoreV1().Services("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}))
+	d.until("the node port leads to pod1", func() bool {
+		name, _, _ := d.reach("outside", "tcp", netip.AddrPortFrom(d.addr("node"), 30080), patience)
+		return name == "pod1"
+	})
+}
+
+// Whatever others do to the rules, they come back, and connections go on; so they do when the driver
+// ends and another one starts, which takes what is there over.
+func TestDriverHeals(t *testing.T) {
+	d := newDriver(t)
+	vip := netip.AddrPortFrom(netip.MustParseAddr(d.ip(1)), 80)
+	d.store("a", d.ip(1), nil, "pod1")
+	d.until("pod1 is in", func() bool { return d.proxy.running && d.proxy.UseOf("pod1") == In })
+	c, err := d.dial("pod3", "tcp", vip, patience)
+	d.must(err)
+	defer c.Close()
+	for _, what := range []string{"flush ruleset", "delete table ip carob-test", "flush chain ip carob-test services",
+		"flush map ip carob-test endpoints", "restart"} {
+		if what == "restart" {
+			d.stop()
+			if _, _, err := d.reach("pod3", "tcp", vip, patience); err != nil {
+				t.Errorf("without the driver: %v", err) // the table stays
+			}
+			d.run()
+			d.until("it runs", func() bool { return d.proxy.running })
+		} else {
+			d.must(netns.Do(d.path("node"), func() error {
+				cmd := exec.Command("sh", "-c", "nft "+what)
+				if out, err := cmd.CombinedOutput(); err != nil {
+					return fmt.Errorf("nft %s: %w: %s", what, err, out)
+				}
+				return nil
+			}))
+			// It is told by the kernel, not by a clock: that it was told ends the wait.
+			d.until("healed after "+what, func() bool {
+				_, _, err := d.reach("pod3", "tcp", vip, silence)
+				return err == nil
+			})
+		}
+		if name, _, err := ask(c, patience); err != nil || name != "pod1" {
+			t.Errorf("%s: the connection: %s, %v", what, name, err)
+		}
+	}
+}
+
+// A client that sends UDP from one port all the time reaches a new endpoint when the old one goes,
+// and is refused when there is none (N2.J).
+func TestFlowsOfUDP(t *testing.T) {
+	d := newDriver(t)
+	vip := netip.AddrPortFrom(netip.MustParseAddr(d.ip(1)), 80)
+	d.store("a", d.ip(1), d.nodePort(false), "pod1")
+	d.until("pod1 is in", func() bool { return d.proxy.running && d.proxy.UseOf("pod1") == In })
+	for _, to := range []netip.AddrPort{vip, netip.AddrPortFrom(d.addr("node"), 30080)} {
+		d.setEndpoints(d.slice("a", "pod1"))
+		d.until("pod1 is in", func() bool { return d.proxy.UseOf("pod1") == In && d.proxy.UseOf("pod2") == Out })
+		c, err := d.dial("outside", "udp", to, patience)
+		d.must(err)
+		defer c.Close()
+		answered(t, c, "pod1")
+		d.setEndpoints(d.slice("a", "pod2"))
+		answered(t, c, "pod2")
+	}
+}
+
+// answered asks until the right one answers: each question is what keeps a flow alive.
+func answered(t *testing.T, c net.Conn, want string) {
+	t.Helper()
+	var last string
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		name, _, err := ask(c, silence)
+		if err == nil && name == want {
+			return
+		}
+		last = fmt.Sprint(name, " ", err)
+	}
+	t.Errorf("%s never answered %s: %s", want, c.RemoteAddr(), last)
+}
