@@ -35,7 +35,8 @@ func (c *carob) startServices(ctx context.Context) error {
 		own = append(own, c.in.Gateway)
 	}
 	c.services = services.New(services.Config{
-		Client: client, Events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kube-proxy", Host: c.in.NodeName}),
+		Client: client, Events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kube-proxy",
+			Host: c.in.NodeName}),
 		Table: proxyTable(c.in), IPv6: hasIPv6(c.in.Services), Node: c.in.NodeName, Addresses: c.machine.hostIPs,
 		Pods: pods, Own: own,
 	})

@@ -101,8 +101,9 @@ func verdict(kind expr.VerdictKind, chain string) expr.Any {
 
 func bits(key expr.CtKey, mask uint32, op expr.CmpOp) rule {
 	return rule{&expr.Ct{Key: key, Register: reg(0)},
-		&expr.Bitwise{SourceRegister: reg(0), DestRegister: reg(0), Len: 4, Mask: binaryutil.NativeEndian.PutUint32(mask),
-			Xor: make([]byte, 4)},
+		&expr.Bitwise{SourceRegister: reg(0), DestRegister: reg(0), Len: 4,
+			Mask: binaryutil.NativeEndian.PutUint32(mask),
+			Xor:  make([]byte, 4)},
 		&expr.Cmp{Op: op, Register: reg(0), Data: make([]byte, 4)}}
 }
 
@@ -227,7 +228,8 @@ func (c codec) dispatch(n core.Node, w where) [][]expr.Any {
 	at := func(m core.Set) rule { return append(slices.Clone(w.key), find(m.String()+w.sets, 0, 0), note(0)) }
 	follow := func(picks string) rule {
 		return rule{noted(0),
-			&expr.Lookup{SourceRegister: reg(0), SetName: picks, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true}}
+			&expr.Lookup{SourceRegister: reg(0), SetName: picks, DestRegister: unix.NFT_REG_VERDICT,
+				IsDestRegSet: true}}
 	}
 	var out [][]expr.Any
 	for _, pods := range n.Pods {

@@ -84,7 +84,8 @@ func (c codec) sets() []nft.Set {
 		set(core.Endpoints.String(), types(word, word), endpoint),
 		set(core.Slots.String(), types(word, word), word),
 		set(core.Members.String(), word, endpoint),
-		set(core.ClusterIPs.String(), addr), set(core.Hairpin.String(), types(addr, addr)), set(core.NodeIPs.String(), addr),
+		set(core.ClusterIPs.String(), addr), set(core.Hairpin.String(), types(addr, addr)),
+		set(core.NodeIPs.String(), addr),
 		set(core.Guarded.String(), types(addr, proto, port)), sources,
 		set(setPicks, word, nftables.TypeVerdict), set(setInsidePicks, word, nftables.TypeVerdict),
 		nft.Set{Name: setAffinity, Key: types(word, addr), Data: word, Concat: true, Dynamic: true, Size: maxClients})

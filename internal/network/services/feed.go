@@ -55,7 +55,8 @@ func (f *feed) start(ctx context.Context, group *sync.WaitGroup, client kubernet
 		group.Go(func() { r.RunWithContext(ctx) })
 	}
 	all := metav1.NamespaceAll
-	run("services", &corev1.Service{}, &store[*corev1.Service]{f, "services", f.serviceSeen, f.serviceGone, f.allServices},
+	run("services", &corev1.Service{}, &store[*corev1.Service]{f, "services", f.serviceSeen, f.serviceGone,
+		f.allServices},
 		listWatch(client.CoreV1().Services(all), metav1.ListOptions{}))
 	run("endpointslices", &discoveryv1.EndpointSlice{},
 		&store[*discoveryv1.EndpointSlice]{f, "endpointslices", f.sliceSeen, f.sliceGone, f.allSlices},

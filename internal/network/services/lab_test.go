@@ -61,7 +61,8 @@ func newLab(t *testing.T) *lab {
 			os.WriteFile("/proc/sys/net/ipv6/icmp/ratelimit", []byte("0"), 0))
 	}))
 	for i := range 3 {
-		l.join(fmt.Sprint("pod", i+1), "10.88.0.1", fmt.Sprintf("10.88.0.1%d", i+1), "fd00:88::1", fmt.Sprintf("fd00:88::1%d", i+1))
+		l.join(fmt.Sprint("pod", i+1), "10.88.0.1", fmt.Sprintf("10.88.0.1%d", i+1), "fd00:88::1",
+			fmt.Sprintf("fd00:88::1%d", i+1))
 	}
 	l.join("outside", "192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2")
 	l.join("remote", "198.51.100.1", "198.51.100.2", "2001:db8:1::1", "2001:db8:1::2")
@@ -123,7 +124,8 @@ func (l *lab) join(name, gw4, addr4, gw6, addr6 string) {
 		if err := errors.Join(add(v, gw4), add(v, gw6), netlink.LinkSetUp(v)); err != nil {
 			return err
 		}
-		return errors.Join(netlink.RouteAdd(&netlink.Route{LinkIndex: v.Index, Dst: host(addr4), Scope: netlink.SCOPE_LINK}),
+		return errors.Join(netlink.RouteAdd(&netlink.Route{LinkIndex: v.Index, Dst: host(addr4),
+			Scope: netlink.SCOPE_LINK}),
 			netlink.RouteAdd(&netlink.Route{LinkIndex: v.Index, Dst: host(addr6)}))
 	}))
 	l.must(netns.Do(l.path(name), func() error {

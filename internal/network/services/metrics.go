@@ -38,8 +38,9 @@ var newMetrics = sync.OnceValue(func() *metrics {
 	long := append([]float64{0.25, 0.5}, k8smetrics.LinearBuckets(1, 1, 59)...)
 	long = append(append(long, k8smetrics.LinearBuckets(60, 5, 12)...), k8smetrics.LinearBuckets(120, 30, 7)...)
 	m := &metrics{
-		syncs:   times("sync_proxy_rules_duration_seconds", "How long writing the rules of Services took", short),
-		whole:   times("sync_full_proxy_rules_duration_seconds", "How long writes took that compared the whole table", short),
+		syncs: times("sync_proxy_rules_duration_seconds", "How long writing the rules of Services took", short),
+		whole: times("sync_full_proxy_rules_duration_seconds",
+			"How long writes took that compared the whole table", short),
 		partial: times("sync_partial_proxy_rules_duration_seconds", "How long writes of differences took", short),
 		programming: times("network_programming_duration_seconds",
 			"Time from a change of a pod or Service until the rules had it", long),

@@ -54,7 +54,8 @@ func newPlane(t *testing.T, v6 bool) *testPlane {
 // open connects as a new process does.
 func (p *testPlane) open() {
 	p.must(netns.Do(p.path("node"), func() (err error) {
-		p.nft, err = nft.Open(nft.Config{Name: "carob-test", Family: p.family(), Sets: p.sets(), Version: layoutVersion})
+		p.nft, err = nft.Open(nft.Config{Name: "carob-test", Family: p.family(), Sets: p.sets(),
+			Version: layoutVersion})
 		return err
 	}))
 	table := p.nft
@@ -89,7 +90,8 @@ func (p *testPlane) service(name, ip string, change func(*corev1.Service), endpo
 		if e == "remote" {
 			node = "there"
 		}
-		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{p.addr(e).String()}, NodeName: &node,
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{p.addr(e).String()},
+			NodeName:  &node,
 			TargetRef: &corev1.ObjectReference{Kind: "Pod", UID: types.UID(e)}})
 	}
 	return core.Input{Name: types.NamespacedName{Namespace: "ns", Name: name}, Service: s,
@@ -146,7 +148,8 @@ func (p *testPlane) check(from, network string, to netip.AddrPort) {
 			p.t.Errorf("%s: %s answered, want one of %v", where, name, want.List)
 		}
 		// The node's own connections have an address of the node either way.
-		if masqueraded := client != source; from != "node" && name != "node" && masqueraded != (want.Masquerade || name == from) {
+		if masqueraded := client != source; from != "node" && name != "node" && masqueraded != (want.Masquerade ||
+			name == from) {
 			p.t.Errorf("%s: %s saw the client as %s, masquerade %v", where, name, client, want.Masquerade)
 		}
 	case core.Rejected:
@@ -207,7 +210,8 @@ func TestPackets(t *testing.T) {
 			{"external Local", p.nodePort(true), []string{"pod1", "remote"}},
 			{"external Local, none here", p.nodePort(true), []string{"remote"}},
 			{"external Local, none", p.nodePort(true), nil},
-			{"source ranges", p.nodePort(true, ranges, p.addr("pod1").String()+map[bool]string{false: "/32", true: "/128"}[p.v6]),
+			{"source ranges", p.nodePort(true, ranges, p.addr("pod1").String()+map[bool]string{false: "/32",
+				true: "/128"}[p.v6]),
 				[]string{"pod2"}},
 			{"the node's own endpoint", onlyTCP, []string{"node"}}, // a server of UDP would answer from another address
 		} {
@@ -260,7 +264,8 @@ func TestChoice(t *testing.T) {
 		sticky := func(s *corev1.Service) {
 			p.nodePort(false)(s)
 			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(600))}}
+			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+				ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(600))}}
 		}
 		p.update(p.service("a", p.ip(1), sticky, all...))
 		first := seen(20)
@@ -269,7 +274,8 @@ func TestChoice(t *testing.T) {
 		}
 		one := slices.Collect(maps.Keys(first))[0]
 		// The node port leads the same client to the same endpoint (N2.41).
-		if name, _, err := p.reach("outside", "tcp", netip.AddrPortFrom(p.addr("node"), 30080), patience); err != nil || name != one {
+		if name, _, err := p.reach("outside", "tcp", netip.AddrPortFrom(p.addr("node"), 30080),
+			patience); err != nil || name != one {
 			t.Errorf("by the node port %s, before %s: %v", name, one, err)
 		}
 		// Others come and go: it stays. Its endpoint goes: it takes another one and stays with that.

@@ -150,7 +150,8 @@ func (p *Proxy) Changed() <-chan struct{} {
 }
 
 func (p *Proxy) facts() core.Node {
-	return core.Node{Name: p.cfg.Node, Zone: p.feed.zone(), Addresses: p.cfg.Addresses(), Pods: p.cfg.Pods, Own: p.cfg.Own}
+	return core.Node{Name: p.cfg.Node, Zone: p.feed.zone(), Addresses: p.cfg.Addresses(), Pods: p.cfg.Pods,
+		Own: p.cfg.Own}
 }
 
 // retryAfter is the wait after the kernel refused a table; it doubles up to retryMax.
@@ -219,7 +220,8 @@ func (p *Proxy) open(ctx context.Context, group *sync.WaitGroup) (<-chan struct{
 	}
 	var planes []*plane
 	for _, c := range families {
-		table, err := nft.Open(nft.Config{Name: p.cfg.Table, Family: c.family(), Sets: c.sets(), Version: layoutVersion})
+		table, err := nft.Open(nft.Config{Name: p.cfg.Table, Family: c.family(), Sets: c.sets(),
+			Version: layoutVersion})
 		if err != nil {
 			return nil, fmt.Errorf("services: %w", err)
 		}

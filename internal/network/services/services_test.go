@@ -109,7 +109,8 @@ func TestDriver(t *testing.T) {
 	go d.proxy.Follow(ctx, func(pod types.UID) { released <- pod })
 	// pod1 is being deleted: it is out as soon as the table says so.
 	s := d.slice("a", "pod1", "pod2")
-	s.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}
+	s.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true),
+		Terminating: new(true)}
 	d.setEndpoints(s)
 	if pod := <-released; pod != "pod1" || d.proxy.Routed("pod1") || !d.proxy.Routed("pod2") {
 		t.Errorf("%s was released", pod)

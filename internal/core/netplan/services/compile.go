@@ -186,6 +186,7 @@ func (c *compiled) port(f family, n Node, s *corev1.Service, p *corev1.ServicePo
 	if p.NodePort > 0 && p.NodePort <= 65535 {
 		outer[Port{f.unspecified(), at.Proto, uint16(p.NodePort)}] = vip{rank: rankNodePort}
 	}
+	// any order: each port by itself
 	for at, v := range outer {
 		if n.owns(at) {
 			c.problems = append(c.problems, at.String()+" is where carob itself listens: it does not lead here")
@@ -222,6 +223,7 @@ func (c *compiled) serving(at Port, outer map[Port]vip, all []endpoint) {
 		c.udp = map[Port][]netip.AddrPort{}
 	}
 	c.udp[at] = list
+	// any order: each port by itself
 	for o := range outer {
 		if _, have := c.udp[o]; !have {
 			c.udp[o] = list

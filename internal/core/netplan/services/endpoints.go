@@ -34,7 +34,8 @@ func gather(f family, node string, port *corev1.ServicePort, list []*discoveryv1
 		}
 		for i := range s.Ports {
 			p := &s.Ports[i]
-			if p.Port == nil || *p.Port <= 0 || *p.Port > 65535 || protocolOf(p.Protocol) != protocolOf(&port.Protocol) ||
+			if p.Port == nil || *p.Port <= 0 || *p.Port > 65535 ||
+				protocolOf(p.Protocol) != protocolOf(&port.Protocol) ||
 				nameOf(p) != port.Name {
 				continue
 			}
@@ -50,6 +51,7 @@ func gather(f family, node string, port *corev1.ServicePort, list []*discoveryv1
 		}
 	}
 	out := make([]endpoint, 0, len(byAddr))
+	// any order: sorted below
 	for _, e := range byAddr {
 		out = append(out, e)
 	}
@@ -131,7 +133,8 @@ func nearby(n Node, all []endpoint) func(*endpoint) bool {
 		return slices.ContainsFunc(e.nodes, func(h discoveryv1.ForNode) bool { return h.Name == n.Name })
 	}
 	inZone := func(e *endpoint) bool {
-		return n.Zone != "" && slices.ContainsFunc(e.zones, func(h discoveryv1.ForZone) bool { return h.Name == n.Zone })
+		return n.Zone != "" && slices.ContainsFunc(e.zones,
+			func(h discoveryv1.ForZone) bool { return h.Name == n.Zone })
 	}
 	allNodes, allZones, hereNode, hereZone := true, true, false, false
 	for i := range all {

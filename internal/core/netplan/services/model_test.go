@@ -183,7 +183,8 @@ func endpointsFor(n Node, in Input, port corev1.ServicePort, v6 bool) (cluster, 
 	slices.SortFunc(list, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
 	for _, s := range list {
 		_, hidden := s.Labels["service.kubernetes.io/headless"]
-		if hidden || s.AddressType == discoveryv1.AddressTypeFQDN || (s.AddressType == discoveryv1.AddressTypeIPv6) != v6 {
+		if hidden || s.AddressType == discoveryv1.AddressTypeFQDN ||
+			(s.AddressType == discoveryv1.AddressTypeIPv6) != v6 {
 			continue
 		}
 		for _, sp := range s.Ports {
@@ -243,7 +244,8 @@ func endpointsFor(n Node, in Input, port corev1.ServicePort, v6 bool) (cluster, 
 	if every(func(i info) bool { return i.anyZone }) {
 		byZone = pick(func(i info) bool { return i.ready && i.hintZone })
 	}
-	cluster = first(byNode, byZone, pick(func(i info) bool { return i.ready }), pick(func(i info) bool { return i.falling }))
+	cluster = first(byNode, byZone, pick(func(i info) bool { return i.ready }),
+		pick(func(i info) bool { return i.falling }))
 	local = first(pick(func(i info) bool { return i.ready && i.here }),
 		pick(func(i info) bool { return i.falling && i.here }))
 	return cluster, local

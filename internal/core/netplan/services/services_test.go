@@ -28,7 +28,8 @@ func (w *world) maybe(percent int) bool { return w.IntN(100) < percent }
 
 var (
 	clusterIPs4 = []string{"10.96.0.1", "10.96.0.2", "10.96.0.3", "10.96.0.4", "10.96.0.5", "10.96.0.6", "10.96.0.7"}
-	outside4    = []string{"192.0.2.10", "192.0.2.11", "10.96.0.2", "203.0.113.5"} // one is a cluster IP, one the node's
+	outside4    = []string{"192.0.2.10", "192.0.2.11", "10.96.0.2",
+		"203.0.113.5"} // one is a cluster IP, one the node's
 )
 
 func (w *world) node() Node {
@@ -80,7 +81,8 @@ func (w *world) service(name types.NamespacedName) *corev1.Service {
 		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, in,
 			corev1.LoadBalancerIngress{Hostname: "lb.example"})
 		if w.maybe(40) {
-			s.Spec.LoadBalancerSourceRanges = []string{one(w, " 198.51.100.0/24", "203.0.113.0/28", "0.0.0.0/0", "fd00::/8")}
+			s.Spec.LoadBalancerSourceRanges = []string{one(w, " 198.51.100.0/24", "203.0.113.0/28", "0.0.0.0/0",
+				"fd00::/8")}
 			if w.maybe(40) {
 				s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges, "10.88.0.0/17 ")
 			}
@@ -109,7 +111,8 @@ func (w *world) service(name types.NamespacedName) *corev1.Service {
 }
 
 func (w *world) slice(name types.NamespacedName, i int) *discoveryv1.EndpointSlice {
-	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: fmt.Sprint(name.Name, "-", i)},
+	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace,
+		Name: fmt.Sprint(name.Name, "-", i)},
 		AddressType: one(w, discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6)}
 	if w.maybe(5) {
 		s.Labels = map[string]string{"service.kubernetes.io/headless": ""}
@@ -184,7 +187,8 @@ func (w *world) packet(v6 bool) Packet {
 		p.To.Addr = netip.MustParseAddr(one(w, "fd00:96::1", "fd00:96::2", "fd00:96::3", "2001:db8::5", "2001:db8::77"))
 		p.Source = netip.MustParseAddr(one(w, "fd00:88::1", "2001:db8:1::1"))
 	} else {
-		p.To.Addr = netip.MustParseAddr(one(w, slices.Concat(clusterIPs4, outside4, []string{"203.0.113.6", "192.0.2.99"})...))
+		p.To.Addr = netip.MustParseAddr(one(w, slices.Concat(clusterIPs4, outside4, []string{"203.0.113.6",
+			"192.0.2.99"})...))
 		p.Source = netip.MustParseAddr(one(w, "10.88.0.1", "10.88.200.9", "198.51.100.7", "203.0.113.9", "192.0.2.10"))
 	}
 	if w.maybe(20) {
@@ -295,7 +299,8 @@ func TestChangesAndPackets(t *testing.T) {
 					slices.SortFunc(got.List, netip.AddrPort.Compare)
 					slices.SortFunc(want.List, netip.AddrPort.Compare)
 					if got.Outcome != want.Outcome || got.Outcome == Forward &&
-						(!slices.Equal(got.List, want.List) || got.Timeout != want.Timeout || got.Masquerade != want.Masquerade) {
+						(!slices.Equal(got.List, want.List) || got.Timeout != want.Timeout ||
+							got.Masquerade != want.Masquerade) {
 						t.Fatalf("seed %d step %d: %+v\nis   %+v\nwant %+v", seed, step, p, got, want)
 					}
 				}

@@ -15,7 +15,8 @@ import (
 func simple(i, endpoints int) Input {
 	name := types.NamespacedName{Namespace: "ns", Name: fmt.Sprint("s", i)}
 	ip := fmt.Sprintf("10.96.%d.%d", i/250, 1+i%250)
-	in := Input{Name: name, Service: &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}}
+	in := Input{Name: name, Service: &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace,
+		Name: name.Name}}}
 	in.Service.Spec = corev1.ServiceSpec{ClusterIP: ip, ClusterIPs: []string{ip},
 		Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}}
 	for first := 0; first < endpoints; first += 100 {
@@ -89,7 +90,8 @@ func TestTwoClaimants(t *testing.T) {
 
 // Addresses and ranges are text that users chose.
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"10.96.0.1", "010.96.000.01", "::ffff:10.0.0.1", "fe80::1%eth0", " 10.0.0.0/8", "::/0", "1/1"} {
+	for _, s := range []string{"10.96.0.1", "010.96.000.01", "::ffff:10.0.0.1", "fe80::1%eth0", " 10.0.0.0/8",
+		"::/0", "1/1"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

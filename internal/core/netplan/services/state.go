@@ -125,6 +125,7 @@ func (s *State) Update(in []Input) Change {
 			}
 		}
 	}
+	// any order: each Service by itself
 	for name, now := range next {
 		if old := s.services[name]; old != nil {
 			s.disown(old.ip, name)
@@ -136,12 +137,14 @@ func (s *State) Update(in []Input) Change {
 		s.services[name] = now
 		s.owners[now.ip] = append(s.owners[now.ip], name)
 	}
+	// any order: each Service by itself
 	for name := range affected {
 		if now := s.services[name]; now != nil {
 			slices.SortFunc(s.owners[now.ip], s.older)
 		}
 	}
 	s.claim(affected, &c)
+	// any order: each Service by itself
 	for name := range affected {
 		if now := s.services[name]; now != nil {
 			c.Problems = append(c.Problems, s.problems(name, now)...)
@@ -184,11 +187,13 @@ func (s *State) claim(before map[types.NamespacedName]*compiled, c *Change) {
 	}
 	// The old owners are read before any claim changes.
 	had := map[Port]holder{}
+	// any order: each Service by itself, the elements of a change are a set
 	for name, old := range before {
 		for _, of := range []*compiled{old, s.active(name)} {
 			if of == nil {
 				continue
 			}
+			// any order: each port by itself
 			for p := range of.vips {
 				if _, known := had[p]; known {
 					continue
@@ -207,6 +212,7 @@ func (s *State) claim(before map[types.NamespacedName]*compiled, c *Change) {
 		}
 	}
 	s.replaceLists(before, c)
+	// any order: each port by itself, the elements of a change are a set
 	for a, had := range c.self {
 		self := Element{Set: Hairpin, Key: addrKey(a)}
 		switch has := s.hairpin[a] > 0; {
@@ -217,8 +223,10 @@ func (s *State) claim(before map[types.NamespacedName]*compiled, c *Change) {
 		}
 	}
 	c.self = nil
+	// any order: each Service by itself, the elements of a change are a set
 	for name, old := range before {
 		if old != nil {
+			// any order: each port by itself
 			for p := range old.vips {
 				left := slices.DeleteFunc(s.ports[p], func(n types.NamespacedName) bool { return n == name })
 				if s.ports[p] = left; len(left) == 0 {
@@ -227,13 +235,16 @@ func (s *State) claim(before map[types.NamespacedName]*compiled, c *Change) {
 			}
 		}
 	}
+	// any order: each Service by itself, the elements of a change are a set
 	for name := range before {
 		if now := s.active(name); now != nil {
+			// any order: each port by itself
 			for p := range now.vips {
 				s.ports[p] = append(s.ports[p], name)
 			}
 		}
 	}
+	// any order: each port by itself, the elements of a change are a set
 	for p, h := range had {
 		list := s.ports[p]
 		if len(list) > 1 {
@@ -249,9 +260,11 @@ func (s *State) claim(before map[types.NamespacedName]*compiled, c *Change) {
 		}
 		s.flow(p, c)
 	}
+	// any order: each Service by itself, the elements of a change are a set
 	for name, old := range before {
 		now := s.active(name)
 		clusterIPs(old, now, c)
+		// any order: sums
 		for sign, of := range map[int]*compiled{-1: old, 1: now} {
 			if of != nil {
 				s.total.lonelyInside += sign * of.lonelyInside
@@ -284,6 +297,7 @@ func (s *State) flow(p Port, c *Change) {
 // vipElements emits the elements of an address and port; n counts what several share.
 func (s *State) vipElements(p Port, v vip, n int, emit func(Element), c *Change) {
 	key := portKey(p)
+	// any order: two elements of a set of elements
 	for set, t := range map[Set]route{Dispatch: v.dispatch, Inside: v.inside} {
 		if t.N > 0 {
 			emit(Element{Set: set, Key: key, Target: Target{s.ids.of(t.list, t.list.text), t.Class}})
@@ -336,19 +350,23 @@ func count[K comparable](m map[K]int, k K, n int, come, gone *[]K) {
 // replaceLists changes the lists of Services. What goes is first: another Service may have had the
 // cluster IP.
 func (s *State) replaceLists(before map[types.NamespacedName]*compiled, c *Change) {
+	// any order: each Service by itself, the elements of a change are a set
 	for name, old := range before {
 		if old == nil {
 			continue
 		}
 		now := s.active(name)
+		// any order: each list by itself
 		for l := range old.lists {
 			if now == nil || now.lists[l] == nil {
 				s.replaceList(l, nil, false, c)
 			}
 		}
 	}
+	// any order: each Service by itself, the elements of a change are a set
 	for name := range before {
 		if now := s.active(name); now != nil {
+			// any order: each list by itself
 			for l, want := range now.lists {
 				s.replaceList(l, want, now.timeout > 0, c)
 			}
@@ -485,12 +503,14 @@ func place(old []placed, want []endpoint) []placed {
 // problems says what a Service does not get.
 func (s *State) problems(name types.NamespacedName, now *compiled) []Problem {
 	if first := s.owners[now.ip][0]; first != name {
-		return []Problem{{name, fmt.Sprintf("its cluster IP %s belongs to Service %s: it is not served", now.ip, first)}}
+		return []Problem{{name, fmt.Sprintf("its cluster IP %s belongs to Service %s: it is not served", now.ip,
+			first)}}
 	}
 	var out []Problem
 	for _, text := range now.problems {
 		out = append(out, Problem{name, text})
 	}
+	// any order: each port by itself
 	for p := range now.vips {
 		if first := s.ports[p][0]; first != name {
 			out = append(out, Problem{name, fmt.Sprintf("%s belongs to Service %s: it does not lead here", p, first)})
@@ -508,12 +528,14 @@ func (s *State) Elements() iter.Seq[Element] {
 			emit(nodeIP(a))
 		}
 		scratch := &State{classes: map[Class]int{}, ids: s.ids}
+		// any order: the elements are a set
 		for p, list := range s.ports {
 			if stopped {
 				return
 			}
 			scratch.vipElements(p, s.services[list[0]].vips[p], 1, emit, &Change{})
 		}
+		// any order: the elements are a set
 		for name := range s.services {
 			now := s.active(name)
 			if stopped {
@@ -523,6 +545,7 @@ func (s *State) Elements() iter.Seq[Element] {
 				continue
 			}
 			emit(Element{Set: ClusterIPs, Key: addrKey(now.ip)})
+			// any order: each list by itself
 			for l := range now.lists {
 				of := s.lists[l]
 				for i, e := range of.at {
@@ -533,6 +556,7 @@ func (s *State) Elements() iter.Seq[Element] {
 				}
 			}
 		}
+		// any order: the elements are a set
 		for a := range s.hairpin {
 			emit(Element{Set: Hairpin, Key: addrKey(a)})
 		}
@@ -540,6 +564,7 @@ func (s *State) Elements() iter.Seq[Element] {
 }
 
 // Classes are the classes in use.
+// any order: a set of classes
 func (s *State) Classes() []Class { return slices.Collect(maps.Keys(s.classes)) }
 
 // Use says whether connections can still be sent to a pod.
