@@ -124,8 +124,8 @@ func TestNoRequestIsLost(t *testing.T) {
 	r.rolledOut()
 	service := list[corev1.Service](r, "services")[0]
 	cluster := "http://" + net.JoinHostPort(service.Spec.ClusterIP, "80") + "/"
-	node := fmt.Sprintf("http://%s/", net.JoinHostPort(strings.TrimSpace(c.kubectl(t, "get", "nodes", "-o",
-		`jsonpath={.items[0].status.addresses[?(@.type=="InternalIP")].address}`)), strconv.Itoa(int(
+	node := fmt.Sprintf("http://%s/", net.JoinHostPort(strings.Fields(c.kubectl(t, "get", "nodes", "-o",
+		`jsonpath={.items[0].status.addresses[?(@.type=="InternalIP")].address}`))[0], strconv.Itoa(int(
 		service.Spec.Ports[0].NodePort))))
 	all := []*traffic{
 		send("new connections to the cluster IP", cluster, 4, false),

@@ -1,20 +1,37 @@
 package podlife
 
+import "time"
+
+// settleTime is how long the containers run on after the data plane has let go of the pod: connections that were opened
+// before may still wait in the listeners' queues, and a program that closes its listener would reset them.
+const settleTime = 100 * time.Millisecond
+
 // drains reports whether the end of a deleted pod waits for the data plane: until no part of it opens
 // new connections to the pod as to one that goes on, neither preStop hook nor signal reaches a container
 // (N8.13, N8.14). So a program that stops at once on SIGTERM drops no request. The wait is part of the
 // grace: it takes half of it at most, and never longer than Node.DrainTimeout. A pod that no data plane
 // knows does not wait (N8.15), nor one that something else than its deletion ends.
 //
-//	deleted ──routed──▶ draining ──no longer routed, time is up──▶ drained
-//	   └──not routed, nothing runs, another cause──────────────────▶ drained
+//	deleted ──routed──▶ routed ──no longer routed──▶ settling ──settleTime──▶ drained
+//	   │                   └────────── time is up ──────┴──────────────────────▲
+//	   └──not routed, nothing runs, another cause──────────────────────────────┘
 func (m *machine) drains() bool {
 	end := &m.s.End
 	if end.Drained {
 		return false
 	}
 	until := end.Since.Add(min(m.in.Node.DrainTimeout, end.Grace/2))
-	if !m.in.Routed || m.in.Gone || end.NoHooks || end.Stopped || terminal(end.Phase) ||
+	if m.in.Routed && !end.Settles.IsZero() {
+		end.Settles = time.Time{} // a Service selects it again
+	}
+	if !m.in.Routed && end.Routed && end.Settles.IsZero() {
+		end.Settles = m.now.Add(settleTime)
+	}
+	end.Routed = end.Routed || m.in.Routed
+	if end.Routed && !m.in.Routed && end.Settles.Before(until) {
+		until = end.Settles
+	}
+	if !end.Routed || m.in.Gone || end.NoHooks || end.Stopped || terminal(end.Phase) ||
 		m.pod.DeletionTimestamp == nil || !m.now.Before(until) || !m.anyRuns() {
 		end.Drained = true
 		return false

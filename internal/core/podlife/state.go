@@ -147,6 +147,8 @@ type termination struct {
 	Disrupt  *corev1.PodCondition // our own copy
 	Evicted  bool                 // dead containers go at once (L7.153)
 	Stopped  bool                 // by Input.Stop
+	Routed   bool                 // the data plane led to the pod when it was deleted
+	Settles  time.Time            // the data plane has let go of it; the containers run on until then
 	Drained  bool                 // the data plane has let go of the pod, or need not be waited for (N8.13)
 	Late     bool                 // that it takes too long was told (L7.18)
 	Rejected bool
