@@ -28,6 +28,11 @@ func (c *carob) startServices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	status,
+		err := kubernetes.NewForConfig(c.server.ClientConfig("system:serviceaccount:kube-system:service-controller"))
+	if err != nil {
+		return err
+	}
 	events := record.NewBroadcaster(record.WithContext(ctx))
 	pods := []netip.Prefix{c.in.Pods}
 	own := []netip.AddrPort{c.in.ListenAddr, c.in.AgentListen}
@@ -35,7 +40,8 @@ func (c *carob) startServices(ctx context.Context) error {
 		own = append(own, c.in.Gateway)
 	}
 	c.services = services.New(services.Config{
-		Client: client, Events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kube-proxy",
+		Client: client, Status: status,
+		Events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kube-proxy",
 			Host: c.in.NodeName}),
 		Table: proxyTable(c.in), IPv6: hasIPv6(c.in.Services), Node: c.in.NodeName, Addresses: c.machine.hostIPs,
 		Pods: pods, Own: own,

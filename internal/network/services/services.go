@@ -1,6 +1,7 @@
 // Package services is the data plane of Services on this node: it writes what core/netplan/services
 // decides to nftables, one table for each address family, with internal/network/nft. Package app
-// drives it. It must never touch a table of others, nor write to the API anything but events.
+// drives it. It must never touch a table of others, nor write to the API
+// anything but events and the addresses of load balancers.
 //
 // A change of a Service or of its endpoints is written when the watch delivers it: the loop takes all
 // Services that changed meanwhile, and each family is one transaction. Nothing is written before the
@@ -66,6 +67,8 @@ const (
 // Config has all names that this data plane uses on the host.
 type Config struct {
 	Client kubernetes.Interface // with the rights of system:node-proxier
+	// Status writes the status of Services of type LoadBalancer: the node's addresses; nil: nobody does.
+	Status kubernetes.Interface
 	Events record.EventRecorder
 	Table  string // name of the nftables tables (ip and ip6)
 	IPv6   bool   // besides IPv4
@@ -83,6 +86,7 @@ type Proxy struct {
 	node    chan struct{} // facts of the node may have changed
 	metrics *metrics
 	udp     *forgetter
+	balance *balancer
 
 	mu      sync.RWMutex
 	planes  []*plane
@@ -106,7 +110,8 @@ type plane struct {
 // New returns a data plane that does nothing before Run.
 func New(cfg Config) *Proxy {
 	return &Proxy{cfg: cfg, node: make(chan struct{}, 1), changed: make(chan struct{}), metrics: newMetrics(),
-		told: map[types.NamespacedName][]string{}, udp: newForgetter(), feed: newFeed(cfg.Node)}
+		told: map[types.NamespacedName][]string{}, udp: newForgetter(), feed: newFeed(cfg.Node),
+		balance: newBalancer(cfg.Status)}
 }
 
 // Remove deletes the tables of a data plane that does not run.
@@ -173,6 +178,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	defer p.close()
 	p.feed.start(ctx, &group, p.cfg.Client)
 	group.Go(func() { p.udp.run(ctx) })
+	group.Go(func() { p.balance.run(ctx) })
 	select {
 	case <-ctx.Done():
 		return nil
@@ -279,6 +285,7 @@ func (p *Proxy) update(ctx context.Context, in []input, whole bool) error {
 	p.changed = make(chan struct{})
 	p.mu.Unlock()
 	p.tell(in, problems)
+	p.balance.look(in, node.Addresses)
 	err := errors.Join(errs...)
 	p.metrics.synced(p, in, start, whole, err)
 	if err == nil {

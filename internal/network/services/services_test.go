@@ -43,7 +43,8 @@ func newDriver(t *testing.T) *driver {
 
 // run starts a new process, as it were.
 func (d *driver) run() {
-	d.proxy = New(Config{Client: d.api, Events: d.events, Table: "carob-test", Node: "here", Pods: labNode(false).Pods,
+	d.proxy = New(Config{Client: d.api, Status: d.api, Events: d.events, Table: "carob-test", Node: "here",
+		Pods:      labNode(false).Pods,
 		Addresses: func() []netip.Addr { return labNode(false).Addresses }})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -150,6 +151,21 @@ func TestDriver(t *testing.T) {
 		name, _, _ := d.reach("outside", "tcp", netip.AddrPortFrom(d.addr("node"), 30080), patience)
 		return name == "pod1"
 	})
+}
+
+// A Service of type LoadBalancer gets the node's address, which then answers.
+func TestLoadBalancer(t *testing.T) {
+	d := newDriver(t)
+	d.store("a", d.ip(1), func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer }, "pod1")
+	d.until("the node's address answers", func() bool {
+		name, _, _ := d.reach("outside", "tcp", netip.AddrPortFrom(d.addr("node"), 80), patience)
+		return name == "pod1"
+	})
+	s, err := d.api.CoreV1().Services("ns").Get(t.Context(), "a", metav1.GetOptions{})
+	d.must(err)
+	if in := s.Status.LoadBalancer.Ingress; len(in) != 1 || in[0].IP != d.addr("node").String() {
+		t.Errorf("status %v", in)
+	}
 }
 
 // Whatever others do to the rules, they come back, and connections go on; so they do when the driver
