@@ -109,6 +109,7 @@ func (b *Builder) toolsLayers(ctx context.Context) ([]*layer, error) {
 			}
 		}
 		t.symlink("usr/bin/ip", "../sbin/ip")
+		t.symlink("usr/bin/nc", "nc.openbsd") // which the package's scripts do, and tests give options of it
 		t.symlink("usr/local/bin/iperf", "/usr/bin/iperf")
 		return t, nil
 	})
