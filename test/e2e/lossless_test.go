@@ -70,6 +70,7 @@ func send(name, url string, senders int, keepAlive bool) *traffic {
 				}
 				x.sent.Add(1)
 				if err := x.once(); err != nil {
+					err = fmt.Errorf("%s: %w", time.Now().UTC().Format("15:04:05.000"), err)
 					x.failed.Add(1)
 					x.mu.Lock()
 					x.errs = append(x.errs, err)

@@ -16,9 +16,14 @@ import (
 	core "carob/internal/core/netplan/services"
 )
 
-// forgetter has connection tracking forget flows of UDP to endpoints that no longer serve: a client
-// that goes on sending would reach the old one as long as it sends (N2.J). It runs after the rules
-// are written, so that the next datagram finds them (N10.21), and beside the loop that writes them.
+// forgetter has connection tracking forget flows to endpoints that no longer serve, beside the loop that
+// writes the rules and after it, so that the next packet finds them (N10.21).
+//
+//   - UDP: a client that goes on sending would reach the old endpoint as long as it sends (N2.J).
+//   - TCP: of connections that have ended, the kernel remembers the endpoint for two minutes. A client that takes
+//     the same source port again would be sent to a pod that is gone. Established connections stay.
+//
+// Connections to an endpoint go on ending until its pod has: so a port is looked at again until keepFor has passed.
 type forgetter struct {
 	wake   chan struct{}
 	handle *netlink.Handle
@@ -27,12 +32,24 @@ type forgetter struct {
 	todo [2]*stale // IPv4, IPv6
 }
 
+const (
+	keepFor  = 3 * time.Second
+	forgetIn = 250 * time.Millisecond // between two passes; longer when they are slow
+	slowPass = 20                     // a pass takes at most one part in so many of the time
+)
+
 // stale says which flows of one family stay: those to a port of flows with one of its endpoints. A
 // flow to a node port is known by the addresses of the node.
 type stale struct {
-	flows map[core.Port][]netip.AddrPort
+	flows map[core.Port]serving
 	node  []netip.Addr
 	found uint
+}
+
+// serving are the endpoints of a port, which is looked at until the given time.
+type serving struct {
+	endpoints []netip.AddrPort
+	until     time.Time
 }
 
 func newForgetter() *forgetter { return &forgetter{wake: make(chan struct{}, 1)} }
@@ -49,11 +66,33 @@ func (f *forgetter) forget(v6 bool, node []netip.Addr, flows map[core.Port][]net
 		i = 1
 	}
 	if f.todo[i] == nil {
-		f.todo[i] = &stale{flows: map[core.Port][]netip.AddrPort{}}
+		f.todo[i] = &stale{flows: map[core.Port]serving{}}
 	}
-	maps.Copy(f.todo[i].flows, flows)
+	until := time.Now().Add(keepFor)
+	for port, endpoints := range flows {
+		f.todo[i].flows[port] = serving{endpoints, until}
+	}
 	f.todo[i].node = node
 	poke(f.wake)
+}
+
+// take returns a copy of what is to be looked at now, and whether any of it is to be looked at again.
+func (f *forgetter) take(now time.Time) (todo [2]*stale, again bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, s := range f.todo {
+		if s == nil {
+			continue
+		}
+		todo[i] = &stale{flows: maps.Clone(s.flows), node: s.node}
+		maps.DeleteFunc(s.flows, func(_ core.Port, p serving) bool { return !now.Before(p.until) })
+		if len(s.flows) == 0 {
+			f.todo[i] = nil
+		} else {
+			again = true
+		}
+	}
+	return todo, again
 }
 
 // open connects in the network namespace of the calling thread.
@@ -66,35 +105,62 @@ func (f *forgetter) open() (err error) {
 
 func (f *forgetter) run(ctx context.Context) {
 	defer f.handle.Close()
+	next := time.NewTimer(0)
+	defer next.Stop()
+	next.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-f.wake:
+		case <-next.C:
 		}
-		f.mu.Lock()
-		todo := f.todo
-		f.todo = [2]*stale{}
-		f.mu.Unlock()
+		start := time.Now()
+		todo, again := f.take(start)
 		for i, s := range todo {
-			if s == nil {
-				continue
+			if s != nil {
+				f.pass(ctx, i == 1, s)
 			}
-			start, family := time.Now(), netlink.InetFamily([]int{unix.AF_INET, unix.AF_INET6}[i])
-			if _, err := f.handle.ConntrackDeleteFilters(netlink.ConntrackTable, family, s); err != nil {
-				klog.FromContext(ctx).V(2).Info("Some flows of UDP could not be forgotten; they time out by themselves",
-					"err", err)
+		}
+		rest := max(forgetIn, slowPass*time.Since(start))
+		if again {
+			next.Reset(rest)
+		}
+		// Changes that come meanwhile wait for their turn: with many connections a pass is not cheap.
+		if time.Since(start) > forgetIn/slowPass {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(rest):
 			}
-			m, name := newMetrics(), codec{v6: i == 1}.name()
-			m.conntrack.WithLabelValues(name).Observe(time.Since(start).Seconds())
-			m.forgotten.WithLabelValues(name).Add(float64(s.found))
 		}
 	}
 }
 
+// pass deletes the flows of one family that are stale.
+func (f *forgetter) pass(ctx context.Context, v6 bool, s *stale) {
+	start, family := time.Now(), netlink.InetFamily(unix.AF_INET)
+	if v6 {
+		family = unix.AF_INET6
+	}
+	if _, err := f.handle.ConntrackDeleteFilters(netlink.ConntrackTable, family, s); err != nil {
+		klog.FromContext(ctx).V(2).Info("Some flows could not be forgotten; they time out by themselves", "err", err)
+	}
+	m, name := newMetrics(), codec{v6: v6}.name()
+	m.conntrack.WithLabelValues(name).Observe(time.Since(start).Seconds())
+	m.forgotten.WithLabelValues(name).Add(float64(s.found))
+}
+
 // MatchConntrackFlow implements netlink.CustomConntrackFilter: it reports whether to delete a flow.
 func (s *stale) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
-	if flow.Forward.Protocol != unix.IPPROTO_UDP {
+	proto := core.UDP
+	switch flow.Forward.Protocol {
+	case unix.IPPROTO_UDP:
+	case unix.IPPROTO_TCP:
+		if proto = core.TCP; !hasEnded(flow) {
+			return false
+		}
+	default:
 		return false
 	}
 	to, ok := netip.AddrFromSlice(flow.Forward.DstIP)
@@ -103,17 +169,29 @@ func (s *stale) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 		return false
 	}
 	to, from = to.Unmap(), from.Unmap()
-	at := core.Port{Addr: to, Proto: core.UDP, Port: flow.Forward.DstPort}
-	serving, known := s.flows[at]
+	at := core.Port{Addr: to, Proto: proto, Port: flow.Forward.DstPort}
+	port, known := s.flows[at]
 	if !known && slices.Contains(s.node, to) {
 		if at.Addr = netip.IPv4Unspecified(); to.Is6() {
 			at.Addr = netip.IPv6Unspecified()
 		}
-		serving, known = s.flows[at]
+		port, known = s.flows[at]
 	}
-	if !known || slices.Contains(serving, netip.AddrPortFrom(from, flow.Reverse.SrcPort)) {
+	if !known || slices.Contains(port.endpoints, netip.AddrPortFrom(from, flow.Reverse.SrcPort)) {
 		return false
 	}
 	s.found++
 	return true
+}
+
+// States of a connection, as in the kernel's enum tcp_conntrack.
+const (
+	tcpLastAck = 6 // then time wait, 7
+	tcpClose   = 8
+)
+
+// hasEnded reports whether a connection is over for both sides, or a last acknowledgement away from it.
+func hasEnded(flow *netlink.ConntrackFlow) bool {
+	tcp, ok := flow.ProtoInfo.(*netlink.ProtoInfoTCP)
+	return ok && tcp.State >= tcpLastAck && tcp.State <= tcpClose
 }

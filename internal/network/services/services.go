@@ -85,7 +85,7 @@ type Proxy struct {
 	feed    *feed
 	node    chan struct{} // facts of the node may have changed
 	metrics *metrics
-	udp     *forgetter
+	flows   *forgetter
 	balance *balancer
 
 	mu      sync.RWMutex
@@ -110,7 +110,7 @@ type plane struct {
 // New returns a data plane that does nothing before Run.
 func New(cfg Config) *Proxy {
 	return &Proxy{cfg: cfg, node: make(chan struct{}, 1), changed: make(chan struct{}), metrics: newMetrics(),
-		told: map[types.NamespacedName][]string{}, udp: newForgetter(), feed: newFeed(cfg.Node),
+		told: map[types.NamespacedName][]string{}, flows: newForgetter(), feed: newFeed(cfg.Node),
 		balance: newBalancer(cfg.Status)}
 }
 
@@ -177,7 +177,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	}
 	defer p.close()
 	p.feed.start(ctx, &group, p.cfg.Client)
-	group.Go(func() { p.udp.run(ctx) })
+	group.Go(func() { p.flows.run(ctx) })
 	group.Go(func() { p.balance.run(ctx) })
 	select {
 	case <-ctx.Done():
@@ -216,7 +216,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 
 // open opens the tables and follows what others do to them.
 func (p *Proxy) open(ctx context.Context, group *sync.WaitGroup) (<-chan struct{}, error) {
-	if err := p.udp.open(); err != nil {
+	if err := p.flows.open(); err != nil {
 		return nil, err
 	}
 	disturbed := make(chan struct{}, 1)
@@ -323,7 +323,7 @@ func (p *Proxy) updatePlane(pl *plane, node core.Node, in []core.Input, whole bo
 		err = pl.table.Sync(pl.content(pl.state))
 	}
 	if pl.broken = err != nil; err == nil {
-		p.udp.forget(pl.v6, node.Addresses, last.Flows)
+		p.flows.forget(pl.v6, node.Addresses, last.Flows)
 	}
 	return last.Left, err
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/base/netns"
+	"carob/internal/base/testwait"
 )
 
 // driver is a Proxy in the lab's node, with an API that the test writes.
@@ -227,6 +230,71 @@ func TestFlowsOfUDP(t *testing.T) {
 }
 
 // answered asks until the right one answers: each question is what keeps a flow alive.
+// lastAck makes a connection one whose last acknowledgement never came, as when its pod ended before it.
+func (d *driver) lastAck(port uint16) {
+	d.t.Helper()
+	var handle *netlink.Handle
+	d.must(netns.Do(d.path("node"), func() (err error) {
+		handle, err = netlink.NewHandle(unix.NETLINK_NETFILTER)
+		return err
+	}))
+	defer handle.Close()
+	flows, err := handle.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+	d.must(err)
+	for _, f := range flows {
+		if f.Forward.SrcPort == port && f.Forward.Protocol == unix.IPPROTO_TCP {
+			f.ProtoInfo = &netlink.ProtoInfoTCP{State: tcpLastAck}
+			f.TimeOut = 100
+			d.must(handle.ConntrackUpdate(netlink.ConntrackTable, unix.AF_INET, f))
+			return
+		}
+	}
+	d.t.Fatal("the connection is not tracked")
+}
+
+// A client that takes the port of an ended connection again reaches an endpoint that serves, not the one that
+// connection tracking remembers; a connection that is established stays.
+func TestFlowsOfTCP(t *testing.T) {
+	d := newDriver(t)
+	vip := netip.AddrPortFrom(netip.MustParseAddr(d.ip(1)), 80)
+	d.store("a", d.ip(1), d.nodePort(false), "pod1")
+	d.until("pod1 is in", func() bool { return d.proxy.running && d.proxy.UseOf("pod1") == In })
+	kept, err := d.dial("outside", "tcp", vip, patience)
+	d.must(err)
+	defer kept.Close()
+	// again connects from the same port as before, which a reset has freed at once.
+	again := func(timeout time.Duration) (name string, err error) {
+		var c net.Conn
+		err = netns.Do(d.path("outside"), func() error {
+			c, err = (&net.Dialer{Timeout: timeout, LocalAddr: &net.TCPAddr{Port: 40404}}).Dial("tcp", vip.String())
+			return err
+		})
+		if err != nil {
+			return "", err
+		}
+		defer c.Close()
+		d.must(c.(*net.TCPConn).SetLinger(0))
+		name, _, err = ask(c, timeout)
+		return name, err
+	}
+	if name, err := again(patience); name != "pod1" {
+		t.Fatalf("before: %q, %v", name, err)
+	}
+	d.lastAck(40404)
+	d.setEndpoints(d.slice("a", "pod2"))
+	d.until("pod2 is in", func() bool { return d.proxy.UseOf("pod1") == Out && d.proxy.UseOf("pod2") == In })
+	testwait.For(t, "the same port reaches pod2", func() bool {
+		name, _ := again(silence)
+		if name == "pod1" {
+			d.lastAck(40404) // the pod goes on ending connections
+		}
+		return name == "pod2"
+	})
+	if name, _, err := ask(kept, patience); name != "pod1" {
+		t.Errorf("the connection that was established: %q, %v", name, err)
+	}
+}
+
 func answered(t *testing.T, c net.Conn, want string) {
 	t.Helper()
 	var last string

@@ -25,7 +25,7 @@ type compiled struct {
 	timeout uint32
 	// problems are what a user should know.
 	problems []string
-	udp      map[Port][]netip.AddrPort
+	flows    map[Port][]netip.AddrPort
 	// lonelyInside, lonelyOutside count ports with a Local policy whose endpoints are elsewhere (N9.4).
 	lonelyInside, lonelyOutside int
 }
@@ -206,12 +206,12 @@ func (c *compiled) port(f family, n Node, s *corev1.Service, p *corev1.ServicePo
 	if len(outer) > 0 && outsideLocal && u.any && len(u.local) == 0 {
 		c.lonelyOutside++
 	}
-	if at.Proto == UDP {
+	if at.Proto != SCTP {
 		c.serving(at, outer, all)
 	}
 }
 
-// serving keeps which endpoints flows of UDP may have (N2.49).
+// serving keeps which endpoints flows of UDP and TCP may have (N2.49).
 func (c *compiled) serving(at Port, outer map[Port]vip, all []endpoint) {
 	var list []netip.AddrPort
 	for i := range all {
@@ -219,14 +219,14 @@ func (c *compiled) serving(at Port, outer map[Port]vip, all []endpoint) {
 			list = append(list, all[i].at)
 		}
 	}
-	if c.udp == nil {
-		c.udp = map[Port][]netip.AddrPort{}
+	if c.flows == nil {
+		c.flows = map[Port][]netip.AddrPort{}
 	}
-	c.udp[at] = list
+	c.flows[at] = list
 	// any order: each port by itself
 	for o := range outer {
-		if _, have := c.udp[o]; !have {
-			c.udp[o] = list
+		if _, have := c.flows[o]; !have {
+			c.flows[o] = list
 		}
 	}
 }

@@ -55,8 +55,8 @@ type Change struct {
 	Delete, Add []Element
 	// NewClasses and OldClasses need, or no longer need, a chain that chooses among N endpoints.
 	NewClasses, OldClasses []Class
-	// Flows are the addresses and ports of UDP that changed, with the endpoints that serve now:
-	// connection tracking must forget flows to others (N2.J).
+	// Flows are the addresses and ports of UDP and TCP that changed, with the endpoints that serve now:
+	// connection tracking must forget flows to others (N2.J), of TCP only those that have ended.
 	Flows map[Port][]netip.AddrPort
 	// Problems are reasons why an address or port of a changed Service is not answered for it.
 	Problems []Problem

@@ -283,14 +283,14 @@ func clusterIPs(old, now *compiled, c *Change) {
 	}
 }
 
-// flow notes which endpoints serve a port of UDP now.
+// flow notes which endpoints serve a port of UDP or TCP now.
 func (s *State) flow(p Port, c *Change) {
-	if p.Proto != UDP {
+	if p.Proto == SCTP {
 		return
 	}
 	c.Flows[p] = nil
 	if list := s.ports[p]; len(list) > 0 {
-		c.Flows[p] = s.services[list[0]].udp[p]
+		c.Flows[p] = s.services[list[0]].flows[p]
 	}
 }
 
