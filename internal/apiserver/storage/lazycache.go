@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -120,7 +121,27 @@ func (l *lazyCache) stop() {
 	}
 	if l.cache != nil {
 		l.delegator.Stop()
-		l.cache.Stop()
+		stopWithin(stopPatience, l.cache.Stop)
+	}
+}
+
+// stopPatience is how long the end of a watch cache is waited for. Upstream's Cacher that is stopped with a hundred
+// changes not delivered yet never ends: its reflector waits for a reader that has gone (cacher.go, processEvent).
+// One goroutine of a cache that nobody uses is left then, and the server's stop goes on.
+const stopPatience = 5 * time.Second
+
+// stopWithin calls stop and waits until it returns, at most patience.
+func stopWithin(patience time.Duration, stop func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		stop()
+	}()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
 	}
 }
 

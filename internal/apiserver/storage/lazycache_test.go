@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -354,4 +356,21 @@ func TestListItemsHaveNoKind(t *testing.T) {
 	if kind := list.Items[0].Kind; kind != "" {
 		t.Errorf("an item says that it is a %s", kind)
 	}
+}
+
+// A watch cache that never ends does not keep the server from stopping; one that ends is waited for.
+func TestStopIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin, never := time.Now(), make(chan struct{})
+		stopWithin(stopPatience, func() { <-never })
+		if took := time.Since(begin); took != stopPatience {
+			t.Errorf("waited %v for a cache that never ends", took)
+		}
+		close(never)
+		ended := false
+		stopWithin(stopPatience, func() { time.Sleep(time.Second); ended = true })
+		if !ended {
+			t.Error("did not wait for a cache that ends")
+		}
+	})
 }
