@@ -54,14 +54,18 @@ func (c *carob) startDNS(ctx context.Context) error {
 func addDevice(name string, addr netip.Addr) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
-	if err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
+	err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: attrs})
+	if errors.Is(err, unix.EOPNOTSUPP) { // a kernel without dummy devices: a bridge without ports serves as well
+		err = netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
+	}
+	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("add network device %s for the DNS: %w", name, err)
 	}
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("find network device %s for the DNS: %w", name, err)
 	}
-	if link.Type() != "dummy" {
+	if !leadsNowhere(link) {
 		return fmt.Errorf("network device %s is a %s: somebody else uses the name", name, link.Type())
 	}
 	a := &netlink.Addr{IPNet: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}}
@@ -74,6 +78,9 @@ func addDevice(name string, addr netip.Addr) error {
 	return nil
 }
 
+// leadsNowhere reports whether a device is of a type that addDevice adds.
+func leadsNowhere(link netlink.Link) bool { return link.Type() == "dummy" || link.Type() == "bridge" }
+
 // removeDevice removes what addDevice added; a missing device is not an error.
 func removeDevice(in instance.Instance) error {
 	if in.DNSDevice == "" {
@@ -83,7 +90,7 @@ func removeDevice(in instance.Instance) error {
 	if _, missing := errors.AsType[netlink.LinkNotFoundError](err); missing {
 		return nil
 	}
-	if err == nil && link.Type() == "dummy" {
+	if err == nil && leadsNowhere(link) {
 		err = netlink.LinkDel(link)
 	}
 	if err != nil {
