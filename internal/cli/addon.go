@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -344,9 +345,9 @@ func purgeAddon(ctx context.Context, c dynamic.Interface, a addons.Addon) error 
 	if err != nil {
 		return err
 	}
-	for i := len(objects) - 1; i >= 0; i-- {
-		api := c.Resource(addonKinds[objects[i].GetKind()])
-		o, err := api.Get(ctx, objects[i].GetName(), metav1.GetOptions{})
+	for _, object := range slices.Backward(objects) {
+		api := c.Resource(addonKinds[object.GetKind()])
+		o, err := api.Get(ctx, object.GetName(), metav1.GetOptions{})
 		if apierrors.IsNotFound(err) || err == nil && o.GetLabels()[addons.Label] != a.Name {
 			continue
 		}

@@ -88,7 +88,7 @@ func bareEvent(ev watch.Event) watch.Event {
 	}
 	if v := reflect.ValueOf(c); v.Kind() == reflect.Pointer && v.Type().String() == cachedObject {
 		if f := hiddenField(v.Elem(), "object"); f.IsValid() && f.Kind() == reflect.Interface && !f.IsNil() {
-			if o, ok := f.Interface().(runtime.Object); ok {
+			if o, ok := reflect.TypeAssert[runtime.Object](f); ok {
 				ev.Object = o
 				return ev
 			}

@@ -3,6 +3,7 @@ package resourceclaim
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,9 +53,7 @@ func (c *Controller) provide(ctx context.Context, key string, pod *corev1.Pod) e
 	}
 	c.setUnclear(key, false)
 	names := map[string]string{}
-	for entry, claim := range plan.Found {
-		names[entry] = claim
-	}
+	maps.Copy(names, plan.Found)
 	for _, n := range plan.Create {
 		made, err := c.client.ResourceV1().ResourceClaims(pod.Namespace).Create(ctx, n.Claim, metav1.CreateOptions{})
 		measure(n.Claim, err)
@@ -218,7 +217,6 @@ func (c *Controller) release(ctx context.Context, key string, claim *resourcev1.
 		if stored, err = c.written(ctx, key, now, stored, err); err != nil || stored == nil {
 			return wrap("remove the finalizer of claim", claim, err)
 		}
-		now = stored
 	}
 	if r.Delete {
 		err := api.Delete(ctx, claim.Name, metav1.DeleteOptions{

@@ -6,10 +6,9 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"carob/internal/core/workload/vpa"
 )

@@ -498,6 +498,7 @@ func (c *Controller) updateOf(ctx context.Context, v *vpa.VerticalPodAutoscaler,
 				round.Resized(pod)
 				count.resized()
 			}
+		case vpa.Wait:
 		}
 	}
 	for _, pod := range evict {

@@ -3,6 +3,7 @@ package dns
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -93,9 +94,7 @@ func (f *follower) Delete(obj any) error { return f.one(obj, true) }
 // Replace implements cache.ReflectorStore.
 func (f *follower) Replace(list []any, _ string) error {
 	left := map[string]metav1.Object{}
-	for k, o := range f.known {
-		left[k] = o
-	}
+	maps.Copy(left, f.known)
 	for _, obj := range list {
 		if o, ok := obj.(metav1.Object); ok {
 			delete(left, o.GetNamespace()+"/"+o.GetName())

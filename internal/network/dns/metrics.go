@@ -21,7 +21,7 @@ type metrics struct {
 	cacheHits, cacheEvictions   [2]prometheus.Counter
 	prefetches, stale           prometheus.Counter
 	rejects, broken, overloads  prometheus.Counter
-	healthFailures, panics      *prometheus.CounterVec
+	healthFailures              *prometheus.CounterVec
 	forwardSeconds, programming *prometheus.HistogramVec
 	reloadFailed                prometheus.Counter
 	entries                     func() [2]int // of the cache

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,12 +48,7 @@ func (s *Server) resolve(ctx context.Context, on *sites, req *dns.Msg, a *asked,
 }
 
 func within(q *core.Query, zones [][]byte) bool {
-	for _, z := range zones {
-		if q.Within(z) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(zones, q.Within)
 }
 
 // parsed is a question in the form of package core.
@@ -109,6 +105,7 @@ func (s *Server) cluster(ctx context.Context, on *sites, one *site, req *dns.Msg
 			return failure(req, dns.RcodeServerFailure)
 		}
 		return m
+	case core.Alias:
 	}
 	// An alias: what it stands for is asked like any other name, so it may be in another server block.
 	m := new(dns.Msg).SetReply(req)
@@ -346,8 +343,8 @@ func rewrite(one *site, req *dns.Msg) (*dns.Msg, func(*dns.Msg) *dns.Msg) {
 	}
 	return changed, func(m *dns.Msg) *dns.Msg {
 		m = m.Copy()
-		for i := len(steps) - 1; i >= 0; i-- {
-			s := steps[i]
+		for _, s := range slices.Backward(steps) {
+
 			for _, list := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
 				for _, rr := range list {
 					h := rr.Header()

@@ -294,6 +294,7 @@ func (s *Server) atOnce(q *core.Query, on *sites, one *site, b *core.Builder, ou
 			return b.End(r.Rcode, true, false), pluginKubernetes
 		case core.Alias:
 			return nil, 0
+		case core.Next:
 		}
 	}
 	c, f := one.cacheOf(q), one.forwarderOf(q)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"text/template"
@@ -217,10 +218,8 @@ func (t *answerTemplate) reply(req *dns.Msg, q *core.Query, from netip.Addr) (m 
 		break
 	}
 	if !matched {
-		for _, z := range t.Fallthrough {
-			if q.Within(z) {
-				return nil, true
-			}
+		if slices.ContainsFunc(t.Fallthrough, q.Within) {
+			return nil, true
 		}
 		return failure(req, dns.RcodeServerFailure), false
 	}

@@ -179,8 +179,9 @@ func (f *family) set(name string, s *policies.Set) (nft.Set, bool) {
 		return nft.Set{Name: name, Key: f.addr, Interval: true}, true
 	case policies.PortRanges:
 		return nft.Set{Name: name, Key: nftables.TypeInetService, Interval: true}, true
+	default:
+		return nft.Set{}, false
 	}
-	return nft.Set{}, false
 }
 
 // elements are the kernel's elements for those of a set of the plan.

@@ -136,6 +136,7 @@ func (c codec) element(to []nft.Element, e core.Element) []nft.Element {
 			last[i/8] |= 0x80 >> (i % 8)
 		}
 		return append(to, nft.Element{Set: set, Key: string(key) + string(first), End: string(key) + string(last)})
+	default: // keyed by address and port
 	}
 	set, key := vipKey(set, e.Key.Port)
 	return append(to, nft.Element{Set: set, Key: string(key)})

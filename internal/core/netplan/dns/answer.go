@@ -94,10 +94,8 @@ func (z *Zone) Answer(q *Query, k *Kubernetes, live *Live, b *Builder) Result {
 		return r
 	}
 	if r.Rcode == NameError {
-		for _, zone := range k.Fallthrough {
-			if q.Within(zone) {
-				return Result{}
-			}
+		if slices.ContainsFunc(k.Fallthrough, q.Within) {
+			return Result{}
 		}
 		if !live.Synced {
 			r.Rcode = ServerFailure
@@ -125,6 +123,7 @@ func (a *answer) records() Result {
 			a.soa(sectionAnswer)
 		case TypeNS:
 			a.server()
+		default: // no data
 		}
 		return found()
 	}
@@ -132,7 +131,7 @@ func (a *answer) records() Result {
 	switch {
 	case string(base) == serverLabels:
 		for _, ip := range a.serverAddresses() {
-			a.address(sectionAnswer, 0, ip, q.Type)
+			a.address(ip, q.Type)
 		}
 		return found()
 	case q.Type == TypeTXT && string(base) == "\x0bdns-version":
@@ -222,9 +221,10 @@ func (a *answer) service(s *service, w want) Result {
 		}
 		switch a.q.Type {
 		case TypeCNAME:
-			a.b.nameRecord(sectionAnswer, headerSize, TypeCNAME, a.k.TTL, nil, s.external)
+			a.b.nameRecord(TypeCNAME, a.k.TTL, nil, s.external)
 		case TypeA, TypeAAAA:
 			return Result{Outcome: Alias, Target: s.external, TTL: a.k.TTL}
+		default: // no data
 		}
 		return found()
 	}
@@ -237,10 +237,11 @@ func (a *answer) service(s *service, w want) Result {
 	switch a.q.Type {
 	case TypeA, TypeAAAA:
 		for _, ip := range s.ips {
-			a.address(sectionAnswer, 0, ip, a.q.Type)
+			a.address(ip, a.q.Type)
 		}
 	case TypeSRV:
 		a.servicePorts(s, w)
+	default: // no data
 	}
 	return found()
 }
@@ -284,7 +285,7 @@ func (a *answer) srv(weight, number uint16, target []byte) (at uint16, ok bool) 
 	data := make([]byte, 6, 6+len(target))
 	binary.BigEndian.PutUint16(data[2:], weight)
 	binary.BigEndian.PutUint16(data[4:], number)
-	return a.b.nameRecord(sectionAnswer, headerSize, TypeSRV, a.k.TTL, data, target)
+	return a.b.nameRecord(TypeSRV, a.k.TTL, data, target)
 }
 
 // endpoints writes the records of endpoints (N4.5 to N4.7).
@@ -300,7 +301,7 @@ func (a *answer) endpoints(s *service, w want, plain bool) Result {
 		if a.q.Type == TypeA || a.q.Type == TypeAAAA {
 			for i := range list {
 				ip := list[(i+int(a.live.Rotate%uint32(len(list))))%len(list)]
-				if !a.address(sectionAnswer, 0, ip, a.q.Type) {
+				if !a.address(ip, a.q.Type) {
 					break
 				}
 			}
@@ -355,7 +356,7 @@ func (a *answer) endpoints(s *service, w want, plain bool) Result {
 		each(func(_ []byte, ip netip.Addr, _ port, _ bool) {
 			if _, ok := seen[pair{ip: ip}]; !ok {
 				seen[pair{ip: ip}] = 0
-				a.address(sectionAnswer, 0, ip, a.q.Type)
+				a.address(ip, a.q.Type)
 			}
 		})
 	case TypeSRV:
@@ -377,6 +378,7 @@ func (a *answer) endpoints(s *service, w want, plain bool) Result {
 			seen[pair{string(label), ip}] = at
 			a.addressAt(sectionAdditional, at, ip)
 		})
+	default: // no data
 	}
 	return found()
 }
@@ -390,7 +392,7 @@ func (a *answer) pod(namespace string, label []byte) Result {
 	if !ok || a.k.Pods == PodsVerified && a.z.pods[ip][namespace] == 0 {
 		return unknown()
 	}
-	a.address(sectionAnswer, 0, ip, a.q.Type)
+	a.address(ip, a.q.Type)
 	return found()
 }
 
@@ -401,7 +403,7 @@ func (a *answer) pointers(ip netip.Addr) Result {
 	}
 	for _, s := range a.z.clusterIPs[ip] {
 		if visible(s) {
-			a.b.nameRecord(sectionAnswer, headerSize, TypePTR, a.k.TTL, nil, slices.Concat(s.name, a.k.Primary))
+			a.b.nameRecord(TypePTR, a.k.TTL, nil, slices.Concat(s.name, a.k.Primary))
 			return found()
 		}
 	}
@@ -416,7 +418,7 @@ func (a *answer) pointers(ip netip.Addr) Result {
 			continue
 		}
 		seen[string(name)] = true
-		a.b.nameRecord(sectionAnswer, headerSize, TypePTR, a.k.TTL, nil, name)
+		a.b.nameRecord(TypePTR, a.k.TTL, nil, name)
 	}
 	if len(seen) == 0 {
 		return unknown()
@@ -425,11 +427,11 @@ func (a *answer) pointers(ip netip.Addr) Result {
 }
 
 // address writes a record of a type if the address has it; false: it does not fit.
-func (a *answer) address(section, label int, ip netip.Addr, typ Type) bool {
+func (a *answer) address(ip netip.Addr, typ Type) bool {
 	if typ != typeOf(ip) {
 		return true
 	}
-	return a.addressAt(section, a.b.ownerOf(label), ip)
+	return a.addressAt(sectionAnswer, a.b.ownerOf(0), ip)
 }
 
 func typeOf(ip netip.Addr) Type {
@@ -473,7 +475,7 @@ func (a *answer) server() {
 	if s := a.z.services[ownService]; s != nil && s.there && len(s.ips) > 0 {
 		name = slices.Concat([]byte(ownName), a.wire)
 	}
-	at, ok := a.b.nameRecord(sectionAnswer, headerSize, TypeNS, a.k.TTL, nil, name)
+	at, ok := a.b.nameRecord(TypeNS, a.k.TTL, nil, name)
 	if !ok || at == 0 {
 		return
 	}

@@ -289,9 +289,9 @@ func (b *Builder) ownerOf(label int) uint16 {
 
 // nameRecord writes a record whose data ends with a name (not compressed: RFC 2782 and 3597), and
 // returns the place of that name; 0 if the record does not fit or the place cannot be pointed to.
-func (b *Builder) nameRecord(section int, owner uint16, typ Type, ttl uint32, before []byte,
+func (b *Builder) nameRecord(typ Type, ttl uint32, before []byte,
 	name []byte) (at uint16, ok bool) {
-	if len(name) > maxName || !b.record(section, owner, typ, ttl, append(before, name...)...) {
+	if len(name) > maxName || !b.record(sectionAnswer, headerSize, typ, ttl, append(before, name...)...) {
 		return 0, false
 	}
 	if place := len(b.buf) - len(name); place < maxPointer {

@@ -31,7 +31,6 @@
 package services
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -110,10 +109,6 @@ func (p Port) String() string {
 		return fmt.Sprintf("node port %d/%s", p.Port, p.Proto)
 	}
 	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(p.Addr, p.Port), p.Proto)
-}
-
-func (p Port) compare(q Port) int {
-	return cmp.Or(p.Addr.Compare(q.Addr), cmp.Compare(p.Proto, q.Proto), cmp.Compare(p.Port, q.Port))
 }
 
 // List names the endpoints among which connections to a Service port are distributed, by what is

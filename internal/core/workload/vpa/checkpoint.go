@@ -153,7 +153,7 @@ func (m *Model) reopen(pod Name, l labels.Set, name string, c *container, to *sh
 }
 
 // close counts the windows whose pods are gone.
-func (m *Model) close(now time.Time) {
+func (m *Model) close() {
 	for _, name := range slices.SortedFunc(maps.Keys(m.targets), Name.compare) {
 		t := m.targets[name]
 		for _, c := range slices.Sorted(maps.Keys(t.open)) {

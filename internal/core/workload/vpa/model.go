@@ -116,7 +116,7 @@ func (m *Model) SetPods(pods []*corev1.Pod, now time.Time) {
 		m.setPod(name, pod, now)
 	}
 	maps.DeleteFunc(m.pods, func(name Name, _ *podUsage) bool { return !here[name] })
-	m.close(now)
+	m.close()
 }
 
 func (m *Model) setPod(name Name, pod *corev1.Pod, now time.Time) {

@@ -1,6 +1,8 @@
 package vpa
 
 import (
+	"slices"
+
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -16,9 +18,9 @@ const (
 // VerticalPodAutoscaler is the API's object (W9.2, W9.3).
 type VerticalPodAutoscaler struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata"`
 	Spec              Spec   `json:"spec"`
-	Status            Status `json:"status,omitempty"`
+	Status            Status `json:"status"`
 }
 
 // Spec says of which pods what is changed, and how.
@@ -133,7 +135,7 @@ type ContainerRecommendation struct {
 type Condition struct {
 	Type               string                 `json:"type"`
 	Status             corev1.ConditionStatus `json:"status"`
-	LastTransitionTime metav1.Time            `json:"lastTransitionTime,omitempty"`
+	LastTransitionTime metav1.Time            `json:"lastTransitionTime"`
 	Reason             string                 `json:"reason,omitempty"`
 	Message            string                 `json:"message,omitempty"`
 	ObservedGeneration int64                  `json:"observedGeneration,omitempty"`
@@ -150,9 +152,9 @@ const (
 // Checkpoint keeps the histograms of one container over a restart (W9.37).
 type Checkpoint struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
-	Spec              CheckpointSpec   `json:"spec,omitempty"`
-	Status            CheckpointStatus `json:"status,omitempty"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              CheckpointSpec   `json:"spec"`
+	Status            CheckpointStatus `json:"status"`
 }
 
 // CheckpointSpec says whose histograms these are.
@@ -163,9 +165,9 @@ type CheckpointSpec struct {
 
 // CheckpointStatus are the histograms.
 type CheckpointStatus struct {
-	LastUpdateTime    metav1.Time         `json:"lastUpdateTime,omitempty"`
+	LastUpdateTime    metav1.Time         `json:"lastUpdateTime"`
 	Version           string              `json:"version,omitempty"`
-	CPUHistogram      HistogramCheckpoint `json:"cpuHistogram,omitempty"`
+	CPUHistogram      HistogramCheckpoint `json:"cpuHistogram"`
 	MemoryHistogram   HistogramCheckpoint `json:"memoryHistogram,omitempty"`
 	FirstSampleStart  metav1.Time         `json:"firstSampleStart,omitempty"`
 	LastSampleStart   metav1.Time         `json:"lastSampleStart,omitempty"`
@@ -220,15 +222,7 @@ func (p *ContainerPolicy) off() bool { return p != nil && p.Mode != nil && *p.Mo
 
 // controls says whether a resource of the container is scaled.
 func (p *ContainerPolicy) controls(name corev1.ResourceName) bool {
-	if p == nil || p.ControlledResources == nil {
-		return true
-	}
-	for _, r := range *p.ControlledResources {
-		if r == name {
-			return true
-		}
-	}
-	return false
+	return p == nil || p.ControlledResources == nil || slices.Contains(*p.ControlledResources, name)
 }
 
 // requestsOnly says that limits stay as they are.

@@ -90,8 +90,9 @@ func Updates(v *VerticalPodAutoscaler) bool {
 	switch v.Mode() {
 	case ModeRecreate, ModeAuto, ModeInPlaceOrRecreate:
 		return v.Status.Recommendation != nil
+	default:
+		return false
 	}
-	return false
 }
 
 // Live says whether a pod is one that can be changed (W9.51).

@@ -268,6 +268,7 @@ func TestTolerance(t *testing.T) {
 					touched[p.Name] = true
 					r.Resized(p)
 					disturbed++
+				case Wait:
 				}
 			}
 		}

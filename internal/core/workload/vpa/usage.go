@@ -137,12 +137,12 @@ func (c *container) addMemory(to *usage, bytes int64, at time.Time, killed bool)
 }
 
 // addOOM takes up that the container was killed for its memory, requested being what it asked for
-// then (W9.27). It says whether that counts.
-func (c *container) addOOM(to *usage, requested int64, at time.Time) bool {
+// then (W9.27).
+func (c *container) addOOM(to *usage, requested int64, at time.Time) {
 	if !c.peaks.Last.IsZero() && at.Before(c.peaks.Last.Add(-window)) {
-		return false
+		return
 	}
 	// The peak of an earlier kill is left out, or kill after kill would drive it up.
 	had := max(requested, c.peaks.Usage)
-	return c.addMemory(to, max(had+oomLeast, amount(float64(had)*oomRatio)), at, true)
+	c.addMemory(to, max(had+oomLeast, amount(float64(had)*oomRatio)), at, true)
 }
