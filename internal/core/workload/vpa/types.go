@@ -168,16 +168,16 @@ type CheckpointStatus struct {
 	LastUpdateTime    metav1.Time         `json:"lastUpdateTime"`
 	Version           string              `json:"version,omitempty"`
 	CPUHistogram      HistogramCheckpoint `json:"cpuHistogram"`
-	MemoryHistogram   HistogramCheckpoint `json:"memoryHistogram,omitempty"`
-	FirstSampleStart  metav1.Time         `json:"firstSampleStart,omitempty"`
-	LastSampleStart   metav1.Time         `json:"lastSampleStart,omitempty"`
+	MemoryHistogram   HistogramCheckpoint `json:"memoryHistogram"`
+	FirstSampleStart  metav1.Time         `json:"firstSampleStart"`
+	LastSampleStart   metav1.Time         `json:"lastSampleStart"`
 	TotalSamplesCount int                 `json:"totalSamplesCount,omitempty"`
 }
 
 // HistogramCheckpoint is a histogram: weights by the index of their bucket, 1 to 10,000, which
 // together are TotalWeight.
 type HistogramCheckpoint struct {
-	ReferenceTimestamp metav1.Time    `json:"referenceTimestamp,omitempty"`
+	ReferenceTimestamp metav1.Time    `json:"referenceTimestamp"`
 	BucketWeights      map[int]uint32 `json:"bucketWeights,omitempty"`
 	TotalWeight        float64        `json:"totalWeight,omitempty"`
 }
