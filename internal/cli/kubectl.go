@@ -78,6 +78,7 @@ func (r *root) kubectl(args []string, out, errOut io.Writer) *cobra.Command {
 	k.SetIn(r.in)
 	k.SetOut(out)
 	k.SetErr(errOut)
+	k.SilenceErrors = true // the caller prints the error, once
 	return k
 }
 

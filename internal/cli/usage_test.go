@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -154,6 +155,18 @@ func TestFailuresExitWith1(t *testing.T) {
 	}
 	if got := message(errors.Join(context.DeadlineExceeded)); strings.Contains(got, "context") {
 		t.Error(got)
+	}
+}
+
+// An error of kubectl is returned to be printed once; kubectl prints nothing of it.
+func TestErrorsOfKubectlAppearOnce(t *testing.T) {
+	for _, args := range [][]string{{"scale", "deployment", "web", "--replicas=x"}, {"get", "--nope"}, {"nonsense"}} {
+		var out, errOut bytes.Buffer
+		cmd := New(noEngine{}, Version{Carob: "1.2.3"}, strings.NewReader(""), &out, &errOut)
+		cmd.SetArgs(append(append([]string{"kubectl"}, args...), "--kubeconfig", os.DevNull))
+		if err := cmd.ExecuteContext(t.Context()); err == nil || out.String()+errOut.String() != "" {
+			t.Errorf("kubectl %q: error %v, printed %q %q", args, err, &out, &errOut)
+		}
 	}
 }
 
