@@ -56,12 +56,12 @@ test: build images ## everything: vet, unit tests, simulator, end to end on real
 	@hack/deps $(TESTING)
 	$(GO) vet $(PKGS)
 	cd tools && $(GO) list -deps carob/internal/apiserver >/dev/null # its go.sum follows ours
-	$(GO) test $(TESTED)
+	hack/gotest "$(TESTED)"
 	$(MAKE) --no-print-directory e2e helm operator
 
 unit: native ## unit tests only
 	@hack/deps $(TESTING)
-	$(GO) test $(TESTED)
+	hack/gotest "$(TESTED)"
 
 check: native fmt vet lint generate-check cross third-party-check ## format, vet, linters, architecture, generated files, arm64, dependencies
 	$(GO) test ./internal/archtest
@@ -102,10 +102,10 @@ conformance: build ## Kubernetes' own suite: make conformance FOCUS='sig-node.*P
 	cd test/conformance && $(GO) run . -focus '$(FOCUS)' -procs $(or $(PROCS),4) $(if $(LIST),-list $(abspath $(LIST))) $(if $(STAND_IN),-stand-in $(STAND_IN))
 
 helm: build ## Helm 4, as a library, against a cluster of its own: install, upgrade, roll back, test, uninstall (needs root)
-	cd test/helm && CAROB=$(CURDIR)/$(BIN)/carob $(GO) test -v -count=1 .
+	cd test/helm && CAROB=$(CURDIR)/$(BIN)/carob ../../hack/gotest . -v -count=1
 
 operator: build ## an operator made with controller-runtime against a cluster of its own, which is killed in between (needs root)
-	cd test/operator && CAROB=$(CURDIR)/$(BIN)/carob $(GO) test -v -count=1 .
+	cd test/operator && CAROB=$(CURDIR)/$(BIN)/carob ../../hack/gotest . -v -count=1
 
 sim: build ## torture the life of a pod in virtual time: make sim SEED=1 SEEDS=1000 HOURS=3
 	$(BIN)/carob sim --seed $(SEED) --seeds $(SEEDS) --hours $(HOURS)
@@ -119,12 +119,12 @@ fuzz: native ## give all that reads from outside, and the life of a pod, what ca
 
 e2e: build images ## end to end: real kubectl, real containers (needs root)
 	@hack/deps containerd runc /usr/lib/cni/bridge
-	CAROB=$(CURDIR)/$(BIN)/carob IMAGES=$(CURDIR)/$(CACHE)/images $(GO) test -v -count=1 -timeout 30m ./test/e2e
+	CAROB=$(CURDIR)/$(BIN)/carob IMAGES=$(CURDIR)/$(CACHE)/images hack/gotest ./test/e2e -v -count=1 -timeout 30m
 
 e2e-containerd: build images ## the same tests on containerd and runc instead of carob's own runtime
 	@hack/reference-runtimes $(TOOLS)/reference
 	RUNTIME=containerd RUNTIME_PROGRAMS=$(CURDIR)/$(TOOLS)/reference OCI_RUNTIME=$(CURDIR)/$(TOOLS)/reference/runc \
-		CAROB=$(CURDIR)/$(BIN)/carob IMAGES=$(CURDIR)/$(CACHE)/images $(GO) test -v -count=1 -timeout 40m ./test/e2e
+		CAROB=$(CURDIR)/$(BIN)/carob IMAGES=$(CURDIR)/$(CACHE)/images hack/gotest ./test/e2e -v -count=1 -timeout 40m
 
 critest: build ## the container runtime interface's own suite, against carob's runtime (needs what `make conformance` built)
 	@hack/critest $(BIN)/carob $(or $(CONFORMANCE_CACHE),$(HOME)/.cache/carob-conformance)
