@@ -55,13 +55,13 @@ func readFlags(dataDir string) (lastStart, error) {
 	return l, nil
 }
 
-// lastFlags returns the instance with the flags of the last start.
+// lastFlags returns the instance with the flags of the last start, whose files may be gone.
 func lastFlags(in instance.Instance) (instance.Instance, error) {
 	l, err := readFlags(in.DataDir)
 	if err != nil || l.DataDir == "" {
 		return in, err
 	}
-	return instance.Derive(l.Flags, in.NodeName)
+	return instance.Recorded(l.Flags, in.NodeName)
 }
 
 // sameAsBefore rejects a start whose flags would lose something of the last start.

@@ -88,3 +88,33 @@ func TestFlagsOfTheLastStart(t *testing.T) {
 		t.Error("a damaged file is accepted")
 	}
 }
+
+// TestFlagsWhoseFilesAreGone: `down --pods` needs the flags of the last start, not the files they name.
+func TestFlagsWhoseFilesAreGone(t *testing.T) {
+	dir, lost := t.TempDir(), t.TempDir()
+	in, err := instance.Derive(instance.Flags{DataDir: dir, PodManifestDir: lost, ResolvConf: os.DevNull}, "host")
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.ResolvConf = filepath.Join(lost, "resolv.conf")
+	if err := saveFlags(dir, lastStart{Flags: in.Flags}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(lost); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := lastFlags(instance.Instance{Flags: instance.Flags{DataDir: dir}}); err != nil ||
+		got.PodManifestDir != lost {
+		t.Errorf("lastFlags = %q, %v", got.PodManifestDir, err)
+	}
+	if _, err := instance.Derive(in.Flags, "host"); !errors.Is(err, instance.ErrFlag) {
+		t.Errorf("a start with them: %v", err)
+	}
+	defaults, err := instance.Derive(instance.Flags{DataDir: dir}, "host")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := instance.Derive(defaults.Flags, "host"); err != nil {
+		t.Errorf("the default directory is made at the start, yet: %v", err)
+	}
+}

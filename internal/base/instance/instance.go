@@ -138,8 +138,21 @@ var nodeNamePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$
 // ErrFlag is the kind of errors about invalid flags.
 var ErrFlag = errors.New("invalid flag")
 
-// Derive completes the flags. Errors are of kind ErrFlag and name the flag.
+// Derive completes the flags and checks that the files they name exist. Errors are of kind ErrFlag and name the flag.
 func Derive(f Flags, hostname string) (Instance, error) {
+	in, err := Recorded(f, hostname)
+	if err != nil {
+		return Instance{}, err
+	}
+	if err := in.checkFiles(); err != nil {
+		return Instance{}, err
+	}
+	return in, nil
+}
+
+// Recorded is the instance of an earlier start with the flags f, whose files may be gone. Errors are as those of
+// Derive.
+func Recorded(f Flags, hostname string) (Instance, error) {
 	if f.DataDir == "" {
 		f.DataDir = DefaultDataDir
 	}
@@ -234,12 +247,20 @@ func Derive(f Flags, hostname string) (Instance, error) {
 			fmt.Errorf("%w --runtime-endpoint: %q is not a socket, such as unix:///run/containerd/containerd.sock",
 				ErrFlag, e)
 	}
-	for flag, d := range map[string]string{"--cni-conf-dir": f.CNIConfDir, "--registry-config": f.RegistryConfig} {
+	if in.PodManifestDir == "" {
+		in.PodManifestDir = filepath.Join(dir, "manifests")
+	}
+	return in, nil
+}
+
+// checkFiles checks that the files and directories that flags name exist, and makes their paths absolute.
+func (in *Instance) checkFiles() (err error) {
+	for flag, d := range map[string]string{"--cni-conf-dir": in.CNIConfDir, "--registry-config": in.RegistryConfig} {
 		if d == "" {
 			continue
 		}
 		if st, err := os.Stat(d); err != nil || !st.IsDir() {
-			return Instance{}, fmt.Errorf("%w %s: %s is not a directory", ErrFlag, flag, d)
+			return fmt.Errorf("%w %s: %s is not a directory", ErrFlag, flag, d)
 		}
 	}
 	for flag, file := range map[string]*string{
@@ -253,25 +274,27 @@ func Derive(f Flags, hostname string) (Instance, error) {
 			continue
 		}
 		if _, err := os.Stat(*file); err != nil {
-			return Instance{}, fmt.Errorf("%w %s: %s: %w", ErrFlag, flag, *file, reason(err))
+			return fmt.Errorf("%w %s: %s: %w", ErrFlag, flag, *file, reason(err))
 		}
 		if *file, err = filepath.Abs(*file); err != nil {
-			return Instance{}, fmt.Errorf("%w %s: %w", ErrFlag, flag, err)
+			return fmt.Errorf("%w %s: %w", ErrFlag, flag, err)
 		}
 	}
 	if p := in.Audit.LogPath; p != "" && p != "-" {
 		if in.Audit.LogPath, err = filepath.Abs(p); err != nil {
-			return Instance{}, fmt.Errorf("%w --audit-log-path: %w", ErrFlag, err)
+			return fmt.Errorf("%w --audit-log-path: %w", ErrFlag, err)
 		}
 	}
-	if in.PodManifestDir == "" {
-		in.PodManifestDir = filepath.Join(dir, "manifests")
-	} else if _, err := os.Stat(in.PodManifestDir); err != nil {
-		return Instance{}, fmt.Errorf("%w --pod-manifest-dir: %s: %w", ErrFlag, in.PodManifestDir, reason(err))
-	} else if in.PodManifestDir, err = filepath.Abs(in.PodManifestDir); err != nil {
-		return Instance{}, fmt.Errorf("%w --pod-manifest-dir: %w", ErrFlag, err)
+	if in.PodManifestDir == filepath.Join(in.DataDir, "manifests") {
+		return nil // the default is made at the start
 	}
-	return in, nil
+	if _, err := os.Stat(in.PodManifestDir); err != nil {
+		return fmt.Errorf("%w --pod-manifest-dir: %s: %w", ErrFlag, in.PodManifestDir, reason(err))
+	}
+	if in.PodManifestDir, err = filepath.Abs(in.PodManifestDir); err != nil {
+		return fmt.Errorf("%w --pod-manifest-dir: %w", ErrFlag, err)
+	}
+	return nil
 }
 
 // LogLevels are the valid values of LogLevel.
@@ -300,7 +323,8 @@ func (in *Instance) checkNumbers() error {
 		value time.Duration
 	}{
 		{"eviction-pressure-transition-period", p.Transition}, {"minimum-image-ttl-duration", p.ImageMinAge},
-		{"deletion-drain-timeout", in.DrainTimeout}, {"shutdown-grace-period", p.ShutdownGrace}, {"shutdown-grace-period-critical-pods", p.ShutdownCritical},
+		{"deletion-drain-timeout", in.DrainTimeout}, {"shutdown-grace-period", p.ShutdownGrace},
+		{"shutdown-grace-period-critical-pods", p.ShutdownCritical},
 	} {
 		if d.value < 0 {
 			return fmt.Errorf("%w --%s: %s is less than 0", ErrFlag, d.flag, d.value)
