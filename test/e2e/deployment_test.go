@@ -113,11 +113,10 @@ func TestDeployment(t *testing.T) {
 	if d.Annotations["deployment.kubernetes.io/revision"] != "5" {
 		t.Errorf("revision %q", d.Annotations["deployment.kubernetes.io/revision"])
 	}
-	contains(t, "events",
-		r.do("get", "events", "-o", `jsonpath={range .items[*]}{.source.component} {.reason} {.message}{"\n"}{end}`),
-		"deployment-controller ScalingReplicaSet Scaled up replica set web-",
+	r.shows(t, []string{"deployment-controller ScalingReplicaSet Scaled up replica set web-",
 		"replicaset-controller SuccessfulCreate Created pod: web-",
-		"replicaset-controller SuccessfulDelete Deleted pod: web-")
+		"replicaset-controller SuccessfulDelete Deleted pod: web-"}, "-n", r.namespace, "get", "events", "-o",
+		`jsonpath={range .items[*]}{.source.component} {.reason} {.message}{"\n"}{end}`)
 
 	r.do("delete", "deployment", "web", "--cascade=foreground")
 	if left := r.do("get", "pods,replicasets", "-o", "name"); left != "" {

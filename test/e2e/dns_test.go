@@ -69,7 +69,7 @@ func TestDNS(t *testing.T) {
 				func() bool { return strings.Contains(lookup(strings.Fields(one.args)...), one.want) })
 		}
 		// Through the search list, as programs do.
-		contains(t, when, c.kubectl(t, "exec", "db-0", "--", "ping", "-c1", "-W1", "db-1.db"), ip)
+		contains(t, when, c.kubectl(t, "exec", "db-0", "--", "ping", "-c1", "-W30", "db-1.db"), ip)
 		contains(t, when, c.kubectl(t, "exec", "db-0", "--", "cat", "/etc/resolv.conf"), "default.svc.cluster.local", "ndots:5")
 	}
 	check("first")

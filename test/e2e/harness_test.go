@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"carob/internal/base/instance"
+	"carob/internal/base/testwait"
 	"carob/test/containerd"
 	"carob/test/e2e/host"
 )
@@ -299,6 +300,44 @@ func (c *cluster) events(t *testing.T, name string) []string {
 		"--sort-by=.metadata.creationTimestamp",
 		"-o", `jsonpath={range .items[*]}{.type} {.reason} {.message}{"\n"}{end}`)
 	return strings.Split(strings.TrimSpace(out), "\n")
+}
+
+// shows runs kubectl until it prints all that is wanted: what a process writes, and events, come a moment after the
+// status that a test has waited for.
+func (c *cluster) shows(t *testing.T, wants []string, args ...string) {
+	t.Helper()
+	testwait.Until(t, "kubectl "+strings.Join(args, " "), func() error {
+		out, err := c.tryKubectl("", args...)
+		if err != nil {
+			return err
+		}
+		for _, w := range wants {
+			if !strings.Contains(out, w) {
+				return fmt.Errorf("it lacks %q:\n%s", w, out)
+			}
+		}
+		return nil
+	})
+}
+
+// told waits until there are events about an object that contain what is wanted, as "Type Reason Message".
+func (c *cluster) told(t *testing.T, name string, wants ...string) {
+	t.Helper()
+	c.shows(t, wants, "get", "events", "--field-selector", "involvedObject.name="+name,
+		"-o", `jsonpath={range .items[*]}{.type} {.reason} {.message}{"\n"}{end}`)
+}
+
+// gone waits until kubectl get finds nothing.
+func (c *cluster) gone(t *testing.T, args ...string) {
+	t.Helper()
+	args = append([]string{"get", "--ignore-not-found", "-o", "name"}, args...)
+	testwait.Until(t, "nothing is left", func() error {
+		left, err := c.tryKubectl("", args...)
+		if err == nil && left != "" {
+			err = fmt.Errorf("kubectl %s: %s", strings.Join(args, " "), left)
+		}
+		return err
+	})
 }
 
 // waitEvent waits until an event with the reason is there.

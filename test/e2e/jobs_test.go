@@ -37,7 +37,7 @@ func TestJob(t *testing.T) {
 	c.wait(t, "job/hello", "condition=complete")
 	contains(t, "log", c.kubectl(t, "logs", "job/hello"), "hello from a job")
 	contains(t, "table", c.kubectl(t, "get", "job", "hello"), "Complete", "1/1")
-	contains(t, "events", strings.Join(c.events(t, "hello"), "\n"), "Normal SuccessfulCreate Created pod: hello-",
+	c.told(t, "hello", "Normal SuccessfulCreate Created pod: hello-",
 		"Normal Completed Job completed")
 
 	c.kubectlIn(
@@ -53,7 +53,7 @@ func TestJob(t *testing.T) {
 	c.wait(t, "job/manual", "condition=complete")
 	// Deleting what is above takes along what is below (W6.27).
 	c.kubectl(t, "delete", "cronjob", "tick")
-	c.wait(t, "job/manual", "delete")
+	c.gone(t, "job/manual")
 }
 
 // kill -9 of carob at random moments of an indexed Job: no index is counted twice, each
@@ -169,6 +169,6 @@ spec:
 	c.kubectl(t, "autoscale", "deployment", "busy", "--min=1", "--max=2", "--cpu-percent=50")
 	c.wait(t, "hpa/busy", "condition=ScalingActive")
 	c.wait(t, "deployment/busy", "jsonpath={.spec.replicas}=2")
-	contains(t, "events", strings.Join(c.events(t, "busy"), "\n"),
+	c.told(t, "busy",
 		"Normal SuccessfulRescale New size: 2; reason: cpu resource utilization (percentage of request) above target")
 }

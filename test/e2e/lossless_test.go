@@ -59,9 +59,9 @@ type traffic struct {
 // send starts so many senders. With keepAlive each reuses its connection, otherwise each request has one of its own.
 func send(name, url string, senders int, keepAlive bool) *traffic {
 	x := &traffic{name: name, url: url, kept: keepAlive, stop: make(chan struct{}),
-		client: &http.Client{Timeout: 10 * time.Second,
+		client: &http.Client{Timeout: patience,
 			Transport: &http.Transport{DisableKeepAlives: !keepAlive, MaxIdleConnsPerHost: senders,
-				DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext}}}
+				DialContext: (&net.Dialer{Timeout: patience}).DialContext}}}
 	for range senders {
 		x.done.Go(func() {
 			for {

@@ -62,7 +62,7 @@ func TestStaticPod(t *testing.T) {
 		first.OwnerReferences[0].Kind != "Node" {
 		t.Errorf("its mirror: %v, owners %v", first.Annotations, first.OwnerReferences)
 	}
-	contains(t, "its log", c.kubectl(t, "logs", name), "version 1")
+	c.shows(t, []string{"version 1"}, "logs", name)
 	contains(t, "exec", c.kubectl(t, "exec", name, "--", "echo", "hello"), "hello")
 	id := first.Status.ContainerStatuses[0].ContainerID
 	links := filepath.Join(c.DataDir, "log", "containers")
@@ -112,7 +112,7 @@ func TestStaticPod(t *testing.T) {
 		changed.Status.ContainerStatuses[0].ContainerID == id {
 		t.Errorf("changed: %v", changed.Annotations)
 	}
-	contains(t, "its log", c.kubectl(t, "logs", name), "version 2")
+	c.shows(t, []string{"version 2"}, "logs", name)
 
 	if _, err := os.Stat(forgotten); !os.IsNotExist(err) {
 		t.Errorf("logs of a pod that is gone are left: %v", err)
@@ -143,6 +143,7 @@ spec:
 	writeFile(t, filepath.Join(c.DataDir, "manifests", "web.yaml"),
 		strings.Replace(staticManifest("1"), "{name: c,", "{name: c, resources: {requests: {cpu: 100m}},", 1))
 	c.become(t, "web-e2e-node", "condition=Ready")
+	c.wait(t, "pod/big", "jsonpath={.status.phase}=Failed")
 	p := c.pod(t, "big")
 	if p.Status.Phase != corev1.PodFailed || p.Status.Reason != "Preempting" ||
 		p.Status.Message != "Preempted in order to admit critical pod" {
@@ -254,7 +255,7 @@ spec:
 		func() bool { return strings.Contains(shared.kubectl(t, "logs", "model"), "wrote") })
 	contains(t, "what it sees", shared.kubectl(t, "logs", "model"), "/whole/bin/busybox", "/part/busybox",
 		"Read-only file system", "wrote 1")
-	contains(t, "events", strings.Join(shared.events(t, "model"), "\n"), `Pulling image "nginx:1.26"`)
+	shared.told(t, "model", `Pulling image "nginx:1.26"`)
 }
 
 // TestNodeProxyByItsUsualPort: the agent's port differs per instance, its name does not.

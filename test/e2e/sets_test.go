@@ -26,9 +26,16 @@ func (s *story) lines(t *testing.T) []string {
 	return strings.Fields(strings.ReplaceAll(string(b), " ", "-"))[s.read:]
 }
 
-// want compares what happened since the last call.
+// want compares what happened since the last call. It waits until as much was written: the last line comes a moment
+// after the status, and a line too many is found by the next call.
 func (s *story) want(t *testing.T, what string, lines ...string) {
 	t.Helper()
+	testwait.Until(t, what, func() error {
+		if got := s.lines(t); len(got) < len(lines) {
+			return fmt.Errorf("the pods wrote only\n%s", strings.Join(got, "\n"))
+		}
+		return nil
+	})
 	got := s.lines(t)
 	s.read += len(got)
 	if !slices.Equal(got, lines) {
@@ -107,8 +114,7 @@ func TestStatefulSet(t *testing.T) {
 	c.kubectl(t, "scale", "sts/web", "--replicas=3")
 	status("sts/web")
 	s.want(t, "scale-up", each(1, 2, "start")...)
-	contains(t, "events", strings.Join(c.events(t, "web"), "\n"),
-		"Normal SuccessfulCreate Create Pod web-3 in StatefulSet web successful",
+	c.told(t, "web", "Normal SuccessfulCreate Create Pod web-3 in StatefulSet web successful",
 		"Normal SuccessfulDelete Delete Pod web-3 in StatefulSet web successful")
 	if out := c.kubectl(t, "get", "sts", "web"); !strings.Contains(out, "3/3") {
 		t.Errorf("kubectl get: %s", out)
@@ -152,5 +158,5 @@ func TestDaemonSet(t *testing.T) {
 	contains(t, "columns", in("get", "ds"), "DESIRED", "UP-TO-DATE")
 	in("patch", "ds", "every", "-p", `{"spec":{"template":{"spec":{"nodeSelector":{"no":"node"}}}}}`)
 	c.wait(t, "ds/every", "jsonpath={.status.desiredNumberScheduled}=0", "-n", "daemons")
-	c.wait(t, "pod", "delete", "-n", "daemons", "-l", "app=every")
+	c.gone(t, "pods", "-n", "daemons", "-l", "app=every")
 }

@@ -86,8 +86,9 @@ func TestLogs(t *testing.T) {
 	c.remove(t, "verbs", "again")
 	c.kubectl(t, "apply", "-f", manifest("verbs"))
 	c.wait(t, "pod/verbs", "condition=Ready")
-	contains(t, "without a container", c.kubectl(t, "logs", "verbs"), "one 1") // kubectl takes the first
+	c.shows(t, []string{"one 1"}, "logs", "verbs") // kubectl takes the first
 	follow(t, c, "one 3", "logs", "-f", "verbs", "-c", "one")
+	follow(t, c, "two 3", "logs", "-f", "verbs", "-c", "two")
 	if got := c.kubectl(t, "logs", "verbs", "-c", "two", "--tail=1"); got != "two 3\n" {
 		t.Errorf("--tail=1 printed %q", got)
 	}

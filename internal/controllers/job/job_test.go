@@ -301,15 +301,11 @@ func trouble(t *testing.T, random *rand.Rand) {
 		switch {
 		case gone:
 			return errors.New("carob has ended")
-		case r != nil && chance(25):
+		case chance(25):
 			mu.Lock()
+			defer mu.Unlock()
 			dying = true
-			cancel := func() {}
-			if r != nil {
-				cancel = r.cancel
-			}
-			mu.Unlock()
-			cancel()
+			r.cancel()
 			return errors.New("carob ends")
 		case chance(15):
 			return apierrors.NewInternalError(errors.New("no"))
@@ -325,13 +321,11 @@ func trouble(t *testing.T, random *rand.Rand) {
 		return nil
 	}
 	begin := func() {
+		// The first write of the new one waits until r is the new one: what ends it must not end the old one again.
 		mu.Lock()
+		defer mu.Unlock()
 		dying = false
-		mu.Unlock()
-		next := start(t.Context(), t, api)
-		mu.Lock()
-		r = next
-		mu.Unlock()
+		r = start(t.Context(), t, api)
 	}
 	begin()
 	good, bad := map[string]bool{}, map[string]bool{}
