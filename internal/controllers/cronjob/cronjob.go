@@ -42,11 +42,16 @@ type Controller struct {
 	// is planned for them, the stored one is read: the watch of Jobs may be ahead, and show that a Job is gone
 	// that only that status remembers.
 	unclear map[string]bool
+	// unsure are the keys, and the names of Jobs that may have been created although the API did not say so.
+	// Before anything is planned for them, the Job is looked for: the watch may be late to show it, and
+	// until it does, a Job that Forbid and Replace count would not be seen.
+	unsure map[string]string
 }
 
 // New returns a controller; jobs are indexed ByController.
 func New(client kubernetes.Interface, events record.EventRecorder, cronJobs, jobs *source.Watch) (*Controller, error) {
-	c := &Controller{client: client, events: events, cronJobs: cronJobs, jobs: jobs, unclear: map[string]bool{}}
+	c := &Controller{client: client, events: events, cronJobs: cronJobs, jobs: jobs, unclear: map[string]bool{},
+		unsure: map[string]string{}}
 	c.Loop = loop.New("cronjob", 5, c.reconcile)
 	var err error
 	if c.fresh, err = freshness.New(c.Add, cronJobs, jobs); err != nil {
@@ -131,7 +136,11 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	cj := source.Get[*batchv1.CronJob](c.cronJobs, key)
 	if cj == nil {
 		c.setUnclear(key, false)
+		c.setUnsure(key, "")
 		return 0, nil
+	}
+	if behind, err := c.lookForJob(ctx, key, cj); behind || err != nil {
+		return 0, err
 	}
 	if c.isUnclear(key) {
 		stored, err := c.client.BatchV1().CronJobs(cj.Namespace).Get(ctx, cj.Name, metav1.GetOptions{})
@@ -162,6 +171,36 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		if wait, over, err := t.act(ctx, out); over || err != nil {
 			return wait, err
 		}
+	}
+}
+
+// lookForJob asks the API for a Job whose creation was not answered. behind reports that there is one that the watch
+// does not show yet: it wakes the key when it does.
+func (c *Controller) lookForJob(ctx context.Context, key string, cj *batchv1.CronJob) (behind bool, err error) {
+	c.mu.Lock()
+	name := c.unsure[key]
+	c.mu.Unlock()
+	if name == "" {
+		return false, nil
+	}
+	there, err := c.client.BatchV1().Jobs(cj.Namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		c.fresh.Wrote(key, c.jobs, there)
+	case !apierrors.IsNotFound(err):
+		return false, fmt.Errorf("look whether Job %s/%s was created: %w", cj.Namespace, name, err)
+	}
+	c.setUnsure(key, "")
+	return !c.fresh.Fresh(key), nil
+}
+
+func (c *Controller) setUnsure(key, job string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if job != "" {
+		c.unsure[key] = job
+	} else {
+		delete(c.unsure, key)
 	}
 }
 
@@ -262,12 +301,16 @@ func (t *turn) create(ctx context.Context, j *batchv1.Job) (over bool, err error
 		case err != nil:
 			return true, fmt.Errorf("look at Job %s/%s: %w", j.Namespace, j.Name, err)
 		case metav1.IsControlledBy(there, t.in.CronJob):
+			t.fresh.Wrote(t.key, t.jobs, there)
 			t.in.Jobs = append(t.in.Jobs, there)
 		default:
 			t.in.Foreign[j.Name] = true // W6.23
 		}
 		return false, nil
 	case err != nil:
+		if !children.Refused(err) {
+			t.setUnsure(t.key, j.Name)
+		}
 		t.events.Eventf(t.in.CronJob, corev1.EventTypeWarning, "FailedCreate", "Error creating job: %v", err)
 		return true, fmt.Errorf("create a Job of CronJob %s: %w", t.key, err)
 	}

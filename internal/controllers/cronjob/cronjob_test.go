@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -335,6 +336,47 @@ func TestLostStatusAndDeletedJob(t *testing.T) {
 			if made != 2 {
 				t.Errorf("blind: %t: %d Jobs were made for two times", blind, made)
 			}
+		})
+	}
+}
+
+// The answer to the creation of a Job is lost, and its watch is late: the Job counts all the same. Forbid starts no
+// second one, neither in the same minute nor, when the retry comes in the next one, for that (W6.16), and nobody is
+// told that it went missing.
+func TestLostAnswerToCreation(t *testing.T) {
+	for _, begin := range []time.Duration{0, 119990 * time.Millisecond} {
+		t.Run(begin.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := controllertest.New(newCronJob(func(s *batchv1.CronJobSpec) {
+					s.ConcurrencyPolicy = batchv1.ForbidConcurrent
+				}))
+				api.LateOf = func(gvr schema.GroupVersionResource) time.Duration {
+					if gvr.Resource == "jobs" {
+						return 10 * time.Minute
+					}
+					return 0
+				}
+				lost := false
+				api.After = func(verb string, gvr schema.GroupVersionResource, _ metav1.Object) error {
+					if verb == "create" && gvr.Resource == "jobs" && !lost {
+						lost = true
+						return apierrors.NewTimeoutError("the answer is lost", 1)
+					}
+					return nil
+				}
+				time.Sleep(begin)
+				r := start(t.Context(), t, api)
+				defer r.stop()
+				time.Sleep(15 * time.Minute)
+				if got := names(api); !slices.Equal(got, []string{"c-15778081"}) || !lost {
+					t.Errorf("Jobs %q, want one; answer lost: %t", got, lost)
+				}
+				for _, e := range r.recorded() {
+					if strings.Contains(e, "MissingJob") {
+						t.Errorf("event %q", e)
+					}
+				}
+			})
 		})
 	}
 }
