@@ -26,7 +26,7 @@ NATIVE    := internal/runtime/native/csrc
 # client-go then notices who modifies an object that it shares with others.
 test unit e2e e2e-containerd: export KUBE_CACHE_MUTATION_DETECTOR := true
 
-.PHONY: help deps build native images run test unit e2e e2e-containerd check fmt vet lint generate generate-check third-party-check bench bench-runtime bench-scheduler sim mutants fuzz conformance critest helm operator cross differential nightly clauses clean
+.PHONY: help deps build native images run test unit e2e e2e-containerd check fmt vet lint generate generate-check third-party-check bench bench-runtime bench-scheduler sim mutants fuzz conformance conformance-gateway critest helm operator cross differential nightly clauses clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -102,6 +102,12 @@ SEEDS ?= 10000
 HOURS ?= 1
 conformance: build ## Kubernetes' own suite: make conformance FOCUS='sig-node.*Probes' (LIST=file of names, PROCS=4, STAND_IN=endpoints)
 	cd test/conformance && $(GO) run . -focus '$(FOCUS)' -procs $(or $(PROCS),4) $(if $(LIST),-list $(abspath $(LIST))) $(if $(STAND_IN),-stand-in $(STAND_IN))
+
+GATEWAY_FLAGS ?= --gateway-addresses 127.77.0.0/24
+conformance-gateway: build ## the Gateway API's own suite: make conformance-gateway RUN=HTTPRouteMatching (needs root)
+	$(GO) run ./test/images -out $(CACHE)/images echo-basic
+	cd test/gateway-conformance && CAROB=$(CURDIR)/$(BIN)/carob IMAGES=$(CURDIR)/$(CACHE)/images CAROB_FLAGS='$(GATEWAY_FLAGS)' \
+		$(GO) test -v -count=1 -timeout 60m . -args $(if $(RUN),-run-test $(RUN)) $(if $(REPORT),-report-output $(abspath $(REPORT)))
 
 helm: build ## Helm 4, as a library, against a cluster of its own: install, upgrade, roll back, test, uninstall (needs root)
 	cd test/helm && CAROB=$(CURDIR)/$(BIN)/carob ../../hack/gotest . -v -count=1

@@ -69,7 +69,7 @@ func Refs(name string) []string {
 }
 
 func find(name string) *image {
-	for _, list := range [][]image{catalogue, upstream} {
+	for _, list := range [][]image{catalogue, upstream, gateway} {
 		if i := slices.IndexFunc(list, func(im image) bool { return im.name == name }); i >= 0 {
 			return &list[i]
 		}

@@ -279,7 +279,7 @@ func (b *Builder) upstreamProgram(ctx context.Context, pkg, file string) ([]*lay
 
 // compileUpstream builds a program out of the suite's module.
 func (b *Builder) compileUpstream(ctx context.Context, pkg string) ([]byte, error) {
-	dir, err := suiteDir(ctx)
+	dir, err := moduleDir(ctx, suite)
 	if err != nil {
 		return nil, err
 	}
@@ -288,7 +288,7 @@ func (b *Builder) compileUpstream(ctx context.Context, pkg string) ([]byte, erro
 
 // upstreamDir is where Go keeps the sources of Kubernetes that the suite uses.
 func (b *Builder) upstreamDir(ctx context.Context) (string, error) {
-	dir, err := suiteDir(ctx)
+	dir, err := moduleDir(ctx, suite)
 	if err != nil {
 		return "", err
 	}
@@ -296,7 +296,8 @@ func (b *Builder) upstreamDir(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-func suiteDir(ctx context.Context) (string, error) {
+// moduleDir is the directory of a test module in carob's source tree.
+func moduleDir(ctx context.Context, module string) (string, error) {
 	out, err := run(ctx, "", "go", "list", "-m", "-f", "{{.Dir}}", "carob")
-	return filepath.Join(strings.TrimSpace(string(out)), suite), err
+	return filepath.Join(strings.TrimSpace(string(out)), module), err
 }

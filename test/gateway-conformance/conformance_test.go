@@ -1,0 +1,114 @@
+// Package gatewayconformance runs the Gateway API's conformance suite against a carob cluster of its own. It is a
+// module of its own, because the suite is not part of carob. The flags of the suite work behind -args, for instance
+// `go test -v . -args -run-test HTTPRouteMatching`.
+package gatewayconformance
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"sigs.k8s.io/gateway-api/conformance"
+	confv1 "sigs.k8s.io/gateway-api/conformance/apis/v1"
+	"sigs.k8s.io/gateway-api/conformance/utils/suite"
+)
+
+const gatewayClass = "carob"
+
+// given reports whether a flag of the suite was given.
+func given(name string) (yes bool) {
+	flag.Visit(func(f *flag.Flag) { yes = yes || f.Name == name })
+	return yes
+}
+
+func TestConformance(t *testing.T) {
+	t.Setenv("KUBECONFIG", up(t))
+	opts := conformance.DefaultOptions(t)
+	if !given("gateway-class") {
+		opts.GatewayClassName = gatewayClass
+	}
+	if !given("conformance-profiles") {
+		opts.ConformanceProfiles = []suite.ConformanceProfileName{
+			suite.GatewayHTTPConformanceProfileName, suite.GatewayGRPCConformanceProfileName,
+			suite.GatewayTLSConformanceProfileName,
+		}
+	}
+	opts.Implementation = confv1.Implementation{
+		Organization: "carob", Project: "carob", URL: "https://carob.invalid", Version: version(t),
+		Contact: []string{"SECURITY.md"},
+	}
+	opts.ManifestFS = append([]fs.FS{withoutUDP(t)}, opts.ManifestFS...)
+	conformance.RunConformanceWithOptions(t, opts)
+}
+
+// withoutUDP has the suite's first manifests but for its CoreDNS, a backend of UDPRoutes only, which need not run for
+// these profiles. The suite waits for everything that these manifests start.
+func withoutUDP(t *testing.T) fs.FS {
+	t.Helper()
+	const name, image = "base/manifests.yaml", "coredns/coredns"
+	all, err := conformance.Manifests.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keep []string
+	documents := strings.Split(string(all), "\n---\n")
+	for _, d := range documents {
+		if !strings.Contains(d, image) {
+			keep = append(keep, d)
+		}
+	}
+	if len(keep) != len(documents)-1 {
+		t.Fatalf("%d of the suite's first manifests have the image %s, not one", len(documents)-len(keep), image)
+	}
+	return fstest.MapFS{name: {Data: []byte(strings.Join(keep, "\n---\n"))}}
+}
+
+// up starts a cluster that ends with the test and returns its kubeconfig.
+func up(t *testing.T) string {
+	t.Helper()
+	images := os.Getenv("IMAGES")
+	if os.Getenv("CAROB") == "" || images == "" || os.Getuid() != 0 {
+		t.Fatal("CAROB or IMAGES is not set, or this is not root: use `make conformance-gateway`")
+	}
+	dir, err := os.MkdirTemp("", "carob-gateway-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			log, _ := os.ReadFile(filepath.Join(dir, "carob.log"))
+			t.Logf("carob's log:\n%s", log[max(0, len(log)-16000):])
+		}
+		carob(t, "down", "--pods", "--data-dir", dir)
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	pods := fmt.Sprintf("10.%d.0.0/16", 225+os.Getpid()%28)
+	carob(t, append([]string{"up", "--detach", "--data-dir", dir, "--pod-cidr", pods},
+		strings.Fields(os.Getenv("CAROB_FLAGS"))...)...)
+	carob(t, "image", "import", filepath.Join(images, "echo-basic.tar"), "--data-dir", dir)
+	return filepath.Join(dir, "admin.kubeconfig")
+}
+
+func version(t *testing.T) string {
+	t.Helper()
+	_, v, _ := strings.Cut(carob(t, "--version"), " version ")
+	return strings.TrimSpace(v)
+}
+
+func carob(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(os.Getenv("CAROB"), args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("carob %q: %v\n%s", args, err, bytes.TrimSpace(out))
+	}
+	return string(out)
+}
