@@ -16,7 +16,6 @@ import (
 // neverRecorded are the reasons of L10's tables that nobody records here, and why.
 var neverRecorded = map[string]string{
 	"FailedValidation":           "a manifest that can't be used is logged (docs/differences.md)",
-	"BindingConditionsPending":   "no DRA",
 	"FailedMapVolume":            "no block volumes",
 	"SuccessfulMountVolume":      "no block volumes",
 	"SuccessfulAttachVolume":     "no volumes that are attached",

@@ -12,6 +12,7 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"carob/internal/core/placement"
+	"carob/internal/scheduler/devices"
 	"carob/internal/scheduler/extender"
 )
 
@@ -29,6 +30,11 @@ func (s *Scheduler) interested(pod *corev1.Pod) []*extender.Client {
 	return list
 }
 
+// asksFurther reports whether nodes that fit are asked about: by extenders, or for devices.
+func (s *Scheduler) asksFurther(p *placement.Pod) bool {
+	return len(s.interested(p.Object)) > 0 || needsDevices(p)
+}
+
 // consult asks the extenders about a popped pod, one pod at a time: an extender may count on having heard of
 // the last one's node before it is asked about the next. Pods that no extender is interested in go on.
 func (s *Scheduler) consult(ctx context.Context, it *item) {
@@ -37,17 +43,41 @@ func (s *Scheduler) consult(ctx context.Context, it *item) {
 		return
 	}
 	began := time.Now()
-	nodes, d := s.cluster.Candidates(it.pod, s.start)
-	s.start, it.answers = d.Next, nil
+	it.answers, it.devices, it.stored = nil, nil, nil
+	var attempt *devices.Attempt
+	if needsDevices(it.pod) {
+		var done bool
+		if attempt, done = s.beginDevices(ctx, it, began); done {
+			return
+		}
+		it.devices = attempt
+	}
+	nodes, d := s.cluster.Candidates(it.pod, s.start, attempt != nil)
+	s.start = d.Next
 	if len(nodes) == 0 {
 		s.noNode(ctx, it, d, began)
 		return
 	}
 	s.consulting = true
-	s.queue.Watch(it, []placement.Filter{placement.Extender})
-	pod := it.pod.Object
+	asked := []placement.Filter{placement.Extender}
+	if len(s.interested(it.pod.Object)) == 0 {
+		asked = []placement.Filter{placement.DynamicResources}
+	}
+	s.queue.Watch(it, asked)
+	pod, enough, weight := it.pod.Object, s.cluster.Enough(it.pod), it.pod.Profile().Weights.Devices
 	s.calls.Do(pod.UID, func() {
-		answers, err := ask(ctx, s.interested(pod), pod, nodes)
+		answers := placement.Answers{Accepted: map[string]bool{}, Refused: map[string]placement.Refusal{},
+			Scores: map[string]int64{}}
+		var err error
+		if attempt != nil {
+			nodes, err = askDevices(ctx, attempt, nodes, enough, &answers)
+			for name, score := range attempt.Scores() {
+				answers.Scores[name] = score * weight
+			}
+		}
+		if err == nil {
+			err = ask(ctx, s.interested(pod), pod, nodes, &answers)
+		}
 		s.box.post(func() {
 			s.consulting = false
 			s.answered(ctx, it, answers, err, began)
@@ -85,10 +115,8 @@ func (s *Scheduler) answered(ctx context.Context, it *item, answers placement.An
 
 // ask has the filters of extenders called one after the other, each about what the ones before it accepted,
 // then all of them for their scores. It reads the snapshot of nodes only.
-func ask(ctx context.Context, extenders []*extender.Client, pod *corev1.Pod, nodes []*corev1.Node) (
-	placement.Answers, error) {
-	a := placement.Answers{Accepted: map[string]bool{}, Refused: map[string]placement.Refusal{},
-		Scores: map[string]int64{}}
+func ask(ctx context.Context, extenders []*extender.Client, pod *corev1.Pod, nodes []*corev1.Node,
+	a *placement.Answers) error {
 	for _, e := range extenders {
 		if len(nodes) == 0 {
 			break
@@ -99,7 +127,7 @@ func ask(ctx context.Context, extenders []*extender.Client, pod *corev1.Pod, nod
 				klog.FromContext(ctx).Info("Skipping an extender that does not answer", "extender", e.Name(), "err", err)
 				continue
 			}
-			return a, err
+			return err
 		}
 		for name, why := range said.Failed {
 			a.Refused[name] = refusedBy(a.Refused[name], why, true)
@@ -113,7 +141,7 @@ func ask(ctx context.Context, extenders []*extender.Client, pod *corev1.Pod, nod
 		a.Accepted[n.Name] = true
 	}
 	if len(nodes) < 2 {
-		return a, nil
+		return nil
 	}
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -132,7 +160,7 @@ func ask(ctx context.Context, extenders []*extender.Client, pod *corev1.Pod, nod
 		})
 	}
 	all.Wait()
-	return a, nil
+	return nil
 }
 
 // refusedBy adds the reason of an extender; what cannot be cured stays so.
@@ -150,7 +178,7 @@ func (s *Scheduler) decideAgain(it *item) (d placement.Decision, ask bool) {
 	}
 	d = s.cluster.Decide(it.pod, s.start)
 	s.start = d.Next
-	return d, d.Node != "" && len(s.interested(it.pod.Object)) > 0
+	return d, d.Node != "" && s.asksFurther(it.pod)
 }
 
 // preemptWith lets extenders change the victims, then evicts what remains. It reports whether it does.

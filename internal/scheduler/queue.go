@@ -11,6 +11,7 @@ import (
 	"carob/internal/base/backoff"
 	"carob/internal/base/delayq"
 	"carob/internal/core/placement"
+	"carob/internal/scheduler/devices"
 )
 
 // maxUnschedulable is the time after which a pod is tried again without a change (L2.3).
@@ -26,7 +27,7 @@ const maxUnschedulable = 5 * time.Minute
 type area int
 
 const (
-	gated         area = iota // has scheduling gates: blocked until its spec changes
+	gated         area = iota // has scheduling gates, or lacks claims: blocked until that changes
 	active                    // to be tried, by priority, then by age
 	waiting                   // in back-off
 	unschedulable             // no node fits; waits for a change that may help
@@ -42,6 +43,8 @@ type item struct {
 	errors   int                // consecutive errors, which have their own back-off
 	refused  []placement.Filter // by the last decision
 	answers  *placement.Answers // of extenders, while a preemption is looked for
+	devices  *devices.Attempt   // of the last decision; nil if the pod needs none
+	stored   *devices.Stored    // what was written of devices
 	stirred  bool               // while away, there was a change that may help
 
 	order uint64 // order of arrival, which decides between equal pods
@@ -58,11 +61,14 @@ type queue struct {
 	flush  delayq.Queue[types.UID] // end of the time in unschedulable
 	n      uint64
 	delays backoff.Exponential
+
+	held  func(*placement.Pod) bool // whether a pod must not be tried
+	holds func(*item)               // told of those that must not
 }
 
 func newQueue(initial, most time.Duration) *queue {
 	return &queue{delays: backoff.Exponential{Initial: initial, Max: most}, items: map[types.UID]*item{},
-		parked: map[types.UID]*item{}}
+		parked: map[types.UID]*item{}, held: (*placement.Pod).Gated, holds: func(*item) {}}
 }
 
 // Add takes a pod that has no node, or a newer version of one. A change of its own
@@ -73,7 +79,9 @@ func (q *queue) Add(p *placement.Pod, now time.Time) {
 		q.n++
 		it = &item{pod: p, order: q.n, area: gated}
 		q.items[p.Object.UID] = it
-		if !p.Gated() {
+		if q.held(p) {
+			q.holds(it)
+		} else {
 			q.activate(it, now)
 		}
 		return
@@ -83,9 +91,10 @@ func (q *queue) Add(p *placement.Pod, now time.Time) {
 	helps := slices.ContainsFunc(filters, func(f placement.Filter) bool { return slices.Contains(it.refused, f) })
 	switch {
 	case !changed:
-	case p.Gated() && it.area != away:
+	case it.area != away && q.held(p):
 		q.leave(it)
 		it.area = gated
+		q.holds(it)
 	case it.area == gated:
 		q.activate(it, now)
 	case it.area == away:

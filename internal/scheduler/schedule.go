@@ -17,7 +17,7 @@ import (
 
 // schedule makes one attempt for a popped pod.
 func (s *Scheduler) schedule(ctx context.Context, it *item) {
-	if len(s.interested(it.pod.Object)) > 0 {
+	if s.asksFurther(it.pod) {
 		s.consult(ctx, it)
 		return
 	}
@@ -75,7 +75,8 @@ func (s *Scheduler) assume(ctx context.Context, it *item, node string, began tim
 	pod := it.pod.Object
 	s.stir(s.cluster.SetPod(it.pod, node))
 	s.assumed[pod.UID] = it
-	s.calls.Do(pod.UID, func() {
+	s.reserveDevices(it, node)
+	bind := func() {
 		binding := &corev1.Binding{
 			ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
 			Target:     corev1.ObjectReference{Kind: "Node", Name: node},
@@ -91,7 +92,12 @@ func (s *Scheduler) assume(ctx context.Context, it *item, node string, began tim
 			s.record(pod, node, "", began)
 		}
 		s.box.post(func() { s.bindingEnded(ctx, it, node, err) })
-	})
+	}
+	if it.devices != nil {
+		s.calls.Do(pod.UID, func() { s.storeDevices(ctx, it, node, bind) })
+		return
+	}
+	s.calls.Do(pod.UID, bind)
 }
 
 // bindingEnded handles the result of a binding. After a success, the watch shows the pod on its
@@ -106,6 +112,7 @@ func (s *Scheduler) bindingEnded(ctx context.Context, it *item, node string, err
 		return // deleted, or observed on a node, meanwhile
 	}
 	delete(s.assumed, pod.UID)
+	s.undoDevices(ctx, it)
 	s.stir(s.cluster.RemovePod(pod.UID))
 	if apierrors.IsNotFound(err) {
 		s.queue.Remove(pod.UID)
@@ -129,6 +136,9 @@ func (s *Scheduler) failed(ctx context.Context, it *item, err error) {
 func (s *Scheduler) reject(ctx context.Context, it *item, d placement.Decision, p placement.Preemption,
 	began time.Time) {
 	message := d.Message(p.Message)
+	if freed := s.freeObstacle(ctx, it); freed != "" {
+		message += " " + freed
+	}
 	if p.NoHelp {
 		s.stir(s.cluster.Denominate(it.pod.Object.UID))
 	}

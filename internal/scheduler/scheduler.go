@@ -69,7 +69,9 @@ type Scheduler struct {
 	missing map[string]bool              // kinds that did not deliver a first list
 	start   int                          // where the next decision starts
 
-	consulting bool    // extenders are being asked about a pod
+	devices *deviceWatches
+
+	consulting bool    // extenders or devices are being asked about a pod
 	toConsult  []*item // pods that wait for that
 }
 
@@ -111,6 +113,13 @@ func NewForClient(client kubernetes.Interface, o Options) (*Scheduler, error) {
 		spaces:  map[string]*corev1.Namespace{},
 		owners:  map[placement.Owner]bool{},
 		missing: watched(),
+		devices: newDeviceWatches(),
+	}
+	s.queue.held = func(p *placement.Pod) bool { return p.Gated() || s.holds(p) }
+	s.queue.holds = func(it *item) {
+		if !it.pod.Gated() {
+			s.devices.held[it.pod.Object.UID] = it
+		}
 	}
 	if s.journal == nil {
 		s.journal = journal.Discard{}

@@ -24,15 +24,22 @@ func everything[L runtime.Object](c handover.Client[L], example runtime.Object) 
 	return handover.New(c, example, fields.Everything())
 }
 
+// reflect starts a reflector.
+func reflect(ctx context.Context, run func(func()), what string, example runtime.Object, store cache.ReflectorStore,
+	lw *handover.ListWatch) {
+	logger := klog.FromContext(ctx)
+	r := cache.NewReflectorWithOptions(lw, example, store,
+		cache.ReflectorOptions{Name: "scheduler-" + what, Logger: &logger})
+	run(func() { r.RunWithContext(ctx) })
+}
+
 // watch starts the reflectors; they end with ctx. No decision is made before each
 // of them has delivered a first list.
 func (s *Scheduler) watch(ctx context.Context, group *sync.WaitGroup) {
 	start := func(what string, example runtime.Object, store cache.ReflectorStore, lw *handover.ListWatch) {
-		logger := klog.FromContext(ctx)
-		r := cache.NewReflectorWithOptions(lw, example, store,
-			cache.ReflectorOptions{Name: "scheduler-" + what, Logger: &logger})
-		group.Go(func() { r.RunWithContext(ctx) })
+		reflect(ctx, group.Go, what, example, store, lw)
 	}
+	s.devices.start = s.watchDevices(ctx, group.Go)
 	core, apps := s.client.CoreV1(), s.client.AppsV1()
 	start("nodes", &corev1.Node{},
 		&feed[*corev1.Node, *corev1.Node]{s.box, s.prepareNode, s.nodeSeen, s.nodeGone, s.allNodes},
@@ -184,6 +191,8 @@ func (s *Scheduler) podGone(pod *corev1.Pod) {
 	delete(s.assumed, pod.UID)
 	delete(s.bound, pod.UID)
 	delete(s.skipped, pod.UID)
+	delete(s.devices.held, pod.UID)
+	s.forgetReady(pod.UID)
 	s.stir(s.cluster.Denominate(pod.UID))
 	s.stir(s.cluster.RemovePod(pod.UID))
 }

@@ -15,6 +15,7 @@ type Decision struct {
 	Node     string        // empty when no node fits
 	Refusals []NodeRefusal // shared with other decisions: read only
 	Conflict string        // why the pod fits no node whatever; Refusals is empty then
+	By       Filter        // what says so
 	Excluded int           // nodes that the pod's affinity doesn't name; they are not among Refusals
 	Nodes    int           // how many there are
 	Next     int           // where the next decision is to start looking
@@ -55,7 +56,7 @@ type NodeRefusal struct {
 // Decide finds the best node for a pod. start is Next of the last decision: in a
 // large cluster only a part is looked at each time, all in turn (L2.11).
 func (c *Cluster) Decide(p *Pod, start int) Decision {
-	d, feasible, g := c.fits(p, start)
+	d, feasible, g := c.fits(p, start, false)
 	switch {
 	case len(feasible) == 1:
 		d.Node = c.nodes[feasible[0]].Object.Name
@@ -69,15 +70,16 @@ func (c *Cluster) Decide(p *Pod, start int) Decision {
 }
 
 // fits finds the nodes, by index, that a pod fits on, and why not when there is none. The list is valid until
-// the next call; g is the pod's group, if that was needed.
-func (c *Cluster) fits(p *Pod, start int) (d Decision, feasible []int, g *group) {
+// the next call; g is the pod's group, if that was needed. all says that
+// a part of the nodes is not enough, nor the one that the pod is nominated to.
+func (c *Cluster) fits(p *Pod, start int, all bool) (d Decision, feasible []int, g *group) {
 	d = Decision{Nodes: len(c.nodes)}
 	if len(c.nodes) == 0 {
 		return d, nil, nil
 	}
 	d.Next = start % len(c.nodes)
 	if p.nowhere {
-		d.Conflict = reasonConflict
+		d.Conflict, d.By = reasonConflict, NodeAffinity
 		return d, nil, nil
 	}
 	if p.only != nil {
@@ -86,11 +88,14 @@ func (c *Cluster) fits(p *Pod, start int) (d Decision, feasible []int, g *group)
 	}
 	g = c.groupOf(p)
 	s := state{p, g.hard, g.affinity}
-	if n := c.Node(p.Object.Status.NominatedNodeName); n != nil && c.refusal(&s, n) == nil {
+	if n := c.Node(p.Object.Status.NominatedNodeName); n != nil && !all && c.refusal(&s, n) == nil {
 		return d, []int{n.index}, g
 	}
 	reserved := c.refusedByReservations(&s)
 	enough := p.profile.sampleSize(len(c.nodes))
+	if all {
+		enough = len(c.nodes)
+	}
 	feasible = c.feasible[:0]
 	looked := 0
 	for ; looked < len(c.nodes) && len(feasible) < enough; looked++ {
@@ -216,7 +221,10 @@ func (f *Profile) sampleSize(nodes int) int {
 // another attempt only after a change that concerns one of them (L2.5).
 func (d Decision) Filters() []Filter {
 	var filters []Filter
-	if d.Conflict != "" || d.Excluded > 0 {
+	if d.Conflict != "" {
+		filters = append(filters, d.By)
+	}
+	if d.Excluded > 0 {
 		filters = append(filters, NodeAffinity)
 	}
 	for _, f := range d.said().filters {

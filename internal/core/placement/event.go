@@ -113,6 +113,10 @@ func (c *Cluster) Helps(p *Pod, refused []Filter, e Event) bool {
 	if slices.Contains(refused, Extender) && !e.Nothing() {
 		return true
 	}
+	if slices.Contains(refused, DynamicResources) && e.before == nil && e.after == nil && e.nodeAfter != nil &&
+		!e.Nothing() {
+		return true // devices are allocated by the labels of nodes, and by what they have (S9.30)
+	}
 	local, nodeAsked := false, false
 	for _, f := range e.filters {
 		if !slices.Contains(refused, f) {
@@ -222,12 +226,15 @@ func OwnChange(before, after *Pod) (filters []Filter, changed bool) {
 		shrank(before.Demand, after.Demand) {
 		filters = append(filters, NodeResourcesFit)
 	}
+	if !equality.Semantic.DeepEqual(a.Status.ResourceClaimStatuses, b.Status.ResourceClaimStatuses) {
+		filters = append(filters, DynamicResources)
+	}
 	rest := a.Spec.DeepCopy()
 	rest.Tolerations = b.Spec.Tolerations
 	rest.Containers, rest.InitContainers, rest.Resources = b.Spec.Containers, b.Spec.InitContainers, b.Spec.Resources
 	rest.EphemeralContainers = b.Spec.EphemeralContainers
 	if !equality.Semantic.DeepEqual(rest, &b.Spec) {
-		return append(localFilters(), topologyFilters()...), true
+		return append(append(localFilters(), topologyFilters()...), DynamicResources), true
 	}
 	return filters, len(filters) > 0
 }

@@ -18,15 +18,23 @@ type Answers struct {
 	Scores   map[string]int64   // to be added to the nodes' own
 }
 
-// Candidates returns the nodes that a pod fits on, before extenders are asked, and the decision when there
-// are none.
-func (c *Cluster) Candidates(p *Pod, start int) ([]*corev1.Node, Decision) {
-	d, feasible, _ := c.fits(p, start)
+// Candidates returns the nodes that a pod fits on, before the scheduler asks further, and the decision when there
+// are none. all says that a part of the nodes does not do.
+func (c *Cluster) Candidates(p *Pod, start int, all bool) ([]*corev1.Node, Decision) {
+	d, feasible, _ := c.fits(p, start, all)
 	nodes := make([]*corev1.Node, 0, len(feasible))
 	for _, i := range feasible {
 		nodes = append(nodes, c.nodes[i].Object)
 	}
 	return nodes, d
+}
+
+// Enough is how many nodes that fit are enough for a pod to choose from (L2.11).
+func (c *Cluster) Enough(p *Pod) int { return p.profile.sampleSize(len(c.nodes)) }
+
+// Nowhere is the decision about a pod that fits on no node whatever, because a filter of the scheduler says so.
+func (c *Cluster) Nowhere(by Filter, why string) Decision {
+	return Decision{Nodes: len(c.nodes), Conflict: why, By: by}
 }
 
 // Choose finds the best of the nodes that extenders accepted. The cluster may have changed since they were

@@ -1,6 +1,8 @@
 package placement
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"carob/internal/core/resources"
@@ -40,6 +42,7 @@ const (
 	PodTopologySpread    Filter = "PodTopologySpread"
 	InterPodAffinity     Filter = "InterPodAffinity"
 	NodeDeclaredFeatures Filter = "NodeDeclaredFeatures"
+	DynamicResources     Filter = "DynamicResources" // asked by the scheduler, about what the others accept
 )
 
 // Refusal is why a node can't take a pod: what the first failing filter says.
@@ -118,10 +121,24 @@ func (n *Node) refuses(p *Pod) *Refusal {
 		return &Refusal{Filter: NodeAffinity, Reasons: []string{reasonNodeAffinity}}
 	case len(p.Ports) > 0 && n.portTaken(p) && f.asks(NodePorts):
 		return &Refusal{Filter: NodePorts, Reasons: []string{reasonPorts}, Curable: true}
-	case !resources.FitsNow(&n.Ledger, p.asked) && f.asks(NodeResourcesFit):
-		return resourceRefusal(resources.Fits(&n.Ledger, p.asked))
+	}
+	if asked := n.askedOf(p); !resources.FitsNow(&n.Ledger, asked) && f.asks(NodeResourcesFit) {
+		return resourceRefusal(resources.Fits(&n.Ledger, asked))
 	}
 	return nil
+}
+
+// askedOf is what a pod asks of the node itself: what it has not, and a class of devices serves, is not (S9.60).
+func (n *Node) askedOf(p *Pod) resources.Demand {
+	d := p.asked
+	if len(p.byClass) == 0 {
+		return d
+	}
+	d.Scalars = slices.DeleteFunc(slices.Clone(d.Scalars), func(s resources.Scalar) bool {
+		has, _ := n.Ledger.Allocatable.Scalar(s.Name)
+		return has == 0 && slices.Contains(p.byClass, s.Name)
+	})
+	return d
 }
 
 // lacksFeatures refuses a node that doesn't declare what the pod needs (L2.30).

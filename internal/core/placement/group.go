@@ -212,6 +212,10 @@ func wishesOf(p *Pod) string {
 		text(string(s.Name))
 		number(s.Value)
 	}
+	number(int64(len(p.byClass)))
+	for _, name := range p.byClass {
+		text(string(name))
+	}
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		number(int64(len(list)))
 		for i := range list {

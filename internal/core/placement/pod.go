@@ -47,6 +47,8 @@ type Pod struct {
 	features     features.FeatureSet // that its node must declare
 	controller   Owner               // zero when none
 
+	byClass []corev1.ResourceName // extended resources that a class of devices serves where the node has none; sorted
+
 	wishes, company string  // name its group; computed once
 	siblings        *string // name the pods it is spread from by default, as of siblingsAt
 	siblingsAt      uint64
@@ -99,6 +101,19 @@ func PrepareFor(pod *corev1.Pod, profile *Profile) *Pod {
 	}
 	return p
 }
+
+// Profile is how the pod is placed; read only.
+func (p *Pod) Profile() *Profile { return p.profile }
+
+// ServeByClass says which extended resources of the pod a class of devices serves on nodes that have none (S9.60).
+func (p *Pod) ServeByClass(names []corev1.ResourceName) {
+	if !slices.Equal(p.byClass, names) {
+		p.byClass, p.wishes = names, ""
+	}
+}
+
+// ServedByClass reports whether ServeByClass was last told the same.
+func (p *Pod) ServedByClass(names []corev1.ResourceName) bool { return slices.Equal(p.byClass, names) }
 
 // Gated reports whether scheduling gates hold the pod back (L2.2).
 func (p *Pod) Gated() bool { return p.profile.Gated && len(p.Object.Spec.SchedulingGates) > 0 }

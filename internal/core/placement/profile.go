@@ -3,6 +3,7 @@ package placement
 import (
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -44,6 +45,10 @@ type Profile struct {
 	// least 100, were found to fit. 0 chooses by the size of the cluster (L2.11).
 	PercentageOfNodes int
 
+	// DeviceFilter is how long the search for devices on one node may take; 0: without end. DeviceBinding is how long
+	// devices that were allocated may take to be ready.
+	DeviceFilter, DeviceBinding time.Duration
+
 	Preempts                bool // whether pods may preempt others
 	MinCandidatesPercentage int  // of the refused nodes, to look at for a preemption
 	MinCandidates           int
@@ -51,7 +56,7 @@ type Profile struct {
 
 // Weights are how much each score, 0–100, counts. 0 leaves it out.
 type Weights struct {
-	Taints, NodeAffinity, Fit, Spread, PodAffinity, Balanced, Images int64
+	Taints, NodeAffinity, Fit, Spread, PodAffinity, Balanced, Images, Devices int64
 }
 
 // Strategy is how a node's free resources score.
@@ -80,7 +85,7 @@ func DefaultProfile() *Profile {
 	return &Profile{
 		Name: corev1.DefaultSchedulerName,
 		Weights: Weights{Taints: 3, NodeAffinity: 2, Fit: 1, Spread: 2, PodAffinity: 2, Balanced: 1,
-			Images: 1},
+			Images: 1, Devices: 2},
 		Gated:                 true,
 		Fit:                   Fit{Strategy: LeastAllocated, Resources: cpuAndMemory},
 		Balanced:              cpuAndMemory,
@@ -90,11 +95,16 @@ func DefaultProfile() *Profile {
 			{TopologyKey: corev1.LabelTopologyZone, MaxSkew: 5, WhenUnsatisfiable: corev1.ScheduleAnyway},
 		},
 		SpreadUnlabelled:        true,
+		DeviceFilter:            10 * time.Second, // S9.23
+		DeviceBinding:           10 * time.Minute, // S9.28
 		Preempts:                true,
 		MinCandidatesPercentage: 10,
 		MinCandidates:           100,
 	}
 }
+
+// Asks reports whether the profile asks a filter of the scheduler's.
+func (f *Profile) Asks(filter Filter) bool { return f.asks(filter) }
 
 // asks reports whether a filter is asked.
 func (f *Profile) asks(filter Filter) bool { return len(f.Off) == 0 || !slices.Contains(f.Off, filter) }

@@ -104,5 +104,5 @@ func IsHugePages(name corev1.ResourceName) bool {
 func IsScalar(name corev1.ResourceName) bool {
 	return IsHugePages(name) || IsExtended(name) ||
 		strings.HasPrefix(string(name), corev1.ResourceAttachableVolumesPrefix) ||
-		strings.HasPrefix(string(name), corev1.ResourceDefaultNamespacePrefix)
+		strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix)
 }

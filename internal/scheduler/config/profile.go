@@ -3,6 +3,7 @@ package config
 import (
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -46,6 +47,7 @@ func profile(path *field.Path, in *configv1.KubeSchedulerProfile, all *int32, on
 		Fit:    s.weight("NodeResourcesFit", w.Fit),
 		Spread: s.weight("PodTopologySpread", w.Spread), PodAffinity: s.weight("InterPodAffinity", w.PodAffinity),
 		Balanced: s.weight("NodeResourcesBalancedAllocation", w.Balanced), Images: s.weight("ImageLocality", w.Images),
+		Devices: s.weight("DynamicResources", w.Devices),
 	}
 	seen := map[string]bool{}
 	for i := range in.PluginConfig {
@@ -114,6 +116,16 @@ func configure(p *placement.Profile, path *field.Path, args runtime.Object) fiel
 		if t := args.FilterTimeout; t != nil && t.Duration < 0 {
 			return field.ErrorList{field.Invalid(path.Child("filterTimeout"), t.Duration.String(),
 				"must not be negative")}
+		}
+		if args.FilterTimeout != nil {
+			p.DeviceFilter = args.FilterTimeout.Duration
+		}
+		if t := args.BindingTimeout; t != nil {
+			if t.Duration < time.Second {
+				return field.ErrorList{field.Invalid(path.Child("bindingTimeout"), t.Duration.String(),
+					"must be at least 1 second")}
+			}
+			p.DeviceBinding = t.Duration
 		}
 	}
 	return nil

@@ -1,0 +1,331 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"carob/internal/core/placement"
+	"carob/internal/core/podclaims"
+	"carob/internal/scheduler/devices"
+)
+
+// deviceWatches is what the scheduler knows of devices. Nothing is watched before the first pod comes that may need
+// some; such pods are held until all lists were delivered.
+type deviceWatches struct {
+	index   *devices.Index
+	start   func() // starts the watches; nil: they run
+	missing map[string]bool
+	held    map[types.UID]*item        // that wait for claims, without a word (S9.20)
+	ready   map[types.UID]*readyWaiter // whose devices are being made ready (S9.28)
+}
+
+// readyWaiter is a pod whose claims are stored, and whose devices are not ready yet.
+type readyWaiter struct {
+	it     *item
+	stored *devices.Stored
+	timer  *time.Timer
+	bind   func()
+	fail   func(error)
+}
+
+func newDeviceWatches() *deviceWatches {
+	return &deviceWatches{index: devices.NewIndex(), held: map[types.UID]*item{}, ready: map[types.UID]*readyWaiter{},
+		missing: map[string]bool{"ResourceClaim": true, "DeviceClass": true, "ResourceSlice": true,
+			"DeviceTaintRule": true}}
+}
+
+// needsDevices reports whether devices may have to be allocated for a pod.
+func needsDevices(p *placement.Pod) bool {
+	return p.Profile().Asks(placement.DynamicResources) &&
+		(len(p.Object.Spec.ResourceClaims) > 0 || podclaims.MayBeDevices(p.Object))
+}
+
+// holds reports whether a pod must not be tried because claims of it are missing (S9.20).
+func (s *Scheduler) holds(p *placement.Pod) bool {
+	if !needsDevices(p) {
+		return false
+	}
+	d := s.devices
+	if d.start != nil {
+		d.start()
+		d.start = nil
+	}
+	if len(d.missing) > 0 {
+		return true
+	}
+	_, why := d.index.Wanted(p.Object)
+	return why != ""
+}
+
+// watchDevices returns what starts the watches of all that devices are allocated from.
+func (s *Scheduler) watchDevices(ctx context.Context, run func(func())) func() {
+	return func() {
+		api := s.client.ResourceV1()
+		claims := deviceFeed(s, "ResourceClaim", s.claimSeen, s.claimGone, s.devices.index.Claims)
+		reflect(ctx, run, "resourceclaims", &resourcev1.ResourceClaim{}, claims,
+			everything(api.ResourceClaims(metav1.NamespaceAll), &resourcev1.ResourceClaim{}))
+		x := s.devices.index
+		reflect(ctx, run, "deviceclasses", &resourcev1.DeviceClass{},
+			deviceFeed(s, "DeviceClass", func(c *resourcev1.DeviceClass) { x.SetClass(c); s.stirDevices() },
+				x.RemoveClass, x.Classes), everything(api.DeviceClasses(), &resourcev1.DeviceClass{}))
+		reflect(ctx, run, "resourceslices", &resourcev1.ResourceSlice{},
+			deviceFeed(s, "ResourceSlice", func(o *resourcev1.ResourceSlice) { x.SetSlice(o); s.stirDevices() },
+				func(o *resourcev1.ResourceSlice) { x.RemoveSlice(o); s.stirDevices() }, x.Slices),
+			everything(api.ResourceSlices(), &resourcev1.ResourceSlice{}))
+		reflect(ctx, run, "devicetaintrules", &resourcev1.DeviceTaintRule{},
+			deviceFeed(s, "DeviceTaintRule", func(r *resourcev1.DeviceTaintRule) { x.SetRule(r); s.stirDevices() },
+				func(r *resourcev1.DeviceTaintRule) { x.RemoveRule(r); s.stirDevices() }, x.Rules),
+			everything(api.DeviceTaintRules(), &resourcev1.DeviceTaintRule{}))
+	}
+}
+
+// deviceFeed passes the objects of a kind on to the loop. known returns those that a new full list may lack.
+func deviceFeed[T metav1.Object](s *Scheduler, kind string, seen, gone func(T), known func() []T) cache.ReflectorStore {
+	return &feed[T, T]{box: s.box, prepare: func(o T) T { return o }, seen: seen, gone: gone, all: func(list []T) {
+		listed := map[types.UID]bool{}
+		for _, o := range list {
+			listed[o.GetUID()] = true
+		}
+		for _, o := range known() {
+			if !listed[o.GetUID()] {
+				gone(o)
+			}
+		}
+		for _, o := range list {
+			seen(o)
+		}
+		if s.devices.missing[kind] {
+			delete(s.devices.missing, kind)
+			s.release()
+		}
+	}}
+}
+
+// claimSeen takes a version of a claim, from the watch or from a write of the scheduler's.
+func (s *Scheduler) claimSeen(c *resourcev1.ResourceClaim) {
+	before, taken := s.devices.index.SetClaim(c)
+	if !taken {
+		return
+	}
+	s.release()
+	switch {
+	case before != nil && before.Status.Allocation != nil && c.Status.Allocation == nil:
+		s.stirDevices() // devices are free
+	case before == nil || !equality.Semantic.DeepEqual(before.Status, c.Status):
+		s.stirUsers(c)
+		s.lookReady(c)
+	}
+}
+
+func (s *Scheduler) claimGone(c *resourcev1.ResourceClaim) {
+	s.devices.index.RemoveClaim(c)
+	if c.Status.Allocation != nil {
+		s.stirDevices()
+	}
+	s.lookReady(c)
+}
+
+// release lets pods go on that are held no more.
+func (s *Scheduler) release() {
+	for _, it := range s.devices.held {
+		if s.queue.items[it.pod.Object.UID] != it || it.area != gated {
+			delete(s.devices.held, it.pod.Object.UID)
+		} else if !s.queue.held(it.pod) {
+			delete(s.devices.held, it.pod.Object.UID)
+			s.queue.activate(it, time.Now())
+		}
+	}
+}
+
+// stirDevices wakes all pods that found no devices.
+func (s *Scheduler) stirDevices() {
+	s.queue.Stir(func(it *item) bool { return slices.Contains(it.refused, placement.DynamicResources) }, time.Now())
+	s.considerClasses()
+}
+
+// considerClasses wakes pods that found too little of a resource which a class serves now.
+func (s *Scheduler) considerClasses() {
+	s.queue.Stir(func(it *item) bool {
+		return slices.Contains(it.refused, placement.NodeResourcesFit) && needsDevices(it.pod) &&
+			!it.pod.ServedByClass(s.devices.index.ByClass(it.pod.Object))
+	}, time.Now())
+}
+
+// stirUsers wakes the pods that use a claim.
+func (s *Scheduler) stirUsers(c *resourcev1.ResourceClaim) {
+	s.queue.Stir(func(it *item) bool {
+		pod := it.pod.Object
+		return slices.Contains(it.refused, placement.DynamicResources) && pod.Namespace == c.Namespace &&
+			slices.Contains(podclaims.Names(pod), c.Name)
+	}, time.Now())
+}
+
+// beginDevices starts the allocation for a popped pod. done says that the pod is taken care of: it can't get any.
+func (s *Scheduler) beginDevices(ctx context.Context, it *item, began time.Time) (a *devices.Attempt, done bool) {
+	p := it.pod.Profile()
+	it.pod.ServeByClass(s.devices.index.ByClass(it.pod.Object))
+	a, why, err := s.devices.index.Begin(ctx, it.pod.Object, devices.Limits{Node: p.DeviceFilter, Binding: p.DeviceBinding},
+		time.Now())
+	switch {
+	case err != nil:
+		s.failed(ctx, it, err)
+		return nil, true
+	case why != "":
+		s.noNode(ctx, it, s.cluster.Nowhere(placement.DynamicResources, why), began)
+		return nil, true
+	}
+	return a, false
+}
+
+// askDevices asks for devices on the nodes, until enough have them.
+func askDevices(ctx context.Context, a *devices.Attempt, nodes []*corev1.Node, enough int, answers *placement.Answers) (
+	[]*corev1.Node, error) {
+	var have []*corev1.Node
+	for _, n := range nodes {
+		if len(have) >= enough {
+			break
+		}
+		why, err := a.Try(ctx, n)
+		if err != nil {
+			return nil, err
+		}
+		if why == "" {
+			have = append(have, n)
+		} else {
+			answers.Refused[n.Name] = placement.Refusal{Filter: placement.DynamicResources, Reasons: []string{why}}
+		}
+	}
+	return have, nil
+}
+
+// reserveDevices keeps what was found from other pods while it is written.
+func (s *Scheduler) reserveDevices(it *item, node string) {
+	if it.devices != nil {
+		s.devices.index.Reserve(it.devices, node)
+	}
+}
+
+// storeDevices writes the allocations of a pod that has its node, and binds it when its devices are ready. It runs in
+// the background; stored is what was written.
+func (s *Scheduler) storeDevices(ctx context.Context, it *item, node string, bind func()) {
+	a := it.devices
+	stored, err := a.Store(ctx, s.client, node)
+	s.box.post(func() {
+		pod := it.pod.Object
+		for _, c := range stored.Claims {
+			s.claimSeen(c)
+		}
+		s.devices.index.Release(pod.UID)
+		it.stored = stored
+		fail := func(err error) {
+			// Its kind is not passed on: that a claim is not found does not say that the pod is gone.
+			s.bindingEnded(ctx, it, node, errors.New("running PreBind plugin \"DynamicResources\": "+err.Error()))
+		}
+		switch {
+		case err != nil:
+			fail(err)
+		case s.assumed[pod.UID] != it: // deleted meanwhile: the controller of claims takes its reservations away
+		default:
+			w := &readyWaiter{it: it, stored: stored, bind: bind, fail: fail}
+			s.devices.ready[pod.UID] = w
+			if !s.bindWhenReady(w) {
+				s.eventf(pod, nil, corev1.EventTypeNormal, "BindingConditionsPending", "Scheduling",
+					"waiting for binding conditions for device on node %s", node)
+			}
+		}
+	})
+}
+
+// bindWhenReady binds a pod whose devices are ready, or gives it back to the queue if they never will be. It reports
+// whether the wait is over.
+func (s *Scheduler) bindWhenReady(w *readyWaiter) bool {
+	pod := w.it.pod.Object
+	ready, until, err := w.stored.Ready(s.devices.index, time.Now(), w.it.pod.Profile().DeviceBinding)
+	if !ready && err == nil {
+		if w.timer == nil {
+			w.timer = time.AfterFunc(time.Until(until), func() {
+				s.box.post(func() {
+					if s.devices.ready[pod.UID] == w {
+						s.bindWhenReady(w)
+					}
+				})
+			})
+		}
+		return false
+	}
+	s.forgetReady(pod.UID)
+	if err != nil {
+		w.fail(err)
+		return true
+	}
+	s.calls.Do(pod.UID, w.bind)
+	return true
+}
+
+func (s *Scheduler) forgetReady(pod types.UID) {
+	if w := s.devices.ready[pod]; w != nil && w.timer != nil {
+		w.timer.Stop()
+	}
+	delete(s.devices.ready, pod)
+}
+
+// lookReady looks again at the pods that wait for devices of a claim.
+func (s *Scheduler) lookReady(c *resourcev1.ResourceClaim) {
+	for uid, w := range s.devices.ready {
+		if s.assumed[uid] != w.it {
+			s.forgetReady(uid)
+		} else if slices.ContainsFunc(w.stored.Claims, func(o *resourcev1.ResourceClaim) bool { return o.UID == c.UID }) {
+			s.bindWhenReady(w)
+		}
+	}
+}
+
+// undoDevices takes the reservations back of a pod that is not bound.
+func (s *Scheduler) undoDevices(ctx context.Context, it *item) {
+	stored, a := it.stored, it.devices
+	it.stored = nil
+	if stored == nil {
+		return
+	}
+	s.calls.Do(it.pod.Object.UID, func() {
+		if err := a.Undo(ctx, s.client, stored); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Taking back reservations of claims failed", "pod",
+				klog.KObj(it.pod.Object))
+		}
+	})
+}
+
+// freeObstacle frees a claim that keeps a pod from all nodes and that nobody else uses (S9.29). It returns what is said
+// about it.
+func (s *Scheduler) freeObstacle(ctx context.Context, it *item) string {
+	if it.devices == nil {
+		return ""
+	}
+	c, made := it.devices.Obstacle()
+	if c == nil {
+		return ""
+	}
+	s.calls.Do(it.pod.Object.UID, func() {
+		free := devices.Deallocate
+		if made {
+			free = devices.Delete
+		}
+		if err := free(ctx, s.client, c); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Freeing the devices of a claim failed", "claim", klog.KObj(c))
+		}
+	})
+	if made {
+		return "deletion of ResourceClaim completed"
+	}
+	return "deallocation of ResourceClaim completed"
+}

@@ -1,0 +1,216 @@
+package devices
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
+
+	"carob/internal/core/podclaims"
+)
+
+// Stored is what Store wrote.
+type Stored struct {
+	Claims   []*resourcev1.ResourceClaim // all claims of the pod, as they are now
+	extended *resourcev1.ResourceClaim   // among them: the one that was made; nil if none was
+	reserved []*resourcev1.ResourceClaim // among them: those that the pod has reserved now
+}
+
+// Store writes the allocations of a node, and reserves all claims for the pod (S9.27). After an error, Undo takes
+// back what was written until then.
+func (a *Attempt) Store(ctx context.Context, client kubernetes.Interface, node string) (*Stored, error) {
+	s := &Stored{}
+	f := a.found[node]
+	if f == nil {
+		return s, fmt.Errorf("claim allocation not found for node")
+	}
+	for _, c := range a.claims {
+		if podclaims.IsReserved(c.object, a.pod) {
+			s.Claims = append(s.Claims, c.object)
+			continue
+		}
+		stored, err := a.storeOne(ctx, client, c.object, f.results[c.object.UID])
+		if err != nil {
+			return s, err
+		}
+		s.Claims, s.reserved = append(s.Claims, stored), append(s.reserved, stored)
+	}
+	if f.extended == nil {
+		return s, nil
+	}
+	wanted := f.extended.DeepCopy()
+	wanted.UID = ""
+	made, err := client.ResourceV1().ResourceClaims(a.pod.Namespace).Create(ctx, wanted, metav1.CreateOptions{})
+	if err != nil {
+		return s, fmt.Errorf("create claim for extended resources: %w", err)
+	}
+	s.extended = made
+	stored, err := a.storeOne(ctx, client, made, f.results[unnamed])
+	if err != nil {
+		return s, err
+	}
+	s.extended, s.Claims = stored, append(s.Claims, stored)
+	return s, a.storeMappings(ctx, client, stored.Name, f.mappings)
+}
+
+// storeOne writes one claim; a conflict is resolved with a fresh read.
+func (a *Attempt) storeOne(ctx context.Context, client kubernetes.Interface, c *resourcev1.ResourceClaim,
+	result *resourcev1.AllocationResult) (*resourcev1.ResourceClaim, error) {
+	api := client.ResourceV1().ResourceClaims(c.Namespace)
+	name := nameOf(c)
+	fresh := true
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		if !fresh {
+			got, err := api.Get(ctx, name.Name, metav1.GetOptions{})
+			if err != nil {
+				return fmt.Errorf("get updated claim %s after conflict: %w", name, err)
+			}
+			if got.UID != c.UID {
+				return fmt.Errorf("claim %s got deleted in the meantime", name)
+			}
+			c = got
+		}
+		fresh = false
+		c = c.DeepCopy()
+		if c.DeletionTimestamp != nil {
+			return fmt.Errorf("claim %s got deleted in the meantime", name)
+		}
+		if result != nil {
+			if c.Status.Allocation != nil {
+				return fmt.Errorf("claim %s got allocated elsewhere in the meantime", name)
+			}
+			if !slices.Contains(c.Finalizers, resourcev1.Finalizer) {
+				c.Finalizers = append(c.Finalizers, resourcev1.Finalizer)
+				updated, err := api.Update(ctx, c, metav1.UpdateOptions{})
+				if err != nil {
+					return fmt.Errorf("add finalizer to claim %s: %w", name, err)
+				}
+				c = updated.DeepCopy()
+			}
+			c.Status.Allocation = result.DeepCopy()
+		}
+		if c.Status.Allocation == nil {
+			return fmt.Errorf("claim %s got deallocated elsewhere in the meantime", name)
+		}
+		if c.Status.Allocation.AllocationTimestamp == nil {
+			c.Status.Allocation.AllocationTimestamp = new(metav1.NewTime(time.Now()))
+		}
+		if !podclaims.IsReserved(c, a.pod) {
+			c.Status.ReservedFor = append(c.Status.ReservedFor, podclaims.Reservation(a.pod))
+		}
+		updated, err := api.UpdateStatus(ctx, c, metav1.UpdateOptions{})
+		if err != nil {
+			return fmt.Errorf("add reservation to claim %s: %w", name, err)
+		}
+		c = updated
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// storeMappings writes which request serves which container (S9.61).
+func (a *Attempt) storeMappings(ctx context.Context, client kubernetes.Interface, claim string,
+	mappings []corev1.ContainerExtendedResourceRequest) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": a.pod.UID},
+		"status": map[string]any{"extendedResourceClaimStatus": corev1.PodExtendedResourceClaimStatus{
+			ResourceClaimName: claim, RequestMappings: mappings}},
+	})
+	if err != nil {
+		return fmt.Errorf("encode the extended resources of pod %s: %w", nameOf(a.pod), err)
+	}
+	_, err = client.CoreV1().Pods(a.pod.Namespace).Patch(ctx, a.pod.Name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status")
+	if err != nil {
+		return fmt.Errorf("update pod %s ExtendedResourceClaimStatus: %w", nameOf(a.pod), err)
+	}
+	return nil
+}
+
+// Undo takes back the reservations that Store made, and deletes the claim that it made. Allocations stay: the next
+// attempt uses them, or frees them.
+func (a *Attempt) Undo(ctx context.Context, client kubernetes.Interface, s *Stored) error {
+	for _, c := range s.reserved {
+		patch, err := json.Marshal(map[string]any{
+			"metadata": map[string]any{"uid": c.UID},
+			"status": map[string]any{"reservedFor": []any{
+				map[string]any{"$patch": "delete", "uid": a.pod.UID}}},
+		})
+		if err != nil {
+			return fmt.Errorf("encode a reservation: %w", err)
+		}
+		_, err = client.ResourceV1().ResourceClaims(c.Namespace).Patch(ctx, c.Name, types.StrategicMergePatchType, patch,
+			metav1.PatchOptions{}, "status")
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("remove the reservation of claim %s: %w", nameOf(c), err)
+		}
+	}
+	if s.extended == nil {
+		return nil
+	}
+	return Delete(ctx, client, s.extended)
+}
+
+// Delete removes a claim that was made for extended resources.
+func Delete(ctx context.Context, client kubernetes.Interface, c *resourcev1.ResourceClaim) error {
+	api := client.ResourceV1().ResourceClaims(c.Namespace)
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		got, err := api.Get(ctx, c.Name, metav1.GetOptions{})
+		if err != nil || got.UID != c.UID || !slices.Contains(got.Finalizers, resourcev1.Finalizer) {
+			return err
+		}
+		got = got.DeepCopy()
+		got.Finalizers = slices.DeleteFunc(got.Finalizers, func(f string) bool { return f == resourcev1.Finalizer })
+		_, err = api.Update(ctx, got, metav1.UpdateOptions{})
+		return err
+	})
+	if err == nil {
+		err = api.Delete(ctx, c.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(c.UID))})
+	}
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete claim %s for extended resources: %w", nameOf(c), err)
+	}
+	return nil
+}
+
+// Deallocate frees the devices of a claim that nobody uses (S9.29).
+func Deallocate(ctx context.Context, client kubernetes.Interface, c *resourcev1.ResourceClaim) error {
+	c = c.DeepCopy()
+	c.Status = resourcev1.ResourceClaimStatus{}
+	if _, err := client.ResourceV1().ResourceClaims(c.Namespace).UpdateStatus(ctx, c, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("deallocate claim %s: %w", nameOf(c), err)
+	}
+	return nil
+}
+
+// Ready reports whether all devices of a pod may be used (S9.28), and until when that is worth waiting for.
+func (s *Stored) Ready(x *Index, now time.Time, limit time.Duration) (ready bool, until time.Time, err error) {
+	ready = true
+	for _, old := range s.Claims {
+		c := x.claims[nameOf(old)]
+		if c == nil || c.UID != old.UID {
+			return false, until, fmt.Errorf("claim %s got deleted in the meantime", nameOf(old))
+		}
+		ok, err := podclaims.Ready(c, now, limit)
+		if err != nil {
+			return false, until, err
+		}
+		ready = ready && ok
+		if by := podclaims.BindBy(c, limit); !by.IsZero() && (until.IsZero() || by.Before(until)) {
+			until = by
+		}
+	}
+	return ready, until, nil
+}
