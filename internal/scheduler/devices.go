@@ -174,7 +174,8 @@ func (s *Scheduler) stirUsers(c *resourcev1.ResourceClaim) {
 func (s *Scheduler) beginDevices(ctx context.Context, it *item, began time.Time) (a *devices.Attempt, done bool) {
 	p := it.pod.Profile()
 	it.pod.ServeByClass(s.devices.index.ByClass(it.pod.Object))
-	a, why, err := s.devices.index.Begin(ctx, it.pod.Object, devices.Limits{Node: p.DeviceFilter, Binding: p.DeviceBinding},
+	a, why, err := s.devices.index.Begin(ctx, it.pod.Object, devices.Limits{Node: p.DeviceFilter,
+		Binding: p.DeviceBinding},
 		time.Now())
 	switch {
 	case err != nil:
@@ -284,7 +285,8 @@ func (s *Scheduler) lookReady(c *resourcev1.ResourceClaim) {
 	for uid, w := range s.devices.ready {
 		if s.assumed[uid] != w.it {
 			s.forgetReady(uid)
-		} else if slices.ContainsFunc(w.stored.Claims, func(o *resourcev1.ResourceClaim) bool { return o.UID == c.UID }) {
+		} else if slices.ContainsFunc(w.stored.Claims,
+			func(o *resourcev1.ResourceClaim) bool { return o.UID == c.UID }) {
 			s.bindWhenReady(w)
 		}
 	}

@@ -25,7 +25,8 @@ func deviceClass(name string) *resourcev1.DeviceClass {
 
 // slice offers devices of driver.example.com on a node.
 func slice(node string, devices ...string) *resourcev1.ResourceSlice {
-	s := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "slice-" + node, UID: types.UID("slice-" + node)},
+	s := &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "slice-" + node,
+		UID: types.UID("slice-" + node)},
 		Spec: resourcev1.ResourceSliceSpec{Driver: "driver.example.com", NodeName: new(node),
 			Pool: resourcev1.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1}}}
 	for _, d := range devices {
@@ -47,7 +48,8 @@ func resourceClaim(name string, requests ...resourcev1.DeviceRequest) *resourcev
 
 func using(p *corev1.Pod, claims ...string) *corev1.Pod {
 	for _, c := range claims {
-		p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: c, ResourceClaimName: new(c)})
+		p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: c,
+			ResourceClaimName: new(c)})
 	}
 	return p
 }
@@ -63,7 +65,8 @@ func (w *world) claim(name string) *resourcev1.ResourceClaim {
 
 func (w *world) createClaim(c *resourcev1.ResourceClaim) {
 	w.Helper()
-	if _, err := w.client.ResourceV1().ResourceClaims("default").Create(w.Context(), c, metav1.CreateOptions{}); err != nil {
+	if _, err := w.client.ResourceV1().ResourceClaims("default").Create(w.Context(), c,
+		metav1.CreateOptions{}); err != nil {
 		w.Fatal(err)
 	}
 	synctest.Wait()
@@ -203,7 +206,8 @@ func TestPrioritizedList(t *testing.T) {
 	}
 	request := resourcev1.DeviceRequest{Name: "r", FirstAvailable: []resourcev1.DeviceSubRequest{
 		{Name: "big", DeviceClassName: "large", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1},
-		{Name: "little", DeviceClassName: "small", AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1}}}
+		{Name: "little", DeviceClassName: "small", AllocationMode: resourcev1.DeviceAllocationModeExactCount,
+			Count: 1}}}
 	inWorld(t, []runtime.Object{node("n1", "4"), node("n2", "4"), node("n3", "4"), sized("n1", "small"),
 		sized("n2", "large"), sized("n3", "small"), small, large, resourceClaim("one", request)}, func(w *world) {
 		w.create(using(pod("a", "1"), "one"))
@@ -272,7 +276,8 @@ func TestExtendedResources(t *testing.T) {
 		w.create(wants("more", "n1", "example.com/gpu"))
 		w.on("more", "")
 		w.create(wants("plugin", "plugged", "example.com/gpu")) // the plugin's node has one only
-		if m := w.condition("plugin", corev1.PodScheduled).Message; !strings.Contains(m, "1 Insufficient example.com/gpu") {
+		if m := w.condition("plugin", corev1.PodScheduled).Message; !strings.Contains(m,
+			"1 Insufficient example.com/gpu") {
 			w.Errorf("on a node with a device plugin: %s", m)
 		}
 	})
@@ -282,7 +287,8 @@ func TestExtendedResources(t *testing.T) {
 func TestExtendedResourceLater(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", "4"), slice("n1", "a")}, func(w *world) {
 		p := pod("a", "1")
-		p.Spec.Containers[0].Resources.Requests[corev1.ResourceName(resourcev1.ResourceDeviceClassPrefix+"gpu")] = resource.MustParse("1")
+		p.Spec.Containers[0].Resources.Requests[corev1.ResourceName(
+			resourcev1.ResourceDeviceClassPrefix+"gpu")] = resource.MustParse("1")
 		w.create(p)
 		w.on("a", "")
 		if _, err := w.client.ResourceV1().DeviceClasses().Create(w.Context(), deviceClass("gpu"),
@@ -316,7 +322,8 @@ func (w *world) tell(name, condition string) {
 // claim is allocated anew.
 func TestBindingConditions(t *testing.T) {
 	objects := func() []runtime.Object {
-		return []runtime.Object{node("n1", "4"), bound("n1"), deviceClass("gpu"), resourceClaim("one", exactly("gpu", 1))}
+		return []runtime.Object{node("n1", "4"), bound("n1"), deviceClass("gpu"), resourceClaim("one", exactly("gpu",
+			1))}
 	}
 	inWorld(t, objects(), func(w *world) {
 		w.create(using(pod("a", "1"), "one"))
@@ -399,7 +406,8 @@ func TestTaintRule(t *testing.T) {
 		resourceClaim("both", exactly("gpu", 2)), resourceClaim("tolerant", tolerant)}, func(w *world) {
 		w.create(using(pod("a", "1"), "both"))
 		w.on("a", "")
-		if err := w.client.ResourceV1().DeviceTaintRules().Delete(w.Context(), "r", metav1.DeleteOptions{}); err != nil {
+		if err := w.client.ResourceV1().DeviceTaintRules().Delete(w.Context(), "r",
+			metav1.DeleteOptions{}); err != nil {
 			w.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
@@ -448,7 +456,8 @@ func TestNoDeviceTwice(t *testing.T) {
 					synctest.Wait()
 				}
 				if gone := fmt.Sprintf("p%d", r.IntN(i+1)); r.IntN(3) == 0 {
-					if err := w.client.CoreV1().Pods("default").Delete(w.Context(), gone, metav1.DeleteOptions{}); err == nil {
+					if err := w.client.CoreV1().Pods("default").Delete(w.Context(), gone,
+						metav1.DeleteOptions{}); err == nil {
 						synctest.Wait()
 						if err := w.client.ResourceV1().ResourceClaims("default").Delete(w.Context(), gone,
 							metav1.DeleteOptions{}); err != nil {

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -123,19 +122,29 @@ func Ready(claim *resourcev1.ResourceClaim, now time.Time, limit time.Duration) 
 			}
 		}
 		for _, name := range r.BindingFailureConditions {
-			if c := meta.FindStatusCondition(conditions, name); c != nil && c.Status == metav1.ConditionTrue {
+			if c := met(conditions, name); c != nil {
 				return false, fmt.Errorf("%w: claim=%s, reason=%s, message=%q", ErrBinding, claim.Name, c.Reason,
 					c.Message)
 			}
 		}
 		for _, name := range r.BindingConditions {
-			waits = waits || !meta.IsStatusConditionTrue(conditions, name)
+			waits = waits || met(conditions, name) == nil
 		}
 	}
 	if until := BindBy(claim, limit); waits && !until.IsZero() && !now.Before(until) {
 		return false, fmt.Errorf("%w: claim=%s", ErrBindingTimeout, claim.Name)
 	}
 	return !waits, nil
+}
+
+// met is the condition of this type if it is true, else nil.
+func met(conditions []metav1.Condition, name string) *metav1.Condition {
+	for i := range conditions {
+		if conditions[i].Type == name && conditions[i].Status == metav1.ConditionTrue {
+			return &conditions[i]
+		}
+	}
+	return nil
 }
 
 // BindBy is until when the devices of a claim have to be ready; zero if none has binding conditions.

@@ -151,7 +151,8 @@ func (a *Attempt) Undo(ctx context.Context, client kubernetes.Interface, s *Stor
 		if err != nil {
 			return fmt.Errorf("encode a reservation: %w", err)
 		}
-		_, err = client.ResourceV1().ResourceClaims(c.Namespace).Patch(ctx, c.Name, types.StrategicMergePatchType, patch,
+		_, err = client.ResourceV1().ResourceClaims(c.Namespace).Patch(ctx, c.Name, types.StrategicMergePatchType,
+			patch,
 			metav1.PatchOptions{}, "status")
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("remove the reservation of claim %s: %w", nameOf(c), err)
@@ -189,7 +190,8 @@ func Delete(ctx context.Context, client kubernetes.Interface, c *resourcev1.Reso
 func Deallocate(ctx context.Context, client kubernetes.Interface, c *resourcev1.ResourceClaim) error {
 	c = c.DeepCopy()
 	c.Status = resourcev1.ResourceClaimStatus{}
-	if _, err := client.ResourceV1().ResourceClaims(c.Namespace).UpdateStatus(ctx, c, metav1.UpdateOptions{}); err != nil {
+	if _, err := client.ResourceV1().ResourceClaims(c.Namespace).UpdateStatus(ctx, c,
+		metav1.UpdateOptions{}); err != nil {
 		return fmt.Errorf("deallocate claim %s: %w", nameOf(c), err)
 	}
 	return nil
