@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-type seriesKey string
+type passedFilter string
 
 // step is a filter that records its name, adds it to the context, and answers if the request asks
 // for that.
@@ -21,14 +21,14 @@ func step(seen *[]string, name string) filter {
 				return
 			}
 			w.Header().Set(name, "passed")
-			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), seriesKey(name), true)))
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), passedFilter(name), true)))
 		})
 	}}
 }
 
 // Filters in two groups pass on their version of the request in order; the first that answers is
 // the last one called.
-func TestInSeries(t *testing.T) {
+func TestFiltersRunInOrder(t *testing.T) {
 	for answer, want := range map[string][]string{
 		"":  {"a", "b", "around", "c", "end"},
 		"a": {"a"},
@@ -39,7 +39,7 @@ func TestInSeries(t *testing.T) {
 		h := inOrder(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			seen = append(seen, "end")
 			for _, name := range []string{"a", "b", "c"} {
-				if r.Context().Value(seriesKey(name)) == nil || w.Header().Get(name) == "" {
+				if r.Context().Value(passedFilter(name)) == nil || w.Header().Get(name) == "" {
 					t.Errorf("what %s made of the request is lost", name)
 				}
 			}

@@ -24,9 +24,9 @@ import (
 	"carob/internal/apiserver"
 	"carob/internal/apiserver/audit"
 	"carob/internal/base/addons"
+	"carob/internal/base/gctuning"
 	"carob/internal/base/imageapi"
 	"carob/internal/base/instance"
-	"carob/internal/base/memory"
 	"carob/internal/base/netwatch"
 	"carob/internal/base/pki"
 	"carob/internal/cli"
@@ -114,7 +114,7 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 	p.Ready(owner.URL)
 	c.parts.start(ctx, "memory", func(ctx context.Context) error {
 		// The process also works if its memory cannot be reduced.
-		if err := memory.Follow(ctx, settleAfter...); err != nil {
+		if err := gctuning.Follow(ctx, settleAfter...); err != nil {
 			klog.FromContext(ctx).V(2).Info("Memory was not released", "err", err)
 		}
 		<-ctx.Done()

@@ -14,12 +14,12 @@ const writeDelay = 50 * time.Millisecond
 
 const reasonScheduled = "Scheduled"
 
-// laterSink writes the events of bindings writeDelay after they happened, the others at once.
-type laterSink struct{ events.EventSink }
+// delayedSink writes the events of bindings writeDelay after they happened, the others at once.
+type delayedSink struct{ events.EventSink }
 
 // Create implements events.EventSink. The broadcaster calls it on a goroutine of this event. When
 // ctx ends first, the write is tried at once and fails with ctx.
-func (s laterSink) Create(ctx context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
+func (s delayedSink) Create(ctx context.Context, e *eventsv1.Event) (*eventsv1.Event, error) {
 	if e.Reason == reasonScheduled && e.Series == nil {
 		select {
 		case <-time.After(time.Until(e.EventTime.Add(writeDelay))):

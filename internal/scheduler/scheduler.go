@@ -124,7 +124,7 @@ func NewForClient(client kubernetes.Interface, o Options) (*Scheduler, error) {
 	if s.journal == nil {
 		s.journal = journal.Discard{}
 	}
-	s.events = events.NewBroadcaster(laterSink{&events.EventSinkImpl{Interface: client.EventsV1()}})
+	s.events = events.NewBroadcaster(delayedSink{&events.EventSinkImpl{Interface: client.EventsV1()}})
 	s.recorders = map[string]events.EventRecorder{}
 	for name := range s.config.Profiles {
 		s.recorders[name] = s.events.NewRecorder(scheme.Scheme, name)

@@ -78,7 +78,7 @@ func decides(out *podlife.Output) bool {
 
 // sameTurn compares two results of Step. Statuses have a faster comparison than the rest.
 func sameTurn(s, t podlife.State, x, y podlife.Output) bool {
-	if podstatus.Same(&s.Last, &t.Last) && podstatus.Same(&x.Status, &y.Status) {
+	if podstatus.Equal(&s.Last, &t.Last) && podstatus.Equal(&x.Status, &y.Status) {
 		s.Last, t.Last, x.Status, y.Status = corev1.PodStatus{}, corev1.PodStatus{}, corev1.PodStatus{},
 			corev1.PodStatus{}
 	}

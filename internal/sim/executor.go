@@ -360,10 +360,10 @@ func (own *owner) resize(a podlife.Resize) error {
 	sized.Resources = a.Resources
 	l := limitsOf(own.runs, &sized)
 	own.w.checkResize(own, a, l)
-	if own.memory.stale == nil {
-		own.memory.stale = map[string]bool{}
+	if own.cache.stale == nil {
+		own.cache.stale = map[string]bool{}
 	}
-	own.memory.stale[a.ContainerID] = true
+	own.cache.stale[a.ContainerID] = true
 	_, err := own.w.runtime.UpdateContainerResources(ctx,
 		&cri.UpdateContainerResourcesRequest{ContainerId: a.ContainerID, Linux: l})
 	return err

@@ -12,9 +12,9 @@ import (
 	"carob/internal/core/podlife"
 )
 
-// memory is what an owner remembers of the runtime, like package observe: it reads a status again
+// statusCache is what an owner keeps of the runtime, like package observe: it reads a status again
 // only if the container's state changed, or if somebody asked for it.
-type memory struct {
+type statusCache struct {
 	sandboxes  map[string]podlife.Sandbox
 	containers map[string]podlife.Container
 	stale      map[string]bool // containers to read again
@@ -44,7 +44,7 @@ func (own *owner) look() bool {
 	sandboxes, items := own.list()
 	for _, s := range sandboxes {
 		ready := s.State == cri.PodSandboxState_SANDBOX_READY
-		if x, known := own.memory.sandboxes[s.Id]; known && (x.Ready || !ready) {
+		if x, known := own.cache.sandboxes[s.Id]; known && (x.Ready || !ready) {
 			x.Ready = ready
 			o.Sandboxes = append(o.Sandboxes, x)
 			continue
@@ -67,7 +67,7 @@ func (own *owner) look() bool {
 		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.CreatedAt.Compare(a.CreatedAt))
 	})
 	for _, c := range items {
-		if x, known := own.memory.containers[c.Id]; known && !own.memory.stale[c.Id] && x.State == stateOf(c.State) {
+		if x, known := own.cache.containers[c.Id]; known && !own.cache.stale[c.Id] && x.State == stateOf(c.State) {
 			o.Containers = append(o.Containers, x)
 			continue
 		}
@@ -94,12 +94,12 @@ func (own *owner) look() bool {
 }
 
 func (own *owner) remember(o *podlife.Observed) {
-	own.memory = memory{sandboxes: map[string]podlife.Sandbox{}, containers: map[string]podlife.Container{}}
+	own.cache = statusCache{sandboxes: map[string]podlife.Sandbox{}, containers: map[string]podlife.Container{}}
 	for _, s := range o.Sandboxes {
-		own.memory.sandboxes[s.ID] = s
+		own.cache.sandboxes[s.ID] = s
 	}
 	for _, c := range o.Containers {
-		own.memory.containers[c.ID] = c
+		own.cache.containers[c.ID] = c
 	}
 }
 

@@ -30,7 +30,7 @@ type owner struct {
 	stage    podlife.Life
 	stale    bool // the snapshot is older than an outcome
 	observed podlife.Observed
-	memory   memory
+	cache    statusCache
 	logs     []podlife.LogFile // present at the first look
 	hold     *podlife.Hold
 	seen     sight
@@ -206,7 +206,7 @@ func (own *owner) publish(st *corev1.PodStatus) {
 	if own.gone {
 		return
 	}
-	same := podstatus.Same(st, &own.published)
+	same := podstatus.Equal(st, &own.published)
 	own.published = *st // also an equal one: the next one shares parts with it
 	if same {
 		return

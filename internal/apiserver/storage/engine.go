@@ -38,7 +38,7 @@ import (
 	etcdfeature "k8s.io/apiserver/pkg/storage/feature"
 
 	"carob/internal/base/errkind"
-	"carob/internal/base/memory"
+	"carob/internal/base/gctuning"
 )
 
 // Config says where the objects are stored.
@@ -108,7 +108,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	useWatchProgress()
 	e.housekeeping = newHousekeeping(e.server)
-	e.keepPages = memory.OnSettle(e.releasePages)
+	e.keepPages = gctuning.OnSettle(e.releasePages)
 	if isFull(e.server) {
 		e.housekeeping.refused()
 	}

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"carob/internal/base/memory"
+	"carob/internal/base/gctuning"
 )
 
 // remembered is how many changes the cache has.
@@ -56,7 +56,7 @@ func TestHistoryIsCutUnseen(t *testing.T) {
 			if n := c.remembered(t); n <= keptHistory {
 				t.Fatalf("%d changes are remembered: nothing can be cut", n)
 			}
-			if err := memory.Settle(); err != nil {
+			if err := gctuning.Settle(); err != nil {
 				t.Fatal(err)
 			}
 			if n := c.remembered(t); n != keptHistory {
@@ -89,7 +89,7 @@ func TestHistoryIsCutUnseen(t *testing.T) {
 			}
 			last := c.watch(t, ctx, classesRoot, all(first.ResourceVersion))
 			for range 2 {
-				if err := memory.Settle(); err != nil {
+				if err := gctuning.Settle(); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -5,7 +5,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"carob/internal/base/memory"
+	"carob/internal/base/gctuning"
 )
 
 // releasePages takes the pages of the database out of the process. etcd maps its file, and after a
@@ -18,7 +18,7 @@ func (e *Engine) releasePages() {
 	defer e.housekeeping.file.Unlock()
 	file, err := filepath.EvalSymlinks(filepath.Join(e.server.Cfg.SnapDir(), "db"))
 	if err == nil {
-		err = memory.ReleaseMapped(file)
+		err = gctuning.ReleaseMapped(file)
 	}
 	if err != nil {
 		klog.Background().V(2).Info("The database's pages stay in memory", "err", err)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"carob/internal/base/memory"
+	"carob/internal/base/gctuning"
 )
 
 // residentDatabase returns how many kB of an engine's database are mapped into the process.
@@ -46,7 +46,7 @@ func TestDatabaseLeavesMemory(t *testing.T) {
 	}
 	read()
 	before := residentDatabase(t, e)
-	if err := memory.Settle(); err != nil {
+	if err := gctuning.Settle(); err != nil {
 		t.Fatal(err)
 	}
 	if after := residentDatabase(t, e); before < 2000 || after > before/4 {
@@ -56,7 +56,7 @@ func TestDatabaseLeavesMemory(t *testing.T) {
 	// While the file is written anew, its pages stay where they are.
 	e.housekeeping.file.Lock()
 	before = residentDatabase(t, e)
-	if err := memory.Settle(); err != nil {
+	if err := gctuning.Settle(); err != nil {
 		t.Fatal(err)
 	}
 	if after := residentDatabase(t, e); after < before {

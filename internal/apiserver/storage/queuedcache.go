@@ -9,7 +9,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
 
-	"carob/internal/base/memory"
+	"carob/internal/base/gctuning"
 )
 
 // queuedCache is a cached store whose watches have room for a burst. The cache ends a watch when
@@ -34,7 +34,7 @@ func newQueuedCache(c *cacher.Cacher, d *cacher.CacheDelegator, engine storage.I
 	p.shared.kind = kind
 	var ok bool
 	if p.cut.history, ok = historyOf(c); ok {
-		context.AfterFunc(p.shared.ctx, memory.OnSettle(p.cut.cut))
+		context.AfterFunc(p.shared.ctx, gctuning.OnSettle(p.cut.cut))
 	}
 	return p
 }

@@ -57,7 +57,7 @@ type Controller struct {
 type known struct {
 	uid      types.UID
 	selector labels.Selector // of its target's pods; nil before the first pass
-	memory   autoscaler.Memory
+	history  autoscaler.History
 }
 
 // scales reads and writes the scale of targets.
@@ -152,7 +152,7 @@ func (c *Controller) pass(ctx context.Context, key string, hpa *autoscalingv2.Ho
 	if in.Scale.Selector != "" {
 		selector, in.SelectorErr = labels.Parse(in.Scale.Selector)
 	}
-	in.Memory = c.know(key, hpa.UID, selector)
+	in.History = c.know(key, hpa.UID, selector)
 	if selector != nil && in.SelectorErr == nil && autoscaler.NeedsMetrics(hpa, in.Scale) {
 		in.Pods = c.selected(hpa.Namespace, selector)
 		in.Rivals = c.rivals(key, in.Pods)
@@ -176,7 +176,7 @@ func (c *Controller) pass(ctx context.Context, key string, hpa *autoscalingv2.Ho
 		out = autoscaler.Rescaled(in, out, err)
 	}
 	figures.Desired.WithLabelValues(hpa.Namespace, hpa.Name).Set(float64(out.Status.DesiredReplicas))
-	c.remember(key, hpa.UID, out.Memory)
+	c.remember(key, hpa.UID, out.History)
 	c.record(hpa, out.Events)
 	return errors.Join(out.Problem, err, c.store(ctx, hpa, out.Status))
 }
@@ -224,7 +224,7 @@ func (c *Controller) rescale(ctx context.Context, kind inventory.Kind, s *autosc
 }
 
 // know notes an autoscaler's selector and returns what is remembered of it.
-func (c *Controller) know(key string, uid types.UID, selector labels.Selector) autoscaler.Memory {
+func (c *Controller) know(key string, uid types.UID, selector labels.Selector) autoscaler.History {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.known[key]
@@ -235,14 +235,14 @@ func (c *Controller) know(key string, uid types.UID, selector labels.Selector) a
 		k.selector = selector
 	}
 	c.known[key] = k
-	return k.memory
+	return k.history
 }
 
-func (c *Controller) remember(key string, uid types.UID, m autoscaler.Memory) {
+func (c *Controller) remember(key string, uid types.UID, m autoscaler.History) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if k, ok := c.known[key]; ok && k.uid == uid {
-		k.memory = m
+		k.history = m
 		c.known[key] = k
 	}
 }

@@ -52,17 +52,17 @@ type Controller struct {
 	orphans    *loop.Loop // pods with the finalizer that no Job counts; by namespace/name
 
 	mu       sync.Mutex
-	memories map[string]memory // by key
+	backoffs map[string]backoff // by key
 }
 
-type memory struct {
+type backoff struct {
 	uid types.UID
-	job.Memory
+	job.Backoff
 }
 
 // New returns a controller; both watches are indexed ByController.
 func New(client kubernetes.Interface, events record.EventRecorder, jobs, pods *source.Watch) (*Controller, error) {
-	c := &Controller{jobs: jobs, pods: pods, memories: map[string]memory{}}
+	c := &Controller{jobs: jobs, pods: pods, backoffs: map[string]backoff{}}
 	c.Loop = loop.New("job", workers, c.reconcile)
 	c.orphans = loop.New("job_orphan_pod", workers, c.letGo)
 	fresh, err := freshness.New(c.Add, jobs, pods)
@@ -183,10 +183,10 @@ func (c *Controller) sync(ctx context.Context, key string, j *batchv1.Job, plann
 	if err != nil {
 		return 0, err
 	}
-	in := job.Input{Job: j, Pods: pods, Now: time.Now(), Memory: c.remembered(key, j.UID)}
+	in := job.Input{Job: j, Pods: pods, Now: time.Now(), Backoff: c.remembered(key, j.UID)}
 	out := job.Plan(in)
 	*planned = out
-	c.remember(key, j, out.Memory)
+	c.remember(key, j, out.Backoff)
 	failed := errors.Join(c.makePods(ctx, owner, &in, out.Create), c.deletePods(ctx, owner, out.Delete), out.Problem)
 	if failed != nil {
 		if children.NamespaceEnds(failed) {
@@ -308,27 +308,27 @@ func (c *Controller) store(ctx context.Context, owner children.Owner, j *batchv1
 	return nil
 }
 
-func (c *Controller) remembered(key string, uid types.UID) job.Memory {
+func (c *Controller) remembered(key string, uid types.UID) job.Backoff {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if m := c.memories[key]; m.uid == uid {
-		return m.Memory
+	if m := c.backoffs[key]; m.uid == uid {
+		return m.Backoff
 	}
-	return job.Memory{}
+	return job.Backoff{}
 }
 
-func (c *Controller) remember(key string, j *batchv1.Job, m job.Memory) {
+func (c *Controller) remember(key string, j *batchv1.Job, m job.Backoff) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if job.Finished(j) {
-		delete(c.memories, key)
+		delete(c.backoffs, key)
 		return
 	}
-	c.memories[key] = memory{j.UID, m}
+	c.backoffs[key] = backoff{j.UID, m}
 }
 
 func (c *Controller) forget(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.memories, key)
+	delete(c.backoffs, key)
 }

@@ -11,21 +11,21 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// memory is a book without a server.
-type memory struct {
+// fakeStore is an addressStore without a server.
+type fakeStore struct {
 	ranged []netip.Prefix
 	held   map[netip.Addr]string // name of its user
 }
 
-func newMemory(prefixes ...string) *memory {
-	m := &memory{held: map[netip.Addr]string{}}
+func newFakeStore(prefixes ...string) *fakeStore {
+	m := &fakeStore{held: map[netip.Addr]string{}}
 	for _, p := range prefixes {
 		m.ranged = append(m.ranged, netip.MustParsePrefix(p))
 	}
 	return m
 }
 
-func (m *memory) ranges(_ context.Context, family corev1.IPFamily) ([]addresses, error) {
+func (m *fakeStore) ranges(_ context.Context, family corev1.IPFamily) ([]addresses, error) {
 	var out []addresses
 	for _, p := range m.ranged {
 		if familyOf(p.Addr()) == family {
@@ -35,7 +35,7 @@ func (m *memory) ranges(_ context.Context, family corev1.IPFamily) ([]addresses,
 	return out, nil
 }
 
-func (m *memory) claim(_ context.Context, ip netip.Addr, s *corev1.Service, dry bool) error {
+func (m *fakeStore) claim(_ context.Context, ip netip.Addr, s *corev1.Service, dry bool) error {
 	if _, taken := m.held[ip]; taken {
 		return errAllocated
 	}
@@ -45,14 +45,14 @@ func (m *memory) claim(_ context.Context, ip netip.Addr, s *corev1.Service, dry 
 	return nil
 }
 
-func (m *memory) free(_ context.Context, ip netip.Addr, s *corev1.Service) error {
+func (m *fakeStore) free(_ context.Context, ip netip.Addr, s *corev1.Service) error {
 	if m.held[ip] == s.Name {
 		delete(m.held, ip)
 	}
 	return nil
 }
 
-func (m *memory) used(context.Context) (map[netip.Addr]bool, error) {
+func (m *fakeStore) used(context.Context) (map[netip.Addr]bool, error) {
 	out := map[netip.Addr]bool{}
 	for ip := range m.held {
 		out[ip] = true
@@ -60,7 +60,7 @@ func (m *memory) used(context.Context) (map[netip.Addr]bool, error) {
 	return out, nil
 }
 
-func allocator(t interface{ Fatal(...any) }, m *memory) *Allocator {
+func allocator(t interface{ Fatal(...any) }, m *fakeStore) *Allocator {
 	a, err := NewAllocator([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/24")}, 30000, 30010)
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func allocator(t interface{ Fatal(...any) }, m *memory) *Allocator {
 // the ranges, and the ranges are only full when every address is used.
 func TestAddressesProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := newMemory()
+		m := newFakeStore()
 		size := uint64(0)
 		for i := range rapid.IntRange(1, 3).Draw(t, "ranges") {
 			p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i), 0}), rapid.IntRange(24, 32).Draw(t, "bits"))
@@ -158,7 +158,7 @@ func service(mod func(*corev1.Service)) *corev1.Service {
 }
 
 func TestRollback(t *testing.T) {
-	m := newMemory("10.96.0.0/24")
+	m := newFakeStore("10.96.0.0/24")
 	a := allocator(t, m)
 	s := service(func(*corev1.Service) {})
 	finish, err := a.begin(t.Context(), s, nil, false)
@@ -191,7 +191,7 @@ func TestRollback(t *testing.T) {
 }
 
 func TestTypeChangeReleases(t *testing.T) {
-	m := newMemory("10.96.0.0/24")
+	m := newFakeStore("10.96.0.0/24")
 	a := allocator(t, m)
 	old := service(func(*corev1.Service) {})
 	finish, err := a.begin(t.Context(), old, nil, false)

@@ -80,13 +80,13 @@ func (c *portClaim) claimed(scope string, err error) {
 // Measure updates the gauges of usage. Deleted ranges are removed; one that cannot be read keeps
 // its last value.
 func (a *Allocator) Measure(ctx context.Context) {
-	used, err := a.records().used(ctx)
+	used, err := a.store().used(ctx)
 	if err != nil {
 		return
 	}
 	var ranges []addresses
 	for _, f := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {
-		of, err := a.records().ranges(ctx, f)
+		of, err := a.store().ranges(ctx, f)
 		if err != nil {
 			return
 		}

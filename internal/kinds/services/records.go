@@ -44,8 +44,8 @@ const (
 
 var errAllocated = errors.New("provided IP is already allocated")
 
-// book stores ranges and addresses.
-type book interface {
+// addressStore stores ranges and addresses.
+type addressStore interface {
 	// ranges returns the ranges from which addresses of a family may be allocated now.
 	ranges(ctx context.Context, family corev1.IPFamily) ([]addresses, error)
 	// claim allocates an address for s, or, in a dry run, only checks that it could. The error is
@@ -58,7 +58,7 @@ type book interface {
 
 // take allocates the address that a client requested.
 func (a *Allocator) take(ctx context.Context, ip netip.Addr, s *corev1.Service, dry bool) error {
-	ranges, err := a.records().ranges(ctx, familyOf(ip))
+	ranges, err := a.store().ranges(ctx, familyOf(ip))
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (a *Allocator) take(ctx context.Context, ip netip.Addr, s *corev1.Service, 
 		return errors.New("the provided network does not match the current range")
 	}
 	start := time.Now()
-	err = a.records().claim(ctx, ip, s, dry)
+	err = a.store().claim(ctx, ip, s, dry)
 	if !dry {
 		addressSeconds.WithLabelValues(r.prefix.String()).Observe(time.Since(start).Seconds())
 		claimed(r, static, err)
@@ -77,7 +77,7 @@ func (a *Allocator) take(ctx context.Context, ip netip.Addr, s *corev1.Service, 
 
 // next allocates a free address of a family.
 func (a *Allocator) next(ctx context.Context, family corev1.IPFamily, s *corev1.Service, dry bool) (netip.Addr, error) {
-	ranges, err := a.records().ranges(ctx, family)
+	ranges, err := a.store().ranges(ctx, family)
 	if err != nil {
 		return netip.Addr{}, err
 	}
@@ -102,12 +102,12 @@ func (a *Allocator) anyOf(ctx context.Context, r addresses, s *corev1.Service, d
 			break
 		}
 		ip := r.any()
-		if err := a.records().claim(ctx, ip, s, dry); !errors.Is(err, errAllocated) {
+		if err := a.store().claim(ctx, ip, s, dry); !errors.Is(err, errAllocated) {
 			return ip, err
 		}
 	}
 	for {
-		used, err := a.records().used(ctx)
+		used, err := a.store().used(ctx)
 		if err != nil {
 			return netip.Addr{}, err
 		}
@@ -115,7 +115,7 @@ func (a *Allocator) anyOf(ctx context.Context, r addresses, s *corev1.Service, d
 		if !ok {
 			return netip.Addr{}, errFull
 		}
-		if err := a.records().claim(ctx, ip, s, dry); !errors.Is(err, errAllocated) {
+		if err := a.store().claim(ctx, ip, s, dry); !errors.Is(err, errAllocated) {
 			return ip, err
 		}
 	}
@@ -126,7 +126,7 @@ func (a *Allocator) anyOf(ctx context.Context, r addresses, s *corev1.Service, d
 func (a *Allocator) giveBack(ctx context.Context, ip netip.Addr, s *corev1.Service) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
-	if err := a.records().free(ctx, ip, s); err != nil {
+	if err := a.store().free(ctx, ip, s); err != nil {
 		klog.FromContext(ctx).Error(err, "Giving back a service's address failed", "address", ip, "service",
 			klog.KObj(s))
 	}
@@ -148,15 +148,15 @@ func Ready(c *networkingv1.ServiceCIDR) {
 			Reason: "", Message: "Kubernetes default Service CIDR is ready"})
 }
 
-// objects is the book of a running server.
-type objects struct {
+// apiObjects is the addressStore of a running server.
+type apiObjects struct {
 	configured         []netip.Prefix
 	ranged, recordings *registry.Store
 }
 
-// ranges implements book: the ranges that are not marked as unusable, the server's own first, the
+// ranges implements addressStore: the ranges that are not marked as unusable, the server's own first, the
 // others sorted by name. The server's own range is usable before its ServiceCIDR exists.
-func (b *objects) ranges(ctx context.Context, family corev1.IPFamily) ([]addresses, error) {
+func (b *apiObjects) ranges(ctx context.Context, family corev1.IPFamily) ([]addresses, error) {
 	list, err := b.ranged.List(clusterScope(ctx), &internalversion.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("read the service ranges: %w", err)
@@ -206,8 +206,8 @@ func prefixes(c *networkingv1.ServiceCIDR) []netip.Prefix {
 	return out
 }
 
-// claim implements book.
-func (b *objects) claim(ctx context.Context, ip netip.Addr, s *corev1.Service, dry bool) error {
+// claim implements addressStore.
+func (b *apiObjects) claim(ctx context.Context, ip netip.Addr, s *corev1.Service, dry bool) error {
 	ctx = clusterScope(ctx)
 	if dry {
 		_, err := b.recordings.Get(ctx, ip.String(), &metav1.GetOptions{})
@@ -226,8 +226,8 @@ func (b *objects) claim(ctx context.Context, ip netip.Addr, s *corev1.Service, d
 	return err
 }
 
-// free implements book.
-func (b *objects) free(ctx context.Context, ip netip.Addr, s *corev1.Service) error {
+// free implements addressStore.
+func (b *apiObjects) free(ctx context.Context, ip netip.Addr, s *corev1.Service) error {
 	ctx = clusterScope(ctx)
 	obj, err := b.recordings.Get(ctx, ip.String(), &metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -242,7 +242,7 @@ func (b *objects) free(ctx context.Context, ip netip.Addr, s *corev1.Service) er
 	return nil
 }
 
-func (b *objects) erase(ctx context.Context, r *networkingv1.IPAddress) error {
+func (b *apiObjects) erase(ctx context.Context, r *networkingv1.IPAddress) error {
 	o := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}}
 	if _, _, err := b.recordings.Delete(clusterScope(ctx), r.Name, rest.ValidateAllObjectFunc, o); err != nil &&
 		!apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
@@ -251,8 +251,8 @@ func (b *objects) erase(ctx context.Context, r *networkingv1.IPAddress) error {
 	return nil
 }
 
-// used implements book.
-func (b *objects) used(ctx context.Context) (map[netip.Addr]bool, error) {
+// used implements addressStore.
+func (b *apiObjects) used(ctx context.Context) (map[netip.Addr]bool, error) {
 	out := map[netip.Addr]bool{}
 	return out, b.each(ctx, func(ip netip.Addr, _ *networkingv1.IPAddress) error {
 		out[ip] = true
@@ -260,7 +260,7 @@ func (b *objects) used(ctx context.Context) (map[netip.Addr]bool, error) {
 	})
 }
 
-func (b *objects) each(ctx context.Context, f func(netip.Addr, *networkingv1.IPAddress) error) error {
+func (b *apiObjects) each(ctx context.Context, f func(netip.Addr, *networkingv1.IPAddress) error) error {
 	list, err := b.recordings.List(clusterScope(ctx), &internalversion.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("read the stored addresses: %w", err)

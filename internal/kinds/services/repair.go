@@ -50,7 +50,7 @@ func (a *Allocator) Repair(ctx context.Context, s *registry.Store) ([]Finding, e
 }
 
 func (a *Allocator) repair(ctx context.Context, s *registry.Store, start bool) ([]Finding, error) {
-	b, ok := a.records().(*objects)
+	b, ok := a.store().(*apiObjects)
 	if !ok {
 		return nil, nil
 	}
@@ -266,7 +266,7 @@ func portsOnce(s *corev1.Service) []int {
 
 // mend applies the remedy. It creates a record only for a service that still exists; failures are
 // left to the next repair.
-func (b *objects) mend(ctx context.Context, s *registry.Store, r *remedy) error {
+func (b *apiObjects) mend(ctx context.Context, s *registry.Store, r *remedy) error {
 	var errs []error
 	for _, o := range r.erase {
 		errs = append(errs, b.erase(ctx, o))
@@ -285,7 +285,7 @@ func (b *objects) mend(ctx context.Context, s *registry.Store, r *remedy) error 
 }
 
 // all returns the records of addresses.
-func (b *objects) all(ctx context.Context) ([]*networkingv1.IPAddress, error) {
+func (b *apiObjects) all(ctx context.Context) ([]*networkingv1.IPAddress, error) {
 	var out []*networkingv1.IPAddress
 	err := b.each(ctx, func(_ netip.Addr, r *networkingv1.IPAddress) error {
 		out = append(out, r)
@@ -295,7 +295,7 @@ func (b *objects) all(ctx context.Context) ([]*networkingv1.IPAddress, error) {
 }
 
 // prefixes returns all ranges, including those without allocation.
-func (b *objects) prefixes(ctx context.Context) ([]netip.Prefix, error) {
+func (b *apiObjects) prefixes(ctx context.Context) ([]netip.Prefix, error) {
 	list, err := b.ranged.List(clusterScope(ctx), &internalversion.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("read the service ranges: %w", err)

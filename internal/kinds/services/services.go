@@ -27,7 +27,7 @@ type Allocator struct {
 	configured []netip.Prefix    // as configured at the start, the default family first
 	families   []corev1.IPFamily // of configured
 	ports      *ports
-	bound      atomic.Pointer[book]
+	bound      atomic.Pointer[addressStore]
 }
 
 // NewAllocator returns an allocator for one range of addresses, or for one of each family (the
@@ -57,12 +57,12 @@ func (a *Allocator) FirstIP() netip.Addr { return rangeOf(a.configured[0]).first
 
 // Bind sets the stores of ServiceCIDRs and IPAddresses.
 func (a *Allocator) Bind(ranges, addresses *registry.Store) {
-	a.bind(&objects{configured: a.configured, ranged: ranges, recordings: addresses})
+	a.bind(&apiObjects{configured: a.configured, ranged: ranges, recordings: addresses})
 }
 
-func (a *Allocator) bind(b book) { a.bound.Store(&b) }
+func (a *Allocator) bind(b addressStore) { a.bound.Store(&b) }
 
-func (a *Allocator) records() book { return *a.bound.Load() }
+func (a *Allocator) store() addressStore { return *a.bound.Load() }
 
 // Resource returns the descriptor of services, which allocates from a.
 func (a *Allocator) Resource() *registry.Resource {

@@ -23,7 +23,7 @@ func TestTransaction(t *testing.T) {
 		"nobody knows":      {context.DeadlineExceeded, 1, 1},
 		"the store is slow": {apierrors.NewTimeoutError("slow", 1), 1, 1},
 	} {
-		m := newMemory("10.96.0.0/24")
+		m := newFakeStore("10.96.0.0/24")
 		a := allocator(t, m)
 		tx := &transaction{}
 		ctx := context.WithValue(t.Context(), transactionKey{}, tx)
@@ -46,7 +46,7 @@ func TestTransaction(t *testing.T) {
 func TestTransactionKeepsOld(t *testing.T) {
 	for name, answer := range map[string]error{"written": nil,
 		"refused": apierrors.NewConflict(corev1.Resource("services"), "a", errors.New("changed"))} {
-		m := newMemory("10.96.0.0/24")
+		m := newFakeStore("10.96.0.0/24")
 		a := allocator(t, m)
 		old := service(func(*corev1.Service) {})
 		finish, err := a.begin(t.Context(), old, nil, false)

@@ -157,7 +157,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.cfg.Register != nil {
 		defer s.cfg.Register.Unregister(s.m)
 	}
-	k := &keeper{client: s.cfg.Client, clusterIP: s.cfg.ClusterIPs, node: s.cfg.Node, at: s.Addresses(),
+	k := &clusterService{client: s.cfg.Client, clusterIP: s.cfg.ClusterIPs, node: s.cfg.Node, at: s.Addresses(),
 		wake: make(chan struct{}, 1)}
 	for _, f := range s.followers(ctx, k) {
 		group.Go(func() { f.run(ctx) })
@@ -186,7 +186,7 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // followers watch what the zone and the configuration are made of.
-func (s *Server) followers(ctx context.Context, k *keeper) []*follower {
+func (s *Server) followers(ctx context.Context, k *clusterService) []*follower {
 	c := s.cfg.Client
 	all := fields.Everything()
 	namespaces := follow(c.CoreV1().Namespaces(), &corev1.Namespace{}, all, s.zone.change)

@@ -24,9 +24,9 @@ import (
 // A picture of the runtime is never older than the newest outcome that is handed
 // to Step: an outcome marks the picture stale, and only a new look clears that.
 type owner struct {
-	cfg *Config
-	hub hub
-	box mailbox
+	cfg  *Config
+	room nodeRoom
+	box  mailbox
 
 	// Of the goroutine only.
 	pod      *corev1.Pod
@@ -73,19 +73,19 @@ type mailbox struct {
 	images      bool // images changed since its last look
 }
 
-// hub is what an owner may ask of the manager about the other pods.
-type hub interface {
+// nodeRoom is what an owner asks the manager about the resources of the node, which all pods share.
+type nodeRoom interface {
 	// admitResize says whether the pod may have the resources that its spec wants.
 	admitResize(pod *corev1.Pod) Result
-	// vacancies counts how often room was made on the node.
-	vacancies() int64
-	// vacate says that the pod made room.
-	vacate()
+	// timesFreed counts how often room was made on the node.
+	timesFreed() int64
+	// freed says that the pod made room.
+	freed()
 }
 
-func newOwner(cfg *Config, hub hub, e *entry) *owner {
+func newOwner(cfg *Config, room nodeRoom, e *entry) *owner {
 	return &owner{
-		cfg: cfg, hub: hub, pod: e.pod, runs: e.pod, gone: e.gone, stale: true,
+		cfg: cfg, room: room, pod: e.pod, runs: e.pod, gone: e.gone, stale: true,
 		flights: map[podlife.Key]context.CancelFunc{},
 		box:     mailbox{wake: make(chan struct{}, 1), pod: e.pod, gone: e.gone, hold: e.hold, rejected: e.rejected},
 		log:     newChronicle(cfg.Journal), latest: e.latest,
@@ -247,13 +247,13 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 		Now: time.Now(), Pod: o.pod, Gone: o.gone, Hold: o.hold, Stop: o.stop, Reject: o.rejected,
 		Node: o.cfg.Node(), Observed: o.observed, Probes: o.probes, Done: o.done,
 	}
-	in.Node.Vacated = o.hub.vacancies()
+	in.Node.Vacated = o.room.timesFreed()
 	if o.cfg.Routed != nil && o.pod.DeletionTimestamp != nil { // others are not asked: it may wait for a transaction
 		in.Routed = o.cfg.Routed(o.pod.UID)
 	}
 	before := &o.state.Last
 	next, out := o.cfg.Machine.Step(o.state, in)
-	changed := !o.sent || !podstatus.Same(before, &out.Status)
+	changed := !o.sent || !podstatus.Equal(before, &out.Status)
 	o.state = next
 	for _, d := range in.Done {
 		o.land(d.Key)
@@ -286,7 +286,7 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 	o.listen(!out.Look.IsZero())
 	o.latest.show(View{Status: out.Status, Life: out.Life, Waits: out.Waits, runs: o.runs})
 	if room {
-		o.hub.vacate()
+		o.room.freed()
 	}
 	for _, key := range out.Cancel {
 		if cancel := o.flights[key]; cancel != nil {
@@ -322,7 +322,7 @@ func (o *owner) begin(ctx context.Context, actions *sync.WaitGroup, b podlife.Be
 	o.log.begun(o.pod, b, time.Now())
 	if _, ok := b.Action.(podlife.AdmitResize); ok {
 		pod := o.pod
-		actions.Go(func() { o.finish(b.Action, o.hub.admitResize(pod), ctx.Err() != nil) })
+		actions.Go(func() { o.finish(b.Action, o.room.admitResize(pod), ctx.Err() != nil) })
 		return
 	}
 	pod := o.runs

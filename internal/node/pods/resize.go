@@ -15,7 +15,7 @@ import (
 // for the admission of all others from the moment of the grant, so that two resizes
 // asked for at once never get the same room.
 
-// admitResize implements hub (L3.120).
+// admitResize implements nodeRoom (L3.120).
 func (m *Manager) admitResize(pod *corev1.Pod) Result {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -46,11 +46,11 @@ func (e *entry) claimed(runs *corev1.Pod) *corev1.Pod {
 	return e.claim
 }
 
-// vacancies implements hub.
-func (m *Manager) vacancies() int64 { return m.vacated.Load() }
+// timesFreed implements nodeRoom.
+func (m *Manager) timesFreed() int64 { return m.vacated.Load() }
 
-// vacate implements hub.
-func (m *Manager) vacate() {
+// freed implements nodeRoom.
+func (m *Manager) freed() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.makeRoom()

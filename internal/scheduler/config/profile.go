@@ -230,11 +230,11 @@ func spread(p *placement.Profile, path *field.Path, args *configv1.PodTopologySp
 	}
 	var errs field.ErrorList
 	p.DefaultSpread, p.SpreadUnlabelled = args.DefaultConstraints, false
-	type same struct {
+	type constraint struct {
 		key  string
 		when corev1.UnsatisfiableConstraintAction
 	}
-	seen := map[same]bool{}
+	seen := map[constraint]bool{}
 	for i := range args.DefaultConstraints {
 		c := &args.DefaultConstraints[i]
 		at := path.Child("defaultConstraints").Index(i)
@@ -256,7 +256,7 @@ func spread(p *placement.Profile, path *field.Path, args *configv1.PodTopologySp
 				field.Forbidden(at.Child("labelSelector"),
 					"follows from the Services and the controller of each pod; remove it"))
 		}
-		if key := (same{c.TopologyKey, c.WhenUnsatisfiable}); seen[key] {
+		if key := (constraint{c.TopologyKey, c.WhenUnsatisfiable}); seen[key] {
 			errs = append(errs, field.Duplicate(at, c.TopologyKey+", "+string(c.WhenUnsatisfiable)))
 		} else {
 			seen[key] = true

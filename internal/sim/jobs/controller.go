@@ -21,7 +21,7 @@ type controller struct {
 	client     *cluster.Client
 	jobs, pods *cluster.Watch
 	fresh      *cluster.Tracker
-	memory     map[types.UID]job.Memory
+	backoffs   map[types.UID]job.Backoff
 	dirty      bool      // something woke it
 	due        time.Time // when it asked to be called again; zero for never
 	reason     reason    // why a finalizer is removed, for the checks
@@ -38,7 +38,7 @@ const (
 // newController starts a process: it lists, and knows of no earlier writes.
 func newController(w *world) *controller {
 	c := &controller{w: w, client: w.Client(), fresh: cluster.NewTracker(), dirty: true}
-	c.memory = map[types.UID]job.Memory{}
+	c.backoffs = map[types.UID]job.Backoff{}
 	c.jobs, c.pods = cluster.NewWatch[*batchv1.Job](w.API), cluster.NewWatch[*corev1.Pod](w.API)
 	c.jobs.Heard = func() { c.dirty = true }
 	c.pods.Heard = c.jobs.Heard
@@ -72,14 +72,14 @@ func (c *controller) failed(err error) bool {
 }
 
 func (c *controller) reconcile(j *batchv1.Job) error {
-	in := job.Input{Job: j, Now: c.w.Now, Memory: c.memory[j.UID]}
+	in := job.Input{Job: j, Now: c.w.Now, Backoff: c.backoffs[j.UID]}
 	for _, p := range cluster.Seen[*corev1.Pod](c.pods) {
 		if metav1.GetControllerOfNoCopy(p).UID == j.UID {
 			in.Pods = append(in.Pods, p)
 		}
 	}
 	out := c.plan(in)
-	c.memory[j.UID] = out.Memory
+	c.backoffs[j.UID] = out.Backoff
 	failed := errors.Join(c.create(j, out.Create), c.delete(out.Delete), out.Problem)
 	if errors.Is(failed, cluster.ErrCrash) {
 		return failed

@@ -42,8 +42,8 @@ type Input struct {
 	Rivals []string
 	// SelectorErr is why the selector can't be read.
 	SelectorErr error
-	// Memory is what the last answer said to remember; empty after a restart (W7.13).
-	Memory Memory
+	// History is what the last answer said to remember; empty after a restart (W7.13).
+	History History
 }
 
 // Output is what to do.
@@ -51,9 +51,9 @@ type Output struct {
 	// Rescale is the size that the target gets; nil leaves it as it is.
 	Rescale *int32
 	// Status is the next one when nothing is rescaled; after a rescale ask Rescaled for it.
-	Status autoscalingv2.HorizontalPodAutoscalerStatus
-	Events []Event
-	Memory Memory
+	Status  autoscalingv2.HorizontalPodAutoscalerStatus
+	Events  []Event
+	History History
 	// Problem says what is wrong with the metrics.
 	Problem error
 
@@ -79,7 +79,7 @@ func newPlan(in Input) *plan {
 		p.min = *m
 	}
 	p.out.Status = *in.HPA.Status.DeepCopy()
-	p.out.Memory = in.Memory.begin(in.Scale.Wanted, in.Now)
+	p.out.History = in.History.begin(in.Scale.Wanted, in.Now)
 	return p
 }
 
@@ -268,7 +268,7 @@ func Rescaled(in Input, out Output, err error) Output {
 		"the HPA controller was able to update the target scale to %d", size)
 	p.out.Events = append(p.out.Events,
 		Event{corev1.EventTypeNormal, "SuccessfulRescale", fmt.Sprintf("New size: %d; reason: %s", size, out.reason)})
-	p.out.Memory = out.Memory.rescaled(in.HPA.Spec.Behavior, current, size, in.Now)
+	p.out.History = out.History.rescaled(in.HPA.Spec.Behavior, current, size, in.Now)
 	if current > 0 && size == 0 && p.min == 0 && p.scalesToZero() {
 		p.set(autoscalingv2.ScaledToZero, corev1.ConditionTrue, "ScaledToZero",
 			"the HPA controller scaled the workload to zero")

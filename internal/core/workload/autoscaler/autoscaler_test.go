@@ -225,7 +225,7 @@ func TestMetricsOfOthers(t *testing.T) {
 func TestToZeroAndBack(t *testing.T) {
 	h := hpa(0, 10, external(autoscalingv2.AverageValueMetricType, "1"))
 	in := world(h, 0)
-	in.Memory = Memory{proposed: []at{{noon.Add(-time.Hour), 1}}}
+	in.History = History{proposed: []at{{noon.Add(-time.Hour), 1}}}
 	in.Samples = []Sample{{Values: []int64{0}}}
 	out := Rescaled(in, Plan(in), nil)
 	if *out.Rescale != 0 || !strings.Contains(told(in, Plan(in)), "ScaledToZero=True(ScaledToZero)") {
@@ -233,7 +233,7 @@ func TestToZeroAndBack(t *testing.T) {
 	}
 	h.Status = out.Status
 	in = world(h)
-	in.Memory, in.Samples = out.Memory, []Sample{{Values: []int64{3000}}}
+	in.History, in.Samples = out.History, []Sample{{Values: []int64{3000}}}
 	if !NeedsMetrics(h, in.Scale) {
 		t.Fatal("nobody looks whether it may grow again")
 	}
@@ -250,14 +250,14 @@ func TestToZeroAndBack(t *testing.T) {
 func TestStabilization(t *testing.T) {
 	h := hpa(1, 20, cpu(50))
 	size, now := 2, noon
-	var memory Memory
+	var history History
 	pass := func(usage int64) int {
 		usages := make([]int64, size)
 		for i := range usages {
 			usages[i] = usage
 		}
 		in := world(h, usages...)
-		in.Memory = memory
+		in.History = history
 		shift := now.Sub(noon)
 		in.Now = now
 		for _, p := range in.Pods {
@@ -268,7 +268,7 @@ func TestStabilization(t *testing.T) {
 			out = Rescaled(in, out, nil)
 			size = int(*out.Rescale)
 		}
-		memory, h.Status, now = out.Memory, out.Status, now.Add(Period)
+		history, h.Status, now = out.History, out.Status, now.Add(Period)
 		return size
 	}
 	for _, want := range []int{4, 8, 16, 20} {
@@ -284,8 +284,8 @@ func TestStabilization(t *testing.T) {
 	if got := pass(10); got != 1 {
 		t.Errorf("after five minutes it is %d", got)
 	}
-	if len(memory.proposed) > 22 {
-		t.Errorf("%d proposals are remembered", len(memory.proposed))
+	if len(history.proposed) > 22 {
+		t.Errorf("%d proposals are remembered", len(history.proposed))
 	}
 }
 
@@ -307,20 +307,20 @@ func TestRates(t *testing.T) {
 		h := hpa(1, 20, cpu(50))
 		h.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: rules(c.up), ScaleDown: rules(c.down)}
 		size := c.from
-		var memory Memory
+		var history History
 		for i, want := range c.want {
 			usages := make([]int64, size)
 			for j := range usages {
 				usages[j] = c.usage
 			}
 			in := world(h, usages...)
-			in.Now, in.Memory = noon.Add(time.Duration(i)*Period), memory
+			in.Now, in.History = noon.Add(time.Duration(i)*Period), history
 			out := Plan(in)
 			if out.Rescale != nil {
 				out = Rescaled(in, out, nil)
 				size = int(*out.Rescale)
 			}
-			memory = out.Memory
+			history = out.History
 			if size != want {
 				t.Errorf("from %d, pass %d: %d, want %d", c.from, i, size, want)
 			}
@@ -376,14 +376,14 @@ func TestBounds(t *testing.T) {
 			h.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: rules(), ScaleDown: rules()}
 		}
 		size := rapid.IntRange(0, 40).Draw(t, "size")
-		var memory Memory
+		var history History
 		for i := range rapid.IntRange(1, 20).Draw(t, "passes") {
 			usages := make([]int64, size)
 			for j := range usages {
 				usages[j] = rapid.Int64Range(-5, 5000).Draw(t, "usage")
 			}
 			in := world(h, usages...)
-			in.Memory, in.Now = memory, noon.Add(time.Duration(i)*Period)
+			in.History, in.Now = history, noon.Add(time.Duration(i)*Period)
 			if h.Spec.Metrics[0].External != nil {
 				in.Samples[0].Values = []int64{rapid.Int64Range(-1<<62, 1<<62).Draw(t, "value"),
 					rapid.Int64Range(0, 9000).Draw(t, "value")}
@@ -396,10 +396,10 @@ func TestBounds(t *testing.T) {
 				}
 				size = int(*out.Rescale)
 			}
-			if NeedsMetrics(h, in.Scale) && len(out.Memory.proposed) == 0 {
+			if NeedsMetrics(h, in.Scale) && len(out.History.proposed) == 0 {
 				t.Fatal("nothing is remembered")
 			}
-			memory, h.Status = out.Memory, out.Status
+			history, h.Status = out.History, out.Status
 		}
 	})
 }

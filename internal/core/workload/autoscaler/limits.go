@@ -15,28 +15,28 @@ type at struct {
 	n    int32
 }
 
-// Memory is what the limits need to know of earlier passes. It is not stored (W7.13).
-type Memory struct {
+// History is what the limits need to know of earlier passes. It is not stored (W7.13).
+type History struct {
 	proposed  []at // sizes that the metrics asked for
 	ups, down []at // pods that were added and removed
 }
 
 // begin notes the size with which an autoscaler is met first.
-func (m Memory) begin(size int32, now time.Time) Memory {
+func (m History) begin(size int32, now time.Time) History {
 	if len(m.proposed) == 0 {
 		m.proposed = []at{{now, size}}
 	}
 	return m
 }
 
-// noted returns the memory with a proposal, without what is older than any window.
-func (m Memory) noted(size int32, now time.Time, longest time.Duration) Memory {
+// noted returns the history with a proposal, without what is older than any window.
+func (m History) noted(size int32, now time.Time, longest time.Duration) History {
 	m.proposed = append(since(m.proposed, now.Add(-longest)), at{now, size})
 	return m
 }
 
-// rescaled returns the memory with a change of size, if rules ask for it.
-func (m Memory) rescaled(rules *autoscalingv2.HorizontalPodAutoscalerBehavior, from, to int32, now time.Time) Memory {
+// rescaled returns the history with a change of size, if rules ask for it.
+func (m History) rescaled(rules *autoscalingv2.HorizontalPodAutoscalerBehavior, from, to int32, now time.Time) History {
 	if rules == nil {
 		return m
 	}
@@ -66,10 +66,10 @@ func since(all []at, cut time.Time) []at {
 // limit applies what holds without a behavior block (W7.F).
 func (p *plan) limit(size int32) int32 {
 	stable := size
-	for _, r := range since(p.out.Memory.proposed, p.Now.Add(-downWindow)) {
+	for _, r := range since(p.out.History.proposed, p.Now.Add(-downWindow)) {
 		stable = max(stable, r.n)
 	}
-	p.out.Memory = p.out.Memory.noted(size, p.Now, downWindow)
+	p.out.History = p.out.History.noted(size, p.Now, downWindow)
 	if stable != size {
 		p.set(autoscalingv2.AbleToScale, corev1.ConditionTrue, "ScaleDownStabilized",
 			"recent recommendations were higher than current one, applying the highest recent recommendation")
@@ -161,7 +161,7 @@ func window(r *autoscalingv2.HPAScalingRules, otherwise time.Duration) time.Dura
 // stabilize moves the size no further than every proposal of the windows would (W7.80).
 func (p *plan) stabilize(size int32, up, down time.Duration) int32 {
 	lowest, highest := size, size
-	for _, r := range p.out.Memory.proposed {
+	for _, r := range p.out.History.proposed {
 		if r.when.After(p.Now.Add(-up)) {
 			lowest = min(lowest, r.n)
 		}
@@ -169,7 +169,7 @@ func (p *plan) stabilize(size int32, up, down time.Duration) int32 {
 			highest = max(highest, r.n)
 		}
 	}
-	p.out.Memory = p.out.Memory.noted(size, p.Now, max(up, down))
+	p.out.History = p.out.History.noted(size, p.Now, max(up, down))
 	return min(max(p.Scale.Wanted, lowest), highest)
 }
 
@@ -187,12 +187,12 @@ func (p *plan) rate(r *autoscalingv2.HPAScalingRules, up bool) int32 {
 	for _, policy := range r.Policies {
 		cut := p.Now.Add(-time.Duration(policy.PeriodSeconds) * time.Second)
 		base := float64(current)
-		for _, a := range p.out.Memory.ups {
+		for _, a := range p.out.History.ups {
 			if a.when.After(cut) {
 				base -= float64(a.n)
 			}
 		}
-		for _, a := range p.out.Memory.down {
+		for _, a := range p.out.History.down {
 			if a.when.After(cut) {
 				base += float64(a.n)
 			}

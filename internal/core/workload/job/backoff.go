@@ -14,17 +14,17 @@ const (
 	lastWait  = 10 * time.Minute
 )
 
-// Memory is what the back-off of a Job's pods needs to know of earlier answers. It is
+// Backoff is what the wait after failures of a Job's pods depends on. It is
 // not stored: after a restart it starts empty (W5.24).
-type Memory struct {
+type Backoff struct {
 	Failures int32     // in a row since the last success
 	Last     time.Time // when the latest of them ended
 	// seen are pods with a finalizer whose end is in Failures already.
 	seen []types.UID
 }
 
-// next returns the memory with the pods that have ended and are not in the status.
-func (m Memory) next(pods, successes, failures []*corev1.Pod) Memory {
+// next returns the back-off with the pods that have ended and are not in the status.
+func (m Backoff) next(pods, successes, failures []*corev1.Pod) Backoff {
 	seen := map[types.UID]bool{}
 	for _, uid := range m.seen {
 		seen[uid] = true
@@ -35,7 +35,7 @@ func (m Memory) next(pods, successes, failures []*corev1.Pod) Memory {
 		return all
 	}
 	good, bad := fresh(successes), fresh(failures)
-	out := Memory{Failures: m.Failures, Last: m.Last}
+	out := Backoff{Failures: m.Failures, Last: m.Last}
 	if len(good) > 0 {
 		// What failed before the latest success is forgotten (W5.23).
 		out.Failures, out.Last = 0, time.Time{}

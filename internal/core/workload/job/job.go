@@ -36,8 +36,8 @@ type Input struct {
 	Job  *batchv1.Job  // with defaults
 	Pods []*corev1.Pod // those that the Job controls, terminated ones and those being deleted, too
 	Now  time.Time
-	// Memory is what the last answer said to remember; empty after a restart (W5.24).
-	Memory Memory
+	// Backoff is what the last answer said to remember; empty after a restart (W5.24).
+	Backoff Backoff
 	// Hold leaves out making and deleting pods: a call of this kind has just failed.
 	// The status is still brought up to date (W0.15).
 	Hold bool
@@ -55,7 +55,7 @@ type Output struct {
 	// Untrack lists pods that lose their finalizer: their results are safe in the
 	// status, or nobody wants them.
 	Untrack []*corev1.Pod
-	Memory  Memory
+	Backoff Backoff
 	// Problem is why pods that are wanted can't be made of the template.
 	Problem error
 	// Look is when to ask again though nothing changes; zero for never.
@@ -109,7 +109,7 @@ func Plan(in Input) Output {
 	}
 	if m := in.Job.Spec.CompletionMode; m != nil && *m != batchv1.NonIndexedCompletion &&
 		*m != batchv1.IndexedCompletion {
-		return Output{Memory: in.Memory,
+		return Output{Backoff: in.Backoff,
 			Events: []Event{{corev1.EventTypeWarning, "UnknownCompletionMode",
 				"Skipped Job sync because completion mode is unknown"}}}
 	}
@@ -187,7 +187,7 @@ func newPlan(in Input) *plan {
 		}
 	}
 	successes, failures := p.fresh()
-	p.out.Memory = in.Memory.next(p.pods, successes, failures)
+	p.out.Backoff = in.Backoff.next(p.pods, successes, failures)
 	uncounted := p.status.UncountedTerminatedPods
 	p.succeeded = p.status.Succeeded + int32(len(successes)+len(uncounted.Succeeded))
 	p.failed = p.status.Failed + int32(len(uncounted.Failed))

@@ -93,7 +93,7 @@ func (p *plan) create() {
 	}
 	n = min(n, limit)
 	if !p.perIndex {
-		if wait := left(p.out.Memory.Failures, p.out.Memory.Last, p.in.Now); wait > 0 {
+		if wait := left(p.out.Backoff.Failures, p.out.Backoff.Last, p.in.Now); wait > 0 {
 			p.lookIn(wait)
 			return
 		}

@@ -130,7 +130,7 @@ func TestHistories(t *testing.T) {
 			}
 			if !h.sync() {
 				h.say("crash")
-				h.memory, h.write = Memory{}, func(string) bool { return true }
+				h.backoff, h.write = Backoff{}, func(string) bool { return true }
 				if !h.sync() {
 					t.Fatal("a crash that was not asked for")
 				}

@@ -116,7 +116,7 @@ func (w *world) command(d *datadriven.TestData) error {
 	case "refuse", "accept":
 		w.refuse = d.Cmd == "refuse"
 	case "crash":
-		w.memory = Memory{}
+		w.backoff = Backoff{}
 	case "crash-before":
 		n, _ := strconv.Atoi(names[1])
 		w.write = func(what string) bool {
@@ -152,7 +152,7 @@ func (w *world) command(d *datadriven.TestData) error {
 	}
 	if !w.sync() {
 		w.say("crash")
-		w.write, w.memory = func(string) bool { return true }, Memory{}
+		w.write, w.backoff = func(string) bool { return true }, Backoff{}
 		w.sync()
 	}
 	return nil

@@ -19,15 +19,15 @@ var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // world is an API server with one Job and its pods, and a driver, moved by hand.
 type world struct {
-	now    time.Time
-	job    *batchv1.Job
-	pods   []*corev1.Pod
-	done   map[types.UID]bool // the node has ended the pod
-	memory Memory
-	next   time.Time
-	made   int
-	refuse bool // pods can't be created
-	log    []string
+	now     time.Time
+	job     *batchv1.Job
+	pods    []*corev1.Pod
+	done    map[types.UID]bool // the node has ended the pod
+	backoff Backoff
+	next    time.Time
+	made    int
+	refuse  bool // pods can't be created
+	log     []string
 	// write is called before each write; false is a crash right before it.
 	write func(what string) bool
 	// refused writes of a status that the API server would refuse.
@@ -93,7 +93,7 @@ func indent(s string) string {
 }
 
 func (w *world) plan(hold bool) Output {
-	out := Plan(Input{Job: w.job.DeepCopy(), Pods: w.copies(), Now: w.now, Memory: w.memory, Hold: hold})
+	out := Plan(Input{Job: w.job.DeepCopy(), Pods: w.copies(), Now: w.now, Backoff: w.backoff, Hold: hold})
 	return out
 }
 
@@ -110,7 +110,7 @@ func (w *world) sync() bool {
 	hold := false
 	for range 1000 {
 		out := w.plan(hold)
-		w.memory = out.Memory
+		w.backoff = out.Backoff
 		for _, pod := range out.Create {
 			if w.refuse {
 				w.say("create refused")

@@ -15,7 +15,7 @@ import (
 // one pod after another, with real images and network. The teardown is not included.
 func BenchmarkCreateToRunning(b *testing.B) {
 	b.Run("native", func(b *testing.B) {
-		o := startOwn(b)
+		o := startCarob(b)
 		createToRunning(b, o.rt, o.dir, o.cfg.CgroupRoot)
 	})
 	b.Run("containerd", func(b *testing.B) {

@@ -17,7 +17,7 @@ import (
 )
 
 // imported is an archive of the catalogue, imported into the runtime's store.
-func (o *own) imported(t *testing.T, name string) {
+func (o *carob) imported(t *testing.T, name string) {
 	t.Helper()
 	f, err := os.Open(archive(t, name))
 	if err != nil {
@@ -34,7 +34,7 @@ func (o *own) imported(t *testing.T, name string) {
 }
 
 // runImage runs one container of an image and returns the pod's address and the container's ID.
-func (o *own) runImage(t *testing.T, image string, env map[string]string, change ...func(*cri.ContainerConfig)) (ip,
+func (o *carob) runImage(t *testing.T, image string, env map[string]string, change ...func(*cri.ContainerConfig)) (ip,
 	id string) {
 	t.Helper()
 	uid := fmt.Sprintf("image-%d", serial.Add(1))
@@ -119,7 +119,7 @@ func answers(t *testing.T, url, text string) {
 
 // Each image of the documents works in carob's runtime as its name promises.
 func TestDocumentImages(t *testing.T) {
-	o := startOwn(t)
+	o := startCarob(t)
 	for _, c := range []struct{ name, ref, port, path, text string }{
 		{"demo", "carob.local/demo:1", "8080", "/", "Hello from"},
 		{"nginx", "harbor.l00n9.icu/public/nginx:stable-perl", "80", "/", "Welcome to nginx!"},

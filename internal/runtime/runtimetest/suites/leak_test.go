@@ -17,7 +17,7 @@ import (
 )
 
 // cycle is the life of one pod with a container, an exec, and a host port.
-func (o *own) cycle(ctx context.Context, name string, port int32) error {
+func (o *carob) cycle(ctx context.Context, name string, port int32) error {
 	logs := filepath.Join(o.dir, "log", name)
 	sb := &cri.PodSandboxConfig{
 		Metadata: &cri.PodSandboxMetadata{Name: name, Namespace: "leak", Uid: "uid-" + name}, Hostname: name,
@@ -63,7 +63,7 @@ func (o *own) cycle(ctx context.Context, name string, port int32) error {
 }
 
 // holdings counts what the runtime holds on the host and in this process.
-func (o *own) holdings(t *testing.T) map[string]int {
+func (o *carob) holdings(t *testing.T) map[string]int {
 	t.Helper()
 	h := map[string]int{}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
@@ -113,7 +113,7 @@ func (o *own) holdings(t *testing.T) map[string]int {
 // TestThousandPods: after a thousand pods, eight at a time, the runtime holds what it held before,
 // and its memory is the same.
 func TestThousandPods(t *testing.T) {
-	o := startOwn(t)
+	o := startCarob(t)
 	pods := 1000
 	if testing.Short() {
 		pods = 100
@@ -173,7 +173,7 @@ func TestThousandPods(t *testing.T) {
 
 // settled polls until nothing is above a limit, or without a limit until two results are equal:
 // pools are refilled and processes end a moment later.
-func (o *own) settled(t *testing.T, limit map[string]int) map[string]int {
+func (o *carob) settled(t *testing.T, limit map[string]int) map[string]int {
 	t.Helper()
 	var last map[string]int
 	for range 100 {

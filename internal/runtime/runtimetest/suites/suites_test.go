@@ -45,8 +45,8 @@ func archive(t testing.TB, name string) string {
 	return file
 }
 
-// own is carob's runtime with its own directories, images, and network.
-type own struct {
+// carob is carob's runtime with its own directories, images, and network.
+type carob struct {
 	dir     string
 	cfg     native.Config
 	images  *images.Store
@@ -56,7 +56,7 @@ type own struct {
 	rt      *native.Runtime
 }
 
-func startOwn(t testing.TB) *own {
+func startCarob(t testing.TB) *carob {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("containers need root")
@@ -68,7 +68,7 @@ func startOwn(t testing.TB) *own {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := &own{dir: dir, bridge: bridge.Config{
+	o := &carob{dir: dir, bridge: bridge.Config{
 		Bridge: fmt.Sprintf("crt%d", os.Getpid()%100000*10+n), Table: "carob-suite-" + id,
 		Pods:     netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 19, byte((os.Getpid()*7 + n) % 128), 0}), 24),
 		StateDir: filepath.Join(dir, "network"), RunDir: filepath.Join(dir, "run"),
@@ -98,7 +98,7 @@ func startOwn(t testing.TB) *own {
 	return o
 }
 
-func (o *own) open(t testing.TB) {
+func (o *carob) open(t testing.TB) {
 	t.Helper()
 	var err error
 	if o.images, err = images.Open(context.Background(),
@@ -122,7 +122,7 @@ func (o *own) open(t testing.TB) {
 	go func() { _ = s.Run(ctx) }()
 }
 
-func (o *own) close(t testing.TB) {
+func (o *carob) close(t testing.TB) {
 	t.Helper()
 	o.streams()
 	for what, f := range map[string]func() error{"runtime": o.rt.Close} {
@@ -155,7 +155,7 @@ func removeGroups(group string) {
 	}
 }
 
-func (o *own) harness(rt runtime.Runtime) runtimetest.Harness {
+func (o *carob) harness(rt runtime.Runtime) runtimetest.Harness {
 	return runtimetest.Harness{Runtime: rt, Image: busybox, LogRoot: filepath.Join(o.dir, "log"), Events: true,
 		Network:      true,
 		CgroupParent: func(pod string) string { return o.cfg.CgroupRoot + "/pods/" + pod }, LimitPod: limitPod}
@@ -179,7 +179,7 @@ func limitPod(t testing.TB, parent string, bytes int64) {
 
 func TestNative(t *testing.T) {
 	runtimetest.Run(t, func(t testing.TB) runtimetest.Harness {
-		o := startOwn(t)
+		o := startCarob(t)
 		h := o.harness(o.rt)
 		h.Records = true
 		h.Restart = func(t testing.TB) runtime.Runtime {
@@ -194,7 +194,7 @@ func TestNative(t *testing.T) {
 // The same runtime over its socket, as crictl and other agents use it.
 func TestNativeOverSocket(t *testing.T) {
 	runtimetest.Run(t, func(t testing.TB) runtimetest.Harness {
-		o := startOwn(t)
+		o := startCarob(t)
 		return o.harness(overSocket(t, o.rt, filepath.Join(o.dir, "cri.sock")))
 	})
 }

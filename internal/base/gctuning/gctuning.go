@@ -1,6 +1,6 @@
-// Package memory makes the start of the process fast and the idle process small. Long-running
-// commands call Follow when the start is over; nothing may depend on it.
-package memory
+// Package gctuning tunes the garbage collector: it makes the start of the process fast and the idle
+// process small. Long-running commands call Follow when the start is over; nothing may depend on it.
+package gctuning
 
 import (
 	"bufio"
@@ -26,10 +26,10 @@ const (
 // The packages that carob imports allocate in their own initialization, so this package must be
 // initialized before them. Go initializes packages without uninitialized dependencies in the order
 // of their import paths.
-func init() { pace(startPercent) }
+func init() { setPercent(startPercent) }
 
-// pace does not override the user's setting.
-func pace(percent int) {
+// setPercent sets how much the heap grows between two collections. It does not override the user's setting.
+func setPercent(percent int) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(percent)
 	}
@@ -62,7 +62,7 @@ func OnSettle(release func()) (stop func()) {
 // OnSettle's functions release, and the pages of the program that are no longer used. It takes
 // about 20 ms of one core.
 func Settle() error {
-	pace(settledPercent)
+	setPercent(settledPercent)
 	releases.mu.Lock()
 	for release := range releases.of {
 		(*release)()

@@ -26,10 +26,10 @@ const (
 	dnsPort          = 53
 )
 
-// keeper makes the Service kube-dns and the EndpointSlice that leads from it to this server, and
+// clusterService makes the Service kube-dns and the EndpointSlice that leads from it to this server, and
 // makes them again when somebody removes them. A Service with a selector belongs to somebody else's
 // DNS: the slice goes, and nothing else is touched.
-type keeper struct {
+type clusterService struct {
 	client    kubernetes.Interface
 	clusterIP []netip.Addr
 	node      string
@@ -39,17 +39,17 @@ type keeper struct {
 	told string        // the last problem that was logged
 }
 
-// retryKeeping is the wait after a failure; a change of the Service ends it, too.
-const retryKeeping = 5 * time.Second
+// serviceRetry is the wait after a failure; a change of the Service ends it, too.
+const serviceRetry = 5 * time.Second
 
-func (k *keeper) poke() {
+func (k *clusterService) poke() {
 	select {
 	case k.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (k *keeper) run(ctx context.Context) {
+func (k *clusterService) run(ctx context.Context) {
 	for {
 		var again <-chan time.Time
 		if err := k.reconcile(ctx); err != nil && ctx.Err() == nil {
@@ -57,7 +57,7 @@ func (k *keeper) run(ctx context.Context) {
 				klog.FromContext(ctx).Error(err, "Pods do not reach carob's DNS through the Service kube-system/kube-dns")
 			}
 			k.told = err.Error()
-			again = time.After(retryKeeping)
+			again = time.After(serviceRetry)
 		} else {
 			k.told = ""
 		}
@@ -70,7 +70,7 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-func (k *keeper) reconcile(ctx context.Context) error {
+func (k *clusterService) reconcile(ctx context.Context) error {
 	service, err := k.client.CoreV1().Services(serviceNamespace).Get(ctx, serviceName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		service, err = k.client.CoreV1().Services(serviceNamespace).Create(ctx, k.service(), metav1.CreateOptions{})
@@ -118,7 +118,7 @@ func (k *keeper) reconcile(ctx context.Context) error {
 }
 
 // service is what kubeadm makes, without a selector.
-func (k *keeper) service() *corev1.Service {
+func (k *clusterService) service() *corev1.Service {
 	s := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: serviceNamespace, Name: serviceName, Labels: map[string]string{
 			"k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS"}},
@@ -139,7 +139,7 @@ func (k *keeper) service() *corev1.Service {
 }
 
 // slice leads from the ports of the Service to this server.
-func (k *keeper) slice(s *corev1.Service) *discoveryv1.EndpointSlice {
+func (k *clusterService) slice(s *corev1.Service) *discoveryv1.EndpointSlice {
 	out := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Namespace: serviceNamespace, Name: sliceName, Labels: map[string]string{
 			discoveryv1.LabelServiceName: serviceName, discoveryv1.LabelManagedBy: managedBy, "k8s-app": "kube-dns"},

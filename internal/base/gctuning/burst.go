@@ -1,4 +1,4 @@
-package memory
+package gctuning
 
 import (
 	"context"
@@ -25,8 +25,8 @@ const (
 	// In a burst, the heap may grow by this many bytes before the next collection. Otherwise, with
 	// the small heap of an idle cluster, the collector takes a fifth of the CPU time.
 	burstRoom = 192 << 20
-	// Smaller changes of the pace are not applied, because a change stops the process for a moment.
-	paceStep = 50
+	// Smaller changes of the percentage are not applied, because a change stops the process for a moment.
+	percentStep = 50
 )
 
 // Follow calls Settle after each of the given delays, one after the other. From then on, until ctx
@@ -36,7 +36,7 @@ const (
 //	start ──first──▶ settled ──two collections within a short time──▶ burst ──none for a while──▶ settled
 //	                 settled ──little allocated; and much unused, or the burst had gone on slowly──▶ settled
 func Follow(ctx context.Context, first ...time.Duration) error {
-	p := pacer{room: room(), percent: startPercent}
+	p := tuner{room: room(), percent: startPercent}
 	collected := make(chan struct{}, 1)
 	arm(ctx, collected)
 	next := append(first, quietGap)
@@ -53,7 +53,7 @@ func Follow(ctx context.Context, first ...time.Duration) error {
 			percent := p.percent
 			burst = p.collected(time.Now(), live()) || burst
 			if p.percent != percent {
-				pace(p.percent)
+				setPercent(p.percent)
 			}
 			if burst && len(next) == 1 {
 				settle.Reset(quietGap)
@@ -92,20 +92,20 @@ func (n *need) check(now use, quiet, burst, starting bool) bool {
 	return true
 }
 
-// pacer decides the pace of the garbage collector.
-type pacer struct {
+// tuner decides how much the heap may grow between two collections.
+type tuner struct {
 	room    uint64    // bytes that the heap may grow in a burst
 	last    time.Time // collection
 	percent int
 }
 
 // collected records a collection and the live bytes after it, and reports whether there is a burst.
-func (p *pacer) collected(now time.Time, live uint64) (burst bool) {
+func (p *tuner) collected(now time.Time, live uint64) (burst bool) {
 	burst = now.Sub(p.last) < burstGap
 	p.last = now
 	if burst {
 		percent := int(p.room * 100 / max(live, 1))
-		p.percent = min(max(percent-percent%paceStep, settledPercent), startPercent)
+		p.percent = min(max(percent-percent%percentStep, settledPercent), startPercent)
 	}
 	return burst
 }
@@ -147,7 +147,7 @@ func figure(name string) uint64 {
 // arm sends after each collection until ctx is done: nothing refers to the value it allocates, so
 // the next collection finds it.
 func arm(ctx context.Context, collected chan<- struct{}) {
-	runtime.AddCleanup(&struct{ *pacer }{}, func(struct{}) {
+	runtime.AddCleanup(&struct{ *tuner }{}, func(struct{}) {
 		if ctx.Err() != nil {
 			return
 		}

@@ -1,4 +1,4 @@
-package memory
+package gctuning
 
 import (
 	"runtime"
@@ -24,7 +24,7 @@ func TestPaceOfABurst(t *testing.T) {
 		{"in between", []time.Duration{0, 1}, 100, 150},
 		{"goes on though it slows down", []time.Duration{0, 1, 3 * burstGap}, 60, 300},
 	} {
-		p := pacer{room: burstRoom, percent: settledPercent}
+		p := tuner{room: burstRoom, percent: settledPercent}
 		for _, at := range tc.at {
 			p.collected(start.Add(at), tc.liveMB<<20)
 		}
@@ -55,8 +55,8 @@ func TestWorthSettling(t *testing.T) {
 // A burst of real collections changes Go's own setting.
 func TestFollowsCollections(t *testing.T) {
 	t.Setenv("GOGC", "")
-	defer pace(settledPercent)
-	pace(startPercent)
+	defer setPercent(settledPercent)
+	setPercent(startPercent)
 	settled := false
 	ended := make(chan error, 1)
 	go func() { ended <- Follow(t.Context(), time.Nanosecond) }()
@@ -77,7 +77,7 @@ func TestFollowsCollections(t *testing.T) {
 		default:
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the pace is %d after many collections", now)
+			t.Fatalf("the percentage is %d after many collections", now)
 		}
 	}
 }

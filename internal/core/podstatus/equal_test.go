@@ -9,14 +9,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A field that Same does not look at would never be published.
+// A field that Equal does not look at would never be published.
 func TestSameLooksAtEveryField(t *testing.T) {
 	differs := func(of reflect.Type, put func(value reflect.Value) *corev1.PodStatus) {
 		for i := range of.NumField() {
 			v := reflect.New(of).Elem()
 			fill(v.Field(i))
-			if with, without := put(v), put(reflect.Zero(of)); Same(with, without) || !Same(with, with) ||
-				!Same(with, with.DeepCopy()) {
+			if with, without := put(v), put(reflect.Zero(of)); Equal(with, without) || !Equal(with, with) ||
+				!Equal(with, with.DeepCopy()) {
 				t.Errorf("%s.%s", of.Name(), of.Field(i).Name)
 			}
 		}

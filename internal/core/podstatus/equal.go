@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Same reports whether two statuses are equal. It is quick for a status and its successor:
+// Equal reports whether two statuses are equal. It is quick for a status and its successor:
 // podlife.Step shares what did not change.
-func Same(a, b *corev1.PodStatus) bool {
+func Equal(a, b *corev1.PodStatus) bool {
 	return untouched(a, b) || equality.Semantic.DeepEqual(a, b)
 }
 

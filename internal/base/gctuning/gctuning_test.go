@@ -1,4 +1,4 @@
-package memory
+package gctuning
 
 import (
 	"bytes"
@@ -97,7 +97,7 @@ func TestSettle(t *testing.T) {
 		t.Errorf("GC percent %d, want %d", got, settledPercent)
 	}
 	t.Setenv("GOGC", "77")
-	pace(1)
+	setPercent(1)
 	if got := debug.SetGCPercent(startPercent); got != startPercent {
 		t.Errorf("the user's setting is overridden: %d", got)
 	}
