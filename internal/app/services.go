@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"net"
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,18 +34,27 @@ func (c *carob) startServices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var healthz net.Listener
+	if at := c.in.ServiceProxyHealthz; at != "" {
+		if healthz, err = listen("the service proxy's health", "--service-proxy-healthz-bind-address", at); err != nil {
+			return err
+		}
+	}
 	events := record.NewBroadcaster(record.WithContext(ctx))
 	pods := []netip.Prefix{c.in.Pods}
 	own := []netip.AddrPort{c.in.ListenAddr, c.in.AgentListen}
 	if c.in.Gateway.IsValid() {
 		own = append(own, c.in.Gateway)
 	}
+	if healthz != nil {
+		own = append(own, netip.MustParseAddrPort(c.in.ServiceProxyHealthz))
+	}
 	c.services = services.New(services.Config{
 		Client: client, Status: status,
 		Events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kube-proxy",
 			Host: c.in.NodeName}),
 		Table: proxyTable(c.in), IPv6: hasIPv6(c.in.Services), Node: c.in.NodeName, Addresses: c.machine.hostIPs,
-		Pods: pods, Own: own,
+		Pods: pods, Own: own, Healthz: healthz,
 	})
 	c.parts.start(ctx, "services", func(ctx context.Context) error {
 		events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})

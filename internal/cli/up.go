@@ -121,6 +121,8 @@ Pods that kept running while carob was stopped are taken over.`,
 	addChoice(cmd, &f.ServiceProxy, "service-proxy", "",
 		"who leads packets to Services: builtin, or none if you run another one, such as kube-proxy or Cilium (default builtin)",
 		"builtin", "none")
+	fl.StringVar(&f.ServiceProxyHealthz, "service-proxy-healthz-bind-address", "",
+		"IP:PORT where /healthz and /livez of the built-in service proxy are served, as kube-proxy does at 0.0.0.0:10256 (default: nowhere)")
 	addChoice(cmd, &f.DNS, "dns", "",
 		"who answers the names of Services and pods: builtin, or none if you run another DNS server, such as CoreDNS behind the Service kube-system/kube-dns (default builtin)",
 		"builtin", "none")

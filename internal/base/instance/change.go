@@ -116,29 +116,30 @@ func changeRules() map[string]changeRule {
 		}},
 
 		// Changing these loses nothing.
-		"ClusterDNS":       free("--cluster-dns"), // running pods keep theirs
-		"DNS":              free("--dns"),
-		"ServiceProxy":     free("--service-proxy"),
-		"Listen":           free("--listen"),
-		"EtcdCA":           free("--etcd-cafile"),
-		"EtcdCert":         free("--etcd-certfile"),
-		"EtcdKey":          free("--etcd-keyfile"),
-		"RegistryConfig":   free("--registry-config"),
-		"ResolvConf":       free("--resolv-conf"),
-		"PodManifestDir":   free("--pod-manifest-dir"), // the directory's content decides about static pods
-		"ContainerLogDir":  free("--container-log-dir"),
-		"Pressure":         free("--eviction-hard"), // and the other thresholds
-		"Hardening":        free("--pod-max-pids"),  // and the other defaults: they apply to new pods
-		"Audit":            free("--audit-policy-file"),
-		"Authentication":   free("--authentication-config"),
-		"Admission":        free("--admission-control-config-file"),
-		"Scheduler":        free("--scheduler-config"), // pods that have a node keep it
-		"Profiling":        free("--profiling"),
-		"ServiceNodePorts": free("--service-node-port-range"), // services keep their ports
-		"MaxPods":          free("--max-pods"),                // running pods are not affected
-		"DrainTimeout":     free("--deletion-drain-timeout"),
-		"LogLevel":         free("--log-level"),
-		"Force":            free("--force"),
+		"ClusterDNS":          free("--cluster-dns"), // running pods keep theirs
+		"DNS":                 free("--dns"),
+		"ServiceProxy":        free("--service-proxy"),
+		"ServiceProxyHealthz": free("--service-proxy-healthz-bind-address"),
+		"Listen":              free("--listen"),
+		"EtcdCA":              free("--etcd-cafile"),
+		"EtcdCert":            free("--etcd-certfile"),
+		"EtcdKey":             free("--etcd-keyfile"),
+		"RegistryConfig":      free("--registry-config"),
+		"ResolvConf":          free("--resolv-conf"),
+		"PodManifestDir":      free("--pod-manifest-dir"), // the directory's content decides about static pods
+		"ContainerLogDir":     free("--container-log-dir"),
+		"Pressure":            free("--eviction-hard"), // and the other thresholds
+		"Hardening":           free("--pod-max-pids"),  // and the other defaults: they apply to new pods
+		"Audit":               free("--audit-policy-file"),
+		"Authentication":      free("--authentication-config"),
+		"Admission":           free("--admission-control-config-file"),
+		"Scheduler":           free("--scheduler-config"), // pods that have a node keep it
+		"Profiling":           free("--profiling"),
+		"ServiceNodePorts":    free("--service-node-port-range"), // services keep their ports
+		"MaxPods":             free("--max-pods"),                // running pods are not affected
+		"DrainTimeout":        free("--deletion-drain-timeout"),
+		"LogLevel":            free("--log-level"),
+		"Force":               free("--force"),
 	}
 }
 

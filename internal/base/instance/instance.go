@@ -53,7 +53,9 @@ type Flags struct {
 	ClusterDNS     string // addresses of the name servers for pods, separated by commas; empty: the DNS Service
 	ClusterDomain  string // of the names of Services; empty: cluster.local
 	ServiceProxy   string // who leads packets to Services: builtin or empty, or none
-	DNS            string // who answers the names of the cluster: builtin or empty, or none
+	// ServiceProxyHealthz is where the data plane of Services answers /healthz and /livez, as IP:PORT; empty: nowhere.
+	ServiceProxyHealthz string
+	DNS                 string // who answers the names of the cluster: builtin or empty, or none
 	// ServiceNodePorts are the node ports of services as FIRST-LAST or FIRST+COUNT.
 	ServiceNodePorts string
 	MaxPods          int
@@ -215,6 +217,13 @@ func Recorded(f Flags, hostname string) (Instance, error) {
 	}
 	if in.ServiceProxy != "builtin" && in.ServiceProxy != "none" {
 		return Instance{}, fmt.Errorf("%w --service-proxy: %q is neither builtin nor none", ErrFlag, in.ServiceProxy)
+	}
+	if h := in.ServiceProxyHealthz; h != "" {
+		if at, err := netip.ParseAddrPort(h); err != nil || at.Port() == 0 {
+			return Instance{}, fmt.Errorf(
+				"%w --service-proxy-healthz-bind-address: %q is not an IP address and a port, such as 127.0.0.1:10256",
+				ErrFlag, h)
+		}
 	}
 	if in.ListenAddr.Addr().IsLoopback() && in.RuntimeEndpoint == "" && in.CNIConfDir == "" &&
 		in.Services[0].Addr().Is4() {

@@ -27,6 +27,7 @@ type feed struct {
 	node   string
 	wake   chan struct{} // capacity 1: something was not taken yet
 	synced chan struct{} // closed by the last of the first lists
+	health *health       // told that something waits, and of the node
 
 	mu       sync.Mutex
 	started  time.Time
@@ -38,8 +39,8 @@ type feed struct {
 	zoneName string
 }
 
-func newFeed(node string) *feed {
-	return &feed{node: node, wake: make(chan struct{}, 1), synced: make(chan struct{}), started: time.Now(),
+func newFeed(node string, h *health) *feed {
+	return &feed{node: node, health: h, wake: make(chan struct{}, 1), synced: make(chan struct{}), started: time.Now(),
 		missing:  map[string]bool{"services": true, "endpointslices": true, "nodes": true},
 		services: map[types.NamespacedName]*corev1.Service{},
 		slices:   map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice{},
@@ -61,7 +62,7 @@ func (f *feed) start(ctx context.Context, group *sync.WaitGroup, client kubernet
 	run("endpointslices", &discoveryv1.EndpointSlice{},
 		&store[*discoveryv1.EndpointSlice]{f, "endpointslices", f.sliceSeen, f.sliceGone, f.allSlices},
 		listWatch(client.DiscoveryV1().EndpointSlices(all), metav1.ListOptions{LabelSelector: "!" + labelHeadless}))
-	run("nodes", &corev1.Node{}, &store[*corev1.Node]{f, "nodes", f.nodeSeen, func(*corev1.Node) {}, f.allNodes},
+	run("nodes", &corev1.Node{}, &store[*corev1.Node]{f, "nodes", f.nodeSeen, f.nodeGone, f.allNodes},
 		listWatch(client.CoreV1().Nodes(),
 			metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, f.node).String()}))
 }
@@ -104,6 +105,7 @@ func (s *store[T]) locked(f func()) error {
 	defer s.mu.Unlock()
 	f()
 	if len(s.changed) > 0 && len(s.missing) == 0 {
+		s.health.queue()
 		poke(s.wake)
 	}
 	return nil
@@ -209,7 +211,14 @@ func (f *feed) allSlices(all []*discoveryv1.EndpointSlice) {
 	}
 }
 
+// taintToBeDeleted is on a node that an autoscaler is going to remove (N2.60).
+const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
+func (f *feed) nodeGone(*corev1.Node) { f.health.setEligible(false) }
+
 func (f *feed) nodeSeen(n *corev1.Node) {
+	f.health.setEligible(n.DeletionTimestamp == nil && !slices.ContainsFunc(n.Spec.Taints,
+		func(t corev1.Taint) bool { return t.Key == taintToBeDeleted }))
 	if zone := n.Labels[corev1.LabelTopologyZone]; zone != f.zoneName {
 		f.zoneName = zone
 		for name := range f.services { // hints of all endpoints mean something else now
@@ -219,6 +228,7 @@ func (f *feed) nodeSeen(n *corev1.Node) {
 }
 
 func (f *feed) allNodes(all []*corev1.Node) {
+	f.health.setEligible(false) // unless it is there
 	for _, n := range all {
 		f.nodeSeen(n)
 	}

@@ -16,6 +16,7 @@ type metrics struct {
 	services, endpoints                *k8smetrics.GaugeVec
 	conntrack                          *k8smetrics.HistogramVec
 	forgotten                          *k8smetrics.CounterVec
+	healthz, livez                     *k8smetrics.CounterVec
 }
 
 // newMetrics registers the figures once for the process.
@@ -33,6 +34,10 @@ var newMetrics = sync.OnceValue(func() *metrics {
 	count := func(name, help string) *k8smetrics.CounterVec {
 		return k8smetrics.NewCounterVec(&k8smetrics.CounterOpts{Subsystem: subsystem, Name: name, Help: help,
 			StabilityLevel: k8smetrics.ALPHA}, family)
+	}
+	answers := func(name, help string) *k8smetrics.CounterVec {
+		return k8smetrics.NewCounterVec(&k8smetrics.CounterOpts{Subsystem: subsystem, Name: name, Help: help,
+			StabilityLevel: k8smetrics.ALPHA}, []string{"code"})
 	}
 	short := k8smetrics.ExponentialBuckets(0.001, 2, 15)
 	long := append([]float64{0.25, 0.5}, k8smetrics.LinearBuckets(1, 1, 59)...)
@@ -53,9 +58,11 @@ var newMetrics = sync.OnceValue(func() *metrics {
 		endpoints: gauge("carob_endpoints", "Endpoints in the tables, once for each list"),
 		conntrack: times("conntrack_reconciler_sync_duration_seconds", "How long forgetting flows of UDP took", short),
 		forgotten: count("conntrack_reconciler_deleted_entries_total", "Flows of UDP that were forgotten"),
+		healthz:   answers("proxy_healthz_total", "Answers of /healthz by status code"),
+		livez:     answers("proxy_livez_total", "Answers of /livez by status code"),
 	}
 	legacyregistry.MustRegister(m.syncs, m.whole, m.partial, m.programming, m.last, m.queued, m.lonely, m.failed,
-		m.services, m.endpoints, m.conntrack, m.forgotten)
+		m.services, m.endpoints, m.conntrack, m.forgotten, m.healthz, m.livez)
 	return m
 })
 

@@ -37,6 +37,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -77,6 +78,8 @@ type Config struct {
 	Addresses func() []netip.Addr
 	Pods      []netip.Prefix   // of the pods of this node
 	Own       []netip.AddrPort // where carob itself listens
+	// Healthz answers /healthz and /livez of the data plane (N2.L); nil: nobody asks.
+	Healthz net.Listener
 }
 
 // Proxy is the data plane. Its methods may be called at any time.
@@ -87,6 +90,8 @@ type Proxy struct {
 	metrics *metrics
 	flows   *forgetter
 	balance *balancer
+	health  *health
+	checks  *healthPorts
 
 	mu      sync.RWMutex
 	planes  []*plane
@@ -109,9 +114,12 @@ type plane struct {
 
 // New returns a data plane that does nothing before Run.
 func New(cfg Config) *Proxy {
-	return &Proxy{cfg: cfg, node: make(chan struct{}, 1), changed: make(chan struct{}), metrics: newMetrics(),
-		told: map[types.NamespacedName][]string{}, flows: newForgetter(), feed: newFeed(cfg.Node),
-		balance: newBalancer(cfg.Status)}
+	p := &Proxy{cfg: cfg, node: make(chan struct{}, 1), changed: make(chan struct{}), metrics: newMetrics(),
+		told: map[types.NamespacedName][]string{}, flows: newForgetter(), balance: newBalancer(cfg.Status),
+		health: newHealth()}
+	p.feed = newFeed(cfg.Node, p.health)
+	p.checks = newHealthPorts(cfg.Node, p.health.healthy, p.healthFailed)
+	return p
 }
 
 // Remove deletes the tables of a data plane that does not run.
@@ -179,6 +187,10 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.feed.start(ctx, &group, p.cfg.Client)
 	group.Go(func() { p.flows.run(ctx) })
 	group.Go(func() { p.balance.run(ctx) })
+	if p.cfg.Healthz != nil {
+		p.serveHealth(ctx, &group, p.cfg.Healthz)
+	}
+	defer p.checks.close()
 	select {
 	case <-ctx.Done():
 		return nil
@@ -203,6 +215,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 			err = p.update(ctx, p.feed.all(), false)
 		case <-disturbed:
 			err = p.restore(ctx)
+		case <-p.checks.wake:
+			p.checks.listen(ctx, p.cfg.Addresses())
+			continue
 		}
 		if failed = err != nil; failed {
 			klog.FromContext(ctx).Error(err, "Cannot write the rules of Services; trying again", "after", wait)
@@ -275,10 +290,13 @@ func (p *Proxy) update(ctx context.Context, in []input, whole bool) error {
 	var errs []error
 	var gone []types.UID
 	problems := map[types.NamespacedName][]string{}
+	var families []bool
 	for _, pl := range p.planes {
+		families = append(families, pl.v6)
 		left, err := p.updatePlane(pl, node, inputs, whole, problems)
 		gone, errs = append(gone, left...), append(errs, err)
 	}
+	p.checks.update(ctx, in, node, families)
 	p.running = true
 	p.note(gone)
 	close(p.changed)
@@ -296,6 +314,7 @@ func (p *Proxy) update(ctx context.Context, in []input, whole bool) error {
 
 func (p *Proxy) updatePlane(pl *plane, node core.Node, in []core.Input, whole bool,
 	problems map[types.NamespacedName][]string) (left []types.UID, err error) {
+	p.health.begin(pl.name())
 	if pl.state == nil {
 		pl.state = core.New(pl.v6, node)
 		whole = true
@@ -323,6 +342,7 @@ func (p *Proxy) updatePlane(pl *plane, node core.Node, in []core.Input, whole bo
 		err = pl.table.Sync(pl.content(pl.state))
 	}
 	if pl.broken = err != nil; err == nil {
+		p.health.done(pl.name())
 		p.flows.forget(pl.v6, node.Addresses, last.Flows)
 	}
 	return last.Left, err
@@ -342,8 +362,11 @@ func (p *Proxy) restore(ctx context.Context) error {
 		if pl.state == nil {
 			continue
 		}
+		p.health.begin(pl.name())
 		err := pl.table.Sync(pl.content(pl.state))
-		pl.broken = err != nil
+		if pl.broken = err != nil; err == nil {
+			p.health.done(pl.name())
+		}
 		errs = append(errs, err)
 	}
 	close(p.changed)

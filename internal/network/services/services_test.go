@@ -30,23 +30,31 @@ type driver struct {
 	api        *fake.Clientset
 	proxy      *Proxy
 	events     *record.FakeRecorder
+	healthz    net.Listener // of the next run
 	stop       func()
 }
 
 func newDriver(t *testing.T) *driver {
 	t.Helper()
-	d := &driver{testPlane: &testPlane{lab: newLab(t)}, api: fake.NewClientset(), events: record.NewFakeRecorder(100)}
-	_, err := d.api.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here"}},
-		metav1.CreateOptions{})
-	d.must(err)
+	d := &driver{testPlane: &testPlane{lab: newLab(t)}}
+	d.driverParts(t)
 	d.run()
 	t.Cleanup(func() { d.stop() })
 	return d
 }
 
+func (d *driver) driverParts(t *testing.T) {
+	t.Helper()
+	d.api, d.events = fake.NewClientset(), record.NewFakeRecorder(100)
+	_, err := d.api.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here"}},
+		metav1.CreateOptions{})
+	d.must(err)
+}
+
 // run starts a new process, as it were.
 func (d *driver) run() {
 	d.proxy = New(Config{Client: d.api, Status: d.api, Events: d.events, Table: "carob-test", Node: "here",
+		Healthz:   d.healthz,
 		Pods:      labNode(false).Pods,
 		Addresses: func() []netip.Addr { return labNode(false).Addresses }})
 	ctx, cancel := context.WithCancel(context.Background())
