@@ -214,6 +214,12 @@ func newSpoofers(t *testing.T, change func(*Config)) *spoofers {
 	return s
 }
 
+// hostsOwn reports whether a frame is the host's report of its multicast groups, which it repeats at random times. No
+// attack is sent to this address.
+func (s *spoofers) hostsOwn(frame []byte) bool {
+	return bytes.HasPrefix(frame, slices.Concat(net.HardwareAddr{0x33, 0x33, 0, 0, 0, 0x16}, s.bridgeMAC))
+}
+
 func (s *spoofers) hostPort() uint16 { return uint16(s.host.LocalAddr().(*net.UDPAddr).Port) }
 
 // attacks are frames that a pod with CAP_NET_RAW and CAP_NET_ADMIN can write.
@@ -435,7 +441,9 @@ func TestSpoofing(t *testing.T) {
 					}
 				}
 				for _, f := range s.victimWire.until(t, marker) {
-					t.Errorf("%s: the neighbour received %x", attack, f)
+					if !s.hostsOwn(f) {
+						t.Errorf("%s: the neighbour received %x", attack, f)
+					}
 				}
 				buf := make([]byte, 4096)
 				for got := ""; got != marker; got = string(buf[:len(got)]) {

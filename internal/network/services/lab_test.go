@@ -227,7 +227,9 @@ func ask(c net.Conn, timeout time.Duration) (name string, client netip.Addr, err
 	return name, client, err
 }
 
-const patience = 5 * time.Second
+// patience is how long an answer is waited for. On a machine with much other work a handshake can take seconds: a lost
+// packet is sent again after 1, 3, 7 and 15 seconds.
+const patience = 30 * time.Second
 
 // reach asks over a new connection.
 func (l *lab) reach(from, network string, to netip.AddrPort, timeout time.Duration) (string, netip.Addr, error) {
