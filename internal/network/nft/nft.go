@@ -143,8 +143,9 @@ type Table struct {
 	now    func() time.Time
 }
 
-// replyTimeout bounds the wait for replies that the kernel has already queued when a send returns.
-const replyTimeout = 10 * time.Second
+// replyTimeout bounds a transaction with its replies, which the kernel has queued when the send returns. The kernel
+// may take long: 20,000 ranges took it half a minute on a machine with much other work.
+const replyTimeout = 5 * time.Minute
 
 // staleFor is how long an empty chain stays: kernels before 6.2 notice late that no element refers
 // to it (N3.10).

@@ -199,7 +199,8 @@ func (p *testPlane) flows(of netip.AddrPort) string {
 	err := p.tracking(func(h *netlink.Handle, family netlink.InetFamily) error {
 		list, err := h.ConntrackTableList(netlink.ConntrackTable, family)
 		for _, f := range list {
-			if to, _ := netip.AddrFromSlice(f.Forward.DstIP); to.Unmap() == of.Addr() && f.Forward.DstPort == of.Port() {
+			to, _ := netip.AddrFromSlice(f.Forward.DstIP)
+			if to.Unmap() == of.Addr() && f.Forward.DstPort == of.Port() {
 				fmt.Fprintf(&out, "\n%s %+v", f, f.ProtoInfo)
 			}
 		}
