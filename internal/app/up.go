@@ -349,9 +349,13 @@ func (c *carob) start(ctx context.Context) error {
 		return err
 	}
 	c.parts.start(ctx, "scheduler", sched.Run)
+	disk, err := c.localDisk(ctx, own)
+	if err != nil {
+		return err
+	}
 	ctrl, err := controllers.New(c.server.ClientConfig(controllerUser), controllers.Options{
 		RootCA: c.keys.CAPEM, Signer: c.keys, SecretToken: c.server.SecretToken, As: c.server.ClientConfig,
-		DefaultStatefulSet: apps.DefaultStatefulSet,
+		DefaultStatefulSet: apps.DefaultStatefulSet, Node: c.in.NodeName, LocalDisk: disk,
 		PodAutoscaler: func(p controllers.PodAutoscaler) {
 			if p == nil {
 				c.server.SetPodAutoscaler(nil) // an interface of nothing would be something

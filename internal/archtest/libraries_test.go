@@ -46,6 +46,7 @@ var mayBeUnsafe = map[string]string{
 	"internal/apiserver/storage/housekeeping.go":     "etcd's loop, by go:linkname",
 	"internal/apiserver/storage/history.go":          "the ring of a watch cache",
 	"internal/runtime/native/cgroups/devices_bpf.go": "bpf(2) takes pointers",
+	"internal/node/localdisk/quota.go":               "quotactl_fd(2) and two ioctls take pointers",
 	"internal/sim/clock.go":                          "times whose two readings disagree",
 }
 

@@ -38,6 +38,7 @@ import (
 	"carob/internal/controllers/garbage"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/job"
+	"carob/internal/controllers/localpath"
 	"carob/internal/controllers/namespace"
 	"carob/internal/controllers/nodelifecycle"
 	"carob/internal/controllers/podgc"
@@ -52,7 +53,9 @@ import (
 	"carob/internal/controllers/statefulset"
 	"carob/internal/controllers/tainteviction"
 	"carob/internal/controllers/ttlafterfinished"
+	"carob/internal/controllers/volumes"
 	"carob/internal/controllers/vpa"
+	"carob/internal/core/volume"
 )
 
 // Options are what controllers need to know beside the API.
@@ -64,6 +67,9 @@ type Options struct {
 	SecretToken accounttokens.Signer
 	// DefaultStatefulSet fills in what a set leaves out, as the API server does.
 	DefaultStatefulSet func(*appsv1.StatefulSet)
+	// Node is where LocalDisk keeps the volumes of the class local-path; nil leaves them to somebody else.
+	Node      string
+	LocalDisk localpath.Disk
 	// PodAutoscaler is told who sizes pods that are created, and nil that nobody does; optional.
 	PodAutoscaler func(PodAutoscaler)
 	// As returns the way to the API as another user. Each controller acts as its own
@@ -87,6 +93,11 @@ type Clients struct {
 
 // controller is one of the parts; it ends with its context.
 type controller interface{ Run(ctx context.Context) }
+
+// idle is a controller that is not wanted.
+type idle struct{}
+
+func (idle) Run(context.Context) {}
 
 // Measure brings figures up to date that nobody counts as things happen. Call it before they are read.
 func Measure() { figures.Update() }
@@ -164,6 +175,7 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		source.ReplicationControllers(watcher)
 	services, endpointSlices, legacyEndpoints := source.Services(watcher), source.EndpointSlices(watcher),
 		source.Endpoints(watcher)
+	persistent, classes := source.Volumes(watcher), source.StorageClasses(watcher) // the binder runs them
 	m := &Manager{
 		inventory: inventory.New(watcher.Discovery(), clients.Metadata, inventoryAfter),
 		watches: []*source.Watch{namespaces, pods, nodes, accounts, configMaps, leases, budgets,
@@ -251,6 +263,17 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		{"endpointslicemirroring-controller", func(c Clients) (controller, error) {
 			return endpointslicemirroring.New(c.Kubernetes, m.recorder("endpoint-slice-mirroring-controller"),
 				endpointslicemirroring.Watches{Services: services, Endpoints: legacyEndpoints, Slices: endpointSlices})
+		}},
+		{"persistent-volume-binder", func(c Clients) (controller, error) {
+			return volumes.New(c.Kubernetes, m.recorder("persistentvolume-controller"), m.inventory,
+				volumes.Watches{Claims: claims, Pods: pods, Volumes: persistent, Classes: classes})
+		}},
+		{"persistent-volume-binder", func(c Clients) (controller, error) {
+			if o.LocalDisk == nil {
+				return idle{}, nil
+			}
+			return localpath.New(c.Kubernetes, m.recorder(volume.LocalProvisioner+"_"+o.Node), o.Node, o.LocalDisk,
+				localpath.Watches{Claims: claims, Nodes: nodes, Volumes: persistent, Classes: classes})
 		}},
 		{"pvc-protection-controller", func(c Clients) (controller, error) {
 			return protection.Claims(c.Kubernetes, m.inventory, pods)

@@ -128,8 +128,9 @@ func changeRules() map[string]changeRule {
 		"ResolvConf":          free("--resolv-conf"),
 		"PodManifestDir":      free("--pod-manifest-dir"), // the directory's content decides about static pods
 		"ContainerLogDir":     free("--container-log-dir"),
-		"Pressure":            free("--eviction-hard"), // and the other thresholds
-		"Hardening":           free("--pod-max-pids"),  // and the other defaults: they apply to new pods
+		"LocalStoragePath":    free("--local-storage-path"), // volumes stay where they are
+		"Pressure":            free("--eviction-hard"),      // and the other thresholds
+		"Hardening":           free("--pod-max-pids"),       // and the other defaults: they apply to new pods
 		"Audit":               free("--audit-policy-file"),
 		"Authentication":      free("--authentication-config"),
 		"Admission":           free("--admission-control-config-file"),

@@ -37,11 +37,14 @@ type Flags struct {
 	PodManifestDir  string   // directory with static pods, or one file; empty: manifests in the data directory
 	// links to container logs for collectors; empty: /var/log/containers, or log/containers in another data directory
 	ContainerLogDir string
-	ResolvConf      string // resolver file for pods; empty: the host's
-	Pressure        Pressure
-	Hardening       Hardening
-	Audit           Audit
-	Encryption      string // file with an EncryptionConfiguration; empty: objects are not encrypted
+	// directories for volumes of the class local-path, separated by commas; empty: storage in the data directory;
+	// none: there is no such class
+	LocalStoragePath string
+	ResolvConf       string // resolver file for pods; empty: the host's
+	Pressure         Pressure
+	Hardening        Hardening
+	Audit            Audit
+	Encryption       string // file with an EncryptionConfiguration; empty: objects are not encrypted
 	// file with an AuthenticationConfiguration; empty: certificates of the CA and service account tokens only
 	Authentication string
 	Admission      string // file with an AdmissionConfiguration; empty: the plugins' defaults
@@ -96,21 +99,22 @@ type Audit struct {
 type Instance struct {
 	Flags
 
-	ID          string // "carob"; for another data directory "carob-" and six hex digits
-	ListenAddr  netip.AddrPort
-	Pods        netip.Prefix
-	Services    []netip.Prefix // one, or one of each family; the default family first
-	NodePorts   [2]int         // the first and the last
-	BridgeName  string         // at most 15 bytes
-	CgroupRoot  string         // in each hierarchy: "/carob"
-	NFTable     string
-	PodLogDir   string
-	RunDir      string // sockets and other state that a reboot may remove
-	SocketCRI   string // unix socket for CRI
-	LockFile    string
-	LogFile     string // of a detached carob
-	Kubeconfig  string // of the administrator
-	AgentListen netip.AddrPort
+	ID           string // "carob"; for another data directory "carob-" and six hex digits
+	ListenAddr   netip.AddrPort
+	Pods         netip.Prefix
+	Services     []netip.Prefix // one, or one of each family; the default family first
+	NodePorts    [2]int         // the first and the last
+	BridgeName   string         // at most 15 bytes
+	CgroupRoot   string         // in each hierarchy: "/carob"
+	NFTable      string
+	PodLogDir    string
+	RunDir       string // sockets and other state that a reboot may remove
+	SocketCRI    string // unix socket for CRI
+	LockFile     string
+	LogFile      string   // of a detached carob
+	Kubeconfig   string   // of the administrator
+	LocalStorage []string // of LocalStoragePath; none for "none"
+	AgentListen  netip.AddrPort
 	// Gateway is where pods reach the API server though it listens on a loopback address only: the
 	// host's address on the bridge, with the API server's port. It is unset if pods reach the API server
 	// where it listens, or have a network of others.
@@ -294,6 +298,9 @@ func (in *Instance) checkFiles() (err error) {
 			return fmt.Errorf("%w --audit-log-path: %w", ErrFlag, err)
 		}
 	}
+	if err := in.checkStorage(); err != nil {
+		return err
+	}
 	if in.PodManifestDir == filepath.Join(in.DataDir, "manifests") {
 		return nil // the default is made at the start
 	}
@@ -302,6 +309,23 @@ func (in *Instance) checkFiles() (err error) {
 	}
 	if in.PodManifestDir, err = filepath.Abs(in.PodManifestDir); err != nil {
 		return fmt.Errorf("%w --pod-manifest-dir: %w", ErrFlag, err)
+	}
+	return nil
+}
+
+// checkStorage splits and checks the directories for local volumes.
+func (in *Instance) checkStorage() error {
+	switch in.LocalStoragePath {
+	case "none":
+	case "":
+		in.LocalStorage = []string{filepath.Join(in.DataDir, "storage")}
+	default:
+		for path := range strings.SplitSeq(in.LocalStoragePath, ",") {
+			if !filepath.IsAbs(path) || filepath.Clean(path) == "/" {
+				return fmt.Errorf("%w --local-storage-path: %q is not an absolute path other than /", ErrFlag, path)
+			}
+			in.LocalStorage = append(in.LocalStorage, filepath.Clean(path))
+		}
 	}
 	return nil
 }

@@ -67,10 +67,11 @@ func TestDeriveNamesTheWrongFlag(t *testing.T) {
 		"--max-pods":        {MaxPods: -1},
 		"--pod-max-pids":    {Hardening: Hardening{PodPids: -2}},
 
-		"--pod-manifest-dir": {PodManifestDir: "/does/not/exist"},
-		"--runtime-endpoint": {RuntimeEndpoint: "containerd"},
-		"--log-level":        {LogLevel: "loud"},
-		"--listen:":          {Listen: "127.0.0.1:0"},
+		"--pod-manifest-dir":   {PodManifestDir: "/does/not/exist"},
+		"--local-storage-path": {LocalStoragePath: "/a,relative"},
+		"--runtime-endpoint":   {RuntimeEndpoint: "containerd"},
+		"--log-level":          {LogLevel: "loud"},
+		"--listen:":            {Listen: "127.0.0.1:0"},
 
 		"--deletion-drain-timeout:":              {DrainTimeout: -1},
 		"--shutdown-grace-period:":               {Pressure: Pressure{ShutdownGrace: -1}},

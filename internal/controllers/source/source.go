@@ -14,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
@@ -273,4 +274,28 @@ func ResourceClaims(c kubernetes.Interface) *Watch {
 func ResourceClaimTemplates(c kubernetes.Interface) *Watch {
 	return newWatch(c.ResourceV1().ResourceClaimTemplates(metav1.NamespaceAll), &resourcev1.ResourceClaimTemplate{},
 		fields.Everything(), slimMeta, nil)
+}
+
+// byClaim indexes volumes by the namespace/name of the claim that they name.
+const byClaim = "claim"
+
+// Volumes watches all persistent volumes; see VolumesOf.
+func Volumes(c kubernetes.Interface) *Watch {
+	return newWatch(c.CoreV1().PersistentVolumes(), &corev1.PersistentVolume{}, fields.Everything(), slimMeta,
+		cache.Indexers{byClaim: func(obj any) ([]string, error) {
+			if v, ok := obj.(*corev1.PersistentVolume); ok && v.Spec.ClaimRef != nil {
+				return []string{v.Spec.ClaimRef.Namespace + "/" + v.Spec.ClaimRef.Name}, nil
+			}
+			return nil, nil
+		}})
+}
+
+// VolumesOf are the volumes that name a claim, by its namespace/name. The watch is Volumes.
+func VolumesOf(w *Watch, claim string) []*corev1.PersistentVolume {
+	return indexed[*corev1.PersistentVolume](w, byClaim, claim)
+}
+
+// StorageClasses watches all storage classes.
+func StorageClasses(c kubernetes.Interface) *Watch {
+	return newWatch(c.StorageV1().StorageClasses(), &storagev1.StorageClass{}, fields.Everything(), slimMeta, nil)
 }

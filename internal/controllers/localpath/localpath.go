@@ -1,0 +1,296 @@
+// Package localpath makes and deletes the volumes of the built-in local class on the node of this
+// process. core/volume decides, a Disk does what is done to files; the controller manager runs it.
+// It must never bind a claim.
+//
+// It sleeps until the first claim or volume; then it watches volumes, classes and nodes.
+//
+// Contract: S3 in docs/spec/storage-and-node.md.
+package localpath
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/controllers/loop"
+	"carob/internal/controllers/source"
+	"carob/internal/core/volume"
+)
+
+// Disk keeps the data of volumes. Its methods may be repeated, and called side by side.
+type Disk interface {
+	// Bases are the directories that data may lie in.
+	Bases() []string
+	// Make makes a directory or file. It returns its path, and what keeps the data to its size.
+	Make(ctx context.Context, p volume.LocalPlace) (path, limit string, err error)
+	Resize(ctx context.Context, p volume.LocalPlace) error
+	// Remove deletes the data; nothing is there afterwards.
+	Remove(ctx context.Context, p volume.LocalPlace) error
+	// Sweep deletes what Make left of volumes that were never made: empty places of unknown volumes.
+	Sweep(ctx context.Context, known func(volume string) bool) error
+}
+
+// Watches are what the controller reads.
+type Watches struct {
+	Claims, Nodes    *source.Watch // run by the caller
+	Volumes, Classes *source.Watch // run by somebody else, once there is a claim or volume
+}
+
+// Controller is the provisioner. Its key is claim/NAMESPACE/NAME, volume/NAME, or sweep.
+type Controller struct {
+	loop   *loop.Loop
+	client kubernetes.Interface
+	events record.EventRecorder
+	node   string
+	disk   Disk
+	in     Watches
+	wanted chan struct{}
+	once   sync.Once
+}
+
+const sweepKey = "sweep"
+
+// New returns the provisioner of a node.
+func New(client kubernetes.Interface, events record.EventRecorder, node string, disk Disk, in Watches) (*Controller,
+	error) {
+	c := &Controller{client: client, events: events, node: node, disk: disk, in: in, wanted: make(chan struct{})}
+	c.loop = loop.New("local_volumes", 4, c.reconcile)
+	for _, err := range []error{
+		in.Claims.OnChange(c.claimChanged),
+		in.Volumes.OnChange(func(before, after metav1.Object) {
+			o := after
+			if o == nil {
+				o = before
+			}
+			c.volumeChanged(o)
+		}),
+		in.Classes.OnChange(func(_, after metav1.Object) {
+			for _, o := range in.Claims.Objects().List() {
+				claim, ok := o.(*corev1.PersistentVolumeClaim)
+				if !ok || after == nil {
+					continue
+				}
+				if name, _ := volume.ClassOf(claim); name == after.GetName() && claim.Spec.VolumeName == "" {
+					c.loop.Add("claim/" + claim.Namespace + "/" + claim.Name)
+				}
+			}
+		}),
+	} {
+		if err != nil {
+			return nil, fmt.Errorf("localpath: %w", err)
+		}
+	}
+	return c, nil
+}
+
+func (c *Controller) want() { c.once.Do(func() { close(c.wanted) }) }
+
+func (c *Controller) claimChanged(before, after metav1.Object) {
+	c.want()
+	if after == nil {
+		// A place may have been made for it and no volume.
+		if claim, ok := before.(*corev1.PersistentVolumeClaim); ok && claim.Spec.VolumeName == "" {
+			c.loop.Add(sweepKey)
+		}
+		return
+	}
+	c.loop.Add("claim/" + after.GetNamespace() + "/" + after.GetName())
+}
+
+func (c *Controller) volumeChanged(o metav1.Object) {
+	c.want()
+	v, ok := o.(*corev1.PersistentVolume)
+	if !ok || v.Annotations[volume.ProvisionedBy] != volume.LocalProvisioner {
+		return
+	}
+	c.loop.Add("volume/" + v.Name)
+	if r := v.Spec.ClaimRef; r != nil {
+		c.loop.Add("claim/" + r.Namespace + "/" + r.Name)
+	}
+}
+
+// Run works until ctx ends.
+func (c *Controller) Run(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-c.wanted:
+	}
+	for _, w := range []*source.Watch{c.in.Volumes, c.in.Classes} {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.Synced():
+		}
+	}
+	c.loop.Add(sweepKey)
+	c.loop.Run(ctx)
+}
+
+func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
+	kind, rest, _ := strings.Cut(key, "/")
+	var err error
+	switch kind {
+	case "claim":
+		err = c.claim(ctx, rest)
+	case "volume":
+		err = c.volume(ctx, rest)
+	default:
+		err = c.disk.Sweep(ctx, c.known)
+	}
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return 10 * time.Millisecond, nil // a watch is about to say what changed
+	}
+	return 0, err
+}
+
+// known reports whether there is a volume, or a claim for which it is being made.
+func (c *Controller) known(name string) bool {
+	if source.Get[*corev1.PersistentVolume](c.in.Volumes, name) != nil {
+		return true
+	}
+	for _, o := range c.in.Claims.Objects().List() {
+		if claim, ok := o.(*corev1.PersistentVolumeClaim); ok && volume.LocalName(claim) == name {
+			return true
+		}
+	}
+	return false
+}
+
+// claim makes or enlarges the volume of a claim.
+func (c *Controller) claim(ctx context.Context, key string) error {
+	claim := source.Get[*corev1.PersistentVolumeClaim](c.in.Claims, key)
+	if claim == nil {
+		return nil
+	}
+	class, _ := volume.ClassOf(claim)
+	in := volume.LocalInput{
+		Claim: claim, Class: source.Get[*storagev1.StorageClass](c.in.Classes, class),
+		Node:       source.Get[*corev1.Node](c.in.Nodes, c.node),
+		NodeExists: func(name string) bool { return source.Get[*corev1.Node](c.in.Nodes, name) != nil },
+		Bases:      c.disk.Bases(),
+	}
+	if in.Node == nil {
+		return fmt.Errorf("node %q is not there yet", c.node)
+	}
+	name := claim.Spec.VolumeName
+	if name == "" {
+		name = volume.LocalName(claim)
+	}
+	in.Volume = source.Get[*corev1.PersistentVolume](c.in.Volumes, name)
+	s := volume.ForLocalClaim(in)
+	c.record(claim, s.Events)
+	if s.Make != nil {
+		return c.provision(ctx, claim, in.Class, s)
+	}
+	if s.Resize != nil {
+		if err := c.disk.Resize(ctx, *s.Resize); err != nil {
+			failed, event := volume.ResizeFailed(claim, in.Volume, err, metav1.Now())
+			c.record(claim, []volume.Event{event})
+			if _, err := c.client.CoreV1().PersistentVolumeClaims(claim.Namespace).UpdateStatus(ctx, failed,
+				metav1.UpdateOptions{}); err != nil {
+				return fmt.Errorf("say that claim %s cannot be resized: %w", key, err)
+			}
+			return fmt.Errorf("resize the volume of claim %s: %w", key, err)
+		}
+		if _, err := c.client.CoreV1().PersistentVolumes().Update(ctx, s.Volume, metav1.UpdateOptions{}); err != nil {
+			return fmt.Errorf("write the size of volume %s: %w", s.Volume.Name, err)
+		}
+		return nil // the watch shows the volume, then the claim's status is next
+	}
+	if s.Claim != nil {
+		var err error
+		claims := c.client.CoreV1().PersistentVolumeClaims(claim.Namespace)
+		if s.Status {
+			_, err = claims.UpdateStatus(ctx, s.Claim, metav1.UpdateOptions{})
+		} else {
+			_, err = claims.Update(ctx, s.Claim, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			return fmt.Errorf("update claim %s: %w", key, err)
+		}
+		c.record(claim, s.Done)
+	}
+	return nil
+}
+
+// provision makes the place of a volume, then the volume.
+func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass,
+	s volume.LocalStep) error {
+	path, limit, err := c.disk.Make(ctx, *s.Make)
+	if err != nil {
+		c.record(claim, []volume.Event{volume.LocalFailed(class, err)})
+		return fmt.Errorf("provision a volume for claim %s/%s: %w", claim.Namespace, claim.Name, err)
+	}
+	_, err = c.client.CoreV1().PersistentVolumes().Create(ctx, volume.Into(s.Volume, path, limit), metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil // the watch has yet to show it
+	}
+	if err != nil {
+		c.record(claim, []volume.Event{volume.LocalFailed(class, err)})
+		return fmt.Errorf("create the volume of claim %s/%s: %w", claim.Namespace, claim.Name, err)
+	}
+	c.record(claim, s.Done)
+	return nil
+}
+
+// volume deletes a volume that nobody has any more, and its data first.
+func (c *Controller) volume(ctx context.Context, name string) error {
+	v := source.Get[*corev1.PersistentVolume](c.in.Volumes, name)
+	removed := false
+	volumes := c.client.CoreV1().PersistentVolumes()
+	for v != nil {
+		s := volume.ForLocalVolume(v, c.node, c.disk.Bases(), removed)
+		for _, e := range s.Events {
+			c.events.Event(v, e.Type, e.Reason, e.Message)
+		}
+		switch {
+		case s.Remove != nil:
+			// Not by what a watch told last: data is gone for good.
+			now, err := volumes.Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return fmt.Errorf("get volume %s before its data is deleted: %w", name, err)
+			}
+			if now.ResourceVersion != v.ResourceVersion {
+				v = now
+				continue
+			}
+			if err := c.disk.Remove(ctx, *s.Remove); err != nil {
+				c.events.Event(v, corev1.EventTypeWarning, "VolumeFailedDelete", err.Error())
+				return fmt.Errorf("delete the data of volume %s: %w", name, err)
+			}
+			removed = true
+		case s.Delete:
+			err := volumes.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &v.UID}})
+			if err != nil && !apierrors.IsNotFound(err) {
+				return fmt.Errorf("delete volume %s: %w", name, err)
+			}
+			if v, err = volumes.Get(ctx, name, metav1.GetOptions{}); err != nil {
+				return fmt.Errorf("get deleted volume %s: %w", name, err)
+			}
+		case s.Update != nil:
+			if _, err := volumes.Update(ctx, s.Update, metav1.UpdateOptions{}); err != nil {
+				return fmt.Errorf("update the finalizers of volume %s: %w", name, err)
+			}
+			return nil
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+func (c *Controller) record(claim *corev1.PersistentVolumeClaim, events []volume.Event) {
+	for _, e := range events {
+		c.events.Event(claim, e.Type, e.Reason, e.Message)
+	}
+}

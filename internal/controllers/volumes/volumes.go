@@ -1,0 +1,400 @@
+// Package volumes binds persistent volume claims to volumes. core/volume decides; the controller
+// manager runs it. It must never decide which volume a claim gets, and never touch data.
+//
+// Its watches of volumes and classes begin with the first claim or volume: a cluster without any pays
+// nothing. One worker makes all decisions, on what it read or wrote last, whichever is newer: so it
+// never gives one volume to two claims.
+//
+// Contract: S1 in docs/spec/storage-and-node.md.
+package volumes
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/controllers/inventory"
+	"carob/internal/controllers/loop"
+	"carob/internal/controllers/source"
+	"carob/internal/core/volume"
+)
+
+// again is how often a claim that is still to be bound is looked at without a change (S0.30).
+const again = 15 * time.Second
+
+// Watches are what the controller reads.
+type Watches struct {
+	Claims, Pods     *source.Watch // run by the caller
+	Volumes, Classes *source.Watch // run by the controller
+}
+
+// Controller binds claims. Its key is claim/NAMESPACE/NAME or volume/NAME.
+type Controller struct {
+	loop   *loop.Loop
+	client kubernetes.Interface
+	events record.EventRecorder
+	in     Watches
+	wanted chan struct{} // closed by the first claim or volume
+	once   sync.Once
+
+	mu      sync.Mutex
+	pending map[string]bool // keys of claims that are still to be bound
+
+	// Of the worker: what it wrote and its watches do not show yet, by key.
+	written map[string]metav1.Object
+}
+
+// Readers is where the controller registers to hear of the first volume; an inventory is one.
+type Readers interface{ AddReader(r inventory.Reader) }
+
+// New returns a controller.
+func New(client kubernetes.Interface, events record.EventRecorder, readers Readers, in Watches) (*Controller, error) {
+	c := &Controller{client: client, events: events, in: in, wanted: make(chan struct{}),
+		pending: map[string]bool{}, written: map[string]metav1.Object{}}
+	c.loop = loop.New("claims", 1, c.reconcile)
+	readers.AddReader(first{c})
+	for _, err := range []error{
+		in.Claims.OnChange(c.claimChanged), in.Volumes.OnChange(c.volumeChanged),
+		in.Classes.OnChange(func(_, after metav1.Object) {
+			if after != nil {
+				c.retryPending()
+			}
+		}),
+		in.Pods.OnChange(c.podChanged),
+	} {
+		if err != nil {
+			return nil, fmt.Errorf("volumes: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// Run waits for the first claim or volume, then watches and works until ctx ends.
+func (c *Controller) Run(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-c.wanted:
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	for _, w := range []*source.Watch{c.in.Volumes, c.in.Classes} {
+		running.Go(func() { w.Run(ctx) })
+	}
+	for _, w := range []*source.Watch{c.in.Volumes, c.in.Classes} {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.Synced():
+		}
+	}
+	c.loop.Run(ctx)
+}
+
+func (c *Controller) want() { c.once.Do(func() { close(c.wanted) }) }
+
+func claimKey(namespace, name string) string { return "claim/" + namespace + "/" + name }
+
+func (c *Controller) claimChanged(before, after metav1.Object) {
+	c.want()
+	o := after
+	if o == nil {
+		o = before
+	}
+	key := claimKey(o.GetNamespace(), o.GetName())
+	c.loop.Add(key)
+	if after == nil {
+		c.setPending(key, false)
+	}
+	// Its volumes are released, or bound, by what they find of the claim.
+	for _, v := range source.VolumesOf(c.in.Volumes, o.GetNamespace()+"/"+o.GetName()) {
+		c.loop.Add("volume/" + v.Name)
+	}
+}
+
+func (c *Controller) volumeChanged(before, after metav1.Object) {
+	c.want()
+	for _, o := range []metav1.Object{before, after} {
+		v, ok := o.(*corev1.PersistentVolume)
+		if !ok {
+			continue
+		}
+		c.loop.Add("volume/" + v.Name)
+		if r := v.Spec.ClaimRef; r != nil {
+			c.loop.Add(claimKey(r.Namespace, r.Name))
+		}
+	}
+	if v, ok := after.(*corev1.PersistentVolume); ok && (v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID == "") {
+		c.retryPending()
+	}
+}
+
+// podChanged looks at the claims that a new pod waits for: what they wait for, it may be.
+func (c *Controller) podChanged(before, after metav1.Object) {
+	pod, ok := after.(*corev1.Pod)
+	if !ok || before != nil || pod.Spec.NodeName != "" {
+		return
+	}
+	for _, name := range volume.ClaimsOf(pod) {
+		key := claimKey(pod.Namespace, name)
+		c.mu.Lock()
+		waits := c.pending[key]
+		c.mu.Unlock()
+		if waits {
+			c.loop.Add(key)
+		}
+	}
+}
+
+func (c *Controller) setPending(key string, pending bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if pending {
+		c.pending[key] = true
+	} else {
+		delete(c.pending, key)
+	}
+}
+
+// retryPending looks at all claims that are still to be bound.
+func (c *Controller) retryPending() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key := range c.pending {
+		c.loop.Add(key)
+	}
+}
+
+func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
+	kind, rest, _ := strings.Cut(key, "/")
+	namespace, name, _ := strings.Cut(rest, "/")
+	for {
+		var step volume.Step
+		var about metav1.Object
+		if kind == "claim" {
+			claim := c.view().Claim(namespace, name)
+			if claim == nil {
+				c.setPending(key, false)
+				return 0, nil
+			}
+			about = claim
+			step = volume.ForClaim(volume.ClaimInput{Claim: claim, View: c.view(),
+				Unscheduled: c.unscheduled(namespace, name)})
+			c.setPending(key, step.Pending)
+		} else {
+			v := c.view().Volume(rest)
+			if v == nil {
+				return 0, nil
+			}
+			about = v
+			var err error
+			if step, err = c.forVolume(ctx, v); err != nil {
+				return 0, err
+			}
+		}
+		if step.Err != nil {
+			return 0, step.Err
+		}
+		wrote, err := c.write(ctx, step.Write)
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			return 10 * time.Millisecond, nil // the watches are about to say what changed
+		}
+		if err != nil {
+			return 0, fmt.Errorf("bind %s: %w", key, err)
+		}
+		for _, e := range step.Events {
+			c.record(about, e)
+		}
+		if v, ok := about.(*corev1.PersistentVolume); ok && step.WakeClaim {
+			c.loop.Add(claimKey(v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name))
+		}
+		if !wrote {
+			if step.Pending {
+				return again, nil
+			}
+			return 0, nil
+		}
+		if len(step.Events) > 0 && step.Pending {
+			return again, nil // said already; the next look says it again
+		}
+	}
+}
+
+// forVolume decides about a volume, and asks the API before it takes a claim for gone.
+func (c *Controller) forVolume(ctx context.Context, v *corev1.PersistentVolume) (volume.Step, error) {
+	in := volume.VolumeInput{Volume: v}
+	if r := v.Spec.ClaimRef; r != nil {
+		in.Claim = c.view().Claim(r.Namespace, r.Name)
+	}
+	step := volume.ForVolume(in)
+	if !step.Confirm {
+		return step, nil
+	}
+	r := v.Spec.ClaimRef
+	claim, err := c.client.CoreV1().PersistentVolumeClaims(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return step, fmt.Errorf("get the claim of volume %s: %w", v.Name, err)
+	}
+	in.Confirmed, in.Claim = true, nil
+	if err == nil {
+		in.Claim = claim
+	}
+	return volume.ForVolume(in), nil
+}
+
+// write does what a step says and notes the answer. wrote is false when there was nothing to write.
+func (c *Controller) write(ctx context.Context, w volume.Write) (wrote bool, err error) {
+	var answer metav1.Object
+	var key string
+	o := metav1.UpdateOptions{}
+	switch {
+	case w.Nothing():
+		return false, nil
+	case w.Claim != nil:
+		api := c.client.CoreV1().PersistentVolumeClaims(w.Claim.Namespace)
+		key = claimKey(w.Claim.Namespace, w.Claim.Name)
+		if w.Status {
+			answer, err = api.UpdateStatus(ctx, w.Claim, o)
+		} else {
+			answer, err = api.Update(ctx, w.Claim, o)
+		}
+	default:
+		api := c.client.CoreV1().PersistentVolumes()
+		key = "volume/" + w.Volume.Name
+		if w.Status {
+			answer, err = api.UpdateStatus(ctx, w.Volume, o)
+		} else {
+			answer, err = api.Update(ctx, w.Volume, o)
+		}
+	}
+	if err != nil {
+		return false, err
+	}
+	c.written[key] = answer
+	return true, nil
+}
+
+func (c *Controller) record(about metav1.Object, e volume.Event) {
+	switch {
+	case e.Claim != nil:
+		c.events.Event(e.Claim, e.Type, e.Reason, e.Message)
+	case e.Volume != nil:
+		c.events.Event(e.Volume, e.Type, e.Reason, e.Message)
+	default:
+		switch o := about.(type) {
+		case *corev1.PersistentVolumeClaim:
+			c.events.Event(o, e.Type, e.Reason, e.Message)
+		case *corev1.PersistentVolume:
+			c.events.Event(o, e.Type, e.Reason, e.Message)
+		}
+	}
+}
+
+// unscheduled are the pods without a node that use a claim (S1.43).
+func (c *Controller) unscheduled(namespace, claim string) []string {
+	var names []string
+	for _, pod := range source.Namespaced[*corev1.Pod](c.in.Pods, namespace) {
+		if pod.Spec.NodeName == "" && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed &&
+			slices.Contains(volume.ClaimsOf(pod), claim) {
+			names = append(names, pod.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// view is what decisions read.
+func (c *Controller) view() view { return view{c} }
+
+type view struct{ c *Controller }
+
+// newest is what was written, while the watch shows something older.
+func newest[T interface {
+	metav1.Object
+	comparable
+}](c *Controller, w *source.Watch, key, name string) T {
+	var none T
+	o := source.Get[T](w, name)
+	own, ok := c.written[key].(T)
+	if !ok {
+		return o
+	}
+	wrote, err := source.ParseVersion(own.GetResourceVersion())
+	if err != nil || wrote <= w.Version() {
+		delete(c.written, key)
+		return o
+	}
+	if o != none {
+		if seen, err := source.ParseVersion(o.GetResourceVersion()); err == nil && seen >= wrote {
+			return o
+		}
+	}
+	return own
+}
+
+func (v view) Claim(namespace, name string) *corev1.PersistentVolumeClaim {
+	return newest[*corev1.PersistentVolumeClaim](v.c, v.c.in.Claims, claimKey(namespace, name), namespace+"/"+name)
+}
+
+func (v view) Volume(name string) *corev1.PersistentVolume {
+	return newest[*corev1.PersistentVolume](v.c, v.c.in.Volumes, "volume/"+name, name)
+}
+
+func (v view) Volumes() []*corev1.PersistentVolume {
+	names := v.c.in.Volumes.Objects().ListKeys()
+	slices.Sort(names)
+	out := make([]*corev1.PersistentVolume, 0, len(names))
+	for _, name := range names {
+		if o := v.Volume(name); o != nil {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func (v view) Class(name string) *storagev1.StorageClass {
+	return source.Get[*storagev1.StorageClass](v.c.in.Classes, name)
+}
+
+func (v view) Classes() []*storagev1.StorageClass {
+	var out []*storagev1.StorageClass
+	for _, o := range v.c.in.Classes.Objects().List() {
+		if class, ok := o.(*storagev1.StorageClass); ok {
+			out = append(out, class)
+		}
+	}
+	return out
+}
+
+// first hears of the first volume in the cluster; claims are watched anyway.
+type first struct{ c *Controller }
+
+// Changed implements inventory.Reader.
+func (f first) Changed(k inventory.Kind, _ *metav1.PartialObjectMetadata) {
+	if k.GroupResource() == corev1.Resource("persistentvolumes") {
+		f.c.want()
+	}
+}
+
+// Gone implements inventory.Reader.
+func (f first) Gone(inventory.Kind, *metav1.PartialObjectMetadata) {}
+
+// Relisted implements inventory.Reader.
+func (f first) Relisted(k inventory.Kind, objects []*metav1.PartialObjectMetadata) {
+	for _, o := range objects {
+		f.Changed(k, o)
+	}
+}
+
+// Kinds implements inventory.Reader.
+func (f first) Kinds() {}

@@ -1,0 +1,213 @@
+// Package volume decides about persistent volumes: which volume a claim is bound to, in which order
+// the binding is written, what becomes of a volume whose claim is gone, which node the volumes of a
+// pod can be used on, and what a volume of the built-in local class looks like. The controllers
+// volumes and localpath and the scheduler drive it. It is a function of its arguments.
+//
+// Each decision about a claim or a volume is one Step with at most one write. The driver writes,
+// and asks again with what the API answered, until there is nothing to write. So a driver that ends
+// between any two writes goes on where it was.
+//
+// Contract: S1 to S3 in docs/spec/storage-and-node.md.
+package volume
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+)
+
+// Annotations of claims and volumes (S1.15 to S1.26). Of the first two only the presence counts.
+const (
+	BindCompleted          = "pv.kubernetes.io/bind-completed"
+	BoundByController      = "pv.kubernetes.io/bound-by-controller"
+	ProvisionedBy          = "pv.kubernetes.io/provisioned-by"
+	StorageProvisioner     = "volume.kubernetes.io/storage-provisioner"
+	BetaStorageProvisioner = "volume.beta.kubernetes.io/storage-provisioner"
+	SelectedNode           = "volume.kubernetes.io/selected-node"
+	PreResizeCapacity      = "volume.alpha.kubernetes.io/pre-resize-capacity"
+	DefaultClass           = "storageclass.kubernetes.io/is-default-class"
+	BetaDefaultClass       = "storageclass.beta.kubernetes.io/is-default-class"
+)
+
+// yes is the value of annotations whose presence counts.
+const yes = "yes"
+
+// View is what decisions read of a cluster. What it returns is read only; nil stands for what is not there.
+type View interface {
+	Claim(namespace, name string) *corev1.PersistentVolumeClaim
+	Volume(name string) *corev1.PersistentVolume
+	// Volumes are all of them, in the order of their names.
+	Volumes() []*corev1.PersistentVolume
+	Class(name string) *storagev1.StorageClass
+	// Classes are all of them, in any order.
+	Classes() []*storagev1.StorageClass
+}
+
+// Event is to be recorded about Object, or about the claim or volume that was decided about.
+type Event struct {
+	Type, Reason, Message string
+	Volume                *corev1.PersistentVolume // nil: the object that was decided about
+	Claim                 *corev1.PersistentVolumeClaim
+}
+
+// Write is one call of the API; the zero value is none. The object is whole, with the resource
+// version that was read: a conflict means that the decision is to be made again.
+type Write struct {
+	Claim  *corev1.PersistentVolumeClaim // to be updated
+	Volume *corev1.PersistentVolume      // to be updated
+	Status bool                          // the status, not the rest
+}
+
+// Nothing reports whether there is nothing to write.
+func (w Write) Nothing() bool { return w.Claim == nil && w.Volume == nil }
+
+// Step is what to do now.
+type Step struct {
+	Write  Write   // first
+	Events []Event // if the write succeeded, or there is none
+	// Pending says that the claim is still to be bound: it is worth another look every 15 s, for its events
+	// are to last, and when a volume or a class appears (S0.30).
+	Pending bool
+	// Confirm asks whether the claim of a volume is there as the API says at this moment (S1.74).
+	Confirm bool
+	// WakeClaim asks for a look at the claim of the volume (S1.76).
+	WakeClaim bool
+	Err       error // nothing can be done for now; to be tried again
+}
+
+// ClassOf is the name of a claim's class; "" for none. known is false when the claim doesn't say.
+func ClassOf(c *corev1.PersistentVolumeClaim) (name string, known bool) {
+	if name, ok := c.Annotations[corev1.BetaStorageClassAnnotation]; ok {
+		return name, true
+	}
+	if c.Spec.StorageClassName != nil {
+		return *c.Spec.StorageClassName, true
+	}
+	return "", false
+}
+
+// ClassOfVolume is the name of a volume's class; "" for none.
+func ClassOfVolume(v *corev1.PersistentVolume) string {
+	if name, ok := v.Annotations[corev1.BetaStorageClassAnnotation]; ok {
+		return name
+	}
+	return v.Spec.StorageClassName
+}
+
+// PickDefault is the default class: the newest of several, then the first by name; nil if there is none (S1.32).
+func PickDefault(classes []*storagev1.StorageClass) *storagev1.StorageClass {
+	var best *storagev1.StorageClass
+	for _, c := range classes {
+		if c.Annotations[DefaultClass] != "true" && c.Annotations[BetaDefaultClass] != "true" {
+			continue
+		}
+		if best == nil || younger(c, best) {
+			best = c
+		}
+	}
+	return best
+}
+
+func younger(a, b *storagev1.StorageClass) bool {
+	if a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.Name < b.Name
+	}
+	return b.CreationTimestamp.Before(&a.CreationTimestamp)
+}
+
+// Completed reports whether a claim was bound once.
+func Completed(c *corev1.PersistentVolumeClaim) bool { return has(c.Annotations, BindCompleted) }
+
+// FullyBound reports whether a pod can use a claim (S2.9).
+func FullyBound(c *corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName != "" && Completed(c) }
+
+// DelayedClass reports whether claims of a class are bound when a pod uses them (S1.50).
+func DelayedClass(c *storagev1.StorageClass) bool {
+	return c != nil && c.VolumeBindingMode != nil && *c.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
+}
+
+// Provisions reports whether somebody makes volumes of a class.
+func Provisions(c *storagev1.StorageClass) bool {
+	return c.Provisioner != "" && !strings.HasPrefix(c.Provisioner, inTree)
+}
+
+// inTree begins the names of provisioners and plugins that would be part of Kubernetes itself. None is.
+const inTree = "kubernetes.io/"
+
+func has(m map[string]string, key string) bool { _, ok := m[key]; return ok }
+
+// annotate sets an annotation of an object that is a copy.
+func annotate(m *map[string]string, key, value string) {
+	if *m == nil {
+		*m = map[string]string{}
+	}
+	(*m)[key] = value
+}
+
+// IsFor reports whether a volume is bound, or meant by its user, for a claim.
+func IsFor(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) bool {
+	r := v.Spec.ClaimRef
+	return r != nil && r.Namespace == c.Namespace && r.Name == c.Name && (r.UID == "" || r.UID == c.UID)
+}
+
+func modeOfClaim(c *corev1.PersistentVolumeClaim) corev1.PersistentVolumeMode {
+	if c.Spec.VolumeMode != nil {
+		return *c.Spec.VolumeMode
+	}
+	return corev1.PersistentVolumeFilesystem
+}
+
+// ModeOf is whether a volume is a file system or a block device.
+func ModeOf(v *corev1.PersistentVolume) corev1.PersistentVolumeMode {
+	if v.Spec.VolumeMode != nil {
+		return *v.Spec.VolumeMode
+	}
+	return corev1.PersistentVolumeFilesystem
+}
+
+func attributesClass(name *string) string {
+	if name == nil {
+		return ""
+	}
+	return *name
+}
+
+// offers reports whether a volume has all access modes that are wanted.
+func offers(v *corev1.PersistentVolume, wanted []corev1.PersistentVolumeAccessMode) bool {
+	for _, m := range wanted {
+		if !slices.Contains(v.Spec.AccessModes, m) {
+			return false
+		}
+	}
+	return true
+}
+
+// SortVolumes orders volumes by name.
+func SortVolumes(list []*corev1.PersistentVolume) {
+	slices.SortFunc(list, func(a, b *corev1.PersistentVolume) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// ClaimsOf are the names of the claims that a pod uses, those of its generic ephemeral volumes included.
+func ClaimsOf(pod *corev1.Pod) []string {
+	var names []string
+	for i := range pod.Spec.Volumes {
+		if name, _ := ClaimOf(pod, &pod.Spec.Volumes[i]); name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// ClaimOf is the claim of one volume of a pod; "" for other kinds of volumes. own says that it is made for the pod.
+func ClaimOf(pod *corev1.Pod, v *corev1.Volume) (name string, own bool) {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return v.PersistentVolumeClaim.ClaimName, false
+	case v.Ephemeral != nil:
+		return pod.Name + "-" + v.Name, true
+	}
+	return "", false
+}

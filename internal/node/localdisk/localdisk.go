@@ -1,0 +1,339 @@
+// Package localdisk keeps the data of local volumes: a directory, or a file for a block device, for
+// each, directly below a base directory that only root can enter. The provisioner of the local class
+// calls it. It follows no link that a container could have made, and touches nothing outside of its bases.
+//
+// Contract: S3.B in docs/spec/storage-and-node.md.
+package localdisk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"carob/internal/core/volume"
+	nodevolume "carob/internal/node/volume"
+)
+
+// What keeps a volume to its size, as its annotation carob.dev/size-limit says.
+const (
+	ByQuota   = "project-quota" // the file system refuses to store more
+	ByFile    = "file"          // the file behind the block device is no larger
+	ByNothing = "none"          // the file system has no project quotas
+)
+
+// inside forbids to leave a directory in any way when a path is resolved.
+const inside = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV
+
+// Disk implements the Disk of controllers/localpath.
+type Disk struct {
+	bases []string
+
+	mu sync.Mutex // a place is made or resized: no two get the same project
+}
+
+// New returns the disk with these base directories, absolute paths; they are made when the first volume is.
+func New(bases ...string) (*Disk, error) {
+	d := &Disk{}
+	for _, b := range bases {
+		if b = filepath.Clean(b); !filepath.IsAbs(b) || b == "/" {
+			return nil, fmt.Errorf("local storage path %q: give an absolute path other than /", b)
+		}
+		if !slices.Contains(d.bases, b) {
+			d.bases = append(d.bases, b)
+		}
+	}
+	return d, nil
+}
+
+// Bases returns the base directories.
+func (d *Disk) Bases() []string { return d.bases }
+
+// open opens a base directory; the path of the base is the administrator's and may contain links.
+func open(base string) (int, error) {
+	fd, err := unix.Open(base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: base, Err: err}
+	}
+	return fd, nil
+}
+
+// check refuses what is no name of one step below one of the bases.
+func (d *Disk) check(p volume.LocalPlace) error {
+	if !strings.HasPrefix(p.Name, "pvc-") || len(p.Name) > 255 || strings.ContainsAny(p.Name, "/\x00") {
+		return fmt.Errorf("invalid name of a volume's directory: %q", p.Name)
+	}
+	if p.Base != "" && !slices.Contains(d.bases, p.Base) {
+		return fmt.Errorf("%q is none of the local storage paths of this node: %s", p.Base, strings.Join(d.bases, ", "))
+	}
+	if p.Size < 0 {
+		return fmt.Errorf("invalid size %d", p.Size)
+	}
+	return nil
+}
+
+// Make makes the directory or file of a volume.
+func (d *Disk) Make(ctx context.Context, p volume.LocalPlace) (path, limit string, err error) {
+	if err := d.check(p); err != nil {
+		return "", "", err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if p.Base == "" {
+		if p.Base, err = d.choose(p.Name); err != nil {
+			return "", "", err
+		}
+	} else if err := os.MkdirAll(p.Base, 0o700); err != nil {
+		return "", "", err
+	}
+	base, err := open(p.Base)
+	if err != nil {
+		return "", "", err
+	}
+	defer unix.Close(base)
+	path = filepath.Join(p.Base, p.Name)
+	if p.Block {
+		err = makeFile(base, p)
+		limit = ByFile
+	} else {
+		limit, err = d.makeDir(base, p)
+	}
+	if err != nil {
+		return "", "", &os.PathError{Op: "make volume", Path: path, Err: err}
+	}
+	return path, limit, ctx.Err()
+}
+
+// choose returns the base in which a place was made before, else the one with the most free space.
+func (d *Disk) choose(name string) (string, error) {
+	best, most := "", uint64(0)
+	for _, b := range d.bases {
+		if err := os.MkdirAll(b, 0o700); err != nil {
+			return "", err
+		}
+		if _, err := os.Lstat(filepath.Join(b, name)); err == nil {
+			return b, nil
+		}
+		var s unix.Statfs_t
+		if err := unix.Statfs(b, &s); err != nil {
+			return "", &os.PathError{Op: "statfs", Path: b, Err: err}
+		}
+		if free := s.Bavail * uint64(s.Bsize); best == "" || free > most {
+			best, most = b, free
+		}
+	}
+	if best == "" {
+		return "", errors.New("this node has no local storage path")
+	}
+	return best, nil
+}
+
+// makeDir makes a directory that everybody may write to, as pods run as any user; only root gets to it.
+func (d *Disk) makeDir(base int, p volume.LocalPlace) (limit string, err error) {
+	if err := unix.Mkdirat(base, p.Name, 0o777); err != nil && !errors.Is(err, unix.EEXIST) {
+		return "", err
+	}
+	dir, err := unix.Openat2(base, p.Name, &unix.OpenHow{
+		Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: inside})
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(dir)
+	if empty(dir) { // later, the mode is what the pods made of it
+		if err := unix.Fchmod(dir, 0o777); err != nil { // the umask took bits away
+			return "", err
+		}
+	}
+	return d.limit(base, dir, p.Size)
+}
+
+func empty(dir int) bool {
+	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	var buf [4096]byte
+	n, err := unix.ReadDirent(fd, buf[:])
+	if err != nil {
+		return false
+	}
+	_, _, names := unix.ParseDirent(buf[:n], -1, nil)
+	return len(names) == 0
+}
+
+// makeFile makes a file without blocks; one that is there keeps what is in it.
+func makeFile(base int, p volume.LocalPlace) error {
+	fd, err := openFile(base, p.Name, unix.O_CREAT)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return grow(fd, p.Size)
+}
+
+// openFile opens a regular file of a volume.
+func openFile(base int, name string, flags uint64) (int, error) {
+	how := &unix.OpenHow{Flags: unix.O_RDWR | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC | flags, Resolve: inside}
+	if flags&unix.O_CREAT != 0 {
+		how.Mode = 0o600
+	}
+	fd, err := unix.Openat2(base, name, how)
+	if err != nil {
+		return -1, err
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = errors.New("not a regular file")
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func grow(fd int, size int64) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Size >= size {
+		return nil // data is never cut off
+	}
+	return unix.Ftruncate(fd, size)
+}
+
+// Resize gives a volume more room.
+func (d *Disk) Resize(ctx context.Context, p volume.LocalPlace) error {
+	if err := d.check(p); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	base, err := open(p.Base)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(base)
+	if p.Block {
+		err = resizeFile(base, p)
+	} else {
+		var dir int
+		dir, err = unix.Openat2(base, p.Name, &unix.OpenHow{
+			Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: inside})
+		if err == nil {
+			_, err = d.limit(base, dir, p.Size)
+			unix.Close(dir)
+		}
+	}
+	if err != nil {
+		return &os.PathError{Op: "resize volume", Path: filepath.Join(p.Base, p.Name), Err: err}
+	}
+	return ctx.Err()
+}
+
+// resizeFile makes a file larger, and the loop devices that show it.
+func resizeFile(base int, p volume.LocalPlace) error {
+	fd, err := openFile(base, p.Name, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := grow(fd, p.Size); err != nil {
+		return err
+	}
+	return nodevolume.LoopsResized(fd)
+}
+
+// Remove deletes the data of a volume. Mounts that pods left inside are detached, never entered.
+func (d *Disk) Remove(ctx context.Context, p volume.LocalPlace) error {
+	if err := d.check(p); err != nil {
+		return err
+	}
+	if p.Base == "" {
+		return errors.New("remove a volume: no base directory is given")
+	}
+	base, err := open(p.Base)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(base)
+	var project uint32
+	if dir, err := unix.Openat2(base, p.Name, &unix.OpenHow{
+		Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: inside}); err == nil {
+		project = projectOf(dir)
+		unix.Close(dir)
+	}
+	if fd, err := openFile(base, p.Name, 0); err == nil {
+		err := nodevolume.LoopsDetached(fd)
+		unix.Close(fd)
+		if err != nil {
+			return err
+		}
+	}
+	if err := nodevolume.RemoveTree(filepath.Join(p.Base, p.Name)); err != nil {
+		return err
+	}
+	if isOurs(project) {
+		forget(base, project)
+	}
+	return ctx.Err()
+}
+
+// Sweep deletes empty places of volumes that are not known: a volume is made after its place, so one that was
+// never made has no data, and one with data that an administrator kept is left alone.
+func (d *Disk) Sweep(ctx context.Context, known func(volume string) bool) error {
+	var errs []error
+	for _, b := range d.bases {
+		base, err := open(b)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		entries, err := os.ReadDir(b)
+		errs = append(errs, err)
+		for _, e := range entries {
+			name, _, ok := strings.Cut(e.Name(), "_")
+			if !ok || !strings.HasPrefix(name, "pvc-") || known(name) {
+				continue
+			}
+			if e.IsDir() {
+				err = unix.Unlinkat(base, e.Name(), unix.AT_REMOVEDIR)
+			} else {
+				err = removeUnused(base, e.Name())
+			}
+			if err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.ENOENT) {
+				errs = append(errs, &os.PathError{Op: "sweep", Path: filepath.Join(b, e.Name()), Err: err})
+			}
+		}
+		unix.Close(base)
+	}
+	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// removeUnused deletes a file in which nothing was ever written.
+func removeUnused(base int, name string) error {
+	fd, err := openFile(base, name, 0)
+	if err != nil {
+		return nil //nolint:nilerr // not ours
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Blocks > 0 {
+		return err
+	}
+	return unix.Unlinkat(base, name, 0)
+}

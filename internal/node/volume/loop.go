@@ -1,0 +1,121 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// RemoveTree deletes a directory or file. It never follows a link and never enters a mount: what is mounted
+// inside is detached. It may be repeated.
+func RemoveTree(path string) error { return remove(path) }
+
+// maxLoopTries bounds how often somebody else may take the loop device that was free.
+const maxLoopTries = 32
+
+// attachLoop returns the loop device of a file, "/dev/loopN"; it is attached unless one is.
+func attachLoop(file *os.File) (string, error) {
+	devices, err := loopsOf(int(file.Fd()))
+	if err != nil {
+		return "", err
+	}
+	if len(devices) > 0 {
+		return devices[0], nil
+	}
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	defer control.Close()
+	for range maxLoopTries {
+		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return "", &os.PathError{Op: "find a free loop device", Path: file.Name(), Err: err}
+		}
+		path := "/dev/loop" + strconv.Itoa(n)
+		if err := makeLoopNode(path, n); err != nil {
+			return "", err
+		}
+		device, err := os.OpenFile(path, os.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return "", err
+		}
+		config := unix.LoopConfig{Fd: uint32(file.Fd())}
+		err = unix.IoctlLoopConfigure(int(device.Fd()), &config)
+		device.Close()
+		if err == nil {
+			return path, nil
+		}
+		if !errors.Is(err, unix.EBUSY) { // somebody was quicker
+			return "", &os.PathError{Op: "attach " + file.Name() + " to", Path: path, Err: err}
+		}
+	}
+	return "", fmt.Errorf("attach %s to a loop device: none stays free", file.Name())
+}
+
+// makeLoopNode makes the node of a loop device where nobody else does: the device was made a moment ago.
+func makeLoopNode(path string, n int) error {
+	const major = 7
+	err := unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(major, uint32(n))))
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return &os.PathError{Op: "mknod", Path: path, Err: err}
+	}
+	return nil
+}
+
+// loopsOf are the loop devices that show a file, whatever its name is now.
+func loopsOf(fd int) ([]string, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	bound, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, b := range bound {
+		path := "/dev/" + strings.Split(b, "/")[3]
+		device, err := os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue // it went
+		}
+		info, err := unix.IoctlLoopGetStatus64(int(device.Fd()))
+		device.Close()
+		if err == nil && info.Inode == st.Ino && info.Device == st.Dev {
+			out = append(out, path)
+		}
+	}
+	return out, nil
+}
+
+// LoopsResized tells the loop devices that show a file that its size changed.
+func LoopsResized(fd int) error { return eachLoop(fd, "resize", unix.LOOP_SET_CAPACITY) }
+
+// LoopsDetached frees the loop devices that show a file. One that is still open goes with its last user.
+func LoopsDetached(fd int) error { return eachLoop(fd, "detach", unix.LOOP_CLR_FD) }
+
+func eachLoop(fd int, what string, request uint) error {
+	devices, err := loopsOf(fd)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, path := range devices {
+		device, err := os.OpenFile(path, os.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if err := unix.IoctlSetInt(int(device.Fd()), request, 0); err != nil && !errors.Is(err, unix.ENXIO) {
+			errs = append(errs, &os.PathError{Op: what, Path: path, Err: err})
+		}
+		device.Close()
+	}
+	return errors.Join(errs...)
+}
