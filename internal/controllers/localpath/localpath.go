@@ -231,7 +231,8 @@ func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 		c.record(claim, []volume.Event{volume.LocalFailed(class, err)})
 		return fmt.Errorf("provision a volume for claim %s/%s: %w", claim.Namespace, claim.Name, err)
 	}
-	_, err = c.client.CoreV1().PersistentVolumes().Create(ctx, volume.Into(s.Volume, path, limit), metav1.CreateOptions{})
+	_, err = c.client.CoreV1().PersistentVolumes().Create(ctx, volume.Into(s.Volume, path, limit),
+		metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil // the watch has yet to show it
 	}

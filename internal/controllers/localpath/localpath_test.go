@@ -86,7 +86,8 @@ func start(t *testing.T, api *controllertest.API, disk Disk) *record.FakeRecorde
 	events := record.NewFakeRecorder(1000)
 	claims, pods, nodes := source.VolumeClaims(api), source.Pods(api), source.Nodes(api)
 	persistent, classes := source.Volumes(api), source.StorageClasses(api)
-	binder, err := volumes.New(api, events, noReaders{}, volumes.Watches{Claims: claims, Pods: pods, Volumes: persistent,
+	binder, err := volumes.New(api, events, noReaders{}, volumes.Watches{Claims: claims, Pods: pods,
+		Volumes: persistent,
 		Classes: classes})
 	if err != nil {
 		t.Fatal(err)
@@ -263,8 +264,9 @@ func TestForgedVolume(t *testing.T) {
 				Annotations: map[string]string{volume.ProvisionedBy: volume.LocalProvisioner, volume.LocalNode: "n1"},
 				Finalizers:  []string{volume.LocalFinalizer}},
 				Spec: corev1.PersistentVolumeSpec{PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
-					ClaimRef:               &corev1.ObjectReference{Namespace: "ns", Name: "x", UID: "gone"},
-					PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: path}}},
+					ClaimRef: &corev1.ObjectReference{Namespace: "ns", Name: "x", UID: "gone"},
+					PersistentVolumeSource: corev1.PersistentVolumeSource{
+						Local: &corev1.LocalVolumeSource{Path: path}}},
 				Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeReleased}})
 		}
 		api.Put(claim("wakes"))

@@ -156,8 +156,9 @@ func claimedBy(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) (*co
 
 // Ref is how a volume names its claim.
 func Ref(c *corev1.PersistentVolumeClaim) *corev1.ObjectReference {
-	return &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: c.Namespace, Name: c.Name,
-		UID: c.UID, ResourceVersion: c.ResourceVersion}
+	return &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: c.Namespace,
+		Name: c.Name,
+		UID:  c.UID, ResourceVersion: c.ResourceVersion}
 }
 
 // boundStatus writes the status of a claim that is bound. The capacity is that of the moment (S1.61).
@@ -201,7 +202,8 @@ func lost(c *corev1.PersistentVolumeClaim, reason, message string) Step {
 // unboundStatus is a status with a phase and nothing that a volume says (S1.51).
 func unboundStatus(c *corev1.PersistentVolumeClaim, phase corev1.PersistentVolumeClaimPhase) Write {
 	s := &c.Status
-	if s.Phase == phase && len(s.AccessModes) == 0 && len(s.Capacity) == 0 && s.CurrentVolumeAttributesClassName == nil {
+	if s.Phase == phase && len(s.AccessModes) == 0 && len(s.Capacity) == 0 &&
+		s.CurrentVolumeAttributesClassName == nil {
 		return Write{}
 	}
 	c = c.DeepCopy()

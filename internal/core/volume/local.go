@@ -329,7 +329,8 @@ func ResizeFailed(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume, e
 	c.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{
 		corev1.ResourceStorage: corev1.PersistentVolumeClaimControllerResizeInfeasible}
 	condition := corev1.PersistentVolumeClaimCondition{Type: corev1.PersistentVolumeClaimControllerResizeError,
-		Status: corev1.ConditionTrue, LastTransitionTime: now, Message: fmt.Sprintf("failed to expand pvc with %v", err)}
+		Status: corev1.ConditionTrue, LastTransitionTime: now, Message: fmt.Sprintf("failed to expand pvc with %v",
+			err)}
 	for _, old := range c.Status.Conditions {
 		if old.Type == condition.Type && old.Message == condition.Message {
 			condition.LastTransitionTime = old.LastTransitionTime

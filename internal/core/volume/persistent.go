@@ -43,7 +43,8 @@ func ForVolume(in VolumeInput) Step {
 		return Step{WakeClaim: true}
 	case c.Spec.VolumeName == v.Name:
 		return Step{Write: phase(v, corev1.VolumeBound, "")}
-	case has(v.Annotations, ProvisionedBy) && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete:
+	case has(v.Annotations, ProvisionedBy) &&
+		v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete:
 		return release(v)
 	default:
 		return unbind(v)

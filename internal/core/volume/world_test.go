@@ -302,7 +302,8 @@ func (w *world) scheduler() {
 	for _, key := range slices.Sorted(maps.Keys(w.claims)) {
 		c := w.claims[key]
 		name, _ := ClassOf(c)
-		if c.Spec.VolumeName != "" || !DelayedClass(w.look().Class(name)) || has(c.Annotations, SelectedNode) || w.one(2) {
+		if c.Spec.VolumeName != "" || !DelayedClass(w.look().Class(name)) || has(c.Annotations, SelectedNode) ||
+			w.one(2) {
 			continue
 		}
 		if v := findOn(w.look().Volumes(), c, theNode, nil); v != nil {
@@ -331,7 +332,8 @@ func (w *world) users() {
 		}
 		c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
 			Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: class, AccessModes: modes,
-				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: size}}},
+				Resources: corev1.VolumeResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceStorage: size}}},
 			Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}}
 		if w.rand.IntN(4) == 0 {
 			c.Spec.VolumeName = "v" + strconv.Itoa(w.rand.IntN(4))
@@ -547,7 +549,8 @@ func TestClaimEvents(t *testing.T) {
 			want: "ClaimMisbound Two claims are bound to the same volume, this one is bound incorrectly"},
 	} {
 		v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: corev1.PersistentVolumeSpec{
-			Capacity: size("1Gi"), AccessModes: rwo}, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumePending}}
+			Capacity: size("1Gi"), AccessModes: rwo},
+			Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumePending}}
 		if c.change != nil {
 			c.change(v)
 		}

@@ -180,7 +180,8 @@ func makeFile(base int, p volume.LocalPlace) error {
 
 // openFile opens a regular file of a volume.
 func openFile(base int, name string, flags uint64) (int, error) {
-	how := &unix.OpenHow{Flags: unix.O_RDWR | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC | flags, Resolve: inside}
+	how := &unix.OpenHow{Flags: unix.O_RDWR | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC | flags,
+		Resolve: inside}
 	if flags&unix.O_CREAT != 0 {
 		how.Mode = 0o600
 	}

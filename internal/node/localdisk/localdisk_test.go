@@ -184,7 +184,8 @@ func TestBlock(t *testing.T) {
 	d := disk(t, base)
 	p := volume.LocalPlace{Base: base, Name: place, Size: 1 << 20, Block: true}
 	path, limit := makeAt(t, d, p)
-	if info, err := os.Stat(path); err != nil || info.Size() != 1<<20 || limit != ByFile || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(path); err != nil || info.Size() != 1<<20 || limit != ByFile ||
+		info.Mode().Perm() != 0o600 {
 		t.Fatalf("%v, %v, %s", info, err, limit)
 	}
 	out, err := exec.Command("losetup", "--show", "-f", path).CombinedOutput()
@@ -269,7 +270,8 @@ func TestQuota(t *testing.T) {
 			t.Error("more than the size was written")
 		}
 	}
-	if err := d.Resize(t.Context(), volume.LocalPlace{Base: filepath.Dir(paths[0]), Name: place, Size: 2 << 20}); err != nil {
+	if err := d.Resize(t.Context(), volume.LocalPlace{Base: filepath.Dir(paths[0]), Name: place,
+		Size: 2 << 20}); err != nil {
 		t.Fatal(err)
 	}
 	if err := write(paths[0], "1200"); err != nil {

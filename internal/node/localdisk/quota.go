@@ -152,7 +152,8 @@ func ioctl(fd int, request uintptr, arg unsafe.Pointer) error {
 
 // quotactl asks the file system of a descriptor (quotactl_fd, Linux 5.14).
 func quotactl(fd int, command uintptr, id uint32, arg unsafe.Pointer) error {
-	_, _, e := unix.Syscall6(unix.SYS_QUOTACTL_FD, uintptr(fd), command<<8|projectQuota, uintptr(id), uintptr(arg), 0, 0)
+	_, _, e := unix.Syscall6(unix.SYS_QUOTACTL_FD, uintptr(fd), command<<8|projectQuota, uintptr(id), uintptr(arg),
+		0, 0)
 	if e != 0 {
 		return e
 	}
