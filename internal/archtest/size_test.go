@@ -30,6 +30,28 @@ func TestPackagesAreSmall(t *testing.T) {
 	}
 }
 
+// A file holds one noun. Tests may be longer: a table of cases is read by row.
+const (
+	mostOfFile = 600
+	mostOfTest = 800
+)
+
+func TestFilesAreSmall(t *testing.T) {
+	for _, name := range tracked(t, "*.go") {
+		text, err := os.ReadFile(filepath.Join(top, name))
+		if err != nil {
+			continue // removed and not committed yet
+		}
+		allowed := mostOfFile
+		if strings.HasSuffix(name, "_test.go") {
+			allowed = mostOfTest
+		}
+		if lines := handWritten(text); lines > allowed {
+			t.Errorf("%s has %d lines, at most %d: split it by noun", name, lines, allowed)
+		}
+	}
+}
+
 // handWritten counts the lines of a file, none of a generated one.
 func handWritten(text []byte) int {
 	if bytes.Contains(text, []byte("\n// Code generated ")) || bytes.HasPrefix(text, []byte("// Code generated ")) {

@@ -191,8 +191,8 @@ func (m *machine) start(c *podContainer, held bool, cause string) (hold bool) {
 		m.waitOut(r, "start", name)
 		return false
 	}
-	mounts := m.volumeImages(c)
-	ref, present, busy := m.image(c)
+	mounts := m.getVolumeImages(c)
+	ref, present, busy := m.getImage(c)
 	if ref != "" && !mounts {
 		return false
 	}

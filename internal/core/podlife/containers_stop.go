@@ -106,7 +106,7 @@ func (m *machine) advanceStops(ordered bool) {
 		}
 		c := m.container(inst.Name)
 		inTime := m.now.Before(s.Deadline)
-		if !m.preStopDone(s, inst, c, inTime) {
+		if !m.runPreStop(s, inst, c, inTime) {
 			continue
 		}
 		if f := m.inFlight(opStop, inst.ID); f != nil {
@@ -132,8 +132,8 @@ func (m *machine) advanceStops(ordered bool) {
 	}
 }
 
-// preStopDone runs the preStop hook of a stop; true when it is out of the way (L6.5, L6.6).
-func (m *machine) preStopDone(s *containerStop, inst *Container, c *podContainer, inTime bool) bool {
+// runPreStop runs the preStop hook of a stop; done says that nothing is left to wait for (L6.5, L6.6).
+func (m *machine) runPreStop(s *containerStop, inst *Container, c *podContainer, inTime bool) (done bool) {
 	if !s.Hook {
 		s.Hook = true
 		if inTime && c != nil && inst.State == ContainerRunning {

@@ -51,7 +51,7 @@
 //	   │  delete, Stop, Reject, deadline, terminal phase (lookForEnd)
 //	   │  nothing runs any more and nothing will       (nothingLeft)
 //	   ▼
-//	Terminating  abort what is in flight, wait for the data plane,    terminate, drains
+//	Terminating  abort what is in flight, wait for the data plane,    terminate, awaitDrain
 //	   │         stop containers, sandboxes
 //	   │  all sandboxes are stopped
 //	   ▼

@@ -6,7 +6,7 @@ import "time"
 // before may still wait in the listeners' queues, and a program that closes its listener would reset them.
 const settleTime = 100 * time.Millisecond
 
-// drains reports whether the end of a deleted pod waits for the data plane: until no part of it opens
+// awaitDrain has the end of a deleted pod wait for the data plane: until no part of it opens
 // new connections to the pod as to one that goes on, neither preStop hook nor signal reaches a container
 // (N8.13, N8.14). So a program that stops at once on SIGTERM drops no request. The wait is part of the
 // grace: it takes half of it at most, and never longer than Node.DrainTimeout. A pod that no data plane
@@ -15,7 +15,7 @@ const settleTime = 100 * time.Millisecond
 //	deleted ──routed──▶ routed ──no longer routed──▶ settling ──settleTime──▶ drained
 //	   │                   └────────── time is up ──────┴──────────────────────▲
 //	   └──not routed, nothing runs, another cause──────────────────────────────┘
-func (m *machine) drains() bool {
+func (m *machine) awaitDrain() (waits bool) {
 	end := &m.s.End
 	if end.Drained {
 		return false

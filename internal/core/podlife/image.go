@@ -19,9 +19,9 @@ const (
 // without a word, and upstream looks with each try of the pod (L0.34, L3.104).
 const lookEvery = 10 * time.Second
 
-// image gets the image of c. It returns the id to start with and whether it was
+// getImage gets the image of c. It returns the id to start with and whether it was
 // there already, or "" while it is missing; busy says that a pull is under way.
-func (m *machine) image(c *podContainer) (ref string, present, busy bool) {
+func (m *machine) getImage(c *podContainer) (ref string, present, busy bool) {
 	if f := m.inFlight(opPull, c.spec.Name); f != nil {
 		if f.Detail != c.spec.Image {
 			m.cancel(f) // the spec moved on

@@ -23,14 +23,14 @@ func imageVolumes(spec *corev1.PodSpec) []podContainer {
 	return list
 }
 
-// volumeImages gets the images of all volumes and reports whether those that c
+// getVolumeImages gets the images of all volumes and reports whether those that c
 // mounts are here. Why one is not is shown by the containers that mount it.
-func (m *machine) volumeImages(c *podContainer) (here bool) {
+func (m *machine) getVolumeImages(c *podContainer) (here bool) {
 	if !m.volumesAsked {
 		m.volumesAsked = true
 		for i := range m.volumes {
 			if v := &m.volumes[i]; v.record.Pulled == "" {
-				v.record.Pulled, _, _ = m.image(v) // one that was there already is looked up once, too
+				v.record.Pulled, _, _ = m.getImage(v) // one that was there already is looked up once, too
 			}
 		}
 	}

@@ -110,7 +110,7 @@ func (m *machine) terminate() {
 		default: // part of the end
 		}
 	}
-	if m.drains() {
+	if m.awaitDrain() {
 		m.advanceStops(true) // of those that were ordered before the pod ended
 		return
 	}
