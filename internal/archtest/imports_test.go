@@ -122,7 +122,8 @@ func TestImports(t *testing.T) {
 // testOnly are packages that help tests and must not become part of a program. testdata and the
 // simulators are programs or tests themselves.
 var testOnly = []string{"carob/internal/base/testwait", "carob/internal/runtime/runtimetest",
-	"carob/internal/network/nettest", "carob/internal/controllers/controllertest", "carob/internal/archtest"}
+	"carob/internal/network/nettest", "carob/internal/controllers/controllertest",
+	"carob/internal/base/netns/netnstest", "carob/internal/sim/cluster/clustertest", "carob/internal/archtest"}
 
 // testHelper reports whether a package may import packages of testOnly without being a test itself.
 func testHelper(pkg string) bool {

@@ -1,10 +1,7 @@
 package cronjobs
 
 import (
-	"errors"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -12,24 +9,14 @@ import (
 
 	"carob/internal/core/workload/cronjob"
 	"carob/internal/sim/cluster"
+	"carob/internal/sim/cluster/clustertest"
 )
 
 const steps = 300
 
 // CRONJOBS_SEEDS=N runs N seeds.
-func seeds() uint64 {
-	if n, err := strconv.ParseUint(os.Getenv("CRONJOBS_SEEDS"), 10, 32); err == nil {
-		return n
-	}
-	return 200
-}
-
 func TestSeeds(t *testing.T) {
-	for seed := range seeds() {
-		if err := Run(seed, steps, Sabotage{}); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
-	}
+	clustertest.Seeds(t, "CRONJOBS_SEEDS", 200, func(seed uint64) error { return Run(seed, steps, Sabotage{}) })
 }
 
 // fast is a schedule whose times come half a minute early.
@@ -41,7 +28,7 @@ func (f fast) Next(t time.Time) time.Time {
 
 // Each invariant can be broken, and the checks report it.
 func TestPromisesBreak(t *testing.T) {
-	for promise, sabotage := range map[cluster.Promise]Sabotage{
+	clustertest.Breaks(t, map[cluster.Promise]Sabotage{
 		Once: {In: func(in *cronjob.Input) { // a finished Job does not report its completion time before it is deleted
 			in.Jobs = slices.Clone(in.Jobs)
 			for i, j := range in.Jobs {
@@ -60,14 +47,5 @@ func TestPromisesBreak(t *testing.T) {
 			}
 		}},
 		Ends: {Out: func(_ *cronjob.Input, out *cronjob.Output) { out.Look = 0 }},
-	} {
-		noticed := false
-		for seed := uint64(0); seed < 400 && !noticed; seed++ {
-			var b *cluster.Broken
-			noticed = errors.As(Run(seed, steps, sabotage), &b) && b.Promise == promise
-		}
-		if !noticed {
-			t.Errorf("no check reports a broken invariant: %s", promise)
-		}
-	}
+	}, func(seed uint64, sabotage Sabotage) error { return Run(seed, steps, sabotage) })
 }

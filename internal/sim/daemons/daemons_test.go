@@ -1,9 +1,6 @@
 package daemons
 
 import (
-	"errors"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -11,29 +8,19 @@ import (
 
 	"carob/internal/core/workload/daemonset"
 	"carob/internal/sim/cluster"
+	"carob/internal/sim/cluster/clustertest"
 )
 
 const steps = 300
 
 // DAEMONS_SEEDS=N runs N seeds.
-func seeds() uint64 {
-	if n, err := strconv.ParseUint(os.Getenv("DAEMONS_SEEDS"), 10, 32); err == nil {
-		return n
-	}
-	return 150
-}
-
 func TestSeeds(t *testing.T) {
-	for seed := range seeds() {
-		if err := Run(seed, steps, Sabotage{}); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
-	}
+	clustertest.Seeds(t, "DAEMONS_SEEDS", 150, func(seed uint64) error { return Run(seed, steps, Sabotage{}) })
 }
 
 // Each invariant can be broken, and the checks report it.
 func TestPromisesBreak(t *testing.T) {
-	for promise, sabotage := range map[cluster.Promise]Sabotage{
+	clustertest.Breaks(t, map[cluster.Promise]Sabotage{
 		OnePod:   {Stale: true},
 		Eligible: {In: func(in *daemonset.Input) { in.Set.Spec.Template.Spec.NodeSelector = nil }},
 		Minimum: {In: func(in *daemonset.Input) {
@@ -42,14 +29,5 @@ func TestPromisesBreak(t *testing.T) {
 			}
 		}},
 		Ends: {Plan: func(p *daemonset.Plan) { p.Again = time.Time{} }},
-	} {
-		noticed := false
-		for seed := uint64(0); seed < 400 && !noticed; seed++ {
-			var b *cluster.Broken
-			noticed = errors.As(Run(seed, steps, sabotage), &b) && b.Promise == promise
-		}
-		if !noticed {
-			t.Errorf("no check reports a broken invariant: %s", promise)
-		}
-	}
+	}, func(seed uint64, sabotage Sabotage) error { return Run(seed, steps, sabotage) })
 }

@@ -1,9 +1,6 @@
 package jobs
 
 import (
-	"errors"
-	"os"
-	"strconv"
 	"testing"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -11,29 +8,19 @@ import (
 
 	"carob/internal/core/workload/job"
 	"carob/internal/sim/cluster"
+	"carob/internal/sim/cluster/clustertest"
 )
 
 const steps = 300
 
 // JOBS_SEEDS=N runs N seeds.
-func seeds() uint64 {
-	if n, err := strconv.ParseUint(os.Getenv("JOBS_SEEDS"), 10, 32); err == nil {
-		return n
-	}
-	return 200
-}
-
 func TestSeeds(t *testing.T) {
-	for seed := range seeds() {
-		if err := Run(seed, steps, Sabotage{}); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
-	}
+	clustertest.Seeds(t, "JOBS_SEEDS", 200, func(seed uint64) error { return Run(seed, steps, Sabotage{}) })
 }
 
 // Each invariant can be broken, and the checks report it.
 func TestPromisesBreak(t *testing.T) {
-	for promise, sabotage := range map[cluster.Promise]Sabotage{
+	clustertest.Breaks(t, map[cluster.Promise]Sabotage{
 		Once: {In: func(in *job.Input) { in.Job.Status.UncountedTerminatedPods = nil }},
 		Kept: {Early: true},
 		Indexes: {In: func(in *job.Input) {
@@ -50,16 +37,7 @@ func TestPromisesBreak(t *testing.T) {
 		}},
 		LetGo: {Orphans: true},
 		Ends:  {Out: func(_ *job.Input, out *job.Output) { out.Look = 0 }},
-	} {
-		noticed := false
-		for seed := uint64(0); seed < 400 && !noticed; seed++ {
-			var b *cluster.Broken
-			noticed = errors.As(Run(seed, steps, sabotage), &b) && b.Promise == promise
-		}
-		if !noticed {
-			t.Errorf("no check reports a broken invariant: %s", promise)
-		}
-	}
+	}, func(seed uint64, sabotage Sabotage) error { return Run(seed, steps, sabotage) })
 }
 
 // The seeds cover their subject: Jobs with each end and in both modes, with failed pods.

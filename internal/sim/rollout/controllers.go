@@ -13,6 +13,7 @@ import (
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/deployment"
 	"carob/internal/core/workload/replicaset"
+	"carob/internal/sim/cluster"
 )
 
 // fresh reports whether a controller has seen its own writes.
@@ -169,6 +170,6 @@ func (w *world) create(v *view, set *appsv1.ReplicaSet) {
 		}
 	}
 	if n > w.largest[set.UID] {
-		w.breaks(NoneTwice, "set %s has %d pods, it never was to have more than %d", set.Name, n, w.largest[set.UID])
+		cluster.Break(NoneTwice, "set %s has %d pods, it never was to have more than %d", set.Name, n, w.largest[set.UID])
 	}
 }

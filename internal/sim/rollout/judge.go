@@ -8,6 +8,7 @@ import (
 
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/deployment"
+	"carob/internal/sim/cluster"
 )
 
 // picture is what the checks of a pass use: the sizes of the sets, how many of their pods were
@@ -49,17 +50,17 @@ func (w *world) judge(before picture, in deployment.Input) {
 		}
 	}
 	if most := *d.Spec.Replicas + surge; now.total > before.total && now.total > most {
-		w.breaks(Surge, "%d pods are to be, %d may", now.total, most)
+		cluster.Break(Surge, "%d pods are to be, %d may", now.total, most)
 	}
 	recreates := d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType
 	if least := *d.Spec.Replicas - unavailable; !recreates && !resized && now.available < before.available &&
 		now.available < least {
-		w.breaks(Minimum, "%d of %d available pods stay, %d must", now.available, before.available, least)
+		cluster.Break(Minimum, "%d of %d available pods stay, %d must", now.available, before.available, least)
 	}
 	same := workload.SameTemplate(&d.Spec.Template, &w.truth.d.object.Spec.Template) // otherwise the user was faster
 	for uid, size := range now.sizes {
 		if recreates && same && !resized && before.overlap && size > before.sizes[uid] {
-			w.breaks(NoOverlap, "a set grows to %d while old pods are there", size)
+			cluster.Break(NoOverlap, "a set grows to %d while old pods are there", size)
 		}
 	}
 }
@@ -70,7 +71,7 @@ func (w *world) judgeEnd() {
 	size := *d.Spec.Replicas
 	if s := d.Status; s.ObservedGeneration != d.Generation || s.Replicas != size || s.UpdatedReplicas != size ||
 		s.AvailableReplicas != size {
-		w.breaks(Ends, "size %d, status %+v", size, s)
+		cluster.Break(Ends, "size %d, status %+v", size, s)
 	}
 	current := 0
 	for _, s := range w.truth.sets {
@@ -78,14 +79,14 @@ func (w *world) judgeEnd() {
 		case same:
 			current++
 		case *s.object.Spec.Replicas != 0:
-			w.breaks(Ends, "an old set of %d is left", *s.object.Spec.Replicas)
+			cluster.Break(Ends, "an old set of %d is left", *s.object.Spec.Replicas)
 		}
 	}
 	if current != 1 {
-		w.breaks(Ends, "%d sets have the template", current)
+		cluster.Break(Ends, "%d sets have the template", current)
 	}
 	if limit := int(*d.Spec.RevisionHistoryLimit); len(w.truth.sets)-1 > limit {
-		w.breaks(History, "%d old sets, the limit is %d", len(w.truth.sets)-1, limit)
+		cluster.Break(History, "%d old sets, the limit is %d", len(w.truth.sets)-1, limit)
 	}
 	active := int32(0)
 	for _, p := range w.truth.pods {
@@ -94,7 +95,7 @@ func (w *world) judgeEnd() {
 		}
 	}
 	if active != size {
-		w.breaks(Ends, "%d active pods of %d", active, size)
+		cluster.Break(Ends, "%d active pods of %d", active, size)
 	}
 }
 

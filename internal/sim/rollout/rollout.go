@@ -6,7 +6,6 @@
 package rollout
 
 import (
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -22,28 +21,18 @@ import (
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/deployment"
 	"carob/internal/core/workload/replicaset"
+	"carob/internal/sim/cluster"
 )
-
-// Promise is the name of an invariant, with its clause.
-type Promise string
 
 // The invariants.
 const (
-	Surge     Promise = "never more pods than size and surge (W2.41)"
-	Minimum   Promise = "no decision leaves fewer available pods than the minimum (W2.42)"
-	NoneTwice Promise = "a set never has more active pods than it was ever to have (W1.12)"
-	NoOverlap Promise = "Recreate makes no pod while an old one is there (W2.50)"
-	Ends      Promise = "when all is quiet, the deployment is what it says (W2.73)"
-	History   Promise = "no more old sets than the limit of history (W2.100)"
+	Surge     cluster.Promise = "never more pods than size and surge (W2.41)"
+	Minimum   cluster.Promise = "no decision leaves fewer available pods than the minimum (W2.42)"
+	NoneTwice cluster.Promise = "a set never has more active pods than it was ever to have (W1.12)"
+	NoOverlap cluster.Promise = "Recreate makes no pod while an old one is there (W2.50)"
+	Ends      cluster.Promise = "when all is quiet, the deployment is what it says (W2.73)"
+	History   cluster.Promise = "no more old sets than the limit of history (W2.100)"
 )
-
-// Broken is an invariant that was broken, and how.
-type Broken struct {
-	Promise Promise
-	How     string
-}
-
-func (b *Broken) Error() string { return string(b.Promise) + ": " + b.How }
 
 // Sabotage breaks the controllers in one way; the zero value breaks nothing.
 type Sabotage struct {
@@ -116,25 +105,17 @@ func newView() *view {
 }
 
 // Run runs so many steps of a seed and returns the first broken invariant, nil for none.
-func Run(seed uint64, steps int, sabotage Sabotage) (err error) {
+func Run(seed uint64, steps int, sabotage Sabotage) error {
 	w := &world{Rand: rand.New(rand.NewPCG(seed, 7)), sabotage: sabotage, truth: *newView(), rollouts: newView(),
 		counts:  newView(), //nolint:gosec // reproducible
 		largest: map[types.UID]int32{}, broken: map[string]bool{"v2": true}, now: begin}
-	defer func() {
-		if b, ok := recover().(*Broken); ok {
-			err = b
+	return cluster.Catch(func() {
+		w.store(change{deployment: w.deployment()})
+		for range steps {
+			w.step()
 		}
-	}()
-	w.store(change{deployment: w.deployment()})
-	for range steps {
-		w.step()
-	}
-	w.rest()
-	return nil
-}
-
-func (w *world) breaks(p Promise, format string, args ...any) {
-	panic(&Broken{p, fmt.Sprintf(format, args...)})
+		w.rest()
+	})
 }
 
 func (w *world) deployment() *appsv1.Deployment {
@@ -298,5 +279,5 @@ func (w *world) rest() {
 			return
 		}
 	}
-	w.breaks(Ends, "the writes never end")
+	cluster.Break(Ends, "the writes never end")
 }

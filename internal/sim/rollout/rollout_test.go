@@ -1,32 +1,20 @@
 package rollout
 
 import (
-	"errors"
-	"os"
-	"strconv"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/workload/deployment"
+	"carob/internal/sim/cluster"
+	"carob/internal/sim/cluster/clustertest"
 )
 
 const steps = 400
 
 // ROLLOUT_SEEDS=N runs N seeds.
-func seeds() uint64 {
-	if n, err := strconv.ParseUint(os.Getenv("ROLLOUT_SEEDS"), 10, 32); err == nil {
-		return n
-	}
-	return 150
-}
-
 func TestSeeds(t *testing.T) {
-	for seed := range seeds() {
-		if err := Run(seed, steps, Sabotage{}); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
-	}
+	clustertest.Seeds(t, "ROLLOUT_SEEDS", 150, func(seed uint64) error { return Run(seed, steps, Sabotage{}) })
 }
 
 // Each invariant can be broken, and the checks report it.
@@ -55,7 +43,7 @@ func TestPromisesBreak(t *testing.T) {
 			p.Steps = kept
 		}
 	}
-	for promise, sabotage := range map[Promise]Sabotage{
+	clustertest.Breaks(t, map[cluster.Promise]Sabotage{
 		Surge:     {Plan: grow(1)},
 		Minimum:   {Plan: grow(-1)},
 		NoneTwice: {Stale: true},
@@ -71,14 +59,5 @@ func TestPromisesBreak(t *testing.T) {
 			return s.Status != nil && s.Status.Status.UpdatedReplicas > 0
 		})},
 		History: {Plan: without(func(s deployment.Step) bool { return s.Delete != nil })},
-	} {
-		noticed := false
-		for seed := uint64(0); seed < 400 && !noticed; seed++ {
-			var b *Broken
-			noticed = errors.As(Run(seed, steps, sabotage), &b) && b.Promise == promise
-		}
-		if !noticed {
-			t.Errorf("no check reports a broken invariant: %s", promise)
-		}
-	}
+	}, func(seed uint64, sabotage Sabotage) error { return Run(seed, steps, sabotage) })
 }

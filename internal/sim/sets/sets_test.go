@@ -1,9 +1,6 @@
 package sets
 
 import (
-	"errors"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,30 +10,20 @@ import (
 
 	"carob/internal/core/workload/statefulset"
 	"carob/internal/sim/cluster"
+	"carob/internal/sim/cluster/clustertest"
 )
 
 const steps = 300
 
 // SETS_SEEDS=N runs N seeds.
-func seeds() uint64 {
-	if n, err := strconv.ParseUint(os.Getenv("SETS_SEEDS"), 10, 32); err == nil {
-		return n
-	}
-	return 150
-}
-
 func TestSeeds(t *testing.T) {
-	for seed := range seeds() {
-		if err := Run(seed, steps, Sabotage{}); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
-	}
+	clustertest.Seeds(t, "SETS_SEEDS", 150, func(seed uint64) error { return Run(seed, steps, Sabotage{}) })
 }
 
 // Each invariant can be broken, and the checks report it.
 func TestPromisesBreak(t *testing.T) {
 	zeros := 0
-	for promise, sabotage := range map[cluster.Promise]Sabotage{
+	clustertest.Breaks(t, map[cluster.Promise]Sabotage{
 		OneOrdinal: {Plan: func(p *statefulset.Plan) { // each creation gets another name: db-1, db-01, db-001
 			for _, stage := range p.Stages {
 				for i, step := range stage {
@@ -52,14 +39,5 @@ func TestPromisesBreak(t *testing.T) {
 			in.Set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(5))
 		}},
 		Ends: {Plan: func(p *statefulset.Plan) { p.Again = time.Time{} }},
-	} {
-		noticed := false
-		for seed := uint64(0); seed < 400 && !noticed; seed++ {
-			var b *cluster.Broken
-			noticed = errors.As(Run(seed, steps, sabotage), &b) && b.Promise == promise
-		}
-		if !noticed {
-			t.Errorf("no check reports a broken invariant: %s", promise)
-		}
-	}
+	}, func(seed uint64, sabotage Sabotage) error { return Run(seed, steps, sabotage) })
 }
