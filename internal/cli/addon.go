@@ -75,6 +75,16 @@ var addonKinds = map[string]schema.GroupVersionResource{
 		Resource: "customresourcedefinitions"},
 }
 
+// addon finds an add-on by its name, and the client for its objects.
+func (r *root) addon(name string) (addons.Addon, dynamic.Interface, error) {
+	a, err := findAddon(name)
+	if err != nil {
+		return addons.Addon{}, nil, err
+	}
+	c, err := r.addonClient()
+	return a, c, err
+}
+
 func (r *root) addonClient() (dynamic.Interface, error) {
 	cfg, err := r.restConfig()
 	if err != nil {
@@ -159,11 +169,7 @@ It stays enabled when carob is restarted. Enabling it twice changes nothing.`,
 		Args:              exactArgs(1),
 		ValidArgsFunction: completeAddons,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			a, err := findAddon(args[0])
-			if err != nil {
-				return err
-			}
-			c, err := r.addonClient()
+			a, c, err := r.addon(args[0])
 			if err != nil {
 				return err
 			}
@@ -272,11 +278,7 @@ they are deleted, with everything that users have made of their kinds.`,
 		Args:              exactArgs(1),
 		ValidArgsFunction: completeAddons,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			a, err := findAddon(args[0])
-			if err != nil {
-				return err
-			}
-			c, err := r.addonClient()
+			a, c, err := r.addon(args[0])
 			if err != nil {
 				return err
 			}

@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -16,39 +14,8 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"carob/internal/base/netns"
+	"carob/internal/base/netns/netnstest"
 )
-
-// in runs a test in a network namespace of its own.
-func in(t *testing.T, f func(t *testing.T)) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
-	err := netns.DoNew(func() error {
-		// A failing test ends its goroutine, so f has another one, on a thread of its own.
-		done := make(chan bool)
-		ns, err := os.Open("/proc/thread-self/ns/net")
-		if err != nil {
-			return err
-		}
-		defer ns.Close()
-		go func() {
-			defer close(done)
-			runtime.LockOSThread()
-			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-				t.Error(err)
-				return
-			}
-			f(t)
-		}()
-		<-done
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 func key(n int) string {
 	return string([]byte{10, 0, byte(n >> 8), byte(n), byte(n >> 8), byte(n), 0, 0})
@@ -84,7 +51,7 @@ func content(n int, chains ...string) Content {
 
 // Sets come and go with the chains that use them; a range may reach to the last key.
 func TestSetsThatComeAndGo(t *testing.T) {
-	in(t, func(t *testing.T) {
+	netnstest.Run(t, func(t *testing.T) {
 		if _, err := exec.LookPath("nft"); err != nil {
 			t.Skip("needs nft")
 		}
@@ -203,7 +170,7 @@ func nftCommand(t *testing.T, script string) string {
 // A table is installed, changed, and repaired; each change is complete or not made at all; nobody
 // else's table is touched.
 func TestTable(t *testing.T) {
-	in(t, func(t *testing.T) {
+	netnstest.Run(t, func(t *testing.T) {
 		if _, err := exec.LookPath("nft"); err != nil {
 			t.Skip("needs nft")
 		}
@@ -288,7 +255,7 @@ func TestTable(t *testing.T) {
 
 // Others' changes of this table are told, our own and those of other tables are not.
 func TestDisturbed(t *testing.T) {
-	in(t, func(t *testing.T) {
+	netnstest.Run(t, func(t *testing.T) {
 		if _, err := exec.LookPath("nft"); err != nil {
 			t.Skip("needs nft")
 		}

@@ -6,56 +6,29 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"carob/internal/base/netns"
+	"carob/internal/base/netns/netnstest"
 	"carob/internal/core/netplan/policies"
 )
 
 const table = "carob-test-policy"
 
-// in runs a test on a thread in a network namespace of its own.
+// in runs a test in a network namespace of its own.
 func in(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("needs nft")
 	}
-	err := netns.DoNew(func() error {
-		ns, err := os.Open(netns.Current)
-		if err != nil {
-			return err
-		}
-		defer ns.Close()
-		done := make(chan bool) // a failing test ends its goroutine, so f has another one
-		go func() {
-			defer close(done)
-			runtime.LockOSThread()
-			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-				t.Error(err)
-				return
-			}
-			f(t)
-		}()
-		<-done
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	netnstest.Run(t, f)
 }
 
 // enforcer is one that knows everything already, without an API.
