@@ -7,6 +7,8 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"carob/internal/base/testwait"
 )
 
 // The kubernetes Service leads to the machine's current address; an address that pods cannot use is
@@ -20,7 +22,7 @@ func TestAdvertise(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Stop()
-	late := time.After(20 * time.Second)
+	late := time.After(testwait.Limit)
 	await := func(want string) {
 		t.Helper()
 		for {

@@ -85,16 +85,10 @@ func serveKeys(t *testing.T, socket string, k *keyServer) (stop func()) {
 		defer close(done)
 		_ = s.ListenAndServe() // ends with Close
 	}()
-	for {
-		if _, err := os.Stat(socket); err == nil {
-			break
-		}
-		select {
-		case <-done:
-			t.Fatal("the key server does not listen")
-		case <-time.After(time.Millisecond):
-		}
-	}
+	testwait.Until(t, "the key server listens", func() error {
+		_, err := os.Stat(socket)
+		return err
+	})
 	stop = sync.OnceFunc(func() { s.Close(); <-done })
 	t.Cleanup(stop)
 	return stop

@@ -213,8 +213,13 @@ func testInformer(t *testing.T, r *running) {
 	}
 	f.Start(ctx.Done())
 	seen := map[string]bool{}
-	for !seen["default"] || !seen["kube-system"] {
-		seen[<-added] = true
+	for late := time.After(testwait.Limit); !seen["default"] || !seen["kube-system"]; {
+		select {
+		case name := <-added:
+			seen[name] = true
+		case <-late:
+			t.Fatalf("the informer knows only %v", seen)
+		}
 	}
 	cancel()
 	f.Shutdown()

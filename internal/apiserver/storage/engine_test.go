@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"carob/internal/base/errkind"
+	"carob/internal/base/testwait"
 )
 
 func open(t testing.TB, dir string) *Engine {
@@ -87,7 +88,7 @@ func TestFailureHook(t *testing.T) {
 	}
 	select {
 	case <-f.done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(testwait.Limit):
 		t.Fatal("nobody is told")
 	}
 	if err := explain("/data/etcd", f.get()); !errkind.Is(err, errkind.Exhausted) || !errors.Is(err, unix.ENOSPC) {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 
+	"carob/internal/base/testwait"
 	"carob/internal/kinds/scheme"
 )
 
@@ -298,9 +299,13 @@ func TestLazyForgetsWatches(t *testing.T) {
 		defer l.mu.Unlock()
 		return len(l.direct) == 0
 	}
-	for !forgotten() {
+	testwait.For(t, "the watch is forgotten", func() bool {
+		if forgotten() {
+			return true
+		}
 		<-c.watch(t, t.Context(), classesRoot, all("")).ResultChan() // something else to do
-	}
+		return false
+	})
 	c.update(t, "a", "one", 1)
 	c.update(t, "a", "one", 2)
 	now, err := c.GetCurrentResourceVersion(t.Context())
@@ -339,9 +344,13 @@ func TestLazyMakesCacheForReads(t *testing.T) {
 	if c.hasCache() || c.lazy().cache != nil {
 		t.Fatal("a cache, too early")
 	}
-	for !c.hasCache() {
+	testwait.For(t, "there is a cache", func() bool {
+		if c.hasCache() {
+			return true
+		}
 		list("0")
-	}
+		return false
+	})
 	list("0")
 }
 

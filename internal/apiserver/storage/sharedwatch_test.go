@@ -18,6 +18,8 @@ import (
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
+
+	"carob/internal/base/testwait"
 )
 
 // sharedWatchOf returns the shared watch of the clients' watches; of a lazy cache once there is
@@ -71,7 +73,7 @@ func saidBy(ev watch.Event) said {
 // heard returns what a watch delivers up to the change of the object named last.
 func heard(t *testing.T, w watch.Interface, last string) (all []said) {
 	t.Helper()
-	timeout := time.After(8 * time.Second)
+	timeout := time.After(testwait.Limit)
 	for {
 		select {
 		case ev, open := <-w.ResultChan():
@@ -114,7 +116,7 @@ func TestHubLosesNothing(t *testing.T) {
 			// next one resumes.
 			read := func(cl client) (all []said) {
 				w := cl.Interface
-				timeout := time.After(20 * time.Second)
+				timeout := time.After(testwait.Limit)
 				for last := false; !last || cl.from == 0 && !slices.ContainsFunc(all, isBookmark); {
 					select {
 					case ev, open := <-w.ResultChan():
@@ -386,7 +388,7 @@ func TestBytesOfAnIdleWatch(t *testing.T) {
 			begin(n)
 			c.joined(t, n+1)
 			var moreBytes, moreGoroutines int
-			for deadline := time.Now().Add(8 * time.Second); ; <-time.After(10 * time.Millisecond) {
+			for deadline := time.Now().Add(testwait.Limit); ; <-time.After(10 * time.Millisecond) {
 				// what they started with is freed
 				if moreBytes, moreGoroutines = use(); moreGoroutines <= goroutines+10 || time.Now().After(deadline) {
 					break

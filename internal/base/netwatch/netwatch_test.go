@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"carob/internal/base/netns"
+	"carob/internal/base/testwait"
 )
 
 // look is called at the start and after an address is added, and not after the end.
@@ -45,7 +46,7 @@ func TestRun(t *testing.T) {
 	}
 	select {
 	case <-looks:
-	case <-time.After(10 * time.Second):
+	case <-time.After(testwait.Limit):
 		t.Fatal("look was not called after an address was added")
 	}
 	cancel()

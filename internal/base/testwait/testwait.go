@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Limit bounds every wait. It is no expectation of speed: a test that gets this far has failed.
+// Limit bounds every wait. It says nothing about speed: a test that waits this long has failed.
 const Limit = 2 * time.Minute
 
 // Pauses between two looks: short at first, so that a test of something quick is quick.

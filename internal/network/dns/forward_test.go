@@ -15,6 +15,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"carob/internal/base/testwait"
 	core "carob/internal/core/netplan/dns"
 )
 
@@ -129,7 +130,7 @@ func TestFailover(t *testing.T) {
 	mu.Unlock()
 	f := s.sites.Load().all[0].forwards[0]
 	other := core.Upstream{Addr: netip.MustParseAddrPort("192.0.2.1:53")}
-	until(t, "it is up again", func() bool { return !f.down(other) })
+	testwait.For(t, "it is up again", func() bool { return !f.down(other) })
 	want(t, "it is up", query(t, s, "b.example.", dns.TypeA), "NOERROR b.example. 0 A 192.0.2.1")
 	mu.Lock()
 	broken = true
@@ -169,7 +170,7 @@ func TestFloods(t *testing.T) {
 	for range 200 {
 		send("same.example.", pod)
 	}
-	until(t, "it was asked", func() bool { return u.count() == 1 })
+	testwait.For(t, "it was asked", func() bool { return u.count() == 1 })
 	for i := range 2000 {
 		send(fmt.Sprintf("n%d.example.", i), pod)
 	}
@@ -181,7 +182,7 @@ func TestFloods(t *testing.T) {
 	send("other.example.", netip.MustParseAddr("10.88.0.10"))
 	want(t, "the cluster", query(t, s, "web.ns.svc.cluster.local.", dns.TypeA),
 		"NOERROR web.ns.svc.cluster.local. 5 A 10.96.0.7")
-	until(t, "another pod is served", func() bool {
+	testwait.For(t, "another pod is served", func() bool {
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		for _, a := range u.asked {
@@ -243,7 +244,7 @@ func TestLoop(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := s.sites.Load().all[0].forwards[0]
-	until(t, "the loop is found", f.looping.Load)
+	testwait.For(t, "the loop is found", f.looping.Load)
 	n := u.count()
 	if m := query(t, s, "example.com.", dns.TypeA); m.Rcode != dns.RcodeServerFailure || u.count() != n {
 		t.Errorf("forwarded into the loop: %v", m)

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"carob/internal/base/testwait"
 	core "carob/internal/core/netplan/dns"
 )
 
@@ -293,17 +294,6 @@ func started(t *testing.T, api kubernetes.Interface, at string) (*Server, netip.
 	return s, s.Addresses()[0]
 }
 
-// until repeats a check until it holds; the test's own limit ends it.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for !ok() {
-		if t.Context().Err() != nil {
-			t.Fatal(what)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
 // Over real sockets: what the API says is answered over UDP and TCP, the Service leads here until it
 // has a selector, and a wrong Corefile changes nothing.
 func TestServes(t *testing.T) {
@@ -312,7 +302,7 @@ func TestServes(t *testing.T) {
 	services, slices := api.CoreV1().Services("kube-system"), api.DiscoveryV1().EndpointSlices("kube-system")
 	for _, kind := range []string{"udp", "tcp"} {
 		c := &dns.Client{Net: kind}
-		until(t, "kube-dns over "+kind, func() bool {
+		testwait.For(t, "kube-dns over "+kind, func() bool {
 			ask := new(dns.Msg).SetQuestion("kube-dns.kube-system.svc.cluster.local.", dns.TypeA)
 			m, _, err := c.Exchange(ask, at.String())
 			return err == nil && line(m) == "NOERROR kube-dns.kube-system.svc.cluster.local. 5 A 10.96.0.10"
@@ -324,7 +314,7 @@ func TestServes(t *testing.T) {
 			len(s.Ports) == 2 &&
 			*s.Ports[0].Port == int32(at.Port()) && s.Labels[discoveryv1.LabelServiceName] == "kube-dns"
 	}
-	until(t, "a slice leads here", leads)
+	testwait.For(t, "a slice leads here", leads)
 	s, err := services.Get(t.Context(), "kube-dns", metav1.GetOptions{})
 	if err != nil || len(s.Spec.Selector) != 0 || s.Spec.ClusterIP != "10.96.0.10" || len(s.Spec.Ports) != 2 {
 		t.Fatalf("the Service: %+v, %v", s, err)
@@ -334,7 +324,7 @@ func TestServes(t *testing.T) {
 	if _, err := services.Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the slice goes", func() bool {
+	testwait.For(t, "the slice goes", func() bool {
 		_, err := slices.Get(t.Context(), sliceName, metav1.GetOptions{})
 		return err != nil
 	})
@@ -342,7 +332,7 @@ func TestServes(t *testing.T) {
 	if _, err := services.Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the slice is back", leads)
+	testwait.For(t, "the slice is back", leads)
 	// Somebody deletes both.
 	for _, err := range []error{slices.Delete(t.Context(), sliceName, metav1.DeleteOptions{}),
 		services.Delete(t.Context(), "kube-dns", metav1.DeleteOptions{})} {
@@ -350,7 +340,7 @@ func TestServes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until(t, "both are back", func() bool {
+	testwait.For(t, "both are back", func() bool {
 		_, err := services.Get(t.Context(), "kube-dns", metav1.GetOptions{})
 		return err == nil && leads()
 	})
@@ -368,11 +358,11 @@ func TestServes(t *testing.T) {
 		m, err := dns.Exchange(new(dns.Msg).SetQuestion("a.example.", dns.TypeA), at.String())
 		return err == nil && line(m) == "NOERROR a.example. 3600 A 192.0.2.7"
 	}
-	until(t, "the Corefile works", entry)
+	testwait.For(t, "the Corefile works", entry)
 	if _, err := maps.Update(t.Context(), config(".:53 {\nroute53 x\n}"), metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "an event tells", func() bool {
+	testwait.For(t, "an event tells", func() bool {
 		list, err := api.CoreV1().Events("kube-system").List(t.Context(), metav1.ListOptions{})
 		return err == nil && len(list.Items) == 1 &&
 			list.Items[0].Reason == "InvalidCorefile" && strings.Contains(list.Items[0].Message, `Corefile:2: carob's DNS does not know the directive "route53"`)
@@ -383,7 +373,7 @@ func TestServes(t *testing.T) {
 	if err := maps.Delete(t.Context(), "coredns", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "carob's own Corefile holds again", func() bool { return !entry() })
+	testwait.For(t, "carob's own Corefile holds again", func() bool { return !entry() })
 }
 
 // Another process has port 53 on all addresses: a free port is taken, and the slice names it.

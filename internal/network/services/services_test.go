@@ -92,7 +92,7 @@ func (d *driver) setEndpoints(s *discoveryv1.EndpointSlice) {
 // until waits for a change of the tables after which ok is true.
 func (d *driver) until(what string, ok func() bool) {
 	d.t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(testwait.Limit)
 	for {
 		changed := d.proxy.Changed()
 		if ok() {

@@ -22,6 +22,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/base/netns"
+	"carob/internal/base/testwait"
 	"carob/internal/network"
 	contract "carob/internal/runtime"
 )
@@ -344,7 +345,7 @@ func (w *world) wait(id string) *cri.ContainerStatus {
 	}
 	select {
 	case <-c.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(testwait.Limit):
 		w.tb.Fatalf("container %s does not end", id)
 	}
 	return c.status()

@@ -441,7 +441,7 @@ func TestEvents(t *testing.T) {
 			if w == "c STOPPED" && (len(e.ContainersStatuses) != 1 || e.ContainersStatuses[0].ExitCode != 2) {
 				t.Errorf("event %v", e)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(testwait.Limit):
 			t.Fatalf("no event %s", w)
 		}
 	}

@@ -17,6 +17,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	utilexec "k8s.io/utils/exec"
+
+	"carob/internal/base/testwait"
 )
 
 func TestExecSync(t *testing.T) {
@@ -116,7 +118,7 @@ func (p *pipe) String() string {
 
 func (p *pipe) expect(t *testing.T, text string) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(testwait.Limit)
 	for !strings.Contains(p.String(), text) {
 		select {
 		case <-p.ch:
