@@ -12,6 +12,7 @@ import (
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 
 	"carob/internal/core/placement"
+	"carob/internal/core/volume"
 	"carob/internal/scheduler/devices"
 	"carob/internal/scheduler/extender"
 )
@@ -32,7 +33,7 @@ func (s *Scheduler) interested(pod *corev1.Pod) []*extender.Client {
 
 // asksFurther reports whether nodes that fit are asked about: by extenders, or for devices.
 func (s *Scheduler) asksFurther(p *placement.Pod) bool {
-	return len(s.interested(p.Object)) > 0 || needsDevices(p)
+	return len(s.interested(p.Object)) > 0 || needsDevices(p) || needsVolumes(p)
 }
 
 // consult asks the extenders about a popped pod, one pod at a time: an extender may count on having heard of
@@ -44,6 +45,14 @@ func (s *Scheduler) consult(ctx context.Context, it *item) {
 	}
 	began := time.Now()
 	it.answers, it.devices, it.stored = nil, nil, nil
+	var needs *volume.Needs
+	if needsVolumes(it.pod) {
+		var no *volume.Refusal
+		if needs, no = s.volumeNeeds(it.pod); no != nil {
+			s.noNode(ctx, it, s.cluster.Nowhere(placement.Filter(no.By), no.Reasons[0]), began)
+			return
+		}
+	}
 	var attempt *devices.Attempt
 	if needsDevices(it.pod) {
 		var done bool
@@ -52,11 +61,23 @@ func (s *Scheduler) consult(ctx context.Context, it *item) {
 		}
 		it.devices = attempt
 	}
-	nodes, d := s.cluster.Candidates(it.pod, s.start, attempt != nil)
+	nodes, d := s.cluster.Candidates(it.pod, s.start, attempt != nil || needs != nil)
 	s.start = d.Next
 	if len(nodes) == 0 {
 		s.noNode(ctx, it, d, began)
 		return
+	}
+	answers := placement.Answers{Accepted: map[string]bool{}, Refused: map[string]placement.Refusal{},
+		Scores: map[string]int64{}}
+	if needs != nil {
+		nodes = askVolumes(needs, nodes, &answers)
+		if attempt == nil && len(s.interested(it.pod.Object)) == 0 {
+			for _, n := range nodes {
+				answers.Accepted[n.Name] = true
+			}
+			s.answered(ctx, it, answers, nil, began)
+			return
+		}
 	}
 	s.consulting = true
 	asked := []placement.Filter{placement.Extender}
@@ -66,8 +87,6 @@ func (s *Scheduler) consult(ctx context.Context, it *item) {
 	s.queue.Watch(it, asked)
 	pod, enough, weight := it.pod.Object, s.cluster.Enough(it.pod), it.pod.Profile().Weights.Devices
 	s.calls.Do(pod.UID, func() {
-		answers := placement.Answers{Accepted: map[string]bool{}, Refused: map[string]placement.Refusal{},
-			Scores: map[string]int64{}}
 		var err error
 		if attempt != nil {
 			nodes, err = askDevices(ctx, attempt, nodes, enough, &answers)

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -93,17 +94,26 @@ func (s *Scheduler) assume(ctx context.Context, it *item, node string, began tim
 		}
 		s.box.post(func() { s.bindingEnded(ctx, it, node, err) })
 	}
+	next := func() { s.calls.Do(pod.UID, bind) }
 	if it.devices != nil {
-		s.calls.Do(pod.UID, func() { s.storeDevices(ctx, it, node, bind) })
-		return
+		next = func() { s.calls.Do(pod.UID, func() { s.storeDevices(ctx, it, node, bind) }) }
 	}
-	s.calls.Do(pod.UID, bind)
+	plan, err := s.reserveVolumes(it, node)
+	switch {
+	case err != nil:
+		s.bindingEnded(ctx, it, node, err)
+	case plan != nil:
+		s.calls.Do(pod.UID, func() { s.storeVolumes(ctx, it, node, plan, next) })
+	default:
+		next()
+	}
 }
 
 // bindingEnded handles the result of a binding. After a success, the watch shows the pod on its
 // node. After a failure, the resources on the node are released.
 func (s *Scheduler) bindingEnded(ctx context.Context, it *item, node string, err error) {
 	pod := it.pod.Object
+	s.forgetVolumes(pod.UID)
 	if err == nil {
 		s.queue.Remove(pod.UID)
 		return
@@ -118,7 +128,10 @@ func (s *Scheduler) bindingEnded(ctx context.Context, it *item, node string, err
 		s.queue.Remove(pod.UID)
 		return
 	}
-	s.failed(ctx, it, fmt.Errorf("bind pod to node %q: %w", node, err))
+	if _, ok := errors.AsType[*volumeError](err); !ok {
+		err = fmt.Errorf("bind pod to node %q: %w", node, err)
+	}
+	s.failed(ctx, it, err)
 }
 
 // failed reports an internal or API error, and retries later.

@@ -70,6 +70,7 @@ type Scheduler struct {
 	start   int                          // where the next decision starts
 
 	devices *deviceWatches
+	volumes *volumeWatches
 
 	consulting bool    // extenders or devices are being asked about a pod
 	toConsult  []*item // pods that wait for that
@@ -114,8 +115,9 @@ func NewForClient(client kubernetes.Interface, o Options) (*Scheduler, error) {
 		owners:  map[placement.Owner]bool{},
 		missing: watched(),
 		devices: newDeviceWatches(),
+		volumes: newVolumeWatches(),
 	}
-	s.queue.held = func(p *placement.Pod) bool { return p.Gated() || s.holds(p) }
+	s.queue.held = func(p *placement.Pod) bool { return p.Gated() || s.holdsForVolumes(p) || s.holds(p) }
 	s.queue.holds = func(it *item) {
 		if !it.pod.Gated() {
 			s.devices.held[it.pod.Object.UID] = it

@@ -40,6 +40,7 @@ func (s *Scheduler) watch(ctx context.Context, group *sync.WaitGroup) {
 		reflect(ctx, group.Go, what, example, store, lw)
 	}
 	s.devices.start = s.watchDevices(ctx, group.Go)
+	s.volumes.start = s.watchVolumes(ctx, group.Go)
 	core, apps := s.client.CoreV1(), s.client.AppsV1()
 	start("nodes", &corev1.Node{},
 		&feed[*corev1.Node, *corev1.Node]{s.box, s.prepareNode, s.nodeSeen, s.nodeGone, s.allNodes},
@@ -193,8 +194,11 @@ func (s *Scheduler) podGone(pod *corev1.Pod) {
 	delete(s.skipped, pod.UID)
 	delete(s.devices.held, pod.UID)
 	s.forgetReady(pod.UID)
+	s.forgetVolumes(pod.UID)
 	s.stir(s.cluster.Denominate(pod.UID))
+	gone := s.cluster.Pod(pod.UID)
 	s.stir(s.cluster.RemovePod(pod.UID))
+	s.volumesLeft(gone)
 }
 
 // stir wakes the pods that an event helps.

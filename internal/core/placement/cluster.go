@@ -8,6 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/volume"
 )
 
 // Cluster is the scheduler's picture of all nodes and of the pods on them. It is
@@ -233,6 +235,14 @@ func (c *Cluster) Len() int { return len(c.nodes) }
 
 // Pod returns the counted version of a pod; nil when it isn't counted.
 func (c *Cluster) Pod(uid types.UID) *Pod { return c.pods[uid] }
+
+// Uses reports whether another pod of p's namespace that has a node uses a claim.
+func (c *Cluster) Uses(p *Pod, claim string) bool {
+	return slices.ContainsFunc(c.byNamespace[p.Object.Namespace], func(o *Pod) bool {
+		return o.Object.UID != p.Object.UID &&
+			slices.ContainsFunc(o.Claims, func(c volume.PodClaim) bool { return c.Name == claim })
+	})
+}
 
 // reservations are the pods whose reserved room on n a newcomer must leave free: those of no lower priority.
 func (c *Cluster) reservations(n *Node, p *Pod) []*Pod {

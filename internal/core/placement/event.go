@@ -113,9 +113,10 @@ func (c *Cluster) Helps(p *Pod, refused []Filter, e Event) bool {
 	if slices.Contains(refused, Extender) && !e.Nothing() {
 		return true
 	}
-	if slices.Contains(refused, DynamicResources) && e.before == nil && e.after == nil && e.nodeAfter != nil &&
+	byNode := func(f Filter) bool { return f == DynamicResources || f == VolumeBinding || f == VolumeZone }
+	if slices.ContainsFunc(refused, byNode) && e.before == nil && e.after == nil && e.nodeAfter != nil &&
 		!e.Nothing() {
-		return true // devices are allocated by the labels of nodes, and by what they have (S9.30)
+		return true // devices and volumes go by the labels of nodes (S9.30, S2.30)
 	}
 	local, nodeAsked := false, false
 	for _, f := range e.filters {

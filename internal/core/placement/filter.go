@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"carob/internal/core/resources"
+	"carob/internal/core/volume"
 )
 
 // The reasons of the filters, word for word what users and tools match on (L2.20–L2.30).
@@ -43,6 +44,11 @@ const (
 	InterPodAffinity     Filter = "InterPodAffinity"
 	NodeDeclaredFeatures Filter = "NodeDeclaredFeatures"
 	DynamicResources     Filter = "DynamicResources" // asked by the scheduler, about what the others accept
+
+	// The same; core/volume answers. They are off together, with VolumeBinding.
+	VolumeRestrictions = Filter(volume.Restrictions)
+	VolumeBinding      = Filter(volume.Binding)
+	VolumeZone         = Filter(volume.Zone)
 )
 
 // Refusal is why a node can't take a pod: what the first failing filter says.

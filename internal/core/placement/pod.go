@@ -23,6 +23,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"carob/internal/core/resources"
+	"carob/internal/core/volume"
 )
 
 // Pod is one version of a pod, prepared for decisions: everything that would
@@ -32,6 +33,7 @@ type Pod struct {
 	Demand   resources.Demand
 	Ports    []HostPort
 	Priority int32
+	Claims   []volume.PodClaim // of its volumes
 
 	profile      *Profile
 	asked        resources.Demand // of Demand, what NodeResourcesFit checks
@@ -69,6 +71,7 @@ func PrepareFor(pod *corev1.Pod, profile *Profile) *Pod {
 		Demand:     resources.DemandOf(pod),
 		Ports:      hostPorts(pod),
 		Priority:   schedulingv1.PodPriority(pod),
+		Claims:     volume.PodClaims(pod),
 		required:   nodeaffinity.GetRequiredNodeAffinity(pod),
 		hardSpread: spreadConstraints(pod.Spec.TopologySpreadConstraints, pod.Labels, corev1.DoNotSchedule),
 		softSpread: spreadConstraints(pod.Spec.TopologySpreadConstraints, pod.Labels, corev1.ScheduleAnyway),

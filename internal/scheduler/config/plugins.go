@@ -212,7 +212,7 @@ func (s switches) off() []placement.Filter {
 	for _, f := range []placement.Filter{placement.NodeName, placement.NodeUnschedulable, placement.TaintToleration,
 		placement.NodeAffinity, placement.NodePorts,
 		placement.NodeResourcesFit, placement.PodTopologySpread, placement.InterPodAffinity,
-		placement.NodeDeclaredFeatures, placement.DynamicResources} {
+		placement.NodeDeclaredFeatures, placement.DynamicResources, placement.VolumeBinding} {
 		if !s.at(string(f), filter) {
 			off = append(off, f)
 		}
