@@ -16,8 +16,7 @@ import (
 // neverRecorded are the reasons of L10's tables that nobody records here, and why.
 var neverRecorded = map[string]string{
 	"FailedValidation":           "a manifest that can't be used is logged (docs/differences.md)",
-	"FailedMapVolume":            "no block volumes",
-	"SuccessfulMountVolume":      "no block volumes",
+	"SuccessfulMountVolume":      "a block volume that is there says nothing (docs/differences.md)",
 	"SuccessfulAttachVolume":     "no volumes that are attached",
 	"FailedAttachVolume":         "no volumes that are attached",
 	"FileSystemResizeSuccessful": "no volumes that are resized",

@@ -46,6 +46,7 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 	l := &podLoop{status: nodestatus.New(core), refs: refs.New(m.client), images: make(chan struct{}, 1)}
 	l.volumes = volume.New(volume.Config{
 		Root: cfg.RootDir, Node: m.facts.node, Objects: l.refs, Tokens: l.refs, Certificates: l.refs,
+		Persistent: l.refs, Object: m.reporter.Node,
 		Logger: klog.FromContext(ctx).WithName("volumes"), Event: m.podEvent,
 	})
 	var err error

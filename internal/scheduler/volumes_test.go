@@ -174,7 +174,8 @@ func TestVolumeRefusals(t *testing.T) {
 			if m := w.message("second"); !strings.Contains(m, "ReadWriteOncePod access mode already in-use") {
 				w.Errorf("message %q", m)
 			}
-			if err := w.client.CoreV1().Pods("default").Delete(w.Context(), "first", metav1.DeleteOptions{}); err != nil {
+			if err := w.client.CoreV1().Pods("default").Delete(w.Context(), "first",
+				metav1.DeleteOptions{}); err != nil {
 				w.Fatal(err)
 			}
 			c := volumeClaim("missing", "late")

@@ -114,6 +114,16 @@ func (s *Store) ConfigMap(ctx context.Context, namespace, name string) (*corev1.
 	return s.client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
+// VolumeClaim answers what the API server has.
+func (s *Store) VolumeClaim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+	return s.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+}
+
+// PersistentVolume answers what the API server has.
+func (s *Store) PersistentVolume(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
+	return s.client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+}
+
 // Secret answers the object, from memory when it is held.
 func (s *Store) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	if v, ok := s.one(ctx, key{secrets, namespace, name}); ok {

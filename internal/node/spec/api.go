@@ -66,6 +66,10 @@ type Volume struct {
 	Image    *cri.ImageSpec // image volume: mounted by the runtime, HostPath is empty
 	ReadOnly bool           // every mount of it is read only
 	Relabel  bool           // SELinux relabelling is wanted
+
+	Device     string // block device, instead of HostPath
+	Claim      string // of a persistent volume
+	Persistent string // what upstream mounts a persistent volume with, such as kubernetes.io/local-volume
 }
 
 // Sources is what the environment of a container refers to, fetched beforehand.

@@ -33,6 +33,10 @@ func containerConfig(in *ContainerInput, env *environment) (*cri.ContainerConfig
 	if err != nil {
 		return nil, err
 	}
+	devices, err := devices(in)
+	if err != nil {
+		return nil, err
+	}
 	return &cri.ContainerConfig{
 		Metadata:    &cri.ContainerMetadata{Name: c.Name, Attempt: uint32(in.Attempt)},
 		Image:       &cri.ImageSpec{Image: in.Image.Ref, UserSpecifiedImage: c.Image},
@@ -41,6 +45,7 @@ func containerConfig(in *ContainerInput, env *environment) (*cri.ContainerConfig
 		WorkingDir:  c.WorkingDir,
 		Envs:        env.keyValues(),
 		Mounts:      mounts,
+		Devices:     devices,
 		Labels:      containerLabels(in.Pod, c),
 		Annotations: annotations,
 		LogPath:     ContainerLog(c.Name, in.Attempt),

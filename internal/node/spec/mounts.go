@@ -104,6 +104,23 @@ func volumeMount(in *ContainerInput, env *environment, index int) (*cri.Mount, e
 	return m, nil
 }
 
+// devices are the block volumes of a container.
+func devices(in *ContainerInput) ([]*cri.Device, error) {
+	var list []*cri.Device
+	for _, d := range in.Container.VolumeDevices {
+		v, ok := in.Files.Volumes[d.Name]
+		if !ok || v.Device == "" {
+			return nil, fmt.Errorf("cannot find volume %q to pass into container %q", d.Name, in.Container.Name)
+		}
+		permissions := "mrw"
+		if v.ReadOnly {
+			permissions = "r"
+		}
+		list = append(list, &cri.Device{HostPath: v.Device, ContainerPath: d.DevicePath, Permissions: permissions})
+	}
+	return list, nil
+}
+
 func containerPath(p string) string {
 	if !filepath.IsAbs(p) {
 		return "/" + p

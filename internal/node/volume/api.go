@@ -50,6 +50,12 @@ type Certificates interface {
 	CertificateRequest(ctx context.Context, pod *corev1.Pod, name string) (*certificatesv1.PodCertificateRequest, error)
 }
 
+// Persistent are the claims and volumes of the API, as it has them at the moment.
+type Persistent interface {
+	VolumeClaim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error)
+	PersistentVolume(ctx context.Context, name string) (*corev1.PersistentVolume, error)
+}
+
 // Config says where and for whom a Manager works.
 type Config struct {
 	Root         string // data directory of the agent; pods live in <Root>/pods/<uid>
@@ -57,6 +63,8 @@ type Config struct {
 	Objects      Objects
 	Tokens       Tokens
 	Certificates Certificates
+	Persistent   Persistent          // nil: there are no persistent volumes
+	Object       func() *corev1.Node // as the API shows it; nil, or nil as its answer: unknown
 	// Event records an event about a pod: FailedMount for each failure (L10.24).
 	// May be nil: the caller then records the error that Prepare returns.
 	Event  func(pod *corev1.Pod, eventType, reason, message string)

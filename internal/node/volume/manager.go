@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,6 +37,10 @@ type Manager struct {
 	mu    sync.Mutex
 	pods  map[types.UID]*podVolumes
 	dirty map[types.UID]struct{} // contents to render again
+	// single are the pods that use ReadWriteOncePod volumes, by volume.
+	single map[string]types.UID
+
+	devices sync.Mutex // a block device comes or goes
 
 	volatile sync.Mutex // mounting and unmounting of <root>/volatile
 }
@@ -68,7 +73,7 @@ func New(cfg Config) *Manager {
 		cfg:   cfg,
 		wake:  make(chan struct{}, 1),
 		pods:  make(map[types.UID]*podVolumes),
-		dirty: make(map[types.UID]struct{}),
+		dirty: make(map[types.UID]struct{}), single: make(map[string]types.UID),
 	}
 }
 
@@ -104,6 +109,9 @@ func (e *SetUpError) Error() string {
 		return fmt.Sprintf(
 			"Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[], failed to process volumes=[%s]: %v", e.Volume, e.Volume, e.Err)
 	}
+	if step, ok := errors.AsType[*stepError](e.Err); ok {
+		return step.Error()
+	}
 	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", e.Volume, e.Err)
 }
 
@@ -115,8 +123,6 @@ type claimError struct{ namespace, name, why string }
 func (e *claimError) Error() string {
 	return fmt.Sprintf("error processing PVC %s/%s: %s", e.namespace, e.name, e.why)
 }
-
-const noClaims = "persistent volumes are not supported by this node"
 
 // Prepare makes the pod's directories (0750) and sets up all its volumes; what
 // stands already is left alone. The error joins a SetUpError for each volume that
@@ -194,7 +200,11 @@ func (m *Manager) report(pod *corev1.Pod, failed []*SetUpError) error {
 	for i, f := range failed {
 		errs[i] = f
 		if m.cfg.Event != nil {
-			m.cfg.Event(pod, corev1.EventTypeWarning, "FailedMount", f.Error())
+			reason := "FailedMount"
+			if step, ok := errors.AsType[*stepError](f.Err); ok && step.step == mapStep {
+				reason = "FailedMapVolume" // L10.25
+			}
+			m.cfg.Event(pod, corev1.EventTypeWarning, reason, f.Error())
 		}
 	}
 	return errors.Join(errs...)
@@ -254,16 +264,14 @@ func (m *Manager) setUp(ctx context.Context, p *podVolumes, v *corev1.Volume) (s
 		return hostPath(v.HostPath)
 	case isWritten(v):
 		return m.write(ctx, p, v)
-	case v.PersistentVolumeClaim != nil:
-		return spec.Volume{}, &claimError{p.pod.Namespace, v.PersistentVolumeClaim.ClaimName, noClaims}
-	case v.Ephemeral != nil:
-		return spec.Volume{}, &claimError{p.pod.Namespace, p.pod.Name + "-" + v.Name, noClaims}
+	case v.PersistentVolumeClaim != nil, v.Ephemeral != nil:
+		return m.persistent(ctx, p, v)
 	case v.Image != nil:
 		return imageVolume(v.Image)
 	}
 	return spec.Volume{},
 		errors.New(
-			"no volume plugin matched: this node supports emptyDir, hostPath, configMap, secret, downwardAPI, projected and image")
+			"no volume plugin matched: this node supports emptyDir, hostPath, configMap, secret, downwardAPI, projected, image and persistentVolumeClaim")
 }
 
 // imageVolume is what the runtime mounts; podlife has the image pulled before (L3.115).
@@ -345,12 +353,16 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 		p.ready.Store(nil)
 		p.set = make(map[string]spec.Volume) // readers may still hold the old one
 	}
-	if err := errors.Join(remove(m.writtenPod(uid)), remove(m.podDir(uid))); err != nil {
+	if err := errors.Join(m.releaseDevices(uid), remove(m.writtenPod(uid))); err != nil {
+		return err
+	}
+	if err := remove(m.podDir(uid)); err != nil {
 		return err
 	}
 	m.mu.Lock()
 	delete(m.pods, uid)
 	delete(m.dirty, uid)
+	maps.DeleteFunc(m.single, func(_ string, user types.UID) bool { return user == uid })
 	m.mu.Unlock()
 	return ctx.Err()
 }

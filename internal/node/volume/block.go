@@ -1,0 +1,121 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// devicesDir has a link to each block device that a pod uses, named after its volume (S0.51).
+func (m *Manager) devicesDir(uid types.UID) string {
+	return filepath.Join(m.podDir(uid), "volumeDevices", "kubernetes.io~local-volume")
+}
+
+// blockDevice returns the device of a volume. A file becomes one by a loop device. The link comes before anything
+// uses the device, so that Remove finds it.
+func (m *Manager) blockDevice(uid types.UID, pv *corev1.PersistentVolume) (string, error) {
+	if pv.Spec.Local == nil {
+		return "", errors.New("no volume plugin matched: this node supports block volumes of kind local")
+	}
+	if err := checkName(pv.Name); err != nil {
+		return "", err
+	}
+	m.devices.Lock()
+	defer m.devices.Unlock()
+	device := pv.Spec.Local.Path
+	// Not by its name later: what is checked is what is attached.
+	f, err := os.OpenFile(device, os.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	switch mode := info.Mode(); {
+	case mode.IsRegular():
+		if device, err = attachLoop(f); err != nil {
+			return "", err
+		}
+	case mode&(fs.ModeDevice|fs.ModeCharDevice) != fs.ModeDevice:
+		return "", fmt.Errorf("%q is neither a block device nor a file", device)
+	}
+	link := filepath.Join(m.devicesDir(uid), pv.Name)
+	if old, err := os.Readlink(link); err == nil && old == device {
+		return device, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(link), 0o750); err != nil {
+		return "", err
+	}
+	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	return device, os.Symlink(device, link)
+}
+
+// releaseDevices frees the loop devices of a pod that no other pod uses.
+func (m *Manager) releaseDevices(uid types.UID) error {
+	m.devices.Lock()
+	defer m.devices.Unlock()
+	links, err := os.ReadDir(m.devicesDir(uid))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	pods, err := m.OnDisk()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, l := range links {
+		link := filepath.Join(m.devicesDir(uid), l.Name())
+		device, err := os.Readlink(link)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		used := false
+		for _, other := range pods {
+			at, err := os.Readlink(filepath.Join(m.devicesDir(other), l.Name()))
+			used = used || other != uid && err == nil && at == device
+		}
+		if !used {
+			if err := freeLoop(device); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
+		errs = append(errs, os.Remove(link))
+	}
+	return errors.Join(errs...)
+}
+
+// freeLoop detaches a loop device; other devices are left alone.
+func freeLoop(device string) error {
+	const major = 7
+	f, err := os.OpenFile(device, os.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || unix.Major(st.Rdev) != major {
+		return err
+	}
+	if err := unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {
+		return &os.PathError{Op: "detach", Path: device, Err: err}
+	}
+	return nil
+}

@@ -1,0 +1,262 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	corevolume "carob/internal/core/volume"
+	"carob/internal/node/spec"
+)
+
+// claimProtection is the finalizer that says that a claim being deleted is still used (S7.5).
+const claimProtection = "kubernetes.io/pvc-protection"
+
+// mapStep is the step that makes a block device reachable.
+const mapStep = "MapVolume.SetUpDevice failed"
+
+// stepError is an error of a step that has a text of its own (L10.25, S3.23).
+type stepError struct {
+	step, volume string
+	err          error
+}
+
+func (e *stepError) Error() string {
+	return fmt.Sprintf("%s for volume %q : %v", e.step, e.volume, e.err)
+}
+
+func (e *stepError) Unwrap() error { return e.err }
+
+// persistent sets up the volume of a claim. There is nothing to remember beside what the kernel knows: mounts below
+// the pod's directory, and the links of block devices. Remove finds both.
+func (m *Manager) persistent(ctx context.Context, p *podVolumes, v *corev1.Volume) (spec.Volume, error) {
+	name, own := corevolume.ClaimOf(p.pod, v)
+	bad := func(why string) (spec.Volume, error) {
+		return spec.Volume{}, &claimError{p.pod.Namespace, name, why}
+	}
+	if m.cfg.Persistent == nil {
+		return bad("persistent volumes are not supported by this node")
+	}
+	c, err := m.cfg.Persistent.VolumeClaim(ctx, p.pod.Namespace, name)
+	switch {
+	case err != nil:
+		return bad("failed to fetch PVC from API server: " + err.Error())
+	case own && !metav1.IsControlledBy(c, p.pod):
+		return bad(fmt.Sprintf("PVC %s/%s was not created for pod %s/%s (pod is not owner)", c.Namespace, c.Name,
+			p.pod.Namespace, p.pod.Name))
+	case c.DeletionTimestamp != nil && !slices.Contains(c.Finalizers, claimProtection):
+		return bad("PVC is being deleted")
+	case c.Status.Phase != corev1.ClaimBound || c.Spec.VolumeName == "":
+		return bad("PVC is not bound")
+	}
+	pv, err := m.cfg.Persistent.PersistentVolume(ctx, c.Spec.VolumeName)
+	if err != nil {
+		return bad(fmt.Sprintf("failed to fetch PV %s from API server: %v", c.Spec.VolumeName, err))
+	}
+	if r := pv.Spec.ClaimRef; r == nil || r.UID != c.UID {
+		return bad(fmt.Sprintf("PV %s is not bound to this PVC", pv.Name))
+	}
+	mounted, mapped := uses(p.pod, v.Name)
+	block := corevolume.ModeOf(pv) == corev1.PersistentVolumeBlock
+	switch {
+	case block && mounted:
+		return bad(fmt.Sprintf("volume %s has volumeMode Block, but is specified in volumeMounts", v.Name))
+	case !block && mapped:
+		return bad(fmt.Sprintf("volume %s has volumeMode Filesystem, but is specified in volumeDevices", v.Name))
+	}
+	if m.cfg.Object != nil {
+		if node := m.cfg.Object(); node != nil && !corevolume.Reaches(pv, node) {
+			return spec.Volume{}, &stepError{"MountVolume.NodeAffinity check failed", pv.Name,
+				errors.New("no matching NodeSelectorTerms")}
+		}
+	}
+	if err := m.takeSingle(p.uid, pv); err != nil {
+		return spec.Volume{}, &stepError{"MountVolume.SetUp failed", pv.Name, err}
+	}
+	readOnly := v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly
+	set := spec.Volume{ReadOnly: readOnly, Claim: name, Persistent: pluginOf(pv)}
+	if block {
+		set.Device, err = m.blockDevice(p.uid, pv)
+		if err != nil {
+			return set, &stepError{mapStep, pv.Name, err}
+		}
+		return set, nil
+	}
+	if err := m.fileSystem(ctx, p, v, pv, &set); err != nil {
+		if _, ok := errors.AsType[*stepError](err); !ok {
+			err = &stepError{"MountVolume.SetUp failed", pv.Name, err}
+		}
+		return set, err
+	}
+	return set, nil
+}
+
+// uses says how the containers of a pod use a volume.
+func uses(pod *corev1.Pod, name string) (mounted, mapped bool) {
+	look := func(mounts []corev1.VolumeMount, devices []corev1.VolumeDevice) {
+		mounted = mounted || slices.ContainsFunc(mounts, func(m corev1.VolumeMount) bool { return m.Name == name })
+		mapped = mapped || slices.ContainsFunc(devices, func(d corev1.VolumeDevice) bool { return d.Name == name })
+	}
+	for i := range pod.Spec.InitContainers {
+		look(pod.Spec.InitContainers[i].VolumeMounts, pod.Spec.InitContainers[i].VolumeDevices)
+	}
+	for i := range pod.Spec.Containers {
+		look(pod.Spec.Containers[i].VolumeMounts, pod.Spec.Containers[i].VolumeDevices)
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		look(pod.Spec.EphemeralContainers[i].VolumeMounts, pod.Spec.EphemeralContainers[i].VolumeDevices)
+	}
+	return mounted, mapped
+}
+
+// takeSingle lets one pod at a time use a ReadWriteOncePod volume.
+func (m *Manager) takeSingle(uid types.UID, pv *corev1.PersistentVolume) error {
+	if !slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteOncePod) {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if user, ok := m.single[pv.Name]; ok && user != uid {
+		return errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")
+	}
+	m.single[pv.Name] = uid
+	return nil
+}
+
+// fileSystem makes a volume's files reachable.
+func (m *Manager) fileSystem(ctx context.Context, p *podVolumes, v *corev1.Volume, pv *corev1.PersistentVolume,
+	set *spec.Volume) error {
+	dir := m.volumeDir(p.uid, v.Name)
+	owned := true
+	var err error
+	switch src := &pv.Spec.PersistentVolumeSource; {
+	case src.Local != nil:
+		err = local(ctx, pv, dir, set)
+	case src.HostPath != nil:
+		owned = false // fsGroup never applies (S4.73)
+		host, herr := hostPath(src.HostPath)
+		set.HostPath, err = host.HostPath, herr
+	case src.NFS != nil:
+		owned = false
+		set.HostPath = dir
+		set.ReadOnly = set.ReadOnly || src.NFS.ReadOnly
+		err = mountOnce(ctx, dir, "nfs", src.NFS.Server+":"+src.NFS.Path, options(pv, src.NFS.ReadOnly))
+	case src.CSI != nil:
+		return fmt.Errorf("kubernetes.io/csi: driver name %s not found in the list of registered CSI drivers",
+			src.CSI.Driver)
+	default:
+		return errors.New("no volume plugin matched: this node supports local, hostPath and nfs volumes")
+	}
+	if err != nil {
+		return err
+	}
+	set.Relabel = owned
+	if group := fsGroup(p.pod); group != nil && owned && !set.ReadOnly {
+		policy := p.pod.Spec.SecurityContext.FSGroupChangePolicy
+		return giveToGroup(ctx, set.HostPath, *group, policy != nil && *policy == corev1.FSGroupChangeOnRootMismatch)
+	}
+	return nil
+}
+
+// local makes a local volume reachable: a directory as it is, or bind-mounted with the volume's mount options; or
+// the file system on a block device, which is made if there is none.
+func local(ctx context.Context, pv *corev1.PersistentVolume, dir string, set *spec.Volume) error {
+	path := pv.Spec.Local.Path
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &stepError{"MountVolume.NewMounter initialization failed", pv.Name,
+			fmt.Errorf("path %q does not exist", path)}
+	case err != nil:
+		return err
+	case info.IsDir() && len(pv.Spec.MountOptions) == 0:
+		set.HostPath = path
+		return nil
+	case info.IsDir():
+		set.HostPath = dir
+		return bind(path, dir, pv.Spec.MountOptions)
+	case info.Mode()&(fs.ModeDevice|fs.ModeCharDevice) == fs.ModeDevice:
+		set.HostPath = dir
+		kind := "ext4"
+		if pv.Spec.Local.FSType != nil && *pv.Spec.Local.FSType != "" {
+			kind = *pv.Spec.Local.FSType
+		}
+		if isMounted(dir) {
+			return nil
+		}
+		if err := format(ctx, path, kind); err != nil {
+			return err
+		}
+		return mountOnce(ctx, dir, kind, path, pv.Spec.MountOptions)
+	default:
+		return fmt.Errorf("only directory and block device are supported: %q is neither", path)
+	}
+}
+
+func pluginOf(pv *corev1.PersistentVolume) string {
+	switch s := &pv.Spec.PersistentVolumeSource; {
+	case s.Local != nil:
+		return "kubernetes.io/local-volume"
+	case s.HostPath != nil:
+		return "kubernetes.io/host-path"
+	case s.NFS != nil:
+		return "kubernetes.io/nfs"
+	default:
+		return "unknown"
+	}
+}
+
+// bind mounts a directory a second time with options of its own.
+func bind(path, dir string, list []string) error {
+	flags, err := bindFlags(list)
+	if err != nil {
+		return err
+	}
+	if isMounted(dir) {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	if err := unix.Mount(path, dir, "", unix.MS_BIND, ""); err != nil {
+		return &os.PathError{Op: "bind mount " + path + " on", Path: dir, Err: err}
+	}
+	if err := unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|flags, ""); err != nil {
+		_ = unix.Unmount(dir, unix.MNT_DETACH) // the next attempt begins anew
+		return &os.PathError{Op: "set mount options of", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// bindFlags are the mount options that a directory can have.
+func bindFlags(list []string) (uintptr, error) {
+	known := map[string]uintptr{"bind": 0, "defaults": 0, "rw": 0, "ro": unix.MS_RDONLY, "nosuid": unix.MS_NOSUID,
+		"nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC, "noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME,
+		"relatime": unix.MS_RELATIME}
+	var flags uintptr
+	for _, o := range list {
+		f, ok := known[o]
+		if !ok {
+			return 0, fmt.Errorf("mount option %q is not supported for a directory", o)
+		}
+		flags |= f
+	}
+	return flags, nil
+}
+
+// options are the mount options of a volume.
+func options(pv *corev1.PersistentVolume, readOnly bool) []string {
+	list := slices.Clone(pv.Spec.MountOptions)
+	if readOnly {
+		list = append(list, "ro")
+	}
+	return list
+}

@@ -1,0 +1,89 @@
+package volume
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+)
+
+// What mount(8) and mkfs(8) are told comes from volumes, whose owners are administrators; even so nothing of it may
+// be taken for an option.
+var (
+	fileSystemName = regexp.MustCompile(`^[a-z][a-z0-9._]{0,31}$`)
+	mountOption    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:/@%+=-]{0,255}$`)
+)
+
+// mountOnce mounts a file system on a directory, by the machine's mount program, unless something is mounted there.
+func mountOnce(ctx context.Context, dir, kind, source string, list []string) error {
+	if isMounted(dir) {
+		return nil
+	}
+	args, err := mountArgs(dir, kind, source, list)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	return run(ctx, "mount", args...)
+}
+
+func mountArgs(dir, kind, source string, list []string) ([]string, error) {
+	if !fileSystemName.MatchString(kind) {
+		return nil, fmt.Errorf("invalid file system type %q", kind)
+	}
+	if source == "" || strings.HasPrefix(source, "-") || strings.ContainsAny(source, "\x00\n") {
+		return nil, fmt.Errorf("invalid mount source %q", source)
+	}
+	for _, o := range list {
+		if !mountOption.MatchString(o) {
+			return nil, fmt.Errorf("invalid mount option %q", o)
+		}
+	}
+	args := []string{"-t", kind}
+	if len(list) > 0 {
+		args = append(args, "-o", strings.Join(list, ","))
+	}
+	return append(args, "--", source, dir), nil
+}
+
+// format makes a file system on a device that has none. What blkid finds on it, whatever it is, stays.
+func format(ctx context.Context, device, kind string) error {
+	if !fileSystemName.MatchString(kind) {
+		return fmt.Errorf("invalid file system type %q", kind)
+	}
+	err := run(ctx, "blkid", "-p", "-u", "filesystem,raid,crypto,other", "--", device)
+	if err == nil {
+		return nil
+	}
+	const nothing = 2 // exit status of blkid
+	if e, ok := errors.AsType[*exec.ExitError](err); !ok || e.ExitCode() != nothing {
+		return err
+	}
+	args := []string{device}
+	if strings.HasPrefix(kind, "ext") {
+		args = []string{"-F", "-m0", device}
+	}
+	return run(ctx, "mkfs."+kind, args...)
+}
+
+// run runs a program of the machine.
+func run(ctx context.Context, name string, args ...string) error {
+	c := exec.CommandContext(ctx, name, args...)
+	var out bytes.Buffer
+	c.Stdout, c.Stderr = &out, &out
+	if err := c.Run(); err != nil {
+		const most = 512
+		text := strings.TrimSpace(out.String())
+		if len(text) > most {
+			text = text[:most]
+		}
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, text)
+	}
+	return nil
+}
