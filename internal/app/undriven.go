@@ -11,7 +11,6 @@ import (
 func undriven(in instance.Instance) map[schema.GroupResource]string {
 	const where = " (see docs/differences.md)"
 	kinds := map[schema.GroupResource]string{
-		{Resource: "persistentvolumeclaims"}: "carob has no volume controller yet: it is stored, and stays Pending",
 		{Group: "networking.k8s.io",
 			Resource: "ingresses"}: "carob has no ingress controller: it is stored until you run one",
 		{Group: "resource.k8s.io",

@@ -54,7 +54,8 @@ func (m *Manager) persistent(ctx context.Context, p *podVolumes, v *corev1.Volum
 			p.pod.Namespace, p.pod.Name))
 	case c.DeletionTimestamp != nil && !slices.Contains(c.Finalizers, claimProtection):
 		return bad("PVC is being deleted")
-	case c.Status.Phase != corev1.ClaimBound || c.Spec.VolumeName == "":
+	case c.Status.Phase == corev1.ClaimLost || !corevolume.FullyBound(c):
+		// The phase Bound comes a moment after the binding, which is complete without it.
 		return bad("PVC is not bound")
 	}
 	pv, err := m.cfg.Persistent.PersistentVolume(ctx, c.Spec.VolumeName)
