@@ -1,50 +1,98 @@
 package figures
 
 import (
-	"errors"
+	"runtime"
+	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
-	_ "k8s.io/component-base/metrics/prometheus/workqueue" // it owns the families workqueue_*
 )
 
-// The families of queues are the library's: the API server's own queues are in them, too.
-var depth, adds, retries, unfinished, longest, waited, worked prometheus.Collector
+// The families of queues: those of the controllers here, and those of the libraries in this process.
+var (
+	depth = queueGauge("depth", "Current depth of workqueue")
+	adds  = counter(workqueues, "adds_total", "Total number of adds handled by workqueue", metrics.BETA, "name")
 
-func registerQueues() {
-	// The library registers its families with its first queue.
-	q := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[string]{Name: "namespace"})
-	q.ShutDown()
-	depth = existing("depth", "[BETA] Current depth of workqueue")
-	adds = existing("adds_total", "[BETA] Total number of adds handled by workqueue")
-	retries = existing("retries_total", "[BETA] Total number of retries handled by workqueue")
-	waited = existing("queue_duration_seconds",
-		"[BETA] How long in seconds an item stays in workqueue before being requested.")
-	worked = existing("work_duration_seconds",
-		"[BETA] How long in seconds processing an item from workqueue takes.")
-	unfinished = existing("unfinished_work_seconds", "[BETA] How many seconds of work has done that is in progress and "+
+	retries = counter(workqueues, "retries_total", "Total number of retries handled by workqueue", metrics.BETA, "name")
+	waited  = queueHistogram("queue_duration_seconds",
+		"How long in seconds an item stays in workqueue before being requested.")
+	worked     = queueHistogram("work_duration_seconds", "How long in seconds processing an item from workqueue takes.")
+	unfinished = queueGauge("unfinished_work_seconds", "How many seconds of work has done that is in progress and "+
 		"hasn't been observed by work_duration. Large values indicate stuck threads. One can deduce the number of stuck "+
 		"threads by observing the rate at which this increases.")
-	longest = existing("longest_running_processor_seconds",
-		"[BETA] How many seconds has the longest running processor for workqueue been running.")
+	longest = queueGauge("longest_running_processor_seconds",
+		"How many seconds has the longest running processor for workqueue been running.")
+)
+
+const workqueues = "workqueue"
+
+func queueGauge(name, help string) *metrics.GaugeVec {
+	return metrics.NewGaugeVec(&metrics.GaugeOpts{Subsystem: workqueues, Name: name, Help: help,
+		StabilityLevel: metrics.BETA}, []string{"name"})
 }
 
-// existing returns the family that is registered under a name already; nil when a new version of the library
-// has it otherwise (a test notices).
-func existing(name, help string) prometheus.Collector {
-	own := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "workqueue_" + name, Help: help}, []string{"name"})
-	err := legacyregistry.Registerer().Register(own)
-	if there, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
-		return there.ExistingCollector
-	}
-	if err == nil {
-		legacyregistry.Registerer().Unregister(own)
-	}
-	return nil
+func queueHistogram(name, help string) *metrics.HistogramVec {
+	return histogram(workqueues, name, help, metrics.BETA, metrics.ExponentialBuckets(10e-9, 10, 10), "name")
 }
+
+// registerQueues must not run before the feature gates are set: initialization is too early.
+var registerQueues = sync.OnceFunc(func() {
+	legacyregistry.MustRegister(depth, adds, retries, waited, worked, unfinished, longest)
+})
+
+// Only the first provider has an effect. Go initializes packages that wait for nothing in the order of
+// their import paths, so this one comes before the library's (k8s.io/component-base/…/workqueue).
+func init() { workqueue.SetProvider(libraryQueues{}) }
+
+// libraryQueues measures the queues of libraries as k8s.io/component-base does, but for the time that is
+// spent on unfinished work: for that, the library wakes twice a second for each queue, idle or not. The
+// queues of two admission plugins made half of the wake-ups of an idle process. It stays 0.
+type libraryQueues struct{}
+
+func (libraryQueues) NewDepthMetric(name string) workqueue.GaugeMetric {
+	registerQueues()
+	return depth.WithLabelValues(name)
+}
+
+func (libraryQueues) NewAddsMetric(name string) workqueue.CounterMetric {
+	registerQueues()
+	return adds.WithLabelValues(name)
+}
+
+func (libraryQueues) NewLatencyMetric(name string) workqueue.HistogramMetric {
+	registerQueues()
+	return waited.WithLabelValues(name)
+}
+
+func (libraryQueues) NewWorkDurationMetric(name string) workqueue.HistogramMetric {
+	registerQueues()
+	return worked.WithLabelValues(name)
+}
+
+func (libraryQueues) NewUnfinishedWorkSecondsMetric(name string) workqueue.SettableGaugeMetric {
+	registerQueues()
+	unfinished.WithLabelValues(name).Set(0)
+	return endOfLoop{}
+}
+
+func (libraryQueues) NewLongestRunningProcessorSecondsMetric(name string) workqueue.SettableGaugeMetric {
+	registerQueues()
+	longest.WithLabelValues(name).Set(0)
+	return endOfLoop{}
+}
+
+func (libraryQueues) NewRetriesMetric(name string) workqueue.CounterMetric {
+	registerQueues()
+	return retries.WithLabelValues(name)
+}
+
+// endOfLoop ends the goroutine that sets it, which does nothing else; its deferred calls unlock the queue.
+type endOfLoop struct{}
+
+// Set ends the calling goroutine.
+func (endOfLoop) Set(float64) { runtime.Goexit() }
 
 // Queue measures one queue of keys. The zero value measures nothing.
 type Queue struct {
@@ -53,26 +101,17 @@ type Queue struct {
 	waited, worked             metrics.ObserverMetric
 }
 
-// NewQueue returns the figures of a queue, under upstream's name for it.
+// NewQueue returns the figures of a queue, under upstream's name for it; after Register.
 func NewQueue(name string) Queue {
-	var q Queue
-	for at, family := range map[*metrics.GaugeMetric]prometheus.Collector{&q.depth: depth, &q.unfinished: unfinished,
-		&q.longest: longest} {
-		if v, ok := family.(*metrics.GaugeVec); ok {
-			*at = v.WithLabelValues(name)
-		}
+	if !depth.IsCreated() {
+		return Queue{}
 	}
-	for at, family := range map[*metrics.CounterMetric]prometheus.Collector{&q.adds: adds, &q.retries: retries} {
-		if v, ok := family.(*metrics.CounterVec); ok {
-			*at = v.WithLabelValues(name)
-		}
+	return Queue{
+		depth: depth.WithLabelValues(name), unfinished: unfinished.WithLabelValues(name),
+		longest: longest.WithLabelValues(name), adds: adds.WithLabelValues(name),
+		retries: retries.WithLabelValues(name), waited: waited.WithLabelValues(name),
+		worked: worked.WithLabelValues(name),
 	}
-	for at, family := range map[*metrics.ObserverMetric]prometheus.Collector{&q.waited: waited, &q.worked: worked} {
-		if v, ok := family.(*metrics.HistogramVec); ok {
-			*at = v.WithLabelValues(name)
-		}
-	}
-	return q
 }
 
 // Measured reports whether anything is measured.
