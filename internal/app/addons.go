@@ -6,7 +6,7 @@ import (
 	"carob/internal/base/addons"
 )
 
-// addonSwitch tells a part whether an add-on is on, as the API server says.
+// addonSwitch reports to a part whether an add-on is on, according to the API server.
 type addonSwitch struct {
 	of addons.Addon
 
@@ -15,7 +15,7 @@ type addonSwitch struct {
 	tell func(on bool) // nil until the part is there
 }
 
-// changed is told of each custom resource definition; labels is nil when it is gone.
+// changed is called for each custom resource definition; labels is nil when it is gone.
 func (s *addonSwitch) changed(definition string, labels map[string]string) {
 	if definition != s.of.Switch {
 		return
@@ -31,7 +31,7 @@ func (s *addonSwitch) changed(definition string, labels map[string]string) {
 	}
 }
 
-// follow has a part told, now and when it changes.
+// follow calls a part with the state now and after each change.
 func (s *addonSwitch) follow(tell func(on bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"carob/internal/network/dns"
 )
 
-// startDNS starts carob's own DNS, unless somebody else's is wanted.
+// startDNS starts carob's own DNS, unless the settings choose another one.
 func (c *carob) startDNS(ctx context.Context) error {
 	if c.in.DNS == "none" {
 		return nil

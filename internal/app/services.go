@@ -19,7 +19,7 @@ import (
 // proxyTable is the nftables table of the service data plane.
 func proxyTable(in instance.Instance) string { return in.NFTable + "-proxy" }
 
-// startServices starts the data plane of Services, unless somebody else's is wanted: then the rules
+// startServices starts the data plane of Services, unless the settings choose another one: then the rules
 // of an earlier start are removed.
 func (c *carob) startServices(ctx context.Context) error {
 	if c.in.ServiceProxy == "none" {

@@ -23,7 +23,7 @@ import (
 	"carob/internal/base/addons"
 )
 
-// addonOwner is who owns the fields of an add-on's objects.
+// addonOwner is the field manager of an add-on's objects.
 const addonOwner = "carob-addon"
 
 // addonTime is how long a definition may take to be served.
@@ -104,7 +104,7 @@ type addonStatus struct {
 	Description string `json:"description"`
 }
 
-// foreignAddon is the state of an add-on whose objects somebody else has installed.
+// foreignAddon is the state of an add-on whose objects were not installed by carob.
 const foreignAddon = "not carob's"
 
 // addonState reads the state of an add-on from its switch.

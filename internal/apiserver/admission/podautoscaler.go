@@ -122,7 +122,7 @@ func (p podAutoscaler) Validate(ctx context.Context, a admission.Attributes, _ a
 	var old *vpa.VerticalPodAutoscaler
 	if a.GetOperation() == admission.Update {
 		if old, err = readAutoscaler(a.GetOldObject()); err != nil {
-			old = &vpa.VerticalPodAutoscaler{} // it was stored while nobody checked
+			old = &vpa.VerticalPodAutoscaler{} // it was stored without validation
 		}
 	}
 	warnings, errs := vpa.Validate(v, old)

@@ -34,7 +34,7 @@ type Controller struct {
 	behind              *servicepods.Watch
 
 	mu   sync.Mutex
-	gone map[string]bool // Services that went while this ran: their Endpoints go, whoever made them
+	gone map[string]bool // Services deleted while this ran: their Endpoints are deleted, too, whoever made them
 }
 
 // New returns a controller; services and pods are indexed by namespace.
@@ -61,7 +61,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, services, pod
 	if c.behind, err = servicepods.New(services, pods, c.Add); err != nil {
 		return nil, fmt.Errorf("endpoints: %w", err)
 	}
-	// What this controller made for a Service that went while it did not run, and what somebody deleted.
+	// What this controller made for a Service that was deleted while it did not run, and what others deleted.
 	if err := stored.OnChange(func(before, after metav1.Object) {
 		switch {
 		case after == nil:

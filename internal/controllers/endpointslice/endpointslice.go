@@ -28,7 +28,7 @@ import (
 	"carob/internal/core/netplan/endpointslice"
 )
 
-// foreignDelay is the wait after somebody else changed a slice, so that two writers that
+// foreignDelay is the wait after another writer changed a slice, so that two writers that
 // disagree do not follow each other at once (N0.23).
 const foreignDelay = time.Second
 

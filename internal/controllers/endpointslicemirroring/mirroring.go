@@ -25,7 +25,7 @@ import (
 	"carob/internal/core/netplan/mirror"
 )
 
-// foreignDelay is the wait after somebody else changed a slice, so that two writers that
+// foreignDelay is the wait after another writer changed a slice, so that two writers that
 // disagree do not follow each other at once (N0.23).
 const foreignDelay = time.Second
 
@@ -39,7 +39,7 @@ type Controller struct {
 	keeper *children.Keeper
 
 	mu   sync.Mutex
-	told map[string]string // by key, the version of which was told what is left out
+	told map[string]string // by key, the version for which an event said what is left out
 }
 
 // New returns a controller.

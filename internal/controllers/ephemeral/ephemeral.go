@@ -70,7 +70,7 @@ func wanted(pod *corev1.Pod) bool {
 	return false
 }
 
-// claimGone looks at the pods that want a claim of that name, whoever had it.
+// claimGone looks at the pods that want a claim of that name.
 func (c *Controller) claimGone(claim metav1.Object) {
 	for _, pod := range source.Namespaced[*corev1.Pod](c.pods, claim.GetNamespace()) {
 		for i := range pod.Spec.Volumes {

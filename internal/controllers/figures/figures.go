@@ -161,7 +161,8 @@ var readers struct {
 	list   []func()
 }
 
-// OnRead has f called before the figures are read: it sets those that nobody counts as things happen.
+// OnRead registers f, which is called before the metrics are read and sets those that are not counted
+// as things happen.
 func OnRead(f func()) {
 	readers.Lock()
 	defer readers.Unlock()
@@ -170,7 +171,7 @@ func OnRead(f func()) {
 	}
 }
 
-// Update brings the figures up to date that nobody counts as things happen.
+// Update sets the metrics that are not counted as things happen.
 func Update() {
 	readers.Lock()
 	defer readers.Unlock()

@@ -20,8 +20,8 @@ import (
 // fieldManager writes pod.status.resourceClaimStatuses (S9.11).
 const fieldManager = "ResourceClaimController"
 
-// provide makes the claims of a pod, tells their names in its status, and reserves what is allocated
-// for one that nobody scheduled.
+// provide makes the claims of a pod, writes their names to its status, and reserves what is allocated
+// for a pod that no scheduler handled.
 func (c *Controller) provide(ctx context.Context, key string, pod *corev1.Pod) error {
 	if pod == nil {
 		c.setUnclear(key, false)

@@ -1,4 +1,4 @@
-// Package servicepods tells controllers of Services which pods stand behind each, and when
+// Package servicepods reports to controllers of Services which pods are behind each, and when
 // that changes. The controllers of EndpointSlices and Endpoints use it; it must never write.
 //
 // Contract: N1 in docs/spec/network.md.

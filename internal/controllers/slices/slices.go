@@ -19,7 +19,7 @@ type Plan struct{ Create, Update, Delete []*discoveryv1.EndpointSlice }
 
 // Write writes a plan for a key, and calls wrote after each write with create, update, or delete. The
 // watch is that of EndpointSlices. Without an error the key wakes when the watch shows what was
-// written, or what somebody else stored instead.
+// written, or what another writer stored instead.
 func Write(ctx context.Context, k *children.Keeper, watch *source.Watch, key string, plan Plan,
 	wrote func(operation string)) error {
 	api := func(s *discoveryv1.EndpointSlice) client {

@@ -84,7 +84,7 @@ func (r restAPI) remove(ctx context.Context, c *vpa.Checkpoint) error {
 		"verticalpodautoscalercheckpoints", c.Name).Do(ctx).Error()
 }
 
-// usage reads what the containers of a namespace use, whoever serves metrics.k8s.io (W8.3).
+// usage reads what the containers of a namespace use from metrics.k8s.io (W8.3).
 func (r restAPI) usage(ctx context.Context, namespace string) ([]vpa.Sample, error) {
 	var list metricsv1beta1.PodMetricsList
 	err := r.read(ctx, &list, "/apis/metrics.k8s.io/v1beta1/namespaces", namespace, "pods")

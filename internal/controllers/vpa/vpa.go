@@ -101,7 +101,7 @@ func Watch(c dynamic.Interface) *source.Watch {
 	return source.Custom(c, Resource(), func(u *unstructured.Unstructured) (metav1.Object, error) {
 		v := &vpa.VerticalPodAutoscaler{}
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, v); err != nil {
-			// It was stored while nobody checked it. As nothing is known of it, nothing is done.
+			// It was stored without validation: do nothing.
 			v = &vpa.VerticalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: u.GetNamespace(), Name: u.GetName(),
 				UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), CreationTimestamp: u.GetCreationTimestamp()}}
 			v.Spec.Recommenders = []vpa.Recommender{{Name: "none: it can't be read"}}

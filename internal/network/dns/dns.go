@@ -106,7 +106,7 @@ func (s *Server) closeListeners() {
 	}
 }
 
-// configure puts a Corefile to work. After an error the last one still works.
+// configure applies a Corefile. After an error, the last one stays in force.
 func (s *Server) configure(text string) error {
 	cfg, err := core.Parse(text)
 	if err != nil {
@@ -128,7 +128,7 @@ func (s *Server) configure(text string) error {
 	return nil
 }
 
-// wantPods has pods followed, from the first time that their names are to be verified.
+// wantPods starts to watch pods when a Corefile first asks to verify their names.
 func (s *Server) wantPods() {
 	select {
 	case s.pods <- struct{}{}:
@@ -136,7 +136,7 @@ func (s *Server) wantPods() {
 	}
 }
 
-// look looks for loops, where the configuration asks for it, once.
+// look checks once for forwarding loops, if the configuration asks for it.
 func (s *Server) look(on *sites) {
 	for _, one := range on.all {
 		for _, f := range one.forwards {
@@ -220,7 +220,7 @@ func (s *Server) followers(ctx context.Context, k *clusterService) []*follower {
 	return append(list, configs)
 }
 
-// programmed notes how long a change of a headless Service took to get here (N9.12).
+// programmed records how long a change of a headless Service took to arrive (N9.12).
 func (s *Server) programmed(slice *discoveryv1.EndpointSlice) {
 	if _, headless := slice.Labels[corev1.IsHeadlessService]; !headless {
 		return
@@ -236,7 +236,7 @@ func (s *Server) programmed(slice *discoveryv1.EndpointSlice) {
 	s.m.programming.WithLabelValues(kind).Observe(s.now().Sub(t).Seconds())
 }
 
-// reconfigure follows the ConfigMap; without one, or without its key, carob's own Corefile holds.
+// reconfigure follows the ConfigMap; without one, or without its key, carob's own Corefile is in force.
 func (s *Server) reconfigure(ctx context.Context, o metav1.Object) {
 	text := core.DefaultCorefile(s.cfg.Domain)
 	m, _ := o.(*corev1.ConfigMap)

@@ -37,7 +37,7 @@ func follow[L runtime.Object](c handover.Client[L], example runtime.Object, sele
 		first: true, known: map[string]metav1.Object{}}
 }
 
-// slim keeps who an object is, what a slice belongs to, and the addresses of a pod.
+// slim keeps the identity of an object, the Service of a slice, and the addresses of a pod.
 func slim(o metav1.Object) metav1.Object {
 	meta := metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName()}
 	switch o := o.(type) {

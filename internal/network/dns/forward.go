@@ -58,7 +58,7 @@ type forwarder struct {
 	health map[core.Upstream]*health
 }
 
-// health is how one server does.
+// health is the state of one server.
 type health struct {
 	fails    int // in a row
 	checking bool
@@ -102,7 +102,7 @@ func (f *forwarder) down(u core.Upstream) bool {
 	return f.cfg.MaxFails > 0 && h != nil && h.fails >= f.cfg.MaxFails
 }
 
-// note records how a server did; after a failure it is checked until it answers.
+// note records the result of asking a server; after a failure the server is checked until it answers.
 func (f *forwarder) note(u core.Upstream, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -282,7 +282,7 @@ func (network) Exchange(ctx context.Context, to core.Upstream, m *dns.Msg, tcp b
 			}
 			return nil, fmt.Errorf("%s: %w", to.Addr, err)
 		}
-		// Somebody sends what does not belong to this question: the right answer may still come.
+		// A message that does not belong to this question: the right answer may still come.
 	}
 }
 

@@ -59,7 +59,7 @@ type Server struct {
 	tcp []*net.TCPListener
 }
 
-// loopProbe is a name that nobody asks for unless questions go in a circle.
+// loopProbe is the name that the check for loops asks for: it comes back only if forwarding loops.
 type loopProbe struct {
 	name string
 	seen chan struct{}
@@ -225,8 +225,9 @@ func (s *Server) converse(ctx context.Context, conn *net.TCPConn, from netip.Add
 	}
 }
 
-// handle answers a message into out, or returns what has to wait for somebody: later may be called
-// on any goroutine, once. Without either the message gets no answer. It never waits itself.
+// handle writes the answer to a message into out, or returns a function that waits for other servers:
+// later may be called once, on any goroutine. Without either, the message gets no answer. handle itself
+// never waits.
 func (s *Server) handle(msg, out []byte, from netip.Addr, udp bool) (answer []byte,
 	later func(context.Context) []byte) {
 	started := time.Now()
@@ -284,7 +285,7 @@ func (s *Server) handle(msg, out []byte, from netip.Addr, udp bool) (answer []by
 	}
 }
 
-// atOnce answers what is in memory; nil: it is not, or it does not fit.
+// atOnce answers from memory; nil if the answer is not there or does not fit.
 func (s *Server) atOnce(q *core.Query, on *sites, one *site, b *core.Builder, out []byte,
 	udp bool) (answer []byte, plugin int) {
 	if one.Kubernetes != nil && q.Class == core.ClassIN {

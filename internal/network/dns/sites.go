@@ -17,14 +17,14 @@ import (
 	core "carob/internal/core/netplan/dns"
 )
 
-// sites is a configuration at work. It ends with stop.
+// sites is a configuration in force; stop ends it.
 type sites struct {
 	all    []*site
 	cancel context.CancelFunc
 	group  tasks // health checks, probes, refreshes
 }
 
-// site is a server block at work.
+// site is a server block in force.
 type site struct {
 	*core.Server
 	cache     *answerCache // nil: none
@@ -51,7 +51,7 @@ func (s *site) cacheOf(q *core.Query) *answerCache {
 	return s.cache
 }
 
-// forwarderOf is who forwards a name; nil for nobody.
+// forwarderOf returns the forwarder for a name; nil if there is none.
 func (s *site) forwarderOf(q *core.Query) *forwarder {
 	for _, f := range s.forwards {
 		if q.Within(f.cfg.From) && !within(q, f.cfg.Except) {
@@ -87,7 +87,7 @@ func (t *tasks) stop() {
 	t.group.Wait()
 }
 
-// build puts a configuration to work. An error names what a directive says wrong.
+// build starts a configuration. The error names the directive that is wrong.
 func build(cfg *core.Config, resolver func() []netip.AddrPort, e exchanger, now func() time.Time,
 	m *metrics) (*sites, error) {
 	out := &sites{}
@@ -186,7 +186,7 @@ type templateData struct {
 	Question                        *dns.Question
 }
 
-// reply answers by the template; next says that another plugin is to answer.
+// reply answers from the template; next reports that the next plugin should answer.
 func (t *answerTemplate) reply(req *dns.Msg, q *core.Query, from netip.Addr) (m *dns.Msg, next bool) {
 	question := req.Question[0]
 	zone := ""

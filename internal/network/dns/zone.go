@@ -66,7 +66,7 @@ func (z *zone) change(before, after metav1.Object) {
 	}
 }
 
-// expect says that another kind is needed for the zone to be complete.
+// expect adds a kind that must be listed before the zone is complete.
 func (z *zone) expect() {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -91,7 +91,7 @@ type resolverFile struct {
 	servers []netip.AddrPort
 }
 
-// lookAgain is how long a look at the file holds.
+// lookAgain is how long the file's content is used before the file is checked again.
 const lookAgain = time.Second
 
 // list returns the name servers. A file that cannot be read, because somebody replaces it, keeps

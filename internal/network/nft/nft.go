@@ -211,7 +211,7 @@ func (t *Table) addSets(list []Set) (size int, err error) {
 	return 1024 * len(list), nil
 }
 
-// checkName: names reach listings, scripts and other tools.
+// checkName refuses names that listings, scripts, and other tools could misread.
 func checkName(name string, longest int) error {
 	ok := name != "" && len(name) <= longest && !strings.ContainsFunc(name, func(r rune) bool {
 		return r != '-' && r != '_' && r != '.' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
@@ -308,8 +308,8 @@ func (t *Table) abandon(err error) error {
 	return err
 }
 
-// Remove deletes the tables with this name in the calling thread's network namespace; missing ones
-// are not an error.
+// Remove deletes the tables with this name in the calling thread's network namespace. It is not an
+// error if there are none.
 func Remove(name string, families ...nftables.TableFamily) error {
 	var errs []error
 	for _, f := range families {

@@ -58,8 +58,8 @@ func (p *portIDs) has(id uint32) bool {
 	return slices.Contains(p.list, id)
 }
 
-// How long others must leave the table alone before Disturbed tells, and how long it waits at most:
-// a firewall is loaded in many steps.
+// Disturbed reports a change once others have left the table alone for settle, at the latest after
+// settleMax: a firewall is loaded in many steps.
 const (
 	settle    = 50 * time.Millisecond
 	settleMax = time.Second
@@ -160,7 +160,7 @@ func subscribe() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Our own large transactions are told here, too. More room avoids a needless comparison.
+	// Our own large transactions are reported here, too. More room avoids a needless comparison.
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1<<20)
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK,
 		Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)}); err != nil {

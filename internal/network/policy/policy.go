@@ -1,5 +1,5 @@
 // Package policy enforces network policies on the pod network of this node. It follows policies,
-// pods and namespaces of the API, tells them to core/netplan/policies, and writes what that decides
+// pods and namespaces of the API, passes them to core/netplan/policies, and writes what that decides
 // to nftables, each change in one transaction. Package bridge asks it before a pod gets its address;
 // package app runs it. It must never decide which packets pass.
 //
@@ -193,7 +193,7 @@ func (e *Enforcer) changed() uint64 {
 	return e.asked
 }
 
-// settle tells who waits that the answer of settledNow may be another.
+// settle wakes those that wait for settledNow: its answer may have changed.
 func (e *Enforcer) settle() {
 	close(e.settled)
 	e.settled = make(chan struct{})
@@ -234,7 +234,7 @@ func (e *Enforcer) vacate(sandbox string) {
 	}
 }
 
-// update tells the plan how a pod stands: its addresses on this node are those that the pod network
+// update passes the state of a pod to the plan: its addresses on this node are those that the pod network
 // gave it, whatever its status says.
 func (e *Enforcer) update(uid string) {
 	o, places := e.objects[uid], e.places[uid]
@@ -264,7 +264,7 @@ func (e *Enforcer) update(uid string) {
 	e.plan.SetPod(pod)
 }
 
-// fromPlace is a pod that the API has not told of yet, such as a static pod without its mirror.
+// fromPlace is a pod that the watch has not delivered yet, such as a static pod without its mirror.
 func fromPlace(p network.Place) policies.Pod {
 	pod := policies.Pod{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Labels: map[string]string{}}
 	for k, v := range p.Labels {

@@ -150,7 +150,7 @@ func (f *family) change(c *policies.FamilyChange, kinds map[string]policies.Kind
 	return out
 }
 
-// inOrder are the names of chains, those that jump behind those that they jump to.
+// inOrder sorts the names of chains: a chain comes after those that it jumps to.
 func inOrder(chains map[string]*policies.Chain) []string {
 	jumps := func(name string) int {
 		if slices.ContainsFunc(chains[name].Rules, func(r policies.Rule) bool { return r.Action == policies.Jump }) {

@@ -255,7 +255,8 @@ func run[L runtime.Object, T metav1.Object](ctx context.Context, e *Enforcer, ap
 		cache.ReflectorOptions{Name: fmt.Sprintf("network policies: %T", example)}).RunWithContext(ctx)
 }
 
-// sink is a reflector's store: it tells the plan, and keeps nothing. Its functions have the lock.
+// sink is a reflector's store that keeps nothing: it passes changes to the plan. Its functions are
+// called with the lock held.
 type sink[T metav1.Object] struct {
 	e       *Enforcer
 	kind    kind

@@ -40,7 +40,7 @@ func halves() []*half {
 // retry is the wait after a write that failed.
 var retry = backoff.Exponential{Initial: 50 * time.Millisecond, Max: 30 * time.Second}
 
-// write puts the plan into the kernel until ctx ends. It is the only one that does.
+// write keeps the kernel's tables equal to the plan until ctx ends. Nothing else writes them.
 func (e *Enforcer) write(ctx context.Context) {
 	both := halves()
 	defer func() {

@@ -241,7 +241,7 @@ func (c codec) dispatch(n core.Node, w where) [][]expr.Any {
 		join(at(core.Dispatch), follow(setPicks)))
 }
 
-// outside marks packets to cluster IPs from who is no pod of this node (N2.21).
+// outside marks packets to cluster IPs from sources that are not pods of this node (N2.21).
 func (c codec) outside(n core.Node) []expr.Any {
 	out := rule{c.destination(0), in(core.ClusterIPs.String())}
 	for _, pods := range n.Pods {

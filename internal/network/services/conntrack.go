@@ -38,8 +38,8 @@ const (
 	slowPass = 20                     // a pass takes at most one part in so many of the time
 )
 
-// stale says which flows of one family stay: those to a port of flows with one of its endpoints. A
-// flow to a node port is known by the addresses of the node.
+// stale decides which flows of one family are deleted: those to a port of flows whose endpoint is not
+// one of the port's. A flow to a node port is recognized by the addresses of the node.
 type stale struct {
 	flows map[core.Port]serving
 	node  []netip.Addr

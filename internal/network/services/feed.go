@@ -179,7 +179,7 @@ func (f *feed) sliceSeen(s *discoveryv1.EndpointSlice) {
 	}
 	f.slices[of][s.Name], f.owner[nameOf(s)] = slimSlice(s), of
 	f.touch(of)
-	// What a process found at its start was triggered before (N9.6).
+	// Changes from before the start of the process do not count (N9.6).
 	if t, err := time.Parse(time.RFC3339Nano, s.Annotations[corev1.EndpointsLastChangeTriggerTime]); err == nil &&
 		t.After(f.started) {
 		f.changed[of] = append(f.changed[of], t)

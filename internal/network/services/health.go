@@ -16,7 +16,7 @@ import (
 const unhealthyAfter = time.Minute
 
 // health knows how long changes wait to be written, in each family (N2.59). It has a lock of its
-// own: whoever asks gets an answer while a transaction hangs.
+// own, so that it answers while a transaction hangs.
 type health struct {
 	mu       sync.Mutex
 	families map[corev1.IPFamily]*progress

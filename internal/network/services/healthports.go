@@ -31,7 +31,7 @@ type healthPorts struct {
 	servers map[types.NamespacedName]*healthServer
 }
 
-// healthAgain is after how long a port that somebody else has is tried again.
+// healthAgain is the wait before a port that is taken is tried again.
 const healthAgain = 30 * time.Second
 
 // healthServer is the server of one Service.

@@ -6,14 +6,14 @@
 // A change of a Service or of its endpoints is written when the watch delivers it: the loop takes all
 // Services that changed meanwhile, and each family is one transaction. Nothing is written before the
 // first lists of Services, EndpointSlices and the Node are complete (N2.65). The table stays when
-// carob ends; the next process compares it with what it should be. What others change is put right
-// when the kernel tells of it.
+// carob ends; the next process compares it with what it should be. What others change is repaired
+// when the kernel reports it.
 //
 // # What has been programmed
 //
 // Proxy is a node.Traffic: the node agent asks Routed, and Follow tells it when that becomes false.
-// Who wants to end a pod without losing a request asks UseOf for its UID until the answer is Out, or
-// Fallback if no other pod can take its place, and waits for Changed between two questions:
+// To end a pod without losing a request, call UseOf with its UID until the answer is Out, or Fallback
+// if no other pod can take its place, and wait for Changed between two calls:
 //
 //	for {
 //		changed := proxy.Changed()
@@ -78,7 +78,7 @@ type Config struct {
 	Addresses func() []netip.Addr
 	Pods      []netip.Prefix   // of the pods of this node
 	Own       []netip.AddrPort // where carob itself listens
-	// Healthz answers /healthz and /livez of the data plane (N2.L); nil: nobody asks.
+	// Healthz answers /healthz and /livez of the data plane (N2.L); nil: they are not served.
 	Healthz net.Listener
 }
 
@@ -127,7 +127,7 @@ func Remove(table string) error {
 	return nft.Remove(table, nftables.TableFamilyIPv4, nftables.TableFamilyIPv6)
 }
 
-// NodeChanged has the facts of the node read again.
+// NodeChanged causes the facts of the node to be read again.
 func (p *Proxy) NodeChanged() { poke(p.node) }
 
 func poke(c chan struct{}) {
@@ -375,7 +375,7 @@ func (p *Proxy) restore(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// tell records new problems of Services as events.
+// tell records the new problems of Services as events.
 func (p *Proxy) tell(in []input, problems map[types.NamespacedName][]string) {
 	for _, i := range in {
 		if _, has := problems[i.Name]; !has {
@@ -401,7 +401,7 @@ type input struct {
 	triggered []time.Time
 }
 
-// slim drops what nobody reads.
+// slim drops the fields that are not read.
 func slimService(s *corev1.Service) *corev1.Service {
 	out := *s
 	out.ManagedFields, out.Annotations = nil, nil

@@ -93,7 +93,7 @@ func (z *Zone) get(name, namespace string) *service {
 	return s
 }
 
-// drop forgets a service of which nothing is left.
+// drop removes a service without Service and endpoints.
 func (z *Zone) drop(name, namespace string) {
 	if k := key(name, namespace); !z.services[k].there && len(z.services[k].slices) == 0 {
 		delete(z.services, k)

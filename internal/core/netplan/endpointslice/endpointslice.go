@@ -250,7 +250,7 @@ func (p *plan) hint() {
 	}
 }
 
-// distributes reports whether the Service says which endpoints it prefers. The annotation of the
+// distributes reports whether the Service prefers certain endpoints. The annotation of the
 // topology mode, which carob does not carry out yet, wins over the field (N1.31).
 func (p *plan) distributes() bool {
 	mode, ok := p.Service.Annotations[corev1.DeprecatedAnnotationTopologyAwareHints]
@@ -377,7 +377,7 @@ func text[T ~string](s *T) string {
 	return fmt.Sprintf("%q,", string(*s))
 }
 
-// same reports whether two endpoints with one identity say the same, apart from their hints.
+// same reports whether two endpoints with one identity are equal, apart from their hints.
 func same(a, b *discoveryv1.Endpoint) bool {
 	x, y := *a, *b
 	x.Hints, y.Hints = nil, nil

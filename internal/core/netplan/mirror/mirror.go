@@ -177,7 +177,7 @@ func repack(in []corev1.EndpointSubset) []corev1.EndpointSubset {
 		ready   bool
 		ports   map[string]corev1.EndpointPort
 	}
-	// An address may be ready behind one port and not behind another: they are told apart.
+	// An address may be ready behind one port and not behind another: both are kept.
 	byPort := map[string]map[target]*state{}
 	ports := map[string]corev1.EndpointPort{}
 	for _, s := range in {

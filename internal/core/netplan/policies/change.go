@@ -109,8 +109,8 @@ func (f *Family) apply(c *FamilyChange) {
 	}
 }
 
-// Diff is the change from one table to another. It looks at both as a whole; Plan.Take knows what
-// changed without looking.
+// Diff is the change from one table to another. It looks at both as a whole; Plan.Take has
+// recorded what changed.
 func Diff(from, to *Table) Change {
 	return Change{V4: diff(&from.V4, &to.V4), V6: diff(&from.V6, &to.V6)}
 }

@@ -5,11 +5,11 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// anchor is one place of an index of selectors: a label that the selector asks for. A selector that
-// asks for none is at the anchor without a label, where everyone looks.
+// anchor is a key of the index of selectors: a label that the selector requires. A selector that
+// requires none has the anchor without a label, which each lookup includes.
 type anchor struct{ scope, key, value string }
 
-// anchorsOf are the places of a selector: who matches it has one of these labels.
+// anchorsOf returns the anchors of a selector: all that it matches have one of these labels.
 func anchorsOf(scope string, s labels.Selector) []anchor {
 	var best []anchor
 	requirements, _ := s.Requirements()
@@ -34,7 +34,7 @@ func anchorsOf(scope string, s labels.Selector) []anchor {
 	return best
 }
 
-// lookups are the places where selectors are that may match these labels.
+// lookups returns the anchors of all selectors that may match these labels.
 func lookups(scope string, l map[string]string) map[anchor]struct{} {
 	all := make(map[anchor]struct{}, len(l)+1)
 	all[anchor{scope: scope}] = struct{}{}

@@ -47,7 +47,7 @@ type Port struct {
 	Port     uint16
 }
 
-// Plan keeps the table for the policies, namespaces and pods that it is told of. The zero value is
+// Plan keeps the table for the policies, namespaces and pods that it is given. The zero value is
 // not usable: see New.
 type Plan struct {
 	families   [2]writer
@@ -144,7 +144,7 @@ func (p *Plan) Table() Table {
 // Empty reports for each family whether nothing is isolated.
 func (p *Plan) Empty() (v4, v6 bool) { return p.own[0] == 0, p.own[1] == 0 }
 
-// Allowed judges the first packet of a connection.
+// Allowed reports whether the first packet of a connection may pass.
 func (p *Plan) Allowed(packet Packet) bool {
 	t := Table{V4: p.families[0].Family, V6: p.families[1].Family}
 	return t.Allowed(packet)

@@ -32,7 +32,8 @@ const (
 
 // Table is the whole decision, as data: one half for each address family, which share nothing. A
 // packet is first judged by the chain that Isolated[Egress] has for its source, then by the one that
-// Isolated[Ingress] has for its destination. Who is not there is not isolated in that direction.
+// Isolated[Ingress] has for its destination. An address that is not there is not isolated in
+// that direction.
 type Table struct {
 	V4, V6 Family
 }
@@ -114,7 +115,7 @@ type Packet struct {
 	Port     uint16 // destination port; 0 for protocols without ports
 }
 
-// Allowed interprets the table.
+// Allowed reports what the table decides about a packet.
 func (t *Table) Allowed(p Packet) bool {
 	f := t.Of(p.Dst)
 	return f.allowed(Egress, p.Src, p) && f.allowed(Ingress, p.Dst, p)
@@ -212,7 +213,7 @@ func newFamily() Family {
 		Isolated: [2]map[netip.Addr]string{{}, {}}}
 }
 
-// NewTable isolates nobody.
+// NewTable returns a table that isolates no pod.
 func NewTable() Table { return Table{V4: newFamily(), V6: newFamily()} }
 
 // Clone copies a table.

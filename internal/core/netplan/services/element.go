@@ -61,7 +61,7 @@ type Change struct {
 	// Problems are reasons why an address or port of a changed Service is not answered for it.
 	Problems []Problem
 
-	// Left are pods that may no longer be In (State.UseOf).
+	// Left are pods for which State.UseOf may no longer say In.
 	Left []types.UID
 
 	forget  []memberOf

@@ -18,7 +18,8 @@ type State struct {
 	family   family
 	node     Node
 	services map[types.NamespacedName]*compiled
-	// owners has who claims a cluster IP, and ports who claims an address and port; the first one has it.
+	// owners lists the Services that claim a cluster IP, ports those that claim an address and port; the
+	// first one gets it.
 	owners  map[netip.Addr][]types.NamespacedName
 	ports   map[Port][]types.NamespacedName
 	lists   map[List]list
@@ -46,7 +47,7 @@ type placed struct {
 // uses counts in how many places of lists a pod is.
 type uses struct{ ready, fallback int }
 
-// Problem is why an address or port of a Service is not answered for it.
+// Problem is the reason why an address or port of a Service does not work.
 type Problem struct {
 	Service types.NamespacedName
 	Text    string
@@ -500,7 +501,7 @@ func place(old []placed, want []endpoint) []placed {
 	return next
 }
 
-// problems says what a Service does not get.
+// problems lists what does not work for a Service.
 func (s *State) problems(name types.NamespacedName, now *compiled) []Problem {
 	if first := s.owners[now.ip][0]; first != name {
 		return []Problem{{name, fmt.Sprintf("its cluster IP %s belongs to Service %s: it is not served", now.ip,

@@ -179,7 +179,7 @@ func (h *histogram) save() HistogramCheckpoint {
 	return out
 }
 
-// loadHistogram reads a checkpoint, which anybody may have written who may write checkpoints.
+// loadHistogram reads a checkpoint. Anyone with the right to write checkpoints may have written it.
 func loadHistogram(s scale, c *HistogramCheckpoint) (*histogram, error) {
 	h := newHistogram(s)
 	if !(c.TotalWeight >= 0) || math.IsInf(c.TotalWeight, 0) {

@@ -41,7 +41,7 @@ func Topmost(of Controllers, from Ref) (Ref, error) {
 		}
 		seen[at] = true
 		if at.Kind == "Node" {
-			return top, nil // static pods' mirrors: a node is nobody's controller, and not one that scales
+			return top, nil // mirrors of static pods: a node owns them, which has no scale
 		}
 		c, err := of(at)
 		if err != nil {

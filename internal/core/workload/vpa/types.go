@@ -32,7 +32,7 @@ type Spec struct {
 	StartupBoost   *StartupBoost                              `json:"startupBoost,omitempty"`
 }
 
-// Recommender names who recommends; ours is DefaultRecommender.
+// Recommender is the name of a recommender; ours is DefaultRecommender.
 type Recommender struct {
 	Name string `json:"name"`
 }
