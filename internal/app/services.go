@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 
@@ -13,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/base/instance"
+	"carob/internal/core/netplan/pool"
 	"carob/internal/network/services"
 )
 
@@ -54,7 +56,7 @@ func (c *carob) startServices(ctx context.Context) error {
 		Events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kube-proxy",
 			Host: c.in.NodeName}),
 		Table: proxyTable(c.in), IPv6: hasIPv6(c.in.Services), Node: c.in.NodeName, Addresses: c.machine.hostIPs,
-		Pods: pods, Own: own, Healthz: healthz,
+		Pods: pods, Own: own, Healthz: healthz, Pool: c.pool, Links: c.in.LoadBalancerLinks,
 	})
 	c.parts.start(ctx, "services", func(ctx context.Context) error {
 		events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
@@ -62,6 +64,31 @@ func (c *carob) startServices(ctx context.Context) error {
 		return c.services.Run(ctx)
 	})
 	return nil
+}
+
+// balancerPool reads the addresses for load balancers; nil: there are none. They lead nowhere if they
+// are those of pods or cluster IPs.
+func balancerPool(in instance.Instance) (*pool.Pool, error) {
+	if in.LoadBalancerPool == "" {
+		return nil, nil
+	}
+	if in.ServiceProxy == "none" {
+		return nil, fmt.Errorf("%w --load-balancer-pool: it is for the built-in service proxy, not for --service-proxy none",
+			instance.ErrFlag)
+	}
+	p, err := pool.Parse(in.LoadBalancerPool)
+	if err != nil {
+		return nil, fmt.Errorf("%w --load-balancer-pool: %w", instance.ErrFlag, err)
+	}
+	for flag, ranges := range map[string][]netip.Prefix{"--pod-cidr": {in.Pods}, "--service-cidr": in.Services} {
+		for _, r := range ranges {
+			if p.Overlaps(r) {
+				return nil, fmt.Errorf("%w --load-balancer-pool: %s and %s %s overlap", instance.ErrFlag,
+					in.LoadBalancerPool, flag, r)
+			}
+		}
+	}
+	return &p, nil
 }
 
 func hasIPv6(ranges []netip.Prefix) bool {

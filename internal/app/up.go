@@ -32,6 +32,7 @@ import (
 	"carob/internal/cli"
 	"carob/internal/controllers"
 	"carob/internal/core/eviction"
+	"carob/internal/core/netplan/pool"
 	"carob/internal/kinds/apps"
 	"carob/internal/kinds/pods"
 	"carob/internal/network/policy"
@@ -147,6 +148,7 @@ type carob struct {
 	vpa      addonSwitch
 	server   *apiserver.Server
 	services *services.Proxy
+	pool     *pool.Pool // of load balancers' addresses
 	engine   *engine
 	timeline *timeline.Store
 }
@@ -165,6 +167,9 @@ func (c *carob) prepare() (err error) {
 		if c.placing, err = schedconfig.Load(c.in.Scheduler); err != nil {
 			return fmt.Errorf("%w --scheduler-config: %w", instance.ErrFlag, err)
 		}
+	}
+	if c.pool, err = balancerPool(c.in); err != nil {
+		return err
 	}
 	api, err := listen("the API server", "--listen", c.in.ListenAddr.String())
 	if err != nil {

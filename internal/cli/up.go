@@ -123,6 +123,10 @@ Pods that kept running while carob was stopped are taken over.`,
 	addChoice(cmd, &f.ServiceProxy, "service-proxy", "",
 		"who leads packets to Services: builtin, or none if you run another one, such as kube-proxy or Cilium (default builtin)",
 		"builtin", "none")
+	fl.StringVar(&f.LoadBalancerPool, "load-balancer-pool", "",
+		"addresses for Services of type LoadBalancer, as ranges in CIDR notation or FIRST-LAST, separated by commas; they are announced by ARP and NDP (default: the addresses of the node)")
+	fl.StringSliceVar(&f.LoadBalancerLinks, "load-balancer-interface", nil,
+		"network devices on which addresses of the pool are announced (default: those with an address of the node)")
 	fl.StringVar(&f.ServiceProxyHealthz, "service-proxy-healthz-bind-address", "",
 		"IP:PORT where /healthz and /livez of the built-in service proxy are served, as kube-proxy does at 0.0.0.0:10256 (default: nowhere)")
 	addChoice(cmd, &f.DNS, "dns", "",

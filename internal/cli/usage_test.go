@@ -97,6 +97,7 @@ func TestInvalidUseExitsWith2(t *testing.T) {
 		"container-log-dir", "output-file",
 		// package app checks these
 		"eviction-hard", "eviction-soft", "eviction-soft-grace-period", "eviction-minimum-reclaim",
+		"load-balancer-pool",
 		"etcd-certfile", "etcd-keyfile"} // one without the other is rejected first
 	walk(New(noEngine{}, Version{}, nil, io.Discard, io.Discard), func(cmd *cobra.Command) {
 		if cmd.DisableFlagParsing || cmd.Name() == "help" {

@@ -119,6 +119,8 @@ func changeRules() map[string]changeRule {
 		"ClusterDNS":          free("--cluster-dns"), // running pods keep theirs
 		"DNS":                 free("--dns"),
 		"ServiceProxy":        free("--service-proxy"),
+		"LoadBalancerPool":    free("--load-balancer-pool"), // Services outside get another address
+		"LoadBalancerLinks":   free("--load-balancer-interface"),
 		"ServiceProxyHealthz": free("--service-proxy-healthz-bind-address"),
 		"Listen":              free("--listen"),
 		"EtcdCA":              free("--etcd-cafile"),

@@ -58,7 +58,13 @@ type Flags struct {
 	ServiceProxy   string // who leads packets to Services: builtin or empty, or none
 	// ServiceProxyHealthz is where the data plane of Services answers /healthz and /livez, as IP:PORT; empty: nowhere.
 	ServiceProxyHealthz string
-	DNS                 string // who answers the names of the cluster: builtin or empty, or none
+	// LoadBalancerPool has the addresses of Services of type LoadBalancer as CIDR or FIRST-LAST, separated by
+	// commas; empty: they have the node's.
+	LoadBalancerPool string
+	// LoadBalancerLinks are the network devices on which the pool's addresses are announced; none: those with
+	// an address of the node.
+	LoadBalancerLinks []string
+	DNS               string // who answers the names of the cluster: builtin or empty, or none
 	// ServiceNodePorts are the node ports of services as FIRST-LAST or FIRST+COUNT.
 	ServiceNodePorts string
 	MaxPods          int
@@ -141,6 +147,8 @@ const (
 
 var nodeNamePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
 
+var linkPattern = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,15}$`)
+
 // ErrFlag is the kind of errors about invalid flags.
 var ErrFlag = errors.New("invalid flag")
 
@@ -221,6 +229,12 @@ func Recorded(f Flags, hostname string) (Instance, error) {
 	}
 	if in.ServiceProxy != "builtin" && in.ServiceProxy != "none" {
 		return Instance{}, fmt.Errorf("%w --service-proxy: %q is neither builtin nor none", ErrFlag, in.ServiceProxy)
+	}
+	for _, name := range in.LoadBalancerLinks {
+		if !linkPattern.MatchString(name) {
+			return Instance{}, fmt.Errorf("%w --load-balancer-interface: %q is not the name of a network device", ErrFlag,
+				name)
+		}
 	}
 	if h := in.ServiceProxyHealthz; h != "" {
 		if at, err := netip.ParseAddrPort(h); err != nil || at.Port() == 0 {

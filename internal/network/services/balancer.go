@@ -15,13 +15,15 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
+	"carob/internal/core/netplan/pool"
 	core "carob/internal/core/netplan/services"
 )
 
-// balancer writes the node's addresses into the status of Services of type LoadBalancer, beside the
-// loop that writes the rules.
+// balancer writes the addresses of Services of type LoadBalancer into their status, beside the loop
+// that writes the rules: those of a pool, or the node's.
 type balancer struct {
 	client kubernetes.Interface // with the rights of the service-controller
+	pool   *pool.State          // nil: there is none; used by the loop only
 	wake   chan struct{}
 
 	mu   sync.Mutex
@@ -34,17 +36,24 @@ type write struct {
 	want []corev1.LoadBalancerIngress
 }
 
-func newBalancer(client kubernetes.Interface) *balancer {
-	return &balancer{client: client, wake: make(chan struct{}, 1), todo: map[types.NamespacedName]write{}}
+func newBalancer(client kubernetes.Interface, p *pool.Pool) *balancer {
+	b := &balancer{client: client, wake: make(chan struct{}, 1), todo: map[types.NamespacedName]write{}}
+	if p != nil {
+		b.pool = pool.New(*p)
+	}
+	return b
 }
 
-// look notes what to write for Services that have changed.
-func (b *balancer) look(in []input, node []netip.Addr) {
+// look notes what to write for Services that have changed, and returns what to tell.
+func (b *balancer) look(in []input, node []netip.Addr) []pool.Notice {
 	if b.client == nil {
-		return
+		return nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.pool != nil {
+		return b.fromPool(in, node)
+	}
 	for _, a := range node {
 		if !slices.Contains(b.own, a) {
 			b.own = append(b.own, a)
@@ -58,6 +67,60 @@ func (b *balancer) look(in []input, node []netip.Addr) {
 		if want, change := core.Ingress(i.Service, node, b.own); change {
 			b.todo[i.Name] = write{i.Service.UID, want}
 			poke(b.wake)
+		}
+	}
+	return nil
+}
+
+func (b *balancer) fromPool(in []input, node []netip.Addr) []pool.Notice {
+	inputs := make([]pool.Input, len(in))
+	for n, i := range in {
+		delete(b.todo, i.Name)
+		inputs[n] = pool.Input{Name: i.Name, Service: i.Service}
+	}
+	writes, notices := b.pool.Update(inputs, node)
+	for _, w := range writes {
+		b.todo[w.Name] = write{w.UID, w.Ingress}
+		poke(b.wake)
+	}
+	return notices
+}
+
+// addresses are those of the pool that Services have.
+func (b *balancer) addresses() []netip.Addr {
+	if b.pool == nil {
+		return nil
+	}
+	return b.pool.Addresses()
+}
+
+// announceAgain is after how long what could not be announced is tried again.
+const announceAgain = 30 * time.Second
+
+// announce has neighbours of the node told where the addresses of the pool are.
+func (p *Proxy) announce(ctx context.Context, node []netip.Addr) {
+	var others []netip.Addr // the kernel itself answers for the node's
+	for _, a := range p.balance.addresses() {
+		if !slices.Contains(node, a) {
+			others = append(others, a)
+		}
+	}
+	why := ""
+	if err := p.announcer.Update(others, p.cfg.Links, node); err != nil {
+		why = err.Error()
+		time.AfterFunc(announceAgain, p.NodeChanged)
+		if why != p.silent {
+			klog.FromContext(ctx).Error(err, "Cannot announce addresses of load balancers; trying again")
+		}
+	}
+	p.silent = why
+}
+
+// notices records events of Services.
+func (p *Proxy) notices(list []pool.Notice) {
+	for _, n := range list {
+		if s := p.feed.service(n.Name); s != nil && p.cfg.Events != nil {
+			p.cfg.Events.Event(s, n.Type, n.Reason, n.Text)
 		}
 	}
 }

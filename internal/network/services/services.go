@@ -51,7 +51,9 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
+	"carob/internal/core/netplan/pool"
 	core "carob/internal/core/netplan/services"
+	"carob/internal/network/announce"
 	"carob/internal/network/nft"
 )
 
@@ -70,6 +72,10 @@ type Config struct {
 	Client kubernetes.Interface // with the rights of system:node-proxier
 	// Status writes the status of Services of type LoadBalancer: the node's addresses; nil: nobody does.
 	Status kubernetes.Interface
+	// Pool has the addresses of load balancers; nil: they have the node's. Neighbours on Links learn
+	// where they are; without Links, those on links with an address of the node.
+	Pool   *pool.Pool
+	Links  []string
 	Events record.EventRecorder
 	Table  string // name of the nftables tables (ip and ip6)
 	IPv6   bool   // besides IPv4
@@ -93,6 +99,9 @@ type Proxy struct {
 	health  *health
 	checks  *healthPorts
 
+	announcer announce.Announcer
+	silent    string // why some addresses are not announced
+
 	mu      sync.RWMutex
 	planes  []*plane
 	running bool          // the tables have been written
@@ -115,8 +124,8 @@ type plane struct {
 // New returns a data plane that does nothing before Run.
 func New(cfg Config) *Proxy {
 	p := &Proxy{cfg: cfg, node: make(chan struct{}, 1), changed: make(chan struct{}), metrics: newMetrics(),
-		told: map[types.NamespacedName][]string{}, flows: newForgetter(), balance: newBalancer(cfg.Status),
-		health: newHealth()}
+		told: map[types.NamespacedName][]string{}, flows: newForgetter(),
+		balance: newBalancer(cfg.Status, cfg.Pool), health: newHealth()}
 	p.feed = newFeed(cfg.Node, p.health)
 	p.checks = newHealthPorts(cfg.Node, p.health.healthy, p.healthFailed)
 	return p
@@ -191,6 +200,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		p.serveHealth(ctx, &group, p.cfg.Healthz)
 	}
 	defer p.checks.close()
+	defer p.announcer.Close()
 	select {
 	case <-ctx.Done():
 		return nil
@@ -303,7 +313,8 @@ func (p *Proxy) update(ctx context.Context, in []input, whole bool) error {
 	p.changed = make(chan struct{})
 	p.mu.Unlock()
 	p.tell(in, problems)
-	p.balance.look(in, node.Addresses)
+	p.notices(p.balance.look(in, node.Addresses))
+	p.announce(ctx, node.Addresses)
 	err := errors.Join(errs...)
 	p.metrics.synced(p, in, start, whole, err)
 	if err == nil {
@@ -405,6 +416,14 @@ type input struct {
 func slimService(s *corev1.Service) *corev1.Service {
 	out := *s
 	out.ManagedFields, out.Annotations = nil, nil
+	for _, name := range pool.Annotations() {
+		if v, ok := s.Annotations[name]; ok {
+			if out.Annotations == nil {
+				out.Annotations = map[string]string{}
+			}
+			out.Annotations[name] = v
+		}
+	}
 	return &out
 }
 

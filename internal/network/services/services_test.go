@@ -22,6 +22,7 @@ import (
 
 	"carob/internal/base/netns"
 	"carob/internal/base/testwait"
+	"carob/internal/core/netplan/pool"
 )
 
 // driver is a Proxy in the lab's node, with an API that the test writes.
@@ -31,6 +32,7 @@ type driver struct {
 	proxy      *Proxy
 	events     *record.FakeRecorder
 	healthz    net.Listener // of the next run
+	pool       *pool.Pool   // of load balancers' addresses, from the next run
 	stop       func()
 }
 
@@ -54,7 +56,7 @@ func (d *driver) driverParts(t *testing.T) {
 // run starts a new process, as it were.
 func (d *driver) run() {
 	d.proxy = New(Config{Client: d.api, Status: d.api, Events: d.events, Table: "carob-test", Node: "here",
-		Healthz:   d.healthz,
+		Healthz: d.healthz, Pool: d.pool,
 		Pods:      labNode(false).Pods,
 		Addresses: func() []netip.Addr { return labNode(false).Addresses }})
 	ctx, cancel := context.WithCancel(context.Background())
