@@ -9,6 +9,8 @@ import (
 // addonSwitch reports to a part whether an add-on is on, according to the API server.
 type addonSwitch struct {
 	of addons.Addon
+	// anybody has definitions count that somebody else has installed, unless they say that it is disabled.
+	anybody bool
 
 	mu   sync.Mutex
 	on   bool
@@ -22,7 +24,7 @@ func (s *addonSwitch) changed(definition string, labels map[string]string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	on := s.of.On(definition, labels)
+	on := s.of.On(definition, labels) || s.anybody && labels != nil && labels[addons.State] != addons.Disabled
 	if s.on == on {
 		return
 	}
@@ -39,4 +41,10 @@ func (s *addonSwitch) follow(tell func(on bool)) {
 	if s.on {
 		tell(true)
 	}
+}
+
+// definitionChanged tells the add-ons of a custom resource definition.
+func (c *carob) definitionChanged(definition string, labels map[string]string) {
+	c.vpa.changed(definition, labels)
+	c.gatewayAPI.changed(definition, labels)
 }

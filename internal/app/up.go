@@ -33,6 +33,7 @@ import (
 	"carob/internal/controllers"
 	"carob/internal/core/eviction"
 	"carob/internal/core/netplan/pool"
+	"carob/internal/gateway"
 	"carob/internal/kinds/apps"
 	"carob/internal/kinds/pods"
 	"carob/internal/network/policy"
@@ -81,6 +82,8 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 	}
 	c := &carob{App: a, in: in, progress: p, parts: newStack(), rules: rules, imageGC: images}
 	c.vpa.of, _ = addons.Find(addons.VPA)
+	c.gatewayAPI.of, _ = addons.Find(addons.Gateway)
+	c.gatewayAPI.anybody = true
 	if last, err := readFlags(in.DataDir); err == nil {
 		c.hadPods = mayHavePods(in.DataDir, last)
 	}
@@ -145,12 +148,15 @@ type carob struct {
 	keys          *pki.PKI
 	machine       *machine
 
-	vpa      addonSwitch
-	server   *apiserver.Server
-	services *services.Proxy
-	pool     *pool.Pool // of load balancers' addresses
-	engine   *engine
-	timeline *timeline.Store
+	vpa addonSwitch
+	// gatewayAPI is on also when somebody else has installed the definitions.
+	gatewayAPI addonSwitch
+	gateway    *gateway.Gateway
+	server     *apiserver.Server
+	services   *services.Proxy
+	pool       *pool.Pool // of load balancers' addresses
+	engine     *engine
+	timeline   *timeline.Store
 }
 
 func url(in instance.Instance) string {
@@ -263,7 +269,7 @@ func (c *carob) open(ctx context.Context) error {
 			ServiceCIDRs: c.in.Services, NodePorts: c.in.NodePorts, PKI: c.keys, NodeDialer: c.dialNode,
 			Audit: audit.Config(c.in.Audit), EncryptionConfig: c.in.Encryption,
 			AuthenticationConfig: c.in.Authentication, AdmissionConfig: c.in.Admission, Profiling: c.in.Profiling,
-			Undriven: undriven(c.in), Measure: controllers.Measure, DefinitionChanged: c.vpa.changed,
+			Undriven: undriven(c.in), Measure: controllers.Measure, DefinitionChanged: c.definitionChanged,
 		})
 		if err != nil {
 			return err
@@ -341,6 +347,9 @@ func (c *carob) start(ctx context.Context) error {
 	if err := c.startDNS(ctx); err != nil {
 		return err
 	}
+	if err := c.startGateway(ctx); err != nil {
+		return err
+	}
 	own, err := kubernetes.NewForConfig(c.server.ClientConfig(ownUser, user.SystemPrivilegedGroup))
 	if err != nil {
 		return err
@@ -410,6 +419,9 @@ func (c *carob) agent() (*node.Agent, error) {
 	var traffic []node.Traffic
 	if c.services != nil {
 		traffic = append(traffic, c.services)
+	}
+	if c.gateway != nil {
+		traffic = append(traffic, c.gateway)
 	}
 	images := notifyChanges(c.engine.images, func() { agent.ImagesChanged() })
 	agent, err := node.New(node.Config{

@@ -52,6 +52,7 @@ var pure = map[string]string{
 	"k8s.io/apimachinery/pkg/util/version":          "a version as a value",
 	"k8s.io/apimachinery/pkg/util/validation":       "forms of names",
 	"k8s.io/apimachinery/pkg/util/validation/field": "paths of fields",
+	"sigs.k8s.io/gateway-api/apis/v1":               "the Gateway API's types",
 	"carob/internal/base/errkind":                   "kinds of errors",
 }
 
@@ -191,7 +192,8 @@ func statements(fset *token.FileSet, f *ast.File, info *types.Info) (found []imp
 			if _, isMap := info.Types[n.X].Type.Underlying().(*types.Map); isMap &&
 				!reasons[fset.Position(n.Pos()).Line] {
 				say(
-					n, "ranges over a map, whose order is random: use slices.Sorted(maps.Keys(m)), or say why it does not matter: // "+anyOrder+" …")
+					n,
+					"ranges over a map, whose order is random: use slices.Sorted(maps.Keys(m)), or say why it does not matter: // "+anyOrder+" …")
 			}
 		case *ast.SelectorExpr:
 			if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && clock[n.Sel.Name] {

@@ -132,6 +132,12 @@ Pods that kept running while carob was stopped are taken over.`,
 	addChoice(cmd, &f.DNS, "dns", "",
 		"who answers the names of Services and pods: builtin, or none if you run another DNS server, such as CoreDNS behind the Service kube-system/kube-dns (default builtin)",
 		"builtin", "none")
+	fl.StringVar(&f.GatewayHTTP, "gateway-http", "",
+		"where Ingresses and Gateways are served over HTTP, as IP:PORT or :PORT for all addresses (default: nowhere)")
+	fl.StringVar(&f.GatewayHTTPS, "gateway-https", "",
+		"where Ingresses and Gateways are served over HTTPS, as IP:PORT or :PORT for all addresses (default: nowhere)")
+	fl.StringVar(&f.GatewayAddresses, "gateway-addresses", "",
+		"addresses of this host and ranges in CIDR notation, separated by commas: each Gateway gets one of them (default: Gateways share those of --gateway-http and --gateway-https)")
 	fl.StringVar(&f.ClusterDNS, "cluster-dns", "",
 		"IP addresses of the name servers for pods, separated by commas (default: the tenth address of the service range)")
 	fl.StringVar(&f.ClusterDomain, "cluster-domain", "",

@@ -5,6 +5,7 @@ package addons
 
 import (
 	"bytes"
+	"compress/gzip"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -24,8 +25,12 @@ const (
 	Disabled = "disabled"
 )
 
-// VPA is the add-on that runs VerticalPodAutoscalers.
-const VPA = "vpa"
+// VPA is the add-on that runs VerticalPodAutoscalers. Gateway has the kinds of the Gateway API; a cluster that was
+// started with an address for the gateway has it from the start.
+const (
+	VPA     = "vpa"
+	Gateway = "gateway"
+)
 
 // Addon is one add-on.
 type Addon struct {
@@ -38,14 +43,28 @@ type Addon struct {
 	Group   string
 	Objects []string
 	text    []byte
+	// definitions follow text, compressed by gzip: they are large.
+	definitions []byte
 }
 
 //go:embed vpa.yaml
 var vpa []byte
 
+//go:embed gateway.yaml
+var gateway []byte
+
+//go:generate ../../../hack/gateway-crds
+//go:embed gateway-crds.yaml.gz
+var gatewayDefinitions []byte
+
 // All are the add-ons, by name.
 func All() []Addon {
-	return []Addon{{Name: VPA, Description: "VerticalPodAutoscaler: sets the requests of pods by what they use",
+	return []Addon{{Name: Gateway, Description: "Gateway API: routes to Services by HTTP host, path, and header",
+		Switch: "gateways.gateway.networking.k8s.io", Group: "gateway.networking.k8s.io",
+		Kept:    "Services and Ingresses stay as they are",
+		Objects: []string{"gateways", "httproutes", "grpcroutes", "tlsroutes"}, text: gateway,
+		definitions: gatewayDefinitions,
+	}, {Name: VPA, Description: "VerticalPodAutoscaler: sets the requests of pods by what they use",
 		Switch: "verticalpodautoscalers.autoscaling.k8s.io", Group: "autoscaling.k8s.io",
 		Kept:    "pods keep the requests that they have",
 		Objects: []string{"verticalpodautoscalers", "verticalpodautoscalercheckpoints"}, text: vpa}}
@@ -68,16 +87,27 @@ func (a Addon) On(definition string, labels map[string]string) bool {
 
 // Manifests are the objects of an add-on in the order in which they are stored, the switch last.
 func (a Addon) Manifests() ([]*unstructured.Unstructured, error) {
-	var out []*unstructured.Unstructured
-	for d := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(a.text), 4096); ; {
-		o := &unstructured.Unstructured{}
-		if err := d.Decode(&o.Object); errors.Is(err, io.EOF) {
-			return out, nil
-		} else if err != nil {
-			return nil, fmt.Errorf("read the objects of add-on %s: %w", a.Name, err)
-		}
-		if len(o.Object) > 0 {
-			out = append(out, o)
+	read := func(text io.Reader) (out []*unstructured.Unstructured, err error) {
+		for d := utilyaml.NewYAMLOrJSONDecoder(text, 4096); ; {
+			o := &unstructured.Unstructured{}
+			if err := d.Decode(&o.Object); errors.Is(err, io.EOF) {
+				return out, nil
+			} else if err != nil {
+				return nil, fmt.Errorf("read the objects of add-on %s: %w", a.Name, err)
+			}
+			if len(o.Object) > 0 {
+				out = append(out, o)
+			}
 		}
 	}
+	out, err := read(bytes.NewReader(a.text))
+	if err != nil || a.definitions == nil {
+		return out, err
+	}
+	text, err := gzip.NewReader(bytes.NewReader(a.definitions))
+	if err != nil {
+		return nil, fmt.Errorf("read the definitions of add-on %s: %w", a.Name, err)
+	}
+	more, err := read(text)
+	return append(out, more...), err
 }

@@ -122,6 +122,9 @@ func changeRules() map[string]changeRule {
 		"LoadBalancerPool":    free("--load-balancer-pool"), // Services outside get another address
 		"LoadBalancerLinks":   free("--load-balancer-interface"),
 		"ServiceProxyHealthz": free("--service-proxy-healthz-bind-address"),
+		"GatewayHTTP":         free("--gateway-http"), // routes are where they are asked for
+		"GatewayHTTPS":        free("--gateway-https"),
+		"GatewayAddresses":    free("--gateway-addresses"),
 		"Listen":              free("--listen"),
 		"EtcdCA":              free("--etcd-cafile"),
 		"EtcdCert":            free("--etcd-certfile"),

@@ -65,6 +65,10 @@ type Flags struct {
 	// an address of the node.
 	LoadBalancerLinks []string
 	DNS               string // who answers the names of the cluster: builtin or empty, or none
+	// GatewayHTTP and GatewayHTTPS are where Ingresses are served, as IP:PORT or :PORT; empty: nowhere.
+	GatewayHTTP, GatewayHTTPS string
+	// GatewayAddresses are addresses and ranges, separated by commas, of which each Gateway gets one.
+	GatewayAddresses string
 	// ServiceNodePorts are the node ports of services as FIRST-LAST or FIRST+COUNT.
 	ServiceNodePorts string
 	MaxPods          int
@@ -131,6 +135,8 @@ type Instance struct {
 	// device of its own, DNSDevice, if pods have another network.
 	DNSListen netip.Addr
 	DNSDevice string
+
+	Routes GatewayPorts
 }
 
 // The default instance uses the well-known numbers of Kubernetes; others use numbers derived from
@@ -248,6 +254,9 @@ func Recorded(f Flags, hostname string) (Instance, error) {
 		in.Gateway = netip.AddrPortFrom(in.Pods.Masked().Addr().Next(), in.ListenAddr.Port())
 	}
 	if err := in.deriveDNS(n); err != nil {
+		return Instance{}, err
+	}
+	if in.Routes, err = gatewayPorts(f); err != nil {
 		return Instance{}, err
 	}
 	if in.NodeName == "" {

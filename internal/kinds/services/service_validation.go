@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -55,7 +54,7 @@ func checkService(s, old *corev1.Service) field.ErrorList {
 			errs = append(errs, field.Required(at.Child("externalName"), ""))
 		}
 	}
-	errs = append(errs, validateServicePorts(sp, headless, at.Child("ports"))...)
+	errs = append(errs, validateServicePorts(sp, at.Child("ports"))...)
 	errs = append(errs, metav1validation.ValidateLabels(sp.Selector, at.Child("selector"))...)
 	errs = append(errs, rules.OneOf(string(sp.SessionAffinity), at.Child("sessionAffinity"),
 		string(corev1.ServiceAffinityClientIP), string(corev1.ServiceAffinityNone))...)
@@ -157,7 +156,7 @@ func validateClusterIPs(sp *corev1.ServiceSpec, known []string, at *field.Path) 
 	return errs
 }
 
-func validateServicePorts(sp *corev1.ServiceSpec, headless bool, at *field.Path) field.ErrorList {
+func validateServicePorts(sp *corev1.ServiceSpec, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	names, ports, nodePorts := sets.New[string](), sets.New[string](), sets.New[string]()
 	for i := range sp.Ports {
@@ -175,11 +174,6 @@ func validateServicePorts(sp *corev1.ServiceSpec, headless bool, at *field.Path)
 		errs = append(errs, rules.Messages(at.Child("port"), p.Port, validation.IsValidPortNum(int(p.Port)))...)
 		errs = append(errs, rules.Protocol(p.Protocol, at.Child("protocol"))...)
 		errs = append(errs, rules.PortNumberOrName(p.TargetPort, at.Child("targetPort"))...)
-		if headless && p.TargetPort.Type == intstr.Int && p.TargetPort.IntVal != p.Port && len(sp.Selector) == 0 {
-			errs = append(errs,
-				field.Invalid(at.Child("targetPort"), p.TargetPort.IntVal,
-					"must be equal to the value of 'port' when clusterIP = None"))
-		}
 		if p.AppProtocol != nil {
 			errs = append(errs,
 				rules.Messages(at.Child("appProtocol"), *p.AppProtocol, validation.IsQualifiedName(*p.AppProtocol))...)

@@ -1,0 +1,175 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+
+	"carob/internal/base/addons"
+	"carob/internal/core/gatewayplan"
+	"carob/internal/gateway"
+)
+
+// gatewayUser is the identity of the gateway; the add-on has its rights.
+const gatewayUser = "system:serviceaccount:kube-system:carob-gateway"
+
+// startGateway starts the data plane of Ingresses and Gateways if it was given an address.
+func (c *carob) startGateway(ctx context.Context) error {
+	ports := c.in.Routes
+	if !ports.On() {
+		return nil
+	}
+	for flag, at := range map[string]netip.AddrPort{"--gateway-http": ports.HTTP, "--gateway-https": ports.HTTPS} {
+		if !at.IsValid() {
+			continue
+		}
+		// The port is opened with the first Ingress; that it is taken must be told now.
+		ln, err := listen("the gateway", flag, at.String())
+		if err != nil {
+			return err
+		}
+		_ = ln.Close()
+	}
+	cfg := c.server.ClientConfig(gatewayUser, "system:serviceaccounts", "system:serviceaccounts:kube-system",
+		user.AllAuthenticated)
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	admin := c.server.ClientConfig(ownUser, user.SystemPrivilegedGroup)
+	objects, err := dynamic.NewForConfig(admin)
+	if err != nil {
+		return err
+	}
+	own, err := kubernetes.NewForConfig(admin)
+	if err != nil {
+		return err
+	}
+	events := record.NewBroadcaster(record.WithContext(ctx))
+	c.gateway = gateway.New(gateway.Config{Client: client, REST: cfg,
+		Events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "carob-gateway", Host: c.in.NodeName}),
+		HTTP:   ports.HTTP, HTTPS: ports.HTTPS, Pool: ports.Addresses, Host: c.machine.hostIPs})
+	c.gatewayAPI.follow(c.gateway.SetGatewayAPI)
+	c.parts.start(ctx, "gateway", func(ctx context.Context) error {
+		events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+		defer events.Shutdown()
+		if err := untilDone(ctx, func(ctx context.Context) error {
+			return prepareGateway(ctx, own,
+				objects)
+		}); err != nil {
+			return nil //nolint:nilerr // a stop was requested
+		}
+		return c.gateway.Run(ctx)
+	})
+	return nil
+}
+
+// untilDone repeats what may fail while the API server starts.
+func untilDone(ctx context.Context, f func(context.Context) error) error {
+	for wait := 200 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
+		err := f(ctx)
+		if err == nil {
+			return nil
+		}
+		klog.FromContext(ctx).Error(err, "Cannot prepare the gateway; trying again", "after", wait)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+// gatewayKinds are the kinds of the objects that the gateway needs.
+func gatewayKind(kind string) schema.GroupVersionResource {
+	rbac := schema.GroupVersion{Group: "rbac.authorization.k8s.io", Version: "v1"}
+	switch kind {
+	case "ClusterRole":
+		return rbac.WithResource("clusterroles")
+	case "ClusterRoleBinding":
+		return rbac.WithResource("clusterrolebindings")
+	}
+	return schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"}
+}
+
+// prepareGateway stores what the gateway needs: its rights, the kinds of the Gateway API, and the classes. What is
+// there already, also somebody else's, stays as it is; carob's own definitions are brought up to date.
+func prepareGateway(ctx context.Context, client kubernetes.Interface, objects dynamic.Interface) error {
+	addon, _ := addons.Find(addons.Gateway)
+	manifests, err := addon.Manifests()
+	if err != nil {
+		return err
+	}
+	for _, o := range manifests {
+		if err := storeAddonObject(ctx, objects.Resource(gatewayKind(o.GetKind())), addon, o); err != nil {
+			return fmt.Errorf("store %s %s: %w", o.GetKind(), o.GetName(), err)
+		}
+	}
+	class := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "gateway.networking.k8s.io/v1",
+		"kind": "GatewayClass", "metadata": map[string]any{"name": gatewayplan.Class},
+		"spec": map[string]any{"controllerName": string(gatewayplan.GatewayController)}}}
+	classes := objects.Resource(schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1",
+		Resource: "gatewayclasses"})
+	if _, err := classes.Create(ctx, class, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("store GatewayClass %s: %w", gatewayplan.Class, err)
+	}
+	return storeIngressClass(ctx, client)
+}
+
+// bundle is the annotation with the version of a definition.
+const bundle = "gateway.networking.k8s.io/bundle-version"
+
+func storeAddonObject(ctx context.Context, api dynamic.ResourceInterface, addon addons.Addon,
+	o *unstructured.Unstructured) error {
+	old, err := api.Get(ctx, o.GetName(), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return err
+	case old.GetLabels()[addons.Label] != addon.Name:
+		return nil // somebody else's
+	case o.GetKind() == "CustomResourceDefinition" && old.GetAnnotations()[bundle] == o.GetAnnotations()[bundle]:
+		return nil // also when its owner has disabled the add-on
+	}
+	if labels := old.GetLabels; old != nil && labels()[addons.State] != "" {
+		all := o.GetLabels()
+		all[addons.State] = labels()[addons.State]
+		o.SetLabels(all)
+	}
+	_, err = api.Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: "carob-addon", Force: true})
+	return err
+}
+
+// storeIngressClass makes the class, the default one if there is no other. Once made, it is its owner's to change.
+func storeIngressClass(ctx context.Context, client kubernetes.Interface) error {
+	all, err := client.NetworkingV1().IngressClasses().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list IngressClasses: %w", err)
+	}
+	class := &networkingv1.IngressClass{ObjectMeta: metav1.ObjectMeta{Name: gatewayplan.Class},
+		Spec: networkingv1.IngressClassSpec{Controller: gatewayplan.IngressController}}
+	if len(all.Items) == 0 {
+		class.Annotations = map[string]string{networkingv1.AnnotationIsDefaultIngressClass: "true"}
+	}
+	_, err = client.NetworkingV1().IngressClasses().Create(ctx, class, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("store IngressClass %s: %w", gatewayplan.Class, err)
+	}
+	return nil
+}

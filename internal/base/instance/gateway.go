@@ -1,0 +1,69 @@
+package instance
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// GatewayPorts are where the gateway listens.
+type GatewayPorts struct {
+	HTTP, HTTPS netip.AddrPort // not valid: nowhere
+	Addresses   []netip.Addr   // one for each Gateway
+}
+
+// On reports whether the gateway is wanted.
+func (p GatewayPorts) On() bool { return p.HTTP.IsValid() || p.HTTPS.IsValid() || len(p.Addresses) > 0 }
+
+// mostGateways bounds a range of addresses.
+const mostGateways = 1 << 12
+
+func gatewayPorts(f Flags) (out GatewayPorts, err error) {
+	if out.HTTP, err = gatewayPort("--gateway-http", f.GatewayHTTP); err != nil {
+		return out, err
+	}
+	if out.HTTPS, err = gatewayPort("--gateway-https", f.GatewayHTTPS); err != nil {
+		return out, err
+	}
+	if out.HTTP.IsValid() && out.HTTP.Port() == out.HTTPS.Port() && (out.HTTP.Addr() == out.HTTPS.Addr() ||
+		out.HTTP.Addr().IsUnspecified() || out.HTTPS.Addr().IsUnspecified()) {
+		return out, fmt.Errorf("%w --gateway-https: %s is the port of --gateway-http", ErrFlag, f.GatewayHTTPS)
+	}
+	for text := range strings.SplitSeq(f.GatewayAddresses, ",") {
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		if ip, err := netip.ParseAddr(text); err == nil {
+			out.Addresses = append(out.Addresses, ip)
+			continue
+		}
+		p, err := netip.ParsePrefix(text)
+		if err != nil || p.Addr().BitLen()-p.Bits() > 12 {
+			return out, fmt.Errorf("%w --gateway-addresses: %q is no IP address and no range of at most %d", ErrFlag,
+				text,
+				mostGateways)
+		}
+		for ip := p.Masked().Addr(); p.Contains(ip); ip = ip.Next() {
+			out.Addresses = append(out.Addresses, ip)
+		}
+	}
+	if slices.ContainsFunc(out.Addresses, netip.Addr.IsUnspecified) {
+		return out, fmt.Errorf("%w --gateway-addresses: each must be one address", ErrFlag)
+	}
+	return out, nil
+}
+
+func gatewayPort(flag, text string) (netip.AddrPort, error) {
+	if text == "" {
+		return netip.AddrPort{}, nil
+	}
+	if strings.HasPrefix(text, ":") {
+		text = "0.0.0.0" + text
+	}
+	at, err := netip.ParseAddrPort(text)
+	if err != nil || at.Port() == 0 {
+		return at, fmt.Errorf("%w %s: %q is neither IP:PORT nor :PORT", ErrFlag, flag, text)
+	}
+	return at, nil
+}

@@ -1,0 +1,484 @@
+package gatewayplan
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"carob/internal/core/httproute"
+)
+
+const group = gatewayv1.GroupName
+
+// gateway is one Gateway while it is planned.
+type gateway struct {
+	*gatewayv1.Gateway
+	listeners []*listener
+	addresses []netip.Addr
+	accepted  metav1.Condition
+	unusable  string // why no address can be used
+	resolved  *metav1.Condition
+}
+
+// listener is one of its listeners.
+type listener struct {
+	*gatewayv1.Listener
+	of       *gateway
+	host     string
+	kinds    []gatewayv1.Kind // of routes
+	conflict gatewayv1.ListenerConditionReason
+	rejected gatewayv1.ListenerConditionReason // why it is not accepted; empty: it is
+	broken   gatewayv1.ListenerConditionReason // why its references are not resolved
+	message  string
+	secrets  []Name
+	clients  *ClientAuth
+
+	attached map[httproute.Source]bool
+	routes   []httproute.Route
+	streams  []Stream
+}
+
+// serves reports whether requests are served at the listener.
+func (l *listener) serves() bool {
+	return l.rejected == "" && l.conflict == "" && (l.broken == "" ||
+		l.broken == gatewayv1.ListenerReasonInvalidRouteKinds)
+}
+
+func (p *planner) gateways() {
+	ours := map[string]bool{}
+	for _, c := range p.GatewayClasses {
+		if c.Spec.ControllerName != GatewayController {
+			continue
+		}
+		ours[c.Name] = true
+		ok, reason, message := true, gatewayv1.GatewayClassReasonAccepted, "carob serves Gateways of this class"
+		if c.Spec.ParametersRef != nil {
+			ok, reason = false, gatewayv1.GatewayClassReasonInvalidParameters
+			message = "carob has no parameters for a class"
+			ours[c.Name] = false
+		}
+		p.Plan.Classes[c.Name] = []metav1.Condition{condition(gatewayv1.GatewayClassConditionStatusAccepted, ok, reason,
+			message, c.Generation)}
+	}
+	all := map[Name]*gateway{}
+	var order []*gateway
+	taken := p.taken(ours)
+	for _, g := range byAge(p.World.Gateways) {
+		if ours[string(g.Spec.GatewayClassName)] && g.DeletionTimestamp == nil {
+			gw := p.gateway(g, taken)
+			all[nameOf(g)] = gw
+			order = append(order, gw)
+		}
+	}
+	p.tlsPolicies()
+	p.attach(all)
+	for _, g := range order {
+		p.open(g)
+	}
+	for _, g := range order {
+		p.Plan.Gateways[nameOf(g)] = p.gatewayStatus(g)
+	}
+	p.policyStatus()
+}
+
+// taken are the addresses of the pool that Gateways have by their status.
+func (p *planner) taken(ours map[string]bool) map[netip.Addr]Name {
+	out := map[netip.Addr]Name{}
+	for _, g := range byAge(p.World.Gateways) {
+		if !ours[string(g.Spec.GatewayClassName)] || wantsAddress(g) {
+			continue
+		}
+		for _, a := range g.Status.Addresses {
+			ip, err := netip.ParseAddr(a.Value)
+			if _, used := out[ip]; err == nil && !used && slices.Contains(p.Pool, ip) {
+				out[ip] = nameOf(g)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// wantsAddress reports whether a Gateway names its addresses.
+func wantsAddress(g *gatewayv1.Gateway) bool {
+	return slices.ContainsFunc(g.Spec.Addresses, func(a gatewayv1.GatewaySpecAddress) bool { return a.Value != "" })
+}
+
+func (p *planner) gateway(g *gatewayv1.Gateway, taken map[netip.Addr]Name) *gateway {
+	gw := &gateway{Gateway: g, accepted: condition(gatewayv1.GatewayConditionAccepted, true,
+		gatewayv1.GatewayReasonAccepted, "the Gateway is served by carob", g.Generation)}
+	p.address(gw, taken)
+	if i := g.Spec.Infrastructure; i != nil && i.ParametersRef != nil {
+		gw.accepted = condition(gatewayv1.GatewayConditionAccepted, false, gatewayv1.GatewayReasonInvalidParameters,
+			"carob has no parameters for a Gateway", g.Generation)
+	}
+	for i := range g.Spec.Listeners {
+		gw.listeners = append(gw.listeners, p.listener(gw, &g.Spec.Listeners[i]))
+	}
+	conflicts(gw.listeners)
+	valid := 0
+	for _, l := range gw.listeners {
+		if l.rejected == "" && l.conflict == "" {
+			valid++
+		}
+	}
+	if valid < len(gw.listeners) && gw.accepted.Status == metav1.ConditionTrue {
+		gw.accepted = condition(gatewayv1.GatewayConditionAccepted, valid > 0, gatewayv1.GatewayReasonListenersNotValid,
+			fmt.Sprintf("%d of %d listeners are not valid", len(gw.listeners)-valid, len(gw.listeners)), g.Generation)
+	}
+	return gw
+}
+
+// address chooses where a Gateway is served: its own addresses, else one of the pool, else where Ingresses are served.
+func (p *planner) address(gw *gateway, taken map[netip.Addr]Name) {
+	reject := func(message string) {
+		gw.accepted = condition(gatewayv1.GatewayConditionAccepted, false, gatewayv1.GatewayReasonUnsupportedAddress,
+			message, gw.Generation)
+	}
+	for _, a := range gw.Spec.Addresses {
+		if a.Type != nil && *a.Type != gatewayv1.IPAddressType {
+			reject("addresses of type " + string(*a.Type) + " are not supported, only IPAddress")
+			return
+		}
+	}
+	if wantsAddress(gw.Gateway) {
+		for _, a := range gw.Spec.Addresses {
+			ip, err := netip.ParseAddr(a.Value)
+			switch {
+			case a.Value == "":
+			case err != nil:
+				reject(fmt.Sprintf("%q is no IP address", a.Value))
+				return
+			case !slices.Contains(p.Pool, ip) && !slices.Contains(p.Host, ip):
+				gw.unusable = fmt.Sprintf("%s is no address of this host and not in --gateway-addresses", ip)
+			default:
+				gw.addresses = append(gw.addresses, ip)
+			}
+		}
+		return
+	}
+	if len(p.Pool) > 0 {
+		for _, ip := range p.Pool {
+			if taken[ip] == nameOf(gw) {
+				gw.addresses = []netip.Addr{ip}
+				return
+			}
+		}
+		for _, ip := range p.Pool {
+			if _, used := taken[ip]; !used {
+				taken[ip] = nameOf(gw)
+				gw.addresses = []netip.Addr{ip}
+				return
+			}
+		}
+		gw.unusable = "all addresses of --gateway-addresses are in use"
+		return
+	}
+	for _, at := range []netip.AddrPort{p.HTTP, p.HTTPS} {
+		if at.IsValid() && !slices.Contains(gw.addresses, at.Addr()) {
+			gw.addresses = append(gw.addresses, at.Addr())
+		}
+	}
+	if len(gw.addresses) == 0 {
+		gw.unusable = "carob was started without an address for Gateways (--gateway-addresses, --gateway-http)"
+	}
+}
+
+func (p *planner) listener(gw *gateway, in *gatewayv1.Listener) *listener {
+	l := &listener{Listener: in, of: gw, host: strings.ToLower(string(or(in.Hostname, ""))),
+		attached: map[httproute.Source]bool{}}
+	switch in.Protocol {
+	case gatewayv1.HTTPProtocolType, gatewayv1.HTTPSProtocolType:
+		l.kinds = []gatewayv1.Kind{"HTTPRoute", "GRPCRoute"}
+	case gatewayv1.TLSProtocolType:
+		l.kinds = []gatewayv1.Kind{"TLSRoute"}
+	default:
+		l.rejected = gatewayv1.ListenerReasonUnsupportedProtocol
+		l.message = "protocol " + string(in.Protocol) + " is not supported"
+		return l
+	}
+	if in.AllowedRoutes != nil && len(in.AllowedRoutes.Kinds) > 0 {
+		supported := l.kinds
+		l.kinds = nil
+		for _, k := range in.AllowedRoutes.Kinds {
+			if or(k.Group, group) == group && slices.Contains(supported, k.Kind) {
+				if !slices.Contains(l.kinds, k.Kind) {
+					l.kinds = append(l.kinds, k.Kind)
+				}
+			} else {
+				l.broken = gatewayv1.ListenerReasonInvalidRouteKinds
+				l.message = fmt.Sprintf("routes of kind %s cannot be attached to %s", k.Kind, in.Protocol)
+			}
+		}
+	}
+	if in.Protocol != gatewayv1.HTTPProtocolType {
+		p.certificates(l)
+		p.frontend(l)
+	}
+	return l
+}
+
+// passthrough reports whether TLS does not end at a listener.
+func passthrough(l *gatewayv1.Listener) bool {
+	return l.TLS != nil && l.TLS.Mode != nil && *l.TLS.Mode == gatewayv1.TLSModePassthrough
+}
+
+// certificates resolves the Secrets of a listener.
+func (p *planner) certificates(l *listener) {
+	if passthrough(l.Listener) {
+		if l.Protocol == gatewayv1.HTTPSProtocolType {
+			l.rejected, l.message = gatewayv1.ListenerReasonUnsupportedValue, "an HTTPS listener must end TLS"
+		}
+		return
+	}
+	if l.TLS == nil || len(l.TLS.CertificateRefs) == 0 {
+		l.broken, l.message = gatewayv1.ListenerReasonInvalidCertificateRef, "the listener has no certificate"
+		return
+	}
+	for _, ref := range l.TLS.CertificateRefs {
+		name := Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(l.of.Namespace))), Name: string(ref.Name)}
+		secret, there := p.Secrets[name]
+		switch {
+		case or(ref.Group, "") != "" || or(ref.Kind, "Secret") != "Secret":
+			l.broken, l.message = gatewayv1.ListenerReasonInvalidCertificateRef, "a certificate must be in a Secret"
+		case !p.granted(group, "Gateway", l.of.Namespace, "", "Secret", name):
+			l.broken = gatewayv1.ListenerReasonRefNotPermitted
+			l.message = fmt.Sprintf("no ReferenceGrant permits the use of Secret %s", name)
+		case !there:
+			l.broken = gatewayv1.ListenerReasonInvalidCertificateRef
+			l.message = fmt.Sprintf("Secret %s of type kubernetes.io/tls is not there", name)
+		case secret.Problem != "":
+			l.broken = gatewayv1.ListenerReasonInvalidCertificateRef
+			l.message = fmt.Sprintf("Secret %s: %s", name, secret.Problem)
+		default:
+			l.secrets = append(l.secrets, name)
+		}
+	}
+}
+
+// frontend finds how the certificates of clients are validated at a listener's port.
+func (p *planner) frontend(l *listener) {
+	if l.of.Spec.TLS == nil || l.of.Spec.TLS.Frontend == nil || passthrough(l.Listener) {
+		return
+	}
+	validation := l.of.Spec.TLS.Frontend.Default.Validation
+	for i := range l.of.Spec.TLS.Frontend.PerPort {
+		if per := &l.of.Spec.TLS.Frontend.PerPort[i]; per.Port == l.Port {
+			validation = per.TLS.Validation
+		}
+	}
+	if validation == nil {
+		return
+	}
+	l.clients = &ClientAuth{Fallback: validation.Mode == gatewayv1.AllowInsecureFallback}
+	for _, ref := range validation.CACertificateRefs {
+		name := Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(l.of.Namespace))), Name: string(ref.Name)}
+		ca, there := p.CAs[name]
+		switch {
+		case ref.Group != "" || ref.Kind != "ConfigMap":
+			l.broken, l.message = gatewayv1.ListenerReasonInvalidCACertificateKind, "CAs must be in a ConfigMap"
+		case !p.granted(group, "Gateway", l.of.Namespace, "", "ConfigMap", name):
+			l.broken = gatewayv1.ListenerReasonRefNotPermitted
+			l.message = fmt.Sprintf("no ReferenceGrant permits the use of ConfigMap %s", name)
+		case !there || ca.Problem != "":
+			l.broken = gatewayv1.ListenerReasonInvalidCACertificateRef
+			l.message = fmt.Sprintf("ConfigMap %s has no CA: %s", name, cmp.Or(ca.Problem, "it is not there"))
+		default:
+			l.clients.CA += ca.PEM + "\n"
+		}
+	}
+	if l.clients.CA == "" {
+		l.rejected = gatewayv1.ListenerReasonNoValidCACertificate
+	}
+}
+
+// conflicts finds listeners that cannot be told apart: none of them is served.
+func conflicts(all []*listener) {
+	for i, a := range all {
+		for _, b := range all[i+1:] {
+			if a.Port != b.Port || a.rejected == gatewayv1.ListenerReasonUnsupportedProtocol ||
+				b.rejected == gatewayv1.ListenerReasonUnsupportedProtocol {
+				continue
+			}
+			plainA, plainB := a.Protocol == gatewayv1.HTTPProtocolType, b.Protocol == gatewayv1.HTTPProtocolType
+			switch {
+			case plainA != plainB:
+				a.conflict, b.conflict = gatewayv1.ListenerReasonProtocolConflict,
+					gatewayv1.ListenerReasonProtocolConflict
+			case a.host == b.host:
+				a.conflict, b.conflict = gatewayv1.ListenerReasonHostnameConflict,
+					gatewayv1.ListenerReasonHostnameConflict
+			}
+		}
+	}
+}
+
+// open adds the listeners of a Gateway to the ports of the plan.
+func (p *planner) open(g *gateway) {
+	if g.accepted.Status != metav1.ConditionTrue {
+		return
+	}
+	for _, l := range g.listeners {
+		if !l.serves() {
+			continue
+		}
+		for _, ip := range g.addresses {
+			tls := l.Protocol != gatewayv1.HTTPProtocolType
+			port := p.port(netip.AddrPortFrom(ip, uint16(l.Port)), tls)
+			if port == nil {
+				l.rejected = gatewayv1.ListenerReasonPortUnavailable
+				l.message = "another Gateway or the Ingresses use this port with another protocol"
+				continue
+			}
+			if l.Protocol == gatewayv1.TLSProtocolType {
+				port.Streams = append(port.Streams, l.streams...)
+			} else {
+				port.Listeners = append(port.Listeners, httproute.Listener{Host: l.host, Routes: l.routes})
+			}
+			if len(l.secrets) > 0 {
+				port.Certificates = append(port.Certificates, Certificate{Host: l.host, Secrets: l.secrets})
+			}
+			if l.clients != nil {
+				port.Clients = l.clients
+			}
+		}
+	}
+}
+
+// gatewayStatus is the status of a Gateway when all routes are attached.
+func (p *planner) gatewayStatus(g *gateway) gatewayv1.GatewayStatus {
+	s := gatewayv1.GatewayStatus{Conditions: []metav1.Condition{g.accepted}}
+	unusable := g.unusable
+	broken := ""
+	serving := 0
+	for _, l := range g.listeners {
+		failed := ""
+		if l.serves() && g.accepted.Status == metav1.ConditionTrue {
+			for _, ip := range g.addresses {
+				failed = cmp.Or(failed, p.Failed[netip.AddrPortFrom(ip, uint16(l.Port))])
+			}
+			if failed == "" {
+				serving++
+			}
+		}
+		if l.broken != "" && l.broken != gatewayv1.ListenerReasonInvalidRouteKinds {
+			broken = l.message
+		}
+		unusable = cmp.Or(unusable, failed)
+		s.Listeners = append(s.Listeners, listenerStatus(g, l, failed))
+	}
+	programmed := condition(gatewayv1.GatewayConditionProgrammed, true, gatewayv1.GatewayReasonProgrammed,
+		"the Gateway is served", g.Generation)
+	switch {
+	case g.accepted.Status != metav1.ConditionTrue:
+		programmed = condition(gatewayv1.GatewayConditionProgrammed, false, gatewayv1.GatewayReasonInvalid,
+			g.accepted.Message, g.Generation)
+	case unusable != "":
+		programmed = condition(gatewayv1.GatewayConditionProgrammed, false, gatewayv1.GatewayReasonAddressNotUsable,
+			unusable, g.Generation)
+	case serving == 0:
+		programmed = condition(gatewayv1.GatewayConditionProgrammed, false, gatewayv1.GatewayReasonInvalid,
+			cmp.Or(broken, "no listener can be served"), g.Generation)
+	}
+	s.Conditions = append(s.Conditions, programmed)
+	insecure := slices.ContainsFunc(g.listeners, func(l *listener) bool {
+		return l.clients != nil &&
+			l.clients.Fallback
+	})
+	if insecure {
+		s.Conditions = append(s.Conditions, condition(gatewayv1.GatewayConditionInsecureFrontendValidationMode, true,
+			gatewayv1.GatewayReasonConfigurationChanged, "clients without a valid certificate are let in",
+			g.Generation))
+	}
+	if g.unusable == "" {
+		for _, ip := range g.addresses {
+			for _, a := range p.addresses(ip) {
+				kind := gatewayv1.IPAddressType
+				s.Addresses = append(s.Addresses, gatewayv1.GatewayStatusAddress{Type: &kind, Value: a.String()})
+			}
+		}
+	}
+	return s
+}
+
+func listenerStatus(g *gateway, l *listener, failed string) gatewayv1.ListenerStatus {
+	s := gatewayv1.ListenerStatus{Name: l.Name, AttachedRoutes: int32(len(l.attached)),
+		SupportedKinds: []gatewayv1.RouteGroupKind{}}
+	apiGroup := gatewayv1.Group(group)
+	for _, k := range l.kinds {
+		s.SupportedKinds = append(s.SupportedKinds, gatewayv1.RouteGroupKind{Group: &apiGroup, Kind: k})
+	}
+	add := func(c metav1.Condition) { s.Conditions = append(s.Conditions, c) }
+	switch {
+	case l.rejected != "":
+		add(condition(gatewayv1.ListenerConditionAccepted, false, l.rejected, l.message, g.Generation))
+	case l.conflict != "":
+		add(condition(gatewayv1.ListenerConditionAccepted, false, l.conflict,
+			"another listener has the same port and hostname, or another protocol", g.Generation))
+	case failed != "":
+		add(condition(gatewayv1.ListenerConditionAccepted, true, gatewayv1.ListenerReasonAccepted, "", g.Generation))
+	default:
+		add(condition(gatewayv1.ListenerConditionAccepted, true, gatewayv1.ListenerReasonAccepted,
+			"the listener is accepted", g.Generation))
+	}
+	if l.broken != "" {
+		add(condition(gatewayv1.ListenerConditionResolvedRefs, false, l.broken, l.message, g.Generation))
+	} else {
+		add(condition(gatewayv1.ListenerConditionResolvedRefs, true, gatewayv1.ListenerReasonResolvedRefs,
+			"all references are resolved", g.Generation))
+	}
+	if l.conflict != "" {
+		add(condition(gatewayv1.ListenerConditionConflicted, true, l.conflict,
+			"another listener has the same port and hostname, or another protocol", g.Generation))
+	} else {
+		add(condition(gatewayv1.ListenerConditionConflicted, false, gatewayv1.ListenerReasonNoConflicts, "",
+			g.Generation))
+	}
+	switch {
+	case g.accepted.Status != metav1.ConditionTrue, !l.serves(), l.broken != "":
+		add(condition(gatewayv1.ListenerConditionProgrammed, false, gatewayv1.ListenerReasonInvalid,
+			cmp.Or(l.message, "the listener is not valid"), g.Generation))
+	case failed != "" || g.unusable != "":
+		add(condition(gatewayv1.ListenerConditionProgrammed, false, gatewayv1.ListenerReasonPending,
+			cmp.Or(failed, g.unusable), g.Generation))
+	default:
+		add(condition(gatewayv1.ListenerConditionProgrammed, true, gatewayv1.ListenerReasonProgrammed,
+			"the listener is served", g.Generation))
+	}
+	return s
+}
+
+// allows reports whether a listener accepts routes of a kind in a namespace.
+func (p *planner) allows(l *listener, kind gatewayv1.Kind, namespace string) bool {
+	if !slices.Contains(l.kinds, kind) {
+		return false
+	}
+	from, selector := gatewayv1.NamespacesFromSame, (*metav1.LabelSelector)(nil)
+	if l.AllowedRoutes != nil && l.AllowedRoutes.Namespaces != nil {
+		from = or(l.AllowedRoutes.Namespaces.From, from)
+		selector = l.AllowedRoutes.Namespaces.Selector
+	}
+	switch from {
+	case gatewayv1.NamespacesFromAll:
+		return true
+	case gatewayv1.NamespacesFromSame:
+		return namespace == l.of.Namespace
+	case gatewayv1.NamespacesFromSelector:
+		s, err := metav1.LabelSelectorAsSelector(selector)
+		if err != nil {
+			return false
+		}
+		of := p.Namespaces[namespace]
+		if of == nil {
+			of = labels.Set{}
+		}
+		return s.Matches(of)
+	}
+	return false
+}

@@ -1,0 +1,238 @@
+package gatewayplan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"carob/internal/core/httproute"
+)
+
+// legacyClass chose a class before spec.ingressClassName (N6.6).
+const legacyClass = "kubernetes.io/ingress.class"
+
+// afterAll is the age of what comes after the paths of all Ingresses.
+const afterAll = 1 << 62
+
+// Serves reports whether an Ingress is carob's to serve: its class names carob's controller (N6.6, N6.7).
+func Serves(in *networkingv1.Ingress, classes []*networkingv1.IngressClass) bool {
+	name := in.Annotations[legacyClass]
+	if in.Spec.IngressClassName != nil {
+		name = *in.Spec.IngressClassName
+	}
+	return name != "" && slices.ContainsFunc(classes, func(c *networkingv1.IngressClass) bool {
+		return c.Name == name && c.Spec.Controller == IngressController
+	})
+}
+
+// ingresses plans what Ingresses want. All are one listener for all hosts, over HTTP and HTTPS.
+func (p *planner) ingresses() {
+	var routes, secure []httproute.Route
+	var certificates []Certificate
+	for _, in := range byAge(p.World.Ingresses) {
+		if !Serves(in, p.World.Classes) || in.DeletionTimestamp != nil {
+			continue
+		}
+		plain, tls, certs, problems := p.ingress(in)
+		result := IngressResult{Problems: problems}
+		routes, secure = append(routes, plain...), append(secure, tls...)
+		certificates = append(certificates, certs...)
+		if plain != nil {
+			result.Addresses = p.ingressAddresses()
+		}
+		p.Plan.Ingresses[nameOf(in)] = result
+	}
+	if len(routes) == 0 {
+		return
+	}
+	if p.HTTP.IsValid() {
+		p.port(p.HTTP, false).Listeners = []httproute.Listener{{Routes: routes}}
+	}
+	if p.HTTPS.IsValid() {
+		port := p.port(p.HTTPS, true)
+		port.Listeners = []httproute.Listener{{Routes: secure}}
+		port.Certificates, port.Default = certificates, true
+	}
+}
+
+func (p *planner) ingressAddresses() (out []networkingv1.IngressLoadBalancerIngress) {
+	at := p.HTTP
+	if !at.IsValid() {
+		at = p.HTTPS
+	}
+	for _, ip := range p.addresses(at.Addr()) {
+		out = append(out, networkingv1.IngressLoadBalancerIngress{IP: ip.String()})
+	}
+	return out
+}
+
+// ingress makes the routes of one Ingress: one for each host, so that a host's default backend comes after its paths.
+func (p *planner) ingress(in *networkingv1.Ingress) (plain, secure []httproute.Route, certs []Certificate,
+	problems []Problem) {
+	a, problems, ok := annotationsOf(in)
+	if !ok {
+		return nil, nil, nil, problems
+	}
+	from := source("Ingress", in)
+	rest, more := p.restOf(in, a)
+	problems = append(problems, more...)
+	if in.Spec.DefaultBackend != nil || len(in.Spec.Rules) == 0 {
+		route := httproute.Route{Source: from, Rules: []httproute.Rule{rest}} // for all hosts that no rule names
+		route.Source.Created = afterAll
+		plain, secure = append(plain, route), append(secure, route)
+	}
+	for i := range in.Spec.Rules {
+		rule := &in.Spec.Rules[i]
+		route := httproute.Route{Source: from}
+		if rule.Host != "" {
+			route.Hosts = []httproute.HostPattern{{Name: strings.ToLower(rule.Host), OneLabel: true}}
+		}
+		if rule.HTTP != nil {
+			for j := range rule.HTTP.Paths {
+				path := &rule.HTTP.Paths[j]
+				b, problem := p.ingressBackend(in, &path.Backend, a)
+				if problem != nil {
+					problems = append(problems, *problem)
+				}
+				route.Rules = append(route.Rules, a.rule(ingressPath(path, a), b))
+			}
+		}
+		// What the paths of a host do not match is for the Ingress's default backend, and not for another host's
+		// paths (N6.12). A rule for all hosts leaves the rest to others.
+		routes := []httproute.Route{route}
+		if rule.Host != "" {
+			last := route
+			last.Source.Created = afterAll
+			last.Rules = []httproute.Rule{rest}
+			routes = append(routes, last)
+		}
+		secure = append(secure, routes...)
+		for _, r := range routes {
+			if p.redirects(in, rule.Host, a) {
+				r.Rules = slices.Clone(r.Rules)
+				for j := range r.Rules {
+					r.Rules[j].NotFound = false
+					r.Rules[j].Filters = httproute.Filters{Redirect: &httproute.Redirect{Scheme: "https", Status: 308,
+						Port: int32(p.HTTPS.Port())}}
+				}
+			}
+			plain = append(plain, r)
+		}
+	}
+	certs, more = p.ingressCertificates(in)
+	return plain, secure, certs, append(problems, more...)
+}
+
+// restOf is the rule for what no path matches.
+func (p *planner) restOf(in *networkingv1.Ingress, a *annotations) (httproute.Rule, []Problem) {
+	match := httproute.Match{Path: httproute.PathMatch{Kind: httproute.Prefix, Value: "/"}}
+	if in.Spec.DefaultBackend == nil {
+		return httproute.Rule{Matches: []httproute.Match{match}, NotFound: true}, nil
+	}
+	b, problem := p.ingressBackend(in, in.Spec.DefaultBackend, a)
+	if problem != nil {
+		return a.rule(match, b), []Problem{*problem}
+	}
+	return a.rule(match, b), nil
+}
+
+// redirects reports whether plain requests for a host are sent to HTTPS.
+func (p *planner) redirects(in *networkingv1.Ingress, host string, a *annotations) bool {
+	if !p.HTTPS.IsValid() {
+		return false
+	}
+	return a.forceRedirect || a.redirect && slices.ContainsFunc(in.Spec.TLS, func(t networkingv1.IngressTLS) bool {
+		return len(t.Hosts) == 0 || slices.ContainsFunc(t.Hosts, func(h string) bool {
+			return strings.EqualFold(h, host)
+		})
+	})
+}
+
+func ingressPath(path *networkingv1.HTTPIngressPath, a *annotations) httproute.Match {
+	value := path.Path
+	if value == "" {
+		value = "/"
+	}
+	m := httproute.PathMatch{Kind: httproute.Prefix, Value: value}
+	switch {
+	case path.PathType != nil && *path.PathType == networkingv1.PathTypeExact:
+		m.Kind = httproute.Exact
+	case a.regex && path.PathType != nil && *path.PathType == networkingv1.PathTypeImplementationSpecific:
+		// As nginx's "location ~*": at the start of the path, without regard to case.
+		m = httproute.PathMatch{Kind: httproute.Regex, Value: "(?i:" + value + ").*"}
+	}
+	return httproute.Match{Path: m}
+}
+
+// ingressBackend resolves a backend; one with a problem is answered with 500 (503 without endpoints: N6.13).
+func (p *planner) ingressBackend(in *networkingv1.Ingress, b *networkingv1.IngressBackend,
+	a *annotations) (httproute.Backend, *Problem) {
+	out := httproute.Backend{Weight: 1}
+	fail := func(reason, format string, args ...any) (httproute.Backend, *Problem) {
+		out.Invalid = fmt.Sprintf(format, args...)
+		return out, &Problem{reason, out.Invalid}
+	}
+	if b.Service == nil {
+		return fail("UnsupportedBackend", "a backend is a resource: only Services can be backends")
+	}
+	name := Name{Namespace: in.Namespace, Name: b.Service.Name}
+	s := p.Services[name]
+	if s == nil {
+		return fail("BackendNotFound", "Service %s is not there", name)
+	}
+	number := b.Service.Port.Number
+	if b.Service.Port.Name != "" {
+		at := slices.IndexFunc(s.Spec.Ports, func(sp corev1.ServicePort) bool {
+			return sp.Name == b.Service.Port.Name
+		})
+		if at < 0 {
+			return fail("BackendNotFound", "Service %s has no port %s", name, b.Service.Port.Name)
+		}
+		number = s.Spec.Ports[at].Port
+	}
+	port, problem := p.service(name, number)
+	if problem != nil {
+		return fail("BackendNotFound", "%s", problem.message)
+	}
+	out.Ref = httproute.Ref{Namespace: name.Namespace, Name: name.Name, Port: number}
+	out.Protocol = protocolOf(port)
+	a.apply(&out)
+	p.Refs[out.Ref] = true
+	return out, nil
+}
+
+// ingressCertificates are those of the TLS section; a Secret with a problem is no reason not to serve the rest (N6.16).
+func (p *planner) ingressCertificates(in *networkingv1.Ingress) (out []Certificate, problems []Problem) {
+	for _, t := range in.Spec.TLS {
+		if t.SecretName == "" {
+			continue // the default certificate
+		}
+		name := Name{Namespace: in.Namespace, Name: t.SecretName}
+		secret, there := p.Secrets[name]
+		switch {
+		case !there:
+			problems = append(problems, Problem{"SecretNotFound", fmt.Sprintf("Secret %s of type kubernetes.io/tls is "+
+				"not there: clients get a certificate that they do not trust", name)})
+			continue
+		case secret.Problem != "":
+			problems = append(problems, Problem{"InvalidSecret", fmt.Sprintf("Secret %s: %s", name, secret.Problem)})
+			continue
+		}
+		hosts := t.Hosts
+		if len(hosts) == 0 {
+			for i := range in.Spec.Rules {
+				hosts = append(hosts, in.Spec.Rules[i].Host)
+			}
+		}
+		if len(hosts) == 0 {
+			hosts = []string{""}
+		}
+		for _, h := range hosts {
+			out = append(out, Certificate{Host: strings.ToLower(h), Secrets: []Name{name}})
+		}
+	}
+	return out, problems
+}

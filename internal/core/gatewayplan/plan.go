@@ -1,0 +1,212 @@
+// Package gatewayplan decides what the gateway serves: from Ingresses and objects of the Gateway API it makes the ports
+// to listen on, their routes as core/httproute compiles them, and the status of each object. It is pure; package
+// gateway drives it.
+//
+// Contract: N6 in docs/spec/network.md, and the documentation of the types of sigs.k8s.io/gateway-api.
+package gatewayplan
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"carob/internal/core/httproute"
+)
+
+// The names by which classes choose carob.
+const (
+	IngressController                             = "carob.dev/ingress"
+	GatewayController gatewayv1.GatewayController = "carob.dev/gateway"
+	// Class is the name of the IngressClass and of the GatewayClass that carob makes.
+	Class = "carob"
+)
+
+// Name is the namespace and the name of an object.
+type Name = types.NamespacedName
+
+// Material is a certificate with its key, or a set of CAs, as far as a decision needs to know it.
+type Material struct {
+	Problem string // why it cannot be used; empty when it can
+	PEM     string // of CAs
+}
+
+// World is everything that a plan depends on.
+type World struct {
+	Classes    []*networkingv1.IngressClass
+	Ingresses  []*networkingv1.Ingress
+	Services   map[Name]*corev1.Service
+	Secrets    map[Name]Material // those of type kubernetes.io/tls
+	CAs        map[Name]Material // ConfigMaps, by their key ca.crt
+	Namespaces map[string]labels.Set
+
+	GatewayClasses []*gatewayv1.GatewayClass
+	Gateways       []*gatewayv1.Gateway
+	HTTPRoutes     []*gatewayv1.HTTPRoute
+	GRPCRoutes     []*gatewayv1.GRPCRoute
+	TLSRoutes      []*gatewayv1.TLSRoute
+	Grants         []*gatewayv1.ReferenceGrant
+	Policies       []*gatewayv1.BackendTLSPolicy
+
+	HTTP, HTTPS netip.AddrPort // where Ingresses are served; not valid: nowhere
+	Pool        []netip.Addr   // a Gateway without addresses gets one of these for itself; none: it shares those above
+	Host        []netip.Addr   // addresses of this host, told when a port listens on all
+	// Failed are the ports that could not be opened.
+	Failed map[netip.AddrPort]string
+}
+
+// Plan is what is served, and what is said about it.
+type Plan struct {
+	Ports     map[netip.AddrPort]*Port
+	Refs      map[httproute.Ref]bool // the backends that routes name
+	Ingresses map[Name]IngressResult
+
+	Classes    map[string][]metav1.Condition
+	Gateways   map[Name]gatewayv1.GatewayStatus
+	HTTPRoutes map[Name][]gatewayv1.RouteParentStatus
+	GRPCRoutes map[Name][]gatewayv1.RouteParentStatus
+	TLSRoutes  map[Name][]gatewayv1.RouteParentStatus
+	Policies   map[Name][]gatewayv1.PolicyAncestorStatus
+}
+
+// Port is what one port serves.
+type Port struct {
+	TLS       bool
+	Listeners []httproute.Listener
+	// Certificates are those of TLS connections, by the host name that a client asks for.
+	Certificates []Certificate
+	// Default has connections for unknown names get a certificate that carob signs itself (N6.15).
+	Default bool
+	// Streams are TLS connections that are not ended here, by the host name that a client asks for.
+	Streams []Stream
+	// Clients says which certificates clients must have.
+	Clients *ClientAuth
+}
+
+// Certificate says which Secrets have the certificates for a host name; "" is for all.
+type Certificate struct {
+	Host    string
+	Secrets []Name
+}
+
+// Stream is a host name whose connections are passed to backends.
+type Stream struct {
+	Host      string
+	Rule      *httproute.Rule
+	Source    httproute.Source
+	Terminate bool // TLS ends here
+}
+
+// ClientAuth is the validation of client certificates.
+type ClientAuth struct {
+	CA string // PEM
+	// Fallback lets clients in whose certificate is missing or not valid.
+	Fallback bool
+}
+
+// IngressResult is the outcome for one Ingress.
+type IngressResult struct {
+	Addresses []networkingv1.IngressLoadBalancerIngress
+	Problems  []Problem
+}
+
+// Problem is something about an object that its owner should know: the reason and the message of an event.
+type Problem struct{ Reason, Message string }
+
+// Make decides.
+func Make(w *World) *Plan {
+	p := &planner{World: w, Plan: &Plan{Ports: map[netip.AddrPort]*Port{}, Refs: map[httproute.Ref]bool{},
+		Ingresses: map[Name]IngressResult{}, Classes: map[string][]metav1.Condition{},
+		Gateways:   map[Name]gatewayv1.GatewayStatus{},
+		HTTPRoutes: map[Name][]gatewayv1.RouteParentStatus{}, GRPCRoutes: map[Name][]gatewayv1.RouteParentStatus{},
+		TLSRoutes: map[Name][]gatewayv1.RouteParentStatus{}, Policies: map[Name][]gatewayv1.PolicyAncestorStatus{}}}
+	p.ingresses()
+	p.gateways()
+	return p.Plan
+}
+
+type planner struct {
+	*World
+	*Plan
+
+	policies map[policyTarget]*policy
+	used     map[*policy]map[Name]bool // the Gateways through which a policy works
+}
+
+func nameOf(o metav1.Object) Name { return Name{Namespace: o.GetNamespace(), Name: o.GetName()} }
+
+func source(kind string, o metav1.Object) httproute.Source {
+	return httproute.Source{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(),
+		Created: o.GetCreationTimestamp().Unix()}
+}
+
+// byAge orders objects: the oldest first, then by name.
+func byAge[T metav1.Object](all []T) []T {
+	all = slices.Clone(all)
+	slices.SortFunc(all, func(a, b T) int {
+		x, y := a.GetCreationTimestamp(), b.GetCreationTimestamp()
+		return cmp.Or(x.Compare(y.Time), cmp.Compare(a.GetNamespace(), b.GetNamespace()),
+			cmp.Compare(a.GetName(), b.GetName()))
+	})
+	return all
+}
+
+// port returns a port of the plan, or nil if it is used with another protocol already.
+func (p *planner) port(at netip.AddrPort, tls bool) *Port {
+	port := p.Ports[at]
+	if port == nil {
+		port = &Port{TLS: tls}
+		p.Ports[at] = port
+	}
+	if port.TLS != tls {
+		return nil
+	}
+	return port
+}
+
+// backendProblem is why a reference to a backend does not work: a reason of the condition ResolvedRefs.
+type backendProblem struct {
+	reason  gatewayv1.RouteConditionReason
+	message string
+}
+
+// service resolves a port of a Service.
+func (p *planner) service(name Name, port int32) (*corev1.ServicePort, *backendProblem) {
+	s := p.Services[name]
+	if s == nil {
+		return nil, &backendProblem{gatewayv1.RouteReasonBackendNotFound, "Service " + name.String() + " is not there"}
+	}
+	if s.Spec.Type == corev1.ServiceTypeExternalName {
+		// It could lead to any name, also to one that the creator of the route must not reach (CVE-2021-25740).
+		return nil, &backendProblem{gatewayv1.RouteReasonBackendNotFound, "Service " + name.String() +
+			" is of type ExternalName, which is no backend"}
+	}
+	for i := range s.Spec.Ports {
+		if s.Spec.Ports[i].Port == port {
+			return &s.Spec.Ports[i], nil
+		}
+	}
+	return nil, &backendProblem{gatewayv1.RouteReasonBackendNotFound, "Service " + name.String() + " has no such port"}
+}
+
+// protocolOf is what a port says that it speaks (KEP-3726).
+func protocolOf(port *corev1.ServicePort) httproute.Protocol {
+	if port.AppProtocol != nil && *port.AppProtocol == "kubernetes.io/h2c" {
+		return httproute.H2C
+	}
+	return httproute.HTTP1
+}
+
+// addresses are those that a client can use to reach an address that a port listens on.
+func (p *planner) addresses(at netip.Addr) []netip.Addr {
+	if at.IsUnspecified() {
+		return p.Host
+	}
+	return []netip.Addr{at}
+}

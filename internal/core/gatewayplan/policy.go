@@ -1,0 +1,159 @@
+package gatewayplan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"carob/internal/core/httproute"
+)
+
+// policyTarget is a Service, or one of its ports.
+type policyTarget struct {
+	service Name
+	port    string // name; empty: all ports
+}
+
+// policy is a BackendTLSPolicy while it is planned.
+type policy struct {
+	*gatewayv1.BackendTLSPolicy
+	tls        httproute.BackendTLS
+	problem    string // why backends cannot be verified
+	reason     gatewayv1.PolicyConditionReason
+	conflicted bool
+}
+
+// tlsPolicies reads the policies. Of several for one target the oldest holds; the others are in conflict.
+func (p *planner) tlsPolicies() {
+	p.policies, p.used = map[policyTarget]*policy{}, map[*policy]map[Name]bool{}
+	for _, in := range byAge(p.World.Policies) {
+		pol := p.tlsPolicy(in)
+		holds := false
+		for _, t := range in.Spec.TargetRefs {
+			if t.Group != "" || t.Kind != "Service" {
+				continue
+			}
+			target := policyTarget{Name{Namespace: in.Namespace, Name: string(t.Name)}, string(or(t.SectionName, ""))}
+			if p.policies[target] == nil {
+				p.policies[target] = pol
+				holds = true
+			}
+		}
+		pol.conflicted = !holds
+		if !holds {
+			// It is told where the policy that holds is used.
+			p.policies[policyTarget{service: nameOf(in), port: "\x00conflicted"}] = pol
+		}
+	}
+}
+
+func (p *planner) tlsPolicy(in *gatewayv1.BackendTLSPolicy) *policy {
+	pol := &policy{BackendTLSPolicy: in, tls: httproute.BackendTLS{Name: string(in.Spec.Validation.Hostname)}}
+	for _, san := range in.Spec.Validation.SubjectAltNames {
+		switch san.Type {
+		case gatewayv1.HostnameSubjectAltNameType:
+			pol.tls.SANs += "dns:" + string(san.Hostname) + "\x00"
+		case gatewayv1.URISubjectAltNameType:
+			pol.tls.SANs += "uri:" + string(san.URI) + "\x00"
+		}
+	}
+	v := &in.Spec.Validation
+	if v.WellKnownCACertificates != nil && *v.WellKnownCACertificates != "" {
+		if *v.WellKnownCACertificates != gatewayv1.WellKnownCACertificatesSystem {
+			pol.problem = "wellKnownCACertificates " + string(*v.WellKnownCACertificates) + " is not supported"
+			pol.reason = gatewayv1.PolicyReasonInvalid
+		}
+		return pol
+	}
+	for _, ref := range v.CACertificateRefs {
+		name := Name{Namespace: in.Namespace, Name: string(ref.Name)}
+		ca, there := p.CAs[name]
+		switch {
+		case ref.Group != "" || ref.Kind != "ConfigMap":
+			pol.problem, pol.reason = "CAs must be in a ConfigMap", gatewayv1.BackendTLSPolicyReasonInvalidKind
+		case !there || ca.Problem != "":
+			pol.problem = fmt.Sprintf("ConfigMap %s has no CA: %s", name, cmp.Or(ca.Problem, "it is not there"))
+			pol.reason = gatewayv1.BackendTLSPolicyReasonInvalidCACertificateRef
+		default:
+			pol.tls.CA += strings.TrimSpace(ca.PEM) + "\n"
+		}
+	}
+	if pol.tls.CA != "" {
+		pol.problem = "" // the valid ones are used; the status still tells
+	} else if pol.problem == "" {
+		pol.problem, pol.reason = "the policy names no CA", gatewayv1.BackendTLSPolicyReasonInvalidCACertificateRef
+	}
+	return pol
+}
+
+// policyFor is the policy of a port of a Service: one that names the port goes before one for all.
+func (p *planner) policyFor(service Name, port string) *policy {
+	if port != "" {
+		if pol := p.policies[policyTarget{service, port}]; pol != nil {
+			return pol
+		}
+	}
+	return p.policies[policyTarget{service: service}]
+}
+
+// policyStatus tells for each Gateway whose routes lead to a target of a policy whether the policy holds.
+func (p *planner) policyStatus() {
+	byTarget := map[policyTarget]map[Name]bool{}
+	for target, pol := range p.policies { // any order: into a map
+		byTarget[target] = p.used[pol]
+	}
+	for _, in := range byAge(p.World.Policies) {
+		var pol *policy
+		through := map[Name]bool{}
+		for _, candidate := range p.policies { // any order: all that fit are one
+			if candidate.BackendTLSPolicy == in {
+				pol = candidate
+			}
+		}
+		if pol == nil {
+			continue
+		}
+		maps.Copy(through, p.used[pol])
+		if pol.conflicted {
+			for _, t := range in.Spec.TargetRefs {
+				target := policyTarget{Name{Namespace: in.Namespace, Name: string(t.Name)}, string(or(t.SectionName,
+					""))}
+				maps.Copy(through, byTarget[target])
+			}
+		}
+		out := []gatewayv1.PolicyAncestorStatus{}
+		for _, g := range slices.SortedFunc(maps.Keys(through), func(a, b Name) int {
+			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		}) {
+			out = append(out, pol.ancestor(g))
+		}
+		if len(out) > 0 || len(in.Status.Ancestors) > 0 {
+			p.Plan.Policies[nameOf(in)] = out
+		}
+	}
+}
+
+func (pol *policy) ancestor(g Name) gatewayv1.PolicyAncestorStatus {
+	apiGroup, kind, namespace := gatewayv1.Group(group), gatewayv1.Kind("Gateway"), gatewayv1.Namespace(g.Namespace)
+	accepted := condition(gatewayv1.PolicyConditionAccepted, true, gatewayv1.PolicyReasonAccepted,
+		"backends are verified", pol.Generation)
+	resolved := condition(gatewayv1.BackendTLSPolicyConditionResolvedRefs, pol.reason == "",
+		cmp.Or(pol.reason, gatewayv1.BackendTLSPolicyReasonResolvedRefs), pol.problem, pol.Generation)
+	switch {
+	case pol.conflicted:
+		accepted = condition(gatewayv1.PolicyConditionAccepted, false, gatewayv1.PolicyReasonConflicted,
+			"an older policy has the same target", pol.Generation)
+	case pol.problem != "":
+		accepted = condition(gatewayv1.PolicyConditionAccepted, false,
+			gatewayv1.BackendTLSPolicyReasonNoValidCACertificate, pol.problem, pol.Generation)
+	}
+	return gatewayv1.PolicyAncestorStatus{ControllerName: GatewayController,
+		AncestorRef: gatewayv1.ParentReference{Group: &apiGroup, Kind: &kind, Namespace: &namespace,
+			Name: gatewayv1.ObjectName(g.Name)},
+		Conditions: []metav1.Condition{accepted, resolved}}
+}

@@ -1,0 +1,375 @@
+package gatewayplan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"carob/internal/core/httproute"
+)
+
+// route is a route of any kind while it is planned.
+type route struct {
+	kind       gatewayv1.Kind
+	meta       metav1.Object
+	generation int64
+	hosts      []string
+	rules      []httproute.Rule
+	bad        []string // rules that cannot be served as they are
+	rejected   string   // why no rule can be served
+	unresolved *backendProblem
+	policies   map[*policy]bool
+}
+
+// attach joins routes and listeners, and says so in the routes' statuses.
+func (p *planner) attach(all map[Name]*gateway) {
+	for _, r := range byAge(p.World.HTTPRoutes) {
+		if parents := p.join(p.httpRoute(r), r.Spec.ParentRefs, all); parents != nil || len(r.Status.Parents) > 0 {
+			p.Plan.HTTPRoutes[nameOf(r)] = parents
+		}
+	}
+	for _, r := range byAge(p.World.GRPCRoutes) {
+		if parents := p.join(p.grpcRoute(r), r.Spec.ParentRefs, all); parents != nil || len(r.Status.Parents) > 0 {
+			p.Plan.GRPCRoutes[nameOf(r)] = parents
+		}
+	}
+	for _, r := range byAge(p.World.TLSRoutes) {
+		if parents := p.join(p.tlsRoute(r), r.Spec.ParentRefs, all); parents != nil || len(r.Status.Parents) > 0 {
+			p.Plan.TLSRoutes[nameOf(r)] = parents
+		}
+	}
+}
+
+// join attaches a route to its parents.
+func (p *planner) join(r *route, refs []gatewayv1.ParentReference,
+	all map[Name]*gateway) (out []gatewayv1.RouteParentStatus) {
+	for _, ref := range refs {
+		if or(ref.Group, group) != group || or(ref.Kind, "Gateway") != "Gateway" {
+			continue
+		}
+		g := all[Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(r.meta.GetNamespace()))),
+			Name: string(ref.Name)}]
+		if g == nil {
+			continue
+		}
+		accepted := p.joinGateway(r, &ref, g)
+		s := gatewayv1.RouteParentStatus{ParentRef: ref, ControllerName: GatewayController,
+			Conditions: []metav1.Condition{accepted}}
+		resolved := condition(gatewayv1.RouteConditionResolvedRefs, true, gatewayv1.RouteReasonResolvedRefs,
+			"all references are resolved", r.generation)
+		if r.unresolved != nil {
+			resolved = condition(gatewayv1.RouteConditionResolvedRefs, false, r.unresolved.reason, r.unresolved.message,
+				r.generation)
+		}
+		s.Conditions = append(s.Conditions, resolved)
+		if len(r.bad) > 0 && r.rejected == "" {
+			s.Conditions = append(s.Conditions, condition(gatewayv1.RouteConditionPartiallyInvalid, true,
+				gatewayv1.RouteReasonUnsupportedValue, "Dropped Rule(s): "+strings.Join(r.bad, "; "), r.generation))
+		}
+		out = append(out, s)
+		if accepted.Status == metav1.ConditionTrue {
+			for pol := range r.policies { // any order: into a map
+				if p.used[pol] == nil {
+					p.used[pol] = map[Name]bool{}
+				}
+				p.used[pol][nameOf(g)] = true
+			}
+		}
+	}
+	return out
+}
+
+func (p *planner) joinGateway(r *route, ref *gatewayv1.ParentReference, g *gateway) metav1.Condition {
+	no := func(reason gatewayv1.RouteConditionReason, message string) metav1.Condition {
+		return condition(gatewayv1.RouteConditionAccepted, false, reason, message, r.generation)
+	}
+	if r.rejected != "" {
+		return no(gatewayv1.RouteReasonUnsupportedValue, r.rejected)
+	}
+	named := slices.DeleteFunc(slices.Clone(g.listeners), func(l *listener) bool {
+		return ref.SectionName != nil && *ref.SectionName != l.Name || ref.Port != nil && *ref.Port != l.Port
+	})
+	if len(named) == 0 {
+		return no(gatewayv1.RouteReasonNoMatchingParent, "the Gateway has no such listener")
+	}
+	allowing := slices.DeleteFunc(slices.Clone(named), func(l *listener) bool {
+		return !p.allows(l, r.kind, r.meta.GetNamespace())
+	})
+	if len(allowing) == 0 {
+		return no(gatewayv1.RouteReasonNotAllowedByListeners, "no listener allows routes of this kind and namespace")
+	}
+	joined := false
+	for _, l := range allowing {
+		hosts, ok := intersect(l.host, r.hosts)
+		if !ok {
+			continue
+		}
+		joined = true
+		from := source(string(r.kind), r.meta)
+		if l.attached[from] {
+			continue
+		}
+		l.attached[from] = true
+		if l.Protocol == gatewayv1.TLSProtocolType {
+			l.streams = append(l.streams, streams(l, r, hosts, from)...)
+			continue
+		}
+		served := httproute.Route{Source: from, Rules: r.rules}
+		for _, h := range hosts {
+			served.Hosts = append(served.Hosts, httproute.HostPattern{Name: h})
+		}
+		l.routes = append(l.routes, served)
+	}
+	if !joined {
+		return no(gatewayv1.RouteReasonNoMatchingListenerHostname, "no listener has a hostname that the route has")
+	}
+	return condition(gatewayv1.RouteConditionAccepted, true, gatewayv1.RouteReasonAccepted, "the route is served",
+		r.generation)
+}
+
+// intersect returns the host names of a route that a listener serves; none is all of the listener's.
+func intersect(listener string, hosts []string) (out []string, ok bool) {
+	if len(hosts) == 0 {
+		return nil, true
+	}
+	for _, h := range hosts {
+		if both, ok := httproute.Intersect(listener, h); ok {
+			out = append(out, both)
+		}
+	}
+	return out, len(out) > 0
+}
+
+func lower(hosts []gatewayv1.Hostname) (out []string) {
+	for _, h := range hosts {
+		out = append(out, strings.ToLower(string(h)))
+	}
+	return out
+}
+
+func (p *planner) httpRoute(in *gatewayv1.HTTPRoute) *route {
+	r := &route{kind: "HTTPRoute", meta: in, generation: in.Generation, hosts: lower(in.Spec.Hostnames),
+		policies: map[*policy]bool{}}
+	for i := range in.Spec.Rules {
+		rule, problem := p.httpRule(r, &in.Spec.Rules[i])
+		if problem != "" {
+			r.bad = append(r.bad, fmt.Sprintf("rule %d: %s", i, problem))
+			rule.Filters, rule.Backends = httproute.Filters{}, []httproute.Backend{{Weight: 1, Invalid: problem}}
+		}
+		r.rules = append(r.rules, rule)
+	}
+	if len(r.bad) > 0 && len(r.bad) == len(in.Spec.Rules) {
+		r.rejected = strings.Join(r.bad, "; ")
+	}
+	return r
+}
+
+func (p *planner) httpRule(r *route, in *gatewayv1.HTTPRouteRule) (out httproute.Rule, problem string) {
+	out.Name = string(or(in.Name, ""))
+	for i := range in.Matches {
+		out.Matches = append(out.Matches, httpMatch(&in.Matches[i]))
+	}
+	if len(in.Matches) == 0 {
+		out.Matches = []httproute.Match{{Path: httproute.PathMatch{Kind: httproute.Prefix, Value: "/"}}}
+	}
+	if in.Timeouts != nil {
+		out.Timeout, out.BackendTimeout = duration(in.Timeouts.Request), duration(in.Timeouts.BackendRequest)
+	}
+	if in.SessionPersistence != nil {
+		return out, "sessionPersistence is not supported"
+	}
+	if in.Retry != nil {
+		return out, "retry is not supported"
+	}
+	filters, bad := p.filters(r, in.Filters)
+	problem = bad
+	out.Filters = filters
+	for i := range in.BackendRefs {
+		ref := &in.BackendRefs[i]
+		b := p.backend(r, &ref.BackendObjectReference, or(ref.Weight, 1))
+		b.Filters, bad = p.filters(r, ref.Filters)
+		problem = cmp.Or(problem, bad)
+		out.Backends = append(out.Backends, b)
+	}
+	if problem == "" {
+		alone := httproute.Route{Rules: []httproute.Rule{out}}
+		if _, bad := httproute.Compile([]httproute.Listener{{Routes: []httproute.Route{alone}}}); len(bad) > 0 {
+			problem = bad[0].Reason
+			out.Matches = nil
+		}
+	}
+	return out, problem
+}
+
+// duration reads a duration of the Gateway API (GEP-2257), whose form the API server has checked.
+func duration(d *gatewayv1.Duration) time.Duration {
+	if d == nil {
+		return 0
+	}
+	out, err := time.ParseDuration(string(*d))
+	if err != nil || out < 0 {
+		return 0
+	}
+	return out
+}
+
+func httpMatch(in *gatewayv1.HTTPRouteMatch) httproute.Match {
+	m := httproute.Match{Path: httproute.PathMatch{Kind: httproute.Prefix, Value: "/"},
+		Method: string(or(in.Method, ""))}
+	if in.Path != nil {
+		m.Path.Value = or(in.Path.Value, "/")
+		switch or(in.Path.Type, gatewayv1.PathMatchPathPrefix) {
+		case gatewayv1.PathMatchExact:
+			m.Path.Kind = httproute.Exact
+		case gatewayv1.PathMatchRegularExpression:
+			m.Path.Kind = httproute.Regex
+		case gatewayv1.PathMatchPathPrefix:
+		}
+	}
+	for _, h := range in.Headers {
+		m.Headers = append(m.Headers, httproute.ValueMatch{Name: string(h.Name), Value: h.Value,
+			Regex: or(h.Type, gatewayv1.HeaderMatchExact) == gatewayv1.HeaderMatchRegularExpression})
+	}
+	for _, q := range in.QueryParams {
+		m.Query = append(m.Query, httproute.ValueMatch{Name: string(q.Name), Value: q.Value,
+			Regex: or(q.Type, gatewayv1.QueryParamMatchExact) == gatewayv1.QueryParamMatchRegularExpression})
+	}
+	return m
+}
+
+// filters reads filters; problem names one that is not supported.
+func (p *planner) filters(r *route, all []gatewayv1.HTTPRouteFilter) (out httproute.Filters, problem string) {
+	for i := range all {
+		f := &all[i]
+		switch {
+		case f.Type == gatewayv1.HTTPRouteFilterRequestHeaderModifier && f.RequestHeaderModifier != nil:
+			out.Request = append(out.Request, headerChange(f.RequestHeaderModifier))
+		case f.Type == gatewayv1.HTTPRouteFilterResponseHeaderModifier && f.ResponseHeaderModifier != nil:
+			out.Response = append(out.Response, headerChange(f.ResponseHeaderModifier))
+		case f.Type == gatewayv1.HTTPRouteFilterRequestRedirect && f.RequestRedirect != nil:
+			in := f.RequestRedirect
+			out.Redirect = &httproute.Redirect{Scheme: or(in.Scheme, ""), Host: string(or(in.Hostname, "")),
+				Port: or(in.Port, 0), Status: or(in.StatusCode, 302), Path: pathChange(in.Path)}
+		case f.Type == gatewayv1.HTTPRouteFilterURLRewrite && f.URLRewrite != nil:
+			out.Rewrite = &httproute.Rewrite{Host: string(or(f.URLRewrite.Hostname, "")),
+				Path: pathChange(f.URLRewrite.Path)}
+		case f.Type == gatewayv1.HTTPRouteFilterRequestMirror && f.RequestMirror != nil:
+			out.Mirrors = append(out.Mirrors, p.mirror(r, f.RequestMirror))
+		case f.Type == gatewayv1.HTTPRouteFilterCORS && f.CORS != nil:
+			out.CORS = cors(f.CORS)
+		default:
+			problem = "filter " + string(f.Type) + " is not supported"
+		}
+	}
+	if out.Redirect != nil && out.Rewrite != nil {
+		problem = "a redirect and a rewrite exclude each other"
+	}
+	return out, problem
+}
+
+func (p *planner) mirror(r *route, in *gatewayv1.HTTPRequestMirrorFilter) httproute.Mirror {
+	m := httproute.Mirror{Backend: p.backend(r, &in.BackendRef, 1), Numerator: 100, Denominator: 100}
+	if in.Percent != nil {
+		m.Numerator = *in.Percent
+	}
+	if in.Fraction != nil {
+		m.Numerator, m.Denominator = in.Fraction.Numerator, or(in.Fraction.Denominator, 100)
+	}
+	return m
+}
+
+func headerChange(in *gatewayv1.HTTPHeaderFilter) (out httproute.HeaderChange) {
+	for _, h := range in.Set {
+		out.Set = append(out.Set, httproute.HeaderValue{Name: httproute.CanonicalHeader(string(h.Name)),
+			Value: h.Value})
+	}
+	for _, h := range in.Add {
+		out.Add = append(out.Add, httproute.HeaderValue{Name: httproute.CanonicalHeader(string(h.Name)),
+			Value: h.Value})
+	}
+	for _, h := range in.Remove {
+		out.Remove = append(out.Remove, httproute.CanonicalHeader(h))
+	}
+	return out
+}
+
+func pathChange(in *gatewayv1.HTTPPathModifier) httproute.PathChange {
+	switch {
+	case in == nil:
+	case in.Type == gatewayv1.FullPathHTTPPathModifier:
+		return httproute.PathChange{Kind: httproute.ReplaceFull, Value: or(in.ReplaceFullPath, "")}
+	case in.Type == gatewayv1.PrefixMatchHTTPPathModifier:
+		return httproute.PathChange{Kind: httproute.ReplacePrefix, Value: or(in.ReplacePrefixMatch, "")}
+	}
+	return httproute.PathChange{}
+}
+
+func cors(in *gatewayv1.HTTPCORSFilter) *httproute.CORS {
+	out := &httproute.CORS{Credentials: or(in.AllowCredentials, false), MaxAge: in.MaxAge}
+	for _, o := range in.AllowOrigins {
+		out.Origins = append(out.Origins, string(o))
+	}
+	for _, m := range in.AllowMethods {
+		out.Methods = append(out.Methods, string(m))
+	}
+	for _, h := range in.AllowHeaders {
+		out.Headers = append(out.Headers, string(h))
+	}
+	for _, h := range in.ExposeHeaders {
+		out.Expose = append(out.Expose, string(h))
+	}
+	return out
+}
+
+// backend resolves a reference. What is wrong with the first one is told in the route's status.
+func (p *planner) backend(r *route, ref *gatewayv1.BackendObjectReference, weight int32) httproute.Backend {
+	out := httproute.Backend{Weight: weight}
+	fail := func(problem *backendProblem) httproute.Backend {
+		if r.unresolved == nil {
+			r.unresolved = problem
+		}
+		out.Invalid = problem.message
+		return out
+	}
+	name := Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(r.meta.GetNamespace()))),
+		Name: string(ref.Name)}
+	apiGroup, kind := or(ref.Group, ""), or(ref.Kind, "Service")
+	if apiGroup != "" || kind != "Service" {
+		return fail(&backendProblem{gatewayv1.RouteReasonInvalidKind, fmt.Sprintf("kind %s is no backend", kind)})
+	}
+	if !p.granted(group, r.kind, r.meta.GetNamespace(), apiGroup, kind, name) {
+		return fail(&backendProblem{gatewayv1.RouteReasonRefNotPermitted,
+			fmt.Sprintf("no ReferenceGrant permits the use of Service %s", name)})
+	}
+	if ref.Port == nil {
+		return fail(&backendProblem{gatewayv1.RouteReasonUnsupportedProtocol, "a Service needs a port"})
+	}
+	port, problem := p.service(name, *ref.Port)
+	if problem != nil {
+		return fail(problem)
+	}
+	out.Ref = httproute.Ref{Namespace: name.Namespace, Name: name.Name, Port: *ref.Port}
+	out.Protocol = protocolOf(port)
+	if r.kind == "GRPCRoute" {
+		out.Protocol = httproute.H2C
+	}
+	if r.kind != "TLSRoute" {
+		if pol := p.policyFor(name, port.Name); pol != nil {
+			r.policies[pol] = true
+			if pol.problem != "" {
+				out.Invalid = pol.problem // it must not be asked without TLS
+				return out
+			}
+			tls := pol.tls
+			tls.H2 = r.kind == "GRPCRoute"
+			out.TLS = &tls
+		}
+	}
+	p.Refs[out.Ref] = true
+	return out
+}

@@ -1,0 +1,60 @@
+package httproute
+
+import "strconv"
+
+// Ref names what answers: a port of a Service.
+type Ref struct {
+	Namespace, Name string
+	Port            int32
+}
+
+// String returns namespace/name:port.
+func (r Ref) String() string { return r.Namespace + "/" + r.Name + ":" + strconv.Itoa(int(r.Port)) }
+
+// Protocol is what a backend speaks.
+type Protocol int
+
+// The protocols. The zero value is HTTP/1.1.
+const (
+	HTTP1 Protocol = iota
+	H2C            // HTTP/2 without TLS: gRPC, and the application protocol kubernetes.io/h2c
+)
+
+// BackendTLS says how a backend is verified. It is compared by its value.
+type BackendTLS struct {
+	Insecure bool   // any certificate will do: the backend-protocol HTTPS of an Ingress
+	Name     string // the server's name, for SNI and its certificate
+	CA       string // PEM; empty: the well-known CAs of the host
+	SANs     string // further names, one of which must be in the certificate, separated by NUL; "uri:" or "dns:" each
+	Cert     string // PEM of the client's certificate and key
+	H2       bool   // HTTP/2 only, for gRPC
+}
+
+// Backend is one of those that a rule spreads its requests over.
+type Backend struct {
+	Ref      Ref
+	Weight   int32
+	Protocol Protocol
+	TLS      *BackendTLS // nil: none
+	Filters  Filters
+	// Invalid is why requests for this backend are answered with 500; empty when it is valid.
+	Invalid string
+}
+
+// Choose returns the backend that a number in [0, TotalWeight) stands for, or nil.
+func (r *Rule) Choose(n int64) *Backend {
+	for i := range r.Backends {
+		if n -= int64(r.Backends[i].Weight); n < 0 {
+			return &r.Backends[i]
+		}
+	}
+	return nil
+}
+
+// TotalWeight is the sum of the weights of a rule's backends.
+func (r *Rule) TotalWeight() (sum int64) {
+	for i := range r.Backends {
+		sum += int64(r.Backends[i].Weight)
+	}
+	return sum
+}

@@ -1,0 +1,14 @@
+// Package gateway is the HTTP data plane for Ingresses and the Gateway API: it listens on the ports that
+// core/gatewayplan decides, proxies requests to the endpoints of Services, and writes the statuses of the objects.
+// Package app drives it.
+//
+//	watches ─▶ feed ─▶ loop: gatewayplan.Make ─┬─▶ ports (each: listener, http.Server, an immutable site)
+//	             └─ slices ─▶ pools ◀──────────┼── pick ◀── exchange (one request)
+//	                                           └─▶ status writer
+//
+// It must never send a request through the table of Services: it connects to endpoints directly, so that it knows which
+// pod has which request. A Gateway is a node.Traffic: a pod that is being deleted gets no new request, and counts as
+// routed until its requests have ended.
+//
+// An endpoint picker of a backend (inference routing) is a Picker: facts of a request → endpoints in order.
+package gateway

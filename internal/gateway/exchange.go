@@ -1,0 +1,502 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+
+	"carob/internal/core/gatewayplan"
+	"carob/internal/core/httproute"
+)
+
+// errNoEndpoints is why a request is answered with 503.
+var errNoEndpoints = errors.New("no endpoint is ready")
+
+// site is what one port serves. It is never changed: a change makes another.
+type site struct {
+	table    *httproute.Table
+	port     int32
+	tls      bool
+	certs    *certificates
+	clients  *gatewayplan.ClientAuth
+	streams  []stream
+	pools    map[httproute.Ref]*pool
+	problems []httproute.Problem
+}
+
+// lookup has the headers and query parameters of a request, for matches.
+type lookup struct {
+	r     *http.Request
+	query url.Values
+}
+
+// Header implements httproute.Fields.
+func (f *lookup) Header(name string) (string, bool) {
+	if name == "Host" {
+		return f.r.Host, true
+	}
+	switch v := f.r.Header[name]; len(v) {
+	case 0:
+		return "", false
+	case 1:
+		return v[0], true
+	default:
+		return strings.Join(v, ","), true
+	}
+}
+
+// Query implements httproute.Fields.
+func (f *lookup) Query(name string) (string, bool) {
+	if f.query == nil {
+		f.query = f.r.URL.Query()
+	}
+	if v := f.query[name]; len(v) > 0 {
+		return v[0], true
+	}
+	return "", false
+}
+
+// exchange is one request on its way to a backend.
+type exchange struct {
+	site    *site
+	in      *http.Request
+	path    string // clean
+	moved   bool   // dot segments were removed
+	met     httproute.Result
+	backend *httproute.Backend
+	targets []*Target
+	body    *body
+	mirror  *mirrors
+	taken   *Target // of the attempt that was answered
+}
+
+// ServeHTTP answers one request.
+func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request, mirrors *mirrors) {
+	host, hostOK := httproute.Host(r.Host)
+	path, moved, pathOK := httproute.CleanPath(r.URL.EscapedPath())
+	if !hostOK || !pathOK || r.Method == http.MethodConnect {
+		http.Error(w, "Bad Request", http.StatusBadRequest)
+		return
+	}
+	// A connection that was opened for the name of one listener must not reach another's routes (RFC 9110, 15.5.20).
+	if r.TLS != nil && r.TLS.ServerName != "" && !s.table.SameListener(strings.ToLower(r.TLS.ServerName), host) {
+		http.Error(w, "Misdirected Request", http.StatusMisdirectedRequest)
+		return
+	}
+	met, ok := s.table.Find(&httproute.Request{Host: host, Path: path, Method: r.Method, Fields: &lookup{r: r}})
+	if !ok || met.Rule.NotFound {
+		http.Error(w, "Not Found", http.StatusNotFound)
+		return
+	}
+	x := &exchange{site: s, in: r, path: path, moved: moved, met: met, mirror: mirrors}
+	if s.answered(w, x, host) {
+		return
+	}
+	x.backend = met.Rule.Choose(randomBelow(met.Rule.TotalWeight()))
+	if x.backend == nil || x.backend.Invalid != "" {
+		http.Error(w, "Internal Server Error", http.StatusInternalServerError)
+		return
+	}
+	if s.answeredBy(w, x, &x.backend.Filters, host) {
+		return
+	}
+	x.proxy(w)
+}
+
+func randomBelow(n int64) int64 {
+	if n <= 1 {
+		return 0
+	}
+	return rand.Int64N(n)
+}
+
+// answered answers a request that no backend gets.
+func (s *site) answered(w http.ResponseWriter, x *exchange, host string) bool {
+	if limit := x.met.Rule.MaxBody; limit > 0 {
+		if x.in.ContentLength > limit {
+			http.Error(w, "Request Entity Too Large", http.StatusRequestEntityTooLarge)
+			return true
+		}
+		x.in.Body = http.MaxBytesReader(w, x.in.Body, limit)
+	}
+	return s.answeredBy(w, x, &x.met.Rule.Filters, host)
+}
+
+func (s *site) answeredBy(w http.ResponseWriter, x *exchange, f *httproute.Filters, host string) bool {
+	if c := f.CORS; c != nil && x.in.Method == http.MethodOptions && x.in.Header.Get("Origin") != "" &&
+		x.in.Header.Get("Access-Control-Request-Method") != "" {
+		for _, h := range c.Preflight(x.in.Header.Get("Origin"), x.in.Header.Get("Access-Control-Request-Method"),
+			x.in.Header.Get("Access-Control-Request-Headers")) {
+			w.Header().Set(h.Name, h.Value)
+		}
+		w.WriteHeader(http.StatusNoContent)
+		return true
+	}
+	if r := f.Redirect; r != nil {
+		scheme := "http"
+		if s.tls {
+			scheme = "https"
+		}
+		w.Header().Set("Location", r.Location(scheme, host, s.port, x.path, x.in.URL.RawQuery, x.met.Met))
+		w.WriteHeader(r.Status)
+		return true
+	}
+	return false
+}
+
+// Buffers of bodies that are copied are used again.
+type buffers struct{ pool sync.Pool }
+
+func (b *buffers) Get() []byte {
+	if p, ok := b.pool.Get().(*[]byte); ok {
+		return *p
+	}
+	return make([]byte, 32<<10)
+}
+
+func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
+
+var (
+	copying = &buffers{}
+	silent  = log.New(io.Discard, "", 0)
+)
+
+// proxy sends the request to the backend and its answer to the client.
+func (x *exchange) proxy(w http.ResponseWriter) {
+	if x.site.pools[x.backend.Ref] == nil {
+		http.Error(w, "Internal Server Error", http.StatusInternalServerError)
+		return
+	}
+	ctx := x.in.Context()
+	if limit := x.met.Rule.Timeout; limit > 0 {
+		timed, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		ctx = timed
+	}
+	if err := x.choose(ctx); err != nil {
+		http.Error(w, "Service Unavailable", http.StatusServiceUnavailable)
+		return
+	}
+	rp := httputil.ReverseProxy{Rewrite: x.rewrite, Transport: x, ModifyResponse: x.answer, ErrorHandler: x.fail,
+		BufferPool: copying, ErrorLog: silent}
+	rp.ServeHTTP(w, x.in.WithContext(ctx))
+}
+
+// rewrite makes the request that the backend gets.
+func (x *exchange) rewrite(pr *httputil.ProxyRequest) {
+	out := pr.Out
+	out.URL.Scheme = "http"
+	if x.backend.TLS != nil {
+		out.URL.Scheme = "https"
+	}
+	out.URL.Host = x.targets[0].Address.String()
+	out.URL.RawQuery = pr.In.URL.RawQuery // as it was sent; matches have looked at what can be parsed
+	out.Host = pr.In.Host
+	pr.SetXForwarded() // those of the client were removed: it could claim anything
+	if x.moved {
+		setPath(out.URL, x.path)
+	}
+	for _, f := range []*httproute.Filters{&x.met.Rule.Filters, &x.backend.Filters} {
+		for i := range f.Request {
+			change(out.Header, &f.Request[i], &out.Host)
+		}
+		if f.Rewrite != nil {
+			if f.Rewrite.Host != "" {
+				out.Host = f.Rewrite.Host
+			}
+			if f.Rewrite.Path.Kind != httproute.KeepPath {
+				setPath(out.URL, f.Rewrite.Path.Apply(x.path, x.met.Met))
+			}
+		}
+	}
+	if out.Body != nil && out.Body != http.NoBody {
+		x.body = &body{ReadCloser: out.Body}
+		out.Body = x.body.attempt()
+		out.GetBody = func() (io.ReadCloser, error) {
+			if x.body.read.Load() {
+				return nil, errors.New("the body was sent already")
+			}
+			return x.body.attempt(), nil
+		}
+	}
+	for _, f := range []*httproute.Filters{&x.met.Rule.Filters, &x.backend.Filters} {
+		for i := range f.Mirrors {
+			x.mirror.send(x.site, &f.Mirrors[i], out, x)
+		}
+	}
+}
+
+// setPath sets an escaped path.
+func setPath(u *url.URL, escaped string) {
+	plain, err := url.PathUnescape(escaped)
+	if err != nil {
+		plain = escaped
+	}
+	u.Path, u.RawPath = plain, escaped
+}
+
+// change applies a header filter. host is nil for answers.
+func change(h http.Header, c *httproute.HeaderChange, host *string) {
+	for _, v := range c.Set {
+		switch {
+		case v.Name == "Host" && host != nil:
+			*host = v.Value
+		case httpguts.ValidHeaderFieldValue(v.Value):
+			h[v.Name] = []string{v.Value}
+		}
+	}
+	for _, v := range c.Add {
+		if httpguts.ValidHeaderFieldValue(v.Value) {
+			h[v.Name] = append(h[v.Name], v.Value)
+		}
+	}
+	for _, name := range c.Remove {
+		delete(h, name)
+	}
+}
+
+// answer changes the answer of the backend.
+func (x *exchange) answer(res *http.Response) error {
+	for _, f := range []*httproute.Filters{&x.met.Rule.Filters, &x.backend.Filters} {
+		if f.CORS != nil {
+			origin := x.in.Header.Get("Origin")
+			for name := range res.Header {
+				if strings.HasPrefix(name, "Access-Control-") {
+					res.Header.Del(name) // the filter answers, not the backend
+				}
+			}
+			for _, h := range f.CORS.Answer(origin) {
+				if h.Name == "Vary" {
+					res.Header.Add(h.Name, h.Value)
+				} else {
+					res.Header.Set(h.Name, h.Value)
+				}
+			}
+		}
+		for i := range f.Response {
+			change(res.Header, &f.Response[i], nil)
+		}
+	}
+	return nil
+}
+
+// fail answers a request that has no answer of a backend.
+func (x *exchange) fail(w http.ResponseWriter, _ *http.Request, err error) {
+	status := http.StatusBadGateway
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, errReadTimeout):
+		status = http.StatusGatewayTimeout
+	case errors.Is(err, errNoEndpoints), isDial(err):
+		status = http.StatusServiceUnavailable
+	default:
+		if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok && tooLarge != nil {
+			status = http.StatusRequestEntityTooLarge
+		}
+	}
+	http.Error(w, http.StatusText(status), status)
+}
+
+func isDial(err error) bool {
+	_, ok := errors.AsType[dialError](err)
+	return ok
+}
+
+// RoundTrip tries the endpoints in their order, until one can be connected to.
+func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
+	upgrade := httpguts.HeaderValuesContainsToken(out.Header["Connection"], "Upgrade")
+	m := mode{protocol: x.backend.Protocol, upgrade: upgrade}
+	if x.backend.TLS != nil {
+		m.secure, m.tls = true, *x.backend.TLS
+	}
+	err := errNoEndpoints
+	for range attempts {
+		begun := false
+		for _, t := range x.targets {
+			if !t.begin() {
+				continue // it has left since it was picked
+			}
+			begun = true
+			var res *http.Response
+			if res, err = x.attempt(out, t, m); err == nil {
+				return res, nil
+			}
+			t.end()
+			if !isDial(err) || out.Context().Err() != nil || x.body != nil && x.body.read.Load() {
+				return nil, err
+			}
+			if x.body != nil {
+				out.Body = x.body.attempt()
+			}
+		}
+		if begun {
+			return nil, err
+		}
+		// All have left since they were picked: the pool has others now.
+		if again := x.choose(out.Context()); again != nil {
+			return nil, again
+		}
+	}
+	return nil, err
+}
+
+// choose asks the picker of the backend's pool.
+func (x *exchange) choose(ctx context.Context) (err error) {
+	p := x.site.pools[x.backend.Ref]
+	endpoints := *p.endpoints.Load()
+	if len(endpoints) == 0 {
+		return errNoEndpoints
+	}
+	x.targets, err = p.pick.Pick(ctx, &Facts{Request: x.in, Source: x.met.Source, Backend: x.backend}, endpoints)
+	if err == nil && len(x.targets) == 0 {
+		err = errNoEndpoints
+	}
+	return err
+}
+
+// errReadTimeout is the end of the time for an answer.
+var errReadTimeout = errors.New("the backend did not answer in time")
+
+func (x *exchange) attempt(out *http.Request, t *Target, m mode) (*http.Response, error) {
+	tr, err := t.transport(m)
+	if err != nil {
+		return nil, err
+	}
+	ctx, done := out.Context(), func() {}
+	if limit := x.met.Rule.BackendTimeout; limit > 0 {
+		timed, cancel := context.WithTimeout(ctx, limit)
+		ctx, done = timed, cancel
+	}
+	if limit := x.met.Rule.ConnectTimeout; limit > 0 {
+		ctx = context.WithValue(ctx, connectKey{}, limit)
+	}
+	var idle *time.Timer
+	if limit := x.met.Rule.ReadTimeout; limit > 0 {
+		cancellable, cancel := context.WithCancelCause(ctx)
+		idle = time.AfterFunc(limit, func() { cancel(errReadTimeout) })
+		before := done
+		ctx, done = cancellable, func() { idle.Stop(); cancel(nil); before() }
+	}
+	req := out
+	if ctx != out.Context() {
+		req = out.WithContext(ctx)
+	}
+	if host := t.Address.String(); req.URL.Host != host {
+		u := *req.URL
+		u.Host = host
+		clone := *req
+		clone.URL = &u
+		req = &clone
+	}
+	res, err := tr.RoundTrip(req)
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil && ctx.Err() != nil {
+			err = cause
+		}
+		done()
+		return nil, err
+	}
+	end := sync.OnceFunc(func() { done(); t.end() })
+	a := &answer{ReadCloser: res.Body, end: end, idle: idle, limit: x.met.Rule.ReadTimeout}
+	if rw, ok := res.Body.(io.ReadWriteCloser); ok && res.StatusCode == http.StatusSwitchingProtocols {
+		res.Body = &upgraded{answer: a, Writer: rw}
+	} else {
+		res.Body = a
+	}
+	return res, nil
+}
+
+// answer is the body of an answer. Its end is the end of the request.
+type answer struct {
+	io.ReadCloser
+	end   func()
+	idle  *time.Timer
+	limit time.Duration
+}
+
+func (a *answer) Read(p []byte) (int, error) {
+	n, err := a.ReadCloser.Read(p)
+	if a.idle != nil {
+		a.idle.Reset(a.limit)
+	}
+	return n, err
+}
+
+func (a *answer) Close() error {
+	err := a.ReadCloser.Close()
+	a.end()
+	return err
+}
+
+// upgraded is a connection to a backend that no longer speaks HTTP.
+type upgraded struct {
+	*answer
+	io.Writer
+}
+
+// body is the body of a request, which may be offered to several endpoints until one has read of it.
+type body struct {
+	io.ReadCloser
+	read atomic.Bool
+}
+
+// attempt is the body for one endpoint; closing it leaves the body open.
+func (b *body) attempt() io.ReadCloser { return offered{b} }
+
+type offered struct{ b *body }
+
+func (o offered) Read(p []byte) (int, error) {
+	o.b.read.Store(true)
+	return o.b.ReadCloser.Read(p)
+}
+
+func (o offered) Close() error { return nil }
+
+// slowClient is how long a client may send nothing of a body of HTTP/1.1, or take nothing of an answer.
+const slowClient = 60 * time.Second
+
+// patient gives a client time for each part of its body, instead of for all of it.
+type patient struct {
+	io.ReadCloser
+	c    *http.ResponseController
+	last time.Time
+}
+
+func (p *patient) Read(b []byte) (int, error) {
+	if now := time.Now(); now.Sub(p.last) > time.Second {
+		p.last = now
+		_ = p.c.SetReadDeadline(now.Add(slowClient))
+	}
+	n, err := p.ReadCloser.Read(b)
+	if err != nil {
+		_ = p.c.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+// serverTLS is what a port offers to clients.
+func (s *site) serverTLS(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+	cert, err := s.certs.find(hello)
+	if err != nil {
+		return nil, err
+	}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+		Certificates: []tls.Certificate{*cert}}
+	if s.clients != nil {
+		if err := requireClients(cfg, s.clients); err != nil {
+			return nil, err
+		}
+	}
+	return cfg, nil
+}

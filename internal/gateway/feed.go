@@ -1,0 +1,495 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"carob/internal/base/handover"
+	"carob/internal/core/gatewayplan"
+	"carob/internal/core/httproute"
+)
+
+type name = types.NamespacedName
+
+// stage is a set of kinds that are watched together.
+type stage int
+
+const (
+	ingressKinds stage = iota // always
+	gatewayKinds              // while the API server serves the Gateway API
+	backingKinds              // while there is an Ingress or a Gateway to serve
+	routeKinds                // while there is a Gateway to serve
+	stages
+)
+
+// feed has the objects as the watches delivered them. Objects are those of the API server: for reading only.
+type feed struct {
+	wake    chan struct{} // capacity 1: something was not taken yet
+	restage chan struct{} // capacity 1: other kinds may have to be watched
+
+	mu         sync.Mutex
+	gatewayAPI bool
+	kinds      [stages][]*kind
+	running    [stages]context.CancelFunc
+	missing    int // kinds without a first list
+
+	classes        store[*networkingv1.IngressClass]
+	ingresses      store[*networkingv1.Ingress]
+	gatewayClasses store[*gatewayv1.GatewayClass]
+	gateways       store[*gatewayv1.Gateway]
+	services       store[*corev1.Service]
+	slices         store[*discoveryv1.EndpointSlice]
+	secrets        store[*corev1.Secret]
+	httpRoutes     store[*gatewayv1.HTTPRoute]
+	grpcRoutes     store[*gatewayv1.GRPCRoute]
+	tlsRoutes      store[*gatewayv1.TLSRoute]
+	grants         store[*gatewayv1.ReferenceGrant]
+	policies       store[*gatewayv1.BackendTLSPolicy]
+	namespaces     store[*corev1.Namespace]
+	configMaps     store[*corev1.ConfigMap]
+
+	ofService map[name]map[string]*discoveryv1.EndpointSlice
+	readCerts map[name]readSecret
+
+	plan    bool          // the plan has to be made again
+	changed map[name]bool // Services whose endpoints have changed
+}
+
+// readSecret is a Secret that was parsed.
+type readSecret struct {
+	version string
+	cert    *tls.Certificate
+	problem string
+}
+
+// kind is one kind that is watched.
+type kind struct {
+	name    string
+	example runtime.Object
+	lw      func() cache.ListerWatcher
+	store   cache.ReflectorStore
+	clear   func()
+	listed  bool
+	// early: nothing waits for the first list. Ingresses are served also when the Gateway API cannot be read.
+	early bool
+}
+
+// awaited is 1 for a kind whose first list is waited for.
+func (k *kind) awaited() int {
+	if k.early {
+		return 0
+	}
+	return 1
+}
+
+// store has the objects of one kind; it implements cache.ReflectorStore.
+type store[T metav1.Object] struct {
+	f       *feed
+	kind    *kind
+	all     map[name]T
+	changed func(before, after T) // with f.mu held; either may be nil
+	keep    func(T) bool          // nil: all
+}
+
+func nameOf(o metav1.Object) name { return name{Namespace: o.GetNamespace(), Name: o.GetName()} }
+
+func (s *store[T]) put(o T) {
+	var none T
+	key := nameOf(o)
+	before, known := s.all[key]
+	if s.keep != nil && !s.keep(o) {
+		if known {
+			delete(s.all, key)
+			s.changed(before, none)
+		}
+		return
+	}
+	s.all[key] = o
+	s.changed(before, o)
+}
+
+func (s *store[T]) drop(key name) {
+	var none T
+	if before, known := s.all[key]; known {
+		delete(s.all, key)
+		s.changed(before, none)
+	}
+}
+
+func (s *store[T]) locked(obj any, f func(T)) error {
+	o, ok := obj.(T)
+	if !ok {
+		return fmt.Errorf("unexpected %T in a watch of the gateway", obj)
+	}
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	f(o)
+	s.f.notify()
+	return nil
+}
+
+// Add implements cache.ReflectorStore.
+func (s *store[T]) Add(obj any) error { return s.locked(obj, s.put) }
+
+// Update implements cache.ReflectorStore.
+func (s *store[T]) Update(obj any) error { return s.locked(obj, s.put) }
+
+// Delete implements cache.ReflectorStore.
+func (s *store[T]) Delete(obj any) error { return s.locked(obj, func(o T) { s.drop(nameOf(o)) }) }
+
+// Replace implements cache.ReflectorStore.
+func (s *store[T]) Replace(list []any, _ string) error {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	left := map[name]bool{}
+	for key := range s.all {
+		left[key] = true
+	}
+	for _, obj := range list {
+		o, ok := obj.(T)
+		if !ok {
+			return fmt.Errorf("unexpected %T in a list of the gateway", obj)
+		}
+		delete(left, nameOf(o))
+		s.put(o)
+	}
+	for key := range left {
+		s.drop(key)
+	}
+	if !s.kind.listed {
+		s.kind.listed = true
+		s.f.missing -= s.kind.awaited()
+		s.f.plan = true
+		poke(s.f.restage)
+	}
+	s.f.notify()
+	return nil
+}
+
+// Resync implements cache.ReflectorStore; there is nothing to repeat.
+func (s *store[T]) Resync() error { return nil }
+
+func newFeed() *feed {
+	return &feed{wake: make(chan struct{}, 1), restage: make(chan struct{}, 1),
+		ofService: map[name]map[string]*discoveryv1.EndpointSlice{}, readCerts: map[name]readSecret{},
+		changed: map[name]bool{}}
+}
+
+// notify wakes the loop if there is something to take. The lock is held.
+func (f *feed) notify() {
+	if f.missing == 0 && (f.plan || len(f.changed) > 0) {
+		poke(f.wake)
+	}
+}
+
+func (f *feed) setGatewayAPI(on bool) {
+	f.mu.Lock()
+	f.gatewayAPI = on
+	f.mu.Unlock()
+	poke(f.restage)
+}
+
+// watch adds a kind to a stage.
+func watch[T interface {
+	metav1.Object
+	runtime.Object
+}](f *feed, s *store[T], at stage, what string, example T, lw func() cache.ListerWatcher) {
+	s.f, s.all = f, map[name]T{}
+	if s.changed == nil {
+		s.changed = func(_, _ T) { f.plan = true }
+	}
+	if at < backingKinds {
+		s.changed = func(_, _ T) { f.plan = true; poke(f.restage) }
+	}
+	s.kind = &kind{name: what, example: example, lw: lw, store: s, early: at == gatewayKinds}
+	s.kind.clear = func() {
+		var none T
+		for key, o := range s.all {
+			delete(s.all, key)
+			s.changed(o, none)
+		}
+	}
+	f.kinds[at] = append(f.kinds[at], s.kind)
+}
+
+func local[L runtime.Object](c handover.Client[L], example runtime.Object,
+	which fields.Selector) func() cache.ListerWatcher {
+	return func() cache.ListerWatcher { return handover.New(c, example, which) }
+}
+
+// gatewayClient reads and writes objects of the Gateway API.
+func gatewayClient(cfg *rest.Config) (rest.Interface, error) {
+	scheme := runtime.NewScheme()
+	if err := gatewayv1.Install(scheme); err != nil {
+		return nil, fmt.Errorf("register the Gateway API: %w", err)
+	}
+	metav1.AddToGroupVersion(scheme, schemaVersion())
+	own := rest.CopyConfig(cfg)
+	version := schemaVersion()
+	own.GroupVersion, own.APIPath = &version, "/apis"
+	own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	own.ContentType, own.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	c, err := rest.RESTClientFor(own)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for the Gateway API: %w", err)
+	}
+	return c, nil
+}
+
+// declare lists the kinds.
+func (f *feed) declare(cfg Config, gateway rest.Interface) {
+	all, everything := metav1.NamespaceAll, fields.Everything()
+	c := cfg.Client
+	watch(f, &f.classes, ingressKinds, "ingressclasses", &networkingv1.IngressClass{},
+		local(c.NetworkingV1().IngressClasses(), &networkingv1.IngressClass{}, everything))
+	watch(f, &f.ingresses, ingressKinds, "ingresses", &networkingv1.Ingress{},
+		local(c.NetworkingV1().Ingresses(all), &networkingv1.Ingress{}, everything))
+	watch(f, &f.services, backingKinds, "services", &corev1.Service{},
+		local(c.CoreV1().Services(all), &corev1.Service{}, everything))
+	f.slices.changed = f.sliceChanged
+	watch(f, &f.slices, backingKinds, "endpointslices", &discoveryv1.EndpointSlice{},
+		local(c.DiscoveryV1().EndpointSlices(all), &discoveryv1.EndpointSlice{}, everything))
+	watch(f, &f.secrets, backingKinds, "secrets", &corev1.Secret{}, local(c.CoreV1().Secrets(all), &corev1.Secret{},
+		fields.OneTermEqualSelector("type", string(corev1.SecretTypeTLS))))
+	watch(f, &f.namespaces, routeKinds, "namespaces", &corev1.Namespace{},
+		local(c.CoreV1().Namespaces(), &corev1.Namespace{}, everything))
+	f.configMaps.keep = func(m *corev1.ConfigMap) bool {
+		_, text := m.Data["ca.crt"]
+		_, binary := m.BinaryData["ca.crt"]
+		return (text || binary) && m.Name != "kube-root-ca.crt"
+	}
+	watch(f, &f.configMaps, routeKinds, "configmaps", &corev1.ConfigMap{},
+		local(c.CoreV1().ConfigMaps(all), &corev1.ConfigMap{}, everything))
+	if gateway == nil {
+		return
+	}
+	remote := func(resource string) func() cache.ListerWatcher {
+		return func() cache.ListerWatcher { return cache.NewListWatchFromClient(gateway, resource, all, everything) }
+	}
+	watch(f, &f.gatewayClasses, gatewayKinds, "gatewayclasses", &gatewayv1.GatewayClass{}, remote("gatewayclasses"))
+	watch(f, &f.gateways, gatewayKinds, "gateways", &gatewayv1.Gateway{}, remote("gateways"))
+	watch(f, &f.httpRoutes, routeKinds, "httproutes", &gatewayv1.HTTPRoute{}, remote("httproutes"))
+	watch(f, &f.grpcRoutes, routeKinds, "grpcroutes", &gatewayv1.GRPCRoute{}, remote("grpcroutes"))
+	watch(f, &f.tlsRoutes, routeKinds, "tlsroutes", &gatewayv1.TLSRoute{}, remote("tlsroutes"))
+	watch(f, &f.grants, routeKinds, "referencegrants", &gatewayv1.ReferenceGrant{}, remote("referencegrants"))
+	watch(f, &f.policies, routeKinds, "backendtlspolicies", &gatewayv1.BackendTLSPolicy{}, remote("backendtlspolicies"))
+}
+
+// sliceChanged keeps the slices of each Service. The lock is held.
+func (f *feed) sliceChanged(before, after *discoveryv1.EndpointSlice) {
+	for i, s := range []*discoveryv1.EndpointSlice{before, after} {
+		if s == nil {
+			continue
+		}
+		of := name{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+		if of.Name == "" {
+			continue
+		}
+		f.changed[of] = true
+		if i == 0 {
+			if delete(f.ofService[of], s.Name); len(f.ofService[of]) == 0 {
+				delete(f.ofService, of)
+			}
+			continue
+		}
+		if f.ofService[of] == nil {
+			f.ofService[of] = map[string]*discoveryv1.EndpointSlice{}
+		}
+		f.ofService[of][s.Name] = s
+	}
+}
+
+// run watches what is needed until ctx ends.
+func (f *feed) run(ctx context.Context, cfg Config) {
+	var group sync.WaitGroup
+	defer group.Wait()
+	var gateway rest.Interface
+	if cfg.REST != nil {
+		var err error
+		if gateway, err = gatewayClient(cfg.REST); err != nil {
+			klog.FromContext(ctx).Error(err, "The Gateway API is not served")
+		}
+	}
+	f.mu.Lock()
+	f.declare(cfg, gateway)
+	f.mu.Unlock()
+	for {
+		f.follow(ctx, &group)
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.restage:
+		}
+	}
+}
+
+// follow starts and ends the watches of stages.
+func (f *feed) follow(ctx context.Context, group *sync.WaitGroup) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for at, wanted := range f.needed() {
+		switch {
+		case wanted && f.running[at] == nil:
+			watching, cancel := context.WithCancel(ctx)
+			f.running[at] = cancel
+			for _, k := range f.kinds[at] {
+				k.listed = false
+				f.missing += k.awaited()
+				log := klog.FromContext(ctx)
+				r := cache.NewReflectorWithOptions(k.lw(), k.example, k.store,
+					cache.ReflectorOptions{Name: "gateway-" + k.name, Logger: &log})
+				group.Go(func() { r.RunWithContext(watching) })
+			}
+		case !wanted && f.running[at] != nil:
+			f.running[at]()
+			f.running[at] = nil
+			for _, k := range f.kinds[at] {
+				if !k.listed {
+					f.missing -= k.awaited()
+				}
+				k.listed = true // a late list of the old watch counts for nothing
+				k.clear()
+			}
+			f.plan = true
+		}
+	}
+	f.notify()
+}
+
+// needed says which stages are.
+func (f *feed) needed() [stages]bool {
+	out := [stages]bool{ingressKinds: true, gatewayKinds: f.gatewayAPI && len(f.kinds[gatewayKinds]) > 0}
+	classes := values(f.classes.all)
+	for _, in := range f.ingresses.all {
+		out[backingKinds] = out[backingKinds] || gatewayplan.Serves(in, classes)
+	}
+	ours := map[string]bool{}
+	for _, c := range f.gatewayClasses.all {
+		ours[c.Name] = c.Spec.ControllerName == gatewayplan.GatewayController
+	}
+	for _, g := range f.gateways.all {
+		out[routeKinds] = out[routeKinds] || ours[string(g.Spec.GatewayClassName)]
+	}
+	out[backingKinds] = out[backingKinds] || out[routeKinds]
+	return out
+}
+
+func values[T any](m map[name]T) []T {
+	out := make([]T, 0, len(m))
+	for _, o := range m {
+		out = append(out, o)
+	}
+	return out
+}
+
+// snapshot is what the loop takes: the whole world, or only the Services whose endpoints have changed.
+type snapshot struct {
+	World        gatewayplan.World
+	certificates map[name]*tls.Certificate
+	changed      map[name]bool
+	services     map[name]*corev1.Service
+	slices       map[name][]*discoveryv1.EndpointSlice
+}
+
+// endpoints are those of a backend.
+func (s *snapshot) endpoints(ref httproute.Ref) []gatewayplan.Endpoint {
+	of := name{Namespace: ref.Namespace, Name: ref.Name}
+	if s.services[of] == nil {
+		return nil
+	}
+	return gatewayplan.Endpoints(s.services[of], ref.Port, s.slices[of])
+}
+
+// take returns what has changed: a world if the plan has to be made again, else endpoints; false before all lists are
+// complete.
+func (f *feed) take() (world, endpoints *snapshot, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.missing > 0 {
+		return nil, nil, false
+	}
+	for at, wanted := range f.needed() {
+		if wanted && f.running[at] == nil {
+			return nil, nil, false // about to start
+		}
+	}
+	s := &snapshot{changed: f.changed, services: map[name]*corev1.Service{},
+		slices: map[name][]*discoveryv1.EndpointSlice{}}
+	f.changed = map[name]bool{}
+	if !f.plan {
+		for of := range s.changed {
+			s.services[of] = f.services.all[of]
+			s.slices[of] = sorted(f.ofService[of])
+		}
+		return nil, s, true
+	}
+	f.plan = false
+	for of, service := range f.services.all {
+		s.services[of] = service
+		s.slices[of] = sorted(f.ofService[of])
+	}
+	s.World = gatewayplan.World{Classes: values(f.classes.all), Ingresses: values(f.ingresses.all),
+		Services: s.services, GatewayClasses: values(f.gatewayClasses.all), Gateways: values(f.gateways.all),
+		HTTPRoutes: values(f.httpRoutes.all), GRPCRoutes: values(f.grpcRoutes.all), TLSRoutes: values(f.tlsRoutes.all),
+		Grants: values(f.grants.all), Policies: values(f.policies.all), Secrets: map[name]gatewayplan.Material{},
+		CAs: map[name]gatewayplan.Material{}, Namespaces: map[string]labels.Set{}}
+	for _, n := range f.namespaces.all {
+		s.World.Namespaces[n.Name] = n.Labels
+	}
+	for key, m := range f.configMaps.all {
+		s.World.CAs[key] = readCAs(m)
+	}
+	f.readSecrets(s)
+	return s, nil, true
+}
+
+// readSecrets parses Secrets that have changed. Keys stay in memory only.
+func (f *feed) readSecrets(s *snapshot) {
+	s.certificates = map[name]*tls.Certificate{}
+	read := map[name]readSecret{}
+	for key, secret := range f.secrets.all {
+		known, was := f.readCerts[key]
+		if !was || known.version != secret.ResourceVersion {
+			known = readSecret{version: secret.ResourceVersion}
+			cert, err := readCertificate(secret)
+			if err != nil {
+				known.problem = err.Error()
+			} else {
+				known.cert = cert
+			}
+		}
+		read[key] = known
+		s.World.Secrets[key] = gatewayplan.Material{Problem: known.problem}
+		if known.cert != nil {
+			s.certificates[key] = known.cert
+		}
+	}
+	f.readCerts = read
+}
+
+func sorted(m map[string]*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
+	out := make([]*discoveryv1.EndpointSlice, 0, len(m))
+	for _, s := range m {
+		out = append(out, s)
+	}
+	slices.SortFunc(out, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}

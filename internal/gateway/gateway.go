@@ -1,0 +1,233 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+
+	"carob/internal/core/gatewayplan"
+	"carob/internal/core/httproute"
+)
+
+// Config is what the gateway needs.
+type Config struct {
+	Client kubernetes.Interface
+	REST   *rest.Config // for the objects of the Gateway API, with the same rights
+	Events record.EventRecorder
+	// HTTP and HTTPS are where Ingresses are served, and Gateways without an address of their own; not valid: nowhere.
+	HTTP, HTTPS netip.AddrPort
+	Pool        []netip.Addr        // each Gateway without addresses gets one of these
+	Host        func() []netip.Addr // addresses of this host
+	Now         func() time.Time
+}
+
+// Gateway is the data plane. Its methods may be called at any time.
+type Gateway struct {
+	cfg     Config
+	feed    *feed
+	traffic *traffic
+	writer  *writer
+	mirrors *mirrors
+	open    atomic.Int64
+
+	mu     sync.Mutex // covers what follows, for Routes
+	plan   *gatewayplan.Plan
+	ports  map[netip.AddrPort]*port
+	failed map[netip.AddrPort]string
+	pools  map[httproute.Ref]*pool
+
+	fallback *tls.Certificate // made when it is first needed
+	closed   sync.WaitGroup   // ports that drain
+}
+
+// New returns a gateway that does nothing before Run.
+func New(cfg Config) *Gateway {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Gateway{cfg: cfg, feed: newFeed(), traffic: newTraffic(), writer: newWriter(cfg), mirrors: newMirrors(),
+		ports: map[netip.AddrPort]*port{}, failed: map[netip.AddrPort]string{}, pools: map[httproute.Ref]*pool{}}
+}
+
+// Routed implements node.Traffic: whether the pod gets requests as one that goes on, or has requests in flight.
+func (g *Gateway) Routed(pod types.UID) bool { return g.traffic.routed(pod) }
+
+// Follow implements node.Traffic.
+func (g *Gateway) Follow(ctx context.Context, released func(pod types.UID)) {
+	g.traffic.follow(ctx, released)
+}
+
+// SetGatewayAPI says whether the kinds of the Gateway API are served by the API server.
+func (g *Gateway) SetGatewayAPI(on bool) { g.feed.setGatewayAPI(on) }
+
+// retryAfter is the wait before a port that could not be opened is tried again.
+const retryAfter = 5 * time.Second
+
+// Run serves until ctx is done. Requests in flight get a moment to end.
+func (g *Gateway) Run(ctx context.Context) error {
+	var group sync.WaitGroup
+	defer group.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	group.Go(func() { g.feed.run(ctx, g.cfg) })
+	group.Go(func() { g.writer.run(ctx) })
+	defer g.stop()
+	retry := time.NewTimer(retryAfter)
+	retry.Stop()
+	defer retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-retry.C:
+		case <-g.feed.wake:
+		}
+		world, services, ok := g.feed.take()
+		if !ok {
+			continue // the first lists are not complete
+		}
+		began := time.Now()
+		if world != nil {
+			g.apply(ctx, world)
+		} else {
+			g.update(services)
+		}
+		if g.anyFailed() {
+			retry.Reset(retryAfter)
+		}
+		// A storm of changes takes at most half of a processor.
+		select {
+		case <-ctx.Done():
+		case <-time.After(min(time.Since(began), time.Second)):
+		}
+	}
+}
+
+func (g *Gateway) anyFailed() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.failed) > 0
+}
+
+// apply makes everything as the objects want it.
+func (g *Gateway) apply(ctx context.Context, w *snapshot) {
+	w.World.HTTP, w.World.HTTPS, w.World.Pool, w.World.Host = g.cfg.HTTP, g.cfg.HTTPS, g.cfg.Pool, g.cfg.Host()
+	w.World.Failed = g.failed
+	plan := gatewayplan.Make(&w.World)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.plan = plan
+	pools := map[httproute.Ref]*pool{}
+	for ref := range plan.Refs {
+		if pools[ref] = g.pools[ref]; pools[ref] == nil {
+			pools[ref] = newPool()
+		}
+		g.traffic.set(pools[ref], w.endpoints(ref))
+	}
+	failed := map[netip.AddrPort]string{}
+	for at, p := range plan.Ports {
+		s := g.site(ctx, at, p, pools, w)
+		if running := g.ports[at]; running != nil {
+			if running.site.Load().tls == s.tls {
+				running.site.Store(s)
+				continue
+			}
+			running.stop(drainTime)
+			delete(g.ports, at)
+		}
+		running, err := listen(ctx, at, s, &g.open, g.mirrors)
+		if err != nil {
+			failed[at] = err.Error()
+			klog.FromContext(ctx).Error(err, "The gateway cannot listen; trying again", "after", retryAfter)
+			continue
+		}
+		g.ports[at] = running
+	}
+	for at, running := range g.ports {
+		if plan.Ports[at] == nil {
+			delete(g.ports, at)
+			g.closed.Go(func() { running.stop(drainTime) })
+		}
+	}
+	for ref, p := range g.pools { // after no site has it
+		if pools[ref] == nil {
+			g.traffic.set(p, nil)
+		}
+	}
+	g.pools = pools
+	changed := len(failed) != len(g.failed)
+	for at, why := range failed {
+		changed = changed || g.failed[at] != why
+	}
+	g.failed = failed
+	if changed { // the statuses tell
+		w.World.Failed = failed
+		plan = gatewayplan.Make(&w.World)
+		g.plan = plan
+	}
+	g.writer.write(w, plan)
+}
+
+// site compiles what a port serves.
+func (g *Gateway) site(ctx context.Context, at netip.AddrPort, p *gatewayplan.Port, pools map[httproute.Ref]*pool,
+	w *snapshot) *site {
+	s := &site{port: int32(at.Port()), tls: p.TLS, certs: newCertificates(), clients: p.Clients, pools: pools}
+	s.table, s.problems = httproute.Compile(p.Listeners)
+	for _, c := range p.Certificates {
+		for _, name := range c.Secrets {
+			if cert := w.certificates[name]; cert != nil {
+				s.certs.add(c.Host, cert)
+			}
+		}
+	}
+	for _, st := range p.Streams {
+		s.streams = append(s.streams, stream{st})
+	}
+	if p.Default {
+		if g.fallback == nil {
+			var err error
+			if g.fallback, err = selfSigned(g.cfg.Now()); err != nil {
+				klog.FromContext(ctx).Error(err, "Connections for unknown names will fail")
+			}
+		}
+		s.certs.fallback = g.fallback
+	}
+	return s
+}
+
+// update gives pools new endpoints.
+func (g *Gateway) update(changes *snapshot) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for ref, p := range g.pools {
+		if changes.changed[types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}] {
+			g.traffic.set(p, changes.endpoints(ref))
+		}
+	}
+}
+
+// stop drains all ports.
+func (g *Gateway) stop() {
+	g.mu.Lock()
+	for at, p := range g.ports {
+		delete(g.ports, at)
+		g.closed.Go(func() { p.stop(drainTime) })
+	}
+	g.mu.Unlock()
+	g.closed.Wait()
+	g.mirrors.wg.Wait()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.pools {
+		g.traffic.set(p, nil)
+	}
+}

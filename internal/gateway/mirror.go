@@ -1,0 +1,99 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"carob/internal/core/httproute"
+)
+
+// Limits of copies of requests.
+const (
+	mirrorsAtOnce = 256
+	mirrorTime    = 10 * time.Second
+	mirrorBody    = 256 << 10 // bytes; a request with a larger body, or one of unknown length, is not copied
+)
+
+// mirrors sends copies of requests. A copy never delays the request: what is too much is dropped.
+type mirrors struct {
+	slots chan struct{}
+	wg    sync.WaitGroup
+}
+
+func newMirrors() *mirrors { return &mirrors{slots: make(chan struct{}, mirrorsAtOnce)} }
+
+// send copies a request as its backend gets it. A body is read here, before the backend gets it.
+func (m *mirrors) send(s *site, to *httproute.Mirror, out *http.Request, x *exchange) {
+	p := s.pools[to.Backend.Ref]
+	if p == nil || to.Backend.Invalid != "" || to.Denominator <= 0 ||
+		randomBelow(int64(to.Denominator)) >= int64(to.Numerator) {
+		return
+	}
+	endpoints := *p.endpoints.Load()
+	var content []byte
+	if x.body != nil {
+		if out.ContentLength <= 0 || out.ContentLength > mirrorBody {
+			return
+		}
+		var err error
+		if content, err = io.ReadAll(io.LimitReader(x.body.ReadCloser, out.ContentLength)); err != nil {
+			return
+		}
+		x.body.ReadCloser = readAgain{io.MultiReader(bytes.NewReader(content), x.body.ReadCloser), x.body.ReadCloser}
+	}
+	if len(endpoints) == 0 {
+		return
+	}
+	select {
+	case m.slots <- struct{}{}:
+	default:
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(out.Context()), mirrorTime)
+	clone := out.Clone(ctx)
+	clone.Body, clone.GetBody = http.NoBody, nil
+	if content != nil {
+		clone.Body = io.NopCloser(bytes.NewReader(content))
+	}
+	m.wg.Go(func() {
+		defer func() { cancel(); <-m.slots }()
+		m.deliver(clone, p, &to.Backend)
+	})
+}
+
+type readAgain struct {
+	io.Reader
+	io.Closer
+}
+
+func (m *mirrors) deliver(req *http.Request, p *pool, b *httproute.Backend) {
+	targets, err := p.pick.Pick(req.Context(), &Facts{Request: req, Backend: b}, *p.endpoints.Load())
+	if err != nil || len(targets) == 0 || !targets[0].begin() {
+		return
+	}
+	defer targets[0].end()
+	how := mode{protocol: b.Protocol}
+	req.URL.Scheme = "http"
+	if b.TLS != nil {
+		how.secure, how.tls = true, *b.TLS
+		req.URL.Scheme = "https"
+	}
+	tr, err := targets[0].transport(how)
+	if err != nil {
+		return
+	}
+	req.URL.Host = targets[0].Address.String()
+	for i := range b.Filters.Request {
+		change(req.Header, &b.Filters.Request[i], &req.Host)
+	}
+	res, err := tr.RoundTrip(req)
+	if err != nil {
+		return
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, mirrorBody))
+	_ = res.Body.Close()
+}

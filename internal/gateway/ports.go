@@ -1,0 +1,234 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+// Limits of clients.
+const (
+	headerTime   = 10 * time.Second  // for the header of a request
+	keepAlive    = 120 * time.Second // between two requests
+	headerBytes  = 64 << 10
+	streamsOfOne = 250   // HTTP/2 streams of one connection at the same time
+	connections  = 60000 // of all ports
+	drainTime    = 5 * time.Second
+)
+
+// port listens on one address. What it serves is replaced without an effect on its connections.
+type port struct {
+	at      netip.AddrPort
+	site    atomic.Pointer[site]
+	ln      net.Listener
+	server  *http.Server
+	accept  chan net.Conn
+	closing chan struct{} // closed when the listener is
+	open    *atomic.Int64 // connections of all ports
+	mirrors *mirrors
+
+	streams sync.WaitGroup
+	cancel  context.CancelFunc // ends streams and upgraded connections
+	ended   chan struct{}
+}
+
+// listen opens a port.
+func listen(ctx context.Context, at netip.AddrPort, s *site, open *atomic.Int64, m *mirrors) (*port, error) {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", at.String())
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", at, err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	p := &port{at: at, ln: ln, accept: make(chan net.Conn), closing: make(chan struct{}), open: open, mirrors: m,
+		cancel: cancel, ended: make(chan struct{})}
+	p.site.Store(s)
+	p.server = &http.Server{Handler: p, ReadHeaderTimeout: headerTime, IdleTimeout: keepAlive,
+		MaxHeaderBytes: headerBytes, BaseContext: func(net.Listener) context.Context { return ctx },
+		ErrorLog: log.New(discard{}, "", 0), Protocols: &http.Protocols{},
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: streamsOfOne, SendPingTimeout: 30 * time.Second,
+			PingTimeout: 15 * time.Second, WriteByteTimeout: slowClient, MaxReadFrameSize: 64 << 10,
+			MaxReceiveBufferPerConnection: 1 << 20, MaxReceiveBufferPerStream: 256 << 10}}
+	p.server.Protocols.SetHTTP1(true)
+	p.server.Protocols.SetHTTP2(true)
+	p.server.Protocols.SetUnencryptedHTTP2(true)
+	go p.run(ctx)
+	return p, nil
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+func (p *port) run(ctx context.Context) {
+	defer close(p.ended)
+	go p.acceptAll(ctx)
+	var err error
+	if p.site.Load().tls {
+		p.server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+			GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) { return p.site.Load().serverTLS(h) },
+			// Never used; the server requires it.
+			GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate,
+				error) {
+				return p.site.Load().certs.find(h)
+			}}
+		err = p.server.ServeTLS(p, "", "")
+	} else {
+		err = p.server.Serve(p)
+	}
+	if err != nil && !errors.Is(err, http.ErrServerClosed) {
+		klog.FromContext(ctx).Error(err, "A port of the gateway has ended", "address", p.at)
+	}
+}
+
+// acceptAll accepts connections. Those of ports with streams wait for the name that the client asks for.
+func (p *port) acceptAll(ctx context.Context) {
+	defer close(p.closing)
+	for {
+		c, err := p.ln.Accept()
+		if err != nil {
+			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() || isShortage(err) {
+				time.Sleep(10 * time.Millisecond) // no descriptors: others may end
+				continue
+			}
+			return
+		}
+		if p.open.Add(1) > connections {
+			p.open.Add(-1)
+			_ = c.Close()
+			continue
+		}
+		c = &counted{Conn: c, open: p.open}
+		if len(p.site.Load().streams) > 0 {
+			p.streams.Go(func() { p.sort(ctx, c) })
+			continue
+		}
+		p.hand(c)
+	}
+}
+
+// hand gives a connection to the HTTP server.
+func (p *port) hand(c net.Conn) {
+	select {
+	case p.accept <- c:
+	case <-p.ended:
+		_ = c.Close()
+	}
+}
+
+// sort finds out whether a connection is a stream.
+func (p *port) sort(ctx context.Context, c net.Conn) {
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	name, again, err := peek(c)
+	if !stop() || err != nil {
+		_ = c.Close()
+		return
+	}
+	s := p.site.Load()
+	switch to := s.streamFor(name); {
+	case to != nil && !s.moreSpecific(name, to):
+		s.pass(ctx, again, to)
+	case len(s.certs.candidates(name)) == 0 && s.certs.fallback == nil:
+		_ = c.Close() // nobody has this name; an alert of TLS would say that somebody ends TLS here
+	default:
+		p.hand(again)
+	}
+}
+
+// moreSpecific reports whether an HTTPS listener has a name more exactly than a stream.
+func (s *site) moreSpecific(name string, to *stream) bool {
+	_, exact := s.certs.exact[name]
+	return exact && to.Host != name
+}
+
+// Accept implements net.Listener.
+func (p *port) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.accept:
+		return c, nil
+	case <-p.closing:
+		return nil, net.ErrClosed
+	}
+}
+
+// Addr implements net.Listener.
+func (p *port) Addr() net.Addr { return p.ln.Addr() }
+
+// Close implements net.Listener.
+func (p *port) Close() error { return p.ln.Close() }
+
+// counted is a connection that is counted until it is closed.
+type counted struct {
+	net.Conn
+	open *atomic.Int64
+	once sync.Once
+}
+
+// Close implements net.Conn.
+func (c *counted) Close() error {
+	c.once.Do(func() { c.open.Add(-1) })
+	return c.Conn.Close()
+}
+
+// CloseWrite ends one direction.
+func (c *counted) CloseWrite() error {
+	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return w.CloseWrite()
+	}
+	return c.Conn.Close()
+}
+
+// ServeHTTP implements http.Handler.
+func (p *port) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 1 {
+		c := http.NewResponseController(w)
+		if r.Body != nil && r.Body != http.NoBody {
+			r.Body = &patient{ReadCloser: r.Body, c: c}
+		}
+		w = &unhurried{ResponseWriter: w, c: c}
+	}
+	p.site.Load().ServeHTTP(w, r, p.mirrors)
+}
+
+// unhurried gives a client time for each part of an answer.
+type unhurried struct {
+	http.ResponseWriter
+	c    *http.ResponseController
+	last time.Time
+}
+
+// Write implements http.ResponseWriter.
+func (u *unhurried) Write(b []byte) (int, error) {
+	if now := time.Now(); now.Sub(u.last) > time.Second {
+		u.last = now
+		_ = u.c.SetWriteDeadline(now.Add(slowClient))
+	}
+	return u.ResponseWriter.Write(b)
+}
+
+// Unwrap lets a ResponseController find what the server can do.
+func (u *unhurried) Unwrap() http.ResponseWriter { return u.ResponseWriter }
+
+// stop closes the port and waits for requests in flight, at most for a time.
+func (p *port) stop(limit time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	if err := p.server.Shutdown(ctx); err != nil {
+		_ = p.server.Close()
+	}
+	p.cancel()
+	_ = p.ln.Close()
+	<-p.ended
+	<-p.closing
+	p.streams.Wait()
+}

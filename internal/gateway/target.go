@@ -1,0 +1,342 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/gatewayplan"
+	"carob/internal/core/httproute"
+)
+
+// Limits of connections to backends.
+const (
+	connectTimeout  = 5 * time.Second
+	idleTimeout     = 90 * time.Second
+	idlePerEndpoint = 512
+	maxAnswerHeader = 256 << 10 // bytes
+)
+
+// Target is an endpoint with its connections. It lives as long as a pool or a request refers to it.
+type Target struct {
+	gatewayplan.Endpoint
+	traffic *traffic
+
+	gone     atomic.Bool // in no pool any more: no new request may begin
+	requests atomic.Int64
+	pools    int // that have it; guarded by traffic.mu
+
+	mu         sync.Mutex
+	transports map[mode]*http.Transport
+}
+
+// mode is how a backend is spoken to.
+type mode struct {
+	protocol httproute.Protocol
+	upgrade  bool // HTTP/1.1 only
+	tls      httproute.BackendTLS
+	secure   bool
+}
+
+// begin takes the target for a request, unless it must not get a new one. The order of the two steps matters: who lets
+// a pod go sets gone, then counts the requests.
+func (t *Target) begin() bool {
+	t.requests.Add(1)
+	if t.gone.Load() {
+		t.end()
+		return false
+	}
+	return true
+}
+
+// end gives the target back. The last request of a target that has left closes its connections.
+func (t *Target) end() {
+	if t.requests.Add(-1) == 0 && t.gone.Load() {
+		t.closeIdle()
+		t.traffic.left(t.Pod)
+	}
+}
+
+func (t *Target) closeIdle() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, tr := range t.transports {
+		tr.CloseIdleConnections()
+	}
+}
+
+// dialError is a failure before anything was sent.
+type dialError struct{ error }
+
+func (e dialError) Unwrap() error { return e.error }
+
+type connectKey struct{}
+
+func dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	d := net.Dialer{Timeout: connectTimeout, KeepAlive: 30 * time.Second}
+	if limit, ok := ctx.Value(connectKey{}).(time.Duration); ok {
+		d.Timeout = limit
+	}
+	c, err := d.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, dialError{err}
+	}
+	return c, nil
+}
+
+// transport returns the connections for a mode.
+func (t *Target) transport(m mode) (*http.Transport, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if tr := t.transports[m]; tr != nil {
+		return tr, nil
+	}
+	tr := &http.Transport{DialContext: dial, MaxIdleConnsPerHost: idlePerEndpoint, IdleConnTimeout: idleTimeout,
+		DisableCompression: true, MaxResponseHeaderBytes: maxAnswerHeader, ExpectContinueTimeout: time.Second,
+		TLSHandshakeTimeout: connectTimeout, Protocols: &http.Protocols{}}
+	switch {
+	case m.secure:
+		tr.Protocols.SetHTTP1(!m.tls.H2)
+		tr.Protocols.SetHTTP2(!m.upgrade)
+		cfg, err := clientTLS(m.tls)
+		if err != nil {
+			return nil, err
+		}
+		tr.TLSClientConfig = cfg
+	case m.protocol == httproute.H2C && !m.upgrade:
+		tr.Protocols.SetUnencryptedHTTP2(true)
+	default:
+		tr.Protocols.SetHTTP1(true)
+	}
+	if t.transports == nil {
+		t.transports = map[mode]*http.Transport{}
+	}
+	t.transports[m] = tr
+	return tr, nil
+}
+
+// clientTLS is how a backend is verified.
+func clientTLS(b httproute.BackendTLS) (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: b.Name}
+	if b.Insecure {
+		cfg.InsecureSkipVerify = true // asked for by the annotation backend-protocol, as in ingress-nginx
+		return cfg, nil
+	}
+	if b.CA != "" {
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM([]byte(b.CA)) {
+			return nil, errors.New("the CA for a backend cannot be read")
+		}
+	}
+	if b.Cert != "" {
+		pair, err := tls.X509KeyPair([]byte(b.Cert), []byte(b.Cert))
+		if err != nil {
+			return nil, fmt.Errorf("read the client certificate for a backend: %w", err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	if b.SANs == "" {
+		return cfg, nil
+	}
+	// The names that the certificate must have differ from the one to ask for: the chain is verified here.
+	sans := strings.Split(strings.TrimSuffix(b.SANs, "\x00"), "\x00")
+	roots := cfg.RootCAs
+	cfg.InsecureSkipVerify = true
+	cfg.VerifyConnection = func(s tls.ConnectionState) error {
+		opts := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool()}
+		for _, c := range s.PeerCertificates[1:] {
+			opts.Intermediates.AddCert(c)
+		}
+		leaf := s.PeerCertificates[0]
+		if _, err := leaf.Verify(opts); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(sans, func(san string) bool { return hasSAN(leaf, san) }) {
+			return errors.New("the backend's certificate has none of the required names")
+		}
+		return nil
+	}
+	return cfg, nil
+}
+
+func hasSAN(c *x509.Certificate, san string) bool {
+	if name, ok := strings.CutPrefix(san, "dns:"); ok {
+		return c.VerifyHostname(name) == nil
+	}
+	uri, _ := strings.CutPrefix(san, "uri:")
+	for _, u := range c.URIs {
+		if u.String() == uri {
+			return true
+		}
+	}
+	return false
+}
+
+// Facts are what a picker may look at in a request.
+type Facts struct {
+	Request *http.Request
+	Source  *httproute.Source
+	Backend *httproute.Backend
+}
+
+// Picker orders the endpoints of a backend for a request: the first gets it; if it cannot be connected to, the next.
+type Picker interface {
+	Pick(ctx context.Context, f *Facts, endpoints []*Target) ([]*Target, error)
+}
+
+// attempts is how many endpoints a request is tried at.
+const attempts = 3
+
+// roundRobin is the picker of Services.
+type roundRobin struct{ next atomic.Uint64 }
+
+func (r *roundRobin) Pick(_ context.Context, _ *Facts, endpoints []*Target) ([]*Target, error) {
+	n := min(len(endpoints), attempts)
+	out := make([]*Target, 0, n)
+	at := r.next.Add(1)
+	for i := range n {
+		out = append(out, endpoints[(at+uint64(i))%uint64(len(endpoints))])
+	}
+	return out, nil
+}
+
+// pool has the endpoints of one backend.
+type pool struct {
+	endpoints atomic.Pointer[[]*Target]
+	pick      Picker
+}
+
+func newPool() *pool {
+	p := &pool{pick: &roundRobin{}}
+	p.endpoints.Store(&[]*Target{})
+	return p
+}
+
+// traffic knows all targets, and which pods may get requests.
+type traffic struct {
+	mu      sync.Mutex
+	targets map[gatewayplan.Endpoint]*Target // by address and pod
+	pods    map[types.UID]map[*Target]bool
+	gone    map[types.UID]bool // not told to Follow yet
+	wake    chan struct{}      // capacity 1
+}
+
+func newTraffic() *traffic {
+	return &traffic{targets: map[gatewayplan.Endpoint]*Target{}, pods: map[types.UID]map[*Target]bool{},
+		gone: map[types.UID]bool{}, wake: make(chan struct{}, 1)}
+}
+
+// set gives a pool its endpoints.
+func (t *traffic) set(p *pool, all []gatewayplan.Endpoint) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := make([]*Target, 0, len(all))
+	for _, e := range all {
+		now = append(now, t.join(e))
+	}
+	before := *p.endpoints.Swap(&now)
+	for _, target := range before {
+		t.leave(target)
+	}
+}
+
+// join adds a pool to the ones that have a target.
+func (t *traffic) join(e gatewayplan.Endpoint) *Target {
+	target := t.targets[e]
+	if target == nil {
+		target = &Target{Endpoint: e, traffic: t}
+		t.targets[e] = target
+		if t.pods[e.Pod] == nil {
+			t.pods[e.Pod] = map[*Target]bool{}
+		}
+		t.pods[e.Pod][target] = true
+	}
+	target.pools++
+	return target
+}
+
+func (t *traffic) leave(target *Target) {
+	if target.pools--; target.pools > 0 {
+		return
+	}
+	target.gone.Store(true)
+	delete(t.targets, target.Endpoint)
+	t.gone[target.Pod] = true
+	if target.requests.Load() == 0 {
+		t.forget(target)
+		go target.closeIdle() // it may wait for a transport's lock
+	}
+	poke(t.wake)
+}
+
+func (t *traffic) forget(target *Target) {
+	if delete(t.pods[target.Pod], target); len(t.pods[target.Pod]) == 0 {
+		delete(t.pods, target.Pod)
+	}
+}
+
+// left is told when the last request of a target that has left its pools has ended.
+func (t *traffic) left(pod types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for target := range t.pods[pod] {
+		if target.pools == 0 && target.requests.Load() == 0 {
+			t.forget(target)
+		}
+	}
+	t.gone[pod] = true
+	poke(t.wake)
+}
+
+// routed reports whether a pod gets new requests as one that goes on, or has requests that have not ended.
+func (t *traffic) routed(pod types.UID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for target := range t.pods[pod] {
+		if target.pools > 0 && !target.Ending || target.requests.Load() > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// follow calls released for each pod of which routed becomes false, until ctx ends.
+func (t *traffic) follow(ctx context.Context, released func(types.UID)) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.wake:
+		}
+		t.mu.Lock()
+		all := make([]types.UID, 0, len(t.gone))
+		for pod := range t.gone {
+			all = append(all, pod)
+		}
+		clear(t.gone)
+		t.mu.Unlock()
+		for _, pod := range all {
+			if pod != "" && !t.routed(pod) {
+				released(pod)
+			}
+		}
+	}
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
