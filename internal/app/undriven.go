@@ -12,7 +12,7 @@ func undriven(in instance.Instance) map[schema.GroupResource]string {
 	const where = " (see docs/differences.md)"
 	kinds := map[schema.GroupResource]string{
 		{Group: "networking.k8s.io",
-			Resource: "ingresses"}: "carob has no ingress controller: it is stored until you run one",
+			Resource: "ingresses"}: "carob was started without --gateway-http: it is stored until a controller serves it",
 		{Group: "resource.k8s.io",
 			Resource: "resourceclaims"}: "carob does not allocate devices yet: it is stored, and stays pending",
 		{Group: "resource.k8s.io",
@@ -21,6 +21,9 @@ func undriven(in instance.Instance) map[schema.GroupResource]string {
 	if in.CNIConfDir != "" || in.RuntimeEndpoint != "" {
 		kinds[schema.GroupResource{Group: "networking.k8s.io", Resource: "networkpolicies"}] = "carob enforces network " +
 			"policies on its own pod network only: here it is the work of the CNI plugin"
+	}
+	if in.Routes.On() {
+		delete(kinds, schema.GroupResource{Group: "networking.k8s.io", Resource: "ingresses"})
 	}
 	for kind := range kinds {
 		kinds[kind] += where

@@ -216,7 +216,7 @@ func supported() []gatewayv1.SupportedFeature {
 		"HTTPRoutePathRewrite", "HTTPRoutePortRedirect", "HTTPRouteQueryParamMatching", "HTTPRouteRequestMirror",
 		"HTTPRouteRequestMultipleMirrors", "HTTPRouteRequestPercentageMirror", "HTTPRouteRequestTimeout",
 		"HTTPRouteResponseHeaderModification", "HTTPRouteSchemeRedirect", "ReferenceGrant", "TLSRoute",
-		"TLSRouteModeTerminate"}
+		"TLSRouteModeMixed", "TLSRouteModeTerminate"}
 	out := make([]gatewayv1.SupportedFeature, 0, len(names))
 	for _, n := range names {
 		out = append(out, gatewayv1.SupportedFeature{Name: n})

@@ -111,7 +111,7 @@ func TestWarnsOfWhatNothingDrives(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	contains(t, "create", string(out), "Warning: carob has no ingress controller")
+	contains(t, "create", string(out), "Warning: carob was started without --gateway-http")
 	out, err = shared.command(t.Context(), "create", "configmap", "driven").CombinedOutput()
 	if err != nil || strings.Contains(string(out), "Warning") {
 		t.Errorf("%v: %s", err, out)

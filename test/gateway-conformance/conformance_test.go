@@ -15,6 +15,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/gateway-api/conformance"
 	confv1 "sigs.k8s.io/gateway-api/conformance/apis/v1"
 	"sigs.k8s.io/gateway-api/conformance/utils/suite"
@@ -40,6 +41,11 @@ func TestConformance(t *testing.T) {
 			suite.GatewayTLSConformanceProfileName,
 		}
 	}
+	// Of --gateway-addresses (make conformance-gateway), and one that no host has (RFC 5737).
+	usable, unusable := "127.77.0.200", "203.0.113.1"
+	ip := gatewayv1.IPAddressType
+	opts.UsableNetworkAddresses = []gatewayv1.GatewaySpecAddress{{Type: &ip, Value: usable}}
+	opts.UnusableNetworkAddresses = []gatewayv1.GatewaySpecAddress{{Type: &ip, Value: unusable}}
 	opts.Implementation = confv1.Implementation{
 		Organization: "carob", Project: "carob", URL: "https://carob.invalid", Version: version(t),
 		Contact: []string{"SECURITY.md"},

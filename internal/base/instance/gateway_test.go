@@ -1,0 +1,30 @@
+package instance
+
+import (
+	"errors"
+	"testing"
+)
+
+func TestGatewayPorts(t *testing.T) {
+	for _, c := range []struct {
+		http, https, addresses string
+		want                   string // an error, if it is none of these
+		on                     bool
+		count                  int
+	}{
+		{"", "", "", "", false, 0}, {":80", ":443", "", "", true, 0}, {"127.0.0.1:80", "127.0.0.2:80", "", "", true, 0},
+		{"", "", "127.77.0.0/24, ::1", "", true, 257}, {":80", ":80", "", "error", false, 0},
+		{"127.0.0.1:80", ":80", "", "error", false, 0}, {":0", "", "", "error", false, 0},
+		{"host:80", "", "", "error", false, 0}, {"", "", "10.0.0.0/8", "error", false, 0},
+		{"", "", "fd00::/64", "error", false, 0}, {"", "", "0.0.0.0", "error", false, 0},
+		{"", "", "x", "error", false, 0},
+	} {
+		p, err := gatewayPorts(Flags{GatewayHTTP: c.http, GatewayHTTPS: c.https, GatewayAddresses: c.addresses})
+		if (err != nil) != (c.want != "") || err != nil && !errors.Is(err, ErrFlag) {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if err == nil && (p.On() != c.on || len(p.Addresses) != c.count) {
+			t.Errorf("%+v: %+v", c, p)
+		}
+	}
+}
