@@ -101,13 +101,18 @@ func up(t *testing.T) string {
 	carob(t, append([]string{"up", "--detach", "--data-dir", dir, "--pod-cidr", pods},
 		strings.Fields(os.Getenv("CAROB_FLAGS"))...)...)
 	carob(t, "image", "import", filepath.Join(images, "echo-basic.tar"), "--data-dir", dir)
+	for _, w := range [][2]string{{"crd/gatewayclasses.gateway.networking.k8s.io", "condition=Established"},
+		{"gatewayclass/" + gatewayClass, "condition=Accepted"}} {
+		carob(t, "--data-dir", dir, "kubectl", "wait", "--for=create", "--timeout=60s", w[0])
+		carob(t, "--data-dir", dir, "kubectl", "wait", "--for="+w[1], "--timeout=60s", w[0])
+	}
 	return filepath.Join(dir, "admin.kubeconfig")
 }
 
 func version(t *testing.T) string {
 	t.Helper()
-	_, v, _ := strings.Cut(carob(t, "--version"), " version ")
-	return strings.TrimSpace(v)
+	_, v, _ := strings.Cut(strings.TrimSpace(carob(t, "version")), " ")
+	return v
 }
 
 func carob(t *testing.T, args ...string) string {

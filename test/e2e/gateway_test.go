@@ -1,0 +1,68 @@
+package e2e
+
+import (
+	"errors"
+	"testing"
+)
+
+// routed is an Ingress and a Gateway that lead to the web servers of lossless.
+const routed = `
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: web}
+spec:
+  rules: [{http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web}
+spec: {gatewayClassName: carob, listeners: [{name: http, port: 8080, protocol: HTTP}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: web}
+spec: {parentRefs: [{name: web}], rules: [{backendRefs: [{name: web, port: 80}]}]}
+`
+
+// TestNoRequestIsLostThroughTheGateway replaces all pods behind an Ingress and an HTTPRoute under load: no request fails
+// (N8.13). The statuses tell where they are served.
+func TestNoRequestIsLostThroughTheGateway(t *testing.T) {
+	c := startCluster(t, "--gateway-http", "127.77.9.1:8080", "--gateway-addresses", "127.77.9.2")
+	c.carob(t, "image", "import", "../../internal/cli/dist/demo.tar")
+	r := rollouts{c, t, "lossless"}
+	c.kubectl(t, "create", "namespace", r.namespace)
+	for _, of := range [][2]string{{"crd/gatewayclasses.gateway.networking.k8s.io", "condition=Established"},
+		{"gatewayclass/carob", "condition=Accepted"}} {
+		c.kubectl(t, "wait", "--for=create", "--timeout="+patience.String(), of[0])
+		c.kubectl(t, "wait", "--for="+of[1], "--timeout="+patience.String(), of[0])
+	}
+	c.kubectlIn(t, lossless, "-n", r.namespace, "apply", "-f", "-")
+	c.kubectlIn(t, routed, "-n", r.namespace, "apply", "-f", "-")
+	r.rolledOut()
+	r.do("wait", "--for=condition=Programmed", "--timeout="+patience.String(), "gateway/web")
+	r.do("wait", "--for=jsonpath={.status.loadBalancer.ingress[0].ip}=127.77.9.1", "--timeout="+patience.String(),
+		"ingress/web")
+	r.do("wait", "--for=jsonpath={.status.parents[0].conditions[0].status}=True", "--timeout="+patience.String(),
+		"httproute/web")
+	all := []*traffic{
+		send("new connections to the Ingress", "http://127.77.9.1:8080/", 4, false),
+		send("kept connections to the Ingress", "http://127.77.9.1:8080/", 4, true),
+		send("new connections to the Gateway", "http://127.77.9.2:8080/", 4, false),
+		send("kept connections to the Gateway", "http://127.77.9.2:8080/", 4, true),
+	}
+	for range 2 {
+		r.do("rollout", "restart", "deployment/web")
+		r.rolledOut()
+	}
+	var errs []error
+	for _, x := range all {
+		x.kept = true // the gateway connects to the pods itself: none may fail
+		errs = append(errs, x.end())
+		if x.sent.Load() < 100 {
+			t.Errorf("%s: only %d requests", x.name, x.sent.Load())
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+}
