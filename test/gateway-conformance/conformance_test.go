@@ -50,9 +50,13 @@ func TestConformance(t *testing.T) {
 		Organization: "carob", Project: "carob", URL: "https://carob.invalid", Version: version(t),
 		Contact: []string{"SECURITY.md"},
 	}
+	opts.BaseManifests = baseWithoutUDP
 	opts.ManifestFS = append([]fs.FS{withoutUDP(t)}, opts.ManifestFS...)
 	conformance.RunConformanceWithOptions(t, opts)
 }
+
+// baseWithoutUDP is a name that the suite's own files do not have: it joins files of one name.
+const baseWithoutUDP = "base/without-udp.yaml"
 
 // withoutUDP has the suite's first manifests but for its CoreDNS, a backend of UDPRoutes only, which need not run for
 // these profiles. The suite waits for everything that these manifests start.
@@ -73,7 +77,7 @@ func withoutUDP(t *testing.T) fs.FS {
 	if len(keep) != len(documents)-1 {
 		t.Fatalf("%d of the suite's first manifests have the image %s, not one", len(documents)-len(keep), image)
 	}
-	return fstest.MapFS{name: {Data: []byte(strings.Join(keep, "\n---\n"))}}
+	return fstest.MapFS{baseWithoutUDP: {Data: []byte(strings.Join(keep, "\n---\n"))}}
 }
 
 // up starts a cluster that ends with the test and returns its kubeconfig.
