@@ -79,7 +79,6 @@ type exchange struct {
 	targets []*Target
 	body    *body
 	mirror  *mirrors
-	taken   *Target // of the attempt that was answered
 }
 
 // ServeHTTP answers one request.

@@ -264,7 +264,7 @@ func TestTLS(t *testing.T) {
 		TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: "x.example.com", InsecureSkipVerify: true}}}
 	defer client.CloseIdleConnections()
 	ask := func() string {
-		r, _ := http.NewRequestWithContext(t.Context(), "GET", "https://"+l.https+"/", nil)
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+l.https+"/", nil)
 		r.Host = "x.example.com"
 		res, err := client.Do(r)
 		if err != nil {
@@ -383,7 +383,7 @@ func TestUpgrade(t *testing.T) {
 	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x.example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 	r := bufio.NewReader(conn)
 	res, err := http.ReadResponse(r, nil)
-	if err != nil || res.StatusCode != 101 {
+	if err != nil || res.StatusCode != http.StatusSwitchingProtocols {
 		t.Fatalf("%v %v", res, err)
 	}
 	if !l.Routed("pa") {
@@ -414,7 +414,7 @@ func TestH2C(t *testing.T) {
 	tr := &http.Transport{Protocols: &http.Protocols{}}
 	tr.Protocols.SetUnencryptedHTTP2(true)
 	defer tr.CloseIdleConnections()
-	r, _ := http.NewRequestWithContext(t.Context(), "POST", "http://"+l.http+"/svc/m", strings.NewReader("body "))
+	r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.http+"/svc/m", strings.NewReader("body "))
 	r.Host = "x.example.com"
 	res, err := tr.RoundTrip(r)
 	if err != nil {
@@ -485,10 +485,10 @@ func TestLossless(t *testing.T) {
 			client := &http.Client{Transport: &http.Transport{}}
 			defer client.CloseIdleConnections()
 			for load.Err() == nil {
-				r, _ := http.NewRequestWithContext(t.Context(), "GET", "http://"+l.http+"/", nil)
+				r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+l.http+"/", nil)
 				r.Host = "x.example.com"
 				res, err := client.Do(r)
-				if err != nil || res.StatusCode != 200 {
+				if err != nil || res.StatusCode != http.StatusOK {
 					failed.Add(1)
 					continue
 				}

@@ -98,7 +98,10 @@ func (p *port) acceptAll(ctx context.Context) {
 		c, err := p.ln.Accept()
 		if err != nil {
 			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() || isShortage(err) {
-				time.Sleep(10 * time.Millisecond) // no descriptors: others may end
+				select { // no descriptors: others may end
+				case <-ctx.Done():
+				case <-time.After(10 * time.Millisecond):
+				}
 				continue
 			}
 			return

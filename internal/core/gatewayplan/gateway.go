@@ -23,7 +23,6 @@ type gateway struct {
 	addresses []netip.Addr
 	accepted  metav1.Condition
 	unusable  string // why no address can be used
-	resolved  *metav1.Condition
 }
 
 // listener is one of its listeners.
@@ -479,6 +478,7 @@ func (p *planner) allows(l *listener, kind gatewayv1.Kind, namespace string) boo
 			of = labels.Set{}
 		}
 		return s.Matches(of)
+	case gatewayv1.NamespacesFromNone: // of listener sets only
 	}
 	return false
 }

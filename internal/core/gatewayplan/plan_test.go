@@ -50,7 +50,7 @@ func gatewayOf(name string, age int, listeners ...gatewayv1.Listener) *gatewayv1
 func plain(name string, port int32, host string) gatewayv1.Listener {
 	l := gatewayv1.Listener{Name: gatewayv1.SectionName(name), Port: port, Protocol: gatewayv1.HTTPProtocolType}
 	if host != "" {
-		l.Hostname = ptr.To(gatewayv1.Hostname(host))
+		l.Hostname = new(gatewayv1.Hostname(host))
 	}
 	return l
 }
@@ -61,7 +61,7 @@ func secure(name, secret, namespace string) gatewayv1.Listener {
 	l.TLS = &gatewayv1.ListenerTLSConfig{CertificateRefs: []gatewayv1.SecretObjectReference{{
 		Name: gatewayv1.ObjectName(secret)}}}
 	if namespace != "" {
-		l.TLS.CertificateRefs[0].Namespace = ptr.To(gatewayv1.Namespace(namespace))
+		l.TLS.CertificateRefs[0].Namespace = new(gatewayv1.Namespace(namespace))
 	}
 	return l
 }
@@ -79,7 +79,7 @@ func backendOf(name, namespace string) gatewayv1.HTTPBackendRef {
 	ref := gatewayv1.HTTPBackendRef{}
 	ref.Name, ref.Port = gatewayv1.ObjectName(name), ptr.To(gatewayv1.PortNumber(80))
 	if namespace != "" {
-		ref.Namespace = ptr.To(gatewayv1.Namespace(namespace))
+		ref.Namespace = new(gatewayv1.Namespace(namespace))
 	}
 	return ref
 }
@@ -102,7 +102,7 @@ func grant(namespace string, from gatewayv1.Kind, fromNamespace string, to gatew
 		From: []gatewayv1.ReferenceGrantFrom{{Group: group, Kind: from, Namespace: gatewayv1.Namespace(fromNamespace)}},
 		To:   []gatewayv1.ReferenceGrantTo{{Kind: to}}}}
 	if name != "" {
-		g.Spec.To[0].Name = ptr.To(gatewayv1.ObjectName(name))
+		g.Spec.To[0].Name = new(gatewayv1.ObjectName(name))
 	}
 	return g
 }
@@ -209,7 +209,7 @@ func TestAttachment(t *testing.T) {
 	to := func(section string, port int32) gatewayv1.ParentReference {
 		ref := gatewayv1.ParentReference{Name: "g", Namespace: ptr.To(gatewayv1.Namespace("a"))}
 		if section != "" {
-			ref.SectionName = ptr.To(gatewayv1.SectionName(section))
+			ref.SectionName = new(gatewayv1.SectionName(section))
 		}
 		if port != 0 {
 			ref.Port = &port
@@ -417,7 +417,7 @@ func TestAnnotations(t *testing.T) {
 func TestIngressClassesAndDefaults(t *testing.T) {
 	w := world()
 	other := ingressOf("other", "o.com", nil)
-	other.Spec.IngressClassName = ptr.To("nginx")
+	other.Spec.IngressClassName = new("nginx")
 	none := ingressOf("none", "n.com", nil)
 	none.Spec.IngressClassName = nil
 	legacy := ingressOf("legacy", "l.com", map[string]string{legacyClass: Class})

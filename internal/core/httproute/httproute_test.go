@@ -417,7 +417,7 @@ func FuzzPath(f *testing.F) {
 		if !ok || again != path || moved {
 			t.Fatalf("%q becomes %q, then %q", sent, path, again)
 		}
-		for _, s := range strings.Split(path, "/") {
+		for s := range strings.SplitSeq(path, "/") {
 			if s == "." || s == ".." {
 				t.Fatalf("%q becomes %q", sent, path)
 			}
