@@ -414,7 +414,8 @@ func TestH2C(t *testing.T) {
 	tr := &http.Transport{Protocols: &http.Protocols{}}
 	tr.Protocols.SetUnencryptedHTTP2(true)
 	defer tr.CloseIdleConnections()
-	r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.http+"/svc/m", strings.NewReader("body "))
+	r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.http+"/svc/m",
+		strings.NewReader("body "))
 	r.Host = "x.example.com"
 	res, err := tr.RoundTrip(r)
 	if err != nil {
