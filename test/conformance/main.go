@@ -26,6 +26,7 @@ import (
 )
 
 type options struct {
+	among         string
 	focus, skip   string
 	list, waiting string
 	standIn       string
@@ -51,6 +52,8 @@ func main() {
 
 func run(ctx context.Context) (failed bool, err error) {
 	o := options{}
+	flag.StringVar(&o.among, "among", `\[Conformance\]`,
+		"of all tests of the suite, take those whose name matches; others than conformance tests may skip")
 	flag.StringVar(&o.focus, "focus", "",
 		"run the conformance tests whose name matches this regular expression (default: all)")
 	flag.StringVar(&o.skip, "skip", "", "leave out those whose name matches")
@@ -96,7 +99,7 @@ func run(ctx context.Context) (failed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	all, err := s.names(ctx)
+	all, err := s.names(ctx, o.among)
 	if err != nil {
 		return false, err
 	}

@@ -71,10 +71,10 @@ func Claims(client kubernetes.Interface, inv *inventory.Inventory, pods *source.
 	return c, nil
 }
 
-// usesClaim: a pod uses its claims from when it is scheduled until it terminates. A pod without a
-// node will not start with a claim that is being deleted.
+// usesClaim: a pod uses its claims from when it is scheduled until it is gone: one that has ended may still be
+// mounted (S7.2, S7.4). A pod without a node will not start with a claim that is being deleted.
 func usesClaim(p *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
-	if p.Spec.NodeName == "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+	if p.Spec.NodeName == "" {
 		return false
 	}
 	return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {

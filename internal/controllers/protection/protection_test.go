@@ -35,7 +35,7 @@ func TestUsesClaim(t *testing.T) {
 	}{
 		{"a running pod", pod(nil), plain, true},
 		{"a pod without a node", pod(func(p *corev1.Pod) { p.Spec.NodeName = "" }), plain, false},
-		{"a pod that ended", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), plain, false},
+		{"a pod that ended", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), plain, true},
 		{"its ephemeral volume", pod(nil), own, true},
 		{"somebody else's claim of that name", pod(nil), foreign, false},
 	} {
