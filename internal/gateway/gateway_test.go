@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/gatewayplan"
+	"carob/internal/core/httproute"
 )
 
 // lab is a gateway with the world of a test and no API server.
@@ -577,4 +578,67 @@ func TestPortsFollow(t *testing.T) {
 	if l.Routed("pa") {
 		t.Error("a pod without routes is routed")
 	}
+}
+
+// deadlines is an answer that notes its deadlines.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	set []time.Time
+}
+
+func (d *deadlines) SetWriteDeadline(t time.Time) error {
+	d.set = append(d.set, t)
+	return nil
+}
+
+// The deadline of an answer does not hold for the next one on the same connection, which may come later.
+func TestDeadlinesEnd(t *testing.T) {
+	l := newLab(t)
+	l.service("a", "", at(echo(t, "a").URL, "pa"))
+	l.ingress("x.example.com", nil, "/=a")
+	l.update()
+	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://x.example.com/", nil)
+	l.ports[l.cfg.HTTP].ServeHTTP(w, r)
+	if w.Code != http.StatusOK || len(w.set) != 2 || !w.set[0].IsZero() || w.set[1].IsZero() {
+		t.Errorf("%d, deadlines %v", w.Code, w.set)
+	}
+}
+
+// late is a picker during whose first call something happens.
+type late struct {
+	Picker
+	once  sync.Once
+	event func()
+}
+
+func (l *late) Pick(ctx context.Context, f *Facts, endpoints []*Target) ([]*Target, error) {
+	l.once.Do(l.event)
+	return l.Picker.Pick(ctx, f, endpoints)
+}
+
+// An endpoint that leaves after it was picked, and before the request is sent, does not get the request: it is picked
+// again.
+func TestPickedBeforeItLeft(t *testing.T) {
+	l := newLab(t)
+	old, next := echo(t, "old"), echo(t, "next")
+	l.service("a", "", at(old.URL, "old"))
+	l.ingress("x.example.com", nil, "/=a")
+	l.update()
+	p := l.pools[httproute.Ref{Namespace: "default", Name: "a", Port: 80}]
+	p.pick = &late{Picker: p.pick, event: func() {
+		l.service("a", "", at(next.URL, "next"))
+		l.update()
+		if l.Routed("old") {
+			t.Error("the pod has no request, and is routed")
+		}
+	}}
+	status, text, _ := l.get("POST", "x.example.com", "/", strings.NewReader("12345"))
+	want(t, "the request", status, text, 200, "next POST", "body=5")
+	p.pick = &late{Picker: p.pick, event: func() {
+		l.service("a", "")
+		l.update()
+	}}
+	status, text, _ = l.get("GET", "x.example.com", "/", nil)
+	want(t, "nobody is left", status, text, 503)
 }

@@ -195,6 +195,7 @@ func (c *counted) CloseWrite() error {
 func (p *port) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 1 {
 		c := http.NewResponseController(w)
+		_ = c.SetWriteDeadline(time.Time{}) // that of the request before on this connection
 		if r.Body != nil && r.Body != http.NoBody {
 			r.Body = &patient{ReadCloser: r.Body, c: c}
 		}
