@@ -206,7 +206,8 @@ func (w *writer) ingress(ctx context.Context, job *work, in *networkingv1.Ingres
 // supported are the features of the Gateway API that the conformance tests show, in order.
 func supported() []gatewayv1.SupportedFeature {
 	names := []gatewayv1.FeatureName{"BackendTLSPolicy", "BackendTLSPolicySANValidation", "GRPCRoute",
-		"GRPCRouteNamedRouteRule", "Gateway", "GatewayHTTPListenerIsolation",
+		"GRPCRouteNamedRouteRule", "Gateway", "GatewayAddressEmpty", "GatewayFrontendClientCertificateValidation",
+		"GatewayFrontendClientCertificateValidationInsecureFallback", "GatewayHTTPListenerIsolation",
 		"GatewayHTTPSListenerDetectMisdirectedRequests", "GatewayPort8080", "GatewayStaticAddresses",
 		"HTTPRoute", "HTTPRoute303RedirectStatusCode", "HTTPRoute307RedirectStatusCode",
 		"HTTPRoute308RedirectStatusCode",
