@@ -427,6 +427,7 @@ func (c *carob) agent() (*node.Agent, error) {
 	agent, err := node.New(node.Config{
 		Name: c.in.NodeName, Client: nodeClient, Runtime: c.engine.Runtime, RuntimeName: c.engine.name,
 		RootDir: filepath.Join(c.in.DataDir, "node"), PodLogDir: c.in.PodLogDir, ContainerLogDir: c.in.ContainerLogDir,
+		KubeletDir: c.in.KubeletDir,
 		CgroupRoot: c.in.CgroupRoot, ResolvConf: c.in.ResolvConf,
 		ClusterDNS: c.nameServers(), ClusterDomain: c.in.ClusterDomain,
 		PodCIDR: c.in.PodCIDR, HostIPs: c.machine.hostIPs, MaxPods: c.in.MaxPods,

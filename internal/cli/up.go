@@ -111,6 +111,8 @@ Pods that kept running while carob was stopped are taken over.`,
 		"directory for links to container logs, for collectors (default /var/log/containers, or log/containers in another --data-dir)")
 	fl.StringVar(&f.LocalStoragePath, "local-storage-path", "",
 		"directories for volumes of the default class local-path, separated by commas (default: storage in the data directory); none: without this class")
+	fl.StringVar(&f.KubeletDir, "kubelet-dir", "",
+		"directory where plugins and drivers of devices look for the kubelet's sockets (default /var/lib/kubelet, or kubelet in another --data-dir)")
 	fl.StringVar(&f.PodManifestDir, "pod-manifest-dir", "",
 		"directory with manifests of static pods, or one manifest file (default: manifests in the data directory)")
 	fl.StringVar(&f.ResolvConf, "resolv-conf", "",

@@ -10,7 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/placement"
+	"carob/internal/core/podclaims"
 	"carob/internal/core/podlife"
+	"carob/internal/node/devices"
 	"carob/internal/node/object"
 	"carob/internal/node/pods"
 	"carob/internal/node/spec"
@@ -23,6 +25,7 @@ type gate struct {
 	down   func() bool // the machine is going down
 	// appArmor says whether the kernel enforces AppArmor profiles.
 	appArmor func() bool
+	devices  *devices.Manager // nil: none
 	node     placement.Node
 	counted  map[types.UID]*corev1.Pod
 }
@@ -41,6 +44,7 @@ func (g *gate) admit(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {
 		node = &placement.Node{}
 	}
 	needs := needs(pod)
+	needs.Served = g.served(pod)
 	machine := placement.Machine{OS: goruntime.GOOS, AppArmor: needs.AppArmor && g.appArmor(), ShuttingDown: g.down()}
 	v := node.AdmitHere(placement.Prepare(pod), machine, needs)
 	if v.Rejection == nil {
@@ -48,6 +52,25 @@ func (g *gate) admit(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {
 	}
 	return pods.Verdict{Rejection: &podlife.Rejection{Reason: v.Rejection.Reason, Message: v.Rejection.Message},
 		Victims: v.Victims}
+}
+
+// served are the extended resources that the pod is not refused for.
+func (g *gate) served(pod *corev1.Pod) []corev1.ResourceName {
+	if g.devices == nil {
+		return nil
+	}
+	var names []corev1.ResourceName
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			for name := range list[i].Resources.Limits { // any order: a set
+				if podclaims.IsDevice(name) && !slices.Contains(names, name) &&
+					(podclaims.ServedByClaim(pod, list[i].Name, name) || g.devices.Waits(pod, name)) {
+					names = append(names, name)
+				}
+			}
+		}
+	}
+	return names
 }
 
 func needs(pod *corev1.Pod) placement.Needs {

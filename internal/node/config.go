@@ -34,6 +34,9 @@ type Config struct {
 	// ResolvConf is the host's resolver file for pods. Empty: /etc/resolv.conf, or
 	// where that names only a stub on the loopback address, systemd-resolved's own.
 	ResolvConf string
+	// KubeletDir has the sockets by which plugins and drivers of devices are found: device-plugins,
+	// plugins_registry, pod-resources. Empty: there are none.
+	KubeletDir string
 
 	CgroupRoot   string // parent of kubepods, for instance /carob-3fa1; default /
 	CgroupDriver string // "cgroupfs" or "systemd"; empty asks the runtime
@@ -159,6 +162,9 @@ func (c *Config) validate() error {
 		if !filepath.IsAbs(p.path) {
 			errs = append(errs, fmt.Errorf("%s %q is not an absolute path", p.name, p.path))
 		}
+	}
+	if c.KubeletDir != "" && !filepath.IsAbs(c.KubeletDir) {
+		errs = append(errs, fmt.Errorf("KubeletDir %q is not an absolute path", c.KubeletDir))
 	}
 	if c.ResolvConf != "" && !filepath.IsAbs(c.ResolvConf) {
 		errs = append(errs, fmt.Errorf("ResolvConf %q is not an absolute path", c.ResolvConf))

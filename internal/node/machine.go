@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +13,7 @@ import (
 
 	"carob/internal/core/podlife"
 	"carob/internal/node/cgroup"
+	"carob/internal/node/devices"
 	"carob/internal/node/events"
 	"carob/internal/node/eviction"
 	"carob/internal/node/logs"
@@ -38,6 +40,7 @@ type machine struct {
 	shutdown *shutdown.Manager // nil: the user gave it no time
 	rotator  *logs.Rotator
 	links    *logs.Links
+	devices  *devices.Manager // nil: none
 }
 
 // newMachine asks machine and runtime what they are. It completes cfg with what they say,
@@ -80,8 +83,18 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 	m.health.features(&m.facts.base)
 	m.rotator = &logs.Rotator{Runtime: cfg.Runtime, Logger: klog.FromContext(ctx).WithName("logs")}
 	m.links = &logs.Links{Dir: cfg.ContainerLogDir, Logs: cfg.PodLogDir}
+	var amounts func() (capacity, allocatable corev1.ResourceList)
+	if cfg.KubeletDir != "" {
+		if m.devices, err = devices.New(devices.Config{Root: cfg.KubeletDir, Node: cfg.Name, Client: m.client,
+			State:  filepath.Join(cfg.RootDir, "devices.json"),
+			Logger: klog.FromContext(ctx).WithName("devices")}); err != nil {
+			return nil, fmt.Errorf("node agent: %w", err)
+		}
+		amounts = m.devices.Amounts
+	}
 	m.reporter = object.New(object.Config{
-		Client: m.client, Name: cfg.Name, Labels: cfg.Labels, HostIPs: cfg.HostIPs, Machine: m.hardware,
+		Devices: amounts,
+		Client:  m.client, Name: cfg.Name, Labels: cfg.Labels, HostIPs: cfg.HostIPs, Machine: m.hardware,
 		Version: cfg.Version,
 		Runtime: cfg.RuntimeName + "://" + version.RuntimeVersion, PodCIDR: cfg.PodCIDR, MaxPods: cfg.MaxPods,
 		Port:  cfg.port(),

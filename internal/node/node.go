@@ -73,6 +73,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	drive(p.pods.Run)
 	part("referenced objects", p.refs.Run)
 	part("volumes", p.volumes.Run)
+	if p.devices != nil {
+		part("devices", func(ctx context.Context) error { return p.devices.Run(ctx, p.deviceHooks()) })
+	}
 	part("static pods", p.manifests)
 	drive(func(ctx context.Context) { p.statics.Run(ctx, staticRunner{p.pods}) })
 	drive(p.eviction.Run)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	coreeviction "carob/internal/core/eviction"
+	"carob/internal/node/devices"
 	"carob/internal/node/eviction"
 	"carob/internal/node/object"
 	"carob/internal/node/spec"
@@ -79,6 +80,19 @@ func (p *parts) newServer(ctx context.Context) (*stream.Server, error) {
 		return nil, fmt.Errorf("node agent: server: %w", err)
 	}
 	return server, nil
+}
+
+// deviceHooks is what the manager of devices tells and asks.
+func (p *parts) deviceHooks() devices.Hooks {
+	return devices.Hooks{PodChanged: p.pods.Changed, NodeChanged: p.reporter.Poke, Pods: func() []*corev1.Pod {
+		var active []*corev1.Pod
+		for _, v := range p.pods.List() {
+			if phase := v.Status.Phase; phase != corev1.PodSucceeded && phase != corev1.PodFailed {
+				active = append(active, current(v))
+			}
+		}
+		return active
+	}}
 }
 
 // sourcesOfNode is what the reporter asks how the node is.

@@ -61,7 +61,12 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 	if err != nil {
 		return nil, fmt.Errorf("node agent: %w", err)
 	}
+	var given execute.Devices
+	if m.devices != nil {
+		given = m.devices
+	}
 	executor := execute.New(execute.Config{
+		Devices: given,
 		Runtime: cfg.Runtime, Images: l.pulls, Volumes: l.volumes, Cgroups: m.meter.Cgroups(m.cgroups), UserNS: ids,
 		Observer: l.observer, Status: l.status, Objects: l.refs, Client: core,
 		Classes: m.client.NodeV1().RuntimeClasses(),
@@ -72,7 +77,7 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		l.manifest = static.NewSource(static.SourceConfig{Path: cfg.Manifests, Node: cfg.Name, Complete: cfg.Complete,
 			Wanted: l.statics.Wanted})
 	}
-	gate := &gate{object: m.reporter.Node, down: m.goingDown, appArmor: hostAppArmor}
+	gate := &gate{object: m.reporter.Node, down: m.goingDown, appArmor: hostAppArmor, devices: m.devices}
 	l.pods = pods.New(pods.Config{
 		Machine: pods.Machine{Step: podlife.Step, Recover: podlife.Recover}, Node: m.lifeNode(cfg),
 		Observer: l.observer,
@@ -88,7 +93,14 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 
 // observing is what the observer looks at.
 func (l *podLoop) observing(cfg *Config, m *machine) observe.Config {
+	var given func(*corev1.Pod) podlife.DeviceState
+	if d := m.devices; d != nil {
+		given = func(pod *corev1.Pod) podlife.DeviceState {
+			return podlife.DeviceState{Held: d.Held(pod.UID), Status: d.Status(pod)}
+		}
+	}
 	return observe.Config{
+		Devices: given,
 		Runtime: cfg.Runtime, Image: l.pulls.State,
 		Volumes: func(pod *corev1.Pod) podlife.VolumeState {
 			v := l.volumes.State(pod)

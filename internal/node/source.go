@@ -154,6 +154,9 @@ func (p *parts) adopt(ctx context.Context) {
 	inRuntime := p.watcher.Listed(ctx)
 	names := logNames(p.cfg.PodLogDir)
 	all := append(onDisk, groups...)
+	if p.devices != nil {
+		all = append(all, p.devices.Pods()...)
+	}
 	if strings.HasPrefix(p.cfg.PodLogDir, filepath.Dir(p.cfg.RootDir)+"/") {
 		// logs elsewhere may be those of another agent
 		all = slices.AppendSeq(all, maps.Keys(names))

@@ -133,6 +133,7 @@ func changeRules() map[string]changeRule {
 		"ResolvConf":          free("--resolv-conf"),
 		"PodManifestDir":      free("--pod-manifest-dir"), // the directory's content decides about static pods
 		"ContainerLogDir":     free("--container-log-dir"),
+		"KubeletDir":          free("--kubelet-dir"),
 		"LocalStoragePath":    free("--local-storage-path"), // volumes stay where they are
 		"Pressure":            free("--eviction-hard"),      // and the other thresholds
 		"Hardening":           free("--pod-max-pids"),       // and the other defaults: they apply to new pods

@@ -40,11 +40,13 @@ type Flags struct {
 	// directories for volumes of the class local-path, separated by commas; empty: storage in the data directory;
 	// none: there is no such class
 	LocalStoragePath string
-	ResolvConf       string // resolver file for pods; empty: the host's
-	Pressure         Pressure
-	Hardening        Hardening
-	Audit            Audit
-	Encryption       string // file with an EncryptionConfiguration; empty: objects are not encrypted
+	// where plugins of devices look for the kubelet; empty: /var/lib/kubelet, or kubelet in another data directory
+	KubeletDir string
+	ResolvConf string // resolver file for pods; empty: the host's
+	Pressure   Pressure
+	Hardening  Hardening
+	Audit      Audit
+	Encryption string // file with an EncryptionConfiguration; empty: objects are not encrypted
 	// file with an AuthenticationConfiguration; empty: certificates of the CA and service account tokens only
 	Authentication string
 	Admission      string // file with an AdmissionConfiguration; empty: the plugins' defaults
@@ -200,6 +202,16 @@ func Recorded(f Flags, hostname string) (Instance, error) {
 	in.PodLogDir = "/var/log/pods"
 	if n != 0 {
 		in.PodLogDir = filepath.Join(dir, "log", "pods")
+	}
+	switch {
+	case in.KubeletDir != "":
+		if in.KubeletDir, err = filepath.Abs(in.KubeletDir); err != nil {
+			return Instance{}, fmt.Errorf("%w --kubelet-dir: %w", ErrFlag, err)
+		}
+	case n != 0:
+		in.KubeletDir = filepath.Join(dir, "kubelet")
+	default:
+		in.KubeletDir = "/var/lib/kubelet"
 	}
 	switch {
 	case in.ContainerLogDir != "":

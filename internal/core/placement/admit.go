@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -18,7 +19,9 @@ type Rejection struct {
 
 // Admit decides whether the node agent may run the pod beside the pods that are counted;
 // nil means yes (L3.20–L3.26, L3.37). goos is the machine's operating system.
-func (n *Node) Admit(p *Pod, goos string) *Rejection {
+func (n *Node) Admit(p *Pod, goos string) *Rejection { return n.admit(p, goos, nil) }
+
+func (n *Node) admit(p *Pod, goos string, served []corev1.ResourceName) *Rejection {
 	pod, node := p.Object, n.Object
 	if want, ok := pod.Labels[corev1.LabelOSStable]; ok && want != goos { // L3.24
 		return &Rejection{Reason: "PodOSSelectorNodeLabelDoesNotMatch",
@@ -32,7 +35,7 @@ func (n *Node) Admit(p *Pod, goos string) *Rejection {
 		return &Rejection{Reason: "SupplementalGroupsPolicyNotSupported",
 			Message: "SupplementalGroupsPolicy=Strict is not supported in this node"}
 	}
-	if short := resources.Fits(&n.Ledger, n.known(p.Demand)); len(short) > 0 { // L3.20
+	if short := resources.Fits(&n.Ledger, n.known(p.Demand, served)); len(short) > 0 { // L3.20
 		s := short[0]
 		return &Rejection{
 			Reason: "OutOf" + string(s.Name),
@@ -60,9 +63,12 @@ func predicate(f Filter, reason string) *Rejection {
 
 // known leaves out extended resources that the node doesn't know: the agent
 // ignores them, for their plugin may not have registered yet (L3.39).
-func (n *Node) known(d resources.Demand) resources.Demand {
+func (n *Node) known(d resources.Demand, served []corev1.ResourceName) resources.Demand {
 	var known []resources.Scalar
 	for _, s := range d.Scalars {
+		if slices.Contains(served, s.Name) {
+			continue
+		}
 		if _, ok := n.Ledger.Allocatable.Scalar(s.Name); ok || !resources.IsExtended(s.Name) {
 			known = append(known, s)
 		}

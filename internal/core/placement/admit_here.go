@@ -22,6 +22,9 @@ type Needs struct {
 	AppArmor bool     // one of its containers names a profile
 	Missing  []string // features that the node doesn't have, sorted
 	Unknown  error    // why its features can't be told; nil: they can
+	// Served are extended resources that are not counted here: claims provide them, or the pod has its share already, or
+	// the device plugin is away, and the pod waits for it.
+	Served []corev1.ResourceName
 }
 
 // Verdict is what a node says to a pod. The zero value: it may run.
@@ -42,7 +45,7 @@ func (n *Node) AdmitHere(p *Pod, m Machine, needs Needs) Verdict {
 	if n.Object == nil { // L3.27
 		return Verdict{Rejection: &Rejection{Reason: "InvalidNodeInfo", Message: "Kubelet cannot get node info."}}
 	}
-	if r := n.Admit(p, m.OS); r != nil {
+	if r := n.admit(p, m.OS, needs.Served); r != nil {
 		v := Verdict{Rejection: r}
 		if len(r.Short) > 0 {
 			v.Victims = n.Victims(p, r.Short)

@@ -127,6 +127,10 @@ func (m *machine) lacks(f flight) string {
 		if !o.Volumes.Mounted {
 			return "the volumes are not mounted after they were set up"
 		}
+	case opReleaseDevices:
+		if o.Devices.Held {
+			return "the pod has devices after they were given back"
+		}
 	case opRemoveVolumes:
 		if o.Volumes.Present {
 			return "something of the volumes is left after they were removed"

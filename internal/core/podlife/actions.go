@@ -101,6 +101,9 @@ type StopSandbox struct{ SandboxID string }
 // RemoveSandbox removes a stopped sandbox and all its containers.
 type RemoveSandbox struct{ SandboxID string }
 
+// ReleaseDevices gives devices back: drivers unprepare claims that no other pod uses (S9.55).
+type ReleaseDevices struct{}
+
 // RemoveVolumes unmounts and removes what PrepareVolumes made.
 type RemoveVolumes struct{}
 
@@ -200,6 +203,11 @@ func (a StopSandbox) flight() flight { return flight{Op: opStopSandbox, Object: 
 func (a RemoveSandbox) Key() Key { return Key("sandbox/remove/" + a.SandboxID) }
 
 func (a RemoveSandbox) flight() flight { return flight{Op: opRemoveSandbox, Object: a.SandboxID} }
+
+// Key implements Action.
+func (ReleaseDevices) Key() Key { return "devices/release" }
+
+func (ReleaseDevices) flight() flight { return flight{Op: opReleaseDevices} }
 
 // Key implements Action.
 func (RemoveVolumes) Key() Key { return "volumes/remove" }

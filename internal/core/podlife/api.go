@@ -71,6 +71,7 @@ type Observed struct {
 	Containers []Container  // every attempt still known, oldest first
 	Images     []ImageState // one for every image the pod names
 	Volumes    VolumeState
+	Devices    DeviceState
 	Logs       []LogFile // of containers that the runtime knows no instance of; only in the first snapshot of a pod
 }
 
@@ -127,6 +128,13 @@ type ImageState struct {
 	Ref         string // resolved id; empty when absent
 	Err         string // the look-up failed (ImageInspectError)
 	InvalidName string // why Image is no image name at all; empty when it is one (L3.102)
+}
+
+// DeviceState is what the pod has of the node's devices.
+type DeviceState struct {
+	Held bool // something was given to it, and has to be given back when its containers have ended (S9.55)
+	// Status is the health of what its regular containers have, by their names (S8.60, S9.70).
+	Status map[string][]corev1.ResourceStatus
 }
 
 // VolumeState is what stands on this machine for the pod's volumes.
@@ -195,7 +203,7 @@ type Key string
 
 // Action is one of PrepareVolumes, CreateSandbox, PullImage, StartContainer,
 // RunProbe, RunHook, AdmitResize, ResizePod, Resize, StopContainer,
-// RemoveContainer, StopSandbox, RemoveSandbox, RemoveVolumes and DeletePod.
+// RemoveContainer, StopSandbox, RemoveSandbox, ReleaseDevices, RemoveVolumes and DeletePod.
 type Action interface {
 	Key() Key
 	flight() flight

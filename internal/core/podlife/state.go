@@ -59,6 +59,7 @@ const (
 	opRemove         op = "remove"
 	opStopSandbox    op = "stop-sandbox"
 	opRemoveSandbox  op = "remove-sandbox"
+	opReleaseDevices op = "release-devices"
 	opRemoveVolumes  op = "remove-volumes"
 	opDeletePod      op = "delete-pod"
 )

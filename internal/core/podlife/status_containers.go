@@ -60,6 +60,7 @@ func (m *machine) containerStatus(c *podContainer, regularBegun bool) corev1.Con
 		m.lostStatus(c, &s, old, regularBegun)
 	}
 	m.waitingStatus(c, &s)
+	m.deviceStatus(c, &s, old)
 	s.VolumeMounts = m.volumeMounts(c, old)
 	if c.class == ephemeral {
 		return s // takes no part in readiness
@@ -76,6 +77,18 @@ func (m *machine) containerStatus(c *podContainer, regularBegun bool) corev1.Con
 		s.Started = new(started)
 	}
 	return s
+}
+
+// deviceStatus fills the health of a container's devices. When they are given back, the last word stays.
+func (m *machine) deviceStatus(c *podContainer, s, old *corev1.ContainerStatus) {
+	if c.class != regular {
+		return
+	}
+	if now := m.in.Observed.Devices.Status[c.spec.Name]; now != nil {
+		s.AllocatedResourcesStatus = now
+	} else if old != nil {
+		s.AllocatedResourcesStatus = old.AllocatedResourcesStatus
+	}
 }
 
 // starting reports whether the newest instance of c has been made by a start that has

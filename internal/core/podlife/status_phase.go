@@ -53,7 +53,7 @@ func (m *machine) ended() bool {
 		return true
 	case Terminating:
 	}
-	if m.pod.DeletionTimestamp != nil || m.inFlight(opStart, "") != nil {
+	if m.pod.DeletionTimestamp != nil || m.inFlight(opStart, "") != nil || m.in.Observed.Devices.Held {
 		return false
 	}
 	for i := range m.in.Observed.Containers {

@@ -119,6 +119,10 @@ func (m *machine) terminate() {
 		m.tellLate()
 		return
 	}
+	if m.in.Observed.Devices.Held { // others get them when the pod's phase says that it has ended (S9.55)
+		m.do(ReleaseDevices{}, "all containers have ended", "devices", "")
+		return
+	}
 	m.s.Life = Terminated
 }
 

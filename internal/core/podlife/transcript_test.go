@@ -141,6 +141,15 @@ func (w *world) command(d *datadriven.TestData) string {
 			w.invalid[v] = d.Input
 		}
 		w.images()
+	case "devices": // device health: the container has it
+		w.in.Observed.Devices.Held = true
+		for _, a := range d.CmdArgs {
+			if w.in.Observed.Devices.Status == nil {
+				w.in.Observed.Devices.Status = map[string][]corev1.ResourceStatus{}
+			}
+			w.in.Observed.Devices.Status[a.Key] = []corev1.ResourceStatus{{Name: "example.com/device",
+				Resources: []corev1.ResourceHealth{{ResourceID: "d0", Health: corev1.ResourceHealthStatus(a.Vals[0])}}}}
+		}
 	case "absent":
 		delete(w.present, arg("image"))
 		w.images()
@@ -507,6 +516,8 @@ func (w *world) succeed(k Key, d *datadriven.TestData) {
 			func(s Sandbox) bool { return s.ID == a.SandboxID })
 		obs.Containers = slices.DeleteFunc(slices.Clone(obs.Containers),
 			func(c Container) bool { return c.SandboxID == a.SandboxID })
+	case ReleaseDevices:
+		obs.Devices = DeviceState{}
 	case RemoveVolumes:
 		obs.Volumes = VolumeState{}
 	}

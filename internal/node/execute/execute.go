@@ -69,6 +69,16 @@ type UserNamespaces interface {
 	Release(uid types.UID)
 }
 
+// Devices gives devices of the node to pods.
+type Devices interface {
+	// PrepareClaims and Allocate are called before each new sandbox; what a pod has already stays as it is.
+	PrepareClaims(ctx context.Context, pod *corev1.Pod) error
+	Allocate(ctx context.Context, pod *corev1.Pod) error
+	// Options is what a container gets at a start; nil: nothing.
+	Options(ctx context.Context, pod *corev1.Pod, c *corev1.Container) (*spec.Devices, error)
+	Release(ctx context.Context, pod types.UID) error
+}
+
 // Images pulls and knows images.
 type Images interface {
 	Pull(ctx context.Context, pod *corev1.Pod, image string, sandbox *cri.PodSandboxConfig) (*podlife.Pulled,
@@ -101,12 +111,13 @@ type RuntimeClasses interface {
 	Get(ctx context.Context, name string, options metav1.GetOptions) (*nodev1.RuntimeClass, error)
 }
 
-// Config is what an Executor works with. All fields are required.
+// Config is what an Executor works with. All fields but Devices are required.
 type Config struct {
 	Runtime  runtime.Runtime
 	Images   Images
 	Volumes  Volumes
 	Cgroups  Cgroups
+	Devices  Devices // nil: the node gives none
 	UserNS   UserNamespaces
 	Observer Observer
 	Status   Status
@@ -126,7 +137,30 @@ type Executor struct{ cfg Config }
 var _ pods.Executor = (*Executor)(nil)
 
 // New returns an Executor.
-func New(cfg Config) *Executor { return &Executor{cfg: cfg} }
+func New(cfg Config) *Executor {
+	if cfg.Devices == nil {
+		cfg.Devices = noDevices{}
+	}
+	return &Executor{cfg: cfg}
+}
+
+// noDevices is a node that gives no devices.
+type noDevices struct{}
+
+func (noDevices) PrepareClaims(_ context.Context, pod *corev1.Pod) error {
+	if len(pod.Spec.ResourceClaims) > 0 {
+		return errors.New("this node prepares no ResourceClaims")
+	}
+	return nil
+}
+
+func (noDevices) Allocate(context.Context, *corev1.Pod) error { return nil }
+
+func (noDevices) Options(context.Context, *corev1.Pod, *corev1.Container) (*spec.Devices, error) {
+	return nil, nil
+}
+
+func (noDevices) Release(context.Context, types.UID) error { return nil }
 
 // Do implements pods.Executor.
 func (e *Executor) Do(ctx context.Context, pod *corev1.Pod, action podlife.Action) pods.Result {
@@ -156,6 +190,8 @@ func (e *Executor) Do(ctx context.Context, pod *corev1.Pod, action podlife.Actio
 		return failed(e.stopSandbox(ctx, a))
 	case podlife.RemoveSandbox:
 		return failed(e.removeSandbox(ctx, a))
+	case podlife.ReleaseDevices:
+		return failed(failure("", e.cfg.Devices.Release(ctx, pod.UID)))
 	case podlife.RemoveVolumes:
 		return failed(e.removeVolumes(ctx, pod))
 	case podlife.DeletePod:
@@ -242,6 +278,12 @@ func (e *Executor) createSandbox(ctx context.Context, pod *corev1.Pod, a podlife
 	}
 	ctx, cancel := context.WithTimeout(ctx, sandboxTimeout)
 	defer cancel()
+	if err := e.cfg.Devices.PrepareClaims(ctx, pod); err != nil {
+		return failure("FailedPrepareDynamicResources", err)
+	}
+	if err := e.cfg.Devices.Allocate(ctx, pod); err != nil {
+		return failure("CreatePodSandboxError", fmt.Errorf("allocate devices: %w", err))
+	}
 	handler, err := e.handler(ctx, pod)
 	if err != nil {
 		return failure("CreatePodSandboxError", err)

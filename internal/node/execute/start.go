@@ -32,10 +32,14 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 	if err != nil {
 		return failure("CreateContainerConfigError", err)
 	}
+	devices, err := e.cfg.Devices.Options(ctx, pod, c)
+	if err != nil {
+		return failure("CreateContainerConfigError", err)
+	}
 	cfg, err := spec.Assemble(ctx, spec.ContainerInput{
 		Pod: pod, Container: c, Attempt: a.Attempt, Node: e.cfg.Node(), PodIPs: a.PodIPs, Image: image,
-		TargetID: e.target(pod, a.Container),
-		UserNS:   sandbox.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions(),
+		TargetID: e.target(pod, a.Container), Devices: devices,
+		UserNS: sandbox.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions(),
 	}, e.cfg.Objects, e.cfg.Volumes)
 	if err != nil {
 		return failure("CreateContainerConfigError", err)

@@ -29,6 +29,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/core/eviction"
+	"carob/internal/core/resources"
 )
 
 // Config says what the node is.
@@ -43,6 +44,9 @@ type Config struct {
 	PodCIDR string // used when the object has none
 	MaxPods int
 	Port    int // of the agent's HTTPS server; 0: none
+
+	// Devices are capacity and allocatable quantity of extended resources that the agent has; nil: none.
+	Devices func() (capacity, allocatable corev1.ResourceList)
 
 	Known    *Known // what the API server has, for all who ask
 	Features func() (*corev1.NodeFeatures, []corev1.NodeRuntimeHandler)
@@ -281,9 +285,23 @@ func (r *Reporter) due(node *corev1.Node, conditions []corev1.NodeCondition, now
 	if now.Sub(r.reported) >= reportPeriod || r.images.Load() || !slices.Equal(node.Status.Addresses, r.addresses()) {
 		return true
 	}
+	capacity, allocatable := r.devices()
+	if differs(node.Status.Capacity, capacity) || differs(node.Status.Allocatable, allocatable) {
+		return true
+	}
 	for i := range conditions {
 		have := condition(node, conditions[i].Type)
 		if have == nil || have.Status != conditions[i].Status || have.Message != conditions[i].Message {
+			return true
+		}
+	}
+	return false
+}
+
+// differs reports whether a list lacks something of another, or has another quantity of it.
+func differs(have, want corev1.ResourceList) bool {
+	for name, q := range want { // any order: it only asks
+		if is, ok := have[name]; !ok || is.Cmp(q) != 0 {
 			return true
 		}
 	}
@@ -307,7 +325,22 @@ func (r *Reporter) fill(ctx context.Context, node *corev1.Node, conditions []cor
 func (r *Reporter) describe(node *corev1.Node) {
 	s := &node.Status
 	pods := *resource.NewQuantity(int64(r.cfg.MaxPods), resource.DecimalSI)
+	before := s.Capacity
+	beforeAllocatable := s.Allocatable
 	s.Capacity, s.Allocatable = r.cfg.Machine.Capacity.DeepCopy(), r.cfg.Machine.Allocatable()
+	for name, q := range before { // any order: what others advertise stays
+		if resources.IsExtended(name) {
+			s.Capacity[name] = q
+			if a, ok := beforeAllocatable[name]; ok {
+				s.Allocatable[name] = a
+			} else {
+				s.Allocatable[name] = q // of what was added to the capacity only
+			}
+		}
+	}
+	capacity, allocatable := r.devices()
+	maps.Copy(s.Capacity, capacity)
+	maps.Copy(s.Allocatable, allocatable)
 	s.Capacity[corev1.ResourcePods], s.Allocatable[corev1.ResourcePods] = pods, pods
 	s.NodeInfo = r.cfg.Machine.Info
 	s.NodeInfo.KubeletVersion = r.cfg.Version
@@ -316,6 +349,13 @@ func (r *Reporter) describe(node *corev1.Node) {
 	s.Addresses = r.addresses()
 	s.Features, s.RuntimeHandlers = r.cfg.Features()
 	s.DeclaredFeatures = declaredFeatures()
+}
+
+func (r *Reporter) devices() (capacity, allocatable corev1.ResourceList) {
+	if r.cfg.Devices == nil {
+		return nil, nil
+	}
+	return r.cfg.Devices()
 }
 
 // addresses are those of the machine and its name.

@@ -48,6 +48,7 @@ type Config struct {
 	Runtime Runtime
 	Image   func(ctx context.Context, pod *corev1.Pod, image string) podlife.ImageState
 	Volumes func(pod *corev1.Pod) podlife.VolumeState
+	Devices func(pod *corev1.Pod) podlife.DeviceState // nil: the node has none
 	// TerminationMessage reads the file of that path on the host (L3.150).
 	TerminationMessage func(path string) (string, error)
 	// LogTail reads the end of a container log (L3.151).
@@ -248,6 +249,9 @@ func (o *Observer) Look(ctx context.Context, pod *corev1.Pod) (podlife.Observed,
 		seen.Images = append(seen.Images, o.cfg.Image(ctx, pod, image))
 	}
 	seen.Volumes = o.cfg.Volumes(pod)
+	if o.cfg.Devices != nil {
+		seen.Devices = o.cfg.Devices(pod)
+	}
 	return seen, ctx.Err()
 }
 

@@ -11,6 +11,7 @@ package spec
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -105,6 +106,7 @@ type ContainerInput struct {
 	UserNS    *cri.UserNamespace // the same as the sandbox's
 	Sources   Sources
 	Files     Files
+	Devices   *Devices // nil: none
 }
 
 // Fetcher gets the API objects that an environment refers to; refs.Store is one.
@@ -140,4 +142,45 @@ type SubPath struct {
 	Volume    string
 	Path      string // relative, already expanded
 	ReadOnly  bool   // the mount that uses it is read only
+}
+
+// EnvVar is a variable of the environment.
+type EnvVar struct{ Name, Value string }
+
+// Devices is what a container gets of the devices that are given to it.
+type Devices struct {
+	Env         []EnvVar // the container's own variables come after them
+	Mounts      []*cri.Mount
+	Nodes       []*cri.Device
+	Annotations map[string]string // the agent's own win
+	CDI         []string          // names of CDI devices
+}
+
+// Add adds what d lacks: of two variables, mounts or nodes of the same name, the first one stays (S8.25).
+func (d *Devices) Add(o *Devices) {
+	for _, e := range o.Env {
+		if !slices.ContainsFunc(d.Env, func(have EnvVar) bool { return have.Name == e.Name }) {
+			d.Env = append(d.Env, e)
+		}
+	}
+	for _, m := range o.Mounts {
+		if !slices.ContainsFunc(d.Mounts, func(have *cri.Mount) bool { return have.ContainerPath == m.ContainerPath }) {
+			d.Mounts = append(d.Mounts, m)
+		}
+	}
+	for _, n := range o.Nodes {
+		if !slices.ContainsFunc(d.Nodes, func(have *cri.Device) bool { return have.ContainerPath == n.ContainerPath }) {
+			d.Nodes = append(d.Nodes, n)
+		}
+	}
+	for name, value := range o.Annotations { // any order: a map becomes a map
+		if _, have := d.Annotations[name]; !have {
+			d.Annotations[name] = value
+		}
+	}
+	for _, name := range o.CDI {
+		if !slices.Contains(d.CDI, name) {
+			d.CDI = append(d.CDI, name)
+		}
+	}
 }

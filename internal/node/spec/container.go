@@ -2,6 +2,7 @@ package spec
 
 import (
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -37,7 +38,24 @@ func containerConfig(in *ContainerInput, env *environment) (*cri.ContainerConfig
 	if err != nil {
 		return nil, err
 	}
+	var cdi []*cri.CDIDevice
+	if d := in.Devices; d != nil {
+		for _, n := range d.Nodes {
+			if !slices.ContainsFunc(devices, func(have *cri.Device) bool { return have.ContainerPath == n.ContainerPath }) {
+				devices = append(devices, n)
+			}
+		}
+		for name, value := range d.Annotations { // any order: a map becomes a map
+			if _, own := annotations[name]; !own && !strings.HasPrefix(name, "io.kubernetes.") {
+				annotations[name] = value
+			}
+		}
+		for _, name := range d.CDI {
+			cdi = append(cdi, &cri.CDIDevice{Name: name})
+		}
+	}
 	return &cri.ContainerConfig{
+		CDIDevices:  cdi,
 		Metadata:    &cri.ContainerMetadata{Name: c.Name, Attempt: uint32(in.Attempt)},
 		Image:       &cri.ImageSpec{Image: in.Image.Ref, UserSpecifiedImage: c.Image},
 		Command:     expandAll(c.Command, env),

@@ -49,6 +49,11 @@ func (e *environment) keyValues() []*cri.KeyValue {
 // envFrom, then env; later wins (L3.130).
 func buildEnvironment(in *ContainerInput) (*environment, error) {
 	var env environment
+	if in.Devices != nil {
+		for _, v := range in.Devices.Env {
+			env.set(v.Name, v.Value)
+		}
+	}
 	for _, v := range serviceEnv(in.Pod, in.Sources.Services) {
 		env.set(v.name, v.value)
 	}

@@ -47,6 +47,13 @@ func mounts(in *ContainerInput, env *environment) ([]*cri.Mount, error) {
 		}
 		list = append(list, m)
 	}
+	if in.Devices != nil {
+		for _, m := range in.Devices.Mounts {
+			if !slices.ContainsFunc(list, func(have *cri.Mount) bool { return have.ContainerPath == m.ContainerPath }) {
+				list = append(list, &cri.Mount{ContainerPath: m.ContainerPath, HostPath: m.HostPath, Readonly: m.Readonly})
+			}
+		}
+	}
 	relabel := in.Container.SecurityContext == nil || !isTrue(in.Container.SecurityContext.Privileged)
 	if in.Files.Hosts != "" {
 		list = append(list, &cri.Mount{ContainerPath: hostsPath, HostPath: in.Files.Hosts, SelinuxRelabel: relabel})

@@ -1,0 +1,208 @@
+package devices
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/podclaims"
+)
+
+// Prepared is one device of a claim that its driver has made ready.
+type Prepared struct {
+	Requests []string `json:"requests,omitempty"` // it belongs to; none: to all
+	Pool     string   `json:"pool"`
+	Device   string   `json:"device"`
+	ShareID  string   `json:"shareID,omitempty"`
+	CDI      []string `json:"cdi,omitempty"` // names for the runtime
+}
+
+// Claim is a claim that is prepared on the node, or may be.
+type Claim struct {
+	UID       types.UID             `json:"uid"`
+	Namespace string                `json:"namespace"`
+	Name      string                `json:"name"`
+	Pods      []types.UID           `json:"pods"`    // that use it
+	Drivers   map[string][]Prepared `json:"drivers"` // all that were asked, with what they answered last
+	Ready     bool                  `json:"ready"`   // all of them have answered
+
+	leaving bool // it is being unprepared
+}
+
+// Claims are the claims of the node, by UID.
+type Claims map[types.UID]*Claim
+
+// Enter notes that a pod uses claims. It returns those that have to be prepared, by driver, in the order of their names;
+// none if another pod has had it done (S9.51 to S9.53). After an error nothing has changed.
+func (c Claims) Enter(pod *corev1.Pod, list []*resourcev1.ResourceClaim) (map[string][]*Claim, error) {
+	for _, o := range list {
+		switch {
+		case o.Status.Allocation == nil:
+			return nil, fmt.Errorf("ResourceClaim %s not allocated", o.Name)
+		case !podclaims.IsReserved(o, pod):
+			return nil, fmt.Errorf("pod %s (%s) is not allowed to use ResourceClaim %s (%s)", pod.Name, pod.UID, o.Name,
+				o.UID)
+		}
+		for _, have := range c { // any order: one at most has the name
+			if have.UID != o.UID && have.Namespace == o.Namespace && have.Name == o.Name {
+				return nil, fmt.Errorf("old ResourceClaim with same name %s and different UID %s still exists "+
+					"(previous pod force-deleted?!)", o.Name, have.UID)
+			}
+		}
+		if have := c[o.UID]; have != nil && have.leaving {
+			return nil, fmt.Errorf("ResourceClaim %s is being unprepared", o.Name)
+		}
+	}
+	calls := map[string][]*Claim{}
+	for _, o := range list {
+		have := c[o.UID]
+		if have == nil {
+			have = &Claim{UID: o.UID, Namespace: o.Namespace, Name: o.Name, Drivers: map[string][]Prepared{}}
+			c[o.UID] = have
+		}
+		if !slices.Contains(have.Pods, pod.UID) {
+			have.Pods = append(have.Pods, pod.UID)
+		}
+		if have.Ready {
+			continue
+		}
+		for i := range o.Status.Allocation.Devices.Results {
+			driver := o.Status.Allocation.Devices.Results[i].Driver
+			if _, asked := have.Drivers[driver]; !asked {
+				have.Drivers[driver] = nil
+			}
+		}
+		for driver := range have.Drivers { // any order: a map becomes a map
+			calls[driver] = append(calls[driver], have)
+		}
+	}
+	return calls, nil
+}
+
+// Answered stores what a driver has prepared for a claim.
+func (c Claims) Answered(claim types.UID, driver string, devices []Prepared) {
+	if have := c[claim]; have != nil {
+		have.Drivers[driver] = devices
+	}
+}
+
+// Done says that all drivers have answered.
+func (c Claims) Done(claims []*resourcev1.ResourceClaim) {
+	for _, o := range claims {
+		if have := c[o.UID]; have != nil {
+			have.Ready = true
+		}
+	}
+}
+
+// Leave returns, by driver, the claims to be unprepared because a pod has ended that was the last to use them. Claims
+// that others use lose the pod at once (S9.55).
+func (c Claims) Leave(pod types.UID) map[string][]*Claim {
+	calls := map[string][]*Claim{}
+	for _, uid := range slices.Sorted(maps.Keys(c)) {
+		have := c[uid]
+		i := slices.Index(have.Pods, pod)
+		switch {
+		case i < 0:
+		case len(have.Pods) > 1:
+			have.Pods = slices.Delete(have.Pods, i, i+1)
+		case len(have.Drivers) == 0:
+			delete(c, uid)
+		default:
+			have.leaving = true
+			for driver := range have.Drivers { // any order: a map becomes a map
+				calls[driver] = append(calls[driver], have)
+			}
+		}
+	}
+	return calls
+}
+
+// Unprepared says that a driver has undone a claim; the last one makes it forgotten.
+func (c Claims) Unprepared(claim types.UID, driver string) {
+	have := c[claim]
+	if have == nil {
+		return
+	}
+	have.Ready = false
+	if delete(have.Drivers, driver); len(have.Drivers) == 0 {
+		delete(c, claim)
+	}
+}
+
+// Stays says that a claim could not be undone: it is tried again.
+func (c Claims) Stays(claim types.UID) {
+	if have := c[claim]; have != nil {
+		have.leaving = false
+	}
+}
+
+// Has reports whether a pod uses a claim.
+func (c Claims) Has(pod types.UID) bool {
+	for _, have := range c { // any order: it only asks
+		if slices.Contains(have.Pods, pod) {
+			return true
+		}
+	}
+	return false
+}
+
+// Pods returns the pods that use claims, sorted.
+func (c Claims) Pods() []types.UID {
+	var list []types.UID
+	for _, have := range c { // any order: sorted below
+		list = append(list, have.Pods...)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// Used is a device of a claim that a container sees.
+type Used struct {
+	Claim    *Claim
+	PodClaim string // the entry of the pod's spec; empty for extended resources
+	Request  string // the one that the container names; empty for all
+	Driver   string
+	Prepared
+}
+
+// Of returns the devices that a container sees (S9.5, S9.54), sorted by claim, driver, pool and device.
+func (c Claims) Of(pod *corev1.Pod, container *corev1.Container) []Used {
+	var list []Used
+	add := func(claim, entry, request string) {
+		for _, uid := range slices.Sorted(maps.Keys(c)) {
+			have := c[uid]
+			if have.Namespace != pod.Namespace || have.Name != claim || !slices.Contains(have.Pods, pod.UID) {
+				continue
+			}
+			for _, driver := range slices.Sorted(maps.Keys(have.Drivers)) {
+				for _, d := range have.Drivers[driver] {
+					if request == "" || len(d.Requests) == 0 || slices.Contains(d.Requests, request) {
+						list = append(list, Used{have, entry, request, driver, d})
+					}
+				}
+			}
+		}
+	}
+	for _, r := range container.Resources.Claims {
+		for i := range pod.Spec.ResourceClaims {
+			if entry := &pod.Spec.ResourceClaims[i]; entry.Name == r.Name {
+				if n := podclaims.Name(pod, entry); n.Claim != "" {
+					add(n.Claim, entry.Name, r.Request)
+				}
+			}
+		}
+	}
+	if s := pod.Status.ExtendedResourceClaimStatus; s != nil {
+		for _, m := range s.RequestMappings {
+			if m.ContainerName == container.Name {
+				add(s.ResourceClaimName, "", m.RequestName)
+			}
+		}
+	}
+	return list
+}

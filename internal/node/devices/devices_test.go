@@ -1,0 +1,806 @@
+package devices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	drahealthv1 "k8s.io/kubelet/pkg/apis/dra-health/v1"
+	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+)
+
+const patience = 30 * time.Second
+
+// agent is a Manager that runs.
+type agent struct {
+	*Manager
+	*testing.T
+	root    string
+	stop    func()
+	changed chan struct{} // gets a token when something may have changed
+}
+
+// short makes a directory whose sockets have names that are short enough.
+func short(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "dev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func start(t *testing.T, root string, client *fake.Clientset, pods ...*corev1.Pod) *agent {
+	t.Helper()
+	m, err := New(Config{Root: root, State: filepath.Join(root, "devices.json"), Node: "n", Client: client,
+		Logger: klog.Background()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{Manager: m, T: t, root: root, changed: make(chan struct{}, 1)}
+	poke := func() {
+		select {
+		case a.changed <- struct{}{}:
+		default:
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() {
+		done <- m.Run(ctx, Hooks{PodChanged: func(types.UID) { poke() }, NodeChanged: poke,
+			Pods: func() []*corev1.Pod { return pods }})
+	}()
+	stopped := false
+	a.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}
+	t.Cleanup(a.stop)
+	return a
+}
+
+// until waits until ok; what it looks at announces changes, or is looked at again soon.
+func (a *agent) until(what string, ok func() bool) {
+	a.Helper()
+	end := time.After(patience)
+	for !ok() {
+		select {
+		case <-a.changed:
+		case <-time.After(10 * time.Millisecond):
+		case <-end:
+			a.Fatalf("it never happened: %s", what)
+		}
+	}
+}
+
+func (a *agent) allocatable(n int64) {
+	a.Helper()
+	a.until(fmt.Sprintf("%d devices", n), func() bool {
+		_, free := a.Amounts()
+		q := free["example.com/gpu"]
+		return q.Value() == n
+	})
+}
+
+// plugin is a device plugin.
+type plugin struct {
+	pluginapi.UnimplementedDevicePluginServer
+	registration.UnimplementedRegistrationServer
+	mu       sync.Mutex
+	lists    chan []*pluginapi.Device
+	reply    func(ids []string) (*pluginapi.ContainerAllocateResponse, error)
+	asked    [][]string
+	preStart int
+	server   *grpc.Server
+	told     chan *registration.RegistrationStatus
+}
+
+func (p *plugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
+	return &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}, nil
+}
+
+func (p *plugin) ListAndWatch(_ *pluginapi.Empty, s grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
+	for {
+		select {
+		case list := <-p.lists:
+			if err := s.Send(&pluginapi.ListAndWatchResponse{Devices: list}); err != nil {
+				return err
+			}
+		case <-s.Context().Done():
+			return nil
+		}
+	}
+}
+
+func (p *plugin) GetPreferredAllocation(_ context.Context, r *pluginapi.PreferredAllocationRequest) (
+	*pluginapi.PreferredAllocationResponse, error) {
+	ids := r.ContainerRequests[0].AvailableDeviceIDs
+	return &pluginapi.PreferredAllocationResponse{ContainerResponses: []*pluginapi.ContainerPreferredAllocationResponse{
+		{DeviceIDs: ids[len(ids)-1:]}}}, nil // the last one
+}
+
+func (p *plugin) Allocate(_ context.Context, r *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ids := r.ContainerRequests[0].DevicesIds
+	p.asked = append(p.asked, ids)
+	one := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"GPU": strings.Join(ids, ",")}}
+	if p.reply != nil {
+		var err error
+		if one, err = p.reply(ids); err != nil {
+			return nil, err
+		}
+	}
+	return &pluginapi.AllocateResponse{ContainerResponses: []*pluginapi.ContainerAllocateResponse{one}}, nil
+}
+
+func (p *plugin) PreStartContainer(context.Context, *pluginapi.PreStartContainerRequest) (
+	*pluginapi.PreStartContainerResponse, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.preStart++
+	return &pluginapi.PreStartContainerResponse{}, nil
+}
+
+func (p *plugin) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
+	return &registration.PluginInfo{Type: "DevicePlugin", Name: "example.com/gpu",
+		SupportedVersions: []string{"v1beta1"}}, nil
+}
+
+func (p *plugin) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (
+	*registration.RegistrationStatusResponse, error) {
+	p.told <- s
+	return &registration.RegistrationStatusResponse{}, nil
+}
+
+func dev(health string, ids ...string) []*pluginapi.Device {
+	var list []*pluginapi.Device
+	for _, id := range ids {
+		list = append(list, &pluginapi.Device{ID: id, Health: health})
+	}
+	return list
+}
+
+// serveOn serves a plugin on a socket.
+func (p *plugin) serveOn(t *testing.T, socket string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.lists, p.told = make(chan []*pluginapi.Device, 10), make(chan *registration.RegistrationStatus, 10)
+	p.server = grpc.NewServer()
+	pluginapi.RegisterDevicePluginServer(p.server, p)
+	registration.RegisterRegistrationServer(p.server, p)
+	go func() { _ = p.server.Serve(l) }()
+	t.Cleanup(p.server.Stop)
+}
+
+func dial(t *testing.T, socket string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// register registers by the kubelet's socket.
+func (a *agent) register(req *pluginapi.RegisterRequest) error {
+	a.Helper()
+	client := pluginapi.NewRegistrationClient(dial(a.T, filepath.Join(a.root, "device-plugins", registrySocket)))
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_, err := client.Register(ctx, req, grpc.WaitForReady(true))
+	return err
+}
+
+func (a *agent) plug(p *plugin, name string, list []*pluginapi.Device) {
+	a.Helper()
+	a.until("the agent serves", func() bool {
+		_, err := os.Stat(filepath.Join(a.root, "device-plugins", registrySocket))
+		return err == nil
+	})
+	p.serveOn(a.T, filepath.Join(a.root, "device-plugins", name))
+	if err := a.register(&pluginapi.RegisterRequest{Version: "v1beta1", Endpoint: name,
+		ResourceName: "example.com/gpu"}); err != nil {
+		a.Fatal(err)
+	}
+	p.lists <- list
+}
+
+func wants(uid string, n int64) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Name: uid, Namespace: "default"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{"example.com/gpu": *resource.NewQuantity(n, resource.DecimalSI)}}}}}}
+}
+
+// S8.2 to S8.12, S17.E: what a pod has survives the agent and the plugin, and a pod waits instead of failing.
+func TestDevicePlugin(t *testing.T) {
+	root := short(t)
+	a := start(t, root, fake.NewClientset())
+	p := &plugin{}
+	a.plug(p, "p.sock", dev(pluginapi.Healthy, "d0", "d1"))
+	a.allocatable(2)
+	pod := wants("a", 1)
+	if err := a.Allocate(context.Background(), pod); err != nil {
+		t.Fatal(err)
+	}
+	options, err := a.Options(context.Background(), pod, &pod.Spec.Containers[0])
+	if err != nil || len(options.Env) != 1 || options.Env[0].Value != "d1" { // which the plugin prefers
+		t.Fatalf("%+v, %v", options, err)
+	}
+	if p.preStart != 1 {
+		t.Errorf("PreStartContainer was called %d times", p.preStart)
+	}
+	if err := a.Allocate(context.Background(), wants("b", 2)); err == nil ||
+		!strings.Contains(err.Error(), "Requested: 2, Available: 1") {
+		t.Errorf("too many: %v", err)
+	}
+
+	p.lists <- []*pluginapi.Device{{ID: "d0", Health: pluginapi.Healthy}, {ID: "d1", Health: pluginapi.Unhealthy}}
+	a.allocatable(1)
+	if got := a.Status(pod)["c"]; len(got) != 1 || got[0].Name != "example.com/gpu" ||
+		got[0].Resources[0] != (corev1.ResourceHealth{ResourceID: "d1", Health: "Unhealthy"}) {
+		t.Errorf("health: %+v", got)
+	}
+	p.lists <- dev(pluginapi.Healthy, "d0", "d1")
+	a.allocatable(2)
+
+	p.server.Stop() // the plugin dies
+	a.allocatable(0)
+	if all, _ := a.Amounts(); all.Name("example.com/gpu", resource.DecimalSI).Value() != 2 {
+		t.Errorf("capacity: %v", all)
+	}
+	if !a.Waits(wants("c", 1), "example.com/gpu") {
+		t.Error("a pod would be refused though it only has to wait")
+	}
+	if err := a.Allocate(context.Background(), wants("c", 1)); err == nil ||
+		err.Error() != "cannot allocate unregistered device example.com/gpu" {
+		t.Errorf("while the plugin is away: %v", err)
+	}
+	if o, err := a.Options(context.Background(), pod, &pod.Spec.Containers[0]); err != nil || len(o.Env) != 1 {
+		t.Errorf("a container starts again while the plugin is away: %+v, %v", o, err)
+	}
+
+	a.stop() // and the agent; the machine starts again
+	a = start(t, root, fake.NewClientset())
+	a.allocatable(0)
+	p2 := &plugin{}
+	a.plug(p2, "again.sock", dev(pluginapi.Healthy, "d0", "d1"))
+	a.allocatable(2)
+	if err := a.Allocate(context.Background(), pod); err != nil || len(p2.asked) != 0 {
+		t.Errorf("it was allocated again: %v, %v", p2.asked, err)
+	}
+	if err := a.Allocate(context.Background(), wants("c", 1)); err != nil ||
+		!slices.Equal(p2.asked[0], []string{"d0"}) {
+		t.Errorf("the other pod: %v, %v", p2.asked, err)
+	}
+	if !a.Held("a") || len(a.Pods()) != 2 {
+		t.Error("nobody has devices")
+	}
+	if err := a.Release(context.Background(), "a"); err != nil || a.Held("a") {
+		t.Errorf("released: %v", err)
+	}
+	if err := a.Allocate(context.Background(), wants("d", 1)); err != nil {
+		t.Errorf("a device that was given back: %v", err)
+	}
+}
+
+// S8.5, S8.6: by the plugin watcher; a second plugin takes over, and the first one again when it goes.
+func TestPluginWatcher(t *testing.T) {
+	root := short(t)
+	a := start(t, root, fake.NewClientset())
+	old, next := &plugin{}, &plugin{}
+	old.serveOn(t, filepath.Join(root, "plugins_registry", "sub", "old.sock"))
+	if s := <-old.told; !s.PluginRegistered {
+		t.Fatalf("told %+v", s)
+	}
+	old.lists <- dev(pluginapi.Healthy, "d0")
+	a.allocatable(1)
+	next.serveOn(t, filepath.Join(root, "plugins_registry", "next.sock"))
+	<-next.told
+	next.lists <- dev(pluginapi.Healthy, "d0", "d1", "d2")
+	a.allocatable(3)
+	old.lists <- dev(pluginapi.Healthy, "d0", "d1") // nobody looks at it, but it counts later
+	a.until("the older plugin's list is there", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return len(a.endpoints["example.com/gpu"][0].last) == 2
+	})
+	next.server.Stop() // removes its socket
+	a.allocatable(2)
+	old.server.Stop()
+	a.allocatable(0)
+}
+
+// S8.2, S8.3: who may register.
+func TestRegisterRefuses(t *testing.T) {
+	a := start(t, short(t), fake.NewClientset())
+	for _, c := range []struct{ version, endpoint, resource, want string }{
+		{"v1", "p.sock", "example.com/gpu", "requested API version \"v1\" is not supported by kubelet"},
+		{"v1beta1", "p.sock", "gpu", "the ResourceName \"gpu\" is invalid"},
+		{"v1beta1", "p.sock", "kubernetes.io/gpu", "is invalid"},
+		{"v1beta1", "p.sock", "x.kubernetes.io/gpu", "is invalid"},
+		{"v1beta1", "p.sock", "example.com/" + strings.Repeat("g", 64), "is invalid"},
+		{"v1beta1", "p.sock", "example.com/g\npu", "is invalid"},
+		{"v1beta1", "../../etc/p.sock", "example.com/gpu", "is no name of a socket"},
+		{"v1beta1", "/run/p.sock", "example.com/gpu", "is no name of a socket"},
+		{"v1beta1", registrySocket, "example.com/gpu", "is no name of a socket"},
+		{"v1beta1", "..", "example.com/gpu", "is no name of a socket"},
+		{"v1beta1", "", "example.com/gpu", "is empty"},
+	} {
+		a.until("the agent serves", func() bool {
+			_, err := os.Stat(filepath.Join(a.root, "device-plugins", registrySocket))
+			return err == nil
+		})
+		err := a.register(&pluginapi.RegisterRequest{Version: c.version, Endpoint: c.endpoint,
+			ResourceName: c.resource})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q %q %.40q: %v, want %s", c.version, c.endpoint, c.resource, err, c.want)
+		}
+	}
+}
+
+// A kubelet that serves the directory is not disturbed.
+func TestAnotherKubelet(t *testing.T) {
+	root := short(t)
+	theirs := filepath.Join(root, "device-plugins", registrySocket)
+	(&plugin{}).serveOn(t, theirs)
+	a := start(t, root, fake.NewClientset())
+	a.until("carob gives way", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.registry != nil
+	})
+	if conn, err := net.Dial("unix", theirs); err != nil {
+		t.Errorf("its socket is gone: %v", err)
+	} else {
+		_ = conn.Close()
+	}
+}
+
+// What a hostile plugin answers is refused, and its devices are free again.
+func TestHostileAnswers(t *testing.T) {
+	a := start(t, short(t), fake.NewClientset())
+	p := &plugin{}
+	a.plug(p, "p.sock", dev(pluginapi.Healthy, "d0"))
+	a.allocatable(1)
+	many := map[string]string{}
+	for i := range maxEntries + 1 {
+		many[fmt.Sprintf("V%d", i)] = ""
+	}
+	for name, r := range map[string]*pluginapi.ContainerAllocateResponse{
+		"variable with =":         {Envs: map[string]string{"A=B": "c"}},
+		"variable without a name": {Envs: map[string]string{"": "c"}},
+		"value with NUL":          {Envs: map[string]string{"A": "b\x00c"}},
+		"name with a line":        {Envs: map[string]string{"A\nB": "c"}},
+		"too many variables":      {Envs: many},
+		"huge value":              {Envs: map[string]string{"A": strings.Repeat("x", maxValue+1)}},
+		"relative mount":          {Mounts: []*pluginapi.Mount{{ContainerPath: "x", HostPath: "/tmp"}}},
+		"mount with ..":           {Mounts: []*pluginapi.Mount{{ContainerPath: "/x/../../etc", HostPath: "/tmp"}}},
+		"host path with ..":       {Mounts: []*pluginapi.Mount{{ContainerPath: "/x", HostPath: "/tmp/../etc"}}},
+		"path with NUL":           {Mounts: []*pluginapi.Mount{{ContainerPath: "/x\x00y", HostPath: "/tmp"}}},
+		"long path": {Mounts: []*pluginapi.Mount{{ContainerPath: "/" + strings.Repeat("x", 5000),
+			HostPath: "/t"}}},
+		"device without a path": {Devices: []*pluginapi.DeviceSpec{{HostPath: "/dev/null", Permissions: "r"}}},
+		"permissions": {Devices: []*pluginapi.DeviceSpec{{HostPath: "/dev/null", ContainerPath: "/d",
+			Permissions: "rwx"}}},
+		"no permissions":           {Devices: []*pluginapi.DeviceSpec{{HostPath: "/dev/null", ContainerPath: "/d"}}},
+		"CDI name":                 {CdiDevices: []*pluginapi.CDIDevice{{Name: "../../etc/passwd"}}},
+		"CDI name without a class": {CdiDevices: []*pluginapi.CDIDevice{{Name: "vendor=x"}}},
+		"annotation":               {Annotations: map[string]string{"a b": "c"}},
+	} {
+		p.reply = func([]string) (*pluginapi.ContainerAllocateResponse, error) { return r, nil }
+		if err := a.Allocate(context.Background(), wants("a", 1)); err == nil {
+			t.Errorf("%s is taken", name)
+		}
+		if a.Held("a") {
+			t.Fatalf("%s: the pod has the device", name)
+		}
+	}
+	p.reply = func([]string) (*pluginapi.ContainerAllocateResponse, error) { return nil, errors.New("out of order") }
+	if err := a.Allocate(context.Background(), wants("a", 1)); err == nil || err.Error() != "out of order" {
+		t.Errorf("its own error: %v", err)
+	}
+	for name, list := range map[string][]*pluginapi.Device{"an id with a line": dev(pluginapi.Healthy, "a\nb"),
+		"no id": dev(pluginapi.Healthy, ""), "a long id": dev(pluginapi.Healthy, strings.Repeat("x", maxID+1))} {
+		if _, err := listed(list); err == nil {
+			t.Errorf("%s is taken", name)
+		}
+	}
+}
+
+func FuzzAnswer(f *testing.F) {
+	f.Add("A", "b", "/x", "rw", "v.com/c=d")
+	f.Fuzz(func(t *testing.T, name, value, file, permissions, cdi string) {
+		d, err := answer(&pluginapi.ContainerAllocateResponse{Envs: map[string]string{name: value},
+			Mounts:      []*pluginapi.Mount{{ContainerPath: file, HostPath: file}},
+			Devices:     []*pluginapi.DeviceSpec{{ContainerPath: file, HostPath: file, Permissions: permissions}},
+			Annotations: map[string]string{name: value}, CdiDevices: []*pluginapi.CDIDevice{{Name: cdi}}})
+		if err != nil {
+			return
+		}
+		if strings.ContainsAny(d.Env[0].Name, "=\x00\n") || strings.Contains(d.Env[0].Value, "\x00") ||
+			!filepath.IsAbs(d.Mounts[0].HostPath) || strings.Contains(d.Mounts[0].HostPath+"/", "/../") ||
+			strings.ContainsRune(file, 0) || !strings.Contains(d.CDI[0], "=") {
+			t.Errorf("taken: %+v", d)
+		}
+	})
+}
+
+// A state file that is damaged is put aside.
+func TestDamagedState(t *testing.T) {
+	root := short(t)
+	file := filepath.Join(root, "devices.json")
+	for _, text := range []string{"{", "", `{"Version":7}`, "null"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m, err := New(Config{Root: root, State: file, Logger: klog.Background()})
+		if err != nil || len(m.Pods()) != 0 {
+			t.Errorf("%q: %v", text, err)
+		}
+		if got, err := os.ReadFile(file + ".damaged"); err != nil || string(got) != text {
+			t.Errorf("%q is lost: %v", text, err)
+		}
+	}
+}
+
+// draDriver is a driver of claims.
+type draDriver struct {
+	drav1.UnimplementedDRAPluginServer
+	registration.UnimplementedRegistrationServer
+	drahealthv1.UnimplementedDRAResourceHealthServer
+	mu       sync.Mutex
+	calls    []string
+	fail     map[string]string // error by method
+	cdi      string
+	versions []string
+	told     chan *registration.RegistrationStatus
+	server   *grpc.Server
+	health   chan *drahealthv1.NodeWatchResourcesResponse
+}
+
+func (d *draDriver) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
+	return &registration.PluginInfo{Type: "DRAPlugin", Name: "driver.example.com", SupportedVersions: d.versions}, nil
+}
+
+func (d *draDriver) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (
+	*registration.RegistrationStatusResponse, error) {
+	d.told <- s
+	return &registration.RegistrationStatusResponse{}, nil
+}
+
+func (d *draDriver) called(method string, claims []*drav1.Claim) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range claims {
+		d.calls = append(d.calls, method+" "+c.Name)
+	}
+	return d.fail[method]
+}
+
+func (d *draDriver) made() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return strings.Join(d.calls, ", ")
+}
+
+func (d *draDriver) NodePrepareResources(_ context.Context, r *drav1.NodePrepareResourcesRequest) (
+	*drav1.NodePrepareResourcesResponse, error) {
+	failed := d.called("prepare", r.Claims)
+	out := &drav1.NodePrepareResourcesResponse{Claims: map[string]*drav1.NodePrepareResourceResponse{}}
+	for _, c := range r.Claims {
+		out.Claims[c.Uid] = &drav1.NodePrepareResourceResponse{Error: failed, Devices: []*drav1.Device{
+			{PoolName: "pool", DeviceName: "gpu", CdiDeviceIds: []string{d.cdi}}}}
+	}
+	return out, nil
+}
+
+func (d *draDriver) NodeUnprepareResources(_ context.Context, r *drav1.NodeUnprepareResourcesRequest) (
+	*drav1.NodeUnprepareResourcesResponse, error) {
+	failed := d.called("unprepare", r.Claims)
+	out := &drav1.NodeUnprepareResourcesResponse{Claims: map[string]*drav1.NodeUnprepareResourceResponse{}}
+	for _, c := range r.Claims {
+		out.Claims[c.Uid] = &drav1.NodeUnprepareResourceResponse{Error: failed}
+	}
+	return out, nil
+}
+
+func (d *draDriver) NodeWatchResources(_ *drahealthv1.NodeWatchResourcesRequest,
+	s grpc.ServerStreamingServer[drahealthv1.NodeWatchResourcesResponse]) error {
+	for {
+		select {
+		case msg := <-d.health:
+			if err := s.Send(msg); err != nil {
+				return err
+			}
+		case <-s.Context().Done():
+			return nil
+		}
+	}
+}
+
+func (d *draDriver) serveOn(t *testing.T, root, name string) {
+	t.Helper()
+	dir := filepath.Join(root, "plugins_registry")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if d.cdi == "" {
+		d.cdi = "example.com/gpu=0"
+	}
+	if d.versions == nil {
+		d.versions = []string{drav1.DRAPluginService, drahealthv1.DRAResourceHealthService}
+	}
+	d.told, d.health = make(chan *registration.RegistrationStatus, 10),
+		make(chan *drahealthv1.NodeWatchResourcesResponse, 10)
+	l, err := net.Listen("unix", filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.server = grpc.NewServer()
+	registration.RegisterRegistrationServer(d.server, d)
+	drav1.RegisterDRAPluginServer(d.server, d)
+	drahealthv1.RegisterDRAResourceHealthServer(d.server, d)
+	go func() { _ = d.server.Serve(l) }()
+	t.Cleanup(d.server.Stop)
+}
+
+func claimFor(name string, pods ...string) *resourcev1.ResourceClaim {
+	c := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
+		UID: types.UID("uid-" + name)}}
+	c.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{
+		Results: []resourcev1.DeviceRequestAllocationResult{{Request: "r", Driver: "driver.example.com", Pool: "pool",
+			Device: "gpu"}}}}
+	for _, p := range pods {
+		c.Status.ReservedFor = append(c.Status.ReservedFor,
+			resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: p, UID: types.UID(p)})
+	}
+	return c
+}
+
+func using(uid, claim string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Name: uid, Namespace: "default"},
+		Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "entry", ResourceClaimName: &claim}},
+			Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
+				Claims: []corev1.ResourceClaim{{Name: "entry"}}}}}}}
+}
+
+// S9.50 to S9.57, S16.75: prepared before the first start, undone after the last pod, across restarts and failures of
+// everybody.
+func TestDriver(t *testing.T) {
+	ctx := context.Background()
+	root, client := short(t), fake.NewClientset(claimFor("one", "a", "b"))
+	a := start(t, root, client)
+	pod := using("a", "one")
+	fails := func(want string) {
+		t.Helper()
+		if err := a.PrepareClaims(ctx, pod); !errors.Is(err, ErrClaims) || !strings.Contains(err.Error(), want) {
+			t.Errorf("prepared: %v, want %s", err, want)
+		}
+	}
+	fails("prepare dynamic resources: DRA driver driver.example.com is not registered")
+	if a.Held("a") {
+		t.Error("a pod whose driver is missing can't be deleted freely")
+	}
+	d := &draDriver{fail: map[string]string{"prepare": "no power"}}
+	d.serveOn(t, root, "driver-reg.sock")
+	if s := <-d.told; !s.PluginRegistered {
+		t.Fatalf("told %+v", s)
+	}
+	fails("NodePrepareResources failed for ResourceClaim one: no power")
+	if !a.Held("a") {
+		t.Error("the driver was asked, and would not be asked to undo it")
+	}
+	d.fail, d.cdi = nil, "no CDI name"
+	fails("the name of a CDI device")
+	d.cdi = "example.com/gpu=0"
+	if err := a.PrepareClaims(ctx, pod); err != nil {
+		t.Fatal(err)
+	}
+	options, err := a.Options(ctx, pod, &pod.Spec.Containers[0])
+	if err != nil || !slices.Equal(options.CDI, []string{"example.com/gpu=0"}) {
+		t.Errorf("%+v, %v", options, err)
+	}
+	before := d.made()
+	if err := a.PrepareClaims(ctx, using("b", "one")); err != nil || d.made() != before {
+		t.Errorf("prepared again: %s, %v", d.made(), err)
+	}
+
+	a.stop()
+	a = start(t, root, client) // the driver is found on the disk
+	<-d.told
+	if o, err := a.Options(ctx, pod, &pod.Spec.Containers[0]); err != nil || len(o.CDI) != 1 {
+		t.Errorf("after a restart: %+v, %v", o, err)
+	}
+	if err := a.Release(ctx, "a"); err != nil || strings.Contains(d.made(), "unprepare") {
+		t.Errorf("undone while the other pod uses it: %s, %v", d.made(), err)
+	}
+	d.mu.Lock()
+	d.fail = map[string]string{"unprepare": "busy"}
+	d.mu.Unlock()
+	if err := a.Release(ctx, "b"); err == nil || !a.Held("b") || !strings.Contains(err.Error(), "busy") {
+		t.Errorf("undone although the driver says no: %v", err)
+	}
+	d.mu.Lock()
+	d.fail = nil
+	d.mu.Unlock()
+	if err := a.Release(ctx, "b"); err != nil || a.Held("b") {
+		t.Errorf("%v", err)
+	}
+	if n := len(a.Pods()); n != 0 {
+		t.Errorf("%d pods have devices", n)
+	}
+}
+
+func TestDriverRefused(t *testing.T) { // S9.41
+	root := short(t)
+	a := start(t, root, fake.NewClientset())
+	d := &draDriver{versions: []string{"v7.DRAPlugin"}}
+	d.serveOn(t, root, "driver-reg.sock")
+	if s := <-d.told; s.PluginRegistered || !strings.Contains(s.Error, "none of services supported by the plugin") {
+		t.Errorf("told %+v", s)
+	}
+	if a.lost("driver.example.com") {
+		t.Error("it is known")
+	}
+}
+
+// S9.43: slices of the node are removed at the start, and those of a driver that went and did not come back.
+func TestSlicesOfLostDrivers(t *testing.T) {
+	root, client := short(t), fake.NewClientset()
+	wiped := make(chan string, 10)
+	client.PrependReactor("delete-collection", "resourceslices",
+		func(action ktesting.Action) (bool, runtime.Object, error) {
+			wiped <- action.(ktesting.DeleteCollectionAction).GetListRestrictions().Fields.String()
+			return true, nil, nil
+		})
+	a := start(t, root, client)
+	if got := <-wiped; got != "spec.nodeName=n" {
+		t.Errorf("at the start: %s", got)
+	}
+	d := &draDriver{}
+	d.serveOn(t, root, "driver-reg.sock")
+	<-d.told
+	a.until("it is connected", func() bool { return !a.lost("driver.example.com") })
+	d.server.Stop()
+	a.until("it is gone", func() bool { return a.lost("driver.example.com") })
+	a.mu.Lock()
+	if a.drivers["driver.example.com"].wiping == nil {
+		t.Error("nobody waits for the driver to come back")
+	}
+	a.mu.Unlock()
+	a.wipe(context.Background(), "driver.example.com") // as the timer does, after 30 s
+	if got := <-wiped; got != "spec.driver=driver.example.com,spec.nodeName=n" {
+		t.Errorf("later: %s", got)
+	}
+	again := &draDriver{}
+	again.serveOn(t, root, "driver-reg.sock")
+	<-again.told
+	a.until("it is back", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.drivers["driver.example.com"].wiping == nil
+	})
+	a.wipe(context.Background(), "driver.example.com") // a timer that came late
+	if len(wiped) != 0 {
+		t.Errorf("the slices of a driver that is back are removed: %s", <-wiped)
+	}
+}
+
+// S9.70: what a driver says about its devices is in the status, until it is old.
+func TestDriverHealth(t *testing.T) {
+	root, client := short(t), fake.NewClientset(claimFor("one", "a"))
+	a := start(t, root, client)
+	d := &draDriver{}
+	d.serveOn(t, root, "driver-reg.sock")
+	<-d.told
+	pod := using("a", "one")
+	if err := a.PrepareClaims(context.Background(), pod); err != nil {
+		t.Fatal(err)
+	}
+	d.health <- &drahealthv1.NodeWatchResourcesResponse{Devices: []*drahealthv1.DeviceHealth{{
+		Device: &drahealthv1.DeviceIdentifier{PoolName: "pool", DeviceName: "gpu"},
+		Health: drahealthv1.HealthStatus_UNHEALTHY, Message: strings.Repeat("ä", 1000)}}}
+	a.until("it is unhealthy", func() bool {
+		s := a.Status(pod)["c"]
+		return len(s) == 1 && s[0].Name == "claim:entry" && s[0].Resources[0].Health == "Unhealthy" &&
+			s[0].Resources[0].ResourceID == "example.com/gpu=0"
+	})
+	if m := *a.Status(pod)["c"][0].Resources[0].Message; len(m) > maxHealthText || !strings.HasSuffix(m, "ä...") {
+		t.Errorf("message of %d bytes", len(m))
+	}
+	a.takeHealth("driver.example.com", []*drahealthv1.DeviceHealth{{
+		Device: &drahealthv1.DeviceIdentifier{PoolName: "pool", DeviceName: "gpu"},
+		Health: drahealthv1.HealthStatus_HEALTHY}}, time.Now().Add(-healthFor))
+	if got := a.Status(pod)["c"][0].Resources[0].Health; got != "Unknown" {
+		t.Errorf("an old word counts: %s", got)
+	}
+}
+
+func TestPodResources(t *testing.T) { // S12.90 to S12.92
+	root, client := short(t), fake.NewClientset(claimFor("one", "a"))
+	pod := using("a", "one")
+	pod.Spec.Containers[0].Resources.Limits = wants("a", 1).Spec.Containers[0].Resources.Limits
+	a := start(t, root, client, pod)
+	p, d := &plugin{}, &draDriver{}
+	a.plug(p, "p.sock", []*pluginapi.Device{{ID: "d0", Health: pluginapi.Healthy,
+		Topology: &pluginapi.TopologyInfo{Nodes: []*pluginapi.NUMANode{{ID: 1}}}}})
+	d.serveOn(t, root, "driver-reg.sock")
+	<-d.told
+	a.allocatable(1)
+	ctx := context.Background()
+	if err := errors.Join(a.PrepareClaims(ctx, pod), a.Allocate(ctx, pod)); err != nil {
+		t.Fatal(err)
+	}
+	api := podresources.NewPodResourcesListerClient(dial(t, filepath.Join(root, "pod-resources", "kubelet.sock")))
+	list, err := api.List(ctx, &podresources.ListPodResourcesRequest{}, grpc.WaitForReady(true))
+	if err != nil || len(list.PodResources) != 1 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	c := list.PodResources[0].Containers[0]
+	if len(c.Devices) != 1 || c.Devices[0].ResourceName != "example.com/gpu" || c.Devices[0].DeviceIds[0] != "d0" ||
+		c.Devices[0].Topology.Nodes[0].ID != 1 || len(c.DynamicResources) != 1 ||
+		c.DynamicResources[0].ClaimName != "one" ||
+		c.DynamicResources[0].ClaimResources[0].CdiDevices[0].Name != "example.com/gpu=0" {
+		t.Errorf("listed: %v", c)
+	}
+	got, err := api.Get(ctx, &podresources.GetPodResourcesRequest{PodName: "a", PodNamespace: "default"})
+	if err != nil || len(got.PodResources.Containers) != 1 {
+		t.Errorf("%v, %v", got, err)
+	}
+	if _, err := api.Get(ctx, &podresources.GetPodResourcesRequest{PodName: "b",
+		PodNamespace: "default"}); err == nil ||
+		!strings.Contains(err.Error(), "pod b in namespace default not found") {
+		t.Error(err)
+	}
+	all, err := api.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
+	if err != nil || len(all.Devices) != 1 {
+		t.Errorf("%v, %v", all, err)
+	}
+	limited := false
+	for range 1000 {
+		_, err := api.Get(ctx, &podresources.GetPodResourcesRequest{})
+		limited = limited || status.Code(err) == codes.ResourceExhausted
+	}
+	if !limited {
+		t.Error("nobody limits the rate")
+	}
+}

@@ -1,0 +1,268 @@
+// Package plugins finds the plugins of a node that register by a socket in one directory, as the kubelet's plugin
+// watcher does, and hands them to the part that uses plugins of their type. The node agent drives it. It must never
+// call a plugin for anything but its registration.
+//
+// While no plugin is there, one goroutine waits for changes of the directory.
+//
+// Contract: S4.A in docs/spec/storage-and-node.md.
+package plugins
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/fsnotify/fsnotify"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/klog/v2"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"carob/internal/base/backoff"
+)
+
+// Limits of a registration (S0.39).
+const (
+	infoTimeout   = 10 * time.Second // of the connection and the first call
+	notifyTimeout = 5 * time.Second
+	firstRetry    = 500 * time.Millisecond
+	maxRetry      = 2*time.Minute + 2*time.Second
+	maxText       = 4096 // bytes of a text of a plugin
+	maxVersions   = 64
+)
+
+// Plugin is what a plugin says about itself.
+type Plugin struct {
+	Name     string
+	Endpoint string // path of the socket to call it by; clean and absolute
+	Versions []string
+}
+
+// Handler uses plugins of one type. It is called from several goroutines.
+type Handler interface {
+	// Register takes a plugin. The func that it returns is called once, when the plugin goes.
+	Register(ctx context.Context, p Plugin) (unregister func(), err error)
+}
+
+// Config is what a Watcher works with.
+type Config struct {
+	Dir      string // of the sockets; made if it is missing
+	Handlers map[string]Handler
+	Logger   klog.Logger
+}
+
+// Watcher watches the directory. Create it with New and call Run once.
+type Watcher struct {
+	cfg    Config
+	notify *fsnotify.Watcher
+	known  map[string]func() // ends what is done about a socket, and waits for it; of Run
+	all    sync.WaitGroup
+}
+
+// New starts to watch: plugins that register from now on are found by Run.
+func New(cfg Config) (*Watcher, error) {
+	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make the directory of plugins: %w", err)
+	}
+	notify, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, fmt.Errorf("watch the directory of plugins: %w", err)
+	}
+	return &Watcher{cfg: cfg, notify: notify, known: map[string]func(){}}, nil
+}
+
+// Run registers plugins until ctx ends; then it unregisters all.
+func (w *Watcher) Run(ctx context.Context) error {
+	defer func() { _ = w.notify.Close() }()
+	defer w.all.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := w.walk(ctx, w.cfg.Dir); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, ok := <-w.notify.Events:
+			if !ok {
+				return nil
+			}
+			w.event(ctx, e)
+		case err, ok := <-w.notify.Errors:
+			if !ok {
+				return nil
+			}
+			w.cfg.Logger.Error(err, "Watching the directory of plugins failed; looking at all of it")
+			if err := w.walk(ctx, w.cfg.Dir); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (w *Watcher) event(ctx context.Context, e fsnotify.Event) {
+	switch {
+	case e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename):
+		if end := w.known[e.Name]; end != nil {
+			delete(w.known, e.Name)
+			end()
+		}
+	case e.Has(fsnotify.Create):
+		if err := w.walk(ctx, e.Name); err != nil {
+			w.cfg.Logger.Error(err, "A new entry of the directory of plugins is not watched", "path", e.Name)
+		}
+	}
+}
+
+// walk looks at a path that appeared, and at everything below it (S4.1).
+func (w *Watcher) walk(ctx context.Context, top string) error {
+	return filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			if path == w.cfg.Dir {
+				return fmt.Errorf("read the directory of plugins: %w", err)
+			}
+			return nil // it is gone again
+		case path != w.cfg.Dir && strings.HasPrefix(entry.Name(), "."):
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case entry.IsDir():
+			if err := w.notify.Add(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("watch %s: %w", path, err)
+			}
+		case entry.Type()&fs.ModeSocket != 0:
+			w.found(ctx, path)
+		}
+		return nil
+	})
+}
+
+// found begins to register the plugin behind a socket, anew if there was one before (S4.5).
+func (w *Watcher) found(ctx context.Context, path string) {
+	if end := w.known[path]; end != nil {
+		end()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	w.known[path] = func() { cancel(); <-done }
+	w.all.Go(func() {
+		defer close(done)
+		w.serve(ctx, path)
+	})
+}
+
+// serve registers a plugin, again and again until that works, and unregisters it when ctx ends.
+func (w *Watcher) serve(ctx context.Context, path string) {
+	delays := backoff.Exponential{Initial: firstRetry, Max: maxRetry}
+	for n := 1; ; n++ {
+		unregister, err := w.register(ctx, path)
+		if err == nil {
+			<-ctx.Done()
+			unregister()
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		w.cfg.Logger.Info("Registering a plugin failed", "socket", path, "err", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(delays.Delay(n)):
+		}
+	}
+}
+
+// register does it once (S4.3).
+func (w *Watcher) register(ctx context.Context, path string) (unregister func(), err error) {
+	conn, err := Dial(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	client := registration.NewRegistrationClient(conn)
+	call, cancel := context.WithTimeout(ctx, infoTimeout)
+	defer cancel()
+	info, err := client.GetInfo(call, &registration.InfoRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		return nil, fmt.Errorf("ask a plugin what it is: %w", err)
+	}
+	unregister, err = w.hand(ctx, path, info)
+	status := &registration.RegistrationStatus{PluginRegistered: err == nil}
+	if err != nil {
+		status.Error = err.Error()
+	}
+	call, cancel = context.WithTimeout(ctx, notifyTimeout)
+	defer cancel()
+	if _, told := client.NotifyRegistrationStatus(call, status); told != nil {
+		if err == nil {
+			unregister()
+		}
+		return nil, errors.Join(err, fmt.Errorf("tell a plugin about its registration: %w", told))
+	}
+	return unregister, err
+}
+
+// Dial returns a connection to the socket of a plugin, which is made when it is used. The path is taken as it is.
+func Dial(path string) (*grpc.ClientConn, error) {
+	conn, err := grpc.NewClient("passthrough:///plugin", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithNoProxy(), grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		}))
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", path, err)
+	}
+	return conn, nil
+}
+
+// hand gives a plugin to the handler of its type.
+func (w *Watcher) hand(ctx context.Context, path string, info *registration.PluginInfo) (func(), error) {
+	p, err := checked(path, info)
+	if err != nil {
+		return nil, fmt.Errorf("RegisterPlugin error -- plugin validation failed with err: %w", err)
+	}
+	h := w.cfg.Handlers[info.Type]
+	if h == nil {
+		return nil, fmt.Errorf("RegisterPlugin error -- no handler registered for plugin type: %s at socket %s",
+			info.Type,
+			path)
+	}
+	unregister, err := h.Register(ctx, p)
+	if err != nil {
+		return nil, fmt.Errorf("RegisterPlugin error -- plugin registration failed with err: %w", err)
+	}
+	return unregister, nil
+}
+
+// checked takes the words of a plugin, which may be anything.
+func checked(path string, info *registration.PluginInfo) (Plugin, error) {
+	p := Plugin{Name: info.Name, Endpoint: info.Endpoint, Versions: info.SupportedVersions}
+	if p.Endpoint == "" {
+		p.Endpoint = path
+	}
+	if len(p.Versions) > maxVersions {
+		return p, fmt.Errorf("%d supported versions, at most %d", len(p.Versions), maxVersions)
+	}
+	for _, text := range append([]string{info.Type, p.Name, p.Endpoint}, p.Versions...) {
+		if len(text) > maxText || !utf8.ValidString(text) || strings.ContainsFunc(text, control) {
+			return p, fmt.Errorf("a name of %d bytes, or with characters that no name has", len(text))
+		}
+	}
+	if !filepath.IsAbs(p.Endpoint) || filepath.Clean(p.Endpoint) != p.Endpoint {
+		return p, fmt.Errorf("endpoint %q is no absolute path", p.Endpoint)
+	}
+	return p, nil
+}
+
+func control(r rune) bool { return r < ' ' || r == 0x7f }
