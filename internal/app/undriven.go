@@ -13,10 +13,6 @@ func undriven(in instance.Instance) map[schema.GroupResource]string {
 	kinds := map[schema.GroupResource]string{
 		{Group: "networking.k8s.io",
 			Resource: "ingresses"}: "carob was started without --gateway-http: it is stored until a controller serves it",
-		{Group: "resource.k8s.io",
-			Resource: "resourceclaims"}: "carob does not allocate devices yet: it is stored, and stays pending",
-		{Group: "resource.k8s.io",
-			Resource: "resourceclaimtemplates"}: "carob does not allocate devices yet: the claims that are made of it stay pending",
 	}
 	if in.CNIConfDir != "" || in.RuntimeEndpoint != "" {
 		kinds[schema.GroupResource{Group: "networking.k8s.io", Resource: "networkpolicies"}] = "carob enforces network " +

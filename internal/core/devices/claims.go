@@ -36,7 +36,7 @@ type Claim struct {
 // Claims are the claims of the node, by UID.
 type Claims map[types.UID]*Claim
 
-// Enter notes that a pod uses claims. It returns those that have to be prepared, by driver, in the order of their names;
+// Enter notes that a pod uses claims. It returns those that have to be prepared, by driver, in the order of names;
 // none if another pod has had it done (S9.51 to S9.53). After an error nothing has changed.
 func (c Claims) Enter(pod *corev1.Pod, list []*resourcev1.ResourceClaim) (map[string][]*Claim, error) {
 	for _, o := range list {

@@ -99,7 +99,7 @@ func (p *Plugins) Amounts() (capacity, allocatable map[string]int64) {
 	capacity, allocatable = map[string]int64{}, map[string]int64{}
 	for name, r := range p.Resources { // any order: a map becomes a map
 		capacity[name], allocatable[name] = int64(len(r.Devices)), 0
-		for _, d := range r.Devices {
+		for _, d := range r.Devices { // any order: they are counted
 			if d.Healthy && r.Connected {
 				allocatable[name]++
 			}

@@ -22,8 +22,8 @@ type Needs struct {
 	AppArmor bool     // one of its containers names a profile
 	Missing  []string // features that the node doesn't have, sorted
 	Unknown  error    // why its features can't be told; nil: they can
-	// Served are extended resources that are not counted here: claims provide them, or the pod has its share already, or
-	// the device plugin is away, and the pod waits for it.
+	// Served are extended resources that are not counted here: claims provide them, or the pod has its share
+	// already, or the device plugin is away, and the pod waits for it.
 	Served []corev1.ResourceName
 }
 

@@ -50,7 +50,8 @@ func mounts(in *ContainerInput, env *environment) ([]*cri.Mount, error) {
 	if in.Devices != nil {
 		for _, m := range in.Devices.Mounts {
 			if !slices.ContainsFunc(list, func(have *cri.Mount) bool { return have.ContainerPath == m.ContainerPath }) {
-				list = append(list, &cri.Mount{ContainerPath: m.ContainerPath, HostPath: m.HostPath, Readonly: m.Readonly})
+				list = append(list, &cri.Mount{ContainerPath: m.ContainerPath, HostPath: m.HostPath,
+					Readonly: m.Readonly})
 			}
 		}
 	}

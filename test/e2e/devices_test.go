@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"carob/internal/base/testwait"
+	"carob/test/devicedriver"
+)
+
+// A driver of ResourceClaims made with upstream's helper, and a device plugin, on a real cluster: containers get their
+// variables by CDI, by a class as an extended resource, and by the plugin; what they have survives a restart of carob;
+// a pod waits for a device; drivers undo what they prepared.
+func TestDevices(t *testing.T) {
+	nativeOnly(t, "CDI")
+	c := startCluster(t, "--registry-config", mirrors.dir)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	driver := fmt.Sprintf("driver-%d.example.com", os.Getpid())
+	d, err := devicedriver.Start(ctx, devicedriver.Config{Name: driver, Node: c.NodeName, Kubeconfig: c.Kubeconfig,
+		KubeletDir: c.KubeletDir, CDIDir: "/var/run/cdi", Devices: []string{"gpu-0", "gpu-1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Stop()
+	plugin, err := devicedriver.StartPlugin(ctx, c.KubeletDir, "plugin.example.com/fpga", "f0", "f1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { plugin.Stop() }()
+	c.kubectlIn(t, `
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: gpu}
+spec:
+  extendedResourceName: example.com/gpu
+  selectors: [{cel: {expression: 'device.driver == "`+driver+`" && device.attributes["`+driver+`"].model == "test"'}}]
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: gpu}
+spec: {spec: {devices: {requests: [{name: r, exactly: {deviceClassName: gpu}}]}}}
+`, "apply", "-f", "-")
+	pod := func(name, resources, more string) string {
+		return `
+apiVersion: v1
+kind: Pod
+metadata: {name: ` + name + `}
+spec:
+  terminationGracePeriodSeconds: 0
+  ` + more + `
+  containers:
+  - {name: c, image: busybox, command: [sh, -c, 'env | grep DEVICE; ls -l /dev/test-device; sleep 1000'], resources: ` +
+			resources + `}
+---
+`
+	}
+	claim := "resourceClaims: [{name: mine, resourceClaimTemplateName: gpu}]"
+	c.shows(t, []string{"2"}, "get", "node", c.NodeName, "-o",
+		`jsonpath={.status.allocatable.plugin\.example\.com/fpga}`)
+	c.kubectlIn(t, pod("claimed", "{claims: [{name: mine}]}", claim)+
+		pod("extended", "{limits: {example.com/gpu: 1}}", "")+
+		pod("plugged", "{limits: {plugin.example.com/fpga: 1}}", ""), "apply", "-f", "-")
+	c.wait(t, "pod/claimed", "condition=Ready")
+	c.wait(t, "pod/extended", "condition=Ready")
+	c.wait(t, "pod/plugged", "condition=Ready")
+	c.shows(t, []string{"CLAIM_DEVICE_GPU_", "=" + c.NodeName}, "logs", "claimed")
+	c.shows(t, []string{"CLAIM_DEVICE_GPU_", "=" + c.NodeName}, "logs", "extended")
+	c.shows(t, []string{"PLUGIN_DEVICES=f", "crw"}, "logs", "plugged")
+	c.shows(t, []string{"allocated,reserved"}, "get", "resourceclaims")
+
+	c.kubectlIn(t, pod("waits", "{claims: [{name: mine}]}", claim), "apply", "-f", "-")
+	c.told(t, "waits", "cannot allocate all claims")
+
+	// carob starts again: nothing of what runs changes; the plugin has to register again, and until then a pod waits.
+	c.carob(t, "down")
+	if err := c.up(); err != nil {
+		t.Fatal(err)
+	}
+	plugin.Stop()
+	if plugin, err = devicedriver.StartPlugin(ctx, c.KubeletDir, "plugin.example.com/fpga", "f0", "f1"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"claimed", "extended", "plugged"} {
+		if p := c.pod(t, name); p.Status.ContainerStatuses[0].RestartCount != 0 {
+			t.Errorf("%s was restarted", name)
+		}
+	}
+	c.kubectlIn(t, pod("second", "{limits: {plugin.example.com/fpga: 1}}", ""), "apply", "-f", "-")
+	c.wait(t, "pod/second", "condition=Ready")
+	if a, b := c.kubectl(t, "logs", "plugged"), c.kubectl(t, "logs", "second"); strings.Contains(a, "=f0") ==
+		strings.Contains(b, "=f0") {
+		t.Errorf("both have the same device: %s, %s", a, b)
+	}
+
+	c.kubectl(t, "delete", "pod", "claimed") // and its claim with it
+	c.wait(t, "pod/waits", "condition=Ready")
+	c.kubectl(t, "delete", "pod", "waits", "extended", "plugged", "second")
+	c.gone(t, "resourceclaims")
+	testwait.Until(t, "the driver undoes what it prepared", func() error {
+		if calls := d.Calls(); strings.Count(calls, "unprepare") < 3 {
+			return fmt.Errorf("calls: %s", calls)
+		}
+		return nil
+	})
+}
