@@ -421,7 +421,8 @@ func (m *Manager) preStart(ctx context.Context, a devices.Assignment) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, preStartTimeout)
 	defer cancel()
-	if _, err := e.client.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: a.Devices}); err != nil {
+	_, err := e.client.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: a.Devices})
+	if err != nil {
 		return fmt.Errorf("device plugin PreStartContainer rpc failed with err: %w", err)
 	}
 	return nil

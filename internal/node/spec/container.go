@@ -41,7 +41,8 @@ func containerConfig(in *ContainerInput, env *environment) (*cri.ContainerConfig
 	var cdi []*cri.CDIDevice
 	if d := in.Devices; d != nil {
 		for _, n := range d.Nodes {
-			if !slices.ContainsFunc(devices, func(have *cri.Device) bool { return have.ContainerPath == n.ContainerPath }) {
+			taken := func(have *cri.Device) bool { return have.ContainerPath == n.ContainerPath }
+			if !slices.ContainsFunc(devices, taken) {
 				devices = append(devices, n)
 			}
 		}
