@@ -37,7 +37,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	in = genericfilters.WithPanicRecovery(in, c.RequestInfoResolver)
 	s.inner = genericapifilters.WithAuditInit(in) // the handlers need what it puts into the context
 
-	h := s.ext.flow.Filter(inOrder(undriven(s.cfg.Undriven, s.measured(api)),
+	h := s.ext.flow.Filter(inOrder(warnStoredOnly(s.cfg.StoredOnly, s.measured(api)),
 		filter{"authorization", func(next http.Handler) http.Handler {
 			return genericapifilters.WithAuthorization(next, c.Authorization.Authorizer, c.Serializer)
 		}}))

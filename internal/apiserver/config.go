@@ -44,9 +44,9 @@ type Config struct {
 	AuthenticationConfig string
 	// AdmissionConfig is a file with an AdmissionConfiguration; optional.
 	AdmissionConfig string
-	// Undriven are kinds whose objects are stored without any effect; creating one over the network
+	// StoredOnly are kinds whose objects are stored without any effect; creating one over the network
 	// returns a warning. Optional.
-	Undriven map[schema.GroupResource]string
+	StoredOnly map[schema.GroupResource]string
 	// Measure is called before metrics are read, so that other parts bring theirs up to date; optional.
 	Measure func()
 	// DefinitionChanged, optional, is told of each custom resource definition that is served, with

@@ -269,7 +269,7 @@ func (c *carob) open(ctx context.Context) error {
 			ServiceCIDRs: c.in.Services, NodePorts: c.in.NodePorts, PKI: c.keys, NodeDialer: c.dialNode,
 			Audit: audit.Config(c.in.Audit), EncryptionConfig: c.in.Encryption,
 			AuthenticationConfig: c.in.Authentication, AdmissionConfig: c.in.Admission, Profiling: c.in.Profiling,
-			Undriven: undriven(c.in), Measure: controllers.Measure, DefinitionChanged: c.definitionChanged,
+			StoredOnly: storedOnly(c.in), Measure: controllers.Measure, DefinitionChanged: c.definitionChanged,
 		})
 		if err != nil {
 			return err

@@ -14,7 +14,7 @@ import (
 // jsonSerializer encodes lists in JSON, unless pretty printing is requested.
 type jsonSerializer struct {
 	runtime.Serializer
-	kept *Kept
+	cache *Cache
 }
 
 // Encode implements runtime.Encoder.
@@ -81,7 +81,7 @@ func (s jsonSerializer) write(l list, w *bufio.Writer) error {
 		keep := held < generation && k.uid != "" && version != "" && untyped(o)
 		var data []byte
 		if keep {
-			data = s.kept.get(k, version)
+			data = s.cache.get(k, version)
 		}
 		if data == nil {
 			var err error
@@ -90,7 +90,7 @@ func (s jsonSerializer) write(l list, w *bufio.Writer) error {
 			}
 			if keep && len(data) <= largest {
 				data = bytes.Clone(data)
-				s.kept.put(k, version, data)
+				s.cache.put(k, version, data)
 			}
 		}
 		held += len(data)

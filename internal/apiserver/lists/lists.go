@@ -35,15 +35,15 @@ const (
 	itemField = "bytes,2,rep,name=items"
 )
 
-// Serializer returns codecs that encode lists in protobuf and JSON with the cache kept.
-func Serializer(codecs runtime.NegotiatedSerializer, kept *Kept) runtime.NegotiatedSerializer {
+// Serializer returns codecs that encode lists in protobuf and JSON with a cache.
+func Serializer(codecs runtime.NegotiatedSerializer, cache *Cache) runtime.NegotiatedSerializer {
 	infos := slices.Clone(codecs.SupportedMediaTypes())
 	for i := range infos {
 		if inner, ok := infos[i].Serializer.(library); ok && infos[i].MediaType == runtime.ContentTypeProtobuf {
-			infos[i].Serializer = serializer{inner, kept}
+			infos[i].Serializer = serializer{inner, cache}
 		}
 		if infos[i].MediaType == runtime.ContentTypeJSON {
-			infos[i].Serializer = jsonSerializer{infos[i].Serializer, kept}
+			infos[i].Serializer = jsonSerializer{infos[i].Serializer, cache}
 		}
 	}
 	return negotiated{codecs, infos}
@@ -65,7 +65,7 @@ type library interface {
 
 type serializer struct {
 	library
-	kept *Kept
+	cache *Cache
 }
 
 // Encode implements runtime.Encoder.
@@ -166,7 +166,7 @@ func (s serializer) part(o item, keep bool) (part, error) {
 	k, version := key{reflect.TypeOf(o), o.GetUID(), false}, o.GetResourceVersion()
 	keep = keep && k.uid != "" && version != ""
 	if keep {
-		if data := s.kept.get(k, version); data != nil {
+		if data := s.cache.get(k, version); data != nil {
 			return part{data, len(data)}, nil
 		}
 	}
@@ -178,7 +178,7 @@ func (s serializer) part(o item, keep bool) (part, error) {
 	if err := marshal(o, data); err != nil {
 		return part{}, err
 	}
-	s.kept.put(k, version, data)
+	s.cache.put(k, version, data)
 	return part{data, size}, nil
 }
 

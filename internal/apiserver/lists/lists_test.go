@@ -69,7 +69,7 @@ func pods(n int, version string) *corev1.PodList {
 // Whatever was listed before, a list is encoded as by the library.
 func TestAsTheLibrary(t *testing.T) {
 	plain := codecs(t)
-	ours := Serializer(plain, &Kept{})
+	ours := Serializer(plain, &Cache{})
 	many := pods(300, "7")
 	changed := pods(300, "7")
 	for i := range changed.Items {
@@ -123,7 +123,7 @@ func TestAsTheLibrary(t *testing.T) {
 func TestEncodedOnce(t *testing.T) {
 	for format, encode := range formats {
 		t.Run(format, func(t *testing.T) {
-			k := &Kept{}
+			k := &Cache{}
 			ours := Serializer(codecs(t), k)
 			l := pods(100, "1")
 			if err := encode(t, ours, l, io.Discard); err != nil {
@@ -152,12 +152,12 @@ func TestEncodedOnce(t *testing.T) {
 
 func TestUnusedIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &Kept{}
+		k := &Cache{}
 		used, unused := key{uid: "used"}, key{uid: "unused"}
 		k.put(used, "1", []byte("u"))
 		k.put(unused, "1", []byte("n"))
 		for range 5 {
-			time.Sleep(keptFor)
+			time.Sleep(cachedFor)
 			synctest.Wait()
 			if k.get(used, "1") == nil {
 				t.Fatal("what is used is forgotten")
@@ -166,13 +166,13 @@ func TestUnusedIsForgotten(t *testing.T) {
 		if k.get(unused, "1") != nil {
 			t.Error("what nobody uses is kept")
 		}
-		time.Sleep(3 * keptFor)
+		time.Sleep(3 * cachedFor)
 		synctest.Wait()
 		if k.now != nil || k.before != nil || k.size != 0 || k.timer != nil {
 			t.Errorf("left: %d and %d entries of %d bytes", len(k.now), len(k.before), k.size)
 		}
 		k.put(used, "1", []byte("u")) // and again
-		time.Sleep(3 * keptFor)
+		time.Sleep(3 * cachedFor)
 		synctest.Wait()
 		if k.timer != nil || k.get(used, "1") != nil {
 			t.Error("kept for ever the second time")
@@ -182,7 +182,7 @@ func TestUnusedIsForgotten(t *testing.T) {
 
 func TestKeptIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := &Kept{}
+		k := &Cache{}
 		for i := range 3000 {
 			k.put(key{uid: types.UID(fmt.Sprint(i % 2000))}, fmt.Sprint(i), make([]byte, largest))
 			sum := 0
@@ -195,7 +195,7 @@ func TestKeptIsBounded(t *testing.T) {
 				t.Fatalf("%d bytes are kept after %d", sum, i)
 			}
 		}
-		time.Sleep(3 * keptFor)
+		time.Sleep(3 * cachedFor)
 	})
 }
 
@@ -210,7 +210,7 @@ func (f *failing) Write(b []byte) (int, error) {
 }
 
 func TestClientGoesAway(t *testing.T) {
-	ours := Serializer(codecs(t), &Kept{})
+	ours := Serializer(codecs(t), &Cache{})
 	for _, room := range []int{0, 4, 5, chunk, 2 * chunk} {
 		for format, encode := range formats {
 			if err := encode(t, ours, pods(2000, "1"), &failing{room}); !errors.Is(err, io.ErrClosedPipe) {
@@ -222,7 +222,7 @@ func TestClientGoesAway(t *testing.T) {
 
 func TestOtherCodecsAreTheLibrarys(t *testing.T) {
 	plain := codecs(t)
-	ours := Serializer(plain, &Kept{})
+	ours := Serializer(plain, &Cache{})
 	for i, info := range ours.SupportedMediaTypes() {
 		want := plain.SupportedMediaTypes()[i]
 		_, protobuf := info.Serializer.(serializer)
@@ -239,7 +239,8 @@ func TestOtherCodecsAreTheLibrarys(t *testing.T) {
 
 func BenchmarkList(b *testing.B) {
 	plain := codecs(b)
-	for name, n := range map[string]runtime.NegotiatedSerializer{"library": plain, "kept": Serializer(plain, &Kept{})} {
+	for name, n := range map[string]runtime.NegotiatedSerializer{"library": plain,
+		"cached": Serializer(plain, &Cache{})} {
 		for format, encode := range formats {
 			b.Run(format+"/"+name, func(b *testing.B) {
 				l := pods(1000, "1")

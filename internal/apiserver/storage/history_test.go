@@ -16,7 +16,7 @@ import (
 // remembered is how many changes the cache has.
 func (c classes) remembered(t *testing.T) int {
 	t.Helper()
-	h := c.Interface.(handing).Interface.(queuedCache).cut.history
+	h := c.Interface.(handoverStore).Interface.(queuedCache).cut.history
 	if h.mu == nil {
 		t.Fatal("the cache is not built as it was: see history.go")
 	}

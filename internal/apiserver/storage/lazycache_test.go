@@ -179,7 +179,7 @@ func expect(t *testing.T, w watch.Interface, want ...string) {
 	}
 }
 
-func (c classes) lazy() *lazyCache { return c.Interface.(handing).Interface.(*lazyCache) }
+func (c classes) lazy() *lazyCache { return c.Interface.(handoverStore).Interface.(*lazyCache) }
 
 func (c classes) hasCache() bool { return c.lazy().cached.Load() != nil }
 

@@ -210,7 +210,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string,
 	if caching == Uncached {
 		b := newQueuedEngine(raw, root, o.inProcess, newFunc)
 		b.shared.kind = c.GroupResource
-		return o.handing(b, newFunc, newListFunc), func() { b.shared.close(); stored.Close() }, nil
+		return o.handingOver(b, newFunc, newListFunc), func() { b.shared.close(); stored.Close() }, nil
 	}
 	clk, paced := o.clock()
 	cached := &lazyCache{Interface: raw, root: root, inProcess: o.inProcess, clock: paced, newObject: newFunc,
@@ -231,10 +231,10 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string,
 		stored.Close()
 	})
 	if o.foreign {
-		return o.handing(cached, newFunc, newListFunc), o.track(cached, destroy), nil
+		return o.handingOver(cached, newFunc, newListFunc), o.track(cached, destroy), nil
 	}
 	if caching == Lazy {
-		return o.handing(cached, newFunc, newListFunc), destroy, nil
+		return o.handingOver(cached, newFunc, newListFunc), destroy, nil
 	}
 	watchCache, delegator, err := cached.started()
 	if err != nil {
@@ -245,11 +245,11 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string,
 	o.caches = append(o.caches, kindCache{c.GroupResource, watchCache})
 	o.mu.Unlock()
 	p := newQueuedCache(watchCache, delegator, raw, c.GroupResource, root, o.inProcess, paced, newFunc)
-	return o.handing(p, newFunc, newListFunc), func() { p.shared.close(); destroy() }, nil
+	return o.handingOver(p, newFunc, newListFunc), func() { p.shared.close(); destroy() }, nil
 }
 
-func (o *Options) handing(s storage.Interface, newObject, newList func() runtime.Object) storage.Interface {
-	return handing{s, o.inProcess, newObject, newList}
+func (o *Options) handingOver(s storage.Interface, newObject, newList func() runtime.Object) storage.Interface {
+	return handoverStore{s, o.inProcess, newObject, newList}
 }
 
 // bare decodes the items of a list without their kind, which clients get once, with the list.

@@ -25,7 +25,7 @@ import (
 // sharedWatchOf returns the shared watch of the clients' watches; of a lazy cache once there is
 // one.
 func (c classes) sharedWatchOf() *sharedWatch {
-	switch s := c.Interface.(handing).Interface.(type) {
+	switch s := c.Interface.(handoverStore).Interface.(type) {
 	case queuedEngine:
 		return s.shared
 	case queuedCache:

@@ -13,13 +13,13 @@ import (
 )
 
 // Only requests that create an object of a kind without effect get a warning.
-func TestUndriven(t *testing.T) {
+func TestStoredOnly(t *testing.T) {
 	kinds := map[schema.GroupResource]string{{Group: "apps", Resource: "deployments"}: "nobody makes pods of it"}
 	var h http.Handler = http.HandlerFunc(func(w http.ResponseWriter,
 		_ *http.Request) {
 		w.WriteHeader(http.StatusCreated)
 	})
-	h = genericapifilters.WithWarningRecorder(undriven(kinds, h))
+	h = genericapifilters.WithWarningRecorder(warnStoredOnly(kinds, h))
 	h = genericapifilters.WithRequestInfo(h,
 		&apirequest.RequestInfoFactory{APIPrefixes: sets.NewString("apis", "api"),
 			GrouplessAPIPrefixes: sets.NewString("api")})

@@ -10,16 +10,16 @@ import (
 
 const (
 	// Objects that are not used for this long, or twice as long, are forgotten.
-	keptFor = 10 * time.Second
+	cachedFor = 10 * time.Second
 	// The number of bytes in each of the two generations is at most this.
 	generation = 12 << 20
 	// The memory of an entry besides the encoded object.
 	entrySize = 160
 )
 
-// Kept caches encoded objects while lists use them. An object of the same type, identity, and
+// Cache keeps encoded objects while lists use them. An object of the same type, identity, and
 // version is the same: the server gives each stored state its own version. The zero value is empty.
-type Kept struct {
+type Cache struct {
 	mu          sync.Mutex
 	now, before map[key]encoded
 	size        int         // of the current generation, in bytes
@@ -38,7 +38,7 @@ type encoded struct {
 }
 
 // get returns an encoded object; nil if that version is not cached.
-func (k *Kept) get(id key, version string) []byte {
+func (k *Cache) get(id key, version string) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	e, ok := k.now[id]
@@ -56,14 +56,14 @@ func (k *Kept) get(id key, version string) []byte {
 	return e.data
 }
 
-func (k *Kept) put(id key, version string, data []byte) {
+func (k *Cache) put(id key, version string, data []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.add(id, encoded{version, data})
 }
 
 // add adds an entry to the current generation. Call with mu held.
-func (k *Kept) add(id key, e encoded) {
+func (k *Cache) add(id key, e encoded) {
 	if old, ok := k.now[id]; ok {
 		k.size -= entrySize + len(old.data)
 	}
@@ -76,15 +76,15 @@ func (k *Kept) add(id key, e encoded) {
 	k.now[id] = e
 	k.size += entrySize + len(e.data)
 	if k.timer == nil {
-		k.timer = time.AfterFunc(keptFor, k.tick)
+		k.timer = time.AfterFunc(cachedFor, k.tick)
 	}
 }
 
 // age starts a new generation. Call with mu held.
-func (k *Kept) age() { k.now, k.before, k.size = nil, k.now, 0 }
+func (k *Cache) age() { k.now, k.before, k.size = nil, k.now, 0 }
 
 // tick runs as long as the cache is not empty.
-func (k *Kept) tick() {
+func (k *Cache) tick() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.age()
@@ -92,5 +92,5 @@ func (k *Kept) tick() {
 		k.timer = nil
 		return
 	}
-	k.timer.Reset(keptFor)
+	k.timer.Reset(cachedFor)
 }

@@ -6,9 +6,9 @@ import (
 	"carob/internal/base/instance"
 )
 
-// undriven are the kinds that the API stores and no part of carob acts on, with what
+// storedOnly are the kinds that the API stores and no part of carob acts on, with what
 // that means for who makes one. A kind goes from here when its controller is there.
-func undriven(in instance.Instance) map[schema.GroupResource]string {
+func storedOnly(in instance.Instance) map[schema.GroupResource]string {
 	const where = " (see docs/differences.md)"
 	kinds := map[schema.GroupResource]string{
 		{Group: "networking.k8s.io",

@@ -12,15 +12,15 @@ import (
 	"carob/internal/base/handover"
 )
 
-// handing is the store of a kind. It hands lists and watches over to parts of this process that
+// handoverStore is the store of a kind. It hands lists and watches over to parts of this process that
 // offer to take them, with the objects of the watch cache where there is one.
-type handing struct {
+type handoverStore struct {
 	storage.Interface
 	inProcess       func(context.Context) bool // says whether a part of this process asks
 	newObject, list func() runtime.Object
 }
 
-func (h handing) offer(ctx context.Context) *handover.Offer {
+func (h handoverStore) offer(ctx context.Context) *handover.Offer {
 	if !h.inProcess(ctx) {
 		return nil
 	}
@@ -28,7 +28,7 @@ func (h handing) offer(ctx context.Context) *handover.Offer {
 }
 
 // GetList implements storage.Interface.
-func (h handing) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+func (h handoverStore) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
 	offer := h.offer(ctx)
 	if offer == nil {
 		return h.Interface.GetList(ctx, key, opts, list)
@@ -53,7 +53,7 @@ func (h handing) GetList(ctx context.Context, key string, opts storage.ListOptio
 }
 
 // Watch implements storage.Interface.
-func (h handing) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+func (h handoverStore) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	offer := h.offer(ctx)
 	if offer == nil {
 		return h.Interface.Watch(ctx, key, opts)

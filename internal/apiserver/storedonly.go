@@ -9,9 +9,9 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 )
 
-// undriven warns clients that create an object without any effect (Config.Undriven): it is only
+// warnStoredOnly warns clients that create an object without any effect (Config.StoredOnly): it is only
 // stored.
-func undriven(kinds map[schema.GroupResource]string, next http.Handler) http.Handler {
+func warnStoredOnly(kinds map[schema.GroupResource]string, next http.Handler) http.Handler {
 	if len(kinds) == 0 {
 		return next
 	}
