@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -140,33 +139,5 @@ func TestDeploymentOverQuota(t *testing.T) {
 	if left := r.do("get", "deployment", "web", "-o",
 		`jsonpath={.status.conditions[?(@.type=="ReplicaFailure")]}`); left != "" {
 		t.Errorf("the condition stays: %s", left)
-	}
-}
-
-// TestKilledInRollouts: carob is killed in the middle of rolling updates: each ends with the pods that it says.
-func TestKilledInRollouts(t *testing.T) {
-	c := startCluster(t, "--registry-config", mirrors.dir)
-	r := newRollouts(t, c, "killed", 4)
-	r.rolledOut()
-	for i := range 5 {
-		r.do("set", "image", "deployment/web", "*=busybox:1.3"+strconv.Itoa(5+i%3))
-		<-time.After(time.Duration(i*60) * time.Millisecond) // a moment in the rollout, whichever it is
-		c.kill(t)
-		if err := c.up(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r.rolledOut()
-	c.wait(t, "deployment/web", "jsonpath={.status.terminatingReplicas}=0", "-n", "killed")
-	if got := r.images(); !slices.Equal(got, []string{"busybox:1.36"}) {
-		t.Errorf("images %q", got)
-	}
-	if pods := list[corev1.Pod](r, "pods"); len(pods) != 4 {
-		t.Errorf("%d pods", len(pods))
-	}
-	for _, s := range list[appsv1.ReplicaSet](r, "replicasets") {
-		if n := *s.Spec.Replicas; n != 0 && n != 4 || s.Status.Replicas != n {
-			t.Errorf("replica set %s of %d has %d", s.Name, n, s.Status.Replicas)
-		}
 	}
 }

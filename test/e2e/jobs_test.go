@@ -2,13 +2,8 @@ package e2e
 
 import (
 	"encoding/json"
-	"fmt"
-	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 
@@ -54,82 +49,6 @@ func TestJob(t *testing.T) {
 	// Deleting what is above takes along what is below (W6.27).
 	c.kubectl(t, "delete", "cronjob", "tick")
 	c.gone(t, "job/manual")
-}
-
-// kill -9 of carob at random moments of an indexed Job: no index is counted twice, each
-// runs until it has succeeded, and what ran goes on (W5.31).
-func TestKilledDuringJob(t *testing.T) {
-	c := startCluster(t, "--registry-config", mirrors.dir)
-	done := t.TempDir()
-	const indexes = 16
-	c.kubectlIn(t, fmt.Sprintf(`
-apiVersion: batch/v1
-kind: Job
-metadata: {name: killed}
-spec:
-  completionMode: Indexed
-  completions: %d
-  parallelism: 4
-  backoffLimit: 0
-  template:
-    spec:
-      restartPolicy: Never
-      terminationGracePeriodSeconds: 0
-      volumes: [{name: done, hostPath: {path: %q}}]
-      containers:
-      - name: c
-        image: busybox:1.32.0
-        command: [sh, -c, "echo $HOSTNAME >> /done/$JOB_COMPLETION_INDEX; usleep 300000"]
-        volumeMounts: [{name: done, mountPath: /done}]
-`, indexes, done), "create", "-f", "-")
-	random := rand.New(rand.NewPCG(1, 2))
-	kills := 0
-	for ; kills < 12; kills++ {
-		started := len(glob(t, done))
-		moment := time.Duration(random.IntN(400)) * time.Millisecond
-		if out, err := c.tryKubectl("", "wait", "job/killed", "--for=condition=complete",
-			"--timeout="+moment.String()); err == nil {
-			t.Logf("complete after %d kills: %s", kills, out)
-			break
-		}
-		c.kill(t)
-		if err := c.up(); err != nil {
-			t.Fatal(err)
-		}
-		testwait.For(t, "another index runs, or all have", func() bool {
-			n := len(glob(t, done))
-			return n > started || n == indexes
-		})
-	}
-	c.wait(t, "job/killed", "condition=complete")
-	if kills < 3 {
-		t.Errorf("carob was killed only %d times", kills)
-	}
-	s := c.job(t, "killed").Status
-	if s.Succeeded != indexes || s.Failed != 0 || s.CompletedIndexes != fmt.Sprintf("0-%d", indexes-1) {
-		t.Errorf("status %+v", s)
-	}
-	for _, file := range glob(t, done) {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := strings.Count(string(text), "\n"); n != 1 {
-			t.Errorf("index %s ran %d times", filepath.Base(file), n)
-		}
-	}
-	if n := strings.Count(c.kubectl(t, "get", "pods", "-l", "job-name=killed", "-o", "name"), "\n"); n != indexes {
-		t.Errorf("%d pods for %d indexes", n, indexes)
-	}
-}
-
-func glob(t *testing.T, dir string) []string {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return files
 }
 
 // kubectl top works without a metrics server, and an autoscaler follows it.

@@ -30,14 +30,7 @@ func (s *story) lines(t *testing.T) []string {
 // after the status, and a line too many is found by the next call.
 func (s *story) want(t *testing.T, what string, lines ...string) {
 	t.Helper()
-	testwait.Until(t, what, func() error {
-		if got := s.lines(t); len(got) < len(lines) {
-			return fmt.Errorf("the pods wrote only\n%s", strings.Join(got, "\n"))
-		}
-		return nil
-	})
-	got := s.lines(t)
-	s.read += len(got)
+	got := s.next(t, len(lines))
 	if !slices.Equal(got, lines) {
 		t.Errorf("%s: the pods wrote\n%s\nwant\n%s", what, strings.Join(got, "\n"), strings.Join(lines, "\n"))
 	}
