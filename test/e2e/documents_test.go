@@ -1,9 +1,12 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -245,6 +248,44 @@ func TestDocumentLiveness(t *testing.T) {
 		at += i
 	}
 	contains(t, "describe", c.kubectl(t, "describe", "pod/liveness-exec"), "Restart Count:  1")
+}
+
+// TestDocumentWordPress is the document's whole application: a database and WordPress as pods, with a Service each.
+// WordPress finds the database by the Service's name, is set up and answers on the node port.
+func TestDocumentWordPress(t *testing.T) {
+	c := startCluster(t, "--registry-config", mirrors.dir) // the Service's name is looked up in its own namespace
+	c.kubectl(t, "apply", "-f", manifest("doc003-wordpress"))
+	c.wait(t, "pod/mydb", "condition=Ready")
+	c.wait(t, "pod/wordpress", "condition=Ready")
+	p := c.pod(t, "wordpress")
+	port := c.kubectl(t, "get", "service", "wp", "-o", "jsonpath={.spec.ports[0].nodePort}")
+	page := "http://" + net.JoinHostPort(p.Status.HostIP, port) + "/"
+	contains(t, "get pods,svc -o wide", c.kubectl(t, "get", "pods,svc", "-o", "wide"), "pod/mydb", "pod/wordpress",
+		p.Status.PodIP, "service/mysql", "ClusterIP", "3306/TCP", "app=mysql", "service/wp", "NodePort",
+		"80:"+port+"/TCP", "app=wp")
+	// The database needs a while; until then WordPress says that it can't reach it.
+	testwait.Until(t, "WordPress has a database", func() error {
+		if body := get(t, page+"wp-admin/install.php"); !strings.Contains(body, "WordPress &rsaquo; Installation") {
+			return errors.New(firstWord(strings.TrimSpace(body)))
+		}
+		return nil
+	})
+	res, err := http.PostForm(page+"wp-admin/install.php?step=2", url.Values{"weblog_title": {"Written by a test"},
+		"user_name": {"admin"}, "admin_password": {"a-Long-Passw0rd"}, "admin_password2": {"a-Long-Passw0rd"},
+		"admin_email": {"admin@example.com"}, "Submit": {"Install WordPress"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(res.Body)
+	res.Body.Close()
+	if err != nil || !strings.Contains(string(body), "Success!") {
+		t.Fatalf("%s, %v:\n%s", res.Status, err, tail(body, 2000))
+	}
+	contains(t, "the site", get(t, page+"wp-login.php"), "Written by a test")
+	contains(t, "the database", c.kubectl(t, "exec", "mydb", "--", "mysql", "-uwpuser", "-p123456", "-h", "mysql",
+		"-e", "select option_value from wordpress.wp_options where option_name='blogname'"), "Written by a test")
+	c.kubectl(t, "delete", "-f", manifest("doc003-wordpress"))
+	c.gone(t, "pods,services", "-l", "app in (wp, mysql)")
 }
 
 func get(t *testing.T, url string) string {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -124,9 +125,29 @@ func newCluster(dir string, args ...string) (*cluster, error) {
 	if daemon != nil && !slices.Contains(args, "--runtime-endpoint") {
 		args = append(args, "--runtime-endpoint", daemon.Endpoint)
 	}
-	pods := fmt.Sprintf("10.%d.0.0/16", 225+(os.Getpid()+len(marks)/3)%28) // of its own, whatever the names hash to
+	pods, err := freeRange(os.Getpid() + len(marks)/3) // of its own, whatever the names hash to
+	if err != nil {
+		return nil, err
+	}
 	return &cluster{Instance: in,
 		args: append([]string{"--data-dir", dir, "--node-name", "e2e-node", "--pod-cidr", pods}, args...)}, nil
+}
+
+// freeRange is a range for pods that nobody on this host uses, such as another run of these tests. The search begins
+// somewhere else for each number.
+func freeRange(begin int) (string, error) {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return "", err
+	}
+	const first, count = 225, 28
+	for i := range count {
+		one := fmt.Sprintf("10.%d.", first+(begin+i)%count)
+		if !slices.ContainsFunc(addresses, func(a net.Addr) bool { return strings.HasPrefix(a.String(), one) }) {
+			return one + "0.0/16", nil
+		}
+	}
+	return "", errors.New("no range of addresses is left for pods")
 }
 
 // nativeOnly skips a test of what only carob's own runtime has.

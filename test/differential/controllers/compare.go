@@ -1,0 +1,292 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// kinds are what is compared after each step.
+var kinds = []schema.GroupVersionResource{
+	{Version: "v1", Resource: "pods"}, {Version: "v1", Resource: "replicationcontrollers"},
+	{Version: "v1", Resource: "endpoints"},
+	{Group: "apps", Version: "v1", Resource: "deployments"}, {Group: "apps", Version: "v1", Resource: "replicasets"},
+	{Group: "apps", Version: "v1", Resource: "statefulsets"}, {Group: "apps", Version: "v1", Resource: "daemonsets"},
+	{Group: "apps", Version: "v1", Resource: "controllerrevisions"},
+	{Group: "batch", Version: "v1", Resource: "jobs"}, {Group: "batch", Version: "v1", Resource: "cronjobs"},
+	{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
+	{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices"},
+	{Group: "autoscaling", Version: "v2", Resource: "horizontalpodautoscalers"},
+}
+
+// compared is one history on both sides.
+type compared struct {
+	sides     [2]*side
+	namespace string
+	seed      uint64
+	limit     time.Duration
+	verbose   bool
+}
+
+// play reports whether there was a difference, which it prints. The history ends with the first.
+func (c *compared) play(ctx context.Context, steps []step) (different bool, err error) {
+	for _, s := range c.sides {
+		if _, err := s.client.CoreV1().Namespaces().Create(ctx,
+			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.namespace}}, metav1.CreateOptions{}); err != nil {
+			return false, err
+		}
+		defer func() {
+			_ = s.client.CoreV1().Namespaces().Delete(context.WithoutCancel(ctx), c.namespace, metav1.DeleteOptions{})
+			k, err := newKubelet(context.WithoutCancel(ctx), s, c.namespace)
+			if err == nil {
+				_ = k.reap()
+			}
+		}()
+	}
+	for _, s := range c.sides {
+		for !s.hasAccount(ctx, c.namespace) {
+			select {
+			case <-ctx.Done():
+				return false, ctx.Err()
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}
+	var told []string
+	for i, x := range steps {
+		told = append(told, fmt.Sprintf("%d. %s", i+1, x.name))
+		if c.verbose {
+			fmt.Printf("seed %d: %s\n", c.seed, told[i])
+		}
+		answers := [2]string{}
+		for n, s := range c.sides {
+			var err error
+			if x.kubelet != nil {
+				k, failed := newKubelet(ctx, s, c.namespace)
+				if failed != nil {
+					return false, failed
+				}
+				err = x.kubelet(k)
+			} else {
+				err = x.do(ctx, s.client, c.namespace)
+			}
+			if answers[n] = "ok"; err != nil {
+				answers[n] = plain(err.Error())
+			}
+		}
+		diff, err := c.settle(ctx, c.objects)
+		if err != nil {
+			return false, err
+		}
+		if answers[0] != answers[1] {
+			diff = append([]string{"answers: " + answers[0] + "\nand      " + answers[1]}, diff...)
+		}
+		if len(diff) > 0 {
+			c.report(told, diff)
+			return true, nil
+		}
+	}
+	diff, err := c.settle(ctx, c.events)
+	if len(diff) > 0 {
+		c.report(told, diff)
+	}
+	return len(diff) > 0, err
+}
+
+func (c *compared) report(told, diff []string) {
+	fmt.Printf("== seed %d\n%s\n-- carob (-), upstream (+)\n%s\n", c.seed, strings.Join(told, "\n"),
+		strings.Join(diff, "\n"))
+}
+
+// settle waits until both sides look the same, twice in a row; it returns how they differ at the end of the limit.
+func (c *compared) settle(ctx context.Context, look func(ctx context.Context, s *side) (map[string]string, error),
+) ([]string, error) {
+	same := 0
+	for end := time.Now().Add(c.limit); ; {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+		a, err := look(ctx, c.sides[0])
+		if err != nil {
+			return nil, err
+		}
+		b, err := look(ctx, c.sides[1])
+		if err != nil {
+			return nil, err
+		}
+		if maps.Equal(a, b) {
+			if same++; same == 2 {
+				return nil, nil
+			}
+			continue
+		}
+		same = 0
+		if time.Now().After(end) {
+			return differences(a, b), nil
+		}
+	}
+}
+
+func differences(a, b map[string]string) []string {
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(a)) {
+		if b[key] == "" {
+			out = append(out, "- "+key+"\n"+a[key])
+		} else if a[key] != b[key] {
+			out = append(out, "! "+key+"\n"+lines(a[key], b[key]))
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(b)) {
+		if a[key] == "" {
+			out = append(out, "+ "+key+"\n"+b[key])
+		}
+	}
+	return out
+}
+
+// lines are those that only one of two texts has.
+func lines(a, b string) string {
+	var out []string
+	for _, x := range []struct{ sign, these, those string }{{"-", a, b}, {"+", b, a}} {
+		has := strings.Split(x.those, "\n")
+		for _, l := range strings.Split(x.these, "\n") {
+			if !slices.Contains(has, l) {
+				out = append(out, x.sign+" "+l)
+			}
+		}
+	}
+	if len(out) == 0 { // as often, or in another order
+		return a + "\nand\n" + b
+	}
+	return strings.Join(out, "\n")
+}
+
+// random are the ends of names that the API server makes.
+var random = regexp.MustCompile(`-[bcdfghjklmnpqrstvwxz2456789]{5}\b`)
+
+func plain(text string) string { return random.ReplaceAllString(text, "-*") }
+
+// objects are those of a side without names, times and the like.
+func (c *compared) objects(ctx context.Context, s *side) (map[string]string, error) {
+	out := map[string]string{}
+	for _, gvr := range kinds {
+		list, err := s.dynamic.Resource(gvr).Namespace(c.namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, err
+		}
+		var texts []string
+		for i := range list.Items {
+			text, err := describe(&list.Items[i])
+			if err != nil {
+				return nil, err
+			}
+			texts = append(texts, text)
+		}
+		slices.Sort(texts)
+		for i, text := range texts {
+			var head struct{ Metadata struct{ Name string } }
+			if err := json.Unmarshal([]byte(text), &head); err != nil {
+				return nil, err
+			}
+			key := gvr.Resource + "/" + head.Metadata.Name
+			for n := 2; out[key] != ""; n++ {
+				key = fmt.Sprintf("%s/%s (%d)", gvr.Resource, head.Metadata.Name, n)
+			}
+			out[key] = texts[i]
+		}
+	}
+	return out, nil
+}
+
+// steps of scaling: a controller that looks later sees more of what has changed, and scales in one step, not in two.
+var scaled = regexp.MustCompile(`(Scaled (?:up|down) replica set \S+) from \d+ to \d+`)
+
+// events are what was told, each once: how often something is tried depends on the clock.
+func (c *compared) events(ctx context.Context, s *side) (map[string]string, error) {
+	list, err := s.client.CoreV1().Events(c.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for _, e := range list.Items {
+		o := e.InvolvedObject
+		out[plain(fmt.Sprintf("event %s/%s from %s: %s %s %s", o.Kind, o.Name, e.Source.Component, e.Type, e.Reason,
+			scaled.ReplaceAllString(e.Message, "$1")))] = "told"
+	}
+	return out, nil
+}
+
+// describe writes an object as JSON, without what depends on chance and time.
+func describe(o *unstructured.Unstructured) (string, error) {
+	all, ok := scrub("", o.Object).(map[string]any)
+	if !ok {
+		return "", fmt.Errorf("%s is no object", o.GetName())
+	}
+	meta, _ := all["metadata"].(map[string]any)
+	for _, key := range []string{"uid", "resourceVersion", "managedFields", "generation", "creationTimestamp",
+		"generateName"} {
+		delete(meta, key)
+	}
+	if status, ok := all["status"].(map[string]any); ok {
+		if seen, ok := status["observedGeneration"]; ok {
+			status["observedGeneration"] = fmt.Sprint("current: ", fmt.Sprint(seen) == fmt.Sprint(o.GetGeneration()))
+		}
+		if list, ok := status["conditions"].([]any); ok {
+			slices.SortFunc(list, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+		}
+	}
+	var shorter bytes.Buffer
+	e := json.NewEncoder(&shorter)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", " ")
+	err := e.Encode(all)
+	return shorter.String(), err
+}
+
+// dropped are fields that say which of several pods that are alike it is, or when something was.
+var dropped = map[string]bool{"uid": true, "nodeName": true, "podIP": true, "podIPs": true, "hostIP": true,
+	"hostIPs": true, "resourceVersion": true, "controller-uid": true, "batch.kubernetes.io/controller-uid": true,
+	"clusterIP": true, "clusterIPs": true, "batch.kubernetes.io/cronjob-scheduled-timestamp": true,
+	"endpoints.kubernetes.io/last-change-trigger-time": true, "currentAverageUtilization": true}
+
+// scrub copies a value without those fields, and with plain names; times are only there or not.
+func scrub(field string, value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		out := map[string]any{}
+		for key, x := range v {
+			if !dropped[key] {
+				out[key] = scrub(key, x)
+			}
+		}
+		return out
+	case []any:
+		var out []any
+		for _, x := range v {
+			out = append(out, scrub(field, x))
+		}
+		if field == "endpoints" || field == "addresses" || field == "notReadyAddresses" || field == "active" {
+			slices.SortFunc(out, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+		}
+		return out
+	case string:
+		if strings.HasSuffix(field, "Time") || strings.HasSuffix(field, "Timestamp") || strings.HasSuffix(field, "At") {
+			return "a time"
+		}
+		return plain(v)
+	}
+	return value
+}
