@@ -26,7 +26,7 @@ NATIVE    := internal/runtime/native/csrc
 # client-go then notices who modifies an object that it shares with others.
 test unit e2e e2e-containerd: export KUBE_CACHE_MUTATION_DETECTOR := true
 
-.PHONY: help deps build native images run test unit e2e e2e-containerd check fmt vet lint generate generate-check third-party-check bench bench-runtime bench-scheduler sim mutants fuzz conformance conformance-gateway critest helm operator cross differential nightly clauses clean
+.PHONY: help deps build native images run test unit e2e e2e-containerd check fmt vet lint generate generate-check third-party-check bench bench-runtime bench-scheduler sim mutants fuzz conformance conformance-gateway critest helm operator cross differential differential-controllers nightly clauses clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -140,6 +140,10 @@ critest: build ## the container runtime interface's own suite, against carob's r
 differential: build ## the same requests to carob and to upstream's API server: where do they answer differently?
 	@hack/differential $(abspath $(BIN)/carob)
 
+differential-controllers: native ## the same random histories to carob's controllers and to upstream's: make differential-controllers ARGS='-seed 7 -seeds 1 -v'
+	@$(GO) build -o $(TOOLS)/differential-controllers ./test/differential/controllers
+	@$(TOOLS)/differential-controllers -upstream "$$(hack/reference-component $(TOOLS)/reference kube-controller-manager)" $(ARGS) 2>$(CACHE)/differential-controllers.log
+
 nightly: build images ## what takes too long for each change, with one table at the end: make nightly ONLY='mutants|fuzz'
 	@hack/nightly $(ONLY)
 
@@ -157,7 +161,7 @@ bench-runtime: deps native ## container runtimes side by side at the CRI: carob'
 
 bench-scheduler: native ## carob's scheduler and upstream's on the same 5,000 simulated nodes, in one run: make bench-scheduler BENCH='-nodes 500 -cases basic'
 	@$(GO) build -o $(TOOLS)/bench-scheduler ./test/bench/scheduler
-	@$(TOOLS)/bench-scheduler -upstream "$$(hack/reference-scheduler $(TOOLS)/reference)" $(BENCH)
+	@$(TOOLS)/bench-scheduler -upstream "$$(hack/reference-component $(TOOLS)/reference kube-scheduler)" $(BENCH)
 
 clean: ## remove what was built (never a data directory)
 	rm -rf $(BIN) $(CACHE) dist

@@ -6,6 +6,9 @@
 //
 //	go run ./test/bench/scheduler [-nodes 5000 -pods 2000 -cases basic,spread] [-upstream KUBE-SCHEDULER]
 //
+// With -inside, carob's scheduler runs in this process, too, as it does in the product: its
+// processor time is then that of the API server as well.
+//
 // It prints, for each case and scheduler, the pods bound per second between the first and
 // the last binding, and what one pod took of the scheduler's processor time.
 package main
@@ -69,6 +72,8 @@ func run(ctx context.Context) error {
 	pods := flag.Int("pods", 2000, "how many pods in each case")
 	names := flag.String("cases", strings.Join(caseNames(), ","), "which cases")
 	upstream := flag.String("upstream", "", "program of upstream's kube-scheduler; empty: carob's only")
+	inside := flag.Bool("inside", true, "measure carob's scheduler in the API server's process, too")
+	profile := flag.String("cpuprofile", "", "write a profile of that to a file")
 	limit := flag.Duration("limit", 5*time.Minute, "longest time for one case and scheduler")
 	flag.Parse()
 	dir, err := os.MkdirTemp("", "scheduler-bench-")
@@ -88,10 +93,13 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	kinds := []kind{{"carob", []string{self, child, b.kubeconfig}}}
+	kinds := []kind{{name: "carob", command: []string{self, child, b.kubeconfig}}}
+	if *inside {
+		kinds = append([]kind{{name: "carob, inside", profile: *profile}}, kinds...)
+	}
 	if *upstream != "" {
 		kinds = append(kinds,
-			kind{"upstream", []string{*upstream, "--kubeconfig", b.kubeconfig, "--leader-elect=false",
+			kind{name: "upstream", command: []string{*upstream, "--kubeconfig", b.kubeconfig, "--leader-elect=false",
 				"--kube-api-qps=5000", "--kube-api-burst=5000",
 				"--secure-port=0", "--authentication-skip-lookup", "-v=0"}})
 	}
@@ -114,9 +122,11 @@ func run(ctx context.Context) error {
 			fmt.Fprintf(out, "%s\t%s\t%d\t%.0f\t%v\t%.0f\n", name, k.name, r.bound, r.rate,
 				r.each.Round(time.Microsecond), float64(time.Second)/float64(r.each))
 		}
-		if len(rates) == 2 && rates[1].rate > 0 {
-			fmt.Fprintf(out, "%s\tratio\t\t%.1f\t%.2f\t\n", name, rates[0].rate/rates[1].rate,
-				float64(rates[0].each)/float64(rates[1].each))
+		for i, r := range rates[:len(rates)-1] {
+			if last := rates[len(rates)-1]; *upstream != "" && last.rate > 0 {
+				fmt.Fprintf(out, "%s\tratio of %s\t\t%.1f\t%.2f\t\n", name, kinds[i].name, r.rate/last.rate,
+					float64(r.each)/float64(last.each))
+			}
 		}
 		if err := out.Flush(); err != nil {
 			return err
@@ -130,6 +140,7 @@ type bench struct {
 	client     kubernetes.Interface
 	kubeconfig string
 	dir        string
+	inside     func(ctx context.Context) error // runs a scheduler in this process
 }
 
 func open(ctx context.Context, dir string) (*bench, func(), error) {
@@ -165,6 +176,13 @@ func open(ctx context.Context, dir string) (*bench, func(), error) {
 	if b.client, err = kubernetes.NewForConfig(server.ClientConfig("bench", user.SystemPrivilegedGroup)); err != nil {
 		stop()
 		return nil, nil, err
+	}
+	b.inside = func(ctx context.Context) error {
+		s, err := scheduler.New(server.ClientConfig("system:kube-scheduler"), scheduler.Options{})
+		if err != nil {
+			return err
+		}
+		return s.Run(ctx)
 	}
 	return b, stop, nil
 }

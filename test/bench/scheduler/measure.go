@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/pprof"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -25,7 +26,43 @@ const namespace = "bench"
 // kind is one of the schedulers.
 type kind struct {
 	name    string
-	command []string
+	command []string // nil: in this process
+	profile string
+}
+
+// run starts a scheduler.
+func (b *bench) run(ctx context.Context, k kind, log *os.File) (pid int, ended chan error, end func(), err error) {
+	ended = make(chan error, 1)
+	if k.command == nil {
+		var file *os.File
+		if k.profile != "" {
+			if file, err = os.Create(k.profile); err != nil {
+				return 0, nil, nil, err
+			}
+			if err := pprof.StartCPUProfile(file); err != nil {
+				return 0, nil, nil, errors.Join(err, file.Close())
+			}
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		go func() { ended <- b.inside(ctx) }()
+		return os.Getpid(), ended, func() {
+			cancel()
+			<-ended
+			ended <- nil
+			if file != nil {
+				pprof.StopCPUProfile()
+				_ = file.Close()
+			}
+		}, nil
+	}
+	process := exec.Command(k.command[0], k.command[1:]...)
+	process.Stdout, process.Stderr = log, log
+	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := process.Start(); err != nil {
+		return 0, nil, nil, err
+	}
+	go func() { ended <- process.Wait() }()
+	return process.Process.Pid, ended, func() { _ = process.Process.Kill(); <-ended; ended <- nil }, nil
 }
 
 // result is what one case took.
@@ -104,15 +141,15 @@ func (b *bench) measure(ctx context.Context, k kind, c workload, pods int, limit
 		return r, err
 	}
 	defer log.Close()
-	process := exec.Command(k.command[0], k.command[1:]...)
-	process.Stdout, process.Stderr = log, log
-	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := process.Start(); err != nil {
+	began := processor.Time(os.Getpid())
+	pid, ended, end, err := b.run(ctx, k, log)
+	if err != nil {
 		return r, err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- process.Wait() }()
-	defer func() { _ = process.Process.Kill(); <-ended; ended <- nil }()
+	defer end()
+	if k.command != nil {
+		began = 0
+	}
 	if c.churn {
 		stop := b.churn(ctx)
 		defer stop()
@@ -127,7 +164,7 @@ func (b *bench) measure(ctx context.Context, k kind, c workload, pods int, limit
 		}
 		took := got.last.Sub(got.first)
 		return result{bound: got.bound, rate: float64(got.bound-1) / took.Seconds(),
-			each: processor.Time(process.Process.Pid) / time.Duration(got.bound)}, nil
+			each: (processor.Time(pid) - began) / time.Duration(got.bound)}, nil
 	}
 }
 

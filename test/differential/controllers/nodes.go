@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	coordinationv1ac "k8s.io/client-go/applyconfigurations/coordination/v1"
 	"k8s.io/client-go/kubernetes"
 )
@@ -83,14 +84,16 @@ type kubelet struct {
 	client          kubernetes.Interface
 	namespace       string
 	all             []corev1.Pod // in the same order on both sides
+	now             metav1.Time  // of this step, the same on both sides
 }
 
-func newKubelet(ctx context.Context, s *side, namespace string) (*kubelet, error) {
+func newKubelet(ctx context.Context, s *side, namespace string, now time.Time) (*kubelet, error) {
 	list, err := s.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	k := &kubelet{Context: ctx, client: s.client, namespace: namespace, all: list.Items}
+	k := &kubelet{Context: ctx, client: s.client, namespace: namespace, all: list.Items,
+		now: metav1.NewTime(now)}
 	slices.SortFunc(k.all, func(a, b corev1.Pod) int {
 		return cmp.Or(cmp.Compare(class(&a), class(&b)), cmp.Compare(a.Name, b.Name))
 	})
@@ -169,7 +172,22 @@ func (k *kubelet) finish(which int, phase corev1.PodPhase) error {
 	if len(all) == 0 {
 		return nil
 	}
-	return k.write(all[which%len(all)], phase, false)
+	if err := k.write(all[which%len(all)], phase, false); err != nil {
+		return err
+	}
+	// Upstream's endpoints keep a pod that was not ready and has ended until something else changes
+	// (docs/differences.md).
+	services, err := k.client.CoreV1().Services(k.namespace).List(k, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, s := range services.Items {
+		if _, err := k.client.CoreV1().Services(k.namespace).Patch(k, s.Name, types.MergePatchType,
+			fmt.Appendf(nil, `{"metadata":{"labels":{"seen":"%d"}}}`, k.now.Unix()), metav1.PatchOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (k *kubelet) unready(which int) error {
@@ -220,7 +238,7 @@ func (k *kubelet) write(p *corev1.Pod, phase corev1.PodPhase, ready bool) error 
 			return c.Type == corev1.PodReady
 		})
 		s.Conditions = append(s.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: status,
-			LastTransitionTime: now})
+			LastTransitionTime: k.now})
 		s.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", Image: "registry.example/a", ImageID: "a", Ready: ready,
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}}}
 		if phase == corev1.PodFailed || phase == corev1.PodSucceeded {

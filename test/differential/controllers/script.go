@@ -24,6 +24,9 @@ type step struct {
 	do   func(ctx context.Context, c kubernetes.Interface, namespace string) error
 	// kubelet, unless nil, is what nodes do instead.
 	kubelet func(k *kubelet) error
+	// period says that autoscalers are to have looked once more before the sides are compared: they look at times of
+	// their own.
+	period bool
 }
 
 // script makes a random history. Each request is followed by what nodes do about it.
@@ -36,7 +39,19 @@ func script(r *rand.Rand, requests int) []step {
 			steps = append(steps, w.nodes())
 		}
 	}
+	if r.IntN(4) == 0 {
+		steps = append(steps, w.autoscaled()...)
+	}
 	return append(steps, w.run(), w.reap(), w.run())
+}
+
+// autoscaled is a story of an autoscaler. No metric can be had: it keeps the size within its bounds, and says why.
+func (w *writer) autoscaled() []step {
+	steps := []step{w.autoscaler(), w.deployment(), w.run(), w.autoscaler()}
+	for i := range steps {
+		steps[i].period = true
+	}
+	return steps
 }
 
 // writer knows which objects there are in the story so far.
@@ -47,7 +62,7 @@ type writer struct {
 
 func (w *writer) request() step {
 	kinds := []func() step{w.deployment, w.deployment, w.deployment, w.replicaSet, w.controller, w.statefulSet,
-		w.statefulSet, w.daemonSet, w.job, w.job, w.cronJob, w.budget, w.service, w.autoscaler, w.pod}
+		w.statefulSet, w.daemonSet, w.job, w.job, w.cronJob, w.budget, w.service, w.pod}
 	return kinds[w.r.IntN(len(kinds))]()
 }
 
