@@ -207,6 +207,9 @@ func (c *compared) objects(ctx context.Context, s *side) (map[string]string, err
 			texts = append(texts, text)
 		}
 		slices.Sort(texts)
+		if gvr.Resource == "poddisruptionbudgets" && deleting(out) {
+			continue
+		}
 		for i, text := range texts {
 			var head struct{ Metadata struct{ Name string } }
 			if err := json.Unmarshal([]byte(text), &head); err != nil {
@@ -224,6 +227,17 @@ func (c *compared) objects(ctx context.Context, s *side) (map[string]string, err
 
 // steps of scaling: a controller that looks later sees more of what has changed, and scales in one step, not in two.
 var scaled = regexp.MustCompile(`(Scaled (?:up|down) replica set \S+) from \d+ to \d+`)
+
+// deleting reports whether a pod is being deleted. If its controller is gone, upstream's budgets fail until it is, too
+// (docs/differences.md).
+func deleting(objects map[string]string) bool {
+	for key, text := range objects {
+		if strings.HasPrefix(key, "pods/") && strings.Contains(text, `"deletionTimestamp"`) {
+			return true
+		}
+	}
+	return false
+}
 
 // events are what was told, each once: how often something is tried depends on the clock.
 func (c *compared) events(ctx context.Context, s *side) (map[string]string, error) {
@@ -259,6 +273,9 @@ func describe(o *unstructured.Unstructured) (string, error) {
 			status["observedGeneration"] = fmt.Sprint("current: ", fmt.Sprint(seen) == fmt.Sprint(o.GetGeneration()))
 		}
 		if list, ok := status["conditions"].([]any); ok {
+			if o.GetKind() == "Deployment" {
+				forget(list)
+			}
 			slices.SortFunc(list, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 		}
 	}
@@ -268,6 +285,17 @@ func describe(o *unstructured.Unstructured) (string, error) {
 	e.SetIndent("", " ")
 	err := e.Encode(all)
 	return shorter.String(), err
+}
+
+// forget drops why a rollout progresses: it tells of the last step that a controller has seen, and a quick one sees
+// fewer of them.
+func forget(conditions []any) {
+	for _, c := range conditions {
+		if c, ok := c.(map[string]any); ok && c["type"] == "Progressing" && c["status"] == "True" {
+			delete(c, "reason")
+			delete(c, "message")
+		}
+	}
 }
 
 // dropped are fields that say which of several pods that are alike it is, or when something was.

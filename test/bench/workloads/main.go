@@ -1,0 +1,248 @@
+// workloads measures controllers, scheduler and API server with many Deployments, as the
+// product runs them: in one process, which is this one. Nodes are objects only: each pod
+// that is bound to one is made ready at once.
+//
+//	go run ./test/bench/workloads [-deployments 1000 -replicas 10 -nodes 100]
+//
+// It prints how long it takes until all pods are available, what that took of the
+// processors, and what the process needs before and afterwards, while nothing happens.
+// The processor time and memory of the nodes, which write status, are part of it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	coordinationv1ac "k8s.io/client-go/applyconfigurations/coordination/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"carob/internal/apiserver"
+	"carob/internal/base/pki"
+	"carob/internal/controllers"
+	"carob/internal/kinds/apps"
+	"carob/internal/scheduler"
+	"carob/test/bench/processor"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err := run(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "workloads:", err)
+		os.Exit(1)
+	}
+}
+
+const namespace = "bench"
+
+func run(ctx context.Context) error {
+	deployments := flag.Int("deployments", 1000, "how many Deployments")
+	replicas := flag.Int("replicas", 10, "how many pods in each")
+	nodes := flag.Int("nodes", 100, "how many nodes")
+	idle := flag.Duration("idle", 5*time.Second, "how long to look at a process that has nothing to do")
+	limit := flag.Duration("limit", 5*time.Minute, "longest time until all are available")
+	flag.Parse()
+	dir, err := os.MkdirTemp("", "workloads-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	ctx, cancel := context.WithTimeout(ctx, *limit)
+	defer cancel()
+	server, stop, err := serve(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	as := func(name string) *rest.Config { return server.ClientConfig(name, user.SystemPrivilegedGroup) }
+	client, err := kubernetes.NewForConfig(as("bench"))
+	if err != nil {
+		return err
+	}
+	if _, err := client.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	if err := makeNodes(ctx, client, *nodes); err != nil {
+		return err
+	}
+	manager, err := controllers.New(as("controllers"), controllers.Options{DefaultStatefulSet: apps.DefaultStatefulSet})
+	if err != nil {
+		return err
+	}
+	places, err := scheduler.New(as("scheduler"), scheduler.Options{})
+	if err != nil {
+		return err
+	}
+	parts := make(chan error, 2)
+	partsCtx, end := context.WithCancel(ctx)
+	go func() { parts <- manager.Run(partsCtx) }()
+	go func() { parts <- places.Run(partsCtx) }()
+	defer func() { end(); <-parts; <-parts }()
+	<-manager.Synced()
+	k := newKubelets(client, *deployments**replicas)
+	if err := k.begin(partsCtx); err != nil {
+		return err
+	}
+	select {
+	case <-k.account(partsCtx):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	before := look(*idle)
+	began, took := time.Now(), processor.Time(os.Getpid())
+	for i := range *deployments {
+		if _, err := client.AppsV1().Deployments(namespace).Create(ctx, deployment(i, *replicas),
+			metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	created := time.Since(began)
+	select {
+	case <-k.all:
+	case <-ctx.Done():
+		return fmt.Errorf("%d of %d pods are ready: %w", k.ready.Load(), *deployments**replicas, ctx.Err())
+	}
+	if err := available(ctx, client, *deployments, int32(*replicas)); err != nil { //nolint:gosec // a small number
+		return err
+	}
+	whole := time.Since(began)
+	took = processor.Time(os.Getpid()) - took
+	time.Sleep(2 * time.Second) // what is written later, such as events
+	after := look(*idle)
+	fmt.Printf("%d Deployments of %d pods on %d nodes\n", *deployments, *replicas, *nodes)
+	fmt.Printf("created in %v, all available after %v, %v of the processors\n", created.Round(time.Millisecond),
+		whole.Round(time.Millisecond), took.Round(time.Millisecond))
+	fmt.Printf("idle before: %s\nidle after:  %s\n", before, after)
+	return nil
+}
+
+// state is what the process needs while nothing happens.
+type state struct {
+	heap, resident uint64 // bytes
+	share          float64
+}
+
+func (s state) String() string {
+	return fmt.Sprintf("heap %.1f MB, resident %.1f MB, %.2f %% of a processor", float64(s.heap)/1e6,
+		float64(s.resident)/1e6, 100*s.share)
+}
+
+func look(idle time.Duration) state {
+	debug.FreeOSMemory()
+	took := processor.Time(os.Getpid())
+	time.Sleep(idle)
+	took = processor.Time(os.Getpid()) - took
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	s := state{heap: m.HeapAlloc, share: took.Seconds() / idle.Seconds()}
+	if b, err := os.ReadFile("/proc/self/statm"); err == nil {
+		var size, pages uint64
+		if _, err := fmt.Sscan(string(b), &size, &pages); err == nil {
+			s.resident = pages * uint64(os.Getpagesize()) //nolint:gosec // positive
+		}
+	}
+	return s
+}
+
+func serve(ctx context.Context, dir string) (*apiserver.Server, func(), error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	keys, err := pki.Open(pki.Config{Dir: filepath.Join(dir, "pki"), ServiceIP: apiserver.FirstServiceIP(nil).AsSlice(),
+		NodeName: "none"}, time.Now())
+	if err != nil {
+		return nil, nil, err
+	}
+	server, err := apiserver.New(ctx, apiserver.Config{DataDir: dir, Listener: l, PKI: keys, UnsafeNoFsync: true})
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan error, 1)
+	go func() { done <- server.Run(ctx) }()
+	select {
+	case <-server.Ready():
+		return server, func() { cancel(); <-done }, nil
+	case err := <-done:
+		cancel()
+		return nil, nil, errors.Join(errors.New("the API server ended"), err)
+	}
+}
+
+func makeNodes(ctx context.Context, client kubernetes.Interface, n int) error {
+	room := corev1.ResourceList{"cpu": resource.MustParse("64"), "memory": resource.MustParse("256Gi"),
+		"pods": resource.MustParse("500")}
+	for i := range n {
+		name := fmt.Sprintf("node-%04d", i)
+		made, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status: corev1.NodeStatus{Allocatable: room, Capacity: room, Conditions: []corev1.NodeCondition{
+				{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		made.Spec.Taints = nil // of a node that is not ready yet
+		if _, err := client.CoreV1().Nodes().Update(ctx, made, metav1.UpdateOptions{}); err != nil {
+			return err
+		}
+		// Once for the whole run: nobody has to renew it.
+		lease := coordinationv1ac.Lease(name, corev1.NamespaceNodeLease).WithSpec(coordinationv1ac.LeaseSpec().
+			WithHolderIdentity(name).WithLeaseDurationSeconds(3600).
+			WithRenewTime(metav1.NewMicroTime(time.Now().Add(time.Hour))))
+		if _, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Apply(ctx, lease,
+			metav1.ApplyOptions{FieldManager: "bench"}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func deployment(i, replicas int) *appsv1.Deployment {
+	name := fmt.Sprint("d-", i)
+	labels := map[string]string{"app": name}
+	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: appsv1.DeploymentSpec{Replicas: new(int32(replicas)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
+				Containers: []corev1.Container{{Name: "c", Image: "registry.example/none:1"}}}}}}
+}
+
+// available waits until all Deployments say that they are.
+func available(ctx context.Context, client kubernetes.Interface, deployments int, replicas int32) error {
+	for {
+		list, err := client.AppsV1().Deployments(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+		if err != nil {
+			return err
+		}
+		n := 0
+		for i := range list.Items {
+			if list.Items[i].Status.AvailableReplicas == replicas {
+				n++
+			}
+		}
+		if n == deployments {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d Deployments are available: %w", n, deployments, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
