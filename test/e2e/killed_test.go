@@ -205,8 +205,8 @@ func rolls(t *testing.T, c *cluster) under {
 				if p.DeletionTimestamp == nil && !running[p.Name] {
 					t.Errorf("pod %s is there and does not run", p.Name)
 				}
-				// A container whose start was interrupted is made again, which counts as a restart; that no process started
-				// twice is known from what the pods wrote.
+				// A container whose start was interrupted is made again, which counts as a restart; that no
+				// process started twice is known from what the pods wrote.
 				if n := p.Status.ContainerStatuses[0].RestartCount; n != 0 {
 					t.Logf("pod %s counts %d restarts:\n%s", p.Name, n, c.carob(t, "timeline", "pod/"+p.Name))
 				}

@@ -66,8 +66,8 @@ func (k *kubelets) run(ctx context.Context, p *corev1.Pod) {
 	next.Status.Phase, next.Status.StartTime = corev1.PodRunning, &now
 	next.Status.PodIP, next.Status.PodIPs = "10.1.2.3", []corev1.PodIP{{IP: "10.1.2.3"}}
 	for _, c := range []corev1.PodConditionType{corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
-		next.Status.Conditions = append(next.Status.Conditions, corev1.PodCondition{Type: c, Status: corev1.ConditionTrue,
-			LastTransitionTime: now})
+		next.Status.Conditions = append(next.Status.Conditions, corev1.PodCondition{Type: c,
+			Status: corev1.ConditionTrue, LastTransitionTime: now})
 	}
 	next.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", Ready: true,
 		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}}}
@@ -87,7 +87,8 @@ func (k *kubelets) account(ctx context.Context) <-chan struct{} {
 	there := make(chan struct{})
 	go func() {
 		for ctx.Err() == nil {
-			if _, err := k.client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{}); err == nil {
+			_, err := k.client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
+			if err == nil {
 				close(there)
 				return
 			}

@@ -96,8 +96,8 @@ func run(ctx context.Context) error {
 		// What differs once and not again depends on which of two events a controller saw first.
 		try, different := 0, true
 		for ; different && try < 3; try++ {
-			c := compared{sides: sides, limit: *limit, verbose: *verbose, namespace: fmt.Sprintf("seed-%d-%d", seed, try),
-				seed: seed, began: time.Now().Truncate(time.Hour)}
+			c := compared{sides: sides, limit: *limit, verbose: *verbose,
+				namespace: fmt.Sprintf("seed-%d-%d", seed, try), seed: seed, began: time.Now().Truncate(time.Hour)}
 			if different, err = c.play(ctx, script(rand.New(rand.NewPCG(seed, 0)), *steps)); err != nil {
 				return fmt.Errorf("seed %d: %w", seed, err)
 			}
@@ -161,7 +161,8 @@ func open(ctx context.Context, dir string) (*side, error) {
 		return nil, errors.Join(errors.New("the API server ended"), err)
 	}
 	if err := os.WriteFile(s.kubeconfig,
-		pki.Kubeconfig("differential", "https://"+l.Addr().String(), keys.CAPEM, keys.Admin.Pair()), 0o600); err != nil {
+		pki.Kubeconfig("differential", "https://"+l.Addr().String(), keys.CAPEM, keys.Admin.Pair()),
+		0o600); err != nil {
 		return nil, err
 	}
 	config := s.server.ClientConfig("differential", user.SystemPrivilegedGroup)

@@ -52,9 +52,11 @@ func (s *side) makeNodes(ctx context.Context) error {
 	renew := func() error {
 		leases := s.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 		for i := range nodes {
-			lease := coordinationv1ac.Lease(nodeName(i), corev1.NamespaceNodeLease).WithSpec(coordinationv1ac.LeaseSpec().
-				WithHolderIdentity(nodeName(i)).WithLeaseDurationSeconds(40).WithRenewTime(metav1.NowMicro()))
-			if _, err := leases.Apply(ctx, lease, metav1.ApplyOptions{FieldManager: "kubelet", Force: true}); err != nil {
+			lease := coordinationv1ac.Lease(nodeName(i), corev1.NamespaceNodeLease).WithSpec(
+				coordinationv1ac.LeaseSpec().WithHolderIdentity(nodeName(i)).WithLeaseDurationSeconds(40).
+					WithRenewTime(metav1.NowMicro()))
+			_, err := leases.Apply(ctx, lease, metav1.ApplyOptions{FieldManager: "kubelet", Force: true})
+			if err != nil {
 				return err
 			}
 		}
@@ -146,7 +148,8 @@ func (k *kubelet) start(ready bool) error {
 				node = nodeName(i % nodes)
 			}
 			err := k.client.CoreV1().Pods(k.namespace).Bind(k, &corev1.Binding{ObjectMeta: metav1.ObjectMeta{
-				Name: p.Name, UID: p.UID}, Target: corev1.ObjectReference{Kind: "Node", Name: node}}, metav1.CreateOptions{})
+				Name: p.Name, UID: p.UID}, Target: corev1.ObjectReference{Kind: "Node", Name: node}},
+				metav1.CreateOptions{})
 			if err != nil {
 				errs = append(errs, err)
 				continue
@@ -187,8 +190,9 @@ func (k *kubelet) finish(which int, phase corev1.PodPhase) error {
 		return err
 	}
 	for _, s := range services.Items {
-		if _, err := k.client.CoreV1().Services(k.namespace).Patch(k, s.Name, types.MergePatchType,
-			fmt.Appendf(nil, `{"metadata":{"labels":{"seen":"%d"}}}`, k.now.Unix()), metav1.PatchOptions{}); err != nil {
+		seen := fmt.Appendf(nil, `{"metadata":{"labels":{"seen":"%d"}}}`, k.now.Unix())
+		if _, err := k.client.CoreV1().Services(k.namespace).Patch(k, s.Name, types.MergePatchType, seen,
+			metav1.PatchOptions{}); err != nil {
 			return err
 		}
 	}
@@ -244,8 +248,8 @@ func (k *kubelet) write(p *corev1.Pod, phase corev1.PodPhase, ready bool) error 
 		})
 		s.Conditions = append(s.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: status,
 			LastTransitionTime: k.now})
-		s.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", Image: "registry.example/a", ImageID: "a", Ready: ready,
-			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}}}
+		s.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", Image: "registry.example/a", ImageID: "a",
+			Ready: ready, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}}}
 		if phase == corev1.PodFailed || phase == corev1.PodSucceeded {
 			code := int32(0)
 			if phase == corev1.PodFailed {
@@ -254,7 +258,8 @@ func (k *kubelet) write(p *corev1.Pod, phase corev1.PodPhase, ready bool) error 
 			s.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 				ExitCode: code, FinishedAt: now, StartedAt: now}}
 		}
-		if _, err = k.client.CoreV1().Pods(k.namespace).UpdateStatus(k, stored, metav1.UpdateOptions{}); !isConflict(err) {
+		_, err = k.client.CoreV1().Pods(k.namespace).UpdateStatus(k, stored, metav1.UpdateOptions{})
+		if !isConflict(err) {
 			return err
 		}
 	}

@@ -18,10 +18,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
+type api = kubernetes.Interface
+
 // step is something that happens on both sides: what does it may be called once for each.
 type step struct {
 	name string
-	do   func(ctx context.Context, c kubernetes.Interface, namespace string) error
+	do   func(ctx context.Context, c api, namespace string) error
 	// kubelet, unless nil, is what nodes do instead.
 	kubelet func(k *kubelet) error
 	// period says that autoscalers are to have looked once more before the sides are compared: they look at times of
@@ -80,7 +82,8 @@ func (w *writer) nodes() step {
 	case n == 7:
 		return act(fmt.Sprintf("pod %d fails", k), func(x *kubelet) error { return x.finish(k, corev1.PodFailed) })
 	case n == 8:
-		return act(fmt.Sprintf("pod %d succeeds", k), func(x *kubelet) error { return x.finish(k, corev1.PodSucceeded) })
+		return act(fmt.Sprintf("pod %d succeeds", k),
+			func(x *kubelet) error { return x.finish(k, corev1.PodSucceeded) })
 	}
 	return act(fmt.Sprintf("pod %d is not ready", k), func(x *kubelet) error { return x.unready(k) })
 }
@@ -118,12 +121,12 @@ func (w *writer) percent() *intstr.IntOrString {
 }
 
 // remove deletes an object in one of the three ways.
-func (w *writer) remove(name string, do func(ctx context.Context, c kubernetes.Interface, namespace string,
+func (w *writer) remove(name string, do func(ctx context.Context, c api, namespace string,
 	o metav1.DeleteOptions) error) step {
 	w.there[name] = false
 	policy := pick(w, metav1.DeletePropagationBackground, metav1.DeletePropagationBackground,
 		metav1.DeletePropagationOrphan, metav1.DeletePropagationForeground)
-	return step{name: fmt.Sprintf("delete %s, %s", name, policy), do: func(ctx context.Context, c kubernetes.Interface,
+	return step{name: fmt.Sprintf("delete %s, %s", name, policy), do: func(ctx context.Context, c api,
 		namespace string) error {
 		return do(ctx, c, namespace, metav1.DeleteOptions{PropagationPolicy: &policy})
 	}}
@@ -133,14 +136,13 @@ func (w *writer) remove(name string, do func(ctx context.Context, c kubernetes.I
 func store[T any, P interface {
 	*T
 	metav1.Object
-}](w *writer, name string, get func(c kubernetes.Interface, namespace string) client[P], fill func(o P), change string,
-) step {
+}](w *writer, name string, get func(c api, namespace string) client[P], fill func(o P), change string) step {
 	verb := "create"
 	if w.there[name] {
 		verb = "change"
 	}
 	w.there[name] = true
-	return step{name: verb + " " + name + " " + change, do: func(ctx context.Context, c kubernetes.Interface,
+	return step{name: verb + " " + name + " " + change, do: func(ctx context.Context, c api,
 		namespace string) error {
 		api := get(c, namespace)
 		for {
@@ -169,14 +171,14 @@ type client[P any] interface {
 func (w *writer) deployment() step {
 	name := pick(w, "d0", "d1")
 	if w.there[name] && w.r.IntN(6) == 0 {
-		return w.remove(name, func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.DeleteOptions) error {
+		return w.remove(name, func(ctx context.Context, c api, ns string, o metav1.DeleteOptions) error {
 			return c.AppsV1().Deployments(ns).Delete(ctx, name, o)
 		})
 	}
 	replicas, t := w.count(), w.template(name)
 	surge, unavailable := w.percent(), w.percent()
 	recreate, paused, limit := w.r.IntN(5) == 0, w.r.IntN(6) == 0, int32(w.r.IntN(3))
-	return store(w, name, func(c kubernetes.Interface, ns string) client[*appsv1.Deployment] {
+	return store(w, name, func(c api, ns string) client[*appsv1.Deployment] {
 		return c.AppsV1().Deployments(ns)
 	}, func(d *appsv1.Deployment) {
 		d.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels(name)}
@@ -193,27 +195,28 @@ func (w *writer) deployment() step {
 func (w *writer) replicaSet() step {
 	name := "r0"
 	if w.there[name] && w.r.IntN(5) == 0 {
-		return w.remove(name, func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.DeleteOptions) error {
+		return w.remove(name, func(ctx context.Context, c api, ns string, o metav1.DeleteOptions) error {
 			return c.AppsV1().ReplicaSets(ns).Delete(ctx, name, o)
 		})
 	}
 	replicas, t := w.count(), w.template(name)
-	return store(w, name, func(c kubernetes.Interface, ns string) client[*appsv1.ReplicaSet] {
+	return store(w, name, func(c api, ns string) client[*appsv1.ReplicaSet] {
 		return c.AppsV1().ReplicaSets(ns)
 	}, func(s *appsv1.ReplicaSet) {
-		s.Spec.Selector, s.Spec.Replicas, s.Spec.Template = &metav1.LabelSelector{MatchLabels: labels(name)}, replicas, t
+		s.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels(name)}
+		s.Spec.Replicas, s.Spec.Template = replicas, t
 	}, fmt.Sprintf("replicas %d", *replicas))
 }
 
 func (w *writer) controller() step {
 	name := "c0"
 	if w.there[name] && w.r.IntN(5) == 0 {
-		return w.remove(name, func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.DeleteOptions) error {
+		return w.remove(name, func(ctx context.Context, c api, ns string, o metav1.DeleteOptions) error {
 			return c.CoreV1().ReplicationControllers(ns).Delete(ctx, name, o)
 		})
 	}
 	replicas, t := w.count(), w.template(name)
-	return store(w, name, func(c kubernetes.Interface, ns string) client[*corev1.ReplicationController] {
+	return store(w, name, func(c api, ns string) client[*corev1.ReplicationController] {
 		return c.CoreV1().ReplicationControllers(ns)
 	}, func(s *corev1.ReplicationController) {
 		s.Spec.Selector, s.Spec.Replicas, s.Spec.Template = labels(name), replicas, &t
@@ -223,13 +226,13 @@ func (w *writer) controller() step {
 func (w *writer) statefulSet() step {
 	name := pick(w, "s0", "s1")
 	if w.there[name] && w.r.IntN(6) == 0 {
-		return w.remove(name, func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.DeleteOptions) error {
+		return w.remove(name, func(ctx context.Context, c api, ns string, o metav1.DeleteOptions) error {
 			return c.AppsV1().StatefulSets(ns).Delete(ctx, name, o)
 		})
 	}
 	replicas, t, partition := w.count(), w.template(name), int32(w.r.IntN(3)/2)
 	onDelete, start := w.r.IntN(6) == 0, int32(w.r.IntN(4)/3)
-	return store(w, name, func(c kubernetes.Interface, ns string) client[*appsv1.StatefulSet] {
+	return store(w, name, func(c api, ns string) client[*appsv1.StatefulSet] {
 		return c.AppsV1().StatefulSets(ns)
 	}, func(s *appsv1.StatefulSet) {
 		s.Spec.Selector, s.Spec.ServiceName = &metav1.LabelSelector{MatchLabels: labels(name)}, "none"
@@ -250,7 +253,7 @@ func (w *writer) statefulSet() step {
 func (w *writer) daemonSet() step {
 	name := "m0"
 	if w.there[name] && w.r.IntN(4) == 0 {
-		return w.remove(name, func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.DeleteOptions) error {
+		return w.remove(name, func(ctx context.Context, c api, ns string, o metav1.DeleteOptions) error {
 			return c.AppsV1().DaemonSets(ns).Delete(ctx, name, o)
 		})
 	}
@@ -258,7 +261,7 @@ func (w *writer) daemonSet() step {
 	if node < 3 {
 		t.Spec.NodeSelector = map[string]string{corev1.LabelHostname: nodeName(node)}
 	}
-	return store(w, name, func(c kubernetes.Interface, ns string) client[*appsv1.DaemonSet] {
+	return store(w, name, func(c api, ns string) client[*appsv1.DaemonSet] {
 		return c.AppsV1().DaemonSets(ns)
 	}, func(s *appsv1.DaemonSet) {
 		s.Spec.Selector, s.Spec.Template = &metav1.LabelSelector{MatchLabels: labels(name)}, t
@@ -271,14 +274,14 @@ func (w *writer) daemonSet() step {
 func (w *writer) job() step {
 	name := pick(w, "j0", "j1", "j2", "j3")
 	if w.there[name] && w.r.IntN(4) == 0 {
-		return w.remove(name, func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.DeleteOptions) error {
+		return w.remove(name, func(ctx context.Context, c api, ns string, o metav1.DeleteOptions) error {
 			return c.BatchV1().Jobs(ns).Delete(ctx, name, o)
 		})
 	}
 	t, completions, parallelism := w.template(name), int32(1+w.r.IntN(4)), int32(w.r.IntN(4))
 	indexed, suspend, backoff := w.r.IntN(2) == 0, w.r.IntN(5) == 0, int32(w.r.IntN(3))
 	t.Labels, t.Spec.RestartPolicy = map[string]string{"job": name}, corev1.RestartPolicyNever
-	return store(w, name, func(c kubernetes.Interface, ns string) client[*batchv1.Job] { return c.BatchV1().Jobs(ns) },
+	return store(w, name, func(c api, ns string) client[*batchv1.Job] { return c.BatchV1().Jobs(ns) },
 		func(j *batchv1.Job) {
 			j.Spec.Parallelism, j.Spec.Suspend = &parallelism, &suspend
 			if j.ResourceVersion != "" {
@@ -288,15 +291,15 @@ func (w *writer) job() step {
 			if indexed {
 				j.Spec.CompletionMode = new(batchv1.IndexedCompletion)
 			}
-		}, fmt.Sprintf("completions %d parallelism %d indexed %t suspend %t backoff %d", completions, parallelism, indexed,
-			suspend, backoff))
+		}, fmt.Sprintf("completions %d parallelism %d indexed %t suspend %t backoff %d", completions, parallelism,
+			indexed, suspend, backoff))
 }
 
 // cronJob makes one that was due last on New Year's Day, so that the name of its Job does not depend on when this runs.
 func (w *writer) cronJob() step {
 	name := pick(w, "k0", "k1")
 	if due := w.r.Uint32(); w.there[name] && w.r.IntN(2) == 0 {
-		return step{name: name + " is due", do: func(ctx context.Context, c kubernetes.Interface, ns string) error {
+		return step{name: name + " is due", do: func(ctx context.Context, c api, ns string) error {
 			cj, err := c.BatchV1().CronJobs(ns).Get(ctx, name, metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -313,7 +316,7 @@ func (w *writer) cronJob() step {
 		}}
 	}
 	if w.there[name] && w.r.IntN(3) == 0 {
-		return w.remove(name, func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.DeleteOptions) error {
+		return w.remove(name, func(ctx context.Context, c api, ns string, o metav1.DeleteOptions) error {
 			return c.BatchV1().CronJobs(ns).Delete(ctx, name, o)
 		})
 	}
@@ -321,7 +324,7 @@ func (w *writer) cronJob() step {
 	t.Labels, t.Spec.RestartPolicy = map[string]string{"job": name}, corev1.RestartPolicyNever
 	policy := pick(w, batchv1.AllowConcurrent, batchv1.ForbidConcurrent, batchv1.ReplaceConcurrent)
 	good, bad := int32(w.r.IntN(2)), int32(w.r.IntN(2))
-	return store(w, name, func(c kubernetes.Interface, ns string) client[*batchv1.CronJob] {
+	return store(w, name, func(c api, ns string) client[*batchv1.CronJob] {
 		return c.BatchV1().CronJobs(ns)
 	}, func(cj *batchv1.CronJob) {
 		cj.Spec = batchv1.CronJobSpec{Schedule: "0 0 1 1 *", Suspend: &suspend, ConcurrencyPolicy: policy,
@@ -333,12 +336,12 @@ func (w *writer) cronJob() step {
 func (w *writer) budget() step {
 	name, of := "b0", pick(w, "d0", "d1", "s0", "r0", "c0")
 	if w.there[name] {
-		return w.remove(name, func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.DeleteOptions) error {
+		return w.remove(name, func(ctx context.Context, c api, ns string, o metav1.DeleteOptions) error {
 			return c.PolicyV1().PodDisruptionBudgets(ns).Delete(ctx, name, o)
 		})
 	}
 	value, least := w.percent(), w.r.IntN(2) == 0
-	return store(w, name, func(c kubernetes.Interface, ns string) client[*policyv1.PodDisruptionBudget] {
+	return store(w, name, func(c api, ns string) client[*policyv1.PodDisruptionBudget] {
 		return c.PolicyV1().PodDisruptionBudgets(ns)
 	}, func(b *policyv1.PodDisruptionBudget) {
 		b.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels(of)}
@@ -354,12 +357,12 @@ func (w *writer) service() step {
 	of := pick(w, "d0", "d1", "s0", "r0", "m0")
 	name, unready, headless := "svc-"+of, w.r.IntN(4) == 0, w.r.IntN(3) == 0
 	if w.there[name] && w.r.IntN(3) == 0 {
-		return w.remove(name, func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.DeleteOptions) error {
+		return w.remove(name, func(ctx context.Context, c api, ns string, o metav1.DeleteOptions) error {
 			return c.CoreV1().Services(ns).Delete(ctx, name, o)
 		})
 	}
 	port := int32(80 + w.r.IntN(3))
-	return store(w, name, func(c kubernetes.Interface, ns string) client[*corev1.Service] {
+	return store(w, name, func(c api, ns string) client[*corev1.Service] {
 		return c.CoreV1().Services(ns)
 	}, func(s *corev1.Service) {
 		if s.ResourceVersion == "" && headless {
@@ -373,17 +376,18 @@ func (w *writer) service() step {
 func (w *writer) autoscaler() step {
 	name, of := "h0", pick(w, "d0", "d1", "d2")
 	if w.there[name] {
-		return w.remove(name, func(ctx context.Context, c kubernetes.Interface, ns string, o metav1.DeleteOptions) error {
+		return w.remove(name, func(ctx context.Context, c api, ns string, o metav1.DeleteOptions) error {
 			return c.AutoscalingV2().HorizontalPodAutoscalers(ns).Delete(ctx, name, o)
 		})
 	}
 	least := int32(1 + w.r.IntN(3))
 	most := least + int32(w.r.IntN(2))
-	return store(w, name, func(c kubernetes.Interface, ns string) client[*autoscalingv2.HorizontalPodAutoscaler] {
+	return store(w, name, func(c api, ns string) client[*autoscalingv2.HorizontalPodAutoscaler] {
 		return c.AutoscalingV2().HorizontalPodAutoscalers(ns)
 	}, func(h *autoscalingv2.HorizontalPodAutoscaler) {
 		h.Spec = autoscalingv2.HorizontalPodAutoscalerSpec{MinReplicas: &least, MaxReplicas: most,
-			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: of},
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment",
+				Name: of},
 			Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType,
 				Resource: &autoscalingv2.ResourceMetricSource{Name: "cpu", Target: autoscalingv2.MetricTarget{
 					Type: autoscalingv2.UtilizationMetricType, AverageUtilization: new(int32(50))}}}}}
@@ -394,7 +398,7 @@ func (w *writer) autoscaler() step {
 func (w *writer) pod() step {
 	of, n := pick(w, "r0", "c0", "d0", "s0"), w.r.IntN(1000)
 	t := w.template(of)
-	return step{name: fmt.Sprintf("create a pod for %s", of), do: func(ctx context.Context, c kubernetes.Interface,
+	return step{name: fmt.Sprintf("create a pod for %s", of), do: func(ctx context.Context, c api,
 		ns string) error {
 		p := &corev1.Pod{ObjectMeta: meta(fmt.Sprint("lone-", n)), Spec: t.Spec}
 		p.Labels = labels(of)
