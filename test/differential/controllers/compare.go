@@ -247,8 +247,10 @@ func (c *compared) events(ctx context.Context, s *side) (map[string]string, erro
 	}
 	out := map[string]string{}
 	for _, e := range list.Items {
-		if e.Reason == "UnexpectedJob" {
-			continue // of a Job that upstream's controller has just made (docs/differences.md)
+		// Of a Job that upstream's controller has just made; of budgets with pods whose controller is gone
+		// (docs/differences.md for both).
+		if e.Reason == "UnexpectedJob" || e.InvolvedObject.Kind == "PodDisruptionBudget" {
+			continue
 		}
 		o := e.InvolvedObject
 		out[plain(fmt.Sprintf("event %s/%s from %s: %s %s %s", o.Kind, o.Name, e.Source.Component, e.Type, e.Reason,
@@ -267,6 +269,9 @@ func describe(o *unstructured.Unstructured) (string, error) {
 	for _, key := range []string{"uid", "resourceVersion", "managedFields", "generation", "creationTimestamp",
 		"generateName"} {
 		delete(meta, key)
+	}
+	if notes, ok := meta["annotations"].(map[string]any); ok && len(notes) == 0 {
+		delete(meta, "annotations")
 	}
 	if status, ok := all["status"].(map[string]any); ok {
 		if seen, ok := status["observedGeneration"]; ok {
@@ -302,7 +307,9 @@ func forget(conditions []any) {
 var dropped = map[string]bool{"uid": true, "nodeName": true, "podIP": true, "podIPs": true, "hostIP": true,
 	"hostIPs": true, "resourceVersion": true, "controller-uid": true, "batch.kubernetes.io/controller-uid": true,
 	"clusterIP": true, "clusterIPs": true, "batch.kubernetes.io/cronjob-scheduled-timestamp": true,
-	"currentAverageUtilization": true}
+	"currentAverageUtilization": true,
+	// Only there when the last pass of the controller was the first to see a change of Ready.
+	"endpoints.kubernetes.io/last-change-trigger-time": true}
 
 // scrub copies a value without those fields, and with plain names; times are only there or not.
 func scrub(field string, value any) any {
