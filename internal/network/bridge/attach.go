@@ -205,7 +205,7 @@ func (n *Network) drop(at *attachment) error {
 	if err := netns.Unpin(at.NetNS); err != nil {
 		return fmt.Errorf("detach pod %s from the network: %w", at.Pod, err)
 	}
-	forgetConnections(at)
+	n.flows.forget(at.IPs)
 	if n.cfg.Gate != nil {
 		n.cfg.Gate.Free(at.Sandbox)
 	}

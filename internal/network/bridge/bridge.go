@@ -70,6 +70,7 @@ type Network struct {
 	hostRules *rulesWatch
 
 	rulesChanged atomic.Pointer[func()]
+	flows        flows
 
 	sandboxes keylock.Locks // sandboxes that are being attached or detached
 

@@ -11,7 +11,6 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"carob/internal/base/errkind"
@@ -481,24 +480,4 @@ func (r *rules) remove() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// forgetConnections removes the connection tracking entries of UDP flows to the pod: otherwise a
-// client that continues to send would reach the old address as long as it sends.
-func forgetConnections(at *attachment) {
-	for _, p := range at.published() {
-		if p.proto != unix.IPPROTO_UDP {
-			continue
-		}
-		filter := &netlink.ConntrackFilter{}
-		fam := netlink.InetFamily(unix.AF_INET)
-		if p.pod.Is6() {
-			fam = unix.AF_INET6
-		}
-		if filter.AddProtocol(unix.IPPROTO_UDP) == nil &&
-			filter.AddIP(netlink.ConntrackReplySrcIP, p.pod.AsSlice()) == nil {
-			// Best effort: the flows time out by themselves.
-			_, _ = netlink.ConntrackDeleteFilters(netlink.ConntrackTable, fam, filter)
-		}
-	}
 }

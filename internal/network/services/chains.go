@@ -298,6 +298,9 @@ func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
 		each(func(start rule) []expr.Any {
 			return join(start, random, rule{find(core.Endpoints.String(), list, endpoint)}, nat)
 		})
+		each(func(start rule) []expr.Any {
+			return join(start, rule{noted(list)}, c.first(index), rule{find(core.Endpoints.String(), list, endpoint)}, nat)
+		})
 		return out
 	}
 	client := rule{noted(0), c.source(1)}
@@ -314,7 +317,17 @@ func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
 	})
 	// If no more clients can be remembered, they are distributed.
 	each(func(start rule) []expr.Any { return join(start, slot, found, nat) })
+	each(func(start rule) []expr.Any {
+		return join(start, rule{noted(list)}, c.first(index), rule{find(core.Slots.String(), list, member)}, found, nat)
+	})
 	return out
+}
+
+// first is the index of a list's first endpoint. A packet that is on its way through the rules while they change sees
+// the old chain, and from then on the new sets: the list may have become shorter than what the old chain chooses from.
+// What is in the list at all is at its first index.
+func (c codec) first(index int) rule {
+	return rule{&expr.Immediate{Register: reg(index), Data: make([]byte, 4)}}
 }
 
 // dynsetDelete is NFT_DYNSET_OP_DELETE of linux/netfilter/nf_tables.h.
