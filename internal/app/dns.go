@@ -46,6 +46,7 @@ func (c *carob) startDNS(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.dns = server
 	c.parts.start(ctx, "DNS", server.Run)
 	return nil
 }

@@ -36,6 +36,7 @@ import (
 	"carob/internal/gateway"
 	"carob/internal/kinds/apps"
 	"carob/internal/kinds/pods"
+	"carob/internal/network/dns"
 	"carob/internal/network/policy"
 	"carob/internal/network/services"
 	"carob/internal/network/unserved"
@@ -154,7 +155,8 @@ type carob struct {
 	gateway    *gateway.Gateway
 	server     *apiserver.Server
 	services   *services.Proxy
-	pool       *pool.Pool // of load balancers' addresses
+	dns        *dns.Server // nil: somebody else's
+	pool       *pool.Pool  // of load balancers' addresses
 	engine     *engine
 	timeline   *timeline.Store
 }
@@ -422,6 +424,9 @@ func (c *carob) agent() (*node.Agent, error) {
 	}
 	if c.gateway != nil {
 		traffic = append(traffic, c.gateway)
+	}
+	if c.dns != nil {
+		traffic = append(traffic, c.dns)
 	}
 	images := notifyChanges(c.engine.images, func() { agent.ImagesChanged() })
 	agent, err := node.New(node.Config{

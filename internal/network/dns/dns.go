@@ -69,7 +69,7 @@ const watched = 3
 
 func newServer(cfg Config, e exchanger, now func() time.Time) *Server {
 	s := &Server{cfg: cfg, m: newMetrics(), exchange: e, now: now, pods: make(chan struct{}, 1),
-		zone:    &zone{z: core.NewZone(), own: cfg.Listen, missing: watched},
+		zone:    newZone(cfg.Listen),
 		waiting: quota{all: mostWaiting, one: mostWaitingSource}, conns: quota{all: mostConns, one: mostConnsSource},
 		sources: &sources{pods: cfg.Sources, now: now, list: net.InterfaceAddrs}}
 	s.resolver = &resolverFile{name: cfg.ResolvConf, now: now, own: func(a netip.Addr) bool {

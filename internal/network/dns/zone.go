@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apitypes "k8s.io/apimachinery/pkg/types"
 
 	core "carob/internal/core/netplan/dns"
 )
@@ -22,6 +23,13 @@ type zone struct {
 	z       *core.Zone
 	own     []netip.Addr
 	missing int // kinds whose first list has not come yet
+
+	left    []apitypes.UID // pods to which no name leads any more, not told to Follow yet
+	changed chan struct{}  // gets a token with them
+}
+
+func newZone(own []netip.Addr) *zone {
+	return &zone{z: core.NewZone(), own: own, missing: watched, changed: make(chan struct{}, 1)}
 }
 
 func (z *zone) answer(q *core.Query, k *core.Kubernetes, b *core.Builder, shuffle bool) core.Result {
@@ -34,6 +42,7 @@ func (z *zone) answer(q *core.Query, k *core.Kubernetes, b *core.Builder, shuffl
 func (z *zone) change(before, after metav1.Object) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
+	defer z.note()
 	z.z.Serial = max(z.z.Serial, uint32(time.Now().Unix()))
 	o := after
 	if o == nil {
@@ -64,6 +73,39 @@ func (z *zone) change(before, after metav1.Object) {
 		pod, _ := after.(*corev1.Pod)
 		z.z.ChangePod(old, pod)
 	}
+}
+
+// note keeps the pods to which no name leads any more.
+func (z *zone) note() {
+	left := z.z.TakeLeft()
+	if len(left) == 0 {
+		return
+	}
+	if len(z.left) > mostLeft { // nobody follows: whoever asks gets the right answer
+		z.left = nil
+	}
+	z.left = append(z.left, left...)
+	select {
+	case z.changed <- struct{}{}:
+	default:
+	}
+}
+
+// mostLeft bounds the pods that are kept while nobody follows.
+const mostLeft = 10_000
+
+func (z *zone) leads(pod apitypes.UID) bool {
+	z.mu.RLock()
+	defer z.mu.RUnlock()
+	return z.z.Leads(pod)
+}
+
+func (z *zone) takeLeft() []apitypes.UID {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	left := z.left
+	z.left = nil
+	return left
 }
 
 // expect adds a kind that must be listed before the zone is complete.

@@ -26,7 +26,7 @@ import (
 //	pod2 10.88.0.12 ─┤ node ├─ outside 192.0.2.2  (the node there: 192.0.2.1)
 //	pod3 10.88.0.13 ─┘      └─ remote  198.51.100.2
 type lab struct {
-	t     *testing.T
+	t     testing.TB
 	dir   string
 	addrs map[string][2]netip.Addr // IPv4, IPv6
 	wait  sync.WaitGroup
@@ -37,7 +37,7 @@ const (
 	served2 = 8081
 )
 
-func newLab(t *testing.T) *lab {
+func newLab(t testing.TB) *lab {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("network namespaces need root")

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -43,7 +44,7 @@ func labNode(v6 bool) core.Node {
 		Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}
 }
 
-func newPlane(t *testing.T, v6 bool) *testPlane {
+func newPlane(t testing.TB, v6 bool) *testPlane {
 	t.Helper()
 	p := &testPlane{lab: newLab(t), codec: codec{v6}, state: core.New(v6, labNode(v6)), table: core.NewTable()}
 	p.open()
@@ -351,8 +352,8 @@ func TestChoice(t *testing.T) {
 	})
 }
 
-// A packet on its way through the rules while a list becomes shorter has the chain that chooses from the longer one, but
-// looks the endpoint up in the shorter one: it gets one of those that are there.
+// A packet on its way through the rules while a list becomes shorter has the chain that chooses from the longer one,
+// but looks the endpoint up in the shorter one: it gets one of those that are there.
 func TestListBecomesShorter(t *testing.T) {
 	families(t, func(t *testing.T, p *testPlane) {
 		vip := netip.AddrPortFrom(netip.MustParseAddr(p.ip(1)), 80)
@@ -447,12 +448,19 @@ func TestConnectionsStay(t *testing.T) {
 	})
 }
 
-// The kernel's table follows random changes: after each it has what a fresh computation has.
+// The kernel's table follows random changes: after them it has what a fresh computation has. CAROB_CHANGES sets how
+// many.
 func TestKernelFollows(t *testing.T) {
 	p := newPlane(t, os.Getenv("CAROB_TEST_V6") != "")
 	r := rand.New(rand.NewPCG(7, 7))
 	names := []string{"pod1", "pod2", "pod3", "remote", "node"}
-	for range 300 {
+	changes := 300
+	if text := os.Getenv("CAROB_CHANGES"); text != "" {
+		var err error
+		changes, err = strconv.Atoi(text)
+		p.must(err)
+	}
+	for range changes {
 		var in []core.Input
 		for range 1 + r.IntN(3) {
 			i := r.IntN(6)

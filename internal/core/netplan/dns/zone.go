@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/netplan"
 )
@@ -23,13 +24,27 @@ type Zone struct {
 	clusterIPs map[netip.Addr][]*service
 	endpoints  map[netip.Addr][]named
 	pods       map[netip.Addr]map[string]int // number of pods by wire label of the namespace
+
+	leads map[types.UID]int // in how many endpoints of slices a pod is that goes on
+	left  []types.UID       // pods that may lead nowhere since TakeLeft
 }
 
 // NewZone returns an empty zone.
 func NewZone() *Zone {
 	return &Zone{namespaces: map[string]struct{}{}, services: map[string]*service{},
 		clusterIPs: map[netip.Addr][]*service{}, endpoints: map[netip.Addr][]named{},
-		pods: map[netip.Addr]map[string]int{}}
+		pods: map[netip.Addr]map[string]int{}, leads: map[types.UID]int{}}
+}
+
+// Leads reports whether a Service's names lead to a pod as to one that goes on. A pod that is being deleted does not go
+// on, even if its addresses are published whether or not it is ready.
+func (z *Zone) Leads(pod types.UID) bool { return z.leads[pod] > 0 }
+
+// TakeLeft returns the pods of which Leads has become false since the last call.
+func (z *Zone) TakeLeft() []types.UID {
+	out := slices.DeleteFunc(z.left, z.Leads)
+	z.left = nil
+	return out
 }
 
 // service is a Service and its endpoints. A Service that is not there may have endpoints already.
@@ -58,6 +73,7 @@ type endpoint struct {
 	addr netip.Addr
 	// Wire labels of its name (N4.19), without and with the option endpoint_pod_names.
 	label, podLabel []byte
+	pod             types.UID // "" if no pod is behind it that goes on
 }
 
 type port struct {
@@ -195,6 +211,9 @@ func (z *Zone) SetSlice(before, after *discoveryv1.EndpointSlice) {
 	one.endpoints = slices.Clip(one.endpoints)
 	for _, e := range one.endpoints {
 		z.endpoints[e.addr] = append(z.endpoints[e.addr], named{s, one.name, e})
+		if e.pod != "" {
+			z.leads[e.pod]++
+		}
 	}
 	at, _ := slices.BinarySearchFunc(s.slices, one.name, func(o *slice, n string) int { return cmp.Compare(o.name, n) })
 	s.slices = slices.Insert(s.slices, at, one)
@@ -205,6 +224,10 @@ func of(s *discoveryv1.EndpointSlice) string { return s.Labels[discoveryv1.Label
 
 func endpointOf(in *discoveryv1.Endpoint, addr netip.Addr) endpoint {
 	e := endpoint{addr: addr}
+	if ref := in.TargetRef; ref != nil && ref.Kind == "Pod" && (in.Conditions.Terminating == nil ||
+		!*in.Conditions.Terminating) {
+		e.pod = ref.UID
+	}
 	if in.Hostname != nil {
 		e.label = wireLabel(*in.Hostname)
 		e.podLabel = e.label
@@ -239,6 +262,13 @@ func (z *Zone) forgetSlice(s *service, name string) {
 	}
 	for _, e := range s.slices[at].endpoints {
 		without(z.endpoints, e.addr, func(n named) bool { return n.service == s && n.slice == name })
+		if e.pod == "" {
+			continue
+		}
+		if z.leads[e.pod]--; z.leads[e.pod] == 0 {
+			delete(z.leads, e.pod)
+			z.left = append(z.left, e.pod)
+		}
 	}
 	s.slices = slices.Delete(s.slices, at, at+1)
 }

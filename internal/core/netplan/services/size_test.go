@@ -58,6 +58,19 @@ func TestChangesAreSmall(t *testing.T) {
 	}
 }
 
+// A Service that is scaled makes no chain, which would cost more than its elements, as long as it has few endpoints.
+func TestScalingMakesNoChains(t *testing.T) {
+	s := New(false, Node{Name: "here"})
+	for n := range commonClasses + 1 {
+		if c := s.Update([]Input{simple(0, n)}); len(c.NewClasses)+len(c.OldClasses) > 0 {
+			t.Errorf("%d endpoints: new %v, old %v", n, c.NewClasses, c.OldClasses)
+		}
+	}
+	if c := s.Update([]Input{simple(0, commonClasses+1)}); len(c.NewClasses) != 1 {
+		t.Errorf("many endpoints: new %v", c.NewClasses)
+	}
+}
+
 // The Service that has to do without an address or port is told whose it is.
 func TestTwoClaimants(t *testing.T) {
 	node := Node{Name: "here", Own: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:6443")}}

@@ -59,9 +59,16 @@ func New(v6 bool, n Node) *State {
 		owners: map[netip.Addr][]types.NamespacedName{}, ports: map[Port][]types.NamespacedName{},
 		lists: map[List]list{}, hairpin: map[netip.Addr]int{}, classes: map[Class]int{},
 		pods: map[types.UID]uses{}}
+	for n := range uint32(commonClasses) {
+		s.classes[Class{N: n + 1}] = 1
+	}
 	s.node = s.own(n)
 	return s
 }
+
+// commonClasses is up to how many endpoints the chains that choose among them, without affinity, always exist: a new
+// chain makes the kernel check the whole table, which takes ten times as long as a change of elements.
+const commonClasses = 16
 
 // own leaves the addresses of this family.
 func (s *State) own(n Node) Node {
