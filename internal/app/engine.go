@@ -18,6 +18,7 @@ import (
 	"carob/internal/network/bridge"
 	"carob/internal/network/cni"
 	"carob/internal/network/policy"
+	"carob/internal/node"
 	"carob/internal/runtime"
 	"carob/internal/runtime/native"
 	"carob/internal/runtime/native/criserver"
@@ -38,7 +39,9 @@ type engine struct {
 	// onRulesChanged registers a function that is called when the host's firewall rules change; nil
 	// if the network does not watch them.
 	onRulesChanged func(func())
-	policies       *policy.Enforcer // nil if the pod network is not ours: then policies are its work
+	// queues are the connections that wait in pods; nil if the network cannot look at them.
+	queues   node.Traffic
+	policies *policy.Enforcer // nil if the pod network is not ours: then policies are its work
 }
 
 func openEngine(ctx context.Context, in instance.Instance, version string) (*engine, error) {
@@ -99,6 +102,9 @@ func openNative(ctx context.Context, in instance.Instance, version string) (_ *e
 	e.closes = append(e.closes, closeNet)
 	if w, ok := net.(interface{ OnRulesChanged(func()) }); ok {
 		e.onRulesChanged = w.OnRulesChanged
+	}
+	if n, ok := net.(*bridge.Network); ok {
+		e.queues = n.Queues()
 	}
 	rt, err := native.New(ctx, native.Config{
 		RootDir: dir, StateDir: filepath.Join(in.RunDir, "runtime"), CgroupRoot: in.CgroupRoot,

@@ -450,7 +450,7 @@ func (c *carob) agent() (*node.Agent, error) {
 		SeccompDefault: !c.in.Hardening.SeccompUnconfined, NetRaw: !c.in.Hardening.NoNetRaw,
 		PodPids:   int64(c.in.Hardening.PodPids),
 		Manifests: c.in.PodManifestDir, Complete: completePod,
-		Traffic:  traffic,
+		Traffic: traffic, Queues: c.engine.queues,
 		Eviction: c.rules, ImageGC: c.imageGC, ShutdownGrace: c.in.Pressure.ShutdownGrace,
 		ShutdownCritical: c.in.Pressure.ShutdownCritical,
 		DrainTimeout:     c.in.DrainTimeout,

@@ -88,7 +88,10 @@ type Config struct {
 	CrashBackoffMax time.Duration // cap of the crash back-off; default 300 s (L3.78)
 
 	// Traffic are the parts of the data plane that a deleted pod waits for, at most DrainTimeout (N8.13).
-	Traffic      []Traffic
+	Traffic []Traffic
+	// Queues are the connections that were opened before all of them had let go of a pod; nil: nobody looks.
+	Queues Traffic
+
 	DrainTimeout time.Duration // 0: it waits for none, as with upstream
 
 	Journal journal.Recorder // told of everything that happens to a pod; nil: nobody is

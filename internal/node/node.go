@@ -91,6 +91,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	for _, t := range p.cfg.Traffic {
 		drive(func(ctx context.Context) { t.Follow(ctx, p.pods.Released) })
 	}
+	if p.cfg.Queues != nil {
+		drive(func(ctx context.Context) { p.cfg.Queues.Follow(ctx, p.pods.Released) })
+	}
 	// Pods can be admitted only to a node whose object is known (L3.27).
 	g.Go(func() error {
 		select {

@@ -82,7 +82,7 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		Machine: pods.Machine{Step: podlife.Step, Recover: podlife.Recover}, Node: m.lifeNode(cfg),
 		Observer: l.observer,
 		Executor: m.meter.Executor(executor), Status: m.meter.Statuses(l.statics), Event: m.events.Pod,
-		Admit: m.counted(gate.admit), Routed: routed(cfg.Traffic), Journal: cfg.Journal,
+		Admit: m.counted(gate.admit), Routed: routed(cfg.Traffic, cfg.Queues), Journal: cfg.Journal,
 	})
 	l.watcher = &observe.Watcher{
 		Observer: l.observer, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir,

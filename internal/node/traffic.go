@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"slices"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -17,12 +18,45 @@ type Traffic interface {
 	Follow(ctx context.Context, released func(pod types.UID))
 }
 
-// routed asks all parts of the data plane; nil when there are none.
-func routed(parts []Traffic) func(types.UID) bool {
+// drained asks the parts of the data plane about pods, and then those connections that had been opened before.
+type drained struct {
+	parts  []Traffic
+	queues Traffic // may be nil
+
+	mu  sync.Mutex
+	was map[types.UID]bool // pods that some part sent connections to, until queues has let go of them, too
+}
+
+// mostDrained bounds how many pods are remembered that nobody asked about any more.
+const mostDrained = 10_000
+
+// routed returns what asks; nil when there are no parts.
+func routed(parts []Traffic, queues Traffic) func(types.UID) bool {
 	if len(parts) == 0 {
 		return nil
 	}
-	return func(pod types.UID) bool {
-		return slices.ContainsFunc(parts, func(t Traffic) bool { return t.Routed(pod) })
+	d := &drained{parts: parts, queues: queues, was: map[types.UID]bool{}}
+	return d.routed
+}
+
+// routed asks queues only about pods that a part sent connections to, once all parts have let go.
+func (d *drained) routed(pod types.UID) bool {
+	sent := slices.ContainsFunc(d.parts, func(t Traffic) bool { return t.Routed(pod) })
+	if d.queues == nil {
+		return sent
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case sent:
+		if len(d.was) >= mostDrained {
+			clear(d.was)
+		}
+		d.was[pod] = true
+		return true
+	case d.was[pod] && d.queues.Routed(pod):
+		return true
+	}
+	delete(d.was, pod)
+	return false
 }

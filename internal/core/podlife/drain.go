@@ -2,8 +2,9 @@ package podlife
 
 import "time"
 
-// settleTime is how long the containers run on after the data plane has let go of the pod: connections that were opened
-// before may still wait in the listeners' queues, and a program that closes its listener would reset them.
+// settleTime is how long the containers run on after the data plane has let go of the pod and its listeners' queues
+// are empty: programs read the requests of connections that they have just accepted. Where nobody can look at the
+// queues, it is also the time for those.
 const settleTime = 100 * time.Millisecond
 
 // awaitDrain has the end of a deleted pod wait for the data plane: until no part of it opens

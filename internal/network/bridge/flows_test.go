@@ -28,7 +28,10 @@ func TestDetachForgetsFlows(t *testing.T) {
 		}
 		connect := func(at network.Attachment) {
 			var l net.Listener
-			if err := netns.Do(at.NetNS, func() (err error) { l, err = net.Listen("tcp4", ":80"); return err }); err != nil {
+			if err := netns.Do(at.NetNS, func() (err error) {
+				l, err = net.Listen("tcp4", ":80")
+				return err
+			}); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = l.Close() })

@@ -299,7 +299,7 @@ func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
 			return join(start, random, rule{find(core.Endpoints.String(), list, endpoint)}, nat)
 		})
 		each(func(start rule) []expr.Any {
-			return join(start, rule{noted(list)}, c.first(index), rule{find(core.Endpoints.String(), list, endpoint)}, nat)
+			return join(start, rule{noted(list)}, first(index), rule{find(core.Endpoints.String(), list, endpoint)}, nat)
 		})
 		return out
 	}
@@ -318,7 +318,7 @@ func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
 	// If no more clients can be remembered, they are distributed.
 	each(func(start rule) []expr.Any { return join(start, slot, found, nat) })
 	each(func(start rule) []expr.Any {
-		return join(start, rule{noted(list)}, c.first(index), rule{find(core.Slots.String(), list, member)}, found, nat)
+		return join(start, rule{noted(list)}, first(index), rule{find(core.Slots.String(), list, member)}, found, nat)
 	})
 	return out
 }
@@ -326,7 +326,7 @@ func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
 // first is the index of a list's first endpoint. A packet that is on its way through the rules while they change sees
 // the old chain, and from then on the new sets: the list may have become shorter than what the old chain chooses from.
 // What is in the list at all is at its first index.
-func (c codec) first(index int) rule {
+func first(index int) rule {
 	return rule{&expr.Immediate{Register: reg(index), Data: make([]byte, 4)}}
 }
 

@@ -118,6 +118,10 @@ type List struct {
 	Local bool // only endpoints on this node
 }
 
+// commonClasses is up to how many endpoints the chains that choose among them, without affinity, always exist: a new
+// chain makes the kernel check the whole table, which takes ten times as long as a change of elements.
+const commonClasses = 16
+
 // Class is what the choice of an endpoint depends on beside the list: one chain serves all lists
 // with the same number of endpoints and time-out.
 type Class struct {

@@ -66,10 +66,6 @@ func New(v6 bool, n Node) *State {
 	return s
 }
 
-// commonClasses is up to how many endpoints the chains that choose among them, without affinity, always exist: a new
-// chain makes the kernel check the whole table, which takes ten times as long as a change of elements.
-const commonClasses = 16
-
 // own leaves the addresses of this family.
 func (s *State) own(n Node) Node {
 	n.Addresses = slices.DeleteFunc(slices.Clone(n.Addresses), func(a netip.Addr) bool {

@@ -1,0 +1,187 @@
+package bridge
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"carob/internal/base/netns"
+)
+
+// Queues tells when the connections to a pod that were on their way before the data plane let go of it have been
+// accepted: a program that closes its listener would reset them. It looks only at pods that somebody asks about, until
+// nothing waits in the queues of their listeners, at most for lookFor. It implements node.Traffic.
+type Queues struct {
+	n    *Network
+	wake chan struct{}
+
+	mu   sync.Mutex
+	pods map[types.UID]*look
+}
+
+// look is what is known of one pod.
+type look struct {
+	until   time.Time
+	arrived map[int]bool // CPUs whose queue of arriving packets has been empty since
+	done    bool
+}
+
+const (
+	lookFor   = 2 * time.Second
+	lookAgain = 10 * time.Millisecond
+	mostLooks = 10_000 // pods of which nobody wanted the answer are forgotten above that
+)
+
+// Queues returns what looks at the pods of this network.
+func (n *Network) Queues() *Queues {
+	return &Queues{n: n, wake: make(chan struct{}, 1), pods: map[types.UID]*look{}}
+}
+
+// Routed implements node.Traffic. The first question about a pod begins to look, the last one, whose answer is false,
+// ends it.
+func (q *Queues) Routed(pod types.UID) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.pods[pod]
+	switch {
+	case l == nil:
+		if len(q.pods) >= mostLooks {
+			clear(q.pods)
+		}
+		q.pods[pod] = &look{until: time.Now().Add(lookFor), arrived: map[int]bool{}}
+		select {
+		case q.wake <- struct{}{}:
+		default:
+		}
+	case l.done:
+		delete(q.pods, pod)
+		return false
+	}
+	return true
+}
+
+// Follow implements node.Traffic; it does the looking.
+func (q *Queues) Follow(ctx context.Context, released func(pod types.UID)) {
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-q.wake:
+		case <-next.C:
+		}
+		start := time.Now()
+		busy := q.waiting()
+		for pod, l := range busy {
+			if start.Before(l.until) && !q.n.idle(ctx, string(pod), l.arrived) {
+				continue
+			}
+			q.mu.Lock()
+			l.done = true
+			q.mu.Unlock()
+			delete(busy, pod)
+			released(pod)
+		}
+		if len(busy) > 0 { // many pods take longer to look at, and are looked at less often
+			next.Reset(max(lookAgain, 4*time.Since(start)))
+		}
+	}
+}
+
+func (q *Queues) waiting() map[types.UID]*look {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	out := map[types.UID]*look{}
+	for pod, l := range q.pods {
+		if !l.done {
+			out[pod] = l
+		}
+	}
+	return out
+}
+
+// idle reports whether packets that were on their way have arrived, and no connection waits to be accepted. A pod that
+// cannot be looked at is idle.
+func (n *Network) idle(ctx context.Context, pod string, arrived map[int]bool) bool {
+	path := ""
+	n.mu.Lock()
+	for _, at := range n.attached {
+		if at.UID == pod {
+			path = at.NetNS
+		}
+	}
+	n.mu.Unlock()
+	if path == "" {
+		return true
+	}
+	stat, err := os.ReadFile("/proc/net/softnet_stat")
+	if err == nil && !allArrived(string(stat), arrived) {
+		return false
+	}
+	waiting := 0
+	err = netns.Do(path, func() (err error) {
+		waiting, err = unaccepted()
+		return err
+	})
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Cannot look at the connections that wait in a pod", "pod", pod, "err", err)
+	}
+	return waiting == 0
+}
+
+// allArrived notes the CPUs whose queue of packets is empty, and reports whether all have been since arrived was made.
+// The file has a line for each CPU; its twelfth number is the length of the queue, on kernels since 5.10.
+func allArrived(stat string, arrived map[int]bool) bool {
+	all := true
+	for i, line := range strings.Split(strings.TrimSpace(stat), "\n") {
+		const length = 11
+		if f := strings.Fields(line); len(f) <= length || isZero(f[length]) {
+			arrived[i] = true
+		}
+		all = all && arrived[i]
+	}
+	return all
+}
+
+func isZero(hex string) bool {
+	n, err := strconv.ParseUint(hex, 16, 64)
+	return err != nil || n == 0
+}
+
+// unaccepted counts the connections of TCP in this network namespace that no process has accepted yet, and those that
+// are being established.
+func unaccepted() (n int, _ error) {
+	const synReceived, received = 3, 56 // TCP_SYN_RECV; offset of idiag_rqueue: of a listener, the length of its queue
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		var ask diagRequest
+		ask[0], ask[1] = family, unix.IPPROTO_TCP
+		binary.NativeEndian.PutUint32(ask[4:], 1<<tcpListen|1<<synReceived)
+		req := nl.NewNetlinkRequest(sockDiagByFamily, unix.NLM_F_DUMP)
+		req.AddData(&ask)
+		sockets, err := req.Execute(unix.NETLINK_INET_DIAG, 0)
+		if err != nil {
+			return 0, fmt.Errorf("list sockets: %w", err)
+		}
+		for _, s := range sockets {
+			switch {
+			case len(s) < diagMessageLen:
+			case s[1] == tcpListen:
+				n += int(binary.NativeEndian.Uint32(s[received:]))
+			default:
+				n++
+			}
+		}
+	}
+	return n, nil
+}

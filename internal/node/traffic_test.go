@@ -1,0 +1,54 @@
+package node
+
+import (
+	"context"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// part is a part of the data plane that says what it is told to say.
+type part struct {
+	routed map[types.UID]bool
+	asked  int
+}
+
+func (p *part) Routed(pod types.UID) bool { p.asked++; return p.routed[pod] }
+
+func (p *part) Follow(context.Context, func(types.UID)) {}
+
+// The connections that wait in a pod are looked at once no part sends more, and only if one did: other pods do not wait.
+func TestRouted(t *testing.T) {
+	a, b, queues := &part{routed: map[types.UID]bool{}}, &part{routed: map[types.UID]bool{}},
+		&part{routed: map[types.UID]bool{"served": true, "other": true}}
+	ask := routed([]Traffic{a, b}, queues)
+	if ask("other") || queues.asked > 0 {
+		t.Errorf("a pod of no Service waits, %d looks", queues.asked)
+	}
+	for _, step := range []struct {
+		name        string
+		a, b, queue bool
+		want        bool
+		looks       int
+	}{
+		{"both", true, true, true, true, 0},
+		{"the second", false, true, true, true, 0},
+		{"none, connections wait", false, false, true, true, 1},
+		{"a part again", true, false, true, true, 0},
+		{"none, connections still wait", false, false, true, true, 1},
+		{"none, all accepted", false, false, false, false, 1},
+		{"asked again", false, false, true, false, 0},
+	} {
+		a.routed["served"], b.routed["served"], queues.routed["served"] = step.a, step.b, step.queue
+		queues.asked = 0
+		if got := ask("served"); got != step.want || queues.asked != step.looks {
+			t.Errorf("%s: %v after %d looks", step.name, got, queues.asked)
+		}
+	}
+	if ask := routed([]Traffic{a}, nil); ask("served") {
+		t.Error("nobody looks, and the pod waits")
+	}
+	if routed(nil, queues) != nil {
+		t.Error("without a data plane nobody needs to ask")
+	}
+}
