@@ -145,7 +145,7 @@ func (p *testPlane) check(from, network string, to netip.AddrPort) {
 	switch want.Outcome {
 	case core.Forward:
 		if err != nil {
-			p.t.Errorf("%s: %v, want an answer of %v", where, err, want.List)
+			p.t.Errorf("%s: %v, want an answer of %v%s", where, err, want.List, p.flows(to))
 			return
 		}
 		if !slices.Contains(want.List, netip.AddrPortFrom(p.addr(name), served)) {
