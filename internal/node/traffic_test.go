@@ -17,7 +17,8 @@ func (p *part) Routed(pod types.UID) bool { p.asked++; return p.routed[pod] }
 
 func (p *part) Follow(context.Context, func(types.UID)) {}
 
-// The connections that wait in a pod are looked at once no part sends more, and only if one did: other pods do not wait.
+// The connections that wait in a pod are looked at once no part sends more, and only if one did: other pods do not
+// wait.
 func TestRouted(t *testing.T) {
 	a, b, queues := &part{routed: map[types.UID]bool{}}, &part{routed: map[types.UID]bool{}},
 		&part{routed: map[types.UID]bool{"served": true, "other": true}}

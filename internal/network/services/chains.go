@@ -299,7 +299,8 @@ func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
 			return join(start, random, rule{find(core.Endpoints.String(), list, endpoint)}, nat)
 		})
 		each(func(start rule) []expr.Any {
-			return join(start, rule{noted(list)}, first(index), rule{find(core.Endpoints.String(), list, endpoint)}, nat)
+			return join(start, rule{noted(list)}, first(index),
+				rule{find(core.Endpoints.String(), list, endpoint)}, nat)
 		})
 		return out
 	}
