@@ -23,7 +23,7 @@ import (
 	"carob/internal/core/gatewayplan"
 )
 
-func schemaVersion() schema.GroupVersion { return gatewayv1.SchemeGroupVersion }
+func schemaVersion() schema.GroupVersion { return schema.GroupVersion(gatewayv1.GroupVersion) }
 
 // writer stores statuses and events. It always writes for the newest plan; a conflict is no error, because the change
 // that it stands for leads to another plan.

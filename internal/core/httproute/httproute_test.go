@@ -178,6 +178,7 @@ func randomPath(r *rand.Rand) string {
 }
 
 func randomRoutes(r *rand.Rand, n int) (out []Route) {
+	onePath := r.IntN(3) == 0
 	for i := range n {
 		route := Route{Source: Source{Name: fmt.Sprint("r", i), Created: int64(r.IntN(3))}}
 		for range r.IntN(3) {
@@ -190,8 +191,8 @@ func randomRoutes(r *rand.Rand, n int) (out []Route) {
 				m := Match{Path: pick(r, PathMatch{Exact, randomPath(r)}, PathMatch{Prefix, "/" + randomPath(r)[0:]},
 					PathMatch{Prefix, randomPath(r)}, PathMatch{Regex, "/a.*"}, PathMatch{Regex, "/[ab]/?"},
 					PathMatch{Method, "b"}), Method: pick(r, "", "", "GET", "PUT")}
-				if m.Path.Value == "" {
-					m.Path.Value = "/"
+				if m.Path.Value == "" || onePath {
+					m.Path = PathMatch{Prefix, "/"} // many entries of one path are indexed
 				}
 				for range r.IntN(3) {
 					m.Headers = append(m.Headers, ValueMatch{pick(r, "X", "Y"), pick(r, "1", "2", "."), r.IntN(4) == 0})
