@@ -122,6 +122,9 @@ func (g *Gateway) anyFailed() bool {
 func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 	w.World.HTTP, w.World.HTTPS, w.World.Pool, w.World.Host = g.cfg.HTTP, g.cfg.HTTPS, g.cfg.Pool, g.cfg.Host()
 	w.World.Failed = g.failed
+	if g.plan != nil {
+		w.World.Assigned = g.plan.Assigned
+	}
 	plan := gatewayplan.Make(&w.World)
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -170,7 +173,7 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 	}
 	g.failed = failed
 	if changed { // the statuses tell
-		w.World.Failed = failed
+		w.World.Failed, w.World.Assigned = failed, plan.Assigned
 		plan = gatewayplan.Make(&w.World)
 		g.plan = plan
 	}

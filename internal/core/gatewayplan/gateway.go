@@ -86,18 +86,26 @@ func (p *planner) gateways() {
 	p.policyStatus()
 }
 
-// taken are the addresses of the pool that Gateways have by their status.
+// taken are the addresses of the pool that Gateways have: by the plan before, or by their status.
 func (p *planner) taken(ours map[string]bool) map[netip.Addr]Name {
-	out := map[netip.Addr]Name{}
-	for _, g := range byAge(p.World.Gateways) {
-		if !ours[string(g.Spec.GatewayClassName)] || wantsAddress(g) {
-			continue
+	out, has := map[netip.Addr]Name{}, map[Name]bool{}
+	take := func(g *gatewayv1.Gateway, ip netip.Addr) {
+		if _, used := out[ip]; !used && !has[nameOf(g)] && slices.Contains(p.Pool, ip) {
+			out[ip], has[nameOf(g)] = nameOf(g), true
 		}
+	}
+	all := slices.DeleteFunc(byAge(p.World.Gateways), func(g *gatewayv1.Gateway) bool {
+		return !ours[string(g.Spec.GatewayClassName)] || wantsAddress(g)
+	})
+	for _, g := range all {
+		if ip, known := p.World.Assigned[nameOf(g)]; known {
+			take(g, ip)
+		}
+	}
+	for _, g := range all {
 		for _, a := range g.Status.Addresses {
-			ip, err := netip.ParseAddr(a.Value)
-			if _, used := out[ip]; err == nil && !used && slices.Contains(p.Pool, ip) {
-				out[ip] = nameOf(g)
-				break
+			if ip, err := netip.ParseAddr(a.Value); err == nil {
+				take(g, ip)
 			}
 		}
 	}
@@ -165,14 +173,14 @@ func (p *planner) address(gw *gateway, taken map[netip.Addr]Name) {
 	if len(p.Pool) > 0 {
 		for _, ip := range p.Pool {
 			if taken[ip] == nameOf(gw) {
-				gw.addresses = []netip.Addr{ip}
+				gw.addresses, p.Plan.Assigned[nameOf(gw)] = []netip.Addr{ip}, ip
 				return
 			}
 		}
 		for _, ip := range p.Pool {
 			if _, used := taken[ip]; !used {
 				taken[ip] = nameOf(gw)
-				gw.addresses = []netip.Addr{ip}
+				gw.addresses, p.Plan.Assigned[nameOf(gw)] = []netip.Addr{ip}, ip
 				return
 			}
 		}

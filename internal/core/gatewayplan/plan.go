@@ -56,7 +56,9 @@ type World struct {
 
 	HTTP, HTTPS netip.AddrPort // where Ingresses are served; not valid: nowhere
 	Pool        []netip.Addr   // a Gateway without addresses gets one of these for itself; none: it shares those above
-	Host        []netip.Addr   // addresses of this host, told when a port listens on all
+	// Assigned are the addresses of the pool that the plan before gave to Gateways; their statuses may not tell yet.
+	Assigned map[Name]netip.Addr
+	Host     []netip.Addr // addresses of this host, told when a port listens on all
 	// Failed are the ports that could not be opened.
 	Failed map[netip.AddrPort]string
 }
@@ -65,6 +67,7 @@ type World struct {
 type Plan struct {
 	Ports     map[netip.AddrPort]*Port
 	Refs      map[httproute.Ref]bool // the backends that routes name
+	Assigned  map[Name]netip.Addr    // of the pool
 	Ingresses map[Name]IngressResult
 
 	Classes    map[string][]metav1.Condition
@@ -122,6 +125,7 @@ type Problem struct{ Reason, Message string }
 // Make decides.
 func Make(w *World) *Plan {
 	p := &planner{World: w, Plan: &Plan{Ports: map[netip.AddrPort]*Port{}, Refs: map[httproute.Ref]bool{},
+		Assigned:  map[Name]netip.Addr{},
 		Ingresses: map[Name]IngressResult{}, Classes: map[string][]metav1.Condition{},
 		Gateways:   map[Name]gatewayv1.GatewayStatus{},
 		HTTPRoutes: map[Name][]gatewayv1.RouteParentStatus{}, GRPCRoutes: map[Name][]gatewayv1.RouteParentStatus{},

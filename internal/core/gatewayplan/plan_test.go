@@ -333,6 +333,13 @@ func TestAddresses(t *testing.T) {
 	if address(old) != "127.0.0.3" || address(young) != "127.0.0.2" {
 		t.Error("a Gateway lost its address", address(old), address(young))
 	}
+	// The status may not tell yet what the plan before gave.
+	young.Status.Addresses = nil
+	w.Assigned = map[Name]netip.Addr{nameOf(young): netip.MustParseAddr("127.0.0.2")}
+	if address(young) != "127.0.0.2" || address(old) != "127.0.0.3" ||
+		Make(w).Assigned[nameOf(old)].String() != "127.0.0.3" {
+		t.Error("a Gateway lost the address that it was just given", address(old), address(young))
+	}
 	third.Spec.Addresses = []gatewayv1.GatewaySpecAddress{{Value: "10.0.0.1"}}
 	if address(third) != "10.0.0.1" {
 		t.Error(address(third))
