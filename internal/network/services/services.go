@@ -224,7 +224,11 @@ func (p *Proxy) Run(ctx context.Context) error {
 		case <-p.node:
 			err = p.update(ctx, p.feed.all(), false)
 		case <-disturbed:
-			err = p.restore(ctx)
+			if failed { // there may be nothing yet to compare with
+				err = p.update(ctx, p.feed.all(), true)
+			} else {
+				err = p.restore(ctx)
+			}
 		case <-p.checks.wake:
 			p.checks.listen(ctx, p.cfg.Addresses())
 			continue
