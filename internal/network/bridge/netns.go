@@ -153,7 +153,8 @@ func (n *Network) podSysctls() []sysctl {
 	if n.v6 == nil {
 		return append(s, sysctl{"ipv6/conf/default/disable_ipv6", "1"})
 	}
-	return append(s, sysctl{"ipv6/conf/default/accept_ra", "0"}, sysctl{"ipv6/conf/default/accept_dad", "0"})
+	return append(s, sysctl{"ipv6/conf/default/accept_ra", "0"}, sysctl{"ipv6/conf/default/accept_dad", "0"},
+		sysctl{"ipv6/conf/default/accept_redirects", "0"})
 }
 
 func setSysctls(list []sysctl) error {
