@@ -26,7 +26,7 @@ func (c *carob) startDNS(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	sources := []netip.Prefix{c.in.Pods}
+	sources := c.in.PodRanges()
 	if c.in.DNSDevice != "" {
 		sources = nil // another network chooses the pods' addresses
 		if err := addDevice(c.in.DNSDevice, c.in.DNSListen); err != nil {

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -10,6 +11,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 )
+
+// texts are ranges as the API writes them.
+func texts(ranges []netip.Prefix) (out []string) {
+	for _, p := range ranges {
+		out = append(out, p.String())
+	}
+	return out
+}
 
 // followPodCIDR replaces the Node object if its pod address ranges differ from those of this start.
 // The API does not allow changing them, so it creates an object with another UID and the same

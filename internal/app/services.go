@@ -43,7 +43,6 @@ func (c *carob) startServices(ctx context.Context) error {
 		}
 	}
 	events := record.NewBroadcaster(record.WithContext(ctx))
-	pods := []netip.Prefix{c.in.Pods}
 	own := []netip.AddrPort{c.in.ListenAddr, c.in.AgentListen}
 	if c.in.Gateway.IsValid() {
 		own = append(own, c.in.Gateway)
@@ -56,7 +55,7 @@ func (c *carob) startServices(ctx context.Context) error {
 		Events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kube-proxy",
 			Host: c.in.NodeName}),
 		Table: proxyTable(c.in), IPv6: hasIPv6(c.in.Services), Node: c.in.NodeName, Addresses: c.machine.hostIPs,
-		Pods: pods, Own: own, Healthz: healthz, Pool: c.pool, Links: c.in.LoadBalancerLinks,
+		Pods: c.in.PodRanges(), Own: own, Healthz: healthz, Pool: c.pool, Links: c.in.LoadBalancerLinks,
 	})
 	c.parts.start(ctx, "services", func(ctx context.Context) error {
 		events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
@@ -80,7 +79,7 @@ func balancerPool(in instance.Instance) (*pool.Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w --load-balancer-pool: %w", instance.ErrFlag, err)
 	}
-	for flag, ranges := range map[string][]netip.Prefix{"--pod-cidr": {in.Pods}, "--service-cidr": in.Services} {
+	for flag, ranges := range map[string][]netip.Prefix{"--pod-cidr": in.PodRanges(), "--service-cidr": in.Services} {
 		for _, r := range ranges {
 			if p.Overlaps(r) {
 				return nil, fmt.Errorf("%w --load-balancer-pool: %s and %s %s overlap", instance.ErrFlag,

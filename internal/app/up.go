@@ -356,7 +356,7 @@ func (c *carob) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := followPodCIDR(ctx, own, c.in.NodeName, []string{c.in.PodCIDR}); err != nil {
+	if err := followPodCIDR(ctx, own, c.in.NodeName, texts(c.in.PodRanges())); err != nil {
 		return err
 	}
 	sched, err := scheduler.New(c.server.ClientConfig(schedulerUser),
@@ -435,7 +435,7 @@ func (c *carob) agent() (*node.Agent, error) {
 		KubeletDir: c.in.KubeletDir,
 		CgroupRoot: c.in.CgroupRoot, ResolvConf: c.in.ResolvConf,
 		ClusterDNS: c.nameServers(), ClusterDomain: c.in.ClusterDomain,
-		PodCIDR: c.in.PodCIDR, HostIPs: c.machine.hostIPs, MaxPods: c.in.MaxPods,
+		PodCIDRs: texts(c.in.PodRanges()), HostIPs: c.machine.hostIPs, MaxPods: c.in.MaxPods,
 		Version:  KubernetesVersion(),
 		Listener: c.agentListener, ServeOthers: !c.in.AgentListen.Addr().IsLoopback(),
 		TLS: &tls.Config{

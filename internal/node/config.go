@@ -42,9 +42,9 @@ type Config struct {
 	CgroupDriver string // "cgroupfs" or "systemd"; empty asks the runtime
 
 	ClusterDNS    []netip.Addr
-	NoClusterDNS  bool   // the cluster has no DNS on purpose: pods are not warned of it
-	ClusterDomain string // default cluster.local
-	PodCIDR       string // reported in the Node object when the API server has none
+	NoClusterDNS  bool     // the cluster has no DNS on purpose: pods are not warned of it
+	ClusterDomain string   // default cluster.local
+	PodCIDRs      []string // reported in the Node object when the API server has none
 	// HostIPs are the addresses of the machine as they are now, the primary first, at
 	// most one of each family. It is asked often; HostChanged tells of a change.
 	HostIPs func() []netip.Addr

@@ -96,7 +96,7 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 		Devices: amounts,
 		Client:  m.client, Name: cfg.Name, Labels: cfg.Labels, HostIPs: cfg.HostIPs, Machine: m.hardware,
 		Version: cfg.Version,
-		Runtime: cfg.RuntimeName + "://" + version.RuntimeVersion, PodCIDR: cfg.PodCIDR, MaxPods: cfg.MaxPods,
+		Runtime: cfg.RuntimeName + "://" + version.RuntimeVersion, PodCIDRs: cfg.PodCIDRs, MaxPods: cfg.MaxPods,
 		Port:  cfg.port(),
 		Known: m.known, Features: m.health.nodeFeatures, Event: m.events.Node,
 	})

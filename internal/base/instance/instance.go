@@ -53,7 +53,7 @@ type Flags struct {
 	Scheduler      string // file with a KubeSchedulerConfiguration; empty: the defaults
 	Profiling      bool   // the API server serves /debug/pprof
 	NodeName       string
-	PodCIDR        string
+	PodCIDR        string // an IPv4 range, or an IPv4 and an IPv6 range, separated by a comma
 	ServiceCIDR    string // one range, or two of different families, separated by a comma
 	ClusterDNS     string // addresses of the name servers for pods, separated by commas; empty: the DNS Service
 	ClusterDomain  string // of the names of Services; empty: cluster.local
@@ -113,7 +113,8 @@ type Instance struct {
 
 	ID           string // "carob"; for another data directory "carob-" and six hex digits
 	ListenAddr   netip.AddrPort
-	Pods         netip.Prefix
+	Pods         netip.Prefix   // IPv4, or IPv6 for a network of others
+	Pods6        netip.Prefix   // IPv6 beside IPv4; invalid: pods have none
 	Services     []netip.Prefix // one, or one of each family; the default family first
 	NodePorts    [2]int         // the first and the last
 	BridgeName   string         // at most 15 bytes
@@ -459,16 +460,17 @@ func (in *Instance) deriveNetwork(n uint32) error {
 			in.PodCIDR = block20(128, (n+i)%1024)
 		}
 	}
-	if in.Pods, err = netip.ParsePrefix(in.PodCIDR); err != nil {
-		return fmt.Errorf("%w --pod-cidr: %q is not an IP range in CIDR notation, such as 10.88.0.0/16", ErrFlag,
-			in.PodCIDR)
+	if err := in.podRanges(); err != nil {
+		return fmt.Errorf("%w --pod-cidr: %w", ErrFlag, err)
 	}
 	if in.Services, err = serviceRanges(in.ServiceCIDR); err != nil {
 		return fmt.Errorf("%w --service-cidr: %w", ErrFlag, err)
 	}
 	for _, p := range in.Services {
-		if in.Pods.Overlaps(p) {
-			return fmt.Errorf("%w --pod-cidr: %s and --service-cidr %s overlap", ErrFlag, in.Pods, p)
+		for _, pods := range in.PodRanges() {
+			if pods.Overlaps(p) {
+				return fmt.Errorf("%w --pod-cidr: %s and --service-cidr %s overlap", ErrFlag, pods, p)
+			}
 		}
 	}
 	if in.ServiceNodePorts == "" {
@@ -480,14 +482,39 @@ func (in *Instance) deriveNetwork(n uint32) error {
 	return nil
 }
 
-// overlap reports whether a range overlaps one of a list; ranges that do not parse are ignored.
-func overlap(one, list string) bool {
-	p, err := netip.ParsePrefix(one)
-	if err != nil {
-		return false
+// podRanges parses the ranges of pods.
+func (in *Instance) podRanges() (err error) {
+	first, second, dual := strings.Cut(in.PodCIDR, ",")
+	if in.Pods, err = netip.ParsePrefix(strings.TrimSpace(first)); err != nil {
+		return fmt.Errorf("%q is not an IP range in CIDR notation, such as 10.88.0.0/16", first)
 	}
-	ranges, err := serviceRanges(list)
-	return err == nil && slices.ContainsFunc(ranges, p.Overlaps)
+	if !dual {
+		return nil
+	}
+	if in.Pods6, err = netip.ParsePrefix(strings.TrimSpace(second)); err != nil {
+		return fmt.Errorf("%q is not an IP range in CIDR notation, such as fd00:88::/64", second)
+	}
+	if !in.Pods.Addr().Is4() || !in.Pods6.Addr().Is6() || in.Pods6.Addr().Is4In6() || in.Pods6.Bits() > 120 {
+		return fmt.Errorf("%q is not an IPv4 range and then an IPv6 range with at least 256 addresses", in.PodCIDR)
+	}
+	return nil
+}
+
+// PodRanges are the ranges of pods, that of the primary addresses first.
+func (in *Instance) PodRanges() []netip.Prefix {
+	if in.Pods6.IsValid() {
+		return []netip.Prefix{in.Pods, in.Pods6}
+	}
+	return []netip.Prefix{in.Pods}
+}
+
+// overlap reports whether ranges of two lists overlap; lists that do not parse are ignored.
+func overlap(a, b string) bool {
+	x, err := serviceRanges(a)
+	y, err2 := serviceRanges(b)
+	return err == nil && err2 == nil && slices.ContainsFunc(x, func(p netip.Prefix) bool {
+		return slices.ContainsFunc(y, p.Overlaps)
+	})
 }
 
 // serviceRanges parses a list of ranges: at most one of each family, each with at least eight

@@ -48,12 +48,17 @@ func TestDeriveSeparatesDataDirs(t *testing.T) {
 
 func TestDeriveNamesTheWrongFlag(t *testing.T) {
 	for name, f := range map[string]Flags{
-		"--listen":       {Listen: "nowhere"},
-		"--pod-cidr":     {PodCIDR: "10.0.0.0"},
-		"--service-cidr": {ServiceCIDR: "x"},
-		"10.0.0.0/30":    {ServiceCIDR: "10.0.0.0/30"},
-		"one of IPv6":    {ServiceCIDR: "10.96.0.0/16,10.97.0.0/16"},
-		"overlap":        {ServiceCIDR: "10.96.0.0/16,fd00::/112", PodCIDR: "fd00::/64"},
+		"--listen":                    {Listen: "nowhere"},
+		"--pod-cidr":                  {PodCIDR: "10.0.0.0"},
+		`"10.88.0.0/16,10.89.0.0/16"`: {PodCIDR: "10.88.0.0/16,10.89.0.0/16"},
+		`"fd00:88::/64,10.88.0.0/16"`: {PodCIDR: "fd00:88::/64,10.88.0.0/16"},
+		`"fd00:88::/64,fd00:89::/64"`: {PodCIDR: "10.88.0.0/16,fd00:88::/64,fd00:89::/64"},
+		"fd00:88::/121":               {PodCIDR: "10.88.0.0/16,fd00:88::/121"},
+		"fd00:88::/112 overlap":       {PodCIDR: "10.88.0.0/16,fd00:88::/64", ServiceCIDR: "10.96.0.0/16,fd00:88::/112"},
+		"--service-cidr":              {ServiceCIDR: "x"},
+		"10.0.0.0/30":                 {ServiceCIDR: "10.0.0.0/30"},
+		"one of IPv6":                 {ServiceCIDR: "10.96.0.0/16,10.97.0.0/16"},
+		"overlap":                     {ServiceCIDR: "10.96.0.0/16,fd00::/112", PodCIDR: "fd00::/64"},
 
 		"--service-node-port-range": {ServiceNodePorts: "30000"},
 		"40000-30000":               {ServiceNodePorts: "40000-30000"},

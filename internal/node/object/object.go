@@ -41,9 +41,10 @@ type Config struct {
 	Machine Machine
 	Version string // of the node agent, as Kubernetes versions look
 	Runtime string // NAME://VERSION
-	PodCIDR string // used when the object has none
-	MaxPods int
-	Port    int // of the agent's HTTPS server; 0: none
+	// PodCIDRs are used when the object has none.
+	PodCIDRs []string
+	MaxPods  int
+	Port     int // of the agent's HTTPS server; 0: none
 
 	// Devices are capacity and allocatable quantity of extended resources that the agent has; nil: none.
 	Devices func() (capacity, allocatable corev1.ResourceList)
@@ -224,8 +225,8 @@ func (r *Reporter) report(ctx context.Context) (bool, error) {
 func (r *Reporter) register(ctx context.Context, now time.Time) (*corev1.Node, error) {
 	nodes := r.cfg.Client.CoreV1().Nodes()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.cfg.Name, Labels: r.labels()}}
-	if r.cfg.PodCIDR != "" {
-		node.Spec.PodCIDR, node.Spec.PodCIDRs = r.cfg.PodCIDR, []string{r.cfg.PodCIDR}
+	if len(r.cfg.PodCIDRs) > 0 {
+		node.Spec.PodCIDR, node.Spec.PodCIDRs = r.cfg.PodCIDRs[0], r.cfg.PodCIDRs
 	}
 	r.fill(ctx, node, r.conditions(ctx, r.sources.Problems(ctx), now), now)
 	stored, err := nodes.Create(ctx, node, metav1.CreateOptions{})
@@ -250,8 +251,8 @@ func (r *Reporter) register(ctx context.Context, now time.Time) (*corev1.Node, e
 		wanted.Labels = map[string]string{}
 	}
 	maps.Copy(wanted.Labels, r.labels())
-	if wanted.Spec.PodCIDR == "" && r.cfg.PodCIDR != "" {
-		wanted.Spec.PodCIDR, wanted.Spec.PodCIDRs = r.cfg.PodCIDR, []string{r.cfg.PodCIDR}
+	if wanted.Spec.PodCIDR == "" && len(r.cfg.PodCIDRs) > 0 {
+		wanted.Spec.PodCIDR, wanted.Spec.PodCIDRs = r.cfg.PodCIDRs[0], r.cfg.PodCIDRs
 	}
 	r.tellCordoned(stored)
 	if !equality.Semantic.DeepEqual(stored, wanted) {

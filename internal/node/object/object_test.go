@@ -73,7 +73,8 @@ func start(t *testing.T, existing ...*corev1.Node) *fixture {
 	}
 	f.r = New(Config{
 		Client: f.client, Name: "n1", HostIPs: f.addresses, Version: "v1.37.2", Runtime: "carob://1",
-		PodCIDR: "10.0.0.0/24", MaxPods: 110, Port: 10250, Labels: map[string]string{"zone": "a"},
+		PodCIDRs: []string{"10.0.0.0/24", "fd00::/64"},
+		MaxPods:  110, Port: 10250, Labels: map[string]string{"zone": "a"},
 		Machine: Machine{
 			Capacity: corev1.ResourceList{
 				corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("1Gi"),
@@ -135,7 +136,8 @@ func TestRegister(t *testing.T) {
 		if got := n.Status.Allocatable.Memory().Value(); got != 1<<30-100<<20 {
 			t.Errorf("allocatable memory %d", got)
 		}
-		if n.Spec.PodCIDR != "10.0.0.0/24" || n.Status.DaemonEndpoints.KubeletEndpoint.Port != 10250 ||
+		if n.Spec.PodCIDR != "10.0.0.0/24" || len(n.Spec.PodCIDRs) != 2 ||
+			n.Status.DaemonEndpoints.KubeletEndpoint.Port != 10250 ||
 			n.Status.Capacity.Pods().Value() != 110 {
 			t.Errorf("node %+v", n)
 		}
