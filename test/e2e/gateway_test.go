@@ -54,6 +54,7 @@ func TestNoRequestIsLostThroughTheGateway(t *testing.T) {
 	r.rolledOut()
 	var errs []error
 	for _, x := range all {
+		x.kept = true // the gateway connects to the pods itself: none may fail
 		errs = append(errs, x.end())
 		if x.sent.Load() < 100 {
 			t.Errorf("%s: only %d requests", x.name, x.sent.Load())
