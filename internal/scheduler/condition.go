@@ -37,7 +37,7 @@ func (n nomination) changes(pod *corev1.Pod) bool {
 // unscheduled publishes why a pod cannot be scheduled: condition and event have the same text
 // (L2.42). The condition is written only if it has changed.
 func (s *Scheduler) unscheduled(ctx context.Context, pod *corev1.Pod, reason, message string, n nomination) {
-	s.eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", truncated(message))
+	s.eventf(pod, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", truncated(message))
 	condition := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason,
 		Message: message}
 	if says(pod, condition) && !n.changes(pod) {

@@ -240,7 +240,7 @@ func (s *Scheduler) storeDevices(ctx context.Context, it *item, node string, bin
 			w := &readyWaiter{it: it, stored: stored, bind: bind, fail: fail}
 			s.devices.ready[pod.UID] = w
 			if !s.bindWhenReady(w) {
-				s.eventf(pod, nil, corev1.EventTypeNormal, "BindingConditionsPending", "Scheduling",
+				s.eventf(pod, corev1.EventTypeNormal, "BindingConditionsPending", "Scheduling",
 					"waiting for binding conditions for device on node %s", node)
 			}
 		}

@@ -88,7 +88,7 @@ func (s *Scheduler) assume(ctx context.Context, it *item, node string, began tim
 		}
 		if err == nil {
 			// L2.43
-			s.eventf(pod, nil, corev1.EventTypeNormal, reasonScheduled, "Binding",
+			s.eventf(pod, corev1.EventTypeNormal, reasonScheduled, "Binding",
 				"Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node)
 			s.record(pod, node, "", began)
 		}

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -151,9 +150,9 @@ func (s *Scheduler) profileOf(pod *corev1.Pod) *placement.Profile {
 }
 
 // eventf records an event in the name of the pod's scheduler.
-func (s *Scheduler) eventf(pod *corev1.Pod, related runtime.Object, kind, reason, action, note string, args ...any) {
+func (s *Scheduler) eventf(pod *corev1.Pod, kind, reason, action, note string, args ...any) {
 	if p := s.profileOf(pod); p != nil {
-		s.recorders[p.Name].Eventf(pod, related, kind, reason, action, note, args...)
+		s.recorders[p.Name].Eventf(pod, nil, kind, reason, action, note, args...)
 	}
 }
 

@@ -162,7 +162,7 @@ func (s *Scheduler) podSeen(p *placement.Pod) {
 		if !s.skipped[uid] && !p.Gated() {
 			s.skipped[uid] = true
 			// L2.6
-			s.eventf(pod, nil, corev1.EventTypeWarning, "FailedScheduling", "Scheduling",
+			s.eventf(pod, corev1.EventTypeWarning, "FailedScheduling", "Scheduling",
 				"skip schedule deleting pod: %s/%s", pod.Namespace, pod.Name)
 		}
 		s.queue.Remove(uid)

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -17,8 +16,7 @@ import (
 func TestDevices(t *testing.T) {
 	nativeOnly(t, "CDI")
 	c := startCluster(t, "--registry-config", mirrors.dir)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
+	ctx := t.Context()
 	driver := fmt.Sprintf("driver-%d.example.com", os.Getpid())
 	d, err := devicedriver.Start(ctx, devicedriver.Config{Name: driver, Node: c.NodeName, Kubeconfig: c.Kubeconfig,
 		KubeletDir: c.KubeletDir, CDIDir: "/var/run/cdi", Devices: []string{"gpu-0", "gpu-1"}})

@@ -20,7 +20,7 @@ func TestPersistentVolumes(t *testing.T) {
 		testwait.Until(t, "the pod shows its rows", func() error {
 			got, err := c.tryKubectl("", "exec", "db-0", "--", "cat", "/data/rows")
 			if n := strings.Count(got, "row\n"); err != nil || n != want {
-				return fmt.Errorf("%d rows, want %d: %v", n, want, err)
+				return fmt.Errorf("%d rows, want %d (%q, %v)", n, want, got, err) //nolint:errorlint // err may be nil
 			}
 			return nil
 		})

@@ -232,7 +232,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 
 // forVolume decides about a volume, and asks the API before it takes a claim for gone.
 func (c *Controller) forVolume(ctx context.Context, v *corev1.PersistentVolume) (volume.Step, error) {
-	in := volume.VolumeInput{Volume: v}
+	in := volume.PVInput{Volume: v}
 	if r := v.Spec.ClaimRef; r != nil {
 		in.Claim = c.view().Claim(r.Namespace, r.Name)
 	}

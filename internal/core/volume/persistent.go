@@ -6,8 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// VolumeInput is what a decision about a volume depends on.
-type VolumeInput struct {
+// PVInput is what a decision about a volume depends on.
+type PVInput struct {
 	Volume *corev1.PersistentVolume      // as it was last read or written
 	Claim  *corev1.PersistentVolumeClaim // of the name that Volume's claimRef says; nil when there is none
 	// Confirmed says that Claim is what the API answered just now, not what a watch told last.
@@ -15,7 +15,7 @@ type VolumeInput struct {
 }
 
 // ForVolume decides what to do for a volume (S1.H, S1.I).
-func ForVolume(in VolumeInput) Step {
+func ForVolume(in PVInput) Step {
 	v, ref := in.Volume, in.Volume.Spec.ClaimRef
 	if ref == nil || ref.UID == "" {
 		return Step{Write: phase(v, corev1.VolumeAvailable, "")}

@@ -27,8 +27,7 @@ type world struct {
 	volumes map[string]*corev1.PersistentVolume
 	classes []*storagev1.StorageClass
 	disk    map[string]int64 // the sizes of directories, by path
-	written map[string]types.UID
-	seen    *view // what the binder saw last
+	seen    *view            // what the binder saw last
 	calm    bool
 	log     []string
 }
@@ -183,8 +182,8 @@ func (w *world) binder() {
 	}
 }
 
-func (w *world) volumeInput(v *corev1.PersistentVolume) VolumeInput {
-	in := VolumeInput{Volume: v}
+func (w *world) volumeInput(v *corev1.PersistentVolume) PVInput {
+	in := PVInput{Volume: v}
 	if r := v.Spec.ClaimRef; r != nil {
 		in.Claim = w.seen.claims[r.Namespace+"/"+r.Name]
 		if ForVolume(in).Confirm {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
@@ -16,7 +17,6 @@ import (
 	"carob/internal/core/devices"
 	"carob/internal/core/resources"
 	"carob/internal/node/spec"
-	corev1 "k8s.io/api/core/v1"
 )
 
 // Plugins and drivers run as root, but not as a part of carob: what they say is checked before it is kept, shown, or
@@ -49,7 +49,7 @@ func path(what, p string) error {
 		return err
 	}
 	if !filepath.IsAbs(p) || slices.Contains(strings.Split(p, "/"), "..") {
-		return fmt.Errorf("%s %q is not an absolute path without ..", what, p)
+		return fmt.Errorf("%s %q is relative or has a step \"..\"", what, p)
 	}
 	return nil
 }

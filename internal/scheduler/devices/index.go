@@ -163,9 +163,7 @@ func (x *Index) slicesWithTaints() []*resourcev1.ResourceSlice {
 // Reserve keeps what an attempt found for a node from other pods, until Release.
 func (x *Index) Reserve(a *Attempt, node string) {
 	got := map[types.UID]*resourcev1.AllocationResult{}
-	for uid, result := range a.resultsOn(node) {
-		got[uid] = result
-	}
+	maps.Copy(got, a.resultsOn(node))
 	if len(got) > 0 {
 		x.inFlight[a.pod.UID] = got
 	}
