@@ -135,7 +135,7 @@ require (
 require (
 	carob v0.0.0
 	github.com/emicklei/go-restful/v3 v3.13.0
-	github.com/google/gnostic-models v0.7.0
+	github.com/google/gnostic-models v0.7.1
 	google.golang.org/protobuf v1.36.12
 )
 
