@@ -73,7 +73,7 @@ func TestNothingRunsUnused(t *testing.T) {
 	testwait.For(t, "the status tells where", func() bool {
 		stored, err := api.Get(ctx, in.Name, metav1.GetOptions{})
 		return err == nil && len(stored.Status.LoadBalancer.Ingress) == 1 &&
-			stored.Status.LoadBalancer.Ingress[0].IP == "127.0.0.1"
+			stored.Status.LoadBalancer.Ingress[0].IP == at.Addr().String()
 	})
 	if e := <-events.Events; !strings.Contains(e, "BackendNotFound") {
 		t.Error(e)

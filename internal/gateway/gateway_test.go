@@ -39,9 +39,14 @@ type lab struct {
 	created int
 }
 
+var loopbacks atomic.Uint32
+
+// freePort is one that nobody listens on. Each is on a loopback address of its own, so that no other socket takes it.
 func freePort(t *testing.T) netip.AddrPort {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	n := loopbacks.Add(1)
+	host := netip.AddrFrom4([4]byte{127, 77, byte(n >> 8), byte(n)})
+	ln, err := net.Listen("tcp", netip.AddrPortFrom(host, 0).String())
 	if err != nil {
 		t.Fatal(err)
 	}
