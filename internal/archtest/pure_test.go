@@ -20,8 +20,9 @@ import (
 var pure = map[string]string{
 	"cmp": "values", "errors": "values", "fmt": "texts", "hash/fnv": "a hash of the input stands for randomness",
 	"maps": "values", "math": "numbers", "math/big": "numbers", "math/bits": "numbers",
-	"net/netip": "addresses as values",
-	"regexp":    "texts", "slices": "values", "sort": "values", "strconv": "texts", "strings": "texts",
+	"net/netip":                    "addresses as values",
+	"github.com/cespare/xxhash/v2": "a hash of the input",
+	"regexp":                       "texts", "slices": "values", "sort": "values", "strconv": "texts", "strings": "texts",
 	"time":                                          "durations and instants; reading the clock is refused below",
 	"unicode":                                       "texts",
 	"unicode/utf8":                                  "texts",

@@ -1,0 +1,541 @@
+package routing
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Config is a checked EndpointPickerConfig. It is not changed after it was made.
+type Config struct {
+	profiles   []profile
+	decode     int            // index of the profile that serves; the only one, unless disaggregated
+	prefill    int            // index of the profile that computes prompts; -1: none
+	threshold  int            // bytes of a prompt that is not in the cache, from which on it is computed elsewhere
+	labels     []*labelFilter // at most 64
+	prefix     prefixConfig
+	saturation saturation
+	flow       *flowConfig // nil: no flow control
+}
+
+// profile is a way to choose endpoints: filters, then scorers, then a picker.
+type profile struct {
+	name    string
+	filters []filter
+	scorers []weighted
+	picker  picker
+}
+
+// weighted is a scorer and its weight.
+type weighted struct {
+	scorer scorer
+	weight float64
+}
+
+// flowConfig is flow control: how many requests wait, where, and how long.
+type flowConfig struct {
+	requests, bytes int64 // of all bands; 0: no limit
+	ttl             time.Duration
+	bands           []bandConfig // by priority, highest first
+	other, negative bandConfig   // bands that are not named; negative: those below 0
+}
+
+type bandConfig struct {
+	priority        int
+	requests, bytes int64 // 0: no limit
+	fair            bool  // round robin among flows; false: one queue for all
+	order           order
+}
+
+// order is the order within a flow.
+type order uint8
+
+const (
+	arrival order = iota
+	earliestDeadline
+	firstToken // received + the time to the first token that was asked for
+)
+
+// The limits of a band and the time to live in a queue, by default (2.4).
+const (
+	bandRequests = 5000
+	bandBytes    = 1 << 30
+	requestTTL   = 60 * time.Second
+)
+
+// The groups and versions of the configuration that are read; both have the same fields.
+const (
+	configKind  = "EndpointPickerConfig"
+	configGroup = "inference.networking.x-k8s.io/v1alpha1"
+	llmdGroup   = "llm-d.ai/v1alpha1"
+)
+
+// MaxConfig is how long a configuration may be, in bytes.
+const MaxConfig = 1 << 20
+
+// The document. Fields have upstream's names.
+type document struct {
+	APIVersion         string          `json:"apiVersion"`
+	Kind               string          `json:"kind"`
+	FeatureGates       []string        `json:"featureGates"`
+	Plugins            []pluginSpec    `json:"plugins"`
+	SchedulingProfiles []profileSpec   `json:"schedulingProfiles"`
+	SaturationDetector *pluginRef      `json:"saturationDetector"`
+	DataLayer          *dataLayerSpec  `json:"dataLayer"`
+	FlowControl        *flowSpec       `json:"flowControl"`
+	Parser             *pluginRef      `json:"parser"`
+	RequestHandler     *requestHandler `json:"requestHandler"`
+}
+
+type pluginSpec struct {
+	Name       string          `json:"name"`
+	Type       string          `json:"type"`
+	Parameters json.RawMessage `json:"parameters"`
+}
+
+type profileSpec struct {
+	Name    string `json:"name"`
+	Plugins []struct {
+		PluginRef string   `json:"pluginRef"`
+		Weight    *float64 `json:"weight"`
+	} `json:"plugins"`
+}
+
+type pluginRef struct {
+	PluginRef string `json:"pluginRef"`
+}
+
+type dataLayerSpec struct {
+	Sources []struct {
+		PluginRef  string      `json:"pluginRef"`
+		Extractors []pluginRef `json:"extractors"`
+	} `json:"sources"`
+}
+
+type requestHandler struct {
+	Parsers []pluginRef `json:"parsers"`
+}
+
+type flowSpec struct {
+	MaxBytes                    *resource.Quantity `json:"maxBytes"`
+	MaxRequests                 *resource.Quantity `json:"maxRequests"`
+	DefaultRequestTTL           *metav1.Duration   `json:"defaultRequestTTL"`
+	DefaultPriorityBand         *bandSpec          `json:"defaultPriorityBand"`
+	DefaultNegativePriorityBand *bandSpec          `json:"defaultNegativePriorityBand"`
+	PriorityBands               []bandSpec         `json:"priorityBands"`
+	UsageLimitPolicyPluginRef   string             `json:"usageLimitPolicyPluginRef"`
+	SaturationDetector          *pluginRef         `json:"saturationDetector"`
+}
+
+type bandSpec struct {
+	Priority          int                `json:"priority"`
+	MaxBytes          *resource.Quantity `json:"maxBytes"`
+	MaxRequests       *resource.Quantity `json:"maxRequests"`
+	FairnessPolicyRef string             `json:"fairnessPolicyRef"`
+	OrderingPolicyRef string             `json:"orderingPolicyRef"`
+}
+
+// DefaultConfig is what upstream's picker uses without a configuration: queue 2, KV cache 2, prefix cache 3 (2.4).
+func DefaultConfig() *Config {
+	c, err := ParseConfig([]byte(`{"apiVersion": "` + configGroup + `", "kind": "` + configKind + `",
+		"plugins": [{"type": "queue-scorer"}, {"type": "kv-cache-utilization-scorer"}, {"type": "prefix-cache-scorer"}],
+		"schedulingProfiles": [{"name": "default", "plugins": [{"pluginRef": "queue-scorer", "weight": 2},
+			{"pluginRef": "kv-cache-utilization-scorer", "weight": 2}, {"pluginRef": "prefix-cache-scorer", "weight": 3}]}]}`))
+	if err != nil {
+		panic("the default configuration is wrong: " + err.Error())
+	}
+	return c
+}
+
+// strict reads JSON into a value and refuses fields that it does not have.
+func strict(text []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("there is something after the end of the document")
+	}
+	return nil
+}
+
+// ParseConfig reads an EndpointPickerConfig as JSON (YAML is converted by the caller). What it does not know is an
+// error that names it: a picker that ignores a part of its configuration would route differently from what was asked.
+func ParseConfig(text []byte) (*Config, error) {
+	if len(text) > MaxConfig {
+		return nil, fmt.Errorf("the configuration has %d bytes, at most %d", len(text), MaxConfig)
+	}
+	var doc document
+	if err := strict(text, &doc); err != nil {
+		return nil, fmt.Errorf("read EndpointPickerConfig: %w", err)
+	}
+	if doc.Kind != configKind || doc.APIVersion != configGroup && doc.APIVersion != llmdGroup {
+		return nil, fmt.Errorf("%s of %s is not %s of %s", doc.Kind, doc.APIVersion, configKind, configGroup)
+	}
+	b := builder{named: map[string]*plugin{}, c: &Config{prefill: -1, prefix: defaultPrefix(),
+		saturation: defaultSaturation()}}
+	for _, step := range []func(*document) error{b.plugins, b.profiles, b.detector, b.dataLayer, b.parsers, b.flow} {
+		if err := step(&doc); err != nil {
+			return nil, err
+		}
+	}
+	return b.c, nil
+}
+
+// builder makes a Config of a document.
+type builder struct {
+	c     *Config
+	named map[string]*plugin
+	order []*plugin // as they stand in the document
+}
+
+func (b *builder) plugins(doc *document) error {
+	for i, spec := range doc.Plugins {
+		if spec.Name == "" {
+			spec.Name = spec.Type
+		}
+		if b.named[spec.Name] != nil {
+			return fmt.Errorf("plugins[%d]: there are two plugins %q", i, spec.Name)
+		}
+		p, err := makePlugin(spec.Type, spec.Parameters)
+		if err != nil {
+			return fmt.Errorf("plugins[%d] (%s): %w", i, spec.Name, err)
+		}
+		p.name = spec.Name
+		if p.prefix != nil {
+			b.c.prefix = *p.prefix
+		}
+		b.named[spec.Name] = p
+		b.order = append(b.order, p)
+	}
+	return nil
+}
+
+// find returns a named plugin. One that is not configured, but has the name of a type, has the type's defaults.
+func (b *builder) find(name, where string) (*plugin, error) {
+	if p := b.named[name]; p != nil {
+		return p, nil
+	}
+	p, err := makePlugin(name, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s: there is no plugin %q", where, name)
+	}
+	p.name = name
+	return p, nil
+}
+
+func (b *builder) profiles(doc *document) error {
+	if len(doc.SchedulingProfiles) == 0 {
+		// All filters, scorers and pickers that are configured, as upstream does.
+		var all profileSpec
+		all.Name = "default"
+		for _, p := range b.order {
+			if p.filter != nil || p.scorer != nil || p.picker != nil {
+				all.Plugins = append(all.Plugins, struct {
+					PluginRef string   `json:"pluginRef"`
+					Weight    *float64 `json:"weight"`
+				}{PluginRef: p.name})
+			}
+		}
+		doc.SchedulingProfiles = []profileSpec{all}
+	}
+	var handlers []*plugin
+	for _, p := range b.order {
+		if p.handler != nil {
+			handlers = append(handlers, p)
+		}
+	}
+	for i := range doc.SchedulingProfiles {
+		spec := &doc.SchedulingProfiles[i]
+		where := fmt.Sprintf("schedulingProfiles[%d]", i)
+		if spec.Name == "" {
+			return fmt.Errorf("%s has no name", where)
+		}
+		if slices.ContainsFunc(b.c.profiles, func(p profile) bool { return p.name == spec.Name }) {
+			return fmt.Errorf("%s: there are two profiles %q", where, spec.Name)
+		}
+		made, err := b.profile(spec, where)
+		if err != nil {
+			return err
+		}
+		b.c.profiles = append(b.c.profiles, made)
+	}
+	switch {
+	case len(handlers) > 1:
+		return fmt.Errorf("there are two profile handlers: %s and %s", handlers[0].name, handlers[1].name)
+	case len(handlers) == 1 && handlers[0].handler.disaggregated:
+		return b.disaggregated(handlers[0].handler)
+	case len(b.c.profiles) > 1:
+		return errors.New("several scheduling profiles need a profile handler: pd-profile-handler")
+	}
+	return nil
+}
+
+// disaggregated finds the profiles of a pool whose prompts are computed by other servers than the answers.
+func (b *builder) disaggregated(h *handler) error {
+	b.c.decode = -1
+	for i := range b.c.profiles {
+		switch b.c.profiles[i].name {
+		case h.decode:
+			b.c.decode = i
+		case h.prefill:
+			b.c.prefill = i
+		default:
+			return fmt.Errorf("pd-profile-handler uses the profiles %q and %q, not %q", h.decode, h.prefill,
+				b.c.profiles[i].name)
+		}
+	}
+	b.c.threshold = h.threshold
+	if b.c.decode < 0 || b.c.prefill < 0 {
+		return fmt.Errorf("pd-profile-handler needs the profiles %q and %q", h.decode, h.prefill)
+	}
+	return nil
+}
+
+func (b *builder) profile(spec *profileSpec, where string) (profile, error) {
+	out := profile{name: spec.Name}
+	chosen := false
+	for i, ref := range spec.Plugins {
+		at := fmt.Sprintf("%s.plugins[%d]", where, i)
+		p, err := b.find(ref.PluginRef, at)
+		if err != nil {
+			return out, err
+		}
+		if p.filter == nil && p.scorer == nil && p.picker == nil {
+			return out, fmt.Errorf("%s: %s neither filters, nor scores, nor picks", at, p.kind)
+		}
+		if l, ok := p.filter.(*labelFilter); ok {
+			if len(b.c.labels) == 64 {
+				return out, fmt.Errorf("%s: there are more than 64 filters by label", at)
+			}
+			l.bit = 1 << len(b.c.labels)
+			b.c.labels = append(b.c.labels, l)
+		}
+		if p.filter != nil {
+			out.filters = append(out.filters, p.filter)
+		}
+		if p.scorer != nil {
+			weight := 1.0
+			if ref.Weight != nil {
+				weight = *ref.Weight
+			}
+			if !(weight >= 0 && weight <= 1e6) {
+				return out, fmt.Errorf("%s: the weight is %g, not between 0 and 1e6", at, weight)
+			}
+			out.scorers = append(out.scorers, weighted{p.scorer, weight})
+		}
+		if p.picker != nil {
+			if chosen {
+				return out, fmt.Errorf("%s: the profile has a picker already", at)
+			}
+			out.picker, chosen = *p.picker, true
+		}
+	}
+	if !chosen {
+		// Without one in the profile the first one that is configured, else the highest score.
+		out.picker = picker{kind: maxScore}
+		if i := slices.IndexFunc(b.order, func(p *plugin) bool { return p.picker != nil }); i >= 0 {
+			out.picker = *b.order[i].picker
+		}
+	}
+	return out, nil
+}
+
+func (b *builder) detector(doc *document) error {
+	ref := doc.SaturationDetector
+	if doc.FlowControl != nil && doc.FlowControl.SaturationDetector != nil {
+		ref = doc.FlowControl.SaturationDetector
+	}
+	name := "utilization-detector"
+	if ref != nil && ref.PluginRef != "" {
+		name = ref.PluginRef
+	}
+	p, err := b.find(name, "saturationDetector")
+	if err != nil {
+		return err
+	}
+	if p.saturation == nil {
+		return fmt.Errorf("saturationDetector: %s detects no saturation", p.kind)
+	}
+	b.c.saturation = *p.saturation
+	return nil
+}
+
+// dataLayer accepts the sources of upstream's default: carob always scrapes all that its plugins need.
+func (b *builder) dataLayer(doc *document) error {
+	if doc.DataLayer == nil {
+		return nil
+	}
+	for i, s := range doc.DataLayer.Sources {
+		at := fmt.Sprintf("dataLayer.sources[%d]", i)
+		p, err := b.find(s.PluginRef, at)
+		if err != nil {
+			return err
+		}
+		if p.kind != "metrics-data-source" {
+			return fmt.Errorf("%s: %s is no source of data", at, p.kind)
+		}
+		for _, e := range s.Extractors {
+			p, err := b.find(e.PluginRef, at)
+			if err != nil {
+				return err
+			}
+			if p.kind != "core-metrics-extractor" {
+				return fmt.Errorf("%s: %s extracts no metrics", at, p.kind)
+			}
+		}
+	}
+	return nil
+}
+
+// parsers accepts the parsers that the gateway has: it knows the API of a request by its path.
+func (b *builder) parsers(doc *document) error {
+	var all []pluginRef
+	if doc.Parser != nil {
+		all = append(all, *doc.Parser)
+	}
+	if doc.RequestHandler != nil {
+		all = append(all, doc.RequestHandler.Parsers...)
+	}
+	for _, ref := range all {
+		p, err := b.find(ref.PluginRef, "parser")
+		if err != nil {
+			return err
+		}
+		if !strings.HasSuffix(p.kind, "-parser") {
+			return fmt.Errorf("parser: %s parses no requests", p.kind)
+		}
+	}
+	return nil
+}
+
+// flow reads flow control. As upstream, it is off without its feature gate.
+func (b *builder) flow(doc *document) error {
+	on := false
+	for i, gate := range doc.FeatureGates {
+		switch gate {
+		case "flowControl":
+			on = true
+		case "dataLayer", "prepareDataPlugins", "experimentalDatalayer": // always on here
+		default:
+			return fmt.Errorf("featureGates[%d]: %q is not known", i, gate)
+		}
+	}
+	spec := doc.FlowControl
+	if spec == nil {
+		spec = &flowSpec{}
+	}
+	f := &flowConfig{ttl: requestTTL}
+	var err error
+	if f.requests, err = limit(spec.MaxRequests, 0, "flowControl.maxRequests"); err != nil {
+		return err
+	}
+	if f.bytes, err = limit(spec.MaxBytes, 0, "flowControl.maxBytes"); err != nil {
+		return err
+	}
+	if spec.DefaultRequestTTL != nil && spec.DefaultRequestTTL.Duration != 0 {
+		f.ttl = spec.DefaultRequestTTL.Duration
+	}
+	if f.ttl < 0 || f.ttl > 24*time.Hour {
+		return fmt.Errorf("flowControl.defaultRequestTTL is %s, not between 0 and 24h", f.ttl)
+	}
+	if ref := spec.UsageLimitPolicyPluginRef; ref != "" {
+		p, err := b.find(ref, "flowControl.usageLimitPolicyPluginRef")
+		if err != nil {
+			return err
+		}
+		if p.kind != "static-usage-limit-policy" {
+			return fmt.Errorf("flowControl.usageLimitPolicyPluginRef: %s is no policy of usage limits", p.kind)
+		}
+	}
+	if f.other, err = b.band(spec.DefaultPriorityBand, "flowControl.defaultPriorityBand"); err != nil {
+		return err
+	}
+	f.negative = f.other
+	if spec.DefaultNegativePriorityBand != nil {
+		f.negative, err = b.band(spec.DefaultNegativePriorityBand, "flowControl.defaultNegativePriorityBand")
+		if err != nil {
+			return err
+		}
+	}
+	for i := range spec.PriorityBands {
+		at := fmt.Sprintf("flowControl.priorityBands[%d]", i)
+		band, err := b.band(&spec.PriorityBands[i], at)
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(f.bands, func(o bandConfig) bool { return o.priority == band.priority }) {
+			return fmt.Errorf("%s: there are two bands of priority %d", at, band.priority)
+		}
+		f.bands = append(f.bands, band)
+	}
+	slices.SortFunc(f.bands, func(a, b bandConfig) int { return b.priority - a.priority })
+	if on {
+		b.c.flow = f
+	}
+	return nil
+}
+
+func limit(q *resource.Quantity, otherwise int64, where string) (int64, error) {
+	if q == nil || q.IsZero() {
+		return otherwise, nil
+	}
+	if q.Sign() < 0 {
+		return 0, fmt.Errorf("%s is %s, and must not be negative", where, q)
+	}
+	return q.Value(), nil
+}
+
+func (b *builder) band(spec *bandSpec, where string) (out bandConfig, err error) {
+	if spec == nil {
+		spec = &bandSpec{}
+	}
+	if spec.Priority > 1<<30 || spec.Priority < -1<<30 {
+		return out, fmt.Errorf("%s.priority is %d, out of range", where, spec.Priority)
+	}
+	out.priority = spec.Priority
+	if out.requests, err = limit(spec.MaxRequests, bandRequests, where+".maxRequests"); err != nil {
+		return out, err
+	}
+	if out.bytes, err = limit(spec.MaxBytes, bandBytes, where+".maxBytes"); err != nil {
+		return out, err
+	}
+	if ref := spec.FairnessPolicyRef; ref != "" {
+		p, err := b.find(ref, where+".fairnessPolicyRef")
+		if err != nil {
+			return out, err
+		}
+		switch p.kind {
+		case "round-robin-fairness-policy":
+			out.fair = true
+		case "global-strict-fairness-policy":
+		default:
+			return out, fmt.Errorf("%s.fairnessPolicyRef: %s is no fairness policy", where, p.kind)
+		}
+	}
+	if ref := spec.OrderingPolicyRef; ref != "" {
+		p, err := b.find(ref, where+".orderingPolicyRef")
+		if err != nil {
+			return out, err
+		}
+		switch p.kind {
+		case "fcfs-ordering-policy":
+		case "edf-ordering-policy":
+			out.order = earliestDeadline
+		case "slo-deadline-ordering-policy":
+			out.order = firstToken
+		default:
+			return out, fmt.Errorf("%s.orderingPolicyRef: %s is no ordering policy", where, p.kind)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,90 @@
+package routing
+
+import "time"
+
+// pickerKind is how an endpoint is chosen by scores.
+type pickerKind uint8
+
+const (
+	maxScore       pickerKind = iota // the highest; among equals the one with the fewest requests, then any
+	anyScore                         // any
+	weightedRandom                   // any, in proportion to the scores
+)
+
+type picker struct {
+	kind     pickerKind
+	reported int // endpoints that upstream's picker would name
+}
+
+// Decide says what happens to a request that has just come. It changes nothing, except where Hold is the answer: then
+// the caller adds the request with Enqueue.
+func (p *Pool) Decide(r *Request, now time.Time) Decision {
+	v := &p.work
+	v.candidates(p, r, now)
+	if p.flow == nil {
+		if len(v.at) == 0 {
+			return refuse(NoEndpoints)
+		}
+		// Without flow control only those that can be shed are, and nothing waits (2.4).
+		if r.Priority < 0 && p.config.saturation.of(v) >= 1 {
+			return refuse(Saturated)
+		}
+		return p.choose(v)
+	}
+	if r.Subset != nil && len(v.at) == 0 {
+		return refuse(NoEndpoints) // a pool without endpoints may get some; a subset is the client's matter
+	}
+	if p.flow.blocks(r.Priority) || len(v.at) == 0 || p.config.saturation.of(v) >= 1 {
+		if why := p.flow.full(r); why != "" {
+			return refuse(why)
+		}
+		return Decision{Verdict: Hold}
+	}
+	return p.choose(v)
+}
+
+// choose runs the profiles.
+func (p *Pool) choose(v *view) Decision {
+	d := Decision{Verdict: Serve}
+	all := p.config.prefill >= 0
+	if all {
+		v.rest = append(v.rest[:0], v.at...) // the second profile begins with all candidates, too
+	}
+	main := &p.config.profiles[p.config.decode]
+	d.N, d.Score = v.run(main, &d.Chosen)
+	if d.N == 0 {
+		return refuse(NoEndpoints)
+	}
+	v.prefix()
+	d.Matched = int(v.lengths[d.Chosen[0].slot])
+	if !all {
+		return d
+	}
+	missing := v.r.tokens() * bytesPerToken
+	if n := len(v.r.Prefix); n > 0 {
+		missing -= missing * int64(d.Matched) / int64(n)
+	}
+	if missing >= int64(p.config.threshold) {
+		v.at = append(v.at[:0], v.rest...)
+		var first [MostChosen]Ref
+		if n, _ := v.run(&p.config.profiles[p.config.prefill], &first); n > 0 {
+			d.Prefill, d.HasPrefill = first[0], true
+		}
+	}
+	return d
+}
+
+// run filters, scores, and picks.
+func (v *view) run(p *profile, out *[MostChosen]Ref) (int, float64) {
+	for _, f := range p.filters {
+		if len(v.at) == 0 {
+			return 0, 0
+		}
+		f.keep(v)
+	}
+	if len(v.at) == 0 {
+		return 0, 0
+	}
+	v.evaluate(p.scorers)
+	return v.order(p.picker.kind, MostChosen, out)
+}

@@ -1,0 +1,98 @@
+package routing
+
+import "time"
+
+// Verdict is what happens to a request.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Serve  Verdict = iota // send it to Chosen, in order
+	Hold                  // keep it in the queue; Flow says when it goes on
+	Refuse                // answer with Status and Reason
+)
+
+// String implements fmt.Stringer.
+func (v Verdict) String() string {
+	switch v {
+	case Serve:
+		return "serve"
+	case Hold:
+		return "hold"
+	case Refuse:
+		return "refuse"
+	}
+	return "unknown"
+}
+
+// Reason is why a request was refused: the value of the header x-llm-d-request-dropped-reason (2.1).
+type Reason string
+
+// The reasons, as upstream's router names them.
+const (
+	Saturated    Reason = "rejected-saturated" // the pool, or the queue is full
+	NoEndpoints  Reason = "rejected-no-endpoints"
+	Expired      Reason = "rejected-ttl-expired"
+	Cancelled    Reason = "rejected-context-cancelled"
+	ShuttingDown Reason = "rejected-shutting-down"
+)
+
+// ReasonHeader of an answer says why a request was dropped.
+const ReasonHeader = "X-Llm-D-Request-Dropped-Reason"
+
+// Status is the HTTP status of the answer to a refused request.
+func (r Reason) Status() int {
+	switch r {
+	case Saturated, Expired:
+		return 429
+	case NoEndpoints, Cancelled, ShuttingDown:
+		return 503
+	}
+	return 503
+}
+
+// MostChosen is how many endpoints a decision names at most: the one that gets the request, and those that get it if
+// the ones before cannot be reached or end before the first byte of their answer.
+const MostChosen = 3
+
+// Decision is what happens to a request. It is a value: making one allocates nothing.
+type Decision struct {
+	Verdict Verdict
+	// Chosen are the endpoints in order, N of them (Serve).
+	Chosen [MostChosen]Ref
+	N      int
+	// Prefill is the endpoint that computes the prompt first, if HasPrefill (disaggregated serving).
+	Prefill    Ref
+	HasPrefill bool
+	// Matched is how many blocks of the prompt the first endpoint has in its cache, as far as known.
+	Matched int
+	// Score of the first endpoint: the sum of weighted scores.
+	Score float64
+	// Reason of Refuse.
+	Reason Reason
+}
+
+// refuse is a decision.
+func refuse(why Reason) Decision { return Decision{Verdict: Refuse, Reason: why} }
+
+// Outcome is how a request ended at an endpoint.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Answered Outcome = iota // to the last byte
+	Aborted                 // by the client
+	Failed                  // by the server: no connection, or it broke
+)
+
+// Flight is a request that an endpoint has. Sent makes it; FirstToken and Ended get it back.
+type Flight struct {
+	ref      Ref
+	tokens   int64 // of the prompt
+	uncached int64 // of the prompt, not in the cache as far as known
+	ahead    int64 // uncached tokens of other requests that were there before
+	busy     int   // requests that were there before
+	sent     time.Time
+	first    time.Time
+	over     bool
+}

@@ -1,0 +1,163 @@
+package routing
+
+import "time"
+
+// filter removes candidates. It must not look at scores.
+type filter interface{ keep(v *view) }
+
+// keepIf keeps the candidates that fit.
+func (v *view) keepIf(fits func(slot int32) bool) {
+	kept := v.at[:0]
+	for _, slot := range v.at {
+		if fits(slot) {
+			kept = append(kept, slot)
+		}
+	}
+	v.at = kept
+}
+
+// anyFits reports whether a candidate fits.
+func (v *view) anyFits(fits func(slot int32) bool) bool {
+	for _, slot := range v.at {
+		if fits(slot) {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *labelFilter) keep(v *view) {
+	kept := v.at[:0]
+	for _, slot := range v.at {
+		if v.p.ends[slot].fits&f.bit != 0 {
+			kept = append(kept, slot)
+		}
+	}
+	v.at = kept
+}
+
+// loadFilter removes endpoints that are full; if all are, none.
+type loadFilter struct{ saturation }
+
+func (f loadFilter) keep(v *view) {
+	roomy := func(slot int32) bool { return f.endpoint(v, slot) < 1+f.headroom }
+	if v.anyFits(roomy) {
+		v.keepIf(roomy)
+	}
+}
+
+// affinityFilter keeps the endpoints that have most of the prompt in their cache, unless they would take much longer
+// to the first token than others.
+type affinityFilter struct {
+	AffinityThreshold      float64 `json:"affinityThreshold"`
+	ExplorationProbability float64 `json:"explorationProbability"`
+	MaxTTFTPenaltyMs       float64 `json:"maxTTFTPenaltyMs"`
+}
+
+func (f affinityFilter) keep(v *view) {
+	if len(v.at) <= 1 || f.AffinityThreshold <= 0 || v.chance() <= f.ExplorationProbability {
+		return
+	}
+	v.prefix()
+	sticky := func(slot int32) bool { return v.hit(slot) >= f.AffinityThreshold }
+	if !v.anyFits(sticky) {
+		return
+	}
+	if f.MaxTTFTPenaltyMs > 0 {
+		var best [2]float64 // of the others, and of these
+		var seen [2]bool
+		for _, slot := range v.at {
+			took, ok := v.predictFirst(slot)
+			if !ok {
+				continue
+			}
+			kind := 0
+			if sticky(slot) {
+				kind = 1
+			}
+			if !seen[kind] || took < best[kind] {
+				best[kind], seen[kind] = took, true
+			}
+		}
+		if seen[0] && seen[1] && (best[1]-best[0])*1000 > f.MaxTTFTPenaltyMs {
+			return
+		}
+	}
+	v.keepIf(sticky)
+}
+
+// headroomFilter keeps the endpoints that are expected to answer as fast as the client hopes; now and then the others,
+// to learn about them.
+type headroomFilter struct {
+	EpsilonExploreNeg float64 `json:"epsilonExploreNeg"`
+}
+
+func (f headroomFilter) keep(v *view) {
+	if len(v.at) <= 1 {
+		return
+	}
+	known := func(slot int32) bool { _, ok := v.predictFirst(slot); return ok }
+	if !v.anyFits(known) {
+		return
+	}
+	fast := func(slot int32) bool {
+		first, each, ok := v.headroom(slot)
+		return ok && first >= 0 && each >= 0
+	}
+	slow := func(slot int32) bool { return !fast(slot) }
+	switch {
+	case !v.anyFits(fast):
+	case v.anyFits(slow) && v.chance() <= f.EpsilonExploreNeg:
+		v.keepIf(slow)
+	default:
+		v.keepIf(fast)
+	}
+}
+
+// saturation says when a pool is full. Either by what endpoints say (queue, cache), or by requests and tokens in
+// flight; a threshold of 0 does not count.
+type saturation struct {
+	queue, cache     float64
+	stale            time.Duration
+	requests, tokens float64
+	headroom         float64 // for loadFilter
+}
+
+// The defaults of utilization-detector (2.4).
+func defaultSaturation() saturation {
+	return saturation{queue: 5, cache: 0.8, stale: 200 * time.Millisecond}
+}
+
+// endpoint is how full an endpoint is: 1 is full. One whose numbers are stale counts as full.
+func (s *saturation) endpoint(v *view, slot int32) (full float64) {
+	l := &v.p.loads[slot]
+	if s.requests > 0 {
+		full = float64(l.flying) / s.requests
+	}
+	if s.tokens > 0 {
+		full = max(full, float64(l.tokens)/s.tokens)
+	}
+	if s.queue <= 0 {
+		return full
+	}
+	if l.scraped == 0 || v.now-l.scraped > int64(s.stale+v.p.pace) {
+		return 1
+	}
+	waiting := l.waiting
+	if l.fits > 0 { // what was sent since the scrape runs as long as there is room, then it waits
+		waiting += max(0, l.since-max(0, l.fits-l.running))
+	}
+	return max(full, float64(waiting)/s.queue, l.cache/s.cache)
+}
+
+// of is the average of the candidates; a pool without any is full.
+func (s *saturation) of(v *view) float64 {
+	if len(v.at) == 0 {
+		return 1
+	}
+	sum := 0.0
+	for _, slot := range v.at {
+		sum += s.endpoint(v, slot)
+	}
+	return sum / float64(len(v.at))
+}

@@ -1,0 +1,396 @@
+package routing
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// plugin is one entry of a configuration, under the name of upstream's type.
+type plugin struct {
+	name, kind string
+	filter     filter
+	scorer     scorer
+	picker     *picker
+	handler    *handler
+	prefix     *prefixConfig
+	saturation *saturation
+}
+
+// handler says which profiles a request goes through.
+type handler struct {
+	disaggregated   bool
+	decode, prefill string
+	threshold       int // bytes
+}
+
+// Limits of parameters: a configuration must not make the picker slow or large.
+const (
+	mostBlocks   = 1 << 14
+	mostCapacity = 1 << 22
+	mostColds    = 1 << 20
+)
+
+// RoleLabel of a pod says what it does in disaggregated serving: prefill, decode, or both.
+const RoleLabel = "llm-d.ai/role"
+
+// makePlugin makes a plugin of a type with its parameters.
+func makePlugin(kind string, params json.RawMessage) (*plugin, error) {
+	p := &plugin{kind: kind}
+	into := func(v any) error {
+		if len(params) == 0 || string(params) == "null" {
+			return nil
+		}
+		if err := strict(params, v); err != nil {
+			return fmt.Errorf("parameters: %w", err)
+		}
+		return nil
+	}
+	for _, group := range []func(*plugin, func(any) error) (bool, error){scorerPlugin, latencyPlugin, filterPlugin,
+		pickerPlugin, detectorPlugin, otherPlugin} {
+		if known, err := group(p, into); known || err != nil {
+			return p, err
+		}
+	}
+	return nil, fmt.Errorf("the plugin type %q is not known", kind)
+}
+
+func scorerPlugin(p *plugin, into func(any) error) (bool, error) {
+	none := &struct{}{}
+	switch p.kind {
+	case "queue-scorer":
+		p.scorer = queueScorer{}
+		return true, into(none)
+	case "kv-cache-utilization-scorer":
+		p.scorer = cacheScorer{}
+		return true, into(none)
+	case "running-requests-size-scorer":
+		p.scorer = runningScorer{}
+		return true, into(none)
+	case "lora-affinity-scorer":
+		p.scorer = adapterScorer{}
+		return true, into(none)
+	case "session-affinity-scorer":
+		p.scorer = sessionScorer{}
+		return true, into(none)
+	case "active-request-scorer":
+		c := struct {
+			RequestTimeout string `json:"requestTimeout"`
+		}{}
+		if err := into(&c); err != nil {
+			return true, err
+		}
+		// Requests are counted until they end: there is nothing to time out. The value is checked all the same.
+		if _, err := time.ParseDuration(c.RequestTimeout); c.RequestTimeout != "" && err != nil {
+			return true, fmt.Errorf("requestTimeout: %w", err)
+		}
+		p.scorer = activeScorer{}
+		return true, nil
+	case "load-aware-scorer":
+		c := loadAwareScorer{Threshold: 128}
+		if err := into(&c); err != nil {
+			return true, err
+		}
+		if c.Threshold <= 0 {
+			return true, fmt.Errorf("threshold is %d, not above 0", c.Threshold)
+		}
+		p.scorer = c
+		return true, nil
+	case "token-load-scorer":
+		c := tokenScorer{QueueThresholdTokens: 4 << 20}
+		if err := into(&c); err != nil {
+			return true, err
+		}
+		if c.QueueThresholdTokens <= 0 {
+			c.QueueThresholdTokens = 4 << 20
+		}
+		p.scorer = c
+		return true, nil
+	case "no-hit-lru-scorer":
+		c := struct {
+			PrefixPluginType string `json:"prefixPluginType"`
+			PrefixPluginName string `json:"prefixPluginName"`
+			LRUSize          int    `json:"lruSize"`
+		}{}
+		if err := into(&c); err != nil {
+			return true, err
+		}
+		if c.LRUSize < 0 || c.LRUSize > mostColds {
+			return true, fmt.Errorf("lruSize is %d, not between 0 and %d", c.LRUSize, mostColds)
+		}
+		p.scorer = coldScorer{}
+		return true, nil
+	case "prefix-cache-scorer", "approx-prefix-cache-producer":
+		c, err := readPrefix(into)
+		if err != nil {
+			return true, err
+		}
+		p.prefix = &c
+		if p.kind == "prefix-cache-scorer" {
+			p.scorer = prefixScorer{length: c.MatchLengthWeight}
+		}
+		return true, nil
+	}
+	return false, nil
+}
+
+func latencyPlugin(p *plugin, into func(any) error) (bool, error) {
+	switch p.kind {
+	case "latency-scorer":
+		c := latencyScorer{TTFTWeight: 0.8, TPOTWeight: 0.2, HeadroomSelectionStrategy: "least", CompositeKVWeight: 1,
+			CompositeQueueWeight: 1, CompositePrefixWeight: 1}
+		if err := into(&c); err != nil {
+			return true, err
+		}
+		for _, w := range []float64{c.TTFTWeight, c.TPOTWeight, c.CompositeKVWeight, c.CompositeQueueWeight,
+			c.CompositePrefixWeight} {
+			if !(w >= 0 && w <= 1e6) {
+				return true, fmt.Errorf("a weight is %g, not between 0 and 1e6", w)
+			}
+		}
+		if s := c.HeadroomSelectionStrategy; s != "least" && s != "most" {
+			return true, fmt.Errorf("headroomSelectionStrategy is %q, not least or most", s)
+		}
+		p.scorer = c
+		return true, nil
+	case "predicted-latency-producer", "inflight-load-producer": // always on; parameters tune upstream's own model
+		return true, into(&struct{}{})
+	case "slo-headroom-tier-filter":
+		c := headroomFilter{EpsilonExploreNeg: 0.01}
+		if err := into(&c); err != nil {
+			return true, err
+		}
+		if !(c.EpsilonExploreNeg >= 0 && c.EpsilonExploreNeg <= 1) {
+			return true, fmt.Errorf("epsilonExploreNeg is %g, not between 0 and 1", c.EpsilonExploreNeg)
+		}
+		p.filter = c
+		return true, nil
+	case "prefix-cache-affinity-filter":
+		c := affinityFilter{AffinityThreshold: 0.8, ExplorationProbability: 0.01, MaxTTFTPenaltyMs: 5000}
+		if err := into(&c); err != nil {
+			return true, err
+		}
+		switch {
+		case !(c.AffinityThreshold <= 1):
+			return true, fmt.Errorf("affinityThreshold is %g, above 1", c.AffinityThreshold)
+		case !(c.ExplorationProbability >= 0 && c.ExplorationProbability <= 1):
+			return true, fmt.Errorf("explorationProbability is %g, not between 0 and 1", c.ExplorationProbability)
+		case !(c.MaxTTFTPenaltyMs >= 0):
+			return true, fmt.Errorf("maxTTFTPenaltyMs is %g, below 0", c.MaxTTFTPenaltyMs)
+		}
+		p.filter = c
+		return true, nil
+	}
+	return false, nil
+}
+
+func filterPlugin(p *plugin, into func(any) error) (bool, error) {
+	switch p.kind {
+	case "decode-filter":
+		p.filter = &labelFilter{label: RoleLabel, values: []string{"decode", "both"}, missing: true}
+		return true, into(&struct{}{})
+	case "prefill-filter":
+		p.filter = &labelFilter{label: RoleLabel, values: []string{"prefill"}}
+		return true, into(&struct{}{})
+	case "by-label":
+		c := struct {
+			Label         string   `json:"label"`
+			ValidValues   []string `json:"validValues"`
+			AllowsNoLabel bool     `json:"allowsNoLabel"`
+		}{}
+		if err := into(&c); err != nil {
+			return true, err
+		}
+		if c.Label == "" {
+			return true, errors.New("label is missing")
+		}
+		if len(c.ValidValues) == 0 && !c.AllowsNoLabel {
+			return true, errors.New("validValues is empty, and allowsNoLabel is not set: no endpoint can pass")
+		}
+		p.filter = &labelFilter{label: c.Label, values: c.ValidValues, missing: c.AllowsNoLabel}
+		return true, nil
+	case "by-label-selector":
+		var c metav1.LabelSelector
+		if err := into(&c); err != nil {
+			return true, err
+		}
+		s, err := metav1.LabelSelectorAsSelector(&c)
+		if err != nil {
+			return true, fmt.Errorf("parameters: %w", err)
+		}
+		p.filter = &labelFilter{selector: s}
+		return true, nil
+	}
+	return false, nil
+}
+
+func pickerPlugin(p *plugin, into func(any) error) (bool, error) {
+	kinds := map[string]pickerKind{"max-score-picker": maxScore, "random-picker": anyScore,
+		"weighted-random-picker": weightedRandom}
+	kind, ok := kinds[p.kind]
+	if !ok {
+		return false, nil
+	}
+	c := struct {
+		MaxNumOfEndpoints int `json:"maxNumOfEndpoints"`
+	}{1}
+	if err := into(&c); err != nil {
+		return true, err
+	}
+	if c.MaxNumOfEndpoints < 1 {
+		return true, fmt.Errorf("maxNumOfEndpoints is %d, not above 0", c.MaxNumOfEndpoints)
+	}
+	p.picker = &picker{kind: kind, reported: min(c.MaxNumOfEndpoints, MostChosen)}
+	return true, nil
+}
+
+func detectorPlugin(p *plugin, into func(any) error) (bool, error) {
+	switch p.kind {
+	case "utilization-detector":
+		s := defaultSaturation()
+		c := struct {
+			QueueDepthThreshold       *int             `json:"queueDepthThreshold"`
+			KVCacheUtilThreshold      *float64         `json:"kvCacheUtilThreshold"`
+			MetricsStalenessThreshold *metav1.Duration `json:"metricsStalenessThreshold"`
+			Headroom                  *float64         `json:"headroom"`
+		}{}
+		if err := into(&c); err != nil {
+			return true, err
+		}
+		if c.QueueDepthThreshold != nil {
+			s.queue = float64(*c.QueueDepthThreshold)
+		}
+		if c.KVCacheUtilThreshold != nil {
+			s.cache = *c.KVCacheUtilThreshold
+		}
+		if c.MetricsStalenessThreshold != nil {
+			s.stale = c.MetricsStalenessThreshold.Duration
+		}
+		if c.Headroom != nil {
+			s.headroom = *c.Headroom
+		}
+		p.saturation, p.filter = &s, loadFilter{s}
+		switch {
+		case s.queue <= 0:
+			return true, fmt.Errorf("queueDepthThreshold is %g, not above 0", s.queue)
+		case !(s.cache > 0 && s.cache <= 1):
+			return true, fmt.Errorf("kvCacheUtilThreshold is %g, not above 0 and at most 1", s.cache)
+		case s.stale <= 0:
+			return true, fmt.Errorf("metricsStalenessThreshold is %s, not above 0", s.stale)
+		case !(s.headroom >= 0 && s.headroom <= 1e6):
+			return true, fmt.Errorf("headroom is %g, below 0", s.headroom)
+		}
+		return true, nil
+	case "concurrency-detector":
+		c := struct {
+			MaxConcurrency      int64   `json:"maxConcurrency"`
+			Headroom            float64 `json:"headroom"`
+			ConcurrencyMode     string  `json:"concurrencyMode"`
+			MaxTokenConcurrency int64   `json:"maxTokenConcurrency"`
+		}{100, 0, "requests", 1_000_000}
+		if err := into(&c); err != nil {
+			return true, err
+		}
+		switch {
+		case c.MaxConcurrency <= 0 || c.MaxTokenConcurrency <= 0:
+			return true, errors.New("maxConcurrency and maxTokenConcurrency must be above 0")
+		case !(c.Headroom >= 0 && c.Headroom <= 1e6):
+			return true, fmt.Errorf("headroom is %g, below 0", c.Headroom)
+		}
+		s := saturation{headroom: c.Headroom}
+		switch c.ConcurrencyMode {
+		case "requests":
+			s.requests = float64(c.MaxConcurrency)
+		case "tokens":
+			s.tokens = float64(c.MaxTokenConcurrency)
+		case "hybrid":
+			s.requests, s.tokens = float64(c.MaxConcurrency), float64(c.MaxTokenConcurrency)
+		default:
+			return true, fmt.Errorf("concurrencyMode is %q, not requests, tokens or hybrid", c.ConcurrencyMode)
+		}
+		p.saturation, p.filter = &s, loadFilter{s}
+		return true, nil
+	}
+	return false, nil
+}
+
+// otherPlugin knows the types that need nothing here: what they stand for is always done, or is done by the gateway.
+func otherPlugin(p *plugin, into func(any) error) (bool, error) {
+	switch p.kind {
+	case "single-profile-handler":
+		p.handler = &handler{}
+	case "pd-profile-handler":
+		c := struct {
+			Threshold        int    `json:"threshold"`
+			DecodeProfile    string `json:"decodeProfile"`
+			PrefillProfile   string `json:"prefillProfile"`
+			PrefixPluginType string `json:"prefixPluginType"`
+			PrefixPluginName string `json:"prefixPluginName"`
+			HashBlockSize    int    `json:"hashBlockSize"`
+		}{DecodeProfile: "decode", PrefillProfile: "prefill"}
+		if err := into(&c); err != nil {
+			return true, err
+		}
+		if c.Threshold < 0 || c.DecodeProfile == c.PrefillProfile {
+			return true, errors.New("threshold must not be negative, and the two profiles must differ")
+		}
+		p.handler = &handler{true, c.DecodeProfile, c.PrefillProfile, c.Threshold}
+		return true, nil
+	case "prefill-header-handler": // the gateway sets the header for Decision.Prefill
+		return true, into(&struct {
+			PrefillProfile string `json:"prefillProfile"`
+		}{})
+	case "metrics-data-source":
+		return true, into(&struct {
+			Scheme             string `json:"scheme"`
+			Path               string `json:"path"`
+			InsecureSkipVerify bool   `json:"insecureSkipVerify"`
+		}{})
+	case "core-metrics-extractor", "fcfs-ordering-policy", "edf-ordering-policy", "slo-deadline-ordering-policy",
+		"global-strict-fairness-policy", "round-robin-fairness-policy", "openai-parser", "passthrough-parser",
+		"vllmgrpc-parser":
+	case "static-usage-limit-policy":
+		c := struct {
+			Threshold float64 `json:"threshold"`
+		}{1}
+		if err := into(&c); err != nil {
+			return true, err
+		}
+		if c.Threshold != 1 {
+			return true, fmt.Errorf("threshold is %g; only 1, which limits nothing, is supported", c.Threshold)
+		}
+		return true, nil
+	default:
+		return false, nil
+	}
+	return true, into(&struct{}{})
+}
+
+// labelFilter keeps endpoints by their labels.
+type labelFilter struct {
+	label    string
+	values   []string
+	missing  bool // endpoints without the label pass
+	selector labels.Selector
+	bit      uint64 // in end.fits
+}
+
+func (f *labelFilter) fits(set map[string]string) bool {
+	if f.selector != nil {
+		return f.selector.Matches(labels.Set(set))
+	}
+	value, there := set[f.label]
+	if !there {
+		return f.missing
+	}
+	for _, v := range f.values {
+		if v == value {
+			return true
+		}
+	}
+	return false
+}

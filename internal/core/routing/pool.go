@@ -1,0 +1,412 @@
+package routing
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Limits of what a pool keeps.
+const (
+	MostEndpoints = 1 << 14
+	mostAdapters  = 1 << 16 // names of adapters; a server that makes up names gets no more of them in
+	mostPerServer = 1024    // adapters of one server
+)
+
+// staleLoad is how old numbers may be before only the pool's own count of requests is believed.
+const staleLoad = 2 * time.Second
+
+// Pool is what is known of one InferencePool. The zero value is not usable: see NewPool. It is not safe for several
+// goroutines at once.
+type Pool struct {
+	config  *Config
+	ends    []end  // by slot
+	loads   []load // by slot; what decisions read for each endpoint
+	free    []int32
+	live    []int32 // slots of endpoints in the pool, in the order of SetEndpoints
+	byAddr  map[netip.AddrPort]int32
+	session map[string]int32
+	names   map[string]int32 // adapters → number
+	index   *index
+	pace    time.Duration
+	ready   int
+	block   int // tokens, as the servers say
+	colds   int64
+	all     latency // of all endpoints: for those that have answered little
+	flow    *queues
+	work    view
+}
+
+// end is an endpoint, except for what is needed for each decision.
+type end struct {
+	Endpoint
+	gen     uint32
+	used    bool
+	stats   Stats
+	active  []int32 // adapters
+	queued  []int32
+	fits    uint64 // label filters that it passes
+	latency latency
+	cold    int64 // when it got a prompt that nobody had in its cache; counts up
+	begun   int64 // when the scrape that has not ended began
+	sinceIt int32 // requests sent since then and not ended
+}
+
+// load is the part of an endpoint that each decision reads: one cache line.
+type load struct {
+	scraped int64 // when its numbers were asked for, in Unix nanoseconds; 0: never
+	waiting int32
+	running int32
+	since   int32 // requests sent since the scrape and not ended: not in its numbers
+	flying  int32 // requests sent and not ended
+	fits    int32 // requests that it ran at once when others waited: it runs no more; 0: not known
+	slots   int32 // adapters that it can load
+	loaded  int32 // adapters running or waiting
+	serves  bool  // ready, and not draining
+	cache   float64
+	tokens  int64 // of prompts sent and not answered yet, without what is in its cache
+}
+
+// NewPool makes a pool without endpoints.
+func NewPool(c *Config) *Pool {
+	p := &Pool{byAddr: map[netip.AddrPort]int32{}, session: map[string]int32{}, names: map[string]int32{},
+		index: newIndex()}
+	p.Configure(c)
+	return p
+}
+
+// Configure changes the configuration. What is known of endpoints stays.
+func (p *Pool) Configure(c *Config) {
+	p.config = c
+	for _, slot := range p.live {
+		p.ends[slot].fits = p.labels(p.ends[slot].Labels)
+		p.resize(slot)
+	}
+	p.setFlow()
+}
+
+// labels returns which label filters a set of labels passes.
+func (p *Pool) labels(set map[string]string) (bits uint64) {
+	for i, f := range p.config.labels {
+		if f.fits(set) {
+			bits |= 1 << i
+		}
+	}
+	return bits
+}
+
+// Endpoint returns an endpoint of the pool; nil: it is no longer there.
+func (p *Pool) Endpoint(ref Ref) *Endpoint {
+	if e := p.at(ref); e != nil {
+		return &e.Endpoint
+	}
+	return nil
+}
+
+func (p *Pool) at(ref Ref) *end {
+	if int(ref.slot) < len(p.ends) && ref.gen != 0 && p.ends[ref.slot].gen == ref.gen && p.ends[ref.slot].used {
+		return &p.ends[ref.slot]
+	}
+	return nil
+}
+
+func (p *Pool) ref(slot int32) Ref { return Ref{slot, p.ends[slot].gen} }
+
+// Find returns the endpoint at an address.
+func (p *Pool) Find(addr netip.AddrPort) (Ref, bool) {
+	slot, ok := p.byAddr[addr]
+	if !ok {
+		return Ref{}, false
+	}
+	return p.ref(slot), true
+}
+
+// Refs returns all endpoints, in the order of SetEndpoints.
+func (p *Pool) Refs() []Ref {
+	out := make([]Ref, 0, len(p.live))
+	for _, slot := range p.live {
+		out = append(out, p.ref(slot))
+	}
+	return out
+}
+
+// Stats returns what an endpoint said last.
+func (p *Pool) Stats(ref Ref) (s Stats, inFlight int) {
+	if e := p.at(ref); e != nil {
+		return e.stats, int(p.loads[ref.slot].flying)
+	}
+	return Stats{}, 0
+}
+
+// SetEndpoints replaces the endpoints. What is known of one that stays (same address and pod) is kept. Of two with one
+// address the first counts; more than MostEndpoints are left out.
+func (p *Pool) SetEndpoints(all []Endpoint) {
+	before := p.live
+	p.live = make([]int32, 0, len(all))
+	kept := map[netip.AddrPort]bool{}
+	for i := range all {
+		e := &all[i]
+		if !e.Address.IsValid() || kept[e.Address] || len(p.live) == MostEndpoints {
+			continue
+		}
+		kept[e.Address] = true
+		slot, ok := p.byAddr[e.Address]
+		if ok && p.ends[slot].Pod != e.Pod { // another pod got the address
+			p.leave(slot)
+			ok = false
+		}
+		if !ok {
+			slot = p.take()
+			p.byAddr[e.Address] = slot
+		}
+		end := &p.ends[slot]
+		end.Endpoint = *e
+		end.fits = p.labels(e.Labels)
+		p.loads[slot].serves = e.Ready && !e.Draining
+		p.live = append(p.live, slot)
+	}
+	for _, slot := range before {
+		if p.ends[slot].used && !kept[p.ends[slot].Address] {
+			p.leave(slot)
+		}
+	}
+	clear(p.session)
+	p.ready = 0
+	for _, slot := range p.live {
+		p.session[p.ends[slot].Session()] = slot
+		if p.loads[slot].serves {
+			p.ready++
+		}
+		p.resize(slot)
+	}
+}
+
+// take returns a slot for a new endpoint.
+func (p *Pool) take() int32 {
+	var slot int32
+	if n := len(p.free); n > 0 {
+		slot, p.free = p.free[n-1], p.free[:n-1]
+	} else {
+		slot = int32(len(p.ends)) //nolint:gosec // at most twice MostEndpoints
+		p.ends = append(p.ends, end{})
+		p.loads = append(p.loads, load{})
+		p.index.grow(len(p.ends))
+		p.work.grow(len(p.ends))
+	}
+	gen := p.ends[slot].gen + 1
+	if gen == 0 {
+		gen = 1
+	}
+	p.ends[slot] = end{gen: gen, used: true}
+	p.loads[slot] = load{}
+	return slot
+}
+
+// leave forgets an endpoint.
+func (p *Pool) leave(slot int32) {
+	p.index.drop(int(slot))
+	if p.byAddr[p.ends[slot].Address] == slot {
+		delete(p.byAddr, p.ends[slot].Address)
+	}
+	p.ends[slot] = end{gen: p.ends[slot].gen}
+	p.loads[slot] = load{}
+	p.free = append(p.free, slot)
+}
+
+// resize sets how many blocks the index remembers of an endpoint.
+func (p *Pool) resize(slot int32) {
+	c := &p.config.prefix
+	capacity := c.LRUCapacityPerServer
+	if blocks := p.ends[slot].stats.Blocks; c.AutoTune && blocks > 0 {
+		capacity = min(blocks, mostCapacity)
+		if size := p.ends[slot].stats.BlockTokens; size > 0 && size < leastBlock { // the index has larger blocks
+			capacity = max(capacity*size/leastBlock, 1)
+		}
+	}
+	p.index.resize(int(slot), min(capacity, max(mostPairs/max(len(p.live), 1), 1)))
+}
+
+// Hasher returns how prompts are cut.
+func (p *Pool) Hasher() Hasher { return p.config.prefix.hasher(p.block) }
+
+// SetPace says how often the endpoints are scraped now; numbers are not stale before the next scrape was due.
+func (p *Pool) SetPace(every time.Duration) { p.pace = every }
+
+// Scraping notes that an endpoint is asked for its numbers.
+func (p *Pool) Scraping(ref Ref, now time.Time) {
+	if e := p.at(ref); e != nil {
+		e.begun, e.sinceIt = now.UnixNano(), 0
+	}
+}
+
+// Observe takes what an endpoint answered. Scraping has been called with Stats.At.
+func (p *Pool) Observe(ref Ref, s Stats) {
+	e := p.at(ref)
+	if e == nil {
+		return
+	}
+	l := &p.loads[ref.slot]
+	at := s.At.UnixNano()
+	if at < l.scraped {
+		return // an answer that was overtaken
+	}
+	l.since = 0
+	if e.begun == at {
+		l.since = e.sinceIt
+	}
+	l.scraped = at
+	l.waiting, l.running = small(s.Waiting), small(s.Running)
+	l.cache = min(max(s.CacheUse, 0), 1)
+	l.slots = small(s.MaxAdapters)
+	if l.waiting > 0 {
+		l.fits = l.running
+	}
+	resize := e.stats.Blocks != s.Blocks || e.stats.BlockTokens != s.BlockTokens
+	e.active, e.queued = p.adapters(e.active[:0], s.Active), p.adapters(e.queued[:0], s.Queued)
+	l.loaded = small(len(e.active) + len(e.queued))
+	e.stats = s
+	if resize {
+		p.resize(ref.slot)
+		if s.BlockTokens > 0 {
+			p.block = s.BlockTokens
+		}
+	}
+}
+
+// small keeps a number within what is believable for requests and adapters.
+func small(n int) int32 { return int32(min(max(n, 0), 1<<24)) } //nolint:gosec // limited
+
+// adapters turns names into numbers.
+func (p *Pool) adapters(out []int32, names []string) []int32 {
+	for _, name := range names {
+		n, ok := p.names[name]
+		if !ok {
+			if len(p.names) >= mostAdapters {
+				continue
+			}
+			n = int32(len(p.names)) //nolint:gosec // at most mostAdapters
+			p.names[name] = n
+		}
+		if len(out) == mostPerServer {
+			break
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// Sent notes that a request goes to an endpoint now.
+func (p *Pool) Sent(ref Ref, r *Request, now time.Time) Flight {
+	f := Flight{ref: ref, tokens: r.tokens(), sent: now}
+	e := p.at(ref)
+	if e == nil {
+		return f
+	}
+	l := &p.loads[ref.slot]
+	f.uncached = f.tokens
+	if n := len(r.Prefix); n > 0 {
+		lengths := p.work.lengths[:len(p.ends)]
+		longest := p.index.match(r.Prefix, lengths)
+		f.uncached = f.tokens - f.tokens*int64(lengths[ref.slot])/int64(n)
+		if longest == 0 {
+			p.colds++
+			e.cold = p.colds
+		}
+		p.index.use(int(ref.slot), r.Prefix)
+	}
+	f.ahead, f.busy = l.tokens, int(l.flying)
+	l.tokens += f.uncached
+	l.flying++
+	l.since++
+	e.sinceIt++
+	return f
+}
+
+// FirstToken notes the first byte of an answer. Later calls do nothing.
+func (p *Pool) FirstToken(f *Flight, now time.Time) {
+	if f.over || !f.first.IsZero() {
+		return
+	}
+	f.first = now
+	e := p.at(f.ref)
+	if e == nil {
+		return
+	}
+	p.loads[f.ref.slot].tokens -= f.uncached
+	took := now.Sub(f.sent).Seconds()
+	e.latency.first.learn(float64(f.ahead+f.uncached), took)
+	p.all.first.learn(float64(f.ahead+f.uncached), took)
+}
+
+// Ended notes the end of a request. tokens is the length of the answer, 0: not known. Later calls do nothing.
+func (p *Pool) Ended(f *Flight, how Outcome, tokens int, now time.Time) {
+	if f.over {
+		return
+	}
+	f.over = true
+	e := p.at(f.ref)
+	if e == nil {
+		return
+	}
+	l := &p.loads[f.ref.slot]
+	if f.first.IsZero() {
+		l.tokens -= f.uncached
+	}
+	l.flying--
+	if at := f.sent.UnixNano(); at >= l.scraped && l.since > 0 {
+		l.since--
+	}
+	if at := f.sent.UnixNano(); at >= e.begun && e.sinceIt > 0 {
+		e.sinceIt--
+	}
+	if how == Answered && tokens > 1 && !f.first.IsZero() {
+		per := now.Sub(f.first).Seconds() / float64(tokens-1)
+		e.latency.each.learn(float64(f.busy), per)
+		p.all.each.learn(float64(f.busy), per)
+	}
+}
+
+// Figures are the sums that are shown of a pool.
+type Figures struct {
+	Ready, Endpoints       int
+	Queue, Running, Cache  float64 // averages of the endpoints that were scraped
+	Saturation             float64
+	Held, HeldBytes, Pairs int
+	Stale                  int
+}
+
+// Figures sums up the pool.
+func (p *Pool) Figures(now time.Time) Figures {
+	f := Figures{Ready: p.ready, Endpoints: len(p.live), Pairs: p.index.pairs}
+	n := 0
+	for _, slot := range p.live {
+		l := &p.loads[slot]
+		if l.scraped == 0 {
+			f.Stale++
+			continue
+		}
+		if now.Sub(time.Unix(0, l.scraped)) > staleLoad+p.pace {
+			f.Stale++
+		}
+		n++
+		f.Queue += float64(l.waiting)
+		f.Running += float64(l.running)
+		f.Cache += l.cache
+	}
+	if n > 0 {
+		f.Queue, f.Running, f.Cache = f.Queue/float64(n), f.Running/float64(n), f.Cache/float64(n)
+	}
+	p.work.candidates(p, &Request{}, now)
+	f.Saturation = p.config.saturation.of(&p.work)
+	if p.flow != nil {
+		f.Held, f.HeldBytes = p.flow.held, int(p.flow.bytes)
+	}
+	return f
+}
+
+// inSubset reports whether a request may go to an address.
+func inSubset(subset []netip.AddrPort, a netip.AddrPort) bool {
+	return slices.ContainsFunc(subset, func(s netip.AddrPort) bool {
+		return s.Addr() == a.Addr() && (s.Port() == 0 || s.Port() == a.Port())
+	})
+}

@@ -1,0 +1,153 @@
+package routing
+
+import (
+	"math"
+	"time"
+)
+
+// view is what one decision looks at. Its slices are used again for the next one.
+type view struct {
+	p       *Pool
+	r       *Request
+	now     int64
+	random  uint64
+	at      []int32   // candidates: slots
+	rest    []int32   // all candidates, for a second profile
+	score   []float64 // by index in at
+	part    []float64 // of one scorer
+	lengths []int32   // by slot: blocks of the prompt in the cache
+	longest int
+	adapter int32 // number of the target's name; -1: no adapter that a server knows
+	matched bool  // lengths are filled
+}
+
+func (v *view) grow(slots int) {
+	if cap(v.at) < slots {
+		n := max(64, 2*slots)
+		v.at, v.rest = make([]int32, 0, n), make([]int32, 0, n)
+		v.score, v.part, v.lengths = make([]float64, n), make([]float64, n), make([]int32, n)
+	}
+}
+
+// candidates begins a decision: all endpoints that may get the request.
+func (v *view) candidates(p *Pool, r *Request, now time.Time) {
+	v.p, v.r, v.now, v.random = p, r, now.UnixNano(), r.Random
+	v.matched, v.longest = false, 0
+	v.adapter = -1
+	if n, ok := p.names[r.target()]; ok {
+		v.adapter = n
+	}
+	v.at = v.at[:0]
+	for _, slot := range p.live {
+		if p.loads[slot].serves && (r.Subset == nil || inSubset(r.Subset, p.ends[slot].Address)) {
+			v.at = append(v.at, slot)
+		}
+	}
+}
+
+// prefix finds how much of the prompt each endpoint has.
+func (v *view) prefix() {
+	if v.matched {
+		return
+	}
+	v.matched = true
+	v.longest = v.p.index.match(v.r.Prefix, v.lengths[:len(v.p.ends)])
+}
+
+// hit is the part of the prompt that an endpoint has, 0 to 1.
+func (v *view) hit(slot int32) float64 {
+	if len(v.r.Prefix) == 0 {
+		return 0
+	}
+	return float64(v.lengths[slot]) / float64(len(v.r.Prefix))
+}
+
+// queue is how many requests wait at an endpoint: those that it told of, and those that it was sent since.
+func (v *view) queue(slot int32) float64 {
+	l := &v.p.loads[slot]
+	if l.scraped == 0 || v.now-l.scraped > int64(staleLoad+v.p.pace) {
+		return float64(l.flying)
+	}
+	return float64(l.waiting + l.since)
+}
+
+// running is how many requests an endpoint works on.
+func (v *view) running(slot int32) float64 {
+	l := &v.p.loads[slot]
+	if l.scraped == 0 || v.now-l.scraped > int64(staleLoad+v.p.pace) {
+		return float64(l.flying)
+	}
+	return float64(l.running + l.since)
+}
+
+// chance returns the next random number, 0 to 1.
+func (v *view) chance() float64 {
+	v.random += 0x9e3779b97f4a7c15
+	return unit(mix(v.random))
+}
+
+// mix is the output function of splitmix64.
+func mix(z uint64) uint64 {
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// unit makes a number above 0 and at most 1.
+func unit(z uint64) float64 { return float64(z>>11+1) / (1 << 53) }
+
+// evaluate adds up the weighted scores of a profile's scorers.
+func (v *view) evaluate(all []weighted) {
+	n := len(v.at)
+	score, part := v.score[:n], v.part[:n]
+	clear(score)
+	for i := range all {
+		all[i].scorer.score(v, part)
+		w := all[i].weight
+		for j, s := range part {
+			if !(s > 0) { // below 0, and not a number
+				continue
+			}
+			score[j] += w * min(s, 1)
+		}
+	}
+}
+
+// order chooses the best n candidates.
+func (v *view) order(k pickerKind, n int, out *[MostChosen]Ref) (chosen int, best float64) {
+	var keys, ties [MostChosen]float64
+	var index [MostChosen]int
+	seed := v.random
+	for i, slot := range v.at {
+		tie := unit(mix(seed ^ uint64(slot+1)*0x9e3779b97f4a7c15)) //nolint:gosec // a slot is not negative
+		key := v.score[i]
+		switch k {
+		case maxScore:
+			tie -= float64(v.p.loads[slot].flying) // among equals the one with the least to do
+		case anyScore:
+			key = 0
+		case weightedRandom: // the smallest of exponential variables: chosen in proportion to the scores
+			if key > 0 {
+				key = math.Log(tie) / key
+			} else {
+				key = math.Inf(-1)
+			}
+		}
+		if chosen == n && !(key > keys[n-1] || key == keys[n-1] && tie > ties[n-1]) {
+			continue
+		}
+		j := min(chosen, n-1)
+		for ; j > 0 && (key > keys[j-1] || key == keys[j-1] && tie > ties[j-1]); j-- {
+			keys[j], ties[j], index[j] = keys[j-1], ties[j-1], index[j-1]
+		}
+		keys[j], ties[j], index[j] = key, tie, i
+		chosen = min(chosen+1, n)
+	}
+	for j := range chosen {
+		out[j] = v.p.ref(v.at[index[j]])
+	}
+	if chosen > 0 {
+		best = v.score[index[0]]
+	}
+	return chosen, best
+}
