@@ -171,7 +171,7 @@ func (p *Pool) Enqueue(r *Request, now time.Time) Ticket {
 	case earliestDeadline:
 		it.key = it.expires
 	case firstToken:
-		if it.key = it.expires; r.TTFT > 0 { // who hopes for nothing comes after all who do, unless it would be too late
+		if it.key = it.expires; r.TTFT > 0 { // who hopes for nothing goes by when it expires
 			it.key = received + int64(r.TTFT)
 		}
 	}
