@@ -3,6 +3,7 @@ package app
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"carob/internal/base/instance"
@@ -32,6 +33,11 @@ func evictionRules(p instance.Pressure) (*eviction.Config, *eviction.ImagePolicy
 	}
 	if len(errs) > 0 {
 		return nil, nil, errors.Join(errs...)
+	}
+	if p.MergeHard && s.Hard != nil {
+		merged := eviction.DefaultHard()
+		maps.Copy(merged, s.Hard)
+		s.Hard = merged
 	}
 	thresholds, err := eviction.Parse(s)
 	wrong("eviction-hard and related flags", err)

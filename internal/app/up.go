@@ -69,6 +69,9 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 	if err := preflight(in); err != nil {
 		return err
 	}
+	if err := hostFitsHere(in.Kubelet); err != nil {
+		return err
+	}
 	owner := instance.Owner{PID: os.Getpid(), Started: time.Now(), Version: a.version, URL: url(in)}
 	lock, err := instance.Acquire(in.LockFile, owner)
 	if err != nil {
@@ -159,6 +162,7 @@ type carob struct {
 	pool       *pool.Pool  // of load balancers' addresses
 	engine     *engine
 	timeline   *timeline.Store
+	nodeHealth func(ctx context.Context) error // serves it; nil: nobody asked
 }
 
 func url(in instance.Instance) string {
@@ -185,6 +189,9 @@ func (c *carob) prepare() (err error) {
 	}
 	c.api = newListeners(api)
 	if c.agentListener, err = listen("the node agent", "another --data-dir", c.in.AgentListen.String()); err != nil {
+		return err
+	}
+	if c.nodeHealth, err = nodeHealth(c.in.Kubelet); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(c.in.RunDir, 0o700); err != nil {
@@ -400,6 +407,9 @@ func (c *carob) start(ctx context.Context) error {
 		return err
 	}
 	c.parts.start(ctx, "node agent", agent.Run)
+	if c.nodeHealth != nil {
+		c.parts.start(ctx, "health of the node agent", c.nodeHealth)
+	}
 	c.parts.start(ctx, "addresses", addresses)
 	if err := c.parts.await(ctx, agent.Ready()); err != nil {
 		return err
@@ -429,7 +439,7 @@ func (c *carob) agent() (*node.Agent, error) {
 		traffic = append(traffic, c.dns)
 	}
 	images := notifyChanges(c.engine.images, func() { agent.ImagesChanged() })
-	agent, err := node.New(node.Config{
+	cfg := node.Config{
 		Name: c.in.NodeName, Client: nodeClient, Runtime: c.engine.Runtime, RuntimeName: c.engine.name,
 		RootDir: filepath.Join(c.in.DataDir, "node"), PodLogDir: c.in.PodLogDir, ContainerLogDir: c.in.ContainerLogDir,
 		KubeletDir: c.in.KubeletDir,
@@ -455,7 +465,12 @@ func (c *carob) agent() (*node.Agent, error) {
 		ShutdownCritical: c.in.Pressure.ShutdownCritical,
 		DrainTimeout:     c.in.DrainTimeout,
 		Journal:          c.timeline,
-	})
+	}
+	err := kubeletSettings(&c.in, &cfg)
+	if err != nil {
+		return nil, err
+	}
+	agent, err = node.New(cfg)
 	return agent, err
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"carob/internal/base/instance"
+	"carob/internal/base/kubeletconfig"
 )
 
 // detachedEnv tells a child process that its standard output is the parent's pipe.
@@ -31,6 +32,8 @@ func (r *root) upCommand() *cobra.Command {
 		detach bool
 
 		seccomp, netRaw bool
+
+		kubeletConfig, kubeletDropIns string
 	)
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -53,6 +56,9 @@ Pods that kept running while carob was stopped are taken over.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.Hardening.SeccompUnconfined, f.Hardening.NoNetRaw = !seccomp, !netRaw
+			if err := r.kubeletConfig(&f, kubeletConfig, kubeletDropIns, cmd.Flags().Changed); err != nil {
+				return err
+			}
 			in, err := r.instanceOf(f)
 			if err != nil {
 				return err
@@ -113,6 +119,10 @@ Pods that kept running while carob was stopped are taken over.`,
 		"directories for volumes of the default class local-path, separated by commas (default: storage in the data directory); none: without this class")
 	fl.StringVar(&f.KubeletDir, "kubelet-dir", "",
 		"directory where plugins and drivers of devices look for the kubelet's sockets (default /var/lib/kubelet, or kubelet in another --data-dir)")
+	fl.StringVar(&kubeletConfig, "kubelet-config", "",
+		"file with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1) for the node agent; other flags take precedence")
+	fl.StringVar(&kubeletDropIns, "kubelet-config-dir", "",
+		"directory with drop-in files for the KubeletConfiguration, named *.conf and applied in lexical order")
 	fl.StringVar(&f.PodManifestDir, "pod-manifest-dir", "",
 		"directory with manifests of static pods, or one manifest file (default: manifests in the data directory)")
 	fl.StringVar(&f.ResolvConf, "resolv-conf", "",
@@ -184,8 +194,37 @@ Pods that kept running while carob was stopped are taken over.`,
 		"start even if other flags than last time would lose something: another store, runtime, node name, IP range")
 	_ = cmd.MarkFlagDirname("cni-conf-dir")
 	_ = cmd.MarkFlagDirname("registry-config")
+	_ = cmd.MarkFlagDirname("kubelet-config-dir")
 	_ = cmd.MarkFlagDirname("pod-manifest-dir")
 	return cmd
+}
+
+// kubeletConfig reads a KubeletConfiguration into the flags that were not given. It prints a warning for each field
+// that is unknown or has no effect.
+func (r *root) kubeletConfig(f *instance.Flags, file, dir string, given func(flag string) bool) error {
+	if file == "" && dir == "" {
+		return nil
+	}
+	if dir != "" {
+		if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+			return fmt.Errorf("%w --kubelet-config-dir: %s is not a directory", instance.ErrFlag, dir)
+		}
+	}
+	c, warnings, err := kubeletconfig.Load(file, dir)
+	if err != nil {
+		return fmt.Errorf("%w --kubelet-config: %w", instance.ErrFlag, err)
+	}
+	more, err := kubeletconfig.Check(c)
+	if err != nil {
+		return fmt.Errorf("%w --kubelet-config: %w", instance.ErrFlag, err)
+	}
+	if os.Getenv(detachedEnv) == "" { // whoever started this process has told already
+		for _, w := range append(warnings, more...) {
+			fmt.Fprintln(r.errOut, "warning: kubelet configuration: "+w)
+		}
+	}
+	kubeletconfig.Apply(c, f, given)
+	return nil
 }
 
 // upDetached starts carob as a separate process and shows its progress until it is ready or fails.

@@ -26,6 +26,7 @@ type gate struct {
 	// appArmor says whether the kernel enforces AppArmor profiles.
 	appArmor func() bool
 	devices  *devices.Manager // nil: none
+	sysctls  []string         // that are unsafe and allowed
 	node     placement.Node
 	counted  map[types.UID]*corev1.Pod
 }
@@ -45,7 +46,8 @@ func (g *gate) admit(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {
 	}
 	needs := needs(pod)
 	needs.Served = g.served(pod)
-	machine := placement.Machine{OS: goruntime.GOOS, AppArmor: needs.AppArmor && g.appArmor(), ShuttingDown: g.down()}
+	machine := placement.Machine{OS: goruntime.GOOS, AppArmor: needs.AppArmor && g.appArmor(), ShuttingDown: g.down(),
+		UnsafeSysctls: g.sysctls}
 	v := node.AdmitHere(placement.Prepare(pod), machine, needs)
 	if v.Rejection == nil {
 		return pods.Verdict{}

@@ -7,14 +7,20 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/rest"
 
 	"carob/internal/base/journal"
 	"carob/internal/core/eviction"
+	"carob/internal/node/object"
 	"carob/internal/runtime"
 )
 
@@ -82,9 +88,11 @@ type Config struct {
 	// ShutdownGrace is how long a shutdown of the machine waits for pods, and
 	// ShutdownCritical how much of that is for critical ones (L7.155); 0: it does not wait.
 	ShutdownGrace, ShutdownCritical time.Duration
+	// ShutdownSteps are used instead of both, if there are any: how long pods have, by priority (S11.78).
+	ShutdownSteps []eviction.ShutdownStep
 
-	SerializePulls  bool          // one pull at a time, as upstream does by default; false: MaxPulls at once
-	MaxPulls        int           // default 5
+	MaxPulls        int           // images that are pulled at one time; default 5
+	Pulls           *rate.Limiter // of pulls that begin; nil: any rate (S11.26)
 	CrashBackoffMax time.Duration // cap of the crash back-off; default 300 s (L3.78)
 
 	// Traffic are the parts of the data plane that a deleted pod waits for, at most DrainTimeout (N8.13).
@@ -93,6 +101,21 @@ type Config struct {
 	Queues Traffic
 
 	DrainTimeout time.Duration // 0: it waits for none, as with upstream
+
+	// Reserved is kept from pods, for the system and the node agent: cpu, memory, ephemeral-storage, huge pages, and
+	// pid (S11.101). Without EnforceReserved only the scheduler knows (S11.120).
+	Reserved        corev1.ResourceList
+	EnforceReserved bool
+	UnsafeSysctls   []string       // that pods may set beside the safe ones; NAME or PREFIX* (S11.71)
+	ProviderID      string         // of the Node object, when it is created
+	Taints          []corev1.Taint // of the Node object, when it is created
+	LeaseSeconds    int            // default 40
+	ReportPeriod    time.Duration  // between two reports of a node that does not change; default 5 min
+	MaxImages       int            // in the status of the node; default 50, -1: all
+	LogMaxSize      int64          // bytes of a container log when it is rotated; default 10 Mi
+	LogMaxFiles     int            // of a container; default 5
+	LimitedSwap     bool           // Burstable containers may swap a share; false: nobody may
+	OneProcessOOM   bool           // see spec.Node
 
 	Journal journal.Recorder // told of everything that happens to a pod; nil: nobody is
 }
@@ -119,9 +142,6 @@ func (c *Config) setDefaults() {
 	if c.MaxPulls == 0 {
 		c.MaxPulls = DefaultMaxPulls
 	}
-	if c.SerializePulls {
-		c.MaxPulls = 1
-	}
 	if c.Eviction == nil {
 		c.Eviction = defaultEviction()
 	}
@@ -135,6 +155,38 @@ func (c *Config) setDefaults() {
 	if c.Journal == nil {
 		c.Journal = journal.Discard{}
 	}
+}
+
+// limitOfPods is what all pods together may use of the machine; nil: anything.
+func (c *Config) limitOfPods(m object.Machine) corev1.ResourceList {
+	if !c.EnforceReserved {
+		return nil
+	}
+	limit := m.ForPods()
+	if reserved, ok := c.Reserved["pid"]; ok {
+		if most := maxPids(); most > 0 {
+			limit["pid"] = *resource.NewQuantity(max(most-reserved.Value(), 1), resource.DecimalSI)
+		}
+	}
+	return limit
+}
+
+// maxPids is how many processes and threads the kernel has IDs for; 0: unknown.
+func maxPids() int64 {
+	text, err := os.ReadFile("/proc/sys/kernel/pid_max")
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	return n
+}
+
+// shutdownSteps are how long pods have at a shutdown of the machine; none: it does not wait.
+func (c *Config) shutdownSteps() []eviction.ShutdownStep {
+	if len(c.ShutdownSteps) > 0 || c.ShutdownGrace <= 0 {
+		return c.ShutdownSteps
+	}
+	return eviction.ShutdownSteps(c.ShutdownGrace, c.ShutdownCritical)
 }
 
 func defaultEviction() *eviction.Config {

@@ -53,6 +53,9 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 	if m.hardware, err = object.ReadMachine(cfg.RootDir); err != nil {
 		return nil, fmt.Errorf("node agent: %w", err)
 	}
+	if err := m.hardware.Reserve(cfg.Reserved, cfg.Eviction.Thresholds); err != nil {
+		return nil, fmt.Errorf("node agent: %w", err)
+	}
 	version, err := cfg.Runtime.Version(ctx, &cri.VersionRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("node agent: ask the container runtime for its version: %w", err)
@@ -81,7 +84,12 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 	})
 	m.facts.base.SwapController, m.facts.base.PageSizes = m.cgroups.SwapController(), m.cgroups.PageSizes()
 	m.health.features(&m.facts.base)
-	m.rotator = &logs.Rotator{Runtime: cfg.Runtime, Logger: klog.FromContext(ctx).WithName("logs")}
+	if swap := m.hardware.Info.Swap; cfg.LimitedSwap && swap != nil {
+		m.facts.base.Swap = *swap.Capacity
+	}
+	m.facts.base.OneProcessOOM = cfg.OneProcessOOM
+	m.rotator = &logs.Rotator{Runtime: cfg.Runtime, MaxSize: cfg.LogMaxSize, MaxFiles: cfg.LogMaxFiles,
+		Logger: klog.FromContext(ctx).WithName("logs")}
 	m.links = &logs.Links{Dir: cfg.ContainerLogDir, Logs: cfg.PodLogDir}
 	var amounts func() (capacity, allocatable corev1.ResourceList)
 	if cfg.KubeletDir != "" {
@@ -97,12 +105,14 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 		Client:  m.client, Name: cfg.Name, Labels: cfg.Labels, HostIPs: cfg.HostIPs, Machine: m.hardware,
 		Version: cfg.Version,
 		Runtime: cfg.RuntimeName + "://" + version.RuntimeVersion, PodCIDRs: cfg.PodCIDRs, MaxPods: cfg.MaxPods,
-		Port:  cfg.port(),
+		Port:       cfg.port(),
+		ProviderID: cfg.ProviderID, Taints: cfg.Taints, LeaseSeconds: cfg.LeaseSeconds,
+		ReportPeriod: cfg.ReportPeriod, MaxImages: cfg.MaxImages,
 		Known: m.known, Features: m.health.nodeFeatures, Event: m.events.Node,
 	})
-	if cfg.ShutdownGrace > 0 {
+	if steps := cfg.shutdownSteps(); len(steps) > 0 {
 		m.shutdown = shutdown.New(shutdown.Config{
-			Total: cfg.ShutdownGrace, Critical: cfg.ShutdownCritical, Open: shutdown.OpenLogin, Event: m.events.Node,
+			Steps: steps, Open: shutdown.OpenLogin, Event: m.events.Node,
 			Changed: m.reporter.Poke,
 		})
 	}

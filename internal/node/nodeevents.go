@@ -62,7 +62,7 @@ func (p *parts) tellStart(machine object.Machine, facts *spec.Node) {
 	h := host{
 		cgroupV2: p.cgroups.V2(), resolverFile: p.facts.resolverFile, resolver: facts.Resolver,
 		domain: p.cfg.ClusterDomain,
-		swap:   machine.Info.Swap != nil, enforce: p.cgroups.Enforce(machine.Capacity),
+		swap:   machine.Info.Swap != nil, enforce: p.cgroups.Enforce(machine.Capacity, p.cfg.limitOfPods(machine)),
 	}
 	if h.swap {
 		h.noswap = tmpfsHasNoswap()

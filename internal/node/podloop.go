@@ -51,8 +51,9 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 	})
 	var err error
 	if l.pulls, err = image.New(image.Config{
-		Runtime: cfg.Runtime, Secrets: l.refs, MaxPulls: cfg.MaxPulls, Records: filepath.Join(cfg.RootDir, "pulled"),
-		Pulled: func() { notify(l.images) }, Event: m.podEvent,
+		Runtime: cfg.Runtime, Secrets: l.refs, MaxPulls: cfg.MaxPulls, Limit: cfg.Pulls,
+		Records: filepath.Join(cfg.RootDir, "pulled"),
+		Pulled:  func() { notify(l.images) }, Event: m.podEvent,
 	}); err != nil {
 		return nil, fmt.Errorf("node agent: %w", err)
 	}
@@ -77,7 +78,8 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		l.manifest = static.NewSource(static.SourceConfig{Path: cfg.Manifests, Node: cfg.Name, Complete: cfg.Complete,
 			Wanted: l.statics.Wanted})
 	}
-	gate := &gate{object: m.reporter.Node, down: m.goingDown, appArmor: hostAppArmor, devices: m.devices}
+	gate := &gate{object: m.reporter.Node, down: m.goingDown, appArmor: hostAppArmor, devices: m.devices,
+		sysctls: cfg.UnsafeSysctls}
 	l.pods = pods.New(pods.Config{
 		Machine: pods.Machine{Step: podlife.Step, Recover: podlife.Recover}, Node: m.lifeNode(cfg),
 		Observer: l.observer,

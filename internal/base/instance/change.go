@@ -145,6 +145,7 @@ func changeRules() map[string]changeRule {
 		"ServiceNodePorts":    free("--service-node-port-range"), // services keep their ports
 		"MaxPods":             free("--max-pods"),                // running pods are not affected
 		"DrainTimeout":        free("--deletion-drain-timeout"),
+		"Kubelet":             free("--kubelet-config"),
 		"LogLevel":            free("--log-level"),
 		"Force":               free("--force"),
 	}

@@ -17,6 +17,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	kubelet "k8s.io/kubelet/config/v1beta1"
 )
 
 // DefaultDataDir is the default data directory.
@@ -74,8 +76,10 @@ type Flags struct {
 	// ServiceNodePorts are the node ports of services as FIRST-LAST or FIRST+COUNT.
 	ServiceNodePorts string
 	MaxPods          int
-	DrainTimeout     time.Duration // how long deleted pods wait for Services and DNS at most; 0: not at all
-	LogLevel         string        // debug, info, warn or error; empty: warn
+	// Kubelet is the configuration of the node agent that was given in a file, for what has no flag; nil: none was.
+	Kubelet      *kubelet.KubeletConfiguration `json:",omitempty"`
+	DrainTimeout time.Duration                 // how long deleted pods wait for Services and DNS at most; 0: not at all
+	LogLevel     string                        // debug, info, warn or error; empty: warn
 	// Force allows a start although other flags than those of the last start lose something (see
 	// Change).
 	Force bool `json:"-"`
@@ -85,11 +89,13 @@ type Flags struct {
 // names and the syntax of the kubelet's flags; the zero value means upstream's defaults.
 type Pressure struct {
 	Hard, Soft, SoftGrace, MinReclaim string // lists such as memory.available<100Mi
-	MaxPodGrace                       int    // seconds
-	Transition                        time.Duration
-	ImageHigh, ImageLow               int // percent
-	ImageMinAge                       time.Duration
-	ShutdownGrace, ShutdownCritical   time.Duration
+	// MergeHard has the default thresholds hold for the signals that Hard does not name.
+	MergeHard                       bool `json:",omitempty"`
+	MaxPodGrace                     int  // seconds
+	Transition                      time.Duration
+	ImageHigh, ImageLow             int // percent
+	ImageMinAge                     time.Duration
+	ShutdownGrace, ShutdownCritical time.Duration
 }
 
 // Hardening configures restrictions of pods that do not choose their own; the zero value is the
@@ -203,6 +209,9 @@ func Recorded(f Flags, hostname string) (Instance, error) {
 	in.PodLogDir = "/var/log/pods"
 	if n != 0 {
 		in.PodLogDir = filepath.Join(dir, "log", "pods")
+	}
+	if f.Kubelet != nil && f.Kubelet.PodLogsDir != "" {
+		in.PodLogDir = filepath.Clean(f.Kubelet.PodLogsDir)
 	}
 	switch {
 	case in.KubeletDir != "":
@@ -441,6 +450,14 @@ func (in *Instance) deriveNetwork(n uint32) error {
 	in.AgentListen = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(agentPort))
 	if a := in.ListenAddr.Addr(); !a.IsLoopback() {
 		in.AgentListen = netip.AddrPortFrom(a, uint16(agentPort))
+	}
+	if k := in.Kubelet; k != nil {
+		if a, err := netip.ParseAddr(k.Address); err == nil {
+			in.AgentListen = netip.AddrPortFrom(a, in.AgentListen.Port())
+		}
+		if k.Port > 0 {
+			in.AgentListen = netip.AddrPortFrom(in.AgentListen.Addr(), uint16(k.Port))
+		}
 	}
 	// A derived range gives way to one that is set.
 	podsGiven, servicesGiven := in.PodCIDR != "", in.ServiceCIDR != ""

@@ -1,6 +1,7 @@
 package eviction
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -356,7 +357,7 @@ func TestShutdownGroups(t *testing.T) {
 	ten := int64(10)
 	short := pod("short", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &ten })
 	groups := ShutdownGroups([]*corev1.Pod{pod("critical", withPriority(2_000_000_000)), pod("plain"), short,
-		pod("low", withPriority(-5))}, time.Minute, 20*time.Second)
+		pod("low", withPriority(-5))}, ShutdownSteps(time.Minute, 20*time.Second))
 	if len(groups) != 2 || len(groups[0].Pods) != 3 || groups[0].Grace != 40*time.Second ||
 		groups[1].Pods[0].Name != "critical" || groups[1].Grace != 20*time.Second {
 		t.Errorf("%+v", groups)
@@ -369,6 +370,29 @@ func TestShutdownGroups(t *testing.T) {
 	}
 	if got := groups[1].Within(groups[1].Pods[0]); got != 20*time.Second {
 		t.Error(got)
+	}
+}
+
+// S11.78: steps in any order; a pod belongs to the highest step that its priority reaches, or to the lowest step.
+func TestShutdownSteps(t *testing.T) {
+	steps := []ShutdownStep{{100_000, 10 * time.Second}, {0, 60 * time.Second}, {1_000, 180 * time.Second}}
+	var list []*corev1.Pod
+	for _, p := range []int32{-1, 0, 999, 1_000, 99_999, 100_000, 2_000_000_000} {
+		list = append(list, pod(fmt.Sprint(p), withPriority(p)))
+	}
+	var got []string
+	for _, g := range ShutdownGroups(list, steps) {
+		for _, p := range g.Pods {
+			got = append(got, fmt.Sprintf("%s in %s", p.Name, g.Grace))
+		}
+	}
+	want := []string{"-1 in 1m0s", "0 in 1m0s", "999 in 1m0s", "1000 in 3m0s", "99999 in 3m0s", "100000 in 10s",
+		"2000000000 in 10s"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if steps[0].Priority != 100_000 {
+		t.Error("the caller's steps were sorted")
 	}
 }
 

@@ -1,6 +1,7 @@
 package eviction
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -15,21 +16,38 @@ type ShutdownGroup struct {
 	Pods     []*corev1.Pod
 }
 
+// ShutdownStep is the time that pods of a priority, up to that of the next step, have at a node shutdown.
+type ShutdownStep struct {
+	Priority int32
+	Grace    time.Duration
+}
+
+// ShutdownSteps are the two steps of a time of which a part is reserved for critical pods.
+func ShutdownSteps(total, critical time.Duration) []ShutdownStep {
+	return []ShutdownStep{{0, total - critical}, {criticalPriority, critical}}
+}
+
 // criticalPriority is the lowest system-cluster-critical priority (L0.64).
 const criticalPriority = 2_000_000_000
 
-// ShutdownGroups returns the groups in order: regular pods first, with the part of the total time
-// that critical pods leave. A group without pods or time is omitted.
-func ShutdownGroups(pods []*corev1.Pod, total, critical time.Duration) []ShutdownGroup {
-	groups := []ShutdownGroup{{Priority: 0, Grace: total - critical}, {Priority: criticalPriority, Grace: critical}}
+// ShutdownGroups returns the groups in order: the lowest priority first. A pod with a priority below all steps belongs
+// to the first (S11.78). A group without pods is omitted. There must be a step.
+func ShutdownGroups(pods []*corev1.Pod, steps []ShutdownStep) []ShutdownGroup {
+	steps = slices.SortedFunc(slices.Values(steps), func(a, b ShutdownStep) int {
+		return cmp.Compare(a.Priority, b.Priority)
+	})
+	groups := make([]ShutdownGroup, 0, len(steps))
+	for _, s := range steps {
+		groups = append(groups, ShutdownGroup{Priority: s.Priority, Grace: s.Grace})
+	}
 	for _, pod := range pods {
 		priority := int32(0)
 		if pod.Spec.Priority != nil {
 			priority = *pod.Spec.Priority
 		}
 		i := 0
-		if priority >= criticalPriority {
-			i = 1
+		for i+1 < len(groups) && groups[i+1].Priority <= priority {
+			i++
 		}
 		groups[i].Pods = append(groups[i].Pods, pod)
 	}

@@ -15,6 +15,8 @@ type Machine struct {
 	OS           string // as runtime.GOOS
 	AppArmor     bool   // the kernel enforces AppArmor profiles
 	ShuttingDown bool
+	// UnsafeSysctls may be set by pods beside the safe ones: names, or prefixes that end with an asterisk (S11.71).
+	UnsafeSysctls []string
 }
 
 // Needs is what a pod asks of its node that is not in its requests.
@@ -39,7 +41,7 @@ func (n *Node) AdmitHere(p *Pod, m Machine, needs Needs) Verdict {
 	if r := admitUnderPressure(p.Object, n.Object); r != nil {
 		return Verdict{Rejection: r}
 	}
-	if r := admitSysctls(p.Object); r != nil {
+	if r := admitSysctls(p.Object, m.UnsafeSysctls); r != nil {
 		return Verdict{Rejection: r}
 	}
 	if n.Object == nil { // L3.27
@@ -127,19 +129,20 @@ var safeSysctls = []string{
 }
 
 // admitSysctls refuses sysctls that would reach beyond the pod (L3.31, L3.41).
-func admitSysctls(pod *corev1.Pod) *Rejection {
+// Those that unsafe names, or begins to name before an asterisk, are for the pod's own network or IPC namespace.
+func admitSysctls(pod *corev1.Pod, unsafe []string) *Rejection {
 	if pod.Spec.SecurityContext == nil {
 		return nil
 	}
 	for _, s := range pod.Spec.SecurityContext.Sysctls {
-		name := strings.ReplaceAll(s.Name, "/", ".")
+		name := sysctlName(s.Name)
 		var why string
 		switch {
-		case !slices.Contains(safeSysctls, name):
+		case !slices.Contains(safeSysctls, name) && !allowed(name, unsafe):
 			why = fmt.Sprintf("%q not allowlisted", s.Name)
 		case strings.HasPrefix(name, "net.") && pod.Spec.HostNetwork:
 			why = fmt.Sprintf("%q not allowed with host net enabled", s.Name)
-		case strings.HasPrefix(name, "kernel.") && pod.Spec.HostIPC:
+		case (strings.HasPrefix(name, "kernel.") || strings.HasPrefix(name, "fs.mqueue.")) && pod.Spec.HostIPC:
 			why = fmt.Sprintf("%q not allowed with host ipc enabled", s.Name)
 		}
 		if why != "" {
@@ -147,4 +150,30 @@ func admitSysctls(pod *corev1.Pod) *Rejection {
 		}
 	}
 	return nil
+}
+
+// sysctlName writes a sysctl with dots between its parts; slashes then stand for dots within a part, such as that of a
+// network device (sysctl.d(5)).
+func sysctlName(name string) string {
+	if i := strings.IndexAny(name, "./"); i < 0 || name[i] == '.' {
+		return name
+	}
+	return strings.Map(func(r rune) rune {
+		switch r {
+		case '.':
+			return '/'
+		case '/':
+			return '.'
+		}
+		return r
+	}, name)
+}
+
+// allowed reports whether a list names a sysctl, or begins to name it before an asterisk.
+func allowed(name string, list []string) bool {
+	return slices.ContainsFunc(list, func(entry string) bool {
+		entry = sysctlName(entry)
+		prefix, wild := strings.CutSuffix(entry, "*")
+		return entry == name || wild && strings.HasPrefix(name, prefix)
+	})
 }

@@ -16,6 +16,7 @@ func TestAdmitSysctls(t *testing.T) {
 	for _, tt := range []struct {
 		name             string
 		hostNet, hostIPC bool
+		allowed          []string
 		want             string
 	}{
 		{name: "net.ipv4.tcp_syncookies"},
@@ -25,6 +26,15 @@ func TestAdmitSysctls(t *testing.T) {
 			want: `forbidden sysctl: "net.ipv4.tcp_syncookies" not allowed with host net enabled`},
 		{name: "kernel.shm_rmid_forced", hostIPC: true,
 			want: `forbidden sysctl: "kernel.shm_rmid_forced" not allowed with host ipc enabled`},
+		{name: "kernel.msgmax", allowed: []string{"kernel.msg*"}},
+		{name: "net/ipv4/conf/eth0.100/arp_filter", allowed: []string{"net.ipv4.conf.*"}},
+		{name: "net.core.somaxconn", allowed: []string{"net.core.somaxconn"}},
+		{name: "net.core.somaxconn2", allowed: []string{"net.core.somaxconn"},
+			want: `forbidden sysctl: "net.core.somaxconn2" not allowlisted`},
+		{name: "net.core.somaxconn", allowed: []string{"net.*"}, hostNet: true,
+			want: `forbidden sysctl: "net.core.somaxconn" not allowed with host net enabled`},
+		{name: "fs.mqueue.msg_max", allowed: []string{"fs.mqueue.*"}, hostIPC: true,
+			want: `forbidden sysctl: "fs.mqueue.msg_max" not allowed with host ipc enabled`},
 		{name: "kernel.msgmax", want: `forbidden sysctl: "kernel.msgmax" not allowlisted`},
 	} {
 		pod := &corev1.Pod{Spec: corev1.PodSpec{
@@ -32,7 +42,7 @@ func TestAdmitSysctls(t *testing.T) {
 			SecurityContext: &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: tt.name, Value: "1"}}},
 		}}
 		got := ""
-		if r := admitSysctls(pod); r != nil {
+		if r := admitSysctls(pod, tt.allowed); r != nil {
 			got = r.Message
 		}
 		if got != tt.want {

@@ -102,16 +102,26 @@ func (m *Manager) Init() error {
 	return nil
 }
 
-// Enforce gives all pods together the cpu weight and the memory of the machine: with
-// the kernel's default weight they would get as much as one process beside them.
-func (m *Manager) Enforce(capacity corev1.ResourceList) error {
+// Enforce gives all pods together the cpu weight of the machine: with the kernel's default weight they would get as
+// much as one process beside them (S11.122). Of limit they get no more memory and processes (S11.121); what it does not
+// name has no limit.
+func (m *Manager) Enforce(capacity, limit corev1.ResourceList) error {
 	group := resources.QoSCgroup(corev1.PodQOSGuaranteed)
 	cm, err := m.group(group, nil)
 	if err != nil {
 		return err
 	}
-	r := &cgroups.Resources{SkipDevices: true, Memory: capacity.Memory().Value()}
-	m.cpu(r, resources.CPUShares(capacity.Cpu().MilliValue()))
+	r := &cgroups.Resources{SkipDevices: true, Memory: -1}
+	cpu := capacity.Cpu()
+	if limit != nil {
+		r.Memory, cpu = limit.Memory().Value(), limit.Cpu()
+	}
+	pids := int64(-1)
+	if q, ok := limit["pid"]; ok {
+		pids = q.Value()
+	}
+	r.PidsLimit = &pids
+	m.cpu(r, resources.CPUShares(cpu.MilliValue()))
 	if err := cm.Set(r); err != nil {
 		//nolint:staticcheck // upstream's words, shown in an event
 		return fmt.Errorf("Failed to update Node Allocatable Limits %q: %w", m.name(group), err)

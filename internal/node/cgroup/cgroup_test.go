@@ -124,8 +124,10 @@ func TestPodGroup(t *testing.T) {
 	}
 
 	// All pods together have what the machine has (L10.77).
-	if err := m.Enforce(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3"),
-		corev1.ResourceMemory: resource.MustParse("1Ti")}); err != nil {
+	capacity := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"),
+		corev1.ResourceMemory: resource.MustParse("2Ti")}
+	if err := m.Enforce(capacity, corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3"),
+		corev1.ResourceMemory: resource.MustParse("1Ti"), "pid": resource.MustParse("12345")}); err != nil {
 		t.Fatal(err)
 	}
 	all := func(controller string) string { return filepath.Dir(filepath.Dir(dir(controller))) }
@@ -135,6 +137,21 @@ func TestPodGroup(t *testing.T) {
 	}
 	if got := read(all("memory"), "memory.limit_in_bytes", "memory.max"); got != fmt.Sprint(1<<40) {
 		t.Errorf("memory of all pods %s", got)
+	}
+	if got := read(all("pids"), "pids.max", "pids.max"); got != "12345" {
+		t.Errorf("process IDs of all pods %s", got)
+	}
+
+	// Without a limit only the weight remains (S11.122).
+	if err := m.Enforce(capacity, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(all("pids"), "pids.max", "pids.max"); got != "max" {
+		t.Errorf("process IDs of all pods without a limit: %s", got)
+	}
+	if got, want := read(all("cpu"), "cpu.shares", "cpu.weight"),
+		map[bool]string{false: "4096", true: fmt.Sprint(resources.CPUWeight(4096))}[m.V2()]; got != want {
+		t.Errorf("cpu shares of all pods without a limit: %s, want %s", got, want)
 	}
 
 	sleep := exec.Command("sleep", "600")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/distribution/reference"
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -41,6 +42,8 @@ type Config struct {
 	Secrets Secrets
 	// MaxPulls bounds the pulls at one time; 1 is upstream's serial pulling.
 	MaxPulls int
+	// Limit refuses pulls that are begun too fast; nil: none is (S11.26).
+	Limit *rate.Limiter
 	// Event records an event about the whole pod; must not block.
 	Event func(pod *corev1.Pod, eventType, reason, message string)
 	// Records is the directory of what was pulled with credentials; empty: that is
@@ -291,11 +294,18 @@ func (m *Manager) share(ctx context.Context, name, image string, auth *cri.AuthC
 	}
 }
 
+// errTooFast is about a pull beyond the rate that the node is configured for (L3.112).
+var errTooFast = errors.New("pull QPS exceeded")
+
 func (m *Manager) run(ctx context.Context, p *pull, req *cri.PullImageRequest) {
 	if p.err = m.slots.Acquire(ctx, 1); p.err != nil {
 		return
 	}
 	defer m.slots.Release(1)
+	if m.cfg.Limit != nil && !m.cfg.Limit.Allow() {
+		p.err = errTooFast
+		return
+	}
 	p.began = time.Now()
 	resp, err := m.cfg.Runtime.PullImage(ctx, req)
 	p.took = time.Since(p.began)

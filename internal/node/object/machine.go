@@ -4,15 +4,19 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"carob/internal/core/eviction"
 )
 
 // Machine is what the host says about itself. It does not change while it runs.
@@ -20,6 +24,10 @@ type Machine struct {
 	Hostname string
 	Capacity corev1.ResourceList // without pods
 	Info     corev1.NodeSystemInfo
+
+	// Reserved is for the system and the node agent, Threshold what hard eviction thresholds leave free; pods may
+	// use neither (S11.101).
+	Reserved, Threshold corev1.ResourceList
 }
 
 // ReadMachine reads the facts of this host; dataDir says which file system counts
@@ -62,22 +70,64 @@ func ReadMachine(dataDir string) (Machine, error) {
 	return m, nil
 }
 
-// What stays free for the machine itself: the default hard eviction thresholds (L7.145).
-const reservedMemory = 100 << 20
-
-// Allocatable is what pods may use of the capacity.
-func (m *Machine) Allocatable() corev1.ResourceList {
-	a := m.Capacity.DeepCopy()
-	memory := m.Capacity.Memory().Value() - reservedMemory
-	for name, q := range m.Capacity {
-		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
-			memory -= q.Value() // set aside at boot
+// Reserve sets what pods may not use: reservations, and hard eviction thresholds for memory and the file system of the
+// node (S11.101). A reservation above the capacity is an error (S11.103).
+func (m *Machine) Reserve(reserved corev1.ResourceList, thresholds []eviction.Threshold) error {
+	for _, name := range slices.Sorted(maps.Keys(reserved)) {
+		have, known := m.Capacity[name]
+		if want := reserved[name]; known && want.Cmp(have) > 0 {
+			//nolint:staticcheck // upstream's words
+			return fmt.Errorf("invalid Node Allocatable configuration. Resource %q has a reservation of %v but capacity "+
+				"of %v. Expected capacity >= reservation.", name, want.String(), have.String())
 		}
 	}
-	a[corev1.ResourceMemory] = *resource.NewQuantity(max(memory, 0), resource.BinarySI)
-	storage := m.Capacity.StorageEphemeral().Value()
-	a[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(storage-storage/10, resource.BinarySI)
+	m.Reserved, m.Threshold = reserved, corev1.ResourceList{}
+	for _, t := range thresholds {
+		name := map[eviction.Signal]corev1.ResourceName{eviction.MemoryAvailable: corev1.ResourceMemory,
+			eviction.NodeFsAvailable: corev1.ResourceEphemeralStorage}[t.Signal]
+		if name != "" && t.Grace == 0 {
+			have := m.Capacity[name]
+			m.Threshold[name] = *resource.NewQuantity(t.Min.Of(have.Value()), resource.BinarySI)
+		}
+	}
+	return nil
+}
+
+// ForPods is the capacity without what is reserved: the limit of all pods together (S11.121).
+func (m *Machine) ForPods() corev1.ResourceList {
+	left := m.Capacity.DeepCopy()
+	take(left, m.Reserved)
+	return left
+}
+
+// Allocatable is what pods may request of the capacity (S11.101).
+func (m *Machine) Allocatable() corev1.ResourceList {
+	a := m.ForPods()
+	take(a, m.Threshold)
+	pages := corev1.ResourceList{}
+	for name, q := range m.Capacity {
+		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+			sum := pages[corev1.ResourceMemory]
+			sum.Add(q) // set aside at boot
+			pages[corev1.ResourceMemory] = sum
+		}
+	}
+	take(a, pages)
 	return a
+}
+
+// take subtracts amounts from those that are there; none becomes negative.
+func take(from, amounts corev1.ResourceList) {
+	for name, q := range amounts {
+		have, ok := from[name]
+		if !ok {
+			continue
+		}
+		if have.Sub(q); have.Sign() < 0 {
+			have = *resource.NewQuantity(0, have.Format)
+		}
+		from[name] = have
+	}
 }
 
 func hugePages(capacity corev1.ResourceList, dir string) {

@@ -7,6 +7,7 @@
 package object
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -46,6 +47,15 @@ type Config struct {
 	MaxPods  int
 	Port     int // of the agent's HTTPS server; 0: none
 
+	// ProviderID and Taints are written when the object is created (S11.74, S11.82).
+	ProviderID string
+	Taints     []corev1.Taint
+	// How long the lease is valid, in seconds, after how long an unchanged status is written again, and how many
+	// images it names, -1 for all; zero: 40, 5 minutes, 50 (S11.40–S11.42).
+	LeaseSeconds int
+	ReportPeriod time.Duration
+	MaxImages    int
+
 	// Devices are capacity and allocatable quantity of extended resources that the agent has; nil: none.
 	Devices func() (capacity, allocatable corev1.ResourceList)
 
@@ -80,7 +90,6 @@ func (k *Known) UID() types.UID {
 
 const (
 	leaseSeconds   = 40 // L0.44
-	renewPeriod    = 10 * time.Second
 	reportPeriod   = 5 * time.Minute
 	retryPeriod    = time.Second
 	imagesReported = 50
@@ -105,6 +114,9 @@ type Reporter struct {
 
 // New returns a Reporter; nothing is written before Run.
 func New(cfg Config) *Reporter {
+	cfg.LeaseSeconds = cmp.Or(cfg.LeaseSeconds, leaseSeconds)
+	cfg.ReportPeriod = cmp.Or(cfg.ReportPeriod, reportPeriod)
+	cfg.MaxImages = cmp.Or(cfg.MaxImages, imagesReported)
 	return &Reporter{cfg: cfg, poke: make(chan struct{}, 1), stored: make(chan struct{}), ready: make(chan struct{})}
 }
 
@@ -120,7 +132,8 @@ func (r *Reporter) Node() *corev1.Node {
 	if n := r.cfg.Known.Node(); n != nil {
 		return n
 	}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.cfg.Name, Labels: r.labels()}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.cfg.Name, Labels: r.labels()},
+		Spec: corev1.NodeSpec{ProviderID: r.cfg.ProviderID, Taints: r.cfg.Taints}}
 	r.describe(node)
 	return node
 }
@@ -157,7 +170,7 @@ func (r *Reporter) Run(ctx context.Context, sources Sources) {
 		case <-timer.C:
 		case <-r.poke:
 		}
-		next := renewPeriod
+		next := r.renewPeriod()
 		ready, err := r.report(ctx)
 		if err == nil {
 			err = r.renew(ctx)
@@ -264,6 +277,11 @@ func (r *Reporter) register(ctx context.Context, now time.Time) (*corev1.Node, e
 	return stored, nil
 }
 
+// renewPeriod is a quarter of the time that the lease is valid (L0.44).
+func (r *Reporter) renewPeriod() time.Duration {
+	return time.Duration(r.cfg.LeaseSeconds) * time.Second / 4
+}
+
 func (r *Reporter) labels() map[string]string {
 	l := map[string]string{
 		corev1.LabelHostname:      r.cfg.Name,
@@ -283,7 +301,8 @@ func (r *Reporter) conditions(ctx context.Context, problems []string, now time.T
 
 // due says whether the status must be written now.
 func (r *Reporter) due(node *corev1.Node, conditions []corev1.NodeCondition, now time.Time) bool {
-	if now.Sub(r.reported) >= reportPeriod || r.images.Load() || !slices.Equal(node.Status.Addresses, r.addresses()) {
+	if now.Sub(r.reported) >= r.cfg.ReportPeriod || r.images.Load() ||
+		!slices.Equal(node.Status.Addresses, r.addresses()) {
 		return true
 	}
 	capacity, allocatable := r.devices()
@@ -314,8 +333,8 @@ func (r *Reporter) fill(ctx context.Context, node *corev1.Node, conditions []cor
 	r.describe(node)
 	s := &node.Status
 	s.Images = r.sources.Images(ctx)
-	if len(s.Images) > imagesReported {
-		s.Images = s.Images[:imagesReported]
+	if most := r.cfg.MaxImages; most >= 0 && len(s.Images) > most {
+		s.Images = s.Images[:most]
 	}
 	for _, c := range conditions {
 		setCondition(node, c, now)
@@ -481,12 +500,12 @@ func (r *Reporter) untaint(ctx context.Context, ready bool) error {
 
 // renew writes the lease.
 func (r *Reporter) renew(ctx context.Context) error {
-	if r.lease != nil && time.Since(r.lease.Spec.RenewTime.Time) < renewPeriod-time.Second {
+	if r.lease != nil && time.Since(r.lease.Spec.RenewTime.Time) < r.renewPeriod()-time.Second {
 		return nil
 	}
 	leases := r.cfg.Client.CoordinationV1().Leases(leaseNamespace)
 	now := metav1.NewMicroTime(time.Now())
-	seconds := int32(leaseSeconds)
+	seconds := int32(r.cfg.LeaseSeconds)
 	write := func(l *coordinationv1.Lease, exists bool) (*coordinationv1.Lease, error) {
 		l = l.DeepCopy()
 		l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &r.cfg.Name, &seconds, &now

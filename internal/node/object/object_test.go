@@ -80,7 +80,8 @@ func start(t *testing.T, existing ...*corev1.Node) *fixture {
 				corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("1Gi"),
 				corev1.ResourceEphemeralStorage: resource.MustParse("10Gi"),
 			},
-			Info: corev1.NodeSystemInfo{BootID: "boot-2"},
+			Info:      corev1.NodeSystemInfo{BootID: "boot-2"},
+			Threshold: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100Mi")},
 		},
 		Known:    &Known{},
 		Features: func() (*corev1.NodeFeatures, []corev1.NodeRuntimeHandler) { return nil, nil },
@@ -340,4 +341,44 @@ func TestAddressesFollowTheMachine(t *testing.T) {
 			t.Errorf("the node has %v", got)
 		}
 	})
+}
+
+// S11.100–S11.104, S11.121: pods may request what neither a reservation nor a hard threshold takes; all together are
+// limited to what is not reserved.
+func TestAllocatable(t *testing.T) {
+	m := Machine{Capacity: corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"),
+		corev1.ResourceEphemeralStorage: resource.MustParse("100Gi"), "hugepages-2Mi": resource.MustParse("1Gi"),
+	}}
+	hard, err := eviction.Parse(eviction.Settings{Hard: map[string]string{
+		"memory.available": "100Mi", "nodefs.available": "10%", "imagefs.available": "15%"},
+		Soft: map[string]string{"memory.available": "1Gi"}, SoftGrace: map[string]string{"memory.available": "1m"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reserved := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m"),
+		corev1.ResourceMemory: resource.MustParse("1Gi"), "pid": resource.MustParse("1000")}
+	if err := m.Reserve(reserved, hard); err != nil {
+		t.Fatal(err)
+	}
+	got := m.Allocatable()
+	for name, want := range map[corev1.ResourceName]string{corev1.ResourceCPU: "3500m",
+		corev1.ResourceMemory: "6044Mi", corev1.ResourceEphemeralStorage: "90Gi", "hugepages-2Mi": "1Gi"} {
+		q := got[name]
+		if q.Cmp(resource.MustParse(want)) != 0 {
+			t.Errorf("%s: %s, want %s", name, q.String(), want)
+		}
+	}
+	if _, shown := got["pid"]; shown {
+		t.Error("process IDs are shown")
+	}
+	if q := m.ForPods()[corev1.ResourceMemory]; q.Cmp(resource.MustParse("7Gi")) != 0 {
+		t.Errorf("limit of all pods: %s", q.String())
+	}
+	err = m.Reserve(corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("9Gi")}, nil)
+	want := `invalid Node Allocatable configuration. Resource "memory" has a reservation of 9Gi but capacity of 8Gi. ` +
+		`Expected capacity >= reservation.`
+	if err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
 }

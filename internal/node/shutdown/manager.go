@@ -46,9 +46,8 @@ type Pods interface {
 
 // Config is what a Manager works with. All fields are required.
 type Config struct {
-	Total    time.Duration // for all pods
-	Critical time.Duration // of that, for critical ones
-	Open     func(ctx context.Context) (Login, error)
+	Steps []eviction.ShutdownStep // how long pods have, by priority
+	Open  func(ctx context.Context) (Login, error)
 	// Event records an event about the node; Changed has the node reported anew.
 	Event   func(eventType, reason, message string)
 	Changed func()
@@ -73,6 +72,13 @@ const (
 
 // New returns a Manager; nothing happens before Run.
 func New(cfg Config) *Manager { return &Manager{cfg: cfg} }
+
+func (m *Manager) total() (total time.Duration) {
+	for _, s := range m.cfg.Steps {
+		total += s.Grace
+	}
+	return total
+}
 
 // Down says whether the machine is going down.
 func (m *Manager) Down() bool { return m.down.Load() }
@@ -111,8 +117,8 @@ func (m *Manager) watch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if delay < m.cfg.Total {
-		if err := login.Extend(ctx, m.cfg.Total); err != nil {
+	if total := m.total(); delay < total {
+		if err := login.Extend(ctx, total); err != nil {
 			return err
 		}
 	}
@@ -155,7 +161,7 @@ func (m *Manager) endAll(ctx context.Context) {
 			running = append(running, v.Pod)
 		}
 	}
-	for _, g := range eviction.ShutdownGroups(running, m.cfg.Total, m.cfg.Critical) {
+	for _, g := range eviction.ShutdownGroups(running, m.cfg.Steps) {
 		began := time.Now()
 		for _, pod := range g.Pods {
 			grace := g.Within(pod)

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"carob/internal/core/eviction"
 	"carob/internal/core/podlife"
 	"carob/internal/node/pods"
 	testbus "carob/test/dbus"
@@ -123,7 +124,7 @@ func start(t *testing.T, edit func(*world)) *world {
 	}
 	edit(w)
 	w.Manager = New(Config{
-		Total: time.Minute, Critical: 20 * time.Second,
+		Steps: eviction.ShutdownSteps(time.Minute, 20*time.Second),
 		Open: func(context.Context) (Login, error) {
 			if w.fail != nil {
 				w.note("no logind")

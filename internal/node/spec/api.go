@@ -35,8 +35,11 @@ type Node struct {
 	Capacity       corev1.ResourceList
 	Allocatable    corev1.ResourceList
 	CgroupV2       bool
-	SwapController bool     // cgroups can limit swap
-	PageSizes      []string // of huge pages, as cgroups spell them: "2MB"
+	SwapController bool  // cgroups can limit swap
+	Swap           int64 // bytes of swap that Burstable containers share (S15); 0: none of them may swap
+	// OneProcessOOM has the kernel kill one process of a container that is out of memory, not all (S11.86).
+	OneProcessOOM bool
+	PageSizes     []string // of huge pages, as cgroups spell them: "2MB"
 
 	UserNamespaces    bool // the runtime handler supports spec.hostUsers=false (L3.163)
 	RecursiveReadOnly bool // the runtime handler supports recursive read-only mounts

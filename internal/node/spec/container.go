@@ -2,6 +2,7 @@ package spec
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -102,11 +103,15 @@ func ContainerResources(pod *corev1.Pod, c *corev1.Container, node *Node) *cri.L
 	r.HugepageLimits = hugePages(cg.HugePages, node.PageSizes)
 	if node.CgroupV2 {
 		r.Unified = map[string]string{"memory.oom.group": "1"} // L3.117k
+		if node.OneProcessOOM {
+			r.Unified["memory.oom.group"] = "0"
+		}
 	}
 	switch { // no swap (L3.117l), also for a container without a limit of memory
 	case !node.SwapController:
 	case node.CgroupV2:
-		r.Unified["memory.swap.max"] = "0"
+		swap := resources.LimitedSwap(pod, c, node.Capacity.Memory().Value(), node.Swap)
+		r.Unified["memory.swap.max"] = strconv.FormatInt(swap, 10)
 	default:
 		r.MemorySwapLimitInBytes = cg.Memory // both together; version 1 can't forbid it to one that has no limit
 	}

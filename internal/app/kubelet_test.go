@@ -1,0 +1,113 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"carob/internal/base/instance"
+	"carob/internal/base/kubeletconfig"
+	"carob/internal/node"
+)
+
+// What has no flag reaches the node agent.
+func TestKubeletSettings(t *testing.T) {
+	k := &kubeletconfig.Configuration{
+		RegistryPullQPS: new(int32(3)), MaxParallelImagePulls: new(int32(2)), ProviderID: "carob://x",
+		SystemReserved:      map[string]string{"memory": "1Gi"},
+		ContainerLogMaxSize: "1Mi", ContainerLogMaxFiles: new(int32(3)), NodeLeaseDurationSeconds: 60,
+		AllowedUnsafeSysctls: []string{"net.core.somaxconn"}, TLSMinVersion: "VersionTLS13",
+		EnforceNodeAllocatable: []string{"none"}, SingleProcessOOMKill: new(true),
+	}
+	k.MemorySwap.SwapBehavior = kubeletconfig.LimitedSwap
+	in, err := instance.Derive(instance.Flags{DataDir: t.TempDir(), Kubelet: k}, "host")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := node.Config{MaxPods: 110, TLS: &tls.Config{MinVersion: tls.VersionTLS12},
+		Handlers: map[string]http.Handler{}}
+	if err := kubeletSettings(&in, &cfg); err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Pulls.Limit() != 3 || cfg.Pulls.Burst() != 10 || cfg.MaxPulls != 2 || cfg.ProviderID != "carob://x" ||
+		cfg.Reserved.Memory().Value() != 1<<30 || cfg.EnforceReserved || cfg.LogMaxSize != 1<<20 ||
+		cfg.LogMaxFiles != 3 || cfg.LeaseSeconds != 60 || len(cfg.UnsafeSysctls) != 1 || !cfg.LimitedSwap ||
+		!cfg.OneProcessOOM || cfg.TLS.MinVersion != tls.VersionTLS13 {
+		t.Errorf("%+v", cfg)
+	}
+	rec := httptest.NewRecorder()
+	cfg.Handlers["/configz"].ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/configz", nil))
+	var shown map[string]*kubeletconfig.Configuration
+	if err := json.Unmarshal(rec.Body.Bytes(), &shown); err != nil || len(shown) != 1 ||
+		shown["kubeletconfig"].ProviderID != "carob://x" {
+		t.Errorf("%v %s", err, rec.Body)
+	}
+}
+
+// A configuration that forbids the host says so.
+func TestHostFits(t *testing.T) {
+	const header = "Filename Type Size Used Priority\n"
+	forbids := &kubeletconfig.Configuration{FailSwapOn: new(true), FailCgroupV1: new(true)}
+	for _, tt := range []struct {
+		k     *kubeletconfig.Configuration
+		v2    bool
+		swaps string
+		want  string
+	}{
+		{nil, false, header + "/dev/sda2 partition 1 0 -2\n", ""},
+		{&kubeletconfig.Configuration{}, false, header + "/dev/sda2 partition 1 0 -2\n", ""},
+		{forbids, true, header, ""},
+		{forbids, true, "", ""},
+		{forbids, true, header + "/dev/sda2 partition 1 0 -2\n", "running with swap on is not supported"},
+		{forbids, false, header, "kubelet is configured to not run on a host using cgroup v1"},
+		{&kubeletconfig.Configuration{SingleProcessOOMKill: new(false)}, false, "", "singleProcessOOMKill"},
+	} {
+		err := hostFits(tt.k, tt.v2, tt.swaps)
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%v %v: %v, want %q", tt.k, tt.v2, err, tt.want)
+		}
+	}
+}
+
+// The health of the node agent is served only where the configuration asks for it.
+func TestNodeHealth(t *testing.T) {
+	for _, k := range []*kubeletconfig.Configuration{nil, {}, {HealthzPort: new(int32(0))}} {
+		if run, err := nodeHealth(k); run != nil || err != nil {
+			t.Errorf("%v: it is served (%v)", k, err)
+		}
+	}
+	const port = 39248
+	run, err := nodeHealth(&kubeletconfig.Configuration{HealthzPort: new(int32(port)),
+		HealthzBindAddress: "127.88.7.3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	client := http.Client{Timeout: 30 * time.Second}
+	for path, want := range map[string]int{"/healthz": 200, "/metrics": 404} {
+		res, err := client.Get("http://127.88.7.3:39248" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("%s: %d, want %d", path, res.StatusCode, want)
+		}
+	}
+	cancel()
+	wg.Wait()
+}

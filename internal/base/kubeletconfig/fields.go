@@ -1,0 +1,161 @@
+package kubeletconfig
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// treatment is what carob makes of a field.
+type treatment struct {
+	honoured bool
+	// accepted are the values, as JSON, of a field that carob honours in no other way; nil: every value is accepted and
+	// has no effect.
+	accepted []string
+	// why a value has no effect or is not accepted, as a clause that follows "because".
+	why string
+}
+
+var honoured = treatment{honoured: true}
+
+func withoutEffect(why string) treatment { return treatment{why: why} }
+
+func only(why string, values ...string) treatment { return treatment{accepted: values, why: why} }
+
+// Reasons that several fields share.
+const (
+	followsEvents = "carob follows changes as they happen"
+	inProcess     = "carob calls its API server within the process"
+	ownKeys       = "carob makes and renews the certificates of the node itself"
+	notYet        = "carob does not have this yet"
+	noIptables    = "carob uses nftables"
+	noPinning     = "carob does not assign CPUs or NUMA nodes to containers yet"
+	ownCgroups    = "carob has cgroups of its own"
+)
+
+// fields has an entry for each field of a KubeletConfiguration (S11.10–S11.87), so that no field is ignored unnoticed.
+func fields() map[string]treatment {
+	return map[string]treatment{
+		"address": honoured, "port": honoured, "tlsCipherSuites": honoured, "tlsMinVersion": honoured,
+		"healthzPort": honoured, "healthzBindAddress": honoured,
+		"staticPodPath": honoured, "podLogsDir": honoured, "containerLogMaxSize": honoured,
+		"containerLogMaxFiles": honoured,
+		"registryPullQPS":      honoured, "registryBurst": honoured, "serializeImagePulls": honoured,
+		"maxParallelImagePulls": honoured,
+		"clusterDomain":         honoured, "clusterDNS": honoured, "resolvConf": honoured,
+		"nodeStatusReportFrequency": honoured, "nodeLeaseDurationSeconds": honoured, "nodeStatusMaxImages": honoured,
+		"providerID": honoured, "registerWithTaints": honoured,
+		"imageMinimumGCAge": honoured, "imageGCHighThresholdPercent": honoured, "imageGCLowThresholdPercent": honoured,
+		"cgroupDriver": honoured, "containerRuntimeEndpoint": honoured, "imageServiceEndpoint": honoured,
+		"maxPods": honoured, "podsPerCore": honoured, "podPidsLimit": honoured,
+		"evictionHard": honoured, "evictionSoft": honoured, "evictionSoftGracePeriod": honoured,
+		"evictionPressureTransitionPeriod": honoured, "evictionMaxPodGracePeriod": honoured,
+		"evictionMinimumReclaim": honoured, "mergeDefaultEvictionSettings": honoured,
+		"systemReserved": honoured, "kubeReserved": honoured, "reservedSystemCPUs": honoured,
+		"enforceNodeAllocatable": honoured, "allowedUnsafeSysctls": honoured,
+		"failSwapOn": honoured, "memorySwap": honoured, "failCgroupV1": honoured, "singleProcessOOMKill": honoured,
+		"shutdownGracePeriod": honoured, "shutdownGracePeriodCriticalPods": honoured,
+		"shutdownGracePeriodByPodPriority": honoured,
+		"crashLoopBackOff":                 honoured, "seccompDefault": honoured,
+
+		"enableServer":      only("logs, exec, and port-forward need the server", "true"),
+		"staticPodURL":      only(notYet, `""`),
+		"readOnlyPort":      only("carob answers nobody without authentication", "0"),
+		"tlsCertFile":       only(ownKeys, `""`),
+		"authentication":    honoured, // of which little: see checkAccess
+		"authorization":     honoured,
+		"runOnce":           only("Runonce mode has been deprecated and should not be set", "false"),
+		"registerNode":      only("carob's node always has an API server", "true"),
+		"cgroupRoot":        only(ownCgroups, `""`, `"/"`),
+		"cgroupsPerQOS":     only("the classes of pods share the CPU by their cgroups", "true"),
+		"cpuCFSQuota":       only(notYet, "true"),
+		"qosReserved":       only("its feature gate is alpha", "null", "{}"),
+		"userNamespaces":    only("carob gives each pod 65536 IDs", "null", `{"idsPerPod":65536}`, "{}"),
+		"reservedMemory":    only(noPinning, "null", "[]"),
+		"tlsPrivateKeyFile": only(ownKeys, `""`), "staticPodURLHeader": only(notYet, "null", "{}"),
+		"imagePullCredentialsVerificationPolicy": only(notYet, `"NeverVerifyPreloadedImages"`),
+		"preloadedImagesVerificationAllowlist":   only(notYet, "null", "[]"),
+		"enableDebuggingHandlers":                only("logs, exec, and port-forward need them", "true"),
+		"cpuCFSQuotaPeriod":                      only("its feature gate is alpha", `"100ms"`),
+		"cpuManagerPolicy":                       only(noPinning, `"none"`),
+		"cpuManagerPolicyOptions":                only(noPinning, "null", "{}"),
+		"memoryManagerPolicy":                    only(noPinning, `"None"`),
+		"topologyManagerPolicy":                  only(noPinning, `"none"`),
+		"topologyManagerPolicyOptions":           only(noPinning, "null", "{}"),
+		"imageMaximumGCAge":                      only(notYet, `"0s"`),
+		"enableControllerAttachDetach":           only("the attach-detach controller attaches volumes", "true"),
+		"systemReservedCgroup":                   only(notYet, `""`),
+		"kubeReservedCgroup":                     only(notYet, `""`),
+		"defaultPodSysctls":                      only("its feature gate is alpha", "null", "{}"),
+		"enableSystemLogQuery":                   only(notYet, "false"),
+		"memoryThrottlingFactor":                 only(notYet, "null"),
+		"memoryReservationPolicy":                only(notYet, `"None"`),
+		"localStorageCapacityIsolation":          only("limits of ephemeral storage are always enforced", "true"),
+
+		"syncFrequency": withoutEffect(followsEvents), "fileCheckFrequency": withoutEffect(followsEvents),
+		"httpCheckFrequency": withoutEffect(followsEvents), "nodeStatusUpdateFrequency": withoutEffect(followsEvents),
+		"configMapAndSecretChangeDetectionStrategy": withoutEffect(followsEvents),
+		"containerLogMaxWorkers":                    withoutEffect(followsEvents),
+		"containerLogMonitorInterval":               withoutEffect(followsEvents),
+		"kubeAPIQPS":                                withoutEffect(inProcess), "kubeAPIBurst": withoutEffect(inProcess),
+		"contentType": withoutEffect(inProcess), "eventRecordQPS": withoutEffect(inProcess),
+		"eventBurst":         withoutEffect(inProcess),
+		"rotateCertificates": withoutEffect(ownKeys), "serverTLSBootstrap": withoutEffect(ownKeys),
+		"tlsCurvePreferences":  withoutEffect("Go chooses the key exchange"),
+		"oomScoreAdj":          withoutEffect("the whole cluster is one process"),
+		"kubeletCgroups":       withoutEffect(ownCgroups),
+		"systemCgroups":        withoutEffect(ownCgroups),
+		"topologyManagerScope": withoutEffect(noPinning), "cpuManagerReconcilePeriod": withoutEffect(noPinning),
+		"hairpinMode":            withoutEffect("it is the container network's business"),
+		"podCIDR":                withoutEffect("--pod-cidr says it"),
+		"maxOpenFiles":           withoutEffect("carob raises the limit to what the host allows"),
+		"makeIPTablesUtilChains": withoutEffect(noIptables), "iptablesMasqueradeBit": withoutEffect(noIptables),
+		"iptablesDropBit":         withoutEffect(noIptables),
+		"featureGates":            withoutEffect("each feature of carob is as upstream's default says"),
+		"volumePluginDir":         withoutEffect("FlexVolume is deprecated and not supported"),
+		"kernelMemcgNotification": withoutEffect("memory is looked at often enough"),
+		"volumeStatsAggPeriod":    withoutEffect("volumes are measured when somebody asks"),
+		"protectKernelDefaults":   withoutEffect("carob changes no kernel default for the node agent"),
+		"logging":                 withoutEffect("--log-level says it"),
+		"tracing":                 withoutEffect("carob exports no traces of the node agent"),
+		"enableProfilingHandler":  withoutEffect("--profiling says it"), "enableContentionProfiling": withoutEffect("--profiling says it"),
+		"enableDebugFlagsHandler":        withoutEffect("--log-level says it"),
+		"enableSystemLogHandler":         withoutEffect("/logs is not served"),
+		"streamingConnectionIdleTimeout": withoutEffect("connections end with their clients"),
+		"runtimeRequestTimeout":          withoutEffect("each call to the runtime has its own limit"),
+		"showHiddenMetricsForVersion":    withoutEffect("no metric is hidden"),
+	}
+}
+
+// treat looks at each field that is set. It returns a warning for those without effect, and what is wrong with those
+// that carob must not ignore.
+func treat(c *Configuration) (warnings []string, errs []error) {
+	all := fields()
+	v := reflect.ValueOf(c).Elem()
+	for i := range v.NumField() {
+		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+		t, known := all[name]
+		if !known || t.honoured || v.Field(i).IsZero() {
+			continue
+		}
+		text, err := json.Marshal(v.Field(i).Interface())
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("invalid configuration: %s: %w", name, err))
+		case t.accepted == nil:
+			if !emptyValue(text) {
+				warnings = append(warnings, fmt.Sprintf("%s has no effect, because %s", name, t.why))
+			}
+		case !slices.Contains(t.accepted, string(text)):
+			errs = append(errs, fmt.Errorf("invalid configuration: %s %s is not supported, because %s", name, text, t.why))
+		}
+	}
+	slices.Sort(warnings)
+	return warnings, errs
+}
+
+func emptyValue(text []byte) bool {
+	return slices.Contains([]string{"null", "{}", "[]", `""`, "0", "false", `"0s"`}, string(text))
+}

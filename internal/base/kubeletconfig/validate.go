@@ -1,0 +1,289 @@
+package kubeletconfig
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+	cliflag "k8s.io/component-base/cli/flag"
+	kubelet "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/cpuset"
+)
+
+// Check returns a warning for each field that has no effect. The error names all fields that are wrong or not
+// supported, in upstream's words where upstream refuses them, too (S11.2).
+func Check(c *Configuration) (warnings []string, err error) {
+	warnings, errs := treat(c)
+	errs = append(errs, checkNumbers(c)...)
+	errs = append(errs, checkAccess(c)...)
+	errs = append(errs, checkReservations(c)...)
+	errs = append(errs, checkPods(c)...)
+	errs = append(errs, checkShutdown(c)...)
+	if err := utilerrors.NewAggregate(errs); err != nil {
+		return nil, err
+	}
+	return warnings, nil
+}
+
+func wrong(format string, args ...any) error {
+	return fmt.Errorf("invalid configuration: "+format, args...)
+}
+
+func checkNumbers(c *Configuration) (errs []error) {
+	negative := func(name, flag string, value int64) {
+		if value < 0 {
+			errs = append(errs, wrong("%s (--%s) %v must not be a negative number", name, flag, value))
+		}
+	}
+	negative("maxPods", "max-pods", int64(c.MaxPods))
+	negative("podsPerCore", "pods-per-core", int64(c.PodsPerCore))
+	negative("registryBurst", "registry-burst", int64(c.RegistryBurst))
+	negative("registryPullQPS", "registry-qps", int64(deref(c.RegistryPullQPS)))
+	negative("evictionMaxPodGracePeriod", "eviction-max-pod-grace-period", int64(c.EvictionMaxPodGracePeriod))
+	port := func(name, flag string, value int32) {
+		if value != 0 && utilvalidation.IsValidPortNum(int(value)) != nil {
+			errs = append(errs, wrong("%s (--%s) %v must be between 1 and 65535, inclusive", name, flag, value))
+		}
+	}
+	port("port", "port", c.Port)
+	port("healthzPort", "healthz-port", deref(c.HealthzPort))
+	for _, a := range []struct{ name, text string }{
+		{"address", c.Address}, {"healthzBindAddress", c.HealthzBindAddress},
+	} {
+		if _, err := netip.ParseAddr(a.text); a.text != "" && err != nil {
+			errs = append(errs, wrong("%s %q must be an IP address", a.name, a.text))
+		}
+	}
+	percent := func(name, flag string, value *int32) {
+		if value != nil && (*value < 0 || *value > 100) {
+			errs = append(errs, wrong("%s (--%s) %v must be between 0 and 100, inclusive", name, flag, *value))
+		}
+	}
+	percent("imageGCHighThresholdPercent", "image-gc-high-threshold", c.ImageGCHighThresholdPercent)
+	percent("imageGCLowThresholdPercent", "image-gc-low-threshold", c.ImageGCLowThresholdPercent)
+	if h, l := c.ImageGCHighThresholdPercent, c.ImageGCLowThresholdPercent; h != nil && l != nil && *l >= *h {
+		errs = append(errs, wrong("imageGCLowThresholdPercent (--image-gc-low-threshold) %v must be less than "+
+			"imageGCHighThresholdPercent (--image-gc-high-threshold) %v", *l, *h))
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"imageMinimumGCAge", c.ImageMinimumGCAge.Duration},
+		{"evictionPressureTransitionPeriod", c.EvictionPressureTransitionPeriod.Duration},
+		{"nodeStatusReportFrequency", c.NodeStatusReportFrequency.Duration},
+	} {
+		if d.value < 0 {
+			errs = append(errs, wrong("%s %v must not be negative", d.name, d.value))
+		}
+	}
+	if c.NodeLeaseDurationSeconds < 0 {
+		errs = append(errs, wrong("nodeLeaseDurationSeconds must be greater than 0"))
+	}
+	if n := c.NodeStatusMaxImages; n != nil && *n < -1 {
+		errs = append(errs, wrong("nodeStatusMaxImages (--node-status-max-images) %v must be -1 or greater", *n))
+	}
+	return append(errs, checkPulls(c)...)
+}
+
+func checkPulls(c *Configuration) (errs []error) {
+	if n := c.MaxParallelImagePulls; n != nil {
+		switch {
+		case *n < 1:
+			errs = append(errs, wrong("maxParallelImagePulls %v must be a positive number", *n))
+		case *n > 1 && c.SerializeImagePulls != nil && *c.SerializeImagePulls:
+			errs = append(errs, wrong("maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls "+
+				"(--serialize-image-pulls) is set to false"))
+		}
+	}
+	if s := c.ContainerLogMaxSize; s != "" {
+		if q, err := resource.ParseQuantity(s); err != nil || q.Value() <= 0 {
+			errs = append(errs, wrong("containerLogMaxSize %q must be a quantity of bytes above 0", s))
+		}
+	}
+	if n := c.ContainerLogMaxFiles; n != nil && *n <= 1 {
+		errs = append(errs, wrong("containerLogMaxFiles must be greater than 1"))
+	}
+	if p := c.CrashLoopBackOff.MaxContainerRestartPeriod; p != nil &&
+		(p.Duration < time.Second || p.Duration > 300*time.Second) {
+		errs = append(errs, wrong("CrashLoopBackOff.MaxContainerRestartPeriod (got: %v seconds) must be set between "+
+			"1s and 300s", p.Seconds()))
+	}
+	return errs
+}
+
+// checkAccess refuses to let in anybody whom carob would not let in.
+func checkAccess(c *Configuration) (errs []error) {
+	a := &c.Authentication
+	if a.X509.ClientCAFile != "" {
+		errs = append(errs, wrong("authentication.x509.clientCAFile is not supported, because %s", ownKeys))
+	}
+	if a.Anonymous.Enabled != nil && *a.Anonymous.Enabled {
+		errs = append(errs, wrong("authentication.anonymous.enabled true is not supported, because "+
+			"carob answers nobody without authentication"))
+	}
+	if a.Webhook.Enabled != nil && !*a.Webhook.Enabled {
+		errs = append(errs, wrong("authentication.webhook.enabled false is not supported, because "+
+			"clients prove who they are by tokens that the API server reviews"))
+	}
+	if m := c.Authorization.Mode; m != "" && m != kubelet.KubeletAuthorizationModeWebhook {
+		errs = append(errs, wrong("authorization.mode %q is not supported, because the API server decides who may "+
+			"do what", m))
+	}
+	if _, err := cliflag.TLSCipherSuites(c.TLSCipherSuites); err != nil {
+		errs = append(errs, wrong("tlsCipherSuites: %w", err))
+	}
+	if _, err := cliflag.TLSVersion(c.TLSMinVersion); err != nil {
+		errs = append(errs, wrong("tlsMinVersion: %w", err))
+	}
+	return errs
+}
+
+// reservable are the resources that can be reserved (S11.67).
+var reservable = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage,
+	"pid"}
+
+func checkReservations(c *Configuration) (errs []error) {
+	for _, r := range []struct {
+		name   string
+		values map[string]string
+	}{{"systemReserved", c.SystemReserved}, {"kubeReserved", c.KubeReserved}} {
+		if _, err := quantities(r.values); err != nil {
+			errs = append(errs, wrong("%s: %w", r.name, err))
+		}
+	}
+	if s := c.ReservedSystemCPUs; s != "" {
+		if _, err := cpuset.Parse(s); err != nil {
+			errs = append(errs, wrong("unable to parse reservedSystemCPUs (--reserved-cpus) %v, error: %w", s, err))
+		}
+	}
+	for i, v := range c.EnforceNodeAllocatable {
+		switch {
+		case slices.Contains(c.EnforceNodeAllocatable[:i], v):
+			errs = append(errs, wrong("duplicated enforcements %q in enforceNodeAllocatable "+
+				"(--enforce-node-allocatable)", v))
+		case v == "none" && len(c.EnforceNodeAllocatable) > 1:
+			errs = append(errs, wrong("enforceNodeAllocatable (--enforce-node-allocatable) may not contain additional "+
+				"enforcements when %q is specified", v))
+		case v != "pods" && v != "none":
+			errs = append(errs, wrong("option %q specified for enforceNodeAllocatable (--enforce-node-allocatable) is not "+
+				"supported. Valid options are \"pods\" or \"none\"", v))
+		}
+	}
+	return errs
+}
+
+func quantities(values map[string]string) (corev1.ResourceList, error) {
+	list := corev1.ResourceList{}
+	var errs []error
+	for name, text := range values {
+		q, err := resource.ParseQuantity(text)
+		known := slices.Contains(reservable, corev1.ResourceName(name)) ||
+			strings.HasPrefix(name, corev1.ResourceHugePagesPrefix)
+		switch {
+		case !known:
+			errs = append(errs, fmt.Errorf("cannot reserve %q resource", name))
+		case err != nil:
+			errs = append(errs, fmt.Errorf("failed to parse quantity %q for %q resource: %w", text, name, err))
+		case q.Sign() == -1:
+			errs = append(errs, fmt.Errorf("resource quantity for %q cannot be negative: %v", name, text))
+		default:
+			list[corev1.ResourceName(name)] = q
+		}
+	}
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return list, errors.Join(errs...)
+}
+
+// sysctlPattern is a name, or a prefix that ends with an asterisk.
+var sysctlPattern = regexp.MustCompile(`^[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*(\.\*|\*)?$`)
+
+// namespaced are the sysctls that the kernel keeps per namespace.
+var namespaced = []string{"kernel.shm", "kernel.msg", "fs.mqueue.", "net."}
+
+func checkPods(c *Configuration) (errs []error) {
+	for _, s := range c.AllowedUnsafeSysctls {
+		name := strings.ReplaceAll(s, "/", ".")
+		if len(name) > 253 || !sysctlPattern.MatchString(name) {
+			errs = append(errs, wrong("allowedUnsafeSysctls: %q is not a valid sysctl name or pattern", s))
+		} else if name != "kernel.sem" &&
+			!slices.ContainsFunc(namespaced, func(p string) bool { return strings.HasPrefix(name, p) }) {
+			errs = append(errs, wrong("allowedUnsafeSysctls: the sysctls %q are not known to be namespaced", s))
+		}
+	}
+	for i := range c.RegisterWithTaints {
+		t := &c.RegisterWithTaints[i]
+		if len(utilvalidation.IsQualifiedName(t.Key)) > 0 || len(utilvalidation.IsValidLabelValue(t.Value)) > 0 ||
+			!slices.Contains([]corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule,
+				corev1.TaintEffectNoExecute}, t.Effect) {
+			errs = append(errs, wrong("registerWithTaints: %s is not a valid taint", t.ToString()))
+		}
+		if t.TimeAdded != nil {
+			errs = append(errs, wrong("taint.TimeAdded is not nil"))
+		}
+	}
+	switch c.MemorySwap.SwapBehavior {
+	case "", NoSwap, LimitedSwap:
+	default:
+		errs = append(errs, wrong("memorySwap.swapBehavior %q must be one of: \"\", %q or %q", c.MemorySwap.SwapBehavior,
+			LimitedSwap, NoSwap))
+	}
+	if dir := c.PodLogsDir; strings.IndexFunc(dir, func(r rune) bool { return r > 126 || r < 32 }) >= 0 {
+		errs = append(errs, wrong("pod logs path %q mut contains ASCII characters only", dir))
+	}
+	if s, r := c.ImageServiceEndpoint, c.ContainerRuntimeEndpoint; s != "" && s != r {
+		errs = append(errs, wrong("imageServiceEndpoint %q is not supported, because it is not containerRuntimeEndpoint",
+			s))
+	}
+	return errs
+}
+
+// Values of memorySwap.swapBehavior.
+const (
+	NoSwap      = "NoSwap"
+	LimitedSwap = "LimitedSwap"
+)
+
+func checkShutdown(c *Configuration) (errs []error) {
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"shutdownGracePeriod", c.ShutdownGracePeriod.Duration},
+		{"shutdownGracePeriodCriticalPods", c.ShutdownGracePeriodCriticalPods.Duration},
+	} {
+		if d.value < 0 || d.value > 0 && d.value < time.Second {
+			errs = append(errs, wrong("%s %v must be either zero or otherwise >= 1 sec", d.name, d.value))
+		}
+	}
+	if c.ShutdownGracePeriodCriticalPods.Duration > c.ShutdownGracePeriod.Duration {
+		errs = append(errs, wrong("shutdownGracePeriodCriticalPods %v must be <= shutdownGracePeriod %v",
+			c.ShutdownGracePeriodCriticalPods.Duration, c.ShutdownGracePeriod.Duration))
+	}
+	if len(c.ShutdownGracePeriodByPodPriority) > 0 && c.ShutdownGracePeriod.Duration > 0 {
+		errs = append(errs, wrong("Cannot specify both shutdownGracePeriodByPodPriority and shutdownGracePeriod at the "+
+			"same time"))
+	}
+	for _, g := range c.ShutdownGracePeriodByPodPriority {
+		if g.ShutdownGracePeriodSeconds < 0 {
+			errs = append(errs, wrong("shutdownGracePeriodByPodPriority: %d seconds for priority %d must not be negative",
+				g.ShutdownGracePeriodSeconds, g.Priority))
+		}
+	}
+	return errs
+}
+
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
