@@ -71,7 +71,7 @@ func (s *Server) installGroups(c *genericapiserver.Config,
 			apidiscoveryv2.APIVersionDiscovery{Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Version: gv.Version,
 				Resources: found})
 	}
-	return openapi.Install(s.generic.Handler.NonGoRestfulMux, s.ext.crds, s.ext.foreign)
+	return openapi.Install(s.generic.Handler.NonGoRestfulMux, s.ext.crds, s.ext.aggregation)
 }
 
 // discover publishes a group version; all are the versions of all groups.

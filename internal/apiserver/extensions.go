@@ -38,10 +38,10 @@ import (
 type extensions struct {
 	resolver             webhookutil.ServiceResolver
 	plugins              *webhooks.Plugins
-	objects, definitions *storage.Foreign // storage options of custom resources and their definitions
+	objects, definitions *storage.CustomResourceOptions // storage options of custom resources and their definitions
 	crds                 *crds.Server
 	flow                 *flow.Dispatcher
-	foreign              *aggregation.Server
+	aggregation          *aggregation.Server
 	usage                *usage.Server
 }
 
@@ -63,8 +63,8 @@ func (s *Server) extensionKinds() []*registry.Resource {
 
 // extend creates the handlers of paths that no built-in group serves.
 func (s *Server) extend(c *genericapiserver.Config) error {
-	s.ext.objects = s.options.Foreign(apiextensions.ObjectCodec(), nil)
-	s.ext.definitions = s.options.Foreign(apiextensions.DefinitionCodec())
+	s.ext.objects = s.options.ForCustomResources(apiextensions.ObjectCodec(), nil)
+	s.ext.definitions = s.options.ForCustomResources(apiextensions.DefinitionCodec())
 	s.ext.crds = crds.New(crds.Config{
 		Client: s.serverClient, Objects: s.ext.objects, Admission: c.AdmissionControl, Authorizer: s.generic.Authorizer,
 		Resolver: s.ext.resolver, Wrapper: credentials,
@@ -81,7 +81,7 @@ func (s *Server) extend(c *genericapiserver.Config) error {
 	if err != nil {
 		return err
 	}
-	s.ext.foreign = aggregation.New(aggregation.Config{
+	s.ext.aggregation = aggregation.New(aggregation.Config{
 		Client: s.serverClient, Resolver: s.ext.resolver, Aggregated: s.generic.AggregatedDiscoveryGroupManager,
 		Groups:     s.groups,
 		Serializer: s.set.Codecs, Next: s.ext.usage,
@@ -108,7 +108,7 @@ func (s *Server) extend(c *genericapiserver.Config) error {
 				list.ServeHTTP(w, r)
 				return
 			}
-			s.ext.foreign.ServeHTTP(w, r)
+			s.ext.aggregation.ServeHTTP(w, r)
 		}))
 	return nil
 }
@@ -159,7 +159,7 @@ func (s *Server) wakeExtensions(ctx context.Context) error {
 	}
 	err := s.reader.List(ctx, apiregistration.GroupResource, "", func(o runtime.Object) bool {
 		if a, ok := o.(*apiregistrationv1.APIService); ok {
-			s.ext.foreign.Changed(a.Name, a)
+			s.ext.aggregation.Changed(a.Name, a)
 		}
 		return true
 	})

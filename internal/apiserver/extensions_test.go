@@ -607,7 +607,7 @@ func TestAggregation(t *testing.T) {
 	if _, body := r.get(t, "/apis",
 		"application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"); !strings.Contains(string(body),
 		`"Thing"`) {
-		t.Error("the aggregated document lacks the foreign kind")
+		t.Error("the aggregated document lacks the aggregated kind")
 	}
 	testwait.Until(t, "local API services", func() error {
 		o, err := services.ApiregistrationV1().APIServices().Get(ctx, "v1.apps", metav1.GetOptions{})

@@ -25,7 +25,7 @@ var (
 	admissionChecks = []string{hookPrefix + "start-apiserver-admission-initializer"}
 	crdChecks       = []string{hookPrefix + "start-apiextensions-informers",
 		hookPrefix + "start-apiextensions-controllers", hookPrefix + "crd-informer-synced"}
-	foreignChecks = []string{
+	aggregationChecks = []string{
 		hookPrefix + "start-kube-aggregator-informers", hookPrefix + "apiservice-status-local-available-controller",
 		hookPrefix + "apiservice-status-remote-available-controller", hookPrefix + "apiservice-registration-controller",
 		hookPrefix + "apiservice-discovery-controller", hookPrefix + "apiservice-openapi-controller",
@@ -107,7 +107,7 @@ func (s *Server) healthChecks() (health, live, ready []healthz.HealthChecker) {
 	var parts []healthz.HealthChecker
 	for _, names := range [][]string{admissionChecks, startChecks[:1], flowChecks[:2], crdChecks, startChecks[1:3],
 		trustChecks,
-		repairChecks, policyChecks, startChecks[3:], flowChecks[2:], keeperChecks, foreignChecks, groupChecks} {
+		repairChecks, policyChecks, startChecks[3:], flowChecks[2:], keeperChecks, aggregationChecks, groupChecks} {
 		for _, name := range names {
 			parts = append(parts, healthz.NamedCheck(name, func(*http.Request) error {
 				if err := s.isReady(); err != nil {

@@ -234,7 +234,7 @@ func TestHealthOfParts(t *testing.T) {
 		t.Fatalf("there is no check %s", name)
 		return nil
 	}
-	parts := slices.Concat(admissionChecks, crdChecks, foreignChecks, policyChecks, groupChecks, trustChecks,
+	parts := slices.Concat(admissionChecks, crdChecks, aggregationChecks, policyChecks, groupChecks, trustChecks,
 		flowChecks, keeperChecks, repairChecks)
 	for _, name := range slices.Concat(parts, startChecks) {
 		if err := of(name); !errors.Is(err, errStarting) {

@@ -233,7 +233,7 @@ func (s *Server) Run(ctx context.Context) error {
 	parts.run(s.encryption.Run)
 	parts.run(s.conditions.checked(s.ext.plugins.Run, admissionChecks...))
 	parts.run(s.conditions.checked(s.ext.crds.Run, crdChecks...))
-	parts.run(s.conditions.checked(s.ext.foreign.Run, foreignChecks...))
+	parts.run(s.conditions.checked(s.ext.aggregation.Run, aggregationChecks...))
 	served := make(chan error, 1)
 	parts.run(func(ctx context.Context) { served <- s.serve(ctx) })
 	limit := readTime
@@ -284,7 +284,7 @@ func (s *Server) close() {
 		s.endKeys()
 	}
 	s.stores.destroy()
-	for _, f := range []*storage.Foreign{s.ext.objects, s.ext.definitions} {
+	for _, f := range []*storage.CustomResourceOptions{s.ext.objects, s.ext.definitions} {
 		if f != nil {
 			f.Close()
 		}

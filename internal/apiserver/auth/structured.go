@@ -30,11 +30,11 @@ type StructuredConfig struct {
 	// File holds an AuthenticationConfiguration (apiserver.config.k8s.io).
 	File string
 	// OwnIssuer is the issuer of service account tokens; no other issuer may have this name. It is
-	// also the audience in a TokenReview of a foreign token.
+	// also the audience in a TokenReview of an external token.
 	OwnIssuer string
 }
 
-// Structured authenticates by the user's configuration file: JWTs of foreign issuers, and anonymous
+// Structured authenticates by the user's configuration file: JWTs of external issuers, and anonymous
 // requests if the file allows them. Nil has no opinion about a token, and the default about
 // anonymous requests.
 type Structured struct {
@@ -179,7 +179,7 @@ func (g *generation) end(other *generation) {
 	}
 }
 
-// AuthenticateToken implements authenticator.Token for the tokens of foreign issuers. It has no
+// AuthenticateToken implements authenticator.Token for the tokens of external issuers. It has no
 // opinion about other tokens.
 func (s *Structured) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	if s == nil {

@@ -177,7 +177,7 @@ func TestStructuredTokens(t *testing.T) {
 	}
 }
 
-// A review returns the user of a foreign issuer's token, for the API server's audience only.
+// A review returns the user of an external issuer's token, for the API server's audience only.
 func TestStructuredTokenReview(t *testing.T) {
 	p := newProvider(t)
 	s := newStructured(t, p.config(""))

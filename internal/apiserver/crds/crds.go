@@ -76,7 +76,7 @@ type Server struct {
 	// Set before synced is closed.
 	err     error
 	objects http.Handler
-	lister  lister
+	lister  establishedLister
 }
 
 // New returns an inactive server.
@@ -130,7 +130,7 @@ func (s *Server) start(ctx context.Context) error {
 	v1 := client.ApiextensionsV1()
 	factory := informers.NewSharedInformerFactory(client, 0)
 	definitions := factory.Apiextensions().V1().CustomResourceDefinitions()
-	s.lister = lister{definitions.Lister()}
+	s.lister = establishedLister{definitions.Lister()}
 	s.groups.definitions = definitions.Lister()
 	told, err := definitions.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { s.groups.changed(nil, o); s.tell(o, false) },
@@ -143,7 +143,7 @@ func (s *Server) start(ctx context.Context) error {
 	establishing := establish.NewEstablishingController(definitions, v1)
 	// carob has its own discovery, so the handler's is never called and may be nil. The empty map
 	// means that field ownership follows the schema.
-	handler, err := apiextensionsapiserver.NewCustomResourceDefinitionHandler(nil, nil, prompt{definitions},
+	handler, err := apiextensionsapiserver.NewCustomResourceDefinitionHandler(nil, nil, establishedInformer{definitions},
 		http.NotFoundHandler(), s.cfg.Objects, s.cfg.Admission,
 		establishing, s.cfg.Resolver, s.cfg.Wrapper, 1, s.cfg.Authorizer, s.cfg.RequestTimeout, s.cfg.MinRequestTimeout,
 		map[string]*spec.Schema{}, s.cfg.MaxBodyBytes)

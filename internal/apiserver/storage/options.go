@@ -34,21 +34,21 @@ const (
 // their group's preferred version, encoded by one codec per group, under upstream's keys, so that
 // its tools can read them.
 type Options struct {
-	engine        *Engine
-	set           *scheme.Set
-	caching       func(schema.GroupResource) Caching
-	transformers  Transformers
-	compactor     etcd3.Compactor
-	stopCompactor func()
-	allUncached   bool
-	foreign       bool // see Foreign
-	inProcess     func(context.Context) bool
-	paced         time.Time // start of the caches' common period; zero for an external store
+	engine          *Engine
+	set             *scheme.Set
+	caching         func(schema.GroupResource) Caching
+	transformers    Transformers
+	compactor       etcd3.Compactor
+	stopCompactor   func()
+	allUncached     bool
+	customResources bool // see ForCustomResources
+	inProcess       func(context.Context) bool
+	paced           time.Time // start of the caches' common period; zero for an external store
 
 	mu     sync.Mutex
 	codecs map[string]codec
 	caches []kindCache
-	left   map[*lazyCache]func() // storages of foreign kinds and how to destroy them
+	left   map[*lazyCache]func() // storages of custom resources and how to destroy them
 }
 
 type kindCache struct {
@@ -189,7 +189,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string,
 	factory.DestroyFunc, error) {
 	versioner := storage.APIObjectVersioner{}
 	decoder := etcd3.Decoder(bare{etcd3.NewDefaultDecoder(c.Codec, versioner)})
-	if o.foreign {
+	if o.customResources {
 		decoder = batchDecoder{decoder, versioner}
 	}
 	stored, err := etcd3.New(o.engine.Client, o.compactor, c.Codec, newFunc, newListFunc, c.Prefix, prefix,
@@ -199,7 +199,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string,
 		return nil, nil, err
 	}
 	var raw storage.Interface = counted{stored, o.engine.writes.of(c.GroupResource)}
-	if o.foreign {
+	if o.customResources {
 		raw = &batching{raw, c.Codec, newFunc}
 	}
 	if o.allUncached {
@@ -230,7 +230,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string,
 		cached.stop()
 		stored.Close()
 	})
-	if o.foreign {
+	if o.customResources {
 		return o.handingOver(cached, newFunc, newListFunc), o.track(cached, destroy), nil
 	}
 	if caching == Lazy {

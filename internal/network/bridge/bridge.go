@@ -6,7 +6,7 @@
 // A pod has its address with a full-length mask and reaches every address, including its
 // neighbours, through the host's address on the bridge. So connection tracking sees both directions
 // of every connection without br_netfilter, and there is one place to filter. If the host's
-// firewall drops forwarded traffic, two rules in its chain let pods through (passage.go).
+// firewall drops forwarded traffic, two rules in its chain let pods through (firewall.go).
 //
 //	pod eth0 10.88.0.7/32 ── veth ── bridge 10.88.0.1/16 ── host routing, nftables ── world
 //
@@ -66,7 +66,7 @@ type Network struct {
 	pool   *pool
 	rules  *rules
 
-	passage   *passage
+	firewall  *hostFirewall
 	hostRules *rulesWatch
 
 	rulesChanged atomic.Pointer[func()]
@@ -116,7 +116,7 @@ func Open(ctx context.Context, cfg Config) (*Network, error) {
 		_ = n.journal.close()
 		return nil, explain(err)
 	}
-	if err := n.keepPassage(ctx); err != nil {
+	if err := n.keepFirewall(ctx); err != nil {
 		n.ports.close()
 		_ = n.journal.close()
 		return nil, explain(err)
@@ -153,7 +153,7 @@ func (n *Network) start(ctx context.Context) error {
 	if err := n.takeOver(); err != nil {
 		return err
 	}
-	n.passage = &passage{bridge: n.cfg.Bridge, name: n.cfg.Table}
+	n.firewall = &hostFirewall{bridge: n.cfg.Bridge, name: n.cfg.Table}
 	return errors.Join(n.dropUnknownNamespaces(ctx), n.dropUnknownNeighbours())
 }
 
@@ -187,7 +187,8 @@ func Destroy(cfg Config) error {
 			errs = append(errs, deletePorts(link.Attrs().Index), netlink.LinkDel(link))
 		}
 	}
-	errs = append(errs, (&rules{table: cfg.Table}).remove(), (&passage{bridge: cfg.Bridge, name: cfg.Table}).close(),
+	errs = append(errs, (&rules{table: cfg.Table}).remove(),
+		(&hostFirewall{bridge: cfg.Bridge, name: cfg.Table}).remove(),
 		os.RemoveAll(nsDir), os.RemoveAll(journalName(cfg.StateDir)))
 	return errors.Join(errs...)
 }

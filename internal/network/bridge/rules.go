@@ -29,7 +29,7 @@ import (
 //	                                    a pod or the loopback sends to a host port
 //
 // A pod without host ports changes nothing here. A third table, of family bridge, restricts what
-// pods may send (pins.go).
+// pods may send (antispoofing.go).
 type rules struct {
 	table, bridge string
 	mac           net.HardwareAddr // of the bridge

@@ -14,30 +14,30 @@ import (
 // younger than that, so that other API servers learn of it. There is one API server here: the
 // library gets definitions that were established long ago.
 
-// settling is how long the library waits.
-const settling = 2 * time.Second
+// establishDelay is how long the library waits.
+const establishDelay = 2 * time.Second
 
-// prompt is the informer of definitions that the library's handler uses.
-type prompt struct {
+// establishedInformer shows the library's handler definitions that were established long ago.
+type establishedInformer struct {
 	informers.CustomResourceDefinitionInformer
 }
 
 // Lister implements informers.CustomResourceDefinitionInformer.
-func (p prompt) Lister() listers.CustomResourceDefinitionLister {
-	return lister{p.CustomResourceDefinitionInformer.Lister()}
+func (p establishedInformer) Lister() listers.CustomResourceDefinitionLister {
+	return establishedLister{p.CustomResourceDefinitionInformer.Lister()}
 }
 
-type lister struct {
+type establishedLister struct {
 	listers.CustomResourceDefinitionLister
 }
 
-// Get returns the definition; the time of its condition Established is at least settling ago.
-func (l lister) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
+// Get returns the definition; the time of its condition Established is at least establishDelay ago.
+func (l establishedLister) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	d, err := l.CustomResourceDefinitionLister.Get(name)
 	if err != nil {
 		return nil, err
 	}
-	limit := time.Now().Add(-settling)
+	limit := time.Now().Add(-establishDelay)
 	i := slices.IndexFunc(d.Status.Conditions, func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
 		return c.Type == apiextensionsv1.Established && c.LastTransitionTime.After(limit)
 	})

@@ -12,19 +12,19 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// passage lets the pods' packets through the host's firewall. With Docker and ufw, iptables drops
+// hostFirewall lets the pods' packets through the host's firewall. With Docker and ufw, iptables drops
 // all forwarded traffic that they do not know, and an accept in our own table does not override
 // that. Two rules at the end of the chain FORWARD accept packets from and to the bridge, so earlier
 // rules of the administrator still apply. A chain whose policy is to accept is not changed.
-type passage struct {
+type hostFirewall struct {
 	bridge, name string // name marks our rules; it is the name of our table
 	options      []nftables.ConnOption
 }
 
 var iptablesFamilies = []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyIPv6}
 
-// open adds our rules where they are needed and missing; added is their number.
-func (p *passage) open() (added int, err error) {
+// allow adds our rules where they are needed and missing; added is their number.
+func (p *hostFirewall) allow() (added int, err error) {
 	conn, err := nftables.New(p.options...)
 	if err != nil {
 		return 0, fmt.Errorf("open nftables: %w", err)
@@ -64,7 +64,7 @@ func (p *passage) open() (added int, err error) {
 }
 
 // rule has the form that iptables uses, so that `iptables -S FORWARD` shows it.
-func (p *passage) rule(c *nftables.Chain, key expr.MetaKey) *nftables.Rule {
+func (p *hostFirewall) rule(c *nftables.Chain, key expr.MetaKey) *nftables.Rule {
 	return &nftables.Rule{
 		Table: c.Table, Chain: c, UserData: userdata.AppendString(nil, userdata.TypeComment, p.name),
 		Exprs: []expr.Any{
@@ -76,8 +76,8 @@ func (p *passage) rule(c *nftables.Chain, key expr.MetaKey) *nftables.Rule {
 	}
 }
 
-// close removes our rules.
-func (p *passage) close() error {
+// remove removes our rules.
+func (p *hostFirewall) remove() error {
 	conn, err := nftables.New(p.options...)
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
@@ -98,7 +98,7 @@ func (p *passage) close() error {
 }
 
 // chains returns iptables' FORWARD chains of both families, if they exist.
-func (p *passage) chains(conn *nftables.Conn) ([]*nftables.Chain, error) {
+func (p *hostFirewall) chains(conn *nftables.Conn) ([]*nftables.Chain, error) {
 	var list []*nftables.Chain
 	for _, family := range iptablesFamilies {
 		all, err := conn.ListChainsOfTableFamily(family)
@@ -113,7 +113,7 @@ func (p *passage) chains(conn *nftables.Conn) ([]*nftables.Chain, error) {
 	return list, nil
 }
 
-func (p *passage) rules(conn *nftables.Conn, c *nftables.Chain) ([]*nftables.Rule, error) {
+func (p *hostFirewall) rules(conn *nftables.Conn, c *nftables.Chain) ([]*nftables.Rule, error) {
 	all, err := conn.GetRules(c.Table, c)
 	if err != nil {
 		return nil, fmt.Errorf("list the rules of the chain FORWARD: %w", err)
@@ -127,9 +127,9 @@ func (p *passage) rules(conn *nftables.Conn, c *nftables.Chain) ([]*nftables.Rul
 // OnRulesChanged registers a function that is called after each change of the host's rules.
 func (n *Network) OnRulesChanged(tell func()) { n.rulesChanged.Store(&tell) }
 
-// keepPassage adds the rules, and adds them again whenever the host's rules change. Reloading a
+// keepFirewall adds the rules, and adds them again whenever the host's rules change. Reloading a
 // firewall often removes all rules first, including our tables.
-func (n *Network) keepPassage(ctx context.Context) error {
+func (n *Network) keepFirewall(ctx context.Context) error {
 	logger := klog.FromContext(ctx)
 	open := func() {
 		switch restored, err := n.restoreRules(); {
@@ -138,7 +138,7 @@ func (n *Network) keepPassage(ctx context.Context) error {
 		case restored:
 			logger.Info("Restored the nftables tables for pods, which were removed from outside", "table", n.cfg.Table)
 		}
-		switch added, err := n.passage.open(); {
+		switch added, err := n.firewall.allow(); {
 		case err != nil:
 			logger.Error(err, "Cannot add rules for pods to the host's firewall; it may drop their traffic", "bridge",
 				n.cfg.Bridge)

@@ -41,8 +41,8 @@ func newHost(t *testing.T) *host {
 	return h
 }
 
-func (h *host) passage(name string) *passage {
-	return &passage{bridge: "carob0", name: name, options: []nftables.ConnOption{nftables.WithNetNSFd(int(h.fd.Fd()))}}
+func (h *host) firewall(name string) *hostFirewall {
+	return &hostFirewall{bridge: "carob0", name: name, options: []nftables.ConnOption{nftables.WithNetNSFd(int(h.fd.Fd()))}}
 }
 
 // iptables runs an iptables command and returns its output.
@@ -66,9 +66,9 @@ func (h *host) expect(want string) {
 	}
 }
 
-func mustOpen(t *testing.T, p *passage, want int) {
+func mustAllow(t *testing.T, p *hostFirewall, want int) {
 	t.Helper()
-	if added, err := p.open(); err != nil || added != want {
+	if added, err := p.allow(); err != nil || added != want {
 		t.Errorf("added %d rules, %v, want %d", added, err, want)
 	}
 }
@@ -79,44 +79,44 @@ func accepts(name string) string {
 	return "\n-A FORWARD -i" + rest + "\n-A FORWARD -o" + rest
 }
 
-func TestPassage(t *testing.T) {
+func TestFirewall(t *testing.T) {
 	h := newHost(t)
-	p, other := h.passage("carob-1"), h.passage("carob-2")
-	mustOpen(t, p, 0) // no iptables
+	p, other := h.firewall("carob-1"), h.firewall("carob-2")
+	mustAllow(t, p, 0) // no iptables
 
 	h.iptables("-A", "FORWARD", "-s", "192.0.2.1", "-j", "DROP")
-	mustOpen(t, p, 0) // unknown traffic passes anyway
+	mustAllow(t, p, 0) // unknown traffic passes anyway
 
 	h.iptables("-P", "FORWARD", "DROP")
-	mustOpen(t, p, 2)
-	mustOpen(t, p, 0)
+	mustAllow(t, p, 2)
+	mustAllow(t, p, 0)
 	theirs := "-P FORWARD DROP\n-A FORWARD -s 192.0.2.1/32 -j DROP"
 	h.expect(theirs + accepts("carob-1")) // the administrator's rules come first
 
 	h.iptables("-D", "FORWARD", "-i", "carob0", "-m", "comment", "--comment", "carob-1", "-j", "ACCEPT")
-	mustOpen(t, p, 2)
+	mustAllow(t, p, 2)
 	h.expect(theirs + accepts("carob-1"))
 
-	mustOpen(t, other, 2)
-	if err := p.close(); err != nil {
+	mustAllow(t, other, 2)
+	if err := p.remove(); err != nil {
 		t.Fatal(err)
 	}
 	h.expect(theirs + accepts("carob-2")) // of another instance
-	if err := other.close(); err != nil {
+	if err := other.remove(); err != nil {
 		t.Fatal(err)
 	}
 	h.expect(theirs)
 }
 
 // Rules are also added to a firewall that is loaded while carob runs.
-func TestPassageFollowsTheFirewall(t *testing.T) {
+func TestFirewallThatIsLoadedLater(t *testing.T) {
 	h := newHost(t)
-	p := h.passage("carob-1")
+	p := h.firewall("carob-1")
 	opened := make(chan int, 100)
 	var w *rulesWatch
 	err := netns.Do(h.path, func() (err error) {
 		w, err = watchRules(func() {
-			added, err := p.open()
+			added, err := p.allow()
 			if err != nil {
 				t.Error(err)
 			}

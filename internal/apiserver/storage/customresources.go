@@ -11,25 +11,24 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 )
 
-// Foreign returns the storage options of kinds in another registry: custom resources and their
-// definitions. They are stored under their group's name, like upstream's, and encoded with codec
+// ForCustomResources returns the storage options of custom resources and their definitions. They are stored under their group's name, like upstream's, and encoded with codec
 // (their builder may replace it). Their watch caches start with the first watch and end with the
 // storage.
-func (o *Options) Foreign(codec runtime.Codec, encode runtime.GroupVersioner) *Foreign {
-	return &Foreign{Options: &Options{engine: o.engine, set: o.set, transformers: o.transformers,
+func (o *Options) ForCustomResources(codec runtime.Codec, encode runtime.GroupVersioner) *CustomResourceOptions {
+	return &CustomResourceOptions{Options: &Options{engine: o.engine, set: o.set, transformers: o.transformers,
 		caching: func(schema.GroupResource) Caching { return Lazy }, compactor: o.compactor, paced: o.paced,
-		inProcess: o.inProcess, foreign: true}, codec: codec, encode: encode}
+		inProcess: o.inProcess, customResources: true}, codec: codec, encode: encode}
 }
 
-// Foreign implements generic.RESTOptionsGetter for kinds of another registry.
-type Foreign struct {
+// CustomResourceOptions implements generic.RESTOptionsGetter for custom resources and their definitions.
+type CustomResourceOptions struct {
 	*Options
 	codec  runtime.Codec
 	encode runtime.GroupVersioner
 }
 
 // GetRESTOptions implements generic.RESTOptionsGetter.
-func (f *Foreign) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
+func (f *CustomResourceOptions) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
 	sc := storagebackend.NewDefaultConfig(keyPrefix, f.codec)
 	sc.EncodeVersioner = f.encode
 	sc.CountMetricPollPeriod = 0
@@ -41,10 +40,10 @@ func (f *Foreign) GetRESTOptions(gr schema.GroupResource, _ runtime.Object) (gen
 	}, nil
 }
 
-var _ generic.RESTOptionsGetter = (*Foreign)(nil)
+var _ generic.RESTOptionsGetter = (*CustomResourceOptions)(nil)
 
 // Close destroys the remaining storages.
-func (f *Foreign) Close() {
+func (f *CustomResourceOptions) Close() {
 	f.mu.Lock()
 	left := f.left
 	f.left = nil
@@ -83,7 +82,7 @@ func (o *Options) Any(ctx context.Context, kinds ...schema.GroupResource) (bool,
 // Count returns how many objects of a kind are stored. It reads none of them.
 func (o *Options) Count(ctx context.Context, gr schema.GroupResource) (int64, error) {
 	prefix := resourcePrefix(gr)
-	if o.foreign {
+	if o.customResources {
 		prefix = gr.Group + "/" + gr.Resource
 	}
 	n, err := o.engine.Client.Kubernetes.Count(ctx, keyPrefix+"/"+prefix+"/", clientkubernetes.CountOptions{})

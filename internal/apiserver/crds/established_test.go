@@ -38,12 +38,12 @@ func TestEstablishedLongAgo(t *testing.T) {
 		}
 		for _, age := range []time.Duration{0, time.Second, time.Hour} {
 			time.Sleep(age)
-			shown, err := prompt{known{Indexer: index}}.Lister().Get("gadgets.example.org")
+			shown, err := establishedInformer{known{Indexer: index}}.Lister().Get("gadgets.example.org")
 			if err != nil {
 				t.Fatal(err)
 			}
 			established := shown.Status.Conditions[1].LastTransitionTime
-			if time.Since(established.Time) < settling {
+			if time.Since(established.Time) < establishDelay {
 				t.Errorf("the library would wait: %v after it was established it is shown as established %v ago", age,
 					time.Since(established.Time))
 			}
@@ -55,7 +55,7 @@ func TestEstablishedLongAgo(t *testing.T) {
 				t.Error("a definition that is old enough is copied")
 			}
 		}
-		if _, err := (prompt{known{Indexer: index}}).Lister().Get("others.example.org"); err == nil {
+		if _, err := (establishedInformer{known{Indexer: index}}).Lister().Get("others.example.org"); err == nil {
 			t.Error("one that is not there is shown")
 		}
 	})
