@@ -18,9 +18,9 @@ import (
 	"carob/internal/node/spec"
 )
 
-// gate asks placement.AdmitHere about pods. It keeps what the pods hold counted, so that
+// admission asks placement.AdmitHere about pods. It keeps what the pods hold counted, so that
 // one more pod costs no walk over all the others. One goroutine at a time.
-type gate struct {
+type admission struct {
 	object func() *corev1.Node
 	down   func() bool // the machine is going down
 	// appArmor says whether the kernel enforces AppArmor profiles.
@@ -32,22 +32,22 @@ type gate struct {
 }
 
 // admit says whether the pod may run on this node, beside the others.
-func (g *gate) admit(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {
-	object := g.object()
+func (a *admission) admit(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {
+	object := a.object()
 	if object != nil {
-		if g.node.Object != object {
-			g.node.Set(object)
+		if a.node.Object != object {
+			a.node.Set(object)
 		}
-		g.count(others)
+		a.count(others)
 	}
-	node := &g.node
+	node := &a.node
 	if object == nil {
 		node = &placement.Node{}
 	}
 	needs := needs(pod)
-	needs.Served = g.served(pod)
-	machine := placement.Machine{OS: goruntime.GOOS, AppArmor: needs.AppArmor && g.appArmor(), ShuttingDown: g.down(),
-		UnsafeSysctls: g.sysctls}
+	needs.Served = a.served(pod)
+	machine := placement.Machine{OS: goruntime.GOOS, AppArmor: needs.AppArmor && a.appArmor(), ShuttingDown: a.down(),
+		UnsafeSysctls: a.sysctls}
 	v := node.AdmitHere(placement.Prepare(pod), machine, needs)
 	if v.Rejection == nil {
 		return pods.Verdict{}
@@ -57,8 +57,8 @@ func (g *gate) admit(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {
 }
 
 // served are the extended resources that the pod is not refused for.
-func (g *gate) served(pod *corev1.Pod) []corev1.ResourceName {
-	if g.devices == nil {
+func (a *admission) served(pod *corev1.Pod) []corev1.ResourceName {
+	if a.devices == nil {
 		return nil
 	}
 	var names []corev1.ResourceName
@@ -66,7 +66,7 @@ func (g *gate) served(pod *corev1.Pod) []corev1.ResourceName {
 		for i := range list {
 			for name := range list[i].Resources.Limits { // any order: a set
 				if podclaims.IsDevice(name) && !slices.Contains(names, name) &&
-					(podclaims.ServedByClaim(pod, list[i].Name, name) || g.devices.Waits(pod, name)) {
+					(podclaims.ServedByClaim(pod, list[i].Name, name) || a.devices.Waits(pod, name)) {
 					names = append(names, name)
 				}
 			}
@@ -81,14 +81,14 @@ func needs(pod *corev1.Pod) placement.Needs {
 }
 
 // count brings the ledger up to these pods.
-func (g *gate) count(all []*corev1.Pod) {
-	if g.counted == nil {
-		g.counted = map[types.UID]*corev1.Pod{}
+func (a *admission) count(all []*corev1.Pod) {
+	if a.counted == nil {
+		a.counted = map[types.UID]*corev1.Pod{}
 	}
 	here := make(map[types.UID]bool, len(all))
 	for _, pod := range all {
 		here[pod.UID] = true
-		old := g.counted[pod.UID]
+		old := a.counted[pod.UID]
 		switch {
 		case old == nil:
 		case old == pod:
@@ -97,15 +97,15 @@ func (g *gate) count(all []*corev1.Pod) {
 			!resizing(old):
 			continue // what it holds changes only with its spec, and with what the agent made of it
 		default:
-			g.node.Remove(pod.UID)
+			a.node.Remove(pod.UID)
 		}
-		g.node.Add(placement.Prepare(pod))
-		g.counted[pod.UID] = pod
+		a.node.Add(placement.Prepare(pod))
+		a.counted[pod.UID] = pod
 	}
-	for uid := range g.counted {
+	for uid := range a.counted {
 		if !here[uid] {
-			g.node.Remove(uid)
-			delete(g.counted, uid)
+			a.node.Remove(uid)
+			delete(a.counted, uid)
 		}
 	}
 }
@@ -119,4 +119,20 @@ func resizing(pod *corev1.Pod) bool {
 func hostAppArmor() bool {
 	b, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
 	return err == nil && strings.HasPrefix(string(b), "Y")
+}
+
+// countRejections is the node's admission with what it refuses counted. Resizes are not pods that are refused.
+func (m *machine) countRejections(admit func(*corev1.Pod, []*corev1.Pod) pods.Verdict) func(*corev1.Pod,
+	[]*corev1.Pod) pods.Verdict {
+	return func(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {
+		v := admit(pod, others)
+		switch {
+		case v.Rejection == nil || pod.Status.StartTime != nil:
+		case len(v.Victims) > 0:
+			m.meter.Preempted(strings.TrimPrefix(v.Rejection.Reason, "OutOf"), len(v.Victims))
+		default:
+			m.meter.Refused(v.Rejection.Reason)
+		}
+		return v
+	}
 }

@@ -15,7 +15,7 @@ func TestGateCounts(t *testing.T) {
 	node.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"),
 		corev1.ResourcePods: resource.MustParse("10")}
 	down := false
-	g := &gate{object: func() *corev1.Node { return node }, down: func() bool { return down },
+	g := &admission{object: func() *corev1.Node { return node }, down: func() bool { return down },
 		appArmor: func() bool { return false }}
 	pod := func(name, cpu string, port int32) *corev1.Pod {
 		c := corev1.Container{Name: "c",

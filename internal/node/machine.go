@@ -113,7 +113,7 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 	if steps := cfg.shutdownSteps(); len(steps) > 0 {
 		m.shutdown = shutdown.New(shutdown.Config{
 			Steps: steps, Open: shutdown.OpenLogin, Event: m.events.Node,
-			Changed: m.reporter.Poke,
+			Changed: m.reporter.Wake,
 		})
 	}
 	return m, nil

@@ -6,6 +6,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/opencontainers/cgroups"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +18,7 @@ import (
 	coreeviction "carob/internal/core/eviction"
 	"carob/internal/node/devices"
 	"carob/internal/node/eviction"
+	"carob/internal/node/metrics"
 	"carob/internal/node/object"
 	"carob/internal/node/spec"
 	"carob/internal/node/stream"
@@ -45,12 +47,12 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 		return nil, err
 	}
 	p := &parts{cfg: cfg, machine: m, podLoop: l, listed: make(chan struct{})}
-	p.meter.Show(p.shown())
+	p.meter.Show(p.metricsFacts())
 	p.eviction = eviction.New(eviction.Config{
 		Rules: *cfg.Eviction, Images: *cfg.ImageGC, Runtime: cfg.Runtime, Pods: p.pods, Root: cfg.RootDir,
 		LogDir:    func(pod *corev1.Pod) string { return spec.PodLogDir(cfg.PodLogDir, pod) },
 		VolumeDir: p.volumes.EmptyDir,
-		PodDir:    p.volumes.PodDir, PodEvent: p.events.PodWith, NodeEvent: p.events.Node, Again: p.reporter.Poke,
+		PodDir:    p.volumes.PodDir, PodEvent: p.events.PodWith, NodeEvent: p.events.Node, Again: p.reporter.Wake,
 		Reclaim: p.pods.NodeChanged, Evicted: p.meter.Evicted, Shortage: p.shortage,
 	})
 	p.watcher.Listed(ctx) // so that a runtime that answers is known to be healthy before the first report
@@ -84,7 +86,7 @@ func (p *parts) newServer(ctx context.Context) (*stream.Server, error) {
 
 // deviceHooks is what the manager of devices tells and asks.
 func (p *parts) deviceHooks() devices.Hooks {
-	return devices.Hooks{PodChanged: p.pods.Changed, NodeChanged: p.reporter.Poke, Pods: func() []*corev1.Pod {
+	return devices.Hooks{PodChanged: p.pods.Changed, NodeChanged: p.reporter.Wake, Pods: func() []*corev1.Pod {
 		var active []*corev1.Pod
 		for _, v := range p.pods.List() {
 			if phase := v.Status.Phase; phase != corev1.PodSucceeded && phase != corev1.PodFailed {
@@ -100,7 +102,7 @@ func (p *parts) sourcesOfNode() object.Sources {
 	return object.Sources{
 		Pressures: func(ctx context.Context, now time.Time) []coreeviction.Pressure {
 			if p.manifest != nil {
-				p.manifest.Poke() // at the pace of the node's lease, too
+				p.manifest.Wake() // at the pace of the node's lease, too
 			}
 			return p.eviction.Look(ctx, now)
 		},
@@ -115,7 +117,7 @@ func (p *parts) follow(ctx context.Context, moved <-chan struct{}) {
 		case <-ctx.Done():
 			return
 		case <-moved: // the machine has other addresses
-			p.reporter.Poke()
+			p.reporter.Wake()
 			p.pods.NodeChanged()
 		case <-p.health.changed: // the network became ready or stopped being so
 			p.pods.NodeChanged()
@@ -183,4 +185,13 @@ func (p *parts) imageList(ctx context.Context) []corev1.ContainerImage {
 		klog.FromContext(ctx).Error(err, "Records of images that are gone stay")
 	}
 	return object.ImageList(resp.Images)
+}
+
+// metricsFacts are what those metrics show that are made when they are read.
+func (p *parts) metricsFacts() metrics.Facts {
+	return metrics.Facts{
+		Node: p.cfg.Name, CgroupV2: cgroups.IsCgroup2UnifiedMode(), Pods: p.pods.List,
+		Mirrors: p.statics.MirrorCount, Listed: p.watcher.ListedAt,
+		Mounted: func(pod *corev1.Pod) bool { return p.volumes.State(pod).Mounted },
+	}
 }

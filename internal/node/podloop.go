@@ -33,7 +33,7 @@ type podLoop struct {
 	volumes  *volume.Manager
 	pulls    *image.Manager
 	observer *observe.Observer
-	statics  *static.Keeper
+	statics  *static.Manager
 	manifest *static.Source // nil: none
 	pods     *pods.Manager
 	watcher  *observe.Watcher
@@ -73,18 +73,18 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		Classes: m.client.NodeV1().RuntimeClasses(),
 		Node:    m.facts.node, Event: m.events.Pod, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir, Links: m.links,
 	})
-	l.statics = static.NewKeeper(static.KeeperConfig{Client: core, Node: m.known.Node, Status: l.status})
+	l.statics = static.NewManager(static.ManagerConfig{Client: core, Node: m.known.Node, Status: l.status})
 	if cfg.Manifests != "" {
 		l.manifest = static.NewSource(static.SourceConfig{Path: cfg.Manifests, Node: cfg.Name, Complete: cfg.Complete,
 			Wanted: l.statics.Wanted})
 	}
-	gate := &gate{object: m.reporter.Node, down: m.goingDown, appArmor: hostAppArmor, devices: m.devices,
+	admission := &admission{object: m.reporter.Node, down: m.goingDown, appArmor: hostAppArmor, devices: m.devices,
 		sysctls: cfg.UnsafeSysctls}
 	l.pods = pods.New(pods.Config{
 		Machine: pods.Machine{Step: podlife.Step, Recover: podlife.Recover}, Node: m.lifeNode(cfg),
 		Observer: l.observer,
 		Executor: m.meter.Executor(executor), Status: m.meter.Statuses(l.statics), Event: m.events.Pod,
-		Admit: m.counted(gate.admit), Routed: routed(cfg.Traffic, cfg.Queues), Journal: cfg.Journal,
+		Admit: m.countRejections(admission.admit), Routed: routed(cfg.Traffic, cfg.Queues), Journal: cfg.Journal,
 	})
 	l.watcher = &observe.Watcher{
 		Observer: l.observer, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir,

@@ -11,9 +11,9 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 )
 
-// ForCustomResources returns the storage options of custom resources and their definitions. They are stored under their group's name, like upstream's, and encoded with codec
-// (their builder may replace it). Their watch caches start with the first watch and end with the
-// storage.
+// ForCustomResources returns the storage options of custom resources and their definitions. They are
+// stored under their group's name, like upstream's, and encoded with codec (their builder may replace
+// it). Their watch caches start with the first watch and end with the storage.
 func (o *Options) ForCustomResources(codec runtime.Codec, encode runtime.GroupVersioner) *CustomResourceOptions {
 	return &CustomResourceOptions{Options: &Options{engine: o.engine, set: o.set, transformers: o.transformers,
 		caching: func(schema.GroupResource) Caching { return Lazy }, compactor: o.compactor, paced: o.paced,

@@ -144,8 +144,8 @@ func (r *Reporter) Seen(node *corev1.Node) {
 	r.tellCordoned(node)
 }
 
-// Poke has the status looked at again now.
-func (r *Reporter) Poke() {
+// Wake has the status looked at again now.
+func (r *Reporter) Wake() {
 	select {
 	case r.poke <- struct{}{}:
 	default:
@@ -488,7 +488,7 @@ func (r *Reporter) untaint(ctx context.Context, ready bool) error {
 	case apierrors.IsConflict(err):
 		stored, err = r.cfg.Client.CoreV1().Nodes().Get(ctx, r.cfg.Name, metav1.GetOptions{})
 		if err == nil {
-			r.Poke()
+			r.Wake()
 		}
 	}
 	if err != nil {

@@ -35,7 +35,7 @@ func (f *fixture) set(problems ...string) {
 	f.mu.Lock()
 	f.problems = problems
 	f.mu.Unlock()
-	f.r.Poke()
+	f.r.Wake()
 	synctest.Wait()
 }
 
@@ -213,7 +213,7 @@ func TestPressure(t *testing.T) {
 			f.mu.Lock()
 			f.under = under
 			f.mu.Unlock()
-			f.r.Poke()
+			f.r.Wake()
 			synctest.Wait()
 		}
 		if got := status(); got != "False KubeletHasSufficientMemory: kubelet has sufficient memory available" {

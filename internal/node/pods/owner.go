@@ -47,7 +47,7 @@ type owner struct {
 	life     podlife.Life
 	sent     bool // the status in state was given to the writer
 	lookErr  lookRetry
-	log      chronicle
+	log      timeline
 	latest   *latest
 }
 
@@ -88,7 +88,7 @@ func newOwner(cfg *Config, room nodeRoom, e *entry) *owner {
 		cfg: cfg, room: room, pod: e.pod, runs: e.pod, gone: e.gone, stale: true,
 		flights: map[podlife.Key]context.CancelFunc{},
 		box:     mailbox{wake: make(chan struct{}, 1), pod: e.pod, gone: e.gone, hold: e.hold, rejected: e.rejected},
-		log:     newChronicle(cfg.Journal), latest: e.latest,
+		log:     newTimeline(cfg.Journal), latest: e.latest,
 	}
 }
 

@@ -17,7 +17,7 @@
 //	   ├──▶ entry.latest what readers see: the HTTPS server, admission, eviction, metrics. It
 //	   │                 outlives the owner, for a pod at rest.
 //	   └──▶ StatusWriter when it differs from the one before, or none was sent yet:
-//	          ├─ static.Keeper   of a static pod it keeps the newest, for a mirror pod that is
+//	          ├─ static.Manager  of a static pod it keeps the newest, for a mirror pod that is
 //	          │                  made later; it goes on to the mirror's name
 //	          └─ status.Writer   want: what the API server should have; base: what it has.
 //	                             They differ until a write is through, and after a drift.

@@ -1,7 +1,7 @@
 // Package static brings the pods of a manifest directory into the node agent
 // (L7.I) and keeps their copies in the API server, the mirror pods.
 //
-// Source reads the directory and says which pods are wanted; Keeper has the node
+// Source reads the directory and says which pods are wanted; Manager has the node
 // agent run them, one after the other where two share a name, and publishes what
 // becomes of them to their mirrors. The agent drives both. A mirror never has a
 // say about its pod: deleting it changes nothing on the node.

@@ -29,7 +29,7 @@ type SourceConfig struct {
 	Wanted func([]*corev1.Pod)
 }
 
-// Source turns manifest files into pods. The kernel tells of changes; Poke is the
+// Source turns manifest files into pods. The kernel tells of changes; Wake is the
 // net under that.
 type Source struct {
 	cfg   SourceConfig
@@ -55,8 +55,8 @@ func NewSource(cfg SourceConfig) *Source {
 	return &Source{cfg: cfg, poke: make(chan struct{}, 1), files: map[string]*file{}}
 }
 
-// Poke has the directory looked at again. It never blocks.
-func (s *Source) Poke() {
+// Wake has the directory looked at again. It never blocks.
+func (s *Source) Wake() {
 	select {
 	case s.poke <- struct{}{}:
 	default:

@@ -185,7 +185,7 @@ func TestSecondManifestOfANameIsIgnored(t *testing.T) {
 	}
 }
 
-func TestPokeFindsWhatNoEventTold(t *testing.T) {
+func TestWakeFindsWhatNoEventTold(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "real"), []byte(manifest), 0o600); err != nil {
 		t.Fatal(err)
@@ -202,6 +202,6 @@ func TestPokeFindsWhatNoEventTold(t *testing.T) {
 		// no event: another directory
 		t.Fatal(err)
 	}
-	w.Poke()
+	w.Wake()
 	w.next("api-n")
 }

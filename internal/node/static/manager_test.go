@@ -17,11 +17,11 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// world is a Keeper with an API server, the writer of statuses and the owner of
+// world is a Manager with an API server, the writer of statuses and the owner of
 // pods beside it, each a list of what it was told.
 type world struct {
 	corev1client.PodInterface // calls that no test makes panic
-	*Keeper
+	*Manager
 
 	mu   sync.Mutex
 	n    int
@@ -86,7 +86,7 @@ func (r runner) Stop(uid types.UID)    { r.w.note("stop %s", uid) }
 func newWorld(t *testing.T) *world {
 	w := &world{pods: map[string]*corev1.Pod{}}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "nodeuid"}}
-	w.Keeper = NewKeeper(KeeperConfig{
+	w.Manager = NewManager(ManagerConfig{
 		Client: w, Node: func() *corev1.Node { return node }, Status: writer{w},
 	})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -4,24 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
-	corev1 "k8s.io/api/core/v1"
 
-	"carob/internal/node/metrics"
-	"carob/internal/node/pods"
 	"carob/internal/node/stream"
 )
 
 const (
 	// syncLoopMax is how long pods may not be looked after before the agent is unhealthy (L8.27).
 	syncLoopMax = 5 * time.Minute
-	// liveTimeout is how long a check may take: what hangs is not healthy.
-	liveTimeout = 2 * time.Second
+	// checkTimeout is how long a check may take: what hangs is not healthy.
+	checkTimeout = 2 * time.Second
 )
 
 var errSyncLoop = errors.New("sync Loop took longer than expected")
@@ -39,31 +34,6 @@ func (p *parts) syncLoop() error {
 	return nil
 }
 
-// shown are what the families of metrics show that are made when they are read.
-func (p *parts) shown() metrics.Facts {
-	return metrics.Facts{
-		Node: p.cfg.Name, CgroupV2: cgroups.IsCgroup2UnifiedMode(), Pods: p.pods.List,
-		Mirrors: p.statics.MirrorCount, Listed: p.watcher.ListedAt,
-		Mounted: func(pod *corev1.Pod) bool { return p.volumes.State(pod).Mounted },
-	}
-}
-
-// counted is the node's admission with what it refuses counted. Resizes are not pods that are refused.
-func (m *machine) counted(admit func(*corev1.Pod, []*corev1.Pod) pods.Verdict) func(*corev1.Pod,
-	[]*corev1.Pod) pods.Verdict {
-	return func(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {
-		v := admit(pod, others)
-		switch {
-		case v.Rejection == nil || pod.Status.StartTime != nil:
-		case len(v.Victims) > 0:
-			m.meter.Preempted(strings.TrimPrefix(v.Rejection.Reason, "OutOf"), len(v.Victims))
-		default:
-			m.meter.Refused(v.Rejection.Reason)
-		}
-		return v
-	}
-}
-
 // checks are those of /healthz, under the kubelet's names.
 func (p *parts) checks() []stream.Check {
 	return []stream.Check{
@@ -73,13 +43,13 @@ func (p *parts) checks() []stream.Check {
 	}
 }
 
-// inTime makes a check fail that does not end within liveTimeout. What hangs is left
+// inTime makes a check fail that does not end within checkTimeout. What hangs is left
 // to itself, and no second one is begun beside it.
 func inTime(check func() error) func() error {
 	var hangs atomic.Bool
 	return func() error {
 		if hangs.Swap(true) {
-			return fmt.Errorf("no answer within %v", liveTimeout)
+			return fmt.Errorf("no answer within %v", checkTimeout)
 		}
 		done := make(chan error, 1)
 		go func() {
@@ -87,13 +57,13 @@ func inTime(check func() error) func() error {
 			hangs.Store(false)
 			done <- err
 		}()
-		timer := time.NewTimer(liveTimeout)
+		timer := time.NewTimer(checkTimeout)
 		defer timer.Stop()
 		select {
 		case err := <-done:
 			return err
 		case <-timer.C:
-			return fmt.Errorf("no answer within %v", liveTimeout)
+			return fmt.Errorf("no answer within %v", checkTimeout)
 		}
 	}
 }

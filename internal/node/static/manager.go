@@ -20,8 +20,8 @@ import (
 	"carob/internal/node/pods"
 )
 
-// KeeperConfig is what a Keeper works with. All fields are required.
-type KeeperConfig struct {
+// ManagerConfig is what a Manager works with. All fields are required.
+type ManagerConfig struct {
 	Client corev1client.PodsGetter
 	Node   func() *corev1.Node // as registered; nil before
 	Status pods.StatusWriter   // of the pods that the API server has
@@ -35,15 +35,15 @@ type Runner interface {
 	Stop(uid types.UID)
 }
 
-// Keeper runs the static pods that are wanted and keeps a mirror of each in the
+// Manager runs the static pods that are wanted and keeps a mirror of each in the
 // API server. For the owners of pods it is the StatusWriter: the status of a
 // static pod goes to its mirror, all others pass through.
 //
 //	wanted ──none of its name runs──▶ running ──not wanted──▶ ending ──Forget──▶ (gone, its mirror too)
 //
 // Its methods may be called from any goroutine; only Run acts.
-type Keeper struct {
-	cfg     KeeperConfig
+type Manager struct {
+	cfg     ManagerConfig
 	wake    chan struct{} // capacity 1
 	settled chan struct{} // closed when the pods of the first manifests were started
 
@@ -54,7 +54,7 @@ type Keeper struct {
 	mirrors map[types.NamespacedName]*corev1.Pod // newest version seen
 }
 
-// static is one static pod; guarded by Keeper.mu.
+// static is one static pod; guarded by Manager.mu.
 type static struct {
 	pod      *corev1.Pod
 	wanted   bool
@@ -78,18 +78,18 @@ const (
 	patience = 10 * time.Second
 )
 
-var _ pods.StatusWriter = (*Keeper)(nil)
+var _ pods.StatusWriter = (*Manager)(nil)
 
-// NewKeeper returns a Keeper; nothing happens before Run.
-func NewKeeper(cfg KeeperConfig) *Keeper {
-	return &Keeper{
+// NewManager returns a Manager; nothing happens before Run.
+func NewManager(cfg ManagerConfig) *Manager {
+	return &Manager{
 		cfg: cfg, wake: make(chan struct{}, 1), settled: make(chan struct{}),
 		statics: map[types.UID]*static{}, mirrors: map[types.NamespacedName]*corev1.Pod{},
 	}
 }
 
 // Settled is closed when the pods of the first manifests were handed to the Runner.
-func (k *Keeper) Settled() <-chan struct{} { return k.settled }
+func (k *Manager) Settled() <-chan struct{} { return k.settled }
 
 // IsMirror tells the API server's copy of a static pod.
 func IsMirror(pod *corev1.Pod) bool {
@@ -101,7 +101,7 @@ func nameOf(pod *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
-func (k *Keeper) nudge() {
+func (k *Manager) nudge() {
 	select {
 	case k.wake <- struct{}{}:
 	default:
@@ -109,7 +109,7 @@ func (k *Keeper) nudge() {
 }
 
 // Wanted says which static pods there should be.
-func (k *Keeper) Wanted(all []*corev1.Pod) {
+func (k *Manager) Wanted(all []*corev1.Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	here := make(map[types.UID]bool, len(all))
@@ -132,14 +132,14 @@ func (k *Keeper) Wanted(all []*corev1.Pod) {
 }
 
 // MirrorCount is how many mirrors the API server has.
-func (k *Keeper) MirrorCount() int {
+func (k *Manager) MirrorCount() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return len(k.mirrors)
 }
 
 // Mirrors says which mirrors the API server has.
-func (k *Keeper) Mirrors(all []*corev1.Pod) {
+func (k *Manager) Mirrors(all []*corev1.Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	was := k.mirrors
@@ -157,7 +157,7 @@ func (k *Keeper) Mirrors(all []*corev1.Pod) {
 }
 
 // SeenMirror brings a newer version of a mirror.
-func (k *Keeper) SeenMirror(mirror *corev1.Pod) {
+func (k *Manager) SeenMirror(mirror *corev1.Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.see(mirror)
@@ -165,7 +165,7 @@ func (k *Keeper) SeenMirror(mirror *corev1.Pod) {
 }
 
 // GoneMirror says that a mirror left the API server.
-func (k *Keeper) GoneMirror(mirror *corev1.Pod) {
+func (k *Manager) GoneMirror(mirror *corev1.Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if now := k.mirrors[nameOf(mirror)]; now != nil && now.UID == mirror.UID {
@@ -176,7 +176,7 @@ func (k *Keeper) GoneMirror(mirror *corev1.Pod) {
 }
 
 // see takes a mirror in and gives it the status of its pod, with k.mu held.
-func (k *Keeper) see(mirror *corev1.Pod) {
+func (k *Manager) see(mirror *corev1.Pod) {
 	old := k.mirrors[nameOf(mirror)]
 	k.mirrors[nameOf(mirror)] = mirror
 	k.cfg.Status.Seen(mirror)
@@ -188,7 +188,7 @@ func (k *Keeper) see(mirror *corev1.Pod) {
 }
 
 // Set implements pods.StatusWriter.
-func (k *Keeper) Set(pod *corev1.Pod, status *corev1.PodStatus) {
+func (k *Manager) Set(pod *corev1.Pod, status *corev1.PodStatus) {
 	if !resources.IsStatic(pod) {
 		k.cfg.Status.Set(pod, status)
 		return
@@ -206,14 +206,14 @@ func (k *Keeper) Set(pod *corev1.Pod, status *corev1.PodStatus) {
 }
 
 // Seen implements pods.StatusWriter.
-func (k *Keeper) Seen(pod *corev1.Pod) {
+func (k *Manager) Seen(pod *corev1.Pod) {
 	if !resources.IsStatic(pod) {
 		k.cfg.Status.Seen(pod)
 	}
 }
 
 // Forget implements pods.StatusWriter: nothing of the pod is left on the node.
-func (k *Keeper) Forget(uid types.UID) {
+func (k *Manager) Forget(uid types.UID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	s := k.statics[uid]
@@ -235,7 +235,7 @@ func mirrors(mirror, pod *corev1.Pod) bool {
 }
 
 // Run starts and stops static pods and makes and removes mirrors until ctx ends.
-func (k *Keeper) Run(ctx context.Context, runner Runner) {
+func (k *Manager) Run(ctx context.Context, runner Runner) {
 	begin := time.Now()
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -268,7 +268,7 @@ func (k *Keeper) Run(ctx context.Context, runner Runner) {
 
 // run starts and stops static pods. Of two with one name the second waits until
 // nothing of the first is left (L7.112).
-func (k *Keeper) run(runner Runner) {
+func (k *Manager) run(runner Runner) {
 	var start []*corev1.Pod
 	var stop []types.UID
 	k.mu.Lock()
@@ -298,7 +298,7 @@ func (k *Keeper) run(runner Runner) {
 }
 
 // byName is the static pods in the order of their names, with k.mu held.
-func (k *Keeper) byName() []*static {
+func (k *Manager) byName() []*static {
 	return slices.SortedFunc(maps.Values(k.statics), func(a, b *static) int {
 		return cmp.Or(byName(nameOf(a.pod), nameOf(b.pod)), cmp.Compare(a.pod.UID, b.pod.UID))
 	})
@@ -311,7 +311,7 @@ func byName(a, b types.NamespacedName) int {
 // known is the pod with the status that its mirror shows, which is what an
 // earlier agent knew of it. One that ended begins anew unless its restart policy
 // and its containers say otherwise: the node may have been shut down.
-func (k *Keeper) known(s *static) *corev1.Pod {
+func (k *Manager) known(s *static) *corev1.Pod {
 	mirror := k.mirrors[nameOf(s.pod)]
 	if mirror == nil || !mirrors(mirror, s.pod) || mirror.Status.Phase == corev1.PodFailed ||
 		mirror.Status.Phase == corev1.PodSucceeded {
@@ -331,7 +331,7 @@ type task struct {
 
 // mirror makes missing mirrors and removes wrong ones (L7.113, L7.114). It says when
 // to try again; zero: when something changes.
-func (k *Keeper) mirror(ctx context.Context, now time.Time) (next time.Time) {
+func (k *Manager) mirror(ctx context.Context, now time.Time) (next time.Time) {
 	for _, t := range k.tasks(now, &next) {
 		err := k.do(ctx, t)
 		switch {
@@ -366,7 +366,7 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // tasks is what is due now; next is moved to the earliest thing that is not.
-func (k *Keeper) tasks(now time.Time, next *time.Time) []task {
+func (k *Manager) tasks(now time.Time, next *time.Time) []task {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.listed {
@@ -420,7 +420,7 @@ func mirrorOf(pod *corev1.Pod, node *corev1.Node) *corev1.Pod {
 	return m
 }
 
-func (k *Keeper) do(ctx context.Context, t task) error {
+func (k *Manager) do(ctx context.Context, t task) error {
 	if t.create != nil {
 		_, err := k.cfg.Client.Pods(t.create.Namespace).Create(ctx, t.create, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {

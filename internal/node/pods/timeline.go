@@ -9,10 +9,10 @@ import (
 	"carob/internal/core/podlife"
 )
 
-// chronicle writes down what happens to one pod, each thing once. Probe runs are
+// timeline writes down what happens to one pod, each thing once. Probe runs are
 // left out unless their verdict differs from the run before. Used by the owner's
 // goroutine only.
-type chronicle struct {
+type timeline struct {
 	to       journal.Recorder
 	life     podlife.Life
 	phase    corev1.PodPhase
@@ -27,17 +27,17 @@ type probeOf struct {
 	kind        podlife.ProbeType
 }
 
-func newChronicle(to journal.Recorder) chronicle {
-	return chronicle{to: to, began: map[podlife.Key]time.Time{}, verdicts: map[probeOf]podlife.ProbeVerdict{}}
+func newTimeline(to journal.Recorder) timeline {
+	return timeline{to: to, began: map[podlife.Key]time.Time{}, verdicts: map[probeOf]podlife.ProbeVerdict{}}
 }
 
-func (c *chronicle) write(pod *corev1.Pod, e journal.Entry) {
+func (c *timeline) write(pod *corev1.Pod, e journal.Entry) {
 	e.Namespace, e.Pod, e.UID = pod.Namespace, pod.Name, string(pod.UID)
 	c.to.Record(e)
 }
 
 // ended writes down the ends of actions and the probes that changed something.
-func (c *chronicle) ended(in podlife.Input) {
+func (c *timeline) ended(in podlife.Input) {
 	for _, d := range in.Done {
 		e := journal.Entry{Time: d.At, Kind: journal.ActionEnd, Key: string(d.Key)}
 		if began, ok := c.began[d.Key]; ok {
@@ -78,7 +78,7 @@ func tail(s string) string {
 }
 
 // begun writes down the begin of an action.
-func (c *chronicle) begun(pod *corev1.Pod, b podlife.Begin, now time.Time) {
+func (c *timeline) begun(pod *corev1.Pod, b podlife.Begin, now time.Time) {
 	if _, ok := b.Action.(podlife.RunProbe); ok {
 		return
 	}
@@ -89,7 +89,7 @@ func (c *chronicle) begun(pod *corev1.Pod, b podlife.Begin, now time.Time) {
 }
 
 // decided writes down what a Step changed.
-func (c *chronicle) decided(in podlife.Input, out podlife.Output) {
+func (c *timeline) decided(in podlife.Input, out podlife.Output) {
 	now := in.Now
 	if out.Life != c.life {
 		c.life = out.Life
@@ -152,6 +152,6 @@ func objectOf(a podlife.Action) string {
 }
 
 // gone writes down that the object left the API.
-func (c *chronicle) gone(pod *corev1.Pod, now time.Time) {
+func (c *timeline) gone(pod *corev1.Pod, now time.Time) {
 	c.write(pod, journal.Entry{Time: now, Kind: journal.API, Key: "deleted"})
 }
