@@ -76,7 +76,7 @@ func newServer(cfg Config, e exchanger, now func() time.Time) *Server {
 		return slices.Contains(cfg.Listen, a) || slices.Contains(cfg.ClusterIPs, a)
 	}}
 	s.m.entries = func() (n [2]int) {
-		for _, one := range s.sites.Load().all {
+		for _, one := range s.blocks.Load().all {
 			if one.cache != nil {
 				a, b := one.cache.count()
 				n[success], n[denial] = n[success]+a, n[denial]+b
@@ -116,7 +116,7 @@ func (s *Server) configure(text string) error {
 	if err != nil {
 		return err
 	}
-	if old := s.sites.Swap(made); old != nil {
+	if old := s.blocks.Swap(made); old != nil {
 		old.stop()
 	}
 	made.group.start(func() { s.look(made) })
@@ -137,7 +137,7 @@ func (s *Server) wantPods() {
 }
 
 // look checks once for forwarding loops, if the configuration asks for it.
-func (s *Server) look(on *sites) {
+func (s *Server) look(on *serverBlocks) {
 	for _, one := range on.all {
 		for _, f := range one.forwards {
 			if one.Loop && f.ctx.Err() == nil {
@@ -152,7 +152,7 @@ func (s *Server) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, logged(ctx))
 	var group sync.WaitGroup
 	defer group.Wait()
-	defer func() { s.sites.Load().stop() }()
+	defer func() { s.blocks.Load().stop() }()
 	defer s.closeListeners()
 	if s.cfg.Register != nil {
 		defer s.cfg.Register.Unregister(s.m)

@@ -58,7 +58,7 @@ func TestPrefetch(t *testing.T) {
 	u.set(func(_ core.Upstream, m *dns.Msg) (*dns.Msg, error) { return address(m, "192.0.2.2", 30), nil })
 	c.add(20 * time.Second)
 	want(t, "while it is asked for", query(t, s, "example.com.", dns.TypeA), "NOERROR example.com. 10 A 192.0.2.1")
-	s.sites.Load().group.group.Wait()
+	s.blocks.Load().group.group.Wait()
 	want(t, "then", query(t, s, "example.com.", dns.TypeA), "NOERROR example.com. 30 A 192.0.2.2")
 	if u.count() != 2 {
 		t.Errorf("asked %v", u.asked)
@@ -128,7 +128,7 @@ func TestFailover(t *testing.T) {
 	mu.Lock()
 	broken = false
 	mu.Unlock()
-	f := s.sites.Load().all[0].forwards[0]
+	f := s.blocks.Load().all[0].forwards[0]
 	other := core.Upstream{Addr: netip.MustParseAddrPort("192.0.2.1:53")}
 	testwait.For(t, "it is up again", func() bool { return !f.down(other) })
 	want(t, "it is up", query(t, s, "b.example.", dns.TypeA), "NOERROR b.example. 0 A 192.0.2.1")
@@ -243,7 +243,7 @@ func TestLoop(t *testing.T) {
 	if err := s.configure(".:53 {\nkubernetes cluster.local\nloop\nforward . 192.0.2.1\n}"); err != nil {
 		t.Fatal(err)
 	}
-	f := s.sites.Load().all[0].forwards[0]
+	f := s.blocks.Load().all[0].forwards[0]
 	testwait.For(t, "the loop is found", f.looping.Load)
 	n := u.count()
 	if m := query(t, s, "example.com.", dns.TypeA); m.Rcode != dns.RcodeServerFailure || u.count() != n {
@@ -255,7 +255,7 @@ func TestLoop(t *testing.T) {
 	if err := s.configure(".:53 {\nloop\nforward . 192.0.2.1\n}"); err != nil {
 		t.Fatal(err)
 	}
-	s.sites.Load().group.group.Wait()
+	s.blocks.Load().group.group.Wait()
 	want(t, "without a loop", query(t, s, "example.com.", dns.TypeA), "NOERROR example.com. 30 A 192.0.2.1")
 }
 

@@ -101,7 +101,7 @@ func FuzzUpstream(f *testing.F) {
 		for range 2 { // from the server, then from the cache
 			query(t, s, "eXample.com.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, false) })
 		}
-		c := s.sites.Load().all[0].cache
+		c := s.blocks.Load().all[0].cache
 		c.mu.Lock()
 		clear(c.entries)
 		c.bytes, c.counts = 0, [2]int{}

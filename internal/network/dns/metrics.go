@@ -15,7 +15,7 @@ import (
 // metrics are figures under CoreDNS's names (N9.10 to N9.13). Make them with newMetrics.
 type metrics struct {
 	mu    sync.Mutex
-	sites map[string]*siteFigures
+	zones map[string]*zoneMetrics
 
 	cacheRequests, cacheMisses  prometheus.Counter
 	cacheHits, cacheEvictions   [2]prometheus.Counter
@@ -53,7 +53,7 @@ func sizes() []float64 {
 }
 
 func newMetrics() *metrics {
-	m := &metrics{sites: map[string]*siteFigures{}, entries: func() [2]int { return [2]int{} }}
+	m := &metrics{zones: map[string]*zoneMetrics{}, entries: func() [2]int { return [2]int{} }}
 	counter := func(subsystem, name, help string, labels prometheus.Labels) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: "coredns", Subsystem: subsystem, Name: name,
 			Help: help, ConstLabels: labels})
@@ -119,8 +119,8 @@ func (m *metrics) forwarded(u core.Upstream, answer *dns.Msg, took time.Duration
 	m.forwardSeconds.WithLabelValues("forward", u.Addr.String(), rcode).Observe(took.Seconds())
 }
 
-// siteFigures are those of one zone. The counters that every question changes are plain numbers.
-type siteFigures struct {
+// zoneMetrics are those of one zone. The counters that every question changes are plain numbers.
+type zoneMetrics struct {
 	zone      string
 	requests  [2][2][typesKnown + 1]atomic.Uint64 // by UDP or TCP, family, type
 	do        atomic.Uint64
@@ -147,11 +147,11 @@ func typeIndex(t uint16) int {
 	return typesKnown
 }
 
-// site returns the figures of a zone; they outlive a configuration.
-func (m *metrics) site(zone string) *siteFigures {
+// zone returns the metrics of a zone; they outlive a configuration.
+func (m *metrics) zone(zone string) *zoneMetrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if f := m.sites[zone]; f != nil {
+	if f := m.zones[zone]; f != nil {
 		return f
 	}
 	labels := func(proto string) prometheus.Labels {
@@ -161,7 +161,7 @@ func (m *metrics) site(zone string) *siteFigures {
 		}
 		return l
 	}
-	f := &siteFigures{zone: zone, seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "coredns",
+	f := &zoneMetrics{zone: zone, seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "coredns",
 		Subsystem: "dns", Name: "request_duration_seconds", Buckets: seconds(), ConstLabels: labels(""),
 		Help: "Histogram of the time (in seconds) each request took per zone."})}
 	for i, proto := range []string{"udp", "tcp"} {
@@ -172,7 +172,7 @@ func (m *metrics) site(zone string) *siteFigures {
 			Name: "response_size_bytes", Buckets: sizes(), ConstLabels: labels(proto),
 			Help: "Size of the returned response in bytes."})
 	}
-	m.sites[zone] = f
+	m.zones[zone] = f
 	return f
 }
 
@@ -184,7 +184,7 @@ func index(b bool) int {
 }
 
 // done counts a question and its answer.
-func (f *siteFigures) done(q *core.Query, from netip.Addr, udp bool, size int, answer []byte, plugin int,
+func (f *zoneMetrics) done(q *core.Query, from netip.Addr, udp bool, size int, answer []byte, plugin int,
 	took time.Duration) {
 	proto := index(!udp)
 	f.requests[proto][index(from.Is6())][typeIndex(uint16(q.Type))].Add(1)
@@ -200,7 +200,7 @@ func (f *siteFigures) done(q *core.Query, from netip.Addr, udp bool, size int, a
 
 // rejected counts a question of no zone, and returns the answer.
 func (m *metrics) rejected(q *core.Query, from netip.Addr, udp bool, answer []byte, started time.Time) []byte {
-	m.site("dropped").done(q, from, udp, 0, answer, pluginNone, time.Since(started))
+	m.zone("dropped").done(q, from, udp, 0, answer, pluginNone, time.Since(started))
 	return answer
 }
 
@@ -233,7 +233,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	names := types()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for zone, f := range m.sites {
+	for zone, f := range m.zones {
 		for p, proto := range []string{"udp", "tcp"} {
 			for fam, family := range []string{"1", "2"} {
 				for t := range f.requests[p][fam] {

@@ -25,7 +25,7 @@ type asked struct {
 
 // resolve answers a question by the directives of its server block. The answer's question is that
 // of req.
-func (s *Server) resolve(ctx context.Context, on *sites, req *dns.Msg, a *asked, depth int) *dns.Msg {
+func (s *Server) resolve(ctx context.Context, on *serverBlocks, req *dns.Msg, a *asked, depth int) *dns.Msg {
 	q, ok := parsed(req)
 	if !ok {
 		return failure(req, dns.RcodeFormatError)
@@ -63,7 +63,7 @@ func parsed(req *dns.Msg) (q core.Query, ok bool) {
 }
 
 // chain asks template, hosts, kubernetes, and forward, in this order.
-func (s *Server) chain(ctx context.Context, on *sites, one *site, req *dns.Msg, q *core.Query, a *asked,
+func (s *Server) chain(ctx context.Context, on *serverBlocks, one *serverBlock, req *dns.Msg, q *core.Query, a *asked,
 	depth int) *dns.Msg {
 	for _, t := range one.templates {
 		if m, next := t.reply(req, q, a.from); !next {
@@ -91,7 +91,7 @@ func (s *Server) chain(ctx context.Context, on *sites, one *site, req *dns.Msg, 
 }
 
 // cluster answers from the zone; nil if the name is not its own.
-func (s *Server) cluster(ctx context.Context, on *sites, one *site, req *dns.Msg, q *core.Query, a *asked,
+func (s *Server) cluster(ctx context.Context, on *serverBlocks, one *serverBlock, req *dns.Msg, q *core.Query, a *asked,
 	depth int) *dns.Msg {
 	var b core.Builder
 	b.Begin(nil, q, false)
@@ -131,7 +131,7 @@ func (s *Server) cluster(ctx context.Context, on *sites, one *site, req *dns.Msg
 }
 
 // forward answers from the cache, or asks other servers.
-func (s *Server) forward(ctx context.Context, on *sites, one *site, f *forwarder, req *dns.Msg,
+func (s *Server) forward(ctx context.Context, on *serverBlocks, one *serverBlock, f *forwarder, req *dns.Msg,
 	q *core.Query) *dns.Msg {
 	question := req.Question[0]
 	opt := req.IsEdns0()
@@ -251,7 +251,7 @@ func cached(req *dns.Msg, h *hit, staleTTL uint32) *dns.Msg {
 }
 
 // refresh asks for a cached answer again, in the background; claimed says that the caller may.
-func (s *Server) refresh(on *sites, c *answerCache, f *forwarder, key string, ask *dns.Msg, claimed bool) {
+func (s *Server) refresh(on *serverBlocks, c *answerCache, f *forwarder, key string, ask *dns.Msg, claimed bool) {
 	if !claimed && !c.claim([]byte(key)) {
 		return
 	}
@@ -309,7 +309,7 @@ func hosts(h *core.Hosts, req *dns.Msg, q *core.Query) *dns.Msg {
 }
 
 // rewrite applies the rules of a server block to a question, and returns what undoes them.
-func rewrite(one *site, req *dns.Msg) (*dns.Msg, func(*dns.Msg) *dns.Msg) {
+func rewrite(one *serverBlock, req *dns.Msg) (*dns.Msg, func(*dns.Msg) *dns.Msg) {
 	if len(one.Rewrites) == 0 {
 		return req, func(m *dns.Msg) *dns.Msg { return m }
 	}

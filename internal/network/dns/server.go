@@ -45,7 +45,7 @@ type Server struct {
 	m    *metrics
 
 	pods     chan struct{} // holds one, without meaning: the names of pods are to be verified
-	sites    atomic.Pointer[sites]
+	blocks   atomic.Pointer[serverBlocks]
 	exchange exchanger
 	resolver *resolverFile
 	now      func() time.Time
@@ -244,7 +244,7 @@ func (s *Server) handle(msg, out []byte, from netip.Addr, udp bool) (answer []by
 		b.Begin(out, &q, udp)
 		return s.m.rejected(&q, from, udp, b.End(core.Refused, false, false), started), nil
 	}
-	on := s.sites.Load()
+	on := s.blocks.Load()
 	one, zone := on.of(&q)
 	if one == nil {
 		b.Begin(out, &q, udp)
@@ -286,7 +286,7 @@ func (s *Server) handle(msg, out []byte, from netip.Addr, udp bool) (answer []by
 }
 
 // atOnce answers from memory; nil if the answer is not there or does not fit.
-func (s *Server) atOnce(q *core.Query, on *sites, one *site, b *core.Builder, out []byte,
+func (s *Server) atOnce(q *core.Query, on *serverBlocks, one *serverBlock, b *core.Builder, out []byte,
 	udp bool) (answer []byte, plugin int) {
 	if one.Kubernetes != nil && q.Class == core.ClassIN {
 		b.Begin(out, q, udp)

@@ -103,7 +103,7 @@ func made(t testing.TB, corefile string) (*Server, *upstream, *clock) {
 	u, c := &upstream{}, &clock{t: time.Unix(1_700_000_000, 0)}
 	s := newServer(Config{Domain: "cluster.local", ResolvConf: "/nonexistent",
 		Listen: []netip.Addr{netip.MustParseAddr("10.88.0.1")}}, u, c.now)
-	t.Cleanup(func() { s.sites.Load().stop() })
+	t.Cleanup(func() { s.blocks.Load().stop() })
 	if err := s.configure(corefile); err != nil {
 		t.Fatal(err)
 	}

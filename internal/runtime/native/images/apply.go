@@ -26,7 +26,7 @@ const maxTrailer = 1 << 20
 // terabytes, as deflated zeros or as a sparse file.
 type applier struct {
 	content content.Provider
-	room    *room
+	space   *diskSpace
 }
 
 var _ diff.Applier = (*applier)(nil)
@@ -50,7 +50,7 @@ func (a *applier) Apply(ctx context.Context, d imagespec.Descriptor, mounts []mo
 	defer stream.Close()
 	sum := &summed{r: stream, digest: digest.Canonical.Digester()}
 	_, err = archive.Apply(ctx, dir, sum, append(opts, archive.WithFilter(func(h *tar.Header) (bool, error) {
-		return true, a.room.file(h)
+		return true, a.space.file(h)
 	}))...)
 	if err != nil {
 		return imagespec.Descriptor{}, err

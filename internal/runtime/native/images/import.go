@@ -37,7 +37,7 @@ func importError(ctx context.Context, err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
-	var full *noRoom
+	var full *noSpace
 	if errors.As(err, &full) || errors.Is(err, syscall.ENOSPC) {
 		return status.Errorf(codes.ResourceExhausted, "failed to import: %v", err)
 	}
@@ -53,7 +53,7 @@ func (s *Store) importArchive(ctx context.Context, r io.Reader, progress Progres
 		return nil, err
 	}
 	defer release()
-	stream, err := decompress(s.room.reader(r))
+	stream, err := decompress(s.space.reader(r))
 	if err != nil {
 		return nil, err
 	}

@@ -140,7 +140,7 @@ func (s *Store) sane() images.HandlerFunc {
 		case d.Size < 0:
 			return nil, fmt.Errorf("%s is said to have %d bytes", d.Digest, d.Size)
 		case images.IsLayerType(d.MediaType):
-			return nil, s.room.bytes(d.Size)
+			return nil, s.space.bytes(d.Size)
 		case d.Size > maxDocument:
 			return nil, fmt.Errorf("%s of type %q has %s, more than the %s that are allowed", d.Digest, d.MediaType,
 				size(d.Size), size(maxDocument))
@@ -184,7 +184,7 @@ func (s *Store) unpack(ctx context.Context, target imagespec.Descriptor, h image
 	u, err := unpack.NewUnpacker(ctx, s.content,
 		unpack.WithUnpackPlatform(unpack.Platform{
 			Platform: s.platform, SnapshotterKey: snapshotterName, Snapshotter: s.snapshots,
-			Applier: &applier{content: s.content, room: s.room},
+			Applier: &applier{content: s.content, space: s.space},
 		}),
 		unpack.WithLimiter(limit),
 		unpack.WithDuplicationSuppressor(&s.locks))

@@ -149,7 +149,7 @@ func pullError(ref string, err error) error {
 	var reply remoteerrors.ErrUnexpectedStatus
 	var network net.Error
 	var dns *net.DNSError
-	var full *noRoom
+	var full *noSpace
 	switch {
 	case errors.Is(err, context.Canceled):
 		return status.Error(codes.Canceled, text)

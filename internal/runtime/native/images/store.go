@@ -92,7 +92,7 @@ type Store struct {
 	snapshots snapshots.Snapshotter // the same snapshots, tracked by the database
 	platform  platforms.MatchComparer
 	locks     keylock.Locks
-	room      *room
+	space     *diskSpace
 
 	// mu protects the index and the holds below; it is never held during I/O on a registry.
 	mu     sync.RWMutex
@@ -149,7 +149,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, errkind.Errorf(errkind.Corrupt, "open image database %s: %w", file, err)
 	}
-	s := &Store{cfg: cfg, platform: platforms.Default(), room: &room{dir: cfg.Root}, byID: map[string]*record{},
+	s := &Store{cfg: cfg, platform: platforms.Default(), space: &diskSpace{dir: cfg.Root}, byID: map[string]*record{},
 		byName: map[string]string{}, kept: map[string]bool{}, bases: map[string]*base{}}
 	if err := s.open(ctx, db); err != nil {
 		if s.layers != nil {

@@ -17,20 +17,20 @@ import (
 	core "carob/internal/core/netplan/dns"
 )
 
-// sites is a configuration in force; stop ends it.
-type sites struct {
-	all    []*site
+// serverBlocks is a configuration in force; stop ends it.
+type serverBlocks struct {
+	all    []*serverBlock
 	cancel context.CancelFunc
 	group  tasks // health checks, probes, refreshes
 }
 
-// site is a server block in force.
-type site struct {
+// serverBlock is a server block in force.
+type serverBlock struct {
 	*core.Server
 	cache     *answerCache // nil: none
 	forwards  []*forwarder
 	templates []*answerTemplate
-	figures   []*siteFigures // by zone
+	figures   []*zoneMetrics // by zone
 	simple    bool           // questions may be answered without a message of package dns
 }
 
@@ -44,7 +44,7 @@ type answerTemplate struct {
 }
 
 // cacheOf is the cache for a name; nil for none.
-func (s *site) cacheOf(q *core.Query) *answerCache {
+func (s *serverBlock) cacheOf(q *core.Query) *answerCache {
 	if s.cache == nil || len(s.Cache.Zones) > 0 && !within(q, s.Cache.Zones) {
 		return nil
 	}
@@ -52,7 +52,7 @@ func (s *site) cacheOf(q *core.Query) *answerCache {
 }
 
 // forwarderOf returns the forwarder for a name; nil if there is none.
-func (s *site) forwarderOf(q *core.Query) *forwarder {
+func (s *serverBlock) forwarderOf(q *core.Query) *forwarder {
 	for _, f := range s.forwards {
 		if q.Within(f.cfg.From) && !within(q, f.cfg.Except) {
 			return f
@@ -89,12 +89,12 @@ func (t *tasks) stop() {
 
 // build starts a configuration. The error names the directive that is wrong.
 func build(cfg *core.Config, resolver func() []netip.AddrPort, e exchanger, now func() time.Time,
-	m *metrics) (*sites, error) {
-	out := &sites{}
+	m *metrics) (*serverBlocks, error) {
+	out := &serverBlocks{}
 	ctx, cancel := context.WithCancel(context.Background())
 	out.cancel = cancel
 	for i := range cfg.Servers {
-		s := &site{Server: &cfg.Servers[i]}
+		s := &serverBlock{Server: &cfg.Servers[i]}
 		if s.Cache != nil {
 			s.cache = newCache(s.Cache, now, m)
 		}
@@ -117,7 +117,7 @@ func build(cfg *core.Config, resolver func() []netip.AddrPort, e exchanger, now 
 			}
 		}
 		for _, z := range s.Text {
-			s.figures = append(s.figures, m.site(z))
+			s.figures = append(s.figures, m.zone(z))
 		}
 		s.simple = len(s.Rewrites) == 0 && len(s.templates) == 0 && s.Hosts == nil && !s.LogAll
 		out.all = append(out.all, s)
@@ -126,13 +126,13 @@ func build(cfg *core.Config, resolver func() []netip.AddrPort, e exchanger, now 
 }
 
 // stop ends what the configuration started, and waits for it.
-func (s *sites) stop() {
+func (s *serverBlocks) stop() {
 	s.cancel()
 	s.group.stop()
 }
 
 // of returns the server block of a name, and which of its zones it is in; nil for none.
-func (s *sites) of(q *core.Query) (best *site, zone int) {
+func (s *serverBlocks) of(q *core.Query) (best *serverBlock, zone int) {
 	longest := -1
 	for _, one := range s.all {
 		for i, z := range one.Zones {

@@ -11,20 +11,20 @@ import (
 // maxReserve is the most space that images leave free.
 const maxReserve = 1 << 30
 
-// room is how much images may use of the store's file system: all but a tenth of it, or all but a
+// diskSpace is how much images may use of the store's file system: all but a tenth of it, or all but a
 // gigabyte, so that an image cannot take the disk from the API's store, the logs, and running
 // containers. It reads the free space each time.
-type room struct {
+type diskSpace struct {
 	dir string
 }
 
-// noRoom says that an image does not fit.
-type noRoom struct{ text string }
+// noSpace says that an image does not fit.
+type noSpace struct{ text string }
 
-func (e *noRoom) Error() string { return e.text }
+func (e *noSpace) Error() string { return e.text }
 
 // bytes checks for space for n bytes.
-func (r *room) bytes(n int64) error {
+func (r *diskSpace) bytes(n int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(r.dir, &st); err != nil {
 		return fmt.Errorf("measuring the room in %s: %w", r.dir, err)
@@ -32,18 +32,18 @@ func (r *room) bytes(n int64) error {
 	free, total := int64(st.Bavail)*st.Bsize, int64(st.Blocks)*st.Bsize
 	reserve := min(total/10, maxReserve)
 	if n > free-reserve {
-		return &noRoom{fmt.Sprintf("no room in %s: %s more are needed, %s are free of which %s are kept back", r.dir,
+		return &noSpace{fmt.Sprintf("no room in %s: %s more are needed, %s are free of which %s are kept back", r.dir,
 			size(n), size(free), size(reserve))}
 	}
 	// Some file systems have no fixed number of inodes and report 0.
 	if st.Files > 0 && st.Ffree <= st.Files/20 {
-		return &noRoom{fmt.Sprintf("no room in %s: only %d of its %d files are free", r.dir, st.Ffree, st.Files)}
+		return &noSpace{fmt.Sprintf("no room in %s: only %d of its %d files are free", r.dir, st.Ffree, st.Files)}
 	}
 	return nil
 }
 
 // file checks for an inode for an archive's next file.
-func (r *room) file(h *tar.Header) error {
+func (r *diskSpace) file(h *tar.Header) error {
 	if h.Size < 0 {
 		return fmt.Errorf("file %q has size %d", h.Name, h.Size)
 	}
@@ -51,23 +51,23 @@ func (r *room) file(h *tar.Header) error {
 }
 
 // reader is a stream that fails when its content no longer fits on the disk.
-func (r *room) reader(from io.Reader) io.Reader { return &roomReader{room: r, r: from} }
+func (r *diskSpace) reader(from io.Reader) io.Reader { return &spaceReader{space: r, r: from} }
 
-// roomStep is how often a stream checks the disk.
-const roomStep = 16 << 20
+// spaceStep is how often a stream checks the disk.
+const spaceStep = 16 << 20
 
-type roomReader struct {
-	room *room
-	r    io.Reader
-	left int64 // until the next check
+type spaceReader struct {
+	space *diskSpace
+	r     io.Reader
+	left  int64 // until the next check
 }
 
-func (r *roomReader) Read(p []byte) (int, error) {
+func (r *spaceReader) Read(p []byte) (int, error) {
 	if r.left <= 0 {
-		if err := r.room.bytes(roomStep); err != nil {
+		if err := r.space.bytes(spaceStep); err != nil {
 			return 0, err
 		}
-		r.left = roomStep
+		r.left = spaceStep
 	}
 	n, err := r.r.Read(p)
 	r.left -= int64(n)
