@@ -32,8 +32,8 @@ func (s *Server) measured(next http.Handler) http.Handler {
 	})
 }
 
-// featureFigures reports which features are enabled, as kubernetes_feature_enabled.
-var featureFigures = sync.OnceFunc(func() { utilfeature.DefaultMutableFeatureGate.AddMetrics() })
+// featureMetrics reports which features are enabled, as kubernetes_feature_enabled.
+var featureMetrics = sync.OnceFunc(func() { utilfeature.DefaultMutableFeatureGate.AddMetrics() })
 
 func (s *Server) measure(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, countTime)
@@ -44,7 +44,7 @@ func (s *Server) measure(ctx context.Context) {
 	}
 	s.allocator.Measure(ctx)
 	s.ext.flow.Measure()
-	featureFigures()
+	featureMetrics()
 	if s.cfg.Measure != nil {
 		s.cfg.Measure()
 	}

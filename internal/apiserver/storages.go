@@ -104,7 +104,7 @@ func (s *Server) descriptors() []*registry.Resource {
 				return map[string]rest.Storage{"serviceaccounts/token": s.issuer.REST()}, nil
 			}
 		}
-		auth.Guard(r, s.rbac)
+		auth.PreventEscalation(r, s.rbac)
 	}
 	return out
 }

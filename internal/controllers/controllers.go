@@ -34,11 +34,11 @@ import (
 	"carob/internal/controllers/endpointslice"
 	"carob/internal/controllers/endpointslicemirroring"
 	"carob/internal/controllers/ephemeral"
-	"carob/internal/controllers/figures"
 	"carob/internal/controllers/garbage"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/job"
 	"carob/internal/controllers/localpath"
+	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/namespace"
 	"carob/internal/controllers/nodelifecycle"
 	"carob/internal/controllers/podgc"
@@ -99,8 +99,8 @@ type idle struct{}
 
 func (idle) Run(context.Context) {}
 
-// Measure brings figures up to date that nobody counts as things happen. Call it before they are read.
-func Measure() { figures.Update() }
+// Measure brings metrics up to date that nobody counts as things happen. Call it before they are read.
+func Measure() { metrics.Update() }
 
 // Manager runs all controllers. Make it with New and Run it once.
 type Manager struct {
@@ -116,7 +116,7 @@ type Manager struct {
 // New returns a manager that watches through the API of cfg and writes as o.As says.
 // The client-side rate limit is lifted.
 func New(cfg *rest.Config, o Options) (*Manager, error) {
-	figures.Register()
+	metrics.Register()
 	watcher, err := connect(cfg)
 	if err != nil {
 		return nil, err

@@ -22,8 +22,8 @@ import (
 
 	"carob/internal/controllers/controllertest"
 	"carob/internal/controllers/deployment"
-	"carob/internal/controllers/figures"
 	"carob/internal/controllers/job"
+	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/replicaset"
 	"carob/internal/controllers/source"
 )
@@ -33,7 +33,7 @@ import (
 // and how often a pod of a Job was refused within two seconds.
 func beside(t *testing.T, failing int) (took time.Duration, asked float64, refused int) {
 	t.Helper()
-	before := controllertest.Figures(t)
+	before := controllertest.Metrics(t)
 	synctest.Test(t, func(t *testing.T) {
 		api := controllertest.New()
 		for i := range failing {
@@ -84,7 +84,7 @@ func beside(t *testing.T, failing int) (took time.Duration, asked float64, refus
 			api.ClearActions()
 		}
 	})
-	after := controllertest.Figures(t)
+	after := controllertest.Metrics(t)
 	for _, queue := range []string{"deployment", "replicaset"} {
 		name := "workqueue_adds_total{" + queue + "}"
 		asked += after[name] - before[name]
@@ -106,7 +106,7 @@ func (a all) Run(ctx context.Context) {
 // Ten thousand Jobs that a quota refuses retry ever more slowly, and cost a healthy Deployment nothing: its
 // controllers are asked as often as without them, and its pods are there as soon.
 func TestFailingJobsBesideADeployment(t *testing.T) {
-	figures.Register()
+	metrics.Register()
 	alone, calm, none := beside(t, 0)
 	const jobs = 10_000
 	together, asked, refused := beside(t, jobs)

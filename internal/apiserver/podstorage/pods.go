@@ -141,13 +141,13 @@ type Store struct{ *genericregistry.Store }
 // it is being deleted, and then deleted.
 func (s *Store) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc,
 	options *metav1.DeleteOptions) (runtime.Object, bool, error) {
-	return s.Store.Delete(carobstorage.WithSteps(ctx), name, validate, options)
+	return s.Store.Delete(carobstorage.WithUpdates(ctx), name, validate, options)
 }
 
 // DeleteCollection implements rest.CollectionDeleter.
 func (s *Store) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions,
 	which *metainternalversion.ListOptions) (runtime.Object, error) {
-	return s.Store.DeleteCollection(carobstorage.WithSteps(ctx), validate, options, which)
+	return s.Store.DeleteCollection(carobstorage.WithUpdates(ctx), validate, options, which)
 }
 
 // ShortNames are what kubectl accepts instead of "pods".

@@ -70,8 +70,8 @@ type container struct {
 	name string
 }
 
-// shot is what a node measured at one time.
-type shot struct {
+// snapshot is what a node measured at one time.
+type snapshot struct {
 	at         time.Time
 	node       *point
 	containers map[container]point
@@ -90,8 +90,8 @@ type Sampler struct {
 // sampled is one node; the lock is held during a request to its agent, so that concurrent requests
 // cost one.
 type sampled struct {
-	room  chan struct{} // has a value if no request is in progress
-	shots []shot        // oldest first
+	room      chan struct{} // has a value if no request is in progress
+	snapshots []snapshot    // oldest first
 }
 
 // Rates are the usage of a node and its containers.
@@ -118,7 +118,7 @@ func (s *Sampler) Rates(ctx context.Context, node string) (*Rates, error) {
 	if err := s.refresh(ctx, node, n); err != nil {
 		return nil, err
 	}
-	if len(n.shots) < 2 {
+	if len(n.snapshots) < 2 {
 		wait := time.NewTimer(patience)
 		defer wait.Stop()
 		select {
@@ -130,8 +130,8 @@ func (s *Sampler) Rates(ctx context.Context, node string) (*Rates, error) {
 			return nil, err
 		}
 	}
-	last := &n.shots[len(n.shots)-1]
-	return between(base(n.shots), last), nil
+	last := &n.snapshots[len(n.snapshots)-1]
+	return between(base(n.snapshots), last), nil
 }
 
 func (s *Sampler) node(name string) *sampled {
@@ -163,10 +163,10 @@ func (s *Sampler) Keep(nodes map[string]bool) {
 // refresh forgets old values, and asks the agent if there are no fresh ones.
 func (s *Sampler) refresh(ctx context.Context, name string, n *sampled) error {
 	now := time.Now()
-	for len(n.shots) > 0 && now.Sub(n.shots[0].at) > memory {
-		n.shots = n.shots[1:]
+	for len(n.snapshots) > 0 && now.Sub(n.snapshots[0].at) > memory {
+		n.snapshots = n.snapshots[1:]
 	}
-	if k := len(n.shots); k > 1 && now.Sub(n.shots[k-1].at) < fresh {
+	if k := len(n.snapshots); k > 1 && now.Sub(n.snapshots[k-1].at) < fresh {
 		return nil
 	}
 	return s.take(ctx, name, n)
@@ -179,7 +179,7 @@ func (s *Sampler) take(ctx context.Context, name string, n *sampled) error {
 	if err != nil {
 		return err
 	}
-	next := shot{at: at, containers: map[container]point{}}
+	next := snapshot{at: at, containers: map[container]point{}}
 	if p, ok := sum.Node.point(time.Time{}); ok {
 		next.node = &p
 	}
@@ -191,10 +191,10 @@ func (s *Sampler) take(ctx context.Context, name string, n *sampled) error {
 			}
 		}
 	}
-	n.shots = append(n.shots, next)
+	n.snapshots = append(n.snapshots, next)
 	// One that is old enough for the window suffices.
-	for len(n.shots) > 2 && at.Sub(n.shots[1].at) >= reach+fresh {
-		n.shots = n.shots[1:]
+	for len(n.snapshots) > 2 && at.Sub(n.snapshots[1].at) >= reach+fresh {
+		n.snapshots = n.snapshots[1:]
 	}
 	return nil
 }
@@ -209,18 +209,18 @@ func (m *Measured) point(started time.Time) (point, bool) {
 
 // base returns the measurement with which the last one is compared: the newest that is old enough,
 // or else the oldest.
-func base(shots []shot) *shot {
-	last := shots[len(shots)-1].at
+func base(snapshots []snapshot) *snapshot {
+	last := snapshots[len(snapshots)-1].at
 	best := 0
-	for i := range shots[:len(shots)-1] {
-		if last.Sub(shots[i].at) >= reach {
+	for i := range snapshots[:len(snapshots)-1] {
+		if last.Sub(snapshots[i].at) >= reach {
 			best = i
 		}
 	}
-	return &shots[best]
+	return &snapshots[best]
 }
 
-func between(from, to *shot) *Rates {
+func between(from, to *snapshot) *Rates {
 	out := &Rates{containers: make(map[container]Rate, len(to.containers))}
 	if from.node != nil && to.node != nil {
 		if r, ok := rate(*from.node, *to.node); ok {

@@ -89,7 +89,7 @@ func TestSampler(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		expect("the first question waits for two figures", 2, 500_000_000, patience)
+		expect("the first question waits for two measurements", 2, 500_000_000, patience)
 		if got := time.Since(began); got != patience {
 			t.Errorf("the first answer took %v", got)
 		}

@@ -36,14 +36,14 @@ var (
 	nodeResource = schema.GroupResource{Resource: "nodes"}
 )
 
-// figures join the agents' measurements with their objects.
-type figures struct {
+// measurements join the agents' measurements with their objects.
+type measurements struct {
 	reader  Reader
 	sampler *Sampler
 }
 
 // rates asks the agents of these nodes in parallel; one that does not answer is left out (W8.8).
-func (f *figures) rates(ctx context.Context, nodes map[string]bool) map[string]*Rates {
+func (f *measurements) rates(ctx context.Context, nodes map[string]bool) map[string]*Rates {
 	out := map[string]*Rates{}
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -136,7 +136,7 @@ func (s selected) takes(o metav1.Object) bool {
 
 // podStorage serves PodMetrics.
 type podStorage struct {
-	*figures
+	*measurements
 	rest.TableConvertor
 }
 
@@ -215,7 +215,7 @@ func (s podStorage) List(ctx context.Context, o *internalversion.ListOptions) (r
 
 // nodeStorage serves NodeMetrics.
 type nodeStorage struct {
-	*figures
+	*measurements
 	rest.TableConvertor
 }
 

@@ -70,7 +70,7 @@ func New(cfg Config) (*Server, error) {
 	install.Install(scheme)
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	codecs := serializer.NewCodecFactory(scheme)
-	f := &figures{reader: cfg.Reader, sampler: cfg.Sampler}
+	f := &measurements{reader: cfg.Reader, sampler: cfg.Sampler}
 	storage := map[string]rest.Storage{
 		"pods":  podStorage{f, table.NewConvertor(table.Kind{Columns: columns, Row: podRow})},
 		"nodes": nodeStorage{f, table.NewConvertor(table.Kind{Columns: columns, Row: nodeRow})},

@@ -25,9 +25,9 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
-	"carob/internal/controllers/figures"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/loop"
+	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/source"
 	"carob/internal/core/workload/autoscaler"
 )
@@ -47,7 +47,7 @@ type Controller struct {
 	kinds      Kinds
 	hpas, pods *source.Watch
 	scales     scales
-	metrics    metrics
+	metrics    metricsReader
 
 	mu    sync.Mutex
 	known map[string]known // by key
@@ -66,8 +66,8 @@ type scales interface {
 	put(ctx context.Context, kind inventory.Kind, s *autoscalingv1.Scale) error
 }
 
-// metrics reads what one metric says of the pods of a target.
-type metrics interface {
+// metricsReader reads what one metric says of the pods of a target.
+type metricsReader interface {
 	sample(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, m *autoscalingv2.MetricSpec,
 		selector labels.Selector) autoscaler.Sample
 }
@@ -80,7 +80,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, kinds Kinds, 
 }
 
 func newController(client kubernetes.Interface, events record.EventRecorder, kinds Kinds, hpas, pods *source.Watch,
-	s scales, m metrics) (*Controller, error) {
+	s scales, m metricsReader) (*Controller, error) {
 	c := &Controller{client: client, events: events, kinds: kinds, hpas: hpas, pods: pods, scales: s, metrics: m,
 		known: map[string]known{}}
 	c.Loop = loop.New("horizontalpodautoscaler", 5, c.reconcile)
@@ -99,7 +99,7 @@ func newController(client kubernetes.Interface, events record.EventRecorder, kin
 	if err != nil {
 		return nil, fmt.Errorf("autoscaler: watch autoscalers: %w", err)
 	}
-	figures.OnRead(func() { figures.Autoscalers.WithLabelValues().Set(float64(len(hpas.Objects().ListKeys()))) })
+	metrics.OnRead(func() { metrics.Autoscalers.WithLabelValues().Set(float64(len(hpas.Objects().ListKeys()))) })
 	return c, nil
 }
 
@@ -110,7 +110,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		delete(c.known, key)
 		c.mu.Unlock()
 		namespace, name, _ := strings.Cut(key, "/")
-		figures.Desired.DeleteLabelValues(namespace, name)
+		metrics.Desired.DeleteLabelValues(namespace, name)
 		return 0, nil
 	}
 	select {
@@ -127,8 +127,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	if _, invalid := schema.ParseGroupVersion(hpa.Spec.ScaleTargetRef.APIVersion); invalid != nil {
 		failure = "spec"
 	}
-	figures.AutoscalerPasses.WithLabelValues(action, failure).Inc()
-	figures.AutoscalerSeconds.WithLabelValues(action, failure).Observe(time.Since(began).Seconds())
+	metrics.AutoscalerPasses.WithLabelValues(action, failure).Inc()
+	metrics.AutoscalerSeconds.WithLabelValues(action, failure).Observe(time.Since(began).Seconds())
 	if err != nil {
 		// The next pass comes at its time, whatever becomes of this one (W7.10).
 		klog.FromContext(ctx).V(2).Info("An autoscaler could not do its work", "autoscaler", key, "err", err)
@@ -175,7 +175,7 @@ func (c *Controller) pass(ctx context.Context, key string, hpa *autoscalingv2.Ho
 		}
 		out = autoscaler.Rescaled(in, out, err)
 	}
-	figures.Desired.WithLabelValues(hpa.Namespace, hpa.Name).Set(float64(out.Status.DesiredReplicas))
+	metrics.Desired.WithLabelValues(hpa.Namespace, hpa.Name).Set(float64(out.Status.DesiredReplicas))
 	c.remember(key, hpa.UID, out.History)
 	c.record(hpa, out.Events)
 	return errors.Join(out.Problem, err, c.store(ctx, hpa, out.Status))

@@ -22,9 +22,9 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/children"
-	"carob/internal/controllers/figures"
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/loop"
+	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/source"
 	"carob/internal/core/workload/cronjob"
 )
@@ -316,7 +316,7 @@ func (t *turn) create(ctx context.Context, j *batchv1.Job) (over bool, err error
 	}
 	t.fresh.Wrote(t.key, t.jobs, made)
 	if at, err := time.Parse(time.RFC3339, made.Annotations[batchv1.CronJobScheduledTimestampAnnotation]); err == nil {
-		figures.CronJobSkew.WithLabelValues().Observe(made.CreationTimestamp.Sub(at).Seconds())
+		metrics.CronJobSkew.WithLabelValues().Observe(made.CreationTimestamp.Sub(at).Seconds())
 	}
 	t.events.Eventf(t.in.CronJob, corev1.EventTypeNormal, "SuccessfulCreate", "Created job %v", made.Name)
 	t.in.Jobs = append(t.in.Jobs, made)

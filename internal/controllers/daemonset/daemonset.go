@@ -22,9 +22,9 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/children"
-	"carob/internal/controllers/figures"
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/loop"
+	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/source"
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/daemonset"
@@ -165,7 +165,7 @@ type turn struct {
 
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	if !c.keeper.Fresh.Fresh(key) {
-		figures.DaemonSetSkips.WithLabelValues("apps", "daemonsets").Inc()
+		metrics.DaemonSetSkips.WithLabelValues("apps", "daemonsets").Inc()
 		return 0, nil // woken when it is
 	}
 	set := source.Get[*appsv1.DaemonSet](c.Sets, key)

@@ -18,9 +18,9 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/children"
-	"carob/internal/controllers/figures"
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/loop"
+	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/servicepods"
 	"carob/internal/controllers/slices"
 	"carob/internal/controllers/source"
@@ -52,7 +52,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, w Watches) (*
 	if err != nil {
 		return nil, fmt.Errorf("endpointslice: %w", err)
 	}
-	figures.OnRead(func() { figures.SlicesNumber.WithLabelValues().Set(float64(len(w.Slices.Objects().ListKeys()))) })
+	metrics.OnRead(func() { metrics.SlicesNumber.WithLabelValues().Set(float64(len(w.Slices.Objects().ListKeys()))) })
 	c.keeper = &children.Keeper{Client: client, Events: events, Fresh: fresh, Pods: w.Pods}
 	if c.behind, err = servicepods.New(w.Services, w.Pods, c.Add); err != nil {
 		return nil, fmt.Errorf("endpointslice: %w", err)
@@ -86,7 +86,7 @@ func managed(s *discoveryv1.EndpointSlice) bool {
 
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	if !c.keeper.Fresh.Fresh(key) {
-		figures.SliceSyncs.WithLabelValues("stale").Inc()
+		metrics.SliceSyncs.WithLabelValues("stale").Inc()
 		return 0, nil // woken when it is
 	}
 	service := source.Get[*corev1.Service](c.Services, key)
@@ -112,12 +112,12 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	plan := endpointslice.Decide(in)
 	err := slices.Write(ctx, c.keeper, c.Slices, key,
 		slices.Plan{Create: plan.Create, Update: plan.Update, Delete: plan.Delete},
-		func(operation string) { figures.SliceChanges.WithLabelValues(operation).Inc() })
+		func(operation string) { metrics.SliceChanges.WithLabelValues(operation).Inc() })
 	result := "success"
 	if err != nil {
 		result = "error"
 	}
-	figures.SliceSyncs.WithLabelValues(result).Inc()
+	metrics.SliceSyncs.WithLabelValues(result).Inc()
 	if err == nil && len(plan.Lost) > 0 {
 		err = fmt.Errorf("the nodes of the pods %s are not known", strings.Join(plan.Lost, ", "))
 	}

@@ -16,9 +16,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
-	"carob/internal/controllers/figures"
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/loop"
+	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/source"
 	"carob/internal/core/podclaims"
 )
@@ -108,7 +108,7 @@ func (c *Controller) provide(ctx context.Context, key string, pod *corev1.Pod, v
 		return err
 	}
 	claims := c.client.CoreV1().PersistentVolumeClaims(pod.Namespace)
-	figures.VolumeClaims.WithLabelValues().Inc()
+	metrics.VolumeClaims.WithLabelValues().Inc()
 	made, err := claims.Create(ctx, claim, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		// The watch has not shown it yet; or an earlier answer was lost.
@@ -118,7 +118,7 @@ func (c *Controller) provide(ctx context.Context, key string, pod *corev1.Pod, v
 		}
 	}
 	if err != nil {
-		figures.NoClaims.WithLabelValues().Inc()
+		metrics.NoClaims.WithLabelValues().Inc()
 		return fmt.Errorf("create PVC %s: %w", name, err)
 	}
 	c.fresh.Wrote(key, c.claims, made)

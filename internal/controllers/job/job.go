@@ -26,9 +26,9 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/children"
-	"carob/internal/controllers/figures"
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/loop"
+	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/source"
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/job"
@@ -112,7 +112,7 @@ func (c *Controller) jobChanged(before, after metav1.Object) {
 		return
 	}
 	if j, ok := after.(*batchv1.Job); ok && before == nil && job.Foreign(j) {
-		figures.JobsElsewhere.WithLabelValues(*j.Spec.ManagedBy).Inc()
+		metrics.JobsElsewhere.WithLabelValues(*j.Spec.ManagedBy).Inc()
 	}
 	c.Add(after.GetNamespace() + "/" + after.GetName())
 }
@@ -161,7 +161,7 @@ func (c *Controller) letGo(ctx context.Context, key string) (time.Duration, erro
 
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	if !c.keeper.Fresh.Fresh(key) {
-		figures.JobSkips.WithLabelValues("batch", "jobs").Inc()
+		metrics.JobSkips.WithLabelValues("batch", "jobs").Inc()
 		return 0, nil // woken when it is
 	}
 	j := source.Get[*batchv1.Job](c.jobs, key)

@@ -16,7 +16,7 @@ import (
 
 	"carob/internal/base/backoff"
 	"carob/internal/base/delayq"
-	"carob/internal/controllers/figures"
+	"carob/internal/controllers/metrics"
 )
 
 // Func brings the object of a key closer to what is wanted. It looks at the whole
@@ -41,7 +41,7 @@ type Loop struct {
 	failures map[string]int
 	later    delayq.Queue[string]
 
-	figures figures.Queue
+	metrics metrics.Queue
 	since   map[string]time.Time // when a key of ready was added; only where it is measured
 	began   map[string]time.Time // when a key of busy was started
 }
@@ -53,15 +53,15 @@ func New(name string, workers int, reconcile Func) *Loop {
 		name: name, workers: workers, reconcile: reconcile,
 		wake:   make(chan struct{}, 1),
 		queued: map[string]bool{}, busy: map[string]bool{}, failures: map[string]int{},
-		figures: figures.NewQueue(name), since: map[string]time.Time{}, began: map[string]time.Time{},
+		metrics: metrics.NewQueue(name), since: map[string]time.Time{}, began: map[string]time.Time{},
 	}
-	if l.figures.Measured() {
-		figures.OnRead(l.measure)
+	if l.metrics.Measured() {
+		metrics.OnRead(l.measure)
 	}
 	return l
 }
 
-// measure sets the figures that change while nothing happens.
+// measure sets the metrics that change while nothing happens.
 func (l *Loop) measure() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +70,7 @@ func (l *Loop) measure() {
 		took := time.Since(at)
 		sum, first = sum+took, max(first, took)
 	}
-	l.figures.Running(sum, first)
+	l.metrics.Running(sum, first)
 }
 
 // patience is how many failures in a row a change still cuts the wait short for;
@@ -93,7 +93,7 @@ func (l *Loop) AddAfter(key string, wait time.Duration) {
 		l.Add(key)
 		return
 	}
-	l.figures.Later()
+	l.metrics.Later()
 	l.mu.Lock()
 	l.later.SetEarlier(key, time.Now().Add(wait))
 	l.mu.Unlock()
@@ -106,8 +106,8 @@ func (l *Loop) add(key string) {
 	} else if !l.queued[key] {
 		l.queued[key] = true
 		l.ready = append(l.ready, key)
-		if l.figures.Measured() {
-			l.figures.Added()
+		if l.metrics.Measured() {
+			l.metrics.Added()
 			l.since[key] = time.Now()
 		}
 	}
@@ -155,8 +155,8 @@ func (l *Loop) dispatch(start func(key string)) time.Time {
 		delete(l.queued, key)
 		l.later.Remove(key)
 		l.busy[key] = false
-		if l.figures.Measured() {
-			l.figures.Taken(now.Sub(l.since[key]))
+		if l.metrics.Measured() {
+			l.metrics.Taken(now.Sub(l.since[key]))
 			delete(l.since, key)
 			l.began[key] = now
 		}
@@ -173,8 +173,8 @@ func (l *Loop) work(ctx context.Context, key string) {
 	defer l.poke()
 	readded := l.busy[key]
 	delete(l.busy, key)
-	if l.figures.Measured() {
-		l.figures.Done(time.Since(l.began[key]))
+	if l.metrics.Measured() {
+		l.metrics.Done(time.Since(l.began[key]))
 		delete(l.began, key)
 	}
 	switch {
@@ -182,7 +182,7 @@ func (l *Loop) work(ctx context.Context, key string) {
 		return
 	case err != nil:
 		l.failures[key]++
-		l.figures.Later()
+		l.metrics.Later()
 		wait := retry.Delay(l.failures[key])
 		klog.FromContext(ctx).Error(err, "Reconciling failed; trying again", "key", key, "wait", wait, "failures",
 			l.failures[key])
@@ -190,7 +190,7 @@ func (l *Loop) work(ctx context.Context, key string) {
 	default:
 		delete(l.failures, key)
 		if again > 0 {
-			l.figures.Later()
+			l.metrics.Later()
 			l.later.SetEarlier(key, time.Now().Add(again))
 		}
 	}

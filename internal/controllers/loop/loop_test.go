@@ -12,7 +12,7 @@ import (
 
 	"k8s.io/component-base/metrics/legacyregistry"
 
-	"carob/internal/controllers/figures"
+	"carob/internal/controllers/metrics"
 )
 
 // calls notes when keys were reconciled, in virtual time since the start.
@@ -120,7 +120,7 @@ func TestWorkersAreBounded(t *testing.T) {
 
 // What waits, works, fails and is stuck is measured, the last also while nothing happens.
 func TestMeasured(t *testing.T) {
-	figures.Register()
+	metrics.Register()
 	synctest.Test(t, func(t *testing.T) {
 		fail, began := true, time.Now()
 		l := New("measured", 1, func(_ context.Context, key string) (time.Duration, error) {

@@ -23,10 +23,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/component-base/metrics"
+	basemetrics "k8s.io/component-base/metrics"
 
-	"carob/internal/controllers/figures"
 	"carob/internal/controllers/loop"
+	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/source"
 	"carob/internal/core/nodehealth"
 )
@@ -81,24 +81,24 @@ func New(client kubernetes.Interface, events record.EventRecorder, nodes, leases
 	if err := loop.OnChange(leases, func(o metav1.Object) { c.renewed(o.GetName()) }); err != nil {
 		return nil, fmt.Errorf("nodelifecycle: watch leases: %w", err)
 	}
-	figures.OnRead(c.measure)
+	metrics.OnRead(c.measure)
 	return c, nil
 }
 
-// measure sets the figures of zones.
+// measure sets the metrics of zones.
 func (c *Controller) measure() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, family := range []*metrics.GaugeVec{figures.ZoneHealth, figures.ZoneSize, figures.ZoneSick} {
+	for _, family := range []*basemetrics.GaugeVec{metrics.ZoneHealth, metrics.ZoneSize, metrics.ZoneSick} {
 		family.Reset()
 	}
 	for name, z := range c.pacer.Zones() {
-		figures.ZoneSize.WithLabelValues(name).Set(float64(z.Nodes))
-		figures.ZoneSick.WithLabelValues(name).Set(float64(z.Unhealthy))
+		metrics.ZoneSize.WithLabelValues(name).Set(float64(z.Nodes))
+		metrics.ZoneSick.WithLabelValues(name).Set(float64(z.Unhealthy))
 		if z.Nodes > 0 {
-			figures.ZoneHealth.WithLabelValues(name).Set(float64(100*(z.Nodes-z.Unhealthy)) / float64(z.Nodes))
+			metrics.ZoneHealth.WithLabelValues(name).Set(float64(100*(z.Nodes-z.Unhealthy)) / float64(z.Nodes))
 		}
-		figures.Evictions.WithLabelValues(name).Add(0)
+		metrics.Evictions.WithLabelValues(name).Add(0)
 	}
 }
 
@@ -142,7 +142,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 	node := obj.(*corev1.Node)
 	began := time.Now()
 	out, before := c.decide(node)
-	defer func() { figures.NodeSeconds.WithLabelValues().Observe(time.Since(began).Seconds()) }()
+	defer func() { metrics.NodeSeconds.WithLabelValues().Observe(time.Since(began).Seconds()) }()
 	if len(out.Conditions) > 0 {
 		if err := c.writeConditions(ctx, node, out.Conditions); err != nil {
 			return 0, err
@@ -153,7 +153,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 			return 0, err
 		}
 		if out.Evicted {
-			figures.Evictions.WithLabelValues(nodehealth.ZoneOf(node)).Inc()
+			metrics.Evictions.WithLabelValues(nodehealth.ZoneOf(node)).Inc()
 		}
 	}
 	changed := out.Ready != before

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/controllertest"
-	"carob/internal/controllers/figures"
+	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/source"
 	"carob/internal/core/nodehealth"
 )
@@ -162,8 +162,8 @@ func TestEvictionRate(t *testing.T) {
 	for i := range 6 {
 		all = append(all, node(fmt.Sprint("n", i), corev1.ConditionTrue))
 	}
-	figures.Register()
-	counted := controllertest.Figures(t)
+	metrics.Register()
+	counted := controllertest.Metrics(t)
 	defer func() {
 		controllertest.Grown(t, counted, map[string]float64{"node_collector_evictions_total{}": 4})
 	}()
@@ -204,7 +204,7 @@ func TestEvictionRate(t *testing.T) {
 		controllertest.Equal(t, "three of six: it goes on with a wait", evicting(), "n3")
 		time.Sleep(9 * time.Second)
 		controllertest.Equal(t, "n4 is next", evicting(), "n3", "n4")
-		now := controllertest.Figures(t)
+		now := controllertest.Metrics(t)
 		if size, sick := now["node_collector_zone_size{}"], now["node_collector_unhealthy_nodes_in_zone{}"]; size != 6 ||
 			sick != 3 || now["node_collector_zone_health{}"] != 50 {
 			t.Errorf("%v nodes, %v of them not ready", size, sick)

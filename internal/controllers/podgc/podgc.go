@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"carob/internal/controllers/figures"
 	"carob/internal/controllers/loop"
+	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/source"
 	"carob/internal/core/nodehealth"
 )
@@ -176,7 +176,7 @@ func (c *Controller) removeOrphans(ctx context.Context, node string) error {
 // its owner replaces it.
 func (c *Controller) remove(ctx context.Context, pod *corev1.Pod, reason string,
 	condition *corev1.PodCondition) error {
-	figures.PodsRemoved.WithLabelValues(pod.Namespace, reason).Inc()
+	metrics.PodsRemoved.WithLabelValues(pod.Namespace, reason).Inc()
 	pods := c.client.CoreV1().Pods(pod.Namespace)
 	var err error
 	if !finished(pod) {
@@ -190,6 +190,6 @@ func (c *Controller) remove(ctx context.Context, pod *corev1.Pod, reason string,
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // gone, or another pod of that name
 	}
-	figures.PodsNotRemoved.WithLabelValues(pod.Namespace, reason).Inc()
+	metrics.PodsNotRemoved.WithLabelValues(pod.Namespace, reason).Inc()
 	return fmt.Errorf("remove pod %s/%s: %w", pod.Namespace, pod.Name, err)
 }

@@ -20,9 +20,9 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/children"
-	"carob/internal/controllers/figures"
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/loop"
+	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/source"
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/replicaset"
@@ -86,7 +86,7 @@ func (c *Controller) selects(owner metav1.Object, l labels.Set) bool {
 
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	if !c.keeper.Fresh.Fresh(key) {
-		figures.ReplicaSetSkips.WithLabelValues("apps", "replicasets").Inc()
+		metrics.ReplicaSetSkips.WithLabelValues("apps", "replicasets").Inc()
 		return 0, nil // woken when it is
 	}
 	object := source.Get[metav1.Object](c.owners, key)
@@ -181,7 +181,7 @@ func measureAges(active, going []*corev1.Pod) {
 	}
 	for _, p := range going {
 		if workload.Ready(p) {
-			figures.DeletionAgeRatio.WithLabelValues().Observe(
+			metrics.DeletionAgeRatio.WithLabelValues().Observe(
 				float64(time.Since(p.CreationTimestamp.Time).Milliseconds() / least))
 		}
 	}

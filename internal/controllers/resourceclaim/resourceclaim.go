@@ -21,10 +21,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
-	"carob/internal/controllers/figures"
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/loop"
+	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/source"
 	"carob/internal/core/podclaims"
 )
@@ -84,7 +84,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 	if err != nil {
 		return nil, fmt.Errorf("resourceclaim: watch templates: %w", err)
 	}
-	figures.OnRead(c.measureAll)
+	metrics.OnRead(c.measureAll)
 	return c, nil
 }
 

@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
-	"carob/internal/controllers/figures"
 	"carob/internal/controllers/loop"
+	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/source"
 	"carob/internal/core/nodehealth"
 )
@@ -153,8 +153,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	c.events.Eventf(pod, corev1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s", key)
 	err := c.evict(ctx, pod)
 	if err == nil {
-		figures.PodsEvicted.WithLabelValues().Inc()
-		figures.EvictionSeconds.WithLabelValues().Observe(time.Since(at).Seconds())
+		metrics.PodsEvicted.WithLabelValues().Inc()
+		metrics.EvictionSeconds.WithLabelValues().Observe(time.Since(at).Seconds())
 	}
 	return 0, err
 }

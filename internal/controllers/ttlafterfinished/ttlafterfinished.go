@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"carob/internal/controllers/figures"
 	"carob/internal/controllers/loop"
+	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/source"
 	"carob/internal/core/workload/job"
 )
@@ -67,7 +67,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	switch err := c.client.BatchV1().Jobs(j.Namespace).Delete(ctx, j.Name, options); {
 	case err == nil:
 		if at, ok, err := job.Expires(j); ok && err == nil {
-			figures.JobDeletionSeconds.WithLabelValues().Observe(time.Since(at).Seconds())
+			metrics.JobDeletionSeconds.WithLabelValues().Observe(time.Since(at).Seconds())
 		}
 	case !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
 		return 0, fmt.Errorf("delete Job %s, which is over: %w", key, err)

@@ -16,7 +16,7 @@ import (
 	"carob/internal/core/workload/vpa"
 )
 
-// restAPI reads and writes over the API: the add-on's objects, figures, and scales. It speaks JSON,
+// restAPI reads and writes over the API: the add-on's objects, metrics, and scales. It speaks JSON,
 // which all servers of these know.
 type restAPI struct{ client kubernetes.Interface }
 

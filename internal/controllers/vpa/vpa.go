@@ -56,12 +56,12 @@ type Config struct {
 	Recommender, Updater kubernetes.Interface
 	Events               record.EventRecorder // of vpa-updater
 	// VPAs are the autoscalers: Watch makes them. The controller runs the watch.
-	VPAs    *source.Watch
-	Owners  Owners
-	Kinds   Kinds
-	store   store // nil: the API
-	figures figures
-	scales  scales
+	VPAs   *source.Watch
+	Owners Owners
+	Kinds  Kinds
+	store  store // nil: the API
+	usage  usageReader
+	scales scales
 }
 
 // Controller drives the autoscalers. Make it with New and Run it once.
@@ -91,8 +91,8 @@ type store interface {
 	remove(ctx context.Context, c *vpa.Checkpoint) error
 }
 
-// figures reads what the containers of a namespace use.
-type figures interface {
+// usageReader reads what the containers of a namespace use.
+type usageReader interface {
 	usage(ctx context.Context, namespace string) ([]vpa.Sample, error)
 }
 
@@ -122,8 +122,8 @@ func New(cfg Config) (*Controller, error) {
 	if c.store == nil {
 		c.store = api
 	}
-	if c.figures == nil {
-		c.figures = api
+	if c.usage == nil {
+		c.usage = api
 	}
 	if c.scales == nil {
 		c.scales = api
@@ -242,9 +242,9 @@ func (c *Controller) look(ctx context.Context) time.Duration {
 	c.model.SetPods(flat, now)
 	took.step("LoadPods")
 	for namespace := range pods {
-		samples, err := c.figures.usage(ctx, namespace)
+		samples, err := c.usage.usage(ctx, namespace)
 		if err != nil {
-			log.V(2).Info("No figures of the usage of pods", "namespace", namespace, "err", err)
+			log.V(2).Info("No metrics of the pods", "namespace", namespace, "err", err)
 		}
 		for _, s := range samples {
 			c.model.AddSample(s, now)

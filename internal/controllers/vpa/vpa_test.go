@@ -34,7 +34,7 @@ import (
 	"carob/internal/core/workload/vpa"
 )
 
-// world is what stands behind the API: the add-on's objects, figures, pods and their owners.
+// world is what stands behind the API: the add-on's objects, metrics, pods and their owners.
 type world struct {
 	t       *testing.T
 	client  *fake.Clientset
@@ -195,7 +195,7 @@ func (w *world) run() (c *Controller, stop func()) {
 	c, err := New(Config{Recommender: w.client, Updater: w.client, Events: w.events, VPAs: Watch(w.custom), Kinds: w,
 		Owners: Owners{Deployments: deployments, ReplicaSets: sets, StatefulSets: source.StatefulSets(w.client),
 			DaemonSets: source.DaemonSets(w.client), Jobs: source.Jobs(w.client), CronJobs: source.CronJobs(w.client),
-			ReplicationControllers: source.ReplicationControllers(w.client)}, store: w, figures: w, scales: w})
+			ReplicationControllers: source.ReplicationControllers(w.client)}, store: w, usage: w, scales: w})
 	if err != nil {
 		w.t.Fatal(err)
 	}

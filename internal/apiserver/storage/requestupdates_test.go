@@ -39,9 +39,9 @@ func TestDeletionAfterUpdate(t *testing.T) {
 	}
 	nothing := func(*schedulingv1.PriorityClass) error { return nil }
 	before := c.engine.server.AppliedIndex()
-	all := WithSteps(t.Context())
+	all := WithUpdates(t.Context())
 	for i := range n {
-		ctx := WithSteps(t.Context())
+		ctx := WithUpdates(t.Context())
 		if i%2 == 0 {
 			ctx = all // a request that deletes several
 		}
@@ -56,7 +56,7 @@ func TestDeletionAfterUpdate(t *testing.T) {
 	// What another request wrote between the two is what the deletion is asked about.
 	key := classesRoot + "/n/raced"
 	c.create(t, "n", "raced")
-	ctx := WithSteps(t.Context())
+	ctx := WithUpdates(t.Context())
 	if err := c.GuaranteedUpdate(ctx, key, &schedulingv1.PriorityClass{}, false, nil,
 		storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
 			obj.(*schedulingv1.PriorityClass).Value = 1

@@ -6,14 +6,14 @@ import (
 
 	"k8s.io/component-base/metrics/legacyregistry"
 
-	"carob/internal/controllers/figures"
+	"carob/internal/controllers/metrics"
 )
 
-// Figures returns what the process has counted, by family and the values of its labels, as
+// Metrics returns what the process has counted, by family and the values of its labels, as
 // "family{a,b}": values of counters and gauges, numbers of observations of histograms.
-func Figures(t *testing.T) map[string]float64 {
+func Metrics(t *testing.T) map[string]float64 {
 	t.Helper()
-	figures.Update()
+	metrics.Update()
 	all, err := legacyregistry.DefaultGatherer.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -35,10 +35,10 @@ func Figures(t *testing.T) map[string]float64 {
 	return out
 }
 
-// Grown fails the test unless these figures have grown by so much.
+// Grown fails the test unless these metrics have grown by so much.
 func Grown(t *testing.T, before map[string]float64, want map[string]float64) {
 	t.Helper()
-	now := Figures(t)
+	now := Metrics(t)
 	for name, n := range want {
 		if got := now[name] - before[name]; got != n {
 			t.Errorf("%s has grown by %v, want %v", name, got, n)

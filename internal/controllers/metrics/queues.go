@@ -1,4 +1,4 @@
-package figures
+package metrics
 
 import (
 	"runtime"
@@ -101,7 +101,7 @@ type Queue struct {
 	waited, worked             metrics.ObserverMetric
 }
 
-// NewQueue returns the figures of a queue, under upstream's name for it; after Register.
+// NewQueue returns the metrics of a queue, under upstream's name for it; after Register.
 func NewQueue(name string) Queue {
 	if !depth.IsCreated() {
 		return Queue{}

@@ -1,8 +1,8 @@
-// Package figures holds what is measured of the controllers, under the names, labels and buckets of
+// Package metrics holds the metrics of the controllers, under the names, labels and buckets of
 // kube-controller-manager: dashboards and alerts made for it work. They appear at /metrics of the API
 // server, which runs in the same process. Before Register nothing is counted and nothing is kept. The
 // controllers use it; it must never decide anything.
-package figures
+package metrics
 
 import (
 	"sync"

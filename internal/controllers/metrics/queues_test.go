@@ -1,4 +1,4 @@
-package figures_test
+package metrics_test
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 	_ "k8s.io/component-base/metrics/prometheus/workqueue" // its provider must come too late, as in the product
 
-	_ "carob/internal/controllers/figures"
+	_ "carob/internal/controllers/metrics"
 )
 
 var runs int // families are kept for the whole process

@@ -9,13 +9,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"carob/internal/controllers/controllertest"
-	"carob/internal/controllers/figures"
+	"carob/internal/controllers/metrics"
 )
 
 // What a Job with three indexes counts, of which one fails once.
-func TestFigures(t *testing.T) {
-	figures.Register()
-	before := controllertest.Figures(t)
+func TestMetrics(t *testing.T) {
+	metrics.Register()
+	before := controllertest.Metrics(t)
 	synctest.Test(t, func(t *testing.T) {
 		api := controllertest.New(newJob(func(s *batchv1.JobSpec) {
 			s.CompletionMode = new(batchv1.IndexedCompletion)

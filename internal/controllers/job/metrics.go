@@ -6,7 +6,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
-	"carob/internal/controllers/figures"
+	"carob/internal/controllers/metrics"
 	"carob/internal/core/workload/job"
 )
 
@@ -29,8 +29,8 @@ func synced(j *batchv1.Job, out *job.Output, began time.Time, err error) {
 	if err != nil {
 		result = "error"
 	}
-	figures.JobSyncSeconds.WithLabelValues(mode(j), result, action).Observe(time.Since(began).Seconds())
-	figures.JobSyncs.WithLabelValues(mode(j), result, action).Inc()
+	metrics.JobSyncSeconds.WithLabelValues(mode(j), result, action).Observe(time.Since(began).Seconds())
+	metrics.JobSyncs.WithLabelValues(mode(j), result, action).Inc()
 }
 
 // created counts pods by why they were made.
@@ -55,10 +55,10 @@ func created(in *job.Input, made, failed int) {
 		reason = "recreate_terminating_or_failed"
 	}
 	if made > 0 {
-		figures.JobPodsCreated.WithLabelValues(reason, "succeeded").Add(float64(made))
+		metrics.JobPodsCreated.WithLabelValues(reason, "succeeded").Add(float64(made))
 	}
 	if failed > 0 {
-		figures.JobPodsCreated.WithLabelValues(reason, "failed").Add(float64(failed))
+		metrics.JobPodsCreated.WithLabelValues(reason, "failed").Add(float64(failed))
 	}
 }
 
@@ -66,7 +66,7 @@ func created(in *job.Input, made, failed int) {
 func counted(j *batchv1.Job, next *batchv1.JobStatus) {
 	add := func(result string, n int32) {
 		if n > 0 {
-			figures.JobPodsFinished.WithLabelValues(mode(j), result).Add(float64(n))
+			metrics.JobPodsFinished.WithLabelValues(mode(j), result).Add(float64(n))
 		}
 	}
 	succeeded := next.Succeeded - j.Status.Succeeded
@@ -78,7 +78,7 @@ func counted(j *batchv1.Job, next *batchv1.JobStatus) {
 		indexes := func(status, before, after string) int32 {
 			n := job.CountIndexes(after, all) - job.CountIndexes(before, all)
 			if n > 0 {
-				figures.JobIndexesFinished.WithLabelValues(status, limit).Add(float64(n))
+				metrics.JobIndexesFinished.WithLabelValues(status, limit).Add(float64(n))
 			}
 			return int32(n) //nolint:gosec // at most all
 		}
@@ -102,9 +102,9 @@ func counted(j *batchv1.Job, next *batchv1.JobStatus) {
 		}
 		switch c.Type {
 		case batchv1.JobComplete:
-			figures.JobsFinished.WithLabelValues(mode(j), "succeeded", c.Reason).Inc()
+			metrics.JobsFinished.WithLabelValues(mode(j), "succeeded", c.Reason).Inc()
 		case batchv1.JobFailed:
-			figures.JobsFinished.WithLabelValues(mode(j), "failed", c.Reason).Inc()
+			metrics.JobsFinished.WithLabelValues(mode(j), "failed", c.Reason).Inc()
 		default:
 		}
 	}
@@ -118,8 +118,8 @@ func tracked(before, after *corev1.Pod) {
 	}
 	switch was, is := ended(before), ended(after); {
 	case is && !was:
-		figures.TrackedPodsEnded.WithLabelValues("add").Inc()
+		metrics.TrackedPodsEnded.WithLabelValues("add").Inc()
 	case was && !is:
-		figures.TrackedPodsEnded.WithLabelValues("delete").Inc()
+		metrics.TrackedPodsEnded.WithLabelValues("delete").Inc()
 	}
 }

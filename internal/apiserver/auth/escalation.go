@@ -22,9 +22,9 @@ import (
 	"carob/internal/kinds/registry"
 )
 
-// Guard prevents privilege escalation: users cannot grant, by a role or binding, permissions that
+// PreventEscalation prevents privilege escalation: users cannot grant, by a role or binding, permissions that
 // they do not have. It changes the descriptors of the four kinds and leaves others alone.
-func Guard(r *registry.Resource, rbac *RBAC) {
+func PreventEscalation(r *registry.Resource, rbac *RBAC) {
 	gr := r.GroupResource()
 	if gr != clusterRoles && gr != clusterRoleBindings && gr != roles && gr != roleBindings {
 		return

@@ -8,24 +8,24 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// steps is what the updates of one request have left, by key.
-type steps struct {
+// requestUpdates are the objects as the updates of one request have left them, by key.
+type requestUpdates struct {
 	mu   sync.Mutex
 	left map[string]runtime.Object
 }
 
-type stepsKey struct{}
+type requestUpdatesKey struct{}
 
-// WithSteps returns the context of a request that updates objects and then deletes them. A deletion
+// WithUpdates returns the context of a request that updates objects and then deletes them. A deletion
 // begins with what the update has left. The watch cache has not heard of that yet, as a rule: a
 // deletion that begins with an older version costs a transaction that fails, with its fsync.
-func WithSteps(ctx context.Context) context.Context {
-	return context.WithValue(ctx, stepsKey{}, &steps{left: map[string]runtime.Object{}})
+func WithUpdates(ctx context.Context) context.Context {
+	return context.WithValue(ctx, requestUpdatesKey{}, &requestUpdates{left: map[string]runtime.Object{}})
 }
 
 // wrote notes what an update has left.
 func wrote(ctx context.Context, key string, o runtime.Object) {
-	if s, ok := ctx.Value(stepsKey{}).(*steps); ok {
+	if s, ok := ctx.Value(requestUpdatesKey{}).(*requestUpdates); ok {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.left[key] = o.DeepCopyObject()
@@ -34,7 +34,7 @@ func wrote(ctx context.Context, key string, o runtime.Object) {
 
 // left returns what the update of this request has left of an object; nil if there was none.
 func left(ctx context.Context, key string) runtime.Object {
-	s, ok := ctx.Value(stepsKey{}).(*steps)
+	s, ok := ctx.Value(requestUpdatesKey{}).(*requestUpdates)
 	if !ok {
 		return nil
 	}

@@ -6,7 +6,7 @@ import (
 
 	resourcev1 "k8s.io/api/resource/v1"
 
-	"carob/internal/controllers/figures"
+	"carob/internal/controllers/metrics"
 )
 
 // adminAccess reports whether a claim asks for devices that are in use (S9.4).
@@ -22,12 +22,12 @@ func measure(c *resourcev1.ResourceClaim, err error) {
 	if err != nil {
 		status = "failure"
 	}
-	figures.ResourceClaimsMade.WithLabelValues(status, adminAccess(c), "", "Pod").Inc()
+	metrics.ResourceClaimsMade.WithLabelValues(status, adminAccess(c), "", "Pod").Inc()
 }
 
 // measureAll counts the claims that are there.
 func (c *Controller) measureAll() {
-	figures.ResourceClaims.Reset()
+	metrics.ResourceClaims.Reset()
 	for _, obj := range c.in.Claims.Objects().List() {
 		claim, ok := obj.(*resourcev1.ResourceClaim)
 		if !ok {
@@ -40,7 +40,7 @@ func (c *Controller) measureAll() {
 		case claim.Annotations[resourcev1.PodResourceClaimAnnotation] != "":
 			source = "resource_claim_template"
 		}
-		figures.ResourceClaims.WithLabelValues(strconv.FormatBool(claim.Status.Allocation != nil), adminAccess(claim),
+		metrics.ResourceClaims.WithLabelValues(strconv.FormatBool(claim.Status.Allocation != nil), adminAccess(claim),
 			source).Inc()
 	}
 }
