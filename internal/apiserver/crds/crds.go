@@ -143,7 +143,8 @@ func (s *Server) start(ctx context.Context) error {
 	establishing := establish.NewEstablishingController(definitions, v1)
 	// carob has its own discovery, so the handler's is never called and may be nil. The empty map
 	// means that field ownership follows the schema.
-	handler, err := apiextensionsapiserver.NewCustomResourceDefinitionHandler(nil, nil, establishedInformer{definitions},
+	handler, err := apiextensionsapiserver.NewCustomResourceDefinitionHandler(nil, nil,
+		establishedInformer{definitions},
 		http.NotFoundHandler(), s.cfg.Objects, s.cfg.Admission,
 		establishing, s.cfg.Resolver, s.cfg.Wrapper, 1, s.cfg.Authorizer, s.cfg.RequestTimeout, s.cfg.MinRequestTimeout,
 		map[string]*spec.Schema{}, s.cfg.MaxBodyBytes)

@@ -42,7 +42,8 @@ func newHost(t *testing.T) *host {
 }
 
 func (h *host) firewall(name string) *hostFirewall {
-	return &hostFirewall{bridge: "carob0", name: name, options: []nftables.ConnOption{nftables.WithNetNSFd(int(h.fd.Fd()))}}
+	return &hostFirewall{bridge: "carob0", name: name,
+		options: []nftables.ConnOption{nftables.WithNetNSFd(int(h.fd.Fd()))}}
 }
 
 // iptables runs an iptables command and returns its output.
