@@ -55,6 +55,7 @@ type feed struct {
 	ingresses      store[*networkingv1.Ingress]
 	gatewayClasses store[*gatewayv1.GatewayClass]
 	gateways       store[*gatewayv1.Gateway]
+	listenerSets   store[*gatewayv1.ListenerSet]
 	services       store[*corev1.Service]
 	slices         store[*discoveryv1.EndpointSlice]
 	secrets        store[*corev1.Secret]
@@ -286,6 +287,7 @@ func (f *feed) declare(cfg Config, gateway rest.Interface) {
 	}
 	watch(f, &f.gatewayClasses, gatewayKinds, "gatewayclasses", &gatewayv1.GatewayClass{}, remote("gatewayclasses"))
 	watch(f, &f.gateways, gatewayKinds, "gateways", &gatewayv1.Gateway{}, remote("gateways"))
+	watch(f, &f.listenerSets, routeKinds, "listenersets", &gatewayv1.ListenerSet{}, remote("listenersets"))
 	watch(f, &f.httpRoutes, routeKinds, "httproutes", &gatewayv1.HTTPRoute{}, remote("httproutes"))
 	watch(f, &f.grpcRoutes, routeKinds, "grpcroutes", &gatewayv1.GRPCRoute{}, remote("grpcroutes"))
 	watch(f, &f.tlsRoutes, routeKinds, "tlsroutes", &gatewayv1.TLSRoute{}, remote("tlsroutes"))
@@ -448,6 +450,7 @@ func (f *feed) take() (world, endpoints *snapshot, ok bool) {
 	}
 	s.World = gatewayplan.World{Classes: values(f.classes.all), Ingresses: values(f.ingresses.all),
 		Services: s.services, GatewayClasses: values(f.gatewayClasses.all), Gateways: values(f.gateways.all),
+		ListenerSets: values(f.listenerSets.all),
 		HTTPRoutes: values(f.httpRoutes.all), GRPCRoutes: values(f.grpcRoutes.all), TLSRoutes: values(f.tlsRoutes.all),
 		Grants: values(f.grants.all), Policies: values(f.policies.all), Secrets: map[name]gatewayplan.Material{},
 		CAs: map[name]gatewayplan.Material{}, Namespaces: map[string]labels.Set{}}
@@ -465,6 +468,7 @@ func (f *feed) take() (world, endpoints *snapshot, ok bool) {
 func (f *feed) readSecrets(s *snapshot) {
 	s.certificates = map[name]*tls.Certificate{}
 	read := map[name]readSecret{}
+	identities := f.identities()
 	for key, secret := range f.secrets.all {
 		known, was := f.readCerts[key]
 		if !was || known.version != secret.ResourceVersion {
@@ -477,7 +481,11 @@ func (f *feed) readSecrets(s *snapshot) {
 			}
 		}
 		read[key] = known
-		s.World.Secrets[key] = gatewayplan.Material{Problem: known.problem}
+		material := gatewayplan.Material{Problem: known.problem}
+		if identities[key] && known.problem == "" {
+			material.PEM = pemOf(secret)
+		}
+		s.World.Secrets[key] = material
 		if known.cert != nil {
 			s.certificates[key] = known.cert
 		}

@@ -131,6 +131,15 @@ func (w *writer) store(ctx context.Context, job *work) (ok bool) {
 			}
 		}
 	}
+	for _, l := range world.ListenerSets {
+		if s, known := plan.ListenerSets[nameOf(l)]; known {
+			if s, changed := gatewayplan.ListenerSetStatus(&l.Status, s, now); changed {
+				l = l.DeepCopy()
+				l.Status = s
+				put(l, "listenersets", l)
+			}
+		}
+	}
 	for _, r := range world.HTTPRoutes {
 		if parents, known := plan.HTTPRoutes[nameOf(r)]; known {
 			if parents, changed := gatewayplan.Parents(r.Status.Parents, parents, now); changed {
@@ -206,7 +215,7 @@ func (w *writer) ingress(ctx context.Context, job *work, in *networkingv1.Ingres
 // supported are the features of the Gateway API that the conformance tests show, in order.
 func supported() []gatewayv1.SupportedFeature {
 	names := []gatewayv1.FeatureName{"BackendTLSPolicy", "BackendTLSPolicySANValidation", "GRPCRoute",
-		"GRPCRouteNamedRouteRule", "Gateway", "GatewayAddressEmpty", "GatewayFrontendClientCertificateValidation",
+		"GRPCRouteNamedRouteRule", "Gateway", "GatewayAddressEmpty", "GatewayBackendClientCertificate", "GatewayFrontendClientCertificateValidation",
 		"GatewayFrontendClientCertificateValidationInsecureFallback", "GatewayHTTPListenerIsolation",
 		"GatewayHTTPSListenerDetectMisdirectedRequests", "GatewayPort8080", "GatewayStaticAddresses",
 		"HTTPRoute", "HTTPRoute303RedirectStatusCode", "HTTPRoute307RedirectStatusCode",
@@ -216,7 +225,7 @@ func supported() []gatewayv1.SupportedFeature {
 		"HTTPRouteMethodMatching", "HTTPRouteNamedRouteRule", "HTTPRouteParentRefPort", "HTTPRoutePathRedirect",
 		"HTTPRoutePathRewrite", "HTTPRoutePortRedirect", "HTTPRouteQueryParamMatching", "HTTPRouteRequestMirror",
 		"HTTPRouteRequestMultipleMirrors", "HTTPRouteRequestPercentageMirror", "HTTPRouteRequestTimeout",
-		"HTTPRouteResponseHeaderModification", "HTTPRouteSchemeRedirect", "ReferenceGrant", "TLSRoute",
+		"HTTPRouteResponseHeaderModification", "HTTPRouteSchemeRedirect", "ListenerSet", "ReferenceGrant", "TLSRoute",
 		"TLSRouteModeMixed", "TLSRouteModeTerminate"}
 	out := make([]gatewayv1.SupportedFeature, 0, len(names))
 	for _, n := range names {

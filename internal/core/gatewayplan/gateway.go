@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"carob/internal/core/httproute"
@@ -21,14 +20,17 @@ type gateway struct {
 	*gatewayv1.Gateway
 	listeners []*listener
 	addresses []netip.Addr
+	sets      []*listenerSet
 	accepted  metav1.Condition
 	unusable  string // why no address can be used
+	identity  *identity
 }
 
 // listener is one of its listeners.
 type listener struct {
 	*gatewayv1.Listener
 	of       *gateway
+	by       referrer // the Gateway, or a ListenerSet
 	host     string
 	kinds    []gatewayv1.Kind // of routes
 	conflict gatewayv1.ListenerConditionReason
@@ -41,6 +43,12 @@ type listener struct {
 	attached map[httproute.Source]bool
 	routes   []httproute.Route
 	streams  []Stream
+}
+
+// referrer is the object that a listener is written in: its references are resolved from there.
+type referrer struct {
+	kind gatewayv1.Kind
+	metav1.Object
 }
 
 // serves reports whether requests are served at the listener.
@@ -75,13 +83,17 @@ func (p *planner) gateways() {
 			order = append(order, gw)
 		}
 	}
+	sets := p.listenerSets(all)
 	p.tlsPolicies()
-	p.attach(all)
+	p.attach(all, sets)
 	for _, g := range order {
 		p.open(g)
 	}
 	for _, g := range order {
 		p.Plan.Gateways[nameOf(g)] = p.gatewayStatus(g)
+		for _, s := range g.sets {
+			p.Plan.ListenerSets[nameOf(s)] = p.setStatus(s)
+		}
 	}
 	p.policyStatus()
 }
@@ -121,12 +133,13 @@ func (p *planner) gateway(g *gatewayv1.Gateway, taken map[netip.Addr]Name) *gate
 	gw := &gateway{Gateway: g, accepted: condition(gatewayv1.GatewayConditionAccepted, true,
 		gatewayv1.GatewayReasonAccepted, "the Gateway is served by carob", g.Generation)}
 	p.address(gw, taken)
+	p.clientIdentity(gw)
 	if i := g.Spec.Infrastructure; i != nil && i.ParametersRef != nil {
 		gw.accepted = condition(gatewayv1.GatewayConditionAccepted, false, gatewayv1.GatewayReasonInvalidParameters,
 			"carob has no parameters for a Gateway", g.Generation)
 	}
 	for i := range g.Spec.Listeners {
-		gw.listeners = append(gw.listeners, p.listener(gw, &g.Spec.Listeners[i]))
+		gw.listeners = append(gw.listeners, p.listener(gw, &g.Spec.Listeners[i], referrer{"Gateway", g}))
 	}
 	conflicts(gw.listeners)
 	valid := 0
@@ -197,8 +210,8 @@ func (p *planner) address(gw *gateway, taken map[netip.Addr]Name) {
 	}
 }
 
-func (p *planner) listener(gw *gateway, in *gatewayv1.Listener) *listener {
-	l := &listener{Listener: in, of: gw, host: strings.ToLower(string(or(in.Hostname, ""))),
+func (p *planner) listener(gw *gateway, in *gatewayv1.Listener, by referrer) *listener {
+	l := &listener{Listener: in, of: gw, by: by, host: strings.ToLower(string(or(in.Hostname, ""))),
 		attached: map[httproute.Source]bool{}}
 	switch in.Protocol {
 	case gatewayv1.HTTPProtocolType, gatewayv1.HTTPSProtocolType:
@@ -249,12 +262,13 @@ func (p *planner) certificates(l *listener) {
 		return
 	}
 	for _, ref := range l.TLS.CertificateRefs {
-		name := Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(l.of.Namespace))), Name: string(ref.Name)}
+		name := Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(l.by.GetNamespace()))),
+			Name: string(ref.Name)}
 		secret, there := p.Secrets[name]
 		switch {
 		case or(ref.Group, "") != "" || or(ref.Kind, "Secret") != "Secret":
 			l.broken, l.message = gatewayv1.ListenerReasonInvalidCertificateRef, "a certificate must be in a Secret"
-		case !p.granted(group, "Gateway", l.of.Namespace, "", "Secret", name):
+		case !p.granted(group, l.by.kind, l.by.GetNamespace(), "", "Secret", name):
 			l.broken = gatewayv1.ListenerReasonRefNotPermitted
 			l.message = fmt.Sprintf("no ReferenceGrant permits the use of Secret %s", name)
 		case !there:
@@ -331,7 +345,7 @@ func (p *planner) open(g *gateway) {
 	if g.accepted.Status != metav1.ConditionTrue {
 		return
 	}
-	for _, l := range g.listeners {
+	for _, l := range g.everyListener() {
 		if !l.serves() {
 			continue
 		}
@@ -360,7 +374,7 @@ func (p *planner) open(g *gateway) {
 
 // gatewayStatus is the status of a Gateway when all routes are attached.
 func (p *planner) gatewayStatus(g *gateway) gatewayv1.GatewayStatus {
-	s := gatewayv1.GatewayStatus{Conditions: []metav1.Condition{g.accepted}}
+	s := gatewayv1.GatewayStatus{Conditions: []metav1.Condition{g.accepted}, AttachedListenerSets: g.attachedSets()}
 	unusable := g.unusable
 	broken := ""
 	serving := 0
@@ -394,6 +408,9 @@ func (p *planner) gatewayStatus(g *gateway) gatewayv1.GatewayStatus {
 			cmp.Or(broken, "no listener can be served"), g.Generation)
 	}
 	s.Conditions = append(s.Conditions, programmed)
+	if g.identity != nil {
+		s.Conditions = append(s.Conditions, g.identity.condition(g.Generation))
+	}
 	insecure := slices.ContainsFunc(g.listeners, func(l *listener) bool {
 		return l.clients != nil &&
 			l.clients.Fallback
@@ -415,6 +432,7 @@ func (p *planner) gatewayStatus(g *gateway) gatewayv1.GatewayStatus {
 }
 
 func listenerStatus(g *gateway, l *listener, failed string) gatewayv1.ListenerStatus {
+	generation := l.by.GetGeneration()
 	s := gatewayv1.ListenerStatus{Name: l.Name, AttachedRoutes: int32(len(l.attached)),
 		SupportedKinds: []gatewayv1.RouteGroupKind{}}
 	apiGroup := gatewayv1.Group(group)
@@ -424,39 +442,41 @@ func listenerStatus(g *gateway, l *listener, failed string) gatewayv1.ListenerSt
 	add := func(c metav1.Condition) { s.Conditions = append(s.Conditions, c) }
 	switch {
 	case l.rejected != "":
-		add(condition(gatewayv1.ListenerConditionAccepted, false, l.rejected, l.message, g.Generation))
+		add(condition(gatewayv1.ListenerConditionAccepted, false, l.rejected, l.message, generation))
 	case l.conflict != "":
 		add(condition(gatewayv1.ListenerConditionAccepted, false, l.conflict,
-			"another listener has the same port and hostname, or another protocol", g.Generation))
+			"another listener has the same port and hostname, or another protocol", generation))
 	case failed != "":
-		add(condition(gatewayv1.ListenerConditionAccepted, true, gatewayv1.ListenerReasonAccepted, "", g.Generation))
+		add(condition(gatewayv1.ListenerConditionAccepted, true, gatewayv1.ListenerReasonAccepted, "", generation))
 	default:
 		add(condition(gatewayv1.ListenerConditionAccepted, true, gatewayv1.ListenerReasonAccepted,
-			"the listener is accepted", g.Generation))
+			"the listener is accepted", generation))
 	}
 	if l.broken != "" {
-		add(condition(gatewayv1.ListenerConditionResolvedRefs, false, l.broken, l.message, g.Generation))
+		add(condition(gatewayv1.ListenerConditionResolvedRefs, false, l.broken, l.message, generation))
 	} else {
 		add(condition(gatewayv1.ListenerConditionResolvedRefs, true, gatewayv1.ListenerReasonResolvedRefs,
-			"all references are resolved", g.Generation))
+			"all references are resolved", generation))
 	}
 	if l.conflict != "" {
 		add(condition(gatewayv1.ListenerConditionConflicted, true, l.conflict,
-			"another listener has the same port and hostname, or another protocol", g.Generation))
+			"another listener has the same port and hostname, or another protocol", generation))
 	} else {
 		add(condition(gatewayv1.ListenerConditionConflicted, false, gatewayv1.ListenerReasonNoConflicts, "",
-			g.Generation))
+			generation))
 	}
 	switch {
+	case l.conflict != "" && l.by.kind == "ListenerSet":
+		add(condition(gatewayv1.ListenerConditionProgrammed, false, l.conflict, l.message, generation))
 	case g.accepted.Status != metav1.ConditionTrue, !l.serves(), l.broken != "":
 		add(condition(gatewayv1.ListenerConditionProgrammed, false, gatewayv1.ListenerReasonInvalid,
-			cmp.Or(l.message, "the listener is not valid"), g.Generation))
+			cmp.Or(l.message, "the listener is not valid"), generation))
 	case failed != "" || g.unusable != "":
 		add(condition(gatewayv1.ListenerConditionProgrammed, false, gatewayv1.ListenerReasonPending,
-			cmp.Or(failed, g.unusable), g.Generation))
+			cmp.Or(failed, g.unusable), generation))
 	default:
 		add(condition(gatewayv1.ListenerConditionProgrammed, true, gatewayv1.ListenerReasonProgrammed,
-			"the listener is served", g.Generation))
+			"the listener is served", generation))
 	}
 	return s
 }
@@ -471,22 +491,5 @@ func (p *planner) allows(l *listener, kind gatewayv1.Kind, namespace string) boo
 		from = or(l.AllowedRoutes.Namespaces.From, from)
 		selector = l.AllowedRoutes.Namespaces.Selector
 	}
-	switch from {
-	case gatewayv1.NamespacesFromAll:
-		return true
-	case gatewayv1.NamespacesFromSame:
-		return namespace == l.of.Namespace
-	case gatewayv1.NamespacesFromSelector:
-		s, err := metav1.LabelSelectorAsSelector(selector)
-		if err != nil {
-			return false
-		}
-		of := p.Namespaces[namespace]
-		if of == nil {
-			of = labels.Set{}
-		}
-		return s.Matches(of)
-	case gatewayv1.NamespacesFromNone: // of listener sets only
-	}
-	return false
+	return p.allowsNamespace(from, selector, namespace, l.by.GetNamespace())
 }

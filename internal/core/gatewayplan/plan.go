@@ -34,7 +34,7 @@ type Name = types.NamespacedName
 // Material is a certificate with its key, or a set of CAs, as far as a decision needs to know it.
 type Material struct {
 	Problem string // why it cannot be used; empty when it can
-	PEM     string // of CAs
+	PEM     string // of CAs, or of the certificate and key that a Gateway shows to backends
 }
 
 // World is everything that a plan depends on.
@@ -48,6 +48,7 @@ type World struct {
 
 	GatewayClasses []*gatewayv1.GatewayClass
 	Gateways       []*gatewayv1.Gateway
+	ListenerSets   []*gatewayv1.ListenerSet
 	HTTPRoutes     []*gatewayv1.HTTPRoute
 	GRPCRoutes     []*gatewayv1.GRPCRoute
 	TLSRoutes      []*gatewayv1.TLSRoute
@@ -70,12 +71,13 @@ type Plan struct {
 	Assigned  map[Name]netip.Addr    // of the pool
 	Ingresses map[Name]IngressResult
 
-	Classes    map[string][]metav1.Condition
-	Gateways   map[Name]gatewayv1.GatewayStatus
-	HTTPRoutes map[Name][]gatewayv1.RouteParentStatus
-	GRPCRoutes map[Name][]gatewayv1.RouteParentStatus
-	TLSRoutes  map[Name][]gatewayv1.RouteParentStatus
-	Policies   map[Name][]gatewayv1.PolicyAncestorStatus
+	Classes      map[string][]metav1.Condition
+	Gateways     map[Name]gatewayv1.GatewayStatus
+	ListenerSets map[Name]gatewayv1.ListenerSetStatus
+	HTTPRoutes   map[Name][]gatewayv1.RouteParentStatus
+	GRPCRoutes   map[Name][]gatewayv1.RouteParentStatus
+	TLSRoutes    map[Name][]gatewayv1.RouteParentStatus
+	Policies     map[Name][]gatewayv1.PolicyAncestorStatus
 }
 
 // Port is what one port serves.
@@ -127,7 +129,7 @@ func Make(w *World) *Plan {
 	p := &planner{World: w, Plan: &Plan{Ports: map[netip.AddrPort]*Port{}, Refs: map[httproute.Ref]bool{},
 		Assigned:  map[Name]netip.Addr{},
 		Ingresses: map[Name]IngressResult{}, Classes: map[string][]metav1.Condition{},
-		Gateways:   map[Name]gatewayv1.GatewayStatus{},
+		Gateways: map[Name]gatewayv1.GatewayStatus{}, ListenerSets: map[Name]gatewayv1.ListenerSetStatus{},
 		HTTPRoutes: map[Name][]gatewayv1.RouteParentStatus{}, GRPCRoutes: map[Name][]gatewayv1.RouteParentStatus{},
 		TLSRoutes: map[Name][]gatewayv1.RouteParentStatus{}, Policies: map[Name][]gatewayv1.PolicyAncestorStatus{}}}
 	p.ingresses()

@@ -27,19 +27,19 @@ type route struct {
 }
 
 // attach joins routes and listeners, and says so in the routes' statuses.
-func (p *planner) attach(all map[Name]*gateway) {
+func (p *planner) attach(all map[Name]*gateway, sets map[Name]*listenerSet) {
 	for _, r := range byAge(p.World.HTTPRoutes) {
-		if parents := p.join(p.httpRoute(r), r.Spec.ParentRefs, all); parents != nil || len(r.Status.Parents) > 0 {
+		if parents := p.join(p.httpRoute(r), r.Spec.ParentRefs, all, sets); parents != nil || len(r.Status.Parents) > 0 {
 			p.Plan.HTTPRoutes[nameOf(r)] = parents
 		}
 	}
 	for _, r := range byAge(p.World.GRPCRoutes) {
-		if parents := p.join(p.grpcRoute(r), r.Spec.ParentRefs, all); parents != nil || len(r.Status.Parents) > 0 {
+		if parents := p.join(p.grpcRoute(r), r.Spec.ParentRefs, all, sets); parents != nil || len(r.Status.Parents) > 0 {
 			p.Plan.GRPCRoutes[nameOf(r)] = parents
 		}
 	}
 	for _, r := range byAge(p.World.TLSRoutes) {
-		if parents := p.join(p.tlsRoute(r), r.Spec.ParentRefs, all); parents != nil || len(r.Status.Parents) > 0 {
+		if parents := p.join(p.tlsRoute(r), r.Spec.ParentRefs, all, sets); parents != nil || len(r.Status.Parents) > 0 {
 			p.Plan.TLSRoutes[nameOf(r)] = parents
 		}
 	}
@@ -47,17 +47,29 @@ func (p *planner) attach(all map[Name]*gateway) {
 
 // join attaches a route to its parents.
 func (p *planner) join(r *route, refs []gatewayv1.ParentReference,
-	all map[Name]*gateway) (out []gatewayv1.RouteParentStatus) {
+	all map[Name]*gateway, sets map[Name]*listenerSet) (out []gatewayv1.RouteParentStatus) {
 	for _, ref := range refs {
-		if or(ref.Group, group) != group || or(ref.Kind, "Gateway") != "Gateway" {
+		if or(ref.Group, group) != group {
 			continue
 		}
-		g := all[Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(r.meta.GetNamespace()))),
-			Name: string(ref.Name)}]
+		parent := Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(r.meta.GetNamespace()))),
+			Name: string(ref.Name)}
+		var g *gateway
+		var listeners []*listener
+		switch or(ref.Kind, "Gateway") {
+		case "Gateway":
+			if g = all[parent]; g != nil {
+				listeners = g.listeners
+			}
+		case "ListenerSet":
+			if set := sets[parent]; set != nil {
+				g, listeners = set.of, set.listeners
+			}
+		}
 		if g == nil {
 			continue
 		}
-		accepted := p.joinGateway(r, &ref, g)
+		accepted := p.joinListeners(r, &ref, g, listeners)
 		s := gatewayv1.RouteParentStatus{ParentRef: ref, ControllerName: GatewayController,
 			Conditions: []metav1.Condition{accepted}}
 		resolved := condition(gatewayv1.RouteConditionResolvedRefs, true, gatewayv1.RouteReasonResolvedRefs,
@@ -84,18 +96,19 @@ func (p *planner) join(r *route, refs []gatewayv1.ParentReference,
 	return out
 }
 
-func (p *planner) joinGateway(r *route, ref *gatewayv1.ParentReference, g *gateway) metav1.Condition {
+func (p *planner) joinListeners(r *route, ref *gatewayv1.ParentReference, g *gateway,
+	listeners []*listener) metav1.Condition {
 	no := func(reason gatewayv1.RouteConditionReason, message string) metav1.Condition {
 		return condition(gatewayv1.RouteConditionAccepted, false, reason, message, r.generation)
 	}
 	if r.rejected != "" {
 		return no(gatewayv1.RouteReasonUnsupportedValue, r.rejected)
 	}
-	named := slices.DeleteFunc(slices.Clone(g.listeners), func(l *listener) bool {
+	named := slices.DeleteFunc(slices.Clone(listeners), func(l *listener) bool {
 		return ref.SectionName != nil && *ref.SectionName != l.Name || ref.Port != nil && *ref.Port != l.Port
 	})
 	if len(named) == 0 {
-		return no(gatewayv1.RouteReasonNoMatchingParent, "the Gateway has no such listener")
+		return no(gatewayv1.RouteReasonNoMatchingParent, "the parent has no such listener")
 	}
 	allowing := slices.DeleteFunc(slices.Clone(named), func(l *listener) bool {
 		return !p.allows(l, r.kind, r.meta.GetNamespace())
@@ -119,7 +132,7 @@ func (p *planner) joinGateway(r *route, ref *gatewayv1.ParentReference, g *gatew
 			l.streams = append(l.streams, streams(l, r, hosts, from)...)
 			continue
 		}
-		served := httproute.Route{Source: from, Rules: r.rules}
+		served := httproute.Route{Source: from, Rules: g.identity.show(r.rules)}
 		for _, h := range hosts {
 			served.Hosts = append(served.Hosts, httproute.HostPattern{Name: h})
 		}

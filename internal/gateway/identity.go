@@ -1,0 +1,27 @@
+package gateway
+
+import (
+	corev1 "k8s.io/api/core/v1"
+)
+
+// identities are the Secrets that Gateways name as their certificate for backends. The lock is held.
+func (f *feed) identities() map[name]bool {
+	out := map[name]bool{}
+	for _, g := range f.gateways.all {
+		if g.Spec.TLS == nil || g.Spec.TLS.Backend == nil || g.Spec.TLS.Backend.ClientCertificateRef == nil {
+			continue
+		}
+		ref := g.Spec.TLS.Backend.ClientCertificateRef
+		of := name{Namespace: g.Namespace, Name: string(ref.Name)}
+		if ref.Namespace != nil {
+			of.Namespace = string(*ref.Namespace)
+		}
+		out[of] = true
+	}
+	return out
+}
+
+// pemOf is the certificate and the key of a Secret, as tls.X509KeyPair reads both from one text.
+func pemOf(s *corev1.Secret) string {
+	return string(s.Data[corev1.TLSCertKey]) + "\n" + string(s.Data[corev1.TLSPrivateKeyKey])
+}
