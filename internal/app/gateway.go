@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 
 	"carob/internal/base/addons"
@@ -62,8 +63,10 @@ func (c *carob) startGateway(ctx context.Context) error {
 	}
 	events := record.NewBroadcaster(record.WithContext(ctx))
 	c.gateway = gateway.New(gateway.Config{Client: client, REST: cfg,
-		Events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "carob-gateway", Host: c.in.NodeName}),
-		HTTP:   ports.HTTP, HTTPS: ports.HTTPS, Pool: ports.Addresses, Host: c.machine.hostIPs})
+		Events:   events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "carob-gateway", Host: c.in.NodeName}),
+		Register: legacyregistry.Registerer(), AccessLog: ports.AccessLog,
+		Proxies: ports.Proxies,
+		HTTP:    ports.HTTP, HTTPS: ports.HTTPS, Pool: ports.Addresses, Host: c.machine.hostIPs})
 	c.gatewayAPI.follow(c.gateway.SetGatewayAPI)
 	c.parts.start(ctx, "gateway", func(ctx context.Context) error {
 		events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})

@@ -148,6 +148,10 @@ Pods that kept running while carob was stopped are taken over.`,
 		"where Ingresses and Gateways are served over HTTP, as IP:PORT or :PORT for all addresses (default: nowhere)")
 	fl.StringVar(&f.GatewayHTTPS, "gateway-https", "",
 		"where Ingresses and Gateways are served over HTTPS, as IP:PORT or :PORT for all addresses (default: nowhere)")
+	fl.StringVar(&f.GatewayAccessLog, "gateway-access-log", "",
+		"file with one line of JSON for each request to Ingresses and Gateways, or - for standard output (default: none)")
+	fl.StringVar(&f.GatewayProxies, "gateway-proxy-protocol", "",
+		"addresses and ranges of load balancers, separated by commas, whose connections to the gateway begin with a PROXY header (version 1 or 2); others' headers are not believed (default: none)")
 	fl.StringVar(&f.GatewayAddresses, "gateway-addresses", "",
 		"addresses of this host and ranges in CIDR notation, separated by commas: each Gateway gets one of them (default: Gateways share those of --gateway-http and --gateway-https)")
 	fl.StringVar(&f.ClusterDNS, "cluster-dns", "",

@@ -70,6 +70,7 @@ func (f *lookup) Query(name string) (string, bool) {
 
 // exchange is one request on its way to a backend.
 type exchange struct {
+	rec     *seenRequest // nil: nobody looks
 	site    *site
 	in      *http.Request
 	path    string // clean
@@ -99,7 +100,9 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request, mirrors *mirror
 		http.Error(w, "Not Found", http.StatusNotFound)
 		return
 	}
-	x := &exchange{site: s, in: r, path: path, moved: moved, met: met, mirror: mirrors}
+	rec := seenOf(w)
+	rec.met(&met)
+	x := &exchange{rec: rec, site: s, in: r, path: path, moved: moved, met: met, mirror: mirrors}
 	if s.answered(w, x, host) {
 		return
 	}
@@ -368,6 +371,7 @@ func (x *exchange) choose(ctx context.Context) (err error) {
 var errReadTimeout = errors.New("the backend did not answer in time")
 
 func (x *exchange) attempt(out *http.Request, t *Target, m mode) (*http.Response, error) {
+	x.rec.tried(x.backend, t)
 	tr, err := t.transport(m)
 	if err != nil {
 		return nil, err

@@ -3,11 +3,13 @@ package gateway
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -28,6 +30,9 @@ type Config struct {
 	Pool        []netip.Addr        // each Gateway without addresses gets one of these
 	Host        func() []netip.Addr // addresses of this host
 	Now         func() time.Time
+	Proxies     []netip.Prefix        // who begins its connections with a PROXY header, which is believed; nobody else
+	Register    prometheus.Registerer // of the metrics; nil: nowhere
+	AccessLog   string                // path of the access log, or Stdout; empty: none
 }
 
 // Gateway is the data plane. Its methods may be called at any time.
@@ -37,6 +42,7 @@ type Gateway struct {
 	traffic *traffic
 	writer  *writer
 	mirrors *mirrors
+	seen    *telemetry
 	open    atomic.Int64
 
 	mu     sync.Mutex // covers what follows, for Routes
@@ -54,8 +60,11 @@ func New(cfg Config) *Gateway {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Gateway{cfg: cfg, feed: newFeed(), traffic: newTraffic(), writer: newWriter(cfg), mirrors: newMirrors(),
+	g := &Gateway{cfg: cfg, feed: newFeed(), traffic: newTraffic(), writer: newWriter(cfg), mirrors: newMirrors(),
 		ports: map[netip.AddrPort]*port{}, failed: map[netip.AddrPort]string{}, pools: map[httproute.Ref]*pool{}}
+	f := newFigures(&g.open)
+	g.seen = &telemetry{figures: f, log: newAccessLog(cfg.AccessLog, f)}
+	return g
 }
 
 // Routed implements node.Traffic: whether the pod gets requests as one that goes on, or has requests in flight.
@@ -80,6 +89,17 @@ func (g *Gateway) Run(ctx context.Context) error {
 	defer cancel()
 	group.Go(func() { g.feed.run(ctx, g.cfg) })
 	group.Go(func() { g.writer.run(ctx) })
+	if r := g.cfg.Register; r != nil {
+		if err := r.Register(g.seen.figures); err != nil {
+			return fmt.Errorf("register the gateway's metrics: %w", err)
+		}
+		defer r.Unregister(g.seen.figures)
+	}
+	if g.seen.log != nil {
+		logging, end := context.WithCancel(context.WithoutCancel(ctx))
+		group.Go(func() { g.seen.log.run(logging) })
+		defer end() // after the last requests
+	}
 	defer g.stop()
 	retry := time.NewTimer(retryAfter)
 	retry.Stop()
@@ -147,7 +167,7 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 			running.stop(drainTime)
 			delete(g.ports, at)
 		}
-		running, err := listen(ctx, at, s, &g.open, g.mirrors)
+		running, err := listen(ctx, at, s, &g.open, g.mirrors, g.seen, g.cfg.Proxies)
 		if err != nil {
 			failed[at] = err.Error()
 			klog.FromContext(ctx).Error(err, "The gateway cannot listen; trying again", "after", retryAfter)
@@ -167,6 +187,7 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 		}
 	}
 	g.pools = pools
+	g.seen.figures.keep(servedRoutes(plan))
 	changed := len(failed) != len(g.failed)
 	for at, why := range failed {
 		changed = changed || g.failed[at] != why

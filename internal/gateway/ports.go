@@ -36,6 +36,8 @@ type port struct {
 	closing chan struct{} // closed when the listener is
 	open    *atomic.Int64 // connections of all ports
 	mirrors *mirrors
+	seen    *telemetry
+	proxies []netip.Prefix
 
 	streams sync.WaitGroup
 	cancel  context.CancelFunc // ends streams and upgraded connections
@@ -43,7 +45,8 @@ type port struct {
 }
 
 // listen opens a port.
-func listen(ctx context.Context, at netip.AddrPort, s *site, open *atomic.Int64, m *mirrors) (*port, error) {
+func listen(ctx context.Context, at netip.AddrPort, s *site, open *atomic.Int64, m *mirrors,
+	seen *telemetry, proxies []netip.Prefix) (*port, error) {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", at.String())
 	if err != nil {
@@ -51,7 +54,7 @@ func listen(ctx context.Context, at netip.AddrPort, s *site, open *atomic.Int64,
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	p := &port{at: at, ln: ln, accept: make(chan net.Conn), closing: make(chan struct{}), open: open, mirrors: m,
-		cancel: cancel, ended: make(chan struct{})}
+		seen: seen, proxies: proxies, cancel: cancel, ended: make(chan struct{})}
 	p.site.Store(s)
 	p.server = &http.Server{Handler: p, ReadHeaderTimeout: headerTime, IdleTimeout: keepAlive,
 		MaxHeaderBytes: headerBytes, BaseContext: func(net.Listener) context.Context { return ctx },
@@ -108,10 +111,11 @@ func (p *port) acceptAll(ctx context.Context) {
 		}
 		if p.open.Add(1) > connections {
 			p.open.Add(-1)
+			p.seen.figures.refused.Inc()
 			_ = c.Close()
 			continue
 		}
-		c = &counted{Conn: c, open: p.open}
+		c = behind(p.proxies, &counted{Conn: c, open: p.open})
 		if len(p.site.Load().streams) > 0 {
 			p.streams.Go(func() { p.sort(ctx, c) })
 			continue
@@ -140,6 +144,7 @@ func (p *port) sort(ctx context.Context, c net.Conn) {
 	s := p.site.Load()
 	switch to := s.streamFor(name); {
 	case to != nil && !s.moreSpecific(name, to):
+		p.seen.figures.streams.WithLabelValues(to.Source.Kind, to.Source.Namespace, to.Source.Name).Inc()
 		s.pass(ctx, again, to)
 	case len(s.certs.candidates(name)) == 0 && s.certs.fallback == nil:
 		_ = c.Close() // nobody has this name; an alert of TLS would say that somebody ends TLS here
@@ -201,7 +206,9 @@ func (p *port) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		w = &unhurried{ResponseWriter: w, c: c}
 	}
-	p.site.Load().ServeHTTP(w, r, p.mirrors)
+	rec := p.seen.begin(w, r)
+	defer p.seen.ended(rec, r)
+	p.site.Load().ServeHTTP(rec, r, p.mirrors)
 }
 
 // unhurried gives a client time for each part of an answer.

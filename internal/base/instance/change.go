@@ -125,6 +125,8 @@ func changeRules() map[string]changeRule {
 		"GatewayHTTP":         free("--gateway-http"), // routes are where they are asked for
 		"GatewayHTTPS":        free("--gateway-https"),
 		"GatewayAddresses":    free("--gateway-addresses"),
+		"GatewayAccessLog":    free("--gateway-access-log"),
+		"GatewayProxies":      free("--gateway-proxy-protocol"),
 		"Listen":              free("--listen"),
 		"EtcdCA":              free("--etcd-cafile"),
 		"EtcdCert":            free("--etcd-certfile"),

@@ -3,6 +3,7 @@ package instance
 import (
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -11,6 +12,8 @@ import (
 type GatewayPorts struct {
 	HTTP, HTTPS netip.AddrPort // not valid: nowhere
 	Addresses   []netip.Addr   // one for each Gateway
+	AccessLog   string         // path, or "-" for standard output; empty: none
+	Proxies     []netip.Prefix // who begins connections with a PROXY header
 }
 
 // On reports whether the gateway is wanted.
@@ -50,6 +53,23 @@ func gatewayPorts(f Flags) (out GatewayPorts, err error) {
 	}
 	if slices.ContainsFunc(out.Addresses, netip.Addr.IsUnspecified) {
 		return out, fmt.Errorf("%w --gateway-addresses: each must be one address", ErrFlag)
+	}
+	if out.AccessLog = f.GatewayAccessLog; out.AccessLog != "" && out.AccessLog != "-" &&
+		!filepath.IsAbs(out.AccessLog) {
+		return out, fmt.Errorf("%w --gateway-access-log: %q is neither an absolute path nor -", ErrFlag, out.AccessLog)
+	}
+	for text := range strings.SplitSeq(f.GatewayProxies, ",") {
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		p, err := netip.ParsePrefix(text)
+		if ip, bad := netip.ParseAddr(text); bad == nil {
+			p, err = netip.PrefixFrom(ip, ip.BitLen()), nil
+		}
+		if err != nil {
+			return out, fmt.Errorf("%w --gateway-proxy-protocol: %q is no IP address and no range", ErrFlag, text)
+		}
+		out.Proxies = append(out.Proxies, p.Masked())
 	}
 	return out, nil
 }

@@ -73,6 +73,10 @@ type Flags struct {
 	GatewayHTTP, GatewayHTTPS string
 	// GatewayAddresses are addresses and ranges, separated by commas, of which each Gateway gets one.
 	GatewayAddresses string
+	// GatewayAccessLog is the file with a line for each request, or "-" for standard output; empty: none.
+	GatewayAccessLog string
+	// GatewayProxies are the ranges of load balancers that send PROXY headers, separated by commas.
+	GatewayProxies string
 	// ServiceNodePorts are the node ports of services as FIRST-LAST or FIRST+COUNT.
 	ServiceNodePorts string
 	MaxPods          int

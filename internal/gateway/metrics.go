@@ -1,0 +1,355 @@
+package gateway
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"carob/internal/core/gatewayplan"
+	"carob/internal/core/httproute"
+)
+
+// mostSeries bounds the routes, and pairs of route and backend, that have figures of their own: hosts and paths of
+// requests are no labels, but routes are written by many. The rest is counted as the route "other".
+const mostSeries = 2000
+
+// codes are the values of the label code: the class of the status, or "none" when no answer was given.
+const codes = 6
+
+// figures are the gateway's metrics. The Gateway API names none; these begin with gateway_.
+type figures struct {
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	retries  *prometheus.CounterVec
+	bytes    *prometheus.CounterVec
+	lost     prometheus.Counter
+	refused  prometheus.Counter
+	open     prometheus.GaugeFunc
+	now      prometheus.GaugeFunc
+	streams  *prometheus.CounterVec
+
+	inFlight atomic.Int64
+
+	mu     sync.RWMutex
+	routes map[routeKey]*routeFigures
+	pairs  map[pairKey]*pairFigures
+}
+
+type routeKey struct{ kind, namespace, name string }
+
+type pairKey struct {
+	route   routeKey
+	backend httproute.Ref
+}
+
+// routeFigures are those of one route.
+type routeFigures struct {
+	seconds           prometheus.ExemplarObserver
+	retries, in, out  prometheus.Counter
+	kind, space, name string
+}
+
+// pairFigures count the answers of one backend for one route, by the class of the status.
+type pairFigures [codes]prometheus.Counter
+
+func newFigures(open *atomic.Int64) *figures {
+	route := []string{"kind", "namespace", "name"}
+	with := func(more ...string) []string { return append(more, route...) }
+	counter := func(name, help string, labels []string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "gateway", Name: name, Help: help}, labels)
+	}
+	f := &figures{routes: map[routeKey]*routeFigures{}, pairs: map[pairKey]*pairFigures{},
+		requests: counter("requests_total", "Requests that have ended, by route, backend, and class of the status "+
+			"(none: the client left before an answer).", with("backend", "code")),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "gateway",
+			Name: "request_duration_seconds", Help: "Time from the header of a request to the end of its answer.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60}}, route),
+		retries: counter("retries_total", "Attempts at further endpoints after one could not be connected to.", route),
+		bytes:   counter("body_bytes_total", "Bytes of bodies, from clients (in) and to them (out).", with("direction")),
+		streams: counter("stream_connections_total", "TLS connections that were passed to backends.", route),
+		lost: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "gateway", Name: "access_log_lines_lost_total",
+			Help: "Lines of the access log that were dropped because its file is too slow."}),
+		refused: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "gateway", Name: "connections_refused_total",
+			Help: "Connections that were closed because too many are open."}),
+	}
+	f.open = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "gateway", Name: "connections",
+		Help: "Open connections of clients."}, func() float64 { return float64(open.Load()) })
+	f.now = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "gateway", Name: "requests_in_flight",
+		Help: "Requests that have not ended."}, func() float64 { return float64(f.inFlight.Load()) })
+	return f
+}
+
+func (f *figures) all() []prometheus.Collector {
+	return []prometheus.Collector{f.requests, f.seconds, f.retries, f.bytes, f.lost, f.refused, f.open, f.now, f.streams}
+}
+
+// Describe implements prometheus.Collector.
+func (f *figures) Describe(out chan<- *prometheus.Desc) {
+	for _, c := range f.all() {
+		c.Describe(out)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (f *figures) Collect(out chan<- prometheus.Metric) {
+	for _, c := range f.all() {
+		c.Collect(out)
+	}
+}
+
+func keyOf(s *httproute.Source) routeKey {
+	if s == nil {
+		return routeKey{}
+	}
+	return routeKey{s.Kind, s.Namespace, s.Name}
+}
+
+// other is the route that stands for those beyond the limit.
+func other() routeKey { return routeKey{"other", "", ""} }
+
+func (f *figures) route(key routeKey) *routeFigures {
+	f.mu.RLock()
+	r := f.routes[key]
+	f.mu.RUnlock()
+	if r != nil {
+		return r
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if r = f.routes[key]; r != nil {
+		return r
+	}
+	if len(f.routes) >= mostSeries && key != other() {
+		if key = other(); f.routes[key] != nil {
+			return f.routes[key]
+		}
+	}
+	seconds, _ := f.seconds.WithLabelValues(key.kind, key.namespace, key.name).(prometheus.ExemplarObserver)
+	r = &routeFigures{seconds: seconds, retries: f.retries.WithLabelValues(key.kind, key.namespace, key.name),
+		in:   f.bytes.WithLabelValues("in", key.kind, key.namespace, key.name),
+		out:  f.bytes.WithLabelValues("out", key.kind, key.namespace, key.name),
+		kind: key.kind, space: key.namespace, name: key.name}
+	f.routes[key] = r
+	return r
+}
+
+func (f *figures) pair(key pairKey) *pairFigures {
+	f.mu.RLock()
+	p := f.pairs[key]
+	f.mu.RUnlock()
+	if p != nil {
+		return p
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p = f.pairs[key]; p != nil {
+		return p
+	}
+	if last := (pairKey{route: other()}); len(f.pairs) >= mostSeries && key != last {
+		if key = last; f.pairs[key] != nil {
+			return f.pairs[key]
+		}
+	}
+	backend := ""
+	if key.backend.Name != "" {
+		backend = key.backend.String()
+	}
+	p = &pairFigures{}
+	for class := range codes {
+		p[class] = f.requests.WithLabelValues(backend, codeName(class), key.route.kind, key.route.namespace,
+			key.route.name)
+	}
+	f.pairs[key] = p
+	return p
+}
+
+func codeName(class int) string {
+	if class == 0 {
+		return "none"
+	}
+	return strconv.Itoa(class) + "xx"
+}
+
+// keep forgets the series of routes that are not served any more.
+func (f *figures) keep(served map[routeKey]bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	gone := func(key routeKey) bool { return key.kind != "" && key != other() && !served[key] }
+	for key, r := range f.routes {
+		if gone(key) {
+			delete(f.routes, key)
+			labels := prometheus.Labels{"kind": r.kind, "namespace": r.space, "name": r.name}
+			f.seconds.DeletePartialMatch(labels)
+			f.retries.DeletePartialMatch(labels)
+			f.bytes.DeletePartialMatch(labels)
+			f.streams.DeletePartialMatch(labels)
+			f.requests.DeletePartialMatch(labels)
+		}
+	}
+	for key := range f.pairs {
+		if gone(key.route) {
+			delete(f.pairs, key)
+		}
+	}
+}
+
+// seenRequest follows one request to its end.
+type seenRequest struct {
+	http.ResponseWriter
+	began    time.Time
+	status   int // 0: none yet
+	sent     int64
+	received countedBody
+	source   *httproute.Source
+	rule     string
+	backend  httproute.Ref
+	endpoint string // the last that was tried
+	attempts int
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (r *seenRequest) WriteHeader(status int) {
+	if r.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
+		r.status = status
+	}
+	r.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (r *seenRequest) Write(b []byte) (int, error) {
+	if r.status == 0 {
+		r.status = http.StatusOK
+	}
+	n, err := r.ResponseWriter.Write(b)
+	r.sent += int64(n)
+	return n, err
+}
+
+// Unwrap lets a ResponseController find what the server can do.
+func (r *seenRequest) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// Hijack implements http.Hijacker, for connections that speak another protocol from here on.
+func (r *seenRequest) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if r.status == 0 {
+		r.status = http.StatusSwitchingProtocols
+	}
+	return http.NewResponseController(r.ResponseWriter).Hijack()
+}
+
+// countedBody counts what is read of a body.
+type countedBody struct {
+	io.ReadCloser
+	n atomic.Int64 // a transport may read after the answer
+}
+
+// Read implements io.Reader.
+func (c *countedBody) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// met notes which rule serves the request.
+func (r *seenRequest) met(res *httproute.Result) {
+	if r != nil {
+		r.source, r.rule = res.Source, res.Rule.Name
+	}
+}
+
+// tried notes an attempt at an endpoint.
+func (r *seenRequest) tried(b *httproute.Backend, t *Target) {
+	if r != nil {
+		r.backend, r.endpoint = b.Ref, t.Address.String()
+		r.attempts++
+	}
+}
+
+// seenOf is what follows the request of a writer, or nil.
+func seenOf(w http.ResponseWriter) *seenRequest {
+	r, _ := w.(*seenRequest)
+	return r
+}
+
+// begin follows a request until ended gets what it returns.
+func (t *telemetry) begin(w http.ResponseWriter, r *http.Request) *seenRequest {
+	rec := &seenRequest{ResponseWriter: w, began: time.Now()}
+	if r.Body != nil && r.Body != http.NoBody {
+		rec.received.ReadCloser = r.Body
+		r.Body = &rec.received
+	}
+	t.figures.inFlight.Add(1)
+	return rec
+}
+
+func (t *telemetry) ended(rec *seenRequest, r *http.Request) {
+	took := time.Since(rec.began)
+	f := t.figures
+	f.inFlight.Add(-1)
+	key := keyOf(rec.source)
+	if rec.status == http.StatusBadGateway && r.Context().Err() != nil {
+		rec.status = 0 // the client has left
+	}
+	route := f.route(key)
+	if rec.attempts > 1 {
+		route.retries.Add(float64(rec.attempts - 1))
+	}
+	route.in.Add(float64(rec.received.n.Load()))
+	route.out.Add(float64(rec.sent))
+	trace := traceID(r.Header.Get("Traceparent"))
+	if rec.status != http.StatusSwitchingProtocols { // how long a WebSocket is open says nothing
+		if trace != "" {
+			route.seconds.ObserveWithExemplar(took.Seconds(), prometheus.Labels{"trace_id": trace})
+		} else if o, ok := route.seconds.(prometheus.Observer); ok {
+			o.Observe(took.Seconds())
+		}
+	}
+	f.pair(pairKey{key, rec.backend})[min(rec.status/100, codes-1)].Inc()
+	if t.log != nil {
+		t.log.write(rec, r, took, trace)
+	}
+}
+
+// traceID is the trace of a W3C traceparent header (version-trace-parent-flags), or "".
+func traceID(header string) string {
+	if len(header) < 55 || header[2] != '-' || header[35] != '-' || header[52] != '-' || header[:2] == "ff" ||
+		len(header) > 55 && (header[:2] == "00" || header[55] != '-') {
+		return ""
+	}
+	zero := true
+	for i, c := range []byte(header[:55]) {
+		switch {
+		case i == 2 || i == 35 || i == 52:
+		case '0' <= c && c <= '9' || 'a' <= c && c <= 'f':
+			zero = zero && (c == '0' || i < 3 || i > 34)
+		default:
+			return ""
+		}
+	}
+	if zero {
+		return ""
+	}
+	return header[3:35]
+}
+
+// servedRoutes are the routes of a plan.
+func servedRoutes(plan *gatewayplan.Plan) map[routeKey]bool {
+	out := map[routeKey]bool{}
+	for _, p := range plan.Ports {
+		for _, l := range p.Listeners {
+			for i := range l.Routes {
+				out[keyOf(&l.Routes[i].Source)] = true
+			}
+		}
+		for i := range p.Streams {
+			out[keyOf(&p.Streams[i].Source)] = true
+		}
+	}
+	return out
+}
