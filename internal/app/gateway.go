@@ -62,8 +62,9 @@ func (c *carob) startGateway(ctx context.Context) error {
 		return err
 	}
 	events := record.NewBroadcaster(record.WithContext(ctx))
+	recorder := events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "carob-gateway", Host: c.in.NodeName})
 	c.gateway = gateway.New(gateway.Config{Client: client, REST: cfg,
-		Events:   events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "carob-gateway", Host: c.in.NodeName}),
+		Events:   recorder,
 		Register: legacyregistry.Registerer(), AccessLog: ports.AccessLog,
 		Proxies: ports.Proxies,
 		HTTP:    ports.HTTP, HTTPS: ports.HTTPS, Pool: ports.Addresses, Host: c.machine.hostIPs})

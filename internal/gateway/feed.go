@@ -448,11 +448,12 @@ func (f *feed) take() (world, endpoints *snapshot, ok bool) {
 		s.services[of] = service
 		s.slices[of] = sorted(f.ofService[of])
 	}
-	s.World = gatewayplan.World{Classes: values(f.classes.all), Ingresses: values(f.ingresses.all),
-		Services: s.services, GatewayClasses: values(f.gatewayClasses.all), Gateways: values(f.gateways.all),
-		ListenerSets: values(f.listenerSets.all),
-		HTTPRoutes:   values(f.httpRoutes.all), GRPCRoutes: values(f.grpcRoutes.all), TLSRoutes: values(f.tlsRoutes.all),
-		Grants: values(f.grants.all), Policies: values(f.policies.all), Secrets: map[name]gatewayplan.Material{},
+	s.World = gatewayplan.World{
+		Classes: values(f.classes.all), Ingresses: values(f.ingresses.all), Services: s.services,
+		GatewayClasses: values(f.gatewayClasses.all), Gateways: values(f.gateways.all),
+		ListenerSets: values(f.listenerSets.all), HTTPRoutes: values(f.httpRoutes.all),
+		GRPCRoutes: values(f.grpcRoutes.all), TLSRoutes: values(f.tlsRoutes.all), Grants: values(f.grants.all),
+		Policies: values(f.policies.all), Secrets: map[name]gatewayplan.Material{},
 		CAs: map[name]gatewayplan.Material{}, Namespaces: map[string]labels.Set{}}
 	for _, n := range f.namespaces.all {
 		s.World.Namespaces[n.Name] = n.Labels

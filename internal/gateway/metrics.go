@@ -87,7 +87,8 @@ func newFigures(open *atomic.Int64) *figures {
 }
 
 func (f *figures) all() []prometheus.Collector {
-	return []prometheus.Collector{f.requests, f.seconds, f.retries, f.bytes, f.lost, f.refused, f.open, f.now, f.streams}
+	return []prometheus.Collector{f.requests, f.seconds, f.retries, f.bytes, f.lost, f.refused, f.open, f.now,
+		f.streams}
 }
 
 // Describe implements prometheus.Collector.

@@ -29,17 +29,20 @@ type route struct {
 // attach joins routes and listeners, and says so in the routes' statuses.
 func (p *planner) attach(all map[Name]*gateway, sets map[Name]*listenerSet) {
 	for _, r := range byAge(p.World.HTTPRoutes) {
-		if parents := p.join(p.httpRoute(r), r.Spec.ParentRefs, all, sets); parents != nil || len(r.Status.Parents) > 0 {
+		parents := p.join(p.httpRoute(r), r.Spec.ParentRefs, all, sets)
+		if parents != nil || len(r.Status.Parents) > 0 {
 			p.Plan.HTTPRoutes[nameOf(r)] = parents
 		}
 	}
 	for _, r := range byAge(p.World.GRPCRoutes) {
-		if parents := p.join(p.grpcRoute(r), r.Spec.ParentRefs, all, sets); parents != nil || len(r.Status.Parents) > 0 {
+		parents := p.join(p.grpcRoute(r), r.Spec.ParentRefs, all, sets)
+		if parents != nil || len(r.Status.Parents) > 0 {
 			p.Plan.GRPCRoutes[nameOf(r)] = parents
 		}
 	}
 	for _, r := range byAge(p.World.TLSRoutes) {
-		if parents := p.join(p.tlsRoute(r), r.Spec.ParentRefs, all, sets); parents != nil || len(r.Status.Parents) > 0 {
+		parents := p.join(p.tlsRoute(r), r.Spec.ParentRefs, all, sets)
+		if parents != nil || len(r.Status.Parents) > 0 {
 			p.Plan.TLSRoutes[nameOf(r)] = parents
 		}
 	}
