@@ -53,7 +53,7 @@ var rules = []rule{
 		"the simulator drives decisions and a simulated runtime, never a real machine"},
 	{"carob/internal/kinds", []string{"carob/internal/kinds", "carob/internal/core", "carob/internal/base/errkind"},
 		"what a kind means does not depend on how a server works"},
-	part("apiserver", "carob/internal/kinds"), part("scheduler"), part("controllers"), part("node"), part("gateway"),
+	part("apiserver", "carob/internal/kinds"), part("scheduler"), part("controllers"), part("node"), part("gateway", "carob/internal/inference"), part("inference"),
 	part("timeline"), part("webui"),
 }
 
@@ -195,6 +195,7 @@ func TestRulesCanFail(t *testing.T) {
 		{"carob/internal/kinds/services", "carob/internal/apiserver/storage"},
 		{"carob/internal/kinds/core", "carob/internal/node"},
 		{"carob/internal/controllers", "carob/internal/kinds/batch"},
+		{"carob/internal/inference", "carob/internal/gateway"},
 	} {
 		if breaks(c.from, c.imp) == "" {
 			t.Errorf("%s → %s is allowed", c.from, c.imp)

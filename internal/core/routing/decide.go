@@ -21,12 +21,15 @@ type picker struct {
 func (p *Pool) Decide(r *Request, now time.Time) Decision {
 	v := &p.work
 	v.candidates(p, r, now)
+	if p.flow != nil && p.config.flow == nil && p.flow.held == 0 {
+		p.flow = nil // it was turned off, and those that were held have gone on
+	}
 	if p.flow == nil {
 		if len(v.at) == 0 {
 			return refuse(NoEndpoints)
 		}
 		// Without flow control only those that can be shed are, and nothing waits (2.4).
-		if r.Priority < 0 && p.config.saturation.of(v) >= 1 {
+		if r.Priority < 0 && p.config.saturation.full(v) {
 			return refuse(Saturated)
 		}
 		return p.choose(v)
@@ -34,7 +37,7 @@ func (p *Pool) Decide(r *Request, now time.Time) Decision {
 	if r.Subset != nil && len(v.at) == 0 {
 		return refuse(NoEndpoints) // a pool without endpoints may get some; a subset is the client's matter
 	}
-	if p.flow.blocks(r.Priority) || len(v.at) == 0 || p.config.saturation.of(v) >= 1 {
+	if p.flow.blocks(r.Priority) || p.config.saturation.full(v) {
 		if why := p.flow.full(r); why != "" {
 			return refuse(why)
 		}

@@ -143,14 +143,27 @@ func (s *saturation) endpoint(v *view, slot int32) (full float64) {
 	if l.scraped == 0 || v.now-l.scraped > int64(s.stale+v.p.pace) {
 		return 1
 	}
-	waiting := l.waiting
+	waiting := max(l.waiting, l.flying-l.since-l.running)
 	if l.fits > 0 { // what was sent since the scrape runs as long as there is room, then it waits
 		waiting += max(0, l.since-max(0, l.fits-l.running))
+	} else if v.strict {
+		waiting += l.since
 	}
 	return max(full, float64(waiting)/s.queue, l.cache/s.cache)
 }
 
-// of is the average of the candidates; a pool without any is full.
+// full reports whether no candidate has room. Upstream takes the average, so that one server with a long queue makes a
+// pool full whose other servers are idle.
+func (s *saturation) full(v *view) bool {
+	for _, slot := range v.at {
+		if s.endpoint(v, slot) < 1 {
+			return false
+		}
+	}
+	return true
+}
+
+// of is the average of the candidates, as upstream shows it; a pool without any is full.
 func (s *saturation) of(v *view) float64 {
 	if len(v.at) == 0 {
 		return 1

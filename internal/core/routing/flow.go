@@ -205,9 +205,6 @@ func (q *queues) take(b *band, f *flowQueue, i int) *item {
 		}
 		delete(b.byName, f.name)
 	}
-	if b.next >= len(b.flows) {
-		b.next = 0
-	}
 	return it
 }
 
@@ -220,12 +217,16 @@ func (p *Pool) Next(now time.Time) (Ticket, Decision) {
 	}
 	v := &p.work
 	v.candidates(p, &Request{}, now)
-	if len(v.at) == 0 || p.config.saturation.of(v) >= 1 {
+	v.strict = true // many are waiting: they must not all go on between two scrapes
+	if p.config.saturation.full(v) {
 		return 0, Decision{}
 	}
 	for _, b := range q.bands {
 		if b.held == 0 {
 			continue
+		}
+		if b.next >= len(b.flows) {
+			b.next = 0
 		}
 		f := b.flows[b.next]
 		if len(f.items) > 1 {

@@ -19,6 +19,7 @@ type view struct {
 	longest int
 	adapter int32 // number of the target's name; -1: no adapter that a server knows
 	matched bool  // lengths are filled
+	strict  bool  // what was sent since a scrape waits, unless it is known that there is room
 }
 
 func (v *view) grow(slots int) {
@@ -32,7 +33,7 @@ func (v *view) grow(slots int) {
 // candidates begins a decision: all endpoints that may get the request.
 func (v *view) candidates(p *Pool, r *Request, now time.Time) {
 	v.p, v.r, v.now, v.random = p, r, now.UnixNano(), r.Random
-	v.matched, v.longest = false, 0
+	v.matched, v.longest, v.strict = false, 0, false
 	v.adapter = -1
 	if n, ok := p.names[r.target()]; ok {
 		v.adapter = n
@@ -62,13 +63,14 @@ func (v *view) hit(slot int32) float64 {
 	return float64(v.lengths[slot]) / float64(len(v.r.Prefix))
 }
 
-// queue is how many requests wait at an endpoint: those that it told of, and those that it was sent since.
+// queue is how many requests wait at an endpoint: those that it told of, and those that it was sent since. A server
+// that says that nothing waits while it has more requests of this gateway than it says it runs is not believed.
 func (v *view) queue(slot int32) float64 {
 	l := &v.p.loads[slot]
 	if l.scraped == 0 || v.now-l.scraped > int64(staleLoad+v.p.pace) {
 		return float64(l.flying)
 	}
-	return float64(l.waiting + l.since)
+	return float64(max(l.waiting+l.since, l.flying-l.running))
 }
 
 // running is how many requests an endpoint works on.

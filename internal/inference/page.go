@@ -1,0 +1,300 @@
+package inference
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"carob/internal/core/routing"
+)
+
+// Limits of a page of metrics. A server that says more than that is not believed.
+const (
+	mostPage     = 4 << 20 // bytes
+	mostRequests = 1 << 20
+	mostBlocks   = 1 << 28
+	mostAdapters = 1024
+	longestName  = 253 // of an adapter
+	mostLabels   = 64
+)
+
+// engine says under which names a kind of model server tells its load (2.3).
+type engine struct {
+	waiting, running, cache metric
+	older                   metric // cache, of older versions
+	block, blocks           metric
+	adapters                string
+}
+
+// metric is a series: a name, and a label that it must have. If read is set, the value is in that label.
+type metric struct{ name, label, value, read string }
+
+// engines by the value of the label; the default is vllm.
+func engineOf(name string) *engine {
+	switch name {
+	case "sglang":
+		return &engine{waiting: metric{name: "sglang:num_queue_reqs"}, running: metric{name: "sglang:num_running_reqs"},
+			cache: metric{name: "sglang:token_usage"}, block: metric{name: "sglang:cache_config_info", read: "page_size"},
+			blocks: metric{name: "sglang:cache_config_info", read: "num_pages"}}
+	case "triton", "triton-tensorrt-llm", "tensorrt-llm":
+		const requests, cache = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
+		return &engine{waiting: metric{name: requests, label: "request_type", value: "waiting"},
+			running: metric{name: requests, label: "request_type", value: "scheduled"},
+			cache:   metric{name: cache, label: "kv_cache_block_type", value: "fraction"},
+			block:   metric{name: cache, label: "kv_cache_block_type", value: "tokens_per"},
+			blocks:  metric{name: cache, label: "kv_cache_block_type", value: "max"}}
+	case "trtllm-serve":
+		return &engine{waiting: metric{name: "trtllm_num_requests_waiting"},
+			running: metric{name: "trtllm_num_requests_running"}, cache: metric{name: "trtllm_kv_cache_utilization"},
+			block:  metric{name: "trtllm_kv_cache_tokens_per_block"},
+			blocks: metric{name: "trtllm_kv_cache_max_blocks"}}
+	default:
+		return &engine{waiting: metric{name: "vllm:num_requests_waiting"},
+			running: metric{name: "vllm:num_requests_running"}, cache: metric{name: "vllm:kv_cache_usage_perc"},
+			older:    metric{name: "vllm:gpu_cache_usage_perc"},
+			block:    metric{name: "vllm:cache_config_info", read: "block_size"},
+			blocks:   metric{name: "vllm:cache_config_info", read: "num_gpu_blocks"},
+			adapters: "vllm:lora_requests_info"}
+	}
+}
+
+// KnownEngine reports whether a value of the engine label is known. Another one is read like vllm.
+func KnownEngine(name string) bool {
+	switch name {
+	case "vllm", "sglang", "triton", "triton-tensorrt-llm", "tensorrt-llm", "trtllm-serve":
+		return true
+	}
+	return false
+}
+
+// engineName is the engine of a pod, by its labels.
+func engineName(labels map[string]string) string {
+	for _, key := range []string{routing.EngineLabel, routing.OldEngineLabel} {
+		if v := labels[key]; v != "" {
+			return v
+		}
+	}
+	return "vllm"
+}
+
+// nonsense is a number that no server can mean.
+type nonsense struct{ metric, value string }
+
+func (e nonsense) Error() string {
+	return fmt.Sprintf("%s is %q, which makes no sense", e.metric, e.value)
+}
+
+// errNoLoad is a page without the numbers that are needed.
+var errNoLoad = errors.New("neither the queue nor the cache is among the metrics: is the engine label right?")
+
+// page reads the load of a server from its metrics in Prometheus's text format. Only the lines of the engine's metrics
+// are looked at. Counts of several series (engines behind one port) are added, of their cache the fullest counts.
+func page(text []byte, e *engine) (routing.Stats, error) {
+	var s routing.Stats
+	var r reading
+	for len(text) > 0 {
+		line := text
+		if i := bytes.IndexByte(text, '\n'); i >= 0 {
+			line, text = text[:i], text[i+1:]
+		} else {
+			text = nil
+		}
+		if len(line) == 0 || line[0] == '#' || line[0] == ' ' || line[0] == '\t' {
+			continue
+		}
+		end := 0
+		for end < len(line) && line[end] != '{' && line[end] != ' ' && line[end] != '\t' {
+			end++
+		}
+		if end == 0 || end == len(line) {
+			continue
+		}
+		if err := r.line(&s, e, line[:end], line[end:]); err != nil {
+			return routing.Stats{}, err
+		}
+	}
+	if !r.queue && !r.cache {
+		return routing.Stats{}, errNoLoad
+	}
+	return s, nil
+}
+
+// reading is what has been seen of a page.
+type reading struct {
+	queue, cache, newer bool
+	latest              float64 // value of the newest series of adapters
+	labels              [mostLabels]label
+}
+
+type label struct{ name, value []byte }
+
+func (r *reading) line(s *routing.Stats, e *engine, name, rest []byte) error {
+	is := func(m *metric) bool { return m.name != "" && string(name) == m.name }
+	if !is(&e.waiting) && !is(&e.running) && !is(&e.cache) && !is(&e.older) && !is(&e.block) && !is(&e.blocks) &&
+		(e.adapters == "" || string(name) != e.adapters) {
+		return nil
+	}
+	labels, text, ok := r.split(rest)
+	if !ok {
+		return nonsense{string(name), clip(rest)}
+	}
+	if e.adapters != "" && string(name) == e.adapters {
+		return r.adapters(s, labels, text)
+	}
+	for _, m := range []struct {
+		*metric
+		most float64
+		set  func(float64)
+	}{
+		{&e.waiting, mostRequests, func(x float64) { s.Waiting += int(x); r.queue = true }},
+		{&e.running, mostRequests, func(x float64) { s.Running += int(x) }},
+		{&e.cache, 1, func(x float64) {
+			if !r.newer {
+				s.CacheUse = 0
+			}
+			s.CacheUse, r.cache, r.newer = max(s.CacheUse, x), true, true
+		}},
+		{&e.older, 1, func(x float64) {
+			if !r.newer {
+				s.CacheUse, r.cache = max(s.CacheUse, x), true
+			}
+		}},
+		{&e.block, 1 << 16, func(x float64) { s.BlockTokens = int(x) }},
+		{&e.blocks, mostBlocks, func(x float64) { s.Blocks = int(x) }},
+	} {
+		if !is(m.metric) || m.label != "" && string(find(labels, m.label)) != m.value {
+			continue
+		}
+		value := text
+		if m.read != "" {
+			if value = find(labels, m.read); len(value) == 0 || string(value) == "None" {
+				continue
+			}
+		}
+		x, err := strconv.ParseFloat(string(value), 64)
+		if err != nil || bytes.ContainsAny(value, "_xXpP") || !(x >= 0) || x > m.most && !(m.most == 1 && x < 1.001) { // rounding of a full cache
+			return nonsense{m.name, clip(value)}
+		}
+		m.set(min(x, m.most))
+	}
+	if s.Waiting > mostRequests || s.Running > mostRequests {
+		return nonsense{string(name), "a sum above " + strconv.Itoa(mostRequests)}
+	}
+	return nil
+}
+
+// adapters reads vllm:lora_requests_info: its value is when it was written, the newest counts.
+func (r *reading) adapters(s *routing.Stats, labels []label, text []byte) error {
+	at, err := strconv.ParseFloat(string(text), 64)
+	if err != nil || math.IsNaN(at) || math.IsInf(at, 0) || at < 0 {
+		return nonsense{"vllm:lora_requests_info", clip(text)}
+	}
+	if at < r.latest {
+		return nil
+	}
+	most := find(labels, "max_lora")
+	n, err := strconv.Atoi(string(most))
+	if len(most) > 0 && (err != nil || n < 0 || n > mostRequests) {
+		return nonsense{"max_lora of vllm:lora_requests_info", clip(most)}
+	}
+	r.latest, s.MaxAdapters = at, n
+	s.Active = adapterNames(find(labels, "running_lora_adapters"))
+	s.Queued = adapterNames(find(labels, "waiting_lora_adapters"))
+	return nil
+}
+
+func adapterNames(list []byte) (out []string) {
+	for name := range strings.SplitSeq(string(list), ",") {
+		if name = strings.TrimSpace(name); name != "" && len(name) <= longestName {
+			if out = append(out, name); len(out) == mostAdapters {
+				break
+			}
+		}
+	}
+	return out
+}
+
+func find(all []label, name string) []byte {
+	for i := range all {
+		if string(all[i].name) == name {
+			return all[i].value
+		}
+	}
+	return nil
+}
+
+// split cuts what follows the name of a series into labels and value. A timestamp after the value is left out.
+func (r *reading) split(rest []byte) (labels []label, value []byte, ok bool) {
+	n := 0
+	if rest[0] == '{' {
+		rest = rest[1:]
+		for {
+			rest = bytes.TrimLeft(rest, " \t,")
+			if len(rest) == 0 {
+				return nil, nil, false
+			}
+			if rest[0] == '}' {
+				rest = rest[1:]
+				break
+			}
+			eq := bytes.IndexByte(rest, '=')
+			if eq < 0 || n == mostLabels {
+				return nil, nil, false
+			}
+			name := bytes.TrimSpace(rest[:eq])
+			text, after, good := quoted(bytes.TrimLeft(rest[eq+1:], " \t"))
+			if !good {
+				return nil, nil, false
+			}
+			r.labels[n], rest = label{name, text}, after
+			n++
+		}
+	}
+	rest = bytes.TrimSpace(rest)
+	if i := bytes.IndexAny(rest, " \t"); i >= 0 {
+		rest = rest[:i]
+	}
+	return r.labels[:n], rest, len(rest) > 0
+}
+
+// quoted reads a label's value: \\, \" and \n are escaped.
+func quoted(b []byte) (value, rest []byte, ok bool) {
+	if len(b) == 0 || b[0] != '"' {
+		return nil, nil, false
+	}
+	b = b[1:]
+	var plain []byte
+	for i := 0; i < len(b); i++ {
+		switch b[i] {
+		case '"':
+			if plain != nil {
+				return append(plain, b[:i]...), b[i+1:], true
+			}
+			return b[:i], b[i+1:], true
+		case '\\':
+			if i+1 == len(b) {
+				return nil, nil, false
+			}
+			plain = append(plain, b[:i]...)
+			switch b[i+1] {
+			case 'n':
+				plain = append(plain, '\n')
+			case '\\', '"':
+				plain = append(plain, b[i+1])
+			default:
+				plain = append(plain, '\\', b[i+1])
+			}
+			b = b[i+2:]
+			i = -1
+		}
+	}
+	return nil, nil, false
+}
+
+// clip shortens what is shown of a page.
+func clip(b []byte) string {
+	return string(b[:min(len(b), 64)])
+}

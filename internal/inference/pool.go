@@ -1,0 +1,401 @@
+package inference
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/routing"
+)
+
+// Refused is why a request is not served.
+type Refused struct{ Reason routing.Reason }
+
+func (e *Refused) Error() string { return "the request is refused: " + string(e.Reason) }
+
+// Status is the HTTP status of the answer. The answer has the header routing.ReasonHeader with the reason, too.
+func (e *Refused) Status() int { return e.Reason.Status() }
+
+// Pool picks endpoints for the requests of one InferencePool.
+type Pool struct {
+	name      types.NamespacedName
+	transport http.RoundTripper
+	figures   *figures
+	ctx       context.Context //nolint:containedctx // the life of the scrapers, which SetEndpoints starts
+	cancel    context.CancelFunc
+	scraping  sync.WaitGroup
+
+	mu       sync.Mutex
+	state    *routing.Pool
+	scrapers map[routing.Ref]*scraper
+	waiters  map[routing.Ticket]*waiter
+	expiry   *time.Timer // nil: nothing is held
+	inFlight int
+	asked    time.Time     // when the last request came
+	active   bool          // requests flow
+	woke     time.Time     // since when
+	woken    chan struct{} // closed while active
+	closed   bool
+}
+
+// waiter is a request that is held.
+type waiter struct {
+	request *routing.Request
+	since   time.Time
+	got     chan *Pick // capacity 1
+	refused routing.Reason
+}
+
+// New makes a pool without endpoints. transport is for scraping; nil: NewTransport. Close ends it.
+func New(name types.NamespacedName, c *routing.Config, transport http.RoundTripper) *Pool {
+	if transport == nil {
+		transport = NewTransport()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &Pool{name: name, transport: transport, figures: newFigures(), ctx: ctx, cancel: cancel,
+		state: routing.NewPool(c), scrapers: map[routing.Ref]*scraper{}, waiters: map[routing.Ticket]*waiter{},
+		woken: make(chan struct{})}
+	p.state.SetPace(idlePace + scrapeTimeout)
+	p.figures.add(p)
+	return p
+}
+
+// Configure changes the configuration; requests that are held stay.
+func (p *Pool) Configure(c *routing.Config) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state.Configure(c)
+	p.drain()
+}
+
+// Hasher returns how prompts are cut into blocks, for routing.Request.Prefix.
+func (p *Pool) Hasher() routing.Hasher {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state.Hasher()
+}
+
+// SetEndpoints replaces the endpoints. Those that left get no further request; requests that they have go on.
+func (p *Pool) SetEndpoints(all []routing.Endpoint) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
+	p.state.SetEndpoints(all)
+	there := map[routing.Ref]bool{}
+	for _, ref := range p.state.Refs() {
+		there[ref] = true
+		e := p.state.Endpoint(ref)
+		engine := engineName(e.Labels)
+		if s := p.scrapers[ref]; s != nil {
+			if s.engine == engine {
+				continue
+			}
+			s.stop() // its label changed
+		}
+		ctx, stop := context.WithCancel(p.ctx)
+		s := &scraper{stop: stop, engine: engine}
+		p.scrapers[ref] = s
+		p.scraping.Add(1)
+		go p.follow(ctx, ref, e.Address, s)
+	}
+	for ref, s := range p.scrapers {
+		if !there[ref] {
+			s.stop()
+			delete(p.scrapers, ref)
+		}
+	}
+	p.drain()
+}
+
+// Close refuses the requests that are held, and ends all goroutines before it returns.
+func (p *Pool) Close() {
+	p.mu.Lock()
+	p.closed = true
+	for t, w := range p.waiters {
+		p.state.Cancel(t)
+		p.refuse(t, w, routing.ShuttingDown)
+	}
+	if p.expiry != nil {
+		p.expiry.Stop()
+	}
+	p.mu.Unlock()
+	p.cancel()
+	p.scraping.Wait()
+	p.figures.remove(p)
+	if t, ok := p.transport.(interface{ CloseIdleConnections() }); ok {
+		t.CloseIdleConnections()
+	}
+}
+
+// Pick chooses endpoints for a request. It waits while the request is held; the wait ends with room, with a *Refused,
+// or with ctx. Call End on the result, whatever happens to the request.
+func (p *Pool) Pick(ctx context.Context, r *routing.Request) (*Pick, error) {
+	now := time.Now()
+	if r.Random == 0 {
+		r.Random = rand.Uint64()
+	}
+	if r.Received.IsZero() {
+		r.Received = now
+	}
+	if at, ok := ctx.Deadline(); ok && (r.Deadline.IsZero() || at.Before(r.Deadline)) {
+		r.Deadline = at
+	}
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil, p.refusal(r, routing.ShuttingDown)
+	}
+	p.wake(now)
+	d := p.state.Decide(r, now)
+	switch d.Verdict {
+	case routing.Serve:
+		k := p.pick(r, &d, now)
+		p.mu.Unlock()
+		p.figures.decided(k, time.Since(now))
+		return k, nil
+	case routing.Refuse:
+		p.mu.Unlock()
+		return nil, p.refusal(r, d.Reason)
+	case routing.Hold:
+	}
+	w := &waiter{request: r, since: now, got: make(chan *Pick, 1)}
+	t := p.state.Enqueue(r, now)
+	p.waiters[t] = w
+	p.expire()
+	p.mu.Unlock()
+	return p.wait(ctx, t, w)
+}
+
+// wait waits for a held request to go on.
+func (p *Pool) wait(ctx context.Context, t routing.Ticket, w *waiter) (*Pick, error) {
+	var k *Pick
+	select {
+	case k = <-w.got:
+	case <-ctx.Done():
+		p.mu.Lock()
+		if p.state.Cancel(t) {
+			delete(p.waiters, t)
+			w.refused = routing.Cancelled
+			w.got <- nil
+		}
+		p.mu.Unlock()
+		if k = <-w.got; k != nil { // it went on at the same moment
+			k.End(Result{Outcome: routing.Aborted})
+			k, w.refused = nil, routing.Cancelled
+		}
+	}
+	p.figures.waited(p.name, w, k != nil)
+	if k == nil {
+		return nil, p.refusal(w.request, w.refused)
+	}
+	p.figures.decided(k, 0)
+	return k, nil
+}
+
+func (p *Pool) refusal(r *routing.Request, why routing.Reason) error {
+	p.figures.refused(r, why)
+	return &Refused{why}
+}
+
+// pick takes a decision to serve: the first endpoint has the request from now on. The lock is held.
+func (p *Pool) pick(r *routing.Request, d *routing.Decision, now time.Time) *Pick {
+	k := &Pick{pool: p, request: r, Decision: *d, began: now}
+	for i := range d.N {
+		k.addresses[i] = p.state.Endpoint(d.Chosen[i]).Address
+	}
+	if d.HasPrefill {
+		k.Prefill = p.state.Endpoint(d.Prefill).Address
+	}
+	k.pod = p.state.Endpoint(d.Chosen[0]).Name
+	p.inFlight++
+	k.flight = p.state.Sent(d.Chosen[0], r, now)
+	return k
+}
+
+// drain lets held requests go on while there is room. The lock is held.
+func (p *Pool) drain() {
+	for p.state.Held() > 0 {
+		now := time.Now()
+		t, d := p.state.Next(now)
+		if t == 0 {
+			break
+		}
+		w := p.waiters[t]
+		if w == nil {
+			continue
+		}
+		if d.Verdict != routing.Serve {
+			p.refuse(t, w, d.Reason)
+			continue
+		}
+		delete(p.waiters, t)
+		w.got <- p.pick(w.request, &d, now)
+	}
+	p.expire()
+}
+
+func (p *Pool) refuse(t routing.Ticket, w *waiter, why routing.Reason) {
+	delete(p.waiters, t)
+	w.refused = why
+	w.got <- nil
+}
+
+// expire refuses the requests whose time is over, and sets the timer for the next one. The lock is held.
+func (p *Pool) expire() {
+	for {
+		t, why, next := p.state.Expire(time.Now())
+		if t == 0 {
+			if next.IsZero() {
+				if p.expiry != nil {
+					p.expiry.Stop()
+					p.expiry = nil
+				}
+				return
+			}
+			after := time.Until(next)
+			if p.expiry == nil {
+				p.expiry = time.AfterFunc(after, func() {
+					p.mu.Lock()
+					defer p.mu.Unlock()
+					if !p.closed {
+						p.expire()
+					}
+				})
+			} else {
+				p.expiry.Reset(after)
+			}
+			return
+		}
+		if w := p.waiters[t]; w != nil {
+			p.refuse(t, w, why)
+		}
+	}
+}
+
+// Status is what `carob explain` and the page show of an endpoint.
+type Status struct {
+	Endpoint routing.Endpoint
+	Engine   string
+	Stats    routing.Stats
+	InFlight int
+	Problem  string // of the last scrape; empty: none
+}
+
+// Statuses returns the endpoints and the sums of the pool.
+func (p *Pool) Statuses() (routing.Figures, []Status) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []Status
+	for _, ref := range p.state.Refs() {
+		s := Status{Endpoint: *p.state.Endpoint(ref)}
+		s.Stats, s.InFlight = p.state.Stats(ref)
+		if sc := p.scrapers[ref]; sc != nil {
+			s.Engine = sc.engine
+			if sc.problem != nil {
+				s.Problem = sc.problem.Error()
+			}
+			if !KnownEngine(sc.engine) {
+				s.Problem = fmt.Sprintf("the engine %q is not known: it is read like vllm; %s", sc.engine, s.Problem)
+			}
+		}
+		out = append(out, s)
+	}
+	return p.state.Figures(time.Now()), out
+}
+
+// Pick is where a request goes. Its methods may be called by one goroutine at a time.
+type Pick struct {
+	routing.Decision
+	// Prefill is the server that computes the prompt first, for x-prefiller-host-port; invalid: none.
+	Prefill netip.AddrPort
+
+	pool      *Pool
+	request   *routing.Request
+	pod       types.NamespacedName // of the first endpoint
+	addresses [routing.MostChosen]netip.AddrPort
+	flight    routing.Flight
+	at        int  // index of the endpoint that has the request
+	again     bool // it was sent to a second server after something had been sent to the first
+	began     time.Time
+	first     time.Time
+	ended     bool
+}
+
+// Endpoints returns the addresses in order. The first one has the request already.
+func (k *Pick) Endpoints() []netip.AddrPort { return k.addresses[:k.N] }
+
+// Address is the endpoint that has the request.
+func (k *Pick) Address() netip.AddrPort { return k.addresses[k.at] }
+
+// Failed says that the endpoint did not answer, and returns the one to try next; false: none. sent: the request, or a
+// part of it, may have reached the server. A request is sent to a second server once, and only before the first byte of
+// an answer; servers that cannot be connected to do not count. Endpoints that have left are skipped.
+func (k *Pick) Failed(sent bool) (netip.AddrPort, bool) {
+	p := k.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if k.ended || !k.first.IsZero() || sent && k.again {
+		return netip.AddrPort{}, false
+	}
+	k.again = k.again || sent
+	p.state.Ended(&k.flight, routing.Failed, 0, now)
+	for k.at+1 < k.N {
+		k.at++
+		e := p.state.Endpoint(k.Chosen[k.at])
+		if e == nil || !e.Ready || e.Draining {
+			continue
+		}
+		k.flight = p.state.Sent(k.Chosen[k.at], k.request, now)
+		p.figures.retried(p.name)
+		return k.addresses[k.at], true
+	}
+	return netip.AddrPort{}, false
+}
+
+// FirstByte says that the answer begins.
+func (k *Pick) FirstByte() {
+	now := time.Now()
+	k.pool.mu.Lock()
+	defer k.pool.mu.Unlock()
+	if k.first.IsZero() && !k.ended {
+		k.first = now
+		k.pool.state.FirstToken(&k.flight, now)
+	}
+}
+
+// Result is how a request ended. Numbers that are not known are 0.
+type Result struct {
+	Outcome      routing.Outcome
+	Status       int // of the answer; 0: there was none
+	AnswerBytes  int64
+	InputTokens  int // as the server counted them
+	OutputTokens int
+	CachedTokens int
+}
+
+// End says that the request is over. Later calls do nothing.
+func (k *Pick) End(r Result) {
+	now := time.Now()
+	p := k.pool
+	p.mu.Lock()
+	if k.ended {
+		p.mu.Unlock()
+		return
+	}
+	k.ended = true
+	p.inFlight--
+	p.asked = now
+	p.state.Ended(&k.flight, r.Outcome, r.OutputTokens, now)
+	p.drain()
+	p.mu.Unlock()
+	p.figures.ended(k, &r, now)
+}

@@ -1,0 +1,405 @@
+package inference
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"carob/internal/core/routing"
+)
+
+// fleet answers scrapes instead of model servers.
+type fleet struct {
+	mu      sync.Mutex
+	waiting map[string]int // by address; below 0: the server does not answer
+	asked   map[string]int
+}
+
+func newFleet() *fleet { return &fleet{waiting: map[string]int{}, asked: map[string]int{}} }
+
+func (f *fleet) RoundTrip(r *http.Request) (*http.Response, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked[r.URL.Host]++
+	n := f.waiting[r.URL.Host]
+	if n < 0 {
+		return nil, errors.New("connection refused")
+	}
+	text := fmt.Sprintf("vllm:num_requests_waiting %d\nvllm:num_requests_running 4\nvllm:kv_cache_usage_perc 0.1\n", n)
+	return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
+}
+
+func (f *fleet) set(addr string, n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.waiting[addr] = n
+}
+
+func (f *fleet) scrapes() (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, k := range f.asked {
+		n += k
+	}
+	return n
+}
+
+func endpoints(n int) (out []routing.Endpoint) {
+	for i := range n {
+		out = append(out, routing.Endpoint{Address: netip.MustParseAddrPort(addr(i)), Ready: true,
+			Pod: types.UID(fmt.Sprint(i)), Name: types.NamespacedName{Namespace: "n", Name: fmt.Sprint("p", i)}})
+	}
+	return out
+}
+
+func addr(i int) string { return fmt.Sprintf("10.0.0.%d:8000", i+1) }
+
+const flowControl = `{"apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "EndpointPickerConfig",
+	"featureGates": ["flowControl"], "plugins": [{"type": "queue-scorer"}],
+	"schedulingProfiles": [{"name": "default", "plugins": [{"pluginRef": "queue-scorer"}]}],
+	"flowControl": {"defaultRequestTTL": "10s", "defaultPriorityBand": {"priority": 0, "maxRequests": "3"}}}`
+
+// start makes a pool with n servers, in a bubble.
+func start(t *testing.T, text string, n int) (*Pool, *fleet) {
+	t.Helper()
+	c := routing.DefaultConfig()
+	if text != "" {
+		var err error
+		if c, err = routing.ParseConfig([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := newFleet()
+	p := New(types.NamespacedName{Namespace: "n", Name: "pool"}, c, f)
+	t.Cleanup(p.Close)
+	p.SetEndpoints(endpoints(n))
+	return p, f
+}
+
+func ask(t *testing.T, p *Pool) *Pick {
+	t.Helper()
+	k, err := p.Pick(t.Context(), &routing.Request{Model: "m", Bytes: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// Servers are asked often while requests flow, seldom otherwise, and at once when they begin to flow.
+func TestPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, f := start(t, "", 2)
+		time.Sleep(time.Minute)
+		if n := f.scrapes(); n < 2*11 || n > 2*15 {
+			t.Errorf("%d scrapes of 2 servers in a quiet minute, expected about 24", n)
+		}
+		before := f.scrapes()
+		k := ask(t, p)
+		synctest.Wait()
+		if n := f.scrapes() - before; n != 2 {
+			t.Errorf("%d scrapes with the first request, not one of each server", n)
+		}
+		before = f.scrapes()
+		time.Sleep(10 * time.Second) // the request is not over
+		if n := f.scrapes() - before; n < 2*180 || n > 2*220 {
+			t.Errorf("%d scrapes of 2 servers in 10 busy seconds, expected about 400", n)
+		}
+		k.End(Result{})
+		k.End(Result{})
+		time.Sleep(idleAfter + time.Second)
+		before = f.scrapes()
+		time.Sleep(time.Minute)
+		if n := f.scrapes() - before; n > 2*15 {
+			t.Errorf("%d scrapes in a quiet minute", n)
+		}
+	})
+}
+
+// A server that does not answer is asked less often, and never stops the others from being asked.
+func TestDeadServerIsAskedLess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, f := start(t, "", 2)
+		f.set(addr(0), -1)
+		k := ask(t, p)
+		defer k.End(Result{})
+		time.Sleep(20 * time.Second)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.asked[addr(0)] > 25 || f.asked[addr(1)] < 350 {
+			t.Errorf("scrapes: %v", f.asked)
+		}
+		if _, all := p.Statuses(); all[0].Problem == "" || all[1].Problem != "" {
+			t.Errorf("problems: %q, %q", all[0].Problem, all[1].Problem)
+		}
+	})
+}
+
+// Requests go to the server with the shorter queue, by what it says and by what it was sent since.
+func TestPick(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, f := start(t, "", 2)
+		f.set(addr(0), 3)
+		time.Sleep(time.Minute)
+		for range 2 {
+			if k := ask(t, p); k.Address().String() != addr(1) {
+				t.Errorf("%s was picked", k.Address())
+			}
+		}
+		for range 2 { // 3 waiting there, 2 sent here: here until it has more
+			ask(t, p)
+		}
+		counts := map[string]int{}
+		for range 10 {
+			k := ask(t, p)
+			counts[k.Address().String()]++
+		}
+		if counts[addr(0)] < 3 || counts[addr(1)] < 3 {
+			t.Errorf("a burst between two scrapes is not spread: %v", counts)
+		}
+	})
+}
+
+// A held request waits for an event: room, its time, the client, or the end of the pool.
+func TestHeld(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		event  func(p *Pool, f *fleet, cancel func())
+		reason routing.Reason
+		after  time.Duration // at most
+	}{
+		{"room", func(_ *Pool, f *fleet, _ func()) { f.set(addr(0), 0) }, "", 200 * time.Millisecond},
+		{"another server", func(p *Pool, f *fleet, _ func()) { f.set(addr(1), 0); p.SetEndpoints(endpoints(2)) }, "",
+			200 * time.Millisecond},
+		{"its time", func(*Pool, *fleet, func()) {}, routing.Expired, 10 * time.Second},
+		{"no servers, and its time", func(p *Pool, _ *fleet, _ func()) { p.SetEndpoints(nil) }, routing.NoEndpoints,
+			10 * time.Second},
+		{"the client", func(_ *Pool, _ *fleet, cancel func()) { cancel() }, routing.Cancelled, 0},
+		{"the end", func(p *Pool, _ *fleet, _ func()) { p.Close() }, routing.ShuttingDown, 0},
+		{"a configuration without flow control, and room", func(p *Pool, f *fleet, _ func()) {
+			p.Configure(routing.DefaultConfig())
+			f.set(addr(0), 0)
+		}, "", 200 * time.Millisecond},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, f := start(t, flowControl, 1)
+				f.set(addr(0), 50)
+				time.Sleep(time.Minute)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				done := make(chan error, 1)
+				var k *Pick
+				go func() {
+					var err error
+					k, err = p.Pick(ctx, &routing.Request{Model: "m"})
+					done <- err
+				}()
+				time.Sleep(time.Second)
+				select {
+				case err := <-done:
+					t.Fatalf("the request was not held: %v", err)
+				default:
+				}
+				began := time.Now()
+				c.event(p, f, cancel)
+				err := <-done
+				if got := ReasonOf(err); got != c.reason || (err == nil) != (c.reason == "") {
+					t.Errorf("%v, want %q", err, c.reason)
+				}
+				if took := time.Since(began); took > c.after {
+					t.Errorf("the request went on after %s", took)
+				}
+				if k != nil {
+					k.End(Result{})
+				}
+				if sums, _ := p.Statuses(); sums.Held != 0 {
+					t.Errorf("%d requests are held", sums.Held)
+				}
+			})
+		})
+	}
+}
+
+// The queue is bounded, and when room comes only so many go on as there is room for.
+func TestQueueIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, f := start(t, flowControl, 1)
+		f.set(addr(0), 50)
+		time.Sleep(time.Minute)
+		results := make(chan error, 5)
+		for range 5 {
+			go func() {
+				_, err := p.Pick(t.Context(), &routing.Request{Model: "m"})
+				results <- err
+			}()
+		}
+		synctest.Wait()
+		for range 2 {
+			if got := ReasonOf(<-results); got != routing.Saturated {
+				t.Errorf("%q", got)
+			}
+		}
+		f.set(addr(0), 0)
+		for range 3 {
+			if err := <-results; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// Without flow control what can be shed is, and what is critical never.
+func TestShed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, f := start(t, "", 1)
+		f.set(addr(0), 50)
+		time.Sleep(time.Minute)
+		_, err := p.Pick(t.Context(), &routing.Request{Model: "m", Priority: routing.Sheddable})
+		if r, ok := errors.AsType[*Refused](err); !ok || r.Status() != 429 || r.Reason != routing.Saturated {
+			t.Errorf("%v", err)
+		}
+		ask(t, p).End(Result{})
+		f.set(addr(0), 0)
+		time.Sleep(time.Minute)
+		if _, err := p.Pick(t.Context(), &routing.Request{Model: "m", Priority: routing.Sheddable}); err != nil {
+			t.Errorf("a quiet pool refuses: %v", err)
+		}
+	})
+}
+
+// A request goes to a second server once, and never after the first byte of an answer.
+func TestRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := start(t, "", 4)
+		k := ask(t, p)
+		first := k.Address()
+		second, ok := k.Failed(false) // no connection
+		if !ok || second == first {
+			t.Fatalf("%s after %s, %t", second, first, ok)
+		}
+		third, ok := k.Failed(true) // it broke
+		if !ok || third == second || third == first {
+			t.Fatalf("%s after %s, %t", third, second, ok)
+		}
+		if at, ok := k.Failed(true); ok {
+			t.Errorf("sent a third time, to %s", at)
+		}
+		k.End(Result{Outcome: routing.Failed})
+
+		k = ask(t, p)
+		k.FirstByte()
+		if at, ok := k.Failed(true); ok {
+			t.Errorf("sent to %s after the answer had begun", at)
+		}
+		k.End(Result{Outcome: routing.Failed})
+
+		k = ask(t, p)
+		left := k.Endpoints()[1]
+		var rest []routing.Endpoint
+		for _, e := range endpoints(4) {
+			if e.Address != left {
+				rest = append(rest, e)
+			}
+		}
+		p.SetEndpoints(rest)
+		if at, ok := k.Failed(true); !ok || at == left {
+			t.Errorf("%s, %t: it has left", at, ok)
+		}
+		k.End(Result{})
+		for _, s := range func() []Status { _, all := p.Statuses(); return all }() {
+			if s.InFlight != 0 {
+				t.Errorf("%s has %d requests", s.Endpoint.Address, s.InFlight)
+			}
+		}
+	})
+}
+
+// Redirects, pages without end, and wrong answers are failures.
+func TestHostileServers(t *testing.T) {
+	var elsewhere bool
+	mux := http.NewServeMux()
+	mux.HandleFunc("/metrics", func(w http.ResponseWriter, r *http.Request) {
+		switch r.Host[:strings.IndexByte(r.Host, ':')] {
+		case "127.0.0.1":
+			http.Redirect(w, r, "/elsewhere", http.StatusFound)
+		case "127.0.0.2":
+			for line := strings.Repeat("x", 1<<16); ; {
+				if _, err := io.WriteString(w, line); err != nil {
+					return
+				}
+			}
+		case "127.0.0.3":
+			w.WriteHeader(http.StatusTeapot)
+		}
+	})
+	mux.HandleFunc("/elsewhere", func(http.ResponseWriter, *http.Request) { elsewhere = true })
+	s := httptest.NewUnstartedServer(mux)
+	l, err := net.Listen("tcp4", "0.0.0.0:0") //nolint:gosec,noctx // three loopback addresses with one port
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Listener = l
+	s.Start()
+	defer s.Close()
+	port := netip.MustParseAddrPort(l.Addr().String()).Port() //nolint:gosec // our own
+	for i, want := range []string{"the answer is 302", "more than", "the answer is 418"} {
+		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, byte(i + 1)}), port)
+		if _, err := scrape(t.Context(), NewTransport(), at, engineOf("vllm")); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", at, err, want)
+		}
+	}
+	if elsewhere {
+		t.Error("a redirect was followed")
+	}
+}
+
+// The metrics have the extension's names (2.5), and names that clients make up are bounded.
+func TestFigures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := start(t, "", 2)
+		other, _ := start(t, "", 1) // of the same name, as when a pool is made again
+		for i := range mostNames + 200 {
+			k, err := p.Pick(t.Context(), &routing.Request{Model: fmt.Sprint("model", i), Bytes: 10})
+			if err != nil {
+				t.Fatal(err)
+			}
+			k.FirstByte()
+			k.End(Result{Status: 200, InputTokens: 5, OutputTokens: 7, AnswerBytes: 9})
+		}
+		other.Close()
+		all, err := legacyregistry.DefaultGatherer.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		series := map[string]int{}
+		for _, f := range all {
+			series[f.GetName()] = len(f.GetMetric())
+		}
+		for _, name := range []string{"inference_objective_request_total", "inference_objective_request_duration_seconds",
+			"inference_objective_request_ttft_seconds", "inference_objective_input_tokens",
+			"inference_objective_output_tokens", "inference_objective_running_requests", "inference_pool_ready_pods",
+			"inference_pool_average_queue_size", "inference_pool_average_kv_cache_utilization",
+			"inference_pool_per_pod_queue_size", "inference_extension_flow_control_pool_saturation"} {
+			if series[name] == 0 {
+				t.Errorf("%s is missing", name)
+			}
+		}
+		if n := series["inference_objective_request_total"]; n > mostNames+50 {
+			t.Errorf("%d series: names of models are not bounded", n)
+		}
+	})
+}

@@ -1,0 +1,155 @@
+package inference
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"carob/internal/core/routing"
+)
+
+// How often endpoints are scraped.
+const (
+	activePace    = 50 * time.Millisecond // as upstream
+	perSecond     = 1000                  // scrapes of a pool, at most
+	idlePace      = 5 * time.Second
+	idleAfter     = 5 * time.Second // without a request
+	scrapeTimeout = time.Second
+	longestPause  = 2 * time.Second // between scrapes of a server that does not answer
+)
+
+// NewTransport returns connections for scraping: one for each server, kept open, never by a proxy.
+func NewTransport() http.RoundTripper {
+	d := net.Dialer{Timeout: scrapeTimeout}
+	return &http.Transport{DialContext: d.DialContext, MaxIdleConnsPerHost: 1, MaxConnsPerHost: 1,
+		IdleConnTimeout: 30 * time.Second, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10}
+}
+
+// pages are buffers for the metrics of servers.
+var pages = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// scrape reads the metrics of one server.
+func scrape(ctx context.Context, rt http.RoundTripper, at netip.AddrPort, e *engine) (routing.Stats, error) {
+	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/metrics", nil)
+	if err != nil {
+		return routing.Stats{}, fmt.Errorf("scrape %s: %w", at, err)
+	}
+	req.Header.Set("Accept", "text/plain;version=0.0.4")
+	res, err := rt.RoundTrip(req) // follows no redirect
+	if err != nil {
+		return routing.Stats{}, fmt.Errorf("scrape %s: %w", at, err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return routing.Stats{}, fmt.Errorf("scrape %s: the answer is %d", at, res.StatusCode)
+	}
+	buf, ok := pages.Get().(*bytes.Buffer)
+	if !ok {
+		buf = new(bytes.Buffer)
+	}
+	buf.Reset()
+	defer func() {
+		if buf.Cap() <= 256<<10 { // a large page is rare, and its buffer must not stay
+			pages.Put(buf)
+		}
+	}()
+	if _, err := buf.ReadFrom(io.LimitReader(res.Body, mostPage+1)); err != nil {
+		return routing.Stats{}, fmt.Errorf("scrape %s: %w", at, err)
+	}
+	if buf.Len() > mostPage {
+		return routing.Stats{}, fmt.Errorf("scrape %s: the page has more than %d bytes", at, mostPage)
+	}
+	s, err := page(buf.Bytes(), e)
+	if err != nil {
+		return routing.Stats{}, fmt.Errorf("scrape %s: %w", at, err)
+	}
+	return s, nil
+}
+
+// scraper asks one endpoint, until stop is called.
+type scraper struct {
+	stop     context.CancelFunc
+	failures int
+	problem  error
+	engine   string
+}
+
+// follow scrapes an endpoint until ctx ends.
+func (p *Pool) follow(ctx context.Context, ref routing.Ref, at netip.AddrPort, s *scraper) {
+	defer p.scraping.Done()
+	e := engineOf(s.engine)
+	timer := time.NewTimer(rand.N(activePace)) // spread over the first period
+	defer timer.Stop()
+	for {
+		var woken chan struct{}
+		p.mu.Lock()
+		if !p.active {
+			woken = p.woken
+		}
+		p.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-woken: // a request came after a quiet time
+		}
+		began := time.Now()
+		p.mu.Lock()
+		p.state.Scraping(ref, began)
+		p.mu.Unlock()
+		stats, err := scrape(ctx, p.transport, at, e)
+		if ctx.Err() != nil {
+			return
+		}
+		p.mu.Lock()
+		pause := p.pace(time.Now())
+		if s.problem = err; err == nil {
+			s.failures = 0
+			stats.At = began
+			p.state.Observe(ref, stats)
+			p.drain()
+		} else {
+			s.failures++
+			p.figures.scrapeFailed(p.name)
+			pause = max(pause, min(longestPause, activePace<<min(s.failures, 10)))
+		}
+		p.mu.Unlock()
+		timer.Reset(pause - pause/10 + rand.N(pause/5+1))
+	}
+}
+
+// pace returns how long an endpoint is not asked. The lock is held.
+func (p *Pool) pace(now time.Time) time.Duration {
+	n := len(p.scrapers)
+	active := max(activePace, time.Duration(n)*time.Second/perSecond)
+	switch {
+	case p.inFlight == 0 && p.state.Held() == 0 && now.Sub(p.asked) >= idleAfter:
+		if p.active {
+			p.active = false
+			p.woken = make(chan struct{})
+			p.state.SetPace(idlePace + scrapeTimeout)
+		}
+		return idlePace
+	case now.Sub(p.woke) > 2*scrapeTimeout+active:
+		p.state.SetPace(active) // every endpoint was asked since requests flow again
+	}
+	return active
+}
+
+// wake makes all endpoints be asked now, after a quiet time. The lock is held.
+func (p *Pool) wake(now time.Time) {
+	p.asked = now
+	if !p.active {
+		p.active, p.woke = true, now
+		close(p.woken)
+	}
+}
