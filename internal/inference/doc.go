@@ -1,6 +1,6 @@
-// Package inference drives core/routing: it scrapes the model servers of an InferencePool, holds requests until there is
-// room, and tells the gateway where each request goes. A gateway makes a Pool for each InferencePool that it routes to,
-// and asks it with Pick. It must never talk to the API server, and never sends an inference request itself.
+// Package inference drives core/routing: it scrapes the model servers of an InferencePool, holds requests until there
+// is room, and tells the gateway where each request goes. A gateway makes a Pool for each InferencePool that it routes
+// to, and asks it with Pick. It must never talk to the API server, and never sends an inference request itself.
 //
 //	gateway ── Pick ──▶ Pool (one lock) ──▶ routing.Pool.Decide ── Serve ─▶ Pick: endpoints in order
 //	                     ▲      │ Hold                                      Try, Failed, FirstByte, End

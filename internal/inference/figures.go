@@ -53,19 +53,21 @@ var newFigures = sync.OnceValue(func() *figures {
 		requests: counter(objective, "request_total", "Requests by model", append(models, "priority")...),
 		errors: counter(objective, "request_error_total", "Requests that were not answered, or with an error",
 			append(models, "error_code")...),
-		seconds: histogram(objective, "request_duration_seconds", "Time from the request to the end of its answer", long,
-			models...),
+		seconds: histogram(objective, "request_duration_seconds", "Time from the request to the end of its answer",
+			long, models...),
 		ttft: histogram(objective, "request_ttft_seconds", "Time from the request to the first byte of its answer", long,
 			models...),
 		tpot: histogram(objective, "request_tpot_seconds", "Time for each token after the first byte", token, models...),
 		perToken: histogram(objective, "normalized_time_per_output_token_seconds",
 			"Time of a request, divided by the tokens of its answer",
 			[]float64{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10}, models...),
-		sizes:   histogram(objective, "request_sizes", "Bytes of the body", doubled(64, 25), models...),
-		answers: histogram(objective, "response_sizes", "Bytes of the answer", append([]float64{1}, doubled(8, 14)...), models...),
-		input:   histogram(objective, "input_tokens", "Tokens of prompts", tokens, models...),
-		output:  histogram(objective, "output_tokens", "Tokens of answers", tokens[:12], models...),
-		cached:  histogram(objective, "prompt_cached_tokens", "Tokens of prompts that the server had in its cache", tokens, models...),
+		sizes: histogram(objective, "request_sizes", "Bytes of the body", doubled(64, 25), models...),
+		answers: histogram(objective, "response_sizes", "Bytes of the answer",
+			append([]float64{1}, doubled(8, 14)...), models...),
+		input:  histogram(objective, "input_tokens", "Tokens of prompts", tokens, models...),
+		output: histogram(objective, "output_tokens", "Tokens of answers", tokens[:12], models...),
+		cached: histogram(objective, "prompt_cached_tokens", "Tokens of prompts that the server had in its cache",
+			tokens, models...),
 		running: k8smetrics.NewGaugeVec(&k8smetrics.GaugeOpts{Subsystem: objective, Name: "running_requests",
 			Help: "Requests that are being answered", StabilityLevel: k8smetrics.ALPHA}, []string{"model_name"}),
 		deciding: histogram(extension, "scheduler_e2e_duration_seconds", "How long choosing an endpoint took", short),
@@ -81,8 +83,10 @@ var newFigures = sync.OnceValue(func() *figures {
 		failures: counter(extension, "scrape_failures_total", "Metrics of model servers that could not be read",
 			"inference_pool"),
 	}
-	legacyregistry.MustRegister(f.requests, f.errors, f.seconds, f.ttft, f.tpot, f.perToken, f.sizes, f.answers, f.input,
-		f.output, f.cached, f.running, f.deciding, f.attempts, f.hits, f.waiting, f.queued, f.dropped, f.retries, f.failures)
+	legacyregistry.MustRegister(f.requests, f.errors, f.seconds, f.ttft, f.tpot, f.perToken, f.sizes, f.answers,
+		f.input,
+		f.output, f.cached, f.running, f.deciding, f.attempts, f.hits, f.waiting, f.queued, f.dropped, f.retries,
+		f.failures)
 	legacyregistry.CustomMustRegister(&gauges{f: f})
 	return f
 })
@@ -231,7 +235,8 @@ func (g *gauges) describe() {
 // DescribeWithStability implements StableCollector.
 func (g *gauges) DescribeWithStability(ch chan<- *k8smetrics.Desc) {
 	g.describe()
-	for _, d := range []*k8smetrics.Desc{g.cache, g.queue, g.running, g.ready, g.perPod, g.held, g.bytes, g.full, g.indexed} {
+	for _, d := range []*k8smetrics.Desc{g.cache, g.queue, g.running, g.ready, g.perPod, g.held, g.bytes, g.full,
+		g.indexed} {
 		ch <- d
 	}
 }
@@ -253,7 +258,8 @@ func (g *gauges) CollectWithStability(ch chan<- k8smetrics.Metric) {
 		seen[p.name.String()] = true
 		sums, servers := p.Statuses()
 		send := func(d *k8smetrics.Desc, value float64, labels ...string) {
-			ch <- k8smetrics.NewLazyConstMetric(d, k8smetrics.GaugeValue, value, append([]string{p.name.Name, p.name.Namespace}, labels...)...)
+			labels = append([]string{p.name.Name, p.name.Namespace}, labels...)
+			ch <- k8smetrics.NewLazyConstMetric(d, k8smetrics.GaugeValue, value, labels...)
 		}
 		send(g.cache, sums.Cache)
 		send(g.queue, sums.Queue)

@@ -175,7 +175,8 @@ func (r *reading) line(s *routing.Stats, e *engine, name, rest []byte) error {
 			}
 		}
 		x, err := strconv.ParseFloat(string(value), 64)
-		if err != nil || bytes.ContainsAny(value, "_xXpP") || !(x >= 0) || x > m.most && !(m.most == 1 && x < 1.001) { // rounding of a full cache
+		rounded := m.most == 1 && x < 1.001 // a full cache
+		if err != nil || bytes.ContainsAny(value, "_xXpP") || !(x >= 0) || x > m.most && !rounded {
 			return nonsense{m.name, clip(value)}
 		}
 		m.set(min(x, m.most))
