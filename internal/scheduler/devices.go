@@ -76,15 +76,16 @@ func (s *Scheduler) watchDevices(ctx context.Context, run func(func())) func() {
 			everything(api.ResourceClaims(metav1.NamespaceAll), &resourcev1.ResourceClaim{}))
 		x := s.devices.index
 		reflect(ctx, run, "deviceclasses", &resourcev1.DeviceClass{},
-			deviceFeed(s, "DeviceClass", func(c *resourcev1.DeviceClass) { x.SetClass(c); s.stirDevices() },
+			deviceFeed(s, "DeviceClass", func(c *resourcev1.DeviceClass) { x.SetClass(c); s.requeueForDevices() },
 				x.RemoveClass, x.Classes), everything(api.DeviceClasses(), &resourcev1.DeviceClass{}))
 		reflect(ctx, run, "resourceslices", &resourcev1.ResourceSlice{},
-			deviceFeed(s, "ResourceSlice", func(o *resourcev1.ResourceSlice) { x.SetSlice(o); s.stirDevices() },
-				func(o *resourcev1.ResourceSlice) { x.RemoveSlice(o); s.stirDevices() }, x.Slices),
+			deviceFeed(s, "ResourceSlice", func(o *resourcev1.ResourceSlice) { x.SetSlice(o); s.requeueForDevices() },
+				func(o *resourcev1.ResourceSlice) { x.RemoveSlice(o); s.requeueForDevices() }, x.Slices),
 			everything(api.ResourceSlices(), &resourcev1.ResourceSlice{}))
 		reflect(ctx, run, "devicetaintrules", &resourcev1.DeviceTaintRule{},
-			deviceFeed(s, "DeviceTaintRule", func(r *resourcev1.DeviceTaintRule) { x.SetRule(r); s.stirDevices() },
-				func(r *resourcev1.DeviceTaintRule) { x.RemoveRule(r); s.stirDevices() }, x.Rules),
+			deviceFeed(s, "DeviceTaintRule",
+				func(r *resourcev1.DeviceTaintRule) { x.SetRule(r); s.requeueForDevices() },
+				func(r *resourcev1.DeviceTaintRule) { x.RemoveRule(r); s.requeueForDevices() }, x.Rules),
 			everything(api.DeviceTaintRules(), &resourcev1.DeviceTaintRule{}))
 	}
 }
@@ -120,9 +121,9 @@ func (s *Scheduler) claimSeen(c *resourcev1.ResourceClaim) {
 	s.release()
 	switch {
 	case before != nil && before.Status.Allocation != nil && c.Status.Allocation == nil:
-		s.stirDevices() // devices are free
+		s.requeueForDevices() // devices are free
 	case before == nil || !equality.Semantic.DeepEqual(before.Status, c.Status):
-		s.stirUsers(c)
+		s.requeueUsers(c)
 		s.lookReady(c)
 	}
 }
@@ -130,7 +131,7 @@ func (s *Scheduler) claimSeen(c *resourcev1.ResourceClaim) {
 func (s *Scheduler) claimGone(c *resourcev1.ResourceClaim) {
 	s.devices.index.RemoveClaim(c)
 	if c.Status.Allocation != nil {
-		s.stirDevices()
+		s.requeueForDevices()
 	}
 	s.lookReady(c)
 }
@@ -147,23 +148,23 @@ func (s *Scheduler) release() {
 	}
 }
 
-// stirDevices wakes all pods that found no devices.
-func (s *Scheduler) stirDevices() {
-	s.queue.Stir(func(it *item) bool { return slices.Contains(it.refused, placement.DynamicResources) }, time.Now())
+// requeueForDevices wakes all pods that found no devices.
+func (s *Scheduler) requeueForDevices() {
+	s.queue.Requeue(func(it *item) bool { return slices.Contains(it.refused, placement.DynamicResources) }, time.Now())
 	s.considerClasses()
 }
 
 // considerClasses wakes pods that found too little of a resource which a class serves now.
 func (s *Scheduler) considerClasses() {
-	s.queue.Stir(func(it *item) bool {
+	s.queue.Requeue(func(it *item) bool {
 		return slices.Contains(it.refused, placement.NodeResourcesFit) && needsDevices(it.pod) &&
 			!it.pod.ServedByClass(s.devices.index.ByClass(it.pod.Object))
 	}, time.Now())
 }
 
-// stirUsers wakes the pods that use a claim.
-func (s *Scheduler) stirUsers(c *resourcev1.ResourceClaim) {
-	s.queue.Stir(func(it *item) bool {
+// requeueUsers wakes the pods that use a claim.
+func (s *Scheduler) requeueUsers(c *resourcev1.ResourceClaim) {
+	s.queue.Requeue(func(it *item) bool {
 		pod := it.pod.Object
 		return slices.Contains(it.refused, placement.DynamicResources) && pod.Namespace == c.Namespace &&
 			slices.Contains(podclaims.Names(pod), c.Name)

@@ -49,7 +49,7 @@ func (s *Scheduler) evict(ctx context.Context, it *item, d placement.Decision, p
 		return
 	}
 	s.queue.Watch(it, d.Filters())
-	s.stir(s.cluster.Nominate(it.pod, p.Node))
+	s.requeue(s.cluster.Nominate(it.pod, p.Node))
 	message := d.Message("")
 	s.unscheduled(ctx, pod, corev1.PodReasonUnschedulable, message, nomination{true, p.Node})
 	s.record(pod, "", message+" Preempting on "+p.Node, began)
@@ -58,7 +58,7 @@ func (s *Scheduler) evict(ctx context.Context, it *item, d placement.Decision, p
 		err := s.removeVictims(ctx, pod, p.Victims, p.Node)
 		s.box.post(func() {
 			if err != nil {
-				s.stir(s.cluster.Denominate(pod.UID))
+				s.requeue(s.cluster.RemoveNomination(pod.UID))
 				s.failed(ctx, it, err)
 				return
 			}
@@ -71,7 +71,7 @@ func (s *Scheduler) evict(ctx context.Context, it *item, d placement.Decision, p
 // priority: they may not fit beside p any more, and look for another node (L2.52).
 func (s *Scheduler) giveWay(ctx context.Context, p *placement.Pod, node string) {
 	for _, o := range s.cluster.NominatedBelow(p, node) {
-		s.cluster.Denominate(o.Object.UID)
+		s.cluster.RemoveNomination(o.Object.UID)
 		it := s.queue.items[o.Object.UID]
 		if it == nil {
 			continue

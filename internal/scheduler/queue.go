@@ -21,7 +21,7 @@ const maxUnschedulable = 5 * time.Minute
 //
 //	          Add                 Pop
 //	gated ───────────▶ active ───────────▶ away ──Park──▶ unschedulable
-//	                     ▲                  │                  │ Stir, 5 min
+//	                     ▲                  │                  │ Requeue, 5 min
 //	                     │ expired, or      │ Fail             ▼
 //	                     └─ nothing else ── backoff ◀──────────┘
 type area int
@@ -45,7 +45,7 @@ type item struct {
 	answers  *placement.Answers // of extenders, while a preemption is looked for
 	devices  *devices.Attempt   // of the last decision; nil if the pod needs none
 	stored   *devices.Stored    // what was written of devices
-	stirred  bool               // while away, there was a change that may help
+	retry    bool               // while away, there was a change that may help
 
 	order uint64 // order of arrival, which decides between equal pods
 	index int    // in the heap of active or eager items
@@ -98,7 +98,7 @@ func (q *queue) Add(p *placement.Pod, now time.Time) {
 	case it.area == gated:
 		q.activate(it, now)
 	case it.area == away:
-		it.stirred = it.stirred || helps
+		it.retry = it.retry || helps
 	case it.area == unschedulable && helps, it.area == waiting && it.errors == 0 && helps:
 		q.activate(it, now)
 	}
@@ -117,7 +117,7 @@ func (q *queue) Remove(uid types.UID) {
 func (q *queue) Pop() *item {
 	if len(q.active) > 0 {
 		it := heap.Pop(&q.active).(*item)
-		it.area, it.stirred = away, false
+		it.area, it.retry = away, false
 		return it
 	}
 	if len(q.eager) == 0 {
@@ -125,7 +125,7 @@ func (q *queue) Pop() *item {
 	}
 	it := q.eager[0]
 	q.leave(it)
-	it.area, it.stirred = away, false
+	it.area, it.retry = away, false
 	return it
 }
 
@@ -145,7 +145,7 @@ func (q *queue) Park(it *item, refused []placement.Filter, now time.Time) {
 	}
 	it.errors, it.refused = 0, refused
 	it.attempts++
-	if it.stirred {
+	if it.retry {
 		q.backOff(it, now)
 		return
 	}
@@ -163,13 +163,13 @@ func (q *queue) Fail(it *item, now time.Time) {
 	q.backOff(it, now)
 }
 
-// Stir moves the parked pods that an event helps.
-func (q *queue) Stir(helps func(*item) bool, now time.Time) {
+// Requeue moves the parked pods that an event helps.
+func (q *queue) Requeue(helps func(*item) bool, now time.Time) {
 	var moved []*item
 	for _, it := range q.parked {
 		switch {
 		case it.area == away:
-			it.stirred = it.stirred || helps(it)
+			it.retry = it.retry || helps(it)
 		case helps(it):
 			moved = append(moved, it)
 		}
@@ -184,7 +184,7 @@ func (q *queue) Stir(helps func(*item) bool, now time.Time) {
 func (q *queue) Retry(it *item, now time.Time) {
 	switch it.area {
 	case away:
-		it.stirred = true
+		it.retry = true
 	case unschedulable:
 		q.backOff(it, now)
 	case gated, active, waiting:

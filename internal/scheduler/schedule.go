@@ -74,7 +74,7 @@ func (s *Scheduler) budgets(ctx context.Context) ([]*policyv1.PodDisruptionBudge
 // the background.
 func (s *Scheduler) assume(ctx context.Context, it *item, node string, began time.Time) {
 	pod := it.pod.Object
-	s.stir(s.cluster.SetPod(it.pod, node))
+	s.requeue(s.cluster.SetPod(it.pod, node))
 	s.assumed[pod.UID] = it
 	s.reserveDevices(it, node)
 	bind := func() {
@@ -123,7 +123,7 @@ func (s *Scheduler) bindingEnded(ctx context.Context, it *item, node string, err
 	}
 	delete(s.assumed, pod.UID)
 	s.undoDevices(ctx, it)
-	s.stir(s.cluster.RemovePod(pod.UID))
+	s.requeue(s.cluster.RemovePod(pod.UID))
 	if apierrors.IsNotFound(err) {
 		s.queue.Remove(pod.UID)
 		return
@@ -153,7 +153,7 @@ func (s *Scheduler) reject(ctx context.Context, it *item, d placement.Decision, 
 		message += " " + freed
 	}
 	if p.NoHelp {
-		s.stir(s.cluster.Denominate(it.pod.Object.UID))
+		s.requeue(s.cluster.RemoveNomination(it.pod.Object.UID))
 	}
 	s.unscheduled(ctx, it.pod.Object, corev1.PodReasonUnschedulable, message, nomination{change: p.NoHelp})
 	s.record(it.pod.Object, "", message, began)

@@ -47,7 +47,7 @@ type Scheduler struct {
 	client  kubernetes.Interface
 	journal journal.Recorder
 	box     *mailbox
-	calls   *sequence[types.UID]
+	calls   *callQueue[types.UID]
 
 	events    events.EventBroadcaster
 	recorders map[string]events.EventRecorder // by scheduler name (L2.42)
@@ -100,7 +100,7 @@ func NewForClient(client kubernetes.Interface, o Options) (*Scheduler, error) {
 		client:  client,
 		journal: o.Journal,
 		box:     newMailbox(),
-		calls:   newSequence[types.UID](maxCalls),
+		calls:   newCallQueue[types.UID](maxCalls),
 		synced:  make(chan struct{}),
 		cluster: placement.NewCluster(),
 		queue:   newQueue(o.Config.InitialBackoff, o.Config.MaxBackoff),

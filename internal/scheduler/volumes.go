@@ -132,11 +132,12 @@ func (s *Scheduler) watchVolumes(ctx context.Context, run func(func())) func() {
 			volumeFeed(s, "PersistentVolume", s.volumeSeen, func(v *corev1.PersistentVolume) {
 				delete(w.volumes, v.Name)
 				w.sorted = nil
-				s.stirVolumes()
+				s.requeueForVolumes()
 			}, func() []*corev1.PersistentVolume { return values(w.volumes) }),
 			everything(core.PersistentVolumes(), &corev1.PersistentVolume{}))
 		reflect(ctx, run, "storageclasses", &storagev1.StorageClass{},
-			volumeFeed(s, "StorageClass", func(c *storagev1.StorageClass) { w.classes[c.Name] = c; s.stirVolumes() },
+			volumeFeed(s, "StorageClass",
+				func(c *storagev1.StorageClass) { w.classes[c.Name] = c; s.requeueForVolumes() },
 				func(c *storagev1.StorageClass) { delete(w.classes, c.Name) },
 				func() []*storagev1.StorageClass { return values(w.classes) }),
 			everything(s.client.StorageV1().StorageClasses(), &storagev1.StorageClass{}))
@@ -192,7 +193,7 @@ func (s *Scheduler) volumeClaimSeen(c *corev1.PersistentVolumeClaim) {
 
 // claimStirs looks at the pods that a change of a claim concerns.
 func (s *Scheduler) claimStirs(c *corev1.PersistentVolumeClaim) {
-	s.queue.Stir(func(it *item) bool {
+	s.queue.Requeue(func(it *item) bool {
 		return refusedForVolumes(it) && it.pod.Object.Namespace == c.Namespace &&
 			slices.ContainsFunc(it.pod.Claims, func(p volume.PodClaim) bool { return p.Name == c.Name })
 	}, time.Now())
@@ -205,7 +206,7 @@ func (s *Scheduler) volumeSeen(v *corev1.PersistentVolume) {
 	}
 	s.volumes.volumes[v.Name] = v
 	s.volumes.sorted = nil
-	s.stirVolumes()
+	s.requeueForVolumes()
 	s.lookBound()
 }
 
@@ -214,15 +215,15 @@ func refusedForVolumes(it *item) bool {
 		slices.Contains(it.refused, placement.VolumeRestrictions) || slices.Contains(it.refused, placement.VolumeZone)
 }
 
-// stirVolumes wakes all pods whose volumes found no node.
-func (s *Scheduler) stirVolumes() { s.queue.Stir(refusedForVolumes, time.Now()) }
+// requeueForVolumes wakes all pods whose volumes found no node.
+func (s *Scheduler) requeueForVolumes() { s.queue.Requeue(refusedForVolumes, time.Now()) }
 
 // volumesLeft wakes the pods that wait for a claim which a pod that goes may have had for itself.
 func (s *Scheduler) volumesLeft(gone *placement.Pod) {
 	if gone == nil || len(gone.Claims) == 0 {
 		return
 	}
-	s.queue.Stir(func(it *item) bool {
+	s.queue.Requeue(func(it *item) bool {
 		return slices.Contains(it.refused, placement.VolumeRestrictions) &&
 			it.pod.Object.Namespace == gone.Object.Namespace &&
 			slices.ContainsFunc(it.pod.Claims, func(p volume.PodClaim) bool { return slices.Contains(gone.Claims, p) })

@@ -110,33 +110,33 @@ func ownerFeed[T metav1.Object](s *Scheduler, kind placement.OwnerKind, selector
 
 func (s *Scheduler) ownerSeen(o owned) {
 	s.owners[o.Owner] = true
-	s.stir(s.cluster.SetOwner(o.Owner, o.selector))
+	s.requeue(s.cluster.SetOwner(o.Owner, o.selector))
 }
 
 func (s *Scheduler) ownerGone(o placement.Owner) {
 	delete(s.owners, o)
-	s.stir(s.cluster.RemoveOwner(o))
+	s.requeue(s.cluster.RemoveOwner(o))
 }
 
 // nodeSeen handles a new or changed node.
 func (s *Scheduler) nodeSeen(n *corev1.Node) {
 	s.nodes[n.Name] = n
-	s.stir(s.cluster.SetNode(n))
+	s.requeue(s.cluster.SetNode(n))
 }
 
 func (s *Scheduler) nodeGone(n *corev1.Node) {
 	delete(s.nodes, n.Name)
-	s.stir(s.cluster.RemoveNode(n.Name))
+	s.requeue(s.cluster.RemoveNode(n.Name))
 }
 
 func (s *Scheduler) namespaceSeen(n *corev1.Namespace) {
 	s.spaces[n.Name] = n
-	s.stir(s.cluster.SetNamespace(n.Name, n.Labels))
+	s.requeue(s.cluster.SetNamespace(n.Name, n.Labels))
 }
 
 func (s *Scheduler) namespaceGone(n *corev1.Namespace) {
 	delete(s.spaces, n.Name)
-	s.stir(s.cluster.RemoveNamespace(n.Name))
+	s.requeue(s.cluster.RemoveNamespace(n.Name))
 }
 
 // podSeen handles a new or changed pod.
@@ -148,16 +148,16 @@ func (s *Scheduler) podSeen(p *placement.Pod) {
 		s.podGone(pod)
 	case pod.Spec.NodeName != "":
 		s.queue.Remove(uid)
-		reserved := s.cluster.Denominate(uid)
+		reserved := s.cluster.RemoveNomination(uid)
 		delete(s.assumed, uid)
-		s.stir(s.cluster.SetPod(p, pod.Spec.NodeName))
+		s.requeue(s.cluster.SetPod(p, pod.Spec.NodeName))
 		s.bound[uid] = pod.Spec.NodeName
-		s.stir(reserved)
+		s.requeue(reserved)
 	case s.assumed[uid] != nil:
 		// Its binding is in flight; a deletion ends in podGone.
 	case s.profileOf(pod) == nil:
 		s.queue.Remove(uid)
-		s.stir(s.cluster.Denominate(uid))
+		s.requeue(s.cluster.RemoveNomination(uid))
 	case pod.DeletionTimestamp != nil: // and kept by finalizers
 		if !s.skipped[uid] && !p.Gated() {
 			s.skipped[uid] = true
@@ -166,7 +166,7 @@ func (s *Scheduler) podSeen(p *placement.Pod) {
 				"skip schedule deleting pod: %s/%s", pod.Namespace, pod.Name)
 		}
 		s.queue.Remove(uid)
-		s.stir(s.cluster.Denominate(uid))
+		s.requeue(s.cluster.RemoveNomination(uid))
 	default:
 		s.follow(p)
 		s.queue.Add(p, time.Now())
@@ -178,11 +178,11 @@ func (s *Scheduler) podSeen(p *placement.Pod) {
 func (s *Scheduler) follow(p *placement.Pod) {
 	node := p.Object.Status.NominatedNodeName
 	if node != "" {
-		s.stir(s.cluster.Nominate(p, node))
+		s.requeue(s.cluster.Nominate(p, node))
 		return
 	}
 	if it := s.queue.items[p.Object.UID]; it != nil && it.pod.Object.Status.NominatedNodeName != "" {
-		s.stir(s.cluster.Denominate(p.Object.UID))
+		s.requeue(s.cluster.RemoveNomination(p.Object.UID))
 	}
 }
 
@@ -195,16 +195,16 @@ func (s *Scheduler) podGone(pod *corev1.Pod) {
 	delete(s.devices.held, pod.UID)
 	s.forgetReady(pod.UID)
 	s.forgetVolumes(pod.UID)
-	s.stir(s.cluster.Denominate(pod.UID))
+	s.requeue(s.cluster.RemoveNomination(pod.UID))
 	gone := s.cluster.Pod(pod.UID)
-	s.stir(s.cluster.RemovePod(pod.UID))
+	s.requeue(s.cluster.RemovePod(pod.UID))
 	s.volumesLeft(gone)
 }
 
-// stir wakes the pods that an event helps.
-func (s *Scheduler) stir(e placement.Event) {
+// requeue wakes the pods that an event helps.
+func (s *Scheduler) requeue(e placement.Event) {
 	if !e.Nothing() {
-		s.queue.Stir(func(it *item) bool { return s.cluster.Helps(it.pod, it.refused, e) }, time.Now())
+		s.queue.Requeue(func(it *item) bool { return s.cluster.Helps(it.pod, it.refused, e) }, time.Now())
 	}
 }
 

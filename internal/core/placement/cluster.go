@@ -163,7 +163,7 @@ func (c *Cluster) RemovePod(uid types.UID) Event {
 // Nominate reserves room on a node for a pod whose victims are still leaving (L2.52).
 // Pods of lower priority can't take that room.
 func (c *Cluster) Nominate(p *Pod, node string) Event {
-	e := c.Denominate(p.Object.UID)
+	e := c.RemoveNomination(p.Object.UID)
 	c.nominated[node] = append(c.nominated[node], p)
 	if o := e.before; o != nil && e.reserved == node && o.Priority == p.Priority && slices.Equal(o.Ports, p.Ports) &&
 		!shrank(o.Demand, p.Demand) {
@@ -172,8 +172,8 @@ func (c *Cluster) Nominate(p *Pod, node string) Event {
 	return e
 }
 
-// Denominate ends a reservation.
-func (c *Cluster) Denominate(uid types.UID) Event {
+// RemoveNomination ends a reservation.
+func (c *Cluster) RemoveNomination(uid types.UID) Event {
 	var e Event
 	for node, pods := range c.nominated { // any order: a pod has one reservation
 		i := slices.IndexFunc(pods, func(p *Pod) bool { return p.Object.UID == uid })

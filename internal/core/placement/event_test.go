@@ -71,7 +71,7 @@ func TestHintsMissNothing(t *testing.T) {
 			},
 			"give back": func(t *rapid.T) {
 				check(t, "the end of a reservation",
-					c.Denominate(types.UID(fmt.Sprint("q", rapid.IntRange(0, 1).Draw(t, "which")))))
+					c.RemoveNomination(types.UID(fmt.Sprint("q", rapid.IntRange(0, 1).Draw(t, "which")))))
 			},
 		})
 	})
@@ -154,13 +154,13 @@ func TestHints(t *testing.T) {
 		"a namespace": {makePod("p", affine(false, zone, "x")), node(label(zone, "a")), nil,
 			func(c *Cluster) Event { return c.SetNamespace("default", map[string]string{"a": "b"}) }, true},
 		"a reservation that is given back": {big, node(), []*corev1.Pod{},
-			func(c *Cluster) Event { return c.Denominate("first") }, true},
+			func(c *Cluster) Event { return c.RemoveNomination("first") }, true},
 		"room that another pod waits for": {big, node(), []*corev1.Pod{}, func(c *Cluster) Event {
 			c.SetPod(Prepare(makePod("victim", requests("cpu", "1"))), "n1")
 			return c.RemovePod("victim")
 		}, false},
 		"another that is given back of two": {makePod("p", requests("cpu", "2")), node(), []*corev1.Pod{},
-			func(c *Cluster) Event { return c.Denominate("first") }, false},
+			func(c *Cluster) Event { return c.RemoveNomination("first") }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := clusterOf([]*corev1.Node{test.node})

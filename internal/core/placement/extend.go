@@ -81,8 +81,8 @@ type Victims struct {
 	Violating int    // how many leave against a disruption budget
 }
 
-// Sacrifices returns what Preempt chooses from, for extenders; none when Preempt finds no node.
-func (c *Cluster) Sacrifices(p *Pod, d Decision, budgets []*policyv1.PodDisruptionBudget) []Victims {
+// VictimsByNode returns what Preempt chooses from, for extenders; none when Preempt finds no node.
+func (c *Cluster) VictimsByNode(p *Pod, d Decision, budgets []*policyv1.PodDisruptionBudget) []Victims {
 	found, _ := c.candidates(p, d, budgets,
 		max(len(d.Refusals)*p.profile.MinCandidatesPercentage/100, p.profile.MinCandidates))
 	var list []Victims
@@ -92,8 +92,8 @@ func (c *Cluster) Sacrifices(p *Pod, d Decision, budgets []*policyv1.PodDisrupti
 	return list
 }
 
-// LeastHarm chooses among victims; none when the list is empty (L2.51).
-func LeastHarm(list []Victims) Preemption {
+// PickVictims chooses among victims; none when the list is empty (L2.51).
+func PickVictims(list []Victims) Preemption {
 	list = slices.DeleteFunc(slices.Clone(list), func(v Victims) bool { return len(v.Pods) == 0 })
 	if len(list) == 0 {
 		return Preemption{Message: preemptionNoVictims}

@@ -239,7 +239,7 @@ func TestReservationsHold(t *testing.T) {
 	if d := c.Decide(Prepare(makePod("p", requests("cpu", "1"), priority(10))), 0); d.Node == "" {
 		t.Error("a more important pod must not wait for it")
 	}
-	c.Denominate("important")
+	c.RemoveNomination("important")
 	if d := c.Decide(Prepare(makePod("p", requests("cpu", "1"), priority(1))), 0); d.Node == "" {
 		t.Error("still reserved")
 	}

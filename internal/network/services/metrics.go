@@ -11,7 +11,7 @@ import (
 // metrics are figures under kube-proxy's names (N9.A).
 type metrics struct {
 	syncs, whole, partial, programming *k8smetrics.HistogramVec
-	last, queued, lonely               *k8smetrics.GaugeVec
+	last, queued, noLocal              *k8smetrics.GaugeVec
 	failed                             *k8smetrics.CounterVec
 	services, endpoints                *k8smetrics.GaugeVec
 	conntrack                          *k8smetrics.HistogramVec
@@ -51,7 +51,7 @@ var newMetrics = sync.OnceValue(func() *metrics {
 			"Time from a change of a pod or Service until the rules had it", long),
 		last:   gauge("sync_proxy_rules_last_timestamp_seconds", "When the rules were last written"),
 		queued: gauge("sync_proxy_rules_last_queued_timestamp_seconds", "When a write of the rules was last asked for"),
-		lonely: gauge("sync_proxy_rules_no_local_endpoints_total",
+		noLocal: gauge("sync_proxy_rules_no_local_endpoints_total",
 			"Service ports with a Local policy whose endpoints are all on other nodes", "traffic_policy"),
 		failed:    count("sync_proxy_rules_nftables_sync_failures_total", "Transactions that the kernel refused"),
 		services:  gauge("carob_services", "Services in the tables"),
@@ -61,7 +61,7 @@ var newMetrics = sync.OnceValue(func() *metrics {
 		healthz:   answers("proxy_healthz_total", "Answers of /healthz by status code"),
 		livez:     answers("proxy_livez_total", "Answers of /livez by status code"),
 	}
-	legacyregistry.MustRegister(m.syncs, m.whole, m.partial, m.programming, m.last, m.queued, m.lonely, m.failed,
+	legacyregistry.MustRegister(m.syncs, m.whole, m.partial, m.programming, m.last, m.queued, m.noLocal, m.failed,
 		m.services, m.endpoints, m.conntrack, m.forgotten, m.healthz, m.livez)
 	return m
 })
@@ -90,9 +90,9 @@ func (m *metrics) synced(p *Proxy, in []input, start time.Time, whole bool, err 
 				m.programming.WithLabelValues(family).Observe(end.Sub(t).Seconds())
 			}
 		}
-		inside, outside := pl.state.Lonely()
-		m.lonely.WithLabelValues("internal", family).Set(float64(inside))
-		m.lonely.WithLabelValues("external", family).Set(float64(outside))
+		inside, outside := pl.state.NoLocalEndpoints()
+		m.noLocal.WithLabelValues("internal", family).Set(float64(inside))
+		m.noLocal.WithLabelValues("external", family).Set(float64(outside))
 		services, endpoints := pl.state.Len()
 		m.services.WithLabelValues(family).Set(float64(services))
 		m.endpoints.WithLabelValues(family).Set(float64(endpoints))

@@ -26,8 +26,8 @@ type compiled struct {
 	// problems are what a user should know.
 	problems []string
 	flows    map[Port][]netip.AddrPort
-	// lonelyInside, lonelyOutside count ports with a Local policy whose endpoints are elsewhere (N9.4).
-	lonelyInside, lonelyOutside int
+	// noLocalIn, noLocalOut count ports with a Local policy whose endpoints are elsewhere (N9.4).
+	noLocalIn, noLocalOut int
 }
 
 // rank orders claims to the same address and port: an external address never takes a cluster IP.
@@ -170,7 +170,7 @@ func (c *compiled) port(f family, n Node, s *corev1.Service, p *corev1.ServicePo
 	if inner.dispatch.N == 0 {
 		inner.verdict = without(u)
 		if u.any {
-			c.lonelyInside++
+			c.noLocalIn++
 		}
 	}
 	c.vips[at] = inner
@@ -204,7 +204,7 @@ func (c *compiled) port(f family, n Node, s *corev1.Service, p *corev1.ServicePo
 		}
 	}
 	if len(outer) > 0 && outsideLocal && u.any && len(u.local) == 0 {
-		c.lonelyOutside++
+		c.noLocalOut++
 	}
 	if at.Proto != SCTP {
 		c.serving(at, outer, all)

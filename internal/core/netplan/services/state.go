@@ -28,7 +28,7 @@ type State struct {
 	ids     ids[List]
 	members ids[memberOf]
 	pods    map[types.UID]uses
-	total   struct{ endpoints, lonelyInside, lonelyOutside int }
+	total   struct{ endpoints, noLocalIn, noLocalOut int }
 }
 
 // list is the endpoints of a list, each at its index.
@@ -271,8 +271,8 @@ func (s *State) claim(before map[types.NamespacedName]*compiled, c *Change) {
 		// any order: sums
 		for sign, of := range map[int]*compiled{-1: old, 1: now} {
 			if of != nil {
-				s.total.lonelyInside += sign * of.lonelyInside
-				s.total.lonelyOutside += sign * of.lonelyOutside
+				s.total.noLocalIn += sign * of.noLocalIn
+				s.total.noLocalOut += sign * of.noLocalOut
 			}
 		}
 	}
@@ -595,5 +595,5 @@ func (s *State) UseOf(pod types.UID) Use {
 // Len returns how many Services are served, and how many endpoints their lists have.
 func (s *State) Len() (services, endpoints int) { return len(s.services), s.total.endpoints }
 
-// Lonely counts Service ports with a Local policy whose endpoints are all elsewhere (N9.4).
-func (s *State) Lonely() (inside, outside int) { return s.total.lonelyInside, s.total.lonelyOutside }
+// NoLocalEndpoints counts Service ports with a Local policy whose endpoints are all elsewhere (N9.4).
+func (s *State) NoLocalEndpoints() (in, out int) { return s.total.noLocalIn, s.total.noLocalOut }

@@ -213,9 +213,9 @@ func (s *Scheduler) preemptWith(ctx context.Context, it *item, d placement.Decis
 		return false
 	}
 	s.queue.Watch(it, []placement.Filter{placement.Extender})
-	pod, list := it.pod.Object, s.cluster.Sacrifices(it.pod, d, budgets)
+	pod, list := it.pod.Object, s.cluster.VictimsByNode(it.pod, d, budgets)
 	s.calls.Do(pod.UID, func() {
-		left, err := sacrifice(ctx, changing, pod, list)
+		left, err := changeVictims(ctx, changing, pod, list)
 		s.box.post(func() {
 			if s.queue.items[pod.UID] != it {
 				return
@@ -224,14 +224,14 @@ func (s *Scheduler) preemptWith(ctx context.Context, it *item, d placement.Decis
 				s.failed(ctx, it, err)
 				return
 			}
-			s.evict(ctx, it, d, placement.LeastHarm(left), began)
+			s.evict(ctx, it, d, placement.PickVictims(left), began)
 		})
 	})
 	return true
 }
 
-// sacrifice has extenders change who must leave which node, one after the other.
-func sacrifice(ctx context.Context, extenders []*extender.Client, pod *corev1.Pod, list []placement.Victims) (
+// changeVictims has extenders change who must leave which node, one after the other.
+func changeVictims(ctx context.Context, extenders []*extender.Client, pod *corev1.Pod, list []placement.Victims) (
 	[]placement.Victims, error) {
 	for _, e := range extenders {
 		if len(list) == 0 {

@@ -2,21 +2,21 @@ package scheduler
 
 import "sync"
 
-// sequence runs API calls in the background: calls for one key in order, so that an older status
+// callQueue runs API calls in the background: calls for one key in order, so that an older status
 // cannot overwrite a newer one, calls for different keys in parallel up to a limit.
-type sequence[K comparable] struct {
+type callQueue[K comparable] struct {
 	slots chan struct{}
 	mu    sync.Mutex
 	tails map[K][]func() // a key is present while its calls run
 	done  sync.WaitGroup
 }
 
-func newSequence[K comparable](limit int) *sequence[K] {
-	return &sequence[K]{slots: make(chan struct{}, limit), tails: map[K][]func(){}}
+func newCallQueue[K comparable](limit int) *callQueue[K] {
+	return &callQueue[K]{slots: make(chan struct{}, limit), tails: map[K][]func(){}}
 }
 
 // Do runs f after all earlier calls for the same key.
-func (s *sequence[K]) Do(key K, f func()) {
+func (s *callQueue[K]) Do(key K, f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if tail, busy := s.tails[key]; busy {
@@ -27,7 +27,7 @@ func (s *sequence[K]) Do(key K, f func()) {
 	s.done.Go(func() { s.run(key, f) })
 }
 
-func (s *sequence[K]) run(key K, f func()) {
+func (s *callQueue[K]) run(key K, f func()) {
 	for f != nil {
 		s.slots <- struct{}{}
 		f()
@@ -44,4 +44,4 @@ func (s *sequence[K]) run(key K, f func()) {
 }
 
 // Wait returns when no call is running.
-func (s *sequence[K]) Wait() { s.done.Wait() }
+func (s *callQueue[K]) Wait() { s.done.Wait() }
