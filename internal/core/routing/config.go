@@ -41,17 +41,17 @@ type weighted struct {
 
 // flowConfig is flow control: how many requests wait, where, and how long.
 type flowConfig struct {
-	requests, bytes int64 // of all bands; 0: no limit
-	ttl             time.Duration
-	bands           []bandConfig // by priority, highest first
-	other, negative bandConfig   // bands that are not named; negative: those below 0
+	mostRequests, mostBytes int64 // of all bands; 0: no limit
+	ttl                     time.Duration
+	bands                   []bandConfig // by priority, highest first
+	other, negative         bandConfig   // bands that are not named; negative: those below 0
 }
 
 type bandConfig struct {
-	priority        int
-	requests, bytes int64 // 0: no limit
-	fair            bool  // round robin among flows; false: one queue for all
-	order           order
+	priority                int
+	mostRequests, mostBytes int64 // 0: no limit
+	fair                    bool  // round robin among flows; false: one queue for all
+	order                   order
 }
 
 // order is the order within a flow.
@@ -435,10 +435,10 @@ func (b *builder) flow(doc *document) error {
 	}
 	f := &flowConfig{ttl: requestTTL}
 	var err error
-	if f.requests, err = limit(spec.MaxRequests, 0, "flowControl.maxRequests"); err != nil {
+	if f.mostRequests, err = limit(spec.MaxRequests, 0, "flowControl.maxRequests"); err != nil {
 		return err
 	}
-	if f.bytes, err = limit(spec.MaxBytes, 0, "flowControl.maxBytes"); err != nil {
+	if f.mostBytes, err = limit(spec.MaxBytes, 0, "flowControl.maxBytes"); err != nil {
 		return err
 	}
 	if spec.DefaultRequestTTL != nil && spec.DefaultRequestTTL.Duration != 0 {
@@ -502,10 +502,10 @@ func (b *builder) band(spec *bandSpec, where string) (out bandConfig, err error)
 		return out, fmt.Errorf("%s.priority is %d, out of range", where, spec.Priority)
 	}
 	out.priority = spec.Priority
-	if out.requests, err = limit(spec.MaxRequests, bandRequests, where+".maxRequests"); err != nil {
+	if out.mostRequests, err = limit(spec.MaxRequests, bandRequests, where+".maxRequests"); err != nil {
 		return out, err
 	}
-	if out.bytes, err = limit(spec.MaxBytes, bandBytes, where+".maxBytes"); err != nil {
+	if out.mostBytes, err = limit(spec.MaxBytes, bandBytes, where+".maxBytes"); err != nil {
 		return out, err
 	}
 	if ref := spec.FairnessPolicyRef; ref != "" {

@@ -2,6 +2,7 @@ package routing
 
 import (
 	"net/netip"
+	"strconv"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -31,8 +32,14 @@ type Endpoint struct {
 	Draining bool
 }
 
-// Session is the value that brings a session back to the endpoint (Request.Session).
-func (e *Endpoint) Session() string { return e.Address.String() + "/" + string(e.Pod) }
+// Session is the value that brings a session back to the endpoint (Request.Session): namespace/name of the pod, as
+// upstream's, with the rank if it is not the first.
+func (e *Endpoint) Session() string {
+	if e.Rank == 0 {
+		return e.Name.String()
+	}
+	return e.Name.String() + "-rank-" + strconv.Itoa(e.Rank)
+}
 
 // Stats are what a model server says about itself. Numbers that make no sense are left out by the parser.
 type Stats struct {

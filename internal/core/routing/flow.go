@@ -112,7 +112,7 @@ func (q *queues) blocks(priority int) bool {
 func (q *queues) full(r *Request) Reason {
 	size := int64(max(r.Bytes, 0))
 	c := q.config
-	if c.requests > 0 && int64(q.held) >= c.requests || c.bytes > 0 && q.bytes+size > c.bytes {
+	if c.mostRequests > 0 && int64(q.held) >= c.mostRequests || c.mostBytes > 0 && q.bytes+size > c.mostBytes {
 		return Saturated
 	}
 	b := q.find(r.Priority)
@@ -120,12 +120,12 @@ func (q *queues) full(r *Request) Reason {
 		if len(q.bands) >= mostBands {
 			q.clean()
 		}
-		if limits := c.band(r.Priority); len(q.bands) >= mostBands || limits.bytes > 0 && size > limits.bytes {
+		if limits := c.band(r.Priority); len(q.bands) >= mostBands || limits.mostBytes > 0 && size > limits.mostBytes {
 			return Saturated
 		}
 		return ""
 	}
-	if b.requests > 0 && int64(b.held) >= b.requests || b.bytes > 0 && b.bytes+size > b.bytes {
+	if b.mostRequests > 0 && int64(b.held) >= b.mostRequests || b.mostBytes > 0 && b.bytes+size > b.mostBytes {
 		return Saturated
 	}
 	return ""

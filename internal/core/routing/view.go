@@ -121,6 +121,9 @@ func (v *view) order(k pickerKind, n int, out *[MostChosen]Ref) (chosen int, bes
 	var index [MostChosen]int
 	seed := v.random
 	for i, slot := range v.at {
+		if k == maxScore && chosen == n && v.score[i] < keys[n-1] {
+			continue // most endpoints
+		}
 		tie := unit(mix(seed ^ uint64(slot+1)*0x9e3779b97f4a7c15)) //nolint:gosec // a slot is not negative
 		key := v.score[i]
 		switch k {

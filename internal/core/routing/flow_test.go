@@ -1,0 +1,223 @@
+package routing
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// full makes a pool with flow control that has no room.
+func full(t testing.TB, flow string) *Pool {
+	t.Helper()
+	p := pool(config(t, `"featureGates": ["flowControl"], "plugins": [{"type": "concurrency-detector",
+		"parameters": {"maxConcurrency": 1}}], "schedulingProfiles": [{"name": "a"}],
+		"saturationDetector": {"pluginRef": "concurrency-detector"}, "flowControl": {`+flow+`}`), 1)
+	return p
+}
+
+// The next request is that of the highest priority; with round robin the flows of a priority take turns.
+func TestTurns(t *testing.T) {
+	p := full(t, `"defaultPriorityBand": {"fairnessPolicyRef": "round-robin-fairness-policy"}`)
+	_, busy := serve(t, p, &Request{}, begin)
+	names := map[Ticket]string{}
+	hold := func(name string, priority int, flow string) {
+		t.Helper()
+		r := &Request{Priority: priority, FairnessID: flow}
+		if d := p.Decide(r, begin); d.Verdict != Hold {
+			t.Fatalf("%s: %s %s", name, d.Verdict, d.Reason)
+		}
+		names[p.Enqueue(r, begin)] = name
+	}
+	for i := range 4 {
+		hold(fmt.Sprint("noisy", i), 0, "noisy")
+	}
+	hold("shed", -1, "noisy")
+	hold("quiet0", 0, "quiet")
+	hold("quiet1", 0, "quiet")
+	hold("critical", 5, "noisy")
+	if ticket, _ := p.Next(begin); ticket != 0 {
+		t.Fatalf("%s goes on without room", names[ticket])
+	}
+	var got []string
+	for p.Held() > 0 {
+		p.Ended(&busy, Answered, 0, begin)
+		ticket, d := p.Next(begin)
+		if d.Verdict != Serve {
+			t.Fatalf("%q: %s", names[ticket], d.Verdict)
+		}
+		got = append(got, names[ticket])
+		busy = p.Sent(d.Chosen[0], &Request{}, begin)
+	}
+	want := "critical noisy0 quiet0 noisy1 quiet1 noisy2 noisy3 shed"
+	if strings.Join(got, " ") != want {
+		t.Errorf("%v\nwant %s", got, want)
+	}
+}
+
+// Orders within a flow.
+func TestOrders(t *testing.T) {
+	for order, want := range map[string]string{"fcfs-ordering-policy": "abc", "edf-ordering-policy": "cab",
+		"slo-deadline-ordering-policy": "bca"} {
+		p := full(t, `"defaultPriorityBand": {"orderingPolicyRef": "`+order+`"}`)
+		_, busy := serve(t, p, &Request{}, begin)
+		names := map[Ticket]string{
+			p.Enqueue(&Request{Received: begin, Deadline: begin.Add(50 * time.Second)}, begin):                        "a",
+			p.Enqueue(&Request{Received: begin, TTFT: time.Second}, begin.Add(time.Millisecond)):                      "b",
+			p.Enqueue(&Request{Received: begin, Deadline: begin.Add(5 * time.Second)}, begin.Add(2*time.Millisecond)): "c"}
+		got := ""
+		for p.Held() > 0 {
+			p.Ended(&busy, Answered, 0, begin)
+			ticket, d := p.Next(begin)
+			got += names[ticket]
+			busy = p.Sent(d.Chosen[0], &Request{}, begin)
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", order, got, want)
+		}
+	}
+}
+
+// Who comes later does not overtake those of its priority or of a higher one, though there is room.
+func TestNobodyOvertakes(t *testing.T) {
+	p := full(t, ``)
+	_, busy := serve(t, p, &Request{}, begin)
+	p.Enqueue(&Request{}, begin)
+	p.Ended(&busy, Answered, 0, begin)
+	for priority, want := range map[int]Verdict{-1: Hold, 0: Hold, 1: Serve} {
+		if d := p.Decide(&Request{Priority: priority}, begin); d.Verdict != want {
+			t.Errorf("priority %d: %s", priority, d.Verdict)
+		}
+	}
+}
+
+// The queue is bounded by requests and bytes, of a band and of all.
+func TestLimits(t *testing.T) {
+	for _, c := range []struct {
+		flow string
+		fit  int // requests of 100 bytes
+	}{
+		{`"defaultPriorityBand": {"maxRequests": "3"}`, 3}, {`"defaultPriorityBand": {"maxBytes": "250"}`, 2},
+		{`"maxRequests": "4"`, 4}, {`"maxBytes": "99"`, 0}, {`"defaultPriorityBand": {"maxBytes": "99"}`, 0},
+	} {
+		p := full(t, c.flow)
+		serve(t, p, &Request{}, begin)
+		r := &Request{Bytes: 100}
+		fit := 0
+		for ; fit < 10; fit++ {
+			if d := p.Decide(r, begin); d.Verdict != Hold {
+				if d.Reason != Saturated {
+					t.Errorf("%s: %s", c.flow, d.Reason)
+				}
+				break
+			}
+			p.Enqueue(r, begin)
+		}
+		if fit != c.fit {
+			t.Errorf("%s: %d requests are held, not %d", c.flow, fit, c.fit)
+		}
+	}
+	p := full(t, ``)
+	serve(t, p, &Request{}, begin)
+	for i := range mostBands + 50 { // priorities that somebody makes up
+		if d := p.Decide(&Request{Priority: i}, begin); d.Verdict == Hold {
+			p.Enqueue(&Request{Priority: i}, begin)
+		}
+	}
+	if len(p.flow.bands) != mostBands {
+		t.Errorf("%d bands", len(p.flow.bands))
+	}
+}
+
+// Whatever happens in whatever order: each held request ends once, sums stay right, and nobody expires early or late.
+func TestQueueKeepsAll(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		p := full(t, `"defaultRequestTTL": "5s", "defaultPriorityBand": {"fairnessPolicyRef": "round-robin-fairness-policy"}`)
+		now := begin
+		held := map[Ticket]time.Time{} // until when
+		bytes := map[Ticket]int64{}
+		var flying []Flight
+		gone := func(t *testing.T, ticket Ticket) {
+			if _, ok := held[ticket]; !ok {
+				t.Fatalf("seed %d: ticket %d ends twice", seed, ticket)
+			}
+			delete(held, ticket)
+			delete(bytes, ticket)
+		}
+		for range 300 {
+			now = now.Add(time.Duration(r.IntN(400)) * time.Millisecond)
+			for {
+				ticket, why, next := p.Expire(now)
+				if ticket == 0 {
+					if len(held) > 0 != !next.IsZero() {
+						t.Fatalf("seed %d: %d are held, the next expires at %s", seed, len(held), next)
+					}
+					break
+				}
+				if why != Expired || held[ticket].After(now) {
+					t.Fatalf("seed %d: %s at %s, it had until %s", seed, why, now, held[ticket])
+				}
+				gone(t, ticket)
+			}
+			for ticket, until := range held {
+				if !until.After(now) {
+					t.Fatalf("seed %d: ticket %d is held at %s, it had until %s", seed, ticket, now, until)
+				}
+			}
+			switch r.IntN(4) {
+			case 0, 1:
+				req := &Request{Priority: r.IntN(3) - 1, FairnessID: fmt.Sprint(r.IntN(4)), Bytes: r.IntN(1000)}
+				until := now.Add(5 * time.Second)
+				if r.IntN(3) == 0 {
+					req.Deadline = now.Add(time.Duration(1+r.IntN(9000)) * time.Millisecond)
+					if req.Deadline.Before(until) {
+						until = req.Deadline
+					}
+				}
+				switch d := p.Decide(req, now); d.Verdict {
+				case Serve:
+					flying = append(flying, p.Sent(d.Chosen[0], req, now))
+				case Hold:
+					ticket := p.Enqueue(req, now)
+					held[ticket], bytes[ticket] = until, int64(req.Bytes)
+				case Refuse:
+					t.Fatalf("seed %d: %s", seed, d.Reason)
+				}
+			case 2:
+				if n := len(flying); n > 0 {
+					p.Ended(&flying[n-1], Answered, 0, now)
+					flying = flying[:n-1]
+				}
+				if ticket, d := p.Next(now); ticket != 0 {
+					gone(t, ticket)
+					flying = append(flying, p.Sent(d.Chosen[0], &Request{}, now))
+				}
+			default:
+				for _, ticket := range slices.Sorted(func(yield func(Ticket) bool) {
+					for k := range held {
+						if !yield(k) {
+							return
+						}
+					}
+				}) {
+					if r.IntN(10) == 0 {
+						if !p.Cancel(ticket) || p.Cancel(ticket) {
+							t.Fatalf("seed %d: a cancel of %d", seed, ticket)
+						}
+						gone(t, ticket)
+					}
+				}
+			}
+			sum := int64(0)
+			for _, n := range bytes {
+				sum += n
+			}
+			if p.Held() != len(held) || p.flow.bytes != sum || len(p.flow.spots) != len(held) {
+				t.Fatalf("seed %d: %d of %d bytes are held, not %d of %d", seed, p.Held(), p.flow.bytes, len(held), sum)
+			}
+		}
+	}
+}
