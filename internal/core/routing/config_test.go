@@ -74,8 +74,9 @@ func TestConfig(t *testing.T) {
 		t.Errorf("saturation: %+v", c.saturation)
 	}
 	f := c.flow
-	if f == nil || f.mostRequests != 1000 || f.ttl != time.Minute || !f.band(9).fair || f.band(9).order != earliestDeadline ||
-		f.band(-5).mostRequests != 7 || f.band(3).mostRequests != bandRequests || f.band(3).mostBytes != bandBytes {
+	if f == nil || f.mostRequests != 1000 || f.ttl != time.Minute || !f.band(9).fair ||
+		f.band(9).order != earliestDeadline || f.band(-5).mostRequests != 7 ||
+		f.band(3).mostRequests != bandRequests || f.band(3).mostBytes != bandBytes {
 		t.Errorf("flow control: %+v", f)
 	}
 	d := DefaultConfig()

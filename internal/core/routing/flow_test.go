@@ -63,10 +63,12 @@ func TestOrders(t *testing.T) {
 		"slo-deadline-ordering-policy": "bca"} {
 		p := full(t, `"defaultPriorityBand": {"orderingPolicyRef": "`+order+`"}`)
 		_, busy := serve(t, p, &Request{}, begin)
-		names := map[Ticket]string{
-			p.Enqueue(&Request{Received: begin, Deadline: begin.Add(50 * time.Second)}, begin):                        "a",
-			p.Enqueue(&Request{Received: begin, TTFT: time.Second}, begin.Add(time.Millisecond)):                      "b",
-			p.Enqueue(&Request{Received: begin, Deadline: begin.Add(5 * time.Second)}, begin.Add(2*time.Millisecond)): "c"}
+		names := map[Ticket]string{}
+		for i, r := range []Request{{Deadline: begin.Add(50 * time.Second)}, {TTFT: time.Second},
+			{Deadline: begin.Add(5 * time.Second)}} {
+			r.Received = begin
+			names[p.Enqueue(&r, begin.Add(time.Duration(i)*time.Millisecond))] = string(rune('a' + i)) //nolint:gosec
+		}
 		got := ""
 		for p.Held() > 0 {
 			p.Ended(&busy, Answered, 0, begin)
