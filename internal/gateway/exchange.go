@@ -482,7 +482,7 @@ func (p *patient) Read(b []byte) (int, error) {
 		_ = p.c.SetReadDeadline(now.Add(slowClient))
 	}
 	n, err := p.ReadCloser.Read(b)
-	if err != nil {
+	if err == io.EOF { // after another error the server must not wait for the rest
 		_ = p.c.SetReadDeadline(time.Time{})
 	}
 	return n, err

@@ -52,6 +52,12 @@ func listen(ctx context.Context, at netip.AddrPort, s *site, open *atomic.Int64,
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", at, err)
 	}
+	return newPort(ctx, at, ln, s, open, m, seen, proxies), nil
+}
+
+// newPort serves what a listener accepts.
+func newPort(ctx context.Context, at netip.AddrPort, ln net.Listener, s *site, open *atomic.Int64, m *mirrors,
+	seen *telemetry, proxies []netip.Prefix) *port {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	p := &port{at: at, ln: ln, accept: make(chan net.Conn), closing: make(chan struct{}), open: open, mirrors: m,
 		seen: seen, proxies: proxies, cancel: cancel, ended: make(chan struct{})}
@@ -60,13 +66,13 @@ func listen(ctx context.Context, at netip.AddrPort, s *site, open *atomic.Int64,
 		MaxHeaderBytes: headerBytes, BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog: log.New(discard{}, "", 0), Protocols: &http.Protocols{},
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: streamsOfOne, SendPingTimeout: 30 * time.Second,
-			PingTimeout: 15 * time.Second, WriteByteTimeout: slowClient, MaxReadFrameSize: 64 << 10,
+			PingTimeout: 15 * time.Second, WriteByteTimeout: slowClient, MaxReadFrameSize: 16 << 10,
 			MaxReceiveBufferPerConnection: 1 << 20, MaxReceiveBufferPerStream: 256 << 10}}
 	p.server.Protocols.SetHTTP1(true)
 	p.server.Protocols.SetHTTP2(true)
 	p.server.Protocols.SetUnencryptedHTTP2(true)
 	go p.run(ctx)
-	return p, nil
+	return p
 }
 
 type discard struct{}
@@ -202,6 +208,8 @@ func (p *port) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c := http.NewResponseController(w)
 		_ = c.SetWriteDeadline(time.Time{}) // that of the request before on this connection
 		if r.Body != nil && r.Body != http.NoBody {
+			// The server reads what nobody has asked for before it answers.
+			_ = c.SetReadDeadline(time.Now().Add(slowClient))
 			r.Body = &patient{ReadCloser: r.Body, c: c}
 		}
 		w = &unhurried{ResponseWriter: w, c: c}
