@@ -41,6 +41,7 @@ import (
 	"carob/internal/network/services"
 	"carob/internal/network/unserved"
 	"carob/internal/node"
+	"carob/internal/node/credentials"
 	"carob/internal/scheduler"
 	schedconfig "carob/internal/scheduler/config"
 	"carob/internal/timeline"
@@ -154,15 +155,16 @@ type carob struct {
 
 	vpa addonSwitch
 	// gatewayAPI is on also when somebody else has installed the definitions.
-	gatewayAPI addonSwitch
-	gateway    *gateway.Gateway
-	server     *apiserver.Server
-	services   *services.Proxy
-	dns        *dns.Server // nil: somebody else's
-	pool       *pool.Pool  // of load balancers' addresses
-	engine     *engine
-	timeline   *timeline.Store
-	nodeHealth func(ctx context.Context) error // serves it; nil: nobody asked
+	gatewayAPI  addonSwitch
+	gateway     *gateway.Gateway
+	server      *apiserver.Server
+	services    *services.Proxy
+	dns         *dns.Server // nil: somebody else's
+	pool        *pool.Pool  // of load balancers' addresses
+	engine      *engine
+	timeline    *timeline.Store
+	credentials *credentials.Plugins
+	nodeHealth  func(ctx context.Context) error // serves it; nil: nobody asked
 }
 
 func url(in instance.Instance) string {
@@ -190,6 +192,12 @@ func (c *carob) prepare() (err error) {
 	c.api = newListeners(api)
 	if c.agentListener, err = listen("the node agent", "another --data-dir", c.in.AgentListen.String()); err != nil {
 		return err
+	}
+	if c.in.CredentialProviders != "" {
+		c.credentials, err = credentials.Load(c.in.CredentialProviders, c.in.CredentialPrograms)
+		if err != nil {
+			return fmt.Errorf("%w --image-credential-provider-config: %w", instance.ErrFlag, err)
+		}
 	}
 	if c.nodeHealth, err = nodeHealth(c.in.Kubelet); err != nil {
 		return err
@@ -465,6 +473,7 @@ func (c *carob) agent() (*node.Agent, error) {
 		ShutdownCritical: c.in.Pressure.ShutdownCritical,
 		DrainTimeout:     c.in.DrainTimeout,
 		Journal:          c.timeline,
+		Credentials:      c.credentials,
 	}
 	err := kubeletSettings(&c.in, &cfg)
 	if err != nil {

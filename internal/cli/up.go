@@ -113,6 +113,10 @@ Pods that kept running while carob was stopped are taken over.`,
 		"cgroupfs", "systemd")
 	fl.StringVar(&f.RegistryConfig, "registry-config", "",
 		"directory with a hosts.toml for each registry, in containerd's layout: mirrors, private CAs")
+	fl.StringVar(&f.CredentialProviders, "image-credential-provider-config", "",
+		"file or directory with a CredentialProviderConfig (kubelet.config.k8s.io/v1): plugins that know credentials of registries")
+	fl.StringVar(&f.CredentialPrograms, "image-credential-provider-bin-dir", "",
+		"directory with the programs of these plugins")
 	fl.StringVar(&f.ContainerLogDir, "container-log-dir", "",
 		"directory for links to container logs, for collectors (default /var/log/containers, or log/containers in another --data-dir)")
 	fl.StringVar(&f.LocalStoragePath, "local-storage-path", "",

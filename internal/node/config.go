@@ -20,6 +20,7 @@ import (
 
 	"carob/internal/base/journal"
 	"carob/internal/core/eviction"
+	"carob/internal/node/credentials"
 	"carob/internal/node/object"
 	"carob/internal/runtime"
 )
@@ -91,9 +92,10 @@ type Config struct {
 	// ShutdownSteps are used instead of both, if there are any: how long pods have, by priority (S11.78).
 	ShutdownSteps []eviction.ShutdownStep
 
-	MaxPulls        int           // images that are pulled at one time; default 5
-	Pulls           *rate.Limiter // of pulls that begin; nil: any rate (S11.26)
-	CrashBackoffMax time.Duration // cap of the crash back-off; default 300 s (L3.78)
+	MaxPulls        int                  // images that are pulled at one time; default 5
+	Credentials     *credentials.Plugins // asked for credentials of registries; nil: nobody is
+	Pulls           *rate.Limiter        // of pulls that begin; nil: any rate (S11.26)
+	CrashBackoffMax time.Duration        // cap of the crash back-off; default 300 s (L3.78)
 
 	// Traffic are the parts of the data plane that a deleted pod waits for, at most DrainTimeout (N8.13).
 	Traffic []Traffic

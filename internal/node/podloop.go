@@ -52,6 +52,7 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 	var err error
 	if l.pulls, err = image.New(image.Config{
 		Runtime: cfg.Runtime, Secrets: l.refs, MaxPulls: cfg.MaxPulls, Limit: cfg.Pulls,
+		Plugins: m.credentialPlugins(cfg, l.refs), NodeConfig: nodeCredentials(cfg.KubeletDir),
 		Records: filepath.Join(cfg.RootDir, "pulled"),
 		Pulled:  func() { notify(l.images) }, Event: m.podEvent,
 	}); err != nil {

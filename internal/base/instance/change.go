@@ -148,6 +148,8 @@ func changeRules() map[string]changeRule {
 		"MaxPods":             free("--max-pods"),                // running pods are not affected
 		"DrainTimeout":        free("--deletion-drain-timeout"),
 		"Kubelet":             free("--kubelet-config"),
+		"CredentialProviders": free("--image-credential-provider-config"),
+		"CredentialPrograms":  free("--image-credential-provider-bin-dir"),
 		"LogLevel":            free("--log-level"),
 		"Force":               free("--force"),
 	}

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,11 +19,11 @@ import (
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/core/podlife"
+	"carob/internal/node/credentials"
 )
 
 // Runtime are the image calls of a runtime.
@@ -42,6 +43,10 @@ type Config struct {
 	Secrets Secrets
 	// MaxPulls bounds the pulls at one time; 1 is upstream's serial pulling.
 	MaxPulls int
+	// Plugins are asked for credentials after the secrets of the pod; nil: there are none (S13.8).
+	Plugins *credentials.Plugins
+	// NodeConfig is a docker configuration file with credentials of the node, for all pods. It need not exist.
+	NodeConfig string
 	// Limit refuses pulls that are begun too fast; nil: none is (S11.26).
 	Limit *rate.Limiter
 	// Event records an event about the whole pod; must not block.
@@ -138,7 +143,7 @@ func (m *Manager) mayUse(ctx context.Context, pod *corev1.Pod, image, id string)
 		return true
 	}
 	ring, _ := m.keyring(ctx, pod)
-	var with []credential
+	with := m.accountOf(ctx, pod)
 	for _, k := range ring.lookup(name) {
 		with = append(with, k.from)
 	}
@@ -200,25 +205,28 @@ func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string,
 		return nil, &podlife.Failure{Reason: "InvalidImageName",
 			Message: fmt.Sprintf("Failed to apply default image tag %q: %v", image, err), Permanent: true}
 	}
-	ring, missing := m.keyring(ctx, pod)
+	keys, missing := m.keys(ctx, pod, name)
 	var ref string
 	var took time.Duration
 	var opened *key
-	if keys := ring.lookup(name); len(keys) > 0 { // anonymous only when there is nothing better
+	// An image that somebody opens with a credential of a pod is not for all pods.
+	guarded := slices.ContainsFunc(keys, func(k *key) bool { return !k.everybody })
+	if guarded {
 		if err := m.records.begin(name); err != nil {
 			return nil, failureOf(image, err)
 		}
-		for _, opened = range keys {
-			if ref, took, err = m.share(ctx, name, image, opened.auth, sandbox); err == nil || ctx.Err() != nil {
-				break
-			}
+	}
+	for _, opened = range keys {
+		if ref, took, err = m.share(ctx, name, image, opened.auth, sandbox); err == nil || ctx.Err() != nil {
+			break
 		}
-	} else {
+	}
+	if len(keys) == 0 { // anonymous only when there is nothing better
 		ref, took, err = m.share(ctx, name, image, nil, sandbox)
 	}
 	if err != nil {
-		if opened != nil {
-			err = errors.Join(err, m.records.end(name, "", opened.from))
+		if guarded {
+			err = errors.Join(err, m.records.end(name, "", credential{}))
 		}
 		if len(missing) > 0 && ctx.Err() == nil {
 			m.cfg.Event(pod, corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret", fmt.Sprintf( // L3.50 step 9
@@ -236,9 +244,12 @@ func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string,
 	if err == nil && found != nil {
 		pulled.Size, id = int64(found.Size), found.Id
 	}
-	if opened != nil {
+	switch {
+	case opened != nil && !opened.everybody:
 		err = m.records.end(name, id, opened.from)
-	} else {
+	case guarded:
+		err = errors.Join(m.records.end(name, "", credential{}), m.records.free(name, id))
+	default:
 		err = m.records.free(name, id)
 	}
 	if err != nil {
@@ -330,23 +341,4 @@ func failureOf(image string, err error) *podlife.Failure {
 		}
 	}
 	return &podlife.Failure{Reason: "ErrImagePull", Message: text}
-}
-
-// keyring reads the pull secrets of the pod; missing ones are named.
-func (m *Manager) keyring(ctx context.Context, pod *corev1.Pod) (ring keyring, missing []string) {
-	for _, ref := range pod.Spec.ImagePullSecrets {
-		if ref.Name == "" {
-			continue
-		}
-		secret, err := m.cfg.Secrets.Secret(ctx, pod.Namespace, ref.Name)
-		if err == nil {
-			err = ring.add(secret)
-		}
-		if err != nil {
-			if apierrors.IsNotFound(err) || ctx.Err() == nil {
-				missing = append(missing, ref.Name)
-			}
-		}
-	}
-	return ring, missing
 }

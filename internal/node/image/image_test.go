@@ -224,20 +224,6 @@ func TestNormalize(t *testing.T) {
 	}
 }
 
-func TestHostMatches(t *testing.T) {
-	for _, tt := range []struct {
-		pattern, host string
-		want          bool
-	}{
-		{"a.b", "a.b", true}, {"*.b", "a.b", true}, {"*.b", "x.a.b", false}, {"*.b:5000", "a.b:5000", true},
-		{"*.b", "a.b:5000", false}, {"a*.b", "abc.b", true}, {"[", "a", false},
-	} {
-		if got := hostMatches(tt.pattern, tt.host); got != tt.want {
-			t.Errorf("%s, %s: %v", tt.pattern, tt.host, got)
-		}
-	}
-}
-
 // A key of a docker configuration, in all its spellings.
 func TestSplitRegistry(t *testing.T) {
 	for in, want := range map[string]string{

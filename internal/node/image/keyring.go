@@ -6,12 +6,13 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/node/credentials"
 )
 
 // keyring holds registry credentials. The most specific ones come first.
@@ -22,6 +23,7 @@ type key struct {
 	host, path string // host may hold * in each of its labels
 	auth       *cri.AuthConfig
 	from       credential
+	everybody  bool // it is the node's: all pods may use what it opens
 }
 
 // dockerAuth is one entry of a docker configuration file.
@@ -35,22 +37,29 @@ type dockerAuth struct {
 
 // add takes the credentials of a secret of one of the two docker types.
 func (r *keyring) add(secret *corev1.Secret) error {
+	if secret.Data[corev1.DockerConfigJsonKey] == nil && secret.Data[corev1.DockerConfigKey] == nil {
+		return fmt.Errorf("secret %s holds no docker configuration", secret.Name)
+	}
+	from := credential{Namespace: secret.Namespace, Name: secret.Name, UID: secret.UID}
+	return r.addFiles("secret "+secret.Name, secret.Data, from, false)
+}
+
+// addFiles takes the credentials of docker configurations by the names of their kinds.
+func (r *keyring) addFiles(source string, files map[string][]byte, from credential, everybody bool) error {
 	var entries map[string]dockerAuth
 	switch {
-	case secret.Data[corev1.DockerConfigJsonKey] != nil:
+	case files[corev1.DockerConfigJsonKey] != nil:
 		var file struct {
 			Auths map[string]dockerAuth `json:"auths"`
 		}
-		if err := json.Unmarshal(secret.Data[corev1.DockerConfigJsonKey], &file); err != nil {
-			return fmt.Errorf("secret %s: %s: %w", secret.Name, corev1.DockerConfigJsonKey, err)
+		if err := json.Unmarshal(files[corev1.DockerConfigJsonKey], &file); err != nil {
+			return fmt.Errorf("%s: %s: %w", source, corev1.DockerConfigJsonKey, err)
 		}
 		entries = file.Auths
-	case secret.Data[corev1.DockerConfigKey] != nil:
-		if err := json.Unmarshal(secret.Data[corev1.DockerConfigKey], &entries); err != nil {
-			return fmt.Errorf("secret %s: %s: %w", secret.Name, corev1.DockerConfigKey, err)
+	case files[corev1.DockerConfigKey] != nil:
+		if err := json.Unmarshal(files[corev1.DockerConfigKey], &entries); err != nil {
+			return fmt.Errorf("%s: %s: %w", source, corev1.DockerConfigKey, err)
 		}
-	default:
-		return fmt.Errorf("secret %s holds no docker configuration", secret.Name)
 	}
 	for registry, a := range entries {
 		auth := &cri.AuthConfig{Username: a.Username, Password: a.Password, IdentityToken: a.Identity,
@@ -59,21 +68,20 @@ func (r *keyring) add(secret *corev1.Secret) error {
 			plain, err := base64.StdEncoding.DecodeString(strings.TrimSpace(a.Auth))
 			if err != nil {
 				if plain, err = base64.RawStdEncoding.DecodeString(strings.TrimSpace(a.Auth)); err != nil {
-					return fmt.Errorf("secret %s: auth of %s is not base64", secret.Name, registry)
+					return fmt.Errorf("%s: auth of %s is not base64", source, registry)
 				}
 			}
 			user, password, ok := strings.Cut(string(plain), ":")
 			if !ok {
-				return fmt.Errorf("secret %s: auth of %s is not USER:PASSWORD", secret.Name, registry)
+				return fmt.Errorf("%s: auth of %s is not USER:PASSWORD", source, registry)
 			}
 			auth.Username, auth.Password = user, password
 		}
 		host, repository := splitRegistry(registry)
 		auth.ServerAddress = host
 		sum := sha256.Sum256([]byte(auth.String()))
-		r.keys = append(r.keys, key{host: host, path: repository, auth: auth, from: credential{
-			Namespace: secret.Namespace, Name: secret.Name, UID: secret.UID, Hash: hex.EncodeToString(sum[:]),
-		}})
+		from.Hash = hex.EncodeToString(sum[:])
+		r.keys = append(r.keys, key{host: host, path: repository, auth: auth, from: from, everybody: everybody})
 	}
 	// Descending, so that the longer path of two that both match comes first.
 	slices.SortStableFunc(r.keys, func(a, b key) int {
@@ -105,27 +113,11 @@ func (r *keyring) lookup(name string) []*key {
 	var found []*key
 	for i := range r.keys {
 		k := &r.keys[i]
-		if hostMatches(k.host, host) && underPath(k.path, repository) {
+		if credentials.HostMatches(k.host, host) && underPath(k.path, repository) {
 			found = append(found, k)
 		}
 	}
 	return found
-}
-
-// hostMatches compares label by label, so that * never spans a dot; the ports must be equal.
-func hostMatches(pattern, host string) bool {
-	patternName, patternPort, _ := strings.Cut(pattern, ":")
-	hostName, hostPort, _ := strings.Cut(host, ":")
-	want, have := strings.Split(patternName, "."), strings.Split(hostName, ".")
-	if patternPort != hostPort || len(want) != len(have) {
-		return false
-	}
-	for i := range want {
-		if ok, err := path.Match(want[i], have[i]); err != nil || !ok {
-			return false
-		}
-	}
-	return true
 }
 
 func underPath(prefix, repository string) bool {

@@ -30,7 +30,8 @@ type Meter struct {
 	containersStarted, containersFailed *prometheus.CounterVec
 	containersEnded                     *prometheus.CounterVec
 	podStart, podStartTotal             prometheus.Histogram
-	imagePull                           *prometheus.HistogramVec
+	imagePull, pluginTime               *prometheus.HistogramVec
+	pluginErrors                        *prometheus.CounterVec
 	imagesCollected                     *prometheus.CounterVec
 	cgroupTime                          *prometheus.HistogramVec
 	relistTime, relistInterval          prometheus.Histogram
@@ -109,6 +110,10 @@ func New() *Meter {
 		prometheus.DefBuckets))
 	m.relistInterval = one(spread("pleg_relist_interval_seconds", "Interval in seconds between such lists.",
 		prometheus.DefBuckets))
+	m.pluginTime = spread("credential_provider_plugin_duration",
+		"Duration in seconds of runs of a credential provider plugin.", prometheus.DefBuckets, "plugin_name")
+	m.pluginErrors = count("credential_provider_plugin_errors_total",
+		"Cumulative number of runs of a credential provider plugin that failed.", "plugin_name")
 	m.evictions = count("evictions", "Cumulative number of pod evictions by eviction signal.", "eviction_signal")
 	m.preemptions = count("preemptions",
 		"Cumulative number of pods that ended for a critical one, by the resource that was short.", "preemption_signal")
@@ -147,6 +152,14 @@ func (m *Meter) Relisted(began time.Time, took time.Duration) {
 	m.mu.Unlock()
 	if !last.IsZero() {
 		m.relistInterval.Observe(began.Sub(last).Seconds())
+	}
+}
+
+// PluginRun counts a run of a credential provider plugin (S13.12).
+func (m *Meter) PluginRun(name string, took time.Duration, failed bool) {
+	m.pluginTime.WithLabelValues(name).Observe(took.Seconds())
+	if failed {
+		m.pluginErrors.WithLabelValues(name).Inc()
 	}
 }
 

@@ -1,0 +1,103 @@
+package instance
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// podRanges parses the ranges of pods.
+func (in *Instance) podRanges() (err error) {
+	first, second, dual := strings.Cut(in.PodCIDR, ",")
+	if in.Pods, err = netip.ParsePrefix(strings.TrimSpace(first)); err != nil {
+		return fmt.Errorf("%q is not an IP range in CIDR notation, such as 10.88.0.0/16", first)
+	}
+	if !dual {
+		return nil
+	}
+	if in.Pods6, err = netip.ParsePrefix(strings.TrimSpace(second)); err != nil {
+		return fmt.Errorf("%q is not an IP range in CIDR notation, such as fd00:88::/64", second)
+	}
+	if !in.Pods.Addr().Is4() || !in.Pods6.Addr().Is6() || in.Pods6.Addr().Is4In6() || in.Pods6.Bits() > 120 {
+		return fmt.Errorf("%q is not an IPv4 range and then an IPv6 range with at least 256 addresses", in.PodCIDR)
+	}
+	return nil
+}
+
+// PodRanges are the ranges of pods, that of the primary addresses first.
+func (in *Instance) PodRanges() []netip.Prefix {
+	if in.Pods6.IsValid() {
+		return []netip.Prefix{in.Pods, in.Pods6}
+	}
+	return []netip.Prefix{in.Pods}
+}
+
+// overlap reports whether ranges of two lists overlap; lists that do not parse are ignored.
+func overlap(a, b string) bool {
+	x, err := serviceRanges(a)
+	y, err2 := serviceRanges(b)
+	return err == nil && err2 == nil && slices.ContainsFunc(x, func(p netip.Prefix) bool {
+		return slices.ContainsFunc(y, p.Overlaps)
+	})
+}
+
+// serviceRanges parses a list of ranges: at most one of each family, each with at least eight
+// addresses.
+func serviceRanges(list string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for s := range strings.SplitSeq(list, ",") {
+		p, err := netip.ParsePrefix(strings.TrimSpace(s))
+		if err != nil {
+			return nil, fmt.Errorf("%q is not an IP range in CIDR notation, such as 10.96.0.0/16", s)
+		}
+		if p.Addr().BitLen()-p.Bits() < 3 {
+			return nil, fmt.Errorf("%s is too small: it needs at least 8 addresses", p)
+		}
+		out = append(out, p.Masked())
+	}
+	if len(out) > 2 || len(out) == 2 && out[0].Addr().Is4() == out[1].Addr().Is4() {
+		return nil, fmt.Errorf("%s: use one range, or one of IPv4 and one of IPv6", list)
+	}
+	return out, nil
+}
+
+// portRange parses FIRST-LAST or FIRST+COUNT.
+func portRange(s string) ([2]int, error) {
+	var first, second int
+	number := func(s string) int {
+		n, err := strconv.Atoi(strings.TrimSpace(s))
+		if err != nil {
+			return -1
+		}
+		return n
+	}
+	if a, b, ok := strings.Cut(s, "+"); ok {
+		first, second = number(a), number(b)
+		if second > 0 {
+			second += first - 1
+		}
+	} else if a, b, ok := strings.Cut(s, "-"); ok {
+		first, second = number(a), number(b)
+	} else {
+		first = -1
+	}
+	if first < 1 || second < first || second > 65535 {
+		return [2]int{}, fmt.Errorf("%q is not FIRST-LAST or FIRST+COUNT within 1-65535", s)
+	}
+	return [2]int{first, second}, nil
+}
+
+// block20 is the i-th /20 of 10.FIRST.0.0/10.
+func block20(first, i uint32) string {
+	return fmt.Sprintf("10.%d.%d.0/20", first+i/16, i%16*16)
+}
+
+// bridgeName returns a name within the kernel's limit of 15 bytes.
+func bridgeName(id string) string {
+	if id == "carob" {
+		return "carob0"
+	}
+	return "cb-" + strings.TrimPrefix(id, "carob-")
+}
