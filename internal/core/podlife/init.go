@@ -56,6 +56,18 @@ func (m *machine) initMark() (mark, inits int) {
 	return mark, inits
 }
 
+// passed reports whether a container after the init container c has been begun in the sandbox in use: c is done, even
+// if the runtime does not know of it any more.
+func (m *machine) passed(c *podContainer) bool {
+	mark, inits := m.initMark()
+	for i := range min(mark, inits) {
+		if &m.containers[i] == c {
+			return true
+		}
+	}
+	return false
+}
+
 // initDone reports whether the init container at the mark lets the next one start (L3.73).
 func (m *machine) initDone(c *podContainer) bool {
 	if m.inFlight(opStart, c.spec.Name) != nil || c.record.PostStart.ContainerID != "" {

@@ -234,7 +234,7 @@ func (m *machine) waitingStatus(c *podContainer, s *corev1.ContainerStatus) {
 			return
 		}
 		if c.class == initial && e.code == 0 && e.reason != reasonOOMKilled &&
-			(c.newest != nil || w.Reason == "" || m.regularBegun()) {
+			(c.newest != nil || w.Reason == "" || m.passed(c)) {
 			return // it is done (L4.33), unless it starts over in a new sandbox (L3.62) and can't
 		}
 		if w.Reason == "" {

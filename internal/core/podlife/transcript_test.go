@@ -167,7 +167,10 @@ func (w *world) command(d *datadriven.TestData) string {
 		a := w.land(key)
 		f := &Failure{Reason: arg("reason"), Message: d.Input, Created: has("created"), Permanent: has("permanent")}
 		if s, ok := a.(StartContainer); ok && f.Created {
-			w.create(s).State = ContainerCreated
+			c := w.create(s)
+			if c.State = ContainerCreated; has("running") { // it failed after the effect
+				c.State, c.StartedAt = ContainerRunning, w.in.Now
+			}
 			if has("exited") {
 				c := &w.in.Observed.Containers[len(w.in.Observed.Containers)-1]
 				c.State, c.ExitCode, c.Reason, c.Message, c.FinishedAt = ContainerExited, 128, "StartError", d.Input,
@@ -238,7 +241,10 @@ func (w *world) command(d *datadriven.TestData) string {
 		key := Key(d.CmdArgs[0].Key)
 		for _, a := range w.flying {
 			if s, ok := a.(StartContainer); ok && a.Key() == key {
-				w.create(s).State = ContainerCreated
+				c := w.create(s)
+				if c.State = ContainerCreated; has("running") { // it failed after the effect
+					c.State, c.StartedAt = ContainerRunning, w.in.Now
+				}
 			}
 		}
 	case "logs":
