@@ -348,6 +348,7 @@ func (k *Pick) Failed(sent bool) (netip.AddrPort, bool) {
 	}
 	k.again = k.again || sent
 	p.state.Ended(&k.flight, routing.Failed, 0, now)
+	defer p.drain()
 	for k.at+1 < k.N {
 		k.at++
 		e := p.state.Endpoint(k.Chosen[k.at])

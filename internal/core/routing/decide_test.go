@@ -244,6 +244,9 @@ func TestSentSinceTheScrape(t *testing.T) {
 	if got := queue(0); got != 3 {
 		t.Errorf("queue %g, 3 were sent", got)
 	}
+	for i := range flights {
+		p.FirstToken(&flights[i], at)
+	}
 	at = at.Add(50 * time.Millisecond)
 	p.Scraping(p.Refs()[0], at)
 	at = at.Add(time.Millisecond)

@@ -59,6 +59,7 @@ type load struct {
 	running int32
 	since   int32 // requests sent since the scrape and not ended: not in its numbers
 	flying  int32 // requests sent and not ended
+	unbegun int32 // of them, those whose answer has not begun
 	fits    int32 // requests that it ran at once when others waited: it runs no more; 0: not known
 	slots   int32 // adapters that it can load
 	loaded  int32 // adapters running or waiting
@@ -317,6 +318,7 @@ func (p *Pool) Sent(ref Ref, r *Request, now time.Time) Flight {
 	f.ahead, f.busy = l.tokens, int(l.flying)
 	l.tokens += f.uncached
 	l.flying++
+	l.unbegun++
 	l.since++
 	e.sinceIt++
 	return f
@@ -333,6 +335,7 @@ func (p *Pool) FirstToken(f *Flight, now time.Time) {
 		return
 	}
 	p.loads[f.ref.slot].tokens -= f.uncached
+	p.loads[f.ref.slot].unbegun--
 	took := now.Sub(f.sent).Seconds()
 	e.latency.first.learn(float64(f.ahead+f.uncached), took)
 	p.all.first.learn(float64(f.ahead+f.uncached), took)
@@ -351,6 +354,7 @@ func (p *Pool) Ended(f *Flight, how Outcome, tokens int, now time.Time) {
 	l := &p.loads[f.ref.slot]
 	if f.first.IsZero() {
 		l.tokens -= f.uncached
+		l.unbegun--
 	}
 	l.flying--
 	if at := f.sent.UnixNano(); at >= l.scraped && l.since > 0 {

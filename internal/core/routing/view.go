@@ -63,14 +63,16 @@ func (v *view) hit(slot int32) float64 {
 	return float64(v.lengths[slot]) / float64(len(v.r.Prefix))
 }
 
-// queue is how many requests wait at an endpoint: those that it told of, and those that it was sent since. A server
-// that says that nothing waits while it has more requests of this gateway than it says it runs is not believed.
+// queue is how many requests wait at an endpoint: those that it told of, and those that it was sent since; at least
+// those of this gateway whose answer has not begun, because a server that runs many at once counts a prompt that it
+// has not computed as running. A server that says that nothing waits while it has more requests of this gateway than
+// it says it runs is not believed.
 func (v *view) queue(slot int32) float64 {
 	l := &v.p.loads[slot]
 	if l.scraped == 0 || v.now-l.scraped > int64(staleLoad+v.p.pace) {
 		return float64(l.flying)
 	}
-	return float64(max(l.waiting+l.since, l.flying-l.running))
+	return float64(max(l.waiting+l.since, l.unbegun, l.flying-l.running))
 }
 
 // running is how many requests an endpoint works on.

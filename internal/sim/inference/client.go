@@ -1,0 +1,250 @@
+package inference
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"carob/internal/core/routing"
+	"carob/internal/sim/cluster"
+)
+
+// arrivals makes requests come until then: at random, and now and then in bursts.
+func (w *world) arrivals(end time.Time) {
+	gap := time.Duration(1+w.IntN(60)) * time.Millisecond
+	if w.one(40) {
+		for range w.IntN(80) {
+			w.arrive()
+		}
+	}
+	if w.one(30) {
+		gap += time.Duration(w.IntN(5000)) * time.Millisecond
+	}
+	w.after(gap, func() {
+		if w.now.After(end) {
+			return
+		}
+		w.arrive()
+		w.arrivals(end)
+	})
+}
+
+// arrive is a request of a random tenant.
+func (w *world) arrive() {
+	tenant := w.IntN(6)
+	text := strings.Repeat(fmt.Sprintf("the long beginning of tenant %d ", tenant), 20+10*tenant) +
+		strings.Repeat(fmt.Sprint("question ", w.IntN(1000)), w.IntN(200))
+	r := &request{tokens: len(text) / 4, answer: 1 + w.IntN(100), came: w.now}
+	r.facts = routing.Request{Model: "base", Bytes: len(text), Priority: w.IntN(3) - 1, Random: w.Uint64(),
+		FairnessID: fmt.Sprint("t", tenant), Received: w.now}
+	if w.one(3) {
+		r.facts.Target = fmt.Sprint("adapter", w.IntN(4))
+	}
+	r.facts.Prefix = w.pool.Hasher().Hash(nil, r.facts.Model, r.facts.Target, []byte(text))
+	if w.one(8) {
+		r.facts.Deadline = w.now.Add(time.Duration(w.IntN(9000)) * time.Millisecond)
+	}
+	w.send(r)
+	if w.one(10) { // the client gives up
+		w.after(time.Duration(w.IntN(4000))*time.Millisecond, func() { w.giveUp(r) })
+	}
+}
+
+// send asks the pool for a request that came.
+func (w *world) send(r *request) {
+	w.requests = append(w.requests, r)
+	asked := r.facts
+	if w.sabotage.Request != nil {
+		w.sabotage.Request(&asked)
+	}
+	d := w.decide(&asked)
+	if w.robin >= 0 {
+		w.turn(&d)
+	}
+	switch d.Verdict {
+	case routing.Serve:
+		w.serve(r, d)
+	case routing.Refuse:
+		w.refuse(r, d.Reason)
+	case routing.Hold:
+		r.ticket = w.pool.Enqueue(&asked, w.now)
+		w.held[r.ticket] = r
+	}
+}
+
+// decide asks twice: the answer must be the same.
+func (w *world) decide(r *routing.Request) routing.Decision {
+	d, again := w.pool.Decide(r, w.now), w.pool.Decide(r, w.now)
+	if w.sabotage.Decision != nil {
+		w.sabotage.Decision(true, &d)
+		w.sabotage.Decision(false, &again)
+	}
+	if d != again {
+		cluster.Break(Same, "%+v, then %+v", d, again)
+	}
+	return d
+}
+
+// drain lets held requests go on, as the driver does.
+func (w *world) drain() {
+	for {
+		ticket, d := w.pool.Next(w.now)
+		if ticket == 0 {
+			return
+		}
+		r := w.held[ticket]
+		if r == nil {
+			cluster.Break(Ends, "ticket %d goes on, and is not held", ticket)
+		}
+		w.judgeTurn(r)
+		delete(w.held, ticket)
+		switch {
+		case w.sabotage.Lose && w.one(10):
+		case d.Verdict == routing.Serve:
+			w.serve(r, d)
+		default:
+			w.refuse(r, d.Reason)
+		}
+	}
+}
+
+// expire refuses what waited too long.
+func (w *world) expire() {
+	if w.sabotage.Late {
+		return
+	}
+	for {
+		ticket, why, _ := w.pool.Expire(w.now)
+		if ticket == 0 {
+			return
+		}
+		r := w.held[ticket]
+		if r == nil {
+			cluster.Break(Ends, "ticket %d expires, and is not held", ticket)
+		}
+		delete(w.held, ticket)
+		w.refuse(r, why)
+	}
+}
+
+// serve sends a request to the first server of a decision.
+func (w *world) serve(r *request, d routing.Decision) {
+	w.judgeServe(r)
+	r.decision, r.at = d, 0
+	w.post(r, d.Chosen[0])
+}
+
+// post gives a request to a server.
+func (w *world) post(r *request, ref routing.Ref) {
+	e := w.pool.Endpoint(ref)
+	if e == nil {
+		cluster.Break(Members, "a server that is not in the pool was chosen")
+	}
+	s := w.told[e.Address]
+	if s == nil || s.pod != e.Pod {
+		cluster.Break(Members, "%s was chosen, which is draining, not ready, or gone", e.Pod)
+	}
+	r.flight = w.pool.Sent(ref, &r.facts, w.now)
+	if s.dead { // nobody has told yet: the connection is refused
+		w.after(time.Millisecond, func() { w.next(r, false) })
+		return
+	}
+	r.servers++
+	j := &job{r: r, at: s, sent: w.now}
+	r.job = j
+	s.waiting = append(s.waiting, j)
+	w.admit(s)
+}
+
+// failed is a server that died with a request.
+func (w *world) failed(j *job) {
+	r := j.r
+	if r.ends > 0 {
+		return
+	}
+	if !j.first.IsZero() && !w.sabotage.Retry {
+		w.pool.Ended(&r.flight, routing.Failed, 0, w.now)
+		w.end(r)
+		w.drain()
+		return
+	}
+	w.next(r, true)
+}
+
+// next sends a request to the next server of the decision, as inference.Pick.Failed does.
+func (w *world) next(r *request, sent bool) {
+	if r.ends > 0 {
+		return
+	}
+	w.pool.Ended(&r.flight, routing.Failed, 0, w.now)
+	if sent && r.again && !w.sabotage.Retry {
+		w.end(r)
+		w.drain()
+		return
+	}
+	r.again = r.again || sent
+	for r.at+1 < r.decision.N {
+		r.at++
+		ref := r.decision.Chosen[r.at]
+		if e := w.pool.Endpoint(ref); e != nil && e.Ready && !e.Draining {
+			if r.job != nil && !r.job.first.IsZero() {
+				cluster.Break(Once, "sent again after the first token")
+			}
+			w.post(r, ref)
+			if r.servers > 2 {
+				cluster.Break(Once, "%d servers have got a request", r.servers)
+			}
+			w.drain()
+			return
+		}
+	}
+	w.end(r)
+	w.drain()
+}
+
+func (w *world) giveUp(r *request) {
+	if r.ends > 0 {
+		return
+	}
+	if w.held[r.ticket] == r {
+		if !w.pool.Cancel(r.ticket) {
+			cluster.Break(Ends, "a held request cannot be cancelled")
+		}
+		delete(w.held, r.ticket)
+		w.refuse(r, routing.Cancelled)
+		return
+	}
+	if r.job != nil && !r.job.over {
+		w.done(r.job, routing.Aborted)
+	}
+}
+
+// began is the first token of an answer.
+func (w *world) began(j *job) {
+	w.pool.FirstToken(&j.r.flight, w.now)
+	w.ttft = append(w.ttft, w.now.Sub(j.r.came))
+}
+
+// ended is the end of an answer.
+func (w *world) ended(j *job, how routing.Outcome) {
+	if !w.sabotage.Forget || !w.one(20) {
+		w.pool.Ended(&j.r.flight, how, j.r.answer, w.now)
+	}
+	w.answered++
+	w.end(j.r)
+	if !w.sabotage.Idle {
+		w.drain()
+	}
+}
+
+func (w *world) refuse(r *request, why routing.Reason) {
+	w.refused++
+	w.judgeRefusal(r, why)
+	w.end(r)
+}
+
+func (w *world) end(r *request) {
+	if r.ends++; r.ends > 1 {
+		cluster.Break(Ends, "a request ends twice")
+	}
+}

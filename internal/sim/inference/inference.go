@@ -1,0 +1,345 @@
+// Package inference runs the decisions of core/routing against twins of model servers in virtual time, one run for each
+// seed: prompts that share beginnings, bursts, adapters, priorities, clients that give up; servers that are slow, die,
+// drain, start, do not answer scrapes, or lie. It checks promises while it runs, and measures the time to the first
+// token beside round robin. Its tests run it. It must never open a socket or read the clock.
+package inference
+
+import (
+	"container/heap"
+	"container/list"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/routing"
+	"carob/internal/sim/cluster"
+)
+
+// The promises.
+const (
+	Members cluster.Promise = "a request goes only to a ready server of the pool that is not draining (2.1, D4)"
+	Order   cluster.Promise = "what can be shed is never served while something of a higher priority waits, and nothing " +
+		"else is refused for load without a full queue (2.4, D4)"
+	Bounded  cluster.Promise = "no more requests are held than the configuration says (2.4)"
+	Ends     cluster.Promise = "each request ends once: answered, failed, or refused for one reason"
+	Fair     cluster.Promise = "with round robin no flow goes twice while another one of its priority waits (2.4)"
+	Accounts cluster.Promise = "when all requests have ended no server has any"
+	Once     cluster.Promise = "a request is sent to a second server once, and never after its first token"
+	InTime   cluster.Promise = "no request is held beyond its time"
+	Works    cluster.Promise = "no request is held while a server is known to have room"
+	Same     cluster.Promise = "deciding changes nothing: asked again, the answer is the same"
+)
+
+// Sabotage breaks the driver in one way; the zero value breaks nothing.
+type Sabotage struct {
+	Endpoints func([]routing.Endpoint)              // changes what the pool is told
+	Request   func(*routing.Request)                // changes what is asked
+	Decision  func(first bool, d *routing.Decision) // changes an answer
+	Limits    int                                   // so many more requests may be held than is checked
+	Lose      bool                                  // requests that go on are forgotten
+	Forget    bool                                  // ends are not told
+	Retry     bool                                  // a request is sent again and again
+	Late      bool                                  // nothing expires
+	Idle      bool                                  // a scrape wakes nobody
+}
+
+var begin = time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC)
+
+const (
+	heldAtMost = 40
+	ttl        = 20 * time.Second
+	pace       = 50 * time.Millisecond
+)
+
+// request is a request of a client.
+type request struct {
+	facts    routing.Request // as the client means it
+	tokens   int
+	answer   int // tokens
+	gone     time.Time
+	ends     int
+	servers  int // that have got it
+	again    bool
+	ticket   routing.Ticket
+	decision routing.Decision
+	at       int // of the decision
+	flight   routing.Flight
+	job      *job
+	came     time.Time
+}
+
+type event struct {
+	at  time.Time
+	seq int
+	do  func()
+}
+
+type events []event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	return e[i].at.Before(e[j].at) || e[i].at.Equal(e[j].at) && e[i].seq < e[j].seq
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any) {
+	if ev, ok := x.(event); ok {
+		*e = append(*e, ev)
+	}
+}
+
+func (e *events) Pop() any {
+	last := (*e)[len(*e)-1]
+	*e = (*e)[:len(*e)-1]
+	return last
+}
+
+type world struct {
+	*rand.Rand
+	sabotage Sabotage
+	now      time.Time
+	events   events
+	seq      int
+
+	pool     *routing.Pool
+	flow     bool
+	fair     bool
+	robin    int // round robin instead of the pool's choice: the next server; -1: no
+	servers  []*server
+	told     map[netip.AddrPort]*server // what the pool may choose from
+	made     int
+	requests []*request
+	left     int // requests before that have ended
+	held     map[routing.Ticket]*request
+	turns    map[*request]map[string]int // flows that went on since a flow waits, by its oldest request
+	calm     bool
+
+	ttft            []time.Duration
+	cached, prompts int
+	answered        int
+	refused         int
+}
+
+func (w *world) at(t time.Time, do func()) {
+	w.seq++
+	heap.Push(&w.events, event{t, w.seq, do})
+}
+
+func (w *world) after(d time.Duration, do func()) { w.at(w.now.Add(d), do) }
+
+// one is true once in n times.
+func (w *world) one(n int) bool { return w.IntN(n) == 0 }
+
+func config(flow, fair bool, most int, detector string) *routing.Config {
+	gates, policy := "", ""
+	if flow {
+		gates = `"featureGates": ["flowControl"],`
+	}
+	if fair {
+		policy = `"fairnessPolicyRef": "round-robin-fairness-policy",`
+	}
+	c, err := routing.ParseConfig(fmt.Appendf(nil, `{"apiVersion": "inference.networking.x-k8s.io/v1alpha1",
+		"kind": "EndpointPickerConfig", %s
+		"plugins": [{"type": "queue-scorer"}, {"type": "kv-cache-utilization-scorer"}, {"type": "prefix-cache-scorer"},
+			{"type": "lora-affinity-scorer"}, {"type": "%s"}],
+		"saturationDetector": {"pluginRef": "%s"},
+		"schedulingProfiles": [{"name": "default", "plugins": [{"pluginRef": "queue-scorer", "weight": 2},
+			{"pluginRef": "kv-cache-utilization-scorer", "weight": 2}, {"pluginRef": "prefix-cache-scorer", "weight": 3},
+			{"pluginRef": "lora-affinity-scorer"}]}],
+		"flowControl": {"defaultRequestTTL": "%s", "maxRequests": "%d", "defaultPriorityBand": {%s "maxRequests": "%d"}}}`,
+		gates, detector, detector, ttl, most, policy, most))
+	if err != nil {
+		panic(err)
+	}
+	return c
+}
+
+// server adds a server that will be ready.
+func (w *world) server() *server {
+	w.made++
+	s := &server{pod: types.UID(fmt.Sprint("pod", w.made)), most: 1 + w.IntN(12), overhead: 20 * time.Millisecond,
+		perToken: 250 * time.Microsecond, each: 12 * time.Millisecond, capacity: 20000 + w.IntN(100000),
+		slots: w.IntN(3), blocks: 200 + w.IntN(3000), cache: map[uint64]*list.Element{}, used: list.New(), slow: 1}
+	// Addresses are used again: a new pod may have that of an old one.
+	s.address = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(w.made % 16)}), 8000) //nolint:gosec // small
+	for _, o := range w.servers {
+		if o.address == s.address && !o.dead {
+			s.address = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 1, byte(w.made)}), 8000) //nolint:gosec // small
+		}
+	}
+	w.servers = append(w.servers, s)
+	return s
+}
+
+// tell tells the pool which servers there are.
+func (w *world) tell() {
+	var all []routing.Endpoint
+	w.told = map[netip.AddrPort]*server{}
+	for _, s := range w.servers {
+		if s.dead && w.one(2) || s.loading && w.one(2) { // the watch may be late with a death, never with a drain
+			continue
+		}
+		if !s.draining && !s.loading {
+			w.told[s.address] = s
+		}
+		all = append(all, routing.Endpoint{Address: s.address, Pod: s.pod, Ready: !s.loading, Draining: s.draining,
+			Name: types.NamespacedName{Namespace: "n", Name: string(s.pod)}})
+	}
+	if w.sabotage.Endpoints != nil {
+		w.sabotage.Endpoints(all)
+	}
+	w.pool.SetEndpoints(all)
+	w.drain()
+}
+
+// scrape asks all servers, as the driver does: it takes time, and the answer is from a moment in between.
+func (w *world) scrape() {
+	for _, ref := range w.pool.Refs() {
+		began, s := w.now, w.of(ref)
+		w.pool.Scraping(ref, began)
+		if s == nil || s.dead || s.mood == silent || s.mood == late && !w.one(20) {
+			continue
+		}
+		w.after(time.Duration(w.IntN(10))*time.Millisecond, func() {
+			if s.dead {
+				return
+			}
+			stats := s.stats()
+			w.after(time.Duration(w.IntN(10))*time.Millisecond, func() {
+				stats.At = began
+				w.pool.Observe(ref, stats)
+				if !w.sabotage.Idle {
+					w.drain()
+				}
+			})
+		})
+	}
+}
+
+// of returns the server behind a reference.
+func (w *world) of(ref routing.Ref) *server {
+	e := w.pool.Endpoint(ref)
+	if e == nil {
+		return nil
+	}
+	for _, s := range w.servers {
+		if s.pod == e.Pod {
+			return s
+		}
+	}
+	return nil
+}
+
+// Run runs a seed for so long a time, and returns the first broken promise, nil for none.
+func Run(seed uint64, long time.Duration, sabotage Sabotage) error {
+	return cluster.Catch(func() {
+		w := &world{Rand: rand.New(rand.NewPCG(seed, 16)), sabotage: sabotage, now: begin, robin: -1,
+			held: map[routing.Ticket]*request{}, turns: map[*request]map[string]int{}}
+		w.flow, w.fair = !w.one(3), w.one(2)
+		detector := "utilization-detector"
+		if w.one(4) {
+			detector = "concurrency-detector"
+		}
+		w.pool = routing.NewPool(config(w.flow, w.fair, heldAtMost+sabotage.Limits, detector))
+		w.pool.SetPace(pace)
+		for range 1 + w.IntN(6) {
+			w.server()
+		}
+		w.tell()
+		w.repeat(pace, w.scrape)
+		w.repeat(300*time.Millisecond, w.trouble)
+		w.repeat(10*time.Millisecond, w.expire)
+		w.arrivals(begin.Add(long))
+		w.until(begin.Add(long))
+		w.rest()
+	})
+}
+
+// repeat does something again and again, until calm.
+func (w *world) repeat(every time.Duration, do func()) {
+	w.after(every, func() {
+		do()
+		w.repeat(every, do)
+	})
+}
+
+// until runs all events until then.
+func (w *world) until(end time.Time) {
+	w.run(end, func() bool { return false })
+	w.now = end
+}
+
+// over reports whether all requests that came have ended.
+func (w *world) over() bool {
+	for w.left < len(w.requests) && w.requests[w.left].ends > 0 {
+		w.left++
+	}
+	return w.left == len(w.requests)
+}
+
+// run runs all events until then, or until enough has happened.
+func (w *world) run(end time.Time, enough func() bool) {
+	for len(w.events) > 0 && !w.events[0].at.After(end) && !enough() {
+		e, ok := heap.Pop(&w.events).(event)
+		if !ok {
+			return
+		}
+		w.now = e.at
+		e.do()
+		w.judge()
+	}
+}
+
+// trouble changes the servers.
+func (w *world) trouble() {
+	if w.calm || len(w.servers) == 0 {
+		return
+	}
+	s := w.servers[w.IntN(len(w.servers))]
+	switch n := w.IntN(60); {
+	case n == 0:
+		w.kill(s)
+		w.after(time.Duration(w.IntN(2000))*time.Millisecond, w.tell)
+	case n == 1 && !s.dead:
+		s.draining = true
+		w.tell()
+		w.after(10*time.Second, func() { w.kill(s); w.tell() })
+	case n < 4 && len(w.servers) < 40:
+		s := w.server()
+		s.loading = true
+		w.tell()
+		w.after(time.Duration(w.IntN(5000))*time.Millisecond, func() { s.loading = false; w.tell() })
+	case n < 8:
+		s.mood = mood(w.IntN(4))
+	case n < 10:
+		s.slow = 1 + w.IntN(4)
+	case n < 20:
+		s.mood, s.slow = honest, 1
+	}
+}
+
+// rest lets everything end: the servers are honest, nobody comes any more.
+func (w *world) rest() {
+	w.calm = true
+	for _, s := range w.servers {
+		s.mood, s.slow, s.loading = honest, 1, false
+	}
+	if len(w.servers) == 0 || w.alive() == 0 {
+		w.server()
+	}
+	w.tell()
+	w.run(w.now.Add(10*time.Minute), w.over)
+	w.until(w.now.Add(5 * time.Second)) // nothing happens any more
+	w.judgeEnd()
+}
+
+func (w *world) alive() (n int) {
+	for _, s := range w.servers {
+		if !s.dead && !s.draining {
+			n++
+		}
+	}
+	return n
+}

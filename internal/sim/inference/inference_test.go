@@ -1,0 +1,98 @@
+package inference
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"carob/internal/core/routing"
+	"carob/internal/sim/cluster"
+	"carob/internal/sim/cluster/clustertest"
+)
+
+const long = 25 * time.Second
+
+// INFERENCE_SEEDS=N runs N seeds.
+func TestSeeds(t *testing.T) {
+	clustertest.Seeds(t, "INFERENCE_SEEDS", 12, func(seed uint64) error { return Run(seed, long, Sabotage{}) })
+}
+
+// Each promise can be broken, and the checks report it.
+func TestPromisesBreak(t *testing.T) {
+	clustertest.Breaks(t, map[cluster.Promise]Sabotage{
+		Members: {Endpoints: func(all []routing.Endpoint) {
+			for i := range all {
+				all[i].Ready, all[i].Draining = true, false
+			}
+		}},
+		Order:    {Request: func(r *routing.Request) { r.Priority = 0 }},
+		Bounded:  {Limits: 20},
+		Ends:     {Lose: true},
+		Fair:     {Request: func(r *routing.Request) { r.FairnessID = "all" }},
+		Accounts: {Forget: true},
+		Once:     {Retry: true},
+		InTime:   {Late: true},
+		Works:    {Idle: true},
+		Same: {Decision: func(first bool, d *routing.Decision) {
+			if first {
+				d.Score++
+			}
+		}},
+	}, func(seed uint64, sabotage Sabotage) error { return Run(seed, long, sabotage) })
+}
+
+// shared is the load of the field's benchmarks, smaller: tenants, each with a long beginning of its own.
+func shared() Load {
+	return Load{Servers: 4, Tenants: 70, Prefix: 6000, Question: 1200, Answer: 100, PerSecond: 5, Warm: time.Minute,
+		Long: 2 * time.Minute, Blocks: 2500}
+}
+
+// affinity is another configuration: where the prompt is, unless it would take much longer; then the least to compute.
+func affinity(t *testing.T) *routing.Config {
+	t.Helper()
+	c, err := routing.ParseConfig([]byte(`{"apiVersion": "inference.networking.x-k8s.io/v1alpha1",
+		"kind": "EndpointPickerConfig", "plugins": [{"type": "prefix-cache-scorer"},
+			{"type": "prefix-cache-affinity-filter", "parameters": {"affinityThreshold": 0.6, "maxTTFTPenaltyMs": 1500}},
+			{"type": "token-load-scorer", "parameters": {"queueThresholdTokens": 100000}}],
+		"schedulingProfiles": [{"name": "default", "plugins": [{"pluginRef": "prefix-cache-affinity-filter"},
+			{"pluginRef": "token-load-scorer"}]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Where prompts share beginnings, half of the requests get their first token in less than a tenth of the time of round
+// robin (in the twin a server computes one prompt after the other, and those of round robin fall behind); where nothing
+// is shared it is not worse. INFERENCE_LOADS=1 runs all loads.
+func TestLoads(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*Load)
+		less   float64 // the median, as a part of round robin's
+		short  bool
+	}{
+		{"shared prefixes", func(*Load) {}, 0.1, true},
+		{"nothing shared", func(l *Load) { l.Tenants, l.Prefix, l.Question = 1, 64, 2000 }, 1.01, true},
+		{"a slow server", func(l *Load) { l.Slow, l.PerSecond = 1, 4 }, 0.1, false},
+		{"shared prefixes, by affinity", func(l *Load) { l.Config = affinity(t) }, 0.1, false},
+		{"few requests", func(l *Load) { l.PerSecond = 1.5 }, 0.35, false},
+		{"large", func(l *Load) { l.Servers, l.Tenants, l.PerSecond, l.Long = 8, 150, 10, 3*time.Minute }, 0.1, false},
+	} {
+		if !c.short && os.Getenv("INFERENCE_LOADS") == "" {
+			continue
+		}
+		l := shared()
+		c.change(&l)
+		robin := l
+		robin.RoundRobin = true
+		got, other := Measure(1, l), Measure(1, robin)
+		t.Logf("%s: %+v; round robin: %+v", c.name, got, other)
+		if got.P50 > time.Duration(float64(other.P50)*c.less) || got.P90 > other.P90*125/100 || got.Hits < other.Hits {
+			t.Errorf("%s: %+v; round robin: %+v", c.name, got, other)
+		}
+		if got.Answered != got.Requests || got.Requests == 0 {
+			t.Errorf("%s: %d of %d were answered", c.name, got.Answered, got.Requests)
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package inference
+
+import (
+	"slices"
+	"time"
+
+	"carob/internal/core/routing"
+	"carob/internal/sim/cluster"
+)
+
+// judgeServe checks a request that is served.
+func (w *world) judgeServe(r *request) {
+	for _, o := range w.held {
+		if o.facts.Priority > r.facts.Priority {
+			cluster.Break(Order, "a request of priority %d is served, one of %d waits", r.facts.Priority, o.facts.Priority)
+		}
+	}
+}
+
+// judgeRefusal checks a request that is refused.
+func (w *world) judgeRefusal(r *request, why routing.Reason) {
+	switch why {
+	case routing.Saturated:
+		if !w.flow && r.facts.Priority >= 0 {
+			cluster.Break(Order, "a request of priority %d is refused", r.facts.Priority)
+		}
+		if w.flow && len(w.held) < heldAtMost {
+			cluster.Break(Order, "a request is refused, %d are held", len(w.held))
+		}
+	case routing.NoEndpoints:
+		if len(w.told) > 0 {
+			cluster.Break(Works, "%s, the pool has %d", why, len(w.told))
+		}
+	case routing.Expired:
+		until := r.came.Add(ttl)
+		if d := r.facts.Deadline; !d.IsZero() && d.Before(until) {
+			until = d
+		}
+		if w.now.Before(until) {
+			cluster.Break(InTime, "expired at %s, it had until %s", w.now, until)
+		}
+	case routing.Cancelled:
+	default:
+		cluster.Break(Ends, "refused for %q", why)
+	}
+}
+
+// judgeTurn checks that a flow does not go on twice while another one of its priority waits.
+func (w *world) judgeTurn(r *request) {
+	if !w.fair {
+		return
+	}
+	for _, o := range w.oldest() {
+		if o.facts.Priority != r.facts.Priority {
+			continue
+		}
+		flow := r.facts.FairnessID
+		if o.facts.FairnessID == flow {
+			delete(w.turns, o)
+			continue
+		}
+		if w.turns[o] == nil {
+			w.turns[o] = map[string]int{}
+		}
+		if w.turns[o][flow]++; w.turns[o][flow] > 1 {
+			cluster.Break(Fair, "%s goes on again, %s waits", flow, o.facts.FairnessID)
+		}
+	}
+}
+
+// oldest returns the request of each flow that waits longest, in an order that is the same in each run.
+func (w *world) oldest() []*request {
+	type flow struct {
+		priority int
+		id       string
+	}
+	first := map[flow]*request{}
+	for _, r := range w.held {
+		f := flow{r.facts.Priority, r.facts.FairnessID}
+		if o := first[f]; o == nil || r.ticket < o.ticket {
+			first[f] = r
+		}
+	}
+	out := make([]*request, 0, len(first))
+	for _, r := range first {
+		out = append(out, r)
+	}
+	slices.SortFunc(out, func(a, b *request) int { return int(a.ticket) - int(b.ticket) }) //nolint:gosec // small
+	return out
+}
+
+// judge checks the world after each event.
+func (w *world) judge() {
+	if len(w.held) > heldAtMost {
+		cluster.Break(Bounded, "%d requests are held", len(w.held))
+	}
+	if got := w.pool.Held(); got != len(w.held) {
+		cluster.Break(Ends, "the pool holds %d requests, there are %d", got, len(w.held))
+	}
+	if len(w.held) == 0 {
+		return
+	}
+	for _, r := range w.held {
+		until := r.came.Add(ttl)
+		if d := r.facts.Deadline; !d.IsZero() && d.Before(until) {
+			until = d
+		}
+		if w.now.Sub(until) > 20*time.Millisecond {
+			cluster.Break(InTime, "held until %s, it had until %s", w.now, until)
+		}
+	}
+	if w.roomSince(w.now) {
+		cluster.Break(Works, "%d requests are held, and a server has told that it has room", len(w.held))
+	}
+}
+
+// roomSince reports whether a server has said lately that it is far from full, and was sent nothing since. The world
+// looks at it in its own way: no request of any kind, and a fresh answer.
+func (w *world) roomSince(now time.Time) bool {
+	for _, ref := range w.pool.Refs() {
+		e := w.pool.Endpoint(ref)
+		if w.told[e.Address] == nil || w.told[e.Address].pod != e.Pod {
+			continue
+		}
+		stats, flying := w.pool.Stats(ref)
+		if flying == 0 && stats.Waiting == 0 && stats.CacheUse < 0.5 && now.Sub(stats.At) < 60*time.Millisecond {
+			return true
+		}
+	}
+	return false
+}
+
+// judgeEnd checks that nothing is left.
+func (w *world) judgeEnd() {
+	for i, r := range w.requests {
+		if r.ends != 1 {
+			cluster.Break(Ends, "request %d of %d has ended %d times", i, len(w.requests), r.ends)
+		}
+	}
+	for _, ref := range w.pool.Refs() {
+		if _, n := w.pool.Stats(ref); n != 0 {
+			cluster.Break(Accounts, "%s has %d requests", w.pool.Endpoint(ref).Pod, n)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package inference
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"carob/internal/core/routing"
+)
+
+// Load is a workload whose requests share beginnings.
+type Load struct {
+	Servers, Tenants int
+	Prefix, Question int // tokens
+	Answer           int // tokens, on average
+	PerSecond        float64
+	Warm, Long       time.Duration // what comes before Warm is not measured
+	Blocks           int           // of the cache of each server, 64 tokens each
+	Slow             int           // so many servers are four times slower
+	Adapters         int           // names that requests ask for; 0: the base model
+	RoundRobin       bool
+	Config           *routing.Config // nil: the default
+}
+
+// Report is what the clients of a load saw.
+type Report struct {
+	Requests, Answered int
+	P50, P90           time.Duration // time to the first token
+	Hits               float64       // part of the tokens of prompts that was in a cache
+}
+
+// Measure runs a load without trouble.
+func Measure(seed uint64, l Load) Report {
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 17)), now: begin, robin: -1, calm: true, //nolint:gosec // a simulation
+		held: map[routing.Ticket]*request{}, turns: map[*request]map[string]int{}}
+	if l.RoundRobin {
+		w.robin = 0
+	}
+	c := l.Config
+	if c == nil {
+		c = routing.DefaultConfig()
+	}
+	w.pool = routing.NewPool(c)
+	w.pool.SetPace(pace)
+	for i := range l.Servers {
+		s := w.server()
+		s.most, s.capacity, s.blocks, s.slots = 64, 1<<20, l.Blocks, 2
+		if i < l.Slow {
+			s.slow = 4
+		}
+	}
+	w.tell()
+	w.repeat(pace, w.scrape)
+	prefixes := make([]string, l.Tenants)
+	for i := range prefixes {
+		prefixes[i] = text(fmt.Sprint("tenant ", i), l.Prefix)
+	}
+	end := begin.Add(l.Long)
+	var next func()
+	asked := 0
+	next = func() {
+		w.after(time.Duration(w.ExpFloat64()/l.PerSecond*float64(time.Second)), func() {
+			if w.now.After(end) {
+				return
+			}
+			asked++
+			tenant := w.IntN(l.Tenants)
+			prompt := prefixes[tenant] + text(fmt.Sprint("question ", asked), l.Question)
+			r := &request{tokens: len(prompt) / 4, answer: 1 + w.IntN(2*l.Answer), came: w.now}
+			r.facts = routing.Request{Model: "base", Bytes: len(prompt), Random: w.Uint64(), Received: w.now}
+			if l.Adapters > 0 {
+				r.facts.Target = fmt.Sprint("adapter", tenant%l.Adapters)
+			}
+			r.facts.Prefix = w.pool.Hasher().Hash(nil, r.facts.Target, "", []byte(prompt))
+			w.send(r)
+			next()
+		})
+	}
+	next()
+	w.until(begin.Add(l.Warm))
+	w.ttft, w.cached, w.prompts = nil, 0, 0
+	w.until(end)
+	w.run(end.Add(time.Hour), w.over)
+	slices.Sort(w.ttft)
+	out := Report{Requests: asked, Answered: w.answered}
+	if n := len(w.ttft); n > 0 {
+		out.P50, out.P90 = w.ttft[n/2], w.ttft[n*9/10]
+		out.Hits = float64(w.cached) / float64(w.prompts)
+	}
+	return out
+}
+
+// text makes a text of so many tokens of four bytes.
+func text(what string, tokens int) string {
+	return strings.Repeat(what+" ", tokens*4/(len(what)+1)+1)[:tokens*4]
+}
+
+// turn chooses the next server in a circle.
+func (w *world) turn(d *routing.Decision) {
+	refs := w.pool.Refs()
+	d.Chosen[0], d.N = refs[w.robin%len(refs)], 1
+	w.robin++
+}
