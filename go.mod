@@ -84,6 +84,8 @@ require sigs.k8s.io/gateway-api v1.6.3
 
 require k8s.io/kubelet v0.37.2
 
+require github.com/container-storage-interface/spec v1.13.0 // indirect
+
 require (
 	cel.dev/expr v0.25.2 // indirect
 	github.com/Azure/go-ansiterm v0.0.0-20250102033503-faa5f7b0171c // indirect

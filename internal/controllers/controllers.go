@@ -23,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/controllers/accounttokens"
+	"carob/internal/controllers/attach"
 	"carob/internal/controllers/autoscaler"
 	"carob/internal/controllers/bootstrap"
 	"carob/internal/controllers/certificates"
@@ -274,6 +275,11 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 			}
 			return localpath.New(c.Kubernetes, m.recorder(volume.LocalProvisioner+"_"+o.Node), o.Node, o.LocalDisk,
 				localpath.Watches{Claims: claims, Nodes: nodes, Volumes: persistent, Classes: classes})
+		}},
+		{"attachdetach-controller", func(c Clients) (controller, error) {
+			return attach.New(c.Kubernetes, m.recorder("attachdetach-controller"), m.inventory,
+				attach.Watches{Pods: pods, Nodes: nodes, Claims: claims, Volumes: persistent,
+					Attachments: source.VolumeAttachments(watcher), Drivers: source.CSIDrivers(watcher)})
 		}},
 		{"pvc-protection-controller", func(c Clients) (controller, error) {
 			return protection.Claims(c.Kubernetes, m.inventory, pods)

@@ -13,12 +13,15 @@ import (
 
 	"carob/internal/core/podlife"
 	"carob/internal/node/cgroup"
+	"carob/internal/node/csi"
 	"carob/internal/node/devices"
 	"carob/internal/node/events"
 	"carob/internal/node/eviction"
 	"carob/internal/node/logs"
 	"carob/internal/node/metrics"
 	"carob/internal/node/object"
+	"carob/internal/node/plugins"
+	"carob/internal/node/refs"
 	"carob/internal/node/shutdown"
 	"carob/internal/runtime"
 )
@@ -41,6 +44,7 @@ type machine struct {
 	rotator  *logs.Rotator
 	links    *logs.Links
 	devices  *devices.Manager // nil: none
+	csi      *csi.Manager     // nil: there are no CSI drivers
 }
 
 // newMachine asks machine and runtime what they are. It completes cfg with what they say,
@@ -92,17 +96,27 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 		Logger: klog.FromContext(ctx).WithName("logs")}
 	m.links = &logs.Links{Dir: cfg.ContainerLogDir, Logs: cfg.PodLogDir}
 	var amounts func() (capacity, allocatable corev1.ResourceList)
+	var inUse func([]corev1.UniqueVolumeName) []corev1.UniqueVolumeName
 	if cfg.KubeletDir != "" {
+		if m.csi, err = csi.New(csi.Config{
+			Root: cfg.KubeletDir, Node: cfg.Name, Client: m.client,
+			Tokens: refs.New(m.client), Object: m.known.Node, InUseChanged: func() { m.reporter.Wake() },
+			Event: m.podEvent, ClaimEvent: m.events.Claim, Meter: m.meter,
+			Logger: klog.FromContext(ctx).WithName("csi")}); err != nil {
+			return nil, fmt.Errorf("node agent: %w", err)
+		}
+		inUse = m.csi.InUse
 		if m.devices, err = devices.New(devices.Config{Root: cfg.KubeletDir, Node: cfg.Name, Client: m.client,
-			State:  filepath.Join(cfg.RootDir, "devices.json"),
-			Logger: klog.FromContext(ctx).WithName("devices")}); err != nil {
+			State:    filepath.Join(cfg.RootDir, "devices.json"),
+			Handlers: map[string]plugins.Handler{"CSIPlugin": m.csi},
+			Logger:   klog.FromContext(ctx).WithName("devices")}); err != nil {
 			return nil, fmt.Errorf("node agent: %w", err)
 		}
 		amounts = m.devices.Amounts
 	}
 	m.reporter = object.New(object.Config{
-		Devices: amounts,
-		Client:  m.client, Name: cfg.Name, Labels: cfg.Labels, HostIPs: cfg.HostIPs, Machine: m.hardware,
+		Devices: amounts, InUse: inUse,
+		Client: m.client, Name: cfg.Name, Labels: cfg.Labels, HostIPs: cfg.HostIPs, Machine: m.hardware,
 		Version: cfg.Version,
 		Runtime: cfg.RuntimeName + "://" + version.RuntimeVersion, PodCIDRs: cfg.PodCIDRs, MaxPods: cfg.MaxPods,
 		Port:       cfg.port(),

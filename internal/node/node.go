@@ -76,6 +76,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	if p.devices != nil {
 		part("devices", func(ctx context.Context) error { return p.devices.Run(ctx, p.deviceHooks()) })
 	}
+	if p.csi != nil {
+		g.Go(func() error {
+			select {
+			case <-p.reporter.Registered():
+				return p.csi.Run(ctx)
+			case <-ctx.Done():
+				return nil
+			}
+		})
+	}
 	part("static pods", p.manifests)
 	drive(func(ctx context.Context) { p.statics.Run(ctx, staticRunner{p.pods}) })
 	drive(p.eviction.Run)

@@ -192,6 +192,6 @@ func (p *parts) metricsFacts() metrics.Facts {
 	return metrics.Facts{
 		Node: p.cfg.Name, CgroupV2: cgroups.IsCgroup2UnifiedMode(), Pods: p.pods.List,
 		Mirrors: p.statics.MirrorCount, Listed: p.watcher.ListedAt,
-		Mounted: func(pod *corev1.Pod) bool { return p.volumes.State(pod).Mounted },
+		Mounted: func(pod *corev1.Pod) bool { return p.volumes.State(pod).Mounted }, Volumes: p.volumes.Stats,
 	}
 }

@@ -44,7 +44,12 @@ type podLoop struct {
 func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) {
 	core := m.client.CoreV1()
 	l := &podLoop{status: nodestatus.New(core), refs: refs.New(m.client), images: make(chan struct{}, 1)}
+	var drivers volume.Drivers
+	if m.csi != nil {
+		drivers = m.csi
+	}
 	l.volumes = volume.New(volume.Config{
+		CSI:  drivers,
 		Root: cfg.RootDir, Node: m.facts.node, Objects: l.refs, Tokens: l.refs, Certificates: l.refs,
 		Persistent: l.refs, Object: m.reporter.Node,
 		Logger: klog.FromContext(ctx).WithName("volumes"), Event: m.podEvent,

@@ -75,13 +75,19 @@ func (p *parts) sources(ctx context.Context) {
 			p.pods.Remove(pod.UID)
 		},
 	}
+	seen := func(n *corev1.Node) {
+		p.reporter.Seen(n)
+		if p.csi != nil {
+			p.csi.NodeSeen()
+		}
+	}
 	nodeStore := sink[*corev1.Node]{
 		replace: func(all []*corev1.Node) {
 			for _, n := range all {
-				p.reporter.Seen(n)
+				seen(n)
 			}
 		},
-		update: p.reporter.Seen,
+		update: seen,
 		remove: func(*corev1.Node) {},
 	}
 	var all sync.WaitGroup

@@ -116,6 +116,9 @@ The event label can be "add" or "delete".`, metrics.BETA, "event")
 		"Latency, in seconds, between the time when a taint effect has been activated for the Pod and its deletion via TaintEvictionController.",
 		metrics.ALPHA, []float64{0.005, 0.025, 0.1, 0.5, 1, 2.5, 10, 30, 60, 120, 180, 240})
 
+	ForcedDetaches = counter("attach_detach_controller", "attachdetach_controller_forced_detaches",
+		"Number of times the A/D Controller performed a forced detach", metrics.ALPHA, "reason")
+
 	VolumeClaims = counter(claims, "create_total", "Number of PersistentVolumeClaim creation requests", metrics.ALPHA)
 	NoClaims     = counter(claims, "create_failures_total", "Number of PersistentVolumeClaim creation requests",
 		metrics.ALPHA)
@@ -138,8 +141,8 @@ func families() []metrics.Registerable {
 		JobSyncSeconds, JobSyncs, JobsFinished, JobsElsewhere, JobPodsFinished, JobIndexesFinished, JobPodsCreated,
 		TrackedPodsEnded, CronJobSkew, JobDeletionSeconds, AutoscalerPasses, AutoscalerSeconds, Autoscalers, Desired,
 		ZoneHealth, ZoneSize, ZoneSick, Evictions, NodeSeconds, PodsRemoved, PodsNotRemoved, PodsEvicted,
-		EvictionSeconds, VolumeClaims, NoClaims, ResourceClaimsMade, ResourceClaims, SliceChanges, SliceSyncs,
-		SlicesNumber}
+		EvictionSeconds, ForcedDetaches, VolumeClaims, NoClaims, ResourceClaimsMade, ResourceClaims, SliceChanges,
+		SliceSyncs, SlicesNumber}
 }
 
 // Register makes the families part of /metrics. Call it before the controllers are made.

@@ -12,6 +12,7 @@ import (
 
 // want are kube-controller-manager's families, as "NAME TYPE LABELS": those whose controllers carob has.
 const want = `
+attach_detach_controller_attachdetach_controller_forced_detaches COUNTER reason
 cronjob_controller_job_creation_skew_duration_seconds HISTOGRAM
 daemonset_controller_stale_sync_skips_total COUNTER group resource
 dynamic_resource_allocation_resource_claims GAUGE admin_access allocated source

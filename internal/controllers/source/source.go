@@ -299,3 +299,37 @@ func VolumesOf(w *Watch, claim string) []*corev1.PersistentVolume {
 func StorageClasses(c kubernetes.Interface) *Watch {
 	return newWatch(c.StorageV1().StorageClasses(), &storagev1.StorageClass{}, fields.Everything(), slimMeta, nil)
 }
+
+// VolumeAttachments watches all volume attachments; see AttachmentsOn and AttachmentsOf.
+func VolumeAttachments(c kubernetes.Interface) *Watch {
+	return newWatch(c.StorageV1().VolumeAttachments(), &storagev1.VolumeAttachment{}, fields.Everything(), slimMeta,
+		cache.Indexers{ByNode: func(obj any) ([]string, error) {
+			if a, ok := obj.(*storagev1.VolumeAttachment); ok {
+				return []string{a.Spec.NodeName}, nil
+			}
+			return nil, nil
+		}, byVolume: func(obj any) ([]string, error) {
+			if a, ok := obj.(*storagev1.VolumeAttachment); ok && a.Spec.Source.PersistentVolumeName != nil {
+				return []string{*a.Spec.Source.PersistentVolumeName}, nil
+			}
+			return nil, nil
+		}})
+}
+
+// byVolume indexes attachments by the name of their persistent volume.
+const byVolume = "volume"
+
+// AttachmentsOn are the attachments of a node. The watch is VolumeAttachments.
+func AttachmentsOn(w *Watch, node string) []*storagev1.VolumeAttachment {
+	return indexed[*storagev1.VolumeAttachment](w, ByNode, node)
+}
+
+// AttachmentsOf are the attachments of a persistent volume. The watch is VolumeAttachments.
+func AttachmentsOf(w *Watch, volume string) []*storagev1.VolumeAttachment {
+	return indexed[*storagev1.VolumeAttachment](w, byVolume, volume)
+}
+
+// CSIDrivers watches the objects of all CSI drivers.
+func CSIDrivers(c kubernetes.Interface) *Watch {
+	return newWatch(c.StorageV1().CSIDrivers(), &storagev1.CSIDriver{}, fields.Everything(), slimMeta, nil)
+}

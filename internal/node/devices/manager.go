@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -46,7 +47,9 @@ type Config struct {
 	State  string // file that remembers what pods have
 	Node   string // name of the Node object
 	Client kubernetes.Interface
-	Logger klog.Logger
+	// Handlers take the plugins of other types that register in the same directory.
+	Handlers map[string]plugins.Handler
+	Logger   klog.Logger
 }
 
 // Hooks are what a Manager calls back.
@@ -92,9 +95,10 @@ func (m *Manager) Run(ctx context.Context, hooks Hooks) error {
 		m.expire(name)
 	}
 	m.mu.Unlock()
-	watcher, err := plugins.New(plugins.Config{Dir: filepath.Join(m.cfg.Root, "plugins_registry"),
-		Handlers: map[string]plugins.Handler{"DRAPlugin": draHandler{m}, "DevicePlugin": devicePluginHandler{m}},
-		Logger:   m.cfg.Logger})
+	handlers := map[string]plugins.Handler{"DRAPlugin": draHandler{m}, "DevicePlugin": devicePluginHandler{m}}
+	maps.Copy(handlers, m.cfg.Handlers)
+	watcher, err := plugins.New(plugins.Config{Dir: filepath.Join(m.cfg.Root, "plugins_registry"), Handlers: handlers,
+		Logger: m.cfg.Logger})
 	if err != nil {
 		return err
 	}

@@ -67,6 +67,13 @@ func (r *Recorder) PodWith(pod *corev1.Pod, e podlife.Event, annotations map[str
 	}, pod.Namespace, annotations, e)
 }
 
+// Claim records an event about a persistent volume claim.
+func (r *Recorder) Claim(c *corev1.PersistentVolumeClaim, eventType, reason, message string) {
+	r.add(corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: c.Namespace, Name: c.Name,
+		UID: c.UID, ResourceVersion: c.ResourceVersion}, c.Namespace, nil,
+		podlife.Event{Type: eventType, Reason: reason, Message: message})
+}
+
 // Node records an event about the node itself. Before its UID is known its name
 // stands for it (L10.2); kubectl looks for both.
 func (r *Recorder) Node(eventType, reason, message string) {

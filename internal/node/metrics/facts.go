@@ -8,6 +8,7 @@ import (
 
 	"carob/internal/core/podlife"
 	"carob/internal/core/resources"
+	"carob/internal/node/csi"
 	"carob/internal/node/pods"
 )
 
@@ -19,6 +20,7 @@ type Facts struct {
 	Mirrors  func() int         // mirror pods in the API
 	Listed   func() time.Time   // when the runtime was last listed; zero: never
 	Mounted  func(*corev1.Pod) bool
+	Volumes  func() []csi.Stats // of claims; nil: nobody knows
 }
 
 // collector makes the families that show how things are now.
@@ -53,6 +55,9 @@ var (
 func (c collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{nodeName, cgroupVersion, runningPods, containers, desiredPods, activePods,
 		mirrorPods, ephemeral, resizing, lastSeen, totalVolumes} {
+		out <- d
+	}
+	for _, d := range volumeFamilies {
 		out <- d
 	}
 }
@@ -166,6 +171,9 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	set(resizing, float64(t.resizing))
 	if at := c.facts.Listed(); !at.IsZero() {
 		set(lastSeen, float64(at.UnixNano())/1e9)
+	}
+	if c.facts.Volumes != nil {
+		c.volumes(set)
 	}
 	for key, n := range t.volumes {
 		set(totalVolumes, float64(n), key[0], key[1])

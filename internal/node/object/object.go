@@ -59,6 +59,9 @@ type Config struct {
 	// Devices are capacity and allocatable quantity of extended resources that the agent has; nil: none.
 	Devices func() (capacity, allocatable corev1.ResourceList)
 
+	// InUse are the volumes that must not be detached from the node, given those that its object says; nil: none.
+	InUse func(stored []corev1.UniqueVolumeName) []corev1.UniqueVolumeName
+
 	Known    *Known // what the API server has, for all who ask
 	Features func() (*corev1.NodeFeatures, []corev1.NodeRuntimeHandler)
 	Event    func(eventType, reason, message string)
@@ -309,6 +312,9 @@ func (r *Reporter) due(node *corev1.Node, conditions []corev1.NodeCondition, now
 	if differs(node.Status.Capacity, capacity) || differs(node.Status.Allocatable, allocatable) {
 		return true
 	}
+	if !slices.Equal(node.Status.VolumesInUse, r.inUse(node)) {
+		return true
+	}
 	for i := range conditions {
 		have := condition(node, conditions[i].Type)
 		if have == nil || have.Status != conditions[i].Status || have.Message != conditions[i].Message {
@@ -332,6 +338,7 @@ func differs(have, want corev1.ResourceList) bool {
 func (r *Reporter) fill(ctx context.Context, node *corev1.Node, conditions []corev1.NodeCondition, now time.Time) {
 	r.describe(node)
 	s := &node.Status
+	s.VolumesInUse = r.inUse(node)
 	s.Images = r.sources.Images(ctx)
 	if most := r.cfg.MaxImages; most >= 0 && len(s.Images) > most {
 		s.Images = s.Images[:most]
@@ -376,6 +383,13 @@ func (r *Reporter) devices() (capacity, allocatable corev1.ResourceList) {
 		return nil, nil
 	}
 	return r.cfg.Devices()
+}
+
+func (r *Reporter) inUse(node *corev1.Node) []corev1.UniqueVolumeName {
+	if r.cfg.InUse == nil {
+		return node.Status.VolumesInUse
+	}
+	return r.cfg.InUse(node.Status.VolumesInUse)
 }
 
 // addresses are those of the machine and its name.

@@ -39,6 +39,10 @@ const (
 	maxVersions   = 64
 )
 
+// ErrGone is why the context of a registration ended when its socket is gone or was made anew: with any other cause the
+// agent ends, and the plugin stays.
+var ErrGone = errors.New("the plugin is gone")
+
 // Plugin is what a plugin says about itself.
 type Plugin struct {
 	Name     string
@@ -153,11 +157,12 @@ func (w *Watcher) found(ctx context.Context, path string) {
 	if end := w.known[path]; end != nil {
 		end()
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
-	w.known[path] = func() { cancel(); <-done }
+	w.known[path] = func() { cancel(ErrGone); <-done }
 	w.all.Go(func() {
 		defer close(done)
+		defer cancel(nil)
 		w.serve(ctx, path)
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"carob/internal/node/csi"
 	"carob/internal/node/spec"
 )
 
@@ -56,6 +57,16 @@ type Persistent interface {
 	PersistentVolume(ctx context.Context, name string) (*corev1.PersistentVolume, error)
 }
 
+// Drivers make volumes of CSI drivers usable; csi.Manager is one.
+type Drivers interface {
+	SetUp(ctx context.Context, req csi.Request) (csi.Ready, error)
+	// Release undoes SetUp for all volumes of a pod. After an error it has to be called again.
+	Release(ctx context.Context, pod types.UID) error
+	// Held reports whether a pod has something to release; Pods are all that have.
+	Held(pod types.UID) bool
+	Pods() []types.UID
+}
+
 // Config says where and for whom a Manager works.
 type Config struct {
 	Root         string // data directory of the agent; pods live in <Root>/pods/<uid>
@@ -64,6 +75,7 @@ type Config struct {
 	Tokens       Tokens
 	Certificates Certificates
 	Persistent   Persistent          // nil: there are no persistent volumes
+	CSI          Drivers             // nil: there are no CSI drivers
 	Object       func() *corev1.Node // as the API shows it; nil, or nil as its answer: unknown
 	// Event records an event about a pod: FailedMount for each failure (L10.24).
 	// May be nil: the caller then records the error that Prepare returns.

@@ -158,7 +158,7 @@ func TestCertificateRenewal(t *testing.T) {
 	pod := podWithCertificate("ECDSAP256")
 	w.prepareIssued(t, pod, time.Hour)
 	first := w.read(t, "both.pem")
-	_, next := w.due(time.Now())
+	_, next := w.due(time.Now(), true)
 	if d := time.Until(next); d < 29*time.Minute || d > 30*time.Minute+maxRenewJitter {
 		t.Errorf("next renewal in %v, want beginRefreshAt and a little", d)
 	}

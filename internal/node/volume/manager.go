@@ -17,6 +17,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/core/podlife"
+	"carob/internal/node/csi"
 	"carob/internal/node/image"
 	"carob/internal/node/spec"
 )
@@ -112,6 +113,10 @@ func (e *SetUpError) Error() string {
 	if step, ok := errors.AsType[*stepError](e.Err); ok {
 		return step.Error()
 	}
+	if errors.Is(e.Err, csi.ErrNotAttached) {
+		return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[%s], failed to "+
+			"process volumes=[]: %v", e.Volume, e.Volume, e.Err)
+	}
 	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", e.Volume, e.Err)
 }
 
@@ -201,7 +206,7 @@ func (m *Manager) report(pod *corev1.Pod, failed []*SetUpError) error {
 		errs[i] = f
 		if m.cfg.Event != nil {
 			reason := "FailedMount"
-			if step, ok := errors.AsType[*stepError](f.Err); ok && step.step == mapStep {
+			if step, ok := errors.AsType[*stepError](f.Err); ok && strings.HasPrefix(step.step, "MapVolume.") {
 				reason = "FailedMapVolume" // L10.25
 			}
 			m.cfg.Event(pod, corev1.EventTypeWarning, reason, f.Error())
@@ -266,12 +271,14 @@ func (m *Manager) setUp(ctx context.Context, p *podVolumes, v *corev1.Volume) (s
 		return m.write(ctx, p, v)
 	case v.PersistentVolumeClaim != nil, v.Ephemeral != nil:
 		return m.persistent(ctx, p, v)
+	case v.CSI != nil:
+		return m.driven(ctx, v.Name, csi.Request{Pod: p.pod, Volume: v})
 	case v.Image != nil:
 		return imageVolume(v.Image)
 	}
 	return spec.Volume{},
 		errors.New(
-			"no volume plugin matched: this node supports emptyDir, hostPath, configMap, secret, downwardAPI, projected, image and persistentVolumeClaim")
+			"no volume plugin matched: this node supports emptyDir, hostPath, configMap, secret, downwardAPI, projected, image, csi and persistentVolumeClaim")
 }
 
 // imageVolume is what the runtime mounts; podlife has the image pulled before (L3.115).
@@ -333,6 +340,9 @@ func (m *Manager) State(pod *corev1.Pod) podlife.VolumeState {
 	if p := m.find(pod.UID); p != nil {
 		return podlife.VolumeState{Mounted: p.ready.Load() != nil, Present: true}
 	}
+	if m.cfg.CSI != nil && m.cfg.CSI.Held(pod.UID) {
+		return podlife.VolumeState{Present: true}
+	}
 	for _, dir := range []string{m.podDir(pod.UID), m.writtenPod(pod.UID)} {
 		if _, err := os.Lstat(dir); err == nil {
 			return podlife.VolumeState{Present: true}
@@ -359,6 +369,11 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 	if err := remove(m.podDir(uid)); err != nil {
 		return err
 	}
+	if m.cfg.CSI != nil { // after the mounts of sub-paths, which are mounts of these volumes
+		if err := m.cfg.CSI.Release(ctx, uid); err != nil {
+			return err
+		}
+	}
 	m.mu.Lock()
 	delete(m.pods, uid)
 	delete(m.dirty, uid)
@@ -380,6 +395,13 @@ func (m *Manager) OnDisk() ([]types.UID, error) {
 			if !seen[e.Name()] {
 				seen[e.Name()] = true
 				uids = append(uids, types.UID(e.Name()))
+			}
+		}
+	}
+	if m.cfg.CSI != nil {
+		for _, uid := range m.cfg.CSI.Pods() {
+			if !seen[string(uid)] {
+				uids = append(uids, uid)
 			}
 		}
 	}

@@ -14,13 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	corevolume "carob/internal/core/volume"
+	"carob/internal/node/csi"
 	"carob/internal/node/spec"
 )
 
 // claimProtection is the finalizer that says that a claim being deleted is still used (S7.5).
 const claimProtection = "kubernetes.io/pvc-protection"
 
-// mapStep is the step that makes a block device reachable.
+// mapStep is the step that makes a block device reachable, as far as it is of a volume of this node.
 const mapStep = "MapVolume.SetUpDevice failed"
 
 // stepError is an error of a step that has a text of its own (L10.25, S3.23).
@@ -83,6 +84,12 @@ func (m *Manager) persistent(ctx context.Context, p *podVolumes, v *corev1.Volum
 		return spec.Volume{}, &stepError{"MountVolume.SetUp failed", pv.Name, err}
 	}
 	readOnly := v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly
+	if pv.Spec.CSI != nil {
+		set, err := m.driven(ctx, pv.Name, csi.Request{Pod: p.pod, Volume: v, Claim: c, PV: pv, Block: block,
+			ReadOnly: readOnly})
+		set.Claim = name
+		return set, err
+	}
 	set := spec.Volume{ReadOnly: readOnly, Claim: name, Persistent: pluginOf(pv)}
 	if block {
 		set.Device, err = m.blockDevice(p.uid, pv)
@@ -96,6 +103,38 @@ func (m *Manager) persistent(ctx context.Context, p *podVolumes, v *corev1.Volum
 			err = &stepError{"MountVolume.SetUp failed", pv.Name, err}
 		}
 		return set, err
+	}
+	return set, nil
+}
+
+// driven has a CSI driver set up a volume; name is the one that errors say.
+func (m *Manager) driven(ctx context.Context, name string, req csi.Request) (spec.Volume, error) {
+	set := spec.Volume{Persistent: corevolume.CSIPlugin}
+	if m.cfg.CSI == nil {
+		driver := ""
+		if req.PV != nil {
+			driver = req.PV.Spec.CSI.Driver
+		} else {
+			driver = req.Volume.CSI.Driver
+		}
+		return set, &stepError{"MountVolume.SetUp failed", name, fmt.Errorf(
+			"kubernetes.io/csi: driver name %s not found in the list of registered CSI drivers", driver)}
+	}
+	ready, err := m.cfg.CSI.SetUp(ctx, req)
+	if step, ok := errors.AsType[*csi.StepError](err); ok {
+		return set, &stepError{step.Step + " failed", name, step.Err}
+	}
+	if err != nil {
+		return set, err
+	}
+	set.HostPath, set.Device, set.ReadOnly, set.Relabel = ready.Path, ready.Device, ready.ReadOnly, ready.Relabel
+	if ready.GivesGroup {
+		security := req.Pod.Spec.SecurityContext
+		policy := security.FSGroupChangePolicy
+		onMismatch := policy != nil && *policy == corev1.FSGroupChangeOnRootMismatch
+		if err := giveToGroup(ctx, set.HostPath, *security.FSGroup, onMismatch); err != nil {
+			return set, &stepError{"MountVolume.SetUp failed", name, fmt.Errorf("applyFSGroup failed: %w", err)}
+		}
 	}
 	return set, nil
 }
@@ -150,11 +189,8 @@ func (m *Manager) fileSystem(ctx context.Context, p *podVolumes, v *corev1.Volum
 		set.HostPath = dir
 		set.ReadOnly = set.ReadOnly || src.NFS.ReadOnly
 		err = mountOnce(ctx, dir, "nfs", src.NFS.Server+":"+src.NFS.Path, options(pv, src.NFS.ReadOnly))
-	case src.CSI != nil:
-		return fmt.Errorf("kubernetes.io/csi: driver name %s not found in the list of registered CSI drivers",
-			src.CSI.Driver)
 	default:
-		return errors.New("no volume plugin matched: this node supports local, hostPath and nfs volumes")
+		return errors.New("no volume plugin matched: this node supports local, hostPath, nfs and csi volumes")
 	}
 	if err != nil {
 		return err
@@ -202,10 +238,13 @@ func local(ctx context.Context, pv *corev1.PersistentVolume, dir string, set *sp
 	}
 }
 
+// localPlugin is the name of upstream's plugin for local volumes.
+const localPlugin = "kubernetes.io/local-volume"
+
 func pluginOf(pv *corev1.PersistentVolume) string {
 	switch s := &pv.Spec.PersistentVolumeSource; {
 	case s.Local != nil:
-		return "kubernetes.io/local-volume"
+		return localPlugin
 	case s.HostPath != nil:
 		return "kubernetes.io/host-path"
 	case s.NFS != nil:

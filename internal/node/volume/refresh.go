@@ -27,12 +27,16 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-m.wake:
 		case <-timer.C:
 		}
-		pods, next := m.due(time.Now())
+		pods, next := m.due(time.Now(), true)
+		busy := false
 		for _, p := range pods {
-			m.refresh(ctx, p)
+			busy = !m.refresh(ctx, p) || busy
 		}
 		if len(pods) > 0 {
-			_, next = m.due(time.Now())
+			now := time.Now()
+			if _, next = m.due(now, false); busy && !next.IsZero() && next.Before(now.Add(busyRetry)) {
+				next = now.Add(busyRetry)
+			}
 		}
 		if next.IsZero() {
 			timer.Stop()
@@ -42,8 +46,11 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// due takes the pods to render again, and says when the next token is due.
-func (m *Manager) due(now time.Time) (pods []*podVolumes, next time.Time) {
+// busyRetry is how long to leave a pod alone whose volumes are being changed.
+const busyRetry = 100 * time.Millisecond
+
+// due finds the pods to render again, and says when the next look is due. take says that the caller renders them.
+func (m *Manager) due(now time.Time, take bool) (pods []*podVolumes, next time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for uid, p := range m.pods {
@@ -52,7 +59,11 @@ func (m *Manager) due(now time.Time) (pods []*podVolumes, next time.Time) {
 		case p.ready.Load() == nil: // stays dirty; Prepare wakes us at its end
 		case dirty, !p.renew.IsZero() && !now.Before(p.renew):
 			pods = append(pods, p)
-			delete(m.dirty, uid)
+			if take {
+				delete(m.dirty, uid)
+			} else {
+				next = now
+			}
 		case !p.renew.IsZero() && (next.IsZero() || p.renew.Before(next)):
 			next = p.renew
 		}
@@ -60,12 +71,18 @@ func (m *Manager) due(now time.Time) (pods []*podVolumes, next time.Time) {
 	return pods, next
 }
 
-// refresh renders the written volumes of a running pod. A failure keeps what stands.
-func (m *Manager) refresh(ctx context.Context, p *podVolumes) {
-	p.mu.Lock()
+// refresh renders the written volumes of a running pod. A failure keeps what stands. false: it has to be called again,
+// because the volumes are being set up or removed, which may take a while and which other pods must not wait for.
+func (m *Manager) refresh(ctx context.Context, p *podVolumes) bool {
+	if !p.mu.TryLock() {
+		m.mu.Lock()
+		m.dirty[p.uid] = struct{}{}
+		m.mu.Unlock()
+		return false
+	}
 	defer p.mu.Unlock()
 	if p.ready.Load() == nil {
-		return // removed meanwhile
+		return true // removed meanwhile
 	}
 	p.pod = granted(p.newest.Load(), p.granted.Load())
 	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
@@ -89,6 +106,7 @@ func (m *Manager) refresh(ctx context.Context, p *podVolumes) {
 		m.cfg.Logger.V(2).Info("Refreshing volumes failed", "pod", p.pod.Name, "namespace", p.pod.Namespace, "err", err)
 	}
 	m.published(p)
+	return true
 }
 
 // published plans the next renewal of the pod's tokens and certificates. The caller holds p.mu.

@@ -420,7 +420,7 @@ func TestRefresh(t *testing.T) {
 		changed := pod.DeepCopy()
 		changed.Labels["app"] = fmt.Sprint("new", round)
 		w.Update(changed)
-		due, _ := w.due(time.Now())
+		due, _ := w.due(time.Now(), true)
 		if len(due) != 1 {
 			t.Fatalf("%d pods due, want 1", len(due))
 		}
@@ -432,7 +432,7 @@ func TestRefresh(t *testing.T) {
 			tree(t, w.Volumes("u1")["d"].HostPath)); diff != "" {
 			t.Error(diff)
 		}
-		if due, _ := w.due(time.Now()); len(due) != 0 {
+		if due, _ := w.due(time.Now(), true); len(due) != 0 {
 			t.Error("still due after the refresh")
 		}
 		w.Manager = w.restart()
@@ -466,7 +466,7 @@ func TestFilesFollowResize(t *testing.T) {
 	p := w.find("u1")
 	look := func(due int, want ...string) {
 		t.Helper()
-		pods, _ := w.due(time.Now())
+		pods, _ := w.due(time.Now(), true)
 		if len(pods) != due {
 			t.Errorf("%d pods due, want %d", len(pods), due)
 		}
@@ -568,7 +568,7 @@ func TestToken(t *testing.T) {
 		info.Sys().(*syscall.Stat_t).Uid != 1000 {
 		t.Errorf("the token must belong to the common user alone: %v %v", info, err)
 	}
-	_, next := w.due(time.Now())
+	_, next := w.due(time.Now(), true)
 	if d := time.Until(next); d < 47*time.Minute || d > 49*time.Minute {
 		t.Errorf("next renewal in %v, want 80 %% of an hour", d)
 	}
@@ -578,7 +578,7 @@ func TestToken(t *testing.T) {
 		t.Errorf("%d tokens requested, want the stored one", w.tokens)
 	}
 	p := w.find("u1")
-	if due, _ := w.due(time.Now().Add(48*time.Minute + time.Second)); len(due) != 1 {
+	if due, _ := w.due(time.Now().Add(48*time.Minute+time.Second), true); len(due) != 1 {
 		t.Error("not due after 80 % of its life")
 	}
 	for k, tok := range p.tokens {

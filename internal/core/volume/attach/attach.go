@@ -1,0 +1,410 @@
+// Package attach decides which volumes of CSI drivers are attached to which nodes: which VolumeAttachments are made and
+// deleted, what the status of nodes says is attached, and which events pods get. Pure: the attach/detach controller
+// drives it.
+//
+// The order of writes keeps a volume on a node that uses it. The node says that a volume is in use before it looks
+// whether it is attached; here a volume is taken off the node's list before its last look at what is in use, and only
+// then its VolumeAttachment is deleted.
+//
+// Contract: S4.D in docs/spec/storage-and-node.md.
+package attach
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"carob/internal/core/volume"
+)
+
+// Limits of waits (S0.33, S0.35).
+const (
+	ForceWait    = 6 * time.Minute // for a node that is not ready
+	AttachWait   = 2 * time.Minute // for the driver, before pods are told
+	MaxToldAgain = 4 * time.Minute // between two words about the same wait
+)
+
+// Volume is a persistent volume of a CSI driver.
+type Volume struct {
+	Name string // of the PersistentVolume
+	volume.Handle
+	Exclusive bool // may be attached to one node at a time
+}
+
+// VolumeOf reads a volume; false: it is not of a CSI driver.
+func VolumeOf(v *corev1.PersistentVolume) (Volume, bool) {
+	h, ok := volume.HandleOf(v)
+	if !ok {
+		return Volume{}, false
+	}
+	shared := slices.Contains(v.Spec.AccessModes, corev1.ReadWriteMany) ||
+		slices.Contains(v.Spec.AccessModes, corev1.ReadOnlyMany)
+	return Volume{Name: v.Name, Handle: h, Exclusive: len(v.Spec.AccessModes) > 0 && !shared}, true
+}
+
+// Holds reports whether a pod with a node still needs its volumes attached (S4.33).
+func Holds(pod *corev1.Pod) bool {
+	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return false
+	}
+	if pod.DeletionTimestamp == nil {
+		return true
+	}
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses,
+		pod.Status.EphemeralContainerStatuses} {
+		if slices.ContainsFunc(list, func(s corev1.ContainerStatus) bool { return s.State.Running != nil }) {
+			return true
+		}
+	}
+	// Without any status its containers may be running all the same.
+	return len(pod.Status.ContainerStatuses) == 0 && pod.Status.Phase == corev1.PodRunning
+}
+
+// Wanted is a volume that pods of a node need, and which of them.
+type Wanted struct {
+	Volume
+	Pods []*corev1.Pod // in any order
+}
+
+// Memory is what the controller remembers of one VolumeAttachment between decisions. After a restart it begins anew.
+type Memory struct {
+	Waiting  time.Time            // since when the driver is waited for; zero: it is not
+	Leaving  time.Time            // since when nobody needs it; zero: somebody does
+	NotReady time.Time            // since when the node has not been ready, of that time; zero: it is
+	Error    string               // the last failure that pods were told about
+	Attached bool                 // pods were told so, or found it so
+	Told     time.Time            // when they were last told that they wait
+	Blocked  map[string]time.Time // pods that were told about other nodes, by UID
+}
+
+// Input is what a decision about the attachments of a node depends on.
+type Input struct {
+	Node   string
+	Object *corev1.Node // nil: there is no such node
+	Wanted []Wanted
+	// Attachments are those of the node that this controller made, and whose volume is not known any more.
+	Attachments []*storagev1.VolumeAttachment
+	// Elsewhere are the nodes other than this one that a volume has an attachment on, and UsedBy the pods that use it
+	// there.
+	Elsewhere func(v Volume) []string
+	UsedBy    func(v Volume) []*corev1.Pod
+	// NoForce says that a node that is not ready keeps its volumes.
+	NoForce bool
+	Memory  map[string]*Memory // by name of the attachment; changed by the decision
+	Now     time.Time
+}
+
+// Event is about a pod.
+type Event struct {
+	Pod                   *corev1.Pod
+	Type, Reason, Message string
+}
+
+// Step is what is to be done, in this order.
+type Step struct {
+	// Attached is what the status of the node is to say; nil: it says so.
+	Attached *[]corev1.AttachedVolume
+	// Delete are attachments to delete once that is written, if MayGo says so of the node, looked at after that write.
+	Delete []Deletion
+	Create []*storagev1.VolumeAttachment
+	Events []Event
+	Again  time.Duration // when to decide again without a change; 0: never
+}
+
+// Deletion is an attachment that goes.
+type Deletion struct {
+	Name   string
+	Safe   bool
+	Forced string // why it is not safe: "timeout" or "out-of-service"; "" where the node is gone
+}
+
+// ForNode decides about all attachments of a node.
+func ForNode(in Input) Step {
+	var s Step
+	d := decision{in: in, step: &s, have: map[string]*storagev1.VolumeAttachment{}}
+	for _, a := range in.Attachments {
+		d.have[a.Name] = a
+	}
+	wanted := map[string]bool{}
+	for _, w := range in.Wanted {
+		name := w.AttachmentName(in.Node)
+		wanted[name] = true
+		m := d.memory(name)
+		m.Leaving, m.NotReady = time.Time{}, time.Time{}
+		d.attach(name, w, m)
+	}
+	for _, a := range in.Attachments {
+		if !wanted[a.Name] {
+			d.detach(a, d.memory(a.Name))
+		}
+	}
+	for name := range in.Memory { // any order: each by itself
+		if d.have[name] == nil && !wanted[name] {
+			delete(in.Memory, name)
+		}
+	}
+	d.status()
+	slices.SortFunc(s.Create, func(a, b *storagev1.VolumeAttachment) int { return cmp.Compare(a.Name, b.Name) })
+	return s
+}
+
+type decision struct {
+	in       Input
+	step     *Step
+	have     map[string]*storagev1.VolumeAttachment
+	attached []corev1.AttachedVolume
+}
+
+func (d *decision) memory(name string) *Memory {
+	m := d.in.Memory[name]
+	if m == nil {
+		m = &Memory{}
+		d.in.Memory[name] = m
+	}
+	return m
+}
+
+// again has the decision made again in time.
+func (d *decision) again(wait time.Duration) {
+	wait = max(wait, time.Millisecond)
+	if d.step.Again == 0 || wait < d.step.Again {
+		d.step.Again = wait
+	}
+}
+
+func (d *decision) tell(pods []*corev1.Pod, kind, reason, format string, args ...any) {
+	for _, p := range pods {
+		d.step.Events = append(d.step.Events, Event{p, kind, reason, fmt.Sprintf(format, args...)})
+	}
+}
+
+// attach decides about a volume that pods need (S4.31, S4.32, S4.41).
+func (d *decision) attach(name string, w Wanted, m *Memory) {
+	if d.in.Object == nil {
+		return
+	}
+	if a := d.have[name]; a == nil || !a.Status.Attached || a.DeletionTimestamp != nil {
+		m.Attached = false
+	}
+	switch a := d.have[name]; {
+	case a == nil:
+		if w.Exclusive && len(d.in.Elsewhere(w.Volume)) > 0 {
+			d.blocked(w, m)
+			return
+		}
+		pv := w.Name
+		made := &storagev1.VolumeAttachment{
+			Spec: storagev1.VolumeAttachmentSpec{Attacher: w.Driver, NodeName: d.in.Node,
+				Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv}},
+		}
+		made.Name = name
+		d.step.Create = append(d.step.Create, made)
+		d.waits(w, m)
+	case a.DeletionTimestamp != nil: // it goes first; its end is a change
+	case a.Status.Attached:
+		m.Waiting, m.Error, m.Told, m.Blocked = time.Time{}, "", time.Time{}, nil
+		unique := w.UniqueName()
+		d.attached = append(d.attached, corev1.AttachedVolume{Name: unique})
+		if !listed(d.in.Object, unique) && !m.Attached {
+			d.tell(
+				w.Pods,
+				corev1.EventTypeNormal,
+				"SuccessfulAttachVolume",
+				"AttachVolume.Attach succeeded for volume %q ",
+				w.Name,
+			)
+		}
+		m.Attached = true
+	case a.Status.AttachError != nil:
+		failure := a.Status.AttachError.Time.UTC().Format(time.RFC3339) + " " + a.Status.AttachError.Message
+		if m.Error != failure {
+			d.tell(
+				w.Pods,
+				corev1.EventTypeWarning,
+				"FailedAttachVolume",
+				"AttachVolume.Attach failed for volume %q : %s",
+				w.Name,
+				a.Status.AttachError.Message,
+			)
+		}
+		m.Error, m.Waiting, m.Told = failure, time.Time{}, time.Time{}
+	default:
+		d.waits(w, m)
+	}
+}
+
+// waits tells pods whose volume the driver does not attach.
+func (d *decision) waits(w Wanted, m *Memory) {
+	if m.Waiting.IsZero() {
+		m.Waiting = d.in.Now
+	}
+	due := m.Waiting.Add(AttachWait)
+	if !m.Told.IsZero() {
+		due = m.Told.Add(MaxToldAgain)
+	}
+	if d.in.Now.Before(due) {
+		d.again(due.Sub(d.in.Now))
+		return
+	}
+	m.Told = d.in.Now
+	d.again(MaxToldAgain)
+	d.tell(
+		w.Pods,
+		corev1.EventTypeWarning,
+		"FailedAttachVolume",
+		"AttachVolume.Attach failed for volume %q : timed out "+
+			"waiting for external-attacher of %s CSI driver to attach volume %s",
+		w.Name,
+		w.Driver,
+		w.ID,
+	)
+}
+
+// blocked tells each pod once that another node has its volume.
+func (d *decision) blocked(w Wanted, m *Memory) {
+	users := d.in.UsedBy(w.Volume)
+	for _, p := range w.Pods {
+		if _, ok := m.Blocked[string(p.UID)]; ok {
+			continue
+		}
+		if m.Blocked == nil {
+			m.Blocked = map[string]time.Time{}
+		}
+		m.Blocked[string(p.UID)] = d.in.Now
+		d.tell(
+			[]*corev1.Pod{p},
+			corev1.EventTypeWarning,
+			"FailedAttachVolume",
+			"Waiting for detach for volume %q %s",
+			w.Name,
+			whoUses(p, users),
+		)
+	}
+}
+
+func whoUses(pod *corev1.Pod, users []*corev1.Pod) string {
+	var same []string
+	others := 0
+	for _, u := range users {
+		if u.Namespace == pod.Namespace {
+			same = append(same, u.Name)
+		} else {
+			others++
+		}
+	}
+	slices.Sort(same)
+	switch {
+	case len(same) > 0 && others > 0:
+		return fmt.Sprintf("Volume is already used by pod(s) %s and %d pod(s) in different namespaces",
+			strings.Join(same, ", "), others)
+	case len(same) > 0:
+		return "Volume is already used by pod(s) " + strings.Join(same, ", ")
+	case others > 0:
+		return fmt.Sprintf("Volume is already used by %d pod(s) in different namespaces", others)
+	default:
+		return "Volume is already exclusively attached to one node, waiting on detach before it can be attached to another node"
+	}
+}
+
+// detach decides about an attachment that no pod needs (S4.36).
+func (d *decision) detach(a *storagev1.VolumeAttachment, m *Memory) {
+	if m.Leaving.IsZero() {
+		m.Leaving = d.in.Now
+	}
+	m.Waiting, m.Told, m.Blocked = time.Time{}, time.Time{}, nil
+	if a.DeletionTimestamp != nil {
+		return
+	}
+	node := d.in.Object
+	if node == nil {
+		d.step.Delete = append(d.step.Delete, Deletion{Name: a.Name})
+		return
+	}
+	used, known := usedAs(node, a.Name)
+	if !used {
+		d.step.Delete = append(d.step.Delete, Deletion{Name: a.Name, Safe: true})
+		return
+	}
+	if slices.ContainsFunc(
+		node.Spec.Taints,
+		func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService },
+	) {
+		d.step.Delete = append(d.step.Delete, Deletion{Name: a.Name, Forced: "out-of-service"})
+		return
+	}
+	if isReady(node) {
+		m.NotReady = time.Time{}
+	} else if m.NotReady.IsZero() {
+		m.NotReady = d.in.Now
+	}
+	switch left := m.NotReady.Add(ForceWait).Sub(d.in.Now); {
+	case m.NotReady.IsZero() || d.in.NoForce:
+	case left <= 0:
+		d.step.Delete = append(d.step.Delete, Deletion{Name: a.Name, Forced: "timeout"})
+		return
+	default:
+		d.again(left)
+	}
+	if a.Status.Attached && listed(node, known) { // it stays until the node lets go of it
+		d.attached = append(d.attached, corev1.AttachedVolume{Name: known})
+	}
+}
+
+// usedAs reports whether a node says that it uses the volume of an attachment, and by which name.
+func usedAs(node *corev1.Node, attachment string) (bool, corev1.UniqueVolumeName) {
+	for _, name := range node.Status.VolumesInUse {
+		if h, ok := volume.ParseUniqueName(name); ok && h.AttachmentName(node.Name) == attachment {
+			return true, name
+		}
+	}
+	return false, ""
+}
+
+// MayGo reports whether an attachment can be deleted, of a node as it is now: its status must not list the volume as
+// attached any more, and the node must not use it unless that is to be ignored.
+func MayGo(node *corev1.Node, d Deletion) bool {
+	if slices.ContainsFunc(node.Status.VolumesAttached, func(a corev1.AttachedVolume) bool {
+		h, ok := volume.ParseUniqueName(a.Name)
+		return ok && h.AttachmentName(node.Name) == d.Name
+	}) {
+		return false
+	}
+	used, _ := usedAs(node, d.Name)
+	return !used || !d.Safe
+}
+
+func listed(node *corev1.Node, name corev1.UniqueVolumeName) bool {
+	return slices.ContainsFunc(node.Status.VolumesAttached,
+		func(a corev1.AttachedVolume) bool { return a.Name == name })
+}
+
+func isReady(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// status decides what the node's status says is attached. Volumes of other plugins stay as they are.
+func (d *decision) status() {
+	node := d.in.Object
+	if node == nil {
+		return
+	}
+	list := d.attached
+	for _, a := range node.Status.VolumesAttached {
+		if _, ok := volume.ParseUniqueName(a.Name); !ok {
+			list = append(list, a)
+		}
+	}
+	slices.SortFunc(list, func(a, b corev1.AttachedVolume) int { return cmp.Compare(a.Name, b.Name) })
+	have := slices.Clone(node.Status.VolumesAttached)
+	slices.SortFunc(have, func(a, b corev1.AttachedVolume) int { return cmp.Compare(a.Name, b.Name) })
+	if !slices.Equal(list, have) {
+		d.step.Attached = &list
+	}
+}
