@@ -137,7 +137,8 @@ func TestSetUp(t *testing.T) {
 	publish := calls[1].Request.(*csiapi.NodePublishVolumeRequest)
 	mount := publish.VolumeCapability.GetMount()
 	if stage.Secrets["k"] != "v" || stage.VolumeContext["color"] != "red" || len(stage.VolumeContext) != 1 ||
-		stage.StagingTargetPath != publish.StagingTargetPath || publish.TargetPath != target || publish.Secrets["k"] != "v" ||
+		stage.StagingTargetPath != publish.StagingTargetPath || publish.TargetPath != target ||
+		publish.Secrets["k"] != "v" ||
 		mount.FsType != "ext4" || !slices.Equal(mount.MountFlags, []string{"noatime"}) || publish.Readonly ||
 		publish.VolumeCapability.AccessMode.Mode != csiapi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER ||
 		publish.VolumeContext["csi.storage.k8s.io/pod.name"] != "p-u1" ||
@@ -477,7 +478,8 @@ func TestExpand(t *testing.T) {
 			if _, err := claims.UpdateStatus(t.Context(), c, metav1.UpdateOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := w.client.CoreV1().PersistentVolumes().Update(t.Context(), r.PV, metav1.UpdateOptions{}); err != nil {
+			_, err := w.client.CoreV1().PersistentVolumes().Update(t.Context(), r.PV, metav1.UpdateOptions{})
+			if err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -517,7 +519,8 @@ func TestExpand(t *testing.T) {
 	look()
 	look()
 	c = claim()
-	if s := c.Status.AllocatedResourceStatuses[corev1.ResourceStorage]; s != corev1.PersistentVolumeClaimNodeResizeInfeasible ||
+	infeasible := corev1.PersistentVolumeClaimNodeResizeInfeasible
+	if s := c.Status.AllocatedResourceStatuses[corev1.ResourceStorage]; s != infeasible ||
 		!strings.Contains(fmt.Sprint(c.Status.Conditions), "too large") {
 		t.Fatalf("%+v", c.Status)
 	}
