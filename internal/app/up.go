@@ -29,6 +29,7 @@ import (
 	"carob/internal/base/instance"
 	"carob/internal/base/netwatch"
 	"carob/internal/base/pki"
+	"carob/internal/base/routeapi"
 	"carob/internal/cli"
 	"carob/internal/controllers"
 	"carob/internal/core/eviction"
@@ -474,6 +475,9 @@ func (c *carob) agent() (*node.Agent, error) {
 		DrainTimeout:     c.in.DrainTimeout,
 		Journal:          c.timeline,
 		Credentials:      c.credentials,
+	}
+	if c.gateway != nil {
+		cfg.Handlers["GET /"+routeapi.Path] = http.HandlerFunc(c.gateway.ServeRoutes)
 	}
 	err := kubeletSettings(&c.in, &cfg)
 	if err != nil {

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"errors"
+	"strings"
 	"testing"
 )
 
@@ -62,5 +63,11 @@ func TestNoRequestIsLostThroughTheGateway(t *testing.T) {
 	}
 	if err := errors.Join(errs...); err != nil {
 		t.Error(err)
+	}
+	shown := c.carob(t, "routes", "-n", r.namespace)
+	for _, want := range []string{"127.77.9.1:8080", "ingress/web", "127.77.9.2:8080", "httproute/web", "web:80"} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("carob routes does not show %s:\n%s", want, shown)
+		}
 	}
 }

@@ -1,0 +1,152 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"carob/internal/base/routeapi"
+)
+
+func (r *root) routesCommand() *cobra.Command {
+	var namespace, node, output string
+	var all bool
+	cmd := &cobra.Command{
+		Use:     "routes",
+		Aliases: []string{"route"},
+		Short:   "Show what Ingresses and the Gateway API serve where",
+		Long: `Show what Ingresses and the Gateway API serve where: for each address, host, and
+path the backends and their ready endpoints. Objects that are not served as they
+are written are listed after that.`,
+		Example: `  carob routes
+  carob routes -A -o wide
+  carob routes -n shop -o json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if all {
+				namespace = metav1.NamespaceAll
+			}
+			c, err := r.client()
+			if err != nil {
+				return err
+			}
+			if node, err = oneNode(cmd.Context(), c, node); err != nil {
+				return err
+			}
+			body, err := agentPath(c, "GET", node, routeapi.Path).Param("namespace", namespace).DoRaw(cmd.Context())
+			if apierrors.IsNotFound(err) {
+				return errors.New("nothing is served: carob was started without --gateway-http, --gateway-https, " +
+					"and --gateway-addresses")
+			}
+			if err != nil {
+				return fmt.Errorf("ask node %s for its routes: %w", node, plain(err))
+			}
+			var list routeapi.List
+			if err := json.Unmarshal(body, &list); err != nil {
+				return fmt.Errorf("read the routes of node %s: %w", node, err)
+			}
+			return printObject(r.out, output, &list, func(w io.Writer) error {
+				return printRoutes(w, &list, all, output == "wide")
+			})
+		},
+	}
+	addOutputFlag(cmd, &output)
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", metav1.NamespaceDefault, "namespace of the routes")
+	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "routes of all namespaces")
+	cmd.Flags().StringVar(&node, "node", "", "node to ask (default: the only one)")
+	_ = cmd.RegisterFlagCompletionFunc("node", r.completeNodes)
+	return cmd
+}
+
+func printRoutes(w io.Writer, list *routeapi.List, namespaces, wide bool) error {
+	if len(list.Routes) == 0 && len(list.Problems) == 0 {
+		_, err := fmt.Fprintln(w, "no route is served in this namespace (-A: all namespaces)")
+		return err
+	}
+	tw := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+	if len(list.Routes) > 0 {
+		header := "ADDRESS\tPROTOCOL\tHOST\tPATH\tROUTE\tBACKENDS\tREADY"
+		if wide {
+			header += "\tMATCH\tFILTERS\tENDPOINTS"
+		}
+		fmt.Fprintln(tw, header)
+	}
+	for i := range list.Routes {
+		fmt.Fprintln(tw, routeLine(&list.Routes[i], namespaces, wide))
+	}
+	if err := tw.Flush(); err != nil || len(list.Problems) == 0 {
+		return err
+	}
+	if len(list.Routes) > 0 {
+		fmt.Fprintln(w)
+	}
+	fmt.Fprintln(tw, "PROBLEM OF\tREASON\tMESSAGE")
+	for _, p := range list.Problems {
+		of := strings.ToLower(p.Kind) + "/" + p.Name
+		if namespaces && p.Namespace != "" {
+			of = p.Namespace + " " + of
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\n", printable(of), printable(p.Reason), printable(p.Message))
+	}
+	return tw.Flush()
+}
+
+func routeLine(r *routeapi.Route, namespaces, wide bool) string {
+	of := strings.ToLower(r.Kind) + "/" + r.Name
+	if namespaces {
+		of = r.Namespace + " " + of
+	}
+	if r.Rule != "" {
+		of += " (" + r.Rule + ")"
+	}
+	var backends, endpoints []string
+	ready := 0
+	for _, b := range r.Backends {
+		text := b.Service
+		if !namespaces {
+			text = strings.TrimPrefix(text, r.Namespace+"/")
+		}
+		switch {
+		case text == "":
+			text = b.Problem
+		case len(b.Endpoints) == 0 && b.Problem != "":
+			text += " (" + b.Problem + ")"
+		}
+		if len(r.Backends) > 1 {
+			text = fmt.Sprintf("%s ×%d", text, b.Weight)
+		}
+		backends = append(backends, text)
+		endpoints = append(endpoints, b.Endpoints...)
+		ready += len(b.Endpoints)
+	}
+	served, count := strings.Join(backends, ", "), fmt.Sprint(ready)
+	if r.Answer != "" {
+		served, count = "answers "+r.Answer, "-"
+	}
+	fields := []string{r.Address, r.Protocol, r.Host, dash(r.Path), of, dash(served), count}
+	if wide {
+		fields = append(fields, dash(strings.Join(r.Match, ", ")), dash(strings.Join(r.Filters, ", ")),
+			dash(strings.Join(endpoints, ", ")))
+	}
+	for i := range fields {
+		fields[i] = printable(fields[i])
+	}
+	return strings.Join(fields, "\t")
+}
+
+// printable shows what a terminal would take for more than text, and what would break a table.
+func printable(text string) string {
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c == 0x7f || 0x80 <= c && c < 0xa0 {
+			return '\uFFFD'
+		}
+		return c
+	}, text)
+}

@@ -1,0 +1,43 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"carob/internal/base/routeapi"
+)
+
+func TestPrintRoutes(t *testing.T) {
+	list := &routeapi.List{Routes: []routeapi.Route{
+		{Address: "127.0.0.1:80", Protocol: "HTTP", Kind: "HTTPRoute", Namespace: "shop", Name: "web", Host: "*",
+			Path: "/", Match: []string{"method GET"}, Filters: []string{"rewrite"}, Backends: []routeapi.Backend{
+				{Service: "shop/a:80", Weight: 9, Endpoints: []string{"10.0.0.1:8080"}},
+				{Service: "shop/b:80", Weight: 1, Problem: "no endpoint is ready: requests get 503"}}},
+		{Address: "127.0.0.1:80", Protocol: "HTTP", Kind: "Ingress", Namespace: "shop", Name: "old",
+			Host: "x.example\x1b[31m", Path: "=/\tx", Answer: "308"},
+	}, Problems: []routeapi.Problem{{Kind: "HTTPRoute", Namespace: "shop", Name: "bad", Reason: "BackendNotFound",
+		Message: "ResolvedRefs: Service shop/c is not there"}}}
+	var b strings.Builder
+	if err := printRoutes(&b, list, false, true); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+	squeeze := func(s string) string { return strings.Join(strings.Fields(s), " ") }
+	want := []string{
+		"ADDRESS PROTOCOL HOST PATH ROUTE BACKENDS READY MATCH FILTERS ENDPOINTS",
+		"127.0.0.1:80 HTTP * / httproute/web a:80 ×9, b:80 (no endpoint is ready: requests get 503) ×1 1 method GET " +
+			"rewrite 10.0.0.1:8080",
+		"127.0.0.1:80 HTTP x.example\uFFFD[31m =/\uFFFDx ingress/old answers 308 - - - -",
+		"",
+		"PROBLEM OF REASON MESSAGE",
+		"httproute/bad BackendNotFound ResolvedRefs: Service shop/c is not there",
+	}
+	if len(lines) != len(want) {
+		t.Fatalf("%q", lines)
+	}
+	for i := range want {
+		if squeeze(lines[i]) != want[i] {
+			t.Errorf("line %d: %q, want %q", i, squeeze(lines[i]), want[i])
+		}
+	}
+}

@@ -1,0 +1,40 @@
+package gatewayplan
+
+import (
+	"fmt"
+	"testing"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"carob/internal/core/httproute"
+)
+
+// crowd is a world with many routes at one Gateway, each with a host name of its own.
+func crowd(n int) *World {
+	w := world()
+	w.Gateways = []*gatewayv1.Gateway{gatewayOf("gw", 0, plain("main", 80, ""))}
+	for i := range n {
+		w.HTTPRoutes = append(w.HTTPRoutes, routeOf("a", fmt.Sprint("r", i), gatewayv1.ParentReference{Name: "gw"},
+			gatewayv1.Hostname(fmt.Sprintf("h%d.example.com", i))))
+	}
+	return w
+}
+
+func BenchmarkPlan(b *testing.B) {
+	for _, n := range []int{100, 10000, 100000} {
+		w := crowd(n)
+		b.Run(fmt.Sprint("make/", n), func(b *testing.B) {
+			for b.Loop() {
+				Make(w)
+			}
+		})
+		plan := Make(w)
+		b.Run(fmt.Sprint("compile/", n), func(b *testing.B) {
+			for b.Loop() {
+				for _, p := range plan.Ports {
+					httproute.Compile(p.Listeners)
+				}
+			}
+		})
+	}
+}
