@@ -1,6 +1,8 @@
 package app
 
 import (
+	"maps"
+	"strings"
 	"sync"
 
 	"carob/internal/base/addons"
@@ -47,4 +49,52 @@ func (s *addonSwitch) follow(tell func(on bool)) {
 func (c *carob) definitionChanged(definition string, labels map[string]string) {
 	c.vpa.changed(definition, labels)
 	c.gatewayAPI.changed(definition, labels)
+	c.inference.changed(definition, labels)
+}
+
+// poolDefinitions reports which kinds of the inference extension the API server has, whoever has installed them.
+type poolDefinitions struct {
+	mu       sync.Mutex
+	names    map[string]bool
+	disabled bool // the add-on rests
+	tell     func(map[string]bool)
+}
+
+// changed is called for each custom resource definition; labels is nil when it is gone.
+func (d *poolDefinitions) changed(definition string, labels map[string]string) {
+	if !strings.HasSuffix(definition, ".inference.networking.k8s.io") &&
+		!strings.HasSuffix(definition, ".inference.networking.x-k8s.io") {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before := d.served()
+	if labels == nil {
+		delete(d.names, definition)
+	} else if d.names == nil {
+		d.names = map[string]bool{definition: true}
+	} else {
+		d.names[definition] = true
+	}
+	if a, _ := addons.Find(addons.Inference); definition == a.Switch {
+		d.disabled = labels[addons.State] == addons.Disabled
+	}
+	if now := d.served(); d.tell != nil && !maps.Equal(before, now) {
+		d.tell(now)
+	}
+}
+
+func (d *poolDefinitions) served() map[string]bool {
+	if d.disabled {
+		return nil
+	}
+	return maps.Clone(d.names)
+}
+
+// follow calls a part with the definitions now and after each change.
+func (d *poolDefinitions) follow(tell func(map[string]bool)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.tell = tell
+	tell(d.served())
 }

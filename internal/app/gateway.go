@@ -69,6 +69,7 @@ func (c *carob) startGateway(ctx context.Context) error {
 		Proxies: ports.Proxies,
 		HTTP:    ports.HTTP, HTTPS: ports.HTTPS, Pool: ports.Addresses, Host: c.machine.hostIPs})
 	c.gatewayAPI.follow(c.gateway.SetGatewayAPI)
+	c.inference.follow(c.gateway.SetInference)
 	c.parts.start(ctx, "gateway", func(ctx context.Context) error {
 		events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 		defer events.Shutdown()

@@ -166,6 +166,7 @@ type carob struct {
 	timeline    *timeline.Store
 	credentials *credentials.Plugins
 	nodeHealth  func(ctx context.Context) error // serves it; nil: nobody asked
+	inference   poolDefinitions
 }
 
 func url(in instance.Instance) string {

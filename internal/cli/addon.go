@@ -332,10 +332,13 @@ func (r *root) disableAddon(ctx context.Context, c dynamic.Interface, a addons.A
 // countAddonObjects says how many objects there are of each kind of an add-on, "3 things".
 func countAddonObjects(ctx context.Context, c dynamic.Interface, a addons.Addon) (out []string) {
 	for _, resource := range a.Objects {
-		list, err := c.Resource(schema.GroupVersionResource{Group: a.Group, Version: "v1", Resource: resource}).
-			List(ctx, metav1.ListOptions{})
+		kind, _ := schema.ParseResourceArg(resource)
+		if kind == nil {
+			kind = &schema.GroupVersionResource{Group: a.Group, Version: "v1", Resource: resource}
+		}
+		list, err := c.Resource(*kind).List(ctx, metav1.ListOptions{})
 		if err == nil && len(list.Items) > 0 {
-			out = append(out, fmt.Sprintf("%d %s", len(list.Items), resource))
+			out = append(out, fmt.Sprintf("%d %s", len(list.Items), kind.Resource))
 		}
 	}
 	return out

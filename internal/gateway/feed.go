@@ -37,6 +37,13 @@ const (
 	gatewayKinds              // while the API server serves the Gateway API
 	backingKinds              // while there is an Ingress or a Gateway to serve
 	routeKinds                // while there is a Gateway to serve
+	// These, each of one kind, while there is a Gateway to serve and the API server has the kind.
+	poolKinds
+	oldPoolKinds
+	modelKinds
+	objectiveKinds
+	rewriteKinds
+	podKinds // while there is an InferencePool
 	stages
 )
 
@@ -47,6 +54,7 @@ type feed struct {
 
 	mu         sync.Mutex
 	gatewayAPI bool
+	inference  inferenceFeed
 	kinds      [stages][]*kind
 	running    [stages]context.CancelFunc
 	missing    int // kinds without a first list
@@ -70,8 +78,9 @@ type feed struct {
 	ofService map[name]map[string]*discoveryv1.EndpointSlice
 	readCerts map[name]readSecret
 
-	plan    bool          // the plan has to be made again
-	changed map[name]bool // Services whose endpoints have changed
+	plan    bool                   // the plan has to be made again
+	changed map[name]bool          // Services whose endpoints have changed
+	touched map[httproute.Ref]bool // pools whose endpoints have changed
 }
 
 // readSecret is a Secret that was parsed.
@@ -191,12 +200,12 @@ func (s *store[T]) Resync() error { return nil }
 func newFeed() *feed {
 	return &feed{wake: make(chan struct{}, 1), restage: make(chan struct{}, 1),
 		ofService: map[name]map[string]*discoveryv1.EndpointSlice{}, readCerts: map[name]readSecret{},
-		changed: map[name]bool{}}
+		changed: map[name]bool{}, touched: map[httproute.Ref]bool{}}
 }
 
 // notify wakes the loop if there is something to take. The lock is held.
 func (f *feed) notify() {
-	if f.missing == 0 && (f.plan || len(f.changed) > 0) {
+	if f.missing == 0 && (f.plan || len(f.changed) > 0 || len(f.touched) > 0) {
 		poke(f.wake)
 	}
 }
@@ -220,7 +229,7 @@ func watch[T interface {
 	if at < backingKinds {
 		s.changed = func(_, _ T) { f.plan = true; poke(f.restage) }
 	}
-	s.kind = &kind{name: what, example: example, lw: lw, store: s, early: at == gatewayKinds}
+	s.kind = &kind{name: what, example: example, lw: lw, store: s, early: at == gatewayKinds || at >= poolKinds}
 	s.kind.clear = func() {
 		var none T
 		for key, o := range s.all {
@@ -293,6 +302,7 @@ func (f *feed) declare(cfg Config, gateway rest.Interface) {
 	watch(f, &f.tlsRoutes, routeKinds, "tlsroutes", &gatewayv1.TLSRoute{}, remote("tlsroutes"))
 	watch(f, &f.grants, routeKinds, "referencegrants", &gatewayv1.ReferenceGrant{}, remote("referencegrants"))
 	watch(f, &f.policies, routeKinds, "backendtlspolicies", &gatewayv1.BackendTLSPolicy{}, remote("backendtlspolicies"))
+	f.declarePools(cfg)
 }
 
 // sliceChanged keeps the slices of each Service. The lock is held.
@@ -352,6 +362,7 @@ func (f *feed) follow(ctx context.Context, group *sync.WaitGroup) {
 		case wanted && f.running[at] == nil:
 			watching, cancel := context.WithCancel(ctx)
 			f.running[at] = cancel
+			f.await(stage(at))
 			for _, k := range f.kinds[at] {
 				k.listed = false
 				f.missing += k.awaited()
@@ -391,6 +402,7 @@ func (f *feed) needed() [stages]bool {
 		out[routeKinds] = out[routeKinds] || ours[string(g.Spec.GatewayClassName)]
 	}
 	out[backingKinds] = out[backingKinds] || out[routeKinds]
+	f.neededPools(&out)
 	return out
 }
 
@@ -409,6 +421,8 @@ type snapshot struct {
 	changed      map[name]bool
 	services     map[name]*corev1.Service
 	slices       map[name][]*discoveryv1.EndpointSlice
+	touched      map[httproute.Ref]bool
+	pods         map[string][]*corev1.Pod // by namespace
 }
 
 // endpoints are those of a backend.
@@ -425,7 +439,7 @@ func (s *snapshot) endpoints(ref httproute.Ref) []gatewayplan.Endpoint {
 func (f *feed) take() (world, endpoints *snapshot, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.missing > 0 {
+	if f.missing > 0 || f.awaiting() {
 		return nil, nil, false
 	}
 	for at, wanted := range f.needed() {
@@ -436,6 +450,7 @@ func (f *feed) take() (world, endpoints *snapshot, ok bool) {
 	s := &snapshot{changed: f.changed, services: map[name]*corev1.Service{},
 		slices: map[name][]*discoveryv1.EndpointSlice{}}
 	f.changed = map[name]bool{}
+	f.takePods(s)
 	if !f.plan {
 		for of := range s.changed {
 			s.services[of] = f.services.all[of]
@@ -461,6 +476,7 @@ func (f *feed) take() (world, endpoints *snapshot, ok bool) {
 	for key, m := range f.configMaps.all {
 		s.World.CAs[key] = readCAs(m)
 	}
+	s.World.Inference = f.pools()
 	f.readSecrets(s)
 	return s, nil, true
 }

@@ -154,7 +154,7 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 		if pools[ref] = g.pools[ref]; pools[ref] == nil {
 			pools[ref] = newPool()
 		}
-		g.traffic.set(pools[ref], w.endpoints(ref))
+		g.traffic.set(pools[ref], g.endpointsOf(w, plan, ref))
 	}
 	failed := map[netip.AddrPort]string{}
 	for at, p := range plan.Ports {
@@ -233,8 +233,11 @@ func (g *Gateway) update(changes *snapshot) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for ref, p := range g.pools {
-		if changes.changed[types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}] {
+		if ref.Pool == "" && changes.changed[types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}] {
 			g.traffic.set(p, changes.endpoints(ref))
+		}
+		if changes.touched[ref] {
+			g.traffic.set(p, g.endpointsOf(changes, g.plan, ref))
 		}
 	}
 }

@@ -30,7 +30,8 @@ func schemaVersion() schema.GroupVersion { return schema.GroupVersion(gatewayv1.
 type writer struct {
 	cfg  Config
 	rest rest.Interface
-	wake chan struct{} // capacity 1
+	pool map[string]rest.Interface // clients of the inference extension, by group
+	wake chan struct{}             // capacity 1
 
 	mu   sync.Mutex
 	next *work
@@ -66,6 +67,7 @@ const again = time.Second
 func (w *writer) run(ctx context.Context) {
 	if w.cfg.REST != nil {
 		w.rest, _ = gatewayClient(w.cfg.REST) // the feed has logged what is wrong
+		w.pool, _ = inferenceClients(w.cfg.REST)
 	}
 	retry := time.NewTimer(0)
 	defer retry.Stop()
@@ -176,7 +178,7 @@ func (w *writer) store(ctx context.Context, job *work) (ok bool) {
 			}
 		}
 	}
-	return ok
+	return w.storePools(ctx, job, now) && ok
 }
 
 // done reports whether nothing has to be tried again.

@@ -14,7 +14,7 @@ func TestVerticalPodAutoscaler(t *testing.T) {
 	if out := c.kubectl(t, "get", "crd", "-o", "name"); strings.TrimSpace(out) != "" {
 		t.Errorf("definitions without add-ons: %s", out)
 	}
-	contains(t, "addon list", c.carob(t, "addon", "list"), "vpa       disabled")
+	contains(t, "addon list", c.carob(t, "addon", "list"), "vpa         disabled")
 	contains(t, "addon enable", c.carob(t, "addon", "enable", "vpa"), "addon/vpa enabled")
 	contains(t, "addon enable, again", c.carob(t, "addon", "enable", "vpa"), "addon/vpa unchanged")
 
@@ -123,7 +123,7 @@ spec:
 	out := c.carob(t, "addon", "disable", "vpa")
 	contains(t, "addon disable", out, "addon/vpa disabled\n"+
 		"kept: 1 verticalpodautoscalers, 1 verticalpodautoscalercheckpoints")
-	contains(t, "addon list", c.carob(t, "addon", "list"), "vpa       disabled")
+	contains(t, "addon list", c.carob(t, "addon", "list"), "vpa         disabled")
 	p = c.pod(t, fresh(name))
 	if got = p.Spec.Containers[0].Resources.Requests.Memory().String(); got != "20Mi" {
 		t.Errorf("a pod that is created while the add-on is disabled requests %s", got)

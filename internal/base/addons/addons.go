@@ -26,10 +26,12 @@ const (
 )
 
 // VPA is the add-on that runs VerticalPodAutoscalers. Gateway has the kinds of the Gateway API; a cluster that was
-// started with an address for the gateway has it from the start.
+// started with an address for the gateway has it from the start. Inference has the kinds of pools of model servers,
+// which the gateway serves.
 const (
-	VPA     = "vpa"
-	Gateway = "gateway"
+	VPA       = "vpa"
+	Gateway   = "gateway"
+	Inference = "inference"
 )
 
 // Addon is one add-on.
@@ -39,7 +41,7 @@ type Addon struct {
 	Switch string
 	// Kept says what stays in the cluster when it is disabled.
 	Kept string
-	// Objects are what users make for it: resources of the group.
+	// Objects are what users make for it: resources of the group in version v1, or resource.version.group.
 	Group   string
 	Objects []string
 	text    []byte
@@ -57,6 +59,13 @@ var gateway []byte
 //go:embed gateway-crds.yaml.gz
 var gatewayDefinitions []byte
 
+//go:embed inference.yaml
+var inference []byte
+
+//go:generate ../../../hack/inference-crds
+//go:embed inference-crds.yaml.gz
+var inferenceDefinitions []byte
+
 // All are the add-ons, by name.
 func All() []Addon {
 	return []Addon{{Name: Gateway, Description: "Gateway API: routes to Services by HTTP host, path, and header",
@@ -64,6 +73,13 @@ func All() []Addon {
 		Kept:    "Services and Ingresses stay as they are",
 		Objects: []string{"gateways", "httproutes", "grpcroutes", "tlsroutes"}, text: gateway,
 		definitions: gatewayDefinitions,
+	}, {Name: Inference, Description: "InferencePools: requests for models to the server that answers soonest",
+		Switch: "inferencepools.inference.networking.k8s.io", Group: "inference.networking.k8s.io",
+		Kept:    "model servers and routes stay as they are",
+		Objects: []string{"inferencepools", "inferencepools.v1alpha2.inference.networking.x-k8s.io",
+			"inferencemodels.v1alpha2.inference.networking.x-k8s.io",
+			"inferenceobjectives.v1alpha2.inference.networking.x-k8s.io",
+			"inferencemodelrewrites.v1alpha2.inference.networking.x-k8s.io"}, text: inference, definitions: inferenceDefinitions,
 	}, {Name: VPA, Description: "VerticalPodAutoscaler: sets the requests of pods by what they use",
 		Switch: "verticalpodautoscalers.autoscaling.k8s.io", Group: "autoscaling.k8s.io",
 		Kept:    "pods keep the requests that they have",

@@ -15,6 +15,9 @@ type Endpoint struct {
 	Address netip.AddrPort
 	Pod     types.UID // empty: no pod
 	Ending  bool      // its pod is being deleted
+	// Of a pool: the name of the pod, and the index of the port.
+	Name string
+	Rank int
 }
 
 // Endpoints returns those of a port of a Service, in order: the ready ones, or, if there is none, those that still

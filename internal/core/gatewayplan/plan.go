@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
 )
 
@@ -55,6 +56,9 @@ type World struct {
 	Grants         []*gatewayv1.ReferenceGrant
 	Policies       []*gatewayv1.BackendTLSPolicy
 
+	// Inference has pools of model servers; nil: the API server does not serve the kinds.
+	Inference *Inference
+
 	HTTP, HTTPS netip.AddrPort // where Ingresses are served; not valid: nowhere
 	Pool        []netip.Addr   // a Gateway without addresses gets one of these for itself; none: it shares those above
 	// Assigned are the addresses of the pool that the plan before gave to Gateways; their statuses may not tell yet.
@@ -78,6 +82,11 @@ type Plan struct {
 	GRPCRoutes   map[Name][]gatewayv1.RouteParentStatus
 	TLSRoutes    map[Name][]gatewayv1.RouteParentStatus
 	Policies     map[Name][]gatewayv1.PolicyAncestorStatus
+	// Pools are the InferencePools that routes lead to. PoolStatus is what carob's Gateways say about each pool that
+	// there is; Models, Objectives and Rewrites have the conditions of theirs.
+	Pools                        map[httproute.Ref]*Pool
+	PoolStatus                   map[httproute.Ref][]inferenceapi.Parent
+	Models, Objectives, Rewrites map[Name][]metav1.Condition
 }
 
 // Port is what one port serves.
@@ -131,9 +140,13 @@ func Make(w *World) *Plan {
 		Ingresses: map[Name]IngressResult{}, Classes: map[string][]metav1.Condition{},
 		Gateways: map[Name]gatewayv1.GatewayStatus{}, ListenerSets: map[Name]gatewayv1.ListenerSetStatus{},
 		HTTPRoutes: map[Name][]gatewayv1.RouteParentStatus{}, GRPCRoutes: map[Name][]gatewayv1.RouteParentStatus{},
-		TLSRoutes: map[Name][]gatewayv1.RouteParentStatus{}, Policies: map[Name][]gatewayv1.PolicyAncestorStatus{}}}
+		TLSRoutes: map[Name][]gatewayv1.RouteParentStatus{}, Policies: map[Name][]gatewayv1.PolicyAncestorStatus{},
+		Pools: map[httproute.Ref]*Pool{}, PoolStatus: map[httproute.Ref][]inferenceapi.Parent{}},
+		through: map[httproute.Ref]map[Name]bool{}}
 	p.ingresses()
+	p.readPools()
 	p.gateways()
+	p.poolStatus()
 	return p.Plan
 }
 
@@ -143,6 +156,8 @@ type planner struct {
 
 	policies map[policyTarget]*policy
 	used     map[*policy]map[Name]bool // the Gateways through which a policy works
+	pools    map[httproute.Ref]*Pool
+	through  map[httproute.Ref]map[Name]bool // the Gateways whose routes lead to a pool
 }
 
 func nameOf(o metav1.Object) Name { return Name{Namespace: o.GetNamespace(), Name: o.GetName()} }

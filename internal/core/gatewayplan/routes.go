@@ -24,6 +24,7 @@ type route struct {
 	rejected   string   // why no rule can be served
 	unresolved *backendProblem
 	policies   map[*policy]bool
+	pools      map[httproute.Ref]bool
 }
 
 // attach joins routes and listeners, and says so in the routes' statuses.
@@ -93,6 +94,12 @@ func (p *planner) join(r *route, refs []gatewayv1.ParentReference,
 					p.used[pol] = map[Name]bool{}
 				}
 				p.used[pol][nameOf(g)] = true
+			}
+			for ref := range r.pools { // any order: into a map
+				if p.through[ref] == nil {
+					p.through[ref] = map[Name]bool{}
+				}
+				p.through[ref][nameOf(g)] = true
 			}
 		}
 	}
@@ -355,6 +362,9 @@ func (p *planner) backend(r *route, ref *gatewayv1.BackendObjectReference, weigh
 	name := Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(r.meta.GetNamespace()))),
 		Name: string(ref.Name)}
 	apiGroup, kind := or(ref.Group, ""), or(ref.Kind, "Service")
+	if isPool(string(apiGroup), string(kind)) && r.kind != "TLSRoute" {
+		return p.poolBackend(r, out, string(apiGroup), name, fail)
+	}
 	if apiGroup != "" || kind != "Service" {
 		return fail(&backendProblem{gatewayv1.RouteReasonInvalidKind, fmt.Sprintf("kind %s is no backend", kind)})
 	}

@@ -6,10 +6,17 @@ import "strconv"
 type Ref struct {
 	Namespace, Name string
 	Port            int32
+	// Pool is the API group of an InferencePool, which has no port; empty: a Service.
+	Pool string
 }
 
-// String returns namespace/name:port.
-func (r Ref) String() string { return r.Namespace + "/" + r.Name + ":" + strconv.Itoa(int(r.Port)) }
+// String returns namespace/name:port of a Service, or inferencepool.GROUP/namespace/name.
+func (r Ref) String() string {
+	if r.Pool != "" {
+		return "inferencepool." + r.Pool + "/" + r.Namespace + "/" + r.Name
+	}
+	return r.Namespace + "/" + r.Name + ":" + strconv.Itoa(int(r.Port))
+}
 
 // Protocol is what a backend speaks.
 type Protocol int

@@ -1,0 +1,182 @@
+package gatewayplan
+
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"carob/internal/core/gatewayplan/inferenceapi"
+	"carob/internal/core/httproute"
+)
+
+// Priorities of the criticalities of an InferenceModel (1.3); below 0 a request may be refused.
+const (
+	priorityCritical  = 1
+	priorityStandard  = 0
+	prioritySheddable = -1
+)
+
+// Models says how the requests of a pool for each model are served.
+type Models struct {
+	models     map[string]model    // InferenceModels, by the name that clients use
+	objectives map[string]int      // priorities of InferenceObjectives, by their names
+	exact      map[string][]target // InferenceModelRewrites, by the name that clients use
+	all        []target            // of a rewrite without matches
+	any        bool                // a rewrite without matches is there
+}
+
+type model struct {
+	priority int
+	targets  []target
+}
+
+// target is a name that servers know, and its share.
+type target struct {
+	name   string
+	weight int64
+}
+
+// Resolved is what becomes of a request.
+type Resolved struct {
+	// Target is the name that the server is asked for.
+	Target   string
+	Priority int
+	// Known: an InferenceModel or a rewrite has the name that the client used.
+	Known bool
+}
+
+// Resolve decides about a request for a model. objective is the header that names an InferenceObjective, random any
+// number.
+func (m *Models) Resolve(name, objective string, random uint64) Resolved {
+	out := Resolved{Target: name}
+	if m == nil {
+		return out
+	}
+	of, known := m.models[name]
+	switch {
+	case known:
+		out.Known, out.Priority = true, of.priority
+	case len(m.models) > 0:
+		out.Priority = prioritySheddable // nobody has said that requests for this model matter
+	}
+	targets := of.targets
+	if rewrite, ok := m.exact[name]; ok {
+		out.Known, targets = true, rewrite
+	} else if m.any {
+		out.Known, targets = true, m.all
+	}
+	out.Target = draw(targets, random, name)
+	if objective != "" {
+		out.Priority = m.objectives[objective]
+	}
+	return out
+}
+
+// Rewrites reports whether the name of any model may change, or matter.
+func (m *Models) Rewrites() bool { return m != nil && (len(m.models) > 0 || len(m.exact) > 0 || m.any) }
+
+func draw(targets []target, random uint64, fallback string) string {
+	var sum int64
+	for _, t := range targets {
+		sum += t.weight
+	}
+	if sum <= 0 {
+		return fallback
+	}
+	n := int64(random % uint64(sum))
+	for _, t := range targets {
+		if n -= t.weight; n < 0 {
+			return t.name
+		}
+	}
+	return fallback
+}
+
+// even gives all targets the same share if none has a weight. One without a weight among others is never taken.
+func even(all []target) []target {
+	if !slices.ContainsFunc(all, func(t target) bool { return t.weight > 0 }) {
+		for i := range all {
+			all[i].weight = 1
+		}
+	}
+	return all
+}
+
+// readModels gives each pool its models, and says which of them are valid.
+func (p *planner) readModels() {
+	p.Plan.Models, p.Plan.Objectives, p.Plan.Rewrites = map[Name][]metav1.Condition{}, map[Name][]metav1.Condition{},
+		map[Name][]metav1.Condition{}
+	poolOf := func(o metav1.Object, ref inferenceapi.PoolRef) *Models {
+		pool := p.pools[httproute.Ref{Namespace: o.GetNamespace(), Name: ref.Name, Pool: ref.Group}]
+		if pool == nil {
+			return nil
+		}
+		if pool.Models == nil {
+			pool.Models = &Models{models: map[string]model{}, objectives: map[string]int{},
+				exact: map[string][]target{}}
+		}
+		return pool.Models
+	}
+	accepted := func(generation int64) []metav1.Condition {
+		return []metav1.Condition{condition("Accepted", true, "Accepted", "the pool serves it", generation)}
+	}
+	for _, in := range byAge(p.Inference.Models) {
+		models := poolOf(in, in.Spec.PoolRef)
+		if models == nil {
+			continue // its status says that it waits
+		}
+		if _, taken := models.models[in.Spec.ModelName]; taken {
+			p.Plan.Models[nameOf(in)] = []metav1.Condition{condition("Accepted", false, "ModelNameInUse",
+				"an older InferenceModel of the pool has this modelName", in.Generation)}
+			continue
+		}
+		m := model{priority: priorityStandard}
+		switch in.Spec.Criticality {
+		case "Critical":
+			m.priority = priorityCritical
+		case "Sheddable":
+			m.priority = prioritySheddable
+		}
+		for _, t := range in.Spec.TargetModels {
+			m.targets = append(m.targets, target{t.Name, int64(or(t.Weight, 0))})
+		}
+		m.targets = even(m.targets)
+		models.models[in.Spec.ModelName] = m
+		p.Plan.Models[nameOf(in)] = accepted(in.Generation)
+	}
+	for _, in := range p.Inference.Objectives {
+		if models := poolOf(in, in.Spec.PoolRef); models != nil {
+			models.objectives[in.Name] = int(or(in.Spec.Priority, 0))
+			p.Plan.Objectives[nameOf(in)] = accepted(in.Generation)
+		}
+	}
+	for _, in := range byAge(p.Inference.Rewrites) { // the oldest wins
+		if models := poolOf(in, in.Spec.PoolRef); models != nil {
+			models.rewrite(in)
+			p.Plan.Rewrites[nameOf(in)] = accepted(in.Generation)
+		}
+	}
+}
+
+func (m *Models) rewrite(in *inferenceapi.Rewrite) {
+	for _, rule := range in.Spec.Rules {
+		var targets []target
+		for _, t := range rule.Targets {
+			targets = append(targets, target{t.ModelRewrite, int64(or(t.Weight, 0))})
+		}
+		targets = even(targets)
+		if len(rule.Matches) == 0 && !m.any {
+			m.any, m.all = true, targets
+		}
+		for _, match := range rule.Matches {
+			switch {
+			case match.Model == nil:
+				if !m.any {
+					m.any, m.all = true, targets
+				}
+			case m.exact[match.Model.Value] == nil:
+				m.exact[match.Model.Value] = targets
+			}
+		}
+	}
+}

@@ -1,0 +1,322 @@
+package gatewayplan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"carob/internal/core/gatewayplan/inferenceapi"
+	"carob/internal/core/httproute"
+)
+
+// Inference has the objects of the Gateway API inference extension.
+type Inference struct {
+	Pools      []*inferenceapi.Pool
+	OldPools   []*inferenceapi.OldPool
+	Models     []*inferenceapi.Model
+	Objectives []*inferenceapi.Objective
+	Rewrites   []*inferenceapi.Rewrite
+}
+
+// The picker of a pool that names carob's own: its group and kind in endpointPickerRef. A pool of v1 without a
+// reference has it, too.
+const (
+	PickerGroup = "carob.dev"
+	PickerKind  = "EndpointPicker"
+)
+
+// pickerPort is the port of the Service of a picker that names none (v1alpha2).
+const pickerPort = 9002
+
+// Pool is an InferencePool of any version.
+type Pool struct {
+	Ref        httproute.Ref
+	Generation int64
+	Selector   map[string]string
+	Ports      []int32 // of each pod; each is an endpoint
+	H2C        bool    // what the pods speak; else HTTP/1.1
+	Picker     *PoolPicker
+	Models     *Models
+
+	old        bool   // v1alpha2
+	unresolved string // why the picker cannot be used: every request fails
+}
+
+// PoolPicker is a picker behind a Service, which is asked by ext-proc. A pool without one has carob's own.
+type PoolPicker struct {
+	Service httproute.Ref
+	// Plain: without TLS. Else TLS is not verified unless a BackendTLSPolicy says how (2.1).
+	Plain bool
+	TLS   *httproute.BackendTLS
+	// FailOpen: when the picker does not answer, any endpoint of the pool gets the request; else none.
+	FailOpen bool
+}
+
+func isPool(group, kind string) bool {
+	return kind == "InferencePool" && (group == inferenceapi.Group || group == inferenceapi.OldGroup)
+}
+
+// readPools brings the pools of both versions into one form.
+func (p *planner) readPools() {
+	p.pools = map[httproute.Ref]*Pool{}
+	if p.Inference == nil {
+		return
+	}
+	for _, in := range p.Inference.Pools {
+		pool := &Pool{Ref: poolRef(inferenceapi.Group, in), Generation: in.Generation,
+			Selector: in.Spec.Selector.MatchLabels, H2C: in.Spec.AppProtocol == "kubernetes.io/h2c"}
+		for _, port := range in.Spec.TargetPorts {
+			pool.Ports = append(pool.Ports, port.Number)
+		}
+		if ref := in.Spec.EndpointPickerRef; ref != nil {
+			port := int32(0)
+			if ref.Port != nil {
+				port = ref.Port.Number
+			}
+			p.picker(pool, ref.Group, ref.Kind, ref.Name, port, ref.FailureMode)
+		}
+		p.pools[pool.Ref] = pool
+	}
+	for _, in := range p.Inference.OldPools {
+		pool := &Pool{Ref: poolRef(inferenceapi.OldGroup, in), Generation: in.Generation, Selector: in.Spec.Selector,
+			Ports: []int32{in.Spec.TargetPortNumber}, old: true}
+		if ref := in.Spec.ExtensionRef; ref != nil {
+			p.picker(pool, ref.Group, ref.Kind, ref.Name, or(ref.PortNumber, pickerPort), ref.FailureMode)
+		}
+		p.pools[pool.Ref] = pool
+	}
+	p.readModels()
+}
+
+func poolRef(group string, o metav1.Object) httproute.Ref {
+	return httproute.Ref{Namespace: o.GetNamespace(), Name: o.GetName(), Pool: group}
+}
+
+// picker resolves the reference to a pool's picker.
+func (p *planner) picker(pool *Pool, group, kind, name string, port int32, mode string) {
+	if group == PickerGroup && kind == PickerKind {
+		return
+	}
+	if group != "" || cmp.Or(kind, "Service") != "Service" {
+		pool.unresolved = fmt.Sprintf("%s.%s is no endpoint picker", kind, group)
+		return
+	}
+	of := Name{Namespace: pool.Ref.Namespace, Name: name}
+	if p.Services[of] == nil && pool.old {
+		// v1alpha2 cannot leave the reference out. Manifests of that time name a picker that an operator installs;
+		// without it carob's own serves.
+		return
+	}
+	found, problem := p.service(of, port)
+	if problem != nil {
+		pool.unresolved = problem.message
+		return
+	}
+	pool.Picker = &PoolPicker{Service: httproute.Ref{Namespace: of.Namespace, Name: of.Name, Port: port},
+		Plain: or(found.AppProtocol, "") == "kubernetes.io/h2c", FailOpen: mode == "FailOpen"}
+}
+
+// poolBackend resolves a reference to a pool. Its port plays no role (1.1).
+func (p *planner) poolBackend(r *route, out httproute.Backend, apiGroup string, name Name,
+	fail func(*backendProblem) httproute.Backend) httproute.Backend {
+	if p.Inference == nil {
+		return fail(&backendProblem{gatewayv1.RouteReasonInvalidKind,
+			"InferencePools are not served: `carob addon enable inference`"})
+	}
+	if !p.granted(group, r.kind, r.meta.GetNamespace(), gatewayv1.Group(apiGroup), "InferencePool", name) {
+		return fail(&backendProblem{gatewayv1.RouteReasonRefNotPermitted,
+			fmt.Sprintf("no ReferenceGrant permits the use of InferencePool %s", name)})
+	}
+	ref := httproute.Ref{Namespace: name.Namespace, Name: name.Name, Pool: apiGroup}
+	pool := p.pools[ref]
+	if pool == nil {
+		return fail(&backendProblem{gatewayv1.RouteReasonBackendNotFound,
+			fmt.Sprintf("InferencePool %s of %s is not there%s", name, apiGroup, p.similar(ref))})
+	}
+	if r.pools == nil {
+		r.pools = map[httproute.Ref]bool{}
+	}
+	r.pools[ref] = true
+	if pool.unresolved != "" { // the route is right, the pool is not
+		out.Invalid = pool.unresolved
+		return out
+	}
+	out.Ref = ref
+	if pool.H2C || r.kind == "GRPCRoute" {
+		out.Protocol = httproute.H2C
+	}
+	if pool.Picker != nil {
+		p.Refs[pool.Picker.Service] = true
+		port, _ := p.service(Name{Namespace: ref.Namespace, Name: pool.Picker.Service.Name}, pool.Picker.Service.Port)
+		if pol := p.policyFor(Name{Namespace: ref.Namespace, Name: pool.Picker.Service.Name},
+			port.Name); pol != nil {
+			r.policies[pol] = true
+			if pol.problem != "" {
+				out.Invalid = pol.problem
+				return out
+			}
+			tls := pol.tls
+			tls.H2 = true
+			pool.Picker.TLS, pool.Picker.Plain = &tls, false
+		}
+	}
+	p.Refs[ref] = true
+	p.Plan.Pools[ref] = pool
+	return out
+}
+
+// similar names a pool that may be meant: one whose name begins as the missing one, or one of the other group.
+func (p *planner) similar(ref httproute.Ref) string {
+	best := ""
+	for other := range p.pools { // any order: the smallest wins
+		if other.Namespace != ref.Namespace {
+			continue
+		}
+		text := ""
+		switch {
+		case other.Name == ref.Name:
+			text = fmt.Sprintf("; there is one of group %s", other.Pool)
+		case strings.HasPrefix(other.Name, ref.Name) || strings.HasPrefix(ref.Name, other.Name):
+			text = fmt.Sprintf("; is %q meant?", other.Name)
+		}
+		if text != "" && (best == "" || text < best) {
+			best = text
+		}
+	}
+	return best
+}
+
+// PoolEndpoints are the endpoints of a pool, in order: each port of each pod that matches its selector and is ready.
+// A pod that is being deleted gets nothing new.
+func PoolEndpoints(pool *Pool, pods []*corev1.Pod) []Endpoint {
+	var out []Endpoint
+	for _, pod := range pods {
+		ip, ok := PoolAddress(pod)
+		if !ok || !Selects(pool.Selector, pod.Labels) || pod.Namespace != pool.Ref.Namespace {
+			continue
+		}
+		for rank, port := range pool.Ports {
+			if port > 0 && port < 1<<16 {
+				out = append(out, Endpoint{Address: netip.AddrPortFrom(ip, uint16(port)), Pod: pod.UID,
+					Name: pod.Name, Rank: rank})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Endpoint) int {
+		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Pod, b.Pod))
+	})
+	return slices.CompactFunc(out, func(a, b Endpoint) bool { return a.Address == b.Address })
+}
+
+// PoolAddress is where a pod can be reached; false when it must not get requests.
+func PoolAddress(pod *corev1.Pod) (netip.Addr, bool) {
+	ip, err := netip.ParseAddr(pod.Status.PodIP)
+	ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+	return ip.Unmap(), err == nil && ready && pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning
+}
+
+// Selects reports whether all labels of a selector are there. An empty selector selects nothing.
+func Selects(selector, of map[string]string) bool {
+	if len(selector) == 0 {
+		return false
+	}
+	for k, v := range selector { // any order: a conjunction
+		if have, ok := of[k]; !ok || have != v {
+			return false
+		}
+	}
+	return true
+}
+
+// poolStatus says what carob's Gateways do with each pool.
+func (p *planner) poolStatus() {
+	for ref, pool := range p.pools { // any order: into a map
+		out := []inferenceapi.Parent{}
+		for _, g := range slices.SortedFunc(maps.Keys(p.through[ref]), func(a, b Name) int {
+			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		}) {
+			parent := inferenceapi.Parent{ControllerName: string(GatewayController),
+				ParentRef: inferenceapi.ParentRef{Group: group, Kind: "Gateway", Namespace: g.Namespace, Name: g.Name}}
+			resolved := condition("ResolvedRefs", true, "ResolvedRefs", "carob's own endpoint picker serves"+ownMark,
+				pool.Generation)
+			switch {
+			case pool.unresolved != "":
+				resolved = condition("ResolvedRefs", false, "InvalidExtensionRef", pool.unresolved+ownMark,
+					pool.Generation)
+			case pool.Picker != nil:
+				resolved.Message = "the endpoint picker is Service " + pool.Picker.Service.String() + ownMark
+			}
+			parent.Conditions = []metav1.Condition{condition("Accepted", true, "Accepted",
+				"the Gateway serves the pool"+ownMark, pool.Generation), resolved}
+			if pool.old {
+				parent.ControllerName = ""
+			}
+			out = append(out, parent)
+		}
+		p.PoolStatus[ref] = out
+	}
+}
+
+// ownMark ends the messages of carob's conditions: entries of v1alpha2 do not say whose they are.
+const ownMark = " (" + string(GatewayController) + ")"
+
+// maxPoolParents is how many entries a pool's status can have.
+const maxPoolParents = 32
+
+// PoolParents returns the entries to store in a pool's status: those of other controllers stay as they are.
+func PoolParents(ref httproute.Ref, stored, now []inferenceapi.Parent, at metav1.Time) ([]inferenceapi.Parent, bool) {
+	out := []inferenceapi.Parent{}
+	old := ref.Pool == inferenceapi.OldGroup
+	placeholder := -1
+	own := func(e *inferenceapi.Parent) bool {
+		if !old {
+			return e.ControllerName == string(GatewayController)
+		}
+		return slices.ContainsFunc(e.Conditions, func(c metav1.Condition) bool {
+			return strings.HasSuffix(c.Message, ownMark)
+		})
+	}
+	for i := range stored {
+		switch e := &stored[i]; {
+		case own(e):
+		case old && e.ParentRef.Kind == "Status" && e.ParentRef.Name == "default":
+			placeholder = i
+		default:
+			out = append(out, *e)
+		}
+	}
+	for _, n := range now {
+		if len(out) == maxPoolParents {
+			break
+		}
+		var before []metav1.Condition
+		for i := range stored {
+			if own(&stored[i]) && stored[i].ParentRef == n.ParentRef {
+				before = stored[i].Conditions
+			}
+		}
+		n.Conditions = Conditions(before, n.Conditions, at)
+		out = append(out, n)
+	}
+	if old && len(out) == 0 { // nobody serves the pool: the entry that it was created with comes back
+		if placeholder >= 0 {
+			return stored, false
+		}
+		if len(stored) > 0 {
+			out = append(out, inferenceapi.Parent{ParentRef: inferenceapi.ParentRef{Group: group, Kind: "Status",
+				Name: "default"}, Conditions: []metav1.Condition{{Type: "Accepted", Status: metav1.ConditionUnknown,
+				Reason: "Pending", Message: "Waiting for controller", LastTransitionTime: at}}})
+		}
+	}
+	return out, !equality.Semantic.DeepEqual(stored, out) && (len(stored) > 0 || len(out) > 0)
+}

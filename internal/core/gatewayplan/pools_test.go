@@ -1,0 +1,340 @@
+package gatewayplan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"carob/internal/core/gatewayplan/inferenceapi"
+	"carob/internal/core/httproute"
+)
+
+// poolWorld has a Gateway g, and a route to a pool of a group in the namespace a.
+func poolWorld(group, namespace, pool string) *World {
+	w := world()
+	w.Inference = &Inference{}
+	w.Gateways = []*gatewayv1.Gateway{gatewayOf("g", 0, plain("http", 80, ""))}
+	ref := backendOf(pool, "")
+	ref.Group, ref.Kind = new(gatewayv1.Group(group)), new(gatewayv1.Kind("InferencePool"))
+	if namespace != "" {
+		ref.Namespace = new(gatewayv1.Namespace(namespace))
+	}
+	ref.Port = new(int32(4711)) // ignored
+	w.HTTPRoutes = []*gatewayv1.HTTPRoute{{ObjectMeta: meta("a", "r", 0), Spec: gatewayv1.HTTPRouteSpec{
+		CommonRouteSpec: gatewayv1.CommonRouteSpec{ParentRefs: []gatewayv1.ParentReference{{Name: "g"}}},
+		Rules:           []gatewayv1.HTTPRouteRule{{BackendRefs: []gatewayv1.HTTPBackendRef{ref}}}}}}
+	return w
+}
+
+func poolOf(namespace, name string, picker *inferenceapi.Picker) *inferenceapi.Pool {
+	p := &inferenceapi.Pool{ObjectMeta: meta(namespace, name, 0), Spec: inferenceapi.PoolSpec{
+		TargetPorts: []inferenceapi.Port{{Number: 8000}, {Number: 8002}}, EndpointPickerRef: picker}}
+	p.Spec.Selector.MatchLabels = map[string]string{"app": name}
+	return p
+}
+
+func oldPoolOf(name string, picker *inferenceapi.OldPicker) *inferenceapi.OldPool {
+	return &inferenceapi.OldPool{ObjectMeta: meta("a", name, 0), Spec: inferenceapi.OldPoolSpec{
+		Selector: map[string]string{"app": name}, TargetPortNumber: 8000, ExtensionRef: picker}}
+}
+
+// Which pools a route may lead to, who picks, and what the statuses say.
+func TestPools(t *testing.T) {
+	service := func(port int32) *inferenceapi.Picker {
+		return &inferenceapi.Picker{Kind: "Service", Name: "web", Port: &inferenceapi.Port{Number: port}}
+	}
+	for name, c := range map[string]struct {
+		group, namespace string
+		pool             *inferenceapi.Pool
+		old              *inferenceapi.OldPool
+		grant            bool
+		route, status    string // conditions
+		served           bool
+		picker           string
+	}{
+		"without a picker": {group: inferenceapi.Group, pool: poolOf("a", "p", nil), served: true,
+			route: "ResolvedRefs=True/ResolvedRefs", status: "Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs"},
+		"carob's own picker": {group: inferenceapi.Group, served: true,
+			pool:  poolOf("a", "p", &inferenceapi.Picker{Group: PickerGroup, Kind: PickerKind, Name: "default"}),
+			route: "ResolvedRefs=True/ResolvedRefs", status: "Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs"},
+		"a picker": {group: inferenceapi.Group, pool: poolOf("a", "p", service(80)), served: true, picker: "a/web:80",
+			route: "ResolvedRefs=True/ResolvedRefs", status: "Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs"},
+		"a picker at no port of the Service": {group: inferenceapi.Group, pool: poolOf("a", "p", service(81)),
+			route:  "ResolvedRefs=True/ResolvedRefs",
+			status: "Accepted=True/Accepted ResolvedRefs=False/InvalidExtensionRef"},
+		"a picker that is not there": {group: inferenceapi.Group, route: "ResolvedRefs=True/ResolvedRefs",
+			pool: poolOf("a", "p", &inferenceapi.Picker{Kind: "Service", Name: "no",
+				Port: &inferenceapi.Port{Number: 80}}),
+			status: "Accepted=True/Accepted ResolvedRefs=False/InvalidExtensionRef"},
+		"a picker of another kind": {group: inferenceapi.Group, route: "ResolvedRefs=True/ResolvedRefs",
+			pool:   poolOf("a", "p", &inferenceapi.Picker{Group: "x.io", Kind: "Picker", Name: "no"}),
+			status: "Accepted=True/Accepted ResolvedRefs=False/InvalidExtensionRef"},
+		"no pool": {group: inferenceapi.Group, pool: poolOf("a", "p-pool", nil),
+			route: `ResolvedRefs=False/BackendNotFound`},
+		"a pool of the other group": {group: inferenceapi.OldGroup, pool: poolOf("a", "p", nil),
+			route: "ResolvedRefs=False/BackendNotFound"},
+		"no grant": {group: inferenceapi.Group, namespace: "b", pool: poolOf("b", "p", nil),
+			route: "ResolvedRefs=False/RefNotPermitted"},
+		"a grant": {group: inferenceapi.Group, namespace: "b", pool: poolOf("b", "p", nil), grant: true, served: true,
+			route: "ResolvedRefs=True/ResolvedRefs", status: "Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs"},
+		"v1alpha2, a picker that is not there": {group: inferenceapi.OldGroup, served: true,
+			old:   oldPoolOf("p", &inferenceapi.OldPicker{Kind: "Service", Name: "no", FailureMode: "FailClose"}),
+			route: "ResolvedRefs=True/ResolvedRefs", status: "Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs"},
+		"v1alpha2, a picker": {group: inferenceapi.OldGroup, served: true, picker: "a/web:80",
+			old: oldPoolOf("p", &inferenceapi.OldPicker{Kind: "Service", Name: "web",
+				PortNumber: new(int32(80))}),
+			route: "ResolvedRefs=True/ResolvedRefs", status: "Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := poolWorld(c.group, c.namespace, "p")
+			if c.pool != nil {
+				w.Inference.Pools = append(w.Inference.Pools, c.pool)
+			}
+			if c.old != nil {
+				w.Inference.OldPools = append(w.Inference.OldPools, c.old)
+			}
+			if c.grant {
+				w.Grants = []*gatewayv1.ReferenceGrant{{ObjectMeta: meta("b", "g", 0),
+					Spec: gatewayv1.ReferenceGrantSpec{
+						From: []gatewayv1.ReferenceGrantFrom{{Group: group, Kind: "HTTPRoute", Namespace: "a"}},
+						To: []gatewayv1.ReferenceGrantTo{{Group: gatewayv1.Group(c.group),
+							Kind: "InferencePool"}}}}}
+			}
+			p := Make(w)
+			parents := p.HTTPRoutes[Name{Namespace: "a", Name: "r"}]
+			if len(parents) != 1 || !strings.Contains(told(parents[0].Conditions), c.route) ||
+				!strings.Contains(told(parents[0].Conditions), "Accepted=True") {
+				t.Errorf("the route: %+v", parents)
+			}
+			ns := "a"
+			if c.namespace != "" {
+				ns = c.namespace
+			}
+			ref := httproute.Ref{Namespace: ns, Name: "p", Pool: c.group}
+			status := ""
+			if s := p.PoolStatus[ref]; len(s) == 1 {
+				status = told(s[0].Conditions)
+				if s[0].ParentRef != (inferenceapi.ParentRef{Group: group, Kind: "Gateway", Namespace: "a", Name: "g"}) ||
+					s[0].Conditions[0].ObservedGeneration != 3 {
+					t.Errorf("%+v", s[0])
+				}
+			}
+			if status != c.status {
+				t.Errorf("the pool: %q, not %q", status, c.status)
+			}
+			pool := p.Pools[ref]
+			if p.Refs[ref] != c.served || (pool != nil) != c.served {
+				t.Errorf("served: %v", p.Refs)
+			}
+			if pool != nil && (pool.Picker == nil) != (c.picker == "") ||
+				pool != nil && pool.Picker != nil && pool.Picker.Service.String() != c.picker {
+				t.Errorf("the picker: %+v", pool.Picker)
+			}
+		})
+	}
+	w := poolWorld(inferenceapi.OldGroup, "", "llama2")
+	w.Inference.OldPools = []*inferenceapi.OldPool{oldPoolOf("llama2-pool", nil)}
+	if c := Make(w).HTTPRoutes[Name{Namespace: "a", Name: "r"}][0].Conditions[1]; !strings.Contains(c.Message,
+		`is "llama2-pool" meant?`) {
+		t.Error(c.Message)
+	}
+	w.Inference = nil
+	if s := told(Make(w).HTTPRoutes[Name{Namespace: "a", Name: "r"}][0].Conditions); !strings.Contains(s, "InvalidKind") {
+		t.Error(s)
+	}
+}
+
+// Entries of other controllers stay, in their place of a status that is full, too.
+func TestPoolParents(t *testing.T) {
+	at := metav1.NewTime(time.Unix(77, 0))
+	theirs := inferenceapi.Parent{ControllerName: "istio.io/gateway", ParentRef: inferenceapi.ParentRef{Name: "x"},
+		Conditions: []metav1.Condition{{Type: "Accepted", Status: "False", Message: "no"}}}
+	placeholder := inferenceapi.Parent{ParentRef: inferenceapi.ParentRef{Group: group, Kind: "Status", Name: "default"},
+		Conditions: []metav1.Condition{{Type: "Accepted", Status: "Unknown", Message: "Waiting for controller"}}}
+	for _, c := range []struct {
+		group string
+		pool  func(*World)
+	}{
+		{inferenceapi.Group, func(w *World) { w.Inference.Pools = append(w.Inference.Pools, poolOf("a", "p", nil)) }},
+		{inferenceapi.OldGroup, func(w *World) {
+			w.Inference.OldPools = append(w.Inference.OldPools, oldPoolOf("p", nil))
+		}},
+	} {
+		w := poolWorld(c.group, "", "p")
+		c.pool(w)
+		ref := httproute.Ref{Namespace: "a", Name: "p", Pool: c.group}
+		ours := Make(w).PoolStatus[ref]
+		stored := []inferenceapi.Parent{theirs}
+		if c.group == inferenceapi.OldGroup {
+			stored[0].ControllerName = ""
+			stored = append(stored, placeholder)
+		}
+		got, changed := PoolParents(ref, stored, ours, at)
+		if !changed || len(got) != 2 || fmt.Sprint(got[0]) != fmt.Sprint(stored[0]) ||
+			got[1].Conditions[0].LastTransitionTime != at {
+			t.Fatalf("%s: %+v", c.group, got)
+		}
+		if again, changed := PoolParents(ref, got, ours, metav1.Now()); changed {
+			t.Errorf("%s: not stable: %+v", c.group, again)
+		}
+		w.HTTPRoutes = nil
+		left, changed := PoolParents(ref, got, Make(w).PoolStatus[ref], at)
+		if !changed || len(left) != 1 || fmt.Sprint(left[0]) != fmt.Sprint(stored[0]) {
+			t.Errorf("%s: without routes: %+v", c.group, left)
+		}
+		full := slices.Repeat([]inferenceapi.Parent{stored[0]}, maxPoolParents)
+		if got, changed := PoolParents(ref, full, ours, at); changed || len(got) != maxPoolParents {
+			t.Errorf("%s: a full status: %d entries, changed: %v", c.group, len(got), changed)
+		}
+	}
+	w := poolWorld(inferenceapi.OldGroup, "", "p")
+	w.Inference.OldPools = []*inferenceapi.OldPool{oldPoolOf("p", nil)}
+	ref := httproute.Ref{Namespace: "a", Name: "p", Pool: inferenceapi.OldGroup}
+	got, _ := PoolParents(ref, []inferenceapi.Parent{placeholder}, Make(w).PoolStatus[ref], at)
+	if len(got) != 1 || got[0].ParentRef.Kind != "Gateway" {
+		t.Errorf("the placeholder stays: %+v", got)
+	}
+	if got, _ = PoolParents(ref, got, nil, at); len(got) != 1 || got[0].ParentRef.Kind != "Status" {
+		t.Errorf("the placeholder is not back: %+v", got)
+	}
+	if _, changed := PoolParents(ref, got, nil, at); changed {
+		t.Error("the placeholder is not stable")
+	}
+}
+
+func TestPoolEndpoints(t *testing.T) {
+	pool := &Pool{Ref: httproute.Ref{Namespace: "a", Name: "p"}, Selector: map[string]string{"app": "p"},
+		Ports: []int32{8000, 8002}}
+	pod := func(name, ip string, change func(*corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: meta("a", name, 0)}
+		p.UID, p.Labels = "u-"+p.UID, map[string]string{"app": "p", "x": "y"}
+		p.Status = corev1.PodStatus{PodIP: ip, Phase: corev1.PodRunning,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+		if change != nil {
+			change(p)
+		}
+		return p
+	}
+	pods := []*corev1.Pod{pod("b", "10.0.0.2", nil), pod("a", "10.0.0.1", nil),
+		pod("other namespace", "10.0.0.3", func(p *corev1.Pod) { p.Namespace = "b" }),
+		pod("other label", "10.0.0.4", func(p *corev1.Pod) { p.Labels["app"] = "q" }),
+		pod("not ready", "10.0.0.5", func(p *corev1.Pod) { p.Status.Conditions = nil }),
+		pod("ending", "10.0.0.6", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }),
+		pod("no address", "", nil), pod("over", "10.0.0.7", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })}
+	var got []string
+	for _, e := range PoolEndpoints(pool, pods) {
+		got = append(got, fmt.Sprint(e.Address, e.Name, e.Rank))
+	}
+	if want := "[10.0.0.1:8000a0 10.0.0.1:8002a1 10.0.0.2:8000b0 10.0.0.2:8002b1]"; fmt.Sprint(got) != want {
+		t.Errorf("%v, not %s", got, want)
+	}
+	pool.Selector = nil
+	if all := PoolEndpoints(pool, pods); len(all) > 0 {
+		t.Errorf("an empty selector: %v", all)
+	}
+}
+
+// What becomes of the names of models: the shares, what is unknown, and which of two objects wins.
+func TestModels(t *testing.T) {
+	w := poolWorld(inferenceapi.OldGroup, "", "p")
+	pool := inferenceapi.PoolRef{Group: inferenceapi.OldGroup, Kind: "InferencePool", Name: "p"}
+	w.Inference.OldPools = []*inferenceapi.OldPool{oldPoolOf("p", nil)}
+	w.Inference.Models = []*inferenceapi.Model{
+		{ObjectMeta: meta("a", "younger", 1), Spec: inferenceapi.ModelSpec{ModelName: "llama2", PoolRef: pool}},
+		{ObjectMeta: meta("a", "older", 2), Spec: inferenceapi.ModelSpec{ModelName: "llama2", PoolRef: pool,
+			Criticality: "Critical", TargetModels: []inferenceapi.TargetModel{{Name: "old", Weight: new(int32(75))},
+				{Name: "new", Weight: new(int32(25))}}}},
+		{ObjectMeta: meta("a", "spare", 0), Spec: inferenceapi.ModelSpec{ModelName: "spare", PoolRef: pool,
+			Criticality: "Sheddable", TargetModels: []inferenceapi.TargetModel{{Name: "x"}, {Name: "y"}}}},
+		{ObjectMeta: meta("a", "elsewhere", 0), Spec: inferenceapi.ModelSpec{ModelName: "e", PoolRef: inferenceapi.PoolRef{
+			Group: inferenceapi.Group, Name: "p"}}}}
+	w.Inference.Objectives = []*inferenceapi.Objective{{ObjectMeta: meta("a", "urgent", 0),
+		Spec: inferenceapi.ObjectiveSpec{Priority: new(int32(9)), PoolRef: pool}}}
+	p := Make(w)
+	ref := httproute.Ref{Namespace: "a", Name: "p", Pool: inferenceapi.OldGroup}
+	m := p.Pools[ref].Models
+	count := map[string]int{}
+	for n := range uint64(1000) {
+		r := m.Resolve("llama2", "", n)
+		count[r.Target]++
+		if !r.Known || r.Priority != priorityCritical {
+			t.Fatalf("%+v", r)
+		}
+	}
+	if count["old"] != 750 || count["new"] != 250 {
+		t.Error(count)
+	}
+	for _, c := range []struct {
+		name, objective string
+		want            Resolved
+	}{
+		{"spare", "", Resolved{"y", prioritySheddable, true}},
+		{"nobody", "", Resolved{"nobody", prioritySheddable, false}},
+		{"nobody", "urgent", Resolved{"nobody", 9, false}},
+		{"llama2", "unknown", Resolved{"new", 0, true}},
+	} {
+		if got := m.Resolve(c.name, c.objective, 99); got != c.want {
+			t.Errorf("%s %s: %+v, not %+v", c.name, c.objective, got, c.want)
+		}
+	}
+	for name, want := range map[string]string{"older": "Accepted=True/Accepted", "younger": "Accepted=False/ModelNameInUse",
+		"elsewhere": ""} {
+		if got := told(p.Models[Name{Namespace: "a", Name: name}]); got != want {
+			t.Errorf("%s: %s, not %s", name, got, want)
+		}
+	}
+	if got := (*Models)(nil).Resolve("m", "o", 1); got != (Resolved{Target: "m"}) {
+		t.Errorf("a pool without models: %+v", got)
+	}
+}
+
+func TestRewrites(t *testing.T) {
+	w := poolWorld(inferenceapi.Group, "", "p")
+	pool := inferenceapi.PoolRef{Group: inferenceapi.Group, Kind: "InferencePool", Name: "p"}
+	w.Inference.Pools = []*inferenceapi.Pool{poolOf("a", "p", nil)}
+	rule := func(match string, targets ...inferenceapi.RewriteTarget) inferenceapi.RewriteRule {
+		r := inferenceapi.RewriteRule{Targets: targets}
+		if match != "" {
+			m := inferenceapi.RewriteMatch{}
+			m.Model = &struct {
+				Type  string `json:"type,omitempty"`
+				Value string `json:"value,omitempty"`
+			}{"Exact", match}
+			r.Matches = append(r.Matches, m)
+		}
+		return r
+	}
+	to := func(name string, weight int32) inferenceapi.RewriteTarget {
+		t := inferenceapi.RewriteTarget{ModelRewrite: name}
+		if weight > 0 {
+			t.Weight = &weight
+		}
+		return t
+	}
+	w.Inference.Rewrites = []*inferenceapi.Rewrite{
+		{ObjectMeta: meta("a", "young", 1), Spec: inferenceapi.RewriteSpec{PoolRef: pool, Rules: []inferenceapi.RewriteRule{
+			rule("a", to("lost", 0)), rule("b", to("b1", 3), to("never", 0), to("b2", 1))}}},
+		{ObjectMeta: meta("a", "old", 2), Spec: inferenceapi.RewriteSpec{PoolRef: pool, Rules: []inferenceapi.RewriteRule{
+			rule("", to("rest", 0)), rule("a", to("a1", 0), to("a2", 0))}}}}
+	m := Make(w).Pools[httproute.Ref{Namespace: "a", Name: "p", Pool: inferenceapi.Group}].Models
+	for name, want := range map[string]map[string]int{"a": {"a1": 50, "a2": 50}, "b": {"b1": 75, "b2": 25},
+		"any": {"rest": 100}} {
+		got := map[string]int{}
+		for n := range uint64(100) {
+			r := m.Resolve(name, "", n)
+			got[r.Target]++
+			if r.Priority != 0 || !r.Known {
+				t.Fatalf("%+v", r)
+			}
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%s: %v, not %v", name, got, want)
+		}
+	}
+}

@@ -1,0 +1,337 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"carob/internal/core/gatewayplan"
+	"carob/internal/core/gatewayplan/inferenceapi"
+	"carob/internal/core/httproute"
+)
+
+// inferenceFeed has the objects of the inference extension.
+type inferenceFeed struct {
+	served map[string]bool // definitions that the API server has
+	// patience is how long the first lists are waited for: without them routes would lead to no pool for a moment. They
+	// may never come.
+	patience time.Time
+
+	pools      store[*inferenceapi.Pool]
+	oldPools   store[*inferenceapi.OldPool]
+	models     store[*inferenceapi.Model]
+	objectives store[*inferenceapi.Objective]
+	rewrites   store[*inferenceapi.Rewrite]
+	pods       store[*corev1.Pod]
+	ofSpace    map[string]map[string]*corev1.Pod // pods that can be endpoints, by namespace and name
+}
+
+// listTime is how long the first lists of pools are waited for.
+const listTime = 3 * time.Second
+
+// definitionOf a stage, by its kind.
+func definitionOf(at stage) string {
+	switch at {
+	case poolKinds:
+		return "inferencepools." + inferenceapi.Group
+	case oldPoolKinds:
+		return "inferencepools." + inferenceapi.OldGroup
+	case modelKinds:
+		return "inferencemodels." + inferenceapi.OldGroup
+	case objectiveKinds:
+		return "inferenceobjectives." + inferenceapi.OldGroup
+	case rewriteKinds:
+		return "inferencemodelrewrites." + inferenceapi.OldGroup
+	}
+	return ""
+}
+
+// SetInference says which definitions of the inference extension the API server has, by their names.
+func (g *Gateway) SetInference(served map[string]bool) {
+	g.feed.mu.Lock()
+	g.feed.inference.served = served
+	g.feed.mu.Unlock()
+	poke(g.feed.restage)
+}
+
+// inferenceClients read and write objects of the inference extension, by their group.
+func inferenceClients(cfg *rest.Config) (map[string]rest.Interface, error) {
+	scheme := runtime.NewScheme()
+	newer := schema.GroupVersion{Group: inferenceapi.Group, Version: "v1"}
+	older := schema.GroupVersion{Group: inferenceapi.OldGroup, Version: "v1alpha2"}
+	for _, k := range []struct {
+		at           schema.GroupVersion
+		kind         string
+		object, list runtime.Object
+	}{
+		{newer, "InferencePool", &inferenceapi.Pool{}, &inferenceapi.PoolList{}},
+		{older, "InferencePool", &inferenceapi.OldPool{}, &inferenceapi.OldPoolList{}},
+		{older, "InferenceModel", &inferenceapi.Model{}, &inferenceapi.ModelList{}},
+		{older, "InferenceObjective", &inferenceapi.Objective{}, &inferenceapi.ObjectiveList{}},
+		{older, "InferenceModelRewrite", &inferenceapi.Rewrite{}, &inferenceapi.RewriteList{}},
+	} {
+		scheme.AddKnownTypeWithName(k.at.WithKind(k.kind), k.object)
+		scheme.AddKnownTypeWithName(k.at.WithKind(k.kind+"List"), k.list)
+	}
+	out := map[string]rest.Interface{}
+	for _, version := range []schema.GroupVersion{newer, older} {
+		metav1.AddToGroupVersion(scheme, version)
+		own := rest.CopyConfig(cfg)
+		own.GroupVersion, own.APIPath = &version, "/apis"
+		own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+		own.ContentType, own.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+		c, err := rest.RESTClientFor(own)
+		if err != nil {
+			return nil, fmt.Errorf("make a client for %s: %w", version, err)
+		}
+		out[version.Group] = c
+	}
+	return out, nil
+}
+
+// declarePools lists the kinds of the inference extension.
+func (f *feed) declarePools(cfg Config) {
+	if cfg.REST == nil {
+		return
+	}
+	clients, err := inferenceClients(cfg.REST)
+	if err != nil {
+		klog.Background().Error(err, "InferencePools are not served")
+		return
+	}
+	in := &f.inference
+	in.ofSpace = map[string]map[string]*corev1.Pod{}
+	remote := func(group, resource string) func() cache.ListerWatcher {
+		return func() cache.ListerWatcher {
+			return cache.NewListWatchFromClient(clients[group], resource, metav1.NamespaceAll, fields.Everything())
+		}
+	}
+	in.pools.changed = func(_, _ *inferenceapi.Pool) { f.plan = true; poke(f.restage) }
+	in.oldPools.changed = func(_, _ *inferenceapi.OldPool) { f.plan = true; poke(f.restage) }
+	in.pods.changed = f.podChanged
+	watch(f, &in.pools, poolKinds, "inferencepools", &inferenceapi.Pool{}, remote(inferenceapi.Group, "inferencepools"))
+	watch(f, &in.oldPools, oldPoolKinds, "inferencepools-v1alpha2", &inferenceapi.OldPool{},
+		remote(inferenceapi.OldGroup, "inferencepools"))
+	watch(f, &in.models, modelKinds, "inferencemodels", &inferenceapi.Model{},
+		remote(inferenceapi.OldGroup, "inferencemodels"))
+	watch(f, &in.objectives, objectiveKinds, "inferenceobjectives", &inferenceapi.Objective{},
+		remote(inferenceapi.OldGroup, "inferenceobjectives"))
+	watch(f, &in.rewrites, rewriteKinds, "inferencemodelrewrites", &inferenceapi.Rewrite{},
+		remote(inferenceapi.OldGroup, "inferencemodelrewrites"))
+	watch(f, &in.pods, podKinds, "pods", &corev1.Pod{},
+		local(cfg.Client.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, fields.Everything()))
+}
+
+// neededPools says which stages of the inference extension are. The lock is held.
+func (f *feed) neededPools(out *[stages]bool) {
+	for at := poolKinds; at < podKinds; at++ {
+		out[at] = out[routeKinds] && f.inference.served[definitionOf(at)] && len(f.kinds[at]) > 0
+	}
+	out[podKinds] = out[poolKinds] && len(f.inference.pools.all) > 0 ||
+		out[oldPoolKinds] && len(f.inference.oldPools.all) > 0
+}
+
+// await begins the wait for the first lists of a stage, which ends on its own. The lock is held.
+func (f *feed) await(at stage) {
+	if at < poolKinds {
+		return
+	}
+	f.inference.patience = time.Now().Add(listTime)
+	time.AfterFunc(listTime, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.notify()
+	})
+}
+
+// awaiting reports whether the first lists of pools should come soon. The lock is held.
+func (f *feed) awaiting() bool {
+	if time.Now().After(f.inference.patience) {
+		return false
+	}
+	for at := poolKinds; at < stages; at++ {
+		if f.running[at] != nil && slices.ContainsFunc(f.kinds[at], func(k *kind) bool { return !k.listed }) {
+			return true
+		}
+	}
+	return false
+}
+
+// pools are the objects of the inference extension; nil if the API server has no pools.
+func (f *feed) pools() *gatewayplan.Inference {
+	in := &f.inference
+	if f.running[poolKinds] == nil && f.running[oldPoolKinds] == nil {
+		return nil
+	}
+	return &gatewayplan.Inference{Pools: values(in.pools.all), OldPools: values(in.oldPools.all),
+		Models: values(in.models.all), Objectives: values(in.objectives.all), Rewrites: values(in.rewrites.all)}
+}
+
+// podChanged finds the pools whose endpoints a change of a pod changes. The lock is held.
+func (f *feed) podChanged(before, after *corev1.Pod) {
+	in := &f.inference
+	if before != nil && after != nil {
+		was, wasOK := gatewayplan.PoolAddress(before)
+		is, isOK := gatewayplan.PoolAddress(after)
+		if was == is && wasOK == isOK && before.UID == after.UID && sameLabels(before.Labels, after.Labels) {
+			if isOK {
+				in.ofSpace[after.Namespace][after.Name] = after
+			}
+			return
+		}
+	}
+	touch := func(p *corev1.Pod) {
+		for key, pool := range in.pools.all { // any order: into a set
+			if key.Namespace == p.Namespace && gatewayplan.Selects(pool.Spec.Selector.MatchLabels, p.Labels) {
+				f.touched[httproute.Ref{Namespace: key.Namespace, Name: key.Name, Pool: inferenceapi.Group}] = true
+			}
+		}
+		for key, pool := range in.oldPools.all {
+			if key.Namespace == p.Namespace && gatewayplan.Selects(pool.Spec.Selector, p.Labels) {
+				f.touched[httproute.Ref{Namespace: key.Namespace, Name: key.Name, Pool: inferenceapi.OldGroup}] = true
+			}
+		}
+	}
+	if before != nil {
+		if delete(in.ofSpace[before.Namespace], before.Name); len(in.ofSpace[before.Namespace]) == 0 {
+			delete(in.ofSpace, before.Namespace)
+		}
+		touch(before)
+	}
+	if after == nil {
+		return
+	}
+	if _, ok := gatewayplan.PoolAddress(after); ok {
+		if in.ofSpace[after.Namespace] == nil {
+			in.ofSpace[after.Namespace] = map[string]*corev1.Pod{}
+		}
+		in.ofSpace[after.Namespace][after.Name] = after
+	}
+	touch(after)
+}
+
+func sameLabels(a, b map[string]string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for k, v := range a {
+		if other, ok := b[k]; !ok || other != v {
+			return false
+		}
+	}
+	return true
+}
+
+// takePods gives a snapshot the pods of the namespaces with pools. The lock is held.
+func (f *feed) takePods(s *snapshot) {
+	s.touched, f.touched = f.touched, map[httproute.Ref]bool{}
+	s.pods = map[string][]*corev1.Pod{}
+	add := func(namespace string) {
+		if _, done := s.pods[namespace]; done {
+			return
+		}
+		s.pods[namespace] = []*corev1.Pod{}
+		for _, p := range f.inference.ofSpace[namespace] {
+			s.pods[namespace] = append(s.pods[namespace], p)
+		}
+	}
+	if !f.plan {
+		for ref := range s.touched {
+			add(ref.Namespace)
+		}
+		return
+	}
+	for key := range f.inference.pools.all {
+		add(key.Namespace)
+	}
+	for key := range f.inference.oldPools.all {
+		add(key.Namespace)
+	}
+}
+
+// endpointsOf are those of a backend.
+func (g *Gateway) endpointsOf(s *snapshot, plan *gatewayplan.Plan, ref httproute.Ref) []gatewayplan.Endpoint {
+	if ref.Pool == "" {
+		return s.endpoints(ref)
+	}
+	if pool := plan.Pools[ref]; pool != nil {
+		return gatewayplan.PoolEndpoints(pool, s.pods[ref.Namespace])
+	}
+	return nil
+}
+
+// storePools writes the statuses of the inference extension that differ.
+func (w *writer) storePools(ctx context.Context, job *work, now metav1.Time) (ok bool) {
+	in, plan := job.world.World.Inference, job.plan
+	if in == nil || w.pool == nil {
+		return true
+	}
+	ok = true
+	put := func(o runtime.Object, group, resource string, meta metav1.Object) {
+		if w.newest() != job || ctx.Err() != nil {
+			return
+		}
+		err := w.pool[group].Put().Resource(resource).Namespace(meta.GetNamespace()).Name(meta.GetName()).
+			SubResource("status").Body(o).Do(ctx).Error()
+		ok = w.done(ctx, err, resource, meta) && ok
+	}
+	for _, p := range in.Pools {
+		ref := httproute.Ref{Namespace: p.Namespace, Name: p.Name, Pool: inferenceapi.Group}
+		if s, changed := gatewayplan.PoolParents(ref, p.Status.Parents, plan.PoolStatus[ref], now); changed {
+			p = p.DeepCopy()
+			p.Status.Parents = s
+			put(p, inferenceapi.Group, "inferencepools", p)
+		}
+	}
+	for _, p := range in.OldPools {
+		ref := httproute.Ref{Namespace: p.Namespace, Name: p.Name, Pool: inferenceapi.OldGroup}
+		if s, changed := gatewayplan.PoolParents(ref, p.Status.Parents, plan.PoolStatus[ref], now); changed {
+			p = p.DeepCopy()
+			p.Status.Parents = s
+			put(p, inferenceapi.OldGroup, "inferencepools", p)
+		}
+	}
+	for _, o := range in.Models {
+		if s, changed := poolConditions(o.Status.Conditions, plan.Models[nameOf(o)], now); changed {
+			o = o.DeepCopy()
+			o.Status.Conditions = s
+			put(o, inferenceapi.OldGroup, "inferencemodels", o)
+		}
+	}
+	for _, o := range in.Objectives {
+		if s, changed := poolConditions(o.Status.Conditions, plan.Objectives[nameOf(o)], now); changed {
+			o = o.DeepCopy()
+			o.Status.Conditions = s
+			put(o, inferenceapi.OldGroup, "inferenceobjectives", o)
+		}
+	}
+	for _, o := range in.Rewrites {
+		if s, changed := poolConditions(o.Status.Conditions, plan.Rewrites[nameOf(o)], now); changed {
+			o = o.DeepCopy()
+			o.Status.Conditions = s
+			put(o, inferenceapi.OldGroup, "inferencemodelrewrites", o)
+		}
+	}
+	return ok
+}
+
+// poolConditions are those to store. Nothing is said about objects whose pool is not there.
+func poolConditions(stored, now []metav1.Condition, at metav1.Time) ([]metav1.Condition, bool) {
+	if now == nil {
+		return stored, false
+	}
+	out := gatewayplan.Conditions(stored, now, at)
+	return out, !equality.Semantic.DeepEqual(out, stored)
+}
