@@ -75,7 +75,7 @@ func All() []Addon {
 		definitions: gatewayDefinitions,
 	}, {Name: Inference, Description: "InferencePools: requests for models to the server that answers soonest",
 		Switch: "inferencepools.inference.networking.k8s.io", Group: "inference.networking.k8s.io",
-		Kept:    "model servers and routes stay as they are",
+		Kept: "model servers and routes stay as they are",
 		Objects: []string{"inferencepools", "inferencepools.v1alpha2.inference.networking.x-k8s.io",
 			"inferencemodels.v1alpha2.inference.networking.x-k8s.io",
 			"inferenceobjectives.v1alpha2.inference.networking.x-k8s.io",
