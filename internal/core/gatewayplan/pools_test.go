@@ -120,8 +120,8 @@ func TestPools(t *testing.T) {
 			status := ""
 			if s := p.PoolStatus[ref]; len(s) == 1 {
 				status = told(s[0].Conditions)
-				if s[0].ParentRef != (inferenceapi.ParentRef{Group: group, Kind: "Gateway", Namespace: "a", Name: "g"}) ||
-					s[0].Conditions[0].ObservedGeneration != 3 {
+				parent := inferenceapi.ParentRef{Group: group, Kind: "Gateway", Namespace: "a", Name: "g"}
+				if s[0].ParentRef != parent || s[0].Conditions[0].ObservedGeneration != 3 {
 					t.Errorf("%+v", s[0])
 				}
 			}
@@ -145,7 +145,8 @@ func TestPools(t *testing.T) {
 		t.Error(c.Message)
 	}
 	w.Inference = nil
-	if s := told(Make(w).HTTPRoutes[Name{Namespace: "a", Name: "r"}][0].Conditions); !strings.Contains(s, "InvalidKind") {
+	conditions := Make(w).HTTPRoutes[Name{Namespace: "a", Name: "r"}][0].Conditions
+	if s := told(conditions); !strings.Contains(s, "InvalidKind") {
 		t.Error(s)
 	}
 }
@@ -252,8 +253,8 @@ func TestModels(t *testing.T) {
 				{Name: "new", Weight: new(int32(25))}}}},
 		{ObjectMeta: meta("a", "spare", 0), Spec: inferenceapi.ModelSpec{ModelName: "spare", PoolRef: pool,
 			Criticality: "Sheddable", TargetModels: []inferenceapi.TargetModel{{Name: "x"}, {Name: "y"}}}},
-		{ObjectMeta: meta("a", "elsewhere", 0), Spec: inferenceapi.ModelSpec{ModelName: "e", PoolRef: inferenceapi.PoolRef{
-			Group: inferenceapi.Group, Name: "p"}}}}
+		{ObjectMeta: meta("a", "elsewhere", 0), Spec: inferenceapi.ModelSpec{ModelName: "e",
+			PoolRef: inferenceapi.PoolRef{Group: inferenceapi.Group, Name: "p"}}}}
 	w.Inference.Objectives = []*inferenceapi.Objective{{ObjectMeta: meta("a", "urgent", 0),
 		Spec: inferenceapi.ObjectiveSpec{Priority: new(int32(9)), PoolRef: pool}}}
 	p := Make(w)
@@ -283,8 +284,8 @@ func TestModels(t *testing.T) {
 			t.Errorf("%s %s: %+v, not %+v", c.name, c.objective, got, c.want)
 		}
 	}
-	for name, want := range map[string]string{"older": "Accepted=True/Accepted", "younger": "Accepted=False/ModelNameInUse",
-		"elsewhere": ""} {
+	for name, want := range map[string]string{"older": "Accepted=True/Accepted",
+		"younger": "Accepted=False/ModelNameInUse", "elsewhere": ""} {
 		if got := told(p.Models[Name{Namespace: "a", Name: name}]); got != want {
 			t.Errorf("%s: %s, not %s", name, got, want)
 		}
@@ -318,10 +319,10 @@ func TestRewrites(t *testing.T) {
 		return t
 	}
 	w.Inference.Rewrites = []*inferenceapi.Rewrite{
-		{ObjectMeta: meta("a", "young", 1), Spec: inferenceapi.RewriteSpec{PoolRef: pool, Rules: []inferenceapi.RewriteRule{
-			rule("a", to("lost", 0)), rule("b", to("b1", 3), to("never", 0), to("b2", 1))}}},
-		{ObjectMeta: meta("a", "old", 2), Spec: inferenceapi.RewriteSpec{PoolRef: pool, Rules: []inferenceapi.RewriteRule{
-			rule("", to("rest", 0)), rule("a", to("a1", 0), to("a2", 0))}}}}
+		{ObjectMeta: meta("a", "young", 1), Spec: inferenceapi.RewriteSpec{PoolRef: pool,
+			Rules: []inferenceapi.RewriteRule{rule("a", to("lost", 0)), rule("b", to("b1", 3), to("never", 0), to("b2", 1))}}},
+		{ObjectMeta: meta("a", "old", 2), Spec: inferenceapi.RewriteSpec{PoolRef: pool,
+			Rules: []inferenceapi.RewriteRule{rule("", to("rest", 0)), rule("a", to("a1", 0), to("a2", 0))}}}}
 	m := Make(w).Pools[httproute.Ref{Namespace: "a", Name: "p", Pool: inferenceapi.Group}].Models
 	for name, want := range map[string]map[string]int{"a": {"a1": 50, "a2": 50}, "b": {"b1": 75, "b2": 25},
 		"any": {"rest": 100}} {
