@@ -104,10 +104,11 @@ conformance: build ## Kubernetes' own suite: make conformance FOCUS='sig-node.*P
 	cd test/conformance && $(GO) run . -focus '$(FOCUS)' -procs $(or $(PROCS),4) $(if $(LIST),-list $(abspath $(LIST))) $(if $(STAND_IN),-stand-in $(STAND_IN))
 
 GATEWAY_FLAGS ?= --gateway-addresses 127.77.0.0/24
-conformance-gateway: build ## the Gateway API's own suite: make conformance-gateway RUN=HTTPRouteMatching (needs root)
-	$(GO) run ./test/images -out $(CACHE)/images echo-basic
+conformance-gateway: build ## the Gateway API's own suites, with that of the inference extension: make conformance-gateway RUN=HTTPRouteMatching (needs root)
+	$(GO) run ./test/images -out $(CACHE)/images echo-basic lwepp
 	cd test/gateway-conformance && CAROB=$(CURDIR)/$(BIN)/carob IMAGES=$(CURDIR)/$(CACHE)/images CAROB_FLAGS='$(GATEWAY_FLAGS)' \
-		$(GO) test -v -count=1 -timeout 60m . -args $(if $(RUN),-run-test $(RUN)) $(if $(REPORT),-report-output $(abspath $(REPORT)))
+		$(GO) test -v -count=1 -timeout 60m . -args $(if $(RUN),-run-test $(RUN)) $(if $(REPORT),-report-output $(abspath $(REPORT))) \
+		$(if $(INFERENCE_REPORT),-inference-report-output $(abspath $(INFERENCE_REPORT)))
 
 helm: build ## Helm 4, as a library, against a cluster of its own: install, upgrade, roll back, test, uninstall (needs root)
 	cd test/helm && CAROB=$(CURDIR)/$(BIN)/carob ../../hack/gotest . -v -count=1

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -18,6 +19,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/gateway-api/conformance"
 	confv1 "sigs.k8s.io/gateway-api/conformance/apis/v1"
+	"sigs.k8s.io/gateway-api/conformance/tests"
 	"sigs.k8s.io/gateway-api/conformance/utils/suite"
 )
 
@@ -30,6 +32,9 @@ func given(name string) (yes bool) {
 }
 
 func TestConformance(t *testing.T) {
+	if one := flag.Lookup("run-test").Value.String(); one != "" && !named(tests.ConformanceTests, one) {
+		t.Skipf("%s is a test of another suite", one)
+	}
 	t.Setenv("KUBECONFIG", up(t))
 	opts := conformance.DefaultOptions(t)
 	if !given("gateway-class") {
@@ -46,13 +51,20 @@ func TestConformance(t *testing.T) {
 	ip := gatewayv1.IPAddressType
 	opts.UsableNetworkAddresses = []gatewayv1.GatewaySpecAddress{{Type: &ip, Value: usable}}
 	opts.UnusableNetworkAddresses = []gatewayv1.GatewaySpecAddress{{Type: &ip, Value: unusable}}
-	opts.Implementation = confv1.Implementation{
-		Organization: "carob", Project: "carob", URL: "https://carob.invalid", Version: version(t),
-		Contact: []string{"SECURITY.md"},
-	}
+	opts.Implementation = implementation(t)
 	opts.BaseManifests = baseWithoutUDP
 	opts.ManifestFS = append([]fs.FS{withoutUDP(t)}, opts.ManifestFS...)
 	conformance.RunConformanceWithOptions(t, opts)
+}
+
+func implementation(t *testing.T) confv1.Implementation {
+	t.Helper()
+	return confv1.Implementation{Organization: "carob", Project: "carob", URL: "https://carob.invalid",
+		Version: version(t), Contact: []string{"SECURITY.md"}}
+}
+
+func named(all []suite.ConformanceTest, name string) bool {
+	return slices.ContainsFunc(all, func(c suite.ConformanceTest) bool { return c.ShortName == name })
 }
 
 // baseWithoutUDP is a name that the suite's own files do not have: it joins files of one name.
@@ -80,8 +92,8 @@ func withoutUDP(t *testing.T) fs.FS {
 	return fstest.MapFS{baseWithoutUDP: {Data: []byte(strings.Join(keep, "\n---\n"))}}
 }
 
-// up starts a cluster that ends with the test and returns its kubeconfig.
-func up(t *testing.T) string {
+// up starts a cluster with add-ons that ends with the test and returns its kubeconfig.
+func up(t *testing.T, addons ...string) string {
 	t.Helper()
 	images := os.Getenv("IMAGES")
 	if os.Getenv("CAROB") == "" || images == "" || os.Getuid() != 0 {
@@ -104,11 +116,16 @@ func up(t *testing.T) string {
 	pods := fmt.Sprintf("10.%d.0.0/16", 225+os.Getpid()%28)
 	carob(t, append([]string{"up", "--detach", "--data-dir", dir, "--pod-cidr", pods},
 		strings.Fields(os.Getenv("CAROB_FLAGS"))...)...)
-	carob(t, "image", "import", filepath.Join(images, "echo-basic.tar"), "--data-dir", dir)
+	for _, image := range []string{"echo-basic.tar", "lwepp.tar"} {
+		carob(t, "image", "import", filepath.Join(images, image), "--data-dir", dir)
+	}
 	for _, w := range [][2]string{{"crd/gatewayclasses.gateway.networking.k8s.io", "condition=Established"},
 		{"gatewayclass/" + gatewayClass, "condition=Accepted"}} {
 		carob(t, "--data-dir", dir, "kubectl", "wait", "--for=create", "--timeout=60s", w[0])
 		carob(t, "--data-dir", dir, "kubectl", "wait", "--for="+w[1], "--timeout=60s", w[0])
+	}
+	for _, a := range addons {
+		carob(t, "addon", "enable", a, "--data-dir", dir)
 	}
 	return filepath.Join(dir, "admin.kubeconfig")
 }

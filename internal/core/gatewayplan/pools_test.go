@@ -320,7 +320,8 @@ func TestRewrites(t *testing.T) {
 	}
 	w.Inference.Rewrites = []*inferenceapi.Rewrite{
 		{ObjectMeta: meta("a", "young", 1), Spec: inferenceapi.RewriteSpec{PoolRef: pool,
-			Rules: []inferenceapi.RewriteRule{rule("a", to("lost", 0)), rule("b", to("b1", 3), to("never", 0), to("b2", 1))}}},
+			Rules: []inferenceapi.RewriteRule{rule("a", to("lost", 0)),
+				rule("b", to("b1", 3), to("never", 0), to("b2", 1))}}},
 		{ObjectMeta: meta("a", "old", 2), Spec: inferenceapi.RewriteSpec{PoolRef: pool,
 			Rules: []inferenceapi.RewriteRule{rule("", to("rest", 0)), rule("a", to("a1", 0), to("a2", 0))}}}}
 	m := Make(w).Pools[httproute.Ref{Namespace: "a", Name: "p", Pool: inferenceapi.Group}].Models

@@ -1,0 +1,409 @@
+// Package modelbody reads the bodies of inference requests and answers as far as a gateway needs them: the name of the
+// model, where the prompt is, whether the answer is streamed, and how many tokens were used. A request is read once,
+// piece by piece, in the buffer that it is forwarded from; nothing of it is copied except the model's name.
+//
+// It accepts what encoding/json accepts as an object, but for two names of one model, which two readers could
+// understand differently, and for nesting below MaxDepth.
+//
+// Contract: docs/spec/inference-gateway.md, 2.3; RFC 8259.
+package modelbody
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+)
+
+// Limits of a body.
+const (
+	MaxDepth = 1000
+	MaxModel = 256 // bytes of a model's name
+)
+
+// What is wrong with a body.
+var (
+	errNotObject = errors.New("the body is not a JSON object")
+	errSyntax    = errors.New("the body is not valid JSON")
+	errDepth     = errors.New("the body is nested too deeply")
+	errTwice     = errors.New("the body names the model twice")
+	errModel     = errors.New("the model is not a string, or too long")
+	errShort     = errors.New("the body ends too early")
+)
+
+// Span is a part of the body: from its first byte to the one after its last.
+type Span struct{ From, To int }
+
+// Empty: there is no such part.
+func (s Span) Empty() bool { return s.To <= s.From }
+
+// Of returns the part.
+func (s Span) Of(body []byte) []byte { return body[s.From:s.To] }
+
+// Facts are what a gateway looks at.
+type Facts struct {
+	Model    string
+	HasModel bool
+	// ModelAt is the JSON string with the name, with its quotes.
+	ModelAt Span
+	// Prompt has what the answer depends on, in the order in which servers join it: tools, system, prompt or messages.
+	Prompt [3]Span
+	// Salt keeps tenants that share a prompt from sharing its cache.
+	Salt      string
+	Stream    bool
+	Usage     bool // the client asks for the usage at the end of a stream
+	MaxTokens int  // of the answer; 0: not said
+}
+
+type state uint8
+
+const (
+	start state = iota
+	value
+	firstKey   // after {
+	firstValue // after [
+	key        // after , in an object
+	colon
+	after // a value
+	text
+	escape
+	hex
+	literal
+	minus
+	zero
+	digits
+	point
+	fraction
+	exponent
+	sign
+	power
+	end
+)
+
+// Scanner reads a body. The zero value is ready.
+type Scanner struct {
+	Facts
+	at     int
+	state  state
+	depth  int
+	arrays [MaxDepth/64 + 1]uint64 // bit per depth: an array, not an object
+	isKey  bool
+	left   int    // hex digits to come
+	word   string // rest of a literal
+	begin  int    // of the text that is read
+	name   Span   // of the key at depth 1
+	value  int    // begin of the value at depth 1
+}
+
+// Scan reads on in body, which begins as it did in the call before and may have grown. Its error says what is wrong.
+func (s *Scanner) Scan(body []byte) error {
+	for s.at < len(body) {
+		if s.state == text {
+			if s.skip(body); s.at == len(body) {
+				break
+			}
+		}
+		if err := s.step(body, body[s.at]); err != nil {
+			return fmt.Errorf("%w (byte %d)", err, s.at)
+		}
+		s.at++
+	}
+	return nil
+}
+
+// Done reports whether the object has ended. Only white space may follow.
+func (s *Scanner) Done() bool { return s.state == end }
+
+// Close says that nothing follows.
+func (s *Scanner) Close() error {
+	if s.state != end {
+		return errShort
+	}
+	return nil
+}
+
+// skip goes to the next byte of a string that means something.
+func (s *Scanner) skip(body []byte) {
+	for s.at < len(body) {
+		if c := body[s.at]; c == '"' || c == '\\' || c < ' ' {
+			return
+		}
+		s.at++
+	}
+}
+
+func space(c byte) bool { return c == ' ' || c == '\n' || c == '\r' || c == '\t' }
+
+func (s *Scanner) inArray() bool { return s.arrays[s.depth/64]&(1<<(s.depth%64)) != 0 }
+
+func (s *Scanner) step(body []byte, c byte) error {
+	switch s.state {
+	case text:
+		return s.inText(body, c)
+	case escape:
+		switch c {
+		case 'u':
+			s.state, s.left = hex, 4
+		case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+			s.state = text
+		default:
+			return errSyntax
+		}
+		return nil
+	case hex:
+		if (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'f') {
+			return errSyntax
+		}
+		if s.left--; s.left == 0 {
+			s.state = text
+		}
+		return nil
+	case literal:
+		if s.word[0] != c {
+			return errSyntax
+		}
+		if s.word = s.word[1:]; s.word == "" {
+			return s.ended(body, s.at+1)
+		}
+		return nil
+	case minus, zero, digits, point, fraction, exponent, sign, power:
+		more, err := s.number(c)
+		if more || err != nil {
+			return err
+		}
+		if err := s.ended(body, s.at); err != nil { // c comes after the number
+			return err
+		}
+	case start, value, firstKey, firstValue, key, colon, after, end:
+	}
+	if space(c) {
+		return nil
+	}
+	return s.structure(body, c)
+}
+
+func (s *Scanner) inText(body []byte, c byte) error {
+	switch {
+	case c == '\\':
+		s.state = escape
+	case c < ' ':
+		return errSyntax
+	case c == '"' && s.isKey:
+		if s.depth == 1 {
+			s.name = Span{s.begin, s.at + 1}
+		}
+		s.state = colon
+	case c == '"':
+		return s.ended(body, s.at+1)
+	}
+	return nil
+}
+
+// structure reads a byte between values.
+func (s *Scanner) structure(body []byte, c byte) error {
+	switch s.state {
+	case start:
+		if c != '{' {
+			return errNotObject
+		}
+		return s.open(c)
+	case firstKey, key:
+		switch {
+		case c == '"':
+			s.isKey, s.begin, s.state = true, s.at, text
+			return nil
+		case c == '}' && s.state == firstKey:
+			return s.shut(body)
+		}
+	case colon:
+		if c == ':' {
+			s.state = value
+			return nil
+		}
+	case firstValue:
+		if c == ']' {
+			return s.shut(body)
+		}
+		return s.first(c)
+	case value:
+		return s.first(c)
+	case after:
+		switch {
+		case c == ',' && s.inArray():
+			s.state = value
+			return nil
+		case c == ',':
+			s.state = key
+			return nil
+		case c == ']' && s.inArray(), c == '}' && !s.inArray():
+			return s.shut(body)
+		}
+	}
+	return errSyntax
+}
+
+// first reads the first byte of a value.
+func (s *Scanner) first(c byte) error {
+	if s.depth == 1 {
+		s.value = s.at
+	}
+	switch {
+	case c == '{' || c == '[':
+		return s.open(c)
+	case c == '"':
+		s.isKey, s.begin, s.state = false, s.at, text
+	case c == 't':
+		s.word, s.state = "rue", literal
+	case c == 'f':
+		s.word, s.state = "alse", literal
+	case c == 'n':
+		s.word, s.state = "ull", literal
+	case c == '-':
+		s.state = minus
+	case c == '0':
+		s.state = zero
+	case c > '0' && c <= '9':
+		s.state = digits
+	default:
+		return errSyntax
+	}
+	return nil
+}
+
+func (s *Scanner) open(c byte) error {
+	if s.depth == MaxDepth {
+		return errDepth
+	}
+	s.depth++
+	bit := uint64(1) << (s.depth % 64)
+	if s.arrays[s.depth/64] &^= bit; c == '[' {
+		s.arrays[s.depth/64] |= bit
+		s.state = firstValue
+		return nil
+	}
+	s.state = firstKey
+	return nil
+}
+
+// shut ends an object or an array.
+func (s *Scanner) shut(body []byte) error {
+	if s.depth--; s.depth == 0 {
+		s.state = end
+		return nil
+	}
+	return s.ended(body, s.at+1)
+}
+
+// number reads on in a number; more: c belongs to it.
+func (s *Scanner) number(c byte) (more bool, err error) {
+	digit := c >= '0' && c <= '9'
+	next := s.state
+	switch s.state {
+	case minus:
+		switch {
+		case c == '0':
+			next = zero
+		case digit:
+			next = digits
+		default:
+			return false, errSyntax
+		}
+	case zero, digits:
+		switch {
+		case digit && s.state == digits:
+		case c == '.':
+			next = point
+		case c|0x20 == 'e':
+			next = exponent
+		default:
+			return false, nil
+		}
+	case point, fraction:
+		switch {
+		case digit:
+			next = fraction
+		case s.state == fraction && c|0x20 == 'e':
+			next = exponent
+		case s.state == point:
+			return false, errSyntax
+		default:
+			return false, nil
+		}
+	default: // exponent, sign, power
+		switch {
+		case digit:
+			next = power
+		case s.state == exponent && (c == '+' || c == '-'):
+			next = sign
+		case s.state != power:
+			return false, errSyntax
+		default:
+			return false, nil
+		}
+	}
+	s.state = next
+	return true, nil
+}
+
+// ended is called when a value has ended before the byte to.
+func (s *Scanner) ended(body []byte, to int) error {
+	s.state = after
+	if s.depth != 1 {
+		return nil
+	}
+	return s.field(body, Span{s.value, to})
+}
+
+// smallField is the size of a field that is decoded.
+const smallField = 4 << 10
+
+// field notes a field of the body.
+func (s *Scanner) field(body []byte, v Span) error {
+	name := s.name.Of(body)
+	if len(name) > 64 {
+		return nil
+	}
+	var plain string
+	if json.Unmarshal(name, &plain) != nil {
+		return nil
+	}
+	small := func(into any) bool { return v.To-v.From <= smallField && json.Unmarshal(v.Of(body), into) == nil }
+	switch plain {
+	case "model":
+		if s.HasModel {
+			return errTwice
+		}
+		if body[v.From] != '"' || v.To-v.From > 6*MaxModel+2 || !small(&s.Model) || len(s.Model) > MaxModel ||
+			!utf8.Valid(v.Of(body)) {
+			return errModel
+		}
+		s.HasModel, s.ModelAt = true, v
+	case "tools":
+		s.Prompt[0] = v
+	case "system", "instructions":
+		s.Prompt[1] = v
+	case "prompt", "messages", "input", "token_ids":
+		s.Prompt[2] = v
+	case "cache_salt":
+		_ = small(&s.Salt)
+	case "stream":
+		_ = small(&s.Stream)
+	case "stream_options":
+		var o struct {
+			IncludeUsage bool `json:"include_usage"`
+		}
+		s.Usage = small(&o) && o.IncludeUsage
+	case "max_tokens", "max_completion_tokens", "max_output_tokens":
+		_ = small(&s.MaxTokens)
+	}
+	return nil
+}
+
+// Rewritten returns the parts of a body with another model: the new one is between them.
+func (f *Facts) Rewritten(body []byte, model string) (before, name, rest []byte) {
+	quoted, err := json.Marshal(model)
+	if err != nil || !f.HasModel {
+		return body, nil, nil
+	}
+	return body[:f.ModelAt.From], quoted, body[f.ModelAt.To:]
+}
