@@ -35,6 +35,8 @@ func kubeletSettings(in *instance.Instance, cfg *node.Config) error {
 	if k == nil {
 		return nil
 	}
+	cfg.ManifestURL, cfg.ManifestHeader = k.StaticPodURL, k.StaticPodURLHeader
+	cfg.ManifestPeriod = k.HTTPCheckFrequency.Duration
 	cfg.MaxPulls = kubeletconfig.MaxPulls(k)
 	if q := k.RegistryPullQPS; q != nil && *q > 0 {
 		burst := int(k.RegistryBurst)

@@ -75,6 +75,10 @@ type Config struct {
 
 	// Manifests is a directory of static pods, or one file (L7.110); empty: none.
 	Manifests string
+	// ManifestURL is asked for static pods with ManifestHeader, every ManifestPeriod (default 20 s); empty: none is.
+	ManifestURL    string
+	ManifestHeader map[string][]string
+	ManifestPeriod time.Duration
 	// Complete fills in the defaults of a static pod and says what is wrong with it,
 	// as the API server does for others. Required with Manifests.
 	Complete func(*corev1.Pod) error
@@ -211,7 +215,7 @@ func (c *Config) validate() error {
 	missing("Runtime", c.Runtime == nil)
 	missing("HostIPs", c.HostIPs == nil)
 	missing("Version", c.Version == "")
-	missing("Complete", c.Manifests != "" && c.Complete == nil)
+	missing("Complete", (c.Manifests != "" || c.ManifestURL != "") && c.Complete == nil)
 	missing("TLS", c.Listener != nil && c.TLS == nil)
 	for _, p := range []struct{ name, path string }{
 		{"RootDir", c.RootDir}, {"PodLogDir", c.PodLogDir}, {"CgroupRoot", c.CgroupRoot},

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -34,7 +36,8 @@ type podLoop struct {
 	pulls    *image.Manager
 	observer *observe.Observer
 	statics  *static.Manager
-	manifest *static.Source // nil: none
+	manifest *static.Source    // nil: none
+	web      *static.WebSource // nil: none
 	pods     *pods.Manager
 	watcher  *observe.Watcher
 	images   chan struct{} // capacity 1: images came to the machine or left it
@@ -80,10 +83,7 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		Node:    m.facts.node, Event: m.events.Pod, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir, Links: m.links,
 	})
 	l.statics = static.NewManager(static.ManagerConfig{Client: core, Node: m.known.Node, Status: l.status})
-	if cfg.Manifests != "" {
-		l.manifest = static.NewSource(static.SourceConfig{Path: cfg.Manifests, Node: cfg.Name, Complete: cfg.Complete,
-			Wanted: l.statics.Wanted})
-	}
+	l.readManifests(cfg)
 	admission := &admission{object: m.reporter.Node, down: m.goingDown, appArmor: hostAppArmor, devices: m.devices,
 		sysctls: cfg.UnsafeSysctls}
 	l.pods = pods.New(pods.Config{
@@ -97,6 +97,42 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		Changed: l.pods.Changed, Known: l.pods.Known, Orphan: l.pods.Orphan, Relisted: m.meter.Relisted,
 	}
 	return l, nil
+}
+
+// readManifests makes the sources of static pods. What both want together counts once each has told.
+func (l *podLoop) readManifests(cfg *Config) {
+	files, web := l.statics.Wanted, l.statics.Wanted
+	if cfg.Manifests != "" && cfg.ManifestURL != "" {
+		both := &staticPods{to: l.statics.Wanted}
+		files = func(pods []*corev1.Pod) { both.wanted(0, pods) }
+		web = func(pods []*corev1.Pod) { both.wanted(1, pods) }
+	}
+	if cfg.Manifests != "" {
+		l.manifest = static.NewSource(static.SourceConfig{Path: cfg.Manifests, Node: cfg.Name, Complete: cfg.Complete,
+			Wanted: files})
+	}
+	if cfg.ManifestURL != "" {
+		l.web = static.NewWebSource(static.WebConfig{URL: cfg.ManifestURL, Header: cfg.ManifestHeader,
+			Every: cfg.ManifestPeriod, Node: cfg.Name, Cache: filepath.Join(cfg.RootDir, "static-pods-of-url"),
+			Complete: cfg.Complete, Wanted: web})
+	}
+}
+
+// staticPods joins the static pods of two sources.
+type staticPods struct {
+	to func([]*corev1.Pod)
+
+	mu   sync.Mutex
+	told [2]bool
+	pods [2][]*corev1.Pod
+}
+
+func (s *staticPods) wanted(source int, pods []*corev1.Pod) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.told[source], s.pods[source] = true, pods; s.told[0] && s.told[1] {
+		s.to(slices.Concat(s.pods[0], s.pods[1]))
+	}
 }
 
 // observing is what the observer looks at.

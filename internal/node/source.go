@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -28,11 +29,18 @@ const (
 
 // manifests feeds the static pods until ctx ends.
 func (p *parts) manifests(ctx context.Context) error {
-	if p.manifest == nil {
+	if p.manifest == nil && p.web == nil {
 		p.statics.Wanted(nil)
 		return nil
 	}
-	return p.manifest.Run(ctx)
+	g, ctx := errgroup.WithContext(ctx)
+	if p.manifest != nil {
+		g.Go(func() error { return p.manifest.Run(ctx) })
+	}
+	if p.web != nil {
+		g.Go(func() error { return p.web.Run(ctx) })
+	}
+	return g.Wait()
 }
 
 // sources feeds the pods of the API server, and the node's own object, until ctx ends.

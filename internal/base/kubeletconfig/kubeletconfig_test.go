@@ -154,8 +154,13 @@ func TestCheckWrong(t *testing.T) {
 		"shutdownGracePeriod: 10ms":                                        "shutdownGracePeriod",
 		"{shutdownGracePeriod: 10s, shutdownGracePeriodCriticalPods: 20s}": "must be <= shutdownGracePeriod",
 		"{shutdownGracePeriod: 10s, shutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 1}]}": "Cannot specify both",
-		"runOnce: true":       "runOnce",
-		"enableServer: false": "enableServer",
+		"staticPodURL: ftp://a/b":                 "staticPodURL",
+		"staticPodURL: /etc/passwd":               "staticPodURL",
+		"staticPodURLHeader: {\"A\\r\\nB\": [c]}": "staticPodURLHeader",
+		"staticPodURLHeader: {A: [\"b\\nc\"]}":    "staticPodURLHeader",
+		"httpCheckFrequency: 1ms":                 "httpCheckFrequency",
+		"runOnce: true":                           "runOnce",
+		"enableServer: false":                     "enableServer",
 		"{containerRuntimeEndpoint: \"unix:///a\", imageServiceEndpoint: \"unix:///b\"}": "imageServiceEndpoint",
 	} {
 		var c Configuration

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
@@ -235,6 +237,20 @@ func checkPods(c *Configuration) (errs []error) {
 	default:
 		errs = append(errs, wrong("memorySwap.swapBehavior %q must be one of: \"\", %q or %q", c.MemorySwap.SwapBehavior,
 			LimitedSwap, NoSwap))
+	}
+	if s := c.StaticPodURL; s != "" {
+		if u, err := url.Parse(s); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			errs = append(errs, wrong("staticPodURL %q must be an http or https URL", s))
+		}
+	}
+	for name, values := range c.StaticPodURLHeader {
+		if !httpguts.ValidHeaderFieldName(name) ||
+			slices.ContainsFunc(values, func(v string) bool { return !httpguts.ValidHeaderFieldValue(v) }) {
+			errs = append(errs, wrong("staticPodURLHeader: %q is not a valid header", name))
+		}
+	}
+	if d := c.HTTPCheckFrequency.Duration; d < 0 || d > 0 && d < time.Second {
+		errs = append(errs, wrong("httpCheckFrequency %v must be at least 1s", d))
 	}
 	if dir := c.PodLogsDir; strings.IndexFunc(dir, func(r rune) bool { return r > 126 || r < 32 }) >= 0 {
 		errs = append(errs, wrong("pod logs path %q mut contains ASCII characters only", dir))

@@ -1,7 +1,7 @@
 // Package static brings the pods of a manifest directory into the node agent
 // (L7.I) and keeps their copies in the API server, the mirror pods.
 //
-// Source reads the directory and says which pods are wanted; Manager has the node
+// Source reads the directory, and WebSource a URL; they say which pods are wanted; Manager has the node
 // agent run them, one after the other where two share a name, and publishes what
 // becomes of them to their mirrors. The agent drives both. A mirror never has a
 // say about its pod: deleting it changes nothing on the node.
@@ -33,6 +33,7 @@ const (
 	annotationHash   = "kubernetes.io/config.hash"
 	annotationSeen   = "kubernetes.io/config.seen"
 	sourceFile       = "file"
+	sourceURL        = "http"
 )
 
 // maxManifest bounds what is read of one file.
@@ -49,6 +50,15 @@ func decode(text []byte, path, node string, complete func(*corev1.Pod) error, no
 	if err != nil {
 		return nil, fmt.Errorf("it is neither YAML nor JSON: %w", err)
 	}
+	return makePod(doc, origin{sourceFile, "host:" + node + "file:" + path}, node, complete, now)
+}
+
+// origin is where a static pod comes from: what its annotation says, and what is hashed into its UID.
+type origin struct{ source, hashed string }
+
+// makePod makes a static pod of a Pod in JSON.
+func makePod(doc []byte, from origin, node string, complete func(*corev1.Pod) error,
+	now time.Time) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	strict := json.NewDecoder(bytes.NewReader(doc))
 	strict.DisallowUnknownFields()
@@ -61,7 +71,8 @@ func decode(text []byte, path, node string, complete func(*corev1.Pod) error, no
 	case pod.Name == "":
 		return nil, errors.New("the pod has no name")
 	}
-	if pod.UID, err = hashOf(pod, path, node); err != nil {
+	var err error
+	if pod.UID, err = hashOf(pod, from); err != nil {
 		return nil, err
 	}
 	pod.Name += "-" + strings.ToLower(node)
@@ -72,14 +83,16 @@ func decode(text []byte, path, node string, complete func(*corev1.Pod) error, no
 		pod.Annotations = map[string]string{}
 	}
 	delete(pod.Annotations, corev1.MirrorPodAnnotationKey)
-	pod.Annotations[annotationSource] = sourceFile
+	pod.Annotations[annotationSource] = from.source
 	pod.Annotations[annotationHash] = string(pod.UID)
 	pod.Annotations[annotationSeen] = now.Format(time.RFC3339Nano)
 	pod.Generation = 1 // as the mirror will have: it never changes
 	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
 	pod.Spec.NodeName = node
-	pod.Spec.Tolerations = append(pod.Spec.Tolerations,
-		corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute})
+	if from.source == sourceFile { // upstream's web source has none (S14.13)
+		pod.Spec.Tolerations = append(pod.Spec.Tolerations,
+			corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute})
+	}
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending}
 	if err := complete(pod); err != nil {
 		return nil, fmt.Errorf("invalid pod: %w", err)
@@ -90,13 +103,13 @@ func decode(text []byte, path, node string, complete func(*corev1.Pod) error, no
 	return pod, nil
 }
 
-// hashOf is 128 bits of what the manifest says, on which node and from which file.
-func hashOf(pod *corev1.Pod, path, node string) (types.UID, error) {
+// hashOf is 128 bits of what the manifest says, and where it comes from.
+func hashOf(pod *corev1.Pod, from origin) (types.UID, error) {
 	text, err := json.Marshal(pod)
 	if err != nil {
 		return "", fmt.Errorf("hash the pod: %w", err)
 	}
 	h := fnv.New128a()
-	_, _ = fmt.Fprintf(h, "%shost:%sfile:%s", text, node, path)
+	_, _ = fmt.Fprintf(h, "%s%s", text, from.hashed)
 	return types.UID(hex.EncodeToString(h.Sum(nil))), nil
 }

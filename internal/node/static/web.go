@@ -1,0 +1,213 @@
+package static
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/yaml"
+
+	"carob/internal/base/atomicfile"
+)
+
+// WebConfig says where the static pods of a URL are and who wants to know (S14.10).
+type WebConfig struct {
+	URL    string
+	Header map[string][]string // of each request
+	Every  time.Duration       // between two requests; 0: 20 s
+	Node   string              // name of the node
+	// Cache is a file for the last good answer. Pods that run stay when carob starts while the server is away.
+	Cache    string
+	Complete func(*corev1.Pod) error // as of SourceConfig
+	// Wanted gets all pods that the URL asks for: at the start, and after each change.
+	Wanted func([]*corev1.Pod)
+}
+
+const (
+	webPeriod  = 20 * time.Second
+	webTimeout = 10 * time.Second
+	webTold    = 3 // failures in a row that are logged
+)
+
+// WebSource asks a URL for static pods, a Pod or a PodList. An answer that is not good changes nothing.
+type WebSource struct {
+	cfg    WebConfig
+	client http.Client
+	last   []byte // the last good answer; nil: none yet
+	failed int    // in a row
+}
+
+// NewWebSource returns a WebSource; nothing is asked before Run.
+func NewWebSource(cfg WebConfig) *WebSource {
+	if cfg.Every <= 0 {
+		cfg.Every = webPeriod
+	}
+	return &WebSource{cfg: cfg, client: http.Client{Timeout: webTimeout}}
+}
+
+// Run asks until ctx ends.
+func (s *WebSource) Run(ctx context.Context) error {
+	if err := s.look(ctx); err != nil {
+		s.tell(ctx, err)
+		if err := s.remember(); err != nil {
+			return err // going on without would end the pods that run
+		}
+	}
+	t := time.NewTicker(s.cfg.Every)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		if err := s.look(ctx); err != nil && ctx.Err() == nil {
+			s.tell(ctx, err)
+		} else if err == nil && s.failed > 0 {
+			s.failed = 0
+			klog.FromContext(ctx).Info("Successfully read pods from URL", "url", s.cfg.URL)
+		}
+	}
+}
+
+// tell logs the first failures in a row (S14.12).
+func (s *WebSource) tell(ctx context.Context, err error) {
+	log := klog.FromContext(ctx)
+	switch s.failed++; {
+	case s.failed <= webTold:
+		log.Error(err, "Static pods cannot be read from their URL; they stay as they are")
+	case s.failed == webTold+1:
+		log.Error(err, "Static pods cannot be read from their URL. Dropping verbosity of this message to V(4)")
+	default:
+		log.V(4).Info("Static pods cannot be read from their URL", "err", err)
+	}
+}
+
+// look asks once, and hands on what is wanted if the answer is another than before.
+func (s *WebSource) look(ctx context.Context) error {
+	text, err := s.fetch(ctx)
+	if err != nil {
+		return err
+	}
+	if s.last != nil && string(text) == string(s.last) {
+		return nil
+	}
+	pods, err := s.decode(text)
+	if err != nil {
+		return err
+	}
+	if s.cfg.Cache != "" {
+		if err := atomicfile.Write(s.cfg.Cache, text, 0o600); err != nil {
+			return fmt.Errorf("keep the static pods of %s: %w", s.cfg.URL, err)
+		}
+	}
+	s.last = text
+	s.cfg.Wanted(pods)
+	return nil
+}
+
+// remember hands on what the URL asked for when it last answered; nothing, if it never did.
+func (s *WebSource) remember() error {
+	if s.cfg.Cache == "" {
+		s.cfg.Wanted(nil)
+		return nil
+	}
+	text, err := os.ReadFile(s.cfg.Cache)
+	if errors.Is(err, fs.ErrNotExist) {
+		s.cfg.Wanted(nil)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the static pods that %s asked for last: %w", s.cfg.URL, err)
+	}
+	pods, err := s.decode(text)
+	if err != nil {
+		return fmt.Errorf("read the static pods that were asked for last: %s: %w", s.cfg.Cache, err)
+	}
+	s.last = text
+	s.cfg.Wanted(pods)
+	return nil
+}
+
+func (s *WebSource) fetch(ctx context.Context) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.cfg.URL, http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("ask %s for static pods: %w", s.cfg.URL, err)
+	}
+	for name, values := range s.cfg.Header { // any order: headers are a map
+		for _, v := range values {
+			req.Header.Add(name, v)
+		}
+	}
+	res, err := s.client.Do(req)
+	if err != nil {
+		return nil, err // it names the URL
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", s.cfg.URL, res.Status)
+	}
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxManifest+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read the answer of %s: %w", s.cfg.URL, err)
+	case len(text) > maxManifest:
+		return nil, fmt.Errorf("the answer of %s is larger than %d bytes", s.cfg.URL, maxManifest)
+	}
+	return append([]byte{}, text...), nil
+}
+
+// decode reads a Pod or a PodList in YAML or JSON. One pod that is wrong makes the whole list so (S14.14); an empty
+// text asks for no pods (S14.11).
+func (s *WebSource) decode(text []byte) ([]*corev1.Pod, error) {
+	if len(text) == 0 {
+		return nil, nil
+	}
+	doc, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: the answer is neither YAML nor JSON: %w", s.cfg.URL, err)
+	}
+	var list struct {
+		Kind  string            `json:"kind"`
+		Items []json.RawMessage `json:"items"`
+	}
+	if err := json.Unmarshal(doc, &list); err != nil {
+		return nil, fmt.Errorf("%s: the answer is neither a Pod nor a PodList: %w", s.cfg.URL, err)
+	}
+	docs := list.Items
+	if list.Kind != "PodList" && list.Kind != "List" {
+		docs = []json.RawMessage{doc}
+	}
+	var pods []*corev1.Pod
+	now := time.Now()
+	for i, one := range docs {
+		pod, err := makePod(withKind(one), origin{sourceURL, "url:" + s.cfg.URL}, s.cfg.Node, s.cfg.Complete, now)
+		if err != nil {
+			return nil, fmt.Errorf("%s: pod %d: %w", s.cfg.URL, i, err)
+		}
+		pods = append(pods, pod)
+	}
+	return pods, nil
+}
+
+// withKind adds what the items of a PodList may omit.
+func withKind(doc json.RawMessage) json.RawMessage {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(doc, &fields) != nil || fields["kind"] != nil || fields["apiVersion"] != nil {
+		return doc
+	}
+	fields["kind"], fields["apiVersion"] = json.RawMessage(`"Pod"`), json.RawMessage(`"v1"`)
+	out, err := json.Marshal(fields)
+	if err != nil {
+		return doc
+	}
+	return out
+}
