@@ -34,6 +34,7 @@ type volumeWatches struct {
 	assumedClaims  map[string]*corev1.PersistentVolumeClaim
 	plans          map[types.UID]*volume.Plan
 	waits          map[types.UID]*volumeWait
+	csi            csiWatches
 }
 
 // volumeWait is a pod whose volumes are being bound.
@@ -52,7 +53,7 @@ func newVolumeWatches() *volumeWatches {
 		claims:  map[string]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{},
 		classes: map[string]*storagev1.StorageClass{}, assumedVolumes: map[string]*corev1.PersistentVolume{},
 		assumedClaims: map[string]*corev1.PersistentVolumeClaim{}, plans: map[types.UID]*volume.Plan{},
-		waits: map[types.UID]*volumeWait{},
+		waits: map[types.UID]*volumeWait{}, csi: newCSIWatches(),
 	}
 }
 
@@ -122,6 +123,7 @@ func (s *Scheduler) holdsForVolumes(p *placement.Pod) bool {
 func (s *Scheduler) watchVolumes(ctx context.Context, run func(func())) func() {
 	return func() {
 		core, w := s.client.CoreV1(), s.volumes
+		w.csi.start = s.startDrivers(ctx, run)
 		reflect(ctx, run, "persistentvolumeclaims", &corev1.PersistentVolumeClaim{},
 			volumeFeed(s, "PersistentVolumeClaim", s.volumeClaimSeen, func(c *corev1.PersistentVolumeClaim) {
 				delete(w.claims, c.Namespace+"/"+c.Name)
@@ -137,7 +139,13 @@ func (s *Scheduler) watchVolumes(ctx context.Context, run func(func())) func() {
 			everything(core.PersistentVolumes(), &corev1.PersistentVolume{}))
 		reflect(ctx, run, "storageclasses", &storagev1.StorageClass{},
 			volumeFeed(s, "StorageClass",
-				func(c *storagev1.StorageClass) { w.classes[c.Name] = c; s.requeueForVolumes() },
+				func(c *storagev1.StorageClass) {
+					w.classes[c.Name] = c
+					if volume.Provisions(c) && c.Provisioner != volume.LocalProvisioner {
+						s.watchDrivers()
+					}
+					s.requeueForVolumes()
+				},
 				func(c *storagev1.StorageClass) { delete(w.classes, c.Name) },
 				func() []*storagev1.StorageClass { return values(w.classes) }),
 			everything(s.client.StorageV1().StorageClasses(), &storagev1.StorageClass{}))
@@ -205,6 +213,9 @@ func (s *Scheduler) volumeSeen(v *corev1.PersistentVolume) {
 		return
 	}
 	s.volumes.volumes[v.Name] = v
+	if v.Spec.CSI != nil {
+		s.watchDrivers()
+	}
 	s.volumes.sorted = nil
 	s.requeueForVolumes()
 	s.lookBound()
@@ -212,7 +223,8 @@ func (s *Scheduler) volumeSeen(v *corev1.PersistentVolume) {
 
 func refusedForVolumes(it *item) bool {
 	return slices.Contains(it.refused, placement.VolumeBinding) ||
-		slices.Contains(it.refused, placement.VolumeRestrictions) || slices.Contains(it.refused, placement.VolumeZone)
+		slices.Contains(it.refused, placement.VolumeRestrictions) ||
+		slices.Contains(it.refused, placement.VolumeZone) || slices.Contains(it.refused, placement.NodeVolumeLimits)
 }
 
 // requeueForVolumes wakes all pods whose volumes found no node.
@@ -224,15 +236,23 @@ func (s *Scheduler) volumesLeft(gone *placement.Pod) {
 		return
 	}
 	s.queue.Requeue(func(it *item) bool {
-		return slices.Contains(it.refused, placement.VolumeRestrictions) &&
-			it.pod.Object.Namespace == gone.Object.Namespace &&
-			slices.ContainsFunc(it.pod.Claims, func(p volume.PodClaim) bool { return slices.Contains(gone.Claims, p) })
+		return slices.Contains(it.refused, placement.NodeVolumeLimits) ||
+			slices.Contains(it.refused, placement.VolumeRestrictions) &&
+				it.pod.Object.Namespace == gone.Object.Namespace &&
+				slices.ContainsFunc(it.pod.Claims, func(p volume.PodClaim) bool {
+					return slices.Contains(gone.Claims, p)
+				})
 	}, time.Now())
 }
 
 // volumeNeeds looks at the claims of a pod; a refusal holds for all nodes.
 func (s *Scheduler) volumeNeeds(p *placement.Pod) (*volume.Needs, *volume.Refusal) {
-	return volume.NeedsOf(p.Object, p.Claims, s.volumes, func(claim string) bool { return s.cluster.Uses(p, claim) })
+	needs, no := volume.NeedsOf(p.Object, p.Claims, s.volumes,
+		func(claim string) bool { return s.cluster.Uses(p, claim) })
+	if needs != nil && s.volumes.csi.watched {
+		needs.Ask(knownDrivers{s})
+	}
+	return needs, no
 }
 
 // askVolumes leaves of the nodes those that the volumes of a pod can be used on.

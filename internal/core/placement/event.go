@@ -113,7 +113,9 @@ func (c *Cluster) Helps(p *Pod, refused []Filter, e Event) bool {
 	if slices.Contains(refused, Extender) && !e.Nothing() {
 		return true
 	}
-	byNode := func(f Filter) bool { return f == DynamicResources || f == VolumeBinding || f == VolumeZone }
+	byNode := func(f Filter) bool {
+		return f == DynamicResources || f == VolumeBinding || f == VolumeZone || f == NodeVolumeLimits
+	}
 	if slices.ContainsFunc(refused, byNode) && e.before == nil && e.after == nil && e.nodeAfter != nil &&
 		!e.Nothing() {
 		return true // devices and volumes go by the labels of nodes (S9.30, S2.30)

@@ -47,6 +47,7 @@ const (
 
 	// The same; core/volume answers. They are off together, with VolumeBinding.
 	VolumeRestrictions = Filter(volume.Restrictions)
+	NodeVolumeLimits   = Filter(volume.Limits)
 	VolumeBinding      = Filter(volume.Binding)
 	VolumeZone         = Filter(volume.Zone)
 )

@@ -51,6 +51,7 @@ func PodClaims(pod *corev1.Pod) []PodClaim {
 // Needs is what the volumes of a pod need of a node.
 type Needs struct {
 	view    View
+	drivers Drivers                         // nil: they are not asked
 	inUse   bool                            // a claim for one pod has one
 	bound   []*corev1.PersistentVolumeClaim // completely
 	delayed []*corev1.PersistentVolumeClaim // bound when the pod has its node, the smallest first
@@ -146,6 +147,9 @@ func (n *Needs) On(node *corev1.Node) (*Plan, *Refusal) {
 	if n.inUse {
 		return nil, &Refusal{Restrictions, []string{reasonInUse}}
 	}
+	if no := n.limits(node); no != nil {
+		return nil, no
+	}
 	var reasons []string
 	missing, elsewhere := false, false
 	for _, c := range n.bound {
@@ -156,9 +160,9 @@ func (n *Needs) On(node *corev1.Node) (*Plan, *Refusal) {
 	if elsewhere {
 		reasons = append(reasons, reasonNode)
 	}
-	plan, ok := n.place(node)
-	if !ok {
-		reasons = append(reasons, reasonNone)
+	plan, why := n.place(node)
+	if why != "" {
+		reasons = append(reasons, why)
 	}
 	if missing {
 		reasons = append(reasons, reasonMissing)
@@ -174,13 +178,14 @@ func (n *Needs) On(node *corev1.Node) (*Plan, *Refusal) {
 	return plan, nil
 }
 
-// place finds volumes for the claims that are bound late, or has them provisioned on the node (S2.12, S2.13).
-func (n *Needs) place(node *corev1.Node) (*Plan, bool) {
+// place finds volumes for the claims that are bound late, or has them provisioned on the node (S2.12, S2.13), or says
+// why it can't.
+func (n *Needs) place(node *corev1.Node) (*Plan, string) {
 	plan, taken := &Plan{}, map[string]bool{}
 	for _, c := range n.delayed {
 		if at, ok := c.Annotations[SelectedNode]; ok {
 			if at != node.Name {
-				return nil, false
+				return nil, reasonNone
 			}
 			plan.Waits = append(plan.Waits, Bind{Claim: c}) // an earlier attempt selected it (S2.24)
 			continue
@@ -194,15 +199,19 @@ func (n *Needs) place(node *corev1.Node) (*Plan, bool) {
 			}
 			continue
 		}
-		if k := n.view.Class(class); k == nil || !Provisions(k) || !allows(k, node) {
-			return nil, false
+		k := n.view.Class(class)
+		switch {
+		case k == nil || !Provisions(k) || !allows(k, node):
+			return nil, reasonNone
+		case !n.room(k, c, node):
+			return nil, reasonSpace
 		}
 		selected := c.DeepCopy()
 		annotate(&selected.Annotations, SelectedNode, node.Name)
 		plan.Claims = append(plan.Claims, selected)
 		plan.Waits = append(plan.Waits, Bind{Claim: c})
 	}
-	return plan, true
+	return plan, ""
 }
 
 // allows reports whether a class has its volumes on a node.
