@@ -21,65 +21,6 @@ const (
 	mostLabels   = 64
 )
 
-// engine says under which names a kind of model server tells its load (2.3).
-type engine struct {
-	waiting, running, cache metric
-	older                   metric // cache, of older versions
-	block, blocks           metric
-	adapters                string
-}
-
-// metric is a series: a name, and a label that it must have. If read is set, the value is in that label.
-type metric struct{ name, label, value, read string }
-
-// engines by the value of the label; the default is vllm.
-func engineOf(name string) *engine {
-	switch name {
-	case "sglang":
-		return &engine{waiting: metric{name: "sglang:num_queue_reqs"}, running: metric{name: "sglang:num_running_reqs"},
-			cache: metric{name: "sglang:token_usage"}, block: metric{name: "sglang:cache_config_info", read: "page_size"},
-			blocks: metric{name: "sglang:cache_config_info", read: "num_pages"}}
-	case "triton", "triton-tensorrt-llm", "tensorrt-llm":
-		const requests, cache = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
-		return &engine{waiting: metric{name: requests, label: "request_type", value: "waiting"},
-			running: metric{name: requests, label: "request_type", value: "scheduled"},
-			cache:   metric{name: cache, label: "kv_cache_block_type", value: "fraction"},
-			block:   metric{name: cache, label: "kv_cache_block_type", value: "tokens_per"},
-			blocks:  metric{name: cache, label: "kv_cache_block_type", value: "max"}}
-	case "trtllm-serve":
-		return &engine{waiting: metric{name: "trtllm_num_requests_waiting"},
-			running: metric{name: "trtllm_num_requests_running"}, cache: metric{name: "trtllm_kv_cache_utilization"},
-			block:  metric{name: "trtllm_kv_cache_tokens_per_block"},
-			blocks: metric{name: "trtllm_kv_cache_max_blocks"}}
-	default:
-		return &engine{waiting: metric{name: "vllm:num_requests_waiting"},
-			running: metric{name: "vllm:num_requests_running"}, cache: metric{name: "vllm:kv_cache_usage_perc"},
-			older:    metric{name: "vllm:gpu_cache_usage_perc"},
-			block:    metric{name: "vllm:cache_config_info", read: "block_size"},
-			blocks:   metric{name: "vllm:cache_config_info", read: "num_gpu_blocks"},
-			adapters: "vllm:lora_requests_info"}
-	}
-}
-
-// KnownEngine reports whether a value of the engine label is known. Another one is read like vllm.
-func KnownEngine(name string) bool {
-	switch name {
-	case "vllm", "sglang", "triton", "triton-tensorrt-llm", "tensorrt-llm", "trtllm-serve":
-		return true
-	}
-	return false
-}
-
-// engineName is the engine of a pod, by its labels.
-func engineName(labels map[string]string) string {
-	for _, key := range []string{routing.EngineLabel, routing.OldEngineLabel} {
-		if v := labels[key]; v != "" {
-			return v
-		}
-	}
-	return "vllm"
-}
-
 // nonsense is a number that no server can mean.
 type nonsense struct{ metric, value string }
 
@@ -92,7 +33,7 @@ var errNoLoad = errors.New("neither the queue nor the cache is among the metrics
 
 // page reads the load of a server from its metrics in Prometheus's text format. Only the lines of the engine's metrics
 // are looked at. Counts of several series (engines behind one port) are added, of their cache the fullest counts.
-func page(text []byte, e *engine) (routing.Stats, error) {
+func page(text []byte, e *routing.Engine) (routing.Stats, error) {
 	var s routing.Stats
 	var r reading
 	for len(text) > 0 {
@@ -131,53 +72,53 @@ type reading struct {
 
 type label struct{ name, value []byte }
 
-func (r *reading) line(s *routing.Stats, e *engine, name, rest []byte) error {
-	is := func(m *metric) bool { return m.name != "" && string(name) == m.name }
-	if !is(&e.waiting) && !is(&e.running) && !is(&e.cache) && !is(&e.older) && !is(&e.block) && !is(&e.blocks) &&
-		(e.adapters == "" || string(name) != e.adapters) {
+func (r *reading) line(s *routing.Stats, e *routing.Engine, name, rest []byte) error {
+	is := func(m *routing.Metric) bool { return m.Name != "" && string(name) == m.Name }
+	if !is(&e.Waiting) && !is(&e.Running) && !is(&e.Cache) && !is(&e.OldCache) && !is(&e.BlockTokens) &&
+		!is(&e.Blocks) && (e.Adapters == "" || string(name) != e.Adapters) {
 		return nil
 	}
 	labels, text, ok := r.split(rest)
 	if !ok {
 		return nonsense{string(name), clip(rest)}
 	}
-	if e.adapters != "" && string(name) == e.adapters {
+	if e.Adapters != "" && string(name) == e.Adapters {
 		return r.adapters(s, labels, text)
 	}
 	for _, m := range []struct {
-		*metric
+		*routing.Metric
 		most float64
 		set  func(float64)
 	}{
-		{&e.waiting, mostRequests, func(x float64) { s.Waiting += int(x); r.queue = true }},
-		{&e.running, mostRequests, func(x float64) { s.Running += int(x) }},
-		{&e.cache, 1, func(x float64) {
+		{&e.Waiting, mostRequests, func(x float64) { s.Waiting += int(x); r.queue = true }},
+		{&e.Running, mostRequests, func(x float64) { s.Running += int(x) }},
+		{&e.Cache, 1, func(x float64) {
 			if !r.newer {
 				s.CacheUse = 0
 			}
 			s.CacheUse, r.cache, r.newer = max(s.CacheUse, x), true, true
 		}},
-		{&e.older, 1, func(x float64) {
+		{&e.OldCache, 1, func(x float64) {
 			if !r.newer {
 				s.CacheUse, r.cache = max(s.CacheUse, x), true
 			}
 		}},
-		{&e.block, 1 << 16, func(x float64) { s.BlockTokens = int(x) }},
-		{&e.blocks, mostBlocks, func(x float64) { s.Blocks = int(x) }},
+		{&e.BlockTokens, 1 << 16, func(x float64) { s.BlockTokens = int(x) }},
+		{&e.Blocks, mostBlocks, func(x float64) { s.Blocks = int(x) }},
 	} {
-		if !is(m.metric) || m.label != "" && string(find(labels, m.label)) != m.value {
+		if !is(m.Metric) || !fits(labels, m.Labels) {
 			continue
 		}
 		value := text
-		if m.read != "" {
-			if value = find(labels, m.read); len(value) == 0 || string(value) == "None" {
+		if m.Read != "" {
+			if value = find(labels, m.Read); len(value) == 0 || string(value) == "None" {
 				continue
 			}
 		}
 		x, err := strconv.ParseFloat(string(value), 64)
 		rounded := m.most == 1 && x < 1.001 // a full cache
 		if err != nil || bytes.ContainsAny(value, "_xXpP") || !(x >= 0) || x > m.most && !rounded {
-			return nonsense{m.name, clip(value)}
+			return nonsense{m.Name, clip(value)}
 		}
 		m.set(min(x, m.most))
 	}
@@ -216,6 +157,15 @@ func adapterNames(list []byte) (out []string) {
 		}
 	}
 	return out
+}
+
+func fits(all []label, want []routing.MetricLabel) bool {
+	for i := range want {
+		if string(find(all, want[i].Name)) != want[i].Value {
+			return false
+		}
+	}
+	return true
 }
 
 func find(all []label, name string) []byte {

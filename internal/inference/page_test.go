@@ -28,6 +28,12 @@ vllm:lora_requests_info{max_lora="4",running_lora_adapters="sql, chat",waiting_l
 vllm:time_to_first_token_seconds_bucket{le="0.001"} 0
 `
 
+// engineOf is the engine of a pod with a label.
+func engineOf(name string) *routing.Engine {
+	e, _, _ := routing.DefaultConfig().Engine(map[string]string{routing.OldEngineLabel: name})
+	return e
+}
+
 // Each engine has its names (2.3).
 func TestPages(t *testing.T) {
 	for _, c := range []struct {
@@ -58,6 +64,58 @@ func TestPages(t *testing.T) {
 		got, err := page([]byte(c.page), engineOf(c.engine))
 		if err != nil || fmt.Sprint(got) != fmt.Sprint(c.want) {
 			t.Errorf("%s: %+v, %v, want %+v", c.engine, got, err, c.want)
+		}
+	}
+}
+
+// A configuration can add engines, and say which label names them.
+func TestOwnEngines(t *testing.T) {
+	c, err := ReadConfig([]byte(`
+apiVersion: inference.networking.x-k8s.io/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: core-metrics-extractor
+  parameters:
+    engineLabelKey: example.com/engine
+    defaultEngine: mine
+    engineConfigs:
+    - name: mine
+      queuedRequestsSpec: my_requests{state=waiting,kind="llm"}
+      runningRequestsSpec: my_requests{state="running"}
+      kvUsageSpec: my_cache
+      loraSpec: my_adapters
+      cacheInfoSpec: my_info
+      cacheBlockSizeLabelName: size
+- type: queue-scorer
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, name, known := c.Engine(map[string]string{routing.EngineLabel: "sglang"})
+	if name != "mine" || !known {
+		t.Fatalf("%s, %t", name, known)
+	}
+	const text = `my_requests{kind="llm",state="waiting"} 3
+my_requests{kind="image",state="waiting"} 30
+my_requests{state="running"} 4
+my_cache 0.5
+my_info{size="32",num_gpu_blocks="7"} 1
+my_adapters{max_lora="2",running_lora_adapters="a"} 1
+`
+	want := routing.Stats{Waiting: 3, Running: 4, CacheUse: 0.5, BlockTokens: 32, Blocks: 7, MaxAdapters: 2,
+		Active: []string{"a"}}
+	if got, err := page([]byte(text), e); err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if e, name, known := c.Engine(map[string]string{"example.com/engine": "sglang"}); e.Name != "sglang" || !known {
+		t.Errorf("%s, %t", name, known)
+	}
+	if e, name, known := c.Engine(map[string]string{"example.com/engine": "new"}); e.Name != "mine" || known {
+		t.Errorf("%s, %t", name, known)
+	}
+	for _, text := range []string{"a: b: c", "kind: EndpointPickerConfig\nkind: EndpointPickerConfig", ""} {
+		if _, err := ReadConfig([]byte(text)); err == nil {
+			t.Errorf("%q is read", text)
 		}
 	}
 }

@@ -32,6 +32,7 @@ type Pool struct {
 	scraping  sync.WaitGroup
 
 	mu       sync.Mutex
+	config   *routing.Config
 	state    *routing.Pool
 	scrapers map[routing.Ref]*scraper
 	waiters  map[routing.Ticket]*waiter
@@ -59,7 +60,7 @@ func New(name types.NamespacedName, c *routing.Config, transport http.RoundTripp
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Pool{name: name, transport: transport, figures: newFigures(), ctx: ctx, cancel: cancel,
-		state: routing.NewPool(c), scrapers: map[routing.Ref]*scraper{}, waiters: map[routing.Ticket]*waiter{},
+		config: c, state: routing.NewPool(c), scrapers: map[routing.Ref]*scraper{}, waiters: map[routing.Ticket]*waiter{},
 		woken: make(chan struct{})}
 	p.state.SetPace(idlePace + scrapeTimeout)
 	p.figures.add(p)
@@ -70,7 +71,12 @@ func New(name types.NamespacedName, c *routing.Config, transport http.RoundTripp
 func (p *Pool) Configure(c *routing.Config) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
+	p.config = c
 	p.state.Configure(c)
+	p.scrape()
 	p.drain()
 }
 
@@ -89,19 +95,25 @@ func (p *Pool) SetEndpoints(all []routing.Endpoint) {
 		return
 	}
 	p.state.SetEndpoints(all)
+	p.scrape()
+	p.drain()
+}
+
+// scrape starts and ends scrapers. The lock is held.
+func (p *Pool) scrape() {
 	there := map[routing.Ref]bool{}
 	for _, ref := range p.state.Refs() {
 		there[ref] = true
 		e := p.state.Endpoint(ref)
-		engine := engineName(e.Labels)
+		engine, name, known := p.config.Engine(e.Labels)
 		if s := p.scrapers[ref]; s != nil {
-			if s.engine == engine {
+			if s.name == name && s.engine == engine {
 				continue
 			}
-			s.stop() // its label changed
+			s.stop() // its label, or the configuration changed
 		}
 		ctx, stop := context.WithCancel(p.ctx)
-		s := &scraper{stop: stop, engine: engine}
+		s := &scraper{stop: stop, engine: engine, name: name, known: known}
 		p.scrapers[ref] = s
 		p.scraping.Add(1)
 		go p.follow(ctx, ref, e.Address, s)
@@ -112,7 +124,6 @@ func (p *Pool) SetEndpoints(all []routing.Endpoint) {
 			delete(p.scrapers, ref)
 		}
 	}
-	p.drain()
 }
 
 // Close refuses the requests that are held, and ends all goroutines before it returns.
@@ -298,12 +309,13 @@ func (p *Pool) Statuses() (routing.Figures, []Status) {
 		s := Status{Endpoint: *p.state.Endpoint(ref)}
 		s.Stats, s.InFlight = p.state.Stats(ref)
 		if sc := p.scrapers[ref]; sc != nil {
-			s.Engine = sc.engine
+			s.Engine = sc.name
 			if sc.problem != nil {
 				s.Problem = sc.problem.Error()
 			}
-			if !KnownEngine(sc.engine) {
-				s.Problem = fmt.Sprintf("the engine %q is not known: it is read like vllm; %s", sc.engine, s.Problem)
+			if !sc.known {
+				s.Problem = fmt.Sprintf("the engine %q is not known: it is read like %s; %s", sc.name, sc.engine.Name,
+					s.Problem)
 			}
 		}
 		out = append(out, s)

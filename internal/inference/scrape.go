@@ -36,7 +36,7 @@ func NewTransport() http.RoundTripper {
 var pages = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // scrape reads the metrics of one server.
-func scrape(ctx context.Context, rt http.RoundTripper, at netip.AddrPort, e *engine) (routing.Stats, error) {
+func scrape(ctx context.Context, rt http.RoundTripper, at netip.AddrPort, e *routing.Engine) (routing.Stats, error) {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/metrics", nil)
@@ -80,13 +80,15 @@ type scraper struct {
 	stop     context.CancelFunc
 	failures int
 	problem  error
-	engine   string
+	engine   *routing.Engine
+	name     string // of the engine, by the pod's label
+	known    bool
 }
 
 // follow scrapes an endpoint until ctx ends.
 func (p *Pool) follow(ctx context.Context, ref routing.Ref, at netip.AddrPort, s *scraper) {
 	defer p.scraping.Done()
-	e := engineOf(s.engine)
+	e := s.engine
 	timer := time.NewTimer(rand.N(activePace)) // spread over the first period
 	defer timer.Stop()
 	for {

@@ -22,6 +22,7 @@ type Config struct {
 	labels     []*labelFilter // at most 64
 	prefix     prefixConfig
 	saturation saturation
+	extraction extraction
 	flow       *flowConfig // nil: no flow control
 }
 
@@ -43,8 +44,9 @@ type weighted struct {
 type flowConfig struct {
 	mostRequests, mostBytes int64 // of all bands; 0: no limit
 	ttl                     time.Duration
-	bands                   []bandConfig // by priority, highest first
-	other, negative         bandConfig   // bands that are not named; negative: those below 0
+	empty                   time.Duration // instead of ttl for requests that come while the pool has no endpoint
+	bands                   []bandConfig  // by priority, highest first
+	other, negative         bandConfig    // bands that are not named; negative: those below 0
 }
 
 type bandConfig struct {
@@ -87,7 +89,7 @@ type document struct {
 	FeatureGates       []string        `json:"featureGates"`
 	Plugins            []pluginSpec    `json:"plugins"`
 	SchedulingProfiles []profileSpec   `json:"schedulingProfiles"`
-	SaturationDetector *pluginRef      `json:"saturationDetector"`
+	SaturationDetector *detectorSpec   `json:"saturationDetector"`
 	DataLayer          *dataLayerSpec  `json:"dataLayer"`
 	FlowControl        *flowSpec       `json:"flowControl"`
 	Parser             *pluginRef      `json:"parser"`
@@ -106,6 +108,18 @@ type profileSpec struct {
 		PluginRef string   `json:"pluginRef"`
 		Weight    *float64 `json:"weight"`
 	} `json:"plugins"`
+}
+
+// detectorSpec names a detector, or has the thresholds of the default one (before v1.5.0 of upstream).
+type detectorSpec struct {
+	PluginRef string `json:"pluginRef"`
+	thresholds
+}
+
+type thresholds struct {
+	QueueDepthThreshold       *int             `json:"queueDepthThreshold"`
+	KVCacheUtilThreshold      *float64         `json:"kvCacheUtilThreshold"`
+	MetricsStalenessThreshold *metav1.Duration `json:"metricsStalenessThreshold"`
 }
 
 type pluginRef struct {
@@ -127,6 +141,7 @@ type flowSpec struct {
 	MaxBytes                    *resource.Quantity `json:"maxBytes"`
 	MaxRequests                 *resource.Quantity `json:"maxRequests"`
 	DefaultRequestTTL           *metav1.Duration   `json:"defaultRequestTTL"`
+	NoEndpointRequestTTL        *metav1.Duration   `json:"noEndpointRequestTTL"`
 	DefaultPriorityBand         *bandSpec          `json:"defaultPriorityBand"`
 	DefaultNegativePriorityBand *bandSpec          `json:"defaultNegativePriorityBand"`
 	PriorityBands               []bandSpec         `json:"priorityBands"`
@@ -181,7 +196,7 @@ func ParseConfig(text []byte) (*Config, error) {
 		return nil, fmt.Errorf("%s of %s is not %s of %s", doc.Kind, doc.APIVersion, configKind, configGroup)
 	}
 	b := builder{named: map[string]*plugin{}, c: &Config{prefill: -1, prefix: defaultPrefix(),
-		saturation: defaultSaturation()}}
+		saturation: defaultSaturation(), extraction: defaultExtraction()}}
 	for _, step := range []func(*document) error{b.plugins, b.profiles, b.detector, b.dataLayer, b.parsers, b.flow} {
 		if err := step(&doc); err != nil {
 			return nil, err
@@ -212,6 +227,9 @@ func (b *builder) plugins(doc *document) error {
 		p.name = spec.Name
 		if p.prefix != nil {
 			b.c.prefix = *p.prefix
+		}
+		if p.extraction != nil {
+			b.c.extraction = *p.extraction
 		}
 		b.named[spec.Name] = p
 		b.order = append(b.order, p)
@@ -350,13 +368,15 @@ func (b *builder) profile(spec *profileSpec, where string) (profile, error) {
 }
 
 func (b *builder) detector(doc *document) error {
-	ref := doc.SaturationDetector
-	if doc.FlowControl != nil && doc.FlowControl.SaturationDetector != nil {
-		ref = doc.FlowControl.SaturationDetector
+	name, old := "", thresholds{}
+	if doc.SaturationDetector != nil {
+		name, old = doc.SaturationDetector.PluginRef, doc.SaturationDetector.thresholds
 	}
-	name := "utilization-detector"
-	if ref != nil && ref.PluginRef != "" {
-		name = ref.PluginRef
+	if doc.FlowControl != nil && doc.FlowControl.SaturationDetector != nil {
+		name = doc.FlowControl.SaturationDetector.PluginRef
+	}
+	if name == "" {
+		name = "utilization-detector"
 	}
 	p, err := b.find(name, "saturationDetector")
 	if err != nil {
@@ -366,6 +386,15 @@ func (b *builder) detector(doc *document) error {
 		return fmt.Errorf("saturationDetector: %s detects no saturation", p.kind)
 	}
 	b.c.saturation = *p.saturation
+	if old == (thresholds{}) {
+		return nil
+	}
+	if b.c.saturation.queue == 0 {
+		return fmt.Errorf("saturationDetector: %s has no thresholds of queue and cache", p.kind)
+	}
+	if err := b.c.saturation.set(old); err != nil {
+		return fmt.Errorf("saturationDetector: %w", err)
+	}
 	return nil
 }
 
@@ -424,7 +453,7 @@ func (b *builder) flow(doc *document) error {
 		switch gate {
 		case "flowControl":
 			on = true
-		case "dataLayer", "prepareDataPlugins", "experimentalDatalayer": // always on here
+		case "dataLayer", "prepareDataPlugins", "experimentalDatalayer", "enableLegacyMetrics": // one way to scrape
 		default:
 			return fmt.Errorf("featureGates[%d]: %q is not known", i, gate)
 		}
@@ -446,6 +475,13 @@ func (b *builder) flow(doc *document) error {
 	}
 	if f.ttl < 0 || f.ttl > 24*time.Hour {
 		return fmt.Errorf("flowControl.defaultRequestTTL is %s, not between 0 and 24h", f.ttl)
+	}
+	f.empty = f.ttl
+	if spec.NoEndpointRequestTTL != nil && spec.NoEndpointRequestTTL.Duration != 0 {
+		f.empty = spec.NoEndpointRequestTTL.Duration
+	}
+	if f.empty < 0 || f.empty > 24*time.Hour {
+		return fmt.Errorf("flowControl.noEndpointRequestTTL is %s, not between 0 and 24h", f.empty)
 	}
 	if ref := spec.UsageLimitPolicyPluginRef; ref != "" {
 		p, err := b.find(ref, "flowControl.usageLimitPolicyPluginRef")

@@ -35,7 +35,16 @@ func TestConfigErrors(t *testing.T) {
 		{`{` + head + `, "plugins": [{"type": "by-label", "parameters": {"label": "a"}}]}`, "no endpoint can pass"},
 		{`{` + head + `, "plugins": [{"type": "by-label-selector", "parameters": {"matchExpressions": [
 			{"key": "a", "operator": "Near"}]}}]}`, "not a valid"},
-		{`{` + head + `, "plugins": [{"type": "prefix-cache-scorer", "parameters": {"blockSize": 64}}]}`, "blockSizeTokens"},
+		{`{` + head + `, "plugins": [{"type": "prefix-cache-scorer", "parameters": {"blockSizeTokens": -1}}]}`,
+			"blockSizeTokens"},
+		{`{` + head + `, "plugins": [{"type": "precise-prefix-cache-scorer"}]}`, "use prefix-cache-scorer"},
+		{`{` + head + `, "plugins": [{"type": "core-metrics-extractor", "parameters": {"defaultEngine": "x"}}]}`,
+			"no engine"},
+		{`{` + head + `, "plugins": [{"type": "core-metrics-extractor", "parameters": {"engineConfigs": [
+			{"name": "x", "queuedRequestsSpec": "a b"}]}}]}`, "no series"},
+		{`{` + head + `, "plugins": [{"type": "core-metrics-extractor", "parameters": {"engineConfigs": [
+			{"name": "x"}]}}]}`, "is needed"},
+		{`{` + head + `, "saturationDetector": {"queueDepthThreshold": 0}}`, "queueDepthThreshold"},
 		{`{` + head + `, "plugins": [{"type": "prefix-cache-scorer", "parameters": {"lruCapacityPerServer": 99999999}}]}`,
 			"lruCapacityPerServer"},
 		{`{` + head + `, "plugins": [{"type": "utilization-detector", "parameters": {"kvCacheUtilThreshold": 2}}]}`,

@@ -1,6 +1,9 @@
 package routing
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // filter removes candidates. It must not look at scores.
 type filter interface{ keep(v *view) }
@@ -126,6 +129,28 @@ type saturation struct {
 // The defaults of utilization-detector (2.4).
 func defaultSaturation() saturation {
 	return saturation{queue: 5, cache: 0.8, stale: 200 * time.Millisecond}
+}
+
+// set sets thresholds that are given.
+func (s *saturation) set(t thresholds) error {
+	if t.QueueDepthThreshold != nil {
+		s.queue = float64(*t.QueueDepthThreshold)
+	}
+	if t.KVCacheUtilThreshold != nil {
+		s.cache = *t.KVCacheUtilThreshold
+	}
+	if t.MetricsStalenessThreshold != nil {
+		s.stale = t.MetricsStalenessThreshold.Duration
+	}
+	switch {
+	case s.queue <= 0:
+		return fmt.Errorf("queueDepthThreshold is %g, not above 0", s.queue)
+	case !(s.cache > 0 && s.cache <= 1):
+		return fmt.Errorf("kvCacheUtilThreshold is %g, not above 0 and at most 1", s.cache)
+	case s.stale <= 0:
+		return fmt.Errorf("metricsStalenessThreshold is %s, not above 0", s.stale)
+	}
+	return nil
 }
 
 // endpoint is how full an endpoint is: 1 is full. One whose numbers are stale counts as full.

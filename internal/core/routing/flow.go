@@ -161,7 +161,11 @@ func (p *Pool) Enqueue(r *Request, now time.Time) Ticket {
 		b.next++
 	}
 	q.last++
-	it := &item{ticket: q.last, request: *r, expires: now.Add(q.config.ttl).UnixNano()}
+	ttl := q.config.ttl
+	if p.ready == 0 {
+		ttl = q.config.empty
+	}
+	it := &item{ticket: q.last, request: *r, expires: now.Add(ttl).UnixNano()}
 	if !r.Deadline.IsZero() {
 		it.expires = min(it.expires, r.Deadline.UnixNano())
 	}

@@ -19,6 +19,7 @@ type plugin struct {
 	handler    *handler
 	prefix     *prefixConfig
 	saturation *saturation
+	extraction *extraction
 }
 
 // handler says which profiles a request goes through.
@@ -146,17 +147,22 @@ func latencyPlugin(p *plugin, into func(any) error) (bool, error) {
 		if err := into(&c); err != nil {
 			return true, err
 		}
-		for _, w := range []float64{c.TTFTWeight, c.TPOTWeight, c.CompositeKVWeight, c.CompositeQueueWeight,
-			c.CompositePrefixWeight} {
-			if !(w >= 0 && w <= 1e6) {
-				return true, fmt.Errorf("a weight is %g, not between 0 and 1e6", w)
-			}
+		return true, p.latency(c)
+	case "predicted-latency-scorer": // the older one, which chooses by headroom, too
+		c := struct {
+			HeadroomTTFTWeight        float64 `json:"headroomTTFTWeight"`
+			HeadroomTPOTWeight        float64 `json:"headroomTPOTWeight"`
+			HeadroomSelectionStrategy string  `json:"headroomSelectionStrategy"`
+			CompositeKVWeight         float64 `json:"compositeKVWeight"`
+			CompositeQueueWeight      float64 `json:"compositeQueueWeight"`
+			CompositePrefixWeight     float64 `json:"compositePrefixWeight"`
+			StreamingMode             bool    `json:"streamingMode"`
+		}{0.8, 0.2, "least", 1, 1, 1, false}
+		if err := into(&c); err != nil {
+			return true, err
 		}
-		if s := c.HeadroomSelectionStrategy; s != "least" && s != "most" {
-			return true, fmt.Errorf("headroomSelectionStrategy is %q, not least or most", s)
-		}
-		p.scorer = c
-		return true, nil
+		return true, p.latency(latencyScorer{c.HeadroomTTFTWeight, c.HeadroomTPOTWeight, c.HeadroomSelectionStrategy,
+			c.CompositeKVWeight, c.CompositeQueueWeight, c.CompositePrefixWeight})
 	case "predicted-latency-producer", "inflight-load-producer": // always on; parameters tune upstream's own model
 		return true, into(&struct{}{})
 	case "slo-headroom-tier-filter":
@@ -186,6 +192,21 @@ func latencyPlugin(p *plugin, into func(any) error) (bool, error) {
 		return true, nil
 	}
 	return false, nil
+}
+
+// latency makes a plugin score by expected latency.
+func (p *plugin) latency(c latencyScorer) error {
+	for _, w := range []float64{c.TTFTWeight, c.TPOTWeight, c.CompositeKVWeight, c.CompositeQueueWeight,
+		c.CompositePrefixWeight} {
+		if !(w >= 0 && w <= 1e6) {
+			return fmt.Errorf("a weight is %g, not between 0 and 1e6", w)
+		}
+	}
+	if s := c.HeadroomSelectionStrategy; s != "least" && s != "most" {
+		return fmt.Errorf("headroomSelectionStrategy is %q, not least or most", s)
+	}
+	p.scorer = c
+	return nil
 }
 
 func filterPlugin(p *plugin, into func(any) error) (bool, error) {
@@ -253,37 +274,22 @@ func detectorPlugin(p *plugin, into func(any) error) (bool, error) {
 	case "utilization-detector":
 		s := defaultSaturation()
 		c := struct {
-			QueueDepthThreshold       *int             `json:"queueDepthThreshold"`
-			KVCacheUtilThreshold      *float64         `json:"kvCacheUtilThreshold"`
-			MetricsStalenessThreshold *metav1.Duration `json:"metricsStalenessThreshold"`
-			Headroom                  *float64         `json:"headroom"`
+			thresholds
+			Headroom *float64 `json:"headroom"`
 		}{}
 		if err := into(&c); err != nil {
 			return true, err
 		}
-		if c.QueueDepthThreshold != nil {
-			s.queue = float64(*c.QueueDepthThreshold)
-		}
-		if c.KVCacheUtilThreshold != nil {
-			s.cache = *c.KVCacheUtilThreshold
-		}
-		if c.MetricsStalenessThreshold != nil {
-			s.stale = c.MetricsStalenessThreshold.Duration
-		}
 		if c.Headroom != nil {
 			s.headroom = *c.Headroom
 		}
-		p.saturation, p.filter = &s, loadFilter{s}
-		switch {
-		case s.queue <= 0:
-			return true, fmt.Errorf("queueDepthThreshold is %g, not above 0", s.queue)
-		case !(s.cache > 0 && s.cache <= 1):
-			return true, fmt.Errorf("kvCacheUtilThreshold is %g, not above 0 and at most 1", s.cache)
-		case s.stale <= 0:
-			return true, fmt.Errorf("metricsStalenessThreshold is %s, not above 0", s.stale)
-		case !(s.headroom >= 0 && s.headroom <= 1e6):
+		if err := s.set(c.thresholds); err != nil {
+			return true, err
+		}
+		if !(s.headroom >= 0 && s.headroom <= 1e6) {
 			return true, fmt.Errorf("headroom is %g, below 0", s.headroom)
 		}
+		p.saturation, p.filter = &s, loadFilter{s}
 		return true, nil
 	case "concurrency-detector":
 		c := struct {
@@ -331,6 +337,7 @@ func otherPlugin(p *plugin, into func(any) error) (bool, error) {
 			PrefixPluginType string `json:"prefixPluginType"`
 			PrefixPluginName string `json:"prefixPluginName"`
 			HashBlockSize    int    `json:"hashBlockSize"`
+			PrimaryPort      int    `json:"primaryPort"`
 		}{DecodeProfile: "decode", PrefillProfile: "prefill"}
 		if err := into(&c); err != nil {
 			return true, err
@@ -350,7 +357,18 @@ func otherPlugin(p *plugin, into func(any) error) (bool, error) {
 			Path               string `json:"path"`
 			InsecureSkipVerify bool   `json:"insecureSkipVerify"`
 		}{})
-	case "core-metrics-extractor", "fcfs-ordering-policy", "edf-ordering-policy", "slo-deadline-ordering-policy",
+	case "core-metrics-extractor":
+		x, err := readExtraction(into)
+		p.extraction = &x
+		return true, err
+	case "data-parallel-profile-handler": // ranks are endpoints: the gateway sends to their own ports
+		p.handler = &handler{}
+		return true, into(&struct {
+			PrimaryPort int `json:"primaryPort"`
+		}{})
+	case "precise-prefix-cache-scorer":
+		return true, errors.New("KV events are not read: use prefix-cache-scorer, which remembers what was sent where")
+	case "fcfs-ordering-policy", "edf-ordering-policy", "slo-deadline-ordering-policy",
 		"global-strict-fairness-policy", "round-robin-fairness-policy", "openai-parser", "passthrough-parser",
 		"vllmgrpc-parser":
 	case "static-usage-limit-policy":

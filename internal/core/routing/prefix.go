@@ -8,7 +8,8 @@ import (
 // prefixConfig is how prompts are cut and how much the index remembers.
 type prefixConfig struct {
 	AutoTune               bool    `json:"autoTune"`
-	BlockSize              int     `json:"blockSize"` // of an older version; refused unless BlockSizeTokens is set
+	BlockSize              int     `json:"blockSize"`     // characters, of an older version: as upstream, ignored
+	HashBlockSize          int     `json:"hashBlockSize"` // the same of an even older one
 	BlockSizeTokens        int     `json:"blockSizeTokens"`
 	MaxPrefixBlocksToMatch int     `json:"maxPrefixBlocksToMatch"`
 	MaxPrefixTokensToMatch int     `json:"maxPrefixTokensToMatch"`
@@ -40,10 +41,6 @@ func readPrefix(into func(any) error) (prefixConfig, error) {
 		return c, err
 	}
 	if c.BlockSizeTokens == 0 {
-		if c.BlockSize > 0 {
-			return c, fmt.Errorf("blockSize (characters) is no longer used: set blockSizeTokens to about %d",
-				max(c.BlockSize/bytesPerToken, 1))
-		}
 		c.BlockSizeTokens = blockTokens
 	}
 	switch {
