@@ -60,7 +60,8 @@ func New(name types.NamespacedName, c *routing.Config, transport http.RoundTripp
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Pool{name: name, transport: transport, figures: newFigures(), ctx: ctx, cancel: cancel,
-		config: c, state: routing.NewPool(c), scrapers: map[routing.Ref]*scraper{}, waiters: map[routing.Ticket]*waiter{},
+		config: c, state: routing.NewPool(c),
+		scrapers: map[routing.Ref]*scraper{}, waiters: map[routing.Ticket]*waiter{},
 		woken: make(chan struct{})}
 	p.state.SetPace(idlePace + scrapeTimeout)
 	p.figures.add(p)

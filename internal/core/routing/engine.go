@@ -66,7 +66,8 @@ type extraction struct {
 
 func defaultExtraction() extraction { return extraction{other: DefaultEngine, engines: engines()} }
 
-// Engine returns the engine of a pod by its labels. One whose name is not known is read like the default; known says so.
+// Engine returns the engine of a pod by its labels. One whose name is not known is read like the default; known says
+// so.
 func (c *Config) Engine(labels map[string]string) (e *Engine, name string, known bool) {
 	x := &c.extraction
 	keys := []string{EngineLabel, OldEngineLabel}
