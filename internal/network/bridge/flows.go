@@ -2,10 +2,13 @@ package bridge
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"net/netip"
 	"sync"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 )
@@ -58,21 +61,79 @@ func (f *flows) forget(ips []netip.Addr) {
 }
 
 func (s *sweep) run() error {
-	families := map[netlink.InetFamily]bool{}
+	var four, six []netip.Addr
 	for ip := range s.gone {
 		if ip.Is4() {
-			families[unix.AF_INET] = true
+			four = append(four, ip)
 		} else {
-			families[unix.AF_INET6] = true
+			six = append(six, ip)
 		}
 	}
 	var errs []error
-	for family := range families {
-		if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, s); err != nil {
-			errs = append(errs, err)
-		}
+	if len(four) > fewAddresses || deleteEach(four) != nil {
+		errs = append(errs, s.fromList(unix.AF_INET))
+	}
+	if len(six) > 0 {
+		errs = append(errs, s.fromList(unix.AF_INET6))
 	}
 	return errors.Join(errs...)
+}
+
+// fromList lists the flows of a family and deletes those of the addresses.
+func (s *sweep) fromList(family netlink.InetFamily) error {
+	_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, s)
+	return err
+}
+
+// fewAddresses are looked for one by one: the kernel needs less than a millisecond for each, and 5 to 10 to list all
+// flows, however few they are.
+const fewAddresses = 8
+
+// Attributes of a message of connection tracking (linux/netfilter/nfnetlink_conntrack.h and nf_internals.h).
+const (
+	ctaFilter       = 25
+	ctaFilterOrig   = 1 // which parts of the tuple decide
+	ctaFilterReply  = 2
+	ctaFilterSource = 1 << 0
+	ctaFilterDest   = 1 << 1
+)
+
+// deleteEach has the kernel delete the flows of each address of IPv4. Kernels before 6.11 refuse to; with addresses of
+// IPv6, 6.18 deletes the flows of all others (ctnetlink_filter_match_tuple).
+func deleteEach(addresses []netip.Addr) error {
+	for _, ip := range addresses {
+		for _, end := range []struct{ tuple, flags, which int }{ // as MatchConntrackFlow
+			{nl.CTA_TUPLE_ORIG, ctaFilterOrig, ctaFilterSource},
+			{nl.CTA_TUPLE_ORIG, ctaFilterOrig, ctaFilterDest},
+			{nl.CTA_TUPLE_REPLY, ctaFilterReply, ctaFilterSource},
+		} {
+			if err := deleteFlows(ip, end.tuple, end.flags, end.which); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// deleteFlows deletes the flows with the address as source or destination of a tuple. The message names a tuple: a
+// kernel that does not know filters takes it for an incomplete flow, never for all flows.
+func deleteFlows(ip netip.Addr, tuple, flags, which int) error {
+	address := nl.CTA_IP_V4_SRC
+	if which == ctaFilterDest {
+		address = nl.CTA_IP_V4_DST
+	}
+	of := nl.NewRtAttr(unix.NLA_F_NESTED|tuple, nil)
+	of.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil).AddRtAttr(address, ip.AsSlice())
+	filter := nl.NewRtAttr(unix.NLA_F_NESTED|ctaFilter, nil)
+	filter.AddRtAttr(flags, nl.Uint32Attr(uint32(which)))
+	req := nl.NewNetlinkRequest(netlink.ConntrackTable<<8|nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_INET, Version: nl.NFNETLINK_V0})
+	req.AddData(of)
+	req.AddData(filter)
+	if _, err := req.Execute(unix.NETLINK_NETFILTER, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("delete the flows of %s: %w", ip, err)
+	}
+	return nil
 }
 
 // MatchConntrackFlow implements netlink.CustomConntrackFilter: who asked, or who answers, is gone.

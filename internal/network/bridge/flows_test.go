@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"testing"
 
@@ -80,4 +81,75 @@ func TestDetachForgetsFlows(t *testing.T) {
 			t.Error("the flow of another pod is gone")
 		}
 	})
+}
+
+// Few addresses, which the kernel looks for, and many, which are looked for in a list of all flows: the same flows are
+// forgotten, those in which the address asks, is asked, or answers behind a Service's address.
+func TestForgetsByAddress(t *testing.T) {
+	for name, others := range map[string]int{"few": 0, "many": fewAddresses} {
+		t.Run(name, func(t *testing.T) {
+			inOwnNamespace(t, func(t *testing.T) {
+				open(t, testConfig(t)) // tracks connections
+				flow := func(from, to, answers string) {
+					ip := func(s string) net.IP { return netip.MustParseAddr(s).AsSlice() }
+					family := netlink.InetFamily(unix.AF_INET)
+					if len(ip(from)) == net.IPv6len {
+						family = unix.AF_INET6
+					}
+					f := netlink.ConntrackFlow{FamilyType: uint8(family), TimeOut: 600, Forward: netlink.IPTuple{
+						SrcIP: ip(from), DstIP: ip(to), Protocol: unix.IPPROTO_UDP, SrcPort: 4000, DstPort: 53},
+						Reverse: netlink.IPTuple{SrcIP: ip(answers), DstIP: ip(from), Protocol: unix.IPPROTO_UDP,
+							SrcPort: 53, DstPort: 4000}}
+					if err := netlink.ConntrackCreate(netlink.ConntrackTable, family, &f); err != nil {
+						t.Fatal(err)
+					}
+				}
+				flow("10.9.0.7", "192.0.2.1", "192.0.2.1") // the pod asks
+				flow("192.0.2.2", "10.9.0.7", "10.9.0.7")  // it is asked
+				flow("192.0.2.3", "10.8.0.1", "10.9.0.7")  // it answers for a Service
+				flow("10.9.0.8", "10.8.0.1", "10.9.0.9")   // of others
+				flow("fd00::7", "fd00::1", "fd00::1")
+				flow("fd00::8", "fd00::1", "fd00::1") // of others
+				s := &sweep{gone: map[netip.Addr]bool{
+					netip.MustParseAddr("10.9.0.7"): true, netip.MustParseAddr("fd00::7"): true}}
+				for i := range others {
+					s.gone[netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})] = true
+				}
+				for range 2 { // nothing to forget is no error
+					if err := s.run(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for family, want := range map[netlink.InetFamily]string{unix.AF_INET: "10.9.0.8", unix.AF_INET6: "fd00::8"} {
+					left, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if len(left) != 1 || left[0].Forward.SrcIP.String() != want {
+						t.Errorf("left: %v, want that of %s", left, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// What it costs to forget one address, with the flows of the host.
+func BenchmarkForget(b *testing.B) {
+	if os.Getuid() != 0 {
+		b.Skip("needs root")
+	}
+	gone := []netip.Addr{netip.MustParseAddr("203.0.113.7")}
+	s := &sweep{gone: map[netip.Addr]bool{gone[0]: true}}
+	for name, forget := range map[string]func() error{
+		"kernel": func() error { return deleteEach(gone) }, "list": func() error { return s.fromList(unix.AF_INET) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if err := forget(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }
