@@ -3,9 +3,11 @@ package cgroup
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -176,5 +178,71 @@ func TestPodGroup(t *testing.T) {
 	}
 	if m.Exists(pod.UID) {
 		t.Error("the group exists after Remove")
+	}
+}
+
+// The group of a class that somebody removed, and what is left of a pod's group, do not stop the pod.
+func TestIncompleteGroups(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	m := New(Config{Root: fmt.Sprintf("/carob-test-%d", os.Getpid())})
+	if err := m.Init(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.DropRoot(); err != nil {
+			t.Error(err)
+		}
+	})
+	pod := podOf("33333333-4444", "", "")
+	dirs := m.paths(resources.PodCgroupPath(corev1.PodQOSBestEffort, pod.UID))
+	for _, left := range []string{"nothing of the class", "one directory of the pod"} {
+		if left == "nothing of the class" {
+			for _, dir := range m.paths(resources.QoSCgroup(corev1.PodQOSBestEffort)) {
+				_ = os.Remove(dir)
+			}
+		} else if err := os.Mkdir(dirs[slices.Max(slices.Collect(maps.Keys(m.found(
+			resources.QoSCgroup(corev1.PodQOSBestEffort), false))))], 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Ensure(pod); err != nil {
+			t.Fatalf("%s was left: %v", left, err)
+		}
+		got := m.found(resources.PodCgroupPath(corev1.PodQOSBestEffort, pod.UID), false)
+		if want := m.found(resources.QoSCgroup(corev1.PodQOSBestEffort), false); len(got) != len(want) {
+			t.Errorf("%s was left: made in %v of %v", left, got, want)
+		}
+		if dir := got["cpuset"]; dir != "" {
+			if b, err := os.ReadFile(filepath.Join(dir, "cpuset.cpus")); err != nil || len(strings.TrimSpace(string(b))) == 0 {
+				t.Errorf("%s was left: processors %q, %v", left, b, err)
+			}
+		}
+		if err := m.Remove(context.Background(), pod.UID); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What the group of a pod costs, made and removed.
+func BenchmarkEnsure(b *testing.B) {
+	if os.Getuid() != 0 {
+		b.Skip("needs root")
+	}
+	m := New(Config{Root: fmt.Sprintf("/carob-bench-%d", os.Getpid()), PodPids: 77})
+	if err := m.Init(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = m.DropRoot() })
+	for n := 0; b.Loop(); n++ {
+		pod := podOf(fmt.Sprintf("11111111-%d", n), "", "")
+		if err := m.Ensure(pod); err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		if err := m.Remove(context.Background(), pod.UID); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
 	}
 }
