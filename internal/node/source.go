@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"carob/internal/base/handover"
 	"carob/internal/node/static"
 )
 
@@ -45,14 +46,17 @@ func (p *parts) manifests(ctx context.Context) error {
 
 // sources feeds the pods of the API server, and the node's own object, until ctx ends.
 func (p *parts) sources(ctx context.Context) {
-	rest := p.client.CoreV1().RESTClient()
-	reflect := func(resource, field string, kind any, to cache.ReflectorStore) *cache.Reflector {
-		lw := cache.NewListWatchFromClient(rest, resource, metav1.NamespaceAll,
-			fields.OneTermEqualSelector(field, p.cfg.Name))
+	reflect := func(resource string, lw cache.ListerWatcher, kind any, to cache.ReflectorStore) *cache.Reflector {
 		return cache.NewReflectorWithOptions(lw, kind, to, cache.ReflectorOptions{Name: "node agent: " + resource})
 	}
+	// Where the API server is in this process, the pods are its own: nothing below modifies one.
+	pods := handover.New(p.client.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{},
+		fields.OneTermEqualSelector("spec.nodeName", p.cfg.Name))
+	nodes := cache.NewListWatchFromClient(p.client.CoreV1().RESTClient(), "nodes", metav1.NamespaceAll,
+		fields.OneTermEqualSelector("metadata.name", p.cfg.Name))
 	var once sync.Once
 	podStore := sink[*corev1.Pod]{
+		received: ownMeta,
 		replace: func(all []*corev1.Pod) {
 			var pods, mirrors []*corev1.Pod
 			for _, pod := range all {
@@ -90,6 +94,10 @@ func (p *parts) sources(ctx context.Context) {
 		}
 	}
 	nodeStore := sink[*corev1.Node]{
+		received: func(n *corev1.Node) *corev1.Node {
+			n.ManagedFields = nil
+			return n
+		},
 		replace: func(all []*corev1.Node) {
 			for _, n := range all {
 				seen(n)
@@ -99,32 +107,39 @@ func (p *parts) sources(ctx context.Context) {
 		remove: func(*corev1.Node) {},
 	}
 	var all sync.WaitGroup
-	all.Go(func() { reflect("pods", "spec.nodeName", &corev1.Pod{}, podStore).RunWithContext(ctx) })
-	all.Go(func() { reflect("nodes", "metadata.name", &corev1.Node{}, nodeStore).RunWithContext(ctx) })
+	all.Go(func() { reflect("pods", pods, &corev1.Pod{}, podStore).RunWithContext(ctx) })
+	all.Go(func() { reflect("nodes", nodes, &corev1.Node{}, nodeStore).RunWithContext(ctx) })
 	all.Wait()
 }
 
 // sink is a reflector's store that keeps nothing.
 type sink[T metav1.Object] struct {
-	replace func([]T)
-	update  func(T)
-	remove  func(T)
+	received func(T) T // drops who wrote which field, which nobody reads
+	replace  func([]T)
+	update   func(T)
+	remove   func(T)
 }
 
-// received takes an object from the reflector; nobody reads who wrote which field.
-func received[T metav1.Object](obj any) (T, error) {
+// ownMeta is the pod without its field owners; all else is shared with the original.
+func ownMeta(pod *corev1.Pod) *corev1.Pod {
+	own := *pod
+	own.ManagedFields = nil
+	return &own
+}
+
+// receive takes an object from the reflector.
+func (s sink[T]) receive(obj any) (T, error) {
 	o, ok := obj.(T)
 	if !ok {
 		return o, fmt.Errorf("watch brought a %T", obj)
 	}
-	o.SetManagedFields(nil)
-	return o, nil
+	return s.received(o), nil
 }
 
 func (s sink[T]) Add(obj any) error { return s.Update(obj) }
 
 func (s sink[T]) Update(obj any) error {
-	o, err := received[T](obj)
+	o, err := s.receive(obj)
 	if err == nil {
 		s.update(o)
 	}
@@ -132,7 +147,7 @@ func (s sink[T]) Update(obj any) error {
 }
 
 func (s sink[T]) Delete(obj any) error {
-	o, err := received[T](obj)
+	o, err := s.receive(obj)
 	if err == nil {
 		s.remove(o)
 	}
@@ -142,7 +157,7 @@ func (s sink[T]) Delete(obj any) error {
 func (s sink[T]) Replace(objs []any, _ string) error {
 	all := make([]T, 0, len(objs))
 	for _, obj := range objs {
-		o, err := received[T](obj)
+		o, err := s.receive(obj)
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -147,11 +148,13 @@ func (w *world) start() {
 		Orphan: manager.Orphan,
 	}
 	var all sync.WaitGroup
+	given := map[*corev1.Pod]*corev1.Pod{} // pods as they were handed over, with api.mu held
 	w.api.mu.Lock()
 	w.api.changed = func(pod *corev1.Pod, deleted bool) {
 		if ctx.Err() != nil {
 			return
 		}
+		given[pod] = pod.DeepCopy()
 		if deleted {
 			manager.Remove(pod.UID)
 		} else {
@@ -161,6 +164,7 @@ func (w *world) start() {
 	var here []*corev1.Pod
 	for _, pod := range w.api.pods {
 		here = append(here, pod)
+		given[pod] = pod.DeepCopy()
 	}
 	manager.Sync("api", here)
 	w.api.mu.Unlock()
@@ -168,7 +172,17 @@ func (w *world) start() {
 	all.Go(func() { status.Run(ctx) })
 	all.Go(func() { watcher.Run(ctx) })
 	w.pods = manager
-	w.stop = func() { cancel(); all.Wait() }
+	w.stop = func() {
+		cancel()
+		all.Wait()
+		w.api.mu.Lock()
+		defer w.api.mu.Unlock()
+		for pod, was := range given { // the API server of the process holds the same (handover)
+			if !equality.Semantic.DeepEqual(pod, was) {
+				w.t.Errorf("the agent modified pod %s, which it shares", was.Name)
+			}
+		}
+	}
 }
 
 // checked asserts what a driver promises to Step: outcomes are never newer than
