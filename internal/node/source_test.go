@@ -9,7 +9,8 @@ import (
 
 // The agent drops the field owners of a pod without taking them from the pod that the API server holds.
 func TestOwnMeta(t *testing.T) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
+	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
 	var updated *corev1.Pod
 	s := sink[*corev1.Pod]{received: ownMeta, update: func(p *corev1.Pod) { updated = p }}
 	if err := s.Update(pod); err != nil {

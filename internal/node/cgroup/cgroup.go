@@ -8,7 +8,6 @@
 package cgroup
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -213,35 +212,6 @@ func (m *Manager) Ensure(pod *corev1.Pod) error {
 		return m.share(pod.UID, requests.Cpu().MilliValue())
 	}
 	return nil
-}
-
-// makeAll makes a new group of version 1 below a group that is there, in a third of the library's time, which
-// looks at every cpuset up to the root. False: the library has to make what is missing.
-func makeAll(dirs map[string]string) bool {
-	if len(dirs) == 0 {
-		return false
-	}
-	for controller, dir := range dirs {
-		if controller == "devices" { // the runtime's (SkipDevices)
-			continue
-		}
-		if err := unix.Mkdir(dir, 0o755); err != nil {
-			return false
-		}
-		if controller != "cpuset" {
-			continue
-		}
-		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} { // no process may enter before they are set
-			value, err := os.ReadFile(filepath.Join(filepath.Dir(dir), file))
-			if err != nil || len(bytes.TrimSpace(value)) == 0 {
-				return false
-			}
-			if err := os.WriteFile(filepath.Join(dir, file), value, 0); err != nil {
-				return false
-			}
-		}
-	}
-	return true
 }
 
 // unlimited lifts a limit; 0 would leave it as it is.
@@ -516,18 +486,6 @@ func (m *Manager) remove(ctx context.Context, p resources.CgroupPath) error {
 		}
 	}
 	return fmt.Errorf("remove cgroup %s: %w", m.name(p), err)
-}
-
-// removeEmpty removes the directories of a group that holds nothing any more, as that of a pod whose containers
-// were removed. False: something is left.
-func removeEmpty(dirs map[string]string) bool {
-	empty := true
-	for _, dir := range dirs {
-		if err := unix.Rmdir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			empty = false
-		}
-	}
-	return empty
 }
 
 // kill ends every process below the directories.

@@ -214,7 +214,8 @@ func TestIncompleteGroups(t *testing.T) {
 			t.Errorf("%s was left: made in %v of %v", left, got, want)
 		}
 		if dir := got["cpuset"]; dir != "" {
-			if b, err := os.ReadFile(filepath.Join(dir, "cpuset.cpus")); err != nil || len(strings.TrimSpace(string(b))) == 0 {
+			b, err := os.ReadFile(filepath.Join(dir, "cpuset.cpus"))
+			if err != nil || strings.TrimSpace(string(b)) == "" {
 				t.Errorf("%s was left: processors %q, %v", left, b, err)
 			}
 		}
