@@ -22,6 +22,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/base/addons"
+	"carob/internal/base/fdstore"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/gateway"
 )
@@ -35,9 +36,13 @@ func (c *carob) startGateway(ctx context.Context) error {
 	if !ports.On() {
 		return nil
 	}
+	sockets := fdstore.Open(gateway.SocketPrefix)
 	for flag, at := range map[string]netip.AddrPort{"--gateway-http": ports.HTTP, "--gateway-https": ports.HTTPS} {
 		if !at.IsValid() {
 			continue
+		}
+		if sockets.Has(fdstore.Name(gateway.SocketPrefix, at.String())) {
+			continue // the process before has left it
 		}
 		// The port is opened with the first Ingress; that it is taken must be told now.
 		ln, err := listen("the gateway", flag, at.String())
@@ -65,7 +70,7 @@ func (c *carob) startGateway(ctx context.Context) error {
 	recorder := events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "carob-gateway", Host: c.in.NodeName})
 	c.gateway = gateway.New(gateway.Config{Client: client, REST: cfg,
 		Events:   recorder,
-		Register: legacyregistry.Registerer(), AccessLog: ports.AccessLog,
+		Register: legacyregistry.Registerer(), AccessLog: ports.AccessLog, Sockets: sockets,
 		Proxies: ports.Proxies,
 		HTTP:    ports.HTTP, HTTPS: ports.HTTPS, Pool: ports.Addresses, Host: c.machine.hostIPs})
 	c.gatewayAPI.follow(c.gateway.SetGatewayAPI)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
+	"carob/internal/base/fdstore"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
 )
@@ -32,6 +33,7 @@ type Config struct {
 	Now         func() time.Time
 	Proxies     []netip.Prefix        // who begins its connections with a PROXY header, which is believed; nobody else
 	Register    prometheus.Registerer // of the metrics; nil: nowhere
+	Sockets     *fdstore.Store        // keeps listening sockets while the process is replaced; nil: none
 	AccessLog   string                // path of the access log, or Stdout; empty: none
 }
 
@@ -59,6 +61,9 @@ type Gateway struct {
 func New(cfg Config) *Gateway {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
+	}
+	if cfg.Sockets == nil {
+		cfg.Sockets = &fdstore.Store{}
 	}
 	g := &Gateway{cfg: cfg, feed: newFeed(), traffic: newTraffic(), writer: newWriter(cfg), mirrors: newMirrors(),
 		ports: map[netip.AddrPort]*port{}, failed: map[netip.AddrPort]string{}, pools: map[httproute.Ref]*pool{}}
@@ -167,7 +172,7 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 			running.stop(drainTime)
 			delete(g.ports, at)
 		}
-		running, err := listen(ctx, at, s, &g.open, g.mirrors, g.seen, g.cfg.Proxies)
+		running, err := listen(ctx, at, s, &g.open, g.mirrors, g.seen, g.cfg.Proxies, g.cfg.Sockets)
 		if err != nil {
 			failed[at] = err.Error()
 			klog.FromContext(ctx).Error(err, "The gateway cannot listen; trying again", "after", retryAfter)
@@ -178,9 +183,11 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 	for at, running := range g.ports {
 		if plan.Ports[at] == nil {
 			delete(g.ports, at)
+			_ = g.cfg.Sockets.Forget(fdstore.Name(SocketPrefix, at.String())) // it listens a little longer else
 			g.closed.Go(func() { running.stop(drainTime) })
 		}
 	}
+	g.cfg.Sockets.Rest()
 	for ref, p := range g.pools { // after no site has it
 		if pools[ref] == nil {
 			g.traffic.set(p, nil)

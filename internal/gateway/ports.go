@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"carob/internal/base/fdstore"
 )
 
 // Limits of clients.
@@ -37,6 +39,7 @@ type port struct {
 	open    *atomic.Int64 // connections of all ports
 	mirrors *mirrors
 	seen    *telemetry
+	conns   *clientConns
 	proxies []netip.Prefix
 
 	streams sync.WaitGroup
@@ -46,13 +49,32 @@ type port struct {
 
 // listen opens a port.
 func listen(ctx context.Context, at netip.AddrPort, s *site, open *atomic.Int64, m *mirrors,
-	seen *telemetry, proxies []netip.Prefix) (*port, error) {
-	var lc net.ListenConfig
-	ln, err := lc.Listen(ctx, "tcp", at.String())
+	seen *telemetry, proxies []netip.Prefix, store *fdstore.Store) (*port, error) {
+	ln, err := listener(ctx, at, store)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", at, err)
 	}
 	return newPort(ctx, at, ln, s, open, m, seen, proxies), nil
+}
+
+// SocketPrefix begins the names of the gateway's sockets that a service manager keeps.
+const SocketPrefix = "carob-gateway-"
+
+// listener takes the socket that the process before has left, or opens one.
+func listener(ctx context.Context, at netip.AddrPort, store *fdstore.Store) (net.Listener, error) {
+	name := fdstore.Name(SocketPrefix, at.String())
+	if ln := store.Listener(name, at.String()); ln != nil {
+		return ln, nil // the service manager has it still
+	}
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", at.String())
+	if err != nil {
+		return nil, err
+	}
+	if err := store.Keep(name, ln); err != nil {
+		klog.FromContext(ctx).Error(err, "Connections may be refused while carob is restarted", "address", at)
+	}
+	return ln, nil
 }
 
 // newPort serves what a listener accepts.
@@ -60,10 +82,11 @@ func newPort(ctx context.Context, at netip.AddrPort, ln net.Listener, s *site, o
 	seen *telemetry, proxies []netip.Prefix) *port {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	p := &port{at: at, ln: ln, accept: make(chan net.Conn), closing: make(chan struct{}), open: open, mirrors: m,
-		seen: seen, proxies: proxies, cancel: cancel, ended: make(chan struct{})}
+		seen: seen, proxies: proxies, conns: newClientConns(), cancel: cancel, ended: make(chan struct{})}
 	p.site.Store(s)
 	p.server = &http.Server{Handler: p, ReadHeaderTimeout: headerTime, IdleTimeout: keepAlive,
 		MaxHeaderBytes: headerBytes, BaseContext: func(net.Listener) context.Context { return ctx },
+		ConnContext: p.conns.context, ConnState: p.conns.state,
 		ErrorLog: log.New(discard{}, "", 0), Protocols: &http.Protocols{},
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: streamsOfOne, SendPingTimeout: 30 * time.Second,
 			PingTimeout: 15 * time.Second, WriteByteTimeout: slowClient, MaxReadFrameSize: 16 << 10,
@@ -95,7 +118,7 @@ func (p *port) run(ctx context.Context) {
 	} else {
 		err = p.server.Serve(p)
 	}
-	if err != nil && !errors.Is(err, http.ErrServerClosed) {
+	if err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 		klog.FromContext(ctx).Error(err, "A port of the gateway has ended", "address", p.at)
 	}
 }
@@ -214,6 +237,7 @@ func (p *port) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		w = &unhurried{ResponseWriter: w, c: c}
 	}
+	defer serve(r)()
 	rec := p.seen.begin(w, r)
 	defer p.seen.ended(rec, r)
 	p.site.Load().ServeHTTP(rec, r, p.mirrors)
@@ -242,12 +266,14 @@ func (u *unhurried) Unwrap() http.ResponseWriter { return u.ResponseWriter }
 func (p *port) stop(limit time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
+	_ = p.ln.Close()
+	<-p.closing // what was accepted is served
+	p.server.SetKeepAlivesEnabled(false)
+	p.conns.drain(ctx)
 	if err := p.server.Shutdown(ctx); err != nil {
 		_ = p.server.Close()
 	}
 	p.cancel()
-	_ = p.ln.Close()
 	<-p.ended
-	<-p.closing
 	p.streams.Wait()
 }
