@@ -225,6 +225,7 @@ func (p *Pool) pick(r *routing.Request, d *routing.Decision, now time.Time) *Pic
 	}
 	if d.HasPrefill {
 		k.Prefill = p.state.Endpoint(d.Prefill).Address
+		k.prefill = p.state.Sent(d.Prefill, r, now)
 	}
 	k.pod = p.state.Endpoint(d.Chosen[0]).Name
 	p.inFlight++
@@ -335,8 +336,9 @@ type Pick struct {
 	pod       types.NamespacedName // of the first endpoint
 	addresses [routing.MostChosen]netip.AddrPort
 	flight    routing.Flight
-	at        int  // index of the endpoint that has the request
-	again     bool // it was sent to a second server after something had been sent to the first
+	prefill   routing.Flight // at the server that computes the prompt, until the answer begins
+	at        int            // index of the endpoint that has the request
+	again     bool           // it was sent to a second server after something had been sent to the first
 	began     time.Time
 	first     time.Time
 	ended     bool
@@ -347,6 +349,17 @@ func (k *Pick) Endpoints() []netip.AddrPort { return k.addresses[:k.N] }
 
 // Address is the endpoint that has the request.
 func (k *Pick) Address() netip.AddrPort { return k.addresses[k.at] }
+
+// Session is the value that brings the client back to the endpoint that has the request, as Request.Session; empty: it
+// has left.
+func (k *Pick) Session() string {
+	k.pool.mu.Lock()
+	defer k.pool.mu.Unlock()
+	if e := k.pool.state.Endpoint(k.Chosen[k.at]); e != nil {
+		return e.Session()
+	}
+	return ""
+}
 
 // Failed says that the endpoint did not answer, and returns the one to try next; false: none. sent: the request, or a
 // part of it, may have reached the server. A request is sent to a second server once, and only before the first byte of
@@ -383,6 +396,7 @@ func (k *Pick) FirstByte() {
 	if k.first.IsZero() && !k.ended {
 		k.first = now
 		k.pool.state.FirstToken(&k.flight, now)
+		k.pool.state.Ended(&k.prefill, routing.Answered, 0, now)
 	}
 }
 
@@ -409,6 +423,7 @@ func (k *Pick) End(r Result) {
 	p.inFlight--
 	p.asked = now
 	p.state.Ended(&k.flight, r.Outcome, r.OutputTokens, now)
+	p.state.Ended(&k.prefill, r.Outcome, 0, now)
 	p.drain()
 	p.mu.Unlock()
 	p.figures.ended(k, &r, now)

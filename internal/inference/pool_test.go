@@ -327,6 +327,102 @@ func TestRetry(t *testing.T) {
 	})
 }
 
+// The server that computes the prompt has the request until the answer begins, and a session finds its way back.
+func TestPrefill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := start(t, `{"apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "EndpointPickerConfig",
+			"plugins": [{"type": "prefill-filter"}, {"type": "decode-filter"}, {"type": "session-affinity-scorer"},
+				{"type": "pd-profile-handler"}],
+			"schedulingProfiles": [{"name": "prefill", "plugins": [{"pluginRef": "prefill-filter"}]},
+				{"name": "decode", "plugins": [{"pluginRef": "decode-filter"}, {"pluginRef": "session-affinity-scorer"}]}]}`, 0)
+		all := endpoints(4)
+		all[0].Labels = map[string]string{routing.RoleLabel: "prefill"}
+		p.SetEndpoints(all)
+		inFlight := func() (out [4]int) {
+			_, all := p.Statuses()
+			for i := range all {
+				out[i] = all[i].InFlight
+			}
+			return out
+		}
+		k, err := p.Pick(t.Context(), &routing.Request{Model: "m", Bytes: 4000})
+		if err != nil || k.Prefill != all[0].Address || inFlight()[0] != 1 {
+			t.Fatalf("%v, %v", err, inFlight())
+		}
+		session := k.Session()
+		k.FirstByte()
+		if inFlight()[0] != 0 {
+			t.Error("the prompt is computed, and its server still has the request")
+		}
+		k.End(Result{})
+		for range 20 {
+			again, err := p.Pick(t.Context(), &routing.Request{Model: "m", Bytes: 4000, Session: session})
+			if err != nil || again.Address() != k.Address() {
+				t.Fatalf("%s after %s, %v", again.Address(), k.Address(), err)
+			}
+			again.End(Result{Outcome: routing.Aborted})
+		}
+		if got := inFlight(); got != [4]int{} {
+			t.Errorf("in flight: %v", got)
+		}
+	})
+}
+
+// Many clients at once, while servers come and go and the configuration changes: everybody gets an answer.
+func TestManyClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, f := start(t, flowControl, 3)
+		var all sync.WaitGroup
+		for i := range 300 {
+			all.Go(func() {
+				time.Sleep(time.Duration(i%50) * 20 * time.Millisecond)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+i%5)*time.Second)
+				defer cancel()
+				k, err := p.Pick(ctx, &routing.Request{Model: "m", Priority: i%3 - 1, FairnessID: fmt.Sprint(i % 7)})
+				if err != nil {
+					if ReasonOf(err) == "" {
+						t.Errorf("no reason: %v", err)
+					}
+					return
+				}
+				if i%4 == 0 {
+					k.Failed(i%8 == 0)
+				}
+				time.Sleep(time.Duration(i%13) * 10 * time.Millisecond)
+				k.FirstByte()
+				time.Sleep(time.Duration(i%11) * 10 * time.Millisecond)
+				k.End(Result{OutputTokens: i})
+			})
+		}
+		for i := range 60 {
+			time.Sleep(30 * time.Millisecond)
+			f.set(addr(i%3), i%9)
+			p.SetEndpoints(endpoints(i % 4))
+			if i%10 == 0 {
+				p.Configure(routing.DefaultConfig())
+			} else if c, err := ReadConfig([]byte(flowControl)); err == nil {
+				p.Configure(c)
+			}
+		}
+		for i := range 4 {
+			f.set(addr(i), 0)
+		}
+		p.SetEndpoints(endpoints(3))
+		all.Wait()
+		sums, servers := p.Statuses()
+		for i := range servers {
+			if servers[i].InFlight != 0 {
+				t.Errorf("%s has %d requests", servers[i].Endpoint.Address, servers[i].InFlight)
+			}
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if sums.Held != 0 || len(p.waiters) != 0 || p.inFlight != 0 || p.expiry != nil {
+			t.Errorf("%d are held, %d wait, %d are in flight", sums.Held, len(p.waiters), p.inFlight)
+		}
+	})
+}
+
 // Redirects, pages without end, and wrong answers are failures.
 func TestHostileServers(t *testing.T) {
 	var elsewhere bool

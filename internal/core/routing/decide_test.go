@@ -306,6 +306,24 @@ func TestSaturation(t *testing.T) {
 	}
 }
 
+// A pool of servers without metrics serves what can be shed, too, until it has many requests.
+func TestServersWithoutMetrics(t *testing.T) {
+	p := pool(DefaultConfig(), 2)
+	for i := range 2 * blindRequests {
+		if d := p.Decide(&Request{Priority: Sheddable}, begin); d.Verdict != Serve {
+			t.Fatalf("request %d: %s", i, d.Reason)
+		}
+		serve(t, p, &Request{}, begin)
+	}
+	if d := p.Decide(&Request{Priority: Sheddable}, begin); d.Reason != Saturated {
+		t.Errorf("%d requests at 2 servers: %s", 2*blindRequests, d.Verdict)
+	}
+	say(p, 0, begin, Stats{Waiting: 9}) // one has metrics: the other one is stale
+	if d := p.Decide(&Request{Priority: Sheddable}, begin); d.Reason != Saturated {
+		t.Errorf("one is full, one is stale: %s", d.Verdict)
+	}
+}
+
 // The concurrency detector reacts at once.
 func TestConcurrency(t *testing.T) {
 	p := pool(config(t, `"plugins": [{"type": "concurrency-detector", "parameters": {"maxConcurrency": 2}}],

@@ -153,7 +153,12 @@ func (s *saturation) set(t thresholds) error {
 	return nil
 }
 
-// endpoint is how full an endpoint is: 1 is full. One whose numbers are stale counts as full.
+// blindRequests is how many requests make a server full in a pool whose servers have no metrics: upstream's default for
+// concurrency.
+const blindRequests = 100
+
+// endpoint is how full an endpoint is: 1 is full. One whose numbers are stale counts as full, unless no server of the
+// pool ever told any.
 func (s *saturation) endpoint(v *view, slot int32) (full float64) {
 	l := &v.p.loads[slot]
 	if s.requests > 0 {
@@ -164,6 +169,9 @@ func (s *saturation) endpoint(v *view, slot int32) (full float64) {
 	}
 	if s.queue <= 0 {
 		return full
+	}
+	if v.blind {
+		return max(full, float64(l.flying)/blindRequests)
 	}
 	if l.scraped == 0 || v.now-l.scraped > int64(s.stale+v.p.pace) {
 		return 1

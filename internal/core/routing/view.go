@@ -19,6 +19,7 @@ type view struct {
 	longest int
 	adapter int32 // number of the target's name; -1: no adapter that a server knows
 	matched bool  // lengths are filled
+	blind   bool  // no candidate was ever scraped
 	strict  bool  // what was sent since a scrape waits, unless it is known that there is room
 }
 
@@ -38,10 +39,11 @@ func (v *view) candidates(p *Pool, r *Request, now time.Time) {
 	if n, ok := p.names[r.target()]; ok {
 		v.adapter = n
 	}
-	v.at = v.at[:0]
+	v.at, v.blind = v.at[:0], true
 	for _, slot := range p.live {
 		if p.loads[slot].serves && (r.Subset == nil || inSubset(r.Subset, p.ends[slot].Address)) {
 			v.at = append(v.at, slot)
+			v.blind = v.blind && p.loads[slot].scraped == 0
 		}
 	}
 }
