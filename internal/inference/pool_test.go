@@ -499,3 +499,27 @@ func TestFigures(t *testing.T) {
 		}
 	})
 }
+
+// BenchmarkPick is all that the picker does for a request among 1,000 servers, by several clients at once.
+func BenchmarkPick(b *testing.B) {
+	p := New(types.NamespacedName{Namespace: "n", Name: "bench"}, routing.DefaultConfig(), newFleet())
+	defer p.Close()
+	var all []routing.Endpoint
+	for i := range 1000 {
+		a := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 8000) //nolint:gosec // cut off
+		all = append(all, routing.Endpoint{Address: a, Pod: types.UID(a.String()), Ready: true})
+	}
+	p.SetEndpoints(all)
+	prompt := p.Hasher().Hash(nil, "m", "", make([]byte, 8<<10))
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			k, err := p.Pick(b.Context(), &routing.Request{Model: "m", Bytes: 8 << 10, Prefix: prompt})
+			if err != nil {
+				b.Fatal(err)
+			}
+			k.FirstByte()
+			k.End(Result{OutputTokens: 10})
+		}
+	})
+}

@@ -30,7 +30,7 @@ type Request struct {
 	FairnessID string
 	// Session names the endpoint that served the session before, as Endpoint.Session of it; empty: none.
 	Session string
-	// Prefix are the hashes of the prompt's blocks, by Pool.Hasher; nil: no prompt.
+	// Prefix are the hashes of the prompt's blocks, by Pool.Hasher, with Target as the model; nil: no prompt.
 	Prefix []uint64
 	// Bytes of the body; for flow control, and to estimate tokens.
 	Bytes int
