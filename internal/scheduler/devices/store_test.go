@@ -1,0 +1,291 @@
+package devices
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"carob/internal/controllers/controllertest"
+	"carob/internal/core/podclaims"
+)
+
+// stored is an API with these claims and the pod, and the claims as it has them.
+func stored(pod *corev1.Pod, claims ...*resourcev1.ResourceClaim) (*controllertest.API, []*resourcev1.ResourceClaim) {
+	api := controllertest.New(pod)
+	for _, c := range claims {
+		api.Put(c)
+	}
+	return api, controllertest.All[*resourcev1.ResourceClaim](api)
+}
+
+// attempt has found devices for the pod on node n1.
+func attempt(t *testing.T, pod *corev1.Pod, claims []*resourcev1.ResourceClaim, others ...any) *Attempt {
+	t.Helper()
+	x := index(others...)
+	for _, c := range claims {
+		x.SetClaim(c)
+	}
+	a := begin(t, x, pod)
+	if why := try(t, a, "n1"); why != "" {
+		t.Fatal(why)
+	}
+	return a
+}
+
+func users(c *resourcev1.ResourceClaim) (names []string) {
+	for _, r := range c.Status.ReservedFor {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
+// A claim gets its finalizer first, then its devices and the reservation in one write. Other users stay.
+func TestStore(t *testing.T) { // S9.27
+	pod := podWith("p", "new", "shared")
+	api, claims := stored(pod, claimOf("new", request("r", "gpu")),
+		reservedFor(allocated(claimOf("shared"), "n1", "d9"), "other"))
+	a := attempt(t, pod, claims, slice("n1", "d1"))
+	api.Before = func(_ string, gvr schema.GroupVersionResource, o metav1.Object) error {
+		c, ok := o.(*resourcev1.ResourceClaim)
+		if ok && c.Status.Allocation != nil && c.Name == "new" && !slices.Contains(c.Finalizers, resourcev1.Finalizer) {
+			t.Errorf("%s %s gets devices before its finalizer", gvr.Resource, c.Name)
+		}
+		return nil
+	}
+	s, err := a.Store(t.Context(), api, "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Claims) != 2 || len(s.reserved) != 2 {
+		t.Errorf("%d claims were written, %d reserved", len(s.Claims), len(s.reserved))
+	}
+	want := map[string]string{"new": "d1 p", "shared": "d9 other p"}
+	for _, c := range controllertest.All[*resourcev1.ResourceClaim](api) {
+		got := c.Status.Allocation.Devices.Results[0].Device + " " + strings.Join(users(c), " ")
+		if got != want[c.Name] || c.Status.Allocation.AllocationTimestamp == nil {
+			t.Errorf("claim %s has %s at %v", c.Name, got, c.Status.Allocation.AllocationTimestamp)
+		}
+	}
+	// What the pod has reserved already is not written again.
+	a = attempt(t, pod, controllertest.All[*resourcev1.ResourceClaim](api), slice("n1", "d1"))
+	api.Log()
+	if s, err = a.Store(t.Context(), api, "n1"); err != nil || len(s.Claims) != 2 || len(s.reserved) != 0 {
+		t.Errorf("a second time: %+v, %v", s, err)
+	}
+	if log := api.Log(); len(log) != 0 {
+		t.Errorf("a second time wrote %q", log)
+	}
+	if _, err := a.Store(t.Context(), api, "n2"); err == nil {
+		t.Error("an allocation for a node that was not tried was written")
+	}
+}
+
+// Between the look and the write, others write. A harmless change is taken in; a claim that is another one, ends, or
+// has other devices is refused.
+func TestStoreAfterAChange(t *testing.T) { // S9.27
+	for name, test := range map[string]struct {
+		change func(api *controllertest.API, c *resourcev1.ResourceClaim)
+		want   string
+	}{
+		"labelled": {func(api *controllertest.API, c *resourcev1.ResourceClaim) {
+			c.Labels = map[string]string{"a": "b"}
+			api.Put(c)
+		}, ""},
+		"made anew": {func(api *controllertest.API, c *resourcev1.ResourceClaim) {
+			api.Remove(c)
+			c = claimOf("c", request("r", "gpu"))
+			c.UID = "another"
+			api.Put(c)
+		}, "claim ns/c got deleted in the meantime"},
+		"ending": {func(api *controllertest.API, c *resourcev1.ResourceClaim) {
+			c.DeletionTimestamp, c.Finalizers = new(metav1.Now()), []string{"example.com/wait"}
+			api.Put(c)
+		}, "claim ns/c got deleted in the meantime"},
+		"allocated": {func(api *controllertest.API, c *resourcev1.ResourceClaim) {
+			api.Put(allocated(c, "n2", "d2"))
+		}, "claim ns/c got allocated elsewhere in the meantime"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := podWith("p", "c")
+			api, claims := stored(pod, claimOf("c", request("r", "gpu")))
+			a := attempt(t, pod, claims, slice("n1", "d1"))
+			test.change(api, claims[0].DeepCopy())
+			s, err := a.Store(t.Context(), api, "n1")
+			if test.want == "" {
+				c := controllertest.All[*resourcev1.ResourceClaim](api)[0]
+				if err != nil || c.Labels["a"] != "b" || !podclaims.IsReserved(c, pod) {
+					t.Errorf("%v, %v", c, err)
+				}
+				return
+			}
+			if err == nil || err.Error() != test.want || len(s.Claims)+len(s.reserved) != 0 {
+				t.Errorf("%+v, %v; want %q", s, err, test.want)
+			}
+			for _, c := range controllertest.All[*resourcev1.ResourceClaim](api) {
+				if podclaims.IsReserved(c, pod) {
+					t.Errorf("%s is reserved", c.Name)
+				}
+			}
+		})
+	}
+}
+
+// A claim that another pod freed since is not reserved without devices.
+func TestStoreOfAFreedClaim(t *testing.T) {
+	pod := podWith("p", "c")
+	api, claims := stored(pod, allocated(claimOf("c", request("r", "gpu")), "n1", "d1"))
+	a := attempt(t, pod, claims)
+	if err := Deallocate(t.Context(), api, claims[0]); err != nil {
+		t.Fatal(err)
+	}
+	if c := controllertest.All[*resourcev1.ResourceClaim](api)[0]; c.Status.Allocation != nil {
+		t.Fatal("Deallocate left the devices")
+	}
+	if _, err := a.Store(t.Context(), api, "n1"); err == nil ||
+		err.Error() != "claim ns/c got deallocated elsewhere in the meantime" {
+		t.Error(err)
+	}
+}
+
+// When the second claim cannot be written, the reservation of the first is taken back. Its devices stay.
+func TestUndo(t *testing.T) {
+	pod := podWith("p", "one", "two")
+	api, claims := stored(pod, reservedFor(allocated(claimOf("one"), "n1", "d9"), "other"),
+		claimOf("two", request("r", "gpu")))
+	a := attempt(t, pod, claims, slice("n1", "d1"))
+	refused := errors.New("refused")
+	api.Before = func(verb string, _ schema.GroupVersionResource, o metav1.Object) error {
+		if verb == "update" && o.GetName() == "two" {
+			return refused
+		}
+		return nil
+	}
+	s, err := a.Store(t.Context(), api, "n1")
+	if !errors.Is(err, refused) || len(s.reserved) != 1 {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	for range 2 { // once more does no harm
+		if err := a.Undo(t.Context(), api, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range controllertest.All[*resourcev1.ResourceClaim](api) {
+		if c.Name == "one" && (!slices.Equal(users(c), []string{"other"}) || c.Status.Allocation == nil) {
+			t.Errorf("claim one is reserved for %v, allocation %v", users(c), c.Status.Allocation)
+		}
+	}
+	api.Remove(s.reserved[0])
+	if err := a.Undo(t.Context(), api, s); err != nil {
+		t.Errorf("of a claim that is gone: %v", err)
+	}
+}
+
+// For extended resources a claim is made; the pod's status says which request serves which container.
+func TestStoreOfExtendedResources(t *testing.T) { // S9.61
+	pod := asking(podWith("p"), "example.com/nic")
+	api, _ := stored(pod)
+	a := attempt(t, pod, nil, deviceClass("nic", "example.com/nic"), slice("n1", "d1"))
+	s, err := a.Store(t.Context(), api, "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := controllertest.All[*resourcev1.ResourceClaim](api)
+	if len(made) != 1 || !podclaims.IsExtended(pod, made[0]) || !podclaims.IsReserved(made[0], pod) ||
+		made[0].Status.Allocation == nil || !slices.Contains(made[0].Finalizers, resourcev1.Finalizer) {
+		t.Fatalf("claims %v", made)
+	}
+	status := controllertest.All[*corev1.Pod](api)[0].Status.ExtendedResourceClaimStatus
+	if status == nil || status.ResourceClaimName != made[0].Name || len(status.RequestMappings) != 1 ||
+		status.RequestMappings[0].ResourceName != "example.com/nic" {
+		t.Errorf("the pod's status has %+v", status)
+	}
+	for range 2 { // the second time, it is gone
+		if err := a.Undo(t.Context(), api, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left := controllertest.All[*resourcev1.ResourceClaim](api); len(left) != 0 {
+		t.Errorf("left %v", left)
+	}
+}
+
+// Undo deletes the claim that Store made, not one that has its name by now.
+func TestDeleteSparesAnother(t *testing.T) {
+	mine := claimOf("c")
+	another := claimOf("c")
+	another.UID, another.Finalizers = "another", []string{resourcev1.Finalizer}
+	api, _ := stored(podWith("p"), another)
+	if err := Delete(t.Context(), api, mine); err != nil {
+		t.Error(err)
+	}
+	left := controllertest.All[*resourcev1.ResourceClaim](api)
+	if len(left) != 1 || left[0].DeletionTimestamp != nil || len(left[0].Finalizers) != 1 {
+		t.Errorf("left %v", left)
+	}
+	api.Before = func(string, schema.GroupVersionResource, metav1.Object) error {
+		return apierrors.NewForbidden(resourcev1.Resource("resourceclaims"), "c", errors.New("no"))
+	}
+	if err := Delete(t.Context(), api, left[0]); err == nil {
+		t.Error("a refusal was swallowed")
+	}
+}
+
+// The pod waits for the drivers of all its devices, until the first limit.
+func TestReady(t *testing.T) { // S9.28
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	waiting := func(name string, since time.Time) *resourcev1.ResourceClaim {
+		c := allocated(claimOf(name), "n1", "d-"+name)
+		c.Status.Allocation.AllocationTimestamp = new(metav1.NewTime(since))
+		c.Status.Allocation.Devices.Results[0].BindingConditions = []string{"attached"}
+		c.Status.Allocation.Devices.Results[0].BindingFailureConditions = []string{"broken"}
+		return c
+	}
+	tell := func(c *resourcev1.ResourceClaim, condition string) *resourcev1.ResourceClaim {
+		c = c.DeepCopy()
+		r := &c.Status.Allocation.Devices.Results[0]
+		c.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: r.Driver, Pool: r.Pool, Device: r.Device,
+			Conditions: []metav1.Condition{{Type: condition, Status: metav1.ConditionTrue}}}}
+		return c
+	}
+	one, two := waiting("one", now.Add(-time.Second)), waiting("two", now.Add(-2*time.Second))
+	plain := allocated(claimOf("plain"), "n1", "d")
+	s := &Stored{Claims: []*resourcev1.ResourceClaim{one, two, plain}}
+	x := index(one, two, plain)
+	expect := func(what string, wantReady bool, wantErr error) {
+		t.Helper()
+		ready, until, err := s.Ready(x, now, time.Minute)
+		if ready != wantReady || !errors.Is(err, wantErr) {
+			t.Errorf("%s: %v, %v", what, ready, err)
+		}
+		if err == nil && !until.Equal(now.Add(58*time.Second)) {
+			t.Errorf("%s: it waits until %v", what, until)
+		}
+	}
+	expect("none", false, nil)
+	x.SetClaim(tell(two, "attached"))
+	expect("one of two", false, nil)
+	x.SetClaim(tell(one, "attached"))
+	expect("both", true, nil)
+	x.SetClaim(tell(one, "broken"))
+	expect("broken", false, podclaims.ErrBinding)
+	x.SetClaim(waiting("one", now.Add(-time.Hour)))
+	expect("late", false, podclaims.ErrBindingTimeout)
+	another := claimOf("one")
+	another.UID = "another"
+	x.SetClaim(another)
+	for range 2 {
+		if _, _, err := s.Ready(x, now, time.Minute); err == nil || err.Error() !=
+			"claim ns/one got deleted in the meantime" {
+			t.Errorf("beside %v: %v", x.Claims(), err)
+		}
+		x.RemoveClaim(another)
+	}
+}
