@@ -243,14 +243,22 @@ func TestTaintRules(t *testing.T) { // S9.62
 	if why := try(t, begin(t, x, pod), "n1"); why != "" {
 		t.Error(why)
 	}
+	x.SetSlice(slice("n1", "d2"))
+	if got := deviceOn(t, x, pod); got != "d2" {
+		t.Errorf("with another device, the pod gets %s", got)
+	}
 	x.RemoveSlice(slice("n1"))
 	if why := try(t, begin(t, x, pod), "n1"); why != reasonNoDevices {
 		t.Errorf("without a slice: %q", why)
 	}
-	x.SetSlice(slice("n1", "d1"))
-	if why := try(t, begin(t, x, pod), "n1"); why != "" {
-		t.Errorf("with the slice again: %q", why)
-	}
+}
+
+// deviceOn is the device that the pod's claim would get on node n1.
+func deviceOn(t *testing.T, x *Index, pod *corev1.Pod) string {
+	t.Helper()
+	a := begin(t, x, pod)
+	try(t, a, "n1")
+	return a.found["n1"].results["uid-c"].Devices.Results[0].Device
 }
 
 // An allocation binds its pods to the node of its devices.

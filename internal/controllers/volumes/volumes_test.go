@@ -1,0 +1,347 @@
+package volumes
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	ktesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/controllers/controllertest"
+	"carob/internal/controllers/inventory"
+	"carob/internal/controllers/source"
+)
+
+// readers keeps the reader that the controller registers.
+type readers struct{ reader inventory.Reader }
+
+func (r *readers) AddReader(reader inventory.Reader) { r.reader = reader }
+
+// start runs the controller.
+func start(t *testing.T, api *controllertest.API) (*record.FakeRecorder, inventory.Reader) {
+	t.Helper()
+	events, all := record.NewFakeRecorder(1000), &readers{}
+	claims, pods := source.VolumeClaims(api), source.Pods(api)
+	c, err := New(api, events, all, Watches{Claims: claims, Pods: pods, Volumes: source.Volumes(api),
+		Classes: source.StorageClasses(api)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	controllertest.Run(t, c, claims, pods)
+	return events, all.reader
+}
+
+// wanting is a claim of a class; "" asks for a volume without one.
+func wanting(name, class string) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)},
+		Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class,
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}},
+		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}}
+}
+
+func offering(name, class string) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)},
+		Spec: corev1.PersistentVolumeSpec{StorageClassName: class,
+			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}
+}
+
+// boundTo makes a volume one that is bound to a claim.
+func boundTo(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
+	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: c.Namespace, Name: c.Name, UID: c.UID}
+	v.Status.Phase = corev1.VolumeBound
+	return v
+}
+
+func lateClass(name string) *storagev1.StorageClass {
+	return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer)}
+}
+
+// state says which claim has which volume, and what the phases are: "claim=volume(Bound,Bound)".
+func state(api *controllertest.API) (out []string) {
+	volumes := map[string]*corev1.PersistentVolume{}
+	for _, v := range controllertest.All[*corev1.PersistentVolume](api) {
+		volumes[v.Name] = v
+	}
+	for _, c := range controllertest.All[*corev1.PersistentVolumeClaim](api) {
+		v := volumes[c.Spec.VolumeName]
+		delete(volumes, c.Spec.VolumeName)
+		text := fmt.Sprintf("%s=%s(%s", c.Name, c.Spec.VolumeName, c.Status.Phase)
+		if v != nil {
+			text += "," + string(v.Status.Phase)
+			if r := v.Spec.ClaimRef; r == nil || r.UID != c.UID {
+				text += ",of another"
+			}
+		}
+		out = append(out, text+")")
+	}
+	for name, v := range volumes {
+		out = append(out, fmt.Sprintf("=%s(%s)", name, v.Status.Phase))
+	}
+	slices.Sort(out)
+	return out
+}
+
+func inTest(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, test)
+}
+
+// listed reports whether the controller has read the volumes of the API.
+func listed(api *controllertest.API) bool {
+	return slices.ContainsFunc(api.Actions(), func(a ktesting.Action) bool {
+		return a.GetResource().Resource == "persistentvolumes" && a.GetVerb() != "create"
+	})
+}
+
+// Without claims and volumes, nothing is watched but what is watched anyway.
+func TestFirstClaimOrVolume(t *testing.T) {
+	for what, begin := range map[string]func(*controllertest.API, inventory.Reader){
+		"a claim": func(api *controllertest.API, _ inventory.Reader) { api.Put(wanting("c", "")) },
+		"a volume": func(_ *controllertest.API, r inventory.Reader) {
+			r.Changed(inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("persistentvolumes")}, nil)
+		},
+		"a volume that is listed": func(_ *controllertest.API, r inventory.Reader) {
+			r.Relisted(inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("persistentvolumes")},
+				[]*metav1.PartialObjectMetadata{{}})
+		},
+	} {
+		inTest(t, func(t *testing.T) {
+			api := controllertest.New()
+			_, reader := start(t, api)
+			reader.Changed(inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("secrets")}, nil)
+			api.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}})
+			time.Sleep(time.Hour)
+			if listed(api) {
+				t.Fatalf("volumes are read before %s", what)
+			}
+			begin(api, reader)
+			time.Sleep(time.Second)
+			if !listed(api) {
+				t.Errorf("volumes are not read after %s", what)
+			}
+		})
+	}
+}
+
+// The volume is taken first, then the claim: who looks in between finds no claim whose volume is free.
+func TestBinding(t *testing.T) { // S1.E, S1.F
+	inTest(t, func(t *testing.T) {
+		api := controllertest.New()
+		start(t, api)
+		api.Put(offering("v", ""))
+		api.Put(wanting("c", ""))
+		time.Sleep(time.Second)
+		controllertest.Equal(t, "state", state(api), "c=v(Bound,Bound)")
+		var order []string
+		for _, w := range api.Log() {
+			if w != "update persistentvolumes/status v" { // Available first, if the volume was seen before the claim
+				order = append(order, w)
+			}
+		}
+		controllertest.Equal(t, "writes", order, "update persistentvolumes v", "update persistentvolumeclaims c",
+			"update persistentvolumeclaims/status c")
+		time.Sleep(time.Hour)
+		controllertest.Equal(t, "writes of an hour", api.Log())
+		api.Remove(controllertest.All[*corev1.PersistentVolumeClaim](api)[0])
+		time.Sleep(time.Second)
+		controllertest.Equal(t, "state without the claim", state(api), "=v(Released)")
+	})
+}
+
+// Watches that tell late do not lead to a volume that two claims have.
+func TestLateWatches(t *testing.T) {
+	inTest(t, func(t *testing.T) {
+		api := controllertest.New(offering("v1", ""), offering("v2", ""))
+		api.Late = func() time.Duration { return 3 * time.Second }
+		start(t, api)
+		for _, name := range []string{"a", "b", "c"} {
+			api.Put(wanting(name, ""))
+		}
+		time.Sleep(20 * time.Second)
+		controllertest.Equal(t, "state", state(api), "a=v1(Bound,Bound)", "b=v2(Bound,Bound)", "c=(Pending)")
+	})
+}
+
+// A claim that waits is looked at when a volume comes, not only every 15 s.
+func TestPendingClaims(t *testing.T) {
+	inTest(t, func(t *testing.T) {
+		api := controllertest.New()
+		events, _ := start(t, api)
+		api.Put(wanting("c", ""))
+		time.Sleep(16 * time.Second)
+		none := "Normal FailedBinding no persistent volumes available for this claim and no storage class is set"
+		controllertest.Equal(t, "events", controllertest.Events(events), none, none)
+		api.Put(offering("v", ""))
+		time.Sleep(time.Second)
+		controllertest.Equal(t, "state", state(api), "c=v(Bound,Bound)")
+		api.Log()
+		later := wanting("later", "")
+		later.Spec.StorageClassName = nil // it takes the default class when there is one (S1.33)
+		api.Put(later)
+		time.Sleep(time.Second)
+		class := lateClass("standard")
+		class.Annotations = map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}
+		api.Put(class)
+		time.Sleep(time.Second)
+		for _, c := range controllertest.All[*corev1.PersistentVolumeClaim](api) {
+			if c.Name == "later" && (c.Spec.StorageClassName == nil || *c.Spec.StorageClassName != "standard") {
+				t.Errorf("the class is %v", c.Spec.StorageClassName)
+			}
+		}
+		api.Remove(later)
+		controllertest.Events(events)
+		time.Sleep(time.Minute)
+		controllertest.Equal(t, "events about a claim that is gone", controllertest.Events(events))
+	})
+}
+
+// A claim of a class that binds late says which pods it waits for, as soon as they come.
+func TestWaitForFirstConsumer(t *testing.T) { // S1.43
+	inTest(t, func(t *testing.T) {
+		api := controllertest.New(lateClass("late"))
+		events, _ := start(t, api)
+		pod := func(name, node string, phase corev1.PodPhase) *corev1.Pod {
+			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+				Spec: corev1.PodSpec{NodeName: node, Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}},
+				Status: corev1.PodStatus{Phase: phase}}
+		}
+		expect := func(what string, want ...string) {
+			t.Helper()
+			time.Sleep(time.Second)
+			controllertest.Equal(t, what, controllertest.Events(events), want...)
+		}
+		api.Put(wanting("c", "late"))
+		expect("alone", "Normal WaitForFirstConsumer waiting for first consumer to be created before binding")
+		api.Put(pod("scheduled", "n1", corev1.PodRunning))
+		expect("with a pod that has a node")
+		api.Put(pod("other", "", corev1.PodPending))
+		expect("with a pod", "Normal WaitForPodScheduled waiting for pod other to be scheduled")
+		api.Put(pod("ended", "", corev1.PodFailed))
+		expect("with a pod that ended", "Normal WaitForPodScheduled waiting for pod other to be scheduled")
+		api.Put(pod("first", "", corev1.PodPending))
+		expect("with two", "Normal WaitForPodScheduled waiting for pods first,other to be scheduled")
+		controllertest.Equal(t, "state", state(api), "c=(Pending)")
+	})
+}
+
+// A volume is not released because the watch of claims is late: the API is asked first.
+func TestClaimThatTheWatchDoesNotShow(t *testing.T) { // S1.74
+	for _, there := range []bool{true, false} {
+		inTest(t, func(t *testing.T) {
+			c := wanting("c", "")
+			c.Spec.VolumeName = "v"
+			api := controllertest.New()
+			api.LateOf = func(gvr schema.GroupVersionResource) time.Duration {
+				if gvr.Resource == "persistentvolumeclaims" {
+					return time.Hour
+				}
+				return 0
+			}
+			_, reader := start(t, api)
+			reader.Changed(inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("persistentvolumes")},
+				nil)
+			if there {
+				api.Put(c)
+			}
+			api.Put(boundTo(offering("v", ""), c))
+			time.Sleep(time.Minute)
+			want := []string{"c=v(Pending,Bound)"}
+			if !there {
+				want = []string{"=v(Released)"}
+			}
+			controllertest.Equal(t, fmt.Sprintf("state, claim there: %v", there), state(api), want...)
+		})
+	}
+	inTest(t, func(t *testing.T) { // who does not know does not release
+		api := controllertest.New(boundTo(offering("v", ""), wanting("c", "")))
+		api.PrependReactor("get", "persistentvolumeclaims", func(ktesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errors.New("the API is away")
+		})
+		_, reader := start(t, api)
+		reader.Changed(inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("persistentvolumes")}, nil)
+		time.Sleep(time.Minute)
+		controllertest.Equal(t, "state", state(api), "=v(Bound)")
+	})
+}
+
+// Conflicts, lost answers, refusals, and watches that tell late, twice, or start over: all that can be bound is bound
+// in the end, and at no time have two claims one volume.
+func TestTrouble(t *testing.T) {
+	for seed := range uint64(12) {
+		inTest(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			api := controllertest.New()
+			broken := true
+			fails := func(o metav1.Object) error {
+				switch {
+				case !broken || random.IntN(4) > 0:
+					return nil
+				case random.IntN(2) == 0:
+					return apierrors.NewConflict(schema.GroupResource{}, o.GetName(), errors.New("changed"))
+				default:
+					return errors.New("the connection broke")
+				}
+			}
+			owners := map[string]types.UID{} // of volumes
+			api.Before = func(_ string, _ schema.GroupVersionResource, o metav1.Object) error { return fails(o) }
+			api.After = func(_ string, _ schema.GroupVersionResource, o metav1.Object) error {
+				if c, ok := o.(*corev1.PersistentVolumeClaim); ok && c.Spec.VolumeName != "" {
+					if other := owners[c.Spec.VolumeName]; other != "" && other != c.UID {
+						t.Errorf("seed %d: volume %s is given to %s and %s", seed, c.Spec.VolumeName, other, c.UID)
+					}
+					owners[c.Spec.VolumeName] = c.UID
+				}
+				return fails(o)
+			}
+			api.Late = func() time.Duration { return time.Duration(random.IntN(400)) * time.Millisecond }
+			api.Faults = func() controllertest.Fault {
+				if !broken {
+					return controllertest.None
+				}
+				return controllertest.Fault(random.IntN(3))
+			}
+			start(t, api)
+			for i := range 6 {
+				time.Sleep(time.Duration(random.IntN(500)) * time.Millisecond)
+				if i < 4 {
+					api.Put(offering(fmt.Sprint("v", i), ""))
+				}
+				api.Put(wanting(fmt.Sprint("c", i), ""))
+			}
+			time.Sleep(10 * time.Second)
+			broken = false
+			time.Sleep(5 * time.Minute)
+			bound := 0
+			for _, s := range state(api) {
+				var name, v string
+				_, _ = fmt.Sscanf(s, "%2s=%2s(Bound,Bound)", &name, &v)
+				if s == name+"="+v+"(Bound,Bound)" {
+					bound++
+				}
+			}
+			if bound != 4 {
+				t.Errorf("seed %d: %q", seed, state(api))
+			}
+		})
+	}
+}
