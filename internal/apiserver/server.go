@@ -33,9 +33,6 @@ import (
 	"carob/internal/kinds/services"
 )
 
-// Close releases a server that will not run.
-func (s *Server) Close() { s.close() }
-
 // Server is one API server. Create it with New, then call Run once.
 type Server struct {
 	cfg     Config

@@ -70,6 +70,3 @@ func (w *Watch) Run(ctx context.Context, look func()) error {
 	}
 	return nil
 }
-
-// Close ends a subscription that is not running.
-func (w *Watch) Close() error { return w.socket.Close() }

@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 
@@ -20,12 +19,6 @@ const (
 	schemas = "flowschemas"
 	levels  = "prioritylevelconfigurations"
 )
-
-// GroupResources are the group resources of this package.
-func GroupResources() []schema.GroupResource {
-	return []schema.GroupResource{{Group: flowcontrolv1.GroupName, Resource: schemas},
-		{Group: flowcontrolv1.GroupName, Resource: levels}}
-}
 
 // Kinds describes the kinds of flowcontrol.apiserver.k8s.io/v1. deleted is called after an object was deleted.
 func Kinds(deleted func()) []*registry.Resource {

@@ -22,7 +22,6 @@ import (
 
 	"github.com/opencontainers/cgroups"
 	"github.com/opencontainers/cgroups/manager"
-	"github.com/opencontainers/cgroups/systemd"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -558,6 +557,3 @@ func (m *Manager) DropRoot() error {
 	}
 	return errors.Join(errs...)
 }
-
-// SystemdRuns says whether the systemd driver can work on this host.
-func SystemdRuns() bool { return systemd.IsRunningSystemd() }
