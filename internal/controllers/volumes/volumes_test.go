@@ -31,6 +31,10 @@ type readers struct{ reader inventory.Reader }
 
 func (r *readers) AddReader(reader inventory.Reader) { r.reader = reader }
 
+func kindOf(plural string) inventory.Kind {
+	return inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource(plural)}
+}
+
 // start runs the controller.
 func start(t *testing.T, api *controllertest.API) (*record.FakeRecorder, inventory.Reader) {
 	t.Helper()
@@ -73,7 +77,8 @@ func boundTo(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) *corev
 
 func lateClass(name string) *storagev1.StorageClass {
 	return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name},
-		Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer)}
+		Provisioner:       "kubernetes.io/no-provisioner",
+		VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer)}
 }
 
 // state says which claim has which volume, and what the phases are: "claim=volume(Bound,Bound)".
@@ -118,17 +123,17 @@ func TestFirstClaimOrVolume(t *testing.T) {
 	for what, begin := range map[string]func(*controllertest.API, inventory.Reader){
 		"a claim": func(api *controllertest.API, _ inventory.Reader) { api.Put(wanting("c", "")) },
 		"a volume": func(_ *controllertest.API, r inventory.Reader) {
-			r.Changed(inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("persistentvolumes")}, nil)
+			r.Changed(kindOf("persistentvolumes"), nil)
 		},
 		"a volume that is listed": func(_ *controllertest.API, r inventory.Reader) {
-			r.Relisted(inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("persistentvolumes")},
+			r.Relisted(kindOf("persistentvolumes"),
 				[]*metav1.PartialObjectMetadata{{}})
 		},
 	} {
 		inTest(t, func(t *testing.T) {
 			api := controllertest.New()
 			_, reader := start(t, api)
-			reader.Changed(inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("secrets")}, nil)
+			reader.Changed(kindOf("secrets"), nil)
 			api.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"}})
 			time.Sleep(time.Hour)
 			if listed(api) {
@@ -232,8 +237,9 @@ func TestWaitForFirstConsumer(t *testing.T) { // S1.43
 		events, _ := start(t, api)
 		pod := func(name, node string, phase corev1.PodPhase) *corev1.Pod {
 			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
-				Spec: corev1.PodSpec{NodeName: node, Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
-					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}},
+				Spec: corev1.PodSpec{NodeName: node, Volumes: []corev1.Volume{{Name: "v",
+					VolumeSource: corev1.VolumeSource{
+						PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}},
 				Status: corev1.PodStatus{Phase: phase}}
 		}
 		expect := func(what string, want ...string) {
@@ -269,8 +275,7 @@ func TestClaimThatTheWatchDoesNotShow(t *testing.T) { // S1.74
 				return 0
 			}
 			_, reader := start(t, api)
-			reader.Changed(inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("persistentvolumes")},
-				nil)
+			reader.Changed(kindOf("persistentvolumes"), nil)
 			if there {
 				api.Put(c)
 			}
@@ -289,7 +294,7 @@ func TestClaimThatTheWatchDoesNotShow(t *testing.T) { // S1.74
 			return true, nil, errors.New("the API is away")
 		})
 		_, reader := start(t, api)
-		reader.Changed(inventory.Kind{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("persistentvolumes")}, nil)
+		reader.Changed(kindOf("persistentvolumes"), nil)
 		time.Sleep(time.Minute)
 		controllertest.Equal(t, "state", state(api), "=v(Bound)")
 	})

@@ -227,9 +227,10 @@ func TestAdminAccessUsesNothing(t *testing.T) {
 
 // Taints come and go with their rules.
 func TestTaintRules(t *testing.T) { // S9.62
-	rule := &resourcev1.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "broken"}, Spec: resourcev1.DeviceTaintRuleSpec{
-		DeviceSelector: &resourcev1.DeviceTaintSelector{Driver: new(driver), Pool: new("n1"), Device: new("d1")},
-		Taint:          resourcev1.DeviceTaint{Key: "broken", Effect: resourcev1.DeviceTaintEffectNoSchedule}}}
+	rule := &resourcev1.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "broken"},
+		Spec: resourcev1.DeviceTaintRuleSpec{
+			DeviceSelector: &resourcev1.DeviceTaintSelector{Driver: new(driver), Pool: new("n1"), Device: new("d1")},
+			Taint:          resourcev1.DeviceTaint{Key: "broken", Effect: resourcev1.DeviceTaintEffectNoSchedule}}}
 	x := index(slice("n1", "d1"), claimOf("c", request("r", "gpu")))
 	pod := podWith("p", "c")
 	if why := try(t, begin(t, x, pod), "n1"); why != "" {
@@ -304,7 +305,8 @@ func TestScores(t *testing.T) { // S9.25
 	}
 	with := func(node string) *resourcev1.ResourceSlice {
 		s := slice(node, "d")
-		s.Spec.Devices[0].Attributes = map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"node": {StringValue: &node}}
+		s.Spec.Devices[0].Attributes = map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
+			"node": {StringValue: &node}}
 		return s
 	}
 	a := begin(t, index(only("big", "n2"), only("small", "n1"), with("n1"), with("n2"), with("n3"),
