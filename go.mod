@@ -84,7 +84,14 @@ require sigs.k8s.io/gateway-api v1.6.3
 
 require k8s.io/kubelet v0.37.2
 
-require github.com/container-storage-interface/spec v1.13.0 // indirect
+require (
+	github.com/cncf/xds/go v0.0.0-20260202195803-dba9d589def2 // indirect
+	github.com/container-storage-interface/spec v1.13.0 // indirect
+	github.com/envoyproxy/go-control-plane v0.14.0 // indirect
+	github.com/envoyproxy/go-control-plane/envoy v1.37.0
+	github.com/envoyproxy/protoc-gen-validate v1.3.3 // indirect
+	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect
+)
 
 require (
 	cel.dev/expr v0.25.2 // indirect

@@ -187,6 +187,10 @@ func (x *exchange) proxy(w http.ResponseWriter) {
 		defer cancel()
 		ctx = timed
 	}
+	if s := x.site.pools[x.backend.Ref].served.Load(); s != nil {
+		x.infer(ctx, w, s)
+		return
+	}
 	if err := x.choose(ctx); err != nil {
 		http.Error(w, "Service Unavailable", http.StatusServiceUnavailable)
 		return

@@ -46,6 +46,7 @@ type Gateway struct {
 	mirrors *mirrors
 	seen    *telemetry
 	open    atomic.Int64
+	bodies  atomic.Int64 // bytes of inference requests
 
 	mu     sync.Mutex // covers what follows, for Routes
 	plan   *gatewayplan.Plan
@@ -124,7 +125,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 		if world != nil {
 			g.apply(ctx, world)
 		} else {
-			g.update(services)
+			g.update(ctx, services)
 		}
 		if g.anyFailed() {
 			retry.Reset(retryAfter)
@@ -161,6 +162,9 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 		}
 		g.traffic.set(pools[ref], g.endpointsOf(w, plan, ref))
 	}
+	for ref := range plan.Pools {
+		g.serve(ctx, ref, pools[ref], w, pools)
+	}
 	failed := map[netip.AddrPort]string{}
 	for at, p := range plan.Ports {
 		s := g.site(ctx, at, p, pools, w)
@@ -191,6 +195,7 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 	for ref, p := range g.pools { // after no site has it
 		if pools[ref] == nil {
 			g.traffic.set(p, nil)
+			p.served.Load().close(nil)
 		}
 	}
 	g.pools = pools
@@ -236,7 +241,7 @@ func (g *Gateway) site(ctx context.Context, at netip.AddrPort, p *gatewayplan.Po
 }
 
 // update gives pools new endpoints.
-func (g *Gateway) update(changes *snapshot) {
+func (g *Gateway) update(ctx context.Context, changes *snapshot) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for ref, p := range g.pools {
@@ -245,6 +250,7 @@ func (g *Gateway) update(changes *snapshot) {
 		}
 		if changes.touched[ref] {
 			g.traffic.set(p, g.endpointsOf(changes, g.plan, ref))
+			g.serve(ctx, ref, p, changes, g.pools)
 		}
 	}
 }
@@ -263,5 +269,6 @@ func (g *Gateway) stop() {
 	defer g.mu.Unlock()
 	for _, p := range g.pools {
 		g.traffic.set(p, nil)
+		p.served.Load().close(nil)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -20,6 +21,7 @@ import (
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
+	"carob/internal/core/routing"
 )
 
 // inferenceFeed has the objects of the inference extension.
@@ -334,4 +336,18 @@ func poolConditions(stored, now []metav1.Condition, at metav1.Time) ([]metav1.Co
 	}
 	out := gatewayplan.Conditions(stored, now, at)
 	return out, !equality.Semantic.DeepEqual(out, stored)
+}
+
+// routingEndpoints are the endpoints as carob's picker knows them.
+func routingEndpoints(all []*Target, pods []*corev1.Pod) []routing.Endpoint {
+	labels := map[types.UID]map[string]string{}
+	for _, p := range pods {
+		labels[p.UID] = p.Labels
+	}
+	out := make([]routing.Endpoint, 0, len(all))
+	for _, t := range all {
+		out = append(out, routing.Endpoint{Address: t.Address, Pod: t.Pod, Rank: t.Rank, Labels: labels[t.Pod],
+			Name: types.NamespacedName{Name: t.Name}, Ready: true})
+	}
+	return out
 }

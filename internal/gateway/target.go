@@ -215,6 +215,7 @@ func (r *roundRobin) Pick(_ context.Context, _ *Facts, endpoints []*Target) ([]*
 type pool struct {
 	endpoints atomic.Pointer[[]*Target]
 	pick      Picker
+	served    atomic.Pointer[served] // of an InferencePool; nil: a Service
 }
 
 func newPool() *pool {

@@ -1,0 +1,524 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"mime"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"carob/internal/core/gatewayplan"
+	"carob/internal/core/httproute"
+	"carob/internal/core/modelbody"
+	"carob/internal/core/routing"
+	"carob/internal/gateway/extproc"
+	"carob/internal/inference"
+)
+
+// Limits of inference requests. A body is kept until it is sent: the model may be its last field.
+const (
+	inferenceBody   = 10 << 20  // bytes; as upstream's picker
+	inferenceBodies = 512 << 20 // bytes of all requests at once
+	firstBody       = 64 << 10  // bytes that are reserved at first
+	pickTime        = 90 * time.Second
+)
+
+// Reasons of the gateway itself, in the header routing.ReasonHeader.
+const (
+	badBody   = "rejected-invalid-body"
+	largeBody = "rejected-body-too-large"
+)
+
+// served is how an InferencePool is served. It is replaced, never changed.
+type served struct {
+	plan   *gatewayplan.Pool
+	own    *inference.Pool // carob's picker; nil: client is asked
+	client *extproc.Client
+	bodies *atomic.Int64 // bytes of all pools
+}
+
+// serve gives a pool its picker, and the picker its endpoints. The gateway's lock is held.
+func (g *Gateway) serve(ctx context.Context, ref httproute.Ref, p *pool, w *snapshot, pools map[httproute.Ref]*pool) {
+	plan := g.plan.Pools[ref]
+	if plan == nil {
+		return
+	}
+	now := &served{plan: plan, bodies: &g.bodies}
+	before := p.served.Load()
+	switch {
+	case plan.Picker == nil:
+		if before != nil && before.own != nil {
+			now.own = before.own
+		} else {
+			now.own = inference.New(types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name},
+				routing.DefaultConfig(), nil)
+		}
+		now.own.SetEndpoints(routingEndpoints(*p.endpoints.Load(), w.pods[ref.Namespace]))
+	case before != nil && before.client != nil && samePicker(before.plan.Picker, plan.Picker):
+		now.client = before.client
+	default:
+		client, err := pickerClient(plan.Picker, pools)
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot ask an endpoint picker", "pool", ref)
+		}
+		now.client = client
+	}
+	p.served.Store(now)
+	before.close(now)
+}
+
+func samePicker(a, b *gatewayplan.PoolPicker) bool {
+	return a != nil && b != nil && a.Service == b.Service && a.Plain == b.Plain && (a.TLS == nil) == (b.TLS == nil) &&
+		(a.TLS == nil || *a.TLS == *b.TLS)
+}
+
+// close ends what the next one does not use any more.
+func (s *served) close(next *served) {
+	if s == nil {
+		return
+	}
+	if s.own != nil && (next == nil || next.own != s.own) {
+		go s.own.Close() // it waits for its scrapers
+	}
+	if s.client != nil && (next == nil || next.client != s.client) {
+		s.client.Close()
+	}
+}
+
+// pickerClient connects to the endpoints of a picker's Service, without a hop.
+func pickerClient(p *gatewayplan.PoolPicker, pools map[httproute.Ref]*pool) (*extproc.Client, error) {
+	of := pools[p.Service]
+	if of == nil {
+		return nil, errNoEndpoints
+	}
+	var secure *tls.Config
+	switch {
+	case p.TLS != nil:
+		cfg, err := clientTLS(*p.TLS)
+		if err != nil {
+			return nil, err
+		}
+		secure = cfg
+	case !p.Plain:
+		// Pickers make their certificates themselves (2.1); a BackendTLSPolicy says otherwise.
+		secure = &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}
+	}
+	return extproc.New(func(ctx context.Context) (net.Conn, error) {
+		targets, err := of.pick.Pick(ctx, &Facts{}, *of.endpoints.Load())
+		if err != nil {
+			return nil, err
+		}
+		err = errNoEndpoints
+		for _, t := range targets {
+			var c net.Conn
+			if c, err = dial(ctx, "tcp", t.Address.String()); err == nil {
+				return c, nil
+			}
+		}
+		return nil, err
+	}, secure)
+}
+
+// infer serves a request of an InferencePool.
+func (x *exchange) infer(ctx context.Context, w http.ResponseWriter, s *served) {
+	// Only pickers say where a request goes.
+	x.in.Header.Del(extproc.Destination)
+	q := &inferring{exchange: x, served: s}
+	defer q.release()
+	if status, reason, err := q.readBody(); err != nil {
+		refuse(w, status, reason, err.Error())
+		return
+	}
+	if !q.pick(ctx, w) {
+		return
+	}
+	defer q.end()
+	rp := httputil.ReverseProxy{Rewrite: q.rewrite, Transport: q, ModifyResponse: q.answer, ErrorHandler: q.fail,
+		BufferPool: copying, ErrorLog: silent, FlushInterval: -1}
+	rp.ServeHTTP(w, x.in.WithContext(ctx))
+}
+
+func refuse(w http.ResponseWriter, status int, reason, text string) {
+	w.Header().Set(routing.ReasonHeader, reason)
+	http.Error(w, text, status)
+}
+
+// inferring is one inference request.
+type inferring struct {
+	*exchange
+	served *served
+
+	buffer  []byte // the body; nil: none, or one that is passed through
+	parts   [3][]byte
+	held    int64
+	facts   modelbody.Facts
+	choice  *inference.Pick
+	stream  *extproc.Stream
+	changes extproc.Change // of the request, by the picker
+
+	by     netip.AddrPort // who has answered
+	status int
+	usage  modelbody.Answer
+	first  bool
+	over   sync.Once
+}
+
+var errTooLarge = errors.New("the body is too large for an inference request")
+
+// passes reports whether a body is passed through: it is not JSON, such as that of gRPC, or of an audio file.
+func passes(h http.Header) bool {
+	kind := h.Get("Content-Type")
+	media, _, err := mime.ParseMediaType(kind)
+	return kind != "" && (err != nil || media != "application/json" && !strings.HasSuffix(media, "+json") &&
+		media != "text/plain" && media != "application/x-www-form-urlencoded") // curl's --data says the last one
+}
+
+// readBody reads the body, up to a limit, and the facts in it.
+func (q *inferring) readBody() (status int, reason string, err error) {
+	in := q.in
+	if in.Body == nil || in.Body == http.NoBody || passes(in.Header) {
+		return 0, "", nil
+	}
+	if in.ContentLength > inferenceBody {
+		return http.StatusRequestEntityTooLarge, largeBody, errTooLarge
+	}
+	if e := in.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+		return http.StatusUnsupportedMediaType, badBody, errors.New("the body of an inference request is compressed")
+	}
+	var scan modelbody.Scanner
+	q.buffer = []byte{}
+	for {
+		if len(q.buffer) == cap(q.buffer) {
+			if !q.grow() {
+				return http.StatusTooManyRequests, string(routing.Saturated),
+					errors.New("too many large requests at once")
+			}
+		}
+		n, err := in.Body.Read(q.buffer[len(q.buffer):cap(q.buffer)])
+		q.buffer = q.buffer[:len(q.buffer)+n]
+		if len(q.buffer) > inferenceBody {
+			return http.StatusRequestEntityTooLarge, largeBody, errTooLarge
+		}
+		if q.served.own != nil {
+			if bad := scan.Scan(q.buffer); bad != nil {
+				return http.StatusBadRequest, badBody, bad
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			if large, ok := errors.AsType[*http.MaxBytesError](err); ok && large != nil {
+				return http.StatusRequestEntityTooLarge, largeBody, errTooLarge
+			}
+			return http.StatusBadRequest, badBody, errors.New("the body ended too early")
+		}
+	}
+	if q.served.own != nil && len(q.buffer) > 0 {
+		if err := scan.Close(); err != nil {
+			return http.StatusBadRequest, badBody, err
+		}
+		q.facts = scan.Facts
+	}
+	if q.served.plan.Models.Rewrites() && !q.facts.HasModel {
+		return http.StatusBadRequest, badBody, errors.New("the body names no model")
+	}
+	return 0, "", nil
+}
+
+// grow makes room: at first little, because a client may announce what it never sends.
+func (q *inferring) grow() bool {
+	size := int64(firstBody)
+	if n := q.in.ContentLength; n >= 0 && n < size {
+		size = n + 1
+	}
+	if have := int64(cap(q.buffer)); have > 0 {
+		if size = 4 * have; q.in.ContentLength > have {
+			size = min(size, q.in.ContentLength+1)
+		}
+		size = min(size, inferenceBody+1)
+	}
+	more := size - q.held
+	if q.served.bodies.Add(more) > inferenceBodies {
+		q.served.bodies.Add(-more)
+		return false
+	}
+	q.held += more
+	q.buffer = append(make([]byte, 0, size), q.buffer...)
+	return true
+}
+
+// release gives the memory of the body back.
+func (q *inferring) release() {
+	q.served.bodies.Add(-q.held)
+	q.held = 0
+}
+
+// pick asks the picker, and answers the request if it goes nowhere.
+func (q *inferring) pick(ctx context.Context, w http.ResponseWriter) bool {
+	ctx, cancel := context.WithTimeout(ctx, pickTime)
+	defer cancel()
+	q.parts[0] = q.buffer
+	var err error
+	if q.served.own != nil {
+		err = q.pickOwn(ctx)
+	} else {
+		var answer *extproc.Answer
+		if answer, err = q.ask(ctx); answer != nil {
+			answer.Headers.Apply(w.Header())
+			w.WriteHeader(answer.Status)
+			_, _ = w.Write(answer.Body)
+			return false
+		}
+	}
+	if err == nil && len(q.targets) == 0 {
+		err = errNoEndpoints
+	}
+	if err == nil {
+		return true
+	}
+	q.end()
+	if refused, ok := errors.AsType[*inference.Refused](err); ok {
+		refuse(w, refused.Status(), string(refused.Reason), http.StatusText(refused.Status()))
+		return false
+	}
+	refuse(w, http.StatusServiceUnavailable, string(routing.NoEndpoints), http.StatusText(http.StatusServiceUnavailable))
+	return false
+}
+
+// pickOwn asks carob's picker.
+func (q *inferring) pickOwn(ctx context.Context) error {
+	to := q.served.plan.Models.Resolve(q.facts.Model, header(q.in, "X-Llm-D-Inference-Objective",
+		"X-Gateway-Inference-Objective"), rand.Uint64())
+	r := &routing.Request{Model: q.facts.Model, Target: to.Target, Priority: to.Priority, Bytes: len(q.buffer),
+		FairnessID: header(q.in, "X-Llm-D-Inference-Fairness-Id", "X-Gateway-Inference-Fairness-Id"),
+		Session:    q.in.Header.Get("X-Session-Token"), Streaming: q.facts.Stream,
+		TTFT: milliseconds(header(q.in, "X-Llm-D-Slo-Ttft-Ms", "X-Slo-Ttft-Ms")),
+		TPOT: milliseconds(header(q.in, "X-Llm-D-Slo-Tpot-Ms", "X-Slo-Tpot-Ms"))}
+	if !q.facts.Prompt[2].Empty() {
+		var prompt [3][]byte
+		for i, s := range q.facts.Prompt {
+			prompt[i] = s.Of(q.buffer)
+		}
+		r.Prefix = q.served.own.Hasher().Hash(nil, to.Target, q.facts.Salt, prompt[:]...)
+	}
+	if q.facts.HasModel && to.Target != q.facts.Model {
+		q.parts[0], q.parts[1], q.parts[2] = q.facts.Rewritten(q.buffer, to.Target)
+	}
+	choice, err := q.served.own.Pick(ctx, r)
+	if err != nil {
+		return err
+	}
+	q.choice = choice
+	q.targets = q.known(choice.Endpoints())
+	if choice.Prefill.IsValid() {
+		q.changes.Set = http.Header{"X-Prefiller-Host-Port": {choice.Prefill.String()}}
+	}
+	return nil
+}
+
+func header(r *http.Request, names ...string) string {
+	for _, n := range names {
+		if v := r.Header.Get(n); v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+func milliseconds(text string) time.Duration {
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(n > 0 && n < 1e9) {
+		return 0
+	}
+	return time.Duration(n * float64(time.Millisecond))
+}
+
+// ask asks the pool's own picker by ext-proc. Without an answer the pool's failure mode holds.
+func (q *inferring) ask(ctx context.Context) (*extproc.Answer, error) {
+	err := errNoEndpoints
+	if q.served.client != nil {
+		var picked *extproc.Picked
+		q.stream, picked, err = q.served.client.Pick(ctx, q.in, q.buffer)
+		switch {
+		case err == nil && picked.Answer != nil:
+			return picked.Answer, nil
+		case err == nil:
+			q.changes = picked.Headers
+			if picked.Body != nil {
+				q.parts[0] = picked.Body
+			}
+			// Only endpoints of the pool: a picker must not send requests anywhere else.
+			if q.targets = q.known(picked.Endpoints); len(q.targets) > 0 {
+				return nil, nil
+			}
+			err = errNoEndpoints
+		}
+	}
+	if !q.served.plan.Picker.FailOpen || ctx.Err() != nil {
+		return nil, err
+	}
+	return nil, q.choose(ctx)
+}
+
+// known are the targets at addresses, in their order.
+func (q *inferring) known(at []netip.AddrPort) (out []*Target) {
+	all := *q.site.pools[q.backend.Ref].endpoints.Load()
+	for _, addr := range at {
+		for _, t := range all {
+			if t.Address == addr {
+				out = append(out, t)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// rewrite makes the request that the model server gets.
+func (q *inferring) rewrite(pr *httputil.ProxyRequest) {
+	if q.buffer != nil {
+		pr.Out.Body = nil // it is sent from the buffer
+	}
+	q.exchange.rewrite(pr)
+	q.changes.Apply(pr.Out.Header)
+	if q.buffer == nil {
+		return
+	}
+	length := 0
+	for _, p := range q.parts {
+		length += len(p)
+	}
+	pr.Out.ContentLength = int64(length)
+	pr.Out.TransferEncoding = nil
+	pr.Out.Header.Del("Content-Length")
+	pr.Out.GetBody = func() (io.ReadCloser, error) { return q.content(), nil }
+	pr.Out.Body = q.content()
+}
+
+// content is the body, to be read from its beginning.
+func (q *inferring) content() io.ReadCloser {
+	if len(q.parts[0])+len(q.parts[1])+len(q.parts[2]) == 0 {
+		return http.NoBody
+	}
+	if q.parts[1] == nil {
+		return io.NopCloser(bytes.NewReader(q.parts[0]))
+	}
+	return io.NopCloser(io.MultiReader(bytes.NewReader(q.parts[0]), bytes.NewReader(q.parts[1]),
+		bytes.NewReader(q.parts[2])))
+}
+
+// RoundTrip tries the endpoints in the picker's order. A request that a server may have got is sent to another one once,
+// and never after the first byte of an answer.
+func (q *inferring) RoundTrip(out *http.Request) (*http.Response, error) {
+	m := mode{protocol: q.backend.Protocol}
+	m.upgrade = strings.EqualFold(out.Header.Get("Connection"), "Upgrade")
+	err, again := error(errNoEndpoints), false
+	for i := 0; i < len(q.targets); i++ {
+		t := q.targets[i]
+		if i > 0 && q.buffer != nil {
+			out.Body = q.content()
+		}
+		sent := false
+		if t.begin() {
+			var res *http.Response
+			if res, err = q.attempt(out, t, m); err == nil {
+				q.by, q.status = t.Address, res.StatusCode
+				if _, upgraded := res.Body.(io.ReadWriteCloser); !upgraded {
+					res.Body = &tokens{ReadCloser: res.Body, q: q}
+				}
+				return res, nil
+			}
+			t.end()
+			sent = !isDial(err)
+		}
+		if out.Context().Err() != nil || q.body != nil && q.body.read.Load() || sent && again {
+			return nil, err
+		}
+		again = again || sent
+		if q.choice == nil {
+			continue
+		}
+		next, ok := q.choice.Failed(sent)
+		if !ok {
+			return nil, err
+		}
+		for i+1 < len(q.targets) && q.targets[i+1].Address != next {
+			i++
+		}
+	}
+	return nil, err
+}
+
+// answer tells the picker who has answered, and applies the filters.
+func (q *inferring) answer(res *http.Response) error {
+	if q.stream != nil {
+		if c, err := q.stream.Answered(res.StatusCode, res.Header, q.by); err == nil {
+			c.Apply(res.Header)
+		}
+	}
+	return q.exchange.answer(res)
+}
+
+// tokens is the body of an answer, whose tokens are counted.
+type tokens struct {
+	io.ReadCloser
+	q *inferring
+}
+
+func (t *tokens) Read(p []byte) (int, error) {
+	n, err := t.ReadCloser.Read(p)
+	if n > 0 && t.q.choice != nil {
+		if !t.q.first {
+			t.q.first = true
+			t.q.choice.FirstByte()
+		}
+		t.q.usage.Write(p[:n])
+	}
+	if err != nil && t.q.choice != nil && t.q.in.Context().Err() == nil {
+		result := routing.Answered
+		if !errors.Is(err, io.EOF) {
+			result = routing.Failed
+		}
+		t.q.ended(result)
+	}
+	return n, err
+}
+
+// end says that the request is over, however it ended.
+func (q *inferring) end() {
+	result := routing.Failed
+	if q.in.Context().Err() != nil {
+		result = routing.Aborted
+	}
+	q.ended(result)
+	if q.stream != nil {
+		q.stream.Close()
+	}
+}
+
+// ended tells the picker once.
+func (q *inferring) ended(how routing.Outcome) {
+	if q.choice == nil {
+		return
+	}
+	q.over.Do(func() {
+		u := q.usage.Usage()
+		q.choice.End(inference.Result{Outcome: how, Status: q.status, AnswerBytes: q.usage.Bytes,
+			InputTokens: u.Input, OutputTokens: u.Output, CachedTokens: u.Cached})
+	})
+}
