@@ -296,7 +296,8 @@ func (q *inferring) pick(ctx context.Context, w http.ResponseWriter) bool {
 		refuse(w, refused.Status(), string(refused.Reason), http.StatusText(refused.Status()))
 		return false
 	}
-	refuse(w, http.StatusServiceUnavailable, string(routing.NoEndpoints), http.StatusText(http.StatusServiceUnavailable))
+	refuse(w, http.StatusServiceUnavailable, string(routing.NoEndpoints),
+		http.StatusText(http.StatusServiceUnavailable))
 	return false
 }
 
@@ -422,8 +423,8 @@ func (q *inferring) content() io.ReadCloser {
 		bytes.NewReader(q.parts[2])))
 }
 
-// RoundTrip tries the endpoints in the picker's order. A request that a server may have got is sent to another one once,
-// and never after the first byte of an answer.
+// RoundTrip tries the endpoints in the picker's order. A request that a server may have got is sent to another one
+// once, and never after the first byte of an answer.
 func (q *inferring) RoundTrip(out *http.Request) (*http.Response, error) {
 	m := mode{protocol: q.backend.Protocol}
 	m.upgrade = strings.EqualFold(out.Header.Get("Connection"), "Upgrade")

@@ -36,8 +36,9 @@ func modelServer(t *testing.T, at string, h http.HandlerFunc) *corev1.Pod {
 	s.Start()
 	t.Cleanup(s.Close)
 	ip := netip.MustParseAddrPort(at).Addr().String()
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "m-" + strings.ReplaceAll(ip, ".", "-"),
-		UID: types.UID(at), Labels: map[string]string{"app": "llm"}}, Status: corev1.PodStatus{PodIP: ip,
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default",
+		Name: "m-" + strings.ReplaceAll(ip, ".", "-"),
+		UID:  types.UID(at), Labels: map[string]string{"app": "llm"}}, Status: corev1.PodStatus{PodIP: ip,
 		Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: "True"}}}}
 }
 
@@ -270,7 +271,8 @@ func replaced(body string) (out []*extprocv3.ProcessingResponse) {
 	return out
 }
 
-// A pool's own picker says where requests go, what their bodies are, and which get no server; never outside of the pool.
+// A pool's own picker says where requests go, what their bodies are, and which get no server; never outside of the
+// pool.
 func TestExternalPicker(t *testing.T) {
 	l := newInferenceLab(t)
 	l.server(1, answering)
