@@ -16,6 +16,7 @@ type Pod struct {
 	SandboxID string
 	Labels    map[string]string // of the sandbox
 	Ports     []PortMapping
+	Bandwidth Bandwidth
 	// NetNS is the path of the network namespace to attach. The caller creates it for a pod whose
 	// user namespace must own it; if empty, Attach creates one.
 	NetNS string

@@ -77,6 +77,9 @@ func (n *Network) attachNew(ctx context.Context, pod network.Pod) (*attachment, 
 	if len(p.ips) == 0 {
 		err = n.configure(p.h, p.eth0, at.IPs, p.mac)
 	}
+	if err == nil {
+		err = shape(p.h, p.eth0, at.Port, pod.Bandwidth)
+	}
 	if err = errors.Join(err, <-admitted); err == nil {
 		err = n.rules.publish(at.published(), at.pin())
 	}
@@ -163,7 +166,8 @@ func (n *Network) finish(ctx context.Context, pod network.Pod, at *attachment) e
 			at.MAC, at.leaving = eth0.Attrs().HardwareAddr.String(), false
 			n.mu.Unlock()
 			err = errors.Join(n.settlePort(at.Port, at.mac()), n.addRoutes(h, eth0.Attrs().Index),
-				n.configure(h, eth0.Attrs().Index, at.IPs, at.mac()), <-n.admit(ctx, pod, at))
+				n.configure(h, eth0.Attrs().Index, at.IPs, at.mac()),
+				shape(h, eth0.Attrs().Index, at.Port, pod.Bandwidth), <-n.admit(ctx, pod, at))
 		}
 	}
 	if err == nil {

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -193,6 +194,9 @@ func (n *Network) add(ctx context.Context, pod network.Pod) (*record, error) {
 	return rec, nil
 }
 
+// maxBurst is the largest burst, in bits, that plugins take.
+const maxBurst = math.MaxInt32
+
 // runtimeConf is the information about the pod for the plugins.
 func runtimeConf(rec *record) *libcni.RuntimeConf {
 	rt := &libcni.RuntimeConf{
@@ -221,6 +225,15 @@ func runtimeConf(rec *record) *libcni.RuntimeConf {
 	}
 	if len(ports) > 0 {
 		rt.CapabilityArgs["portMappings"] = ports
+	}
+	if b := rec.Pod.Bandwidth; b != (network.Bandwidth{}) {
+		rates := map[string]uint64{}
+		for name, rate := range map[string]uint64{"ingress": b.Ingress, "egress": b.Egress} {
+			if rate > 0 { // a rate needs a burst, and the other way round (N7.34)
+				rates[name+"Rate"], rates[name+"Burst"] = rate, min(rate, maxBurst)
+			}
+		}
+		rt.CapabilityArgs["bandwidth"] = rates
 	}
 	return rt
 }

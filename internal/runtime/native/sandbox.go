@@ -154,6 +154,10 @@ func (r *Runtime) attach(ctx context.Context, s *sandbox, netNS string) error {
 	m := s.config.Metadata
 	pod := network.Pod{UID: m.Uid, Namespace: m.Namespace, Name: m.Name, SandboxID: s.rec.ID, NetNS: netNS,
 		Labels: s.config.Labels}
+	var err error
+	if pod.Bandwidth, err = network.BandwidthOf(s.config.Annotations); err != nil {
+		return status.Errorf(codes.InvalidArgument, "failed to setup network for sandbox %q: %v", s.rec.ID, err)
+	}
 	for _, p := range s.config.PortMappings {
 		if p.HostPort == 0 {
 			continue
