@@ -19,8 +19,8 @@ const (
 )
 
 // shape limits the bandwidth of a pod: what it receives at its port on the host, what it sends at its own device, where
-// the kernel lets the sender wait instead of losing packets. h is in the pod's namespace. A container with CAP_NET_ADMIN
-// can lift the limit of what it sends.
+// the kernel lets the sender wait instead of losing packets. h is in the pod's namespace. A container with
+// CAP_NET_ADMIN can lift the limit of what it sends.
 func shape(h *netlink.Handle, eth0, port int, limit network.Bandwidth) error {
 	if limit.Ingress > 0 {
 		if err := netlink.QdiscReplace(bucket(port, limit.Ingress)); err != nil {

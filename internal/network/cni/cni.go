@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
@@ -49,9 +50,15 @@ type Network struct {
 	cni    *libcni.CNIConfig
 
 	sandboxes keylock.Locks // sandboxes that are being attached or detached
+	// collecting excludes all calls to plugins while they collect garbage (N7.23). Who holds the lock of a sandbox
+	// holds it for reading.
+	collecting sync.RWMutex
 }
 
 var _ network.PodNetwork = (*Network)(nil)
+
+// device is the name of a pod's device.
+const device = "eth0"
 
 // record is what is stored for a sandbox. Done is set when ADD has returned.
 type record struct {
@@ -200,7 +207,7 @@ const maxBurst = math.MaxInt32
 // runtimeConf is the information about the pod for the plugins.
 func runtimeConf(rec *record) *libcni.RuntimeConf {
 	rt := &libcni.RuntimeConf{
-		ContainerID: rec.Pod.SandboxID, NetNS: rec.NetNS, IfName: "eth0",
+		ContainerID: rec.Pod.SandboxID, NetNS: rec.NetNS, IfName: device,
 		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", rec.Pod.Namespace},
 			{"K8S_POD_NAME", rec.Pod.Name},
 			{"K8S_POD_INFRA_CONTAINER_ID", rec.Pod.SandboxID}, {"K8S_POD_UID", rec.Pod.UID}},
@@ -335,7 +342,36 @@ func (n *Network) Sweep(ctx context.Context, live map[string]bool) error {
 			errs = append(errs, netns.Unpin(path))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, n.collect(ctx))...)
+}
+
+// collect has the plugins free what belongs to no sandbox that is recorded, such as an address that a killed process
+// took before it recorded the sandbox (GC, N7.23, N7.27). Without a configuration there is nobody to ask.
+func (n *Network) collect(ctx context.Context) error {
+	list, err := n.load()
+	if errkind.Is(err, errkind.Unavailable) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	n.collecting.Lock()
+	defer n.collecting.Unlock()
+	entries, err := os.ReadDir(n.states)
+	if err != nil {
+		return fmt.Errorf("list sandboxes: %w", err)
+	}
+	valid := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
+	for _, e := range entries {
+		if id, ok := strings.CutSuffix(e.Name(), ".json"); ok {
+			valid.ValidAttachments = append(valid.ValidAttachments,
+				types.GCAttachment{ContainerID: id, IfName: device})
+		}
+	}
+	if err := n.cni.GCNetworkList(ctx, list, valid); err != nil {
+		return fmt.Errorf("collect garbage of CNI network %s: %w", list.Name, err)
+	}
+	return nil
 }
 
 func (n *Network) file(sandbox string) string { return filepath.Join(n.states, sandbox+".json") }
@@ -370,7 +406,12 @@ func (n *Network) lock(ctx context.Context, sandbox string) (unlock func(), _ er
 	if sandbox == "" || strings.ContainsAny(sandbox, "/\x00") {
 		return nil, errkind.Errorf(errkind.Invalid, "sandbox ID %q cannot be a file name", sandbox)
 	}
-	return n.sandboxes.Acquire(ctx, sandbox)
+	release, err := n.sandboxes.Acquire(ctx, sandbox)
+	if err != nil {
+		return nil, err
+	}
+	n.collecting.RLock()
+	return func() { n.collecting.RUnlock(); release() }, nil
 }
 
 // makeNetNS creates a namespace, or uses the one at a given path, brings its loopback up, and pins

@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -145,4 +146,55 @@ func mustRead(t *testing.T, file string) []byte {
 		t.Fatal(err)
 	}
 	return body
+}
+
+// After a start, the plugins hear which attachments are valid still, and free the others. Nobody is attached meanwhile.
+func TestCollect(t *testing.T) {
+	dir := t.TempDir()
+	cfg := Config{ConfDir: dir, BinDirs: []string{dir}, StateDir: filepath.Join(dir, "state"),
+		RunDir: filepath.Join(dir, "run")}
+	write := func(name, text string, mode os.FileMode) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("10.conflist", `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"recorder"}]}`, 0o600)
+	write("recorder", `#!/bin/sh
+input=$(cat)
+case $CNI_COMMAND in
+VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["1.1.0"]}' ;;
+ADD) echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"'"$CNI_NETNS"'"}],
+"ips":[{"address":"198.18.200.7/24","interface":0}]}' ;;
+GC) echo "$input" >`+dir+`/collected ;;
+esac
+`, 0o700)
+	n, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"live", "dead"} {
+		if _, err := n.Attach(t.Context(), network.Pod{UID: id, SandboxID: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { _ = n.Detach(context.Background(), "live") })
+	if err := n.Sweep(t.Context(), map[string]bool{"live": true}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "collected"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `"cni.dev/valid-attachments":[{"containerID":"live","ifname":"eth0"}]`
+	if !strings.Contains(string(text), want) {
+		t.Errorf("%s lacks %s", text, want)
+	}
+	if err := os.Remove(filepath.Join(dir, "10.conflist")); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Sweep(t.Context(), map[string]bool{"live": true}); err != nil {
+		t.Errorf("without a configuration: %v", err)
+	}
+	write("10.conflist", `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"recorder"}]}`, 0o600) // for the end
 }
