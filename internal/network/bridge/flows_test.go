@@ -120,8 +120,8 @@ func TestForgetsByAddress(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				others := map[netlink.InetFamily]string{unix.AF_INET: "10.9.0.8", unix.AF_INET6: "fd00::8"}
-				for family, want := range others {
+				stays := map[netlink.InetFamily]string{unix.AF_INET: "10.9.0.8", unix.AF_INET6: "fd00::8"}
+				for family, want := range stays {
 					left, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
 					if err != nil {
 						t.Fatal(err)
