@@ -34,6 +34,10 @@ type site struct {
 	streams  []stream
 	pools    map[httproute.Ref]*pool
 	problems []httproute.Problem
+
+	users    atomic.Int64 // requests
+	replaced atomic.Bool
+	emptied  chan struct{} // told when a replaced site has lost its last user
 }
 
 // lookup has the headers and query parameters of a request, for matches.

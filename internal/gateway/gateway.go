@@ -53,6 +53,10 @@ type Gateway struct {
 	ports  map[netip.AddrPort]*port
 	failed map[netip.AddrPort]string
 	pools  map[httproute.Ref]*pool
+	// retired are pools that no route names any more; requests in old sites may use them.
+	retired map[httproute.Ref]*pool
+	old     []*site
+	emptied chan struct{} // capacity 1: an old site has lost its last request
 
 	fallback *tls.Certificate // made when it is first needed
 	closed   sync.WaitGroup   // ports that drain
@@ -67,7 +71,8 @@ func New(cfg Config) *Gateway {
 		cfg.Sockets = &fdstore.Store{}
 	}
 	g := &Gateway{cfg: cfg, feed: newFeed(), traffic: newTraffic(), writer: newWriter(cfg), mirrors: newMirrors(),
-		ports: map[netip.AddrPort]*port{}, failed: map[netip.AddrPort]string{}, pools: map[httproute.Ref]*pool{}}
+		ports: map[netip.AddrPort]*port{}, failed: map[netip.AddrPort]string{}, pools: map[httproute.Ref]*pool{},
+		retired: map[httproute.Ref]*pool{}, emptied: make(chan struct{}, 1)}
 	f := newFigures(&g.open)
 	g.seen = &telemetry{figures: f, log: newAccessLog(cfg.AccessLog, f)}
 	return g
@@ -115,6 +120,11 @@ func (g *Gateway) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-retry.C:
+		case <-g.emptied:
+			g.mu.Lock()
+			g.release()
+			g.mu.Unlock()
+			continue
 		case <-g.feed.wake:
 		}
 		world, services, ok := g.feed.take()
@@ -157,7 +167,7 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 	g.plan = plan
 	pools := map[httproute.Ref]*pool{}
 	for ref := range plan.Refs {
-		if pools[ref] = g.pools[ref]; pools[ref] == nil {
+		if pools[ref] = g.known(ref); pools[ref] == nil {
 			pools[ref] = newPool()
 		}
 		g.traffic.set(pools[ref], g.endpointsOf(w, plan, ref))
@@ -170,10 +180,11 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 		s := g.site(ctx, at, p, pools, w)
 		if running := g.ports[at]; running != nil {
 			if running.site.Load().tls == s.tls {
-				running.site.Store(s)
+				g.retire(running.site.Swap(s))
 				continue
 			}
 			running.stop(drainTime)
+			g.retire(running.site.Load())
 			delete(g.ports, at)
 		}
 		running, err := listen(ctx, at, s, &g.open, g.mirrors, g.seen, g.cfg.Proxies, g.cfg.Sockets)
@@ -188,17 +199,18 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 		if plan.Ports[at] == nil {
 			delete(g.ports, at)
 			_ = g.cfg.Sockets.Forget(fdstore.Name(SocketPrefix, at.String())) // it listens a little longer else
+			g.retire(running.site.Load())
 			g.closed.Go(func() { running.stop(drainTime) })
 		}
 	}
 	g.cfg.Sockets.Rest()
 	for ref, p := range g.pools { // after no site has it
 		if pools[ref] == nil {
-			g.traffic.set(p, nil)
-			p.served.Load().close(nil)
+			g.retired[ref] = p
 		}
 	}
 	g.pools = pools
+	g.release()
 	g.seen.figures.keep(servedRoutes(plan))
 	changed := len(failed) != len(g.failed)
 	for at, why := range failed {
@@ -216,7 +228,8 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 // site compiles what a port serves.
 func (g *Gateway) site(ctx context.Context, at netip.AddrPort, p *gatewayplan.Port, pools map[httproute.Ref]*pool,
 	w *snapshot) *site {
-	s := &site{port: int32(at.Port()), tls: p.TLS, certs: newCertificates(), clients: p.Clients, pools: pools}
+	s := &site{port: int32(at.Port()), tls: p.TLS, certs: newCertificates(), clients: p.Clients, pools: pools,
+		emptied: g.emptied}
 	s.table, s.problems = httproute.Compile(p.Listeners)
 	for _, c := range p.Certificates {
 		for _, name := range c.Secrets {
@@ -244,7 +257,7 @@ func (g *Gateway) site(ctx context.Context, at netip.AddrPort, p *gatewayplan.Po
 func (g *Gateway) update(ctx context.Context, changes *snapshot) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for ref, p := range g.pools {
+	for ref, p := range g.everyPool() {
 		if ref.Pool == "" && changes.changed[types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}] {
 			g.traffic.set(p, changes.endpoints(ref))
 		}
@@ -267,7 +280,7 @@ func (g *Gateway) stop() {
 	g.mirrors.wg.Wait()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, p := range g.pools {
+	for _, p := range g.everyPool() {
 		g.traffic.set(p, nil)
 		p.served.Load().close(nil)
 	}

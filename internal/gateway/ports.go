@@ -170,7 +170,8 @@ func (p *port) sort(ctx context.Context, c net.Conn) {
 		_ = c.Close()
 		return
 	}
-	s := p.site.Load()
+	s := p.enter()
+	defer s.leave()
 	switch to := s.streamFor(name); {
 	case to != nil && !s.moreSpecific(name, to):
 		p.seen.figures.streams.WithLabelValues(to.Source.Kind, to.Source.Namespace, to.Source.Name).Inc()
@@ -240,7 +241,9 @@ func (p *port) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer serve(r)()
 	rec := p.seen.begin(w, r)
 	defer p.seen.ended(rec, r)
-	p.site.Load().ServeHTTP(rec, r, p.mirrors)
+	s := p.enter()
+	defer s.leave()
+	s.ServeHTTP(rec, r, p.mirrors)
 }
 
 // unhurried gives a client time for each part of an answer.

@@ -220,10 +220,8 @@ func (p *planner) httpRule(r *route, in *gatewayv1.HTTPRouteRule) (out httproute
 		out.Backends = append(out.Backends, b)
 	}
 	if problem == "" {
-		alone := httproute.Route{Rules: []httproute.Rule{out}}
-		if _, bad := httproute.Compile([]httproute.Listener{{Routes: []httproute.Route{alone}}}); len(bad) > 0 {
-			problem = bad[0].Reason
-			out.Matches = nil
+		if err := httproute.Check(out.Matches); err != nil {
+			problem, out.Matches = err.Error(), nil
 		}
 	}
 	return out, problem

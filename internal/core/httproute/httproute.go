@@ -295,6 +295,16 @@ func conditions(matches []ValueMatch, canonical func(string) string) (out []cond
 // whole compiles an expression that must match all of a text.
 func whole(expr string) (*regexp.Regexp, error) { return regexp.Compile(`^(?:` + expr + `)$`) }
 
+// Check reports whether Compile takes matches: expressions may be invalid.
+func Check(matches []Match) error {
+	for i := range matches {
+		if _, err := compileMatch(&matches[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // matches checks everything but the path.
 func (e *entry) matches(r *Request) bool {
 	if e.match.Method != "" && e.match.Method != r.Method {

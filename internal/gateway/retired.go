@@ -1,0 +1,77 @@
+package gateway
+
+import (
+	"maps"
+
+	"carob/internal/core/httproute"
+)
+
+// enter returns the site that serves a request; leave must be called when the request has ended. A site that was
+// replaced while it was entered is left at once: who replaces a site sees all requests in it.
+func (p *port) enter() *site {
+	for {
+		s := p.site.Load()
+		s.users.Add(1)
+		if p.site.Load() == s {
+			return s
+		}
+		s.leave()
+	}
+}
+
+// leave ends a request. The last one of a site that was replaced lets its pools go.
+func (s *site) leave() {
+	if s.users.Add(-1) == 0 && s.replaced.Load() {
+		poke(s.emptied)
+	}
+}
+
+// retire notes that a site has been replaced, or its port closed: requests that are in it still use its pools.
+func (g *Gateway) retire(s *site) {
+	s.replaced.Store(true)
+	g.old = append(g.old, s)
+}
+
+// release empties the pools that no route names and no request may use any more. The lock is held.
+func (g *Gateway) release() {
+	used := map[httproute.Ref]bool{}
+	old := g.old[:0]
+	for _, s := range g.old {
+		if s.users.Load() == 0 {
+			continue
+		}
+		old = append(old, s)
+		for ref := range s.pools {
+			used[ref] = true
+		}
+	}
+	clear(g.old[len(old):])
+	g.old = old
+	for ref, p := range g.retired {
+		if !used[ref] {
+			delete(g.retired, ref)
+			g.traffic.set(p, nil)
+			p.served.Load().close(nil)
+		}
+	}
+}
+
+// known is the pool of a backend, which may have been retired; nil: there is none. The lock is held.
+func (g *Gateway) known(ref httproute.Ref) *pool {
+	if p := g.pools[ref]; p != nil {
+		return p
+	}
+	p := g.retired[ref]
+	delete(g.retired, ref)
+	return p
+}
+
+// everyPool are the pools that requests may use. The lock is held.
+func (g *Gateway) everyPool() map[httproute.Ref]*pool {
+	if len(g.retired) == 0 {
+		return g.pools
+	}
+	out := maps.Clone(g.pools)
+	maps.Copy(out, g.retired)
+	return out
+}
