@@ -20,8 +20,8 @@ import (
 	"carob/internal/core/httproute"
 )
 
-// Changes of routes (ROUTE_CHANGES, 100 without it) and of a certificate under load: no request fails, neither on kept connections nor on new
-// ones, and each answer is that of a route that there was.
+// Changes of routes (ROUTE_CHANGES, 100 without it) and of a certificate under load: no request fails, neither on kept
+// connections nor on new ones, and each answer is that of a route that there was.
 func TestChangesUnderLoad(t *testing.T) {
 	l := newLab(t)
 	l.service("a", "", at(echo(t, "a").URL, "pa"))

@@ -16,6 +16,7 @@ const newcomer = time.Second
 type clientConns struct {
 	mu      sync.Mutex
 	all     map[net.Conn]*clientConn
+	handed  int           // to the server, which has not said yet that it has them
 	changed chan struct{} // capacity 1
 }
 
@@ -36,9 +37,18 @@ func newClientConns() *clientConns {
 func (c *clientConns) context(ctx context.Context, conn net.Conn) context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.handed--
 	one := &clientConn{of: c}
 	c.all[conn] = one
 	return context.WithValue(ctx, clientConnKey{}, one)
+}
+
+// hand notes a connection that the server gets (1), or that it did not get (-1).
+func (c *clientConns) hand(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.handed += n
+	poke(c.changed)
 }
 
 // state is http.Server.ConnState.
@@ -76,6 +86,9 @@ func serve(r *http.Request) func() {
 func (c *clientConns) settled() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.handed > 0 {
+		return false
+	}
 	for _, one := range c.all {
 		if !one.h2 && one.serving == 0 && one.state != http.StateIdle {
 			return false

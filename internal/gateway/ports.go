@@ -155,9 +155,11 @@ func (p *port) acceptAll(ctx context.Context) {
 
 // hand gives a connection to the HTTP server.
 func (p *port) hand(c net.Conn) {
+	p.conns.hand(1)
 	select {
 	case p.accept <- c:
 	case <-p.ended:
+		p.conns.hand(-1)
 		_ = c.Close()
 	}
 }
