@@ -19,20 +19,60 @@ import (
 // Runner is a controller.
 type Runner interface{ Run(ctx context.Context) }
 
+// Running is a controller at work.
+type Running struct {
+	Recorder *record.FakeRecorder
+	cancel   context.CancelFunc
+	ended    chan struct{}
+}
+
+// Start starts the watches and, when they have listed their objects, the controller. It waits for nothing: the
+// controller runs until Stop.
+func Start(ctx context.Context, c Runner, events *record.FakeRecorder, watches ...*source.Watch) *Running {
+	r := &Running{Recorder: events, ended: make(chan struct{})}
+	ctx, r.cancel = context.WithCancel(ctx)
+	go func() {
+		defer close(r.ended)
+		var all sync.WaitGroup
+		defer all.Wait()
+		for _, w := range watches {
+			all.Go(func() { w.Run(ctx) })
+		}
+		for _, w := range watches {
+			select {
+			case <-w.Synced():
+			case <-ctx.Done():
+				return
+			}
+		}
+		c.Run(ctx)
+	}()
+	return r
+}
+
+// Cancel has the controller and its watches end, and waits for nothing: a fault may come in the middle of a call.
+func (r *Running) Cancel() { r.cancel() }
+
+// Ended is closed when all of it has ended.
+func (r *Running) Ended() <-chan struct{} { return r.ended }
+
+// Stop ends the controller and its watches, and waits for that.
+func (r *Running) Stop() {
+	r.cancel()
+	<-r.ended
+}
+
+// Events returns the recorded events as "TYPE REASON MESSAGE", in order, and forgets them.
+func (r *Running) Events() []string { return Events(r.Recorder) }
+
 // Run starts the watches and, when they have listed their objects, the controller. It returns when
 // the controller has nothing left to do at this moment. All of them end with the test.
 func Run(t *testing.T, c Runner, watches ...*source.Watch) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var running sync.WaitGroup
-	t.Cleanup(func() { cancel(); running.Wait() })
-	for _, w := range watches {
-		running.Go(func() { w.Run(ctx) })
-	}
+	t.Cleanup(Start(context.WithoutCancel(t.Context()), c, nil, watches...).Stop)
 	for _, w := range watches {
 		<-w.Synced()
 	}
-	running.Go(func() { c.Run(ctx) })
 	synctest.Wait()
 }
 

@@ -36,51 +36,15 @@ func newCronJob(change func(*batchv1.CronJobSpec)) *batchv1.CronJob {
 	return cj
 }
 
-type running struct {
-	cancel context.CancelFunc
-	ended  chan struct{}
-	events *record.FakeRecorder
-}
-
-func start(ctx context.Context, t *testing.T, api *controllertest.API) *running {
+func start(ctx context.Context, t *testing.T, api *controllertest.API) *controllertest.Running {
 	t.Helper()
-	r := &running{ended: make(chan struct{}), events: record.NewFakeRecorder(100_000)}
+	events := record.NewFakeRecorder(100_000)
 	cronJobs, jobs := source.CronJobs(api), source.Jobs(api)
-	c, err := New(api, r.events, cronJobs, jobs)
+	c, err := New(api, events, cronJobs, jobs)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, r.cancel = context.WithCancel(ctx)
-	go func() {
-		defer close(r.ended)
-		var all sync.WaitGroup
-		defer all.Wait()
-		for _, w := range []*source.Watch{cronJobs, jobs} {
-			all.Go(func() { w.Run(ctx) })
-		}
-		for _, w := range []*source.Watch{cronJobs, jobs} {
-			select {
-			case <-w.Synced():
-			case <-ctx.Done():
-				return
-			}
-		}
-		c.Run(ctx)
-	}()
-	return r
-}
-
-func (r *running) stop() {
-	r.cancel()
-	<-r.ended
-}
-
-func (r *running) recorded() []string {
-	var out []string
-	for len(r.events.Events) > 0 {
-		out = append(out, <-r.events.Events)
-	}
-	return out
+	return controllertest.Start(ctx, c, events, cronJobs, jobs)
 }
 
 func finish(api *controllertest.API, name string) {
@@ -104,7 +68,7 @@ func TestEveryMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := controllertest.New(newCronJob(nil))
 		r := start(t.Context(), t, api)
-		defer r.stop()
+		defer r.Stop()
 		time.Sleep(90 * time.Second)
 		if got := names(api); !slices.Equal(got, []string{"c-15778081"}) {
 			t.Fatalf("Jobs %q after 90 s", got)
@@ -117,7 +81,7 @@ func TestEveryMinute(t *testing.T) {
 		}
 		want := []string{"Normal SuccessfulCreate Created job c-15778081",
 			"Normal SawCompletedJob Saw completed job: c-15778081, condition: Complete"}
-		if got := r.recorded(); !slices.Equal(got, want) {
+		if got := r.Events(); !slices.Equal(got, want) {
 			t.Errorf("events %q, want %q", got, want)
 		}
 		// Another schedule is for the future only (W6.10).
@@ -146,12 +110,12 @@ func TestCreationFails(t *testing.T) {
 			return nil
 		}
 		r := start(t.Context(), t, api)
-		defer r.stop()
+		defer r.Stop()
 		time.Sleep(70 * time.Minute)
 		if tries < 8 || tries > 25 {
 			t.Errorf("%d tries in ten minutes", tries)
 		}
-		for _, e := range r.recorded() {
+		for _, e := range r.Events() {
 			if e != `Warning FailedCreate Error creating job: jobs.batch "x" is forbidden: exceeded quota` {
 				t.Errorf("event %q", e)
 			}
@@ -174,7 +138,7 @@ func trouble(t *testing.T, random *rand.Rand) {
 		batchv1.ReplaceConcurrent}[random.IntN(3)]
 	api := controllertest.New(newCronJob(func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = policy }))
 	var mu sync.Mutex
-	var r *running
+	var r *controllertest.Running
 	dying, calm := false, false // calm: the end, nothing fails any more
 	made := map[string]int{}
 	roll := func(n int) int {
@@ -206,7 +170,7 @@ func trouble(t *testing.T, random *rand.Rand) {
 			return errors.New("carob has ended")
 		case r != nil && ends:
 			dying = true
-			r.cancel()
+			r.Cancel()
 			return errors.New("carob ends")
 		}
 		return nil
@@ -231,13 +195,13 @@ func trouble(t *testing.T, random *rand.Rand) {
 	}
 	begin()
 	defer func() {
-		r.stop()
+		r.Stop()
 		time.Sleep(time.Minute) // what is still to be told late
 	}()
 	for range 200 {
 		time.Sleep(time.Duration(roll(50)) * time.Second)
 		select {
-		case <-r.ended:
+		case <-r.Ended():
 			begin()
 		default:
 		}
@@ -260,7 +224,7 @@ func trouble(t *testing.T, random *rand.Rand) {
 	mu.Unlock()
 	finishAll := func() {
 		select {
-		case <-r.ended:
+		case <-r.Ended():
 			begin()
 		default:
 		}
@@ -327,7 +291,7 @@ func TestLostStatusAndDeletedJob(t *testing.T) {
 				return false, nil, nil
 			})
 			r := start(t.Context(), t, api)
-			defer r.stop()
+			defer r.Stop()
 			time.Sleep(90 * time.Minute)
 			if made != 1 || !lost {
 				t.Errorf("blind: %t: %d Jobs were made for one time, answer lost: %t", blind, made, lost)
@@ -366,12 +330,12 @@ func TestLostAnswerToCreation(t *testing.T) {
 				}
 				time.Sleep(begin)
 				r := start(t.Context(), t, api)
-				defer r.stop()
+				defer r.Stop()
 				time.Sleep(15 * time.Minute)
 				if got := names(api); !slices.Equal(got, []string{"c-15778081"}) || !lost {
 					t.Errorf("Jobs %q, want one; answer lost: %t", got, lost)
 				}
-				for _, e := range r.recorded() {
+				for _, e := range r.Events() {
 					if strings.Contains(e, "MissingJob") {
 						t.Errorf("event %q", e)
 					}

@@ -37,52 +37,15 @@ func newJob(change func(*batchv1.JobSpec)) *batchv1.Job {
 	return j
 }
 
-// running is a controller at work.
-type running struct {
-	cancel context.CancelFunc
-	ended  chan struct{}
-	events *record.FakeRecorder
-}
-
-func start(ctx context.Context, t *testing.T, api *controllertest.API) *running {
+func start(ctx context.Context, t *testing.T, api *controllertest.API) *controllertest.Running {
 	t.Helper()
-	r := &running{ended: make(chan struct{}), events: record.NewFakeRecorder(10_000)}
+	events := record.NewFakeRecorder(10_000)
 	jobs, pods := source.Jobs(api), source.Pods(api)
-	c, err := New(api, r.events, jobs, pods)
+	c, err := New(api, events, jobs, pods)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, r.cancel = context.WithCancel(ctx)
-	go func() {
-		defer close(r.ended)
-		var all sync.WaitGroup
-		defer all.Wait()
-		for _, w := range []*source.Watch{jobs, pods} {
-			all.Go(func() { w.Run(ctx) })
-		}
-		for _, w := range []*source.Watch{jobs, pods} {
-			select {
-			case <-w.Synced():
-			case <-ctx.Done():
-				return
-			}
-		}
-		c.Run(ctx)
-	}()
-	return r
-}
-
-func (r *running) stop() {
-	r.cancel()
-	<-r.ended
-}
-
-func (r *running) recorded() []string {
-	var out []string
-	for len(r.events.Events) > 0 {
-		out = append(out, <-r.events.Events)
-	}
-	return out
+	return controllertest.Start(ctx, c, events, jobs, pods)
 }
 
 // node runs pods, ends what is deleted, and lets go what nothing holds.
@@ -128,7 +91,7 @@ func TestJobCompletes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := controllertest.New(newJob(nil))
 		r := start(t.Context(), t, api)
-		defer r.stop()
+		defer r.Stop()
 		time.Sleep(time.Second)
 		pods := controllertest.All[*corev1.Pod](api)
 		if len(pods) != 1 || !job.Tracked(pods[0]) || status(api).Active != 1 {
@@ -143,7 +106,7 @@ func TestJobCompletes(t *testing.T) {
 			t.Error("the pod keeps its finalizer")
 		}
 		want := []string{"Normal SuccessfulCreate Created pod: " + pods[0].Name, "Normal Completed Job completed"}
-		if got := r.recorded(); !slices.Equal(got, want) {
+		if got := r.Events(); !slices.Equal(got, want) {
 			t.Errorf("events %q, want %q", got, want)
 		}
 		api.Log()
@@ -168,12 +131,12 @@ func TestCreationFails(t *testing.T) {
 			return nil
 		}
 		r := start(t.Context(), t, api)
-		defer r.stop()
+		defer r.Stop()
 		time.Sleep(10 * time.Minute)
 		if tries < 10 || tries > 30 {
 			t.Errorf("%d tries in ten minutes", tries)
 		}
-		for _, e := range r.recorded() {
+		for _, e := range r.Events() {
 			if e != "Warning FailedCreate Error creating: pods is forbidden: exceeded quota" {
 				t.Errorf("event %q", e)
 			}
@@ -212,7 +175,7 @@ func TestOrphans(t *testing.T) {
 		api := controllertest.New(foreign, kept, pod("lone", "", ""), pod("left", "Job", "gone"),
 			pod("elsewhere", "Workflow", "w"))
 		r := start(t.Context(), t, api)
-		defer r.stop()
+		defer r.Stop()
 		time.Sleep(time.Minute)
 		var tracked []string
 		for _, p := range controllertest.All[*corev1.Pod](api) {
@@ -235,7 +198,7 @@ func TestAdoption(t *testing.T) {
 			Labels: map[string]string{"job": "pi"}}}
 		api := controllertest.New(newJob(nil), lone)
 		r := start(t.Context(), t, api)
-		defer r.stop()
+		defer r.Stop()
 		time.Sleep(time.Second)
 		pods := controllertest.All[*corev1.Pod](api)
 		if len(pods) != 1 || !job.Tracked(pods[0]) || metav1.GetControllerOf(pods[0]) == nil {
@@ -273,7 +236,7 @@ func trouble(t *testing.T, random *rand.Rand) {
 	var mu sync.Mutex
 	calm := false // the end: nothing fails any more
 	dying := false
-	r := (*running)(nil)
+	r := (*controllertest.Running)(nil)
 	chance := func(n int) bool {
 		mu.Lock()
 		defer mu.Unlock()
@@ -305,7 +268,7 @@ func trouble(t *testing.T, random *rand.Rand) {
 			mu.Lock()
 			defer mu.Unlock()
 			dying = true
-			r.cancel()
+			r.Cancel()
 			return errors.New("carob ends")
 		case chance(15):
 			return apierrors.NewInternalError(errors.New("no"))
@@ -355,7 +318,7 @@ func trouble(t *testing.T, random *rand.Rand) {
 		}
 		time.Sleep(time.Duration(random.IntN(30)) * time.Second)
 		select {
-		case <-r.ended:
+		case <-r.Ended():
 			begin()
 		default:
 		}
@@ -378,7 +341,7 @@ func trouble(t *testing.T, random *rand.Rand) {
 		node(api, exit)
 	}
 	time.Sleep(time.Hour)
-	r.stop()
+	r.Stop()
 	s := status(api)
 	if !finished(api) || int(s.Succeeded) != len(good) || int(s.Failed) != len(bad) ||
 		s.Succeeded != *j.Spec.Completions {
@@ -411,7 +374,7 @@ func TestConflictsOfOthers(t *testing.T) {
 			return apierrors.NewConflict(gvr.GroupResource(), o.GetName(), errors.New("a webhook says so"))
 		}
 		r := start(t.Context(), t, api)
-		defer r.stop()
+		defer r.Stop()
 		time.Sleep(time.Second)
 		node(api, func(*corev1.Pod) (int32, bool) { return 0, true })
 		time.Sleep(time.Minute)

@@ -22,7 +22,7 @@ func TestMetrics(t *testing.T) {
 			s.Completions, s.Parallelism = new(int32(3)), new(int32(3))
 		}))
 		r := start(t.Context(), t, api)
-		defer r.stop()
+		defer r.Stop()
 		bad := ""
 		for range 100 {
 			time.Sleep(time.Second)
