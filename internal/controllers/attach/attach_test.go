@@ -1,0 +1,132 @@
+package attach
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/controllers/controllertest"
+	"carob/internal/controllers/inventory"
+	"carob/internal/controllers/source"
+	"carob/internal/core/volume"
+)
+
+type noReaders struct{}
+
+func (noReaders) AddReader(inventory.Reader) {}
+
+const driver = "csi.example.com"
+
+var handle = volume.Handle{Driver: driver, ID: "h"}
+
+// start runs the controller with a node, a claim that is bound to a volume of a driver, and a pod that uses it.
+func start(t *testing.T, api *controllertest.API) *record.FakeRecorder {
+	t.Helper()
+	api.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}})
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "c"},
+		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv"}}
+	api.Put(claim)
+	api.Put(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"},
+		Spec: corev1.PersistentVolumeSpec{ClaimRef: volume.Ref(claim),
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: driver, VolumeHandle: "h"}}}})
+	api.Put(podOn("n1"))
+	in := Watches{Pods: source.Pods(api), Nodes: source.Nodes(api), Claims: source.VolumeClaims(api),
+		Volumes: source.Volumes(api), Attachments: source.VolumeAttachments(api), Drivers: source.CSIDrivers(api)}
+	events := record.NewFakeRecorder(100)
+	c, err := New(api, events, noReaders{}, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	controllertest.Run(t, c, in.Pods, in.Nodes, in.Claims, in.Volumes)
+	return events
+}
+
+func podOn(node string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p"},
+		Spec: corev1.PodSpec{NodeName: node, Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}}}
+}
+
+// settle lets watches tell and the controller work.
+func settle() { time.Sleep(time.Second); synctest.Wait() }
+
+func attachments(api *controllertest.API) []string {
+	var names []string
+	for _, a := range controllertest.All[*storagev1.VolumeAttachment](api) {
+		names = append(names, a.Name)
+	}
+	return names
+}
+
+// A volume is attached, said to be so, held while the node uses it, and detached; attachments that others made stay.
+func TestAttachment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		other := "pv"
+		api := controllertest.New(&storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "foreign"},
+			Spec: storagev1.VolumeAttachmentSpec{Attacher: "x", NodeName: "n1",
+				Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &other}}})
+		events := start(t, api)
+		settle()
+		mine := handle.AttachmentName("n1")
+		controllertest.Equal(t, "attachments", attachments(api), mine, "foreign")
+		controllertest.Change(api, "", mine, func(a *storagev1.VolumeAttachment) { a.Status.Attached = true })
+		settle()
+		node := controllertest.All[*corev1.Node](api)[0]
+		if len(node.Status.VolumesAttached) != 1 || node.Status.VolumesAttached[0].Name != handle.UniqueName() {
+			t.Fatalf("attached: %+v", node.Status)
+		}
+		controllertest.Equal(t, "events", controllertest.Events(events),
+			`Normal SuccessfulAttachVolume AttachVolume.Attach succeeded for volume "pv" `)
+		controllertest.Change(api, "", "n1", func(n *corev1.Node) {
+			n.Status.VolumesInUse = []corev1.UniqueVolumeName{handle.UniqueName()}
+		})
+		api.Remove(podOn("n1"))
+		settle()
+		time.Sleep(time.Hour)
+		settle()
+		controllertest.Equal(t, "attachments while the node uses it", attachments(api), mine, "foreign")
+		controllertest.Change(api, "", "n1", func(n *corev1.Node) { n.Status.VolumesInUse = nil })
+		settle()
+		controllertest.Equal(t, "attachments at the end", attachments(api), "foreign")
+		if n := controllertest.All[*corev1.Node](api)[0]; len(n.Status.VolumesAttached) != 0 {
+			t.Errorf("attached: %+v", n.Status.VolumesAttached)
+		}
+		controllertest.Equal(t, "events", controllertest.Events(events))
+	})
+}
+
+// A driver may say that its volumes are not attached, and a node that is lost is not waited for longer than six
+// minutes.
+func TestNotAttachedAndLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := controllertest.New(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver},
+			Spec: storagev1.CSIDriverSpec{AttachRequired: new(false)}})
+		start(t, api)
+		settle()
+		controllertest.Equal(t, "attachments", attachments(api))
+	})
+	synctest.Test(t, func(t *testing.T) {
+		api := controllertest.New()
+		start(t, api)
+		settle()
+		controllertest.Change(api, "", "n1", func(n *corev1.Node) {
+			n.Status.VolumesInUse = []corev1.UniqueVolumeName{handle.UniqueName()}
+			n.Status.Conditions[0].Status = corev1.ConditionUnknown
+		})
+		api.Remove(podOn("n1"))
+		time.Sleep(5 * time.Minute)
+		settle()
+		controllertest.Equal(t, "attachments after 5 minutes", attachments(api), handle.AttachmentName("n1"))
+		time.Sleep(time.Minute)
+		settle()
+		controllertest.Equal(t, "attachments after 6 minutes", attachments(api))
+	})
+}
