@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 
@@ -84,10 +85,14 @@ type Change struct {
 	Remove []string
 }
 
-// Apply changes headers.
+// Apply changes headers. To set one means to replace it: the last value counts. Pickers also send all headers back that
+// they got: one that had several values keeps them if they are all among those.
 func (c *Change) Apply(h http.Header) {
-	for name, v := range c.Set {
-		h[name] = v
+	for name, all := range c.Set {
+		lost := slices.ContainsFunc(h[name], func(v string) bool { return !slices.Contains(all, v) })
+		if len(h[name]) < 2 || lost {
+			h[name] = all[len(all)-1:]
+		}
 	}
 	for _, name := range c.Remove {
 		delete(h, name)
@@ -222,7 +227,7 @@ func (p *Picked) take(m *extprocv3.HeaderMutation) {
 	for name, v := range c.Set {
 		p.Headers.Set[name] = v
 		if strings.EqualFold(name, Destination) && p.Endpoints == nil {
-			p.Endpoints = endpoints(v[0])
+			p.Endpoints = endpoints(v[len(v)-1])
 		}
 	}
 	p.Headers.Remove = append(p.Headers.Remove, c.Remove...)

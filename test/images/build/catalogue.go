@@ -41,6 +41,7 @@ const documents = "harbor.l00n9.icu/public"
 var catalogue = []image{
 	{name: "demo", refs: []string{"carob.local/demo:1"}, make: demo},
 	{name: "extension", refs: []string{"localhost/extension:1"}, make: extension},
+	{name: "modelserver", refs: []string{"localhost/modelserver:1"}, make: modelServer},
 	{name: "pause", refs: tags("registry.k8s.io/pause", "3.10.2", "3.10.1", "3.10", "3.9", "3.6"), make: pause},
 	{name: "busybox",
 		refs: join(tags("docker.io/library/busybox", "latest", "1.37", "1.36", "1.35", "1.32.0", "1.30", "1.28"),
@@ -101,6 +102,17 @@ func extension(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*laye
 	t := tree{}
 	t.file("extension", 0o755, program)
 	c.Entrypoint, c.User = []string{"/extension"}, "65532:65532"
+	return []*layer{{tree: t}}, nil
+}
+
+func modelServer(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, error) {
+	program, err := b.compileGo(ctx, "carob/test/images/build/modelserver")
+	if err != nil {
+		return nil, err
+	}
+	t := tree{}
+	t.file("modelserver", 0o755, program)
+	c.Entrypoint, c.User = []string{"/modelserver"}, "65532:65532"
 	return []*layer{{tree: t}}, nil
 }
 
