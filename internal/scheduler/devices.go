@@ -308,8 +308,8 @@ func (s *Scheduler) undoDevices(ctx context.Context, it *item) {
 	})
 }
 
-// freeObstacle frees a claim that keeps a pod from all nodes and that nobody else uses (S9.29). It returns what is said
-// about it.
+// freeObstacle frees a claim that keeps a pod from all nodes and that nobody else uses (S9.29). It returns the
+// message for the pod.
 func (s *Scheduler) freeObstacle(ctx context.Context, it *item) string {
 	if it.devices == nil {
 		return ""

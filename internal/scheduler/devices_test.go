@@ -93,7 +93,7 @@ func allocated(c *resourcev1.ResourceClaim) []string {
 }
 
 // S9.23, S9.27: the claim has finalizer, allocation and reservation before the pod is bound; a pod that finds no device
-// says so, and goes on when one is free.
+// has a message in its condition, and is scheduled when a device is free.
 func TestDevices(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", "4"), node("n2", "4"), slice("n2", "gpu"), deviceClass("gpu"),
 		resourceClaim("one", exactly("gpu", 1)), resourceClaim("two", exactly("gpu", 1))}, func(w *world) {
@@ -122,7 +122,7 @@ func TestDevices(t *testing.T) {
 	})
 }
 
-// S9.20: a pod whose claim does not exist waits without a word, until the claim comes.
+// S9.20: a pod whose claim does not exist waits without an event until the claim is created.
 func TestHeldForClaim(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", "4"), slice("n1", "gpu"), deviceClass("gpu")}, func(w *world) {
 		w.create(using(pod("a", "1"), "late"))
@@ -178,7 +178,7 @@ func TestClassComesLater(t *testing.T) {
 		})
 }
 
-// While nobody needs devices, nothing of them is read.
+// While no pod needs devices, their kinds are not watched.
 func TestDevicesCostNothing(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", "4")}, func(w *world) {
 		w.create(pod("a", "1"))
@@ -318,8 +318,8 @@ func (w *world) tell(name, condition string) {
 	w.updateClaimStatus(c)
 }
 
-// S9.28: the pod is bound when the driver says so, late; if it says that it failed, or nothing in ten minutes, the
-// claim is allocated anew.
+// S9.28: the pod is bound when the driver reports that the device is ready, even late. If the driver reports a
+// failure, or nothing within ten minutes, the claim is allocated again.
 func TestBindingConditions(t *testing.T) {
 	objects := func() []runtime.Object {
 		return []runtime.Object{node("n1", "4"), bound("n1"), deviceClass("gpu"), resourceClaim("one", exactly("gpu",

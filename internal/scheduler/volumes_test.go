@@ -194,7 +194,8 @@ func TestVolumeRefusals(t *testing.T) {
 		})
 }
 
-// S2.23, S2.24: a wait ends when nobody provisions any more, and after ten minutes; the pod is tried again.
+// S2.23, S2.24: the wait for a volume ends when the class has no provisioner any more, and after ten minutes; the pod
+// is tried again.
 func TestVolumeWaitEnds(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", "4"), lateClass("late", "x.example.com"), volumeClaim("data", "late")},
 		func(w *world) {

@@ -279,7 +279,7 @@ func (s *Scheduler) allPods(list []*placement.Pod) {
 }
 
 // preparePod reads what decisions need of a pod. It drops the rest, unless the pod is the API
-// server's: then it takes no memory here, and nobody may change it.
+// server's own object: that takes no more memory, and must not be modified.
 func (s *Scheduler) preparePod(pod *corev1.Pod, shared bool) *placement.Pod {
 	profile := s.profileOf(pod)
 	if profile == nil {

@@ -103,8 +103,8 @@ func controllerOf(obj any) ([]string, error) {
 	return []string{orphans(o.GetNamespace())}, nil
 }
 
-// Candidates are the objects that an owner may call its own: those it controls, and
-// those of its namespace that nobody does (W0.21). The watch is indexed ByController.
+// Candidates are the objects that an owner controls, and those of its namespace that have no
+// controller, which it may adopt (W0.21). The watch is indexed ByController.
 func Candidates[T metav1.Object](w *Watch, owner metav1.Object) []T {
 	return append(Controlled[T](w, owner.GetUID()), indexed[T](w, ByController, orphans(owner.GetNamespace()))...)
 }

@@ -221,8 +221,8 @@ func (w *Watch) Bookmark(version string) error {
 // Resync implements cache.ReflectorStore; there is nothing to repeat.
 func (w *Watch) Resync() error { return nil }
 
-// take makes an object slim, unless it is the API server's, which nobody may change and which
-// takes no room here.
+// take drops the fields that no controller reads, unless the object is the API server's own: that must
+// not be modified, and takes no more memory.
 func (w *Watch) take(obj any) (o metav1.Object, version uint64, err error) {
 	if w.slim != nil && !w.lw.Shared() {
 		if obj, err = w.slim(obj); err != nil {

@@ -119,7 +119,7 @@ func TestModifiedObject(t *testing.T) {
 	}
 }
 
-// Objects that the API server hands over are kept as they are: nobody else may change them, and a copy takes room.
+// Objects that the API server hands over are kept as they are: they must not be modified, and a copy takes memory.
 func TestSharedObjects(t *testing.T) {
 	shared := pod("a", "1", "5")
 	shared.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
@@ -179,7 +179,7 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// What a controller reads must be kept; what takes room and nobody reads must not.
+// Fields that a controller reads are kept; large fields that no controller reads are dropped.
 func TestSlimPod(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
 	p := pod("a", "1", "1")

@@ -168,7 +168,7 @@ func (m *Model) close() {
 }
 
 // CheckpointName names a checkpoint as upstream does, VPA-CONTAINER, or with a hash when that is no
-// name or another autoscaler's container has it; taken says so.
+// valid name or the checkpoint of another autoscaler has it, which taken reports.
 func CheckpointName(s CheckpointSpec, taken func(name string) bool) string {
 	name := s.VPAObjectName + "-" + s.ContainerName
 	if len(name) <= 253 && !taken(name) {

@@ -132,8 +132,8 @@ func requestFor(name corev1.ResourceName, request, limit, bound, standard resour
 	return out
 }
 
-// limitFor is the limit that has to a recommended request the proportion that there was (W9.71).
-// There may be none; why says so, or that it would be too large for a number.
+// limitFor is the limit for a recommended request that keeps the proportion of limit to request (W9.71).
+// set is false if there is none. why is the reason, also when the limit is too large for a number.
 func limitFor(name corev1.ResourceName, limit, request, recommended,
 	standard resource.Quantity) (out resource.Quantity, set bool, why string) {
 	if limit.IsZero() {

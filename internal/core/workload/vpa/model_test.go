@@ -273,7 +273,7 @@ func same(t *rapid.T, what string, a, b *histogram) {
 	}
 }
 
-// Checkpoints that nobody should believe are refused, and the others are taken up.
+// Invalid checkpoints are refused, and the others are loaded.
 func TestStrangeCheckpoints(t *testing.T) {
 	m := NewModel()
 	m.SetTargets(targetOf(autoscaler()))

@@ -45,7 +45,7 @@ func (e estimate) of(u *usage, below float64, floor int64) int64 {
 	return max(x, floor)
 }
 
-// resources are the figures of an estimate, as far as the policy has them scaled.
+// resources are the amounts of an estimate for the resources that the policy scales.
 func (e estimate) resources(u *usage, p *ContainerPolicy, containers int) corev1.ResourceList {
 	// As upstream, each container gets its part, cut off.
 	part := 1 / float64(containers)

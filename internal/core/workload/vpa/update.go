@@ -353,8 +353,8 @@ func (q EvictionRequirement) holds(requests, targets corev1.ResourceList) bool {
 	})
 }
 
-// Observed says which containers were there when admission looked; those that were added later are
-// left alone. All were when the pod does not say, or says something that is no list of names.
+// Observed reports which containers the pod had at admission; those that were added later are left
+// alone. Without the annotation, or if it is not a list of names, the pod had all of them.
 func Observed(pod *corev1.Pod) func(container string) bool {
 	text, there := pod.Annotations[ObservedAnnotation]
 	names := strings.Split(text, namesSeparator)
