@@ -28,3 +28,21 @@ func TestGatewayPorts(t *testing.T) {
 		}
 	}
 }
+
+func TestGatewaySeeing(t *testing.T) {
+	for _, c := range []struct {
+		log, proxies string
+		ranges       int // -1: an error
+	}{
+		{"", "", 0}, {"-", "10.0.0.0/8, ::1", 2}, {"/var/log/x", "10.0.0.1/8", 1}, {"x.log", "", -1},
+		{"", "here", -1}, {"", "10.0.0.0/33", -1},
+	} {
+		p, err := gatewayPorts(Flags{GatewayHTTP: ":80", GatewayAccessLog: c.log, GatewayProxies: c.proxies})
+		if (err != nil) != (c.ranges < 0) || err != nil && !errors.Is(err, ErrFlag) {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if err == nil && (len(p.Proxies) != c.ranges || p.AccessLog != c.log) {
+			t.Errorf("%+v: %+v", c, p)
+		}
+	}
+}
