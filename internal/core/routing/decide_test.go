@@ -268,7 +268,8 @@ func TestSentSinceTheScrape(t *testing.T) {
 	}
 	// A server that says it has nothing to do is not believed while it has 9 requests of ours.
 	for range 9 {
-		p.Sent(p.Refs()[0], &Request{}, at)
+		f := p.Sent(p.Refs()[0], &Request{}, at)
+		p.FirstToken(&f, at)
 	}
 	at = at.Add(time.Second)
 	say(p, 0, at, Stats{})
@@ -341,6 +342,18 @@ func TestConcurrency(t *testing.T) {
 	p.Ended(&last, Answered, 0, begin)
 	if d := p.Decide(&Request{Priority: -1}, begin); d.Verdict != Serve {
 		t.Errorf("3 requests at 2 servers for 2: %s", d.Reason)
+	}
+}
+
+// Among equals the server with the fewest requests is chosen.
+func TestTies(t *testing.T) {
+	p := pool(config(t, `"plugins": [{"type": "max-score-picker"}]`), 3)
+	p.Sent(p.Refs()[0], &Request{}, begin)
+	p.Sent(p.Refs()[2], &Request{}, begin)
+	for seed := range uint64(20) {
+		if got := chosen(t, p, &Request{Random: seed}, begin); got != "p1" {
+			t.Fatalf("%s was chosen", got)
+		}
 	}
 }
 

@@ -223,3 +223,37 @@ func TestQueueKeepsAll(t *testing.T) {
 		}
 	}
 }
+
+// When room comes, only so many go on before the next scrape as fill a server: its queue, and what it is known to run.
+func TestReleases(t *testing.T) {
+	for _, c := range []struct {
+		before Stats
+		want   int
+	}{{Stats{CacheUse: 0.9}, 5}, {Stats{Waiting: 9, Running: 4}, 5 + 4 - 2}} {
+		p := pool(config(t, `"featureGates": ["flowControl"], "plugins": [{"type": "queue-scorer"}]`), 1)
+		say(p, 0, begin, c.before)
+		for range 20 {
+			if d := p.Decide(&Request{}, begin); d.Verdict != Hold {
+				t.Fatalf("%s", d.Verdict)
+			}
+			p.Enqueue(&Request{}, begin)
+		}
+		now := begin.Add(50 * time.Millisecond)
+		for i, want := range []int{c.want, c.want} { // a second scrape without anything new has the same room again
+			var flights []Flight
+			say(p, 0, now, Stats{Running: 2})
+			n := 0
+			for ticket, d := p.Next(now); ticket != 0; ticket, d = p.Next(now) {
+				flights = append(flights, p.Sent(d.Chosen[0], &Request{}, now))
+				n++
+			}
+			if n != want {
+				t.Errorf("%+v, scrape %d: %d requests went on, not %d", c.before, i, n, want)
+			}
+			now = now.Add(50 * time.Millisecond)
+			for k := range flights {
+				p.Ended(&flights[k], Answered, 0, now)
+			}
+		}
+	}
+}

@@ -251,8 +251,7 @@ func (p *Pool) Observe(ref Ref, s Stats) {
 	if at < l.scraped {
 		return // an answer that was overtaken
 	}
-	l.since = 0
-	if e.begun == at {
+	if e.begun == at { // else another scrape has begun since, and will tell
 		l.since = e.sinceIt
 	}
 	l.scraped = at
