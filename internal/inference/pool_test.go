@@ -319,10 +319,56 @@ func TestRetry(t *testing.T) {
 			t.Errorf("%s, %t: it has left", at, ok)
 		}
 		k.End(Result{})
+
+		k = ask(t, p)
+		drains := endpoints(4)
+		for i := range drains {
+			drains[i].Draining = drains[i].Address == k.Endpoints()[1]
+		}
+		p.SetEndpoints(drains)
+		if at, ok := k.Failed(true); !ok || at == k.Endpoints()[1] {
+			t.Errorf("%s, %t: it drains", at, ok)
+		}
+		k.End(Result{})
 		for _, s := range func() []Status { _, all := p.Statuses(); return all }() {
 			if s.InFlight != 0 {
 				t.Errorf("%s has %d requests", s.Endpoint.Address, s.InFlight)
 			}
+		}
+	})
+}
+
+// A request that goes on at the moment in which its client gives up leaves nothing behind.
+func TestGoesOnAsTheClientLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, f := start(t, flowControl, 1)
+		left := 0
+		for range 40 {
+			f.set(addr(0), 50)
+			time.Sleep(time.Minute)
+			r := &routing.Request{Model: "m"}
+			w := &waiter{request: r, since: time.Now(), got: make(chan *Pick, 1)}
+			p.mu.Lock()
+			p.wake(time.Now())
+			ticket := p.state.Enqueue(r, time.Now())
+			p.waiters[ticket] = w
+			p.mu.Unlock()
+			f.set(addr(0), 0)
+			time.Sleep(time.Second) // it goes on
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			k, err := p.wait(ctx, ticket, w)
+			if err == nil {
+				k.End(Result{})
+			} else if left++; ReasonOf(err) != routing.Cancelled {
+				t.Errorf("%v", err)
+			}
+			if _, all := p.Statuses(); all[0].InFlight != 0 {
+				t.Fatalf("%d requests are in flight, the wait ended with %v", all[0].InFlight, err)
+			}
+		}
+		if left == 0 {
+			t.Error("the client was never seen to leave")
 		}
 	})
 }
