@@ -76,7 +76,9 @@ func (m *Manager) Register(ctx context.Context, p plugins.Plugin) (func(), error
 	}
 	if r, err := m.rules(ctx, d.name); err == nil && r.Refresh > 0 {
 		m.mu.Lock()
-		m.work.Go(func() { m.refreshLimit(own, d, time.Duration(r.Refresh)*time.Second) })
+		if !m.closed {
+			m.work.Go(func() { m.refreshLimit(own, d, time.Duration(r.Refresh)*time.Second) })
+		}
 		m.mu.Unlock()
 	}
 	m.stir() // who waits for the driver
