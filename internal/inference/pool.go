@@ -53,7 +53,8 @@ type waiter struct {
 	refused routing.Reason
 }
 
-// New makes a pool without endpoints. transport is for scraping; nil: NewTransport. Close ends it.
+// New makes a pool without endpoints, with routing.DefaultConfig or one of ReadConfig. transport is for scraping; nil:
+// NewTransport. Close ends it.
 func New(name types.NamespacedName, c *routing.Config, transport http.RoundTripper) *Pool {
 	if transport == nil {
 		transport = NewTransport()
