@@ -30,6 +30,7 @@ import (
 	"carob/internal/controllers/cronjob"
 	"carob/internal/controllers/daemonset"
 	"carob/internal/controllers/deployment"
+	"carob/internal/controllers/devicetaints"
 	"carob/internal/controllers/disruption"
 	"carob/internal/controllers/endpoints"
 	"carob/internal/controllers/endpointslice"
@@ -177,6 +178,7 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 	services, endpointSlices, legacyEndpoints := source.Services(watcher), source.EndpointSlices(watcher),
 		source.Endpoints(watcher)
 	persistent, classes := source.Volumes(watcher), source.StorageClasses(watcher) // the binder runs them
+	deviceClaims := source.ResourceClaims(watcher)                                 // whoever starts first runs it
 	m := &Manager{
 		inventory: inventory.New(watcher.Discovery(), clients.Metadata, inventoryAfter),
 		watches: []*source.Watch{namespaces, pods, nodes, accounts, configMaps, leases, budgets,
@@ -259,7 +261,12 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		}},
 		{"resource-claim-controller", func(c Clients) (controller, error) {
 			return resourceclaim.New(c.Kubernetes, m.recorder("resource_claim"), m.inventory, resourceclaim.Watches{
-				Pods: pods, Claims: source.ResourceClaims(watcher), Templates: source.ResourceClaimTemplates(watcher)})
+				Pods: pods, Claims: deviceClaims, Templates: source.ResourceClaimTemplates(watcher)})
+		}},
+		{devicetaints.Name, func(c Clients) (controller, error) {
+			return devicetaints.New(c.Kubernetes, m.recorder(devicetaints.Name), m.inventory,
+				devicetaints.Watches{Pods: pods, Claims: deviceClaims, Slices: source.ResourceSlices(watcher),
+					Rules: source.DeviceTaintRules(watcher)})
 		}},
 		{"endpointslicemirroring-controller", func(c Clients) (controller, error) {
 			return endpointslicemirroring.New(c.Kubernetes, m.recorder("endpoint-slice-mirroring-controller"),

@@ -34,6 +34,7 @@ const (
 	nodes     = "node_collector"
 	gc        = "pod_gc_collector"
 	taints    = "taint_eviction_controller"
+	devices   = "device_taint_eviction_controller"
 	claims    = "ephemeral_volume_controller"
 )
 
@@ -116,6 +117,13 @@ The event label can be "add" or "delete".`, metrics.BETA, "event")
 		"Latency, in seconds, between the time when a taint effect has been activated for the Pod and its deletion via TaintEvictionController.",
 		metrics.ALPHA, []float64{0.005, 0.025, 0.1, 0.5, 1, 2.5, 10, 30, 60, 120, 180, 240})
 
+	DevicePodsEvicted = counter(devices, "pod_deletions_total",
+		"Total number of Pods deleted by DeviceTaintEvictionController since its start.", metrics.ALPHA)
+	DeviceEvictionSeconds = histogram(devices, "pod_deletion_duration_seconds",
+		"Latency, in seconds, between the time when a device taint effect has been activated and a Pod's deletion "+
+			"via DeviceTaintEvictionController.",
+		metrics.ALPHA, []float64{0.005, 0.025, 0.1, 0.5, 1, 2.5, 10, 30, 60, 120, 180, 240})
+
 	ForcedDetaches = counter("attach_detach_controller", "attachdetach_controller_forced_detaches",
 		"Number of times the A/D Controller performed a forced detach", metrics.ALPHA, "reason")
 
@@ -141,8 +149,8 @@ func families() []metrics.Registerable {
 		JobSyncSeconds, JobSyncs, JobsFinished, JobsElsewhere, JobPodsFinished, JobIndexesFinished, JobPodsCreated,
 		TrackedPodsEnded, CronJobSkew, JobDeletionSeconds, AutoscalerPasses, AutoscalerSeconds, Autoscalers, Desired,
 		ZoneHealth, ZoneSize, ZoneSick, Evictions, NodeSeconds, PodsRemoved, PodsNotRemoved, PodsEvicted,
-		EvictionSeconds, ForcedDetaches, VolumeClaims, NoClaims, ResourceClaimsMade, ResourceClaims, SliceChanges,
-		SliceSyncs, SlicesNumber}
+		EvictionSeconds, DevicePodsEvicted, DeviceEvictionSeconds, ForcedDetaches, VolumeClaims, NoClaims,
+		ResourceClaimsMade, ResourceClaims, SliceChanges, SliceSyncs, SlicesNumber}
 }
 
 // Register makes the families part of /metrics. Call it before the controllers are made.

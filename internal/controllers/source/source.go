@@ -276,6 +276,17 @@ func ResourceClaimTemplates(c kubernetes.Interface) *Watch {
 		fields.Everything(), slimMeta, nil)
 }
 
+// ResourceSlices watches all resource slices.
+func ResourceSlices(c kubernetes.Interface) *Watch {
+	return newWatch(c.ResourceV1().ResourceSlices(), &resourcev1.ResourceSlice{}, fields.Everything(), slimMeta, nil)
+}
+
+// DeviceTaintRules watches all rules that taint devices.
+func DeviceTaintRules(c kubernetes.Interface) *Watch {
+	return newWatch(c.ResourceV1().DeviceTaintRules(), &resourcev1.DeviceTaintRule{}, fields.Everything(), slimMeta,
+		nil)
+}
+
 // byClaim indexes volumes by the namespace/name of the claim that they name.
 const byClaim = "claim"
 

@@ -24,7 +24,7 @@ import (
 //
 // It is an informer with one goroutine: the reflector's, on which listeners are
 // called one after the other, when the change is there to be read. So a listener
-// must not wait. Make it with a function of this package, add listeners, Run it once.
+// must not wait. Make it with a function of this package, add listeners, Run it.
 type Watch struct {
 	name      string
 	lw        *handover.ListWatch
@@ -89,9 +89,13 @@ func (w *Watch) OnProgress(f func(version uint64)) error {
 	return nil
 }
 
-// Run watches until ctx ends.
+// Run watches until ctx ends. Who shares a watch that starts late may call it, too: the first call watches, and the
+// others only wait for their ctx. All of them must end together.
 func (w *Watch) Run(ctx context.Context) {
-	w.started.Store(true)
+	if w.started.Swap(true) {
+		<-ctx.Done()
+		return
+	}
 	var checks sync.WaitGroup
 	defer checks.Wait()
 	checks.Go(func() { w.mutations.Run(ctx.Done()) })

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -136,6 +137,27 @@ func TestSharedObjects(t *testing.T) {
 	if p := Get[*corev1.Pod](w, "n/a"); p != shared || !equality.Semantic.DeepEqual(p, before) {
 		t.Errorf("kept %+v", p)
 	}
+}
+
+// Parts that share a watch may all run it: it lists once, and each call ends with its context.
+func TestRunTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		w, ended := Pods(client), 0
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 3 {
+			go func() { w.Run(ctx); ended++ }()
+			synctest.Wait()
+		}
+		if n := len(client.Actions()); n != 2 || ended != 0 {
+			t.Errorf("%d requests, want a list and a watch; %d calls ended early", n, ended)
+		}
+		cancel()
+		synctest.Wait()
+		if ended != 3 {
+			t.Errorf("%d calls ended, want 3", ended)
+		}
+	})
 }
 
 // handing is a client whose server hands over an empty list, and a watch with one object.
