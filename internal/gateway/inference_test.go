@@ -191,8 +191,8 @@ func TestInferenceRetry(t *testing.T) {
 	})
 	l.server(2, answering)
 	l.serveNow()
-	body := `{"model":"m","prompt":"` + strings.Repeat("x", 300<<10) + `"}`
-	for range 20 {
+	for i := range 20 { // each prompt is another one: a server that has seen one would get it again
+		body := fmt.Sprintf(`{"model":"m","prompt":"%d %s"}`, i, strings.Repeat("x", 300<<10))
 		status, text, _ := l.get("POST", "x", "/v1/completions", strings.NewReader(body))
 		want(t, "a request", status, text[:min(99, len(text))], 200)
 		want(t, "a request", status, text, 200, fmt.Sprintf(`"length":%d`, len(body)))

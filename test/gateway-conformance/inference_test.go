@@ -8,6 +8,8 @@ import (
 
 	"sigs.k8s.io/gateway-api-inference-extension/conformance"
 	"sigs.k8s.io/gateway-api-inference-extension/conformance/tests"
+	extension "sigs.k8s.io/gateway-api-inference-extension/version"
+	"sigs.k8s.io/gateway-api/conformance/utils/suite"
 )
 
 var inferenceReport = flag.String("inference-report-output", "", "file for the report of the inference extension's suite")
@@ -21,10 +23,32 @@ func TestInferenceConformance(t *testing.T) {
 	opts := conformance.DefaultOptions(t)
 	opts.GatewayClassName = gatewayClass
 	opts.Implementation = implementation(t)
-	opts.ReportOutputPath = *inferenceReport
 	opts.BaseManifests = baseWithPod
 	opts.ManifestFS = append([]fs.FS{withPod(t)}, opts.ManifestFS...)
-	conformance.RunConformanceWithOptions(t, opts)
+	suite.RegisterConformanceProfile(conformance.GatewayLayerProfile)
+	s, err := suite.NewConformanceTestSuite(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Not by RunConformanceWithOptions: it asks for the report before the run counts as over.
+	t.Run("Suite", func(t *testing.T) {
+		conformance.SetupConformanceTestSuite(t.Context(), t, s, opts, tests.ConformanceTests)
+		if err := s.Run(t, tests.ConformanceTests); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if *inferenceReport == "" {
+		return
+	}
+	report, err := s.Report()
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := conformance.GatewayAPIInferenceExtensionConformanceReport{
+		GatewayAPIInferenceExtensionVersion: extension.BundleVersion, ConformanceReport: *report}
+	if err := whole.WriteReport(t.Logf, *inferenceReport); err != nil {
+		t.Fatal(err)
+	}
 }
 
 const baseWithPod = "resources/with-pod.yaml"
