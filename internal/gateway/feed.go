@@ -77,6 +77,7 @@ type feed struct {
 
 	ofService map[name]map[string]*discoveryv1.EndpointSlice
 	readCerts map[name]readSecret
+	readPicks map[name]readConfig
 
 	plan    bool                   // the plan has to be made again
 	changed map[name]bool          // Services whose endpoints have changed
@@ -284,7 +285,8 @@ func (f *feed) declare(cfg Config, gateway rest.Interface) {
 	f.configMaps.keep = func(m *corev1.ConfigMap) bool {
 		_, text := m.Data["ca.crt"]
 		_, binary := m.BinaryData["ca.crt"]
-		return (text || binary) && m.Name != "kube-root-ca.crt"
+		_, config := m.Data[pickerConfigKey]
+		return config || (text || binary) && m.Name != "kube-root-ca.crt"
 	}
 	watch(f, &f.configMaps, routeKinds, "configmaps", &corev1.ConfigMap{},
 		local(c.CoreV1().ConfigMaps(all), &corev1.ConfigMap{}, everything))

@@ -47,6 +47,7 @@ const (
 type served struct {
 	plan   *gatewayplan.Pool
 	own    *inference.Pool // carob's picker; nil: client is asked
+	config *routing.Config // of own
 	client *extproc.Client
 	bodies *atomic.Int64 // bytes of all pools
 }
@@ -61,12 +62,7 @@ func (g *Gateway) serve(ctx context.Context, ref httproute.Ref, p *pool, w *snap
 	before := p.served.Load()
 	switch {
 	case plan.Picker == nil:
-		if before != nil && before.own != nil {
-			now.own = before.own
-		} else {
-			now.own = inference.New(types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name},
-				routing.DefaultConfig(), nil)
-		}
+		g.ownPicker(ref, now, before)
 		now.own.SetEndpoints(routingEndpoints(*p.endpoints.Load(), w.pods[ref.Namespace]))
 	case before != nil && before.client != nil && samePicker(before.plan.Picker, plan.Picker):
 		now.client = before.client
@@ -79,6 +75,29 @@ func (g *Gateway) serve(ctx context.Context, ref httproute.Ref, p *pool, w *snap
 	}
 	p.served.Store(now)
 	before.close(now)
+}
+
+// ownPicker gives a pool carob's picker, the one before if there is one. A configuration that cannot be used changes
+// nothing.
+func (g *Gateway) ownPicker(ref httproute.Ref, now, before *served) {
+	config := now.plan.Config
+	if before != nil && before.own != nil {
+		if now.own, now.config = before.own, before.config; now.plan.Broken {
+			return
+		}
+		if now.config = config; config == before.config {
+			return
+		}
+		if config == nil {
+			config = routing.DefaultConfig()
+		}
+		now.own.Configure(config)
+		return
+	}
+	if now.config = config; config == nil {
+		config = routing.DefaultConfig()
+	}
+	now.own = inference.New(types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, config, nil)
 }
 
 func samePicker(a, b *gatewayplan.PoolPicker) bool {

@@ -22,6 +22,7 @@ import (
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
 	"carob/internal/core/routing"
+	"carob/internal/inference"
 )
 
 // inferenceFeed has the objects of the inference extension.
@@ -178,7 +179,39 @@ func (f *feed) pools() *gatewayplan.Inference {
 		return nil
 	}
 	return &gatewayplan.Inference{Pools: values(in.pools.all), OldPools: values(in.oldPools.all),
-		Models: values(in.models.all), Objectives: values(in.objectives.all), Rewrites: values(in.rewrites.all)}
+		Models: values(in.models.all), Objectives: values(in.objectives.all), Rewrites: values(in.rewrites.all),
+		Configs: f.pickerConfigs()}
+}
+
+// pickerConfigKey is the key of an EndpointPickerConfig in its ConfigMap.
+const pickerConfigKey = "endpoint-picker-config.yaml"
+
+// readConfig is an EndpointPickerConfig that was parsed.
+type readConfig struct {
+	text string
+	gatewayplan.PickerConfig
+}
+
+// pickerConfigs parses the configurations of pickers that have changed.
+func (f *feed) pickerConfigs() map[name]gatewayplan.PickerConfig {
+	out, read := map[name]gatewayplan.PickerConfig{}, map[name]readConfig{}
+	for key, m := range f.configMaps.all { // any order: into a map
+		text, ok := m.Data[pickerConfigKey]
+		if !ok {
+			continue
+		}
+		known, was := f.readPicks[key]
+		if !was || known.text != text {
+			known = readConfig{text: text}
+			config, err := inference.ReadConfig([]byte(text))
+			if known.Config = config; err != nil {
+				known.Problem = err.Error()
+			}
+		}
+		read[key], out[key] = known, known.PickerConfig
+	}
+	f.readPicks = read
+	return out
 }
 
 // podChanged finds the pools whose endpoints a change of a pod changes. The lock is held.

@@ -15,6 +15,7 @@ import (
 
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
+	"carob/internal/core/routing"
 )
 
 // Inference has the objects of the Gateway API inference extension.
@@ -24,10 +25,18 @@ type Inference struct {
 	Models     []*inferenceapi.Model
 	Objectives []*inferenceapi.Objective
 	Rewrites   []*inferenceapi.Rewrite
+	// Configs are EndpointPickerConfigs for carob's picker, by the names of their ConfigMaps.
+	Configs map[Name]PickerConfig
 }
 
-// The picker of a pool that names carob's own: its group and kind in endpointPickerRef. A pool of v1 without a
-// reference has it, too.
+// PickerConfig is an EndpointPickerConfig that was read.
+type PickerConfig struct {
+	Config  *routing.Config
+	Problem string // why it cannot be used; empty when it can
+}
+
+// The picker of a pool that names carob's own: its group and kind in endpointPickerRef. The name is that of a ConfigMap
+// with its configuration; without such a ConfigMap the default one holds. A pool of v1 without a reference has it, too.
 const (
 	PickerGroup = "carob.dev"
 	PickerKind  = "EndpointPicker"
@@ -45,7 +54,11 @@ type Pool struct {
 	H2C        bool    // what the pods speak; else HTTP/1.1
 	Picker     *PoolPicker
 	Models     *Models
+	// Config is the configuration of carob's picker; nil: the default, or the one before if Broken.
+	Config *routing.Config
+	Broken bool // the configuration cannot be used
 
+	problem    string // of the configuration
 	old        bool   // v1alpha2
 	unresolved string // why the picker cannot be used: every request fails
 }
@@ -103,6 +116,12 @@ func poolRef(group string, o metav1.Object) httproute.Ref {
 // picker resolves the reference to a pool's picker.
 func (p *planner) picker(pool *Pool, group, kind, name string, port int32, mode string) {
 	if group == PickerGroup && kind == PickerKind {
+		config := p.Inference.Configs[Name{Namespace: pool.Ref.Namespace, Name: name}]
+		if pool.Config = config.Config; config.Problem != "" {
+			pool.Broken = true
+			pool.problem = fmt.Sprintf("ConfigMap %s: %s; the picker keeps the configuration that it has", name,
+				config.Problem)
+		}
 		return
 	}
 	if group != "" || cmp.Or(kind, "Service") != "Service" {
@@ -253,6 +272,9 @@ func (p *planner) poolStatus() {
 			case pool.unresolved != "":
 				resolved = condition("ResolvedRefs", false, "InvalidExtensionRef", pool.unresolved+ownMark,
 					pool.Generation)
+			case pool.problem != "":
+				resolved = condition("ResolvedRefs", false, "InvalidExtensionRef", cut(pool.problem)+ownMark,
+					pool.Generation)
 			case pool.Picker != nil:
 				resolved.Message = "the endpoint picker is Service " + pool.Picker.Service.String() + ownMark
 			}
@@ -265,6 +287,15 @@ func (p *planner) poolStatus() {
 		}
 		p.PoolStatus[ref] = out
 	}
+}
+
+// cut shortens a message that quotes somebody's text: conditions take 32 KiB.
+func cut(text string) string {
+	const most = 1 << 10
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
 // ownMark ends the messages of carob's conditions: entries of v1alpha2 do not say whose they are.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +14,7 @@ import (
 
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
+	"carob/internal/core/routing"
 )
 
 // poolWorld has a Gateway g, and a route to a pool of a group in the namespace a.
@@ -138,7 +140,26 @@ func TestPools(t *testing.T) {
 			}
 		})
 	}
-	w := poolWorld(inferenceapi.OldGroup, "", "llama2")
+	w := poolWorld(inferenceapi.Group, "", "p")
+	w.Inference.Pools = []*inferenceapi.Pool{poolOf("a", "p",
+		&inferenceapi.Picker{Group: PickerGroup, Kind: PickerKind, Name: "mine"})}
+	config := routing.DefaultConfig()
+	ref := httproute.Ref{Namespace: "a", Name: "p", Pool: inferenceapi.Group}
+	w.Inference.Configs = map[Name]PickerConfig{{Namespace: "a", Name: "mine"}: {Config: config},
+		{Namespace: "b", Name: "mine"}: {Problem: "of another namespace"}}
+	if p := Make(w).Pools[ref]; p.Config != config || p.Broken {
+		t.Errorf("a configuration: %+v", p)
+	}
+	w.Inference.Configs[Name{Namespace: "a", Name: "mine"}] = PickerConfig{Problem: strings.Repeat("é", 40_000)}
+	plan := Make(w)
+	if p := plan.Pools[ref]; p == nil || p.Config != nil || !p.Broken {
+		t.Errorf("a configuration that cannot be used: %+v", p)
+	}
+	if c := plan.PoolStatus[ref][0].Conditions[1]; c.Status != "False" || c.Reason != "InvalidExtensionRef" ||
+		len(c.Message) > 2<<10 || !utf8.ValidString(c.Message) {
+		t.Errorf("its condition: %+v", c)
+	}
+	w = poolWorld(inferenceapi.OldGroup, "", "llama2")
 	w.Inference.OldPools = []*inferenceapi.OldPool{oldPoolOf("llama2-pool", nil)}
 	if c := Make(w).HTTPRoutes[Name{Namespace: "a", Name: "r"}][0].Conditions[1]; !strings.Contains(c.Message,
 		`is "llama2-pool" meant?`) {
