@@ -108,8 +108,8 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 		inUse = m.csi.InUse
 		if m.devices, err = devices.New(devices.Config{Root: cfg.KubeletDir, Node: cfg.Name, Client: m.client,
 			State:    filepath.Join(cfg.RootDir, "devices.json"),
-			Handlers: map[string]plugins.Handler{"CSIPlugin": m.csi},
-			Logger:   klog.FromContext(ctx).WithName("devices")}); err != nil {
+			Handlers: map[string]plugins.Handler{"CSIPlugin": m.csi}, Meter: m.meter,
+			Logger: klog.FromContext(ctx).WithName("devices")}); err != nil {
 			return nil, fmt.Errorf("node agent: %w", err)
 		}
 		amounts = m.devices.Amounts

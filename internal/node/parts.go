@@ -189,9 +189,16 @@ func (p *parts) imageList(ctx context.Context) []corev1.ContainerImage {
 
 // metricsFacts are what those metrics show that are made when they are read.
 func (p *parts) metricsFacts() metrics.Facts {
-	return metrics.Facts{
+	facts := metrics.Facts{
 		Node: p.cfg.Name, CgroupV2: cgroups.IsCgroup2UnifiedMode(), Pods: p.pods.List,
 		Mirrors: p.statics.MirrorCount, Listed: p.watcher.ListedAt,
 		Mounted: func(pod *corev1.Pod) bool { return p.volumes.State(pod).Mounted }, Volumes: p.volumes.Stats,
 	}
+	if p.devices != nil {
+		facts.Claims = p.devices.ClaimsInUse
+	}
+	if p.cfg.Credentials != nil {
+		facts.Credentials = p.cfg.Credentials.Hash
+	}
+	return facts
 }

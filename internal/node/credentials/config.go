@@ -6,6 +6,8 @@
 package credentials
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -36,11 +38,14 @@ func Load(config, programs string) (*Plugins, error) {
 		return nil, err
 	}
 	var all []kubelet.CredentialProvider
+	hash := sha256.New()
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("read the credential providers: %w", err)
 		}
+		hash.Write(binary.BigEndian.AppendUint64(nil, uint64(len(text)))) // so that no two lists of files are alike
+		hash.Write(text)
 		var c kubelet.CredentialProviderConfig
 		if err := yaml.UnmarshalStrict(text, &c); err != nil {
 			return nil, fmt.Errorf("read the credential providers: %s: %w", file, err)
@@ -58,7 +63,7 @@ func Load(config, programs string) (*Plugins, error) {
 	if info, err := os.Stat(programs); err != nil || !info.IsDir() {
 		return nil, fmt.Errorf("plugin binary directory %s did not exist", programs)
 	}
-	p := &Plugins{}
+	p := &Plugins{Hash: fmt.Sprintf("sha256:%x", hash.Sum(nil))}
 	for i := range all {
 		program := filepath.Join(programs, all[i].Name)
 		if info, err := os.Stat(program); err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {

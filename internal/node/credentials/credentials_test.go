@@ -2,6 +2,7 @@ package credentials
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -227,6 +228,23 @@ func TestServiceAccounts(t *testing.T) {
 		if got := w.plugins.For(t.Context(), pod, "s.example.com/a"); len(got) != want {
 			t.Errorf("%s: %v", kind, got)
 		}
+	}
+}
+
+// S13.12: the hash is over the length and the text of each file, so that it is also upstream's.
+func TestHash(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "p"), "", 0o700)
+	const text = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: [{name: p, " +
+		"apiVersion: credentialprovider.kubelet.k8s.io/v1, matchImages: [a.b], defaultCacheDuration: 1h}]"
+	write(t, filepath.Join(dir, "c.yaml"), text, 0o600)
+	p, err := Load(filepath.Join(dir, "c.yaml"), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("sha256:%x", sha256.Sum256(append([]byte{0, 0, 0, 0, 0, 0, 0, byte(len(text))}, text...)))
+	if p.Hash != want {
+		t.Errorf("%s, want %s", p.Hash, want)
 	}
 }
 

@@ -56,6 +56,8 @@ type Credential struct {
 // Plugins are all plugins of the node. They are safe for concurrent use.
 type Plugins struct {
 	all []*plugin
+	// Hash is that of the texts of the configuration, sha256: and hexadecimal digits (S13.12).
+	Hash string
 	// Accounts is required where a plugin wants tokens; set it before the first use.
 	Accounts Accounts
 	// Observed is told of each run; nil: nobody is.

@@ -52,8 +52,14 @@ func short(t *testing.T) string {
 
 func start(t *testing.T, root string, client *fake.Clientset, pods ...*corev1.Pod) *agent {
 	t.Helper()
-	m, err := New(Config{Root: root, State: filepath.Join(root, "devices.json"), Node: "n", Client: client,
-		Logger: klog.Background()})
+	return startWith(t, Config{Root: root, Client: client}, pods...)
+}
+
+func startWith(t *testing.T, cfg Config, pods ...*corev1.Pod) *agent {
+	t.Helper()
+	root := cfg.Root
+	cfg.State, cfg.Node, cfg.Logger = filepath.Join(root, "devices.json"), "n", klog.Background()
+	m, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,7 +72,7 @@ func (h draHandler) Register(ctx context.Context, p plugins.Plugin) (func(), err
 		return nil, fmt.Errorf("invalid supported gRPC versions of DRA driver plugin %s at endpoint %s: %w", p.Name,
 			p.Endpoint, err)
 	}
-	conn, err := plugins.Dial(p.Endpoint)
+	conn, err := plugins.Dial(p.Endpoint, grpc.WithUnaryInterceptor(h.m.timed(p.Name)))
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +222,10 @@ func (m *Manager) PrepareClaims(ctx context.Context, pod *corev1.Pod) error {
 	if len(pod.Spec.ResourceClaims) == 0 && pod.Status.ExtendedResourceClaimStatus == nil {
 		return nil
 	}
-	if err := m.prepare(ctx, pod); err != nil {
+	began := time.Now()
+	err := m.prepare(ctx, pod)
+	m.cfg.Meter.ClaimsHandled("PrepareResources", err, time.Since(began))
+	if err != nil {
 		return fmt.Errorf("%w: %w", ErrClaims, err)
 	}
 	return nil
@@ -385,6 +388,18 @@ func preparedOf(list []*drav1.Device) ([]devices.Prepared, error) {
 
 // unprepare undoes the claims that only a pod that has ended uses (S9.55).
 func (m *Manager) unprepare(ctx context.Context, pod types.UID) error {
+	m.mu.Lock()
+	has := m.claims.Has(pod)
+	m.mu.Unlock()
+	began := time.Now()
+	err := m.leave(ctx, pod)
+	if has || err != nil {
+		m.cfg.Meter.ClaimsHandled("UnprepareResources", err, time.Since(began))
+	}
+	return err
+}
+
+func (m *Manager) leave(ctx context.Context, pod types.UID) error {
 	m.mu.Lock()
 	calls := m.claims.Leave(pod)
 	err := m.save()

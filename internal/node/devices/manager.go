@@ -49,6 +49,7 @@ type Config struct {
 	Client kubernetes.Interface
 	// Handlers take the plugins of other types that register in the same directory.
 	Handlers map[string]plugins.Handler
+	Meter    Meter // nil: nobody counts
 	Logger   klog.Logger
 }
 
@@ -77,6 +78,9 @@ type Manager struct {
 
 // New reads what was remembered. Nothing is started before Run.
 func New(cfg Config) (*Manager, error) {
+	if cfg.Meter == nil {
+		cfg.Meter = noMeter{}
+	}
 	m := &Manager{cfg: cfg, claims: devices.Claims{}, endpoints: map[string][]*endpoint{},
 		drivers:  map[string]*driver{},
 		expiring: map[string]*time.Timer{}, health: map[string]*driverHealth{},

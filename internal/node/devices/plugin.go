@@ -113,6 +113,7 @@ func (r *registry) Register(ctx context.Context, in *pluginapi.RegisterRequest) 
 	if err := resourceName(in.ResourceName); err != nil {
 		return nil, err
 	}
+	r.m.cfg.Meter.Registered(in.ResourceName)
 	if err := endpointName(in.Endpoint); err != nil {
 		return nil, err
 	}
@@ -325,8 +326,10 @@ func (m *Manager) allocateOne(ctx context.Context, pod *corev1.Pod, ask *devices
 	chosen := again.Choose(preferred)
 	m.plugins.Hold(pod.UID, again, chosen)
 	m.mu.Unlock()
+	began := time.Now()
 	resp, err := e.client.Allocate(ctx, &pluginapi.AllocateRequest{
 		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: chosen}}})
+	m.cfg.Meter.Allocated(ask.Resource, time.Since(began))
 	var response []byte
 	switch {
 	case err != nil:

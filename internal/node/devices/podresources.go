@@ -38,12 +38,14 @@ func (m *Manager) servePodResources(ctx context.Context) error {
 		return nil
 	}
 	limit := rate.NewLimiter(podResourcesRate, podResourcesBurst)
-	server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
+	server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		handler grpc.UnaryHandler) (any, error) {
 		if !limit.Allow() {
 			return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
 		}
-		return handler(ctx, req)
+		resp, err := handler(ctx, req)
+		m.cfg.Meter.PodResourcesAsked(filepath.Base(info.FullMethod), err)
+		return resp, err
 	}))
 	podresources.RegisterPodResourcesListerServer(server, lister{m: m})
 	return serve(ctx, server, listener)

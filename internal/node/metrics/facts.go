@@ -20,7 +20,10 @@ type Facts struct {
 	Mirrors  func() int         // mirror pods in the API
 	Listed   func() time.Time   // when the runtime was last listed; zero: never
 	Mounted  func(*corev1.Pod) bool
-	Volumes  func() []csi.Stats // of claims; nil: nobody knows
+	Volumes  func() []csi.Stats                        // of claims; nil: nobody knows
+	Claims   func() (byDriver map[string]int, all int) // of devices, in use; nil: the node has no drivers
+	// Credentials is the hash of the configuration of credential providers; empty: there is none.
+	Credentials string
 }
 
 // collector makes the families that show how things are now.
@@ -46,15 +49,18 @@ var (
 		"The number of mirror pods the agent will try to create (one per admitted static pod).")
 	ephemeral = gauge("kubelet_managed_ephemeral_containers",
 		"Current number of ephemeral containers in pods managed by this agent.")
-	resizing     = gauge("kubelet_pod_in_progress_resizes", "Number of in-progress resizes for pods.")
-	lastSeen     = gauge("kubelet_pleg_last_seen_seconds", "Timestamp in seconds when the runtime was last listed.")
+	resizing         = gauge("kubelet_pod_in_progress_resizes", "Number of in-progress resizes for pods.")
+	lastSeen         = gauge("kubelet_pleg_last_seen_seconds", "Timestamp in seconds when the runtime was last listed.")
+	credentialConfig = gauge("kubelet_credential_provider_config_info",
+		"The configuration of credential providers that is in use, by its hash. The count is always 1.", "hash")
 	totalVolumes = gauge("volume_manager_total_volumes", "Number of volumes in Volume Manager", "plugin_name", "state")
 )
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{nodeName, cgroupVersion, runningPods, containers, desiredPods, activePods,
-		mirrorPods, ephemeral, resizing, lastSeen, totalVolumes} {
+		mirrorPods, ephemeral, resizing, lastSeen, totalVolumes, claimsInUse,
+		credentialConfig} {
 		out <- d
 	}
 	for _, d := range volumeFamilies {
@@ -174,6 +180,12 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	}
 	if c.facts.Volumes != nil {
 		c.volumes(set)
+	}
+	if c.facts.Credentials != "" {
+		set(credentialConfig, 1, c.facts.Credentials)
+	}
+	if c.facts.Claims != nil {
+		c.claims(set)
 	}
 	for key, n := range t.volumes {
 		set(totalVolumes, float64(n), key[0], key[1])

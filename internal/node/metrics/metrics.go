@@ -39,6 +39,7 @@ type Meter struct {
 	probeTotal                          *prometheus.CounterVec
 	probeTime                           *prometheus.HistogramVec
 	storage                             storage
+	devices                             deviceFamilies
 
 	mu       sync.Mutex
 	pods     map[types.UID]*podCounts
@@ -121,7 +122,7 @@ func New() *Meter {
 	m.notAdmitted = count("admission_rejections_total", "Cumulative number of pods that the node refused, by reason.",
 		"reason")
 
-	m.storage = newStorage(m.kubelet)
+	m.storage, m.devices = newStorage(m.kubelet), newDeviceFamilies(m.kubelet)
 	m.probeTotal = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prober_probe_total",
 		Help: "Cumulative number of a liveness, readiness or startup probe for a container by result."},
 		[]string{"probe_type", "result", "container", "pod", "namespace", "pod_uid"})

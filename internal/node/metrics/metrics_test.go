@@ -44,6 +44,10 @@ func newWorld() *world {
 		Node: "n1", Pods: func() []pods.View { return w.views }, Mirrors: func() int { return 2 },
 		Listed:  func() time.Time { return time.Unix(1000, 5e8) },
 		Mounted: func(p *corev1.Pod) bool { return p.Name == "web" },
+		Claims: func() (map[string]int, int) {
+			return map[string]int{"gpu.example.com": 2, "nic.example.com": 1}, 2
+		},
+		Credentials: "sha256:00",
 	})
 	w.runtime, w.run, w.status = w.Runtime(stub{w: w}), w.Executor(stub{w: w}), w.Statuses(silent{})
 	return w
@@ -280,6 +284,10 @@ func TestFacts(t *testing.T) {
 		"kubelet_pleg_last_seen_seconds 1000.5",
 		`volume_manager_total_volumes{plugin_name="kubernetes.io/empty-dir",state="desired_state_of_world"} 2`,
 		`volume_manager_total_volumes{plugin_name="kubernetes.io/empty-dir",state="actual_state_of_world"} 1`,
+		`dra_resource_claims_in_use{driver_name="gpu.example.com"} 2`,
+		`dra_resource_claims_in_use{driver_name="nic.example.com"} 1`,
+		`dra_resource_claims_in_use{driver_name="<any>"} 2`,
+		`kubelet_credential_provider_config_info{hash="sha256:00"} 1`,
 	)
 }
 
@@ -323,6 +331,14 @@ func TestFamilies(t *testing.T) {
 		w.Evicted("memory.available")
 		w.Refused("OutOfcpu")
 		w.Preempted("cpu", 1)
+		w.Registered("example.com/gpu")
+		w.Allocated("example.com/gpu", 0)
+		w.DriverCalled("gpu.example.com", "/x/y", "OK", 0)
+		w.ClaimsHandled("PrepareResources", nil, 0)
+		for _, method := range []string{"List", "Get", "GetAllocatableResources"} {
+			w.PodResourcesAsked(method, errors.New("no"))
+		}
+		w.PluginRun("p", 0, true)
 		w.views = []pods.View{{Pod: p}}
 		w.status.Set(p, &corev1.PodStatus{Phase: corev1.PodFailed,
 			ContainerStatuses: []corev1.ContainerStatus{{Name: "c",

@@ -220,11 +220,12 @@ func (w *Watcher) register(ctx context.Context, path string) (unregister func(),
 }
 
 // Dial returns a connection to the socket of a plugin, which is made when it is used. The path is taken as it is.
-func Dial(path string) (*grpc.ClientConn, error) {
-	conn, err := grpc.NewClient("passthrough:///plugin", grpc.WithTransportCredentials(insecure.NewCredentials()),
+func Dial(path string, more ...grpc.DialOption) (*grpc.ClientConn, error) {
+	conn, err := grpc.NewClient("passthrough:///plugin", append([]grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithNoProxy(), grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
-		}))
+		})}, more...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", path, err)
 	}

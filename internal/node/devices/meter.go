@@ -1,0 +1,60 @@
+package devices
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+)
+
+// Meter is told what is done, for the figures of S8.65, S9.80 and S12.94. It is called with no lock held.
+type Meter interface {
+	// Registered: a device plugin of a resource asked to register. The name is a valid one.
+	Registered(resource string)
+	// Allocated: a device plugin answered Allocate, or failed to.
+	Allocated(resource string, took time.Duration)
+	// DriverCalled: a call of a driver of claims ended; method is the full name of gRPC, code that of its status.
+	DriverCalled(driver, method, code string, took time.Duration)
+	// ClaimsHandled: the claims of a pod were prepared or undone; operation is PrepareResources or UnprepareResources.
+	ClaimsHandled(operation string, err error, took time.Duration)
+	// PodResourcesAsked: the pod resources API answered; method is List, Get or GetAllocatableResources.
+	PodResourcesAsked(method string, err error)
+}
+
+type noMeter struct{}
+
+func (noMeter) Registered(string)                                  {}
+func (noMeter) Allocated(string, time.Duration)                    {}
+func (noMeter) DriverCalled(string, string, string, time.Duration) {}
+func (noMeter) ClaimsHandled(string, error, time.Duration)         {}
+func (noMeter) PodResourcesAsked(string, error)                    {}
+
+// timed tells the meter of each call of a driver.
+func (m *Manager) timed(driver string) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker,
+		opts ...grpc.CallOption) error {
+		began := time.Now()
+		err := call(ctx, method, req, reply, conn, opts...)
+		m.cfg.Meter.DriverCalled(driver, method, status.Code(err).String(), time.Since(began))
+		return err
+	}
+}
+
+// ClaimsInUse counts the claims that are prepared: by the drivers that prepared them, and all together, for one may be
+// of several drivers.
+func (m *Manager) ClaimsInUse() (byDriver map[string]int, all int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	byDriver = map[string]int{}
+	for _, c := range m.claims {
+		if !c.Ready {
+			continue
+		}
+		all++
+		for driver := range c.Drivers {
+			byDriver[driver]++
+		}
+	}
+	return byDriver, all
+}
