@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net/netip"
 	"time"
@@ -37,7 +38,8 @@ func (c *carob) startGateway(ctx context.Context) error {
 		return nil
 	}
 	sockets := fdstore.Open(gateway.SocketPrefix)
-	for flag, at := range map[string]netip.AddrPort{"--gateway-http": ports.HTTP, "--gateway-https": ports.HTTPS} {
+	for flag, at := range map[string]netip.AddrPort{"--gateway-http": ports.HTTP, "--gateway-https": ports.HTTPS,
+		"--endpoint-picker-listen": ports.Picker} {
 		if !at.IsValid() {
 			continue
 		}
@@ -68,19 +70,22 @@ func (c *carob) startGateway(ctx context.Context) error {
 	}
 	events := record.NewBroadcaster(record.WithContext(ctx))
 	recorder := events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "carob-gateway", Host: c.in.NodeName})
+	var secure *tls.Config
+	if !ports.PickerPlain {
+		secure = &tls.Config{GetCertificate: c.keys.NodeServing.Serve, MinVersion: tls.VersionTLS12}
+	}
 	c.gateway = gateway.New(gateway.Config{Client: client, REST: cfg,
 		Events:   recorder,
 		Register: legacyregistry.Registerer(), AccessLog: ports.AccessLog, Sockets: sockets,
-		Proxies: ports.Proxies,
-		HTTP:    ports.HTTP, HTTPS: ports.HTTPS, Pool: ports.Addresses, Host: c.machine.hostIPs})
+		Proxies: ports.Proxies, Picker: ports.Picker, PickerTLS: secure,
+		HTTP: ports.HTTP, HTTPS: ports.HTTPS, Pool: ports.Addresses, Host: c.machine.hostIPs})
 	c.gatewayAPI.follow(c.gateway.SetGatewayAPI)
 	c.inference.follow(c.gateway.SetInference)
 	c.parts.start(ctx, "gateway", func(ctx context.Context) error {
 		events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 		defer events.Shutdown()
 		if err := untilDone(ctx, func(ctx context.Context) error {
-			return prepareGateway(ctx, own,
-				objects)
+			return prepareGateway(ctx, own, objects, ports.Serves())
 		}); err != nil {
 			return nil //nolint:nilerr // a stop was requested
 		}
@@ -120,7 +125,8 @@ func gatewayKind(kind string) schema.GroupVersionResource {
 
 // prepareGateway stores what the gateway needs: its rights, the kinds of the Gateway API, and the classes. What is
 // there already, also somebody else's, stays as it is; carob's own definitions are brought up to date.
-func prepareGateway(ctx context.Context, client kubernetes.Interface, objects dynamic.Interface) error {
+// Classes are stored only if carob serves what names them.
+func prepareGateway(ctx context.Context, client kubernetes.Interface, objects dynamic.Interface, serves bool) error {
 	addon, _ := addons.Find(addons.Gateway)
 	manifests, err := addon.Manifests()
 	if err != nil {
@@ -130,6 +136,9 @@ func prepareGateway(ctx context.Context, client kubernetes.Interface, objects dy
 		if err := storeAddonObject(ctx, objects.Resource(gatewayKind(o.GetKind())), addon, o); err != nil {
 			return fmt.Errorf("store %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
+	}
+	if !serves {
+		return nil
 	}
 	class := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "gateway.networking.k8s.io/v1",
 		"kind": "GatewayClass", "metadata": map[string]any{"name": gatewayplan.Class},

@@ -156,6 +156,10 @@ Pods that kept running while carob was stopped are taken over.`,
 		"file with one line of JSON for each request to Ingresses and Gateways, or - for standard output (default: none)")
 	fl.StringVar(&f.GatewayProxies, "gateway-proxy-protocol", "",
 		"addresses and ranges of load balancers, separated by commas, whose connections to the gateway begin with a PROXY header (version 1 or 2); others' headers are not believed (default: none)")
+	fl.StringVar(&f.EndpointPicker, "endpoint-picker-listen", "",
+		"where other gateways (Envoy, Istio, kgateway) ask carob's endpoint picker by ext-proc, as IP:PORT or :PORT for all addresses (default: nowhere)")
+	fl.BoolVar(&f.EndpointPickerPlain, "endpoint-picker-plaintext", false,
+		"serve --endpoint-picker-listen without TLS")
 	fl.StringVar(&f.GatewayAddresses, "gateway-addresses", "",
 		"addresses of this host and ranges in CIDR notation, separated by commas: each Gateway gets one of them (default: Gateways share those of --gateway-http and --gateway-https)")
 	fl.StringVar(&f.ClusterDNS, "cluster-dns", "",

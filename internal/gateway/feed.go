@@ -54,6 +54,7 @@ type feed struct {
 
 	mu         sync.Mutex
 	gatewayAPI bool
+	offers     bool // carob's picker is offered to other gateways
 	inference  inferenceFeed
 	kinds      [stages][]*kind
 	running    [stages]context.CancelFunc
@@ -402,6 +403,10 @@ func (f *feed) needed() [stages]bool {
 	}
 	for _, g := range f.gateways.all {
 		out[routeKinds] = out[routeKinds] || ours[string(g.Spec.GatewayClassName)]
+	}
+	if f.offers && f.gatewayAPI { // other gateways ask about pools
+		out[routeKinds] = out[routeKinds] || f.inference.served[definitionOf(poolKinds)] ||
+			f.inference.served[definitionOf(oldPoolKinds)]
 	}
 	out[backingKinds] = out[backingKinds] || out[routeKinds]
 	f.neededPools(&out)

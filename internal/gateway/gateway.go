@@ -35,6 +35,8 @@ type Config struct {
 	Register    prometheus.Registerer // of the metrics; nil: nowhere
 	Sockets     *fdstore.Store        // keeps listening sockets while the process is replaced; nil: none
 	AccessLog   string                // path of the access log, or Stdout; empty: none
+	Picker      netip.AddrPort        // where other gateways ask carob's picker; not valid: nowhere
+	PickerTLS   *tls.Config           // of Picker; nil: without TLS
 }
 
 // Gateway is the data plane. Its methods may be called at any time.
@@ -56,7 +58,8 @@ type Gateway struct {
 	// retired are pools that no route names any more; requests in old sites may use them.
 	retired map[httproute.Ref]*pool
 	old     []*site
-	emptied chan struct{} // capacity 1: an old site has lost its last request
+	offers  atomic.Pointer[offers] // pools about which other gateways ask; nil: not known yet
+	emptied chan struct{}          // capacity 1: an old site has lost its last request
 
 	fallback *tls.Certificate // made when it is first needed
 	closed   sync.WaitGroup   // ports that drain
@@ -74,6 +77,7 @@ func New(cfg Config) *Gateway {
 		ports: map[netip.AddrPort]*port{}, failed: map[netip.AddrPort]string{}, pools: map[httproute.Ref]*pool{},
 		retired: map[httproute.Ref]*pool{}, emptied: make(chan struct{}, 1)}
 	f := newFigures(&g.open)
+	g.feed.offers = cfg.Picker.IsValid()
 	g.seen = &telemetry{figures: f, log: newAccessLog(cfg.AccessLog, f)}
 	return g
 }
@@ -100,6 +104,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 	defer cancel()
 	group.Go(func() { g.feed.run(ctx, g.cfg) })
 	group.Go(func() { g.writer.run(ctx) })
+	if g.cfg.Picker.IsValid() {
+		group.Go(func() { g.offer(ctx) })
+	}
 	if r := g.cfg.Register; r != nil {
 		if err := r.Register(g.seen.figures); err != nil {
 			return fmt.Errorf("register the gateway's metrics: %w", err)
@@ -157,7 +164,7 @@ func (g *Gateway) anyFailed() bool {
 // apply makes everything as the objects want it.
 func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 	w.World.HTTP, w.World.HTTPS, w.World.Pool, w.World.Host = g.cfg.HTTP, g.cfg.HTTPS, g.cfg.Pool, g.cfg.Host()
-	w.World.Failed = g.failed
+	w.World.Failed, w.World.Offered = g.failed, g.cfg.Picker.IsValid()
 	if g.plan != nil {
 		w.World.Assigned = g.plan.Assigned
 	}
@@ -174,6 +181,9 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 	}
 	for ref := range plan.Pools {
 		g.serve(ctx, ref, pools[ref], w, pools)
+	}
+	if w.World.Offered {
+		g.offers.Store(newOffers(plan, pools))
 	}
 	failed := map[netip.AddrPort]string{}
 	for at, p := range plan.Ports {

@@ -322,22 +322,9 @@ func (q *inferring) pick(ctx context.Context, w http.ResponseWriter) bool {
 
 // pickOwn asks carob's picker.
 func (q *inferring) pickOwn(ctx context.Context) error {
-	to := q.served.plan.Models.Resolve(q.facts.Model, header(q.in, "X-Llm-D-Inference-Objective",
-		"X-Gateway-Inference-Objective"), rand.Uint64())
-	r := &routing.Request{Model: q.facts.Model, Target: to.Target, Priority: to.Priority, Bytes: len(q.buffer),
-		FairnessID: header(q.in, "X-Llm-D-Inference-Fairness-Id", "X-Gateway-Inference-Fairness-Id"),
-		Session:    q.in.Header.Get("X-Session-Token"), Streaming: q.facts.Stream,
-		TTFT: milliseconds(header(q.in, "X-Llm-D-Slo-Ttft-Ms", "X-Slo-Ttft-Ms")),
-		TPOT: milliseconds(header(q.in, "X-Llm-D-Slo-Tpot-Ms", "X-Slo-Tpot-Ms"))}
-	if !q.facts.Prompt[2].Empty() {
-		var prompt [3][]byte
-		for i, s := range q.facts.Prompt {
-			prompt[i] = s.Of(q.buffer)
-		}
-		r.Prefix = q.served.own.Hasher().Hash(nil, to.Target, q.facts.Salt, prompt[:]...)
-	}
-	if q.facts.HasModel && to.Target != q.facts.Model {
-		q.parts[0], q.parts[1], q.parts[2] = q.facts.Rewritten(q.buffer, to.Target)
+	r := q.served.request(q.in.Header, &q.facts, q.buffer)
+	if q.facts.HasModel && r.Target != q.facts.Model {
+		q.parts[0], q.parts[1], q.parts[2] = q.facts.Rewritten(q.buffer, r.Target)
 	}
 	choice, err := q.served.own.Pick(ctx, r)
 	if err != nil {
@@ -351,9 +338,28 @@ func (q *inferring) pickOwn(ctx context.Context) error {
 	return nil
 }
 
-func header(r *http.Request, names ...string) string {
+// request is what carob's picker is asked.
+func (s *served) request(h http.Header, facts *modelbody.Facts, body []byte) *routing.Request {
+	to := s.plan.Models.Resolve(facts.Model, header(h, "X-Llm-D-Inference-Objective",
+		"X-Gateway-Inference-Objective"), rand.Uint64())
+	r := &routing.Request{Model: facts.Model, Target: to.Target, Priority: to.Priority, Bytes: len(body),
+		FairnessID: header(h, "X-Llm-D-Inference-Fairness-Id", "X-Gateway-Inference-Fairness-Id"),
+		Session:    h.Get("X-Session-Token"), Streaming: facts.Stream,
+		TTFT: milliseconds(header(h, "X-Llm-D-Slo-Ttft-Ms", "X-Slo-Ttft-Ms")),
+		TPOT: milliseconds(header(h, "X-Llm-D-Slo-Tpot-Ms", "X-Slo-Tpot-Ms"))}
+	if !facts.Prompt[2].Empty() {
+		var prompt [3][]byte
+		for i, s := range facts.Prompt {
+			prompt[i] = s.Of(body)
+		}
+		r.Prefix = s.own.Hasher().Hash(nil, to.Target, facts.Salt, prompt[:]...)
+	}
+	return r
+}
+
+func header(h http.Header, names ...string) string {
 	for _, n := range names {
-		if v := r.Header.Get(n); v != "" {
+		if v := h.Get(n); v != "" {
 			return v
 		}
 	}

@@ -127,6 +127,8 @@ func changeRules() map[string]changeRule {
 		"GatewayAddresses":    free("--gateway-addresses"),
 		"GatewayAccessLog":    free("--gateway-access-log"),
 		"GatewayProxies":      free("--gateway-proxy-protocol"),
+		"EndpointPicker":      free("--endpoint-picker-listen"),
+		"EndpointPickerPlain": free("--endpoint-picker-plaintext"),
 		"Listen":              free("--listen"),
 		"EtcdCA":              free("--etcd-cafile"),
 		"EtcdCert":            free("--etcd-certfile"),

@@ -14,10 +14,17 @@ type GatewayPorts struct {
 	Addresses   []netip.Addr   // one for each Gateway
 	AccessLog   string         // path, or "-" for standard output; empty: none
 	Proxies     []netip.Prefix // who begins connections with a PROXY header
+	Picker      netip.AddrPort // where other gateways ask the endpoint picker; not valid: nowhere
+	PickerPlain bool           // without TLS
 }
 
 // On reports whether the gateway is wanted.
-func (p GatewayPorts) On() bool { return p.HTTP.IsValid() || p.HTTPS.IsValid() || len(p.Addresses) > 0 }
+func (p GatewayPorts) On() bool { return p.Serves() || p.Picker.IsValid() }
+
+// Serves reports whether Ingresses or Gateways are served.
+func (p GatewayPorts) Serves() bool {
+	return p.HTTP.IsValid() || p.HTTPS.IsValid() || len(p.Addresses) > 0
+}
 
 // mostGateways bounds a range of addresses.
 const mostGateways = 1 << 12
@@ -70,6 +77,12 @@ func gatewayPorts(f Flags) (out GatewayPorts, err error) {
 			return out, fmt.Errorf("%w --gateway-proxy-protocol: %q is no IP address and no range", ErrFlag, text)
 		}
 		out.Proxies = append(out.Proxies, p.Masked())
+	}
+	if out.Picker, err = gatewayPort("--endpoint-picker-listen", f.EndpointPicker); err != nil {
+		return out, err
+	}
+	if out.PickerPlain = f.EndpointPickerPlain; out.PickerPlain && !out.Picker.IsValid() {
+		return out, fmt.Errorf("%w --endpoint-picker-plaintext: it needs --endpoint-picker-listen", ErrFlag)
 	}
 	return out, nil
 }

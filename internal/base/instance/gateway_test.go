@@ -29,6 +29,24 @@ func TestGatewayPorts(t *testing.T) {
 	}
 }
 
+// The endpoint picker alone serves no Gateways; plain text must be wanted.
+func TestEndpointPickerFlag(t *testing.T) {
+	for _, c := range []struct {
+		at        string
+		plain, ok bool
+	}{{"", false, true}, {"", true, false}, {":9002", false, true}, {"127.0.0.1:9002", true, true},
+		{":0", false, false},
+		{"here:1", false, false}} {
+		p, err := gatewayPorts(Flags{EndpointPicker: c.at, EndpointPickerPlain: c.plain})
+		if (err == nil) != c.ok || err != nil && !errors.Is(err, ErrFlag) {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if err == nil && (p.On() != (c.at != "") || p.Serves() || p.PickerPlain != c.plain) {
+			t.Errorf("%+v: %+v", c, p)
+		}
+	}
+}
+
 func TestGatewaySeeing(t *testing.T) {
 	for _, c := range []struct {
 		log, proxies string

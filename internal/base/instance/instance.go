@@ -81,6 +81,10 @@ type Flags struct {
 	GatewayAccessLog string
 	// GatewayProxies are the ranges of load balancers that send PROXY headers, separated by commas.
 	GatewayProxies string
+	// EndpointPicker is where other gateways ask carob's endpoint picker, as IP:PORT or :PORT; empty: nowhere.
+	EndpointPicker string
+	// EndpointPickerPlain has it without TLS.
+	EndpointPickerPlain bool
 	// ServiceNodePorts are the node ports of services as FIRST-LAST or FIRST+COUNT.
 	ServiceNodePorts string
 	MaxPods          int

@@ -66,6 +66,8 @@ type World struct {
 	Host     []netip.Addr // addresses of this host, told when a port listens on all
 	// Failed are the ports that could not be opened.
 	Failed map[netip.AddrPort]string
+	// Offered: other gateways ask carob's picker, so all pools that have it are served, also those without a route.
+	Offered bool
 }
 
 // Plan is what is served, and what is said about it.
@@ -82,8 +84,9 @@ type Plan struct {
 	GRPCRoutes   map[Name][]gatewayv1.RouteParentStatus
 	TLSRoutes    map[Name][]gatewayv1.RouteParentStatus
 	Policies     map[Name][]gatewayv1.PolicyAncestorStatus
-	// Pools are the InferencePools that routes lead to. PoolStatus is what carob's Gateways say about each pool that
-	// there is; Models, Objectives and Rewrites have the conditions of theirs.
+	// Pools are the InferencePools that routes lead to, or about which other gateways may ask. PoolStatus is what
+	// carob's Gateways say about each pool that there is; Models, Objectives and Rewrites have the conditions of
+	// theirs.
 	Pools                        map[httproute.Ref]*Pool
 	PoolStatus                   map[httproute.Ref][]inferenceapi.Parent
 	Models, Objectives, Rewrites map[Name][]metav1.Condition
@@ -146,6 +149,7 @@ func Make(w *World) *Plan {
 	p.ingresses()
 	p.readPools()
 	p.gateways()
+	p.offerPools()
 	p.poolStatus()
 	return p.Plan
 }

@@ -42,6 +42,10 @@ const (
 	PickerKind  = "EndpointPicker"
 )
 
+// PickerAnnotation marks, with the value "true", a Service that leads to carob's own picker: other gateways ask there
+// by ext-proc, and carob's Gateways use the picker directly.
+const PickerAnnotation = "carob.dev/endpoint-picker"
+
 // pickerPort is the port of the Service of a picker that names none (v1alpha2).
 const pickerPort = 9002
 
@@ -57,6 +61,9 @@ type Pool struct {
 	// Config is the configuration of carob's picker; nil: the default, or the one before if Broken.
 	Config *routing.Config
 	Broken bool // the configuration cannot be used
+
+	// Asked is the Service by which other gateways ask carob's picker; empty: the pool names none.
+	Asked Name
 
 	problem    string // of the configuration
 	old        bool   // v1alpha2
@@ -134,6 +141,10 @@ func (p *planner) picker(pool *Pool, group, kind, name string, port int32, mode 
 		// without it carob's own serves.
 		return
 	}
+	if s := p.Services[of]; s != nil && s.Annotations[PickerAnnotation] == "true" {
+		pool.Asked = of
+		return
+	}
 	found, problem := p.service(of, port)
 	if problem != nil {
 		pool.unresolved = problem.message
@@ -141,6 +152,16 @@ func (p *planner) picker(pool *Pool, group, kind, name string, port int32, mode 
 	}
 	pool.Picker = &PoolPicker{Service: httproute.Ref{Namespace: of.Namespace, Name: of.Name, Port: port},
 		Plain: or(found.AppProtocol, "") == "kubernetes.io/h2c", FailOpen: mode == "FailOpen"}
+}
+
+// offerPools has the pools served about which other gateways may ask.
+func (p *planner) offerPools() {
+	for ref, pool := range p.pools { // any order: into maps
+		if p.Offered && pool.Picker == nil && pool.unresolved == "" {
+			p.Refs[ref] = true
+			p.Plan.Pools[ref] = pool
+		}
+	}
 }
 
 // poolBackend resolves a reference to a pool. Its port plays no role (1.1).

@@ -361,3 +361,35 @@ func TestRewrites(t *testing.T) {
 		}
 	}
 }
+
+// Other gateways may ask about every pool that carob picks for, with or without a route; a Service that is marked leads
+// to carob's picker.
+func TestOfferedPools(t *testing.T) {
+	service := &inferenceapi.Picker{Kind: "Service", Name: "web", Port: &inferenceapi.Port{Number: 80}}
+	for _, c := range []struct {
+		offered bool
+		mark    string
+		want    string
+	}{{false, "true", "[]"}, {true, "true", "[asks own]"}, {true, "yes", "[own]"}, {true, "", "[own]"}} {
+		w := world()
+		w.Offered = c.offered
+		web := w.Services[Name{Namespace: "a", Name: "web"}]
+		web.Annotations = map[string]string{PickerAnnotation: c.mark}
+		broken := &inferenceapi.Picker{Kind: "Service", Name: "nobody", Port: &inferenceapi.Port{Number: 80}}
+		w.Inference = &Inference{Pools: []*inferenceapi.Pool{poolOf("a", "own", nil), poolOf("a", "asks", service),
+			poolOf("a", "broken", broken)}}
+		plan := Make(w)
+		got := []string{}
+		for ref, p := range plan.Pools {
+			got = append(got, ref.Name)
+			if asked := p.Asked == (Name{Namespace: "a", Name: "web"}); asked !=
+				(ref.Name == "asks") || !plan.Refs[ref] {
+				t.Errorf("%+v: %s is asked about by %v", c, ref.Name, p.Asked)
+			}
+		}
+		slices.Sort(got)
+		if fmt.Sprint(got) != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}

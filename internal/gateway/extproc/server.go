@@ -1,0 +1,471 @@
+package extproc
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"golang.org/x/net/netutil"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// PoolHeader is the gRPC metadata that names the pool, as NAME.NAMESPACE. Without it the authority counts.
+const PoolHeader = "x-carob-inference-pool"
+
+// Limits of a server.
+const (
+	mostStreams     = 2048 // of all gateways
+	mostConnections = 256
+	mostMessage     = 1<<20 + 64<<10 // bytes; Envoy reads at most 1 MiB of a body at once
+	partTime        = time.Minute    // between two messages of a request
+	lifeTime        = time.Hour      // of a stream
+)
+
+// Request is a request that a gateway asks about. One goroutine calls its methods; End comes last, always, and once.
+type Request interface {
+	// Whole reports whether Pick needs the body. If not, the body is not shown.
+	Whole() bool
+	// Body takes a part of the body. The error is a *Refused.
+	Body(part []byte) error
+	// Pick chooses after the last part of the body. Errors that are no *Refused end the stream.
+	Pick(ctx context.Context) (*Choice, error)
+	// Sent says that the body is not needed any more.
+	Sent()
+	// Answered tells who answers; served is not valid if the gateway does not say.
+	Answered(code int, served netip.AddrPort)
+	// AnswerPart takes a part of the answer's body.
+	AnswerPart(part []byte)
+	// End says that nothing more comes: complete, the answer has come to its end; else the gateway has given up.
+	End(complete bool)
+}
+
+// Choice is where a request goes.
+type Choice struct {
+	Endpoints []netip.AddrPort // in order; at least one
+	Headers   map[string]string
+	Body      [][]byte // parts, of any length; not used unless the request is Whole
+}
+
+// Refused is an answer that the client gets instead: the status, and the header Name with the reason.
+type Refused struct {
+	Status             int
+	Name, Reason, Text string
+}
+
+func (r *Refused) Error() string { return r.Text }
+
+// Server offers a picker to other gateways. Its fields are set before Serve.
+type Server struct {
+	// Begin finds the pool by its name (PoolHeader) or by the authority, and begins a request with these headers.
+	// false: there is no such pool. subset are the only endpoints to choose from; port 0: any; nil: all of the pool.
+	Begin func(pool, authority string, h http.Header, subset []netip.AddrPort) (Request, bool)
+
+	streams            int
+	partTime, lifeTime time.Duration
+	open               atomic.Int64
+	extprocv3.UnimplementedExternalProcessorServer
+}
+
+// Serve serves until ctx is done, and closes ln. secure is nil for connections without TLS.
+func (s *Server) Serve(ctx context.Context, ln net.Listener, secure *tls.Config) error {
+	if s.streams == 0 {
+		s.streams, s.partTime, s.lifeTime = mostStreams, partTime, lifeTime
+	}
+	options := []grpc.ServerOption{grpc.MaxConcurrentStreams(1024), grpc.MaxRecvMsgSize(mostMessage),
+		grpc.StaticStreamWindowSize(64 << 10), grpc.ConnectionTimeout(10 * time.Second),
+		grpc.StreamInterceptor(s.bound),
+		grpc.MaxHeaderListSize(16 << 10), grpc.WaitForHandlers(true),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Minute, Timeout: 20 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second,
+			PermitWithoutStream: true})}
+	if secure != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(secure)))
+	}
+	server, healthy := grpc.NewServer(options...), health.NewServer()
+	extprocv3.RegisterExternalProcessorServer(server, s)
+	healthv1.RegisterHealthServer(server, healthy)
+	for _, name := range []string{"inference-extension", extprocv3.ExternalProcessor_ServiceDesc.ServiceName,
+		"liveness", "readiness"} {
+		healthy.SetServingStatus(name, healthv1.HealthCheckResponse_SERVING)
+	}
+	defer context.AfterFunc(ctx, server.Stop)()
+	err := server.Serve(netutil.LimitListener(ln, mostConnections))
+	server.Stop() // it waits for the streams
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // it was to stop
+	}
+	return err
+}
+
+// bound refuses streams above the limit.
+func (s *Server) bound(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	defer s.open.Add(-1)
+	if s.open.Add(1) > int64(s.streams) {
+		return status.Error(codes.ResourceExhausted, "too many requests at once")
+	}
+	return next(srv, stream)
+}
+
+// conversation is the server's side of a stream.
+type conversation struct {
+	server   *Server
+	stream   extprocv3.ExternalProcessor_ProcessServer
+	messages <-chan *extprocv3.ProcessingRequest
+	broken   <-chan error
+	life     <-chan time.Time
+	part     *time.Timer
+	request  Request
+	began    bool // the answer of the model server
+}
+
+var errOrder = status.Error(codes.InvalidArgument, "the message comes out of order")
+
+// Process implements the protocol: request headers, the body, and then the answer's headers and body.
+func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
+	messages, broken := make(chan *extprocv3.ProcessingRequest), make(chan error, 1)
+	go func() { // it ends with the stream, which ends with this call
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				broken <- err
+				return
+			}
+			select {
+			case messages <- m:
+			case <-stream.Context().Done():
+				broken <- status.FromContextError(stream.Context().Err()).Err()
+				return
+			}
+		}
+	}()
+	life := time.NewTimer(s.lifeTime)
+	defer life.Stop()
+	c := &conversation{server: s, stream: stream, messages: messages, broken: broken, life: life.C,
+		part: time.NewTimer(s.partTime)}
+	defer c.part.Stop()
+	err := c.converse()
+	if refused, ok := errors.AsType[*Refused](err); ok {
+		return stream.Send(refused.message())
+	}
+	return err
+}
+
+// converse returns nil when the gateway has ended the stream.
+func (c *conversation) converse() error {
+	m, err := c.next(true)
+	if err != nil {
+		return err
+	}
+	headers := m.GetRequestHeaders()
+	if headers == nil {
+		return errOrder
+	}
+	if p := m.GetProtocolConfig(); p != nil && !headers.GetEndOfStream() &&
+		p.GetRequestBodyMode() != filterv3.ProcessingMode_FULL_DUPLEX_STREAMED {
+		return status.Error(codes.InvalidArgument, "the mode of request bodies must be FULL_DUPLEX_STREAMED")
+	}
+	md, _ := metadata.FromIncomingContext(c.stream.Context())
+	pool, authority := strings.Join(md.Get(PoolHeader), ","), strings.Join(md.Get(":authority"), ",")
+	request, ok := c.server.Begin(pool, authority, httpHeaders(headers.GetHeaders()),
+		subsetOf(m.GetMetadataContext()))
+	if !ok {
+		return status.Errorf(codes.NotFound, "no InferencePool of carob's picker is known as %q or %q", pool, authority)
+	}
+	c.request = request
+	complete := false
+	defer func() { request.End(complete) }()
+	if headers.GetEndOfStream() || !request.Whole() {
+		err = c.pass(headers.GetEndOfStream())
+	} else {
+		err = c.whole()
+	}
+	if err != nil {
+		return err
+	}
+	request.Sent()
+	complete, err = c.answer()
+	return err
+}
+
+// next waits for a message; in time: it must come soon.
+func (c *conversation) next(soon bool) (*extprocv3.ProcessingRequest, error) {
+	var late <-chan time.Time
+	if soon {
+		c.part.Reset(c.server.partTime)
+		late = c.part.C
+	}
+	select {
+	case m := <-c.messages:
+		return m, nil
+	case err := <-c.broken:
+		return nil, err
+	case <-late:
+		return nil, status.Error(codes.DeadlineExceeded, "the gateway stopped within a request")
+	case <-c.life:
+		return nil, status.Error(codes.DeadlineExceeded, "the request takes too long")
+	}
+}
+
+// pass picks at once, and passes the body through.
+func (c *conversation) pass(end bool) error {
+	choice, err := c.request.Pick(c.stream.Context())
+	if err != nil {
+		return err
+	}
+	if err := c.stream.Send(picked(choice, -1)); err != nil {
+		return err
+	}
+	for !end {
+		m, err := c.next(true)
+		if err != nil {
+			return err
+		}
+		switch v := m.GetRequest().(type) {
+		case *extprocv3.ProcessingRequest_RequestBody:
+			end = v.RequestBody.GetEndOfStream()
+			err = sendBody([][]byte{v.RequestBody.GetBody()}, end, func(r *extprocv3.BodyResponse) error {
+				return c.stream.Send(&extprocv3.ProcessingResponse{
+					Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: r}})
+			})
+		case *extprocv3.ProcessingRequest_RequestTrailers:
+			end = true
+			err = c.trailers()
+		default:
+			err = errOrder
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// whole picks when the body is complete.
+func (c *conversation) whole() error {
+	trailers := false
+	for end := false; !end; {
+		m, err := c.next(true)
+		if err != nil {
+			return err
+		}
+		switch v := m.GetRequest().(type) {
+		case *extprocv3.ProcessingRequest_RequestBody:
+			end = v.RequestBody.GetEndOfStream()
+			err = c.request.Body(v.RequestBody.GetBody())
+		case *extprocv3.ProcessingRequest_RequestTrailers:
+			end, trailers = true, true
+		default:
+			err = errOrder
+		}
+		if err != nil {
+			return err
+		}
+	}
+	choice, err := c.request.Pick(c.stream.Context())
+	if err != nil {
+		return err
+	}
+	length := 0
+	for _, p := range choice.Body {
+		length += len(p)
+	}
+	if err := c.stream.Send(picked(choice, length)); err != nil {
+		return err
+	}
+	if err := sendBody(choice.Body, !trailers, func(r *extprocv3.BodyResponse) error {
+		return c.stream.Send(&extprocv3.ProcessingResponse{
+			Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: r}})
+	}); err != nil || !trailers {
+		return err
+	}
+	return c.trailers()
+}
+
+func (c *conversation) trailers() error {
+	return c.stream.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestTrailers{
+		RequestTrailers: &extprocv3.TrailersResponse{}}})
+}
+
+// answer follows the answer of the model server. It is complete when its end has come, or when the gateway closes the
+// stream after its headers.
+func (c *conversation) answer() (complete bool, err error) {
+	for ended := false; ; {
+		m, err := c.next(false)
+		if errors.Is(err, io.EOF) {
+			return c.began, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		out := &extprocv3.ProcessingResponse{}
+		switch v := m.GetRequest().(type) {
+		case *extprocv3.ProcessingRequest_ResponseHeaders:
+			if c.began {
+				return false, errOrder
+			}
+			c.began, ended = true, v.ResponseHeaders.GetEndOfStream()
+			h := v.ResponseHeaders.GetHeaders()
+			code := 0
+			for _, p := range h.GetHeaders() {
+				if p.GetKey() == ":status" {
+					code, _ = strconv.Atoi(valueOf(p)) // 0: not known
+				}
+			}
+			c.request.Answered(code, servedBy(m.GetMetadataContext()))
+			out.Response = &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{}}
+			err = c.stream.Send(out)
+		case *extprocv3.ProcessingRequest_ResponseBody:
+			if !c.began || ended {
+				return false, errOrder
+			}
+			part := v.ResponseBody.GetBody()
+			ended = v.ResponseBody.GetEndOfStream()
+			c.request.AnswerPart(part)
+			err = sendBody([][]byte{part}, ended, func(r *extprocv3.BodyResponse) error {
+				return c.stream.Send(&extprocv3.ProcessingResponse{
+					Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: r}})
+			})
+		case *extprocv3.ProcessingRequest_ResponseTrailers:
+			if !c.began || ended {
+				return false, errOrder
+			}
+			ended = true
+			out.Response = &extprocv3.ProcessingResponse_ResponseTrailers{
+				ResponseTrailers: &extprocv3.TrailersResponse{}}
+			err = c.stream.Send(out)
+		default:
+			return false, errOrder
+		}
+		if err != nil || ended {
+			return ended, err
+		}
+	}
+}
+
+// sendBody sends a body in messages that gateways take; the last one says that it is the end.
+func sendBody(parts [][]byte, end bool, send func(*extprocv3.BodyResponse) error) error {
+	var all [][]byte
+	for _, p := range parts {
+		all = slices.AppendSeq(all, slices.Chunk(p, chunk))
+	}
+	if len(all) == 0 {
+		all = [][]byte{nil}
+	}
+	for i, p := range all {
+		if err := send(&extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{
+			BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{
+				StreamedResponse: &extprocv3.StreamedBodyResponse{Body: p,
+					EndOfStream: end && i == len(all)-1}}}}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// picked is the answer to the headers. length is that of the body; below 0: it stays.
+func picked(c *Choice, length int) *extprocv3.ProcessingResponse {
+	var list []string
+	for _, at := range c.Endpoints {
+		list = append(list, at.String())
+	}
+	to := strings.Join(list, ",")
+	set := []*corev3.HeaderValueOption{option(Destination, to)}
+	if length >= 0 {
+		set = append(set, option("content-length", strconv.Itoa(length)))
+	}
+	for name, v := range c.Headers {
+		set = append(set, option(strings.ToLower(name), v))
+	}
+	return &extprocv3.ProcessingResponse{
+		DynamicMetadata: &structpb.Struct{Fields: map[string]*structpb.Value{namespace: structpb.NewStructValue(
+			&structpb.Struct{Fields: map[string]*structpb.Value{Destination: structpb.NewStringValue(to)}})}},
+		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
+			Response: &extprocv3.CommonResponse{ClearRouteCache: true,
+				HeaderMutation: &extprocv3.HeaderMutation{SetHeaders: set}}}}}
+}
+
+func option(name, v string) *corev3.HeaderValueOption {
+	return &corev3.HeaderValueOption{Header: pair(name, v),
+		AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD}
+}
+
+func (r *Refused) message() *extprocv3.ProcessingResponse {
+	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
+		ImmediateResponse: &extprocv3.ImmediateResponse{Status: &typev3.HttpStatus{Code: typev3.StatusCode(r.Status)},
+			Headers: &extprocv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{option(r.Name, r.Reason)}},
+			Body:    []byte(r.Text)}}}
+}
+
+func valueOf(p *corev3.HeaderValue) string {
+	if raw := p.GetRawValue(); len(raw) > 0 {
+		return string(raw)
+	}
+	return p.GetValue()
+}
+
+func httpHeaders(m *corev3.HeaderMap) http.Header {
+	h := http.Header{}
+	for _, p := range m.GetHeaders() {
+		h.Add(p.GetKey(), valueOf(p))
+	}
+	return h
+}
+
+// servedBy reads who has answered; not valid: the gateway does not say.
+func servedBy(m *corev3.Metadata) netip.AddrPort {
+	at, err := netip.ParseAddrPort(m.GetFilterMetadata()[namespace].GetFields()[Served].GetStringValue())
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+}
+
+// mostSubset bounds how many endpoints a gateway may choose from.
+const mostSubset = 1024
+
+// subsetOf reads the endpoints among which a gateway wants the choice (2.1); nil: it does not say.
+func subsetOf(m *corev3.Metadata) []netip.AddrPort {
+	v := m.GetFilterMetadata()["envoy.lb.subset_hint"].GetFields()["x-gateway-destination-endpoint-subset"]
+	if v == nil {
+		return nil
+	}
+	list := strings.Split(v.GetStringValue(), ",")
+	for _, e := range v.GetListValue().GetValues() {
+		list = append(list, e.GetStringValue())
+	}
+	out := []netip.AddrPort{}
+	for _, text := range list[:min(len(list), mostSubset)] {
+		text = strings.TrimSpace(text)
+		at, err := netip.ParseAddrPort(text)
+		if err != nil {
+			ip, bad := netip.ParseAddr(text)
+			if bad != nil {
+				continue
+			}
+			at = netip.AddrPortFrom(ip, 0)
+		}
+		out = append(out, netip.AddrPortFrom(at.Addr().Unmap(), at.Port()))
+	}
+	return out
+}

@@ -1,0 +1,338 @@
+package extproc
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// asker is a Request that sends the body back, and tells how it ended.
+type asker struct {
+	whole  bool
+	body   []byte
+	pick   chan struct{} // nil: at once
+	served netip.AddrPort
+	answer []byte
+	ended  chan bool
+}
+
+func (a *asker) Whole() bool { return a.whole }
+func (a *asker) Body(p []byte) error {
+	if a.body = append(a.body, p...); len(a.body) > 1<<20 {
+		return &Refused{413, "x-reason", "large", "too large"}
+	}
+	return nil
+}
+func (a *asker) Pick(ctx context.Context) (*Choice, error) {
+	if a.pick != nil {
+		select {
+		case <-a.pick:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return &Choice{Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:80")},
+		Body: [][]byte{[]byte("<"), a.body, []byte(">")}}, nil
+}
+func (a *asker) Sent()                                 {}
+func (a *asker) Answered(_ int, served netip.AddrPort) { a.served = served }
+func (a *asker) AnswerPart(p []byte)                   { a.answer = append(a.answer, p...) }
+func (a *asker) End(complete bool)                     { a.ended <- complete }
+
+// start serves with short times, and returns a connection to it. Each request gets an asker from begin.
+func start(t *testing.T, s *Server) *grpc.ClientConn {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan error, 1)
+	go func() { over <- s.Serve(ctx, ln, nil) }()
+	conn, err := grpc.NewClient(ln.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+		if n := s.open.Load(); n != 0 {
+			t.Errorf("%d streams are left", n)
+		}
+		_ = conn.Close()
+	})
+	return conn
+}
+
+func server(a *asker) *Server {
+	a.ended = make(chan bool, 10)
+	return &Server{streams: 3, partTime: time.Minute, lifeTime: time.Minute,
+		Begin: func(pool, _ string, _ http.Header, subset []netip.AddrPort) (Request, bool) {
+			if len(subset) == 2 {
+				a.served = subset[1]
+			}
+			return a, pool != "none"
+		}}
+}
+
+func requestHeaders(end bool) *extprocv3.ProcessingRequest {
+	return &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{
+		RequestHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{}, EndOfStream: end}}}
+}
+
+func requestBody(text string, end bool) *extprocv3.ProcessingRequest {
+	return &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{
+		RequestBody: &extprocv3.HttpBody{Body: []byte(text), EndOfStream: end}}}
+}
+
+func responseHeaders(end bool) *extprocv3.ProcessingRequest {
+	return &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{
+		ResponseHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{}, EndOfStream: end}}}
+}
+
+func responseBody(text string, end bool) *extprocv3.ProcessingRequest {
+	return &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseBody{
+		ResponseBody: &extprocv3.HttpBody{Body: []byte(text), EndOfStream: end}}}
+}
+
+// carob's own client and server understand each other; large bodies go in parts.
+func TestServed(t *testing.T) {
+	for _, size := range []int{0, 1, chunk, 5*chunk + 7} {
+		a := &asker{whole: true}
+		conn := start(t, server(a))
+		body := bytes.Repeat([]byte("x"), size)
+		c := &Client{conn}
+		stream, got, err := c.Pick(t.Context(), httptest.NewRequest("POST", "/v1/completions", nil), body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Endpoints) != 1 || string(got.Body) != "<"+string(body)+">" {
+			t.Errorf("%d: %v, %d bytes", size, got.Endpoints, len(got.Body))
+		}
+		by := netip.MustParseAddrPort("10.0.0.2:81")
+		if _, err := stream.Answered(200, http.Header{}, by); err != nil {
+			t.Fatal(err)
+		}
+		stream.Close()
+		if <-a.ended; a.served != by {
+			t.Error(a.served)
+		}
+	}
+}
+
+// The answer's body passes through; its end is the end of the request.
+func TestAnswerPasses(t *testing.T) {
+	a := &asker{}
+	stream, err := extprocv3.NewExternalProcessorClient(start(t, server(a))).Process(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []*extprocv3.ProcessingRequest{requestHeaders(false), requestBody("a", false),
+		requestBody("", true), responseHeaders(false), responseBody("to", false), responseBody("ken", true)} {
+		if err := stream.Send(m); err != nil {
+			t.Fatal(err)
+		}
+		got, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, out := m.GetRequestBody(), got.GetRequestBody()
+		if m.GetResponseBody() != nil {
+			in, out = m.GetResponseBody(), got.GetResponseBody()
+		}
+		s := out.GetResponse().GetBodyMutation().GetStreamedResponse()
+		if string(in.GetBody()) != string(s.GetBody()) || in.GetEndOfStream() != s.GetEndOfStream() {
+			t.Errorf("%v: %v", m, got)
+		}
+	}
+	if !<-a.ended || string(a.answer) != "token" || a.body != nil {
+		t.Errorf("%q %q", a.answer, a.body)
+	}
+}
+
+// Whoever lies about the order, or sends too much, gets an error, and nothing is left of the request.
+func TestHostileOrder(t *testing.T) {
+	type list = []*extprocv3.ProcessingRequest
+	buffered := requestHeaders(false)
+	buffered.ProtocolConfig = &extprocv3.ProtocolConfiguration{RequestBodyMode: filterv3.ProcessingMode_BUFFERED}
+	for what, c := range map[string]struct {
+		send  list
+		begun bool
+		code  codes.Code
+	}{
+		"body first":       {list{requestBody("x", true)}, false, codes.InvalidArgument},
+		"nothing in it":    {list{{}}, false, codes.InvalidArgument},
+		"two headers":      {list{requestHeaders(false), requestHeaders(false)}, true, codes.InvalidArgument},
+		"answer too early": {list{requestHeaders(false), responseHeaders(false)}, true, codes.InvalidArgument},
+		"body after end": {list{requestHeaders(false), requestBody("", true), requestBody("", true)}, true,
+			codes.InvalidArgument},
+		"answer's body first": {list{requestHeaders(true), responseBody("x", false)}, true, codes.InvalidArgument},
+		"answered twice": {list{requestHeaders(true), responseHeaders(false), responseHeaders(false)}, true,
+			codes.InvalidArgument},
+		"buffered": {list{buffered}, false, codes.InvalidArgument},
+		"large message": {list{requestHeaders(false), requestBody(string(make([]byte, mostMessage)), false)}, true,
+			codes.ResourceExhausted},
+	} {
+		a := &asker{whole: true}
+		stream, err := extprocv3.NewExternalProcessorClient(start(t, server(a))).Process(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range c.send {
+			_ = stream.Send(m) // it may have ended
+		}
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		if status.Code(err) != c.code {
+			t.Errorf("%s: %v", what, err)
+		}
+		if c.begun && <-a.ended {
+			t.Errorf("%s: it counts as answered", what)
+		}
+	}
+}
+
+// A refusal is an answer for the client.
+func TestRefusal(t *testing.T) {
+	a := &asker{whole: true}
+	_, got, err := (&Client{start(t, server(a))}).Pick(t.Context(), httptest.NewRequest("POST", "/", nil),
+		make([]byte, 2<<20))
+	if err != nil || got.Answer == nil || got.Answer.Status != 413 ||
+		got.Answer.Headers.Set.Get("X-Reason") != "large" {
+		t.Errorf("%+v: %v", got, err)
+	}
+	<-a.ended
+}
+
+// A gateway that stops within the body, before the answer, or during the pick holds nothing for long.
+func TestStopped(t *testing.T) {
+	for what, c := range map[string]struct {
+		send       *extprocv3.ProcessingRequest
+		part, life time.Duration
+		pick       chan struct{}
+	}{
+		"in the body":       {requestHeaders(false), time.Millisecond, time.Minute, nil},
+		"before the answer": {requestHeaders(true), time.Minute, time.Millisecond, nil},
+		"in the pick":       {requestHeaders(true), time.Minute, time.Minute, make(chan struct{})},
+	} {
+		a := &asker{whole: true, pick: c.pick}
+		s := server(a)
+		s.partTime, s.lifeTime = c.part, c.life
+		var begun atomic.Bool
+		begin := s.Begin
+		s.Begin = func(pool, at string, h http.Header, subset []netip.AddrPort) (Request, bool) {
+			begun.Store(true)
+			return begin(pool, at, h, subset)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		stream, err := extprocv3.NewExternalProcessorClient(start(t, s)).Process(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = stream.Send(c.send)
+		if c.pick != nil {
+			cancel()
+		}
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		want := codes.DeadlineExceeded
+		if c.pick != nil {
+			want = codes.Canceled
+		}
+		if status.Code(err) != want {
+			t.Errorf("%s: %v", what, err)
+		}
+		if c.pick == nil && begun.Load() && <-a.ended {
+			t.Errorf("%s: it counts as answered", what)
+		}
+		cancel()
+	}
+}
+
+// Streams above the limit are refused; one that ends makes room. A pool that is not known is told.
+func TestManyStreams(t *testing.T) {
+	a := &asker{whole: true, pick: make(chan struct{})}
+	client := extprocv3.NewExternalProcessorClient(start(t, server(a)))
+	var open []extprocv3.ExternalProcessor_ProcessClient
+	refused := 0
+	for range 10 {
+		stream, err := client.Process(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, stream)
+	}
+	errs := make(chan error, len(open))
+	for _, s := range open {
+		go func() { _, err := s.Recv(); errs <- err }()
+	}
+	for ; refused < 7; refused++ {
+		if err := <-errs; status.Code(err) != codes.ResourceExhausted {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range open {
+		_ = s.CloseSend()
+	}
+	for range 3 {
+		<-errs
+	}
+	ctx := metadata.AppendToOutgoingContext(t.Context(), PoolHeader, "none")
+	err := status.Error(codes.ResourceExhausted, "")
+	for status.Code(err) == codes.ResourceExhausted { // until the server has counted the ends
+		var s extprocv3.ExternalProcessor_ProcessClient
+		if s, err = client.Process(ctx); err == nil {
+			_ = s.Send(requestHeaders(true))
+			_, err = s.Recv()
+		}
+	}
+	if status.Code(err) != codes.NotFound {
+		t.Error(err)
+	}
+}
+
+// gone is a stream that has ended, with a message that nobody has taken yet.
+type gone struct {
+	extprocv3.ExternalProcessor_ProcessServer
+	ctx context.Context //nolint:containedctx // of the stream
+}
+
+func (g *gone) Context() context.Context { return g.ctx }
+func (g *gone) Recv() (*extprocv3.ProcessingRequest, error) {
+	return requestHeaders(true), nil
+}
+
+// A stream that ends while a message arrives is not kept until its time is over.
+func TestEndsWithMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 100 { // whether the message or the end comes first is random
+			a := &asker{pick: make(chan struct{})}
+			before := time.Now()
+			if err := server(a).Process(&gone{ctx: ctx}); err == nil || time.Since(before) > 0 {
+				t.Fatalf("%v after %v", err, time.Since(before))
+			}
+		}
+	})
+}

@@ -1,0 +1,237 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"carob/internal/core/gatewayplan"
+	"carob/internal/core/gatewayplan/inferenceapi"
+	"carob/internal/core/httproute"
+	"carob/internal/core/modelbody"
+	"carob/internal/core/routing"
+	"carob/internal/gateway/extproc"
+	"carob/internal/inference"
+)
+
+// offer serves carob's picker to other gateways until ctx is done.
+func (g *Gateway) offer(ctx context.Context) {
+	for {
+		ln, err := net.Listen("tcp", g.cfg.Picker.String())
+		if err == nil {
+			err = (&extproc.Server{Begin: g.asked}).Serve(ctx, ln, g.cfg.PickerTLS)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		klog.FromContext(ctx).Error(err, "Cannot serve the endpoint picker; trying again", "after", retryAfter)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retryAfter):
+		}
+	}
+}
+
+// offers are the pools about which other gateways may ask. It is replaced, never changed.
+type offers struct {
+	byName    map[string]*pool // by NAME.NAMESPACE; of two versions v1
+	byService map[name]*pool   // by the Service in endpointPickerRef; nil: several pools name it
+}
+
+func newOffers(plan *gatewayplan.Plan, pools map[httproute.Ref]*pool) *offers {
+	o := &offers{byName: map[string]*pool{}, byService: map[name]*pool{}}
+	for ref, p := range plan.Pools { // any order: into maps
+		if p.Picker != nil {
+			continue
+		}
+		key := ref.Name + "." + ref.Namespace
+		if o.byName[key] == nil || ref.Pool == inferenceapi.Group {
+			o.byName[key] = pools[ref]
+		}
+		if p.Asked == (name{}) {
+			continue
+		}
+		if _, several := o.byService[p.Asked]; several {
+			o.byService[p.Asked] = nil
+		} else {
+			o.byService[p.Asked] = pools[ref]
+		}
+	}
+	return o
+}
+
+// find finds a pool by its name NAME.NAMESPACE, or, without one, by the authority: SERVICE.NAMESPACE with or without
+// .svc and the cluster's domain, a port, or Istio's cluster name before it; or NAME.NAMESPACE of the pool.
+func (o *offers) find(pool, authority string) *pool {
+	if o == nil {
+		return nil
+	}
+	if pool != "" {
+		return o.byName[pool]
+	}
+	authority = authority[strings.LastIndexByte(authority, '|')+1:]
+	host, _, _ := strings.Cut(authority, ":")
+	if labels := strings.Split(host, "."); len(labels) == 2 || len(labels) > 2 && labels[2] == "svc" {
+		if p, ok := o.byService[name{Namespace: labels[1], Name: labels[0]}]; ok {
+			return p
+		}
+	}
+	return o.byName[host]
+}
+
+// asked begins a request that another gateway asks about.
+func (g *Gateway) asked(poolName, authority string, h http.Header, subset []netip.AddrPort) (extproc.Request, bool) {
+	p := g.offers.Load().find(poolName, authority)
+	if p == nil {
+		return nil, false
+	}
+	s := p.served.Load()
+	if s == nil || s.own == nil {
+		return nil, false
+	}
+	return &asking{pool: p, served: s, header: h, subset: subset}, true
+}
+
+// asking is a request that goes through another gateway. It implements extproc.Request.
+type asking struct {
+	pool   *pool
+	served *served
+	header http.Header
+	subset []netip.AddrPort
+
+	scan   modelbody.Scanner
+	buffer []byte
+	held   int64 // bytes, of all that requests may hold
+	choice *inference.Pick
+	target *Target // it has the request: its pod is not told to stop
+	status int
+	usage  modelbody.Answer
+}
+
+// Whole implements extproc.Request.
+func (a *asking) Whole() bool { return !passes(a.header) }
+
+func refusing(status int, reason, text string) error {
+	return &extproc.Refused{Status: status, Name: routing.ReasonHeader, Reason: reason, Text: text}
+}
+
+// Body implements extproc.Request.
+func (a *asking) Body(part []byte) error {
+	if e := a.header.Get("Content-Encoding"); e != "" && e != "identity" {
+		return refusing(http.StatusUnsupportedMediaType, badBody, "the body of an inference request is compressed")
+	}
+	need := len(a.buffer) + len(part)
+	if need > inferenceBody {
+		return refusing(http.StatusRequestEntityTooLarge, largeBody, errTooLarge.Error())
+	}
+	if need > cap(a.buffer) {
+		size := int64(min(max(need, 2*cap(a.buffer), firstBody), inferenceBody))
+		if a.served.bodies.Add(size-a.held) > inferenceBodies {
+			a.served.bodies.Add(a.held - size)
+			return refusing(http.StatusTooManyRequests, string(routing.Saturated), "too many large requests at once")
+		}
+		a.held = size
+		a.buffer = append(make([]byte, 0, size), a.buffer...)
+	}
+	a.buffer = append(a.buffer, part...)
+	if err := a.scan.Scan(a.buffer); err != nil {
+		return refusing(http.StatusBadRequest, badBody, err.Error())
+	}
+	return nil
+}
+
+// Pick implements extproc.Request.
+func (a *asking) Pick(ctx context.Context) (*extproc.Choice, error) {
+	ctx, cancel := context.WithTimeout(ctx, pickTime)
+	defer cancel()
+	if len(a.buffer) > 0 {
+		if err := a.scan.Close(); err != nil {
+			return nil, refusing(http.StatusBadRequest, badBody, err.Error())
+		}
+	}
+	facts := &a.scan.Facts
+	if a.held > 0 && a.served.plan.Models.Rewrites() && !facts.HasModel {
+		return nil, refusing(http.StatusBadRequest, badBody, "the body names no model")
+	}
+	r := a.served.request(a.header, facts, a.buffer)
+	r.Subset = a.subset
+	choice, err := a.served.own.Pick(ctx, r)
+	if err != nil {
+		if no, ok := errors.AsType[*inference.Refused](err); ok {
+			return nil, refusing(no.Status(), string(no.Reason), http.StatusText(no.Status()))
+		}
+		return nil, err
+	}
+	a.choice = choice
+	a.hold(choice.Address())
+	out := &extproc.Choice{Endpoints: choice.Endpoints(), Body: [][]byte{a.buffer}}
+	if facts.HasModel && r.Target != facts.Model {
+		before, model, rest := facts.Rewritten(a.buffer, r.Target)
+		out.Body = [][]byte{before, model, rest}
+	}
+	if choice.Prefill.IsValid() {
+		out.Headers = map[string]string{"x-prefiller-host-port": choice.Prefill.String()}
+	}
+	return out, nil
+}
+
+// hold lets the pod at an address live until the request has ended.
+func (a *asking) hold(at netip.AddrPort) {
+	if a.target != nil {
+		a.target.end()
+		a.target = nil
+	}
+	for _, t := range *a.pool.endpoints.Load() {
+		if t.Address == at && t.begin() {
+			a.target = t
+			return
+		}
+	}
+}
+
+// Sent implements extproc.Request.
+func (a *asking) Sent() {
+	a.served.bodies.Add(-a.held)
+	a.buffer, a.held = nil, 0
+}
+
+// Answered implements extproc.Request.
+func (a *asking) Answered(code int, served netip.AddrPort) {
+	a.status = code
+	if before := a.choice.Address(); served != before && slices.Contains(a.choice.Endpoints(), served) {
+		for at, ok := before, true; ok && at != served; {
+			at, ok = a.choice.Failed(false)
+		}
+		a.hold(a.choice.Address())
+	}
+	a.choice.FirstByte()
+}
+
+// AnswerPart implements extproc.Request.
+func (a *asking) AnswerPart(part []byte) { a.usage.Write(part) }
+
+// End implements extproc.Request.
+func (a *asking) End(complete bool) {
+	a.Sent()
+	if a.choice == nil {
+		return
+	}
+	how := routing.Aborted
+	if complete {
+		how = routing.Answered
+	}
+	u := a.usage.Usage()
+	a.choice.End(inference.Result{Outcome: how, Status: a.status, AnswerBytes: a.usage.Bytes,
+		InputTokens: u.Input, OutputTokens: u.Output, CachedTokens: u.Cached})
+	if a.target != nil {
+		a.target.end()
+	}
+}
