@@ -15,18 +15,12 @@ import (
 
 // neverRecorded are the reasons of L10's tables that nobody records here, and why.
 var neverRecorded = map[string]string{
-	"FailedValidation":           "a manifest that can't be used is logged (docs/differences.md)",
-	"SuccessfulMountVolume":      "a block volume that is there says nothing (docs/differences.md)",
-	"SuccessfulAttachVolume":     "no volumes that are attached",
-	"FailedAttachVolume":         "no volumes that are attached",
-	"FileSystemResizeSuccessful": "no volumes that are resized",
-	"FileSystemResizeFailed":     "no volumes that are resized",
-	"VolumeResizeFailed":         "no volumes that are resized",
-	"FailedPodSandBoxStatus":     "a sandbox's status is read with the next look; when that fails, FailedSync says so",
-	"HostIPsIPFamilyMismatch":    "upstream's code never gets there (docs/differences.md)",
-	"ContainerGCFailed":          "dead containers are removed one by one (docs/differences.md)",
-	"InvalidImageID":             "its feature is off upstream, too (docs/differences.md)",
-	"KubeletSetupFailed":         "carob ends and says why (docs/differences.md)",
+	"FailedValidation":        "a manifest that can't be used is logged (docs/differences.md)",
+	"FailedPodSandBoxStatus":  "a sandbox's status is read with the next look; when that fails, FailedSync says so",
+	"HostIPsIPFamilyMismatch": "upstream's code never gets there (docs/differences.md)",
+	"ContainerGCFailed":       "dead containers are removed one by one (docs/differences.md)",
+	"InvalidImageID":          "its feature is off upstream, too (docs/differences.md)",
+	"KubeletSetupFailed":      "carob ends and says why (docs/differences.md)",
 }
 
 // composed are the reasons that are put together from a part and the reason of a condition.
@@ -55,7 +49,7 @@ func TestEventsOfTheSpecification(t *testing.T) {
 				continue
 			}
 			seen++
-			if part := composed[reason]; written[part] {
+			if part, ok := composed[reason]; ok && written[part] {
 				continue
 			}
 			switch why := neverRecorded[reason]; {

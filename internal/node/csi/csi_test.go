@@ -442,6 +442,15 @@ func TestBlock(t *testing.T) {
 	if err != nil || link != filepath.Join(w.root, "plugins/kubernetes.io/csi/volumeDevices/publish/raw/u1") {
 		t.Fatalf("link %s, %v", link, err)
 	}
+	if _, err := w.SetUp(t.Context(), w.request("u1", "raw", true)); err != nil {
+		t.Fatal(err)
+	}
+	// Said once, however often it is set up.
+	if want := []string{fmt.Sprintf("SuccessfulMountVolume: MapVolume.MapPodDevice succeeded for volume \"raw\" "+
+		"volumeMapPath %q", filepath.Join(w.root, "pods/u1/volumeDevices/kubernetes.io~csi"))}; !slices.Equal(
+		w.told(), want) {
+		t.Errorf("events %q, want %q", w.told(), want)
+	}
 	if err := w.Release(t.Context(), "u1"); err != nil {
 		t.Fatal(err)
 	}
@@ -455,6 +464,9 @@ func TestBlock(t *testing.T) {
 	})
 	if _, err := w.SetUp(t.Context(), w.request("u2", "raw", true)); err == nil {
 		t.Fatal("a file was taken for a block device")
+	}
+	if n := len(w.told()); n != 1 {
+		t.Errorf("a failure is told as success: %q", w.told())
 	}
 }
 

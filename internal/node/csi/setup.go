@@ -13,7 +13,6 @@ import (
 	"time"
 
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
-	"golang.org/x/sys/unix"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -156,6 +155,9 @@ func (m *Manager) SetUp(ctx context.Context, req Request) (Ready, error) {
 	if u.Block {
 		if ready.Device, err = m.mapDevice(t); err != nil {
 			return Ready{}, &StepError{"MapVolume.MapPodDevice", err}
+		}
+		if !again {
+			m.tellMapped(u, t)
 		}
 	} else {
 		ready.Path = m.targetPath(t)
@@ -498,22 +500,6 @@ func (m *Manager) publishFailed(t *target) {
 	m.mu.Lock()
 	t.record = false
 	m.mu.Unlock()
-}
-
-// mapDevice finds the block device that a driver published (S4.82).
-func (m *Manager) mapDevice(t *target) (string, error) {
-	path, err := filepath.EvalSymlinks(m.targetPath(t))
-	if err != nil {
-		return "", fmt.Errorf("find the block device that the driver published: %w", err)
-	}
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return "", fmt.Errorf("look at the block device that the driver published: %w", err)
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return "", fmt.Errorf("the driver published no block device at %s", path)
-	}
-	return path, nil
 }
 
 // secret reads what a volume's driver is to be told in secret; nil for no reference.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -125,6 +126,13 @@ func (w *world) begin() {
 	all.Go(func() { _ = m.Run(ctx) })
 	w.stop = func() { cancel(); all.Wait() }
 	w.registered()
+}
+
+// told are the events so far.
+func (w *world) told() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.events)
 }
 
 // registered waits until the driver was told what became of its registration.

@@ -17,47 +17,47 @@ func (m *Manager) devicesDir(uid types.UID) string {
 	return filepath.Join(m.podDir(uid), "volumeDevices", "kubernetes.io~local-volume")
 }
 
-// blockDevice returns the device of a volume. A file becomes one by a loop device. The link comes before anything
-// uses the device, so that Remove finds it.
-func (m *Manager) blockDevice(uid types.UID, pv *corev1.PersistentVolume) (string, error) {
+// blockDevice returns the device of a volume, and whether the pod's link to it is new. A file becomes one by a loop
+// device. The link comes before anything uses the device, so that Remove finds it.
+func (m *Manager) blockDevice(uid types.UID, pv *corev1.PersistentVolume) (device string, linked bool, err error) {
 	if pv.Spec.Local == nil {
-		return "", errors.New("no volume plugin matched: this node supports block volumes of kind local")
+		return "", false, errors.New("no volume plugin matched: this node supports block volumes of kind local")
 	}
 	if err := checkName(pv.Name); err != nil {
-		return "", err
+		return "", false, err
 	}
 	m.devices.Lock()
 	defer m.devices.Unlock()
-	device := pv.Spec.Local.Path
+	device = pv.Spec.Local.Path
 	// Not by its name later: what is checked is what is attached.
 	f, err := os.OpenFile(device, os.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	switch mode := info.Mode(); {
 	case mode.IsRegular():
 		if device, err = attachLoop(f); err != nil {
-			return "", err
+			return "", false, err
 		}
 	case mode&(fs.ModeDevice|fs.ModeCharDevice) != fs.ModeDevice:
-		return "", fmt.Errorf("%q is neither a block device nor a file", device)
+		return "", false, fmt.Errorf("%q is neither a block device nor a file", device)
 	}
 	link := filepath.Join(m.devicesDir(uid), pv.Name)
 	if old, err := os.Readlink(link); err == nil && old == device {
-		return device, nil
+		return device, false, nil
 	}
 	if err := os.MkdirAll(filepath.Dir(link), 0o750); err != nil {
-		return "", err
+		return "", false, err
 	}
 	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
+		return "", false, err
 	}
-	return device, os.Symlink(device, link)
+	return device, true, os.Symlink(device, link)
 }
 
 // releaseDevices frees the loop devices of a pod that no other pod uses.

@@ -92,9 +92,13 @@ func (m *Manager) persistent(ctx context.Context, p *podVolumes, v *corev1.Volum
 	}
 	set := spec.Volume{ReadOnly: readOnly, Claim: name, Persistent: pluginOf(pv)}
 	if block {
-		set.Device, err = m.blockDevice(p.uid, pv)
-		if err != nil {
+		linked := false
+		if set.Device, linked, err = m.blockDevice(p.uid, pv); err != nil {
 			return set, &stepError{mapStep, pv.Name, err}
+		}
+		if linked && m.cfg.Event != nil { // L10.26
+			m.cfg.Event(p.pod, corev1.EventTypeNormal, "SuccessfulMountVolume", fmt.Sprintf(
+				"MapVolume.MapPodDevice succeeded for volume %q volumeMapPath %q", pv.Name, m.devicesDir(p.uid)))
 		}
 		return set, nil
 	}

@@ -3,6 +3,7 @@ package volume
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -262,6 +263,16 @@ func TestBlockVolume(t *testing.T) {
 			t.Fatalf("device %q after %q", v.Device, device)
 		}
 		device = v.Device
+		for range 2 { // said once, however often it is prepared
+			want := fmt.Sprintf("SuccessfulMountVolume MapVolume.MapPodDevice succeeded for volume \"pv\" volumeMapPath %q",
+				filepath.Join(w.root, "pods", uid, "volumeDevices", "kubernetes.io~local-volume"))
+			if n := len(w.events); n != map[string]int{"p1": 1, "p2": 2}[uid] || w.events[n-1] != want {
+				t.Errorf("events %q, want %q", w.events, want)
+			}
+			if err := w.Prepare(t.Context(), pod); err != nil {
+				t.Fatal(err)
+			}
+		}
 		w.Manager = w.restart()
 		w.cfg.Persistent = s
 	}
