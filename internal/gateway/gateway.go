@@ -193,7 +193,7 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 				g.retire(running.site.Swap(s))
 				continue
 			}
-			running.stop(drainTime)
+			running.stop()
 			g.retire(running.site.Load())
 			delete(g.ports, at)
 		}
@@ -210,7 +210,7 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 			delete(g.ports, at)
 			_ = g.cfg.Sockets.Forget(fdstore.Name(SocketPrefix, at.String())) // it listens a little longer else
 			g.retire(running.site.Load())
-			g.closed.Go(func() { running.stop(drainTime) })
+			g.closed.Go(func() { running.stop() })
 		}
 	}
 	g.cfg.Sockets.Rest()
@@ -283,7 +283,7 @@ func (g *Gateway) stop() {
 	g.mu.Lock()
 	for at, p := range g.ports {
 		delete(g.ports, at)
-		g.closed.Go(func() { p.stop(drainTime) })
+		g.closed.Go(func() { p.stop() })
 	}
 	g.mu.Unlock()
 	g.closed.Wait()

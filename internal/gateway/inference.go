@@ -453,7 +453,7 @@ func (q *inferring) content() io.ReadCloser {
 func (q *inferring) RoundTrip(out *http.Request) (*http.Response, error) {
 	m := mode{protocol: q.backend.Protocol}
 	m.upgrade = strings.EqualFold(out.Header.Get("Connection"), "Upgrade")
-	err, again := error(errNoEndpoints), false
+	err, again := errNoEndpoints, false
 	for i := 0; i < len(q.targets); i++ {
 		t := q.targets[i]
 		if i > 0 && q.buffer != nil {

@@ -46,7 +46,7 @@ const listTime = 3 * time.Second
 
 // definitionOf a stage, by its kind.
 func definitionOf(at stage) string {
-	switch at {
+	switch at { //nolint:exhaustive // the others need no definition
 	case poolKinds:
 		return "inferencepools." + inferenceapi.Group
 	case oldPoolKinds:

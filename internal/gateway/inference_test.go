@@ -228,7 +228,7 @@ func (p *fakePicker) Process(s extprocv3.ExternalProcessor_ProcessServer) error 
 	for {
 		m, err := s.Recv()
 		if err != nil {
-			return nil
+			return nil //nolint:nilerr // the gateway has ended the stream
 		}
 		switch v := m.Request.(type) {
 		case *extprocv3.ProcessingRequest_RequestHeaders:
@@ -319,7 +319,7 @@ func TestExternalPicker(t *testing.T) {
 	if h.Get(routing.ReasonHeader) == "" {
 		t.Error("no reason")
 	}
-	status, text, h = ask(func([]byte) []*extprocv3.ProcessingResponse {
+	status, text, _ = ask(func([]byte) []*extprocv3.ProcessingResponse {
 		return []*extprocv3.ProcessingResponse{{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
 			ImmediateResponse: &extprocv3.ImmediateResponse{Status: &typev3.HttpStatus{Code: 429},
 				Body: []byte("later")}}}}

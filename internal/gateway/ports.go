@@ -267,9 +267,9 @@ func (u *unhurried) Write(b []byte) (int, error) {
 // Unwrap lets a ResponseController find what the server can do.
 func (u *unhurried) Unwrap() http.ResponseWriter { return u.ResponseWriter }
 
-// stop closes the port and waits for requests in flight, at most for a time.
-func (p *port) stop(limit time.Duration) {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+// stop closes the port and waits for requests in flight, at most for drainTime.
+func (p *port) stop() {
+	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
 	_ = p.ln.Close()
 	<-p.closing // what was accepted is served

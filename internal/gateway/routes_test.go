@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"encoding/json"
+	"net/http"
 	"net/http/httptest"
 	"testing"
 
@@ -28,7 +29,7 @@ func TestRoutes(t *testing.T) {
 	l.world.GatewayClasses, l.world.Gateways = []*gatewayv1.GatewayClass{class}, []*gatewayv1.Gateway{g}
 	l.update()
 	w := httptest.NewRecorder()
-	l.ServeRoutes(w, httptest.NewRequest("GET", "/carob/routes?namespace=default", nil))
+	l.ServeRoutes(w, httptest.NewRequest(http.MethodGet, "/carob/routes?namespace=default", nil))
 	var list routeapi.List
 	if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil {
 		t.Fatal(err)

@@ -72,7 +72,7 @@ func slowLab(t *testing.T, backend http.HandlerFunc) (front *pipes, stop func())
 	front = newPipes()
 	port := newPort(t.Context(), netip.AddrPort{}, front, s, &g.open, g.mirrors, g.seen, nil)
 	return front, func() {
-		port.stop(drainTime)
+		port.stop()
 		tr.CloseIdleConnections()
 		_ = server.Close()
 		if n := g.seen.figures.inFlight.Load(); n != 0 {

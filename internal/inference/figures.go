@@ -275,11 +275,11 @@ func (g *gauges) CollectWithStability(ch chan<- k8smetrics.Metric) {
 			if s.Endpoint.Rank > 0 {
 				name += "-rank-" + strconv.Itoa(s.Endpoint.Rank)
 			}
-			if id := p.name.String() + "/" + name; seen[id] {
+			id := p.name.String() + "/" + name
+			if seen[id] {
 				continue
-			} else {
-				seen[id] = true
 			}
+			seen[id] = true
 			send(g.perPod, float64(s.Stats.Waiting), name)
 		}
 	}

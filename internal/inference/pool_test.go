@@ -39,7 +39,7 @@ func (f *fleet) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errors.New("connection refused")
 	}
 	text := fmt.Sprintf("vllm:num_requests_waiting %d\nvllm:num_requests_running 4\nvllm:kv_cache_usage_perc 0.1\n", n)
-	return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
 }
 
 func (f *fleet) set(addr string, n int) {

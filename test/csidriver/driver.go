@@ -355,7 +355,7 @@ func (d *Driver) NodeUnpublishVolume(_ context.Context, req *csi.NodeUnpublishVo
 	source := d.Path(req.VolumeId)
 	if out, err := exec.Command("losetup", "--noheadings", "--output", "NAME", "--associated",
 		source).Output(); err == nil {
-		for _, device := range strings.Fields(string(out)) {
+		for device := range strings.FieldsSeq(string(out)) {
 			_ = exec.Command("losetup", "--detach", device).Run()
 		}
 	}

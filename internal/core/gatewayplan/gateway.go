@@ -268,7 +268,7 @@ func (p *planner) certificates(l *listener) {
 		switch {
 		case or(ref.Group, "") != "" || or(ref.Kind, "Secret") != "Secret":
 			l.broken, l.message = gatewayv1.ListenerReasonInvalidCertificateRef, "a certificate must be in a Secret"
-		case !p.granted(group, l.by.kind, l.by.GetNamespace(), "", "Secret", name):
+		case !p.granted(l.by.kind, l.by.GetNamespace(), "", "Secret", name):
 			l.broken = gatewayv1.ListenerReasonRefNotPermitted
 			l.message = fmt.Sprintf("no ReferenceGrant permits the use of Secret %s", name)
 		case !there:
@@ -304,7 +304,7 @@ func (p *planner) frontend(l *listener) {
 		switch {
 		case ref.Group != "" || ref.Kind != "ConfigMap":
 			l.broken, l.message = gatewayv1.ListenerReasonInvalidCACertificateKind, "CAs must be in a ConfigMap"
-		case !p.granted(group, "Gateway", l.of.Namespace, "", "ConfigMap", name):
+		case !p.granted("Gateway", l.of.Namespace, "", "ConfigMap", name):
 			l.broken = gatewayv1.ListenerReasonRefNotPermitted
 			l.message = fmt.Sprintf("no ReferenceGrant permits the use of ConfigMap %s", name)
 		case !there || ca.Problem != "":

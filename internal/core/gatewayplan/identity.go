@@ -31,7 +31,7 @@ func (p *planner) clientIdentity(gw *gateway) {
 	switch {
 	case or(ref.Group, "") != "" || or(ref.Kind, "Secret") != "Secret":
 		id.message = "the certificate for backends must be in a Secret"
-	case !p.granted(group, "Gateway", gw.Namespace, "", "Secret", name):
+	case !p.granted("Gateway", gw.Namespace, "", "Secret", name):
 		id.reason = gatewayv1.GatewayReasonRefNotPermitted
 		id.message = fmt.Sprintf("no ReferenceGrant permits the use of Secret %s", name)
 	case !there:

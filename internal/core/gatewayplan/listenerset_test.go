@@ -12,8 +12,7 @@ func setOf(namespace, name string, age int, parent string, listeners ...gatewayv
 	s.Spec.ParentRef.Name = gatewayv1.ObjectName(parent)
 	s.Spec.ParentRef.Namespace = new(gatewayv1.Namespace("a"))
 	for _, l := range listeners {
-		s.Spec.Listeners = append(s.Spec.Listeners, gatewayv1.ListenerEntry{Name: l.Name, Hostname: l.Hostname,
-			Port: l.Port, Protocol: l.Protocol, TLS: l.TLS, AllowedRoutes: l.AllowedRoutes})
+		s.Spec.Listeners = append(s.Spec.Listeners, gatewayv1.ListenerEntry(l))
 	}
 	return s
 }

@@ -171,7 +171,7 @@ func (p *planner) poolBackend(r *route, out httproute.Backend, apiGroup string, 
 		return fail(&backendProblem{gatewayv1.RouteReasonInvalidKind,
 			"InferencePools are not served: `carob addon enable inference`"})
 	}
-	if !p.granted(group, r.kind, r.meta.GetNamespace(), gatewayv1.Group(apiGroup), "InferencePool", name) {
+	if !p.granted(r.kind, r.meta.GetNamespace(), gatewayv1.Group(apiGroup), "InferencePool", name) {
 		return fail(&backendProblem{gatewayv1.RouteReasonRefNotPermitted,
 			fmt.Sprintf("no ReferenceGrant permits the use of InferencePool %s", name)})
 	}

@@ -366,7 +366,7 @@ func (p *planner) backend(r *route, ref *gatewayv1.BackendObjectReference, weigh
 	if apiGroup != "" || kind != "Service" {
 		return fail(&backendProblem{gatewayv1.RouteReasonInvalidKind, fmt.Sprintf("kind %s is no backend", kind)})
 	}
-	if !p.granted(group, r.kind, r.meta.GetNamespace(), apiGroup, kind, name) {
+	if !p.granted(r.kind, r.meta.GetNamespace(), apiGroup, kind, name) {
 		return fail(&backendProblem{gatewayv1.RouteReasonRefNotPermitted,
 			fmt.Sprintf("no ReferenceGrant permits the use of Service %s", name)})
 	}

@@ -34,7 +34,7 @@ var (
 // Span is a part of the body: from its first byte to the one after its last.
 type Span struct{ From, To int }
 
-// Empty: there is no such part.
+// Empty reports that there is no such part.
 func (s Span) Empty() bool { return s.To <= s.From }
 
 // Of returns the part.
@@ -201,7 +201,7 @@ func (s *Scanner) inText(body []byte, c byte) error {
 
 // structure reads a byte between values.
 func (s *Scanner) structure(body []byte, c byte) error {
-	switch s.state {
+	switch s.state { //nolint:exhaustive // the others are within a value
 	case start:
 		if c != '{' {
 			return errNotObject
@@ -255,7 +255,7 @@ func (s *Scanner) first(c byte) error {
 	case c == 't':
 		s.word, s.state = "rue", literal
 	case c == 'f':
-		s.word, s.state = "alse", literal
+		s.word, s.state = "alse", literal //nolint:misspell // the rest of false
 	case c == 'n':
 		s.word, s.state = "ull", literal
 	case c == '-':
@@ -365,7 +365,7 @@ func (s *Scanner) field(body []byte, v Span) error {
 	}
 	var plain string
 	if json.Unmarshal(name, &plain) != nil {
-		return nil
+		return nil //nolint:nilerr // the name of another field
 	}
 	small := func(into any) bool { return v.To-v.From <= smallField && json.Unmarshal(v.Of(body), into) == nil }
 	switch plain {

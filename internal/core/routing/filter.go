@@ -2,6 +2,7 @@ package routing
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -21,12 +22,7 @@ func (v *view) keepIf(fits func(slot int32) bool) {
 
 // anyFits reports whether a candidate fits.
 func (v *view) anyFits(fits func(slot int32) bool) bool {
-	for _, slot := range v.at {
-		if fits(slot) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(v.at, fits)
 }
 
 func (f *labelFilter) keep(v *view) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -405,10 +406,5 @@ func (f *labelFilter) fits(set map[string]string) bool {
 	if !there {
 		return f.missing
 	}
-	for _, v := range f.values {
-		if v == value {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(f.values, value)
 }

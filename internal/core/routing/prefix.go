@@ -3,6 +3,7 @@ package routing
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 )
 
 // prefixConfig is how prompts are cut and how much the index remembers.
@@ -235,8 +236,7 @@ func (x *index) use(slot int, blocks []uint64) {
 	if l.at == nil {
 		l.at = map[uint64]int32{}
 	}
-	for i := len(blocks) - 1; i >= 0; i-- { // the first block was used last
-		hash := blocks[i]
+	for _, hash := range slices.Backward(blocks) { // the first block was used last
 		if n, ok := l.at[hash]; ok {
 			l.unlink(n)
 			l.push(n)

@@ -1,5 +1,7 @@
 package routing
 
+import "slices"
+
 // scorer gives each candidate a score; out has one entry for each of v.at. What is not between 0 and 1 is cut off.
 type scorer interface {
 	score(v *view, out []float64)
@@ -72,14 +74,7 @@ func (adapterScorer) score(v *view, out []float64) {
 	}
 }
 
-func has(all []int32, n int32) bool {
-	for _, x := range all {
-		if x == n {
-			return true
-		}
-	}
-	return false
-}
+func has(all []int32, n int32) bool { return slices.Contains(all, n) }
 
 // prefixScorer prefers servers that have the prompt in their cache.
 type prefixScorer struct{ length float64 }

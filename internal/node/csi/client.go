@@ -27,7 +27,6 @@ type driver struct {
 	name, version string
 	conn          *grpc.ClientConn
 	node          csiapi.NodeClient
-	period        int64 // seconds between looks at its limit; 0: never
 	cancel        context.CancelFunc
 }
 

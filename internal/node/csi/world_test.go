@@ -80,7 +80,7 @@ func clean(t *testing.T, root string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range strings.Split(string(mounts), "\n") {
+	for line := range strings.SplitSeq(string(mounts), "\n") {
 		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], root+"/") {
 			if err := unix.Unmount(f[4], 0); err != nil {
 				t.Errorf("unmount %s: %v", f[4], err)
@@ -88,7 +88,7 @@ func clean(t *testing.T, root string) {
 		}
 	}
 	devices, _ := exec.Command("losetup", "--noheadings", "--output", "NAME,BACK-FILE").Output()
-	for _, line := range strings.Split(string(devices), "\n") {
+	for line := range strings.SplitSeq(string(devices), "\n") {
 		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], root+"/") {
 			_ = exec.Command("losetup", "--detach", f[0]).Run()
 		}

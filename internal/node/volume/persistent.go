@@ -115,7 +115,7 @@ func (m *Manager) persistent(ctx context.Context, p *podVolumes, v *corev1.Volum
 func (m *Manager) driven(ctx context.Context, name string, req csi.Request) (spec.Volume, error) {
 	set := spec.Volume{Persistent: corevolume.CSIPlugin}
 	if m.cfg.CSI == nil {
-		driver := ""
+		var driver string
 		if req.PV != nil {
 			driver = req.PV.Spec.CSI.Driver
 		} else {

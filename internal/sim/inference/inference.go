@@ -59,7 +59,6 @@ type request struct {
 	facts    routing.Request // as the client means it
 	tokens   int
 	answer   int // tokens
-	gone     time.Time
 	ends     int
 	servers  int // that have got it
 	again    bool

@@ -3,6 +3,7 @@ package inference
 import (
 	"container/list"
 	"net/netip"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -59,12 +60,12 @@ func (s *server) hit(blocks []uint64) (n int) {
 	for n < len(blocks) && s.cache[blocks[n]] != nil {
 		n++
 	}
-	for i := len(blocks) - 1; i >= 0; i-- {
-		if e := s.cache[blocks[i]]; e != nil {
+	for _, block := range slices.Backward(blocks) {
+		if e := s.cache[block]; e != nil {
 			s.used.MoveToFront(e)
 			continue
 		}
-		s.cache[blocks[i]] = s.used.PushFront(blocks[i])
+		s.cache[block] = s.used.PushFront(block)
 		if s.used.Len() > s.blocks {
 			last := s.used.Back()
 			if hash, ok := last.Value.(uint64); ok {

@@ -83,7 +83,7 @@ func (p *Pool) DeepCopyObject() runtime.Object { return p.DeepCopy() }
 // PoolList is a list.
 type PoolList struct {
 	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
+	metav1.ListMeta `json:"metadata"`
 	Items           []Pool `json:"items"`
 }
 
@@ -98,20 +98,20 @@ func (l *PoolList) DeepCopyObject() runtime.Object {
 }
 
 // DeepCopy returns a copy that shares nothing.
-func (o *OldPool) DeepCopy() *OldPool {
-	out := *o
-	o.DeepCopyInto(&out.ObjectMeta)
+func (p *OldPool) DeepCopy() *OldPool {
+	out := *p
+	p.DeepCopyInto(&out.ObjectMeta)
 	out.deepCopy()
 	return &out
 }
 
 // DeepCopyObject implements runtime.Object.
-func (o *OldPool) DeepCopyObject() runtime.Object { return o.DeepCopy() }
+func (p *OldPool) DeepCopyObject() runtime.Object { return p.DeepCopy() }
 
 // OldPoolList is a list.
 type OldPoolList struct {
 	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
+	metav1.ListMeta `json:"metadata"`
 	Items           []OldPool `json:"items"`
 }
 
@@ -139,7 +139,7 @@ func (m *Model) DeepCopyObject() runtime.Object { return m.DeepCopy() }
 // ModelList is a list.
 type ModelList struct {
 	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
+	metav1.ListMeta `json:"metadata"`
 	Items           []Model `json:"items"`
 }
 
@@ -167,7 +167,7 @@ func (o *Objective) DeepCopyObject() runtime.Object { return o.DeepCopy() }
 // ObjectiveList is a list.
 type ObjectiveList struct {
 	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
+	metav1.ListMeta `json:"metadata"`
 	Items           []Objective `json:"items"`
 }
 
@@ -195,7 +195,7 @@ func (r *Rewrite) DeepCopyObject() runtime.Object { return r.DeepCopy() }
 // RewriteList is a list.
 type RewriteList struct {
 	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
+	metav1.ListMeta `json:"metadata"`
 	Items           []Rewrite `json:"items"`
 }
 

@@ -15,7 +15,7 @@ const (
 // Pool is an InferencePool of v1.
 type Pool struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata"`
 	Spec              PoolSpec   `json:"spec,omitzero"`
 	Status            PoolStatus `json:"status,omitzero"`
 }
@@ -67,7 +67,7 @@ type ParentRef struct {
 // OldPool is an InferencePool of v1alpha2.
 type OldPool struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata"`
 	Spec              OldPoolSpec   `json:"spec,omitzero"`
 	Status            OldPoolStatus `json:"status,omitzero"`
 }
@@ -108,7 +108,7 @@ type Status struct {
 // Model is an InferenceModel of v1alpha2.
 type Model struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata"`
 	Spec              ModelSpec `json:"spec,omitzero"`
 	Status            Status    `json:"status,omitzero"`
 }
@@ -130,7 +130,7 @@ type TargetModel struct {
 // Objective is an InferenceObjective of v1alpha2.
 type Objective struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata"`
 	Spec              ObjectiveSpec `json:"spec,omitzero"`
 	Status            Status        `json:"status,omitzero"`
 }
@@ -144,7 +144,7 @@ type ObjectiveSpec struct {
 // Rewrite is an InferenceModelRewrite of v1alpha2.
 type Rewrite struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata"`
 	Spec              RewriteSpec `json:"spec,omitzero"`
 	Status            Status      `json:"status,omitzero"`
 }
