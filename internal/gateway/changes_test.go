@@ -86,7 +86,8 @@ func TestChangesUnderLoad(t *testing.T) {
 			}
 			_, err = io.Copy(io.Discard, res.Body)
 			_ = res.Body.Close()
-			if who := res.Header.Get("X-Who"); res.StatusCode != http.StatusOK || who != "a" && who != "b" || err != nil {
+			who := res.Header.Get("X-Who")
+			if res.StatusCode != http.StatusOK || who != "a" && who != "b" || err != nil {
 				t.Errorf("%s from %q %v", res.Status, who, err)
 				return
 			}

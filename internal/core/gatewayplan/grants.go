@@ -6,8 +6,8 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// granted reports whether an object of the Gateway API may refer to one of another namespace (ReferenceGrant). References within a
-// namespace need no grant.
+// granted reports whether an object of the Gateway API may refer to one of another namespace (ReferenceGrant).
+// References within a namespace need no grant.
 func (p *planner) granted(fromKind gatewayv1.Kind, from string, toGroup gatewayv1.Group, toKind gatewayv1.Kind,
 	to Name) bool {
 	if from == to.Namespace {

@@ -1,5 +1,7 @@
 package podlife
 
+import corev1 "k8s.io/api/core/v1"
+
 // initialize brings the init containers of the sandbox in use one step on and
 // keeps the sidecars that have had their turn alive (L3.72–L3.74).
 //
@@ -46,7 +48,7 @@ func (m *machine) initMark() (mark, inits int) {
 			break
 		}
 		inits++
-		if m.here(c) != nil || m.inFlight(opStart, c.spec.Name) != nil {
+		if m.here(c) != nil || m.inFlight(opStart, c.spec.Name) != nil || m.doneForGood(c) {
 			mark = i
 		}
 	}
@@ -68,10 +70,23 @@ func (m *machine) passed(c *podContainer) bool {
 	return false
 }
 
+// doneForGood reports whether the init container c has ended well in a pod that never restarts, and its instance has
+// vanished since. Such a pod has one sandbox, and its containers may not leave their ends (L4.34).
+func (m *machine) doneForGood(c *podContainer) bool {
+	if c.class != initial || c.newest != nil || m.pod.Spec.RestartPolicy != corev1.RestartPolicyNever || m.resetting {
+		return false
+	}
+	e, ended := m.lastExit(c)
+	return ended && e.code == 0 && e.reason == reasonCompleted && !m.restarts(c, e)
+}
+
 // initDone reports whether the init container at the mark lets the next one start (L3.73).
 func (m *machine) initDone(c *podContainer) bool {
 	if m.inFlight(opStart, c.spec.Name) != nil || c.record.PostStart.ContainerID != "" {
 		return false
+	}
+	if m.doneForGood(c) {
+		return true
 	}
 	inst := m.here(c)
 	if c.class == sidecar {

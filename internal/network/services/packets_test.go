@@ -439,6 +439,15 @@ func TestConnectionsStay(t *testing.T) {
 		p.state.Update([]core.Input{p.service("a", p.ip(1), p.nodePort(true), "pod1", "pod2")})
 		p.must(p.nft.Sync(p.content(p.state)))
 		all("restarted")
+		// Until the table is back, nothing may be sent: the kernel answers with a reset what it cannot translate. An
+		// acknowledgement that is delayed would be.
+		for _, c := range conns {
+			raw, err := c.(*net.TCPConn).SyscallConn()
+			p.must(err)
+			p.must(raw.Control(func(fd uintptr) {
+				_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
+			}))
+		}
 		flush()
 		p.must(p.nft.Sync(p.content(p.state)))
 		all("flushed")
