@@ -263,18 +263,18 @@ func TestBlockVolume(t *testing.T) {
 			t.Fatalf("device %q after %q", v.Device, device)
 		}
 		device = v.Device
-		for range 2 { // said once, however often it is prepared
+		for range 2 { // said once, also when the agent starts anew
 			want := fmt.Sprintf("SuccessfulMountVolume MapVolume.MapPodDevice succeeded for volume \"pv\" volumeMapPath %q",
 				filepath.Join(w.root, "pods", uid, "volumeDevices", "kubernetes.io~local-volume"))
 			if n := len(w.events); n != map[string]int{"p1": 1, "p2": 2}[uid] || w.events[n-1] != want {
 				t.Errorf("events %q, want %q", w.events, want)
 			}
+			w.Manager = w.restart()
+			w.cfg.Persistent = s
 			if err := w.Prepare(t.Context(), pod); err != nil {
 				t.Fatal(err)
 			}
 		}
-		w.Manager = w.restart()
-		w.cfg.Persistent = s
 	}
 	attached := func() bool {
 		b, err := os.ReadFile("/sys/block/" + filepath.Base(device) + "/loop/backing_file")
