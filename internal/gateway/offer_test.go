@@ -57,7 +57,7 @@ func TestOffered(t *testing.T) {
 	}
 	defer client.Close()
 	ask := func(pool, body string, headers ...string) (*extproc.Stream, *extproc.Picked, error) {
-		r := httptest.NewRequest("POST", "/v1/completions", nil)
+		r := httptest.NewRequest(http.MethodPost, "/v1/completions", nil)
 		for i := 0; i < len(headers); i += 2 {
 			r.Header.Set(headers[i], headers[i+1])
 		}

@@ -120,7 +120,7 @@ func TestServed(t *testing.T) {
 		conn := start(t, server(a))
 		body := bytes.Repeat([]byte("x"), size)
 		c := &Client{conn}
-		stream, got, err := c.Pick(t.Context(), httptest.NewRequest("POST", "/v1/completions", nil), body)
+		stream, got, err := c.Pick(t.Context(), httptest.NewRequest(http.MethodPost, "/v1/completions", nil), body)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -214,7 +214,7 @@ func TestHostileOrder(t *testing.T) {
 // A refusal is an answer for the client.
 func TestRefusal(t *testing.T) {
 	a := &asker{whole: true}
-	_, got, err := (&Client{start(t, server(a))}).Pick(t.Context(), httptest.NewRequest("POST", "/", nil),
+	_, got, err := (&Client{start(t, server(a))}).Pick(t.Context(), httptest.NewRequest(http.MethodPost, "/", nil),
 		make([]byte, 2<<20))
 	if err != nil || got.Answer == nil || got.Answer.Status != 413 ||
 		got.Answer.Headers.Set.Get("X-Reason") != "large" {

@@ -92,7 +92,7 @@ func (m *Manager) persistent(ctx context.Context, p *podVolumes, v *corev1.Volum
 	}
 	set := spec.Volume{ReadOnly: readOnly, Claim: name, Persistent: pluginOf(pv)}
 	if block {
-		linked := false
+		var linked bool
 		if set.Device, linked, err = m.blockDevice(p.uid, pv); err != nil {
 			return set, &stepError{mapStep, pv.Name, err}
 		}
