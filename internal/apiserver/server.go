@@ -33,6 +33,9 @@ import (
 	"carob/internal/kinds/services"
 )
 
+// Close releases a server that will not run. The generators in tools use it.
+func (s *Server) Close() { s.close() }
+
 // Server is one API server. Create it with New, then call Run once.
 type Server struct {
 	cfg     Config
