@@ -65,7 +65,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 	c := &Controller{client: client, events: events, in: in, wanted: make(chan struct{}),
 		memory: map[string]map[string]*attach.Memory{}}
 	c.loop = loop.New("attachments", workers, c.reconcile)
-	readers.AddReader(first{c})
+	readers.AddReader(inventory.First(c.want, storagev1.Resource("volumeattachments")))
 	for _, err := range []error{
 		in.Pods.OnChange(func(before, after metav1.Object) { c.podChanged(before); c.podChanged(after) }),
 		in.Nodes.OnChange(func(before, after metav1.Object) {
@@ -330,26 +330,3 @@ func (c *Controller) usedBy(v attach.Volume, node string) []*corev1.Pod {
 		return p.Spec.NodeName == node || !attach.Holds(p)
 	})
 }
-
-// first hears of the first attachment in the cluster.
-type first struct{ c *Controller }
-
-// Changed implements inventory.Reader.
-func (f first) Changed(k inventory.Kind, _ *metav1.PartialObjectMetadata) {
-	if k.GroupResource() == storagev1.Resource("volumeattachments") {
-		f.c.want()
-	}
-}
-
-// Gone implements inventory.Reader.
-func (f first) Gone(inventory.Kind, *metav1.PartialObjectMetadata) {}
-
-// Relisted implements inventory.Reader.
-func (f first) Relisted(k inventory.Kind, objects []*metav1.PartialObjectMetadata) {
-	for _, o := range objects {
-		f.Changed(k, o)
-	}
-}
-
-// Kinds implements inventory.Reader.
-func (f first) Kinds() {}

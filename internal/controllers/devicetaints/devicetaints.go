@@ -75,7 +75,8 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 	c := &Controller{client: client, events: events, in: in, wanted: make(chan struct{}),
 		index: devicetaints.NewIndex(), marked: map[string]mark{}, rules: map[types.UID]*ruleState{}}
 	c.loop = loop.New(Name, 8, c.reconcile)
-	readers.AddReader(first{c})
+	readers.AddReader(inventory.First(c.want, resourcev1.Resource("resourceslices"),
+		resourcev1.Resource("devicetaintrules")))
 	for _, err := range []error{
 		in.Pods.OnChange(c.podChanged), in.Claims.OnChange(c.claimChanged),
 		in.Slices.OnChange(c.sliceChanged), in.Rules.OnChange(c.ruleChanged),
@@ -257,27 +258,3 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	return c.look(ctx, name)
 }
-
-// first hears of the first slice or rule in the cluster.
-type first struct{ c *Controller }
-
-// Changed implements inventory.Reader.
-func (f first) Changed(k inventory.Kind, _ *metav1.PartialObjectMetadata) {
-	switch k.GroupResource() {
-	case resourcev1.Resource("resourceslices"), resourcev1.Resource("devicetaintrules"):
-		f.c.want()
-	}
-}
-
-// Gone implements inventory.Reader.
-func (f first) Gone(inventory.Kind, *metav1.PartialObjectMetadata) {}
-
-// Relisted implements inventory.Reader.
-func (f first) Relisted(k inventory.Kind, objects []*metav1.PartialObjectMetadata) {
-	for _, o := range objects {
-		f.Changed(k, o)
-	}
-}
-
-// Kinds implements inventory.Reader.
-func (f first) Kinds() {}

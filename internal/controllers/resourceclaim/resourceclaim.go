@@ -59,7 +59,8 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 	c := &Controller{client: client, events: events, in: in, wanted: make(chan struct{}),
 		users: map[string]map[string]bool{}, unclear: map[string]bool{}}
 	c.loop = loop.New("resource_claim", 4, c.reconcile)
-	readers.AddReader(first{c})
+	// one that no pod uses may have to be released
+	readers.AddReader(inventory.First(c.want, resourcev1.Resource("resourceclaims")))
 	var err error
 	if c.fresh, err = freshness.New(c.loop.Add, in.Pods, in.Claims); err != nil {
 		return nil, fmt.Errorf("resourceclaim: %w", err)
@@ -186,26 +187,3 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	return 0, c.provide(ctx, key, source.Get[*corev1.Pod](c.in.Pods, name))
 }
-
-// first hears of the first claim in the cluster: one that no pod uses may have to be released.
-type first struct{ c *Controller }
-
-// Changed implements inventory.Reader.
-func (f first) Changed(k inventory.Kind, _ *metav1.PartialObjectMetadata) {
-	if k.GroupResource() == resourcev1.Resource("resourceclaims") {
-		f.c.want()
-	}
-}
-
-// Gone implements inventory.Reader.
-func (f first) Gone(inventory.Kind, *metav1.PartialObjectMetadata) {}
-
-// Relisted implements inventory.Reader.
-func (f first) Relisted(k inventory.Kind, objects []*metav1.PartialObjectMetadata) {
-	for _, o := range objects {
-		f.Changed(k, o)
-	}
-}
-
-// Kinds implements inventory.Reader.
-func (f first) Kinds() {}

@@ -62,7 +62,8 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 	c := &Controller{client: client, events: events, in: in, wanted: make(chan struct{}),
 		pending: map[string]bool{}, written: map[string]metav1.Object{}}
 	c.loop = loop.New("claims", 1, c.reconcile)
-	readers.AddReader(first{c})
+	// claims are watched anyway
+	readers.AddReader(inventory.First(c.want, corev1.Resource("persistentvolumes")))
 	for _, err := range []error{
 		in.Claims.OnChange(c.claimChanged), in.Volumes.OnChange(c.volumeChanged),
 		in.Classes.OnChange(func(_, after metav1.Object) {
@@ -375,26 +376,3 @@ func (v view) Classes() []*storagev1.StorageClass {
 	}
 	return out
 }
-
-// first hears of the first volume in the cluster; claims are watched anyway.
-type first struct{ c *Controller }
-
-// Changed implements inventory.Reader.
-func (f first) Changed(k inventory.Kind, _ *metav1.PartialObjectMetadata) {
-	if k.GroupResource() == corev1.Resource("persistentvolumes") {
-		f.c.want()
-	}
-}
-
-// Gone implements inventory.Reader.
-func (f first) Gone(inventory.Kind, *metav1.PartialObjectMetadata) {}
-
-// Relisted implements inventory.Reader.
-func (f first) Relisted(k inventory.Kind, objects []*metav1.PartialObjectMetadata) {
-	for _, o := range objects {
-		f.Changed(k, o)
-	}
-}
-
-// Kinds implements inventory.Reader.
-func (f first) Kinds() {}

@@ -1,0 +1,31 @@
+package inventory
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Objects of the kinds are seen when they come and when they were there before; others, and those that go, are not.
+func TestFirst(t *testing.T) {
+	seen := 0
+	r := First(func() { seen++ }, schema.GroupResource{Group: "a", Resource: "xs"}, schema.GroupResource{Resource: "ys"})
+	kind := func(group, resource string) Kind {
+		return Kind{GroupVersionResource: schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}}
+	}
+	one := []*metav1.PartialObjectMetadata{{}}
+	r.Changed(kind("b", "xs"), one[0])
+	r.Relisted(kind("", "xs"), one)
+	r.Relisted(kind("a", "xs"), nil)
+	r.Gone(kind("a", "xs"), one[0])
+	r.Kinds()
+	if seen != 0 {
+		t.Fatalf("seen %d times without an object of the kinds", seen)
+	}
+	r.Relisted(kind("a", "xs"), one)
+	r.Changed(kind("", "ys"), one[0])
+	if seen != 2 {
+		t.Errorf("seen %d times, want 2", seen)
+	}
+}
