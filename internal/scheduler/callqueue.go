@@ -3,16 +3,24 @@ package scheduler
 import "sync"
 
 // callQueue runs API calls in the background: calls for one key in order, so that an older status
-// cannot overwrite a newer one, calls for different keys in parallel up to a limit.
+// cannot overwrite a newer one, calls for different keys in parallel up to a limit. A burst of pods
+// costs as many goroutines as there are calls in flight, not one for each pod.
 type callQueue[K comparable] struct {
-	slots chan struct{}
-	mu    sync.Mutex
-	tails map[K][]func() // a key is present while its calls run
-	done  sync.WaitGroup
+	limit   int
+	mu      sync.Mutex
+	ready   []call[K]      // at most one for a key, oldest first
+	tails   map[K][]func() // what follows; a key is present while it has a call that is ready or runs
+	workers int
+	done    sync.WaitGroup
+}
+
+type call[K comparable] struct {
+	key K
+	f   func()
 }
 
 func newCallQueue[K comparable](limit int) *callQueue[K] {
-	return &callQueue[K]{slots: make(chan struct{}, limit), tails: map[K][]func(){}}
+	return &callQueue[K]{limit: limit, tails: map[K][]func(){}}
 }
 
 // Do runs f after all earlier calls for the same key.
@@ -24,23 +32,31 @@ func (s *callQueue[K]) Do(key K, f func()) {
 		return
 	}
 	s.tails[key] = nil
-	s.done.Go(func() { s.run(key, f) })
+	s.ready = append(s.ready, call[K]{key, f})
+	if s.workers < s.limit {
+		s.workers++
+		s.done.Go(s.work)
+	}
 }
 
-func (s *callQueue[K]) run(key K, f func()) {
-	for f != nil {
-		s.slots <- struct{}{}
-		f()
-		<-s.slots
-		s.mu.Lock()
-		if tail := s.tails[key]; len(tail) > 0 {
-			f, s.tails[key] = tail[0], tail[1:]
-		} else {
-			f = nil
-			delete(s.tails, key)
-		}
+// work runs calls until none is ready.
+func (s *callQueue[K]) work() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.ready) > 0 {
+		c := s.ready[0]
+		s.ready[0] = call[K]{}
+		s.ready = s.ready[1:]
 		s.mu.Unlock()
+		c.f()
+		s.mu.Lock()
+		if tail := s.tails[c.key]; len(tail) > 0 {
+			s.ready, s.tails[c.key] = append(s.ready, call[K]{c.key, tail[0]}), tail[1:]
+		} else {
+			delete(s.tails, c.key)
+		}
 	}
+	s.workers--
 }
 
 // Wait returns when no call is running.

@@ -87,14 +87,18 @@ func (s *Scheduler) assume(ctx context.Context, it *item, node string, began tim
 			err = s.client.CoreV1().Pods(pod.Namespace).Bind(ctx, binding, metav1.CreateOptions{})
 		}
 		if err == nil {
-			// L2.43
-			s.eventf(pod, corev1.EventTypeNormal, reasonScheduled, "Binding",
-				"Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node)
+			s.placed.add(ctx, newPlaced(pod, s.profileOf(pod).Name, node, time.Now()))
 			s.record(pod, node, "", began)
 		}
 		s.box.post(func() { s.bindingEnded(ctx, it, node, err) })
 	}
-	next := func() { s.calls.Do(pod.UID, bind) }
+	next := func() {
+		s.placed.begin()
+		s.calls.Do(pod.UID, func() {
+			defer s.placed.end()
+			bind()
+		})
+	}
 	if it.devices != nil {
 		next = func() { s.calls.Do(pod.UID, func() { s.storeDevices(ctx, it, node, bind) }) }
 	}

@@ -51,6 +51,7 @@ type Scheduler struct {
 
 	events    events.EventBroadcaster
 	recorders map[string]events.EventRecorder // by scheduler name (L2.42)
+	placed    *bindingEvents
 	config    *config.Config
 	extenders []*extender.Client
 	others    *placement.Profile // of pods that another scheduler places
@@ -125,7 +126,8 @@ func NewForClient(client kubernetes.Interface, o Options) (*Scheduler, error) {
 	if s.journal == nil {
 		s.journal = journal.Discard{}
 	}
-	s.events = events.NewBroadcaster(delayedSink{&events.EventSinkImpl{Interface: client.EventsV1()}})
+	s.events = events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
+	s.placed = newBindingEvents(client)
 	s.recorders = map[string]events.EventRecorder{}
 	for name := range s.config.Profiles {
 		s.recorders[name] = s.events.NewRecorder(scheme.Scheme, name)
@@ -171,6 +173,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	s.loop(ctx)
 	watching.Wait()
 	s.calls.Wait()
+	s.placed.Wait()
 	return nil
 }
 

@@ -9,6 +9,9 @@
 // With -inside, carob's scheduler runs in this process, too, as it does in the product: its
 // processor time is then that of the API server as well.
 //
+// With -stages, it measures the decision, the binding, and the event of a pod one after the other
+// instead, without a scheduler.
+//
 // It prints, for each case and scheduler, the pods bound per second between the first and
 // the last binding, and what one pod took of the scheduler's processor time.
 package main
@@ -74,6 +77,7 @@ func run(ctx context.Context) error {
 	upstream := flag.String("upstream", "", "program of upstream's kube-scheduler; empty: carob's only")
 	inside := flag.Bool("inside", true, "measure carob's scheduler in the API server's process, too")
 	profile := flag.String("cpuprofile", "", "write a profile of that to a file")
+	stages := flag.Bool("stages", false, "measure the parts of a pod's way one after the other instead")
 	limit := flag.Duration("limit", 5*time.Minute, "longest time for one case and scheduler")
 	flag.Parse()
 	dir, err := os.MkdirTemp("", "scheduler-bench-")
@@ -88,6 +92,9 @@ func run(ctx context.Context) error {
 	defer stop()
 	if err := b.makeNodes(ctx, *nodes); err != nil {
 		return err
+	}
+	if *stages {
+		return b.stages(ctx, *nodes, *pods, *profile)
 	}
 	self, err := os.Executable()
 	if err != nil {

@@ -30,18 +30,31 @@ type kind struct {
 	profile string
 }
 
+// profileTo writes a profile of this process to a file until end is called; none if the name is empty.
+func profileTo(name string) (end func(), err error) {
+	if name == "" {
+		return func() {}, nil
+	}
+	file, err := os.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(file); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		_ = file.Close()
+	}, nil
+}
+
 // run starts a scheduler.
 func (b *bench) run(ctx context.Context, k kind, log *os.File) (pid int, ended chan error, end func(), err error) {
 	ended = make(chan error, 1)
 	if k.command == nil {
-		var file *os.File
-		if k.profile != "" {
-			if file, err = os.Create(k.profile); err != nil {
-				return 0, nil, nil, err
-			}
-			if err := pprof.StartCPUProfile(file); err != nil {
-				return 0, nil, nil, errors.Join(err, file.Close())
-			}
+		profiled, err := profileTo(k.profile)
+		if err != nil {
+			return 0, nil, nil, err
 		}
 		ctx, cancel := context.WithCancel(ctx)
 		go func() { ended <- b.inside(ctx) }()
@@ -49,10 +62,7 @@ func (b *bench) run(ctx context.Context, k kind, log *os.File) (pid int, ended c
 			cancel()
 			<-ended
 			ended <- nil
-			if file != nil {
-				pprof.StopCPUProfile()
-				_ = file.Close()
-			}
+			profiled()
 		}, nil
 	}
 	process := exec.Command(k.command[0], k.command[1:]...)
@@ -141,6 +151,10 @@ func (b *bench) measure(ctx context.Context, k kind, c workload, pods int, limit
 		return r, err
 	}
 	defer log.Close()
+	before, err := b.countEvents(ctx)
+	if err != nil {
+		return r, err
+	}
 	began := processor.Time(os.Getpid())
 	pid, ended, end, err := b.run(ctx, k, log)
 	if err != nil {
@@ -163,9 +177,44 @@ func (b *bench) measure(ctx context.Context, k kind, c workload, pods int, limit
 			return r, fmt.Errorf("%d of %d pods bound: %w\n%s", got.bound, want, got.err, tail(log.Name()))
 		}
 		took := got.last.Sub(got.first)
+		if err := b.eventsOf(ctx, before, got.bound); err != nil {
+			return r, err
+		}
 		return result{bound: got.bound, rate: float64(got.bound-1) / took.Seconds(),
 			each: (processor.Time(pid) - began) / time.Duration(got.bound)}, nil
 	}
+}
+
+// eventsOf waits until there is an event for each pod that was bound, so that processor time counts them, or
+// until no more are written: schedulers may drop events.
+func (b *bench) eventsOf(ctx context.Context, before, bound int) error {
+	for last, same := before, 0; same < 10; same++ {
+		now, err := b.countEvents(ctx)
+		if err != nil || now-before >= bound {
+			return err
+		}
+		if now != last {
+			last, same = now, 0
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+func (b *bench) countEvents(ctx context.Context) (int, error) {
+	list, err := b.client.EventsV1().Events(namespace).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return 0, err
+	}
+	n := len(list.Items)
+	if list.RemainingItemCount != nil {
+		n += int(*list.RemainingItemCount)
+	}
+	return n, nil
 }
 
 func tail(file string) string {
