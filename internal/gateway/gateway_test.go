@@ -30,7 +30,7 @@ import (
 // lab is a gateway with the world of a test and no API server.
 type lab struct {
 	*Gateway
-	t       *testing.T
+	t       testing.TB
 	world   gatewayplan.World
 	slices  map[name][]*discoveryv1.EndpointSlice
 	certs   map[name]*tls.Certificate
@@ -42,7 +42,7 @@ type lab struct {
 var loopbacks atomic.Uint32
 
 // freePort is one that nobody listens on. Each is on a loopback address of its own, so that no other socket takes it.
-func freePort(t *testing.T) netip.AddrPort {
+func freePort(t testing.TB) netip.AddrPort {
 	t.Helper()
 	n := loopbacks.Add(1)
 	host := netip.AddrFrom4([4]byte{127, 77, byte(n >> 8), byte(n)})
@@ -54,7 +54,7 @@ func freePort(t *testing.T) netip.AddrPort {
 	return netip.MustParseAddrPort(ln.Addr().String())
 }
 
-func newLab(t *testing.T) *lab {
+func newLab(t testing.TB) *lab {
 	t.Helper()
 	plain, secure := freePort(t), freePort(t)
 	class := &networkingv1.IngressClass{ObjectMeta: metav1.ObjectMeta{Name: "carob"},

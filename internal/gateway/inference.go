@@ -167,7 +167,7 @@ func (x *exchange) infer(ctx context.Context, w http.ResponseWriter, s *served) 
 	}
 	defer q.end()
 	rp := httputil.ReverseProxy{Rewrite: q.rewrite, Transport: q, ModifyResponse: q.answer, ErrorHandler: q.fail,
-		BufferPool: copying, ErrorLog: silent, FlushInterval: -1}
+		BufferPool: copying, ErrorLog: silent}
 	rp.ServeHTTP(w, x.in.WithContext(ctx))
 }
 

@@ -26,7 +26,7 @@ import (
 )
 
 // modelServer is one on an address of its own: all endpoints of a pool have the same port.
-func modelServer(t *testing.T, at string, h http.HandlerFunc) *corev1.Pod {
+func modelServer(t testing.TB, at string, h http.HandlerFunc) *corev1.Pod {
 	t.Helper()
 	ln, err := net.Listen("tcp", at)
 	if err != nil {
@@ -61,7 +61,7 @@ type inferenceLab struct {
 	port int32
 }
 
-func newInferenceLab(t *testing.T) *inferenceLab {
+func newInferenceLab(t testing.TB) *inferenceLab {
 	l := &inferenceLab{lab: newLab(t), port: int32(freePort(t).Port())}
 	at := netip.MustParseAddrPort(l.http)
 	l.world.GatewayClasses = []*gatewayv1.GatewayClass{{ObjectMeta: metav1.ObjectMeta{Name: "carob"},

@@ -26,6 +26,7 @@ const (
 	idleTimeout     = 90 * time.Second
 	idlePerEndpoint = 512
 	maxAnswerHeader = 256 << 10 // bytes
+	writeBuffer     = 8 << 10   // bytes; a request with 4 KB is one write
 )
 
 // Target is an endpoint with its connections. It lives as long as a pool or a request refers to it.
@@ -102,7 +103,8 @@ func (t *Target) transport(m mode) (*http.Transport, error) {
 	if tr := t.transports[m]; tr != nil {
 		return tr, nil
 	}
-	tr := &http.Transport{DialContext: dial, MaxIdleConnsPerHost: idlePerEndpoint, IdleConnTimeout: idleTimeout,
+	tr := &http.Transport{DialContext: dial, WriteBufferSize: writeBuffer,
+		MaxIdleConnsPerHost: idlePerEndpoint, IdleConnTimeout: idleTimeout,
 		DisableCompression: true, MaxResponseHeaderBytes: maxAnswerHeader, ExpectContinueTimeout: time.Second,
 		TLSHandshakeTimeout: connectTimeout, Protocols: &http.Protocols{}}
 	switch {

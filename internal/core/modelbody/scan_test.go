@@ -111,6 +111,26 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
+// Each byte stops the scanner where encoding/json would stop, at each place of a word, and no other byte does.
+func TestSkip(t *testing.T) {
+	for c := range 256 {
+		for at := range 20 {
+			body := bytes.Repeat([]byte{0xc3}, 24)
+			body[at] = byte(c)
+			want := len(body)
+			if c == '"' || c == '\\' || c < ' ' {
+				want = at
+			}
+			for from := range at + 1 {
+				s := Scanner{at: from}
+				if s.skip(body); s.at != want {
+					t.Fatalf("byte %#x at %d, from %d: stopped at %d", c, at, from, s.at)
+				}
+			}
+		}
+	}
+}
+
 func TestUsage(t *testing.T) {
 	long := strings.Repeat("data: {\"choices\":[{\"text\":\"x\"}]}\n\n", 2000)
 	for name, c := range map[string]struct {
