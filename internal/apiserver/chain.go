@@ -13,7 +13,7 @@ import (
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 
 	"carob/internal/apiserver/inprocess"
-	"carob/internal/base/stack"
+	"carob/internal/base/goroutinestack"
 )
 
 // chain puts the filters around the API. It makes two handlers: the returned one is for the
@@ -97,7 +97,7 @@ const maxHandled = 2 * maxStreams
 // growStack grows the stack: the filter before it continues each request in a goroutine of its own.
 func growStack(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		stack.Grow()
+		goroutinestack.Grow()
 		h.ServeHTTP(w, r)
 	})
 }
@@ -108,7 +108,7 @@ type growStackCreater struct{ runtime.ObjectCreater }
 
 // New implements runtime.ObjectCreater.
 func (c growStackCreater) New(kind schema.GroupVersionKind) (runtime.Object, error) {
-	stack.Grow()
+	goroutinestack.Grow()
 	return c.ObjectCreater.New(kind)
 }
 

@@ -11,7 +11,8 @@ import (
 // addonSwitch reports to a part whether an add-on is on, according to the API server.
 type addonSwitch struct {
 	of addons.Addon
-	// anybody has definitions count that somebody else has installed, unless they say that it is disabled.
+	// anybody counts definitions that carob did not install, too, unless their labels disable
+	// the add-on.
 	anybody bool
 
 	mu   sync.Mutex
@@ -52,11 +53,12 @@ func (c *carob) definitionChanged(definition string, labels map[string]string) {
 	c.inference.changed(definition, labels)
 }
 
-// poolDefinitions reports which kinds of the inference extension the API server has, whoever has installed them.
+// poolDefinitions reports which kinds of the inference extension the API server serves, no
+// matter who installed their definitions.
 type poolDefinitions struct {
 	mu       sync.Mutex
 	names    map[string]bool
-	disabled bool // the add-on rests
+	disabled bool // the add-on is disabled
 	tell     func(map[string]bool)
 }
 

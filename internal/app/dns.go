@@ -51,7 +51,8 @@ func (c *carob) startDNS(ctx context.Context) error {
 	return nil
 }
 
-// addDevice adds a device that has one address and leads nowhere; it may be there already.
+// addDevice creates a network device that has one address and forwards nothing. It may exist
+// already.
 func addDevice(name string, addr netip.Addr) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
@@ -100,8 +101,8 @@ func removeDevice(in instance.Instance) error {
 	return nil
 }
 
-// nameServers are those of pods. Without the built-in data plane nothing may lead from the Service to
-// the DNS: then pods ask it directly.
+// nameServers are the name servers of pods. Without the built-in service proxy, nothing may
+// forward packets for the DNS Service: then pods use the address of the DNS server itself.
 func (c *carob) nameServers() []netip.Addr {
 	if c.in.ClusterDNS == "" && c.in.DNS != "none" && c.in.ServiceProxy == "none" {
 		return []netip.Addr{c.in.DNSListen}

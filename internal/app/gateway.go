@@ -44,9 +44,10 @@ func (c *carob) startGateway(ctx context.Context) error {
 			continue
 		}
 		if sockets.Has(fdstore.Name(gateway.SocketPrefix, at.String())) {
-			continue // the process before has left it
+			continue // the previous process has left it open
 		}
-		// The port is opened with the first Ingress; that it is taken must be told now.
+		// The port is opened with the first Ingress, but a port that is in use must be reported
+		// at the start.
 		ln, err := listen("the gateway", flag, at.String())
 		if err != nil {
 			return err
@@ -123,9 +124,9 @@ func gatewayKind(kind string) schema.GroupVersionResource {
 		Resource: "customresourcedefinitions"}
 }
 
-// prepareGateway stores what the gateway needs: its rights, the kinds of the Gateway API, and the classes. What is
-// there already, also somebody else's, stays as it is; carob's own definitions are brought up to date.
-// Classes are stored only if carob serves what names them.
+// prepareGateway stores what the gateway needs: its RBAC rules, the definitions of the Gateway
+// API, and the classes. Objects that exist stay as they are, except carob's own definitions,
+// which are updated. Classes are stored only if carob serves the objects that name them.
 func prepareGateway(ctx context.Context, client kubernetes.Interface, objects dynamic.Interface, serves bool) error {
 	addon, _ := addons.Find(addons.Gateway)
 	manifests, err := addon.Manifests()
@@ -162,7 +163,7 @@ func storeAddonObject(ctx context.Context, api dynamic.ResourceInterface, addon 
 	case err != nil:
 		return err
 	case old.GetLabels()[addons.Label] != addon.Name:
-		return nil // somebody else's
+		return nil // not carob's
 	case o.GetKind() == "CustomResourceDefinition" && old.GetAnnotations()[bundle] == o.GetAnnotations()[bundle]:
 		return nil // also when its owner has disabled the add-on
 	}
@@ -175,7 +176,8 @@ func storeAddonObject(ctx context.Context, api dynamic.ResourceInterface, addon 
 	return err
 }
 
-// storeIngressClass makes the class, the default one if there is no other. Once made, it is its owner's to change.
+// storeIngressClass creates the class, as the default one if there is no other. It never changes
+// an existing class: users may edit it.
 func storeIngressClass(ctx context.Context, client kubernetes.Interface) error {
 	all, err := client.NetworkingV1().IngressClasses().List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -19,7 +19,8 @@ import (
 // classRetry is the wait after a failed attempt to store the built-in classes.
 const classRetry = time.Second
 
-// localDisk returns where volumes of the local class lie, and starts the part that stores the class; nil without it.
+// localDisk returns where the volumes of the built-in local class are stored, and starts the
+// part that stores the class; nil without that class.
 func (c *carob) localDisk(ctx context.Context, api kubernetes.Interface) (localpath.Disk, error) {
 	if len(c.in.LocalStorage) == 0 {
 		return nil, nil
@@ -46,8 +47,8 @@ func (c *carob) localDisk(ctx context.Context, api kubernetes.Interface) (localp
 	return disk, nil
 }
 
-// storeClasses makes the built-in classes that are missing. The first is the default unless there is one: a
-// class that is there is the user's, whatever it says.
+// storeClasses creates the built-in classes that are missing. The first becomes the default
+// unless there is one. It never changes an existing class: users may edit it.
 func storeClasses(ctx context.Context, api kubernetes.Interface) error {
 	classes := api.StorageV1().StorageClasses()
 	list, err := classes.List(ctx, metav1.ListOptions{})

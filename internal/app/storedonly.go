@@ -6,8 +6,8 @@ import (
 	"carob/internal/base/instance"
 )
 
-// storedOnly are the kinds that the API stores and no part of carob acts on, with what
-// that means for who makes one. A kind goes from here when its controller is there.
+// storedOnly are the kinds that the API stores but on which no part of carob acts, each with
+// what this means for the user. A kind leaves the list when it gets a controller.
 func storedOnly(in instance.Instance) map[schema.GroupResource]string {
 	const where = " (see docs/differences.md)"
 	kinds := map[schema.GroupResource]string{
@@ -16,7 +16,7 @@ func storedOnly(in instance.Instance) map[schema.GroupResource]string {
 	}
 	if in.CNIConfDir != "" || in.RuntimeEndpoint != "" {
 		kinds[schema.GroupResource{Group: "networking.k8s.io", Resource: "networkpolicies"}] = "carob enforces network " +
-			"policies on its own pod network only: here it is the work of the CNI plugin"
+			"policies only on its own pod network: on this node, the CNI plugin enforces them"
 	}
 	if in.Routes.On() {
 		delete(kinds, schema.GroupResource{Group: "networking.k8s.io", Resource: "ingresses"})

@@ -160,7 +160,7 @@ type carob struct {
 	gateway     *gateway.Gateway
 	server      *apiserver.Server
 	services    *services.Proxy
-	dns         *dns.Server // nil: somebody else's
+	dns         *dns.Server // nil: another DNS server is used
 	pool        *pool.Pool  // of load balancers' addresses
 	engine      *engine
 	timeline    *timeline.Store
@@ -391,7 +391,7 @@ func (c *carob) start(ctx context.Context) error {
 		DefaultStatefulSet: apps.DefaultStatefulSet, Node: c.in.NodeName, LocalDisk: disk,
 		PodAutoscaler: func(p controllers.PodAutoscaler) {
 			if p == nil {
-				c.server.SetPodAutoscaler(nil) // an interface of nothing would be something
+				c.server.SetPodAutoscaler(nil) // a nil pointer in an interface would not be nil
 				return
 			}
 			c.server.SetPodAutoscaler(p)

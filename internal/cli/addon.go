@@ -344,7 +344,8 @@ func countAddonObjects(ctx context.Context, c dynamic.Interface, a addons.Addon)
 	return out
 }
 
-// purgeAddon deletes the objects of an add-on; its switch goes first, so that nothing acts any more.
+// purgeAddon deletes the objects of an add-on. It deletes the switch first, so that the add-on
+// stops acting.
 func purgeAddon(ctx context.Context, c dynamic.Interface, a addons.Addon) error {
 	objects, err := a.Manifests()
 	if err != nil {

@@ -137,7 +137,7 @@ Pods that kept running while carob was stopped are taken over.`,
 	fl.StringVar(&f.ServiceCIDR, "service-cidr", "",
 		"IP range of services in CIDR notation, or two of different families, separated by a comma: the first is the default family (default 10.96.0.0/16; another for another --data-dir)")
 	addChoice(cmd, &f.ServiceProxy, "service-proxy", "",
-		"who leads packets to Services: builtin, or none if you run another one, such as kube-proxy or Cilium (default builtin)",
+		"service proxy: builtin, or none if you run another one, such as kube-proxy or Cilium (default builtin)",
 		"builtin", "none")
 	fl.StringVar(&f.LoadBalancerPool, "load-balancer-pool", "",
 		"addresses for Services of type LoadBalancer, as ranges in CIDR notation or FIRST-LAST, separated by commas; they are announced by ARP and NDP (default: the addresses of the node)")
@@ -146,7 +146,7 @@ Pods that kept running while carob was stopped are taken over.`,
 	fl.StringVar(&f.ServiceProxyHealthz, "service-proxy-healthz-bind-address", "",
 		"IP:PORT where /healthz and /livez of the built-in service proxy are served, as kube-proxy does at 0.0.0.0:10256 (default: nowhere)")
 	addChoice(cmd, &f.DNS, "dns", "",
-		"who answers the names of Services and pods: builtin, or none if you run another DNS server, such as CoreDNS behind the Service kube-system/kube-dns (default builtin)",
+		"DNS server for the names of Services and pods: builtin, or none if you run another one, such as CoreDNS behind the Service kube-system/kube-dns (default builtin)",
 		"builtin", "none")
 	fl.StringVar(&f.GatewayHTTP, "gateway-http", "",
 		"where Ingresses and Gateways are served over HTTP, as IP:PORT or :PORT for all addresses (default: nowhere)")
@@ -155,9 +155,9 @@ Pods that kept running while carob was stopped are taken over.`,
 	fl.StringVar(&f.GatewayAccessLog, "gateway-access-log", "",
 		"file with one line of JSON for each request to Ingresses and Gateways, or - for standard output (default: none)")
 	fl.StringVar(&f.GatewayProxies, "gateway-proxy-protocol", "",
-		"addresses and ranges of load balancers, separated by commas, whose connections to the gateway begin with a PROXY header (version 1 or 2); others' headers are not believed (default: none)")
+		"addresses and ranges of load balancers, separated by commas, whose connections to the gateway begin with a PROXY header (version 1 or 2); headers of other clients are not trusted (default: none)")
 	fl.StringVar(&f.EndpointPicker, "endpoint-picker-listen", "",
-		"where other gateways (Envoy, Istio, kgateway) ask carob's endpoint picker by ext-proc, as IP:PORT or :PORT for all addresses (default: nowhere)")
+		"address where other gateways (Envoy, Istio, kgateway) call carob's endpoint picker with ext-proc, as IP:PORT or :PORT for all addresses (default: nowhere)")
 	fl.BoolVar(&f.EndpointPickerPlain, "endpoint-picker-plaintext", false,
 		"serve --endpoint-picker-listen without TLS")
 	fl.StringVar(&f.GatewayAddresses, "gateway-addresses", "",
@@ -230,7 +230,7 @@ func (r *root) kubeletConfig(f *instance.Flags, file, dir string, given func(fla
 	if err != nil {
 		return fmt.Errorf("%w --kubelet-config: %w", instance.ErrFlag, err)
 	}
-	if os.Getenv(detachedEnv) == "" { // whoever started this process has told already
+	if os.Getenv(detachedEnv) == "" { // the parent process has already printed it
 		for _, w := range append(warnings, more...) {
 			fmt.Fprintln(r.errOut, "warning: kubelet configuration: "+w)
 		}

@@ -28,7 +28,7 @@ func (p *parts) syncLoop() error {
 	if since := p.health.stalled(p.watcher, p.started, now); !since.IsZero() && now.Sub(since) > syncLoopMax {
 		return fmt.Errorf("%w: the container runtime has not answered for too long", errSyncLoop)
 	}
-	if err := p.pods.Stuck(now, syncLoopMax); err != nil {
+	if err := p.pods.Healthy(now, syncLoopMax); err != nil {
 		return fmt.Errorf("%w: %w", errSyncLoop, err)
 	}
 	return nil

@@ -18,30 +18,30 @@ import (
 
 // L8.27: an owner that does not come back makes the agent unhealthy after five
 // minutes, names its pod, and is healthy again when it does.
-func TestStuckOwner(t *testing.T) {
+func TestBlockedOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.start()
 		defer w.stop()
 		w.api.put(webPod("a"))
 		settle(time.Minute)
-		if err := w.pods.Stuck(time.Now(), syncLoopMax); err != nil {
+		if err := w.pods.Healthy(time.Now(), syncLoopMax); err != nil {
 			t.Errorf("at rest: %v", err)
 		}
 		release := make(chan struct{})
 		w.hold(release) // in the next decision
 		w.pods.NodeChanged()
 		settle(syncLoopMax)
-		if err := w.pods.Stuck(time.Now(), syncLoopMax); err != nil {
+		if err := w.pods.Healthy(time.Now(), syncLoopMax); err != nil {
 			t.Errorf("after five minutes: %v", err)
 		}
 		settle(time.Second)
-		if err := w.pods.Stuck(time.Now(), syncLoopMax); err == nil || !strings.Contains(err.Error(), "default/a") {
+		if err := w.pods.Healthy(time.Now(), syncLoopMax); err == nil || !strings.Contains(err.Error(), "default/a") {
 			t.Errorf("stuck: %v", err)
 		}
 		close(release)
 		settle(time.Second)
-		if err := w.pods.Stuck(time.Now(), syncLoopMax); err != nil {
+		if err := w.pods.Healthy(time.Now(), syncLoopMax); err != nil {
 			t.Errorf("released: %v", err)
 		}
 	})

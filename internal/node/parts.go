@@ -165,7 +165,7 @@ func cgroupDriver(ctx context.Context, cfg *Config) (string, error) {
 // problems are why the node is not ready.
 func (p *parts) problems(ctx context.Context) []string {
 	why := p.health.problems(ctx, p.watcher)
-	if err := p.pods.Stuck(time.Now(), syncLoopMax); err != nil {
+	if err := p.pods.Healthy(time.Now(), syncLoopMax); err != nil {
 		why = append(why, fmt.Sprintf("%v: %v", errSyncLoop, err)) // who watches /healthz? The node says it itself
 	}
 	if p.goingDown() {

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
 
-	"carob/internal/base/stack"
+	"carob/internal/base/goroutinestack"
 )
 
 // Writes returns how many writes to a kind have ended since the start, including failed ones.
@@ -102,7 +102,7 @@ func (c counted) Delete(ctx context.Context, key string, out runtime.Object, pre
 func (c counted) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool,
 	preconditions *storage.Preconditions,
 	update storage.UpdateFunc, cached runtime.Object) error {
-	stack.Grow()
+	goroutinestack.Grow()
 	err := c.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, update, cached)
 	c.tally.end(err, 0, false)
 	return err

@@ -1,6 +1,6 @@
-// Package addons holds what ships with carob and is off until somebody wants it: for each add-on the
-// objects that it needs, one of which is its switch. The command line stores them; the API server
-// tells app when a switch changes. It must never act on a cluster.
+// Package addons contains the add-ons that ship with carob and are off by default: for each one
+// the objects that it needs, one of which is its switch. The command line stores them; the API
+// server tells app when a switch changes. It must never act on a cluster.
 package addons
 
 import (
@@ -21,7 +21,7 @@ const (
 	Label   = "carob.dev/addon"
 	State   = "carob.dev/addon-state"
 	Enabled = "enabled"
-	// Disabled is the state of an add-on that rests: its objects are kept.
+	// Disabled is the state of an add-on that is off although its objects are kept.
 	Disabled = "disabled"
 )
 
@@ -41,11 +41,12 @@ type Addon struct {
 	Switch string
 	// Kept says what stays in the cluster when it is disabled.
 	Kept string
-	// Objects are what users make for it: resources of the group in version v1, or resource.version.group.
+	// Objects are what users create for it: resources of the group in version v1, or
+	// resource.version.group.
 	Group   string
 	Objects []string
 	text    []byte
-	// definitions follow text, compressed by gzip: they are large.
+	// gzip-compressed, because they are large; appended to text
 	definitions []byte
 }
 

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// firstFD is the first descriptor that a service manager hands over.
+// firstFD is the first descriptor that a service manager passes.
 const firstFD = 3
 
-// Store has the sockets of the process before, and keeps those of this one.
+// Store has the sockets of the previous process, and keeps those of this one.
 type Store struct {
 	manager string // path of the service manager's socket; empty: there is none
 
@@ -26,8 +26,9 @@ type Store struct {
 	given map[string]*os.File // not taken yet
 }
 
-// Open takes what the service manager has handed to this process. Names without the prefix are left alone. It must be
-// called once, early: it removes the variables, which are not meant for children.
+// Open takes the sockets that the service manager has passed to this process. It ignores names
+// without the prefix. It must be called once, early: it removes the environment variables, which
+// are not meant for child processes.
 func Open(prefix string) *Store {
 	s := &Store{manager: os.Getenv("NOTIFY_SOCKET"), given: map[string]*os.File{}}
 	pid, fds, names := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_FDNAMES")
@@ -50,21 +51,22 @@ func Open(prefix string) *Store {
 	return s
 }
 
-// Give adds a socket as if it had been handed over.
+// Give adds a socket as if the service manager had passed it.
 func (s *Store) Give(name string, f *os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.given[name] = f
 }
 
-// Has reports whether the process before has left a socket with the name.
+// Has reports whether the previous process has left a socket with the name.
 func (s *Store) Has(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.given[name] != nil
 }
 
-// Listener returns the socket with the name that the process before has left, if it listens on the address; else nil.
+// Listener returns the socket with the name that the previous process has left, if it listens on
+// the address; else nil.
 func (s *Store) Listener(name, addr string) net.Listener {
 	s.mu.Lock()
 	f := s.given[name]
@@ -85,7 +87,7 @@ func (s *Store) Listener(name, addr string) net.Listener {
 	return ln
 }
 
-// Rest forgets what was not taken.
+// Rest closes the sockets that nobody has taken.
 func (s *Store) Rest() {
 	s.mu.Lock()
 	left := s.given

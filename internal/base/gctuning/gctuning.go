@@ -87,9 +87,10 @@ func releaseProgram() error {
 	return drop(exe, unchanged(maps, exe))
 }
 
-// ReleaseMapped removes the pages of a file that is mapped for reading only, such as a database, from
-// the process, as Settle does with those of the program. The caller makes sure that the mapping stays
-// until ReleaseMapped returns: what was mapped there afterwards would be lost.
+// ReleaseMapped removes the pages of a read-only mapped file, such as a database, from the
+// process, as Settle does with those of the program. The caller ensures that the mapping stays
+// until ReleaseMapped returns: otherwise the content of a later mapping at the same address
+// would be lost.
 func ReleaseMapped(file string) error {
 	maps, err := os.ReadFile("/proc/self/smaps")
 	if err != nil {

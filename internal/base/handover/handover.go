@@ -24,7 +24,7 @@ import (
 
 type key struct{}
 
-// Offer is what a request carries for whoever can hand its objects over.
+// Offer is what a request carries for a storage that can hand its objects over.
 type Offer struct {
 	object reflect.Type // that the client takes; nil for all
 

@@ -11,8 +11,8 @@ import (
 // DefaultClusterDomain is the domain of the names of Services and pods.
 const DefaultClusterDomain = "cluster.local"
 
-// dnsIndex is the place of the DNS Service in the service range, as kubeadm has it; smallIndex is
-// that in a range with fewer addresses.
+// dnsIndex is the position of the DNS Service in the service range, as with kubeadm; smallIndex
+// is the position in a range with fewer addresses.
 const dnsIndex, smallIndex = 10, 2
 
 var domainPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$`)
@@ -28,7 +28,7 @@ func (in *Instance) deriveDNS(n uint32) error {
 	if in.ClusterDomain == "" {
 		in.ClusterDomain = DefaultClusterDomain
 	}
-	// The longest name of an endpoint below it has 255 bytes then.
+	// Then the longest name of an endpoint has 255 bytes.
 	in.ClusterDomain = strings.ToLower(strings.TrimSuffix(in.ClusterDomain, "."))
 	if !domainPattern.MatchString(in.ClusterDomain) || len(in.ClusterDomain) > 57 {
 		return fmt.Errorf("%w --cluster-domain: %q is not a DNS domain of at most 57 characters, such as cluster.local",
@@ -61,8 +61,8 @@ func (in *Instance) deriveDNS(n uint32) error {
 	}
 	in.DNSListen = in.Pods.Masked().Addr().Next()
 	if in.CNIConfDir != "" || in.RuntimeEndpoint != "" {
-		// A network that carob does not make may have any address of in.Pods. 198.18.0.0/15 is for
-		// tests of network devices (RFC 2544): nobody routes it.
+		// If carob does not create the pod network, its pods may have any address of in.Pods.
+		// 198.18.0.0/15 is for tests of network devices (RFC 2544): nobody routes it.
 		in.DNSDevice = "carob-dns"
 		if in.ID != "carob" {
 			in.DNSDevice = "cd-" + strings.TrimPrefix(in.ID, "carob-")

@@ -13,12 +13,12 @@ type GatewayPorts struct {
 	HTTP, HTTPS netip.AddrPort // not valid: nowhere
 	Addresses   []netip.Addr   // one for each Gateway
 	AccessLog   string         // path, or "-" for standard output; empty: none
-	Proxies     []netip.Prefix // who begins connections with a PROXY header
-	Picker      netip.AddrPort // where other gateways ask the endpoint picker; not valid: nowhere
+	Proxies     []netip.Prefix // load balancers that send a PROXY header
+	Picker      netip.AddrPort // where other gateways call the endpoint picker; not valid: nowhere
 	PickerPlain bool           // without TLS
 }
 
-// On reports whether the gateway is wanted.
+// On reports whether the gateway is configured.
 func (p GatewayPorts) On() bool { return p.Serves() || p.Picker.IsValid() }
 
 // Serves reports whether Ingresses or Gateways are served.

@@ -63,7 +63,7 @@ type Flags struct {
 	ServiceCIDR   string // one range, or two of different families, separated by a comma
 	ClusterDNS    string // addresses of the name servers for pods, separated by commas; empty: the DNS Service
 	ClusterDomain string // of the names of Services; empty: cluster.local
-	ServiceProxy  string // who leads packets to Services: builtin or empty, or none
+	ServiceProxy  string // service proxy: builtin or empty, or none
 	// ServiceProxyHealthz is where the data plane of Services answers /healthz and /livez, as IP:PORT; empty: nowhere.
 	ServiceProxyHealthz string
 	// LoadBalancerPool has the addresses of Services of type LoadBalancer as CIDR or FIRST-LAST, separated by
@@ -72,7 +72,7 @@ type Flags struct {
 	// LoadBalancerLinks are the network devices on which the pool's addresses are announced; none: those with
 	// an address of the node.
 	LoadBalancerLinks []string
-	DNS               string // who answers the names of the cluster: builtin or empty, or none
+	DNS               string // DNS server of the cluster: builtin or empty, or none
 	// GatewayHTTP and GatewayHTTPS are where Ingresses are served, as IP:PORT or :PORT; empty: nowhere.
 	GatewayHTTP, GatewayHTTPS string
 	// GatewayAddresses are addresses and ranges, separated by commas, of which each Gateway gets one.
@@ -81,14 +81,16 @@ type Flags struct {
 	GatewayAccessLog string
 	// GatewayProxies are the ranges of load balancers that send PROXY headers, separated by commas.
 	GatewayProxies string
-	// EndpointPicker is where other gateways ask carob's endpoint picker, as IP:PORT or :PORT; empty: nowhere.
+	// EndpointPicker is where other gateways call carob's endpoint picker, as IP:PORT or :PORT;
+	// empty: nowhere.
 	EndpointPicker string
-	// EndpointPickerPlain has it without TLS.
+	// EndpointPickerPlain serves it without TLS.
 	EndpointPickerPlain bool
 	// ServiceNodePorts are the node ports of services as FIRST-LAST or FIRST+COUNT.
 	ServiceNodePorts string
 	MaxPods          int
-	// Kubelet is the configuration of the node agent that was given in a file, for what has no flag; nil: none was.
+	// Kubelet is the configuration of the node agent from a file, for settings without a flag;
+	// nil: there is no file.
 	Kubelet      *kubelet.KubeletConfiguration `json:",omitempty"`
 	DrainTimeout time.Duration                 // how long deleted pods wait for Services and DNS at most; 0: not at all
 	LogLevel     string                        // debug, info, warn or error; empty: warn
@@ -101,7 +103,7 @@ type Flags struct {
 // names and the syntax of the kubelet's flags; the zero value means upstream's defaults.
 type Pressure struct {
 	Hard, Soft, SoftGrace, MinReclaim string // lists such as memory.available<100Mi
-	// MergeHard has the default thresholds hold for the signals that Hard does not name.
+	// MergeHard applies the default thresholds to the signals that Hard does not name.
 	MergeHard                       bool `json:",omitempty"`
 	MaxPodGrace                     int  // seconds
 	Transition                      time.Duration
@@ -132,7 +134,7 @@ type Instance struct {
 	ID           string // "carob"; for another data directory "carob-" and six hex digits
 	ListenAddr   netip.AddrPort
 	Pods         netip.Prefix   // IPv4, or IPv6 for a network of others
-	Pods6        netip.Prefix   // IPv6 beside IPv4; invalid: pods have none
+	Pods6        netip.Prefix   // IPv4, or IPv6 for an external network
 	Services     []netip.Prefix // one, or one of each family; the default family first
 	NodePorts    [2]int         // the first and the last
 	BridgeName   string         // at most 15 bytes
@@ -146,14 +148,14 @@ type Instance struct {
 	Kubeconfig   string   // of the administrator
 	LocalStorage []string // of LocalStoragePath; none for "none"
 	AgentListen  netip.AddrPort
-	// Gateway is where pods reach the API server though it listens on a loopback address only: the
-	// host's address on the bridge, with the API server's port. It is unset if pods reach the API server
-	// where it listens, or have a network of others.
+	// Gateway is where pods reach the API server if it listens on a loopback address only: the
+	// host's address on the bridge, with the API server's port. It is unset if pods reach the
+	// API server where it listens, or use an external network.
 	Gateway     netip.AddrPort
 	NameServers []netip.Addr // ClusterDNS as addresses
 	DNSService  []netip.Addr // cluster IPs of the Service kube-system/kube-dns
-	// DNSListen is where the built-in DNS answers: the host's address on the bridge, or one of a
-	// device of its own, DNSDevice, if pods have another network.
+	// DNSListen is where the built-in DNS server listens: on the host's address on the bridge,
+	// or, if pods use another network, on the address of the device DNSDevice.
 	DNSListen netip.Addr
 	DNSDevice string
 
@@ -364,7 +366,7 @@ func (in *Instance) checkFiles() (err error) {
 		return err
 	}
 	if in.PodManifestDir == filepath.Join(in.DataDir, "manifests") {
-		return nil // the default is made at the start
+		return nil // the default is created at the start
 	}
 	if _, err := os.Stat(in.PodManifestDir); err != nil {
 		return fmt.Errorf("%w --pod-manifest-dir: %s: %w", ErrFlag, in.PodManifestDir, reason(err))
@@ -476,7 +478,7 @@ func (in *Instance) deriveNetwork(n uint32) error {
 			in.AgentListen = netip.AddrPortFrom(in.AgentListen.Addr(), uint16(k.Port))
 		}
 	}
-	// A derived range gives way to one that is set.
+	// A derived range is changed if it overlaps one that is set.
 	podsGiven, servicesGiven := in.PodCIDR != "", in.ServiceCIDR != ""
 	if !podsGiven {
 		in.PodCIDR = pods

@@ -12,8 +12,9 @@ import (
 	"carob/internal/base/instance"
 )
 
-// Apply sets the flags for which the configuration has a value and that the user did not give on the command line,
-// which wins (S11.1). What has no flag is read from Flags.Kubelet.
+// Apply sets the flags for which the configuration has a value, unless the user gave them on the
+// command line, which takes precedence (S11.1). Settings without a flag are read from
+// Flags.Kubelet.
 func Apply(c *Configuration, f *instance.Flags, given func(flag string) bool) {
 	f.Kubelet = c
 	text := func(flag, value string, to *string) {
@@ -98,7 +99,8 @@ func Reserved(c *Configuration) corev1.ResourceList {
 	return total
 }
 
-// MaxPods is how many pods a node with so many CPUs may run: most, or fewer with podsPerCore (S11.52).
+// MaxPods is how many pods a node with so many CPUs may run: most, or fewer with podsPerCore
+// (S11.52).
 func MaxPods(c *Configuration, most, cpus int) int {
 	if c == nil || c.PodsPerCore <= 0 {
 		return most
@@ -131,7 +133,8 @@ func LogSize(c *Configuration) int64 {
 	return q.Value()
 }
 
-// EnforcesPods says whether the cgroup of all pods is limited to what is not reserved (S11.120, S11.121).
+// EnforcesPods reports whether the cgroup of all pods is limited to what is not reserved
+// (S11.120, S11.121).
 func EnforcesPods(c *Configuration) bool {
 	return c == nil || !slices.Contains(c.EnforceNodeAllocatable, "none")
 }

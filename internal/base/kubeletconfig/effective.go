@@ -11,8 +11,9 @@ import (
 	"carob/internal/base/instance"
 )
 
-// Effective is the configuration that /configz shows: what the files and flags say, and the defaults, carob's own where
-// they differ from upstream's (S11.3). hard are the eviction thresholds without configuration.
+// Effective is the configuration that /configz shows: the values of files and flags, and
+// otherwise the defaults, carob's own where they differ from upstream's (S11.3). hard are the
+// default eviction thresholds.
 func Effective(in *instance.Instance, hard map[string]string) *Configuration {
 	c := &Configuration{}
 	if in.Kubelet != nil {

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// treatment is what carob makes of a field.
+// treatment is how carob treats a field.
 type treatment struct {
 	honoured bool
-	// accepted are the values, as JSON, of a field that carob honours in no other way; nil: every value is accepted and
-	// has no effect.
+	// accepted are the values, as JSON, that a field may have if carob does not honour it
+	// otherwise; nil: every value is accepted and has no effect.
 	accepted []string
 	// why a value has no effect or is not accepted, as a clause that follows "because".
 	why string

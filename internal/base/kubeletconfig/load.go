@@ -24,9 +24,10 @@ type Configuration = kubelet.KubeletConfiguration
 
 const (
 	kind = "KubeletConfiguration"
-	// maxFile is the size in bytes up to which a file is read.
+	// maxFile is the maximum size of a file in bytes.
 	maxFile = 1 << 20
-	// dropIn is how the names of drop-in files end; other files in the directory are skipped.
+	// dropIn is the suffix of the names of drop-in files; other files in the directory are
+	// ignored.
 	dropIn = ".conf"
 )
 
@@ -89,7 +90,7 @@ func dropIns(dir string) (names []string, err error) {
 	return names, nil
 }
 
-// read returns a file as JSON, with what is unknown or duplicate in it.
+// read returns a file as JSON, and its unknown and duplicate fields.
 func read(name string) (text []byte, warnings []string, err error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -116,7 +117,7 @@ func read(name string) (text []byte, warnings []string, err error) {
 	return text, warnings, nil
 }
 
-// decode reads YAML or JSON. A text of another kind or version, or with a value of the wrong type, is an error.
+// decode reads YAML or JSON. Another kind or version, or a value of the wrong type, is an error.
 func decode(text []byte, c *Configuration) (warnings []string, err error) {
 	var kindOf metav1.TypeMeta
 	if err := yaml.Unmarshal(text, &kindOf); err != nil {

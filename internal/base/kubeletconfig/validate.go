@@ -122,7 +122,7 @@ func checkPulls(c *Configuration) (errs []error) {
 	return errs
 }
 
-// checkAccess refuses to let in anybody whom carob would not let in.
+// checkAccess rejects settings that would give access to clients that carob does not serve.
 func checkAccess(c *Configuration) (errs []error) {
 	a := &c.Authentication
 	if a.X509.ClientCAFile != "" {

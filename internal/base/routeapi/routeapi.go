@@ -10,7 +10,7 @@ const Path = "carob/routes"
 // List is what a gateway serves.
 type List struct {
 	Routes []Route `json:"routes"`
-	// Problems are those of objects that are not served as they are written.
+	// Problems are the reasons why objects are not served as they are written.
 	Problems []Problem `json:"problems,omitempty"`
 }
 
@@ -26,11 +26,11 @@ type Route struct {
 	Path      string    `json:"path,omitempty"` // "=": exact, "~": a regular expression, else a prefix
 	Match     []string  `json:"match,omitempty"`
 	Filters   []string  `json:"filters,omitempty"`
-	Answer    string    `json:"answer,omitempty"` // what a request gets that no backend gets
+	Answer    string    `json:"answer,omitempty"` // what a request gets without a backend: an error or a redirect
 	Backends  []Backend `json:"backends,omitempty"`
 }
 
-// Backend is one of those that a rule spreads its requests over.
+// Backend is one of the backends that a rule distributes its requests to.
 type Backend struct {
 	Service   string   `json:"service"` // NAMESPACE/NAME:PORT
 	Weight    int32    `json:"weight"`

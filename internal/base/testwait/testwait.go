@@ -1,5 +1,5 @@
-// Package testwait is for tests only: it waits for what nothing announces, a process of
-// another program for instance, or a server that begins to listen. Whoever can wait for an
+// Package testwait is for tests only: it waits for changes that no event announces, such as a
+// process of another program or a server that begins to listen. A test that can wait for an
 // event, or in virtual time (testing/synctest), must not use it.
 package testwait
 
@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Limit bounds every wait. It says nothing about speed: a test that waits this long has failed.
+// Limit bounds every wait. It is no measure of speed: a test that waits this long has failed.
 const Limit = 2 * time.Minute
 
 // Pauses between two looks: short at first, so that a test of something quick is quick.
@@ -20,7 +20,7 @@ const (
 
 var errNotYet = errors.New("it is not so")
 
-// For waits until ok says yes, and fails the test when that is not so within Limit.
+// For waits until ok returns true, and fails the test if that does not happen within Limit.
 func For(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	Until(t, what, func() error {
@@ -31,7 +31,7 @@ func For(t testing.TB, what string, ok func() bool) {
 	})
 }
 
-// Until tries until there is no error, and fails the test with the last one after Limit.
+// Until calls try until it returns no error, and fails the test with the last error after Limit.
 // It ends early with the test's context.
 func Until(t testing.TB, what string, try func() error) {
 	t.Helper()

@@ -65,7 +65,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 	c := &Controller{client: client, events: events, in: in, wanted: make(chan struct{}),
 		memory: map[string]map[string]*attach.Memory{}}
 	c.loop = loop.New("attachments", workers, c.reconcile)
-	readers.AddReader(inventory.First(c.want, storagev1.Resource("volumeattachments")))
+	readers.AddReader(inventory.Notify(c.want, storagev1.Resource("volumeattachments")))
 	for _, err := range []error{
 		in.Pods.OnChange(func(before, after metav1.Object) { c.podChanged(before); c.podChanged(after) }),
 		in.Nodes.OnChange(func(before, after metav1.Object) {

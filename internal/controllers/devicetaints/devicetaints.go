@@ -75,7 +75,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 	c := &Controller{client: client, events: events, in: in, wanted: make(chan struct{}),
 		index: devicetaints.NewIndex(), marked: map[string]mark{}, rules: map[types.UID]*ruleState{}}
 	c.loop = loop.New(Name, 8, c.reconcile)
-	readers.AddReader(inventory.First(c.want, resourcev1.Resource("resourceslices"),
+	readers.AddReader(inventory.Notify(c.want, resourcev1.Resource("resourceslices"),
 		resourcev1.Resource("devicetaintrules")))
 	for _, err := range []error{
 		in.Pods.OnChange(c.podChanged), in.Claims.OnChange(c.claimChanged),

@@ -22,7 +22,7 @@ import (
 	"carob/internal/controllers/loop"
 	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/servicepods"
-	"carob/internal/controllers/slices"
+	"carob/internal/controllers/slicewriter"
 	"carob/internal/controllers/source"
 	"carob/internal/core/netplan"
 	"carob/internal/core/netplan/endpointslice"
@@ -110,8 +110,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		}
 	}
 	plan := endpointslice.Decide(in)
-	err := slices.Write(ctx, c.keeper, c.Slices, key,
-		slices.Plan{Create: plan.Create, Update: plan.Update, Delete: plan.Delete},
+	err := slicewriter.Write(ctx, c.keeper, c.Slices, key,
+		slicewriter.Plan{Create: plan.Create, Update: plan.Update, Delete: plan.Delete},
 		func(operation string) { metrics.SliceChanges.WithLabelValues(operation).Inc() })
 	result := "success"
 	if err != nil {

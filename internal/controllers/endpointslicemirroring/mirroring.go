@@ -20,7 +20,7 @@ import (
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/loop"
 	"carob/internal/controllers/servicepods"
-	"carob/internal/controllers/slices"
+	"carob/internal/controllers/slicewriter"
 	"carob/internal/controllers/source"
 	"carob/internal/core/netplan/mirror"
 )
@@ -89,17 +89,17 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		}
 	}
 	endpoints, service := source.Get[*corev1.Endpoints](c.Endpoints, key), source.Get[*corev1.Service](c.Services, key)
-	plan := slices.Plan{Delete: existing}
+	plan := slicewriter.Plan{Delete: existing}
 	if mirror.Mirrors(endpoints, service) {
 		p := mirror.Decide(endpoints, existing)
-		plan = slices.Plan{Create: p.Create, Update: p.Update, Delete: p.Delete}
+		plan = slicewriter.Plan{Create: p.Create, Update: p.Update, Delete: p.Delete}
 		c.tell(key, endpoints, &p)
 	} else {
 		c.mu.Lock()
 		delete(c.told, key)
 		c.mu.Unlock()
 	}
-	if err := slices.Write(ctx, c.keeper, c.Slices, key, plan, func(string) {}); err != nil {
+	if err := slicewriter.Write(ctx, c.keeper, c.Slices, key, plan, func(string) {}); err != nil {
 		return 0, fmt.Errorf("copies of endpoints %s: %w", key, err)
 	}
 	return 0, nil

@@ -60,7 +60,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 		users: map[string]map[string]bool{}, unclear: map[string]bool{}}
 	c.loop = loop.New("resource_claim", 4, c.reconcile)
 	// one that no pod uses may have to be released
-	readers.AddReader(inventory.First(c.want, resourcev1.Resource("resourceclaims")))
+	readers.AddReader(inventory.Notify(c.want, resourcev1.Resource("resourceclaims")))
 	var err error
 	if c.fresh, err = freshness.New(c.loop.Add, in.Pods, in.Claims); err != nil {
 		return nil, fmt.Errorf("resourceclaim: %w", err)

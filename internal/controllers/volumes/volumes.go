@@ -63,7 +63,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 		pending: map[string]bool{}, written: map[string]metav1.Object{}}
 	c.loop = loop.New("claims", 1, c.reconcile)
 	// claims are watched anyway
-	readers.AddReader(inventory.First(c.want, corev1.Resource("persistentvolumes")))
+	readers.AddReader(inventory.Notify(c.want, corev1.Resource("persistentvolumes")))
 	for _, err := range []error{
 		in.Claims.OnChange(c.claimChanged), in.Volumes.OnChange(c.volumeChanged),
 		in.Classes.OnChange(func(_, after metav1.Object) {

@@ -7,10 +7,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// PrepareVolumes makes the pod's directories and cgroup and mounts its volumes.
-// Step records a failure with a Reason as the pod's event, Message as its text:
-// FailedMount, FailedCreatePodContainer or Failed (L10.21–L10.24). An empty
-// Reason records none: the volume manager did (L12.16).
+// PrepareVolumes creates the pod's directories and cgroup and mounts its volumes. Step records a
+// failure with a Reason as an event of the pod, with the text Message: FailedMount,
+// FailedCreatePodContainer or Failed (L10.21–L10.24). An empty Reason records none: the volume
+// manager did (L12.16).
 type PrepareVolumes struct{}
 
 // CreateSandbox runs a new sandbox; the network is attached when it ends.
@@ -60,14 +60,14 @@ type RunHook struct {
 	Timeout     time.Duration // zero: none (L6.1)
 }
 
-// AdmitResize asks the node whether the pod may have the resources that its spec
-// wants now, beside the other pods. A Failure that is Permanent makes the resize
-// infeasible, any other defers it; its Reason is the admission's (L3.121).
+// AdmitResize asks the node whether the pod may have the resources that its spec requests now,
+// in addition to the other pods. A Failure that is Permanent makes the resize infeasible, any
+// other defers it; its Reason is the admission's (L3.121).
 type AdmitResize struct{ Generation int64 }
 
-// ResizePod sets the limits of the pod's own group: to the larger of those in
-// force and of the pod's with Widen, before its containers are resized, and to
-// the pod's exactly without, after it (L3.125).
+// ResizePod sets the limits of the pod's own cgroup: with Widen, before its containers are
+// resized, to the larger of the current limits and the pod's; without Widen, after that, to
+// exactly the pod's (L3.125).
 type ResizePod struct {
 	Widen   bool
 	Granted int64 // generation of the spec that was granted
@@ -88,30 +88,31 @@ type StopContainer struct {
 	Grace       time.Duration
 }
 
-// RemoveContainer removes a container that does not run, with its logs when Logs is set.
+// RemoveContainer removes a container that does not run, and its logs if Logs is set.
 type RemoveContainer struct {
 	Container   string
 	ContainerID string
 	Logs        bool
 }
 
-// StopSandbox stops a sandbox and gives its address back.
+// StopSandbox stops a sandbox and releases its address.
 type StopSandbox struct{ SandboxID string }
 
 // RemoveSandbox removes a stopped sandbox and all its containers.
 type RemoveSandbox struct{ SandboxID string }
 
-// ReleaseDevices gives devices back: drivers unprepare claims that no other pod uses (S9.55).
+// ReleaseDevices releases the pod's devices: drivers unprepare claims that no other pod uses
+// (S9.55).
 type ReleaseDevices struct{}
 
-// RemoveVolumes unmounts and removes what PrepareVolumes made.
+// RemoveVolumes unmounts and removes what PrepareVolumes created.
 type RemoveVolumes struct{}
 
 // DeletePod deletes the API object with grace 0 and a UID precondition, after the last status is stored (L7.40).
 type DeletePod struct{}
 
-// Each action has a Key, which names it in the timeline and to the driver, and a flight,
-// which is what Step remembers of it until its outcome is known.
+// Each action has a Key, which names it in the timeline and to the driver, and a flight, which
+// is what Step remembers of it until it knows the outcome.
 
 // Key implements Action.
 func (PrepareVolumes) Key() Key { return "volumes/prepare" }

@@ -6,43 +6,46 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Input is everything Step may look at.
+// Input is everything that Step may use.
 type Input struct {
-	// the only clock, as time.Now gives it: it never runs backwards, for its monotonic reading counts
+	// the only clock, from time.Now: it never runs backwards, because its monotonic reading
+	// counts
 	Now    time.Time
-	Pod    *corev1.Pod // what is wanted, newest version seen; Status is what the API server holds; read only
+	Pod    *corev1.Pod // the newest version of the spec; Status is the one in the API server; read only
 	Gone   bool        // the object left its source (force delete, manifest removed): end the pod, publish nothing
-	Hold   *Hold       // the node has no room yet: nothing is begun for the pod until it has
+	Hold   *Hold       // the node has no room yet: no action is begun for the pod until it has
 	Stop   *Stop       // eviction, preemption or shutdown asks the pod to end
 	Reject *Rejection  // node admission refused the pod (L3.12): it never runs
-	// Routed: some part of the data plane may open new connections to the pod as to one that goes on (N8.14). False
-	// as soon as each part has in force that the pod is being deleted, also where it stays the last resort (N8.16).
-	// Before the deletion nobody looks at it.
+	// Routed means that some part of the data plane may still open new connections to the pod as
+	// to a pod that is not being deleted (N8.14). It is false as soon as each part has applied
+	// the deletion, even if the pod stays the last resort (N8.16). It is not used before the
+	// deletion.
 	Routed   bool
-	Node     Node          // facts of the machine
+	Node     Node          // facts about the machine
 	Observed Observed      // the runtime as a whole, not what changed in it
 	Probes   []ProbeResult // probes finished since the last Step
 	Done     []Outcome     // actions finished since the last Step
 }
 
-// Node is what Step may know of the machine it runs on.
+// Node is what Step may know about its machine.
 type Node struct {
 	Name            string
 	HostIPs         []string      // primary family first, at most two
 	RuntimeName     string        // prefix of a containerID: "carob", "containerd"
 	AgentStarted    time.Time     // probes of older containers keep their verdict (L4.42, L5.11)
 	NetworkProblem  string        // why the pod network is not ready; empty when it is (L3.50 step 3)
-	Vacated         int64         // rises whenever room is made on the node: deferred resizes are tried again (L3.123)
+	Vacated         int64         // increases when resources are freed: deferred resizes are tried again (L3.123)
 	CrashBackoffMax time.Duration // cap of the crash back-off; zero means 300 s (L3.75, L3.78)
 	ClusterDomain   string        // "cluster.local"
 	DrainTimeout    time.Duration // the longest wait of a deleted pod for the data plane; zero: none (N8.13)
 	CgroupV2        bool          // the unified hierarchy only: cpu requests are rounded (L4.32a)
-	DiskShort       bool          // pods that ended give up their containers before others are evicted (L7.147)
-	// RecursiveReadOnly: the runtime can make what is mounted below a read-only mount read-only, too.
+	DiskShort       bool          // pods that ended lose their containers before others are evicted (L7.147)
+	// RecursiveReadOnly means that the runtime can also make mounts below a read-only mount
+	// read-only.
 	RecursiveReadOnly bool
 }
 
-// Stop asks for the end of a pod that its owner did not delete (L7.150, L7.156, L3.40).
+// Stop requests the end of a pod that its owner did not delete (L7.150, L7.156, L3.40).
 type Stop struct {
 	Reason    string // status.reason: Evicted, Preempting, Terminated
 	Message   string
@@ -50,9 +53,9 @@ type Stop struct {
 	Grace     *time.Duration       // replaces the pod's own grace when shorter
 }
 
-// Hold keeps a pod from beginning until others that are ending have made room: those
-// that are preempted for it (L3.40), and those whose objects were deleted by force
-// while their containers still run.
+// Hold keeps a pod from starting until other pods that are ending have freed resources: pods
+// that are preempted for it (L3.40), and pods whose objects were deleted by force while their
+// containers still run.
 type Hold struct {
 	For    string // what it waits for: "preemption", "room"
 	Object string // the pods that it waits for
@@ -62,9 +65,9 @@ type Hold struct {
 // Rejection is a refusal of the pod by the node (L3.12).
 type Rejection struct{ Reason, Message string }
 
-// Observed is one snapshot of the runtime. It is never older than the newest
-// Outcome of the same Input: the driver looks again after an action ends and
-// before it reports the end, so Step never reasons about a stale picture.
+// Observed is one snapshot of the runtime. It is never older than the newest Outcome of the same
+// Input: the driver takes a new snapshot after an action ends and before it reports the end, so
+// Step never decides on outdated facts.
 type Observed struct {
 	Taken      time.Time
 	Sandboxes  []Sandbox    // newest first
@@ -72,7 +75,7 @@ type Observed struct {
 	Images     []ImageState // one for every image the pod names
 	Volumes    VolumeState
 	Devices    DeviceState
-	Logs       []LogFile // of containers that the runtime knows no instance of; only in the first snapshot of a pod
+	Logs       []LogFile // of containers without an instance in the runtime; only in the first snapshot of a pod
 }
 
 // LogFile is the newest log file that a container of the pod left on the disk.
@@ -91,7 +94,7 @@ type Sandbox struct {
 	HostNetwork bool
 }
 
-// ContainerState is the runtime's word on a container.
+// ContainerState is the state of a container in the runtime.
 type ContainerState string
 
 // The states of CRI v1.
@@ -114,7 +117,7 @@ type Container struct {
 	FinishedAt time.Time
 	ExitCode   int32
 	Reason     string                       // Completed, Error, OOMKilled, StartError …
-	Message    string                       // termination message, already read and cut (L3.150–152)
+	Message    string                       // termination message, already read and truncated (L3.150–152)
 	Image      string                       // as the runtime names it
 	ImageRef   string                       // status.imageID
 	Hash       string                       // of name and image, when it was created (L3.66)
@@ -127,20 +130,21 @@ type ImageState struct {
 	Image       string // as written in the spec
 	Ref         string // resolved id; empty when absent
 	Err         string // the look-up failed (ImageInspectError)
-	InvalidName string // why Image is no image name at all; empty when it is one (L3.102)
+	InvalidName string // why Image is not a valid image name; empty when it is (L3.102)
 }
 
-// DeviceState is what the pod has of the node's devices.
+// DeviceState is what the pod uses of the node's devices.
 type DeviceState struct {
-	Held bool // something was given to it, and has to be given back when its containers have ended (S9.55)
-	// Status is the health of what its regular containers have, by their names (S8.60, S9.70).
+	Held bool // the pod has devices that must be released after its containers have ended (S9.55)
+	// Status is the health of the devices of its regular containers, by container name (S8.60,
+	// S9.70).
 	Status map[string][]corev1.ResourceStatus
 }
 
-// VolumeState is what stands on this machine for the pod's volumes.
+// VolumeState is the state of the pod's volumes on this machine.
 type VolumeState struct {
 	Mounted bool // all are set up and may be used
-	Present bool // anything of the pod is left to tear down: volumes, directories, cgroup
+	Present bool // something of the pod is left to remove: volumes, directories, cgroup
 }
 
 // Output is everything Step decided.
@@ -150,19 +154,19 @@ type Output struct {
 	Status corev1.PodStatus // to publish as it is
 	Events []Event          // to record; each once
 	Life   Life
-	// Allocated is the pod with the resources that it may use now: what Begin is
-	// carried out with, and what it holds of the node. It is Input.Pod unless a
-	// resize waits to be granted; its generation is the granted one then (L3.120).
+	// Allocated is the pod with the resources that it may use now: actions of Begin use it, and
+	// the node counts it. It is Input.Pod unless a resize waits to be granted; then its
+	// generation is the granted one (L3.120).
 	Allocated *corev1.Pod
 	Wake      time.Time // call Step again by then; zero when no time matters
-	// Look is when the snapshot has become too old: take a new one by then, and call
-	// Step. It may be now. Zero while the pod waits for nothing that comes without an
-	// event: an image may be brought by anybody (L3.104).
+	// Look is when the snapshot becomes too old: by then, take a new one and call Step. It may
+	// be now. It is zero unless the pod waits for something that no event announces: an image
+	// may arrive from anywhere (L3.104).
 	Look  time.Time
 	Waits []Wait // what the pod waits for, one for each thing; empty when it waits for nothing
 }
 
-// Begin is an action with what caused it, for the timeline.
+// Begin is an action with its cause, for the timeline.
 type Begin struct {
 	Action Action
 	Cause  string

@@ -8,9 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// DefinitionHash is the hash that tells whether a running container still is
-// what the spec says: of name and image only (L3.66). The node agent writes it
-// into the container's annotations and hands it back as Container.Hash.
+// DefinitionHash is the hash that shows whether a running container still matches the spec: of
+// name and image only (L3.66). The node agent writes it into the container's annotations and
+// returns it as Container.Hash.
 func DefinitionHash(name, image string) string {
 	var room [256]byte
 	b := strconv.AppendQuote(room[:0], name)
@@ -64,7 +64,7 @@ func (c *podContainer) fieldPath() string {
 
 func (c *podContainer) running() bool { return c.newest != nil && c.newest.State == ContainerRunning }
 
-// index finds the instances and the memory of every container of the spec.
+// index finds the instances and the record of every container of the spec.
 func (m *machine) index() {
 	spec := &m.pod.Spec
 	m.containers = make([]podContainer, 0, len(spec.InitContainers)+len(spec.Containers)+len(spec.EphemeralContainers))
@@ -88,7 +88,7 @@ func (m *machine) index() {
 			m.s.record(list[i].spec.Name)
 		}
 	}
-	// The memory does not move from here on: every container has its place.
+	// The slice does not move from here on: pointers to its elements stay valid.
 	for _, list := range [...][]podContainer{m.containers, m.volumes} {
 		for i := range list {
 			for j := range m.s.Containers {
@@ -129,8 +129,9 @@ func (m *machine) index() {
 	}
 }
 
-// supersededEnd reports whether all that is left of c in a pod that has ended are instances older than the one
-// whose end was published: its sandbox was removed before theirs. The status must not go back to them (L4.18, L4.27).
+// supersededEnd reports whether the only instances left of c, in a pod that has ended, are older
+// than the one whose end was published: its sandbox was removed before theirs. The status must
+// not go back to them (L4.18, L4.27).
 func (m *machine) supersededEnd(c *podContainer) bool {
 	if m.s.Life != Terminated || c.newest == nil || c.newest.State != ContainerExited {
 		return false
@@ -172,8 +173,8 @@ func (m *machine) here(c *podContainer) *Container {
 	return nil
 }
 
-// lastExit says how the last instance of c ended; false when it has not ended
-// or there has never been one. An instance that vanished counts as killed (L7.73).
+// lastExit returns how the last instance of c ended; false when it has not ended or there has
+// never been one. An instance that vanished counts as killed (L7.73).
 func (m *machine) lastExit(c *podContainer) (exit, bool) {
 	if c.newest != nil {
 		if c.newest.State != ContainerExited {

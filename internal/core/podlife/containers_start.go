@@ -11,9 +11,9 @@ import (
 	"carob/internal/core/podlife/restart"
 )
 
-// nothingLeft says why the pod must end though nobody asked for it: nothing of it runs
-// any more, and nothing will (L3.63, L3.69, L3.73e). It only asks; it comes before
-// anything is begun for the pod.
+// nothingLeft returns why the pod must end although nobody requested it: none of its containers
+// runs, and none will (L3.63, L3.69, L3.73e). It changes nothing; it is called before any action
+// is begun for the pod.
 func (m *machine) nothingLeft() string {
 	switch {
 	case m.hold() != nil:
@@ -71,8 +71,8 @@ func (m *machine) sync() {
 	m.advanceStops(false)
 }
 
-// hold is why the pod must wait for room on the node; nil: it need not. What runs already
-// has its room.
+// hold returns why the pod must wait for resources on the node; nil: it need not. Resources of
+// running containers are already counted.
 func (m *machine) hold() *Hold {
 	if len(m.in.Observed.Sandboxes)+len(m.in.Observed.Containers)+len(m.s.InFlight) > 0 {
 		return nil
@@ -80,7 +80,7 @@ func (m *machine) hold() *Hold {
 	return m.in.Hold
 }
 
-// tellHold tells what the pod waits for until it has room on the node.
+// tellHold reports what the pod waits for until the node has resources for it.
 func (m *machine) tellHold(h *Hold) {
 	if m.s.Held.Reason != h.For || m.s.Held.Message != h.Object {
 		if m.s.Held.Reason == "" {
@@ -167,9 +167,9 @@ func (m *machine) startRegular() {
 	}
 }
 
-// start brings a container that is due one step nearer to running: crash
-// back-off, retry back-off, image, start. held keeps it from the last of these.
-// It returns whether the containers after it must wait.
+// start brings a container that is due one step closer to running: crash back-off, retry
+// back-off, image, start. held prevents the last of these. It returns whether the containers
+// after it must wait.
 func (m *machine) start(c *podContainer, held bool, cause string) (hold bool) {
 	name := c.spec.Name
 	if f := m.inFlight(opStart, name); f != nil {
@@ -197,7 +197,8 @@ func (m *machine) start(c *podContainer, held bool, cause string) (hold bool) {
 		return false
 	}
 	if ref == "" {
-		// A first container with a postStart hook gates the ones behind it; users build on that.
+		// Upstream starts the containers after one with a postStart hook only when the hook has
+		// ended; users rely on that.
 		return busy && c.spec.Lifecycle != nil && c.spec.Lifecycle.PostStart != nil
 	}
 	if held || !m.in.Observed.Volumes.Mounted {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// minStopGrace is the least grace that a runtime is given (L0.39, L6.14).
+// minStopGrace is the shortest grace period that a runtime is given (L0.39, L6.14).
 const minStopGrace = 2 * time.Second
 
 // containerStop is the way of one running container to its end (L6.8).
@@ -79,7 +79,7 @@ func (m *machine) forgetStops() {
 	})
 }
 
-// stopAll orders every container of the pod to stop. True while one may run.
+// stopAll orders every container of the pod to stop. It returns true while one may run.
 func (m *machine) stopAll(cause string, grace time.Duration, noHook bool) bool {
 	running := false
 	for i := range m.in.Observed.Containers {
@@ -95,8 +95,8 @@ func (m *machine) stopAll(cause string, grace time.Duration, noHook bool) bool {
 	return running
 }
 
-// advanceStops moves every stop on: hook, turn, signal. ordered makes sidecars
-// wait for the containers they serve (L7.61).
+// advanceStops advances every stop by one stage: hook, turn, signal. With ordered, sidecars wait
+// for the containers they serve (L7.61).
 func (m *machine) advanceStops(ordered bool) {
 	for i := range m.s.Stops {
 		s := &m.s.Stops[i]

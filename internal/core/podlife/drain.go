@@ -2,9 +2,10 @@ package podlife
 
 import "time"
 
-// settleTime is how long the containers run on after the data plane has let go of the pod and its listeners' queues
-// are empty: programs read the requests of connections that they have just accepted. Where nobody can look at the
-// queues, it is also the time for those.
+// settleTime is how long the containers continue to run after the data plane has stopped routing
+// to the pod and the queues of its listeners are empty: programs read the requests of
+// connections that they have just accepted. If the queues cannot be read, it is also the time
+// for connections in them.
 const settleTime = 100 * time.Millisecond
 
 // awaitDrain has the end of a deleted pod wait for the data plane: until no part of it opens

@@ -15,16 +15,16 @@ const (
 	reasonNeverPull        = "ErrImageNeverPull"
 )
 
-// lookEvery is how old a picture may be while an image is waited for: it may arrive
-// without a word, and upstream looks with each try of the pod (L0.34, L3.104).
+// lookEvery is the maximum age of a snapshot while an image is waited for: no event announces
+// the arrival of an image, and upstream checks with each retry of the pod (L0.34, L3.104).
 const lookEvery = 10 * time.Second
 
-// getImage gets the image of c. It returns the id to start with and whether it was
-// there already, or "" while it is missing; busy says that a pull is under way.
+// getImage gets the image of c. It returns the ID to start with and whether the image was
+// present already, or "" while it is missing; busy means that a pull is in progress.
 func (m *machine) getImage(c *podContainer) (ref string, present, busy bool) {
 	if f := m.inFlight(opPull, c.spec.Name); f != nil {
 		if f.Detail != c.spec.Image {
-			m.cancel(f) // the spec moved on
+			m.cancel(f) // the spec has changed
 		}
 		m.waitFor(f, "image", f.Detail)
 		return "", false, true
@@ -41,7 +41,7 @@ func (m *machine) getImage(c *podContainer) (ref string, present, busy bool) {
 	policy := c.spec.ImagePullPolicy
 	if policy != corev1.PullAlways {
 		switch {
-		case known == nil: // a picture of an older spec
+		case known == nil: // a snapshot for an older spec
 			m.lookBy(m.now)
 			m.out.Waits = append(m.out.Waits, Wait{For: "image", Object: c.spec.Image, Since: m.now})
 			return "", false, false
@@ -61,7 +61,7 @@ func (m *machine) getImage(c *podContainer) (ref string, present, busy bool) {
 		m.waitFor(f, "image", c.spec.Image) // the pull of another container brings it
 		return "", false, true
 	}
-	// That another container must not pull the image keeps nobody from pulling it.
+	// pullPolicy Never of another container does not prevent this one from pulling the image.
 	if im := m.imageBackoff(c); im != nil && im.Reason != reasonNeverPull {
 		m.tellImageWait(c, im)
 		return "", false, false
@@ -72,7 +72,7 @@ func (m *machine) getImage(c *podContainer) (ref string, present, busy bool) {
 	return "", false, true
 }
 
-// imageRefused tells once, and again after each back-off, that an image can't be used.
+// imageRefused reports once, and again after each back-off, that an image can't be used.
 func (m *machine) imageRefused(c *podContainer, reason, message, eventReason, eventMessage string) {
 	im := m.imageBackoff(c)
 	if im == nil {
@@ -92,7 +92,7 @@ func (m *machine) imageBackoff(c *podContainer) *pull.Backoff {
 	return nil
 }
 
-// tellImageWait makes the back-off of an image visible once the failure itself has been.
+// tellImageWait shows the back-off of an image after the failure itself was visible.
 func (m *machine) tellImageWait(c *podContainer, im *pull.Backoff) {
 	m.wait(Wait{For: "image", Object: im.Image, Since: im.At, Until: im.Until(), LastErr: im.Message})
 	if c.spec.ImagePullPolicy != corev1.PullAlways { // that one is pulled whatever there is
@@ -129,8 +129,8 @@ func (m *machine) imageState(image string) *ImageState {
 	return nil
 }
 
-// forgetRemoved forgets what was pulled for a start that failed and is not there any
-// more: it was removed in between, and the next start gets it again.
+// forgetRemoved forgets an image that was pulled for a start that failed and has been removed
+// since; the next start pulls it again.
 func (m *machine) forgetRemoved(c *podContainer) {
 	forget := func(c *podContainer) {
 		if im := m.imageState(c.spec.Image); im != nil && im.Ref == "" && im.Err == "" {

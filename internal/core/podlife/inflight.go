@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// do works on an action that the pod waits for: see try. It tells what is waited for.
+// do works on an action that the pod waits for, as try does, and reports what the pod waits for.
 func (m *machine) do(a Action, cause, what, object string) {
 	if f := m.try(a, cause, what, object); f != nil {
 		m.waitFor(f, what, object)
 	}
 }
 
-// try works on an action until it has ended: it begins the action, unless that is in
-// flight or rests after a failure. What rests is told as a wait, with the error.
+// try works on an action until it has ended: it begins the action unless the action is in flight
+// or in back-off after a failure. A back-off is reported as a wait, with the error.
 func (m *machine) try(a Action, cause, what, object string) *flight {
 	f := a.flight()
 	if in := m.inFlight(f.Op, f.Object); in != nil {
@@ -49,7 +49,7 @@ func (m *machine) inFlight(o op, object string) *flight {
 	return nil
 }
 
-// cancel aborts an action in flight; the abort is asked for once.
+// cancel aborts an action in flight; it requests the abort only once.
 func (m *machine) cancel(f *flight) {
 	if f != nil && !f.Cancelled {
 		f.Cancelled = true
@@ -57,7 +57,7 @@ func (m *machine) cancel(f *flight) {
 	}
 }
 
-// failed starts or prolongs the back-off of an action.
+// failed starts or extends the back-off of an action.
 func (m *machine) failed(o op, object, err string, at time.Time) {
 	r := m.retry(o, object)
 	if r == nil {

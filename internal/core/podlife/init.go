@@ -2,8 +2,8 @@ package podlife
 
 import corev1 "k8s.io/api/core/v1"
 
-// initialize brings the init containers of the sandbox in use one step on and
-// keeps the sidecars that have had their turn alive (L3.72–L3.74).
+// initialize advances the init containers of the sandbox in use by one step and keeps the
+// sidecars that have been started running (L3.72–L3.74).
 //
 // The list is walked by one mark: the last init container that has been begun in
 // this sandbox. What stands before it is done, except sidecars, which are
@@ -70,8 +70,9 @@ func (m *machine) passed(c *podContainer) bool {
 	return false
 }
 
-// doneForGood reports whether the init container c has ended well in a pod that never restarts, and its instance has
-// vanished since. Such a pod has one sandbox, and its containers may not leave their ends (L4.34).
+// doneForGood reports whether the init container c has succeeded in a pod that never restarts,
+// and its instance has vanished since. Such a pod has one sandbox, and its containers may not
+// leave a terminated state (L4.34).
 func (m *machine) doneForGood(c *podContainer) bool {
 	if c.class != initial || c.newest != nil || m.pod.Spec.RestartPolicy != corev1.RestartPolicyNever || m.resetting {
 		return false
@@ -110,7 +111,7 @@ func (m *machine) failedInit() string {
 	return c.spec.Name
 }
 
-// succeeded reports whether an init container that ended did what it was for.
+// succeeded reports whether an init container that ended has succeeded.
 func succeeded(inst *Container) bool {
 	return inst.ExitCode == 0 && inst.Reason != reasonOOMKilled
 }

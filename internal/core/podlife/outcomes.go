@@ -7,13 +7,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// absorb takes in what happened since the last Step: outcomes first, then probes.
+// absorb applies what happened since the last Step: outcomes first, then probes.
 func (m *machine) absorb() {
 	for i := range m.in.Done {
 		o := &m.in.Done[i]
 		f, ok := m.land(o.Key)
 		if !ok {
-			continue // begun by an earlier life of the agent
+			continue // begun before the agent was restarted
 		}
 		m.absorbOutcome(f, o)
 	}
@@ -32,7 +32,7 @@ func (m *machine) absorb() {
 	})
 }
 
-// land takes an action out of the ones in flight.
+// land removes an action from those in flight.
 func (m *machine) land(k Key) (flight, bool) {
 	for i := range m.s.InFlight {
 		if m.s.InFlight[i].Key == k {
@@ -46,7 +46,7 @@ func (m *machine) land(k Key) (flight, bool) {
 
 func (m *machine) absorbOutcome(f flight, o *Outcome) {
 	if o.Err != nil && o.Err.Reason == Aborted && f.Cancelled {
-		return // we asked for it; what is still wanted begins again
+		return // we cancelled it; if it is still needed, it begins again
 	}
 	switch f.Op {
 	case opPull:
@@ -75,11 +75,11 @@ func (m *machine) absorbOutcome(f flight, o *Outcome) {
 		return
 	case opProbe:
 		return // the driver could not run it; it is due again after a period
-	default: // the others change what is observed
+	default: // other actions change what is observed
 	}
 	if o.Err == nil {
 		if lack := m.lacks(f); lack != "" {
-			m.failed(f.Op, f.Object, lack, o.At) // not to spin with a runtime that says yes and does no
+			m.failed(f.Op, f.Object, lack, o.At) // a runtime may report success without effect: no busy loop
 			return
 		}
 		m.succeeded(f.Op, f.Object)
@@ -88,7 +88,7 @@ func (m *machine) absorbOutcome(f flight, o *Outcome) {
 			m.s.Stopped = append(m.s.Stopped, f.Object)
 		case opDeletePod:
 			m.s.End.Deleted = true
-		default: // seen in what is observed
+		default: // visible in what is observed
 		}
 		return
 	}
@@ -99,7 +99,7 @@ func (m *machine) absorbOutcome(f flight, o *Outcome) {
 			m.event(corev1.EventTypeWarning, o.Err.Reason, o.Err.Message, "")
 		}
 	case opCreateSandbox:
-		if m.s.Life == Syncing { // silent after a request to end (L3.51)
+		if m.s.Life == Syncing { // no event after a request to end (L3.51)
 			reason := "FailedCreatePodSandBox"
 			if o.Err.Reason == "FailedPrepareDynamicResources" {
 				reason = o.Err.Reason
@@ -112,14 +112,14 @@ func (m *machine) absorbOutcome(f flight, o *Outcome) {
 		}
 	case opStop, opStopSandbox:
 		if m.s.Life == Syncing && m.sandbox != nil {
-			return // the kill of one container is not the pod's
+			return // a failure to stop one container is no failure of the pod
 		}
 		m.event(corev1.EventTypeWarning, "FailedKillPod", "error killing pod: "+o.Err.Message, "")
-	default: // tried again without a word
+	default: // tried again without an event
 	}
 }
 
-// lacks says what is missing from the effect of an action that ended well.
+// lacks returns which effect of a successful action is missing.
 func (m *machine) lacks(f flight) string {
 	o := &m.in.Observed
 	switch f.Op {
@@ -153,12 +153,12 @@ func (m *machine) lacks(f flight) string {
 				return "the sandbox is still there"
 			}
 		}
-	default: // absorbed before, or not to be seen
+	default: // already applied, or not visible
 	}
 	return ""
 }
 
-// absorbStart takes in the end of a start (L3.85–L3.96).
+// absorbStart applies the end of a start (L3.85–L3.96).
 func (m *machine) absorbStart(f flight, o *Outcome) {
 	c := m.container(f.Object)
 	if c == nil {
@@ -196,7 +196,7 @@ func (m *machine) absorbStart(f flight, o *Outcome) {
 	m.warning(c, "Failed", "Error: "+text)
 }
 
-// absorbPostStart takes in the end of a postStart hook (L6.2).
+// absorbPostStart applies the end of a postStart hook (L6.2).
 func (m *machine) absorbPostStart(f flight, o *Outcome) {
 	c := m.container(f.Object)
 	if c == nil || c.record.PostStart.ContainerID != f.Detail {
@@ -215,7 +215,7 @@ func (m *machine) absorbPostStart(f flight, o *Outcome) {
 	}
 }
 
-// absorbPull takes in the end of a pull (L3.107–L3.112).
+// absorbPull applies the end of a pull (L3.107–L3.112).
 func (m *machine) absorbPull(f flight, o *Outcome) {
 	c := m.container(f.Object)
 	if c == nil {
@@ -223,7 +223,7 @@ func (m *machine) absorbPull(f flight, o *Outcome) {
 	}
 	image := f.Detail
 	if c.spec.Image != image {
-		return // the spec moved on
+		return // the spec has changed
 	}
 	if o.Err == nil {
 		m.s.Images.Forget(image)

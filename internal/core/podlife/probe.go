@@ -14,7 +14,7 @@ import (
 // running to keep its verdicts (L4.42, L5.12).
 const carryOver = 10 * time.Second
 
-// The probes of a container have fixed places in its memory.
+// The probes of a container have fixed positions in its record.
 func probeIndex(t ProbeType) int {
 	switch t {
 	case Liveness:
@@ -47,8 +47,8 @@ func (c *podContainer) verdict(t ProbeType) probes.Result {
 	return probes.None
 }
 
-// started tells whether the running instance of c counts as started (L4.40).
-// A postStart hook in progress belongs to starting.
+// started reports whether the running instance of c counts as started (L4.40). A postStart hook
+// in progress belongs to the start.
 func (m *machine) started(c *podContainer) bool {
 	if !c.running() || c.record.PostStart.ContainerID == c.newest.ID {
 		return false
@@ -67,7 +67,7 @@ func (m *machine) started(c *podContainer) bool {
 	}
 }
 
-// ready tells whether a regular container or a sidecar is ready (L4.41, L4.42).
+// ready reports whether a regular container or a sidecar is ready (L4.41, L4.42).
 func (m *machine) ready(c *podContainer) bool {
 	if !m.started(c) {
 		return false
@@ -85,8 +85,8 @@ func (m *machine) ready(c *podContainer) bool {
 	}
 }
 
-// carried tells whether the instance was running long before the agent started. A
-// clock that is set back makes later ones look older, so they must have been there.
+// carried reports whether the instance was running long before the agent started. After a clock
+// was set back, newer instances look older, so they count, too.
 func (m *machine) carried(c *podContainer) bool {
 	return c.running() && c.record.Adopted == c.newest.ID &&
 		c.newest.StartedAt.Before(m.in.Node.AgentStarted.Add(-carryOver))
@@ -133,7 +133,7 @@ func (m *machine) absorbProbe(r *ProbeResult) {
 	}
 }
 
-// runProbes begins the probes that are due and wakes for the next ones.
+// runProbes begins the probes that are due and sets the time of the next ones.
 func (m *machine) runProbes() {
 	if m.s.Life == Terminated || m.s.Life == Finished {
 		return
@@ -175,7 +175,7 @@ func (m *machine) runProbe(c *podContainer, t ProbeType, spec *corev1.Probe) {
 		"period "+period.String())
 }
 
-// resetProbe begins with a new instance; the consecutive count stays (L5.12).
+// resetProbe starts over for a new instance; the consecutive count stays (L5.12).
 func (m *machine) resetProbe(c *podContainer, t ProbeType, spec *corev1.Probe, period time.Duration) {
 	result := probes.Unknown
 	switch t {
@@ -190,7 +190,7 @@ func (m *machine) resetProbe(c *podContainer, t ProbeType, spec *corev1.Probe, p
 		result = probes.None
 	}
 	if begun := m.in.Node.AgentStarted; c.newest.StartedAt.Before(begun) {
-		// Not all probes of a node at once after the agent starts (L5.11).
+		// This distributes the probes of a node after the agent starts (L5.11).
 		if first := begun.Add(probes.Spread(string(m.pod.UID), c.spec.Name, string(t), period)); first.After(next) {
 			next = first
 		}
@@ -198,8 +198,8 @@ func (m *machine) resetProbe(c *podContainer, t ProbeType, spec *corev1.Probe, p
 	c.probe(t).Reset(c.newest.ID, result, next)
 }
 
-// probesWhileEnding: readiness goes on until a container has stopped, all probes
-// of sidecars do (L5.33).
+// probesWhileEnding reports which probes run while the pod ends: readiness until a container has
+// stopped, and all probes of sidecars (L5.33).
 func (m *machine) probesWhileEnding(container string, t ProbeType) bool {
 	c := m.container(container)
 	return c != nil && (t == Readiness || c.class == sidecar)

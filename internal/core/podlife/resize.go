@@ -9,7 +9,7 @@ import (
 	"carob/internal/core/podstatus"
 )
 
-// resizeRetry is how long a deferred resize rests when nothing frees room (L3.123).
+// resizeRetry is how long a deferred resize waits when no resources are freed (L3.123).
 const resizeRetry = 3 * time.Minute
 
 const notResizable = "In-place resize of static pods is not supported"
@@ -25,9 +25,9 @@ const notResizable = "In-place resize of static pods is not supported"
 type resizing struct {
 	Known      bool
 	Generation int64          // newest spec that was compared with what is granted
-	Ahead      bool           // that spec wants something else
+	Ahead      bool           // that spec requests other resources
 	Allocated  allocation.Pod // what the node granted
-	Granted    int64          // generation that the grant is of
+	Granted    int64          // generation that was granted
 	Pending    refusal
 	Stage      resizeStage
 	Since      time.Time // begin of the stage widen
@@ -90,11 +90,12 @@ func (m *machine) compareResources() {
 	}
 	r.Generation = m.pod.Generation
 	if r.Ahead = !r.Allocated.Covers(m.pod); !r.Ahead {
-		r.Granted, r.Pending = r.Generation, refusal{} // taken back (L3.124)
+		r.Granted, r.Pending = r.Generation, refusal{} // undone in the spec (L3.124)
 	}
 }
 
-// askForResize asks the node for what the spec wants beyond the grant (L3.120, L3.123).
+// askForResize asks the node for the resources that the spec requests beyond the grant (L3.120,
+// L3.123).
 func (m *machine) askForResize() {
 	r := &m.s.Resize
 	f := m.inFlight(opAdmitResize, "")
@@ -123,7 +124,7 @@ func (m *machine) askForResize() {
 	m.do(AdmitResize{Generation: r.Generation}, "the spec wants other resources", "resize", "")
 }
 
-// absorbAdmission takes in the node's word on a resize (L3.120, L3.121).
+// absorbAdmission applies the node's decision about a resize (L3.120, L3.121).
 func (m *machine) absorbAdmission(f flight, o *Outcome) {
 	switch {
 	case f.Attempt != m.s.Resize.Generation || !m.s.Resize.Ahead || m.s.Life != Syncing:
@@ -137,7 +138,8 @@ func (m *machine) absorbAdmission(f flight, o *Outcome) {
 	}
 }
 
-// refuseResize notes why a resize waits; each reason is told once for a generation (L3.121).
+// refuseResize records why a resize waits; each reason is reported once for a generation
+// (L3.121).
 func (m *machine) refuseResize(reason, cause, message string) {
 	r := &m.s.Resize
 	old := r.Pending
@@ -155,7 +157,7 @@ func (m *machine) refuseResize(reason, cause, message string) {
 	}
 }
 
-// grantResize makes the wanted resources the granted ones and begins to bring them in force.
+// grantResize grants the requested resources and begins to apply them.
 func (m *machine) grantResize() {
 	r := &m.s.Resize
 	for i := range m.containers {
@@ -177,7 +179,7 @@ func (m *machine) grantResize() {
 	m.event(corev1.EventTypeNormal, "ResizeStarted", "Pod resize started: "+allocation.EventText(m.pod, r.Granted, ""), "")
 }
 
-// advanceResize brings what was granted in force, step by step (L3.125).
+// advanceResize applies what was granted, step by step (L3.125).
 func (m *machine) advanceResize() {
 	r := &m.s.Resize
 	if r.Stage == resizeIdle || !m.in.Observed.Volumes.Mounted {
@@ -192,7 +194,8 @@ func (m *machine) advanceResize() {
 	m.do(ResizePod{Widen: r.Stage == resizeWiden, Granted: r.Granted}, "resources were granted", "resize", "")
 }
 
-// resizeContainers resizes the containers that shrink, or the others; true while one is left.
+// resizeContainers resizes the containers that shrink, or the others; it returns true while one
+// is left.
 func (m *machine) resizeContainers(shrinking bool) (busy bool) {
 	for i := range m.containers {
 		c := &m.containers[i]
@@ -218,7 +221,7 @@ func (m *machine) resizeContainers(shrinking bool) (busy bool) {
 	return busy
 }
 
-// absorbResize takes in the end of a step of a resize (L3.122).
+// absorbResize applies the end of a step of a resize (L3.122).
 func (m *machine) absorbResize(f flight, o *Outcome) {
 	r := &m.s.Resize
 	problem := ""
@@ -264,8 +267,8 @@ func (m *machine) absorbResize(f flight, o *Outcome) {
 	}
 }
 
-// grantInForce reports whether a container runs with what it was granted, as far as
-// the runtime tells.
+// grantInForce reports whether a container runs with what it was granted, as far as the runtime
+// reports it.
 func (m *machine) grantInForce(id string) bool {
 	inst := m.instance(id)
 	if inst == nil || inst.Resources == nil || inst.State != ContainerRunning {
@@ -275,7 +278,7 @@ func (m *machine) grantInForce(id string) bool {
 	return own == nil || allocation.Reached(allocation.Effective(m.s.Resize.Allocated.Whole, own), inst.Resources)
 }
 
-// resizeConditions are there only while they apply (L4.56).
+// resizeConditions exist only while they apply (L4.56).
 func (m *machine) resizeConditions() []corev1.PodCondition {
 	r := &m.s.Resize
 	if m.s.Life != Syncing {
@@ -298,7 +301,7 @@ func (m *machine) resizeConditions() []corev1.PodCondition {
 	return list
 }
 
-// recoverResize rebuilds what the pod was allocated from its status. A resize that was in
+// recoverResize rebuilds the allocation of the pod from its status. A resize that was in
 // progress starts over.
 func recoverResize(pod *corev1.Pod, state *State) resizing {
 	r := resizing{Known: true, Generation: -1, Granted: pod.Generation}
@@ -320,7 +323,7 @@ func recoverResize(pod *corev1.Pod, state *State) resizing {
 	return r
 }
 
-// recoverChanges notes which running containers do not have what they were allocated.
+// recoverChanges records which running containers do not have what they were allocated.
 func recoverChanges(pod *corev1.Pod, state *State, allocated *allocation.Pod) {
 	for _, list := range [...][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i := range list {

@@ -7,9 +7,8 @@ import (
 	"carob/internal/core/podlife/restart"
 )
 
-// settle is how long a failure stays visible before the status says that the
-// pod backs off from it: Error before CrashLoopBackOff (L11.3), ErrImagePull
-// before ImagePullBackOff (L11.6).
+// settle is how long a failure stays visible before the status shows the back-off: Error before
+// CrashLoopBackOff (L11.3), ErrImagePull before ImagePullBackOff (L11.6).
 const settle = time.Second
 
 // due reports whether a start of c is wanted, back-off aside (L3.70, L3.71).
@@ -24,7 +23,7 @@ func (m *machine) due(c *podContainer) bool {
 		}
 	}
 	if c.class == initial && (c.newest == nil || m.sandbox != nil && m.here(c) == nil) {
-		return true // however it ended in a sandbox before, init starts over in this one (L3.62)
+		return true // whatever its exit in an earlier sandbox, init starts over in this one (L3.62)
 	}
 	e, ended := m.lastExit(c)
 	if c.class == ephemeral {
@@ -44,8 +43,8 @@ func (m *machine) restarts(c *podContainer, e exit) bool {
 	return restart.Allowed(c.spec, m.pod.Spec.RestartPolicy, e.code)
 }
 
-// noteEnds notes when the containers that have ended did so, on the clock of Step, and
-// forgets back-offs that held for another definition.
+// noteEnds records when containers ended, on the clock of Step, and forgets back-offs of another
+// definition.
 func (m *machine) noteEnds() {
 	for i := range m.containers {
 		c := &m.containers[i]
@@ -72,8 +71,8 @@ func (m *machine) crashWait(c *podContainer) (until time.Time, waits bool) {
 	return until, m.now.Before(until)
 }
 
-// grantRestart notes that c may run again after its last exit, so that one exit is
-// counted once (L3.75).
+// grantRestart records that c may run again after its last exit, so that one exit counts once
+// (L3.75).
 func (m *machine) grantRestart(c *podContainer) {
 	e, has := m.lastExit(c)
 	if !has || e.id == "" || c.record.Crash.Granted == e.id {
@@ -84,7 +83,7 @@ func (m *machine) grantRestart(c *podContainer) {
 
 func (m *machine) crashLimit() time.Duration { return restart.Limit(m.in.Node.CrashBackoffMax) }
 
-// tellCrash makes the back-off visible once the exit itself has been (L3.76).
+// tellCrash shows the back-off after the exit itself was visible (L3.76).
 func (m *machine) tellCrash(c *podContainer, until time.Time) {
 	e, _ := m.lastExit(c)
 	ended := c.record.Ended.At

@@ -19,9 +19,9 @@ type restartingAll struct {
 	Since  time.Time
 }
 
-// restartAll stops and removes all containers but ephemeral ones, when one ended
-// with an exit code that asks for it. Sandbox, addresses and volumes stay. True
-// while it is at work.
+// restartAll stops and removes all containers but ephemeral ones when one ended with an exit
+// code that requires it. Sandbox, addresses and volumes stay. It returns true while it is in
+// progress.
 func (m *machine) restartAll() bool {
 	r := &m.s.RestartAll
 	if !m.anyTrigger() {
@@ -51,7 +51,7 @@ func (m *machine) restartAll() bool {
 	return true
 }
 
-// stopResetContainers kills without hooks and without grace (L3.80, L6.5).
+// stopResetContainers kills without hooks and without grace period (L3.80, L6.5).
 func (m *machine) stopResetContainers(busy *bool) {
 	for i := range m.in.Observed.Containers {
 		o := &m.in.Observed.Containers[i]
@@ -88,7 +88,7 @@ func (m *machine) resetRuns() bool {
 	return false
 }
 
-// triggers reports whether the last end of c asks for a restart of all containers.
+// triggers reports whether the last exit of c requires a restart of all containers.
 func (m *machine) triggers(c *podContainer) bool {
 	if c.class == ephemeral || c.newest == nil || c.newest.State != ContainerExited || c.record.Replace == c.newest.ID {
 		return false

@@ -43,8 +43,8 @@ func (m *machine) findSandbox() {
 	}
 }
 
-// leaveStopping gives up a sandbox whose stop is on the way: what starts in it now
-// would die with it.
+// leaveStopping gives up a sandbox that is being stopped: a container started in it now would
+// end with it.
 func (m *machine) leaveStopping() {
 	if m.sandbox != nil && m.inFlight(opStopSandbox, m.sandbox.ID) != nil {
 		m.sandbox, m.sandboxProblem = nil, "pod sandbox is not ready"
@@ -80,8 +80,8 @@ func (m *machine) makeSandbox() {
 	m.do(CreateSandbox{Attempt: attempt}, cause, "sandbox", "")
 }
 
-// nothingLeftToRun reports that a new sandbox would have no use: a pod that never
-// restarts had its chance, or every regular container ended for good (L3.63).
+// nothingLeftToRun reports whether a new sandbox would be useless: the pod never restarts and
+// has already run, or every regular container has ended for good (L3.63).
 func (m *machine) nothingLeftToRun() bool {
 	created, wanted := false, false
 	for i := range m.containers {
@@ -99,8 +99,8 @@ func (m *machine) nothingLeftToRun() bool {
 	return created && !wanted
 }
 
-// endSandboxes kills what runs in the old sandboxes, stops them and removes the
-// init containers, so that init starts over (L3.62). True when all of it is done.
+// endSandboxes kills what runs in the old sandboxes, stops them and removes the init containers,
+// so that init starts over (L3.62). It returns true when all of this is done.
 func (m *machine) endSandboxes() bool {
 	newest := &m.in.Observed.Sandboxes[0]
 	if m.s.Replaced != newest.ID {
@@ -136,8 +136,8 @@ func (m *machine) endSandboxes() bool {
 	return done
 }
 
-// spareKilled notes that what runs in the old sandboxes is killed for no fault of its
-// own: it runs again whatever its end says, and without back-off (L3.62).
+// spareKilled records that containers in the old sandboxes are killed through no fault of their
+// own: they run again whatever their exit codes, and without back-off (L3.62).
 func (m *machine) spareKilled() {
 	for i := range m.containers {
 		if c := &m.containers[i]; c.newest != nil && mayHaveProcess(c.newest) {
@@ -146,7 +146,7 @@ func (m *machine) spareKilled() {
 	}
 }
 
-// stopSandboxes stops every sandbox once. True when all are stopped.
+// stopSandboxes stops every sandbox once. It returns true when all are stopped.
 func (m *machine) stopSandboxes(cause string) bool {
 	done := true
 	for i := range m.in.Observed.Sandboxes {

@@ -32,7 +32,7 @@ type State struct {
 	Stopped    []string      // sandboxes that StopSandbox ended; removed ones are forgotten
 	Replaced   string        // sandbox whose replacement was announced (L3.62)
 	Network    waitingReason // the network problem already reported (L3.50 step 3)
-	Held       waitingReason // why it waits for room, as it was told
+	Held       waitingReason // why the pod waits for resources, as reported
 	PodIPs     []string      // of the newest sandbox that had any (L7.27)
 	End        termination
 	RestartAll restartingAll
@@ -80,13 +80,13 @@ type retry struct {
 	Op     op
 	Object string
 	Fails  int
-	Since  time.Time // of the first failure in a row
+	Since  time.Time // of the first consecutive failure
 	At     time.Time // next try
 	Err    string
 }
 
-// retryDelay is the wait after the n-th failure in a row: 1 s, 2 s, 4 s, 8 s, then
-// 10 s. Upstream retries the whole pod after 10–15 s whatever failed (L0.34).
+// retryDelay is the wait after n consecutive failures: 1 s, 2 s, 4 s, 8 s, then 10 s. Upstream
+// retries the whole pod after 10–15 s, whatever failed (L0.34).
 func retryDelay(n int) time.Duration {
 	return min(time.Second<<min(n-1, 4), 10*time.Second)
 }
@@ -100,7 +100,7 @@ type containerRecord struct {
 	Ended     observedExit
 	Crash     restart.Backoff
 	Lost      bool    // the newest instance ran, and vanished
-	Pulled    string  // image id a pull brought for the coming start
+	Pulled    string  // ID of the image that was pulled for the coming start
 	PostStart hookRun // the running or due postStart hook
 	Replace   string  // instance killed in order to be restarted, whatever the policy says (L3.68)
 	Resize    allocation.Change
@@ -140,7 +140,7 @@ const (
 type termination struct {
 	Cause    string
 	Since    time.Time
-	Grace    time.Duration // effective grace; may only fall (L7.15)
+	Grace    time.Duration // effective grace period; it may only decrease (L7.15)
 	NoHooks  bool          // no preStop: orphans and rejected pods (L7.17)
 	Phase    corev1.PodPhase
 	Reason   string
@@ -148,15 +148,15 @@ type termination struct {
 	Disrupt  *corev1.PodCondition // our own copy
 	Evicted  bool                 // dead containers go at once (L7.153)
 	Stopped  bool                 // by Input.Stop
-	Routed   bool                 // the data plane led to the pod when it was deleted
-	Settles  time.Time            // the data plane has let go of it; the containers run on until then
-	Drained  bool                 // the data plane has let go of the pod, or need not be waited for (N8.13)
-	Late     bool                 // that it takes too long was told (L7.18)
+	Routed   bool                 // the data plane routed to the pod when it was deleted
+	Settles  time.Time            // the data plane has stopped routing to it; the containers run on until then
+	Drained  bool                 // the data plane has stopped routing to the pod, or need not be waited for (N8.13)
+	Late     bool                 // an event has reported that it takes too long (L7.18)
 	Rejected bool
 	Deleted  bool // the API object was deleted by us
 }
 
-// record is what is remembered of a container of this name, from now on at least.
+// record returns what is remembered of a container, and creates the record if there is none.
 func (s *State) record(name string) *containerRecord {
 	for i := range s.Containers {
 		if s.Containers[i].Name == name {

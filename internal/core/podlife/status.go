@@ -46,7 +46,7 @@ func (m *machine) status() corev1.PodStatus {
 	return st
 }
 
-// rejectedStatus replaces everything of ours; conditions of others stay (L3.12).
+// rejectedStatus replaces the agent's part of the status; conditions of others stay (L3.12).
 func (m *machine) rejectedStatus() corev1.PodStatus {
 	held := m.s.Life == Syncing || m.s.Life == Terminating // until its containers have ended (L7.70)
 	st := m.s.Last
@@ -131,7 +131,7 @@ func samePodIPs(a []corev1.PodIP, b []string) bool {
 	return slices.EqualFunc(a, b, func(x corev1.PodIP, y string) bool { return x.IP == y })
 }
 
-// second cuts a time to the precision of the API (L4.10).
+// second truncates a time to the precision of the API (L4.10).
 func second(t time.Time) metav1.Time {
 	if t.IsZero() {
 		return metav1.Time{}

@@ -46,7 +46,7 @@ func (m *machine) setConditions(st *corev1.PodStatus) {
 	st.Conditions = list
 }
 
-// stamped adds generation and transition time; the latter moves only with Status (L1.74).
+// stamped adds generation and transition time; the latter changes only with Status (L1.74).
 func (m *machine) stamped(c corev1.PodCondition) corev1.PodCondition {
 	c.ObservedGeneration = max(m.pod.Generation, m.s.Last.ObservedGeneration)
 	old := podstatus.Condition(m.s.Last.Conditions, c.Type)
@@ -58,7 +58,8 @@ func (m *machine) stamped(c corev1.PodCondition) corev1.PodCondition {
 	return c
 }
 
-// disruption is the DisruptionTarget of others, or our own once the pod has ended (L4.59).
+// disruption is the DisruptionTarget of others, or the agent's own once the pod has ended
+// (L4.59).
 func (m *machine) disruption(st *corev1.PodStatus) *corev1.PodCondition {
 	if ours := m.s.End.Disrupt; ours != nil && terminal(st.Phase) {
 		c := m.stamped(*ours)
@@ -74,7 +75,7 @@ func (m *machine) sandboxReady() corev1.PodCondition {
 		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "PodSandboxNotReady", m.sandboxProblem
 		if old := podstatus.Condition(m.s.Last.Conditions, c.Type); old != nil && old.Status == c.Status &&
 			terminal(m.s.Last.Phase) {
-			c.Message = old.Message // cleaning up after the pod is no news
+			c.Message = old.Message // the clean-up of the pod changes no message
 		}
 	}
 	return c

@@ -36,8 +36,8 @@ func (m *machine) setContainers(st *corev1.PodStatus) {
 	m.cutMessages(st)
 }
 
-// containerStatus computes one entry: the default, what is inherited, what the
-// runtime says, and what the machine waits for (L4.25–L4.35).
+// containerStatus computes one entry: the default, what is inherited, what the runtime reports,
+// and what the container waits for (L4.25–L4.35).
 func (m *machine) containerStatus(c *podContainer, regularBegun bool) corev1.ContainerStatus {
 	old := oldStatus(&m.s.Last, c.class, c.spec.Name)
 	s := corev1.ContainerStatus{Name: c.spec.Name, Image: c.spec.Image}
@@ -63,7 +63,7 @@ func (m *machine) containerStatus(c *podContainer, regularBegun bool) corev1.Con
 	m.deviceStatus(c, &s, old)
 	s.VolumeMounts = m.volumeMounts(c, old)
 	if c.class == ephemeral {
-		return s // takes no part in readiness
+		return s // not relevant for readiness
 	}
 	started := m.started(c)
 	if c.class == initial {
@@ -79,7 +79,8 @@ func (m *machine) containerStatus(c *podContainer, regularBegun bool) corev1.Con
 	return s
 }
 
-// deviceStatus fills the health of a container's devices. When they are given back, the last word stays.
+// deviceStatus fills the health of a container's devices. After they are released, the last one
+// stays.
 func (m *machine) deviceStatus(c *podContainer, s, old *corev1.ContainerStatus) {
 	if c.class != regular {
 		return
@@ -91,8 +92,8 @@ func (m *machine) deviceStatus(c *podContainer, s, old *corev1.ContainerStatus) 
 	}
 }
 
-// starting reports whether the newest instance of c has been made by a start that has
-// not ended: others are too slow to show that moment, and nobody expects it.
+// starting reports whether the newest instance of c was created by a start that has not ended:
+// upstream is too slow to show that moment, and no client expects it.
 func (m *machine) starting(c *podContainer) bool {
 	if c.newest == nil || c.newest.State != ContainerCreated {
 		return false
@@ -101,7 +102,7 @@ func (m *machine) starting(c *podContainer) bool {
 	return f != nil && int(f.Attempt) == c.newest.Attempt
 }
 
-// defaultWaiting is the state of a container that nothing is known of (L4.25, L12.12).
+// defaultWaiting is the state of a container about which nothing is known (L4.25, L12.12).
 func (m *machine) defaultWaiting(old *corev1.ContainerStatus) *corev1.ContainerStateWaiting {
 	reason := "ContainerCreating"
 	if len(m.pod.Spec.InitContainers) > 0 {
@@ -122,7 +123,7 @@ func (m *machine) lostStatus(c *podContainer, s, old *corev1.ContainerStatus, re
 	}
 	switch {
 	case old == nil && c.class == initial && regularBegun:
-		// nobody knows of it any more, and it has had its turn (L4.33)
+		// the runtime has forgotten it after it had its turn (L4.33)
 		s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 			Reason:  reasonCompleted,
 			Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally",
@@ -135,7 +136,7 @@ func (m *machine) lostStatus(c *podContainer, s, old *corev1.ContainerStatus, re
 		}}
 	case old.State.Running != nil:
 		if s.LastTerminationState.Terminated != nil {
-			return // an end that was seen says more (L4.27)
+			return // an observed exit is more precise (L4.27)
 		}
 		s.LastTerminationState = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 			Reason: reasonStatusUnknown, ExitCode: unknownExitCode,
@@ -195,7 +196,7 @@ func (m *machine) observedStatus(c *podContainer, s, old *corev1.ContainerStatus
 		s.State.Waiting = m.defaultWaiting(old)
 	}
 	if old != nil && old.State.Terminated != nil && old.ContainerID != "" && old.ContainerID != id {
-		// not one that was made up
+		// not an invented one
 		s.LastTerminationState = corev1.ContainerState{Terminated: old.State.Terminated}
 	}
 	if p := c.previous; p != nil && p.State == ContainerExited {
@@ -206,7 +207,7 @@ func (m *machine) observedStatus(c *podContainer, s, old *corev1.ContainerStatus
 	s.User = o.User
 }
 
-// terminated is the API's word on an instance that ended.
+// terminated converts an instance that ended to the API's form.
 func (m *machine) terminated(o *Container, id string, old *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	if old != nil { // an end does not change: share it
 		if t := old.State.Terminated; t != nil && t.ContainerID == id {
@@ -257,7 +258,7 @@ func (m *machine) waitingStatus(c *podContainer, s *corev1.ContainerStatus) {
 	s.State.Waiting = &corev1.ContainerStateWaiting{Reason: w.Reason, Message: w.Message}
 }
 
-// volumeMounts lists the mounts of a container; once reported they stay (L4.32).
+// volumeMounts lists the mounts of a container; reported mounts stay (L4.32).
 func (m *machine) volumeMounts(c *podContainer, old *corev1.ContainerStatus) []corev1.VolumeMountStatus {
 	if len(c.spec.VolumeMounts) == 0 || old != nil && len(old.VolumeMounts) == len(c.spec.VolumeMounts) {
 		if old != nil {
@@ -283,8 +284,8 @@ func (m *machine) volumeMounts(c *podContainer, old *corev1.ContainerStatus) []c
 	return list
 }
 
-// defaultLostStatuses gives every container of an ended pod an end: what is not
-// terminated now has been lost (L4.65).
+// defaultLostStatuses gives every container of an ended pod a terminated state: one that has
+// none is lost (L4.65).
 func (m *machine) defaultLostStatuses(st *corev1.PodStatus) {
 	if m.s.Life != Terminated && m.s.Life != Finished {
 		return
@@ -315,7 +316,7 @@ func (m *machine) defaultLostStatuses(st *corev1.PodStatus) {
 	}
 }
 
-// podInitialized tells whether a pod got as far as its regular containers (L4.65).
+// podInitialized reports whether a pod got as far as its regular containers (L4.65).
 func (m *machine) podInitialized(st *corev1.PodStatus) bool {
 	n := len(st.InitContainerStatuses)
 	if n == 0 {
@@ -330,10 +331,10 @@ func (m *machine) podInitialized(st *corev1.PodStatus) bool {
 	return last.Started != nil && *last.Started || last.State.Terminated != nil && last.State.Terminated.ExitCode == 0
 }
 
-// maxMessages is the room for the termination messages of a pod (L3.152).
+// maxMessages is the maximum total size of the termination messages of a pod (L3.152).
 const maxMessages = 12288
 
-// cutMessages shares the room for termination messages among the containers.
+// cutMessages shares that size among the containers.
 func (m *machine) cutMessages(st *corev1.PodStatus) {
 	if len(m.containers) == 0 {
 		return

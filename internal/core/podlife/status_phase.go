@@ -64,8 +64,8 @@ func (m *machine) ended() bool {
 	return true
 }
 
-// phaseOf is the phase that the container statuses make (L4.15–L4.18). ended is
-// the terminal flag of the specification.
+// phaseOf is the phase that follows from the container statuses (L4.15–L4.18). ended is the
+// terminal flag of the specification.
 func (m *machine) phaseOf(st *corev1.PodStatus, ended bool) corev1.PodPhase {
 	var pendingInit, failedInit, pendingSidecar int
 	var unknown, running, waiting, stopped, succeeded, final int

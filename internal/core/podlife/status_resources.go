@@ -6,7 +6,7 @@ import (
 	"carob/internal/core/podlife/allocation"
 )
 
-// setContainerResources fills the resources of a container as they are in force (L4.32, L3.127).
+// setContainerResources fills the actual resources of a container (L4.32, L3.127).
 func (m *machine) setContainerResources(c *podContainer, s, old *corev1.ContainerStatus) {
 	if c.class == ephemeral {
 		return
@@ -28,8 +28,8 @@ func (m *machine) setContainerResources(c *podContainer, s, old *corev1.Containe
 	}
 }
 
-// wholeResources is what the status says about the resources of the pod as a whole. It is kept
-// because it is expensive to compute and depends on the allocation alone.
+// wholeResources is the status of the resources of the whole pod. It is cached because it is
+// expensive to compute and depends on the allocation alone.
 type wholeResources struct {
 	Known      bool
 	Generation int64

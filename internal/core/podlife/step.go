@@ -7,10 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Step is the whole state machine: it takes in what happened, decides what must
-// happen now and computes the status to publish. Same arguments, same results.
-// Neither s nor in is changed; the caller must not change what Output.Status
-// points to.
+// Step is the whole state machine: it applies what happened, decides what must happen now and
+// computes the status to publish. Same arguments, same results. Neither s nor in is changed; the
+// caller must not change what Output.Status points to.
 func Step(s State, in Input) (State, Output) {
 	m := machine{s: s.clone(), in: in, pod: in.Pod, now: in.Now}
 	m.open()
@@ -52,14 +51,14 @@ type machine struct {
 	containers []podContainer // init containers in spec order, then regular, then ephemeral ones
 
 	volumes      []podContainer // image volumes
-	volumesAsked bool           // their images were asked for in this Step
+	volumesAsked bool           // their images were requested in this Step
 
 	sandbox        *Sandbox // the one that the pod runs in; nil when it must be replaced
 	sandboxProblem string   // why there is none (L3.57–61)
-	resetting      bool     // a restart of all containers was at work when Step began
+	resetting      bool     // a restart of all containers was in progress when Step began
 }
 
-// open completes the state of a pod that is new, and finds what the rest of Step looks at.
+// open completes the state of a new pod, and finds what the rest of Step needs.
 func (m *machine) open() {
 	if m.s.Life == "" {
 		m.s.Life = Syncing
@@ -79,8 +78,8 @@ func (m *machine) open() {
 	m.findSandbox()
 }
 
-// stepTime turns a wall time of somebody else into one on the clock of Step. What is
-// said to come later than now has come now: a clock was set back.
+// stepTime converts a wall time from elsewhere to the clock of Step. A time later than now
+// counts as now: a clock was set back.
 func (m *machine) stepTime(t time.Time) time.Time {
 	if t.IsZero() {
 		return t
@@ -88,20 +87,20 @@ func (m *machine) stepTime(t time.Time) time.Time {
 	return m.now.Add(-max(m.now.Sub(t), 0))
 }
 
-// wait notes what the pod waits for, and wakes it at the deadline.
+// wait records what the pod waits for, and wakes it at the deadline.
 func (m *machine) wait(w Wait) {
 	m.out.Waits = append(m.out.Waits, w)
 	m.wake(w.Until)
 }
 
-// wake asks for a Step at t, if that is in the future.
+// wake requests a Step at t, if that is in the future.
 func (m *machine) wake(t time.Time) {
 	if t.After(m.now) && (m.out.Wake.IsZero() || t.Before(m.out.Wake)) {
 		m.out.Wake = t
 	}
 }
 
-// lookBy asks for a new picture at t, or now when t has passed.
+// lookBy requests a new snapshot at t, or now if t has passed.
 func (m *machine) lookBy(t time.Time) {
 	if t.Before(m.now) {
 		t = m.now

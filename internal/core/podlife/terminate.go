@@ -40,8 +40,8 @@ func (m *machine) lookForEnd() {
 // rejectedPrefix begins the message of a pod that the node refused (L3.12).
 const rejectedPrefix = "Pod was rejected: "
 
-// wasRejected tells a pod that the node refused in an earlier life of the agent:
-// its status stays the short one (L3.13).
+// wasRejected reports whether the node refused the pod before the agent was restarted: its
+// status stays the short one (L3.13).
 func wasRejected(st *corev1.PodStatus) bool {
 	return st.Phase == corev1.PodFailed && strings.HasPrefix(st.Message, rejectedPrefix)
 }
@@ -73,7 +73,7 @@ func (m *machine) end(e termination) {
 	m.s.Life = Terminating
 }
 
-// effectiveGrace is the grace of the whole pod as it stands now (L7.15).
+// effectiveGrace is the current grace period of the whole pod (L7.15).
 func (m *machine) effectiveGrace() time.Duration {
 	g := minStopGrace
 	switch {
@@ -107,7 +107,7 @@ func (m *machine) terminate() {
 			if !m.probesWhileEnding(f.Object, ProbeType(f.Detail)) {
 				m.cancel(f)
 			}
-		default: // part of the end
+		default: // belongs to the end
 		}
 	}
 	if m.awaitDrain() {
@@ -119,14 +119,14 @@ func (m *machine) terminate() {
 		m.tellLate()
 		return
 	}
-	if m.in.Observed.Devices.Held { // others get them when the pod's phase says that it has ended (S9.55)
+	if m.in.Observed.Devices.Held { // other pods get them when the pod's phase shows that it has ended (S9.55)
 		m.do(ReleaseDevices{}, "all containers have ended", "devices", "")
 		return
 	}
 	m.s.Life = Terminated
 }
 
-// tellLate says once that a pod the node wants to end takes too long (L7.18).
+// tellLate reports once that a pod which the node wants to end takes too long (L7.18).
 func (m *machine) tellLate() {
 	end := &m.s.End
 	if !end.Stopped || end.Late {
@@ -170,8 +170,8 @@ func (m *machine) cleanUp() {
 	}
 }
 
-// removeSandboxes removes the stopped sandboxes with all their containers, and
-// containers that have no sandbox any more.
+// removeSandboxes removes the stopped sandboxes with all their containers, and containers
+// without a sandbox.
 func (m *machine) removeSandboxes() {
 	o := &m.in.Observed
 	for i := range o.Sandboxes {
@@ -185,13 +185,14 @@ func (m *machine) removeSandboxes() {
 	}
 }
 
-// isMirror tells the API's copy of a static pod, which is deleted elsewhere (L7.114).
+// isMirror reports whether the pod is the API's copy of a static pod, which is deleted elsewhere
+// (L7.114).
 func (m *machine) isMirror() bool {
 	_, ok := m.pod.Annotations[corev1.MirrorPodAnnotationKey]
 	return ok
 }
 
-// isStatic tells a pod that comes from a file or URL (L7.115).
+// isStatic reports whether the pod comes from a file or URL (L7.115).
 func (m *machine) isStatic() bool {
 	source, ok := m.pod.Annotations["kubernetes.io/config.source"]
 	return ok && source != "api"

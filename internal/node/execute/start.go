@@ -12,7 +12,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
-	"carob/internal/base/beneath"
+	"carob/internal/base/securepath"
 	"carob/internal/core/podlife"
 	"carob/internal/node/spec"
 )
@@ -121,5 +121,5 @@ func makeLogDir(pod, name string) error {
 	if err := os.MkdirAll(filepath.Dir(pod), 0o755); err != nil {
 		return err
 	}
-	return beneath.MkdirAll(filepath.Dir(pod), filepath.Join(filepath.Base(pod), name), 0o755)
+	return securepath.MkdirAll(filepath.Dir(pod), filepath.Join(filepath.Base(pod), name), 0o755)
 }

@@ -18,7 +18,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
-	"carob/internal/base/beneath"
+	"carob/internal/base/securepath"
 )
 
 // checkPeriod is how often the size of a log that grows is looked at (L0.51).
@@ -201,7 +201,7 @@ func (r *Rotator) maxFiles() int {
 // compressed; the newest stays plain, because somebody may still write or follow it.
 func (r *Rotator) rotate(ctx context.Context, id, path string, now time.Time) error {
 	root, name := place(path)
-	dir, err := beneath.OpenDir(root, filepath.Dir(name))
+	dir, err := securepath.OpenDir(root, filepath.Dir(name))
 	if err != nil {
 		return err
 	}
@@ -274,7 +274,7 @@ func compress(dir *os.File, path string) (err error) {
 		return err
 	}
 	root, name := place(tmp)
-	out, err := beneath.Open(root, name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, info.Mode().Perm())
+	out, err := securepath.Open(root, name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, info.Mode().Perm())
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"carob/internal/base/beneath"
+	"carob/internal/base/securepath"
 )
 
 const (
@@ -53,7 +53,7 @@ func place(path string) (root, name string) {
 // openFile opens a log to be read.
 func openFile(path string) (*os.File, error) {
 	root, name := place(path)
-	return beneath.Open(root, name, os.O_RDONLY, 0)
+	return securepath.Open(root, name, os.O_RDONLY, 0)
 }
 
 // open opens a log file of either form.

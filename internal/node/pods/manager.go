@@ -43,16 +43,16 @@ type Manager struct {
 
 // entry is one pod. Its fields are guarded by Manager.mu.
 type entry struct {
-	pod      *corev1.Pod
-	source   string
-	latest   *latest
-	gone     bool // left its source
-	rejected *podlife.Rejection
-	victims  []types.UID   // pods that end to make room for it, because they were told to
-	hold     *podlife.Hold // it waits for room; nil: it has its place
-	turn     int64         // the order in which pods came to wait
-	owner    *owner        // nil while at rest
-	claim    *corev1.Pod   // a resize that was granted; see claimed
+	pod       *corev1.Pod
+	source    string
+	published *published
+	gone      bool // left its source
+	rejected  *podlife.Rejection
+	victims   []types.UID   // pods that end to make room for it, because they were told to
+	hold      *podlife.Hold // it waits for room; nil: it has its place
+	turn      int64         // the order in which pods came to wait
+	owner     *owner        // nil while at rest
+	claim     *corev1.Pod   // a resize that was granted; see claimed
 }
 
 // New returns a manager. Nothing happens before Run.
@@ -139,7 +139,7 @@ func (m *Manager) Orphan(pod *corev1.Pod) {
 	if m.entries[pod.UID] != nil || m.closed {
 		return
 	}
-	e := &entry{pod: pod, gone: true, latest: &latest{}}
+	e := &entry{pod: pod, gone: true, published: &published{}}
 	m.entries[pod.UID] = e
 	m.startOwner(e)
 }
@@ -206,7 +206,7 @@ func (m *Manager) Next(uid types.UID) <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e := m.entries[uid]; e != nil && e.owner != nil {
-		return e.latest.next()
+		return e.published.next()
 	}
 	closed := make(chan struct{})
 	close(closed)
@@ -258,7 +258,7 @@ func (m *Manager) List() []View {
 }
 
 func (e *entry) view() View {
-	v := e.latest.view()
+	v := e.published.view()
 	if v.Life == "" {
 		v.Status = e.pod.Status
 	}
@@ -274,7 +274,7 @@ func (m *Manager) update(source string, pod *corev1.Pod) {
 	m.cfg.Status.Seen(pod)
 	e := m.entries[pod.UID]
 	if e == nil {
-		e = &entry{pod: pod, source: source, latest: &latest{}}
+		e = &entry{pod: pod, source: source, published: &published{}}
 		m.entries[pod.UID] = e
 		m.admit(e)
 		return
@@ -435,7 +435,7 @@ func (e *entry) holds() bool {
 func (e *entry) runs() *corev1.Pod {
 	var runs *corev1.Pod
 	if e.owner != nil {
-		runs = e.latest.view().runs
+		runs = e.published.view().runs
 	}
 	if c := e.claimed(runs); c != nil {
 		return c

@@ -29,26 +29,26 @@ type owner struct {
 	box  mailbox
 
 	// Of the goroutine only.
-	pod      *corev1.Pod
-	gone     bool
-	hold     *podlife.Hold
-	rejected *podlife.Rejection
-	stop     *podlife.Stop
-	state    podlife.State
-	started  bool        // Recover was called
-	runs     *corev1.Pod // with the resources it may use: Output.Allocated
-	resizes  bool        // a resize is being brought in force
-	observed podlife.Observed
-	stale    bool
-	look     time.Time // when the picture has become too old; zero: never
-	probes   []podlife.ProbeResult
-	done     []podlife.Outcome
-	flights  map[podlife.Key]context.CancelFunc // actions begun and not ended
-	life     podlife.Life
-	sent     bool // the status in state was given to the writer
-	lookErr  lookRetry
-	log      timeline
-	latest   *latest
+	pod       *corev1.Pod
+	gone      bool
+	hold      *podlife.Hold
+	rejected  *podlife.Rejection
+	stop      *podlife.Stop
+	state     podlife.State
+	started   bool        // Recover was called
+	runs      *corev1.Pod // with the resources it may use: Output.Allocated
+	resizes   bool        // a resize is being brought in force
+	observed  podlife.Observed
+	stale     bool
+	look      time.Time // when the picture has become too old; zero: never
+	probes    []podlife.ProbeResult
+	done      []podlife.Outcome
+	flights   map[podlife.Key]context.CancelFunc // actions begun and not ended
+	life      podlife.Life
+	sent      bool // the status in state was given to the writer
+	lookErr   lookRetry
+	log       timeline
+	published *published
 }
 
 // mailbox holds what happened since the owner last looked into it. Bursts merge:
@@ -88,7 +88,7 @@ func newOwner(cfg *Config, room nodeRoom, e *entry) *owner {
 		cfg: cfg, room: room, pod: e.pod, runs: e.pod, gone: e.gone, stale: true,
 		flights: map[podlife.Key]context.CancelFunc{},
 		box:     mailbox{wake: make(chan struct{}, 1), pod: e.pod, gone: e.gone, hold: e.hold, rejected: e.rejected},
-		log:     newTimeline(cfg.Journal), latest: e.latest,
+		log:     newTimeline(cfg.Journal), published: e.published,
 	}
 }
 
@@ -277,14 +277,14 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 	for _, e := range out.Events {
 		o.cfg.Event(o.pod, e)
 	}
-	room := terminal(out.Status.Phase) && !terminal(o.latest.view().Status.Phase)
+	room := terminal(out.Status.Phase) && !terminal(o.published.view().Status.Phase)
 	if resizes := resizing(&out.Status); resizes != o.resizes {
 		room = room || o.resizes
 		o.resizes = resizes
 	}
 	o.look = out.Look
 	o.listen(!out.Look.IsZero())
-	o.latest.show(View{Status: out.Status, Life: out.Life, Waits: out.Waits, runs: o.runs})
+	o.published.show(View{Status: out.Status, Life: out.Life, Waits: out.Waits, runs: o.runs})
 	if room {
 		o.room.freed()
 	}

@@ -256,7 +256,7 @@ func TestLooksThatFail(t *testing.T) {
 }
 
 // An owner that is held up is named, with for how long.
-func TestStuck(t *testing.T) {
+func TestHealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)
 		release := make(chan struct{})
@@ -267,17 +267,17 @@ func TestStuck(t *testing.T) {
 		w.Update("api", pod("a", 1))
 		synctest.Wait()
 		time.Sleep(time.Minute)
-		if err := w.Stuck(time.Now(), time.Minute); err != nil {
+		if err := w.Healthy(time.Now(), time.Minute); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(time.Second)
-		if err := w.Stuck(time.Now(), time.Minute); err == nil ||
+		if err := w.Healthy(time.Now(), time.Minute); err == nil ||
 			!strings.Contains(err.Error(), "ns/a has been waiting for 1m1s") {
 			t.Error(err)
 		}
 		close(release)
 		synctest.Wait()
-		if err := w.Stuck(time.Now().Add(time.Hour), time.Minute); err != nil {
+		if err := w.Healthy(time.Now().Add(time.Hour), time.Minute); err != nil {
 			t.Errorf("an owner that sleeps: %v", err)
 		}
 	})

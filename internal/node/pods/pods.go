@@ -14,7 +14,7 @@
 //
 //	podlife.State.Last   what the last Step computed; the next one starts from it. Of the owner
 //	   │                 alone. A restarted agent takes it from the API server (podlife.Recover).
-//	   ├──▶ entry.latest what readers see: the HTTPS server, admission, eviction, metrics. It
+//	   ├──▶ entry.published what readers see: the HTTPS server, admission, eviction, metrics. It
 //	   │                 outlives the owner, for a pod at rest.
 //	   └──▶ StatusWriter when it differs from the one before, or none was sent yet:
 //	          ├─ static.Manager  of a static pod it keeps the newest, for a mirror pod that is

@@ -73,7 +73,7 @@ func (m *Manager) makeRoom() {
 		if e.owner == nil {
 			continue
 		}
-		v := e.latest.view()
+		v := e.published.view()
 		if !slices.ContainsFunc(v.Waits, func(w podlife.Wait) bool { return w.For == "resize" }) {
 			continue
 		}

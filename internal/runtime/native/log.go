@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"carob/internal/base/beneath"
+	"carob/internal/base/securepath"
 )
 
 // logPlace is the location of the container's log: a directory of the host, and the path below it,
@@ -27,7 +27,7 @@ func (c *container) makeLogDir() error {
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return err
 	}
-	return beneath.MkdirAll(root, filepath.Dir(name), 0o755)
+	return securepath.MkdirAll(root, filepath.Dir(name), 0o755)
 }
 
 // openLog opens the log for appending and creates it if it is missing; it returns nil for a
@@ -37,5 +37,5 @@ func (c *container) openLog() (*os.File, error) {
 		return nil, nil
 	}
 	root, name := c.logPlace()
-	return beneath.Open(root, name, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, 0o640)
+	return securepath.Open(root, name, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, 0o640)
 }

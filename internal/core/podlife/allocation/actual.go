@@ -7,15 +7,15 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// The kernel has no lower values: a container that requests nothing shows these. Values at or
-// below them, as the runtime reports them, say nothing about the spec (L3.127).
+// The kernel has no lower values: a container that requests nothing shows these. If the runtime
+// reports values at or below them, they do not differ from the spec (L3.127).
 const (
 	leastCPURequest = 2  // milli; 2 shares
 	leastCPULimit   = 10 // milli
 )
 
-// InForce returns the allocated resources, with what the runtime reports in place of what
-// differs. A runtime reports the CPU request, the CPU limit, and the memory limit.
+// InForce returns the allocated resources, with the values that the runtime reports where they
+// differ. A runtime reports the CPU request, the CPU limit, and the memory limit.
 func InForce(allocated, actual *corev1.ResourceRequirements) *corev1.ResourceRequirements {
 	request := differs(allocated.Requests, actual.Requests, corev1.ResourceCPU, leastCPURequest)
 	cpu := differs(allocated.Limits, actual.Limits, corev1.ResourceCPU, leastCPULimit)
@@ -60,17 +60,17 @@ func differs(allocated, actual corev1.ResourceList, name corev1.ResourceName, le
 	return !(a <= least && b <= least) && (a-b > 1 || b-a > 1)
 }
 
-// Same reports whether two requirements ask for the same amounts.
+// Same reports whether two requirements are equal in amounts.
 func Same(a, b *corev1.ResourceRequirements) bool {
 	return SameList(a.Requests, b.Requests) && SameList(a.Limits, b.Limits) && len(a.Claims) == len(b.Claims)
 }
 
-// SameList reports whether two lists have the same amounts, however they are written.
+// SameList reports whether two lists have the same amounts, in whatever notation.
 func SameList(a, b corev1.ResourceList) bool {
 	return maps.EqualFunc(a, b, func(x, y resource.Quantity) bool { return x.Cmp(y) == 0 })
 }
 
-// setOrDelete makes one entry of a list what it is in from; it is deleted if from has none.
+// setOrDelete copies one entry of from to a list; it deletes the entry if from has none.
 func setOrDelete(list *corev1.ResourceList, from corev1.ResourceList, name corev1.ResourceName) {
 	if _, ok := from[name]; !ok {
 		delete(*list, name)
@@ -79,7 +79,7 @@ func setOrDelete(list *corev1.ResourceList, from corev1.ResourceList, name corev
 	overlay(list, from, name)
 }
 
-// overlay makes one entry of a list what it is in from; it stays if from has none.
+// overlay copies one entry of from to a list; it keeps the entry if from has none.
 func overlay(list *corev1.ResourceList, from corev1.ResourceList, name corev1.ResourceName) {
 	q, ok := from[name]
 	if !ok {

@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Recover finds what a pod was allocated before the agent was restarted: its status says so.
-// With current, the node had admitted the spec as it is now.
+// Recover finds the allocation of a pod from before the agent was restarted, in the pod's
+// status. With current, the node had admitted the current spec.
 func Recover(pod *corev1.Pod, current bool) Pod {
 	p := Of(pod)
 	if current {
@@ -27,8 +27,8 @@ func Recover(pod *corev1.Pod, current bool) Pod {
 	return p
 }
 
-// Outstanding says what a running container needs to get what it was allocated, as its status
-// had it before the agent was restarted.
+// Outstanding returns what a running container still needs to get its allocation, according to
+// its status from before the agent was restarted.
 func (p *Pod) Outstanding(c *corev1.Container, s *corev1.ContainerStatus) Change {
 	gets := p.For(c.Name)
 	own := gets.DeepCopy()
@@ -61,7 +61,7 @@ func named(list, other corev1.ResourceList) corev1.ResourceList {
 // without subtracts less from a list.
 func without(list, less corev1.ResourceList) corev1.ResourceList {
 	list = list.DeepCopy()
-	for name, q := range less { // any order: each name by itself
+	for name, q := range less { // in any order: entries are independent
 		if have, ok := list[name]; ok {
 			have.Sub(q)
 			list[name] = have
@@ -70,8 +70,9 @@ func without(list, less corev1.ResourceList) corev1.ResourceList {
 	return list
 }
 
-// replaceKnown makes the CPU and memory of a list what they are in from. A list that has none
-// of them gets none: a resize cannot add a request or limit, so such a value is the pod's (L3.117j).
+// replaceKnown sets the CPU and memory of a list to the values in from. A list that has neither
+// stays as it is: a resize cannot add a request or limit, so such a value is the pod's
+// (L3.117j).
 func replaceKnown(list *corev1.ResourceList, from corev1.ResourceList) {
 	for _, name := range [...]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		if _, named := (*list)[name]; !named {

@@ -8,7 +8,7 @@ import (
 	"carob/internal/core/resources"
 )
 
-// Status is what the status says about the resources of a whole pod (L4.32a).
+// Status is the status of the resources of a whole pod (L4.32a).
 type Status struct {
 	Requests corev1.ResourceList          // allocatedResources
 	Pending  *corev1.ResourceRequirements // resources until the pod runs: the sums of its containers
@@ -49,8 +49,8 @@ func StatusOf(pod *corev1.Pod, cgroupV2 bool) Status {
 	return s
 }
 
-// showCPU replaces the CPU request of the pod's spec by the one that its cgroup stands for.
-// The spec's stays if it makes the same cgroup, or if both are next to nothing.
+// showCPU replaces the CPU request of the pod's spec by the one that its cgroup corresponds to.
+// The spec's value stays if it results in the same cgroup, or if both are close to zero.
 func showCPU(running *corev1.ResourceRequirements, shares uint64, cgroupV2 bool) {
 	own := running.Requests[corev1.ResourceCPU]
 	shown := resources.SharesMilliCPU(shares, cgroupV2)

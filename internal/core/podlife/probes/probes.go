@@ -24,7 +24,7 @@ const (
 	Failure
 )
 
-// maxErrors is how many errors of the prober in a row end a try (L5.16).
+// maxErrors is the number of consecutive errors of the prober that end a try (L5.16).
 const maxErrors = 3
 
 // Record is what is remembered of one probe of one container, over all instances.
@@ -38,8 +38,8 @@ type Record struct {
 	Result      Result
 	Raw         Result // of the last run
 	Held        bool   // no more runs for this instance
-	Count       int32  // runs in a row that ended with Raw
-	Errors      int32  // errors of the prober in a row
+	Count       int32  // consecutive runs that ended with Raw
+	Errors      int32  // consecutive errors of the prober
 	Runs        int32
 	Next        time.Time // when the next run is due
 }

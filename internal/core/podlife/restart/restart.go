@@ -1,4 +1,4 @@
-// Package restart says whether a container that exited may run again, and after which
+// Package restart decides whether a container that exited may run again, and after which
 // back-off.
 //
 // It is pure; core/podlife asks it for each container that is not running.
@@ -91,7 +91,7 @@ func Limit(configured time.Duration) time.Duration {
 	return defaultLimit
 }
 
-// After is how long a container rests after an exit: not at all if it ran for long before.
+// After is how long a container waits after an exit: not at all if it ran for long before.
 func (b *Backoff) After(exit time.Time, limit time.Duration) time.Duration {
 	if exit.Sub(b.At) <= 2*limit {
 		return b.Delay
@@ -99,7 +99,7 @@ func (b *Backoff) After(exit time.Time, limit time.Duration) time.Duration {
 	return 0
 }
 
-// Grant notes at now that the container may run again after an exit of instance id.
+// Grant records at now that the container may run again after an exit of instance id.
 func (b *Backoff) Grant(id string, exit, now time.Time, limit time.Duration) {
 	if delay := b.After(exit, limit); delay == 0 {
 		b.Delay = min(initialDelay, limit)

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// rests says that the owner is done with what it took out of its mailbox.
+// rests records that the owner has finished the work from its mailbox.
 func (o *owner) rests() {
 	o.box.mu.Lock()
 	o.box.works = time.Time{}
 	o.box.mu.Unlock()
 }
 
-// stuck says since when the owner has not got on; zero: it does.
-func (o *owner) stuck() time.Time {
+// blockedSince returns since when the owner has made no progress; zero: it makes progress.
+func (o *owner) blockedSince() time.Time {
 	o.box.mu.Lock()
 	defer o.box.mu.Unlock()
 	if w := o.box.works; !w.IsZero() {
@@ -22,15 +22,16 @@ func (o *owner) stuck() time.Time {
 	return o.box.waits
 }
 
-// Stuck names a pod whose owner has not got on for longer than limit; nil: none.
-func (m *Manager) Stuck(now time.Time, limit time.Duration) error {
+// Healthy returns an error that names a pod whose owner has made no progress for longer than limit;
+// nil: there is none.
+func (m *Manager) Healthy(now time.Time, limit time.Duration) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, e := range m.entries {
 		if e.owner == nil {
 			continue
 		}
-		if since := e.owner.stuck(); !since.IsZero() && now.Sub(since) > limit {
+		if since := e.owner.blockedSince(); !since.IsZero() && now.Sub(since) > limit {
 			return fmt.Errorf("pod %s/%s has been waiting for %v", e.pod.Namespace, e.pod.Name,
 				now.Sub(since).Truncate(time.Second))
 		}

@@ -18,37 +18,37 @@ type View struct {
 	runs *corev1.Pod // with the resources that it may use; nil before the first Step
 }
 
-// latest is the newest decision about a pod, for all who ask. Its owner writes it; it
+// published is the newest decision about a pod, for all who ask. Its owner writes it; it
 // outlives the owner of a pod at rest.
-type latest struct {
+type published struct {
 	mu      sync.Mutex
 	seen    View
 	changed chan struct{} // closed at the next decision; nil while nobody waits
 }
 
-func (l *latest) show(v View) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.seen = v
-	if l.changed != nil {
-		close(l.changed)
-		l.changed = nil
+func (p *published) show(v View) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.seen = v
+	if p.changed != nil {
+		close(p.changed)
+		p.changed = nil
 	}
 }
 
 // view is the newest decision; its Pod is not set.
-func (l *latest) view() View {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.seen
+func (p *published) view() View {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.seen
 }
 
 // next returns a channel that is closed at the next decision.
-func (l *latest) next() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.changed == nil {
-		l.changed = make(chan struct{})
+func (p *published) next() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.changed == nil {
+		p.changed = make(chan struct{})
 	}
-	return l.changed
+	return p.changed
 }

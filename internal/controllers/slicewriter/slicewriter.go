@@ -1,6 +1,6 @@
-// Package slices writes what a plan for EndpointSlices says. The controllers of EndpointSlices and
+// Package slicewriter writes EndpointSlices as a plan says. The controllers of EndpointSlices and
 // of their copies of Endpoints use it; it must never decide what a slice says.
-package slices
+package slicewriter
 
 import (
 	"context"

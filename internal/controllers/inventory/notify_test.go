@@ -8,10 +8,10 @@ import (
 )
 
 // Objects of the kinds are seen when they come and when they were there before; others, and those that go, are not.
-func TestFirst(t *testing.T) {
+func TestNotify(t *testing.T) {
 	seen := 0
 	xs, ys := schema.GroupResource{Group: "a", Resource: "xs"}, schema.GroupResource{Resource: "ys"}
-	r := First(func() { seen++ }, xs, ys)
+	r := Notify(func() { seen++ }, xs, ys)
 	kind := func(group, resource string) Kind {
 		return Kind{GroupVersionResource: schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}}
 	}

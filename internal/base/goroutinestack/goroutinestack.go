@@ -1,8 +1,8 @@
-// Package stack grows a goroutine's stack in one step. Go doubles a stack each time it is too small
+// Package goroutinestack grows a goroutine's stack in one step. Go doubles a stack each time it is too small
 // and copies it frame by frame: this took 6 % of the CPU time of API writes, whose goroutines are
 // new and have deep call stacks. Call Grow in a new goroutine before a deep call, while its stack
 // is almost empty; nothing may depend on it.
-package stack
+package goroutinestack
 
 // room is more than half of the intended stack size, 32 KB.
 const room = 17 << 10

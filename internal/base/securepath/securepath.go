@@ -1,7 +1,7 @@
-// Package beneath opens regular files below a directory that untrusted users may write to. It
+// Package securepath opens regular files below a directory that untrusted users may write to. It
 // follows no symbolic link and opens no pipe or device. Container logs are such files, because a
 // pod may mount the host's /var/log.
-package beneath
+package securepath
 
 import (
 	"errors"
