@@ -109,8 +109,12 @@ func TestChangesUnderLoad(t *testing.T) {
 		l.world.Ingresses[1].Spec.Rules[0].Host = fmt.Sprintf("y%d.example.com", i)
 		if i%20 == 0 {
 			rotate()
+			l.update()
+		} else {
+			changed := map[string]*networkingv1.Ingress{in.Name: in.DeepCopy()}
+			changed[l.world.Ingresses[1].Name] = l.world.Ingresses[1]
+			l.change(changed)
 		}
-		l.update()
 		if i%20 == 0 {
 			before, encrypted := served.Load(), secure.Load()
 			testwait.For(t, "requests between the changes", func() bool {
@@ -130,7 +134,7 @@ func TestRouteChangesDuringRequest(t *testing.T) {
 	l.service("b", "", at(echo(t, "b").URL, "pb"))
 	in := l.ingress("x.example.com", nil, "/=b")
 	l.update()
-	p := l.pools[httproute.Ref{Namespace: "default", Name: "b", Port: 80}]
+	p, _ := l.pools.Get(httproute.Ref{Namespace: "default", Name: "b", Port: 80})
 	p.pick = &late{Picker: p.pick, event: func() {
 		in.Spec.Rules[0].HTTP.Paths[0].Backend.Service.Name = "a"
 		l.update()

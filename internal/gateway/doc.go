@@ -2,9 +2,12 @@
 // core/gatewayplan decides, proxies requests to the endpoints of Services, and writes the statuses of the objects.
 // Package app drives it.
 //
-//	watches ─▶ feed ─▶ loop: gatewayplan.Make ─┬─▶ ports (each: listener, http.Server, an immutable site)
+//	watches ─▶ feed ─▶ loop: gatewayplan.Live ─┬─▶ ports (each: listener, http.Server, an immutable site)
 //	             └─ slices ─▶ pools ◀──────────┼── pick ◀── exchange (one request)
-//	                                           └─▶ status writer
+//	                                           └─▶ statuses
+//
+// The plan follows changes of routes and Services at the cost of what they touch (follow); other changes make it afresh
+// (apply).
 //
 // It must never send a request through the table of Services: it connects to endpoints directly, so that it knows which
 // pod has which request. A Gateway is a node.Traffic: a pod that is being deleted gets no new request, and counts as

@@ -26,14 +26,13 @@ var errNoEndpoints = errors.New("no endpoint is ready")
 
 // site is what one port serves. It is never changed: a change makes another.
 type site struct {
-	table    *httproute.Table
-	port     int32
-	tls      bool
-	certs    *certificates
-	clients  *gatewayplan.ClientAuth
-	streams  []stream
-	pools    map[httproute.Ref]*pool
-	problems []httproute.Problem
+	table   *httproute.Table
+	port    int32
+	tls     bool
+	certs   *certificates
+	clients *gatewayplan.ClientAuth
+	streams []stream
+	pools   poolMap
 
 	users    atomic.Int64 // requests
 	replaced atomic.Bool
@@ -181,7 +180,8 @@ var (
 
 // proxy sends the request to the backend and its answer to the client.
 func (x *exchange) proxy(w http.ResponseWriter) {
-	if x.site.pools[x.backend.Ref] == nil {
+	p, known := x.site.pools.Get(x.backend.Ref)
+	if !known {
 		http.Error(w, "Internal Server Error", http.StatusInternalServerError)
 		return
 	}
@@ -191,7 +191,7 @@ func (x *exchange) proxy(w http.ResponseWriter) {
 		defer cancel()
 		ctx = timed
 	}
-	if s := x.site.pools[x.backend.Ref].served.Load(); s != nil {
+	if s := p.served.Load(); s != nil {
 		x.infer(ctx, w, s)
 		return
 	}
@@ -363,7 +363,7 @@ func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 
 // choose asks the picker of the backend's pool.
 func (x *exchange) choose(ctx context.Context) (err error) {
-	p := x.site.pools[x.backend.Ref]
+	p, _ := x.site.pools.Get(x.backend.Ref)
 	endpoints := *p.endpoints.Load()
 	if len(endpoints) == 0 {
 		return errNoEndpoints

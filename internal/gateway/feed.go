@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -25,6 +24,7 @@ import (
 	"carob/internal/base/handover"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/statuses"
 )
 
 type name = types.NamespacedName
@@ -80,7 +80,9 @@ type feed struct {
 	readCerts map[name]readSecret
 	readPicks map[name]readConfig
 
-	plan    bool                   // the plan has to be made again
+	serving int                    // Ingresses of carob's classes
+	plan    bool                   // the plan has to be made afresh
+	changes gatewayplan.Changes    // else what it has to follow
 	changed map[name]bool          // Services whose endpoints have changed
 	touched map[httproute.Ref]bool // pools whose endpoints have changed
 }
@@ -207,7 +209,7 @@ func newFeed() *feed {
 
 // notify wakes the loop if there is something to take. The lock is held.
 func (f *feed) notify() {
-	if f.missing == 0 && (f.plan || len(f.changed) > 0 || len(f.touched) > 0) {
+	if f.missing == 0 && (f.plan || !f.changes.Empty() || len(f.changed) > 0 || len(f.touched) > 0) {
 		poke(f.wake)
 	}
 }
@@ -228,9 +230,6 @@ func watch[T interface {
 	if s.changed == nil {
 		s.changed = func(_, _ T) { f.plan = true }
 	}
-	if at < backingKinds {
-		s.changed = func(_, _ T) { f.plan = true; poke(f.restage) }
-	}
 	s.kind = &kind{name: what, example: example, lw: lw, store: s, early: at == gatewayKinds || at >= poolKinds}
 	s.kind.clear = func() {
 		var none T
@@ -247,33 +246,17 @@ func local[L runtime.Object](c handover.Client[L], example runtime.Object,
 	return func() cache.ListerWatcher { return handover.New(c, example, which) }
 }
 
-// gatewayClient reads and writes objects of the Gateway API.
-func gatewayClient(cfg *rest.Config) (rest.Interface, error) {
-	scheme := runtime.NewScheme()
-	if err := gatewayv1.Install(scheme); err != nil {
-		return nil, fmt.Errorf("register the Gateway API: %w", err)
-	}
-	metav1.AddToGroupVersion(scheme, schemaVersion())
-	own := rest.CopyConfig(cfg)
-	version := schemaVersion()
-	own.GroupVersion, own.APIPath = &version, "/apis"
-	own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	own.ContentType, own.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
-	c, err := rest.RESTClientFor(own)
-	if err != nil {
-		return nil, fmt.Errorf("make a client for the Gateway API: %w", err)
-	}
-	return c, nil
-}
-
 // declare lists the kinds.
 func (f *feed) declare(cfg Config, gateway rest.Interface) {
 	all, everything := metav1.NamespaceAll, fields.Everything()
 	c := cfg.Client
+	f.classes.changed = func(_, _ *networkingv1.IngressClass) { f.classChanged() }
+	f.ingresses.changed = f.ingressChanged
 	watch(f, &f.classes, ingressKinds, "ingressclasses", &networkingv1.IngressClass{},
 		local(c.NetworkingV1().IngressClasses(), &networkingv1.IngressClass{}, everything))
 	watch(f, &f.ingresses, ingressKinds, "ingresses", &networkingv1.Ingress{},
 		local(c.NetworkingV1().Ingresses(all), &networkingv1.Ingress{}, everything))
+	f.services.changed = f.serviceChanged
 	watch(f, &f.services, backingKinds, "services", &corev1.Service{},
 		local(c.CoreV1().Services(all), &corev1.Service{}, everything))
 	f.slices.changed = f.sliceChanged
@@ -281,6 +264,7 @@ func (f *feed) declare(cfg Config, gateway rest.Interface) {
 		local(c.DiscoveryV1().EndpointSlices(all), &discoveryv1.EndpointSlice{}, everything))
 	watch(f, &f.secrets, backingKinds, "secrets", &corev1.Secret{}, local(c.CoreV1().Secrets(all), &corev1.Secret{},
 		fields.OneTermEqualSelector("type", string(corev1.SecretTypeTLS))))
+	f.namespaces.changed = f.namespaceChanged
 	watch(f, &f.namespaces, routeKinds, "namespaces", &corev1.Namespace{},
 		local(c.CoreV1().Namespaces(), &corev1.Namespace{}, everything))
 	f.configMaps.keep = func(m *corev1.ConfigMap) bool {
@@ -297,6 +281,11 @@ func (f *feed) declare(cfg Config, gateway rest.Interface) {
 	remote := func(resource string) func() cache.ListerWatcher {
 		return func() cache.ListerWatcher { return cache.NewListWatchFromClient(gateway, resource, all, everything) }
 	}
+	f.gatewayClasses.changed = func(_, _ *gatewayv1.GatewayClass) { f.plan = true; poke(f.restage) }
+	f.gateways.changed, f.listenerSets.changed = f.gatewayChanged, f.listenerSetChanged
+	f.policies.changed = f.policyChanged
+	f.httpRoutes.changed = noting(&f.changes.HTTPRoutes)
+	f.grpcRoutes.changed = noting(&f.changes.GRPCRoutes)
 	watch(f, &f.gatewayClasses, gatewayKinds, "gatewayclasses", &gatewayv1.GatewayClass{}, remote("gatewayclasses"))
 	watch(f, &f.gateways, gatewayKinds, "gateways", &gatewayv1.Gateway{}, remote("gateways"))
 	watch(f, &f.listenerSets, routeKinds, "listenersets", &gatewayv1.ListenerSet{}, remote("listenersets"))
@@ -339,7 +328,7 @@ func (f *feed) run(ctx context.Context, cfg Config) {
 	var gateway rest.Interface
 	if cfg.REST != nil {
 		var err error
-		if gateway, err = gatewayClient(cfg.REST); err != nil {
+		if gateway, err = statuses.GatewayClient(cfg.REST); err != nil {
 			klog.FromContext(ctx).Error(err, "The Gateway API is not served")
 		}
 	}
@@ -393,10 +382,7 @@ func (f *feed) follow(ctx context.Context, group *sync.WaitGroup) {
 // needed says which stages are.
 func (f *feed) needed() [stages]bool {
 	out := [stages]bool{ingressKinds: true, gatewayKinds: f.gatewayAPI && len(f.kinds[gatewayKinds]) > 0}
-	classes := values(f.classes.all)
-	for _, in := range f.ingresses.all {
-		out[backingKinds] = out[backingKinds] || gatewayplan.Serves(in, classes)
-	}
+	out[backingKinds] = f.serving > 0
 	ours := map[string]bool{}
 	for _, c := range f.gatewayClasses.all {
 		ours[c.Name] = c.Spec.ControllerName == gatewayplan.GatewayController
@@ -421,8 +407,9 @@ func values[T any](m map[name]T) []T {
 	return out
 }
 
-// snapshot is what the loop takes: the whole world, or only the Services whose endpoints have changed.
+// snapshot is what the loop takes: the whole world, or only what has changed.
 type snapshot struct {
+	changes      gatewayplan.Changes
 	World        gatewayplan.World
 	certificates map[name]*tls.Certificate
 	changed      map[name]bool
@@ -441,9 +428,17 @@ func (s *snapshot) endpoints(ref httproute.Ref) []gatewayplan.Endpoint {
 	return gatewayplan.Endpoints(s.services[of], ref.Port, s.slices[of])
 }
 
-// take returns what has changed: a world if the plan has to be made again, else endpoints; false before all lists are
-// complete.
-func (f *feed) take() (world, endpoints *snapshot, ok bool) {
+// again has the next take return the world.
+func (f *feed) again() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.plan = true
+	poke(f.wake)
+}
+
+// take returns what has changed: a world if the plan has to be made afresh, else changed objects and endpoints; false
+// before all lists are complete.
+func (f *feed) take() (world, changes *snapshot, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.missing > 0 || f.awaiting() {
@@ -457,6 +452,7 @@ func (f *feed) take() (world, endpoints *snapshot, ok bool) {
 	s := &snapshot{changed: f.changed, services: map[name]*corev1.Service{},
 		slices: map[name][]*discoveryv1.EndpointSlice{}}
 	f.changed = map[name]bool{}
+	s.changes, f.changes = f.changes, gatewayplan.Changes{}
 	f.takePods(s)
 	if !f.plan {
 		for of := range s.changed {
@@ -465,6 +461,7 @@ func (f *feed) take() (world, endpoints *snapshot, ok bool) {
 		}
 		return nil, s, true
 	}
+	s.changes = gatewayplan.Changes{}
 	f.plan = false
 	for of, service := range f.services.all {
 		s.services[of] = service

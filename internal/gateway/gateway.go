@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"iter"
+	"maps"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -14,11 +16,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/klog/v2"
 
 	"carob/internal/base/fdstore"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/statuses"
 )
 
 // Config is what the gateway needs.
@@ -44,17 +46,19 @@ type Gateway struct {
 	cfg     Config
 	feed    *feed
 	traffic *traffic
-	writer  *writer
+	writer  *statuses.Writer
 	mirrors *mirrors
 	seen    *telemetry
 	open    atomic.Int64
 	bodies  atomic.Int64 // bytes of inference requests
 
 	mu     sync.Mutex // covers what follows, for Routes
-	plan   *gatewayplan.Plan
+	plan   *gatewayplan.Live
 	ports  map[netip.AddrPort]*port
 	failed map[netip.AddrPort]string
-	pools  map[httproute.Ref]*pool
+	pools  poolMap
+	// refs are the backends of each Service that pools are made for.
+	refs map[name]map[httproute.Ref]bool
 	// retired are pools that no route names any more; requests in old sites may use them.
 	retired map[httproute.Ref]*pool
 	old     []*site
@@ -63,6 +67,8 @@ type Gateway struct {
 
 	fallback *tls.Certificate // made when it is first needed
 	closed   sync.WaitGroup   // ports that drain
+
+	retryAfter time.Duration // for tests
 }
 
 // New returns a gateway that does nothing before Run.
@@ -73,9 +79,11 @@ func New(cfg Config) *Gateway {
 	if cfg.Sockets == nil {
 		cfg.Sockets = &fdstore.Store{}
 	}
-	g := &Gateway{cfg: cfg, feed: newFeed(), traffic: newTraffic(), writer: newWriter(cfg), mirrors: newMirrors(),
-		ports: map[netip.AddrPort]*port{}, failed: map[netip.AddrPort]string{}, pools: map[httproute.Ref]*pool{},
-		retired: map[httproute.Ref]*pool{}, emptied: make(chan struct{}, 1)}
+	writer := statuses.New(statuses.Config{Client: cfg.Client, REST: cfg.REST, Events: cfg.Events, Now: cfg.Now})
+	g := &Gateway{cfg: cfg, feed: newFeed(), traffic: newTraffic(), writer: writer, mirrors: newMirrors(),
+		ports: map[netip.AddrPort]*port{}, failed: map[netip.AddrPort]string{}, pools: newPools(),
+		refs: map[name]map[httproute.Ref]bool{}, retired: map[httproute.Ref]*pool{}, emptied: make(chan struct{}, 1),
+		retryAfter: retryAfter}
 	f := newFigures(&g.open)
 	g.feed.offers = cfg.Picker.IsValid()
 	g.seen = &telemetry{figures: f, log: newAccessLog(cfg.AccessLog, f)}
@@ -103,7 +111,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	group.Go(func() { g.feed.run(ctx, g.cfg) })
-	group.Go(func() { g.writer.run(ctx) })
+	group.Go(func() { g.writer.Run(ctx) })
 	if g.cfg.Picker.IsValid() {
 		group.Go(func() { g.offer(ctx) })
 	}
@@ -119,7 +127,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 		defer end() // after the last requests
 	}
 	defer g.stop()
-	retry := time.NewTimer(retryAfter)
+	retry := time.NewTimer(g.retryAfter)
 	retry.Stop()
 	defer retry.Stop()
 	for {
@@ -127,6 +135,8 @@ func (g *Gateway) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-retry.C:
+			g.feed.again() // the ports are opened with the plan
+			continue
 		case <-g.emptied:
 			g.mu.Lock()
 			g.release()
@@ -134,18 +144,22 @@ func (g *Gateway) Run(ctx context.Context) error {
 			continue
 		case <-g.feed.wake:
 		}
-		world, services, ok := g.feed.take()
+		world, changes, ok := g.feed.take()
 		if !ok {
 			continue // the first lists are not complete
 		}
 		began := time.Now()
-		if world != nil {
+		switch {
+		case world != nil:
 			g.apply(ctx, world)
-		} else {
-			g.update(ctx, services)
+		case !changes.changes.Empty() && !g.follow(changes):
+			g.feed.again()
+			continue
+		default:
+			g.update(ctx, changes)
 		}
 		if g.anyFailed() {
-			retry.Reset(retryAfter)
+			retry.Reset(g.retryAfter)
 		}
 		// A storm of changes takes at most half of a processor.
 		select {
@@ -161,123 +175,6 @@ func (g *Gateway) anyFailed() bool {
 	return len(g.failed) > 0
 }
 
-// apply makes everything as the objects want it.
-func (g *Gateway) apply(ctx context.Context, w *snapshot) {
-	w.World.HTTP, w.World.HTTPS, w.World.Pool, w.World.Host = g.cfg.HTTP, g.cfg.HTTPS, g.cfg.Pool, g.cfg.Host()
-	w.World.Failed, w.World.Offered = g.failed, g.cfg.Picker.IsValid()
-	if g.plan != nil {
-		w.World.Assigned = g.plan.Assigned
-	}
-	plan := gatewayplan.Make(&w.World)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.plan = plan
-	pools := map[httproute.Ref]*pool{}
-	for ref := range plan.Refs {
-		if pools[ref] = g.known(ref); pools[ref] == nil {
-			pools[ref] = newPool()
-		}
-		g.traffic.set(pools[ref], g.endpointsOf(w, plan, ref))
-	}
-	for ref := range plan.Pools {
-		g.serve(ctx, ref, pools[ref], w, pools)
-	}
-	if w.World.Offered {
-		g.offers.Store(newOffers(plan, pools))
-	}
-	failed := map[netip.AddrPort]string{}
-	for at, p := range plan.Ports {
-		s := g.site(ctx, at, p, pools, w)
-		if running := g.ports[at]; running != nil {
-			if running.site.Load().tls == s.tls {
-				g.retire(running.site.Swap(s))
-				continue
-			}
-			running.stop()
-			g.retire(running.site.Load())
-			delete(g.ports, at)
-		}
-		running, err := listen(ctx, at, s, &g.open, g.mirrors, g.seen, g.cfg.Proxies, g.cfg.Sockets)
-		if err != nil {
-			failed[at] = err.Error()
-			klog.FromContext(ctx).Error(err, "The gateway cannot listen; trying again", "after", retryAfter)
-			continue
-		}
-		g.ports[at] = running
-	}
-	for at, running := range g.ports {
-		if plan.Ports[at] == nil {
-			delete(g.ports, at)
-			_ = g.cfg.Sockets.Forget(fdstore.Name(SocketPrefix, at.String())) // it listens a little longer else
-			g.retire(running.site.Load())
-			g.closed.Go(func() { running.stop() })
-		}
-	}
-	g.cfg.Sockets.Rest()
-	for ref, p := range g.pools { // after no site has it
-		if pools[ref] == nil {
-			g.retired[ref] = p
-		}
-	}
-	g.pools = pools
-	g.release()
-	g.seen.figures.keep(servedRoutes(plan))
-	changed := len(failed) != len(g.failed)
-	for at, why := range failed {
-		changed = changed || g.failed[at] != why
-	}
-	g.failed = failed
-	if changed { // the statuses tell
-		w.World.Failed, w.World.Assigned = failed, plan.Assigned
-		plan = gatewayplan.Make(&w.World)
-		g.plan = plan
-	}
-	g.writer.write(w, plan)
-}
-
-// site compiles what a port serves.
-func (g *Gateway) site(ctx context.Context, at netip.AddrPort, p *gatewayplan.Port, pools map[httproute.Ref]*pool,
-	w *snapshot) *site {
-	s := &site{port: int32(at.Port()), tls: p.TLS, certs: newCertificates(), clients: p.Clients, pools: pools,
-		emptied: g.emptied}
-	s.table, s.problems = httproute.Compile(p.Listeners)
-	for _, c := range p.Certificates {
-		for _, name := range c.Secrets {
-			if cert := w.certificates[name]; cert != nil {
-				s.certs.add(c.Host, cert)
-			}
-		}
-	}
-	for _, st := range p.Streams {
-		s.streams = append(s.streams, stream{st})
-	}
-	if p.Default {
-		if g.fallback == nil {
-			var err error
-			if g.fallback, err = selfSigned(g.cfg.Now()); err != nil {
-				klog.FromContext(ctx).Error(err, "Connections for unknown names will fail")
-			}
-		}
-		s.certs.fallback = g.fallback
-	}
-	return s
-}
-
-// update gives pools new endpoints.
-func (g *Gateway) update(ctx context.Context, changes *snapshot) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for ref, p := range g.everyPool() {
-		if ref.Pool == "" && changes.changed[types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}] {
-			g.traffic.set(p, changes.endpoints(ref))
-		}
-		if changes.touched[ref] {
-			g.traffic.set(p, g.endpointsOf(changes, g.plan, ref))
-			g.serve(ctx, ref, p, changes, g.pools)
-		}
-	}
-}
-
 // stop drains all ports.
 func (g *Gateway) stop() {
 	g.mu.Lock()
@@ -290,8 +187,10 @@ func (g *Gateway) stop() {
 	g.mirrors.wg.Wait()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, p := range g.everyPool() {
-		g.traffic.set(p, nil)
-		p.served.Load().close(nil)
+	for _, all := range []iter.Seq2[httproute.Ref, *pool]{g.pools.All(), maps.All(g.retired)} {
+		for _, p := range all { // any order: each by itself
+			g.traffic.set(p, nil)
+			p.served.Load().close(nil)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -70,7 +71,9 @@ func newLab(t testing.TB) *lab {
 
 func (l *lab) update() {
 	l.t.Helper()
-	w := &snapshot{World: l.world, services: l.world.Services, slices: l.slices, certificates: l.certs}
+	world := l.world
+	world.Services = maps.Clone(world.Services) // the plan keeps it
+	w := &snapshot{World: world, services: world.Services, slices: l.slices, certificates: l.certs}
 	l.apply(l.t.Context(), w)
 	if len(l.failed) > 0 {
 		l.t.Fatal(l.failed)
@@ -630,7 +633,7 @@ func TestPickedBeforeItLeft(t *testing.T) {
 	l.service("a", "", at(old.URL, "old"))
 	l.ingress("x.example.com", nil, "/=a")
 	l.update()
-	p := l.pools[httproute.Ref{Namespace: "default", Name: "a", Port: 80}]
+	p, _ := l.pools.Get(httproute.Ref{Namespace: "default", Name: "a", Port: 80})
 	p.pick = &late{Picker: p.pick, event: func() {
 		l.service("a", "", at(next.URL, "next"))
 		l.update()

@@ -53,7 +53,7 @@ type served struct {
 }
 
 // serve gives a pool its picker, and the picker its endpoints. The gateway's lock is held.
-func (g *Gateway) serve(ctx context.Context, ref httproute.Ref, p *pool, w *snapshot, pools map[httproute.Ref]*pool) {
+func (g *Gateway) serve(ctx context.Context, ref httproute.Ref, p *pool, w *snapshot, pools poolMap) {
 	plan := g.plan.Pools[ref]
 	if plan == nil {
 		return
@@ -119,8 +119,8 @@ func (s *served) close(next *served) {
 }
 
 // pickerClient connects to the endpoints of a picker's Service, without a hop.
-func pickerClient(p *gatewayplan.PoolPicker, pools map[httproute.Ref]*pool) (*extproc.Client, error) {
-	of := pools[p.Service]
+func pickerClient(p *gatewayplan.PoolPicker, pools poolMap) (*extproc.Client, error) {
+	of, _ := pools.Get(p.Service)
 	if of == nil {
 		return nil, errNoEndpoints
 	}
@@ -403,7 +403,8 @@ func (q *inferring) ask(ctx context.Context) (*extproc.Answer, error) {
 
 // known are the targets at addresses, in their order.
 func (q *inferring) known(at []netip.AddrPort) (out []*Target) {
-	all := *q.site.pools[q.backend.Ref].endpoints.Load()
+	of, _ := q.site.pools.Get(q.backend.Ref)
+	all := *of.endpoints.Load()
 	for _, addr := range at {
 		for _, t := range all {
 			if t.Address == addr {

@@ -31,7 +31,8 @@ func TestPickerConfig(t *testing.T) {
 		want(t, "a request", status, body, 200, "")
 	}
 	pool := func() *served {
-		return l.pools[httproute.Ref{Namespace: "default", Name: "llm", Pool: inferenceapi.OldGroup}].served.Load()
+		p, _ := l.pools.Get(httproute.Ref{Namespace: "default", Name: "llm", Pool: inferenceapi.OldGroup})
+		return p.served.Load()
 	}
 	const config = `
 apiVersion: inference.networking.x-k8s.io/v1alpha1

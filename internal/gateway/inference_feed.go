@@ -1,20 +1,13 @@
 package gateway
 
 import (
-	"context"
-	"fmt"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -22,6 +15,7 @@ import (
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
 	"carob/internal/core/routing"
+	"carob/internal/gateway/statuses"
 	"carob/internal/inference"
 )
 
@@ -69,47 +63,12 @@ func (g *Gateway) SetInference(served map[string]bool) {
 	poke(g.feed.restage)
 }
 
-// inferenceClients read and write objects of the inference extension, by their group.
-func inferenceClients(cfg *rest.Config) (map[string]rest.Interface, error) {
-	scheme := runtime.NewScheme()
-	newer := schema.GroupVersion{Group: inferenceapi.Group, Version: "v1"}
-	older := schema.GroupVersion{Group: inferenceapi.OldGroup, Version: "v1alpha2"}
-	for _, k := range []struct {
-		at           schema.GroupVersion
-		kind         string
-		object, list runtime.Object
-	}{
-		{newer, "InferencePool", &inferenceapi.Pool{}, &inferenceapi.PoolList{}},
-		{older, "InferencePool", &inferenceapi.OldPool{}, &inferenceapi.OldPoolList{}},
-		{older, "InferenceModel", &inferenceapi.Model{}, &inferenceapi.ModelList{}},
-		{older, "InferenceObjective", &inferenceapi.Objective{}, &inferenceapi.ObjectiveList{}},
-		{older, "InferenceModelRewrite", &inferenceapi.Rewrite{}, &inferenceapi.RewriteList{}},
-	} {
-		scheme.AddKnownTypeWithName(k.at.WithKind(k.kind), k.object)
-		scheme.AddKnownTypeWithName(k.at.WithKind(k.kind+"List"), k.list)
-	}
-	out := map[string]rest.Interface{}
-	for _, version := range []schema.GroupVersion{newer, older} {
-		metav1.AddToGroupVersion(scheme, version)
-		own := rest.CopyConfig(cfg)
-		own.GroupVersion, own.APIPath = &version, "/apis"
-		own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-		own.ContentType, own.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
-		c, err := rest.RESTClientFor(own)
-		if err != nil {
-			return nil, fmt.Errorf("make a client for %s: %w", version, err)
-		}
-		out[version.Group] = c
-	}
-	return out, nil
-}
-
 // declarePools lists the kinds of the inference extension.
 func (f *feed) declarePools(cfg Config) {
 	if cfg.REST == nil {
 		return
 	}
-	clients, err := inferenceClients(cfg.REST)
+	clients, err := statuses.PoolClients(cfg.REST)
 	if err != nil {
 		klog.Background().Error(err, "InferencePools are not served")
 		return
@@ -297,7 +256,7 @@ func (f *feed) takePods(s *snapshot) {
 }
 
 // endpointsOf are those of a backend.
-func (g *Gateway) endpointsOf(s *snapshot, plan *gatewayplan.Plan, ref httproute.Ref) []gatewayplan.Endpoint {
+func (g *Gateway) endpointsOf(s *snapshot, plan *gatewayplan.Live, ref httproute.Ref) []gatewayplan.Endpoint {
 	if ref.Pool == "" {
 		return s.endpoints(ref)
 	}
@@ -305,70 +264,6 @@ func (g *Gateway) endpointsOf(s *snapshot, plan *gatewayplan.Plan, ref httproute
 		return gatewayplan.PoolEndpoints(pool, s.pods[ref.Namespace])
 	}
 	return nil
-}
-
-// storePools writes the statuses of the inference extension that differ.
-func (w *writer) storePools(ctx context.Context, job *work, now metav1.Time) (ok bool) {
-	in, plan := job.world.World.Inference, job.plan
-	if in == nil || w.pool == nil {
-		return true
-	}
-	ok = true
-	put := func(o runtime.Object, group, resource string, meta metav1.Object) {
-		if w.newest() != job || ctx.Err() != nil {
-			return
-		}
-		err := w.pool[group].Put().Resource(resource).Namespace(meta.GetNamespace()).Name(meta.GetName()).
-			SubResource("status").Body(o).Do(ctx).Error()
-		ok = w.done(ctx, err, resource, meta) && ok
-	}
-	for _, p := range in.Pools {
-		ref := httproute.Ref{Namespace: p.Namespace, Name: p.Name, Pool: inferenceapi.Group}
-		if s, changed := gatewayplan.PoolParents(ref, p.Status.Parents, plan.PoolStatus[ref], now); changed {
-			p = p.DeepCopy()
-			p.Status.Parents = s
-			put(p, inferenceapi.Group, "inferencepools", p)
-		}
-	}
-	for _, p := range in.OldPools {
-		ref := httproute.Ref{Namespace: p.Namespace, Name: p.Name, Pool: inferenceapi.OldGroup}
-		if s, changed := gatewayplan.PoolParents(ref, p.Status.Parents, plan.PoolStatus[ref], now); changed {
-			p = p.DeepCopy()
-			p.Status.Parents = s
-			put(p, inferenceapi.OldGroup, "inferencepools", p)
-		}
-	}
-	for _, o := range in.Models {
-		if s, changed := poolConditions(o.Status.Conditions, plan.Models[nameOf(o)], now); changed {
-			o = o.DeepCopy()
-			o.Status.Conditions = s
-			put(o, inferenceapi.OldGroup, "inferencemodels", o)
-		}
-	}
-	for _, o := range in.Objectives {
-		if s, changed := poolConditions(o.Status.Conditions, plan.Objectives[nameOf(o)], now); changed {
-			o = o.DeepCopy()
-			o.Status.Conditions = s
-			put(o, inferenceapi.OldGroup, "inferenceobjectives", o)
-		}
-	}
-	for _, o := range in.Rewrites {
-		if s, changed := poolConditions(o.Status.Conditions, plan.Rewrites[nameOf(o)], now); changed {
-			o = o.DeepCopy()
-			o.Status.Conditions = s
-			put(o, inferenceapi.OldGroup, "inferencemodelrewrites", o)
-		}
-	}
-	return ok
-}
-
-// poolConditions are those to store. Nothing is said about objects whose pool is not there.
-func poolConditions(stored, now []metav1.Condition, at metav1.Time) ([]metav1.Condition, bool) {
-	if now == nil {
-		return stored, false
-	}
-	out := gatewayplan.Conditions(stored, now, at)
-	return out, !equality.Semantic.DeepEqual(out, stored)
 }
 
 // routingEndpoints are the endpoints as carob's picker knows them.

@@ -183,15 +183,9 @@ func (f *figures) keep(served map[routeKey]bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	gone := func(key routeKey) bool { return key.kind != "" && key != other() && !served[key] }
-	for key, r := range f.routes {
+	for key := range f.routes {
 		if gone(key) {
-			delete(f.routes, key)
-			labels := prometheus.Labels{"kind": r.kind, "namespace": r.space, "name": r.name}
-			f.seconds.DeletePartialMatch(labels)
-			f.retries.DeletePartialMatch(labels)
-			f.bytes.DeletePartialMatch(labels)
-			f.streams.DeletePartialMatch(labels)
-			f.requests.DeletePartialMatch(labels)
+			f.drop(key)
 		}
 	}
 	for key := range f.pairs {
@@ -199,6 +193,33 @@ func (f *figures) keep(served map[routeKey]bool) {
 			delete(f.pairs, key)
 		}
 	}
+}
+
+// forget forgets the series of one route.
+func (f *figures) forget(key routeKey) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.drop(key)
+	for pair := range f.pairs {
+		if pair.route == key {
+			delete(f.pairs, pair)
+		}
+	}
+}
+
+// drop ends the series of a route, if it has some. The lock is held.
+func (f *figures) drop(key routeKey) {
+	r := f.routes[key]
+	if r == nil {
+		return
+	}
+	delete(f.routes, key)
+	labels := prometheus.Labels{"kind": r.kind, "namespace": r.space, "name": r.name}
+	f.seconds.DeletePartialMatch(labels)
+	f.retries.DeletePartialMatch(labels)
+	f.bytes.DeletePartialMatch(labels)
+	f.streams.DeletePartialMatch(labels)
+	f.requests.DeletePartialMatch(labels)
 }
 
 // seenRequest follows one request to its end.
@@ -343,10 +364,8 @@ func traceID(header string) string {
 func servedRoutes(plan *gatewayplan.Plan) map[routeKey]bool {
 	out := map[routeKey]bool{}
 	for _, p := range plan.Ports {
-		for _, l := range p.Listeners {
-			for i := range l.Routes {
-				out[keyOf(&l.Routes[i].Source)] = true
-			}
+		for _, served := range p.Table.Routes() {
+			out[keyOf(&served.Route.Source)] = true
 		}
 		for i := range p.Streams {
 			out[keyOf(&p.Streams[i].Source)] = true

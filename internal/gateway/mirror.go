@@ -28,7 +28,7 @@ func newMirrors() *mirrors { return &mirrors{slots: make(chan struct{}, mirrorsA
 
 // send copies a request as its backend gets it. A body is read here, before the backend gets it.
 func (m *mirrors) send(s *site, to *httproute.Mirror, out *http.Request, x *exchange) {
-	p := s.pools[to.Backend.Ref]
+	p, _ := s.pools.Get(to.Backend.Ref)
 	if p == nil || to.Backend.Invalid != "" || to.Denominator <= 0 ||
 		randomBelow(int64(to.Denominator)) >= int64(to.Numerator) {
 		return

@@ -14,7 +14,6 @@ import (
 
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/gatewayplan/inferenceapi"
-	"carob/internal/core/httproute"
 	"carob/internal/core/modelbody"
 	"carob/internal/core/routing"
 	"carob/internal/gateway/extproc"
@@ -46,15 +45,16 @@ type offers struct {
 	byService map[name]*pool   // by the Service in endpointPickerRef; nil: several pools name it
 }
 
-func newOffers(plan *gatewayplan.Plan, pools map[httproute.Ref]*pool) *offers {
+func newOffers(plan *gatewayplan.Plan, pools poolMap) *offers {
 	o := &offers{byName: map[string]*pool{}, byService: map[name]*pool{}}
 	for ref, p := range plan.Pools { // any order: into maps
 		if p.Picker != nil {
 			continue
 		}
+		of, _ := pools.Get(ref)
 		key := ref.Name + "." + ref.Namespace
 		if o.byName[key] == nil || ref.Pool == inferenceapi.Group {
-			o.byName[key] = pools[ref]
+			o.byName[key] = of
 		}
 		if p.Asked == (name{}) {
 			continue
@@ -62,7 +62,7 @@ func newOffers(plan *gatewayplan.Plan, pools map[httproute.Ref]*pool) *offers {
 		if _, several := o.byService[p.Asked]; several {
 			o.byService[p.Asked] = nil
 		} else {
-			o.byService[p.Asked] = pools[ref]
+			o.byService[p.Asked] = of
 		}
 	}
 	return o

@@ -141,17 +141,19 @@ func TestOfferedSubset(t *testing.T) {
 
 // A pool is found by its name or by the Service that it names, in the forms of Envoy and Istio; never by a guess.
 func TestOffers(t *testing.T) {
-	pools, plan := map[httproute.Ref]*pool{}, &gatewayplan.Plan{Pools: map[httproute.Ref]*gatewayplan.Pool{}}
+	pools, plan := newPools(), &gatewayplan.Plan{Pools: map[httproute.Ref]*gatewayplan.Pool{}}
 	add := func(group, poolName, service string, foreign bool) *pool {
 		ref := httproute.Ref{Namespace: "ns", Name: poolName, Pool: group}
-		pools[ref], plan.Pools[ref] = newPool(), &gatewayplan.Pool{Ref: ref}
+		of := newPool()
+		pools.Set(ref, of)
+		plan.Pools[ref] = &gatewayplan.Pool{Ref: ref}
 		if service != "" {
 			plan.Pools[ref].Asked = name{Namespace: "ns", Name: service}
 		}
 		if foreign {
 			plan.Pools[ref].Picker = &gatewayplan.PoolPicker{}
 		}
-		return pools[ref]
+		return of
 	}
 	add(inferenceapi.OldGroup, "llama", "", false)
 	llama := add(inferenceapi.Group, "llama", "epp", false)

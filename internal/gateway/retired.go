@@ -1,7 +1,7 @@
 package gateway
 
 import (
-	"maps"
+	"slices"
 
 	"carob/internal/core/httproute"
 )
@@ -34,21 +34,17 @@ func (g *Gateway) retire(s *site) {
 
 // release empties the pools that no route names and no request may use any more. The lock is held.
 func (g *Gateway) release() {
-	used := map[httproute.Ref]bool{}
 	old := g.old[:0]
 	for _, s := range g.old {
 		if s.users.Load() == 0 {
 			continue
 		}
 		old = append(old, s)
-		for ref := range s.pools {
-			used[ref] = true
-		}
 	}
 	clear(g.old[len(old):])
 	g.old = old
 	for ref, p := range g.retired {
-		if !used[ref] {
+		if !slices.ContainsFunc(old, func(s *site) bool { _, has := s.pools.Get(ref); return has }) {
 			delete(g.retired, ref)
 			g.traffic.set(p, nil)
 			p.served.Load().close(nil)
@@ -58,20 +54,10 @@ func (g *Gateway) release() {
 
 // known is the pool of a backend, which may have been retired; nil: there is none. The lock is held.
 func (g *Gateway) known(ref httproute.Ref) *pool {
-	if p := g.pools[ref]; p != nil {
+	if p, known := g.pools.Get(ref); known {
 		return p
 	}
 	p := g.retired[ref]
 	delete(g.retired, ref)
 	return p
-}
-
-// everyPool are the pools that requests may use. The lock is held.
-func (g *Gateway) everyPool() map[httproute.Ref]*pool {
-	if len(g.retired) == 0 {
-		return g.pools
-	}
-	out := maps.Clone(g.pools)
-	maps.Copy(out, g.retired)
-	return out
 }

@@ -25,13 +25,13 @@ func (g *Gateway) ServeRoutes(w http.ResponseWriter, r *http.Request) {
 // Routes are those of a namespace, or all: by address, in the order in which hosts and routes are written.
 func (g *Gateway) Routes(namespace string) routeapi.List {
 	g.mu.Lock()
-	plan, pools, failed := g.plan, g.pools, g.failed
-	g.mu.Unlock()
+	defer g.mu.Unlock()
+	plan := g.plan
 	out := routeapi.List{Routes: []routeapi.Route{}}
 	if plan == nil {
 		return out
 	}
-	d := &describer{namespace: namespace, pools: pools}
+	d := &describer{namespace: namespace, pools: g.pools}
 	for at, p := range plan.Ports {
 		d.port(at, p)
 	}
@@ -41,13 +41,13 @@ func (g *Gateway) Routes(namespace string) routeapi.List {
 		return cmp.Or(x.Compare(y), cmp.Compare(a.Host, b.Host))
 	})
 	out.Routes = append(out.Routes, d.out...)
-	out.Problems = problemsOf(plan, namespace, failed)
+	out.Problems = problemsOf(plan.Plan, namespace, g.failed)
 	return out
 }
 
 type describer struct {
 	namespace string
-	pools     map[httproute.Ref]*pool
+	pools     poolMap
 	out       []routeapi.Route
 }
 
@@ -56,24 +56,22 @@ func (d *describer) port(at netip.AddrPort, p *gatewayplan.Port) {
 	if p.TLS {
 		protocol = "HTTPS"
 	}
-	for _, l := range p.Listeners {
-		for i := range l.Routes {
-			r := &l.Routes[i]
-			if d.namespace != "" && r.Source.Namespace != d.namespace {
-				continue
-			}
-			hosts := []string{}
-			for _, h := range r.Hosts {
-				hosts = append(hosts, h.Name)
-			}
-			if len(hosts) == 0 {
-				hosts = []string{l.Host}
-			}
-			for _, host := range hosts {
-				for n := range r.Rules {
-					d.rule(routeapi.Route{Address: at.String(), Protocol: protocol, Kind: r.Source.Kind,
-						Namespace: r.Source.Namespace, Name: r.Source.Name, Host: cmp.Or(host, "*")}, &r.Rules[n])
-				}
+	for _, served := range p.Table.Routes() {
+		r := served.Route
+		if d.namespace != "" && r.Source.Namespace != d.namespace {
+			continue
+		}
+		hosts := []string{}
+		for _, h := range r.Hosts {
+			hosts = append(hosts, h.Name)
+		}
+		if len(hosts) == 0 {
+			hosts = []string{served.Listener}
+		}
+		for _, host := range hosts {
+			for n := range r.Rules {
+				d.rule(routeapi.Route{Address: at.String(), Protocol: protocol, Kind: r.Source.Kind,
+					Namespace: r.Source.Namespace, Name: r.Source.Name, Host: cmp.Or(host, "*")}, &r.Rules[n])
 			}
 		}
 	}
@@ -157,7 +155,7 @@ func (d *describer) backends(rule *httproute.Rule) (out []routeapi.Backend) {
 		if b.Ref.Name != "" {
 			one.Service = b.Ref.String()
 		}
-		if p := d.pools[b.Ref]; p != nil && b.Invalid == "" {
+		if p, known := d.pools.Get(b.Ref); known && b.Invalid == "" {
 			for _, t := range *p.endpoints.Load() {
 				one.Endpoints = append(one.Endpoints, t.Address.String())
 			}

@@ -65,7 +65,7 @@ func slowLab(t *testing.T, backend http.HandlerFunc) (front *pipes, stop func())
 		return behind.dial(), nil
 	}}
 	target.transports = map[mode]*http.Transport{{}: tr}
-	s := &site{port: 80, certs: newCertificates(), pools: map[httproute.Ref]*pool{ref: p}}
+	s := &site{port: 80, certs: newCertificates(), pools: newPools().With(ref, p)}
 	s.table, _ = httproute.Compile([]httproute.Listener{{Routes: []httproute.Route{{Rules: []httproute.Rule{{
 		Matches:  []httproute.Match{{Path: httproute.PathMatch{Kind: httproute.Prefix, Value: "/"}}},
 		Backends: []httproute.Backend{{Ref: ref, Weight: 1}}}}}}}})

@@ -83,7 +83,7 @@ func (s *site) streamFor(name string) *stream {
 func (s *site) pass(ctx context.Context, c net.Conn, to *stream) {
 	defer c.Close()
 	b := to.Rule.Choose(randomBelow(to.Rule.TotalWeight()))
-	if b == nil || b.Invalid != "" || s.pools[b.Ref] == nil {
+	if b == nil || b.Invalid != "" {
 		return
 	}
 	if to.Terminate {
@@ -111,7 +111,10 @@ func (s *site) pass(ctx context.Context, c net.Conn, to *stream) {
 }
 
 func (s *site) connect(ctx context.Context, b *httproute.Backend) (*Target, net.Conn) {
-	p := s.pools[b.Ref]
+	p, known := s.pools.Get(b.Ref)
+	if !known {
+		return nil, nil
+	}
 	targets, err := p.pick.Pick(ctx, &Facts{Backend: b}, *p.endpoints.Load())
 	if err != nil {
 		return nil, nil

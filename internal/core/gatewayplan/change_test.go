@@ -38,3 +38,23 @@ func BenchmarkPlan(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkChange is one route that changes among many.
+func BenchmarkChange(b *testing.B) {
+	for _, n := range []int{10, 10000, 100000} {
+		w := crowd(n)
+		routes := w.HTTPRoutes
+		live := NewLive(w)
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for i := 0; b.Loop(); i++ {
+				r := routes[i%n].DeepCopy()
+				r.Spec.Rules[0].Matches = []gatewayv1.HTTPRouteMatch{{Path: &gatewayv1.HTTPPathMatch{
+					Value: new(fmt.Sprint("/", i))}}}
+				if t, ok := live.Change(&Changes{HTTPRoutes: map[Name]*gatewayv1.HTTPRoute{nameOf(r): r}}); !ok ||
+					len(t.Ports) != 1 {
+					b.Fatal(t, ok)
+				}
+			}
+		})
+	}
+}

@@ -40,9 +40,16 @@ type listener struct {
 	secrets  []Name
 	clients  *ClientAuth
 
-	attached map[httproute.Source]bool
+	attached int // routes
 	routes   []httproute.Route
 	streams  []Stream
+	places   []listenerPlace
+}
+
+// listenerPlace is where a listener is served: its index among those of a port.
+type listenerPlace struct {
+	at    netip.AddrPort
+	index int
 }
 
 // referrer is the object that a listener is written in: its references are resolved from there.
@@ -85,7 +92,8 @@ func (p *planner) gateways() {
 	}
 	sets := p.listenerSets(all)
 	p.tlsPolicies()
-	p.attach(all, sets)
+	p.gates, p.sets = all, sets
+	p.attach()
 	for _, g := range order {
 		p.open(g)
 	}
@@ -211,8 +219,7 @@ func (p *planner) address(gw *gateway, taken map[netip.Addr]Name) {
 }
 
 func (p *planner) listener(gw *gateway, in *gatewayv1.Listener, by referrer) *listener {
-	l := &listener{Listener: in, of: gw, by: by, host: strings.ToLower(string(or(in.Hostname, ""))),
-		attached: map[httproute.Source]bool{}}
+	l := &listener{Listener: in, of: gw, by: by, host: strings.ToLower(string(or(in.Hostname, "")))}
 	switch in.Protocol {
 	case gatewayv1.HTTPProtocolType, gatewayv1.HTTPSProtocolType:
 		l.kinds = []gatewayv1.Kind{"HTTPRoute", "GRPCRoute"}
@@ -360,6 +367,7 @@ func (p *planner) open(g *gateway) {
 			if l.Protocol == gatewayv1.TLSProtocolType {
 				port.Streams = append(port.Streams, l.streams...)
 			} else {
+				l.places = append(l.places, listenerPlace{netip.AddrPortFrom(ip, uint16(l.Port)), len(port.Listeners)})
 				port.Listeners = append(port.Listeners, httproute.Listener{Host: l.host, Routes: l.routes})
 			}
 			if len(l.secrets) > 0 {
@@ -433,7 +441,7 @@ func (p *planner) gatewayStatus(g *gateway) gatewayv1.GatewayStatus {
 
 func listenerStatus(g *gateway, l *listener, failed string) gatewayv1.ListenerStatus {
 	generation := l.by.GetGeneration()
-	s := gatewayv1.ListenerStatus{Name: l.Name, AttachedRoutes: int32(len(l.attached)),
+	s := gatewayv1.ListenerStatus{Name: l.Name, AttachedRoutes: int32(l.attached),
 		SupportedKinds: []gatewayv1.RouteGroupKind{}}
 	apiGroup := gatewayv1.Group(group)
 	for _, k := range l.kinds {

@@ -28,34 +28,57 @@ func Serves(in *networkingv1.Ingress, classes []*networkingv1.IngressClass) bool
 	})
 }
 
+// ingressRoutes is what an Ingress wants.
+type ingressRoutes struct {
+	plain, secure []httproute.Route // over HTTP and HTTPS
+	certificates  []Certificate
+	problems      []Problem
+}
+
 // ingresses plans what Ingresses want. All are one listener for all hosts, over HTTP and HTTPS.
 func (p *planner) ingresses() {
-	var routes, secure []httproute.Route
+	var plain, secure []httproute.Route
 	var certificates []Certificate
 	for _, in := range byAge(p.World.Ingresses) {
-		if !Serves(in, p.World.Classes) || in.DeletionTimestamp != nil {
+		r := p.plannedIngress(in)
+		if r == nil {
 			continue
 		}
-		plain, tls, certs, problems := p.ingress(in)
-		result := IngressResult{Problems: problems}
-		routes, secure = append(routes, plain...), append(secure, tls...)
-		certificates = append(certificates, certs...)
-		if plain != nil {
-			result.Addresses = p.ingressAddresses()
-		}
-		p.Plan.Ingresses[nameOf(in)] = result
+		p.count(r, 1)
+		plain, secure = append(plain, r.ingress.plain...), append(secure, r.ingress.secure...)
+		certificates = append(certificates, r.ingress.certificates...)
 	}
-	if len(routes) == 0 {
+	if len(plain) == 0 {
 		return
 	}
 	if p.HTTP.IsValid() {
-		p.port(p.HTTP, false).Listeners = []httproute.Listener{{Routes: routes}}
+		p.port(p.HTTP, false).Listeners = []httproute.Listener{{Routes: plain}}
 	}
 	if p.HTTPS.IsValid() {
 		port := p.port(p.HTTPS, true)
 		port.Listeners = []httproute.Listener{{Routes: secure}}
 		port.Certificates, port.Default = certificates, true
 	}
+}
+
+// plannedIngress plans an Ingress; nil: it is not carob's.
+func (p *planner) plannedIngress(in *networkingv1.Ingress) *route {
+	if !Serves(in, p.World.Classes) || in.DeletionTimestamp != nil {
+		return nil
+	}
+	r := p.ingress(in)
+	for i := range r.ingress.plain {
+		r.ingress.plain[i].Part = i
+	}
+	for i := range r.ingress.secure {
+		r.ingress.secure[i].Part = i
+	}
+	result := IngressResult{Problems: r.ingress.problems}
+	if r.ingress.plain != nil {
+		result.Addresses = p.ingressAddresses()
+	}
+	p.Plan.Ingresses[nameOf(in)] = result
+	return r
 }
 
 func (p *planner) ingressAddresses() (out []networkingv1.IngressLoadBalancerIngress) {
@@ -70,19 +93,20 @@ func (p *planner) ingressAddresses() (out []networkingv1.IngressLoadBalancerIngr
 }
 
 // ingress makes the routes of one Ingress: one for each host, so that a host's default backend comes after its paths.
-func (p *planner) ingress(in *networkingv1.Ingress) (plain, secure []httproute.Route, certs []Certificate,
-	problems []Problem) {
+func (p *planner) ingress(in *networkingv1.Ingress) *route {
+	out := &ingressRoutes{}
+	r := &route{kind: "Ingress", meta: in, ingress: out}
 	a, problems, ok := annotationsOf(in)
-	if !ok {
-		return nil, nil, nil, problems
+	if out.problems = problems; !ok {
+		return r
 	}
 	from := source("Ingress", in)
-	rest, more := p.restOf(in, a)
-	problems = append(problems, more...)
+	rest, more := p.restOf(r, in, a)
+	out.problems = append(out.problems, more...)
 	if in.Spec.DefaultBackend != nil || len(in.Spec.Rules) == 0 {
 		route := httproute.Route{Source: from, Rules: []httproute.Rule{rest}} // for all hosts that no rule names
 		route.Source.Created = afterAll
-		plain, secure = append(plain, route), append(secure, route)
+		out.plain, out.secure = append(out.plain, route), append(out.secure, route)
 	}
 	for i := range in.Spec.Rules {
 		rule := &in.Spec.Rules[i]
@@ -93,9 +117,9 @@ func (p *planner) ingress(in *networkingv1.Ingress) (plain, secure []httproute.R
 		if rule.HTTP != nil {
 			for j := range rule.HTTP.Paths {
 				path := &rule.HTTP.Paths[j]
-				b, problem := p.ingressBackend(in, &path.Backend, a)
+				b, problem := p.ingressBackend(r, in, &path.Backend, a)
 				if problem != nil {
-					problems = append(problems, *problem)
+					out.problems = append(out.problems, *problem)
 				}
 				route.Rules = append(route.Rules, a.rule(ingressPath(path, a), b))
 			}
@@ -109,30 +133,31 @@ func (p *planner) ingress(in *networkingv1.Ingress) (plain, secure []httproute.R
 			last.Rules = []httproute.Rule{rest}
 			routes = append(routes, last)
 		}
-		secure = append(secure, routes...)
-		for _, r := range routes {
+		out.secure = append(out.secure, routes...)
+		for _, one := range routes {
 			if p.redirects(in, rule.Host, a) {
-				r.Rules = slices.Clone(r.Rules)
-				for j := range r.Rules {
-					r.Rules[j].NotFound = false
-					r.Rules[j].Filters = httproute.Filters{Redirect: &httproute.Redirect{Scheme: "https", Status: 308,
+				one.Rules = slices.Clone(one.Rules)
+				for j := range one.Rules {
+					one.Rules[j].NotFound = false
+					one.Rules[j].Filters = httproute.Filters{Redirect: &httproute.Redirect{Scheme: "https", Status: 308,
 						Port: int32(p.HTTPS.Port())}}
 				}
 			}
-			plain = append(plain, r)
+			out.plain = append(out.plain, one)
 		}
 	}
-	certs, more = p.ingressCertificates(in)
-	return plain, secure, certs, append(problems, more...)
+	out.certificates, more = p.ingressCertificates(in)
+	out.problems = append(out.problems, more...)
+	return r
 }
 
 // restOf is the rule for what no path matches.
-func (p *planner) restOf(in *networkingv1.Ingress, a *annotations) (httproute.Rule, []Problem) {
+func (p *planner) restOf(r *route, in *networkingv1.Ingress, a *annotations) (httproute.Rule, []Problem) {
 	match := httproute.Match{Path: httproute.PathMatch{Kind: httproute.Prefix, Value: "/"}}
 	if in.Spec.DefaultBackend == nil {
 		return httproute.Rule{Matches: []httproute.Match{match}, NotFound: true}, nil
 	}
-	b, problem := p.ingressBackend(in, in.Spec.DefaultBackend, a)
+	b, problem := p.ingressBackend(r, in, in.Spec.DefaultBackend, a)
 	if problem != nil {
 		return a.rule(match, b), []Problem{*problem}
 	}
@@ -168,7 +193,7 @@ func ingressPath(path *networkingv1.HTTPIngressPath, a *annotations) httproute.M
 }
 
 // ingressBackend resolves a backend; one with a problem is answered with 500 (503 without endpoints: N6.13).
-func (p *planner) ingressBackend(in *networkingv1.Ingress, b *networkingv1.IngressBackend,
+func (p *planner) ingressBackend(r *route, in *networkingv1.Ingress, b *networkingv1.IngressBackend,
 	a *annotations) (httproute.Backend, *Problem) {
 	out := httproute.Backend{Weight: 1}
 	fail := func(reason, format string, args ...any) (httproute.Backend, *Problem) {
@@ -179,6 +204,7 @@ func (p *planner) ingressBackend(in *networkingv1.Ingress, b *networkingv1.Ingre
 		return fail("UnsupportedBackend", "a backend is a resource: only Services can be backends")
 	}
 	name := Name{Namespace: in.Namespace, Name: b.Service.Name}
+	r.services = append(r.services, name)
 	s := p.Services[name]
 	if s == nil {
 		return fail("BackendNotFound", "Service %s is not there", name)
@@ -193,14 +219,14 @@ func (p *planner) ingressBackend(in *networkingv1.Ingress, b *networkingv1.Ingre
 		}
 		number = s.Spec.Ports[at].Port
 	}
-	port, problem := p.service(name, number)
+	port, problem := p.service(r, name, number)
 	if problem != nil {
 		return fail("BackendNotFound", "%s", problem.message)
 	}
 	out.Ref = httproute.Ref{Namespace: name.Namespace, Name: name.Name, Port: number}
 	out.Protocol = protocolOf(port)
 	a.apply(&out)
-	p.Refs[out.Ref] = true
+	r.refs = append(r.refs, out.Ref)
 	return out, nil
 }
 

@@ -129,6 +129,7 @@ func (p *planner) allowsNamespace(from gatewayv1.FromNamespaces, selector *metav
 	case gatewayv1.NamespacesFromSame:
 		return namespace == own
 	case gatewayv1.NamespacesFromSelector:
+		p.labels = true
 		s, err := metav1.LabelSelectorAsSelector(selector)
 		if err != nil {
 			return false

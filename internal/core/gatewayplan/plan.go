@@ -95,7 +95,8 @@ type Plan struct {
 // Port is what one port serves.
 type Port struct {
 	TLS       bool
-	Listeners []httproute.Listener
+	Listeners []httproute.Listener // in a Live plan without their routes, which are in its Table
+	Table     *httproute.Table     // nil: not in a Live plan
 	// Certificates are those of TLS connections, by the host name that a client asks for.
 	Certificates []Certificate
 	// Default has connections for unknown names get a certificate that carob signs itself (N6.15).
@@ -137,7 +138,9 @@ type IngressResult struct {
 type Problem struct{ Reason, Message string }
 
 // Make decides.
-func Make(w *World) *Plan {
+func Make(w *World) *Plan { return makePlan(w).Plan }
+
+func makePlan(w *World) *planner {
 	p := &planner{World: w, Plan: &Plan{Ports: map[netip.AddrPort]*Port{}, Refs: map[httproute.Ref]bool{},
 		Assigned:  map[Name]netip.Addr{},
 		Ingresses: map[Name]IngressResult{}, Classes: map[string][]metav1.Condition{},
@@ -145,13 +148,14 @@ func Make(w *World) *Plan {
 		HTTPRoutes: map[Name][]gatewayv1.RouteParentStatus{}, GRPCRoutes: map[Name][]gatewayv1.RouteParentStatus{},
 		TLSRoutes: map[Name][]gatewayv1.RouteParentStatus{}, Policies: map[Name][]gatewayv1.PolicyAncestorStatus{},
 		Pools: map[httproute.Ref]*Pool{}, PoolStatus: map[httproute.Ref][]inferenceapi.Parent{}},
-		through: map[httproute.Ref]map[Name]bool{}}
+		through: map[httproute.Ref]counts{}, refs: map[httproute.Ref]int{}, pickers: map[Name]bool{},
+		routes: map[routeID]*route{}, naming: map[Name]map[routeID]bool{}}
 	p.ingresses()
 	p.readPools()
 	p.gateways()
 	p.offerPools()
 	p.poolStatus()
-	return p.Plan
+	return p
 }
 
 type planner struct {
@@ -159,9 +163,28 @@ type planner struct {
 	*Plan
 
 	policies map[policyTarget]*policy
-	used     map[*policy]map[Name]bool // the Gateways through which a policy works
+	byPolicy map[Name]*policy   // all of them
+	used     map[*policy]counts // the Gateways through which a policy works
 	pools    map[httproute.Ref]*Pool
-	through  map[httproute.Ref]map[Name]bool // the Gateways whose routes lead to a pool
+	pickers  map[Name]bool            // Services that pools name
+	through  map[httproute.Ref]counts // the Gateways whose routes lead to a pool
+
+	gates   map[Name]*gateway // by the names of the Gateways
+	sets    map[Name]*listenerSet
+	routes  map[routeID]*route // of all kinds, also Ingresses
+	naming  map[Name]map[routeID]bool
+	refs    map[httproute.Ref]int // how many routes lead to a backend
+	hosting int                   // Ingresses with routes
+	labels  bool                  // labels of namespaces were asked for
+}
+
+// counts says how many routes go through a Gateway.
+type counts map[Name]int
+
+func (c counts) add(g Name, by int) {
+	if c[g] += by; c[g] == 0 {
+		delete(c, g)
+	}
 }
 
 func nameOf(o metav1.Object) Name { return Name{Namespace: o.GetNamespace(), Name: o.GetName()} }
@@ -201,8 +224,11 @@ type backendProblem struct {
 	message string
 }
 
-// service resolves a port of a Service.
-func (p *planner) service(name Name, port int32) (*corev1.ServicePort, *backendProblem) {
+// service resolves a port of a Service for a route; nil: for a pool.
+func (p *planner) service(r *route, name Name, port int32) (*corev1.ServicePort, *backendProblem) {
+	if r != nil {
+		r.services = append(r.services, name)
+	}
 	s := p.Services[name]
 	if s == nil {
 		return nil, &backendProblem{gatewayv1.RouteReasonBackendNotFound, "Service " + name.String() + " is not there"}

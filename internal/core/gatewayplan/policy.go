@@ -30,9 +30,10 @@ type policy struct {
 
 // tlsPolicies reads the policies. Of several for one target the oldest holds; the others are in conflict.
 func (p *planner) tlsPolicies() {
-	p.policies, p.used = map[policyTarget]*policy{}, map[*policy]map[Name]bool{}
+	p.policies, p.used, p.byPolicy = map[policyTarget]*policy{}, map[*policy]counts{}, map[Name]*policy{}
 	for _, in := range byAge(p.World.Policies) {
 		pol := p.tlsPolicy(in)
+		p.byPolicy[nameOf(in)] = pol
 		holds := false
 		for _, t := range in.Spec.TargetRefs {
 			if t.Group != "" || t.Kind != "Service" {
@@ -45,10 +46,6 @@ func (p *planner) tlsPolicies() {
 			}
 		}
 		pol.conflicted = !holds
-		if !holds {
-			// It is told where the policy that holds is used.
-			p.policies[policyTarget{service: nameOf(in), port: "\x00conflicted"}] = pol
-		}
 	}
 }
 
@@ -103,27 +100,13 @@ func (p *planner) policyFor(service Name, port string) *policy {
 
 // policyStatus tells for each Gateway whose routes lead to a target of a policy whether the policy holds.
 func (p *planner) policyStatus() {
-	byTarget := map[policyTarget]map[Name]bool{}
-	for target, pol := range p.policies { // any order: into a map
-		byTarget[target] = p.used[pol]
-	}
-	for _, in := range byAge(p.World.Policies) {
-		var pol *policy
-		through := map[Name]bool{}
-		for _, candidate := range p.policies { // any order: all that fit are one
-			if candidate.BackendTLSPolicy == in {
-				pol = candidate
-			}
-		}
-		if pol == nil {
-			continue
-		}
+	for name, pol := range p.byPolicy { // any order: into a map
+		through := counts{}
 		maps.Copy(through, p.used[pol])
-		if pol.conflicted {
-			for _, t := range in.Spec.TargetRefs {
-				target := policyTarget{Name{Namespace: in.Namespace, Name: string(t.Name)}, string(or(t.SectionName,
-					""))}
-				maps.Copy(through, byTarget[target])
+		if pol.conflicted { // it is told where the policy that holds is used
+			for _, t := range pol.Spec.TargetRefs {
+				maps.Copy(through, p.used[p.policies[policyTarget{Name{Namespace: pol.Namespace, Name: string(t.Name)},
+					string(or(t.SectionName, ""))}]])
 			}
 		}
 		out := []gatewayv1.PolicyAncestorStatus{}
@@ -132,8 +115,10 @@ func (p *planner) policyStatus() {
 		}) {
 			out = append(out, pol.ancestor(g))
 		}
-		if len(out) > 0 || len(in.Status.Ancestors) > 0 {
-			p.Plan.Policies[nameOf(in)] = out
+		if len(out) > 0 || len(pol.Status.Ancestors) > 0 {
+			p.Plan.Policies[name] = out
+		} else {
+			delete(p.Plan.Policies, name)
 		}
 	}
 }

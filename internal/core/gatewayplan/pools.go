@@ -136,6 +136,7 @@ func (p *planner) picker(pool *Pool, group, kind, name string, port int32, mode 
 		return
 	}
 	of := Name{Namespace: pool.Ref.Namespace, Name: name}
+	p.pickers[of] = true
 	if p.Services[of] == nil && pool.old {
 		// v1alpha2 cannot leave the reference out. Manifests of that time name a picker that an operator installs;
 		// without it carob's own serves.
@@ -145,7 +146,7 @@ func (p *planner) picker(pool *Pool, group, kind, name string, port int32, mode 
 		pool.Asked = of
 		return
 	}
-	found, problem := p.service(of, port)
+	found, problem := p.service(nil, of, port)
 	if problem != nil {
 		pool.unresolved = problem.message
 		return
@@ -158,6 +159,7 @@ func (p *planner) picker(pool *Pool, group, kind, name string, port int32, mode 
 func (p *planner) offerPools() {
 	for ref, pool := range p.pools { // any order: into maps
 		if p.Offered && pool.Picker == nil && pool.unresolved == "" {
+			p.refs[ref]++
 			p.Refs[ref] = true
 			p.Plan.Pools[ref] = pool
 		}
@@ -194,10 +196,10 @@ func (p *planner) poolBackend(r *route, out httproute.Backend, apiGroup string, 
 		out.Protocol = httproute.H2C
 	}
 	if pool.Picker != nil {
-		p.Refs[pool.Picker.Service] = true
-		port, _ := p.service(Name{Namespace: ref.Namespace, Name: pool.Picker.Service.Name}, pool.Picker.Service.Port)
-		if pol := p.policyFor(Name{Namespace: ref.Namespace, Name: pool.Picker.Service.Name},
-			port.Name); pol != nil {
+		r.refs = append(r.refs, pool.Picker.Service)
+		of := Name{Namespace: ref.Namespace, Name: pool.Picker.Service.Name}
+		port, _ := p.service(r, of, pool.Picker.Service.Port)
+		if pol := p.policyFor(of, port.Name); pol != nil {
 			r.policies[pol] = true
 			if pol.problem != "" {
 				out.Invalid = pol.problem
@@ -208,7 +210,7 @@ func (p *planner) poolBackend(r *route, out httproute.Backend, apiGroup string, 
 			pool.Picker.TLS, pool.Picker.Plain = &tls, false
 		}
 	}
-	p.Refs[ref] = true
+	r.refs = append(r.refs, ref)
 	p.Plan.Pools[ref] = pool
 	return out
 }

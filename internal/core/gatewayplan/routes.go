@@ -13,7 +13,13 @@ import (
 	"carob/internal/core/httproute"
 )
 
-// route is a route of any kind while it is planned.
+// routeID names a route of any kind, also an Ingress.
+type routeID struct {
+	kind gatewayv1.Kind
+	Name
+}
+
+// route is a route of any kind as it is planned.
 type route struct {
 	kind       gatewayv1.Kind
 	meta       metav1.Object
@@ -25,33 +31,127 @@ type route struct {
 	unresolved *backendProblem
 	policies   map[*policy]bool
 	pools      map[httproute.Ref]bool
+	refs       []httproute.Ref // the backends that it leads to
+	services   []Name          // that it names, also those that are not there
+
+	joined  []joined
+	through map[Name]bool // the Gateways that serve it
+	parents []gatewayv1.RouteParentStatus
+	ingress *ingressRoutes // of an Ingress
+}
+
+func (r *route) id() routeID { return routeID{r.kind, nameOf(r.meta)} }
+
+// joined is what a listener serves of a route.
+type joined struct {
+	*listener
+	served  httproute.Route
+	streams []Stream
 }
 
 // attach joins routes and listeners, and says so in the routes' statuses.
-func (p *planner) attach(all map[Name]*gateway, sets map[Name]*listenerSet) {
+func (p *planner) attach() {
 	for _, r := range byAge(p.World.HTTPRoutes) {
-		parents := p.join(p.httpRoute(r), r.Spec.ParentRefs, all, sets)
-		if parents != nil || len(r.Status.Parents) > 0 {
-			p.Plan.HTTPRoutes[nameOf(r)] = parents
-		}
+		p.place(p.plannedHTTP(r))
 	}
 	for _, r := range byAge(p.World.GRPCRoutes) {
-		parents := p.join(p.grpcRoute(r), r.Spec.ParentRefs, all, sets)
-		if parents != nil || len(r.Status.Parents) > 0 {
-			p.Plan.GRPCRoutes[nameOf(r)] = parents
-		}
+		p.place(p.plannedGRPC(r))
 	}
-	for _, r := range byAge(p.World.TLSRoutes) {
-		parents := p.join(p.tlsRoute(r), r.Spec.ParentRefs, all, sets)
-		if parents != nil || len(r.Status.Parents) > 0 {
-			p.Plan.TLSRoutes[nameOf(r)] = parents
+	for _, in := range byAge(p.World.TLSRoutes) {
+		r := p.tlsRoute(in)
+		p.join(r, in.Spec.ParentRefs)
+		p.place(r)
+		if r.parents != nil || len(in.Status.Parents) > 0 {
+			p.Plan.TLSRoutes[nameOf(in)] = r.parents
 		}
 	}
 }
 
-// join attaches a route to its parents.
-func (p *planner) join(r *route, refs []gatewayv1.ParentReference,
-	all map[Name]*gateway, sets map[Name]*listenerSet) (out []gatewayv1.RouteParentStatus) {
+// place adds what a route serves to its listeners.
+func (p *planner) place(r *route) {
+	p.count(r, 1)
+	for _, j := range r.joined {
+		if j.streams != nil {
+			j.listener.streams = append(j.listener.streams, j.streams...)
+		} else if j.Protocol != gatewayv1.TLSProtocolType {
+			j.routes = append(j.routes, j.served)
+		}
+	}
+}
+
+func (p *planner) plannedHTTP(in *gatewayv1.HTTPRoute) *route {
+	r := p.httpRoute(in)
+	p.join(r, in.Spec.ParentRefs)
+	tell(p.Plan.HTTPRoutes, r, len(in.Status.Parents))
+	return r
+}
+
+func (p *planner) plannedGRPC(in *gatewayv1.GRPCRoute) *route {
+	r := p.grpcRoute(in)
+	p.join(r, in.Spec.ParentRefs)
+	tell(p.Plan.GRPCRoutes, r, len(in.Status.Parents))
+	return r
+}
+
+// tell notes the status of a route. Nothing is said about one that is not carob's and has none.
+func tell(statuses map[Name][]gatewayv1.RouteParentStatus, r *route, stored int) {
+	if r.parents != nil || stored > 0 {
+		statuses[nameOf(r.meta)] = r.parents
+	} else {
+		delete(statuses, nameOf(r.meta))
+	}
+}
+
+// count adds a route to what is known of all routes, or takes it away (by is -1).
+func (p *planner) count(r *route, by int) {
+	id := r.id()
+	if p.routes[id] = r; by < 0 {
+		delete(p.routes, id)
+	}
+	for _, s := range r.services {
+		switch {
+		case by > 0 && p.naming[s] == nil:
+			p.naming[s] = map[routeID]bool{id: true}
+		case by > 0:
+			p.naming[s][id] = true
+		default:
+			if delete(p.naming[s], id); len(p.naming[s]) == 0 {
+				delete(p.naming, s)
+			}
+		}
+	}
+	for _, ref := range r.refs {
+		if p.refs[ref] += by; p.refs[ref] > 0 {
+			p.Refs[ref] = true
+		} else {
+			delete(p.refs, ref)
+			delete(p.Refs, ref)
+		}
+	}
+	for _, j := range r.joined {
+		j.attached += by
+	}
+	for g := range r.through { // any order: into maps
+		for pol := range r.policies {
+			if p.used[pol] == nil {
+				p.used[pol] = counts{}
+			}
+			p.used[pol].add(g, by)
+		}
+		for ref := range r.pools { // any order: into maps
+			if p.through[ref] == nil {
+				p.through[ref] = counts{}
+			}
+			p.through[ref].add(g, by)
+		}
+	}
+	if r.ingress != nil && r.ingress.plain != nil {
+		p.hosting += by
+	}
+}
+
+// join finds the listeners of a route, and what its status says of its parents.
+func (p *planner) join(r *route, refs []gatewayv1.ParentReference) {
 	for _, ref := range refs {
 		if or(ref.Group, group) != group {
 			continue
@@ -62,11 +162,11 @@ func (p *planner) join(r *route, refs []gatewayv1.ParentReference,
 		var listeners []*listener
 		switch or(ref.Kind, "Gateway") {
 		case "Gateway":
-			if g = all[parent]; g != nil {
+			if g = p.gates[parent]; g != nil {
 				listeners = g.listeners
 			}
 		case "ListenerSet":
-			if set := sets[parent]; set != nil {
+			if set := p.sets[parent]; set != nil {
 				g, listeners = set.of, set.listeners
 			}
 		}
@@ -87,23 +187,14 @@ func (p *planner) join(r *route, refs []gatewayv1.ParentReference,
 			s.Conditions = append(s.Conditions, condition(gatewayv1.RouteConditionPartiallyInvalid, true,
 				gatewayv1.RouteReasonUnsupportedValue, "Dropped Rule(s): "+strings.Join(r.bad, "; "), r.generation))
 		}
-		out = append(out, s)
+		r.parents = append(r.parents, s)
 		if accepted.Status == metav1.ConditionTrue {
-			for pol := range r.policies { // any order: into a map
-				if p.used[pol] == nil {
-					p.used[pol] = map[Name]bool{}
-				}
-				p.used[pol][nameOf(g)] = true
+			if r.through == nil {
+				r.through = map[Name]bool{}
 			}
-			for ref := range r.pools { // any order: into a map
-				if p.through[ref] == nil {
-					p.through[ref] = map[Name]bool{}
-				}
-				p.through[ref][nameOf(g)] = true
-			}
+			r.through[nameOf(g)] = true
 		}
 	}
-	return out
 }
 
 func (p *planner) joinListeners(r *route, ref *gatewayv1.ParentReference, g *gateway,
@@ -126,33 +217,35 @@ func (p *planner) joinListeners(r *route, ref *gatewayv1.ParentReference, g *gat
 	if len(allowing) == 0 {
 		return no(gatewayv1.RouteReasonNotAllowedByListeners, "no listener allows routes of this kind and namespace")
 	}
-	joined := false
+	found := false
 	for _, l := range allowing {
 		hosts, ok := intersect(l.host, r.hosts)
 		if !ok {
 			continue
 		}
-		joined = true
-		from := source(string(r.kind), r.meta)
-		if l.attached[from] {
+		found = true
+		if slices.ContainsFunc(r.joined, func(j joined) bool { return j.listener == l }) {
 			continue
 		}
-		l.attached[from] = true
-		if l.Protocol == gatewayv1.TLSProtocolType {
-			l.streams = append(l.streams, streams(l, r, hosts, from)...)
-			continue
-		}
-		served := httproute.Route{Source: from, Rules: g.identity.show(r.rules)}
-		for _, h := range hosts {
-			served.Hosts = append(served.Hosts, httproute.HostPattern{Name: h})
-		}
-		l.routes = append(l.routes, served)
+		r.joined = append(r.joined, joinedAt(l, r, hosts))
 	}
-	if !joined {
+	if !found {
 		return no(gatewayv1.RouteReasonNoMatchingListenerHostname, "no listener has a hostname that the route has")
 	}
 	return condition(gatewayv1.RouteConditionAccepted, true, gatewayv1.RouteReasonAccepted, "the route is served",
 		r.generation)
+}
+
+func joinedAt(l *listener, r *route, hosts []string) joined {
+	from := source(string(r.kind), r.meta)
+	if l.Protocol == gatewayv1.TLSProtocolType {
+		return joined{listener: l, streams: streams(l, r, hosts, from)}
+	}
+	served := httproute.Route{Source: from, Rules: l.of.identity.show(r.rules)}
+	for _, h := range hosts {
+		served.Hosts = append(served.Hosts, httproute.HostPattern{Name: h})
+	}
+	return joined{listener: l, served: served}
 }
 
 // intersect returns the host names of a route that a listener serves; none is all of the listener's.
@@ -373,7 +466,7 @@ func (p *planner) backend(r *route, ref *gatewayv1.BackendObjectReference, weigh
 	if ref.Port == nil {
 		return fail(&backendProblem{gatewayv1.RouteReasonUnsupportedProtocol, "a Service needs a port"})
 	}
-	port, problem := p.service(name, *ref.Port)
+	port, problem := p.service(r, name, *ref.Port)
 	if problem != nil {
 		return fail(problem)
 	}
@@ -394,6 +487,6 @@ func (p *planner) backend(r *route, ref *gatewayv1.BackendObjectReference, weigh
 			out.TLS = &tls
 		}
 	}
-	p.Refs[out.Ref] = true
+	r.refs = append(r.refs, out.Ref)
 	return out
 }

@@ -3,61 +3,81 @@ package httproute
 import (
 	"iter"
 	"strings"
+
+	"carob/internal/core/cowmap"
 )
 
-// hosts finds values by host name, the most specific first.
+// hosts finds values by host name, the most specific first. A copy of it is changed without an effect on the first.
 type hosts[T any] struct {
-	exact    map[string]T
-	wild     map[string]T // by suffix: ".example.com"
-	oneLabel map[string]T // the same, for exactly one more label
+	exact    cowmap.Map[string, T]
+	wild     cowmap.Map[string, T] // by suffix: ".example.com"
+	oneLabel cowmap.Map[string, T] // the same, for exactly one more label
 	all      *T
-	deepest  int // labels of the longest suffix
 }
 
-// get returns the value of a pattern, which it makes if there is none.
-func (h *hosts[T]) get(p HostPattern, create func() T) T {
+func newHosts[T any]() hosts[T] {
+	return hosts[T]{exact: cowmap.New[string, T](cowmap.String), wild: cowmap.New[string, T](cowmap.String),
+		oneLabel: cowmap.New[string, T](cowmap.String)}
+}
+
+// get returns the value of a pattern.
+func (h *hosts[T]) get(p HostPattern) (v T, ok bool) {
 	if p.Name == "" {
-		if h.all == nil {
-			v := create()
-			h.all = &v
+		if h.all != nil {
+			return *h.all, true
 		}
-		return *h.all
+		return v, false
 	}
 	m, key := h.mapOf(p)
-	v, known := m[key]
-	if !known {
-		v = create()
-		m[key] = v
-	}
-	return v
+	return m.Get(key)
 }
 
-func (h *hosts[T]) add(p HostPattern, v T) {
-	h.get(p, func() T { return v })
+// put sets the value of a pattern. own says that no copy has to stay as it is.
+func (h *hosts[T]) put(p HostPattern, v T, own bool) {
+	if p.Name == "" {
+		h.all = &v
+		return
+	}
+	m, key := h.mapOf(p)
+	put(m, key, v, own)
 }
 
-func (h *hosts[T]) mapOf(p HostPattern) (m map[string]T, key string) {
-	at, key := &h.exact, p.Name
-	if suffix, wild := strings.CutPrefix(p.Name, "*"); wild {
-		at, key = &h.wild, suffix
-		if p.OneLabel {
-			at = &h.oneLabel
-		}
-		h.deepest = max(h.deepest, strings.Count(suffix, "."))
+func put[V any](m *cowmap.Map[string, V], key string, v V, own bool) {
+	if own {
+		m.Set(key, v)
+	} else {
+		*m = m.With(key, v)
 	}
-	if *at == nil {
-		*at = map[string]T{}
+}
+
+// drop removes a pattern; copies stay as they are.
+func (h *hosts[T]) drop(p HostPattern) {
+	if p.Name == "" {
+		h.all = nil
+		return
 	}
-	return *at, key
+	m, key := h.mapOf(p)
+	*m = m.Without(key)
+}
+
+func (h *hosts[T]) mapOf(p HostPattern) (m *cowmap.Map[string, T], key string) {
+	suffix, wild := strings.CutPrefix(p.Name, "*")
+	switch {
+	case !wild:
+		return &h.exact, p.Name
+	case p.OneLabel:
+		return &h.oneLabel, suffix
+	}
+	return &h.wild, suffix
 }
 
 // find yields the values whose patterns match a host name.
 func (h *hosts[T]) find(host string) iter.Seq[T] {
 	return func(yield func(T) bool) {
-		if v, ok := h.exact[host]; ok && host != "" && !yield(v) {
+		if v, ok := h.exact.Get(host); ok && host != "" && !yield(v) {
 			return
 		}
-		if h.deepest > 0 && !h.suffixes(host, yield) {
+		if h.wild.Len()+h.oneLabel.Len() > 0 && !h.suffixes(host, yield) {
 			return
 		}
 		if h.all != nil {
@@ -72,11 +92,11 @@ func (h *hosts[T]) suffixes(host string, yield func(T) bool) bool {
 	for first := true; at > 0; first = false {
 		suffix := host[at:]
 		if first {
-			if v, ok := h.oneLabel[suffix]; ok && !yield(v) {
+			if v, ok := h.oneLabel.Get(suffix); ok && !yield(v) {
 				return false
 			}
 		}
-		if v, ok := h.wild[suffix]; ok && !yield(v) {
+		if v, ok := h.wild.Get(suffix); ok && !yield(v) {
 			return false
 		}
 		next := strings.IndexByte(suffix[1:], '.')
@@ -89,8 +109,8 @@ func (h *hosts[T]) suffixes(host string, yield func(T) bool) bool {
 }
 
 func (h *hosts[T]) each(f func(T)) {
-	for _, m := range []map[string]T{h.exact, h.wild, h.oneLabel} {
-		for _, v := range m { // any order: each by itself
+	for _, m := range []*cowmap.Map[string, T]{&h.exact, &h.wild, &h.oneLabel} {
+		for _, v := range m.All() { // any order: each by itself
 			f(v)
 		}
 	}

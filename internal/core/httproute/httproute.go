@@ -59,8 +59,10 @@ type HostPattern struct {
 // Route is a route as it was written.
 type Route struct {
 	Source Source
-	Hosts  []HostPattern // none: all hosts
-	Rules  []Rule
+	// Part tells routes of one source and one listener from each other: an Ingress has several. The smaller goes first.
+	Part  int
+	Hosts []HostPattern // none: all hosts
+	Rules []Rule
 }
 
 // Rule says what happens to requests that match any of its Matches.
@@ -131,74 +133,6 @@ type Listener struct {
 	Routes []Route
 }
 
-// Table answers for one port which rule serves a request.
-type Table struct {
-	listeners hosts[*routes]
-}
-
-// routes are those of one listener.
-type routes struct{ hosts hosts[*paths] }
-
-// Problem is a part of a route that cannot be served.
-type Problem struct {
-	Source Source
-	Rule   int
-	Reason string
-}
-
-// Compile makes a table. Listeners with the same host name become one. A match with an invalid regular expression is
-// left out and reported.
-func Compile(listeners []Listener) (*Table, []Problem) {
-	t := &Table{}
-	byHost := map[string][]Route{}
-	var order []string
-	for _, l := range listeners {
-		if _, known := byHost[l.Host]; !known {
-			order = append(order, l.Host)
-		}
-		byHost[l.Host] = append(byHost[l.Host], l.Routes...)
-	}
-	var problems []Problem
-	for _, host := range order {
-		r, bad := compileRoutes(byHost[host])
-		problems = append(problems, bad...)
-		t.listeners.add(HostPattern{Name: host}, r)
-	}
-	return t, problems
-}
-
-func compileRoutes(all []Route) (*routes, []Problem) {
-	all = slices.Clone(all)
-	slices.SortStableFunc(all, func(a, b Route) int { return a.Source.compare(b.Source) })
-	out := &routes{}
-	var problems []Problem
-	order := 0
-	for i := range all {
-		route := &all[i]
-		patterns := route.Hosts
-		if len(patterns) == 0 {
-			patterns = []HostPattern{{}}
-		}
-		for n := range route.Rules {
-			rule := &route.Rules[n]
-			for m := range rule.Matches {
-				e, err := compileMatch(&rule.Matches[m])
-				if err != nil {
-					problems = append(problems, Problem{route.Source, n, err.Error()})
-					continue
-				}
-				order++
-				e.source, e.rule, e.order = &route.Source, rule, order
-				for _, p := range patterns {
-					out.hosts.get(p, newPaths).add(e)
-				}
-			}
-		}
-	}
-	out.hosts.each(func(p *paths) { p.finish() })
-	return out, problems
-}
-
 // Serves reports whether a listener serves the host. A TLS connection is accepted for such a name only.
 func (t *Table) Serves(host string) bool {
 	for range t.listeners.find(host) {
@@ -227,7 +161,7 @@ func (t *Table) Find(r *Request) (Result, bool) {
 	for l := range t.listeners.find(r.Host) {
 		for p := range l.hosts.find(r.Host) {
 			if e := p.find(r); e != nil {
-				return Result{Source: e.source, Rule: e.rule, Met: Met{e.match.Path, e.path}}, true
+				return Result{Source: &e.route.Source, Rule: e.rule, Met: Met{e.match.Path, e.path}}, true
 			}
 		}
 		return Result{}, false // the most specific listener only
@@ -237,10 +171,10 @@ func (t *Table) Find(r *Request) (Result, bool) {
 
 // entry is one match of a rule.
 type entry struct {
-	source *Source
-	rule   *Rule
-	match  *Match
-	order  int // smaller is older
+	route           *placed
+	rule            *Rule
+	match           *Match
+	ruleAt, matchAt int // their places in the route
 
 	path           *regexp.Regexp
 	headers, query []condition
@@ -324,7 +258,10 @@ func (e *entry) matches(r *Request) bool {
 }
 
 // compareRank orders entries of one path: those with more conditions first, then the older.
-func compareRank(a, b *entry) int {
+func compareRank(a, b *entry) int { return cmp.Or(compareFields(a, b), compareAge(a, b)) }
+
+// compareFields is compareRank without the age.
+func compareFields(a, b *entry) int {
 	method := func(e *entry) int {
 		if e.match.Method != "" {
 			return 0
@@ -332,7 +269,13 @@ func compareRank(a, b *entry) int {
 		return 1
 	}
 	return cmp.Or(cmp.Compare(method(a), method(b)), cmp.Compare(len(b.headers), len(a.headers)),
-		cmp.Compare(len(b.query), len(a.query)), cmp.Compare(a.order, b.order))
+		cmp.Compare(len(b.query), len(a.query)))
+}
+
+// compareAge orders entries of one rank: the older route first, then as they are written.
+func compareAge(a, b *entry) int {
+	return cmp.Or(a.route.Source.compare(b.route.Source), cmp.Compare(a.route.via, b.route.via),
+		cmp.Compare(a.route.Part, b.route.Part), cmp.Compare(a.ruleAt, b.ruleAt), cmp.Compare(a.matchAt, b.matchAt))
 }
 
 // CanonicalHeader returns the canonical form of a header's name, "Content-Type".

@@ -4,58 +4,143 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"carob/internal/core/cowmap"
 )
 
 // paths finds the entries of one host name by the path of a request.
 type paths struct {
-	exact   map[string]*group
+	exact   cowmap.Map[string, *group]
 	regexes []*entry
-	prefix  map[string]*group // without the slash at the end; "" is all paths
-	methods map[string]*group // by the last segment
-	deepest int               // segments of the longest prefix
+	prefix  cowmap.Map[string, *group] // without the slash at the end; "" is all paths
+	methods cowmap.Map[string, *group] // by the last segment
+	depths  []int                      // how many prefixes have 0, 1, … segments; the last is not 0
 }
 
 func newPaths() *paths {
-	return &paths{exact: map[string]*group{}, prefix: map[string]*group{}, methods: map[string]*group{}}
+	return &paths{exact: cowmap.New[string, *group](cowmap.String), prefix: cowmap.New[string, *group](cowmap.String),
+		methods: cowmap.New[string, *group](cowmap.String)}
 }
 
-func (p *paths) add(e *entry) {
+// groups returns the groups that an entry belongs to, and its key in them; nil for a regular expression.
+func (p *paths) groups(e *entry) (m *cowmap.Map[string, *group], key string) {
 	value := e.match.Path.Value
 	switch e.match.Path.Kind {
 	case Exact:
-		addTo(p.exact, value, e)
-	case Regex:
-		p.regexes = append(p.regexes, e)
+		return &p.exact, value
 	case Prefix:
-		value = strings.TrimRight(value, "/")
-		p.deepest = max(p.deepest, strings.Count(value, "/"))
-		addTo(p.prefix, value, e)
+		return &p.prefix, strings.TrimRight(value, "/")
 	case Method:
-		addTo(p.methods, value, e)
+		return &p.methods, value
+	case Regex:
 	}
+	return nil, ""
 }
 
-func addTo(m map[string]*group, key string, e *entry) {
-	if m[key] == nil {
-		m[key] = &group{}
+// add is for paths that are being made; finish must follow.
+func (p *paths) add(e *entry) {
+	m, key := p.groups(e)
+	if m == nil {
+		p.regexes = append(p.regexes, e)
+		return
 	}
-	m[key].entries = append(m[key].entries, e)
+	g, known := m.Get(key)
+	if !known {
+		g = &group{}
+		m.Set(key, g)
+		if m == &p.prefix {
+			p.depths = counted(p.depths, key, 1)
+		}
+	}
+	g.entries = append(g.entries, e)
+}
+
+// counted counts a prefix.
+func counted(depths []int, prefix string, by int) []int {
+	depth := strings.Count(prefix, "/")
+	for len(depths) <= depth {
+		depths = append(depths, 0)
+	}
+	depths[depth] += by
+	for len(depths) > 0 && depths[len(depths)-1] == 0 {
+		depths = depths[:len(depths)-1]
+	}
+	return depths
+}
+
+// compareRegex orders regular expressions: the longer first.
+func compareRegex(a, b *entry) int {
+	return cmp.Or(cmp.Compare(len(b.match.Path.Value), len(a.match.Path.Value)), compareRank(a, b))
 }
 
 func (p *paths) finish() {
-	slices.SortStableFunc(p.regexes, func(a, b *entry) int {
-		return cmp.Or(cmp.Compare(len(b.match.Path.Value), len(a.match.Path.Value)), compareRank(a, b))
-	})
-	for _, m := range []map[string]*group{p.exact, p.prefix, p.methods} {
-		for _, g := range m { // any order: each by itself
+	slices.SortFunc(p.regexes, compareRegex)
+	for _, m := range []*cowmap.Map[string, *group]{&p.exact, &p.prefix, &p.methods} {
+		for _, g := range m.All() { // any order: each by itself
 			g.finish()
 		}
 	}
 }
 
+// with returns the paths with one more entry.
+func (p *paths) with(e *entry) *paths {
+	out := *p
+	m, key := out.groups(e)
+	if m == nil {
+		out.regexes = inserted(p.regexes, e, compareRegex)
+		return &out
+	}
+	g, known := m.Get(key)
+	if !known && m == &out.prefix {
+		out.depths = counted(slices.Clone(p.depths), key, 1)
+	}
+	*m = m.With(key, g.with(e))
+	return &out
+}
+
+// without returns the paths without an entry, or nil when no other is left.
+func (p *paths) without(e *entry) *paths {
+	out := *p
+	if m, key := out.groups(e); m == nil {
+		out.regexes = removed(p.regexes, e, compareRegex)
+	} else if g, known := m.Get(key); known {
+		if g = g.without(e); g != nil {
+			*m = m.With(key, g)
+			return &out
+		}
+		*m = m.Without(key)
+		if m == &out.prefix {
+			out.depths = counted(slices.Clone(p.depths), key, -1)
+		}
+	}
+	if len(out.regexes) == 0 && out.exact.Len() == 0 && out.prefix.Len() == 0 && out.methods.Len() == 0 {
+		return nil
+	}
+	return &out
+}
+
+// inserted returns a copy of a sorted list with one more entry.
+func inserted(all []*entry, e *entry, compare func(a, b *entry) int) []*entry {
+	at, _ := slices.BinarySearchFunc(all, e, compare)
+	out := make([]*entry, 0, len(all)+1)
+	return append(append(append(out, all[:at]...), e), all[at:]...)
+}
+
+// removed returns a copy of a sorted list without an entry.
+func removed(all []*entry, e *entry, compare func(a, b *entry) int) []*entry {
+	at, known := slices.BinarySearchFunc(all, e, compare)
+	if !known {
+		return all
+	}
+	out := make([]*entry, 0, len(all)-1)
+	return append(append(out, all[:at]...), all[at+1:]...)
+}
+
 func (p *paths) find(r *Request) *entry {
-	if e := p.exact[r.Path].find(r); e != nil {
-		return e
+	if g, ok := p.exact.Get(r.Path); ok {
+		if e := g.find(r); e != nil {
+			return e
+		}
 	}
 	for _, e := range p.regexes {
 		if e.path.MatchString(r.Path) && e.matches(r) {
@@ -65,10 +150,11 @@ func (p *paths) find(r *Request) *entry {
 	if e := p.findPrefix(r); e != nil {
 		return e
 	}
-	if len(p.methods) > 0 && strings.Count(r.Path, "/") == 2 {
+	if p.methods.Len() > 0 && strings.Count(r.Path, "/") == 2 {
 		service, method, _ := strings.Cut(r.Path[1:], "/")
 		if service != "" {
-			return p.methods[method].find(r)
+			g, _ := p.methods.Get(method)
+			return g.find(r)
 		}
 	}
 	return nil
@@ -77,24 +163,27 @@ func (p *paths) find(r *Request) *entry {
 // findPrefix asks the longest prefix first. A path with more segments than any prefix costs no more.
 func (p *paths) findPrefix(r *Request) *entry {
 	path := r.Path
-	if len(p.prefix) == 0 || !strings.HasPrefix(path, "/") {
+	if p.prefix.Len() == 0 || !strings.HasPrefix(path, "/") {
 		return nil
 	}
+	deepest := len(p.depths) - 1
 	// The slash at an end of a path is no segment: /a/ has the prefix /a.
 	for at, segments := 1, 0; at <= len(path); at++ {
 		if at == len(path) || path[at] == '/' {
-			if segments++; segments == p.deepest {
+			if segments++; segments == deepest {
 				path = path[:at]
 				break
 			}
 		}
 	}
-	if p.deepest == 0 {
+	if deepest == 0 {
 		path = ""
 	}
 	for {
-		if e := p.prefix[path].find(r); e != nil {
-			return e
+		if g, ok := p.prefix.Get(path); ok {
+			if e := g.find(r); e != nil {
+				return e
+			}
 		}
 		if path == "" {
 			return nil
@@ -114,16 +203,23 @@ const few = 8
 
 // shape has the entries that ask for the same fields by value: all of them are found by one look into a map.
 type shape struct {
-	first   *entry // for the rank; the order differs
+	key     string
+	rank    entry // any of the entries without its age
 	method  bool
 	headers []string
 	query   []string
-	byValue map[string]*entry
-	other   []*entry // those with regular expressions
+	byValue cowmap.Map[string, []*entry] // the oldest first
+	other   []*entry                     // those with regular expressions, the oldest first
 }
 
 func (g *group) finish() {
-	slices.SortStableFunc(g.entries, compareRank)
+	slices.SortFunc(g.entries, compareRank)
+	g.index()
+}
+
+// index makes the shapes of sorted entries.
+func (g *group) index() {
+	g.shapes = nil
 	if len(g.entries) <= few {
 		return
 	}
@@ -132,21 +228,84 @@ func (g *group) finish() {
 		key, values, indexed := e.key()
 		s := known[key]
 		if s == nil {
-			s = &shape{first: e, method: e.match.Method != "", byValue: map[string]*entry{}}
-			for i := range e.headers {
-				s.headers = append(s.headers, e.headers[i].name)
-			}
-			for i := range e.query {
-				s.query = append(s.query, e.query[i].name)
-			}
+			s = newShape(key, e)
 			known[key], g.shapes = s, append(g.shapes, s)
 		}
 		if !indexed {
 			s.other = append(s.other, e)
-		} else if s.byValue[values] == nil {
-			s.byValue[values] = e // the older one
+			continue
 		}
+		same, _ := s.byValue.Get(values)
+		s.byValue.Set(values, append(same, e))
 	}
+}
+
+func newShape(key string, e *entry) *shape {
+	s := &shape{key: key, rank: entry{match: e.match, headers: e.headers, query: e.query},
+		method: e.match.Method != "", byValue: cowmap.New[string, []*entry](cowmap.String)}
+	for i := range e.headers {
+		s.headers = append(s.headers, e.headers[i].name)
+	}
+	for i := range e.query {
+		s.query = append(s.query, e.query[i].name)
+	}
+	return s
+}
+
+// with returns the group with one more entry. A nil group has none.
+func (g *group) with(e *entry) *group {
+	if g == nil {
+		return &group{entries: []*entry{e}}
+	}
+	out := &group{entries: inserted(g.entries, e, compareRank)}
+	if g.shapes == nil {
+		out.index()
+		return out
+	}
+	key, values, indexed := e.key()
+	out.shapes = slices.Clone(g.shapes)
+	at := slices.IndexFunc(out.shapes, func(s *shape) bool { return s.key == key })
+	if at < 0 {
+		at, _ = slices.BinarySearchFunc(out.shapes, e,
+			func(s *shape, e *entry) int { return compareFields(&s.rank, e) })
+		out.shapes = slices.Insert(out.shapes, at, newShape(key, e))
+	}
+	s := *out.shapes[at]
+	if indexed {
+		same, _ := s.byValue.Get(values)
+		s.byValue = s.byValue.With(values, inserted(same, e, compareAge))
+	} else {
+		s.other = inserted(s.other, e, compareAge)
+	}
+	out.shapes[at] = &s
+	return out
+}
+
+// without returns the group without an entry, or nil when no other is left.
+func (g *group) without(e *entry) *group {
+	out := &group{entries: removed(g.entries, e, compareRank)}
+	switch {
+	case len(out.entries) == 0:
+		return nil
+	case len(out.entries) <= few || len(out.entries) == len(g.entries):
+		out.index()
+		return out
+	}
+	key, values, indexed := e.key()
+	out.shapes = slices.Clone(g.shapes)
+	at := slices.IndexFunc(out.shapes, func(s *shape) bool { return s.key == key })
+	s := *out.shapes[at]
+	if !indexed {
+		s.other = removed(s.other, e, compareAge)
+	} else if same, _ := s.byValue.Get(values); len(same) > 1 {
+		s.byValue = s.byValue.With(values, removed(same, e, compareAge))
+	} else {
+		s.byValue = s.byValue.Without(values)
+	}
+	if out.shapes[at] = &s; len(s.other) == 0 && s.byValue.Len() == 0 {
+		out.shapes = slices.Delete(out.shapes, at, at+1)
+	}
+	return out
 }
 
 // key returns what an entry asks for, and the values if all of them are exact.
@@ -193,21 +352,14 @@ func (g *group) find(r *Request) *entry {
 	}
 	var best *entry
 	for _, s := range g.shapes {
-		if best != nil && rankOf(s.first, best) > 0 {
+		if best != nil && compareFields(&s.rank, best) > 0 {
 			break // a lower rank than what was found
 		}
-		if e := s.find(r); e != nil && (best == nil || e.order < best.order) {
+		if e := s.find(r); e != nil && (best == nil || compareAge(e, best) < 0) {
 			best = e
 		}
 	}
 	return best
-}
-
-// rankOf compares the ranks of two entries without their age.
-func rankOf(a, b *entry) int {
-	x, y := *a, *b
-	x.order, y.order = 0, 0
-	return compareRank(&x, &y)
 }
 
 func (s *shape) find(r *Request) *entry {
@@ -229,9 +381,12 @@ func (s *shape) find(r *Request) *entry {
 		}
 		length(&v, value)
 	}
-	best := s.byValue[v.String()]
+	var best *entry
+	if same, _ := s.byValue.Get(v.String()); len(same) > 0 {
+		best = same[0]
+	}
 	for _, e := range s.other {
-		if best != nil && best.order < e.order {
+		if best != nil && compareAge(best, e) < 0 {
 			break
 		}
 		if e.matches(r) {

@@ -1,0 +1,389 @@
+package gatewayplan
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"carob/internal/core/httproute"
+)
+
+// Live is a plan that follows changes of routes and Services at the cost of what they touch.
+type Live struct {
+	*Plan
+	p *planner
+}
+
+// NewLive makes a plan. It takes the world's maps over.
+func NewLive(w *World) *Live {
+	l := &Live{p: makePlan(w)}
+	l.Plan = l.p.Plan
+	for _, port := range l.Ports { // any order: each by itself, as below
+		port.Table, _ = httproute.Compile(port.Listeners) // the routes' statuses tell what cannot be compiled
+		for i := range port.Listeners {
+			port.Listeners[i].Routes = nil
+		}
+	}
+	for _, g := range l.p.gates { // any order: each by itself
+		for _, one := range g.everyListener() {
+			one.routes = nil
+		}
+	}
+	return l
+}
+
+// IngressClasses are those that Ingresses may name.
+func (l *Live) IngressClasses() []*networkingv1.IngressClass { return l.p.World.Classes }
+
+// Fail says which ports could not be opened: the statuses tell.
+func (l *Live) Fail(failed map[netip.AddrPort]string) {
+	l.p.Failed = failed
+	for name, g := range l.p.gates { // any order: into maps
+		l.Gateways[name] = l.p.gatewayStatus(g)
+		for _, s := range g.sets {
+			l.ListenerSets[nameOf(s)] = l.p.setStatus(s)
+		}
+	}
+}
+
+// Changes are objects that have changed; nil ones have gone.
+type Changes struct {
+	Ingresses  map[Name]*networkingv1.Ingress
+	HTTPRoutes map[Name]*gatewayv1.HTTPRoute
+	GRPCRoutes map[Name]*gatewayv1.GRPCRoute
+	Services   map[Name]*corev1.Service
+	Namespaces map[string]labels.Set
+	// These have nothing new but their statuses (SameGateway and the others say so).
+	Gateways     map[Name]*gatewayv1.Gateway
+	ListenerSets map[Name]*gatewayv1.ListenerSet
+	Policies     map[Name]*gatewayv1.BackendTLSPolicy
+}
+
+// Empty reports whether nothing has changed.
+func (c *Changes) Empty() bool {
+	return len(c.Ingresses) == 0 && len(c.HTTPRoutes) == 0 && len(c.GRPCRoutes) == 0 && len(c.Services) == 0 &&
+		len(c.Namespaces) == 0 && len(c.Gateways) == 0 && len(c.ListenerSets) == 0 && len(c.Policies) == 0
+}
+
+// Touched is what changes have changed in a plan.
+type Touched struct {
+	Ports     map[netip.AddrPort]bool // that have another Table
+	New, Gone []httproute.Ref
+	Services  map[Name]bool // whose endpoints may be others
+
+	// Objects whose statuses may have to be stored.
+	Ingresses    []*networkingv1.Ingress
+	HTTPRoutes   []*gatewayv1.HTTPRoute
+	GRPCRoutes   []*gatewayv1.GRPCRoute
+	Gateways     []*gatewayv1.Gateway
+	ListenerSets []*gatewayv1.ListenerSet
+	Policies     []*gatewayv1.BackendTLSPolicy
+}
+
+func same(a, b metav1.Object) bool {
+	return a.GetUID() == b.GetUID() && a.GetGeneration() == b.GetGeneration() &&
+		(a.GetDeletionTimestamp() == nil) == (b.GetDeletionTimestamp() == nil)
+}
+
+// SameGateway reports whether a plan has nothing to learn from the second Gateway but its status.
+func SameGateway(a, b *gatewayv1.Gateway) bool {
+	return same(a, b) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
+}
+
+// SameListenerSet is SameGateway for ListenerSets.
+func SameListenerSet(a, b *gatewayv1.ListenerSet) bool {
+	return same(a, b) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
+}
+
+// SamePolicy is SameGateway for policies.
+func SamePolicy(a, b *gatewayv1.BackendTLSPolicy) bool {
+	return same(a, b) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
+}
+
+// SameService reports whether a plan has nothing to learn from the second Service.
+func SameService(a, b *corev1.Service) bool {
+	return a.Spec.Type == b.Spec.Type && equality.Semantic.DeepEqual(a.Spec.Ports, b.Spec.Ports) &&
+		a.Annotations[PickerAnnotation] == b.Annotations[PickerAnnotation]
+}
+
+// changing is a Change while it is made.
+type changing struct {
+	*planner
+	out     *Touched
+	planned map[routeID]*route // by what replaces them; nil: they have gone
+	before  map[httproute.Ref]bool
+	parts   map[netip.AddrPort]map[partOf]*httproute.Route
+	gates   map[*gateway]bool // whose statuses may be others
+	added   map[*listenerSet]bool
+	used    map[*policy]bool
+}
+
+// partOf names a part of a route at a listener of a port.
+type partOf struct {
+	listener int
+	source   httproute.Source
+	part     int
+}
+
+// Change makes the plan what the changed objects want. It returns false when the plan has to be made afresh, because
+// more than routes is touched; then this one must not be used any more.
+func (l *Live) Change(c *Changes) (*Touched, bool) {
+	n := &changing{planner: l.p, out: &Touched{Ports: map[netip.AddrPort]bool{}, Services: map[Name]bool{}},
+		planned: map[routeID]*route{}, before: map[httproute.Ref]bool{},
+		parts: map[netip.AddrPort]map[partOf]*httproute.Route{}, gates: map[*gateway]bool{},
+		added: map[*listenerSet]bool{}, used: map[*policy]bool{}}
+	if len(c.Namespaces) > 0 && l.p.labels {
+		return nil, false
+	}
+	for name, set := range c.Namespaces { // any order: into a map
+		if l.p.Namespaces[name] = set; set == nil {
+			delete(l.p.Namespaces, name)
+		}
+	}
+	if !n.objects(c) {
+		return nil, false
+	}
+	again, ok := n.services(c.Services)
+	if !ok {
+		return nil, false
+	}
+	for id := range again { // any order: a question about all
+		if id.kind == "TLSRoute" {
+			return nil, false
+		}
+	}
+	n.read(c, again)
+	hosting := l.p.hosting
+	for id, after := range n.planned { // any order: into maps
+		if !n.replace(id, after) {
+			return nil, false
+		}
+	}
+	if (hosting == 0) != (l.p.hosting == 0) {
+		return nil, false // ports of Ingresses are opened or closed
+	}
+	n.tables()
+	n.statuses()
+	return n.out, true
+}
+
+// objects takes over those of which only the status is new. It is false for one that the plan does not know.
+func (n *changing) objects(c *Changes) bool {
+	for name, g := range c.Gateways { // any order: each by itself
+		if gw := n.planner.gates[name]; gw != nil {
+			gw.Gateway = g
+			n.gates[gw] = true
+		}
+	}
+	for name, s := range c.ListenerSets { // any order: each by itself
+		if set := n.sets[name]; set != nil {
+			set.ListenerSet = s
+			n.added[set] = true
+		}
+	}
+	for name, p := range c.Policies { // any order: each by itself
+		pol := n.byPolicy[name]
+		if pol == nil {
+			return false
+		}
+		pol.BackendTLSPolicy = p
+		n.used[pol] = true
+	}
+	return true
+}
+
+// services takes over Services, and returns the routes that name them.
+func (n *changing) services(all map[Name]*corev1.Service) (again map[routeID]bool, ok bool) {
+	again = map[routeID]bool{}
+	for name, after := range all { // any order: into maps
+		before := n.Services[name]
+		if n.Services[name] = after; after == nil {
+			delete(n.Services, name)
+		}
+		if before != nil && after != nil && SameService(before, after) {
+			continue
+		}
+		if n.pickers[name] {
+			return nil, false
+		}
+		n.out.Services[name] = true
+		maps.Copy(again, n.naming[name])
+	}
+	return again, true
+}
+
+// read plans the routes that have changed, and those in again.
+func (n *changing) read(c *Changes, again map[routeID]bool) {
+	ingresses, https, grpcs := maps.Clone(c.Ingresses), maps.Clone(c.HTTPRoutes), maps.Clone(c.GRPCRoutes)
+	for id := range again { // any order: into maps
+		switch o := n.routes[id].meta.(type) {
+		case *networkingv1.Ingress:
+			ingresses = with(ingresses, id.Name, o)
+		case *gatewayv1.HTTPRoute:
+			https = with(https, id.Name, o)
+		case *gatewayv1.GRPCRoute:
+			grpcs = with(grpcs, id.Name, o)
+		}
+	}
+	for name, in := range ingresses { // any order: into maps, as below
+		delete(n.Plan.Ingresses, name)
+		id := routeID{"Ingress", name}
+		if n.planned[id] = nil; in != nil {
+			if r := n.plannedIngress(in); r != nil {
+				n.planned[id] = r
+				n.out.Ingresses = append(n.out.Ingresses, in)
+			}
+		}
+	}
+	for name, in := range https { // any order: into maps
+		id := routeID{"HTTPRoute", name}
+		if n.planned[id] = nil; in == nil {
+			delete(n.Plan.HTTPRoutes, name)
+			continue
+		}
+		n.planned[id] = n.plannedHTTP(in)
+		n.out.HTTPRoutes = append(n.out.HTTPRoutes, in)
+	}
+	for name, in := range grpcs { // any order: into maps
+		id := routeID{"GRPCRoute", name}
+		if n.planned[id] = nil; in == nil {
+			delete(n.Plan.GRPCRoutes, name)
+			continue
+		}
+		n.planned[id] = n.plannedGRPC(in)
+		n.out.GRPCRoutes = append(n.out.GRPCRoutes, in)
+	}
+}
+
+// with adds an object unless a newer one is there.
+func with[T any](all map[Name]T, name Name, o T) map[Name]T {
+	if all == nil {
+		all = map[Name]T{}
+	}
+	if _, known := all[name]; !known {
+		all[name] = o
+	}
+	return all
+}
+
+// replace puts one route into another's place. It is false when more than routes is touched.
+func (n *changing) replace(id routeID, after *route) bool {
+	before := n.routes[id]
+	if before != nil && len(before.pools) > 0 || after != nil && len(after.pools) > 0 {
+		return false
+	}
+	if !slices.EqualFunc(before.certificates(), after.certificates(), func(a, b Certificate) bool {
+		return a.Host == b.Host && slices.Equal(a.Secrets, b.Secrets)
+	}) {
+		return false
+	}
+	for i, r := range []*route{before, after} {
+		if r == nil {
+			continue
+		}
+		for _, ref := range r.refs {
+			if _, known := n.before[ref]; !known {
+				n.before[ref] = n.Refs[ref]
+			}
+		}
+		n.count(r, []int{-1, 1}[i])
+		for pol := range r.policies { // any order: into a map
+			n.used[pol] = true
+		}
+		for _, j := range r.joined {
+			if j.by.kind == "ListenerSet" {
+				n.added[n.sets[nameOf(j.by)]] = true
+			} else {
+				n.gates[j.of] = true
+			}
+			for _, at := range j.places {
+				n.part(at, j.served, i == 1)
+			}
+		}
+		if in := r.ingress; in != nil {
+			for _, one := range in.plain {
+				n.part(listenerPlace{at: n.HTTP}, one, i == 1)
+			}
+			for _, one := range in.secure {
+				n.part(listenerPlace{at: n.HTTPS}, one, i == 1)
+			}
+		}
+	}
+	return true
+}
+
+func (r *route) certificates() []Certificate {
+	if r == nil || r.ingress == nil {
+		return nil
+	}
+	return r.ingress.certificates
+}
+
+// part notes that a part of a route has come or gone. What comes and goes stays.
+func (n *changing) part(at listenerPlace, r httproute.Route, comes bool) {
+	if n.Ports[at.at] == nil {
+		return // not open
+	}
+	if n.parts[at.at] == nil {
+		n.parts[at.at] = map[partOf]*httproute.Route{}
+	}
+	key := partOf{at.index, r.Source, r.Part}
+	if comes {
+		n.parts[at.at][key] = &r
+	} else if n.parts[at.at][key] == nil { // the route before is taken away first, but not of another name
+		n.parts[at.at][key] = nil
+	}
+}
+
+// tables changes the tables of ports.
+func (n *changing) tables() {
+	for at, parts := range n.parts { // any order: each by itself
+		port := n.Ports[at]
+		var changes []httproute.Change
+		for key, r := range parts { // any order: each has a place of its own
+			if old := port.Table.Route(key.listener, key.source, key.part); equality.Semantic.DeepEqual(old, r) {
+				continue
+			}
+			changes = append(changes, httproute.Change{Listener: key.listener, Source: key.source, Part: key.part,
+				Route: r})
+		}
+		if len(changes) > 0 {
+			port.Table, _ = port.Table.With(changes)
+			n.out.Ports[at] = true
+		}
+	}
+	for ref, was := range n.before { // any order: into sets
+		switch is := n.Refs[ref]; {
+		case is && !was:
+			n.out.New = append(n.out.New, ref)
+		case was && !is:
+			n.out.Gone = append(n.out.Gone, ref)
+		}
+	}
+}
+
+// statuses plans those of the objects that routes are attached to.
+func (n *changing) statuses() {
+	for g := range n.gates { // any order: into maps
+		n.Plan.Gateways[nameOf(g)] = n.gatewayStatus(g)
+		n.out.Gateways = append(n.out.Gateways, g.Gateway)
+	}
+	for s := range n.added { // any order: into maps
+		n.Plan.ListenerSets[nameOf(s)] = n.setStatus(s)
+		n.out.ListenerSets = append(n.out.ListenerSets, s.ListenerSet)
+	}
+	if len(n.used) == 0 {
+		return
+	}
+	n.policyStatus()
+	for _, pol := range n.byPolicy { // any order: into a list of different objects
+		n.out.Policies = append(n.out.Policies, pol.BackendTLSPolicy)
+	}
+}

@@ -1,0 +1,310 @@
+package gatewayplan
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"carob/internal/core/httproute"
+)
+
+// objects are those of a world by their names, to change them.
+type objects struct {
+	frame      *World // everything else
+	ingresses  map[Name]*networkingv1.Ingress
+	http       map[Name]*gatewayv1.HTTPRoute
+	grpc       map[Name]*gatewayv1.GRPCRoute
+	services   map[Name]*corev1.Service
+	namespaces map[string]labels.Set
+}
+
+func (o *objects) world() *World {
+	w := *o.frame
+	w.Ingresses, w.HTTPRoutes = slices.Collect(maps.Values(o.ingresses)), slices.Collect(maps.Values(o.http))
+	w.GRPCRoutes, w.Services = slices.Collect(maps.Values(o.grpc)), maps.Clone(o.services)
+	w.Namespaces = maps.Clone(o.namespaces)
+	return &w
+}
+
+func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
+
+// liveFrame has Gateways that share ports and hosts, one of them with a certificate for backends, ListenerSets, policies
+// of which two are in conflict, a grant, and an InferencePool whose picker is the Service picker.
+func liveFrame() *objects {
+	w := world()
+	hosts := func(g *gatewayv1.Gateway) *gatewayv1.Gateway { return allowSets(g, gatewayv1.NamespacesFromAll) }
+	first := hosts(gatewayOf("g0", 5, plain("any", 80, ""), plain("one", 80, "one.example"), plain("dup", 81, "d"),
+		plain("dup2", 81, "d")))
+	first.Spec.Addresses = []gatewayv1.GatewaySpecAddress{{Value: "10.0.0.1"}}
+	second := gatewayOf("g1", 4, plain("any", 80, ""), plain("wild", 80, "*.example"))
+	second.Spec.Addresses = first.Spec.Addresses
+	second.Spec.Listeners[0].AllowedRoutes = &gatewayv1.AllowedRoutes{
+		Namespaces: &gatewayv1.RouteNamespaces{From: new(gatewayv1.NamespacesFromAll)}}
+	w.Gateways = []*gatewayv1.Gateway{first, second, gatewayOf("g2", 3, plain("x", 80, ""))}
+	w.ListenerSets = []*gatewayv1.ListenerSet{setOf("b", "s0", 1, "g0", plain("x", 80, "set.example")),
+		setOf("b", "s1", 0, "g0", plain("x", 80, "set.example"), plain("y", 8080, ""))}
+	for i, name := range []string{"p0", "p1"} {
+		p := &gatewayv1.BackendTLSPolicy{ObjectMeta: meta("a", name, i)}
+		p.Spec.TargetRefs = []gatewayv1.LocalPolicyTargetReferenceWithSectionName{{}}
+		p.Spec.TargetRefs[0].Kind, p.Spec.TargetRefs[0].Name = "Service", "tls"
+		p.Spec.Validation.Hostname = "x"
+		p.Spec.Validation.WellKnownCACertificates = new(gatewayv1.WellKnownCACertificatesSystem)
+		w.Policies = append(w.Policies, p)
+	}
+	w.Grants = []*gatewayv1.ReferenceGrant{grant("b", "HTTPRoute", "a", "Service", "")}
+	w.Secrets[Name{Namespace: "a", Name: "cert"}] = Material{}
+	return &objects{w, map[Name]*networkingv1.Ingress{}, map[Name]*gatewayv1.HTTPRoute{},
+		map[Name]*gatewayv1.GRPCRoute{}, maps.Clone(w.Services), maps.Clone(w.Namespaces)}
+}
+
+func randomParents(r *rand.Rand) (out []gatewayv1.ParentReference) {
+	for range r.IntN(3) {
+		ref := gatewayv1.ParentReference{Namespace: new(gatewayv1.Namespace("a")),
+			Name: pick[gatewayv1.ObjectName](r, "g0", "g0", "g1", "g2", "none")}
+		if r.IntN(4) == 0 {
+			ref.Kind, ref.Namespace = new(gatewayv1.Kind("ListenerSet")), new(gatewayv1.Namespace("b"))
+			ref.Name = pick[gatewayv1.ObjectName](r, "s0", "s1")
+		} else if r.IntN(3) == 0 {
+			ref.SectionName = new(pick[gatewayv1.SectionName](r, "any", "one", "dup", "nope"))
+		}
+		out = append(out, ref)
+	}
+	return out
+}
+
+func randomHosts(r *rand.Rand) (out []gatewayv1.Hostname) {
+	for range r.IntN(3) {
+		out = append(out, pick[gatewayv1.Hostname](r, "one.example", "*.example", "h.example", "set.example", "d"))
+	}
+	return out
+}
+
+func randomBackend(r *rand.Rand) gatewayv1.HTTPBackendRef {
+	return backendOf(pick(r, "web", "web", "tls", "late", "none"), pick(r, "", "", "b"))
+}
+
+// change makes one random change.
+func (o *objects) change(r *rand.Rand, step int, c *Changes) {
+	ns := pick(r, "a", "a", "b")
+	name := Name{Namespace: ns, Name: fmt.Sprint("r", r.IntN(8))}
+	there := r.IntN(3) > 0
+	switch r.IntN(9) {
+	case 0, 1, 2:
+		if c.HTTPRoutes[name] = nil; !there {
+			delete(o.http, name)
+			return
+		}
+		in := routeOf(ns, name.Name, gatewayv1.ParentReference{}, randomHosts(r)...)
+		in.CreationTimestamp, in.Spec.ParentRefs = meta("", "", r.IntN(2)).CreationTimestamp, randomParents(r)
+		in.Spec.Rules = nil
+		for range r.IntN(3) {
+			rule := gatewayv1.HTTPRouteRule{BackendRefs: []gatewayv1.HTTPBackendRef{randomBackend(r), randomBackend(r)},
+				Matches: []gatewayv1.HTTPRouteMatch{{Path: &gatewayv1.HTTPPathMatch{Value: new(pick(r, "/", "/x", "/y"))}}}}
+			if r.IntN(4) == 0 {
+				rule.Retry = &gatewayv1.HTTPRouteRetry{} // cannot be served
+			}
+			in.Spec.Rules = append(in.Spec.Rules, rule)
+		}
+		if r.IntN(4) == 0 {
+			in.Status.Parents = []gatewayv1.RouteParentStatus{{ControllerName: "other"}}
+		}
+		o.http[name], c.HTTPRoutes[name] = in, in
+	case 3:
+		if c.GRPCRoutes[name] = nil; !there {
+			delete(o.grpc, name)
+			return
+		}
+		in := &gatewayv1.GRPCRoute{ObjectMeta: meta(ns, name.Name, 0)}
+		in.Spec.ParentRefs, in.Spec.Hostnames = randomParents(r), randomHosts(r)
+		in.Spec.Rules = []gatewayv1.GRPCRouteRule{{BackendRefs: []gatewayv1.GRPCBackendRef{{
+			BackendRef: randomBackend(r).BackendRef}}}}
+		o.grpc[name], c.GRPCRoutes[name] = in, in
+	case 4, 5:
+		if c.Ingresses[name] = nil; !there {
+			delete(o.ingresses, name)
+			return
+		}
+		in := ingressOf(name.Name, pick(r, "one.example", "*.example", ""), map[string]string{})
+		in.Namespace = ns
+		in.Spec.IngressClassName = new(pick(r, Class, Class, Class, "other"))
+		in.Spec.Rules[0].HTTP.Paths[0].Backend.Service.Name = pick(r, "web", "late", "none")
+		if r.IntN(3) == 0 {
+			in.Spec.DefaultBackend = &in.Spec.Rules[0].HTTP.Paths[0].Backend
+		}
+		if r.IntN(6) == 0 {
+			in.Annotations["nginx.ingress.kubernetes.io/auth-url"] = "x" // not served
+		}
+		if r.IntN(10) == 0 {
+			in.Spec.TLS = []networkingv1.IngressTLS{{SecretName: "cert"}}
+		}
+		o.ingresses[name], c.Ingresses[name] = in, in
+	case 6, 7:
+		name.Name = pick(r, "web", "tls", "late")
+		if c.Services[name] = nil; !there {
+			delete(o.services, name)
+			return
+		}
+		s := &corev1.Service{ObjectMeta: meta(ns, name.Name, 0), Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{
+			Name: "http", Port: pick[int32](r, 80, 80, 80, 81)}}}}
+		o.services[name], c.Services[name] = s, s
+	case 8:
+		g := o.frame.Gateways[r.IntN(len(o.frame.Gateways))].DeepCopy()
+		g.Status.Conditions = []metav1.Condition{{Type: fmt.Sprint("Other", step)}}
+		o.frame.Gateways = slices.Clone(o.frame.Gateways)
+		o.frame.Gateways[slices.IndexFunc(o.frame.Gateways, func(b *gatewayv1.Gateway) bool {
+			return b.Name == g.Name
+		})] = g
+		c.Gateways[nameOf(g)] = g
+	}
+}
+
+func changes() *Changes {
+	return &Changes{Ingresses: map[Name]*networkingv1.Ingress{}, HTTPRoutes: map[Name]*gatewayv1.HTTPRoute{},
+		GRPCRoutes: map[Name]*gatewayv1.GRPCRoute{}, Services: map[Name]*corev1.Service{},
+		Gateways: map[Name]*gatewayv1.Gateway{}}
+}
+
+// statuses are those of a plan by kind and name, copied.
+func statuses(p *Plan) map[string]any {
+	out := map[string]any{}
+	put(out, "Ingress", p.Ingresses)
+	put(out, "Gateway", p.Gateways)
+	put(out, "ListenerSet", p.ListenerSets)
+	put(out, "HTTPRoute", p.HTTPRoutes)
+	put(out, "GRPCRoute", p.GRPCRoutes)
+	put(out, "BackendTLSPolicy", p.Policies)
+	return out
+}
+
+func put[T any](out map[string]any, kind string, all map[Name]T) {
+	for name, s := range all {
+		out[kind+" "+name.String()] = s
+	}
+}
+
+func (t *Touched) statuses() map[string]bool {
+	out := map[string]bool{}
+	touch(out, "Ingress", t.Ingresses)
+	touch(out, "Gateway", t.Gateways)
+	touch(out, "ListenerSet", t.ListenerSets)
+	touch(out, "HTTPRoute", t.HTTPRoutes)
+	touch(out, "GRPCRoute", t.GRPCRoutes)
+	touch(out, "BackendTLSPolicy", t.Policies)
+	return out
+}
+
+func touch[T metav1.Object](out map[string]bool, kind string, all []T) {
+	for _, o := range all {
+		out[kind+" "+nameOf(o).String()] = true
+	}
+}
+
+// After any changes a plan is the one that is made afresh from the same objects, and what it says that was touched is
+// all that differs.
+func TestLivePlan(t *testing.T) {
+	followed := 0
+	for seed := range uint64(30) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		o := liveFrame()
+		live := NewLive(o.world())
+		for step := range 40 {
+			c := changes()
+			for range 1 + r.IntN(3) {
+				o.change(r, step, c)
+			}
+			before, refs := statuses(live.Plan), maps.Clone(live.Refs)
+			tables := map[string]*httproute.Table{}
+			for at, p := range live.Ports {
+				tables[at.String()] = p.Table
+			}
+			touched, ok := live.Change(c)
+			fresh := NewLive(o.world())
+			if !ok {
+				live = fresh
+				continue
+			}
+			followed++
+			after := statuses(live.Plan)
+			for what, s := range statuses(fresh.Plan) {
+				if !reflect.DeepEqual(after[what], s) {
+					t.Fatalf("seed %d, step %d: the status of %s: %+v\nafresh: %+v", seed, step, what, after[what], s)
+				}
+				if !reflect.DeepEqual(before[what], s) && !touched.statuses()[what] {
+					t.Fatalf("seed %d, step %d: %s was not touched", seed, step, what)
+				}
+				delete(after, what)
+			}
+			if len(after) > 0 || !maps.Equal(live.Refs, fresh.Refs) || len(live.Ports) != len(fresh.Ports) {
+				t.Fatalf("seed %d, step %d: %v, backends %v, afresh %v", seed, step, after, live.Refs, fresh.Refs)
+			}
+			for _, ref := range touched.New {
+				if refs[ref] || !live.Refs[ref] {
+					t.Fatalf("seed %d, step %d: backend %v is not new", seed, step, ref)
+				}
+				refs[ref] = true
+			}
+			for _, ref := range touched.Gone {
+				delete(refs, ref)
+			}
+			if !maps.Equal(refs, live.Refs) {
+				t.Fatalf("seed %d, step %d: of the backends %v it told %v %v", seed, step, live.Refs, touched.New,
+					touched.Gone)
+			}
+			for at, p := range fresh.Ports {
+				got := live.Ports[at]
+				if !reflect.DeepEqual(got.Table.Routes(), p.Table.Routes()) || got.TLS != p.TLS ||
+					!reflect.DeepEqual(got.Certificates, p.Certificates) {
+					t.Fatalf("seed %d, step %d: %v:\n%+v\nafresh:\n%+v", seed, step, at, got.Table.Routes(),
+						p.Table.Routes())
+				}
+				if touched.Ports[at] != (tables[at.String()] != got.Table) {
+					t.Fatalf("seed %d, step %d: %v is touched: %v", seed, step, at, touched.Ports[at])
+				}
+			}
+		}
+	}
+	if followed < 600 {
+		t.Errorf("only %d changes were followed", followed)
+	}
+}
+
+// What routes alone do not decide has to be made afresh.
+func TestLiveHasLimits(t *testing.T) {
+	tls := ingressOf("i", "x", map[string]string{})
+	tls.Spec.TLS = []networkingv1.IngressTLS{{SecretName: "cert"}}
+	key := Name{Namespace: tls.Namespace, Name: "i"}
+	first := changes()
+	first.Ingresses[key] = ingressOf("i", "x", map[string]string{})
+	certificate := changes()
+	certificate.Ingresses[key] = tls
+	if _, ok := NewLive(liveFrame().world()).Change(first); ok {
+		t.Error("the first Ingress opens ports")
+	}
+	o := liveFrame()
+	o.frame.Secrets[Name{Namespace: tls.Namespace, Name: "cert"}] = Material{}
+	o.ingresses[Name{Namespace: "a", Name: "other"}] = ingressOf("other", "y", map[string]string{})
+	if _, ok := NewLive(o.world()).Change(certificate); ok {
+		t.Error("an Ingress brings a certificate")
+	}
+	space := &Changes{Namespaces: map[string]labels.Set{"c": {"team": "x"}}}
+	if _, ok := NewLive(o.world()).Change(space); !ok {
+		t.Error("nobody asks for labels of namespaces")
+	}
+	o.http[Name{Namespace: "b", Name: "r"}] = routeOf("b", "r", gatewayv1.ParentReference{Name: "g0",
+		Namespace: new(gatewayv1.Namespace("a"))})
+	o.frame.Gateways[0].Spec.Listeners[0].AllowedRoutes = &gatewayv1.AllowedRoutes{
+		Namespaces: &gatewayv1.RouteNamespaces{From: new(gatewayv1.NamespacesFromSelector),
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "x"}}}}
+	if _, ok := NewLive(o.world()).Change(space); ok {
+		t.Error("a listener asks for labels of namespaces")
+	}
+}

@@ -1,0 +1,235 @@
+package gateway
+
+import (
+	"context"
+	"net/netip"
+
+	"k8s.io/klog/v2"
+
+	"carob/internal/base/fdstore"
+	"carob/internal/core/cowmap"
+	"carob/internal/core/gatewayplan"
+	"carob/internal/core/httproute"
+)
+
+// poolMap has the pools by their backends. Sites share it: it is replaced, never changed.
+type poolMap = cowmap.Map[httproute.Ref, *pool]
+
+func newPools() poolMap {
+	return cowmap.New[httproute.Ref, *pool](func(r httproute.Ref) uint32 {
+		return cowmap.String(r.Namespace) ^ 31*cowmap.String(r.Name) ^ uint32(r.Port)*2654435761
+	})
+}
+
+func serviceOf(ref httproute.Ref) name { return name{Namespace: ref.Namespace, Name: ref.Name} }
+
+// apply makes everything as the objects want it.
+func (g *Gateway) apply(ctx context.Context, w *snapshot) {
+	w.World.HTTP, w.World.HTTPS, w.World.Pool, w.World.Host = g.cfg.HTTP, g.cfg.HTTPS, g.cfg.Pool, g.cfg.Host()
+	w.World.Failed, w.World.Offered = g.failed, g.cfg.Picker.IsValid()
+	if g.plan != nil {
+		w.World.Assigned = g.plan.Assigned
+	}
+	plan := gatewayplan.NewLive(&w.World)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.plan = plan
+	pools := newPools()
+	g.refs = map[name]map[httproute.Ref]bool{}
+	for ref := range plan.Refs {
+		pools.Set(ref, g.pool(ref, w))
+	}
+	for ref := range plan.Pools {
+		p, _ := pools.Get(ref)
+		g.serve(ctx, ref, p, w, pools)
+	}
+	if w.World.Offered {
+		g.offers.Store(newOffers(plan.Plan, pools))
+	}
+	failed := map[netip.AddrPort]string{}
+	for at, p := range plan.Ports {
+		s := g.site(ctx, at, p, pools, w)
+		if running := g.ports[at]; running != nil {
+			if running.site.Load().tls == s.tls {
+				g.retire(running.site.Swap(s))
+				continue
+			}
+			running.stop()
+			g.retire(running.site.Load())
+			delete(g.ports, at)
+		}
+		running, err := listen(ctx, at, s, &g.open, g.mirrors, g.seen, g.cfg.Proxies, g.cfg.Sockets)
+		if err != nil {
+			failed[at] = err.Error()
+			klog.FromContext(ctx).Error(err, "The gateway cannot listen; trying again", "after", retryAfter)
+			continue
+		}
+		g.ports[at] = running
+	}
+	for at, running := range g.ports {
+		if plan.Ports[at] == nil {
+			delete(g.ports, at)
+			_ = g.cfg.Sockets.Forget(fdstore.Name(SocketPrefix, at.String())) // it listens a little longer else
+			g.retire(running.site.Load())
+			g.closed.Go(func() { running.stop() })
+		}
+	}
+	g.cfg.Sockets.Rest()
+	for ref, p := range g.pools.All() { // after no site has it
+		if _, stays := pools.Get(ref); !stays {
+			g.retired[ref] = p
+		}
+	}
+	g.pools = pools
+	g.release()
+	g.seen.figures.keep(servedRoutes(plan.Plan))
+	changed := len(failed) != len(g.failed)
+	for at, why := range failed {
+		changed = changed || g.failed[at] != why
+	}
+	g.failed = failed
+	if changed { // the statuses tell
+		plan.Fail(failed)
+	}
+	g.writer.All(&w.World, plan.Plan)
+	w.World.Ingresses, w.World.HTTPRoutes, w.World.GRPCRoutes = nil, nil, nil // the plan has those that it needs
+}
+
+// pool returns the pool of a backend, which has its endpoints. The lock is held.
+func (g *Gateway) pool(ref httproute.Ref, s *snapshot) *pool {
+	p := g.known(ref)
+	if p == nil {
+		p = newPool()
+	}
+	g.traffic.set(p, g.endpointsOf(s, g.plan, ref))
+	of := serviceOf(ref)
+	if g.refs[of] == nil {
+		g.refs[of] = map[httproute.Ref]bool{}
+	}
+	g.refs[of][ref] = true
+	return p
+}
+
+// follow makes what the gateway serves what changed objects want. It is false when the whole world is needed.
+func (g *Gateway) follow(s *snapshot) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.plan == nil {
+		return false
+	}
+	touched, ok := g.plan.Change(&s.changes)
+	if !ok {
+		return false
+	}
+	missing := map[name]bool{}
+	for _, ref := range touched.New {
+		missing[serviceOf(ref)] = true
+	}
+	for of := range touched.Services { // any order: into maps
+		missing[of], s.changed[of] = true, true
+	}
+	g.feed.endpointsOf(s, missing)
+	for _, ref := range touched.New {
+		g.pools = g.pools.With(ref, g.pool(ref, s))
+	}
+	before := g.pools
+	for _, ref := range touched.Gone {
+		g.pools = g.pools.Without(ref)
+		of := serviceOf(ref)
+		if delete(g.refs[of], ref); len(g.refs[of]) == 0 {
+			delete(g.refs, of)
+		}
+	}
+	for at := range touched.Ports {
+		if running := g.ports[at]; running != nil {
+			g.retire(running.site.Swap(running.site.Load().with(g.plan.Ports[at].Table, g.pools)))
+		}
+	}
+	for _, ref := range touched.Gone {
+		g.retired[ref], _ = before.Get(ref)
+	}
+	g.release()
+	for of := range s.changes.HTTPRoutes { // any order: each by itself
+		g.forget("HTTPRoute", of, g.plan.HTTPRoutes[of] == nil)
+	}
+	for of := range s.changes.GRPCRoutes {
+		g.forget("GRPCRoute", of, g.plan.GRPCRoutes[of] == nil)
+	}
+	for of := range s.changes.Ingresses {
+		_, planned := g.plan.Ingresses[of]
+		g.forget("Ingress", of, !planned)
+	}
+	g.writer.Some(touched, g.plan)
+	return true
+}
+
+// forget ends the metrics of a route that has gone.
+func (g *Gateway) forget(kind string, of name, gone bool) {
+	if gone {
+		g.seen.figures.forget(routeKey{kind, of.Namespace, of.Name})
+	}
+}
+
+// with is the site with other routes.
+func (s *site) with(table *httproute.Table, pools poolMap) *site {
+	return &site{table: table, port: s.port, tls: s.tls, certs: s.certs, clients: s.clients, streams: s.streams,
+		pools: pools, emptied: s.emptied}
+}
+
+// site is what a port serves.
+func (g *Gateway) site(ctx context.Context, at netip.AddrPort, p *gatewayplan.Port, pools poolMap,
+	w *snapshot) *site {
+	s := &site{port: int32(at.Port()), tls: p.TLS, certs: newCertificates(), clients: p.Clients, pools: pools,
+		emptied: g.emptied, table: p.Table}
+	for _, c := range p.Certificates {
+		for _, name := range c.Secrets {
+			if cert := w.certificates[name]; cert != nil {
+				s.certs.add(c.Host, cert)
+			}
+		}
+	}
+	for _, st := range p.Streams {
+		s.streams = append(s.streams, stream{st})
+	}
+	if p.Default {
+		if g.fallback == nil {
+			var err error
+			if g.fallback, err = selfSigned(g.cfg.Now()); err != nil {
+				klog.FromContext(ctx).Error(err, "Connections for unknown names will fail")
+			}
+		}
+		s.certs.fallback = g.fallback
+	}
+	return s
+}
+
+// update gives pools new endpoints.
+func (g *Gateway) update(ctx context.Context, changes *snapshot) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for of := range changes.changed { // any order: each pool by itself
+		for ref := range g.refs[of] {
+			if p, known := g.pools.Get(ref); known && ref.Pool == "" {
+				g.traffic.set(p, changes.endpoints(ref))
+			}
+		}
+	}
+	for ref := range changes.touched {
+		if p, known := g.pools.Get(ref); known {
+			g.updatePool(ctx, ref, p, changes)
+		}
+	}
+	for ref, p := range g.retired {
+		if ref.Pool == "" && changes.changed[serviceOf(ref)] {
+			g.traffic.set(p, changes.endpoints(ref))
+		}
+		if changes.touched[ref] {
+			g.updatePool(ctx, ref, p, changes)
+		}
+	}
+}
+
+func (g *Gateway) updatePool(ctx context.Context, ref httproute.Ref, p *pool, changes *snapshot) {
+	g.traffic.set(p, g.endpointsOf(changes, g.plan, ref))
+	g.serve(ctx, ref, p, changes, g.pools)
+}

@@ -1,0 +1,134 @@
+package gateway
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"carob/internal/core/gatewayplan"
+)
+
+// note remembers an object that has changed; its last state counts.
+func note[T any](into *map[name]T, of name, o T) {
+	if *into == nil {
+		*into = map[name]T{}
+	}
+	(*into)[of] = o
+}
+
+// noting remembers what changes of a kind.
+func noting[T interface {
+	comparable
+	metav1.Object
+}](into *map[name]T) func(before, after T) {
+	return func(before, after T) { note(into, eitherName(before, after), after) }
+}
+
+// eitherName is the name of an object that was or is.
+func eitherName[T interface {
+	comparable
+	metav1.Object
+}](before, after T) name {
+	var none T
+	if after == none {
+		return nameOf(before)
+	}
+	return nameOf(after)
+}
+
+// classChanged counts anew whose Ingresses are carob's. The lock is held.
+func (f *feed) classChanged() {
+	f.serving = 0
+	classes := values(f.classes.all)
+	for _, in := range f.ingresses.all {
+		if gatewayplan.Serves(in, classes) {
+			f.serving++
+		}
+	}
+	f.plan = true
+	poke(f.restage)
+}
+
+// ingressChanged notes a changed Ingress. The lock is held.
+func (f *feed) ingressChanged(before, after *networkingv1.Ingress) {
+	classes, was := values(f.classes.all), f.serving
+	if before != nil && gatewayplan.Serves(before, classes) {
+		f.serving--
+	}
+	if after != nil && gatewayplan.Serves(after, classes) {
+		f.serving++
+	}
+	note(&f.changes.Ingresses, eitherName(before, after), after)
+	if (was == 0) != (f.serving == 0) {
+		f.plan = true
+		poke(f.restage)
+	}
+}
+
+// serviceChanged notes a Service if a plan can learn from it. The lock is held.
+func (f *feed) serviceChanged(before, after *corev1.Service) {
+	if before == nil || after == nil || !gatewayplan.SameService(before, after) {
+		note(&f.changes.Services, eitherName(before, after), after)
+	}
+}
+
+// namespaceChanged notes a namespace with other labels. The lock is held.
+func (f *feed) namespaceChanged(before, after *corev1.Namespace) {
+	switch {
+	case after == nil:
+		noteLabels(&f.changes.Namespaces, before.Name, nil)
+	case before == nil || !sameLabels(before.Labels, after.Labels):
+		set := labels.Set(after.Labels)
+		if set == nil {
+			set = labels.Set{}
+		}
+		noteLabels(&f.changes.Namespaces, after.Name, set)
+	}
+}
+
+func noteLabels(into *map[string]labels.Set, of string, set labels.Set) {
+	if *into == nil {
+		*into = map[string]labels.Set{}
+	}
+	(*into)[of] = set
+}
+
+// gatewayChanged tells a new status, which the gateway writes itself, from the rest. The lock is held.
+func (f *feed) gatewayChanged(before, after *gatewayv1.Gateway) {
+	if before != nil && after != nil && gatewayplan.SameGateway(before, after) {
+		note(&f.changes.Gateways, nameOf(after), after)
+		return
+	}
+	f.plan = true
+	poke(f.restage)
+}
+
+// listenerSetChanged is gatewayChanged for ListenerSets.
+func (f *feed) listenerSetChanged(before, after *gatewayv1.ListenerSet) {
+	if before != nil && after != nil && gatewayplan.SameListenerSet(before, after) {
+		note(&f.changes.ListenerSets, nameOf(after), after)
+		return
+	}
+	f.plan = true
+}
+
+// policyChanged is gatewayChanged for policies.
+func (f *feed) policyChanged(before, after *gatewayv1.BackendTLSPolicy) {
+	if before != nil && after != nil && gatewayplan.SamePolicy(before, after) {
+		note(&f.changes.Policies, nameOf(after), after)
+		return
+	}
+	f.plan = true
+}
+
+// endpointsOf adds the endpoints of Services to a snapshot.
+func (f *feed) endpointsOf(s *snapshot, all map[name]bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for of := range all { // any order: into maps
+		s.services[of] = f.services.all[of]
+		s.slices[of] = sorted(f.ofService[of])
+	}
+}

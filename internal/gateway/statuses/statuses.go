@@ -1,0 +1,417 @@
+// Package statuses stores the statuses of Ingresses and of the objects of the Gateway API and its inference extension.
+// Package gateway drives it with plans of core/gatewayplan.
+package statuses
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"carob/internal/core/gatewayplan"
+	"carob/internal/core/gatewayplan/inferenceapi"
+	"carob/internal/core/httproute"
+)
+
+// Config is what a Writer needs.
+type Config struct {
+	Client kubernetes.Interface // for Ingresses
+	REST   *rest.Config         // for the rest; nil: only Ingresses are written
+	Events record.EventRecorder
+	Now    func() time.Time
+}
+
+type name = types.NamespacedName
+
+func nameOf(o metav1.Object) name { return name{Namespace: o.GetNamespace(), Name: o.GetName()} }
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Writer stores statuses and events, one after the other. Of several for one object it stores the newest; a conflict is
+// no error, because the change that it stands for leads to another status.
+type Writer struct {
+	cfg  Config
+	rest rest.Interface
+	pool map[string]rest.Interface // clients of the inference extension, by group
+	wake chan struct{}             // capacity 1
+
+	mu    sync.Mutex
+	queue []objectKey // each once
+	jobs  map[objectKey]job
+
+	told map[types.UID]string // problems of Ingresses
+}
+
+// objectKey names an object.
+type objectKey struct {
+	resource string
+	name
+}
+
+// job stores the status of one object if the stored one says something else. It is false when it has to be tried again.
+type job func(ctx context.Context, now metav1.Time) bool
+
+// New returns a writer that does nothing before Run.
+func New(cfg Config) *Writer {
+	return &Writer{cfg: cfg, wake: make(chan struct{}, 1), jobs: map[objectKey]job{}, told: map[types.UID]string{}}
+}
+
+// All stores the statuses of a world, and no others.
+func (w *Writer) All(world *gatewayplan.World, plan *gatewayplan.Plan) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.queue = nil
+	clear(w.jobs)
+	for _, c := range world.GatewayClasses {
+		w.class(c, plan)
+	}
+	for _, in := range world.Ingresses {
+		w.ingress(in, world.Classes, plan)
+	}
+	w.objects(&gatewayplan.Touched{Gateways: world.Gateways, ListenerSets: world.ListenerSets,
+		HTTPRoutes: world.HTTPRoutes, GRPCRoutes: world.GRPCRoutes, Policies: world.Policies}, plan)
+	for _, r := range world.TLSRoutes {
+		if parents, known := plan.TLSRoutes[nameOf(r)]; known {
+			w.add("tlsroutes", r, func(ctx context.Context, now metav1.Time) bool {
+				parents, changed := gatewayplan.Parents(r.Status.Parents, parents, now)
+				if !changed {
+					return true
+				}
+				r := r.DeepCopy()
+				r.Status.Parents = parents
+				return w.put(ctx, r, "tlsroutes", r)
+			})
+		}
+	}
+	if in := world.Inference; in != nil {
+		w.add("inference", &metav1.ObjectMeta{}, func(ctx context.Context, now metav1.Time) bool {
+			return w.storePools(ctx, in, plan, now)
+		})
+	}
+	poke(w.wake)
+}
+
+// Some stores the statuses of objects that were touched.
+func (w *Writer) Some(t *gatewayplan.Touched, plan *gatewayplan.Live) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, in := range t.Ingresses {
+		w.ingress(in, plan.IngressClasses(), plan.Plan)
+	}
+	w.objects(t, plan.Plan)
+	poke(w.wake)
+}
+
+// add puts a job into the queue. The lock is held.
+func (w *Writer) add(resource string, o metav1.Object, do job) {
+	key := objectKey{resource, nameOf(o)}
+	if _, queued := w.jobs[key]; !queued {
+		w.queue = append(w.queue, key)
+	}
+	w.jobs[key] = do
+}
+
+// next takes a job.
+func (w *Writer) next() (objectKey, job) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.queue) == 0 {
+		w.queue = nil
+		return objectKey{}, nil
+	}
+	key := w.queue[0]
+	w.queue = w.queue[1:]
+	do := w.jobs[key]
+	delete(w.jobs, key)
+	return key, do
+}
+
+// again is the wait after a status could not be stored.
+const again = time.Second
+
+// Run stores statuses until ctx ends.
+func (w *Writer) Run(ctx context.Context) {
+	if w.cfg.REST != nil {
+		w.rest, _ = GatewayClient(w.cfg.REST) // the feed has logged what is wrong
+		w.pool, _ = PoolClients(w.cfg.REST)
+	}
+	retry := time.NewTimer(0)
+	defer retry.Stop()
+	retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		case <-retry.C:
+		}
+		if !w.store(ctx) {
+			retry.Reset(again)
+		}
+	}
+}
+
+// store does what is in the queue. What failed is there again then, unless there is something newer.
+func (w *Writer) store(ctx context.Context) (ok bool) {
+	failed := map[objectKey]job{}
+	for ctx.Err() == nil {
+		key, do := w.next()
+		if do == nil {
+			break
+		}
+		delete(failed, key)
+		if !do(ctx, metav1.NewTime(w.cfg.Now().Truncate(time.Second))) {
+			failed[key] = do
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for key, do := range failed { // any order: each for itself
+		if _, newer := w.jobs[key]; !newer {
+			w.queue = append(w.queue, key)
+			w.jobs[key] = do
+		}
+	}
+	return len(failed) == 0
+}
+
+// put stores the status of an object of the Gateway API.
+func (w *Writer) put(ctx context.Context, o runtime.Object, resource string, meta metav1.Object) bool {
+	if w.rest == nil {
+		return true
+	}
+	req := w.rest.Put().Resource(resource).Name(meta.GetName()).SubResource("status").Body(o)
+	if meta.GetNamespace() != "" {
+		req = req.Namespace(meta.GetNamespace())
+	}
+	return w.done(ctx, req.Do(ctx).Error(), resource, meta)
+}
+
+func (w *Writer) class(c *gatewayv1.GatewayClass, plan *gatewayplan.Plan) {
+	conditions, known := plan.Classes[c.Name]
+	if !known {
+		return
+	}
+	w.add("gatewayclasses", c, func(ctx context.Context, now metav1.Time) bool {
+		conditions := gatewayplan.Conditions(c.Status.Conditions, conditions, now)
+		features := Features()
+		if equality.Semantic.DeepEqual(conditions, c.Status.Conditions) &&
+			slices.Equal(features, c.Status.SupportedFeatures) {
+			return true
+		}
+		c := c.DeepCopy()
+		c.Status.Conditions, c.Status.SupportedFeatures = conditions, features
+		return w.put(ctx, c, "gatewayclasses", c)
+	})
+}
+
+// objects adds the statuses of objects of the Gateway API. The lock is held.
+func (w *Writer) objects(t *gatewayplan.Touched, plan *gatewayplan.Plan) {
+	for _, g := range t.Gateways {
+		if s, known := plan.Gateways[nameOf(g)]; known {
+			w.add("gateways", g, func(ctx context.Context, now metav1.Time) bool {
+				s, changed := gatewayplan.GatewayStatus(&g.Status, s, now)
+				if !changed {
+					return true
+				}
+				g := g.DeepCopy()
+				g.Status = s
+				return w.put(ctx, g, "gateways", g)
+			})
+		}
+	}
+	for _, l := range t.ListenerSets {
+		if s, known := plan.ListenerSets[nameOf(l)]; known {
+			w.add("listenersets", l, func(ctx context.Context, now metav1.Time) bool {
+				s, changed := gatewayplan.ListenerSetStatus(&l.Status, s, now)
+				if !changed {
+					return true
+				}
+				l := l.DeepCopy()
+				l.Status = s
+				return w.put(ctx, l, "listenersets", l)
+			})
+		}
+	}
+	for _, r := range t.HTTPRoutes {
+		if parents, known := plan.HTTPRoutes[nameOf(r)]; known {
+			w.add("httproutes", r, func(ctx context.Context, now metav1.Time) bool {
+				parents, changed := gatewayplan.Parents(r.Status.Parents, parents, now)
+				if !changed {
+					return true
+				}
+				r := r.DeepCopy()
+				r.Status.Parents = parents
+				return w.put(ctx, r, "httproutes", r)
+			})
+		}
+	}
+	for _, r := range t.GRPCRoutes {
+		if parents, known := plan.GRPCRoutes[nameOf(r)]; known {
+			w.add("grpcroutes", r, func(ctx context.Context, now metav1.Time) bool {
+				parents, changed := gatewayplan.Parents(r.Status.Parents, parents, now)
+				if !changed {
+					return true
+				}
+				r := r.DeepCopy()
+				r.Status.Parents = parents
+				return w.put(ctx, r, "grpcroutes", r)
+			})
+		}
+	}
+	for _, p := range t.Policies {
+		if ancestors, known := plan.Policies[nameOf(p)]; known {
+			w.add("backendtlspolicies", p, func(ctx context.Context, now metav1.Time) bool {
+				ancestors, changed := gatewayplan.Ancestors(p.Status.Ancestors, ancestors, now)
+				if !changed {
+					return true
+				}
+				p := p.DeepCopy()
+				p.Status.Ancestors = ancestors
+				return w.put(ctx, p, "backendtlspolicies", p)
+			})
+		}
+	}
+}
+
+// done reports whether nothing has to be tried again.
+func (w *Writer) done(ctx context.Context, err error, resource string, o metav1.Object) bool {
+	if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) || ctx.Err() != nil {
+		return true
+	}
+	klog.FromContext(ctx).Error(err, "Cannot store a status; trying again", "resource", resource, "object", nameOf(o))
+	return false
+}
+
+// ingress stores the status of an Ingress, and tells its problems once. An Ingress of another class is left alone.
+func (w *Writer) ingress(in *networkingv1.Ingress, classes []*networkingv1.IngressClass, plan *gatewayplan.Plan) {
+	if !gatewayplan.Serves(in, classes) {
+		return
+	}
+	r := plan.Ingresses[nameOf(in)]
+	w.add("ingresses", in, func(ctx context.Context, _ metav1.Time) bool {
+		var text strings.Builder
+		for _, p := range r.Problems {
+			fmt.Fprintf(&text, "%s: %s\n", p.Reason, p.Message)
+		}
+		if w.told[in.UID] != text.String() {
+			w.told[in.UID] = text.String()
+			for _, p := range r.Problems {
+				w.cfg.Events.Event(in, corev1.EventTypeWarning, p.Reason, p.Message)
+			}
+		}
+		if equality.Semantic.DeepEqual(in.Status.LoadBalancer.Ingress, r.Addresses) {
+			return true
+		}
+		in := in.DeepCopy()
+		in.Status.LoadBalancer.Ingress = r.Addresses
+		_, err := w.cfg.Client.NetworkingV1().Ingresses(in.Namespace).UpdateStatus(ctx, in, metav1.UpdateOptions{})
+		return w.done(ctx, err, "ingresses", in)
+	})
+}
+
+// Features are the features of the Gateway API that the conformance tests show, in order.
+func Features() []gatewayv1.SupportedFeature {
+	names := []gatewayv1.FeatureName{"BackendTLSPolicy", "BackendTLSPolicySANValidation", "GRPCRoute",
+		"GRPCRouteNamedRouteRule", "Gateway", "GatewayAddressEmpty", "GatewayBackendClientCertificate", "GatewayFrontendClientCertificateValidation",
+		"GatewayFrontendClientCertificateValidationInsecureFallback", "GatewayHTTPListenerIsolation",
+		"GatewayHTTPSListenerDetectMisdirectedRequests", "GatewayPort8080", "GatewayStaticAddresses",
+		"HTTPRoute", "HTTPRoute303RedirectStatusCode", "HTTPRoute307RedirectStatusCode",
+		"HTTPRoute308RedirectStatusCode",
+		"HTTPRouteBackendProtocolH2C", "HTTPRouteBackendProtocolWebSocket", "HTTPRouteBackendRequestHeaderModification",
+		"HTTPRouteBackendTimeout", "HTTPRouteCORS", "HTTPRouteDestinationPortMatching", "HTTPRouteHostRewrite",
+		"HTTPRouteMethodMatching", "HTTPRouteNamedRouteRule", "HTTPRouteParentRefPort", "HTTPRoutePathRedirect",
+		"HTTPRoutePathRewrite", "HTTPRoutePortRedirect", "HTTPRouteQueryParamMatching", "HTTPRouteRequestMirror",
+		"HTTPRouteRequestMultipleMirrors", "HTTPRouteRequestPercentageMirror", "HTTPRouteRequestTimeout",
+		"HTTPRouteResponseHeaderModification", "HTTPRouteSchemeRedirect", "ListenerSet", "ReferenceGrant", "TLSRoute",
+		"TLSRouteModeMixed", "TLSRouteModeTerminate"}
+	out := make([]gatewayv1.SupportedFeature, 0, len(names))
+	for _, n := range names {
+		out = append(out, gatewayv1.SupportedFeature{Name: n})
+	}
+	return out
+}
+
+// storePools writes the statuses of the inference extension that differ.
+func (w *Writer) storePools(ctx context.Context, in *gatewayplan.Inference, plan *gatewayplan.Plan,
+	now metav1.Time) (ok bool) {
+	if w.pool == nil {
+		return true
+	}
+	ok = true
+	put := func(o runtime.Object, group, resource string, meta metav1.Object) {
+		if ctx.Err() != nil {
+			return
+		}
+		err := w.pool[group].Put().Resource(resource).Namespace(meta.GetNamespace()).Name(meta.GetName()).
+			SubResource("status").Body(o).Do(ctx).Error()
+		ok = w.done(ctx, err, resource, meta) && ok
+	}
+	for _, p := range in.Pools {
+		ref := httproute.Ref{Namespace: p.Namespace, Name: p.Name, Pool: inferenceapi.Group}
+		if s, changed := gatewayplan.PoolParents(ref, p.Status.Parents, plan.PoolStatus[ref], now); changed {
+			p = p.DeepCopy()
+			p.Status.Parents = s
+			put(p, inferenceapi.Group, "inferencepools", p)
+		}
+	}
+	for _, p := range in.OldPools {
+		ref := httproute.Ref{Namespace: p.Namespace, Name: p.Name, Pool: inferenceapi.OldGroup}
+		if s, changed := gatewayplan.PoolParents(ref, p.Status.Parents, plan.PoolStatus[ref], now); changed {
+			p = p.DeepCopy()
+			p.Status.Parents = s
+			put(p, inferenceapi.OldGroup, "inferencepools", p)
+		}
+	}
+	for _, o := range in.Models {
+		if s, changed := poolConditions(o.Status.Conditions, plan.Models[nameOf(o)], now); changed {
+			o = o.DeepCopy()
+			o.Status.Conditions = s
+			put(o, inferenceapi.OldGroup, "inferencemodels", o)
+		}
+	}
+	for _, o := range in.Objectives {
+		if s, changed := poolConditions(o.Status.Conditions, plan.Objectives[nameOf(o)], now); changed {
+			o = o.DeepCopy()
+			o.Status.Conditions = s
+			put(o, inferenceapi.OldGroup, "inferenceobjectives", o)
+		}
+	}
+	for _, o := range in.Rewrites {
+		if s, changed := poolConditions(o.Status.Conditions, plan.Rewrites[nameOf(o)], now); changed {
+			o = o.DeepCopy()
+			o.Status.Conditions = s
+			put(o, inferenceapi.OldGroup, "inferencemodelrewrites", o)
+		}
+	}
+	return ok
+}
+
+// poolConditions are those to store. Nothing is said about objects whose pool is not there.
+func poolConditions(stored, now []metav1.Condition, at metav1.Time) ([]metav1.Condition, bool) {
+	if now == nil {
+		return stored, false
+	}
+	out := gatewayplan.Conditions(stored, now, at)
+	return out, !equality.Semantic.DeepEqual(out, stored)
+}
