@@ -37,8 +37,7 @@ func (o *objects) world() *World {
 
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-// liveFrame has Gateways that share ports and hosts, one of them with a certificate for backends, ListenerSets, policies
-// of which two are in conflict, a grant, and an InferencePool whose picker is the Service picker.
+// liveFrame has Gateways that share ports and hosts, ListenerSets, two policies in conflict, and a grant.
 func liveFrame() *objects {
 	w := world()
 	hosts := func(g *gatewayv1.Gateway) *gatewayv1.Gateway { return allowSets(g, gatewayv1.NamespacesFromAll) }
@@ -108,7 +107,8 @@ func (o *objects) change(r *rand.Rand, step int, c *Changes) {
 		in.Spec.Rules = nil
 		for range r.IntN(3) {
 			rule := gatewayv1.HTTPRouteRule{BackendRefs: []gatewayv1.HTTPBackendRef{randomBackend(r), randomBackend(r)},
-				Matches: []gatewayv1.HTTPRouteMatch{{Path: &gatewayv1.HTTPPathMatch{Value: new(pick(r, "/", "/x", "/y"))}}}}
+				Matches: []gatewayv1.HTTPRouteMatch{{Path: &gatewayv1.HTTPPathMatch{
+					Value: new(pick(r, "/", "/x", "/y"))}}}}
 			if r.IntN(4) == 0 {
 				rule.Retry = &gatewayv1.HTTPRouteRetry{} // cannot be served
 			}
