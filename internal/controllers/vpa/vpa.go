@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -493,7 +494,11 @@ func (c *Controller) updateOf(ctx context.Context, v *vpa.VerticalPodAutoscaler,
 			if err != nil {
 				log.V(1).Info("A pod can't be resized in place", "pod", klog.KObj(pod), "err", err)
 				count.failedResize()
-				evict = append(evict, pod)
+				if unknown(err) {
+					round.Resized(pod)
+				} else {
+					evict = append(evict, pod)
+				}
 			} else if done {
 				round.Resized(pod)
 				count.resized()
@@ -508,12 +513,22 @@ func (c *Controller) updateOf(ctx context.Context, v *vpa.VerticalPodAutoscaler,
 		if err := c.evict(ctx, v, pod); err != nil {
 			log.V(1).Info("A pod can't be evicted", "pod", klog.KObj(pod), "err", err)
 			count.failedEviction()
+			if unknown(err) {
+				round.Evicted(pod)
+			}
 			continue
 		}
 		round.Evicted(pod)
 		count.evicted()
 	}
 	return nil
+}
+
+// unknown reports whether a request that failed may have changed the pod all the same: the API server has not said why
+// it did not. Such a pod counts as disturbed, so that no more of a group change than may (W9.53).
+func unknown(err error) bool {
+	var status apierrors.APIStatus
+	return !errors.As(err, &status) || status.Status().Code >= http.StatusInternalServerError
 }
 
 // resize gives a running pod what is recommended (W9.58). It says whether it asked for anything new.

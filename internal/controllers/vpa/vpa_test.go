@@ -220,6 +220,24 @@ func (w *world) target(name string) (cpu, memory int64) {
 	return r.Containers[0].Target.Cpu().MilliValue(), r.Containers[0].Target.Memory().Value()
 }
 
+// A resize of which nobody knows whether it was done is not followed by an eviction in the same look (W9.53).
+func TestResizeWithoutAnswer(t *testing.T) {
+	for _, err := range []error{errors.New("the answer was lost"),
+		apierrors.NewInternalError(errors.New("no time left")), apierrors.NewTimeoutError("no time left", 1)} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, autoscaler("v", vpa.ModeInPlaceOrRecreate))
+			w.refuse = err
+			_, stop := w.run()
+			controllertest.Equal(t, "written after "+err.Error(), w.did)
+			w.refuse = apierrors.NewForbidden(corev1.Resource("pods"), "p", errors.New("no room"))
+			time.Sleep(vpa.Pass)
+			synctest.Wait()
+			controllertest.Equal(t, "written after a refusal", w.did, "evict p p")
+			stop()
+		})
+	}
+}
+
 // A pod that is off is resized in place; when that is refused, it is evicted.
 func TestResizeElseEvict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,0 +1,247 @@
+package vpas
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/workload"
+	"carob/internal/core/workload/vpa"
+	"carob/internal/sim/cluster"
+)
+
+var errBudget = errors.New("the disruption budget does not allow it")
+
+// ready reports whether a pod counts for a disruption budget.
+func ready(p *corev1.Pod) bool {
+	return p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning && workload.Ready(p)
+}
+
+// healthy returns how many pods are, without one.
+func (w *world) healthy(but types.UID) int {
+	n := 0
+	for _, p := range cluster.All[*corev1.Pod](w.API) {
+		if p.UID != but && ready(p) {
+			n++
+		}
+	}
+	return n
+}
+
+// evictable is what the eviction API says.
+func (w *world) evictable(uid types.UID) bool {
+	p, there := w.Get(uid).(*corev1.Pod)
+	return !there || p.Status.Phase == corev1.PodPending || w.healthy(uid) >= w.budget
+}
+
+// asked is a kubelet that gets a resize.
+func (w *world) asked(p *corev1.Pod) {
+	f := fate{until: w.Now.Add(time.Second)}
+	if !w.Calm {
+		f.kind = w.IntN(fates)
+		f.until = w.Now.Add(time.Duration(w.IntN(90)) * time.Minute)
+	}
+	w.resizes[p.UID] = f
+}
+
+// within checks amounts by a policy: minAllowed, which maxAllowed overrules.
+func within(what string, p *vpa.ResourcePolicy, list corev1.ResourceList) {
+	policy := p.ContainerPolicies[0]
+	for name, q := range list { // any order: each is checked
+		if least, there := policy.MinAllowed[name]; there && q.Cmp(least) < 0 {
+			cluster.Break(Bounds, "%s is %s of %s, minAllowed is %s", what, q.String(), name, least.String())
+		}
+		if most, there := policy.MaxAllowed[name]; there && q.Cmp(most) > 0 {
+			cluster.Break(Bounds, "%s is %s of %s, maxAllowed is %s", what, q.String(), name, most.String())
+		}
+	}
+}
+
+// recommended checks a status that is stored, by the policy of the generation that it is for.
+func (w *world) recommended(s vpa.Status) {
+	for _, c := range s.Recommendation.Containers {
+		p := w.policies[*s.ObservedGeneration]
+		within("the target", p, c.Target)
+		within("the lower bound", p, c.LowerBound)
+		within("the upper bound", p, c.UpperBound)
+	}
+}
+
+// sized checks a pod that an autoscaler has sized.
+func (w *world) sized(v *vpa.VerticalPodAutoscaler, p *corev1.Pod) {
+	if v.Status.Recommendation.For("c") != nil {
+		within("the request of a new pod", w.policies[v.Generation], p.Spec.Containers[0].Resources.Requests)
+	}
+}
+
+// sizes reads what a patch asks for.
+func sizes(round *vpa.Round, p *corev1.Pod) corev1.ResourceList {
+	patch, err := round.Patch(p)
+	var ops []struct {
+		Path  string
+		Value json.RawMessage
+	}
+	err = errors.Join(err, json.Unmarshal(patch, &ops))
+	var r corev1.ResourceRequirements
+	for _, op := range ops {
+		if strings.HasPrefix(op.Path, "/spec/containers/0/") {
+			err = errors.Join(err, json.Unmarshal(op.Value, &r))
+		}
+	}
+	if err != nil {
+		panic(err)
+	}
+	return r.Requests
+}
+
+// restarted checks what a process recommends that has read the checkpoints and no new sample. Pods that were killed for
+// their memory meanwhile, or have gone, are news.
+func (w *world) restarted(s vpa.Status, pods []*corev1.Pod, err error) {
+	if err != nil {
+		cluster.Break(Restart, "%v", err)
+	}
+	b := w.before
+	if b == nil || slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
+		for _, c := range p.Status.ContainerStatuses {
+			if t := c.LastTerminationState.Terminated; t != nil && !t.FinishedAt.Time.Before(b.at.Add(-24*time.Hour)) {
+				return true
+			}
+		}
+		return false
+	}) {
+		return
+	}
+	for _, old := range b.status.Recommendation.Containers {
+		now := s.Recommendation.For(old.ContainerName)
+		if now == nil {
+			cluster.Break(Restart, "nothing is recommended any more")
+		}
+		for name, had := range old.UncappedTarget { // any order: each is checked
+			has := now.UncappedTarget[name]
+			if ratio := has.AsApproximateFloat64() / had.AsApproximateFloat64(); ratio < 0.94 || ratio > 1.06 {
+				cluster.Break(Restart, "%s was %s, and is %s", name, had.String(), has.String())
+			}
+		}
+	}
+}
+
+// judge checks one look of the updater by what the controller knew.
+type judge struct {
+	w        *world
+	v        *vpa.VerticalPodAutoscaler
+	live     int // pods of the group
+	running  int
+	taken    int // running pods that were disturbed
+	tolerant int
+	refused  map[types.UID]bool // resizes that the API has refused
+	seen     map[types.UID]*corev1.Pod
+}
+
+func newJudge(w *world, v *vpa.VerticalPodAutoscaler, pods []*corev1.Pod) *judge {
+	j := &judge{w: w, v: v, tolerant: w.replicas / 2, refused: map[types.UID]bool{}, seen: map[types.UID]*corev1.Pod{}}
+	for _, p := range pods {
+		if p.DeletionTimestamp == nil && p.Spec.NodeName != "" && !workload.Terminal(p) {
+			j.live++
+			if p.Status.Phase == corev1.PodRunning {
+				j.running++
+			}
+		}
+		j.seen[p.UID] = p
+	}
+	return j
+}
+
+// disturbed checks what holds for evictions and resizes.
+func (j *judge) disturbed(p *corev1.Pod) {
+	policy := j.v.Spec.UpdatePolicy
+	if m := *policy.UpdateMode; m == vpa.ModeOff || m == vpa.ModeInitial {
+		cluster.Break(Quiet, "pod %s is changed in mode %s", p.Name, m)
+	}
+	least := 2
+	if policy.MinReplicas != nil {
+		least = int(*policy.MinReplicas)
+	}
+	if j.live < least {
+		cluster.Break(Least, "pod %s is changed, one of %d: minReplicas is %d", p.Name, j.live, least)
+	}
+	if p.Status.Phase != corev1.PodRunning {
+		return
+	}
+	j.taken++
+	if left := j.running - j.taken; left < j.w.replicas-j.tolerant &&
+		(j.tolerant > 0 || j.taken > 1 || j.running != j.w.replicas) {
+		cluster.Break(Half, "%d of %d pods, %d of which ran, are changed in one look", j.taken, j.w.replicas, j.running)
+	}
+}
+
+// resized checks a resize.
+func (j *judge) resized(p *corev1.Pod) {
+	for _, c := range j.seen[p.UID].Status.Conditions {
+		if c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress {
+			cluster.Break(Single, "pod %s is resized again, its condition is %s", p.Name, c.Type)
+		}
+	}
+	j.disturbed(p)
+}
+
+// evicted checks an eviction that left so many healthy pods.
+func (j *judge) evicted(p *corev1.Pod, healthy int) {
+	if p.Status.Phase != corev1.PodPending && healthy < j.w.budget {
+		cluster.Break(Budget, "pod %s goes, %d are left of %d", p.Name, healthy, j.w.budget)
+	}
+	if *j.v.Spec.UpdatePolicy.UpdateMode == vpa.ModeInPlaceOrRecreate && !j.refused[p.UID] && !j.failed(p) {
+		cluster.Break(InPlace, "pod %s is evicted", p.Name)
+	}
+	j.disturbed(p)
+}
+
+// failed reports whether a resize of a pod has failed or takes too long.
+func (j *judge) failed(p *corev1.Pod) bool {
+	took := j.w.Now.Sub(j.w.resizes[p.UID].since)
+	return slices.ContainsFunc(j.seen[p.UID].Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodResizePending && (c.Reason == corev1.PodReasonInfeasible || took > 5*time.Minute) ||
+			c.Type == corev1.PodResizeInProgress && took > time.Hour
+	})
+}
+
+// judgeEnd checks what is recommended for a load that has not changed for days, and what pods have.
+func (w *world) judgeEnd() {
+	v := &w.scaler().VerticalPodAutoscaler
+	c := v.Status.Recommendation.For("c")
+	if c == nil {
+		cluster.Break(Ends, "nothing is recommended: %+v", v.Status)
+	}
+	for name, q := range c.UncappedTarget { // any order: each is checked
+		// The end of the bucket that the load is in, and 15 %; the least of a pod.
+		had := float64(w.load.milli)
+		first, floor, got := 10.0, 25.0, float64(q.MilliValue())
+		if name == corev1.ResourceMemory {
+			had, first, floor, got = float64(w.load.bytes), 1e7, 250<<20, float64(q.Value())
+		}
+		if got < had || got > max(floor, (had*1.05+first)*1.15) {
+			cluster.Break(Ends, "%s is recommended of %s, containers use %+v", q.String(), name, w.load)
+		}
+	}
+	if m := v.Mode(); m == vpa.ModeOff || m == vpa.ModeInitial {
+		return
+	}
+	pods := slices.DeleteFunc(cluster.All[*corev1.Pod](w.API), workload.Terminal)
+	if len(pods) != w.replicas {
+		cluster.Break(Ends, "%d pods of %d", len(pods), w.replicas)
+	}
+	for _, p := range pods {
+		has, _ := vpa.Actual(p, "c")
+		for name, q := range has { // any order: each is checked
+			low, high := c.LowerBound[name], c.UpperBound[name]
+			if q.Cmp(low) < 0 || q.Cmp(high) > 0 {
+				cluster.Break(Ends, "pod %s has %s of %s, the bounds are %s and %s", p.Name, q.String(), name, low.String(),
+					high.String())
+			}
+		}
+	}
+}
