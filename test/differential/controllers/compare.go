@@ -20,7 +20,7 @@ import (
 // kinds are what is compared after each step.
 var kinds = []schema.GroupVersionResource{
 	{Version: "v1", Resource: "pods"}, {Version: "v1", Resource: "replicationcontrollers"},
-	{Version: "v1", Resource: "endpoints"},
+	{Version: "v1", Resource: "endpoints"}, {Version: "v1", Resource: "persistentvolumeclaims"},
 	{Group: "apps", Version: "v1", Resource: "deployments"}, {Group: "apps", Version: "v1", Resource: "replicasets"},
 	{Group: "apps", Version: "v1", Resource: "statefulsets"}, {Group: "apps", Version: "v1", Resource: "daemonsets"},
 	{Group: "apps", Version: "v1", Resource: "controllerrevisions"},
@@ -59,6 +59,11 @@ func (c *compared) play(ctx context.Context, steps []step) (different bool, err 
 		}()
 	}
 	for _, s := range c.sides {
+		for i := range nodes { // as earlier histories do not leave them
+			if err := setTaint(ctx, s.client, nodeName(i), false); err != nil {
+				return false, err
+			}
+		}
 		for !s.hasAccount(ctx, c.namespace) {
 			select {
 			case <-ctx.Done():

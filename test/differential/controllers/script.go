@@ -64,7 +64,8 @@ type writer struct {
 
 func (w *writer) request() step {
 	kinds := []func() step{w.deployment, w.deployment, w.deployment, w.replicaSet, w.controller, w.statefulSet,
-		w.statefulSet, w.daemonSet, w.job, w.job, w.cronJob, w.budget, w.service, w.pod}
+		w.statefulSet, w.daemonSet, w.daemonSet, w.job, w.job, w.job, w.cronJob, w.budget, w.service, w.pod,
+		w.change, w.change, w.change, w.change, w.change, w.taintNode}
 	return kinds[w.r.IntN(len(kinds))]()
 }
 
@@ -72,7 +73,7 @@ func (w *writer) request() step {
 func (w *writer) nodes() step {
 	k := w.r.IntN(100)
 	act := func(name string, f func(k *kubelet) error) step { return step{name: "kubelet: " + name, kubelet: f} }
-	switch n := w.r.IntN(10); {
+	switch n := w.r.IntN(12); {
 	case n < 4:
 		return w.run()
 	case n < 6:
@@ -84,6 +85,10 @@ func (w *writer) nodes() step {
 	case n == 8:
 		return act(fmt.Sprintf("pod %d succeeds", k),
 			func(x *kubelet) error { return x.finish(k, corev1.PodSucceeded) })
+	case n == 9:
+		return act(fmt.Sprintf("pod %d is deleted", k), func(x *kubelet) error { return x.drop(k) })
+	case n == 10:
+		return act(fmt.Sprintf("pod %d gets other labels", k), func(x *kubelet) error { return x.relabel(k) })
 	}
 	return act(fmt.Sprintf("pod %d is not ready", k), func(x *kubelet) error { return x.unready(k) })
 }
@@ -101,9 +106,12 @@ func pick[T any](w *writer, from ...T) T { return from[w.r.IntN(len(from))] }
 func labels(name string) map[string]string { return map[string]string{"app": name} }
 
 func (w *writer) template(name string) corev1.PodTemplateSpec {
-	zero := int64(30)
+	grace, class := int64(30), ""
+	if w.r.IntN(12) == 0 {
+		class = "none" // no pod can be created
+	}
 	return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels(name)},
-		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &zero, Containers: []corev1.Container{{Name: "c",
+		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &grace, PriorityClassName: class, Containers: []corev1.Container{{Name: "c",
 			Image: pick(w, "registry.example/a:1", "registry.example/a:2", "registry.example/a:3"),
 			Resources: corev1.ResourceRequirements{
 				Requests: corev1.ResourceList{"cpu": resource.MustParse("10m")}}}}}}
@@ -111,6 +119,17 @@ func (w *writer) template(name string) corev1.PodTemplateSpec {
 
 func meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Labels: map[string]string{"made-by": "script"}}
+}
+
+// least is for how long a pod must be ready: longer than any history takes, or not at all.
+func (w *writer) least() int32 { return pick[int32](w, 0, 0, 0, 0, 7200) }
+
+// told says of a template that no pod can be made of it.
+func told(t corev1.PodTemplateSpec) string {
+	if t.Spec.PriorityClassName != "" {
+		return " refused"
+	}
+	return ""
 }
 
 func (w *writer) count() *int32 { return new(int32(w.r.IntN(5))) }
@@ -177,19 +196,20 @@ func (w *writer) deployment() step {
 	}
 	replicas, t := w.count(), w.template(name)
 	surge, unavailable := w.percent(), w.percent()
-	recreate, paused, limit := w.r.IntN(5) == 0, w.r.IntN(6) == 0, int32(w.r.IntN(3))
+	recreate, paused, limit, least := w.r.IntN(5) == 0, w.r.IntN(6) == 0, int32(w.r.IntN(3)), w.least()
 	return store(w, name, func(c api, ns string) client[*appsv1.Deployment] {
 		return c.AppsV1().Deployments(ns)
 	}, func(d *appsv1.Deployment) {
 		d.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels(name)}
 		d.Spec.Replicas, d.Spec.Template, d.Spec.Paused, d.Spec.RevisionHistoryLimit = replicas, t, paused, &limit
+		d.Spec.MinReadySeconds = least
 		d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
 		if !recreate {
 			d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType,
 				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: surge, MaxUnavailable: unavailable}}
 		}
-	}, fmt.Sprintf("replicas %d image %s surge %v unavailable %v recreate %t paused %t history %d", *replicas,
-		t.Spec.Containers[0].Image, surge, unavailable, recreate, paused, limit))
+	}, fmt.Sprintf("replicas %d image %s surge %v unavailable %v recreate %t paused %t history %d ready %d s%s", *replicas,
+		t.Spec.Containers[0].Image, surge, unavailable, recreate, paused, limit, least, told(t)))
 }
 
 func (w *writer) replicaSet() step {
@@ -199,13 +219,13 @@ func (w *writer) replicaSet() step {
 			return c.AppsV1().ReplicaSets(ns).Delete(ctx, name, o)
 		})
 	}
-	replicas, t := w.count(), w.template(name)
+	replicas, t, least := w.count(), w.template(name), w.least()
 	return store(w, name, func(c api, ns string) client[*appsv1.ReplicaSet] {
 		return c.AppsV1().ReplicaSets(ns)
 	}, func(s *appsv1.ReplicaSet) {
 		s.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels(name)}
-		s.Spec.Replicas, s.Spec.Template = replicas, t
-	}, fmt.Sprintf("replicas %d", *replicas))
+		s.Spec.Replicas, s.Spec.Template, s.Spec.MinReadySeconds = replicas, t, least
+	}, fmt.Sprintf("replicas %d ready %d s%s", *replicas, least, told(t)))
 }
 
 func (w *writer) controller() step {
@@ -220,7 +240,7 @@ func (w *writer) controller() step {
 		return c.CoreV1().ReplicationControllers(ns)
 	}, func(s *corev1.ReplicationController) {
 		s.Spec.Selector, s.Spec.Replicas, s.Spec.Template = labels(name), replicas, &t
-	}, fmt.Sprintf("replicas %d", *replicas))
+	}, fmt.Sprintf("replicas %d%s", *replicas, told(t)))
 }
 
 func (w *writer) statefulSet() step {
@@ -231,7 +251,11 @@ func (w *writer) statefulSet() step {
 		})
 	}
 	replicas, t, partition := w.count(), w.template(name), int32(w.r.IntN(3)/2)
-	onDelete, start := w.r.IntN(6) == 0, int32(w.r.IntN(4)/3)
+	onDelete, start, least := w.r.IntN(6) == 0, int32(w.r.IntN(4)/3), w.least()
+	unavailable := pick(w, nil, nil, new(intstr.FromInt32(1)), new(intstr.FromInt32(2)), new(intstr.FromString("50%")))
+	delete, retain := appsv1.DeletePersistentVolumeClaimRetentionPolicyType, appsv1.RetainPersistentVolumeClaimRetentionPolicyType
+	kept := &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{WhenDeleted: pick(w, retain, delete),
+		WhenScaled: pick(w, retain, delete)}
 	return store(w, name, func(c api, ns string) client[*appsv1.StatefulSet] {
 		return c.AppsV1().StatefulSets(ns)
 	}, func(s *appsv1.StatefulSet) {
@@ -240,14 +264,20 @@ func (w *writer) statefulSet() step {
 		s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: start}
 		if s.ResourceVersion == "" && name == "s1" {
 			s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
+			s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"},
+				Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+					Resources: corev1.VolumeResourceRequirements{
+						Requests: corev1.ResourceList{"storage": resource.MustParse("1Mi")}}}}}
 		}
+		s.Spec.MinReadySeconds, s.Spec.PersistentVolumeClaimRetentionPolicy = least, kept
 		s.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
 		if !onDelete {
 			s.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType,
-				RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: &partition}}
+				RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: &partition, MaxUnavailable: unavailable}}
 		}
-	}, fmt.Sprintf("replicas %d image %s partition %d onDelete %t start %d", *replicas, t.Spec.Containers[0].Image,
-		partition, onDelete, start))
+	}, fmt.Sprintf("replicas %d image %s partition %d onDelete %t start %d unavailable %v ready %d s claims %s %s%s",
+		*replicas, t.Spec.Containers[0].Image, partition, onDelete, start, unavailable, least, kept.WhenDeleted,
+		kept.WhenScaled, told(t)))
 }
 
 func (w *writer) daemonSet() step {
@@ -258,6 +288,10 @@ func (w *writer) daemonSet() step {
 		})
 	}
 	t, node, unavailable := w.template(name), w.r.IntN(5), new(intstr.FromInt32(int32(1+w.r.IntN(2))))
+	surge, onDelete, least := new(intstr.FromInt32(0)), w.r.IntN(6) == 0, w.least()
+	if w.r.IntN(3) == 0 {
+		surge, unavailable = unavailable, surge
+	}
 	if node < 3 {
 		t.Spec.NodeSelector = map[string]string{corev1.LabelHostname: nodeName(node)}
 	}
@@ -267,32 +301,12 @@ func (w *writer) daemonSet() step {
 		s.Spec.Selector, s.Spec.Template = &metav1.LabelSelector{MatchLabels: labels(name)}, t
 		s.Spec.RevisionHistoryLimit = new(int32(1))
 		s.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: appsv1.RollingUpdateDaemonSetStrategyType,
-			RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: unavailable}}
-	}, fmt.Sprintf("image %s, node %d, unavailable %v", t.Spec.Containers[0].Image, node, unavailable))
-}
-
-func (w *writer) job() step {
-	name := pick(w, "j0", "j1", "j2", "j3")
-	if w.there[name] && w.r.IntN(4) == 0 {
-		return w.remove(name, func(ctx context.Context, c api, ns string, o metav1.DeleteOptions) error {
-			return c.BatchV1().Jobs(ns).Delete(ctx, name, o)
-		})
-	}
-	t, completions, parallelism := w.template(name), int32(1+w.r.IntN(4)), int32(w.r.IntN(4))
-	indexed, suspend, backoff := w.r.IntN(2) == 0, w.r.IntN(5) == 0, int32(w.r.IntN(3))
-	t.Labels, t.Spec.RestartPolicy = map[string]string{"job": name}, corev1.RestartPolicyNever
-	return store(w, name, func(c api, ns string) client[*batchv1.Job] { return c.BatchV1().Jobs(ns) },
-		func(j *batchv1.Job) {
-			j.Spec.Parallelism, j.Spec.Suspend = &parallelism, &suspend
-			if j.ResourceVersion != "" {
-				return
-			}
-			j.Spec.Template, j.Spec.Completions, j.Spec.BackoffLimit = t, &completions, &backoff
-			if indexed {
-				j.Spec.CompletionMode = new(batchv1.IndexedCompletion)
-			}
-		}, fmt.Sprintf("completions %d parallelism %d indexed %t suspend %t backoff %d", completions, parallelism,
-			indexed, suspend, backoff))
+			RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: unavailable, MaxSurge: surge}}
+		if s.Spec.MinReadySeconds = least; onDelete {
+			s.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
+		}
+	}, fmt.Sprintf("image %s node %d unavailable %v surge %v onDelete %t ready %d s%s", t.Spec.Containers[0].Image, node,
+		unavailable, surge, onDelete, least, told(t)))
 }
 
 // cronJob makes one that was due last on New Year's Day, so that the name of its Job does not depend on when this runs.
