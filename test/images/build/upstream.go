@@ -34,6 +34,7 @@ var upstream = []image{
 	{name: "glibc-dns-testing", refs: tags(e2eImages+"/glibc-dns-testing", "2.1.1"), make: glibcDNS},
 	{name: "upstream-nginx", refs: tags(e2eImages+"/nginx", "1.27.0-2"), make: nginxAged("old")},
 	{name: "upstream-nginx-new", refs: tags(e2eImages+"/nginx", "1.28.0-2"), make: nginxAged("new")},
+	{name: "resource-consumer", refs: tags(e2eImages+"/resource-consumer", "1.14"), make: resourceConsumer},
 	{name: "etcd", refs: tags("registry.k8s.io/etcd", "3.7.0-0"), make: etcd},
 	{name: "sample-apiserver", refs: tags(e2eImages+"/sample-apiserver", "1.29.2"), make: sampleAPIServer},
 }
@@ -252,6 +253,28 @@ func nginxAged(age string) func(context.Context, *Builder, *ocispec.ImageConfig)
 		t.text("etc/nginx/age", age)
 		return append(layers, &layer{tree: t}), nil
 	}
+}
+
+// resourceConsumer takes the processor time and memory that tests of autoscalers ask it for.
+func resourceConsumer(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, error) {
+	base, err := b.plainBusyboxLayer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stress, err := b.debian().layer(ctx, nil, "stress")
+	if err != nil {
+		return nil, err
+	}
+	t := tree{}
+	for file, pkg := range map[string]string{"consumer": "", "consume-cpu/consume-cpu": "/consume-cpu"} {
+		program, err := b.compileUpstream(ctx, "k8s.io/kubernetes/test/images/resource-consumer"+pkg)
+		if err != nil {
+			return nil, err
+		}
+		t.file(file, 0o755, program)
+	}
+	c.Entrypoint, c.ExposedPorts = []string{"/consumer"}, map[string]struct{}{"8080/tcp": {}}
+	return []*layer{base, {tree: stress}, {tree: t}}, nil
 }
 
 func etcd(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, error) {
