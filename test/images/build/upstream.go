@@ -257,7 +257,7 @@ func nginxAged(age string) func(context.Context, *Builder, *ocispec.ImageConfig)
 
 // resourceConsumer takes the processor time and memory that tests of autoscalers ask it for.
 func resourceConsumer(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, error) {
-	base, err := b.plainBusyboxLayer(ctx)
+	base, err := b.busyboxLayer(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -265,14 +265,17 @@ func resourceConsumer(ctx context.Context, b *Builder, c *ocispec.ImageConfig) (
 	if err != nil {
 		return nil, err
 	}
-	t := tree{}
-	for file, pkg := range map[string]string{"consumer": "", "consume-cpu/consume-cpu": "/consume-cpu"} {
-		program, err := b.compileUpstream(ctx, "k8s.io/kubernetes/test/images/resource-consumer"+pkg)
-		if err != nil {
-			return nil, err
-		}
-		t.file(file, 0o755, program)
+	server, err := b.compileUpstream(ctx, "k8s.io/kubernetes/test/images/resource-consumer")
+	if err != nil {
+		return nil, err
 	}
+	consumes, err := b.compileGo(ctx, "carob/test/images/build/consumecpu")
+	if err != nil {
+		return nil, err
+	}
+	t := tree{}
+	t.file("consumer", 0o755, server)
+	t.file("consume-cpu/consume-cpu", 0o755, consumes)
 	c.Entrypoint, c.ExposedPorts = []string{"/consumer"}, map[string]struct{}{"8080/tcp": {}}
 	return []*layer{base, {tree: stress}, {tree: t}}, nil
 }
