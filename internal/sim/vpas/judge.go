@@ -41,7 +41,8 @@ func (w *world) evictable(uid types.UID) bool {
 
 // asked is a kubelet that gets a resize.
 func (w *world) asked(p *corev1.Pod) {
-	f := fate{until: w.Now.Add(time.Second)}
+	// A second resize that comes while the first is in flight, which the controller has not seen, is the same to it.
+	f := fate{until: w.Now.Add(time.Second), since: w.resizes[p.UID].since}
 	if !w.Calm {
 		f.kind = w.IntN(fates)
 		f.until = w.Now.Add(time.Duration(w.IntN(90)) * time.Minute)
@@ -239,8 +240,8 @@ func (w *world) judgeEnd() {
 		for name, q := range has { // any order: each is checked
 			low, high := c.LowerBound[name], c.UpperBound[name]
 			if q.Cmp(low) < 0 || q.Cmp(high) > 0 {
-				cluster.Break(Ends, "pod %s has %s of %s, the bounds are %s and %s", p.Name, q.String(), name, low.String(),
-					high.String())
+				cluster.Break(Ends, "pod %s has %s of %s, the bounds are %s and %s", p.Name, q.String(), name,
+					low.String(), high.String())
 			}
 		}
 	}

@@ -31,7 +31,7 @@ const (
 	InPlace cluster.Promise = "InPlaceOrRecreate evicts only pods that can't be resized in place (W9.58, W9.59)"
 	Single  cluster.Promise = "while a resize is in flight no other is asked for (W9.59)"
 	Restart cluster.Promise = "a restart changes no recommendation (W9.37)"
-	Ends    cluster.Promise = "when trouble ends, the recommendation follows usage, pods follow it, and rest (W9.28, W9.54)"
+	Ends    cluster.Promise = "in the end the recommendation follows usage, pods follow it, and rest (W9.28, W9.54)"
 )
 
 // Sabotage breaks the controller in one way; the zero value breaks nothing.
@@ -253,7 +253,8 @@ func (w *world) kubelets() {
 		case p.Status.Phase == corev1.PodPending:
 			change(func(p *corev1.Pod) {
 				p.Status = corev1.PodStatus{Phase: corev1.PodRunning, StartTime: new(metav1.NewTime(w.Now)),
-					ContainerStatuses: []corev1.ContainerStatus{{Name: "c", Resources: p.Spec.Containers[0].Resources.DeepCopy()}}}
+					ContainerStatuses: []corev1.ContainerStatus{{Name: "c",
+						Resources: p.Spec.Containers[0].Resources.DeepCopy()}}}
 				workloadReady(p, w.Now)
 			})
 		case w.resizes[p.UID] != fate{}:

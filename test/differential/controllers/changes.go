@@ -101,7 +101,9 @@ func (w *writer) undo(name string) step {
 			if err != nil {
 				return err
 			}
-			owned := slices.DeleteFunc(list.Items, func(s appsv1.ReplicaSet) bool { return !metav1.IsControlledBy(&s, d) })
+			owned := slices.DeleteFunc(list.Items, func(s appsv1.ReplicaSet) bool {
+				return !metav1.IsControlledBy(&s, d)
+			})
 			slices.SortFunc(owned, func(a, b appsv1.ReplicaSet) int { return cmp.Compare(revision(&b), revision(&a)) })
 			if len(owned) < 2 {
 				return errors.New("no revision before this one")

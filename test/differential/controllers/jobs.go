@@ -65,8 +65,8 @@ func (w *writer) jobSpec(name string) *batchv1.JobSpec {
 		if perIndex {
 			actions = append(actions, batchv1.PodFailurePolicyActionFailIndex)
 		}
-		s.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{Action: pick(w, actions...),
-			OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{
+		s.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
+			Action: pick(w, actions...), OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{
 				Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{1}}}}}
 	}
 	if policy || w.r.IntN(3) == 0 {

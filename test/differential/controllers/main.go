@@ -52,7 +52,8 @@ var upstreams = []string{"replicaset-controller", "replicationcontroller-control
 	"statefulset-controller", "daemonset-controller", "job-controller", "cronjob-controller",
 	"horizontal-pod-autoscaler-controller", "disruption-controller", "endpointslice-controller",
 	"endpoints-controller", "ttl-after-finished-controller", "persistentvolumeclaim-protection-controller",
-	"persistentvolume-binder-controller", "garbage-collector-controller", "serviceaccount-controller", "namespace-controller"}
+	"persistentvolume-binder-controller", "garbage-collector-controller", "serviceaccount-controller",
+	"namespace-controller"}
 
 func run(ctx context.Context) error {
 	upstream := flag.String("upstream", "", "program of upstream's kube-controller-manager, or self")

@@ -111,10 +111,11 @@ func (w *writer) template(name string) corev1.PodTemplateSpec {
 		class = "none" // no pod can be created
 	}
 	return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels(name)},
-		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &grace, PriorityClassName: class, Containers: []corev1.Container{{Name: "c",
-			Image: pick(w, "registry.example/a:1", "registry.example/a:2", "registry.example/a:3"),
-			Resources: corev1.ResourceRequirements{
-				Requests: corev1.ResourceList{"cpu": resource.MustParse("10m")}}}}}}
+		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &grace, PriorityClassName: class,
+			Containers: []corev1.Container{{Name: "c",
+				Image: pick(w, "registry.example/a:1", "registry.example/a:2", "registry.example/a:3"),
+				Resources: corev1.ResourceRequirements{
+					Requests: corev1.ResourceList{"cpu": resource.MustParse("10m")}}}}}}
 }
 
 func meta(name string) metav1.ObjectMeta {
@@ -208,7 +209,8 @@ func (w *writer) deployment() step {
 			d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType,
 				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: surge, MaxUnavailable: unavailable}}
 		}
-	}, fmt.Sprintf("replicas %d image %s surge %v unavailable %v recreate %t paused %t history %d ready %d s%s", *replicas,
+	}, fmt.Sprintf("replicas %d image %s surge %v unavailable %v recreate %t paused %t history %d ready %d s%s",
+		*replicas,
 		t.Spec.Containers[0].Image, surge, unavailable, recreate, paused, limit, least, told(t)))
 }
 
@@ -253,9 +255,10 @@ func (w *writer) statefulSet() step {
 	replicas, t, partition := w.count(), w.template(name), int32(w.r.IntN(3)/2)
 	onDelete, start, least := w.r.IntN(6) == 0, int32(w.r.IntN(4)/3), w.least()
 	unavailable := pick(w, nil, nil, new(intstr.FromInt32(1)), new(intstr.FromInt32(2)), new(intstr.FromString("50%")))
-	delete, retain := appsv1.DeletePersistentVolumeClaimRetentionPolicyType, appsv1.RetainPersistentVolumeClaimRetentionPolicyType
-	kept := &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{WhenDeleted: pick(w, retain, delete),
-		WhenScaled: pick(w, retain, delete)}
+	remove := appsv1.DeletePersistentVolumeClaimRetentionPolicyType
+	retain := appsv1.RetainPersistentVolumeClaimRetentionPolicyType
+	kept := &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{WhenDeleted: pick(w, retain, remove),
+		WhenScaled: pick(w, retain, remove)}
 	return store(w, name, func(c api, ns string) client[*appsv1.StatefulSet] {
 		return c.AppsV1().StatefulSets(ns)
 	}, func(s *appsv1.StatefulSet) {
@@ -265,7 +268,8 @@ func (w *writer) statefulSet() step {
 		if s.ResourceVersion == "" && name == "s1" {
 			s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
 			s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"},
-				Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Spec: corev1.PersistentVolumeClaimSpec{
+					AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 					Resources: corev1.VolumeResourceRequirements{
 						Requests: corev1.ResourceList{"storage": resource.MustParse("1Mi")}}}}}
 		}
@@ -273,7 +277,8 @@ func (w *writer) statefulSet() step {
 		s.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
 		if !onDelete {
 			s.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType,
-				RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: &partition, MaxUnavailable: unavailable}}
+				RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: &partition,
+					MaxUnavailable: unavailable}}
 		}
 	}, fmt.Sprintf("replicas %d image %s partition %d onDelete %t start %d unavailable %v ready %d s claims %s %s%s",
 		*replicas, t.Spec.Containers[0].Image, partition, onDelete, start, unavailable, least, kept.WhenDeleted,
@@ -305,8 +310,8 @@ func (w *writer) daemonSet() step {
 		if s.Spec.MinReadySeconds = least; onDelete {
 			s.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
 		}
-	}, fmt.Sprintf("image %s node %d unavailable %v surge %v onDelete %t ready %d s%s", t.Spec.Containers[0].Image, node,
-		unavailable, surge, onDelete, least, told(t)))
+	}, fmt.Sprintf("image %s node %d unavailable %v surge %v onDelete %t ready %d s%s",
+		t.Spec.Containers[0].Image, node, unavailable, surge, onDelete, least, told(t)))
 }
 
 // cronJob makes one that was due last on New Year's Day, so that the name of its Job does not depend on when this runs.

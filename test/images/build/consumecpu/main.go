@@ -1,5 +1,6 @@
-// consumecpu uses so many milli-cores, one core at most, for so many seconds. It is the program consume-cpu of upstream's
-// image resource-consumer, whose own depends on a module that the suite's go.sum does not have.
+// consumecpu uses so many milli-cores, one core at most, for so many seconds. It is the program
+// consume-cpu of upstream's image resource-consumer, whose own depends on a module that the suite's
+// go.sum does not have.
 package main
 
 import (
