@@ -219,7 +219,7 @@ func unopened(tb testing.TB, dir, cgroup string) *world {
 	w := &world{tb: tb, dir: dir}
 	w.cfg = Config{
 		RootDir: filepath.Join(dir, "root"), StateDir: filepath.Join(dir, "state"),
-		CgroupRoot: cgroup,
+		CgroupRoot: cgroup, SandboxPool: 1,
 		Images: &dirImages{dir: filepath.Join(dir, "layers"), root: root,
 			image: imagespec.ImageConfig{Cmd: []string{"sh"}, Env: []string{"IMAGE=yes"}}},
 		Network: &bareNetwork{dir: ns},

@@ -117,7 +117,7 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 			return nil, err
 		}
 		return m, nil
-	})
+	}, r.prepareHelper)
 	if err := r.adopt(ctx); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"sync"
 	"time"
@@ -43,7 +44,10 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 		return nil, status.Errorf(codes.FailedPrecondition, "sandbox %q of container %q is not ready", rec.SandboxID,
 			rec.ID)
 	}
-	pid, user, err := r.launch(ctx, m, c)
+	pid, user, err := r.launch(ctx, m, c, r.waiting(m, c))
+	if errors.Is(err, errNotWaiting) {
+		pid, user, err = r.launch(ctx, m, c, nil)
+	}
 	if err != nil {
 		err = fmt.Errorf("failed to start container %q: %w", rec.ID, err)
 		givenUp := errors.Is(err, context.Canceled)
@@ -133,8 +137,13 @@ func (r *Runtime) confine(ctx context.Context, c *container, pl *plan.Container)
 
 // launch makes the cgroup, has the monitor start the helper and waits until it became the user's
 // process. Where the helper enters its cgroups by itself (version 1), they are made while it starts.
-func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container) (pid int, id *plan.Identity,
-	err error) {
+// With w, that is a helper that waits already; errNotWaiting says that it does not, and that nothing
+// was started.
+func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container, w *monitor.Waiting) (pid int,
+	id *plan.Identity, err error) {
+	if w != nil {
+		defer w.Line.Close()
+	}
 	if err := ctx.Err(); err != nil {
 		return 0, nil, err
 	}
@@ -149,6 +158,9 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container) 
 	if err != nil {
 		return 0, nil, err
 	}
+	if w != nil {
+		p.JoinFirst(monitor.Joined)
+	}
 	if err := r.reached(StepStartProgram, pl.ID); err != nil {
 		return 0, nil, err
 	}
@@ -162,7 +174,7 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container) 
 	if err != nil {
 		return 0, nil, err
 	}
-	st := monitor.ContainerStart{ID: pl.ID, LogPath: c.rec.LogPath, Late: pl.Late}
+	st := monitor.ContainerStart{ID: pl.ID, LogPath: c.rec.LogPath, Late: pl.Late, Prepared: w != nil}
 	if st.Helper, err = r.programs.Helper(); err != nil {
 		return 0, nil, err
 	}
@@ -193,7 +205,7 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container) 
 	if st.Cgroup != nil {
 		open = append(open, st.Cgroup)
 	}
-	pid, id, err = r.runProgram(ctx, pl, p, specs.StateCreating,
+	pid, id, err = r.runProgram(ctx, pl, p, w, specs.StateCreating,
 		func(id *plan.Identity) error { return r.launching(c, id) }, func(spec, report *os.File) (int, error) {
 			st.Spec, st.Status = spec, report
 			var confined error
@@ -203,6 +215,9 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container) 
 			}
 			pid, err := m.Start(st)
 			side.Wait()
+			if w != nil && errors.Is(err, unix.ESRCH) {
+				err = errNotWaiting // it ended a moment ago
+			}
 			return pid, errors.Join(err, confined, r.reached(StepStartClone, pl.ID))
 		}, func() { _ = m.Kill(pl.ID, unix.SIGKILL) })
 	if errors.Is(err, monitor.ErrKilledEarly) && cgroups.OOMKilled(st.OOM) {
@@ -217,10 +232,11 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container) 
 }
 
 // runProgram calls start to run a program and waits for the result. If launching is not nil, it is
-// called with the process ID before the helper continues.
-func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Program, phase specs.ContainerState,
-	launching func(*plan.Identity) error, start func(spec, report *os.File) (int, error), kill func()) (int,
-	*plan.Identity, error) {
+// called with the process ID before the helper continues. With w, the helper that waits gets the
+// program, and start no files.
+func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Program, w *monitor.Waiting,
+	phase specs.ContainerState, launching func(*plan.Identity) error, start func(spec, report *os.File) (int, error),
+	kill func()) (int, *plan.Identity, error) {
 	if r.alter != nil {
 		r.alter(p)
 	}
@@ -228,18 +244,25 @@ func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Pr
 	if err != nil {
 		return 0, nil, err
 	}
-	spec, err := openfile.MemoryFile("spec", code)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer spec.Close()
-	ours, theirs, err := monitor.HelperLine()
-	if err != nil {
-		return 0, nil, err
+	var ours *net.UnixConn
+	var spec, theirs *os.File
+	if w != nil {
+		ours = w.Line
+		if err := w.Send(code); err != nil {
+			return 0, nil, errors.Join(errNotWaiting, err)
+		}
+	} else {
+		if spec, err = openfile.MemoryFile("spec", code); err != nil {
+			return 0, nil, err
+		}
+		defer spec.Close()
+		if ours, theirs, err = monitor.HelperLine(); err != nil {
+			return 0, nil, err
+		}
 	}
 	defer ours.Close() // a helper that waits ends with it
 	pid, err := start(spec, theirs)
-	theirs.Close()
+	theirs.Close() // nil for a helper that waits; Close accepts that
 	if err != nil {
 		return pid, nil, err
 	}

@@ -113,7 +113,7 @@ func (c *Hierarchies) Of(controller, group string) string {
 
 // Entry returns the way into the cgroup.
 func (c *Hierarchies) Entry(group string) Entry {
-	e := Entry{Tasks: []string{}, CPU: -1}
+	e := Entry{Tasks: []string{}, CPU: -1, Memory: -1}
 	for i := range c.Tree {
 		h := &c.Tree[i]
 		if h.unified {
@@ -122,6 +122,9 @@ func (c *Hierarchies) Entry(group string) Entry {
 		}
 		if h.has("cpu") {
 			e.CPU = len(e.Tasks)
+		}
+		if h.has("memory") {
+			e.Memory = len(e.Tasks)
 		}
 		e.Tasks = append(e.Tasks, h.Mount+group+"/tasks")
 	}

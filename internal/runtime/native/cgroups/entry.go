@@ -11,6 +11,7 @@ import (
 type Entry struct {
 	Tasks   []string // version 1: the files to write "0" to
 	CPU     int      // which of them is the cpu controller's; -1 for none
+	Memory  int      // which of them is the memory controller's; -1 for none
 	unified string   // version 2: the directory to clone the process into; "" for none
 }
 

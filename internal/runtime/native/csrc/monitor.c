@@ -176,13 +176,20 @@ static void request(struct conn *k, char *b, size_t n, int *fd, int nfd)
 		kept = nfd;
 		r = setup(m, s, fd, nfd, &what);
 		break;
-	case M_START:
+	case M_PREPARE:
 		errno = EINVAL;
-		if (nfd >= 4 + !!(m->n[0] & OOM_FD) + !!(m->n[0] & CGROUP_FD) + !!(m->n[0] & LOG_FD)) {
+		if (nfd >= 2)
+			r = prepare(fd, &value);
+		break;
+	case M_START: {
+		int own = m->n[0] & PREPARED ? 0 : 3;
+		errno = EINVAL;
+		if (nfd >= own + 1 + !!(m->n[0] & OOM_FD) + !!(m->n[0] & CGROUP_FD) + !!(m->n[0] & LOG_FD)) {
 			r = start(m, s, fd, nfd, &value);
-			nfd = 3; // it took the others
+			nfd = own; // it took the others
 		}
 		break;
+	}
 	case M_EXEC:
 		errno = EINVAL;
 		if (nfd >= 6 + !!(m->n[0] & CGROUP_FD)) {

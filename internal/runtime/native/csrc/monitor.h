@@ -17,11 +17,11 @@
 // Keep in step with monitor/monitor.go.
 enum { PROTOCOL = 2 }; // flags of each answer; 0 were the monitors before it was told
 enum {
-	M_SETUP = 1, M_START, M_EXEC, M_KILL, M_REOPEN, M_ATTACH, M_LIST, M_QUIT, M_BEGUN, M_SHOWN,
+	M_SETUP = 1, M_START, M_EXEC, M_KILL, M_REOPEN, M_ATTACH, M_LIST, M_QUIT, M_BEGUN, M_SHOWN, M_PREPARE,
 	R_DONE = 32, R_EXIT, R_EXEC_EXIT, R_POD_EXIT,
 };
 enum { PID_NEW, PID_POD, PID_TARGET, PID_HOST };
-enum { STDIN = 1, STDIN_ONCE = 2, TTY = 4, OOM_FD = 8, CGROUP_FD = 16, LISTEN_FD = 32, NETNS_FD = 64, POD_PID = 128, OWNER_FD = 256, LOG_FD = 512, NEWS = 1024, LATE = 2048 };
+enum { STDIN = 1, STDIN_ONCE = 2, TTY = 4, OOM_FD = 8, CGROUP_FD = 16, LISTEN_FD = 32, NETNS_FD = 64, POD_PID = 128, OWNER_FD = 256, LOG_FD = 512, NEWS = 1024, LATE = 2048, PREPARED = 4096 };
 enum { CHUNK = 16384, FDS = 10, STUCK_SECONDS = 10, HELD = 65536, HOLD_SECONDS = 10 };
 // Frames of an attach stream: one byte of kind, then data.
 enum { F_STDOUT = 1, F_STDERR = 2, F_STDIN = 0, F_RESIZE = 1, F_CLOSE = 2 };
@@ -58,6 +58,13 @@ struct container {
 	time_t since;
 };
 
+// spare is a helper that was started ahead and waits for the program of a container: one in a PID namespace
+// of its own, without input and terminal.
+struct spare {
+	struct life life; // pid 0: there is none
+	int out[2];
+};
+
 struct child { // an exec
 	struct child *next;
 	struct life life;
@@ -78,6 +85,7 @@ extern struct container *containers;
 extern struct child *children;
 extern int listener, ready, pod_pidfd, own_pidns, null_fd;
 extern pid_t pod_pid;
+extern struct spare spare;
 
 static inline int64_t now(clockid_t clock)
 {
@@ -123,6 +131,8 @@ int take_console(int sock);
 void reap(void);
 int hear(struct life *l);
 int signal_life(struct life *l, int sig);
+int prepare(int *fd, int64_t *pid);
+void forget_spare(void);
 int start(struct message *m, char *s[4], int *fd, int nfd, int64_t *pid);
 int exec_in(struct message *m, char *s[4], int *fd, int nfd, int conn, int64_t *pid);
 int setup(struct message *m, char *s[4], int *fd, int nfd, const char **what);

@@ -24,6 +24,7 @@ struct container *containers;
 struct child *children;
 int listener = -1, ready, pod_pidfd = -1, own_pidns = -1, null_fd;
 pid_t pod_pid;
+struct spare spare = {{.pidfd = -1, .news = -1}, {-1, -1}};
 
 // What the monitor of a pod may do of its own: signal processes of any user, and for the moment
 // of a clone make and enter PID namespaces (those of processes). The helper gets all that root gets by its exec.
@@ -228,6 +229,7 @@ void reap(void)
 			late |= hear(&c->life), known |= c->life.pid == p;
 		for (struct child *x = children; x; x = x->next)
 			late |= hear(&x->life), known |= x->life.pid == p;
+		known |= p == spare.life.pid;
 		if (!known && late)
 			return; // its helper is about to name it, and ends then
 		if (waitpid(p, &w, __WALL) != p)
@@ -240,6 +242,8 @@ void reap(void)
 			broadcast(R_POD_EXIT, code, now(CLOCK_REALTIME), 0, "");
 			continue;
 		}
+		if (p == spare.life.pid)
+			forget_spare();
 		struct container *c = containers;
 		while (c && c->life.pid != p)
 			c = c->next;
@@ -296,13 +300,48 @@ static int refuse(int e, int *fd, int n)
 	return errno = e, -1;
 }
 
+static int output(int out[2], int err[2])
+{
+	return pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0 || nonblocking(out[0]) < 0 || nonblocking(err[0]) < 0 ? -1 : 0;
+}
+
+// forget_spare closes what we hold of the spare helper. It ends with its line to carob.
+void forget_spare(void)
+{
+	spare.life.pid = 0;
+	shut(&spare.life.pidfd), shut(&spare.life.news), shut(&spare.out[0]), shut(&spare.out[1]);
+}
+
+// prepare starts the spare helper. It gets our pidfd, to join the namespaces that will be the pod's by then.
+int prepare(int *fd, int64_t *pid)
+{
+	// fds: helper, status
+	int out[2] = {-1, -1}, err[2] = {-1, -1}, r = -1;
+	if (spare.life.pid)
+		return errno = EEXIST, -1;
+	int self = syscall(SYS_pidfd_open, getpid(), 0);
+	if (self >= 0 && output(out, err) == 0)
+		r = spawn(&spare.life, fd[0], -1, fd[1], (int[3]){null_fd, out[1], err[1]}, -1, PID_NEW, -1, self, -1, NEWS);
+	keep(0, self), keep(0, out[1]), keep(0, err[1]);
+	if (r < 0) {
+		spare.life.pid = 0; // it has no pidfd
+		return keep(keep(-1, out[0]), err[0]);
+	}
+	spare.out[0] = out[0], spare.out[1] = err[0];
+	*pid = r;
+	return 0;
+}
+
 int start(struct message *m, char *s[4], int *fd, int nfd, int64_t *pid)
 {
-	// fds: helper, spec, status, directory [, oom][, cgroup][, log]; strings: id, log, target
-	int cgroup = -1, log = -1, i = 4, stdio[3] = {null_fd, null_fd, null_fd}, sock[2] = {-1, -1};
+	// fds: [helper, spec, status,] directory [, oom][, cgroup][, log]; strings: id, log, target
+	int own = m->n[0] & PREPARED ? 0 : 3;
+	int cgroup = -1, log = -1, i = own + 1, stdio[3] = {null_fd, null_fd, null_fd}, sock[2] = {-1, -1};
 	int in[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1}, r = -1, pidns = -1;
 	if (m->len[0] != 64 || find(s[0]))
-		return refuse(EEXIST, fd + 3, nfd - 3);
+		return refuse(EEXIST, fd + own, nfd - own);
+	if (!own && (!spare.life.pid || m->n[1] != PID_NEW || m->n[0] & (STDIN | TTY | CGROUP_FD | LATE)))
+		return refuse(ESRCH, fd, nfd);
 	if (m->n[1] == PID_POD)
 		pidns = pod_pidfd;
 	if (m->n[1] == PID_TARGET) {
@@ -310,7 +349,7 @@ int start(struct message *m, char *s[4], int *fd, int nfd, int64_t *pid)
 		pidns = t && !t->exited ? t->life.pidfd : -1;
 	}
 	if ((m->n[1] == PID_POD || m->n[1] == PID_TARGET) && pidns < 0)
-		return refuse(ESRCH, fd + 3, nfd - 3);
+		return refuse(ESRCH, fd + own, nfd - own);
 	struct container *c = grab(sizeof *c);
 	strcpy(c->id, s[0]);
 	c->log_path = strdup(s[1]);
@@ -319,7 +358,7 @@ int start(struct message *m, char *s[4], int *fd, int nfd, int64_t *pid)
 	c->tty = !!(m->n[0] & TTY);
 	c->hold = !!(m->n[0] & (STDIN | TTY));
 	c->since = seconds();
-	c->dir = fd[3];
+	c->dir = fd[own];
 	if (m->n[0] & OOM_FD)
 		c->oom = fd[i++];
 	if (m->n[0] & CGROUP_FD)
@@ -329,13 +368,19 @@ int start(struct message *m, char *s[4], int *fd, int nfd, int64_t *pid)
 	if (!c->log_path || open_log(c, log) < 0)
 		goto out;
 	log = -1;
+	if (!own) {
+		c->life = spare.life, out[0] = spare.out[0], err[0] = spare.out[1];
+		spare = (struct spare){{.pidfd = -1, .news = -1}, {-1, -1}};
+		r = c->life.pid;
+		goto out;
+	}
 	if (c->tty) {
 		if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sock) < 0)
 			goto out;
 	} else {
 		if ((m->n[0] & STDIN) && (pipe2(in, O_CLOEXEC) < 0 || nonblocking(in[1]) < 0))
 			goto out;
-		if (pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0 || nonblocking(out[0]) < 0 || nonblocking(err[0]) < 0)
+		if (output(out, err) < 0)
 			goto out;
 		stdio[0] = in[0] >= 0 ? in[0] : null_fd;
 		stdio[1] = out[1];

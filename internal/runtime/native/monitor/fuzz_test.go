@@ -182,5 +182,10 @@ func FuzzMonitor(f *testing.F) {
 	f.Add(script(start, start, say(0, 1, wire.Message{Code: msgStart}),
 		say(0, 0, wire.Message{Code: msgReopen, S: [4]string{id}}), say(0, 2, wire.Message{Code: 99}),
 		say(0, 0, wire.Message{Code: msgQuit})))
+	prepare := say(0, 2, wire.Message{Code: msgPrepare})
+	adopt := say(0, 3, wire.Message{Code: msgStart, Seq: 2, N: [4]int64{flagPrepared | flagOOMFile | flagLogFD, PIDNew},
+		S: [4]string{id, "/var/log/x", ""}})
+	f.Add(script(prepare, prepare, setup, adopt, attach, ends(0), adopt))
+	f.Add(script(prepare, ends(0), setup, adopt, start))
 	f.Fuzz(func(t *testing.T, script []byte) { h.run(t, script) })
 }

@@ -41,6 +41,7 @@ const (
 	msgQuit
 	msgBegun
 	msgShown
+	msgPrepare
 
 	replyDone     = 32
 	eventExit     = 33
@@ -62,6 +63,7 @@ const (
 	flagLogFD
 	flagNews
 	flagLate
+	flagPrepared
 )
 
 // In which PID namespace a container's process is.
@@ -98,6 +100,7 @@ type Monitor struct {
 	execs   map[uint32]chan int32
 	event   func(Event)
 	early   []Event // received before Listen was called
+	waits   *Waiting
 
 	broken chan struct{} // closed when the connection is lost
 }
@@ -114,7 +117,10 @@ type Event struct {
 func (m *Monitor) Gone() <-chan struct{} { return m.broken }
 
 // Close closes the connection. The monitor of a pod keeps running; one without a pod exits.
-func (m *Monitor) Close() { m.conn.Close() }
+func (m *Monitor) Close() {
+	m.Drop()
+	m.conn.Close()
+}
 
 // PID is the monitor's process ID; 0 if an earlier carob started it.
 func (m *Monitor) PID() int {
@@ -272,7 +278,7 @@ func (m *Monitor) receive() {
 		}
 		m.mu.Unlock()
 	}
-	m.conn.Close()
+	m.Close()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	close(m.broken)
@@ -354,6 +360,10 @@ func (m *Monitor) Setup(s PodSetup) error {
 // Start starts the helper of a container and returns its process ID.
 func (m *Monitor) Start(s ContainerStart) (pid int, err error) {
 	files := []*os.File{s.Helper, s.Spec, s.Status, s.Dir}
+	if s.Prepared {
+		s.Flags |= flagPrepared
+		files = files[3:]
+	}
 	if s.OOM != nil {
 		s.Flags |= flagOOMFile
 		files = append(files, s.OOM)
@@ -490,5 +500,5 @@ func (m *Monitor) List() (map[string]bool, error) {
 // Quit ends the monitor. Running containers lose their parent: kill them first.
 func (m *Monitor) Quit() {
 	_, _ = m.call(wire.Message{Code: msgQuit}) // one that does not answer has ended
-	m.conn.Close()
+	m.Close()
 }

@@ -14,6 +14,7 @@ const refillPause = 50 * time.Millisecond
 // closed.
 type Pool struct {
 	start func() (*Monitor, error)
+	ahead func(*Monitor) // does more for one that nobody waits for
 	ready chan *Monitor
 	want  chan struct{}
 	stop  chan struct{}
@@ -21,9 +22,10 @@ type Pool struct {
 	done  sync.WaitGroup
 }
 
-// NewPool starts size monitors in advance; none for zero.
-func NewPool(size int, start func() (*Monitor, error)) *Pool {
-	p := &Pool{start: start, ready: make(chan *Monitor, size), want: make(chan struct{}, 1), stop: make(chan struct{})}
+// NewPool starts size monitors in advance; none for zero. What ahead does is done only for these,
+// not for one that a pod waits for.
+func NewPool(size int, start func() (*Monitor, error), ahead func(*Monitor)) *Pool {
+	p := &Pool{start: start, ahead: ahead, ready: make(chan *Monitor, size), want: make(chan struct{}, 1), stop: make(chan struct{})}
 	if size > 0 {
 		p.done.Add(1)
 		go p.fill()
@@ -53,6 +55,7 @@ func (p *Pool) fill() {
 			if err != nil {
 				break // Get starts one itself and returns the error
 			}
+			p.ahead(m)
 			select {
 			case p.ready <- m:
 			case <-p.stop:

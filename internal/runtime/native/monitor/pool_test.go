@@ -14,7 +14,7 @@ func TestPoolPauses(t *testing.T) {
 		p := NewPool(4, func() (*Monitor, error) {
 			started++
 			return &Monitor{conn: &net.UnixConn{}, broken: make(chan struct{})}, nil
-		})
+		}, func(*Monitor) {})
 		defer p.Close()
 		expect := func(what string, want int) {
 			t.Helper()

@@ -37,6 +37,7 @@ type ContainerStart struct {
 	ID, LogPath, Target  string
 	Flags, PIDMode       int  // FlagStdin …, PIDNew …
 	Late                 bool // the helper enters the PID namespace itself, at its end
+	Prepared             bool // the helper that waits (Prepare) has its program already; the three files are not used
 	Helper, Spec, Status *os.File
 	Dir                  *os.File // where the exit code is written
 	OOM, Cgroup          *os.File // may be nil

@@ -54,7 +54,7 @@ type Container struct {
 	FileLabel string       // of the container's own files; "" for none
 	Hooks     *specs.Hooks // nil: none
 	Late      bool         // it starts among processes of others, so they see it as late as can be
-	Waits     bool         // its helper is started before its cgroups are made, and waits for them
+	Waits     bool         // its helper runs before its cgroups are made (but that of memory), and waits for them
 }
 
 // ImageMount is an image that a container mounts.
@@ -166,10 +166,12 @@ func (pl *Container) Program() (*Program, error) {
 		p.enter()
 		pidns = p.open("/proc/self/ns/pid_for_children", unix.O_RDONLY)
 	}
+	cpu, joined := -1, -1
 	if pl.Waits {
-		p.Gate()
+		joined = pl.joinMemory(p) // it exists already
+	} else {
+		cpu = pl.joinGroups(p, -1)
 	}
-	cpu := pl.joinGroups(p)
 	// Lowering it requires CAP_SYS_RESOURCE; on a host that does not give it, the limit stays.
 	p.Write("/proc/self/oom_score_adj", fmt.Sprint(c.GetLinux().GetResources().GetOomScoreAdj()))
 	p.optional()
@@ -207,7 +209,6 @@ func (pl *Container) Program() (*Program, error) {
 	if pl.Shm != "" && !mountsAt(c.Mounts, "/dev/shm") {
 		shm = p.tree(pl.Shm, false)
 	}
-	views := pl.openCgroupView(p)
 	p.propagate(unix.MS_REC | unix.MS_SLAVE)
 	if err := pl.openImages(p, volumes); err != nil {
 		return nil, err
@@ -215,6 +216,11 @@ func (pl *Container) Program() (*Program, error) {
 	if err := pl.mountRoot(p, userns); err != nil {
 		return nil, err
 	}
+	if pl.Waits { // the other cgroups were made meanwhile
+		p.Gate()
+		late.cpu = pl.joinGroups(p, joined)
+	}
+	views := pl.openCgroupView(p)
 	pl.mountSystem(p, sc.GetPrivileged(), shm, views, pidns)
 	for _, target := range slices.Sorted(maps.Keys(etc)) {
 		p.attr(etc[target], etcAttr, unix.MS_PRIVATE, false, userns)
@@ -296,21 +302,32 @@ func (pl *Container) Program() (*Program, error) {
 	return p, p.err
 }
 
-// joinGroups enters the container's cgroups of version 1; the monitor's clone has put the helper
+// joinGroups enters the container's cgroups of version 1 but one; the monitor's clone has put the helper
 // into that of version 2. The cgroup that divides CPU time is only opened, and its handle returned
 // (-1 for none): what the helper does before the exec must neither wait behind everything else for
 // a pod without CPU requests, nor be charged to a small quota.
-func (pl *Container) joinGroups(p *Program) (cpu int) {
+func (pl *Container) joinGroups(p *Program, but int) (cpu int) {
 	cpu = -1
 	e := pl.Groups.Entry(pl.Cgroup)
 	for i, tasks := range e.Tasks {
-		if i == e.CPU {
+		switch {
+		case i == e.CPU:
 			cpu = p.open(tasks, unix.O_WRONLY)
-		} else {
+		case i != but:
 			p.Write(tasks, "0")
 		}
 	}
 	return cpu
+}
+
+// joinMemory enters the cgroup that accounts for memory, before anything that takes any. It returns
+// which of the groups that is (-1 for none).
+func (pl *Container) joinMemory(p *Program) int {
+	e := pl.Groups.Entry(pl.Cgroup)
+	if e.Memory >= 0 {
+		p.Write(e.Tasks[e.Memory], "0")
+	}
+	return e.Memory
 }
 
 // late are handles of the files to which the process writes its confinement at its exec. They are
@@ -399,7 +416,7 @@ func (pl *Container) ExecProgram(argv []string, tty bool, rows, cols uint32, id 
 	if fork {
 		p.enter()
 	}
-	cpu := pl.joinGroups(p)
+	cpu := pl.joinGroups(p, -1)
 	p.Write("/proc/self/oom_score_adj", fmt.Sprint(pl.Config.GetLinux().GetResources().GetOomScoreAdj()))
 	p.optional()
 	late := pl.openLate(p, cpu)

@@ -128,6 +128,12 @@ func (p *Program) join(kinds int) {
 	p.add(wire.Message{Code: OpJoin, N: [4]int64{int64(kinds)}})
 }
 
+// JoinFirst makes the program one for a helper that was started before the monitor it belongs to had
+// the pod's namespaces: it joins these first.
+func (p *Program) JoinFirst(kinds int) {
+	p.Ops = slices.Insert(p.Ops, 0, wire.Message{Code: OpJoin, N: [4]int64{int64(kinds)}})
+}
+
 func (p *Program) propagate(flags uintptr) {
 	p.add(wire.Message{Code: OpPropagate, N: [4]int64{int64(flags)}})
 }

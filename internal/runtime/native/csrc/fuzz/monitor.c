@@ -71,6 +71,7 @@ static void run_script(void)
 	containers = NULL;
 	children = NULL;
 	conns = NULL;
+	forget_spare();
 	listener = pod_pidfd = -1;
 	ready = 0;
 	pod_pid = 0;
