@@ -467,6 +467,7 @@ func (w *world) only(when, sb, id string) {
 			}
 		}
 	}
+	defer w.withoutPool()()
 	testwait.For(w.tb, when+": one monitor is left", func() bool { return len(w.r.groups.PIDs(w.r.monitors)) == 1 })
 }
 

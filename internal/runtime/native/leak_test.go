@@ -154,6 +154,7 @@ func (w *world) emptied() {
 			return nil
 		})
 	}
+	defer w.withoutPool()()
 	var pids []int
 	testwait.Until(w.tb, "all processes end", func() error { // the last one was told to end a moment ago
 		if pids = w.r.groups.PIDs(w.cfg.CgroupRoot); len(pids) == 0 {
@@ -161,6 +162,12 @@ func (w *world) emptied() {
 		}
 		return fmt.Errorf("processes %v stay", pids)
 	})
+}
+
+// withoutPool ends what waits for a pod, until the function that it returns is called.
+func (w *world) withoutPool() (again func()) {
+	w.r.pool.Close()
+	return func() { w.r.pool = w.r.newPool() }
 }
 
 const crashDir = "CAROB_TEST_CRASH_DIR"

@@ -107,8 +107,17 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 	if err := outside.Make(r.monitors); err != nil {
 		return nil, errors.Join(err, programs.Close())
 	}
-	r.pool = monitor.NewPool(cfg.SandboxPool, func() (*monitor.Monitor, error) {
-		m, err := programs.StartMonitor(outside.Entry(r.monitors))
+	r.pool = r.newPool()
+	if err := r.adopt(ctx); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// newPool starts monitors in advance, and a helper for the first container of each.
+func (r *Runtime) newPool() *monitor.Pool {
+	return monitor.NewPool(r.cfg.SandboxPool, func() (*monitor.Monitor, error) {
+		m, err := r.programs.StartMonitor(r.groups.Whole().Entry(r.monitors))
 		if err != nil {
 			return nil, err
 		}
@@ -118,10 +127,6 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 		}
 		return m, nil
 	}, r.prepareHelper)
-	if err := r.adopt(ctx); err != nil {
-		return nil, errors.Join(err, r.Close())
-	}
-	return r, nil
 }
 
 // UseStreaming sets the creator of streaming URLs; it must be called before the first Exec.

@@ -28,7 +28,7 @@ func TestFindCgroups(t *testing.T) {
 	}
 	// Not cgroup.procs: a write to it may wait for 20 ms and holds the lock of all cgroups.
 	want := Entry{Tasks: []string{"/sys/fs/cgroup/systemd/x/tasks", "/sys/fs/cgroup/cpu,cpuacct/x/tasks",
-		"/sys/fs/cgroup/memory/x/tasks"}, CPU: 1}
+		"/sys/fs/cgroup/memory/x/tasks"}, CPU: 1, Memory: 2}
 	if e := c.Entry("/x"); !reflect.DeepEqual(e, want) {
 		t.Errorf("a process enters by %+v, want %+v", e, want)
 	}

@@ -99,6 +99,9 @@ func (p *Pool) Get() (*Monitor, error) {
 	}
 }
 
+// Len returns how many monitors wait.
+func (p *Pool) Len() int { return len(p.ready) }
+
 // Close ends the waiting monitors.
 func (p *Pool) Close() {
 	p.once.Do(func() { close(p.stop) })

@@ -10,11 +10,11 @@ import (
 // A pool leaves the CPU to the pod that took a monitor, but not if it has few others.
 func TestPoolPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		started := 0
+		started, prepared := 0, 0
 		p := NewPool(4, func() (*Monitor, error) {
 			started++
 			return &Monitor{conn: &net.UnixConn{}, broken: make(chan struct{})}, nil
-		}, func(*Monitor) {})
+		}, func(*Monitor) { prepared++ })
 		defer p.Close()
 		expect := func(what string, want int) {
 			t.Helper()
@@ -43,5 +43,20 @@ func TestPoolPauses(t *testing.T) {
 		take()
 		time.Sleep(refillPause)
 		expect("one of them had died", 11)
+		for range 4 {
+			take()
+		}
+		if started, prepared = 0, 0; p.Len() != 0 {
+			t.Errorf("%d are left", p.Len())
+		}
+		take() // in a burst
+		if started != 1 || prepared != 0 {
+			t.Errorf("a pod waited for %d monitors and %d helpers that were started ahead, want 1 and 0", started,
+				prepared)
+		}
+		time.Sleep(refillPause)
+		if synctest.Wait(); started != 5 || prepared != 4 {
+			t.Errorf("after a burst %d monitors were started and %d prepared, want 5 and 4", started, prepared)
+		}
 	})
 }
