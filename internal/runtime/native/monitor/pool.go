@@ -25,7 +25,8 @@ type Pool struct {
 // NewPool starts size monitors in advance; none for zero. What ahead does is done only for these,
 // not for one that a pod waits for.
 func NewPool(size int, start func() (*Monitor, error), ahead func(*Monitor)) *Pool {
-	p := &Pool{start: start, ahead: ahead, ready: make(chan *Monitor, size), want: make(chan struct{}, 1), stop: make(chan struct{})}
+	p := &Pool{start: start, ahead: ahead, ready: make(chan *Monitor, size), want: make(chan struct{}, 1),
+		stop: make(chan struct{})}
 	if size > 0 {
 		p.done.Add(1)
 		go p.fill()
