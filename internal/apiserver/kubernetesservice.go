@@ -83,11 +83,11 @@ func (s *Server) kubernetesService(ctx context.Context, raw stores) error {
 			Protocol: new(corev1.ProtocolTCP)}},
 	}
 	return upsert(ctx, raw[slicesResource], slice, func(o *discoveryv1.EndpointSlice) bool {
-		if equality.Semantic.DeepEqual(o.Endpoints, slice.Endpoints) &&
+		if o.AddressType == slice.AddressType && equality.Semantic.DeepEqual(o.Endpoints, slice.Endpoints) &&
 			equality.Semantic.DeepEqual(o.Ports, slice.Ports) {
 			return false
 		}
-		o.Endpoints, o.Ports = slice.Endpoints, slice.Ports
+		o.AddressType, o.Endpoints, o.Ports = slice.AddressType, slice.Endpoints, slice.Ports
 		return true
 	})
 }

@@ -29,7 +29,7 @@ func (c *carob) startDNS(ctx context.Context) error {
 	sources := c.in.PodRanges()
 	if c.in.DNSDevice != "" {
 		sources = nil // another network chooses the pods' addresses
-		if err := addDevice(c.in.DNSDevice, c.in.DNSListen); err != nil {
+		if err := addDevice(c.in.DNSDevice, c.in.DNSListen[0]); err != nil {
 			return err
 		}
 	}
@@ -40,7 +40,7 @@ func (c *carob) startDNS(ctx context.Context) error {
 		resolver = "/etc/resolv.conf"
 	}
 	server, err := dns.New(ctx, dns.Config{
-		Client: client, Listen: []netip.Addr{c.in.DNSListen}, Sources: sources, Domain: c.in.ClusterDomain,
+		Client: client, Listen: c.in.DNSListen, Sources: sources, Domain: c.in.ClusterDomain,
 		ClusterIPs: c.in.DNSService, Node: c.in.NodeName, ResolvConf: resolver, Register: legacyregistry.Registerer(),
 	})
 	if err != nil {
@@ -105,7 +105,7 @@ func removeDevice(in instance.Instance) error {
 // forward packets for the DNS Service: then pods use the address of the DNS server itself.
 func (c *carob) nameServers() []netip.Addr {
 	if c.in.ClusterDNS == "" && c.in.DNS != "none" && c.in.ServiceProxy == "none" {
-		return []netip.Addr{c.in.DNSListen}
+		return c.in.DNSListen
 	}
 	return c.in.NameServers
 }

@@ -31,19 +31,22 @@ func newMachine(in instance.Instance) *machine {
 	return m
 }
 
-// hostIPs are the addresses for the Node object: the first one of the default route's interface
-// first, at most one of each family.
+// hostIPs are the addresses for the Node object, those of the default route's interface if it has some: at most one of
+// each family, that of the pods' primary addresses first.
 func (m *machine) hostIPs() []netip.Addr { return *m.ips.Load() }
 
 // update reads the machine's addresses. A machine that has lost all of them, between two networks,
 // keeps those it had. One that never had any uses the bridge's address, where pods reach it.
 func (m *machine) update() {
 	found, had := onePerFamily(m.find()), m.ips.Load()
+	slices.SortStableFunc(found, func(a, b netip.Addr) int { // the family of the pods' primary addresses first
+		return cmp.Compare(boolInt(a.Is6() != m.in.PodsPrefer6), boolInt(b.Is6() != m.in.PodsPrefer6))
+	})
 	if len(found) == 0 {
 		if had != nil {
 			return
 		}
-		found = []netip.Addr{m.in.Pods.Masked().Addr().Next()}
+		found = []netip.Addr{m.in.BridgeAddress(m.in.PodsPrefer6)}
 	}
 	if had != nil && slices.Equal(*had, found) {
 		return
@@ -52,6 +55,13 @@ func (m *machine) update() {
 	if had != nil {
 		m.change(found)
 	}
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // foundIPs are the addresses of the default route's interface, then of all others.

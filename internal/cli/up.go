@@ -133,7 +133,7 @@ Pods that kept running while carob was stopped are taken over.`,
 		"resolver file with the name servers for pods; changes are followed (default /etc/resolv.conf, or the servers behind systemd-resolved's stub)")
 	fl.StringVar(&f.NodeName, "node-name", "", "name of this node (default: the host name)")
 	fl.StringVar(&f.PodCIDR, "pod-cidr", "",
-		"IP range of pods in CIDR notation, or an IPv4 and an IPv6 range, separated by a comma (default 10.88.0.0/16; another for another --data-dir)")
+		"IP range of pods in CIDR notation, or an IPv4 and an IPv6 range, separated by a comma: the first is that of their primary addresses (default 10.88.0.0/16; another for another --data-dir)")
 	fl.StringVar(&f.ServiceCIDR, "service-cidr", "",
 		"IP range of services in CIDR notation, or two of different families, separated by a comma: the first is the default family (default 10.96.0.0/16; another for another --data-dir)")
 	addChoice(cmd, &f.ServiceProxy, "service-proxy", "",

@@ -17,6 +17,15 @@ const dnsIndex, smallIndex = 10, 2
 
 var domainPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$`)
 
+// reachedByPods are the addresses of the families that pods have; all, if another network chooses their addresses.
+func (in *Instance) reachedByPods(all []netip.Addr) []netip.Addr {
+	out := slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return !in.BridgeAddress(a.Is6()).IsValid() })
+	if len(out) == 0 || in.CNIConfDir != "" || in.RuntimeEndpoint != "" {
+		return slices.Clone(all)
+	}
+	return out
+}
+
 // deriveDNS completes what belongs to the cluster's DNS; the ranges are known.
 func (in *Instance) deriveDNS(n uint32) error {
 	if in.DNS == "" {
@@ -44,7 +53,6 @@ func (in *Instance) deriveDNS(n uint32) error {
 		}
 		in.DNSService = append(in.DNSService, ip)
 	}
-	in.DNSService = in.DNSService[:1] // the Service has the default family
 	if in.ClusterDNS != "" {
 		for s := range strings.SplitSeq(in.ClusterDNS, ",") {
 			ip, err := netip.ParseAddr(strings.TrimSpace(s))
@@ -53,13 +61,22 @@ func (in *Instance) deriveDNS(n uint32) error {
 			}
 			in.NameServers = append(in.NameServers, ip)
 		}
-		if i := slices.IndexFunc(in.NameServers, in.Services[0].Contains); i >= 0 {
-			in.DNSService = []netip.Addr{in.NameServers[i]}
+		// The Service has the addresses that pods ask. It has no others if its first one is chosen alone.
+		var own []netip.Addr
+		for _, r := range in.Services {
+			if i := slices.IndexFunc(in.NameServers, r.Contains); i >= 0 {
+				own = append(own, in.NameServers[i])
+			}
+		}
+		if len(own) > 0 && in.Services[0].Contains(own[0]) {
+			in.DNSService = own
 		}
 	} else {
-		in.NameServers = slices.Clone(in.DNSService)
+		in.NameServers = in.reachedByPods(in.DNSService)
 	}
-	in.DNSListen = in.Pods.Masked().Addr().Next()
+	for _, p := range in.PodRanges() {
+		in.DNSListen = append(in.DNSListen, in.BridgeAddress(p.Addr().Is6()))
+	}
 	if in.CNIConfDir != "" || in.RuntimeEndpoint != "" {
 		// If carob does not create the pod network, its pods may have any address of in.Pods.
 		// 198.18.0.0/15 is for tests of network devices (RFC 2544): nobody routes it.
@@ -68,7 +85,8 @@ func (in *Instance) deriveDNS(n uint32) error {
 			in.DNSDevice = "cd-" + strings.TrimPrefix(in.ID, "carob-")
 		}
 		low := n % (1<<17 - 256)
-		in.DNSListen = netip.AddrFrom4([4]byte{198, 18 + byte((low+10)>>16), byte((low + 10) >> 8), byte(low + 10)})
+		in.DNSListen = []netip.Addr{
+			netip.AddrFrom4([4]byte{198, 18 + byte((low+10)>>16), byte((low + 10) >> 8), byte(low + 10)})}
 	}
 	return nil
 }

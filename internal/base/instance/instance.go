@@ -59,7 +59,7 @@ type Flags struct {
 	CredentialProviders, CredentialPrograms string
 
 	NodeName      string
-	PodCIDR       string // an IPv4 range, or an IPv4 and an IPv6 range, separated by a comma
+	PodCIDR       string // a range, or one of each family, separated by a comma: that of the primary addresses first
 	ServiceCIDR   string // one range, or two of different families, separated by a comma
 	ClusterDNS    string // addresses of the name servers for pods, separated by commas; empty: the DNS Service
 	ClusterDomain string // of the names of Services; empty: cluster.local
@@ -134,7 +134,8 @@ type Instance struct {
 	ID           string // "carob"; for another data directory "carob-" and six hex digits
 	ListenAddr   netip.AddrPort
 	Pods         netip.Prefix   // IPv4, or IPv6 for a network of others
-	Pods6        netip.Prefix   // IPv4, or IPv6 for an external network
+	Pods6        netip.Prefix   // the same of IPv6
+	PodsPrefer6  bool           // the primary address of a pod is that of IPv6
 	Services     []netip.Prefix // one, or one of each family; the default family first
 	NodePorts    [2]int         // the first and the last
 	BridgeName   string         // at most 15 bytes
@@ -154,9 +155,9 @@ type Instance struct {
 	Gateway     netip.AddrPort
 	NameServers []netip.Addr // ClusterDNS as addresses
 	DNSService  []netip.Addr // cluster IPs of the Service kube-system/kube-dns
-	// DNSListen is where the built-in DNS server listens: on the host's address on the bridge,
+	// DNSListen is where the built-in DNS server listens: on the host's addresses on the bridge,
 	// or, if pods use another network, on the address of the device DNSDevice.
-	DNSListen netip.Addr
+	DNSListen []netip.Addr
 	DNSDevice string
 
 	Routes GatewayPorts
@@ -285,9 +286,9 @@ func Recorded(f Flags, hostname string) (Instance, error) {
 				ErrFlag, h)
 		}
 	}
-	if in.ListenAddr.Addr().IsLoopback() && in.RuntimeEndpoint == "" && in.CNIConfDir == "" &&
-		in.Services[0].Addr().Is4() {
-		in.Gateway = netip.AddrPortFrom(in.Pods.Masked().Addr().Next(), in.ListenAddr.Port())
+	at := in.BridgeAddress(in.Services[0].Addr().Is6()) // the Service kubernetes leads there
+	if in.ListenAddr.Addr().IsLoopback() && in.RuntimeEndpoint == "" && in.CNIConfDir == "" && at.IsValid() {
+		in.Gateway = netip.AddrPortFrom(at, in.ListenAddr.Port())
 	}
 	if err := in.deriveDNS(n); err != nil {
 		return Instance{}, err
@@ -484,14 +485,14 @@ func (in *Instance) deriveNetwork(n uint32) error {
 		in.PodCIDR = pods
 	}
 	if !servicesGiven {
-		in.ServiceCIDR = services
+		in.ServiceCIDR = in.servicesLike(in.PodCIDR, n, services)
 	}
 	for i := range uint32(1008) {
 		if !overlap(in.PodCIDR, in.ServiceCIDR) {
 			break
 		}
 		if !servicesGiven {
-			in.ServiceCIDR = block20(192, (n>>10+i)%1008)
+			in.ServiceCIDR = in.servicesLike(in.PodCIDR, n, block20(192, (n>>10+i)%1008))
 		} else if !podsGiven {
 			in.PodCIDR = block20(128, (n+i)%1024)
 		}

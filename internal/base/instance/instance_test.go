@@ -51,8 +51,9 @@ func TestDeriveNamesTheWrongFlag(t *testing.T) {
 		"--listen":                    {Listen: "nowhere"},
 		"--pod-cidr":                  {PodCIDR: "10.0.0.0"},
 		`"10.88.0.0/16,10.89.0.0/16"`: {PodCIDR: "10.88.0.0/16,10.89.0.0/16"},
-		`"fd00:88::/64,10.88.0.0/16"`: {PodCIDR: "fd00:88::/64,10.88.0.0/16"},
-		`"fd00:88::/64,fd00:89::/64"`: {PodCIDR: "10.88.0.0/16,fd00:88::/64,fd00:89::/64"},
+		`"fd00:88::/64,fd00:99::/64"`: {PodCIDR: "fd00:88::/64,fd00:99::/64"},
+		"::ffff:10.88.0.0/112":        {PodCIDR: "::ffff:10.88.0.0/112"},
+		",fd00:88::/64,fd00:89::/64":  {PodCIDR: "10.88.0.0/16,fd00:88::/64,fd00:89::/64"},
 		"fd00:88::/121":               {PodCIDR: "10.88.0.0/16,fd00:88::/121"},
 		"fd00:88::/112 overlap":       {PodCIDR: "10.88.0.0/16,fd00:88::/64", ServiceCIDR: "10.96.0.0/16,fd00:88::/112"},
 		"--service-cidr":              {ServiceCIDR: "x"},
@@ -105,6 +106,47 @@ func TestServiceRanges(t *testing.T) {
 	if in, err = Derive(Flags{}, "h"); err != nil || in.NodePorts != [2]int{30000, 32767} {
 		t.Errorf("by default: %v, %v", in.NodePorts, err)
 	}
+}
+
+// The order of the pods' ranges is that of their addresses. Services have ranges of the same families unless the flag
+// says otherwise, and DNS answers in all of them.
+func TestFamilies(t *testing.T) {
+	for _, c := range []struct{ pods, services, wantServices, listen, gateway, dns string }{
+		{"", "", "10.96.0.0/16", "10.88.0.1", "10.88.0.1:6443", "10.96.0.10"},
+		{"fd00:88::/64", "", "fd00:96::/112", "fd00:88::1", "[fd00:88::1]:6443", "fd00:96::a"},
+		{"fd00:88::/64,10.88.0.0/16", "", "fd00:96::/112 10.96.0.0/16", "fd00:88::1 10.88.0.1", "[fd00:88::1]:6443",
+			"fd00:96::a 10.96.0.10"},
+		{"10.88.0.0/16,fd00:88::/64", "10.96.0.0/16,fd00:96::/112", "10.96.0.0/16 fd00:96::/112", "10.88.0.1 fd00:88::1",
+			"10.88.0.1:6443", "10.96.0.10 fd00:96::a"},
+		{"10.88.0.0/16,fd00:88::/64", "fd00:96::/112", "fd00:96::/112", "10.88.0.1 fd00:88::1", "[fd00:88::1]:6443",
+			"fd00:96::a"},
+		{"10.88.0.0/16", "10.96.0.0/16,fd00:96::/112", "10.96.0.0/16 fd00:96::/112", "10.88.0.1", "10.88.0.1:6443",
+			"10.96.0.10"},
+	} {
+		in, err := Derive(Flags{PodCIDR: c.pods, ServiceCIDR: c.services}, "h")
+		if err != nil {
+			t.Errorf("%s: %v", c.pods, err)
+			continue
+		}
+		if c.pods != "" && words(in.PodRanges()) != strings.ReplaceAll(c.pods, ",", " ") {
+			t.Errorf("%s: the ranges are %v", c.pods, in.PodRanges())
+		}
+		for what, got := range map[string][2]string{"services": {words(in.Services), c.wantServices},
+			"listens at": {words(in.DNSListen), c.listen}, "gateway": {in.Gateway.String(), c.gateway},
+			"name servers": {words(in.NameServers), c.dns}} {
+			if got[0] != got[1] {
+				t.Errorf("--pod-cidr %s --service-cidr %s: %s %s, want %s", c.pods, c.services, what, got[0], got[1])
+			}
+		}
+	}
+}
+
+func words[T fmt.Stringer](list []T) string {
+	var out []string
+	for _, v := range list {
+		out = append(out, v.String())
+	}
+	return strings.Join(out, " ")
 }
 
 // A range that is derived from the data directory does not overlap one that is set.

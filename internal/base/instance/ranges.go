@@ -9,29 +9,67 @@ import (
 )
 
 // podRanges parses the ranges of pods.
-func (in *Instance) podRanges() (err error) {
-	first, second, dual := strings.Cut(in.PodCIDR, ",")
-	if in.Pods, err = netip.ParsePrefix(strings.TrimSpace(first)); err != nil {
-		return fmt.Errorf("%q is not an IP range in CIDR notation, such as 10.88.0.0/16", first)
-	}
-	if !dual {
-		return nil
-	}
-	if in.Pods6, err = netip.ParsePrefix(strings.TrimSpace(second)); err != nil {
-		return fmt.Errorf("%q is not an IP range in CIDR notation, such as fd00:88::/64", second)
-	}
-	if !in.Pods.Addr().Is4() || !in.Pods6.Addr().Is6() || in.Pods6.Addr().Is4In6() || in.Pods6.Bits() > 120 {
-		return fmt.Errorf("%q is not an IPv4 range and then an IPv6 range with at least 256 addresses", in.PodCIDR)
+func (in *Instance) podRanges() error {
+	list := strings.Split(in.PodCIDR, ",")
+	in.Pods, in.Pods6, in.PodsPrefer6 = netip.Prefix{}, netip.Prefix{}, false
+	for i, text := range list {
+		p, err := netip.ParsePrefix(strings.TrimSpace(text))
+		switch {
+		case err != nil:
+			return fmt.Errorf("%q is not an IP range in CIDR notation, such as 10.88.0.0/16 or fd00:88::/64", text)
+		case p.Addr().Is4() && !in.Pods.IsValid():
+			in.Pods = p
+		case p.Addr().Is6() && !p.Addr().Is4In6() && p.Bits() <= 120 && !in.Pods6.IsValid():
+			in.Pods6, in.PodsPrefer6 = p, i == 0
+		default:
+			return fmt.Errorf("%q is not an IPv4 range, an IPv6 range with at least 256 addresses, or one of each", in.PodCIDR)
+		}
 	}
 	return nil
 }
 
 // PodRanges are the ranges of pods, that of the primary addresses first.
 func (in *Instance) PodRanges() []netip.Prefix {
-	if in.Pods6.IsValid() {
-		return []netip.Prefix{in.Pods, in.Pods6}
+	var out []netip.Prefix
+	for _, p := range []netip.Prefix{in.Pods, in.Pods6} {
+		if p.IsValid() {
+			out = append(out, p)
+		}
 	}
-	return []netip.Prefix{in.Pods}
+	if in.PodsPrefer6 {
+		slices.Reverse(out)
+	}
+	return out
+}
+
+// BridgeAddress is the address of carob's bridge in a family: the first one of the range of pods. It is invalid
+// without such a range.
+func (in *Instance) BridgeAddress(v6 bool) netip.Addr {
+	p := in.Pods
+	if v6 {
+		p = in.Pods6
+	}
+	if !p.IsValid() {
+		return netip.Addr{}
+	}
+	return p.Masked().Addr().Next()
+}
+
+// servicesLike are ranges of services of the families that the pods' ranges begin with: the given one of IPv4, and
+// one of IPv6 before it if that is the pods' first family. Pods without IPv4 have Services without it.
+func (in *Instance) servicesLike(pods string, n uint32, four string) string {
+	first, _, _ := strings.Cut(pods, ",")
+	if p, err := netip.ParsePrefix(strings.TrimSpace(first)); err != nil || p.Addr().Is4() {
+		return four
+	}
+	six := "fd00:96::/112"
+	if in.ID != "carob" {
+		six = fmt.Sprintf("fd00:96:%x:%x::/112", n>>16, n&0xffff)
+	}
+	if strings.Contains(pods, ".") {
+		return six + "," + four
+	}
+	return six
 }
 
 // overlap reports whether ranges of two lists overlap; lists that do not parse are ignored.

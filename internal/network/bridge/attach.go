@@ -282,9 +282,9 @@ func (n *Network) lock(ctx context.Context, sandbox string) (unlock func(), _ er
 }
 
 func (n *Network) gateways() []netip.Addr {
-	g := []netip.Addr{n.v4.gateway()}
-	if n.v6 != nil {
-		g = append(g, n.v6.gateway())
+	var g []netip.Addr
+	for _, a := range n.ranges {
+		g = append(g, a.gateway())
 	}
 	return g
 }

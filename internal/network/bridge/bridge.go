@@ -18,8 +18,10 @@ package bridge
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"net"
 	"net/netip"
@@ -43,9 +45,10 @@ import (
 // Config has all names that this network uses on the host.
 type Config struct {
 	Bridge   string       // name of the bridge, at most 15 bytes
-	Pods     netip.Prefix // IPv4 range of the pods; the first address is the bridge's
-	Pods6    netip.Prefix // IPv6 range of the pods, if any
-	Table    string       // name of the nftables tables (ip, and ip6 with Pods6)
+	Pods     netip.Prefix // IPv4 range of the pods, if any; the first address is the bridge's
+	Pods6    netip.Prefix // IPv6 range of the pods, if any; one of the two is needed
+	Prefer6  bool         // the first address of a pod is that of IPv6
+	Table    string       // name of the nftables tables (ip and ip6, as there are ranges)
 	StateDir string       // records that survive a reboot
 	RunDir   string       // pinned namespaces; preferably below /run
 	MTU      int          // 0: that of the default route's interface
@@ -75,7 +78,8 @@ type Network struct {
 	sandboxes keylock.Locks // sandboxes that are being attached or detached
 
 	mu       sync.Mutex
-	v4, v6   *addresses // v6 is nil without IPv6
+	v4, v6   *addresses   // nil without a range
+	ranges   []*addresses // those that are not nil, that of the pods' first address first
 	attached map[string]*attachment
 	journal  *journal
 }
@@ -95,10 +99,17 @@ func Open(ctx context.Context, cfg Config) (*Network, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	n := &Network{cfg: cfg, nsDir: filepath.Join(cfg.RunDir, "netns"), v4: newAddresses(cfg.Pods),
-		attached: map[string]*attachment{}}
+	n := &Network{cfg: cfg, nsDir: filepath.Join(cfg.RunDir, "netns"), attached: map[string]*attachment{}}
+	if cfg.Pods.IsValid() {
+		n.v4 = newAddresses(cfg.Pods)
+		n.ranges = append(n.ranges, n.v4)
+	}
 	if cfg.Pods6.IsValid() {
 		n.v6 = newAddresses(cfg.Pods6)
+		n.ranges = append(n.ranges, n.v6)
+	}
+	if cfg.Prefer6 {
+		slices.Reverse(n.ranges)
 	}
 	for _, dir := range []string{cfg.StateDir, n.nsDir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -215,7 +226,9 @@ func (c Config) check() error {
 	case c.Bridge == "" || len(c.Bridge) > 15 || strings.ContainsAny(c.Bridge, "/ :"):
 		return errkind.Errorf(errkind.Invalid,
 			"bridge name %q is not a device name (1 to 15 bytes without '/', ':', and space)", c.Bridge)
-	case !c.Pods.Addr().Is4() || c.Pods.Bits() > 29:
+	case !c.Pods.IsValid() && !c.Pods6.IsValid():
+		return errkind.Errorf(errkind.Invalid, "the pod network needs a range of addresses for pods")
+	case c.Pods.IsValid() && (!c.Pods.Addr().Is4() || c.Pods.Bits() > 29):
 		return errkind.Errorf(errkind.Invalid,
 			"pod address range %s is not an IPv4 range with enough addresses for pods (such as 10.88.0.0/16)", c.Pods)
 	case c.Pods6.IsValid() && (!c.Pods6.Addr().Is6() || c.Pods6.Bits() > 120):
@@ -264,10 +277,7 @@ func (n *Network) ensureBridge() error {
 	if err := n.checkOverlap(link.Attrs().Index); err != nil { // the range may have changed
 		return err
 	}
-	for _, a := range []*addresses{n.v4, n.v6} {
-		if a == nil {
-			continue
-		}
+	for _, a := range n.ranges {
 		addr := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a.gateway(), a.prefix.Bits()))}
 		if a.prefix.Addr().Is6() {
 			addr.Flags = unix.IFA_F_NODAD
@@ -276,7 +286,7 @@ func (n *Network) ensureBridge() error {
 			return fmt.Errorf("give bridge %s the address %s: %w", n.cfg.Bridge, a.gateway(), err)
 		}
 	}
-	mac := macOf(n.v4.gateway())
+	mac := n.ownMAC()
 	if !bytes.Equal(link.Attrs().HardwareAddr, mac) { // of another address range
 		if err := netlink.LinkSetHardwareAddr(link, mac); err != nil {
 			return fmt.Errorf("set the hardware address of bridge %s: %w", n.cfg.Bridge, err)
@@ -318,7 +328,7 @@ func (n *Network) makeBridge() (netlink.Link, error) {
 	attrs.Name, attrs.MTU = n.cfg.Bridge, n.mtu
 	// A bridge without its own hardware address takes the address of a port, and changes it with
 	// the ports.
-	attrs.HardwareAddr = macOf(n.v4.gateway())
+	attrs.HardwareAddr = n.ownMAC()
 	snooping := false
 	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping}); err != nil {
 		return nil, fmt.Errorf("create bridge %s: %w", n.cfg.Bridge, err)
@@ -343,7 +353,7 @@ func (n *Network) checkOverlap(own int) error {
 			continue
 		}
 		have := netip.PrefixFrom(ip.Unmap(), ones)
-		if have.Overlaps(n.cfg.Pods) || n.cfg.Pods6.IsValid() && have.Overlaps(n.cfg.Pods6) {
+		if slices.ContainsFunc(n.ranges, func(a *addresses) bool { return have.Overlaps(a.prefix) }) {
 			return errkind.Errorf(errkind.Invalid,
 				"the pod address range overlaps with %s on this host: choose another with --pod-cidr", have)
 		}
@@ -410,15 +420,17 @@ func readSysctl(name string) string {
 
 func defaultMTU() int {
 	const ethernet = 1500
-	routes, err := dump(func() ([]netlink.Route, error) {
-		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: nil}, netlink.RT_FILTER_DST)
-	})
-	if err != nil {
-		return ethernet
-	}
-	for _, r := range routes {
-		if l, err := netlink.LinkByIndex(r.LinkIndex); err == nil && l.Attrs().MTU > 0 {
-			return l.Attrs().MTU
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, err := dump(func() ([]netlink.Route, error) {
+			return netlink.RouteListFiltered(family, &netlink.Route{Dst: nil}, netlink.RT_FILTER_DST)
+		})
+		if err != nil {
+			return ethernet
+		}
+		for _, r := range routes {
+			if l, err := netlink.LinkByIndex(r.LinkIndex); err == nil && l.Attrs().MTU > 0 {
+				return l.Attrs().MTU
+			}
 		}
 	}
 	return ethernet
@@ -480,14 +492,12 @@ func (n *Network) load() error {
 // entries returns the current state as journal entries.
 func (n *Network) entries() []entry {
 	var list []entry
-	next := []netip.Addr{n.v4.next}
-	past := n.v4.past
-	if n.v6 != nil {
-		next = append(next, n.v6.next)
-		past = append(slices.Clip(past), n.v6.past...)
-	}
-	for _, p := range past {
-		list = append(list, entry{Past: &pastEntry{UID: p.uid, IP: p.addr}})
+	var next []netip.Addr
+	for _, a := range n.ranges {
+		next = append(next, a.next)
+		for _, p := range a.past {
+			list = append(list, entry{Past: &pastEntry{UID: p.uid, IP: p.addr}})
+		}
 	}
 	for _, at := range n.attached {
 		list = append(list, entry{Attach: at})
@@ -496,8 +506,8 @@ func (n *Network) entries() []entry {
 }
 
 func (n *Network) rangeOf(ip netip.Addr) *addresses {
-	for _, a := range []*addresses{n.v4, n.v6} {
-		if a != nil && a.prefix.Contains(ip) {
+	for _, a := range n.ranges {
+		if a.prefix.Contains(ip) {
 			return a
 		}
 	}
@@ -543,11 +553,21 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// macOf derives a hardware address from an IPv4 address, so that a bridge that is created again has
-// the address that pods have stored.
+// macOf is the hardware address for an IPv4 address.
 func macOf(ip netip.Addr) net.HardwareAddr {
 	b := ip.As4()
 	return net.HardwareAddr{0x0a, 0x58, b[0], b[1], b[2], b[3]}
+}
+
+// ownMAC derives the bridge's hardware address from its IPv4 address, or else from its IPv6 address, so that a
+// bridge that is created again has the address that pods have stored.
+func (n *Network) ownMAC() net.HardwareAddr {
+	if n.v4 != nil {
+		return macOf(n.v4.gateway())
+	}
+	h := fnv.New32a()
+	_, _ = h.Write(n.v6.gateway().AsSlice())
+	return append(net.HardwareAddr{0x0a, 0x59}, binary.BigEndian.AppendUint32(nil, h.Sum32())...)
 }
 
 // dump repeats a netlink list until the kernel returns one that no change interrupted.

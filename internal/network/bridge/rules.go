@@ -147,9 +147,12 @@ type family struct {
 }
 
 func (r *rules) families() []*family {
-	list := []*family{{nf: nftables.TableFamilyIPv4, proto: unix.NFPROTO_IPV4, pods: r.pods,
-		loopback: netip.MustParsePrefix("127.0.0.0/8"),
-		addrLen:  4, saddr: 12, daddr: 16, addrType: nftables.TypeIPAddr}}
+	var list []*family
+	if r.pods.IsValid() {
+		list = append(list, &family{nf: nftables.TableFamilyIPv4, proto: unix.NFPROTO_IPV4, pods: r.pods,
+			loopback: netip.MustParsePrefix("127.0.0.0/8"),
+			addrLen:  4, saddr: 12, daddr: 16, addrType: nftables.TypeIPAddr})
+	}
 	if r.pods6.IsValid() {
 		list = append(list, &family{nf: nftables.TableFamilyIPv6, proto: unix.NFPROTO_IPV6, pods: r.pods6,
 			loopback: netip.MustParsePrefix("::1/128"),

@@ -83,10 +83,7 @@ func (n *Network) discard(p *place) {
 
 // acquire allocates an address of each family to a sandbox or spare place. n.mu is held.
 func (n *Network) acquire(uid, owner string) (ips []netip.Addr, _ error) {
-	for _, a := range []*addresses{n.v4, n.v6} {
-		if a == nil {
-			continue
-		}
+	for _, a := range n.ranges {
 		ip, err := a.acquire(uid, owner)
 		if err != nil {
 			for _, ip := range ips {
@@ -103,7 +100,7 @@ func (n *Network) acquire(uid, owner string) (ips []netip.Addr, _ error) {
 func (n *Network) remembers(uid string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.v4.remembers(uid) || n.v6 != nil && n.v6.remembers(uid)
+	return slices.ContainsFunc(n.ranges, func(a *addresses) bool { return a.remembers(uid) })
 }
 
 // dropUnknownNeighbours removes the neighbour entries of the spare places of a killed process.

@@ -22,6 +22,7 @@ const (
 	serviceNamespace = metav1.NamespaceSystem
 	serviceName      = "kube-dns"
 	sliceName        = "kube-dns-carob"
+	secondSliceName  = "kube-dns-carob-second" // of the Service's second family
 	managedBy        = "dns.carob"
 	dnsPort          = 53
 )
@@ -78,27 +79,59 @@ func (k *clusterService) reconcile(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make Service %s: %w", serviceName, err)
 	}
+	var wanted []*discoveryv1.EndpointSlice
+	if len(service.Spec.Selector) == 0 && service.Spec.Type != corev1.ServiceTypeExternalName {
+		if service, err = k.complete(ctx, service); err != nil {
+			return fmt.Errorf("give Service %s its second address: %w", serviceName, err)
+		}
+		for i := range max(1, len(service.Spec.IPFamilies)) {
+			wanted = append(wanted, k.slice(service, i))
+		}
+	}
+	for i, name := range []string{sliceName, secondSliceName} {
+		var of *discoveryv1.EndpointSlice
+		if i < len(wanted) {
+			of = wanted[i]
+		}
+		if err := k.keep(ctx, name, of); err != nil {
+			return fmt.Errorf("write EndpointSlice %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// complete gives a Service that was made when the cluster had one range of services the address of the second one.
+func (k *clusterService) complete(ctx context.Context, s *corev1.Service) (*corev1.Service, error) {
+	if have := s.Spec.ClusterIPs; len(have) != 1 || len(k.clusterIP) != 2 || have[0] != k.clusterIP[0].String() {
+		return s, nil
+	}
+	more := s.DeepCopy()
+	more.Spec.ClusterIPs, more.Spec.IPFamilies = k.service().Spec.ClusterIPs, nil
+	more.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicyRequireDualStack)
+	return k.client.CoreV1().Services(serviceNamespace).Update(ctx, more, metav1.UpdateOptions{})
+}
+
+// keep makes a stored slice what is wanted; nil: there is none.
+func (k *clusterService) keep(ctx context.Context, name string, wanted *discoveryv1.EndpointSlice) error {
 	slices := k.client.DiscoveryV1().EndpointSlices(serviceNamespace)
-	stored, err := slices.Get(ctx, sliceName, metav1.GetOptions{})
+	stored, err := slices.Get(ctx, name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("read EndpointSlice %s: %w", sliceName, err)
+		return err
 	}
 	there := err == nil
-	if len(service.Spec.Selector) > 0 || service.Spec.Type == corev1.ServiceTypeExternalName {
-		if there {
-			klog.FromContext(ctx).Info("The Service kube-system/kube-dns has a selector: carob's DNS leaves it to its pods")
-			if err := slices.Delete(ctx, sliceName, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-				return fmt.Errorf("delete EndpointSlice %s: %w", sliceName, err)
-			}
+	switch {
+	case wanted == nil && !there:
+		return nil
+	case wanted == nil:
+		klog.FromContext(ctx).Info("The Service kube-system/kube-dns is not served by carob's DNS any more", "slice", name)
+		if err := slices.Delete(ctx, name, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+			return err
 		}
 		return nil
-	}
-	wanted := k.slice(service)
-	switch {
 	case !there:
 		_, err = slices.Create(ctx, wanted, metav1.CreateOptions{})
 	case stored.AddressType != wanted.AddressType: // it cannot change
-		err = slices.Delete(ctx, sliceName, metav1.DeleteOptions{})
+		err = slices.Delete(ctx, name, metav1.DeleteOptions{})
 		if err == nil {
 			_, err = slices.Create(ctx, wanted, metav1.CreateOptions{})
 		}
@@ -111,10 +144,7 @@ func (k *clusterService) reconcile(ctx context.Context) error {
 		wanted.ResourceVersion = stored.ResourceVersion
 		_, err = slices.Update(ctx, wanted, metav1.UpdateOptions{})
 	}
-	if err != nil {
-		return fmt.Errorf("write EndpointSlice %s: %w", sliceName, err)
-	}
-	return nil
+	return err
 }
 
 // service is what kubeadm makes, without a selector.
@@ -132,14 +162,17 @@ func (k *clusterService) service() *corev1.Service {
 	for _, ip := range k.clusterIP {
 		s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, ip.String())
 	}
+	if len(s.Spec.ClusterIPs) == 2 {
+		s.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicyRequireDualStack)
+	}
 	if len(s.Spec.ClusterIPs) > 0 {
 		s.Spec.ClusterIP = s.Spec.ClusterIPs[0]
 	}
 	return s
 }
 
-// slice leads from the ports of the Service to this server.
-func (k *clusterService) slice(s *corev1.Service) *discoveryv1.EndpointSlice {
+// slice leads from the ports of the Service to this server, for its i-th family.
+func (k *clusterService) slice(s *corev1.Service, i int) *discoveryv1.EndpointSlice {
 	out := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Namespace: serviceNamespace, Name: sliceName, Labels: map[string]string{
 			discoveryv1.LabelServiceName: serviceName, discoveryv1.LabelManagedBy: managedBy, "k8s-app": "kube-dns"},
@@ -147,25 +180,28 @@ func (k *clusterService) slice(s *corev1.Service) *discoveryv1.EndpointSlice {
 				Controller: new(true), BlockOwnerDeletion: new(true)}}},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
+	if i > 0 {
+		out.Name = secondSliceName
+	}
 	family := corev1.IPv4Protocol
-	if len(s.Spec.IPFamilies) > 0 {
-		family = s.Spec.IPFamilies[0]
+	if i < len(s.Spec.IPFamilies) {
+		family = s.Spec.IPFamilies[i]
 	}
 	if family == corev1.IPv6Protocol {
 		out.AddressType = discoveryv1.AddressTypeIPv6
 	}
-	i := slices.IndexFunc(k.at, func(a netip.AddrPort) bool {
+	at := slices.IndexFunc(k.at, func(a netip.AddrPort) bool {
 		return a.Addr().Is6() == (family == corev1.IPv6Protocol)
 	})
-	if i < 0 {
+	if at < 0 {
 		return out
 	}
-	out.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{k.at[i].Addr().String()}, NodeName: new(k.node),
+	out.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{k.at[at].Addr().String()}, NodeName: new(k.node),
 		Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)}}}
 	for _, p := range s.Spec.Ports {
 		if p.Port == dnsPort && (p.Protocol == corev1.ProtocolUDP || p.Protocol == corev1.ProtocolTCP) {
 			out.Ports = append(out.Ports, discoveryv1.EndpointPort{Name: new(p.Name), Protocol: new(p.Protocol),
-				Port: new(int32(k.at[i].Port()))})
+				Port: new(int32(k.at[at].Port()))})
 		}
 	}
 	return out

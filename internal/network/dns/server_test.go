@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -374,6 +375,44 @@ func TestServes(t *testing.T) {
 		t.Fatal(err)
 	}
 	testwait.For(t, "carob's own Corefile holds again", func() bool { return !entry() })
+}
+
+// A Service of one family that an earlier version made gets the address of the other one, and a slice for it leads
+// here; neither is touched again.
+func TestSecondFamily(t *testing.T) {
+	api := fake.NewClientset()
+	four, six := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")
+	old := clusterService{client: api, clusterIP: []netip.Addr{four}, node: "n",
+		at: []netip.AddrPort{netip.MustParseAddrPort("10.88.0.1:53")}}
+	now := clusterService{client: api, clusterIP: []netip.Addr{four, six}, node: "n",
+		at: append(old.at, netip.MustParseAddrPort("[fd00:88::1]:53"))}
+	if err := old.reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		api.ClearActions()
+		if err := now.reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s, err := api.CoreV1().Services("kube-system").Get(t.Context(), "kube-dns", metav1.GetOptions{})
+		if err != nil || !slices.Equal(s.Spec.ClusterIPs, []string{"10.96.0.10", "fd00:96::a"}) {
+			t.Fatalf("the Service has %v, %v", s.Spec.ClusterIPs, err)
+		}
+		// The API server completes the families.
+		s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+		if _, err := api.CoreV1().Services("kube-system").Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if list := api.Actions(); len(list) > 6 {
+		t.Errorf("the second time: %v", list)
+	}
+	for name, want := range map[string]string{sliceName: "10.88.0.1", secondSliceName: "fd00:88::1"} {
+		s, err := api.DiscoveryV1().EndpointSlices("kube-system").Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil || len(s.Endpoints) != 1 || s.Endpoints[0].Addresses[0] != want {
+			t.Errorf("slice %s: %v, %v", name, s, err)
+		}
+	}
 }
 
 // Another process has port 53 on all addresses: a free port is taken, and the slice names it.
