@@ -133,7 +133,7 @@ type Instance struct {
 
 	ID           string // "carob"; for another data directory "carob-" and six hex digits
 	ListenAddr   netip.AddrPort
-	Pods         netip.Prefix   // IPv4, or IPv6 for a network of others
+	Pods         netip.Prefix   // the IPv4 range of pods, if any
 	Pods6        netip.Prefix   // the same of IPv6
 	PodsPrefer6  bool           // the primary address of a pod is that of IPv6
 	Services     []netip.Prefix // one, or one of each family; the default family first

@@ -22,8 +22,9 @@ import (
 // accepted: a program that closes its listener would reset them. It looks only at pods that somebody asks about, until
 // nothing waits in the queues of their listeners, at most for lookFor. It implements node.Traffic.
 type Queues struct {
-	n    *Network
-	wake chan struct{}
+	n      *Network
+	wake   chan struct{}
+	passed func() // returns when no packet is on its way through the rules any more that was when it was called
 
 	mu   sync.Mutex
 	pods map[types.UID]*look
@@ -32,6 +33,7 @@ type Queues struct {
 // look is what is known of one pod.
 type look struct {
 	until   time.Time
+	passed  bool         // packets that were on their way through the rules have left them
 	arrived map[int]bool // CPUs whose queue of arriving packets has been empty since
 	done    bool
 }
@@ -44,7 +46,7 @@ const (
 
 // Queues returns what looks at the pods of this network.
 func (n *Network) Queues() *Queues {
-	return &Queues{n: n, wake: make(chan struct{}, 1), pods: map[types.UID]*look{}}
+	return &Queues{n: n, wake: make(chan struct{}, 1), passed: packetsPassed, pods: map[types.UID]*look{}}
 }
 
 // Routed implements node.Traffic. The first question about a pod begins to look, the last one, whose answer is false,
@@ -83,6 +85,7 @@ func (q *Queues) Follow(ctx context.Context, released func(pod types.UID)) {
 		}
 		start := time.Now()
 		busy := q.waiting()
+		q.leaveRules(busy)
 		for pod, l := range busy {
 			if start.Before(l.until) && !q.n.idle(ctx, string(pod), l.arrived) {
 				continue
@@ -97,6 +100,28 @@ func (q *Queues) Follow(ctx context.Context, released func(pod types.UID)) {
 			next.Reset(max(lookAgain, 4*time.Since(start)))
 		}
 	}
+}
+
+// leaveRules waits for packets that the rules led to a pod before they let go of it, and that are still on
+// their way: the processor may have been taken from them. It costs nothing but 10 to 30 ms, once for each pod.
+func (q *Queues) leaveRules(busy map[types.UID]*look) {
+	waited := false
+	for _, l := range busy {
+		if !l.passed {
+			if !waited {
+				q.passed()
+			}
+			waited, l.passed = true, true
+		}
+	}
+}
+
+// packetsPassed waits until all processors have ended what they were reading without locks, such as the rules
+// of netfilter: the kernel's grace period.
+func packetsPassed() {
+	const global = 1 // MEMBARRIER_CMD_GLOBAL of linux/membarrier.h
+	// A kernel that cannot, or does not because of CPUs without a clock tick, is not waited for.
+	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0)
 }
 
 func (q *Queues) waiting() map[types.UID]*look {

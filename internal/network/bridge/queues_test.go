@@ -1,11 +1,15 @@
 package bridge
 
 import (
+	"context"
 	"net"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -46,6 +50,11 @@ func TestQueues(t *testing.T) {
 		t.Error("idle while a connection waits")
 	}
 	q := n.Queues()
+	packets, passed := q.passed, make(chan struct{})
+	q.passed = func() {
+		packets()
+		<-passed
+	}
 	released := make(chan types.UID)
 	go q.Follow(t.Context(), func(pod types.UID) { released <- pod })
 	if !q.Routed("u") {
@@ -54,6 +63,12 @@ func TestQueues(t *testing.T) {
 	if !q.Routed("other") {
 		t.Error("another pod was let go before it was looked at")
 	}
+	select {
+	case pod := <-released:
+		t.Errorf("%s was released before its packets had left the rules", pod)
+	case passed <- struct{}{}:
+	}
+	close(passed)                                           // however often it looks again
 	if pod := <-released; pod != "other" || q.Routed(pod) { // has no network: nothing can be on its way
 		t.Errorf("released %q", pod)
 	}
@@ -108,5 +123,57 @@ func TestArrived(t *testing.T) {
 	}
 	if !allArrived("00b56781 00000000\n", map[int]bool{}) {
 		t.Error("an old kernel does not tell, and is not waited for")
+	}
+}
+
+// A connection counts from the moment when its first packet has arrived.
+func TestHalfOpen(t *testing.T) {
+	n := open(t, testConfig(t))
+	at, err := n.Attach(t.Context(), network.Pod{UID: "u", Namespace: "default", Name: "web", SandboxID: "s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var l net.Listener
+	if err := netns.Do(at.NetNS, func() (err error) {
+		if l, err = net.Listen("tcp", netip.AddrPortFrom(at.IPs[0], 80).String()); err != nil {
+			return err
+		}
+		// What the pod answers is lost.
+		conn, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		table := conn.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "lost"})
+		chain := conn.AddChain(&nftables.Chain{Table: table, Name: "output", Type: nftables.ChainTypeFilter,
+			Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityFilter})
+		conn.AddRule(&nftables.Rule{Table: table, Chain: chain,
+			Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}})
+		return conn.Flush()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	var dialing sync.WaitGroup
+	defer dialing.Wait()
+	defer cancel()
+	late := time.After(30 * time.Second)
+	dialing.Go(func() { _, _ = (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String()) })
+	for {
+		waiting := 0
+		if err := netns.Do(at.NetNS, func() (err error) {
+			waiting, err = unaccepted()
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if waiting == 1 {
+			return
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-late:
+			t.Fatal("a connection that is being established is not counted")
+		}
 	}
 }

@@ -40,6 +40,7 @@ const documents = "harbor.l00n9.icu/public"
 
 var catalogue = []image{
 	{name: "demo", refs: []string{"carob.local/demo:1"}, make: demo},
+	{name: "echo", refs: []string{"localhost/echo:1"}, make: echo},
 	{name: "extension", refs: []string{"localhost/extension:1"}, make: extension},
 	{name: "modelserver", refs: []string{"localhost/modelserver:1"}, make: modelServer},
 	{name: "pause", refs: tags("registry.k8s.io/pause", "3.10.2", "3.10.1", "3.10", "3.9", "3.6"), make: pause},
@@ -91,6 +92,17 @@ func demo(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, er
 	t.text("etc/group", "root:x:0:", "demo:x:65532:")
 	c.Entrypoint, c.Cmd, c.User = []string{"/demo"}, []string{"serve"}, "65532:65532"
 	c.ExposedPorts = map[string]struct{}{"8080/tcp": {}}
+	return []*layer{{tree: t}}, nil
+}
+
+func echo(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, error) {
+	program, err := b.compileGo(ctx, "carob/test/images/build/echo")
+	if err != nil {
+		return nil, err
+	}
+	t := tree{}
+	t.file("echo", 0o755, program)
+	c.Entrypoint, c.User = []string{"/echo"}, "65532:65532"
 	return []*layer{{tree: t}}, nil
 }
 

@@ -1,0 +1,324 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+const (
+	inPodPath = "/bench/program"
+	image     = "carob.local/demo:1"
+)
+
+func measure(ctx context.Context, o options, name string) (map[string]float64, error) {
+	n, err := start(ctx, o, name)
+	if err != nil {
+		return nil, err
+	}
+	defer n.stop()
+	values := map[string]float64{}
+	for _, step := range []func(context.Context, map[string]float64) error{n.lifecycle, n.paths, n.changes, n.questions} {
+		if err := step(ctx, values); err != nil {
+			return nil, err
+		}
+	}
+	return values, nil
+}
+
+// pod is a server with this program; its name is what it answers.
+func (n *node) pod(name, app string) *corev1.Pod {
+	grace := int64(5)
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": app}},
+		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &grace,
+			Volumes: []corev1.Volume{{Name: "bench", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
+				Path: filepath.Dir(n.self)}}}},
+			Containers: []corev1.Container{{Name: "c", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
+				Command:      []string{inPodPath, "serve", name},
+				VolumeMounts: []corev1.VolumeMount{{Name: "bench", MountPath: filepath.Dir(inPodPath), ReadOnly: true}},
+				ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{
+					TCPSocket: &corev1.TCPSocketAction{Port: intstr.Parse(namePort)}}}}}}}
+}
+
+// ready creates a pod and returns when a watch tells that it is Ready, with its address.
+func (n *node) ready(ctx context.Context, p *corev1.Pod) (at time.Time, ip string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	pods := n.c.CoreV1().Pods(namespace)
+	if p, err = pods.Create(ctx, p, metav1.CreateOptions{}); err != nil {
+		return at, "", err
+	}
+	w, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + p.Name,
+		ResourceVersion: p.ResourceVersion})
+	if err != nil {
+		return at, "", err
+	}
+	defer w.Stop()
+	for e := range w.ResultChan() {
+		now, ok := e.Object.(*corev1.Pod)
+		if !ok || e.Type == watch.Deleted {
+			return at, "", fmt.Errorf("pod %s: %v", p.Name, e)
+		}
+		for _, c := range now.Status.Conditions {
+			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+				return time.Now(), now.Status.PodIP, nil
+			}
+		}
+	}
+	return at, "", fmt.Errorf("pod %s is not Ready: %w", p.Name, ctx.Err())
+}
+
+// service creates a Service and returns its address.
+func (n *node) service(ctx context.Context, name string, selector map[string]string) (string, error) {
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{Selector: selector,
+		Ports: []corev1.ServicePort{{Name: "name", Port: 80, TargetPort: intstr.Parse(namePort)},
+			{Name: "sink", Port: 81, TargetPort: intstr.Parse(sinkPort)}}}}
+	s, err := n.c.CoreV1().Services(namespace).Create(ctx, s, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	return s.Spec.ClusterIP, nil
+}
+
+// ask opens a connection and reads which pod answers.
+func ask(to string) (string, error) {
+	c, err := dial(to, time.Second)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	if err := c.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		return "", err
+	}
+	line, err := bufio.NewReader(c).ReadString('\n')
+	return strings.TrimSpace(line), err
+}
+
+// first asks until a pod answers and returns when the question began.
+func first(ctx context.Context, to, pod string) (time.Time, error) {
+	for end := time.Now().Add(patience); time.Now().Before(end) && ctx.Err() == nil; {
+		began := time.Now()
+		if name, err := ask(to); err == nil && name == pod {
+			return began, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("pod %s never answered at %s", pod, to)
+}
+
+// settled is how many connections in a row must reach the other pod: with two, by chance, once in 2⁵⁰ times.
+const settled = 50
+
+// lifecycle creates and deletes pods behind a Service which has another one.
+func (n *node) lifecycle(ctx context.Context, values map[string]float64) error {
+	ip, err := n.service(ctx, "cycle", map[string]string{"app": "cycle"})
+	if err != nil {
+		return err
+	}
+	to := net.JoinHostPort(ip, "80")
+	if _, _, err := n.ready(ctx, n.pod("stays", "cycle")); err != nil {
+		return err
+	}
+	if _, err := first(ctx, to, "stays"); err != nil {
+		return err
+	}
+	var came, went []time.Duration
+	failed := 0
+	for i := range n.n {
+		p := n.pod(fmt.Sprint("cycle-", i), "cycle")
+		ready, _, err := n.ready(ctx, p)
+		if err != nil {
+			return err
+		}
+		began, err := first(ctx, to, p.Name)
+		if err != nil {
+			return err
+		}
+		came = append(came, max(0, began.Sub(ready)))
+		if err := n.c.CoreV1().Pods(namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}); err != nil {
+			return err
+		}
+		deleted := time.Now()
+		last := deleted
+		for row := 0; row < settled && ctx.Err() == nil; row++ {
+			began := time.Now()
+			name, err := ask(to)
+			if err != nil {
+				failed++
+			}
+			if name != "stays" {
+				last, row = began, -1
+			}
+		}
+		went = append(went, last.Sub(deleted))
+	}
+	values["ready_p50"], values["ready_p99"] = ms(quantile(came, 0.5)), ms(quantile(came, 0.99))
+	values["gone_p50"], values["gone_p99"] = ms(quantile(went, 0.5)), ms(quantile(went, 0.99))
+	values["lost"] = float64(failed) / float64(n.n)
+	return ctx.Err()
+}
+
+// paths compares the ways from one pod to another.
+func (n *node) paths(ctx context.Context, values map[string]float64) error {
+	for _, name := range []string{"one", "other"} {
+		if _, _, err := n.ready(ctx, n.pod(name, name)); err != nil {
+			return err
+		}
+	}
+	p, err := n.c.CoreV1().Pods(namespace).Get(ctx, "other", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	ip, err := n.service(ctx, "other", map[string]string{"app": "other"})
+	if err != nil {
+		return err
+	}
+	if _, err := first(ctx, net.JoinHostPort(ip, "80"), "other"); err != nil {
+		return err
+	}
+	took, err := n.inPod(ctx, "one", "connect", net.JoinHostPort(p.Status.PodIP, namePort), net.JoinHostPort(ip, "80"))
+	if err != nil {
+		return err
+	}
+	values["connect_pod"], values["connect_ratio"] = took[0], took[1]/took[0]
+	for key, to := range map[string]string{"loopback": "loopback", "pod": net.JoinHostPort(p.Status.PodIP, sinkPort),
+		"service": net.JoinHostPort(ip, "81")} {
+		rate, err := n.inPod(ctx, "one", "stream", to, n.seconds.String())
+		if err != nil {
+			return err
+		}
+		values["stream_"+key] = rate[0]
+	}
+	return nil
+}
+
+// parallel calls do for each number from one to another, by several goroutines.
+func parallel(from, to int, do func(i int) error) error {
+	const writers = 16
+	var next atomic.Int64
+	next.Store(int64(from))
+	errs := make(chan error, writers)
+	for range writers {
+		go func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= to {
+					errs <- nil
+					return
+				}
+				if err := do(i); err != nil {
+					errs <- err
+					return
+				}
+			}
+		}()
+	}
+	var all error
+	for range writers {
+		all = errors.Join(all, <-errs)
+	}
+	return all
+}
+
+// slice is the only EndpointSlice of a Service without a selector.
+func slice(service, address string) *discoveryv1.EndpointSlice {
+	name, sink, yes, tcp := "name", "sink", true, corev1.ProtocolTCP
+	first, second := port(namePort), port(sinkPort)
+	return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: service,
+		Labels: map[string]string{discoveryv1.LabelServiceName: service}}, AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address},
+			Conditions: discoveryv1.EndpointConditions{Ready: &yes}}},
+		Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &first, Protocol: &tcp},
+			{Name: &sink, Port: &second, Protocol: &tcp}}}
+}
+
+func port(text string) int32 {
+	n, _ := strconv.Atoi(text) // a constant
+	return int32(n)
+}
+
+// changes leads a Service to the one and the other pod by turns, with more and more Services beside it.
+func (n *node) changes(ctx context.Context, values map[string]float64) error {
+	addresses := map[string]string{}
+	for _, name := range []string{"one", "other"} {
+		p, err := n.c.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		addresses[name] = p.Status.PodIP
+	}
+	var err error
+	if values["memory"], err = n.memory(ctx); err != nil {
+		return err
+	}
+	for made, i := 0, 0; i < len(n.services); i++ {
+		err := parallel(made, n.services[i], func(i int) error { return n.fill(ctx, i, addresses["other"]) })
+		if err != nil {
+			return err
+		}
+		made = n.services[i]
+		took, err := n.flip(ctx, addresses)
+		if err != nil {
+			return err
+		}
+		values[fmt.Sprint("change_p50_", made)] = ms(quantile(took, 0.5))
+		values[fmt.Sprint("change_p99_", made)] = ms(quantile(took, 0.99))
+	}
+	values["memory_services"], err = n.memory(ctx)
+	return err
+}
+
+func serviceName(i int) string { return fmt.Sprint("s", i) }
+
+func (n *node) fill(ctx context.Context, i int, address string) error {
+	if _, err := n.service(ctx, serviceName(i), nil); err != nil {
+		return err
+	}
+	_, err := n.c.DiscoveryV1().EndpointSlices(namespace).Create(ctx, slice(serviceName(i), address), metav1.CreateOptions{})
+	return err
+}
+
+// flip changes the endpoint of the first Service; each time is from the request to the API to the beginning of the
+// first connection that reaches the other pod.
+func (n *node) flip(ctx context.Context, addresses map[string]string) (took []time.Duration, err error) {
+	s, err := n.c.CoreV1().Services(namespace).Get(ctx, serviceName(0), metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	to := net.JoinHostPort(s.Spec.ClusterIP, "80")
+	const before = 2 // everybody has what the others wrote
+	for i := range n.flips + before {
+		name := []string{"one", "other"}[i%2]
+		patch, err := json.Marshal(map[string]any{"endpoints": slice("", addresses[name]).Endpoints})
+		if err != nil {
+			return nil, err
+		}
+		sent := time.Now()
+		if _, err := n.c.DiscoveryV1().EndpointSlices(namespace).Patch(ctx, serviceName(0), types.MergePatchType, patch,
+			metav1.PatchOptions{}); err != nil {
+			return nil, err
+		}
+		reached, err := first(ctx, to, name)
+		if err != nil {
+			return nil, err
+		}
+		if i >= before {
+			took = append(took, reached.Sub(sent))
+		}
+	}
+	return took, nil
+}
