@@ -33,7 +33,8 @@ func measure(ctx context.Context, o options, name string) (map[string]float64, e
 	}
 	defer n.stop()
 	values := map[string]float64{}
-	for _, step := range []func(context.Context, map[string]float64) error{n.lifecycle, n.paths, n.changes, n.questions} {
+	for _, step := range []func(context.Context, map[string]float64) error{n.lifecycle, n.paths, n.changes,
+		n.questions} {
 		if err := step(ctx, values); err != nil {
 			return nil, err
 		}
@@ -46,8 +47,8 @@ func (n *node) pod(name, app string) *corev1.Pod {
 	grace := int64(5)
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": app}},
 		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &grace,
-			Volumes: []corev1.Volume{{Name: "bench", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
-				Path: filepath.Dir(n.self)}}}},
+			Volumes: []corev1.Volume{{Name: "bench", VolumeSource: corev1.VolumeSource{
+				HostPath: &corev1.HostPathVolumeSource{Path: filepath.Dir(n.self)}}}},
 			Containers: []corev1.Container{{Name: "c", Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
 				Command:      []string{inPodPath, "serve", name},
 				VolumeMounts: []corev1.VolumeMount{{Name: "bench", MountPath: filepath.Dir(inPodPath), ReadOnly: true}},
@@ -288,7 +289,8 @@ func (n *node) fill(ctx context.Context, i int, address string) error {
 	if _, err := n.service(ctx, serviceName(i), nil); err != nil {
 		return err
 	}
-	_, err := n.c.DiscoveryV1().EndpointSlices(namespace).Create(ctx, slice(serviceName(i), address), metav1.CreateOptions{})
+	_, err := n.c.DiscoveryV1().EndpointSlices(namespace).Create(ctx, slice(serviceName(i), address),
+		metav1.CreateOptions{})
 	return err
 }
 

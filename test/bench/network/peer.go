@@ -98,7 +98,8 @@ func connect(args []string) error {
 			_ = c.Close()
 		}
 	}
-	return json.NewEncoder(os.Stdout).Encode([]float64{us(quantile(took[args[0]], 0.5)), us(quantile(took[args[1]], 0.5))})
+	return json.NewEncoder(os.Stdout).Encode([]float64{us(quantile(took[args[0]], 0.5)),
+		us(quantile(took[args[1]], 0.5))})
 }
 
 // stream sends to an address for some time and prints Gbit/s; "loopback" is a reader in the same process.

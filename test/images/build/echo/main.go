@@ -38,7 +38,8 @@ func run() error {
 
 	calls := grpc.NewServer()
 	calls.RegisterService(&grpc.ServiceDesc{ServiceName: "carob.Echo", HandlerType: (*any)(nil),
-		Streams: []grpc.StreamDesc{{StreamName: "Stream", Handler: echo, ServerStreams: true, ClientStreams: true}}}, nil)
+		Streams: []grpc.StreamDesc{{StreamName: "Stream", Handler: echo, ServerStreams: true,
+			ClientStreams: true}}}, nil)
 	l, err := net.Listen("tcp", ":9090")
 	if err != nil {
 		return err
