@@ -82,16 +82,24 @@ func tmpfsHasNoswap() bool {
 	return unix.FsconfigSetFlag(fd, "noswap") == nil
 }
 
-// watchOOM records the processes that the kernel kills because the machine is out of memory (L10.76).
+// watchOOM records the processes that the kernel kills because the machine is out of memory (L10.76), and that it drops
+// new connections because its table of them is full.
 func (p *parts) watchOOM(ctx context.Context) {
 	log, err := oom.Open()
 	if err != nil {
 		klog.FromContext(ctx).V(1).Info("Processes that the kernel kills are not told", "err", err)
 		return
 	}
-	oom.Watch(ctx, log, func(v oom.Victim) {
+	var netns unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/net", &netns); err != nil {
+		klog.FromContext(ctx).V(1).Info("A full table of connections is not told where the kernel has several", "err", err)
+	}
+	oom.Watch(ctx, log, netns.Ino, func(v oom.Victim) {
 		p.events.Node(corev1.EventTypeWarning, "SystemOOM",
 			fmt.Sprintf("System OOM encountered, victim process: %s, pid: %d", v.Process, v.PID))
+	}, func() {
+		p.events.Node(corev1.EventTypeWarning, "ConntrackFull", "The kernel tracks as many connections as it may and drops "+
+			"the packets of new ones: find who opens them, or raise net.netfilter.nf_conntrack_max")
 	})
 }
 

@@ -1,6 +1,7 @@
-// Package oom reads the kernel's log for processes that it killed because the
-// machine, not a single cgroup, was out of memory. The agent records them as events
-// of the node (L10.76). The package must never take the word of anybody but the kernel.
+// Package oom reads the kernel's log for what it had no room for: processes that it killed because the
+// machine, not a single cgroup, was out of memory, and connections of this host that it refused because the
+// table of connection tracking is full. The agent records them as events of the node (L10.76). The package
+// must never take the word of anybody but the kernel.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package oom
@@ -39,9 +40,10 @@ func Open() (io.ReadCloser, error) {
 	return f, nil
 }
 
-// Watch calls tell for each victim until ctx ends or the log does. Each Read of log
-// must return one record, as /dev/kmsg does; Watch closes it.
-func Watch(ctx context.Context, log io.ReadCloser, tell func(Victim)) {
+// Watch calls tell for each victim, and full when connection tracking of the network namespace with this inode
+// refused packets, until ctx ends or the log does. Each Read of log must return one record, as /dev/kmsg does;
+// Watch closes it.
+func Watch(ctx context.Context, log io.ReadCloser, netns uint64, tell func(Victim), full func()) {
 	stop := context.AfterFunc(ctx, func() { _ = log.Close() })
 	defer func() {
 		if stop() {
@@ -64,23 +66,54 @@ func Watch(ctx context.Context, log io.ReadCloser, tell func(Victim)) {
 		if v, ok := parse(string(record[:n])); ok {
 			tell(v)
 		}
+		if conntrackFull(string(record[:n]), netns) {
+			full()
+		}
 	}
 }
 
-// parse reads a record "PRIORITY,SEQUENCE,TIME,FLAGS…;TEXT". What processes write into
+// ofKernel reads a record "PRIORITY,SEQUENCE,TIME,FLAGS…;TEXT". What processes write into
 // the log has a facility of its own (PRIORITY is 8 or more), which no process can choose.
-func parse(record string) (Victim, bool) {
+func ofKernel(record string) (text string, ok bool) {
 	head, text, _ := strings.Cut(record, ";")
 	priority, _, _ := strings.Cut(head, ",")
 	if p, err := strconv.Atoi(priority); err != nil || p < 0 || p > 7 {
-		return Victim{}, false
+		return "", false
 	}
 	text, _, _ = strings.Cut(text, "\n")
+	return text, true
+}
+
+// conntrackFull reports whether a record says that connection tracking dropped a packet of a network namespace.
+// Kernels that do not name it have one table for all.
+func conntrackFull(record string, netns uint64) bool {
+	text, ok := ofKernel(record)
+	if !ok || !strings.HasPrefix(text, "nf_conntrack: ") {
+		return false
+	}
+	_, rest, ok := strings.Cut(text, "table full")
+	if !ok {
+		return false
+	}
+	rest, named := strings.CutPrefix(rest, " in netns ")
+	if !named {
+		return true
+	}
+	inode, _, _ := strings.Cut(rest, ",")
+	return inode == strconv.FormatUint(netns, 10)
+}
+
+// parse reads the record of a victim.
+func parse(record string) (Victim, bool) {
+	text, ok := ofKernel(record)
+	if !ok {
+		return Victim{}, false
+	}
 	if !strings.HasPrefix(text, "oom-kill:") || !strings.Contains(text, ",global_oom,") {
 		return Victim{}, false // of one cgroup: its container tells
 	}
 	// …,task=NAME,pid=N,uid=N: a name may hold anything but ends before the last of these.
-	text, _, ok := cutLast(text, ",uid=")
+	text, _, ok = cutLast(text, ",uid=")
 	if !ok {
 		return Victim{}, false
 	}

@@ -11,6 +11,7 @@ import (
 
 const (
 	global = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/user.slice,task=stress,pid=4711,uid=1000"
+	full   = "nf_conntrack: nf_conntrack: table full, dropping packet\n SUBSYSTEM=net\n"
 	group  = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=c,mems_allowed=0,oom_memcg=/kubepods/p,task_memcg=/kubepods/p/c,task=web,pid=12,uid=0"
 )
 
@@ -32,6 +33,24 @@ func TestParse(t *testing.T) {
 	} {
 		if got, ok := parse(record); ok != (want != Victim{}) || ok && got != want {
 			t.Errorf("%q: %+v, %v", record, got, ok)
+		}
+	}
+}
+
+// A full table counts if it is that of this host: pods may fill their own, and write what they want into the log.
+func TestConntrackFull(t *testing.T) {
+	for record, want := range map[string]bool{
+		"4,1,1,-;" + full: true,
+		"4,1,1,-;nf_conntrack: nf_conntrack: table full in netns 4026531840, dropping packet": true,
+		"4,1,1,-;nf_conntrack: nf_conntrack: table full in netns 4026532999, dropping packet": false,
+		"4,1,1,-;nf_conntrack: nf_conntrack: table full in netns 40265318401, dropping":       false,
+		"12,1,1,-;" + full: false, // of facility user
+		"4,1,1,-;nf_conntrack: default automatic helper assignment has been turned off": false,
+		"4,1,1,-;web[1]: nf_conntrack: table full, dropping packet":                     false,
+		"": false, "4;nf_conntrack: table full in netns ": false,
+	} {
+		if got := conntrackFull(record, 4026531840); got != want {
+			t.Errorf("%q: %v", record, got)
 		}
 	}
 }
@@ -70,20 +89,21 @@ func (l *tape) Close() error { close(l.closed); return nil }
 // Records that were overwritten don't end the watch; the context, and the log's end, do.
 func TestWatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	log := &tape{records: []any{"3,1,1,-;" + global, syscall.EPIPE, "3,2,1,-;" + group, "3,3,1,-;" + global},
-		closed: make(chan struct{})}
+	log := &tape{records: []any{"3,1,1,-;" + global, "4,2,1,-;" + full, syscall.EPIPE, "3,2,1,-;" + group,
+		"3,3,1,-;" + global}, closed: make(chan struct{})}
 	var got []int
-	Watch(ctx, log, func(v Victim) {
+	refused := 0
+	Watch(ctx, log, 7, func(v Victim) {
 		if got = append(got, v.PID); len(got) == 2 {
 			cancel()
 		}
-	})
-	if !slices.Equal(got, []int{4711, 4711}) {
-		t.Errorf("victims %v", got)
+	}, func() { refused++ })
+	if !slices.Equal(got, []int{4711, 4711}) || refused != 1 {
+		t.Errorf("victims %v, full %d times", got, refused)
 	}
 	<-log.closed
 	ended := &tape{records: []any{io.EOF}, closed: make(chan struct{})}
-	Watch(t.Context(), ended, func(Victim) { t.Error("a victim") })
+	Watch(t.Context(), ended, 7, func(Victim) { t.Error("a victim") }, func() { t.Error("full") })
 	<-ended.closed
 }
 
@@ -97,7 +117,7 @@ func TestOpen(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		Watch(ctx, log, func(v Victim) { t.Logf("%+v", v) })
+		Watch(ctx, log, 7, func(v Victim) { t.Logf("%+v", v) }, func() { t.Log("full") })
 	}()
 	cancel()
 	<-done
