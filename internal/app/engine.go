@@ -170,7 +170,8 @@ func networkName(in instance.Instance) string {
 
 func bridgeConfig(in instance.Instance) bridge.Config {
 	return bridge.Config{
-		Bridge: in.BridgeName, Pods: in.Pods, Pods6: in.Pods6, Prefer6: in.PodsPrefer6, Table: in.NFTable,
+		Bridge: in.BridgeName, Pods: in.Pods, Pods6: in.Pods6, Prefer6: in.PodsPrefer6, MTU: in.PodMTU,
+		Table:    in.NFTable,
 		StateDir: filepath.Join(in.DataDir, "network"), RunDir: in.RunDir,
 		OwnPorts: []netip.AddrPort{in.ListenAddr, in.AgentListen},
 	}

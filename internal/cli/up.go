@@ -134,6 +134,8 @@ Pods that kept running while carob was stopped are taken over.`,
 	fl.StringVar(&f.NodeName, "node-name", "", "name of this node (default: the host name)")
 	fl.StringVar(&f.PodCIDR, "pod-cidr", "",
 		"IP range of pods in CIDR notation, or an IPv4 and an IPv6 range, separated by a comma: the first is that of their primary addresses (default 10.88.0.0/16; another for another --data-dir)")
+	fl.IntVar(&f.PodMTU, "pod-mtu", 0,
+		"MTU of the pods' devices in bytes, such as less than the uplink's for a tunnel behind it (default: that of the default route's device)")
 	fl.StringVar(&f.ServiceCIDR, "service-cidr", "",
 		"IP range of services in CIDR notation, or two of different families, separated by a comma: the first is the default family (default 10.96.0.0/16; another for another --data-dir)")
 	addChoice(cmd, &f.ServiceProxy, "service-proxy", "",

@@ -116,6 +116,7 @@ func changeRules() map[string]changeRule {
 		}},
 
 		// Changing these loses nothing.
+		"PodMTU":              free("--pod-mtu"),     // running pods keep theirs
 		"ClusterDNS":          free("--cluster-dns"), // running pods keep theirs
 		"DNS":                 free("--dns"),
 		"ServiceProxy":        free("--service-proxy"),

@@ -60,6 +60,7 @@ type Flags struct {
 
 	NodeName      string
 	PodCIDR       string // a range, or one of each family, separated by a comma: that of the primary addresses first
+	PodMTU        int    // of the pods' devices, in bytes; 0: that of the default route's device
 	ServiceCIDR   string // one range, or two of different families, separated by a comma
 	ClusterDNS    string // addresses of the name servers for pods, separated by commas; empty: the DNS Service
 	ClusterDomain string // of the names of Services; empty: cluster.local
@@ -499,6 +500,9 @@ func (in *Instance) deriveNetwork(n uint32) error {
 	}
 	if err := in.podRanges(); err != nil {
 		return fmt.Errorf("%w --pod-cidr: %w", ErrFlag, err)
+	}
+	if err := in.checkMTU(); err != nil {
+		return err
 	}
 	if in.Services, err = serviceRanges(in.ServiceCIDR); err != nil {
 		return fmt.Errorf("%w --service-cidr: %w", ErrFlag, err)

@@ -56,6 +56,8 @@ func TestDeriveNamesTheWrongFlag(t *testing.T) {
 		",fd00:88::/64,fd00:89::/64":  {PodCIDR: "10.88.0.0/16,fd00:88::/64,fd00:89::/64"},
 		"fd00:88::/121":               {PodCIDR: "10.88.0.0/16,fd00:88::/121"},
 		"fd00:88::/112 overlap":       {PodCIDR: "10.88.0.0/16,fd00:88::/64", ServiceCIDR: "10.96.0.0/16,fd00:88::/112"},
+		"--pod-mtu: 67":               {PodMTU: 67},
+		"--pod-mtu: 1279":             {PodMTU: 1279, PodCIDR: "fd00:88::/64"},
 		"--service-cidr":              {ServiceCIDR: "x"},
 		"10.0.0.0/30":                 {ServiceCIDR: "10.0.0.0/30"},
 		"one of IPv6":                 {ServiceCIDR: "10.96.0.0/16,10.97.0.0/16"},

@@ -22,8 +22,25 @@ func (in *Instance) podRanges() error {
 		case p.Addr().Is6() && !p.Addr().Is4In6() && p.Bits() <= 120 && !in.Pods6.IsValid():
 			in.Pods6, in.PodsPrefer6 = p, i == 0
 		default:
-			return fmt.Errorf("%q is not an IPv4 range, an IPv6 range with at least 256 addresses, or one of each", in.PodCIDR)
+			return fmt.Errorf("%q is not an IPv4 range, an IPv6 range with at least 256 addresses, or one of each",
+				in.PodCIDR)
 		}
+	}
+	return nil
+}
+
+// checkMTU knows the ranges of pods.
+func (in *Instance) checkMTU() error {
+	if in.PodMTU != 0 && (in.CNIConfDir != "" || in.RuntimeEndpoint != "") {
+		return fmt.Errorf(
+			"%w --pod-mtu: it is for carob's own pod network: set the MTU in the configuration of the other one", ErrFlag)
+	}
+	least := 68 // RFC 791
+	if in.Pods6.IsValid() {
+		least = 1280 // RFC 8200
+	}
+	if in.PodMTU != 0 && (in.PodMTU < least || in.PodMTU > 65535) {
+		return fmt.Errorf("%w --pod-mtu: %d is not within %d and 65535", ErrFlag, in.PodMTU, least)
 	}
 	return nil
 }

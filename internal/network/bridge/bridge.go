@@ -63,7 +63,7 @@ type Config struct {
 type Network struct {
 	cfg    Config
 	nsDir  string
-	mtu    int
+	mtu    atomic.Int32 // of new pods
 	bridge atomic.Pointer[bridgeLink]
 	ports  *portWatch
 	pool   *pool
@@ -221,6 +221,9 @@ func deletePorts(bridge int) error {
 	return errors.Join(errs...)
 }
 
+// Bounds of an MTU: of IPv4 (RFC 791), of IPv6 (RFC 8200), and of a packet.
+const leastMTU, leastMTU6, mostMTU = 68, 1280, 65535
+
 func (c Config) check() error {
 	switch {
 	case c.Bridge == "" || len(c.Bridge) > 15 || strings.ContainsAny(c.Bridge, "/ :"):
@@ -234,6 +237,9 @@ func (c Config) check() error {
 	case c.Pods6.IsValid() && (!c.Pods6.Addr().Is6() || c.Pods6.Bits() > 120):
 		return errkind.Errorf(errkind.Invalid,
 			"pod address range %s is not an IPv6 range with enough addresses for pods (such as fd00:88::/64)", c.Pods6)
+	case c.MTU != 0 && (c.MTU < leastMTU || c.MTU > mostMTU || c.Pods6.IsValid() && c.MTU < leastMTU6):
+		return errkind.Errorf(errkind.Invalid, "an MTU of %d for pods is not within %d and %d (with IPv6 at least %d)",
+			c.MTU, leastMTU, mostMTU, leastMTU6)
 	case c.Table == "" || c.StateDir == "" || c.RunDir == "":
 		return errkind.Errorf(errkind.Invalid,
 			"the pod network needs the name of an nftables table and two directories")
@@ -257,6 +263,11 @@ func explain(err error) error {
 // ensureBridge creates the bridge or uses the existing one, and sets the host's sysctls that pods
 // depend on.
 func (n *Network) ensureBridge() error {
+	mtu := n.cfg.MTU
+	if mtu == 0 {
+		mtu = defaultMTU()
+	}
+	n.mtu.Store(int32(mtu))
 	link, err := netlink.LinkByName(n.cfg.Bridge)
 	var notFound netlink.LinkNotFoundError
 	switch {
@@ -292,6 +303,11 @@ func (n *Network) ensureBridge() error {
 			return fmt.Errorf("set the hardware address of bridge %s: %w", n.cfg.Bridge, err)
 		}
 	}
+	if link.Attrs().MTU != mtu { // the flag or the uplink changed; pods that run keep theirs
+		if err := netlink.LinkSetMTU(link, mtu); err != nil {
+			return fmt.Errorf("set the MTU of bridge %s to %d: %w", n.cfg.Bridge, mtu, err)
+		}
+	}
 	if err := n.dropOldAddresses(link); err != nil {
 		return err
 	}
@@ -321,11 +337,8 @@ func (n *Network) dropOldAddresses(bridge netlink.Link) error {
 }
 
 func (n *Network) makeBridge() (netlink.Link, error) {
-	if n.mtu = n.cfg.MTU; n.mtu == 0 {
-		n.mtu = defaultMTU()
-	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU = n.cfg.Bridge, n.mtu
+	attrs.Name, attrs.MTU = n.cfg.Bridge, int(n.mtu.Load())
 	// A bridge without its own hardware address takes the address of a port, and changes it with
 	// the ports.
 	attrs.HardwareAddr = n.ownMAC()
@@ -438,14 +451,6 @@ func defaultMTU() int {
 
 // load reads the journal, removes what a reboot ended, and writes the journal again.
 func (n *Network) load() error {
-	if n.mtu == 0 {
-		if link, err := netlink.LinkByIndex(n.bridge.Load().index); err == nil {
-			n.mtu = link.Attrs().MTU
-		}
-		if n.cfg.MTU != 0 {
-			n.mtu = n.cfg.MTU
-		}
-	}
 	name := journalName(n.cfg.StateDir)
 	err := readJournal(name, func(e entry) {
 		switch {

@@ -70,11 +70,12 @@ func (n *Network) makePlace(ctx context.Context, given string) (_ *place, err er
 		}
 	}()
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MasterIndex, attrs.MTU, attrs.Flags = randomName("veth"), n.bridge.Load().index, n.mtu, net.FlagUp
+	attrs.Name, attrs.MasterIndex, attrs.Flags = randomName("veth"), n.bridge.Load().index, net.FlagUp
+	attrs.MTU = int(n.mtu.Load())
 	attrs.Group = groupOf(n.cfg.Table) // from the start: unpinned traffic does not pass
 	// One message creates both ends, the one in the pod's namespace from the start.
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(ns.Fd()),
-		PeerMTU: uint32(n.mtu)}
+		PeerMTU: uint32(attrs.MTU)}
 	if err := netlink.LinkAdd(veth); err != nil {
 		return nil, fmt.Errorf("connect a network namespace to bridge %s: %w", n.cfg.Bridge, err)
 	}
