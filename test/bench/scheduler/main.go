@@ -18,13 +18,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -34,9 +31,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"carob/internal/apiserver"
-	"carob/internal/base/pki"
 	"carob/internal/scheduler"
+	"carob/test/bench/standalone"
 )
 
 // child, as the first argument, makes this program carob's scheduler; its kubeconfig follows.
@@ -151,35 +147,11 @@ type bench struct {
 }
 
 func open(ctx context.Context, dir string) (*bench, func(), error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	server, stop, err := standalone.Start(ctx, dir)
 	if err != nil {
 		return nil, nil, err
 	}
-	keys, err := pki.Open(pki.Config{Dir: filepath.Join(dir, "pki"), ServiceIP: apiserver.FirstServiceIP(nil).AsSlice(),
-		NodeName: "none"}, time.Now())
-	if err != nil {
-		return nil, nil, err
-	}
-	server, err := apiserver.New(ctx, apiserver.Config{DataDir: dir, Listener: l, PKI: keys, UnsafeNoFsync: true})
-	if err != nil {
-		return nil, nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	go func() { done <- server.Run(ctx) }()
-	stop := func() { cancel(); <-done }
-	select {
-	case <-server.Ready():
-	case err := <-done:
-		cancel()
-		return nil, nil, errors.Join(errors.New("the API server ended"), err)
-	}
-	b := &bench{dir: dir, kubeconfig: filepath.Join(dir, "kubeconfig")}
-	if err := os.WriteFile(b.kubeconfig,
-		pki.Kubeconfig("bench", "https://"+l.Addr().String(), keys.CAPEM, keys.Admin.Pair()), 0o600); err != nil {
-		stop()
-		return nil, nil, err
-	}
+	b := &bench{dir: dir, kubeconfig: server.Kubeconfig}
 	if b.client, err = kubernetes.NewForConfig(server.ClientConfig("bench", user.SystemPrivilegedGroup)); err != nil {
 		stop()
 		return nil, nil, err

@@ -237,49 +237,60 @@ type progress struct {
 // follow watches until so many pods are bound. Nobody has to end pods on their nodes:
 // their grace period is zero, so a deletion removes them at once.
 func (b *bench) follow(ctx context.Context, want int) (<-chan progress, error) {
-	list, err := b.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	w, err := b.client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
-	if err != nil {
-		return nil, err
-	}
 	on := map[string]bool{}
-	for i := range list.Items {
-		on[list.Items[i].Name] = list.Items[i].Spec.NodeName != ""
+	var p progress
+	see := func(pod *corev1.Pod) {
+		if pod.Spec.NodeName == "" || on[pod.Name] || pod.Labels["churn"] != "" {
+			return
+		}
+		on[pod.Name] = true
+		if p.last = time.Now(); p.bound == 0 {
+			p.first = p.last
+		}
+		p.bound++
 	}
+	w, err := b.watch(ctx, see)
+	if err != nil {
+		return nil, err
+	}
+	p = progress{} // those that were bound before do not count
 	out := make(chan progress, 1)
 	go func() {
-		defer w.Stop()
-		var p progress
+		defer func() { out <- p }()
 		for p.bound < want {
 			select {
 			case <-ctx.Done():
 				p.err = ctx.Err()
-				out <- p
 				return
 			case e, ok := <-w.ResultChan():
-				pod, isPod := e.Object.(*corev1.Pod)
-				if !ok || e.Type == watch.Error {
-					p.err = errors.New("the watch ended")
-					out <- p
-					return
+				if pod, isPod := e.Object.(*corev1.Pod); ok && isPod && e.Type != watch.Deleted {
+					see(pod)
 				}
-				if !isPod || e.Type == watch.Deleted || pod.Spec.NodeName == "" || on[pod.Name] ||
-					pod.Labels["churn"] != "" {
+				if ok && e.Type != watch.Error {
 					continue
 				}
-				on[pod.Name] = true
-				if p.last = time.Now(); p.bound == 0 {
-					p.first = p.last
+				// The server ends a watch that falls behind, as on a busy machine.
+				w.Stop()
+				if w, p.err = b.watch(ctx, see); p.err != nil {
+					return
 				}
-				p.bound++
 			}
 		}
-		out <- p
+		w.Stop()
 	}()
 	return out, nil
+}
+
+// watch lists the pods and watches them from there on.
+func (b *bench) watch(ctx context.Context, see func(*corev1.Pod)) (watch.Interface, error) {
+	list, err := b.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		see(&list.Items[i])
+	}
+	return b.client.CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
 }
 
 // churn lets a node and a pod come and go until stop is called.

@@ -5,19 +5,17 @@
 //	go run ./test/bench/workloads [-deployments 1000 -replicas 10 -nodes 100]
 //
 // It prints how long it takes until all pods are available, what that took of the
-// processors, and what the process needs before and afterwards, while nothing happens.
+// processors, which requests the API server answered, and what the process needs before and
+// afterwards, while nothing happens.
 // The processor time and memory of the nodes, which write status, are part of it.
 package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"time"
@@ -31,12 +29,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"carob/internal/apiserver"
-	"carob/internal/base/pki"
 	"carob/internal/controllers"
 	"carob/internal/kinds/apps"
 	"carob/internal/scheduler"
 	"carob/test/bench/processor"
+	"carob/test/bench/standalone"
 )
 
 func main() {
@@ -65,7 +62,7 @@ func run(ctx context.Context) error {
 	defer os.RemoveAll(dir)
 	ctx, cancel := context.WithTimeout(ctx, *limit)
 	defer cancel()
-	server, stop, err := serve(ctx, dir)
+	server, stop, err := standalone.Start(ctx, dir)
 	if err != nil {
 		return err
 	}
@@ -106,6 +103,10 @@ func run(ctx context.Context) error {
 		return ctx.Err()
 	}
 	before := look(*idle)
+	asked, err := requests(ctx, client)
+	if err != nil {
+		return err
+	}
 	began, took := time.Now(), processor.Time(os.Getpid())
 	for i := range *deployments {
 		if _, err := client.AppsV1().Deployments(namespace).Create(ctx, deployment(i, *replicas),
@@ -125,10 +126,15 @@ func run(ctx context.Context) error {
 	whole := time.Since(began)
 	took = processor.Time(os.Getpid()) - took
 	time.Sleep(2 * time.Second) // what is written later, such as events
+	answered, err := requests(ctx, client)
+	if err != nil {
+		return err
+	}
 	after := look(*idle)
 	fmt.Printf("%d Deployments of %d pods on %d nodes\n", *deployments, *replicas, *nodes)
 	fmt.Printf("created in %v, all available after %v, %v of the processors\n", created.Round(time.Millisecond),
 		whole.Round(time.Millisecond), took.Round(time.Millisecond))
+	fmt.Printf("requests: %s\n", since(asked, answered))
 	fmt.Printf("idle before: %s\nidle after:  %s\n", before, after)
 	return nil
 }
@@ -159,32 +165,6 @@ func look(idle time.Duration) state {
 		}
 	}
 	return s
-}
-
-func serve(ctx context.Context, dir string) (*apiserver.Server, func(), error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, nil, err
-	}
-	keys, err := pki.Open(pki.Config{Dir: filepath.Join(dir, "pki"), ServiceIP: apiserver.FirstServiceIP(nil).AsSlice(),
-		NodeName: "none"}, time.Now())
-	if err != nil {
-		return nil, nil, err
-	}
-	server, err := apiserver.New(ctx, apiserver.Config{DataDir: dir, Listener: l, PKI: keys, UnsafeNoFsync: true})
-	if err != nil {
-		return nil, nil, err
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan error, 1)
-	go func() { done <- server.Run(ctx) }()
-	select {
-	case <-server.Ready():
-		return server, func() { cancel(); <-done }, nil
-	case err := <-done:
-		cancel()
-		return nil, nil, errors.Join(errors.New("the API server ended"), err)
-	}
 }
 
 func makeNodes(ctx context.Context, client kubernetes.Interface, n int) error {
