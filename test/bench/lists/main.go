@@ -1,10 +1,10 @@
-// lists measures lists of many objects, and which part of their time is the client's: client-go lists them from an API
-// server of carob, and then the same answers, byte for byte, from a server that only writes what was recorded.
+// lists measures lists of many objects, and which part of their time is the client's: client-go lists them from an
+// API server of carob, and then the same answers, byte for byte, from a server that only writes what was recorded.
 //
 //	go run ./test/bench/lists [-pods 2000 -configmaps 10000 -rounds 20]
 //
-// The API server, the replaying server, and the client are three processes. For each way to list it prints the medians of
-// the elapsed time at the client and the mean processor time of server and client, for both servers in turns.
+// The API server, the replaying server, and the client are three processes. For each way to list it prints the medians
+// of the elapsed time at the client and the mean processor time of server and client, for both servers in turns.
 package main
 
 import (
@@ -56,7 +56,7 @@ func run(ctx context.Context) error {
 	maps := flag.Int("configmaps", 10000, "how many config maps")
 	rounds := flag.Int("rounds", 20, "lists of each kind from each server")
 	only := flag.String("only", "", "the ways to list whose names contain this")
-	seconds := flag.Int("profile", 0, "instead, list so many seconds from the API server and write its profile to PROFILE")
+	seconds := flag.Int("profile", 0, "instead, list so many seconds from the API server; its profile goes to PROFILE")
 	flag.Parse()
 	dir, err := os.MkdirTemp("", "lists-bench-")
 	if err != nil {
@@ -202,8 +202,8 @@ func fill(ctx context.Context, cfg *rest.Config, pods, maps int) error {
 func pod(i int) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p-%05d", i),
 		Labels: map[string]string{"app": fmt.Sprint("a", i%10), "pod-template-hash": "5d9c7f"}},
-		Spec: corev1.PodSpec{SchedulerName: "nobody", Containers: []corev1.Container{{Name: "c", Image: "registry.example/c:1",
-			Command: []string{"/pause"}, Env: []corev1.EnvVar{{Name: "A", Value: "b"}},
+		Spec: corev1.PodSpec{SchedulerName: "nobody", Containers: []corev1.Container{{Name: "c",
+			Image: "registry.example/c:1", Command: []string{"/pause"}, Env: []corev1.EnvVar{{Name: "A", Value: "b"}},
 			Ports: []corev1.ContainerPort{{ContainerPort: 80}}}}}}
 }
 

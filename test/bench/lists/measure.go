@@ -77,8 +77,8 @@ func profile(ctx context.Context, ways []way, cfg *rest.Config, seconds int) err
 	}
 	done := make(chan result, 1)
 	go func() {
-		data, err := c.CoreV1().RESTClient().Get().AbsPath("/debug/pprof/profile").Param("seconds", fmt.Sprint(seconds)).
-			DoRaw(ctx)
+		data, err := c.CoreV1().RESTClient().Get().AbsPath("/debug/pprof/profile").
+			Param("seconds", fmt.Sprint(seconds)).DoRaw(ctx)
 		done <- result{data, err}
 	}()
 	for {

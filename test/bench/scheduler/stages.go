@@ -86,8 +86,8 @@ func (b *bench) stages(ctx context.Context, nodes, pods int, profile string) err
 func event(p *corev1.Pod, on string) *eventsv1.Event {
 	return &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: p.Name + ".1"},
-		EventTime:  metav1.NowMicro(), ReportingController: "default-scheduler", ReportingInstance: "default-scheduler-host",
-		Action: "Binding", Reason: "Scheduled", Type: corev1.EventTypeNormal,
+		EventTime:  metav1.NowMicro(), ReportingController: "default-scheduler",
+		ReportingInstance: "default-scheduler-host", Action: "Binding", Reason: "Scheduled", Type: corev1.EventTypeNormal,
 		Regarding: corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: namespace, Name: p.Name, UID: p.UID,
 			ResourceVersion: p.ResourceVersion},
 		Note: "Successfully assigned " + namespace + "/" + p.Name + " to " + on,
