@@ -1,6 +1,7 @@
 // Package events records Kubernetes events of the node agent (core/v1, source
 // kubelet and the node's name; L10.1) in the background, a moment later: a write takes
-// processor time and the disk from the start that the event is about. Repeats of an event
+// processor time and the disk from the start that the event is about. While many pods start
+// or end, their events wait until that is over, for a few seconds at most. Repeats of an event
 // only raise its count, and raising it is put off for longer, so that a burst of
 // repeats costs one write. Every part of the agent may record; the package must
 // never block its callers and loses events rather than memory.
@@ -27,7 +28,8 @@ import (
 
 const (
 	queueMax    = 4096
-	writeDelay  = 50 * time.Millisecond // how long an event waits for what it is about to go on
+	writeDelay  = 50 * time.Millisecond // how long no event has come before the first is written
+	writeMax    = 5 * time.Second       // and how long an event waits for that
 	repeatDelay = 2 * time.Second       // how long a higher count may wait
 	retryDelay  = 5 * time.Second
 	retryMax    = 12
@@ -44,6 +46,7 @@ type Recorder struct {
 	queue []*corev1.Event
 	lost  int
 	last  int64         // newest time in the name of an event, in ns
+	came  time.Time     // when the newest event came
 	wake  chan struct{} // capacity 1
 }
 
@@ -103,6 +106,7 @@ func (r *Recorder) add(about corev1.ObjectReference, namespace string, annotatio
 		ReportingInstance:   r.node,
 	}
 	r.mu.Lock()
+	r.came = now.Time
 	if len(r.queue) < queueMax {
 		r.queue = append(r.queue, e)
 	} else {
@@ -150,7 +154,7 @@ func (r *Recorder) Run(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			if time.Now().Before(w.notYet) {
+			if w.notYet = r.due(w); time.Now().Before(w.notYet) {
 				later = append(later, w)
 			} else if err := r.store(ctx, w); err != nil && ctx.Err() == nil {
 				if w.tries++; w.tries < retryMax {
@@ -173,6 +177,21 @@ func (r *Recorder) Run(ctx context.Context) {
 			timer.Reset(time.Until(next))
 		}
 	}
+}
+
+// due is when an event is written. One that is written for the first time waits until no other has come for
+// writeDelay: it takes the API server as long as a status that somebody waits for.
+func (r *Recorder) due(w *write) time.Time {
+	if w.patch != nil || w.tries > 0 {
+		return w.notYet
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	due, latest := r.came.Add(writeDelay), w.event.FirstTimestamp.Add(writeMax)
+	if latest.Before(due) {
+		return latest
+	}
+	return due
 }
 
 // correlate takes the queue and merges it into what has to be written.
@@ -200,7 +219,7 @@ func (r *Recorder) correlate(ctx context.Context, pending []*write) []*write {
 			}
 			continue
 		}
-		w := &write{event: result.Event, notYet: e.FirstTimestamp.Add(writeDelay)}
+		w := &write{event: result.Event}
 		if result.Event.Count > 1 {
 			w.patch, w.notYet = result.Patch, time.Now().Add(repeatDelay)
 		}

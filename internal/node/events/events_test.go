@@ -87,7 +87,7 @@ func TestEvent(t *testing.T) {
 	})
 }
 
-// Nothing is written while what an event is about goes on; later events do not put off earlier ones.
+// Nothing is written while what events are about goes on.
 func TestWritesLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, r := start(t)
@@ -98,12 +98,12 @@ func TestWritesLater(t *testing.T) {
 		if n := writes(client); n != 0 {
 			t.Errorf("%d writes at once", n)
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(writeDelay - time.Millisecond)
 		synctest.Wait()
-		if n := writes(client); n != 1 {
-			t.Errorf("%d writes when the first was due", n)
+		if n := writes(client); n != 0 {
+			t.Errorf("%d writes, though the second has just come", n)
 		}
-		time.Sleep(writeDelay)
+		time.Sleep(time.Millisecond)
 		synctest.Wait()
 		events := list(t, client)
 		if len(events) != 2 {
@@ -112,6 +112,33 @@ func TestWritesLater(t *testing.T) {
 		apart := events[1].FirstTimestamp.Sub(events[0].FirstTimestamp.Time)
 		if apart.Abs() != writeDelay-time.Millisecond {
 			t.Errorf("their times are %v apart: they must say when, not when they were written", apart)
+		}
+	})
+}
+
+// While events come without an end, each is written after writeMax, in their order.
+func TestWritesInTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, r := start(t)
+		const apart = writeDelay - time.Millisecond
+		began, n := time.Now(), 0
+		for ; time.Since(began) < writeMax+writeDelay*5; n++ {
+			r.Pod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("p", n),
+				UID: types.UID(fmt.Sprint("u", n))}}, podlife.Event{Type: "Normal", Reason: "Pulled", Message: "m"})
+			synctest.Wait()
+			want := 0
+			if since := time.Since(began) - writeMax; since >= 0 {
+				want = int(since/apart) + 1
+			}
+			if got := writes(client); got != want {
+				t.Fatalf("%d events are written after %v, want %d", got, time.Since(began), want)
+			}
+			time.Sleep(apart)
+		}
+		time.Sleep(writeDelay)
+		synctest.Wait()
+		if got := len(list(t, client)); got != n {
+			t.Errorf("%d of %d events are written", got, n)
 		}
 	})
 }

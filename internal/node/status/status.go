@@ -26,18 +26,21 @@ import (
 
 // Writer is the only one on this node who writes pod statuses.
 //
-//	clean ──Set──▶ settling ──20 ms, or something that matters──▶ queued ──a worker takes it──▶ busy
-//	  ▲                                                             ▲  ▲──────Set meanwhile──────┤
-//	  │                                                             └────────back-off─────failed─┤
-//	  └──────────────────────────────written, or stored already──────────────────────────────────┘
+//	clean ──Set──▶ settling ──20 ms–1 s, or something that matters──▶ queued ──a worker takes it──▶ busy
+//	  ▲                                                                 ▲  ▲──────Set meanwhile──────┤
+//	  │                                                                 └────────back-off─────failed─┤
+//	  └──────────────────────────────written, or stored already──────────────────────────────────────┘
 //	any ──NotFound, other UID──▶ gone
 //
 // A change of phase or readiness matters and is written at once. Others settle
-// first: most steps of a start are over before anybody could have looked.
+// first: most steps of a start are over before anybody could have looked. When many pods
+// start or end at once, their steps take longer; what settles is then written one pod each
+// 20 ms, but no later than after a second, so that it does not hold up what matters.
 type Writer struct {
 	client corev1client.PodsGetter
 
 	mu    sync.Mutex
+	slot  time.Time // when the last of those that settle is to be written
 	pods  map[types.UID]*podStatus
 	queue []types.UID
 	wake  chan struct{} // capacity workers
@@ -50,6 +53,7 @@ type podStatus struct {
 	dirty   bool              // want or base changed since the last comparison
 	queued  bool              // in queue, or waiting for its back-off
 	settle  *time.Timer       // runs while the status settles
+	until   time.Time         // when that ends
 	busy    bool              // a worker has it
 	gone    bool
 	tries   int
@@ -59,6 +63,7 @@ type podStatus struct {
 const (
 	workers    = 8
 	settleTime = 20 * time.Millisecond
+	settleMax  = time.Second // with many pods
 	retryFirst = 100 * time.Millisecond
 	retryMax   = 10 * time.Second // L0.40
 )
@@ -146,7 +151,14 @@ func (w *Writer) touch(uid types.UID, s *podStatus) {
 	case matters(&s.base.Status, s.want):
 		w.enqueue(uid, s)
 	case s.settle == nil:
-		s.settle = time.AfterFunc(settleTime, func() {
+		now := time.Now()
+		if w.slot.Before(now) {
+			w.slot = now
+		}
+		wait := min(w.slot.Add(settleTime).Sub(now), settleMax)
+		w.slot = now.Add(wait)
+		s.until = w.slot
+		s.settle = time.AfterFunc(wait, func() {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if s.settle != nil && !s.gone {
@@ -173,6 +185,9 @@ func isReady(s *corev1.PodStatus) bool {
 
 func (w *Writer) enqueue(uid types.UID, s *podStatus) {
 	if s.settle != nil {
+		if s.until.Equal(w.slot) {
+			w.slot = w.slot.Add(-settleTime) // nobody is in its place
+		}
 		s.settle.Stop()
 		s.settle = nil
 	}

@@ -1,0 +1,83 @@
+package status
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+// servers are API servers that hold one pod each.
+type servers struct {
+	corev1client.PodInterface
+	of map[string]*server
+}
+
+func (s servers) Pods(string) corev1client.PodInterface { return s }
+
+func (s servers) UpdateStatus(ctx context.Context, pod *corev1.Pod, o metav1.UpdateOptions) (*corev1.Pod, error) {
+	return s.of[pod.Name].UpdateStatus(ctx, pod, o)
+}
+
+// When many pods start at once, what they say on the way is written one pod each settleTime: a pod that runs before its
+// turn needs one write. Nothing settles for longer than settleMax.
+func TestManyPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 200
+		all := servers{of: map[string]*server{}}
+		w := New(all)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { w.Run(ctx); close(ended) }()
+		defer func() { cancel(); <-ended }()
+		var pods []*corev1.Pod
+		for i := range n {
+			name := fmt.Sprint("p", i)
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name),
+				ResourceVersion: "1"}, Status: corev1.PodStatus{Phase: corev1.PodPending}}
+			all.of[name] = &server{pod: pod}
+			pods = append(pods, pod)
+			w.Seen(pod)
+			w.Set(pod, &corev1.PodStatus{Phase: corev1.PodPending, Message: "creating"})
+		}
+		const soon = 300 * time.Millisecond
+		time.Sleep(soon)
+		synctest.Wait()
+		for i := 0; i < n; i += 2 {
+			w.Set(pods[i], running("on"))
+		}
+		synctest.Wait()
+		writes := 0
+		for i := range n {
+			s := all.of[pods[i].Name]
+			if i%2 == 0 && s.now().Status.Phase != corev1.PodRunning {
+				t.Errorf("pod %d does not run as soon as it is said", i)
+			}
+			writes += s.writes
+		}
+		if most := n/2 + int(soon/settleTime); writes > most {
+			t.Errorf("%d writes for %d pods of which half run, want at most %d", writes, n, most)
+		}
+		time.Sleep(settleMax - soon)
+		synctest.Wait()
+		for i := range n {
+			if s := all.of[pods[i].Name].now().Status; s.Message == "" {
+				t.Errorf("pod %d: %v after it began: nothing is stored", i, settleMax)
+			}
+		}
+		// A pod that comes alone has a turn at once.
+		time.Sleep(time.Second)
+		w.Set(pods[0], running("later"))
+		time.Sleep(settleTime)
+		synctest.Wait()
+		if got := all.of["p0"].now().Status.Message; got != "later" {
+			t.Errorf("a status after the burst: %q is stored", got)
+		}
+	})
+}
