@@ -60,7 +60,13 @@ func (s *Store) stack(ctx context.Context, key, imageID string, readOnly bool, i
 			return nil, status.Errorf(codes.NotFound, "image %q not found", imageID)
 		}
 		rec = layerRecord{Chain: r.chain, ReadOnly: readOnly}
-		err = makeLayer(dir, rec, s.bases[r.chain].lower[0], ids)
+		plain := !readOnly && ids.Empty()
+		if err = nil; !plain || !s.takeSpare(rec.Chain, dir) {
+			err = makeLayer(dir, rec, s.bases[r.chain].lower[0], ids)
+		}
+		if plain && err == nil {
+			s.wantSpare(rec.Chain)
+		}
 		if err == nil {
 			err = s.hold(ctx, rec.Chain, "layer/"+key)
 		}
@@ -124,13 +130,26 @@ var madeLayers atomic.Uint64
 // makeLayer creates the directories elsewhere and renames them into place, so that a layer is
 // complete or absent. Its root has the mode and owner of the layer below.
 func makeLayer(dir string, rec layerRecord, below string, ids native.IDMap) error {
-	tmp := filepath.Join(filepath.Dir(dir), ".new-"+strconv.FormatUint(madeLayers.Add(1), 10))
-	if err := os.Mkdir(tmp, 0o700); err != nil {
+	tmp, err := newLayer(filepath.Dir(dir), rec, below, ids)
+	if err != nil {
 		return err
 	}
-	fail := func(err error) error {
+	if err := os.Rename(tmp, dir); err != nil {
 		_ = os.RemoveAll(tmp)
 		return err
+	}
+	return nil
+}
+
+// newLayer makes the directories of a layer, under a name below parent that is nobody's.
+func newLayer(parent string, rec layerRecord, below string, ids native.IDMap) (string, error) {
+	tmp := filepath.Join(parent, ".new-"+strconv.FormatUint(madeLayers.Add(1), 10))
+	if err := os.Mkdir(tmp, 0o700); err != nil {
+		return "", err
+	}
+	fail := func(err error) (string, error) {
+		_ = os.RemoveAll(tmp)
+		return "", err
 	}
 	if !rec.ReadOnly {
 		var st syscall.Stat_t
@@ -163,10 +182,7 @@ func makeLayer(dir string, rec layerRecord, below string, ids native.IDMap) erro
 	if err := os.WriteFile(filepath.Join(tmp, recordFile), body, 0o600); err != nil {
 		return fail(err)
 	}
-	if err := os.Rename(tmp, dir); err != nil {
-		return fail(err)
-	}
-	return nil
+	return tmp, nil
 }
 
 // lowerOption joins the layers; short links replace paths that are too long together for mount(2).

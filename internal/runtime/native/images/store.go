@@ -100,6 +100,7 @@ type Store struct {
 	byName map[string]string // reference → id
 	kept   map[string]bool   // references that were imported: no registry has them
 	bases  map[string]*base  // chain id → the unpacked layers
+	spares spares
 }
 
 var _ native.Images = (*Store)(nil)
@@ -202,7 +203,10 @@ func (s *Store) open(ctx context.Context, db *bolt.DB) error {
 }
 
 // Close releases the directory; no operation may be in progress.
-func (s *Store) Close() error { return errors.Join(s.layers.Close(), s.db.Close()) }
+func (s *Store) Close() error {
+	s.closeSpares()
+	return errors.Join(s.layers.Close(), s.db.Close())
+}
 
 func inNamespace(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(ctx, namespace)
@@ -440,6 +444,7 @@ func (s *Store) unhold(ctx context.Context, chain, user string) error {
 		return nil
 	}
 	delete(s.bases, chain)
+	s.dropSpares(chain)
 	if err := s.snapshots.Remove(ctx, viewKey(chain)); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("release layers: %w", err)
 	}
