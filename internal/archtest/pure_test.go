@@ -34,6 +34,7 @@ var pure = map[string]string{
 	"container/heap":                                "values",
 	"iter":                                          "values",
 	"k8s.io/api/...":                                "Kubernetes' types",
+	"k8s.io/utils/cpuset":                           "sets of CPUs",
 	"k8s.io/utils/dump":                             "a value as text, for its hash",
 	"k8s.io/utils/ptr":                              "values",
 	"k8s.io/utils/set":                              "values",

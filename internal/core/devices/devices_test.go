@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
+
+	"carob/internal/core/pinning"
 )
 
 const gpu = "example.com/gpu"
@@ -294,5 +296,60 @@ func TestClaims(t *testing.T) {
 	c.Unprepared("uid-one", "d2")
 	if len(c) != 0 || c.Has("b") {
 		t.Errorf("left: %v", c)
+	}
+}
+
+// Devices near to the chosen nodes come first, preferred ones before others; a plugin is asked about them alone when
+// there are more than needed. Hints follow where healthy, free devices are (S10.31).
+func TestNearDevices(t *testing.T) {
+	p := Plugins{}
+	p.Update("x/gpu", map[string]Device{"a": {Healthy: true, NUMA: []int64{0}}, "b": {Healthy: true, NUMA: []int64{1}},
+		"c": {Healthy: true, NUMA: []int64{1}}, "d": {Healthy: true}, "e": {NUMA: []int64{0}}})
+	p.Update("x/anywhere", map[string]Device{"z": {Healthy: true}})
+	pod := func(name string, count int64) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(name)}, Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
+				"x/gpu": *resource.NewQuantity(count, resource.DecimalSI), "x/anywhere": resource.MustParse("1")}}}}}}
+	}
+	text := func(count int64) string {
+		q := pod("p", count)
+		s := ""
+		for _, c := range []*corev1.Container{nil, &q.Spec.Containers[0]} {
+			hints := p.Hints(q, c, pinning.MaskOf(0, 1, 2))
+			if list, known := hints["x/anywhere"]; list != nil || !known {
+				t.Errorf("devices without nodes: %v", list)
+			}
+			for _, h := range hints["x/gpu"] {
+				s += fmt.Sprint(h.Mask.Nodes(), h.Preferred, " ")
+			}
+		}
+		return s
+	}
+	for count, want := range map[int64]string{1: "[0] true [1] true [0 1] false ", 2: "[1] true [0 1] false ",
+		3: "[0 1] true ", 5: ""} {
+		if got := text(count); got != want+want {
+			t.Errorf("%d: %s, want %s twice", count, got, want)
+		}
+	}
+	ask, err := p.Next(pod("p", 1))
+	if err != nil || ask.Resource != "x/anywhere" {
+		t.Fatal(ask, err)
+	}
+	p.Hold("p", ask, ask.Choose(nil))
+	if ask, err = p.Next(pod("p", 1)); err != nil {
+		t.Fatal(err)
+	}
+	p.Align(ask, pinning.MaskOf(1))
+	if got := ask.Candidates(); !slices.Equal(got, []string{"b", "c"}) {
+		t.Errorf("candidates: %v", got)
+	}
+	for preferred, want := range map[string]string{"": "b", "c": "c", "a": "b"} {
+		if got := ask.Choose([]string{preferred}); !slices.Equal(got, []string{want}) {
+			t.Errorf("preferred %q: %v, want %s", preferred, got, want)
+		}
+	}
+	ask.Count = 3
+	if got := ask.Choose(nil); !slices.Equal(got, []string{"a", "b", "c"}) || len(ask.Candidates()) != 4 {
+		t.Errorf("three: %v of %v", got, ask.Candidates())
 	}
 }

@@ -53,6 +53,7 @@ type Ask struct {
 	Count     int
 	Include   []string // devices that must be among them: of init containers that have ended (S8.21); sorted
 	Free      []string // devices to choose from, without Include; sorted
+	Near      []string // those of Free that are near to the container's other resources; none: all are alike
 }
 
 // Update takes the full list of a plugin's devices (S8.4). It returns the pods whose devices changed their health.
@@ -229,11 +230,20 @@ func (p *Plugins) ask(container, resource string, r *Resource, count int, reusab
 	return a, nil
 }
 
-// Choose takes devices for an ask: those that must be included, then those that the plugin prefers, then any. It
-// returns them sorted.
+// Candidates are the devices that a plugin is asked about: only near ones where there are more of them than needed.
+func (a *Ask) Candidates() []string {
+	if len(a.Include)+len(a.Near) > a.Count {
+		return append(slices.Clone(a.Include), a.Near...)
+	}
+	return append(slices.Clone(a.Include), a.Free...)
+}
+
+// Choose takes devices for an ask: those that must be included, then near ones, then any; of each, first those that
+// the plugin prefers. It returns them sorted.
 func (a *Ask) Choose(preferred []string) []string {
 	chosen := slices.Clone(a.Include)
-	for _, list := range [][]string{preferred, a.Free} {
+	near := slices.DeleteFunc(slices.Clone(preferred), func(id string) bool { return !slices.Contains(a.Near, id) })
+	for _, list := range [][]string{near, a.Near, preferred, a.Free} {
 		for _, id := range list {
 			if len(chosen) < a.Count && slices.Contains(a.Free, id) && !slices.Contains(chosen, id) {
 				chosen = append(chosen, id)

@@ -1,0 +1,160 @@
+package pinning
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	podresources "k8s.io/component-helpers/resource"
+	"k8s.io/utils/cpuset"
+
+	"carob/internal/core/resources"
+)
+
+// wholeCPUs is how many CPUs of its own a container gets; 0: none, it runs on those of all (S10.5).
+func wholeCPUs(pod *corev1.Pod, c *corev1.Container) int {
+	q := c.Resources.Requests[corev1.ResourceCPU]
+	if !pinned(pod) || q.Value()*1000 != q.MilliValue() {
+		return 0
+	}
+	return int(q.Value())
+}
+
+// pinned reports whether containers of the pod may get CPUs or memory of their own: those of Guaranteed pods do, but
+// not those that share the resources of their pod (S0.18).
+func pinned(pod *corev1.Pod) bool {
+	return resources.QoS(pod) == corev1.PodQOSGuaranteed && !podresources.IsPodLevelResourcesSet(pod)
+}
+
+// wholeOfPod is how many CPUs all containers of a pod need: init containers give theirs to those after them.
+func wholeOfPod(pod *corev1.Pod) int {
+	most, sidecars := 0, 0
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if n := wholeCPUs(pod, c); resources.IsSidecar(c) {
+			sidecars += n
+		} else {
+			most = max(most, sidecars+n)
+		}
+	}
+	rest := sidecars
+	for i := range pod.Spec.Containers {
+		rest += wholeCPUs(pod, &pod.Spec.Containers[i])
+	}
+	return max(most, rest)
+}
+
+// choose takes count of the free CPUs as the options want it.
+func choose(t *Topology, o CPUOptions, free cpuset.CPUSet, count int) (cpuset.CPUSet, error) {
+	if o.SpreadNodes {
+		group := 1
+		if o.FullCores {
+			group = t.each(byCore)
+		}
+		return spread(t, free, count, group)
+	}
+	return pack(t, free, count, o.Caches)
+}
+
+// free are the CPUs that nobody has and anybody may get.
+func (m *Manager) free(s *State) cpuset.CPUSet { return s.Shared.Difference(m.reserved) }
+
+// cpuHints are the sets of NUMA nodes that have enough CPUs for a container, of the free ones and those of its pod that
+// it may use.
+func (m *Manager) cpuHints(free, reusable cpuset.CPUSet, count int) []Hint {
+	all, have := map[int]int{}, map[int]int{}
+	for _, c := range m.topology.CPUs {
+		all[c.Node]++
+		if reusable.Contains(c.ID) {
+			have[c.Node]++
+		}
+		if free.Contains(c.ID) {
+			have[c.Node]++
+		}
+	}
+	held := MaskOf(m.topology.groups(byNode, reusable)...)
+	return HintsFor(m.topology.cpuNodes(), func(mask Mask) (could, can bool) {
+		total, here := 0, 0
+		for _, n := range mask.Nodes() {
+			total += all[n]
+			here += have[n]
+		}
+		return total >= count, held&^mask == 0 && here >= count
+	})
+}
+
+// HintsFor makes hints of the sets of nodes that can give what is asked for. Those that are as narrow as the narrowest
+// set that could if nobody else had anything are preferred.
+func HintsFor(nodes []int, try func(Mask) (could, can bool)) []Hint {
+	least := len(nodes)
+	hints := []Hint{}
+	subsets(nodes, func(mask Mask) {
+		could, can := try(mask)
+		if could {
+			least = min(least, mask.Count())
+		}
+		if can {
+			hints = append(hints, Hint{Mask: mask})
+		}
+	})
+	prefer(hints, least)
+	return hints
+}
+
+// prefer marks the hints that are as narrow as possible.
+func prefer(hints []Hint, least int) {
+	for i := range hints {
+		hints[i].Preferred = hints[i].Mask.Count() == least
+	}
+}
+
+// smtError says that a container's CPUs would not be whole cores (S10.10).
+type smtError struct {
+	want, perCore, free int
+	multiple            bool // the number is no multiple
+}
+
+// Error implements error.
+func (e smtError) Error() string {
+	if e.multiple {
+		return fmt.Sprintf("SMT Alignment Error: requested %d cpus not multiple cpus per core = %d", e.want, e.perCore)
+	}
+	return fmt.Sprintf("SMT Alignment Error: not enough free physical CPUs: available physical CPUs = %d, "+
+		"requested CPUs = %d, CPUs per core = %d", e.free, e.want, e.perCore)
+}
+
+// allocateCPUs gives a container its CPUs, those of the hint's nodes first. reusable are those of ended init containers.
+func (m *Manager) allocateCPUs(s *State, count int, hint Hint, reusable cpuset.CPUSet) (cpuset.CPUSet, error) {
+	if perCore := m.topology.each(byCore); m.options.FullCores {
+		free := s.Shared.Difference(m.topology.siblings(m.reserved)).Size()
+		switch {
+		case count%perCore != 0:
+			return cpuset.New(), smtError{want: count, perCore: perCore, multiple: true}
+		case count > free+reusable.Size():
+			return cpuset.New(), smtError{want: count, perCore: perCore, free: free}
+		}
+	}
+	free := m.free(s).Union(reusable)
+	if m.options.FullCores {
+		free = m.wholeCores(free)
+	}
+	got := cpuset.New()
+	if !hint.Any {
+		near := free.Intersection(m.topology.in(byNode, hint.Mask.Nodes()...))
+		var err error
+		if got, err = choose(m.topology, m.options, near, min(count, near.Size())); err != nil {
+			return cpuset.New(), err
+		}
+	}
+	rest, err := choose(m.topology, m.options, free.Difference(got), count-got.Size())
+	if err != nil {
+		return cpuset.New(), err
+	}
+	got = got.Union(rest)
+	s.Shared = s.Shared.Difference(got)
+	return got, nil
+}
+
+// wholeCores are those of the CPUs whose cores are whole.
+func (m *Manager) wholeCores(of cpuset.CPUSet) cpuset.CPUSet {
+	return of.Difference(m.topology.siblings(m.topology.siblings(of).Difference(of)))
+}
