@@ -23,6 +23,7 @@ import (
 	"carob/internal/base/instance"
 	"carob/internal/base/kubeletconfig"
 	"carob/internal/core/eviction"
+	"carob/internal/core/pinning"
 	"carob/internal/node"
 )
 
@@ -57,6 +58,9 @@ func kubeletSettings(in *instance.Instance, cfg *node.Config) error {
 	if n := k.NodeStatusMaxImages; n != nil {
 		cfg.MaxImages = int(*n)
 	}
+	if err := pinningSettings(k, cfg); err != nil {
+		return err
+	}
 	cfg.LogMaxSize = kubeletconfig.LogSize(k)
 	if n := k.ContainerLogMaxFiles; n != nil {
 		cfg.LogMaxFiles = int(*n)
@@ -64,6 +68,24 @@ func kubeletSettings(in *instance.Instance, cfg *node.Config) error {
 	cfg.LimitedSwap = k.MemorySwap.SwapBehavior == kubeletconfig.LimitedSwap
 	cfg.OneProcessOOM = k.SingleProcessOOMKill != nil && *k.SingleProcessOOMKill
 	return serverTLS(k, cfg.TLS)
+}
+
+// pinningSettings sets which containers get CPUs and NUMA nodes of their own (S10).
+func pinningSettings(k *kubeletconfig.Configuration, cfg *node.Config) (err error) {
+	p := pinning.Config{CPUPolicy: k.CPUManagerPolicy, CPUOptions: k.CPUManagerPolicyOptions,
+		MemoryPolicy: k.MemoryManagerPolicy, Policy: pinning.TopologyPolicy(k.TopologyManagerPolicy),
+		Scope: k.TopologyManagerScope, PolicyOptions: k.TopologyManagerPolicyOptions}
+	if p.ReservedCPUs, err = pinning.ParseCPUs(k.ReservedSystemCPUs); err != nil {
+		return fmt.Errorf("%w --kubelet-config: reservedSystemCPUs: %w", instance.ErrFlag, err)
+	}
+	for _, r := range k.ReservedMemory {
+		p.ReservedMemory = append(p.ReservedMemory, pinning.Reservation{Node: int(r.NumaNode), Limits: r.Limits})
+	}
+	if err := p.Check(); err != nil {
+		return fmt.Errorf("%w --kubelet-config: %w", instance.ErrFlag, err)
+	}
+	cfg.Pinning, cfg.PinningPeriod = p, k.CPUManagerReconcilePeriod.Duration
+	return nil
 }
 
 // defaultPullBurst is upstream's registryBurst (S11.26).

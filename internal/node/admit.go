@@ -75,6 +75,16 @@ func (a *admission) served(pod *corev1.Pod) []corev1.ResourceName {
 	return names
 }
 
+// pin gives a pod CPUs and memory of its own.
+func (m *machine) pin(pod *corev1.Pod) *podlife.Rejection {
+	r := m.pinning.Admit(pod)
+	if r == nil {
+		return nil
+	}
+	m.meter.Refused(r.Reason)
+	return &podlife.Rejection{Reason: r.Reason, Message: r.Message}
+}
+
 func needs(pod *corev1.Pod) placement.Needs {
 	missing, err := object.MissingFeatures(pod)
 	return placement.Needs{AppArmor: spec.WantsAppArmor(pod), Missing: missing, Unknown: err}

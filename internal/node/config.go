@@ -20,6 +20,7 @@ import (
 
 	"carob/internal/base/journal"
 	"carob/internal/core/eviction"
+	corepinning "carob/internal/core/pinning"
 	"carob/internal/node/credentials"
 	"carob/internal/node/object"
 	"carob/internal/runtime"
@@ -112,16 +113,18 @@ type Config struct {
 	// pid (S11.101). Without EnforceReserved only the scheduler knows (S11.120).
 	Reserved        corev1.ResourceList
 	EnforceReserved bool
-	UnsafeSysctls   []string       // that pods may set beside the safe ones; NAME or PREFIX* (S11.71)
-	ProviderID      string         // of the Node object, when it is created
-	Taints          []corev1.Taint // of the Node object, when it is created
-	LeaseSeconds    int            // default 40
-	ReportPeriod    time.Duration  // between two reports of a node that does not change; default 5 min
-	MaxImages       int            // in the status of the node; default 50, -1: all
-	LogMaxSize      int64          // bytes of a container log when it is rotated; default 10 Mi
-	LogMaxFiles     int            // of a container; default 5
-	LimitedSwap     bool           // Burstable containers may swap a share; false: nobody may
-	OneProcessOOM   bool           // see spec.Node
+	Pinning         corepinning.Config // which containers get CPUs and NUMA nodes of their own; zero: none
+	PinningPeriod   time.Duration      // how often cpusets are compared with what was decided; default 10 s
+	UnsafeSysctls   []string           // that pods may set beside the safe ones; NAME or PREFIX* (S11.71)
+	ProviderID      string             // of the Node object, when it is created
+	Taints          []corev1.Taint     // of the Node object, when it is created
+	LeaseSeconds    int                // default 40
+	ReportPeriod    time.Duration      // between two reports of a node that does not change; default 5 min
+	MaxImages       int                // in the status of the node; default 50, -1: all
+	LogMaxSize      int64              // bytes of a container log when it is rotated; default 10 Mi
+	LogMaxFiles     int                // of a container; default 5
+	LimitedSwap     bool               // Burstable containers may swap a share; false: nobody may
+	OneProcessOOM   bool               // see spec.Node
 
 	Journal journal.Recorder // told of everything that happens to a pod; nil: nobody is
 }

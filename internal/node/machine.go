@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
@@ -20,6 +21,7 @@ import (
 	"carob/internal/node/logs"
 	"carob/internal/node/metrics"
 	"carob/internal/node/object"
+	"carob/internal/node/pinning"
 	"carob/internal/node/plugins"
 	"carob/internal/node/refs"
 	"carob/internal/node/shutdown"
@@ -45,6 +47,7 @@ type machine struct {
 	links    *logs.Links
 	devices  *devices.Manager // nil: none
 	csi      *csi.Manager     // nil: there are no CSI drivers
+	pinning  *pinning.Manager // nil: no container has CPUs or NUMA nodes of its own
 }
 
 // newMachine asks machine and runtime what they are. It completes cfg with what they say,
@@ -76,7 +79,7 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 		return nil, fmt.Errorf("node agent: client of the API server: %w", err)
 	}
 	m.cgroups = cgroup.New(cgroup.Config{Root: cfg.CgroupRoot, Systemd: cfg.CgroupDriver == "systemd",
-		PodPids: cfg.PodPids})
+		PodPids: cfg.PodPids, NoQuota: func(uid types.UID) bool { return m.pinning.NoQuota(uid) }})
 	if err := m.cgroups.Init(); err != nil {
 		return nil, fmt.Errorf("node agent: %w", err)
 	}
@@ -114,6 +117,9 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 		}
 		amounts = m.devices.Amounts
 	}
+	if err := m.openPinning(ctx, cfg); err != nil {
+		return nil, fmt.Errorf("node agent: %w", err)
+	}
 	m.reporter = object.New(object.Config{
 		Devices: amounts, InUse: inUse,
 		Client: m.client, Name: cfg.Name, Labels: cfg.Labels, HostIPs: cfg.HostIPs, Machine: m.hardware,
@@ -131,6 +137,33 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 		})
 	}
 	return m, nil
+}
+
+// openPinning reads who has CPUs and NUMA nodes of his own.
+func (m *machine) openPinning(ctx context.Context, cfg *Config) (err error) {
+	p := cfg.Pinning
+	p.Reserved = cfg.Reserved.DeepCopy()
+	if q, ok := m.hardware.Threshold[corev1.ResourceMemory]; ok { // pods get neither (S10.21)
+		if p.Reserved == nil {
+			p.Reserved = corev1.ResourceList{}
+		}
+		sum := p.Reserved[corev1.ResourceMemory]
+		sum.Add(q)
+		p.Reserved[corev1.ResourceMemory] = sum
+	}
+	c := pinning.Config{Dir: cfg.RootDir, Memory: uint64(m.hardware.Capacity.Memory().Value()), Policies: p,
+		Reconcile: cfg.PinningPeriod, Runtime: cfg.Runtime, Meter: m.meter,
+		Logger: klog.FromContext(ctx).WithName("pinning")}
+	if m.devices != nil {
+		c.Devices = m.devices.Hints
+	}
+	if m.pinning, err = pinning.Open(c); err == nil && m.pinning != nil && m.devices != nil {
+		m.devices.UsePinning(m.pinning)
+	}
+	if m.pinning != nil {
+		m.meter.ShowPinning(m.pinning.Usage)
+	}
+	return err
 }
 
 // lifeNode is what decisions about pods may know of the machine.

@@ -86,6 +86,9 @@ func (a *Agent) Run(ctx context.Context) error {
 			}
 		})
 	}
+	if p.pinning != nil {
+		drive(func(ctx context.Context) { p.pinning.Run(ctx, p.runningContainers) })
+	}
 	part("static pods", p.manifests)
 	drive(func(ctx context.Context) { p.statics.Run(ctx, staticRunner{p.pods}) })
 	drive(p.eviction.Run)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/cgroups"
@@ -20,6 +21,7 @@ import (
 	"carob/internal/node/eviction"
 	"carob/internal/node/metrics"
 	"carob/internal/node/object"
+	"carob/internal/node/pinning"
 	"carob/internal/node/spec"
 	"carob/internal/node/stream"
 )
@@ -95,6 +97,22 @@ func (p *parts) deviceHooks() devices.Hooks {
 		}
 		return active
 	}}
+}
+
+// runningContainers are those that run, as far as the statuses of pods tell.
+func (p *parts) runningContainers() []pinning.Running {
+	var all []pinning.Running
+	for _, v := range p.pods.List() {
+		for _, list := range [][]corev1.ContainerStatus{v.Status.InitContainerStatuses, v.Status.ContainerStatuses,
+			v.Status.EphemeralContainerStatuses} {
+			for i := range list {
+				if _, id, ok := strings.Cut(list[i].ContainerID, "://"); ok && list[i].State.Running != nil {
+					all = append(all, pinning.Running{Pod: v.Pod.UID, Container: list[i].Name, ID: id})
+				}
+			}
+		}
+	}
+	return all
 }
 
 // sourcesOfNode is what the reporter asks how the node is.

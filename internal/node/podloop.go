@@ -76,7 +76,7 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		given = m.devices
 	}
 	executor := execute.New(execute.Config{
-		Devices: given,
+		Devices: given, Pinning: m.pinning,
 		Runtime: cfg.Runtime, Images: l.pulls, Volumes: l.volumes, Cgroups: m.meter.Cgroups(m.cgroups), UserNS: ids,
 		Observer: l.observer, Status: l.status, Objects: l.refs, Client: core,
 		Classes: m.client.NodeV1().RuntimeClasses(),
@@ -90,7 +90,8 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		Machine: pods.Machine{Step: podlife.Step, Recover: podlife.Recover}, Node: m.lifeNode(cfg),
 		Observer: l.observer,
 		Executor: m.meter.Executor(executor), Status: m.meter.Statuses(l.statics), Event: m.events.Pod,
-		Admit: m.countRejections(admission.admit), Routed: routed(cfg.Traffic, cfg.Queues), Journal: cfg.Journal,
+		Admit: m.countRejections(admission.admit), Pin: m.pin, Infeasible: m.pinning.AllowsResize,
+		Routed: routed(cfg.Traffic, cfg.Queues), Journal: cfg.Journal,
 	})
 	l.watcher = &observe.Watcher{
 		Observer: l.observer, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir,
@@ -140,11 +141,19 @@ func (l *podLoop) observing(cfg *Config, m *machine) observe.Config {
 	var given func(*corev1.Pod) podlife.DeviceState
 	if d := m.devices; d != nil {
 		given = func(pod *corev1.Pod) podlife.DeviceState {
-			return podlife.DeviceState{Held: d.Held(pod.UID), Status: d.Status(pod)}
+			return podlife.DeviceState{Held: d.Held(pod.UID) || m.pinning.Held(pod.UID), Status: d.Status(pod)}
+		}
+	} else if m.pinning != nil {
+		given = func(pod *corev1.Pod) podlife.DeviceState {
+			return podlife.DeviceState{Held: m.pinning.Held(pod.UID)}
 		}
 	}
+	var own func(types.UID, string) int
+	if m.pinning != nil {
+		own = func(pod types.UID, container string) int { return len(m.pinning.OwnCPUs(pod, container)) }
+	}
 	return observe.Config{
-		Devices: given,
+		Devices: given, OwnCPUs: own,
 		Runtime: cfg.Runtime, Image: l.pulls.State,
 		Volumes: func(pod *corev1.Pod) podlife.VolumeState {
 			v := l.volumes.State(pod)

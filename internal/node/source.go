@@ -186,6 +186,7 @@ func (p *parts) adopt(ctx context.Context) {
 	if p.devices != nil {
 		all = append(all, p.devices.Pods()...)
 	}
+	all = append(all, p.pinning.Pods()...)
 	if strings.HasPrefix(p.cfg.PodLogDir, filepath.Dir(p.cfg.RootDir)+"/") {
 		// logs elsewhere may be those of another agent
 		all = slices.AppendSeq(all, maps.Keys(names))

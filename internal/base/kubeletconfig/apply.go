@@ -91,7 +91,7 @@ func Reserved(c *Configuration) corev1.ResourceList {
 			total[name] = sum
 		}
 	}
-	if c.ReservedSystemCPUs != "" {
+	if c.ReservedSystemCPUs != "" && !many.MatchString(c.ReservedSystemCPUs) {
 		if set, err := cpuset.Parse(c.ReservedSystemCPUs); err == nil {
 			total[corev1.ResourceCPU] = *resource.NewQuantity(int64(set.Size()), resource.DecimalSI)
 		}

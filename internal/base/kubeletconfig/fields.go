@@ -31,7 +31,6 @@ const (
 	ownKeys       = "carob makes and renews the certificates of the node itself"
 	notYet        = "carob does not have this yet"
 	noIptables    = "carob uses nftables"
-	noPinning     = "carob does not assign CPUs or NUMA nodes to containers yet"
 	ownCgroups    = "carob has cgroups of its own"
 )
 
@@ -60,6 +59,9 @@ func fields() map[string]treatment {
 		"shutdownGracePeriod": honoured, "shutdownGracePeriodCriticalPods": honoured,
 		"shutdownGracePeriodByPodPriority": honoured,
 		"crashLoopBackOff":                 honoured, "seccompDefault": honoured,
+		"cpuManagerPolicy": honoured, "cpuManagerPolicyOptions": honoured, "cpuManagerReconcilePeriod": honoured,
+		"memoryManagerPolicy": honoured, "reservedMemory": honoured, "topologyManagerPolicy": honoured,
+		"topologyManagerPolicyOptions": honoured, "topologyManagerScope": honoured,
 
 		"enableServer":                           only("logs, exec, and port-forward need the server", "true"),
 		"readOnlyPort":                           only("carob answers nobody without authentication", "0"),
@@ -73,17 +75,11 @@ func fields() map[string]treatment {
 		"cpuCFSQuota":                            only(notYet, "true"),
 		"qosReserved":                            only("its feature gate is alpha", "null", "{}"),
 		"userNamespaces":                         only("carob gives each pod 65536 IDs", "null", `{"idsPerPod":65536}`, "{}"),
-		"reservedMemory":                         only(noPinning, "null", "[]"),
 		"tlsPrivateKeyFile":                      only(ownKeys, `""`),
 		"imagePullCredentialsVerificationPolicy": only(notYet, `"NeverVerifyPreloadedImages"`),
 		"preloadedImagesVerificationAllowlist":   only(notYet, "null", "[]"),
 		"enableDebuggingHandlers":                only("logs, exec, and port-forward need them", "true"),
 		"cpuCFSQuotaPeriod":                      only("its feature gate is alpha", `"100ms"`),
-		"cpuManagerPolicy":                       only(noPinning, `"none"`),
-		"cpuManagerPolicyOptions":                only(noPinning, "null", "{}"),
-		"memoryManagerPolicy":                    only(noPinning, `"None"`),
-		"topologyManagerPolicy":                  only(noPinning, `"none"`),
-		"topologyManagerPolicyOptions":           only(noPinning, "null", "{}"),
 		"imageMaximumGCAge":                      only(notYet, `"0s"`),
 		"enableControllerAttachDetach":           only("the attach-detach controller attaches volumes", "true"),
 		"systemReservedCgroup":                   only(notYet, `""`),
@@ -103,11 +99,10 @@ func fields() map[string]treatment {
 		"contentType": withoutEffect(inProcess), "eventRecordQPS": withoutEffect(inProcess),
 		"eventBurst":         withoutEffect(inProcess),
 		"rotateCertificates": withoutEffect(ownKeys), "serverTLSBootstrap": withoutEffect(ownKeys),
-		"tlsCurvePreferences":  withoutEffect("Go chooses the key exchange"),
-		"oomScoreAdj":          withoutEffect("the whole cluster is one process"),
-		"kubeletCgroups":       withoutEffect(ownCgroups),
-		"systemCgroups":        withoutEffect(ownCgroups),
-		"topologyManagerScope": withoutEffect(noPinning), "cpuManagerReconcilePeriod": withoutEffect(noPinning),
+		"tlsCurvePreferences":    withoutEffect("Go chooses the key exchange"),
+		"oomScoreAdj":            withoutEffect("the whole cluster is one process"),
+		"kubeletCgroups":         withoutEffect(ownCgroups),
+		"systemCgroups":          withoutEffect(ownCgroups),
 		"hairpinMode":            withoutEffect("it is the container network's business"),
 		"podCIDR":                withoutEffect("--pod-cidr says it"),
 		"maxOpenFiles":           withoutEffect("carob raises the limit to what the host allows"),

@@ -153,6 +153,9 @@ func checkAccess(c *Configuration) (errs []error) {
 var reservable = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage,
 	"pid"}
 
+// many is a number that is too large for a CPU: a set of so many must not be made.
+var many = regexp.MustCompile(`\d{6}`)
+
 func checkReservations(c *Configuration) (errs []error) {
 	for _, r := range []struct {
 		name   string
@@ -163,8 +166,25 @@ func checkReservations(c *Configuration) (errs []error) {
 		}
 	}
 	if s := c.ReservedSystemCPUs; s != "" {
-		if _, err := cpuset.Parse(s); err != nil {
+		if many.MatchString(s) {
+			errs = append(errs, wrong("reservedSystemCPUs (--reserved-cpus) %.64q: no machine has such a CPU", s))
+		} else if _, err := cpuset.Parse(s); err != nil {
 			errs = append(errs, wrong("unable to parse reservedSystemCPUs (--reserved-cpus) %v, error: %w", s, err))
+		}
+	}
+	if c.CPUManagerReconcilePeriod.Duration < 0 {
+		errs = append(errs, wrong("cpuManagerReconcilePeriod %v must not be negative",
+			c.CPUManagerReconcilePeriod.Duration))
+	}
+	for i := range c.ReservedMemory {
+		for name, q := range c.ReservedMemory[i].Limits {
+			if name != corev1.ResourceMemory && !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+				errs = append(errs, wrong("the limit type %q for NUMA node %d is not allowed, only [memory hugepages-<HugePageSize>] "+
+					"are accepted", name, c.ReservedMemory[i].NumaNode))
+			} else if q.Sign() <= 0 {
+				errs = append(errs, wrong("reserved memory may not be zero for NUMA node %d and resource %q",
+					c.ReservedMemory[i].NumaNode, name))
+			}
 		}
 	}
 	for i, v := range c.EnforceNodeAllocatable {

@@ -34,12 +34,16 @@ type Config struct {
 	Root    string // parent of kubepods: "/", "/carob"
 	Systemd bool   // the systemd driver; false: cgroupfs
 	PodPids int64  // processes and threads of a pod at most (L3.117m); 0 and less: no limit
+	// NoQuota reports whether a pod's CPU time has no limit, because containers have CPUs of their own (S10.7); nil:
+	// all have one.
+	NoQuota func(types.UID) bool
 }
 
 // Manager makes and removes the groups. It is safe for concurrent use.
 type Manager struct {
 	systemd bool
 	pids    int64 // of Config.PodPids; -1: no limit
+	noQuota func(types.UID) bool
 	root    resources.CgroupPath
 	v2      bool
 
@@ -63,6 +67,9 @@ func New(cfg Config) *Manager {
 		pods: map[types.UID]*podGroup{}, milli: map[types.UID]int64{}}
 	if m.pids <= 0 {
 		m.pids = -1
+	}
+	if m.noQuota = cfg.NoQuota; m.noQuota == nil {
+		m.noQuota = func(types.UID) bool { return false }
 	}
 	for step := range strings.SplitSeq(strings.Trim(cfg.Root, "/"), "/") {
 		if step != "" {
@@ -204,7 +211,7 @@ func (m *Manager) Ensure(pod *corev1.Pod) error {
 		return fmt.Errorf("set the limits of cgroup %s: %w", m.name(path), err)
 	}
 	g.made = true
-	limits := resources.PodCgroup(pod)
+	limits := m.want(pod)
 	g.limits = &limits
 	if class == corev1.PodQOSBurstable {
 		requests := resources.Requests(pod)
@@ -230,7 +237,7 @@ func (m *Manager) Resize(pod *corev1.Pod, widen bool) error {
 	if err != nil {
 		return err
 	}
-	want := resources.PodCgroup(pod)
+	want := m.want(pod)
 	if shrinks := g.limits == nil || want.Memory < g.limits.Memory; want.Memory > 0 && shrinks {
 		stats, err := cm.GetStats()
 		if err != nil {
@@ -277,7 +284,16 @@ func wider(have *resources.Cgroup, want resources.Cgroup) resources.Cgroup {
 }
 
 func (m *Manager) limits(pod *corev1.Pod) *cgroups.Resources {
-	return m.resources(resources.PodCgroup(pod))
+	return m.resources(m.want(pod))
+}
+
+// want are the limits that a pod's group should have.
+func (m *Manager) want(pod *corev1.Pod) resources.Cgroup {
+	w := resources.PodCgroup(pod)
+	if m.noQuota(pod.UID) {
+		w.CPUQuota = unlimited
+	}
+	return w
 }
 
 func (m *Manager) resources(want resources.Cgroup) *cgroups.Resources {

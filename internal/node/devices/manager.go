@@ -26,9 +26,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"carob/internal/base/atomicfile"
 	"carob/internal/core/devices"
+	"carob/internal/core/pinning"
 	"carob/internal/node/plugins"
 )
 
@@ -49,9 +51,26 @@ type Config struct {
 	Client kubernetes.Interface
 	// Handlers take the plugins of other types that register in the same directory.
 	Handlers map[string]plugins.Handler
-	Meter    Meter // nil: nobody counts
+	Pinning  Pinning // nil: containers have no CPUs or memory of their own
+	Meter    Meter   // nil: nobody counts
 	Logger   klog.Logger
 }
+
+// Pinning knows which CPUs and NUMA nodes containers have.
+type Pinning interface {
+	// Near are the nodes that the devices of a container should be near to; false: all are alike.
+	Near(pod types.UID, container string) (pinning.Mask, bool)
+	OwnCPUs(pod types.UID, container string) []int64
+	Memory(pod types.UID, container string) []*podresources.ContainerMemory
+	Allocatable() ([]int64, []*podresources.ContainerMemory)
+}
+
+type noPinning struct{}
+
+func (noPinning) Near(types.UID, string) (pinning.Mask, bool)              { return 0, false }
+func (noPinning) OwnCPUs(types.UID, string) []int64                        { return nil }
+func (noPinning) Memory(types.UID, string) []*podresources.ContainerMemory { return nil }
+func (noPinning) Allocatable() ([]int64, []*podresources.ContainerMemory)  { return nil, nil }
 
 // Hooks are what a Manager calls back.
 type Hooks struct {
@@ -80,6 +99,9 @@ type Manager struct {
 func New(cfg Config) (*Manager, error) {
 	if cfg.Meter == nil {
 		cfg.Meter = noMeter{}
+	}
+	if cfg.Pinning == nil {
+		cfg.Pinning = noPinning{}
 	}
 	m := &Manager{cfg: cfg, claims: devices.Claims{}, endpoints: map[string][]*endpoint{},
 		drivers:  map[string]*driver{},
@@ -237,6 +259,16 @@ func (m *Manager) Pods() []types.UID {
 	defer m.mu.Unlock()
 	return append(m.plugins.Pods(), m.claims.Pods()...)
 }
+
+// Hints are the NUMA nodes that have enough devices for a container, or for a pod when c is nil.
+func (m *Manager) Hints(pod *corev1.Pod, c *corev1.Container, nodes pinning.Mask) pinning.Hints {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.plugins.Hints(pod, c, nodes)
+}
+
+// UsePinning says who knows which CPUs and nodes containers have, before Run.
+func (m *Manager) UsePinning(p Pinning) { m.cfg.Pinning = p }
 
 // Release gives back everything that a pod has, when its containers have ended (S9.55). After an error it has to be
 // called again.

@@ -313,6 +313,12 @@ func (m *Manager) newest(resource string) *endpoint {
 
 // allocateOne has a plugin allocate for one container. The devices are the container's from before the call on.
 func (m *Manager) allocateOne(ctx context.Context, pod *corev1.Pod, ask *devices.Ask, e *endpoint) error {
+	near, aligned := m.cfg.Pinning.Near(pod.UID, ask.Container)
+	m.mu.Lock()
+	if aligned {
+		m.plugins.Align(ask, near)
+	}
+	m.mu.Unlock()
 	preferred, err := m.preferred(ctx, ask, e)
 	if err != nil {
 		return err
@@ -322,6 +328,9 @@ func (m *Manager) allocateOne(ctx context.Context, pod *corev1.Pod, ask *devices
 	if err != nil || again == nil || again.Container != ask.Container || again.Resource != ask.Resource {
 		m.mu.Unlock()
 		return err // if nil, it is looked at again
+	}
+	if aligned {
+		m.plugins.Align(again, near)
 	}
 	chosen := again.Choose(preferred)
 	m.plugins.Hold(pod.UID, again, chosen)
@@ -366,7 +375,7 @@ func (m *Manager) preferred(ctx context.Context, ask *devices.Ask, e *endpoint) 
 	}
 	resp, err := e.client.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{
 		ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{
-			AvailableDeviceIDs:   append(slices.Clone(ask.Include), ask.Free...),
+			AvailableDeviceIDs:   ask.Candidates(),
 			MustIncludeDeviceIDs: ask.Include, AllocationSize: int32(min(ask.Count, maxDevices))}}})
 	if err != nil {
 		return nil, fmt.Errorf("device plugin GetPreferredAllocation rpc failed with err: %w", err)

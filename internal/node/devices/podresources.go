@@ -76,13 +76,14 @@ func (l lister) Get(_ context.Context, req *podresources.GetPodResourcesRequest)
 	return nil, status.Errorf(codes.NotFound, "pod %s in namespace %s not found", req.PodName, req.PodNamespace)
 }
 
-// GetAllocatableResources implements the service: all healthy devices.
+// GetAllocatableResources implements the service: all healthy devices, and what static policies give.
 func (l lister) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (
 	*podresources.AllocatableResourcesResponse, error) {
 	m := l.m
+	out := &podresources.AllocatableResourcesResponse{}
+	out.CpuIds, out.Memory = m.cfg.Pinning.Allocatable()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out := &podresources.AllocatableResourcesResponse{}
 	for _, name := range slices.Sorted(maps.Keys(m.plugins.Resources)) {
 		r := m.plugins.Resources[name]
 		for _, id := range slices.Sorted(maps.Keys(r.Devices)) {
@@ -108,8 +109,6 @@ func topology(d devices.Device) *podresources.TopologyInfo {
 
 // podResources is what the containers of a pod have.
 func (m *Manager) podResources(pod *corev1.Pod) *podresources.PodResources {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	out := &podresources.PodResources{Name: pod.Name, Namespace: pod.Namespace}
 	for i := range pod.Spec.InitContainers {
 		if c := &pod.Spec.InitContainers[i]; resources.IsSidecar(c) || runs(pod, c.Name) {
@@ -128,7 +127,10 @@ func runs(pod *corev1.Pod, container string) bool {
 }
 
 func (m *Manager) containerResources(pod *corev1.Pod, c *corev1.Container) *podresources.ContainerResources {
-	out := &podresources.ContainerResources{Name: c.Name}
+	out := &podresources.ContainerResources{Name: c.Name, CpuIds: m.cfg.Pinning.OwnCPUs(pod.UID, c.Name),
+		Memory: m.cfg.Pinning.Memory(pod.UID, c.Name)}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for _, a := range m.plugins.Of(pod.UID, c.Name) {
 		if a.Response == nil {
 			continue

@@ -79,6 +79,16 @@ type Devices interface {
 	Release(ctx context.Context, pod types.UID) error
 }
 
+// Pinning gives containers CPUs and NUMA nodes of their own.
+type Pinning interface {
+	// Starting and Resizing put into a container's resources what it gets. The first is called before each start.
+	Starting(pod *corev1.Pod, container string, r *cri.LinuxContainerResources)
+	Resizing(pod *corev1.Pod, container string, r *cri.LinuxContainerResources)
+	// Started says which CPUs a container was started with.
+	Started(pod types.UID, container, id, cpus string)
+	Release(pod types.UID)
+}
+
 // Images pulls and knows images.
 type Images interface {
 	Pull(ctx context.Context, pod *corev1.Pod, image string, sandbox *cri.PodSandboxConfig) (*podlife.Pulled,
@@ -111,13 +121,14 @@ type RuntimeClasses interface {
 	Get(ctx context.Context, name string, options metav1.GetOptions) (*nodev1.RuntimeClass, error)
 }
 
-// Config is what an Executor works with. All fields but Devices are required.
+// Config is what an Executor works with. All fields but Devices and Pinning are required.
 type Config struct {
 	Runtime  runtime.Runtime
 	Images   Images
 	Volumes  Volumes
 	Cgroups  Cgroups
 	Devices  Devices // nil: the node gives none
+	Pinning  Pinning // nil: all containers run on all CPUs
 	UserNS   UserNamespaces
 	Observer Observer
 	Status   Status
@@ -141,6 +152,9 @@ func New(cfg Config) *Executor {
 	if cfg.Devices == nil {
 		cfg.Devices = noDevices{}
 	}
+	if cfg.Pinning == nil {
+		cfg.Pinning = noPinning{}
+	}
 	return &Executor{cfg: cfg}
 }
 
@@ -161,6 +175,14 @@ func (noDevices) Options(context.Context, *corev1.Pod, *corev1.Container) (*spec
 }
 
 func (noDevices) Release(context.Context, types.UID) error { return nil }
+
+// noPinning lets all containers run on all CPUs.
+type noPinning struct{}
+
+func (noPinning) Starting(*corev1.Pod, string, *cri.LinuxContainerResources) {}
+func (noPinning) Resizing(*corev1.Pod, string, *cri.LinuxContainerResources) {}
+func (noPinning) Started(types.UID, string, string, string)                  {}
+func (noPinning) Release(types.UID)                                          {}
 
 // Do implements pods.Executor.
 func (e *Executor) Do(ctx context.Context, pod *corev1.Pod, action podlife.Action) pods.Result {
@@ -191,6 +213,7 @@ func (e *Executor) Do(ctx context.Context, pod *corev1.Pod, action podlife.Actio
 	case podlife.RemoveSandbox:
 		return failed(e.removeSandbox(ctx, a))
 	case podlife.ReleaseDevices:
+		e.cfg.Pinning.Release(pod.UID)
 		return failed(failure("", e.cfg.Devices.Release(ctx, pod.UID)))
 	case podlife.RemoveVolumes:
 		return failed(e.removeVolumes(ctx, pod))
@@ -357,6 +380,7 @@ func (e *Executor) resize(ctx context.Context, pod *corev1.Pod, a podlife.Resize
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	linux := spec.ContainerResources(pod, &sized, e.cfg.Node())
+	e.cfg.Pinning.Resizing(pod, c.Name, linux)
 	if limit := linux.GetMemoryLimitInBytes(); limit > 0 {
 		stats, err := e.cfg.Runtime.ContainerStats(ctx, &cri.ContainerStatsRequest{ContainerId: a.ContainerID})
 		if err == nil {

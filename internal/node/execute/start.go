@@ -44,6 +44,7 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 	if err != nil {
 		return failure("CreateContainerConfigError", err)
 	}
+	e.cfg.Pinning.Starting(pod, c.Name, cfg.Linux.Resources)
 	if err := makeLogDir(sandbox.LogDirectory, filepath.Dir(cfg.LogPath)); err != nil {
 		return failure("CreateContainerError", fmt.Errorf("create the log directory of the container: %w", err))
 	}
@@ -65,6 +66,7 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 		f.Created = true
 		return f
 	}
+	e.cfg.Pinning.Started(pod.UID, c.Name, created.ContainerId, cfg.Linux.Resources.CpusetCpus)
 	if err := e.cfg.Links.Make(pod, a.Container, created.ContainerId,
 		filepath.Join(sandbox.LogDirectory, cfg.LogPath)); err != nil {
 		klog.FromContext(ctx).Error(err, "Collectors of logs will not find a container's")

@@ -40,6 +40,7 @@ type Meter struct {
 	probeTime                           *prometheus.HistogramVec
 	storage                             storage
 	devices                             deviceFamilies
+	pinning                             pinningFamilies
 
 	mu       sync.Mutex
 	pods     map[types.UID]*podCounts
@@ -123,6 +124,7 @@ func New() *Meter {
 		"reason")
 
 	m.storage, m.devices = newStorage(m.kubelet), newDeviceFamilies(m.kubelet)
+	m.pinning = newPinningFamilies(m.kubelet)
 	m.probeTotal = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "prober_probe_total",
 		Help: "Cumulative number of a liveness, readiness or startup probe for a container by result."},
 		[]string{"probe_type", "result", "container", "pod", "namespace", "pod_uid"})

@@ -20,6 +20,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/core/podlife"
+	"carob/internal/node/pinning"
 	"carob/internal/node/pods"
 	"carob/internal/runtime"
 )
@@ -330,6 +331,8 @@ func TestFamilies(t *testing.T) {
 		w.Relisted(time.Now(), 0)
 		w.Evicted("memory.available")
 		w.Refused("OutOfcpu")
+		w.PinningAdmitted(true, true, true, "x", time.Millisecond)
+		w.ShowPinning(func() pinning.Usage { return pinning.Usage{Shared: 1, Own: 1, ByNode: map[int]int{0: 1}} })
 		w.Preempted("cpu", 1)
 		w.Registered("example.com/gpu")
 		w.Allocated("example.com/gpu", 0)

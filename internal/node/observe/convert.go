@@ -103,6 +103,19 @@ func resourcesOf(l *cri.LinuxContainerResources) *corev1.ResourceRequirements {
 	return r
 }
 
+// limitedBy are the resources of a container that has so many CPUs for itself; 0: it shares them.
+func limitedBy(own int, r *corev1.ResourceRequirements) *corev1.ResourceRequirements {
+	if own == 0 || r == nil || !r.Limits.Cpu().IsZero() {
+		return r
+	}
+	r = r.DeepCopy() // others have it, too
+	if r.Limits == nil {
+		r.Limits = corev1.ResourceList{}
+	}
+	r.Limits[corev1.ResourceCPU] = *resource.NewQuantity(int64(own), resource.DecimalSI)
+	return r
+}
+
 func userOf(l *cri.LinuxContainerUser) *corev1.ContainerUser {
 	if l == nil {
 		return nil

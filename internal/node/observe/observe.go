@@ -49,6 +49,9 @@ type Config struct {
 	Image   func(ctx context.Context, pod *corev1.Pod, image string) podlife.ImageState
 	Volumes func(pod *corev1.Pod) podlife.VolumeState
 	Devices func(pod *corev1.Pod) podlife.DeviceState // nil: the node has none
+	// OwnCPUs is how many CPUs a container has for itself: they are its limit, and its cgroup names none (S10.7). Nil:
+	// no container has any.
+	OwnCPUs func(pod types.UID, container string) int
 	// TerminationMessage reads the file of that path on the host (L3.150).
 	TerminationMessage func(path string) (string, error)
 	// LogTail reads the end of a container log (L3.151).
@@ -251,6 +254,12 @@ func (o *Observer) Look(ctx context.Context, pod *corev1.Pod) (podlife.Observed,
 	seen.Volumes = o.cfg.Volumes(pod)
 	if o.cfg.Devices != nil {
 		seen.Devices = o.cfg.Devices(pod)
+	}
+	if o.cfg.OwnCPUs != nil {
+		for i := range seen.Containers {
+			c := &seen.Containers[i]
+			c.Resources = limitedBy(o.cfg.OwnCPUs(pod.UID, c.Name), c.Resources)
+		}
 	}
 	return seen, ctx.Err()
 }

@@ -360,13 +360,22 @@ func (m *Manager) place(e *entry) (*podlife.Hold, *podlife.Rejection) {
 			m.preempt(victim)
 		}
 		return holdFor("preemption", v.Victims, v.Rejection.Message), nil
-	case v.Rejection != nil || len(leaving) == 0:
+	case v.Rejection != nil:
 		return nil, v.Rejection
 	}
-	if v = m.cfg.Admit(e.pod, append(staying, leaving...)); v.Rejection != nil {
-		return holdFor("room", leaving, v.Rejection.Message), nil
+	if len(leaving) > 0 {
+		if v = m.cfg.Admit(e.pod, append(staying, leaving...)); v.Rejection != nil {
+			return holdFor("room", leaving, v.Rejection.Message), nil
+		}
 	}
-	return nil, nil
+	if m.cfg.Pin == nil {
+		return nil, nil
+	}
+	r := m.cfg.Pin(e.pod)
+	if r != nil && len(leaving) > 0 {
+		return holdFor("room", leaving, r.Message), nil
+	}
+	return nil, r
 }
 
 func holdFor(what string, others []*corev1.Pod, why string) *podlife.Hold {

@@ -87,7 +87,7 @@ type StatusWriter interface {
 	Forget(uid types.UID)
 }
 
-// Config is what a Manager works with. All fields but Routed are required.
+// Config is what a Manager works with. All fields but Pin, Infeasible and Routed are required.
 type Config struct {
 	Machine  Machine
 	Node     func() podlife.Node // facts of the machine, read for each Step
@@ -99,6 +99,11 @@ type Config struct {
 	// the pods it would share the node with (L3.10, L3.120). It may name others that
 	// have to end first (L3.40): then it is asked again when they have. It must not block.
 	Admit func(pod *corev1.Pod, others []*corev1.Pod) Verdict
+	// Pin gives a pod that Admit welcomed what is only its own, such as CPUs, or says why it can't; nil: there is no
+	// such thing. It must not block.
+	Pin func(*corev1.Pod) *podlife.Rejection
+	// Infeasible says why a pod that holds other resources can't be resized in place; empty: it can. nil: any can.
+	Infeasible func(pod, held *corev1.Pod) string
 	// Routed reports whether the data plane may open new connections to the pod as to one that goes on
 	// (podlife.Input.Routed); nil: there is none. Manager.Released tells when it is false. It is only asked about
 	// pods that are being deleted.

@@ -23,6 +23,11 @@ func (m *Manager) admitResize(pod *corev1.Pod) Result {
 	if e == nil {
 		return Result{Err: &podlife.Failure{Reason: podlife.Aborted, Message: "the pod is gone"}}
 	}
+	if m.cfg.Infeasible != nil {
+		if why := m.cfg.Infeasible(pod, e.runs()); why != "" {
+			return Result{Err: &podlife.Failure{Reason: corev1.PodReasonInfeasible, Message: why, Permanent: true}}
+		}
+	}
 	if r := m.claim(e, pod); r != nil {
 		return Result{Err: &podlife.Failure{Reason: r.Reason, Message: r.Message}}
 	}

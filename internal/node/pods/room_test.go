@@ -2,12 +2,14 @@ package pods
 
 import (
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/podlife"
 )
@@ -214,5 +216,39 @@ func TestRoomForResizes(t *testing.T) {
 		}
 		w.Update("api", pod("c", 1))
 		w.are("a runs; b is gone; c is refused") // the room is a's
+	})
+}
+
+// What only one pod can have waits for those that are still ending, and is refused only when nobody will give it up. A
+// resize that can't be is told at once (S10.10).
+func TestPinning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 9)
+		var mu sync.Mutex
+		owner := types.UID("")
+		w.cfg.Pin = func(p *corev1.Pod) *podlife.Rejection {
+			mu.Lock()
+			defer mu.Unlock()
+			if owner != "" && owner != p.UID {
+				return &podlife.Rejection{Reason: "UnexpectedAdmissionError", Message: "taken"}
+			}
+			owner = p.UID
+			return nil
+		}
+		w.cfg.Infeasible = func(p, _ *corev1.Pod) string { return "pinned " + p.Name }
+		w.Update("api", pod("a", 1))
+		w.Update("api", pod("b", 1))
+		w.are("a runs; b is refused")
+		w.Remove("a")
+		w.Update("api", pod("c", 1))
+		w.are("a is gone; b is refused; c waits for room of ns/a (a)")
+		mu.Lock()
+		owner = ""
+		mu.Unlock()
+		w.end("a")
+		w.are("a is gone; b is refused; c runs")
+		if r := w.admitResize(pod("c", 1)); r.Err == nil || !r.Err.Permanent || r.Err.Message != "pinned c" {
+			t.Errorf("resize: %+v", r.Err)
+		}
 	})
 }
