@@ -89,10 +89,10 @@ topologyManagerPolicy: restricted
 	becomes("shared", left)
 
 	c.kubectl(t, "patch", "pod", "own", "--subresource=resize", "--patch",
-		`{"spec":{"containers":[{"name":"c","resources":{"requests":{"cpu":"2"},"limits":{"cpu":"2"}}}]}}`)
+		`{"spec":{"containers":[{"name":"c","resources":{"requests":{"memory":"32Mi"},"limits":{"memory":"32Mi"}}}]}}`)
 	testwait.Until(t, "the resize is refused", func() error {
 		out, err := c.tryKubectl("", "get", "pod", "own", "-o", "jsonpath={.status.conditions}")
-		const want = `Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\"`
+		const want = `Resize is infeasible for Guaranteed Pods alongside Memory Manager policy \"Static\"`
 		if err == nil && !strings.Contains(out, want) {
 			err = fmt.Errorf("conditions: %s", out)
 		}
@@ -105,6 +105,6 @@ topologyManagerPolicy: restricted
 	}
 	becomes("own", func(s string) bool { return s == own })
 	becomes("shared", left)
-	c.remove(t, "own")
+	c.kubectl(t, "delete", "pod", "own", "--grace-period=1")
 	becomes("shared", func(s string) bool { return s == all })
 }
