@@ -307,9 +307,10 @@ func TestNearDevices(t *testing.T) {
 		"c": {Healthy: true, NUMA: []int64{1}}, "d": {Healthy: true}, "e": {NUMA: []int64{0}}})
 	p.Update("x/anywhere", map[string]Device{"z": {Healthy: true}})
 	pod := func(name string, count int64) *corev1.Pod {
+		limits := corev1.ResourceList{"x/gpu": *resource.NewQuantity(count, resource.DecimalSI),
+			"x/anywhere": resource.MustParse("1")}
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(name)}, Spec: corev1.PodSpec{
-			Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
-				"x/gpu": *resource.NewQuantity(count, resource.DecimalSI), "x/anywhere": resource.MustParse("1")}}}}}}
+			Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: limits}}}}}
 	}
 	text := func(count int64) string {
 		q := pod("p", count)

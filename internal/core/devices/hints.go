@@ -96,9 +96,8 @@ func (p *Plugins) owned(pod *corev1.Pod, c *corev1.Container, resource string) [
 // free are the healthy devices that nobody has.
 func (p *Plugins) free(resource string) []string {
 	return slices.DeleteFunc(p.ids(resource), func(id string) bool {
-		return !p.Resources[resource].Devices[id].Healthy || slices.ContainsFunc(p.Assignments, func(a Assignment) bool {
-			return a.Resource == resource && slices.Contains(a.Devices, id)
-		})
+		has := func(a Assignment) bool { return a.Resource == resource && slices.Contains(a.Devices, id) }
+		return !p.Resources[resource].Devices[id].Healthy || slices.ContainsFunc(p.Assignments, has)
 	})
 }
 

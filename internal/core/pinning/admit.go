@@ -307,14 +307,16 @@ func (a *admission) run() *Refusal {
 	hint := Hint{Any: true} // of the policy none
 	if a.cfg.Policy != TopologyNone && a.cfg.Scope == ScopePod {
 		var ok bool
-		if hint, ok = a.merger.merge([]Hints{a.cpus(nil), a.memory(nil), a.devices(a.pod, nil, a.Nodes())}); !ok && !a.placed() {
+		hint, ok = a.merger.merge([]Hints{a.cpus(nil), a.memory(nil), a.devices(a.pod, nil, a.Nodes())})
+		if !ok && !a.placed() {
 			return affinityRefusal()
 		}
 	}
 	for c := range containers(a.pod) {
 		if a.cfg.Policy != TopologyNone && a.cfg.Scope == ScopeContainer {
 			var ok bool
-			if hint, ok = a.merger.merge([]Hints{a.cpus(c), a.memory(c), a.devices(a.pod, c, a.Nodes())}); !ok && !a.placed() {
+			hint, ok = a.merger.merge([]Hints{a.cpus(c), a.memory(c), a.devices(a.pod, c, a.Nodes())})
+			if !ok && !a.placed() {
 				return affinityRefusal()
 			}
 		}
@@ -394,7 +396,7 @@ func (a *admission) memory(c *corev1.Container) Hints {
 	}
 	hints := Hints{}
 	if a.keepsMemory {
-		for name, blocks := range a.state.Memory[a.pod.UID] { // any order: all of a pod have the same, or it's best effort
+		for name, blocks := range a.state.Memory[a.pod.UID] { // any order: mostly they have the same nodes
 			for _, b := range blocks {
 				if (c == nil || c.Name == name) && hints[string(b.Type)] == nil {
 					hints[string(b.Type)] = []Hint{{Mask: MaskOf(b.Nodes...), Preferred: true}}

@@ -122,7 +122,8 @@ func (e smtError) Error() string {
 		"requested CPUs = %d, CPUs per core = %d", e.free, e.want, e.perCore)
 }
 
-// allocateCPUs gives a container its CPUs, those of the hint's nodes first. reusable are those of ended init containers.
+// allocateCPUs gives a container its CPUs, those of the hint's nodes first. reusable are those of ended init
+// containers.
 func (m *Manager) allocateCPUs(s *State, count int, hint Hint, reusable cpuset.CPUSet) (cpuset.CPUSet, error) {
 	if perCore := m.topology.each(byCore); m.options.FullCores {
 		free := s.Shared.Difference(m.topology.siblings(m.reserved)).Size()

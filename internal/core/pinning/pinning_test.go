@@ -57,8 +57,8 @@ func list(pairs ...string) corev1.ResourceList {
 	return l
 }
 
-// guaranteed is a pod whose containers, named c0, c1, …, get these CPUs and memory: "2/1Gi"; "i:…" is an init container,
-// "s:…" a sidecar.
+// guaranteed is a pod whose containers, named c0, c1, …, get these CPUs and memory: "2/1Gi"; "i:…" is an init
+// container, "s:…" a sidecar.
 func guaranteed(name string, containers ...string) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
 	for i, text := range containers {
@@ -71,7 +71,8 @@ func guaranteed(name string, containers ...string) *corev1.Pod {
 			memory = "1Mi"
 		}
 		r := list("cpu", cpu, "memory", memory)
-		c := corev1.Container{Name: fmt.Sprintf("c%d", i), Resources: corev1.ResourceRequirements{Requests: r, Limits: r}}
+		c := corev1.Container{Name: fmt.Sprintf("c%d", i)}
+		c.Resources = corev1.ResourceRequirements{Requests: r, Limits: r}
 		switch kind {
 		case "":
 			pod.Spec.Containers = append(pod.Spec.Containers, c)
@@ -163,26 +164,42 @@ func TestConfigWrong(t *testing.T) {
 		t   *Topology
 		cfg Config
 	}{
-		`unknown policy: "dynamic"`: {nil, Config{CPUPolicy: "dynamic"}},
+		`unknown policy: "dynamic"`: {nil,
+			Config{CPUPolicy: "dynamic"}},
 		"new none policy error: None policy: received unsupported options=map[full-pcpus-only:true]": {nil,
 			Config{CPUOptions: map[string]string{"full-pcpus-only": "true"}}},
-		`unknown CPU Manager Policy option: "x"`:                                                                                  {nil, static("x")},
-		`CPU Manager Policy Alpha-level Options not enabled, but option "align-by-socket" provided`:                               {nil, static("align-by-socket")},
-		`bad value for option "full-pcpus-only": strconv.ParseBool: parsing "maybe": invalid syntax`:                              {nil, Config{CPUPolicy: NameStatic, CPUOptions: map[string]string{"full-pcpus-only": "maybe"}}},
-		"static policy options prefer-align-cpus-by-uncorecache and distribute-cpus-across-numa can not be used at the same time": {nil, static("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa")},
-		"[cpumanager] unable to determine reserved CPU resources for static policy":                                               {nil, Config{CPUPolicy: NameStatic}},
-		"[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero":                   {nil, Config{CPUPolicy: NameStatic, Reserved: list("cpu", "0")}},
-		"new static policy error: [cpumanager] unable to reserve the required amount of CPUs (size of  did not equal 40)":         {nil, Config{CPUPolicy: NameStatic, Reserved: list("cpu", "40")}},
+		`unknown CPU Manager Policy option: "x"`: {nil,
+			static("x")},
+		`CPU Manager Policy Alpha-level Options not enabled, but option "align-by-socket" provided`: {nil,
+			static("align-by-socket")},
+		`bad value for option "full-pcpus-only": strconv.ParseBool: parsing "maybe": invalid syntax`: {nil,
+			Config{CPUPolicy: NameStatic, CPUOptions: map[string]string{"full-pcpus-only": "maybe"}}},
+		"static policy options prefer-align-cpus-by-uncorecache and distribute-cpus-across-numa can not be used at the same time": {nil,
+			static("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa")},
+		"[cpumanager] unable to determine reserved CPU resources for static policy": {nil,
+			Config{CPUPolicy: NameStatic}},
+		"[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero": {nil,
+			Config{CPUPolicy: NameStatic, Reserved: list("cpu", "0")}},
+		"new static policy error: [cpumanager] unable to reserve the required amount of CPUs (size of  did not equal 40)": {nil,
+			Config{CPUPolicy: NameStatic, Reserved: list("cpu", "40")}},
 		"new static policy error: [cpumanager] unable to build the reserved physical CPUs from the reserved set: unknown CPU ID: 99": {nil,
 			Config{CPUPolicy: NameStatic, ReservedCPUs: cpuset.New(0, 99)}},
-		`unknown policy: "Greedy"`:                                                                                       {nil, Config{MemoryPolicy: "Greedy"}},
-		`policy "BestEffort" is not available for platform "linux"`:                                                      {nil, Config{MemoryPolicy: "BestEffort"}},
-		"[memorymanager] you should specify the system reserved memory":                                                  {nil, Config{MemoryPolicy: NameStaticMemory}},
-		`the total amount "1Gi" of type "memory" is not equal to the value "2Gi" determined by Node Allocatable feature`: {nil, Config{MemoryPolicy: NameStaticMemory, ReservedMemory: reservation, Reserved: list("memory", "2Gi")}},
-		"the reserved memory configuration references a NUMA node 7 that does not exist on this machine":                 {nil, Config{MemoryPolicy: NameStaticMemory, ReservedMemory: []Reservation{{Node: 7}}}},
-		`unknown policy: "tight"`:                             {nil, Config{Policy: "tight"}},
-		`unknown scope: "node"`:                               {nil, Config{Policy: TopologyRestricted, Scope: "node"}},
-		`unknown Topology Manager Policy option: "x"`:         {nil, Config{Policy: TopologyRestricted, PolicyOptions: map[string]string{"x": ""}}},
+		`unknown policy: "Greedy"`: {nil,
+			Config{MemoryPolicy: "Greedy"}},
+		`policy "BestEffort" is not available for platform "linux"`: {nil,
+			Config{MemoryPolicy: "BestEffort"}},
+		"[memorymanager] you should specify the system reserved memory": {nil,
+			Config{MemoryPolicy: NameStaticMemory}},
+		`the total amount "1Gi" of type "memory" is not equal to the value "2Gi" determined by Node Allocatable feature`: {nil,
+			Config{MemoryPolicy: NameStaticMemory, ReservedMemory: reservation, Reserved: list("memory", "2Gi")}},
+		"the reserved memory configuration references a NUMA node 7 that does not exist on this machine": {nil,
+			Config{MemoryPolicy: NameStaticMemory, ReservedMemory: []Reservation{{Node: 7}}}},
+		`unknown policy: "tight"`: {nil,
+			Config{Policy: "tight"}},
+		`unknown scope: "node"`: {nil,
+			Config{Policy: TopologyRestricted, Scope: "node"}},
+		`unknown Topology Manager Policy option: "x"`: {nil,
+			Config{Policy: TopologyRestricted, PolicyOptions: map[string]string{"x": ""}}},
 		"unsupported on machines with more than 8 NUMA Nodes": {many, Config{Policy: TopologyBestEffort}},
 		`the minimum value of "max-allowable-numa-nodes" should not be less than 8`: {nil,
 			Config{Policy: TopologyRestricted, PolicyOptions: map[string]string{"max-allowable-numa-nodes": "7"}}},
@@ -222,7 +239,7 @@ func TestPropertiesOfCPUs(t *testing.T) {
 				cfg.CPUOptions[o[0]] = "true"
 			}
 		}
-		cfg.Policy = []TopologyPolicy{TopologyNone, TopologyBestEffort, TopologyRestricted, TopologySingleNode}[r.IntN(4)]
+		cfg.Policy = policies[r.IntN(4)]
 		cfg.Scope = []string{ScopeContainer, ScopePod}[r.IntN(2)]
 		if r.IntN(2) == 0 {
 			cfg.ReservedCPUs = cpuset.New(topology.CPUs[r.IntN(len(topology.CPUs))].ID)
@@ -260,6 +277,8 @@ func TestPropertiesOfCPUs(t *testing.T) {
 		}
 	}
 }
+
+var policies = []TopologyPolicy{TopologyNone, TopologyBestEffort, TopologyRestricted, TopologySingleNode}
 
 func someContainers(r *rand.Rand, cpus int) []string {
 	var all []string
@@ -327,7 +346,7 @@ func TestPropertiesOfMemory(t *testing.T) {
 		topology := machine(1+r.IntN(2), 1+r.IntN(2), 1, 2, 1)
 		cfg := Config{MemoryPolicy: NameStaticMemory, Reserved: list("memory", "1Gi"),
 			ReservedMemory: []Reservation{{Node: 0, Limits: list("memory", "1Gi")}}}
-		cfg.Policy = []TopologyPolicy{TopologyNone, TopologyBestEffort, TopologyRestricted, TopologySingleNode}[r.IntN(4)]
+		cfg.Policy = policies[r.IntN(4)]
 		cfg.Scope = []string{ScopeContainer, ScopePod}[r.IntN(2)]
 		m := manager(t, topology, cfg)
 		here := map[types.UID]*corev1.Pod{}

@@ -26,7 +26,8 @@ func (p *picker) take(cpus cpuset.CPUSet) {
 	p.got, p.free, p.need = p.got.Union(cpus), p.free.Difference(cpus), p.need-cpus.Size()
 }
 
-// outer are NUMA nodes and sockets, the larger groups first: where a node has several sockets, that is the node (S10.6).
+// outer are NUMA nodes and sockets, the larger groups first: where a node has several sockets, that is the node
+// (S10.6).
 func (p *picker) outer() []level {
 	if p.nodesFirst() {
 		return []level{byNode, bySocket}
@@ -284,7 +285,8 @@ func (p *picker) divided(d division, group int) (cpuset.CPUSet, error) {
 	for _, n := range d.nodes {
 		whole = of(n, d.even) && whole
 	}
-	if whole = inTurns(d.extra, d.rest, group, func(n int) bool { return of(n, group) }) && whole; !whole || p.need != 0 {
+	whole = inTurns(d.extra, d.rest, group, func(n int) bool { return of(n, group) }) && whole
+	if !whole || p.need != 0 {
 		return cpuset.New(), fmt.Errorf("accounting error, not enough CPUs allocated, remaining: %v", p.need)
 	}
 	return p.got, nil

@@ -45,8 +45,7 @@ type Config struct {
 
 // Meter counts admissions.
 type Meter interface {
-	// PinningAdmitted counts the admission of a pod: what it asked for, whether it was refused and why, and how long that
-	// took.
+	// PinningAdmitted counts the admission of a pod: what it asked for, why it was refused, and how long that took.
 	PinningAdmitted(cpus, memory, topology bool, refused string, took time.Duration)
 }
 

@@ -73,8 +73,8 @@ func TestDiscover(t *testing.T) {
 	if want := "0:0/0/0/0 1:1/0/0/0 2:2/2/1/1 3:3/2/1/1 4:0/0/0/0 5:1/0/0/0 6:2/2/1/1 "; text != want {
 		t.Errorf("CPUs: got  %s\nwant %s", text, want)
 	}
-	if n := got.Nodes; len(n) != 2 || n[1].ID != 1 || n[1].Memory != 1<<30 || n[1].HugePages["hugepages-2Mi"] != 16<<20 ||
-		n[1].Distances[0] != 21 {
+	if n := got.Nodes; len(n) != 2 || n[1].ID != 1 || n[1].Memory != 1<<30 ||
+		n[1].HugePages["hugepages-2Mi"] != 16<<20 || n[1].Distances[0] != 21 {
 		t.Errorf("nodes: %+v", got.Nodes)
 	}
 	// This machine, too.
@@ -276,8 +276,10 @@ func TestRememberedWrong(t *testing.T) {
 		},
 		"the memory assignment uses the NUMA that does not exist": func(_ *Config, dir string) {
 			m, _ := Open(config(t, t.TempDir()))
+			nine := pinning.Block{Nodes: []int{9}, Type: "memory", Size: 1}
+			entries := map[types.UID]map[string][]pinning.Block{"a": {"c": {nine}}}
 			_ = write(filepath.Join(dir, memoryFile), memoryState{PolicyName: "Static", Nodes: m.core.State().Nodes,
-				Entries: map[types.UID]map[string][]pinning.Block{"a": {"c": {{Nodes: []int{9}, Type: "memory", Size: 1}}}}})
+				Entries: entries})
 		},
 	} {
 		cfg, dir := fresh()
