@@ -33,7 +33,7 @@ func (s *Server) storeAPIService(ctx context.Context, gv schema.GroupVersion) er
 	if err == nil {
 		old, ok := o.(*apiregistrationv1.APIService)
 		if !ok || old.Labels[automanaged] != onStart || equality.Semantic.DeepEqual(old.Spec, want.Spec) {
-			return nil // somebody manages it, or it is correct
+			return nil // another component manages it, or it is correct
 		}
 		changed := old.DeepCopy()
 		changed.Spec = want.Spec

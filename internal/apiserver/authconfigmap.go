@@ -14,7 +14,7 @@ import (
 	"carob/internal/base/pki"
 )
 
-// storeTrust keeps the config map from which other API servers learn which authorities to trust.
+// storeTrust maintains the config map from which other API servers read the CAs to trust.
 func (s *Server) storeTrust(ctx context.Context) error {
 	proxy, err := s.cfg.PKI.FrontProxy(time.Now())
 	if err != nil {

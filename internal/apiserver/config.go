@@ -36,7 +36,7 @@ type Config struct {
 	NodePorts [2]int
 	// PKI has the certificate authority and its keys.
 	PKI *pki.PKI
-	// Audit says what is recorded of requests; optional.
+	// Audit configures which requests are recorded; optional.
 	Audit audit.Config
 	// EncryptionConfig is a file with an EncryptionConfiguration; optional.
 	EncryptionConfig string
@@ -49,8 +49,8 @@ type Config struct {
 	StoredOnly map[schema.GroupResource]string
 	// Measure is called before metrics are read, so that other parts bring theirs up to date; optional.
 	Measure func()
-	// DefinitionChanged, optional, is told of each custom resource definition that is served, with
-	// its labels, and of each that is no more, with nil. It must not wait.
+	// DefinitionChanged, optional, is called for each custom resource definition that is served,
+	// with its labels, and for each that is gone, with nil. It must not wait.
 	DefinitionChanged func(name string, labels map[string]string)
 	// Profiling serves /debug/pprof, and empties the metrics on DELETE.
 	Profiling bool

@@ -159,7 +159,7 @@ const (
 )
 
 // keepKubernetesService creates the kubernetes Service, its endpoints, and the default ServiceCIDR
-// again when somebody deletes or changes them, until ctx ends.
+// again when they are deleted or changed, until ctx ends.
 //
 //	services, endpoints, endpointslices, servicecidrs ──watch──▶ changed (holds one) ──▶ kubernetesService, serviceRange
 func (s *Server) keepKubernetesService(ctx context.Context) {

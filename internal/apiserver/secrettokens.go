@@ -23,8 +23,8 @@ const (
 	trackedSince = "since"
 )
 
-// trackTokens keeps the config map with the date since which the use of tokens in Secrets is
-// recorded, for whoever removes unused ones.
+// trackTokens maintains the config map with the date since which the use of tokens in Secrets is
+// recorded, for the controller that removes unused ones.
 func (s *Server) trackTokens(ctx context.Context, now time.Time) error {
 	want := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: tracking, Namespace: metav1.NamespaceSystem},
 		Data: map[string]string{trackedSince: now.UTC().Format(time.DateOnly)}}

@@ -147,8 +147,8 @@ func New(ctx context.Context, cfg Config) (_ *Server, err error) {
 	return s, nil
 }
 
-// caching says how a kind is cached. Kinds that change all the time, or that several parts of carob
-// read, have caches from the start.
+// caching returns how a kind is cached. Kinds that change all the time, or that several parts of
+// carob read, have caches from the start.
 func caching(gr schema.GroupResource) storage.Caching {
 	switch gr {
 	case corev1.Resource("pods"), corev1.Resource("nodes"), corev1.Resource("namespaces"), corev1.Resource("services"),
@@ -195,8 +195,8 @@ func (s *Server) ClientConfig(user string, groups ...string) *restclient.Config 
 	return inprocess.ClientConfig(s.inner, user, groups...)
 }
 
-// SetPodAutoscaler says who sizes pods that are created, or with nil that nobody does. While
-// somebody does, VerticalPodAutoscalers are checked, too.
+// SetPodAutoscaler sets who sizes pods that are created; nil: their sizes stay. While it is set,
+// VerticalPodAutoscalers are checked, too.
 func (s *Server) SetPodAutoscaler(a admission.PodAutoscaler) { s.autoscaler.Set(a) }
 
 // FirstServiceIP returns the cluster IP of the kubernetes Service for service ranges (the default

@@ -217,7 +217,7 @@ func called(c *ast.CallExpr) string {
 	return ""
 }
 
-// constantTable says whether a variable is a literal or a call without effect, as tables and error values are.
+// constantTable reports whether a variable is a literal or a call without effect, as tables and error values are.
 func constantTable(s *ast.ValueSpec) bool {
 	if len(s.Values) == 0 {
 		return false

@@ -11,10 +11,10 @@ import (
 	"carob/internal/controllers/vpa"
 )
 
-// addon is a controller that runs while it is wanted. While it is not, nothing of it is there.
+// addon is a controller that runs only while it is enabled. Otherwise it costs nothing.
 type addon struct {
 	make func() (controller, error)
-	set  func(PodAutoscaler) // told of the controller that runs
+	set  func(PodAutoscaler) // gets the controller that runs
 
 	mu     sync.Mutex
 	wanted bool
@@ -23,7 +23,7 @@ type addon struct {
 	ended  chan struct{} // closed when the last controller has ended; nil before the first
 }
 
-// want says whether the controller is to run. It does not wait for its start or end.
+// want sets whether the controller is to run. It does not wait for its start or end.
 func (a *addon) want(on bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,7 +79,7 @@ func (a *addon) run(ctx context.Context) {
 	}()
 }
 
-// SetVPA says whether VerticalPodAutoscalers are looked after. It may be called at any time.
+// SetVPA enables or disables the controller of VerticalPodAutoscalers. It may be called at any time.
 func (m *Manager) SetVPA(on bool) { m.vpa.want(on) }
 
 func (m *Manager) newVPA(as func(name string) (Clients, error), owners vpa.Owners) (controller, error) {

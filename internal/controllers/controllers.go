@@ -60,19 +60,21 @@ import (
 	"carob/internal/core/volume"
 )
 
-// Options are what controllers need to know beside the API.
+// Options are what controllers need in addition to the API.
 type Options struct {
 	RootCA []byte // PEM of the API server's certificate authority, published in every namespace
-	// Signer signs approved certificate requests; nil leaves that to somebody else.
+	// Signer signs approved certificate requests; nil leaves that to another controller.
 	Signer certificates.Signer
 	// SecretToken makes the tokens that Secrets hold; nil leaves such Secrets empty.
 	SecretToken accounttokens.Signer
 	// DefaultStatefulSet fills in what a set leaves out, as the API server does.
 	DefaultStatefulSet func(*appsv1.StatefulSet)
-	// Node is where LocalDisk keeps the volumes of the class local-path; nil leaves them to somebody else.
+	// Node is where LocalDisk keeps the volumes of the class local-path; nil leaves them to
+	// another provisioner.
 	Node      string
 	LocalDisk localpath.Disk
-	// PodAutoscaler is told who sizes pods that are created, and nil that nobody does; optional.
+	// PodAutoscaler, optional, is called with the controller that sizes new pods, and with nil
+	// when there is none.
 	PodAutoscaler func(PodAutoscaler)
 	// As returns the way to the API as another user. Each controller acts as its own
 	// service account, system:serviceaccount:kube-system:NAME, which has the rights
@@ -101,7 +103,8 @@ type idle struct{}
 
 func (idle) Run(context.Context) {}
 
-// Measure brings metrics up to date that nobody counts as things happen. Call it before they are read.
+// Measure updates the metrics that are not counted as things happen. Call it before they are
+// read.
 func Measure() { metrics.Update() }
 
 // Manager runs all controllers. Make it with New and Run it once.
@@ -133,7 +136,7 @@ func New(cfg *rest.Config, o Options) (*Manager, error) {
 	return newManager(watcher, as, o)
 }
 
-// NewForClients is New for clients that are there already; all controllers use them.
+// NewForClients is New with existing clients, which all controllers use.
 func NewForClients(c Clients, o Options) (*Manager, error) {
 	return newManager(c, func(string) (Clients, error) { return c, nil }, o)
 }
@@ -178,7 +181,7 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 	services, endpointSlices, legacyEndpoints := source.Services(watcher), source.EndpointSlices(watcher),
 		source.Endpoints(watcher)
 	persistent, classes := source.Volumes(watcher), source.StorageClasses(watcher) // the binder runs them
-	deviceClaims := source.ResourceClaims(watcher)                                 // whoever starts first runs it
+	deviceClaims := source.ResourceClaims(watcher)                                 // the first controller to start runs it
 	m := &Manager{
 		inventory: inventory.New(watcher.Discovery(), clients.Metadata, inventoryAfter),
 		watches: []*source.Watch{namespaces, pods, nodes, accounts, configMaps, leases, budgets,

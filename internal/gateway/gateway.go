@@ -98,7 +98,7 @@ func (g *Gateway) Follow(ctx context.Context, released func(pod types.UID)) {
 	g.traffic.follow(ctx, released)
 }
 
-// SetGatewayAPI says whether the kinds of the Gateway API are served by the API server.
+// SetGatewayAPI reports whether the kinds of the Gateway API are served by the API server.
 func (g *Gateway) SetGatewayAPI(on bool) { g.feed.setGatewayAPI(on) }
 
 // retryAfter is the wait before a port that could not be opened is tried again.

@@ -62,12 +62,12 @@ type Place struct {
 // Gate keeps pods off the network until the rules for them are in force. A network asks it; who
 // makes the rules implements it.
 type Gate interface {
-	// Adopt tells of the pods that were attached before this process started.
+	// Adopt passes the pods that were attached before this process started.
 	Adopt([]Place)
 	// Admit returns when the rules for a pod are in force. The pod may send nothing before that.
 	// After an error the pod is not attached.
 	Admit(context.Context, Place) error
-	// Free tells that a sandbox has left its addresses, before somebody else gets them. An unknown
-	// ID is not an error.
+	// Free announces that a sandbox has released its addresses, before another one gets them. An
+	// unknown ID is not an error.
 	Free(sandboxID string)
 }

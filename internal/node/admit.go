@@ -18,12 +18,12 @@ import (
 	"carob/internal/node/spec"
 )
 
-// admission asks placement.AdmitHere about pods. It keeps what the pods hold counted, so that
-// one more pod costs no walk over all the others. One goroutine at a time.
+// admission asks placement.AdmitHere about pods. It keeps count of what the pods hold, so that
+// adding a pod does not cost a walk over all the others. It is for one goroutine at a time.
 type admission struct {
 	object func() *corev1.Node
 	down   func() bool // the machine is going down
-	// appArmor says whether the kernel enforces AppArmor profiles.
+	// appArmor reports whether the kernel enforces AppArmor profiles.
 	appArmor func() bool
 	devices  *devices.Manager // nil: none
 	sysctls  []string         // that are unsafe and allowed
@@ -31,7 +31,7 @@ type admission struct {
 	counted  map[types.UID]*corev1.Pod
 }
 
-// admit says whether the pod may run on this node, beside the others.
+// admit decides whether the pod may run on this node, in addition to the others.
 func (a *admission) admit(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {
 	object := a.object()
 	if object != nil {
@@ -105,7 +105,7 @@ func (a *admission) count(all []*corev1.Pod) {
 			continue
 		case old.Generation == pod.Generation && old.Status.ObservedGeneration == pod.Status.ObservedGeneration &&
 			!resizing(old):
-			continue // what it holds changes only with its spec, and with what the agent made of it
+			continue // its resources change only with its spec, and with what the agent granted
 		default:
 			a.node.Remove(pod.UID)
 		}
@@ -131,7 +131,8 @@ func hostAppArmor() bool {
 	return err == nil && strings.HasPrefix(string(b), "Y")
 }
 
-// countRejections is the node's admission with what it refuses counted. Resizes are not pods that are refused.
+// countRejections is the node's admission that also counts the pods it refuses. Refused resizes
+// do not count.
 func (m *machine) countRejections(admit func(*corev1.Pod, []*corev1.Pod) pods.Verdict) func(*corev1.Pod,
 	[]*corev1.Pod) pods.Verdict {
 	return func(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {

@@ -53,8 +53,8 @@ type Config struct {
 	NoClusterDNS  bool     // the cluster has no DNS on purpose: pods are not warned of it
 	ClusterDomain string   // default cluster.local
 	PodCIDRs      []string // reported in the Node object when the API server has none
-	// HostIPs are the addresses of the machine as they are now, the primary first, at
-	// most one of each family. It is asked often; HostChanged tells of a change.
+	// HostIPs returns the current addresses of the machine, the primary first, at most one of
+	// each family. It is called often; HostChanged announces a change.
 	HostIPs func() []netip.Addr
 	MaxPods int               // default 110 (L0.51)
 	Labels  map[string]string // added to the Node's own
@@ -70,8 +70,8 @@ type Config struct {
 	// ServeOthers lets others in, too, as the API says of them: for a Listener that can be
 	// reached from outside.
 	ServeOthers bool
-	// Handlers are served beside the agent's own paths, behind the same
-	// authentication: "/timeline/".
+	// Handlers are served in addition to the agent's own paths, behind the same authentication:
+	// "/timeline/".
 	Handlers map[string]http.Handler
 
 	// Manifests is a directory of static pods, or one file (L7.110); empty: none.
@@ -80,8 +80,8 @@ type Config struct {
 	ManifestURL    string
 	ManifestHeader map[string][]string
 	ManifestPeriod time.Duration
-	// Complete fills in the defaults of a static pod and says what is wrong with it,
-	// as the API server does for others. Required with Manifests.
+	// Complete fills in the defaults of a static pod and returns an error if it is invalid, as
+	// the API server does for others. Required with Manifests.
 	Complete func(*corev1.Pod) error
 
 	SeccompDefault bool  // RuntimeDefault where a pod names no seccomp profile; upstream: false
@@ -98,7 +98,7 @@ type Config struct {
 	ShutdownSteps []eviction.ShutdownStep
 
 	MaxPulls        int                  // images that are pulled at one time; default 5
-	Credentials     *credentials.Plugins // asked for credentials of registries; nil: nobody is
+	Credentials     *credentials.Plugins // plugins for credentials of registries; nil: none
 	Pulls           *rate.Limiter        // of pulls that begin; nil: any rate (S11.26)
 	CrashBackoffMax time.Duration        // cap of the crash back-off; default 300 s (L3.78)
 
@@ -126,7 +126,7 @@ type Config struct {
 	LimitedSwap     bool               // Burstable containers may swap a share; false: nobody may
 	OneProcessOOM   bool               // see spec.Node
 
-	Journal journal.Recorder // told of everything that happens to a pod; nil: nobody is
+	Journal journal.Recorder // gets everything that happens to a pod; nil: not recorded
 }
 
 // Defaults of Config.

@@ -31,7 +31,7 @@ const (
 type facts struct {
 	base    spec.Node // what stays
 	hostIPs func() []netip.Addr
-	tell    func(message string) // of a resolver file that changed beyond the limits; of the first one the start tells
+	tell    func(message string) // reports a changed resolver file that exceeds the limits
 	log     klog.Logger
 
 	mu             sync.Mutex
@@ -40,7 +40,7 @@ type facts struct {
 	ips            []netip.Addr
 	ipTexts        []string
 	now            *spec.Node // made of what was read last; never changed
-	resolverFile   string     // what it has the resolver from
+	resolverFile   string     // the file that resolver was read from
 	told           string
 }
 
@@ -64,7 +64,7 @@ func newFacts(ctx context.Context, cfg *Config, m object.Machine, v2 bool, tell 
 	return f
 }
 
-// addresses are those of the machine, the primary first.
+// addresses are the addresses of the machine, the primary first.
 func (f *facts) addresses() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,7 +99,7 @@ func (f *facts) node() *spec.Node {
 	n.HostIPs, n.HostsFile = f.ipTexts, f.hosts.text
 	name := f.resolv.name
 	n.Resolver = spec.ParseResolver(f.resolv.text)
-	// A stub on the host's loopback address is nobody in a pod's network.
+	// In a pod's network, nothing listens on the host's loopback addresses.
 	if behind := spec.ParseResolver(f.behind.text); n.Resolver.OnLoopback() && len(behind.Nameservers) > 0 &&
 		!behind.OnLoopback() {
 		n.Resolver, name = behind, f.behind.name
@@ -123,7 +123,7 @@ type followed struct {
 	failed  string
 }
 
-// identity tells two states of a file apart.
+// identity distinguishes two states of a file.
 type identity struct {
 	device, inode   uint64
 	size            int64

@@ -19,7 +19,7 @@ const (
 	runtimeDownTime = 30 * time.Second // L0.43
 )
 
-// health is how the runtime says it is. look writes, the rest reads.
+// health is the state that the runtime reports. Only look writes it.
 type health struct {
 	runtime runtime.Runtime
 	changed chan struct{} // capacity 1: the network became ready or stopped being so
@@ -133,7 +133,8 @@ func (h *health) features(n *spec.Node) {
 	}
 }
 
-// recursiveReadOnly says whether the default runtime handler makes read-only mounts so to their last.
+// recursiveReadOnly reports whether the default runtime handler supports recursive read-only
+// mounts.
 func (h *health) recursiveReadOnly() bool {
 	var n spec.Node
 	h.features(&n)

@@ -21,8 +21,8 @@ const (
 
 var errSyncLoop = errors.New("sync Loop took longer than expected")
 
-// syncLoop says whether the pods are looked after: their owners get on, and the
-// runtime answers them.
+// syncLoop checks that pods are handled: that their owners make progress, and that the runtime
+// answers.
 func (p *parts) syncLoop() error {
 	now := time.Now()
 	if since := p.health.stalled(p.watcher, p.started, now); !since.IsZero() && now.Sub(since) > syncLoopMax {
@@ -34,7 +34,7 @@ func (p *parts) syncLoop() error {
 	return nil
 }
 
-// checks are those of /healthz, under the kubelet's names.
+// checks are the checks of /healthz, with the kubelet's names.
 func (p *parts) checks() []stream.Check {
 	return []stream.Check{
 		{Name: "ping", Check: func() error { return nil }},
@@ -43,8 +43,8 @@ func (p *parts) checks() []stream.Check {
 	}
 }
 
-// inTime makes a check fail that does not end within checkTimeout. What hangs is left
-// to itself, and no second one is begun beside it.
+// inTime makes a check fail that does not end within checkTimeout. A check that hangs is left
+// alone, and no second one is started meanwhile.
 func inTime(check func() error) func() error {
 	var hangs atomic.Bool
 	return func() error {
@@ -68,8 +68,8 @@ func inTime(check func() error) func() error {
 	}
 }
 
-// logFlows fails when nobody reads what is written to the log at fd, a full pipe for
-// instance: whatever logs waits for it then.
+// logFlows fails when nothing reads the log written to fd, for example when it is a full pipe:
+// then everything that logs blocks.
 func logFlows(fd int) error {
 	polled := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 	n, err := unix.Poll(polled, 0)

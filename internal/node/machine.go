@@ -28,7 +28,7 @@ import (
 	"carob/internal/runtime"
 )
 
-// machine is what an agent knows of the machine and tells about it, without the pods.
+// machine is what an agent knows and reports about the machine, without the pods.
 type machine struct {
 	started  time.Time
 	client   kubernetes.Interface
@@ -50,8 +50,8 @@ type machine struct {
 	pinning  *pinning.Manager // nil: no container has CPUs or NUMA nodes of its own
 }
 
-// newMachine asks machine and runtime what they are. It completes cfg with what they say,
-// and has the runtime's calls counted.
+// newMachine reads the facts of machine and runtime. It completes cfg with them, and counts the
+// runtime's calls.
 func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 	m := &machine{started: time.Now(), meter: metrics.New(), known: &object.Known{}, shortage: &eviction.Shortage{}}
 	m.attacher, _ = cfg.Runtime.(runtime.Attacher)

@@ -42,8 +42,8 @@ func New(cfg Config) (*Agent, error) {
 	return &Agent{cfg: cfg, ready: make(chan struct{}), moved: make(chan struct{}, 1)}, nil
 }
 
-// Run drives the node until ctx ends and everything it started has stopped. It
-// returns nil then, or why the agent could not go on. Run may be called once.
+// Run runs the node agent until ctx ends and everything it started has stopped. It returns nil
+// then, or why the agent could not continue. Run may be called once.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName("node"))
 	if err := a.makeDirs(); err != nil {
@@ -116,7 +116,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		return nil
 	})
-	// What the runtime and the disk have beside the pods of the source is orphaned.
+	// What the runtime and the disk have in addition to the pods of the source is orphaned.
 	g.Go(func() error {
 		if all(ctx, p.listed, p.statics.Settled()) {
 			p.adopt(ctx)
@@ -145,9 +145,8 @@ func all(ctx context.Context, closed ...<-chan struct{}) bool {
 	return true
 }
 
-// ImagesChanged says that somebody else than the agent brought images to this machine
-// or removed some: pods that wait for one look again at once. Without it they look
-// every ten seconds.
+// ImagesChanged announces that images were added or removed, not by the agent: pods that wait
+// for one check again at once. Otherwise they check every ten seconds.
 func (a *Agent) ImagesChanged() {
 	if p := a.parts.Load(); p != nil {
 		notify(p.podLoop.images)
@@ -157,7 +156,7 @@ func (a *Agent) ImagesChanged() {
 // Ready is closed when the Node object is stored as Ready and pods are taken.
 func (a *Agent) Ready() <-chan struct{} { return a.ready }
 
-// HostChanged says that HostIPs of the Config answers something else now.
+// HostChanged announces a change of the Config's HostIPs.
 func (a *Agent) HostChanged() { notify(a.moved) }
 
 func (a *Agent) makeDirs() error {

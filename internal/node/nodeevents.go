@@ -103,7 +103,8 @@ func (p *parts) watchOOM(ctx context.Context) {
 	})
 }
 
-// checkUpdate records that a changed pod asks for features that the node has not (L10.16).
+// checkUpdate records an event if a changed pod requires features that the node does not have
+// (L10.16).
 func (p *parts) checkUpdate(pod *corev1.Pod) {
 	v, ok := p.pods.ByUID(pod.UID)
 	if !ok {

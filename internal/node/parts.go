@@ -38,7 +38,7 @@ type parts struct {
 	listed   chan struct{}  // closed when the API server has delivered its pods
 }
 
-// build asks machine and runtime what they are and puts the parts together.
+// build reads the facts of machine and runtime and creates the parts.
 func build(ctx context.Context, cfg *Config) (*parts, error) {
 	m, err := newMachine(ctx, cfg)
 	if err != nil {
@@ -86,7 +86,7 @@ func (p *parts) newServer(ctx context.Context) (*stream.Server, error) {
 	return server, nil
 }
 
-// deviceHooks is what the manager of devices tells and asks.
+// deviceHooks is what the device manager calls.
 func (p *parts) deviceHooks() devices.Hooks {
 	return devices.Hooks{PodChanged: p.pods.Changed, NodeChanged: p.reporter.Wake, Pods: func() []*corev1.Pod {
 		var active []*corev1.Pod
@@ -128,7 +128,7 @@ func (p *parts) sourcesOfNode() object.Sources {
 	}
 }
 
-// follow passes on, until ctx ends, what one part tells of and others must know.
+// follow passes changes of one part to others, until ctx ends.
 func (p *parts) follow(ctx context.Context, moved <-chan struct{}) {
 	for {
 		select {
@@ -165,7 +165,7 @@ func (c *Config) port() int {
 	return 0
 }
 
-// cgroupDriver asks the runtime; one that can't say (before CRI of 1.28) uses cgroupfs.
+// cgroupDriver asks the runtime; one that does not report it (CRI before 1.28) uses cgroupfs.
 func cgroupDriver(ctx context.Context, cfg *Config) (string, error) {
 	resp, err := cfg.Runtime.RuntimeConfig(ctx, &cri.RuntimeConfigRequest{})
 	switch {

@@ -114,7 +114,7 @@ func (p *parts) sources(ctx context.Context) {
 
 // sink is a reflector's store that keeps nothing.
 type sink[T metav1.Object] struct {
-	received func(T) T // drops who wrote which field, which nobody reads
+	received func(T) T // drops managedFields, which nothing reads
 	replace  func([]T)
 	update   func(T)
 	remove   func(T)
@@ -188,7 +188,7 @@ func (p *parts) adopt(ctx context.Context) {
 	}
 	all = append(all, p.pinning.Pods()...)
 	if strings.HasPrefix(p.cfg.PodLogDir, filepath.Dir(p.cfg.RootDir)+"/") {
-		// logs elsewhere may be those of another agent
+		// logs elsewhere may belong to another agent
 		all = slices.AppendSeq(all, maps.Keys(names))
 	}
 	for _, uid := range all {

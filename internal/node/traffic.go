@@ -11,8 +11,9 @@ import (
 // Traffic is one part of the data plane: the table of Services, DNS, a gateway. The agent asks it before it ends the
 // containers of a deleted pod (N8.13).
 type Traffic interface {
-	// Routed reports whether new connections may be opened to the pod as to one that goes on. It is false for a pod
-	// that this part does not know, and as soon as it has in force that the pod is being deleted. It must not block.
+	// Routed reports whether new connections may be opened to the pod as to a pod that is not
+	// being deleted. It is false for a pod that this part does not know, and as soon as the part
+	// has applied the deletion. It must not block.
 	Routed(pod types.UID) bool
 	// Follow calls released for each pod of which Routed becomes false, until ctx ends. A call too many is harmless.
 	Follow(ctx context.Context, released func(pod types.UID))
@@ -24,10 +25,10 @@ type drained struct {
 	queues Traffic // may be nil
 
 	mu  sync.Mutex
-	was map[types.UID]bool // pods that some part sent connections to, until queues has let go of them, too
+	was map[types.UID]bool // pods that some part sent connections to, until queues has released them, too
 }
 
-// mostDrained bounds how many pods are remembered that nobody asked about any more.
+// mostDrained limits how many pods are remembered after their last question.
 const mostDrained = 10_000
 
 // routed returns what asks; nil when there are no parts.
@@ -39,7 +40,8 @@ func routed(parts []Traffic, queues Traffic) func(types.UID) bool {
 	return d.routed
 }
 
-// routed asks queues only about pods that a part sent connections to, once all parts have let go.
+// routed asks queues only about pods that a part sent connections to, after all parts have
+// stopped routing to them.
 func (d *drained) routed(pod types.UID) bool {
 	sent := slices.ContainsFunc(d.parts, func(t Traffic) bool { return t.Routed(pod) })
 	if d.queues == nil {

@@ -33,7 +33,7 @@ func (s *PodAutoscalerSwitch) Set(a PodAutoscaler) {
 	s.on.Store(&a)
 }
 
-// podAutoscaler stands for the webhook of the VerticalPodAutoscaler: it sizes pods, and checks
+// podAutoscaler replaces the webhook of the VerticalPodAutoscaler: it sizes pods, and checks
 // autoscalers (W9.70). While the add-on is off it does nothing.
 type podAutoscaler struct {
 	reader Reader

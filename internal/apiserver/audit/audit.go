@@ -26,7 +26,7 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// Config says what is recorded, and where.
+// Config selects what is recorded, and where.
 type Config struct {
 	// PolicyFile holds an audit.k8s.io/v1 Policy. Nothing is recorded without one.
 	PolicyFile string

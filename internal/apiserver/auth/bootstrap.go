@@ -32,7 +32,7 @@ func NewBootstrap(reader objectGetter) authenticator.Token {
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		id, password, err := tokens.ParseToken(token)
 		if err != nil {
-			return nil, false, nil //nolint:nilerr // a token of another form is somebody else's
+			return nil, false, nil //nolint:nilerr // a token of another form is for another authenticator
 		}
 		obj, err := reader.Get(ctx, corev1.Resource("secrets"), metav1.NamespaceSystem,
 			bootstrapapi.BootstrapTokenSecretPrefix+id)

@@ -29,7 +29,7 @@ func Builtin() Policy {
 			withLabel(aggregated("edit", []string{"edit"}, concat(editRules(), viewRules())...), "admin"),
 			withLabel(aggregated("view", []string{"view"}, viewRules()...), "edit"),
 			part("admin", adminRules()...), part("edit", editRules()...), part("view", viewRules()...),
-			// As in metrics-server: whoever may view may see the usage.
+			// As in metrics-server: users who may view may see the usage.
 			withLabel(withLabel(withLabel(clusterRole("system:aggregated-metrics-reader",
 				rule(read, "metrics.k8s.io", "pods nodes")), "view"), "edit"), "admin"),
 			clusterRole("system:heapster", rule(read, "core", "events namespaces nodes pods"),

@@ -8,9 +8,9 @@ import (
 	"k8s.io/component-helpers/auth/rbac/validation"
 )
 
-// Merge returns the stored policy object with what it lacks of the built-in one, and whether there
-// is a difference. Administrators may add rules and subjects, or disable this with the annotation
-// rbac.authorization.kubernetes.io/autoupdate.
+// Merge returns the stored policy object with the missing parts of the built-in one, and whether
+// there is a difference. Administrators may add rules and subjects, or disable this with the
+// annotation rbac.authorization.kubernetes.io/autoupdate.
 func Merge(stored, builtin runtime.Object) (runtime.Object, bool) {
 	if accessor(stored).GetAnnotations()[autoUpdate] != "true" {
 		return stored, false

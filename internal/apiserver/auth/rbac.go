@@ -131,7 +131,7 @@ func (r *RBAC) change(gr schema.GroupResource, k string, obj runtime.Object) {
 	r.signal()
 }
 
-// signal says that roles or bindings changed.
+// signal announces a change of roles or bindings.
 func (r *RBAC) signal() {
 	select {
 	case r.changed <- struct{}{}:

@@ -25,7 +25,7 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// StructuredConfig says whom to trust besides the cluster's own authority.
+// StructuredConfig configures whom to trust in addition to the cluster's own CA.
 type StructuredConfig struct {
 	// File holds an AuthenticationConfiguration (apiserver.config.k8s.io).
 	File string

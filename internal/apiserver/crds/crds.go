@@ -40,7 +40,7 @@ import (
 type Config struct {
 	// Client returns the configuration of an in-process client with all permissions.
 	Client func() *restclient.Config
-	// Objects says how custom resources are stored.
+	// Objects configures how custom resources are stored.
 	Objects    generic.RESTOptionsGetter
 	Admission  admission.Interface
 	Authorizer authorizer.UnconditionalAuthorizer
@@ -50,8 +50,8 @@ type Config struct {
 	// Aggregated and Groups get the API groups.
 	Aggregated aggregated.ResourceManager
 	Groups     Groups
-	// Changed, when not nil, is told of each definition that is served, with its labels, and of each
-	// that is no more, with nil. It is called by one goroutine and must not wait.
+	// Changed, if not nil, is called for each definition that is served, with its labels, and
+	// for each that is gone, with nil. It is called by one goroutine and must not wait.
 	Changed func(name string, labels map[string]string)
 
 	RequestTimeout, MinRequestTimeout time.Duration
@@ -85,7 +85,7 @@ func New(cfg Config) *Server {
 		synced: make(chan struct{})}
 }
 
-// Activate says that there is a definition. Requests wait until it is loaded.
+// Activate announces that there is a definition. Requests wait until it is loaded.
 func (s *Server) Activate() {
 	s.once.Do(func() {
 		s.active.Store(true)
@@ -177,7 +177,7 @@ func (s *Server) start(ctx context.Context) error {
 	return nil
 }
 
-// tell says that a definition has changed, or is gone.
+// tell reports that a definition has changed, or is gone.
 func (s *Server) tell(o any, gone bool) {
 	if t, ok := o.(cache.DeletedFinalStateUnknown); ok {
 		o = t.Obj

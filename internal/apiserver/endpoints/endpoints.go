@@ -66,8 +66,9 @@ func (r *Resolver) ResolveEndpoint(namespace, name string, port int32) (*url.URL
 }
 
 // ResolvePod returns host:port of a ready pod of a Service; port is the number or the name of a
-// port of the Service, "" for the one without a name. Endpoints that are not pods of the namespace
-// are ignored: somebody who may write endpoints must not make the server call any address.
+// port of the Service, "" for the one without a name. Endpoints that are not pods of the
+// namespace are ignored: a user who may write endpoints must not make the server call any
+// address.
 func (r *Resolver) ResolvePod(ctx context.Context, namespace, name, port string) (string, error) {
 	obj, err := r.Reader.Get(ctx, corev1.Resource("services"), namespace, name)
 	if err != nil {

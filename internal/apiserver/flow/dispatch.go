@@ -66,7 +66,8 @@ type count struct {
 // configuration.
 func New(cfg Config) *Dispatcher { return &Dispatcher{cfg: cfg, deleted: make(chan struct{}, 1)} }
 
-// Deleted says that an object of this package's kinds was deleted: a built-in one is created again.
+// Deleted announces the deletion of an object of this package's kinds: a built-in one is created
+// again.
 func (d *Dispatcher) Deleted() {
 	select {
 	case d.deleted <- struct{}{}:
@@ -267,8 +268,8 @@ func annotated[T metav1.Object](o T) T {
 	return o
 }
 
-// mayUpdate reports whether the server manages an object: until somebody else changes it, or as the
-// annotation says.
+// mayUpdate reports whether the server manages an object: until another writer changes it, or as
+// the annotation says.
 func mayUpdate(o metav1.Object, mandatory bool) bool {
 	if mandatory {
 		return true

@@ -60,12 +60,12 @@ func (*evictionREST) New() runtime.Object { return &policyv1.Eviction{} }
 
 func (*evictionREST) Destroy() {}
 
-// GroupVersionKind says that the body is of another group than its path.
+// GroupVersionKind returns the type of the body, whose group differs from that of the path.
 func (*evictionREST) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind {
 	return policyv1.SchemeGroupVersion.WithKind("Eviction")
 }
 
-// AcceptsGroupVersion says which version the body may have.
+// AcceptsGroupVersion reports which versions the body may have.
 func (*evictionREST) AcceptsGroupVersion(gv schema.GroupVersion) bool {
 	return gv == policyv1.SchemeGroupVersion
 }

@@ -66,7 +66,7 @@ func (p *cacheClock) attend(clients int, until time.Time) {
 	}
 }
 
-// attended reports whether somebody waits for bookmarks. Call with mu held.
+// attended reports whether a client waits for bookmarks. Call with mu held.
 func (p *cacheClock) attended(now time.Time) bool { return p.clients > 0 || now.Before(p.until) }
 
 // NewTimer implements clock.Clock.
@@ -103,7 +103,7 @@ func (p *cacheClock) adjust(d time.Duration, now time.Time) time.Duration {
 type cacheTimer struct {
 	clock.Timer
 	clock *cacheClock
-	slow  bool // set while nobody waited for bookmarks; protected by clock.mu
+	slow  bool // set while no client waited for bookmarks; protected by clock.mu
 }
 
 // Reset implements clock.Timer.

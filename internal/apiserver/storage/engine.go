@@ -41,7 +41,7 @@ import (
 	"carob/internal/base/gctuning"
 )
 
-// Config says where the objects are stored.
+// Config configures where the objects are stored.
 type Config struct {
 	// Dir is embedded etcd's directory, created with mode 0700 if it is missing.
 	Dir string

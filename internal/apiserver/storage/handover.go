@@ -16,7 +16,7 @@ import (
 // offer to take them, with the objects of the watch cache where there is one.
 type handoverStore struct {
 	storage.Interface
-	inProcess       func(context.Context) bool // says whether a part of this process asks
+	inProcess       func(context.Context) bool // reports whether a part of this process asks
 	newObject, list func() runtime.Object
 }
 

@@ -17,7 +17,7 @@ const (
 	// After so many runs without a reason it stops. Watchers that fell behind in a burst have
 	// caught up by then.
 	housekeepingLooks = 10
-	// What etcd still does by the clock, for changes that housekeeping is not told of: expired
+	// What etcd still does by the clock, for changes that housekeeping does not notice: expired
 	// leases.
 	byItself = 10 * time.Second
 )

@@ -255,7 +255,7 @@ func (l *lazyCache) GuaranteedUpdate(ctx context.Context, key string, out runtim
 	return l.current().GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, update, cached)
 }
 
-// ReadinessCheck implements storage.Interface: a cache that nobody needs is ready.
+// ReadinessCheck implements storage.Interface: an unused cache is ready.
 func (l *lazyCache) ReadinessCheck() error { return l.current().ReadinessCheck() }
 
 // RequestWatchProgress implements storage.Interface.

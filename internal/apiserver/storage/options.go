@@ -63,7 +63,7 @@ type codec struct {
 
 var _ generic.RESTOptionsGetter = (*Options)(nil)
 
-// Caching says when a kind gets its watch cache.
+// Caching is when a kind gets its watch cache.
 type Caching int
 
 // The possible times.

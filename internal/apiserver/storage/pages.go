@@ -8,9 +8,10 @@ import (
 	"carob/internal/base/gctuning"
 )
 
-// releasePages takes the pages of the database out of the process. etcd maps its file, and after a
-// burst of 2,000 pods tens of megabytes of it were read. The mapping stays: etcd begins with one that
-// is larger than the database may get, only writing the file anew makes another, and Close waits.
+// releasePages removes the pages of the database from the process. etcd maps its file, and after
+// a burst of 2,000 pods tens of megabytes of it were read. The mapping stays: etcd begins with
+// one that is larger than the database may get, only rewriting the file creates another, and
+// Close waits.
 func (e *Engine) releasePages() {
 	if e.failure.get() != nil || !e.housekeeping.file.TryLock() {
 		return // the file is being written anew

@@ -30,7 +30,7 @@ func newQueuedCache(c *cacher.Cacher, d *cacher.CacheDelegator, engine storage.I
 	newObject func() runtime.Object) queuedCache {
 	p := queuedCache{CacheDelegator: d, inProcess: inProcess, clock: clock, cut: &cut{engine: engine}}
 	p.shared = newSharedWatch(d, root, 0, clock, newObject, p.single)
-	p.shared.queued = true // the cache waits for nobody
+	p.shared.queued = true // the cache waits for no client
 	p.shared.kind = kind
 	var ok bool
 	if p.cut.history, ok = historyOf(c); ok {

@@ -30,7 +30,7 @@ type encoding struct {
 
 var _ runtime.CacheableObject = (*sharedObject)(nil)
 
-// share makes the object of an event one that several clients can share.
+// share makes the object of an event shareable between clients.
 func share(ev watch.Event) watch.Event {
 	if _, ok := ev.Object.(runtime.CacheableObject); ok {
 		return ev

@@ -28,7 +28,7 @@ type sharedWatch struct {
 	kind              schema.GroupResource // its name in metrics
 	slack             uint64               // how many versions before the current one its watch begins
 	clock             *cacheClock          // of the cache; nil for none
-	queued            bool                 // the source waits for nobody
+	queued            bool                 // the source waits for no client
 	newObject         func() runtime.Object
 	// a watch for one client
 	single func(context.Context, string, storage.ListOptions) (watch.Interface, error)
@@ -57,7 +57,7 @@ func newSharedWatch(s storage.Interface, root string, slack uint64, clock *cache
 	single func(context.Context, string, storage.ListOptions) (watch.Interface, error)) *sharedWatch {
 	h := &sharedWatch{Interface: s, root: root, slack: slack, clock: clock, newObject: newObject, single: single,
 		subscribers: map[*subscriber]struct{}{}}
-	// A stream of its own: the progress that others on it ask for would be heard, too.
+	// Its own stream: it would also receive the progress that others on the stream request.
 	h.on(metadata.Pairs("source", "shared "+root))
 	return h
 }
@@ -67,7 +67,7 @@ func (h *sharedWatch) on(stream metadata.MD) {
 	h.ctx, h.end = context.WithCancel(metadata.NewOutgoingContext(context.Background(), stream))
 }
 
-// close ends the shared watch, and with it those of all who have joined.
+// close ends the shared watch, and the watches of all who have joined.
 func (h *sharedWatch) close() { h.end() }
 
 // serves reports whether the shared watch can serve a watch.
@@ -183,7 +183,7 @@ func (h *sharedWatch) run(w watch.Interface) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.source != w {
-		return // nobody was left
+		return // no client was left
 	}
 	h.source, h.recent = nil, nil
 	for m := range h.subscribers {
@@ -196,7 +196,7 @@ func (h *sharedWatch) pass(w watch.Interface, c change) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.source != w {
-		return // nobody was left
+		return // no client was left
 	}
 	h.latest = max(h.latest, c.version)
 	if c.Type != watch.Bookmark && c.Type != watch.Error {
@@ -223,7 +223,7 @@ func (h *sharedWatch) leave(m *subscriber) {
 	h.restUnneeded()
 }
 
-// restUnneeded ends the shared watch when nobody is left. Call with mu held.
+// restUnneeded ends the shared watch when no client is left. Call with mu held.
 func (h *sharedWatch) restUnneeded() {
 	if len(h.subscribers) > 0 {
 		return

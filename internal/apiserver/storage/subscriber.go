@@ -35,7 +35,7 @@ type subscriber struct {
 	bare      bool   // its events carry the objects as they are
 	initial   bool   // the one after the initial events is
 	out       chan watch.Event
-	gone      chan struct{} // closed when nobody reads out any more
+	gone      chan struct{} // closed when the client reads out no more
 	attended  func()        // unregisters it from the cache's bookmarks; nil for none
 	last      *time.Timer   // for the bookmark before its timeout; nil for none
 	stop      sync.Once
@@ -212,7 +212,7 @@ func (m *subscriber) end() {
 	m.finish()
 }
 
-// finish closes out when nobody sends and nothing comes any more. Call with mu held.
+// finish closes out when nothing sends and nothing will arrive any more. Call with mu held.
 func (m *subscriber) finish() {
 	if m.over && !m.pumping && !m.closed {
 		m.closed = true

@@ -57,7 +57,7 @@ func (*tokenREST) New() runtime.Object { return &authenticationv1.TokenRequest{}
 
 func (*tokenREST) Destroy() {}
 
-// GroupVersionKind says that the body is of another group than its path.
+// GroupVersionKind returns the type of the body, whose group differs from that of the path.
 func (*tokenREST) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKind {
 	return authenticationv1.SchemeGroupVersion.WithKind("TokenRequest")
 }

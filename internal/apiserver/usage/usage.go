@@ -130,7 +130,7 @@ func (s *Server) announce() {
 	}
 }
 
-// GiveWay says whether another server serves the group.
+// GiveWay sets whether another server serves the group.
 func (s *Server) GiveWay(away bool) {
 	if s.away.Swap(away) == away {
 		return

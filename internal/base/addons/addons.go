@@ -97,7 +97,7 @@ func Find(name string) (Addon, bool) {
 	return Addon{}, false
 }
 
-// On says whether a definition with these labels is the switch of an add-on, and turns it on.
+// On reports whether a definition with these labels is the switch of an add-on, and turns it on.
 func (a Addon) On(definition string, labels map[string]string) bool {
 	return definition == a.Switch && labels[Label] == a.Name && labels[State] == Enabled
 }

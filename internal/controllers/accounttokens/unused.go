@@ -89,7 +89,7 @@ func cleanUnused(ctx context.Context, reader, client kubernetes.Interface, now t
 	since, err := time.Parse(time.DateOnly, m.Data[trackingSince])
 	// The day on which recording began does not count.
 	if err != nil || now.Before(since.AddDate(0, 0, 1).Add(unusedFor)) {
-		return nil //nolint:nilerr // the API server mends the date, and tells of it
+		return nil //nolint:nilerr // the API server repairs the date, which wakes this again
 	}
 	secrets, err := reader.CoreV1().Secrets("").List(ctx,
 		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("type",
@@ -106,7 +106,7 @@ func cleanUnused(ctx context.Context, reader, client kubernetes.Interface, now t
 		account, err := reader.CoreV1().ServiceAccounts(s.Namespace).Get(ctx,
 			s.Annotations[corev1.ServiceAccountNameKey], metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			continue // being removed by somebody else
+			continue // another client is removing it
 		}
 		if err != nil {
 			return fmt.Errorf("get service account of secret %s/%s: %w", s.Namespace, s.Name, err)

@@ -37,7 +37,7 @@ import (
 // Watches are what the controller reads.
 type Watches struct {
 	Pods, Nodes, Claims  *source.Watch // run by the caller
-	Volumes              *source.Watch // run by somebody else, once there is a claim or volume
+	Volumes              *source.Watch // run by another controller, once there is a claim or volume
 	Attachments, Drivers *source.Watch // run by the controller
 }
 
@@ -294,7 +294,7 @@ func (c *Controller) volumeOf(namespace, claim string) (attach.Volume, bool) {
 // ours is the form of the names of attachments that this controller makes.
 var ours = regexp.MustCompile(`^csi-[0-9a-f]{64}$`)
 
-// attachments are those of a node that this controller, or an earlier one, made.
+// attachments are the attachments of a node that this controller, or an earlier one, created.
 func (c *Controller) attachments(node string) []*storagev1.VolumeAttachment {
 	var list []*storagev1.VolumeAttachment
 	for _, a := range source.AttachmentsOn(c.in.Attachments, node) {

@@ -89,7 +89,7 @@ func newController(client kubernetes.Interface, events record.EventRecorder, kin
 		if o == nil {
 			o = before
 		}
-		// Its own status wakes nobody: between two passes lies the period (W7.10).
+		// Changes of the status wake nothing: the period separates two passes (W7.10).
 		old, ok := before.(*autoscalingv2.HorizontalPodAutoscaler)
 		now, also := after.(*autoscalingv2.HorizontalPodAutoscaler)
 		if !ok || !also || !equality.Semantic.DeepEqual(old.Spec, now.Spec) {
@@ -130,13 +130,13 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	metrics.AutoscalerPasses.WithLabelValues(action, failure).Inc()
 	metrics.AutoscalerSeconds.WithLabelValues(action, failure).Observe(time.Since(began).Seconds())
 	if err != nil {
-		// The next pass comes at its time, whatever becomes of this one (W7.10).
+		// The next pass comes at its time, whatever the result of this one (W7.10).
 		klog.FromContext(ctx).V(2).Info("An autoscaler could not do its work", "autoscaler", key, "err", err)
 	}
 	return autoscaler.Period, nil
 }
 
-// pass looks at one autoscaler and sizes its target; action becomes what it did, as it is measured.
+// pass handles one autoscaler and sizes its target; action becomes what it did, for the metrics.
 func (c *Controller) pass(ctx context.Context, key string, hpa *autoscalingv2.HorizontalPodAutoscaler,
 	action *string) error {
 	kind, scale, err := c.target(ctx, hpa)
@@ -197,7 +197,7 @@ func (c *Controller) target(ctx context.Context, hpa *autoscalingv2.HorizontalPo
 	return kind, s, err
 }
 
-// tries is how often a scale is written that somebody else changes at the same time (W7.12).
+// tries is how often a scale is written again after a conflict (W7.12).
 const tries = 5
 
 func (c *Controller) rescale(ctx context.Context, kind inventory.Kind, s *autoscalingv1.Scale, size int32) (err error) {

@@ -24,7 +24,7 @@ import (
 	"carob/internal/core/workload/autoscaler"
 )
 
-// restScales reads and writes scales over the API.
+// restScales reads and writes scales through the API.
 type restScales struct{ client func() rest.Interface }
 
 func path(kind inventory.Kind, namespace, name string) []string {
@@ -52,7 +52,7 @@ func (r restScales) put(ctx context.Context, kind inventory.Kind, s *autoscaling
 		"application/json").Body(text).Do(ctx).Error()
 }
 
-// restMetrics reads the three metrics APIs (W8), whoever serves them.
+// restMetrics reads the three metrics APIs (W8), whatever server serves them.
 type restMetrics struct {
 	client func() rest.Interface
 	kinds  Kinds

@@ -58,8 +58,8 @@ type Owner struct {
 	Key     string         // of the loop
 }
 
-// Stale reports whether a write failed because something newer is stored than what it
-// was planned on. Behind says whether that is really so.
+// Stale reports whether a write failed because a newer version is stored than the one it was
+// planned on. Behind checks whether that is really so.
 func Stale(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }
 
 // Refused reports whether the API said that it stored nothing. After any other error of a write it may have.
@@ -146,7 +146,8 @@ func (k *Keeper) CreatePods(ctx context.Context, o Owner, n int, pod func(i int)
 	return created, nil
 }
 
-// DeletePod deletes a pod and records it (W0.36, W0.37, W0.39). One that has gone is deleted.
+// DeletePod deletes a pod and records it (W0.36, W0.37, W0.39). A pod that is gone already
+// counts as deleted.
 func (k *Keeper) DeletePod(ctx context.Context, o Owner, pod *corev1.Pod) error {
 	// By its UID: a pod of the same name that came later is not meant.
 	err := k.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name,
@@ -180,7 +181,7 @@ func (k *Keeper) DeletePods(ctx context.Context, o Owner, pods []*corev1.Pod) er
 	return nil
 }
 
-// Change says how the children of a kind are patched.
+// Change patches the children of a kind.
 type Change[T metav1.Object] struct {
 	Watch *source.Watch
 	Patch func(ctx context.Context, name string, patch []byte) (T, error)
@@ -200,8 +201,8 @@ func (k *Keeper) PodChange(namespace string,
 		}}
 }
 
-// Settle adopts and releases what a claim says, and returns the owner's children: those
-// it had and those it got. It goes on after an error, and returns them joined.
+// Settle adopts and releases as a claim says, and returns the owner's children: those it keeps
+// and those it adopted. It continues after an error, and returns all errors joined.
 func Settle[T metav1.Object](ctx context.Context, k *Keeper, o Owner, c workload.Claims[T], how Change[T]) ([]T,
 	error) {
 	mine := c.Mine

@@ -41,11 +41,11 @@ type API struct {
 	Before func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error
 	// After, unless nil, is asked after each write that took effect: an error is answered all the same.
 	After func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error
-	// Late, unless nil, says how long a watch takes to tell an event.
+	// Late, unless nil, returns how long a watch delays an event.
 	Late func() time.Duration
 	// LateOf, unless nil, is added to it for watches of one resource.
 	LateOf func(gvr schema.GroupVersionResource) time.Duration
-	// Faults, unless nil, says what a watch does with an event beside telling it.
+	// Faults, unless nil, returns what a watch does with an event instead of delivering it once.
 	Faults func() Fault
 
 	mu      sync.Mutex
@@ -63,7 +63,7 @@ type Fault int
 // The faults.
 const (
 	None  Fault = iota
-	Twice       // it is told twice
+	Twice       // it is delivered twice
 	Cut         // the watch ends, and the events until the next list are lost
 )
 
@@ -91,7 +91,7 @@ func New(objects ...runtime.Object) *API {
 	return a
 }
 
-// Put creates an object as it is, or replaces it.
+// Put creates an object without changing it, or replaces it.
 func (a *API) Put(o runtime.Object) {
 	gvr := resourceOf(o)
 	a.mu.Lock()
@@ -106,8 +106,8 @@ func (a *API) Put(o runtime.Object) {
 	a.store(gvr, watch.Modified, o)
 }
 
-// Change changes an object under the lock of the server, as somebody else would who is
-// never in conflict, and reports whether it is there.
+// Change changes an object under the lock of the server, like a client that never has a
+// conflict, and reports whether it exists.
 func Change[T runtime.Object](a *API, namespace, name string, change func(T)) bool {
 	var zero T
 	o := reflect.New(
@@ -287,7 +287,7 @@ func (a *API) list(gvr schema.GroupVersionResource, action ktesting.ListActionIm
 	return list, nil
 }
 
-// write does what a request asks for.
+// write performs a request.
 func (a *API) write(action ktesting.Action) (runtime.Object, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -399,7 +399,8 @@ func (a *API) patch(gvr schema.GroupVersionResource, action ktesting.PatchAction
 	return a.update(gvr, action.GetSubresource(), o)
 }
 
-// remove marks a pod that runs on a node unless it is deleted at once, and what has finalizers; all else goes.
+// remove marks a pod that runs on a node, unless it is deleted at once, and an object with
+// finalizers; everything else is removed.
 func (a *API) remove(gvr schema.GroupVersionResource, action ktesting.DeleteAction) (runtime.Object, error) {
 	stored := a.objects[gvr][action.GetNamespace()+"/"+action.GetName()]
 	if stored == nil {
@@ -425,7 +426,7 @@ func (a *API) remove(gvr schema.GroupVersionResource, action ktesting.DeleteActi
 	return o, nil
 }
 
-// watch tells what happened after a version, and goes on.
+// watch delivers what happened after a version, and continues.
 func (a *API) watch(gvr schema.GroupVersionResource, o metav1.ListOptions) (watch.Interface, error) {
 	since := uint64(0)
 	if o.ResourceVersion != "" {
@@ -469,7 +470,7 @@ func (a *API) tell(w *stream, gvr schema.GroupVersionResource, since uint64) {
 			wait += a.LateOf(gvr)
 		}
 		if wait > 0 {
-			// A watch that is stopped ends at once: no test waits for an event that nobody hears.
+			// A watch that is stopped ends at once: no test waits for an event without a reader.
 			select {
 			case <-time.After(wait):
 			case <-w.stopped:

@@ -19,7 +19,7 @@ import (
 // Runner is a controller.
 type Runner interface{ Run(ctx context.Context) }
 
-// Running is a controller at work.
+// Running is a running controller.
 type Running struct {
 	Recorder *record.FakeRecorder
 	cancel   context.CancelFunc

@@ -38,13 +38,13 @@ type Controller struct {
 	fresh          *freshness.Tracker
 
 	mu sync.Mutex
-	// unclear are the keys whose status may have been stored although the API did not say so. Before anything
-	// is planned for them, the stored one is read: the watch of Jobs may be ahead, and show that a Job is gone
-	// that only that status remembers.
+	// unclear are the keys whose status may have been stored although the request failed. Before
+	// the next plan for them, the stored one is read: the watch of Jobs may be ahead, and show
+	// that a Job is gone that only that status lists.
 	unclear map[string]bool
-	// unsure are the keys, and the names of Jobs that may have been created although the API did not say so.
-	// Before anything is planned for them, the Job is looked for: the watch may be late to show it, and
-	// until it does, a Job that Forbid and Replace count would not be seen.
+	// unsure are the keys, and the names of Jobs that may have been created although the request
+	// failed. Before the next plan for them, the Job is requested: the watch may show it late,
+	// and until then a Job that Forbid and Replace count would be missing.
 	unsure map[string]string
 }
 
@@ -116,7 +116,7 @@ func read(in *cronjob.Input) {
 		}
 	}
 	defer func() {
-		// The library trips over some lines that validation lets nobody store any more.
+		// The library panics with some lines that validation no longer accepts.
 		if p := recover(); p != nil {
 			in.Schedule, in.ScheduleErr = nil, fmt.Errorf("invalid schedule format: %v", p)
 		}
@@ -174,8 +174,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 }
 
-// lookForJob asks the API for a Job whose creation was not answered. behind reports that there is one that the watch
-// does not show yet: it wakes the key when it does.
+// lookForJob asks the API for a Job whose creation was not answered. behind means that there is
+// one that the watch does not show yet: the watch wakes the key when it does.
 func (c *Controller) lookForJob(ctx context.Context, key string, cj *batchv1.CronJob) (behind bool, err error) {
 	c.mu.Lock()
 	name := c.unsure[key]
@@ -253,7 +253,7 @@ func (t *turn) act(ctx context.Context, out cronjob.Output) (wait time.Duration,
 	}
 	for _, j := range out.History {
 		if t.remove(ctx, j.Name, j.UID) != nil {
-			t.in.Keep = true // another time; the event tells why
+			t.in.Keep = true // another time; the event reports why
 		}
 	}
 	for _, r := range out.Replace {

@@ -124,8 +124,8 @@ func (c *Controller) nodeChanged(before, after metav1.Object) {
 	}
 }
 
-// revisionChanged wakes the set of a revision that is changed or deleted, but not of one that is created (W4.5,
-// W12.41), and the sets that match an orphan.
+// revisionChanged wakes the set of a revision that is changed or deleted, but not of one that is
+// created (W4.5, W12.41), and the sets that match an orphan.
 func (c *Controller) revisionChanged(before, after metav1.Object) {
 	wake := func(o metav1.Object) bool {
 		if o == nil {

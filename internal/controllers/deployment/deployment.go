@@ -221,8 +221,8 @@ func (c *Controller) later(err error) error {
 	return err
 }
 
-// create creates a set. One of its name that is there already is either the
-// deployment's own, or makes it take another name (W2.33).
+// create creates a set. If the name exists, the set is the deployment's own, or another name is
+// needed (W2.33).
 func (c *Controller) create(ctx context.Context, key string, in deployment.Input, set *appsv1.ReplicaSet) error {
 	made, err := c.client.AppsV1().ReplicaSets(set.Namespace).Create(ctx, set, metav1.CreateOptions{})
 	switch {
@@ -244,8 +244,8 @@ func (c *Controller) create(ctx context.Context, key string, in deployment.Input
 	return fmt.Errorf("create replica set %s: %w", set.Name, err)
 }
 
-// taken ends a pass whose new set has the name of one that exists. The next is woken when
-// the watch shows it, or the status with another count of collisions.
+// taken ends a pass whose new set has the name of an existing one. The next pass starts when the
+// watch shows it, or the status with a higher count of collisions.
 func (c *Controller) taken(ctx context.Context, key string, in deployment.Input, name string) error {
 	exists, err := c.client.AppsV1().ReplicaSets(in.Deployment.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {

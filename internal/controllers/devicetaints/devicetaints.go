@@ -61,7 +61,7 @@ type mark struct {
 	done  bool                          // the pod was deleted; the watch need not show it yet
 }
 
-// ruleState is what the controller knows of a rule beside the object.
+// ruleState is what the controller knows of a rule in addition to the object.
 type ruleState struct {
 	evicted int               // pods, since the process began
 	written *metav1.Condition // last
@@ -220,7 +220,7 @@ func (c *Controller) sliceChanged(before, after metav1.Object) {
 	c.addPodsOn(func(d devicetaints.Device) bool { return set[d] })
 }
 
-// ruleChanged says how a new rule stands before its pods are looked at.
+// ruleChanged writes the status of a new rule before its pods are checked.
 func (c *Controller) ruleChanged(before, after metav1.Object) {
 	b, _ := before.(*resourcev1.DeviceTaintRule)
 	a, _ := after.(*resourcev1.DeviceTaintRule)

@@ -21,7 +21,7 @@ func (c *Controller) claim(namespace, name string) *resourcev1.ResourceClaim {
 	return source.Get[*resourcev1.ResourceClaim](c.in.Claims, namespace+"/"+name)
 }
 
-// look evicts a pod whose time has come, or says when it will.
+// look evicts a pod whose time has come, or returns when that will be.
 func (c *Controller) look(ctx context.Context, key string) (time.Duration, error) {
 	pod := source.Get[*corev1.Pod](c.in.Pods, key)
 	e := c.mark(key, pod)
@@ -91,8 +91,8 @@ func (c *Controller) evicted(key string, pod *corev1.Pod, e *devicetaints.Evicti
 	c.describeLater(e.Rules)
 }
 
-// evict sets a condition with the reason and deletes the pod. It reports false if the pod is deleted already. A
-// process that ends between the two does both again: the condition is there, and the pod is deleted.
+// evict sets a condition with the reason and deletes the pod. It returns false if the pod is
+// deleted already. A process that ends between the two steps repeats both.
 func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	pods := c.client.CoreV1().Pods(pod.Namespace)
 	full, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})

@@ -34,7 +34,7 @@ type Controller struct {
 	behind              *servicepods.Watch
 
 	mu   sync.Mutex
-	gone map[string]bool // Services deleted while this ran: their Endpoints are deleted, too, whoever made them
+	gone map[string]bool // Services deleted while this ran: their Endpoints are deleted, too, whoever created them
 }
 
 // New returns a controller; services and pods are indexed by namespace.

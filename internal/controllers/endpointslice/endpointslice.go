@@ -66,7 +66,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, w Watches) (*
 	}); err != nil {
 		return nil, fmt.Errorf("endpointslice: watch slices: %w", err)
 	}
-	// A pod may come to be known before its node (N1.14).
+	// A pod may be seen before its node (N1.14).
 	if err := w.Nodes.OnChange(func(before, after metav1.Object) {
 		if before == nil {
 			for _, p := range source.OnNode(w.Pods, after.GetName()) {

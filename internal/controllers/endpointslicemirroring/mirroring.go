@@ -39,7 +39,7 @@ type Controller struct {
 	keeper *children.Keeper
 
 	mu   sync.Mutex
-	told map[string]string // by key, the version for which an event said what is left out
+	told map[string]string // by key, the version for which an event listed what is left out
 }
 
 // New returns a controller.
@@ -105,7 +105,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	return 0, nil
 }
 
-// tell records what is left out of a version of an object, once (N1.41).
+// tell records an event about what is left out of a version of an object, once (N1.41).
 func (c *Controller) tell(key string, e *corev1.Endpoints, p *mirror.Plan) {
 	if p.Skipped == 0 {
 		return

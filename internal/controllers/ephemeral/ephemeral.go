@@ -99,7 +99,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	return 0, nil
 }
 
-// provide makes the claim of a volume unless it is there.
+// provide creates the claim of a volume unless it exists.
 func (c *Controller) provide(ctx context.Context, key string, pod *corev1.Pod, v *corev1.Volume) error {
 	name := podclaims.VolumeClaimName(pod, v)
 	claim, err := podclaims.ForVolume(pod, v,

@@ -45,9 +45,9 @@ type unseen struct {
 	doomed   map[string]int       // how many of deleted are a key's
 }
 
-// New returns the tracker of a controller that plans by these watches, before they
-// run. wake is called with a key whose writes have come to be seen, on the goroutine of
-// a watch: it must not wait.
+// New returns the tracker of a controller that plans with these watches, before they run. wake
+// is called with a key after the watches have shown its writes, on the goroutine of a watch: it
+// must not wait.
 func New(wake func(key string), watches ...*source.Watch) (*Tracker, error) {
 	t := &Tracker{wake: wake, kinds: map[*source.Watch]*unseen{}}
 	for _, w := range watches {
@@ -77,8 +77,8 @@ func (t *Tracker) Wrote(key string, w *source.Watch, answer metav1.Object) {
 	if t.wrote(key, w, version) {
 		return
 	}
-	// The watch was quicker than the answer. What it told woke the key, unless the object
-	// came and went between two lists.
+	// The watch was faster than the response. Its event woke the key, unless the object was
+	// created and removed between two lists.
 	if obj, there, _ := w.Objects().GetByKey(name(answer)); !there || uid(obj) != answer.GetUID() {
 		t.wake(key)
 	}
@@ -108,7 +108,7 @@ func (t *Tracker) Deleted(key string, w *source.Watch, o metav1.Object) {
 	if _, known := u.deleted[o.GetUID()]; known {
 		return
 	}
-	// What the watch hears from now on comes to gone, which waits for the lock.
+	// What the watch receives from now on is passed to gone, which waits for the lock.
 	if obj, there, _ := w.Objects().GetByKey(name(o)); there && uid(obj) == o.GetUID() && !terminating(obj) {
 		u.deleted[o.GetUID()] = key
 		u.doomed[key]++
@@ -131,7 +131,7 @@ func (t *Tracker) fresh(key string) bool {
 	return true
 }
 
-// reached is told how far a watch is.
+// reached is called with the version up to which a watch is current.
 func (t *Tracker) reached(w *source.Watch, version uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,7 +150,7 @@ func (t *Tracker) reached(w *source.Watch, version uint64) {
 	t.wakeFresh(seen)
 }
 
-// gone is told of an object that has gone or is being deleted.
+// gone is called with an object that is gone or is being deleted.
 func (t *Tracker) gone(w *source.Watch, before, after metav1.Object) {
 	o := after
 	if o == nil {

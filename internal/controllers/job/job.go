@@ -102,7 +102,7 @@ func selects(owner metav1.Object, l labels.Set) bool {
 
 func (c *Controller) jobChanged(before, after metav1.Object) {
 	if after == nil {
-		// Its pods have nobody who counts them any more (W5.34).
+		// Nothing counts its pods any more (W5.34).
 		for _, p := range source.Controlled[*corev1.Pod](c.pods, before.GetUID()) {
 			if job.Tracked(p) {
 				c.orphans.Add(p.Namespace + "/" + p.Name)
@@ -117,7 +117,7 @@ func (c *Controller) jobChanged(before, after metav1.Object) {
 	c.Add(after.GetNamespace() + "/" + after.GetName())
 }
 
-// podChanged finds pods whose finalizer nobody will remove.
+// podChanged finds pods whose finalizer would stay forever.
 func (c *Controller) podChanged(before, after metav1.Object) {
 	b, _ := before.(*corev1.Pod)
 	a, _ := after.(*corev1.Pod)
@@ -175,7 +175,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	return wait, err
 }
 
-// sync looks at one Job; planned is what it decided to do.
+// sync handles one Job; planned is what it decided to do.
 func (c *Controller) sync(ctx context.Context, key string, j *batchv1.Job, planned *job.Output) (time.Duration, error) {
 	owner := children.Owner{Owner: workload.Owner{Object: j, Kind: batchv1.SchemeGroupVersion.WithKind("Job")},
 		Runtime: j, Key: key}
@@ -207,7 +207,7 @@ func (c *Controller) sync(ctx context.Context, key string, j *batchv1.Job, plann
 	return out.Look, failed
 }
 
-// claim returns the pods of a Job after it has adopted and released what it has to.
+// claim adopts and releases pods, and returns those of the Job.
 func (c *Controller) claim(ctx context.Context, owner children.Owner, j *batchv1.Job) ([]*corev1.Pod, error) {
 	if job.Finished(j) {
 		return source.Controlled[*corev1.Pod](c.pods, j.UID), nil

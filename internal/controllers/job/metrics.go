@@ -17,7 +17,7 @@ func mode(j *batchv1.Job) string {
 	return string(batchv1.NonIndexedCompletion)
 }
 
-// synced counts one look at a Job: what it did, and how it went.
+// synced counts one sync of a Job: what it did, and its result.
 func synced(j *batchv1.Job, out *job.Output, began time.Time, err error) {
 	action, result := "tracking", "success"
 	switch {

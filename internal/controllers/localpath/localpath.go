@@ -33,7 +33,7 @@ type Disk interface {
 	// Make makes a directory or file. It returns its path, and what keeps the data to its size.
 	Make(ctx context.Context, p volume.LocalPlace) (path, limit string, err error)
 	Resize(ctx context.Context, p volume.LocalPlace) error
-	// Remove deletes the data; nothing is there afterwards.
+	// Remove deletes the data completely.
 	Remove(ctx context.Context, p volume.LocalPlace) error
 	// Sweep deletes what Make left of volumes that were never made: empty places of unknown volumes.
 	Sweep(ctx context.Context, known func(volume string) bool) error
@@ -42,7 +42,7 @@ type Disk interface {
 // Watches are what the controller reads.
 type Watches struct {
 	Claims, Nodes    *source.Watch // run by the caller
-	Volumes, Classes *source.Watch // run by somebody else, once there is a claim or volume
+	Volumes, Classes *source.Watch // run by another controller, once there is a claim or volume
 }
 
 // Controller is the provisioner. Its key is claim/NAMESPACE/NAME, volume/NAME, or sweep.
@@ -148,7 +148,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		err = c.disk.Sweep(ctx, c.known)
 	}
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return 10 * time.Millisecond, nil // a watch is about to say what changed
+		return 10 * time.Millisecond, nil // a watch is about to show what changed
 	}
 	return 0, err
 }
@@ -244,7 +244,7 @@ func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 	return nil
 }
 
-// volume deletes a volume that nobody has any more, and its data first.
+// volume deletes a volume that no claim has any more, after its data.
 func (c *Controller) volume(ctx context.Context, name string) error {
 	v := source.Get[*corev1.PersistentVolume](c.in.Volumes, name)
 	removed := false
@@ -256,7 +256,7 @@ func (c *Controller) volume(ctx context.Context, name string) error {
 		}
 		switch {
 		case s.Remove != nil:
-			// Not by what a watch told last: data is gone for good.
+			// The watch's version is not enough: data is gone for good.
 			now, err := volumes.Get(ctx, name, metav1.GetOptions{})
 			if err != nil {
 				return fmt.Errorf("get volume %s before its data is deleted: %w", name, err)

@@ -19,9 +19,9 @@ import (
 	"carob/internal/controllers/metrics"
 )
 
-// Func brings the object of a key closer to what is wanted. It looks at the whole
-// object, not at what changed. again is when to call once more without a change;
-// zero for never. An error is logged and tried again after a growing wait.
+// Func brings the object of a key closer to its desired state. It handles the whole object, not
+// what changed. again is when to call it again without a change; zero for never. An error is
+// logged and tried again after a growing wait.
 type Func func(ctx context.Context, key string) (again time.Duration, err error)
 
 // retry is the wait after errors.
@@ -37,7 +37,7 @@ type Loop struct {
 	mu       sync.Mutex
 	ready    []string        // to be reconciled, oldest first
 	queued   map[string]bool // in ready
-	busy     map[string]bool // being reconciled; the value says that it was added again meanwhile
+	busy     map[string]bool // being reconciled; the value is whether it was added again meanwhile
 	failures map[string]int
 	later    delayq.Queue[string]
 
@@ -73,11 +73,11 @@ func (l *Loop) measure() {
 	l.metrics.Running(sum, first)
 }
 
-// patience is how many failures in a row a change still cuts the wait short for;
-// after that a key that changes often must not hammer the API.
+// patience is the number of consecutive failures up to which a change still shortens the wait;
+// after that a key that changes often must not flood the API.
 const patience = 5
 
-// Add asks for a reconciliation of key.
+// Add requests a reconciliation of key.
 func (l *Loop) Add(key string) {
 	l.mu.Lock()
 	if l.failures[key] < patience || !l.later.Has(key) {
@@ -87,7 +87,7 @@ func (l *Loop) Add(key string) {
 	l.poke()
 }
 
-// AddAfter asks for one after a while, or earlier if one is asked for earlier.
+// AddAfter requests one after a delay, or earlier if that is requested, too.
 func (l *Loop) AddAfter(key string, wait time.Duration) {
 	if wait <= 0 {
 		l.Add(key)

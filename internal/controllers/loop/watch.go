@@ -6,7 +6,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Source tells of changes; source.Watch is one.
+// Source announces changes; source.Watch is one.
 type Source interface {
 	OnChange(f func(before, after metav1.Object)) error
 }

@@ -10,7 +10,8 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 )
 
-// The families of queues: those of the controllers here, and those of the libraries in this process.
+// The metrics of queues: those of the controllers here, and those of the libraries in this
+// process.
 var (
 	depth = queueGauge("depth", "Current depth of workqueue")
 	adds  = counter(workqueues, "adds_total", "Total number of adds handled by workqueue", metrics.BETA, "name")

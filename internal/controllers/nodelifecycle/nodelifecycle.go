@@ -204,7 +204,7 @@ func (c *Controller) decide(node *corev1.Node) (nodehealth.Output, corev1.Condit
 	return out, c.ready[node.Name]
 }
 
-// observe tells the pacer about a stored node; after is nil when it is gone.
+// observe passes a stored node to the pacer; after is nil when it is gone.
 func (c *Controller) observe(before, after *corev1.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

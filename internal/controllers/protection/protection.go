@@ -71,8 +71,9 @@ func Claims(client kubernetes.Interface, inv *inventory.Inventory, pods *source.
 	return c, nil
 }
 
-// usesClaim: a pod uses its claims from when it is scheduled until it is gone: one that has ended may still be
-// mounted (S7.2, S7.4). A pod without a node will not start with a claim that is being deleted.
+// usesClaim reports whether a pod uses a claim: from when the pod is scheduled until it is gone,
+// because the volume of a pod that has ended may still be mounted (S7.2, S7.4). A pod without a
+// node will not start with a claim that is being deleted.
 func usesClaim(p *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
 	if p.Spec.NodeName == "" {
 		return false

@@ -37,7 +37,7 @@ type kind interface {
 	live(ctx context.Context, namespace, name string) (metav1.Object, error)
 	// store writes the status of an owner as the watch showed it.
 	store(ctx context.Context, owner metav1.Object, status appsv1.ReplicaSetStatus) (metav1.Object, error)
-	// countsEnding says whether the status says how many pods are ending (W1.21).
+	// countsEnding is whether the status counts pods that are ending (W1.21).
 	countsEnding() bool
 }
 
@@ -167,7 +167,7 @@ func (c *Controller) act(ctx context.Context, owner children.Owner, in *replicas
 	return err
 }
 
-// measureAges tells how old the ready pods are that go, beside the youngest one.
+// measureAges records how old the deleted ready pods are, relative to the youngest one.
 func measureAges(active, going []*corev1.Pod) {
 	var youngest time.Time
 	for _, p := range active {

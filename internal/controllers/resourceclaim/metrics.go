@@ -25,7 +25,7 @@ func measure(c *resourcev1.ResourceClaim, err error) {
 	metrics.ResourceClaimsMade.WithLabelValues(status, adminAccess(c), "", "Pod").Inc()
 }
 
-// measureAll counts the claims that are there.
+// measureAll counts the existing claims.
 func (c *Controller) measureAll() {
 	metrics.ResourceClaims.Reset()
 	for _, obj := range c.in.Claims.Objects().List() {

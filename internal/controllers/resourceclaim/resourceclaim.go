@@ -47,7 +47,8 @@ type Controller struct {
 
 	mu    sync.Mutex
 	users map[string]map[string]bool // names of the pods that name a claim or template, by claim/… or template/…
-	// unclear are the keys of pods for which a claim may have been made although the API did not say so.
+	// unclear are the keys of pods for which a claim may have been created although the request
+	// failed.
 	unclear map[string]bool
 }
 
@@ -59,7 +60,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 	c := &Controller{client: client, events: events, in: in, wanted: make(chan struct{}),
 		users: map[string]map[string]bool{}, unclear: map[string]bool{}}
 	c.loop = loop.New("resource_claim", 4, c.reconcile)
-	// one that no pod uses may have to be released
+	// a claim that no pod uses may have to be released
 	readers.AddReader(inventory.Notify(c.want, resourcev1.Resource("resourceclaims")))
 	var err error
 	if c.fresh, err = freshness.New(c.loop.Add, in.Pods, in.Claims); err != nil {

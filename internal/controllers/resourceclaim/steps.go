@@ -117,7 +117,7 @@ func (c *Controller) lookFor(ctx context.Context, key string, pod *corev1.Pod,
 	return nil
 }
 
-// tell writes the names of claims, by entry, into the status of this very pod (S9.11).
+// tell writes the names of claims, by entry, into the status of exactly this pod (S9.11).
 func (c *Controller) tell(ctx context.Context, key string, pod *corev1.Pod, names map[string]string) error {
 	status := applycorev1.PodStatus()
 	for _, s := range podclaims.Statuses(pod, names) {

@@ -7,9 +7,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// slimPod keeps of a pod who it is and belongs to, where it is, how it stands, what it
-// tolerates and asks for, its addresses and named ports, and which claims it uses: what some controller reads. What
-// it runs and how (commands, environment, mounts, probes, security) goes: nine tenths.
+// slimPod keeps the parts of a pod that some controller reads: identity, owners, node, status,
+// tolerations, requests, addresses, named ports, and claims. It drops what the pod runs and how
+// (commands, environment, mounts, probes, security): nine tenths.
 func slimPod(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -44,7 +44,8 @@ func slimPod(obj any) (any, error) {
 	}, nil
 }
 
-// slimContainers keeps what containers ask for, their named ports, and which of them are sidecars.
+// slimContainers keeps the requests of containers, their named ports, and which of them are
+// sidecars.
 func slimContainers(all []corev1.Container) []corev1.Container {
 	out := make([]corev1.Container, len(all))
 	for i := range all {

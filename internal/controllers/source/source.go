@@ -89,7 +89,7 @@ func Budgets(c kubernetes.Interface) *Watch {
 // ByController indexes objects by the UID of their controller; see Candidates.
 const ByController = "controller"
 
-// orphans is the place in ByController of what has no controller.
+// orphans is the key in ByController of objects without a controller.
 func orphans(namespace string) string { return "orphans/" + namespace }
 
 func controllerOf(obj any) ([]string, error) {
@@ -238,8 +238,8 @@ func CronJobs(c kubernetes.Interface) *Watch {
 		nil)
 }
 
-// Custom watches all objects of a kind that a definition made, as read makes them of their fields;
-// indexed by namespace. read must not modify what it is given.
+// Custom watches all objects of a custom resource; read converts them from their fields; indexed
+// by namespace. read must not modify its argument.
 func Custom(c dynamic.Interface, kind schema.GroupVersionResource,
 	read func(*unstructured.Unstructured) (metav1.Object, error)) *Watch {
 	w := newWatch(c.Resource(kind), &unstructured.Unstructured{}, fields.Everything(), nil, byNamespace())

@@ -58,11 +58,11 @@ func newWatch[L runtime.Object](c handover.Client[L], example runtime.Object, se
 		mutations: cache.NewCacheMutationDetector(name)}
 }
 
-// Objects are those that are there now, by namespace/name and by the indexes of the kind. Objects and lists are for
-// reading only.
+// Objects are the current ones, by namespace/name and by the indexes of the kind. Objects and
+// lists are for reading only.
 func (w *Watch) Objects() cache.Indexer { return w.objects }
 
-// Synced is closed once the first list is there.
+// Synced is closed after the first list.
 func (w *Watch) Synced() <-chan struct{} { return w.synced }
 
 // Version is the resource version up to which every change has been heard; 0 before the first list.
@@ -117,7 +117,7 @@ func (w *Watch) Add(obj any) error {
 	old, _ := before.(metav1.Object)
 	if there && old.GetUID() == o.GetUID() {
 		if v, err := ParseVersion(old.GetResourceVersion()); err == nil && v > version {
-			return nil // it comes late: newer is known
+			return nil // a late event: a newer version is known
 		}
 	}
 	if err := w.objects.Update(o); err != nil {

@@ -51,7 +51,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	if wait, due, err := left(j); err != nil || !due {
 		return wait, err
 	}
-	// What the watch shows may be older than a TTL that somebody has just raised (W10.1).
+	// The watch may not show yet that the TTL was raised a moment ago (W10.1).
 	j, err := c.client.BatchV1().Jobs(j.Namespace).Get(ctx, j.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return 0, nil

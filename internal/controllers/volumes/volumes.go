@@ -50,7 +50,7 @@ type Controller struct {
 	mu      sync.Mutex
 	pending map[string]bool // keys of claims that are still to be bound
 
-	// Of the worker: what it wrote and its watches do not show yet, by key.
+	// For the worker: what it wrote and its watches do not show yet, by key.
 	written map[string]metav1.Object
 }
 
@@ -117,7 +117,7 @@ func (c *Controller) claimChanged(before, after metav1.Object) {
 	if after == nil {
 		c.setPending(key, false)
 	}
-	// Its volumes are released, or bound, by what they find of the claim.
+	// Its volumes are released, or bound, depending on the stored claim.
 	for _, v := range source.VolumesOf(c.in.Volumes, o.GetNamespace()+"/"+o.GetName()) {
 		c.loop.Add("volume/" + v.Name)
 	}
@@ -140,7 +140,7 @@ func (c *Controller) volumeChanged(before, after metav1.Object) {
 	}
 }
 
-// podChanged looks at the claims that a new pod waits for: what they wait for, it may be.
+// podChanged checks the claims of a new pod: they may wait for it.
 func (c *Controller) podChanged(before, after metav1.Object) {
 	pod, ok := after.(*corev1.Pod)
 	if !ok || before != nil || pod.Spec.NodeName != "" {
@@ -208,7 +208,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		}
 		wrote, err := c.write(ctx, step.Write)
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-			return 10 * time.Millisecond, nil // the watches are about to say what changed
+			return 10 * time.Millisecond, nil // the watches are about to show what changed
 		}
 		if err != nil {
 			return 0, fmt.Errorf("bind %s: %w", key, err)

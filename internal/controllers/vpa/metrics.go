@@ -13,7 +13,7 @@ import (
 	"carob/internal/core/workload/vpa"
 )
 
-// The families are those of upstream's recommender, updater and admission controller.
+// The metrics have the names of upstream's recommender, updater and admission controller.
 var (
 	usageCount = gauge("vpa_recommender", "aggregate_container_states_count",
 		"Number of aggregate container states being tracked by the recommender")

@@ -117,14 +117,14 @@ func (c *Controller) controller(ctx context.Context, ref vpa.Ref) (vpa.Controlle
 	}
 	out.Selector, out.Unselected = metav1.LabelSelectorAsSelector(selector)
 	if out.Unselected == nil && out.Selector.Empty() {
-		// A CronJob whose pods have no labels would stand for all pods of the namespace.
+		// A CronJob whose pods have no labels would select all pods of the namespace.
 		out.Selector, out.Unselected = nil, fmt.Errorf("%s %s/%s has an empty selector", ref.Kind, ref.Namespace,
 			ref.Name)
 	}
 	return out, nil
 }
 
-// scalable asks for the scale of a controller of another kind.
+// scalable requests the scale of a controller of another kind.
 func (c *Controller) scalable(ctx context.Context, ref vpa.Ref, gvk schema.GroupVersionKind) (vpa.Controller, error) {
 	c.scale.mu.Lock()
 	e, there := c.scale.known[ref]

@@ -16,8 +16,8 @@ import (
 	"carob/internal/core/workload/vpa"
 )
 
-// restAPI reads and writes over the API: the add-on's objects, metrics, and scales. It speaks JSON,
-// which all servers of these know.
+// restAPI reads and writes through the API: the add-on's objects, metrics, and scales. It uses
+// JSON, which all these servers support.
 type restAPI struct{ client kubernetes.Interface }
 
 const root = "/apis/" + vpa.Group + "/" + vpa.Version

@@ -47,7 +47,8 @@ const (
 	young = 2 * time.Minute
 	// orphansEvery is how often checkpoints are removed whose autoscaler is gone (W9.37).
 	orphansEvery = 10 * time.Minute
-	// writing bounds the time that one look spends on checkpoints; the next goes on where it ended.
+	// writing limits the time that one pass spends on checkpoints; the next continues where it
+	// ended.
 	writing = time.Minute
 )
 
@@ -183,7 +184,8 @@ func (c *Controller) Run(ctx context.Context) {
 	}
 }
 
-// rest waits for the next look: until the time is up, or gap after an autoscaler was made or changed.
+// rest waits for the next pass: until the time is up, or gap after an autoscaler was created or
+// changed.
 func (c *Controller) rest(ctx context.Context, pause time.Duration) {
 	soonest, next := time.NewTimer(gap), time.NewTimer(pause)
 	defer soonest.Stop()
@@ -295,7 +297,7 @@ func (c *Controller) pods(ctx context.Context, targets []vpa.Target) (map[string
 	return out, nil
 }
 
-// load takes up the checkpoints of the time before a restart.
+// load reads the checkpoints from before a restart.
 func (c *Controller) load(ctx context.Context) error {
 	all, err := c.store.checkpoints(ctx)
 	if err != nil {
@@ -531,7 +533,8 @@ func unknown(err error) bool {
 	return !errors.As(err, &status) || status.Status().Code >= http.StatusInternalServerError
 }
 
-// resize gives a running pod what is recommended (W9.58). It says whether it asked for anything new.
+// resize applies the recommendation to a running pod (W9.58). It reports whether it requested a
+// change.
 func (c *Controller) resize(ctx context.Context, round *vpa.Round, pod *corev1.Pod) (bool, error) {
 	patch, err := round.Patch(pod)
 	if err != nil || patch == nil {

@@ -40,7 +40,7 @@ func (n *Node) Victims(p *Pod, short []resources.Shortage) []*corev1.Pod {
 	return victims
 }
 
-// yields says whether a pod may be ended for a critical one.
+// yields reports whether a pod may be ended for a critical one.
 func yields(pod, critical *Pod) bool {
 	return !resources.IsCritical(pod.Object) || !resources.IsStatic(pod.Object) && pod.Priority < critical.Priority
 }

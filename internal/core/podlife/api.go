@@ -125,7 +125,7 @@ type Container struct {
 	User       *corev1.ContainerUser
 }
 
-// ImageState says whether an image that the pod names is on this machine.
+// ImageState is whether an image that the pod names is on this machine.
 type ImageState struct {
 	Image       string // as written in the spec
 	Ref         string // resolved id; empty when absent

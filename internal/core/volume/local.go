@@ -55,7 +55,7 @@ type LocalInput struct {
 	Volume *corev1.PersistentVolume // that the claim is bound to, or LocalName of it; nil if there is none
 	// Node is where the provisioner runs.
 	Node *corev1.Node
-	// NodeExists says whether the node that the claim selected is there.
+	// NodeExists reports whether the node that the claim selected is there.
 	NodeExists func(name string) bool
 	// Bases are the directories that volumes may lie in.
 	Bases []string

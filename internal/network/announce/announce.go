@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Neighbours keep what they knew for a while and may miss one announcement, so there are several.
+// Neighbours keep old entries for a while and may miss one announcement, so there are several.
 const (
 	announcements = 5
 	pause         = 1100 * time.Millisecond
@@ -37,7 +37,7 @@ type linkID struct {
 
 // speaker is the protocol of an address family on a link.
 type speaker interface {
-	// announce tells all neighbours that an address is here.
+	// announce announces to all neighbours that an address is at this node.
 	announce(netip.Addr) error
 	// join lets questions about an address come in; leave is the opposite.
 	join(netip.Addr) error
@@ -56,8 +56,9 @@ type link struct {
 	wait     sync.WaitGroup
 }
 
-// Update makes addresses the ones that are announced. names are the links; without any, those that
-// have an address of the node. An error is about some of the links or addresses: the rest is announced.
+// Update sets the addresses that are announced. names are the links; without any, those that
+// have an address of the node. An error concerns some of the links or addresses: the others are
+// announced.
 func (a *Announcer) Update(addresses []netip.Addr, names []string, node []netip.Addr) error {
 	var errs []error
 	var wanted []net.Interface

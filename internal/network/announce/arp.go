@@ -131,8 +131,8 @@ func (a *arp) run(has func(netip.Addr) bool) {
 
 func (a *arp) Close() error { return a.file.Close() }
 
-// temporary reports whether a socket can be read again: the link went down, and will come up or be
-// replaced by another one, or somebody sent a packet without content, which looks like an end.
+// temporary reports whether a socket can be read again: the link went down, and will come up or
+// be replaced by another one, or a packet without content arrived, which looks like an end.
 func temporary(err error) bool {
 	return err != nil && slices.ContainsFunc([]error{io.EOF, unix.ENETDOWN, unix.ENOBUFS, unix.EINTR},
 		func(e error) bool { return errors.Is(err, e) })

@@ -32,7 +32,7 @@ func solicitedTarget(b []byte) (netip.Addr, bool) {
 	return a, !a.IsMulticast() && !a.Is4In6()
 }
 
-// advertisement says that an address is at hw. The kernel fills in the checksum.
+// advertisement announces that an address is at hw. The kernel fills in the checksum.
 func advertisement(a netip.Addr, hw net.HardwareAddr, flags byte) []byte {
 	out := append([]byte{ndpAdvertisement, 0, 0, 0, flags, 0, 0, 0}, a.AsSlice()...)
 	return append(append(out, 2, 1), hw...) // the option with the link-layer address
@@ -130,7 +130,7 @@ func (n *ndp) run(has func(netip.Addr) bool) {
 			continue
 		}
 		to, flags := allNodes, byte(ndpOverride)
-		if ip, isIP := from.(*net.IPAddr); isIP && !ip.IP.IsUnspecified() { // else somebody is about to take it
+		if ip, isIP := from.(*net.IPAddr); isIP && !ip.IP.IsUnspecified() { // otherwise a neighbour is about to take it
 			if asked, ok := netip.AddrFromSlice(ip.IP); ok {
 				to, flags = asked, ndpSolicited|ndpOverride
 			}

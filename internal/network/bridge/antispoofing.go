@@ -61,7 +61,8 @@ var (
 	broadcastMAC    = []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 )
 
-// groupOf returns the device group of a network's ports. Nobody else uses such high group numbers.
+// groupOf returns the device group of a network's ports. Other programs do not use such high
+// group numbers.
 func groupOf(table string) uint32 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(table))
@@ -269,5 +270,5 @@ func (n *Network) takeOver() error {
 	return errors.Join(errs...)
 }
 
-// bridgeMAC is the hardware address of the bridge, whoever made it.
+// bridgeMAC is the hardware address of the bridge, whether carob created it or not.
 func (n *Network) bridgeMAC() net.HardwareAddr { return n.bridge.Load().mac }

@@ -95,7 +95,8 @@ func (n *Network) attachNew(ctx context.Context, pod network.Pod) (*attachment, 
 	return at, nil
 }
 
-// admit asks the gate, beside other work. The pod can send only when its addresses are published.
+// admit asks the gate, in parallel to other work. The pod can send only when its addresses are
+// published.
 func (n *Network) admit(ctx context.Context, pod network.Pod, at *attachment) <-chan error {
 	answer := make(chan error, 1)
 	if n.cfg.Gate == nil {

@@ -89,7 +89,7 @@ func (a *addresses) remembers(uid string) bool {
 	return slices.ContainsFunc(a.past, func(p pastAddress) bool { return p.uid == uid })
 }
 
-// size limits a search; nobody runs more pods than this on one machine.
+// size limits a search; one machine does not run more pods than this.
 func (a *addresses) size() int {
 	bits := a.prefix.Addr().BitLen() - a.prefix.Bits()
 	return 1 << min(bits, 18)

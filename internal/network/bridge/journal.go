@@ -44,7 +44,7 @@ func (at *attachment) mac() net.HardwareAddr {
 	return make(net.HardwareAddr, macLen) // a damaged journal: the pod may send nothing
 }
 
-// place tells a gate of the pod.
+// place passes the pod to a gate.
 func (at *attachment) place() network.Place {
 	namespace, name, _ := strings.Cut(at.Pod, "/")
 	return network.Place{UID: at.UID, Namespace: namespace, Name: name, SandboxID: at.Sandbox,

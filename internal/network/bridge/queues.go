@@ -18,9 +18,10 @@ import (
 	"carob/internal/base/netns"
 )
 
-// Queues tells when the connections to a pod that were on their way before the data plane let go of it have been
-// accepted: a program that closes its listener would reset them. It looks only at pods that somebody asks about, until
-// nothing waits in the queues of their listeners, at most for lookFor. It implements node.Traffic.
+// Queues reports when the connections to a pod that were opened before the data plane stopped
+// routing to it have been accepted: a program that closes its listener would reset them. It
+// looks only at pods that are asked about, until nothing waits in the queues of their listeners,
+// at most for lookFor. It implements node.Traffic.
 type Queues struct {
 	n      *Network
 	wake   chan struct{}
@@ -41,7 +42,7 @@ type look struct {
 const (
 	lookFor   = 2 * time.Second
 	lookAgain = 10 * time.Millisecond
-	mostLooks = 10_000 // pods of which nobody wanted the answer are forgotten above that
+	mostLooks = 10_000 // above this number, pods that are no longer asked about are forgotten
 )
 
 // Queues returns what looks at the pods of this network.

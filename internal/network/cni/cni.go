@@ -345,8 +345,9 @@ func (n *Network) Sweep(ctx context.Context, live map[string]bool) error {
 	return errors.Join(append(errs, n.collect(ctx))...)
 }
 
-// collect has the plugins free what belongs to no sandbox that is recorded, such as an address that a killed process
-// took before it recorded the sandbox (GC, N7.23, N7.27). Without a configuration there is nobody to ask.
+// collect has the plugins free what belongs to no recorded sandbox, such as an address that a
+// killed process took before it recorded the sandbox (GC, N7.23, N7.27). Without a configuration
+// there are no plugins.
 func (n *Network) collect(ctx context.Context) error {
 	list, err := n.load()
 	if errkind.Is(err, errkind.Unavailable) {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// The Service through which pods reach the DNS (N4.13), and the slice that leads to this server.
+// The Service through which pods reach the DNS server (N4.13), and its EndpointSlice.
 const (
 	serviceNamespace = metav1.NamespaceSystem
 	serviceName      = "kube-dns"
@@ -27,9 +27,9 @@ const (
 	dnsPort          = 53
 )
 
-// clusterService makes the Service kube-dns and the EndpointSlice that leads from it to this server, and
-// makes them again when somebody removes them. A Service with a selector belongs to somebody else's
-// DNS: the slice goes, and nothing else is touched.
+// clusterService creates the Service kube-dns and the EndpointSlice with the address of this
+// server, and creates them again if they are removed. A Service with a selector belongs to
+// another DNS server: then it removes the slice and changes nothing else.
 type clusterService struct {
 	client    kubernetes.Interface
 	clusterIP []netip.Addr
@@ -37,7 +37,7 @@ type clusterService struct {
 	at        []netip.AddrPort // where this server listens
 
 	wake chan struct{} // holds one; nothing is in it
-	told string        // the last problem that was logged
+	told string        // the last problem in the log
 }
 
 // serviceRetry is the wait after a failure; a change of the Service ends it, too.

@@ -22,7 +22,7 @@ import (
 	core "carob/internal/core/netplan/dns"
 )
 
-// Config says what a server needs.
+// Config is the configuration of a server.
 type Config struct {
 	Client  kubernetes.Interface
 	Listen  []netip.Addr   // addresses of this host; port 53, or a free one if another process has that

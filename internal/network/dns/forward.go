@@ -60,7 +60,7 @@ type forwarder struct {
 
 // health is the state of one server.
 type health struct {
-	fails    int // in a row
+	fails    int // consecutive
 	checking bool
 }
 
@@ -151,8 +151,8 @@ func (f *forwarder) check(u core.Upstream) {
 	}
 }
 
-// ask forwards a question; equal questions of many clients at the same time become one. The answer
-// must not be changed.
+// ask forwards a question; equal concurrent questions are forwarded once. The answer must not be
+// changed.
 func (f *forwarder) ask(ctx context.Context, key string, m *dns.Msg) (*dns.Msg, error) {
 	if f.looping.Load() {
 		return nil, errLoop
@@ -226,9 +226,9 @@ func (f *forwarder) one(ctx context.Context, u core.Upstream, m *dns.Msg) (*dns.
 	return answer, err
 }
 
-// network asks over UDP, TCP, and TLS. Each question has a socket of its own, with a port that the
-// kernel chooses, and a random identifier: an answer is only taken from the server that was asked,
-// with the identifier and the question (RFC 5452).
+// network asks over UDP, TCP, and TLS. Each question has its own socket, with a port that the
+// kernel chooses, and a random identifier: an answer is accepted only from the server that was
+// asked, with the identifier and the question (RFC 5452).
 type network struct{}
 
 func (network) Exchange(ctx context.Context, to core.Upstream, m *dns.Msg, tcp bool) (*dns.Msg, error) {

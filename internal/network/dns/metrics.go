@@ -119,7 +119,8 @@ func (m *metrics) forwarded(u core.Upstream, answer *dns.Msg, took time.Duration
 	m.forwardSeconds.WithLabelValues("forward", u.Addr.String(), rcode).Observe(took.Seconds())
 }
 
-// zoneMetrics are those of one zone. The counters that every question changes are plain numbers.
+// zoneMetrics are the metrics of one zone. The counters that every question changes are plain
+// numbers.
 type zoneMetrics struct {
 	zone      string
 	requests  [2][2][typesKnown + 1]atomic.Uint64 // by UDP or TCP, family, type
@@ -130,7 +131,7 @@ type zoneMetrics struct {
 	response  [2]prometheus.Histogram
 }
 
-// typesKnown are told apart; all others are "other", as clients choose them.
+// typesKnown have their own label; all others are "other", because clients choose them.
 const typesKnown = 14
 
 func types() [typesKnown]uint16 {

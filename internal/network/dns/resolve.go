@@ -14,7 +14,7 @@ import (
 	core "carob/internal/core/netplan/dns"
 )
 
-// mostAliases is how many aliases in a row are followed (N4.21).
+// mostAliases is how many consecutive aliases are followed (N4.21).
 const mostAliases = 10
 
 // asked is a question of a client, and who answered it.
@@ -107,7 +107,7 @@ func (s *Server) cluster(ctx context.Context, on *serverBlocks, one *serverBlock
 		return m
 	case core.Alias:
 	}
-	// An alias: what it stands for is asked like any other name, so it may be in another server block.
+	// An alias: its target is asked like any other name, so it may be in another server block.
 	m := new(dns.Msg).SetReply(req)
 	m.Authoritative = true
 	name := req.Question[0].Name
@@ -170,7 +170,8 @@ func (s *Server) forward(ctx context.Context, on *serverBlocks, one *serverBlock
 		}
 		if c.cfg.VerifyTimeout > 0 {
 			var cancel context.CancelFunc
-			// The flight goes on when the wait ends: the refresh below joins it and keeps its answer.
+			// The request continues when the wait ends: the refresh below joins it and keeps its
+			// answer.
 			ctx, cancel = context.WithTimeout(ctx, c.cfg.VerifyTimeout)
 			defer cancel()
 		}
@@ -250,7 +251,7 @@ func cached(req *dns.Msg, h *hit, staleTTL uint32) *dns.Msg {
 	return m
 }
 
-// refresh asks for a cached answer again, in the background; claimed says that the caller may.
+// refresh asks for a cached answer again, in the background; claimed means that the caller may.
 func (s *Server) refresh(on *serverBlocks, c *answerCache, f *forwarder, key string, ask *dns.Msg, claimed bool) {
 	if !claimed && !c.claim([]byte(key)) {
 		return

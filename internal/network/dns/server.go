@@ -59,7 +59,8 @@ type Server struct {
 	tcp []*net.TCPListener
 }
 
-// loopProbe is the name that the check for loops asks for: it comes back only if forwarding loops.
+// loopProbe is the name for which the loop check asks: the question comes back only if
+// forwarding loops.
 type loopProbe struct {
 	name string
 	seen chan struct{}

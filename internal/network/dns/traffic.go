@@ -6,9 +6,10 @@ import (
 	apitypes "k8s.io/apimachinery/pkg/types"
 )
 
-// Routed implements node.Traffic: it reports whether the names of a Service, headless or not, may still lead to a pod
-// as to one that goes on. A pod that is being deleted is out of the answers before its containers are told to stop.
-// Answers that clients keep are not known here: they are valid for 5 seconds by default.
+// Routed reports whether the names of a Service, headless or not, may still resolve to a pod
+// that is being deleted. Such a pod is removed from the answers before its containers are told
+// to stop. Answers that clients cache are not known here: they are valid for 5 seconds by
+// default.
 func (s *Server) Routed(pod apitypes.UID) bool { return s.zone.leads(pod) }
 
 // Follow implements node.Traffic.

@@ -24,7 +24,7 @@ type zone struct {
 	own     []netip.Addr
 	missing int // kinds whose first list has not come yet
 
-	left    []apitypes.UID // pods to which no name leads any more, not told to Follow yet
+	left    []apitypes.UID // pods that no name resolves to any more, not reported to Follow yet
 	changed chan struct{}  // gets a token with them
 }
 
@@ -75,13 +75,13 @@ func (z *zone) change(before, after metav1.Object) {
 	}
 }
 
-// note keeps the pods to which no name leads any more.
+// pods that no name resolves to any more, not reported to Follow yet
 func (z *zone) note() {
 	left := z.z.TakeLeft()
 	if len(left) == 0 {
 		return
 	}
-	if len(z.left) > mostLeft { // nobody follows: whoever asks gets the right answer
+	if len(z.left) > mostLeft { // nothing follows: callers of Routed get the right answer
 		z.left = nil
 	}
 	z.left = append(z.left, left...)
@@ -91,7 +91,7 @@ func (z *zone) note() {
 	}
 }
 
-// mostLeft bounds the pods that are kept while nobody follows.
+// mostLeft limits the pods that are kept while nothing follows.
 const mostLeft = 10_000
 
 func (z *zone) leads(pod apitypes.UID) bool {
@@ -136,8 +136,8 @@ type resolverFile struct {
 // lookAgain is how long the file's content is used before the file is checked again.
 const lookAgain = time.Second
 
-// list returns the name servers. A file that cannot be read, because somebody replaces it, keeps
-// its servers.
+// list returns the name servers. If the file cannot be read because it is being replaced, the
+// servers stay.
 func (r *resolverFile) list() []netip.AddrPort {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -168,8 +168,8 @@ func (r *resolverFile) list() []netip.AddrPort {
 	return r.servers
 }
 
-// sources decides who may ask: pods, and this host with all its addresses. A neighbour could send
-// packets for a pod's gateway to this host by a route of its own.
+// sources decides who may ask: pods, and this host with all its addresses. A neighbour could
+// send packets for a pod's gateway to this host with its own route.
 type sources struct {
 	pods []netip.Prefix // empty: everybody, because the pods' addresses are not known
 	now  func() time.Time

@@ -65,14 +65,14 @@ type Set struct {
 // Chain is a chain with its rules.
 type Chain struct {
 	Name  string
-	Base  *Base // nil: only other chains lead to it
+	Base  *Base // nil: only other chains jump to it
 	Rules [][]expr.Any
 	// Comments are texts of the rules for people, in the same order; fewer are allowed. A text that
 	// nftables cannot have, or that could be mistaken for something else in a listing, is left out.
 	Comments []string
 }
 
-// Base says where packets enter a chain.
+// Base is where packets enter a chain.
 type Base struct {
 	Type     nftables.ChainType
 	Hook     *nftables.ChainHook
@@ -90,7 +90,7 @@ type Element struct {
 	Verdict *expr.Verdict // of verdict maps
 }
 
-// Content is a whole table, beside the sets that it always has.
+// Content is a whole table, in addition to the sets that it always has.
 type Content struct {
 	Sets     []Set // that come and go
 	Chains   []Chain
@@ -251,8 +251,8 @@ func (t *Table) Close() error {
 // Disturbed gets a token when others have changed the table, or when that may be so.
 func (t *Table) Disturbed() <-chan struct{} { return t.poke }
 
-// Apply makes a change in one transaction. After an error nothing has changed, or what has is not
-// known: call Sync.
+// Apply makes a change in one transaction. After an error, either nothing has changed, or the
+// state is unknown: call Sync.
 func (t *Table) Apply(c Change) error {
 	if c.Empty() {
 		return nil

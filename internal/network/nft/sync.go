@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sync makes the table's content the given one, whatever it is now.
+// Sync replaces the table's content by the given one, whatever it is now.
 func (t *Table) Sync(c Content) error {
 	t.dropStale()
 	for name := range t.extra {

@@ -23,7 +23,8 @@ type portIDs struct {
 	list []uint32 // the newest last
 }
 
-// keptPorts is how many earlier connections are remembered: their notifications may be under way.
+// keptPorts is how many earlier connections are remembered: their notifications may still
+// arrive.
 const keptPorts = 4
 
 func (p *portIDs) add(c *netlink.Conn) error {
@@ -65,8 +66,8 @@ const (
 	settleMax = time.Second
 )
 
-// Watch follows the kernel's notifications until ctx is done, and sleeps while there are none. It
-// may run beside all other methods but Close.
+// Watch follows the kernel's notifications until ctx is done, and sleeps while there are none.
+// It may run concurrently with all other methods except Close.
 func (t *Table) Watch(ctx context.Context) error {
 	var socket *os.File
 	err := netns.Do(fmt.Sprintf("/proc/self/fd/%d", t.ns.Fd()), func() (err error) {
@@ -81,7 +82,7 @@ func (t *Table) Watch(ctx context.Context) error {
 	defer stop()
 	t.disturb() // what changed before the subscription is not known
 	buf := make([]byte, 64<<10)
-	var first time.Time // of the changes that were not told yet
+	var first time.Time // of the changes that were not reported yet
 	for ctx.Err() == nil {
 		n, err := socket.Read(buf)
 		switch {

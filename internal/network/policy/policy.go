@@ -36,7 +36,7 @@ import (
 
 // Config is what an Enforcer needs to know.
 type Config struct {
-	Table string // name of the nftables tables (ip and ip6), used by nobody else
+	Table string // name of the nftables tables (ip and ip6), used for nothing else
 	Node  string // name of this node
 }
 
@@ -183,7 +183,8 @@ func (e *Enforcer) settledNow() bool {
 	return e.synced[ofPolicies] && (e.plan.Policies() == 0 || e.synced[ofPods] && e.synced[ofNamespaces])
 }
 
-// changed tells the writer that the plan may have changed, and returns the number of the change.
+// changed informs the writer that the plan may have changed, and returns the number of the
+// change.
 func (e *Enforcer) changed() uint64 {
 	if !e.settledNow() {
 		return e.asked

@@ -23,7 +23,7 @@ import (
 // API is where the objects are.
 type API = kubernetes.Interface
 
-// Client returns a client for Run, without a limit of its own.
+// Client returns a client for Run, without its own rate limit.
 func Client(cfg *rest.Config) (API, error) {
 	c := rest.CopyConfig(cfg)
 	c.ContentType = "application/vnd.kubernetes.protobuf"
@@ -201,7 +201,7 @@ func runtimeUID(pod *corev1.Pod) string {
 	return string(pod.UID)
 }
 
-// objectOf keeps of a pod what policies ask for.
+// objectOf keeps the part of a pod that policies need.
 func objectOf(pod *corev1.Pod) *object {
 	o := &object{Pod: policies.Pod{UID: runtimeUID(pod), Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels,
 		HostNetwork: pod.Spec.HostNetwork,
@@ -218,7 +218,7 @@ func objectOf(pod *corev1.Pod) *object {
 	for i := range pod.Spec.Containers {
 		ports(&pod.Spec.Containers[i])
 	}
-	for i := range pod.Spec.InitContainers { // those that run beside the others
+	for i := range pod.Spec.InitContainers { // those that run together with the others
 		c := &pod.Spec.InitContainers[i]
 		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			ports(c)

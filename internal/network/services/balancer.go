@@ -19,8 +19,8 @@ import (
 	core "carob/internal/core/netplan/services"
 )
 
-// balancer writes the addresses of Services of type LoadBalancer into their status, beside the loop
-// that writes the rules: those of a pool, or the node's.
+// balancer writes the addresses of Services of type LoadBalancer into their status, in parallel
+// to the loop that writes the rules: addresses of a pool, or the node's.
 type balancer struct {
 	client kubernetes.Interface // with the rights of the service-controller
 	pool   *pool.State          // nil: there is none; used by the loop only
@@ -86,7 +86,7 @@ func (b *balancer) fromPool(in []input, node []netip.Addr) []pool.Notice {
 	return notices
 }
 
-// addresses are those of the pool that Services have.
+// addresses are the addresses of the pool that Services have.
 func (b *balancer) addresses() []netip.Addr {
 	if b.pool == nil {
 		return nil
@@ -97,7 +97,7 @@ func (b *balancer) addresses() []netip.Addr {
 // announceAgain is after how long what could not be announced is tried again.
 const announceAgain = 30 * time.Second
 
-// announce has neighbours of the node told where the addresses of the pool are.
+// announce announces the addresses of the pool to the node's neighbours.
 func (p *Proxy) announce(ctx context.Context, node []netip.Addr) {
 	var others []netip.Addr // the kernel itself answers for the node's
 	for _, a := range p.balance.addresses() {

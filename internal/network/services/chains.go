@@ -90,7 +90,8 @@ func unnote(free int) rule {
 	return rule{&expr.Immediate{Register: reg(free), Data: make([]byte, 4)}, note(free)}
 }
 
-// find looks the registers from a word on up in a map; its data comes to the registers from to on.
+// find looks up the registers from a word on in a map; its data goes to the registers from to
+// on.
 func find(set string, from, to int) expr.Any {
 	return &expr.Lookup{SourceRegister: reg(from), SetName: set, DestRegister: reg(to), IsDestRegSet: true}
 }
@@ -184,7 +185,7 @@ func (c codec) chains(n core.Node) []nft.Chain {
 	}
 }
 
-// reject tells the client: TCP by a reset, the rest by ICMP.
+// reject notifies the client: TCP by a reset, other protocols by ICMP.
 func (c codec) reject() [][]expr.Any {
 	const portUnreachable, portUnreachable6 = 3, 4 // codes of ICMP and ICMPv6
 	code := uint8(portUnreachable)

@@ -27,7 +27,7 @@ type feed struct {
 	node   string
 	wake   chan struct{} // capacity 1: something was not taken yet
 	synced chan struct{} // closed by the last of the first lists
-	health *health       // told that something waits, and of the node
+	health *health       // records that a change waits, and the node
 
 	mu       sync.Mutex
 	started  time.Time
@@ -228,7 +228,7 @@ func (f *feed) nodeSeen(n *corev1.Node) {
 }
 
 func (f *feed) allNodes(all []*corev1.Node) {
-	f.health.setEligible(false) // unless it is there
+	f.health.setEligible(false) // unless the node exists
 	for _, n := range all {
 		f.nodeSeen(n)
 	}

@@ -15,15 +15,15 @@ import (
 // unhealthyAfter is how long a change may wait for its transaction (N0.13).
 const unhealthyAfter = time.Minute
 
-// health knows how long changes wait to be written, in each family (N2.59). It has a lock of its
-// own, so that it answers while a transaction hangs.
+// health knows how long changes wait to be written, in each family (N2.59). It has its own lock,
+// so that it answers while a transaction hangs.
 type health struct {
 	mu       sync.Mutex
 	families map[corev1.IPFamily]*progress
 	eligible bool // the node takes part in load balancing
 }
 
-// progress is that of one family; zero times stand for nothing.
+// progress is the progress of one family; zero times mean that there is none.
 type progress struct {
 	queued, written, updated time.Time
 }

@@ -25,7 +25,7 @@ import (
 type healthPorts struct {
 	node    string
 	healthy func() bool
-	failed  func(types.NamespacedName, string) // told once for each reason
+	failed  func(types.NamespacedName, string) // called once for each reason
 	wake    chan struct{}                      // a port that was taken is to be tried again
 
 	servers map[types.NamespacedName]*healthServer
@@ -43,7 +43,7 @@ type healthServer struct {
 	told      string
 
 	mu    sync.Mutex
-	local map[bool]int // ready endpoints on this node; the key says whether that is IPv6
+	local map[bool]int // ready endpoints on this node; the key is whether they are IPv6
 }
 
 func newHealthPorts(node string, healthy func() bool, failed func(types.NamespacedName, string)) *healthPorts {
@@ -51,7 +51,8 @@ func newHealthPorts(node string, healthy func() bool, failed func(types.Namespac
 		servers: map[types.NamespacedName]*healthServer{}}
 }
 
-// update takes Services that have changed, and the node as it is. families are those that are served.
+// update passes Services that have changed, and the current node. families are the ones that are
+// served.
 func (h *healthPorts) update(ctx context.Context, in []input, node core.Node, families []bool) {
 	for i := range in {
 		h.service(in[i].Input, node, families)

@@ -57,7 +57,7 @@ import (
 	"carob/internal/network/nft"
 )
 
-// Use says whether new connections can reach a pod through a Service.
+// Use is whether new connections can reach a pod through a Service.
 type Use = core.Use
 
 // The answers of UseOf.
@@ -70,10 +70,11 @@ const (
 // Config has all names that this data plane uses on the host.
 type Config struct {
 	Client kubernetes.Interface // with the rights of system:node-proxier
-	// Status writes the status of Services of type LoadBalancer: the node's addresses; nil: nobody does.
+	// Status writes the status of Services of type LoadBalancer: the node's addresses; nil: it
+	// is not written.
 	Status kubernetes.Interface
-	// Pool has the addresses of load balancers; nil: they have the node's. Neighbours on Links learn
-	// where they are; without Links, those on links with an address of the node.
+	// Pool has the addresses of load balancers; nil: they have the node's. They are announced to
+	// neighbours on Links; without Links, on the links with an address of the node.
 	Pool   *pool.Pool
 	Links  []string
 	Events record.EventRecorder
@@ -108,7 +109,7 @@ type Proxy struct {
 	changed chan struct{} // closed by the next change
 
 	leftMu sync.Mutex
-	left   map[types.UID]bool // pods that left the tables and were not told to Follow yet
+	left   map[types.UID]bool // pods that left the tables and were not reported to Follow yet
 
 	told map[types.NamespacedName][]string // problems
 }
@@ -146,7 +147,7 @@ func poke(c chan struct{}) {
 	}
 }
 
-// UseOf says whether new connections can reach the pod with this UID through Services on this node.
+// UseOf returns whether new connections can reach the pod with this UID through Services on this node.
 // Before the tables have been written, and while the kernel refuses them, every pod may be In.
 func (p *Proxy) UseOf(pod types.UID) Use {
 	p.mu.RLock()
@@ -368,7 +369,7 @@ func sameFacts(have, now core.Node, v6 bool) bool {
 	return have.Zone == now.Zone && slices.Equal(have.Addresses, now.Addresses)
 }
 
-// restore compares the tables with the kernel's after others may have changed them.
+// restore compares the tables with the kernel's after another program may have changed them.
 func (p *Proxy) restore(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Routed reports whether new connections may be sent to a pod as to one that goes on: UseOf is In.
+// Routed reports whether new connections may be sent to a pod that is being deleted: UseOf is
+// In.
 func (p *Proxy) Routed(pod types.UID) bool { return p.UseOf(pod) == In }
 
 // Follow calls released for each pod of which Routed becomes false, until ctx is done. It sees a pod

@@ -26,7 +26,7 @@ type Ranges struct {
 	ranges []netip.Prefix
 
 	mu       sync.Mutex
-	rejected []netip.Prefix // in the table as it was last installed
+	rejected []netip.Prefix // in the table as it was last written
 }
 
 // New changes nothing before Sync. The table has family inet and belongs to this package alone.

@@ -79,7 +79,7 @@ func New(cfg Config) *Manager {
 	return m
 }
 
-// V2 says whether the host has the unified hierarchy only.
+// V2 is whether the host has the unified hierarchy only.
 func (m *Manager) V2() bool { return m.v2 }
 
 // Init makes the groups of the node and of the QoS classes.
@@ -108,9 +108,9 @@ func (m *Manager) Init() error {
 	return nil
 }
 
-// Enforce gives all pods together the cpu weight of the machine: with the kernel's default weight they would get as
-// much as one process beside them (S11.122). Of limit they get no more memory and processes (S11.121); what it does not
-// name has no limit.
+// Enforce gives all pods together the CPU weight of the machine: with the kernel's default
+// weight, all of them would get only as much as one process outside (S11.122). It limits their
+// memory and processes to limit (S11.121); what limit does not name is unlimited.
 func (m *Manager) Enforce(capacity, limit corev1.ResourceList) error {
 	group := resources.QoSCgroup(corev1.PodQOSGuaranteed)
 	cm, err := m.group(group, nil)
@@ -220,13 +220,12 @@ func (m *Manager) Ensure(pod *corev1.Pod) error {
 	return nil
 }
 
-// unlimited lifts a limit; 0 would leave it as it is.
+// unlimited removes a limit; 0 would leave it as it is.
 const unlimited = -1
 
-// Resize changes the limits of a pod's group that is there: with widen to the
-// larger of those in force and of the pod's, so that containers can change below
-// it in any order, without to the pod's (L3.125). A memory limit below what the
-// pod uses is refused.
+// Resize changes the limits of an existing pod group: with widen to the larger of the current
+// limits and the pod's, so that containers can change below it in any order; without widen to
+// exactly the pod's (L3.125). A memory limit below what the pod uses is refused.
 func (m *Manager) Resize(pod *corev1.Pod, widen bool) error {
 	g := m.pod(pod.UID)
 	g.mu.Lock()
@@ -303,7 +302,7 @@ func (m *Manager) resources(want resources.Cgroup) *cgroups.Resources {
 		r.CpuQuota, r.CpuPeriod = want.CPUQuota, resources.CPUPeriod
 	}
 	if m.has("hugetlb", "hugetlb.") {
-		for _, size := range m.PageSizes() { // those that nobody asked for are limited to none (L3.117n)
+		for _, size := range m.PageSizes() { // sizes that are not requested get the limit 0 (L3.117n)
 			limit := &cgroups.HugepageLimit{Pagesize: size}
 			for _, h := range want.HugePages {
 				if kernelPageSize(h.Size) == size {
@@ -316,15 +315,16 @@ func (m *Manager) resources(want resources.Cgroup) *cgroups.Resources {
 	return r
 }
 
-// PageSizes are those of huge pages that the machine has, as cgroups spell them.
+// PageSizes are the sizes of huge pages of this machine, as cgroups spell them.
 func (m *Manager) PageSizes() []string { return cgroups.HugePageSizes() }
 
-// SwapController says whether the groups can limit swap. It knows after Init.
+// SwapController reports whether the groups can limit swap. It is known after Init.
 func (m *Manager) SwapController() bool {
 	return m.has("memory", map[bool]string{false: "memory.memsw.limit_in_bytes", true: "memory.swap.max"}[m.v2])
 }
 
-// has says whether the node's group has a file of a controller whose name begins so.
+// has reports whether the node's group has a file of a controller whose name begins with a
+// prefix.
 func (m *Manager) has(controller, file string) bool {
 	if m.v2 {
 		controller = ""
@@ -399,7 +399,7 @@ func (m *Manager) paths(p resources.CgroupPath) map[string]string {
 // classes in which a pod's group may be.
 var classes = [...]corev1.PodQOSClass{corev1.PodQOSBestEffort, corev1.PodQOSBurstable, corev1.PodQOSGuaranteed}
 
-// Exists says whether anything of the pod's group is there.
+// Exists reports whether any part of the pod's group exists.
 func (m *Manager) Exists(uid types.UID) bool {
 	for _, class := range classes {
 		if len(m.found(resources.PodCgroupPath(class, uid), true)) > 0 {
@@ -423,8 +423,8 @@ func (m *Manager) found(p resources.CgroupPath, one bool) map[string]string {
 	return dirs
 }
 
-// Present says whether the pod's group is there, and takes over one that an earlier
-// process made.
+// Present reports whether the pod's group exists, and adopts one that an earlier process
+// created.
 func (m *Manager) Present(pod *corev1.Pod) bool {
 	g := m.pod(pod.UID)
 	g.mu.Lock()
@@ -448,8 +448,8 @@ func (m *Manager) Present(pod *corev1.Pod) bool {
 // removeTries is how often processes are killed before a group counts as stuck (L7.35).
 const removeTries = 5
 
-// Remove kills whatever still runs in the pod's group and removes it. It may be
-// repeated; a group that is not there is no error.
+// Remove kills the remaining processes of the pod's group and removes it. It may be repeated; a
+// missing group is no error.
 func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 	g := m.pod(uid)
 	g.mu.Lock()

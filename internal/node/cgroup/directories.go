@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// makeAll makes a new group of version 1 below a group that is there, in a third of the library's time, which
-// looks at every cpuset up to the root. False: the library has to make what is missing.
+// makeAll creates a new group of version 1 below an existing one, in a third of the time of the
+// library, which checks every cpuset up to the root. It returns false if the library must create
+// missing parents.
 func makeAll(dirs map[string]string) bool {
 	if len(dirs) == 0 {
 		return false

@@ -27,7 +27,7 @@ const (
 	requestKind = "CredentialProviderRequest"
 )
 
-// versions are those of the configuration and of requests.
+// versions are the versions of the configuration and of requests.
 var versions = []string{"v1", "v1beta1", "v1alpha1"}
 
 // Load reads a configuration, one file or the files .json, .yaml, and .yml of a directory in lexical order, and finds
@@ -173,8 +173,9 @@ func validateToken(p *kubelet.CredentialProvider, t *kubelet.ServiceAccountToken
 }
 
 // Matches reports whether a pattern of a registry, and perhaps a path, fits a repository, such as
-// registry.example.com/team/app: an asterisk stands for a part of one label of the host, ports are equal, and the path
-// is a prefix (S13.5).
+// Matches reports whether a pattern of a registry, and optionally a path, matches a repository,
+// such as registry.example.com/team/app: an asterisk matches a part of one label of the host,
+// ports must be equal, and the path is a prefix (S13.5).
 func Matches(pattern, repository string) bool {
 	patternHost, patternPath, _ := strings.Cut(pattern, "/")
 	host, rest, _ := strings.Cut(repository, "/")

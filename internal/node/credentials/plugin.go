@@ -60,7 +60,7 @@ type Plugins struct {
 	Hash string
 	// Accounts is required where a plugin wants tokens; set it before the first use.
 	Accounts Accounts
-	// Observed is told of each run; nil: nobody is.
+	// Observed is called for each run; nil: not at all.
 	Observed func(plugin string, took time.Duration, failed bool)
 }
 
@@ -84,7 +84,8 @@ func newPlugin(c kubelet.CredentialProvider, program string) *plugin {
 	return &plugin{CredentialProvider: c, program: program, cache: map[string]cached{}}
 }
 
-// For asks the plugins that match a repository, without tag and digest. One that fails is logged and left out (S13.8).
+// For asks the plugins that match a repository, without tag and digest. It logs errors of
+// plugins and skips those plugins (S13.8).
 func (p *Plugins) For(ctx context.Context, pod *corev1.Pod, repository string) []Credential {
 	var found []Credential
 	for _, one := range p.all {
@@ -107,7 +108,7 @@ func (p *Plugins) For(ctx context.Context, pod *corev1.Pod, repository string) [
 	return found
 }
 
-// credentials are those of an answer that fit, the longest pattern first.
+// credentials are the matching entries of an answer, the longest pattern first.
 func credentials(auth map[string]api.AuthConfig, repository string, who identity) []Credential {
 	var out []Credential
 	for _, pattern := range slices.Sorted(maps.Keys(auth)) {
@@ -120,7 +121,7 @@ func credentials(auth map[string]api.AuthConfig, repository string, who identity
 	return out
 }
 
-// identity is for whom a plugin is asked; the zero value is the node.
+// identity is the identity on whose behalf a plugin is asked; the zero value is the node.
 type identity struct {
 	account     *types.NamespacedName
 	uid         types.UID
@@ -188,7 +189,7 @@ func (p *plugin) ask(ctx context.Context, repository string, who identity,
 	}
 	answered := p.flight.DoChan(digest([]string{repository, who.key}), func() (any, error) {
 		began := time.Now()
-		// Others may wait for this run, too: it goes on when the first who asked gives up.
+		// Other callers may wait for this run, too: it continues when the first caller gives up.
 		r, err := p.run(context.WithoutCancel(ctx), repository, who)
 		if observed != nil {
 			observed(p.Name, time.Since(began), err != nil)
@@ -248,7 +249,7 @@ func (p *plugin) keep(repository string, who identity, r *api.CredentialProvider
 	now := time.Now()
 	maps.DeleteFunc(p.cache, func(_ string, c cached) bool { return !now.Before(c.until) })
 	if len(p.cache) >= maxCached {
-		clear(p.cache) // they can be had again
+		clear(p.cache) // they can be requested again
 	}
 	p.cache[key(r.CacheKeyType, repository, who)] = cached{auth: r.Auth, until: now.Add(valid)}
 }

@@ -24,7 +24,8 @@ func (m *Manager) mapDevice(t *target) (string, error) {
 	return path, nil
 }
 
-// tellMapped says that a pod has its block device (S4.82). There is no global map, so nothing says where it is.
+// tellMapped records that a pod has its block device (S4.82). There is no global map, so the
+// event names no path.
 func (m *Manager) tellMapped(u *use, t *target) {
 	m.cfg.Event(u.Pod, corev1.EventTypeNormal, "SuccessfulMountVolume", fmt.Sprintf(
 		"MapVolume.MapPodDevice succeeded for volume %q volumeMapPath %q", u.name(), m.targetDir(t)))

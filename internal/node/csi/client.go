@@ -73,7 +73,8 @@ type transient struct{ error }
 
 func (t *transient) Unwrap() error { return t.error }
 
-// uncertain reports whether a driver may have done what it was asked for all the same, or may still do it (S4.59).
+// uncertain reports whether a driver may have done what it was asked to do despite the error, or
+// may still do it (S4.59).
 func uncertain(err error) bool {
 	if _, ok := errors.AsType[*transient](err); ok {
 		return false

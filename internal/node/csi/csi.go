@@ -51,13 +51,13 @@ const (
 	blockDirectory = "volumeDevices"
 )
 
-// Tokens asks for service account tokens.
+// Tokens requests service account tokens.
 type Tokens interface {
 	Token(ctx context.Context, namespace, serviceAccount string,
 		req *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 }
 
-// Meter is told what is done, for the figures of S4.L.
+// Meter counts what is done, for the metrics of S4.L.
 type Meter interface {
 	// Called is one call of a driver; code is the text of its status.
 	Called(driver, method, code string, took time.Duration)
@@ -72,11 +72,11 @@ type Config struct {
 	Client kubernetes.Interface
 	Tokens Tokens
 	Object func() *corev1.Node // the Node as the API last showed it; nil: unknown
-	// InUseChanged says that InUse answers something else now.
+	// InUseChanged is called when the result of InUse changes.
 	InUseChanged func()
 	Event        func(pod *corev1.Pod, eventType, reason, message string)
 	ClaimEvent   func(claim *corev1.PersistentVolumeClaim, eventType, reason, message string)
-	Meter        Meter // nil: nobody counts
+	Meter        Meter // nil: not counted
 	Logger       klog.Logger
 }
 
@@ -106,7 +106,7 @@ type staged struct {
 	record bool // it is on disk
 	attach attachment
 	users  map[targetKey]bool
-	undo   bool // somebody tries to unstage it
+	undo   bool // an unstage is being tried
 }
 
 // attachment is whether a volume needs a VolumeAttachment.
@@ -131,7 +131,7 @@ type target struct {
 	block  bool
 	record bool // it is on disk
 	before bool // it was published once, in this life of the agent or an earlier one
-	use    *use // nil: found on disk, nobody asked for it since
+	use    *use // nil: found on disk, not requested since
 	timer  *time.Timer
 	size   knownSize
 	tokens map[string]issued
@@ -165,8 +165,9 @@ type noMeter struct{}
 func (noMeter) Called(string, string, string, time.Duration)   {}
 func (noMeter) Operation(string, string, error, time.Duration) {}
 
-// Run keeps the CSINode object, and begins to undo what no pod uses; known says whether a pod is on this node. It is
-// called once, when the pods of the node are known, and returns when ctx has ended and all work with it.
+// Run maintains the CSINode object, and begins to unpublish volumes that no pod uses; known
+// reports whether a pod is on this node. It is called once, when the pods of the node are known,
+// and returns when ctx is done and all its work has ended.
 func (m *Manager) Run(ctx context.Context) error {
 	m.mu.Lock()
 	m.ctx = ctx
@@ -197,7 +198,7 @@ func (m *Manager) background(f func(ctx context.Context)) {
 	m.work.Go(func() { f(ctx) })
 }
 
-// NodeSeen says that the Node object changed: who waits for an attachment looks again.
+// NodeSeen announces a change of the Node object: waits for an attachment check it again.
 func (m *Manager) NodeSeen() { m.stir() }
 
 func (m *Manager) stir() {

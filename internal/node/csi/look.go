@@ -245,7 +245,7 @@ type targetPod struct {
 type figures struct {
 	known   map[targetKey]Stats
 	asked   time.Time
-	running chan struct{} // closed when drivers have been asked; nil: nobody asks
+	running chan struct{} // closed when drivers have been asked; nil: no question is in progress
 }
 
 // VolumeStats are the figures of the claims that pods use, one for each pod and claim. Drivers are asked at most once

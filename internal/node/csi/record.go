@@ -225,7 +225,8 @@ func (m *Manager) found(t *target) {
 	m.user(t)
 }
 
-// user notes that a target uses its volume, and returns the volume; m.mu is held, or nobody else is there yet.
+// user records that a target uses its volume, and returns the volume. Either m.mu is held, or no
+// other goroutine exists yet.
 func (m *Manager) user(t *target) *staged {
 	s := m.volumes[t.handle]
 	if s == nil {

@@ -278,7 +278,7 @@ func (m *Manager) createCSINode(ctx context.Context) (*storagev1.CSINode, error)
 		return nil, fmt.Errorf("create the CSINode object: %w", err)
 	}
 	if err != nil {
-		return nil, err // somebody was faster: it is read at the next try
+		return nil, err // another writer was faster: the next try reads its object
 	}
 	return n, nil
 }

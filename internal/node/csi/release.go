@@ -72,7 +72,7 @@ func forceClean(dir string) error {
 	return errors.Join(drop(mount), dropRecord(dir))
 }
 
-// unpublish has the driver unpublish a volume of a pod, and unstage it if nobody else uses it.
+// unpublish has the driver unpublish a volume of a pod, and unstage it if no other pod uses it.
 func (m *Manager) unpublish(ctx context.Context, t *target) error {
 	if err := m.queue.Lock(ctx, queueKey(t.handle)); err != nil {
 		return fmt.Errorf("unpublish volume %s: other work on it takes its time: %w", t.name, err)
@@ -154,8 +154,8 @@ func (m *Manager) forget(s *staged) {
 	}
 }
 
-// unstage has the driver unstage a volume, again and again until that works or a pod uses it again. It waits longer
-// after each failure; a driver that registers ends the wait.
+// unstage has the driver unstage a volume, repeatedly until that succeeds or a pod uses the
+// volume again. The wait grows with each failure; a driver that registers ends the wait.
 func (m *Manager) unstage(ctx context.Context, s *staged) {
 	delays := backoff.Exponential{Initial: firstRetry, Max: maxRetry}
 	for n := 1; ; n++ {

@@ -41,7 +41,7 @@ type Ready struct {
 	Relabel      bool // SELinux labels are to be changed file by file
 }
 
-// StepError says which step of upstream's failed (S4.64).
+// StepError names the step of upstream that failed (S4.64).
 type StepError struct {
 	Step string // such as MountVolume.SetUp
 	Err  error
@@ -209,8 +209,9 @@ func (m *Manager) want(u *use) (*staged, *target) {
 	return s, t
 }
 
-// awaitAttached waits until the node may use a volume (S4.34): the Node object says that it is in use, and that it is
-// attached. Its change ends the wait; without one the pod is told after a while.
+// awaitAttached waits until the node may use a volume (S4.34): the Node object must list it as
+// in use and as attached. A change of the object ends the wait; after some time without one, the
+// pod gets an error.
 func (m *Manager) awaitAttached(ctx context.Context, u *use) error {
 	if u.PV == nil || !u.rules.Attach {
 		return nil
@@ -373,8 +374,8 @@ func (u *use) capability() *csiapi.VolumeCapability {
 	return capability(u.modes, u.can, u.Block, u.fsType, u.flags, group)
 }
 
-// publish has the driver publish a volume for a pod (S4.53). again says that it is, or may be, published already: then
-// an error undoes nothing (S4.23, S4.98).
+// publish has the driver publish a volume for a pod (S4.53). again means that it is, or may be,
+// published already: then an error undoes nothing (S4.23, S4.98).
 func (m *Manager) publish(ctx context.Context, u *use, t *target, again bool) (err error) {
 	defer func() {
 		if _, ok := errors.AsType[*StepError](err); err != nil && !ok {
@@ -502,7 +503,7 @@ func (m *Manager) publishFailed(t *target) {
 	m.mu.Unlock()
 }
 
-// secret reads what a volume's driver is to be told in secret; nil for no reference.
+// secret reads the secrets for a volume's driver; nil without a reference.
 func (m *Manager) secret(ctx context.Context, ref *corev1.SecretReference, field string) (map[string]string, error) {
 	if ref == nil {
 		return nil, nil
@@ -526,8 +527,8 @@ type issued struct {
 
 const tokensKey = "csi.storage.k8s.io/serviceAccount.tokens"
 
-// tokens are the service account tokens that a driver asks for (S4.21); nil: none. Each is used until most of its life
-// is over.
+// tokens are the service account tokens that a driver requires (S4.21); nil: none. Each is used
+// until most of its lifetime is over.
 func (m *Manager) tokens(ctx context.Context, u *use, t *target) (map[string]string, error) {
 	if len(u.rules.Tokens) == 0 {
 		return nil, nil

@@ -19,10 +19,10 @@ import (
 	"carob/internal/node/spec"
 )
 
-// Plugins and drivers run as root, but not as a part of carob: what they say is checked before it is kept, shown, or
-// given to a runtime.
+// Plugins and drivers run as root, but are no part of carob: what they send is checked before it
+// is stored, shown, or passed to a runtime.
 
-// Limits of what they say.
+// Limits for what they send.
 const (
 	maxDevices = 65536 // of a plugin
 	maxID      = 1024  // bytes of an id or a name

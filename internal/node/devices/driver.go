@@ -132,7 +132,7 @@ func (m *Manager) unregister(ctx context.Context, e *draPlugin) {
 	m.watchDriver(context.WithoutCancel(ctx), d)
 }
 
-// followConnection keeps a connection and knows whether it is there, until ctx ends.
+// followConnection maintains a connection and tracks whether it works, until ctx ends.
 func (m *Manager) followConnection(ctx context.Context, e *draPlugin) {
 	for {
 		state := e.conn.GetState()
@@ -164,8 +164,8 @@ func (m *Manager) watchDriver(ctx context.Context, d *driver) {
 	}
 }
 
-// wipe removes the slices of this node: of one driver, or with an empty name of all (S9.43). It tries until that works,
-// or the driver is back.
+// wipe removes the ResourceSlices of this node: of one driver, or, with an empty name, of all
+// drivers (S9.43). It tries until that succeeds, or until the driver is back.
 func (m *Manager) wipe(ctx context.Context, name string) {
 	if m.cfg.Client == nil {
 		return
@@ -195,7 +195,7 @@ func (m *Manager) wipe(ctx context.Context, name string) {
 	}
 }
 
-// lost reports whether no plugin of a driver is connected and nobody has begun to wait for it anew.
+// lost reports whether no plugin of a driver is connected and no new wait for it has begun.
 func (m *Manager) lost(name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -286,8 +286,8 @@ func (m *Manager) claimsOf(ctx context.Context, pod *corev1.Pod) ([]*resourcev1.
 	return list, nil
 }
 
-// enter notes that the pod uses the claims, once all drivers are there: before the first call nothing binds a pod to a
-// driver (S9.51). m.mu is held.
+// enter records that the pod uses the claims, once all drivers are connected: before the first
+// call nothing binds a pod to a driver (S9.51). m.mu is held.
 func (m *Manager) enter(pod *corev1.Pod, list []*resourcev1.ResourceClaim) (map[string][]*devices.Claim, error) {
 	for _, c := range list {
 		if have := m.claims[c.UID]; c.Status.Allocation == nil || have != nil && have.Ready {

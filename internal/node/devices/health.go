@@ -42,7 +42,8 @@ type healthClient interface {
 		opts ...grpc.CallOption) (grpc.ServerStreamingClient[drahealthv1.NodeWatchResourcesResponse], error)
 }
 
-// followHealth follows what a driver says about its devices, until ctx ends or the driver says that it does not.
+// followHealth follows the health of a driver's devices, until ctx ends or the driver does not
+// report it.
 func (m *Manager) followHealth(ctx context.Context, e *draPlugin, client healthClient) {
 	for {
 		err := m.streamHealth(ctx, e, client)
@@ -77,7 +78,7 @@ func (m *Manager) streamHealth(ctx context.Context, e *draPlugin, client healthC
 	}
 }
 
-// takeHealth takes all that a driver knows of its devices.
+// takeHealth stores everything that a driver reports about its devices.
 func (m *Manager) takeHealth(driver string, list []*drahealthv1.DeviceHealth, now time.Time) {
 	h := &driverHealth{devices: map[poolDevice]deviceHealth{}}
 	for _, d := range list {
@@ -164,7 +165,7 @@ func (m *Manager) lookAgain(driver string, h *driverHealth, now time.Time) {
 // usersOf are the pods with devices of a driver; m.mu is held.
 func (m *Manager) usersOf(driver string) []types.UID {
 	var users []types.UID
-	for _, c := range m.claims { // any order: each pod is told for itself
+	for _, c := range m.claims { // in any order: pods are independent
 		if _, ok := c.Drivers[driver]; ok {
 			users = append(users, c.Pods...)
 		}
@@ -179,7 +180,7 @@ func (m *Manager) claimHealth(pod *corev1.Pod, c *corev1.Container) []corev1.Res
 	for _, u := range m.claims.Of(pod, c) {
 		h := m.health[u.Driver]
 		if h == nil || u.PodClaim == "" {
-			continue // nobody tells of it
+			continue // no driver reports it
 		}
 		name := corev1.ResourceName("claim:" + u.PodClaim)
 		if u.Request != "" {

@@ -89,7 +89,7 @@ type Manager struct {
 	claims    devices.Claims
 	endpoints map[string][]*endpoint   // of device plugins by resource, the newest last
 	drivers   map[string]*driver       // of claims, by name
-	expiring  map[string]*time.Timer   // resources that nobody serves
+	expiring  map[string]*time.Timer   // resources that no plugin serves
 	health    map[string]*driverHealth // by driver
 	closed    bool                     // Run has ended
 	registry  error                    // why no device plugin can register; nil: they can
@@ -162,8 +162,8 @@ type remembered struct {
 
 const stateVersion = 1
 
-// load reads the state file. One that is damaged is put aside: what it knew can't be given back, and pods that lack
-// devices say so.
+// load reads the state file. A damaged file is put aside: the devices in it can't be released,
+// and pods that lack devices report that.
 func (m *Manager) load() error {
 	text, err := os.ReadFile(m.cfg.State)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -253,7 +253,7 @@ func (m *Manager) Held(pod types.UID) bool {
 	return m.plugins.Has(pod) || m.claims.Has(pod)
 }
 
-// Pods returns the pods that have devices, also those that nobody knows any more.
+// Pods returns the pods that have devices, including those that no longer exist.
 func (m *Manager) Pods() []types.UID {
 	m.mu.Lock()
 	defer m.mu.Unlock()

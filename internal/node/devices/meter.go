@@ -8,7 +8,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Meter is told what is done, for the figures of S8.65, S9.80 and S12.94. It is called with no lock held.
+// Meter counts what is done, for the metrics of S8.65, S9.80 and S12.94. It is called without
+// locks.
 type Meter interface {
 	// Registered: a device plugin of a resource asked to register. The name is a valid one.
 	Registered(resource string)
@@ -30,7 +31,7 @@ func (noMeter) DriverCalled(string, string, string, time.Duration) {}
 func (noMeter) ClaimsHandled(string, error, time.Duration)         {}
 func (noMeter) PodResourcesAsked(string, error)                    {}
 
-// timed tells the meter of each call of a driver.
+// timed reports each call of a driver to the meter.
 func (m *Manager) timed(driver string) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker,
 		opts ...grpc.CallOption) error {

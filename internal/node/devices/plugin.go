@@ -34,7 +34,7 @@ type endpoint struct {
 	client   pluginapi.DevicePluginClient
 	options  *pluginapi.DevicePluginOptions
 	cancel   context.CancelFunc
-	last     map[string]devices.Device // what it told last; nil: nothing yet
+	last     map[string]devices.Device // as last reported; nil: not yet
 }
 
 // registry is the service where device plugins register.
@@ -61,8 +61,9 @@ func (m *Manager) serveRegistry(ctx context.Context) error {
 	return serve(ctx, server, listener)
 }
 
-// listen opens a socket in a directory that plugins know. It is an error if somebody answers there: another agent.
-// others says that sockets of other names are of plugins that have to register again, and go.
+// listen opens a socket in a directory that plugins know. It is an error if another agent
+// answers there. others means that sockets with other names belong to plugins that have to
+// register again, and are removed.
 func listen(dir, name string, others bool) (net.Listener, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("make the directory of a socket: %w", err)
@@ -267,7 +268,7 @@ func (m *Manager) disconnectAll() {
 	}
 }
 
-// expire gives a resource up if nobody serves it in time; m.mu is held.
+// expire removes a resource if no plugin serves it in time; m.mu is held.
 func (m *Manager) expire(resource string) {
 	if t := m.expiring[resource]; t != nil {
 		t.Stop()
@@ -281,8 +282,8 @@ func (m *Manager) expire(resource string) {
 	})
 }
 
-// Allocate gives a pod the devices of plugins that its containers ask for (S8.20 to S8.23). The error says what it has
-// to wait for; what was allocated stays.
+// Allocate gives a pod the devices of plugins that its containers request (S8.20 to S8.23). The
+// error says what the pod has to wait for; what was allocated stays.
 func (m *Manager) Allocate(ctx context.Context, pod *corev1.Pod) error {
 	for {
 		m.mu.Lock()
@@ -324,7 +325,7 @@ func (m *Manager) allocateOne(ctx context.Context, pod *corev1.Pod, ask *devices
 		return err
 	}
 	m.mu.Lock()
-	again, err := m.plugins.Next(pod) // others may have taken some while the plugin thought
+	again, err := m.plugins.Next(pod) // other pods may have taken some while the plugin answered
 	if err != nil || again == nil || again.Container != ask.Container || again.Resource != ask.Resource {
 		m.mu.Unlock()
 		return err // if nil, it is looked at again
@@ -423,7 +424,7 @@ func (m *Manager) Options(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 	return all, nil
 }
 
-// preStart tells a plugin that wants to know that its devices are about to be used.
+// preStart announces the use of its devices to a plugin that asked for this.
 func (m *Manager) preStart(ctx context.Context, a devices.Assignment) error {
 	m.mu.Lock()
 	e := m.newest(a.Resource)

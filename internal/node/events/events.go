@@ -50,8 +50,8 @@ type Recorder struct {
 	wake  chan struct{} // capacity 1
 }
 
-// New returns a Recorder for the node of that name; it writes from Run on. uid is
-// the node's UID as far as it is known, else empty.
+// New returns a Recorder for the node with this name; it writes while Run runs. uid returns the
+// node's UID, or an empty string while it is unknown.
 func New(client corev1client.EventsGetter, node string, uid func() types.UID) *Recorder {
 	return &Recorder{
 		client: client, node: node, nodeUID: uid, wake: make(chan struct{}, 1),
@@ -77,8 +77,8 @@ func (r *Recorder) Claim(c *corev1.PersistentVolumeClaim, eventType, reason, mes
 		podlife.Event{Type: eventType, Reason: reason, Message: message})
 }
 
-// Node records an event about the node itself. Before its UID is known its name
-// stands for it (L10.2); kubectl looks for both.
+// Node records an event about the node itself. While its UID is unknown, its name is used
+// instead (L10.2); kubectl looks for both.
 func (r *Recorder) Node(eventType, reason, message string) {
 	uid := r.nodeUID()
 	if uid == "" {

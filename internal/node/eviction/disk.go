@@ -26,9 +26,9 @@ func filesUsage(dir string) (bytes, inodes int64) {
 	return bytes, inodes
 }
 
-// diskUsage is what a directory and all in it take of the disk; what can't be read
-// counts nothing. Neither a link nor a mount leads out of it, whatever the
-// containers that write it do meanwhile.
+// diskUsage is the disk usage of a directory with everything in it; what can't be read counts as
+// zero. It follows neither links nor mounts, whatever the containers that write there do
+// meanwhile.
 func diskUsage(ctx context.Context, dir string) (bytes, inodes int64) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -20,13 +20,13 @@ import (
 // imageUse is when images were found and used.
 type imageUse struct {
 	known map[string]eviction.Image // by id
-	told  time.Time                 // when too little could be freed
-	fails int                       // in a row
+	told  time.Time                 // when the last event reported that too little could be freed
+	fails int                       // consecutive
 }
 
-// collectImages takes note of images and removes unused ones until the disk that
-// they lie on has room enough; nil: it is not known (L7.133). A disk that can't be freed
-// is told at once and then at the pace of upstream's collection.
+// collectImages records the images and removes unused ones until their disk has enough space;
+// nil: the disk is not known (L7.133). If that fails, an event reports it at once, and then at
+// the interval of upstream's collection.
 func (m *Manager) collectImages(ctx context.Context, disk *eviction.Observation) {
 	need := int64(0)
 	if disk != nil {
@@ -57,7 +57,7 @@ func (m *Manager) collectImages(ctx context.Context, disk *eviction.Observation)
 	klog.FromContext(ctx).Error(err, "Removing unused images failed")
 }
 
-// removeUnused removes all images that nobody uses: the disk is short.
+// removeUnused removes all unused images: the disk is short of space.
 func (m *Manager) removeUnused(ctx context.Context) {
 	all, err := m.detectImages(ctx)
 	if err != nil {
@@ -99,7 +99,7 @@ func (m *Manager) detectImages(ctx context.Context) ([]eviction.Image, error) {
 	for _, c := range containers.Containers {
 		used[c.ImageRef], used[c.ImageId], used[c.GetImage().GetImage()] = true, true, true
 	}
-	for _, v := range m.cfg.Pods.List() { // containers don't tell which images they mount
+	for _, v := range m.cfg.Pods.List() { // containers don't show which images they mount
 		for i := range v.Pod.Spec.Volumes {
 			if im := v.Pod.Spec.Volumes[i].Image; im != nil {
 				if name, err := image.Normalize(im.Reference); err == nil {

@@ -61,15 +61,15 @@ type Config struct {
 	// PodEvent and NodeEvent record events; they must not block.
 	PodEvent  func(pod *corev1.Pod, e podlife.Event, annotations map[string]string)
 	NodeEvent func(eventType, reason, message string)
-	// Evicted is told the signal for which a pod was evicted; nil: nobody counts.
+	// Evicted is called with the signal for which a pod was evicted; nil: not counted.
 	Evicted func(signal string)
 	// Again has Look called soon; it must not block.
 	Again func()
 	// Reclaim has pods that ended look at Shortage; it must not block.
 	Reclaim  func()
 	Shortage *Shortage // set by Look
-	// Measure reads how much there is of everything; imageDir is empty while nobody
-	// knows it. Nil: the machine is read.
+	// Measure reads the available amount of every resource; imageDir is empty while it is
+	// unknown. Nil: the machine is read.
 	Measure func(root, imageDir string) ([]eviction.Observation, error)
 }
 
@@ -110,8 +110,7 @@ func New(cfg Config) *Manager {
 	return &Manager{cfg: cfg, wake: make(chan struct{}, 1)}
 }
 
-// Look measures the node and says under which pressures it is. It is quick; what
-// has to be done is left to Run.
+// Look measures the node and returns its pressures. It is quick; Run does what takes time.
 func (m *Manager) Look(ctx context.Context, now time.Time) []eviction.Pressure {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -141,7 +140,7 @@ func (m *Manager) Look(ctx context.Context, now time.Time) []eviction.Pressure {
 	return v.Pressures
 }
 
-// imageDisk is the disk that images lie on as it was last seen; nil: it was not.
+// imageDisk is the disk of the images when it was last measured; nil: never.
 func (m *Manager) imageDisk() *eviction.Observation {
 	for i := range m.last {
 		if m.last[i].Signal == eviction.ImageFsAvailable {
@@ -159,7 +158,7 @@ func (m *Manager) imageNeed() int64 {
 	return 0
 }
 
-// limited says whether a pod has a limit on local storage.
+// limited reports whether a pod has a limit on local storage.
 func (m *Manager) limited() bool {
 	for _, v := range m.cfg.Pods.List() {
 		if runs(v) && eviction.HasLocalLimit(v.Pod) {
@@ -169,7 +168,7 @@ func (m *Manager) limited() bool {
 	return false
 }
 
-// runs tells a pod that may be evicted: it is neither over nor ending.
+// runs reports whether a pod may be evicted: it has neither ended nor is it ending.
 func runs(v pods.View) bool {
 	return v.Life == podlife.Syncing && v.Pod.DeletionTimestamp == nil && v.Status.Phase != corev1.PodSucceeded &&
 		v.Status.Phase != corev1.PodFailed
@@ -247,7 +246,7 @@ func diskShort(t eviction.Threshold) bool { return t.Signal.Condition() == corev
 // Shortage is what others must know of how short the node is.
 type Shortage struct{ disk atomic.Bool }
 
-// Disk says whether pods that ended are to give up their containers.
+// Disk reports whether pods that ended are to lose their containers.
 func (s *Shortage) Disk() bool { return s.disk.Load() }
 
 // reclaim has dead containers removed, once per shortage, and gives that its time.

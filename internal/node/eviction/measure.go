@@ -18,8 +18,8 @@ import (
 	"carob/internal/node/spec"
 )
 
-// measure reads what the machine has left (L7.145). Images lie in imageDir, or with
-// the rest while nobody knows where.
+// measure reads the resources left on the machine (L7.145). Images are in imageDir, or on the
+// node's disk while that is unknown.
 func measure(root, imageDir string) ([]eviction.Observation, error) {
 	meminfo, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

@@ -71,7 +71,8 @@ type UserNamespaces interface {
 
 // Devices gives devices of the node to pods.
 type Devices interface {
-	// PrepareClaims and Allocate are called before each new sandbox; what a pod has already stays as it is.
+	// PrepareClaims and Allocate are called before each new sandbox; a pod keeps what it already
+	// has.
 	PrepareClaims(ctx context.Context, pod *corev1.Pod) error
 	Allocate(ctx context.Context, pod *corev1.Pod) error
 	// Options is what a container gets at a start; nil: nothing.
@@ -234,7 +235,8 @@ func failure(reason string, err error) *podlife.Failure {
 	return &podlife.Failure{Reason: reason, Message: err.Error()}
 }
 
-// gone says that a runtime does not have the object: what was to be ended has ended.
+// gone reports whether an error says that the runtime does not have the object: what was to be
+// ended has ended.
 func gone(err error) bool { return status.Code(err) == codes.NotFound }
 
 // Forget implements pods.Executor: the pod is gone for good, and its logs go too (L3.156).
@@ -265,7 +267,7 @@ func (e *Executor) removeVolumes(ctx context.Context, pod *corev1.Pod) *podlife.
 	return nil
 }
 
-// sandboxConfig describes the sandbox of the pod as it was or will be made.
+// sandboxConfig describes the pod's sandbox, existing or new.
 func (e *Executor) sandboxConfig(pod *corev1.Pod, attempt uint32) (*cri.PodSandboxConfig, []spec.Warning, error) {
 	ids, err := e.cfg.UserNS.Of(pod)
 	if err != nil {

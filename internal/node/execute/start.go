@@ -82,7 +82,7 @@ func said(err error) error { return errors.New(status.Convert(err).Message()) }
 func (e *Executor) undo(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	// What is left when this fails too is seen and removed like any dead container.
+	// If this fails too, the container is observed and removed like any dead container.
 	_, _ = e.cfg.Runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: id})
 }
 

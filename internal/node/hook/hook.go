@@ -63,7 +63,7 @@ func Run(ctx context.Context, t Target, h *corev1.LifecycleHandler) error {
 	return nil
 }
 
-// execCommand runs without a time limit of its own and answers stdout and stderr.
+// execCommand runs without its own time limit and returns stdout and stderr.
 func execCommand(ctx context.Context, t Target, command []string) (string, error) {
 	res, err := t.Runtime.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: t.ContainerID, Cmd: command})
 	if err != nil {
@@ -76,7 +76,7 @@ func execCommand(ctx context.Context, t Target, command []string) (string, error
 	return out, nil
 }
 
-// httpGet takes any answer for success, whatever its code.
+// httpGet counts any response as success, whatever its code.
 func httpGet(ctx context.Context, t Target, action *corev1.HTTPGetAction) error {
 	if action.Host == "" && t.PodIP == "" {
 		return errors.New("failed to find networking container: the pod has no IP")

@@ -51,8 +51,7 @@ type Config struct {
 	Limit *rate.Limiter
 	// Event records an event about the whole pod; must not block.
 	Event func(pod *corev1.Pod, eventType, reason, message string)
-	// Records is the directory of what was pulled with credentials; empty: that is
-	// forgotten with the process.
+	// Pulled is called after each successful pull; nil: not called.
 	Records string
 	// Pulled is told after each pull that brought an image; nil: nobody cares.
 	Pulled func()
@@ -75,7 +74,7 @@ type access struct {
 	name, id string
 }
 
-// allowedMax bounds what is remembered of past answers; they can be had again.
+// allowedMax limits the cache of past answers; they can be computed again.
 const allowedMax = 4096
 
 // New returns a Manager without pulls.
@@ -102,8 +101,8 @@ func (e *InvalidNameError) Error() string {
 
 func (e *InvalidNameError) Unwrap() error { return e.Err }
 
-// Normalize completes a name as it is written in a spec: registry, path and the
-// tag "latest" when it has neither tag nor digest.
+// Normalize completes a name from a spec: registry, path, and the tag "latest" if it has neither
+// tag nor digest.
 func Normalize(name string) (string, error) {
 	ref, err := reference.ParseNormalizedNamed(name)
 	if err != nil {
@@ -112,9 +111,9 @@ func Normalize(name string) (string, error) {
 	return reference.TagNameOnly(ref).String(), nil
 }
 
-// State says whether the image is on this machine and the pod may use it. One that
-// others had to show credentials for counts as absent until the pod's own have
-// pulled it, too (L3.114).
+// State reports whether the image is present and the pod may use it. An image for which other
+// pods needed credentials counts as absent until the pod has pulled it with its own, too
+// (L3.114).
 func (m *Manager) State(ctx context.Context, pod *corev1.Pod, image string) podlife.ImageState {
 	st := podlife.ImageState{Image: image}
 	found, err := m.lookup(ctx, image)
@@ -132,7 +131,7 @@ func (m *Manager) State(ctx context.Context, pod *corev1.Pod, image string) podl
 
 func (m *Manager) mayUse(ctx context.Context, pod *corev1.Pod, image, id string) bool {
 	name, err := Normalize(image)
-	if err != nil || !m.records.restricted(name, id) { // an image by its id has no name
+	if err != nil || !m.records.restricted(name, id) { // an image by its ID has no name
 		return true
 	}
 	who := access{pod.UID, name, id}
@@ -159,17 +158,17 @@ func (m *Manager) mayUse(ctx context.Context, pod *corev1.Pod, image, id string)
 	return true
 }
 
-// Listed tells which images there are: what is recorded of others is dropped.
+// Listed passes the list of existing images: records of others are removed.
 func (m *Manager) Listed(images []*cri.Image) error { return m.records.prune(images) }
 
-// Image is what the runtime knows of an image by any of its names; nil when it has none.
+// Image returns the runtime's image with this name; nil if it has none.
 func (m *Manager) Image(ctx context.Context, image string) (*cri.Image, error) {
 	return m.lookup(ctx, image)
 }
 
 func (m *Manager) lookup(ctx context.Context, image string) (*cri.Image, error) {
 	name := image
-	// An image id stands for itself: as a name it would be a tag of an image called sha256.
+	// An image ID is used as it is: as a name it would be a tag of an image called sha256.
 	if !strings.HasPrefix(image, "sha256:") {
 		var err error
 		if name, err = Normalize(image); err != nil {
@@ -195,8 +194,8 @@ type pull struct {
 	err     error
 }
 
-// Pull fetches an image with the pull secrets of the pod. Pods that want the same
-// at the same time share one pull; it goes on until the last of them gives up.
+// Pull pulls an image with the pull secrets of the pod. Pods that need the same at the same time
+// share one pull; it continues until the last of them gives up.
 func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string,
 	sandbox *cri.PodSandboxConfig) (*podlife.Pulled, *podlife.Failure) {
 	asked := time.Now()
@@ -209,7 +208,7 @@ func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string,
 	var ref string
 	var took time.Duration
 	var opened *key
-	// An image that somebody opens with a credential of a pod is not for all pods.
+	// An image that needs a pod's credential is not for all pods.
 	guarded := slices.ContainsFunc(keys, func(k *key) bool { return !k.everybody })
 	if guarded {
 		if err := m.records.begin(name); err != nil {

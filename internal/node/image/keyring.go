@@ -23,7 +23,7 @@ type key struct {
 	host, path string // host may hold * in each of its labels
 	auth       *cri.AuthConfig
 	from       credential
-	everybody  bool // it is the node's: all pods may use what it opens
+	everybody  bool // the node's credential: all pods may use the images it gives access to
 }
 
 // dockerAuth is one entry of a docker configuration file.

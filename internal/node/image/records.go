@@ -41,7 +41,7 @@ type record struct {
 	Names map[string]granted `json:"names"` // by repository
 }
 
-// granted is who may use an image under a name.
+// granted lists who may use an image under a name.
 type granted struct {
 	Everybody bool         `json:"everybody,omitempty"` // a pull without credentials worked, too
 	By        []credential `json:"by,omitempty"`
@@ -55,7 +55,7 @@ type credential struct {
 	Hash      string    `json:"hash"` // of the credential itself
 }
 
-// same tells a credential that is the same secret, or says the same.
+// same reports whether two credentials are the same secret or have the same content.
 func (c credential) same(o credential) bool {
 	return c.Hash == o.Hash || c.UID == o.UID && c.Namespace == o.Namespace && c.Name == o.Name
 }
@@ -105,7 +105,7 @@ func repository(name string) string {
 	return reference.TrimNamed(ref).String()
 }
 
-// restricted says whether using the image takes a credential, or nobody knows.
+// restricted reports whether the image needs a credential, or whether that is unknown.
 func (r *records) restricted(name, id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,7 +116,7 @@ func (r *records) restricted(name, id string) bool {
 	return !rec.Names[repository(name)].Everybody
 }
 
-// allows says whether one of the credentials opens an image that is restricted.
+// allows reports whether one of the credentials gives access to a restricted image.
 func (r *records) allows(name, id string, with []credential) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,8 +128,8 @@ func (r *records) allows(name, id string, with []credential) bool {
 		func(c credential) bool { return slices.ContainsFunc(with, c.same) })
 }
 
-// begin notes that a pull with credentials begins: should the agent end before its
-// end is recorded, nobody takes the image for one that is free.
+// begin records the start of a pull with credentials: if the agent ends before it records the
+// end, the image must not count as unrestricted.
 func (r *records) begin(name string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -166,7 +166,7 @@ func (r *records) end(name, id string, with credential) error {
 	return r.forget(name)
 }
 
-// forget drops what is known of pulls under way, with r.mu held.
+// forget removes what is known of pulls in progress; r.mu is held.
 func (r *records) forget(name string) error {
 	if _, ok := r.pulling[name]; !ok {
 		return nil

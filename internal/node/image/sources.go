@@ -17,8 +17,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// keys are the credentials for a normalized image name in the order in which they are tried: those of the pod's
-// secrets, of the node's configuration file, of the plugins (S13.8). Secrets that are missing are named.
+// keys are the credentials for a normalized image name in the order in which they are tried: of
+// the pod's secrets, of the node's configuration file, of the plugins (S13.8). It also returns
+// the names of missing secrets.
 func (m *Manager) keys(ctx context.Context, pod *corev1.Pod, name string) (keys []*key, missing []string) {
 	ring, missing := m.keyring(ctx, pod)
 	keys = ring.lookup(name)

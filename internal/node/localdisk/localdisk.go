@@ -168,7 +168,7 @@ func empty(dir int) bool {
 	return len(names) == 0
 }
 
-// makeFile makes a file without blocks; one that is there keeps what is in it.
+// makeFile creates a sparse file; an existing one keeps its content.
 func makeFile(base int, p volume.LocalPlace) error {
 	fd, err := openFile(base, p.Name, unix.O_CREAT)
 	if err != nil {
@@ -291,8 +291,9 @@ func (d *Disk) Remove(ctx context.Context, p volume.LocalPlace) error {
 	return ctx.Err()
 }
 
-// Sweep deletes empty places of volumes that are not known: a volume is made after its place, so one that was
-// never made has no data, and one with data that an administrator kept is left alone.
+// Sweep deletes empty directories of unknown volumes: the directory is created before the
+// volume, so if the volume was never created, there is no data, and data that an administrator
+// kept stays.
 func (d *Disk) Sweep(ctx context.Context, known func(volume string) bool) error {
 	var errs []error
 	for _, b := range d.bases {

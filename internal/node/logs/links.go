@@ -84,7 +84,7 @@ func (l *Links) Make(pod *corev1.Pod, container, id, log string) error {
 	return nil
 }
 
-// Remove takes the link of a container away. log is where it leads to; empty: not known.
+// Remove removes the link of a container. log is its target; empty: unknown.
 func (l *Links) Remove(pod *corev1.Pod, container, id, log string) error {
 	if l.Dir == "" {
 		return nil
@@ -139,7 +139,7 @@ func (l *Links) sweep(prefix string) {
 		path := filepath.Join(l.Dir, name)
 		to, err := os.Readlink(path)
 		if err != nil || !l.ours(to) {
-			continue // somebody took it
+			continue // another agent took it
 		}
 		if logLeft(to) {
 			keep = append(keep, name)
@@ -152,7 +152,7 @@ func (l *Links) sweep(prefix string) {
 	}
 }
 
-// logLeft says whether a log is there, or what rotation moved away from it.
+// logLeft reports whether a log or one of its rotated files exists.
 func logLeft(log string) bool {
 	if _, err := os.Lstat(log); !errors.Is(err, fs.ErrNotExist) {
 		return true
@@ -161,7 +161,7 @@ func logLeft(log string) bool {
 	return len(old) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
-// ours says whether a link leads to a log of this agent.
+// ours reports whether a link leads to a log of this agent.
 func (l *Links) ours(to string) bool {
 	return filepath.Clean(to) == to && strings.HasPrefix(to, l.Logs+"/")
 }

@@ -14,7 +14,7 @@ type Mark struct {
 	offset int64
 }
 
-// ErrRotated says that the file of a mark is not the current one any more.
+// ErrRotated means that the file of a mark is no longer the current one.
 var ErrRotated = errors.New("the log was rotated")
 
 // End is where the log at path ends now.
@@ -34,8 +34,8 @@ func End(path string) (Mark, error) {
 // Same reports whether two marks are one place.
 func (m Mark) Same(o Mark) bool { return sameFile(m.file, o.file) && m.offset == o.offset }
 
-// ReadFrom writes what the log at path has after the mark to stdout and stderr; nil
-// discards one, and says up to where it has read. It answers ErrRotated when the rest is in
+// ReadFrom writes the content of the log at path after the mark to stdout and stderr; nil
+// discards one. It returns the mark up to which it has read, or ErrRotated if the rest is in
 // more than one file.
 func ReadFrom(ctx context.Context, path string, from Mark, stdout, stderr io.Writer) (Mark, error) {
 	f, err := openFile(path)

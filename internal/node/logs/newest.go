@@ -13,8 +13,8 @@ import (
 	"carob/internal/node/spec"
 )
 
-// Newest is the highest restart count among the log files of a container, N.log and
-// what rotation made of them (L3.88); ok is false when there are none.
+// Newest is the highest restart count among the log files of a container, N.log and its rotated
+// files (L3.88); ok is false if there are none.
 func Newest(root string, pod *corev1.Pod, container string) (attempt int, ok bool, err error) {
 	entries, err := os.ReadDir(filepath.Join(spec.PodLogDir(root, pod), container))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -25,7 +25,7 @@ const (
 type entry struct {
 	time    []byte // RFC 3339, as written
 	stream  Stream
-	partial bool   // the next entry of the stream goes on with the same line
+	partial bool   // the next entry of the stream continues the same line
 	text    []byte // without the end of line
 }
 

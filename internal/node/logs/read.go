@@ -22,7 +22,7 @@ const timeOut = "2006-01-02T15:04:05.000000000Z07:00"
 // pollPeriod is used only when the kernel has no inotify instance left for us.
 const pollPeriod = 500 * time.Millisecond
 
-// Options say what part of a log is wanted; the zero value is all of it.
+// Options select a part of a log; the zero value selects all of it.
 type Options struct {
 	Follow     bool
 	Tail       *int64 // last lines; nil: all
@@ -32,10 +32,9 @@ type Options struct {
 	Until      *Mark  // where to end; nil, or with Follow or Tail: at the end of the log
 }
 
-// Read writes the log at path, with what rotation moved away from it, to stdout
-// and stderr; nil discards one. With Follow it goes on, through rotations, until
-// ended is closed and everything is read, or ctx ends. Writers that have a Flush
-// method are flushed whenever nothing is left to read.
+// Read writes the log at path, with its rotated files, to stdout and stderr; nil discards one.
+// With Follow it continues, across rotations, until ended is closed and everything is read, or
+// ctx ends. Writers that have a Flush method are flushed whenever nothing is left to read.
 func Read(ctx context.Context, path string, o Options, ended <-chan struct{}, stdout, stderr io.Writer) error {
 	_, err := ReadTo(ctx, path, o, ended, stdout, stderr)
 	return err
@@ -74,7 +73,7 @@ func ReadTo(ctx context.Context, path string, o Options, ended <-chan struct{}, 
 	return r.mark(), errors.Join(err, r.out.flush())
 }
 
-// errFull says that Limit is reached.
+// errFull means that Limit is reached.
 var errFull = errors.New("limit reached")
 
 type reader struct {
@@ -179,9 +178,9 @@ func (r *reader) whole(ctx context.Context, path string, skip int64) error {
 	}
 }
 
-// current reads what is left of the log at path, and follows it.
+// current reads the rest of the log at path, and follows it.
 func (r *reader) current(ctx context.Context, path string, follow bool, wake, ended <-chan struct{}) error {
-	var rest []byte // an unfinished line
+	var rest []byte // an incomplete line
 	for {
 		over := !follow || isClosed(ended) // asked before reading, so that nothing written before is missed
 		var next *os.File
@@ -195,7 +194,7 @@ func (r *reader) current(ctx context.Context, path string, follow bool, wake, en
 		if rest, err = r.drain(ctx, rest); err != nil {
 			return err
 		}
-		if next != nil { // rotated; nothing comes to the old file any more
+		if next != nil { // rotated; nothing is written to the old file any more
 			r.close()
 			r.file = next
 			continue
@@ -254,7 +253,7 @@ func (r *reader) next(path string) (*os.File, error) {
 	return f, ignoreAbsent(err)
 }
 
-// drain reads what is there. It returns what stands after the last end of line.
+// drain reads the available content. It returns what follows the last end of line.
 func (r *reader) drain(ctx context.Context, rest []byte) ([]byte, error) {
 	if r.file == nil {
 		return rest, nil

@@ -197,8 +197,8 @@ func (r *Rotator) maxFiles() int {
 	return defaultMaxFiles
 }
 
-// rotate moves the log away and has the runtime begin a new one. Older ones are
-// compressed; the newest stays plain, because somebody may still write or follow it.
+// rotate moves the log away and has the runtime begin a new one. Older files are compressed; the
+// newest stays uncompressed, because it may still be written or followed.
 func (r *Rotator) rotate(ctx context.Context, id, path string, now time.Time) error {
 	root, name := place(path)
 	dir, err := securepath.OpenDir(root, filepath.Dir(name))

@@ -22,8 +22,8 @@ const (
 	unfinished  = ".tmp"
 )
 
-// rotated lists what rotation moved away from path, oldest first (L3.155). A file
-// that is there both plain and compressed, because a crash came between, counts once.
+// rotated lists the rotated files of path, oldest first (L3.155). A file that exists both plain
+// and compressed, after a crash in between, counts once.
 func rotated(path string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {

@@ -20,7 +20,7 @@ type Facts struct {
 	Mirrors  func() int         // mirror pods in the API
 	Listed   func() time.Time   // when the runtime was last listed; zero: never
 	Mounted  func(*corev1.Pod) bool
-	Volumes  func() []csi.Stats                        // of claims; nil: nobody knows
+	Volumes  func() []csi.Stats                        // of claims; nil: unknown
 	Claims   func() (byDriver map[string]int, all int) // of devices, in use; nil: the node has no drivers
 	// Credentials is the hash of the configuration of credential providers; empty: there is none.
 	Credentials string
@@ -120,7 +120,7 @@ func (c collector) count() tally {
 	return t
 }
 
-// sandbox says whether the pod has one that is ready.
+// sandbox reports whether the pod has a ready sandbox.
 func sandbox(s *corev1.PodStatus) bool {
 	for i := range s.Conditions {
 		if s.Conditions[i].Type == corev1.PodReadyToStartContainers {

@@ -139,7 +139,7 @@ func New() *Meter {
 // called once.
 func (m *Meter) Show(facts Facts) { m.kubelet.MustRegister(collector{facts}) }
 
-// Handler serves the families of the agent beside those of the process.
+// Handler serves the metrics of the agent and those of the process.
 func (m *Meter) Handler(process prometheus.Gatherer) http.Handler {
 	return promhttp.HandlerFor(prometheus.Gatherers{process, m.kubelet},
 		promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})

@@ -14,7 +14,7 @@ import (
 	"carob/internal/node/pods"
 )
 
-// Executor returns the executor with what it starts and probes counted.
+// Executor returns an executor that also counts starts and probes.
 func (m *Meter) Executor(inner pods.Executor) pods.Executor { return &executor{inner, m} }
 
 type executor struct {
@@ -114,7 +114,7 @@ func (m *Meter) counts(pod *corev1.Pod, now time.Time) *podCounts {
 	return p
 }
 
-// published counts what a status tells that no earlier one did.
+// published counts what a status reports for the first time.
 func (m *Meter) published(pod *corev1.Pod, status *corev1.PodStatus, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

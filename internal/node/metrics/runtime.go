@@ -41,7 +41,7 @@ func (r *metered) LogShown(ctx context.Context, containerID string) error {
 	return errors.ErrUnsupported
 }
 
-// RunPodSandbox is also a family of its own.
+// RunPodSandbox also has its own metric.
 func (r *metered) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse,
 	error) {
 	began := time.Now()

@@ -11,7 +11,7 @@ import (
 // namesReported bounds the names of one image.
 const namesReported = 5
 
-// ImageList turns the runtime's images into those of a node status, largest first.
+// ImageList converts the runtime's images to those of a node status, largest first.
 func ImageList(images []*cri.Image) []corev1.ContainerImage {
 	list := make([]corev1.ContainerImage, 0, len(images))
 	for _, im := range images {

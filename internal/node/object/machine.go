@@ -30,8 +30,8 @@ type Machine struct {
 	Reserved, Threshold corev1.ResourceList
 }
 
-// ReadMachine reads the facts of this host; dataDir says which file system counts
-// as ephemeral storage.
+// ReadMachine reads the facts of this host; the file system of dataDir counts as ephemeral
+// storage.
 func ReadMachine(dataDir string) (Machine, error) {
 	m := Machine{Capacity: corev1.ResourceList{}}
 	var err error
@@ -116,7 +116,7 @@ func (m *Machine) Allocatable() corev1.ResourceList {
 	return a
 }
 
-// take subtracts amounts from those that are there; none becomes negative.
+// take subtracts amounts from the available ones; none becomes negative.
 func take(from, amounts corev1.ResourceList) {
 	for name, q := range amounts {
 		have, ok := from[name]

@@ -33,11 +33,11 @@ import (
 	"carob/internal/core/resources"
 )
 
-// Config says what the node is.
+// Config describes the node.
 type Config struct {
 	Client  kubernetes.Interface
 	Name    string
-	Labels  map[string]string   // beside the node's own
+	Labels  map[string]string   // in addition to the node's own
 	HostIPs func() []netip.Addr // the machine's, as they are now
 	Machine Machine
 	Version string // of the node agent, as Kubernetes versions look
@@ -69,15 +69,15 @@ type Config struct {
 
 // Sources are what a Reporter asks how the node is. Only Run asks them.
 type Sources struct {
-	// Pressures looks how much is left of memory, disk and processes, and says what
-	// is short. It is called for every look at the node.
+	// Pressures measures memory, disk and processes, and returns which are short. It is called
+	// for every status.
 	Pressures func(ctx context.Context, now time.Time) []eviction.Pressure
-	// Problems says why the node is not ready; none: it is. Cheap.
+	// Problems returns why the node is not ready; empty: it is ready. It is cheap.
 	Problems func(ctx context.Context) []string
 	Images   func(ctx context.Context) []corev1.ContainerImage
 }
 
-// Known is the Node object as it was last seen. The zero value knows of none.
+// Known is the Node object as it was last read. The zero value has none.
 type Known struct{ node atomic.Pointer[corev1.Node] }
 
 // Node is the object as last seen; nil before it is registered.
@@ -193,7 +193,7 @@ func (r *Reporter) Run(ctx context.Context, sources Sources) {
 	}
 }
 
-// report writes the object when it must be; it tells whether the node is ready.
+// report writes the object if necessary; it reports whether the node is ready.
 func (r *Reporter) report(ctx context.Context) (bool, error) {
 	now := time.Now()
 	old := r.cfg.Known.node.Load()
@@ -237,7 +237,7 @@ func (r *Reporter) report(ctx context.Context) (bool, error) {
 	return false, fmt.Errorf("write the status of node %s: others keep changing the object", r.cfg.Name)
 }
 
-// register creates the object, or takes the one that is there.
+// register creates the object, or adopts the existing one.
 func (r *Reporter) register(ctx context.Context, now time.Time) (*corev1.Node, error) {
 	nodes := r.cfg.Client.CoreV1().Nodes()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.cfg.Name, Labels: r.labels()}}
@@ -302,7 +302,7 @@ func (r *Reporter) conditions(ctx context.Context, problems []string, now time.T
 	return append(pressureConditions(r.sources.Pressures(ctx, now)), readyCondition(problems))
 }
 
-// due says whether the status must be written now.
+// due reports whether the status must be written now.
 func (r *Reporter) due(node *corev1.Node, conditions []corev1.NodeCondition, now time.Time) bool {
 	if now.Sub(r.reported) >= r.cfg.ReportPeriod || r.images.Load() ||
 		!slices.Equal(node.Status.Addresses, r.addresses()) {
@@ -392,7 +392,7 @@ func (r *Reporter) inUse(node *corev1.Node) []corev1.UniqueVolumeName {
 	return r.cfg.InUse(node.Status.VolumesInUse)
 }
 
-// addresses are those of the machine and its name.
+// addresses are the machine's addresses and its name.
 func (r *Reporter) addresses() []corev1.NodeAddress {
 	var list []corev1.NodeAddress
 	for _, ip := range r.cfg.HostIPs() {

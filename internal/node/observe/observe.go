@@ -43,7 +43,7 @@ type Runtime interface {
 	ContainerEvents(ctx context.Context, emit func(*cri.ContainerEventResponse)) error
 }
 
-// Config is what an Observer asks besides the runtime.
+// Config is what an Observer uses in addition to the runtime.
 type Config struct {
 	Runtime Runtime
 	Image   func(ctx context.Context, pod *corev1.Pod, image string) podlife.ImageState
@@ -57,13 +57,13 @@ type Config struct {
 	// LogTail reads the end of a container log (L3.151).
 	LogTail func(path string, lines int, bytes int64) (string, error)
 	// NewestLog is the restart count in the name of the newest log file of a container
-	// (L3.88); ok is false when it left none. Nil: nobody looks.
+	// (L3.88); ok is false when it left none. Nil: not read.
 	NewestLog func(pod *corev1.Pod, container string) (attempt int, ok bool, err error)
-	// LogPath is told where a container that runs writes its log; nil: nobody cares.
+	// LogPath is called with the log path of a running container; nil: not called.
 	LogPath func(containerID, path string, running bool)
 }
 
-// Observer takes pictures. It is safe for concurrent use.
+// Observer takes snapshots. It is safe for concurrent use.
 type Observer struct {
 	cfg Config
 
@@ -91,7 +91,7 @@ type known struct {
 // states is the outline of a pod in the runtime: the state of each id.
 type states map[string]int32
 
-// The states of sandboxes are kept apart from those of containers.
+// The states of sandboxes are stored separately from those of containers.
 const sandboxStates = 100
 
 // New returns an Observer that has seen nothing.
@@ -115,7 +115,7 @@ func (o *Observer) Forget(uid types.UID) {
 	}
 }
 
-// logEnds says that nothing more is written to the log of a container that ran.
+// logEnds announces that the log of a container that ran is complete.
 func (o *Observer) logEnds(id string, k known) {
 	if o.cfg.LogPath != nil && k.logPath != "" && k.state == cri.ContainerState_CONTAINER_RUNNING {
 		o.cfg.LogPath(id, k.logPath, false)
@@ -133,7 +133,8 @@ func (o *Observer) Refresh(uid types.UID, containerID string) {
 	}
 }
 
-// Made says that the runtime made a container in a sandbox: a list without it has a gap.
+// Made records that the runtime created a container in a sandbox: a list without it is
+// incomplete.
 func (o *Observer) Made(uid types.UID, sandboxID, containerID string) {
 	m := o.cache(uid)
 	m.mu.Lock()
@@ -160,7 +161,7 @@ func (m *podCache) expectPublished(st *corev1.PodStatus) {
 	}
 }
 
-// LogPath is where the container writes its log, as far as it was ever looked at.
+// LogPath is where the container writes its log, if it was ever observed.
 func (o *Observer) LogPath(uid types.UID, containerID string) string {
 	m := o.cache(uid)
 	m.mu.Lock()
@@ -206,7 +207,7 @@ func (o *Observer) cache(uid types.UID) *podCache {
 	return m
 }
 
-// Look takes a picture of the pod that is not older than the call.
+// Look returns a snapshot of the pod that is not older than the call.
 func (o *Observer) Look(ctx context.Context, pod *corev1.Pod) (podlife.Observed, error) {
 	m := o.cache(pod.UID)
 	m.mu.Lock()
@@ -298,7 +299,7 @@ func outline(sandboxes []*cri.PodSandbox, containers []*cri.Container) states {
 	return s
 }
 
-// sameOutline says whether the last look at the pod saw just this.
+// sameOutline reports whether the last look at the pod saw exactly this.
 func (o *Observer) sameOutline(uid types.UID, s states) bool {
 	m := o.cache(uid)
 	m.mu.Lock()
@@ -322,7 +323,7 @@ func (o *Observer) populated() []types.UID {
 	return uids
 }
 
-// unlistedSandboxes adds the sandboxes that the list misses and that are there nevertheless.
+// unlistedSandboxes adds the sandboxes that exist although the list misses them.
 func (o *Observer) unlistedSandboxes(ctx context.Context, m *podCache, items []*cri.PodSandbox) ([]*cri.PodSandbox,
 	error) {
 	for id, sb := range m.sandboxes {
@@ -342,7 +343,7 @@ func (o *Observer) unlistedSandboxes(ctx context.Context, m *podCache, items []*
 	return items, nil
 }
 
-// unlistedContainers adds the containers that the list misses and that are there nevertheless.
+// unlistedContainers adds the containers that exist although the list misses them.
 func (o *Observer) unlistedContainers(ctx context.Context, m *podCache, items []*cri.Container) ([]*cri.Container,
 	error) {
 	for id, k := range m.containers {

@@ -41,9 +41,9 @@ type Watcher struct {
 	Changed              func(uid types.UID)  // the pod is worth a look
 	Known                func(types.UID) bool // the agent has the pod
 	Orphan               func(pod *corev1.Pod)
-	Relisted             func(began time.Time, took time.Duration) // nil: nobody counts
+	Relisted             func(began time.Time, took time.Duration) // nil: not counted
 
-	listed atomic.Int64 // time of the last list that worked, in ns
+	listed atomic.Int64 // time of the last successful list, in ns
 }
 
 // Run watches until ctx ends. It must begin after the agent knows all pods of its
@@ -60,7 +60,7 @@ func (w *Watcher) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	period := relistWithoutEvents
-	settle := false // the stream opened a moment ago: what it may have missed is listed once more
+	settle := false // the stream was opened a moment ago: what it may have missed is listed once more
 	for {
 		select {
 		case <-ctx.Done():
@@ -181,7 +181,7 @@ func (w *Watcher) ListedAt() time.Time {
 	return time.Time{}
 }
 
-// Err says why the runtime can't be watched (L8.5); nil when it can.
+// Err returns why the runtime can't be watched (L8.5); nil if it can.
 func (w *Watcher) Err(now time.Time) error {
 	last := w.listed.Load()
 	if last == 0 {
@@ -211,7 +211,7 @@ func group(sandboxes []*cri.PodSandbox, containers []*cri.Container) map[types.U
 	of := func(labels map[string]string) *inRuntime {
 		uid := types.UID(labels[uidLabel])
 		if uid == "" {
-			return &inRuntime{} // made by somebody else, by hand with crictl for instance
+			return &inRuntime{} // not created by the agent, for example with crictl
 		}
 		if pods[uid] == nil {
 			pods[uid] = &inRuntime{}

@@ -167,7 +167,7 @@ func (w *Watcher) found(ctx context.Context, path string) {
 	})
 }
 
-// serve registers a plugin, again and again until that works, and unregisters it when ctx ends.
+// serve registers a plugin, repeatedly until that succeeds, and unregisters it when ctx ends.
 func (w *Watcher) serve(ctx context.Context, path string) {
 	delays := backoff.Exponential{Initial: firstRetry, Max: maxRetry}
 	for n := 1; ; n++ {
@@ -219,7 +219,8 @@ func (w *Watcher) register(ctx context.Context, path string) (unregister func(),
 	return unregister, err
 }
 
-// Dial returns a connection to the socket of a plugin, which is made when it is used. The path is taken as it is.
+// Dial returns a connection to the socket of a plugin, which is established when it is used. The
+// path is used unchanged.
 func Dial(path string, more ...grpc.DialOption) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///plugin", append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),

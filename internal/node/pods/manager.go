@@ -48,7 +48,7 @@ type entry struct {
 	published *published
 	gone      bool // left its source
 	rejected  *podlife.Rejection
-	victims   []types.UID   // pods that end to make room for it, because they were told to
+	victims   []types.UID   // pods that were told to end to make room for it
 	hold      *podlife.Hold // it waits for room; nil: it has its place
 	turn      int64         // the order in which pods came to wait
 	owner     *owner        // nil while at rest
@@ -123,8 +123,8 @@ func (m *Manager) Sync(source string, all []*corev1.Pod) {
 	}
 }
 
-// Remove says that the pod left its source: force deleted, or deleted after the
-// agent itself asked for it.
+// Remove announces that the pod left its source: force deleted, or deleted after the agent
+// requested it.
 func (m *Manager) Remove(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -144,7 +144,7 @@ func (m *Manager) Orphan(pod *corev1.Pod) {
 	m.startOwner(e)
 }
 
-// Changed says that the runtime or the disk holds something new about the pod.
+// Changed announces that the runtime or the disk has something new about the pod.
 func (m *Manager) Changed(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -153,7 +153,7 @@ func (m *Manager) Changed(uid types.UID) {
 	}
 }
 
-// Released says that the data plane opens no new connections to the pod any more.
+// Released announces that the data plane opens no new connections to the pod any more.
 func (m *Manager) Released(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -162,7 +162,7 @@ func (m *Manager) Released(uid types.UID) {
 	}
 }
 
-// NodeChanged says that the facts of the machine changed.
+// NodeChanged announces a change of the facts about the machine.
 func (m *Manager) NodeChanged() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -173,8 +173,8 @@ func (m *Manager) NodeChanged() {
 	}
 }
 
-// ImagesChanged says that images came to the machine or left it: pods that wait for
-// one look again.
+// ImagesChanged announces that images were added or removed: pods that wait for one check again
+// at once.
 func (m *Manager) ImagesChanged() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -188,7 +188,7 @@ func (m *Manager) ImagesChanged() {
 // ErrUnknown is answered about pods that are not here.
 var ErrUnknown = errors.New("pod is not known on this node")
 
-// Stop asks for the end of a pod that nobody deleted (L7.150, L7.156, L3.40).
+// Stop requests the end of a pod that nobody deleted (L7.150, L7.156, L3.40).
 func (m *Manager) Stop(uid types.UID, stop podlife.Stop) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -213,7 +213,7 @@ func (m *Manager) Next(uid types.UID) <-chan struct{} {
 	return closed
 }
 
-// Known tells whether the manager has the pod, in whatever state.
+// Known reports whether the manager has the pod, in whatever state.
 func (m *Manager) Known(uid types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -289,7 +289,7 @@ func (m *Manager) update(source string, pod *corev1.Pod) {
 			m.release(e)
 			m.makeRoom() // what waits behind it may have its place
 		}
-	case deleting: // a pod at rest that somebody deletes must be deleted to the end (L7.42)
+	case deleting: // a pod at rest that is deleted must be removed completely (L7.42)
 		m.startOwner(e)
 	}
 }
@@ -308,7 +308,7 @@ func (m *Manager) remove(uid types.UID) {
 		}
 		return
 	}
-	m.startOwner(e) // at rest: its containers, logs and directories are left to remove
+	m.startOwner(e) // at rest: its containers, logs and directories are still to be removed
 }
 
 // admit asks the node about a pod that has no place yet, with m.mu held, and gives it
@@ -338,14 +338,14 @@ func (m *Manager) admit(e *entry) {
 	e.owner.post(func(b *mailbox) { b.hold, b.rejected = hold, rejected })
 }
 
-// release lets go of a pod that need not wait any more, for it ends.
+// release removes the hold of a pod that need not wait any more, because it ends.
 func (m *Manager) release(e *entry) {
 	e.hold, e.victims = nil, nil
 	e.owner.post(func(b *mailbox) { b.hold = nil })
 }
 
-// place finds room for a pod: what it has to wait for, or why it is refused; neither
-// when it has its place.
+// place reserves resources for a pod: it returns what the pod has to wait for, or why it is
+// refused; neither if the pod has its resources.
 func (m *Manager) place(e *entry) (*podlife.Hold, *podlife.Rejection) {
 	staying, leaving := m.holders(e)
 	if waits := among(staying, e.victims); len(waits) > 0 {
@@ -434,8 +434,8 @@ func (m *Manager) holders(of *entry) (staying, leaving []*corev1.Pod) {
 	return staying, leaving
 }
 
-// holds tells whether the pod takes room on the node. What waits for others to end
-// does already: nobody else may take its place.
+// holds reports whether the pod holds resources of the node. A pod that waits for others to end
+// does already: no other pod may take them.
 func (e *entry) holds() bool {
 	return e.rejected == nil && e.owner != nil && !terminal(e.view().Status.Phase)
 }
@@ -479,7 +479,7 @@ func (m *Manager) ended(o *owner) {
 	}
 }
 
-// rest takes the owner of a pod out of its entry; true: the pod is forgotten.
+// rest removes the owner of a pod from its entry; it returns true if the pod is forgotten.
 func (m *Manager) rest(o *owner) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -499,7 +499,7 @@ func (m *Manager) rest(o *owner) bool {
 	return false
 }
 
-// needsAdmission says whether admission concerns the pod (L3.10).
+// needsAdmission reports whether admission applies to the pod (L3.10).
 func needsAdmission(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && !terminal(pod.Status.Phase)
 }

@@ -40,7 +40,7 @@ type owner struct {
 	resizes   bool        // a resize is being brought in force
 	observed  podlife.Observed
 	stale     bool
-	look      time.Time // when the picture has become too old; zero: never
+	look      time.Time // when the snapshot becomes too old; zero: never
 	probes    []podlife.ProbeResult
 	done      []podlife.Outcome
 	flights   map[podlife.Key]context.CancelFunc // actions begun and not ended
@@ -58,7 +58,7 @@ type mailbox struct {
 	wake chan struct{} // capacity 1: the box holds something
 
 	waits time.Time // since when something is in the box; zero: nothing is
-	works time.Time // since when the owner is at what it took out; zero: it sleeps
+	works time.Time // since when the owner works on its mail; zero: it sleeps
 
 	pod      *corev1.Pod
 	gone     bool
@@ -75,11 +75,11 @@ type mailbox struct {
 
 // nodeRoom is what an owner asks the manager about the resources of the node, which all pods share.
 type nodeRoom interface {
-	// admitResize says whether the pod may have the resources that its spec wants.
+	// admitResize decides whether the pod may have the resources that its spec requests.
 	admitResize(pod *corev1.Pod) Result
 	// timesFreed counts how often room was made on the node.
 	timesFreed() int64
-	// freed says that the pod made room.
+	// freed announces that the pod freed resources.
 	freed()
 }
 
@@ -106,7 +106,7 @@ func (o *owner) post(change func(*mailbox)) {
 	}
 }
 
-// imagesChanged tells an owner that waits for an image that there may be others now.
+// imagesChanged wakes an owner that waits for an image.
 func (o *owner) imagesChanged() {
 	o.box.mu.Lock()
 	o.box.images = true
@@ -131,7 +131,7 @@ func (o *owner) collect() {
 		o.stale, b.stale = true, false
 	}
 	if o.stale {
-		b.images = false // what comes from here on may be missing in the picture
+		b.images = false // the snapshot may miss what arrives from here on
 	}
 	o.probes = append(o.probes, b.probes...)
 	o.done = append(o.done, b.done...)
@@ -185,7 +185,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// ready brings the picture of the runtime up to date; false: it can't be had now.
+// ready updates the snapshot of the runtime; false: the runtime does not answer now.
 func (o *owner) ready(ctx context.Context) bool {
 	if !o.stale {
 		return true
@@ -237,8 +237,9 @@ func (r *lookRetry) failed(now time.Time) {
 // step decides and acts; it returns when to decide again.
 func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 	if !o.started {
-		// The node admitted the pod as it was when its owner was made. If it was resized before the first look at the
-		// runtime, that is to be asked for (L3.120).
+		// The node admitted the pod as it was when its owner was created. If it was resized
+		// before the first snapshot of the runtime, the resize still has to be admitted
+		// (L3.120).
 		admitted := *o.runs
 		admitted.Status = o.pod.Status
 		o.state, o.started = o.cfg.Machine.Recover(&admitted, o.observed), true
@@ -299,8 +300,8 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 	return out.Wake
 }
 
-// listen says whether the owner wants to hear of images. What it missed while it
-// decided, it hears now.
+// listen sets whether the owner is woken for images. What it missed while it decided wakes it
+// now.
 func (o *owner) listen(awaitsImage bool) {
 	o.box.mu.Lock()
 	o.box.awaitsImage = awaitsImage
@@ -332,11 +333,11 @@ func (o *owner) begin(ctx context.Context, actions *sync.WaitGroup, b podlife.Be
 	})
 }
 
-// startTime is how long a start goes on when the agent stops.
+// startTime is how long a container start may continue when the agent stops.
 const startTime = 2 * time.Second
 
-// actionContext ends with ctx. A start gets a moment longer: it is quick, and
-// broken off half-way it would be the end of a container that nobody ended.
+// actionContext ends with ctx. A container start gets a little longer: it is quick, and an
+// aborted start would end a container for no reason.
 func actionContext(ctx context.Context, action podlife.Action) (context.Context, context.CancelFunc) {
 	if _, ok := action.(podlife.StartContainer); !ok {
 		return context.WithCancel(ctx)
@@ -349,7 +350,7 @@ func actionContext(ctx context.Context, action podlife.Action) (context.Context,
 	return long, func() { stop(); cancel() }
 }
 
-// resizing says whether a status tells of a resize that is being brought in force.
+// resizing reports whether a status shows a resize in progress.
 func resizing(st *corev1.PodStatus) bool {
 	for i := range st.Conditions {
 		if st.Conditions[i].Type == corev1.PodResizeInProgress {

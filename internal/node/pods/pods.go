@@ -45,7 +45,7 @@ type Machine struct {
 
 // Observer looks at the runtime.
 type Observer interface {
-	// Look returns a picture of the pod that is not older than the call.
+	// Look returns a snapshot of the pod that is not older than the call.
 	Look(ctx context.Context, pod *corev1.Pod) (podlife.Observed, error)
 	// Forget drops what is remembered of a pod.
 	Forget(uid types.UID)
@@ -81,7 +81,7 @@ type Result struct {
 type StatusWriter interface {
 	// Set publishes status as the newest one of the pod. It never blocks.
 	Set(pod *corev1.Pod, status *corev1.PodStatus)
-	// Seen tells what the API server holds now.
+	// Seen passes the status that the API server has now.
 	Seen(pod *corev1.Pod)
 	// Forget drops the pod; what was not written yet is lost.
 	Forget(uid types.UID)

@@ -43,7 +43,8 @@ func (m *Manager) claim(e *entry, pod *corev1.Pod) *podlife.Rejection {
 	return r
 }
 
-// claimed is the pod as it was granted, while its owner does not know yet; with m.mu held.
+// claimed is the pod with the resources granted to it, while its owner does not know them yet;
+// m.mu is held.
 func (e *entry) claimed(runs *corev1.Pod) *corev1.Pod {
 	if c := e.claim; c != nil && (runs != nil && runs.Generation >= c.Generation || e.pod.Generation != c.Generation) {
 		e.claim = nil // taken over, or overtaken by a newer spec
@@ -61,9 +62,8 @@ func (m *Manager) freed() {
 	m.makeRoom()
 }
 
-// makeRoom gives the room that others made to the pods that wait for their place,
-// then to the pods that wait for a resize, in their order (L3.123), and tells all of
-// them to ask; with m.mu held.
+// makeRoom gives freed resources to the pods that wait to start, then to the pods that wait for
+// a resize, in their order (L3.123), and wakes all of them; m.mu is held.
 func (m *Manager) makeRoom() {
 	m.vacated.Add(1)
 	for _, e := range m.waiting() {

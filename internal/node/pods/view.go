@@ -18,12 +18,12 @@ type View struct {
 	runs *corev1.Pod // with the resources that it may use; nil before the first Step
 }
 
-// published is the newest decision about a pod, for all who ask. Its owner writes it; it
+// published is the newest decision about a pod, for all readers. Its owner writes it; it
 // outlives the owner of a pod at rest.
 type published struct {
 	mu      sync.Mutex
 	seen    View
-	changed chan struct{} // closed at the next decision; nil while nobody waits
+	changed chan struct{} // closed at the next decision; nil while no reader waits
 }
 
 func (p *published) show(v View) {

@@ -137,7 +137,7 @@ func httpGet(ctx context.Context, t Target, action *corev1.HTTPGetAction, timeou
 	}
 }
 
-// tcpSocket succeeds when somebody accepts the connection (L5.24).
+// tcpSocket succeeds when the connection is accepted (L5.24).
 func tcpSocket(ctx context.Context, t Target, action *corev1.TCPSocketAction,
 	timeout time.Duration) (podlife.ProbeVerdict, string) {
 	port, err := Port(action.Port, t.Container)

@@ -24,7 +24,7 @@ const maxRedirects = 10
 // is no proxy, no compression and no connection that outlives its request (L5.23).
 func Transport() *http.Transport {
 	return &http.Transport{
-		TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, // nobody signs certificates for pod IPs
+		TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, // there are no certificates for pod IPs
 		DisableKeepAlives:  true,
 		DisableCompression: true,
 		ForceAttemptHTTP2:  true,
@@ -73,7 +73,7 @@ func Request(ctx context.Context, action *corev1.HTTPGetAction, c *corev1.Contai
 	}
 	target, err := url.Parse(action.Path)
 	if err != nil {
-		target = &url.URL{Path: action.Path} // what can't be parsed is sent as it is
+		target = &url.URL{Path: action.Path} // a path that can't be parsed is sent unchanged
 	}
 	target.Scheme = strings.ToLower(string(action.Scheme))
 	if target.Scheme == "" {

@@ -70,7 +70,7 @@ func pointers[T any, P interface {
 	return out
 }
 
-// follow lists and watches until ctx ends or the sink says that it is final.
+// follow lists and watches until ctx ends or the sink needs no more.
 func follow(ctx context.Context, src source, to sink) {
 	log := klog.FromContext(ctx)
 	retry := firstRetry

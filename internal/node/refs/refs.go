@@ -43,8 +43,7 @@ const (
 	requests   kind = "podcertificaterequests of a node"
 )
 
-// key says what is watched: one object by its name, or the objects that name a
-// signer or a node.
+// key names what is watched: one object by its name, or the objects of a signer or a node.
 type key struct {
 	kind            kind
 	namespace, name string
@@ -72,7 +71,7 @@ type watched struct {
 	forget  *time.Timer
 	changed map[types.UID]func(types.UID)
 
-	asked   bool    // tried is closed: somebody may have seen an older state
+	asked   bool    // tried is closed: a reader may have seen an older state
 	objects objects // empty: none exists
 }
 
@@ -168,8 +167,8 @@ func (s *Store) one(ctx context.Context, k key) (metav1.Object, bool) {
 	return o, ok
 }
 
-// cached answers what a watch knows, to be read only. What it does not know is asked
-// again: the object may have been created an instant ago.
+// cached returns what a watch knows, for reading only. Objects that it does not know are
+// requested: they may have been created a moment ago.
 func (s *Store) cached(ctx context.Context, k key) objects {
 	s.mu.Lock()
 	o := s.held[k]
@@ -187,7 +186,7 @@ func (s *Store) cached(ctx context.Context, k key) objects {
 	return o.objects
 }
 
-// Services are those of the namespace, and default/kubernetes (L3.132).
+// Services are the services of the namespace, and default/kubernetes (L3.132).
 func (s *Store) Services(ctx context.Context, namespace string) ([]*corev1.Service, error) {
 	timer := time.NewTimer(servicesWait)
 	defer timer.Stop()
@@ -299,7 +298,8 @@ func (s *Store) answer(o *watched) {
 	close(o.tried)
 }
 
-// store keeps what exists now and tells the pods. It reports whether that can't change any more.
+// store stores the current object and wakes the pods. It reports whether the object can't change
+// any more.
 func (s *Store) store(o *watched, now objects) (final bool) {
 	s.mu.Lock()
 	old := o.objects
@@ -355,7 +355,7 @@ func immutable(obj metav1.Object) bool {
 	return false
 }
 
-// shows reports whether an object is one that the key means, whatever the server selected.
+// shows reports whether an object matches the key, whatever the server selected.
 func (k key) shows(obj metav1.Object) bool {
 	switch o := obj.(type) {
 	case *certificatesv1.ClusterTrustBundle:
@@ -405,7 +405,7 @@ func (s *Store) source(k key) source {
 	})
 }
 
-// Token asks for a service account token.
+// Token requests a service account token.
 func (s *Store) Token(ctx context.Context, namespace, serviceAccount string,
 	req *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	return s.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, serviceAccount, req, metav1.CreateOptions{})
@@ -448,5 +448,5 @@ func volumeRefs(pod *corev1.Pod) []key {
 	return keys
 }
 
-// isGone says that a watch must list again.
+// isGone reports whether a watch must list again.
 func isGone(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }

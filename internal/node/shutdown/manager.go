@@ -80,7 +80,7 @@ func (m *Manager) total() (total time.Duration) {
 	return total
 }
 
-// Down says whether the machine is going down.
+// Down reports whether the machine is shutting down.
 func (m *Manager) Down() bool { return m.down.Load() }
 
 // Run watches, and ends these pods, until ctx ends. Without a logind it tries again now and then.

@@ -64,7 +64,7 @@ type Image struct {
 	Username string // its user, when a name
 }
 
-// Volume is a volume of a pod as it stands on this machine.
+// Volume is a volume of a pod on this machine.
 type Volume struct {
 	HostPath string         // absolute
 	Image    *cri.ImageSpec // image volume: mounted by the runtime, HostPath is empty
@@ -117,7 +117,7 @@ type Fetcher interface {
 	// ConfigMap answers an error that apierrors.IsNotFound knows when there is none.
 	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
-	// Services are those of the namespace, and default/kubernetes. It fails when
+	// Services are the services of the namespace, and default/kubernetes. It fails while
 	// services were never read.
 	Services(ctx context.Context, namespace string) ([]*corev1.Service, error)
 }
@@ -126,8 +126,8 @@ type Fetcher interface {
 type Disk interface {
 	// Volumes are the prepared volumes of the pod by name.
 	Volumes(uid types.UID) map[string]Volume
-	// SubPath resolves a path inside a volume and pins it, so that nobody can redirect it
-	// until the container has it mounted. A missing path is created.
+	// SubPath resolves a path inside a volume and pins it, so that it cannot be redirected until
+	// the container has it mounted. A missing path is created.
 	SubPath(ctx context.Context, req SubPath) (string, error)
 	// HostsFile stores the hosts file of the pod (L3.140).
 	HostsFile(uid types.UID, content []byte) (string, error)
@@ -137,7 +137,7 @@ type Disk interface {
 	ReadFile(uid types.UID, volume, path string) ([]byte, error)
 }
 
-// SubPath asks for a path inside a volume.
+// SubPath requests a path inside a volume.
 type SubPath struct {
 	UID       types.UID
 	Container string

@@ -10,10 +10,10 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Strings of a pod become parts of files and of messages to the kernel that other
-// programs take apart again: resolv.conf and the hosts file by lines and blanks, the name
-// of a profile by its own grammar. The API server checks most of them; what it passes, and
-// what comes from a manifest, is checked once more where it leaves the agent.
+// Strings of a pod become parts of files and of messages to the kernel that other programs
+// parse: resolv.conf and the hosts file by lines and blanks, the name of a profile by its own
+// grammar. The API server checks most of them; what it accepts, and what comes from a manifest,
+// is checked again where it leaves the agent.
 
 var (
 	errNotOneLine = errors.New("it holds a control character")
@@ -123,8 +123,8 @@ func checkProfile(p *cri.SecurityProfile) error {
 	return nil
 }
 
-// unmasked says whether a container sees all of /proc and /sys, which needs a user
-// namespace of its own: its root would write to the host's kernel (L3.161).
+// unmasked reports whether a container sees all of /proc and /sys, which requires its own user
+// namespace: otherwise its root could write to the host's kernel (L3.161).
 func unmasked(pod *corev1.Pod, c *corev1.Container) (bool, error) {
 	if c.SecurityContext == nil || c.SecurityContext.ProcMount == nil {
 		return false, nil

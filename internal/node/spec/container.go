@@ -113,7 +113,7 @@ func ContainerResources(pod *corev1.Pod, c *corev1.Container, node *Node) *cri.L
 		swap := resources.LimitedSwap(pod, c, node.Capacity.Memory().Value(), node.Swap)
 		r.Unified["memory.swap.max"] = strconv.FormatInt(swap, 10)
 	default:
-		r.MemorySwapLimitInBytes = cg.Memory // both together; version 1 can't forbid it to one that has no limit
+		r.MemorySwapLimitInBytes = cg.Memory // the same: no swap. Version 1 needs a limit for that
 	}
 	return r
 }

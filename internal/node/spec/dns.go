@@ -53,8 +53,8 @@ func ParseResolver(text []byte) Resolver {
 	return r
 }
 
-// OnLoopback says that all its servers are on the host's loopback addresses, where no
-// pod reaches them.
+// OnLoopback reports whether all its servers are on the host's loopback addresses, where no pod
+// reaches them.
 func (r *Resolver) OnLoopback() bool {
 	return len(r.Nameservers) > 0 && !slices.ContainsFunc(r.Nameservers, func(s string) bool {
 		ip, err := netip.ParseAddr(s)
@@ -62,8 +62,8 @@ func (r *Resolver) OnLoopback() bool {
 	})
 }
 
-// CheckResolver says what of the host's resolver file, at path, pods can't have (L10.75);
-// empty: they can have all of it.
+// CheckResolver returns which part of the host's resolver file, at path, pods can't have
+// (L10.75); empty: they can have all of it.
 func CheckResolver(path string, r Resolver, clusterDomain string) string {
 	most := maxSearches
 	if clusterDomain != "" {

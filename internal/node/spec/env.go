@@ -103,7 +103,8 @@ func (e *environment) addFrom(in *ContainerInput, from *corev1.EnvFromSource) er
 	return nil
 }
 
-// valueFrom answers the value of one variable; ok is false for an optional one that is missing (L3.133–136).
+// valueFrom returns the value of one variable; ok is false for a missing optional one
+// (L3.133–136).
 func valueFrom(in *ContainerInput, from *corev1.EnvVarSource) (value string, ok bool, err error) {
 	switch {
 	case from.FieldRef != nil:
@@ -164,7 +165,7 @@ func fileKey(in *ContainerInput, ref *corev1.FileKeySelector) (value string, ok 
 	return "", false, fmt.Errorf("environment variable key %q not found in file %q", ref.Key, ref.Path)
 }
 
-// configMap answers nil for an optional one that is missing.
+// configMap returns nil for a missing optional one.
 func configMap(in *ContainerInput, name string, optional *bool) (*corev1.ConfigMap, error) {
 	if cm := in.Sources.ConfigMaps[name]; cm != nil {
 		return cm, nil
@@ -185,7 +186,7 @@ func secret(in *ContainerInput, name string, optional *bool) (*corev1.Secret, er
 	return nil, &NotFoundError{Kind: "secret", Name: name}
 }
 
-// NotFoundError says that a pod refers to an object that does not exist (L3.134, L10.29).
+// NotFoundError means that a pod refers to an object that does not exist (L3.134, L10.29).
 type NotFoundError struct{ Kind, Name string }
 
 func (e *NotFoundError) Error() string { return fmt.Sprintf("%s %q not found", e.Kind, e.Name) }

@@ -8,8 +8,8 @@ import (
 
 var errEnvFile = errors.New("couldn't parse env file")
 
-// lookupEnvFile finds the first value of key in a file of KEY='value' entries
-// (L3.136). Values stand in single quotes, literally, and may span lines.
+// lookupEnvFile finds the first value of key in a file of KEY='value' entries (L3.136). Values
+// are literal, in single quotes, and may span lines.
 func lookupEnvFile(text, key string) (value string, found bool, err error) {
 	line := 1
 	for len(text) > 0 {

@@ -2,8 +2,8 @@ package spec
 
 import "strings"
 
-// expand replaces $(NAME) by what lookup answers and $$ by $ (L3.131). A
-// reference that lookup does not know stays as it is and is reported in missing.
+// expand replaces $(NAME) by the result of lookup, and $$ by $ (L3.131). An unknown reference
+// stays as it is and is reported in missing.
 func expand(text string, lookup func(name string) (string, bool)) (out string, missing []string) {
 	if !strings.Contains(text, "$") {
 		return text, nil

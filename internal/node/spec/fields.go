@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Field answers the value of a fieldRef path (L3.133), for variables and for
-// downward API files. podIPs are those of the sandbox; a pod on the host network has its node's.
+// Field returns the value of a fieldRef path (L3.133), for variables and for downward API files.
+// podIPs are those of the sandbox; a pod on the host network has its node's.
 func Field(pod *corev1.Pod, node *Node, podIPs []string, path string) (string, error) {
 	if len(podIPs) == 0 && pod.Spec.HostNetwork {
 		podIPs = node.HostIPs

@@ -95,7 +95,7 @@ func HostsFile(pod *corev1.Pod, node *Node, podIPs []string) ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// managesHosts says whether the container gets the managed hosts file (L3.140).
+// managesHosts reports whether the container gets the managed hosts file (L3.140).
 func managesHosts(pod *corev1.Pod, c *corev1.Container, podIPs []string) bool {
 	for i := range c.VolumeMounts {
 		if c.VolumeMounts[i].MountPath == hostsPath {

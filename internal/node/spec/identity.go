@@ -29,8 +29,8 @@ const (
 	AnnotationTerminationGrace         = "io.kubernetes.pod.terminationGracePeriod"
 )
 
-// Find returns the container of that name of whatever kind (regular, init or
-// ephemeral) and the field path for its events (L3.95), or nil.
+// Find returns the container with that name (regular, init or ephemeral) and the field path for
+// its events (L3.95), or nil.
 func Find(pod *corev1.Pod, name string) (c *corev1.Container, fieldPath string) {
 	for i := range pod.Spec.Containers {
 		if pod.Spec.Containers[i].Name == name {
@@ -113,8 +113,8 @@ func containerAnnotations(pod *corev1.Pod, c *corev1.Container, attempt int) (ma
 	return a, nil
 }
 
-// Restored is what the labels and annotations of a container in the runtime tell
-// (L3.164). Fields that are absent or unreadable keep their zero value.
+// Restored is the content of the labels and annotations of a container in the runtime (L3.164).
+// Fields that are absent or unreadable have their zero value.
 type Restored struct {
 	PodName, PodNamespace, PodUID, Name string
 	RestartCount                        int

@@ -83,7 +83,7 @@ func checkIDs(ids ...*int64) error {
 	return nil
 }
 
-// eachContainer are the containers of a pod of whatever kind.
+// eachContainer are the containers of a pod of all kinds.
 func eachContainer(pod *corev1.Pod) iter.Seq[*corev1.Container] {
 	return func(yield func(*corev1.Container) bool) {
 		for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -119,8 +119,8 @@ func sandboxSecurity(pod *corev1.Pod, userNS *cri.UserNamespace) *cri.LinuxSandb
 	return sc
 }
 
-// anyPrivileged says whether a container of the pod is privileged. A runtime may refuse one in a
-// sandbox that is not; ephemeral containers count from the moment there are some.
+// anyPrivileged reports whether a container of the pod is privileged. A runtime may refuse such
+// a container in a sandbox that is not; ephemeral containers count from their creation.
 func anyPrivileged(pod *corev1.Pod) bool {
 	for c := range eachContainer(pod) {
 		if c.SecurityContext != nil && isTrue(c.SecurityContext.Privileged) {
@@ -204,11 +204,12 @@ func containerSecurity(in *ContainerInput) (*cri.LinuxContainerSecurityContext, 
 	return sc, nil
 }
 
-// netRaw is what a container may have to ask for: with it a process writes any frame, and reaches the
-// kernel's code for packet sockets. Some versions of ping need it (decision 12).
+// netRaw is a capability that containers must request: it allows a process to write any frame,
+// and to reach the kernel's code for packet sockets. Some versions of ping need it (decision
+// 12).
 const netRaw = "NET_RAW"
 
-// capabilityIn says whether a list of capabilities has one of that name, or all of them.
+// capabilityIn reports whether a list of capabilities has this one, or all of them.
 func capabilityIn(list []string, name string) bool {
 	return slices.ContainsFunc(list, func(c string) bool {
 		c = strings.TrimPrefix(strings.ToUpper(c), "CAP_")
@@ -238,7 +239,7 @@ func checkNonRoot(in *ContainerInput, nonRoot *bool, user *int64) error {
 	}
 }
 
-// runsAsRoot reports whether the image's user is root: it says so, or says nothing.
+// runsAsRoot reports whether the image's user is root: explicitly, or because it names no user.
 func (i Image) runsAsRoot() bool {
 	return i.UID != nil && *i.UID == 0 || i.UID == nil && i.Username == ""
 }
@@ -310,7 +311,7 @@ func apparmor(pod *corev1.Pod, c *corev1.Container, p *corev1.AppArmorProfile) *
 	}
 }
 
-// WantsAppArmor says whether a container of the pod asks for an AppArmor profile.
+// WantsAppArmor reports whether a container of the pod requests an AppArmor profile.
 func WantsAppArmor(pod *corev1.Pod) bool {
 	var shared *corev1.AppArmorProfile
 	if pod.Spec.SecurityContext != nil {

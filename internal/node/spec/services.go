@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// serviceEnv are the variables that tell of services (L3.132), sorted by service.
+// serviceEnv are the environment variables of services (L3.132), sorted by service.
 func serviceEnv(pod *corev1.Pod, services []*corev1.Service) []envVar {
 	links := pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks
 	byName := make(map[string]*corev1.Service, len(services))

@@ -49,7 +49,7 @@ type Manager struct {
 
 	mu      sync.Mutex
 	read    bool // the manifests were read once
-	listed  bool // the API server has told which mirrors there are
+	listed  bool // the mirror pods in the API server are known
 	statics map[types.UID]*static
 	mirrors map[types.NamespacedName]*corev1.Pod // newest version seen
 }
@@ -73,8 +73,8 @@ type retry struct {
 const (
 	retryFirst = 500 * time.Millisecond
 	retryMax   = 10 * time.Second
-	// patience is how long static pods wait for the API server: with the status that
-	// their mirrors show a restart of the agent is invisible, but they must run without.
+	// patience is how long static pods wait for the API server: with the status of their
+	// mirrors, a restart of the agent is invisible, but they must run without it, too.
 	patience = 10 * time.Second
 )
 
@@ -91,7 +91,7 @@ func NewManager(cfg ManagerConfig) *Manager {
 // Settled is closed when the pods of the first manifests were handed to the Runner.
 func (k *Manager) Settled() <-chan struct{} { return k.settled }
 
-// IsMirror tells the API server's copy of a static pod.
+// IsMirror reports whether a pod is the API server's copy of a static pod.
 func IsMirror(pod *corev1.Pod) bool {
 	_, ok := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	return ok
@@ -108,7 +108,7 @@ func (k *Manager) nudge() {
 	}
 }
 
-// Wanted says which static pods there should be.
+// Wanted passes the static pods that there should be.
 func (k *Manager) Wanted(all []*corev1.Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -138,7 +138,7 @@ func (k *Manager) MirrorCount() int {
 	return len(k.mirrors)
 }
 
-// Mirrors says which mirrors the API server has.
+// Mirrors passes the mirror pods that the API server has.
 func (k *Manager) Mirrors(all []*corev1.Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -164,7 +164,7 @@ func (k *Manager) SeenMirror(mirror *corev1.Pod) {
 	k.nudge()
 }
 
-// GoneMirror says that a mirror left the API server.
+// GoneMirror announces that a mirror pod left the API server.
 func (k *Manager) GoneMirror(mirror *corev1.Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -229,7 +229,7 @@ func (k *Manager) Forget(uid types.UID) {
 	k.nudge()
 }
 
-// mirrors says whether a mirror shows this very pod.
+// mirrors reports whether a mirror shows exactly this pod.
 func mirrors(mirror, pod *corev1.Pod) bool {
 	return mirror.Annotations[corev1.MirrorPodAnnotationKey] == pod.Annotations[annotationHash]
 }
@@ -308,9 +308,9 @@ func byName(a, b types.NamespacedName) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// known is the pod with the status that its mirror shows, which is what an
-// earlier agent knew of it. One that ended begins anew unless its restart policy
-// and its containers say otherwise: the node may have been shut down.
+// known is the pod with the status of its mirror, which is what an earlier agent knew of it. A
+// pod that ended starts again unless its restart policy and its containers forbid it: the node
+// may have been shut down.
 func (k *Manager) known(s *static) *corev1.Pod {
 	mirror := k.mirrors[nameOf(s.pod)]
 	if mirror == nil || !mirrors(mirror, s.pod) || mirror.Status.Phase == corev1.PodFailed ||
@@ -329,8 +329,8 @@ type task struct {
 	remove *corev1.Pod
 }
 
-// mirror makes missing mirrors and removes wrong ones (L7.113, L7.114). It says when
-// to try again; zero: when something changes.
+// mirror creates missing mirrors and removes wrong ones (L7.113, L7.114). It returns when to try
+// again; zero: after a change.
 func (k *Manager) mirror(ctx context.Context, now time.Time) (next time.Time) {
 	for _, t := range k.tasks(now, &next) {
 		err := k.do(ctx, t)
@@ -348,7 +348,7 @@ func (k *Manager) mirror(ctx context.Context, now time.Time) (next time.Time) {
 			if t.of.retry.tries++; err == nil {
 				t.of.retry = retry{tries: 1}
 			}
-			// A call that succeeded is repeated too, should the watch never tell of it.
+			// A successful call is repeated too, in case the watch never shows its effect.
 			t.of.retry.at = now.Add(min(retryFirst<<min(t.of.retry.tries, 8), retryMax))
 			at = t.of.retry.at
 		}

@@ -39,9 +39,9 @@ const (
 // maxManifest bounds what is read of one file.
 const maxManifest = 10 << 20
 
-// decode makes a static pod of a manifest in YAML or JSON (L7.110, L7.111). Its
-// UID is a hash of what the manifest says, so another content is another pod.
-// complete fills in defaults and says what is wrong with the pod.
+// decode makes a static pod of a manifest in YAML or JSON (L7.110, L7.111). Its UID is a hash of
+// the manifest's content, so another content is another pod. complete fills in defaults and
+// validates the pod.
 func decode(text []byte, path, node string, complete func(*corev1.Pod) error, now time.Time) (*corev1.Pod, error) {
 	if len(text) > maxManifest {
 		return nil, fmt.Errorf("it is larger than %d bytes", maxManifest)

@@ -19,18 +19,18 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// SourceConfig says where manifests are and who wants to know.
+// SourceConfig says where the manifests are and who receives their pods.
 type SourceConfig struct {
 	Path string // a directory of manifests, or one file
 	Node string // name of the node
-	// Complete fills in the defaults of a pod and says what is wrong with it.
+	// Complete fills in the defaults of a pod and validates it.
 	Complete func(*corev1.Pod) error
-	// Wanted gets all pods that the manifests ask for, after each change.
+	// Wanted gets the pods of all manifests, after each change.
 	Wanted func([]*corev1.Pod)
 }
 
-// Source turns manifest files into pods. The kernel tells of changes; Wake is the
-// net under that.
+// Source turns manifest files into pods. The kernel announces changes; Wake has all files
+// checked, in case an announcement was lost.
 type Source struct {
 	cfg   SourceConfig
 	poke  chan struct{} // capacity 1
@@ -38,7 +38,7 @@ type Source struct {
 	told  bool // Wanted was called
 }
 
-// file is one manifest as it was read last.
+// file is one manifest as it was last read.
 type file struct {
 	size    int64
 	changed time.Time
@@ -119,7 +119,7 @@ func (s *Source) Run(ctx context.Context) error {
 
 func hidden(path string) bool { return strings.HasPrefix(filepath.Base(path), ".") }
 
-// look reads what changed, and tells when that changes what is wanted.
+// look reads what changed, and passes the pods on if they changed.
 func (s *Source) look(ctx context.Context) error {
 	log := klog.FromContext(ctx)
 	paths, err := s.list()
@@ -171,8 +171,8 @@ func (s *Source) list() ([]string, error) {
 	return paths, nil
 }
 
-// read takes a manifest in when it changed and tells whether its pod did. A bad
-// manifest is told of once and leaves the pod as it was.
+// read reads a manifest that changed and reports whether its pod did. An invalid manifest is
+// logged once and leaves the pod as it was.
 func (s *Source) read(log klog.Logger, path string) bool {
 	f := s.files[path]
 	if f == nil {
@@ -237,7 +237,7 @@ func (s *Source) wanted(log klog.Logger, paths []string) []*corev1.Pod {
 	return pods
 }
 
-// inode tells a file that took the place of another from that one.
+// inode distinguishes a file from one that replaced it.
 func inode(info fs.FileInfo) uint64 {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return st.Ino

@@ -18,7 +18,7 @@ import (
 	"carob/internal/base/atomicfile"
 )
 
-// WebConfig says where the static pods of a URL are and who wants to know (S14.10).
+// WebConfig says where the static pods of a URL are and who receives them (S14.10).
 type WebConfig struct {
 	URL    string
 	Header map[string][]string // of each request
@@ -27,14 +27,14 @@ type WebConfig struct {
 	// Cache is a file for the last good answer. Pods that run stay when carob starts while the server is away.
 	Cache    string
 	Complete func(*corev1.Pod) error // as of SourceConfig
-	// Wanted gets all pods that the URL asks for: at the start, and after each change.
+	// Wanted gets all pods of the URL: at the start, and after each change.
 	Wanted func([]*corev1.Pod)
 }
 
 const (
 	webPeriod  = 20 * time.Second
 	webTimeout = 10 * time.Second
-	webTold    = 3 // failures in a row that are logged
+	webTold    = 3 // consecutive failures that are logged
 )
 
 // WebSource asks a URL for static pods, a Pod or a PodList. An answer that is not good changes nothing.
@@ -42,7 +42,7 @@ type WebSource struct {
 	cfg    WebConfig
 	client http.Client
 	last   []byte // the last good answer; nil: none yet
-	failed int    // in a row
+	failed int    // consecutive
 }
 
 // NewWebSource returns a WebSource; nothing is asked before Run.
@@ -78,7 +78,7 @@ func (s *WebSource) Run(ctx context.Context) error {
 	}
 }
 
-// tell logs the first failures in a row (S14.12).
+// tell logs the first consecutive failures (S14.12).
 func (s *WebSource) tell(ctx context.Context, err error) {
 	log := klog.FromContext(ctx)
 	switch s.failed++; {
@@ -91,7 +91,7 @@ func (s *WebSource) tell(ctx context.Context, err error) {
 	}
 }
 
-// look asks once, and hands on what is wanted if the answer is another than before.
+// look requests the URL once, and passes the pods on if the answer differs from the one before.
 func (s *WebSource) look(ctx context.Context) error {
 	text, err := s.fetch(ctx)
 	if err != nil {
@@ -165,8 +165,8 @@ func (s *WebSource) fetch(ctx context.Context) ([]byte, error) {
 	return append([]byte{}, text...), nil
 }
 
-// decode reads a Pod or a PodList in YAML or JSON. One pod that is wrong makes the whole list so (S14.14); an empty
-// text asks for no pods (S14.11).
+// decode reads a Pod or a PodList in YAML or JSON. One invalid pod makes the whole list invalid
+// (S14.14); an empty text has no pods (S14.11).
 func (s *WebSource) decode(text []byte) ([]*corev1.Pod, error) {
 	if len(text) == 0 {
 		return nil, nil

@@ -8,11 +8,10 @@ import (
 	"carob/internal/core/podstatus"
 )
 
-// merge is want with everything that belongs to other writers as it is in base:
-// their conditions (first, L4.63), the scheduler's nomination, resource claims.
-// DisruptionTarget belongs to whoever set it; the agent's own comes with want. A
-// condition that changed and changed back before anybody was told has not changed:
-// it keeps its time (L1.74).
+// merge is want with everything that belongs to other writers as it is in base: their conditions
+// (first, L4.63), the scheduler's nomination, resource claims. DisruptionTarget belongs to its
+// writer; the agent's own comes with want. A condition that changed and changed back before it
+// was written has not changed: it keeps its time (L1.74).
 func merge(base, want *corev1.PodStatus) corev1.PodStatus {
 	m := *want
 	m.NominatedNodeName = base.NominatedNodeName
@@ -50,7 +49,7 @@ func merge(base, want *corev1.PodStatus) corev1.PodStatus {
 	return m
 }
 
-// reasonCounts tells the conditions whose time moves with their reason (L4.56).
+// reasonCounts reports whether the condition's time changes with its reason (L4.56).
 func reasonCounts(t corev1.PodConditionType) bool {
 	return t == corev1.PodResizePending || t == corev1.PodResizeInProgress || t == corev1.DisruptionTarget
 }

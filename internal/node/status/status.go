@@ -113,8 +113,8 @@ func (w *Writer) Set(pod *corev1.Pod, status *corev1.PodStatus) {
 	w.touch(pod.UID, s)
 }
 
-// Seen tells what the API server holds now. A status that drifted from what was
-// published is put right (L8.30).
+// Seen passes the status that the API server has now. If another writer changed the agent's
+// part, it is written again (L8.30).
 func (w *Writer) Seen(pod *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -137,7 +137,7 @@ func (w *Writer) of(pod *corev1.Pod) *podStatus {
 	return s
 }
 
-// newer says whether a is a later version than b.
+// newer reports whether a is a later version than b.
 func newer(a, b *corev1.Pod) bool {
 	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
 	return err != nil || order > 0
@@ -168,8 +168,8 @@ func (w *Writer) touch(uid types.UID, s *podStatus) {
 	}
 }
 
-// matters says whether somebody may act on the difference: another phase, or
-// another word on readiness.
+// matters reports whether a client may act on the difference: another phase, or another
+// readiness.
 func matters(have, want *corev1.PodStatus) bool {
 	return have.Phase != want.Phase || isReady(have) != isReady(want)
 }

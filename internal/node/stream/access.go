@@ -60,7 +60,7 @@ func newAccess(node string, client kubernetes.Interface) (*access, error) {
 // errUnknown is said to who shows nothing that counts.
 var errUnknown = errors.New("no client certificate and no token")
 
-// who asks. A certificate that the handshake did not verify is none.
+// the client. An unverified certificate does not count.
 func (a *access) who(req *http.Request) (user.Info, error) {
 	if req.TLS != nil && len(req.TLS.VerifiedChains) > 0 {
 		subject := req.TLS.VerifiedChains[0][0].Subject
@@ -80,7 +80,8 @@ func (a *access) who(req *http.Request) (user.Info, error) {
 	return answer.User, nil
 }
 
-// verbs of the API by methods; others are no verb, which only who may do all has.
+// verbs maps HTTP methods to verbs of the API; other methods have no verb, so that only users
+// with all verbs may use them.
 var verbs = map[string]string{"POST": "create", "GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 // fine and coarse are the subresources of a node that paths stand for. A fine one is
@@ -95,7 +96,7 @@ var (
 	}
 )
 
-// subresources are those of which one must be allowed for a path.
+// subresources are the subresources of a path; one of them must be allowed.
 func subresources(path string) []string {
 	below := func(root string) bool { return path == root || strings.HasPrefix(path, root+"/") }
 	var list []string
@@ -113,7 +114,7 @@ func subresources(path string) []string {
 	return append(list, "proxy")
 }
 
-// guard lets through who may do what the request asks for, with the kubelet's words for others.
+// guard rejects requests that the user may not make, with the kubelet's messages.
 func (a *access) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		who, err := a.who(req)

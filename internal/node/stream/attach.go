@@ -87,8 +87,8 @@ func (s *shownLogs) forget(id string) {
 	delete(s.logs, id)
 }
 
-// attach joins the streams of a running container. Of one that has ended since its log was
-// shown, it sends the rest of that.
+// attach connects to the streams of a running container. If it has ended since its log was
+// shown, attach sends the rest of the log.
 func (s *Server) attach(w http.ResponseWriter, req *http.Request) {
 	pod := s.find(w, req)
 	if pod == nil {
@@ -215,7 +215,7 @@ func (s *Server) ends(ctx context.Context, uid types.UID, id string) bool {
 // Bounds of telling the runtime that a log is shown.
 const (
 	shownTimeout = time.Second // the log waits for it
-	shownTries   = 8           // while the container goes on writing
+	shownTries   = 8           // while the container continues to write
 )
 
 // logShown tells the runtime that a client gets to see the whole log of a container: the
@@ -248,7 +248,7 @@ func (s *Server) logShown(ctx context.Context, id, path string, q logQuery) *log
 		after, now := logs.End(path)
 		switch {
 		case err != nil || now != nil:
-			return nil // reading it says why
+			return nil // the read reports the reason
 		case after.Same(before):
 			return &after
 		}

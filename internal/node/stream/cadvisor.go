@@ -138,7 +138,7 @@ func (f families) limits(m sample, labels string) {
 		float64(c.Resources.Limits.Memory().Value()))
 }
 
-// network adds the traffic of a pod with a network of its own.
+// network adds the traffic of a pod with its own network.
 func (f families) network(pod *corev1.Pod, st *cri.PodSandboxStats) {
 	n := st.GetLinux().GetNetwork()
 	if n == nil {

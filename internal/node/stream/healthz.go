@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Check is one check of /healthz; its name is also the end of a path of its own.
+// Check is one check of /healthz; its name is also the last element of its own path.
 type Check struct {
 	Name  string
 	Check func() error // nil: healthy. It must end soon

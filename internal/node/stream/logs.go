@@ -123,7 +123,7 @@ func (b *body) Flush() {
 // maxSince is as many seconds as a duration holds: 292 years.
 const maxSince = int64(math.MaxInt64 / time.Second)
 
-// logQuery is what the parameters of a request ask for.
+// logQuery is the parameters of a request.
 type logQuery struct {
 	logs.Options
 	previous       bool
@@ -182,7 +182,8 @@ func parseLogQuery(v url.Values, now time.Time) (logQuery, error) {
 	return q, err
 }
 
-// logSource chooses the instance whose log is meant (L1.131, L1.132), and tells whether it runs.
+// logSource chooses the instance whose log is requested (L1.131, L1.132), and reports whether it
+// runs.
 func logSource(pod *corev1.Pod, name string, previous bool) (id string, running bool, err error) {
 	st := containerStatus(pod, name)
 	if st == nil {

@@ -74,8 +74,8 @@ type Config struct {
 	Listener     net.Listener // plain TCP; Run closes it
 	TLS          *tls.Config  // certificate of the node and ClientCAs
 	AllowedUsers []string     // common names of client certificates, e.g. "kube-apiserver-kubelet-client"
-	// Others are let in, too, when the listener can be reached from outside: whoever has a
-	// certificate or a token that the API knows, for what RBAC allows. Nil: nobody.
+	// Others admits other clients when the listener can be reached from outside: those with a
+	// certificate or a token that the API knows, for what RBAC allows. Nil: none.
 	Others   kubernetes.Interface
 	NodeName string
 	Root     string // on the file system that pods use
@@ -123,7 +123,8 @@ func New(cfg Config) (*Server, error) {
 		IdleTimeout:       idleTimeout,
 		ErrorLog:          log.New(chatter{cfg.Logger}, "", 0),
 	}
-	// Not required in the handshake, so that a client without a certificate gets an answer that says so.
+	// The handshake does not require it, so that a client without a certificate gets an error
+	// message.
 	s.http.TLSConfig.ClientAuth = tls.VerifyClientCertIfGiven
 	return s, nil
 }
@@ -148,7 +149,7 @@ func (s *Server) Run(ctx context.Context) error {
 		short, done := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 		defer done()
 		if s.http.Shutdown(short) != nil {
-			_ = s.http.Close() // whoever is still there has had its time
+			_ = s.http.Close() // the time for remaining clients is over
 		}
 		s.closeAll()
 	})

@@ -37,13 +37,13 @@ type Objects interface {
 	Release(uid types.UID)
 }
 
-// Tokens asks for service account tokens.
+// Tokens requests service account tokens.
 type Tokens interface {
 	Token(ctx context.Context, namespace, serviceAccount string,
 		req *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error)
 }
 
-// Certificates asks for certificates on behalf of pods. Hold covers the requests that a pod made.
+// Certificates requests certificates on behalf of pods. Hold covers the requests of a pod.
 type Certificates interface {
 	// RequestCertificate makes a request and answers its name; csr is a PKCS #10 request in DER.
 	RequestCertificate(ctx context.Context, pod *corev1.Pod, src *corev1.PodCertificateProjection,

@@ -31,7 +31,7 @@ const maxRenewJitter = 5 * time.Minute
 // renewOverdue is how long after its renewal was due a certificate gets an event.
 const renewOverdue = 10 * time.Minute
 
-// errNotIssued says that the signer has not answered yet.
+// errNotIssued means that the signer has not answered yet.
 var errNotIssued = errors.New("credential bundle is not issued yet")
 
 // certificate is what a podCertificate projection shows.
@@ -43,15 +43,15 @@ type certificate struct {
 	renew      time.Time // zero with an empty chain
 	expires    time.Time
 	retry      time.Time // after a failed renewal; zero: none failed
-	warned     time.Time // the last of overdue and expires that an event told of
+	warned     time.Time // when an event last reported overdue or expires
 
-	request string // name of the PodCertificateRequest that is under way; empty: none
+	request string // name of the PodCertificateRequest in progress; empty: none
 	nextKey []byte // the key it is for
 	refused error  // for ever: the pod gets no further one
 }
 
-// addCertificate adds the certificate of the projection sources[index] of a volume, and
-// asks for one when there is none or the old is due.
+// addCertificate adds the certificate of the projection sources[index] of a volume, and requests
+// one if there is none or the old one is due.
 func (m *Manager) addCertificate(ctx context.Context, out payload, p *podVolumes, volume string, index int,
 	src *corev1.PodCertificateProjection, mode uint32) error {
 	id := volume + "/" + strconv.Itoa(index)
@@ -114,7 +114,7 @@ func (m *Manager) advance(ctx context.Context, pod *corev1.Pod, c *certificate,
 	return nil
 }
 
-// poll looks at the request that is under way.
+// poll checks the request in progress.
 func (m *Manager) poll(ctx context.Context, pod *corev1.Pod, c *certificate) error {
 	if c.request == "" {
 		return nil
@@ -123,7 +123,7 @@ func (m *Manager) poll(ctx context.Context, pod *corev1.Pod, c *certificate) err
 	switch {
 	case err == nil:
 		m.answered(pod, c, req)
-	case apierrors.IsNotFound(err): // somebody deleted it
+	case apierrors.IsNotFound(err): // it was deleted
 		c.request, c.nextKey, err = "", nil, nil
 	}
 	return err
@@ -177,7 +177,7 @@ func (m *Manager) warn(pod *corev1.Pod, c *certificate) {
 	say(c.expires, "CertificateExpired", "PodCertificate expired")
 }
 
-// due is when the certificate must be looked at though nothing changed; zero: never.
+// due is when the certificate must be checked without a change; zero: never.
 func (c *certificate) due() time.Time {
 	switch {
 	case !c.retry.IsZero():

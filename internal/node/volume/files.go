@@ -36,9 +36,9 @@ func (m *Manager) HostsFile(uid types.UID, content []byte) (string, error) {
 	return path, nil
 }
 
-// TerminationLog implements spec.Disk. It needs no directory of its own: on many
-// file systems that would cost more than all the rest of Prepare. Of the earlier
-// instances only those are kept that can still be asked for.
+// TerminationLog implements spec.Disk. It needs no directory of its own: on many file systems
+// that would cost more than the rest of Prepare. Files of earlier instances are kept only while
+// they can still be requested.
 func (m *Manager) TerminationLog(uid types.UID, container string) (string, error) {
 	prefix := "termination." + container + "."
 	if err := keepNewest(m.podDir(uid), prefix, keptTerminationLogs-1); err != nil {
@@ -81,8 +81,8 @@ func keepNewest(dir, prefix string, n int) error {
 	return nil
 }
 
-// TerminationMessage reads the last 4096 bytes of a termination message file (L3.150).
-// The path is what the runtime reports as mounted; it must be one that TerminationLog made.
+// TerminationMessage reads the last 4096 bytes of a termination message file (L3.150). The path
+// is the one that the runtime reports as mounted; it must have been created by TerminationLog.
 func (m *Manager) TerminationMessage(path string) (string, error) {
 	rel, err := filepath.Rel(m.podsDir(), path)
 	if err != nil || !filepath.IsLocal(rel) {

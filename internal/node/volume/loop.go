@@ -15,7 +15,7 @@ import (
 // inside is detached. It may be repeated.
 func RemoveTree(path string) error { return remove(path) }
 
-// maxLoopTries bounds how often somebody else may take the loop device that was free.
+// maxLoopTries limits how often another process may take the free loop device first.
 const maxLoopTries = 32
 
 // attachLoop returns the loop device of a file, "/dev/loopN"; it is attached unless one is.
@@ -51,14 +51,15 @@ func attachLoop(file *os.File) (string, error) {
 		if err == nil {
 			return path, nil
 		}
-		if !errors.Is(err, unix.EBUSY) { // somebody was quicker
+		if !errors.Is(err, unix.EBUSY) { // another process was faster
 			return "", &os.PathError{Op: "attach " + file.Name() + " to", Path: path, Err: err}
 		}
 	}
 	return "", fmt.Errorf("attach %s to a loop device: none stays free", file.Name())
 }
 
-// makeLoopNode makes the node of a loop device where nobody else does: the device was made a moment ago.
+// makeLoopNode creates the node of a loop device where nothing else does: the device was created
+// a moment ago.
 func makeLoopNode(path string, n int) error {
 	const major = 7
 	err := unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(major, uint32(n))))
@@ -68,7 +69,7 @@ func makeLoopNode(path string, n int) error {
 	return nil
 }
 
-// loopsOf are the loop devices that show a file, whatever its name is now.
+// loopsOf are the loop devices backed by a file, whatever its name is now.
 func loopsOf(fd int) ([]string, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -94,10 +95,12 @@ func loopsOf(fd int) ([]string, error) {
 	return out, nil
 }
 
-// LoopsResized tells the loop devices that show a file that its size changed.
+// LoopsResized tells the kernel that the size of a file has changed, for the loop devices backed
+// by it.
 func LoopsResized(fd int) error { return eachLoop(fd, "resize", unix.LOOP_SET_CAPACITY) }
 
-// LoopsDetached frees the loop devices that show a file. One that is still open goes with its last user.
+// LoopsDetached detaches the loop devices backed by a file. One that is still open is detached
+// with its last user.
 func LoopsDetached(fd int) error { return eachLoop(fd, "detach", unix.LOOP_CLR_FD) }
 
 func eachLoop(fd int, what string, request uint) error {

@@ -93,13 +93,13 @@ func (m *Manager) volumeDir(uid types.UID, name string) string {
 	return filepath.Join(m.podDir(uid), "volumes", name)
 }
 
-// PodDir is where the files of a pod lie that are in no volume, whether they are there or not.
+// PodDir is the directory for files of a pod outside its volumes; it need not exist.
 func (m *Manager) PodDir(uid types.UID) string { return m.podDir(uid) }
 
 // EmptyDir is where an emptyDir of a pod lies, whether it stands or not.
 func (m *Manager) EmptyDir(uid types.UID, name string) string { return m.volumeDir(uid, name) }
 
-// SetUpError says that one volume could not be set up (L10.24).
+// SetUpError names a volume that could not be set up, and why (L10.24).
 type SetUpError struct {
 	Volume string
 	Err    error
@@ -334,8 +334,8 @@ func (m *Manager) Volumes(uid types.UID) map[string]spec.Volume {
 	return nil
 }
 
-// State tells what stands for the pod. After a restart of the agent nothing counts as
-// mounted until Prepare looked.
+// State returns what exists for the pod. After a restart of the agent nothing counts as mounted
+// until Prepare has checked it.
 func (m *Manager) State(pod *corev1.Pod) podlife.VolumeState {
 	if p := m.find(pod.UID); p != nil {
 		return podlife.VolumeState{Mounted: p.ready.Load() != nil, Present: true}

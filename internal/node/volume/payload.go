@@ -23,12 +23,13 @@ type file struct {
 // payload is the content of such a volume by relative path.
 type payload map[string]file
 
-// errMissing says that what the pod names is not there: a key of an object, or any trust bundle.
+// errMissing means that something that the pod refers to does not exist: a key of an object, or
+// any trust bundle.
 type errMissing string
 
 func (e errMissing) Error() string { return string(e) }
 
-// isMissing reports whether err says that a referenced object or key is not there (yet).
+// isMissing reports whether err means that a referenced object or key does not exist (yet).
 func isMissing(err error) bool {
 	var notFound *spec.NotFoundError
 	var missing errMissing

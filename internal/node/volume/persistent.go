@@ -18,7 +18,7 @@ import (
 	"carob/internal/node/spec"
 )
 
-// claimProtection is the finalizer that says that a claim being deleted is still used (S7.5).
+// claimProtection is the finalizer of a claim that is being deleted but still used (S7.5).
 const claimProtection = "kubernetes.io/pvc-protection"
 
 // mapStep is the step that makes a block device reachable, as far as it is of a volume of this node.
@@ -36,7 +36,7 @@ func (e *stepError) Error() string {
 
 func (e *stepError) Unwrap() error { return e.err }
 
-// persistent sets up the volume of a claim. There is nothing to remember beside what the kernel knows: mounts below
+// persistent sets up the volume of a claim. The kernel's state is the only state: mounts below
 // the pod's directory, and the links of block devices. Remove finds both.
 func (m *Manager) persistent(ctx context.Context, p *podVolumes, v *corev1.Volume) (spec.Volume, error) {
 	name, own := corevolume.ClaimOf(p.pod, v)
@@ -111,7 +111,7 @@ func (m *Manager) persistent(ctx context.Context, p *podVolumes, v *corev1.Volum
 	return set, nil
 }
 
-// driven has a CSI driver set up a volume; name is the one that errors say.
+// driven has a CSI driver set up a volume; errors use name.
 func (m *Manager) driven(ctx context.Context, name string, req csi.Request) (spec.Volume, error) {
 	set := spec.Volume{Persistent: corevolume.CSIPlugin}
 	if m.cfg.CSI == nil {
@@ -143,7 +143,7 @@ func (m *Manager) driven(ctx context.Context, name string, req csi.Request) (spe
 	return set, nil
 }
 
-// uses says how the containers of a pod use a volume.
+// uses returns how the containers of a pod use a volume.
 func uses(pod *corev1.Pod, name string) (mounted, mapped bool) {
 	look := func(mounts []corev1.VolumeMount, devices []corev1.VolumeDevice) {
 		mounted = mounted || slices.ContainsFunc(mounts, func(m corev1.VolumeMount) bool { return m.Name == name })
@@ -207,8 +207,8 @@ func (m *Manager) fileSystem(ctx context.Context, p *podVolumes, v *corev1.Volum
 	return nil
 }
 
-// local makes a local volume reachable: a directory as it is, or bind-mounted with the volume's mount options; or
-// the file system on a block device, which is made if there is none.
+// local makes a local volume accessible: a directory as it is, or bind-mounted with the volume's
+// mount options; or the file system on a block device, which is created if there is none.
 func local(ctx context.Context, pv *corev1.PersistentVolume, dir string, set *spec.Volume) error {
 	path := pv.Spec.Local.Path
 	info, err := os.Stat(path)

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// What mount(8) and mkfs(8) are told comes from volumes, whose owners are administrators; even so nothing of it may
-// be taken for an option.
+// The arguments of mount(8) and mkfs(8) come from volumes, whose owners are administrators; even
+// so, none of them may be parsed as an option.
 var (
 	fileSystemName = regexp.MustCompile(`^[a-z][a-z0-9._]{0,31}$`)
 	mountOption    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:/@%+=-]{0,255}$`)
@@ -52,7 +52,8 @@ func mountArgs(dir, kind, source string, list []string) ([]string, error) {
 	return append(args, "--", source, dir), nil
 }
 
-// format makes a file system on a device that has none. What blkid finds on it, whatever it is, stays.
+// format creates a file system on a device that has none. If blkid finds anything on it, nothing
+// is changed.
 func format(ctx context.Context, device, kind string) error {
 	if !fileSystemName.MatchString(kind) {
 		return fmt.Errorf("invalid file system type %q", kind)

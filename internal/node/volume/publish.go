@@ -24,7 +24,7 @@ const (
 	versionTime = "..2006_01_02_15_04_05.000000000"
 )
 
-// owner is who, beside root, may read a written volume.
+// owner is who may read a written volume, in addition to root.
 type owner struct{ gid *int64 } // fsGroup
 
 // publish makes dir show exactly the payload, all of it at one instant, and

@@ -49,7 +49,8 @@ func (m *Manager) Run(ctx context.Context) error {
 // busyRetry is how long to leave a pod alone whose volumes are being changed.
 const busyRetry = 100 * time.Millisecond
 
-// due finds the pods to render again, and says when the next look is due. take says that the caller renders them.
+// due returns the pods whose volumes are to be rendered again, and when to look next. take means
+// that the caller renders them.
 func (m *Manager) due(now time.Time, take bool) (pods []*podVolumes, next time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -134,7 +135,8 @@ func (m *Manager) published(p *podVolumes) {
 	}
 }
 
-// Update tells that the pod object changed: labels and annotations show in downward API volumes.
+// Update announces a change of the pod object: labels and annotations are shown in downward API
+// volumes.
 func (m *Manager) Update(pod *corev1.Pod) {
 	p := m.find(pod.UID)
 	if p == nil {
@@ -160,8 +162,8 @@ func (m *Manager) Resized(pod *corev1.Pod) {
 	}
 }
 
-// granted is the newest version of a pod with the resources that it may use in place
-// of those that it asks for.
+// granted is the newest version of a pod with the resources that it may use instead of those
+// that it requests.
 func granted(newest, uses *corev1.Pod) *corev1.Pod {
 	if newest.Generation == uses.Generation {
 		return newest
@@ -183,7 +185,7 @@ func showsFields(pod *corev1.Pod) bool {
 	return showsFile(pod, func(*corev1.DownwardAPIVolumeFile) bool { return true })
 }
 
-// showsFile says whether the pod has a downward API file of a kind.
+// showsFile reports whether the pod has a downward API file of a kind.
 func showsFile(pod *corev1.Pod, kind func(*corev1.DownwardAPIVolumeFile) bool) bool {
 	some := func(files []corev1.DownwardAPIVolumeFile) bool {
 		for i := range files {

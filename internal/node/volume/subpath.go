@@ -103,7 +103,7 @@ func beneath(top int, path string) (int, error) {
 			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
 		})
 		if !errors.Is(err, unix.EAGAIN) {
-			// somebody renamed at that moment; the kernel can't tell whether we were tricked
+			// a concurrent rename; the kernel can't tell whether it was an attack
 			if err != nil {
 				return -1, &os.PathError{Op: "open", Path: path, Err: err}
 			}

@@ -150,7 +150,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 }
 
 // privilegeAllowed rejects a privileged container in a pod that has none. As in containerd, the
-// request says whether the pod has one: an ephemeral container may be the first.
+// request reports whether the pod has one: an ephemeral container may be the first.
 func privilegeAllowed(c *cri.ContainerConfig, asked, made *cri.PodSandboxConfig) error {
 	if asked == nil {
 		asked = made

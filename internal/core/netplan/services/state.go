@@ -571,7 +571,7 @@ func (s *State) Elements() iter.Seq[Element] {
 // any order: a set of classes
 func (s *State) Classes() []Class { return slices.Collect(maps.Keys(s.classes)) }
 
-// Use says whether connections can still be sent to a pod.
+// Use is whether connections can still be sent to a pod.
 type Use uint8
 
 // The answers of UseOf.

@@ -89,7 +89,7 @@ func (m *Model) SetTargets(all []Target) {
 	}
 }
 
-// matches says whether the autoscaler's selector fits pods with labels.
+// matches reports whether the autoscaler's selector fits pods with labels.
 func (t *target) matches(namespace string, l labels.Set) bool {
 	return t.Selector != nil && t.VPA.Namespace == namespace && t.Selector.Matches(l)
 }

@@ -190,7 +190,7 @@ func (v *VerticalPodAutoscaler) Mode() UpdateMode {
 	return ModeRecreate
 }
 
-// Ours says whether carob's recommender is to recommend for it.
+// Ours reports whether carob's recommender is to recommend for it.
 func (v *VerticalPodAutoscaler) Ours() bool {
 	for _, r := range v.Spec.Recommenders {
 		if r.Name == DefaultRecommender {
@@ -220,7 +220,7 @@ func (p *ResourcePolicy) Policy(container string) *ContainerPolicy {
 // off says that the container is not scaled.
 func (p *ContainerPolicy) off() bool { return p != nil && p.Mode != nil && *p.Mode == ScalingOff }
 
-// controls says whether a resource of the container is scaled.
+// controls reports whether a resource of the container is scaled.
 func (p *ContainerPolicy) controls(name corev1.ResourceName) bool {
 	return p == nil || p.ControlledResources == nil || slices.Contains(*p.ControlledResources, name)
 }

@@ -50,7 +50,7 @@ type group struct {
 	evicted, resized               int // in this round
 }
 
-// mayDisturb says whether one more pod may be changed.
+// mayDisturb reports whether one more pod may be changed.
 func (g *group) mayDisturb() bool {
 	return g.running-g.evicted-g.resized > g.configured-g.tolerance ||
 		g.tolerance == 0 && g.configured == g.running && g.evicted == 0 && g.resized == 0
@@ -85,7 +85,7 @@ type Round struct {
 	since  Resizes
 }
 
-// Updates says whether an autoscaler changes running pods at all.
+// Updates reports whether an autoscaler changes running pods at all.
 func Updates(v *VerticalPodAutoscaler) bool {
 	switch v.Mode() {
 	case ModeRecreate, ModeAuto, ModeInPlaceOrRecreate:
@@ -95,7 +95,7 @@ func Updates(v *VerticalPodAutoscaler) bool {
 	}
 }
 
-// Live says whether a pod is one that can be changed (W9.51).
+// Live reports whether a pod is one that can be changed (W9.51).
 func Live(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && pod.Spec.NodeName != "" && pod.Status.Phase != corev1.PodSucceeded &&
 		pod.Status.Phase != corev1.PodFailed
@@ -150,7 +150,7 @@ func (r *Round) group(pod *corev1.Pod) *group {
 	return r.groups[o]
 }
 
-// resizing says whether a resize is in flight.
+// resizing reports whether a resize is in flight.
 func resizing(pod *corev1.Pod) bool {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress {
@@ -180,7 +180,7 @@ func (r *Round) Step(pod *corev1.Pod) Step {
 	return Wait
 }
 
-// MayEvict says whether a pod may be evicted now.
+// MayEvict reports whether a pod may be evicted now.
 func (r *Round) MayEvict(pod *corev1.Pod) bool {
 	g := r.group(pod)
 	switch {
@@ -192,7 +192,7 @@ func (r *Round) MayEvict(pod *corev1.Pod) bool {
 	return g.mayDisturb() && (!resizing(pod) || r.stuck(pod))
 }
 
-// stuck says whether a resize in flight has failed, or takes too long.
+// stuck reports whether a resize in flight has failed, or takes too long.
 func (r *Round) stuck(pod *corev1.Pod) bool {
 	took := r.now.Sub(r.since[pod.UID])
 	for _, c := range pod.Status.Conditions {
@@ -289,7 +289,7 @@ func (r *Round) need(pod *corev1.Pod, recommended *Recommendation) need {
 	return n
 }
 
-// wants says whether a pod is far enough off.
+// wants reports whether a pod is far enough off.
 func (r *Round) wants(n need) bool {
 	killed := r.killedEarly(n.pod)
 	if killed && n.difference == 0 {
@@ -302,7 +302,7 @@ func (r *Round) wants(n need) bool {
 	return start != nil && !r.now.Before(start.Add(grownUp)) && n.difference >= leastChange
 }
 
-// killedEarly says whether a scaled container was lately killed for its memory soon after its start.
+// killedEarly reports whether a scaled container was lately killed for its memory soon after its start.
 func (r *Round) killedEarly(pod *corev1.Pod) bool {
 	observed := Observed(pod)
 	for i := range pod.Status.ContainerStatuses {
@@ -317,7 +317,7 @@ func (r *Round) killedEarly(pod *corev1.Pod) bool {
 	return false
 }
 
-// admits says whether the requirements of the policy hold for one of the containers (W9.56).
+// admits reports whether the requirements of the policy hold for one of the containers (W9.56).
 func (r *Round) admits(pod *corev1.Pod, recommended *Recommendation) bool {
 	p := r.vpa.Spec.UpdatePolicy
 	if p == nil {
@@ -399,7 +399,7 @@ func (r *Round) Patch(pod *corev1.Pod) ([]byte, error) {
 	return text, nil
 }
 
-// merges says whether list has all of more already.
+// merges reports whether list has all of more already.
 func merges(list, more corev1.ResourceList) bool {
 	for name, q := range more { // any order: all are compared
 		if have, there := list[name]; !there || q.Cmp(have) != 0 {

@@ -68,7 +68,7 @@ func (u *usage) merge(o *usage) {
 	u.samples += o.samples
 }
 
-// expired says whether nothing has come for so long that it says nothing about today.
+// expired reports whether nothing has come for so long that it says nothing about today.
 func (u *usage) expired(now time.Time) bool {
 	if u.samples == 0 {
 		return now.Sub(u.made) >= kept

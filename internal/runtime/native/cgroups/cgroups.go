@@ -144,7 +144,7 @@ func (c *Hierarchies) Make(group string) error {
 	return nil
 }
 
-// MakeFirst makes the group in the hierarchy of a controller only; Make does the rest.
+// MakeFirst creates the group in the hierarchy of one controller only; Make does the rest.
 func (c *Hierarchies) MakeFirst(controller, group string) error {
 	for i := range c.Tree {
 		if c.Tree[i].has(controller) {
@@ -189,8 +189,8 @@ func (h *Hierarchy) make(group string, v2 bool) error {
 	return nil
 }
 
-// inherit gives a cpuset that is empty, and therefore accepts no process, the values of its parent;
-// the parent may be empty as well, if somebody else created it a moment ago.
+// inherit gives an empty cpuset, which accepts no process, the values of its parent; the parent
+// may be empty as well, if another process created it a moment ago.
 func (h *Hierarchy) inherit(group, file string) (string, error) {
 	path := h.Mount + group + "/" + file
 	b, err := os.ReadFile(path)
@@ -204,8 +204,8 @@ func (h *Hierarchy) inherit(group, file string) (string, error) {
 	return value, writeFile(path, value)
 }
 
-// delegate enables every controller of a cgroup for its children. It may have none yet, if somebody
-// else created it a moment ago.
+// delegate enables every controller of a cgroup for its children. It may have none yet, if
+// another process created it a moment ago.
 func (h *Hierarchy) delegate(group string) error {
 	dir := h.Mount + group
 	have, err := os.ReadFile(dir + "/cgroup.controllers")

@@ -15,7 +15,7 @@ type Entry struct {
 	unified string   // version 2: the directory to clone the process into; "" for none
 }
 
-// Later says that a process can enter the group once it runs, before there is the group.
+// Later means that a process can enter the group after its start, before the group exists.
 func (e *Entry) Later() bool { return e.unified == "" }
 
 // Open opens the directory to clone the process into; nil for none.

@@ -18,7 +18,7 @@ type diskSpace struct {
 	dir string
 }
 
-// noSpace says that an image does not fit.
+// noSpace is the error of an image that does not fit.
 type noSpace struct{ text string }
 
 func (e *noSpace) Error() string { return e.text }

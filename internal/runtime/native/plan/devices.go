@@ -14,7 +14,7 @@ type Device struct {
 	Host         string // its source; bind-mounted from there in a user namespace
 	Mode         uint32 // type and permissions
 	Major, Minor uint32
-	UID, GID     uint32 // of its owner
+	UID, GID     uint32 // of its owner in the pod
 	Access       string // of "rwm"
 }
 

@@ -109,7 +109,7 @@ var procFiles = []string{
 	"/proc/slabinfo", "/proc/sys/kernel/ns_last_pid", "/proc/sys/crypto/fips_enabled",
 }
 
-// procRule says what may be mounted at or below /proc: another /proc over the whole, files with
+// procRule is what may be mounted at or below /proc: another /proc over the whole, files with
 // numbers, nothing else.
 func procRule(target string) int64 {
 	switch {

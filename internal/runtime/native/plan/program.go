@@ -334,7 +334,7 @@ func (p *Program) Exec() { p.add(wire.Message{Code: OpExec}) }
 // Gate waits for one byte, or fails when the other side is closed.
 func (p *Program) Gate() { p.add(wire.Message{Code: OpGate}) }
 
-// Gated says that the program has a Gate.
+// Gated reports whether the program has a Gate.
 func (p *Program) Gated() bool {
 	return slices.ContainsFunc(p.Ops, func(m wire.Message) bool { return m.Code == OpGate })
 }
