@@ -1,0 +1,319 @@
+package children
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/controllers/freshness"
+	"carob/internal/controllers/source"
+	"carob/internal/core/workload"
+)
+
+var podResource = schema.GroupResource{Resource: "pods"}
+
+// world is a Keeper with an API whose answers a test chooses.
+type world struct {
+	*Keeper
+	api    *fake.Clientset
+	events *record.FakeRecorder
+	sets   *source.Watch
+	owner  Owner
+	woken  []string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	api := fake.NewClientset()
+	w := &world{api: api, events: record.NewFakeRecorder(100), sets: source.ReplicaSets(api)}
+	pods := source.Pods(api)
+	fresh, err := freshness.New(func(key string) { w.woken = append(w.woken, key) }, pods, w.sets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, watch := range []*source.Watch{pods, w.sets} {
+		if err := watch.Replace(nil, "10"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Keeper = &Keeper{Client: api, Events: w.events, Fresh: fresh, Pods: pods}
+	set := replicaSet("rs", "owner", "x")
+	w.owner = Owner{Owner: workload.Owner{Object: set, Kind: appsv1.SchemeGroupVersion.WithKind("ReplicaSet")},
+		Runtime: set, Key: "ns/rs"}
+	return w
+}
+
+func replicaSet(name string, uid types.UID, app string) *appsv1.ReplicaSet {
+	return &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: uid, ResourceVersion: "5"},
+		Spec:       appsv1.ReplicaSetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}}
+}
+
+func pod(name string, version int, owner *appsv1.ReplicaSet) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name),
+		ResourceVersion: strconv.Itoa(version), Labels: map[string]string{"app": "x"}}}
+	if owner != nil {
+		p.OwnerReferences = []metav1.OwnerReference{
+			*metav1.NewControllerRef(owner, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
+	}
+	return p
+}
+
+// on answers requests of a verb for pods.
+func (w *world) on(verb string, answer func(clienttesting.Action) (runtime.Object, error)) {
+	w.api.PrependReactor(verb, "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		o, err := answer(a)
+		return true, o, err
+	})
+}
+
+// said returns the events since the last call.
+func (w *world) said() (out []string) {
+	for {
+		select {
+		case e := <-w.events.Events:
+			out = append(out, e)
+		default:
+			slices.Sort(out)
+			return out
+		}
+	}
+}
+
+// W0.41: waves of 1, 2, 4 …; the wave with an error is the last. W0.34, W0.35: events.
+func TestCreatePodsInWaves(t *testing.T) {
+	w := newWorld(t)
+	asked := 0
+	w.on("create", func(clienttesting.Action) (runtime.Object, error) {
+		if asked++; asked == 5 {
+			return nil, apierrors.NewForbidden(podResource, "p", errors.New("quota"))
+		}
+		return pod("p"+strconv.Itoa(asked), 100+asked, nil), nil
+	})
+	made, err := w.CreatePods(t.Context(), w.owner, 20,
+		func(int) (*corev1.Pod, error) { return pod("new", 0, nil), nil })
+	if made != 6 || asked != 7 || !apierrors.IsForbidden(err) {
+		t.Errorf("%d of %d requests made a pod: %v", made, asked, err)
+	}
+	said := w.said()
+	if n := len(slices.DeleteFunc(slices.Clone(said),
+		func(e string) bool { return !strings.HasPrefix(e, "Normal SuccessfulCreate Created pod: p") })); n != 6 ||
+		len(said) != 7 || !strings.HasPrefix(said[6], "Warning FailedCreate Error creating: ") {
+		t.Errorf("events %q", said)
+	}
+	// The key is planned again when the watch shows the pods.
+	if w.Fresh.Fresh("ns/rs") {
+		t.Error("fresh although the watch does not show the pods")
+	}
+	if err := w.Pods.Bookmark("107"); err != nil {
+		t.Fatal(err)
+	}
+	if !w.Fresh.Fresh("ns/rs") || !slices.Contains(w.woken, "ns/rs") {
+		t.Errorf("woken %q", w.woken)
+	}
+	asked = 10
+	if made, err = w.CreatePods(t.Context(), w.owner, 3,
+		func(i int) (*corev1.Pod, error) { return nil, errors.New("no pod " + strconv.Itoa(i)) }); made != 0 ||
+		err == nil || err.Error() != "no pod 0" || asked != 10 {
+		t.Errorf("%d pods, %d requests: %v", made, asked, err)
+	}
+}
+
+// W0.40: a namespace that is being deleted causes no event.
+func TestCreateInTerminatingNamespace(t *testing.T) {
+	w := newWorld(t)
+	ends := apierrors.NewForbidden(podResource, "p", errors.New("is being terminated"))
+	ends.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+	w.on("create", func(clienttesting.Action) (runtime.Object, error) { return nil, ends })
+	err := w.CreatePod(t.Context(), w.owner, pod("new", 0, nil))
+	if said := w.said(); !NamespaceEnds(err) || len(said) != 0 {
+		t.Errorf("%v, events %q", err, said)
+	}
+}
+
+// W0.36, W0.37, W0.39: by UID; a pod that is gone counts as deleted.
+func TestDeletePods(t *testing.T) {
+	w := newWorld(t)
+	w.on("delete", func(a clienttesting.Action) (runtime.Object, error) {
+		del := a.(clienttesting.DeleteActionImpl) //nolint:errcheck,forcetypeassert // the verb says so
+		if p := del.DeleteOptions.Preconditions; p == nil || p.UID == nil || *p.UID != types.UID("uid-"+del.Name) {
+			t.Errorf("delete %s with preconditions %v", del.Name, p)
+		}
+		switch del.Name {
+		case "gone":
+			return nil, apierrors.NewNotFound(podResource, "gone")
+		case "held":
+			return nil, apierrors.NewInternalError(errors.New("no"))
+		}
+		return nil, nil
+	})
+	if err := w.DeletePods(t.Context(), w.owner, []*corev1.Pod{pod("a", 1, nil), pod("gone", 2, nil)}); err != nil {
+		t.Error(err)
+	}
+	if said := w.said(); !slices.Equal(said, []string{"Normal SuccessfulDelete Deleted pod: a"}) {
+		t.Errorf("events %q", said)
+	}
+	err := w.DeletePods(t.Context(), w.owner, []*corev1.Pod{pod("b", 3, nil), pod("held", 4, nil)})
+	if err == nil || !strings.HasPrefix(err.Error(), "unable to delete pods: ") {
+		t.Error(err)
+	}
+	if said := w.said(); len(said) != 2 || !strings.HasPrefix(said[1], "Warning FailedDelete Error deleting: ") {
+		t.Errorf("events %q", said)
+	}
+}
+
+func TestBehind(t *testing.T) {
+	conflict := apierrors.NewConflict(podResource, "p", errors.New("newer"))
+	planned := pod("p", 20, nil)
+	other := pod("p", 21, nil)
+	other.UID = "another"
+	for _, c := range []struct {
+		name   string
+		err    error
+		live   *corev1.Pod
+		failed error
+		behind bool
+	}{
+		{"a newer version is stored", conflict, pod("p", 21, nil), nil, true},
+		{"the same version: somebody else says conflict", conflict, pod("p", 20, nil), nil, false},
+		{"gone", apierrors.NewNotFound(podResource, "p"), nil, apierrors.NewNotFound(podResource, "p"), true},
+		{"another object of its name", conflict, other, nil, true},
+		{"nobody knows", conflict, nil, errors.New("no connection"), false},
+		{"another error", apierrors.NewInternalError(errors.New("no")), pod("p", 21, nil), nil, false},
+	} {
+		w := newWorld(t)
+		if err := w.Pods.Add(pod("p", 15, nil)); err != nil {
+			t.Fatal(err)
+		}
+		err := w.Behind(t.Context(), "ns/rs", w.Pods, planned, c.err,
+			func(context.Context) (metav1.Object, error) { return c.live, c.failed })
+		if (err == nil) != c.behind || err != nil && !errors.Is(err, c.err) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if w.Fresh.Fresh("ns/rs") == c.behind {
+			t.Errorf("%s: planned again before the watch shows it: %v", c.name, c.behind)
+		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{apierrors.NewConflict(podResource, "p", errors.New("newer")), true},
+		{apierrors.NewForbidden(podResource, "p", errors.New("quota")), true},
+		{apierrors.NewInternalError(errors.New("no")), false},
+		{apierrors.NewTimeoutError("late", 1), false},
+		{context.DeadlineExceeded, false},
+	} {
+		if got := Refused(c.err); got != c.want {
+			t.Errorf("%v: refused %v", c.err, got)
+		}
+	}
+}
+
+// W0.21 to W0.24: what is adopted and released, and what an owner may not adopt any more.
+func TestSettle(t *testing.T) {
+	w := newWorld(t)
+	patched := map[string]string{}
+	w.on("patch", func(a clienttesting.Action) (runtime.Object, error) {
+		p := a.(clienttesting.PatchActionImpl) //nolint:errcheck,forcetypeassert // the verb says so
+		patched[p.Name] = string(p.Patch)
+		switch p.Name {
+		case "gone", "left":
+			return nil, apierrors.NewNotFound(podResource, p.Name)
+		case "held":
+			return nil, apierrors.NewForbidden(podResource, p.Name, errors.New("no"))
+		}
+		return pod(p.Name, 50, nil), nil
+	})
+	live := w.owner.Object
+	how := w.PodChange("ns", func(context.Context) (metav1.Object, error) { return live, nil })
+	claims := workload.Claims[*corev1.Pod]{Mine: []*corev1.Pod{pod("mine", 1, nil)},
+		Adopt:   []*corev1.Pod{pod("gone", 2, nil), pod("held", 3, nil), pod("orphan", 4, nil)},
+		Release: []*corev1.Pod{pod("left", 5, nil), pod("other", 6, nil)}}
+	got, err := Settle(t.Context(), w.Keeper, w.owner, claims, how)
+	var names []string
+	for _, p := range got {
+		names = append(names, p.Name)
+	}
+	if !slices.Equal(names, []string{"mine", "orphan"}) || err == nil ||
+		!strings.HasPrefix(err.Error(), "adopt held: ") {
+		t.Errorf("%q, %v", names, err)
+	}
+	if len(patched) != 5 || !strings.Contains(patched["orphan"], `"uid":"owner"`) ||
+		!strings.Contains(patched["other"], `"$patch":"delete"`) {
+		t.Errorf("patches %v", patched)
+	}
+	// The owner is another one now: nothing is adopted, releases go on.
+	clear(patched)
+	live = replicaSet("rs", "successor", "x")
+	got, err = Settle(t.Context(), w.Keeper, w.owner, claims, how)
+	if len(got) != 1 || err == nil || strings.Count(err.Error(), "can't adopt Pod ns/") != 3 || len(patched) != 2 {
+		t.Errorf("%d children, %v, patches %v", len(got), err, patched)
+	}
+}
+
+// W0.16: whose owners a change of a child wakes.
+func TestOnChildren(t *testing.T) {
+	w := newWorld(t)
+	mine, next := replicaSet("rs", "owner", "x"), replicaSet("next", "successor", "y")
+	if err := w.sets.Replace([]any{mine, next}, "20"); err != nil {
+		t.Fatal(err)
+	}
+	var woken []string
+	err := OnChildren(w.Pods, w.sets, "ReplicaSet", func(owner metav1.Object, l labels.Set) bool {
+		return owner.(*appsv1.ReplicaSet).Spec.Selector.MatchLabels["app"] == l["app"]
+	}, func(key string) { woken = append(woken, key) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger := replicaSet("rs", "namesake", "x")
+	version := 30
+	change := func(what string, p *corev1.Pod, want ...string) {
+		t.Helper()
+		version++
+		p.ResourceVersion = strconv.Itoa(version)
+		if err := w.Pods.Add(p); err != nil {
+			t.Fatal(err)
+		}
+		if slices.Sort(woken); !slices.Equal(woken, want) {
+			t.Errorf("%s: woken %q, want %q", what, woken, want)
+		}
+		woken = nil
+	}
+	change("an orphan comes", pod("p", 0, nil), "ns/rs")
+	change("its labels stay", pod("p", 0, nil))
+	relabelled := pod("p", 0, nil)
+	relabelled.Labels = map[string]string{"app": "y"}
+	change("its labels change", relabelled, "ns/next")
+	change("it is adopted", pod("p", 0, mine), "ns/rs")
+	change("it changes", pod("p", 0, mine), "ns/rs")
+	change("it changes hands", pod("p", 0, next), "ns/next", "ns/rs")
+	change("its controller is a namesake", pod("p", 0, stranger), "ns/next")
+	change("a namesake's pod changes", pod("p", 0, stranger))
+	change("it becomes an orphan", pod("p", 0, nil), "ns/rs")
+	change("it comes back", pod("p", 0, mine), "ns/rs")
+	if err := w.Pods.Delete(pod("p", version+1, mine)); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(woken, []string{"ns/rs"}) {
+		t.Errorf("it is deleted: woken %q", woken)
+	}
+}

@@ -1,0 +1,220 @@
+package plugins
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"k8s.io/klog/v2"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+)
+
+// plugin is a plugin that registers at a socket.
+type plugin struct {
+	registration.UnimplementedRegistrationServer
+	info *registration.PluginInfo
+	told chan *registration.RegistrationStatus
+}
+
+func (p *plugin) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
+	return p.info, nil
+}
+
+func (p *plugin) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (
+	*registration.RegistrationStatusResponse, error) {
+	p.told <- s
+	return &registration.RegistrationStatusResponse{}, nil
+}
+
+// serve opens the socket; stop closes and removes it.
+func (p *plugin) serve(t *testing.T, socket string) (stop func()) {
+	t.Helper()
+	ln, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	registration.RegisterRegistrationServer(s, p)
+	go func() { _ = s.Serve(ln) }()
+	t.Cleanup(s.Stop)
+	return s.GracefulStop // the answer to a call that has begun is still sent
+}
+
+func newPlugin(kind, name string, versions ...string) *plugin {
+	return &plugin{info: &registration.PluginInfo{Type: kind, Name: name, SupportedVersions: versions},
+		told: make(chan *registration.RegistrationStatus, 10)}
+}
+
+// handler notes what it is asked: "+name" and, when a plugin goes, "-name" with the cause.
+type handler struct {
+	calls chan string
+	err   error
+}
+
+func (h *handler) Register(ctx context.Context, p Plugin) (func(), error) {
+	if h.err != nil {
+		return nil, h.err
+	}
+	h.calls <- "+" + p.Name + " " + p.Endpoint + " " + strings.Join(p.Versions, ",")
+	return func() {
+		cause := ""
+		if errors.Is(context.Cause(ctx), ErrGone) {
+			cause = " gone"
+		}
+		h.calls <- "-" + p.Name + cause
+	}, nil
+}
+
+// next is what a channel has next.
+func next[T any](t *testing.T, what string, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(time.Minute):
+		t.Fatalf("%s: nothing happened", what)
+		panic("unreachable")
+	}
+}
+
+type watching struct {
+	*Watcher
+	dir     string
+	handler *handler
+	stop    func()
+}
+
+func watch(t *testing.T, prepare func(dir string)) watching {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "plugins") // paths of sockets have 107 bytes at most
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if prepare != nil {
+		prepare(dir)
+	}
+	h := &handler{calls: make(chan string, 20)}
+	w, err := New(Config{Dir: dir, Handlers: map[string]Handler{"CSIPlugin": h,
+		"Refused": &handler{err: errors.New("version 9 is too new")}}, Logger: klog.Background()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	stopped := false
+	stop := func() {
+		if cancel(); !stopped {
+			stopped = true
+			if err := next(t, "the end of Run", done); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Cleanup(stop)
+	return watching{Watcher: w, dir: dir, handler: h, stop: stop}
+}
+
+// A plugin that was there before, one that comes later in a new directory, one that restarts: each is registered,
+// told so, and unregistered when its socket goes or the agent ends (S4.1 to S4.5).
+func TestRegistration(t *testing.T) {
+	early := newPlugin("CSIPlugin", "early", "1.0.0")
+	w := watch(t, func(dir string) { early.serve(t, filepath.Join(dir, "early.sock")) })
+	if got, want := next(t, "early", w.handler.calls), "+early "+w.dir+"/early.sock 1.0.0"; got != want {
+		t.Errorf("registered %q, want %q", got, want)
+	}
+	if s := next(t, "early's status", early.told); !s.PluginRegistered || s.Error != "" {
+		t.Errorf("told %v", s)
+	}
+	below := filepath.Join(w.dir, "late")
+	if err := os.Mkdir(below, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	late := newPlugin("CSIPlugin", "late")
+	late.info.Endpoint = "/run/late.sock"
+	stop := late.serve(t, filepath.Join(below, "reg.sock"))
+	if got := next(t, "late", w.handler.calls); got != "+late /run/late.sock " {
+		t.Errorf("registered %q", got)
+	}
+	next(t, "late's status", late.told)
+	stop() // removes the socket
+	if got := next(t, "the end of late", w.handler.calls); got != "-late gone" {
+		t.Errorf("after its socket went: %q", got)
+	}
+	late.serve(t, filepath.Join(below, "reg.sock"))
+	if got := next(t, "late again", w.handler.calls); got != "+late /run/late.sock " {
+		t.Errorf("after its restart: %q", got)
+	}
+	next(t, "late's second status", late.told)
+	w.stop()
+	ends := []string{next(t, "the end", w.handler.calls), next(t, "the end", w.handler.calls)}
+	if slices.Sort(ends); !slices.Equal(ends, []string{"-early", "-late"}) {
+		t.Errorf("when the agent ends: %q", ends)
+	}
+}
+
+// Plugins that cannot be used are told why, with the kubelet's words, and are asked again.
+func TestRefused(t *testing.T) {
+	w := watch(t, nil)
+	for _, c := range []struct{ name, kind, want string }{
+		{"unknown", "TimeMachine", "RegisterPlugin error -- no handler registered for plugin type: TimeMachine at socket "},
+		{"refused", "Refused", "RegisterPlugin error -- plugin registration failed with err: version 9 is too new"},
+		{"bad\x1bname", "CSIPlugin", "RegisterPlugin error -- plugin validation failed with err: a name of 8 bytes"},
+	} {
+		p := newPlugin(c.kind, c.name)
+		p.serve(t, filepath.Join(w.dir, c.kind+".sock"))
+		for range 2 { // the second time after a pause
+			if s := next(t, c.name, p.told); s.PluginRegistered || !strings.HasPrefix(s.Error, c.want) {
+				t.Errorf("%q was told %v", c.name, s)
+			}
+		}
+	}
+	// Hidden files are not looked at (S4.1).
+	hidden, seen := newPlugin("CSIPlugin", "hidden"), newPlugin("CSIPlugin", "seen")
+	hidden.serve(t, filepath.Join(w.dir, ".hidden.sock"))
+	seen.serve(t, filepath.Join(w.dir, "seen.sock"))
+	if got := next(t, "seen", w.handler.calls); !strings.HasPrefix(got, "+seen ") {
+		t.Errorf("registered %q", got)
+	}
+	w.stop()
+	if w.known[filepath.Join(w.dir, ".hidden.sock")] != nil || w.known[filepath.Join(w.dir, "seen.sock")] == nil {
+		t.Errorf("%d sockets were looked at: a hidden one, or not all others", len(w.known))
+	}
+}
+
+// What plugins say is checked before it is used: they are no part of carob.
+func TestHostileInfos(t *testing.T) {
+	long := strings.Repeat("x", maxText+1)
+	for name, c := range map[string]struct {
+		info *registration.PluginInfo
+		ok   bool
+	}{
+		"good": {&registration.PluginInfo{Name: "a", Endpoint: "/run/a.sock", SupportedVersions: []string{"1"}},
+			true},
+		"its own socket":       {&registration.PluginInfo{Name: "a"}, true},
+		"a long name":          {&registration.PluginInfo{Name: long}, false},
+		"a long type":          {&registration.PluginInfo{Type: long}, false},
+		"a control character":  {&registration.PluginInfo{Name: "a\nb"}, false},
+		"not UTF-8":            {&registration.PluginInfo{SupportedVersions: []string{"\xff"}}, false},
+		"a relative endpoint":  {&registration.PluginInfo{Endpoint: "a.sock"}, false},
+		"an endpoint with ..":  {&registration.PluginInfo{Endpoint: "/run/../etc/a.sock"}, false},
+		"a NUL in an endpoint": {&registration.PluginInfo{Endpoint: "/run/a\x00.sock"}, false},
+		"many versions":        {&registration.PluginInfo{SupportedVersions: make([]string, maxVersions+1)}, false},
+	} {
+		p, err := checked("/plugins/reg.sock", c.info)
+		if (err == nil) != c.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+		if c.info.Endpoint == "" && err == nil && p.Endpoint != "/plugins/reg.sock" {
+			t.Errorf("%s: endpoint %q", name, p.Endpoint)
+		}
+	}
+}
