@@ -123,7 +123,8 @@ func TestImports(t *testing.T) {
 // simulators are programs or tests themselves.
 var testOnly = []string{"carob/internal/base/testwait", "carob/internal/runtime/runtimetest",
 	"carob/internal/network/nettest", "carob/internal/controllers/controllertest",
-	"carob/internal/base/netns/netnstest", "carob/internal/sim/cluster/clustertest", "carob/internal/archtest"}
+	"carob/internal/base/netns/netnstest", "carob/internal/base/transcript",
+	"carob/internal/sim/cluster/clustertest", "carob/internal/archtest"}
 
 // testHelper reports whether a package may import packages of testOnly without being a test itself.
 func testHelper(pkg string) bool {

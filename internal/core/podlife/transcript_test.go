@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"carob/internal/base/transcript"
 	"carob/internal/core/podlife/allocation"
 	"carob/internal/core/podstatus"
 )
@@ -48,18 +49,11 @@ import (
 //	resources                what the status says of resources, allocated and in force
 //	status                   the whole status as YAML
 func TestTranscripts(t *testing.T) {
-	stories := 0
-	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
-		stories++
-		w := newWorld(t)
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+	transcript.Run(t, 40, func(t *testing.T) *world { return newWorld(t) },
+		func(t *testing.T, w *world, d *datadriven.TestData) string {
 			w.t = t
 			return w.command(d)
 		})
-	})
-	if stories < 40 {
-		t.Fatalf("only %d stories were found", stories)
-	}
 }
 
 var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -99,7 +93,7 @@ func (w *world) command(d *datadriven.TestData) string {
 	w.sb.Reset()
 	has := func(key string) bool { return d.HasArg(key) }
 	arg := func(key string) string {
-		return value(d, key)
+		return transcript.Arg(d, key)
 	}
 	switch d.Cmd {
 	case "pod":
@@ -295,19 +289,6 @@ func (w *world) command(d *datadriven.TestData) string {
 	return w.sb.String()
 }
 
-// value is the value of KEY=VALUE, or "".
-func value(d *datadriven.TestData, key string) string {
-	if d == nil {
-		return ""
-	}
-	for _, a := range d.CmdArgs {
-		if a.Key == key {
-			return strings.Join(a.Vals, " ")
-		}
-	}
-	return ""
-}
-
 func (w *world) apply(manifest string) {
 	var p corev1.Pod
 	if err := yaml.UnmarshalStrict([]byte(manifest), &p); err != nil {
@@ -496,7 +477,7 @@ func (w *world) succeed(k Key, d *datadriven.TestData) {
 			func(c Container) bool { return c.State == ContainerCreated && c.Name == a.Container })
 		w.create(a)
 	case StopContainer:
-		code, _ := strconv.Atoi(value(d, "code"))
+		code, _ := strconv.Atoi(transcript.Arg(d, "code"))
 		for i := range obs.Containers {
 			if c := &obs.Containers[i]; c.ID == a.ContainerID && mayHaveProcess(c) {
 				w.exit(c, int32(code), "")

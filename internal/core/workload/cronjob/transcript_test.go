@@ -11,6 +11,8 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"carob/internal/base/transcript"
 )
 
 // TestTranscripts runs the stories in testdata/transcripts, which begin at 12:00:20.
@@ -27,24 +29,14 @@ import (
 //	delete              the CronJob is being deleted
 //	job JOB             a Job as it was made
 func TestTranscripts(t *testing.T) {
-	stories := 0
-	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
-		stories++
-		w := newWorld()
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+	transcript.Run(t, 8, func(*testing.T) *world { return newWorld() },
+		func(t *testing.T, w *world, d *datadriven.TestData) string {
 			w.log = nil
 			if err := w.command(d); err != nil {
 				d.Fatalf(t, "%v", err)
 			}
-			if len(w.log) == 0 {
-				return "nothing\n"
-			}
-			return strings.Join(w.log, "\n") + "\n"
+			return transcript.Lines(w.log)
 		})
-	})
-	if stories < 8 {
-		t.Fatalf("only %d stories were found", stories)
-	}
 }
 
 func (w *world) command(d *datadriven.TestData) error {

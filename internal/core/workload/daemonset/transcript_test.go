@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
+	"carob/internal/base/transcript"
 	"carob/internal/core/workload"
 )
 
@@ -33,18 +34,11 @@ import (
 //	advance DURATION
 //	pods, revisions, pod NODE   what there is; pod prints the newest pod of the node
 func TestTranscripts(t *testing.T) {
-	stories := 0
-	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
-		stories++
-		w := newWorld(t)
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+	transcript.Run(t, 12, func(t *testing.T) *world { return newWorld(t) },
+		func(t *testing.T, w *world, d *datadriven.TestData) string {
 			w.t = t
 			return w.command(d)
 		})
-	})
-	if stories < 12 {
-		t.Fatalf("only %d stories were found", stories)
-	}
 }
 
 var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

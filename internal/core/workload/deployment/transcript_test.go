@@ -12,6 +12,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"carob/internal/base/transcript"
 )
 
 // TestTranscripts runs the stories in testdata/transcripts: each command changes the
@@ -33,24 +35,14 @@ import (
 //	taken SAME|OTHER   what Taken says of a set that is there already
 //	advance DURATION   time passes, then a pass
 func TestTranscripts(t *testing.T) {
-	stories := 0
-	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
-		stories++
-		w := newWorld()
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+	transcript.Run(t, 12, func(*testing.T) *world { return newWorld() },
+		func(t *testing.T, w *world, d *datadriven.TestData) string {
 			out, err := w.command(d)
 			if err != nil {
 				t.Fatalf("%s: %v", d.Pos, err)
 			}
-			if len(out) == 0 {
-				return "nothing\n"
-			}
-			return strings.Join(out, "\n") + "\n"
+			return transcript.Lines(out)
 		})
-	})
-	if stories < 12 {
-		t.Fatalf("only %d stories were found", stories)
-	}
 }
 
 const all = 1 << 20

@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"carob/internal/base/transcript"
 	"carob/internal/core/workload"
 )
 
@@ -38,18 +39,11 @@ import (
 //	deleting                the set is being deleted
 //	pods, claims, revisions, status   what there is
 func TestTranscripts(t *testing.T) {
-	stories := 0
-	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
-		stories++
-		w := newWorld(t)
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+	transcript.Run(t, 15, func(t *testing.T) *world { return newWorld(t) },
+		func(t *testing.T, w *world, d *datadriven.TestData) string {
 			w.t = t
 			return w.command(d)
 		})
-	})
-	if stories < 15 {
-		t.Fatalf("only %d stories were found", stories)
-	}
 }
 
 var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
