@@ -181,7 +181,7 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 	services, endpointSlices, legacyEndpoints := source.Services(watcher), source.EndpointSlices(watcher),
 		source.Endpoints(watcher)
 	persistent, classes := source.Volumes(watcher), source.StorageClasses(watcher) // the binder runs them
-	deviceClaims := source.ResourceClaims(watcher)                                 // the first controller to start runs it
+	deviceClaims := source.ResourceClaims(watcher)                                 // the first user runs it
 	m := &Manager{
 		inventory: inventory.New(watcher.Discovery(), clients.Metadata, inventoryAfter),
 		watches: []*source.Watch{namespaces, pods, nodes, accounts, configMaps, leases, budgets,

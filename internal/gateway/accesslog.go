@@ -126,7 +126,7 @@ func (l *accessLog) store(ctx context.Context, out *logFile, line []byte) {
 	}
 }
 
-// told logs that the file cannot be written, once until it can be again.
+// told logs once that the file cannot be written, until it can be again.
 func (l *accessLog) told(ctx context.Context, out *logFile, err error) {
 	if err != nil && !out.failing {
 		klog.FromContext(ctx).Error(err, "The access log of the gateway cannot be written; its lines are lost")

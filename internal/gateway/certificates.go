@@ -19,7 +19,7 @@ import (
 	"carob/internal/core/gatewayplan"
 )
 
-// certificates are those of one port, by host name.
+// certificates are the certificates of one port, by host name.
 type certificates struct {
 	exact, wild map[string][]*tls.Certificate
 	all         []*tls.Certificate

@@ -23,7 +23,7 @@ type clientConns struct {
 type clientConn struct {
 	of      *clientConns
 	state   http.ConnState
-	h2      bool // it is told to go away, and loses nothing
+	h2      bool // it gets GOAWAY, and loses no request
 	serving int
 }
 

@@ -36,7 +36,7 @@ type site struct {
 
 	users    atomic.Int64 // requests
 	replaced atomic.Bool
-	emptied  chan struct{} // told when a replaced site has lost its last user
+	emptied  chan struct{} // signalled when a replaced site has lost its last user
 }
 
 // lookup has the headers and query parameters of a request, for matches.
@@ -73,7 +73,7 @@ func (f *lookup) Query(name string) (string, bool) {
 
 // exchange is one request on its way to a backend.
 type exchange struct {
-	rec     *seenRequest // nil: nobody looks
+	rec     *seenRequest // nil: not recorded
 	site    *site
 	in      *http.Request
 	path    string // clean

@@ -379,7 +379,7 @@ func (f *feed) follow(ctx context.Context, group *sync.WaitGroup) {
 	f.notify()
 }
 
-// needed says which stages are.
+// needed returns which stages are.
 func (f *feed) needed() [stages]bool {
 	out := [stages]bool{ingressKinds: true, gatewayKinds: f.gatewayAPI && len(f.kinds[gatewayKinds]) > 0}
 	out[backingKinds] = f.serving > 0
@@ -419,7 +419,7 @@ type snapshot struct {
 	pods         map[string][]*corev1.Pod // by namespace
 }
 
-// endpoints are those of a backend.
+// endpoints are the endpoints of a backend.
 func (s *snapshot) endpoints(ref httproute.Ref) []gatewayplan.Endpoint {
 	of := name{Namespace: ref.Namespace, Name: ref.Name}
 	if s.services[of] == nil {

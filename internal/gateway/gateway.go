@@ -33,7 +33,7 @@ type Config struct {
 	Pool        []netip.Addr        // each Gateway without addresses gets one of these
 	Host        func() []netip.Addr // addresses of this host
 	Now         func() time.Time
-	Proxies     []netip.Prefix        // who begins its connections with a PROXY header, which is believed; nobody else
+	Proxies     []netip.Prefix        // load balancers whose connections begin with a PROXY header
 	Register    prometheus.Registerer // of the metrics; nil: nowhere
 	Sockets     *fdstore.Store        // keeps listening sockets while the process is replaced; nil: none
 	AccessLog   string                // path of the access log, or Stdout; empty: none
@@ -90,7 +90,8 @@ func New(cfg Config) *Gateway {
 	return g
 }
 
-// Routed implements node.Traffic: whether the pod gets requests as one that goes on, or has requests in flight.
+// Routed implements node.Traffic: it reports whether the pod gets new requests although it is
+// being deleted, or has requests in flight.
 func (g *Gateway) Routed(pod types.UID) bool { return g.traffic.routed(pod) }
 
 // Follow implements node.Traffic.
@@ -98,7 +99,7 @@ func (g *Gateway) Follow(ctx context.Context, released func(pod types.UID)) {
 	g.traffic.follow(ctx, released)
 }
 
-// SetGatewayAPI reports whether the kinds of the Gateway API are served by the API server.
+// SetGatewayAPI sets whether the API server serves the kinds of the Gateway API.
 func (g *Gateway) SetGatewayAPI(on bool) { g.feed.setGatewayAPI(on) }
 
 // retryAfter is the wait before a port that could not be opened is tried again.

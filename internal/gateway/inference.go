@@ -189,7 +189,7 @@ type inferring struct {
 	stream  *extproc.Stream
 	changes extproc.Change // of the request, by the picker
 
-	by     netip.AddrPort // who has answered
+	by     netip.AddrPort // the endpoint that answered
 	status int
 	usage  modelbody.Answer
 	first  bool
@@ -281,7 +281,7 @@ func (q *inferring) grow() bool {
 	return true
 }
 
-// release gives the memory of the body back.
+// release frees the memory of the body.
 func (q *inferring) release() {
 	q.served.bodies.Add(-q.held)
 	q.held = 0
@@ -491,7 +491,7 @@ func (q *inferring) RoundTrip(out *http.Request) (*http.Response, error) {
 	return nil, err
 }
 
-// answer tells the picker who has answered, and applies the filters.
+// answer tells the picker which endpoint has answered, and applies the filters.
 func (q *inferring) answer(res *http.Response) error {
 	if q.stream != nil {
 		if c, err := q.stream.Answered(res.StatusCode, res.Header, q.by); err == nil {
@@ -526,7 +526,7 @@ func (t *tokens) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// end says that the request is over, however it ended.
+// end ends the request, whatever its result.
 func (q *inferring) end() {
 	result := routing.Failed
 	if q.in.Context().Err() != nil {

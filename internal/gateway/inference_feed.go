@@ -55,7 +55,8 @@ func definitionOf(at stage) string {
 	return ""
 }
 
-// SetInference says which definitions of the inference extension the API server has, by their names.
+// SetInference sets which definitions of the inference extension the API server has, by their
+// names.
 func (g *Gateway) SetInference(served map[string]bool) {
 	g.feed.mu.Lock()
 	g.feed.inference.served = served

@@ -49,7 +49,7 @@ type pairKey struct {
 	backend httproute.Ref
 }
 
-// routeFigures are those of one route.
+// routeFigures are the metrics of one route.
 type routeFigures struct {
 	seconds           prometheus.ExemplarObserver
 	retries, in, out  prometheus.Counter
@@ -112,7 +112,7 @@ func keyOf(s *httproute.Source) routeKey {
 	return routeKey{s.Kind, s.Namespace, s.Name}
 }
 
-// other is the route that stands for those beyond the limit.
+// other is the route for those beyond the limit.
 func other() routeKey { return routeKey{"other", "", ""} }
 
 func (f *figures) route(key routeKey) *routeFigures {

@@ -22,7 +22,8 @@ func (g *Gateway) ServeRoutes(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(g.Routes(r.URL.Query().Get("namespace"))) // the client has left
 }
 
-// Routes are those of a namespace, or all: by address, in the order in which hosts and routes are written.
+// Routes returns the routes of a namespace, or all: by address, in the order in which hosts and
+// routes are written.
 func (g *Gateway) Routes(namespace string) routeapi.List {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -86,7 +87,7 @@ func (d *describer) port(at netip.AddrPort, p *gatewayplan.Port) {
 	}
 }
 
-// rule tells of each condition of a rule.
+// rule lists each condition of a rule.
 func (d *describer) rule(r routeapi.Route, rule *httproute.Rule) {
 	r.Rule, r.Filters, r.Backends = rule.Name, filterTexts(&rule.Filters), d.backends(rule)
 	switch {

@@ -23,7 +23,8 @@ const helloTime = 10 * time.Second
 
 var errSeen = errors.New("the name was seen")
 
-// peek reads the name that a client asks for, and returns a connection that has not been read.
+// peek reads the requested server name, and returns a connection from which nothing has been
+// read.
 func peek(c net.Conn) (string, net.Conn, error) {
 	_ = c.SetReadDeadline(time.Now().Add(helloTime))
 	defer func() { _ = c.SetReadDeadline(time.Time{}) }()
@@ -132,7 +133,7 @@ func (s *site) connect(ctx context.Context, b *httproute.Backend) (*Target, net.
 	return nil, nil
 }
 
-// half copies one direction, then tells the other side that nothing more comes.
+// half copies one direction, then announces the end to the other side.
 func half(to, from net.Conn) {
 	_, err := io.Copy(to, from)
 	if w, ok := to.(interface{ CloseWrite() error }); ok && err == nil {

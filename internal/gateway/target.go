@@ -289,7 +289,7 @@ func (t *traffic) forget(target *Target) {
 	}
 }
 
-// left is told when the last request of a target that has left its pools has ended.
+// left is called when the last request of a target that has left its pools has ended.
 func (t *traffic) left(pod types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -302,7 +302,8 @@ func (t *traffic) left(pod types.UID) {
 	poke(t.wake)
 }
 
-// routed reports whether a pod gets new requests as one that goes on, or has requests that have not ended.
+// routed reports whether a pod gets new requests although it is being deleted, or has requests
+// that have not ended.
 func (t *traffic) routed(pod types.UID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -205,7 +205,7 @@ func (f *figures) ended(k *Pick, r *Result, now time.Time) {
 	}
 }
 
-// gauges are read from the pools when somebody asks.
+// gauges are computed from the pools when the metrics are read.
 type gauges struct {
 	k8smetrics.BaseStableCollector
 	f *figures
@@ -250,7 +250,7 @@ func (g *gauges) CollectWithStability(ch chan<- k8smetrics.Metric) {
 		pools = append(pools, p)
 	}
 	g.f.mu.Unlock()
-	seen := map[string]bool{} // a series that is there twice would make the whole page fail
+	seen := map[string]bool{} // a duplicate series would make the whole page fail
 	for _, p := range pools {
 		if seen[p.name.String()] {
 			continue

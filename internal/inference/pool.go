@@ -362,9 +362,10 @@ func (k *Pick) Session() string {
 	return ""
 }
 
-// Failed says that the endpoint did not answer, and returns the one to try next; false: none. sent: the request, or a
-// part of it, may have reached the server. A request is sent to a second server once, and only before the first byte of
-// an answer; servers that cannot be connected to do not count. Endpoints that have left are skipped.
+// Failed records that the endpoint did not answer, and returns the one to try next; false: none.
+// sent: the request, or a part of it, may have reached the server. A request is sent to a second
+// server once, and only before the first byte of an answer; servers that cannot be connected to
+// do not count. Endpoints that have left are skipped.
 func (k *Pick) Failed(sent bool) (netip.AddrPort, bool) {
 	p := k.pool
 	p.mu.Lock()
@@ -389,7 +390,7 @@ func (k *Pick) Failed(sent bool) (netip.AddrPort, bool) {
 	return netip.AddrPort{}, false
 }
 
-// FirstByte says that the answer begins.
+// FirstByte records that the response begins.
 func (k *Pick) FirstByte() {
 	now := time.Now()
 	k.pool.mu.Lock()
@@ -411,7 +412,7 @@ type Result struct {
 	CachedTokens int
 }
 
-// End says that the request is over. Later calls do nothing.
+// End records that the request is over. Later calls do nothing.
 func (k *Pick) End(r Result) {
 	now := time.Now()
 	p := k.pool

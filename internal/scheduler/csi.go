@@ -10,8 +10,8 @@ import (
 	"carob/internal/core/volume"
 )
 
-// csiWatches is what the scheduler knows of CSI drivers. Nothing is watched before the first volume or class of one;
-// then pods with claims are held until all lists were delivered.
+// csiWatches is what the scheduler knows of CSI drivers. Nothing is watched before the first
+// volume or class of a driver; then pods with claims are held until all lists were delivered.
 type csiWatches struct {
 	start       func() // starts the watches; nil: they run, or those of volumes do not yet
 	watched     bool

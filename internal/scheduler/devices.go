@@ -19,13 +19,13 @@ import (
 	"carob/internal/scheduler/devices"
 )
 
-// deviceWatches is what the scheduler knows of devices. Nothing is watched before the first pod comes that may need
-// some; such pods are held until all lists were delivered.
+// deviceWatches is what the scheduler knows of devices. Nothing is watched before the first pod
+// that may need some; such pods are held until all lists were delivered.
 type deviceWatches struct {
 	index   *devices.Index
 	start   func() // starts the watches; nil: they run
 	missing map[string]bool
-	held    map[types.UID]*item        // that wait for claims, without a word (S9.20)
+	held    map[types.UID]*item        // that wait for claims, without an event (S9.20)
 	ready   map[types.UID]*readyWaiter // whose devices are being made ready (S9.28)
 }
 
@@ -136,7 +136,7 @@ func (s *Scheduler) claimGone(c *resourcev1.ResourceClaim) {
 	s.lookReady(c)
 }
 
-// release lets pods go on that are held no more.
+// release continues with pods that are no longer held.
 func (s *Scheduler) release() {
 	for _, it := range s.devices.held {
 		if s.queue.items[it.pod.Object.UID] != it || it.area != gated {
@@ -171,7 +171,8 @@ func (s *Scheduler) requeueUsers(c *resourcev1.ResourceClaim) {
 	}, time.Now())
 }
 
-// beginDevices starts the allocation for a popped pod. done says that the pod is taken care of: it can't get any.
+// beginDevices starts the allocation for a popped pod. done means that the pod needs nothing
+// more: it can't get any.
 func (s *Scheduler) beginDevices(ctx context.Context, it *item, began time.Time) (a *devices.Attempt, done bool) {
 	p := it.pod.Profile()
 	it.pod.ServeByClass(s.devices.index.ByClass(it.pod.Object))
@@ -189,7 +190,7 @@ func (s *Scheduler) beginDevices(ctx context.Context, it *item, began time.Time)
 	return a, false
 }
 
-// askDevices asks for devices on the nodes, until enough have them.
+// askDevices requests devices on the nodes, until enough have them.
 func askDevices(ctx context.Context, a *devices.Attempt, nodes []*corev1.Node, enough int, answers *placement.Answers) (
 	[]*corev1.Node, error) {
 	var have []*corev1.Node
@@ -308,8 +309,8 @@ func (s *Scheduler) undoDevices(ctx context.Context, it *item) {
 	})
 }
 
-// freeObstacle frees a claim that keeps a pod from all nodes and that nobody else uses (S9.29). It returns the
-// message for the pod.
+// freeObstacle frees a claim that keeps a pod from all nodes and that no other pod uses (S9.29).
+// It returns the message for the pod.
 func (s *Scheduler) freeObstacle(ctx context.Context, it *item) string {
 	if it.devices == nil {
 		return ""

@@ -47,7 +47,7 @@ func newPlaced(pod *corev1.Pod, scheduler, node string, at time.Time) placed {
 			UID: pod.UID, ResourceVersion: pod.ResourceVersion}}
 }
 
-// event is what client-go's recorder makes of it.
+// event is the form of client-go's recorder.
 func (p placed) event(host string) *eventsv1.Event {
 	return &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: p.regarding.Namespace,

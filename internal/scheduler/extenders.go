@@ -111,7 +111,7 @@ func (s *Scheduler) consult(ctx context.Context, it *item) {
 	})
 }
 
-// answered goes on with a pod that the extenders were asked about.
+// answered continues with a pod after the extenders were asked about it.
 func (s *Scheduler) answered(ctx context.Context, it *item, answers placement.Answers, err error, began time.Time) {
 	if s.queue.items[it.pod.Object.UID] != it {
 		return // deleted meanwhile
@@ -168,7 +168,7 @@ func ask(ctx context.Context, extenders []*extender.Client, pod *corev1.Pod, nod
 		all.Go(func() {
 			scores, err := e.Scores(ctx, pod, nodes)
 			if err != nil {
-				// Nobody's opinion is worth a pod that does not run.
+				// Pods that do not run are not worth a question.
 				klog.FromContext(ctx).Info("Going on without the scores of an extender", "extender", e.Name(), "err", err)
 			}
 			mu.Lock()
@@ -189,8 +189,8 @@ func refusedBy(before placement.Refusal, why string, curable bool) placement.Ref
 	return r
 }
 
-// decideAgain decides about a pod for which no node was found, with the answers of extenders, if they gave
-// some. ask says that they must be asked before any node is taken.
+// decideAgain decides about a pod for which no node was found, with the answers of extenders, if
+// they gave some. ask means that they must be asked before any node is taken.
 func (s *Scheduler) decideAgain(it *item) (d placement.Decision, ask bool) {
 	if it.answers != nil {
 		return s.cluster.Choose(it.pod, *it.answers)

@@ -40,7 +40,7 @@ func (s *Scheduler) preempt(ctx context.Context, it *item, budgets []*policyv1.P
 	s.evict(ctx, it, d, p, began)
 }
 
-// evict deletes the victims of a preemption, or says why there is none.
+// evict deletes the victims of a preemption, or returns why there is none.
 func (s *Scheduler) evict(ctx context.Context, it *item, d placement.Decision, p placement.Preemption,
 	began time.Time) {
 	pod := it.pod.Object

@@ -63,7 +63,7 @@ type queue struct {
 	delays backoff.Exponential
 
 	held  func(*placement.Pod) bool // whether a pod must not be tried
-	holds func(*item)               // told of those that must not
+	holds func(*item)               // called for pods that must not
 }
 
 func newQueue(initial, most time.Duration) *queue {

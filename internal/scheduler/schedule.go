@@ -148,8 +148,8 @@ func (s *Scheduler) failed(ctx context.Context, it *item, err error) {
 	s.queue.Fail(it, time.Now())
 }
 
-// reject parks a pod that fits nowhere and says why (L2.40–L2.42). If even a
-// preemption can't help, the room reserved for it is given back.
+// reject parks a pod that fits nowhere and reports why (L2.40–L2.42). If even a preemption can't
+// help, the resources reserved for it are released.
 func (s *Scheduler) reject(ctx context.Context, it *item, d placement.Decision, p placement.Preemption,
 	began time.Time) {
 	message := d.Message(p.Message)

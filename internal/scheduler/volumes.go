@@ -20,8 +20,8 @@ import (
 // volumeTimeout is how long a pod waits for its volumes before it is tried again (S0.34).
 const volumeTimeout = 10 * time.Minute
 
-// volumeWatches is what the scheduler knows of persistent volumes. Nothing is watched before the first pod comes that
-// uses a claim; such pods are held until all lists were delivered.
+// volumeWatches is what the scheduler knows of persistent volumes. Nothing is watched before the
+// first pod that uses a claim; such pods are held until all lists were delivered.
 type volumeWatches struct {
 	start   func() // starts the watches; nil: they run
 	missing map[string]bool
@@ -268,8 +268,8 @@ func askVolumes(needs *volume.Needs, nodes []*corev1.Node, answers *placement.An
 	return have
 }
 
-// reserveVolumes decides which volumes a pod gets on its node, and keeps them from other pods. It returns nil when
-// there is nothing to wait for.
+// reserveVolumes decides which volumes a pod gets on its node, and reserves them. It returns nil
+// if there is nothing to wait for.
 func (s *Scheduler) reserveVolumes(it *item, node string) (*volume.Plan, error) {
 	if !needsVolumes(it.pod) {
 		return nil, nil
@@ -325,8 +325,8 @@ func (e *volumeError) Error() string {
 	return `running PreBind plugin "VolumeBinding": binding volumes: ` + e.why
 }
 
-// storeVolumes writes what was decided about the volumes of a pod, and goes on with next when they are bound. It runs
-// in the background.
+// storeVolumes writes what was decided about the volumes of a pod, and calls next when they are
+// bound. It runs in the background.
 func (s *Scheduler) storeVolumes(ctx context.Context, it *item, node string, plan *volume.Plan, next func()) {
 	core := s.client.CoreV1()
 	var volumes []*corev1.PersistentVolume
@@ -380,7 +380,7 @@ func (s *Scheduler) storeVolumes(ctx context.Context, it *item, node string, pla
 	})
 }
 
-// lookBound goes on with the pods whose volumes are bound by now, or can't be.
+// lookBound continues with the pods whose volumes are bound now, or can't be.
 func (s *Scheduler) lookBound() {
 	for uid, w := range s.volumes.waits { // any order: each by itself
 		if s.assumed[uid] != w.it {

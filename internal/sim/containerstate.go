@@ -29,7 +29,7 @@ type truth struct {
 	vague      bool      // the model of the back-off has no exact time
 	stopping   time.Time // since when; zero if not
 	runs       int       // runs of the liveness probe
-	fails      int       // in a row
+	fails      int       // consecutive
 	lastProbe  time.Time
 	lastStart  time.Time
 	lastSeen   time.Time // started, or exited after it had run

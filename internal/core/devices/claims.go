@@ -27,7 +27,7 @@ type Claim struct {
 	Namespace string                `json:"namespace"`
 	Name      string                `json:"name"`
 	Pods      []types.UID           `json:"pods"`    // that use it
-	Drivers   map[string][]Prepared `json:"drivers"` // all that were asked, with what they answered last
+	Drivers   map[string][]Prepared `json:"drivers"` // drivers that were called, with their last answers
 	Ready     bool                  `json:"ready"`   // all of them have answered
 
 	leaving bool // it is being unprepared
@@ -90,7 +90,7 @@ func (c Claims) Answered(claim types.UID, driver string, devices []Prepared) {
 	}
 }
 
-// Done says that all drivers have answered.
+// Done reports whether all drivers have answered.
 func (c Claims) Done(claims []*resourcev1.ResourceClaim) {
 	for _, o := range claims {
 		if have := c[o.UID]; have != nil {
@@ -122,7 +122,8 @@ func (c Claims) Leave(pod types.UID) map[string][]*Claim {
 	return calls
 }
 
-// Unprepared says that a driver has undone a claim; the last one makes it forgotten.
+// Unprepared records that a driver has unprepared a claim; with the last driver the claim is
+// forgotten.
 func (c Claims) Unprepared(claim types.UID, driver string) {
 	have := c[claim]
 	if have == nil {
@@ -134,7 +135,7 @@ func (c Claims) Unprepared(claim types.UID, driver string) {
 	}
 }
 
-// Stays says that a claim could not be undone: it is tried again.
+// Stays records that a claim could not be unprepared: it is tried again.
 func (c Claims) Stays(claim types.UID) {
 	if have := c[claim]; have != nil {
 		have.leaving = false

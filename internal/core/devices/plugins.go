@@ -40,7 +40,7 @@ type Assignment struct {
 	Response  []byte   // of the plugin, as protobuf; nil while it is asked
 }
 
-// Plugins is the state of all device plugins' resources. The zero value knows of none.
+// Plugins is the state of all device plugins' resources. The zero value has none.
 type Plugins struct {
 	Resources   map[string]*Resource
 	Assignments []Assignment
@@ -85,10 +85,10 @@ func (p *Plugins) resource(name string) *Resource {
 	return p.Resources[name]
 }
 
-// Disconnected says that nobody serves a resource any more (S8.11).
+// Disconnected records that no plugin serves a resource any more (S8.11).
 func (p *Plugins) Disconnected(resource string) { p.resource(resource).Connected = false }
 
-// Expire gives up a resource that nobody serves, after a while (S8.11).
+// Expire removes a resource that no plugin has served for some time (S8.11).
 func (p *Plugins) Expire(resource string) {
 	if r := p.Resources[resource]; r != nil && !r.Connected {
 		r.Gone, r.Devices = true, nil
@@ -109,7 +109,8 @@ func (p *Plugins) Amounts() (capacity, allocatable map[string]int64) {
 	return capacity, allocatable
 }
 
-// Away reports whether a resource is known, but nobody serves it at present: a pod that wants it has to wait.
+// Away reports whether a resource is known but not served at present: a pod that requests it has
+// to wait.
 func (p *Plugins) Away(resource string) bool {
 	r := p.Resources[resource]
 	return r != nil && !r.Connected
@@ -137,8 +138,8 @@ func (p *Plugins) Pods() []types.UID {
 	return list
 }
 
-// Next returns what is to be allocated next for a pod, nil when it has everything (S8.20 to S8.23). The error says what
-// it has to wait for.
+// Next returns what is to be allocated next for a pod, nil if it has everything (S8.20 to
+// S8.23). The error says what the pod has to wait for.
 func (p *Plugins) Next(pod *corev1.Pod) (*Ask, error) {
 	reusable := map[string][]string{}
 	all := append(slices.Clone(pod.Spec.InitContainers), pod.Spec.Containers...)
@@ -304,8 +305,8 @@ func (p *Plugins) Of(pod types.UID, container string) []Assignment {
 	return list
 }
 
-// Health is the health of a container's devices, for its status (S8.60). A device of which the plugin does not tell
-// any more counts as healthy.
+// Health is the health of a container's devices, for its status (S8.60). A device that the
+// plugin no longer reports counts as healthy.
 func (p *Plugins) Health(pod types.UID, container string) []corev1.ResourceStatus {
 	var list []corev1.ResourceStatus
 	for _, a := range p.Of(pod, container) {

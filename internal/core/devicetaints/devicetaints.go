@@ -23,7 +23,7 @@ import (
 // Device is the name of a device in the cluster.
 type Device struct{ Driver, Pool, Name string }
 
-// Eviction says that a pod, or all pods of a claim, must go.
+// Eviction is the decision that a pod, or all pods of a claim, must be evicted.
 type Eviction struct {
 	At    time.Time                     // the earliest of all taints that are not tolerated for ever
 	Rules []*resourcev1.DeviceTaintRule // whose taints are among them, each once, by name
@@ -55,8 +55,8 @@ func NewIndex() *Index {
 	return &Index{pools: map[poolID]*pool{}, rules: map[string]*resourcev1.DeviceTaintRule{}}
 }
 
-// SetSlice replaces one state of a slice by the next; before is nil for a new slice, after for one that is gone. It
-// returns the devices whose NoExecute taints are others now.
+// SetSlice replaces one state of a slice by the next; before is nil for a new slice, after for a
+// deleted one. It returns the devices whose NoExecute taints have changed.
 func (x *Index) SetSlice(before, after *resourcev1.ResourceSlice) []Device {
 	var ids []poolID
 	for _, s := range []*resourcev1.ResourceSlice{before, after} {
@@ -174,8 +174,8 @@ func merge(into, from map[string][]resourcev1.DeviceTaint) map[string][]resource
 	return into
 }
 
-// of are the taints of a device. Of a device that two slices publish, which no driver may do, those of the first
-// slice by name count.
+// of are the taints of a device. If two slices publish a device, which no driver may do, the
+// first slice by name counts.
 func (p *pool) of(device string) []resourcev1.DeviceTaint {
 	var out []resourcev1.DeviceTaint
 	first := ""

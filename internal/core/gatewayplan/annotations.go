@@ -16,7 +16,7 @@ import (
 // nginx is the prefix of ingress-nginx's annotations.
 const nginx = "nginx.ingress.kubernetes.io/"
 
-// annotations are those of ingress-nginx that have one meaning.
+// annotations are the annotations of ingress-nginx that have one meaning.
 type annotations struct {
 	rewrite                 *httproute.Rewrite
 	regex                   bool
@@ -27,7 +27,7 @@ type annotations struct {
 	protocol                httproute.Protocol
 }
 
-// tuning says which annotations only tune nginx: an Ingress is served without them.
+// tuning lists annotations that only tune nginx: an Ingress is served without them.
 func tuning(name string) bool {
 	switch name {
 	case "proxy-buffering", "proxy-buffer-size", "proxy-buffers-number", "proxy-busy-buffers-size",
@@ -40,8 +40,8 @@ func tuning(name string) bool {
 	return false
 }
 
-// annotationsOf reads the annotations of an Ingress. With one that carob does not know, and that may protect something,
-// the Ingress is not served: it is better that it does not work than that it works without protection.
+// annotationsOf reads the annotations of an Ingress. An Ingress with an unknown annotation that
+// may protect something is not served: no service is better than one without protection.
 func annotationsOf(in *networkingv1.Ingress) (*annotations, []Problem, bool) {
 	a := &annotations{}
 	var problems []Problem

@@ -46,7 +46,7 @@ type listener struct {
 	places   []listenerPlace
 }
 
-// listenerPlace is where a listener is served: its index among those of a port.
+// listenerPlace is where a listener is served: its index among the listeners of a port.
 type listenerPlace struct {
 	at    netip.AddrPort
 	index int
@@ -326,7 +326,7 @@ func (p *planner) frontend(l *listener) {
 	}
 }
 
-// conflicts finds listeners that cannot be told apart: none of them is served.
+// conflicts finds listeners that cannot be distinguished: none of them is served.
 func conflicts(all []*listener) {
 	for i, a := range all {
 		for _, b := range all[i+1:] {

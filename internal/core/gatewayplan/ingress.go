@@ -14,7 +14,7 @@ import (
 // legacyClass chose a class before spec.ingressClassName (N6.6).
 const legacyClass = "kubernetes.io/ingress.class"
 
-// afterAll is the age of what comes after the paths of all Ingresses.
+// afterAll is the age of routes that come after the paths of all Ingresses.
 const afterAll = 1 << 62
 
 // Serves reports whether an Ingress is carob's to serve: its class names carob's controller (N6.6, N6.7).
@@ -124,8 +124,8 @@ func (p *planner) ingress(in *networkingv1.Ingress) *route {
 				route.Rules = append(route.Rules, a.rule(ingressPath(path, a), b))
 			}
 		}
-		// What the paths of a host do not match is for the Ingress's default backend, and not for another host's
-		// paths (N6.12). A rule for all hosts leaves the rest to others.
+		// Requests that match no path of a host go to the Ingress's default backend, not to the
+		// paths of another host (N6.12). A rule for all hosts leaves them to others.
 		routes := []httproute.Route{route}
 		if rule.Host != "" {
 			last := route
@@ -151,7 +151,7 @@ func (p *planner) ingress(in *networkingv1.Ingress) *route {
 	return r
 }
 
-// restOf is the rule for what no path matches.
+// restOf is the rule for requests that match no path.
 func (p *planner) restOf(r *route, in *networkingv1.Ingress, a *annotations) (httproute.Rule, []Problem) {
 	match := httproute.Match{Path: httproute.PathMatch{Kind: httproute.Prefix, Value: "/"}}
 	if in.Spec.DefaultBackend == nil {
@@ -230,7 +230,8 @@ func (p *planner) ingressBackend(r *route, in *networkingv1.Ingress, b *networki
 	return out, nil
 }
 
-// ingressCertificates are those of the TLS section; a Secret with a problem is no reason not to serve the rest (N6.16).
+// ingressCertificates are the certificates of the TLS section; if a Secret has a problem, the
+// others are still served (N6.16).
 func (p *planner) ingressCertificates(in *networkingv1.Ingress) (out []Certificate, problems []Problem) {
 	for _, t := range in.Spec.TLS {
 		if t.SecretName == "" {

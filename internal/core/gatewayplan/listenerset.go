@@ -10,7 +10,8 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// listenerSet is one ListenerSet while it is planned: more listeners for a Gateway, written by somebody else.
+// listenerSet is one ListenerSet while it is planned: more listeners for a Gateway, from another
+// object.
 type listenerSet struct {
 	*gatewayv1.ListenerSet
 	of        *gateway
@@ -19,8 +20,9 @@ type listenerSet struct {
 	message   string
 }
 
-// listenerSets joins ListenerSets with their Gateways. The listeners of a Gateway go before those of its sets, and the
-// older set before the younger (GEP-1713): the one that comes later is in conflict, the other is served.
+// listenerSets joins ListenerSets with their Gateways. The listeners of a Gateway precede those
+// of its sets, and older sets precede younger ones (GEP-1713): of two in conflict, the first is
+// served.
 func (p *planner) listenerSets(all map[Name]*gateway) map[Name]*listenerSet {
 	sets := map[Name]*listenerSet{}
 	for _, in := range byAge(p.World.ListenerSets) {
@@ -78,7 +80,7 @@ func (g *gateway) served() (out []*listener) {
 	return out
 }
 
-// everyListener are those of the Gateway itself, then those of its sets.
+// everyListener are the listeners of the Gateway itself, then those of its sets.
 func (g *gateway) everyListener() []*listener {
 	out := slices.Clip(g.listeners)
 	for _, s := range g.sets {
@@ -87,7 +89,7 @@ func (g *gateway) everyListener() []*listener {
 	return out
 }
 
-// conflictsWith says why a listener cannot be told apart from one of those that go before it.
+// conflictsWith returns why a listener cannot be distinguished from one that precedes it.
 func conflictsWith(l *listener, before []*listener) gatewayv1.ListenerConditionReason {
 	for _, o := range before {
 		switch {
@@ -111,7 +113,8 @@ func wire(protocol gatewayv1.ProtocolType) string {
 	}
 }
 
-// allowsSet reports whether ListenerSets of a namespace may add listeners to a Gateway; without a word, none may.
+// allowsSet reports whether ListenerSets of a namespace may add listeners to a Gateway; by
+// default none may.
 func (p *planner) allowsSet(g *gateway, namespace string) bool {
 	if g.Spec.AllowedListeners == nil || g.Spec.AllowedListeners.Namespaces == nil {
 		return false

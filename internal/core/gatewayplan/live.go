@@ -15,7 +15,8 @@ import (
 	"carob/internal/core/httproute"
 )
 
-// Live is a plan that follows changes of routes and Services at the cost of what they touch.
+// Live is a plan that follows changes of routes and Services, at a cost that depends only on
+// what they affect.
 type Live struct {
 	*Plan
 	p *planner
@@ -42,7 +43,7 @@ func NewLive(w *World) *Live {
 // IngressClasses are those that Ingresses may name.
 func (l *Live) IngressClasses() []*networkingv1.IngressClass { return l.p.World.Classes }
 
-// Fail says which ports could not be opened: the statuses tell.
+// Fail passes the ports that could not be opened: the statuses report them.
 func (l *Live) Fail(failed map[netip.AddrPort]string) {
 	l.p.Failed = failed
 	for name, g := range l.p.gates { // any order: into maps
@@ -92,7 +93,7 @@ func same(a, b metav1.Object) bool {
 		(a.GetDeletionTimestamp() == nil) == (b.GetDeletionTimestamp() == nil)
 }
 
-// SameGateway reports whether a plan has nothing to learn from the second Gateway but its status.
+// SameGateway reports whether the second Gateway changes nothing in a plan except its status.
 func SameGateway(a, b *gatewayv1.Gateway) bool {
 	return same(a, b) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
 }
@@ -107,7 +108,7 @@ func SamePolicy(a, b *gatewayv1.BackendTLSPolicy) bool {
 	return same(a, b) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
 }
 
-// SameService reports whether a plan has nothing to learn from the second Service.
+// SameService reports whether the second Service changes nothing in a plan.
 func SameService(a, b *corev1.Service) bool {
 	return a.Spec.Type == b.Spec.Type && equality.Semantic.DeepEqual(a.Spec.Ports, b.Spec.Ports) &&
 		a.Annotations[PickerAnnotation] == b.Annotations[PickerAnnotation]
@@ -174,7 +175,8 @@ func (l *Live) Change(c *Changes) (*Touched, bool) {
 	return n.out, true
 }
 
-// objects takes over those of which only the status is new. It is false for one that the plan does not know.
+// objects takes over objects of which only the status is new. It returns false for one that the
+// plan does not know.
 func (n *changing) objects(c *Changes) bool {
 	for name, g := range c.Gateways { // any order: each by itself
 		if gw := n.planner.gates[name]; gw != nil {
@@ -262,7 +264,7 @@ func (n *changing) read(c *Changes, again map[routeID]bool) {
 	}
 }
 
-// with adds an object unless a newer one is there.
+// with adds an object unless there is a newer one.
 func with[T any](all map[Name]T, name Name, o T) map[Name]T {
 	if all == nil {
 		all = map[Name]T{}
@@ -326,7 +328,8 @@ func (r *route) certificates() []Certificate {
 	return r.ingress.certificates
 }
 
-// part notes that a part of a route has come or gone. What comes and goes stays.
+// part records that a part of a route was added or removed. What was added and removed again
+// stays.
 func (n *changing) part(at listenerPlace, r httproute.Route, comes bool) {
 	if n.Ports[at.at] == nil {
 		return // not open
@@ -347,7 +350,7 @@ func (n *changing) tables() {
 	for at, parts := range n.parts { // any order: each by itself
 		port := n.Ports[at]
 		var changes []httproute.Change
-		for key, r := range parts { // any order: each has a place of its own
+		for key, r := range parts { // in any order: they are independent
 			if old := port.Table.Route(key.listener, key.source, key.part); equality.Semantic.DeepEqual(old, r) {
 				continue
 			}
@@ -369,7 +372,7 @@ func (n *changing) tables() {
 	}
 }
 
-// statuses plans those of the objects that routes are attached to.
+// statuses plans the statuses of the objects that routes are attached to.
 func (n *changing) statuses() {
 	for g := range n.gates { // any order: into maps
 		n.Plan.Gateways[nameOf(g)] = n.gatewayStatus(g)

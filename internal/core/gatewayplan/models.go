@@ -16,13 +16,13 @@ const (
 	prioritySheddable = -1
 )
 
-// Models says how the requests of a pool for each model are served.
+// Models defines how the requests of a pool for each model are served.
 type Models struct {
 	models     map[string]model    // InferenceModels, by the name that clients use
 	objectives map[string]int      // priorities of InferenceObjectives, by their names
 	exact      map[string][]target // InferenceModelRewrites, by the name that clients use
 	all        []target            // of a rewrite without matches
-	any        bool                // a rewrite without matches is there
+	any        bool                // there is a rewrite without matches
 }
 
 type model struct {
@@ -57,7 +57,7 @@ func (m *Models) Resolve(name, objective string, random uint64) Resolved {
 	case known:
 		out.Known, out.Priority = true, of.priority
 	case len(m.models) > 0:
-		out.Priority = prioritySheddable // nobody has said that requests for this model matter
+		out.Priority = prioritySheddable // by default, requests for a model are sheddable
 	}
 	targets := of.targets
 	if rewrite, ok := m.exact[name]; ok {
@@ -102,7 +102,7 @@ func even(all []target) []target {
 	return all
 }
 
-// readModels gives each pool its models, and says which of them are valid.
+// readModels gives each pool its models, and decides which of them are valid.
 func (p *planner) readModels() {
 	p.Plan.Models, p.Plan.Objectives, p.Plan.Rewrites = map[Name][]metav1.Condition{}, map[Name][]metav1.Condition{},
 		map[Name][]metav1.Condition{}
@@ -123,7 +123,7 @@ func (p *planner) readModels() {
 	for _, in := range byAge(p.Inference.Models) {
 		models := poolOf(in, in.Spec.PoolRef)
 		if models == nil {
-			continue // its status says that it waits
+			continue // its status reports that it waits
 		}
 		if _, taken := models.models[in.Spec.ModelName]; taken {
 			p.Plan.Models[nameOf(in)] = []metav1.Condition{condition("Accepted", false, "ModelNameInUse",

@@ -43,7 +43,7 @@ type World struct {
 	Classes    []*networkingv1.IngressClass
 	Ingresses  []*networkingv1.Ingress
 	Services   map[Name]*corev1.Service
-	Secrets    map[Name]Material // those of type kubernetes.io/tls
+	Secrets    map[Name]Material // Secrets of type kubernetes.io/tls
 	CAs        map[Name]Material // ConfigMaps, by their key ca.crt
 	Namespaces map[string]labels.Set
 
@@ -60,10 +60,11 @@ type World struct {
 	Inference *Inference
 
 	HTTP, HTTPS netip.AddrPort // where Ingresses are served; not valid: nowhere
-	Pool        []netip.Addr   // a Gateway without addresses gets one of these for itself; none: it shares those above
-	// Assigned are the addresses of the pool that the plan before gave to Gateways; their statuses may not tell yet.
+	Pool        []netip.Addr   // each Gateway without addresses gets one of these; none: it shares those above
+	// Assigned are the addresses of the pool that the previous plan gave to Gateways; their
+	// statuses may not show them yet.
 	Assigned map[Name]netip.Addr
-	Host     []netip.Addr // addresses of this host, told when a port listens on all
+	Host     []netip.Addr // addresses of this host, reported when a port listens on all
 	// Failed are the ports that could not be opened.
 	Failed map[netip.AddrPort]string
 	// Offered: other gateways ask carob's picker, so all pools that have it are served, also those without a route.
@@ -97,17 +98,17 @@ type Port struct {
 	TLS       bool
 	Listeners []httproute.Listener // in a Live plan without their routes, which are in its Table
 	Table     *httproute.Table     // nil: not in a Live plan
-	// Certificates are those of TLS connections, by the host name that a client asks for.
+	// Certificates are those of TLS connections, by requested host name.
 	Certificates []Certificate
 	// Default has connections for unknown names get a certificate that carob signs itself (N6.15).
 	Default bool
-	// Streams are TLS connections that are not ended here, by the host name that a client asks for.
+	// Streams are TLS connections that are passed through, by requested host name.
 	Streams []Stream
-	// Clients says which certificates clients must have.
+	// Clients configures which certificates clients must have.
 	Clients *ClientAuth
 }
 
-// Certificate says which Secrets have the certificates for a host name; "" is for all.
+// Certificate lists the Secrets with the certificates for a host name; "" is for all.
 type Certificate struct {
 	Host    string
 	Secrets []Name
@@ -178,7 +179,7 @@ type planner struct {
 	labels  bool                  // labels of namespaces were asked for
 }
 
-// counts says how many routes go through a Gateway.
+// counts is how many routes use each Gateway.
 type counts map[Name]int
 
 func (c counts) add(g Name, by int) {
@@ -246,7 +247,7 @@ func (p *planner) service(r *route, name Name, port int32) (*corev1.ServicePort,
 	return nil, &backendProblem{gatewayv1.RouteReasonBackendNotFound, "Service " + name.String() + " has no such port"}
 }
 
-// protocolOf is what a port says that it speaks (KEP-3726).
+// protocolOf is the protocol of a port (appProtocol, KEP-3726).
 func protocolOf(port *corev1.ServicePort) httproute.Protocol {
 	if port.AppProtocol != nil && *port.AppProtocol == "kubernetes.io/h2c" {
 		return httproute.H2C

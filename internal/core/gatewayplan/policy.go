@@ -88,7 +88,8 @@ func (p *planner) tlsPolicy(in *gatewayv1.BackendTLSPolicy) *policy {
 	return pol
 }
 
-// policyFor is the policy of a port of a Service: one that names the port goes before one for all.
+// policyFor is the policy of a port of a Service: one that names the port precedes one for all
+// ports.
 func (p *planner) policyFor(service Name, port string) *policy {
 	if port != "" {
 		if pol := p.policies[policyTarget{service, port}]; pol != nil {
@@ -98,12 +99,13 @@ func (p *planner) policyFor(service Name, port string) *policy {
 	return p.policies[policyTarget{service: service}]
 }
 
-// policyStatus tells for each Gateway whose routes lead to a target of a policy whether the policy holds.
+// policyStatus returns, for each Gateway whose routes use a target of a policy, whether the
+// policy is in effect.
 func (p *planner) policyStatus() {
 	for name, pol := range p.byPolicy { // any order: into a map
 		through := counts{}
 		maps.Copy(through, p.used[pol])
-		if pol.conflicted { // it is told where the policy that holds is used
+		if pol.conflicted { // reported where the policy in effect is used
 			for _, t := range pol.Spec.TargetRefs {
 				maps.Copy(through, p.used[p.policies[policyTarget{Name{Namespace: pol.Namespace, Name: string(t.Name)},
 					string(or(t.SectionName, ""))}]])

@@ -42,8 +42,8 @@ const (
 	PickerKind  = "EndpointPicker"
 )
 
-// PickerAnnotation marks, with the value "true", a Service that leads to carob's own picker: other gateways ask there
-// by ext-proc, and carob's Gateways use the picker directly.
+// PickerAnnotation marks, with the value "true", a Service of carob's own picker: other gateways
+// call it there with ext-proc, and carob's Gateways use the picker directly.
 const PickerAnnotation = "carob.dev/endpoint-picker"
 
 // pickerPort is the port of the Service of a picker that names none (v1alpha2).
@@ -73,7 +73,8 @@ type Pool struct {
 // PoolPicker is a picker behind a Service, which is asked by ext-proc. A pool without one has carob's own.
 type PoolPicker struct {
 	Service httproute.Ref
-	// Plain: without TLS. Else TLS is not verified unless a BackendTLSPolicy says how (2.1).
+	// Plain: without TLS. Otherwise TLS is not verified unless a BackendTLSPolicy configures it
+	// (2.1).
 	Plain bool
 	TLS   *httproute.BackendTLS
 	// FailOpen: when the picker does not answer, any endpoint of the pool gets the request; else none.
@@ -267,7 +268,7 @@ func PoolAddress(pod *corev1.Pod) (netip.Addr, bool) {
 	return ip.Unmap(), err == nil && ready && pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning
 }
 
-// Selects reports whether all labels of a selector are there. An empty selector selects nothing.
+// Selects reports whether a pod has all labels of a selector. An empty selector selects nothing.
 func Selects(selector, of map[string]string) bool {
 	if len(selector) == 0 {
 		return false
@@ -280,7 +281,7 @@ func Selects(selector, of map[string]string) bool {
 	return true
 }
 
-// poolStatus says what carob's Gateways do with each pool.
+// poolStatus is what carob's Gateways report about each pool.
 func (p *planner) poolStatus() {
 	for ref, pool := range p.pools { // any order: into a map
 		out := []inferenceapi.Parent{}
@@ -312,7 +313,7 @@ func (p *planner) poolStatus() {
 	}
 }
 
-// cut shortens a message that quotes somebody's text: conditions take 32 KiB.
+// cut shortens a message that quotes a user's text: conditions hold 32 KiB.
 func cut(text string) string {
 	const most = 1 << 10
 	if len(text) <= most {
@@ -362,7 +363,7 @@ func PoolParents(ref httproute.Ref, stored, now []inferenceapi.Parent, at metav1
 		n.Conditions = Conditions(before, n.Conditions, at)
 		out = append(out, n)
 	}
-	if old && len(out) == 0 { // nobody serves the pool: the entry that it was created with comes back
+	if old && len(out) == 0 { // no Gateway serves the pool: restore the entry that it was created with
 		if placeholder >= 0 {
 			return stored, false
 		}

@@ -19,7 +19,7 @@ type routeID struct {
 	Name
 }
 
-// route is a route of any kind as it is planned.
+// route is a route of any kind while it is planned.
 type route struct {
 	kind       gatewayv1.Kind
 	meta       metav1.Object
@@ -49,7 +49,7 @@ type joined struct {
 	streams []Stream
 }
 
-// attach joins routes and listeners, and says so in the routes' statuses.
+// attach joins routes and listeners, and records this in the routes' statuses.
 func (p *planner) attach() {
 	for _, r := range byAge(p.World.HTTPRoutes) {
 		p.place(p.plannedHTTP(r))
@@ -93,7 +93,7 @@ func (p *planner) plannedGRPC(in *gatewayv1.GRPCRoute) *route {
 	return r
 }
 
-// tell notes the status of a route. Nothing is said about one that is not carob's and has none.
+// tell records the status of a route. A route that is not carob's and has no status gets none.
 func tell(statuses map[Name][]gatewayv1.RouteParentStatus, r *route, stored int) {
 	if r.parents != nil || stored > 0 {
 		statuses[nameOf(r.meta)] = r.parents
@@ -356,7 +356,7 @@ func httpMatch(in *gatewayv1.HTTPRouteMatch) httproute.Match {
 	return m
 }
 
-// filters reads filters; problem names one that is not supported.
+// filters reads filters; problem names an unsupported one.
 func (p *planner) filters(r *route, all []gatewayv1.HTTPRouteFilter) (out httproute.Filters, problem string) {
 	for i := range all {
 		f := &all[i]
@@ -440,7 +440,7 @@ func cors(in *gatewayv1.HTTPCORSFilter) *httproute.CORS {
 	return out
 }
 
-// backend resolves a reference. What is wrong with the first one is told in the route's status.
+// backend resolves a reference. The route's status reports the problem of the first one.
 func (p *planner) backend(r *route, ref *gatewayv1.BackendObjectReference, weight int32) httproute.Backend {
 	out := httproute.Backend{Weight: weight}
 	fail := func(problem *backendProblem) httproute.Backend {

@@ -18,8 +18,8 @@ func condition[T, R ~string](kind T, status bool, reason R, message string, gene
 	return c
 }
 
-// Conditions returns those to store: the new ones, with the time of the stored ones that say the same, and those of
-// types that others write.
+// Conditions returns the conditions to store: the new ones, with the time of the stored ones
+// that are equal, and those of types that others write.
 func Conditions(stored, now []metav1.Condition, at metav1.Time) []metav1.Condition {
 	out := slices.Clone(now)
 	for i := range out {

@@ -27,7 +27,7 @@ const (
 	H2C            // HTTP/2 without TLS: gRPC, and the application protocol kubernetes.io/h2c
 )
 
-// BackendTLS says how a backend is verified. It is compared by its value.
+// BackendTLS defines how a backend is verified. It is compared by value.
 type BackendTLS struct {
 	Insecure bool   // any certificate will do: the backend-protocol HTTPS of an Ingress
 	Name     string // the server's name, for SNI and its certificate
@@ -48,7 +48,7 @@ type Backend struct {
 	Invalid string
 }
 
-// Choose returns the backend that a number in [0, TotalWeight) stands for, or nil.
+// Choose returns the backend for a number in [0, TotalWeight), or nil.
 func (r *Rule) Choose(n int64) *Backend {
 	for i := range r.Backends {
 		if n -= int64(r.Backends[i].Weight); n < 0 {

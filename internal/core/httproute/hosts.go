@@ -32,7 +32,7 @@ func (h *hosts[T]) get(p HostPattern) (v T, ok bool) {
 	return m.Get(key)
 }
 
-// put sets the value of a pattern. own says that no copy has to stay as it is.
+// put sets the value of a pattern. own means that no older copy is in use.
 func (h *hosts[T]) put(p HostPattern, v T, own bool) {
 	if p.Name == "" {
 		h.all = &v

@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// Request has the facts of a request that a match may ask for.
+// Request has the facts of a request that a match may use.
 type Request struct {
 	Host   string // as Host returns it; empty when the request has none
 	Path   string // as CleanPath returns it
@@ -37,7 +37,7 @@ type Fields interface {
 	Query(name string) (value string, ok bool)
 }
 
-// Source says where a route comes from, and its age.
+// Source is the origin of a route, and its age.
 type Source struct {
 	Kind, Namespace, Name string
 	Created               int64 // seconds; an older route wins
@@ -59,13 +59,14 @@ type HostPattern struct {
 // Route is a route as it was written.
 type Route struct {
 	Source Source
-	// Part tells routes of one source and one listener from each other: an Ingress has several. The smaller goes first.
+	// Part distinguishes routes of one source and one listener: an Ingress has several. The
+	// smaller precedes.
 	Part  int
 	Hosts []HostPattern // none: all hosts
 	Rules []Rule
 }
 
-// Rule says what happens to requests that match any of its Matches.
+// Rule defines what happens to requests that match any of its Matches.
 type Rule struct {
 	Name     string
 	Matches  []Match // none: no request

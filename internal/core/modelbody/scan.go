@@ -52,7 +52,7 @@ type Facts struct {
 	// Salt keeps tenants that share a prompt from sharing its cache.
 	Salt      string
 	Stream    bool
-	Usage     bool // the client asks for the usage at the end of a stream
+	Usage     bool // the client requests the usage at the end of a stream
 	MaxTokens int  // of the answer; 0: not said
 }
 
@@ -96,7 +96,8 @@ type Scanner struct {
 	value  int    // begin of the value at depth 1
 }
 
-// Scan reads on in body, which begins as it did in the call before and may have grown. Its error says what is wrong.
+// Scan continues in body, which begins as in the previous call and may have grown. Its error
+// says what is wrong.
 func (s *Scanner) Scan(body []byte) error {
 	for s.at < len(body) {
 		if s.state == text {
@@ -115,7 +116,7 @@ func (s *Scanner) Scan(body []byte) error {
 // Done reports whether the object has ended. Only white space may follow.
 func (s *Scanner) Done() bool { return s.state == end }
 
-// Close says that nothing follows.
+// Close announces the end of the body.
 func (s *Scanner) Close() error {
 	if s.state != end {
 		return errShort

@@ -11,7 +11,7 @@ const (
 	tailBytes = 8 << 10
 )
 
-// Usage is how many tokens a server says that it used.
+// Usage is how many tokens a request used, according to the server.
 type Usage struct{ Input, Output, Cached int }
 
 // Answer keeps the beginning and the end of an answer, where servers tell the usage, whatever its size: JSON, or events

@@ -85,7 +85,7 @@ func (p *Pacer) Zones() map[string]Zone {
 	return all
 }
 
-// Outcome says which nodes a change affects.
+// Outcome lists the nodes that a change affects.
 type Outcome struct {
 	Again []string // nodes that wait for their taint and must ask again, because they may get it earlier
 	// AllDownChanged: no node is ready any more, or one is again. Then every node must be decided about.
@@ -162,7 +162,7 @@ func (p *Pacer) settle(now time.Time, again []string) Outcome {
 	}
 	out := Outcome{Again: again, AllDownChanged: p.allDown != (some && all)}
 	p.allDown = some && all
-	for _, z := range p.zones { // any order: what it collects is sorted
+	for _, z := range p.zones { // in any order: the result is sorted
 		rate := p.rates.rate(z.Zone)
 		if p.allDown {
 			rate = 0

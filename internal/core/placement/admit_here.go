@@ -10,12 +10,13 @@ import (
 	"carob/internal/core/resources"
 )
 
-// Machine is what a node's own admission knows beside the Node object.
+// Machine is what a node's own admission knows in addition to the Node object.
 type Machine struct {
 	OS           string // as runtime.GOOS
 	AppArmor     bool   // the kernel enforces AppArmor profiles
 	ShuttingDown bool
-	// UnsafeSysctls may be set by pods beside the safe ones: names, or prefixes that end with an asterisk (S11.71).
+	// UnsafeSysctls may be set by pods in addition to the safe ones: names, or prefixes that end
+	// with an asterisk (S11.71).
 	UnsafeSysctls []string
 }
 
@@ -35,8 +36,9 @@ type Verdict struct {
 	Victims   []*corev1.Pod // whose end would let it run (L3.40); nil: nothing would
 }
 
-// AdmitHere is the whole admission of a node's agent, beside the pods that it counts; n has
-// no Object while the node can't be read. The first check that refuses counts (L3.11).
+// AdmitHere is the whole admission of a node's agent, for a pod in addition to those that it
+// counts; n has no Object while the node can't be read. The first check that refuses counts
+// (L3.11).
 func (n *Node) AdmitHere(p *Pod, m Machine, needs Needs) Verdict {
 	if r := admitUnderPressure(p.Object, n.Object); r != nil {
 		return Verdict{Rejection: r}
@@ -81,7 +83,7 @@ func admitFeatures(needs Needs) *Rejection {
 	return nil
 }
 
-// MissingFeatures says that a node lacks features which a pod needs.
+// MissingFeatures returns which features a pod needs that a node lacks.
 func MissingFeatures(names []string) string {
 	return "Pod requires node features that are not available: " + strings.Join(names, ", ")
 }
@@ -152,8 +154,8 @@ func admitSysctls(pod *corev1.Pod, unsafe []string) *Rejection {
 	return nil
 }
 
-// sysctlName writes a sysctl with dots between its parts; slashes then stand for dots within a part, such as that of a
-// network device (sysctl.d(5)).
+// sysctlName writes a sysctl with dots between its parts; slashes then mean dots within a part,
+// such as that of a network device (sysctl.d(5)).
 func sysctlName(name string) string {
 	if i := strings.IndexAny(name, "./"); i < 0 || name[i] == '.' {
 		return name

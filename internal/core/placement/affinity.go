@@ -196,7 +196,7 @@ type attraction struct {
 	sums    keyed
 }
 
-// attraction returns nil when nobody cares.
+// attraction returns nil if no pod has a preference.
 func (c *Cluster) attraction(p *Pod) *attraction {
 	if len(p.attractions) == 0 && len(c.attracting) == 0 || p.profile.Weights.PodAffinity == 0 {
 		return nil

@@ -12,9 +12,8 @@ import (
 	"carob/internal/core/volume"
 )
 
-// Cluster is the scheduler's picture of all nodes and of the pods on them. It is
-// changed only by the methods of this file, each at a cost that doesn't grow
-// with the number of pods.
+// Cluster is the scheduler's snapshot of all nodes and of the pods on them. It is changed only
+// by the methods of this file, each at a cost that doesn't grow with the number of pods.
 type Cluster struct {
 	nodes       []*Node // those whose object is known, in order of arrival
 	byName      map[string]*Node
@@ -244,7 +243,8 @@ func (c *Cluster) Uses(p *Pod, claim string) bool {
 	})
 }
 
-// reservations are the pods whose reserved room on n a newcomer must leave free: those of no lower priority.
+// reservations are the pods whose reserved resources on n a new pod must leave free: those of
+// the same or a higher priority.
 func (c *Cluster) reservations(n *Node, p *Pod) []*Pod {
 	if len(c.nominated) == 0 {
 		return nil

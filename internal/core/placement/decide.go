@@ -14,7 +14,7 @@ import (
 type Decision struct {
 	Node     string        // empty when no node fits
 	Refusals []NodeRefusal // shared with other decisions: read only
-	Conflict string        // why the pod fits no node whatever; Refusals is empty then
+	Conflict string        // why the pod fits no node at all; Refusals is empty then
 	By       Filter        // what says so
 	Excluded int           // nodes that the pod's affinity doesn't name; they are not among Refusals
 	Nodes    int           // how many there are

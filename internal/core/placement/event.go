@@ -11,8 +11,8 @@ import (
 	"carob/internal/core/resources"
 )
 
-// Event is a change of the cluster, as far as a pod that fitted nowhere may fit
-// after it. The methods that change a Cluster return it; the zero value helps nobody.
+// Event is a change of the cluster, if a pod that fitted nowhere may fit after it. The methods
+// that change a Cluster return it; the zero value makes no pod fit.
 type Event struct {
 	filters []Filter // that may answer differently; no filter that is not listed does
 

@@ -8,7 +8,8 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 )
 
-// Extender is the filter of HTTP extenders: nobody knows what may change their answer, so every event may.
+// Extender is the filter of HTTP extenders: it is unknown what may change their answer, so every
+// event may.
 const Extender Filter = "Extender"
 
 // Answers are what extenders said about the nodes that Candidates returned.
@@ -32,7 +33,8 @@ func (c *Cluster) Candidates(p *Pod, start int, all bool) ([]*corev1.Node, Decis
 // Enough is how many nodes that fit are enough for a pod to choose from (L2.11).
 func (c *Cluster) Enough(p *Pod) int { return p.profile.sampleSize(len(c.nodes)) }
 
-// Nowhere is the decision about a pod that fits on no node whatever, because a filter of the scheduler says so.
+// Nowhere is the decision about a pod that fits on no node at all, because a filter of the
+// scheduler refuses it.
 func (c *Cluster) Nowhere(by Filter, why string) Decision {
 	return Decision{Nodes: len(c.nodes), Conflict: why, By: by}
 }

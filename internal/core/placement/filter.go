@@ -135,7 +135,8 @@ func (n *Node) refuses(p *Pod) *Refusal {
 	return nil
 }
 
-// askedOf is what a pod asks of the node itself: what it has not, and a class of devices serves, is not (S9.60).
+// askedOf is what a pod requests of the node itself: not resources that it lacks and that a
+// class of devices serves (S9.60).
 func (n *Node) askedOf(p *Pod) resources.Demand {
 	d := p.asked
 	if len(p.byClass) == 0 {

@@ -129,7 +129,7 @@ func (c *Cluster) newGroup(p *Pod, key string) *group {
 	return g
 }
 
-// ask lets a node say again what it says to the pods of the group.
+// ask has a node evaluated again for the pods of the group.
 func (g *group) ask(c *Cluster, n *Node) {
 	v := &g.verdicts[n.index]
 	*v = verdict{refusal: n.refuses(g.pod), features: n.lacksFeatures(g.pod), hash: n.hash}

@@ -10,8 +10,8 @@ import (
 	"carob/internal/core/resources"
 )
 
-// Node is one node with the pods it counts. The zero value is a node nobody has
-// seen yet; pods can be counted on it before its object arrives.
+// Node is one node with the pods it counts. The zero value is an unknown node; pods can be
+// counted on it before its object arrives.
 type Node struct {
 	Object *corev1.Node // read only; nil until seen
 	Ledger resources.Ledger

@@ -108,14 +108,15 @@ func PrepareFor(pod *corev1.Pod, profile *Profile) *Pod {
 // Profile is how the pod is placed; read only.
 func (p *Pod) Profile() *Profile { return p.profile }
 
-// ServeByClass says which extended resources of the pod a class of devices serves on nodes that have none (S9.60).
+// ServeByClass sets which extended resources of the pod a class of devices serves on nodes that
+// have none (S9.60).
 func (p *Pod) ServeByClass(names []corev1.ResourceName) {
 	if !slices.Equal(p.byClass, names) {
 		p.byClass, p.wishes = names, ""
 	}
 }
 
-// ServedByClass reports whether ServeByClass was last told the same.
+// ServedByClass reports whether ServeByClass was last called with the same.
 func (p *Pod) ServedByClass(names []corev1.ResourceName) bool { return slices.Equal(p.byClass, names) }
 
 // Gated reports whether scheduling gates hold the pod back (L2.2).

@@ -26,7 +26,8 @@ type Preemption struct {
 	Message string   // for Decision.Message when Node is empty
 	Filters []Filter // when Node is empty: what still refused the pod without the less important pods
 
-	// NoHelp says that removing pods helps on no node: room reserved for the pod is given back.
+	// NoHelp means that removing pods helps on no node: resources reserved for the pod are
+	// released.
 	NoHelp bool
 }
 
@@ -49,7 +50,7 @@ func (c *Cluster) preempt(p *Pod, d Decision, budgets []*policyv1.PodDisruptionB
 	return Preemption{Node: best.node, Victims: best.pods}
 }
 
-// candidates finds nodes where removing pods helps, or says why there is none.
+// candidates finds nodes where removing pods helps, or returns why there is none.
 func (c *Cluster) candidates(p *Pod, d Decision, budgets []*policyv1.PodDisruptionBudget, enough int) (
 	found []candidate, none Preemption) {
 	if !p.profile.Preempts {
@@ -125,8 +126,8 @@ type candidate struct {
 	violating int    // how many leave against a disruption budget
 }
 
-// victims finds the fewest and least important pods whose removal makes room on
-// one node, or says why even removing all of them doesn't.
+// victims finds the fewest and least important pods whose removal makes room on one node, or
+// returns why even removing all of them doesn't.
 func (c *Cluster) victims(s *state, n *Node, budgets []*policyv1.PodDisruptionBudget) (candidate, *Refusal) {
 	trial := n.with(nil)
 	move := func(other *Pod, by int64) {
@@ -195,7 +196,8 @@ func started(p *Pod) time.Time {
 	return p.Object.Status.StartTime.Time
 }
 
-// byBudget tells the pods whose removal breaks a disruption budget from the others, keeping the order.
+// byBudget separates the pods whose removal breaks a disruption budget from the others, keeping
+// the order.
 func byBudget(pods []*Pod, budgets []*policyv1.PodDisruptionBudget) (violating, free []*Pod) {
 	allowed := make([]int32, len(budgets))
 	selectors := make([]labels.Selector, len(budgets))

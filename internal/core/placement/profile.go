@@ -11,15 +11,15 @@ import (
 	"carob/internal/core/resources"
 )
 
-// Profile says how the pods of one scheduler name are placed: what a
-// KubeSchedulerConfiguration can change. A Profile is a value: it must not change
-// once a pod is prepared with it.
+// Profile defines how the pods of one scheduler name are placed: what a
+// KubeSchedulerConfiguration can change. A Profile is a value: it must not change once a pod is
+// prepared with it.
 type Profile struct {
 	Name    string   // of the scheduler, as pods give it; a Cluster tells profiles apart by it
 	Off     []Filter // filters that are not asked
 	Weights Weights
 
-	// Gated says that scheduling gates hold pods back.
+	// Gated means that scheduling gates hold pods back.
 	Gated bool
 
 	Fit      Fit
@@ -27,19 +27,20 @@ type Profile struct {
 
 	// how strongly a required affinity of a pod that runs attracts pods that it names, 0–100
 	HardPodAffinityWeight int64
-	// IgnoreOthersPreferences says that preferred affinity of pods that run counts only for pods that have affinity
-	// themselves.
+	// IgnoreOthersPreferences means that preferred affinity of running pods counts only for pods
+	// that have affinity themselves.
 	IgnoreOthersPreferences bool
 
 	// DefaultSpread are the constraints, without selectors, of pods that have none of
 	// their own but belong to a Service or a workload.
 	DefaultSpread []corev1.TopologySpreadConstraint
-	// SpreadUnlabelled says that, under DefaultSpread, nodes without one of the keys take part by the others.
+	// SpreadUnlabelled means that, under DefaultSpread, nodes without one of the keys are
+	// counted by the others.
 	SpreadUnlabelled bool
 
-	// that nodes must match beside what the pod says; nil for none
+	// that nodes must match in addition to the pod's; nil for none
 	AddedRequired  *nodeaffinity.NodeSelector
-	AddedPreferred *nodeaffinity.PreferredSchedulingTerms // that count beside what the pod prefers; nil for none
+	AddedPreferred *nodeaffinity.PreferredSchedulingTerms // in addition to the pod's preferences
 
 	// PercentageOfNodes limits the search: it ends once this share of all nodes, and at
 	// least 100, were found to fit. 0 chooses by the size of the cluster (L2.11).

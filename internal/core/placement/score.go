@@ -76,7 +76,7 @@ func (c *Cluster) ownScore(p *Pod, n *Node) int64 {
 	if w.Images != 0 {
 		score += w.Images * c.imageLocality(p, n)
 	}
-	if w.Balanced != 0 && !p.Demand.IsZero() { // a pod that asks for nothing leaves the balance as it is
+	if w.Balanced != 0 && !p.Demand.IsZero() { // a pod without requests does not change the balance
 		score += w.Balanced * resources.Balanced(&n.Ledger, p.Demand, f.Balanced)
 	}
 	return score

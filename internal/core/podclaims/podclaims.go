@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Named is where an entry of pod.spec.resourceClaims leads to.
+// Named is the claim of an entry of pod.spec.resourceClaims.
 type Named struct {
 	Claim string // the claim's name; empty if none is needed, or if it is not known yet
 	Known bool   // the pod's status or spec says it

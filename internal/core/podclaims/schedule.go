@@ -37,7 +37,7 @@ func Wanted(pod *corev1.Pod, get func(name string) *resourcev1.ResourceClaim) ([
 	return claims, ""
 }
 
-// NotOwned says that a claim was made for another pod of the same name.
+// NotOwned means that a claim was created for another pod of the same name.
 func NotOwned(pod *corev1.Pod, claim metav1.Object) string {
 	return fmt.Sprintf("ResourceClaim %s/%s was not created for Pod %s/%s (Pod is not owner)", claim.GetNamespace(),
 		claim.GetName(), pod.Namespace, pod.Name)
@@ -96,10 +96,10 @@ func Preference(claim *resourcev1.ResourceClaim, a *resourcev1.AllocationResult)
 	return score
 }
 
-// ErrBinding says that a driver could not make a device ready for its pod.
+// ErrBinding means that a driver could not make a device ready for its pod.
 var ErrBinding = errors.New("device binding failed")
 
-// ErrBindingTimeout says that a device was not ready in time.
+// ErrBindingTimeout means that a device was not ready in time.
 var ErrBindingTimeout = errors.New("device binding timeout")
 
 // Ready reports whether the drivers of a claim's devices say that the pod may be bound (S9.28). The error says that
@@ -157,7 +157,8 @@ func BindBy(claim *resourcev1.ResourceClaim, limit time.Duration) time.Time {
 	return a.AllocationTimestamp.Add(limit)
 }
 
-// Freeable reports whether nobody but this pod uses a claim, so that another allocation can be tried (S9.29).
+// Freeable reports whether only this pod uses a claim, so that another allocation can be tried
+// (S9.29).
 func Freeable(claim *resourcev1.ResourceClaim, pod *corev1.Pod) bool {
 	switch len(claim.Status.ReservedFor) {
 	case 0:

@@ -182,8 +182,9 @@ func strict(text []byte, into any) error {
 	return nil
 }
 
-// ParseConfig reads an EndpointPickerConfig as JSON (YAML is converted by the caller). What it does not know is an
-// error that names it: a picker that ignores a part of its configuration would route differently from what was asked.
+// ParseConfig reads an EndpointPickerConfig as JSON (YAML is converted by the caller). An
+// unknown part is an error that names it: a picker that ignores a part of its configuration
+// would not route as configured.
 func ParseConfig(text []byte) (*Config, error) {
 	if len(text) > MaxConfig {
 		return nil, fmt.Errorf("the configuration has %d bytes, at most %d", len(text), MaxConfig)
@@ -209,7 +210,7 @@ func ParseConfig(text []byte) (*Config, error) {
 type builder struct {
 	c     *Config
 	named map[string]*plugin
-	order []*plugin // as they stand in the document
+	order []*plugin // in the order of the document
 }
 
 func (b *builder) plugins(doc *document) error {
@@ -237,7 +238,8 @@ func (b *builder) plugins(doc *document) error {
 	return nil
 }
 
-// find returns a named plugin. One that is not configured, but has the name of a type, has the type's defaults.
+// find returns a named plugin. A name that is not configured, but is that of a type, stands for
+// the type's defaults.
 func (b *builder) find(name, where string) (*plugin, error) {
 	if p := b.named[name]; p != nil {
 		return p, nil

@@ -16,8 +16,8 @@ type picker struct {
 	reported int // endpoints that upstream's picker would name
 }
 
-// Decide says what happens to a request that has just come. It changes nothing, except where Hold is the answer: then
-// the caller adds the request with Enqueue.
+// Decide decides what happens to a new request. It changes nothing; after Hold, the caller adds
+// the request with Enqueue.
 func (p *Pool) Decide(r *Request, now time.Time) Decision {
 	v := &p.work
 	v.candidates(p, r, now)

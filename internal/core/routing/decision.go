@@ -8,7 +8,7 @@ type Verdict uint8
 // The verdicts.
 const (
 	Serve  Verdict = iota // send it to Chosen, in order
-	Hold                  // keep it in the queue; Flow says when it goes on
+	Hold                  // keep it in the queue until Flow lets it continue
 	Refuse                // answer with Status and Reason
 )
 
@@ -37,7 +37,7 @@ const (
 	ShuttingDown Reason = "rejected-shutting-down"
 )
 
-// ReasonHeader of an answer says why a request was dropped.
+// ReasonHeader of a response is the reason why a request was dropped.
 const ReasonHeader = "X-Llm-D-Request-Dropped-Reason"
 
 // Status is the HTTP status of the answer to a refused request.
@@ -51,8 +51,9 @@ func (r Reason) Status() int {
 	return 503
 }
 
-// MostChosen is how many endpoints a decision names at most: the one that gets the request, and those that get it if
-// the ones before cannot be reached or end before the first byte of their answer.
+// MostChosen is the maximum number of endpoints in a decision: the one that gets the request,
+// and those that get it if the previous ones cannot be reached or fail before the first byte of
+// their response.
 const MostChosen = 3
 
 // Decision is what happens to a request. It is a value: making one allocates nothing.

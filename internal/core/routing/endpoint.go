@@ -28,7 +28,8 @@ type Endpoint struct {
 	Labels map[string]string
 	// Ready: the pod takes requests.
 	Ready bool
-	// Draining: the pod is being deleted; it gets no new request, those that it has go on.
+	// Draining means that the pod is being deleted; it gets no new request, and its requests
+	// continue.
 	Draining bool
 }
 

@@ -17,7 +17,8 @@ type Metric struct {
 // MetricLabel is a label that a series must have.
 type MetricLabel struct{ Name, Value string }
 
-// Engine says under which names a kind of model server tells its load (2.3). A Metric without a name does not exist.
+// Engine has the names of a model server's load metrics (2.3). A Metric without a name does not
+// exist.
 type Engine struct {
 	Name                    string
 	Waiting, Running, Cache Metric
@@ -66,8 +67,8 @@ type extraction struct {
 
 func defaultExtraction() extraction { return extraction{other: DefaultEngine, engines: engines()} }
 
-// Engine returns the engine of a pod by its labels. One whose name is not known is read like the default; known says
-// so.
+// Engine returns the engine of a pod by its labels. An unknown one is read like the default;
+// known reports this.
 func (c *Config) Engine(labels map[string]string) (e *Engine, name string, known bool) {
 	x := &c.extraction
 	keys := []string{EngineLabel, OldEngineLabel}

@@ -85,8 +85,8 @@ func (f affinityFilter) keep(v *view) {
 	v.keepIf(sticky)
 }
 
-// headroomFilter keeps the endpoints that are expected to answer as fast as the client hopes; now and then the others,
-// to learn about them.
+// headroomFilter keeps the endpoints that are expected to answer as fast as the client requests;
+// sometimes the others, to learn about them.
 type headroomFilter struct {
 	EpsilonExploreNeg float64 `json:"epsilonExploreNeg"`
 }
@@ -113,8 +113,8 @@ func (f headroomFilter) keep(v *view) {
 	}
 }
 
-// saturation says when a pool is full. Either by what endpoints say (queue, cache), or by requests and tokens in
-// flight; a threshold of 0 does not count.
+// saturation decides when a pool is full. Either by the endpoints' metrics (queue, cache), or by
+// requests and tokens in flight; a threshold of 0 does not count.
 type saturation struct {
 	queue, cache     float64
 	stale            time.Duration
@@ -153,8 +153,8 @@ func (s *saturation) set(t thresholds) error {
 // concurrency.
 const blindRequests = 100
 
-// endpoint is how full an endpoint is: 1 is full. One whose numbers are stale counts as full, unless no server of the
-// pool ever told any.
+// endpoint is how full an endpoint is: 1 is full. One with stale metrics counts as full, unless
+// no server of the pool ever reported any.
 func (s *saturation) endpoint(v *view, slot int32) (full float64) {
 	l := &v.p.loads[slot]
 	if s.requests > 0 {

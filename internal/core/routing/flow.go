@@ -55,7 +55,7 @@ const mostBands = 256
 func (p *Pool) setFlow() {
 	f := p.config.flow
 	switch {
-	case f == nil && p.flow != nil && p.flow.held > 0: // those that are held go on as before
+	case f == nil && p.flow != nil && p.flow.held > 0: // held requests continue as before
 	case f == nil:
 		p.flow = nil
 	case p.flow == nil:
@@ -94,8 +94,8 @@ func (q *queues) find(priority int) *band {
 
 func byPriority(b *band, priority int) int { return cmp.Compare(priority, b.priority) }
 
-// blocks reports whether a request of a priority must wait because others do: it must not overtake those of its own
-// priority or of a higher one.
+// blocks reports whether a request of a priority must wait behind others: it must not overtake
+// those of its own priority or of a higher one.
 func (q *queues) blocks(priority int) bool {
 	for _, b := range q.bands {
 		if b.priority < priority {
@@ -108,7 +108,7 @@ func (q *queues) blocks(priority int) bool {
 	return false
 }
 
-// full says why a request cannot be held; empty: it can.
+// full returns why a request cannot be held; empty: it can.
 func (q *queues) full(r *Request) Reason {
 	size := int64(max(r.Bytes, 0))
 	c := q.config
@@ -212,8 +212,8 @@ func (q *queues) take(b *band, f *flowQueue, i int) *item {
 	return it
 }
 
-// Next returns the next request that goes on, with its decision (Serve, or Refuse if it can be served by nobody). It
-// returns 0 when none can: call it again after the pool has changed.
+// Next returns the next request that continues, with its decision (Serve, or Refuse if no
+// endpoint can serve it). It returns 0 if none can: call it again after the pool has changed.
 func (p *Pool) Next(now time.Time) (Ticket, Decision) {
 	q := p.flow
 	if q == nil || q.held == 0 {
@@ -221,7 +221,7 @@ func (p *Pool) Next(now time.Time) (Ticket, Decision) {
 	}
 	v := &p.work
 	v.candidates(p, &Request{}, now)
-	v.strict = true // many are waiting: they must not all go on between two scrapes
+	v.strict = true // many are waiting: they must not all continue between two scrapes
 	if p.config.saturation.full(v) {
 		return 0, Decision{}
 	}

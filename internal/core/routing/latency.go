@@ -131,7 +131,7 @@ func tier(room float64) int {
 	return 0
 }
 
-// composite is used while nothing has been learned.
+// composite is used before anything was learned.
 func (s latencyScorer) composite(v *view, out []float64) {
 	sum := s.CompositeKVWeight + s.CompositeQueueWeight + s.CompositePrefixWeight
 	if sum <= 0 {

@@ -23,7 +23,7 @@ type plugin struct {
 	extraction *extraction
 }
 
-// handler says which profiles a request goes through.
+// handler decides which profiles a request uses.
 type handler struct {
 	disaggregated   bool
 	decode, prefill string
@@ -37,7 +37,7 @@ const (
 	mostColds    = 1 << 20
 )
 
-// RoleLabel of a pod says what it does in disaggregated serving: prefill, decode, or both.
+// RoleLabel of a pod is its role in disaggregated serving: prefill, decode, or both.
 const RoleLabel = "llm-d.ai/role"
 
 // makePlugin makes a plugin of a type with its parameters.
@@ -325,7 +325,8 @@ func detectorPlugin(p *plugin, into func(any) error) (bool, error) {
 	return false, nil
 }
 
-// otherPlugin knows the types that need nothing here: what they stand for is always done, or is done by the gateway.
+// otherPlugin knows the types that need nothing here: what they do is always done, or done by
+// the gateway.
 func otherPlugin(p *plugin, into func(any) error) (bool, error) {
 	switch p.kind {
 	case "single-profile-handler":

@@ -47,7 +47,7 @@ type end struct {
 	queued  []int32
 	fits    uint64 // label filters that it passes
 	latency latency
-	cold    int64 // when it got a prompt that nobody had in its cache; counts up
+	cold    int64 // when it got a prompt that no server had cached; counts up
 	begun   int64 // when the scrape that has not ended began
 	sinceIt int32 // requests sent since then and not ended
 }
@@ -139,8 +139,8 @@ func (p *Pool) Stats(ref Ref) (s Stats, inFlight int) {
 	return Stats{}, 0
 }
 
-// SetEndpoints replaces the endpoints. What is known of one that stays (same address and pod) is kept. Of two with one
-// address the first counts; more than MostEndpoints are left out.
+// SetEndpoints replaces the endpoints. Facts about one that stays (same address and pod) are
+// kept. Of two with the same address the first counts; more than MostEndpoints are left out.
 func (p *Pool) SetEndpoints(all []Endpoint) {
 	before := p.live
 	p.live = make([]int32, 0, len(all))
@@ -230,7 +230,8 @@ func (p *Pool) resize(slot int32) {
 // Hasher returns how prompts are cut.
 func (p *Pool) Hasher() Hasher { return p.config.prefix.hasher(p.block) }
 
-// SetPace says how often the endpoints are scraped now; numbers are not stale before the next scrape was due.
+// SetPace sets how often the endpoints are scraped now; metrics are not stale before the next
+// scrape was due.
 func (p *Pool) SetPace(every time.Duration) { p.pace = every }
 
 // Scraping notes that an endpoint is asked for its numbers.

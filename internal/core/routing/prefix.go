@@ -152,14 +152,15 @@ func (x *index) set(hash uint64) []uint64 {
 // span is a part of a prompt whose ends are known.
 type span struct{ low, high int }
 
-// match writes, for each endpoint, how many blocks of a prompt it has, and returns the most that one has. lengths has
-// one entry for each slot.
+// match writes, for each endpoint, how many blocks of a prompt it has cached, and returns the
+// maximum. lengths has one entry for each slot.
 func (x *index) match(blocks []uint64, lengths []int32) int {
 	clear(lengths)
 	if len(blocks) == 0 || x.set(blocks[0]) == nil {
 		return 0
 	}
-	// The number of blocks that anybody has: the first low blocks are there, block high is not.
+	// The number of blocks that any endpoint has: the first low blocks are cached, block high is
+	// not.
 	low, high := 1, len(blocks)+1
 	for step := 1; low+step < high; step *= 2 { // doubling: most prompts share little
 		if x.set(blocks[low+step-1]) == nil {

@@ -21,8 +21,9 @@ const (
 
 // Request has the facts of a request that a decision may use. All of it may come from a client: nothing is trusted.
 type Request struct {
-	// Model is what the client asked for, Target what the server is asked for (after InferenceModel or
-	// InferenceModelRewrite); empty: Model. Target is an adapter's name if a server says that it has such an adapter.
+	// Model is what the client requested, Target what the server is asked for (after
+	// InferenceModel or InferenceModelRewrite); empty: Model. Target is an adapter's name if a
+	// server reports such an adapter.
 	Model, Target string
 	// Priority of the request: higher first; below 0 it is refused while the pool is saturated.
 	Priority int
@@ -40,8 +41,8 @@ type Request struct {
 	Streaming bool
 	// TTFT and TPOT are what the client hopes for: time to the first token, and per token after it; 0: nothing.
 	TTFT, TPOT time.Duration
-	// Subset are the only endpoints that may be chosen; nil: all; empty: none. Port 0 stands for all ports of an
-	// address (x-gateway-destination-endpoint-subset, 2.1).
+	// Subset are the only endpoints that may be chosen; nil: all; empty: none. Port 0 means all
+	// ports of an address (x-gateway-destination-endpoint-subset, 2.1).
 	Subset []netip.AddrPort
 	// Received is when the request came; for the order in a queue.
 	Received time.Time

@@ -155,7 +155,8 @@ func (s tokenScorer) score(v *view, out []float64) {
 	}
 }
 
-// coldScorer spreads prompts that nobody has in its cache: the server that got one longest ago is first.
+// coldScorer spreads prompts that no server has cached: the server whose last such prompt is the
+// oldest comes first.
 type coldScorer struct{}
 
 func (coldScorer) score(v *view, out []float64) {

@@ -85,7 +85,7 @@ func unnamed(in ClaimInput) Step {
 		"the provisioner is running and correctly registered.", class.Provisioner))
 }
 
-// waits says what a claim that is bound late waits for (S1.43).
+// waits reports what a claim that is bound late waits for (S1.43).
 func waits(pods []string) Event {
 	switch len(pods) {
 	case 0:
@@ -135,7 +135,7 @@ func bind(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) Step {
 	return Step{Write: w, Err: err}
 }
 
-// Claimed returns a volume as it is when it belongs to a claim (S1.60, step 1).
+// Claimed returns a volume as it is after it is bound to a claim (S1.60, step 1).
 func Claimed(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
 	out, _ := claimedBy(v, c)
 	return out
@@ -191,7 +191,7 @@ func pending(c *corev1.PersistentVolumeClaim, events ...Event) Step {
 	return Step{Write: unboundStatus(c, corev1.ClaimPending), Events: events, Pending: true}
 }
 
-// lost says that the data of a claim is gone, once (S1.70).
+// lost reports that the data of a claim is gone, once (S1.70).
 func lost(c *corev1.PersistentVolumeClaim, reason, message string) Step {
 	if c.Status.Phase == corev1.ClaimLost {
 		return Step{Write: unboundStatus(c, corev1.ClaimLost)}

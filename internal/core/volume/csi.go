@@ -51,7 +51,7 @@ func hexHash(text string) string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(text)))
 }
 
-// HandleOf is the volume of a driver that a persistent volume stands for; false: it is not of CSI.
+// HandleOf is the volume of a driver for a persistent volume; false: it is not of CSI.
 func HandleOf(v *corev1.PersistentVolume) (Handle, bool) {
 	if v == nil || v.Spec.CSI == nil {
 		return Handle{}, false
@@ -62,7 +62,7 @@ func HandleOf(v *corev1.PersistentVolume) (Handle, bool) {
 // DriverRules is how volumes of a driver are treated.
 type DriverRules struct {
 	Attach          bool // a VolumeAttachment comes before the volume is used
-	PodInfo         bool // the driver is told about the pod
+	PodInfo         bool // the driver gets facts about the pod
 	Republish       bool // the volume is published again while it is used
 	SELinuxMount    bool
 	TokensInSecrets bool
@@ -72,7 +72,7 @@ type DriverRules struct {
 	FSGroup         storagev1.FSGroupPolicy
 	Tokens          []storagev1.TokenRequest
 	Refresh         int64 // seconds between looks at how many volumes fit on a node; 0: never
-	Object          bool  // there is an object that says so
+	Object          bool  // there is such an object
 }
 
 // RulesOf are the rules of a driver; nil is one without an object (S4.14, S4.C).
@@ -107,7 +107,7 @@ func RulesOf(d *storagev1.CSIDriver) DriverRules {
 	return r
 }
 
-// Allows says why a driver does not take volumes of a mode; nil: it does (S4.18).
+// Allows returns why a driver does not support volumes of a mode; nil: it does (S4.18).
 func (r DriverRules) Allows(driver string, mode storagev1.VolumeLifecycleMode) error {
 	switch {
 	case slices.Contains(r.Modes, mode):
@@ -132,7 +132,7 @@ func (r DriverRules) GivesGroup(fsType string, modes []corev1.PersistentVolumeAc
 	}
 }
 
-// PodInfo is what a driver is told about a pod (S4.17).
+// PodInfo is what a driver gets about a pod (S4.17).
 func PodInfo(pod *corev1.Pod, mode storagev1.VolumeLifecycleMode) map[string]string {
 	return map[string]string{
 		"csi.storage.k8s.io/pod.name": pod.Name, "csi.storage.k8s.io/pod.namespace": pod.Namespace,
@@ -218,7 +218,8 @@ func RemoveDriver(n *storagev1.CSINode, driver string) *storagev1.CSINode {
 	return n
 }
 
-// TopologyLabels are the labels that a driver adds to a node. One that is there with another value is an error (S4.10).
+// TopologyLabels are the labels that a driver adds to a node. An existing label with another
+// value is an error (S4.10).
 func TopologyLabels(driver string, have, segments map[string]string) (map[string]string, error) {
 	added := map[string]string{}
 	for _, k := range slices.Sorted(maps.Keys(segments)) {

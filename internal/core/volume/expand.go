@@ -9,7 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NoNodeExpansion says that the volume of a claim needs nothing of nodes when it grows (S5.11).
+// NoNodeExpansion reports whether the volume of a claim needs nothing of nodes when it grows
+// (S5.11).
 const NoNodeExpansion = "volume.kubernetes.io/node-expansion-not-required"
 
 // NodeExpansion is what a node does about the size of a volume that it uses.

@@ -44,7 +44,7 @@ func handleOf(view View, c *corev1.PersistentVolumeClaim) (Handle, bool) {
 	return Handle{}, false
 }
 
-// limits says why a node has no room for the volumes of the pod, by their number.
+// limits returns why a node has no room for the volumes of the pod, by their number.
 func (n *Needs) limits(node *corev1.Node) *Refusal {
 	if n.drivers == nil {
 		return nil

@@ -20,7 +20,7 @@ const (
 	LocalClassOfKind = "standard"
 	// LocalNode is the annotation of a volume that names its node.
 	LocalNode = "local.path.provisioner/selected-node"
-	// LocalLimit is the annotation of a volume that says what keeps it to its size.
+	// LocalLimit is the annotation of a volume with the mechanism that enforces its size.
 	LocalLimit = "carob.dev/size-limit"
 	// LocalFinalizer keeps a volume until its data is gone (S1.29).
 	LocalFinalizer = "external-provisioner.volume.kubernetes.io/finalizer"
@@ -55,7 +55,7 @@ type LocalInput struct {
 	Volume *corev1.PersistentVolume // that the claim is bound to, or LocalName of it; nil if there is none
 	// Node is where the provisioner runs.
 	Node *corev1.Node
-	// NodeExists reports whether the node that the claim selected is there.
+	// NodeExists reports whether the node that the claim selected exists.
 	NodeExists func(name string) bool
 	// Bases are the directories that volumes may lie in.
 	Bases []string
@@ -70,7 +70,7 @@ type LocalStep struct {
 	Volume *corev1.PersistentVolume
 	Resize *LocalPlace // to be resized before Volume is updated
 	Claim  *corev1.PersistentVolumeClaim
-	Status bool // of the claim; else the rest
+	Status bool // of the claim; otherwise everything else
 	// Done is what to record when all of it is done.
 	Done []Event
 }
@@ -85,7 +85,7 @@ type LocalPlace struct {
 	Base string // "": any of the provisioner's
 	Name string // one step of a path
 	Size int64  // bytes
-	// Block says that it is a file for a block device, not a directory.
+	// Block means that it is a file for a block device, not a directory.
 	Block bool
 }
 
@@ -235,7 +235,7 @@ func newLocal(in LocalInput) (*corev1.PersistentVolume, *LocalPlace, error) {
 	return v, &LocalPlace{Base: class.Parameters[parameterPath], Name: name, Size: size.Value(), Block: block}, nil
 }
 
-// Into completes a volume whose data lies at path. limit says what keeps the data to its size.
+// Into completes a volume whose data is at path. limit is the mechanism that enforces its size.
 func Into(v *corev1.PersistentVolume, path, limit string) *corev1.PersistentVolume {
 	v = v.DeepCopy()
 	annotate(&v.Annotations, LocalLimit, limit)

@@ -103,7 +103,7 @@ func halfBound(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) bool
 	return v.Status.Phase == corev1.VolumeBound && IsFor(v, c) && v.Spec.ClaimRef.UID == c.UID
 }
 
-// mismatch says why a volume that a claim names does not suit it; "" when it does (S1.47).
+// mismatch returns why a volume that a claim names does not suit it; "" if it does (S1.47).
 func mismatch(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) string {
 	wanted, size := c.Spec.Resources.Requests[corev1.ResourceStorage], v.Spec.Capacity[corev1.ResourceStorage]
 	class, _ := ClassOf(c)

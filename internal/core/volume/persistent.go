@@ -10,7 +10,8 @@ import (
 type PVInput struct {
 	Volume *corev1.PersistentVolume      // as it was last read or written
 	Claim  *corev1.PersistentVolumeClaim // of the name that Volume's claimRef says; nil when there is none
-	// Confirmed says that Claim is what the API answered just now, not what a watch told last.
+	// Confirmed means that Claim is what the API answered just now, not what a watch showed
+	// last.
 	Confirmed bool
 }
 
@@ -61,7 +62,7 @@ func release(v *corev1.PersistentVolume) Step {
 		return Step{}
 	case corev1.PersistentVolumeReclaimDelete:
 		if External(v) {
-			return Step{} // whoever made it deletes it
+			return Step{} // its provisioner deletes it
 		}
 		return failed(v, "VolumeFailedDelete", "error getting deleter volume plugin for volume \""+v.Name+
 			"\": no deletable volume plugin matched")
@@ -78,7 +79,7 @@ func External(v *corev1.PersistentVolume) bool {
 	return v.Spec.CSI != nil || ok && !strings.HasPrefix(by, inTree)
 }
 
-// failed says so once: the phase and its message stay.
+// failed reports this once: the phase and its message stay.
 func failed(v *corev1.PersistentVolume, reason, message string) Step {
 	if v.Status.Phase == corev1.VolumeFailed && v.Status.Message == message {
 		return Step{}
@@ -98,7 +99,7 @@ func unbind(v *corev1.PersistentVolume) Step {
 	return Step{Write: Write{Volume: v}}
 }
 
-// phase writes the phase of a volume unless it is there.
+// phase sets the phase of a volume unless it is set already.
 func phase(v *corev1.PersistentVolume, phase corev1.PersistentVolumePhase, message string) Write {
 	if v.Status.Phase == phase && v.Status.Message == message {
 		return Write{}

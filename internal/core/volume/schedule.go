@@ -58,7 +58,7 @@ type Needs struct {
 	zoned   []*corev1.PersistentVolume      // of claims that the pod names itself
 }
 
-// Refusal is why a pod can't have a node, or any: the plugin, and what it says.
+// Refusal is why a pod can't have a node, or any: the plugin, and its reason.
 type Refusal struct {
 	By      Plugin
 	Reasons []string
@@ -105,7 +105,7 @@ func NeedsOf(pod *corev1.Pod, claims []PodClaim, view View, used func(claim stri
 	return n, nil
 }
 
-// unusable says why a pod can't use a claim at all (S2.3 to S2.6); "" if it can.
+// unusable returns why a pod can't use a claim at all (S2.3 to S2.6); "" if it can.
 func unusable(pod *corev1.Pod, pc PodClaim, c *corev1.PersistentVolumeClaim) string {
 	switch {
 	case c == nil:
@@ -142,7 +142,7 @@ type Plan struct {
 // Nothing reports whether the pod can go at once.
 func (p *Plan) Nothing() bool { return p == nil || len(p.Waits) == 0 }
 
-// On says what is to be done for a node, or why the pod can't have it.
+// On returns what is to be done for a node, or why the pod can't have it.
 func (n *Needs) On(node *corev1.Node) (*Plan, *Refusal) {
 	if n.inUse {
 		return nil, &Refusal{Restrictions, []string{reasonInUse}}

@@ -35,7 +35,8 @@ const (
 // yes is the value of annotations whose presence counts.
 const yes = "yes"
 
-// View is what decisions read of a cluster. What it returns is read only; nil stands for what is not there.
+// View is what decisions read of a cluster. Its results are read only; nil means that an object
+// does not exist.
 type View interface {
 	Claim(namespace, name string) *corev1.PersistentVolumeClaim
 	Volume(name string) *corev1.PersistentVolume
@@ -58,7 +59,7 @@ type Event struct {
 type Write struct {
 	Claim  *corev1.PersistentVolumeClaim // to be updated
 	Volume *corev1.PersistentVolume      // to be updated
-	Status bool                          // the status, not the rest
+	Status bool                          // the status, not everything else
 }
 
 // Nothing reports whether there is nothing to write.
@@ -68,12 +69,12 @@ func (w Write) Nothing() bool { return w.Claim == nil && w.Volume == nil }
 type Step struct {
 	Write  Write   // first
 	Events []Event // if the write succeeded, or there is none
-	// Pending says that the claim is still to be bound: it is worth another look every 15 s, for its events
-	// are to last, and when a volume or a class appears (S0.30).
+	// Pending means that the claim is still to be bound: check it again every 15 s, because its
+	// events are repeated, and when a volume or a class appears (S0.30).
 	Pending bool
-	// Confirm asks whether the claim of a volume is there as the API says at this moment (S1.74).
+	// Confirm requests whether the claim of a volume exists according to the API now (S1.74).
 	Confirm bool
-	// WakeClaim asks for a look at the claim of the volume (S1.76).
+	// WakeClaim requests a decision about the claim of the volume (S1.76).
 	WakeClaim bool
 	Err       error // nothing can be done for now; to be tried again
 }
@@ -129,7 +130,7 @@ func DelayedClass(c *storagev1.StorageClass) bool {
 	return c != nil && c.VolumeBindingMode != nil && *c.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
 }
 
-// Provisions reports whether somebody makes volumes of a class.
+// Provisions reports whether volumes of a class are provisioned.
 func Provisions(c *storagev1.StorageClass) bool {
 	return c.Provisioner != "" && !strings.HasPrefix(c.Provisioner, inTree)
 }
@@ -201,7 +202,8 @@ func ClaimsOf(pod *corev1.Pod) []string {
 	return names
 }
 
-// ClaimOf is the claim of one volume of a pod; "" for other kinds of volumes. own says that it is made for the pod.
+// ClaimOf is the claim of one volume of a pod; "" for other kinds of volumes. own means that it
+// is created for the pod.
 func ClaimOf(pod *corev1.Pod, v *corev1.Volume) (name string, own bool) {
 	switch {
 	case v.PersistentVolumeClaim != nil:

@@ -29,8 +29,8 @@ func (o Owner) Owns(child metav1.Object) bool {
 // selector, Adopt are to become so, Release to be so no longer.
 type Claims[T metav1.Object] struct{ Mine, Adopt, Release []T }
 
-// Claim sorts objects by whose they are (W0.21, W0.23, W0.24). An object belongs to the
-// owner when its labels match and fits, unless nil, says so.
+// Claim sorts objects by owner (W0.21, W0.23, W0.24). An object belongs to the owner if its
+// labels match and fits, unless nil, returns true.
 func Claim[T metav1.Object](owner metav1.Object, selector labels.Selector, objects []T, fits func(T) bool) Claims[T] {
 	var c Claims[T]
 	for _, o := range objects {
@@ -50,8 +50,8 @@ func Claim[T metav1.Object](owner metav1.Object, selector labels.Selector, objec
 	return c
 }
 
-// CheckAdoption says why an owner may adopt nothing (W0.22): live is what the API has
-// under its name now.
+// CheckAdoption returns why an owner may adopt nothing (W0.22): live is the object that the API
+// has under its name now.
 func CheckAdoption(owner Owner, live metav1.Object) error {
 	switch {
 	case live.GetUID() != owner.GetUID():

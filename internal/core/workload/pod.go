@@ -16,7 +16,7 @@ func Terminal(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// Active reports whether a pod counts for its owner: it has not ended and nobody deletes it.
+// Active reports whether a pod counts for its owner: it has not ended and is not being deleted.
 func Active(p *corev1.Pod) bool { return !Terminal(p) && p.DeletionTimestamp == nil }
 
 // Terminating reports whether a pod is being deleted and has not ended yet.

@@ -11,9 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Ranking says by what pods are ranked beside what all workloads rank by.
+// Ranking is by what pods are ranked in addition to what all workloads rank by.
 type Ranking struct {
-	// Costs ranks by the annotation with which users say what a deletion costs (W0.52).
+	// Costs ranks by the annotation with the deletion cost of a pod (W0.52).
 	Costs bool
 	// Related are active pods of the same owner's siblings, by node (W0.53); nil ranks by none.
 	Related map[string]int
@@ -21,8 +21,8 @@ type Ranking struct {
 	Now time.Time
 }
 
-// RankForDeletion returns pods in the order in which they are to go, first the one
-// that is missed least (W0.50 to W0.57). What it is given stays as it is.
+// RankForDeletion returns pods in the order in which they are to be deleted (W0.50 to W0.57). It
+// does not change its argument.
 func RankForDeletion(pods []*corev1.Pod, r Ranking) []*corev1.Pod {
 	sorted := slices.Clone(pods)
 	slices.SortStableFunc(sorted, r.compare)

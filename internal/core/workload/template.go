@@ -42,8 +42,8 @@ func TemplateHash(template *corev1.PodTemplateSpec, collisions *int32) string {
 	return SafeName(strconv.FormatUint(uint64(h.Sum32()), 10))
 }
 
-// SafeName writes a text with the letters of which names are made that spell no word
-// (W0.62): each byte stands for one of them.
+// SafeName encodes a text with the letters of generated names, which form no words (W0.62): each
+// byte is encoded as one of them.
 func SafeName(s string) string {
 	const letters = "bcdfghjklmnpqrstvwxz2456789"
 	var b strings.Builder

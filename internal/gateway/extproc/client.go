@@ -31,7 +31,7 @@ import (
 // The names of the protocol.
 const (
 	Destination = "x-gateway-destination-endpoint"        // header and key: where the request goes
-	Served      = "x-gateway-destination-endpoint-served" // key: who has answered
+	Served      = "x-gateway-destination-endpoint-served" // key: the endpoint that answered
 	namespace   = "envoy.lb"                              // of both keys
 )
 
@@ -68,7 +68,7 @@ type Picked struct {
 	Endpoints []netip.AddrPort // in order
 	Headers   Change           // of the request
 	Body      []byte
-	// Answer is what the client gets instead; nil: the request goes on.
+	// Answer is the response to the client; nil: the request continues.
 	Answer *Answer
 }
 

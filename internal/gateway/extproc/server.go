@@ -50,9 +50,10 @@ type Request interface {
 	Body(part []byte) error
 	// Pick chooses after the last part of the body. Errors that are no *Refused end the stream.
 	Pick(ctx context.Context) (*Choice, error)
-	// Sent says that the body is not needed any more.
+	// Sent announces that the body is not needed any more.
 	Sent()
-	// Answered tells who answers; served is not valid if the gateway does not say.
+	// Answered passes which endpoint answers; served is not valid if the gateway does not report
+	// it.
 	Answered(code int, served netip.AddrPort)
 	// AnswerPart takes a part of the answer's body.
 	AnswerPart(part []byte)
@@ -432,7 +433,7 @@ func httpHeaders(m *corev3.HeaderMap) http.Header {
 	return h
 }
 
-// servedBy reads who has answered; not valid: the gateway does not say.
+// servedBy reads which endpoint has answered; not valid: the gateway does not report it.
 func servedBy(m *corev3.Metadata) netip.AddrPort {
 	at, err := netip.ParseAddrPort(m.GetFilterMetadata()[namespace].GetFields()[Served].GetStringValue())
 	if err != nil {

@@ -44,8 +44,8 @@ func validateDeviceTaintRuleStatusUpdate(r, _ *resourcev1.DeviceTaintRule) field
 var deviceEffects = []string{string(resourcev1.DeviceTaintEffectNoExecute),
 	string(resourcev1.DeviceTaintEffectNoSchedule), string(resourcev1.DeviceTaintEffectNone)}
 
-// validateDeviceTaint validates a taint. An effect that it had before (was, nil for a new one) may
-// be one that this version does not know.
+// validateDeviceTaint validates a taint. An effect that was stored before (was, nil for a new
+// one) may be unknown to this version.
 func validateDeviceTaint(t, was *resourcev1.DeviceTaint, at *field.Path) field.ErrorList {
 	errs := metav1validation.ValidateLabelName(t.Key, at.Child("key"))
 	errs = append(errs, rules.Messages(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))...)

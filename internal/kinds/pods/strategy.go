@@ -122,7 +122,7 @@ func (Strategy) CheckGracefulDelete(_ context.Context, obj runtime.Object, optio
 	return true
 }
 
-// GetResetFields says that the main resource never changes the status.
+// GetResetFields declares that the main resource never changes the status.
 func (Strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return resetFields(fieldpath.MakePathOrDie("status"))
 }

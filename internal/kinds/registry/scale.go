@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// Scale says where a workload has its replica counts.
+// Scale is where a workload has its replica counts.
 type Scale struct {
 	// Get returns desired and observed replicas, and the pods' label selector as a string.
 	Get func(obj runtime.Object) (spec, status int32, selector string)

@@ -179,7 +179,7 @@ func (p picture) addresses() remedy {
 	}
 	for _, r := range p.records {
 		if seen[r.Name] || r.Labels[networkingv1.LabelManagedBy] != managedBy {
-			continue // correct, or created by somebody else
+			continue // correct, or created by another client
 		}
 		young := p.now.Sub(r.CreationTimestamp.Time) < p.young
 		switch ref := r.Spec.ParentRef; {

@@ -42,7 +42,7 @@ type Attempt struct {
 	now       time.Time
 
 	found       map[string]*found
-	unavailable map[types.UID]*resourcev1.ResourceClaim // that kept the pod from a node though they are allocated
+	unavailable map[types.UID]*resourcev1.ResourceClaim // that kept the pod from a node although they are allocated
 }
 
 // claim is one of the pod's.

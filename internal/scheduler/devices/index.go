@@ -28,7 +28,8 @@ import (
 // cachedExpressions is how many compiled CEL expressions are kept.
 const cachedExpressions = 32
 
-// Index is the picture of everything that allocations are made of. Objects in it are read only.
+// Index is the scheduler's snapshot of everything that allocations need. Objects in it are read
+// only.
 type Index struct {
 	claims     map[types.NamespacedName]*resourcev1.ResourceClaim
 	classes    map[string]*resourcev1.DeviceClass // replaced when it changes: attempts read it
@@ -196,7 +197,7 @@ func (x *Index) used() structured.AllocatedState {
 	}
 	for _, claims := range x.inFlight {
 		for uid, a := range claims {
-			if !counted.Has(uid) { // else the API tells of it already
+			if !counted.Has(uid) { // otherwise the API already has it
 				count(&state, a)
 			}
 		}

@@ -21,7 +21,7 @@ import (
 // Stored is what Store wrote.
 type Stored struct {
 	Claims   []*resourcev1.ResourceClaim // all claims of the pod, as they are now
-	extended *resourcev1.ResourceClaim   // among them: the one that was made; nil if none was
+	extended *resourcev1.ResourceClaim   // among them: the one that was created; nil if none was
 	reserved []*resourcev1.ResourceClaim // among them: those that the pod has reserved now
 }
 
@@ -186,7 +186,7 @@ func Delete(ctx context.Context, client kubernetes.Interface, c *resourcev1.Reso
 	return nil
 }
 
-// Deallocate frees the devices of a claim that nobody uses (S9.29).
+// Deallocate frees the devices of a claim that no pod uses (S9.29).
 func Deallocate(ctx context.Context, client kubernetes.Interface, c *resourcev1.ResourceClaim) error {
 	c = c.DeepCopy()
 	c.Status = resourcev1.ResourceClaimStatus{}

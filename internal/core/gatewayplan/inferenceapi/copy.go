@@ -23,7 +23,7 @@ func parents(in []Parent) []Parent {
 	return out
 }
 
-// deepCopy copies what the kind has besides its metadata.
+// deepCopy copies everything except the metadata.
 func (p *Pool) deepCopy() {
 	p.Spec.Selector.MatchLabels = maps.Clone(p.Spec.Selector.MatchLabels)
 	p.Spec.TargetPorts = slices.Clone(p.Spec.TargetPorts)

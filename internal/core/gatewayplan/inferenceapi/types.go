@@ -20,7 +20,7 @@ type Pool struct {
 	Status            PoolStatus `json:"status,omitzero"`
 }
 
-// PoolSpec says which pods serve a pool, and who picks one of them.
+// PoolSpec selects the pods of a pool, and names the picker that chooses one of them.
 type PoolSpec struct {
 	Selector struct {
 		MatchLabels map[string]string `json:"matchLabels,omitempty"`
@@ -113,7 +113,7 @@ type Model struct {
 	Status            Status    `json:"status,omitzero"`
 }
 
-// ModelSpec says how important requests for a model are, and by which names servers know it.
+// ModelSpec is how important requests for a model are, and the names by which servers know it.
 type ModelSpec struct {
 	ModelName    string        `json:"modelName,omitempty"`
 	Criticality  string        `json:"criticality,omitempty"`

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// PodMode says which names of pods are answered (N4.23).
+// PodMode selects which names of pods are answered (N4.23).
 type PodMode string
 
 // Modes for the names of pods, as the Corefile spells them.
@@ -22,21 +22,21 @@ type Kubernetes struct {
 	Primary     []byte   // the first of them that is not a reverse zone
 	TTL         uint32   // seconds, at most 3600
 	Pods        PodMode
-	Fallthrough [][]byte // zones whose unknown names go on to the next plugin
+	Fallthrough [][]byte // zones whose unknown names are passed to the next plugin
 	// Namespaces limits what is visible; empty: all. By wire label.
 	Namespaces       map[string]bool
 	EndpointPodNames bool
 	IgnoreEmpty      bool // cluster IPs without ready endpoints do not exist
 }
 
-// Live is what an answer depends on beside the zone.
+// Live is what an answer depends on in addition to the zone.
 type Live struct {
 	Synced bool         // the zone is complete; otherwise unknown names are a server failure (N4.25)
 	Own    []netip.Addr // where this server answers, for names of the server
 	Rotate uint32       // which address comes first
 }
 
-// Outcome says what Answer did.
+// Outcome is the result of Answer.
 type Outcome int
 
 // Outcomes of Answer.
@@ -50,7 +50,7 @@ const (
 type Result struct {
 	Outcome Outcome
 	Rcode   Rcode
-	Target  []byte // wire form, with Alias; nobody may change it
+	Target  []byte // wire form, with Alias; read only
 	TTL     uint32 // of an alias
 }
 
@@ -188,7 +188,7 @@ func (q *Query) starts0(label int) int {
 	return int(q.starts[label])
 }
 
-// want is what a name asks for of a service; nil stands for all.
+// want is the part of a service that a name asks for; nil means all.
 type want struct{ endpoint, port, protocol []byte }
 
 func stripped(label []byte) []byte {
@@ -461,7 +461,7 @@ func (a *answer) soa(section int) {
 	a.b.record(section, a.b.ownerOf(a.zone), TypeSOA, min(a.k.TTL, mostSOATTL), data...)
 }
 
-// serverAddresses are those of the Service in front of this server, or its own.
+// serverAddresses are the addresses of the Service in front of this server, or its own.
 func (a *answer) serverAddresses() []netip.Addr {
 	if s := a.z.services[ownService]; s != nil && s.there && len(s.ips) > 0 {
 		return s.ips

@@ -45,7 +45,7 @@ type Cache struct {
 	VerifyTimeout   time.Duration // 0: the upstream's own
 }
 
-// CacheLimits are those of positive or of negative answers.
+// CacheLimits are the limits for positive or for negative answers.
 type CacheLimits struct {
 	Capacity int // answers; 0: not cached
 	TTL, Min time.Duration
@@ -116,8 +116,8 @@ const (
 	mostRules        = 4096
 )
 
-// DefaultCorefile is what holds without a ConfigMap: CoreDNS's as Kubernetes ships it (N4.14), with
-// shorter TTLs, because answers about the cluster come from memory of the same machine.
+// DefaultCorefile is used without a ConfigMap: CoreDNS's as Kubernetes ships it (N4.14), with
+// shorter TTLs, because answers about the cluster come from the memory of the same machine.
 func DefaultCorefile(domain string) string {
 	return `.:53 {
     errors
@@ -143,7 +143,7 @@ func DefaultCorefile(domain string) string {
 `
 }
 
-// resolvConf is the resolver file that a Corefile may name: it stands for the node's.
+// resolvConf is the resolver file that a Corefile may name: it means the node's.
 const resolvConf = "/etc/resolv.conf"
 
 // Parse reads a Corefile. Errors are of kind Invalid and name the line.
@@ -326,7 +326,7 @@ func (p *parser) log() error {
 	return nil
 }
 
-// zones reads names of zones; none are those of the server block.
+// zones reads names of zones; without any, those of the server block.
 func (p *parser) zones(words []string) ([][]byte, error) {
 	if len(words) == 0 {
 		return p.server.Zones, nil
@@ -376,7 +376,7 @@ func (p *parser) duration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// fallthroughs are the zones whose unknown names go on; nothing named stands for all.
+// fallthroughs are the zones whose unknown names are passed on; none means all.
 func (p *parser) fallthroughs(args []string) ([][]byte, error) {
 	if len(args) == 0 {
 		return [][]byte{{0}}, nil
@@ -442,7 +442,7 @@ func (p *parser) hosts() error {
 		if strings.Contains(args[0], "/") {
 			return p.fail("hosts: carob's DNS reads no files for a ConfigMap; write the entries into the block")
 		}
-		// CoreDNS takes the first word for a file, which is not there: the rest are zones.
+		// CoreDNS reads the first word as a file, which does not exist: the others are zones.
 		var err error
 		if len(args) > 1 {
 			if h.Zones, err = p.zones(args[1:]); err != nil {

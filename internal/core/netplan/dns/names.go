@@ -116,7 +116,7 @@ const (
 	reverse6 = "\x03ip6\x04arpa\x00"
 )
 
-// Reverse returns the address that a name below in-addr.arpa or ip6.arpa stands for.
+// Reverse returns the address for a name below in-addr.arpa or ip6.arpa.
 func (q *Query) Reverse() (netip.Addr, bool) {
 	if first, ok := q.suffix([]byte(reverse4)); ok {
 		if first != 4 {

@@ -82,7 +82,7 @@ type Query struct {
 	labels int // number of labels without the root
 }
 
-// Verdict says what to do with a message.
+// Verdict is what to do with a message.
 type Verdict int
 
 // Verdicts of Parse.

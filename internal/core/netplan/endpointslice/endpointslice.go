@@ -36,7 +36,7 @@ type Input struct {
 	Trigger time.Time                    // of the change that led here; zero for none
 }
 
-// Plan says what to write, in this order. Updates carry the resource version that they were
+// Plan is what to write, in this order. Updates carry the resource version that they were
 // planned on.
 type Plan struct {
 	Create, Update, Delete []*discoveryv1.EndpointSlice
@@ -230,7 +230,7 @@ func (p *plan) reuse() {
 	})
 }
 
-// hint tells proxies which endpoints are for which zones and nodes (N1.29, N1.30).
+// hint sets for which zones and nodes each endpoint is, for proxies (N1.29, N1.30).
 func (p *plan) hint() {
 	p.unchanged = slices.DeleteFunc(p.unchanged, func(s *discoveryv1.EndpointSlice) bool {
 		for i := range s.Endpoints {
@@ -334,7 +334,8 @@ func owned(s *discoveryv1.EndpointSlice, service *corev1.Service) bool {
 	})
 }
 
-// ports are the ports of a Service as a pod has them; what it has no port for is left out (N1.19 to N1.21).
+// ports are the ports of a Service on a pod; ports that the pod does not have are left out
+// (N1.19 to N1.21).
 func ports(s *corev1.Service, pod *corev1.Pod) []discoveryv1.EndpointPort {
 	var out []discoveryv1.EndpointPort
 	for i := range s.Spec.Ports {

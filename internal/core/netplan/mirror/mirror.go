@@ -38,7 +38,8 @@ func Mirrors(e *corev1.Endpoints, s *corev1.Service) bool {
 	return !leader && e.Labels[discoveryv1.LabelSkipMirror] != "true"
 }
 
-// Plan says what to write, in this order. Updates carry the resource version that they were planned on.
+// Plan is what to write, in this order. Updates carry the resource version that they were
+// planned on.
 type Plan struct {
 	Create, Update, Delete []*discoveryv1.EndpointSlice
 

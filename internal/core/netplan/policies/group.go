@@ -120,7 +120,7 @@ func (p *Plan) groupsOf(n *namespace, pd *Pod) map[*group]struct{} {
 	for a := range lookups(pd.Namespace, pd.Labels) { // any order: groups of this namespace
 		consider(p.groupsOfPods[a])
 	}
-	// Groups of many namespaces that ask for a label of the pod.
+	// Groups of many namespaces that select by a label of the pod.
 	for a := range lookups("", pd.Labels) { // any order: sets of members
 		if a != (anchor{}) {
 			consider(p.groupsOfPods[a])
@@ -136,7 +136,7 @@ func (p *Plan) groupsOf(n *namespace, pd *Pod) map[*group]struct{} {
 // this name.
 const ofNamespaces = "*"
 
-// podAnchors says where groupsOf finds a group.
+// podAnchors are the keys by which groupsOf finds a group.
 func (g *group) podAnchors() []anchor {
 	if g.namespaces == nil {
 		return anchorsOf(g.key.namespace, g.pods)

@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// SetPolicy adds or changes a policy. The error says which part of it cannot be read and so allows
-// nothing; the rest of it is in force.
+// SetPolicy adds or changes a policy. The error names the part of it that cannot be read and so
+// allows nothing; the rest of it is in force.
 func (p *Plan) SetPolicy(np *networkingv1.NetworkPolicy) error {
 	c, selectors, err := compile(np)
 	key := np.Namespace + "/" + np.Name

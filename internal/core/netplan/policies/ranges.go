@@ -56,7 +56,7 @@ func blockRanges(b *networkingv1.IPBlock) []addrRange {
 		if e, ok := prefixOf(cidr); ok && e.Addr().Is4() == p.Addr().Is4() {
 			except = append(except, rangeOf(e))
 		} else if !ok {
-			return nil // nobody knows what must stay out
+			return nil // unknown ranges must stay out
 		}
 	}
 	return subtract(rangeOf(p), merge(except))

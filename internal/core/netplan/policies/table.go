@@ -46,7 +46,7 @@ type Family struct {
 	Isolated [2]map[netip.Addr]string
 }
 
-// Kind says what the elements of a set are.
+// Kind is what the elements of a set are.
 type Kind uint8
 
 // The fields of Element that each kind uses are in parentheses.
@@ -67,7 +67,8 @@ type Set struct {
 	Elements map[Element]struct{}
 }
 
-// Element is an element of a set; its kind says which fields are used. Ranges include both ends.
+// Element is an element of a set; its kind determines which fields are used. Ranges include both
+// ends.
 type Element struct {
 	Addr, To      netip.Addr
 	Port, EndPort uint16

@@ -15,8 +15,8 @@ import (
 	"carob/internal/core/netplan"
 )
 
-// The annotations of Services that ask for addresses, under MetalLB's names; the second form is that
-// of its earlier releases.
+// The annotations of Services that request addresses, under MetalLB's names; the second form is
+// that of its earlier releases.
 const (
 	annotationAddresses    = "metallb.io/loadBalancerIPs"
 	annotationAddressesOld = "metallb.universe.tf/loadBalancerIPs"
@@ -24,7 +24,7 @@ const (
 	annotationSharedOld    = "metallb.universe.tf/allow-shared-ip"
 )
 
-// Annotations are those of Services that this package reads.
+// Annotations are the annotations of Services that this package reads.
 func Annotations() []string {
 	return []string{annotationAddresses, annotationAddressesOld, annotationShared, annotationSharedOld}
 }
@@ -44,11 +44,11 @@ type holder struct {
 	failed  string       // why, as the user was told
 }
 
-// request is what a Service asks for.
+// request is what a Service requests.
 type request struct {
 	families  []corev1.IPFamily // of the addresses that it needs, in its order
 	optional  []corev1.IPFamily // and those that it gets if the pool has them
-	addresses []netip.Addr      // that it asks for by name; none: any
+	addresses []netip.Addr      // requested by name; none: any
 	sharing   string            // key with which others may have the same address; "": none
 	backend   string            // which pods: those that share must be reached alike
 	ports     []string
@@ -74,7 +74,7 @@ type Notice struct {
 	Type, Reason, Text string
 }
 
-// New returns a state in which nobody has an address.
+// New returns a state without assigned addresses.
 func New(p Pool) *State {
 	return &State{pool: p, known: map[types.NamespacedName]*holder{},
 		users: map[netip.Addr][]types.NamespacedName{}}
@@ -208,7 +208,7 @@ func (s *State) take(name types.NamespacedName, want []netip.Addr) bool {
 	return true
 }
 
-// suits reports whether addresses are what a request is about, whoever has them.
+// suits reports whether addresses fulfil a request, whoever has them.
 func (s *State) suits(r request, want []netip.Addr) bool {
 	if r.wrong != "" || len(want) == 0 {
 		return false
@@ -246,7 +246,7 @@ func sorted(list []netip.Addr) []netip.Addr {
 	return slices.SortedFunc(slices.Values(list), netip.Addr.Compare)
 }
 
-// conflict is why a Service cannot have an address beside those that have it.
+// conflict is why a Service cannot share an address with those that have it.
 func (s *State) conflict(name types.NamespacedName, a netip.Addr) error {
 	r := s.known[name].request
 	for _, other := range s.users[a] {
@@ -271,7 +271,7 @@ func (s *State) conflict(name types.NamespacedName, a netip.Addr) error {
 	return nil
 }
 
-// allocate gives a Service addresses that are free, or tells why it cannot.
+// allocate gives a Service free addresses, or returns why it cannot.
 func (s *State) allocate(name types.NamespacedName, node []netip.Addr) []Notice {
 	h := s.known[name]
 	want, err := s.find(name, node)
@@ -369,7 +369,7 @@ func (s *State) requestOf(svc *corev1.Service) (r request) {
 	return r
 }
 
-// ask reads the addresses that a Service asks for by name.
+// ask reads the addresses that a Service requests by name.
 func (r *request) ask(list string) {
 	wanted := slices.Concat(r.families, r.optional)
 	var seen []corev1.IPFamily

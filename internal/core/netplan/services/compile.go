@@ -15,7 +15,7 @@ import (
 // labelProxyName on a Service leaves it to another data plane (N2.23).
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
-// compiled is what one Service adds to the tables, as long as nobody else has its addresses.
+// compiled is what one Service adds to the tables, if no other Service has its addresses.
 type compiled struct {
 	age   int64 // creation time in seconds: the older of two claimants wins
 	ip    netip.Addr
@@ -77,7 +77,7 @@ func clusterIP(f family, s *corev1.Service) netip.Addr {
 	return netip.Addr{}
 }
 
-// compile decides about one Service on its own. It returns nil for one that is not programmed.
+// compile decides about one Service alone. It returns nil for one that is not programmed.
 func compile(f family, n Node, s *corev1.Service, slicesOf []*discoveryv1.EndpointSlice) *compiled {
 	if s == nil || !Programmed(s) {
 		return nil

@@ -22,7 +22,7 @@ type endpoint struct {
 	nodes                              []discoveryv1.ForNode
 }
 
-// fallback reports whether an endpoint serves where there is none that is ready (N2.3).
+// fallback reports whether an endpoint serves if none is ready (N2.3).
 func (e *endpoint) fallback() bool { return !e.ready && e.serving && e.terminating }
 
 // gather finds the endpoints of a Service port (N2.1, N2.9), sorted by address.
@@ -127,7 +127,7 @@ func choose(n Node, all []endpoint) usable {
 	return u
 }
 
-// nearby says which ready endpoints the hints leave to this node.
+// nearby returns which ready endpoints the hints leave to this node.
 func nearby(n Node, all []endpoint) func(*endpoint) bool {
 	onNode := func(e *endpoint) bool {
 		return slices.ContainsFunc(e.nodes, func(h discoveryv1.ForNode) bool { return h.Name == n.Name })

@@ -17,7 +17,7 @@ type Outcome uint8
 const (
 	Pass     Outcome = iota // it is not for a Service
 	Forward                 // to one of the endpoints
-	Rejected                // the client is told at once
+	Rejected                // the client is notified at once
 	Dropped                 // the client hears nothing
 )
 

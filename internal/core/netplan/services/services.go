@@ -40,7 +40,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Node is what a decision depends on beside Services.
+// Node is what a decision depends on in addition to Services.
 type Node struct {
 	Name string
 	Zone string // the label topology.kubernetes.io/zone
@@ -48,8 +48,8 @@ type Node struct {
 	Addresses []netip.Addr
 	// Pods are the addresses of this node's pods: sources that are "local" (N0.16).
 	Pods []netip.Prefix
-	// Own are where carob itself listens with TCP; an unspecified address stands for all addresses
-	// of the node. No external address or node port of a Service takes them.
+	// Own are where carob itself listens with TCP; an unspecified address means all addresses of
+	// the node. No external address or node port of a Service takes them.
 	Own []netip.AddrPort
 }
 
@@ -97,7 +97,7 @@ func protocolOf(p *corev1.Protocol) Protocol {
 	return 0 // refused by the API; nothing has it
 }
 
-// Port is where packets are sent to. The unspecified address stands for the node's own: node ports.
+// Port is where packets are sent to. The unspecified address means the node's own: node ports.
 type Port struct {
 	Addr  netip.Addr
 	Proto Protocol
@@ -122,8 +122,8 @@ type List struct {
 // chain makes the kernel check the whole table, which takes ten times as long as a change of elements.
 const commonClasses = 16
 
-// Class is what the choice of an endpoint depends on beside the list: one chain serves all lists
-// with the same number of endpoints and time-out.
+// Class is what the choice of an endpoint depends on in addition to the list: one chain serves
+// all lists with the same number of endpoints and time-out.
 type Class struct {
 	N       uint32 // endpoints, at least 1
 	Timeout uint32 // seconds for which a client keeps its endpoint; 0: no affinity

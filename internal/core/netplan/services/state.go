@@ -80,7 +80,7 @@ func (s *State) own(n Node) Node {
 // Node is what the state was made with, for its family.
 func (s *State) Node() Node { return s.node }
 
-// SetNode changes facts of the node. Update must follow with all Services: what they come to may
+// SetNode changes facts of the node. Update must follow with all Services: their results may
 // depend on the node.
 func (s *State) SetNode(n Node) Change {
 	var c Change
@@ -109,7 +109,7 @@ func portKey(p Port) Key { return Key{Port: p} }
 // one goes.
 func (s *State) Update(in []Input) Change {
 	c := Change{Flows: map[Port][]netip.AddrPort{}}
-	// Who has a cluster IP decides whether a Service is there at all.
+	// The owner of a cluster IP decides whether a Service exists at all.
 	affected := map[types.NamespacedName]*compiled{} // as they were
 	touch := func(name types.NamespacedName) {
 		if _, known := affected[name]; !known {
@@ -326,7 +326,7 @@ func (s *State) vipElements(p Port, v vip, n int, emit func(Element), c *Change)
 	}
 }
 
-// count changes a counter by n, which is 1 or -1, and notes what comes into use or goes out of it.
+// count changes a counter by n, which is 1 or -1, and records what becomes used or unused.
 func count[K comparable](m map[K]int, k K, n int, come, gone *[]K) {
 	was := m[k]
 	if m[k] = was + n; m[k] == 0 {

@@ -25,7 +25,7 @@ import (
 // Limits of waits (S0.33, S0.35).
 const (
 	ForceWait    = 6 * time.Minute // for a node that is not ready
-	AttachWait   = 2 * time.Minute // for the driver, before pods are told
+	AttachWait   = 2 * time.Minute // for the driver, before an event for the pods
 	MaxToldAgain = 4 * time.Minute // between two words about the same wait
 )
 
@@ -71,15 +71,16 @@ type Wanted struct {
 	Pods []*corev1.Pod // in any order
 }
 
-// Memory is what the controller remembers of one VolumeAttachment between decisions. After a restart it begins anew.
+// Memory is what the controller remembers of one VolumeAttachment between decisions. After a
+// restart it begins empty.
 type Memory struct {
 	Waiting  time.Time            // since when the driver is waited for; zero: it is not
-	Leaving  time.Time            // since when nobody needs it; zero: somebody does
+	Leaving  time.Time            // since when no pod needs it; zero: one does
 	NotReady time.Time            // since when the node has not been ready, of that time; zero: it is
-	Error    string               // the last failure that pods were told about
-	Attached bool                 // pods were told so, or found it so
-	Told     time.Time            // when they were last told that they wait
-	Blocked  map[string]time.Time // pods that were told about other nodes, by UID
+	Error    string               // the last failure in an event for the pods
+	Attached bool                 // an event for the pods said so, or it was found so
+	Told     time.Time            // time of the last event that they wait
+	Blocked  map[string]time.Time // pods with an event about other nodes, by UID
 }
 
 // Input is what a decision about the attachments of a node depends on.
@@ -93,7 +94,7 @@ type Input struct {
 	// there.
 	Elsewhere func(v Volume) []string
 	UsedBy    func(v Volume) []*corev1.Pod
-	// NoForce says that a node that is not ready keeps its volumes.
+	// NoForce means that a node that is not ready keeps its volumes.
 	NoForce bool
 	Memory  map[string]*Memory // by name of the attachment; changed by the decision
 	Now     time.Time
@@ -238,7 +239,7 @@ func (d *decision) attach(name string, w Wanted, m *Memory) {
 	}
 }
 
-// waits tells pods whose volume the driver does not attach.
+// waits plans events for pods whose volume the driver does not attach.
 func (d *decision) waits(w Wanted, m *Memory) {
 	if m.Waiting.IsZero() {
 		m.Waiting = d.in.Now
@@ -265,7 +266,7 @@ func (d *decision) waits(w Wanted, m *Memory) {
 	)
 }
 
-// blocked tells each pod once that another node has its volume.
+// blocked plans one event for each pod whose volume another node has.
 func (d *decision) blocked(w Wanted, m *Memory) {
 	users := d.in.UsedBy(w.Volume)
 	for _, p := range w.Pods {
@@ -350,12 +351,12 @@ func (d *decision) detach(a *storagev1.VolumeAttachment, m *Memory) {
 	default:
 		d.again(left)
 	}
-	if a.Status.Attached && listed(node, known) { // it stays until the node lets go of it
+	if a.Status.Attached && listed(node, known) { // it stays until the node no longer uses it
 		d.attached = append(d.attached, corev1.AttachedVolume{Name: known})
 	}
 }
 
-// usedAs reports whether a node says that it uses the volume of an attachment, and by which name.
+// usedAs reports whether a node lists the volume of an attachment as in use, and by which name.
 func usedAs(node *corev1.Node, attachment string) (bool, corev1.UniqueVolumeName) {
 	for _, name := range node.Status.VolumesInUse {
 		if h, ok := volume.ParseUniqueName(name); ok && h.AttachmentName(node.Name) == attachment {

@@ -34,27 +34,27 @@ type Input struct {
 	HPA   *autoscalingv2.HorizontalPodAutoscaler // with defaults
 	Now   time.Time
 	Scale Scale
-	// Pods are those that the scale's selector matches; Samples belong to spec.metrics, one each.
-	// Both are read if NeedsMetrics says so.
+	// Pods are those that the scale's selector matches; Samples belong to spec.metrics, one
+	// each. Both are read only if NeedsMetrics.
 	Pods    []*corev1.Pod
 	Samples []Sample
 	// Rivals are autoscalers, this one among them, that select the same pods; nil when there are none.
 	Rivals []string
 	// SelectorErr is why the selector can't be read.
 	SelectorErr error
-	// History is what the last answer said to remember; empty after a restart (W7.13).
+	// History is the history from the last output; empty after a restart (W7.13).
 	History History
 }
 
 // Output is what to do.
 type Output struct {
-	// Rescale is the size that the target gets; nil leaves it as it is.
+	// Rescale is the new size of the target; nil leaves it as it is.
 	Rescale *int32
 	// Status is the next one when nothing is rescaled; after a rescale ask Rescaled for it.
 	Status  autoscalingv2.HorizontalPodAutoscalerStatus
 	Events  []Event
 	History History
-	// Problem says what is wrong with the metrics.
+	// Problem is what is wrong with the metrics.
 	Problem error
 
 	reason string
@@ -114,7 +114,7 @@ func (p *plan) scaledToZero() bool {
 	})
 }
 
-// scalesToZero reports whether there is a metric that is there without pods.
+// scalesToZero reports whether there is a metric that exists without pods.
 func (p *plan) scalesToZero() bool {
 	return slices.ContainsFunc(p.HPA.Spec.Metrics, func(m autoscalingv2.MetricSpec) bool {
 		return m.Type == autoscalingv2.ObjectMetricSourceType || m.Type == autoscalingv2.ExternalMetricSourceType
@@ -179,8 +179,8 @@ func (p *plan) byMetrics() {
 	p.status(current, statuses)
 }
 
-// proposal returns the largest size that a metric asks for, and what that metric is.
-// With an error the size is -1 when too little is known (W7.26).
+// proposal returns the largest size that a metric requires, and which metric that is. With an
+// error the size is -1 if too little is known (W7.26).
 func (p *plan) proposal() (size int32, metric string, statuses []autoscalingv2.MetricStatus, err error) {
 	if err := p.checkSelector(); err != nil {
 		return -1, "", nil, err
@@ -245,7 +245,7 @@ func (p *plan) rescale(size int32, reason string, statuses []autoscalingv2.Metri
 	p.status(p.HPA.Status.DesiredReplicas, statuses)
 }
 
-// status fills in what is known whatever becomes of a rescale.
+// status fills in what is known, whatever the result of a rescale.
 func (p *plan) status(desired int32, statuses []autoscalingv2.MetricStatus) {
 	s := &p.out.Status
 	s.CurrentReplicas, s.DesiredReplicas, s.CurrentMetrics, s.ObservedGeneration = p.Scale.Wanted, desired, statuses,

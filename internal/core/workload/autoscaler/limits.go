@@ -35,7 +35,7 @@ func (m History) noted(size int32, now time.Time, longest time.Duration) History
 	return m
 }
 
-// rescaled returns the history with a change of size, if rules ask for it.
+// rescaled returns the history with a change of size, if rules need it.
 func (m History) rescaled(rules *autoscalingv2.HorizontalPodAutoscalerBehavior, from, to int32, now time.Time) History {
 	if rules == nil {
 		return m
@@ -58,7 +58,7 @@ func (m History) rescaled(rules *autoscalingv2.HorizontalPodAutoscalerBehavior, 
 	return m
 }
 
-// since returns what is not before a time, in a slice of its own.
+// since returns what is not before a time, in a new slice.
 func since(all []at, cut time.Time) []at {
 	return slices.DeleteFunc(slices.Clone(all), func(a at) bool { return a.when.Before(cut) })
 }
@@ -100,7 +100,7 @@ func (p *plan) ready() {
 	p.set(autoscalingv2.AbleToScale, corev1.ConditionTrue, "ReadyForNewScale", "recommended size matches current size")
 }
 
-// limited says what bounded the size, if anything did.
+// limited is what limited the size, if anything.
 func (p *plan) limited(size, wanted int32, reason, text string) int32 {
 	switch {
 	case reason == "":
@@ -132,7 +132,7 @@ func (p *plan) limitByRules(size int32) int32 {
 	switch {
 	case stable > current:
 		upper, reason, text := p.HPA.Spec.MaxReplicas, "TooManyReplicas", tooMany
-		// The rate never takes away what is there (W7.82).
+		// The rate never reduces the existing size (W7.82).
 		if fast := max(p.rate(up, true), current); fast < upper {
 			upper, reason, text = fast, "ScaleUpLimit", tooFast
 		}

@@ -19,7 +19,7 @@ type Sample struct {
 	Err error
 	// Pods has a value for each pod, by name: Resource, ContainerResource and Pods metrics.
 	Pods map[string]PodValue
-	// Values are those of an Object metric, one, or of an External one.
+	// Values are the values of an Object metric (one) or of an External one.
 	Values []int64
 }
 
@@ -30,21 +30,21 @@ type PodValue struct {
 	Window time.Duration
 }
 
-// evaluation is what one metric asks for.
+// evaluation is the result of one metric.
 type evaluation struct {
 	size    int32
 	name    string
 	status  autoscalingv2.MetricStatus
 	failure string // the reason of the condition and the event when there is an error
-	err     error  // as the condition tells it
-	outer   error  // as the pass tells it
+	err     error  // for the condition
+	outer   error  // for the pass
 }
 
 func failed(reason, outer string, err error) evaluation {
 	return evaluation{failure: reason, err: err, outer: fmt.Errorf("%s: %w", outer, err)}
 }
 
-// evaluate works out what the metric at i asks for (W7.D).
+// evaluate computes the size that the metric at i requires (W7.D).
 func (p *plan) evaluate(i int) evaluation {
 	spec := &p.HPA.Spec.Metrics[i]
 	var s Sample
@@ -232,7 +232,7 @@ func (p *plan) external(s Sample, spec *autoscalingv2.MetricSpec) evaluation {
 	return out
 }
 
-// within reports whether a ratio is near enough to 1 to leave the size as it is (W7.43).
+// within reports whether a ratio is close enough to 1 to leave the size as it is (W7.43).
 func (p *plan) within(ratio float64) bool {
 	down, up := defaultTolerance, defaultTolerance
 	if b := p.HPA.Spec.Behavior; b != nil {

@@ -24,7 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Schedule says when the CronJob is due next, after a time; zero for never.
+// Schedule returns when the CronJob is due next, after a time; zero for never.
 type Schedule interface{ Next(time.Time) time.Time }
 
 // Input is everything Plan may look at; all of it is read only.
@@ -44,25 +44,26 @@ type Input struct {
 	Foreign map[string]bool    // names that Jobs of others have
 }
 
-// Output is what has to be done, in the order of the fields; then ask again, with the
-// effects in the picture.
+// Output is what has to be done, in the order of the fields; afterwards decide again, with the
+// effects in the input.
 type Output struct {
 	Status *batchv1.CronJobStatus // nil: it is as stored
 	// Events are about the CronJob, recorded when the status is stored.
 	Events []Event
-	// History lists finished Jobs above the limits. One that can't be deleted stays (Keep).
+	// History lists finished Jobs above the limits. A Job that can't be deleted stays (Keep).
 	History []*batchv1.Job
-	// Replace lists Jobs that make room for the next; one that can't be deleted ends this turn (W6.17).
+	// Replace lists Jobs that are replaced by the next; one that can't be deleted ends this turn
+	// (W6.17).
 	Replace []corev1.ObjectReference
 	Create  *batchv1.Job
-	// Look is when to ask again though nothing changes; zero for never.
+	// Look is when to decide again without a change; zero for never.
 	Look time.Duration
 }
 
 // Event is to be recorded about the CronJob.
 type Event struct{ Type, Reason, Message string }
 
-// Done reports whether nothing changes the picture any more.
+// Done reports whether there is nothing to do any more.
 func (o *Output) Done() bool {
 	return o.Status == nil && o.Create == nil && len(o.History)+len(o.Replace) == 0
 }
@@ -177,9 +178,9 @@ func (p *plan) follow() {
 	}
 }
 
-// ours returns the time for which this controller made a Job. One that is in no status
-// was made right before a crash, or its answer was lost: it counts like any other, so
-// that Forbid and Replace hold.
+// ours returns the time for which this controller created a Job. A Job that no status lists was
+// created right before a crash, or the response was lost: it counts like any other, so that
+// Forbid and Replace hold.
 func (p *plan) ours(j *batchv1.Job) (time.Time, bool) {
 	at, err := time.Parse(time.RFC3339, j.Annotations[batchv1.CronJobScheduledTimestampAnnotation])
 	return at, err == nil && j.Name == Name(p.cj, at) && j.DeletionTimestamp == nil
@@ -200,9 +201,9 @@ func (p *plan) take(j *batchv1.Job, at time.Time) {
 	}
 }
 
-// note notes the times of Jobs that are to go, so that none is made for them again: one
-// that ended before any status knew of it leaves no other trace (W6.15). It reports
-// whether anything was new.
+// note records the times of Jobs that are to be deleted, so that none is created for them again:
+// one that ended before any status listed it leaves no other trace (W6.15). It reports whether
+// anything was new.
 func (p *plan) note(old []*batchv1.Job) bool {
 	noted := false
 	for _, j := range old {
@@ -213,8 +214,8 @@ func (p *plan) note(old []*batchv1.Job) bool {
 	return noted
 }
 
-// warn tells of Jobs that run though nobody here started them (W6.25), and of a zone in
-// the schedule (W6.3): once a turn, when nothing else is left to do.
+// warn reports Jobs that run although this controller did not start them (W6.25), and a time
+// zone in the schedule (W6.3): once a turn, when nothing else is left to do.
 func (p *plan) warn() {
 	if spec := &p.cj.Spec; p.in.ZoneErr == nil && p.cj.DeletionTimestamp == nil &&
 		(spec.Suspend == nil || !*spec.Suspend) && strings.Contains(spec.Schedule, "TZ") {
@@ -370,8 +371,8 @@ func earliest(cj *batchv1.CronJob) time.Time {
 	return cj.CreationTimestamp.Time
 }
 
-// recent returns the latest time in (from, now] that the schedule names (W6.12). missed
-// reports that there were such times though none was found.
+// recent returns the latest time in (from, now] in the schedule (W6.12). missed means that there
+// were such times although none was found.
 func recent(from, now time.Time, s Schedule) (at time.Time, found, missed bool, err error) {
 	first := s.Next(from)
 	second := s.Next(first)

@@ -130,7 +130,8 @@ func first(a, b *corev1.Pod) int {
 		cmp.Compare(a.Name, b.Name))
 }
 
-// Eligible tells on which nodes pods of a set should run. Create it with NewEligible for one version of a set.
+// Eligible decides on which nodes pods of a set should run. Create it with NewEligible for one
+// version of a set.
 type Eligible struct{ pod *placement.Pod }
 
 // NewEligible prepares the set's template for Of.

@@ -66,7 +66,7 @@ type Step struct {
 type Plan struct {
 	Events []Event   // to be recorded in any case, first
 	Steps  []Step    // in this order, up to the first that fails
-	Next   time.Time // when to look again though nothing changes; zero for never
+	Next   time.Time // when to decide again without a change; zero for never
 }
 
 // Decide makes one pass.
@@ -122,7 +122,7 @@ func (p *pass) run() {
 	p.rolloutStatus()
 }
 
-// pass is a pass under way. Its sets are changed copies where something was decided.
+// pass is a pass in progress. Its sets are changed copies where something was decided.
 type pass struct {
 	in   Input
 	d    *appsv1.Deployment   // a copy whose status and annotations are the pass's own

@@ -168,9 +168,9 @@ func setName(deployment, hash string) string {
 	return deployment + "-" + hash
 }
 
-// Taken says what it means that a set to be created exists already (W2.33): it is the
-// deployment's own, which the watch will show, or another, and the deployment's
-// status counts a collision, so that the next pass takes another name.
+// Taken decides what it means if a set to be created exists already (W2.33): it is the
+// deployment's own, which the watch will show, or another, and the deployment's status counts a
+// collision, so that the next pass uses another name.
 func Taken(d *appsv1.Deployment, exists *appsv1.ReplicaSet) (collision *appsv1.Deployment) {
 	if owner(d).Owns(exists) && workload.SameTemplate(&exists.Spec.Template, &d.Spec.Template) {
 		return nil

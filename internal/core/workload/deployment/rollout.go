@@ -70,7 +70,7 @@ func (p *pass) shrinkOld() bool {
 	return sum(p.old, replicas) != before
 }
 
-// recreate makes a pass of a recreation (W2.50): no new pod while an old one is there.
+// recreate makes a pass of a recreation (W2.50): no new pod while there is an old one.
 func (p *pass) recreate() {
 	shrunk := false
 	for _, s := range active(p.old) {
@@ -113,8 +113,8 @@ func (p *pass) scale() {
 	all := active(p.all())
 	switch {
 	case len(all) == 1:
-		// Also when it has that size: what it notes must be the deployment's size, or it
-		// looks as if that had changed for ever, and nothing is rolled out any more.
+		// Also if it has that size: its annotation must have the deployment's size, or it would
+		// look forever as if that had changed, and nothing would be rolled out any more.
 		p.resize(all[0], p.size(), p.scaling())
 	case len(all) == 0:
 		if p.now != nil {

@@ -12,7 +12,7 @@ import (
 	"carob/internal/core/workload"
 )
 
-// Reasons of the condition Progressing that later decisions ask for.
+// Reasons of the condition Progressing that later decisions need.
 const (
 	newAvailable = "NewReplicaSetAvailable"
 	timedOut     = "ProgressDeadlineExceeded"
@@ -37,7 +37,8 @@ func (p *pass) drop(kind appsv1.DeploymentConditionType) {
 		func(c appsv1.DeploymentCondition) bool { return c.Type == kind })
 }
 
-// set sets a condition unless it says so already (W2.74). It then is the last in the list (W2.91).
+// set sets a condition unless it is equal already (W2.74). It then is the last in the list
+// (W2.91).
 func (p *pass) set(kind appsv1.DeploymentConditionType, status corev1.ConditionStatus, reason, message string) {
 	now := metav1.NewTime(p.in.Now)
 	p.put(appsv1.DeploymentCondition{Type: kind, Status: status, Reason: reason, Message: message, LastUpdateTime: now,
@@ -133,7 +134,7 @@ func (p *pass) rolloutStatus() {
 	case !hasDeadline(p.d):
 		p.drop(appsv1.DeploymentProgressing)
 	case s.Replicas == s.UpdatedReplicas && c != nil && c.Reason == newAvailable:
-		// No rollout is under way.
+		// No rollout is in progress.
 	case complete(p.d, s):
 		p.set(appsv1.DeploymentProgressing, corev1.ConditionTrue, newAvailable,
 			p.subject()+" has successfully progressed.")

@@ -8,16 +8,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The wait after failures in a row doubles from the first to the last (W5.22).
+// The wait after consecutive failures doubles from the first to the last (W5.22).
 const (
 	firstWait = 10 * time.Second
 	lastWait  = 10 * time.Minute
 )
 
-// Backoff is what the wait after failures of a Job's pods depends on. It is
-// not stored: after a restart it starts empty (W5.24).
+// Backoff determines the wait after failures of a Job's pods. It is not stored: after a restart
+// it starts empty (W5.24).
 type Backoff struct {
-	Failures int32     // in a row since the last success
+	Failures int32     // consecutive, since the last success
 	Last     time.Time // when the latest of them ended
 	// seen are pods with a finalizer whose end is in Failures already.
 	seen []types.UID
@@ -69,7 +69,7 @@ func left(n int32, last, now time.Time) time.Duration {
 	return max(0, last.Add(min(wait, lastWait)).Sub(now))
 }
 
-// finishedAt returns when a pod ended, as well as it can be told (W5.22).
+// finishedAt returns when a pod ended, as precisely as possible (W5.22).
 func finishedAt(p *corev1.Pod) time.Time {
 	if t, ok := containersEnded(p); ok {
 		return t
@@ -103,7 +103,7 @@ func containersEnded(p *corev1.Pod) (time.Time, bool) {
 	return latest, !latest.IsZero()
 }
 
-// sidecars returns the statuses of the init containers that run beside the others.
+// sidecars returns the statuses of the restartable init containers.
 func sidecars(p *corev1.Pod) []corev1.ContainerStatus {
 	return slices.DeleteFunc(slices.Clone(p.Status.InitContainerStatuses), func(s corev1.ContainerStatus) bool {
 		return !slices.ContainsFunc(p.Spec.InitContainers, func(c corev1.Container) bool {

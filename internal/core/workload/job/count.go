@@ -10,9 +10,9 @@ import (
 	"carob/internal/core/workload"
 )
 
-// count turns results into numbers (W5.31): UIDs whose pod has lost its finalizer
-// become numbers, results that nobody has noted become UIDs or indexes, and the pods
-// whose results are then stored lose their finalizer.
+// count converts results to numbers (W5.31): UIDs whose pod has lost its finalizer become
+// numbers, results that are not recorded yet become UIDs or indexes, and the pods whose results
+// are then stored lose their finalizer.
 func (p *plan) count() {
 	u := p.status.UncountedTerminatedPods
 	held := map[types.UID]bool{}
@@ -35,7 +35,7 @@ func (p *plan) count() {
 			continue
 		}
 		if len(newDone)+len(u.Succeeded)+len(u.Failed) >= limit {
-			break // the next step goes on
+			break // the next step continues
 		}
 		p.out.Untrack = append(p.out.Untrack, pod)
 		switch {
@@ -51,7 +51,7 @@ func (p *plan) count() {
 			pod.Status.Phase != corev1.PodFailed:
 			// It is deleted because others were enough; that is no failure (W5.90).
 		case p.hasFailed(pod) || p.verdict != nil && p.verdict.Type == batchv1.JobFailureTarget:
-			// Whatever a failed Job still ran has failed with it (W5.90).
+			// What a failed Job still ran counts as failed (W5.90).
 			if counts, _ := p.policy(pod); counts {
 				u.Failed = append(u.Failed, pod.UID)
 			}
@@ -75,12 +75,12 @@ func (p *plan) settled(pod *corev1.Pod) bool {
 	case p.job.DeletionTimestamp != nil, pod.Status.Phase == corev1.PodSucceeded:
 		return true
 	case p.verdict != nil:
-		// Active pods are deleted first; one that can't be is waited for.
+		// Active pods are deleted first; the Job waits for one that can't be.
 		return workload.Terminal(pod) || pod.DeletionTimestamp != nil
 	case !p.hasFailed(pod):
 		return false
 	}
-	// The last failed pod of an index tells its replacement how many there were (W5.62).
+	// The last failed pod of an index passes the number of failures to its replacement (W5.62).
 	w := p.waiting[indexOf(pod)]
 	return w == nil || w.UID != pod.UID
 }

@@ -36,15 +36,15 @@ type Input struct {
 	Job  *batchv1.Job  // with defaults
 	Pods []*corev1.Pod // those that the Job controls, terminated ones and those being deleted, too
 	Now  time.Time
-	// Backoff is what the last answer said to remember; empty after a restart (W5.24).
+	// Backoff is the back-off from the last output; empty after a restart (W5.24).
 	Backoff Backoff
 	// Hold leaves out making and deleting pods: a call of this kind has just failed.
 	// The status is still brought up to date (W0.15).
 	Hold bool
 }
 
-// Output is what has to be done. Do it in the order of the fields; then ask again,
-// with the effects in the picture.
+// Output is what has to be done, in the order of the fields; afterwards decide again, with the
+// effects in the input.
 type Output struct {
 	Create []*corev1.Pod // by slow start (W0.E)
 	Delete []Deletion
@@ -52,18 +52,18 @@ type Output struct {
 	Status *batchv1.JobStatus
 	// Events are about the Job, recorded when the status is stored.
 	Events []Event
-	// Untrack lists pods that lose their finalizer: their results are safe in the
-	// status, or nobody wants them.
+	// Untrack lists pods that lose their finalizer: their results are stored in the status, or
+	// not needed.
 	Untrack []*corev1.Pod
 	Backoff Backoff
 	// Problem is why pods that are wanted can't be made of the template.
 	Problem error
-	// Look is when to ask again though nothing changes; zero for never.
+	// Look is when to decide again without a change; zero for never.
 	Look time.Duration
 }
 
-// Done reports whether nothing changes the picture any more: ask again when something
-// else did, or when Look has passed.
+// Done reports whether there is nothing to do any more: decide again when something else
+// changed, or when Look has passed.
 func (o *Output) Done() bool {
 	return o.Status == nil && len(o.Create)+len(o.Delete)+len(o.Untrack) == 0
 }
@@ -269,8 +269,8 @@ func (p *plan) is(kind batchv1.JobConditionType) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// set changes or adds a condition; one that is not there does not become False. It
-// reports whether anything changed.
+// set changes or adds a condition; a missing one does not become False. It reports whether
+// anything changed.
 func (p *plan) set(c batchv1.JobCondition) bool {
 	old := p.find(c.Type)
 	switch {
@@ -290,7 +290,7 @@ func (p *plan) event(kind, reason, message string) {
 	p.out.Events = append(p.out.Events, Event{kind, reason, message})
 }
 
-// lookIn asks for another look, the earliest that is asked for.
+// lookIn requests another decision, the earliest that was requested.
 func (p *plan) lookIn(d time.Duration) {
 	d = max(d, time.Millisecond)
 	if p.out.Look == 0 || d < p.out.Look {
@@ -355,7 +355,7 @@ func (p *plan) conclude() {
 		final.Type = batchv1.JobFailed
 	}
 	if p.status.StartTime == nil && !(p.suspended() && p.job.Spec.Completions != nil && *p.job.Spec.Completions == 0) {
-		p.status.StartTime = &p.now // it ends while it is suspended; validation asks for a time
+		p.status.StartTime = &p.now // it ends while it is suspended; validation requires a time
 	}
 	p.set(*final)
 	p.out.Look = 0

@@ -11,8 +11,8 @@ import (
 	"carob/internal/core/workload"
 )
 
-// manage says which pods go or come. It reports whether it found anything, for then
-// the status follows with the next question. One answer deletes or creates (W5.42).
+// manage decides which pods are deleted or created. It reports whether there are any: then the
+// status follows with the next decision. One decision deletes or creates (W5.42).
 func (p *plan) manage() bool {
 	switch {
 	case p.verdict != nil:
@@ -31,7 +31,7 @@ func (p *plan) manage() bool {
 	return len(p.out.Delete)+len(p.out.Create) > 0
 }
 
-// recorded reports whether a condition stands in the stored status.
+// recorded reports whether the stored status has a condition.
 func (p *plan) recorded(kind batchv1.JobConditionType) bool {
 	return slices.ContainsFunc(p.stored.Conditions,
 		func(c batchv1.JobCondition) bool { return c.Type == kind && c.Status == corev1.ConditionTrue })
@@ -61,7 +61,7 @@ func (p *plan) surplus() []*corev1.Pod {
 	var out []*corev1.Pod
 	left := p.active
 	if p.indexed {
-		best := map[int]*corev1.Pod{} // the one that is missed most
+		best := map[int]*corev1.Pod{} // the pod that is to be kept
 		for _, pod := range workload.RankForDeletion(p.active, workload.Ranking{}) {
 			if p.within(pod) {
 				best[indexOf(pod)] = pod
@@ -82,7 +82,7 @@ func (p *plan) surplus() []*corev1.Pod {
 	return out
 }
 
-// create says which pods come, unless failures have to be waited out.
+// create decides which pods are created, unless failures have to be waited out.
 func (p *plan) create() {
 	n := p.wanted() - len(p.active)
 	if p.onlyFailed() {
@@ -160,7 +160,7 @@ func (p *plan) pod(index int) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// passOn tells a pod how often its index failed before it (W5.62).
+// passOn annotates a pod with how often its index failed before it (W5.62).
 func (p *plan) passOn(pod, before *corev1.Pod) {
 	failures, ignored := int32(0), int32(0)
 	if before != nil {

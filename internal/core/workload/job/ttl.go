@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Expires returns when a Job that is over is to be deleted (W10.1); ok is false for one
-// that is not over, has no ttlSecondsAfterFinished or is being deleted (W10.2).
+// Expires returns when a finished Job is to be deleted (W10.1); ok is false for one that has not
+// finished, has no ttlSecondsAfterFinished or is being deleted (W10.2).
 func Expires(j *batchv1.Job) (at time.Time, ok bool, err error) {
 	if j.DeletionTimestamp != nil || j.Spec.TTLSecondsAfterFinished == nil {
 		return time.Time{}, false, nil

@@ -23,8 +23,8 @@ type Input struct {
 	Set *appsv1.ReplicaSet
 	// Active are its active pods, adopted ones too, released ones not (W0.25).
 	Active []*corev1.Pod
-	// Ending is how many of its pods are being deleted and have not ended; nil where
-	// nobody counts them (W1.21).
+	// Ending is how many of its pods are being deleted and have not ended; nil where they are
+	// not counted (W1.21).
 	Ending *int32
 	// Related are the active pods of all sets with the same controller, by node (W0.53).
 	Related map[string]int
@@ -101,8 +101,8 @@ func Status(in Input, failure error) (status appsv1.ReplicaSetStatus, changed bo
 	return status, !equality.Semantic.DeepEqual(status, stored), next
 }
 
-// conditions says that pods can't be created or deleted as long as that is so; the
-// first reason stays (W1.23).
+// conditions reports that pods can't be created or deleted while that is so; the first reason
+// stays (W1.23).
 func conditions(in Input, failure error) []appsv1.ReplicaSetCondition {
 	var out []appsv1.ReplicaSetCondition
 	failed := false
