@@ -156,8 +156,10 @@ func (r *Runtime) AttachContainer(
 }
 
 // Attach connects streams to a running container until it exits, the client disconnects, or ctx
-// ends. The first client of an interactive container also gets earlier output that LogShown did not
-// cover, if there was little of it and it is recent, even if the container has exited.
+// ends; also until the client's input ends if that does not end the container's, as kubectl run
+// --leave-stdin-open expects it. The first client of an interactive container also gets earlier
+// output that LogShown did not cover, if there was little of it and it is recent, even if the
+// container has exited.
 func (s *Streams) Attach(ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool,
 	resize <-chan remotecommand.TerminalSize) error {
 	c, err := s.r.container(id)

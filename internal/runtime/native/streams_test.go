@@ -281,21 +281,35 @@ func TestAttach(t *testing.T) {
 	t.Run("one after the other", func(t *testing.T) {
 		id := w.run(sb, sbc, "again", shell("while read x; do echo got $x; done; echo eof"),
 			func(c *cri.ContainerConfig) { c.Stdin = true })
+		watching, watched := newPipe(), make(chan error)
+		ctx, cancel := context.WithCancel(Bg)
+		go func() { watched <- s.Attach(ctx, id, nil, watching, nil, false, nil) }()
 		for _, word := range []string{"one", "two"} {
-			// without stdin_once, the end of a client's input does not close the container's
-			ctx, cancel := context.WithCancel(Bg)
-			out, done := newPipe(), make(chan error)
-			go func() { done <- s.Attach(ctx, id, strings.NewReader(word+"\n"), out, nil, false, nil) }()
-			out.expect(t, "got "+word+"\n")
-			cancel()
-			<-done
-			if strings.Contains(out.String(), "eof") {
-				t.Errorf("after %s its input has ended", word)
+			// Without stdin_once, the end of a client's input ends the attach, and does not close the container's
+			// (kubectl run --leave-stdin-open).
+			if err := s.Attach(Bg, id, strings.NewReader(word+"\n"), newPipe(), nil, false, nil); err != nil {
+				t.Error(err)
 			}
+			watching.expect(t, "got "+word+"\n")
+		}
+		cancel() // nothing else ends the attach of a client without input
+		if err := <-watched; !errors.Is(err, context.Canceled) || strings.Contains(watching.String(), "eof") {
+			t.Errorf("a client that only watches: %v, %q", err, watching)
 		}
 		if !w.running(id) {
 			t.Error("it has ended with its clients")
 		}
+	})
+	t.Run("a large input that leaves the container's open", func(t *testing.T) {
+		id := w.run(sb, sbc, "open", shell("head -c 3145728 | wc -c; cat"),
+			func(c *cri.ContainerConfig) { c.Stdin = true })
+		watching := newPipe()
+		go s.Attach(Bg, id, nil, watching, nil, false, nil)
+		input := strings.NewReader(strings.Repeat("x", 3<<20))
+		if err := s.Attach(Bg, id, input, newPipe(), nil, false, nil); err != nil {
+			t.Error(err)
+		}
+		watching.expect(t, "3145728") // all of it, though its client has gone
 	})
 	t.Run("a large input", func(t *testing.T) {
 		id := w.run(sb, sbc, "large", shell("wc -c"),

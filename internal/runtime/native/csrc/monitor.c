@@ -303,6 +303,8 @@ static void input(struct conn *k, char *b, size_t n)
 	case F_CLOSE:
 		if (c->once)
 			shut(&c->in);
+		else
+			k->leaving = 1;
 	}
 }
 
@@ -366,6 +368,8 @@ static void sweep(void)
 		if ((k->out_len || k->replay) && seconds() - k->stuck > STUCK_SECONDS)
 			k->dead = 1;
 		if (k->attached && k->attached->exited && k->attached->out[0].fd < 0 && k->attached->out[1].fd < 0 && !k->out_len && !k->replay)
+			k->dead = 1;
+		if (k->leaving && !k->out_len && !k->replay)
 			k->dead = 1;
 		if (!k->dead) {
 			p = &k->next;
