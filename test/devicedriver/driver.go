@@ -67,14 +67,19 @@ func Start(ctx context.Context, cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the driver: %w", err)
 	}
+	return d, d.Publish(ctx, nil)
+}
+
+// Publish says which devices there are, and which of them have taints, by name.
+func (d *Driver) Publish(ctx context.Context, taints map[string][]resourcev1.DeviceTaint) error {
 	var list []resourcev1.Device
-	for _, name := range cfg.Devices {
-		list = append(list, resourcev1.Device{Name: name,
+	for _, name := range d.cfg.Devices {
+		list = append(list, resourcev1.Device{Name: name, Taints: taints[name],
 			Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
 				"model": {StringValue: new("test")}}})
 	}
-	return d, d.helper.PublishResources(ctx, resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
-		cfg.Node: {Slices: []resourceslice.Slice{{Devices: list}}}}})
+	return d.helper.PublishResources(ctx, resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
+		d.cfg.Node: {Slices: []resourceslice.Slice{{Devices: list}}}}})
 }
 
 // Stop ends the driver.

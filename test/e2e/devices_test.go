@@ -6,9 +6,90 @@ import (
 	"strings"
 	"testing"
 
+	resourcev1 "k8s.io/api/resource/v1"
+
 	"carob/internal/base/testwait"
 	"carob/test/devicedriver"
 )
+
+// A driver taints devices: a pod whose claim does not tolerate that is evicted, with an event; one that tolerates it
+// stays, and no new pod gets the device. A DeviceTaintRule does the same from outside, and says when it is done (S9.62,
+// S9.63). When the taints go, pods get the devices again.
+func TestDeviceTaints(t *testing.T) {
+	nativeOnly(t, "CDI")
+	c := startCluster(t, "--registry-config", mirrors.dir)
+	ctx := t.Context()
+	driver := fmt.Sprintf("taints-%d.example.com", os.Getpid())
+	d, err := devicedriver.Start(ctx, devicedriver.Config{Name: driver, Node: c.NodeName, Kubeconfig: c.Kubeconfig,
+		KubeletDir: c.KubeletDir, CDIDir: "/var/run/cdi", Devices: []string{"gpu-0", "gpu-1", "gpu-2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Stop()
+	claim := func(name, more string) string {
+		return `
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: ` + name + `}
+spec: {selectors: [{cel: {expression: 'device.driver == "` + driver + `"'}}]}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: ` + name + `}
+spec: {spec: {devices: {requests: [{name: r, exactly: {deviceClassName: ` + name + more + `}}]}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: ` + name + `, labels: {app: taints}}
+spec:
+  terminationGracePeriodSeconds: 0
+  resourceClaims: [{name: mine, resourceClaimTemplateName: ` + name + `}]
+  containers:
+  - {name: c, image: busybox, command: [sleep, "1000"], resources: {claims: [{name: mine}]}}
+---
+`
+	}
+	tolerates := `, tolerations: [{key: example.com/broken, operator: Exists}]`
+	c.kubectlIn(t, claim("strict", "")+claim("tolerant", tolerates)+claim("other", ""),
+		"apply", "-f", "-")
+	has := map[string]string{}
+	for _, pod := range []string{"strict", "tolerant", "other"} {
+		c.wait(t, "pod/"+pod, "condition=Ready")
+		has[pod] = c.kubectl(t, "get", "resourceclaims", "-o", `jsonpath={.items[?(@.status.reservedFor[0].name=="`+pod+
+			`")].status.allocation.devices.results[0].device}`)
+	}
+	broken := []resourcev1.DeviceTaint{{Key: "example.com/broken", Effect: resourcev1.DeviceTaintEffectNoExecute}}
+	if err := d.Publish(ctx, map[string][]resourcev1.DeviceTaint{has["strict"]: broken,
+		has["tolerant"]: broken}); err != nil {
+		t.Fatal(err)
+	}
+	c.gone(t, "pod/strict")
+	c.told(t, "strict", "Normal DeviceTaintManagerEviction Marking for deletion")
+	c.kubectlIn(t, claim("late", ""), "apply", "-f", "-") // two devices are taken, the third is broken
+	c.told(t, "late", "cannot allocate all claims")
+
+	c.kubectlIn(t, `
+apiVersion: resource.k8s.io/v1
+kind: DeviceTaintRule
+metadata: {name: recall}
+spec:
+  deviceSelector: {driver: `+driver+`, pool: `+c.NodeName+`, device: `+has["other"]+`}
+  taint: {key: example.com/recalled, effect: NoExecute}
+`, "apply", "-f", "-")
+	c.gone(t, "pod/other")
+	c.shows(t, []string{"False Completed"}, "get", "devicetaintrule", "recall", "-o",
+		`jsonpath={range .status.conditions[?(@.type=="EvictionInProgress")]}{.status} {.reason}{end}`)
+	if p := c.pod(t, "tolerant"); p.DeletionTimestamp != nil || p.Status.ContainerStatuses[0].RestartCount != 0 {
+		t.Errorf("the pod that tolerates the taint: %+v", p.Status)
+	}
+	if err := d.Publish(ctx, nil); err != nil {
+		t.Fatal(err)
+	}
+	c.wait(t, "pod/late", "condition=Ready")
+	c.kubectl(t, "delete", "devicetaintrule", "recall")
+	c.kubectl(t, "delete", "pod", "-l", "app=taints")
+	c.gone(t, "resourceclaims")
+}
 
 // A driver of ResourceClaims made with upstream's helper, and a device plugin, on a real cluster: containers get their
 // variables by CDI, by a class as an extended resource, and by the plugin; what they have survives a restart of carob;
