@@ -303,8 +303,7 @@ static void input(struct conn *k, char *b, size_t n)
 	case F_CLOSE:
 		if (c->once)
 			shut(&c->in);
-		else
-			k->leaving = 1;
+		k->leaving = !c->once;
 	}
 }
 
@@ -369,8 +368,7 @@ static void sweep(void)
 			k->dead = 1;
 		if (k->attached && k->attached->exited && k->attached->out[0].fd < 0 && k->attached->out[1].fd < 0 && !k->out_len && !k->replay)
 			k->dead = 1;
-		if (k->leaving && !k->out_len && !k->replay)
-			k->dead = 1;
+		k->dead |= k->leaving && !k->out_len && !k->replay;
 		if (!k->dead) {
 			p = &k->next;
 			continue;

@@ -74,8 +74,7 @@ struct child { // an exec
 
 struct conn {
 	struct conn *next;
-	int fd, dead, replay; // replay: it gets what is held first
-	int leaving;          // its input has ended, the container's has not
+	int fd, dead, replay, leaving; // it gets what is held first; its input has ended, the container's has not
 	struct container *attached;
 	char *out, *in; // a frame the client, the container did not take yet
 	uint32_t out_len, in_len;
