@@ -49,7 +49,7 @@ spec:
 ---
 `
 	}
-	tolerates := `, tolerations: [{key: example.com/broken, operator: Exists}]`
+	tolerates := `, tolerations: [{key: example.com/broken, operator: Exists, effect: NoExecute}]`
 	c.kubectlIn(t, claim("strict", "")+claim("tolerant", tolerates)+claim("other", ""),
 		"apply", "-f", "-")
 	has := map[string]string{}

@@ -2,6 +2,7 @@ package podstorage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -103,6 +104,10 @@ func (r *evictionREST) Create(ctx context.Context, name string, obj runtime.Obje
 	}
 	for try := 1; ; try++ {
 		done, err := r.evict(ctx, name, wanted.DeepCopy())
+		changed, unready := errors.AsType[*changedError](err)
+		if unready {
+			err = changed.conflict
+		}
 		switch {
 		case err == nil && done:
 			return &metav1.Status{Status: metav1.StatusSuccess}, nil
@@ -110,6 +115,9 @@ func (r *evictionREST) Create(ctx context.Context, name string, obj runtime.Obje
 			return nil, err
 		case err != nil && ownPrecondition(wanted):
 			return nil, err // the client's own precondition fails; another attempt cannot help
+		case try == evictionSteps && unready:
+			return nil, tooMany(fmt.Sprintf("The disruption budget %s does not allow evicting pods currently",
+				changed.budget), 0)
 		case try == evictionSteps && err != nil:
 			return nil, err
 		}
@@ -146,7 +154,15 @@ func deleteOptions(e *policyv1.Eviction, options *metav1.CreateOptions) (*metav1
 	return out, nil
 }
 
-// evict makes one attempt. A Conflict means that the pod or the budget has changed.
+// changedError is the conflict of a pod that was not ready and has changed: it may be ready now.
+type changedError struct {
+	conflict error
+	budget   string
+}
+
+func (e *changedError) Error() string { return e.conflict.Error() }
+
+// evict makes one attempt. A changedError or a Conflict means that the pod or the budget has changed.
 func (r *evictionREST) evict(ctx context.Context, name string, options *metav1.DeleteOptions) (bool, error) {
 	obj, err := r.store.Get(ctx, name, &metav1.GetOptions{})
 	if err != nil {
@@ -175,8 +191,7 @@ func (r *evictionREST) evict(ctx context.Context, name string, options *metav1.D
 		requireVersion(options, p)
 		err := r.remove(ctx, p, options)
 		if apierrors.IsConflict(err) {
-			return false,
-				tooMany(fmt.Sprintf("The disruption budget %s does not allow evicting pods currently", budget.Name), 0)
+			err = &changedError{err, budget.Name}
 		}
 		return true, err
 	}

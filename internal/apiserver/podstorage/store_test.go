@@ -2,6 +2,7 @@ package podstorage
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -210,6 +211,58 @@ func TestEvictionMarksAndDeletes(t *testing.T) {
 	if c := pods.Condition(&p.Status, corev1.DisruptionTarget); c == nil || c.Status != corev1.ConditionTrue ||
 		c.Reason != "EvictionByEvictionAPI" || c.Message != "Eviction API: evicting" {
 		t.Fatalf("condition %+v", c)
+	}
+}
+
+// changingPods is a reader that finds one budget; each time it is asked, the pod changes, so many times.
+type changingPods struct {
+	admission.Reader
+	budget  *policyv1.PodDisruptionBudget
+	changes int
+	change  func()
+}
+
+func (r *changingPods) List(_ context.Context, _ schema.GroupResource, _ string,
+	each func(runtime.Object) bool) error {
+	if r.changes--; r.changes >= 0 {
+		r.change()
+	}
+	each(r.budget)
+	return nil
+}
+
+// L1.104: the eviction of a pod that is not ready is tried again when the pod changes meanwhile, not refused at once:
+// its status changes often.
+func TestEvictionOfAChangingPod(t *testing.T) {
+	for changes, refused := range map[int]bool{3: false, evictionSteps: true} {
+		ctx, s := open(t)
+		p := create(t, ctx, s, nil)
+		status := s.Resources["pods/status"].(rest.Updater)
+		n := 0
+		change := func() {
+			p, err := stored(ctx, s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n++
+			p.Status.Phase, p.Status.Message = corev1.PodRunning, strconv.Itoa(n)
+			if _, _, err := status.Update(ctx, "p", rest.DefaultUpdatedObjectInfo(p), rest.ValidateAllObjectFunc,
+				rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		change()
+		r := s.Resources["pods/eviction"].(*evictionREST)
+		r.pause = func(context.Context) error { return nil }
+		r.reader = &changingPods{changes: changes, change: change, budget: &policyv1.PodDisruptionBudget{
+			ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: p.Namespace},
+			Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{},
+				UnhealthyPodEvictionPolicy: new(policyv1.AlwaysAllow)}}}
+		_, err := r.Create(ctx, "p", &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "p"}},
+			rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+		if refused != apierrors.IsTooManyRequests(err) || !refused && err != nil {
+			t.Errorf("after %d changes: %v", changes, err)
+		}
 	}
 }
 

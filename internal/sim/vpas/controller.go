@@ -85,7 +85,7 @@ func (c *controller) turn() error {
 	name := vpa.Name{Namespace: "n", Name: "web"}
 	if again {
 		s, err := c.model.Recommend(name, now)
-		c.w.restarted(s, pods, err)
+		c.w.restarted(c.model, s, pods, err)
 	}
 	if !c.w.sabotage.Deaf {
 		for _, s := range c.w.samples() {

@@ -3,6 +3,7 @@ package vpas
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -102,7 +103,7 @@ func sizes(round *vpa.Round, p *corev1.Pod) corev1.ResourceList {
 
 // restarted checks what a process recommends that has read the checkpoints and no new sample. Pods that were killed for
 // their memory meanwhile, or have gone, are news.
-func (w *world) restarted(s vpa.Status, pods []*corev1.Pod, err error) {
+func (w *world) restarted(m *vpa.Model, s vpa.Status, pods []*corev1.Pod, err error) {
 	if err != nil {
 		cluster.Break(Restart, "%v", err)
 	}
@@ -124,11 +125,30 @@ func (w *world) restarted(s vpa.Status, pods []*corev1.Pod, err error) {
 		}
 		for name, had := range old.UncappedTarget { // any order: each is checked
 			has := now.UncappedTarget[name]
-			if ratio := has.AsApproximateFloat64() / had.AsApproximateFloat64(); ratio < 0.94 || ratio > 1.06 {
+			ratio := has.AsApproximateFloat64() / had.AsApproximateFloat64()
+			if (ratio < 0.94 || ratio > 1.06) && !w.knows(m) {
 				cluster.Break(Restart, "%s was %s, and is %s", name, had.String(), has.String())
 			}
 		}
 	}
+}
+
+// knows reports whether a model knows what is stored, but for rounding: if a share of samples is just what a percentile
+// asks for, that moves it to the next bucket that has any.
+func (w *world) knows(m *vpa.Model) bool {
+	all := cluster.All[*checkpoint](w.API)
+	for _, p := range m.Checkpoints(vpa.Name{Namespace: "n", Name: "web"}, w.Now) {
+		i := slices.IndexFunc(all, func(c *checkpoint) bool { return c.Spec == p.Spec })
+		if i < 0 || !alike(p.Status.CPUHistogram.BucketWeights, all[i].Status.CPUHistogram.BucketWeights) ||
+			!alike(p.Status.MemoryHistogram.BucketWeights, all[i].Status.MemoryHistogram.BucketWeights) {
+			return false
+		}
+	}
+	return len(all) > 0
+}
+
+func alike(a, b map[int]uint32) bool {
+	return maps.EqualFunc(a, b, func(x, y uint32) bool { return max(x, y)-min(x, y) <= 2 })
 }
 
 // judge checks one look of the updater by what the controller knew.
