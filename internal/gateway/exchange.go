@@ -7,6 +7,7 @@ import (
 	"io"
 	"log"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -454,6 +455,40 @@ func (a *answer) Close() error {
 type upgraded struct {
 	*answer
 	io.Writer
+}
+
+// CloseWrite ends one direction: who has said all still gets the rest of what the other side says.
+func (u *upgraded) CloseWrite() error {
+	if w, ok := u.Writer.(interface{ CloseWrite() error }); ok {
+		return w.CloseWrite()
+	}
+	return u.Close()
+}
+
+// upgradedClient is the client's side of such a connection.
+type upgradedClient struct {
+	net.Conn
+	told atomic.Bool // the client has been told that the server has said all
+}
+
+// CloseWrite ends one direction. The client may say more then, but it must not stay silent: many servers have closed the
+// connection, and the request counts until the client does, too.
+func (u *upgradedClient) CloseWrite() error {
+	u.told.Store(true)
+	_ = u.SetReadDeadline(time.Now().Add(slowClient))
+	if w, ok := u.Conn.(interface{ CloseWrite() error }); ok {
+		return w.CloseWrite()
+	}
+	return u.Close()
+}
+
+// Read implements net.Conn.
+func (u *upgradedClient) Read(p []byte) (int, error) {
+	n, err := u.Conn.Read(p)
+	if n > 0 && u.told.Load() {
+		_ = u.SetReadDeadline(time.Now().Add(slowClient))
+	}
+	return n, err
 }
 
 // body is the body of a request, which may be offered to several endpoints until one has read of it.

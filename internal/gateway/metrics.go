@@ -262,7 +262,11 @@ func (r *seenRequest) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if r.status == 0 {
 		r.status = http.StatusSwitchingProtocols
 	}
-	return http.NewResponseController(r.ResponseWriter).Hijack()
+	conn, rw, err := http.NewResponseController(r.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	return &upgradedClient{Conn: conn}, rw, nil
 }
 
 // countedBody counts what is read of a body.

@@ -12,6 +12,10 @@ foreach (['AUTH_KEY', 'SECURE_AUTH_KEY', 'LOGGED_IN_KEY', 'NONCE_KEY', 'AUTH_SAL
 }
 $table_prefix = 'wp_';
 define('WP_DEBUG', false);
+// Behind something that ends TLS, as in WordPress' own image.
+if (strpos($_SERVER['HTTP_X_FORWARDED_PROTO'] ?? '', 'https') !== false) {
+    $_SERVER['HTTPS'] = 'on';
+}
 if (!defined('ABSPATH')) {
     define('ABSPATH', '/usr/share/wordpress/');
 }
