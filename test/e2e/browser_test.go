@@ -61,8 +61,9 @@ func browser(t *testing.T, page, host, at, spki, picture string) string {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	args := []string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-		"--user-data-dir=" + t.TempDir(), "--host-resolver-rules=MAP " + host + " " + at,
-		"--ignore-certificate-errors-spki-list=" + spki, "--window-size=1200,900", "--virtual-time-budget=20000"}
+		"--disable-background-networking", "--no-first-run", "--user-data-dir=" + t.TempDir(),
+		"--host-resolver-rules=MAP " + host + " " + at + ", MAP * ~NOTFOUND", // parts of other sites must not delay it
+		"--ignore-certificate-errors-spki-list=" + spki, "--window-size=1200,900", "--timeout=60000"}
 	var dom string
 	for _, what := range []string{"--dump-dom", "--screenshot=" + picture} {
 		cmd := exec.CommandContext(ctx, os.Getenv("BROWSER"), append(args, what, page)...)
@@ -73,7 +74,9 @@ func browser(t *testing.T, page, host, at, spki, picture string) string {
 			t.Fatalf("%s %s: %v: %s", page, what, err, errs.String())
 		}
 		if what == "--dump-dom" {
-			dom = string(out)
+			if dom = string(out); dom == "" {
+				t.Errorf("%s: the browser shows nothing: %s", page, errs.String())
+			}
 		}
 	}
 	if picture, err := os.Stat(picture); err != nil || picture.Size() < 10_000 {

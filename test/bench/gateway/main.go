@@ -3,6 +3,7 @@
 // their services. It listens on loopback addresses only and leaves nothing behind.
 //
 //	go run ./test/bench/gateway [-only carob,nginx] [-rounds 3] [-time 2s]
+//	go run ./test/bench/gateway -cluster bin/carob [-routes 10000]
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -58,6 +60,7 @@ func run(ctx context.Context) (err error) {
 	flag.DurationVar(&o.time, "time", 2*time.Second, "how long each measurement takes")
 	only := flag.String("only", "direct,carob,nginx,haproxy,caddy", "who is measured, by comma")
 	flag.StringVar(&o.profile, "profile", "", "file for a profile of carob's processor time, of its last start")
+	whole := flag.String("cluster", "", "a carob: only how long a route takes in a whole one, among 10 and -routes others")
 	flag.Parse()
 	o.only = strings.Split(*only, ",")
 	dir, err := os.MkdirTemp("", "bench-gateway-")
@@ -65,6 +68,17 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if *whole != "" {
+		for _, n := range []int{10, o.routes} {
+			r, err := cluster(ctx, *whole, filepath.Join(dir, fmt.Sprint(n)), n)
+			if err != nil {
+				return err
+			}
+			fmt.Printf("load %s: an HTTPRoute is created → served among %d, ms: p50 %s, p99 %s\n", load(), n,
+				short(r.at(.5)/1e3), short(r.at(.99)/1e3))
+		}
+		return nil
+	}
 	l := &lab{options: o, dir: dir}
 	if err := l.prepare(ctx); err != nil {
 		return err

@@ -211,18 +211,11 @@ func applied(ctx context.Context, in io.Writer) (*result, error) {
 			return err
 		}
 		for {
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+plainAt+"/1k", nil)
+			status, err := asked(ctx, plainAt, host)
 			if err != nil {
 				return err
 			}
-			req.Host = host
-			res, err := http.DefaultTransport.RoundTrip(req)
-			if err != nil {
-				return err
-			}
-			_, _ = io.Copy(io.Discard, res.Body)
-			res.Body.Close()
-			if res.StatusCode == http.StatusOK {
+			if status == http.StatusOK {
 				out.all = append(out.all, time.Since(began))
 				return nil
 			}

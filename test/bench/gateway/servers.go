@@ -296,7 +296,7 @@ func stop(cmd *exec.Cmd) {
 
 // waits for an address that is listened on.
 func waits(ctx context.Context, at string) error {
-	for limit := time.Now().Add(time.Minute); ; {
+	for limit := time.Now().Add(3 * time.Minute); ; {
 		c, err := net.Dial("tcp", at)
 		if err == nil {
 			return c.Close()
@@ -316,9 +316,8 @@ func (l *lab) nginx(routes int) string {
 	fmt.Fprintf(&b, `daemon off;
 pid nginx.pid;
 worker_processes auto;
-worker_rlimit_nofile 65536;
 %s
-events { worker_connections 32768; }
+events { worker_connections 9000; }
 http {
 	access_log off;
 	server_names_hash_max_size 65536;

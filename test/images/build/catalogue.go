@@ -364,5 +364,6 @@ func wordpress(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*laye
 	c.Cmd = []string{"apache2", "-D", "FOREGROUND", "-f", "/etc/wordpress/apache.conf"}
 	c.ExposedPorts = map[string]struct{}{"80/tcp": {}}
 	c.StopSignal = "SIGWINCH"
-	return b.debianImage(ctx, t, "libapache2-mod-php8.2", "php8.2-mysql", "wordpress")
+	return b.debianImage(ctx, t, "libapache2-mod-php8.2", "php8.2-mysql", "wordpress",
+		"wordpress-theme-twentytwentythree")
 }
