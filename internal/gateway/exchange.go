@@ -471,8 +471,8 @@ type upgradedClient struct {
 	told atomic.Bool // the client has been told that the server has said all
 }
 
-// CloseWrite ends one direction. The client may say more then, but it must not stay silent: many servers have closed the
-// connection, and the request counts until the client does, too.
+// CloseWrite ends one direction. The client may say more then, but it must not stay silent: many servers have closed
+// the connection, and the request counts until the client does, too.
 func (u *upgradedClient) CloseWrite() error {
 	u.told.Store(true)
 	_ = u.SetReadDeadline(time.Now().Add(slowClient))

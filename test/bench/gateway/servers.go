@@ -135,7 +135,8 @@ func carob(ctx context.Context, args []string) error {
 	go func() {
 		lines := bufio.NewScanner(os.Stdin)
 		for lines.Scan() {
-			_, err := client.NetworkingV1().Ingresses("default").Create(ctx, ingress(lines.Text()), metav1.CreateOptions{})
+			in := ingress(lines.Text())
+			_, err := client.NetworkingV1().Ingresses("default").Create(ctx, in, metav1.CreateOptions{})
 			if err != nil {
 				fmt.Fprintln(os.Stderr, err)
 			}
