@@ -34,16 +34,17 @@ import (
 //
 // A change of phase or readiness matters and is written at once. Others settle
 // first: most steps of a start are over before anybody could have looked. When many pods
-// start or end at once, their steps take longer; what settles is then written one pod each
-// 20 ms, but no later than after a second, so that it does not hold up what matters.
+// start or end at once, their steps take longer, and so does what settles, up to a second:
+// each write would hold up what matters.
 type Writer struct {
 	client corev1client.PodsGetter
 
 	mu    sync.Mutex
-	slot  time.Time // when the last of those that settle is to be written
 	pods  map[types.UID]*podStatus
 	queue []types.UID
-	wake  chan struct{} // capacity workers
+	// settling is how many pods' statuses settle.
+	settling int
+	wake     chan struct{} // capacity workers
 }
 
 // podStatus is one pod; its fields are guarded by Writer.mu.
@@ -53,7 +54,6 @@ type podStatus struct {
 	dirty   bool              // want or base changed since the last comparison
 	queued  bool              // in queue, or waiting for its back-off
 	settle  *time.Timer       // runs while the status settles
-	until   time.Time         // when that ends
 	busy    bool              // a worker has it
 	gone    bool
 	tries   int
@@ -63,7 +63,7 @@ type podStatus struct {
 const (
 	workers    = 8
 	settleTime = 20 * time.Millisecond
-	settleMax  = time.Second // with many pods
+	settleMax  = time.Second // while seven or more do
 	retryFirst = 100 * time.Millisecond
 	retryMax   = 10 * time.Second // L0.40
 )
@@ -151,13 +151,8 @@ func (w *Writer) touch(uid types.UID, s *podStatus) {
 	case matters(&s.base.Status, s.want):
 		w.enqueue(uid, s)
 	case s.settle == nil:
-		now := time.Now()
-		if w.slot.Before(now) {
-			w.slot = now
-		}
-		wait := min(w.slot.Add(settleTime).Sub(now), settleMax)
-		w.slot = now.Add(wait)
-		s.until = w.slot
+		w.settling++
+		wait := min(settleTime*time.Duration(w.settling*w.settling), settleMax)
 		s.settle = time.AfterFunc(wait, func() {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -183,14 +178,17 @@ func isReady(s *corev1.PodStatus) bool {
 	return false
 }
 
-func (w *Writer) enqueue(uid types.UID, s *podStatus) {
+// settled ends the wait of a status that settles, with w.mu held.
+func (w *Writer) settled(s *podStatus) {
 	if s.settle != nil {
-		if s.until.Equal(w.slot) {
-			w.slot = w.slot.Add(-settleTime) // nobody is in its place
-		}
+		w.settling--
 		s.settle.Stop()
 		s.settle = nil
 	}
+}
+
+func (w *Writer) enqueue(uid types.UID, s *podStatus) {
+	w.settled(s)
 	s.queued = true
 	w.queue = append(w.queue, uid)
 	select {
@@ -204,18 +202,15 @@ func (w *Writer) Forget(uid types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if s := w.pods[uid]; s != nil {
-		s.end()
+		w.end(s)
 		delete(w.pods, uid)
 	}
 }
 
-// end marks the pod as gone and releases who waits for it.
-func (s *podStatus) end() {
+// end marks the pod as gone and releases who waits for it, with w.mu held.
+func (w *Writer) end(s *podStatus) {
 	s.gone = true
-	if s.settle != nil {
-		s.settle.Stop()
-		s.settle = nil
-	}
+	w.settled(s)
 	s.release()
 }
 
@@ -292,7 +287,7 @@ func (w *Writer) write(ctx context.Context, uid types.UID) {
 	}
 	switch {
 	case errors.Is(err, ErrGone):
-		s.end()
+		w.end(s)
 	case err != nil:
 		s.dirty = true
 		wait := min(retryFirst<<min(s.tries, 10), retryMax)
