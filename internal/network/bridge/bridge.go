@@ -64,8 +64,10 @@ type Network struct {
 	cfg    Config
 	nsDir  string
 	mtu    atomic.Int32 // of new pods
+	making sync.Mutex   // the bridge
 	bridge atomic.Pointer[bridgeLink]
 	ports  *portWatch
+	healer *healer
 	pool   *pool
 	rules  *rules
 
@@ -123,12 +125,15 @@ func Open(ctx context.Context, cfg Config) (*Network, error) {
 		return nil, explain(err)
 	}
 	var err error
-	if n.ports, err = watchPorts(); err != nil {
+	n.healer = newHealer(n)
+	if n.ports, err = watchPorts(n.healer.lost); err != nil {
+		n.healer.close()
 		_ = n.journal.close()
 		return nil, explain(err)
 	}
 	if err := n.keepFirewall(ctx); err != nil {
 		n.ports.close()
+		n.healer.close()
 		_ = n.journal.close()
 		return nil, explain(err)
 	}
@@ -176,6 +181,7 @@ func (n *Network) Close() error {
 	}
 	n.hostRules.close()
 	n.ports.close()
+	n.healer.close()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.journal.close()
@@ -263,6 +269,8 @@ func explain(err error) error {
 // ensureBridge creates the bridge or uses the existing one, and sets the host's sysctls that pods
 // depend on.
 func (n *Network) ensureBridge() error {
+	n.making.Lock()
+	defer n.making.Unlock()
 	mtu := n.cfg.MTU
 	if mtu == 0 {
 		mtu = defaultMTU()

@@ -69,40 +69,49 @@ func (n *Network) makePlace(ctx context.Context, given string) (_ *place, err er
 			_ = netns.Unpin(p.path)
 		}
 	}()
+	if err := n.plug(ctx, p, ns, nil); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// plug connects a namespace to the bridge with a new veth pair; the pod's end has the given hardware address, or one
+// that the kernel chooses. It returns when the port forwards.
+func (n *Network) plug(ctx context.Context, p *place, ns *os.File, mac net.HardwareAddr) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MasterIndex, attrs.Flags = randomName("veth"), n.bridge.Load().index, net.FlagUp
 	attrs.MTU = int(n.mtu.Load())
 	attrs.Group = groupOf(n.cfg.Table) // from the start: unpinned traffic does not pass
 	// One message creates both ends, the one in the pod's namespace from the start.
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(ns.Fd()),
-		PeerMTU: uint32(attrs.MTU)}
+		PeerMTU: uint32(attrs.MTU), PeerHardwareAddr: mac}
 	if err := netlink.LinkAdd(veth); err != nil {
-		return nil, fmt.Errorf("connect a network namespace to bridge %s: %w", n.cfg.Bridge, err)
+		return fmt.Errorf("connect a network namespace to bridge %s: %w", n.cfg.Bridge, err)
 	}
 	p.port, p.name, p.bridge = veth.Attrs().Index, attrs.Name, attrs.MasterIndex
 	// The host's end must not send packets of its own.
 	if err := setSysctls([]sysctl{{"ipv6/conf/" + attrs.Name + "/disable_ipv6", "1"}}); err != nil {
-		return nil, err
+		return err
 	}
 	forwarding := n.ports.expect(p.port)
 	defer n.ports.forget(p.port)
 	for _, name := range []string{"lo", "eth0"} {
 		l, err := p.h.LinkByName(name)
 		if err != nil {
-			return nil, fmt.Errorf("find %s in a new network namespace: %w", name, err)
+			return fmt.Errorf("find %s in a new network namespace: %w", name, err)
 		}
 		if name == "eth0" {
 			p.eth0, p.mac = l.Attrs().Index, l.Attrs().HardwareAddr
 			if err := n.settlePort(p.port, p.mac); err != nil {
-				return nil, err
+				return err
 			}
 		}
 		if err := p.h.LinkSetUp(l); err != nil {
-			return nil, fmt.Errorf("start %s in a new network namespace: %w", name, err)
+			return fmt.Errorf("start %s in a new network namespace: %w", name, err)
 		}
 	}
 	if err := n.addRoutes(p.h, p.eth0); err != nil {
-		return nil, err
+		return err
 	}
 	// Until the port forwards, the bridge drops packets: the first connection to the pod would wait
 	// a second for its retransmission.
@@ -112,9 +121,9 @@ func (n *Network) makePlace(ctx context.Context, given string) (_ *place, err er
 	case <-forwarding:
 	case <-late.C:
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
-	return p, nil
+	return nil
 }
 
 // addRoutes adds the default route through the host's address, with a permanent neighbour entry for

@@ -12,10 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// portWatch reports when bridge ports begin to forward, from the kernel's notifications. One
-// goroutine reads them until close.
+// portWatch reports when bridge ports begin to forward, and devices that are deleted or stopped, from the kernel's
+// notifications. One goroutine reads them until close.
 type portWatch struct {
-	socket *os.File // uses the runtime's poller: no thread blocks in it
+	lost   func(index int) // a device was deleted or stopped; 0: some may have been
+	socket *os.File        // uses the runtime's poller: no thread blocks in it
 	done   chan struct{}
 
 	mu      sync.Mutex
@@ -25,12 +26,12 @@ type portWatch struct {
 // stateForwarding is BR_STATE_FORWARDING of linux/if_bridge.h.
 const stateForwarding = 3
 
-func watchPorts() (*portWatch, error) {
+func watchPorts(lost func(index int)) (*portWatch, error) {
 	socket, err := subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
 		return nil, fmt.Errorf("watch network devices: %w", err)
 	}
-	w := &portWatch{socket: socket, waiting: map[int]chan struct{}{}, done: make(chan struct{})}
+	w := &portWatch{lost: lost, socket: socket, waiting: map[int]chan struct{}{}, done: make(chan struct{})}
 	go w.run()
 	return w, nil
 }
@@ -79,6 +80,7 @@ func (w *portWatch) run() {
 			w.read(buf[:n])
 		case errors.Is(err, unix.ENOBUFS):
 			// Some notifications were lost; their waiters continue after the timeout.
+			w.lost(0)
 		default:
 			return
 		}
@@ -92,6 +94,9 @@ func (w *portWatch) read(b []byte) {
 		return
 	}
 	for _, m := range msgs {
+		if index, ok := lostDevice(m); ok {
+			w.lost(index)
+		}
 		if m.Header.Type != unix.RTM_NEWLINK || len(m.Data) < unix.SizeofIfInfomsg || m.Data[0] != unix.AF_BRIDGE {
 			continue
 		}
@@ -106,6 +111,17 @@ func (w *portWatch) read(b []byte) {
 			}
 		}
 	}
+}
+
+// lostDevice reads whether a message says that a device was deleted, or is not up. What a bridge says of its ports has
+// a family of its own.
+func lostDevice(m syscall.NetlinkMessage) (index int, lost bool) {
+	if len(m.Data) < unix.SizeofIfInfomsg || m.Data[0] != unix.AF_UNSPEC {
+		return 0, false
+	}
+	flags := binary.NativeEndian.Uint32(m.Data[8:12])
+	return int(int32(binary.NativeEndian.Uint32(m.Data[4:8]))), m.Header.Type == unix.RTM_DELLINK ||
+		m.Header.Type == unix.RTM_NEWLINK && flags&unix.IFF_UP == 0
 }
 
 func portState(info []byte) int {
