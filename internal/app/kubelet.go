@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"net/netip"
 	"os"
 	goruntime "runtime"
@@ -25,6 +26,7 @@ import (
 	"carob/internal/core/eviction"
 	"carob/internal/core/pinning"
 	"carob/internal/node"
+	"carob/internal/node/stream"
 )
 
 // kubeletSettings sets what a KubeletConfiguration says that is no flag.
@@ -33,8 +35,17 @@ func kubeletSettings(in *instance.Instance, cfg *node.Config) error {
 	cfg.MaxPods = kubeletconfig.MaxPods(k, cfg.MaxPods, goruntime.NumCPU())
 	cfg.Reserved, cfg.EnforceReserved = kubeletconfig.Reserved(k), kubeletconfig.EnforcesPods(k)
 	cfg.Handlers["/configz"] = configz(in)
+	cfg.Logs = &stream.NodeLogs{Dir: "/var/log"}
+	if in.Profiling {
+		profiling(cfg.Handlers)
+	}
 	if k == nil {
 		return nil
+	}
+	if on := k.EnableSystemLogHandler; on != nil && !*on {
+		cfg.Logs = nil
+	} else {
+		cfg.Logs.Query = k.EnableSystemLogQuery != nil && *k.EnableSystemLogQuery
 	}
 	cfg.ManifestURL, cfg.ManifestHeader = k.StaticPodURL, k.StaticPodURLHeader
 	cfg.ManifestPeriod = k.HTTPCheckFrequency.Duration
@@ -86,6 +97,15 @@ func pinningSettings(k *kubeletconfig.Configuration, cfg *node.Config) (err erro
 	}
 	cfg.Pinning, cfg.PinningPeriod = p, k.CPUManagerReconcilePeriod.Duration
 	return nil
+}
+
+// profiling adds the paths of Go's profiler.
+func profiling(to map[string]http.Handler) {
+	to["GET /debug/pprof/"] = http.HandlerFunc(pprof.Index)
+	for name, h := range map[string]http.HandlerFunc{"cmdline": pprof.Cmdline, "profile": pprof.Profile,
+		"symbol": pprof.Symbol, "trace": pprof.Trace} {
+		to["GET /debug/pprof/"+name] = h
+	}
 }
 
 // defaultPullBurst is upstream's registryBurst (S11.26).

@@ -23,6 +23,7 @@ import (
 	corepinning "carob/internal/core/pinning"
 	"carob/internal/node/credentials"
 	"carob/internal/node/object"
+	"carob/internal/node/stream"
 	"carob/internal/runtime"
 )
 
@@ -73,6 +74,9 @@ type Config struct {
 	// Handlers are served in addition to the agent's own paths, behind the same authentication:
 	// "/timeline/".
 	Handlers map[string]http.Handler
+
+	// Logs are those of the machine that are served; nil: none are.
+	Logs *stream.NodeLogs
 
 	// Manifests is a directory of static pods, or one file (L7.110); empty: none.
 	Manifests string

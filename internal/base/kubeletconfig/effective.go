@@ -100,7 +100,7 @@ func settings(c *Configuration) {
 	set(&c.Authentication.Anonymous.Enabled, false)
 	set(&c.Authentication.Webhook.Enabled, true)
 	set(&c.EnableDebuggingHandlers, true)
-	set(&c.EnableSystemLogHandler, false)
+	set(&c.EnableSystemLogHandler, true)
 	set(&c.EnableSystemLogQuery, false)
 	set(&c.EnableProfilingHandler, false)
 	set(&c.EnableDebugFlagsHandler, false)

@@ -141,6 +141,7 @@ func TestCheckWrong(t *testing.T) {
 		"reservedMemory: [{numaNode: 0, limits: {cpu: 1}}]":                "is not allowed",
 		"reservedMemory: [{numaNode: 0, limits: {memory: 0}}]":             "may not be zero",
 		"cpuManagerReconcilePeriod: -1s":                                   "cpuManagerReconcilePeriod",
+		"{enableSystemLogQuery: true, enableSystemLogHandler: false}":      "enableSystemLogHandler is required",
 		"reservedSystemCPUs: a-b":                                          "reservedSystemCPUs",
 		"enforceNodeAllocatable: [pods, pods]":                             "duplicated enforcements",
 		"enforceNodeAllocatable: [none, pods]":                             "may not contain additional enforcements",

@@ -172,6 +172,9 @@ func checkReservations(c *Configuration) (errs []error) {
 			errs = append(errs, wrong("unable to parse reservedSystemCPUs (--reserved-cpus) %v, error: %w", s, err))
 		}
 	}
+	if h := c.EnableSystemLogHandler; deref(c.EnableSystemLogQuery) && h != nil && !*h {
+		errs = append(errs, wrong("enableSystemLogHandler is required for enableSystemLogQuery"))
+	}
 	if c.CPUManagerReconcilePeriod.Duration < 0 {
 		errs = append(errs, wrong("cpuManagerReconcilePeriod %v must not be negative",
 			c.CPUManagerReconcilePeriod.Duration))

@@ -83,6 +83,8 @@ type Config struct {
 	Runtime  Runtime
 	Attacher runtime.Attacher        // nil: the streaming server of Runtime is attached to
 	Checks   []Check                 // of /healthz
+	Logs     *NodeLogs               // of the machine; nil: they are not served
+	Version  string                  // of the agent, for /statusz
 	Meter    Meter                   // what the agent counts; nil: only the process is shown
 	Handlers map[string]http.Handler // further paths, e.g. "/timeline/"; behind the same authentication
 	Logger   klog.Logger
@@ -94,6 +96,8 @@ type Server struct {
 	http   http.Server
 	others *access // nil: only the allowed users
 	shown  shownLogs
+	// started is when the server was made.
+	started time.Time
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{} // all that are open, also those that an upgrade took over
@@ -109,7 +113,7 @@ func New(cfg Config) (*Server, error) {
 	case len(cfg.AllowedUsers) == 0:
 		return nil, errors.New("node server: nobody is allowed to use it")
 	}
-	s := &Server{cfg: cfg, conns: make(map[net.Conn]struct{})}
+	s := &Server{cfg: cfg, conns: make(map[net.Conn]struct{}), started: time.Now()}
 	if cfg.Others != nil {
 		var err error
 		if s.others, err = newAccess(cfg.NodeName, cfg.Others); err != nil {
@@ -216,6 +220,9 @@ func (s *Server) routes() http.Handler {
 		}
 	}
 	mux.HandleFunc("GET /pods", s.pods)
+	mux.HandleFunc("GET /runningpods/", s.runningPods)
+	mux.HandleFunc("GET /logs/", s.nodeLogs)
+	mux.HandleFunc("GET /statusz", s.statusz)
 	mux.HandleFunc("GET /stats/summary", s.summary)
 	mux.HandleFunc("GET /metrics/resource", s.resourceMetrics)
 	mux.HandleFunc("GET /metrics/cadvisor", s.cadvisorMetrics)
