@@ -26,7 +26,7 @@ import (
 	"carob/internal/core/eviction"
 	"carob/internal/core/pinning"
 	"carob/internal/node"
-	"carob/internal/node/stream"
+	nodestream "carob/internal/node/stream"
 )
 
 // kubeletSettings sets what a KubeletConfiguration says that is no flag.
@@ -35,7 +35,7 @@ func kubeletSettings(in *instance.Instance, cfg *node.Config) error {
 	cfg.MaxPods = kubeletconfig.MaxPods(k, cfg.MaxPods, goruntime.NumCPU())
 	cfg.Reserved, cfg.EnforceReserved = kubeletconfig.Reserved(k), kubeletconfig.EnforcesPods(k)
 	cfg.Handlers["/configz"] = configz(in)
-	cfg.Logs = &stream.NodeLogs{Dir: "/var/log"}
+	cfg.Logs = &nodestream.NodeLogs{Dir: "/var/log"}
 	if in.Profiling {
 		profiling(cfg.Handlers)
 	}

@@ -78,7 +78,7 @@ func (p *parts) newServer(ctx context.Context) (*stream.Server, error) {
 		Root: cfg.RootDir,
 		Pods: view{p.pods, p.observer}, Runtime: cfg.Runtime, Attacher: p.attacher, Handlers: cfg.Handlers,
 		Checks: p.checks(), Logs: cfg.Logs, Version: cfg.Version,
-		Meter:  p.meter, Logger: klog.FromContext(ctx).WithName("server"),
+		Meter: p.meter, Logger: klog.FromContext(ctx).WithName("server"),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("node agent: server: %w", err)
