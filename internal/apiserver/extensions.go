@@ -24,10 +24,12 @@ import (
 
 	"carob/internal/apiserver/aggregation"
 	"carob/internal/apiserver/crds"
+	"carob/internal/apiserver/external"
 	"carob/internal/apiserver/flow"
 	"carob/internal/apiserver/storage"
 	"carob/internal/apiserver/usage"
 	"carob/internal/apiserver/webhooks"
+	"carob/internal/base/externalmetrics"
 	"carob/internal/kinds/admissionregistration"
 	"carob/internal/kinds/apiextensions"
 	"carob/internal/kinds/apiregistration"
@@ -43,6 +45,7 @@ type extensions struct {
 	flow                 *flow.Dispatcher
 	aggregation          *aggregation.Server
 	usage                *usage.Server
+	external             *external.Server
 }
 
 // serverClient is the client configuration of the extensions' controllers and informers, with the
@@ -81,13 +84,18 @@ func (s *Server) extend(c *genericapiserver.Config) error {
 	if err != nil {
 		return err
 	}
+	s.ext.external = external.New(external.Config{Groups: s.groups,
+		Aggregated: s.generic.AggregatedDiscoveryGroupManager, Next: s.ext.usage})
 	s.ext.aggregation = aggregation.New(aggregation.Config{
 		Client: s.serverClient, Resolver: s.ext.resolver, Aggregated: s.generic.AggregatedDiscoveryGroupManager,
 		Groups:     s.groups,
-		Serializer: s.set.Codecs, Next: s.ext.usage,
+		Serializer: s.set.Codecs, Next: s.ext.external,
 		Taken: func(group string, taken bool) {
-			if group == usage.Group {
+			switch group {
+			case usage.Group:
 				s.ext.usage.GiveWay(taken)
+			case external.Group:
+				s.ext.external.GiveWay(taken)
 			}
 		},
 		FrontProxy: func() (*tls.Certificate, error) {
@@ -112,6 +120,10 @@ func (s *Server) extend(c *genericapiserver.Config) error {
 		}))
 	return nil
 }
+
+// ServeExternalMetrics serves what a part of carob has as external.metrics.k8s.io, unless an APIService assigns the
+// group to another server; nil: nothing.
+func (s *Server) ServeExternalMetrics(source externalmetrics.Source) { s.ext.external.Serve(source) }
 
 // askAgent returns the function that reads the usage of nodes and pods from node agents, through
 // the server's own proxy.

@@ -79,7 +79,8 @@ func (c *carob) startGateway(ctx context.Context) error {
 		Events:   recorder,
 		Register: legacyregistry.Registerer(), AccessLog: ports.AccessLog, Sockets: sockets,
 		Proxies: ports.Proxies, Picker: ports.Picker, PickerTLS: secure,
-		HTTP: ports.HTTP, HTTPS: ports.HTTPS, Pool: ports.Addresses, Host: c.machine.hostIPs})
+		Measured: c.server.ServeExternalMetrics,
+		HTTP:     ports.HTTP, HTTPS: ports.HTTPS, Pool: ports.Addresses, Host: c.machine.hostIPs})
 	c.gatewayAPI.follow(c.gateway.SetGatewayAPI)
 	c.inference.follow(c.gateway.SetInference)
 	c.parts.start(ctx, "gateway", func(ctx context.Context) error {

@@ -43,6 +43,7 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 		p, _ := pools.Get(ref)
 		g.serve(ctx, ref, p, w, pools)
 	}
+	g.measure(plan.Plan)
 	if w.World.Offered {
 		g.offers.Store(newOffers(plan.Plan, pools))
 	}

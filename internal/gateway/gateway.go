@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
+	"carob/internal/base/externalmetrics"
 	"carob/internal/base/fdstore"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
@@ -39,6 +40,9 @@ type Config struct {
 	AccessLog   string                // path of the access log, or Stdout; empty: none
 	Picker      netip.AddrPort        // where other gateways ask carob's picker; not valid: nowhere
 	PickerTLS   *tls.Config           // of Picker; nil: without TLS
+	// Measured, optional, gets the figures of the pools that carob's picker serves while there is one, and nil when
+	// there is none any more. It must not wait.
+	Measured func(externalmetrics.Source)
 }
 
 // Gateway is the data plane. Its methods may be called at any time.
@@ -65,6 +69,7 @@ type Gateway struct {
 	offers  atomic.Pointer[offers] // pools about which other gateways ask; nil: not known yet
 	emptied chan struct{}          // capacity 1: an old site has lost its last request
 
+	measured bool             // cfg.Measured has the figures
 	fallback *tls.Certificate // made when it is first needed
 	closed   sync.WaitGroup   // ports that drain
 

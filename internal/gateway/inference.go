@@ -31,10 +31,10 @@ import (
 
 // Limits of inference requests. A body is kept until it is sent: the model may be its last field.
 const (
-	inferenceBody   = 10 << 20  // bytes; as upstream's picker
-	inferenceBodies = 512 << 20 // bytes of all requests at once
-	firstBody       = 64 << 10  // bytes that are reserved at first
-	pickTime        = 90 * time.Second
+	inferenceBody   = 10 << 20         // bytes; as upstream's picker
+	inferenceBodies = 512 << 20        // bytes of all requests at once
+	firstBody       = 64 << 10         // bytes that are reserved at first
+	pickTime        = 90 * time.Second // of an external picker
 )
 
 // Reasons of the gateway itself, in the header routing.ReasonHeader.
@@ -289,13 +289,13 @@ func (q *inferring) release() {
 
 // pick asks the picker, and answers the request if it goes nowhere.
 func (q *inferring) pick(ctx context.Context, w http.ResponseWriter) bool {
-	ctx, cancel := context.WithTimeout(ctx, pickTime)
-	defer cancel()
 	q.parts[0] = q.buffer
 	var err error
 	if q.served.own != nil {
-		err = q.pickOwn(ctx)
+		err = q.pickOwn(ctx) // as long as the configuration says
 	} else {
+		ctx, cancel := context.WithTimeout(ctx, pickTime)
+		defer cancel()
 		var answer *extproc.Answer
 		if answer, err = q.ask(ctx); answer != nil {
 			answer.Headers.Apply(w.Header())

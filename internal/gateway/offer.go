@@ -150,8 +150,6 @@ func (a *asking) Body(part []byte) error {
 
 // Pick implements extproc.Request.
 func (a *asking) Pick(ctx context.Context) (*extproc.Choice, error) {
-	ctx, cancel := context.WithTimeout(ctx, pickTime)
-	defer cancel()
 	if len(a.buffer) > 0 {
 		if err := a.scan.Close(); err != nil {
 			return nil, refusing(http.StatusBadRequest, badBody, err.Error())

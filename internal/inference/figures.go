@@ -212,6 +212,7 @@ type gauges struct {
 
 	once                                                             sync.Once
 	cache, queue, running, ready, perPod, held, bytes, full, indexed *k8smetrics.Desc
+	all, waiting                                                     *k8smetrics.Desc
 }
 
 func (g *gauges) describe() {
@@ -224,6 +225,8 @@ func (g *gauges) describe() {
 		g.queue = desc("inference_pool_average_queue_size", "Average number of requests waiting at a server", own...)
 		g.running = desc("inference_pool_average_running_requests", "Average number of requests a server works on", own...)
 		g.ready = desc("inference_pool_ready_pods", "Servers that take requests", own...)
+		g.all = desc("inference_pool_requests", "Requests that are held, wait at servers, or are answered", own...)
+		g.waiting = desc("inference_pool_queue_size", "Requests that are held, or wait at servers", own...)
 		g.perPod = desc("inference_pool_per_pod_queue_size", "Requests waiting at a server", "name", "namespace", "model_server_pod")
 		g.held = desc("inference_extension_flow_control_queue_size", "Requests that are held", flow...)
 		g.bytes = desc("inference_extension_flow_control_queue_bytes", "Bytes of requests that are held", flow...)
@@ -236,7 +239,7 @@ func (g *gauges) describe() {
 func (g *gauges) DescribeWithStability(ch chan<- *k8smetrics.Desc) {
 	g.describe()
 	for _, d := range []*k8smetrics.Desc{g.cache, g.queue, g.running, g.ready, g.perPod, g.held, g.bytes, g.full,
-		g.indexed} {
+		g.indexed, g.all, g.waiting} {
 		ch <- d
 	}
 }
@@ -266,15 +269,14 @@ func (g *gauges) CollectWithStability(ch chan<- k8smetrics.Metric) {
 		send(g.running, sums.Running)
 		send(g.ready, float64(sums.Ready))
 		send(g.held, float64(sums.Held))
+		send(g.all, float64(sums.Held+sums.Requests))
+		send(g.waiting, float64(sums.Held+sums.Waiting))
 		send(g.bytes, float64(sums.HeldBytes))
 		send(g.full, sums.Saturation)
 		send(g.indexed, float64(sums.Pairs))
 		for i := range servers {
 			s := &servers[i]
-			name := s.Endpoint.Name.Name
-			if s.Endpoint.Rank > 0 {
-				name += "-rank-" + strconv.Itoa(s.Endpoint.Rank)
-			}
+			name := s.Name()
 			id := p.name.String() + "/" + name
 			if seen[id] {
 				continue

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"sync"
 	"time"
 
@@ -324,6 +325,31 @@ func (p *Pool) Statuses() (routing.Figures, []Status) {
 		out = append(out, s)
 	}
 	return p.state.Figures(time.Now()), out
+}
+
+// Measures are the values of a metric of the pool (routing.Measures); ok is false if there is no such metric. Who reads
+// how many requests are held is an autoscaler: requests then wait for the first server.
+func (p *Pool) Measures(metric string) (all []routing.Measure, ok bool) {
+	sums, servers := p.Statuses()
+	loads := make([]routing.ServerLoad, 0, len(servers))
+	for i := range servers {
+		loads = append(loads, routing.ServerLoad{Name: servers[i].Name(), Waiting: servers[i].Stats.Waiting})
+	}
+	all, wakes, ok := routing.Measures(metric, &sums, loads)
+	if wakes {
+		p.mu.Lock()
+		p.state.Asked(time.Now())
+		p.mu.Unlock()
+	}
+	return all, ok
+}
+
+// Name is that of the pod, with the rank if it is not the first.
+func (s *Status) Name() string {
+	if s.Endpoint.Rank == 0 {
+		return s.Endpoint.Name.Name
+	}
+	return s.Endpoint.Name.Name + "-rank-" + strconv.Itoa(s.Endpoint.Rank)
 }
 
 // Pick is where a request goes. Its methods may be called by one goroutine at a time.

@@ -24,6 +24,7 @@ type Config struct {
 	saturation saturation
 	extraction extraction
 	flow       *flowConfig // nil: no flow control
+	start      *flowConfig // of requests that wait for the first server of a pool, also without flow control
 }
 
 // profile is a way to choose endpoints: filters, then scorers, then a picker.
@@ -516,7 +517,7 @@ func (b *builder) flow(doc *document) error {
 		f.bands = append(f.bands, band)
 	}
 	slices.SortFunc(f.bands, func(a, b bandConfig) int { return b.priority - a.priority })
-	if on {
+	if b.c.start = f; on {
 		b.c.flow = f
 	}
 	return nil

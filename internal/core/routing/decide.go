@@ -26,7 +26,7 @@ func (p *Pool) Decide(r *Request, now time.Time) Decision {
 	}
 	if p.flow == nil {
 		if len(v.at) == 0 {
-			return refuse(NoEndpoints)
+			return p.begin(r, now)
 		}
 		// Without flow control only those that can be shed are, and nothing waits (2.4).
 		if r.Priority < 0 && p.config.saturation.full(v) {
@@ -37,6 +37,9 @@ func (p *Pool) Decide(r *Request, now time.Time) Decision {
 	if r.Subset != nil && len(v.at) == 0 {
 		return refuse(NoEndpoints) // a pool without endpoints may get some; a subset is the client's matter
 	}
+	if len(v.at) == 0 && p.config.flow == nil && !p.starting(now) {
+		return refuse(NoEndpoints) // nobody starts a server any more; those that are held may wait for their time
+	}
 	if p.flow.blocks(r.Priority) || p.config.saturation.full(v) {
 		if why := p.flow.full(r); why != "" {
 			return refuse(why)
@@ -44,6 +47,30 @@ func (p *Pool) Decide(r *Request, now time.Time) Decision {
 		return Decision{Verdict: Hold}
 	}
 	return p.choose(v)
+}
+
+// askedTime is how long after an autoscaler has read how many requests are held it is expected again; they read every
+// 15 s.
+const askedTime = 2 * time.Minute
+
+// Asked notes that an autoscaler reads how many requests are held: it will start a server for them.
+func (p *Pool) Asked(now time.Time) { p.asked = now }
+
+// starting reports whether somebody will start a server when requests are held.
+func (p *Pool) starting(now time.Time) bool {
+	return p.ready == 0 && !p.asked.IsZero() && now.Sub(p.asked) < askedTime
+}
+
+// begin decides on the first request for a pool without a server: it waits if an autoscaler will hear of it. The wait
+// ends with a server, with noEndpointRequestTTL, or with the client.
+func (p *Pool) begin(r *Request, now time.Time) Decision {
+	if r.Subset != nil || !p.starting(now) {
+		return refuse(NoEndpoints)
+	}
+	if why := (&queues{config: p.config.start}).full(r); why != "" {
+		return refuse(why)
+	}
+	return Decision{Verdict: Hold}
 }
 
 // choose runs the profiles.

@@ -139,6 +139,9 @@ func (q *queues) clean() {
 // Enqueue holds a request for which Decide said Hold, until Next or Expire returns its ticket or Cancel removes it. It
 // keeps the request, not the slices in it that the caller may change later.
 func (p *Pool) Enqueue(r *Request, now time.Time) Ticket {
+	if p.flow == nil { // without flow control, for the first server
+		p.flow = &queues{config: p.config.start, spots: map[Ticket]spot{}}
+	}
 	q := p.flow
 	i, ok := slices.BinarySearchFunc(q.bands, r.Priority, byPriority)
 	if !ok {
@@ -222,7 +225,9 @@ func (p *Pool) Next(now time.Time) (Ticket, Decision) {
 	v := &p.work
 	v.candidates(p, &Request{}, now)
 	v.strict = true // many are waiting: they must not all continue between two scrapes
-	if p.config.saturation.full(v) {
+	// Without flow control they have waited for the first server, and continue as if they came now.
+	flow := p.config.flow != nil
+	if len(v.at) == 0 || flow && p.config.saturation.full(v) {
 		return 0, Decision{}
 	}
 	for _, b := range q.bands {
@@ -240,6 +245,9 @@ func (p *Pool) Next(now time.Time) (Ticket, Decision) {
 		v.candidates(p, &it.request, now)
 		if len(v.at) == 0 {
 			return it.ticket, refuse(NoEndpoints)
+		}
+		if !flow && it.request.Priority < 0 && p.config.saturation.full(v) {
+			return it.ticket, refuse(Saturated)
 		}
 		return it.ticket, p.choose(v)
 	}

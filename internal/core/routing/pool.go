@@ -34,6 +34,7 @@ type Pool struct {
 	colds   int64
 	all     latency // of all endpoints: for those that have answered little
 	flow    *queues
+	asked   time.Time // when an autoscaler last read how many requests are held
 	work    view
 }
 
@@ -376,21 +377,30 @@ type Figures struct {
 	Queue, Running, Cache  float64 // averages of the endpoints that were scraped
 	Saturation             float64
 	Held, HeldBytes, Pairs int
-	Stale                  int
+	Known                  int  // endpoints that have ever said something
+	Stale                  int  // endpoints that have not lately
+	Waiting                int  // requests that wait at servers
+	Requests               int  // requests that servers have, waiting and running
+	Starting               bool // requests are held while there is no server, because an autoscaler reads how many
 }
 
 // Figures sums up the pool.
 func (p *Pool) Figures(now time.Time) Figures {
 	f := Figures{Ready: p.ready, Endpoints: len(p.live), Pairs: p.index.pairs}
 	n := 0
+	p.work.candidates(p, &Request{}, now)
 	for _, slot := range p.live {
 		l := &p.loads[slot]
-		if l.scraped == 0 {
+		queue := int(p.work.queue(slot))
+		f.Waiting += queue
+		if l.scraped == 0 || now.Sub(time.Unix(0, l.scraped)) > staleLoad+p.pace {
 			f.Stale++
-			continue
+			f.Requests += int(l.flying)
+		} else {
+			f.Requests += max(int(l.waiting+l.running+l.since), int(l.flying))
 		}
-		if now.Sub(time.Unix(0, l.scraped)) > staleLoad+p.pace {
-			f.Stale++
+		if l.scraped == 0 {
+			continue
 		}
 		n++
 		f.Queue += float64(l.waiting)
@@ -400,7 +410,7 @@ func (p *Pool) Figures(now time.Time) Figures {
 	if n > 0 {
 		f.Queue, f.Running, f.Cache = f.Queue/float64(n), f.Running/float64(n), f.Cache/float64(n)
 	}
-	p.work.candidates(p, &Request{}, now)
+	f.Known, f.Starting = n, p.starting(now)
 	f.Saturation = p.config.saturation.of(&p.work)
 	if p.flow != nil {
 		f.Held, f.HeldBytes = p.flow.held, int(p.flow.bytes)

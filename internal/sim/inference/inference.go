@@ -30,7 +30,9 @@ const (
 	Once     cluster.Promise = "a request is sent to a second server once, and never after its first token"
 	InTime   cluster.Promise = "no request is held beyond its time"
 	Works    cluster.Promise = "no request is held while a server is known to have room"
-	Same     cluster.Promise = "deciding changes nothing: asked again, the answer is the same"
+	Starts   cluster.Promise = "while an autoscaler reads how many requests wait, none is refused for want of a server " +
+		"before its time, or without a full queue"
+	Same cluster.Promise = "deciding changes nothing: asked again, the answer is the same"
 )
 
 // Sabotage breaks the driver in one way; the zero value breaks nothing.
@@ -44,6 +46,7 @@ type Sabotage struct {
 	Retry     bool                                  // a request is sent again and again
 	Late      bool                                  // nothing expires
 	Idle      bool                                  // a scrape wakes nobody
+	Deaf      bool                                  // the pool does not hear of the autoscaler
 }
 
 var begin = time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC)
@@ -114,6 +117,8 @@ type world struct {
 	held     map[routing.Ticket]*request
 	turns    map[*request]map[string]int // flows that went on since a flow waits, by its oldest request
 	calm     bool
+	scaler   bool      // an autoscaler starts the first server, and ends the last one
+	asked    time.Time // when it last read how many requests wait
 
 	ttft            []time.Duration
 	cached, prompts int
@@ -250,6 +255,10 @@ func Run(seed uint64, long time.Duration, sabotage Sabotage) error {
 		w.repeat(pace, w.scrape)
 		w.repeat(300*time.Millisecond, w.trouble)
 		w.repeat(10*time.Millisecond, w.expire)
+		if w.scaler = w.one(2); w.scaler {
+			w.scale()
+			w.repeat(5*time.Second, w.scale)
+		}
 		w.arrivals(begin.Add(long))
 		w.until(begin.Add(long))
 		w.rest()
@@ -288,6 +297,34 @@ func (w *world) run(end time.Time, enough func() bool) {
 		w.now = e.at
 		e.do()
 		w.judge()
+	}
+}
+
+// scale is what an autoscaler does: it reads how many requests wait, and starts the first server, which may take long,
+// never be ready, or come with a second one; now and then it ends all of them.
+func (w *world) scale() {
+	w.asked = w.now
+	if !w.sabotage.Deaf {
+		w.pool.Asked(w.now)
+	}
+	switch {
+	case w.calm:
+	case len(w.held) > 0 && w.alive() == 0 && !w.one(4):
+		for range 1 + w.IntN(2) {
+			s := w.server()
+			s.loading = true
+			w.after(time.Duration(w.IntN(18000))*time.Millisecond, func() { s.loading = false; w.tell() })
+		}
+		w.tell()
+	case w.one(3):
+		for _, s := range w.servers {
+			if s.draining || s.dead {
+				continue
+			}
+			s.draining = true
+			w.after(2*time.Second, func() { w.kill(s); w.tell() })
+		}
+		w.tell()
 	}
 }
 

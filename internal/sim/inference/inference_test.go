@@ -33,6 +33,7 @@ func TestPromisesBreak(t *testing.T) {
 		Once:     {Retry: true},
 		InTime:   {Late: true},
 		Works:    {Idle: true},
+		Starts:   {Deaf: true},
 		Same: {Decision: func(first bool, d *routing.Decision) {
 			if first {
 				d.Score++

@@ -21,7 +21,7 @@ func (w *world) judgeServe(r *request) {
 func (w *world) judgeRefusal(r *request, why routing.Reason) {
 	switch why {
 	case routing.Saturated:
-		if !w.flow && r.facts.Priority >= 0 {
+		if !w.flow && r.facts.Priority >= 0 && len(w.held) < heldAtMost {
 			cluster.Break(Order, "a request of priority %d is refused", r.facts.Priority)
 		}
 		if w.flow && len(w.held) < heldAtMost {
@@ -31,11 +31,11 @@ func (w *world) judgeRefusal(r *request, why routing.Reason) {
 		if len(w.told) > 0 {
 			cluster.Break(Works, "%s, the pool has %d", why, len(w.told))
 		}
-	case routing.Expired:
-		until := r.came.Add(ttl)
-		if d := r.facts.Deadline; !d.IsZero() && d.Before(until) {
-			until = d
+		if w.scaler && w.now.Before(r.until()) {
+			cluster.Break(Starts, "refused at %s, it had until %s, and the autoscaler read at %s", w.now, r.until(), w.asked)
 		}
+	case routing.Expired:
+		until := r.until()
 		if w.now.Before(until) {
 			cluster.Break(InTime, "expired at %s, it had until %s", w.now, until)
 		}
@@ -43,6 +43,15 @@ func (w *world) judgeRefusal(r *request, why routing.Reason) {
 	default:
 		cluster.Break(Ends, "refused for %q", why)
 	}
+}
+
+// until is how long a request may be held.
+func (r *request) until() time.Time {
+	end := r.came.Add(ttl)
+	if d := r.facts.Deadline; !d.IsZero() && d.Before(end) {
+		return d
+	}
+	return end
 }
 
 // judgeTurn checks that a flow does not go on twice while another one of its priority waits.
@@ -101,10 +110,7 @@ func (w *world) judge() {
 		return
 	}
 	for _, r := range w.held {
-		until := r.came.Add(ttl)
-		if d := r.facts.Deadline; !d.IsZero() && d.Before(until) {
-			until = d
-		}
+		until := r.until()
 		if w.now.Sub(until) > 20*time.Millisecond {
 			cluster.Break(InTime, "held until %s, it had until %s", w.now, until)
 		}
