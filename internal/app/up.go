@@ -479,6 +479,7 @@ func (c *carob) agent() (*node.Agent, error) {
 	}
 	if c.gateway != nil {
 		cfg.Handlers["GET /"+routeapi.Path] = http.HandlerFunc(c.gateway.ServeRoutes)
+		cfg.Handlers["GET /"+routeapi.PoolsPath] = http.HandlerFunc(c.gateway.ServePools)
 	}
 	err := kubeletSettings(&c.in, &cfg)
 	if err != nil {

@@ -94,7 +94,7 @@ func TestInvalidUseExitsWith2(t *testing.T) {
 	}
 	// Flags that take any text: names that only the cluster knows, files that are created.
 	anyText := []string{"namespace", "node", "kubeconfig", "data-dir", "file", "break", "audit-log-path",
-		"container-log-dir", "kubelet-dir", "output-file",
+		"container-log-dir", "kubelet-dir", "output-file", "model",
 		// package app checks these
 		"eviction-hard", "eviction-soft", "eviction-soft-grace-period", "eviction-minimum-reclaim",
 		"load-balancer-pool",

@@ -7,6 +7,11 @@ package routeapi
 //	GET Path?namespace=NAME → List; without a namespace of all
 const Path = "carob/routes"
 
+// PoolsPath is where the node agent tells what its gateway knows of InferencePools, for `carob explain`.
+//
+//	GET PoolsPath?namespace=NAME → a list of core/explain.PoolState
+const PoolsPath = "carob/pools"
+
 // List is what a gateway serves.
 type List struct {
 	Routes []Route `json:"routes"`

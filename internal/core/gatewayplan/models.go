@@ -1,6 +1,7 @@
 package gatewayplan
 
 import (
+	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -71,6 +72,24 @@ func (m *Models) Resolve(name, objective string, random uint64) Resolved {
 	}
 	return out
 }
+
+// Names are the names that clients use of which an InferenceModel or an InferenceModelRewrite says something, sorted.
+func (m *Models) Names() []string {
+	if m == nil {
+		return nil
+	}
+	out := slices.Collect(maps.Keys(m.models))
+	for name := range m.exact { // any order: sorted
+		if _, both := m.models[name]; !both {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Sheds reports whether requests for other models are refused first.
+func (m *Models) Sheds() bool { return m != nil && len(m.models) > 0 }
 
 // Rewrites reports whether the name of any model may change, or matter.
 func (m *Models) Rewrites() bool { return m != nil && (len(m.models) > 0 || len(m.exact) > 0 || m.any) }

@@ -1,0 +1,305 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/kubernetes"
+
+	"carob/internal/base/routeapi"
+	"carob/internal/core/explain"
+)
+
+// explainer asks what `carob explain` tells.
+type explainer struct {
+	c                     kubernetes.Interface
+	namespace, node, name string
+	model                 string
+}
+
+func (r *root) explainCommand() *cobra.Command {
+	x := explainer{}
+	var output string
+	cmd := &cobra.Command{
+		Use:   "explain KIND/NAME",
+		Short: "Say why an object does not do what it should",
+		Long: `Say in plain words what a pod, an Ingress, a Gateway, a route, or an InferencePool
+does, and what it waits for. The kinds: pod, ingress, gateway, httproute,
+grpcroute, tlsroute, inferencepool. Lines about problems begin with "!". The exit
+code is 0 only if there is none.`,
+		Example: `  carob explain pod/web
+  carob explain -n models inferencepool/llama --model llama-3
+  carob explain httproute/shop -o json`,
+		Args: exactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			kind, name, ok := strings.Cut(args[0], "/")
+			if !ok || name == "" || strings.Contains(name, "/") {
+				return usagef("%q is not KIND/NAME, such as pod/web", args[0])
+			}
+			c, err := r.client()
+			if err != nil {
+				return err
+			}
+			x.c, x.name = c, name
+			lines, err := x.explain(cmd.Context(), strings.ToLower(kind))
+			if err != nil {
+				return err
+			}
+			if err := printObject(r.out, output, lines, func(w io.Writer) error { return printLines(w, lines) }); err != nil {
+				return err
+			}
+			if lines.Problems() {
+				return Exit{1}
+			}
+			return nil
+		},
+	}
+	addOutputFlag(cmd, &output)
+	cmd.Flags().StringVarP(&x.namespace, "namespace", "n", metav1.NamespaceDefault, "namespace of the object")
+	cmd.Flags().StringVar(&x.node, "node", "", "node whose gateway is asked (default: the only one)")
+	cmd.Flags().StringVar(&x.model, "model", "", "of an InferencePool: the model that requests ask for")
+	_ = cmd.RegisterFlagCompletionFunc("node", r.completeNodes)
+	return cmd
+}
+
+func printLines(w io.Writer, lines explain.Lines) error {
+	for _, l := range lines {
+		mark := " "
+		if l.Problem {
+			mark = "!"
+		}
+		if _, err := fmt.Fprintf(w, "%s %s\n", mark, printable(l.Text)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// routed are the kinds that a gateway serves: where the API has them.
+func routed(kind string) (path, of string, ok bool) {
+	const gateways = "/apis/gateway.networking.k8s.io/v1"
+	switch kind {
+	case "ingress", "ingresses", "ing":
+		return "/apis/networking.k8s.io/v1", "Ingress", true
+	case "gateway", "gateways", "gtw":
+		return gateways, "Gateway", true
+	case "httproute", "httproutes":
+		return gateways, "HTTPRoute", true
+	case "grpcroute", "grpcroutes":
+		return gateways, "GRPCRoute", true
+	case "tlsroute", "tlsroutes":
+		return gateways, "TLSRoute", true
+	}
+	return "", "", false
+}
+
+func (x *explainer) explain(ctx context.Context, kind string) (explain.Lines, error) {
+	switch kind {
+	case "pod", "pods", "po":
+		return x.pod(ctx)
+	case "inferencepool", "inferencepools", "infpool":
+		return x.inferencePool(ctx)
+	}
+	if path, of, ok := routed(kind); ok {
+		return x.route(ctx, path, of)
+	}
+	return nil, usagef("%q cannot be explained: pod, ingress, gateway, httproute, grpcroute, tlsroute, and "+
+		"inferencepool can; `carob help explain`", kind)
+}
+
+func (x *explainer) pod(ctx context.Context) (explain.Lines, error) {
+	p, err := x.c.CoreV1().Pods(x.namespace).Get(ctx, x.name, metav1.GetOptions{})
+	if err != nil {
+		return nil, plain(err)
+	}
+	about := fields.Set{"involvedObject.uid": string(p.UID)}.AsSelector().String()
+	events, err := x.c.CoreV1().Events(x.namespace).List(ctx, metav1.ListOptions{FieldSelector: about})
+	if err != nil {
+		events = &corev1.EventList{} // who may read no events still gets the rest
+	}
+	return explain.Pod(p, events.Items, time.Now()), nil
+}
+
+// ask asks the node's gateway; unknown is why it does not tell.
+func (x *explainer) ask(ctx context.Context, path string, into any) (unknown string, err error) {
+	node, err := oneNode(ctx, x.c, x.node)
+	if err != nil {
+		return "", err
+	}
+	body, err := agentPath(x.c, "GET", node, path).Param("namespace", x.namespace).DoRaw(ctx)
+	switch {
+	case apierrors.IsNotFound(err):
+		return "carob was started without a gateway (--gateway-http, --gateway-https, --gateway-addresses)", nil
+	case apierrors.IsForbidden(err):
+		return plain(err).Error(), nil
+	case err != nil:
+		return "", fmt.Errorf("ask the gateway of node %s: %w", node, plain(err))
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		return "", fmt.Errorf("read the answer of node %s: %w", node, err)
+	}
+	return "", nil
+}
+
+// parents are the entries of a status: parents of pools and routes, or the conditions of an object.
+type parents struct {
+	ParentRef struct {
+		Kind string `json:"kind"`
+		Name string `json:"name"`
+	} `json:"parentRef"`
+	Conditions []metav1.Condition `json:"conditions"`
+}
+
+func parentsOf(all []parents) (out []explain.Parent) {
+	for _, p := range all {
+		if p.ParentRef.Kind != "Status" { // v1alpha2 has a placeholder
+			out = append(out, explain.Parent{Name: p.ParentRef.Name, Conditions: p.Conditions})
+		}
+	}
+	return out
+}
+
+func (x *explainer) inferencePool(ctx context.Context) (explain.Lines, error) {
+	var object struct {
+		Spec struct {
+			Selector json.RawMessage `json:"selector"`
+		} `json:"spec"`
+		Status struct {
+			Parents []parents `json:"parents"`
+			Old     []parents `json:"parent"`
+		} `json:"status"`
+	}
+	var text []byte
+	err := errors.New("the cluster has no InferencePools: `carob addon enable inference`")
+	group := ""
+	for _, of := range []struct{ group, version string }{{"inference.networking.k8s.io", "v1"},
+		{"inference.networking.x-k8s.io", "v1alpha2"}} {
+		var failed error
+		text, failed = x.c.CoreV1().RESTClient().Get().AbsPath("/apis", of.group, of.version, "namespaces", x.namespace,
+			"inferencepools", x.name).DoRaw(ctx)
+		if group = of.group; failed == nil {
+			err = nil
+			break
+		}
+		if !apierrors.IsNotFound(failed) || strings.Contains(failed.Error(), "\""+x.name+"\"") {
+			err = plain(failed)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(text, &object); err != nil {
+		return nil, fmt.Errorf("read the InferencePool: %w", err)
+	}
+	selector := struct {
+		MatchLabels map[string]string `json:"matchLabels"`
+	}{}
+	if group == "inference.networking.k8s.io" {
+		err = json.Unmarshal(object.Spec.Selector, &selector)
+	} else {
+		err = json.Unmarshal(object.Spec.Selector, &selector.MatchLabels)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the selector of the InferencePool: %w", err)
+	}
+	facts := explain.Pool{Selector: selector.MatchLabels, Model: x.model,
+		Parents: parentsOf(slices.Concat(object.Status.Parents, object.Status.Old))}
+	pods, err := x.c.CoreV1().Pods(x.namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: labels.SelectorFromSet(maps.Clone(facts.Selector)).String()})
+	if err != nil {
+		return nil, fmt.Errorf("list its pods: %w", plain(err))
+	}
+	for i := range pods.Items {
+		facts.Pods = append(facts.Pods, &pods.Items[i])
+	}
+	var states []explain.PoolState
+	if facts.Unknown, err = x.ask(ctx, routeapi.PoolsPath, &states); err != nil {
+		return nil, err
+	}
+	for i := range states {
+		if states[i].Name == x.name && states[i].Namespace == x.namespace && states[i].Group == group {
+			facts.State = &states[i]
+		}
+	}
+	return explain.InferencePool(&facts, time.Now()), nil
+}
+
+func (x *explainer) route(ctx context.Context, path, kind string) (explain.Lines, error) {
+	resource := strings.ToLower(kind) + "s"
+	if kind == "Ingress" {
+		resource = "ingresses"
+	}
+	text, err := x.c.CoreV1().RESTClient().Get().AbsPath(path, "namespaces", x.namespace, resource,
+		x.name).DoRaw(ctx)
+	if err != nil {
+		return nil, plain(err)
+	}
+	var object struct {
+		Status struct {
+			Parents    []parents          `json:"parents"`
+			Conditions []metav1.Condition `json:"conditions"`
+		} `json:"status"`
+		Spec struct {
+			ParentRefs []struct {
+				Name string `json:"name"`
+			} `json:"parentRefs"`
+		} `json:"spec"`
+	}
+	if err := json.Unmarshal(text, &object); err != nil {
+		return nil, fmt.Errorf("read the %s: %w", kind, err)
+	}
+	facts := explain.Served{Parents: parentsOf(object.Status.Parents)}
+	if len(object.Status.Conditions) > 0 {
+		facts.Parents = append(facts.Parents, explain.Parent{Conditions: object.Status.Conditions})
+	}
+	var list routeapi.List
+	if facts.Unknown, err = x.ask(ctx, routeapi.Path, &list); err != nil {
+		return nil, err
+	}
+	for _, p := range list.Problems {
+		if p.Kind == kind && p.Name == x.name && (p.Namespace == x.namespace || p.Namespace == "") {
+			facts.Problems = append(facts.Problems, fmt.Sprintf("%s (%s)", p.Message, p.Reason))
+		}
+	}
+	for i := range list.Routes {
+		if r := &list.Routes[i]; r.Kind == kind && r.Name == x.name && r.Namespace == x.namespace {
+			facts.Places = append(facts.Places, placeOf(r))
+		}
+	}
+	lines := explain.Route(&facts)
+	if kind == "Gateway" { // its routes are explained by themselves
+		lines = slices.DeleteFunc(lines, func(l explain.Line) bool { return l.Text == explain.NothingServed })
+		if len(lines) == 0 {
+			lines = append(lines, explain.Line{Text: "is programmed: all its conditions are true"})
+		}
+	}
+	return lines, nil
+}
+
+func placeOf(r *routeapi.Route) explain.Place {
+	out := explain.Place{Where: strings.ToLower(r.Protocol) + "://" + r.Address, Answer: r.Answer}
+	if r.Host != "*" && r.Host != "" {
+		out.Where += " for " + r.Host
+	}
+	if r.Path != "" {
+		out.Where += " " + r.Path
+	}
+	for _, b := range r.Backends {
+		out.Backends = append(out.Backends, explain.PlaceBackend{Name: b.Service, Ready: len(b.Endpoints),
+			Weight: b.Weight, Problem: b.Problem})
+	}
+	return out
+}

@@ -1,0 +1,63 @@
+// Package explain says in plain words what an object does, and why it does not do more: (the object, its status, what
+// the engine knows of it) → sentences. `carob explain` prints them. It decides nothing.
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+// Line is a sentence. Problem: something does not work, or waits.
+type Line struct {
+	Problem bool   `json:"problem"`
+	Text    string `json:"text"`
+}
+
+// Lines are what is said of an object, in order: what matters most comes first.
+type Lines []Line
+
+func (l *Lines) say(format string, args ...any) {
+	*l = append(*l, Line{false, fmt.Sprintf(format, args...)})
+}
+func (l *Lines) warn(format string, args ...any) {
+	*l = append(*l, Line{true, fmt.Sprintf(format, args...)})
+}
+
+// Problems reports whether any line is about a problem.
+func (l Lines) Problems() bool { return slices.ContainsFunc(l, func(o Line) bool { return o.Problem }) }
+
+// ago is how long something was before now.
+func ago(now, at time.Time) string { return duration.HumanDuration(max(now.Sub(at), 0)) }
+
+// counted is a number with its noun.
+func counted(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// conditions warns of each condition that is not true; of tells where it is from.
+func (l *Lines) conditions(of string, all []metav1.Condition) {
+	for _, c := range all {
+		if c.Status != metav1.ConditionTrue {
+			l.warn("%s: %s is %s: %s", of, c.Type, strings.ToLower(string(c.Status)), because(c.Reason, c.Message))
+		}
+	}
+}
+
+// because is a reason with its message.
+func because(reason, message string) string {
+	switch {
+	case message == "":
+		return reason
+	case reason == "":
+		return message
+	}
+	return message + " (" + reason + ")"
+}

@@ -1,0 +1,216 @@
+package explain
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var now = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+
+func before(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
+
+func text(l Lines) string {
+	var b strings.Builder
+	for _, o := range l {
+		mark := "  "
+		if o.Problem {
+			mark = "! "
+		}
+		b.WriteString(mark + o.Text + "\n")
+	}
+	return b.String()
+}
+
+func same(t *testing.T, what string, got Lines, want string) {
+	t.Helper()
+	if text(got) != strings.TrimPrefix(want, "\n") {
+		t.Errorf("%s:\n%swant\n%s", what, text(got), want)
+	}
+}
+
+// pod is one that runs.
+func pod(change func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{NodeName: "n"},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: "True", LastTransitionTime: before(time.Hour)}},
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "c", Ready: true, Started: new(true), RestartCount: 1,
+				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: before(time.Hour)}}}}}}
+	change(p)
+	return p
+}
+
+func waiting(reason, message string) corev1.ContainerState {
+	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
+}
+
+// Each wait of a pod has its sentence; no pod that is not ready has none.
+func TestPod(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		change func(*corev1.Pod)
+		want   string
+	}{
+		{"ready", func(*corev1.Pod) {}, `
+  runs on node n, and has been ready for 60m; 1 restart
+`},
+		{"no node", func(p *corev1.Pod) {
+			p.Spec.NodeName = ""
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: "False", Reason: "Unschedulable",
+				Message: "0/1 nodes are available: 1 Insufficient cpu."}}
+		}, `
+! is not scheduled: 0/1 nodes are available: 1 Insufficient cpu. (Unschedulable)
+`},
+		{"gated", func(p *corev1.Pod) {
+			p.Spec.NodeName, p.Spec.SchedulingGates = "", []corev1.PodSchedulingGate{{Name: "quota"}}
+		}, `
+! is not scheduled until its scheduling gates are removed: quota
+`},
+		{"another scheduler", func(p *corev1.Pod) { p.Spec.NodeName, p.Spec.SchedulerName = "", "mine" }, `
+! is not scheduled: the scheduler "mine" has not chosen a node
+`},
+		{"not looked at", func(p *corev1.Pod) { p.Spec.NodeName = "" }, `
+! is not scheduled: the scheduler has not looked at it yet
+`},
+		{"no agent", func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodPending} }, `
+! waits for node n: its agent has not reported anything about it
+`},
+		{"image", func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "c", State: waiting("ImagePullBackOff", "no such image")}
+		}, `
+! container c waits: no such image (ImagePullBackOff)
+! event 2m ago: it did not work (Failed)
+`},
+		{"crash", func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "c", State: waiting("CrashLoopBackOff", "back-off 5m"),
+				LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137,
+					Reason: "OOMKilled", FinishedAt: before(30 * time.Second)}}}
+		}, `
+! container c waits: back-off 5m (CrashLoopBackOff); it last ended with exit code 137 30s ago: OOMKilled
+! event 2m ago: it did not work (Failed)
+`},
+		{"init", func(p *corev1.Pod) {
+			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i",
+				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: before(3 * time.Minute)}}}}
+		}, `
+! init container i has run for 3m; what follows waits for it
+! event 2m ago: it did not work (Failed)
+`},
+		{"not ready", func(p *corev1.Pod) { p.Status.ContainerStatuses[0].Ready = false }, `
+! container c runs, and is not ready: its readiness probe does not succeed
+! event 2m ago: it did not work (Failed)
+`},
+		{"a gate", func(p *corev1.Pod) { p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "a/b"}} }, `
+! is not ready: nobody has set its readiness gate a/b to True
+! event 2m ago: it did not work (Failed)
+`},
+		{"deleted", func(p *corev1.Pod) {
+			p.DeletionTimestamp, p.Finalizers = new(before(5*time.Minute)), []string{"x/y"}
+		}, `
+! is being deleted: its time to end was over 5m ago
+! stays until its finalizers are removed: x/y
+! container c still runs
+! event 2m ago: it did not work (Failed)
+`},
+		{"evicted", func(p *corev1.Pod) {
+			p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "low on memory"}
+		}, `
+! has failed: low on memory (Evicted)
+! event 2m ago: it did not work (Failed)
+`},
+	} {
+		events := []corev1.Event{{Type: "Normal", Reason: "Pulled"}, {Type: "Warning", Reason: "Failed",
+			Message: "it did not work", LastTimestamp: before(2 * time.Minute)}}
+		if !strings.Contains(c.want, "event") {
+			events = nil
+		}
+		same(t, c.what, Pod(pod(c.change), events, now), c.want)
+	}
+}
+
+// A pool says what serves it, what is missing, and what becomes of requests.
+func TestInferencePool(t *testing.T) {
+	seen := now.Add(-time.Second)
+	old := now.Add(-time.Minute)
+	accepted := []Parent{{Name: "g", Conditions: []metav1.Condition{{Type: "Accepted", Status: "True"}}}}
+	for _, c := range []struct {
+		what string
+		pool Pool
+		want string
+	}{
+		{"served", Pool{Parents: accepted, State: &PoolState{Ready: 2, Requests: 5, Waiting: 2, Models: []string{"a"},
+			Servers: []Server{{Name: "x", Running: 3, Waiting: 2, Cache: 0.5, Seen: &seen},
+				{Name: "y", Problem: "connection refused", InFlight: 1}, {Name: "z", Seen: &old, Problem: "timeout"}}}}, `
+  2 ready servers take requests; 3 requests at work, 2 requests waiting
+  server x: 3 running, 2 waiting, 50 % of the cache used
+! server y: metrics missing, only its 1 request from here count: connection refused
+! server z: metrics are 60s old and not believed: timeout
+  models with rules: a
+`},
+		{"saturated", Pool{Parents: accepted, State: &PoolState{Ready: 1, Saturation: 1.5, Held: 2, HeldBytes: 9}}, `
+  1 ready server takes requests; 0 requests at work, 0 requests waiting
+! saturated: no server has room; requests with a priority below 0 get 429 (rejected-saturated)
+! 2 requests are held until a server has room (9 bytes)
+`},
+		{"no pod", Pool{Selector: map[string]string{"b": "2", "a": "1"}, State: &PoolState{Saturation: 1}}, `
+! no ready server: requests get 503 (rejected-no-endpoints)
+! no pod has its labels: a=1,b=2
+`},
+		{"starting", Pool{State: &PoolState{Starting: true, Held: 3}, Pods: []*corev1.Pod{pod(func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].State = waiting("ContainerCreating", "")
+		})}}, `
+! no ready server: requests wait for the first one (3 do), because an autoscaler reads how many wait
+! pod p: container c waits: ContainerCreating
+`},
+		{"no route", Pool{Pods: []*corev1.Pod{pod(func(*corev1.Pod) {})}}, `
+! no Gateway of carob serves it: no HTTPRoute that a Gateway has accepted leads to it
+  pod p: runs on node n, and has been ready for 60m; 1 restart
+`},
+		{"bad picker", Pool{Parents: []Parent{{Name: "g", Conditions: []metav1.Condition{{Type: "ResolvedRefs",
+			Status: "False", Reason: "InvalidExtensionRef", Message: "no Service epp"}}}}, Unknown: "forbidden",
+			Pods: []*corev1.Pod{pod(func(*corev1.Pod) {})}}, `
+! Gateway g: ResolvedRefs is false: no Service epp (InvalidExtensionRef)
+! what the gateway knows of it is not known: forbidden
+  pod p: runs on node n, and has been ready for 60m; 1 restart
+`},
+		{"another picker", Pool{State: &PoolState{Picker: "d/epp:9002", FailOpen: true}}, `
+  the endpoint picker d/epp:9002 chooses its servers; if it does not answer, requests go to any server
+`},
+		{"an unknown model", Pool{Model: "m", State: &PoolState{Ready: 1, Shed: true, Models: []string{"a"}}}, `
+  1 ready server takes requests; 0 requests at work, 0 requests waiting
+! model m: unknown, no InferenceModel names it: its requests keep the name, and are the first to be refused when no server has room
+`},
+	} {
+		same(t, c.what, InferencePool(&c.pool, now), c.want)
+	}
+	many := Pool{State: &PoolState{Ready: 20}}
+	for i := range 20 {
+		many.State.Servers = append(many.State.Servers, Server{Name: fmt.Sprint(i), Seen: &seen})
+	}
+	if got := text(InferencePool(&many, now)); strings.Count(got, "\n") != mostNamed+2 {
+		t.Errorf("%s", got)
+	}
+}
+
+// A route says where it is served, and what does not work.
+func TestRoute(t *testing.T) {
+	same(t, "served", Route(&Served{Places: []Place{{Where: "http://a:80 /x", Backends: []PlaceBackend{
+		{Name: "d/s:80", Ready: 2, Weight: 1}, {Name: "d/t:80", Weight: 1}, {Name: "d/u:80"}, {Weight: 1, Problem: "no such Service"}}},
+		{Where: "http://a:80 /y", Answer: "301"}, {Where: "http://a:80 /z"}}}), `
+! http://a:80 /x → d/t:80: no endpoint is ready, requests get 503
+! http://a:80 /x → a backend: no such Service
+  http://a:80 /x → d/s:80 (2 endpoints), d/u:80 (weight 0: nothing)
+  http://a:80 /y answers 301
+! http://a:80 /z has no backend: requests get 500
+`)
+	same(t, "nothing", Route(&Served{Parents: []Parent{{Conditions: []metav1.Condition{{Type: "Accepted",
+		Status: "Unknown", Reason: "Pending"}}}}, Problems: []string{"the class is another's"}}), `
+! its status: Accepted is unknown: Pending
+! the class is another's
+! `+NothingServed+`
+`)
+}

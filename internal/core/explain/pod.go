@@ -1,0 +1,213 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// mostEvents is how many warnings are repeated.
+const mostEvents = 5
+
+// Pod explains a pod; events are those about it.
+func Pod(p *corev1.Pod, events []corev1.Event, now time.Time) (out Lines) {
+	switch {
+	case p.DeletionTimestamp != nil:
+		out.deletion(p, now)
+	case p.Status.Phase == corev1.PodSucceeded:
+		out.say("has ended: all containers exited with 0")
+	case p.Status.Phase == corev1.PodFailed:
+		out.warn("has failed: %s", because(p.Status.Reason, p.Status.Message))
+		out.containers(p, now)
+	case !out.scheduled(p):
+	default:
+		out.containers(p, now)
+		out.gates(p)
+		if !out.Problems() {
+			out.running(p, now)
+		}
+	}
+	if out.Problems() {
+		out.events(events, now)
+	}
+	return out
+}
+
+func (l *Lines) deletion(p *corev1.Pod, now time.Time) {
+	if at := p.DeletionTimestamp.Time; at.After(now) {
+		l.warn("is being deleted: its containers have %s more to end", ago(at, now))
+	} else {
+		l.warn("is being deleted: its time to end was over %s ago", ago(now, at))
+	}
+	if len(p.Finalizers) > 0 {
+		l.warn("stays until its finalizers are removed: %s", strings.Join(p.Finalizers, ", "))
+	}
+	for _, s := range p.Status.ContainerStatuses {
+		if s.State.Running != nil {
+			l.warn("container %s still runs", s.Name)
+		}
+	}
+}
+
+// scheduled reports whether the pod has a node; it says why not.
+func (l *Lines) scheduled(p *corev1.Pod) bool {
+	if p.Spec.NodeName != "" {
+		return true
+	}
+	if gates := p.Spec.SchedulingGates; len(gates) > 0 {
+		var names []string
+		for _, g := range gates {
+			names = append(names, g.Name)
+		}
+		l.warn("is not scheduled until its scheduling gates are removed: %s", strings.Join(names, ", "))
+		return false
+	}
+	if c := condition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+		l.warn("is not scheduled: %s", because(c.Reason, c.Message))
+		return false
+	}
+	if s := p.Spec.SchedulerName; s != "" && s != corev1.DefaultSchedulerName {
+		l.warn("is not scheduled: the scheduler %q has not chosen a node", s)
+		return false
+	}
+	l.warn("is not scheduled: the scheduler has not looked at it yet")
+	return false
+}
+
+func condition(p *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range p.Status.Conditions {
+		if p.Status.Conditions[i].Type == kind {
+			return &p.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// containers says what each container waits for.
+func (l *Lines) containers(p *corev1.Pod, now time.Time) {
+	if len(p.Status.ContainerStatuses) == 0 && p.Status.Phase != corev1.PodFailed {
+		l.warn("waits for node %s: its agent has not reported anything about it", p.Spec.NodeName)
+		return
+	}
+	sidecar := map[string]bool{}
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		sidecar[c.Name] = c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+	}
+	for i := range p.Status.InitContainerStatuses {
+		s := &p.Status.InitContainerStatuses[i]
+		done := s.State.Terminated != nil && s.State.Terminated.ExitCode == 0 && !sidecar[s.Name]
+		if done || sidecar[s.Name] && s.Started != nil && *s.Started {
+			continue
+		}
+		l.container("init container", s, now)
+		if s.State.Running != nil {
+			l.warn("init container %s has run for %s; what follows waits for it", s.Name,
+				ago(now, s.State.Running.StartedAt.Time))
+		}
+		return // those after it wait for it
+	}
+	for i := range p.Status.ContainerStatuses {
+		s := &p.Status.ContainerStatuses[i]
+		l.container("container", s, now)
+		if s.State.Running == nil || s.Ready || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		if s.Started == nil || !*s.Started {
+			l.warn("container %s runs, and its startup probe has not succeeded yet", s.Name)
+		} else {
+			l.warn("container %s runs, and is not ready: its readiness probe does not succeed", s.Name)
+		}
+	}
+}
+
+func (l *Lines) container(what string, s *corev1.ContainerStatus, now time.Time) {
+	switch st := s.State; {
+	case st.Waiting != nil:
+		text := because(st.Waiting.Reason, st.Waiting.Message)
+		if text == "" {
+			text = "no reason is told yet"
+		}
+		if t := s.LastTerminationState.Terminated; t != nil {
+			text += "; it last " + exited(t, now)
+		}
+		l.warn("%s %s waits: %s", what, s.Name, text)
+	case st.Terminated != nil:
+		l.warn("%s %s %s", what, s.Name, exited(st.Terminated, now))
+	case st.Running == nil:
+		l.warn("%s %s waits to be created", what, s.Name)
+	}
+}
+
+func exited(t *corev1.ContainerStateTerminated, now time.Time) string {
+	text := fmt.Sprintf("ended with exit code %d", t.ExitCode)
+	if t.Signal != 0 {
+		text = fmt.Sprintf("was ended by signal %d", t.Signal)
+	}
+	if !t.FinishedAt.IsZero() {
+		text += " " + ago(now, t.FinishedAt.Time) + " ago"
+	}
+	if t.Reason != "" && t.Reason != "Error" && t.Reason != "Completed" || t.Message != "" {
+		text += ": " + because(t.Reason, strings.TrimSpace(t.Message))
+	}
+	return text
+}
+
+// gates says which readiness gates are missing.
+func (l *Lines) gates(p *corev1.Pod) {
+	for _, g := range p.Spec.ReadinessGates {
+		if c := condition(p, g.ConditionType); c == nil || c.Status != corev1.ConditionTrue {
+			l.warn("is not ready: nobody has set its readiness gate %s to True", g.ConditionType)
+		}
+	}
+}
+
+func (l *Lines) running(p *corev1.Pod, now time.Time) {
+	c := condition(p, corev1.PodReady)
+	if c == nil || c.Status != corev1.ConditionTrue {
+		text := "its status does not tell why"
+		if c != nil {
+			text = because(c.Reason, c.Message)
+		}
+		l.warn("is not ready: %s", text)
+		return
+	}
+	restarts := int32(0)
+	for i := range p.Status.ContainerStatuses {
+		restarts += p.Status.ContainerStatuses[i].RestartCount
+	}
+	l.say("runs on node %s, and has been ready for %s; %s", p.Spec.NodeName, ago(now, c.LastTransitionTime.Time),
+		counted(int(restarts), "restart"))
+}
+
+// events repeats the newest warnings.
+func (l *Lines) events(all []corev1.Event, now time.Time) {
+	at := func(e *corev1.Event) time.Time {
+		if e.Series != nil {
+			return e.Series.LastObservedTime.Time
+		}
+		if !e.LastTimestamp.IsZero() {
+			return e.LastTimestamp.Time
+		}
+		if !e.EventTime.IsZero() {
+			return e.EventTime.Time
+		}
+		return e.CreationTimestamp.Time
+	}
+	var warnings []*corev1.Event
+	for i := range all {
+		if all[i].Type == corev1.EventTypeWarning {
+			warnings = append(warnings, &all[i])
+		}
+	}
+	slices.SortStableFunc(warnings, func(a, b *corev1.Event) int {
+		return cmp.Or(at(b).Compare(at(a)), cmp.Compare(a.Name, b.Name))
+	})
+	for _, e := range warnings[:min(len(warnings), mostEvents)] {
+		l.warn("event %s ago: %s", ago(now, at(e)), because(e.Reason, strings.TrimSpace(e.Message)))
+	}
+}

@@ -1,0 +1,212 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Parent is what a Gateway's controller says in the status of an object.
+type Parent struct {
+	Name       string             `json:"name"` // of the Gateway
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// PoolState is what the gateway knows of an InferencePool that it serves.
+type PoolState struct {
+	Group     string `json:"group"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Picker is the Service that is asked, NAMESPACE/NAME:PORT; empty: carob's own picker.
+	Picker   string `json:"picker,omitempty"`
+	FailOpen bool   `json:"failOpen,omitempty"`
+	// Models are the names that InferenceModels and rewrites know; nil: any name is passed on.
+	Models []string `json:"models,omitempty"`
+	// Shed: there are InferenceModels, and requests for other names can be shed.
+	Shed bool `json:"shed,omitempty"`
+	// What follows is known of carob's own picker only.
+	Ready      int      `json:"ready"`
+	Held       int      `json:"held"`
+	HeldBytes  int      `json:"heldBytes"`
+	Requests   int      `json:"requests"` // that servers have
+	Waiting    int      `json:"waiting"`  // of them, those that wait
+	Saturation float64  `json:"saturation"`
+	Starting   bool     `json:"starting,omitempty"` // requests wait for the first server
+	Servers    []Server `json:"servers,omitempty"`
+}
+
+// Server is a model server as the picker knows it.
+type Server struct {
+	Name     string     `json:"name"`
+	Address  string     `json:"address"`
+	Engine   string     `json:"engine,omitempty"`
+	Waiting  int        `json:"waiting"`
+	Running  int        `json:"running"`
+	Cache    float64    `json:"cache"` // used part
+	InFlight int        `json:"inFlight"`
+	Adapters []string   `json:"adapters,omitempty"`
+	Seen     *time.Time `json:"seen,omitempty"`    // when it last told its metrics; nil: never
+	Problem  string     `json:"problem,omitempty"` // of the last request for metrics
+}
+
+// staleAfter is how old metrics are when they are no longer believed; while nobody asks, servers are asked every 5 s.
+const staleAfter = 15 * time.Second
+
+// mostNamed bounds how many pods or servers are named one by one.
+const mostNamed = 8
+
+// Pool is what is known of an InferencePool.
+type Pool struct {
+	Selector map[string]string
+	Parents  []Parent
+	Pods     []*corev1.Pod // that the selector matches
+	State    *PoolState    // nil: the gateway does not serve it
+	Unknown  string        // why the gateway's state is not known; empty: it is
+	Model    string        // that the user asks about; empty: none
+}
+
+// InferencePool explains a pool.
+func InferencePool(p *Pool, now time.Time) (out Lines) {
+	out.parents(p)
+	switch s := p.State; {
+	case p.Unknown != "":
+		out.warn("what the gateway knows of it is not known: %s", p.Unknown)
+	case s == nil && len(p.Parents) == 0:
+		out.warn("no Gateway of carob serves it: no HTTPRoute that a Gateway has accepted leads to it")
+	case s == nil:
+		out.warn("the gateway does not serve it")
+	default:
+		out.pool(s)
+	}
+	if p.State == nil || p.State.Ready == 0 && p.State.Picker == "" {
+		out.pods(p, now)
+	}
+	if p.State != nil {
+		out.servers(p.State, now)
+		out.models(p.State, p.Model)
+	}
+	return out
+}
+
+func (l *Lines) parents(p *Pool) {
+	for _, parent := range p.Parents {
+		l.conditions("Gateway "+parent.Name, parent.Conditions)
+	}
+}
+
+func (l *Lines) pool(s *PoolState) {
+	if s.Picker != "" {
+		instead := "get 503"
+		if s.FailOpen {
+			instead = "go to any server"
+		}
+		l.say("the endpoint picker %s chooses its servers; if it does not answer, requests %s", s.Picker, instead)
+		return
+	}
+	switch {
+	case s.Ready > 0:
+		l.say("%s requests; %s at work, %s", counted(s.Ready, "ready server")+verb(s.Ready, " takes", " take"),
+			counted(s.Requests-s.Waiting, "request"), counted(s.Waiting, "request")+" waiting")
+	case s.Starting:
+		l.warn("no ready server: requests wait for the first one (%d do), because an autoscaler reads how many wait", s.Held)
+	default:
+		l.warn("no ready server: requests get 503 (rejected-no-endpoints)")
+	}
+	if s.Ready > 0 && s.Saturation >= 1 {
+		l.warn("saturated: no server has room; requests with a priority below 0 get 429 (rejected-saturated)")
+	}
+	if s.Held > 0 && s.Ready > 0 {
+		l.warn("%s held until a server has room (%d bytes)", counted(s.Held, "request")+verb(s.Held, " is", " are"),
+			s.HeldBytes)
+	}
+}
+
+func verb(n int, one, several string) string {
+	if n == 1 {
+		return one
+	}
+	return several
+}
+
+// pods says why no pod is ready.
+func (l *Lines) pods(p *Pool, now time.Time) {
+	if len(p.Pods) == 0 {
+		l.warn("no pod has its labels: %s", labelsText(p.Selector))
+		return
+	}
+	for i, pod := range p.Pods {
+		if i == mostNamed {
+			l.warn("and %s more", counted(len(p.Pods)-i, "pod"))
+			return
+		}
+		if about := Pod(pod, nil, now); about.Problems() {
+			j := slices.IndexFunc(about, func(o Line) bool { return o.Problem })
+			l.warn("pod %s: %s", pod.Name, about[j].Text)
+		} else {
+			l.say("pod %s: %s", pod.Name, about[0].Text)
+		}
+	}
+}
+
+func labelsText(set map[string]string) string {
+	var all []string
+	for k, v := range set { // any order: sorted
+		all = append(all, k+"="+v)
+	}
+	slices.Sort(all)
+	return strings.Join(all, ",")
+}
+
+func (l *Lines) servers(s *PoolState, now time.Time) {
+	for i := range s.Servers {
+		server := &s.Servers[i]
+		if i == mostNamed {
+			l.say("and %s more", counted(len(s.Servers)-i, "server"))
+			return
+		}
+		load := fmt.Sprintf("%d running, %d waiting, %.0f %% of the cache used", server.Running, server.Waiting,
+			server.Cache*100)
+		switch {
+		case server.Seen == nil && server.Problem == "":
+			l.say("server %s: has not been asked for its metrics yet", server.Name)
+		case server.Seen == nil:
+			l.warn("server %s: metrics missing, only its %s from here count: %s", server.Name,
+				counted(server.InFlight, "request"), server.Problem)
+		case now.Sub(*server.Seen) > staleAfter:
+			l.warn("server %s: metrics are %s old and not believed: %s", server.Name, ago(now, *server.Seen),
+				because("", server.Problem))
+		case server.Problem != "":
+			l.warn("server %s: %s; %s", server.Name, load, server.Problem)
+		default:
+			l.say("server %s: %s", server.Name, load)
+		}
+	}
+}
+
+func (l *Lines) models(s *PoolState, asked string) {
+	loaded := func(model string) bool {
+		return slices.ContainsFunc(s.Servers, func(o Server) bool { return slices.Contains(o.Adapters, model) })
+	}
+	if asked == "" {
+		if len(s.Models) > 0 {
+			l.say("models with rules: %s", strings.Join(s.Models, ", "))
+		}
+		return
+	}
+	switch known := slices.Contains(s.Models, asked); {
+	case known:
+		l.say("model %s: an InferenceModel or InferenceModelRewrite says what becomes of its requests", asked)
+	case s.Shed:
+		l.warn("model %s: unknown, no InferenceModel names it: its requests keep the name, and are the first to be refused "+
+			"when no server has room", asked)
+	default:
+		l.say("model %s: no rule names it, its requests keep the name", asked)
+	}
+	if loaded(asked) {
+		l.say("model %s: a server has it loaded as an adapter", asked)
+	}
+}

@@ -1,0 +1,84 @@
+package explain
+
+import "strings"
+
+// Place is where a gateway serves something of a route.
+type Place struct {
+	Where    string // such as http://10.0.0.1:80/path
+	Answer   string // what a request gets that no backend gets
+	Backends []PlaceBackend
+}
+
+// PlaceBackend is one of the backends of a place.
+type PlaceBackend struct {
+	Name    string
+	Ready   int // endpoints
+	Weight  int32
+	Problem string
+}
+
+// Served is what is known of an Ingress, a Gateway, or a route.
+type Served struct {
+	Parents  []Parent // of its status; a Gateway has one without a name
+	Places   []Place
+	Problems []string // that the gateway has with it
+	Unknown  string   // why the gateway's state is not known; empty: it is
+}
+
+// NothingServed is said of an object for which a gateway serves nothing.
+const NothingServed = "nothing is served for it"
+
+// Route explains an Ingress, a Gateway, or a route of the Gateway API.
+func Route(s *Served) (out Lines) {
+	if s.Unknown != "" {
+		out.warn("what the gateway serves is not known: %s", s.Unknown)
+	}
+	for _, p := range s.Parents {
+		of := "its status"
+		if p.Name != "" {
+			of = "Gateway " + p.Name
+		}
+		out.conditions(of, p.Conditions)
+	}
+	for _, p := range s.Problems {
+		out.warn("%s", p)
+	}
+	if s.Unknown == "" && len(s.Places) == 0 {
+		out.warn("%s", NothingServed)
+	}
+	for _, p := range s.Places {
+		out.place(&p)
+	}
+	return out
+}
+
+func (l *Lines) place(p *Place) {
+	if p.Answer != "" {
+		l.say("%s answers %s", p.Where, p.Answer)
+		return
+	}
+	if len(p.Backends) == 0 {
+		l.warn("%s has no backend: requests get 500", p.Where)
+		return
+	}
+	var works []string
+	for _, b := range p.Backends {
+		name := b.Name
+		if name == "" {
+			name = "a backend"
+		}
+		switch {
+		case b.Weight == 0 && len(p.Backends) > 1:
+			works = append(works, name+" (weight 0: nothing)")
+		case b.Problem != "":
+			l.warn("%s → %s: %s", p.Where, name, b.Problem)
+		case b.Ready == 0:
+			l.warn("%s → %s: no endpoint is ready, requests get 503", p.Where, name)
+		default:
+			works = append(works, name+" ("+counted(b.Ready, "endpoint")+")")
+		}
+	}
+	if len(works) > 0 {
+		l.say("%s → %s", p.Where, strings.Join(works, ", "))
+	}
+}

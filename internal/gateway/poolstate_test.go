@@ -1,0 +1,45 @@
+package gateway
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"carob/internal/base/testwait"
+	"carob/internal/core/explain"
+	"carob/internal/core/gatewayplan/inferenceapi"
+)
+
+// What `carob explain` gets: which servers have told their metrics, which have not and why, and which models have rules.
+func TestPoolStates(t *testing.T) {
+	l := newInferenceLab(t)
+	l.server(1, answering)
+	l.server(2, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no metrics here", 404) })
+	l.world.Inference.Models = []*inferenceapi.Model{{Spec: inferenceapi.ModelSpec{ModelName: "a",
+		PoolRef: inferenceapi.PoolRef{Group: inferenceapi.OldGroup, Kind: "InferencePool", Name: "llm"}}}}
+	l.world.Inference.Models[0].Namespace = "default"
+	l.serveNow()
+	ask := func(query string) (out []explain.PoolState) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		l.ServePools(w, httptest.NewRequestWithContext(t.Context(), "GET", "/carob/pools"+query, nil))
+		if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil || w.Code != 200 {
+			t.Fatal(w.Code, w.Body, err)
+		}
+		return out
+	}
+	testwait.For(t, "both have been asked", func() bool {
+		all := ask("?namespace=default")
+		return len(all) == 1 && len(all[0].Servers) == 2 && all[0].Servers[0].Seen != nil &&
+			all[0].Servers[1].Problem != ""
+	})
+	got := ask("")[0]
+	if got.Name != "llm" || got.Namespace != "default" || got.Group != inferenceapi.OldGroup || got.Ready != 2 ||
+		len(got.Models) != 1 || got.Models[0] != "a" || !got.Shed || got.Picker != "" || got.Servers[1].Seen != nil {
+		t.Errorf("%+v", got)
+	}
+	if other := ask("?namespace=other"); len(other) != 0 {
+		t.Errorf("%+v", other)
+	}
+}
