@@ -9,7 +9,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/duration"
 )
 
 // Line is a sentence. Problem: something does not work, or waits.
@@ -31,8 +30,19 @@ func (l *Lines) warn(format string, args ...any) {
 // Problems reports whether any line is about a problem.
 func (l Lines) Problems() bool { return slices.ContainsFunc(l, func(o Line) bool { return o.Problem }) }
 
-// ago is how long something was before now.
-func ago(now, at time.Time) string { return duration.HumanDuration(max(now.Sub(at), 0)) }
+// ago is how long something was before now, in the unit that a reader would use.
+func ago(now, at time.Time) string {
+	switch d := max(now.Sub(at), 0); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 3*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%dd", int(d.Hours()/24))
+	}
+}
 
 // counted is a number with its noun.
 func counted(n int, noun string) string {

@@ -1,7 +1,6 @@
 package gatewayplan
 
 import (
-	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,7 +77,10 @@ func (m *Models) Names() []string {
 	if m == nil {
 		return nil
 	}
-	out := slices.Collect(maps.Keys(m.models))
+	var out []string
+	for name := range m.models { // any order: sorted
+		out = append(out, name)
+	}
 	for name := range m.exact { // any order: sorted
 		if _, both := m.models[name]; !both {
 			out = append(out, name)
