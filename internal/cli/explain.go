@@ -58,7 +58,9 @@ code is 0 only if there is none.`,
 			if err != nil {
 				return err
 			}
-			if err := printObject(r.out, output, lines, func(w io.Writer) error { return printLines(w, lines) }); err != nil {
+			if err := printObject(r.out, output, lines, func(w io.Writer) error {
+				return printLines(w, lines)
+			}); err != nil {
 				return err
 			}
 			if lines.Problems() {

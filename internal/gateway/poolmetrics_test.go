@@ -57,7 +57,9 @@ func TestFirstServer(t *testing.T) {
 			done <- result{status, text}
 		}()
 	}
-	testwait.For(t, "the autoscaler sees what is held", func() bool { return read("inference_pool_requests", "llm") == n })
+	testwait.For(t, "the autoscaler sees what is held", func() bool {
+		return read("inference_pool_requests", "llm") == n
+	})
 	if got := read("inference_pool_queue_size", "llm"); got != n {
 		t.Errorf("%g wait", got)
 	}

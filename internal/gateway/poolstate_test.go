@@ -11,7 +11,8 @@ import (
 	"carob/internal/core/gatewayplan/inferenceapi"
 )
 
-// What `carob explain` gets: which servers have told their metrics, which have not and why, and which models have rules.
+// What `carob explain` gets: which servers have told their metrics, which have not and why, and which models have
+// rules.
 func TestPoolStates(t *testing.T) {
 	l := newInferenceLab(t)
 	l.server(1, answering)

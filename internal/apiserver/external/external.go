@@ -161,7 +161,9 @@ func (s *Server) values(w http.ResponseWriter, r *http.Request, source externalm
 		s.fail(w, r, apierrors.NewBadRequest(fmt.Sprintf("unable to parse the labelSelector: %v", err)))
 		return
 	}
-	all, ok := source.Values(namespace, metric, func(l map[string]string) bool { return selector.Matches(labels.Set(l)) })
+	all, ok := source.Values(namespace, metric, func(l map[string]string) bool {
+		return selector.Matches(labels.Set(l))
+	})
 	if !ok {
 		s.fail(w, r, apierrors.NewNotFound(schema.GroupResource{Group: Group, Resource: "metrics"}, metric))
 		return

@@ -37,7 +37,8 @@ func same(t *testing.T, what string, got Lines, want string) {
 func pod(change func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{NodeName: "n"},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning,
-			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: "True", LastTransitionTime: before(time.Hour)}},
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: "True",
+				LastTransitionTime: before(time.Hour)}},
 			ContainerStatuses: []corev1.ContainerStatus{{Name: "c", Ready: true, Started: new(true), RestartCount: 1,
 				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: before(time.Hour)}}}}}}
 	change(p)
@@ -60,8 +61,8 @@ func TestPod(t *testing.T) {
 `},
 		{"no node", func(p *corev1.Pod) {
 			p.Spec.NodeName = ""
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: "False", Reason: "Unschedulable",
-				Message: "0/1 nodes are available: 1 Insufficient cpu."}}
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: "False",
+				Reason: "Unschedulable", Message: "0/1 nodes are available: 1 Insufficient cpu."}}
 		}, `
 ! is not scheduled: 0/1 nodes are available: 1 Insufficient cpu. (Unschedulable)
 `},
@@ -80,13 +81,15 @@ func TestPod(t *testing.T) {
 ! waits for node n: its agent has not reported anything about it
 `},
 		{"image", func(p *corev1.Pod) {
-			p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "c", State: waiting("ImagePullBackOff", "no such image")}
+			p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "c",
+				State: waiting("ImagePullBackOff", "no such image")}
 		}, `
 ! container c waits: no such image (ImagePullBackOff)
 ! event 2m ago: it did not work (Failed)
 `},
 		{"crash", func(p *corev1.Pod) {
-			p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "c", State: waiting("CrashLoopBackOff", "back-off 5m"),
+			p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "c",
+				State: waiting("CrashLoopBackOff", "back-off 5m"),
 				LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137,
 					Reason: "OOMKilled", FinishedAt: before(30 * time.Second)}}}
 		}, `
@@ -95,7 +98,8 @@ func TestPod(t *testing.T) {
 `},
 		{"init", func(p *corev1.Pod) {
 			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i",
-				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: before(3 * time.Minute)}}}}
+				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{
+					StartedAt: before(3 * time.Minute)}}}}
 		}, `
 ! init container i has run for 3m; what follows waits for it
 ! event 2m ago: it did not work (Failed)
@@ -182,7 +186,7 @@ func TestInferencePool(t *testing.T) {
 `},
 		{"an unknown model", Pool{Model: "m", State: &PoolState{Ready: 1, Shed: true, Models: []string{"a"}}}, `
   1 ready server takes requests; 0 requests at work, 0 requests waiting
-! model m: unknown, no InferenceModel names it: its requests keep the name, and are the first to be refused when no server has room
+! model m: unknown, no InferenceModel names it; its requests are the first to be refused when no server has room
 `},
 	} {
 		same(t, c.what, InferencePool(&c.pool, now), c.want)
@@ -199,7 +203,8 @@ func TestInferencePool(t *testing.T) {
 // A route says where it is served, and what does not work.
 func TestRoute(t *testing.T) {
 	same(t, "served", Route(&Served{Places: []Place{{Where: "http://a:80 /x", Backends: []PlaceBackend{
-		{Name: "d/s:80", Ready: 2, Weight: 1}, {Name: "d/t:80", Weight: 1}, {Name: "d/u:80"}, {Weight: 1, Problem: "no such Service"}}},
+		{Name: "d/s:80", Ready: 2, Weight: 1}, {Name: "d/t:80", Weight: 1},
+		{Name: "d/u:80"}, {Weight: 1, Problem: "no such Service"}}},
 		{Where: "http://a:80 /y", Answer: "301"}, {Where: "http://a:80 /z"}}}), `
 ! http://a:80 /x → d/t:80: no endpoint is ready, requests get 503
 ! http://a:80 /x → a backend: no such Service

@@ -112,7 +112,8 @@ func (l *Lines) pool(s *PoolState) {
 		l.say("%s requests; %s at work, %s", counted(s.Ready, "ready server")+verb(s.Ready, " takes", " take"),
 			counted(s.Requests-s.Waiting, "request"), counted(s.Waiting, "request")+" waiting")
 	case s.Starting:
-		l.warn("no ready server: requests wait for the first one (%d do), because an autoscaler reads how many wait", s.Held)
+		l.warn("no ready server: requests wait for the first one (%d do), because an autoscaler reads how many wait",
+			s.Held)
 	default:
 		l.warn("no ready server: requests get 503 (rejected-no-endpoints)")
 	}
@@ -201,8 +202,8 @@ func (l *Lines) models(s *PoolState, asked string) {
 	case known:
 		l.say("model %s: an InferenceModel or InferenceModelRewrite says what becomes of its requests", asked)
 	case s.Shed:
-		l.warn("model %s: unknown, no InferenceModel names it: its requests keep the name, and are the first to be refused "+
-			"when no server has room", asked)
+		l.warn("model %s: unknown, no InferenceModel names it; its requests are the first to be refused when no server "+
+			"has room", asked)
 	default:
 		l.say("model %s: no rule names it, its requests keep the name", asked)
 	}

@@ -32,7 +32,8 @@ func (w *world) judgeRefusal(r *request, why routing.Reason) {
 			cluster.Break(Works, "%s, the pool has %d", why, len(w.told))
 		}
 		if w.scaler && w.now.Before(r.until()) {
-			cluster.Break(Starts, "refused at %s, it had until %s, and the autoscaler read at %s", w.now, r.until(), w.asked)
+			cluster.Break(Starts, "refused at %s, it had until %s, and the autoscaler read at %s", w.now, r.until(),
+				w.asked)
 		}
 	case routing.Expired:
 		until := r.until()
