@@ -202,8 +202,8 @@ func (l *Lines) models(s *PoolState, asked string) {
 	case known:
 		l.say("model %s: an InferenceModel or InferenceModelRewrite says what becomes of its requests", asked)
 	case s.Shed:
-		l.warn("model %s: unknown, no InferenceModel names it; its requests are the first to be refused when no server "+
-			"has room", asked)
+		l.warn("model %s: unknown, no InferenceModel names it; its requests are the first to be refused when no "+
+			"server has room", asked)
 	default:
 		l.say("model %s: no rule names it, its requests keep the name", asked)
 	}
