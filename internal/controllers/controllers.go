@@ -136,11 +136,6 @@ func New(cfg *rest.Config, o Options) (*Manager, error) {
 	return newManager(watcher, as, o)
 }
 
-// NewForClients is New with existing clients, which all controllers use.
-func NewForClients(c Clients, o Options) (*Manager, error) {
-	return newManager(c, func(string) (Clients, error) { return c, nil }, o)
-}
-
 func connect(cfg *rest.Config) (Clients, error) {
 	c := rest.CopyConfig(cfg)
 	c.QPS = -1

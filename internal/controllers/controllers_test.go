@@ -49,7 +49,8 @@ func inWorld(t *testing.T, objects []runtime.Object, contents []runtime.Object, 
 			{Name: "bindings", Kind: "Binding", Namespaced: true, Verbs: []string{"create"}},
 		}}}
 		w.client.PrependReactor("create", "namespaces", w.onFinalize)
-		m, err := NewForClients(Clients{Kubernetes: w.client, Metadata: w.objects}, Options{RootCA: []byte("CA")})
+		clients := Clients{Kubernetes: w.client, Metadata: w.objects}
+		m, err := newManager(clients, func(string) (Clients, error) { return clients, nil }, Options{RootCA: []byte("CA")})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,7 +1,6 @@
 package inference
 
 import (
-	"errors"
 	"strconv"
 	"sync"
 	"time"
@@ -285,12 +284,4 @@ func (g *gauges) CollectWithStability(ch chan<- k8smetrics.Metric) {
 			send(g.perPod, float64(s.Stats.Waiting), name)
 		}
 	}
-}
-
-// ReasonOf returns why Pick refused a request; empty: it did not.
-func ReasonOf(err error) routing.Reason {
-	if r, ok := errors.AsType[*Refused](err); ok {
-		return r.Reason
-	}
-	return ""
 }

@@ -216,7 +216,7 @@ func TestHeld(t *testing.T) {
 				began := time.Now()
 				c.event(p, f, cancel)
 				err := <-done
-				if got := ReasonOf(err); got != c.reason || (err == nil) != (c.reason == "") {
+				if got := reasonOf(err); got != c.reason || (err == nil) != (c.reason == "") {
 					t.Errorf("%v, want %q", err, c.reason)
 				}
 				if took := time.Since(began); took > c.after {
@@ -248,7 +248,7 @@ func TestQueueIsBounded(t *testing.T) {
 		}
 		synctest.Wait()
 		for range 2 {
-			if got := ReasonOf(<-results); got != routing.Saturated {
+			if got := reasonOf(<-results); got != routing.Saturated {
 				t.Errorf("%q", got)
 			}
 		}
@@ -360,7 +360,7 @@ func TestGoesOnAsTheClientLeaves(t *testing.T) {
 			k, err := p.wait(ctx, ticket, w)
 			if err == nil {
 				k.End(Result{})
-			} else if left++; ReasonOf(err) != routing.Cancelled {
+			} else if left++; reasonOf(err) != routing.Cancelled {
 				t.Errorf("%v", err)
 			}
 			if _, all := p.Statuses(); all[0].InFlight != 0 {
@@ -426,7 +426,7 @@ func TestManyClients(t *testing.T) {
 				defer cancel()
 				k, err := p.Pick(ctx, &routing.Request{Model: "m", Priority: i%3 - 1, FairnessID: fmt.Sprint(i % 7)})
 				if err != nil {
-					if ReasonOf(err) == "" {
+					if reasonOf(err) == "" {
 						t.Errorf("no reason: %v", err)
 					}
 					return
@@ -568,4 +568,12 @@ func BenchmarkPick(b *testing.B) {
 			k.End(Result{OutputTokens: 10})
 		}
 	})
+}
+
+// reasonOf returns why Pick refused a request; empty: it did not.
+func reasonOf(err error) routing.Reason {
+	if r, ok := errors.AsType[*Refused](err); ok {
+		return r.Reason
+	}
+	return ""
 }

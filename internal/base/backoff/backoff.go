@@ -1,11 +1,8 @@
-// Package backoff computes the delay before a retry. It is a pure leaf package: jitter is a hash of
-// what is retried, so the same history gives the same delays.
+// Package backoff computes the delay before a retry. It is a pure leaf package: the same history
+// gives the same delays.
 package backoff
 
-import (
-	"hash/fnv"
-	"time"
-)
+import "time"
 
 // Exponential doubles from Initial to Max.
 type Exponential struct {
@@ -26,11 +23,4 @@ func (e Exponential) Delay(n int) time.Duration {
 		d *= 2
 	}
 	return min(d, e.Max)
-}
-
-// Jitter extends d by up to a fraction of itself, always by the same for the same seed.
-func Jitter(d time.Duration, fraction float64, seed string) time.Duration {
-	h := fnv.New32a()
-	h.Write([]byte(seed))
-	return d + time.Duration(float64(d)*fraction*float64(h.Sum32())/(1<<32))
 }

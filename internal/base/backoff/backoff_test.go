@@ -20,15 +20,3 @@ func TestDelay(t *testing.T) {
 		t.Errorf("the cap holds from the first: %v", got)
 	}
 }
-
-func TestJitter(t *testing.T) {
-	a, b := Jitter(time.Second, 0.5, "a"), Jitter(time.Second, 0.5, "b")
-	if a == b || a != Jitter(time.Second, 0.5, "a") {
-		t.Errorf("%v %v: must differ between seeds and only there", a, b)
-	}
-	for _, d := range []time.Duration{a, b} {
-		if d < time.Second || d > 1500*time.Millisecond {
-			t.Errorf("%v is out of bounds", d)
-		}
-	}
-}

@@ -25,10 +25,10 @@ func BenchmarkPlan(b *testing.B) {
 		w := crowd(n)
 		b.Run(fmt.Sprint("make/", n), func(b *testing.B) {
 			for b.Loop() {
-				Make(w)
+				makePlan(w)
 			}
 		})
-		plan := Make(w)
+		plan := makePlan(w).Plan
 		b.Run(fmt.Sprint("compile/", n), func(b *testing.B) {
 			for b.Loop() {
 				for _, p := range plan.Ports {

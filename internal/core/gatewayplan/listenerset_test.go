@@ -70,7 +70,7 @@ func TestListenerSets(t *testing.T) {
 				allowSets(g, c.allow)
 			}
 			w.Gateways, w.ListenerSets = []*gatewayv1.Gateway{g}, c.sets
-			plan := Make(w)
+			plan := makePlan(w).Plan
 			for _, s := range c.sets {
 				status := plan.ListenerSets[nameOf(s)]
 				if got := reasonOf(status.Conditions, "Accepted"); got != c.want[s.Name] {
@@ -116,7 +116,7 @@ func TestRoutesOfListenerSets(t *testing.T) {
 	r := routeOf("b", "r", ref)
 	w.Gateways, w.ListenerSets, w.HTTPRoutes = []*gatewayv1.Gateway{g}, []*gatewayv1.ListenerSet{set},
 		[]*gatewayv1.HTTPRoute{r}
-	plan := Make(w)
+	plan := makePlan(w).Plan
 	if got := reasonOf(plan.HTTPRoutes[nameOf(r)][0].Conditions, "Accepted"); got != "True Accepted" {
 		t.Errorf("route: %q", got)
 	}
@@ -161,7 +161,7 @@ func TestClientIdentity(t *testing.T) {
 			policy.Spec.Validation.CACertificateRefs = []gatewayv1.LocalObjectReference{{Kind: "ConfigMap", Name: "ca"}}
 			w.Gateways, w.Policies = []*gatewayv1.Gateway{g}, []*gatewayv1.BackendTLSPolicy{policy}
 			w.HTTPRoutes = []*gatewayv1.HTTPRoute{routeOf("a", "r", gatewayv1.ParentReference{Name: "gw"})}
-			plan := Make(w)
+			plan := makePlan(w).Plan
 			if got := reasonOf(plan.Gateways[nameOf(g)].Conditions, "ResolvedRefs"); got != c.want {
 				t.Errorf("ResolvedRefs: %q, want %q", got, c.want)
 			}

@@ -138,9 +138,6 @@ type IngressResult struct {
 // Problem is something about an object that its owner should know: the reason and the message of an event.
 type Problem struct{ Reason, Message string }
 
-// Make decides.
-func Make(w *World) *Plan { return makePlan(w).Plan }
-
 func makePlan(w *World) *planner {
 	p := &planner{World: w, Plan: &Plan{Ports: map[netip.AddrPort]*Port{}, Refs: map[httproute.Ref]bool{},
 		Assigned:  map[Name]netip.Addr{},

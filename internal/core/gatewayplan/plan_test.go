@@ -176,7 +176,7 @@ func TestListeners(t *testing.T) {
 			{Namespace: "a", Name: "bad"}: {Problem: "it is bad"}}
 		w.Gateways = []*gatewayv1.Gateway{gatewayOf("g", 0, c.listeners...)}
 		w.Grants = c.grants
-		p := Make(w)
+		p := makePlan(w).Plan
 		s := p.Gateways[Name{Namespace: "a", Name: "g"}]
 		if got := told(s.Conditions); got != c.gateway {
 			t.Errorf("%s: %s, want %s", c.what, got, c.gateway)
@@ -236,7 +236,7 @@ func TestAttachment(t *testing.T) {
 		w := world()
 		w.Gateways = []*gatewayv1.Gateway{gatewayOf("g", 0, plain("same", 80, ""), selected, all)}
 		w.HTTPRoutes = []*gatewayv1.HTTPRoute{c.route}
-		p := Make(w)
+		p := makePlan(w).Plan
 		parents := p.HTTPRoutes[nameOf(c.route)]
 		if len(parents) != 1 || told(parents[0].Conditions) != c.want+" ResolvedRefs=True/ResolvedRefs" {
 			t.Errorf("%s: %+v", c.what, parents)
@@ -275,7 +275,7 @@ func TestReferences(t *testing.T) {
 		r := routeOf("a", "r", gatewayv1.ParentReference{Name: "g"})
 		r.Spec.Rules[0].BackendRefs = c.refs
 		w.HTTPRoutes, w.Grants = []*gatewayv1.HTTPRoute{r}, c.grants
-		p := Make(w)
+		p := makePlan(w).Plan
 		if got := told(p.HTTPRoutes[nameOf(r)][0].Conditions); got != "Accepted=True/Accepted ResolvedRefs="+c.want {
 			t.Errorf("%s: %s", c.what, got)
 		}
@@ -297,7 +297,7 @@ func TestUnknownFilter(t *testing.T) {
 	bad.Filters = []gatewayv1.HTTPRouteFilter{{Type: gatewayv1.HTTPRouteFilterExtensionRef}}
 	r.Spec.Rules = append(r.Spec.Rules, bad)
 	w.HTTPRoutes = []*gatewayv1.HTTPRoute{r}
-	p := Make(w)
+	p := makePlan(w).Plan
 	if got := told(p.HTTPRoutes[nameOf(r)][0].Conditions); !strings.Contains(got, "PartiallyInvalid=True") {
 		t.Error(got)
 	}
@@ -306,7 +306,7 @@ func TestUnknownFilter(t *testing.T) {
 		t.Errorf("%+v", rules)
 	}
 	r.Spec.Rules = r.Spec.Rules[1:]
-	if got := told(Make(w).HTTPRoutes[nameOf(r)][0].Conditions); !strings.HasPrefix(got,
+	if got := told(makePlan(w).Plan.HTTPRoutes[nameOf(r)][0].Conditions); !strings.HasPrefix(got,
 		"Accepted=False/UnsupportedValue") {
 		t.Error(got)
 	}
@@ -319,7 +319,7 @@ func TestAddresses(t *testing.T) {
 		plain("x", 80, ""))
 	w.Gateways = []*gatewayv1.Gateway{third, young, old}
 	address := func(g *gatewayv1.Gateway) string {
-		s := Make(w).Gateways[nameOf(g)]
+		s := makePlan(w).Plan.Gateways[nameOf(g)]
 		if len(s.Addresses) == 0 {
 			return told(s.Conditions)
 		}
@@ -337,7 +337,7 @@ func TestAddresses(t *testing.T) {
 	young.Status.Addresses = nil
 	w.Assigned = map[Name]netip.Addr{nameOf(young): netip.MustParseAddr("127.0.0.2")}
 	if address(young) != "127.0.0.2" || address(old) != "127.0.0.3" ||
-		Make(w).Assigned[nameOf(old)].String() != "127.0.0.3" {
+		makePlan(w).Plan.Assigned[nameOf(old)].String() != "127.0.0.3" {
 		t.Error("a Gateway lost the address that it was just given", address(old), address(young))
 	}
 	third.Spec.Addresses = []gatewayv1.GatewaySpecAddress{{Value: "10.0.0.1"}}
@@ -363,7 +363,7 @@ func TestSharedAddress(t *testing.T) {
 	w.HTTPRoutes = []*gatewayv1.HTTPRoute{routeOf("a", "r", gatewayv1.ParentReference{Name: "g"}),
 		routeOf("a", "s", gatewayv1.ParentReference{Name: "h"})}
 	w.Ingresses = []*networkingv1.Ingress{ingressOf("i", "web.com", nil)}
-	p := Make(w)
+	p := makePlan(w).Plan
 	if len(p.Ports[w.HTTP].Listeners) != 3 || len(p.Ingresses) != 1 {
 		t.Errorf("%+v", p.Ports[w.HTTP])
 	}
@@ -374,7 +374,7 @@ func TestSharedAddress(t *testing.T) {
 		}
 	}
 	w.Failed = map[netip.AddrPort]string{w.HTTP: "in use"}
-	if got := told(Make(w).Gateways[Name{Namespace: "a", Name: "g"}].Conditions); !strings.Contains(got,
+	if got := told(makePlan(w).Plan.Gateways[Name{Namespace: "a", Name: "g"}].Conditions); !strings.Contains(got,
 		"Programmed=False/AddressNotUsable") {
 		t.Error(got)
 	}
@@ -408,7 +408,7 @@ func TestAnnotations(t *testing.T) {
 		w := world()
 		w.Ingresses = []*networkingv1.Ingress{ingressOf("i", "h.com", map[string]string{nginx + c.name: c.value,
 			"other": "x"})}
-		p := Make(w)
+		p := makePlan(w).Plan
 		r := p.Ingresses[Name{Namespace: "a", Name: "i"}]
 		if c.reason == "" && len(r.Problems) > 0 || c.reason != "" && (len(r.Problems) != 1 ||
 			r.Problems[0].Reason != c.reason) {
@@ -438,7 +438,7 @@ func TestIngressClassesAndDefaults(t *testing.T) {
 	narrow := ingressOf("narrow", "x.com", nil)
 	narrow.Spec.Rules[0].HTTP.Paths[0].Path = "/only"
 	w.Ingresses = []*networkingv1.Ingress{other, none, legacy, fallback, wild, narrow}
-	p := Make(w)
+	p := makePlan(w).Plan
 	if len(p.Ingresses) != 4 {
 		t.Errorf("%v", p.Ingresses)
 	}

@@ -108,7 +108,7 @@ func TestPools(t *testing.T) {
 						To: []gatewayv1.ReferenceGrantTo{{Group: gatewayv1.Group(c.group),
 							Kind: "InferencePool"}}}}}
 			}
-			p := Make(w)
+			p := makePlan(w).Plan
 			parents := p.HTTPRoutes[Name{Namespace: "a", Name: "r"}]
 			if len(parents) != 1 || !strings.Contains(told(parents[0].Conditions), c.route) ||
 				!strings.Contains(told(parents[0].Conditions), "Accepted=True") {
@@ -147,11 +147,11 @@ func TestPools(t *testing.T) {
 	ref := httproute.Ref{Namespace: "a", Name: "p", Pool: inferenceapi.Group}
 	w.Inference.Configs = map[Name]PickerConfig{{Namespace: "a", Name: "mine"}: {Config: config},
 		{Namespace: "b", Name: "mine"}: {Problem: "of another namespace"}}
-	if p := Make(w).Pools[ref]; p.Config != config || p.Broken {
+	if p := makePlan(w).Plan.Pools[ref]; p.Config != config || p.Broken {
 		t.Errorf("a configuration: %+v", p)
 	}
 	w.Inference.Configs[Name{Namespace: "a", Name: "mine"}] = PickerConfig{Problem: strings.Repeat("é", 40_000)}
-	plan := Make(w)
+	plan := makePlan(w).Plan
 	if p := plan.Pools[ref]; p == nil || p.Config != nil || !p.Broken {
 		t.Errorf("a configuration that cannot be used: %+v", p)
 	}
@@ -161,12 +161,12 @@ func TestPools(t *testing.T) {
 	}
 	w = poolWorld(inferenceapi.OldGroup, "", "llama2")
 	w.Inference.OldPools = []*inferenceapi.OldPool{oldPoolOf("llama2-pool", nil)}
-	if c := Make(w).HTTPRoutes[Name{Namespace: "a", Name: "r"}][0].Conditions[1]; !strings.Contains(c.Message,
+	if c := makePlan(w).Plan.HTTPRoutes[Name{Namespace: "a", Name: "r"}][0].Conditions[1]; !strings.Contains(c.Message,
 		`is "llama2-pool" meant?`) {
 		t.Error(c.Message)
 	}
 	w.Inference = nil
-	conditions := Make(w).HTTPRoutes[Name{Namespace: "a", Name: "r"}][0].Conditions
+	conditions := makePlan(w).Plan.HTTPRoutes[Name{Namespace: "a", Name: "r"}][0].Conditions
 	if s := told(conditions); !strings.Contains(s, "InvalidKind") {
 		t.Error(s)
 	}
@@ -191,7 +191,7 @@ func TestPoolParents(t *testing.T) {
 		w := poolWorld(c.group, "", "p")
 		c.pool(w)
 		ref := httproute.Ref{Namespace: "a", Name: "p", Pool: c.group}
-		ours := Make(w).PoolStatus[ref]
+		ours := makePlan(w).Plan.PoolStatus[ref]
 		stored := []inferenceapi.Parent{theirs}
 		if c.group == inferenceapi.OldGroup {
 			stored[0].ControllerName = ""
@@ -206,7 +206,7 @@ func TestPoolParents(t *testing.T) {
 			t.Errorf("%s: not stable: %+v", c.group, again)
 		}
 		w.HTTPRoutes = nil
-		left, changed := PoolParents(ref, got, Make(w).PoolStatus[ref], at)
+		left, changed := PoolParents(ref, got, makePlan(w).Plan.PoolStatus[ref], at)
 		if !changed || len(left) != 1 || fmt.Sprint(left[0]) != fmt.Sprint(stored[0]) {
 			t.Errorf("%s: without routes: %+v", c.group, left)
 		}
@@ -218,7 +218,7 @@ func TestPoolParents(t *testing.T) {
 	w := poolWorld(inferenceapi.OldGroup, "", "p")
 	w.Inference.OldPools = []*inferenceapi.OldPool{oldPoolOf("p", nil)}
 	ref := httproute.Ref{Namespace: "a", Name: "p", Pool: inferenceapi.OldGroup}
-	got, _ := PoolParents(ref, []inferenceapi.Parent{placeholder}, Make(w).PoolStatus[ref], at)
+	got, _ := PoolParents(ref, []inferenceapi.Parent{placeholder}, makePlan(w).Plan.PoolStatus[ref], at)
 	if len(got) != 1 || got[0].ParentRef.Kind != "Gateway" {
 		t.Errorf("the placeholder stays: %+v", got)
 	}
@@ -278,7 +278,7 @@ func TestModels(t *testing.T) {
 			PoolRef: inferenceapi.PoolRef{Group: inferenceapi.Group, Name: "p"}}}}
 	w.Inference.Objectives = []*inferenceapi.Objective{{ObjectMeta: meta("a", "urgent", 0),
 		Spec: inferenceapi.ObjectiveSpec{Priority: new(int32(9)), PoolRef: pool}}}
-	p := Make(w)
+	p := makePlan(w).Plan
 	ref := httproute.Ref{Namespace: "a", Name: "p", Pool: inferenceapi.OldGroup}
 	m := p.Pools[ref].Models
 	count := map[string]int{}
@@ -345,7 +345,7 @@ func TestRewrites(t *testing.T) {
 				rule("b", to("b1", 3), to("never", 0), to("b2", 1))}}},
 		{ObjectMeta: meta("a", "old", 2), Spec: inferenceapi.RewriteSpec{PoolRef: pool,
 			Rules: []inferenceapi.RewriteRule{rule("", to("rest", 0)), rule("a", to("a1", 0), to("a2", 0))}}}}
-	m := Make(w).Pools[httproute.Ref{Namespace: "a", Name: "p", Pool: inferenceapi.Group}].Models
+	m := makePlan(w).Plan.Pools[httproute.Ref{Namespace: "a", Name: "p", Pool: inferenceapi.Group}].Models
 	for name, want := range map[string]map[string]int{"a": {"a1": 50, "a2": 50}, "b": {"b1": 75, "b2": 25},
 		"any": {"rest": 100}} {
 		got := map[string]int{}
@@ -378,7 +378,7 @@ func TestOfferedPools(t *testing.T) {
 		broken := &inferenceapi.Picker{Kind: "Service", Name: "nobody", Port: &inferenceapi.Port{Number: 80}}
 		w.Inference = &Inference{Pools: []*inferenceapi.Pool{poolOf("a", "own", nil), poolOf("a", "asks", service),
 			poolOf("a", "broken", broken)}}
-		plan := Make(w)
+		plan := makePlan(w).Plan
 		got := []string{}
 		for ref, p := range plan.Pools {
 			got = append(got, ref.Name)

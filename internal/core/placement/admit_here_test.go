@@ -113,7 +113,7 @@ func TestAdmitUnderPressure(t *testing.T) {
 // What a node says to pods, one after the other: which check comes first (L3.11).
 func TestAdmitHere(t *testing.T) {
 	datadriven.RunTest(t, "testdata/admit.txt", func(t *testing.T, d *datadriven.TestData) string {
-		n, m, needs := NewNode(makeNode("n1", "2", "1Gi"), nil), Machine{OS: "linux"}, Needs{}
+		n, m, needs := nodeWith(makeNode("n1", "2", "1Gi"), nil), Machine{OS: "linux"}, Needs{}
 		pod := makePod("p", requests("cpu", "1"))
 		pod.Status.Phase = corev1.PodPending
 		for _, arg := range d.CmdArgs {

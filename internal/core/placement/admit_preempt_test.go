@@ -43,7 +43,7 @@ func machineOf(cores, pods int64, running []*corev1.Pod) *Node {
 		corev1.ResourceMemory: resource.MustParse("1Gi"),
 		corev1.ResourcePods:   *resource.NewQuantity(pods, resource.DecimalSI),
 	}
-	return NewNode(object, running)
+	return nodeWith(object, running)
 }
 
 // L3.40

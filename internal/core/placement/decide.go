@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 // Decision is where a pod goes, or why it can't go anywhere.
@@ -277,16 +275,4 @@ func (t tally) unavailable(nodes int) string {
 		message += " " + strings.Join(counted, ", ") + "."
 	}
 	return message
-}
-
-// Gates returns the message of a pod that must not be scheduled yet, empty when it has no gates (L2.2).
-func Gates(pod *corev1.Pod) string {
-	if len(pod.Spec.SchedulingGates) == 0 {
-		return ""
-	}
-	names := make([]string, 0, len(pod.Spec.SchedulingGates))
-	for _, g := range pod.Spec.SchedulingGates {
-		names = append(names, g.Name)
-	}
-	return fmt.Sprintf("waiting for scheduling gates: %v", names)
 }

@@ -26,16 +26,6 @@ type Node struct {
 	features features.FeatureSet // that Object declares
 }
 
-// NewNode returns a node that counts pods; for one decision about one machine, as the node agent makes it.
-func NewNode(object *corev1.Node, pods []*corev1.Pod) *Node {
-	n := &Node{}
-	n.Set(object)
-	for _, pod := range pods {
-		n.Add(Prepare(pod))
-	}
-	return n
-}
-
 // Set takes a new version of the node's object.
 func (n *Node) Set(object *corev1.Node) {
 	if n.Object == nil || !sameImages(n.Object.Status.Images, object.Status.Images) {

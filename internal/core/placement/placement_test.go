@@ -407,7 +407,7 @@ func TestAdmit(t *testing.T) { // L3.20–L3.27, L3.37, L3.39
 			"SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node",
 		},
 	} {
-		got := NewNode(node, others).Admit(Prepare(test.pod), "linux")
+		got := nodeWith(node, others).Admit(Prepare(test.pod), "linux")
 		if got == nil {
 			got = &Rejection{}
 		}
@@ -417,20 +417,9 @@ func TestAdmit(t *testing.T) { // L3.20–L3.27, L3.37, L3.39
 	}
 	full := makeNode("n1", "1", "1Gi", allocatable("pods", "1"))
 	want := "Node didn't have enough resource: pods, requested: 1, used: 1, capacity: 1"
-	if got := NewNode(full, []*corev1.Pod{makePod("a")}).Admit(Prepare(makePod("p")), "linux"); got == nil ||
+	if got := nodeWith(full, []*corev1.Pod{makePod("a")}).Admit(Prepare(makePod("p")), "linux"); got == nil ||
 		got.Reason != "OutOfpods" || got.Message != want {
 		t.Errorf("full node: %v", got)
-	}
-}
-
-func TestGates(t *testing.T) { // L2.2
-	p := makePod("p",
-		func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "a"}, {Name: "b"}} })
-	if got := Gates(p); got != "waiting for scheduling gates: [a b]" {
-		t.Error(got)
-	}
-	if got := Gates(makePod("p")); got != "" {
-		t.Error(got)
 	}
 }
 
@@ -440,4 +429,14 @@ func TestSampleSize(t *testing.T) { // L2.11
 			t.Errorf("%d nodes: %d, want %d", nodes, got, want)
 		}
 	}
+}
+
+// nodeWith returns a node that counts pods.
+func nodeWith(object *corev1.Node, pods []*corev1.Pod) *Node {
+	n := &Node{}
+	n.Set(object)
+	for _, pod := range pods {
+		n.Add(Prepare(pod))
+	}
+	return n
 }

@@ -2,7 +2,6 @@ package resources
 
 import (
 	"maps"
-	"math"
 	"slices"
 	"strings"
 
@@ -45,22 +44,6 @@ func CPUQuota(milliCPU int64) int64 {
 func CPUWeight(shares uint64) uint64 {
 	shares = min(max(shares, MinCPUShares), MaxCPUShares)
 	return 1 + (shares-MinCPUShares)*9999/(MaxCPUShares-MinCPUShares)
-}
-
-// ContainerCPUWeight converts shares to cgroup v2 cpu.weight with the curve that current runtimes
-// use for containers: it maps the smallest, the default (1024 to 100), and the largest value of
-// shares to those of weight. 0 stays 0: unset.
-func ContainerCPUWeight(shares uint64) uint64 {
-	switch {
-	case shares == 0:
-		return 0
-	case shares <= MinCPUShares:
-		return 1
-	case shares >= MaxCPUShares:
-		return 10000
-	}
-	l := math.Log2(float64(shares))
-	return uint64(math.Ceil(math.Pow(10, (l*l+125*l)/612-7.0/34)))
 }
 
 // Cgroup has the values of a cgroup. Zero values mean "no limit".
@@ -114,19 +97,6 @@ func limitsAll(pod *corev1.Pod, name corev1.ResourceName) bool {
 		}
 	}
 	return true
-}
-
-// BurstableShares is the cpu shares of the Burstable class: the sum of the cpu requests of its pods
-// (L3.117h).
-func BurstableShares(pods []*corev1.Pod) uint64 {
-	var milli int64
-	for _, pod := range pods {
-		if QoS(pod) == corev1.PodQOSBurstable {
-			requests := SpecRequests(pod)
-			milli += requests.Cpu().MilliValue()
-		}
-	}
-	return CPUShares(milli)
 }
 
 // ContainerCgroup computes the cgroup of one container of the pod: without its own limit the pod's

@@ -135,12 +135,6 @@ func bind(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) Step {
 	return Step{Write: w, Err: err}
 }
 
-// Claimed returns a volume as it is after it is bound to a claim (S1.60, step 1).
-func Claimed(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
-	out, _ := claimedBy(v, c)
-	return out
-}
-
 func claimedBy(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, bool) {
 	if IsFor(v, c) && v.Spec.ClaimRef.UID == c.UID {
 		return v, false

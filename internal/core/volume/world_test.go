@@ -306,7 +306,7 @@ func (w *world) scheduler() {
 			continue
 		}
 		if v := findOn(w.look().Volumes(), c, theNode, nil); v != nil {
-			if claimed := Claimed(v, c); claimed != v {
+			if claimed, changed := claimedBy(v, c); changed {
 				w.update(Write{Volume: claimed})
 			}
 			continue

@@ -98,20 +98,20 @@ func TestRead(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "0.log")
 			write(t, path, tc.text)
 			var out, err bytes.Buffer
-			if err := Read(t.Context(), path, tc.o, nil, &out, &err); err != nil {
+			if err := read(t.Context(), path, tc.o, nil, &out, &err); err != nil {
 				t.Fatal(err)
 			}
 			if out.String() != tc.out || err.String() != tc.err {
 				t.Errorf("got %q and %q, want %q and %q", out.String(), err.String(), tc.out, tc.err)
 			}
 			var one bytes.Buffer
-			if err := Read(t.Context(), path, tc.o, nil, &one, nil); err != nil || one.String() != tc.out &&
+			if err := read(t.Context(), path, tc.o, nil, &one, nil); err != nil || one.String() != tc.out &&
 				tc.o.Limit == nil {
 				t.Errorf("stdout alone: %q, %v", one.String(), err)
 			}
 		})
 	}
-	if err := Read(t.Context(), filepath.Join(t.TempDir(), "0.log"), Options{}, nil, io.Discard, nil); !errors.Is(err,
+	if err := read(t.Context(), filepath.Join(t.TempDir(), "0.log"), Options{}, nil, io.Discard, nil); !errors.Is(err,
 		os.ErrNotExist) {
 		t.Errorf("no log: %v", err)
 	}
@@ -134,18 +134,12 @@ func TestReadRotated(t *testing.T) {
 			o.Tail = nil
 		}
 		var out bytes.Buffer
-		if err := Read(t.Context(), path, o, nil, &out, &out); err != nil {
+		if err := read(t.Context(), path, o, nil, &out, &out); err != nil {
 			t.Fatal(err)
 		}
 		if want := numbers(from, 35); out.String() != want {
 			t.Errorf("tail %d: %s", tail, cmp.Diff(want, out.String()))
 		}
-	}
-	if n := HighestAttempt(dir); n != 3 {
-		t.Errorf("highest attempt %d", n)
-	}
-	if n := HighestAttempt(filepath.Join(dir, "none")); n != -1 {
-		t.Errorf("highest attempt of nothing %d", n)
 	}
 }
 
@@ -193,7 +187,7 @@ func TestFollow(t *testing.T) {
 	out := newSyncBuffer()
 	ended := make(chan struct{})
 	done := make(chan error, 1)
-	go func() { done <- Read(t.Context(), path, Options{Follow: true}, ended, out, out) }()
+	go func() { done <- read(t.Context(), path, Options{Follow: true}, ended, out, out) }()
 	rotate := func(stamp string) {
 		t.Helper()
 		if err := os.Rename(path, path+".20261121-"+stamp); err != nil {
@@ -230,7 +224,7 @@ func TestFollowEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out := newSyncBuffer()
 	done := make(chan error, 1)
-	go func() { done <- Read(ctx, path, Options{Follow: true}, nil, out, nil) }()
+	go func() { done <- read(ctx, path, Options{Follow: true}, nil, out, nil) }()
 	out.waitFor(t, "0\n")
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
@@ -347,7 +341,7 @@ func TestRotate(t *testing.T) {
 		t.Error(diff)
 	}
 	var out bytes.Buffer
-	if err := Read(t.Context(), path, Options{}, nil, &out, &out); err != nil || out.String() != numbers(30, 60) {
+	if err := read(t.Context(), path, Options{}, nil, &out, &out); err != nil || out.String() != numbers(30, 60) {
 		t.Errorf("%v: %s", err, cmp.Diff(numbers(30, 60), out.String()))
 	}
 
@@ -449,7 +443,7 @@ func TestLinks(t *testing.T) {
 		}
 		path := filepath.Join(root, "pod", "c", "0.log")
 		var out bytes.Buffer
-		if err := Read(t.Context(), path, Options{}, nil, &out, &out); err == nil || out.Len() > 0 {
+		if err := read(t.Context(), path, Options{}, nil, &out, &out); err == nil || out.Len() > 0 {
 			t.Errorf("%s: ESCAPED: read %q, %v", c.name, &out, err)
 		}
 		if text, err := Tail(path, 80, 2048); err == nil || text != "" {
@@ -485,4 +479,9 @@ func TestLinks(t *testing.T) {
 			t.Errorf("ESCAPED: %s holds %q, %v", name, b, err)
 		}
 	}
+}
+
+func read(ctx context.Context, path string, o Options, ended <-chan struct{}, stdout, stderr io.Writer) error {
+	_, err := ReadTo(ctx, path, o, ended, stdout, stderr)
+	return err
 }

@@ -32,15 +32,10 @@ type Options struct {
 	Until      *Mark  // where to end; nil, or with Follow or Tail: at the end of the log
 }
 
-// Read writes the log at path, with its rotated files, to stdout and stderr; nil discards one.
-// With Follow it continues, across rotations, until ended is closed and everything is read, or
-// ctx ends. Writers that have a Flush method are flushed whenever nothing is left to read.
-func Read(ctx context.Context, path string, o Options, ended <-chan struct{}, stdout, stderr io.Writer) error {
-	_, err := ReadTo(ctx, path, o, ended, stdout, stderr)
-	return err
-}
-
-// ReadTo is Read that also says up to where it has read.
+// ReadTo writes the log at path, with its rotated files, to stdout and stderr, and returns up to
+// where it has read; nil discards one. With Follow it continues, across rotations, until ended is
+// closed and everything is read, or ctx ends. Writers that have a Flush method are flushed whenever
+// nothing is left to read.
 func ReadTo(ctx context.Context, path string, o Options, ended <-chan struct{}, stdout, stderr io.Writer) (Mark,
 	error) {
 	r := &reader{out: newPrinter(o, stdout, stderr), left: -1}

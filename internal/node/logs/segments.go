@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"carob/internal/base/securepath"
@@ -126,22 +125,6 @@ func countLines(path string) (int64, error) {
 			return 0, err
 		}
 	}
-}
-
-// HighestAttempt is the highest n of the files <n>.log in dir, or -1 (L3.88).
-func HighestAttempt(dir string) int {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return -1
-	}
-	highest := -1
-	for _, e := range entries {
-		stem, _, ok := strings.Cut(e.Name(), ".log")
-		if n, err := strconv.Atoi(stem); ok && err == nil && n > highest {
-			highest = n
-		}
-	}
-	return highest
 }
 
 func sameFile(a, b fs.FileInfo) bool { return a != nil && b != nil && os.SameFile(a, b) }

@@ -19,7 +19,7 @@ func TestHostileWords(t *testing.T) {
 		return err
 	}
 	container := func(in ContainerInput) error {
-		_, err := ContainerConfig(in)
+		_, err := build(in)
 		return err
 	}
 	option := func(name string, value *string) func(*ContainerInput) {

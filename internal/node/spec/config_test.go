@@ -201,7 +201,7 @@ func TestSecurity(t *testing.T) {
 		in := ContainerInput{Pod: pod, Container: &pod.Spec.Containers[0], Node: testNode(),
 			Image: Image{UID: new(int64(33))}}
 		change(pod, &in)
-		cfg, err := ContainerConfig(in)
+		cfg, err := build(in)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -299,7 +299,7 @@ func TestHardening(t *testing.T) {
 			if tc.node != nil {
 				tc.node(in.Node)
 			}
-			cfg, err := ContainerConfig(in)
+			cfg, err := build(in)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -619,4 +619,12 @@ func TestCheckResolver(t *testing.T) {
 			t.Errorf("%d domains: %q, want %q", len(tt.searches), got, tt.want)
 		}
 	}
+}
+
+func build(in ContainerInput) (*cri.ContainerConfig, error) {
+	env, err := buildEnvironment(&in)
+	if err != nil {
+		return nil, err
+	}
+	return containerConfig(&in, env)
 }

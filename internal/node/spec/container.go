@@ -11,16 +11,6 @@ import (
 	"carob/internal/core/resources"
 )
 
-// ContainerConfig builds the request for one instance of a container
-// (L3.130–138, L3.160–164). Its errors are those of a CreateContainerConfigError.
-func ContainerConfig(in ContainerInput) (*cri.ContainerConfig, error) {
-	env, err := buildEnvironment(&in)
-	if err != nil {
-		return nil, err
-	}
-	return containerConfig(&in, env)
-}
-
 func containerConfig(in *ContainerInput, env *environment) (*cri.ContainerConfig, error) {
 	c := in.Container
 	security, err := containerSecurity(in)

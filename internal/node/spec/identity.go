@@ -125,7 +125,7 @@ type Restored struct {
 	DeletionGrace, TerminationGrace     *int64 // seconds
 }
 
-// Restore reads labels and annotations that ContainerConfig wrote.
+// Restore reads labels and annotations that containerConfig wrote.
 func Restore(labels, annotations map[string]string) Restored {
 	r := Restored{
 		PodName:                  labels[LabelPodName],

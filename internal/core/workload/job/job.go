@@ -114,7 +114,7 @@ func Plan(in Input) Output {
 				"Skipped Job sync because completion mode is unknown"}}}
 	}
 	p := newPlan(in)
-	p.judge()
+	p.finish()
 	if !in.Hold && p.manage() {
 		return p.out
 	}

@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// judge finds out whether the Job ends, in the order of W5.80; the first reason holds.
-func (p *plan) judge() {
+// finish decides whether the Job ends, in the order of W5.80; the first reason holds.
+func (p *plan) finish() {
 	spec := &p.job.Spec
 	if c := p.find(batchv1.JobSuccessCriteriaMet); c != nil && c.Status == corev1.ConditionTrue {
 		p.verdict = c.DeepCopy()
