@@ -50,7 +50,8 @@ func inWorld(t *testing.T, objects []runtime.Object, contents []runtime.Object, 
 		}}}
 		w.client.PrependReactor("create", "namespaces", w.onFinalize)
 		clients := Clients{Kubernetes: w.client, Metadata: w.objects}
-		m, err := newManager(clients, func(string) (Clients, error) { return clients, nil }, Options{RootCA: []byte("CA")})
+		m, err := newManager(clients, func(string) (Clients, error) { return clients, nil },
+			Options{RootCA: []byte("CA")})
 		if err != nil {
 			t.Fatal(err)
 		}
