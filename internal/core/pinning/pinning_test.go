@@ -229,7 +229,7 @@ func random(r *rand.Rand) *Topology {
 // Whatever comes and goes: no CPU has two owners, none that is reserved has one, what is not owned is shared, whole
 // cores are whole, and a pod that needs one node gets CPUs of one node if the policy promises that.
 func TestPropertiesOfCPUs(t *testing.T) {
-	for seed := range uint64(80) {
+	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		topology := random(r)
 		cfg := static()
@@ -341,7 +341,7 @@ func checkCPUs(t *testing.T, seed uint64, m *Manager, here map[types.UID]*corev1
 
 // The same for memory: nothing is given twice, nor more than there is, and it all comes back.
 func TestPropertiesOfMemory(t *testing.T) {
-	for seed := range uint64(80) {
+	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		topology := machine(1+r.IntN(2), 1+r.IntN(2), 1, 2, 1)
 		cfg := Config{MemoryPolicy: NameStaticMemory, Reserved: list("memory", "1Gi"),
@@ -427,7 +427,7 @@ func checkMemory(t *testing.T, seed uint64, m *Manager) {
 
 // Each hint can be met, and a preferred one is as narrow as any can be on this machine while it is idle.
 func TestHintsAreMinimal(t *testing.T) {
-	for seed := range uint64(100) {
+	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		topology := random(r)
 		m := manager(t, topology, static())
@@ -456,7 +456,7 @@ func TestHintsAreMinimal(t *testing.T) {
 
 // merge finds what looking at each selection of hints finds, for all policies.
 func TestMergeIsExhaustive(t *testing.T) {
-	for seed := range uint64(500) {
+	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		topology := machine(1+r.IntN(4), 1, 1, 1, 1)
 		m := merger{nodes: topology.Nodes, closest: r.IntN(2) == 0,

@@ -166,6 +166,17 @@ func pod(name, cpu string) *corev1.Pod {
 			Resources: corev1.ResourceRequirements{Requests: list, Limits: list}}}}}
 }
 
+// memory is a directory in memory: state files are synced, which takes its time on a disk.
+func memory(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "pinning-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
 func config(t testing.TB, dir string) Config {
 	t.Helper()
 	return Config{Dir: dir, Sys: sysfs(t, server()), Runtime: &runtime{cpus: map[string]string{}},
@@ -187,7 +198,7 @@ func open(t testing.TB, cfg Config) *Manager {
 // A restarted agent gives each pod what it had: what was killed between any two calls has lost nothing that a container
 // was started with (S10.11, S10.12, S10.24).
 func TestRemembers(t *testing.T) {
-	dir := t.TempDir()
+	dir := memory(t)
 	cfg := config(t, dir)
 	m := open(t, cfg)
 	if r := m.Admit(pod("a", "2")); r != nil {
@@ -232,7 +243,7 @@ func TestRemembers(t *testing.T) {
 // Files of another policy or machine, and damaged ones, end the agent, with what to do about it.
 func TestRememberedWrong(t *testing.T) {
 	fresh := func() (Config, string) {
-		dir := t.TempDir()
+		dir := memory(t)
 		cfg := config(t, dir)
 		m := open(t, cfg)
 		if r := m.Admit(pod("a", "2")); r != nil {
@@ -296,7 +307,7 @@ func TestRememberedWrong(t *testing.T) {
 // Containers that share CPUs leave those that somebody gets, and come back; what fails is tried again; one that starts
 // meanwhile is not missed (S10.8).
 func TestReconcile(t *testing.T) {
-	cfg := config(t, t.TempDir())
+	cfg := config(t, memory(t))
 	r := cfg.Runtime.(*runtime)
 	m := open(t, cfg)
 	synctest.Test(t, func(t *testing.T) {
