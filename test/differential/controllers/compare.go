@@ -50,13 +50,7 @@ func (c *compared) play(ctx context.Context, steps []step) (different bool, err 
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.namespace}}, metav1.CreateOptions{}); err != nil {
 			return false, err
 		}
-		defer func() {
-			_ = s.client.CoreV1().Namespaces().Delete(context.WithoutCancel(ctx), c.namespace, metav1.DeleteOptions{})
-			k, err := newKubelet(context.WithoutCancel(ctx), s, c.namespace, c.began)
-			if err == nil {
-				_ = k.reap()
-			}
-		}()
+		defer c.end(ctx, s)
 	}
 	for _, s := range c.sides {
 		for i := range nodes { // as earlier histories do not leave them
@@ -118,6 +112,25 @@ func (c *compared) play(ctx context.Context, steps []step) (different bool, err 
 		c.report(told, diff)
 	}
 	return len(diff) > 0, err
+}
+
+// end deletes the namespace, and its pods as kubelets do, until it is gone: what is left slows later histories.
+func (c *compared) end(ctx context.Context, s *side) {
+	namespaces := s.client.CoreV1().Namespaces()
+	_ = namespaces.Delete(context.WithoutCancel(ctx), c.namespace, metav1.DeleteOptions{})
+	for end := time.Now().Add(c.limit); time.Now().Before(end); {
+		if _, err := namespaces.Get(ctx, c.namespace, metav1.GetOptions{}); err != nil {
+			return
+		}
+		if k, err := newKubelet(ctx, s, c.namespace, c.began); err == nil {
+			_ = k.reap() // what fails is tried again
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
 }
 
 func (c *compared) report(told, diff []string) {
