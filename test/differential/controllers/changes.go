@@ -175,8 +175,23 @@ const taint = "differential.carob.dev/away"
 // taintNode makes DaemonSets leave a node out, or no longer.
 func (w *writer) taintNode() step {
 	node, on := nodeName(w.r.IntN(nodes)), w.r.IntN(2) == 0
-	return step{name: fmt.Sprintf("taint of %s: %t", node, on), do: func(ctx context.Context, c api, _ string) error {
-		return setTaint(ctx, c, node, on)
+	return step{name: fmt.Sprintf("taint of %s: %t", node, on), do: func(ctx context.Context, c api, ns string) error {
+		if err := setTaint(ctx, c, node, on); err != nil {
+			return err
+		}
+		// Upstream's controller does not look at a set with a pod there until something else happens
+		// (docs/differences.md).
+		sets, err := c.AppsV1().DaemonSets(ns).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range sets.Items {
+			seen := fmt.Appendf(nil, `{"metadata":{"labels":{"seen":"%s-%t"}}}`, node, on)
+			if err := patch(ctx, c, ns, sets.Items[i].Name, types.MergePatchType, seen); err != nil {
+				return err
+			}
+		}
+		return nil
 	}}
 }
 

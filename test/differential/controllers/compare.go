@@ -267,7 +267,8 @@ func (c *compared) events(ctx context.Context, s *side) (map[string]string, erro
 	for _, e := range list.Items {
 		// Of a Job that upstream's controller has just made; of budgets with pods whose controller is gone
 		// (docs/differences.md for both).
-		if e.Reason == "UnexpectedJob" || e.InvolvedObject.Kind == "PodDisruptionBudget" {
+		// (An autoscaler that goes while upstream's controller looks at it has a status that can't be stored.)
+		if e.Reason == "UnexpectedJob" || e.Reason == "FailedUpdateStatus" || e.InvolvedObject.Kind == "PodDisruptionBudget" {
 			continue
 		}
 		o := e.InvolvedObject
