@@ -35,7 +35,7 @@ func BenchmarkInference(b *testing.B) {
 					b.Fatal(err)
 				}
 				res, err := http.ReadResponse(r, nil)
-				if err != nil || res.StatusCode != 200 {
+				if err != nil || res.StatusCode != http.StatusOK {
 					b.Fatal(res, err)
 				}
 				_, _ = io.Copy(io.Discard, res.Body)

@@ -16,7 +16,7 @@ import (
 func TestPoolStates(t *testing.T) {
 	l := newInferenceLab(t)
 	l.server(1, answering)
-	l.server(2, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no metrics here", 404) })
+	l.server(2, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no metrics here", http.StatusNotFound) })
 	l.world.Inference.Models = []*inferenceapi.Model{{Spec: inferenceapi.ModelSpec{ModelName: "a",
 		PoolRef: inferenceapi.PoolRef{Group: inferenceapi.OldGroup, Kind: "InferencePool", Name: "llm"}}}}
 	l.world.Inference.Models[0].Namespace = "default"

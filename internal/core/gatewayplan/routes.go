@@ -173,7 +173,7 @@ func (p *planner) join(r *route, refs []gatewayv1.ParentReference) {
 		if g == nil {
 			continue
 		}
-		accepted := p.joinListeners(r, &ref, g, listeners)
+		accepted := p.joinListeners(r, &ref, listeners)
 		s := gatewayv1.RouteParentStatus{ParentRef: ref, ControllerName: GatewayController,
 			Conditions: []metav1.Condition{accepted}}
 		resolved := condition(gatewayv1.RouteConditionResolvedRefs, true, gatewayv1.RouteReasonResolvedRefs,
@@ -197,7 +197,7 @@ func (p *planner) join(r *route, refs []gatewayv1.ParentReference) {
 	}
 }
 
-func (p *planner) joinListeners(r *route, ref *gatewayv1.ParentReference, g *gateway,
+func (p *planner) joinListeners(r *route, ref *gatewayv1.ParentReference,
 	listeners []*listener) metav1.Condition {
 	no := func(reason gatewayv1.RouteConditionReason, message string) metav1.Condition {
 		return condition(gatewayv1.RouteConditionAccepted, false, reason, message, r.generation)

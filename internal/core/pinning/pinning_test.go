@@ -40,15 +40,6 @@ func machine(sockets, nodesPerSocket, cachesPerNode, coresPerCache, threads int)
 	return t
 }
 
-func set(t testing.TB, text string) cpuset.CPUSet {
-	t.Helper()
-	s, err := cpuset.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
 func list(pairs ...string) corev1.ResourceList {
 	l := corev1.ResourceList{}
 	for i := 0; i < len(pairs); i += 2 {

@@ -145,7 +145,7 @@ func subsets(nodes []int, visit func(Mask)) {
 
 // combinations calls visit for each selection of size of the ids, in their order, until it returns false. The slice is
 // visit's to keep.
-func combinations(ids []int, size int, visit func([]int) bool) bool {
+func combinations(ids []int, size int, visit func([]int) bool) {
 	at := make([]int, size)
 	for i := range at {
 		at[i] = i
@@ -156,7 +156,7 @@ func combinations(ids []int, size int, visit func([]int) bool) bool {
 			some[i] = ids[j]
 		}
 		if !visit(some) {
-			return false
+			return
 		}
 		i := size - 1
 		for i >= 0 && at[i] == len(ids)-size+i {
@@ -170,7 +170,6 @@ func combinations(ids []int, size int, visit func([]int) bool) bool {
 			at[j] = at[j-1] + 1
 		}
 	}
-	return true
 }
 
 // maxCPU is the highest ID of a CPU: more than any kernel is built for.

@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -77,9 +78,7 @@ func write[T any](path string, state T) error {
 	if err := json.Unmarshal(tail, &more); err != nil {
 		return err
 	}
-	for name, value := range more { // any order: a map becomes a map
-		fields[name] = value
-	}
+	maps.Copy(fields, more)
 	out, err := json.Marshal(fields)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@
 package vpas
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -131,8 +132,8 @@ func (w *world) fill(s *vpa.Spec) {
 	if w.IntN(2) == 0 {
 		s.UpdatePolicy.MinReplicas = new(int32(1 + w.IntN(3))) //nolint:gosec // small
 	}
-	low, high := load{int64(10 + w.IntN(300)), int64(10+w.IntN(600)) << 20}, load{}
-	high = load{low.milli + int64(w.IntN(500)), low.bytes + int64(w.IntN(900))<<20}
+	low := load{int64(10 + w.IntN(300)), int64(10+w.IntN(600)) << 20}
+	high := load{low.milli + int64(w.IntN(500)), low.bytes + int64(w.IntN(900))<<20}
 	p := vpa.ContainerPolicy{ContainerName: vpa.AllContainers}
 	if w.IntN(2) == 0 {
 		p.MinAllowed = low.list()
@@ -190,7 +191,7 @@ func (w *world) step() {
 
 // turn lets the controller look if it is time, or start again.
 func (w *world) turn() {
-	if w.c.turn() == cluster.ErrCrash {
+	if errors.Is(w.c.turn(), cluster.ErrCrash) {
 		w.c = newController(w)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -75,6 +76,7 @@ func (c *conn) ask(req []byte) (a answer, err error) {
 	if err != nil {
 		return a, err
 	}
+	defer func() { _ = res.Body.Close() }()
 	a.status = res.StatusCode
 	var one [1]byte
 	if _, err = io.ReadFull(res.Body, one[:]); err == nil {
@@ -82,7 +84,7 @@ func (c *conn) ask(req []byte) (a answer, err error) {
 		_, err = io.Copy(io.Discard, res.Body)
 	}
 	a.took = time.Since(began)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		c.close()
 		return a, err
 	}

@@ -52,7 +52,7 @@ func begin(ctx context.Context, o options) (*lab, error) {
 	for _, args := range [][]string{
 		{"up", "--detach", "--node-name", "bench-node", "--gateway-http", gatewayAt},
 		{"image", "import", filepath.Join(o.images, "modelserver.tar")}} {
-		if _, err := l.carob(ctx, "", args...); err != nil {
+		if _, err := l.carob(ctx, args...); err != nil {
 			return l, err
 		}
 	}
@@ -66,14 +66,14 @@ func begin(ctx context.Context, o options) (*lab, error) {
 }
 
 // carob runs a command.
-func (l *lab) carob(ctx context.Context, in string, args ...string) (string, error) {
+func (l *lab) carob(ctx context.Context, args ...string) (string, error) {
 	all := append([]string{args[0], "--data-dir", l.in.DataDir}, args[1:]...)
 	if args[0] == "image" || args[0] == "addon" {
 		all = append(args[:2:2], append([]string{"--data-dir", l.in.DataDir}, args[2:]...)...)
 	}
 	cmd := exec.CommandContext(ctx, l.options.carob, all...)
 	var out bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(in), &out, &out
+	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("carob %s: %w: %s", strings.Join(args, " "), err, out.String())
 	}
@@ -84,7 +84,7 @@ func (l *lab) carob(ctx context.Context, in string, args ...string) (string, err
 func (l *lab) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	_, err := l.carob(ctx, "", "down", "--pods")
+	_, err := l.carob(ctx, "down", "--pods")
 	return errors.Join(err, os.RemoveAll(l.dir))
 }
 
@@ -97,10 +97,10 @@ func (l *lab) pid() (int, error) {
 }
 
 // kubectl runs the kubectl in the path.
-func (l *lab) kubectl(ctx context.Context, in string, args ...string) (string, error) {
+func (l *lab) kubectl(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "kubectl", append([]string{"--kubeconfig", l.in.Kubeconfig}, args...)...)
 	var out bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(in), &out, &out
+	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out.String())
 	}
@@ -126,7 +126,7 @@ func (l *lab) pools(ctx context.Context) error {
 	if err := l.serves(ctx); err != nil {
 		return err
 	}
-	if _, err := l.carob(ctx, "", "addon", "enable", "inference"); err != nil {
+	if _, err := l.carob(ctx, "addon", "enable", "inference"); err != nil {
 		return err
 	}
 	if _, err := l.kubectl(ctx, objects, "apply", "-f", "-"); err != nil {

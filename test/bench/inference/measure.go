@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"net/netip"
 	"os"
 	"runtime"
@@ -92,7 +93,7 @@ func nothingYet(ctx context.Context, l *lab) ([]line, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := l.carob(ctx, "", "addon", "enable", "inference"); err != nil {
+	if _, err := l.carob(ctx, "addon", "enable", "inference"); err != nil {
 		return nil, err
 	}
 	after, more, large, err := look()
@@ -234,8 +235,12 @@ func streams(ctx context.Context, l *lab) ([]line, error) {
 		c := &conn{at: gatewayAt}
 		conns[i] = c
 		res, err := c.send(req)
-		if err != nil || res.StatusCode != 200 {
+		if err != nil {
 			return nil, fmt.Errorf("stream %d: %w", i, err)
+		}
+		defer func() { _ = res.Body.Close() }() // they stay open until all are measured
+		if res.StatusCode != http.StatusOK {
+			return nil, fmt.Errorf("stream %d: %s", i, res.Status)
 		}
 		if _, err := res.Body.Read(make([]byte, 1)); err != nil {
 			return nil, fmt.Errorf("stream %d: %w", i, err)

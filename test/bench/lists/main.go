@@ -145,26 +145,26 @@ func (w way) config(of *rest.Config) *rest.Config {
 	return cfg
 }
 
-// list lists all, and returns how many there are.
-func (w way) list(ctx context.Context, c kubernetes.Interface) (n int, err error) {
+// list lists all.
+func (w way) list(ctx context.Context, c kubernetes.Interface) error {
 	o := metav1.ListOptions{Limit: w.limit}
 	for {
 		var next string
 		if w.maps {
 			l, err := c.CoreV1().ConfigMaps(namespace).List(ctx, o)
 			if err != nil {
-				return n, err
+				return err
 			}
-			n, next = n+len(l.Items), l.Continue
+			next = l.Continue
 		} else {
 			l, err := c.CoreV1().Pods(namespace).List(ctx, o)
 			if err != nil {
-				return n, err
+				return err
 			}
-			n, next = n+len(l.Items), l.Continue
+			next = l.Continue
 		}
 		if o.Continue = next; next == "" {
-			return n, nil
+			return nil
 		}
 	}
 }

@@ -43,7 +43,7 @@ func measure(ctx context.Context, ways []way, rounds int, sources []source) erro
 		for round := range rounds + 2 { // the first two warm up
 			for i, s := range sources {
 				theirs, own, began := processor.Time(s.server.Process.Pid), processor.Time(os.Getpid()), time.Now()
-				if _, err := w.list(ctx, clients[i]); err != nil {
+				if err := w.list(ctx, clients[i]); err != nil {
 					return fmt.Errorf("%s, %s: %w", w.name, s.name, err)
 				}
 				if round >= 2 {
@@ -87,7 +87,7 @@ func profile(ctx context.Context, ways []way, cfg *rest.Config, seconds int) err
 			if err != nil {
 				return err
 			}
-			if _, err := w.list(ctx, lister); err != nil {
+			if err := w.list(ctx, lister); err != nil {
 				return err
 			}
 		}

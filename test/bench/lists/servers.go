@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -86,9 +87,7 @@ func serveRecorded(ctx context.Context, dir string) error {
 				http.Error(w, "not recorded: "+key(r), http.StatusNotFound)
 				return
 			}
-			for name, values := range a.Header {
-				w.Header()[name] = values
-			}
+			maps.Copy(w.Header(), a.Header)
 			_, _ = w.Write(a.Body)
 		})}
 	l, err := net.Listen("tcp", "127.0.0.1:0")

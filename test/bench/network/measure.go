@@ -56,32 +56,32 @@ func (n *node) pod(name, app string) *corev1.Pod {
 					TCPSocket: &corev1.TCPSocketAction{Port: intstr.Parse(namePort)}}}}}}}
 }
 
-// ready creates a pod and returns when a watch tells that it is Ready, with its address.
-func (n *node) ready(ctx context.Context, p *corev1.Pod) (at time.Time, ip string, err error) {
+// ready creates a pod and returns when a watch tells that it is Ready.
+func (n *node) ready(ctx context.Context, p *corev1.Pod) (at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	pods := n.c.CoreV1().Pods(namespace)
 	if p, err = pods.Create(ctx, p, metav1.CreateOptions{}); err != nil {
-		return at, "", err
+		return at, err
 	}
 	w, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + p.Name,
 		ResourceVersion: p.ResourceVersion})
 	if err != nil {
-		return at, "", err
+		return at, err
 	}
 	defer w.Stop()
 	for e := range w.ResultChan() {
 		now, ok := e.Object.(*corev1.Pod)
 		if !ok || e.Type == watch.Deleted {
-			return at, "", fmt.Errorf("pod %s: %v", p.Name, e)
+			return at, fmt.Errorf("pod %s: %v", p.Name, e)
 		}
 		for _, c := range now.Status.Conditions {
 			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-				return time.Now(), now.Status.PodIP, nil
+				return time.Now(), nil
 			}
 		}
 	}
-	return at, "", fmt.Errorf("pod %s is not Ready: %w", p.Name, ctx.Err())
+	return at, fmt.Errorf("pod %s is not Ready: %w", p.Name, ctx.Err())
 }
 
 // service creates a Service and returns its address.
@@ -131,7 +131,7 @@ func (n *node) lifecycle(ctx context.Context, values map[string]float64) error {
 		return err
 	}
 	to := net.JoinHostPort(ip, "80")
-	if _, _, err := n.ready(ctx, n.pod("stays", "cycle")); err != nil {
+	if _, err := n.ready(ctx, n.pod("stays", "cycle")); err != nil {
 		return err
 	}
 	if _, err := first(ctx, to, "stays"); err != nil {
@@ -141,7 +141,7 @@ func (n *node) lifecycle(ctx context.Context, values map[string]float64) error {
 	failed := 0
 	for i := range n.n {
 		p := n.pod(fmt.Sprint("cycle-", i), "cycle")
-		ready, _, err := n.ready(ctx, p)
+		ready, err := n.ready(ctx, p)
 		if err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func (n *node) lifecycle(ctx context.Context, values map[string]float64) error {
 // paths compares the ways from one pod to another.
 func (n *node) paths(ctx context.Context, values map[string]float64) error {
 	for _, name := range []string{"one", "other"} {
-		if _, _, err := n.ready(ctx, n.pod(name, name)); err != nil {
+		if _, err := n.ready(ctx, n.pod(name, name)); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -112,8 +113,8 @@ func (n *node) carobCommand(ctx context.Context, args ...string) *exec.Cmd {
 
 // stop ends all that was started, the last first.
 func (n *node) stop() {
-	for i := len(n.ends) - 1; i >= 0; i-- {
-		n.ends[i]()
+	for _, end := range slices.Backward(n.ends) {
+		end()
 	}
 	_ = os.RemoveAll(n.dir)
 }
@@ -238,8 +239,7 @@ func (n *node) inPod(ctx context.Context, pod string, args ...string) (out []flo
 	text, err := n.carobCommand(ctx, append([]string{"kubectl", "-n", namespace, "exec", pod, "--", inPodPath},
 		args...)...).Output()
 	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			err = fmt.Errorf("%w: %s", err, exit.Stderr)
 		}
 		return nil, fmt.Errorf("%s in pod %s: %w", args[0], pod, err)

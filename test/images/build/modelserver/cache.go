@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"encoding/binary"
 	"hash/fnv"
+	"slices"
 )
 
 // blockBytes is a block of 64 tokens of four bytes.
@@ -34,12 +35,12 @@ func (c *cache) hit(prompt string) (n int) {
 	for n < len(all) && c.blocks[all[n]] != nil {
 		n++
 	}
-	for i := len(all) - 1; i >= 0; i-- { // the beginning is forgotten last
-		if e := c.blocks[all[i]]; e != nil {
+	for _, hash := range slices.Backward(all) { // the beginning is forgotten last
+		if e := c.blocks[hash]; e != nil {
 			c.used.MoveToFront(e)
 			continue
 		}
-		c.blocks[all[i]] = c.used.PushFront(all[i])
+		c.blocks[hash] = c.used.PushFront(hash)
 		if c.used.Len() > c.most {
 			last := c.used.Back()
 			if hash, ok := last.Value.(uint64); ok {
