@@ -16,6 +16,9 @@ import (
 // judgePause is the time between two looks at all flows.
 const judgePause = time.Second
 
+// dumpTries is how often the flows are listed when the kernel says that it was interrupted.
+const dumpTries = 5
+
 // judgeFlows looks at the tracked UDP flows after the rules have changed, and forgets those that are
 // no longer allowed: a flow that never pauses would otherwise go on for ever (N5.26). Established
 // connections of TCP and SCTP go on (N5.22).
@@ -26,15 +29,17 @@ func (e *Enforcer) judgeFlows(ctx context.Context) {
 			return
 		case <-e.judge:
 		}
-		if err := e.forget(func(f *flow) bool {
-			return f.Protocol == policies.UDP && !f.ofNode && !e.allowed(f.Packet)
-		}); err != nil {
-			klog.FromContext(ctx).Error(err, "UDP flows that network policies no longer allow may go on")
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(judgePause):
+		for range 2 { // again: a packet that passed the old rules may begin to be tracked after the first look
+			if err := e.forget(func(f *flow) bool {
+				return f.Protocol == policies.UDP && !f.ofNode && !e.allowed(f.Packet)
+			}); err != nil {
+				klog.FromContext(ctx).Error(err, "UDP flows that network policies no longer allow may go on")
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(judgePause):
+			}
 		}
 	}
 }
@@ -81,8 +86,11 @@ func (e *Enforcer) forget(which func(*flow) bool) error {
 		}
 		var errs []error
 		for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
-			_, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, family, filter{which, own})
-			if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			var err error = netlink.ErrDumpInterrupted // then it may have missed flows
+			for try := 0; try < dumpTries && errors.Is(err, netlink.ErrDumpInterrupted); try++ {
+				_, err = h.ConntrackDeleteFilters(netlink.ConntrackTable, family, filter{which, own})
+			}
+			if err != nil {
 				errs = append(errs, err)
 			}
 		}

@@ -334,7 +334,9 @@ func TestOldMonitor(t *testing.T) {
 	dir := t.TempDir()
 	buildOldMonitor(t, dir)
 	innerRun(t, dir,
-		"^(TestContainerLife|TestExitCodes|TestStop|TestRestart|TestLostLine|TestSharedProcesses|TestSysctls|TestLogs|TestUserNamespace|TestExecSync|TestStreamExec|TestAttach|TestLogShown|TestStartErrors)$")
+		"^(TestContainerLife|TestExitCodes|TestStop|TestRestart|TestLostLine|TestSharedProcesses|TestSysctls|TestLogs|TestUserNamespace|TestExecSync|TestStreamExec|TestAttach|TestLogShown|TestStartErrors)$",
+		// It cannot tell the end of a client's input from the end of the container's.
+		"-test.skip", "^TestAttach$/^(one_after_the_other|a_large_input_that_leaves_the_container's_open)$")
 }
 
 // TestPodResources: a pod's new limits are in force when the agent reports them; only an unknown

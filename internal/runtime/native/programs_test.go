@@ -43,13 +43,13 @@ func TestSanitised(t *testing.T) {
 }
 
 // innerRun runs tests of this package with the programs in dir.
-func innerRun(t *testing.T, dir, tests string) {
+func innerRun(t *testing.T, dir, tests string, flags ...string) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self, "-test.run", tests)
+	cmd := exec.Command(self, append([]string{"-test.timeout", "4m", "-test.run", tests}, flags...)...)
 	cmd.Env = append(os.Environ(), "CAROB_NATIVE_PROGRAMS="+dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
