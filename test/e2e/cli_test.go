@@ -164,7 +164,7 @@ func TestCorruptDataDir(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	contains(t, "corrupt store", carobFails(t, "up", "--data-dir", dir, "--node-name", "e2e-node"), "etcd")
+	contains(t, "corrupt store", carobFails(t, append([]string{"up"}, c.args...)...), "etcd")
 	after, err := host.Take()
 	if err != nil {
 		t.Fatal(err)

@@ -120,6 +120,10 @@ func (r *Runtime) endLost(c *container) {
 	r.exited(c, e)
 }
 
+// errLimitTooLow says that not even the helper has room, in runc's words.
+var errLimitTooLow = errors.New(
+	"unable to start container process: container init was OOM-killed (memory limit of the container or its pod too low?)")
+
 // confine makes the cgroups of a container with their limits. Until release is called there may be a
 // process in them that is ours.
 func (r *Runtime) confine(ctx context.Context, c *container, pl *plan.Container) (release func(), err error) {
@@ -127,7 +131,11 @@ func (r *Runtime) confine(ctx context.Context, c *container, pl *plan.Container)
 	if err := errors.Join(err, r.reached(StepStartCgroup, pl.ID)); err != nil {
 		return release, err
 	}
-	if err := errors.Join(r.groups.Apply(pl.Cgroup, c.resources()), r.reached(StepStartLimits, pl.ID)); err != nil {
+	err = r.groups.Apply(pl.Cgroup, c.resources())
+	if pl.Waits && errors.Is(err, unix.EBUSY) {
+		err = fmt.Errorf("%w: %w", errLimitTooLow, err) // the helper in it already needs more memory
+	}
+	if err := errors.Join(err, r.reached(StepStartLimits, pl.ID)); err != nil {
 		return release, err
 	}
 	sc := c.config.GetLinux().GetSecurityContext()
@@ -220,9 +228,8 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container, 
 			}
 			return pid, errors.Join(err, confined, r.reached(StepStartClone, pl.ID))
 		}, func() { _ = m.Kill(pl.ID, unix.SIGKILL) })
-	if errors.Is(err, monitor.ErrKilledEarly) && cgroups.OOMKilled(st.OOM) {
-		err = errors.New(
-			"unable to start container process: container init was OOM-killed (memory limit of the container or its pod too low?)")
+	if errors.Is(err, errLimitTooLow) || errors.Is(err, monitor.ErrKilledEarly) && cgroups.OOMKilled(st.OOM) {
+		err = errLimitTooLow
 	}
 	if err == nil && pl.Hooks != nil {
 		r.lateHooks(ctx, "poststart", pl.Hooks.Poststart,

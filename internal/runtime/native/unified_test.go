@@ -30,6 +30,7 @@ func TestUnified(t *testing.T) {
 	if err != nil {
 		t.Skip("no cgroup v2 here")
 	}
+	defer w.withoutPool()() // monitors that wait keep the cgroups that they are in
 	old := w.r.groups
 	w.r.groups = v2
 	defer func() {
