@@ -52,7 +52,7 @@ func begin(ctx context.Context, o options) (*lab, error) {
 	for _, args := range [][]string{
 		{"up", "--detach", "--node-name", "bench-node", "--gateway-http", gatewayAt},
 		{"image", "import", filepath.Join(o.images, "modelserver.tar")}} {
-		if _, err := l.carob(ctx, args...); err != nil {
+		if err := l.carob(ctx, args...); err != nil {
 			return l, err
 		}
 	}
@@ -66,7 +66,7 @@ func begin(ctx context.Context, o options) (*lab, error) {
 }
 
 // carob runs a command.
-func (l *lab) carob(ctx context.Context, args ...string) (string, error) {
+func (l *lab) carob(ctx context.Context, args ...string) error {
 	all := append([]string{args[0], "--data-dir", l.in.DataDir}, args[1:]...)
 	if args[0] == "image" || args[0] == "addon" {
 		all = append(args[:2:2], append([]string{"--data-dir", l.in.DataDir}, args[2:]...)...)
@@ -75,16 +75,16 @@ func (l *lab) carob(ctx context.Context, args ...string) (string, error) {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("carob %s: %w: %s", strings.Join(args, " "), err, out.String())
+		return fmt.Errorf("carob %s: %w: %s", strings.Join(args, " "), err, out.String())
 	}
-	return out.String(), nil
+	return nil
 }
 
 // end removes everything.
 func (l *lab) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	_, err := l.carob(ctx, "down", "--pods")
+	err := l.carob(ctx, "down", "--pods")
 	return errors.Join(err, os.RemoveAll(l.dir))
 }
 
@@ -126,7 +126,7 @@ func (l *lab) pools(ctx context.Context) error {
 	if err := l.serves(ctx); err != nil {
 		return err
 	}
-	if _, err := l.carob(ctx, "addon", "enable", "inference"); err != nil {
+	if err := l.carob(ctx, "addon", "enable", "inference"); err != nil {
 		return err
 	}
 	if _, err := l.kubectl(ctx, objects, "apply", "-f", "-"); err != nil {

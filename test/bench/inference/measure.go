@@ -93,7 +93,7 @@ func nothingYet(ctx context.Context, l *lab) ([]line, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := l.carob(ctx, "addon", "enable", "inference"); err != nil {
+	if err := l.carob(ctx, "addon", "enable", "inference"); err != nil {
 		return nil, err
 	}
 	after, more, large, err := look()
