@@ -23,7 +23,7 @@ import (
 	"carob/internal/core/explain"
 )
 
-// explainer asks what `carob explain` tells.
+// explainer reads what `carob explain` prints.
 type explainer struct {
 	c                     kubernetes.Interface
 	namespace, node, name string
@@ -59,7 +59,7 @@ code is 0 only if there is none.`,
 				return err
 			}
 			if err := printObject(r.out, output, lines, func(w io.Writer) error {
-				return printLines(w, lines)
+				return printLines(w, lines, terminalWidth(w))
 			}); err != nil {
 				return err
 			}
@@ -77,14 +77,25 @@ code is 0 only if there is none.`,
 	return cmd
 }
 
-func printLines(w io.Writer, lines explain.Lines) error {
+// printLines prints each line behind a mark, wrapped to a width; 0: not wrapped, so that programs can read it.
+func printLines(w io.Writer, lines explain.Lines, width int) error {
+	const indent = "    " // of what follows the first line of a text
 	for _, l := range lines {
-		mark := " "
-		if l.Problem {
-			mark = "!"
+		mark := "! "
+		if !l.Problem {
+			mark = "  "
 		}
-		if _, err := fmt.Fprintf(w, "%s %s\n", mark, printable(l.Text)); err != nil {
-			return err
+		texts := []string{printable(strings.ReplaceAll(l.Text, "\n", " "))}
+		if width > 0 {
+			texts = wrap(texts[0], width-len(indent))
+		}
+		for i, text := range texts {
+			if i > 0 {
+				mark = indent
+			}
+			if _, err := fmt.Fprintf(w, "%s%s\n", mark, text); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -153,15 +153,23 @@ func (r *root) podNames(ctx context.Context, namespace string) []string {
 	return names
 }
 
-// terminal returns the width of the terminal and whether it has colours.
+// terminal returns the width to draw for, and whether the terminal has colours.
 func terminal(w io.Writer) (width int, color bool) {
-	f, ok := w.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	width = terminalWidth(w)
+	if width == 0 {
 		return 100, false
 	}
-	width, _, err := term.GetSize(int(f.Fd()))
-	if err != nil || width <= 0 {
-		width = 100
-	}
 	return width, os.Getenv("NO_COLOR") == ""
+}
+
+// terminalWidth is how many columns the terminal has; 0 if w is none.
+func terminalWidth(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return 0
+	}
+	if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 0 {
+		return width
+	}
+	return 100
 }

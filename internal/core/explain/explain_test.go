@@ -49,6 +49,30 @@ func waiting(reason, message string) corev1.ContainerState {
 	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
 }
 
+// A long cause that the status gives is not printed again for each event that wraps it, and no event is printed whose
+// message was said.
+func TestEventsDoNotRepeat(t *testing.T) {
+	cause := strings.Repeat("failed to resolve the reference of the image; ", 7)
+	cause = cause[:len(cause)-2]
+	p := pod(func(p *corev1.Pod) {
+		p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "c",
+			State: waiting("ImagePullBackOff", `Back-off pulling image "i": ErrImagePull: `+cause)}
+	})
+	event := func(name, message string) corev1.Event {
+		return corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: name}, Type: "Warning", Reason: "Failed",
+			Message: message, LastTimestamp: before(time.Minute)}
+	}
+	same(t, "long", Pod(p, []corev1.Event{
+		event("a", `Failed to pull image "i": `+cause), event("b", "Error: ErrImagePull"), event("c", "Error: ErrImagePull"),
+		event("d", cause), event("e", "Error: short cause"),
+	}, now), `
+! container c waits: Back-off pulling image "i": ErrImagePull: `+cause+` (ImagePullBackOff)
+! event 60s ago: Failed to pull image "i": see above (Failed)
+! event 60s ago: Error: ErrImagePull (Failed)
+! event 60s ago: Error: short cause (Failed)
+`)
+}
+
 // Each wait of a pod has its sentence; no pod that is not ready has none.
 func TestPod(t *testing.T) {
 	for _, c := range []struct {

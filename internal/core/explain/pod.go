@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// mostEvents is how many warnings are repeated.
+// mostEvents is how many warnings are added.
 const mostEvents = 5
 
 // Pod explains a pod; events are those about it.
@@ -130,7 +130,7 @@ func (l *Lines) container(what string, s *corev1.ContainerStatus, now time.Time)
 	case st.Waiting != nil:
 		text := because(st.Waiting.Reason, st.Waiting.Message)
 		if text == "" {
-			text = "no reason is told yet"
+			text = "its status gives no reason yet"
 		}
 		if t := s.LastTerminationState.Terminated; t != nil {
 			text += "; it last " + exited(t, now)
@@ -169,7 +169,7 @@ func (l *Lines) gates(p *corev1.Pod) {
 func (l *Lines) running(p *corev1.Pod, now time.Time) {
 	c := condition(p, corev1.PodReady)
 	if c == nil || c.Status != corev1.ConditionTrue {
-		text := "its status does not tell why"
+		text := "its status does not say why"
 		if c != nil {
 			text = because(c.Reason, c.Message)
 		}
@@ -184,7 +184,7 @@ func (l *Lines) running(p *corev1.Pod, now time.Time) {
 		counted(int(restarts), "restart"))
 }
 
-// events repeats the newest warnings.
+// events adds the newest warnings that say more than the lines before.
 func (l *Lines) events(all []corev1.Event, now time.Time) {
 	at := func(e *corev1.Event) time.Time {
 		if e.Series != nil {
@@ -207,7 +207,42 @@ func (l *Lines) events(all []corev1.Event, now time.Time) {
 	slices.SortStableFunc(warnings, func(a, b *corev1.Event) int {
 		return cmp.Or(at(b).Compare(at(a)), cmp.Compare(a.Name, b.Name))
 	})
-	for _, e := range warnings[:min(len(warnings), mostEvents)] {
-		l.warn("event %s ago: %s", ago(now, at(e)), because(e.Reason, strings.TrimSpace(e.Message)))
+	printed := 0
+	for _, e := range warnings {
+		message, repeats := l.unsaid(strings.TrimSpace(e.Message))
+		if repeats {
+			continue
+		}
+		l.warn("event %s ago: %s", ago(now, at(e)), because(e.Reason, message))
+		if printed++; printed == mostEvents {
+			return
+		}
+	}
+}
+
+// longRepeat is how many bytes the end of a message must have to be replaced where an earlier line has the same text.
+const longRepeat = 40
+
+// unsaid shortens a message that ends with what an earlier line has said, such as the cause of a failed pull, which
+// events and statuses wrap as "what was attempted: cause". It reports whether the whole message is in an earlier line.
+func (l *Lines) unsaid(message string) (short string, repeats bool) {
+	said := func(text string) bool {
+		return slices.ContainsFunc(*l, func(o Line) bool { return strings.Contains(o.Text, text) })
+	}
+	if message != "" && said(message) {
+		return message, true
+	}
+	for at := 0; ; {
+		i := strings.Index(message[at:], ": ")
+		if i < 0 {
+			return message, false
+		}
+		at += i + len(": ")
+		if len(message)-at < longRepeat {
+			return message, false
+		}
+		if said(message[at:]) {
+			return message[:at] + "see above", false
+		}
 	}
 }
