@@ -33,6 +33,7 @@ var pure = map[string]string{
 	"crypto/sha256":                                 "a hash of the input",
 	"container/heap":                                "values",
 	"iter":                                          "values",
+	"path":                                          "patterns of hosts",
 	"k8s.io/api/...":                                "Kubernetes' types",
 	"k8s.io/utils/cpuset":                           "sets of CPUs",
 	"k8s.io/utils/dump":                             "a value as text, for its hash",
@@ -55,6 +56,8 @@ var pure = map[string]string{
 	"k8s.io/apimachinery/pkg/util/validation":       "forms of names",
 	"k8s.io/apimachinery/pkg/util/validation/field": "paths of fields",
 	"sigs.k8s.io/gateway-api/apis/v1":               "the Gateway API's types",
+	"k8s.io/kubelet/config/v1":                      "the types of a configuration",
+	"k8s.io/kubelet/pkg/apis/credentialprovider/v1": "the types of a protocol",
 	"carob/internal/base/errkind":                   "kinds of errors",
 }
 

@@ -1,6 +1,10 @@
 // Package kubeletconfig reads a KubeletConfiguration (kubelet.config.k8s.io/v1beta1) and its drop-in files, and says
-// for each field whether carob honours it, refuses it, or starts without regard to it. The command line drives it; it
-// must never change anything but the flags it is given.
+// for each field whether carob honours it, rejects it, or starts without regard to it. The command line drives it; it
+// changes only the flags that it is given.
+//
+// Check, Apply, Reserved, and Effective depend on their arguments only; Load is the only function that reads files.
+// They stay here and not in core, beside the table of fields, because they need the flags of base/instance and the
+// tables of TLS ciphers of k8s.io/component-base; the command line checks a configuration before any part exists.
 //
 // Contract: docs/spec/storage-and-node.md, section S11.
 package kubeletconfig

@@ -300,30 +300,3 @@ func TestLoadWrong(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-func TestHostMatches(t *testing.T) {
-	for _, tt := range []struct {
-		pattern, host string
-		want          bool
-	}{
-		{"a.b", "a.b", true}, {"*.b", "a.b", true}, {"*.b", "x.a.b", false}, {"*.b:5000", "a.b:5000", true},
-		{"*.b", "a.b:5000", false}, {"a*.b", "abc.b", true}, {"[", "a", false},
-	} {
-		if got := HostMatches(tt.pattern, tt.host); got != tt.want {
-			t.Errorf("%s, %s: %v", tt.pattern, tt.host, got)
-		}
-	}
-}
-
-func FuzzAnswer(f *testing.F) {
-	f.Add([]byte(`{"apiVersion":"credentialprovider.kubelet.k8s.io/v1","cacheKeyType":"Image","auth":{"a":{}}}`))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		p := &plugin{}
-		p.APIVersion = "credentialprovider.kubelet.k8s.io/v1"
-		r, err := p.answer(text, identity{})
-		if err != nil {
-			return
-		}
-		_ = credentials(r.Auth, "r.example.com/a", identity{})
-	})
-}

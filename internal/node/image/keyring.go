@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"carob/internal/node/credentials"
+	"carob/internal/core/pullcredentials"
 )
 
 // keyring holds registry credentials. The most specific ones come first.
@@ -113,7 +113,7 @@ func (r *keyring) lookup(name string) []*key {
 	var found []*key
 	for i := range r.keys {
 		k := &r.keys[i]
-		if credentials.HostMatches(k.host, host) && underPath(k.path, repository) {
+		if pullcredentials.HostMatches(k.host, host) && underPath(k.path, repository) {
 			found = append(found, k)
 		}
 	}
