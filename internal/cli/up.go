@@ -33,7 +33,7 @@ func (r *root) upCommand() *cobra.Command {
 
 		seccomp, netRaw bool
 
-		kubeletConfig, kubeletDropIns string
+		config, kubeletConfig, kubeletDropIns string
 	)
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -51,10 +51,21 @@ Pods that kept running while carob was stopped are taken over.`,
   # Start a second, independent cluster
   carob up --detach --data-dir /srv/carob2
 
+  # Read the flags from a file, such as "max-pods: 500"; flags of the command line win
+  carob up --config /etc/carob.yaml
+
   # Use an installed containerd
   carob up --runtime-endpoint unix:///run/containerd/containerd.sock`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if config != "" {
+				if err := readConfigFile(cmd, config); err != nil {
+					return err
+				}
+				if err := r.checkDataDir(cmd, nil); err != nil {
+					return err
+				}
+			}
 			f.Hardening.SeccompUnconfined, f.Hardening.NoNetRaw = !seccomp, !netRaw
 			if err := r.kubeletConfig(&f, kubeletConfig, kubeletDropIns, cmd.Flags().Changed); err != nil {
 				return err
@@ -63,7 +74,7 @@ Pods that kept running while carob was stopped are taken over.`,
 			if err != nil {
 				return err
 			}
-			if detach {
+			if detach && os.Getenv(detachedEnv) == "" {
 				return r.upDetached(cmd.Context(), in)
 			}
 			p := newProgress(r.out)
@@ -79,6 +90,8 @@ Pods that kept running while carob was stopped are taken over.`,
 		},
 	}
 	fl := cmd.Flags()
+	fl.StringVar(&config, "config", "",
+		"YAML file with values of flags, the keys are their names without dashes; the command line takes precedence")
 	fl.BoolVar(&detach, "detach", false, "run in the background and return when the cluster accepts pods")
 	fl.StringVar(&f.Listen, "listen", "",
 		"address of the API server as IP:PORT (default 127.0.0.1:6443; another port for another --data-dir)")
@@ -206,6 +219,13 @@ Pods that kept running while carob was stopped are taken over.`,
 		instance.LogLevels()...)
 	fl.BoolVar(&f.Force, "force", false,
 		"start even if other flags than last time would lose something: another store, runtime, node name, IP range")
+	for _, name := range []string{"local-storage-path", "pod-cidr", "service-cidr", "load-balancer-pool",
+		"gateway-proxy-protocol", "gateway-addresses", "cluster-dns", "eviction-hard", "eviction-soft",
+		"eviction-soft-grace-period", "eviction-minimum-reclaim"} {
+		_ = fl.SetAnnotation(name, commaSeparated, []string{"true"})
+	}
+	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
+	_ = cmd.MarkFlagFilename("kubelet-config")
 	_ = cmd.MarkFlagDirname("cni-conf-dir")
 	_ = cmd.MarkFlagDirname("registry-config")
 	_ = cmd.MarkFlagDirname("kubelet-config-dir")

@@ -1,0 +1,268 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"carob/internal/base/instance"
+)
+
+// recorder remembers the instance that it was asked to start.
+type recorder struct {
+	noEngine
+	got *instance.Instance
+}
+
+func (r recorder) Up(_ context.Context, in instance.Instance, _ Progress) error {
+	*r.got = in
+	return nil
+}
+
+// startedWith is the instance that a command line starts.
+func startedWith(t *testing.T, args ...string) (instance.Instance, string, error) {
+	t.Helper()
+	var in instance.Instance
+	var out, errOut bytes.Buffer
+	cmd := New(recorder{got: &in}, Version{}, strings.NewReader(""), &out, &errOut)
+	cmd.SetArgs(append([]string{"up"}, args...))
+	err := cmd.ExecuteContext(t.Context())
+	return in, errOut.String(), err
+}
+
+// upFlags are the flags of `carob up`.
+func upFlags() *pflag.FlagSet {
+	cmd, _, err := New(noEngine{}, Version{}, nil, io.Discard, io.Discard).Find([]string{"up"})
+	if err != nil {
+		panic(err)
+	}
+	cmd.InitDefaultHelpFlag()
+	cmd.InheritedFlags() // adds those of the root command
+	return cmd.Flags()
+}
+
+func writeFile(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// sampleValues has a value for each flag, as YAML and as the command line takes it, that is not the default.
+func sampleValues(t *testing.T) map[string][2]string {
+	dir, file := t.TempDir(), writeFile(t, "any", "")
+	kubelet := writeFile(t, "kubelet.yaml",
+		"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 33\n")
+	dropIns := filepath.Dir(writeFile(t, "10.conf", `{"podPidsLimit": 77}`))
+	same := func(s string) [2]string { return [2]string{s, s} }
+	all := map[string][2]string{
+		"data-dir": same(t.TempDir()), "listen": same("127.0.0.1:7443"),
+		"etcd-servers":      {"[http://a:1, http://b:2]", "http://a:1,http://b:2"},
+		"etcd-certfile":     {file + "\netcd-keyfile: " + file, file + " --etcd-keyfile=" + file},
+		"etcd-keyfile":      {file + "\netcd-certfile: " + file, file + " --etcd-certfile=" + file},
+		"audit-log-path":    same("/tmp/audit.log"),
+		"audit-policy-file": {file + "\naudit-log-path: '-'", file + " --audit-log-path=-"},
+		"audit-webhook-config-file": {file + "\naudit-policy-file: " + file,
+			file + " --audit-policy-file=" + file},
+		"profiling":        same("true"),
+		"runtime-endpoint": same("unix:///run/other.sock"),
+		"cgroup-driver":    same("systemd"),
+		"image-credential-provider-config": {file + "\nimage-credential-provider-bin-dir: " + dir,
+			file + " --image-credential-provider-bin-dir=" + dir},
+		"image-credential-provider-bin-dir": {dir + "\nimage-credential-provider-config: " + file,
+			dir + " --image-credential-provider-config=" + file},
+		"local-storage-path": {"[/srv/a, /srv/b]", "/srv/a,/srv/b"},
+		"kubelet-config":     same(kubelet), "kubelet-config-dir": same(dropIns),
+		"node-name": same("007"), "pod-cidr": {"\n- 10.1.0.0/16\n- fd00:1::/64", "10.1.0.0/16,fd00:1::/64"},
+		"pod-mtu": same("1400"), "service-cidr": {"[10.2.0.0/16]", "10.2.0.0/16"}, "service-proxy": same("none"),
+		"load-balancer-pool": {"[192.0.2.0/28, 192.0.2.32-192.0.2.40]",
+			"192.0.2.0/28,192.0.2.32-192.0.2.40"},
+		"load-balancer-interface":            {"[eth0, eth1]", "eth0,eth1"},
+		"service-proxy-healthz-bind-address": same("127.0.0.1:10256"), "dns": same("none"),
+		"gateway-http": same(":8080"), "gateway-https": same("'127.0.0.1:8443'"),
+		"gateway-access-log":     {"/tmp/access\ngateway-http: :80", "/tmp/access --gateway-http=:80"},
+		"gateway-proxy-protocol": {"[10.0.0.0/8]\ngateway-http: :80", "10.0.0.0/8 --gateway-http=:80"},
+		"gateway-addresses":      {"[192.0.2.9]\ngateway-http: :80", "192.0.2.9 --gateway-http=:80"},
+		"endpoint-picker-listen": same(":9002"), "endpoint-picker-plaintext": {"true\nendpoint-picker-listen: :9002",
+			"true --endpoint-picker-listen=:9002"},
+		"cluster-dns": {"[10.0.0.1, 10.0.0.2]", "10.0.0.1,10.0.0.2"}, "cluster-domain": same("example.test"),
+		"service-node-port-range": same("31000-31999"), "max-pods": same("500"), "pod-max-pids": same("-1"),
+		"deletion-drain-timeout": same("0"), "seccomp-default": same("false"), "allow-net-raw": same("false"),
+		"eviction-hard": {"[memory.available<1Gi, nodefs.available<1%]",
+			"memory.available<1Gi,nodefs.available<1%"},
+		"eviction-soft":              {"['memory.available<2Gi']", "memory.available<2Gi"},
+		"eviction-soft-grace-period": same("memory.available=1m"), "eviction-max-pod-grace-period": same("7"),
+		"eviction-minimum-reclaim":            same("nodefs.available=1Gi"),
+		"eviction-pressure-transition-period": same("1m30s"), "image-gc-high-threshold": same("80"),
+		"image-gc-low-threshold": same("70"), "minimum-image-ttl-duration": same("1h"),
+		"registry-config":       same(dir),
+		"shutdown-grace-period": same("30s"),
+		"shutdown-grace-period-critical-pods": {"10s\nshutdown-grace-period: 30s",
+			"10s --shutdown-grace-period=30s"},
+		"log-level": same("debug"), "force": same("true"), "detach": same("false"),
+	}
+	upFlags().VisitAll(func(f *pflag.Flag) {
+		if _, ok := all[f.Name]; ok || f.Name == "config" || f.Name == "help" || f.Name == "kubeconfig" {
+			return
+		}
+		switch {
+		case strings.HasPrefix(f.Name, "audit-log-max"):
+			all[f.Name] = [2]string{"3\naudit-log-path: '-'", "3 --audit-log-path=-"}
+		case strings.HasSuffix(f.Name, "-dir"):
+			all[f.Name] = same(dir)
+		case f.Value.Type() == "string":
+			all[f.Name] = same(file)
+		}
+	})
+	return all
+}
+
+// Each flag has the same effect in a file as on the command line, and the command line wins.
+func TestConfigFileRoundTrip(t *testing.T) {
+	samples := sampleValues(t)
+	plain := t.TempDir()
+	upFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Name == "config" || f.Name == "help" || f.Name == "kubeconfig" {
+			return
+		}
+		sample, ok := samples[f.Name]
+		if !ok {
+			t.Errorf("--%s: the test has no value for it", f.Name)
+			return
+		}
+		t.Setenv(dataDirEnv, plain)
+		words := strings.Fields("--" + f.Name + "=" + strings.ReplaceAll(sample[1], "'", ""))
+		want, _, err := startedWith(t, words...)
+		if err != nil {
+			t.Errorf("carob up %s: %v", words, err)
+			return
+		}
+		file := writeFile(t, "carob.yaml", f.Name+": "+sample[0]+"\n")
+		got, _, err := startedWith(t, "--config", file)
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: in the file: %v\n%+v\non the command line:\n%+v", f.Name, err, got, want)
+		}
+		if none, _, err := startedWith(t); err != nil || reflect.DeepEqual(none, want) && f.Name != "detach" {
+			t.Errorf("--%s has no effect: %v", f.Name, err)
+		}
+	})
+	file := writeFile(t, "carob.yaml", "max-pods: 500\netcd-servers: [http://a:1]\nnode-name: one\n")
+	in, _, err := startedWith(t, "--config", file, "--max-pods=7", "--etcd-servers=http://b:1")
+	if err != nil || in.MaxPods != 7 || fmt.Sprint(in.EtcdServers) != "[http://b:1]" || in.NodeName != "one" {
+		t.Errorf("the command line does not win: %v, %+v", err, in.Flags)
+	}
+}
+
+// Flags in the file win over a KubeletConfiguration beside it, as flags of the command line do.
+func TestConfigFileBesideKubeletConfiguration(t *testing.T) {
+	t.Setenv(dataDirEnv, t.TempDir())
+	kubelet := writeFile(t, "kubelet.yaml", "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"+
+		"maxPods: 33\npodPidsLimit: 44\nunheardOf: 1\n")
+	file := writeFile(t, "carob.yaml", "kubelet-config: "+kubelet+"\nmax-pods: 55\n")
+	in, warnings, err := startedWith(t, "--config", file)
+	if err != nil || in.MaxPods != 55 || in.Hardening.PodPids != 44 || !strings.Contains(warnings, "unheardOf") {
+		t.Errorf("max-pods %d, pod-max-pids %d, warnings %q, %v", in.MaxPods, in.Hardening.PodPids, warnings, err)
+	}
+}
+
+// Files that set nothing are allowed.
+func TestConfigFileEmpty(t *testing.T) {
+	t.Setenv(dataDirEnv, t.TempDir())
+	want, _, _ := startedWith(t)
+	for _, text := range []string{"", "# nothing\n", "---\n", "{}\n"} {
+		if in, _, err := startedWith(t, "--config", writeFile(t, "carob.yaml", text)); err != nil ||
+			!reflect.DeepEqual(in, want) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// What is wrong in a file is one line with the file's name and the line's number, and nothing is started.
+func TestConfigFileWrong(t *testing.T) {
+	t.Setenv(dataDirEnv, t.TempDir())
+	for text, want := range map[string]string{
+		"max-pods: many":                        `:1: max-pods: "many" is not an integer`,
+		"\n\nmax-pods: 1.5":                     `:3: max-pods: "1.5" is not an integer`,
+		"log-level: loud":                       `:1: log-level: "loud" is not debug, info, warn or error`,
+		"profiling: maybe":                      `:1: profiling: "maybe" is not true or false`,
+		"force:":                                ":1: force has no value",
+		"shutdown-grace-period: 30":             `:1: shutdown-grace-period: "30" is not a duration`,
+		"node-name: [a]":                        ":1: node-name is a string, not a list",
+		"node-name: {a: b}":                     ":1: node-name is a string, not a mapping",
+		"etcd-servers: {a: b}":                  ":1: etcd-servers is a list, not a mapping",
+		"etcd-servers:\n- http://a\n- {b: c}":   ":3: etcd-servers: an entry of the list is not a value",
+		"etcd-servers:\n- http://a\n-":          ":3: etcd-servers: an entry of the list is not a value",
+		"cluster-dns: ['10.0.0.1,10.0.0.2']":    ":1: cluster-dns: an entry of the list has a comma",
+		"# x\nmaxpods: 3":                       `:2: unknown key "maxpods"`,
+		"--max-pods: 3":                         `:1: unknown key "--max-pods"; did you mean max-pods?`,
+		"max_pods: 3":                           `:1: unknown key "max_pods"; did you mean max-pods?`,
+		"<<: {max-pods: 3}":                     `:1: unknown key "<<"`,
+		"? [a]\n: b":                            ":1: the key is not the name of a flag",
+		"kind: KubeletConfiguration":            "belongs in the file of kubelet-config",
+		"max-pods: 3\nlisten: x\nmax-pods: 4":   `:3: "max-pods" is already in line 1`,
+		"config: other.yaml":                    ":1: config cannot be set in this file",
+		"kubeconfig: x":                         ":1: kubeconfig cannot be set in this file",
+		"help: true":                            ":1: help cannot be set in this file",
+		"- max-pods":                            ":1: it is not a list of FLAG: VALUE lines",
+		"just text":                             ":1: it is not a list of FLAG: VALUE lines",
+		"max-pods: 3\n---\nmax-pods: 4\n":       ": it has more than one document",
+		"a: [":                                  ": it is not YAML: line 1",
+		"a: b: c\n":                             ": it is not YAML",
+		"\x00":                                  ": it is not YAML",
+		"# " + strings.Repeat("x", 1<<20):       ": it has more than 1048576 bytes",
+		"max-pods: 3\nnode-name: a\nprofiling:": ":3: profiling has no value",
+		"data-dir: ''":                          "--data-dir: it is empty",
+		"node-name: A B":                        "--node-name",
+	} {
+		file := writeFile(t, "carob.yaml", text)
+		in, _, err := startedWith(t, "--config", file)
+		if err == nil || exitCode(err) != exitUsage || strings.Contains(err.Error(), "\n") ||
+			!strings.Contains(err.Error(), want) || in.DataDir != "" {
+			t.Errorf("%.60q: %v, want %q", text, err, want)
+		} else if strings.HasPrefix(want, ":") && !strings.Contains(err.Error(), file+want) {
+			t.Errorf("%.60q: the file is not named: %v", text, err)
+		}
+		// A flag of the command line that wins over a wrong value does not hide it.
+		if _, _, err := startedWith(t, "--config", file, "--max-pods=9"); err == nil {
+			t.Errorf("%.60q: accepted with --max-pods", text)
+		}
+	}
+	missing := filepath.Join(t.TempDir(), "missing.yaml")
+	if _, _, err := startedWith(t, "--config", missing); err == nil ||
+		!strings.Contains(err.Error(), missing+": no such file") {
+		t.Error(err)
+	}
+}
+
+// FuzzConfigFile: any text is read, or refused with an error; flags keep their defaults then.
+func FuzzConfigFile(f *testing.F) {
+	f.Add("max-pods: 3\n")
+	f.Add("a: &x [1]\nb: *x\n")
+	f.Add("etcd-servers: &a [*a]\n")
+	f.Add("cluster-dns: &a\n- 10.0.0.1\ndns: *a")
+	f.Fuzz(func(t *testing.T, text string) {
+		values, err := parseConfig(text)
+		if err != nil {
+			return
+		}
+		fl := upFlags()
+		if err := setFlags(fl, values); err == nil {
+			return
+		}
+		fl.VisitAll(func(f *pflag.Flag) {
+			if f.Changed || f.Value.String() != f.DefValue {
+				t.Errorf("%q: --%s is %q after an error", text, f.Name, f.Value)
+			}
+		})
+	})
+}
