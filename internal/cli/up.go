@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"carob/internal/base/flagfile"
 	"carob/internal/base/instance"
 	"carob/internal/base/kubeletconfig"
 )
@@ -59,7 +60,7 @@ Pods that kept running while carob was stopped are taken over.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if config != "" {
-				if err := readConfigFile(cmd, config); err != nil {
+				if err := flagfile.Read(config, fileFlags(cmd)); err != nil {
 					return err
 				}
 				if err := r.checkDataDir(cmd, nil); err != nil {
@@ -222,7 +223,7 @@ Pods that kept running while carob was stopped are taken over.`,
 	for _, name := range []string{"local-storage-path", "pod-cidr", "service-cidr", "load-balancer-pool",
 		"gateway-proxy-protocol", "gateway-addresses", "cluster-dns", "eviction-hard", "eviction-soft",
 		"eviction-soft-grace-period", "eviction-minimum-reclaim"} {
-		_ = fl.SetAnnotation(name, commaSeparated, []string{"true"})
+		_ = fl.SetAnnotation(name, flagfile.CommaSeparated, []string{"true"})
 	}
 	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
 	_ = cmd.MarkFlagFilename("kubelet-config")
@@ -231,6 +232,11 @@ Pods that kept running while carob was stopped are taken over.`,
 	_ = cmd.MarkFlagDirname("kubelet-config-dir")
 	_ = cmd.MarkFlagDirname("pod-manifest-dir")
 	return cmd
+}
+
+// fileFlags are the flags of a command that a file can set.
+func fileFlags(cmd *cobra.Command) flagfile.Flags {
+	return flagfile.Flags{FlagSet: cmd.Flags(), Except: []string{"config", "help", "kubeconfig"}, KindOf: kindOf}
 }
 
 // kubeletConfig reads a KubeletConfiguration into the flags that were not given. It prints a warning for each field

@@ -118,7 +118,8 @@ func TestIdentitiesDoNotShare(t *testing.T) {
 	var c Cache
 	c.Add("a.b/x", of(account, "ns", "a", "u", "r", "t"), response(api.GlobalPluginCacheKeyType, "u", nil), time.Hour,
 		start)
-	c.Add("a.b/x", of(token, "ns", "b", "u", "r", "t"), response(api.GlobalPluginCacheKeyType, "u", nil), time.Hour, start)
+	c.Add("a.b/x", of(token, "ns", "b", "u", "r", "t"), response(api.GlobalPluginCacheKeyType, "u", nil), time.Hour,
+		start)
 	for i, tt := range []struct {
 		who  Identity
 		want bool

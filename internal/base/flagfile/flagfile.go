@@ -1,4 +1,7 @@
-package cli
+// Package flagfile sets flags of a command from a YAML file whose keys are the names of the flags, as in k3s's
+// config.yaml. The command line drives it; it must never change a flag that is set already, or one of a file that is
+// wrong.
+package flagfile
 
 import (
 	"errors"
@@ -8,7 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
@@ -16,22 +18,25 @@ import (
 )
 
 const (
-	// maxConfigFile is the maximum size of a configuration file in bytes.
-	maxConfigFile = 1 << 20
-	// commaSeparated marks flags whose value is a list with commas; a configuration file may write it as a list, too.
-	commaSeparated = "carob_comma_separated"
+	// maxFile is the maximum size of a file in bytes.
+	maxFile = 1 << 20
+	// CommaSeparated is the annotation of flags whose value is a list with commas; a file may write it as a YAML list.
+	CommaSeparated = "carob_comma_separated"
 )
 
-// notInConfigFile are flags of `carob up` that a configuration file cannot set.
-var notInConfigFile = []string{"config", "help", "kubeconfig"}
+// Flags are those that a file can set.
+type Flags struct {
+	*pflag.FlagSet
+	Except []string                 // names of flags that a file cannot set
+	KindOf func(pflag.Value) string // describes the values that a flag accepts
+}
 
-// readConfigFile sets the flags of a command that the command line does not set from a YAML file whose keys are names
-// of flags, as in k3s's config.yaml. Nothing is set if anything in the file is wrong. An error names the file and the
-// line.
-func readConfigFile(cmd *cobra.Command, name string) error {
-	values, err := parseConfigFile(name)
+// Read sets the flags that are not set yet from a file. Nothing is set if anything in the file is wrong; the error is
+// of kind instance.ErrFlag and names the file and the line.
+func Read(name string, flags Flags) error {
+	values, err := parseFile(name)
 	if err == nil {
-		err = setFlags(cmd.Flags(), values)
+		err = flags.set(values)
 	}
 	if err != nil {
 		return fmt.Errorf("%w --config: %s%w", instance.ErrFlag, name, err)
@@ -61,21 +66,21 @@ func wrongLine(at *yaml.Node, format string, args ...any) error {
 	return fileError{at.Line, fmt.Sprintf(format, args...)}
 }
 
-// parseConfigFile returns the entries of a file in their order. An empty file has none.
-func parseConfigFile(name string) ([]setting, error) {
+// parseFile returns the entries of a file in their order. An empty file has none.
+func parseFile(name string) ([]setting, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, fileError{text: withoutPath(err)}
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxConfigFile+1))
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return nil, fileError{text: withoutPath(err)}
 	}
-	if len(text) > maxConfigFile {
-		return nil, fileError{text: fmt.Sprintf("it has more than %d bytes", maxConfigFile)}
+	if len(text) > maxFile {
+		return nil, fileError{text: fmt.Sprintf("it has more than %d bytes", maxFile)}
 	}
-	return parseConfig(string(text))
+	return parse(string(text))
 }
 
 // withoutPath is the reason of a failed system call, without the path, which the caller names.
@@ -86,7 +91,7 @@ func withoutPath(err error) string {
 	return err.Error()
 }
 
-func parseConfig(text string) ([]setting, error) {
+func parse(text string) ([]setting, error) {
 	docs := yaml.NewDecoder(strings.NewReader(text))
 	var doc, second yaml.Node
 	err := docs.Decode(&doc)
@@ -125,28 +130,29 @@ func firstErrorLine(err error) string {
 	return text
 }
 
-// setFlags sets the flags that are not set yet. Values of flags that are set are checked and have no effect.
-func setFlags(fl *pflag.FlagSet, values []setting) error {
+// set sets the flags that are not set yet. Values of flags that are set are checked and have no effect.
+func (fl Flags) set(values []setting) error {
 	type change struct {
 		f     *pflag.Flag
 		texts []string
 	}
 	var changes []change
 	for _, v := range values {
-		f, err := flagOf(fl, v.key)
+		f, err := fl.named(v.key)
 		if err != nil {
 			return err
 		}
-		texts, err := textsOf(f, v.value)
+		texts, err := fl.texts(f, v.value)
 		if err != nil {
 			return err
 		}
 		before := textsNow(f)
-		if err := assign(f, texts); err != nil {
-			return wrongLine(v.value, "%s: %q is not %s", f.Name, strings.Join(texts, ","), kindOf(f.Value))
-		}
-		if err := assign(f, before); err != nil {
+		wrong := assign(f, texts)
+		if err := assign(f, before); err != nil { // also after an error: some flags lose their value then
 			return fmt.Errorf("%s: restore the value: %w", f.Name, err)
+		}
+		if wrong != nil {
+			return wrongLine(v.value, "%s: %q is not %s", f.Name, strings.Join(texts, ","), fl.KindOf(f.Value))
 		}
 		if !f.Changed {
 			changes = append(changes, change{f, texts})
@@ -177,14 +183,14 @@ func textsNow(f *pflag.Flag) []string {
 	return []string{f.Value.String()}
 }
 
-// flagOf is the flag that a key names.
-func flagOf(fl *pflag.FlagSet, key *yaml.Node) (*pflag.Flag, error) {
+// named is the flag that a key names.
+func (fl Flags) named(key *yaml.Node) (*pflag.Flag, error) {
 	if key.Kind != yaml.ScalarNode {
 		return nil, wrongLine(key, "the key is not the name of a flag")
 	}
 	f := fl.Lookup(key.Value)
 	switch {
-	case f != nil && slices.Contains(notInConfigFile, f.Name):
+	case f != nil && slices.Contains(fl.Except, f.Name):
 		return nil, wrongLine(key, "%s cannot be set in this file", f.Name)
 	case f != nil:
 		return f, nil
@@ -195,11 +201,11 @@ func flagOf(fl *pflag.FlagSet, key *yaml.Node) (*pflag.Flag, error) {
 	if like := strings.ReplaceAll(strings.TrimLeft(strings.ToLower(key.Value), "-"), "_", "-"); fl.Lookup(like) != nil {
 		return nil, wrongLine(key, "unknown key %q; did you mean %s?", key.Value, like)
 	}
-	return nil, wrongLine(key, "unknown key %q: 'carob up' has no such flag", key.Value)
+	return nil, wrongLine(key, "unknown key %q: there is no such flag", key.Value)
 }
 
-// textsOf is the value of an entry as the command line would have it: one text, or those of a list.
-func textsOf(f *pflag.Flag, value *yaml.Node) ([]string, error) {
+// texts is the value of an entry as the command line would have it: one text, or those of a list.
+func (fl Flags) texts(f *pflag.Flag, value *yaml.Node) ([]string, error) {
 	if value.Kind == yaml.AliasNode {
 		value = value.Alias
 	}
@@ -211,12 +217,12 @@ func textsOf(f *pflag.Flag, value *yaml.Node) ([]string, error) {
 		return strings.Split(value.Value, ","), nil
 	case value.Kind == yaml.ScalarNode:
 		return []string{value.Value}, nil
-	case value.Kind == yaml.SequenceNode && (isList || f.Annotations[commaSeparated] != nil):
+	case value.Kind == yaml.SequenceNode && (isList || f.Annotations[CommaSeparated] != nil):
 		return listOf(f, value)
 	case value.Kind == yaml.SequenceNode:
-		return nil, wrongLine(value, "%s is %s, not a list", f.Name, kindOf(f.Value))
+		return nil, wrongLine(value, "%s is %s, not a list", f.Name, fl.KindOf(f.Value))
 	}
-	what := kindOf(f.Value)
+	what := fl.KindOf(f.Value)
 	if isList {
 		what = "a list"
 	}
