@@ -85,6 +85,12 @@ require sigs.k8s.io/gateway-api v1.6.3
 require k8s.io/kubelet v0.37.2
 
 require (
+	filippo.io/edwards25519 v1.2.0 // indirect
+	github.com/go-sql-driver/mysql v1.10.1 // indirect
+	github.com/lib/pq v1.12.3 // indirect
+)
+
+require (
 	github.com/cncf/xds/go v0.0.0-20260202195803-dba9d589def2 // indirect
 	github.com/container-storage-interface/spec v1.13.0 // indirect
 	github.com/envoyproxy/go-control-plane v0.14.0 // indirect

@@ -55,6 +55,7 @@ var catalogue = []image{
 	{name: "pod-test", refs: tags(documents+"/pod-test", "v0.1"), make: podTest},
 	{name: "mysql", refs: join(tags(documents+"/mysql", "8.0.41-debian"), tags("docker.io/library/mysql", "8.0")),
 		make: mysql},
+	{name: "postgres", refs: tags("docker.io/library/postgres", "15", "15-bookworm"), make: postgres},
 	{name: "wordpress", refs: join(tags(documents+"/wordpress", "php8.1-apache"),
 		tags("docker.io/library/wordpress", "php8.1-apache", "latest")), make: wordpress},
 	{name: "netshoot", refs: tags("docker.io/nicolaka/netshoot", "latest"), make: netshoot},
@@ -209,6 +210,7 @@ func (b *Builder) debianLayer(ctx context.Context) (*layer, error) {
 			return nil, err
 		}
 		maps.Copy(t, pkgs)
+		t.symlink("var/run", "/run") // the package has a folder that its script replaces
 		for name, master := range map[string]string{"etc/passwd": "usr/share/base-passwd/passwd.master",
 			"etc/group": "usr/share/base-passwd/group.master"} {
 			t.file(name, 0o644, []byte(strings.ReplaceAll(string(t[master].body), ":*:", ":x:")))
@@ -342,6 +344,27 @@ func mysql(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, e
 	c.ExposedPorts = map[string]struct{}{"3306/tcp": {}}
 	c.Volumes = map[string]struct{}{"/var/lib/mysql": {}}
 	return b.debianImage(ctx, t, "mariadb-server-core", "mariadb-client-core")
+}
+
+// postgres is Debian's PostgreSQL behind the names and variables of the PostgreSQL image.
+func postgres(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, error) {
+	t := tree{}
+	if err := b.addUser(ctx, t, "postgres", 999, "/var/lib/postgresql"); err != nil {
+		return nil, err
+	}
+	if err := t.embed(sources, "files/postgres", ""); err != nil {
+		return nil, err
+	}
+	for _, d := range []string{"var/lib/postgresql", "var/lib/postgresql/data", "run/postgresql"} {
+		t.dir(d, 0o755)
+		t.own(d, 999, 999)
+	}
+	c.Entrypoint, c.Cmd = []string{"/docker-entrypoint.sh"}, []string{"postgres"}
+	c.Env = []string{"PATH=/usr/lib/postgresql/15/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	c.ExposedPorts = map[string]struct{}{"5432/tcp": {}}
+	c.Volumes = map[string]struct{}{"/var/lib/postgresql/data": {}}
+	c.StopSignal = "SIGINT"
+	return b.debianImage(ctx, t, "postgresql-15")
 }
 
 // wordpress is Debian's, served by Apache with PHP.

@@ -26,10 +26,11 @@ var unneeded = []string{
 	"apache2", "apache2-data", "apache2-utils", "debconf", "default-mysql-client", "dpkg", "gcc-12-base",
 	"init-system-helpers", "libconfig-inifiles-perl",
 	"libdav1d6", "libde265-0", "libfile-find-rule-perl", "libgav1-1", "libgd3", "libgdbm-compat4", "libgdbm6",
-	"libheif1", "libnumber-compare-perl", "libperl5.36",
-	"librav1e0", "libsvtav1enc1", "libtext-glob-perl", "libx265-199", "lsb-base", "mariadb-client", "mysql-common",
+	"libheif1", "libjson-perl", "libllvm14", "libnumber-compare-perl", "libperl5.36",
+	"librav1e0", "libsvtav1enc1", "libtext-glob-perl", "libx265-199", "libz3-4", "lsb-base", "mariadb-client", "mysql-common",
 	"perl", "perl-base", "perl-modules-5.36",
-	"php-gd", "php8.2-gd", "php8.2-readline", "sensible-utils", "sysvinit-utils", "tar", "ucf", "usrmerge",
+	"php-gd", "php8.2-gd", "php8.2-readline", "postgresql-client-common",
+	"postgresql-common", "sensible-utils", "sysvinit-utils", "tar", "ucf", "usrmerge",
 }
 
 var instLine = regexp.MustCompile(`(?m)^Inst (\S+) \((\S+)`)

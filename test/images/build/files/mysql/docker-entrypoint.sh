@@ -20,6 +20,7 @@ if [ "${1:-}" = mysqld ] && [ ! -d "$data/mysql" ]; then
 		cat /usr/share/mysql/{mysql_system_tables,mysql_performance_tables,mysql_system_tables_data,fill_help_tables,maria_add_gis_sp_bootstrap}.sql
 	} | mariadbd --no-defaults --bootstrap --user=mysql --datadir="$data" --lc-messages-dir=/usr/share/mysql 2> /tmp/bootstrap.log ||
 		{ cat /tmp/bootstrap.log >&2; exit 1; }
+	sync -f "$data"
 	umask 077
 	{
 		echo "ALTER USER root@localhost IDENTIFIED BY $(quote "${MYSQL_ROOT_PASSWORD:-}");"
