@@ -60,6 +60,16 @@ func (k *kubelets) begin(ctx context.Context) error {
 	return nil
 }
 
+// wait returns when all pods are ready.
+func (k *kubelets) wait(ctx context.Context) error {
+	select {
+	case <-k.all:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%d of %d pods are ready: %w", k.ready.Load(), k.want, ctx.Err())
+	}
+}
+
 func (k *kubelets) run(ctx context.Context, p *corev1.Pod) {
 	now := metav1.Now()
 	next := p.DeepCopy()

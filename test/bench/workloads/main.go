@@ -1,6 +1,6 @@
 // workloads measures controllers, scheduler and API server with many Deployments, as the
 // product runs them: in one process, which is this one. Nodes are objects only: each pod
-// that is bound to one is made ready at once.
+// that is bound to one is made ready at once, and their leases are renewed.
 //
 //	go run ./test/bench/workloads [-deployments 1000 -replicas 10 -nodes 100]
 //
@@ -12,6 +12,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -22,12 +23,12 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apiserver/pkg/authentication/user"
-	coordinationv1ac "k8s.io/client-go/applyconfigurations/coordination/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"carob/internal/controllers"
 	"carob/internal/kinds/apps"
@@ -54,6 +55,7 @@ func run(ctx context.Context) error {
 	nodes := flag.Int("nodes", 100, "how many nodes")
 	idle := flag.Duration("idle", 5*time.Second, "how long to look at a process that has nothing to do")
 	limit := flag.Duration("limit", 5*time.Minute, "longest time until all are available")
+	profiles := flag.String("profiles", "", "folder for profiles: cpu, heap before and after, goroutines at the end")
 	flag.Parse()
 	dir, err := os.MkdirTemp("", "workloads-bench-")
 	if err != nil {
@@ -76,7 +78,8 @@ func run(ctx context.Context) error {
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	if err := makeNodes(ctx, client, *nodes); err != nil {
+	agents, err := makeNodes(ctx, client, *nodes)
+	if err != nil {
 		return err
 	}
 	manager, err := controllers.New(as("controllers"), controllers.Options{DefaultStatefulSet: apps.DefaultStatefulSet})
@@ -102,7 +105,16 @@ func run(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	go agents.renew(partsCtx)
 	before := look(*idle)
+	if err := profile(*profiles, "heap", "heap-before"); err != nil {
+		return err
+	}
+	done, err := profileCPU(*profiles)
+	if err != nil {
+		return err
+	}
+	defer done()
 	asked, err := requests(ctx, client)
 	if err != nil {
 		return err
@@ -115,13 +127,14 @@ func run(ctx context.Context) error {
 		}
 	}
 	created := time.Since(began)
-	select {
-	case <-k.all:
-	case <-ctx.Done():
-		return fmt.Errorf("%d of %d pods are ready: %w", k.ready.Load(), *deployments**replicas, ctx.Err())
+	err = k.wait(ctx)
+	if err == nil {
+		err = available(ctx, client, *deployments, int32(*replicas)) //nolint:gosec // a small number
 	}
-	if err := available(ctx, client, *deployments, int32(*replicas)); err != nil { //nolint:gosec // a small number
-		return err
+	if err != nil {
+		answered, failed := requests(context.WithoutCancel(ctx), client)
+		fmt.Printf("requests until then: %s\n", since(asked, answered))
+		return errors.Join(err, failed, profile(*profiles, "goroutine", "goroutines"))
 	}
 	whole := time.Since(began)
 	took = processor.Time(os.Getpid()) - took
@@ -130,7 +143,11 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	done()
 	after := look(*idle)
+	if err := profile(*profiles, "heap", "heap-after"); err != nil {
+		return err
+	}
 	fmt.Printf("%d Deployments of %d pods on %d nodes\n", *deployments, *replicas, *nodes)
 	fmt.Printf("created in %v, all available after %v, %v of the processors\n", created.Round(time.Millisecond),
 		whole.Round(time.Millisecond), took.Round(time.Millisecond))
@@ -167,33 +184,6 @@ func look(idle time.Duration) state {
 	return s
 }
 
-func makeNodes(ctx context.Context, client kubernetes.Interface, n int) error {
-	room := corev1.ResourceList{"cpu": resource.MustParse("64"), "memory": resource.MustParse("256Gi"),
-		"pods": resource.MustParse("500")}
-	for i := range n {
-		name := fmt.Sprintf("node-%04d", i)
-		made, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name},
-			Status: corev1.NodeStatus{Allocatable: room, Capacity: room, Conditions: []corev1.NodeCondition{
-				{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}, metav1.CreateOptions{})
-		if err != nil {
-			return err
-		}
-		made.Spec.Taints = nil // of a node that is not ready yet
-		if _, err := client.CoreV1().Nodes().Update(ctx, made, metav1.UpdateOptions{}); err != nil {
-			return err
-		}
-		// Once for the whole run: nobody has to renew it.
-		lease := coordinationv1ac.Lease(name, corev1.NamespaceNodeLease).WithSpec(coordinationv1ac.LeaseSpec().
-			WithHolderIdentity(name).WithLeaseDurationSeconds(3600).
-			WithRenewTime(metav1.NewMicroTime(time.Now().Add(time.Hour))))
-		if _, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Apply(ctx, lease,
-			metav1.ApplyOptions{FieldManager: "bench"}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func deployment(i, replicas int) *appsv1.Deployment {
 	name := fmt.Sprint("d-", i)
 	labels := map[string]string{"app": name}
@@ -204,26 +194,30 @@ func deployment(i, replicas int) *appsv1.Deployment {
 				Containers: []corev1.Container{{Name: "c", Image: "registry.example/none:1"}}}}}}
 }
 
-// available waits until all Deployments say that they are.
+// available waits until all Deployments say that they are: it watches them, so that looking costs little.
 func available(ctx context.Context, client kubernetes.Interface, deployments int, replicas int32) error {
-	for {
-		list, err := client.AppsV1().Deployments(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-		if err != nil {
-			return err
-		}
-		n := 0
-		for i := range list.Items {
-			if list.Items[i].Status.AvailableReplicas == replicas {
-				n++
+	all, cancel := context.WithCancel(ctx)
+	defer cancel()
+	there := map[string]bool{}
+	informer := cache.NewSharedIndexInformer(cache.NewListWatchFromClient(client.AppsV1().RESTClient(), "deployments",
+		namespace, fields.Everything()), &appsv1.Deployment{}, 0, nil)
+	note := func(o any) {
+		if d, ok := o.(*appsv1.Deployment); ok {
+			if there[d.Name] = d.Status.AvailableReplicas == replicas; !there[d.Name] {
+				delete(there, d.Name)
+			}
+			if len(there) == deployments {
+				cancel()
 			}
 		}
-		if n == deployments {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%d of %d Deployments are available: %w", n, deployments, ctx.Err())
-		case <-time.After(20 * time.Millisecond):
-		}
 	}
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: note,
+		UpdateFunc: func(_, o any) { note(o) }}); err != nil {
+		return err
+	}
+	informer.RunWithContext(all)
+	if ctx.Err() != nil {
+		return fmt.Errorf("not all Deployments are available: %w", ctx.Err())
+	}
+	return nil
 }
