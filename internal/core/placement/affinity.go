@@ -79,34 +79,31 @@ func (c *Cluster) affinityState(p *Pod) *affinityState {
 	for _, other := range c.antiAffine {
 		s.countTheirs(other, other.node, 1)
 	}
-	if len(p.affinity) > 0 || len(p.antiAffinity) > 0 {
-		for _, namespace := range c.namespacesOf(p.affinity, p.antiAffinity) {
-			for _, other := range c.byNamespace[namespace] {
-				s.countOurs(other, other.node, 1)
-			}
-		}
+	if len(p.affinity) > 0 { // who meets all terms meets the first one
+		c.eachNamed(&p.affinity[0], func(other *Pod) { s.countAffine(other, other.node, 1) })
+	}
+	for i := range p.antiAffinity {
+		c.eachNamed(&p.antiAffinity[i], func(other *Pod) { s.countAnti(i, other, other.node, 1) })
 	}
 	return s
 }
 
-// namespacesOf lists the namespaces that any of the terms looks into, each once.
-func (c *Cluster) namespacesOf(lists ...[]podTerm) []string {
-	var names []string
-	for _, terms := range lists {
-		for i := range terms {
-			names = append(names, terms[i].namespaces...)
-			if terms[i].inLabelled == nil {
-				continue
-			}
-			for _, name := range slices.Sorted(maps.Keys(c.byNamespace)) {
-				if terms[i].inLabelled.Matches(labels.Set(c.namespaces[name])) {
-					names = append(names, name)
-				}
+// eachNamed calls f with the pods that the term may name, each once: those of its namespaces, as selected leaves them.
+func (c *Cluster) eachNamed(t *podTerm, f func(other *Pod)) {
+	names := slices.Clone(t.namespaces)
+	if t.inLabelled != nil {
+		for _, name := range slices.Sorted(maps.Keys(c.byNamespace)) {
+			if t.inLabelled.Matches(labels.Set(c.namespaces[name])) {
+				names = append(names, name)
 			}
 		}
 	}
 	slices.Sort(names)
-	return slices.Compact(names)
+	for _, namespace := range slices.Compact(names) {
+		for _, other := range c.selected(namespace, t.selector) {
+			f(other)
+		}
+	}
 }
 
 func meetsAll(c *Cluster, terms []podTerm, pod *corev1.Pod) bool {
@@ -138,19 +135,26 @@ func (s *affinityState) countTheirs(other *Pod, n *Node, by int64) {
 }
 
 func (s *affinityState) countOurs(other *Pod, n *Node, by int64) {
-	p := s.pod
-	if n.Object == nil {
+	s.countAffine(other, n, by)
+	for i := range s.pod.antiAffinity {
+		s.countAnti(i, other, n, by)
+	}
+}
+
+func (s *affinityState) countAffine(other *Pod, n *Node, by int64) {
+	terms := s.pod.affinity
+	if n.Object == nil || !meetsAll(s.cluster, terms, other.Object) {
 		return
 	}
-	if meetsAll(s.cluster, p.affinity, other.Object) {
-		for i := range p.affinity {
-			s.affine.by(s.cluster, p.affinity[i].topologyKey).add(n, by)
-		}
+	for i := range terms {
+		s.affine.by(s.cluster, terms[i].topologyKey).add(n, by)
 	}
-	for i := range p.antiAffinity {
-		if p.antiAffinity[i].matches(s.cluster, other.Object) {
-			s.anti.by(s.cluster, p.antiAffinity[i].topologyKey).add(n, by)
-		}
+}
+
+// countAnti is for one term of the pod's anti-affinity.
+func (s *affinityState) countAnti(i int, other *Pod, n *Node, by int64) {
+	if term := &s.pod.antiAffinity[i]; n.Object != nil && term.matches(s.cluster, other.Object) {
+		s.anti.by(s.cluster, term.topologyKey).add(n, by)
 	}
 }
 
@@ -202,10 +206,10 @@ func (c *Cluster) attraction(p *Pod) *attraction {
 		return nil
 	}
 	a := &attraction{cluster: c, pod: p}
-	for _, namespace := range c.namespacesOf(p.attractions) {
-		for _, other := range c.byNamespace[namespace] {
-			a.add(p.attractions, other.Object, other.node, 0, 1)
-		}
+	for i := range p.attractions {
+		c.eachNamed(&p.attractions[i], func(other *Pod) {
+			a.add(p.attractions[i:i+1], other.Object, other.node, 0, 1)
+		})
 	}
 	for _, other := range c.attracting {
 		a.countTheirs(other, other.node, 1)

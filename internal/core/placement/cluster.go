@@ -19,8 +19,9 @@ type Cluster struct {
 	byName      map[string]*Node
 	pods        map[types.UID]*Pod
 	byNamespace map[string][]*Pod // counted pods, in no order
-	antiAffine  []*Pod            // counted pods with required anti-affinity
-	attracting  []*Pod            // counted pods with preferred or required affinity, which they extend to newcomers
+	labelled    labelled
+	antiAffine  []*Pod // counted pods with required anti-affinity
+	attracting  []*Pod // counted pods with preferred or required affinity, which they extend to newcomers
 	namespaces  map[string]map[string]string
 	images      map[string]int // nodes that have an image
 	nominated   map[string][]*Pod
@@ -43,6 +44,7 @@ func NewCluster() *Cluster {
 		byName:      map[string]*Node{},
 		pods:        map[types.UID]*Pod{},
 		byNamespace: map[string][]*Pod{},
+		labelled:    labelled{},
 		namespaces:  map[string]map[string]string{},
 		images:      map[string]int{},
 		nominated:   map[string][]*Pod{},
@@ -111,6 +113,7 @@ func (c *Cluster) SetPod(p *Pod, node string) Event {
 	peers := c.byNamespace[p.Object.Namespace]
 	p.namespaceIndex = len(peers)
 	c.byNamespace[p.Object.Namespace] = append(peers, p)
+	c.labelled.add(p)
 	if len(p.antiAffinity) > 0 {
 		c.antiAffine = append(c.antiAffine, p)
 	}
@@ -146,6 +149,7 @@ func (c *Cluster) RemovePod(uid types.UID) Event {
 	} else {
 		c.byNamespace[namespace] = peers[:last]
 	}
+	c.labelled.remove(p)
 	same := func(o *Pod) bool { return o == p }
 	if len(p.antiAffinity) > 0 {
 		c.antiAffine = slices.DeleteFunc(c.antiAffine, same)

@@ -55,8 +55,9 @@ type Pod struct {
 	siblings        *string // name the pods it is spread from by default, as of siblingsAt
 	siblingsAt      uint64
 
-	node           *Node // where the Cluster counts it; nil when nowhere
-	namespaceIndex int   // position in Cluster.byNamespace
+	node           *Node   // where the Cluster counts it; nil when nowhere
+	namespaceIndex int     // position in Cluster.byNamespace
+	places         []place // in Cluster.labelled
 }
 
 // Prepare is PrepareFor the default profile.

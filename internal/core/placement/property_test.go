@@ -176,7 +176,7 @@ func TestIncrementalEqualsFresh(t *testing.T) {
 					t.Fatalf("%q %s against %q %s", a.Node, a.Message(""), b.Node, b.Message(""))
 				}
 				if len(c.antiAffine) != len(fresh.antiAffine) || len(c.byName) != len(fresh.byName) ||
-					len(c.byNamespace) != len(fresh.byNamespace) {
+					len(c.byNamespace) != len(fresh.byNamespace) || len(c.labelled) != len(fresh.labelled) {
 					t.Fatal("something is left behind")
 				}
 			},

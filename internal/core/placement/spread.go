@@ -121,8 +121,10 @@ func (c *Cluster) spreadState(p *Pod, hard bool) *spreadState {
 		}
 		s.counts = append(s.counts, d)
 	}
-	for _, other := range c.byNamespace[p.Object.Namespace] {
-		s.count(other, other.node, 1)
+	for i := range s.counts {
+		for _, other := range c.selected(p.Object.Namespace, s.constraints[i].selector) {
+			s.countIn(i, other, other.node, 1)
+		}
 	}
 	return s
 }
@@ -150,15 +152,22 @@ func (s spreading) hasKeys(n *Node) bool {
 
 // count takes another pod on a node in or out of the counts. Pods that end don't count.
 func (s *spreadState) count(other *Pod, n *Node, by int64) {
-	if s == nil || n.Object == nil || other.Object.Namespace != s.pod.Object.Namespace ||
-		other.Object.DeletionTimestamp != nil {
+	if s == nil || other.Object.Namespace != s.pod.Object.Namespace {
 		return
 	}
 	for i := range s.counts {
-		k := &s.counts[i]
-		if k.looks[n.index] && s.constraints[i].selector.Matches(labels.Set(other.Object.Labels)) && k.add(n, by) {
-			k.stale = true
-		}
+		s.countIn(i, other, n, by)
+	}
+}
+
+// countIn is count for one constraint, and a pod of the namespace.
+func (s *spreadState) countIn(i int, other *Pod, n *Node, by int64) {
+	if n.Object == nil || other.Object.DeletionTimestamp != nil {
+		return
+	}
+	k := &s.counts[i]
+	if k.looks[n.index] && s.constraints[i].selector.Matches(labels.Set(other.Object.Labels)) && k.add(n, by) {
+		k.stale = true
 	}
 }
 
