@@ -47,8 +47,7 @@ type Controller struct {
 	client kubernetes.Interface
 	events record.EventRecorder
 	in     Watches
-	wanted chan struct{} // closed by the first volume or attachment
-	once   sync.Once
+	first  *loop.First // volume or attachment
 
 	mu     sync.Mutex
 	memory map[string]map[string]*attach.Memory // by node
@@ -62,10 +61,10 @@ type Readers interface{ AddReader(r inventory.Reader) }
 
 // New returns a controller.
 func New(client kubernetes.Interface, events record.EventRecorder, readers Readers, in Watches) (*Controller, error) {
-	c := &Controller{client: client, events: events, in: in, wanted: make(chan struct{}),
+	c := &Controller{client: client, events: events, in: in, first: loop.NewFirst(),
 		memory: map[string]map[string]*attach.Memory{}}
 	c.loop = loop.New("attachments", workers, c.reconcile)
-	readers.AddReader(inventory.Notify(c.want, storagev1.Resource("volumeattachments")))
+	readers.AddReader(inventory.Notify(c.first.Seen, storagev1.Resource("volumeattachments")))
 	for _, err := range []error{
 		in.Pods.OnChange(func(before, after metav1.Object) { c.podChanged(before); c.podChanged(after) }),
 		in.Nodes.OnChange(func(before, after metav1.Object) {
@@ -97,27 +96,8 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 
 // Run waits for the first volume of a driver, then watches and works until ctx ends.
 func (c *Controller) Run(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-		return
-	case <-c.wanted:
-	}
-	var running sync.WaitGroup
-	defer running.Wait()
-	for _, w := range []*source.Watch{c.in.Attachments, c.in.Drivers} {
-		running.Go(func() { w.Run(ctx) })
-	}
-	for _, w := range []*source.Watch{c.in.Attachments, c.in.Drivers, c.in.Volumes} {
-		select {
-		case <-ctx.Done():
-			return
-		case <-w.Synced():
-		}
-	}
-	c.loop.Run(ctx)
+	c.first.Run(ctx, []loop.Watched{c.in.Attachments, c.in.Drivers}, []loop.Watched{c.in.Volumes}, c.loop.Run)
 }
-
-func (c *Controller) want() { c.once.Do(func() { close(c.wanted) }) }
 
 func (c *Controller) podChanged(o metav1.Object) {
 	if pod, ok := o.(*corev1.Pod); ok && pod.Spec.NodeName != "" && len(volume.ClaimsOf(pod)) > 0 {
@@ -148,7 +128,7 @@ func (c *Controller) volumeChanged(o metav1.Object) {
 	if !ok || v == nil || v.Spec.CSI == nil {
 		return
 	}
-	c.want()
+	c.first.Seen()
 	if r := v.Spec.ClaimRef; r != nil {
 		c.claimChanged(r.Namespace, r.Name)
 	}

@@ -44,8 +44,7 @@ type Controller struct {
 	client kubernetes.Interface
 	events record.EventRecorder
 	in     Watches
-	wanted chan struct{} // closed by the first slice or rule
-	once   sync.Once
+	first  *loop.First // slice or rule
 
 	mu      sync.Mutex
 	working bool // all watches have delivered their first lists
@@ -72,10 +71,10 @@ type Readers interface{ AddReader(r inventory.Reader) }
 
 // New returns a controller.
 func New(client kubernetes.Interface, events record.EventRecorder, readers Readers, in Watches) (*Controller, error) {
-	c := &Controller{client: client, events: events, in: in, wanted: make(chan struct{}),
+	c := &Controller{client: client, events: events, in: in, first: loop.NewFirst(),
 		index: devicetaints.NewIndex(), marked: map[string]mark{}, rules: map[types.UID]*ruleState{}}
 	c.loop = loop.New(Name, 8, c.reconcile)
-	readers.AddReader(inventory.Notify(c.want, resourcev1.Resource("resourceslices"),
+	readers.AddReader(inventory.Notify(c.first.Seen, resourcev1.Resource("resourceslices"),
 		resourcev1.Resource("devicetaintrules")))
 	for _, err := range []error{
 		in.Pods.OnChange(c.podChanged), in.Claims.OnChange(c.claimChanged),
@@ -90,26 +89,10 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 
 // Run waits for the first slice or rule, then watches and works until ctx ends.
 func (c *Controller) Run(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-		return
-	case <-c.wanted:
-	}
-	var running sync.WaitGroup
-	defer running.Wait()
-	watches := []*source.Watch{c.in.Claims, c.in.Slices, c.in.Rules}
-	for _, w := range watches {
-		running.Go(func() { w.Run(ctx) })
-	}
-	for _, w := range watches {
-		select {
-		case <-ctx.Done():
-			return
-		case <-w.Synced():
-		}
-	}
-	c.begin()
-	c.loop.Run(ctx)
+	c.first.Run(ctx, []loop.Watched{c.in.Claims, c.in.Slices, c.in.Rules}, nil, func(ctx context.Context) {
+		c.begin()
+		c.loop.Run(ctx)
+	})
 }
 
 // begin looks at everything once. What changes from now on is looked at by itself.
@@ -126,8 +109,6 @@ func (c *Controller) begin() {
 		c.addPodsOf(claim)
 	}
 }
-
-func (c *Controller) want() { c.once.Do(func() { close(c.wanted) }) }
 
 // idle reports whether a change of pods or claims means nothing: no device has a taint, and no eviction waits.
 func (c *Controller) idle() bool {

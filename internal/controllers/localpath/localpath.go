@@ -11,7 +11,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,8 +52,7 @@ type Controller struct {
 	node   string
 	disk   Disk
 	in     Watches
-	wanted chan struct{}
-	once   sync.Once
+	first  *loop.First // claim or volume
 }
 
 const sweepKey = "sweep"
@@ -62,7 +60,7 @@ const sweepKey = "sweep"
 // New returns the provisioner of a node.
 func New(client kubernetes.Interface, events record.EventRecorder, node string, disk Disk, in Watches) (*Controller,
 	error) {
-	c := &Controller{client: client, events: events, node: node, disk: disk, in: in, wanted: make(chan struct{})}
+	c := &Controller{client: client, events: events, node: node, disk: disk, in: in, first: loop.NewFirst()}
 	c.loop = loop.New("local_volumes", 4, c.reconcile)
 	for _, err := range []error{
 		in.Claims.OnChange(c.claimChanged),
@@ -92,10 +90,8 @@ func New(client kubernetes.Interface, events record.EventRecorder, node string, 
 	return c, nil
 }
 
-func (c *Controller) want() { c.once.Do(func() { close(c.wanted) }) }
-
 func (c *Controller) claimChanged(before, after metav1.Object) {
-	c.want()
+	c.first.Seen()
 	if after == nil {
 		// A place may have been made for it and no volume.
 		if claim, ok := before.(*corev1.PersistentVolumeClaim); ok && claim.Spec.VolumeName == "" {
@@ -107,7 +103,7 @@ func (c *Controller) claimChanged(before, after metav1.Object) {
 }
 
 func (c *Controller) volumeChanged(o metav1.Object) {
-	c.want()
+	c.first.Seen()
 	v, ok := o.(*corev1.PersistentVolume)
 	if !ok || v.Annotations[volume.ProvisionedBy] != volume.LocalProvisioner {
 		return
@@ -120,20 +116,10 @@ func (c *Controller) volumeChanged(o metav1.Object) {
 
 // Run works until ctx ends.
 func (c *Controller) Run(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-		return
-	case <-c.wanted:
-	}
-	for _, w := range []*source.Watch{c.in.Volumes, c.in.Classes} {
-		select {
-		case <-ctx.Done():
-			return
-		case <-w.Synced():
-		}
-	}
-	c.loop.Add(sweepKey)
-	c.loop.Run(ctx)
+	c.first.Run(ctx, nil, []loop.Watched{c.in.Volumes, c.in.Classes}, func(ctx context.Context) {
+		c.loop.Add(sweepKey)
+		c.loop.Run(ctx)
+	})
 }
 
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {

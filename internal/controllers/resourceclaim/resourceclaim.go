@@ -42,8 +42,7 @@ type Controller struct {
 	events record.EventRecorder
 	in     Watches
 	fresh  *freshness.Tracker
-	wanted chan struct{} // closed when there is something to do
-	once   sync.Once
+	first  *loop.First // something to do
 
 	mu    sync.Mutex
 	users map[string]map[string]bool // names of the pods that name a claim or template, by claim/… or template/…
@@ -57,11 +56,11 @@ type Readers interface{ AddReader(r inventory.Reader) }
 
 // New returns a controller.
 func New(client kubernetes.Interface, events record.EventRecorder, readers Readers, in Watches) (*Controller, error) {
-	c := &Controller{client: client, events: events, in: in, wanted: make(chan struct{}),
+	c := &Controller{client: client, events: events, in: in, first: loop.NewFirst(),
 		users: map[string]map[string]bool{}, unclear: map[string]bool{}}
 	c.loop = loop.New("resource_claim", 4, c.reconcile)
 	// a claim that no pod uses may have to be released
-	readers.AddReader(inventory.Notify(c.want, resourcev1.Resource("resourceclaims")))
+	readers.AddReader(inventory.Notify(c.first.Seen, resourcev1.Resource("resourceclaims")))
 	var err error
 	if c.fresh, err = freshness.New(c.loop.Add, in.Pods, in.Claims); err != nil {
 		return nil, fmt.Errorf("resourceclaim: %w", err)
@@ -92,27 +91,8 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 
 // Run waits until there is something to do, then watches and works until ctx ends.
 func (c *Controller) Run(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-		return
-	case <-c.wanted:
-	}
-	var running sync.WaitGroup
-	defer running.Wait()
-	for _, w := range []*source.Watch{c.in.Claims, c.in.Templates} {
-		running.Go(func() { w.Run(ctx) })
-	}
-	for _, w := range []*source.Watch{c.in.Claims, c.in.Templates} {
-		select {
-		case <-ctx.Done():
-			return
-		case <-w.Synced():
-		}
-	}
-	c.loop.Run(ctx)
+	c.first.Run(ctx, []loop.Watched{c.in.Claims, c.in.Templates}, nil, c.loop.Run)
 }
-
-func (c *Controller) want() { c.once.Do(func() { close(c.wanted) }) }
 
 // podChanged notes which claims a pod uses, and what its change is reason to look at.
 func (c *Controller) podChanged(before, after metav1.Object) {
@@ -121,7 +101,7 @@ func (c *Controller) podChanged(before, after metav1.Object) {
 	if !uses(b) && !uses(a) {
 		return
 	}
-	c.want()
+	c.first.Seen()
 	c.mu.Lock()
 	for _, key := range named(b) {
 		delete(c.users[key], b.Name)

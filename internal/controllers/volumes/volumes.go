@@ -44,8 +44,7 @@ type Controller struct {
 	client kubernetes.Interface
 	events record.EventRecorder
 	in     Watches
-	wanted chan struct{} // closed by the first claim or volume
-	once   sync.Once
+	first  *loop.First // claim or volume
 
 	mu      sync.Mutex
 	pending map[string]bool // keys of claims that are still to be bound
@@ -59,11 +58,11 @@ type Readers interface{ AddReader(r inventory.Reader) }
 
 // New returns a controller.
 func New(client kubernetes.Interface, events record.EventRecorder, readers Readers, in Watches) (*Controller, error) {
-	c := &Controller{client: client, events: events, in: in, wanted: make(chan struct{}),
+	c := &Controller{client: client, events: events, in: in, first: loop.NewFirst(),
 		pending: map[string]bool{}, written: map[string]metav1.Object{}}
 	c.loop = loop.New("claims", 1, c.reconcile)
 	// claims are watched anyway
-	readers.AddReader(inventory.Notify(c.want, corev1.Resource("persistentvolumes")))
+	readers.AddReader(inventory.Notify(c.first.Seen, corev1.Resource("persistentvolumes")))
 	for _, err := range []error{
 		in.Claims.OnChange(c.claimChanged), in.Volumes.OnChange(c.volumeChanged),
 		in.Classes.OnChange(func(_, after metav1.Object) {
@@ -82,32 +81,13 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 
 // Run waits for the first claim or volume, then watches and works until ctx ends.
 func (c *Controller) Run(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-		return
-	case <-c.wanted:
-	}
-	var running sync.WaitGroup
-	defer running.Wait()
-	for _, w := range []*source.Watch{c.in.Volumes, c.in.Classes} {
-		running.Go(func() { w.Run(ctx) })
-	}
-	for _, w := range []*source.Watch{c.in.Volumes, c.in.Classes} {
-		select {
-		case <-ctx.Done():
-			return
-		case <-w.Synced():
-		}
-	}
-	c.loop.Run(ctx)
+	c.first.Run(ctx, []loop.Watched{c.in.Volumes, c.in.Classes}, nil, c.loop.Run)
 }
-
-func (c *Controller) want() { c.once.Do(func() { close(c.wanted) }) }
 
 func claimKey(namespace, name string) string { return "claim/" + namespace + "/" + name }
 
 func (c *Controller) claimChanged(before, after metav1.Object) {
-	c.want()
+	c.first.Seen()
 	o := after
 	if o == nil {
 		o = before
@@ -124,7 +104,7 @@ func (c *Controller) claimChanged(before, after metav1.Object) {
 }
 
 func (c *Controller) volumeChanged(before, after metav1.Object) {
-	c.want()
+	c.first.Seen()
 	for _, o := range []metav1.Object{before, after} {
 		v, ok := o.(*corev1.PersistentVolume)
 		if !ok {
