@@ -37,7 +37,7 @@ type Config struct {
 	Proxies     []netip.Prefix        // load balancers whose connections begin with a PROXY header
 	Register    prometheus.Registerer // of the metrics; nil: nowhere
 	Sockets     *fdstore.Store        // keeps listening sockets while the process is replaced; nil: none
-	AccessLog   string                // path of the access log, or Stdout; empty: none
+	AccessLog   string                // path of the access log, or accesslog.Stdout; empty: none
 	Picker      netip.AddrPort        // where other gateways ask carob's picker; not valid: nowhere
 	PickerTLS   *tls.Config           // of Picker; nil: without TLS
 	// Measured, optional, gets the figures of the pools that carob's picker serves while there is one, and nil when
@@ -129,7 +129,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	}
 	if g.seen.log != nil {
 		logging, end := context.WithCancel(context.WithoutCancel(ctx))
-		group.Go(func() { g.seen.log.run(logging) })
+		group.Go(func() { g.seen.log.Run(logging) })
 		defer end() // after the last requests
 	}
 	defer g.stop()

@@ -338,7 +338,7 @@ func (t *telemetry) ended(rec *seenRequest, r *http.Request) {
 	}
 	f.pair(pairKey{key, rec.backend})[min(rec.status/100, codes-1)].Inc()
 	if t.log != nil {
-		t.log.write(rec, r, took, trace)
+		t.write(rec, r, took, trace)
 	}
 }
 

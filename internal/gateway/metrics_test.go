@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -18,6 +17,7 @@ import (
 
 	"carob/internal/base/testwait"
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/accesslog"
 )
 
 const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -182,7 +182,7 @@ func TestAccessLog(t *testing.T) {
 	l.seen.log = newAccessLog(path, l.seen.figures)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); l.seen.log.run(ctx) }()
+	go func() { defer close(done); l.seen.log.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	l.service("web", "", at(echo(t, "web").URL, "p1"))
 	in := l.ingress("web.example", nil, "/=web")
@@ -205,50 +205,15 @@ func TestAccessLog(t *testing.T) {
 // A log whose file does not take lines costs lines, which are counted, and never a request.
 func TestSlowAccessLog(t *testing.T) {
 	l := newLab(t)
-	l.seen.log = newAccessLog("/nowhere", l.seen.figures) // nobody writes
+	l.seen.log = accesslog.New("/nowhere", 2, l.seen.figures.lost.Inc) // nobody writes
 	l.service("web", "", at(echo(t, "web").URL, "p1"))
 	l.ingress("web.example", nil, "/=web")
 	l.update()
-	l.seen.log.lines = make(chan []byte, 2)
 	for range 5 {
 		status, text, _ := l.get("GET", "web.example", "/", nil)
 		want(t, "with a full log", status, text, 200)
 	}
 	if n := testutil.ToFloat64(l.seen.figures.lost); n != 3 {
 		t.Errorf("%v lines are lost, want 3", n)
-	}
-}
-
-// A file that was renamed is left to who renamed it.
-func TestRotatedAccessLog(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "access.log")
-	f := &logFile{path: path}
-	defer f.close()
-	write := func(text string) {
-		t.Helper()
-		f.checked = time.Time{}
-		if err := f.write([]byte(text)); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.flush(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("one\n")
-	if err := os.Rename(path, path+".1"); err != nil {
-		t.Fatal(err)
-	}
-	write("two\n")
-	for p, want := range map[string]string{path + ".1": "one\n", path: "two\n"} {
-		if got, err := os.ReadFile(p); err != nil || string(got) != want {
-			t.Errorf("%s has %q (%v), want %q", p, got, err, want)
-		}
-	}
-	if err := os.RemoveAll(filepath.Dir(path)); err != nil {
-		t.Fatal(err)
-	}
-	f.checked = time.Time{}
-	if err := f.write([]byte("three\n")); err == nil {
-		t.Error("no error although the directory has gone")
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/http1"
 )
 
 // pipes is a listener without sockets, for virtual time.
@@ -61,10 +62,10 @@ func slowLab(t *testing.T, backend http.HandlerFunc) (front *pipes, stop func())
 	p := newPool()
 	g.traffic.set(p, []gatewayplan.Endpoint{{Address: netip.MustParseAddrPort("127.0.0.1:1"), Pod: "p"}})
 	target := (*p.endpoints.Load())[0]
-	tr := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
-		return behind.dial(), nil
-	}}
-	target.transports = map[mode]*http.Transport{{}: tr}
+	dial := func(context.Context, string, string) (net.Conn, error) { return behind.dial(), nil }
+	tr := &plain{full: &http.Transport{DialContext: dial}, short: http1.New(http1.Config{Dial: dial,
+		MostIdle: idlePerEndpoint, IdleTime: idleTimeout, HeaderBytes: maxAnswerHeader})}
+	target.transports = map[mode]transport{{}: tr}
 	s := &site{port: 80, certs: newCertificates(), pools: newPools().With(ref, p)}
 	s.table, _ = httproute.Compile([]httproute.Listener{{Routes: []httproute.Route{{Rules: []httproute.Rule{{
 		Matches:  []httproute.Match{{Path: httproute.PathMatch{Kind: httproute.Prefix, Value: "/"}}},

@@ -18,6 +18,7 @@ import (
 
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/http1"
 )
 
 // Limits of connections to backends.
@@ -39,7 +40,33 @@ type Target struct {
 	pools    int // that have it; guarded by traffic.mu
 
 	mu         sync.Mutex
-	transports map[mode]*http.Transport
+	transports map[mode]transport
+}
+
+// transport has the connections of one mode.
+type transport interface {
+	http.RoundTripper
+	CloseIdleConnections()
+}
+
+// plain is HTTP/1.1 without TLS. Most requests take the short way.
+type plain struct {
+	short *http1.Client
+	full  *http.Transport
+}
+
+// RoundTrip implements http.RoundTripper.
+func (p *plain) RoundTrip(r *http.Request) (*http.Response, error) {
+	if http1.Takes(r) {
+		return p.short.RoundTrip(r)
+	}
+	return p.full.RoundTrip(r)
+}
+
+// CloseIdleConnections implements transport.
+func (p *plain) CloseIdleConnections() {
+	p.short.CloseIdleConnections()
+	p.full.CloseIdleConnections()
 }
 
 // mode is how a backend is spoken to.
@@ -97,7 +124,7 @@ func dial(ctx context.Context, network, addr string) (net.Conn, error) {
 }
 
 // transport returns the connections for a mode.
-func (t *Target) transport(m mode) (*http.Transport, error) {
+func (t *Target) transport(m mode) (transport, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if tr := t.transports[m]; tr != nil {
@@ -122,10 +149,14 @@ func (t *Target) transport(m mode) (*http.Transport, error) {
 		tr.Protocols.SetHTTP1(true)
 	}
 	if t.transports == nil {
-		t.transports = map[mode]*http.Transport{}
+		t.transports = map[mode]transport{}
 	}
 	t.transports[m] = tr
-	return tr, nil
+	if !m.secure && !m.upgrade && m.protocol != httproute.H2C {
+		t.transports[m] = &plain{full: tr, short: http1.New(http1.Config{Dial: dial, MostIdle: idlePerEndpoint,
+			IdleTime: idleTimeout, HeaderBytes: maxAnswerHeader})}
+	}
+	return t.transports[m], nil
 }
 
 // clientTLS is how a backend is verified.

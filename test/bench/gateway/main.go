@@ -4,6 +4,7 @@
 //
 //	go run ./test/bench/gateway [-only carob,nginx] [-rounds 3] [-time 2s]
 //	go run ./test/bench/gateway -cluster bin/carob [-routes 10000]
+//	go run ./test/bench/gateway -costs 1k,100k,h2,tls,one [-before BINARY -only before,carob]
 package main
 
 import (
@@ -41,7 +42,8 @@ type options struct {
 	rounds, routes, idle int
 	time                 time.Duration
 	only                 []string
-	profile              string
+	paths                []string
+	profile, before      string
 }
 
 func run(ctx context.Context) (err error) {
@@ -60,6 +62,8 @@ func run(ctx context.Context) (err error) {
 	flag.DurationVar(&o.time, "time", 2*time.Second, "how long each measurement takes")
 	only := flag.String("only", "direct,carob,nginx,haproxy,caddy", "who is measured, by comma")
 	flag.StringVar(&o.profile, "profile", "", "file for a profile of carob's processor time, of its last start")
+	flag.StringVar(&o.before, "before", "", "another build of this program: the server \"before\"")
+	costs := flag.String("costs", "", "measure only the processor time of a request, in these ways, by comma")
 	whole := flag.String("cluster", "", "a carob: only how long a route takes in a whole one, among 10 and -routes others")
 	flag.Parse()
 	o.only = strings.Split(*only, ",")
@@ -84,6 +88,10 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer l.end()
+	if *costs != "" {
+		l.paths = strings.Split(*costs, ",")
+		return l.costs(ctx)
+	}
 	began := load()
 	table := map[string]map[string][]float64{} // by measurement and server
 	for round := range o.rounds {

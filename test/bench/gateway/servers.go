@@ -26,6 +26,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -34,6 +35,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 
+	"carob/internal/base/gctuning"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/gateway"
 )
@@ -143,7 +145,10 @@ func carob(ctx context.Context, args []string) error {
 		}
 		cancel() // who has started this has ended
 	}()
-	return g.Run(ctx)
+	var group errgroup.Group
+	group.Go(func() error { return gctuning.Follow(ctx, time.Second) }) // as in carob up
+	group.Go(func() error { defer cancel(); return g.Run(ctx) })
+	return group.Wait()
 }
 
 // lab has the programs, and the server behind them.
@@ -163,7 +168,7 @@ func (l *lab) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.programs = map[string]string{"carob": self}
+	l.programs = map[string]string{"carob": self, "before": l.before}
 	var missing []string
 	for _, name := range []string{"nginx", "haproxy", "caddy"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -249,7 +254,7 @@ func (l *lab) start(ctx context.Context, name string, routes int) (*exec.Cmd, io
 	var args []string
 	var text string
 	switch name {
-	case "carob":
+	case "carob", "before":
 		args = []string{"carob", "-dir", l.dir, "-routes", fmt.Sprint(routes), "-profile", l.profile}
 	case "nginx":
 		args, text = []string{"-p", l.dir, "-e", "stderr", "-c", "conf"}, l.nginx(routes)

@@ -1,0 +1,340 @@
+// Package http1 is a client of HTTP/1.1 for the gateway's backends. It takes requests that net/http's Transport spends
+// most of its time on although they need little of it: without TLS, with no body or one of known length. The goroutine
+// that asks writes the request and reads the answer; only a body that may be slow has a goroutine of its own. An idle
+// connection has no goroutine and no buffers. Answers are parsed by net/http.
+package http1
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Config is what a client needs.
+type Config struct {
+	Dial     func(ctx context.Context, network, addr string) (net.Conn, error)
+	MostIdle int           // idle connections; more are closed
+	IdleTime time.Duration // after which an idle connection is closed
+	// HeaderBytes is the most that the header of an answer may have.
+	HeaderBytes int64
+}
+
+// Client has the connections to one backend. Its methods may be called at any time.
+type Client struct {
+	cfg Config
+
+	mu    sync.Mutex
+	idle  []*conn // by the time of their last use
+	timer *time.Timer
+	shut  bool // nobody waits for connections: they are closed when they are idle
+}
+
+// New returns a client without connections.
+func New(cfg Config) *Client { return &Client{cfg: cfg} }
+
+// Takes reports whether the client can send a request. It must not ask for another protocol.
+func Takes(r *http.Request) bool {
+	return (r.Body == nil || r.Body == http.NoBody || r.ContentLength > 0) && len(r.TransferEncoding) == 0 &&
+		r.Trailer == nil && r.Header["Expect"] == nil && r.Method != http.MethodConnect &&
+		!strings.Contains(r.Host, "%")
+}
+
+// RoundTrip implements http.RoundTripper, for requests that Takes is true for, to the address in their URL.
+func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
+	for {
+		res, err := c.try(r)
+		again, ok := errors.AsType[unheard](err)
+		if !ok {
+			return res, err
+		}
+		if r.Body != nil && r.Body != http.NoBody {
+			body, err := r.GetBody()
+			if err != nil {
+				return nil, again.error
+			}
+			clone := *r
+			clone.Body = body
+			r = &clone
+		}
+	}
+}
+
+// unheard is a failure of a connection that was used before, when the backend has had none of a request, or may have
+// it twice. The backend has closed the connection when the request was on its way.
+type unheard struct{ error }
+
+func (c *Client) try(r *http.Request) (*http.Response, error) {
+	head, err := appendHead(nil, r)
+	if err != nil {
+		closeBody(r)
+		return nil, err
+	}
+	conn, err := c.get(r)
+	if err != nil {
+		closeBody(r)
+		return nil, err
+	}
+	e := &exchange{conn: conn, request: r, open: 1}
+	e.unwatch = context.AfterFunc(r.Context(), conn.abort)
+	if r.Body == nil || r.Body == http.NoBody {
+		closeBody(r)
+		n, err := conn.Write(head)
+		if err != nil {
+			return nil, e.fail(fmt.Errorf("send a request: %w", err), n == 0 || replayable(r))
+		}
+	} else {
+		e.open = 2
+		go e.send(head)
+	}
+	return e.answer()
+}
+
+func closeBody(r *http.Request) {
+	if r.Body != nil {
+		_ = r.Body.Close()
+	}
+}
+
+// replayable reports whether a backend may get a request twice (RFC 9110, 9.2.2).
+func replayable(r *http.Request) bool {
+	if r.Body != nil && r.Body != http.NoBody && r.GetBody == nil {
+		return false
+	}
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, "":
+		return true
+	}
+	return r.Header["Idempotency-Key"] != nil || r.Header["X-Idempotency-Key"] != nil
+}
+
+// most1xx is how many informational answers may come before the answer.
+const most1xx = 16
+
+// answer reads the answer to a request.
+func (e *exchange) answer() (*http.Response, error) {
+	c := e.conn
+	c.reader = readers.Get().(*bufio.Reader)
+	c.reader.Reset(c)
+	c.left = c.client.cfg.HeaderBytes
+	if _, err := c.reader.Peek(1); err != nil {
+		return nil, e.fail(fmt.Errorf("wait for an answer: %w", err), replayable(e.request))
+	}
+	var res *http.Response
+	for n := 0; ; n++ {
+		var err error
+		if res, err = http.ReadResponse(c.reader, e.request); err != nil {
+			if c.left <= 0 {
+				err = fmt.Errorf("the header of the answer has more than %d bytes", c.client.cfg.HeaderBytes)
+			}
+			return nil, e.fail(fmt.Errorf("read an answer: %w", err), false)
+		}
+		if res.StatusCode >= http.StatusOK {
+			break
+		}
+		if res.StatusCode == http.StatusSwitchingProtocols || n == most1xx {
+			return nil, e.fail(errors.New("the backend gave an informational answer that nobody asked for"), false)
+		}
+		if t := httptrace.ContextClientTrace(e.request.Context()); t != nil && t.Got1xxResponse != nil {
+			if err := t.Got1xxResponse(res.StatusCode, textproto.MIMEHeader(res.Header)); err != nil {
+				return nil, e.fail(err, false)
+			}
+		}
+	}
+	c.left = -1
+	e.closing = res.Close
+	if e.request.Method == http.MethodHead || res.ContentLength == 0 {
+		e.ended(true)
+		res.Body = http.NoBody
+		return res, nil
+	}
+	e.body, res.Body = res.Body, e
+	return res, nil
+}
+
+// exchange is one request on its connection, and the body of its answer.
+type exchange struct {
+	conn    *conn
+	request *http.Request
+	unwatch func() bool   // ends the watch of the request's context
+	closing bool          // the backend closes the connection
+	body    io.ReadCloser // of the answer
+
+	mu     sync.Mutex
+	open   int   // what has not ended: the request, the answer
+	failed bool  // the connection cannot be used again
+	sent   error // why the request's body could not be read
+	read   error // what a read after the end of the answer returns
+}
+
+// send writes a request with a body.
+func (e *exchange) send(head []byte) {
+	err := e.write(head)
+	_ = e.request.Body.Close()
+	if err != nil {
+		e.mu.Lock()
+		e.failed = true
+		if bad, ok := errors.AsType[badBody](err); ok {
+			e.sent = bad.error
+		}
+		e.mu.Unlock()
+		if e.sent != nil {
+			e.conn.abort() // the backend waits for the rest
+		}
+	}
+	e.leave()
+}
+
+// badBody is a failure of the client's side.
+type badBody struct{ error }
+
+func (b badBody) Unwrap() error { return b.error }
+
+// Parts is the body of a request that is in memory: all of it is written at once.
+type Parts interface {
+	io.ReadCloser
+	// Rest is what has not been read.
+	Rest() net.Buffers
+}
+
+func (e *exchange) write(head []byte) error {
+	left := e.request.ContentLength
+	if p, ok := e.request.Body.(Parts); ok {
+		rest := p.Rest()
+		size := int64(0)
+		for _, b := range rest {
+			size += int64(len(b))
+		}
+		if size != left {
+			return badBody{errLength}
+		}
+		all := append(net.Buffers{head}, rest...)
+		_, err := all.WriteTo(e.conn.Conn)
+		return err
+	}
+	buf := bodies.Get().(*[]byte)
+	defer bodies.Put(buf)
+	have := copy(*buf, head)
+	if have < len(head) { // a large head
+		if _, err := e.conn.Write(head); err != nil {
+			return err
+		}
+		have = 0
+	}
+	for left > 0 {
+		n, err := e.request.Body.Read((*buf)[have:min(int64(len(*buf)), int64(have)+left)])
+		left -= int64(n)
+		have += n
+		if err != nil && left > 0 {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return badBody{err}
+		}
+		if have > 0 {
+			if _, err := e.conn.Write((*buf)[:have]); err != nil {
+				return err
+			}
+		}
+		have = 0
+	}
+	return nil
+}
+
+var errLength = errors.New("the body has not the length that was announced")
+
+// fail ends an exchange without an answer. again: the backend may get the request once more.
+func (e *exchange) fail(err error, again bool) error {
+	e.mu.Lock()
+	e.failed = true
+	if e.sent != nil {
+		err, again = fmt.Errorf("read the body of a request: %w", e.sent), false
+	}
+	e.mu.Unlock()
+	e.conn.abort()
+	if cause := context.Cause(e.request.Context()); cause != nil {
+		err, again = cause, false
+	}
+	used := e.conn.used
+	e.leave()
+	if again && used {
+		return unheard{err}
+	}
+	return err
+}
+
+// leave ends one part of an exchange. With the last one the connection can be used again.
+func (e *exchange) leave() {
+	e.mu.Lock()
+	e.open--
+	last, failed := e.open == 0, e.failed
+	e.mu.Unlock()
+	if !last {
+		return
+	}
+	ended := e.unwatch() // before: who uses the connection next must not see the end of this request
+	c := e.conn
+	r := c.reader
+	c.reader = nil
+	rest := 0
+	if r != nil {
+		rest = r.Buffered()
+		r.Reset(nil)
+		readers.Put(r)
+	}
+	if failed || !ended || rest > 0 { // more than one answer
+		c.abort()
+		return
+	}
+	c.used = true
+	c.client.put(c)
+}
+
+// ended notes the end of an answer. whole: the connection can be used for another.
+func (e *exchange) ended(whole bool) {
+	e.mu.Lock()
+	e.failed = e.failed || !whole || e.closing
+	failed := e.failed
+	e.mu.Unlock()
+	if failed {
+		e.conn.abort()
+	}
+	e.leave()
+}
+
+// Read implements io.Reader: the body of the answer.
+func (e *exchange) Read(p []byte) (int, error) {
+	if e.read != nil {
+		return 0, e.read
+	}
+	n, err := e.body.Read(p)
+	if err != nil {
+		e.read = err
+		if !errors.Is(err, io.EOF) {
+			if cause := context.Cause(e.request.Context()); cause != nil {
+				err = cause
+			}
+		}
+		e.ended(errors.Is(e.read, io.EOF))
+	}
+	return n, err
+}
+
+// Close implements io.Closer. A body that was not read to its end ends the connection.
+func (e *exchange) Close() error {
+	if e.read == nil {
+		e.read = errClosed
+		e.ended(false)
+	}
+	return nil
+}
+
+var errClosed = errors.New("the body of the answer is closed")
