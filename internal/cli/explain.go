@@ -12,10 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 
@@ -34,20 +32,23 @@ func (r *root) explainCommand() *cobra.Command {
 	x := explainer{}
 	var output string
 	cmd := &cobra.Command{
-		Use:   "explain KIND/NAME",
+		Use:   "explain KIND/NAME | KIND NAME",
 		Short: "Say why an object does not do what it should",
-		Long: `Say in plain words what a pod, an Ingress, a Gateway, a route, or an InferencePool
-does, and what it waits for. The kinds: pod, ingress, gateway, httproute,
-grpcroute, tlsroute, inferencepool. Lines about problems begin with "!". The exit
-code is 0 only if there is none.`,
+		Long: `Say in plain words what an object does, and what it waits for. The kinds, also by
+the short names of kubectl: pod, deployment, replicaset, statefulset, daemonset,
+job, cronjob, horizontalpodautoscaler, service, persistentvolumeclaim, node,
+namespace, ingress, gateway, httproute, grpcroute, tlsroute, inferencepool.
+Lines about problems begin with "!". The exit code is 0 only if there is none.`,
 		Example: `  carob explain pod/web
+  carob explain deploy/web
+  carob explain pvc data-db-0
   carob explain -n models inferencepool/llama --model llama-3
   carob explain httproute/shop -o json`,
-		Args: exactArgs(1),
+		Args: someArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			kind, name, ok := strings.Cut(args[0], "/")
+			kind, name, ok := strings.Cut(strings.Join(args, "/"), "/")
 			if !ok || name == "" || strings.Contains(name, "/") {
-				return usagef("%q is not KIND/NAME, such as pod/web", args[0])
+				return usagef("%q is not KIND/NAME, such as pod/web", strings.Join(args, " "))
 			}
 			c, err := r.client()
 			if err != nil {
@@ -129,8 +130,10 @@ func (x *explainer) explain(ctx context.Context, kind string) (explain.Lines, er
 	if path, of, ok := routed(kind); ok {
 		return x.route(ctx, path, of)
 	}
-	return nil, usagef("%q cannot be explained: pod, ingress, gateway, httproute, grpcroute, tlsroute, and "+
-		"inferencepool can; `carob help explain`", kind)
+	if lines, ok, err := x.object(ctx, kind); ok {
+		return lines, err
+	}
+	return nil, usagef("objects of kind %q cannot be explained; `carob help explain` lists the kinds that can", kind)
 }
 
 func (x *explainer) pod(ctx context.Context) (explain.Lines, error) {
@@ -138,12 +141,7 @@ func (x *explainer) pod(ctx context.Context) (explain.Lines, error) {
 	if err != nil {
 		return nil, plain(err)
 	}
-	about := fields.Set{"involvedObject.uid": string(p.UID)}.AsSelector().String()
-	events, err := x.c.CoreV1().Events(x.namespace).List(ctx, metav1.ListOptions{FieldSelector: about})
-	if err != nil {
-		events = &corev1.EventList{} // who may read no events still gets the rest
-	}
-	return explain.Pod(p, events.Items, time.Now()), nil
+	return explain.Pod(p, x.events(ctx, p.UID), time.Now()), nil
 }
 
 // ask asks the node's gateway; unknown is why it does not tell.

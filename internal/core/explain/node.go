@@ -1,0 +1,59 @@
+package explain
+
+import (
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Node explains a Node; events are those about it.
+func Node(n *corev1.Node, events []corev1.Event, now time.Time) (out Lines) {
+	out.object(n, unrecorded, now)
+	ready := false
+	for _, c := range n.Status.Conditions {
+		switch {
+		case c.Type != corev1.NodeReady && c.Status == corev1.ConditionTrue:
+			out.warn("%s: %s", c.Type, because(c.Reason, c.Message))
+		case c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue:
+			ready = true
+			out.say("has been ready for %s", ago(now, c.LastTransitionTime.Time))
+		case c.Type == corev1.NodeReady:
+			ready = true // what follows says why not
+			out.warn("has not been ready for %s: %s", ago(now, c.LastTransitionTime.Time), because(c.Reason, c.Message))
+		}
+	}
+	if !ready {
+		out.warn("its agent has not reported anything about it")
+	}
+	if n.Spec.Unschedulable {
+		out.warn("is cordoned: it gets no new pods until `kubectl uncordon %s`", n.Name)
+	}
+	for _, t := range n.Spec.Taints {
+		if !strings.HasPrefix(t.Key, "node.kubernetes.io/") { // those repeat conditions
+			out.warn("keeps off pods that do not tolerate its taint %s", t.ToString())
+		}
+	}
+	if out.Problems() {
+		out.events(events, now)
+	}
+	return out
+}
+
+// Namespace explains a Namespace.
+func Namespace(n *corev1.Namespace, now time.Time) (out Lines) {
+	if n.Status.Phase != corev1.NamespaceTerminating {
+		out.say("is active")
+		return out
+	}
+	out.object(n, unrecorded, now)
+	for _, c := range n.Status.Conditions {
+		if c.Status == corev1.ConditionTrue {
+			out.warn("%s: %s", c.Type, because(c.Reason, c.Message))
+		}
+	}
+	if len(n.Status.Conditions) == 0 {
+		out.warn("its objects are not counted yet")
+	}
+	return out
+}
