@@ -98,13 +98,9 @@ func TestInferenceDocument(t *testing.T) {
 		"httproute/llm-route")
 	contains(t, "the status", c.kubectl(t, "get", "httproute/llm-route", "-o", resolved+"message}"),
 		`is "vllm-llama2-7b-pool" meant?`)
-	explain := func(of ...string) string {
-		out, _ := run(append([]string{carobBin, "--data-dir", c.DataDir, "explain"}, of...)...) // 1: there is a problem
-		return out
-	}
-	contains(t, "explain", explain("httproute/llm-route"), `! Gateway inference-gateway: ResolvedRefs is false: `)
-	contains(t, "explain", explain("inferencepool/vllm-llama2-7b-pool"), "! no Gateway of carob serves it")
-	contains(t, "explain", explain("pod/server"), "  runs on node ")
+	contains(t, "explain", c.explain("httproute/llm-route"), `! Gateway inference-gateway: ResolvedRefs is false: `)
+	contains(t, "explain", c.explain("inferencepool/vllm-llama2-7b-pool"), "! no Gateway of carob serves it")
+	contains(t, "explain", c.explain("pod/server"), "  runs on node ")
 	c.kubectl(t, "patch", "httproute/llm-route", "--type=json", "-p",
 		`[{"op":"replace","path":"/spec/rules/0/backendRefs/0/name","value":"vllm-llama2-7b-pool"}]`)
 	c.kubectl(t, "wait", "--for="+resolved+`status}=True`, "--timeout="+patience.String(), "httproute/llm-route")
@@ -156,7 +152,7 @@ func TestInferenceDocument(t *testing.T) {
 		status, _, h := ask("/v1/completions", `{"model":"spare","prompt":"hello"}`)
 		return status == 429 && h.Get("X-Llm-D-Request-Dropped-Reason") == "rejected-saturated"
 	})
-	contains(t, "explain", explain("inferencepool/vllm-llama2-7b-pool", "--model", "other"), "  1 ready server takes ",
+	contains(t, "explain", c.explain("inferencepool/vllm-llama2-7b-pool", "--model", "other"), "  1 ready server takes ",
 		"! saturated", "  server server: ", "! model other: unknown")
 	if status, text, _ := ask("/v1/completions", `{"model":"llama2","prompt":"hello"}`); status != 200 {
 		t.Errorf("a critical request: %d %s", status, text)
