@@ -16,7 +16,8 @@ import (
 func pulling(name string) *corev1.Pod {
 	return pod(func(p *corev1.Pod) {
 		p.Name = name
-		p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "c", State: waiting("ErrImagePull", "no such image")}
+		p.Status.ContainerStatuses[0] = corev1.ContainerStatus{Name: "c",
+			State: waiting("ErrImagePull", "no such image")}
 	})
 }
 
