@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"carob/internal/base/routeapi"
+	"carob/internal/cli/terminal"
 	"carob/internal/core/explain"
 )
 
@@ -86,9 +87,9 @@ func printLines(w io.Writer, lines explain.Lines, width int) error {
 		if !l.Problem {
 			mark = "  "
 		}
-		texts := []string{printable(strings.ReplaceAll(l.Text, "\n", " "))}
+		texts := []string{terminal.Printable(strings.ReplaceAll(l.Text, "\n", " "))}
 		if width > 0 {
-			texts = wrap(texts[0], width-len(indent))
+			texts = terminal.Wrap(texts[0], width-len(indent))
 		}
 		for i, text := range texts {
 			if i > 0 {

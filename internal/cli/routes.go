@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"carob/internal/base/routeapi"
+	"carob/internal/cli/terminal"
 )
 
 func (r *root) routesCommand() *cobra.Command {
@@ -93,7 +94,8 @@ func printRoutes(w io.Writer, list *routeapi.List, namespaces, wide bool) error 
 		if namespaces && p.Namespace != "" {
 			of = p.Namespace + " " + of
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\n", printable(of), printable(p.Reason), printable(p.Message))
+		fmt.Fprintf(tw, "%s\t%s\t%s\n", terminal.Printable(of), terminal.Printable(p.Reason),
+			terminal.Printable(p.Message))
 	}
 	return tw.Flush()
 }
@@ -136,17 +138,7 @@ func routeLine(r *routeapi.Route, namespaces, wide bool) string {
 			dash(strings.Join(endpoints, ", ")))
 	}
 	for i := range fields {
-		fields[i] = printable(fields[i])
+		fields[i] = terminal.Printable(fields[i])
 	}
 	return strings.Join(fields, "\t")
-}
-
-// printable shows what a terminal would take for more than text, and what would break a table.
-func printable(text string) string {
-	return strings.Map(func(c rune) rune {
-		if c < ' ' || c == 0x7f || 0x80 <= c && c < 0xa0 {
-			return '\uFFFD'
-		}
-		return c
-	}, text)
 }

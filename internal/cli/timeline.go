@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"carob/internal/base/journal"
+	"carob/internal/cli/gantt"
 )
 
 func (r *root) timelineCommand() *cobra.Command {
@@ -47,11 +48,11 @@ killed, exit codes. It also works for deleted pods.`,
 				return err
 			}
 			return printObject(r.out, output, entries, func(w io.Writer) error {
-				width, color := terminal(w)
+				width, color := chartSize(w)
 				if output == "wide" {
 					width = max(width, 160)
 				}
-				return RenderGantt(w, entries, width, color)
+				return gantt.Render(w, entries, width, color)
 			})
 		},
 	}
@@ -153,8 +154,8 @@ func (r *root) podNames(ctx context.Context, namespace string) []string {
 	return names
 }
 
-// terminal returns the width to draw for, and whether the terminal has colours.
-func terminal(w io.Writer) (width int, color bool) {
+// chartSize returns the width to draw for, and whether the terminal has colours.
+func chartSize(w io.Writer) (width int, color bool) {
 	width = terminalWidth(w)
 	if width == 0 {
 		return 100, false

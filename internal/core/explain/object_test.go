@@ -16,7 +16,8 @@ import (
 func TestService(t *testing.T) {
 	web := func(change func(*corev1.Service)) *corev1.Service {
 		s := &corev1.Service{Spec: corev1.ServiceSpec{Selector: map[string]string{"b": "2", "a": "1"},
-			ClusterIP: "10.0.0.1", Ports: []corev1.ServicePort{{Port: 80, Protocol: "TCP", TargetPort: intstr.FromString("http")}}}}
+			ClusterIP: "10.0.0.1",
+			Ports:     []corev1.ServicePort{{Port: 80, Protocol: "TCP", TargetPort: intstr.FromString("http")}}}}
 		change(s)
 		return s
 	}

@@ -58,7 +58,6 @@ func TestDeployment(t *testing.T) {
 		}, `
 ! 0 of 3 pods available: 0 exist, 0 of them of the newest template, 0 ready
 ! ReplicaFailure is true: exceeded quota (FailedCreate)
-! event 60s ago: exceeded quota (FailedCreate)
 `},
 		{"too slow", func(d *appsv1.Deployment, _ *Related) {
 			d.Status.UpdatedReplicas = 1

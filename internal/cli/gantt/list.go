@@ -1,4 +1,4 @@
-package cli
+package gantt
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"carob/internal/base/journal"
+	"carob/internal/cli/terminal"
 )
 
 // list prints causes, events, failures, and waits.
@@ -32,14 +33,14 @@ func (g *gantt) list(b *strings.Builder, width int) {
 	const indent = 4
 	for _, l := range lines {
 		head := fmt.Sprintf("%*s  %-*s  ", offset, l.offset, middle, l.what)
-		if width-offset-middle-indent < minText { // no room beside it: on the next line
+		if width-offset-middle-indent < terminal.MinWidth { // no room beside it: on the next line
 			b.WriteString(g.paint(l.sgr, clip(l.offset+"  "+l.what, width)) + "\n")
 			head = strings.Repeat(" ", indent)
 			if l.text == "" {
 				continue
 			}
 		}
-		for _, text := range wrap(l.text, width-utf8.RuneCountInString(head)) {
+		for _, text := range terminal.Wrap(l.text, width-utf8.RuneCountInString(head)) {
 			b.WriteString(g.paint(l.sgr, strings.TrimRight(head+text, " ")) + "\n")
 			head = strings.Repeat(" ", utf8.RuneCountInString(head))
 		}
@@ -103,28 +104,6 @@ func (g *gantt) paint(sgr, s string) string {
 		return s
 	}
 	return "\x1b[" + sgr + "m" + s + "\x1b[0m"
-}
-
-// minText is the minimum number of columns for a text.
-const minText = 20
-
-// wrap breaks a text into lines of at most width runes, at spaces if there are any.
-func wrap(s string, width int) []string {
-	width = max(width, minText)
-	var lines []string
-	rest := []rune(strings.ReplaceAll(s, "\n", " "))
-	for len(rest) > width {
-		at := width
-		for i := width; i > width/2; i-- {
-			if rest[i] == ' ' {
-				at = i
-				break
-			}
-		}
-		lines = append(lines, string(rest[:at]))
-		rest = []rune(strings.TrimLeft(string(rest[at:]), " "))
-	}
-	return append(lines, string(rest))
 }
 
 // short formats a duration with about three digits.

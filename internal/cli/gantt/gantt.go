@@ -1,4 +1,6 @@
-package cli
+// Package gantt draws the journal of a pod as a chart for a terminal. `carob timeline` and `carob demo` print it. It is
+// pure: the same entries and width give the same text.
+package gantt
 
 import (
 	"fmt"
@@ -12,12 +14,12 @@ import (
 	"carob/internal/base/journal"
 )
 
-// RenderGantt draws the life of a pod for a terminal of the given width: one row for each thing
+// Render draws the life of a pod for a terminal of the given width: one row for each thing
 // that took time, by container, above a list of events, causes, and failures. The time axis is
 // stretched where much happens and compressed where nothing happens, so that a start of 15 ms and
 // an hour of running fit on one line. With several pods of one name it draws the newest. It is a
 // pure function of its arguments.
-func RenderGantt(w io.Writer, entries []journal.Entry, width int, color bool) error {
+func Render(w io.Writer, entries []journal.Entry, width int, color bool) error {
 	entries, older := newest(entries)
 	if len(entries) == 0 {
 		_, err := fmt.Fprintln(w, "no entries for this pod")

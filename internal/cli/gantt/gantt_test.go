@@ -1,4 +1,4 @@
-package cli
+package gantt
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ func TestGantt(t *testing.T) {
 				d.ScanArgs(t, "width", &width)
 			}
 			var out bytes.Buffer
-			if err := RenderGantt(&out, parseEntries(t, d.Input), width, color); err != nil {
+			if err := Render(&out, parseEntries(t, d.Input), width, color); err != nil {
 				t.Fatal(err)
 			}
 			return strings.ReplaceAll(out.String(), "\x1b", "^")
@@ -86,20 +86,6 @@ func TestShort(t *testing.T) {
 	}
 }
 
-func TestWrap(t *testing.T) {
-	for text, want := range map[string]string{
-		"":                      "",
-		"short":                 "short",
-		"twenty runes in a row": "twenty runes in a|row",
-		"0123456789012345678901234567890123456789012": "01234567890123456789|01234567890123456789|012",
-		"a\nb": "a b",
-	} {
-		if got := strings.Join(wrap(text, 20), "|"); got != want {
-			t.Errorf("%q: %q, want %q", text, got, want)
-		}
-	}
-}
-
 func TestShortIDLeavesNamesAlone(t *testing.T) {
 	id := strings.Repeat("0a", 32)
 	for in, want := range map[string]string{id: id[:12], "web": "web",
@@ -122,7 +108,7 @@ func TestGanttFits(t *testing.T) {
 3600s status phase detail=Running`)
 	for width := leastWidth; width <= 130; width++ {
 		var out bytes.Buffer
-		if err := RenderGantt(&out, entries, width, false); err != nil {
+		if err := Render(&out, entries, width, false); err != nil {
 			t.Fatal(err)
 		}
 		for i, l := range strings.Split(out.String(), "\n") {
