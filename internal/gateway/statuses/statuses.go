@@ -59,7 +59,7 @@ type Writer struct {
 	queue []objectKey // each once
 	jobs  map[objectKey]job
 
-	told map[types.UID]string // problems of Ingresses
+	reported map[types.UID]string // problems of the Ingresses of the last plan for which there are events
 }
 
 // objectKey names an object.
@@ -73,7 +73,7 @@ type job func(ctx context.Context, now metav1.Time) bool
 
 // New returns a writer that does nothing before Run.
 func New(cfg Config) *Writer {
-	return &Writer{cfg: cfg, wake: make(chan struct{}, 1), jobs: map[objectKey]job{}, told: map[types.UID]string{}}
+	return &Writer{cfg: cfg, wake: make(chan struct{}, 1), jobs: map[objectKey]job{}, reported: map[types.UID]string{}}
 }
 
 // All stores the statuses of a world, and no others.
@@ -85,9 +85,14 @@ func (w *Writer) All(world *gatewayplan.World, plan *gatewayplan.Plan) {
 	for _, c := range world.GatewayClasses {
 		w.class(c, plan)
 	}
+	reported := map[types.UID]string{}
 	for _, in := range world.Ingresses {
 		w.ingress(in, world.Classes, plan)
+		if text, ok := w.reported[in.UID]; ok {
+			reported[in.UID] = text
+		}
 	}
+	w.reported = reported // those that are gone are forgotten
 	w.objects(&gatewayplan.Touched{Gateways: world.Gateways, ListenerSets: world.ListenerSets,
 		HTTPRoutes: world.HTTPRoutes, GRPCRoutes: world.GRPCRoutes, Policies: world.Policies}, plan)
 	for _, r := range world.TLSRoutes {
@@ -303,7 +308,8 @@ func (w *Writer) done(ctx context.Context, err error, resource string, o metav1.
 	return false
 }
 
-// ingress stores the status of an Ingress, and tells its problems once. An Ingress of another class is left alone.
+// ingress stores the status of an Ingress, and records an event for each problem once. It leaves Ingresses of other
+// classes alone. The lock is held.
 func (w *Writer) ingress(in *networkingv1.Ingress, classes []*networkingv1.IngressClass, plan *gatewayplan.Plan) {
 	if !gatewayplan.Serves(in, classes) {
 		return
@@ -314,8 +320,7 @@ func (w *Writer) ingress(in *networkingv1.Ingress, classes []*networkingv1.Ingre
 		for _, p := range r.Problems {
 			fmt.Fprintf(&text, "%s: %s\n", p.Reason, p.Message)
 		}
-		if w.told[in.UID] != text.String() {
-			w.told[in.UID] = text.String()
+		if w.report(in.UID, text.String()) {
 			for _, p := range r.Problems {
 				w.cfg.Events.Event(in, corev1.EventTypeWarning, p.Reason, p.Message)
 			}
@@ -330,10 +335,22 @@ func (w *Writer) ingress(in *networkingv1.Ingress, classes []*networkingv1.Ingre
 	})
 }
 
+// report records the problems of an Ingress. It is false if they are those that were reported last.
+func (w *Writer) report(ingress types.UID, problems string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.reported[ingress] == problems {
+		return false
+	}
+	w.reported[ingress] = problems
+	return true
+}
+
 // Features are the features of the Gateway API that the conformance tests show, in order.
 func Features() []gatewayv1.SupportedFeature {
 	names := []gatewayv1.FeatureName{"BackendTLSPolicy", "BackendTLSPolicySANValidation", "GRPCRoute",
-		"GRPCRouteNamedRouteRule", "Gateway", "GatewayAddressEmpty", "GatewayBackendClientCertificate", "GatewayFrontendClientCertificateValidation",
+		"GRPCRouteNamedRouteRule", "Gateway", "GatewayAddressEmpty", "GatewayBackendClientCertificate",
+		"GatewayFrontendClientCertificateValidation",
 		"GatewayFrontendClientCertificateValidationInsecureFallback", "GatewayHTTPListenerIsolation",
 		"GatewayHTTPSListenerDetectMisdirectedRequests", "GatewayPort8080", "GatewayStaticAddresses",
 		"HTTPRoute", "HTTPRoute303RedirectStatusCode", "HTTPRoute307RedirectStatusCode",
