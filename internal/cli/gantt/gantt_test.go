@@ -12,11 +12,11 @@ import (
 	"carob/internal/base/journal"
 )
 
-// TestGantt draws the pods of testdata/gantt. A line of input is an offset, a kind, a key, and the
+// TestGantt draws the pods of testdata. A line of input is an offset, a kind, a key, and the
 // other fields of the entry: object=, cause=, error=, detail=, uid=, duration=; the last one
 // extends to the end of the line.
 func TestGantt(t *testing.T) {
-	datadriven.Walk(t, "testdata/gantt", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			width, color := 110, d.HasArg("color")
 			if d.HasArg("width") {
