@@ -21,6 +21,7 @@ type Config struct {
 	threshold  int            // bytes of a prompt that is not in the cache, from which on it is computed elsewhere
 	labels     []*labelFilter // at most 64
 	prefix     prefixConfig
+	precise    *Precise // nil: not configured
 	saturation saturation
 	extraction extraction
 	flow       *flowConfig // nil: no flow control
@@ -229,6 +230,9 @@ func (b *builder) plugins(doc *document) error {
 		p.name = spec.Name
 		if p.prefix != nil {
 			b.c.prefix = *p.prefix
+		}
+		if p.precise != nil {
+			b.c.precise = p.precise
 		}
 		if p.extraction != nil {
 			b.c.extraction = *p.extraction

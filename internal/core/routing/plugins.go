@@ -19,6 +19,7 @@ type plugin struct {
 	picker     *picker
 	handler    *handler
 	prefix     *prefixConfig
+	precise    *Precise
 	saturation *saturation
 	extraction *extraction
 }
@@ -126,6 +127,10 @@ func scorerPlugin(p *plugin, into func(any) error) (bool, error) {
 		}
 		p.scorer = coldScorer{}
 		return true, nil
+	case "precise-prefix-cache-scorer":
+		c, err := readPrecise(into)
+		p.precise, p.scorer = c, preciseScorer{}
+		return true, err
 	case "prefix-cache-scorer", "approx-prefix-cache-producer":
 		c, err := readPrefix(into)
 		if err != nil {
@@ -368,8 +373,6 @@ func otherPlugin(p *plugin, into func(any) error) (bool, error) {
 		return true, into(&struct {
 			PrimaryPort int `json:"primaryPort"`
 		}{})
-	case "precise-prefix-cache-scorer":
-		return true, errors.New("KV events are not read: use prefix-cache-scorer, which remembers what was sent where")
 	case "fcfs-ordering-policy", "edf-ordering-policy", "slo-deadline-ordering-policy",
 		"global-strict-fairness-policy", "round-robin-fairness-policy", "openai-parser", "passthrough-parser",
 		"vllmgrpc-parser":

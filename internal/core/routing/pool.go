@@ -28,6 +28,8 @@ type Pool struct {
 	session map[string]int32
 	names   map[string]int32 // adapters → number
 	index   *index
+	blocks  *blockIndex // nil: no precise-prefix-cache-scorer
+	precise *Precise    // of blocks
 	pace    time.Duration
 	ready   int
 	block   int // tokens, as the servers say
@@ -80,6 +82,7 @@ func NewPool(c *Config) *Pool {
 // Configure changes the configuration. What is known of endpoints stays.
 func (p *Pool) Configure(c *Config) {
 	p.config = c
+	p.usePrecise()
 	for _, slot := range p.live {
 		p.ends[slot].fits = p.labels(p.ends[slot].Labels)
 		p.resize(slot)
@@ -193,6 +196,9 @@ func (p *Pool) take() int32 {
 		p.ends = append(p.ends, end{})
 		p.loads = append(p.loads, load{})
 		p.index.grow(len(p.ends))
+		if p.blocks != nil {
+			p.blocks.grow(len(p.ends))
+		}
 		p.work.grow(len(p.ends))
 	}
 	gen := p.ends[slot].gen + 1
@@ -207,6 +213,9 @@ func (p *Pool) take() int32 {
 // leave forgets an endpoint.
 func (p *Pool) leave(slot int32) {
 	p.index.drop(int(slot))
+	if p.blocks != nil {
+		p.blocks.drop(int(slot))
+	}
 	if p.byAddr[p.ends[slot].Address] == slot {
 		delete(p.byAddr, p.ends[slot].Address)
 	}
@@ -308,13 +317,16 @@ func (p *Pool) Sent(ref Ref, r *Request, now time.Time) Flight {
 	f.uncached = f.tokens
 	if n := len(r.Prefix); n > 0 {
 		lengths := p.work.lengths[:len(p.ends)]
-		longest := p.index.match(r.Prefix, lengths)
+		longest := p.known(r, lengths, p.work.exact, now)
 		f.uncached = f.tokens - f.tokens*int64(lengths[ref.slot])/int64(n)
 		if longest == 0 {
 			p.colds++
 			e.cold = p.colds
 		}
 		p.index.use(int(ref.slot), r.Prefix)
+	}
+	if p.blocks != nil && len(r.Blocks) > 0 {
+		p.blocks.guess(int(ref.slot), r.Blocks, now)
 	}
 	f.ahead, f.busy = l.tokens, int(l.flying)
 	l.tokens += f.uncached

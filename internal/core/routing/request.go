@@ -33,6 +33,8 @@ type Request struct {
 	Session string
 	// Prefix are the hashes of the prompt's blocks, by Pool.Hasher, with Target as the model; nil: no prompt.
 	Prefix []uint64
+	// Blocks are the hashes of the prompt's tokens, by Pool.TokenHasher; nil: the tokens are not known.
+	Blocks []uint64
 	// Bytes of the body; for flow control, and to estimate tokens.
 	Bytes int
 	// PromptTokens is how long the prompt is; 0: a fourth of Bytes.

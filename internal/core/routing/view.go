@@ -16,6 +16,9 @@ type view struct {
 	score   []float64 // by index in at
 	part    []float64 // of one scorer
 	lengths []int32   // by slot: blocks of the prompt in the cache
+	exact   []float64 // by slot: part of the prompt in the cache, by KV events; only with precise-prefix-cache-scorer
+	found   []int32   // by slot: for Pool.known
+	behind  []int32   // by slot: for Pool.known
 	longest int
 	adapter int32 // number of the target's name; -1: no adapter that a server knows
 	matched bool  // lengths are filled
@@ -28,6 +31,7 @@ func (v *view) grow(slots int) {
 		n := max(64, 2*slots)
 		v.at, v.rest = make([]int32, 0, n), make([]int32, 0, n)
 		v.score, v.part, v.lengths = make([]float64, n), make([]float64, n), make([]int32, n)
+		v.exact, v.found, v.behind = make([]float64, n), make([]int32, n), make([]int32, n)
 	}
 }
 
@@ -54,7 +58,7 @@ func (v *view) prefix() {
 		return
 	}
 	v.matched = true
-	v.longest = v.p.index.match(v.r.Prefix, v.lengths[:len(v.p.ends)])
+	v.longest = v.p.known(v.r, v.lengths[:len(v.p.ends)], v.exact, time.Unix(0, v.now))
 }
 
 // hit is the part of the prompt that an endpoint has, 0 to 1.

@@ -1,0 +1,272 @@
+package routing
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Precise is the configuration of precise-prefix-cache-scorer: which blocks of prompts servers have in their KV cache
+// is what they say in KV events.
+type Precise struct {
+	// Topic is the beginning of the topics that are subscribed to: kv@POD@MODEL.
+	Topic string
+	// Port is where the first rank of a server publishes its events; the port of rank n is Port+n.
+	Port int
+	// BlockTokens is the length of a block; 0: as servers say.
+	BlockTokens int
+	// Keep is how long a server counts as having what was sent to it, until it says so itself; 0: not at all.
+	Keep time.Duration
+	// Fast and Slow are what a block in the memory of the GPU, and one elsewhere, counts, 0 to 1.
+	Fast, Slow float64
+}
+
+// The defaults of llm-d.
+const (
+	eventTopic  = "kv@"
+	eventPort   = 5557
+	guessTime   = 2 * time.Second
+	longestKeep = time.Minute
+	slowWeight  = 0.8
+)
+
+// preciseSpec are the parameters of llm-d's scorer. What tunes its own threads, tokenizers and hashes is read and not
+// needed: the servers are asked for tokens, and the hashes are made from the tokens in the events.
+type preciseSpec struct {
+	TokenProcessorConfig struct {
+		BlockSize       int    `json:"blockSize"`
+		BlockSizeTokens int    `json:"blockSizeTokens"`
+		HashSeed        string `json:"hashSeed"`
+	} `json:"tokenProcessorConfig"`
+	IndexerConfig struct {
+		KVBlockIndexConfig *struct {
+			InMemoryConfig         *map[string]any `json:"inMemoryConfig"`
+			CostAwareMemoryConfig  *map[string]any `json:"costAwareMemoryConfig"`
+			RedisConfig            *map[string]any `json:"redisConfig"`
+			ValkeyConfig           *map[string]any `json:"valkeyConfig"`
+			EnableMetrics          bool            `json:"enableMetrics"`
+			MetricsLoggingInterval any             `json:"metricsLoggingInterval"`
+		} `json:"kvBlockIndexConfig"`
+		KVCacheBackendConfigs []struct {
+			Name   string  `json:"name"`
+			Weight float64 `json:"weight"`
+		} `json:"kvCacheBackendConfigs"`
+		TokenizersPoolConfig map[string]any `json:"tokenizersPoolConfig"`
+	} `json:"indexerConfig"`
+	KVEventsConfig struct {
+		ZMQEndpoint        string `json:"zmqEndpoint"`
+		TopicFilter        string `json:"topicFilter"`
+		Concurrency        int    `json:"concurrency"`
+		EngineType         string `json:"engineType"`
+		DiscoverPods       *bool  `json:"discoverPods"`
+		PodDiscoveryConfig struct {
+			PodLabelSelector string `json:"podLabelSelector"`
+			PodNamespace     string `json:"podNamespace"`
+			SocketPort       int    `json:"socketPort"`
+		} `json:"podDiscoveryConfig"`
+	} `json:"kvEventsConfig"`
+	SpeculativeIndexing *bool  `json:"speculativeIndexing"`
+	SpeculativeTTL      string `json:"speculativeTTL"`
+}
+
+// readPrecise reads the parameters of precise-prefix-cache-scorer.
+func readPrecise(into func(any) error) (*Precise, error) {
+	var c preciseSpec
+	if err := into(&c); err != nil {
+		return nil, err
+	}
+	out := &Precise{Topic: c.KVEventsConfig.TopicFilter, Port: c.KVEventsConfig.PodDiscoveryConfig.SocketPort,
+		BlockTokens: max(c.TokenProcessorConfig.BlockSizeTokens, c.TokenProcessorConfig.BlockSize), Keep: guessTime,
+		Fast: 1, Slow: slowWeight}
+	if out.Topic == "" {
+		out.Topic = eventTopic
+	}
+	if out.Port == 0 {
+		out.Port = eventPort
+	}
+	events := &c.KVEventsConfig
+	switch {
+	case events.ZMQEndpoint != "" || events.DiscoverPods != nil && !*events.DiscoverPods:
+		return nil, errors.New("kvEventsConfig.zmqEndpoint and discoverPods: false are not supported: carob connects to " +
+			"each server of the pool at podDiscoveryConfig.socketPort, so servers must bind it (tcp://*:PORT)")
+	case events.EngineType != "" && events.EngineType != DefaultEngine:
+		return nil, fmt.Errorf("kvEventsConfig.engineType is %q; only the events of vllm are read", events.EngineType)
+	case len(out.Topic) > 255:
+		return nil, errors.New("kvEventsConfig.topicFilter is longer than 255 bytes")
+	case out.Port < 1 || out.Port > 65535:
+		return nil, fmt.Errorf("kvEventsConfig.podDiscoveryConfig.socketPort is %d, not between 1 and 65535", out.Port)
+	case out.BlockTokens < 0 || out.BlockTokens > 1<<16:
+		return nil, fmt.Errorf("tokenProcessorConfig.blockSizeTokens is %d, not between 1 and 65536", out.BlockTokens)
+	}
+	if index := c.IndexerConfig.KVBlockIndexConfig; index != nil && (index.RedisConfig != nil || index.ValkeyConfig != nil) {
+		return nil, errors.New("indexerConfig.kvBlockIndexConfig: carob keeps the index in memory, not in Redis or Valkey")
+	}
+	for i, b := range c.IndexerConfig.KVCacheBackendConfigs {
+		if !(b.Weight >= 0 && b.Weight <= 1) {
+			return nil, fmt.Errorf("indexerConfig.kvCacheBackendConfigs[%d].weight is %g, not between 0 and 1", i, b.Weight)
+		}
+		switch strings.ToLower(b.Name) {
+		case "gpu":
+			out.Fast = b.Weight
+		case "cpu": // and all that is further away
+			out.Slow = b.Weight
+		default:
+			return nil, fmt.Errorf("indexerConfig.kvCacheBackendConfigs[%d].name is %q, not gpu or cpu", i, b.Name)
+		}
+	}
+	if text := c.SpeculativeTTL; text != "" {
+		keep, err := time.ParseDuration(text)
+		if err != nil {
+			return nil, fmt.Errorf("speculativeTTL: %w", err)
+		}
+		if keep < 0 || keep > longestKeep {
+			return nil, fmt.Errorf("speculativeTTL is %s, not between 0 and %s", keep, longestKeep)
+		}
+		if keep > 0 {
+			out.Keep = keep
+		}
+	}
+	if on := c.SpeculativeIndexing; on != nil && !*on {
+		out.Keep = 0
+	}
+	return out, nil
+}
+
+// Precise returns the configuration of precise-prefix-cache-scorer; nil: it is not configured.
+func (c *Config) Precise() *Precise { return c.precise }
+
+// usePrecise makes the index of KV events as configured. Another configuration begins with an empty one: each server has
+// to be followed anew.
+func (p *Pool) usePrecise() {
+	c := p.config.precise
+	switch {
+	case c == nil:
+		p.blocks, p.precise = nil, nil
+	case p.precise == nil || *p.precise != *c:
+		p.blocks, p.precise = newBlockIndex(c.BlockTokens, c.Keep), c
+		p.blocks.grow(len(p.ends))
+	}
+}
+
+// Following announces a new connection to a server's KV events. Nothing is known of it until it says something.
+func (p *Pool) Following(ref Ref) {
+	if p.blocks != nil && p.at(ref) != nil {
+		p.blocks.begin(int(ref.slot))
+	}
+}
+
+// Unfollowed announces the end of a connection: what is known of the server's cache is forgotten.
+func (p *Pool) Unfollowed(ref Ref) {
+	if p.blocks != nil && p.at(ref) != nil {
+		gaps := p.blocks.servers[ref.slot].gaps
+		p.blocks.drop(int(ref.slot))
+		p.blocks.servers[ref.slot].gaps = gaps
+	}
+}
+
+// Message announces a message with events: number counts the messages of a server. After a gap what is known of the
+// server is forgotten. readable: the events follow; else they are lost.
+func (p *Pool) Message(ref Ref, number uint64, readable bool) {
+	if p.blocks == nil || p.at(ref) == nil || !p.blocks.servers[ref.slot].following {
+		return
+	}
+	p.blocks.number(int(ref.slot), number)
+	if v := &p.blocks.servers[ref.slot]; !readable {
+		p.blocks.empty(int(ref.slot))
+		v.whole = false
+		v.gaps++
+	}
+}
+
+// Event takes an event of the last Message. model is the name in its topic.
+func (p *Pool) Event(ref Ref, model string, e *BlockEvent) {
+	if p.blocks != nil && p.at(ref) != nil && p.blocks.servers[ref.slot].heard {
+		p.blocks.take(int(ref.slot), model, e)
+	}
+}
+
+// TokenHasher returns how prompts are compared with KV events. Its Block is 0 while there is nothing to compare with.
+func (p *Pool) TokenHasher() TokenHasher {
+	if p.blocks == nil {
+		return TokenHasher{}
+	}
+	for _, slot := range p.live {
+		if p.blocks.fits(p.blocks.servers[slot]) {
+			return TokenHasher{p.blocks.size}
+		}
+	}
+	return TokenHasher{}
+}
+
+// CacheState is what is known of a server's cache by its KV events.
+type CacheState struct {
+	Following bool // there is a connection
+	Heard     bool // it has said something since
+	Whole     bool // all of its blocks are known
+	Full      bool // it has more blocks than are remembered
+	Blocks    int
+	Gaps      int // how often messages were missed
+	Tokens    int // of a block, as the server says
+	Wrong     int // tokens that a block should have; 0: it has
+}
+
+// CacheState returns what is known of a server's cache; zero without precise-prefix-cache-scorer.
+func (p *Pool) CacheState(ref Ref) (c CacheState) {
+	if p.blocks == nil || p.at(ref) == nil {
+		return c
+	}
+	v := &p.blocks.servers[ref.slot]
+	c = CacheState{Following: v.following, Heard: v.heard, Whole: v.whole, Full: v.full, Blocks: len(v.blocks),
+		Gaps: v.gaps, Tokens: v.size}
+	if v.size != 0 && v.size != p.blocks.size {
+		c.Wrong = p.blocks.size
+	}
+	return c
+}
+
+// known writes, for each endpoint, how many blocks of a request's prompt it has, in blocks of Prefix, and returns the
+// maximum. Of endpoints whose events tell all, these count; of those that were not heard from the beginning, what they
+// say and what was sent to them; of others what was sent to them. exact is the part of the prompt, 0 to 1, that each
+// has, weighted by where it is.
+func (p *Pool) known(r *Request, lengths []int32, exact []float64, now time.Time) (longest int) {
+	longest = p.index.match(r.Prefix, lengths)
+	if p.blocks == nil {
+		return longest
+	}
+	n, all := float64(len(r.Prefix)), float64(len(r.Blocks))
+	for _, slot := range p.live {
+		if exact[slot] = 0; n > 0 {
+			exact[slot] = float64(lengths[slot]) / n
+		}
+	}
+	if len(r.Blocks) == 0 {
+		return longest
+	}
+	p.blocks.tick(now)
+	found, behind := p.work.found[:len(lengths)], p.work.behind[:len(lengths)]
+	p.blocks.match(r.Blocks, found, behind)
+	longest = 0
+	for _, slot := range p.live {
+		if p.blocks.knows(int(slot)) {
+			length := int32(n * float64(found[slot]) / all)
+			part := (p.precise.Fast*float64(found[slot]-behind[slot]) + p.precise.Slow*float64(behind[slot])) / all
+			if !p.blocks.servers[slot].whole {
+				length, part = max(length, lengths[slot]), max(part, exact[slot])
+			}
+			lengths[slot], exact[slot] = length, part
+		}
+		longest = max(longest, int(lengths[slot]))
+	}
+	return longest
+}
+
+// preciseScorer prefers servers that have the prompt in their cache, by what they say of it.
+type preciseScorer struct{}
+
+func (preciseScorer) score(v *view, out []float64) {
+	v.prefix()
+	for i, slot := range v.at {
+		out[i] = v.exact[slot]
+	}
+}
