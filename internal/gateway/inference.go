@@ -326,6 +326,7 @@ func (q *inferring) pickOwn(ctx context.Context) error {
 	if q.facts.HasModel && r.Target != q.facts.Model {
 		q.parts[0], q.parts[1], q.parts[2] = q.facts.Rewritten(q.buffer, r.Target)
 	}
+	q.served.own.Tokens(ctx, r, &inference.Prompt{Path: q.in.URL.Path, Body: q.buffer, Salt: q.facts.Salt})
 	choice, err := q.served.own.Pick(ctx, r)
 	if err != nil {
 		return err

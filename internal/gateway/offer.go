@@ -161,6 +161,8 @@ func (a *asking) Pick(ctx context.Context) (*extproc.Choice, error) {
 	}
 	r := a.served.request(a.header, facts, a.buffer)
 	r.Subset = a.subset
+	path, _, _ := strings.Cut(a.header.Get(":path"), "?")
+	a.served.own.Tokens(ctx, r, &inference.Prompt{Path: path, Body: a.buffer, Salt: facts.Salt})
 	choice, err := a.served.own.Pick(ctx, r)
 	if err != nil {
 		if no, ok := errors.AsType[*inference.Refused](err); ok {

@@ -53,11 +53,16 @@ func poolState(p ownPool) explain.PoolState {
 	sums, servers := p.served.own.Statuses()
 	out.Ready, out.Held, out.HeldBytes, out.Saturation = sums.Ready, sums.Held, sums.HeldBytes, sums.Saturation
 	out.Requests, out.Waiting, out.Starting = sums.Requests, min(sums.Waiting, sums.Requests), sums.Starting
+	out.TokenProblem = p.served.own.TokenProblem()
 	for i := range servers {
 		s := &servers[i]
 		one := explain.Server{Name: s.Name(), Address: s.Endpoint.Address.String(), Engine: s.Engine,
 			Waiting: s.Stats.Waiting, Running: s.Stats.Running, Cache: s.Stats.CacheUse, InFlight: s.InFlight,
 			Adapters: slices.Concat(s.Stats.Active, s.Stats.Queued), Problem: s.Problem}
+		if c := s.Cache; c != nil {
+			one.Events = &explain.Events{Blocks: c.Blocks, Heard: c.Heard, Whole: c.Whole, Full: c.Full, Gaps: c.Gaps,
+				Wrong: c.Wrong, Problem: s.CacheProblem}
+		}
 		if at := s.Stats.At; !at.IsZero() {
 			one.Seen = &at
 		}

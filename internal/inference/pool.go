@@ -36,14 +36,17 @@ type Pool struct {
 	config   *routing.Config
 	state    *routing.Pool
 	scrapers map[routing.Ref]*scraper
-	waiters  map[routing.Ticket]*waiter
-	expiry   *time.Timer // nil: nothing is held
-	inFlight int
-	asked    time.Time     // when the last request came
-	active   bool          // requests flow
-	woke     time.Time     // since when
-	woken    chan struct{} // closed while active
-	closed   bool
+	// followers of KV events, and who asks for tokens; none without precise-prefix-cache-scorer
+	followers map[routing.Ref]*follower
+	tokens    *tokenizer
+	waiters   map[routing.Ticket]*waiter
+	expiry    *time.Timer // nil: nothing is held
+	inFlight  int
+	asked     time.Time     // when the last request came
+	active    bool          // requests flow
+	woke      time.Time     // since when
+	woken     chan struct{} // closed while active
+	closed    bool
 }
 
 // waiter is a request that is held.
@@ -63,8 +66,9 @@ func New(name types.NamespacedName, c *routing.Config, transport http.RoundTripp
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Pool{name: name, transport: transport, figures: newFigures(), ctx: ctx, cancel: cancel,
 		config: c, state: routing.NewPool(c),
-		scrapers: map[routing.Ref]*scraper{}, waiters: map[routing.Ticket]*waiter{},
-		woken: make(chan struct{})}
+		scrapers: map[routing.Ref]*scraper{}, followers: map[routing.Ref]*follower{},
+		waiters: map[routing.Ticket]*waiter{},
+		woken:   make(chan struct{})}
 	p.state.SetPace(idlePace + scrapeTimeout)
 	p.figures.add(p)
 	return p
@@ -80,6 +84,7 @@ func (p *Pool) Configure(c *routing.Config) {
 	p.config = c
 	p.state.Configure(c)
 	p.scrape()
+	p.followEvents()
 	p.drain()
 }
 
@@ -99,6 +104,7 @@ func (p *Pool) SetEndpoints(all []routing.Endpoint) {
 	}
 	p.state.SetEndpoints(all)
 	p.scrape()
+	p.followEvents()
 	p.drain()
 }
 
@@ -143,6 +149,7 @@ func (p *Pool) Close() {
 	p.mu.Unlock()
 	p.cancel()
 	p.scraping.Wait()
+	p.tokens.close()
 	p.figures.remove(p)
 	if t, ok := p.transport.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()
@@ -302,6 +309,10 @@ type Status struct {
 	Stats    routing.Stats
 	InFlight int
 	Problem  string // of the last scrape; empty: none
+	// Cache is what its KV events say, nil without precise-prefix-cache-scorer; CacheProblem is what is wrong with
+	// them.
+	Cache        *routing.CacheState
+	CacheProblem string
 }
 
 // Statuses returns the endpoints and the sums of the pool.
@@ -322,9 +333,27 @@ func (p *Pool) Statuses() (routing.Figures, []Status) {
 					s.Problem)
 			}
 		}
+		if f := p.followers[ref]; f != nil {
+			s.Cache = new(p.state.CacheState(ref))
+			if f.problem != nil {
+				s.CacheProblem = f.problem.Error()
+			}
+		}
 		out = append(out, s)
 	}
 	return p.state.Figures(time.Now()), out
+}
+
+// TokenProblem is why the tokens of prompts are not known, without which KV events cannot be used; empty: they are, or
+// none were needed.
+func (p *Pool) TokenProblem() string {
+	p.mu.Lock()
+	t := p.tokens
+	p.mu.Unlock()
+	if err := t.trouble(); err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 // Measures are the values of a metric of the pool (routing.Measures); ok is false if there is no such metric. Who reads

@@ -179,6 +179,24 @@ func TestInferencePool(t *testing.T) {
 ! server z: metrics are 60s old and not believed: timeout
   models with rules: a
 `},
+		{"KV events", Pool{State: &PoolState{Ready: 5, TokenProblem: "no /tokenize", Servers: []Server{
+			{Name: "a", Seen: &seen, Events: &Events{Heard: true, Whole: true, Blocks: 5}},
+			{Name: "b", Seen: &seen, Events: &Events{Problem: "connection refused"}},
+			{Name: "c", Seen: &seen, Events: &Events{}},
+			{Name: "d", Seen: &seen, Events: &Events{Heard: true, Wrong: 16}},
+			{Name: "e", Seen: &seen, Events: &Events{Heard: true, Blocks: 1}}}}}, `
+  5 ready servers take requests; 0 requests at work, 0 requests waiting
+  server a: 0 running, 0 waiting, 0 % of the cache used
+  server b: 0 running, 0 waiting, 0 % of the cache used
+  server c: 0 running, 0 waiting, 0 % of the cache used
+  server d: 0 running, 0 waiting, 0 % of the cache used
+  server e: 0 running, 0 waiting, 0 % of the cache used
+! server b: no KV events, what was sent to it counts: connection refused
+  server c: has published no KV event yet, what was sent to it counts
+! server d: its blocks have another length than those of the pool (16 tokens), what was sent to it counts
+  server e: 1 block known by KV events; it had others before carob listened, or events were missed
+! KV events cannot be used, what was sent where counts: no /tokenize
+`},
 		{"saturated", Pool{Parents: accepted, State: &PoolState{Ready: 1, Saturation: 1.5, Held: 2, HeldBytes: 9}}, `
   1 ready server takes requests; 0 requests at work, 0 requests waiting
 ! saturated: no server has room; requests with a priority below 0 get 429 (rejected-saturated)

@@ -37,6 +37,8 @@ type PoolState struct {
 	Saturation float64  `json:"saturation"`
 	Starting   bool     `json:"starting,omitempty"` // requests wait for the first server
 	Servers    []Server `json:"servers,omitempty"`
+	// TokenProblem is why prompts cannot be compared with KV events; empty: they can, or need not.
+	TokenProblem string `json:"tokenProblem,omitempty"`
 }
 
 // Server is a model server as the picker knows it.
@@ -51,6 +53,18 @@ type Server struct {
 	Adapters []string   `json:"adapters,omitempty"`
 	Seen     *time.Time `json:"seen,omitempty"`    // when it last told its metrics; nil: never
 	Problem  string     `json:"problem,omitempty"` // of the last request for metrics
+	Events   *Events    `json:"events,omitempty"`  // nil: the pool does not follow KV events
+}
+
+// Events are what is known of a server's cache by its KV events.
+type Events struct {
+	Blocks  int    `json:"blocks"`
+	Heard   bool   `json:"heard"` // a message has come since the connection was made
+	Whole   bool   `json:"whole"` // nothing was missed
+	Full    bool   `json:"full,omitempty"`
+	Gaps    int    `json:"gaps,omitempty"`
+	Wrong   int    `json:"wrong,omitempty"` // tokens that its blocks should have; 0: they have
+	Problem string `json:"problem,omitempty"`
 }
 
 // staleAfter is how old metrics are when they are no longer believed; while nobody asks, servers are asked every 5 s.
@@ -87,6 +101,7 @@ func InferencePool(p *Pool, now time.Time) (out Lines) {
 	}
 	if p.State != nil {
 		out.servers(p.State, now)
+		out.cacheEvents(p.State)
 		out.models(p.State, p.Model)
 	}
 	return out
@@ -185,6 +200,44 @@ func (l *Lines) servers(s *PoolState, now time.Time) {
 		default:
 			l.say("server %s: %s", server.Name, load)
 		}
+	}
+}
+
+// cacheEvents says which servers' KV events are not used, and why.
+func (l *Lines) cacheEvents(s *PoolState) {
+	used, followed := 0, 0
+	for i := range s.Servers {
+		e := s.Servers[i].Events
+		if e == nil {
+			continue
+		}
+		if followed++; followed > mostNamed {
+			continue
+		}
+		name := s.Servers[i].Name
+		switch {
+		case e.Problem != "":
+			l.warn("server %s: no KV events, what was sent to it counts: %s", name, e.Problem)
+			continue
+		case !e.Heard:
+			l.say("server %s: has published no KV event yet, what was sent to it counts", name)
+			continue
+		case e.Wrong > 0:
+			l.warn("server %s: its blocks have another length than those of the pool (%d tokens), what was sent to it counts",
+				name, e.Wrong)
+			continue
+		case e.Full:
+			l.warn("server %s: has more blocks than carob remembers (%d)", name, e.Blocks)
+		case !e.Whole:
+			l.say("server %s: %s known by KV events; it had others before carob listened, or events were missed",
+				name, counted(e.Blocks, "block"))
+		}
+		used++
+	}
+	if used > 0 && s.TokenProblem != "" {
+		l.warn("KV events cannot be used, what was sent where counts: %s", s.TokenProblem)
+	} else if used > 0 {
+		l.say("KV events of %s are compared with prompts", counted(used, "server"))
 	}
 }
 

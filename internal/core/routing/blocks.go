@@ -53,8 +53,8 @@ type BlockExtra struct {
 // mostKnown is how many blocks are remembered of all servers of a pool, by events: of about 100 bytes each.
 const mostKnown = 1 << 20
 
-// The planes of a set: who has a block in fast memory, in slow memory, and who probably has it because a request with it
-// was sent there a moment ago.
+// The planes of a set: who has a block in fast memory, in slow memory, and who probably has it because a request with
+// it was sent there a moment ago.
 const (
 	fast = iota
 	slow
@@ -115,8 +115,8 @@ type block struct {
 }
 
 func newBlockIndex(size int, keep time.Duration) *blockIndex {
-	return &blockIndex{sets: map[uint64]int32{}, guesses: map[guess]int64{}, most: mostKnown, size: size, given: size > 0,
-		keep: keep}
+	return &blockIndex{sets: map[uint64]int32{}, guesses: map[guess]int64{}, most: mostKnown, size: size,
+		given: size > 0, keep: keep}
 }
 
 func (x *blockIndex) stride() int { return (x.slots + 63) / 64 }
@@ -209,7 +209,8 @@ func (x *blockIndex) empty(slot int) {
 	v.full = false
 }
 
-// number takes the sequence number of a server's next message. If messages were missed, or the server counts anew, all that is known of it is forgotten: it may have removed any block.
+// number takes the sequence number of a server's next message. If messages were missed, or the server counts anew, all
+// that is known of it is forgotten: it may have removed any block.
 func (x *blockIndex) number(slot int, n uint64) {
 	v := &x.servers[slot]
 	switch {
@@ -482,14 +483,15 @@ func chain(before uint64, tokens []uint32) uint64 {
 // MostTokens is how much of a prompt is compared, in tokens.
 const MostTokens = promptTokens
 
-// TokenHasher makes the hashes of a prompt's blocks from its tokens. It may be used while the Pool it came from changes.
+// TokenHasher makes the hashes of a prompt's blocks from its tokens. It may be used while the Pool it came from
+// changes.
 type TokenHasher struct{ block int }
 
 // Block is the length of a block in tokens; 0: no server has said it yet, and there is nothing to compare with.
 func (h TokenHasher) Block() int { return h.block }
 
-// Hash returns the hashes of the full blocks of a prompt. The model is the name that servers publish: Request.Target, or
-// Request.Model without one.
+// Hash returns the hashes of the full blocks of a prompt. The model is the name that servers publish: Request.Target,
+// or Request.Model without one.
 func (h TokenHasher) Hash(model, salt string, tokens []uint32) []uint64 {
 	if h.block <= 0 {
 		return nil

@@ -99,7 +99,8 @@ func readPrecise(into func(any) error) (*Precise, error) {
 	case out.BlockTokens < 0 || out.BlockTokens > 1<<16:
 		return nil, fmt.Errorf("tokenProcessorConfig.blockSizeTokens is %d, not between 1 and 65536", out.BlockTokens)
 	}
-	if index := c.IndexerConfig.KVBlockIndexConfig; index != nil && (index.RedisConfig != nil || index.ValkeyConfig != nil) {
+	index := c.IndexerConfig.KVBlockIndexConfig
+	if index != nil && (index.RedisConfig != nil || index.ValkeyConfig != nil) {
 		return nil, errors.New("indexerConfig.kvBlockIndexConfig: carob keeps the index in memory, not in Redis or Valkey")
 	}
 	for i, b := range c.IndexerConfig.KVCacheBackendConfigs {
@@ -136,8 +137,8 @@ func readPrecise(into func(any) error) (*Precise, error) {
 // Precise returns the configuration of precise-prefix-cache-scorer; nil: it is not configured.
 func (c *Config) Precise() *Precise { return c.precise }
 
-// usePrecise makes the index of KV events as configured. Another configuration begins with an empty one: each server has
-// to be followed anew.
+// usePrecise makes the index of KV events as configured. Another configuration begins with an empty one: each server
+// has to be followed anew.
 func (p *Pool) usePrecise() {
 	c := p.config.precise
 	switch {

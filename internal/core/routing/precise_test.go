@@ -166,7 +166,8 @@ func (w *twins) change(s *twinServer, ref Ref) {
 		if s.blocks[hash].tiers == [2]bool{} {
 			delete(s.blocks, hash)
 		}
-		w.p.Event(ref, "base", &BlockEvent{Kind: BlocksRemoved, Blocks: e.Blocks, Slow: e.Slow, Group: 1}) // of another group
+		other := &BlockEvent{Kind: BlocksRemoved, Blocks: e.Blocks, Slow: e.Slow, Group: 1} // another group of layers
+		w.p.Event(ref, "base", other)
 	}
 	w.p.Event(ref, "base", e)
 	w.p.Event(ref, "base", &BlockEvent{Kind: BlocksRemoved, Blocks: []uint64{1 << 60}}) // one that it never had
@@ -223,8 +224,7 @@ func TestBlockIndex(t *testing.T) {
 		}
 		for slot := range n { // the length of the blocks is known
 			w.p.Message(w.p.Refs()[slot], 0, true)
-			w.p.Event(w.p.Refs()[slot], "base", &BlockEvent{Kind: BlocksStored, BlockTokens: 2, Blocks: []uint64{1 << 62},
-				Tokens: []uint32{9, 9}})
+			w.p.Event(w.p.Refs()[slot], "base", stored(1<<62, 2, []uint32{9, 9}))
 			w.p.Event(w.p.Refs()[slot], "base", &BlockEvent{Kind: BlocksCleared})
 			w.servers[slot].next = 1
 		}
@@ -257,8 +257,8 @@ func tell(p *Pool, i int, number uint64, all ...*BlockEvent) {
 	}
 }
 
-// The request goes where the events say its prompt is, not where it was sent before; after the server has removed it, it
-// goes back.
+// The request goes where the events say its prompt is, not where it was sent before; after the server has removed it,
+// it goes back.
 func TestPreciseScorer(t *testing.T) {
 	p := precisePool(t, 3, "")
 	text := make([]byte, 4096)
@@ -345,7 +345,8 @@ func TestGuesses(t *testing.T) {
 	}
 	p.Sent(p.Refs()[5], r, begin.Add(4*time.Second))
 	p.SetEndpoints(servers(5))
-	if d := p.Decide(r, begin.Add(4*time.Second)); d.Score != 0 || len(p.blocks.sets) != 0 || len(p.blocks.guesses) != 0 {
+	d := p.Decide(r, begin.Add(4*time.Second))
+	if d.Score != 0 || len(p.blocks.sets) != 0 || len(p.blocks.guesses) != 0 {
 		t.Errorf("it outlives its server: %+v", d)
 	}
 }

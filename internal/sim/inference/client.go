@@ -41,6 +41,9 @@ func (w *world) arrive() {
 		r.facts.Target = fmt.Sprint("adapter", w.IntN(4))
 	}
 	r.facts.Prefix = w.pool.Hasher().Hash(nil, r.facts.Model, r.facts.Target, []byte(text))
+	if r.text = tokensOf(text); w.precise && !w.one(10) { // now and then nobody tells the tokens
+		r.facts.Blocks = w.pool.TokenHasher().Hash(model(&r.facts), "", r.text)
+	}
 	if w.one(8) {
 		r.facts.Deadline = w.now.Add(time.Duration(w.IntN(9000)) * time.Millisecond)
 	}
@@ -48,6 +51,14 @@ func (w *world) arrive() {
 	if w.one(10) { // the client gives up
 		w.after(time.Duration(w.IntN(4000))*time.Millisecond, func() { w.giveUp(r) })
 	}
+}
+
+// model is what a server is asked for.
+func model(r *routing.Request) string {
+	if r.Target != "" {
+		return r.Target
+	}
+	return r.Model
 }
 
 // send asks the pool for a request that came.

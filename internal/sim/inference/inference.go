@@ -47,6 +47,8 @@ type Sabotage struct {
 	Late      bool                                  // nothing expires
 	Idle      bool                                  // a scrape wakes nobody
 	Deaf      bool                                  // the pool does not hear of the autoscaler
+	// Unnumbered: KV events that are lost leave no gap
+	Unnumbered bool
 }
 
 var begin = time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC)
@@ -61,7 +63,8 @@ const (
 type request struct {
 	facts    routing.Request // as the client means it
 	tokens   int
-	answer   int // tokens
+	text     []uint32 // the tokens of the prompt
+	answer   int      // tokens
 	ends     int
 	servers  int // that have got it
 	again    bool
@@ -108,7 +111,9 @@ type world struct {
 	pool     *routing.Pool
 	flow     bool
 	fair     bool
-	robin    int // round robin instead of the pool's choice: the next server; -1: no
+	precise  bool // KV events are followed
+	troubled bool // they are lost now and then
+	robin    int  // round robin instead of the pool's choice: the next server; -1: no
 	servers  []*server
 	told     map[netip.AddrPort]*server // what the pool may choose from
 	made     int
@@ -136,7 +141,11 @@ func (w *world) after(d time.Duration, do func()) { w.at(w.now.Add(d), do) }
 // one is true once in n times.
 func (w *world) one(n int) bool { return w.IntN(n) == 0 }
 
-func config(flow, fair bool, most int, detector string) *routing.Config {
+func config(flow, fair, precise bool, most int, detector string) *routing.Config {
+	scorer := "prefix-cache-scorer"
+	if precise {
+		scorer = "precise-prefix-cache-scorer"
+	}
 	gates, policy := "", ""
 	if flow {
 		gates = `"featureGates": ["flowControl"],`
@@ -146,14 +155,14 @@ func config(flow, fair bool, most int, detector string) *routing.Config {
 	}
 	c, err := routing.ParseConfig(fmt.Appendf(nil, `{"apiVersion": "inference.networking.x-k8s.io/v1alpha1",
 		"kind": "EndpointPickerConfig", %s
-		"plugins": [{"type": "queue-scorer"}, {"type": "kv-cache-utilization-scorer"}, {"type": "prefix-cache-scorer"},
+		"plugins": [{"type": "queue-scorer"}, {"type": "kv-cache-utilization-scorer"}, {"type": "%s"},
 			{"type": "lora-affinity-scorer"}, {"type": "%s"}],
 		"saturationDetector": {"pluginRef": "%s"},
 		"schedulingProfiles": [{"name": "default", "plugins": [{"pluginRef": "queue-scorer", "weight": 2},
-			{"pluginRef": "kv-cache-utilization-scorer", "weight": 2}, {"pluginRef": "prefix-cache-scorer", "weight": 3},
+			{"pluginRef": "kv-cache-utilization-scorer", "weight": 2}, {"pluginRef": "%s", "weight": 3},
 			{"pluginRef": "lora-affinity-scorer"}]}],
 		"flowControl": {"defaultRequestTTL": "%s", "maxRequests": "%d", "defaultPriorityBand": {%s "maxRequests": "%d"}}}`,
-		gates, detector, detector, ttl, most, policy, most))
+		gates, scorer, detector, detector, scorer, ttl, most, policy, most))
 	if err != nil {
 		panic(err)
 	}
@@ -195,6 +204,7 @@ func (w *world) tell() {
 		w.sabotage.Endpoints(all)
 	}
 	w.pool.SetEndpoints(all)
+	w.follow()
 	w.drain()
 }
 
@@ -242,11 +252,13 @@ func Run(seed uint64, long time.Duration, sabotage Sabotage) error {
 		w := &world{Rand: rand.New(rand.NewPCG(seed, 16)), sabotage: sabotage, now: begin, robin: -1,
 			held: map[routing.Ticket]*request{}, turns: map[*request]map[string]int{}}
 		w.flow, w.fair = !w.one(3), w.one(2)
+		w.precise = w.one(2)
+		w.troubled = w.precise
 		detector := "utilization-detector"
 		if w.one(4) {
 			detector = "concurrency-detector"
 		}
-		w.pool = routing.NewPool(config(w.flow, w.fair, heldAtMost+sabotage.Limits, detector))
+		w.pool = routing.NewPool(config(w.flow, w.fair, w.precise, heldAtMost+sabotage.Limits, detector))
 		w.pool.SetPace(pace)
 		for range 1 + w.IntN(6) {
 			w.server()
@@ -351,6 +363,9 @@ func (w *world) trouble() {
 		s.mood = mood(w.IntN(4))
 	case n < 10:
 		s.slow = 1 + w.IntN(4)
+	case n >= 55:
+		w.deaf(s)
+		w.after(time.Duration(w.IntN(3000))*time.Millisecond, w.follow)
 	case n < 20:
 		s.mood, s.slow = honest, 1
 	}

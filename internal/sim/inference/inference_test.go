@@ -34,6 +34,7 @@ func TestPromisesBreak(t *testing.T) {
 		InTime:   {Late: true},
 		Works:    {Idle: true},
 		Starts:   {Deaf: true},
+		Known:    {Unnumbered: true},
 		Same: {Decision: func(first bool, d *routing.Decision) {
 			if first {
 				d.Score++
@@ -63,6 +64,20 @@ func affinity(t *testing.T) *routing.Config {
 	return c
 }
 
+// byEvents is the default with KV events instead of what was sent where.
+func byEvents(t *testing.T) *routing.Config {
+	t.Helper()
+	c, err := routing.ParseConfig([]byte(`{"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig",
+		"plugins": [{"type": "queue-scorer"}, {"type": "kv-cache-utilization-scorer"}, {"type": "precise-prefix-cache-scorer"}],
+		"schedulingProfiles": [{"name": "default", "plugins": [{"pluginRef": "queue-scorer", "weight": 2},
+			{"pluginRef": "kv-cache-utilization-scorer", "weight": 2}, {"pluginRef": "precise-prefix-cache-scorer",
+			"weight": 3}]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // Where prompts share beginnings, half of the requests get their first token in less than a tenth of the time of round
 // robin (in the twin a server computes one prompt after the other, and those of round robin fall behind); where nothing
 // is shared it is not worse. INFERENCE_LOADS=1 runs all loads.
@@ -77,6 +92,7 @@ func TestLoads(t *testing.T) {
 		{"nothing shared", func(l *Load) { l.Tenants, l.Prefix, l.Question = 1, 64, 2000 }, 1.01, true},
 		{"a slow server", func(l *Load) { l.Slow, l.PerSecond = 1, 4 }, 0.1, false},
 		{"shared prefixes, by affinity", func(l *Load) { l.Config = affinity(t) }, 0.1, false},
+		{"shared prefixes, by KV events", func(l *Load) { l.Config = byEvents(t) }, 0.1, false},
 		{"few requests", func(l *Load) { l.PerSecond = 1.5 }, 0.35, false},
 		{"large", func(l *Load) { l.Servers, l.Tenants, l.PerSecond, l.Long = 8, 150, 10, 3*time.Minute }, 0.1, false},
 	} {

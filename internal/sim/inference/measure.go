@@ -42,6 +42,7 @@ func Measure(seed uint64, l Load) Report {
 	if c == nil {
 		c = routing.DefaultConfig()
 	}
+	w.precise = c.Precise() != nil
 	w.pool = routing.NewPool(c)
 	w.pool.SetPace(pace)
 	for i := range l.Servers {
@@ -74,6 +75,8 @@ func Measure(seed uint64, l Load) Report {
 				r.facts.Target = fmt.Sprint("adapter", tenant%l.Adapters)
 			}
 			r.facts.Prefix = w.pool.Hasher().Hash(nil, r.facts.Target, "", []byte(prompt))
+			r.text = tokensOf(prompt)
+			r.facts.Blocks = w.pool.TokenHasher().Hash(model(&r.facts), "", r.text)
 			w.send(r)
 			next()
 		})

@@ -34,6 +34,8 @@ type server struct {
 	loading  bool // not ready yet
 	mood     mood
 	slow     int // times slower
+	published
+	last time.Time // when the last message comes
 }
 
 // mood is how a server answers scrapes.
@@ -115,7 +117,14 @@ func (w *world) admit(s *server) {
 		j := s.waiting[0]
 		s.waiting = s.waiting[1:]
 		s.running = append(s.running, j)
+		before := map[uint64]bool{}
+		if w.precise {
+			for hash := range s.cache {
+				before[hash] = true
+			}
+		}
 		cached := s.hit(j.r.facts.Prefix) * 64
+		w.publish(s, j.r, before)
 		w.cached += min(cached, j.r.tokens)
 		w.prompts += j.r.tokens
 		if s.busy.Before(w.now) {
@@ -162,6 +171,7 @@ func without(all []*job, j *job) []*job {
 // kill ends a server and all it has.
 func (w *world) kill(s *server) {
 	s.dead = true
+	w.deaf(s)
 	jobs := append(append([]*job(nil), s.running...), s.waiting...)
 	s.running, s.waiting = nil, nil
 	for _, j := range jobs {

@@ -1,0 +1,139 @@
+package inference
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"carob/internal/base/testwait"
+	"carob/internal/core/routing"
+)
+
+func tokensOf(t *testing.T, p *Pool, path, body string) []uint64 {
+	t.Helper()
+	r := &routing.Request{Model: "alias", Target: "m"}
+	p.Tokens(t.Context(), r, &Prompt{Path: path, Body: []byte(body)})
+	return r.Blocks
+}
+
+// The server is asked as vLLM wants it: the fields that change the tokens, and the model's name there. What is no
+// prompt is not asked for; tokens in a request are taken as they are.
+func TestTokens(t *testing.T) {
+	p, all := preciseFleet(t, 1)
+	if tokensOf(t, p, "/v1/completions", `{"prompt": "abcdefghijklmnop"}`) != nil || len(all[0].questions()) > 0 {
+		t.Error("tokens are asked for while there is nothing to compare with")
+	}
+	all[0].publish(0, storing(1, codes("abcdefghijklmnop")...))
+	testwait.For(t, "the events are taken", func() bool { return p.cache(0).Blocks == 1 })
+	for _, c := range []struct {
+		path, body, asked string
+		blocks            int
+	}{
+		{"/v1/completions", `{"model": "x", "prompt": "abcdefghijklmnopq", "max_tokens": 4, "add_special_tokens": false}`,
+			`{"model":"m","prompt":"abcdefghijklmnopq","add_special_tokens":false}`, 1},
+		{"/v1/completions", `{"prompt": [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}`, "", 1},
+		{"/v1/completions", `{"prompt": ["a", "b"]}`, "", 0},
+		{"/v1/completions", `{"prompt": ""`, "", 0},
+		{"/v1/chat/completions", `{"messages": [{"role": "user", "content": "a"}], "tools": [1], "prompt": "x", "n": 2,
+			"chat_template_kwargs": {"think": true}}`,
+			`{"model":"m","messages":[{"role":"user","content":"a"}],"tools":[1],"chat_template_kwargs":{"think":true}}`, 0},
+		{"/v1/messages", `{"messages": []}`, "", 0},
+		{"/v1/embeddings", `{"input": "a"}`, "", 0},
+	} {
+		before := len(all[0].questions())
+		blocks := tokensOf(t, p, c.path, c.body)
+		asked := strings.Join(all[0].questions()[before:], "; ")
+		if len(blocks) != c.blocks || asked != c.asked {
+			t.Errorf("%s: %d blocks, asked %s", c.body, len(blocks), asked)
+		}
+	}
+}
+
+// A server that does not answer, or with nonsense, costs a bounded time, is left alone for a while, and is named; what
+// was sent where decides meanwhile.
+func TestNoTokens(t *testing.T) {
+	p, all := preciseFleet(t, 2)
+	for i, w := range all {
+		w.publish(0, storing(1, codes("abcdefghijklmnop")...))
+		testwait.For(t, "the events are taken", func() bool { return p.cache(i).Blocks == 1 })
+	}
+	never := make(chan struct{})
+	t.Cleanup(func() { close(never) })
+	n := 0
+	for _, c := range []struct {
+		name   string
+		answer http.HandlerFunc
+		want   string
+		asked  int // servers
+	}{
+		{"404", http.NotFound, "404", 2},
+		{"500", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "x", 500) }, "500", 2},
+		{"no JSON", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "x") }, "invalid", 2},
+		{"negative", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"tokens": [-1]}`) },
+			"number", 2},
+		{"none", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{}`) }, "none", 2},
+		{"never", func(_ http.ResponseWriter, r *http.Request) {
+			select {
+			case <-never:
+			case <-r.Context().Done():
+			}
+		}, "deadline", 1},
+		{"endless", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, `{"tokens": [`+strings.Repeat("1,", mostTokenPage/2)+"1]}")
+		}, "more than", 2},
+		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/metrics", 307) }, "307", 2},
+	} {
+		p.mu.Lock()
+		p.tokens = newTokenizer()
+		if c.name != "never" {
+			p.tokens.patience = time.Minute
+		}
+		p.mu.Unlock()
+		for _, w := range all {
+			w.mu.Lock()
+			w.tokens, w.asked = c.answer, nil
+			w.mu.Unlock()
+		}
+		asked := func() int { return len(all[0].questions()) + len(all[1].questions()) }
+		for range 3 {
+			n++
+			if b := tokensOf(t, p, "/v1/completions", fmt.Sprintf(`{"prompt": "abcdefghijklmnop%d"}`, n)); b != nil {
+				t.Errorf("%s: %d blocks", c.name, len(b))
+			}
+		}
+		if got := p.TokenProblem(); asked() < c.asked || asked() > 2 || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %d servers were asked; %s", c.name, asked(), got)
+		}
+	}
+	// A prompt that the server refuses says nothing about the server.
+	p.mu.Lock()
+	p.tokens = newTokenizer()
+	p.tokens.patience = time.Minute
+	p.mu.Unlock()
+	for _, w := range all {
+		w.mu.Lock()
+		w.tokens = func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "too long", 400) }
+		w.mu.Unlock()
+	}
+	if tokensOf(t, p, "/v1/completions", `{"prompt": "bad"}`) != nil || p.TokenProblem() != "" {
+		t.Error(p.TokenProblem())
+	}
+}
+
+// What is remembered of prompts is bounded.
+func TestTokenMemory(t *testing.T) {
+	k := newTokenizer()
+	blocks := make([]uint64, 1000)
+	for i := range 3000 {
+		k.remember([32]byte{byte(i), byte(i >> 8)}, blocks)
+	}
+	if k.hashes > mostHashes || len(k.known) != k.used.Len() || k.used.Len() != mostHashes/1000 {
+		t.Errorf("%d blocks of %d prompts", k.hashes, k.used.Len())
+	}
+	if k.remembered([32]byte{byte(2999 & 255), byte(2999 >> 8)}) == nil || k.remembered([32]byte{}) != nil {
+		t.Error("the one used last is not there, or the first one is")
+	}
+}

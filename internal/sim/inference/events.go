@@ -1,0 +1,130 @@
+package inference
+
+import (
+	"encoding/binary"
+	"time"
+
+	"carob/internal/core/routing"
+	"carob/internal/sim/cluster"
+)
+
+// Known is about KV events: connections that break, messages that come late or never, servers that start anew.
+const Known cluster.Promise = "of a server whose KV events were all heard as many blocks are known as it has, and of " +
+	"others no block that it has said it removed, or may have removed unheard (2.4)"
+
+// blockTokens is how long the blocks of the twins are.
+const blockTokens = 64
+
+// tokensOf makes a token of every four bytes.
+func tokensOf(text string) []uint32 {
+	out := make([]uint32, 0, len(text)/4)
+	for ; len(text) >= 4; text = text[4:] {
+		out = append(out, binary.LittleEndian.Uint32([]byte(text)))
+	}
+	return out
+}
+
+// published is what a server says of its cache: its messages, and who hears them.
+type published struct {
+	number uint64      // of the next message
+	ref    routing.Ref // the pool's name of it, while it listens
+	heard  bool        // somebody listens
+	since  uint64      // connections before this one
+}
+
+// follow lets the pool listen to all servers that it knows, a moment after it got to know them.
+func (w *world) follow() {
+	if !w.precise {
+		return
+	}
+	for _, ref := range w.pool.Refs() {
+		s := w.of(ref)
+		if s == nil || s.dead || s.heard && s.ref == ref {
+			continue
+		}
+		s.heard, s.ref = true, ref
+		s.since++
+		w.pool.Following(ref)
+	}
+}
+
+// deaf ends the connection to a server.
+func (w *world) deaf(s *server) {
+	if s.heard {
+		s.heard = false
+		s.since++
+		w.pool.Unfollowed(s.ref)
+	}
+}
+
+// publish says what a prompt has changed in a cache: what went, then what came.
+func (w *world) publish(s *server, r *request, before map[uint64]bool) {
+	if !w.precise {
+		return
+	}
+	var all []routing.BlockEvent
+	gone := routing.BlockEvent{Kind: routing.BlocksRemoved}
+	for hash := range before { // any order: they go at once
+		if s.cache[hash] == nil {
+			gone.Blocks = append(gone.Blocks, hash)
+		}
+	}
+	if len(gone.Blocks) > 0 {
+		all = append(all, gone)
+	}
+	come := routing.BlockEvent{Kind: routing.BlocksStored, BlockTokens: blockTokens, Adapter: r.facts.Target}
+	for i, hash := range r.facts.Prefix {
+		if s.cache[hash] == nil {
+			break
+		}
+		if before[hash] {
+			come.Parent, come.HasParent = hash, true
+			continue
+		}
+		come.Blocks = append(come.Blocks, hash)
+		come.Tokens = append(come.Tokens, r.text[i*blockTokens:(i+1)*blockTokens]...)
+	}
+	if len(come.Blocks) > 0 {
+		all = append(all, come)
+	}
+	if len(all) == 0 {
+		return
+	}
+	number := s.number
+	s.number++
+	if !s.heard || w.troubled && w.one(60) { // lost
+		if w.sabotage.Unnumbered {
+			s.number--
+		}
+		return
+	}
+	ref, since := s.ref, s.since
+	s.last = s.last.Add(time.Duration(w.IntN(10)) * time.Millisecond)
+	if s.last.Before(w.now) {
+		s.last = w.now
+	}
+	w.at(s.last, func() { // in order
+		if s.since != since {
+			return
+		}
+		w.pool.Message(ref, number, true)
+		for i := range all {
+			w.pool.Event(ref, r.facts.Model, &all[i])
+		}
+		w.judgeKnown(s, number)
+	})
+}
+
+// judgeKnown checks what is known of a server that has just been heard.
+func (w *world) judgeKnown(s *server, number uint64) {
+	c := w.pool.CacheState(s.ref)
+	if number+1 != s.number {
+		return // more is on its way
+	}
+	if c.Whole && c.Blocks != len(s.cache) {
+		cluster.Break(Known, "%d blocks are known, the server has %d", c.Blocks, len(s.cache))
+	}
+	if c.Blocks > len(s.cache) {
+		cluster.Break(Known, "%d blocks are known, the server has only %d", c.Blocks, len(s.cache))
+	}
+}
