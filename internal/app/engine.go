@@ -89,7 +89,7 @@ func openNative(ctx context.Context, in instance.Instance, version string) (_ *e
 		return nil, err
 	}
 	e.closes = append(e.closes, store.Close)
-	if in.CNIConfDir == "" {
+	if in.CNIConfDir == "" && !in.Standalone {
 		if e.policies, err = policy.New(policy.Config{Table: policyTable(in), Node: in.NodeName}); err != nil {
 			return nil, err
 		}
@@ -153,7 +153,9 @@ func openNetwork(ctx context.Context, in instance.Instance, gate *policy.Enforce
 		return n, func() error { return nil }, err
 	}
 	cfg := bridgeConfig(in)
-	cfg.Gate = gate
+	if gate != nil { // a nil pointer in an interface would not be nil
+		cfg.Gate = gate
+	}
 	n, err := bridge.Open(ctx, cfg)
 	if err != nil {
 		return nil, nil, fmt.Errorf("pod network: %w", err)

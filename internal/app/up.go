@@ -74,7 +74,8 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 	if err := hostFitsHere(in.Kubelet); err != nil {
 		return err
 	}
-	owner := instance.Owner{PID: os.Getpid(), Started: time.Now(), Version: a.version, URL: url(in)}
+	owner := instance.Owner{PID: os.Getpid(), Started: time.Now(), Version: a.version, URL: url(in),
+		Standalone: in.Standalone}
 	lock, err := instance.Acquire(in.LockFile, owner)
 	if err != nil {
 		return err
@@ -111,7 +112,11 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 	if err := saveFlags(in.DataDir, lastStart{Flags: in.Flags}); err != nil {
 		return err
 	}
-	if err := c.start(ctx); err != nil {
+	start := c.start
+	if in.Standalone {
+		start = c.startStandalone
+	}
+	if err := start(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil // a stop was requested before it was ready
 		}
@@ -169,7 +174,11 @@ type carob struct {
 	inference   poolDefinitions
 }
 
+// url is where the API server serves this host, or the node agent if there is no API server.
 func url(in instance.Instance) string {
+	if in.Standalone {
+		return agentURL(in.AgentListen)
+	}
 	host := in.ListenAddr.Addr()
 	if host.IsUnspecified() {
 		host = netip.AddrFrom4([4]byte{127, 0, 0, 1})
@@ -187,11 +196,13 @@ func (c *carob) prepare() (err error) {
 	if c.pool, err = balancerPool(c.in); err != nil {
 		return err
 	}
-	api, err := listen("the API server", "--listen", c.in.ListenAddr.String())
-	if err != nil {
-		return err
+	if !c.in.Standalone {
+		api, err := listen("the API server", "--listen", c.in.ListenAddr.String())
+		if err != nil {
+			return err
+		}
+		c.api = newListeners(api)
 	}
-	c.api = newListeners(api)
 	if c.agentListener, err = listen("the node agent", "another --data-dir", c.in.AgentListen.String()); err != nil {
 		return err
 	}
@@ -252,11 +263,10 @@ func (c *carob) followAddresses(agent *node.Agent) (func(context.Context) error,
 			if err := c.keys.Rename(c.certificates(ips), time.Now()); err != nil {
 				klog.FromContext(ctx).Error(err, "Cannot issue certificates for the machine's new addresses")
 			}
-			c.server.Advertise(c.advertise())
-			agent.HostChanged()
-			if c.services != nil {
-				c.services.NodeChanged()
-			}
+			c.addressesChanged(ctx, agent)
+		}
+		if c.in.Standalone { // there are no addresses of Services
+			return watch.Run(ctx, c.machine.update)
 		}
 		rest := &unservedRanges{Ranges: unserved.New(servicesTable(c.in), c.in.Services),
 			log: klog.FromContext(ctx)}
@@ -275,6 +285,9 @@ func (c *carob) open(ctx context.Context) error {
 	var err error
 	if c.timeline, err = timeline.Open(filepath.Join(c.in.DataDir, "timeline")); err != nil {
 		return fmt.Errorf("open timeline: %w", err)
+	}
+	if c.in.Standalone {
+		return c.openRuntime(ctx)
 	}
 	etcdTLS, err := etcdClientTLS(c.in)
 	if err != nil {
@@ -296,17 +309,19 @@ func (c *carob) open(ctx context.Context) error {
 		c.progress.Step("store", storeDetail(c.in))
 		return nil
 	})
-	g.Go(func() (err error) {
-		if c.engine, err = openEngine(ctx, c.in, c.version); err != nil {
-			return err
-		}
-		c.progress.Step("runtime", c.engine.detail)
-		return nil
-	})
+	g.Go(func() error { return c.openRuntime(ctx) })
 	if err := g.Wait(); err != nil {
 		return err
 	}
 	return c.listenForPods(ctx)
+}
+
+func (c *carob) openRuntime(ctx context.Context) (err error) {
+	if c.engine, err = openEngine(ctx, c.in, c.version); err != nil {
+		return err
+	}
+	c.progress.Step("runtime", c.engine.detail)
+	return nil
 }
 
 func storeDetail(in instance.Instance) string {
@@ -408,6 +423,11 @@ func (c *carob) start(ctx context.Context) error {
 		}
 		c.parts.start(ctx, "network policies", func(ctx context.Context) error { return p.Run(ctx, api) })
 	}
+	return c.startAgent(ctx)
+}
+
+// startAgent runs the node agent and what belongs to it, and returns when it takes pods.
+func (c *carob) startAgent(ctx context.Context) error {
 	agent, err := c.agent()
 	if err != nil {
 		return err
@@ -430,7 +450,6 @@ func (c *carob) start(ctx context.Context) error {
 }
 
 func (c *carob) agent() (*node.Agent, error) {
-	nodeClient := c.server.ClientConfig("system:node:"+c.in.NodeName, nodesGroup)
 	if err := os.MkdirAll(c.in.PodManifestDir, 0o700); err != nil && !errors.Is(err, syscall.ENOTDIR) {
 		// a single manifest is allowed
 		return nil, fmt.Errorf("create the directory for static pods: %w", err)
@@ -450,7 +469,7 @@ func (c *carob) agent() (*node.Agent, error) {
 	}
 	images := notifyChanges(c.engine.images, func() { agent.ImagesChanged() })
 	cfg := node.Config{
-		Name: c.in.NodeName, Client: nodeClient, Runtime: c.engine.Runtime, RuntimeName: c.engine.name,
+		Name: c.in.NodeName, Runtime: c.engine.Runtime, RuntimeName: c.engine.name,
 		RootDir: filepath.Join(c.in.DataDir, "node"), PodLogDir: c.in.PodLogDir, ContainerLogDir: c.in.ContainerLogDir,
 		KubeletDir: c.in.KubeletDir,
 		CgroupRoot: c.in.CgroupRoot, ResolvConf: c.in.ResolvConf,
@@ -484,6 +503,11 @@ func (c *carob) agent() (*node.Agent, error) {
 	err := kubeletSettings(&c.in, &cfg)
 	if err != nil {
 		return nil, err
+	}
+	if c.in.Standalone {
+		c.standalone(&cfg)
+	} else {
+		cfg.Client = c.server.ClientConfig("system:node:"+c.in.NodeName, nodesGroup)
 	}
 	agent, err = node.New(cfg)
 	return agent, err

@@ -109,7 +109,7 @@ func sampleValues(t *testing.T) map[string][2]string {
 		"shutdown-grace-period": same("30s"),
 		"shutdown-grace-period-critical-pods": {"10s\nshutdown-grace-period: 30s",
 			"10s --shutdown-grace-period=30s"},
-		"log-level": same("debug"), "force": same("true"), "detach": same("false"),
+		"standalone": same("true"), "log-level": same("debug"), "force": same("true"), "detach": same("false"),
 	}
 	upFlags().VisitAll(func(f *pflag.Flag) {
 		if _, ok := all[f.Name]; ok || f.Name == "config" || f.Name == "help" || f.Name == "kubeconfig" {

@@ -267,10 +267,14 @@ func (r *root) imageRequest(ctx context.Context, verb, node string, path ...stri
 	if err != nil {
 		return nil, err
 	}
+	path = append([]string{imageapi.Path}, path...)
+	if _, owner, running, err := r.runningInstance(); err == nil && running && owner.Standalone && r.kubeconfig == "" {
+		return c.CoreV1().RESTClient().Verb(verb).AbsPath(append([]string{"/"}, path...)...), nil
+	}
 	if node, err = oneNode(ctx, c, node); err != nil {
 		return nil, err
 	}
-	return agentPath(c, verb, node, append([]string{imageapi.Path}, path...)...), nil
+	return agentPath(c, verb, node, path...), nil
 }
 
 // followImage reads a progress stream to its end.

@@ -94,7 +94,7 @@ func (r *root) clusterState(ctx context.Context, dataDir string) machineCluster 
 		return c
 	}
 	c.Version, c.URL, c.PID = owner.Version, owner.URL, owner.PID
-	var st clusterStatus
+	st := clusterStatus{Standalone: owner.Standalone}
 	of.kubeconfig = in.Kubeconfig
 	of.askCluster(ctx, &st)
 	c.State, c.Problem = "not ready", st.Problem

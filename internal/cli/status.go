@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -28,6 +29,7 @@ type clusterStatus struct {
 	Version    string       `json:"version,omitempty"`
 	URL        string       `json:"url,omitempty"`
 	Ready      bool         `json:"ready"`
+	Standalone bool         `json:"standalone,omitempty"` // URL is that of the node agent, there is no API server
 	Problem    string       `json:"problem,omitempty"`
 	MemoryKB   int64        `json:"memoryKB,omitempty"` // resident
 	Nodes      []nodeStatus `json:"nodes,omitempty"`
@@ -92,7 +94,7 @@ func (r *root) status(ctx context.Context) (clusterStatus, error) {
 	}
 	st := clusterStatus{DataDir: in.DataDir, Running: running}
 	if running {
-		st.PID, st.Version, st.URL = owner.PID, owner.Version, owner.URL
+		st.PID, st.Version, st.URL, st.Standalone = owner.PID, owner.Version, owner.URL, owner.Standalone
 		st.Started = &metav1.Time{Time: owner.Started}
 		st.MemoryKB = residentKB(owner.PID)
 		of := *r
@@ -106,7 +108,11 @@ func (r *root) askCluster(ctx context.Context, st *clusterStatus) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	c, err := r.client()
-	if err == nil {
+	switch {
+	case err != nil:
+	case st.Standalone:
+		err = fillFromAgent(ctx, c, st)
+	default:
 		err = fillStatus(ctx, c, st)
 	}
 	if err != nil {
@@ -136,11 +142,34 @@ func fillStatus(ctx context.Context, c kubernetes.Interface, st *clusterStatus) 
 	if err != nil {
 		return fmt.Errorf("list pods: %w", err)
 	}
-	st.Pods = podCounts{Total: len(pods.Items), ByPhase: map[string]int{}}
-	for i := range pods.Items {
-		st.Pods.ByPhase[string(pods.Items[i].Status.Phase)]++
-	}
+	st.count(pods.Items)
 	return nil
+}
+
+// fillFromAgent asks a node agent without an API server.
+func fillFromAgent(ctx context.Context, c kubernetes.Interface, st *clusterStatus) error {
+	rest := c.Discovery().RESTClient()
+	text, err := rest.Get().AbsPath("/pods").DoRaw(ctx)
+	if err != nil {
+		return fmt.Errorf("node agent: %w", err)
+	}
+	var pods corev1.PodList
+	if err := json.Unmarshal(text, &pods); err != nil {
+		return fmt.Errorf("node agent: read the pods: %w", err)
+	}
+	st.count(pods.Items)
+	if _, err := rest.Get().AbsPath("/healthz").DoRaw(ctx); err != nil {
+		return fmt.Errorf("node agent: %w", err)
+	}
+	st.Ready = true
+	return nil
+}
+
+func (st *clusterStatus) count(pods []corev1.Pod) {
+	st.Pods = podCounts{Total: len(pods), ByPhase: map[string]int{}}
+	for i := range pods {
+		st.Pods.ByPhase[string(pods[i].Status.Phase)]++
+	}
 }
 
 func notReadyReason(n *corev1.Node) string {
@@ -167,7 +196,11 @@ func printStatus(w io.Writer, st clusterStatus, wide bool) error {
 	} else {
 		fmt.Fprintf(tw, "carob\t%s, pid %d, up %s, %d MB\n", state, st.PID,
 			duration.HumanDuration(time.Since(st.Started.Time)), st.MemoryKB/1024)
-		fmt.Fprintf(tw, "API server\t%s\ndata\t%s\n", st.URL, st.DataDir)
+		server := "API server"
+		if st.Standalone {
+			server = "node agent"
+		}
+		fmt.Fprintf(tw, "%s\t%s\ndata\t%s\n", server, st.URL, st.DataDir)
 	}
 	if wide && st.Version != "" {
 		fmt.Fprintf(tw, "version\t%s\n", st.Version)

@@ -80,6 +80,9 @@ Pods that kept running while carob was stopped are taken over.`,
 			}
 			p := newProgress(r.out)
 			p.hint = r.try("kubectl get nodes")
+			if in.Standalone {
+				p.hint = r.try("status")
+			}
 			if os.Getenv(detachedEnv) != "" {
 				p.onReady = leaveTerminal
 			}
@@ -143,6 +146,8 @@ Pods that kept running while carob was stopped are taken over.`,
 		"directory with drop-in files for the KubeletConfiguration, named *.conf and applied in lexical order")
 	fl.StringVar(&f.PodManifestDir, "pod-manifest-dir", "",
 		"directory with manifests of static pods, or one manifest file (default: manifests in the data directory)")
+	fl.BoolVar(&f.Standalone, "standalone", false,
+		"run only static pods, from --pod-manifest-dir: without API server, etcd, scheduler and controllers")
 	fl.StringVar(&f.ResolvConf, "resolv-conf", "",
 		"resolver file with the name servers for pods; changes are followed (default /etc/resolv.conf, or the servers behind systemd-resolved's stub)")
 	fl.StringVar(&f.NodeName, "node-name", "", "name of this node (default: the host name)")

@@ -30,9 +30,11 @@ import (
 // Config is all that a node agent needs to know. Paths are absolute; nothing
 // outside of them, CgroupRoot and the runtime is touched.
 type Config struct {
-	Name    string          // name of the Node object
-	Client  *rest.Config    // to the API server, as system:node:NAME in system:nodes
-	Runtime runtime.Runtime // where the containers run
+	Name   string       // name of the Node object
+	Client *rest.Config // to the API server, as system:node:NAME in system:nodes
+	// Standalone: there is no API server (S14); Client is not used. Static pods run, and nobody is told of them.
+	Standalone bool
+	Runtime    runtime.Runtime // where the containers run
 	// RuntimeName is the prefix of a containerID ("carob", "containerd"); empty
 	// asks the runtime.
 	RuntimeName string
@@ -218,7 +220,7 @@ func (c *Config) validate() error {
 		}
 	}
 	missing("Name", c.Name == "")
-	missing("Client", c.Client == nil)
+	missing("Client", c.Client == nil && !c.Standalone)
 	missing("Runtime", c.Runtime == nil)
 	missing("HostIPs", c.HostIPs == nil)
 	missing("Version", c.Version == "")

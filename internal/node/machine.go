@@ -75,15 +75,19 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 			return nil, err
 		}
 	}
-	if m.client, err = kubernetes.NewForConfig(clientConfig(cfg.Client)); err != nil {
-		return nil, fmt.Errorf("node agent: client of the API server: %w", err)
+	server, err := m.connect(cfg)
+	if err != nil {
+		return nil, err
 	}
 	m.cgroups = cgroup.New(cgroup.Config{Root: cfg.CgroupRoot, Systemd: cfg.CgroupDriver == "systemd",
 		PodPids: cfg.PodPids, NoQuota: func(uid types.UID) bool { return m.pinning.NoQuota(uid) }})
 	if err := m.cgroups.Init(); err != nil {
 		return nil, fmt.Errorf("node agent: %w", err)
 	}
-	m.events = events.New(m.client.CoreV1(), cfg.Name, m.known.UID)
+	m.events = events.New(nil, cfg.Name, m.known.UID)
+	if server != nil {
+		m.events = events.New(server.CoreV1(), cfg.Name, m.known.UID)
+	}
 	m.health = newHealth(cfg.Runtime)
 	m.health.look(ctx)
 	m.facts = newFacts(ctx, cfg, m.hardware, m.cgroups.V2(), func(message string) {
@@ -101,17 +105,20 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 	var amounts func() (capacity, allocatable corev1.ResourceList)
 	var inUse func([]corev1.UniqueVolumeName) []corev1.UniqueVolumeName
 	if cfg.KubeletDir != "" {
-		if m.csi, err = csi.New(csi.Config{
-			Root: cfg.KubeletDir, Node: cfg.Name, Client: m.client,
-			Tokens: refs.New(m.client), Object: m.known.Node, InUseChanged: func() { m.reporter.Wake() },
-			Event: m.podEvent, ClaimEvent: m.events.Claim, Meter: m.meter,
-			Logger: klog.FromContext(ctx).WithName("csi")}); err != nil {
-			return nil, fmt.Errorf("node agent: %w", err)
+		handlers := map[string]plugins.Handler{}
+		if server != nil { // static pods have no CSI volumes (S14.14)
+			if m.csi, err = csi.New(csi.Config{
+				Root: cfg.KubeletDir, Node: cfg.Name, Client: server,
+				Tokens: refs.New(server), Object: m.known.Node, InUseChanged: func() { m.reporter.Wake() },
+				Event: m.podEvent, ClaimEvent: m.events.Claim, Meter: m.meter,
+				Logger: klog.FromContext(ctx).WithName("csi")}); err != nil {
+				return nil, fmt.Errorf("node agent: %w", err)
+			}
+			inUse, handlers["CSIPlugin"] = m.csi.InUse, m.csi
 		}
-		inUse = m.csi.InUse
-		if m.devices, err = devices.New(devices.Config{Root: cfg.KubeletDir, Node: cfg.Name, Client: m.client,
+		if m.devices, err = devices.New(devices.Config{Root: cfg.KubeletDir, Node: cfg.Name, Client: server,
 			State:    filepath.Join(cfg.RootDir, "devices.json"),
-			Handlers: map[string]plugins.Handler{"CSIPlugin": m.csi}, Meter: m.meter,
+			Handlers: handlers, Meter: m.meter,
 			Logger: klog.FromContext(ctx).WithName("devices")}); err != nil {
 			return nil, fmt.Errorf("node agent: %w", err)
 		}
@@ -122,7 +129,7 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 	}
 	m.reporter = object.New(object.Config{
 		Devices: amounts, InUse: inUse,
-		Client: m.client, Name: cfg.Name, Labels: cfg.Labels, HostIPs: cfg.HostIPs, Machine: m.hardware,
+		Client: server, Name: cfg.Name, Labels: cfg.Labels, HostIPs: cfg.HostIPs, Machine: m.hardware,
 		Version: cfg.Version,
 		Runtime: cfg.RuntimeName + "://" + version.RuntimeVersion, PodCIDRs: cfg.PodCIDRs, MaxPods: cfg.MaxPods,
 		Port:       cfg.port(),
@@ -137,6 +144,18 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 		})
 	}
 	return m, nil
+}
+
+// connect makes the client of the API server, and returns it; nil: there is no API server.
+func (m *machine) connect(cfg *Config) (server kubernetes.Interface, err error) {
+	if cfg.Standalone {
+		m.client, err = standaloneClient()
+		return nil, err
+	}
+	if m.client, err = kubernetes.NewForConfig(clientConfig(cfg.Client)); err != nil {
+		return nil, fmt.Errorf("node agent: client of the API server: %w", err)
+	}
+	return m.client, nil
 }
 
 // openPinning reads who has CPUs and NUMA nodes of his own.

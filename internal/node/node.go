@@ -67,7 +67,9 @@ func (a *Agent) Run(ctx context.Context) error {
 			return nil
 		})
 	}
-	drive(p.events.Run)
+	if !p.cfg.Standalone {
+		drive(p.events.Run)
+	}
 	drive(p.status.Run)
 	drive(func(ctx context.Context) { p.reporter.Run(ctx, p.sourcesOfNode()) })
 	drive(p.pods.Run)
@@ -153,7 +155,7 @@ func (a *Agent) ImagesChanged() {
 	}
 }
 
-// Ready is closed when the Node object is stored as Ready and pods are taken.
+// Ready is closed when the Node object is stored as Ready (or would be, without an API server) and pods are taken.
 func (a *Agent) Ready() <-chan struct{} { return a.ready }
 
 // HostChanged announces a change of the Config's HostIPs.

@@ -47,6 +47,9 @@ type podLoop struct {
 func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) {
 	core := m.client.CoreV1()
 	l := &podLoop{status: nodestatus.New(core), refs: refs.New(m.client), images: make(chan struct{}, 1)}
+	if cfg.Standalone {
+		l.refs = refs.NewStandalone(m.client)
+	}
 	var drivers volume.Drivers
 	if m.csi != nil {
 		drivers = m.csi
@@ -82,7 +85,11 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		Classes: m.client.NodeV1().RuntimeClasses(),
 		Node:    m.facts.node, Event: m.events.Pod, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir, Links: m.links,
 	})
-	l.statics = static.NewManager(static.ManagerConfig{Client: core, Node: m.known.Node, Status: l.status})
+	mirrors := static.ManagerConfig{Client: core, Node: m.known.Node, Status: l.status}
+	if cfg.Standalone {
+		mirrors.Client = nil
+	}
+	l.statics = static.NewManager(mirrors)
 	l.readManifests(cfg)
 	admission := &admission{object: m.reporter.Node, down: m.goingDown, appArmor: hostAppArmor, devices: m.devices,
 		sysctls: cfg.UnsafeSysctls}

@@ -46,6 +46,11 @@ func (p *parts) manifests(ctx context.Context) error {
 
 // sources feeds the pods of the API server, and the node's own object, until ctx ends.
 func (p *parts) sources(ctx context.Context) {
+	if p.cfg.Standalone {
+		p.pods.Sync(sourceAPI, nil)
+		close(p.listed)
+		return
+	}
 	reflect := func(resource string, lw cache.ListerWatcher, kind any, to cache.ReflectorStore) *cache.Reflector {
 		return cache.NewReflectorWithOptions(lw, kind, to, cache.ReflectorOptions{Name: "node agent: " + resource})
 	}

@@ -106,6 +106,12 @@ func changeRules() map[string]changeRule {
 				"use the previous value; a ServiceCIDR object adds a range"
 		}},
 
+		"Standalone": {"--standalone", whilePods(func(f Flags) string {
+			if f.Standalone {
+				return "given"
+			}
+			return ""
+		}, "the other mode does not know them and would end them")},
 		"ClusterDomain": {"--cluster-domain", func(old, now Flags, f Facts) (reason, way string) {
 			return whilePods(func(f Flags) string {
 				if f.ClusterDomain == "" {

@@ -62,7 +62,10 @@ func TestChange(t *testing.T) {
 		"systemd": {base.Flags, with(func(f *Flags) { f.CgroupDriver = "systemd" }), "",
 			"--cgroup-driver"},
 		"cgroupfs, said": {base.Flags, with(func(f *Flags) { f.CgroupDriver = "cgroupfs" }), "", ""},
-		"another name":   {base.Flags, with(func(f *Flags) { f.NodeName = "other" }), "", "--node-name"},
+		"standalone":     {base.Flags, with(func(f *Flags) { f.Standalone = true }), "", "--standalone"},
+		"no more standalone": {with(func(f *Flags) { f.Standalone = true }), base.Flags, "",
+			"--standalone"},
+		"another name": {base.Flags, with(func(f *Flags) { f.NodeName = "other" }), "", "--node-name"},
 		"another range of pods": {base.Flags, with(func(f *Flags) { f.PodCIDR = "10.1.0.0/16" }), "",
 			"--pod-cidr"},
 		"another range of services": {base.Flags, with(func(f *Flags) { f.ServiceCIDR = "10.1.0.0/16" }),
@@ -86,6 +89,22 @@ func TestChange(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestStandaloneHasNoServer: flags of parts that do not run are refused.
+func TestStandaloneHasNoServer(t *testing.T) {
+	if _, err := Derive(Flags{Standalone: true, MaxPods: 5}, "host"); err != nil {
+		t.Fatal(err)
+	}
+	for flag, f := range map[string]Flags{
+		"--etcd-servers": {EtcdServers: []string{"http://a"}}, "--gateway-http": {GatewayHTTP: ":80"},
+		"--scheduler-config": {Scheduler: "/dev/null"}, "--load-balancer-pool": {LoadBalancerPool: "192.0.2.0/28"},
+	} {
+		f.Standalone = true
+		if _, err := Derive(f, "host"); err == nil || !strings.Contains(err.Error(), flag+": it has no effect") {
+			t.Errorf("%s: %v", flag, err)
+		}
 	}
 }
 

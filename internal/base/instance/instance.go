@@ -58,6 +58,8 @@ type Flags struct {
 	// the plugins that it names; both or none.
 	CredentialProviders, CredentialPrograms string
 
+	// Standalone runs static pods without an API server.
+	Standalone    bool `json:",omitempty"`
 	NodeName      string
 	PodCIDR       string // a range, or one of each family, separated by a comma: that of the primary addresses first
 	PodMTU        int    // of the pods' devices, in bytes; 0: that of the default route's device
@@ -192,7 +194,7 @@ func Derive(f Flags, hostname string) (Instance, error) {
 	if err := in.checkFiles(); err != nil {
 		return Instance{}, err
 	}
-	return in, nil
+	return in, in.checkStandalone()
 }
 
 // Recorded is the instance of an earlier start with the flags f, whose files may be gone. Errors are as those of
@@ -325,6 +327,32 @@ func Recorded(f Flags, hostname string) (Instance, error) {
 		in.PodManifestDir = filepath.Join(dir, "manifests")
 	}
 	return in, nil
+}
+
+// checkStandalone refuses flags of parts that do not run in standalone mode.
+func (in *Instance) checkStandalone() error {
+	if !in.Standalone {
+		return nil
+	}
+	for _, f := range []struct {
+		flag string
+		set  bool
+	}{
+		{"--etcd-servers", len(in.EtcdServers) > 0}, {"--audit-policy-file", in.Audit.PolicyFile != ""},
+		{"--encryption-provider-config", in.Encryption != ""},
+		{"--admission-control-config-file", in.Admission != ""},
+		{"--authentication-config", in.Authentication != ""}, {"--scheduler-config", in.Scheduler != ""},
+		{"--gateway-http", in.GatewayHTTP != ""}, {"--gateway-https", in.GatewayHTTPS != ""},
+		{"--gateway-addresses", in.GatewayAddresses != ""}, {"--endpoint-picker-listen", in.EndpointPicker != ""},
+		{"--load-balancer-pool", in.LoadBalancerPool != ""},
+		{"--service-proxy-healthz-bind-address", in.ServiceProxyHealthz != ""},
+	} {
+		if f.set {
+			return fmt.Errorf("%w %s: it has no effect with --standalone, which runs no API server: omit one of them",
+				ErrFlag, f.flag)
+		}
+	}
+	return nil
 }
 
 // checkFiles checks that the files and directories that flags name exist, and makes their paths absolute.

@@ -18,6 +18,8 @@ type Owner struct {
 	Version string    `json:"version"`
 	URL     string    `json:"url"`
 	Ready   bool      `json:"ready"`
+	// Standalone: URL is that of the node agent, there is no API server.
+	Standalone bool `json:"standalone,omitempty"`
 }
 
 // Lock is the lock of one carob on its data directory. The kernel releases it when the process

@@ -51,7 +51,7 @@ type Recorder struct {
 }
 
 // New returns a Recorder for the node with this name; it writes while Run runs. uid returns the
-// node's UID, or an empty string while it is unknown.
+// node's UID, or an empty string while it is unknown. Without a client, events are logged instead.
 func New(client corev1client.EventsGetter, node string, uid func() types.UID) *Recorder {
 	return &Recorder{
 		client: client, node: node, nodeUID: uid, wake: make(chan struct{}, 1),
@@ -90,6 +90,11 @@ func (r *Recorder) Node(eventType, reason, message string) {
 
 func (r *Recorder) add(about corev1.ObjectReference, namespace string, annotations map[string]string,
 	what podlife.Event) {
+	if r.client == nil {
+		klog.Background().Info("Event", "kind", about.Kind, "object", klog.KRef(about.Namespace, about.Name),
+			"type", what.Type, "reason", what.Reason, "message", what.Message)
+		return
+	}
 	now := metav1.Now()
 	e := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", about.Name, r.unique(now.UnixNano())),

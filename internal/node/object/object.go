@@ -35,7 +35,7 @@ import (
 
 // Config describes the node.
 type Config struct {
-	Client  kubernetes.Interface
+	Client  kubernetes.Interface // nil: there is no API server, and the object is for this process only (S14.5)
 	Name    string
 	Labels  map[string]string   // in addition to the node's own
 	HostIPs func() []netip.Addr // the machine's, as they are now
@@ -196,6 +196,9 @@ func (r *Reporter) Run(ctx context.Context, sources Sources) {
 // report writes the object if necessary; it reports whether the node is ready.
 func (r *Reporter) report(ctx context.Context) (bool, error) {
 	now := time.Now()
+	if r.cfg.Client == nil {
+		return r.look(ctx, now), nil
+	}
 	old := r.cfg.Known.node.Load()
 	if old == nil {
 		created, err := r.register(ctx, now)
@@ -235,6 +238,25 @@ func (r *Reporter) report(ctx context.Context) (bool, error) {
 		return ready, r.untaint(ctx, ready)
 	}
 	return false, fmt.Errorf("write the status of node %s: others keep changing the object", r.cfg.Name)
+}
+
+// look describes the node for this process only, and reports whether it is ready.
+func (r *Reporter) look(ctx context.Context, now time.Time) bool {
+	problems := r.sources.Problems(ctx)
+	node, old := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.cfg.Name, Labels: r.labels()},
+		Spec: corev1.NodeSpec{ProviderID: r.cfg.ProviderID, Taints: r.cfg.Taints}}, r.cfg.Known.node.Load()
+	if old == nil {
+		old = &corev1.Node{}
+	}
+	node.Status.Conditions = slices.Clone(old.Status.Conditions)
+	r.describe(node)
+	for _, c := range r.conditions(ctx, problems, now) {
+		setCondition(node, c, now)
+	}
+	r.tell(old, node)
+	r.cfg.Known.node.Store(node)
+	r.storedOnce.Do(func() { close(r.stored) })
+	return len(problems) == 0
 }
 
 // register creates the object, or adopts the existing one.
@@ -514,7 +536,7 @@ func (r *Reporter) untaint(ctx context.Context, ready bool) error {
 
 // renew writes the lease.
 func (r *Reporter) renew(ctx context.Context) error {
-	if r.lease != nil && time.Since(r.lease.Spec.RenewTime.Time) < r.renewPeriod()-time.Second {
+	if r.cfg.Client == nil || r.lease != nil && time.Since(r.lease.Spec.RenewTime.Time) < r.renewPeriod()-time.Second {
 		return nil
 	}
 	leases := r.cfg.Client.CoordinationV1().Leases(leaseNamespace)

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -71,8 +72,14 @@ func start(t *testing.T, existing ...*corev1.Node) *fixture {
 			t.Fatal(err)
 		}
 	}
+	f.r = f.run(t, f.client)
+	return f
+}
+
+// run runs a Reporter; client nil: there is no API server.
+func (f *fixture) run(t *testing.T, client kubernetes.Interface) *Reporter {
 	f.r = New(Config{
-		Client: f.client, Name: "n1", HostIPs: f.addresses, Version: "v1.37.2", Runtime: "carob://1",
+		Client: client, Name: "n1", HostIPs: f.addresses, Version: "v1.37.2", Runtime: "carob://1",
 		PodCIDRs: []string{"10.0.0.0/24", "fd00::/64"},
 		MaxPods:  110, Port: 10250, Labels: map[string]string{"zone": "a"},
 		Machine: Machine{
@@ -106,7 +113,58 @@ func start(t *testing.T, existing ...*corev1.Node) *fixture {
 	})
 	t.Cleanup(func() { cancel(); run.Wait() })
 	synctest.Wait()
-	return f
+	return f.r
+}
+
+// Without an API server, the object is made for this process: it is complete, follows the machine, and nothing is
+// written (S14.5).
+func TestStandalone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fixture{client: fake.NewClientset(), hostIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+			problems: []string{"container runtime is down"}}
+		r := f.run(t, nil)
+		select {
+		case <-r.Registered():
+		default:
+			t.Fatal("no pod can be admitted")
+		}
+		select {
+		case <-r.Ready():
+			t.Fatal("ready although the runtime is down")
+		default:
+		}
+		f.set()
+		select {
+		case <-r.Ready():
+		default:
+			t.Fatal("not ready")
+		}
+		n := r.Node()
+		if !strings.HasPrefix(isReady(n), "True") || n.Labels["zone"] != "a" ||
+			n.Status.Capacity.Pods().Value() != 110 {
+			t.Errorf("%+v", n)
+		}
+		since := condition(n, corev1.NodeReady).LastTransitionTime
+		f.mu.Lock()
+		f.under = []eviction.Pressure{{Kind: corev1.NodeMemoryPressure}}
+		f.mu.Unlock()
+		time.Sleep(time.Minute)
+		n = r.Node()
+		if c := condition(n, corev1.NodeMemoryPressure); c == nil || c.Status != corev1.ConditionTrue {
+			t.Errorf("memory pressure is not seen: %+v", n.Status.Conditions)
+		}
+		if got := condition(n, corev1.NodeReady).LastTransitionTime; !got.Equal(&since) {
+			t.Errorf("ready since %v, was %v", got, since)
+		}
+		if len(f.client.Actions()) > 0 {
+			t.Errorf("calls: %v", f.client.Actions())
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if got := fmt.Sprint(f.events); !strings.Contains(got, "NodeHasInsufficientMemory") {
+			t.Errorf("events %v", f.events)
+		}
+	})
 }
 
 func isReady(n *corev1.Node) string {

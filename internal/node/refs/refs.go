@@ -53,7 +53,9 @@ type key struct {
 type Store struct {
 	client   kubernetes.Interface
 	services services
-	wg       sync.WaitGroup // one goroutine for each watch
+	// standalone: there is no API server, and nothing is watched.
+	standalone bool
+	wg         sync.WaitGroup // one goroutine for each watch
 
 	mu     sync.Mutex
 	closed bool
@@ -92,9 +94,21 @@ func New(client kubernetes.Interface) *Store {
 	}
 }
 
+// NewStandalone makes a Store of an agent without an API server: there are no services, and client finds nothing.
+func NewStandalone(client kubernetes.Interface) *Store {
+	s := New(client)
+	s.standalone = true
+	close(s.services.synced)
+	return s
+}
+
 // Run watches services until ctx ends, and then ends all watches.
 func (s *Store) Run(ctx context.Context) error {
-	s.services.run(ctx, s.client)
+	if s.standalone {
+		<-ctx.Done()
+	} else {
+		s.services.run(ctx, s.client)
+	}
 	s.mu.Lock()
 	s.closed = true
 	for _, o := range s.held {

@@ -20,11 +20,11 @@ import (
 	"carob/internal/node/pods"
 )
 
-// ManagerConfig is what a Manager works with. All fields are required.
+// ManagerConfig is what a Manager works with. All fields but Client are required.
 type ManagerConfig struct {
-	Client corev1client.PodsGetter
-	Node   func() *corev1.Node // as registered; nil before
-	Status pods.StatusWriter   // of the pods that the API server has
+	Client corev1client.PodsGetter // nil: there is no API server, and static pods have no mirrors (S14.1)
+	Node   func() *corev1.Node     // as registered; nil before
+	Status pods.StatusWriter       // of the pods that the API server has
 }
 
 // Runner runs static pods.
@@ -85,6 +85,7 @@ func NewManager(cfg ManagerConfig) *Manager {
 	return &Manager{
 		cfg: cfg, wake: make(chan struct{}, 1), settled: make(chan struct{}),
 		statics: map[types.UID]*static{}, mirrors: map[types.NamespacedName]*corev1.Pod{},
+		listed: cfg.Client == nil,
 	}
 }
 
@@ -369,7 +370,7 @@ func earlier(a, b time.Time) time.Time {
 func (k *Manager) tasks(now time.Time, next *time.Time) []task {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.listed {
+	if !k.listed || k.cfg.Client == nil {
 		return nil
 	}
 	var due []task

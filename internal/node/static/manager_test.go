@@ -85,9 +85,14 @@ func (r runner) Stop(uid types.UID)    { r.w.note("stop %s", uid) }
 
 func newWorld(t *testing.T) *world {
 	w := &world{pods: map[string]*corev1.Pod{}}
+	return w.start(t, w)
+}
+
+// start runs a Manager; client nil: there is no API server.
+func (w *world) start(t *testing.T, client corev1client.PodsGetter) *world {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "nodeuid"}}
 	w.Manager = NewManager(ManagerConfig{
-		Client: w, Node: func() *corev1.Node { return node }, Status: writer{w},
+		Client: client, Node: func() *corev1.Node { return node }, Status: writer{w},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -135,6 +140,30 @@ func TestMirrorShowsItsPod(t *testing.T) {
 		w.expect(t, "stop h1") // the mirror stays while its pod ends
 		w.Forget("h1")
 		w.expect(t, "delete web uid m1 grace 0", "forget m1")
+	})
+}
+
+// Without an API server, static pods start at once, one of a name after the other, and have no mirrors (S14.1).
+func TestStandalone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := (&world{pods: map[string]*corev1.Pod{}}).start(t, nil)
+		w.Wanted([]*corev1.Pod{staticPod("web", "h1")})
+		w.expect(t, "start h1 Pending")
+		w.Set(staticPod("web", "h1"), status(corev1.PodRunning))
+		w.Wanted([]*corev1.Pod{staticPod("web", "h2")})
+		w.expect(t, "stop h1")
+		w.Forget("h1")
+		w.expect(t, "start h2 Pending")
+		w.Wanted(nil)
+		w.expect(t, "stop h2")
+		w.Forget("h2")
+		time.Sleep(time.Hour)
+		w.expect(t)
+		select {
+		case <-w.Settled():
+		default:
+			t.Error("not settled")
+		}
 	})
 }
 
