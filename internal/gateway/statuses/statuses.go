@@ -95,19 +95,8 @@ func (w *Writer) All(world *gatewayplan.World, plan *gatewayplan.Plan) {
 	w.reported = reported // those that are gone are forgotten
 	w.objects(&gatewayplan.Touched{Gateways: world.Gateways, ListenerSets: world.ListenerSets,
 		HTTPRoutes: world.HTTPRoutes, GRPCRoutes: world.GRPCRoutes, Policies: world.Policies}, plan)
-	for _, r := range world.TLSRoutes {
-		if parents, known := plan.TLSRoutes[nameOf(r)]; known {
-			w.add("tlsroutes", r, func(ctx context.Context, now metav1.Time) bool {
-				parents, changed := gatewayplan.Parents(r.Status.Parents, parents, now)
-				if !changed {
-					return true
-				}
-				r := r.DeepCopy()
-				r.Status.Parents = parents
-				return w.put(ctx, r, "tlsroutes", r)
-			})
-		}
-	}
+	addEach(w, "tlsroutes", world.TLSRoutes, plan.TLSRoutes, gatewayplan.Parents,
+		func(r *gatewayv1.TLSRoute) *[]gatewayv1.RouteParentStatus { return &r.Status.Parents })
 	if in := world.Inference; in != nil {
 		w.add("inference", &metav1.ObjectMeta{}, func(ctx context.Context, now metav1.Time) bool {
 			return w.storePools(ctx, in, plan, now)
@@ -232,70 +221,48 @@ func (w *Writer) class(c *gatewayv1.GatewayClass, plan *gatewayplan.Plan) {
 
 // objects adds the statuses of objects of the Gateway API. The lock is held.
 func (w *Writer) objects(t *gatewayplan.Touched, plan *gatewayplan.Plan) {
-	for _, g := range t.Gateways {
-		if s, known := plan.Gateways[nameOf(g)]; known {
-			w.add("gateways", g, func(ctx context.Context, now metav1.Time) bool {
-				s, changed := gatewayplan.GatewayStatus(&g.Status, s, now)
-				if !changed {
-					return true
-				}
-				g := g.DeepCopy()
-				g.Status = s
-				return w.put(ctx, g, "gateways", g)
-			})
+	addEach(w, "gateways", t.Gateways, plan.Gateways,
+		func(stored, now gatewayv1.GatewayStatus, at metav1.Time) (gatewayv1.GatewayStatus, bool) {
+			return gatewayplan.GatewayStatus(&stored, now, at)
+		}, func(g *gatewayv1.Gateway) *gatewayv1.GatewayStatus { return &g.Status })
+	addEach(w, "listenersets", t.ListenerSets, plan.ListenerSets,
+		func(stored, now gatewayv1.ListenerSetStatus, at metav1.Time) (gatewayv1.ListenerSetStatus, bool) {
+			return gatewayplan.ListenerSetStatus(&stored, now, at)
+		}, func(l *gatewayv1.ListenerSet) *gatewayv1.ListenerSetStatus { return &l.Status })
+	addEach(w, "httproutes", t.HTTPRoutes, plan.HTTPRoutes, gatewayplan.Parents,
+		func(r *gatewayv1.HTTPRoute) *[]gatewayv1.RouteParentStatus { return &r.Status.Parents })
+	addEach(w, "grpcroutes", t.GRPCRoutes, plan.GRPCRoutes, gatewayplan.Parents,
+		func(r *gatewayv1.GRPCRoute) *[]gatewayv1.RouteParentStatus { return &r.Status.Parents })
+	addEach(w, "backendtlspolicies", t.Policies, plan.Policies, gatewayplan.Ancestors,
+		func(p *gatewayv1.BackendTLSPolicy) *[]gatewayv1.PolicyAncestorStatus { return &p.Status.Ancestors })
+}
+
+// object is an object of the API, of type O.
+type object[O any] interface {
+	metav1.Object
+	runtime.Object
+	DeepCopy() O
+}
+
+// addEach adds the statuses of the objects of one kind of which the plan says something. merge returns what is to be
+// stored, of what is stored and what the plan says, and whether that is a change; status is the part of an object that
+// it is about. The lock is held.
+func addEach[O object[O], S any](w *Writer, resource string, objects []O, plan map[gatewayplan.Name]S,
+	merge func(stored, now S, at metav1.Time) (S, bool), status func(O) *S) {
+	for _, o := range objects {
+		now, known := plan[nameOf(o)]
+		if !known {
+			continue
 		}
-	}
-	for _, l := range t.ListenerSets {
-		if s, known := plan.ListenerSets[nameOf(l)]; known {
-			w.add("listenersets", l, func(ctx context.Context, now metav1.Time) bool {
-				s, changed := gatewayplan.ListenerSetStatus(&l.Status, s, now)
-				if !changed {
-					return true
-				}
-				l := l.DeepCopy()
-				l.Status = s
-				return w.put(ctx, l, "listenersets", l)
-			})
-		}
-	}
-	for _, r := range t.HTTPRoutes {
-		if parents, known := plan.HTTPRoutes[nameOf(r)]; known {
-			w.add("httproutes", r, func(ctx context.Context, now metav1.Time) bool {
-				parents, changed := gatewayplan.Parents(r.Status.Parents, parents, now)
-				if !changed {
-					return true
-				}
-				r := r.DeepCopy()
-				r.Status.Parents = parents
-				return w.put(ctx, r, "httproutes", r)
-			})
-		}
-	}
-	for _, r := range t.GRPCRoutes {
-		if parents, known := plan.GRPCRoutes[nameOf(r)]; known {
-			w.add("grpcroutes", r, func(ctx context.Context, now metav1.Time) bool {
-				parents, changed := gatewayplan.Parents(r.Status.Parents, parents, now)
-				if !changed {
-					return true
-				}
-				r := r.DeepCopy()
-				r.Status.Parents = parents
-				return w.put(ctx, r, "grpcroutes", r)
-			})
-		}
-	}
-	for _, p := range t.Policies {
-		if ancestors, known := plan.Policies[nameOf(p)]; known {
-			w.add("backendtlspolicies", p, func(ctx context.Context, now metav1.Time) bool {
-				ancestors, changed := gatewayplan.Ancestors(p.Status.Ancestors, ancestors, now)
-				if !changed {
-					return true
-				}
-				p := p.DeepCopy()
-				p.Status.Ancestors = ancestors
-				return w.put(ctx, p, "backendtlspolicies", p)
-			})
-		}
+		w.add(resource, o, func(ctx context.Context, at metav1.Time) bool {
+			next, changed := merge(*status(o), now, at)
+			if !changed {
+				return true
+			}
+			o := o.DeepCopy()
+			*status(o) = next
+			return w.put(ctx, o, resource, o)
+		})
 	}
 }
 
