@@ -45,6 +45,20 @@ type accessLine struct {
 	Attempts  int     `json:"attempts,omitempty"`
 	UserAgent string  `json:"userAgent,omitempty"`
 	Trace     string  `json:"trace,omitempty"` // of the W3C header traceparent
+	inferredLine
+}
+
+// inferredLine is what a line says of an inference request beside the rest.
+type inferredLine struct {
+	Model string `json:"model,omitempty"` // that the client asked for
+	// Target is the model that the server was asked for, if it is another.
+	Target string `json:"targetModel,omitempty"`
+	// InputTokens, OutputTokens and CachedTokens are what the server counted; 0: it did not say.
+	InputTokens  int `json:"inputTokens,omitempty"`
+	OutputTokens int `json:"outputTokens,omitempty"`
+	CachedTokens int `json:"cachedTokens,omitempty"`
+	// Reason is why the request was refused, as in the header x-llm-d-request-dropped-reason.
+	Reason string `json:"reason,omitempty"`
 }
 
 func cut(text string) string {
@@ -58,7 +72,9 @@ func (t *telemetry) write(rec *seenRequest, r *http.Request, took time.Duration,
 	line := accessLine{Time: rec.began.UTC().Format("2006-01-02T15:04:05.000000Z"), Client: r.RemoteAddr,
 		Protocol: r.Proto, Method: cut(r.Method), Host: cut(r.Host), Path: cut(r.URL.EscapedPath()), Status: rec.status,
 		BytesIn: rec.received.n.Load(), BytesOut: rec.sent, Seconds: took.Seconds(), Rule: rec.rule,
-		Endpoint: rec.endpoint, Attempts: rec.attempts, UserAgent: cut(r.Header.Get("User-Agent")), Trace: trace}
+		Endpoint: rec.endpoint, Attempts: rec.attempts, UserAgent: cut(r.Header.Get("User-Agent")), Trace: trace,
+		inferredLine: rec.inferred}
+	line.Model, line.Target, line.Reason = cut(line.Model), cut(line.Target), cut(line.Reason)
 	if rec.source != nil {
 		line.Route = rec.source.Kind + "/" + rec.source.Namespace + "/" + rec.source.Name
 	}

@@ -159,7 +159,7 @@ func (x *exchange) infer(ctx context.Context, w http.ResponseWriter, s *served) 
 	q := &inferring{exchange: x, served: s}
 	defer q.release()
 	if status, reason, err := q.readBody(); err != nil {
-		refuse(w, status, reason, err.Error())
+		q.refuse(w, status, reason, err.Error())
 		return
 	}
 	if !q.pick(ctx, w) {
@@ -171,7 +171,11 @@ func (x *exchange) infer(ctx context.Context, w http.ResponseWriter, s *served) 
 	rp.ServeHTTP(w, x.in.WithContext(ctx))
 }
 
-func refuse(w http.ResponseWriter, status int, reason, text string) {
+// refuse answers a request that goes nowhere.
+func (q *inferring) refuse(w http.ResponseWriter, status int, reason, text string) {
+	if q.rec != nil {
+		q.rec.inferred.Model, q.rec.inferred.Reason = q.facts.Model, reason
+	}
 	w.Header().Set(routing.ReasonHeader, reason)
 	http.Error(w, text, status)
 }
@@ -299,6 +303,9 @@ func (q *inferring) pick(ctx context.Context, w http.ResponseWriter) bool {
 		var answer *extproc.Answer
 		if answer, err = q.ask(ctx); answer != nil {
 			answer.Headers.Apply(w.Header())
+			if q.rec != nil {
+				q.rec.inferred.Reason = w.Header().Get(routing.ReasonHeader)
+			}
 			w.WriteHeader(answer.Status)
 			_, _ = w.Write(answer.Body)
 			return false
@@ -312,10 +319,10 @@ func (q *inferring) pick(ctx context.Context, w http.ResponseWriter) bool {
 	}
 	q.end()
 	if refused, ok := errors.AsType[*inference.Refused](err); ok {
-		refuse(w, refused.Status(), string(refused.Reason), http.StatusText(refused.Status()))
+		q.refuse(w, refused.Status(), string(refused.Reason), http.StatusText(refused.Status()))
 		return false
 	}
-	refuse(w, http.StatusServiceUnavailable, string(routing.NoEndpoints),
+	q.refuse(w, http.StatusServiceUnavailable, string(routing.NoEndpoints),
 		http.StatusText(http.StatusServiceUnavailable))
 	return false
 }
@@ -327,6 +334,11 @@ func (q *inferring) pickOwn(ctx context.Context) error {
 		q.parts[0], q.parts[1], q.parts[2] = q.facts.Rewritten(q.buffer, r.Target)
 	}
 	q.served.own.Tokens(ctx, r, &inference.Prompt{Path: q.in.URL.Path, Body: q.buffer, Salt: q.facts.Salt})
+	if q.rec != nil {
+		if q.rec.inferred.Model = r.Model; r.Target != r.Model {
+			q.rec.inferred.Target = r.Target
+		}
+	}
 	choice, err := q.served.own.Pick(ctx, r)
 	if err != nil {
 		return err
@@ -546,6 +558,10 @@ func (q *inferring) ended(how routing.Outcome) {
 	}
 	q.over.Do(func() {
 		u := q.usage.Usage()
+		if q.rec != nil {
+			l := &q.rec.inferred
+			l.InputTokens, l.OutputTokens, l.CachedTokens = u.Input, u.Output, u.Cached
+		}
 		q.choice.End(inference.Result{Outcome: how, Status: q.status, AnswerBytes: q.usage.Bytes,
 			InputTokens: u.Input, OutputTokens: u.Output, CachedTokens: u.Cached})
 	})

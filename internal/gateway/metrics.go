@@ -234,6 +234,7 @@ type seenRequest struct {
 	backend  httproute.Ref
 	endpoint string // the last that was tried
 	attempts int
+	inferred inferredLine
 }
 
 // WriteHeader implements http.ResponseWriter.
