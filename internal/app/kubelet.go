@@ -19,6 +19,7 @@ import (
 
 	"github.com/opencontainers/cgroups"
 	"golang.org/x/time/rate"
+	"k8s.io/apiserver/pkg/server/flagz"
 	cliflag "k8s.io/component-base/cli/flag"
 
 	"carob/internal/base/instance"
@@ -39,6 +40,7 @@ func kubeletSettings(in *instance.Instance, cfg *node.Config) error {
 	if in.Profiling {
 		profiling(cfg.Handlers)
 	}
+	flagz.Install(gets(cfg.Handlers), "kubelet", flagReader(in.FlagValues))
 	if k == nil {
 		return nil
 	}
@@ -98,6 +100,18 @@ func pinningSettings(k *kubeletconfig.Configuration, cfg *node.Config) (err erro
 	cfg.Pinning, cfg.PinningPeriod = p, k.CPUManagerReconcilePeriod.Duration
 	return nil
 }
+
+// gets takes handlers of GET requests.
+type gets map[string]http.Handler
+
+// Handle adds the handler of a path.
+func (g gets) Handle(path string, h http.Handler) { g["GET "+path] = h }
+
+// flagReader has the flags that /flagz shows (gate ComponentFlagz, on by default since 1.36).
+type flagReader map[string]string
+
+// GetFlagz implements flagz.Reader.
+func (f flagReader) GetFlagz() map[string]string { return f }
 
 // profiling adds the paths of Go's profiler.
 func profiling(to map[string]http.Handler) {

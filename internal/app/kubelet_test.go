@@ -51,6 +51,52 @@ func TestKubeletSettings(t *testing.T) {
 	}
 }
 
+// All flags are shown, as text for people and structured for who asks for that.
+func TestFlagz(t *testing.T) {
+	in, err := instance.Derive(instance.Flags{DataDir: t.TempDir(), Profiling: true}, "host")
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.FlagValues = map[string]string{"max-pods": "500", "node-name": "n"}
+	cfg := node.Config{Handlers: map[string]http.Handler{}}
+	if err := kubeletSettings(&in, &cfg); err != nil {
+		t.Fatal(err)
+	}
+	for accept, want := range map[string][]string{
+		"":           {"kubelet flagz\nWarning: ", "max-pods", "500", "node-name"},
+		"text/plain": {"kubelet flagz", "node-name"},
+		"application/json;v=v1beta1;g=config.k8s.io;as=Flagz": {`"kind":"Flagz"`, `"max-pods":"500"`},
+	} {
+		req, rec := httptest.NewRequest(http.MethodGet, "/flagz", nil), httptest.NewRecorder()
+		if accept != "" {
+			req.Header.Set("Accept", accept)
+		}
+		cfg.Handlers["GET /flagz"].ServeHTTP(rec, req)
+		for _, s := range want {
+			if rec.Code != http.StatusOK || !strings.Contains(rec.Body.String(), s) {
+				t.Errorf("accept %q: %d %s, want %q", accept, rec.Code, rec.Body, s)
+			}
+		}
+	}
+	for path, want := range map[string]string{"/debug/pprof/": "goroutine", "/debug/pprof/cmdline": "app.test",
+		"/debug/pprof/symbol": "num_symbols"} {
+		rec := httptest.NewRecorder()
+		cfg.Handlers["GET "+path].ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+		if rec.Code != http.StatusOK || !strings.Contains(rec.Body.String(), want) {
+			t.Errorf("%s: %d %.200s", path, rec.Code, rec.Body)
+		}
+	}
+	in.Profiling, cfg.Handlers = false, map[string]http.Handler{}
+	if err := kubeletSettings(&in, &cfg); err != nil {
+		t.Fatal(err)
+	}
+	for path := range cfg.Handlers {
+		if strings.Contains(path, "pprof") {
+			t.Errorf("%s is served without --profiling", path)
+		}
+	}
+}
+
 // A configuration that forbids the host says so.
 func TestHostFits(t *testing.T) {
 	const header = "Filename Type Size Used Priority\n"

@@ -147,12 +147,19 @@ func TestConfigFileRoundTrip(t *testing.T) {
 			t.Errorf("carob up %s: %v", words, err)
 			return
 		}
+		if _, ok := want.FlagValues[f.Name]; !ok {
+			t.Errorf("--%s is not shown", f.Name)
+		}
 		file := writeFile(t, "carob.yaml", f.Name+": "+sample[0]+"\n")
 		got, _, err := startedWith(t, "--config", file)
+		delete(got.FlagValues, "config")
+		delete(want.FlagValues, "config")
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: in the file: %v\n%+v\non the command line:\n%+v", f.Name, err, got, want)
 		}
-		if none, _, err := startedWith(t); err != nil || reflect.DeepEqual(none, want) && f.Name != "detach" {
+		none, _, err := startedWith(t)
+		none.FlagValues = want.FlagValues
+		if err != nil || reflect.DeepEqual(none, want) && f.Name != "detach" {
 			t.Errorf("--%s has no effect: %v", f.Name, err)
 		}
 	})
@@ -160,6 +167,15 @@ func TestConfigFileRoundTrip(t *testing.T) {
 	in, _, err := startedWith(t, "--config", file, "--max-pods=7", "--etcd-servers=http://b:1")
 	if err != nil || in.MaxPods != 7 || fmt.Sprint(in.EtcdServers) != "[http://b:1]" || in.NodeName != "one" {
 		t.Errorf("the command line does not win: %v, %+v", err, in.Flags)
+	}
+}
+
+// Flags with passwords are not shown.
+func TestFlagValues(t *testing.T) {
+	t.Setenv(dataDirEnv, t.TempDir())
+	in, _, err := startedWith(t, "--etcd-servers=http://user:secret@a:1,http://b:2", "--max-pods=7")
+	if err != nil || in.FlagValues["etcd-servers"] != "REDACTED,http://b:2" || in.FlagValues["max-pods"] != "7" {
+		t.Errorf("%v, %v", in.FlagValues, err)
 	}
 }
 

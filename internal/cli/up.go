@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"carob/internal/base/flagfile"
 	"carob/internal/base/instance"
@@ -75,6 +77,7 @@ Pods that kept running while carob was stopped are taken over.`,
 			if err != nil {
 				return err
 			}
+			in.FlagValues = flagValues(cmd)
 			if detach && os.Getenv(detachedEnv) == "" {
 				return r.upDetached(cmd.Context(), in)
 			}
@@ -237,6 +240,26 @@ Pods that kept running while carob was stopped are taken over.`,
 	_ = cmd.MarkFlagDirname("kubelet-config-dir")
 	_ = cmd.MarkFlagDirname("pod-manifest-dir")
 	return cmd
+}
+
+// flagValues are the values of all flags of a command, without passwords in URLs.
+func flagValues(cmd *cobra.Command) map[string]string {
+	values := map[string]string{}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		list, ok := f.Value.(pflag.SliceValue)
+		if !ok {
+			values[f.Name] = f.Value.String()
+			return
+		}
+		shown := list.GetSlice()
+		for i, s := range shown {
+			if u, err := url.Parse(s); err != nil || u.User != nil {
+				shown[i] = "REDACTED"
+			}
+		}
+		values[f.Name] = strings.Join(shown, ",")
+	})
+	return values
 }
 
 // fileFlags are the flags of a command that a file can set.

@@ -133,6 +133,8 @@ type Audit struct {
 // Instance is one carob with all its names.
 type Instance struct {
 	Flags
+	// FlagValues are the values of all flags of `carob up` by name, to be shown; nil: unknown.
+	FlagValues map[string]string
 
 	ID           string // "carob"; for another data directory "carob-" and six hex digits
 	ListenAddr   netip.AddrPort

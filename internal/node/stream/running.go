@@ -35,6 +35,6 @@ func (s *Server) statusz(w http.ResponseWriter, _ *http.Request) {
 	up := time.Since(s.started)
 	_, _ = fmt.Fprintf(w, "kubelet statusz\nWarning: This endpoint is not meant to be machine parseable, has no formatting "+
 		"compatibility guarantees and is for debugging purposes only.\n\nStarted: %s\nUp: %s\nGo version: %s\n"+
-		"Binary version: %s\nPaths: /configz /healthz /metrics\n", s.started.UTC().Format(time.RFC1123),
+		"Binary version: %s\nPaths: /configz /flagz /healthz /metrics\n", s.started.UTC().Format(time.RFC1123),
 		up.Truncate(time.Second), runtime.Version(), s.cfg.Version)
 }
