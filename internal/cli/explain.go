@@ -38,8 +38,9 @@ func (r *root) explainCommand() *cobra.Command {
 		Long: `Say in plain words what an object does, and what it waits for. The kinds, also by
 the short names of kubectl: pod, deployment, replicaset, statefulset, daemonset,
 job, cronjob, horizontalpodautoscaler, service, persistentvolumeclaim, node,
-namespace, ingress, gateway, httproute, grpcroute, tlsroute, inferencepool.
-Lines about problems begin with "!". The exit code is 0 only if there is none.`,
+namespace, ingress, gateway, httproute, grpcroute, tlsroute, tcproute, udproute,
+inferencepool. Lines about problems begin with "!". The exit code is 0
+only if there is none.`,
 		Example: `  carob explain pod/web
   carob explain deploy/web
   carob explain pvc data-db-0
@@ -117,6 +118,10 @@ func routed(kind string) (path, of string, ok bool) {
 		return gateways, "GRPCRoute", true
 	case "tlsroute", "tlsroutes":
 		return gateways, "TLSRoute", true
+	case "tcproute", "tcproutes":
+		return gateways, "TCPRoute", true
+	case "udproute", "udproutes":
+		return gateways, "UDPRoute", true
 	}
 	return "", "", false
 }

@@ -15,8 +15,11 @@ type telemetry struct {
 	log     *accesslog.Log // nil: off
 }
 
-// logText is the most bytes of a text that a client chooses.
-const logText = 2048
+// The access log: logText is the most bytes of a text that a client chooses, logTime the form of times.
+const (
+	logText = 2048
+	logTime = "2006-01-02T15:04:05.000000Z"
+)
 
 // newAccessLog returns the access log; nil: there is none.
 func newAccessLog(path string, f *figures) *accesslog.Log {
@@ -69,7 +72,7 @@ func cut(text string) string {
 }
 
 func (t *telemetry) write(rec *seenRequest, r *http.Request, took time.Duration, trace string) {
-	line := accessLine{Time: rec.began.UTC().Format("2006-01-02T15:04:05.000000Z"), Client: r.RemoteAddr,
+	line := accessLine{Time: rec.began.UTC().Format(logTime), Client: r.RemoteAddr,
 		Protocol: r.Proto, Method: cut(r.Method), Host: cut(r.Host), Path: cut(r.URL.EscapedPath()), Status: rec.status,
 		BytesIn: rec.received.n.Load(), BytesOut: rec.sent, Seconds: took.Seconds(), Rule: rec.rule,
 		Endpoint: rec.endpoint, Attempts: rec.attempts, UserAgent: cut(r.Header.Get("User-Agent")), Trace: trace,
@@ -81,7 +84,12 @@ func (t *telemetry) write(rec *seenRequest, r *http.Request, took time.Duration,
 	if rec.backend.Name != "" {
 		line.Backend = rec.backend.String()
 	}
-	out, err := json.Marshal(&line)
+	t.queue(&line)
+}
+
+// queue has a line of the access log written, unless too many wait.
+func (t *telemetry) queue(line any) {
+	out, err := json.Marshal(line)
 	if err != nil {
 		t.figures.lost.Inc()
 		return

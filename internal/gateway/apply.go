@@ -2,7 +2,10 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"k8s.io/klog/v2"
 
@@ -10,6 +13,7 @@ import (
 	"carob/internal/core/cowmap"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/certs"
 )
 
 // poolMap has the pools by their backends. Sites share it: it is replaced, never changed.
@@ -26,14 +30,14 @@ func serviceOf(ref httproute.Ref) name { return name{Namespace: ref.Namespace, N
 // apply makes everything as the objects want it.
 func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 	w.World.HTTP, w.World.HTTPS, w.World.Pool, w.World.Host = g.cfg.HTTP, g.cfg.HTTPS, g.cfg.Pool, g.cfg.Host()
-	w.World.Failed, w.World.Offered = g.failed, g.cfg.Picker.IsValid()
+	w.World.Failed, w.World.FailedUDP, w.World.Offered = g.failed, g.failedUDP, g.cfg.Picker.IsValid()
 	if g.plan != nil {
 		w.World.Assigned = g.plan.Assigned
 	}
 	plan := gatewayplan.NewLive(&w.World)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.plan = plan
+	g.plan, g.certs = plan, w.certificates
 	pools := newPools()
 	g.refs = map[name]map[httproute.Ref]bool{}
 	for ref := range plan.Refs {
@@ -49,9 +53,9 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 	}
 	failed := map[netip.AddrPort]string{}
 	for at, p := range plan.Ports {
-		s := g.site(ctx, at, p, pools, w)
+		s := g.site(ctx, at, p, pools)
 		if running := g.ports[at]; running != nil {
-			if running.site.Load().tls == s.tls {
+			if was := running.site.Load(); was.tls == s.tls && was.raw == s.raw {
 				g.retire(running.site.Swap(s))
 				continue
 			}
@@ -75,6 +79,7 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 			g.closed.Go(func() { running.stop() })
 		}
 	}
+	failedUDP := g.openUDP(ctx, plan.Plan, pools)
 	g.cfg.Sockets.Rest()
 	for ref, p := range g.pools.All() { // after no site has it
 		if _, stays := pools.Get(ref); !stays {
@@ -84,14 +89,11 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 	g.pools = pools
 	g.release()
 	g.seen.figures.keep(servedRoutes(plan.Plan))
-	changed := len(failed) != len(g.failed)
-	for at, why := range failed {
-		changed = changed || g.failed[at] != why
+	if !maps.Equal(failed, g.failed) || !maps.Equal(failedUDP, g.failedUDP) { // the statuses tell
+		plan.Fail(failed, failedUDP)
 	}
-	g.failed = failed
-	if changed { // the statuses tell
-		plan.Fail(failed)
-	}
+	g.failed, g.failedUDP = failed, failedUDP
+	g.reviewUDP()
 	g.writer.All(&w.World, plan.Plan)
 	w.World.Ingresses, w.World.HTTPRoutes, w.World.GRPCRoutes = nil, nil, nil // the plan has those that it needs
 }
@@ -141,9 +143,28 @@ func (g *Gateway) follow(s *snapshot) bool {
 			delete(g.refs, of)
 		}
 	}
-	for at := range touched.Ports {
-		if running := g.ports[at]; running != nil {
-			g.retire(running.site.Swap(running.site.Load().with(g.plan.Ports[at].Table, g.pools)))
+	for of, cert := range s.certificates { // any order: into a map
+		if g.certs[of] = cert; cert == nil {
+			delete(g.certs, of)
+		}
+	}
+	for at, p := range g.plan.Ports { // any order: each by itself
+		running, others := g.ports[at], names(p, s.certificates)
+		if running == nil || !others && !touched.Ports[at] {
+			continue
+		}
+		now := running.site.Load().with(p.Table, g.pools)
+		now.streams = streamsOf(p)
+		if others {
+			now.certs = g.certificates(p, now.certs.Fallback)
+		}
+		g.retire(running.site.Swap(now))
+	}
+	for at := range touched.UDP { // any order: each by itself
+		if running := g.udp[at]; running != nil {
+			now := running.site.Load().with(nil, g.pools)
+			now.streams = streamsOf(g.plan.UDP[at])
+			g.retire(running.site.Swap(now))
 		}
 	}
 	for _, ref := range touched.Gone {
@@ -155,6 +176,15 @@ func (g *Gateway) follow(s *snapshot) bool {
 	}
 	for of := range s.changes.GRPCRoutes {
 		g.forget("GRPCRoute", of, g.plan.GRPCRoutes[of] == nil)
+	}
+	for of := range s.changes.TLSRoutes {
+		g.forget("TLSRoute", of, g.plan.TLSRoutes[of] == nil)
+	}
+	for of := range s.changes.TCPRoutes {
+		g.forget("TCPRoute", of, g.plan.TCPRoutes[of] == nil)
+	}
+	for of := range s.changes.UDPRoutes {
+		g.forget("UDPRoute", of, g.plan.UDPRoutes[of] == nil)
 	}
 	for of := range s.changes.Ingresses {
 		_, planned := g.plan.Ingresses[of]
@@ -173,35 +203,45 @@ func (g *Gateway) forget(kind string, of name, gone bool) {
 
 // with is the site with other routes.
 func (s *site) with(table *httproute.Table, pools poolMap) *site {
-	return &site{table: table, port: s.port, tls: s.tls, certs: s.certs, clients: s.clients, streams: s.streams,
-		pools: pools, emptied: s.emptied}
+	return &site{table: table, port: s.port, tls: s.tls, raw: s.raw, certs: s.certs, clients: s.clients,
+		streams: s.streams, pools: pools, emptied: s.emptied}
 }
 
 // site is what a port serves.
-func (g *Gateway) site(ctx context.Context, at netip.AddrPort, p *gatewayplan.Port, pools poolMap,
-	w *snapshot) *site {
-	s := &site{port: int32(at.Port()), tls: p.TLS, certs: newCertificates(), clients: p.Clients, pools: pools,
-		emptied: g.emptied, table: p.Table}
-	for _, c := range p.Certificates {
-		for _, name := range c.Secrets {
-			if cert := w.certificates[name]; cert != nil {
-				s.certs.add(c.Host, cert)
-			}
-		}
-	}
-	for _, st := range p.Streams {
-		s.streams = append(s.streams, stream{st})
-	}
+func (g *Gateway) site(ctx context.Context, at netip.AddrPort, p *gatewayplan.Port, pools poolMap) *site {
+	s := &site{port: int32(at.Port()), tls: p.TLS, raw: p.Raw, certs: g.certificates(p, nil), clients: p.Clients,
+		pools: pools, emptied: g.emptied, table: p.Table, streams: streamsOf(p)}
 	if p.Default {
 		if g.fallback == nil {
 			var err error
-			if g.fallback, err = selfSigned(g.cfg.Now()); err != nil {
+			if g.fallback, err = certs.SelfSigned(g.cfg.Now()); err != nil {
 				klog.FromContext(ctx).Error(err, "Connections for unknown names will fail")
 			}
 		}
-		s.certs.fallback = g.fallback
+		s.certs.Fallback = g.fallback
 	}
 	return s
+}
+
+// names reports whether a port uses one of some Secrets.
+func names(p *gatewayplan.Port, secrets map[name]*tls.Certificate) bool {
+	return len(secrets) > 0 && slices.ContainsFunc(p.Certificates, func(c gatewayplan.Certificate) bool {
+		return slices.ContainsFunc(c.Secrets, func(of name) bool { _, has := secrets[of]; return has })
+	})
+}
+
+// certificates are those of a port.
+func (g *Gateway) certificates(p *gatewayplan.Port, fallback *tls.Certificate) *certs.Set {
+	out := certs.New()
+	out.Fallback = fallback
+	for _, c := range p.Certificates {
+		for _, of := range c.Secrets {
+			if cert := g.certs[of]; cert != nil {
+				out.Add(c.Host, cert)
+			}
+		}
+	}
+	return out
 }
 
 // update gives pools new endpoints.
@@ -228,6 +268,7 @@ func (g *Gateway) update(ctx context.Context, changes *snapshot) {
 			g.updatePool(ctx, ref, p, changes)
 		}
 	}
+	g.reviewUDP()
 }
 
 func (g *Gateway) updatePool(ctx context.Context, ref httproute.Ref, p *pool, changes *snapshot) {

@@ -18,6 +18,7 @@ import (
 	"carob/internal/base/testwait"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/certs"
 )
 
 // Changes of routes (ROUTE_CHANGES, 100 without it) and of a certificate under load: no request fails, neither on kept
@@ -34,7 +35,7 @@ func TestChangesUnderLoad(t *testing.T) {
 	var trusted sync.RWMutex
 	rotate := func() {
 		t.Helper()
-		cert, err := selfSigned(time.Now())
+		cert, err := certs.SelfSigned(time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,13 +1,13 @@
-// Package gateway is the HTTP data plane for Ingresses and the Gateway API: it listens on the ports that
-// core/gatewayplan decides, proxies requests to the endpoints of Services, and writes the statuses of the objects.
-// Package app drives it.
+// Package gateway is the data plane for Ingresses and the Gateway API: it listens on the ports that core/gatewayplan
+// decides, proxies requests, TLS and TCP connections, and datagrams to the endpoints of Services, and writes the
+// statuses of the objects. Package app drives it.
 //
 //	watches ─▶ feed ─▶ loop: gatewayplan.Live ─┬─▶ ports (each: listener, http.Server, an immutable site)
 //	             └─ slices ─▶ pools ◀──────────┼── pick ◀── exchange (one request)
 //	                                           └─▶ statuses
 //
-// The plan follows changes of routes and Services at the cost of what they touch (follow); other changes make it afresh
-// (apply).
+// Ports of UDP have no server, but sessions (udp, flows). The plan follows changes of routes, Services, grants, and
+// certificates at the cost of what they touch (follow); other changes make it afresh (apply).
 //
 // It must never send a request through the table of Services: it connects to endpoints directly, so that it knows which
 // pod has which request. A Gateway is a node.Traffic: a pod that is being deleted gets no new request, and counts as

@@ -20,6 +20,7 @@ import (
 
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/certs"
 )
 
 // errNoEndpoints is why a request is answered with 503.
@@ -30,7 +31,8 @@ type site struct {
 	table   *httproute.Table
 	port    int32
 	tls     bool
-	certs   *certificates
+	raw     bool // all connections are passed to the first of streams
+	certs   *certs.Set
 	clients *gatewayplan.ClientAuth
 	streams []stream
 	pools   poolMap
@@ -533,14 +535,14 @@ func (p *patient) Read(b []byte) (int, error) {
 
 // serverTLS is what a port offers to clients.
 func (s *site) serverTLS(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-	cert, err := s.certs.find(hello)
+	cert, err := s.certs.Find(hello)
 	if err != nil {
 		return nil, err
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
 		Certificates: []tls.Certificate{*cert}}
 	if s.clients != nil {
-		if err := requireClients(cfg, s.clients); err != nil {
+		if err := certs.RequireClients(cfg, s.clients); err != nil {
 			return nil, err
 		}
 	}

@@ -24,6 +24,7 @@ import (
 	"carob/internal/base/handover"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/certs"
 	"carob/internal/gateway/statuses"
 )
 
@@ -71,6 +72,8 @@ type feed struct {
 	httpRoutes     store[*gatewayv1.HTTPRoute]
 	grpcRoutes     store[*gatewayv1.GRPCRoute]
 	tlsRoutes      store[*gatewayv1.TLSRoute]
+	tcpRoutes      store[*gatewayv1.TCPRoute]
+	udpRoutes      store[*gatewayv1.UDPRoute]
 	grants         store[*gatewayv1.ReferenceGrant]
 	policies       store[*gatewayv1.BackendTLSPolicy]
 	namespaces     store[*corev1.Namespace]
@@ -80,11 +83,13 @@ type feed struct {
 	readCerts map[name]readSecret
 	readPicks map[name]readConfig
 
-	serving int                    // Ingresses of carob's classes
-	plan    bool                   // the plan has to be made afresh
-	changes gatewayplan.Changes    // else what it has to follow
-	changed map[name]bool          // Services whose endpoints have changed
-	touched map[httproute.Ref]bool // pools whose endpoints have changed
+	serving int                 // Ingresses of carob's classes
+	plan    bool                // the plan has to be made afresh
+	changes gatewayplan.Changes // else what it has to follow
+	changed map[name]bool       // Services whose endpoints have changed
+	// changedSecrets is a part of changes, not read yet; nil ones have gone.
+	changedSecrets map[name]*corev1.Secret
+	touched        map[httproute.Ref]bool // pools whose endpoints have changed
 }
 
 // readSecret is a Secret that was parsed.
@@ -209,7 +214,8 @@ func newFeed() *feed {
 
 // notify wakes the loop if there is something to take. The lock is held.
 func (f *feed) notify() {
-	if f.missing == 0 && (f.plan || !f.changes.Empty() || len(f.changed) > 0 || len(f.touched) > 0) {
+	if f.missing == 0 && (f.plan || !f.changes.Empty() || len(f.changedSecrets) > 0 ||
+		len(f.changed) > 0 || len(f.touched) > 0) {
 		poke(f.wake)
 	}
 }
@@ -262,6 +268,7 @@ func (f *feed) declare(cfg Config, gateway rest.Interface) {
 	f.slices.changed = f.sliceChanged
 	watch(f, &f.slices, backingKinds, "endpointslices", &discoveryv1.EndpointSlice{},
 		local(c.DiscoveryV1().EndpointSlices(all), &discoveryv1.EndpointSlice{}, everything))
+	f.secrets.changed = noting(&f.changedSecrets)
 	watch(f, &f.secrets, backingKinds, "secrets", &corev1.Secret{}, local(c.CoreV1().Secrets(all), &corev1.Secret{},
 		fields.OneTermEqualSelector("type", string(corev1.SecretTypeTLS))))
 	f.namespaces.changed = f.namespaceChanged
@@ -286,12 +293,17 @@ func (f *feed) declare(cfg Config, gateway rest.Interface) {
 	f.policies.changed = f.policyChanged
 	f.httpRoutes.changed = noting(&f.changes.HTTPRoutes)
 	f.grpcRoutes.changed = noting(&f.changes.GRPCRoutes)
+	f.tlsRoutes.changed = noting(&f.changes.TLSRoutes)
+	f.tcpRoutes.changed, f.udpRoutes.changed = noting(&f.changes.TCPRoutes), noting(&f.changes.UDPRoutes)
+	f.grants.changed = noting(&f.changes.Grants)
 	watch(f, &f.gatewayClasses, gatewayKinds, "gatewayclasses", &gatewayv1.GatewayClass{}, remote("gatewayclasses"))
 	watch(f, &f.gateways, gatewayKinds, "gateways", &gatewayv1.Gateway{}, remote("gateways"))
 	watch(f, &f.listenerSets, routeKinds, "listenersets", &gatewayv1.ListenerSet{}, remote("listenersets"))
 	watch(f, &f.httpRoutes, routeKinds, "httproutes", &gatewayv1.HTTPRoute{}, remote("httproutes"))
 	watch(f, &f.grpcRoutes, routeKinds, "grpcroutes", &gatewayv1.GRPCRoute{}, remote("grpcroutes"))
 	watch(f, &f.tlsRoutes, routeKinds, "tlsroutes", &gatewayv1.TLSRoute{}, remote("tlsroutes"))
+	watch(f, &f.tcpRoutes, routeKinds, "tcproutes", &gatewayv1.TCPRoute{}, remote("tcproutes"))
+	watch(f, &f.udpRoutes, routeKinds, "udproutes", &gatewayv1.UDPRoute{}, remote("udproutes"))
 	watch(f, &f.grants, routeKinds, "referencegrants", &gatewayv1.ReferenceGrant{}, remote("referencegrants"))
 	watch(f, &f.policies, routeKinds, "backendtlspolicies", &gatewayv1.BackendTLSPolicy{}, remote("backendtlspolicies"))
 	f.declarePools(cfg)
@@ -425,7 +437,7 @@ func (s *snapshot) endpoints(ref httproute.Ref) []gatewayplan.Endpoint {
 	if s.services[of] == nil {
 		return nil
 	}
-	return gatewayplan.Endpoints(s.services[of], ref.Port, s.slices[of])
+	return gatewayplan.Endpoints(s.services[of], ref, s.slices[of])
 }
 
 // again has the next take return the world.
@@ -453,8 +465,11 @@ func (f *feed) take() (world, changes *snapshot, ok bool) {
 		slices: map[name][]*discoveryv1.EndpointSlice{}}
 	f.changed = map[name]bool{}
 	s.changes, f.changes = f.changes, gatewayplan.Changes{}
+	secrets := f.changedSecrets
+	f.changedSecrets = nil
 	f.takePods(s)
 	if !f.plan {
+		f.readChanged(s, secrets)
 		for of := range s.changed {
 			s.services[of] = f.services.all[of]
 			s.slices[of] = sorted(f.ofService[of])
@@ -471,47 +486,74 @@ func (f *feed) take() (world, changes *snapshot, ok bool) {
 		Classes: values(f.classes.all), Ingresses: values(f.ingresses.all), Services: s.services,
 		GatewayClasses: values(f.gatewayClasses.all), Gateways: values(f.gateways.all),
 		ListenerSets: values(f.listenerSets.all), HTTPRoutes: values(f.httpRoutes.all),
-		GRPCRoutes: values(f.grpcRoutes.all), TLSRoutes: values(f.tlsRoutes.all), Grants: values(f.grants.all),
+		GRPCRoutes: values(f.grpcRoutes.all), TLSRoutes: values(f.tlsRoutes.all),
+		TCPRoutes: values(f.tcpRoutes.all), UDPRoutes: values(f.udpRoutes.all), Grants: values(f.grants.all),
 		Policies: values(f.policies.all), Secrets: map[name]gatewayplan.Material{},
 		CAs: map[name]gatewayplan.Material{}, Namespaces: map[string]labels.Set{}}
 	for _, n := range f.namespaces.all {
 		s.World.Namespaces[n.Name] = n.Labels
 	}
 	for key, m := range f.configMaps.all {
-		s.World.CAs[key] = readCAs(m)
+		s.World.CAs[key] = certs.ReadCAs(m)
 	}
 	s.World.Inference = f.pools()
 	f.readSecrets(s)
 	return s, nil, true
 }
 
-// readSecrets parses Secrets that have changed. Keys stay in memory only.
+// readSecrets reads all Secrets. Keys stay in memory only.
 func (f *feed) readSecrets(s *snapshot) {
 	s.certificates = map[name]*tls.Certificate{}
-	read := map[name]readSecret{}
 	identities := f.identities()
 	for key, secret := range f.secrets.all {
-		known, was := f.readCerts[key]
-		if !was || known.version != secret.ResourceVersion {
-			known = readSecret{version: secret.ResourceVersion}
-			cert, err := readCertificate(secret)
-			if err != nil {
-				known.problem = err.Error()
-			} else {
-				known.cert = cert
-			}
-		}
-		read[key] = known
-		material := gatewayplan.Material{Problem: known.problem}
-		if identities[key] && known.problem == "" {
-			material.PEM = pemOf(secret)
-		}
-		s.World.Secrets[key] = material
-		if known.cert != nil {
-			s.certificates[key] = known.cert
+		var cert *tls.Certificate
+		if s.World.Secrets[key], cert = f.readSecret(key, secret, identities[key]); cert != nil {
+			s.certificates[key] = cert
 		}
 	}
-	f.readCerts = read
+	for key := range f.readCerts {
+		if f.secrets.all[key] == nil {
+			delete(f.readCerts, key)
+		}
+	}
+}
+
+// readChanged reads Secrets that have changed. Those whose certificate is another one have it in the snapshot, or nil.
+func (f *feed) readChanged(s *snapshot, secrets map[name]*corev1.Secret) {
+	if len(secrets) == 0 {
+		return
+	}
+	s.certificates, s.changes.Secrets = map[name]*tls.Certificate{}, map[name]*gatewayplan.Material{}
+	identities := f.identities()
+	for key, secret := range secrets {
+		if secret == nil {
+			delete(f.readCerts, key)
+			s.certificates[key], s.changes.Secrets[key] = nil, nil
+			continue
+		}
+		material, cert := f.readSecret(key, secret, identities[key])
+		s.certificates[key], s.changes.Secrets[key] = cert, &material
+	}
+}
+
+// readSecret parses a Secret, unless this version was parsed before.
+func (f *feed) readSecret(key name, secret *corev1.Secret, identity bool) (gatewayplan.Material, *tls.Certificate) {
+	known, was := f.readCerts[key]
+	if !was || known.version != secret.ResourceVersion {
+		known = readSecret{version: secret.ResourceVersion}
+		cert, err := certs.Read(secret)
+		if err != nil {
+			known.problem = err.Error()
+		} else {
+			known.cert = cert
+		}
+		f.readCerts[key] = known
+	}
+	material := gatewayplan.Material{Problem: known.problem}
+	if identity && known.problem == "" {
+		material.PEM = pemOf(secret)
+	}
+	return material, known.cert
 }
 
 func sorted(m map[string]*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {

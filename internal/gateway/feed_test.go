@@ -78,10 +78,10 @@ func TestNothingRunsUnused(t *testing.T) {
 	if e := <-events.Events; !strings.Contains(e, "BackendNotFound") {
 		t.Error(e)
 	}
-	if got := watched(client); !slices.Equal(got, []string{"endpointslices", "ingressclasses", "ingresses", "secrets",
-		"services"}) {
-		t.Errorf("%v", got)
-	}
+	testwait.For(t, "the rest is watched", func() bool { // a watch follows its list
+		return slices.Equal(watched(client), []string{"endpointslices", "ingressclasses", "ingresses", "secrets",
+			"services"})
+	})
 	if other, err := api.Get(ctx, "theirs", metav1.GetOptions{}); err != nil ||
 		len(other.Status.LoadBalancer.Ingress) > 0 {
 		t.Errorf("another controller's Ingress: %+v %v", other.Status, err)

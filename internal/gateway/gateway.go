@@ -21,6 +21,7 @@ import (
 	"carob/internal/base/fdstore"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/forward"
 	"carob/internal/gateway/statuses"
 )
 
@@ -47,20 +48,26 @@ type Config struct {
 
 // Gateway is the data plane. Its methods may be called at any time.
 type Gateway struct {
-	cfg     Config
-	feed    *feed
-	traffic *traffic
-	writer  *statuses.Writer
-	mirrors *mirrors
-	seen    *telemetry
-	open    atomic.Int64
-	bodies  atomic.Int64 // bytes of inference requests
+	cfg      Config
+	feed     *feed
+	traffic  *traffic
+	writer   *statuses.Writer
+	mirrors  *mirrors
+	seen     *telemetry
+	open     atomic.Int64
+	sessions atomic.Int64 // of UDP
+	bodies   atomic.Int64 // bytes of inference requests
 
 	mu     sync.Mutex // covers what follows, for Routes
 	plan   *gatewayplan.Live
 	ports  map[netip.AddrPort]*port
+	udp    map[netip.AddrPort]*udpPort
 	failed map[netip.AddrPort]string
-	pools  poolMap
+	// failedUDP are ports of UDP that could not be opened.
+	failedUDP map[netip.AddrPort]string
+	// certs are the certificates of Secrets.
+	certs map[name]*tls.Certificate
+	pools poolMap
 	// refs are the backends of each Service that pools are made for.
 	refs map[name]map[httproute.Ref]bool
 	// retired are pools that no route names any more; requests in old sites may use them.
@@ -74,6 +81,7 @@ type Gateway struct {
 	closed   sync.WaitGroup   // ports that drain
 
 	retryAfter time.Duration // for tests
+	leaving    time.Duration // forward.LeavingTime, for tests
 }
 
 // New returns a gateway that does nothing before Run.
@@ -86,10 +94,11 @@ func New(cfg Config) *Gateway {
 	}
 	writer := statuses.New(statuses.Config{Client: cfg.Client, REST: cfg.REST, Events: cfg.Events, Now: cfg.Now})
 	g := &Gateway{cfg: cfg, feed: newFeed(), traffic: newTraffic(), writer: writer, mirrors: newMirrors(),
-		ports: map[netip.AddrPort]*port{}, failed: map[netip.AddrPort]string{}, pools: newPools(),
+		ports: map[netip.AddrPort]*port{}, udp: map[netip.AddrPort]*udpPort{},
+		certs: map[name]*tls.Certificate{}, failed: map[netip.AddrPort]string{}, pools: newPools(),
 		refs: map[name]map[httproute.Ref]bool{}, retired: map[httproute.Ref]*pool{}, emptied: make(chan struct{}, 1),
-		retryAfter: retryAfter}
-	f := newFigures(&g.open)
+		retryAfter: retryAfter, leaving: forward.LeavingTime}
+	f := newFigures(&g.open, &g.sessions)
 	g.feed.offers = cfg.Picker.IsValid()
 	g.seen = &telemetry{figures: f, log: newAccessLog(cfg.AccessLog, f)}
 	return g
@@ -178,7 +187,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 func (g *Gateway) anyFailed() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(g.failed) > 0
+	return len(g.failed)+len(g.failedUDP) > 0
 }
 
 // stop drains all ports.
@@ -187,6 +196,10 @@ func (g *Gateway) stop() {
 	for at, p := range g.ports {
 		delete(g.ports, at)
 		g.closed.Go(func() { p.stop() })
+	}
+	for at, p := range g.udp {
+		delete(g.udp, at)
+		g.closed.Go(func() { p.Stop() })
 	}
 	g.mu.Unlock()
 	g.closed.Wait()

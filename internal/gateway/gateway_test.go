@@ -26,6 +26,7 @@ import (
 
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/certs"
 )
 
 // lab is a gateway with the world of a test and no API server.
@@ -235,7 +236,7 @@ func TestTLS(t *testing.T) {
 	l.service("a", "", at(echo(t, "a").URL, "pa"))
 	in := l.ingress("x.example.com", map[string]string{"ssl-redirect": "true"}, "/=a")
 	in.Spec.TLS = []networkingv1.IngressTLS{{Hosts: []string{"x.example.com"}, SecretName: "s"}}
-	cert, err := selfSigned(time.Now())
+	cert, err := certs.SelfSigned(time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +285,7 @@ func TestTLS(t *testing.T) {
 		return res.Proto + " " + string(text)
 	}
 	want(t, "https", 200, ask(), 200, "HTTP/2.0 a GET / host=x.example.com", "proto=https")
-	next, err := selfSigned(time.Now())
+	next, err := certs.SelfSigned(time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -34,6 +35,8 @@ type figures struct {
 	open     prometheus.GaugeFunc
 	now      prometheus.GaugeFunc
 	streams  *prometheus.CounterVec
+	dropped  *prometheus.CounterVec
+	sessions prometheus.GaugeFunc
 
 	inFlight atomic.Int64
 
@@ -53,13 +56,14 @@ type pairKey struct {
 type routeFigures struct {
 	seconds           prometheus.ExemplarObserver
 	retries, in, out  prometheus.Counter
+	streams           prometheus.Counter
 	kind, space, name string
 }
 
 // pairFigures count the answers of one backend for one route, by the class of the status.
 type pairFigures [codes]prometheus.Counter
 
-func newFigures(open *atomic.Int64) *figures {
+func newFigures(open, sessions *atomic.Int64) *figures {
 	route := []string{"kind", "namespace", "name"}
 	with := func(more ...string) []string { return append(more, route...) }
 	counter := func(name, help string, labels []string) *prometheus.CounterVec {
@@ -72,8 +76,12 @@ func newFigures(open *atomic.Int64) *figures {
 			Name: "request_duration_seconds", Help: "Time from the header of a request to the end of its answer.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60}}, route),
 		retries: counter("retries_total", "Attempts at further endpoints after one could not be connected to.", route),
-		bytes:   counter("body_bytes_total", "Bytes of bodies, from clients (in) and to them (out).", with("direction")),
-		streams: counter("stream_connections_total", "TLS connections that were passed to backends.", route),
+		bytes: counter("body_bytes_total", "Bytes of bodies and streams, from clients (in) and to them "+
+			"(out).", with("direction")),
+		streams: counter("stream_connections_total", "TLS and TCP connections, and sessions of UDP, that were "+
+			"passed to backends.", route),
+		dropped: counter("udp_datagrams_dropped_total", "Datagrams of clients that no endpoint got, by the reason.",
+			[]string{"reason"}),
 		lost: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "gateway", Name: "access_log_lines_lost_total",
 			Help: "Lines of the access log that were dropped because its file is too slow."}),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "gateway", Name: "connections_refused_total",
@@ -81,6 +89,8 @@ func newFigures(open *atomic.Int64) *figures {
 	}
 	f.open = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "gateway", Name: "connections",
 		Help: "Open connections of clients."}, func() float64 { return float64(open.Load()) })
+	f.sessions = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "gateway", Name: "udp_sessions",
+		Help: "Clients of UDP with an endpoint."}, func() float64 { return float64(sessions.Load()) })
 	f.now = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "gateway", Name: "requests_in_flight",
 		Help: "Requests that have not ended."}, func() float64 { return float64(f.inFlight.Load()) })
 	return f
@@ -88,7 +98,7 @@ func newFigures(open *atomic.Int64) *figures {
 
 func (f *figures) all() []prometheus.Collector {
 	return []prometheus.Collector{f.requests, f.seconds, f.retries, f.bytes, f.lost, f.refused, f.open, f.now,
-		f.streams}
+		f.streams, f.dropped, f.sessions}
 }
 
 // Describe implements prometheus.Collector.
@@ -134,9 +144,10 @@ func (f *figures) route(key routeKey) *routeFigures {
 	}
 	seconds, _ := f.seconds.WithLabelValues(key.kind, key.namespace, key.name).(prometheus.ExemplarObserver)
 	r = &routeFigures{seconds: seconds, retries: f.retries.WithLabelValues(key.kind, key.namespace, key.name),
-		in:   f.bytes.WithLabelValues("in", key.kind, key.namespace, key.name),
-		out:  f.bytes.WithLabelValues("out", key.kind, key.namespace, key.name),
-		kind: key.kind, space: key.namespace, name: key.name}
+		in:      f.bytes.WithLabelValues("in", key.kind, key.namespace, key.name),
+		out:     f.bytes.WithLabelValues("out", key.kind, key.namespace, key.name),
+		streams: f.streams.WithLabelValues(key.kind, key.namespace, key.name),
+		kind:    key.kind, space: key.namespace, name: key.name}
 	f.routes[key] = r
 	return r
 }
@@ -372,8 +383,12 @@ func servedRoutes(plan *gatewayplan.Plan) map[routeKey]bool {
 		for _, served := range p.Table.Routes() {
 			out[keyOf(&served.Route.Source)] = true
 		}
-		for i := range p.Streams {
-			out[keyOf(&p.Streams[i].Source)] = true
+	}
+	for _, ports := range []map[netip.AddrPort]*gatewayplan.Port{plan.Ports, plan.UDP} {
+		for _, p := range ports {
+			for i := range p.Streams {
+				out[keyOf(&p.Streams[i].Source)] = true
+			}
 		}
 	}
 	return out

@@ -20,6 +20,7 @@ import (
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
 	"carob/internal/core/routing"
+	"carob/internal/gateway/certs"
 	"carob/internal/gateway/extproc"
 )
 
@@ -34,7 +35,7 @@ func TestOffered(t *testing.T) {
 		Spec: inferenceapi.ModelSpec{ModelName: "llama2", Criticality: "Critical",
 			PoolRef:      inferenceapi.PoolRef{Group: inferenceapi.OldGroup, Kind: "InferencePool", Name: "llm"},
 			TargetModels: []inferenceapi.TargetModel{{Name: "llama2-2024-11-20"}}}}}
-	cert, err := selfSigned(time.Now())
+	cert, err := certs.SelfSigned(time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

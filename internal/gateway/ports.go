@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"net"
 	"net/http"
@@ -112,7 +113,7 @@ func (p *port) run(ctx context.Context) {
 			// Never used; the server requires it.
 			GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate,
 				error) {
-				return p.site.Load().certs.find(h)
+				return p.site.Load().certs.Find(h)
 			}}
 		err = p.server.ServeTLS(p, "", "")
 	} else {
@@ -145,7 +146,11 @@ func (p *port) acceptAll(ctx context.Context) {
 			continue
 		}
 		c = behind(p.proxies, &counted{Conn: c, open: p.open})
-		if len(p.site.Load().streams) > 0 {
+		switch at := p.site.Load(); {
+		case at.raw:
+			p.streams.Go(func() { p.forward(ctx, c) })
+			continue
+		case len(at.streams) > 0:
 			p.streams.Go(func() { p.sort(ctx, c) })
 			continue
 		}
@@ -173,22 +178,34 @@ func (p *port) sort(ctx context.Context, c net.Conn) {
 		return
 	}
 	s := p.enter()
-	defer s.leave()
 	switch to := s.streamFor(name); {
 	case to != nil && !s.moreSpecific(name, to):
-		p.seen.figures.streams.WithLabelValues(to.Source.Kind, to.Source.Namespace, to.Source.Name).Inc()
-		s.pass(ctx, again, to)
-	case len(s.certs.candidates(name)) == 0 && s.certs.fallback == nil:
+		seen := p.seen.stream("TLS", &to.Stream)
+		seen.Host = name
+		s.pass(ctx, again, to, seen)
+		return
+	case !s.certs.Has(name):
 		_ = c.Close() // nobody has this name; an alert of TLS would say that somebody ends TLS here
 	default:
 		p.hand(again)
 	}
+	s.leave()
+}
+
+// forward passes a connection of a raw port to its route.
+func (p *port) forward(ctx context.Context, c net.Conn) {
+	s := p.enter()
+	if len(s.streams) == 0 {
+		s.leave()
+		reject(c)
+		return
+	}
+	s.pass(ctx, c, &s.streams[0], p.seen.stream("TCP", &s.streams[0].Stream))
 }
 
 // moreSpecific reports whether an HTTPS listener has a name more exactly than a stream.
 func (s *site) moreSpecific(name string, to *stream) bool {
-	_, exact := s.certs.exact[name]
-	return exact && to.Host != name
+	return s.certs.Exact(name) && to.Host != name
 }
 
 // Accept implements net.Listener.
@@ -219,6 +236,12 @@ func (c *counted) Close() error {
 	c.once.Do(func() { c.open.Add(-1) })
 	return c.Conn.Close()
 }
+
+// WriteRead implements forward.Wrapped: nothing was read.
+func (c *counted) WriteRead(io.Writer) (int64, error) { return 0, nil }
+
+// Unwrap implements forward.Wrapped.
+func (c *counted) Unwrap() net.Conn { return c.Conn }
 
 // CloseWrite ends one direction.
 func (c *counted) CloseWrite() error {
@@ -278,7 +301,13 @@ func (p *port) stop() {
 	if err := p.server.Shutdown(ctx); err != nil {
 		_ = p.server.Close()
 	}
+	passed := make(chan struct{})
+	go func() { p.streams.Wait(); close(passed) }()
+	select { // as requests in flight
+	case <-passed:
+	case <-ctx.Done():
+	}
 	p.cancel()
 	<-p.ended
-	p.streams.Wait()
+	<-passed
 }

@@ -2,17 +2,20 @@ package gateway
 
 import (
 	"slices"
+	"sync/atomic"
 
 	"carob/internal/core/httproute"
 )
 
+func (p *port) enter() *site { return enter(&p.site) }
+
 // enter returns the site that serves a request; leave must be called when the request has ended. A site that was
 // replaced while it was entered is left at once: who replaces a site sees all requests in it.
-func (p *port) enter() *site {
+func enter(current *atomic.Pointer[site]) *site {
 	for {
-		s := p.site.Load()
+		s := current.Load()
 		s.users.Add(1)
-		if p.site.Load() == s {
+		if current.Load() == s {
 			return s
 		}
 		s.leave()

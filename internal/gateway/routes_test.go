@@ -23,7 +23,7 @@ func TestRoutes(t *testing.T) {
 	g := &gatewayv1.Gateway{}
 	g.Namespace, g.Name = "other", "gw"
 	g.Spec.GatewayClassName = gatewayplan.Class
-	g.Spec.Listeners = []gatewayv1.Listener{{Name: "a", Port: 1, Protocol: "TCP"}}
+	g.Spec.Listeners = []gatewayv1.Listener{{Name: "a", Port: 1, Protocol: "example.com/sctp"}}
 	class := &gatewayv1.GatewayClass{}
 	class.Name, class.Spec.ControllerName = gatewayplan.Class, gatewayplan.GatewayController
 	l.world.GatewayClasses, l.world.Gateways = []*gatewayv1.GatewayClass{class}, []*gatewayv1.Gateway{g}

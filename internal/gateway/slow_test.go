@@ -14,6 +14,7 @@ import (
 
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/certs"
 	"carob/internal/gateway/http1"
 )
 
@@ -66,7 +67,7 @@ func slowLab(t *testing.T, backend http.HandlerFunc) (front *pipes, stop func())
 	tr := &plain{full: &http.Transport{DialContext: dial}, short: http1.New(http1.Config{Dial: dial,
 		MostIdle: idlePerEndpoint, IdleTime: idleTimeout, HeaderBytes: maxAnswerHeader})}
 	target.transports = map[mode]transport{{}: tr}
-	s := &site{port: 80, certs: newCertificates(), pools: newPools().With(ref, p)}
+	s := &site{port: 80, certs: certs.New(), pools: newPools().With(ref, p)}
 	s.table, _ = httproute.Compile([]httproute.Listener{{Routes: []httproute.Route{{Rules: []httproute.Rule{{
 		Matches:  []httproute.Match{{Path: httproute.PathMatch{Kind: httproute.Prefix, Value: "/"}}},
 		Backends: []httproute.Backend{{Ref: ref, Weight: 1}}}}}}}})

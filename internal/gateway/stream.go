@@ -8,11 +8,11 @@ import (
 	"io"
 	"net"
 	"strings"
-	"sync"
 	"time"
 
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/forward"
 )
 
 // stream is a host name whose TLS connections are passed to backends.
@@ -38,7 +38,7 @@ func peek(c net.Conn) (string, net.Conn, error) {
 	if !errors.Is(err, errSeen) {
 		return "", nil, err
 	}
-	return strings.ToLower(name), &replayed{Conn: c, rest: io.MultiReader(&seen, c)}, nil
+	return strings.ToLower(name), &replayed{Conn: c, seen: &seen}, nil
 }
 
 // readOnly is a connection on which nothing is said.
@@ -57,10 +57,21 @@ func (r readOnly) SetWriteDeadline(time.Time) error { return nil }
 // replayed is a connection whose first bytes are read again.
 type replayed struct {
 	net.Conn
-	rest io.Reader
+	seen *bytes.Buffer
 }
 
-func (r *replayed) Read(p []byte) (int, error) { return r.rest.Read(p) }
+func (r *replayed) Read(p []byte) (int, error) {
+	if r.seen.Len() > 0 {
+		return r.seen.Read(p)
+	}
+	return r.Conn.Read(p)
+}
+
+// WriteRead implements forward.Wrapped.
+func (r *replayed) WriteRead(to io.Writer) (int64, error) { return r.seen.WriteTo(to) }
+
+// Unwrap implements forward.Wrapped.
+func (r *replayed) Unwrap() net.Conn { return r.Conn }
 
 // streamFor finds the stream for a name: exact, then the longest wildcard, then all.
 func (s *site) streamFor(name string) *stream {
@@ -80,66 +91,113 @@ func (s *site) streamFor(name string) *stream {
 	return best
 }
 
-// pass connects a client with a backend until both have ended.
-func (s *site) pass(ctx context.Context, c net.Conn, to *stream) {
+// pass connects a client with a backend until both have ended. Who calls it is in the site, and has left it then.
+func (s *site) pass(ctx context.Context, c net.Conn, to *stream, seen *forward.Record) {
 	defer c.Close()
-	b := to.Rule.Choose(randomBelow(to.Rule.TotalWeight()))
-	if b == nil || b.Invalid != "" {
-		return
-	}
-	if to.Terminate {
-		secure := tls.Server(c, &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: s.serverTLS})
-		timed, cancel := context.WithTimeout(ctx, helloTime)
-		err := secure.HandshakeContext(timed)
-		cancel()
-		if err != nil {
-			return
-		}
-		c = secure
-	}
-	target, conn := s.connect(ctx, b)
+	seen.Client = c.RemoteAddr().String()
+	target, client, conn := s.meet(ctx, c, to, seen)
+	s.leave()
+	defer seen.End()
 	if conn == nil {
+		reject(c)
 		return
 	}
 	defer target.end()
 	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { _ = c.Close(); _ = conn.Close() })
-	defer stop()
-	var wg sync.WaitGroup
-	wg.Go(func() { half(conn, c) })
-	half(c, conn)
-	wg.Wait()
+	seen.Connections.Add(1)
+	forward.Relay(ctx, client, conn, seen)
 }
 
-func (s *site) connect(ctx context.Context, b *httproute.Backend) (*Target, net.Conn) {
+// meet finds an endpoint for a client, and ends its TLS if the route says so. Without a connection there is none.
+func (s *site) meet(ctx context.Context, c net.Conn, to *stream, seen *forward.Record) (*Target, net.Conn, net.Conn) {
+	b := to.Rule.Choose(randomBelow(to.Rule.TotalWeight()))
+	if b == nil || b.Invalid != "" {
+		why := "the route has no backend with a weight"
+		if b != nil {
+			why = b.Invalid
+		}
+		seen.Problem(why)
+		return nil, nil, nil
+	}
+	if to.Terminate {
+		secure := tls.Server(c, &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: s.serverTLS})
+		timed, cancel := context.WithTimeout(ctx, helloTime)
+		defer cancel()
+		if err := secure.HandshakeContext(timed); err != nil {
+			seen.Problem("TLS: " + cut(err.Error()))
+			return nil, nil, nil
+		}
+		c = secure
+	}
+	target, conn := s.connect(ctx, "tcp", b, seen)
+	return target, c, conn
+}
+
+// connect begins at the first endpoint that can be connected to.
+func (s *site) connect(ctx context.Context, network string, b *httproute.Backend,
+	seen *forward.Record) (*Target, net.Conn) {
 	p, known := s.pools.Get(b.Ref)
 	if !known {
+		seen.Problem("the backend has gone")
 		return nil, nil
 	}
 	targets, err := p.pick.Pick(ctx, &Facts{Backend: b}, *p.endpoints.Load())
-	if err != nil {
+	if err != nil || len(targets) == 0 {
+		seen.Problem("no endpoint is ready")
 		return nil, nil
 	}
 	for _, t := range targets {
 		if !t.begin() {
 			continue
 		}
-		conn, err := dial(ctx, "tcp", t.Address.String())
+		seen.Tried(b, t.Address.String())
+		conn, err := dial(ctx, network, t.Address.String())
 		if err == nil {
 			return t, conn
 		}
 		t.end()
 	}
+	seen.Problem("no endpoint can be connected to")
 	return nil, nil
 }
 
-// half copies one direction, then announces the end to the other side.
-func half(to, from net.Conn) {
-	_, err := io.Copy(to, from)
-	if w, ok := to.(interface{ CloseWrite() error }); ok && err == nil {
-		_ = w.CloseWrite()
+// streamsOf are the streams of a port.
+func streamsOf(p *gatewayplan.Port) (out []stream) {
+	for _, st := range p.Streams {
+		out = append(out, stream{st})
+	}
+	return out
+}
+
+// reject ends a connection so that its client learns that nobody serves it: TCP resets it.
+func reject(c net.Conn) {
+	under := c
+	for {
+		switch w := under.(type) {
+		case *counted:
+			under = w.Conn
+			continue
+		case *proxied:
+			under = w.raw
+			continue
+		case *net.TCPConn:
+			_ = w.SetLinger(0)
+		}
+		_ = c.Close()
 		return
 	}
-	_ = to.Close()
-	_ = from.Close()
+}
+
+// stream follows what a route serves.
+func (t *telemetry) stream(protocol string, to *gatewayplan.Stream) *forward.Record {
+	of := t.figures.route(keyOf(&to.Source))
+	r := &forward.Record{Protocol: protocol, Source: &to.Source, Rule: to.Rule.Name, Began: time.Now(), BytesIn: of.in,
+		BytesOut: of.out, Connections: of.streams, Retries: of.retries}
+	if t.log != nil {
+		r.Log = func(line *forward.Line) {
+			line.Time, line.Host = r.Began.UTC().Format(logTime), cut(line.Host)
+			t.queue(line)
+		}
+	}
+	return r
 }

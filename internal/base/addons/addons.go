@@ -72,7 +72,7 @@ func All() []Addon {
 	return []Addon{{Name: Gateway, Description: "Gateway API: routes to Services by HTTP host, path, and header",
 		Switch: "gateways.gateway.networking.k8s.io", Group: "gateway.networking.k8s.io",
 		Kept:    "Services and Ingresses stay as they are",
-		Objects: []string{"gateways", "httproutes", "grpcroutes", "tlsroutes"}, text: gateway,
+		Objects: []string{"gateways", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes"}, text: gateway,
 		definitions: gatewayDefinitions,
 	}, {Name: Inference, Description: "InferencePools: requests for models to the server that answers soonest",
 		Switch: "inferencepools.inference.networking.k8s.io", Group: "inference.networking.k8s.io",

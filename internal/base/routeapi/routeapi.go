@@ -23,7 +23,7 @@ type List struct {
 type Route struct {
 	Address   string    `json:"address"` // IP:PORT
 	Protocol  string    `json:"protocol"`
-	Kind      string    `json:"kind"` // Ingress, HTTPRoute, GRPCRoute, TLSRoute
+	Kind      string    `json:"kind"` // Ingress, HTTPRoute, GRPCRoute, TLSRoute, TCPRoute, UDPRoute
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	Rule      string    `json:"rule,omitempty"` // its name

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/httproute"
 )
 
 // Endpoint is where a request can be sent.
@@ -22,15 +24,14 @@ type Endpoint struct {
 
 // Endpoints returns those of a port of a Service, in order: the ready ones, or, if there is none, those that still
 // serve while they end, as Services do (N2). Hints and weights play no role.
-func Endpoints(s *corev1.Service, port int32, all []*discoveryv1.EndpointSlice) []Endpoint {
-	at := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return p.Port == port })
-	if at < 0 {
+func Endpoints(s *corev1.Service, ref httproute.Ref, all []*discoveryv1.EndpointSlice) []Endpoint {
+	port := portOf(s, ref.Port, ref.UDP)
+	if port == nil {
 		return nil
 	}
-	name := s.Spec.Ports[at].Name
 	var ready, ending []Endpoint
 	for _, slice := range all {
-		number := slicePort(slice, name)
+		number := slicePort(slice, port.Name, ref.UDP)
 		if number == 0 || slice.AddressType == discoveryv1.AddressTypeFQDN {
 			continue
 		}
@@ -65,11 +66,29 @@ func Endpoints(s *corev1.Service, port int32, all []*discoveryv1.EndpointSlice) 
 	return slices.CompactFunc(ready, func(a, b Endpoint) bool { return a.Address == b.Address })
 }
 
+// portOf is a port of a Service: one number may be two ports, of TCP and of UDP. nil: there is none.
+func portOf(s *corev1.Service, number int32, udp bool) *corev1.ServicePort {
+	for i := range s.Spec.Ports {
+		if p := &s.Spec.Ports[i]; p.Port == number && carries(p.Protocol, udp) {
+			return p
+		}
+	}
+	return nil
+}
+
+// carries reports whether a protocol is UDP, or TCP, which is the default.
+func carries(protocol corev1.Protocol, udp bool) bool {
+	if udp {
+		return protocol == corev1.ProtocolUDP
+	}
+	return protocol == corev1.ProtocolTCP || protocol == ""
+}
+
 // slicePort is the number of a named port of a slice; 0: it has none.
-func slicePort(s *discoveryv1.EndpointSlice, name string) uint16 {
+func slicePort(s *discoveryv1.EndpointSlice, name string, udp bool) uint16 {
 	for _, p := range s.Ports {
 		if p.Port != nil && (p.Name == nil && name == "" || p.Name != nil && *p.Name == name) &&
-			(p.Protocol == nil || *p.Protocol == corev1.ProtocolTCP) && *p.Port > 0 && *p.Port < 1<<16 {
+			carries(or(p.Protocol, ""), udp) && *p.Port > 0 && *p.Port < 1<<16 {
 			return uint16(*p.Port)
 		}
 	}

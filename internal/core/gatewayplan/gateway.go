@@ -42,7 +42,7 @@ type listener struct {
 
 	attached int // routes
 	routes   []httproute.Route
-	streams  []Stream
+	streams  []*joined // of routes, the oldest first
 	places   []listenerPlace
 }
 
@@ -225,6 +225,10 @@ func (p *planner) listener(gw *gateway, in *gatewayv1.Listener, by referrer) *li
 		l.kinds = []gatewayv1.Kind{"HTTPRoute", "GRPCRoute"}
 	case gatewayv1.TLSProtocolType:
 		l.kinds = []gatewayv1.Kind{"TLSRoute"}
+	case gatewayv1.TCPProtocolType:
+		l.kinds, l.host = []gatewayv1.Kind{"TCPRoute"}, ""
+	case gatewayv1.UDPProtocolType:
+		l.kinds, l.host = []gatewayv1.Kind{"UDPRoute"}, ""
 	default:
 		l.rejected = gatewayv1.ListenerReasonUnsupportedProtocol
 		l.message = "protocol " + string(in.Protocol) + " is not supported"
@@ -244,7 +248,7 @@ func (p *planner) listener(gw *gateway, in *gatewayv1.Listener, by referrer) *li
 			}
 		}
 	}
-	if in.Protocol != gatewayv1.HTTPProtocolType {
+	if wire(in.Protocol) == "tls" {
 		p.certificates(l)
 		p.frontend(l)
 	}
@@ -271,7 +275,7 @@ func (p *planner) certificates(l *listener) {
 	for _, ref := range l.TLS.CertificateRefs {
 		name := Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(l.by.GetNamespace()))),
 			Name: string(ref.Name)}
-		secret, there := p.Secrets[name]
+		secret, there := p.secret(name)
 		switch {
 		case or(ref.Group, "") != "" || or(ref.Kind, "Secret") != "Secret":
 			l.broken, l.message = gatewayv1.ListenerReasonInvalidCertificateRef, "a certificate must be in a Secret"
@@ -330,18 +334,12 @@ func (p *planner) frontend(l *listener) {
 func conflicts(all []*listener) {
 	for i, a := range all {
 		for _, b := range all[i+1:] {
-			if a.Port != b.Port || a.rejected == gatewayv1.ListenerReasonUnsupportedProtocol ||
+			if a.rejected == gatewayv1.ListenerReasonUnsupportedProtocol ||
 				b.rejected == gatewayv1.ListenerReasonUnsupportedProtocol {
 				continue
 			}
-			plainA, plainB := a.Protocol == gatewayv1.HTTPProtocolType, b.Protocol == gatewayv1.HTTPProtocolType
-			switch {
-			case plainA != plainB:
-				a.conflict, b.conflict = gatewayv1.ListenerReasonProtocolConflict,
-					gatewayv1.ListenerReasonProtocolConflict
-			case a.host == b.host:
-				a.conflict, b.conflict = gatewayv1.ListenerReasonHostnameConflict,
-					gatewayv1.ListenerReasonHostnameConflict
+			if reason := indistinct(a, b); reason != "" {
+				a.conflict, b.conflict = reason, reason
 			}
 		}
 	}
@@ -357,15 +355,21 @@ func (p *planner) open(g *gateway) {
 			continue
 		}
 		for _, ip := range g.addresses {
-			tls := l.Protocol != gatewayv1.HTTPProtocolType
-			port := p.port(netip.AddrPortFrom(ip, uint16(l.Port)), tls)
+			at := socket{netip.AddrPortFrom(ip, uint16(l.Port)), l.Protocol == gatewayv1.UDPProtocolType}
+			var port *Port
+			if l.raw() {
+				port = p.raw(at)
+			} else {
+				port = p.port(at.at, l.Protocol != gatewayv1.HTTPProtocolType)
+			}
 			if port == nil {
 				l.rejected = gatewayv1.ListenerReasonPortUnavailable
-				l.message = "another Gateway or the Ingresses use this port with another protocol"
+				l.message = "another Gateway or the Ingresses use this port, with another protocol or for TCP or UDP"
 				continue
 			}
-			if l.Protocol == gatewayv1.TLSProtocolType {
-				port.Streams = append(port.Streams, l.streams...)
+			if l.streamed() {
+				p.streaming[at] = append(p.streaming[at], l)
+				port.Streams = append(port.Streams, l.allStreams()...)
 			} else {
 				l.places = append(l.places, listenerPlace{netip.AddrPortFrom(ip, uint16(l.Port)), len(port.Listeners)})
 				port.Listeners = append(port.Listeners, httproute.Listener{Host: l.host, Routes: l.routes})
@@ -380,6 +384,15 @@ func (p *planner) open(g *gateway) {
 	}
 }
 
+// failure is why a listener's port could not be opened at an address; empty: it is open.
+func (p *planner) failure(l *listener, ip netip.Addr) string {
+	at := netip.AddrPortFrom(ip, uint16(l.Port))
+	if l.Protocol == gatewayv1.UDPProtocolType {
+		return p.FailedUDP[at]
+	}
+	return p.Failed[at]
+}
+
 // gatewayStatus is the status of a Gateway when all routes are attached.
 func (p *planner) gatewayStatus(g *gateway) gatewayv1.GatewayStatus {
 	s := gatewayv1.GatewayStatus{Conditions: []metav1.Condition{g.accepted}, AttachedListenerSets: g.attachedSets()}
@@ -390,7 +403,7 @@ func (p *planner) gatewayStatus(g *gateway) gatewayv1.GatewayStatus {
 		failed := ""
 		if l.serves() && g.accepted.Status == metav1.ConditionTrue {
 			for _, ip := range g.addresses {
-				failed = cmp.Or(failed, p.Failed[netip.AddrPortFrom(ip, uint16(l.Port))])
+				failed = cmp.Or(failed, p.failure(l, ip))
 			}
 			if failed == "" {
 				serving++

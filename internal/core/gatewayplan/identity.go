@@ -25,7 +25,7 @@ func (p *planner) clientIdentity(gw *gateway) {
 	}
 	ref := gw.Spec.TLS.Backend.ClientCertificateRef
 	name := Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(gw.Namespace))), Name: string(ref.Name)}
-	secret, there := p.Secrets[name]
+	secret, there := p.secret(name)
 	id := &identity{reason: gatewayv1.GatewayReasonInvalidClientCertificateRef}
 	gw.identity = id
 	switch {

@@ -219,7 +219,7 @@ func (p *planner) ingressBackend(r *route, in *networkingv1.Ingress, b *networki
 		}
 		number = s.Spec.Ports[at].Port
 	}
-	port, problem := p.service(r, name, number)
+	port, problem := p.service(r, name, number, false)
 	if problem != nil {
 		return fail("BackendNotFound", "%s", problem.message)
 	}
@@ -238,7 +238,7 @@ func (p *planner) ingressCertificates(in *networkingv1.Ingress) (out []Certifica
 			continue // the default certificate
 		}
 		name := Name{Namespace: in.Namespace, Name: t.SecretName}
-		secret, there := p.Secrets[name]
+		secret, there := p.secret(name)
 		switch {
 		case !there:
 			problems = append(problems, Problem{"SecretNotFound", fmt.Sprintf("Secret %s of type kubernetes.io/tls is "+

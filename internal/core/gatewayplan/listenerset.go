@@ -2,7 +2,6 @@ package gatewayplan
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -92,16 +91,33 @@ func (g *gateway) everyListener() []*listener {
 // conflictsWith returns why a listener cannot be distinguished from one that precedes it.
 func conflictsWith(l *listener, before []*listener) gatewayv1.ListenerConditionReason {
 	for _, o := range before {
-		switch {
-		case o.Port != l.Port:
-		case wire(o.Protocol) != wire(l.Protocol):
-			return gatewayv1.ListenerReasonProtocolConflict
-		case o.host == l.host:
-			return gatewayv1.ListenerReasonHostnameConflict
+		if reason := indistinct(o, l); reason != "" {
+			return reason
 		}
 	}
 	return ""
 }
+
+// indistinct returns why two listeners cannot be distinguished; empty: they can.
+func indistinct(a, b *listener) gatewayv1.ListenerConditionReason {
+	udp := gatewayv1.UDPProtocolType
+	switch {
+	case a.Port != b.Port, (a.Protocol == udp) != (b.Protocol == udp): // a port of UDP is another one
+	case wire(a.Protocol) != wire(b.Protocol), a.raw():
+		return gatewayv1.ListenerReasonProtocolConflict
+	case a.host == b.host:
+		return gatewayv1.ListenerReasonHostnameConflict
+	}
+	return ""
+}
+
+// raw reports whether everything that comes to the listener's port is passed to one route.
+func (l *listener) raw() bool {
+	return l.Protocol == gatewayv1.TCPProtocolType || l.Protocol == gatewayv1.UDPProtocolType
+}
+
+// streamed reports whether connections are passed on at the listener, instead of requests.
+func (l *listener) streamed() bool { return l.raw() || l.Protocol == gatewayv1.TLSProtocolType }
 
 // wire is what a protocol begins a connection with: listeners of one port must have the same.
 func wire(protocol gatewayv1.ProtocolType) string {
@@ -170,7 +186,7 @@ func (p *planner) setStatus(s *listenerSet) (out gatewayv1.ListenerSetStatus) {
 		failed := ""
 		if l.serves() {
 			for _, ip := range g.addresses {
-				if why := p.Failed[netip.AddrPortFrom(ip, uint16(l.Port))]; why != "" {
+				if why := p.failure(l, ip); why != "" {
 					failed, unusable = why, why
 				}
 			}

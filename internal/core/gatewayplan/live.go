@@ -44,8 +44,8 @@ func NewLive(w *World) *Live {
 func (l *Live) IngressClasses() []*networkingv1.IngressClass { return l.p.World.Classes }
 
 // Fail passes the ports that could not be opened: the statuses report them.
-func (l *Live) Fail(failed map[netip.AddrPort]string) {
-	l.p.Failed = failed
+func (l *Live) Fail(failed, udp map[netip.AddrPort]string) {
+	l.p.Failed, l.p.FailedUDP = failed, udp
 	for name, g := range l.p.gates { // any order: into maps
 		l.Gateways[name] = l.p.gatewayStatus(g)
 		for _, s := range g.sets {
@@ -59,7 +59,12 @@ type Changes struct {
 	Ingresses  map[Name]*networkingv1.Ingress
 	HTTPRoutes map[Name]*gatewayv1.HTTPRoute
 	GRPCRoutes map[Name]*gatewayv1.GRPCRoute
+	TLSRoutes  map[Name]*gatewayv1.TLSRoute
+	TCPRoutes  map[Name]*gatewayv1.TCPRoute
+	UDPRoutes  map[Name]*gatewayv1.UDPRoute
+	Grants     map[Name]*gatewayv1.ReferenceGrant
 	Services   map[Name]*corev1.Service
+	Secrets    map[Name]*Material
 	Namespaces map[string]labels.Set
 	// These have nothing new but their statuses (SameGateway and the others say so).
 	Gateways     map[Name]*gatewayv1.Gateway
@@ -69,13 +74,16 @@ type Changes struct {
 
 // Empty reports whether nothing has changed.
 func (c *Changes) Empty() bool {
-	return len(c.Ingresses) == 0 && len(c.HTTPRoutes) == 0 && len(c.GRPCRoutes) == 0 && len(c.Services) == 0 &&
-		len(c.Namespaces) == 0 && len(c.Gateways) == 0 && len(c.ListenerSets) == 0 && len(c.Policies) == 0
+	return len(c.Ingresses) == 0 && len(c.HTTPRoutes) == 0 && len(c.GRPCRoutes) == 0 && len(c.TLSRoutes) == 0 &&
+		len(c.TCPRoutes) == 0 && len(c.UDPRoutes) == 0 && len(c.Grants) == 0 && len(c.Services) == 0 &&
+		len(c.Secrets) == 0 && len(c.Namespaces) == 0 && len(c.Gateways) == 0 && len(c.ListenerSets) == 0 &&
+		len(c.Policies) == 0
 }
 
 // Touched is what changes have changed in a plan.
 type Touched struct {
-	Ports     map[netip.AddrPort]bool // that have another Table
+	Ports     map[netip.AddrPort]bool // that have another Table, or other Streams
+	UDP       map[netip.AddrPort]bool // those of UDP that have other Streams
 	New, Gone []httproute.Ref
 	Services  map[Name]bool // whose endpoints may be others
 
@@ -83,6 +91,9 @@ type Touched struct {
 	Ingresses    []*networkingv1.Ingress
 	HTTPRoutes   []*gatewayv1.HTTPRoute
 	GRPCRoutes   []*gatewayv1.GRPCRoute
+	TLSRoutes    []*gatewayv1.TLSRoute
+	TCPRoutes    []*gatewayv1.TCPRoute
+	UDPRoutes    []*gatewayv1.UDPRoute
 	Gateways     []*gatewayv1.Gateway
 	ListenerSets []*gatewayv1.ListenerSet
 	Policies     []*gatewayv1.BackendTLSPolicy
@@ -121,7 +132,8 @@ type changing struct {
 	planned map[routeID]*route // by what replaces them; nil: they have gone
 	before  map[httproute.Ref]bool
 	parts   map[netip.AddrPort]map[partOf]*httproute.Route
-	gates   map[*gateway]bool // whose statuses may be others
+	streams map[*listener]bool // whose streams may be others
+	gates   map[*gateway]bool  // whose statuses may be others
 	added   map[*listenerSet]bool
 	used    map[*policy]bool
 }
@@ -136,7 +148,8 @@ type partOf struct {
 // Change makes the plan what the changed objects want. It returns false when the plan has to be made afresh, because
 // more than routes is touched; then this one must not be used any more.
 func (l *Live) Change(c *Changes) (*Touched, bool) {
-	n := &changing{planner: l.p, out: &Touched{Ports: map[netip.AddrPort]bool{}, Services: map[Name]bool{}},
+	n := &changing{planner: l.p, out: &Touched{Ports: map[netip.AddrPort]bool{},
+		UDP: map[netip.AddrPort]bool{}, Services: map[Name]bool{}}, streams: map[*listener]bool{},
 		planned: map[routeID]*route{}, before: map[httproute.Ref]bool{},
 		parts: map[netip.AddrPort]map[partOf]*httproute.Route{}, gates: map[*gateway]bool{},
 		added: map[*listenerSet]bool{}, used: map[*policy]bool{}}
@@ -148,17 +161,12 @@ func (l *Live) Change(c *Changes) (*Touched, bool) {
 			delete(l.p.Namespaces, name)
 		}
 	}
-	if !n.objects(c) {
+	if !n.objects(c) || !n.secrets(c.Secrets) {
 		return nil, false
 	}
-	again, ok := n.services(c.Services)
-	if !ok {
+	again := map[routeID]bool{}
+	if !n.services(c.Services, again) || !n.grants(c.Grants, again) {
 		return nil, false
-	}
-	for id := range again { // any order: a question about all
-		if id.kind == "TLSRoute" {
-			return nil, false
-		}
 	}
 	n.read(c, again)
 	hosting := l.p.hosting
@@ -201,9 +209,57 @@ func (n *changing) objects(c *Changes) bool {
 	return true
 }
 
-// services takes over Services, and returns the routes that name them.
-func (n *changing) services(all map[Name]*corev1.Service) (again map[routeID]bool, ok bool) {
-	again = map[routeID]bool{}
+// secrets takes over Secrets. It returns false when something depends on one that has changed, by more than that other
+// certificates have its name.
+func (n *changing) secrets(all map[Name]*Material) bool {
+	for name, after := range all { // any order: a question about all, and into a map
+		before, there := n.Secrets[name]
+		if there == (after != nil) && (after == nil || *after == before) {
+			continue
+		}
+		if n.named[name] {
+			return false
+		}
+		if after == nil {
+			delete(n.Secrets, name)
+		} else {
+			n.Secrets[name] = *after
+		}
+	}
+	return true
+}
+
+// grants takes over grants, and adds the routes that lead to the namespaces of changed ones. It returns false when
+// more than routes may depend on one: listeners name Secrets and ConfigMaps.
+func (n *changing) grants(all map[Name]*gatewayv1.ReferenceGrant, again map[routeID]bool) bool {
+	for name, after := range all { // any order: into maps, and a list of which the order plays no role
+		at := slices.IndexFunc(n.Grants, func(g *gatewayv1.ReferenceGrant) bool { return nameOf(g) == name })
+		if at >= 0 {
+			if !forRoutes(n.Grants[at]) {
+				return false
+			}
+			n.Grants = slices.Delete(slices.Clone(n.Grants), at, at+1)
+		}
+		if after != nil {
+			if !forRoutes(after) {
+				return false
+			}
+			n.Grants = append(slices.Clip(n.Grants), after)
+		}
+		maps.Copy(again, n.foreign[name.Namespace])
+	}
+	return true
+}
+
+// forRoutes reports whether a grant permits nothing but backends of routes.
+func forRoutes(g *gatewayv1.ReferenceGrant) bool {
+	return !slices.ContainsFunc(g.Spec.From, func(f gatewayv1.ReferenceGrantFrom) bool {
+		return f.Kind == "Gateway" || f.Kind == "ListenerSet"
+	})
+}
+
+// services takes over Services, and adds the routes that name them.
+func (n *changing) services(all map[Name]*corev1.Service, again map[routeID]bool) bool {
 	for name, after := range all { // any order: into maps
 		before := n.Services[name]
 		if n.Services[name] = after; after == nil {
@@ -213,17 +269,18 @@ func (n *changing) services(all map[Name]*corev1.Service) (again map[routeID]boo
 			continue
 		}
 		if n.pickers[name] {
-			return nil, false
+			return false
 		}
 		n.out.Services[name] = true
 		maps.Copy(again, n.naming[name])
 	}
-	return again, true
+	return true
 }
 
 // read plans the routes that have changed, and those in again.
 func (n *changing) read(c *Changes, again map[routeID]bool) {
 	ingresses, https, grpcs := maps.Clone(c.Ingresses), maps.Clone(c.HTTPRoutes), maps.Clone(c.GRPCRoutes)
+	tlss, tcps, udps := maps.Clone(c.TLSRoutes), maps.Clone(c.TCPRoutes), maps.Clone(c.UDPRoutes)
 	for id := range again { // any order: into maps
 		switch o := n.routes[id].meta.(type) {
 		case *networkingv1.Ingress:
@@ -232,6 +289,12 @@ func (n *changing) read(c *Changes, again map[routeID]bool) {
 			https = with(https, id.Name, o)
 		case *gatewayv1.GRPCRoute:
 			grpcs = with(grpcs, id.Name, o)
+		case *gatewayv1.TLSRoute:
+			tlss = with(tlss, id.Name, o)
+		case *gatewayv1.TCPRoute:
+			tcps = with(tcps, id.Name, o)
+		case *gatewayv1.UDPRoute:
+			udps = with(udps, id.Name, o)
 		}
 	}
 	for name, in := range ingresses { // any order: into maps, as below
@@ -244,24 +307,27 @@ func (n *changing) read(c *Changes, again map[routeID]bool) {
 			}
 		}
 	}
-	for name, in := range https { // any order: into maps
-		id := routeID{"HTTPRoute", name}
-		if n.planned[id] = nil; in == nil {
-			delete(n.Plan.HTTPRoutes, name)
+	n.out.HTTPRoutes = readRoutes(n, "HTTPRoute", https, n.Plan.HTTPRoutes, n.plannedHTTP)
+	n.out.GRPCRoutes = readRoutes(n, "GRPCRoute", grpcs, n.Plan.GRPCRoutes, n.plannedGRPC)
+	n.out.TLSRoutes = readRoutes(n, "TLSRoute", tlss, n.Plan.TLSRoutes, n.plannedTLS)
+	n.out.TCPRoutes = readRoutes(n, "TCPRoute", tcps, n.Plan.TCPRoutes, n.plannedTCP)
+	n.out.UDPRoutes = readRoutes(n, "UDPRoute", udps, n.Plan.UDPRoutes, n.plannedUDP)
+}
+
+// readRoutes plans routes of a kind, and returns those that are still there.
+func readRoutes[T comparable](n *changing, kind gatewayv1.Kind, all map[Name]T,
+	statuses map[Name][]gatewayv1.RouteParentStatus, plan func(T) *route) (out []T) {
+	var none T
+	for name, in := range all { // any order: into maps
+		id := routeID{kind, name}
+		if n.planned[id] = nil; in == none {
+			delete(statuses, name)
 			continue
 		}
-		n.planned[id] = n.plannedHTTP(in)
-		n.out.HTTPRoutes = append(n.out.HTTPRoutes, in)
+		n.planned[id] = plan(in)
+		out = append(out, in)
 	}
-	for name, in := range grpcs { // any order: into maps
-		id := routeID{"GRPCRoute", name}
-		if n.planned[id] = nil; in == nil {
-			delete(n.Plan.GRPCRoutes, name)
-			continue
-		}
-		n.planned[id] = n.plannedGRPC(in)
-		n.out.GRPCRoutes = append(n.out.GRPCRoutes, in)
-	}
+	return out
 }
 
 // with adds an object unless there is a newer one.
@@ -299,11 +365,16 @@ func (n *changing) replace(id routeID, after *route) bool {
 		for pol := range r.policies { // any order: into a map
 			n.used[pol] = true
 		}
-		for _, j := range r.joined {
+		for k := range r.joined {
+			j := &r.joined[k]
 			if j.by.kind == "ListenerSet" {
 				n.added[n.sets[nameOf(j.by)]] = true
 			} else {
 				n.gates[j.of] = true
+			}
+			if j.streamed() {
+				j.stream(j, i == 1)
+				n.streams[j.listener] = true
 			}
 			for _, at := range j.places {
 				n.part(at, j.served, i == 1)
@@ -360,6 +431,23 @@ func (n *changing) tables() {
 		if len(changes) > 0 {
 			port.Table, _ = port.Table.With(changes)
 			n.out.Ports[at] = true
+		}
+	}
+	for s, listeners := range n.streaming { // any order: each by itself
+		if !slices.ContainsFunc(listeners, func(l *listener) bool { return n.streams[l] }) {
+			continue
+		}
+		var now []Stream
+		for _, l := range listeners {
+			now = append(now, l.allStreams()...)
+		}
+		if port := n.at(s); !equality.Semantic.DeepEqual(port.Streams, now) {
+			port.Streams = now
+			if s.udp {
+				n.out.UDP[s.at] = true
+			} else {
+				n.out.Ports[s.at] = true
+			}
 		}
 	}
 	for ref, was := range n.before { // any order: into sets

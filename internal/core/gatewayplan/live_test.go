@@ -23,6 +23,11 @@ type objects struct {
 	ingresses  map[Name]*networkingv1.Ingress
 	http       map[Name]*gatewayv1.HTTPRoute
 	grpc       map[Name]*gatewayv1.GRPCRoute
+	tls        map[Name]*gatewayv1.TLSRoute
+	tcp        map[Name]*gatewayv1.TCPRoute
+	udp        map[Name]*gatewayv1.UDPRoute
+	grants     map[Name]*gatewayv1.ReferenceGrant
+	secrets    map[Name]Material
 	services   map[Name]*corev1.Service
 	namespaces map[string]labels.Set
 }
@@ -31,7 +36,9 @@ func (o *objects) world() *World {
 	w := *o.frame
 	w.Ingresses, w.HTTPRoutes = slices.Collect(maps.Values(o.ingresses)), slices.Collect(maps.Values(o.http))
 	w.GRPCRoutes, w.Services = slices.Collect(maps.Values(o.grpc)), maps.Clone(o.services)
-	w.Namespaces = maps.Clone(o.namespaces)
+	w.TLSRoutes, w.TCPRoutes = slices.Collect(maps.Values(o.tls)), slices.Collect(maps.Values(o.tcp))
+	w.UDPRoutes, w.Grants = slices.Collect(maps.Values(o.udp)), slices.Collect(maps.Values(o.grants))
+	w.Namespaces, w.Secrets = maps.Clone(o.namespaces), maps.Clone(o.secrets)
 	return &w
 }
 
@@ -48,7 +55,16 @@ func liveFrame() *objects {
 	second.Spec.Addresses = first.Spec.Addresses
 	second.Spec.Listeners[0].AllowedRoutes = &gatewayv1.AllowedRoutes{
 		Namespaces: &gatewayv1.RouteNamespaces{From: new(gatewayv1.NamespacesFromAll)}}
-	w.Gateways = []*gatewayv1.Gateway{first, second, gatewayOf("g2", 3, plain("x", 80, ""))}
+	for i, p := range []gatewayv1.ProtocolType{gatewayv1.TCPProtocolType, gatewayv1.UDPProtocolType} {
+		first.Spec.Listeners = append(first.Spec.Listeners, rawListener(string(p), p, 53))
+		second.Spec.Listeners = append(second.Spec.Listeners, rawListener(string(p), p, int32(53+i)))
+	}
+	pass := rawListener("pass", gatewayv1.TLSProtocolType, 8443)
+	pass.TLS = &gatewayv1.ListenerTLSConfig{Mode: new(gatewayv1.TLSModePassthrough)}
+	first.Spec.Listeners = append(first.Spec.Listeners, pass)
+	second.Spec.Listeners = append(second.Spec.Listeners, pass)
+	third := gatewayOf("g2", 3, plain("x", 80, ""), secure("s", "used", ""))
+	w.Gateways = []*gatewayv1.Gateway{first, second, third}
 	w.ListenerSets = []*gatewayv1.ListenerSet{setOf("b", "s0", 1, "g0", plain("x", 80, "set.example")),
 		setOf("b", "s1", 0, "g0", plain("x", 80, "set.example"), plain("y", 8080, ""))}
 	for i, name := range []string{"p0", "p1"} {
@@ -61,8 +77,12 @@ func liveFrame() *objects {
 	}
 	w.Grants = []*gatewayv1.ReferenceGrant{grant("b", "HTTPRoute", "a", "Service", "")}
 	w.Secrets[Name{Namespace: "a", Name: "cert"}] = Material{}
+	w.Secrets[Name{Namespace: "a", Name: "used"}] = Material{}
+	withDNS(w)
 	return &objects{w, map[Name]*networkingv1.Ingress{}, map[Name]*gatewayv1.HTTPRoute{},
-		map[Name]*gatewayv1.GRPCRoute{}, maps.Clone(w.Services), maps.Clone(w.Namespaces)}
+		map[Name]*gatewayv1.GRPCRoute{}, map[Name]*gatewayv1.TLSRoute{}, map[Name]*gatewayv1.TCPRoute{},
+		map[Name]*gatewayv1.UDPRoute{}, map[Name]*gatewayv1.ReferenceGrant{nameOf(w.Grants[0]): w.Grants[0]},
+		maps.Clone(w.Secrets), maps.Clone(w.Services), maps.Clone(w.Namespaces)}
 }
 
 func randomParents(r *rand.Rand) (out []gatewayv1.ParentReference) {
@@ -73,7 +93,7 @@ func randomParents(r *rand.Rand) (out []gatewayv1.ParentReference) {
 			ref.Kind, ref.Namespace = new(gatewayv1.Kind("ListenerSet")), new(gatewayv1.Namespace("b"))
 			ref.Name = pick[gatewayv1.ObjectName](r, "s0", "s1")
 		} else if r.IntN(3) == 0 {
-			ref.SectionName = new(pick[gatewayv1.SectionName](r, "any", "one", "dup", "nope"))
+			ref.SectionName = new(pick[gatewayv1.SectionName](r, "any", "one", "dup", "nope", "UDP", "pass"))
 		}
 		out = append(out, ref)
 	}
@@ -96,7 +116,9 @@ func (o *objects) change(r *rand.Rand, step int, c *Changes) {
 	ns := pick(r, "a", "a", "b")
 	name := Name{Namespace: ns, Name: fmt.Sprint("r", r.IntN(8))}
 	there := r.IntN(3) > 0
-	switch r.IntN(9) {
+	switch r.IntN(14) {
+	case 9, 10, 11, 12, 13:
+		o.changeMore(r, name, there, c)
 	case 0, 1, 2:
 		if c.HTTPRoutes[name] = nil; !there {
 			delete(o.http, name)
@@ -167,10 +189,59 @@ func (o *objects) change(r *rand.Rand, step int, c *Changes) {
 	}
 }
 
+// changeMore changes a route that passes connections on, a grant, or a Secret.
+func (o *objects) changeMore(r *rand.Rand, name Name, there bool, c *Changes) {
+	backends := []gatewayv1.BackendRef{randomBackend(r).BackendRef, streamBackend("dns", pick(r, "", "a"), 53)}
+	age := r.IntN(3)
+	switch kind := r.IntN(5); {
+	case kind == 0 && !there:
+		delete(o.tls, name)
+		c.TLSRoutes[name] = nil
+	case kind == 0:
+		in := &gatewayv1.TLSRoute{ObjectMeta: meta(name.Namespace, name.Name, age)}
+		in.Spec.ParentRefs, in.Spec.Hostnames = randomParents(r), randomHosts(r)
+		in.Spec.Rules = []gatewayv1.TLSRouteRule{{BackendRefs: backends}}
+		o.tls[name], c.TLSRoutes[name] = in, in
+	case kind == 1 && !there:
+		delete(o.tcp, name)
+		c.TCPRoutes[name] = nil
+	case kind == 1:
+		in := tcpRouteOf(name.Namespace, name.Name, age, randomParents(r), backends...)
+		o.tcp[name], c.TCPRoutes[name] = in, in
+	case kind == 2 && !there:
+		delete(o.udp, name)
+		c.UDPRoutes[name] = nil
+	case kind == 2:
+		in := udpRouteOf(name.Namespace, name.Name, age, randomParents(r), backends...)
+		o.udp[name], c.UDPRoutes[name] = in, in
+	case kind == 3:
+		name = Name{Namespace: name.Namespace, Name: pick(r, "g", "h")}
+		if c.Grants[name] = nil; !there {
+			delete(o.grants, name)
+			return
+		}
+		other := map[string]string{"a": "b", "b": "a"}[name.Namespace]
+		in := grant(name.Namespace, pick[gatewayv1.Kind](r, "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute",
+			"UDPRoute", "Gateway"), other, "Service", pick(r, "", "web", "dns"))
+		in.Name = name.Name
+		o.grants[name], c.Grants[name] = in, in
+	default:
+		name = Name{Namespace: "a", Name: pick(r, "used", "cert", "other", "other", "more")}
+		if c.Secrets[name] = nil; !there {
+			delete(o.secrets, name)
+			return
+		}
+		m := Material{Problem: pick(r, "", "", "", "it is bad")}
+		o.secrets[name], c.Secrets[name] = m, &m
+	}
+}
+
 func changes() *Changes {
 	return &Changes{Ingresses: map[Name]*networkingv1.Ingress{}, HTTPRoutes: map[Name]*gatewayv1.HTTPRoute{},
 		GRPCRoutes: map[Name]*gatewayv1.GRPCRoute{}, Services: map[Name]*corev1.Service{},
-		Gateways: map[Name]*gatewayv1.Gateway{}}
+		Gateways: map[Name]*gatewayv1.Gateway{}, TLSRoutes: map[Name]*gatewayv1.TLSRoute{},
+		TCPRoutes: map[Name]*gatewayv1.TCPRoute{}, UDPRoutes: map[Name]*gatewayv1.UDPRoute{},
+		Grants: map[Name]*gatewayv1.ReferenceGrant{}, Secrets: map[Name]*Material{}}
 }
 
 // statuses are those of a plan by kind and name, copied.
@@ -181,6 +252,9 @@ func statuses(p *Plan) map[string]any {
 	put(out, "ListenerSet", p.ListenerSets)
 	put(out, "HTTPRoute", p.HTTPRoutes)
 	put(out, "GRPCRoute", p.GRPCRoutes)
+	put(out, "TLSRoute", p.TLSRoutes)
+	put(out, "TCPRoute", p.TCPRoutes)
+	put(out, "UDPRoute", p.UDPRoutes)
 	put(out, "BackendTLSPolicy", p.Policies)
 	return out
 }
@@ -198,6 +272,9 @@ func (t *Touched) statuses() map[string]bool {
 	touch(out, "ListenerSet", t.ListenerSets)
 	touch(out, "HTTPRoute", t.HTTPRoutes)
 	touch(out, "GRPCRoute", t.GRPCRoutes)
+	touch(out, "TLSRoute", t.TLSRoutes)
+	touch(out, "TCPRoute", t.TCPRoutes)
+	touch(out, "UDPRoute", t.UDPRoutes)
 	touch(out, "BackendTLSPolicy", t.Policies)
 	return out
 }
@@ -211,7 +288,7 @@ func touch[T metav1.Object](out map[string]bool, kind string, all []T) {
 // After any changes a plan is the one that is made afresh from the same objects, and what it says that was touched is
 // all that differs.
 func TestLivePlan(t *testing.T) {
-	followed := 0
+	followed, used := 0, 0
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		o := liveFrame()
@@ -223,8 +300,12 @@ func TestLivePlan(t *testing.T) {
 			}
 			before, refs := statuses(live.Plan), maps.Clone(live.Refs)
 			tables := map[string]*httproute.Table{}
+			streams := map[string][]Stream{}
 			for at, p := range live.Ports {
-				tables[at.String()] = p.Table
+				tables[at.String()], streams[at.String()] = p.Table, p.Streams
+			}
+			for at, p := range live.UDP {
+				streams["UDP "+at.String()] = p.Streams
 			}
 			touched, ok := live.Change(c)
 			fresh := NewLive(o.world())
@@ -266,14 +347,26 @@ func TestLivePlan(t *testing.T) {
 					t.Fatalf("seed %d, step %d: %v:\n%+v\nafresh:\n%+v", seed, step, at, got.Table.Routes(),
 						p.Table.Routes())
 				}
-				if touched.Ports[at] != (tables[at.String()] != got.Table) {
+				if !reflect.DeepEqual(got.Streams, p.Streams) {
+					t.Fatalf("seed %d, step %d: %v:\n%+v\nafresh:\n%+v", seed, step, at, got.Streams, p.Streams)
+				}
+				if touched.Ports[at] != (tables[at.String()] != got.Table ||
+					!reflect.DeepEqual(streams[at.String()], got.Streams)) {
 					t.Fatalf("seed %d, step %d: %v is touched: %v", seed, step, at, touched.Ports[at])
 				}
 			}
+			for at, p := range fresh.UDP {
+				got := live.UDP[at]
+				if got == nil || !reflect.DeepEqual(got.Streams, p.Streams) || len(live.UDP) != len(fresh.UDP) ||
+					touched.UDP[at] == reflect.DeepEqual(streams["UDP "+at.String()], got.Streams) {
+					t.Fatalf("seed %d, step %d: UDP %v:\n%+v\nafresh:\n%+v", seed, step, at, got, p)
+				}
+				used += len(p.Streams)
+			}
 		}
 	}
-	if followed < 600 {
-		t.Errorf("only %d changes were followed", followed)
+	if followed < 600 || used < 300 {
+		t.Errorf("only %d changes were followed, with %d routes of UDP", followed, used)
 	}
 }
 

@@ -53,6 +53,8 @@ type World struct {
 	HTTPRoutes     []*gatewayv1.HTTPRoute
 	GRPCRoutes     []*gatewayv1.GRPCRoute
 	TLSRoutes      []*gatewayv1.TLSRoute
+	TCPRoutes      []*gatewayv1.TCPRoute
+	UDPRoutes      []*gatewayv1.UDPRoute
 	Grants         []*gatewayv1.ReferenceGrant
 	Policies       []*gatewayv1.BackendTLSPolicy
 
@@ -65,8 +67,8 @@ type World struct {
 	// statuses may not show them yet.
 	Assigned map[Name]netip.Addr
 	Host     []netip.Addr // addresses of this host, reported when a port listens on all
-	// Failed are the ports that could not be opened.
-	Failed map[netip.AddrPort]string
+	// Failed are the ports that could not be opened, and FailedUDP those of UDP.
+	Failed, FailedUDP map[netip.AddrPort]string
 	// Offered: other gateways ask carob's picker, so all pools that have it are served, also those without a route.
 	Offered bool
 }
@@ -74,8 +76,9 @@ type World struct {
 // Plan is what is served, and what is said about it.
 type Plan struct {
 	Ports     map[netip.AddrPort]*Port
-	Refs      map[httproute.Ref]bool // the backends that routes name
-	Assigned  map[Name]netip.Addr    // of the pool
+	UDP       map[netip.AddrPort]*Port // ports of UDP
+	Refs      map[httproute.Ref]bool   // the backends that routes name
+	Assigned  map[Name]netip.Addr      // of the pool
 	Ingresses map[Name]IngressResult
 
 	Classes      map[string][]metav1.Condition
@@ -84,6 +87,8 @@ type Plan struct {
 	HTTPRoutes   map[Name][]gatewayv1.RouteParentStatus
 	GRPCRoutes   map[Name][]gatewayv1.RouteParentStatus
 	TLSRoutes    map[Name][]gatewayv1.RouteParentStatus
+	TCPRoutes    map[Name][]gatewayv1.RouteParentStatus
+	UDPRoutes    map[Name][]gatewayv1.RouteParentStatus
 	Policies     map[Name][]gatewayv1.PolicyAncestorStatus
 	// Pools are the InferencePools that routes lead to, or about which other gateways may ask. PoolStatus is what
 	// carob's Gateways say about each pool that there is; Models, Objectives and Rewrites have the conditions of
@@ -95,14 +100,18 @@ type Plan struct {
 
 // Port is what one port serves.
 type Port struct {
-	TLS       bool
+	TLS bool
+	// Raw ports pass everything to the first of Streams, which has no host name; without one, all is refused. Those of
+	// UDP are raw.
+	Raw       bool
 	Listeners []httproute.Listener // in a Live plan without their routes, which are in its Table
 	Table     *httproute.Table     // nil: not in a Live plan
 	// Certificates are those of TLS connections, by requested host name.
 	Certificates []Certificate
 	// Default has connections for unknown names get a certificate that carob signs itself (N6.15).
 	Default bool
-	// Streams are TLS connections that are passed through, by requested host name.
+	// Streams are TLS connections that are passed through, by requested host name, or the routes of a raw port: of
+	// those for one name the first is served, which is the oldest at its listener.
 	Streams []Stream
 	// Clients configures which certificates clients must have.
 	Clients *ClientAuth
@@ -114,7 +123,7 @@ type Certificate struct {
 	Secrets []Name
 }
 
-// Stream is a host name whose connections are passed to backends.
+// Stream is a host name whose connections are passed to backends, or a route of a raw port.
 type Stream struct {
 	Host      string
 	Rule      *httproute.Rule
@@ -139,15 +148,17 @@ type IngressResult struct {
 type Problem struct{ Reason, Message string }
 
 func makePlan(w *World) *planner {
-	p := &planner{World: w, Plan: &Plan{Ports: map[netip.AddrPort]*Port{}, Refs: map[httproute.Ref]bool{},
-		Assigned:  map[Name]netip.Addr{},
+	p := &planner{World: w, Plan: &Plan{Ports: map[netip.AddrPort]*Port{}, UDP: map[netip.AddrPort]*Port{},
+		Refs: map[httproute.Ref]bool{}, Assigned: map[Name]netip.Addr{},
 		Ingresses: map[Name]IngressResult{}, Classes: map[string][]metav1.Condition{},
 		Gateways: map[Name]gatewayv1.GatewayStatus{}, ListenerSets: map[Name]gatewayv1.ListenerSetStatus{},
 		HTTPRoutes: map[Name][]gatewayv1.RouteParentStatus{}, GRPCRoutes: map[Name][]gatewayv1.RouteParentStatus{},
-		TLSRoutes: map[Name][]gatewayv1.RouteParentStatus{}, Policies: map[Name][]gatewayv1.PolicyAncestorStatus{},
+		TLSRoutes: map[Name][]gatewayv1.RouteParentStatus{}, TCPRoutes: map[Name][]gatewayv1.RouteParentStatus{},
+		UDPRoutes: map[Name][]gatewayv1.RouteParentStatus{}, Policies: map[Name][]gatewayv1.PolicyAncestorStatus{},
 		Pools: map[httproute.Ref]*Pool{}, PoolStatus: map[httproute.Ref][]inferenceapi.Parent{}},
 		through: map[httproute.Ref]counts{}, refs: map[httproute.Ref]int{}, pickers: map[Name]bool{},
-		routes: map[routeID]*route{}, naming: map[Name]map[routeID]bool{}}
+		routes: map[routeID]*route{}, naming: map[Name]map[routeID]bool{}, foreign: map[string]map[routeID]bool{},
+		named: map[Name]bool{}, streaming: map[socket][]*listener{}}
 	p.ingresses()
 	p.readPools()
 	p.gateways()
@@ -171,9 +182,19 @@ type planner struct {
 	sets    map[Name]*listenerSet
 	routes  map[routeID]*route // of all kinds, also Ingresses
 	naming  map[Name]map[routeID]bool
-	refs    map[httproute.Ref]int // how many routes lead to a backend
-	hosting int                   // Ingresses with routes
-	labels  bool                  // labels of namespaces were asked for
+	foreign map[string]map[routeID]bool // with a backend in another namespace, which is the key
+	named   map[Name]bool               // Secrets that something has asked for
+	// streaming are the listeners of ports that serve streams, in their order.
+	streaming map[socket][]*listener
+	refs      map[httproute.Ref]int // how many routes lead to a backend
+	hosting   int                   // Ingresses with routes
+	labels    bool                  // labels of namespaces were asked for
+}
+
+// socket names a port: the same number may be open for TCP and UDP.
+type socket struct {
+	at  netip.AddrPort
+	udp bool
 }
 
 // counts is how many routes use each Gateway.
@@ -203,6 +224,21 @@ func byAge[T metav1.Object](all []T) []T {
 	return all
 }
 
+// secret looks a Secret up. Who changes it has to make a new plan from then on.
+func (p *planner) secret(name Name) (Material, bool) {
+	p.named[name] = true
+	m, there := p.Secrets[name]
+	return m, there
+}
+
+// at is a port of the plan that is open.
+func (p *planner) at(s socket) *Port {
+	if s.udp {
+		return p.UDP[s.at]
+	}
+	return p.Ports[s.at]
+}
+
 // port returns a port of the plan, or nil if it is used with another protocol already.
 func (p *planner) port(at netip.AddrPort, tls bool) *Port {
 	port := p.Ports[at]
@@ -210,8 +246,22 @@ func (p *planner) port(at netip.AddrPort, tls bool) *Port {
 		port = &Port{TLS: tls}
 		p.Ports[at] = port
 	}
-	if port.TLS != tls {
+	if port.TLS != tls || port.Raw {
 		return nil
+	}
+	return port
+}
+
+// raw returns a raw port of the plan, or nil if it is used already: what comes in has no name to tell listeners apart.
+func (p *planner) raw(s socket) *Port {
+	if p.at(s) != nil {
+		return nil
+	}
+	port := &Port{Raw: true}
+	if s.udp {
+		p.UDP[s.at] = port
+	} else {
+		p.Ports[s.at] = port
 	}
 	return port
 }
@@ -222,8 +272,8 @@ type backendProblem struct {
 	message string
 }
 
-// service resolves a port of a Service for a route; nil: for a pool.
-func (p *planner) service(r *route, name Name, port int32) (*corev1.ServicePort, *backendProblem) {
+// service resolves a port of a Service, of TCP or of UDP, for a route; nil: for a pool.
+func (p *planner) service(r *route, name Name, port int32, udp bool) (*corev1.ServicePort, *backendProblem) {
 	if r != nil {
 		r.services = append(r.services, name)
 	}
@@ -236,12 +286,15 @@ func (p *planner) service(r *route, name Name, port int32) (*corev1.ServicePort,
 		return nil, &backendProblem{gatewayv1.RouteReasonBackendNotFound, "Service " + name.String() +
 			" is of type ExternalName, which is no backend"}
 	}
-	for i := range s.Spec.Ports {
-		if s.Spec.Ports[i].Port == port {
-			return &s.Spec.Ports[i], nil
-		}
+	if found := portOf(s, port, udp); found != nil {
+		return found, nil
 	}
-	return nil, &backendProblem{gatewayv1.RouteReasonBackendNotFound, "Service " + name.String() + " has no such port"}
+	protocol := "TCP"
+	if udp {
+		protocol = "UDP"
+	}
+	return nil, &backendProblem{gatewayv1.RouteReasonBackendNotFound, "Service " + name.String() +
+		" has no such port of " + protocol}
 }
 
 // protocolOf is the protocol of a port (appProtocol, KEP-3726).

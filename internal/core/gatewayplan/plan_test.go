@@ -108,8 +108,8 @@ func grant(namespace string, from gatewayv1.Kind, fromNamespace string, to gatew
 }
 
 func TestListeners(t *testing.T) {
-	udp := plain("x", 80, "")
-	udp.Protocol = gatewayv1.UDPProtocolType
+	strange := plain("x", 80, "")
+	strange.Protocol = "example.com/sctp"
 	kinds := func(names ...gatewayv1.Kind) gatewayv1.Listener {
 		l := plain("x", 80, "")
 		l.AllowedRoutes = &gatewayv1.AllowedRoutes{}
@@ -130,10 +130,10 @@ func TestListeners(t *testing.T) {
 	}{
 		{"valid", []gatewayv1.Listener{plain("x", 80, "")}, nil, "Accepted=True/Accepted Programmed=True/Programmed",
 			[]string{valid}},
-		{"unknown protocol only", []gatewayv1.Listener{udp}, nil,
+		{"unknown protocol only", []gatewayv1.Listener{strange}, nil,
 			"Accepted=False/ListenersNotValid Programmed=False/Invalid",
 			[]string{"Accepted=False/UnsupportedProtocol ResolvedRefs=True/ResolvedRefs Conflicted=False/NoConflicts Programmed=False/Invalid"}},
-		{"unknown protocol, too", []gatewayv1.Listener{plain("y", 80, ""), udp}, nil,
+		{"unknown protocol, too", []gatewayv1.Listener{plain("y", 80, ""), strange}, nil,
 			"Accepted=True/ListenersNotValid Programmed=True/Programmed",
 			[]string{valid,
 				"Accepted=False/UnsupportedProtocol ResolvedRefs=True/ResolvedRefs Conflicted=False/NoConflicts Programmed=False/Invalid"}},
@@ -518,7 +518,7 @@ func TestEndpoints(t *testing.T) {
 			"[]"},
 	} {
 		out := []string{}
-		for _, e := range Endpoints(s, 80, c.slices) {
+		for _, e := range Endpoints(s, httproute.Ref{Port: 80}, c.slices) {
 			text := e.Address.String()
 			if e.Ending {
 				text += " ending"

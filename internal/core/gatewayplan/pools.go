@@ -147,7 +147,7 @@ func (p *planner) picker(pool *Pool, group, kind, name string, port int32, mode 
 		pool.Asked = of
 		return
 	}
-	found, problem := p.service(nil, of, port)
+	found, problem := p.service(nil, of, port, false)
 	if problem != nil {
 		pool.unresolved = problem.message
 		return
@@ -199,7 +199,7 @@ func (p *planner) poolBackend(r *route, out httproute.Backend, apiGroup string, 
 	if pool.Picker != nil {
 		r.refs = append(r.refs, pool.Picker.Service)
 		of := Name{Namespace: ref.Namespace, Name: pool.Picker.Service.Name}
-		port, _ := p.service(r, of, pool.Picker.Service.Port)
+		port, _ := p.service(r, of, pool.Picker.Service.Port, false)
 		if pol := p.policyFor(of, port.Name); pol != nil {
 			r.policies[pol] = true
 			if pol.problem != "" {

@@ -33,6 +33,7 @@ type route struct {
 	pools      map[httproute.Ref]bool
 	refs       []httproute.Ref // the backends that it leads to
 	services   []Name          // that it names, also those that are not there
+	foreign    []string        // other namespaces in which it names a backend, also if it may not
 
 	joined  []joined
 	through map[Name]bool // the Gateways that serve it
@@ -41,6 +42,11 @@ type route struct {
 }
 
 func (r *route) id() routeID { return routeID{r.kind, nameOf(r.meta)} }
+
+// streams reports whether the route's connections are passed on as they are.
+func (r *route) streams() bool {
+	return r.kind == "TLSRoute" || r.kind == "TCPRoute" || r.kind == "UDPRoute"
+}
 
 // joined is what a listener serves of a route.
 type joined struct {
@@ -57,23 +63,24 @@ func (p *planner) attach() {
 	for _, r := range byAge(p.World.GRPCRoutes) {
 		p.place(p.plannedGRPC(r))
 	}
-	for _, in := range byAge(p.World.TLSRoutes) {
-		r := p.tlsRoute(in)
-		p.join(r, in.Spec.ParentRefs)
-		p.place(r)
-		if r.parents != nil || len(in.Status.Parents) > 0 {
-			p.Plan.TLSRoutes[nameOf(in)] = r.parents
-		}
+	for _, r := range p.World.TLSRoutes {
+		p.place(p.plannedTLS(r))
+	}
+	for _, r := range p.World.TCPRoutes {
+		p.place(p.plannedTCP(r))
+	}
+	for _, r := range p.World.UDPRoutes {
+		p.place(p.plannedUDP(r))
 	}
 }
 
 // place adds what a route serves to its listeners.
 func (p *planner) place(r *route) {
 	p.count(r, 1)
-	for _, j := range r.joined {
-		if j.streams != nil {
-			j.listener.streams = append(j.listener.streams, j.streams...)
-		} else if j.Protocol != gatewayv1.TLSProtocolType {
+	for i := range r.joined {
+		if j := &r.joined[i]; j.streamed() {
+			j.stream(j, true)
+		} else {
 			j.routes = append(j.routes, j.served)
 		}
 	}
@@ -119,6 +126,18 @@ func (p *planner) count(r *route, by int) {
 				delete(p.naming, s)
 			}
 		}
+	}
+	for _, space := range r.foreign {
+		if by < 0 {
+			if delete(p.foreign[space], id); len(p.foreign[space]) == 0 {
+				delete(p.foreign, space)
+			}
+			continue
+		}
+		if p.foreign[space] == nil {
+			p.foreign[space] = map[routeID]bool{}
+		}
+		p.foreign[space][id] = true
 	}
 	for _, ref := range r.refs {
 		if p.refs[ref] += by; p.refs[ref] > 0 {
@@ -238,8 +257,8 @@ func (p *planner) joinListeners(r *route, ref *gatewayv1.ParentReference,
 
 func joinedAt(l *listener, r *route, hosts []string) joined {
 	from := source(string(r.kind), r.meta)
-	if l.Protocol == gatewayv1.TLSProtocolType {
-		return joined{listener: l, streams: streams(l, r, hosts, from)}
+	if l.streamed() {
+		return joined{listener: l, served: httproute.Route{Source: from}, streams: streams(l, r, hosts, from)}
 	}
 	served := httproute.Route{Source: from, Rules: l.of.identity.show(r.rules)}
 	for _, h := range hosts {
@@ -453,7 +472,10 @@ func (p *planner) backend(r *route, ref *gatewayv1.BackendObjectReference, weigh
 	name := Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(r.meta.GetNamespace()))),
 		Name: string(ref.Name)}
 	apiGroup, kind := or(ref.Group, ""), or(ref.Kind, "Service")
-	if isPool(string(apiGroup), string(kind)) && r.kind != "TLSRoute" {
+	if name.Namespace != r.meta.GetNamespace() {
+		r.foreign = append(r.foreign, name.Namespace)
+	}
+	if isPool(string(apiGroup), string(kind)) && !r.streams() {
 		return p.poolBackend(r, out, string(apiGroup), name, fail)
 	}
 	if apiGroup != "" || kind != "Service" {
@@ -466,16 +488,17 @@ func (p *planner) backend(r *route, ref *gatewayv1.BackendObjectReference, weigh
 	if ref.Port == nil {
 		return fail(&backendProblem{gatewayv1.RouteReasonUnsupportedProtocol, "a Service needs a port"})
 	}
-	port, problem := p.service(r, name, *ref.Port)
+	udp := r.kind == "UDPRoute"
+	port, problem := p.service(r, name, *ref.Port, udp)
 	if problem != nil {
 		return fail(problem)
 	}
-	out.Ref = httproute.Ref{Namespace: name.Namespace, Name: name.Name, Port: *ref.Port}
+	out.Ref = httproute.Ref{Namespace: name.Namespace, Name: name.Name, Port: *ref.Port, UDP: udp}
 	out.Protocol = protocolOf(port)
 	if r.kind == "GRPCRoute" {
 		out.Protocol = httproute.H2C
 	}
-	if r.kind != "TLSRoute" {
+	if !r.streams() {
 		if pol := p.policyFor(name, port.Name); pol != nil {
 			r.policies[pol] = true
 			if pol.problem != "" {

@@ -6,16 +6,21 @@ import "strconv"
 type Ref struct {
 	Namespace, Name string
 	Port            int32
+	UDP             bool // the port is one of UDP
 	// Pool is the API group of an InferencePool, which has no port; empty: a Service.
 	Pool string
 }
 
-// String returns namespace/name:port of a Service, or inferencepool.GROUP/namespace/name.
+// String returns namespace/name:port of a Service, with /UDP for one of UDP, or inferencepool.GROUP/namespace/name.
 func (r Ref) String() string {
 	if r.Pool != "" {
 		return "inferencepool." + r.Pool + "/" + r.Namespace + "/" + r.Name
 	}
-	return r.Namespace + "/" + r.Name + ":" + strconv.Itoa(int(r.Port))
+	text := r.Namespace + "/" + r.Name + ":" + strconv.Itoa(int(r.Port))
+	if r.UDP {
+		text += "/UDP"
+	}
+	return text
 }
 
 // Protocol is what a backend speaks.

@@ -43,7 +43,8 @@ type Source struct {
 	Created               int64 // seconds; an older route wins
 }
 
-func (s Source) compare(o Source) int {
+// Compare orders routes: the older first, then by name.
+func (s Source) Compare(o Source) int {
 	return cmp.Or(cmp.Compare(s.Created, o.Created), strings.Compare(s.Namespace, o.Namespace),
 		strings.Compare(s.Name, o.Name), strings.Compare(s.Kind, o.Kind))
 }
@@ -275,7 +276,7 @@ func compareFields(a, b *entry) int {
 
 // compareAge orders entries of one rank: the older route first, then as they are written.
 func compareAge(a, b *entry) int {
-	return cmp.Or(a.route.Source.compare(b.route.Source), cmp.Compare(a.route.via, b.route.via),
+	return cmp.Or(a.route.Source.Compare(b.route.Source), cmp.Compare(a.route.via, b.route.via),
 		cmp.Compare(a.route.Part, b.route.Part), cmp.Compare(a.ruleAt, b.ruleAt), cmp.Compare(a.matchAt, b.matchAt))
 }
 

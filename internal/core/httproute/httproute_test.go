@@ -162,7 +162,7 @@ func (c *candidate) before(o *candidate) bool {
 		return names(a.Query) > names(b.Query)
 	}
 	if c.route != o.route {
-		return c.route.Source.compare(o.route.Source) < 0
+		return c.route.Source.Compare(o.route.Source) < 0
 	}
 	return c.rule < o.rule || c.rule == o.rule && c.index < o.index
 }

@@ -206,7 +206,7 @@ func (t *Table) Routes() (out []Served) {
 		}
 	})
 	slices.SortFunc(all, func(a, b *placed) int {
-		return cmp.Or(cmp.Compare(a.via, b.via), a.Source.compare(b.Source), cmp.Compare(a.Part, b.Part))
+		return cmp.Or(cmp.Compare(a.via, b.via), a.Source.Compare(b.Source), cmp.Compare(a.Part, b.Part))
 	})
 	for _, p := range all {
 		out = append(out, Served{t.names[p.via], &p.Route})

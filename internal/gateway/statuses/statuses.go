@@ -94,9 +94,8 @@ func (w *Writer) All(world *gatewayplan.World, plan *gatewayplan.Plan) {
 	}
 	w.reported = reported // those that are gone are forgotten
 	w.objects(&gatewayplan.Touched{Gateways: world.Gateways, ListenerSets: world.ListenerSets,
-		HTTPRoutes: world.HTTPRoutes, GRPCRoutes: world.GRPCRoutes, Policies: world.Policies}, plan)
-	addEach(w, "tlsroutes", world.TLSRoutes, plan.TLSRoutes, gatewayplan.Parents,
-		func(r *gatewayv1.TLSRoute) *[]gatewayv1.RouteParentStatus { return &r.Status.Parents })
+		HTTPRoutes: world.HTTPRoutes, GRPCRoutes: world.GRPCRoutes, TLSRoutes: world.TLSRoutes,
+		TCPRoutes: world.TCPRoutes, UDPRoutes: world.UDPRoutes, Policies: world.Policies}, plan)
 	if in := world.Inference; in != nil {
 		w.add("inference", &metav1.ObjectMeta{}, func(ctx context.Context, now metav1.Time) bool {
 			return w.storePools(ctx, in, plan, now)
@@ -233,6 +232,12 @@ func (w *Writer) objects(t *gatewayplan.Touched, plan *gatewayplan.Plan) {
 		func(r *gatewayv1.HTTPRoute) *[]gatewayv1.RouteParentStatus { return &r.Status.Parents })
 	addEach(w, "grpcroutes", t.GRPCRoutes, plan.GRPCRoutes, gatewayplan.Parents,
 		func(r *gatewayv1.GRPCRoute) *[]gatewayv1.RouteParentStatus { return &r.Status.Parents })
+	addEach(w, "tlsroutes", t.TLSRoutes, plan.TLSRoutes, gatewayplan.Parents,
+		func(r *gatewayv1.TLSRoute) *[]gatewayv1.RouteParentStatus { return &r.Status.Parents })
+	addEach(w, "tcproutes", t.TCPRoutes, plan.TCPRoutes, gatewayplan.Parents,
+		func(r *gatewayv1.TCPRoute) *[]gatewayv1.RouteParentStatus { return &r.Status.Parents })
+	addEach(w, "udproutes", t.UDPRoutes, plan.UDPRoutes, gatewayplan.Parents,
+		func(r *gatewayv1.UDPRoute) *[]gatewayv1.RouteParentStatus { return &r.Status.Parents })
 	addEach(w, "backendtlspolicies", t.Policies, plan.Policies, gatewayplan.Ancestors,
 		func(p *gatewayv1.BackendTLSPolicy) *[]gatewayv1.PolicyAncestorStatus { return &p.Status.Ancestors })
 }
@@ -327,8 +332,8 @@ func Features() []gatewayv1.SupportedFeature {
 		"HTTPRouteMethodMatching", "HTTPRouteNamedRouteRule", "HTTPRouteParentRefPort", "HTTPRoutePathRedirect",
 		"HTTPRoutePathRewrite", "HTTPRoutePortRedirect", "HTTPRouteQueryParamMatching", "HTTPRouteRequestMirror",
 		"HTTPRouteRequestMultipleMirrors", "HTTPRouteRequestPercentageMirror", "HTTPRouteRequestTimeout",
-		"HTTPRouteResponseHeaderModification", "HTTPRouteSchemeRedirect", "ListenerSet", "ReferenceGrant", "TLSRoute",
-		"TLSRouteModeMixed", "TLSRouteModeTerminate"}
+		"HTTPRouteResponseHeaderModification", "HTTPRouteSchemeRedirect", "ListenerSet", "ReferenceGrant", "TCPRoute",
+		"TLSRoute", "TLSRouteModeMixed", "TLSRouteModeTerminate", "UDPRoute"}
 	out := make([]gatewayv1.SupportedFeature, 0, len(names))
 	for _, n := range names {
 		out = append(out, gatewayv1.SupportedFeature{Name: n})

@@ -139,6 +139,8 @@ func TestStoresWhatDiffers(t *testing.T) {
 			HTTPRoutes:   []*gatewayv1.HTTPRoute{{ObjectMeta: meta}},
 			GRPCRoutes:   []*gatewayv1.GRPCRoute{{ObjectMeta: meta}},
 			TLSRoutes:    []*gatewayv1.TLSRoute{{ObjectMeta: meta}},
+			TCPRoutes:    []*gatewayv1.TCPRoute{{ObjectMeta: meta}},
+			UDPRoutes:    []*gatewayv1.UDPRoute{{ObjectMeta: meta}},
 			Policies:     []*gatewayv1.BackendTLSPolicy{{ObjectMeta: meta}},
 		}
 		plan := &gatewayplan.Plan{
@@ -148,13 +150,15 @@ func TestStoresWhatDiffers(t *testing.T) {
 			HTTPRoutes:   map[gatewayplan.Name][]gatewayv1.RouteParentStatus{name: parents},
 			GRPCRoutes:   map[gatewayplan.Name][]gatewayv1.RouteParentStatus{name: parents},
 			TLSRoutes:    map[gatewayplan.Name][]gatewayv1.RouteParentStatus{name: parents},
+			TCPRoutes:    map[gatewayplan.Name][]gatewayv1.RouteParentStatus{name: parents},
+			UDPRoutes:    map[gatewayplan.Name][]gatewayv1.RouteParentStatus{name: parents},
 			Policies: map[gatewayplan.Name][]gatewayv1.PolicyAncestorStatus{name: {{
 				ControllerName: gatewayplan.GatewayController, Conditions: conditions}}},
 		}
 		w.All(world, plan)
 		want := []string{"PUT /apis/gateway.networking.k8s.io/v1/gatewayclasses/c/status"}
-		for _, kind := range []string{"gateways", "listenersets", "httproutes", "grpcroutes", "backendtlspolicies",
-			"tlsroutes"} {
+		for _, kind := range []string{"gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes",
+			"tcproutes", "udproutes", "backendtlspolicies"} {
 			want = append(want, "PUT /apis/gateway.networking.k8s.io/v1/namespaces/ns/"+kind+"/x/status")
 		}
 		if got := s.wrote(); !slices.Equal(got, want) {
@@ -162,7 +166,8 @@ func TestStoresWhatDiffers(t *testing.T) {
 		}
 		// The objects come back with what was stored.
 		for i, o := range []runtime.Object{world.GatewayClasses[0], world.Gateways[0], world.ListenerSets[0],
-			world.HTTPRoutes[0], world.GRPCRoutes[0], world.Policies[0], world.TLSRoutes[0]} {
+			world.HTTPRoutes[0], world.GRPCRoutes[0], world.TLSRoutes[0], world.TCPRoutes[0],
+			world.UDPRoutes[0], world.Policies[0]} {
 			if err := json.Unmarshal([]byte(s.bodies[i]), o); err != nil {
 				t.Fatal(err)
 			}

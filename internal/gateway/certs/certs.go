@@ -1,4 +1,5 @@
-package gateway
+// Package certs has the certificates that a gateway shows, and reads those of Secrets and ConfigMaps.
+package certs
 
 import (
 	"crypto/ecdsa"
@@ -19,18 +20,20 @@ import (
 	"carob/internal/core/gatewayplan"
 )
 
-// certificates are the certificates of one port, by host name.
-type certificates struct {
+// Set has the certificates of one port, by host name.
+type Set struct {
 	exact, wild map[string][]*tls.Certificate
 	all         []*tls.Certificate
-	fallback    *tls.Certificate
+	Fallback    *tls.Certificate // for names that have none; nil: their connections fail
 }
 
-func newCertificates() *certificates {
-	return &certificates{exact: map[string][]*tls.Certificate{}, wild: map[string][]*tls.Certificate{}}
+// New returns an empty set.
+func New() *Set {
+	return &Set{exact: map[string][]*tls.Certificate{}, wild: map[string][]*tls.Certificate{}}
 }
 
-func (c *certificates) add(host string, cert *tls.Certificate) {
+// Add adds a certificate for a host name, which may begin with an asterisk; empty: for all.
+func (c *Set) Add(host string, cert *tls.Certificate) {
 	suffix, wild := strings.CutPrefix(host, "*")
 	switch {
 	case host == "":
@@ -42,9 +45,9 @@ func (c *certificates) add(host string, cert *tls.Certificate) {
 	}
 }
 
-// find returns the certificate for a connection: that of the most specific name, of several the first that the client
+// Find returns the certificate for a connection: that of the most specific name, of several the first that the client
 // can verify.
-func (c *certificates) find(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+func (c *Set) Find(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	candidates := c.candidates(strings.ToLower(strings.TrimSuffix(hello.ServerName, ".")))
 	for _, cert := range candidates {
 		if hello.SupportsCertificate(cert) == nil {
@@ -54,14 +57,20 @@ func (c *certificates) find(hello *tls.ClientHelloInfo) (*tls.Certificate, error
 	switch {
 	case len(candidates) > 0:
 		return candidates[0], nil
-	case c.fallback != nil:
-		return c.fallback, nil
+	case c.Fallback != nil:
+		return c.Fallback, nil
 	}
 	return nil, errors.New("no listener has this name")
 }
 
+// Has reports whether a connection for a name finds a certificate.
+func (c *Set) Has(name string) bool { return len(c.candidates(name)) > 0 || c.Fallback != nil }
+
+// Exact reports whether there is a certificate for exactly this name.
+func (c *Set) Exact(name string) bool { _, has := c.exact[name]; return has }
+
 // candidates are the certificates of the most specific name that has some.
-func (c *certificates) candidates(name string) []*tls.Certificate {
+func (c *Set) candidates(name string) []*tls.Certificate {
 	out := c.exact[name]
 	for rest := name; out == nil; {
 		at := strings.IndexByte(rest, '.')
@@ -74,8 +83,8 @@ func (c *certificates) candidates(name string) []*tls.Certificate {
 	return out
 }
 
-// readCertificate reads a Secret of type kubernetes.io/tls.
-func readCertificate(s *corev1.Secret) (*tls.Certificate, error) {
+// Read reads a Secret of type kubernetes.io/tls.
+func Read(s *corev1.Secret) (*tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey])
 	if err != nil {
 		return nil, fmt.Errorf("its certificate and key cannot be used: %w", err)
@@ -83,8 +92,8 @@ func readCertificate(s *corev1.Secret) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// readCAs checks a ConfigMap with CAs.
-func readCAs(m *corev1.ConfigMap) gatewayplan.Material {
+// ReadCAs checks a ConfigMap with CAs.
+func ReadCAs(m *corev1.ConfigMap) gatewayplan.Material {
 	text := m.Data["ca.crt"]
 	if text == "" {
 		text = string(m.BinaryData["ca.crt"])
@@ -103,8 +112,8 @@ func readCAs(m *corev1.ConfigMap) gatewayplan.Material {
 	}
 }
 
-// selfSigned makes the certificate for names that no Ingress has one for (N6.15).
-func selfSigned(now time.Time) (*tls.Certificate, error) {
+// SelfSigned makes the certificate for names that no Ingress has one for (N6.15).
+func SelfSigned(now time.Time) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make the gateway's own key: %w", err)
@@ -124,8 +133,8 @@ func selfSigned(now time.Time) (*tls.Certificate, error) {
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }
 
-// requireClients asks clients for certificates.
-func requireClients(cfg *tls.Config, c *gatewayplan.ClientAuth) error {
+// RequireClients asks clients for certificates.
+func RequireClients(cfg *tls.Config, c *gatewayplan.ClientAuth) error {
 	cfg.ClientCAs = x509.NewCertPool()
 	if !cfg.ClientCAs.AppendCertsFromPEM([]byte(c.CA)) {
 		return errors.New("the CA for clients cannot be read")

@@ -1,0 +1,88 @@
+package gatewayplan
+
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"carob/internal/core/httproute"
+)
+
+func (p *planner) plannedTLS(in *gatewayv1.TLSRoute) *route {
+	r := streamRoute("TLSRoute", in, lower(in.Spec.Hostnames))
+	for i := range in.Spec.Rules {
+		p.streamRule(r, in.Spec.Rules[i].Name, in.Spec.Rules[i].BackendRefs)
+	}
+	p.join(r, in.Spec.ParentRefs)
+	tell(p.Plan.TLSRoutes, r, len(in.Status.Parents))
+	return r
+}
+
+func (p *planner) plannedTCP(in *gatewayv1.TCPRoute) *route {
+	r := streamRoute("TCPRoute", in, nil)
+	for i := range in.Spec.Rules {
+		p.streamRule(r, in.Spec.Rules[i].Name, in.Spec.Rules[i].BackendRefs)
+	}
+	p.join(r, in.Spec.ParentRefs)
+	tell(p.Plan.TCPRoutes, r, len(in.Status.Parents))
+	return r
+}
+
+func (p *planner) plannedUDP(in *gatewayv1.UDPRoute) *route {
+	r := streamRoute("UDPRoute", in, nil)
+	for i := range in.Spec.Rules {
+		p.streamRule(r, in.Spec.Rules[i].Name, in.Spec.Rules[i].BackendRefs)
+	}
+	p.join(r, in.Spec.ParentRefs)
+	tell(p.Plan.UDPRoutes, r, len(in.Status.Parents))
+	return r
+}
+
+func streamRoute(kind gatewayv1.Kind, in metav1.Object, hosts []string) *route {
+	return &route{kind: kind, meta: in, generation: in.GetGeneration(), hosts: hosts, policies: map[*policy]bool{}}
+}
+
+func (p *planner) streamRule(r *route, name *gatewayv1.SectionName, refs []gatewayv1.BackendRef) {
+	rule := httproute.Rule{Name: string(or(name, ""))}
+	for i := range refs {
+		rule.Backends = append(rule.Backends, p.backend(r, &refs[i].BackendObjectReference, or(refs[i].Weight, 1)))
+	}
+	r.rules = append(r.rules, rule)
+}
+
+// streams are what a route serves at a listener that passes connections on. Only its first rule can match.
+func streams(l *listener, r *route, hosts []string, from httproute.Source) (out []Stream) {
+	if len(r.rules) == 0 {
+		return nil
+	}
+	if len(hosts) == 0 {
+		hosts = []string{l.host}
+	}
+	end := l.Protocol == gatewayv1.TLSProtocolType && !passthrough(l.Listener)
+	for _, h := range hosts {
+		out = append(out, Stream{Host: h, Rule: &r.rules[0], Source: from, Terminate: end})
+	}
+	return out
+}
+
+// allStreams are those of all routes at a listener, of the oldest route first.
+func (l *listener) allStreams() (out []Stream) {
+	for _, j := range l.streams {
+		out = append(out, j.streams...)
+	}
+	return out
+}
+
+// stream adds or removes what a route serves at a listener that passes connections on.
+func (l *listener) stream(j *joined, comes bool) {
+	at, there := slices.BinarySearchFunc(l.streams, j, func(a, b *joined) int {
+		return a.served.Source.Compare(b.served.Source)
+	})
+	switch {
+	case comes && !there:
+		l.streams = slices.Insert(l.streams, at, j)
+	case !comes && there:
+		l.streams = slices.Delete(l.streams, at, at+1)
+	}
+}

@@ -1,0 +1,192 @@
+package forward
+
+import (
+	"container/list"
+	"net/netip"
+	"sync/atomic"
+	"time"
+)
+
+// Limits of flows. The times are those of Linux's connection tracking for UDP.
+const (
+	mostFlows      = 16384 // of all ports
+	flowsOfOne     = mostFlows / 4
+	newFlowTime    = 30 * time.Second  // without a datagram, before the client has answered an answer
+	steadyFlowTime = 120 * time.Second // and after that
+	expiryInterval = time.Second       // between two looks for flows that have ended
+)
+
+// flowKey names a flow: a client, and the address of this host that it sends to.
+type flowKey struct {
+	client netip.AddrPort
+	local  netip.Addr // not valid: the port listens on one address
+}
+
+// flowState is what is known of a flow.
+type flowState int
+
+const (
+	newFlow     flowState = iota // its client may be invented: it goes first when there is no room
+	steadyFlow                   // its client has sent something after an answer, so it is there
+	leavingFlow                  // only waits for answers
+	flowStates
+)
+
+// flow is the datagrams of one client, and the answers to them.
+type flow struct {
+	flowKey
+	state    flowState
+	last     time.Time // when something was sent or answered
+	answered bool
+	place    *list.Element // nil: it has ended
+	session  *Session
+}
+
+// flows are those of one port. It is no clock and has no lock: who uses it has both.
+type flows struct {
+	all     map[flowKey]*flow  // but for leaving ones
+	clients map[netip.Addr]int // flows of one client: an IPv4 address, or 64 bits of an IPv6 address
+	states  [flowStates]*list.List
+	open    *atomic.Int64 // of all ports
+	leaving time.Duration // how long leaving flows live
+}
+
+func newFlows(open *atomic.Int64, leaving time.Duration) *flows {
+	f := &flows{leaving: leaving, all: map[flowKey]*flow{}, clients: map[netip.Addr]int{}, open: open}
+	for i := range f.states {
+		f.states[i] = list.New()
+	}
+	return f
+}
+
+// clientOf is what a client cannot change easily.
+func clientOf(a netip.Addr) netip.Addr {
+	a = a.Unmap().WithZone("")
+	if a.Is4() {
+		return a
+	}
+	p, err := a.Prefix(64)
+	if err != nil {
+		return a
+	}
+	return p.Addr()
+}
+
+// sent finds the flow of a datagram from a client; nil: there is none.
+func (f *flows) sent(key flowKey, now time.Time) *flow {
+	one := f.all[key]
+	if one == nil {
+		return nil
+	}
+	if one.state == newFlow && one.answered {
+		f.move(one, steadyFlow)
+	}
+	f.touch(one, now)
+	return one
+}
+
+// received notes an answer.
+func (f *flows) received(one *flow, now time.Time) {
+	if one.place == nil {
+		return
+	}
+	one.answered = true
+	if one.state != leavingFlow { // else nothing makes it live longer
+		f.touch(one, now)
+	}
+}
+
+func (f *flows) touch(one *flow, now time.Time) {
+	one.last = now
+	f.states[one.state].MoveToBack(one.place)
+}
+
+func (f *flows) move(one *flow, to flowState) {
+	f.states[one.state].Remove(one.place)
+	one.state = to
+	one.place = f.states[to].PushBack(one)
+}
+
+// begin adds a flow. When there is no room, the one that has waited longest goes, if its client may be invented. It
+// returns nil if none goes, or the client has too many.
+func (f *flows) begin(key flowKey, now time.Time) (one, gone *flow) {
+	client := clientOf(key.client.Addr())
+	if f.clients[client] >= flowsOfOne {
+		return nil, nil
+	}
+	if f.open.Add(1) > mostFlows {
+		first := f.states[leavingFlow].Front()
+		if first == nil {
+			first = f.states[newFlow].Front()
+		}
+		if first == nil {
+			f.open.Add(-1)
+			return nil, nil
+		}
+		gone, _ = first.Value.(*flow)
+		f.end(gone)
+	}
+	one = &flow{flowKey: key, last: now}
+	one.place = f.states[newFlow].PushBack(one)
+	f.all[key] = one
+	f.clients[client]++
+	return one, gone
+}
+
+// leave has the next datagram of the client begin another flow.
+func (f *flows) leave(one *flow, now time.Time) {
+	if one.place == nil || one.state == leavingFlow {
+		return
+	}
+	delete(f.all, one.flowKey)
+	one.last = now
+	f.move(one, leavingFlow)
+}
+
+// end removes a flow. It is false if it has ended before.
+func (f *flows) end(one *flow) bool {
+	if one.place == nil {
+		return false
+	}
+	f.states[one.state].Remove(one.place)
+	one.place = nil
+	f.open.Add(-1)
+	if f.all[one.flowKey] == one {
+		delete(f.all, one.flowKey)
+	}
+	client := clientOf(one.client.Addr())
+	if f.clients[client]--; f.clients[client] == 0 {
+		delete(f.clients, client)
+	}
+	return true
+}
+
+// expire ends the flows that have waited too long, and returns them; next is when to look again, 0: there is none.
+func (f *flows) expire(now time.Time) (ended []*flow, next time.Duration) {
+	for state, limit := range [flowStates]time.Duration{newFlowTime, steadyFlowTime, f.leaving} {
+		for {
+			first := f.states[state].Front()
+			if first == nil {
+				break
+			}
+			one, _ := first.Value.(*flow)
+			if left := limit - now.Sub(one.last); left > 0 {
+				if left = max(left, expiryInterval); next == 0 || left < next {
+					next = left
+				}
+				break
+			}
+			f.end(one)
+			ended = append(ended, one)
+		}
+	}
+	return ended, next
+}
+
+// each returns all flows but the leaving ones.
+func (f *flows) each() (out []*flow) {
+	for _, one := range f.all {
+		out = append(out, one)
+	}
+	return out
+}

@@ -1,0 +1,127 @@
+package gateway
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
+
+	"carob/internal/base/testwait"
+	"carob/internal/core/gatewayplan"
+	"carob/internal/gateway/certs"
+)
+
+// secretOf is a Secret with a certificate of its own.
+func secretOf(t *testing.T, version string) (*corev1.Secret, []byte) {
+	t.Helper()
+	cert, err := certs.SelfSigned(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, ok := cert.PrivateKey.(*ecdsa.PrivateKey)
+	if !ok {
+		t.Fatalf("%T", cert.PrivateKey)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s", ResourceVersion: version},
+		Type: corev1.SecretTypeTLS, Data: map[string][]byte{
+			corev1.TLSCertKey: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Certificate[0]}),
+			corev1.TLSPrivateKeyKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY",
+				Bytes: key})}}, cert.Certificate[0]
+}
+
+// A new certificate in a Secret is served without a new plan, as is a Secret that nobody names. One that cannot be read
+// any more, and one that comes back, are planned.
+func TestSecretsAreFollowed(t *testing.T) {
+	client := fake.NewClientset(&networkingv1.IngressClass{ObjectMeta: metav1.ObjectMeta{Name: "carob"},
+		Spec: networkingv1.IngressClassSpec{Controller: gatewayplan.IngressController}})
+	at := freePort(t)
+	g := New(Config{Client: client, HTTPS: at, Events: record.NewFakeRecorder(100),
+		Host: func() []netip.Addr { return nil }})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = g.Run(ctx) })
+	defer wg.Wait()
+	defer cancel()
+	l := &lab{t: t}
+	in := l.ingress("x.example.com", nil, "/=missing")
+	in.Spec.TLS = []networkingv1.IngressTLS{{Hosts: []string{"x.example.com"}, SecretName: "s"}}
+	if _, err := client.NetworkingV1().Ingresses("default").Create(ctx, in, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	api := client.CoreV1().Secrets("default")
+	serves := func(what string, der []byte) {
+		t.Helper()
+		testwait.For(t, what, func() bool {
+			c, err := tls.Dial("tcp", at.String(), &tls.Config{InsecureSkipVerify: true, ServerName: "x.example.com"})
+			if err != nil {
+				return false
+			}
+			defer c.Close()
+			got := c.ConnectionState().PeerCertificates[0].Raw
+			if der == nil {
+				g.mu.Lock()
+				defer g.mu.Unlock()
+				return string(got) == string(g.fallback.Certificate[0])
+			}
+			return string(got) == string(der)
+		})
+	}
+	plan := func() *gatewayplan.Live {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.plan
+	}
+	serves("there is no Secret", nil)
+	first, der := secretOf(t, "1")
+	if _, err := api.Create(ctx, first, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	serves("the first certificate", der)
+	before := plan()
+	other, _ := secretOf(t, "1")
+	other.Name = "other"
+	if _, err := api.Create(ctx, other, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	second, der := secretOf(t, "2")
+	if _, err := api.Update(ctx, second, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	serves("the second certificate", der)
+	if plan() != before {
+		t.Error("there is a new plan")
+	}
+	broken := second.DeepCopy()
+	broken.ResourceVersion, broken.Data[corev1.TLSCertKey] = "3", []byte("x")
+	if _, err := api.Update(ctx, broken, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	serves("it cannot be read", nil)
+	if plan() == before {
+		t.Error("the Ingress has no event for it")
+	}
+	third, der := secretOf(t, "4")
+	if _, err := api.Update(ctx, third, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	serves("the third certificate", der)
+	if err := api.Delete(ctx, "s", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	serves("it has gone", nil)
+}

@@ -1,0 +1,105 @@
+package gateway
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync/atomic"
+
+	"k8s.io/klog/v2"
+
+	"carob/internal/core/gatewayplan"
+	"carob/internal/gateway/forward"
+)
+
+// udpPort is a port of UDP; it is a forward.Route. What it serves is replaced without an effect on sessions that stay.
+type udpPort struct {
+	*forward.UDP
+	site atomic.Pointer[site]
+	seen *telemetry
+}
+
+// Dropped implements forward.Route.
+func (p *udpPort) Dropped(reason string) { p.seen.figures.dropped.WithLabelValues(reason).Inc() }
+
+// Choose implements forward.Route.
+func (p *udpPort) Choose(ctx context.Context) (*forward.Session, string) {
+	at := enter(&p.site)
+	defer at.leave()
+	if len(at.streams) == 0 {
+		return nil, forward.NoRoute
+	}
+	to := &at.streams[0]
+	b := to.Rule.Choose(randomBelow(to.Rule.TotalWeight()))
+	if b == nil {
+		return nil, forward.NoBackend
+	}
+	s := &forward.Session{Rule: to.Rule, Backend: b.Ref}
+	if b.Invalid != "" {
+		return s, ""
+	}
+	s.Seen = p.seen.stream("UDP", &to.Stream)
+	target, conn := at.connect(ctx, "udp", b, s.Seen)
+	if conn == nil {
+		return nil, forward.NoBackend
+	}
+	s.Conn, _ = conn.(*net.UDPConn)
+	s.Gone, s.Release = target.gone.Load, target.end
+	return s, ""
+}
+
+// Stays implements forward.Route.
+func (p *udpPort) Stays(s *forward.Session) bool {
+	at := p.site.Load()
+	switch {
+	case len(at.streams) == 0:
+		return false
+	case s.Conn == nil:
+		return at.streams[0].Rule == s.Rule
+	case s.Gone():
+		return false
+	}
+	for i := range at.streams[0].Rule.Backends {
+		if b := &at.streams[0].Rule.Backends[i]; b.Ref == s.Backend && b.Invalid == "" && b.Weight > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// openUDP makes the ports of UDP as a plan has them. The lock is held.
+func (g *Gateway) openUDP(ctx context.Context, plan *gatewayplan.Plan,
+	pools poolMap) (failed map[netip.AddrPort]string) {
+	failed = map[netip.AddrPort]string{}
+	for at, p := range plan.UDP { // any order: each by itself
+		s := &site{raw: true, port: int32(at.Port()), pools: pools, emptied: g.emptied, streams: streamsOf(p)}
+		if running := g.udp[at]; running != nil {
+			g.retire(running.site.Swap(s))
+			continue
+		}
+		running := &udpPort{seen: g.seen}
+		running.site.Store(s)
+		var err error
+		if running.UDP, err = forward.ListenUDP(ctx, at, running, &g.sessions, g.leaving); err != nil {
+			failed[at] = err.Error()
+			klog.FromContext(ctx).Error(err, "The gateway cannot listen; trying again", "after", retryAfter)
+			continue
+		}
+		g.udp[at] = running
+	}
+	for at, running := range g.udp { // any order: each by itself
+		if plan.UDP[at] == nil {
+			delete(g.udp, at)
+			g.retire(running.site.Load())
+			running.Stop()
+		}
+	}
+	return failed
+}
+
+// reviewUDP looks at the sessions after endpoints or routes have changed. The lock is held.
+func (g *Gateway) reviewUDP() {
+	for _, p := range g.udp { // any order: each by itself
+		p.Review()
+	}
+}
