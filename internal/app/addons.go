@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"carob/internal/base/addons"
+	"carob/internal/core/gatewayplan/inferenceapi"
 )
 
 // addonSwitch reports to a part whether an add-on is on, according to the API server.
@@ -64,8 +65,8 @@ type poolDefinitions struct {
 
 // changed is called for each custom resource definition; labels is nil when it is gone.
 func (d *poolDefinitions) changed(definition string, labels map[string]string) {
-	if !strings.HasSuffix(definition, ".inference.networking.k8s.io") &&
-		!strings.HasSuffix(definition, ".inference.networking.x-k8s.io") {
+	_, group, _ := strings.Cut(definition, ".")
+	if group != inferenceapi.Group && group != inferenceapi.OldGroup && group != inferenceapi.RouterGroup {
 		return
 	}
 	d.mu.Lock()

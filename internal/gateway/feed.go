@@ -44,6 +44,8 @@ const (
 	modelKinds
 	objectiveKinds
 	rewriteKinds
+	routerObjectiveKinds
+	routerRewriteKinds
 	podKinds // while there is an InferencePool
 	stages
 )

@@ -31,8 +31,11 @@ type inferenceFeed struct {
 	models     store[*inferenceapi.Model]
 	objectives store[*inferenceapi.Objective]
 	rewrites   store[*inferenceapi.Rewrite]
-	pods       store[*corev1.Pod]
-	ofSpace    map[string]map[string]*corev1.Pod // pods that can be endpoints, by namespace and name
+	// of inferenceapi.RouterGroup
+	routerObjectives store[*inferenceapi.Objective]
+	routerRewrites   store[*inferenceapi.Rewrite]
+	pods             store[*corev1.Pod]
+	ofSpace          map[string]map[string]*corev1.Pod // pods that can be endpoints, by namespace and name
 }
 
 // listTime is how long the first lists of pools are waited for.
@@ -51,6 +54,10 @@ func definitionOf(at stage) string {
 		return "inferenceobjectives." + inferenceapi.OldGroup
 	case rewriteKinds:
 		return "inferencemodelrewrites." + inferenceapi.OldGroup
+	case routerObjectiveKinds:
+		return "inferenceobjectives." + inferenceapi.RouterGroup
+	case routerRewriteKinds:
+		return "inferencemodelrewrites." + inferenceapi.RouterGroup
 	}
 	return ""
 }
@@ -93,6 +100,10 @@ func (f *feed) declarePools(cfg Config) {
 		remote(inferenceapi.OldGroup, "inferenceobjectives"))
 	watch(f, &in.rewrites, rewriteKinds, "inferencemodelrewrites", &inferenceapi.Rewrite{},
 		remote(inferenceapi.OldGroup, "inferencemodelrewrites"))
+	watch(f, &in.routerObjectives, routerObjectiveKinds, "inferenceobjectives-llm-d", &inferenceapi.Objective{},
+		remote(inferenceapi.RouterGroup, "inferenceobjectives"))
+	watch(f, &in.routerRewrites, routerRewriteKinds, "inferencemodelrewrites-llm-d", &inferenceapi.Rewrite{},
+		remote(inferenceapi.RouterGroup, "inferencemodelrewrites"))
 	watch(f, &in.pods, podKinds, "pods", &corev1.Pod{},
 		local(cfg.Client.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, fields.Everything()))
 }
@@ -140,6 +151,7 @@ func (f *feed) pools() *gatewayplan.Inference {
 	}
 	return &gatewayplan.Inference{Pools: values(in.pools.all), OldPools: values(in.oldPools.all),
 		Models: values(in.models.all), Objectives: values(in.objectives.all), Rewrites: values(in.rewrites.all),
+		RouterObjectives: values(in.routerObjectives.all), RouterRewrites: values(in.routerRewrites.all),
 		Configs: f.pickerConfigs()}
 }
 

@@ -125,8 +125,9 @@ func even(all []target) []target {
 
 // readModels gives each pool its models, and decides which of them are valid.
 func (p *planner) readModels() {
-	p.Plan.Models, p.Plan.Objectives, p.Plan.Rewrites = map[Name][]metav1.Condition{}, map[Name][]metav1.Condition{},
-		map[Name][]metav1.Condition{}
+	conditions := func() map[Name][]metav1.Condition { return map[Name][]metav1.Condition{} }
+	p.Plan.Models, p.Plan.Objectives, p.Plan.Rewrites = conditions(), conditions(), conditions()
+	p.Plan.RouterObjectives, p.Plan.RouterRewrites = conditions(), conditions()
 	poolOf := func(o metav1.Object, ref inferenceapi.PoolRef) *Models {
 		pool := p.pools[httproute.Ref{Namespace: o.GetNamespace(), Name: ref.Name, Pool: ref.Group}]
 		if pool == nil {
@@ -165,17 +166,31 @@ func (p *planner) readModels() {
 		models.models[in.Spec.ModelName] = m
 		p.Plan.Models[nameOf(in)] = accepted(in.Generation)
 	}
-	for _, in := range p.Inference.Objectives {
-		if models := poolOf(in, in.Spec.PoolRef); models != nil {
-			models.objectives[in.Name] = int(or(in.Spec.Priority, 0))
-			p.Plan.Objectives[nameOf(in)] = accepted(in.Generation)
+	objectives := func(all []*inferenceapi.Objective, about map[Name][]metav1.Condition) {
+		for _, in := range all {
+			if models := poolOf(in, in.Spec.PoolRef); models != nil {
+				models.objectives[in.Name] = int(or(in.Spec.Priority, 0))
+				about[nameOf(in)] = accepted(in.Generation)
+			}
 		}
 	}
-	for _, in := range byAge(p.Inference.Rewrites) { // the oldest wins
-		if models := poolOf(in, in.Spec.PoolRef); models != nil {
-			models.rewrite(in)
+	objectives(p.Inference.Objectives, p.Plan.Objectives)
+	objectives(p.Inference.RouterObjectives, p.Plan.RouterObjectives) // of two with a name the newer kind counts
+	newer := map[*inferenceapi.Rewrite]bool{}
+	for _, in := range p.Inference.RouterRewrites {
+		newer[in] = true
+	}
+	for _, in := range byAge(slices.Concat(p.Inference.RouterRewrites, p.Inference.Rewrites)) { // the oldest wins
+		models := poolOf(in, in.Spec.PoolRef)
+		switch {
+		case models == nil:
+			continue
+		case newer[in]:
+			p.Plan.RouterRewrites[nameOf(in)] = accepted(in.Generation)
+		default:
 			p.Plan.Rewrites[nameOf(in)] = accepted(in.Generation)
 		}
+		models.rewrite(in)
 	}
 }
 

@@ -96,6 +96,8 @@ type Plan struct {
 	Pools                        map[httproute.Ref]*Pool
 	PoolStatus                   map[httproute.Ref][]inferenceapi.Parent
 	Models, Objectives, Rewrites map[Name][]metav1.Condition
+	// RouterObjectives and RouterRewrites are about those of inferenceapi.RouterGroup.
+	RouterObjectives, RouterRewrites map[Name][]metav1.Condition
 }
 
 // Port is what one port serves.

@@ -25,6 +25,9 @@ type Inference struct {
 	Models     []*inferenceapi.Model
 	Objectives []*inferenceapi.Objective
 	Rewrites   []*inferenceapi.Rewrite
+	// RouterObjectives and RouterRewrites are those of RouterGroup.
+	RouterObjectives []*inferenceapi.Objective
+	RouterRewrites   []*inferenceapi.Rewrite
 	// Configs are EndpointPickerConfigs for carob's picker, by the names of their ConfigMaps.
 	Configs map[Name]PickerConfig
 }

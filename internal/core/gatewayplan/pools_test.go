@@ -393,3 +393,34 @@ func TestOfferedPools(t *testing.T) {
 		}
 	}
 }
+
+// Objectives and rewrites of llm-d.ai count as those of the older group; each has conditions of its own, with its own
+// generation. Of two objectives with one name that of llm-d.ai counts, of rewrites the oldest.
+func TestRouterKinds(t *testing.T) {
+	w := poolWorld(inferenceapi.Group, "", "p")
+	pool := inferenceapi.PoolRef{Group: inferenceapi.Group, Kind: "InferencePool", Name: "p"}
+	w.Inference.Pools = []*inferenceapi.Pool{poolOf("a", "p", nil)}
+	objective := func(priority int32, generation int64) []*inferenceapi.Objective {
+		o := &inferenceapi.Objective{ObjectMeta: meta("a", "same", 0),
+			Spec: inferenceapi.ObjectiveSpec{Priority: &priority, PoolRef: pool}}
+		o.Generation = generation
+		return []*inferenceapi.Objective{o}
+	}
+	rewrite := func(name, to string, age int) *inferenceapi.Rewrite {
+		return &inferenceapi.Rewrite{ObjectMeta: meta("a", name, age), Spec: inferenceapi.RewriteSpec{PoolRef: pool,
+			Rules: []inferenceapi.RewriteRule{{Targets: []inferenceapi.RewriteTarget{{ModelRewrite: to}}}}}}
+	}
+	w.Inference.Objectives, w.Inference.RouterObjectives = objective(1, 5), objective(7, 6)
+	w.Inference.Rewrites = []*inferenceapi.Rewrite{rewrite("same", "older group", 1), rewrite("young", "no", 0)}
+	w.Inference.RouterRewrites = []*inferenceapi.Rewrite{rewrite("same", "llm-d", 2)}
+	p := makePlan(w).Plan
+	m := p.Pools[httproute.Ref{Namespace: "a", Name: "p", Pool: inferenceapi.Group}].Models
+	if got := m.Resolve("x", "same", 1); got.Priority != 7 || got.Target != "llm-d" {
+		t.Errorf("%+v", got)
+	}
+	at := Name{Namespace: "a", Name: "same"}
+	if p.Objectives[at][0].ObservedGeneration != 5 || p.RouterObjectives[at][0].ObservedGeneration != 6 ||
+		len(p.Rewrites) != 2 || len(p.RouterRewrites) != 1 {
+		t.Errorf("%+v %+v %+v %+v", p.Objectives, p.RouterObjectives, p.Rewrites, p.RouterRewrites)
+	}
+}

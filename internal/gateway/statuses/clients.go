@@ -37,6 +37,7 @@ func PoolClients(cfg *rest.Config) (map[string]rest.Interface, error) {
 	scheme := runtime.NewScheme()
 	newer := schema.GroupVersion{Group: inferenceapi.Group, Version: "v1"}
 	older := schema.GroupVersion{Group: inferenceapi.OldGroup, Version: "v1alpha2"}
+	router := schema.GroupVersion{Group: inferenceapi.RouterGroup, Version: "v1alpha2"}
 	for _, k := range []struct {
 		at           schema.GroupVersion
 		kind         string
@@ -47,12 +48,14 @@ func PoolClients(cfg *rest.Config) (map[string]rest.Interface, error) {
 		{older, "InferenceModel", &inferenceapi.Model{}, &inferenceapi.ModelList{}},
 		{older, "InferenceObjective", &inferenceapi.Objective{}, &inferenceapi.ObjectiveList{}},
 		{older, "InferenceModelRewrite", &inferenceapi.Rewrite{}, &inferenceapi.RewriteList{}},
+		{router, "InferenceObjective", &inferenceapi.Objective{}, &inferenceapi.ObjectiveList{}},
+		{router, "InferenceModelRewrite", &inferenceapi.Rewrite{}, &inferenceapi.RewriteList{}},
 	} {
 		scheme.AddKnownTypeWithName(k.at.WithKind(k.kind), k.object)
 		scheme.AddKnownTypeWithName(k.at.WithKind(k.kind+"List"), k.list)
 	}
 	out := map[string]rest.Interface{}
-	for _, version := range []schema.GroupVersion{newer, older} {
+	for _, version := range []schema.GroupVersion{newer, older, router} {
 		metav1.AddToGroupVersion(scheme, version)
 		own := rest.CopyConfig(cfg)
 		own.GroupVersion, own.APIPath = &version, "/apis"

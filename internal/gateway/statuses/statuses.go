@@ -379,20 +379,28 @@ func (w *Writer) storePools(ctx context.Context, in *gatewayplan.Inference, plan
 			put(o, inferenceapi.OldGroup, "inferencemodels", o)
 		}
 	}
-	for _, o := range in.Objectives {
-		if s, changed := poolConditions(o.Status.Conditions, plan.Objectives[nameOf(o)], now); changed {
-			o = o.DeepCopy()
-			o.Status.Conditions = s
-			put(o, inferenceapi.OldGroup, "inferenceobjectives", o)
+	objectives := func(all []*inferenceapi.Objective, said map[name][]metav1.Condition, group string) {
+		for _, o := range all {
+			if s, changed := poolConditions(o.Status.Conditions, said[nameOf(o)], now); changed {
+				o = o.DeepCopy()
+				o.Status.Conditions = s
+				put(o, group, "inferenceobjectives", o)
+			}
 		}
 	}
-	for _, o := range in.Rewrites {
-		if s, changed := poolConditions(o.Status.Conditions, plan.Rewrites[nameOf(o)], now); changed {
-			o = o.DeepCopy()
-			o.Status.Conditions = s
-			put(o, inferenceapi.OldGroup, "inferencemodelrewrites", o)
+	objectives(in.Objectives, plan.Objectives, inferenceapi.OldGroup)
+	objectives(in.RouterObjectives, plan.RouterObjectives, inferenceapi.RouterGroup)
+	rewrites := func(all []*inferenceapi.Rewrite, said map[name][]metav1.Condition, group string) {
+		for _, o := range all {
+			if s, changed := poolConditions(o.Status.Conditions, said[nameOf(o)], now); changed {
+				o = o.DeepCopy()
+				o.Status.Conditions = s
+				put(o, group, "inferencemodelrewrites", o)
+			}
 		}
 	}
+	rewrites(in.Rewrites, plan.Rewrites, inferenceapi.OldGroup)
+	rewrites(in.RouterRewrites, plan.RouterRewrites, inferenceapi.RouterGroup)
 	return ok
 }
 

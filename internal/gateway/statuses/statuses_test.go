@@ -360,15 +360,21 @@ func TestPools(t *testing.T) {
 			Models: []*inferenceapi.Model{{ObjectMeta: meta},
 				{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "without-pool"}}},
 			Objectives: []*inferenceapi.Objective{{ObjectMeta: meta}},
-			Rewrites:   []*inferenceapi.Rewrite{{ObjectMeta: meta}}}}
+			Rewrites:   []*inferenceapi.Rewrite{{ObjectMeta: meta}},
+
+			RouterObjectives: []*inferenceapi.Objective{{ObjectMeta: meta}},
+			RouterRewrites:   []*inferenceapi.Rewrite{{ObjectMeta: meta}}}}
 		w.All(world, &gatewayplan.Plan{Models: conditions, Objectives: conditions, Rewrites: conditions,
+			RouterObjectives: conditions, RouterRewrites: conditions,
 			PoolStatus: map[httproute.Ref][]inferenceapi.Parent{
 				{Namespace: "ns", Name: "x", Pool: inferenceapi.Group}:    parents,
 				{Namespace: "ns", Name: "x", Pool: inferenceapi.OldGroup}: parents}})
 		var want []string
 		for _, p := range []string{inferenceapi.Group + "/v1|inferencepools", inferenceapi.OldGroup +
 			"/v1alpha2|inferencepools", inferenceapi.OldGroup + "/v1alpha2|inferencemodels", inferenceapi.OldGroup +
-			"/v1alpha2|inferenceobjectives", inferenceapi.OldGroup + "/v1alpha2|inferencemodelrewrites"} {
+			"/v1alpha2|inferenceobjectives", inferenceapi.RouterGroup + "/v1alpha2|inferenceobjectives",
+			inferenceapi.OldGroup + "/v1alpha2|inferencemodelrewrites",
+			inferenceapi.RouterGroup + "/v1alpha2|inferencemodelrewrites"} {
 			version, kind, _ := strings.Cut(p, "|")
 			want = append(want, "PUT /apis/"+version+"/namespaces/ns/"+kind+"/x/status")
 		}

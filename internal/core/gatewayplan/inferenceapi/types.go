@@ -10,6 +10,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 const (
 	Group    = "inference.networking.k8s.io"   // v1
 	OldGroup = "inference.networking.x-k8s.io" // v1alpha2
+	// RouterGroup has objectives and rewrites since they belong to llm-d's router; v1alpha2.
+	RouterGroup = "llm-d.ai"
 )
 
 // Pool is an InferencePool of v1.
