@@ -18,7 +18,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"runtime/debug"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -30,6 +29,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"carob/internal/base/gctuning"
 	"carob/internal/controllers"
 	"carob/internal/kinds/apps"
 	"carob/internal/scheduler"
@@ -57,6 +57,9 @@ func run(ctx context.Context) error {
 	limit := flag.Duration("limit", 5*time.Minute, "longest time until all are available")
 	profiles := flag.String("profiles", "", "folder for profiles: cpu, heap before and after, goroutines at the end")
 	flag.Parse()
+	if *profiles != "" {
+		runtime.MemProfileRate = 8 << 10 // what a few Deployments need
+	}
 	dir, err := os.MkdirTemp("", "workloads-bench-")
 	if err != nil {
 		return err
@@ -106,7 +109,13 @@ func run(ctx context.Context) error {
 		return ctx.Err()
 	}
 	go agents.renew(partsCtx)
-	before := look(*idle)
+	follow := make(chan error, 1)
+	go func() { follow <- gctuning.Follow(partsCtx) }()
+	defer func() { end(); <-follow }()
+	before, err := look(*idle)
+	if err != nil {
+		return err
+	}
 	if err := profile(*profiles, "heap", "heap-before"); err != nil {
 		return err
 	}
@@ -144,7 +153,10 @@ func run(ctx context.Context) error {
 		return err
 	}
 	done()
-	after := look(*idle)
+	after, err := look(*idle)
+	if err != nil {
+		return err
+	}
 	if err := profile(*profiles, "heap", "heap-after"); err != nil {
 		return err
 	}
@@ -154,34 +166,6 @@ func run(ctx context.Context) error {
 	fmt.Printf("requests: %s\n", since(asked, answered))
 	fmt.Printf("idle before: %s\nidle after:  %s\n", before, after)
 	return nil
-}
-
-// state is what the process needs while nothing happens.
-type state struct {
-	heap, resident uint64 // bytes
-	share          float64
-}
-
-func (s state) String() string {
-	return fmt.Sprintf("heap %.1f MB, resident %.1f MB, %.2f %% of a processor", float64(s.heap)/1e6,
-		float64(s.resident)/1e6, 100*s.share)
-}
-
-func look(idle time.Duration) state {
-	debug.FreeOSMemory()
-	took := processor.Time(os.Getpid())
-	time.Sleep(idle)
-	took = processor.Time(os.Getpid()) - took
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	s := state{heap: m.HeapAlloc, share: took.Seconds() / idle.Seconds()}
-	if b, err := os.ReadFile("/proc/self/statm"); err == nil {
-		var size, pages uint64
-		if _, err := fmt.Sscan(string(b), &size, &pages); err == nil {
-			s.resident = pages * uint64(os.Getpagesize()) //nolint:gosec // positive
-		}
-	}
-	return s
 }
 
 func deployment(i, replicas int) *appsv1.Deployment {
