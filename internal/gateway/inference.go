@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -452,15 +452,29 @@ func (q *inferring) rewrite(pr *httputil.ProxyRequest) {
 
 // content is the body, to be read from its beginning.
 func (q *inferring) content() io.ReadCloser {
-	if len(q.parts[0])+len(q.parts[1])+len(q.parts[2]) == 0 {
+	all := &parts{}
+	for _, p := range q.parts {
+		if len(p) > 0 {
+			all.rest = append(all.rest, p)
+		}
+	}
+	if len(all.rest) == 0 {
 		return http.NoBody
 	}
-	if q.parts[1] == nil {
-		return io.NopCloser(bytes.NewReader(q.parts[0]))
-	}
-	return io.NopCloser(io.MultiReader(bytes.NewReader(q.parts[0]), bytes.NewReader(q.parts[1]),
-		bytes.NewReader(q.parts[2])))
+	return all
 }
+
+// parts is a body in memory. It implements http1.Parts.
+type parts struct{ rest net.Buffers }
+
+// Read implements io.Reader.
+func (p *parts) Read(b []byte) (int, error) { return p.rest.Read(b) }
+
+// Close implements io.Closer.
+func (p *parts) Close() error { return nil }
+
+// Rest implements http1.Parts.
+func (p *parts) Rest() net.Buffers { return slices.Clone(p.rest) }
 
 // RoundTrip tries the endpoints in the picker's order. A request that a server may have got is sent to another one
 // once, and never after the first byte of an answer.

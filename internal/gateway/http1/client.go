@@ -85,13 +85,17 @@ func (c *Client) try(r *http.Request) (*http.Response, error) {
 	}
 	e := &exchange{conn: conn, request: r, open: 1}
 	e.unwatch = context.AfterFunc(r.Context(), conn.abort)
-	if r.Body == nil || r.Body == http.NoBody {
+	switch _, inMemory := r.Body.(Parts); {
+	case r.Body == nil || r.Body == http.NoBody:
 		closeBody(r)
 		n, err := conn.Write(head)
 		if err != nil {
 			return nil, e.fail(fmt.Errorf("send a request: %w", err), n == 0 || replayable(r))
 		}
-	} else {
+	case inMemory && r.ContentLength <= small:
+		e.open = 2
+		e.send(head)
+	default:
 		e.open = 2
 		go e.send(head)
 	}
@@ -115,6 +119,9 @@ func replayable(r *http.Request) bool {
 	}
 	return r.Header["Idempotency-Key"] != nil || r.Header["X-Idempotency-Key"] != nil
 }
+
+// small is the size of a body that the kernel takes at once: its write does not wait for the backend.
+const small = 8 << 10
 
 // most1xx is how many informational answers may come before the answer.
 const most1xx = 16
