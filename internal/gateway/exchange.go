@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
-	"log"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -21,6 +20,7 @@ import (
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
 	"carob/internal/gateway/certs"
+	"carob/internal/gateway/proxy"
 )
 
 // errNoEndpoints is why a request is answered with 503.
@@ -164,26 +164,9 @@ func (s *site) answeredBy(w http.ResponseWriter, x *exchange, f *httproute.Filte
 	return false
 }
 
-// Buffers of bodies that are copied are used again.
-type buffers struct{ pool sync.Pool }
-
-func (b *buffers) Get() []byte {
-	if p, ok := b.pool.Get().(*[]byte); ok {
-		return *p
-	}
-	return make([]byte, 32<<10)
-}
-
-func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
-
-var (
-	copying = &buffers{}
-	silent  = log.New(io.Discard, "", 0)
-)
-
 // proxy sends the request to the backend and its answer to the client.
 func (x *exchange) proxy(w http.ResponseWriter) {
-	p, known := x.site.pools.Get(x.backend.Ref)
+	of, known := x.site.pools.Get(x.backend.Ref)
 	if !known {
 		http.Error(w, "Internal Server Error", http.StatusInternalServerError)
 		return
@@ -194,7 +177,7 @@ func (x *exchange) proxy(w http.ResponseWriter) {
 		defer cancel()
 		ctx = timed
 	}
-	if s := p.served.Load(); s != nil {
+	if s := of.served.Load(); s != nil {
 		x.infer(ctx, w, s)
 		return
 	}
@@ -202,9 +185,8 @@ func (x *exchange) proxy(w http.ResponseWriter) {
 		http.Error(w, "Service Unavailable", http.StatusServiceUnavailable)
 		return
 	}
-	rp := httputil.ReverseProxy{Rewrite: x.rewrite, Transport: x, ModifyResponse: x.answer, ErrorHandler: x.fail,
-		BufferPool: copying, ErrorLog: silent}
-	rp.ServeHTTP(w, x.in.WithContext(ctx))
+	p := proxy.Proxy{Rewrite: x.rewrite, Transport: x, Answer: x.answer, Fail: x.fail}
+	p.Serve(ctx, w, x.in)
 }
 
 // rewrite makes the request that the backend gets.
@@ -281,7 +263,7 @@ func change(h http.Header, c *httproute.HeaderChange, host *string) {
 }
 
 // answer changes the answer of the backend.
-func (x *exchange) answer(res *http.Response) error {
+func (x *exchange) answer(res *http.Response) {
 	for _, f := range []*httproute.Filters{&x.met.Rule.Filters, &x.backend.Filters} {
 		if f.CORS != nil {
 			origin := x.in.Header.Get("Origin")
@@ -302,7 +284,6 @@ func (x *exchange) answer(res *http.Response) error {
 			change(res.Header, &f.Response[i], nil)
 		}
 	}
-	return nil
 }
 
 // fail answers a request that has no answer of a backend.

@@ -26,6 +26,7 @@ import (
 	"carob/internal/core/modelbody"
 	"carob/internal/core/routing"
 	"carob/internal/gateway/extproc"
+	"carob/internal/gateway/proxy"
 	"carob/internal/inference"
 )
 
@@ -166,9 +167,8 @@ func (x *exchange) infer(ctx context.Context, w http.ResponseWriter, s *served) 
 		return
 	}
 	defer q.end()
-	rp := httputil.ReverseProxy{Rewrite: q.rewrite, Transport: q, ModifyResponse: q.answer, ErrorHandler: q.fail,
-		BufferPool: copying, ErrorLog: silent}
-	rp.ServeHTTP(w, x.in.WithContext(ctx))
+	p := proxy.Proxy{Rewrite: q.rewrite, Transport: q, Answer: q.answer, Fail: q.fail}
+	p.Serve(ctx, w, x.in)
 }
 
 // refuse answers a request that goes nowhere.
@@ -519,13 +519,13 @@ func (q *inferring) RoundTrip(out *http.Request) (*http.Response, error) {
 }
 
 // answer tells the picker which endpoint has answered, and applies the filters.
-func (q *inferring) answer(res *http.Response) error {
+func (q *inferring) answer(res *http.Response) {
 	if q.stream != nil {
 		if c, err := q.stream.Answered(res.StatusCode, res.Header, q.by); err == nil {
 			c.Apply(res.Header)
 		}
 	}
-	return q.exchange.answer(res)
+	q.exchange.answer(res)
 }
 
 // tokens is the body of an answer, whose tokens are counted.
