@@ -601,7 +601,7 @@ func (d *dryRuns) sideEffects(t *testing.T, heard *listener, hook *httptest.Serv
 	heard.mu.Unlock()
 	if status, text := d.send(t, http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/default/leases", jsonType,
 		lease); status != http.StatusCreated {
-		t.Errorf("a request that is no dry run: %d %s", status, text)
+		t.Errorf("a request that is not a dry run: %d %s", status, text)
 	}
 	heard.mu.Lock()
 	if heard.leases != 1 {

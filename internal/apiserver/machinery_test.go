@@ -612,7 +612,7 @@ func testOddBytes(t *testing.T, r *running) {
 		{"control characters in a label", "POST", path, "application/json",
 			`{"metadata":{"name":"odd","labels":{"a":"\u0007"}}}`, 422},
 		{"a raw control character", "POST", path, "application/json", "{\"metadata\":{\"name\":\"o\x01dd\"}}", 400},
-		{"YAML that is no text", "POST", path, "application/yaml", "a: \xff\xfe", 400},
+		{"YAML that is not text", "POST", path, "application/yaml", "a: \xff\xfe", 400},
 		{"YAML bomb", "POST", path, "application/yaml", yamlBomb, 400},
 		{"no protobuf", "POST", path, "application/vnd.kubernetes.protobuf", "garbage", 400},
 		{"protobuf cut off", "POST", path, "application/vnd.kubernetes.protobuf",

@@ -30,7 +30,7 @@ import (
 	nodestream "carob/internal/node/stream"
 )
 
-// kubeletSettings sets what a KubeletConfiguration says that is no flag.
+// kubeletSettings sets what a KubeletConfiguration says that is not a flag.
 func kubeletSettings(in *instance.Instance, cfg *node.Config) error {
 	k := in.Kubelet
 	cfg.MaxPods = kubeletconfig.MaxPods(k, cfg.MaxPods, goruntime.NumCPU())

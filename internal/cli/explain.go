@@ -74,7 +74,7 @@ only if there is none.`,
 	}
 	addOutputFlag(cmd, &output)
 	cmd.Flags().StringVarP(&x.namespace, "namespace", "n", metav1.NamespaceDefault, "namespace of the object")
-	cmd.Flags().StringVar(&x.node, "node", "", "node whose gateway is asked (default: the only one)")
+	cmd.Flags().StringVar(&x.node, "node", "", "node whose gateway is queried (default: the only one)")
 	cmd.Flags().StringVar(&x.model, "model", "", "of an InferencePool: the model that requests ask for")
 	_ = cmd.RegisterFlagCompletionFunc("node", r.completeNodes)
 	return cmd

@@ -196,7 +196,7 @@ Pods that kept running while carob was stopped are taken over.`,
 	fl.IntVar(&f.Hardening.PodPids, "pod-max-pids", 0,
 		"maximum number of processes and threads of a pod, -1 for no limit (default 4096)")
 	fl.DurationVar(&f.DrainTimeout, "deletion-drain-timeout", defaultDrainTimeout,
-		"maximum time that a deleted pod waits until Services and DNS no longer lead to it, before its containers are told to stop; 0: it does not wait, as in Kubernetes")
+		"maximum time that a deleted pod waits until Services and DNS no longer lead to it, before its containers get their stop signal; 0: it does not wait, as in Kubernetes")
 	fl.BoolVar(&seccomp, "seccomp-default", true,
 		"use the runtime's default seccomp profile for pods without a profile; false leaves them unconfined")
 	fl.BoolVar(&netRaw, "allow-net-raw", true,

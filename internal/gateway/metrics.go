@@ -18,7 +18,7 @@ import (
 )
 
 // mostSeries bounds the routes, and pairs of route and backend, that have figures of their own: hosts and paths of
-// requests are no labels, but routes are written by many. The rest is counted as the route "other".
+// requests are not labels, but routes are written by many. The rest is counted as the route "other".
 const mostSeries = 2000
 
 // codes are the values of the label code: the class of the status, or "none" when no answer was given.

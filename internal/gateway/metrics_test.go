@@ -66,7 +66,7 @@ func TestMetrics(t *testing.T) {
 	status, text, _ := l.get("POST", "web.example", "/", strings.NewReader("12345"), "Traceparent", trace)
 	want(t, "a request", status, text, 200, "body=5")
 	l.get("GET", "web.example", "/none", nil)
-	for range 20 { // hosts and paths of strangers are no labels
+	for range 20 { // hosts and paths of strangers are not labels
 		l.get("GET", "no.example", "/x", nil)
 	}
 	web := map[string]string{"kind": "Ingress", "namespace": "default", "name": in.Name, "backend": "default/web:80",
@@ -167,7 +167,7 @@ func logLines(t *testing.T, path string, n int) []accessLine {
 		for line := range strings.Lines(string(text)) {
 			var l accessLine
 			if err := json.Unmarshal([]byte(line), &l); err != nil {
-				t.Fatalf("%q is no line: %v", line, err)
+				t.Fatalf("%q is not a line: %v", line, err)
 			}
 			out = append(out, l)
 		}

@@ -65,7 +65,7 @@ var newFigures = sync.OnceValue(func() *figures {
 			append([]float64{1}, doubled(8, 14)...), models...),
 		input:  histogram(objective, "input_tokens", "Tokens of prompts", tokens, models...),
 		output: histogram(objective, "output_tokens", "Tokens of answers", tokens[:12], models...),
-		cached: histogram(objective, "prompt_cached_tokens", "Tokens of prompts that the server had in its cache",
+		cached: histogram(objective, "prompt_cached_tokens", "Prompt tokens that the server found in its cache",
 			tokens, models...),
 		running: k8smetrics.NewGaugeVec(&k8smetrics.GaugeOpts{Subsystem: objective, Name: "running_requests",
 			Help: "Requests that are being answered", StabilityLevel: k8smetrics.ALPHA}, []string{"model_name"}),

@@ -156,7 +156,7 @@ func (f *followed) look(log klog.Logger) (changed bool) {
 	}
 	f.settled = false
 	if f.failed != err.Error() && !os.IsNotExist(err) {
-		log.Error(err, "A file of the host can't be read, pods get what it said before", "file", f.name)
+		log.Error(err, "Cannot read a file of the host; pods get its previous content", "file", f.name)
 	}
 	f.failed = err.Error()
 	return false

@@ -75,9 +75,9 @@ func logFlows(fd int) error {
 	n, err := unix.Poll(polled, 0)
 	switch {
 	case err != nil && !errors.Is(err, unix.EINTR):
-		return fmt.Errorf("look at the log: %w", err)
+		return fmt.Errorf("inspect the log: %w", err)
 	case err == nil && n == 0:
-		return errors.New("nobody reads the log: its pipe is full")
+		return errors.New("the log's pipe is full, because its reader is slow or gone")
 	}
 	return nil
 }

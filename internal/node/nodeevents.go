@@ -87,12 +87,12 @@ func tmpfsHasNoswap() bool {
 func (p *parts) watchOOM(ctx context.Context) {
 	log, err := oom.Open()
 	if err != nil {
-		klog.FromContext(ctx).V(1).Info("Processes that the kernel kills are not told", "err", err)
+		klog.FromContext(ctx).V(1).Info("Cannot report the processes that the kernel kills", "err", err)
 		return
 	}
 	var netns unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/net", &netns); err != nil {
-		klog.FromContext(ctx).V(1).Info("A full table of connections is not told where the kernel has several", "err", err)
+		klog.FromContext(ctx).V(1).Info("Cannot report a full connection tracking table, because the kernel has several", "err", err)
 	}
 	oom.Watch(ctx, log, netns.Ino, func(v oom.Victim) {
 		p.events.Node(corev1.EventTypeWarning, "SystemOOM",

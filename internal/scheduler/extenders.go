@@ -288,7 +288,7 @@ func narrow(name string, list []placement.Victims, answer map[string]*extenderv1
 		left = append(left, one)
 	}
 	if found < len(answer) {
-		return nil, fmt.Errorf("extender: %v answers with nodes that it was not asked about", name)
+		return nil, fmt.Errorf("extender: %v returned nodes that were not in the request", name)
 	}
 	return left, nil
 }

@@ -101,7 +101,7 @@ func (w *world) checkInForce(o *object, own *owner) {
 	_, items := w.list(o.pod.UID)
 	for _, c := range containers(o.pod) {
 		if !sameResources(o.pod, own.runs, c.Name) {
-			w.broken(resizeEnds, o.pod.Name, "%s wants%s, has%s, and no condition says why", c.Name, sizes(o.pod),
+			w.broken(resizeEnds, o.pod.Name, "%s should have%s, has%s, and no condition says why", c.Name, sizes(o.pod),
 				sizes(own.runs))
 		}
 		t := o.container(c.Name)
@@ -150,7 +150,7 @@ func (w *world) checkTrue(o *object, own *owner) {
 				}
 			}
 			if c.State.Running != nil && id == "" {
-				w.broken(statusTrue, o.pod.Name, "%s does not run, the status says so of %s", c.Name, c.ContainerID)
+				w.broken(statusTrue, o.pod.Name, "%s does not run, the status names %s as running", c.Name, c.ContainerID)
 			}
 		}
 	}
@@ -172,7 +172,7 @@ func (w *world) checkRuns(o *object, own *owner, c *corev1.Container) {
 		return
 	}
 	if why := own.keeps(c); why == "" {
-		w.broken(recovers, o.pod.Name, "%s last ran %v ago, and nothing is said to keep it: %+v", c.Name,
+		w.broken(recovers, o.pod.Name, "%s last ran %v ago, and the status gives no reason for it: %+v", c.Name,
 			w.loop.now.Sub(t.lastSeen), own.waits)
 	}
 }

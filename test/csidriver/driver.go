@@ -279,7 +279,7 @@ func (d *Driver) NodeStageVolume(_ context.Context, req *csi.NodeStageVolumeRequ
 		return nil, status.Errorf(codes.NotFound, "volume %s is not there", req.VolumeId)
 	}
 	if info, err := os.Stat(req.StagingTargetPath); err != nil || !info.IsDir() {
-		return nil, status.Errorf(codes.InvalidArgument, "staging path %s is no directory", req.StagingTargetPath)
+		return nil, status.Errorf(codes.InvalidArgument, "staging path %s is not a directory", req.StagingTargetPath)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

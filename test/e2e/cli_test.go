@@ -73,7 +73,7 @@ func TestImages(t *testing.T) {
 	}
 	contains(t, "pull", c.carob(t, "image", "pull", "busybox:1.36"), "pulled docker.io/library/busybox:1.36")
 	garbage := filepath.Join(t.TempDir(), "garbage.tar")
-	if err := os.WriteFile(garbage, []byte("this is no archive"), 0o644); err != nil {
+	if err := os.WriteFile(garbage, []byte("this is not an archive"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	contains(t, "garbage", carobFails(t, "--data-dir", c.DataDir, "image", "import", garbage), "garbage.tar")

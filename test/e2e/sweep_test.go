@@ -87,7 +87,7 @@ func sweep(t *testing.T, took time.Duration, try func(*testing.T, time.Duration,
 	if all := os.Getenv(sweepStep); all != "" {
 		var err error
 		if step, err = time.ParseDuration(all); err != nil || step <= 0 {
-			t.Fatalf("%s=%s is no duration: %v", sweepStep, all, err)
+			t.Fatalf("%s=%s is not a duration: %v", sweepStep, all, err)
 		}
 	}
 	t.Logf("a start takes %v; interrupted every %v", took, step)

@@ -135,7 +135,7 @@ func (r *remote) discover(ctx context.Context, next *state) (reason string, err 
 	}
 	var list metav1.APIResourceList
 	if err := json.Unmarshal(body, &list); err != nil {
-		return "FailedDiscoveryCheck", fmt.Errorf("response from %s is no list of resources: %w", where, err)
+		return "FailedDiscoveryCheck", fmt.Errorf("response from %s is not a list of resources: %w", where, err)
 	}
 	if next.resources, err = genericapi.ConvertGroupVersionIntoToDiscovery(list.APIResources); err != nil {
 		return "FailedDiscoveryCheck", fmt.Errorf("resources of %s: %w", where, err)

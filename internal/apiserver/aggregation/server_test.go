@@ -229,7 +229,7 @@ func TestLooks(t *testing.T) {
 		"no connection":    {nil, &backend{err: errors.New("refused")}, "FailedDiscoveryCheck", "refused"},
 		"an error":         {nil, &backend{code: 500, body: resources}, "FailedDiscoveryCheck", "bad status"},
 		"not JSON": {nil, &backend{code: 200, body: "<html>"}, "FailedDiscoveryCheck",
-			"no list of resources"},
+			"not a list of resources"},
 		"a redirect": {nil, &backend{code: 302, header: http.Header{"Location": {"https://elsewhere/"}}},
 			"FailedDiscoveryCheck", "bad status"},
 		"nothing that it serves": {nil, &backend{code: 200, body: `{}`}, "Passed", ""},

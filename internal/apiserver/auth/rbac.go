@@ -193,7 +193,7 @@ func grantsOf(o runtime.Object) map[subject]grant {
 	case *rbacv1.RoleBinding:
 		return given(b.Subjects, b.Namespace, b.RoleRef, fmt.Sprintf("RoleBinding %q", b.Name+"/"+b.Namespace))
 	}
-	panic(fmt.Sprintf("auth: %T is no binding", o))
+	panic(fmt.Sprintf("auth: %T is not a binding", o))
 }
 
 func given(to []rbacv1.Subject, namespace string, ref rbacv1.RoleRef, binding string) map[subject]grant {

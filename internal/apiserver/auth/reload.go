@@ -66,7 +66,7 @@ func (s *Structured) look(ctx context.Context) {
 	}
 	g, err := s.generation(ctx, data, now)
 	if err != nil {
-		log.Error(err, "The authentication configuration is no good, the one before stays")
+		log.Error(err, "The authentication configuration is invalid; the previous one stays in effect")
 		authnmetrics.RecordAuthenticationConfigAutomaticReloadFailure(serverID)
 		return
 	}

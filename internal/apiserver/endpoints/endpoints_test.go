@@ -154,8 +154,8 @@ func TestResolvePod(t *testing.T) {
 			""},
 		"slice of no pod": {objects{"pods": pods, "endpointslices": {as("Node", "n", "a")}}, "80",
 			""},
-		"endpoints, of which one is no pod":   {objects{"pods": pods, "endpoints": {legacy}}, "80", "10.0.0.1:7000"},
-		"endpoints don't have the named port": {objects{"pods": pods, "endpoints": {legacy}}, "tls", ""},
+		"endpoints, of which one is not a pod": {objects{"pods": pods, "endpoints": {legacy}}, "80", "10.0.0.1:7000"},
+		"endpoints don't have the named port":  {objects{"pods": pods, "endpoints": {legacy}}, "tls", ""},
 	} {
 		c.objects["services"] = []runtime.Object{svc}
 		got, err := (&Resolver{Reader: c.objects}).ResolvePod(t.Context(), "n", "s", c.port)

@@ -49,7 +49,7 @@ func (g *agents) location(ctx context.Context, nodeName string) (*url.URL, http.
 	host := agentHost(node)
 	if host == "" || port == 0 {
 		return nil, nil,
-			apierrors.NewServiceUnavailable(fmt.Sprintf("node %s has not told an address and a port of its agent yet",
+			apierrors.NewServiceUnavailable(fmt.Sprintf("node %s has not reported the address and port of its agent yet",
 				nodeName))
 	}
 	scheme := "https"

@@ -89,7 +89,7 @@ func TestProxyRewrites(t *testing.T) {
 		}
 	}
 	if _, text := get("/text?a=%2F&b"); text != `<a href="/other"> `+proxyPrefix+`/text a=%2F&b` {
-		t.Errorf("what is no page is %s", text)
+		t.Errorf("what is not a page is %s", text)
 	}
 	if resp, _ := get("/moved"); resp.StatusCode != http.StatusFound ||
 		resp.Header.Get("Location") != proxyPrefix+"/there?x=1" {

@@ -168,6 +168,6 @@ func (e *Encryption) look(ctx context.Context) time.Duration {
 
 func (e *Encryption) refuse(log klog.Logger, err error, hash string) {
 	e.bad = hash
-	log.Error(err, "The encryption configuration is no good, the one before stays")
+	log.Error(err, "The encryption configuration is invalid; the previous one stays in effect")
 	encryptionmetrics.RecordEncryptionConfigAutomaticReloadFailure(serverID)
 }

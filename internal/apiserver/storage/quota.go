@@ -63,7 +63,7 @@ func makeRoom(s *etcdserver.EtcdServer) {
 	defer cancel()
 	if _, err := s.Alarm(ctx, &pb.AlarmRequest{MemberID: uint64(s.MemberID()), Action: pb.AlarmRequest_DEACTIVATE,
 		Alarm: pb.AlarmType_NOSPACE}); err != nil {
-		klog.Background().Error(err, "The full database has room again, but can't be told", "directory", s.Cfg.DataDir)
+		klog.Background().Error(err, "The database has space again, but its alarm cannot be cleared", "directory", s.Cfg.DataDir)
 		return
 	}
 	klog.Background().Info("The database has room again", "directory", s.Cfg.DataDir, "size", b.Size())

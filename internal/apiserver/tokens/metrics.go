@@ -11,11 +11,11 @@ import (
 var (
 	cacheSeconds = metrics.NewHistogramVec(&metrics.HistogramOpts{Subsystem: "authentication_token_cache",
 		Name:           "request_duration_seconds",
-		Help:           "Time to look at a service account token, by whether its signature was known.",
+		Help:           "Time to check a service account token, by whether its signature was cached.",
 		StabilityLevel: metrics.ALPHA}, []string{"status"})
 	cacheRequests = metrics.NewCounterVec(&metrics.CounterOpts{Subsystem: "authentication_token_cache",
 		Name: "request_total",
-		Help: "Service account tokens looked at, by whether their signature was known.", StabilityLevel: metrics.ALPHA},
+		Help: "Service account tokens checked, by whether their signature was cached.", StabilityLevel: metrics.ALPHA},
 		[]string{"status"})
 	cacheFetches = metrics.NewCounterVec(&metrics.CounterOpts{Subsystem: "authentication_token_cache",
 		Name: "fetch_total",

@@ -133,11 +133,11 @@ func (s *Store) tell(text string, rights []byte) error {
 	addr := &net.UnixAddr{Name: s.manager, Net: "unixgram"}
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram"})
 	if err != nil {
-		return fmt.Errorf("tell the service manager: %w", err)
+		return fmt.Errorf("notify the service manager: %w", err)
 	}
 	defer c.Close()
 	if _, _, err := c.WriteMsgUnix([]byte(text), rights, addr); err != nil {
-		return fmt.Errorf("tell the service manager: %w", err)
+		return fmt.Errorf("notify the service manager: %w", err)
 	}
 	return nil
 }

@@ -50,9 +50,8 @@ func gatewayPorts(f Flags) (out GatewayPorts, err error) {
 		}
 		p, err := netip.ParsePrefix(text)
 		if err != nil || p.Addr().BitLen()-p.Bits() > 12 {
-			return out, fmt.Errorf("%w --gateway-addresses: %q is no IP address and no range of at most %d", ErrFlag,
-				text,
-				mostGateways)
+			return out, fmt.Errorf("%w --gateway-addresses: %q is neither an IP address nor a range of at most %d",
+				ErrFlag, text, mostGateways)
 		}
 		for ip := p.Masked().Addr(); p.Contains(ip); ip = ip.Next() {
 			out.Addresses = append(out.Addresses, ip)
@@ -74,7 +73,7 @@ func gatewayPorts(f Flags) (out GatewayPorts, err error) {
 			p, err = netip.PrefixFrom(ip, ip.BitLen()), nil
 		}
 		if err != nil {
-			return out, fmt.Errorf("%w --gateway-proxy-protocol: %q is no IP address and no range", ErrFlag, text)
+			return out, fmt.Errorf("%w --gateway-proxy-protocol: %q is neither an IP address nor a range", ErrFlag, text)
 		}
 		out.Proxies = append(out.Proxies, p.Masked())
 	}

@@ -31,7 +31,7 @@ const (
 	ownKeys       = "carob makes and renews the certificates of the node itself"
 	notYet        = "carob does not have this yet"
 	noIptables    = "carob uses nftables"
-	ownCgroups    = "carob has cgroups of its own"
+	ownCgroups    = "carob manages its own cgroups"
 )
 
 // fields has an entry for each field of a KubeletConfiguration (S11.10–S11.87), so that no field is ignored unnoticed.
@@ -65,7 +65,7 @@ func fields() map[string]treatment {
 		"topologyManagerPolicyOptions": honoured, "topologyManagerScope": honoured,
 
 		"enableServer":                           only("logs, exec, and port-forward need the server", "true"),
-		"readOnlyPort":                           only("carob answers nobody without authentication", "0"),
+		"readOnlyPort":                           only("carob rejects requests without authentication", "0"),
 		"tlsCertFile":                            only(ownKeys, `""`),
 		"authentication":                         honoured, // of which little: see checkAccess
 		"authorization":                          honoured,
@@ -111,7 +111,7 @@ func fields() map[string]treatment {
 		"featureGates":            withoutEffect("each feature of carob is as upstream's default says"),
 		"volumePluginDir":         withoutEffect("FlexVolume is deprecated and not supported"),
 		"kernelMemcgNotification": withoutEffect("memory is looked at often enough"),
-		"volumeStatsAggPeriod":    withoutEffect("volumes are measured when somebody asks"),
+		"volumeStatsAggPeriod":    withoutEffect("volumes are measured on request"),
 		"protectKernelDefaults":   withoutEffect("carob changes no kernel default for the node agent"),
 		"logging":                 withoutEffect("--log-level says it"),
 		"tracing":                 withoutEffect("carob exports no traces of the node agent"),

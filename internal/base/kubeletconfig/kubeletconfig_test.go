@@ -106,10 +106,10 @@ func TestLoadWrong(t *testing.T) {
 		}
 	}
 	if _, _, err := Load(filepath.Join(dir, "missing"), ""); err == nil {
-		t.Error("a missing file is no error")
+		t.Error("a missing file is not an error")
 	}
 	if _, _, err := Load("", filepath.Join(dir, "missing")); err == nil {
-		t.Error("a missing directory is no error")
+		t.Error("a missing directory is not an error")
 	}
 }
 

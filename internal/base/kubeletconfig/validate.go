@@ -130,7 +130,7 @@ func checkAccess(c *Configuration) (errs []error) {
 	}
 	if a.Anonymous.Enabled != nil && *a.Anonymous.Enabled {
 		errs = append(errs, wrong("authentication.anonymous.enabled true is not supported, because "+
-			"carob answers nobody without authentication"))
+			"carob rejects requests without authentication"))
 	}
 	if a.Webhook.Enabled != nil && !*a.Webhook.Enabled {
 		errs = append(errs, wrong("authentication.webhook.enabled false is not supported, because "+

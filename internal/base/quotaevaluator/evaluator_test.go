@@ -107,7 +107,7 @@ func TestScopes(t *testing.T) {
 		t.Error(in, err)
 	}
 	if _, err := e.MatchingScopes(pod("a", ""), scope("BestEffort", "Broken")); err == nil {
-		t.Error("a scope that cannot be matched is no error")
+		t.Error("a scope that cannot be matched is not an error")
 	}
 	// A limited scope is covered by any quota with that scope, whatever its operator.
 	covered := slices.Clone(in)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Limit bounds every wait. It is no measure of speed: a test that waits this long has failed.
+// Limit bounds every wait. It is not a measure of speed: a test that waits this long has failed.
 const Limit = 2 * time.Minute
 
 // Pauses between two looks: short at first, so that a test of something quick is quick.

@@ -12,7 +12,7 @@
 //  5. does what the plan says (Keeper.CreatePods, Keeper.DeletePods …),
 //  6. stores the status, and returns when to look again.
 //
-// A conflict is no error where something newer is stored (Keeper.Behind): the key is
+// A conflict is not an error where something newer is stored (Keeper.Behind): the key is
 // woken when the watch shows it. Any other error is returned to the loop, which waits
 // longer each time.
 //

@@ -299,7 +299,7 @@ func (t *turn) create(ctx context.Context, j *batchv1.Job) (over bool, err error
 		case apierrors.IsNotFound(err):
 			return false, nil // gone meanwhile
 		case err != nil:
-			return true, fmt.Errorf("look at Job %s/%s: %w", j.Namespace, j.Name, err)
+			return true, fmt.Errorf("read Job %s/%s: %w", j.Namespace, j.Name, err)
 		case metav1.IsControlledBy(there, t.in.CronJob):
 			t.fresh.Wrote(t.key, t.jobs, there)
 			t.in.Jobs = append(t.in.Jobs, there)

@@ -80,7 +80,7 @@ func (t turn) change(ctx context.Context, r *appsv1.ControllerRevision, f func(*
 	api := t.keeper.Client.AppsV1().ControllerRevisions(r.Namespace)
 	live, err := api.Get(ctx, r.Name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("look at revision %s: %w", r.Name, err)
+		return fmt.Errorf("read revision %s: %w", r.Name, err)
 	}
 	f(live)
 	stored, err := api.Update(ctx, live, metav1.UpdateOptions{})
@@ -105,14 +105,14 @@ func (t turn) create(ctx context.Context, r *appsv1.ControllerRevision) (*appsv1
 	}
 	there, getErr := api.ControllerRevisions(r.Namespace).Get(ctx, r.Name, metav1.GetOptions{})
 	if getErr != nil {
-		return nil, fmt.Errorf("look at revision %s, whose name is taken: %w", r.Name, getErr)
+		return nil, fmt.Errorf("read revision %s, whose name is taken: %w", r.Name, getErr)
 	}
 	if daemonset.Same(there, r) {
 		return there, nil
 	}
 	set, getErr := api.DaemonSets(r.Namespace).Get(ctx, t.set.Name, metav1.GetOptions{})
 	if getErr != nil {
-		return nil, fmt.Errorf("look at DaemonSet %s: %w", t.owner.Key, getErr)
+		return nil, fmt.Errorf("read DaemonSet %s: %w", t.owner.Key, getErr)
 	}
 	known, stored := ptr.Deref(t.set.Status.CollisionCount, 0), ptr.Deref(set.Status.CollisionCount, 0)
 	if known != stored || set.UID != t.set.UID {

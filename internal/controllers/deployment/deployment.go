@@ -249,7 +249,7 @@ func (c *Controller) create(ctx context.Context, key string, in deployment.Input
 func (c *Controller) taken(ctx context.Context, key string, in deployment.Input, name string) error {
 	exists, err := c.client.AppsV1().ReplicaSets(in.Deployment.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("look at replica set %s, which is in the way: %w", name, err)
+		return fmt.Errorf("read ReplicaSet %s, whose name is taken: %w", name, err)
 	}
 	c.keeper.Fresh.Wrote(key, c.sets, exists)
 	if d := deployment.Taken(in.Deployment, exists); d != nil {

@@ -16,7 +16,7 @@ import (
 	"carob/internal/controllers/source"
 )
 
-// Each active namespace without the account gets it; answers that show that nothing is left to do are no errors.
+// Each active namespace without the account gets it; answers that show that nothing is left to do are not errors.
 func TestDefaultAccount(t *testing.T) {
 	resource := schema.GroupResource{Resource: "serviceaccounts"}
 	ending := apierrors.NewForbidden(resource, Name, errors.New("is being terminated"))

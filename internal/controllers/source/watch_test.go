@@ -94,7 +94,7 @@ func TestWatchTells(t *testing.T) {
 		t.Errorf("Version %d", h.Version())
 	}
 	if err := h.Bookmark("x"); err == nil {
-		t.Error("a version that is no number is taken")
+		t.Error("a version that is not a number is taken")
 	}
 	h.started.Store(true)
 	if err := h.OnChange(nil); !errors.Is(err, errStarted) {

@@ -215,7 +215,7 @@ func (t turn) update(ctx context.Context, revisions []*appsv1.ControllerRevision
 		}
 		there, err := api.Get(ctx, r.Update.Name, metav1.GetOptions{})
 		if err != nil {
-			return nil, fmt.Errorf("look at revision %s, whose name is taken: %w", r.Update.Name, err)
+			return nil, fmt.Errorf("read revision %s, whose name is taken: %w", r.Update.Name, err)
 		}
 		if revision.Holds(there, r.Update.Data.Raw) {
 			return there, nil

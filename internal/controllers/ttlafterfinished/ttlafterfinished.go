@@ -57,7 +57,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("look at Job %s: %w", key, err)
+		return 0, fmt.Errorf("read Job %s: %w", key, err)
 	}
 	if wait, due, err := left(j); err != nil || !due {
 		return wait, err

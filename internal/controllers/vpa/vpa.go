@@ -464,7 +464,7 @@ func (c *Controller) update(ctx context.Context, targets []vpa.Target, pods map[
 			continue
 		}
 		if err := c.updateOf(ctx, t.VPA, theirs[t.VPA]); err != nil {
-			klog.FromContext(ctx).V(1).Info("The pods of a vertical pod autoscaler were not looked at", "vpa",
+			klog.FromContext(ctx).V(1).Info("Cannot read the pods of a VerticalPodAutoscaler", "vpa",
 				klog.KObj(t.VPA), "err", err)
 		}
 	}

@@ -116,9 +116,9 @@ func TestMinimumReclaim(t *testing.T) {
 
 func TestSettingsAreChecked(t *testing.T) {
 	for want, s := range map[string]Settings{
-		`"memory.free" is no signal`:       {Hard: map[string]string{"memory.free": "1"}},
-		`"ten" is no quantity`:             {Hard: map[string]string{"memory.available": "ten"}},
-		`"110%" is no percentage`:          {Hard: map[string]string{"memory.available": "110%"}},
+		`"memory.free" is not a signal`:    {Hard: map[string]string{"memory.free": "1"}},
+		`"ten" is neither a quantity`:      {Hard: map[string]string{"memory.available": "ten"}},
+		`"110%" is not a percentage`:       {Hard: map[string]string{"memory.available": "110%"}},
 		"needs a grace period":             {Soft: map[string]string{"pid.available": "1k"}},
 		"needs a soft threshold":           {SoftGrace: map[string]string{"pid.available": "1m"}},
 		"minimum reclaim of pid.available": {MinReclaim: map[string]string{"pid.available": "-5"}},

@@ -114,7 +114,7 @@ type Settings struct {
 }
 
 // ParseList parses "memory.available<100Mi,nodefs.available<10%", with sign between signal and
-// value. An empty text is no list.
+// value. An empty text is not a list.
 func ParseList(text, sign string) (map[string]string, error) {
 	if text == "" {
 		return nil, nil
@@ -141,7 +141,7 @@ func Parse(s Settings) ([]Threshold, error) {
 	for _, given := range []map[string]string{s.Hard, s.Soft, s.SoftGrace, s.MinReclaim} {
 		for _, name := range slices.Sorted(maps.Keys(given)) {
 			if !slices.Contains(signals(), Signal(name)) {
-				fail("%q is no signal; there are %s", name, join(signals()))
+				fail("%q is not a signal; there are %s", name, join(signals()))
 			}
 		}
 	}
@@ -193,12 +193,12 @@ func join(list []Signal) string {
 	return strings.Join(names, ", ")
 }
 
-// parseAmount parses "100Mi" or "10%"; 0% and 100% are no threshold.
+// parseAmount parses "100Mi" or "10%"; 0% and 100% are not threshold.
 func parseAmount(text string) (Amount, error) {
 	if number, ok := strings.CutSuffix(text, "%"); ok {
 		share, err := strconv.ParseFloat(number, 64)
 		if err != nil || !(share >= 0 && share <= 100) { // NaN is neither
-			return Amount{}, fmt.Errorf("%q is no percentage from 0%% to 100%%", text)
+			return Amount{}, fmt.Errorf("%q is not a percentage from 0%% to 100%%", text)
 		}
 		if share == 100 {
 			share = 0
@@ -207,7 +207,7 @@ func parseAmount(text string) (Amount, error) {
 	}
 	q, err := resource.ParseQuantity(text)
 	if err != nil || q.Sign() < 0 {
-		return Amount{}, fmt.Errorf("%q is no quantity such as 100Mi and no percentage", text)
+		return Amount{}, fmt.Errorf("%q is neither a quantity such as 100Mi nor a percentage", text)
 	}
 	return Amount{Quantity: &q}, nil
 }

@@ -99,7 +99,7 @@ func TestPod(t *testing.T) {
 ! is not scheduled: the scheduler "mine" has not chosen a node
 `},
 		{"not looked at", func(p *corev1.Pod) { p.Spec.NodeName = "" }, `
-! is not scheduled: the scheduler has not looked at it yet
+! is not scheduled: the scheduler has not processed it yet
 `},
 		{"no agent", func(p *corev1.Pod) { p.Status = corev1.PodStatus{Phase: corev1.PodPending} }, `
 ! waits for node n: its agent has not reported anything about it
@@ -175,8 +175,8 @@ func TestInferencePool(t *testing.T) {
 				{Name: "y", Problem: "connection refused", InFlight: 1}, {Name: "z", Seen: &old, Problem: "timeout"}}}}, `
   2 ready servers take requests; 3 requests at work, 2 requests waiting
   server x: 3 running, 2 waiting, 50 % of the cache used
-! server y: metrics missing, only its 1 request from here count: connection refused
-! server z: metrics are 60s old and not believed: timeout
+! server y: metrics missing, only its 1 request from this gateway count: connection refused
+! server z: metrics are 60s old and ignored: timeout
   models with rules: a
 `},
 		{"KV events", Pool{State: &PoolState{Ready: 5, TokenProblem: "no /tokenize", Servers: []Server{
@@ -220,7 +220,7 @@ func TestInferencePool(t *testing.T) {
 			Status: "False", Reason: "InvalidExtensionRef", Message: "no Service epp"}}}}, Unknown: "forbidden",
 			Pods: []*corev1.Pod{pod(func(*corev1.Pod) {})}}, `
 ! Gateway g: ResolvedRefs is false: no Service epp (InvalidExtensionRef)
-! what the gateway knows of it is not known: forbidden
+! cannot read what the gateway knows about it: forbidden
   pod p: runs on node n, and has been ready for 60m; 1 restart
 `},
 		{"another picker", Pool{State: &PoolState{Picker: "d/epp:9002", FailOpen: true}}, `

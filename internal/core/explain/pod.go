@@ -74,7 +74,7 @@ func (l *Lines) scheduled(p *corev1.Pod) bool {
 		l.warn("is not scheduled: the scheduler %q has not chosen a node", s)
 		return false
 	}
-	l.warn("is not scheduled: the scheduler has not looked at it yet")
+	l.warn("is not scheduled: the scheduler has not processed it yet")
 	return false
 }
 

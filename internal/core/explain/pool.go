@@ -88,7 +88,7 @@ func InferencePool(p *Pool, now time.Time) (out Lines) {
 	out.parents(p)
 	switch s := p.State; {
 	case p.Unknown != "":
-		out.warn("what the gateway knows of it is not known: %s", p.Unknown)
+		out.warn("cannot read what the gateway knows about it: %s", p.Unknown)
 	case s == nil && len(p.Parents) == 0:
 		out.warn("no Gateway of carob serves it: no HTTPRoute that a Gateway has accepted leads to it")
 	case s == nil:
@@ -190,10 +190,10 @@ func (l *Lines) servers(s *PoolState, now time.Time) {
 		case server.Seen == nil && server.Problem == "":
 			l.say("server %s: has not been asked for its metrics yet", server.Name)
 		case server.Seen == nil:
-			l.warn("server %s: metrics missing, only its %s from here count: %s", server.Name,
+			l.warn("server %s: metrics missing, only its %s from this gateway count: %s", server.Name,
 				counted(server.InFlight, "request"), server.Problem)
 		case now.Sub(*server.Seen) > staleAfter:
-			l.warn("server %s: metrics are %s old and not believed: %s", server.Name, ago(now, *server.Seen),
+			l.warn("server %s: metrics are %s old and ignored: %s", server.Name, ago(now, *server.Seen),
 				because("", server.Problem))
 		case server.Problem != "":
 			l.warn("server %s: %s; %s", server.Name, load, server.Problem)

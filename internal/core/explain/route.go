@@ -31,7 +31,7 @@ const NothingServed = "nothing is served for it"
 // Route explains an Ingress, a Gateway, or a route of the Gateway API.
 func Route(s *Served) (out Lines) {
 	if s.Unknown != "" {
-		out.warn("what the gateway serves is not known: %s", s.Unknown)
+		out.warn("cannot read what the gateway serves: %s", s.Unknown)
 	}
 	for _, p := range s.Parents {
 		of := "its status"

@@ -160,7 +160,7 @@ func Autoscaler(h *autoscalingv2.HorizontalPodAutoscaler, r Related, now time.Ti
 	bad := map[string]corev1.ConditionStatus{string(autoscalingv2.AbleToScale): corev1.ConditionFalse,
 		string(autoscalingv2.ScalingActive): corev1.ConditionFalse}
 	if len(s.Conditions) == 0 {
-		out.warn("its controller has not looked at it yet")
+		out.warn("its controller has not processed it yet")
 	}
 	for _, c := range s.Conditions {
 		out.condition(string(c.Type), c.Status, c.Reason, c.Message, bad)

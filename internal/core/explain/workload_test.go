@@ -173,7 +173,7 @@ func TestAutoscaler(t *testing.T) {
 	h := &autoscalingv2.HorizontalPodAutoscaler{Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
 		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{Kind: "Deployment", Name: "web"}}}
 	same(t, "new", Autoscaler(h, Related{}, now), `
-! its controller has not looked at it yet
+! its controller has not processed it yet
   deployment/web has 0 replicas, and should have 0
 `)
 	h.Status = autoscalingv2.HorizontalPodAutoscalerStatus{CurrentReplicas: 1, DesiredReplicas: 2,

@@ -118,12 +118,12 @@ func (a *annotations) read1(name, value string) (known bool, err error) {
 func seconds(text string) (time.Duration, error) {
 	n, err := strconv.Atoi(strings.TrimSuffix(text, "s"))
 	if err != nil || n < 1 || n > 86400*365 {
-		return 0, fmt.Errorf("%q is no number of seconds", text)
+		return 0, fmt.Errorf("%q is not a number of seconds", text)
 	}
 	return time.Duration(n) * time.Second, nil
 }
 
-// bodySize reads a size of nginx: bytes, or with k, m, or g. 0 is no limit.
+// bodySize reads a size of nginx: bytes, or with k, m, or g. 0 is not a limit.
 func bodySize(text string) (int64, error) {
 	number, unit := strings.ToLower(text), int64(1)
 	for suffix, n := range map[string]int64{"k": 1 << 10, "m": 1 << 20, "g": 1 << 30} { // any order: one can fit
@@ -134,7 +134,7 @@ func bodySize(text string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(number, 10, 32)
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("%q is no size such as 8m", text)
+		return 0, fmt.Errorf("%q is not a size such as 8m", text)
 	}
 	return n * unit, nil
 }

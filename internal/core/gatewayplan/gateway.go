@@ -181,10 +181,10 @@ func (p *planner) address(gw *gateway, taken map[netip.Addr]Name) {
 			switch {
 			case a.Value == "":
 			case err != nil:
-				reject(fmt.Sprintf("%q is no IP address", a.Value))
+				reject(fmt.Sprintf("%q is not an IP address", a.Value))
 				return
 			case !slices.Contains(p.Pool, ip) && !slices.Contains(p.Host, ip):
-				gw.unusable = fmt.Sprintf("%s is no address of this host and not in --gateway-addresses", ip)
+				gw.unusable = fmt.Sprintf("%s is not an address of this host and not in --gateway-addresses", ip)
 			default:
 				gw.addresses = append(gw.addresses, ip)
 			}

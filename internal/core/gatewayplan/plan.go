@@ -286,7 +286,7 @@ func (p *planner) service(r *route, name Name, port int32, udp bool) (*corev1.Se
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
 		// It could lead to any name, also to one that the creator of the route must not reach (CVE-2021-25740).
 		return nil, &backendProblem{gatewayv1.RouteReasonBackendNotFound, "Service " + name.String() +
-			" is of type ExternalName, which is no backend"}
+			" is of type ExternalName, which is not a backend"}
 	}
 	if found := portOf(s, port, udp); found != nil {
 		return found, nil

@@ -130,13 +130,13 @@ func (p *planner) picker(pool *Pool, group, kind, name string, port int32, mode 
 		config := p.Inference.Configs[Name{Namespace: pool.Ref.Namespace, Name: name}]
 		if pool.Config = config.Config; config.Problem != "" {
 			pool.Broken = true
-			pool.problem = fmt.Sprintf("ConfigMap %s: %s; the picker keeps the configuration that it has", name,
+			pool.problem = fmt.Sprintf("ConfigMap %s: %s; the picker still uses its previous configuration", name,
 				config.Problem)
 		}
 		return
 	}
 	if group != "" || cmp.Or(kind, "Service") != "Service" {
-		pool.unresolved = fmt.Sprintf("%s.%s is no endpoint picker", kind, group)
+		pool.unresolved = fmt.Sprintf("%s.%s is not an endpoint picker", kind, group)
 		return
 	}
 	of := Name{Namespace: pool.Ref.Namespace, Name: name}

@@ -167,7 +167,7 @@ func (p *paths) findPrefix(r *Request) *entry {
 		return nil
 	}
 	deepest := len(p.depths) - 1
-	// The slash at an end of a path is no segment: /a/ has the prefix /a.
+	// The slash at an end of a path is not a segment: /a/ has the prefix /a.
 	for at, segments := 1, 0; at <= len(path); at++ {
 		if at == len(path) || path[at] == '/' {
 			if segments++; segments == deepest {

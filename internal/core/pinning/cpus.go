@@ -110,7 +110,7 @@ func prefer(hints []Hint, least int) {
 // smtError says that a container's CPUs would not be whole cores (S10.10).
 type smtError struct {
 	want, perCore, free int
-	multiple            bool // the number is no multiple
+	multiple            bool // the number is not a multiple
 }
 
 // Error implements error.

@@ -191,7 +191,7 @@ func ParseCPUs(list string) (cpuset.CPUSet, error) {
 		first, err := strconv.ParseUint(from, 10, 31)
 		last, err2 := strconv.ParseUint(to, 10, 31)
 		if err = cmp.Or(err, err2); err != nil || first > last || last > maxCPU || len(ids) > maxCPU {
-			return cpuset.New(), fmt.Errorf("%.64q is no list of CPUs, such as \"0-3,7\"", list)
+			return cpuset.New(), fmt.Errorf("%.64q is not a list of CPUs, such as \"0-3,7\"", list)
 		}
 		for id := first; id <= last; id++ {
 			ids = append(ids, int(id))

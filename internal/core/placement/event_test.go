@@ -125,7 +125,7 @@ func TestHints(t *testing.T) {
 			[]*corev1.Pod{makePod("a", app("x"))}, func(c *Cluster) Event { return c.RemovePod("a") }, true},
 		"a pod that does not count": {makePod("p", app("x"), spreads(zone, 1, "x")), node(),
 			[]*corev1.Pod{makePod("a", app("y"))}, func(c *Cluster) Event { return c.RemovePod("a") }, false},
-		"a label that is no domain": {makePod("p", app("x"), spreads(zone, 1, "x")), node(), nil,
+		"a label that is not a domain": {makePod("p", app("x"), spreads(zone, 1, "x")), node(), nil,
 			func(c *Cluster) Event { return c.SetNode(node(label("disk", "ssd"))) }, false},
 		"the domain": {makePod("p", app("x"), spreads(zone, 1, "x")), node(), nil,
 			func(c *Cluster) Event { return c.SetNode(node(label(zone, "a"))) }, true},

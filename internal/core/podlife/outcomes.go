@@ -112,7 +112,7 @@ func (m *machine) absorbOutcome(f flight, o *Outcome) {
 		}
 	case opStop, opStopSandbox:
 		if m.s.Life == Syncing && m.sandbox != nil {
-			return // a failure to stop one container is no failure of the pod
+			return // a failure to stop one container is not a failure of the pod
 		}
 		m.event(corev1.EventTypeWarning, "FailedKillPod", "error killing pod: "+o.Err.Message, "")
 	default: // tried again without an event

@@ -232,7 +232,7 @@ func (m *machine) absorbResize(f flight, o *Outcome) {
 		}
 		problem = o.Err.Message
 	case f.Op == opResize && f.Attempt == r.Granted && !m.grantInForce(f.Object):
-		problem = "the runtime reports other resources after it was asked to change them"
+		problem = "the runtime reports other resources than those it was set to"
 	}
 	if problem != "" {
 		m.failed(f.Op, f.Object, problem, o.At)

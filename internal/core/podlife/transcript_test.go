@@ -79,7 +79,7 @@ type world struct {
 	sb      strings.Builder
 	present map[string]bool
 	broken  map[string]string // why looking at an image fails
-	invalid map[string]string // why an image is no name
+	invalid map[string]string // why an image is not a name
 }
 
 func newWorld(t tester) *world {

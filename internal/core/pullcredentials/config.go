@@ -47,7 +47,7 @@ func Validate(all []kubelet.CredentialProvider) error {
 		}
 		for _, pattern := range p.MatchImages {
 			if _, err := path.Match(pattern, ""); err != nil || pattern == "" || strings.Contains(pattern, "://") {
-				fail("matchImages: %q is no pattern of a registry and path without scheme", pattern)
+				fail("matchImages: %q is not a pattern REGISTRY[/PATH] without scheme", pattern)
 			}
 		}
 		switch {

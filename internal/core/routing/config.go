@@ -417,7 +417,7 @@ func (b *builder) dataLayer(doc *document) error {
 			return err
 		}
 		if p.kind != "metrics-data-source" {
-			return fmt.Errorf("%s: %s is no source of data", at, p.kind)
+			return fmt.Errorf("%s: %s is not a source of data", at, p.kind)
 		}
 		for _, e := range s.Extractors {
 			p, err := b.find(e.PluginRef, at)
@@ -496,7 +496,7 @@ func (b *builder) flow(doc *document) error {
 			return err
 		}
 		if p.kind != "static-usage-limit-policy" {
-			return fmt.Errorf("flowControl.usageLimitPolicyPluginRef: %s is no policy of usage limits", p.kind)
+			return fmt.Errorf("flowControl.usageLimitPolicyPluginRef: %s is not a policy of usage limits", p.kind)
 		}
 	}
 	if f.other, err = b.band(spec.DefaultPriorityBand, "flowControl.defaultPriorityBand"); err != nil {
@@ -561,7 +561,7 @@ func (b *builder) band(spec *bandSpec, where string) (out bandConfig, err error)
 			out.fair = true
 		case "global-strict-fairness-policy":
 		default:
-			return out, fmt.Errorf("%s.fairnessPolicyRef: %s is no fairness policy", where, p.kind)
+			return out, fmt.Errorf("%s.fairnessPolicyRef: %s is not a fairness policy", where, p.kind)
 		}
 	}
 	if ref := spec.OrderingPolicyRef; ref != "" {
@@ -576,7 +576,7 @@ func (b *builder) band(spec *bandSpec, where string) (out bandConfig, err error)
 		case "slo-deadline-ordering-policy":
 			out.order = firstToken
 		default:
-			return out, fmt.Errorf("%s.orderingPolicyRef: %s is no ordering policy", where, p.kind)
+			return out, fmt.Errorf("%s.orderingPolicyRef: %s is not an ordering policy", where, p.kind)
 		}
 	}
 	return out, nil

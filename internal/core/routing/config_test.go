@@ -30,7 +30,7 @@ func TestConfigErrors(t *testing.T) {
 			{"pluginRef": "random-picker"}]}]}`, "picker already"},
 		{`{` + head + `, "saturationDetector": {"pluginRef": "queue-scorer"}}`, "detects no saturation"},
 		{`{` + head + `, "parser": {"pluginRef": "queue-scorer"}}`, "parses no requests"},
-		{`{` + head + `, "dataLayer": {"sources": [{"pluginRef": "queue-scorer"}]}}`, "no source"},
+		{`{` + head + `, "dataLayer": {"sources": [{"pluginRef": "queue-scorer"}]}}`, "not a source"},
 		{`{` + head + `, "plugins": [{"type": "pd-profile-handler"}], "schedulingProfiles": [{"name": "decode"}]}`, "needs"},
 		{`{` + head + `, "plugins": [{"type": "by-label", "parameters": {"label": "a"}}]}`, "no endpoint can pass"},
 		{`{` + head + `, "plugins": [{"type": "by-label-selector", "parameters": {"matchExpressions": [
@@ -50,7 +50,7 @@ func TestConfigErrors(t *testing.T) {
 		{`{` + head + `, "plugins": [{"type": "core-metrics-extractor", "parameters": {"defaultEngine": "x"}}]}`,
 			"no engine"},
 		{`{` + head + `, "plugins": [{"type": "core-metrics-extractor", "parameters": {"engineConfigs": [
-			{"name": "x", "queuedRequestsSpec": "a b"}]}}]}`, "no series"},
+			{"name": "x", "queuedRequestsSpec": "a b"}]}}]}`, "not a series"},
 		{`{` + head + `, "plugins": [{"type": "core-metrics-extractor", "parameters": {"engineConfigs": [
 			{"name": "x"}]}}]}`, "is needed"},
 		{`{` + head + `, "saturationDetector": {"queueDepthThreshold": 0}}`, "queueDepthThreshold"},
@@ -66,9 +66,9 @@ func TestConfigErrors(t *testing.T) {
 		{`{` + head + `, "flowControl": {"priorityBands": [{"priority": 1}, {"priority": 1}]}}`, "two bands"},
 		{`{` + head + `, "flowControl": {"defaultRequestTTL": "-1s"}}`, "defaultRequestTTL"},
 		{`{` + head + `, "flowControl": {"defaultPriorityBand": {"fairnessPolicyRef": "fcfs-ordering-policy"}}}`,
-			"no fairness policy"},
+			"not a fairness policy"},
 		{`{` + head + `, "flowControl": {"defaultPriorityBand": {"orderingPolicyRef": "queue-scorer"}}}`,
-			"no ordering policy"},
+			"not an ordering policy"},
 		{strings.Repeat(" ", MaxConfig+1), "bytes"},
 	} {
 		if _, err := ParseConfig([]byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {

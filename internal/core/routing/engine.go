@@ -183,7 +183,7 @@ func (s *engineSpec) engine() (e Engine, err error) {
 
 // parseMetric reads name{label=value,label="value"}.
 func parseMetric(text string) (m Metric, err error) {
-	wrong := fmt.Errorf("%q is no series: name{label=\"value\",…}", text)
+	wrong := fmt.Errorf("%q is not a series: name{label=\"value\",…}", text)
 	name, rest, labels := strings.Cut(strings.TrimSpace(text), "{")
 	if m.Name = strings.TrimSpace(name); !metricName(m.Name) {
 		return m, wrong

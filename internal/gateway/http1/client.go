@@ -148,7 +148,7 @@ func (e *exchange) answer() (*http.Response, error) {
 			break
 		}
 		if res.StatusCode == http.StatusSwitchingProtocols || n == most1xx {
-			return nil, e.fail(errors.New("the backend gave an informational answer that nobody asked for"), false)
+			return nil, e.fail(errors.New("the backend sent an informational response that the client did not request"), false)
 		}
 		if t := httptrace.ContextClientTrace(e.request.Context()); t != nil && t.Got1xxResponse != nil {
 			if err := t.Got1xxResponse(res.StatusCode, textproto.MIMEHeader(res.Header)); err != nil {

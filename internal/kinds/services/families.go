@@ -22,7 +22,7 @@ func familyOf(ip netip.Addr) corev1.IPFamily {
 func parseIP(s string) (netip.Addr, error) {
 	ip, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(s))
 	if !ok {
-		return netip.Addr{}, fmt.Errorf("%q is no IP address", s)
+		return netip.Addr{}, fmt.Errorf("%q is not an IP address", s)
 	}
 	return ip.Unmap(), nil
 }

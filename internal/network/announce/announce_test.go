@@ -186,7 +186,7 @@ func TestAnnounce(t *testing.T) {
 	}
 }
 
-// Packets that are no questions do not end the answers.
+// Packets that are not questions do not end the answers.
 func TestHostilePackets(t *testing.T) {
 	s := newSegment(t)
 	addr := netip.MustParseAddr("192.0.2.100")

@@ -105,12 +105,12 @@ func TestContract(t *testing.T) {
 func TestInvalidConfig(t *testing.T) {
 	good := testConfig(t)
 	for name, change := range map[string]func(*Config){
-		"long name":           func(c *Config) { c.Bridge = "a-bridge-name-that-is-too-long" },
-		"no room":             func(c *Config) { c.Pods = netip.MustParsePrefix("10.211.0.0/30") },
-		"range of the host":   func(c *Config) { c.Pods = hostRange(t) },
-		"device is no bridge": func(c *Config) { c.Bridge = "lo" },
-		"IPv6 range for IPv4": func(c *Config) { c.Pods = netip.MustParsePrefix("fd00::/64") },
-		"no table":            func(c *Config) { c.Table = "" },
+		"long name":              func(c *Config) { c.Bridge = "a-bridge-name-that-is-too-long" },
+		"no room":                func(c *Config) { c.Pods = netip.MustParsePrefix("10.211.0.0/30") },
+		"range of the host":      func(c *Config) { c.Pods = hostRange(t) },
+		"device is not a bridge": func(c *Config) { c.Bridge = "lo" },
+		"IPv6 range for IPv4":    func(c *Config) { c.Pods = netip.MustParsePrefix("fd00::/64") },
+		"no table":               func(c *Config) { c.Table = "" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := good

@@ -115,7 +115,7 @@ func TestForgetsByAddress(t *testing.T) {
 				for i := range others {
 					s.gone[netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})] = true
 				}
-				for range 2 { // nothing to forget is no error
+				for range 2 { // nothing to forget is not an error
 					if err := s.run(); err != nil {
 						t.Fatal(err)
 					}

@@ -161,7 +161,7 @@ func (n *Network) idle(ctx context.Context, pod string, arrived map[int]bool) bo
 		return err
 	})
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Cannot look at the connections that wait in a pod", "pod", pod, "err", err)
+		klog.FromContext(ctx).V(2).Info("Cannot read the pending connections of a pod", "pod", pod, "err", err)
 	}
 	return waiting == 0
 }

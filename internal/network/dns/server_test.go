@@ -218,7 +218,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// What is no question, or none for us.
+// What is not a question, or none for us.
 func TestRejects(t *testing.T) {
 	s, u, _ := made(t, "cluster.local {\nkubernetes\n}")
 	for _, c := range []struct {

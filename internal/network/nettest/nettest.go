@@ -132,7 +132,7 @@ func testWorkingNetwork(t *testing.T, h Harness) {
 	at := attach(t, h.Network, pod("a"))
 	var st unix.Statfs_t
 	if err := unix.Statfs(at.NetNS, &st); err != nil || st.Type != unix.NSFS_MAGIC {
-		t.Errorf("%s is no pinned namespace: %v", at.NetNS, err)
+		t.Errorf("%s is not a pinned namespace: %v", at.NetNS, err)
 	}
 	var names []string
 	var addrs []net.Addr

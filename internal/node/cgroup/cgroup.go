@@ -449,7 +449,7 @@ func (m *Manager) Present(pod *corev1.Pod) bool {
 const removeTries = 5
 
 // Remove kills the remaining processes of the pod's group and removes it. It may be repeated; a
-// missing group is no error.
+// missing group is not an error.
 func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 	g := m.pod(uid)
 	g.mu.Lock()

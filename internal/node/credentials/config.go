@@ -49,7 +49,7 @@ func Load(config, programs string) (*Plugins, error) {
 		}
 		version, ours := strings.CutPrefix(c.APIVersion, configGroup)
 		if c.Kind != configKind || !ours || !slices.Contains(pullcredentials.Versions(), version) {
-			return nil, fmt.Errorf("read the credential providers: %s: %q of %q is no %s of %s", file, c.Kind,
+			return nil, fmt.Errorf("read the credential providers: %s: %q of %q is not a %s of %s", file, c.Kind,
 				c.APIVersion, configKind, configGroup+pullcredentials.Versions()[0])
 		}
 		all = append(all, c.Providers...)

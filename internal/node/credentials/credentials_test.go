@@ -220,7 +220,7 @@ func TestServiceAccounts(t *testing.T) {
 		}
 	}
 
-	// The token itself is no password, unless it is what the cache is for.
+	// The token itself is not a password, unless it is what the cache is for.
 	for kind, want := range map[string]int{"ServiceAccount": 0, "Token": 1} {
 		w := newWorld(t, strings.Replace(answer("Image", ""), `'"$GREETING $1"'`, "token-1 for registry", 1),
 			fmt.Sprintf(attributes, kind))
@@ -266,7 +266,7 @@ func TestLoadWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]string{
-		"":                "is no CredentialProviderConfig",
+		"":                "is not a CredentialProviderConfig",
 		head:              "at least 1 item in plugins is required",
 		head + "other: 1": "unknown field",
 		head + strings.Replace(good, "name: p", "name: ../p", 1):                    "must be a file name",

@@ -16,7 +16,7 @@ func (m *Manager) mapDevice(t *target) (string, error) {
 	}
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
-		return "", fmt.Errorf("look at the block device that the driver published: %w", err)
+		return "", fmt.Errorf("inspect the block device that the driver published: %w", err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return "", fmt.Errorf("the driver published no block device at %s", path)

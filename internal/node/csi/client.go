@@ -157,7 +157,7 @@ func (m *Manager) nodeInfo(ctx context.Context, d *driver) (nodeInfo, error) {
 		info.limit = new(int32(min(n, math.MaxInt32)))
 	case n < 0:
 		m.cfg.Logger.Info(
-			"A CSI driver says a negative limit of volumes, which counts as none",
+			"A CSI driver reports a negative volume limit; it is treated as no limit",
 			"driver",
 			d.name,
 			"limit",

@@ -103,10 +103,10 @@ func (m *Manager) expand(ctx context.Context, u *use, t *target, starting bool) 
 		var err error
 		if c, err = m.cfg.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Get(ctx, c.Name,
 			metav1.GetOptions{}); err != nil {
-			return fmt.Errorf("look at the claim of a volume: %w", err)
+			return fmt.Errorf("read the claim of a volume: %w", err)
 		}
 		if pv, err = m.cfg.Client.CoreV1().PersistentVolumes().Get(ctx, pv.Name, metav1.GetOptions{}); err != nil {
-			return fmt.Errorf("look at a volume: %w", err)
+			return fmt.Errorf("inspect a volume: %w", err)
 		}
 		if c.UID != u.Claim.UID || c.Spec.VolumeName != pv.Name {
 			return nil
@@ -299,7 +299,7 @@ func (m *Manager) askStats(ctx context.Context, done chan struct{}) {
 			defer m.mu.Unlock()
 			if err != nil {
 				delete(m.stats.known, u.key())
-				m.cfg.Logger.V(2).Info("A CSI driver says no figures of a volume", "volume", u.name(), "err", err)
+				m.cfg.Logger.V(2).Info("A CSI driver does not report the capacity and usage of a volume", "volume", u.name(), "err", err)
 				return
 			}
 			m.stats.known[u.key()] = s

@@ -34,7 +34,7 @@ const maxRecord = 64 << 10
 
 var driverName = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?$`)
 
-// checkDriver refuses names of drivers that are no step of a path.
+// checkDriver refuses names of drivers that are not step of a path.
 func checkDriver(name string) error {
 	if len(name) > maxDriverName || !driverName.MatchString(name) || name == blockDirectory {
 		return fmt.Errorf("invalid name of a CSI driver: %.80q", name)

@@ -19,7 +19,7 @@ import (
 	"carob/internal/node/spec"
 )
 
-// Plugins and drivers run as root, but are no part of carob: what they send is checked before it
+// Plugins and drivers run as root, but are not part of carob: what they send is checked before it
 // is stored, shown, or passed to a runtime.
 
 // Limits for what they send.
@@ -30,7 +30,7 @@ const (
 	maxValue   = 128 << 10
 )
 
-// text refuses what is no name: too long, not UTF-8, or with control characters.
+// text refuses what is not a name: too long, not UTF-8, or with control characters.
 func text(what, s string) error {
 	switch {
 	case s == "":
@@ -69,7 +69,7 @@ func endpointName(name string) error {
 		return err
 	}
 	if name != filepath.Base(name) || name == "." || name == ".." || name == registrySocket {
-		return fmt.Errorf("endpoint %q is no name of a socket of a plugin", name)
+		return fmt.Errorf("endpoint %q is not a name of a socket of a plugin", name)
 	}
 	return nil
 }

@@ -360,10 +360,10 @@ func TestRegisterRefuses(t *testing.T) {
 		{"v1beta1", "p.sock", "x.kubernetes.io/gpu", "is invalid"},
 		{"v1beta1", "p.sock", "example.com/" + strings.Repeat("g", 64), "is invalid"},
 		{"v1beta1", "p.sock", "example.com/g\npu", "is invalid"},
-		{"v1beta1", "../../etc/p.sock", "example.com/gpu", "is no name of a socket"},
-		{"v1beta1", "/run/p.sock", "example.com/gpu", "is no name of a socket"},
-		{"v1beta1", registrySocket, "example.com/gpu", "is no name of a socket"},
-		{"v1beta1", "..", "example.com/gpu", "is no name of a socket"},
+		{"v1beta1", "../../etc/p.sock", "example.com/gpu", "is not a name of a socket"},
+		{"v1beta1", "/run/p.sock", "example.com/gpu", "is not a name of a socket"},
+		{"v1beta1", registrySocket, "example.com/gpu", "is not a name of a socket"},
+		{"v1beta1", "..", "example.com/gpu", "is not a name of a socket"},
 		{"v1beta1", "", "example.com/gpu", "is empty"},
 	} {
 		a.until("the agent serves", func() bool {

@@ -50,7 +50,7 @@ func (m *Manager) followHealth(ctx context.Context, e *draPlugin, client healthC
 		if ctx.Err() != nil || status.Code(err) == codes.Unimplemented {
 			return
 		}
-		m.cfg.Logger.V(2).Info("The health of a driver's devices is not told", "driver", e.driver, "err", err)
+		m.cfg.Logger.V(2).Info("A driver does not report the health of its devices", "driver", e.driver, "err", err)
 		select {
 		case <-ctx.Done():
 			return
@@ -70,7 +70,7 @@ func (m *Manager) streamHealth(ctx context.Context, e *draPlugin, client healthC
 			return err
 		}
 		if len(msg.Devices) > maxHealth {
-			m.cfg.Logger.Info("A driver tells of too many devices: their health is not used", "driver", e.driver,
+			m.cfg.Logger.Info("A driver reports too many devices; their health is ignored", "driver", e.driver,
 				"devices", len(msg.Devices), "most", maxHealth)
 			continue
 		}
@@ -112,7 +112,7 @@ func (m *Manager) takeHealth(driver string, list []*drahealthv1.DeviceHealth, no
 	}
 }
 
-// cut shortens a message, and drops bytes that are no text.
+// cut shortens a message, and drops bytes that are not text.
 func cut(s string) string {
 	out := []rune{}
 	n := 0

@@ -87,7 +87,7 @@ func TestMeter(t *testing.T) {
 	a.plug(p, "p.sock", dev(pluginapi.Healthy, "d0"))
 	if err := a.register(&pluginapi.RegisterRequest{Version: "v1beta1", Endpoint: "p.sock",
 		ResourceName: "example.com/\xff"}); err == nil {
-		t.Error("a name that is no text was taken")
+		t.Error("a name that is not text was taken")
 	}
 	if err := a.register(&pluginapi.RegisterRequest{Version: "v1beta1", Endpoint: "p.sock",
 		ResourceName: "example.com/a b"}); err == nil {

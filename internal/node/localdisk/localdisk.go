@@ -64,7 +64,7 @@ func open(base string) (int, error) {
 	return fd, nil
 }
 
-// check refuses what is no name of one step below one of the bases.
+// check refuses what is not a name of one step below one of the bases.
 func (d *Disk) check(p volume.LocalPlace) error {
 	if !strings.HasPrefix(p.Name, "pvc-") || len(p.Name) > 255 || strings.ContainsAny(p.Name, "/\x00") {
 		return fmt.Errorf("invalid name of a volume's directory: %q", p.Name)

@@ -31,7 +31,7 @@ const (
 	maxLinkName = 255 // what file systems take
 )
 
-// linkName is the file name of a link; names that are no names are refused. (A
+// linkName is the file name of a link; names that are not names are refused. (A
 // container's pod may be known from the labels of a runtime only, which anybody may set.)
 func linkName(pod *corev1.Pod, container, id string) (string, error) {
 	for _, part := range [...]string{pod.Name, pod.Namespace, container, id} {
@@ -40,7 +40,7 @@ func linkName(pod *corev1.Pod, container, id string) (string, error) {
 		}
 	}
 	if strings.Contains(pod.Name+pod.Namespace, "_") {
-		return "", fmt.Errorf("link a container's log: %s/%s is no name of a pod", pod.Namespace, pod.Name)
+		return "", fmt.Errorf("link a container's log: %s/%s is not a name of a pod", pod.Namespace, pod.Name)
 	}
 	name := fmt.Sprintf("%s_%s_%s-%s", pod.Name, pod.Namespace, container, id)
 	if len(name) > maxLinkName-len(linkSuffix) {

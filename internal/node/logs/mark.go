@@ -8,7 +8,7 @@ import (
 )
 
 // Mark is a place in a log, in the file that was the current one when the mark was made.
-// The zero value is no place.
+// The zero value is not a place.
 type Mark struct {
 	file   fs.FileInfo
 	offset int64

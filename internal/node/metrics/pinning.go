@@ -24,10 +24,10 @@ func newPinningFamilies(r prometheus.Registerer) pinningFamilies {
 	}
 	f := pinningFamilies{
 		cpuRequests: count("cpu_manager_pinning_requests_total",
-			"Number of pods with containers that asked for CPUs of their own."),
+			"Number of pods with containers that requested exclusive CPUs."),
 		cpuErrors: count("cpu_manager_pinning_errors_total", "Number of pods that did not get CPUs of their own."),
 		memoryRequests: count("memory_manager_pinning_requests_total",
-			"Number of pods with containers that asked for memory of NUMA nodes."),
+			"Number of pods with containers that requested memory of NUMA nodes."),
 		memoryErrors: count("memory_manager_pinning_errors_total",
 			"Number of pods that did not get memory of NUMA nodes."),
 		topologyRequests: count("topology_manager_admission_requests_total",

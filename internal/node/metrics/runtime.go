@@ -32,7 +32,7 @@ func call[Req, Resp any](ctx context.Context, m *Meter, operation string, do fun
 	return resp, err
 }
 
-// LogShown passes on what is no call of CRI; a runtime without it holds nothing and
+// LogShown passes on what is not a call of CRI; a runtime without it holds nothing and
 // answers errors.ErrUnsupported.
 func (r *metered) LogShown(ctx context.Context, containerID string) error {
 	if holder, ok := r.Runtime.(runtime.OutputHolder); ok {

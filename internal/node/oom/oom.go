@@ -59,7 +59,7 @@ func Watch(ctx context.Context, log io.ReadCloser, netns uint64, tell func(Victi
 		case err != nil:
 			if ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err,
-					"Reading the kernel's log ended, processes that it kills are not told any more")
+					"Reading the kernel log ended; processes that the kernel kills are no longer reported")
 			}
 			return
 		}

@@ -97,7 +97,7 @@ func number(path ...string) (n int, missing bool, err error) {
 	}
 	u, err := strconv.ParseUint(s, 10, 31)
 	if err != nil {
-		return 0, false, fmt.Errorf("%s: %.64q is no number", filepath.Join(path...), s)
+		return 0, false, fmt.Errorf("%s: %.64q is not a number", filepath.Join(path...), s)
 	}
 	return int(u), false, nil
 }
@@ -199,7 +199,7 @@ func (d discovery) readNodes(t *pinning.Topology, online cpuset.CPUSet, memory u
 		for word := range strings.FieldsSeq(distances) {
 			far, err := strconv.ParseUint(word, 10, 32)
 			if err != nil {
-				return nil, fmt.Errorf("%s/distance: %.64q is no number", dir, word)
+				return nil, fmt.Errorf("%s/distance: %.64q is not a number", dir, word)
 			}
 			n.Distances = append(n.Distances, far)
 		}
@@ -219,7 +219,7 @@ func nodeMemory(path string) (uint64, error) {
 		if f := strings.Fields(lines.Text()); len(f) >= 4 && f[2] == "MemTotal:" {
 			kib, err := strconv.ParseUint(f[3], 10, 53)
 			if err != nil {
-				return 0, fmt.Errorf("%s: %.64q is no number", path, f[3])
+				return 0, fmt.Errorf("%s: %.64q is not a number", path, f[3])
 			}
 			return kib << 10, nil
 		}

@@ -214,7 +214,7 @@ func (w *Watcher) register(ctx context.Context, path string) (unregister func(),
 		if err == nil {
 			unregister()
 		}
-		return nil, errors.Join(err, fmt.Errorf("tell a plugin about its registration: %w", told))
+		return nil, errors.Join(err, fmt.Errorf("report the result of the registration to a plugin: %w", told))
 	}
 	return unregister, err
 }
@@ -267,7 +267,7 @@ func checked(path string, info *registration.PluginInfo) (Plugin, error) {
 		}
 	}
 	if !filepath.IsAbs(p.Endpoint) || filepath.Clean(p.Endpoint) != p.Endpoint {
-		return p, fmt.Errorf("endpoint %q is no absolute path", p.Endpoint)
+		return p, fmt.Errorf("endpoint %q is not an absolute path", p.Endpoint)
 	}
 	return p, nil
 }

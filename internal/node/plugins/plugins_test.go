@@ -190,7 +190,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// What plugins say is checked before it is used: they are no part of carob.
+// What plugins say is checked before it is used: they are not part of carob.
 func TestHostileInfos(t *testing.T) {
 	long := strings.Repeat("x", maxText+1)
 	for name, c := range map[string]struct {

@@ -177,7 +177,7 @@ func schedule(timer *time.Timer, at time.Time) {
 	timer.Reset(max(time.Until(at), time.Millisecond))
 }
 
-// earlier is the first of two times; zero is no time.
+// earlier is the first of two times; zero is not a time.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

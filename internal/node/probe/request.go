@@ -21,7 +21,7 @@ import (
 const maxRedirects = 10
 
 // Transport is for requests to containers: certificates are not verified, and there
-// is no proxy, no compression and no connection that outlives its request (L5.23).
+// is not a proxy, no compression and no connection that outlives its request (L5.23).
 func Transport() *http.Transport {
 	return &http.Transport{
 		TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, // there are no certificates for pod IPs

@@ -64,7 +64,7 @@ func TestHold(t *testing.T) {
 			t.Errorf("calls: %v", client.Actions())
 		}
 		if len(told) != 0 {
-			t.Errorf("the first value is no change: told %v", told)
+			t.Errorf("the first value is not a change: told %v", told)
 		}
 		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), configMap("cm", "2", "b"),
 			metav1.UpdateOptions{}); err != nil {

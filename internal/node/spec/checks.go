@@ -36,7 +36,7 @@ func oneWord(s string) error {
 	return nil
 }
 
-// address refuses what is no IP address. Leading zeros are as old as Kubernetes' own rule.
+// address refuses what is not an IP address. Leading zeros are as old as Kubernetes' own rule.
 func address(s string) error {
 	if err := oneWord(s); err != nil { // the zone of an IPv6 address may be anything
 		return err
@@ -45,7 +45,7 @@ func address(s string) error {
 		return nil
 	}
 	if strings.Trim(s, "0123456789.") != "" {
-		return errors.New("it is no IP address")
+		return errors.New("it is not an IP address")
 	}
 	return nil
 }

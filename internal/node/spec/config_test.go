@@ -144,21 +144,21 @@ func TestContainerErrors(t *testing.T) {
 		{"image user is a name", nonRoot(nil, Image{Username: "www"}),
 			`container has runAsNonRoot and image has non-numeric user (www), cannot verify user is non-root (pod: "web_shop(u-1)", container: c)`},
 		{"image user is a number", nonRoot(nil, Image{UID: new(int64(9))}), ""},
-		{"image user is no id", nonRoot(nil, Image{UID: new(int64(1 << 32))}),
+		{"image user is not an id", nonRoot(nil, Image{UID: new(int64(1 << 32))}),
 			`image of container "c": user or group 4294967296` + ids},
-		{"image user is no id, negative", func(in *ContainerInput) { in.Image = Image{UID: new(int64(-1))} },
+		{"image user is not an id, negative", func(in *ContainerInput) { in.Image = Image{UID: new(int64(-1))} },
 			`image of container "c": user or group -1` + ids},
-		{"runAsUser is no id", nonRoot(new(int64(1<<32)), Image{}), `container "c": user or group 4294967296` + ids},
-		{"runAsGroup is no id", func(in *ContainerInput) {
+		{"a bad runAsUser", nonRoot(new(int64(1<<32)), Image{}), `container "c": user or group 4294967296` + ids},
+		{"runAsGroup is not an id", func(in *ContainerInput) {
 			in.Container.SecurityContext = &corev1.SecurityContext{RunAsGroup: new(int64(-1))}
 		}, `container "c": user or group -1` + ids},
-		{"runAsUser of the pod is no id", shared(corev1.PodSecurityContext{RunAsUser: new(int64(1 << 31))}),
+		{"runAsUser of the pod is not an id", shared(corev1.PodSecurityContext{RunAsUser: new(int64(1 << 31))}),
 			"user or group 2147483648" + ids},
-		{"runAsGroup of the pod is no id", shared(corev1.PodSecurityContext{RunAsGroup: new(int64(1 << 40))}),
+		{"runAsGroup of the pod is not an id", shared(corev1.PodSecurityContext{RunAsGroup: new(int64(1 << 40))}),
 			"user or group 1099511627776" + ids},
-		{"fsGroup is no id", shared(corev1.PodSecurityContext{FSGroup: new(int64(1 << 32))}),
+		{"fsGroup is not an id", shared(corev1.PodSecurityContext{FSGroup: new(int64(1 << 32))}),
 			"user or group 4294967296" + ids},
-		{"a supplemental group is no id", shared(corev1.PodSecurityContext{SupplementalGroups: []int64{5, 1 << 32}}),
+		{"a bad supplemental group", shared(corev1.PodSecurityContext{SupplementalGroups: []int64{5, 1 << 32}}),
 			"user or group 4294967296" + ids},
 		{"own user", nonRoot(new(int64(5)), Image{UID: new(int64(0))}), ""},
 		{"no such volume", mount(corev1.VolumeMount{Name: "no"}),
@@ -421,7 +421,7 @@ func TestSandboxConfig(t *testing.T) {
 	wrong := testPod()
 	wrong.Spec.SecurityContext = &corev1.PodSecurityContext{SupplementalGroups: []int64{1 << 32}}
 	if _, _, err := SandboxConfig(SandboxInput{Pod: wrong, Node: testNode()}); err == nil {
-		t.Error("a group that is no id was passed on")
+		t.Error("a group that is not an id was passed on")
 	}
 	pod.Spec.HostUsers = new(false)
 	if _, _, err := SandboxConfig(SandboxInput{Pod: pod, Node: testNode()}); !errors.Is(err, ErrUserNamespaces) {

@@ -52,7 +52,7 @@ func namespaces(pod *corev1.Pod, targetID string, userNS *cri.UserNamespace) *cr
 	return o
 }
 
-// CheckIDs refuses users and groups of a pod that are no ids. The API server does so, too; the
+// CheckIDs refuses users and groups of a pod that are not ids. The API server does so, too; the
 // kernel takes 32 bits of each number and would see another user: root, for 4294967296.
 func CheckIDs(pod *corev1.Pod) error {
 	if p := pod.Spec.SecurityContext; p != nil {

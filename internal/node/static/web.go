@@ -126,11 +126,11 @@ func (s *WebSource) remember() error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read the static pods that %s asked for last: %w", s.cfg.URL, err)
+		return fmt.Errorf("read the last static pods of %s: %w", s.cfg.URL, err)
 	}
 	pods, err := s.decode(text)
 	if err != nil {
-		return fmt.Errorf("read the static pods that were asked for last: %s: %w", s.cfg.Cache, err)
+		return fmt.Errorf("read the last static pods: %s: %w", s.cfg.Cache, err)
 	}
 	s.last = text
 	s.cfg.Wanted(pods)

@@ -201,7 +201,7 @@ func (q *nodeLogQuery) check(root *os.Root) (errs field.ErrorList) {
 	if _, err := syntax.Parse(q.pattern, syntax.Perl); err != nil {
 		errs = append(errs, field.Invalid(field.NewPath("pattern"), q.pattern, err.Error()))
 	} else if len(q.pattern) > maxPattern || strings.ContainsRune(q.pattern, 0) {
-		errs = append(errs, field.Invalid(field.NewPath("pattern"), "", "is no pattern, or too long"))
+		errs = append(errs, field.Invalid(field.NewPath("pattern"), "", "is not a pattern or is too long"))
 	}
 	return errs
 }

@@ -111,7 +111,7 @@ func New(cfg Config) (*Server, error) {
 	case cfg.TLS == nil || cfg.TLS.ClientCAs == nil || len(cfg.TLS.Certificates) == 0 && cfg.TLS.GetCertificate == nil:
 		return nil, errors.New("node server: TLS needs a certificate and the CA of the clients")
 	case len(cfg.AllowedUsers) == 0:
-		return nil, errors.New("node server: nobody is allowed to use it")
+		return nil, errors.New("node server: no client is allowed to use it")
 	}
 	s := &Server{cfg: cfg, conns: make(map[net.Conn]struct{}), started: time.Now()}
 	if cfg.Others != nil {

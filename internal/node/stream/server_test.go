@@ -587,7 +587,7 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// A request that is no upgrade reaches no runtime, whoever sends it and by whatever method: a link
+// A request that is not an upgrade reaches no runtime, whoever sends it and by whatever method: a link
 // that somebody follows, or a program that fetches addresses for others, runs nothing.
 func TestPlainRequestsRunNothing(t *testing.T) {
 	w := newWorld(t)

@@ -91,7 +91,7 @@ func trustAnchors(bundles []*certificatesv1.ClusterTrustBundle) ([]byte, error) 
 				break
 			}
 			if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-				return nil, fmt.Errorf("ClusterTrustBundle %q holds what is no certificate: %w", b.Name, err)
+				return nil, fmt.Errorf("ClusterTrustBundle %q contains something that is not a certificate: %w", b.Name, err)
 			}
 			anchors = append(anchors, block.Bytes)
 		}

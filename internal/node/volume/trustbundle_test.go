@@ -83,7 +83,7 @@ func TestTrustBundle(t *testing.T) {
 			err: `while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io "x" not found`},
 		{name: "other name, optional", src: corev1.ClusterTrustBundleProjection{Name: new("x"), Optional: new(true)}},
 		{name: "no certificate", src: corev1.ClusterTrustBundleProjection{Name: new("broken")},
-			err: `ClusterTrustBundle "broken" holds what is no certificate: `},
+			err: `ClusterTrustBundle "broken" contains something that is not a certificate: `},
 		{name: "nothing named", err: "ClusterTrustBundle projection requires either name or signerName to be set"},
 	}
 	for _, tc := range tests {

@@ -52,7 +52,8 @@ var _ runtime.Runtime = (*Runtime)(nil)
 func Dial(ctx context.Context, endpoint string) (*Runtime, error) {
 	path, ok := strings.CutPrefix(endpoint, "unix://")
 	if !ok && strings.Contains(endpoint, "://") || !strings.HasPrefix(path, "/") {
-		return nil, errkind.Errorf(errkind.Invalid, "runtime endpoint %q is no unix socket (unix:///path/to/cri.sock)",
+		return nil, errkind.Errorf(errkind.Invalid,
+			"runtime endpoint %q is not a unix socket (unix:///path/to/cri.sock)",
 			endpoint)
 	}
 	conn, err := grpc.NewClient("unix://"+path,

@@ -117,7 +117,7 @@ func (w *world) judge() {
 		}
 	}
 	if w.roomSince(w.now) {
-		cluster.Break(Works, "%d requests are held, and a server has told that it has room", len(w.held))
+		cluster.Break(Works, "%d requests are held although a server has reported room", len(w.held))
 	}
 }
 

@@ -264,7 +264,7 @@ func indexes(s string) map[int]bool {
 		}
 		if err != nil {
 			if s != "" {
-				cluster.Break(Once, "these are no indexes: %q", s)
+				cluster.Break(Once, "not a list of indexes: %q", s)
 			}
 			continue
 		}

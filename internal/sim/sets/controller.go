@@ -139,7 +139,7 @@ func (c *controller) update(s *appsv1.StatefulSet, known []*appsv1.ControllerRev
 	c.fresh.Wrote(c.revisions, e)
 	made, ok := e.Object.(*appsv1.ControllerRevision)
 	if !ok {
-		return nil, errors.New("the answer is no revision")
+		return nil, errors.New("the answer is not a revision")
 	}
 	return made, nil
 }

@@ -74,7 +74,7 @@ func dial(to string, timeout time.Duration) (*net.TCPConn, error) {
 	}
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
-		return nil, fmt.Errorf("%T is no TCP connection", c)
+		return nil, fmt.Errorf("%T is not a TCP connection", c)
 	}
 	return tcp, tcp.SetLinger(0)
 }

@@ -282,7 +282,7 @@ func (c *compared) events(ctx context.Context, s *side) (map[string]string, erro
 func describe(o *unstructured.Unstructured) (string, error) {
 	all, ok := scrub("", o.Object).(map[string]any)
 	if !ok {
-		return "", fmt.Errorf("%s is no object", o.GetName())
+		return "", fmt.Errorf("%s is not an object", o.GetName())
 	}
 	meta, _ := all["metadata"].(map[string]any)
 	for _, key := range []string{"uid", "resourceVersion", "managedFields", "generation", "creationTimestamp",

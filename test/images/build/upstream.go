@@ -50,7 +50,7 @@ func UpstreamNames() []string {
 }
 
 // plainBusybox is built from source: Debian's static one runs its own applets
-// whatever the path holds and drops environment variables that are no names of
+// whatever the path holds and drops environment variables that are not names of
 // a shell's, which tests of the suite see.
 func plainBusybox(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, error) {
 	l, err := b.plainBusyboxLayer(ctx)

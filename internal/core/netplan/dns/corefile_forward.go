@@ -85,7 +85,7 @@ func (p *parser) upstream(to string) (Upstream, error) {
 		}
 	}
 	if strings.HasPrefix(text, "/") {
-		return u, p.fail("forward: carob's DNS reads no file but %s, which stands for the resolver of the node", resolvConf)
+		return u, p.fail("forward: carob's DNS reads only %s, the resolver configuration of the node", resolvConf)
 	}
 	if a, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
 		u.Addr = netip.AddrPortFrom(a, port)

@@ -28,7 +28,7 @@ func TestCorefileErrors(t *testing.T) {
 		"a {\nkubernetes {\npods x\n}\n}":     "Corefile:3: pods is one of",
 		"a {\nkubernetes {\nx\n}\n}":          `Corefile:3: kubernetes: carob's DNS does not know the option "x"`,
 		". {\nforward .\n}":                   "forward takes a zone",
-		". {\nforward . /etc/shadow\n}":       "reads no file but /etc/resolv.conf",
+		". {\nforward . /etc/shadow\n}":       "reads only /etc/resolv.conf",
 		". {\nforward . example.com\n}":       `"example.com" is not an IP address`,
 		". {\nhosts /etc/shadow\n}":           "reads no files",
 		". {\nhosts {\nx y\n}\n}":             `"x" is neither an option nor an address`,

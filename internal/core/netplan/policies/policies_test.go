@@ -145,7 +145,7 @@ func TestSizeOfChanges(t *testing.T) {
 	}
 }
 
-// Texts of users are no part of a name, and cannot make two different things one.
+// Texts of users are not part of a name, and cannot make two different things one.
 func TestNames(t *testing.T) {
 	p := policies.New()
 	p.SetNamespace("x", nil)

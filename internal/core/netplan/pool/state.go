@@ -168,7 +168,7 @@ func ours(s *corev1.Service) bool {
 		s.DeletionTimestamp == nil
 }
 
-// cleared takes addresses of the pool out of the status of a Service that is no load balancer any more.
+// cleared takes addresses of the pool out of the status of a Service that is not a load balancer any more.
 func (s *State) cleared(i Input) (Write, bool) {
 	if i.Service == nil || i.Service.DeletionTimestamp != nil || i.Service.Spec.LoadBalancerClass != nil {
 		return Write{}, false

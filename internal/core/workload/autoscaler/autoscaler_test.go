@@ -135,7 +135,7 @@ func TestDecisions(t *testing.T) {
 			"4 AbleToScale=True(ScaleDownStabilized) ScalingActive=True(ValidMetricFound) ScalingLimited=False(DesiredWithinRange)"},
 		{"W7.39 missing pods use nothing on the way up", world(hpa(1, 10, cpu(50)), 900, -1), "2 " + stays},
 		{"W7.39 pending pods, too", world(hpa(1, 10, cpu(50)), 900, 900, -2), "4 " + usual + fmt.Sprintf(upEvent, 4)},
-		{"W7.34 the start of a pod is no usage", world(hpa(1, 10, cpu(50)), 500, -5), "2 " + stays},
+		{"W7.34 the start of a pod is not a use", world(hpa(1, 10, cpu(50)), 500, -5), "2 " + stays},
 		{"W7.34 one that was never ready for long", world(hpa(1, 10, cpu(50)), 500, -4), "2 " + stays},
 		{"W7.31 pods that go are left out", world(hpa(1, 10, cpu(50)), 500, -3), "2 " + stays},
 		{"W7.22", world(hpa(1, 2, cpu(50)), many(3, 100)...),
@@ -336,7 +336,7 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// A rescale that fails says so, and is no scale event (W7.56, W7.68).
+// A rescale that fails says so, and is not a scale event (W7.56, W7.68).
 func TestRescaleFails(t *testing.T) {
 	in := world(hpa(1, 10, cpu(50)), 900)
 	out := Rescaled(in, Plan(in), errors.New("quota"))

@@ -30,7 +30,7 @@ func own(annotation string) bool {
 	return false
 }
 
-// revision is the number of a set; ok is false when its annotation is no number.
+// revision is the number of a set; ok is false when its annotation is not a number.
 func revision(s *appsv1.ReplicaSet) (n int64, ok bool) {
 	text := s.Annotations[Revision]
 	if text == "" {
@@ -244,7 +244,7 @@ func (p *pass) rollback(n int64) {
 }
 
 // lastRevision is the revision before the present one; 0 when there is none. A template
-// that has no set yet is no revision and never becomes one.
+// that has no set yet is not a revision and never becomes one.
 func (p *pass) lastRevision() int64 {
 	first, second := int64(0), int64(0)
 	if p.now == nil {

@@ -49,7 +49,7 @@ func (p *plan) count() {
 			u.Succeeded = append(u.Succeeded, pod.UID)
 		case p.verdict != nil && p.verdict.Type == batchv1.JobSuccessCriteriaMet && p.recorded(p.verdict.Type) &&
 			pod.Status.Phase != corev1.PodFailed:
-			// It is deleted because others were enough; that is no failure (W5.90).
+			// It is deleted because others were enough; that is not a failure (W5.90).
 		case p.hasFailed(pod) || p.verdict != nil && p.verdict.Type == batchv1.JobFailureTarget:
 			// What a failed Job still ran counts as failed (W5.90).
 			if counts, _ := p.policy(pod); counts {

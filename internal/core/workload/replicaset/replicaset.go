@@ -28,7 +28,7 @@ type Input struct {
 	Ending *int32
 	// Related are the active pods of all sets with the same controller, by node (W0.53).
 	Related map[string]int
-	// Burst is how many pods are created or deleted at most; 0 is no limit (W1.10).
+	// Burst is how many pods are created or deleted at most; 0 is not a limit (W1.10).
 	Burst int
 	Now   time.Time
 }

@@ -43,7 +43,7 @@ func logGrowth(x float64) float64 { return math.Log(x) / math.Log(growth) }
 
 // find returns the bucket of a value; what is too large is in the last.
 func (s scale) find(value float64) int {
-	if !(value >= s.first) { // also what is no number
+	if !(value >= s.first) { // also what is not a number
 		return 0
 	}
 	return int(min(logGrowth(value*(growth-1)/s.first+1), float64(s.buckets-1)))

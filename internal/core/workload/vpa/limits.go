@@ -117,7 +117,7 @@ func fitContainer(list, requests, limits corev1.ResourceList, item *corev1.Limit
 }
 
 // requestFor is the request whose limit is bound, in the proportion that there was; zero when there
-// is no limit.
+// is not a limit.
 func requestFor(name corev1.ResourceName, request, limit, bound, standard resource.Quantity) resource.Quantity {
 	if limit.IsZero() {
 		limit = standard

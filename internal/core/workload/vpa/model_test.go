@@ -92,7 +92,7 @@ func TestKills(t *testing.T) {
 	if _, again := recommended(t, m, traceStart); again != after {
 		t.Errorf("a second kill: %d, the first %d", again, after)
 	}
-	// What was long before anybody looked is no news.
+	// What was long before anybody looked is not news.
 	m = NewModel()
 	m.SetTargets(targetOf(autoscaler()))
 	m.SetPods(pods, traceStart.Add(30*time.Hour))

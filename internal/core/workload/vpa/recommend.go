@@ -99,7 +99,7 @@ func (p *ContainerPolicy) bound(list corev1.ResourceList) (notes []string) {
 	return notes
 }
 
-// atLeast raises an amount to a bound; zero is no bound.
+// atLeast raises an amount to a bound; zero is not a bound.
 func atLeast(list corev1.ResourceList, name corev1.ResourceName, bound resource.Quantity) bool {
 	if q := list[name]; bound.IsZero() || q.Cmp(bound) >= 0 {
 		return false

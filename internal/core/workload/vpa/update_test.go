@@ -85,7 +85,7 @@ func TestCandidates(t *testing.T) {
 		{what: "added later than admission looked", pods: []*corev1.Pod{owned("a", "10m", "1Mi", func(p *corev1.Pod) {
 			p.Annotations = map[string]string{ObservedAnnotation: "other"}
 		})}},
-		{what: "an annotation that is no list of names", pods: []*corev1.Pod{owned("a", "10m", "1Mi",
+		{what: "an annotation that is not a list of names", pods: []*corev1.Pod{owned("a", "10m", "1Mi",
 			func(p *corev1.Pod) { p.Annotations = map[string]string{ObservedAnnotation: "c0\x00, ../.."} })},
 			want: "a"},
 		{what: "killed early", pods: []*corev1.Pod{owned("a", "150m", "100Mi", func(p *corev1.Pod) {

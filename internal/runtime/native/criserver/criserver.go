@@ -65,7 +65,7 @@ func Listen(path string, mode fs.FileMode) (net.Listener, error) {
 		return nil, errkind.Errorf(errkind.InUse, "another process serves %s", path)
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSocket == 0 {
-		return nil, errkind.Errorf(errkind.Invalid, "%s exists and is no socket", path)
+		return nil, errkind.Errorf(errkind.Invalid, "%s exists and is not a socket", path)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("replace socket: %w", err)

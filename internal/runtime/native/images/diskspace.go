@@ -32,12 +32,12 @@ func (r *diskSpace) bytes(n int64) error {
 	free, total := int64(st.Bavail)*st.Bsize, int64(st.Blocks)*st.Bsize
 	reserve := min(total/10, maxReserve)
 	if n > free-reserve {
-		return &noSpace{fmt.Sprintf("no room in %s: %s more are needed, %s are free of which %s are kept back", r.dir,
+		return &noSpace{fmt.Sprintf("no space in %s: %s more are needed, %s are free, of which %s are reserved", r.dir,
 			size(n), size(free), size(reserve))}
 	}
 	// Some file systems have no fixed number of inodes and report 0.
 	if st.Files > 0 && st.Ffree <= st.Files/20 {
-		return &noSpace{fmt.Sprintf("no room in %s: only %d of its %d files are free", r.dir, st.Ffree, st.Files)}
+		return &noSpace{fmt.Sprintf("no space in %s: only %d of its %d files are free", r.dir, st.Ffree, st.Files)}
 	}
 	return nil
 }

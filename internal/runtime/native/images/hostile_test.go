@@ -382,7 +382,7 @@ func TestBombs(t *testing.T) {
 			s := openStore(t, Config{Root: filepath.Join(dir, "store")})
 			reg := newRawRegistry(t)
 			_, err := s.Pull(t.Context(), reg.image([][]byte{archive}), nil, nil)
-			want, code := "no room in "+s.cfg.Root, codes.ResourceExhausted
+			want, code := "no space in "+s.cfg.Root, codes.ResourceExhausted
 			if name == "a trailer" {
 				want, code = "after the end of its archive", codes.Unknown
 			}
@@ -544,7 +544,7 @@ func TestDishonestRegistries(t *testing.T) {
 		{"the sum of another layer",
 			manifest(func(c *imagespec.Image, _ *imagespec.Manifest) { c.RootFS.DiffIDs[0] = digest.FromString("x") }),
 			"wrong diff id"},
-		{"a layer that is no archive",
+		{"a layer that is not an archive",
 			func(r *rawRegistry) string { return r.image([][]byte{bytes.Repeat([]byte("no tar "), 200)}) },
 			"invalid tar header"},
 		{"a layer whose archive is cut off",

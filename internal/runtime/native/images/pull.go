@@ -138,7 +138,7 @@ func (s *Store) sane() images.HandlerFunc {
 	return func(_ context.Context, d imagespec.Descriptor) ([]imagespec.Descriptor, error) {
 		switch {
 		case d.Size < 0:
-			return nil, fmt.Errorf("%s is said to have %d bytes", d.Digest, d.Size)
+			return nil, fmt.Errorf("%s has an invalid size: %d bytes", d.Digest, d.Size)
 		case images.IsLayerType(d.MediaType):
 			return nil, s.space.bytes(d.Size)
 		case d.Size > maxDocument:

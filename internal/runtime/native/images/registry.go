@@ -47,7 +47,7 @@ func (s *Store) hosts(ctx context.Context, named reference.Named, auth *cri.Auth
 		for i := range hosts {
 			if h := hosts[i]; h.Host == "" || h.Scheme != "http" && h.Scheme != "https" {
 				return nil, fmt.Errorf(
-					"hosts.toml of %s in %s names a server that can't be asked: %q is no address of http or https",
+					"hosts.toml of %s in %s names an unusable server: %q is not an address of http or https",
 					host, s.cfg.RegistryConfig, h.Scheme+"://"+h.Host+h.Path)
 			}
 			if token == "" {
@@ -132,7 +132,7 @@ func credentials(auth *cri.AuthConfig, host string) (user, secret string, _ erro
 	case auth.GetAuth() != "":
 		plain, err := base64.StdEncoding.DecodeString(auth.Auth)
 		if err != nil {
-			return "", "", fmt.Errorf("credentials are no base64: %w", err)
+			return "", "", fmt.Errorf("credentials are not base64: %w", err)
 		}
 		user, secret, ok := strings.Cut(string(plain), ":")
 		if !ok {

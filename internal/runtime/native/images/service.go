@@ -68,7 +68,7 @@ func (s *Store) ImageStatus(_ context.Context, req *cri.ImageStatusRequest) (*cr
 func (s *Store) Tag(ctx context.Context, ref, name string) (string, error) {
 	full, err := normalize(name)
 	if err != nil || strings.Contains(full, "@") {
-		return "", status.Errorf(codes.InvalidArgument, "%q is no name of an image, such as localhost/app:1", name)
+		return "", status.Errorf(codes.InvalidArgument, "%q is not a name of an image, such as localhost/app:1", name)
 	}
 	r := s.lookup(ref)
 	if r == nil || len(r.names) == 0 {

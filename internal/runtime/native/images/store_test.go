@@ -422,7 +422,7 @@ func TestImportsThatFailLeaveNothing(t *testing.T) {
 		message string
 	}{
 		{"empty", nil, "empty"},
-		{"no archive", []byte("hello, this is no tar file at all"), "failed to import"},
+		{"no archive", []byte("hello, this is not a tar file at all"), "failed to import"},
 		{"cut off", good[:len(good)/2+100], "failed to import"},
 		{"other architecture", dockerArchive(t, foreign, "app"), "no image for linux"},
 	} {

@@ -107,7 +107,7 @@ func (d *Session) take(b []byte, c io.Writer) (used int, err error) {
 			d.ready = true
 		case reportFile:
 			if !d.Program.Asks() || d.User != nil {
-				return used, errors.New("the helper sent a file that nobody asked for")
+				return used, errors.New("the helper sent a file that was not requested")
 			}
 			if d.files = append(d.files, append([]byte{}, data...)); len(d.files) < d.Program.Questions() {
 				continue
@@ -134,7 +134,7 @@ func (d *Session) take(b []byte, c io.Writer) (used int, err error) {
 			}
 		case reportListener:
 			if len(d.fds) == 0 || d.Listener == nil {
-				return used, errors.New("the helper has a listener for seccomp that nobody asked for")
+				return used, errors.New("the helper sent a seccomp listener that was not requested")
 			}
 			f := os.NewFile(uintptr(d.fds[0]), "seccomp listener")
 			d.fds = d.fds[1:]

@@ -46,8 +46,8 @@ func TestFailures(t *testing.T) {
 		{reportOf('E', 4, unix.EACCES, 2, "/x"), `exec: "/x": permission denied`, 126},
 		{reportOf('E', 5, unix.ENOEXEC, 3, "/bin/sh"), "exec /bin/sh: exec format error", 126},
 		{reportOf('E', 99, unix.ENOEXEC, 0, ""), "container program ended without an exec", 0},
-		{reportOf('F', 0, 0, 0, "root:x:0:0"), "the helper sent a file that nobody asked for", 0},
-		{reportOf('L', 0, 0, 0, ""), "the helper has a listener for seccomp that nobody asked for", 0},
+		{reportOf('F', 0, 0, 0, "root:x:0:0"), "the helper sent a file that was not requested", 0},
+		{reportOf('L', 0, 0, 0, ""), "the helper sent a seccomp listener that was not requested", 0},
 	} {
 		for cut := range c.report { // a helper that was killed while it reported
 			d := Session{Program: p}

@@ -30,7 +30,7 @@ func SELinuxLabels(o *cri.SELinuxOption) (process, files string, err error) {
 	}{{"user", o.GetUser(), selinuxName}, {"role", o.GetRole(), selinuxName}, {"type", o.GetType(), selinuxName},
 		{"level", o.GetLevel(), selinuxLevel}} {
 		if part.value != "" && (!part.is.MatchString(part.value) || len(part.value) > maxSelinuxLevel) {
-			return "", "", fmt.Errorf("SELinux options: %q is no %s", part.value, part.name)
+			return "", "", fmt.Errorf("SELinux options: %q is not a %s", part.value, part.name)
 		}
 	}
 	if o == nil || o.Type == "" && o.Level == "" {

@@ -81,7 +81,7 @@ func value(body []byte, name string, v any) error {
 func (s *server) complete(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err == nil && (len(body) == 0 || body[0] != '{') {
-		err = fmt.Errorf("the body is no JSON object")
+		err = fmt.Errorf("the body is not JSON object")
 	}
 	var model, prompt string
 	stream, tokens := false, 1
