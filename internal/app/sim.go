@@ -23,6 +23,12 @@ const (
 
 // Simulate implements cli.Engine with package sim. It returns false if an invariant was violated.
 func (a *App) Simulate(ctx context.Context, s cli.Simulation, out, progress io.Writer) (ok bool, err error) {
+	switch s.Of {
+	case cli.SimulateCluster:
+		return simulateClusters(ctx, s, out, progress)
+	case cli.SimulateAutoscaler:
+		return simulateAutoscalers(ctx, s, out, progress)
+	}
 	if s.List {
 		for _, i := range sim.Invariants {
 			if _, err := fmt.Fprintf(out, "%-18s %s (%s)\n", i.Name, i.Promise, i.Clause); err != nil {

@@ -10,6 +10,7 @@ import (
 
 // Simulation is what to simulate.
 type Simulation struct {
+	Of      string  // SimulatePods, SimulateCluster, or SimulateAutoscaler
 	Seed    uint64  // the first seed
 	Seeds   uint64  // how many seeds
 	Hours   float64 // virtual hours per seed before everything is deleted
@@ -20,18 +21,30 @@ type Simulation struct {
 	List    bool    // only list the invariants
 }
 
+// What can be simulated.
+const (
+	SimulatePods       = "pods"       // pods on one node
+	SimulateCluster    = "cluster"    // controllers, scheduler, and nodes together
+	SimulateAutoscaler = "autoscaler" // a HorizontalPodAutoscaler and its Deployment
+)
+
 func (r *root) simCommand() *cobra.Command {
 	var s Simulation
 	cmd := &cobra.Command{
 		Use:   "sim",
-		Short: "Simulate pods with faults, and check that the pod decisions are right",
+		Short: "Simulate pods, a cluster, or an autoscaler with faults, and check that the decisions are right",
 		Long: `Run the code that decides about pods against a simulated runtime, node, and API
 server, in virtual time: hours take milliseconds. Pods, users' actions, and faults
 are random. The same seed always produces the same run, to the last line of its log.
 
+With --of cluster, run the controllers, the scheduler, and several nodes together:
+watches are late, answers get lost, carob ends between any two writes, nodes come,
+are drained, and go. With --of autoscaler, run a HorizontalPodAutoscaler and its
+Deployment, with metrics that are late, missing, or wrong.
+
 If an invariant ("promise") is violated, the command prints the shortest violating
-run it found, the steps that led to it, and the command that repeats it, and exits
-with 1. The simulation does not affect this machine.`,
+run it found (of pods; otherwise the seed), the steps that led to it, and the command
+that repeats it, and exits with 1. The simulation does not affect this machine.`,
 		Example: `  # Run many seeds on all processors
   carob sim --seeds 10000 --hours 3
 
@@ -43,20 +56,16 @@ with 1. The simulation does not affect this machine.`,
 
   # List the invariants, and show what a violation looks like
   carob sim --promises
-  carob sim --seeds 100 --break back-off-kept`,
+  carob sim --seeds 100 --break back-off-kept
+
+  # Run whole clusters, and autoscalers
+  carob sim --of cluster --seeds 300
+  carob sim --of cluster --seeds 30 --break surge
+  carob sim --of autoscaler --seeds 1000`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if s.Seeds == 0 {
-				return usagef("--seeds must be at least 1")
-			}
-			if s.Hours <= 0 {
-				return usagef("--hours must be more than 0")
-			}
-			if (s.Log || len(s.Without) > 0) && s.Seeds > 1 {
-				return usagef("--log and --without require a single seed")
-			}
-			if (s.Log || len(s.Without) > 0) && s.All {
-				return usagef("--all requires more than one seed")
+			if err := s.check(); err != nil {
+				return err
 			}
 			begin := time.Now()
 			ok, err := r.engine.Simulate(cmd.Context(), s, r.out, r.errOut)
@@ -74,6 +83,7 @@ with 1. The simulation does not affect this machine.`,
 		},
 	}
 	fl := cmd.Flags()
+	fl.StringVar(&s.Of, "of", SimulatePods, "what to simulate: pods, cluster, or autoscaler")
 	fl.Uint64Var(&s.Seed, "seed", 0, "the first seed")
 	fl.Uint64Var(&s.Seeds, "seeds", 1, "number of seeds")
 	fl.Float64Var(&s.Hours, "hours", 1,
@@ -85,4 +95,33 @@ with 1. The simulation does not affect this machine.`,
 	fl.StringVar(&s.Break, "break", "", "violate this invariant on purpose, to see that it is detected")
 	fl.BoolVar(&s.List, "promises", false, "only list the invariants and their clauses")
 	return cmd
+}
+
+// check refuses options that do not go together.
+func (s *Simulation) check() error {
+	switch s.Of {
+	case SimulatePods:
+	case SimulateCluster, SimulateAutoscaler:
+		if len(s.Without) > 0 || s.All {
+			return usagef("--without and --all are for --of pods")
+		}
+		if s.Log && s.Of == SimulateAutoscaler {
+			return usagef("--log is for --of pods and --of cluster")
+		}
+	default:
+		return usagef("--of must be pods, cluster, or autoscaler")
+	}
+	if s.Seeds == 0 {
+		return usagef("--seeds must be at least 1")
+	}
+	if s.Hours <= 0 {
+		return usagef("--hours must be more than 0")
+	}
+	if (s.Log || len(s.Without) > 0) && s.Seeds > 1 {
+		return usagef("--log and --without require a single seed")
+	}
+	if (s.Log || len(s.Without) > 0) && s.All {
+		return usagef("--all requires more than one seed")
+	}
+	return nil
 }

@@ -32,6 +32,9 @@ func (a *agent) add(o *object) {
 	w := a.w
 	own := &owner{w: w, object: o, life: a.life, pod: o.pod, number: o.number, gone: !o.exists, stale: true}
 	a.owners = append(a.owners, own)
+	if w.joined != nil && !own.gone {
+		o.held, o.refused = w.joined.place(own)
+	}
 	own.hold = o.held
 	own.runs = own.pod
 	own.published, own.last = own.pod.Status, own.pod.Status
@@ -102,6 +105,9 @@ func (a *agent) notify(o *object) {
 		}
 		before := own.pod
 		own.pod = pod
+		if w.joined != nil {
+			own.inCluster()
+		}
 		switch {
 		case !exists, before.Generation != pod.Generation,
 			!reflect.DeepEqual(before.DeletionGracePeriodSeconds, pod.DeletionGracePeriodSeconds):
@@ -176,6 +182,9 @@ func (a *agent) relist() {
 			a.add(o)
 		}
 	}
+	if a.w.joined != nil {
+		a.w.joined.forget()
+	}
 }
 
 // imagesChanged wakes the pods that wait for an image: it may be there now.
@@ -216,16 +225,27 @@ func (a *agent) crash() {
 		}
 	}
 	a.owners = nil
-	a.w.after(a.w.upTo(time.Minute), func() {
-		a.w.logf("the agent is back")
-		a.down, a.began = false, a.w.now()
-		a.w.remount()
-		for _, o := range a.w.pods {
-			if o.exists || a.w.knows(o.pod.UID) {
-				a.add(o)
-			}
+	a.w.after(a.w.upTo(time.Minute), a.back)
+}
+
+// back starts the agent again. In a cluster it waits for the API server.
+func (a *agent) back() {
+	w := a.w
+	if w.joined != nil && w.joined.off {
+		return
+	}
+	if away := w.away(); w.joined != nil && away > 0 {
+		w.after(away, a.back)
+		return
+	}
+	w.logf("the agent is back")
+	a.down, a.began = false, w.now()
+	w.remount()
+	for _, o := range w.pods {
+		if o.exists || w.knows(o.pod.UID) {
+			a.add(o)
 		}
-	})
+	}
 }
 
 // list returns everything that the runtime has of a pod, oldest first.

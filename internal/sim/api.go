@@ -122,6 +122,10 @@ func (w *world) deleteFromNode(o *object) {
 		return
 	}
 	w.checkDeleted(o)
+	if w.joined != nil {
+		w.joined.remove(o)
+		return
+	}
 	if !o.finalizer {
 		w.gone(o)
 		return
@@ -150,6 +154,10 @@ func (w *world) storeStatus(o *object, st *corev1.PodStatus) {
 		}
 	}
 	w.checkStored(o, &p.Status)
+	if w.joined != nil {
+		w.joined.store.SetStatus(p.UID, p.Status)
+		return
+	}
 	w.store(o, p)
 }
 

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// loop is virtual time: a queue of functions, ordered by time and then by when they were added.
-type loop struct {
+// Loop is virtual time: a queue of functions, ordered by time and then by when they were added. It is
+// for one goroutine.
+type Loop struct {
 	now   time.Time
 	queue queue
 	made  int
@@ -35,16 +36,22 @@ func (q *queue) Pop() any {
 	return x
 }
 
+// NewLoop returns a loop at the time at which every run begins.
+func NewLoop() *Loop { return &Loop{now: epoch} }
+
+// Now returns the virtual time.
+func (l *Loop) Now() time.Time { return l.now }
+
 // AfterFunc runs a function later, unless stop is called before.
-func (l *loop) AfterFunc(d time.Duration, do func()) (stop func()) {
+func (l *Loop) AfterFunc(d time.Duration, do func()) (stop func()) {
 	l.made++
 	i := &item{at: l.now.Add(max(d, 0)), made: l.made, do: do}
 	heap.Push(&l.queue, i)
 	return func() { i.dead = true }
 }
 
-// run advances time until end.
-func (l *loop) run(end time.Time) {
+// Run advances time until end, and runs what is due.
+func (l *Loop) Run(end time.Time) {
 	for len(l.queue) > 0 && !l.queue[0].at.After(end) {
 		i := heap.Pop(&l.queue).(*item)
 		if !i.dead {
@@ -57,7 +64,7 @@ func (l *loop) run(end time.Time) {
 
 // sleep advances time without running anything, as when the machine is suspended; what was due runs
 // afterwards.
-func (l *loop) sleep(d time.Duration) { l.now = l.now.Add(d) }
+func (l *Loop) sleep(d time.Duration) { l.now = l.now.Add(d) }
 
 func later(a, b time.Time) time.Time {
 	if a.After(b) {

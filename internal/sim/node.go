@@ -13,9 +13,17 @@ import (
 
 const runtimeName = "sim"
 
+// name is the node's name.
+func (w *world) name() string {
+	if w.joined != nil {
+		return w.joined.node.Name
+	}
+	return "node"
+}
+
 // facts are the node's facts in the input of Step.
 func (w *world) facts() podlife.Node {
-	return podlife.Node{Name: "node", HostIPs: w.addresses, RuntimeName: runtimeName, AgentStarted: w.agent.began,
+	return podlife.Node{Name: w.name(), HostIPs: w.addresses, RuntimeName: runtimeName, AgentStarted: w.agent.began,
 		NetworkProblem: w.network, Vacated: w.agent.vacated, CrashBackoffMax: w.backoffMax, RecursiveReadOnly: true,
 		DrainTimeout: drainTimeout}
 }
@@ -106,6 +114,9 @@ func (w *world) admitResize(own *owner, pod *corev1.Pod) *podlife.Failure {
 // vacate notes that a pod made room on the node (L3.123).
 func (a *agent) vacate() {
 	a.vacated++
+	if a.w.joined != nil {
+		a.w.joined.makeRoom()
+	}
 	for _, own := range a.owners {
 		if own.waitsFor("resize") {
 			own.soon()

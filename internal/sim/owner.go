@@ -33,6 +33,7 @@ type owner struct {
 	cache    statusCache
 	logs     []podlife.LogFile // present at the first look
 	hold     *podlife.Hold
+	turn     int // when it began to wait for its place
 	seen     sight
 	gap      bool      // the snapshot lacks something that this agent has never seen
 	lookAt   time.Time // when the snapshot becomes too old
@@ -218,6 +219,20 @@ func (own *owner) publish(st *corev1.PodStatus) {
 	wanted := *st
 	own.wanted = &wanted
 	own.write()
+}
+
+// inCluster takes a version of the pod that controllers may have changed.
+func (own *owner) inCluster() {
+	if own.gone || !wantsPlace(own.pod) {
+		own.hold = nil // it need not wait for a place any more
+	}
+	// The node lifecycle controller marked it (L7.161): the agent says again what is so.
+	theirs, mine := condition(&own.pod.Status, corev1.PodReady), condition(&own.published, corev1.PodReady)
+	if !own.gone && own.wanted == nil && theirs != nil && mine != nil && theirs.Status != mine.Status {
+		wanted := own.published
+		own.wanted = &wanted
+		own.write()
+	}
 }
 
 // write sends the newest status to the API server. The write may fail, or succeed while the answer

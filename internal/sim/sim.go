@@ -98,8 +98,8 @@ func Run(o Options) (r Result, err error) {
 	if o.Hours <= 0 {
 		o.Hours = 1
 	}
-	w := &world{opts: o, rand: rand.New(rand.NewPCG(o.Seed, 0x63_61_72_6f_62)), digest: fnv.New64a(), turn: plain}
-	w.loop.now = epoch
+	w := &world{opts: o, rand: rand.New(rand.NewPCG(o.Seed, 0x63_61_72_6f_62)), digest: fnv.New64a(), turn: plain,
+		loop: NewLoop()}
 	if o.Break != "" {
 		if err := w.sabotage(o.Break); err != nil {
 			return Result{}, err
@@ -120,12 +120,12 @@ func Run(o Options) (r Result, err error) {
 		}
 	}()
 	w.populate()
-	w.loop.run(epoch.Add(w.horizon()))
+	w.loop.Run(epoch.Add(w.horizon()))
 	w.calm()
-	w.loop.run(w.loop.now.Add(recovery))
+	w.loop.Run(w.loop.now.Add(recovery))
 	w.checkRecovered()
 	w.deleteAll()
-	w.loop.run(w.loop.now.Add(drain))
+	w.loop.Run(w.loop.now.Add(drain))
 	w.checkEnd()
 	return w.result, nil
 }

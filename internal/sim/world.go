@@ -21,7 +21,7 @@ const uidLabel = "io.kubernetes.pod.uid"
 // world is one node, its API server, its users, and the faults.
 type world struct {
 	opts               Options
-	loop               loop
+	loop               *Loop
 	rand               *rand.Rand
 	digest             hash.Hash64
 	result             Result
@@ -46,6 +46,7 @@ type world struct {
 	full    time.Time     // the disk is full until then
 	deaf    time.Time     // the runtime does not answer until then
 	network string        // why the pod network is not ready
+	joined  *Machine      // what makes the node one of a cluster; nil: it has an API server of its own
 	healed  bool          // the damaged image can be read again
 
 	versions int       // resource version of the API server

@@ -82,6 +82,19 @@ func (c *Client) Patch(uid types.UID, f func(Object)) (Entry, error) {
 	})
 }
 
+// PatchIf changes an object at any version for which the API accepts that; ErrConflict otherwise.
+func (c *Client) PatchIf(uid types.UID, accepts func(Object) bool, f func(Object)) (Entry, error) {
+	return c.try(func() (Object, error) {
+		switch o := c.api.Get(uid); {
+		case o == nil:
+			return nil, ErrMissing
+		case !accepts(o):
+			return nil, ErrConflict
+		}
+		return c.api.Change(uid, f), nil
+	})
+}
+
 // Delete deletes an object.
 func (c *Client) Delete(uid types.UID, grace int64) (Entry, error) {
 	return c.try(func() (Object, error) {

@@ -82,6 +82,8 @@ type API struct {
 	Calm bool // no faults any more
 	// Ended reports whether an object that is being deleted and has no finalizer is removed.
 	Ended func(Object) bool
+	// Grace returns the seconds of grace that an object is deleted with when so many were asked for.
+	Grace func(o Object, asked int64) int64
 	// Stored is called for each change; before is nil for a new object.
 	Stored func(before Object, after Entry)
 
@@ -94,7 +96,8 @@ type API struct {
 func New(seed uint64, now time.Time) *API {
 	source := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // reproducible
 	return &API{Rand: source, Now: now, objects: map[types.UID]Entry{},
-		Ended: func(Object) bool { return true }, Stored: func(Object, Entry) {}}
+		Ended: func(Object) bool { return true },
+		Grace: func(_ Object, asked int64) int64 { return asked }, Stored: func(Object, Entry) {}}
 }
 
 // Writes returns the number of stored changes.
@@ -146,6 +149,7 @@ func (a *API) Change(uid types.UID, f func(Object)) Object {
 // Delete deletes an object with so many seconds of grace.
 func (a *API) Delete(uid types.UID, grace int64) {
 	a.Change(uid, func(o Object) {
+		grace := a.Grace(o, grace)
 		if o.GetDeletionTimestamp() == nil {
 			o.SetDeletionTimestamp(new(metav1.NewTime(a.Now.Add(time.Duration(grace) * time.Second))))
 			o.SetDeletionGracePeriodSeconds(&grace)

@@ -2,7 +2,10 @@ package cluster
 
 import (
 	"maps"
+	"reflect"
+	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -28,8 +31,46 @@ func NewWatch[T Object](a *API) *Watch {
 	return w
 }
 
+// Caches are the watches of a process: its controllers share one for each type, so none of them sees
+// less than what another has acted on.
+type Caches struct {
+	api     *API
+	byType  map[reflect.Type]*Watch
+	watches []*Watch
+}
+
+// NewCaches returns the watches of a new process, none yet.
+func NewCaches(a *API) *Caches { return &Caches{api: a, byType: map[reflect.Type]*Watch{}} }
+
+// Watches returns all watches, in the order in which they began.
+func (c *Caches) Watches() []*Watch { return c.watches }
+
+// Shared returns the watch of a type, and calls heard for each of its events from now on.
+func Shared[T Object](c *Caches, heard func()) *Watch {
+	t := reflect.TypeFor[T]()
+	w := c.byType[t]
+	if w == nil {
+		w = NewWatch[T](c.api)
+		c.byType[t], c.watches = w, append(c.watches, w)
+	}
+	others := w.Heard
+	w.Heard = func() {
+		others()
+		heard()
+	}
+	return w
+}
+
 // Seen returns the objects that a watch has, oldest first.
 func Seen[T Object](w *Watch) []T { return typed[T](w.objects) }
+
+// Owned returns the objects that a watch has and that an owner controls, oldest first.
+func Owned[T Object](w *Watch, owner types.UID) []T {
+	return slices.DeleteFunc(Seen[T](w), func(o T) bool {
+		ref := metav1.GetControllerOfNoCopy(o)
+		return ref == nil || ref.UID != owner
+	})
+}
 
 // Get returns the object that the watch has, nil if it has none.
 func (w *Watch) Get(uid types.UID) Object { return w.objects[uid].Object }
@@ -51,6 +92,16 @@ func (w *Watch) Tell() {
 	for n := 1 + w.api.IntN(4); n > 0 && w.next(); {
 		n--
 	}
+}
+
+// Behind reports whether something is stored that the watch has not delivered.
+func (w *Watch) Behind() bool {
+	for _, e := range w.api.history[w.at:] {
+		if w.of(e.Object) {
+			return true
+		}
+	}
+	return false
 }
 
 // CatchUp delivers all events.

@@ -15,9 +15,16 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// controller simulates controllers/job: the same writes in the same order for the same plan.
-type controller struct {
-	w          *world
+// Hooks are what a simulator adds to the controller; each may be nil.
+type Hooks struct {
+	Sabotage
+	Created func(known *batchv1.Job, p cluster.Object, answered bool) // sees each new pod
+}
+
+// Controller simulates controllers/job: the same writes in the same order for the same plan.
+type Controller struct {
+	api        *cluster.API
+	hooks      Hooks
 	client     *cluster.Client
 	jobs, pods *cluster.Watch
 	fresh      *cluster.Tracker
@@ -35,49 +42,44 @@ const (
 	alone                 // its Job is gone
 )
 
-// newController starts a process: it lists, and knows of no earlier writes.
-func newController(w *world) *controller {
-	c := &controller{w: w, client: w.Client(), fresh: cluster.NewTracker(), dirty: true}
+// NewController starts a process: it lists, and knows of no earlier writes.
+func NewController(api *cluster.API, client *cluster.Client, caches *cluster.Caches, hooks Hooks) *Controller {
+	c := &Controller{api: api, hooks: hooks, client: client, fresh: cluster.NewTracker(), dirty: true}
 	c.backoffs = map[types.UID]job.Backoff{}
-	c.jobs, c.pods = cluster.NewWatch[*batchv1.Job](w.API), cluster.NewWatch[*corev1.Pod](w.API)
-	c.jobs.Heard = func() { c.dirty = true }
-	c.pods.Heard = c.jobs.Heard
+	heard := func() { c.dirty = true }
+	c.jobs, c.pods = cluster.Shared[*batchv1.Job](caches, heard), cluster.Shared[*corev1.Pod](caches, heard)
 	return c
 }
 
-// turn handles the Job if something woke the controller.
-func (c *controller) turn() {
-	if !c.dirty && (c.due.IsZero() || c.w.Now.Before(c.due)) {
-		return
+// Due returns whether the controller has something to do now, and when it asked to be called;
+// zero for never.
+func (c *Controller) Due() (now bool, at time.Time) { return c.dirty, c.due }
+
+// Turn handles the Jobs if something woke the controller. It returns false if its process has ended.
+func (c *Controller) Turn() bool {
+	if !c.dirty && (c.due.IsZero() || c.api.Now.Before(c.due)) {
+		return true
 	}
-	if c.dirty = false; !c.fresh.Fresh() && !c.w.sabotage.Stale {
-		return // woken when it is delivered
+	if c.dirty = false; !c.fresh.Fresh() && !c.hooks.Stale {
+		return true // woken when it is delivered
 	}
 	c.due = time.Time{}
 	for _, j := range cluster.Seen[*batchv1.Job](c.jobs) {
 		if c.failed(c.reconcile(j)) {
-			return
+			return false
 		}
 	}
+	return true
 }
 
 // failed handles an error like the work queue, and reports whether the process has ended.
-func (c *controller) failed(err error) bool {
+func (c *Controller) failed(err error) bool {
 	c.dirty = c.dirty || err != nil
-	if errors.Is(err, cluster.ErrCrash) {
-		c.w.c = newController(c.w)
-		return true
-	}
-	return false
+	return errors.Is(err, cluster.ErrCrash)
 }
 
-func (c *controller) reconcile(j *batchv1.Job) error {
-	in := job.Input{Job: j, Now: c.w.Now, Backoff: c.backoffs[j.UID]}
-	for _, p := range cluster.Seen[*corev1.Pod](c.pods) {
-		if metav1.GetControllerOfNoCopy(p).UID == j.UID {
-			in.Pods = append(in.Pods, p)
-		}
-	}
+func (c *Controller) reconcile(j *batchv1.Job) error {
+	in := job.Input{Job: j, Now: c.api.Now, Backoff: c.backoffs[j.UID], Pods: cluster.Owned[*corev1.Pod](c.pods, j.UID)}
 	out := c.plan(in)
 	c.backoffs[j.UID] = out.Backoff
 	failed := errors.Join(c.create(j, out.Create), c.delete(out.Delete), out.Problem)
@@ -88,7 +90,7 @@ func (c *controller) reconcile(j *batchv1.Job) error {
 		in.Hold = true
 		out = c.plan(in)
 	}
-	if c.w.sabotage.Early {
+	if c.hooks.Early {
 		failed = errors.Join(failed, c.each(out.Untrack, counted))
 	}
 	if out.Status != nil {
@@ -109,35 +111,34 @@ func (c *controller) reconcile(j *batchv1.Job) error {
 		return errors.Join(failed, err)
 	}
 	if out.Look > 0 {
-		c.due = c.w.Now.Add(out.Look)
+		c.due = workload.Earlier(c.due, c.api.Now.Add(out.Look))
 	}
 	return failed
 }
 
-func (c *controller) plan(in job.Input) job.Output {
-	if c.w.sabotage.In != nil {
+func (c *Controller) plan(in job.Input) job.Output {
+	if c.hooks.In != nil {
 		in.Job = in.Job.DeepCopy()
-		c.w.sabotage.In(&in)
+		c.hooks.In(&in)
 	}
 	out := job.Plan(in)
-	if c.w.sabotage.Out != nil {
-		c.w.sabotage.Out(&in, &out)
+	if c.hooks.Out != nil {
+		c.hooks.Out(&in, &out)
 	}
 	return out
 }
 
 // create creates pods in waves; a wave with a failure is the last one.
-func (c *controller) create(j *batchv1.Job, pods []*corev1.Pod) error {
+func (c *Controller) create(j *batchv1.Job, pods []*corev1.Pod) error {
 	for _, n := range workload.Waves(len(pods)) {
 		var failed error
 		for _, p := range pods[:n] {
 			p = p.DeepCopy()
 			p.Status.Phase = corev1.PodPending
 			c.client.Done = func(e cluster.Entry, answered bool) {
-				if !answered {
-					c.w.judge.unanswered[e.Object.GetUID()] = true
+				if c.hooks.Created != nil {
+					c.hooks.Created(j, e.Object, answered)
 				}
-				c.w.judge.created(j, e.Object)
 			}
 			e, err := c.client.Create(p, func(o cluster.Object) bool {
 				_, ok := o.(*corev1.Pod)
@@ -160,7 +161,7 @@ func (c *controller) create(j *batchv1.Job, pods []*corev1.Pod) error {
 	return nil
 }
 
-func (c *controller) delete(all []job.Deletion) error {
+func (c *Controller) delete(all []job.Deletion) error {
 	var failed error
 	for _, d := range all {
 		err := error(nil)
@@ -180,7 +181,7 @@ func (c *controller) delete(all []job.Deletion) error {
 	return failed
 }
 
-func (c *controller) each(pods []*corev1.Pod, why reason) error {
+func (c *Controller) each(pods []*corev1.Pod, why reason) error {
 	var failed error
 	for _, p := range pods {
 		err := c.untrack(p, why)
@@ -192,7 +193,7 @@ func (c *controller) each(pods []*corev1.Pod, why reason) error {
 }
 
 // untrack removes a pod's finalizer, unless the pod is gone.
-func (c *controller) untrack(p *corev1.Pod, why reason) error {
+func (c *Controller) untrack(p *corev1.Pod, why reason) error {
 	c.reason = why
 	e, err := c.client.Patch(p.UID, func(o cluster.Object) {
 		o.SetFinalizers(slices.DeleteFunc(o.GetFinalizers(), func(f string) bool { return f == job.Finalizer }))
@@ -207,16 +208,18 @@ func (c *controller) untrack(p *corev1.Pod, why reason) error {
 	return err
 }
 
-// orphans releases the pods whose Job is gone, by the watch and by a read from the API, because the
-// watch may be behind.
-func (c *controller) orphans() {
-	if c.w.sabotage.Orphans {
-		return
+// Orphans releases the pods whose Job is gone, by the watch and by a read from the API, because the
+// watch may be behind. It returns false if the process has ended.
+func (c *Controller) Orphans() bool {
+	if c.hooks.Orphans {
+		return true
 	}
 	for _, p := range cluster.Seen[*corev1.Pod](c.pods) {
-		owner := metav1.GetControllerOfNoCopy(p).UID
-		if job.Tracked(p) && c.jobs.Get(owner) == nil && c.w.Get(owner) == nil && c.failed(c.untrack(p, alone)) {
-			return
+		ref := metav1.GetControllerOfNoCopy(p)
+		if job.Tracked(p) && (ref == nil || c.jobs.Get(ref.UID) == nil && c.api.Get(ref.UID) == nil) &&
+			c.failed(c.untrack(p, alone)) {
+			return false
 		}
 	}
+	return true
 }

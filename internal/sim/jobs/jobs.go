@@ -46,7 +46,7 @@ const nodes = 3
 type world struct {
 	*cluster.API
 	sabotage Sabotage
-	c        *controller
+	c        *Controller
 	judge    judge
 	down     [nodes]bool
 }
@@ -59,7 +59,7 @@ func Run(seed uint64, steps int, sabotage Sabotage) error {
 		w.Stored = w.judge.stored
 		w.Ended = ended
 		w.Create(w.job())
-		w.c = newController(w)
+		w.restart()
 		for range steps {
 			w.step()
 		}
@@ -123,9 +123,9 @@ func (w *world) step() {
 	case n < 45:
 		w.c.pods.Tell()
 	case n < 70:
-		w.c.turn()
+		w.turn()
 	case n < 75:
-		w.c.orphans()
+		w.orphans()
 	case n < 88:
 		w.node()
 	case n < 93:
@@ -135,7 +135,30 @@ func (w *world) step() {
 	case n < 99:
 		w.down[w.IntN(nodes)] = w.IntN(2) == 0
 	default:
-		w.c = newController(w) // it also ends when it has nothing to do
+		w.restart() // it also ends when it has nothing to do
+	}
+}
+
+// restart starts a new process of the controller.
+func (w *world) restart() {
+	w.c = NewController(w.API, w.Client(), cluster.NewCaches(w.API), Hooks{Sabotage: w.sabotage,
+		Created: func(known *batchv1.Job, p cluster.Object, answered bool) {
+			if !answered {
+				w.judge.unanswered[p.GetUID()] = true
+			}
+			w.judge.created(known, p)
+		}})
+}
+
+func (w *world) turn() {
+	if !w.c.Turn() {
+		w.restart()
+	}
+}
+
+func (w *world) orphans() {
+	if !w.c.Orphans() {
+		w.restart()
 	}
 }
 
@@ -270,8 +293,8 @@ func (w *world) rest() {
 		before := w.Writes()
 		w.c.jobs.CatchUp()
 		w.c.pods.CatchUp()
-		w.c.turn()
-		w.c.orphans()
+		w.turn()
+		w.orphans()
 		w.collect()
 		w.node()
 		switch {
@@ -296,8 +319,8 @@ func (w *world) quiet() {
 	for range 3 {
 		w.c.jobs.List()
 		w.c.pods.List()
-		w.c.turn()
-		w.c.orphans()
+		w.turn()
+		w.orphans()
 	}
 	if n := w.Writes() - before; n > 0 {
 		cluster.Break(Ends, "%d writes after the end: %s", n, w.judge.say())

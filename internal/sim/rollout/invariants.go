@@ -1,9 +1,12 @@
 package rollout
 
 import (
+	"slices"
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/workload"
@@ -21,21 +24,43 @@ type picture struct {
 
 func (w *world) picture(known []*appsv1.ReplicaSet) picture {
 	p := picture{sizes: map[types.UID]int32{}}
-	for uid, s := range w.truth.sets {
-		size := *s.object.Spec.Replicas
-		p.sizes[uid] = size
+	d := w.current()
+	for _, s := range cluster.All[*appsv1.ReplicaSet](w.API) {
+		size := *s.Spec.Replicas
+		p.sizes[s.UID] = size
 		p.total += size
 		for _, k := range known {
-			if k.UID == uid {
+			if k.UID == s.UID {
 				p.available += min(size, k.Status.AvailableReplicas)
 			}
 		}
-		if !workload.SameTemplate(&s.object.Spec.Template, &w.truth.d.object.Spec.Template) &&
-			w.running(&w.truth, uid) {
+		if !workload.SameTemplate(&s.Spec.Template, &d.Spec.Template) && running(w.podsOf(s.UID)) {
 			p.overlap = true
 		}
 	}
 	return p
+}
+
+// podsOf returns the stored pods of a set.
+func (w *world) podsOf(set types.UID) []*corev1.Pod {
+	return slices.DeleteFunc(cluster.All[*corev1.Pod](w.API),
+		func(p *corev1.Pod) bool { return metav1.GetControllerOfNoCopy(p).UID != set })
+}
+
+// created checks a pod that the ReplicaSet controller created.
+func (w *world) created(set *appsv1.ReplicaSet, made *corev1.Pod) {
+	n := int32(0)
+	for _, p := range w.podsOf(set.UID) {
+		if p.UID != made.UID && w.unanswered[p.UID] && w.counts.pods.Get(p.UID) == nil {
+			continue // the controller could not know of it yet
+		}
+		if workload.Active(p) {
+			n++
+		}
+	}
+	if most := w.largest[set.UID]; n > most {
+		cluster.Break(NoneTwice, "set %s has %d pods, it never was to have more than %d", set.Name, n, most)
+	}
 }
 
 // judge checks a write of the deployment controller by what the pass knew.
@@ -57,7 +82,7 @@ func (w *world) judge(before picture, in deployment.Input) {
 		now.available < least {
 		cluster.Break(Minimum, "%d of %d available pods stay, %d must", now.available, before.available, least)
 	}
-	same := workload.SameTemplate(&d.Spec.Template, &w.truth.d.object.Spec.Template) // otherwise the user was faster
+	same := workload.SameTemplate(&d.Spec.Template, &w.current().Spec.Template) // otherwise the user was faster
 	for uid, size := range now.sizes {
 		if recreates && same && !resized && before.overlap && size > before.sizes[uid] {
 			cluster.Break(NoOverlap, "a set grows to %d while old pods are there", size)
@@ -67,29 +92,29 @@ func (w *world) judge(before picture, in deployment.Input) {
 
 // judgeEnd checks the final state.
 func (w *world) judgeEnd() {
-	d := w.truth.d.object
+	d := w.current()
 	size := *d.Spec.Replicas
 	if s := d.Status; s.ObservedGeneration != d.Generation || s.Replicas != size || s.UpdatedReplicas != size ||
 		s.AvailableReplicas != size {
 		cluster.Break(Ends, "size %d, status %+v", size, s)
 	}
 	current := 0
-	for _, s := range w.truth.sets {
-		switch same := workload.SameTemplate(&s.object.Spec.Template, &d.Spec.Template); {
+	for _, s := range cluster.All[*appsv1.ReplicaSet](w.API) {
+		switch same := workload.SameTemplate(&s.Spec.Template, &d.Spec.Template); {
 		case same:
 			current++
-		case *s.object.Spec.Replicas != 0:
-			cluster.Break(Ends, "an old set of %d is left", *s.object.Spec.Replicas)
+		case *s.Spec.Replicas != 0:
+			cluster.Break(Ends, "an old set of %d is left", *s.Spec.Replicas)
 		}
 	}
 	if current != 1 {
 		cluster.Break(Ends, "%d sets have the template", current)
 	}
-	if limit := int(*d.Spec.RevisionHistoryLimit); len(w.truth.sets)-1 > limit {
-		cluster.Break(History, "%d old sets, the limit is %d", len(w.truth.sets)-1, limit)
+	if all, limit := len(cluster.All[*appsv1.ReplicaSet](w.API))-1, int(*d.Spec.RevisionHistoryLimit); all > limit {
+		cluster.Break(History, "%d old sets, the limit is %d", all, limit)
 	}
 	active := int32(0)
-	for _, p := range w.truth.pods {
+	for _, p := range cluster.All[*corev1.Pod](w.API) {
 		if workload.Active(p) {
 			active++
 		}

@@ -1,14 +1,11 @@
 // Package rollout runs the plans of Deployments and ReplicaSets together against a store in memory,
 // in random steps from one seed: users change, scale, pause, and roll back; watches deliver events
-// late, twice, or only with a new list; there are conflicts; controllers end between any two
-// writes; pods break. After each write it checks the invariants. Its tests run it; it must never
-// touch a real cluster.
+// late, twice, or only with a new list; there are conflicts and lost answers; controllers end
+// between any two writes; pods break. After each write it checks the invariants. Its tests run it; it
+// must never touch a real cluster.
 package rollout
 
 import (
-	"maps"
-	"math/rand/v2"
-	"slices"
 	"strconv"
 	"time"
 
@@ -44,73 +41,35 @@ type Sabotage struct {
 
 var begin = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// stored is an object and its version.
-type stored[T any] struct {
-	object  T
-	version int
-}
-
-// change is an entry of the store's history; one of the three kinds is set. gone means that the
-// object was deleted.
-type change struct {
-	version    int
-	deployment *appsv1.Deployment
-	set        *appsv1.ReplicaSet
-	pod        *corev1.Pod
-	gone       bool
-}
-
-// view is what a controller's watches have delivered.
-type view struct {
-	d       stored[*appsv1.Deployment]
-	sets    map[types.UID]stored[*appsv1.ReplicaSet]
-	pods    map[types.UID]*corev1.Pod
-	at      int // entries of the history that were delivered
-	version int
-	needs   int // version of its own newest write
-}
-
-func (v *view) apply(c change) {
-	v.version = max(v.version, c.version)
-	switch {
-	case c.deployment != nil:
-		v.d = stored[*appsv1.Deployment]{c.deployment, c.version}
-	case c.set != nil && c.gone:
-		delete(v.sets, c.set.UID)
-	case c.set != nil:
-		v.sets[c.set.UID] = stored[*appsv1.ReplicaSet]{c.set, c.version}
-	case c.gone:
-		delete(v.pods, c.pod.UID)
-	default:
-		v.pods[c.pod.UID] = c.pod
-	}
-}
-
 type world struct {
-	*rand.Rand
-	sabotage Sabotage
-	truth    view // what is stored
-	history  []change
-	rollouts *view // of the deployment controller
-	counts   *view // of the ReplicaSet controller
-	largest  map[types.UID]int32
-	broken   map[string]bool // images whose pods never become ready
-	made     int
-	now      time.Time
-	calm     bool
-}
-
-func newView() *view {
-	return &view{sets: map[types.UID]stored[*appsv1.ReplicaSet]{}, pods: map[types.UID]*corev1.Pod{}}
+	*cluster.API
+	sabotage   Sabotage
+	uid        types.UID // of the deployment
+	caches     *cluster.Caches
+	rollouts   *Deployments
+	counts     *ReplicaSets
+	before     picture // when the pass began
+	largest    map[types.UID]int32
+	unanswered map[types.UID]bool // pods whose creation got no answer
+	broken     map[string]bool    // images whose pods never become ready
 }
 
 // Run runs so many steps of a seed and returns the first broken invariant, nil for none.
 func Run(seed uint64, steps int, sabotage Sabotage) error {
-	w := &world{Rand: rand.New(rand.NewPCG(seed, 7)), sabotage: sabotage, truth: *newView(), rollouts: newView(),
-		counts:  newView(), //nolint:gosec // reproducible
-		largest: map[types.UID]int32{}, broken: map[string]bool{"v2": true}, now: begin}
 	return cluster.Catch(func() {
-		w.store(change{deployment: w.deployment()})
+		w := &world{API: cluster.New(seed, begin), sabotage: sabotage, largest: map[types.UID]int32{},
+			unanswered: map[types.UID]bool{}, broken: map[string]bool{"v2": true}}
+		w.Ended = func(o cluster.Object) bool {
+			p, ok := o.(*corev1.Pod)
+			return !ok || workload.Terminal(p)
+		}
+		w.Stored = func(_ cluster.Object, after cluster.Entry) {
+			if s, ok := after.Object.(*appsv1.ReplicaSet); ok {
+				w.largest[s.UID] = max(w.largest[s.UID], *s.Spec.Replicas)
+			}
+		}
+		w.uid = w.Create(w.deployment()).GetUID()
+		w.restart()
 		for range steps {
 			w.step()
 		}
@@ -119,9 +78,9 @@ func Run(seed uint64, steps int, sabotage Sabotage) error {
 }
 
 func (w *world) deployment() *appsv1.Deployment {
-	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "web", UID: "d", Generation: 1},
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "web"},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: new(int32(w.IntN(8))), RevisionHistoryLimit: new(int32(w.IntN(3))),
+			Replicas: w.number(8), RevisionHistoryLimit: w.number(3),
 			ProgressDeadlineSeconds: new(int32(600)),
 			Selector:                &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
 			Strategy:                appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
@@ -140,144 +99,140 @@ func (w *world) deployment() *appsv1.Deployment {
 	return d
 }
 
-func (w *world) store(c change) {
-	c.version = w.truth.version + 1
-	w.history = append(w.history, c)
-	w.truth.apply(c)
-	if c.set != nil && !c.gone {
-		w.largest[c.set.UID] = max(w.largest[c.set.UID], *c.set.Spec.Replicas)
+func (w *world) number(below int) *int32 { return new(int32(w.IntN(below))) } //nolint:gosec // small
+
+// restart starts a new process with both controllers.
+func (w *world) restart() {
+	w.caches = cluster.NewCaches(w.API)
+	h := Hooks{Sabotage: w.sabotage, Created: w.created,
+		Began:      func(in deployment.Input) { w.before = w.picture(in.Sets) },
+		Wrote:      func(in deployment.Input) { w.judge(w.before, in) },
+		Unanswered: func(uid types.UID) { w.unanswered[uid] = true }}
+	client := w.Client()
+	w.rollouts, w.counts = NewDeployments(w.API, client, w.caches, h), NewReplicaSets(w.API, client, w.caches, h)
+}
+
+// turn lets controllers do what woke them.
+func (w *world) turn(rollouts, counts bool) {
+	if rollouts && !w.rollouts.Turn() || counts && !w.counts.Turn() {
+		w.restart()
 	}
+}
+
+func (w *world) current() *appsv1.Deployment {
+	d, ok := w.Get(w.uid).(*appsv1.Deployment)
+	if !ok {
+		cluster.Break(Ends, "the deployment is gone")
+	}
+	return d
 }
 
 // step does one random thing.
 func (w *world) step() {
-	w.now = w.now.Add(time.Duration(w.IntN(20)) * time.Second)
+	w.Now = w.Now.Add(time.Duration(w.IntN(20)) * time.Second)
 	switch n := w.IntN(100); {
-	case n < 30:
-		w.tell(w.rollouts)
 	case n < 60:
-		w.tell(w.counts)
+		watches := w.caches.Watches()
+		watches[w.IntN(len(watches))].Tell()
 	case n < 70:
-		w.rollOut(w.writes())
+		w.turn(true, false)
 	case n < 84:
-		if sets := slices.Sorted(maps.Keys(w.counts.sets)); len(sets) > 0 {
-			w.count(sets[w.IntN(len(sets))], w.writes())
-		}
+		w.turn(false, true)
 	case n < 95:
 		w.node()
-	case w.calm:
 	case n < 98:
 		w.user()
 	default:
-		w.crash()
+		w.restart()
 	}
-}
-
-// writes returns how many writes a controller does before it ends.
-func (w *world) writes() int {
-	if w.calm || w.IntN(4) > 0 {
-		return 1 << 20
-	}
-	return w.IntN(3)
-}
-
-// tell delivers some events to a controller, an event twice, or everything by a new list.
-func (w *world) tell(v *view) {
-	if !w.calm && w.IntN(25) == 0 {
-		w.list(v)
-		return
-	}
-	for range 1 + w.IntN(4) {
-		if v.at == len(w.history) {
-			return
-		}
-		v.apply(w.history[v.at])
-		if w.IntN(10) == 0 {
-			v.apply(w.history[v.at])
-		}
-		v.at++
-	}
-}
-
-func (w *world) list(v *view) {
-	v.d, v.sets, v.pods, v.version, v.at = w.truth.d, maps.Clone(w.truth.sets), maps.Clone(w.truth.pods),
-		w.truth.version, len(w.history)
-}
-
-// crash ends a controller; a new one starts with a list and knows of no earlier writes.
-func (w *world) crash() {
-	v := w.rollouts
-	if w.IntN(2) == 0 {
-		v = w.counts
-	}
-	w.list(v)
-	v.needs = 0
 }
 
 // user changes the deployment.
 func (w *world) user() {
-	d := w.truth.d.object.DeepCopy()
-	switch w.IntN(5) {
-	case 0, 1:
-		d.Spec.Template.Spec.Containers[0].Image = "v" + strconv.Itoa(w.IntN(4))
-	case 2:
-		d.Spec.Replicas = new(int32(w.IntN(8))) //nolint:gosec // small
-	case 3:
-		d.Spec.Paused = w.IntN(2) == 0
-	case 4:
-		if d.Annotations == nil {
-			d.Annotations = map[string]string{}
+	w.Change(w.uid, func(o cluster.Object) {
+		d, ok := o.(*appsv1.Deployment)
+		if !ok {
+			return
 		}
-		d.Annotations[appsv1.DeprecatedRollbackTo] = strconv.Itoa(w.IntN(4))
-	}
-	d.Generation++
-	w.store(change{deployment: d})
-}
-
-// node makes pods ready, breaks some, and removes those that are being deleted.
-func (w *world) node() {
-	for _, uid := range slices.Sorted(maps.Keys(w.truth.pods)) {
-		p := w.truth.pods[uid].DeepCopy()
-		switch {
-		case workload.Terminal(p) && p.DeletionTimestamp == nil: // it stays (W1.14)
-		case p.DeletionTimestamp != nil:
-			if w.IntN(2) == 0 || w.calm {
-				w.store(change{pod: p, gone: true})
+		d.Generation++
+		switch w.IntN(5) {
+		case 0, 1:
+			d.Spec.Template.Spec.Containers[0].Image = "v" + strconv.Itoa(w.IntN(4))
+		case 2:
+			d.Spec.Replicas = w.number(8)
+		case 3:
+			d.Spec.Paused = w.IntN(2) == 0
+		case 4:
+			if d.Annotations == nil {
+				d.Annotations = map[string]string{}
 			}
-		case !workload.Ready(p) && !w.broken[p.Spec.Containers[0].Image] && (w.IntN(2) == 0 || w.calm):
-			p.Status = corev1.PodStatus{Phase: corev1.PodRunning,
+			d.Annotations[appsv1.DeprecatedRollbackTo] = strconv.Itoa(w.IntN(4))
+		}
+	})
+}
+
+// node makes pods ready, breaks some, and ends those that are being deleted. It also deletes the pods
+// whose set is gone, as the garbage collector does.
+func (w *world) node() {
+	for _, p := range cluster.All[*corev1.Pod](w.API) {
+		change := func(s corev1.PodStatus) {
+			w.Change(p.UID, func(o cluster.Object) {
+				if p, ok := o.(*corev1.Pod); ok {
+					p.Status = s
+				}
+			})
+		}
+		if p.DeletionTimestamp == nil && w.Get(metav1.GetControllerOfNoCopy(p).UID) == nil {
+			w.Delete(p.UID, 30)
+			continue
+		}
+		switch {
+		case workload.Terminal(p): // it stays (W1.14)
+		case p.DeletionTimestamp != nil:
+			if !w.One(2) {
+				change(corev1.PodStatus{Phase: corev1.PodFailed})
+			}
+		case !workload.Ready(p) && !w.broken[p.Spec.Containers[0].Image] && !w.One(2):
+			change(corev1.PodStatus{Phase: corev1.PodRunning,
 				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue,
-					LastTransitionTime: metav1.NewTime(w.now)}}}
-			w.store(change{pod: p})
-		case !w.calm && w.IntN(60) == 0:
-			p.Status = corev1.PodStatus{Phase: corev1.PodFailed}
-			w.store(change{pod: p})
+					LastTransitionTime: metav1.NewTime(w.Now)}}})
+		case w.One(60):
+			change(corev1.PodStatus{Phase: corev1.PodFailed})
 		}
 	}
 }
 
-// rest ends all faults, waits until nothing is written any more, and checks the end.
+// rest ends all faults, and checks the final state. Only their watches and the times that they asked
+// for wake the controllers.
 func (w *world) rest() {
-	w.calm = true
-	d := w.truth.d.object.DeepCopy()
-	d.Spec.Paused = false
-	d.Spec.Template.Spec.Containers[0].Image = "v1"
-	delete(d.Annotations, appsv1.DeprecatedRollbackTo)
-	d.Generation++
-	w.store(change{deployment: d})
-	for range 3000 {
-		before := len(w.history)
-		w.list(w.rollouts)
-		w.rollOut(1 << 20)
-		w.list(w.counts)
-		for _, uid := range slices.Sorted(maps.Keys(w.counts.sets)) {
-			w.count(uid, 1<<20)
+	w.Calm = true
+	w.Change(w.uid, func(o cluster.Object) {
+		if d, ok := o.(*appsv1.Deployment); ok {
+			d.Spec.Paused = false
+			d.Spec.Template.Spec.Containers[0].Image = "v1"
+			delete(d.Annotations, appsv1.DeprecatedRollbackTo)
+			d.Generation++
 		}
+	})
+	for last := w.Now.Add(2 * time.Hour); ; {
+		before := w.Writes()
+		for _, watch := range w.caches.Watches() {
+			watch.CatchUp()
+		}
+		w.turn(true, true)
 		w.node()
-		if len(w.history) == before {
+		soon, due := w.rollouts.Due()
+		again, other := w.counts.Due()
+		switch due = workload.Earlier(due, other); {
+		case w.Now.After(last):
+			cluster.Break(Ends, "the writes never end")
+		case w.Writes() > before || soon || again:
+			w.Now = w.Now.Add(time.Second)
+		case !due.IsZero():
+			w.Now = due
+		default:
 			w.judgeEnd()
 			return
 		}
 	}
-	cluster.Break(Ends, "the writes never end")
 }

@@ -13,70 +13,82 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// controller simulates controllers/statefulset: the same writes in the same order for the same
+// Hooks are what a simulator adds to the controller; each may be nil.
+type Hooks struct {
+	In      func(in *statefulset.Input)                        // breaks the input of the plan; Set is a copy
+	Plan    func(p *statefulset.Plan)                          // breaks the plan
+	Planned func(in statefulset.Input, plan *statefulset.Plan) // sees both
+	Created func(p cluster.Object)                             // sees each new pod
+}
+
+// Controller simulates controllers/statefulset: the same writes in the same order for the same
 // plan.
-type controller struct {
-	w                     *world
+type Controller struct {
+	api                   *cluster.API
+	hooks                 Hooks
 	client                *cluster.Client
 	sets, pods, revisions *cluster.Watch
-	watches               []*cluster.Watch
 	fresh                 *cluster.Tracker
 	dirty                 bool
 	due                   time.Time
 }
 
-// newController starts a process: it lists, and knows of no earlier writes.
-func newController(w *world) *controller {
-	c := &controller{w: w, client: w.Client(), fresh: cluster.NewTracker(), dirty: true}
-	c.sets, c.pods = cluster.NewWatch[*appsv1.StatefulSet](w.API), cluster.NewWatch[*corev1.Pod](w.API)
-	c.revisions = cluster.NewWatch[*appsv1.ControllerRevision](w.API)
-	c.watches = []*cluster.Watch{c.sets, c.pods, c.revisions}
-	c.sets.Heard = func() { c.dirty = true }
-	c.pods.Heard = c.sets.Heard
-	c.revisions.Heard = func() { c.dirty = true }
+// NewController starts a process: it lists, and knows of no earlier writes.
+func NewController(api *cluster.API, client *cluster.Client, caches *cluster.Caches, hooks Hooks) *Controller {
+	c := &Controller{api: api, hooks: hooks, client: client, fresh: cluster.NewTracker(), dirty: true}
+	heard := func() { c.dirty = true }
+	c.sets, c.pods = cluster.Shared[*appsv1.StatefulSet](caches, heard), cluster.Shared[*corev1.Pod](caches, heard)
+	c.revisions = cluster.Shared[*appsv1.ControllerRevision](caches, heard)
 	return c
 }
 
-// turn handles the set if something woke the controller.
-func (c *controller) turn() {
-	if !c.dirty && (c.due.IsZero() || c.w.Now.Before(c.due)) {
-		return
+// Due returns whether the controller has something to do now, and when it asked to be called;
+// zero for never.
+func (c *Controller) Due() (now bool, at time.Time) { return c.dirty, c.due }
+
+// Turn handles the sets if something woke the controller. It returns false if its process has ended.
+func (c *Controller) Turn() bool {
+	if !c.dirty && (c.due.IsZero() || c.api.Now.Before(c.due)) {
+		return true
 	}
 	if c.dirty = false; !c.fresh.Fresh() {
-		return // woken when it is delivered
+		return true // woken when it is delivered
 	}
 	c.due = time.Time{}
 	for _, s := range cluster.Seen[*appsv1.StatefulSet](c.sets) {
 		err := c.reconcile(s)
 		c.dirty = c.dirty || err != nil
 		if errors.Is(err, cluster.ErrCrash) {
-			c.w.c = newController(c.w)
+			return false
 		}
 	}
+	return true
 }
 
-func (c *controller) reconcile(s *appsv1.StatefulSet) error {
-	in := statefulset.Input{Now: c.w.Now, Set: s, Pods: cluster.Seen[*corev1.Pod](c.pods),
+func (c *Controller) reconcile(s *appsv1.StatefulSet) error {
+	in := statefulset.Input{Now: c.api.Now, Set: s, Pods: cluster.Owned[*corev1.Pod](c.pods, s.UID),
 		Claim: func(string) *corev1.PersistentVolumeClaim { return nil }}
-	known := cluster.Seen[*appsv1.ControllerRevision](c.revisions)
+	known := cluster.Owned[*appsv1.ControllerRevision](c.revisions, s.UID)
 	var err error
 	if in.Update, err = c.update(s, known); err != nil {
 		return err
 	}
 	in.Current = statefulset.Current(s, known, in.Update)
 	spoiled := in
-	if c.w.sabotage.In != nil {
+	if c.hooks.In != nil {
 		spoiled.Set = s.DeepCopy()
-		c.w.sabotage.In(&spoiled)
+		c.hooks.In(&spoiled)
 	}
 	plan, err := statefulset.Decide(spoiled)
 	if err != nil {
 		return fmt.Errorf("plan: %w", err)
 	}
-	if c.w.sabotage.Plan != nil {
-		c.w.sabotage.Plan(&plan)
+	if c.hooks.Plan != nil {
+		c.hooks.Plan(&plan)
 	}
-	c.w.planned(in, &plan)
+	if c.hooks.Planned != nil {
+		c.hooks.Planned(in, &plan)
+	}
 	deleted, failed := c.do(&plan)
 	if errors.Is(failed, cluster.ErrCrash) {
 		return failed
@@ -100,7 +112,7 @@ func (c *controller) reconcile(s *appsv1.StatefulSet) error {
 		}
 		c.fresh.Deleted(c.revisions, r.UID)
 	}
-	c.due = plan.Again
+	c.due = workload.Earlier(c.due, plan.Again)
 	return failed
 }
 
@@ -110,7 +122,7 @@ func isRevision(o cluster.Object) bool {
 }
 
 // update returns the stored update revision; it creates or changes the revision if necessary.
-func (c *controller) update(s *appsv1.StatefulSet, known []*appsv1.ControllerRevision) (*appsv1.ControllerRevision,
+func (c *Controller) update(s *appsv1.StatefulSet, known []*appsv1.ControllerRevision) (*appsv1.ControllerRevision,
 	error) {
 	r, err := statefulset.Revise(s, known, 0, nil)
 	if err != nil || !r.Create && r.Raise == 0 {
@@ -127,7 +139,7 @@ func (c *controller) update(s *appsv1.StatefulSet, known []*appsv1.ControllerRev
 		e, err = c.client.Create(r.Update, isRevision)
 	}
 	if errors.Is(err, cluster.ErrExists) { // an answer was lost; a name is the hash of the revision's content
-		for _, there := range cluster.All[*appsv1.ControllerRevision](c.w.API) {
+		for _, there := range cluster.All[*appsv1.ControllerRevision](c.api) {
 			if there.Name == r.Update.Name {
 				return there, nil
 			}
@@ -145,7 +157,7 @@ func (c *controller) update(s *appsv1.StatefulSet, known []*appsv1.ControllerRev
 }
 
 // do executes the plan until a step fails, and returns how many counted pods it deleted.
-func (c *controller) do(plan *statefulset.Plan) (deleted int, err error) {
+func (c *Controller) do(plan *statefulset.Plan) (deleted int, err error) {
 	for _, stage := range plan.Stages {
 		sizes := workload.Waves(len(stage))
 		if plan.InOrder {
@@ -175,12 +187,16 @@ func (c *controller) do(plan *statefulset.Plan) (deleted int, err error) {
 	return deleted, nil
 }
 
-func (c *controller) step(s statefulset.Step) error {
+func (c *Controller) step(s statefulset.Step) error {
 	switch s.Action {
 	case statefulset.Create:
 		p := s.Pod.DeepCopy()
 		p.Status.Phase = corev1.PodPending
-		c.client.Done = func(e cluster.Entry, _ bool) { c.w.created(e.Object) }
+		c.client.Done = func(e cluster.Entry, _ bool) {
+			if c.hooks.Created != nil {
+				c.hooks.Created(e.Object)
+			}
+		}
 		e, err := c.client.Create(p, func(o cluster.Object) bool {
 			_, ok := o.(*corev1.Pod)
 			return ok
@@ -192,7 +208,7 @@ func (c *controller) step(s statefulset.Step) error {
 		return err
 	case statefulset.Delete:
 		_, err := c.client.Delete(s.Pod.UID, 30)
-		if live := c.w.Get(s.Pod.UID); err == nil || live == nil || live.GetDeletionTimestamp() != nil {
+		if live := c.api.Get(s.Pod.UID); err == nil || live == nil || live.GetDeletionTimestamp() != nil {
 			c.fresh.Deleted(c.pods, s.Pod.UID) // after an error the driver reads again
 		}
 		if errors.Is(err, cluster.ErrMissing) {

@@ -39,7 +39,8 @@ var begin = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 type world struct {
 	*cluster.API
 	sabotage Sabotage
-	c        *controller
+	c        *Controller
+	caches   *cluster.Caches
 	uid      types.UID
 }
 
@@ -52,7 +53,7 @@ func Run(seed uint64, steps int, sabotage Sabotage) error {
 			return !ok || p.Spec.NodeName == "" || workload.Terminal(p)
 		}
 		w.uid = w.Create(w.set()).GetUID()
-		w.c = newController(w)
+		w.restart()
 		for range steps {
 			w.step()
 		}
@@ -86,15 +87,29 @@ func (w *world) step() {
 	w.Now = w.Now.Add(time.Duration(w.IntN(10)) * time.Second)
 	switch n := w.IntN(100); {
 	case n < 45:
-		w.c.watches[w.IntN(len(w.c.watches))].Tell()
+		watches := w.caches.Watches()
+		watches[w.IntN(len(watches))].Tell()
 	case n < 74:
-		w.c.turn()
+		w.turn()
 	case n < 95:
 		w.kubelets()
 	case n < 99:
 		w.user()
 	default:
-		w.c = newController(w)
+		w.restart()
+	}
+}
+
+// restart starts a new process of the controller.
+func (w *world) restart() {
+	w.caches = cluster.NewCaches(w.API)
+	w.c = NewController(w.API, w.Client(), w.caches,
+		Hooks{In: w.sabotage.In, Plan: w.sabotage.Plan, Planned: w.planned, Created: w.created})
+}
+
+func (w *world) turn() {
+	if !w.c.Turn() {
+		w.restart()
 	}
 }
 
@@ -164,10 +179,10 @@ func (w *world) rest() {
 	})
 	for last := w.Now.Add(2 * time.Hour); ; {
 		before := w.Writes()
-		for _, watch := range w.c.watches {
+		for _, watch := range w.caches.Watches() {
 			watch.CatchUp()
 		}
-		w.c.turn()
+		w.turn()
 		w.kubelets()
 		for _, p := range cluster.All[*corev1.Pod](w.API) {
 			if p.Spec.Containers[0].Image == "v2" && p.DeletionTimestamp == nil {
@@ -185,8 +200,8 @@ func (w *world) rest() {
 			w.judgeEnd()
 			w.Now = w.Now.Add(24 * time.Hour)
 			for range 3 {
-				w.c.watches[0].List()
-				w.c.turn()
+				w.c.sets.List()
+				w.turn()
 			}
 			if w.Writes() > before {
 				cluster.Break(Ends, "something is written after the end")

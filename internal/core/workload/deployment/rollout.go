@@ -89,9 +89,12 @@ func (p *pass) recreate() {
 	}
 }
 
+// oldRunning reports whether an old set has pods, or may get some: its controller may be making them
+// for a size that it does not know to be over.
 func (p *pass) oldRunning() bool {
-	return slices.ContainsFunc(p.old,
-		func(s *appsv1.ReplicaSet) bool { return s.Status.Replicas > 0 || p.in.Running(s.UID) })
+	return slices.ContainsFunc(p.old, func(s *appsv1.ReplicaSet) bool {
+		return s.Status.Replicas > 0 || s.Status.ObservedGeneration < s.Generation || p.in.Running(s.UID)
+	})
 }
 
 // scaling reports whether the size of the deployment has changed since its sets were sized (W2.26).

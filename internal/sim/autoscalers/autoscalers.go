@@ -1,0 +1,331 @@
+// Package autoscalers runs the plan of HorizontalPodAutoscalers with a Deployment as its target, whose
+// plans run, too, in random steps from one seed: load rises, falls, and oscillates; metrics are late,
+// missing, and wrong; users change bounds and behaviour, and scale by themselves; watches deliver
+// events late, twice, or only with a new list; there are conflicts and lost answers; the process ends
+// between any two writes. Each change of the size is checked. Tests and the command "carob sim" run it;
+// it must never touch a real cluster.
+package autoscalers
+
+import (
+	"math"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"carob/internal/core/workload"
+	"carob/internal/core/workload/autoscaler"
+	"carob/internal/sim/cluster"
+	"carob/internal/sim/rollout"
+)
+
+// The invariants.
+const (
+	Bounds  cluster.Promise = "a size is between minReplicas and maxReplicas (W7.22, W7.23, W7.76, W7.82)"
+	Rates   cluster.Promise = "no policy is exceeded: what was added or removed within its period counts (W7.76, W7.81)"
+	Blind   cluster.Promise = "without any metric the size stays (W7.26)"
+	Settles cluster.Promise = "with a steady load the size becomes right, and stays (W7.38, W7.42, W7.43)"
+)
+
+// Sabotage breaks the controller in one way; the zero value breaks nothing.
+type Sabotage struct {
+	In  func(in *autoscaler.Input)                         // changes the input of the plan
+	Out func(in *autoscaler.Input, out *autoscaler.Output) // changes the plan
+}
+
+// Named is an invariant with a short name, and a way to break it.
+type Named struct {
+	Name     string
+	Promise  cluster.Promise
+	Sabotage Sabotage
+}
+
+// Promises returns the invariants.
+func Promises() []Named {
+	passes := 0
+	return []Named{
+		{"bounds", Bounds, Sabotage{Out: func(in *autoscaler.Input, out *autoscaler.Output) {
+			if out.Rescale != nil && *out.Rescale == in.HPA.Spec.MaxReplicas {
+				*out.Rescale++
+			}
+		}}},
+		{"rates", Rates, Sabotage{In: func(in *autoscaler.Input) { in.History = autoscaler.History{} }}},
+		{"blind", Blind, Sabotage{In: func(in *autoscaler.Input) {
+			for i := range in.Samples {
+				if in.Samples[i].Err != nil {
+					in.Samples[i] = autoscaler.Sample{Values: []int64{1 << 30}}
+				}
+			}
+		}}},
+		{"settles", Settles, Sabotage{In: func(in *autoscaler.Input) {
+			passes++
+			for i := range in.Samples {
+				for k := range in.Samples[i].Values {
+					in.Samples[i].Values[k] *= 1 + int64(passes/100%2)
+				}
+			}
+		}}},
+	}
+}
+
+var begin = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+const (
+	// target is what one pod is to serve, in thousandths.
+	target = 1000
+	// request is what a pod requests of the processor, in thousandths.
+	request = 500
+)
+
+type world struct {
+	*cluster.API
+	sabotage    Sabotage
+	hpa         types.UID
+	deployment  types.UID
+	caches      *cluster.Caches
+	deployments *rollout.Deployments
+	sets        *rollout.ReplicaSets
+	controller  *controller
+	judge       judge
+	load        float64 // of all pods together, in thousandths
+	mood        mood
+	rescales    int
+}
+
+// mood is how the load changes.
+type mood int
+
+const (
+	steady mood = iota
+	rising
+	falling
+	oscillating
+	moods
+)
+
+// Result is what a run did.
+type Result struct {
+	Passes, Rescales, Writes int
+	Virtual                  time.Duration
+}
+
+// Run runs so many steps of a seed and returns the first broken invariant, nil for none.
+func Run(seed uint64, steps int, sabotage Sabotage) (r Result, err error) {
+	w := &world{API: cluster.New(seed, begin), sabotage: sabotage, load: 3 * target}
+	w.judge.w = w
+	err = cluster.Catch(func() {
+		w.Ended = func(o cluster.Object) bool {
+			p, ok := o.(*corev1.Pod)
+			return !ok || workload.Terminal(p)
+		}
+		w.deployment = w.Create(w.newDeployment()).GetUID()
+		w.hpa = w.Create(w.newAutoscaler()).GetUID()
+		w.restart()
+		for range steps {
+			w.step()
+		}
+		w.rest()
+	})
+	return Result{Passes: w.judge.passes, Rescales: w.rescales, Writes: w.Writes(), Virtual: w.Now.Sub(begin)}, err
+}
+
+func (w *world) number(from, to int) int32 { return int32(from + w.IntN(to-from+1)) } //nolint:gosec // small
+
+func (w *world) newDeployment() *appsv1.Deployment {
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "web"}, Spec: appsv1.DeploymentSpec{
+		Replicas: new(w.number(1, 4)), RevisionHistoryLimit: new(int32(1)),
+		Selector:                &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+		ProgressDeadlineSeconds: new(int32(600)),
+		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType,
+			RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: new(intstr.FromInt(1)),
+				MaxUnavailable: new(intstr.FromInt(1))}}}}
+	d.Spec.Template.Labels = map[string]string{"app": "web"}
+	d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "c", Image: "v0",
+		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+			corev1.ResourceCPU: *resource.NewMilliQuantity(request, resource.DecimalSI)}}}}
+	return d
+}
+
+func (w *world) newAutoscaler() *autoscalingv2.HorizontalPodAutoscaler {
+	h := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "web"},
+		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{
+			APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}}
+	w.bounds(&h.Spec)
+	switch w.IntN(3) {
+	case 0:
+		h.Spec.Metrics = []autoscalingv2.MetricSpec{{Type: autoscalingv2.ExternalMetricSourceType,
+			External: &autoscalingv2.ExternalMetricSource{Metric: autoscalingv2.MetricIdentifier{Name: "queue"},
+				Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType,
+					AverageValue: resource.NewMilliQuantity(target, resource.DecimalSI)}}}}
+	case 1:
+		h.Spec.Metrics = []autoscalingv2.MetricSpec{{Type: autoscalingv2.PodsMetricSourceType,
+			Pods: &autoscalingv2.PodsMetricSource{Metric: autoscalingv2.MetricIdentifier{Name: "requests"},
+				Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType,
+					AverageValue: resource.NewMilliQuantity(target, resource.DecimalSI)}}}}
+	default:
+		h.Spec.Metrics = []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType,
+			Resource: &autoscalingv2.ResourceMetricSource{Name: corev1.ResourceCPU,
+				Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType,
+					AverageUtilization: new(int32(100 * target / request))}}}}
+	}
+	return h
+}
+
+// bounds sets the limits of an autoscaler.
+func (w *world) bounds(s *autoscalingv2.HorizontalPodAutoscalerSpec) {
+	s.MinReplicas = new(w.number(1, 3))
+	s.MaxReplicas = *s.MinReplicas + w.number(0, 17)
+	if s.Behavior = nil; w.IntN(3) > 0 {
+		s.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: w.rules(0), ScaleDown: w.rules(300)}
+	}
+}
+
+func (w *world) rules(window int32) *autoscalingv2.HPAScalingRules {
+	r := &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: new(window),
+		SelectPolicy: new([]autoscalingv2.ScalingPolicySelect{autoscalingv2.MaxChangePolicySelect,
+			autoscalingv2.MinChangePolicySelect}[w.IntN(2)])}
+	if w.IntN(2) == 0 {
+		r.StabilizationWindowSeconds = new(w.number(0, 600))
+	}
+	for range 1 + w.IntN(2) {
+		p := autoscalingv2.HPAScalingPolicy{Type: autoscalingv2.PodsScalingPolicy, Value: w.number(1, 4),
+			PeriodSeconds: w.number(15, 300)}
+		if w.IntN(2) == 0 {
+			p.Type, p.Value = autoscalingv2.PercentScalingPolicy, w.number(60, 200)
+			if window > 0 {
+				p.Value = w.number(20, 100)
+			}
+		}
+		r.Policies = append(r.Policies, p)
+	}
+	return r
+}
+
+// restart starts a new process with all controllers.
+func (w *world) restart() {
+	client := w.Client()
+	w.caches = cluster.NewCaches(w.API)
+	w.deployments = rollout.NewDeployments(w.API, client, w.caches, rollout.Hooks{})
+	w.sets = rollout.NewReplicaSets(w.API, client, w.caches, rollout.Hooks{})
+	w.controller = newController(w, client)
+	w.judge.changes = nil // a new process knows of no earlier ones (W7.13)
+}
+
+// turn lets the controllers do what woke them.
+func (w *world) turn() {
+	if !w.controller.turn() || !w.deployments.Turn() || !w.sets.Turn() {
+		w.restart()
+	}
+}
+
+// step is a few seconds.
+func (w *world) step() {
+	w.Now = w.Now.Add(time.Duration(1+w.IntN(9)) * time.Second)
+	for _, watch := range w.caches.Watches() {
+		if !w.One(4) {
+			watch.Tell()
+		}
+	}
+	w.change()
+	w.node()
+	w.turn()
+	switch {
+	case w.One(60):
+		w.user()
+	case w.One(200):
+		w.restart()
+	}
+}
+
+// change changes the load.
+func (w *world) change() {
+	if w.One(40) {
+		w.mood = mood(w.IntN(int(moods)))
+	}
+	switch w.mood {
+	case rising:
+		w.load *= 1.02
+	case falling:
+		w.load *= 0.98
+	case oscillating:
+		w.load *= 1 + 0.03*math.Sin(w.Now.Sub(begin).Minutes())
+	case steady, moods:
+	}
+	w.load = min(max(w.load, 0), 40*target)
+}
+
+// user changes the autoscaler, or scales by hand.
+func (w *world) user() {
+	if w.IntN(3) == 0 {
+		w.Change(w.deployment, func(o cluster.Object) {
+			if d, ok := o.(*appsv1.Deployment); ok {
+				d.Spec.Replicas, d.Generation = new(w.number(1, 20)), d.Generation+1
+			}
+		})
+		w.judge.changes = nil // what others do is not the autoscaler's
+		w.controller.forget()
+		return
+	}
+	w.Change(w.hpa, func(o cluster.Object) {
+		if h, ok := o.(*autoscalingv2.HorizontalPodAutoscaler); ok {
+			h.Generation++
+			w.bounds(&h.Spec)
+		}
+	})
+}
+
+// node starts pods, breaks some, and ends those that are being deleted.
+func (w *world) node() {
+	for _, p := range cluster.All[*corev1.Pod](w.API) {
+		change := func(s corev1.PodStatus) {
+			w.Change(p.UID, func(o cluster.Object) {
+				if p, ok := o.(*corev1.Pod); ok {
+					p.Status = s
+				}
+			})
+		}
+		switch {
+		case workload.Terminal(p) || w.One(3):
+		case p.DeletionTimestamp != nil || w.One(400):
+			change(corev1.PodStatus{Phase: corev1.PodFailed})
+		case !workload.Ready(p):
+			change(corev1.PodStatus{Phase: corev1.PodRunning, StartTime: new(metav1.NewTime(w.Now)),
+				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue,
+					LastTransitionTime: metav1.NewTime(w.Now)}}})
+		}
+	}
+}
+
+// quiet is how long after the last fault and the last change of the load the size must be right: the
+// stabilization windows, and the periods of the policies, one after the other.
+const quiet = 3 * time.Hour
+
+// rest ends all faults and keeps the load as it is. The size becomes right, and stays.
+func (w *world) rest() {
+	w.Calm, w.mood = true, steady
+	end := w.Now.Add(quiet)
+	for w.Now.Before(end) {
+		w.quietStep()
+	}
+	size := w.judge.end()
+	for end := w.Now.Add(time.Hour); w.Now.Before(end); {
+		w.quietStep()
+		if d, ok := w.Get(w.deployment).(*appsv1.Deployment); !ok || *d.Spec.Replicas != size {
+			cluster.Break(Settles, "the size was %d, and changed with a steady load", size)
+		}
+	}
+}
+
+func (w *world) quietStep() {
+	w.Now = w.Now.Add(5 * time.Second)
+	for _, watch := range w.caches.Watches() {
+		watch.CatchUp()
+	}
+	w.node()
+	w.turn()
+}

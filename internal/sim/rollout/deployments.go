@@ -1,0 +1,319 @@
+package rollout
+
+import (
+	"errors"
+	"maps"
+	"reflect"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/workload"
+	"carob/internal/core/workload/deployment"
+	"carob/internal/core/workload/replicaset"
+	"carob/internal/sim/cluster"
+)
+
+// Hooks are what a simulator adds to the controllers; each function may be nil.
+type Hooks struct {
+	Sabotage
+	Began   func(in deployment.Input)                   // a pass of a deployment begins
+	Wrote   func(in deployment.Input)                   // one of its writes took effect
+	Created func(set *appsv1.ReplicaSet, p *corev1.Pod) // a pod of a set was created
+	// Unanswered is told of each pod whose creation got no answer.
+	Unanswered func(p types.UID)
+}
+
+// Deployments simulates controllers/deployment: the same writes in the same order for the same plan.
+type Deployments struct {
+	api                     *cluster.API
+	hooks                   Hooks
+	client                  *cluster.Client
+	deployments, sets, pods *cluster.Watch
+	fresh                   *cluster.Tracker
+	dirty                   bool
+	due                     time.Time
+}
+
+// NewDeployments starts a process: it lists, and knows of no earlier writes.
+func NewDeployments(api *cluster.API, client *cluster.Client, caches *cluster.Caches, hooks Hooks) *Deployments {
+	c := &Deployments{api: api, hooks: hooks, client: client, fresh: cluster.NewTracker(), dirty: true}
+	heard := func() { c.dirty = true }
+	c.deployments = cluster.Shared[*appsv1.Deployment](caches, heard)
+	c.sets, c.pods = cluster.Shared[*appsv1.ReplicaSet](caches, heard), cluster.Shared[*corev1.Pod](caches, heard)
+	return c
+}
+
+// Due returns whether the controller has something to do now, and when it asked to be called;
+// zero for never.
+func (c *Deployments) Due() (now bool, at time.Time) { return c.dirty, c.due }
+
+// Turn handles the deployments if something woke the controller. It returns false if its process has
+// ended.
+func (c *Deployments) Turn() bool {
+	if !c.dirty && (c.due.IsZero() || c.api.Now.Before(c.due)) {
+		return true
+	}
+	if c.dirty = false; !c.fresh.Fresh() && !c.hooks.Stale {
+		return true // woken when it is delivered
+	}
+	c.due = time.Time{}
+	for _, d := range cluster.Seen[*appsv1.Deployment](c.deployments) {
+		err := c.reconcile(d)
+		c.dirty = c.dirty || err != nil
+		if errors.Is(err, cluster.ErrCrash) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *Deployments) reconcile(d *appsv1.Deployment) error {
+	in := deployment.Input{Deployment: d, Sets: cluster.Owned[*appsv1.ReplicaSet](c.sets, d.UID), Now: c.api.Now,
+		Running: func(set types.UID) bool { return running(cluster.Owned[*corev1.Pod](c.pods, set)) }}
+	if c.hooks.Began != nil {
+		c.hooks.Began(in)
+	}
+	spoiled := in
+	if c.hooks.In != nil {
+		c.hooks.In(&spoiled)
+	}
+	plan := deployment.Decide(spoiled)
+	if c.hooks.Plan != nil {
+		c.hooks.Plan(&plan)
+	}
+	c.client.Done = func(cluster.Entry, bool) {
+		if c.hooks.Wrote != nil {
+			c.hooks.Wrote(in)
+		}
+	}
+	defer func() { c.client.Done = func(cluster.Entry, bool) {} }()
+	for _, step := range plan.Steps {
+		switch err := c.do(d, step); {
+		case errors.Is(err, cluster.ErrExists):
+			return c.taken(d, step.Create.Name)
+		case cluster.Stale(err):
+			return nil // a newer version is on its way and wakes the controller
+		case err != nil:
+			return err
+		}
+	}
+	c.due = workload.Earlier(c.due, plan.Next)
+	return nil
+}
+
+func running(pods []*corev1.Pod) bool {
+	for _, p := range pods {
+		if !workload.Terminal(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// do makes one write.
+func (c *Deployments) do(d *appsv1.Deployment, step deployment.Step) error {
+	switch {
+	case step.Create != nil:
+		e, err := c.client.Create(step.Create, isSet)
+		if err == nil {
+			c.fresh.Wrote(c.sets, e)
+		}
+		return err
+	case step.Update != nil:
+		e, err := c.client.Update(step.Update, func(o cluster.Object) {
+			if s, ok := o.(*appsv1.ReplicaSet); ok {
+				if !reflect.DeepEqual(s.Spec, step.Update.Spec) {
+					s.Generation++
+				}
+				s.Spec, s.Annotations = *step.Update.Spec.DeepCopy(), maps.Clone(step.Update.Annotations)
+			}
+		})
+		if err == nil {
+			c.fresh.Wrote(c.sets, e)
+		}
+		return err
+	case step.Delete != nil:
+		_, err := c.client.Delete(step.Delete.UID, 0)
+		if err == nil || errors.Is(err, cluster.ErrMissing) {
+			c.fresh.Deleted(c.sets, step.Delete.UID)
+			return nil
+		}
+		return err
+	}
+	e, err := c.client.Update(d, func(o cluster.Object) {
+		stored, ok := o.(*appsv1.Deployment)
+		switch {
+		case !ok:
+		case step.Rollback != nil:
+			stored.Spec, stored.Annotations = *step.Rollback.Spec.DeepCopy(), maps.Clone(step.Rollback.Annotations)
+			stored.Generation++
+		case step.Status != nil:
+			stored.Status, stored.Annotations = *step.Status.Status.DeepCopy(), maps.Clone(step.Status.Annotations)
+		}
+	})
+	if err == nil {
+		c.fresh.Wrote(c.deployments, e)
+	}
+	return err
+}
+
+func isSet(o cluster.Object) bool {
+	_, ok := o.(*appsv1.ReplicaSet)
+	return ok
+}
+
+// taken ends a pass whose new set has the name of an existing one.
+func (c *Deployments) taken(d *appsv1.Deployment, name string) error {
+	for _, s := range cluster.All[*appsv1.ReplicaSet](c.api) {
+		if s.Name != name {
+			continue
+		}
+		if changed := deployment.Taken(d, s); changed != nil {
+			if err := c.do(d, deployment.Step{Status: changed}); !cluster.Stale(err) {
+				return err
+			}
+		}
+		return nil // the watch shows the set, or the status
+	}
+	return cluster.ErrMissing // gone meanwhile
+}
+
+// ReplicaSets simulates controllers/replicaset.
+type ReplicaSets struct {
+	api        *cluster.API
+	hooks      Hooks
+	client     *cluster.Client
+	sets, pods *cluster.Watch
+	fresh      *cluster.Tracker
+	dirty      bool
+	due        time.Time
+}
+
+// NewReplicaSets starts a process: it lists, and knows of no earlier writes.
+func NewReplicaSets(api *cluster.API, client *cluster.Client, caches *cluster.Caches, hooks Hooks) *ReplicaSets {
+	c := &ReplicaSets{api: api, hooks: hooks, client: client, fresh: cluster.NewTracker(), dirty: true}
+	heard := func() { c.dirty = true }
+	c.sets, c.pods = cluster.Shared[*appsv1.ReplicaSet](caches, heard), cluster.Shared[*corev1.Pod](caches, heard)
+	return c
+}
+
+// Due returns whether the controller has something to do now, and when it asked to be called;
+// zero for never.
+func (c *ReplicaSets) Due() (now bool, at time.Time) { return c.dirty, c.due }
+
+// Turn handles the sets if something woke the controller. It returns false if its process has ended.
+func (c *ReplicaSets) Turn() bool {
+	if !c.dirty && (c.due.IsZero() || c.api.Now.Before(c.due)) {
+		return true
+	}
+	if c.dirty = false; !c.fresh.Fresh() && !c.hooks.Stale {
+		return true // woken when it is delivered
+	}
+	c.due = time.Time{}
+	for _, s := range cluster.Seen[*appsv1.ReplicaSet](c.sets) {
+		err := c.reconcile(s)
+		c.dirty = c.dirty || err != nil
+		if errors.Is(err, cluster.ErrCrash) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *ReplicaSets) reconcile(s *appsv1.ReplicaSet) error {
+	in := replicaset.Input{Set: s, Now: c.api.Now, Ending: new(int32)}
+	for _, p := range cluster.Owned[*corev1.Pod](c.pods, s.UID) {
+		switch {
+		case workload.Active(p):
+			in.Active = append(in.Active, p)
+		case workload.Terminating(p):
+			*in.Ending++
+		}
+	}
+	failed := c.act(in)
+	if errors.Is(failed, cluster.ErrCrash) {
+		return failed
+	}
+	status, changed, next := replicaset.Status(in, failed)
+	if changed {
+		e, err := c.client.Update(s, func(o cluster.Object) {
+			if stored, ok := o.(*appsv1.ReplicaSet); ok {
+				stored.Status = status
+			}
+		})
+		switch {
+		case cluster.Stale(err):
+			return failed // a newer version is on its way and wakes the controller
+		case err != nil:
+			return errors.Join(failed, err)
+		}
+		c.fresh.Wrote(c.sets, e)
+	}
+	c.due = workload.Earlier(c.due, next)
+	return failed
+}
+
+// act does what the decision about the number of pods says.
+func (c *ReplicaSets) act(in replicaset.Input) error {
+	plan := replicaset.Decide(in)
+	if c.hooks.Pods != nil {
+		c.hooks.Pods(&plan)
+	}
+	var failed error
+	for _, p := range plan.Delete {
+		_, err := c.client.Delete(p.UID, *grace(p))
+		if err == nil || errors.Is(err, cluster.ErrMissing) {
+			c.fresh.Deleted(c.pods, p.UID)
+			continue
+		}
+		if failed = errors.Join(failed, err); errors.Is(err, cluster.ErrCrash) {
+			return failed
+		}
+	}
+	left := plan.Create
+	for _, n := range workload.Waves(left) {
+		for range n {
+			err := c.create(in.Set)
+			if failed = errors.Join(failed, err); errors.Is(err, cluster.ErrCrash) {
+				return failed
+			}
+		}
+		if failed != nil {
+			return failed
+		}
+	}
+	return failed
+}
+
+func grace(p *corev1.Pod) *int64 {
+	if g := p.Spec.TerminationGracePeriodSeconds; g != nil {
+		return g
+	}
+	return new(int64(corev1.DefaultTerminationGracePeriodSeconds))
+}
+
+func (c *ReplicaSets) create(set *appsv1.ReplicaSet) error {
+	p, err := workload.NewPod(workload.Owner{Object: set, Kind: appsv1.SchemeGroupVersion.WithKind("ReplicaSet")},
+		&set.Spec.Template)
+	if err != nil {
+		return err
+	}
+	p.Status.Phase = corev1.PodPending
+	c.client.Done = func(e cluster.Entry, answered bool) {
+		if !answered && c.hooks.Unanswered != nil {
+			c.hooks.Unanswered(e.Object.GetUID())
+		}
+		if made, ok := e.Object.(*corev1.Pod); ok && c.hooks.Created != nil {
+			c.hooks.Created(set, made)
+		}
+	}
+	e, err := c.client.Create(p, func(cluster.Object) bool { return false })
+	c.client.Done = func(cluster.Entry, bool) {}
+	if err == nil {
+		c.fresh.Wrote(c.pods, e)
+	}
+	return err
+}

@@ -1,0 +1,58 @@
+package together
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"carob/internal/core/workload/deployment"
+	"carob/internal/core/workload/job"
+	"carob/internal/sim/jobs"
+	"carob/internal/sim/rollout"
+	"carob/internal/sim/sets"
+)
+
+// Sabotage breaks a part of the cluster; the zero value breaks nothing.
+type Sabotage struct {
+	Rollout rollout.Sabotage
+	Sets    sets.Hooks
+	Jobs    jobs.Sabotage
+	// Pods names an invariant of pods that podlife breaks on each node.
+	Pods string
+	// Overcommit makes the scheduler take pods for smaller than they are. Nodes do not ask either.
+	Overcommit bool
+	Rebind     bool // a pod can be bound again
+	Forget     bool // the scheduler forgets some pods
+	Force      bool // pods of unreachable nodes are removed without waiting for the node
+	Hasty      bool // evictions do not ask the budget
+	NoGarbage  bool // nobody collects garbage
+}
+
+// Promises returns the invariants, each with a way to break it.
+func Promises() []Named {
+	bounds := func(surge, unavailable int) rollout.Sabotage {
+		return rollout.Sabotage{In: func(in *deployment.Input) {
+			if r := in.Deployment.Spec.Strategy.RollingUpdate; r != nil {
+				in.Deployment = in.Deployment.DeepCopy()
+				in.Deployment.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{
+					MaxSurge:       new(intstr.FromInt(r.MaxSurge.IntValue() + surge)),
+					MaxUnavailable: new(intstr.FromInt(r.MaxUnavailable.IntValue() + unavailable))}
+			}
+		}}
+	}
+	return []Named{
+		{"fits", Fits, Sabotage{Overcommit: true}},
+		{"bound", Bound, Sabotage{Overcommit: true}},
+		{"one-node", OneNode, Sabotage{Rebind: true}},
+		{"surge", Surge, Sabotage{Rollout: bounds(3, 0)}},
+		{"minimum", Minimum, Sabotage{Rollout: bounds(0, 5)}},
+		{"budget", Budget, Sabotage{Hasty: true}},
+		{"ordinal", Ordinal, Sabotage{Force: true}},
+		{"index", Index, Sabotage{Jobs: jobs.Sabotage{In: func(in *job.Input) {
+			if !job.Finished(in.Job) {
+				in.Job.Status.CompletedIndexes = ""
+			}
+		}}}},
+		{"orphans", Orphans, Sabotage{NoGarbage: true}},
+		{"ends", Ends, Sabotage{Forget: true}},
+	}
+}

@@ -1,0 +1,188 @@
+package together
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/placement"
+	"carob/internal/core/workload"
+	"carob/internal/sim/cluster"
+)
+
+// scheduler simulates internal/scheduler: it has watches of its own, counts a pod on its node before
+// the binding is written, and gives the room back when that fails.
+type scheduler struct {
+	c           *process
+	nodes, pods *cluster.Watch
+	snapshot    *placement.Cluster
+	seenNodes   map[string]string         // resource versions of what the snapshot has
+	seenPods    map[types.UID]string      // likewise, of pods
+	waiting     map[types.UID]*corev1.Pod // without a node
+	assumed     map[types.UID]bool        // bound by a write that the watch has not shown
+	notBefore   map[types.UID]time.Time   // after an error
+	dirty       bool
+	next        int
+}
+
+func (c *process) newScheduler() *scheduler {
+	s := &scheduler{c: c, snapshot: placement.NewCluster(), seenNodes: map[string]string{},
+		seenPods: map[types.UID]string{}, waiting: map[types.UID]*corev1.Pod{}, assumed: map[types.UID]bool{},
+		notBefore: map[types.UID]time.Time{}, dirty: true}
+	s.nodes, s.pods = cluster.NewWatch[*corev1.Node](c.w.API), cluster.NewWatch[*corev1.Pod](c.w.API)
+	s.nodes.Heard = func() { s.dirty = true }
+	s.pods.Heard = func() { s.dirty = true }
+	s.snapshot.SetNamespace(namespace, nil)
+	c.watches = append(c.watches, s.nodes, s.pods)
+	return s
+}
+
+// Due implements part.
+func (s *scheduler) Due() (now bool, at time.Time) {
+	for uid := range s.waiting { // any order: the earliest
+		at = workload.Earlier(at, s.notBefore[uid])
+	}
+	if at.After(s.c.w.Now) {
+		return s.dirty, at
+	}
+	return s.dirty, time.Time{}
+}
+
+// Turn implements part.
+func (s *scheduler) Turn() bool {
+	s.dirty = false
+	s.takeNodes()
+	s.takePods()
+	for _, uid := range slices.Sorted(maps.Keys(s.waiting)) {
+		if s.c.w.Now.Before(s.notBefore[uid]) {
+			continue
+		}
+		if !s.schedule(s.waiting[uid]) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *scheduler) takeNodes() {
+	there := map[string]bool{}
+	for _, n := range cluster.Seen[*corev1.Node](s.nodes) {
+		there[n.Name] = true
+		if s.seenNodes[n.Name] != n.ResourceVersion {
+			s.seenNodes[n.Name] = n.ResourceVersion
+			s.snapshot.SetNode(n)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.seenNodes)) {
+		if !there[name] {
+			delete(s.seenNodes, name)
+			s.snapshot.RemoveNode(name)
+		}
+	}
+}
+
+func (s *scheduler) takePods() {
+	there := map[types.UID]bool{}
+	for _, p := range cluster.Seen[*corev1.Pod](s.pods) {
+		there[p.UID] = true
+		if s.seenPods[p.UID] != p.ResourceVersion {
+			s.seenPods[p.UID] = p.ResourceVersion
+			s.seen(p)
+		}
+	}
+	for _, uid := range slices.Sorted(maps.Keys(s.seenPods)) {
+		if !there[uid] {
+			delete(s.seenPods, uid)
+			s.gone(uid)
+		}
+	}
+}
+
+func (s *scheduler) gone(uid types.UID) {
+	delete(s.waiting, uid)
+	delete(s.assumed, uid)
+	delete(s.notBefore, uid)
+	s.snapshot.RemovePod(uid)
+}
+
+func (s *scheduler) seen(p *corev1.Pod) {
+	switch {
+	case workload.Terminal(p):
+		s.gone(p.UID)
+	case p.Spec.NodeName != "":
+		delete(s.waiting, p.UID)
+		delete(s.assumed, p.UID)
+		s.snapshot.SetPod(s.prepared(p), p.Spec.NodeName)
+		if s.c.w.options.Sabotage.Rebind && s.c.w.One(10) {
+			s.waiting[p.UID] = p
+		}
+	case s.assumed[p.UID]: // its binding is stored, and will be shown
+	case p.DeletionTimestamp != nil:
+		delete(s.waiting, p.UID)
+	case s.c.w.options.Sabotage.Forget && strings.HasSuffix(string(p.UID), "7"):
+	default:
+		s.waiting[p.UID] = p
+	}
+}
+
+func (s *scheduler) prepared(p *corev1.Pod) *placement.Pod {
+	if s.c.w.options.Sabotage.Overcommit {
+		p = p.DeepCopy()
+		p.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
+	}
+	if s.c.w.options.Sabotage.Rebind {
+		p = p.DeepCopy()
+		p.Spec.NodeName = ""
+	}
+	return placement.Prepare(p)
+}
+
+// schedule decides about one pod, and binds it.
+func (s *scheduler) schedule(p *corev1.Pod) bool {
+	w := s.c.w
+	prepared := s.prepared(p)
+	d := s.snapshot.Decide(prepared, s.next)
+	s.next = d.Next
+	if d.Node == "" {
+		return true // an event may help
+	}
+	s.snapshot.SetPod(prepared, d.Node)
+	s.assumed[p.UID] = true
+	s.c.client.Done = func(_ cluster.Entry, answered bool) {
+		if !answered {
+			w.promises.unanswered[d.Node] = w.Now
+		}
+	}
+	_, err := s.c.client.PatchIf(p.UID, func(o cluster.Object) bool {
+		stored, ok := o.(*corev1.Pod)
+		return ok && (stored.Spec.NodeName == "" || w.options.Sabotage.Rebind) && stored.DeletionTimestamp == nil
+	}, func(o cluster.Object) {
+		if stored, ok := o.(*corev1.Pod); ok {
+			stored.Spec.NodeName = d.Node
+			stored.Status.Conditions = append(stored.Status.Conditions, corev1.PodCondition{
+				Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.Now)})
+		}
+	})
+	s.c.client.Done = func(cluster.Entry, bool) {}
+	switch {
+	case err == nil:
+		delete(s.waiting, p.UID)
+		return true
+	case failed(err):
+		return false
+	}
+	delete(s.assumed, p.UID)
+	s.snapshot.RemovePod(p.UID)
+	if errors.Is(err, cluster.ErrMissing) {
+		delete(s.waiting, p.UID)
+		return true
+	}
+	s.notBefore[p.UID] = w.Now.Add(time.Second)
+	return true
+}

@@ -1,0 +1,299 @@
+// Package together runs the parts of a cluster together, in virtual time and from one seed: the plans of
+// Deployments, ReplicaSets, StatefulSets and Jobs, garbage collection, disruption budgets, node health and
+// taint eviction, placement as the scheduler, and on each of several nodes podlife with a simulated
+// runtime. Watches deliver events late, twice, or only with a new list; there are conflicts and lost
+// answers; carob ends between any two writes; nodes come, are drained, are cut off, and go; containers
+// die. The invariants are about the containers that really run. Tests and the command "carob sim" run
+// it; it must never touch a real cluster.
+package together
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/sim"
+	"carob/internal/sim/cluster"
+)
+
+// Kind is what happens in a world.
+type Kind int
+
+// The kinds of worlds. In each of them events, answers and processes of carob get lost.
+const (
+	Rollouts Kind = iota // users change workloads; machines are sound
+	Drains               // users drain, remove and add nodes; machines are sound
+	Trouble              // everything, and machines and containers that fail
+	kinds
+)
+
+func (k Kind) String() string { return [...]string{"rollouts", "drains", "trouble"}[k] }
+
+// Options select a run.
+type Options struct {
+	Seed     uint64
+	Hours    float64 // virtual hours before the faults stop; 0 means 1
+	Sabotage Sabotage
+	Log      io.Writer // receives the log, one line per event; nil for none
+}
+
+// Result is what a run did.
+type Result struct {
+	Kind    Kind
+	Pods    int
+	Starts  int // of containers
+	Writes  int // stored changes
+	Crashes int // of carob
+	// Settled is how long after the last fault and the last change by a user all was as wanted.
+	Settled time.Duration
+	Virtual time.Duration // simulated time
+}
+
+// process is one life of carob: its controllers and its scheduler, which end together.
+type process struct {
+	w       *world
+	client  *cluster.Client
+	caches  *cluster.Caches // of the controllers
+	watches []*cluster.Watch
+	parts   []part
+	ended   bool
+	planned time.Time // when run is called; zero for never
+	unplan  func()
+}
+
+// part is a controller, or the scheduler.
+type part interface {
+	// Turn does what woke it; false means that the process has ended.
+	Turn() bool
+	// Due returns whether there is something to do now, and when it asked to be called; zero for never.
+	Due() (now bool, at time.Time)
+}
+
+type world struct {
+	*cluster.API
+	loop     *sim.Loop
+	options  Options
+	kind     Kind
+	carob    *process // nil while it is down
+	crashes  int
+	machines []*machine // of all nodes that ever were
+	pods     map[types.UID]*pod
+	promises promises
+	changed  time.Time // the last change that somebody other than a part of the cluster made
+}
+
+// Run executes one run. The error is the first broken invariant, a *cluster.Broken.
+func Run(o Options) (r Result, err error) {
+	if o.Hours <= 0 {
+		o.Hours = 1
+	}
+	w := &world{API: cluster.New(o.Seed, time.Time{}), loop: sim.NewLoop(), options: o,
+		kind: Kind(o.Seed % uint64(kinds)),
+		pods: map[types.UID]*pod{}, promises: newPromises()}
+	w.Now = w.loop.Now()
+	begin := w.Now
+	w.Ended, w.Grace, w.API.Stored = ended, grace, w.stored
+	err = cluster.Catch(func() {
+		defer func() {
+			switch v := recover().(type) {
+			case nil:
+			case *sim.Violation:
+				cluster.Break(cluster.Promise(v.Invariant.String()), "%s", v.Where())
+			default:
+				panic(v)
+			}
+		}()
+		w.populate()
+		w.run(begin.Add(time.Duration(o.Hours * float64(time.Hour))))
+		w.rest()
+	})
+	r = Result{Kind: w.kind, Pods: len(w.pods), Writes: w.Writes(), Crashes: w.crashes,
+		Virtual: w.loop.Now().Sub(begin),
+		Settled: w.promises.settled}
+	for _, m := range w.machines {
+		starts, _ := m.Starts()
+		r.Starts += starts
+	}
+	return r, err
+}
+
+func (w *world) run(end time.Time) { w.loop.Run(end) }
+
+// after runs a function later. All that happens in the world begins in one of these, or in a machine.
+func (w *world) after(d time.Duration, do func()) (stop func()) {
+	return w.loop.AfterFunc(d, func() {
+		w.Now = w.loop.Now()
+		do()
+	})
+}
+
+// upTo returns a random duration below d.
+func (w *world) upTo(d time.Duration) time.Duration {
+	return time.Duration(w.Int64N(int64(d/time.Millisecond)+1)) * time.Millisecond
+}
+
+func (w *world) logf(format string, args ...any) {
+	if w.options.Log != nil {
+		_, _ = fmt.Fprintf(w.options.Log, "+%v %s\n", w.loop.Now().Sub(start), fmt.Sprintf(format, args...))
+	}
+}
+
+var start = sim.NewLoop().Now()
+
+// ended reports whether an object that is being deleted is removed: a pod when its node says so, or at
+// once if it has none.
+func ended(o cluster.Object) bool {
+	p, ok := o.(*corev1.Pod)
+	return !ok || *p.DeletionGracePeriodSeconds == 0
+}
+
+// grace is that of a pod, none for one without a node or one that has ended (L1.90 to L1.93).
+func grace(o cluster.Object, asked int64) int64 {
+	p, ok := o.(*corev1.Pod)
+	switch {
+	case !ok || p.Spec.NodeName == "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
+		return 0
+	case p.Spec.TerminationGracePeriodSeconds != nil:
+		return min(asked, *p.Spec.TerminationGracePeriodSeconds)
+	}
+	return asked
+}
+
+// stored is called for each change of the API.
+func (w *world) stored(before cluster.Object, after cluster.Entry) {
+	if w.options.Log != nil {
+		w.logf("stored %s", describe(after))
+	}
+	switch o := after.Object.(type) {
+	case *corev1.Pod:
+		w.note(o, after.Gone)
+		if m := w.machine(o.Spec.NodeName); m != nil {
+			m.Stored(o, after.Gone)
+		}
+		w.checkBound(before, o)
+	case *corev1.Node:
+		if m := w.machine(o.Name); m != nil && !after.Gone {
+			m.SetNode(o)
+		}
+	}
+	w.checkStored(after)
+	if w.carob != nil {
+		w.carob.soon()
+	}
+}
+
+func describe(e cluster.Entry) string {
+	o := e.Object
+	text := strings.TrimPrefix(fmt.Sprintf("%T %s", o, o.GetName()), "*")
+	if o.GetDeletionTimestamp() != nil {
+		text += " deleting"
+	}
+	if e.Gone {
+		text += " gone"
+	}
+	if p, ok := o.(*corev1.Pod); ok {
+		text += fmt.Sprintf(" %s on %q", p.Status.Phase, p.Spec.NodeName)
+	}
+	return text
+}
+
+// start starts a process of carob: it lists, and knows of no earlier writes.
+func (w *world) start() {
+	w.logf("carob starts")
+	c := &process{w: w, client: w.Client(), caches: cluster.NewCaches(w.API)}
+	w.carob = c
+	c.parts = c.newParts()
+	c.soon()
+}
+
+// crash ends carob, and with it the agent of the node that it runs on.
+func (w *world) crash() {
+	if w.carob == nil || w.Calm {
+		return
+	}
+	w.logf("carob ends")
+	w.crashes++
+	w.carob.ended = true
+	if w.carob.unplan != nil {
+		w.carob.unplan()
+	}
+	w.carob = nil
+	if len(w.machines) > 0 {
+		w.machines[0].Crash()
+	}
+	w.after(w.upTo(20*time.Second), w.start)
+}
+
+// soon lets the process look at its watches a moment later, sometimes much later.
+func (c *process) soon() {
+	delay := c.w.upTo(200 * time.Millisecond)
+	if c.w.One(50) {
+		delay = c.w.upTo(20 * time.Second)
+	}
+	c.plan(c.w.Now.Add(delay))
+}
+
+// plan calls run at a time, unless that happens before anyway.
+func (c *process) plan(at time.Time) {
+	if c.ended || !c.planned.IsZero() && !at.Before(c.planned) {
+		return
+	}
+	if c.unplan != nil {
+		c.unplan()
+	}
+	c.planned = at
+	c.unplan = c.w.after(at.Sub(c.w.Now), c.run)
+}
+
+// run delivers events, each watch at its own pace, and lets the parts work, in any order.
+func (c *process) run() {
+	w := c.w
+	c.planned = time.Time{}
+	if c.ended {
+		return
+	}
+	all := append(c.watches, c.caches.Watches()...)
+	for _, watch := range all {
+		switch {
+		case w.Calm:
+			watch.CatchUp()
+		case !w.One(3):
+			watch.Tell()
+		}
+	}
+	for _, i := range w.Perm(len(c.parts)) {
+		if !c.parts[i].Turn() {
+			w.crash()
+			return
+		}
+	}
+	soon := false
+	for _, watch := range all {
+		soon = soon || watch.Behind()
+	}
+	for _, p := range c.parts {
+		now, at := p.Due()
+		soon = soon || now
+		if !at.IsZero() {
+			c.plan(later(at, w.Now.Add(time.Millisecond)))
+		}
+	}
+	if soon {
+		c.soon()
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// failed reports whether an error means that the process has ended.
+func failed(err error) bool { return errors.Is(err, cluster.ErrCrash) }

@@ -1,0 +1,29 @@
+package together
+
+import (
+	"testing"
+
+	"carob/internal/sim/cluster"
+	"carob/internal/sim/cluster/clustertest"
+)
+
+func run(seed uint64, sabotage Sabotage) error {
+	_, err := Run(Options{Seed: seed, Hours: 0.4, Sabotage: sabotage})
+	return err
+}
+
+// TOGETHER_SEEDS=N runs N seeds.
+func TestSeeds(t *testing.T) {
+	clustertest.Seeds(t, "TOGETHER_SEEDS", 5, func(seed uint64) error { return run(seed, Sabotage{}) })
+}
+
+// Each invariant can be broken, and the checks report it.
+func TestPromisesBreak(t *testing.T) {
+	sabotages := map[cluster.Promise]Sabotage{
+		"no-start-when-over: nothing is started for a pod that ends (L7.28, L12.14)": {Pods: "no-start-when-over"},
+	}
+	for _, p := range Promises() {
+		sabotages[p.Promise] = p.Sabotage
+	}
+	clustertest.Breaks(t, sabotages, run)
+}
