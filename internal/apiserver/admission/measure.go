@@ -35,11 +35,11 @@ func family(name, help string, labels ...string) *prometheus.HistogramVec {
 	return own
 }
 
-// operations are those with cached series.
+// operations are those with cached histograms.
 var operations = []admission.Operation{admission.Create, admission.Update, admission.Delete, admission.Connect}
 
-// series caches the metrics of one plugin, or of all.
-type series struct {
+// cachedHistogram caches the metrics of one plugin, or of all.
+type cachedHistogram struct {
 	vec    *prometheus.HistogramVec
 	labels []string
 	known  [2][4][2]atomic.Pointer[prometheus.Observer] // admit or validate, operation, admitted or rejected
@@ -47,7 +47,7 @@ type series struct {
 
 const admits, validates = 0, 1
 
-func (s *series) observe(step int, op admission.Operation, begin time.Time, err error) {
+func (s *cachedHistogram) observe(step int, op admission.Operation, begin time.Time, err error) {
 	took := time.Since(begin).Seconds()
 	rejected := 0
 	if err != nil {
@@ -75,7 +75,7 @@ type measured struct {
 	admission.Interface
 	mutating   admission.MutationInterface   // nil if it does not mutate
 	validating admission.ValidationInterface // nil if it does not validate
-	series     series
+	histogram  cachedHistogram
 }
 
 // Measured measures the time of a plugin under its name.
@@ -87,7 +87,7 @@ func Measured(name string, p admission.Interface) admission.Interface {
 func MeasuredStep(p admission.Interface) admission.Interface { return newMeasured(p, perStep) }
 
 func newMeasured(p admission.Interface, vec *prometheus.HistogramVec, labels ...string) *measured {
-	m := &measured{Interface: p, series: series{vec: vec, labels: labels}}
+	m := &measured{Interface: p, histogram: cachedHistogram{vec: vec, labels: labels}}
 	m.mutating, _ = p.(admission.MutationInterface)
 	m.validating, _ = p.(admission.ValidationInterface)
 	return m
@@ -100,7 +100,7 @@ func (m *measured) Admit(ctx context.Context, a admission.Attributes, o admissio
 	}
 	begin := time.Now()
 	err := m.mutating.Admit(ctx, a, o)
-	m.series.observe(admits, a.GetOperation(), begin, err)
+	m.histogram.observe(admits, a.GetOperation(), begin, err)
 	return err
 }
 
@@ -111,6 +111,6 @@ func (m *measured) Validate(ctx context.Context, a admission.Attributes, o admis
 	}
 	begin := time.Now()
 	err := m.validating.Validate(ctx, a, o)
-	m.series.observe(validates, a.GetOperation(), begin, err)
+	m.histogram.observe(validates, a.GetOperation(), begin, err)
 	return err
 }

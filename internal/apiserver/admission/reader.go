@@ -151,7 +151,7 @@ func (r *storageReader) list(ctx context.Context, lister rest.Lister, resource s
 	// A cache may lack the last of the counted writes.
 	list, err := lister.List(ctx, &metainternalversion.ListOptions{})
 	if err == nil {
-		r.keep(resource, namespace, writes, list)
+		r.storeList(resource, namespace, writes, list)
 	}
 	return list, err
 }
@@ -166,8 +166,8 @@ func (r *storageReader) find(resource schema.GroupResource, namespace string, wr
 	return nil
 }
 
-// keep caches a list that was read after so many writes.
-func (r *storageReader) keep(resource schema.GroupResource, namespace string, writes uint64, list runtime.Object) {
+// storeList caches a list that was read after so many writes.
+func (r *storageReader) storeList(resource schema.GroupResource, namespace string, writes uint64, list runtime.Object) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	k := r.kept[resource]

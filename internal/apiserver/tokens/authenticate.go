@@ -167,7 +167,7 @@ func (s *Service) exists(ctx context.Context, resource schema.GroupResource, nam
 		return errInvalidated
 	case err != nil:
 		return fmt.Errorf("look up what the token is bound to: %w", err)
-	case !same(r.UID, obj.GetUID()):
+	case !sameUID(r.UID, obj.GetUID()):
 		return fmt.Errorf("%s UID (%s) does not match %sclaim (%s)", words[0], obj.GetUID(), words[1], r.UID)
 	}
 	if d := obj.GetDeletionTimestamp(); d != nil && s.now().After(d.Add(deletionLeeway)) {

@@ -230,5 +230,5 @@ func (s *Service) object(ctx context.Context, resource schema.GroupResource, nam
 	return meta.Accessor(obj)
 }
 
-// same reports whether the object of a token still has that UID.
-func same(uid, recorded types.UID) bool { return uid == "" || uid == recorded }
+// sameUID reports whether the object of a token still has that UID.
+func sameUID(uid, recorded types.UID) bool { return uid == "" || uid == recorded }

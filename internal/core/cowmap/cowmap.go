@@ -74,7 +74,7 @@ func (m Map[K, V]) With(key K, v V) Map[K, V] {
 	if m.n >= perShard*len(m.shards) {
 		m.grow(max(1, 2*len(m.shards))) // makes new shards
 	} else {
-		m.own(m.at(key))
+		m.copyShard(m.at(key))
 	}
 	m.Set(key, v)
 	return m
@@ -89,14 +89,14 @@ func (m Map[K, V]) Without(key K) Map[K, V] {
 	if m.n < perShard*len(m.shards)/8 && len(m.shards) > 1 {
 		m.grow(len(m.shards) / 2)
 	} else {
-		m.own(m.at(key))
+		m.copyShard(m.at(key))
 	}
 	delete(m.shards[m.at(key)], key)
 	return m
 }
 
-// own copies one shard.
-func (m *Map[K, V]) own(at uint32) {
+// copyShard copies one shard.
+func (m *Map[K, V]) copyShard(at uint32) {
 	shards := make([]map[K]V, len(m.shards))
 	copy(shards, m.shards)
 	shards[at] = maps.Clone(shards[at])

@@ -101,7 +101,7 @@ func (c *portClaim) take(number int) (err error) {
 	if !c.free(number) {
 		return errPortTaken
 	}
-	c.keep(number)
+	c.markUsed(number)
 	return nil
 }
 
@@ -118,7 +118,7 @@ func (c *portClaim) next() (number int, err error) {
 		start := rand.IntN(size)
 		for i := range size {
 			if n := part[0] + (start+i)%size; c.free(n) {
-				c.keep(n)
+				c.markUsed(n)
 				return n, nil
 			}
 		}
@@ -134,7 +134,7 @@ func (c *portClaim) free(number int) bool {
 	return !used
 }
 
-func (c *portClaim) keep(number int) {
+func (c *portClaim) markUsed(number int) {
 	if !c.dry {
 		c.used[number] = struct{}{}
 	}

@@ -197,7 +197,7 @@ func (s *Server) forward(ctx context.Context, on *serverBlocks, one *serverBlock
 	}
 	m := answer.Copy()
 	m.Id, m.Question = req.Id, req.Question
-	own(m, ask.Question[0].Name, question.Name)
+	restoreCase(m, ask.Question[0].Name, question.Name)
 	return m
 }
 
@@ -216,8 +216,8 @@ func forwarded(question dns.Question, recursion, checking, edns, do bool) *dns.M
 // fragmented (DNS flag day 2020); a longer one is asked for over TCP.
 const forwardUDP = 1232
 
-// own writes a name as the client did.
-func own(m *dns.Msg, lower, asked string) {
+// restoreCase writes a name as the client did.
+func restoreCase(m *dns.Msg, lower, asked string) {
 	for _, list := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
 		for _, rr := range list {
 			if rr.Header().Name == lower {
@@ -247,7 +247,7 @@ func cached(req *dns.Msg, h *hit, staleTTL uint32) *dns.Msg {
 			}
 		}
 	}
-	own(m, lower, req.Question[0].Name)
+	restoreCase(m, lower, req.Question[0].Name)
 	return m
 }
 

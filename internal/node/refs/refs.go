@@ -343,7 +343,7 @@ func concerns(uid types.UID, old, now objects) bool {
 		return !ok || req.Spec.PodUID == uid
 	}
 	for name, obj := range now {
-		if before, ok := old[name]; of(obj) && (!ok || !same(before, obj)) {
+		if before, ok := old[name]; of(obj) && (!ok || !sameVersion(before, obj)) {
 			return true
 		}
 	}
@@ -355,7 +355,7 @@ func concerns(uid types.UID, old, now objects) bool {
 	return false
 }
 
-func same(a, b metav1.Object) bool {
+func sameVersion(a, b metav1.Object) bool {
 	return a.GetUID() == b.GetUID() && a.GetResourceVersion() == b.GetResourceVersion() && a.GetResourceVersion() != ""
 }
 

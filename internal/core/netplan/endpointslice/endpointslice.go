@@ -153,7 +153,7 @@ func (p *plan) pack(g *group) {
 				continue
 			}
 			delete(g.endpoints, id) // what is twice in slices stays once
-			changed = changed || !same(e, &s.Endpoints[i])
+			changed = changed || !sameEndpoint(e, &s.Endpoints[i])
 			keep = append(keep, *e)
 		}
 		switch {
@@ -378,8 +378,8 @@ func text[T ~string](s *T) string {
 	return fmt.Sprintf("%q,", string(*s))
 }
 
-// same reports whether two endpoints with one identity are equal, apart from their hints.
-func same(a, b *discoveryv1.Endpoint) bool {
+// sameEndpoint reports whether two endpoints with one identity are equal, apart from their hints.
+func sameEndpoint(a, b *discoveryv1.Endpoint) bool {
 	x, y := *a, *b
 	x.Hints, y.Hints = nil, nil
 	if y.TargetRef != nil {

@@ -255,7 +255,7 @@ func (p *Plan) SetPod(to Pod) {
 		n.pods[pd] = struct{}{}
 	}
 	was := pd.Pod
-	if same(&was, &to) {
+	if samePod(&was, &to) {
 		pd.Pod = to
 		return
 	}
@@ -302,7 +302,7 @@ func (p *Plan) DeletePod(uid string) {
 
 func (a *Pod) peer() bool { return !a.Gone && len(a.Addresses) > 0 }
 
-func same(a, b *Pod) bool {
+func samePod(a, b *Pod) bool {
 	return a.Here == b.Here && a.Gone == b.Gone && slices.Equal(a.Addresses, b.Addresses) &&
 		slices.Equal(a.Ports, b.Ports) && maps.Equal(a.Labels, b.Labels)
 }

@@ -62,12 +62,12 @@ func New(v6 bool, n Node) *State {
 	for n := range uint32(commonClasses) {
 		s.classes[Class{N: n + 1}] = 1
 	}
-	s.node = s.own(n)
+	s.node = s.ofFamily(n)
 	return s
 }
 
-// own leaves the addresses of this family.
-func (s *State) own(n Node) Node {
+// ofFamily returns a node with the addresses of this family only.
+func (s *State) ofFamily(n Node) Node {
 	n.Addresses = slices.DeleteFunc(slices.Clone(n.Addresses), func(a netip.Addr) bool {
 		return !s.family.is(a) || a.IsLoopback() || a.IsUnspecified()
 	})
@@ -84,7 +84,7 @@ func (s *State) Node() Node { return s.node }
 // depend on the node.
 func (s *State) SetNode(n Node) Change {
 	var c Change
-	n = s.own(n)
+	n = s.ofFamily(n)
 	for _, a := range s.node.Addresses {
 		c.remove(nodeIP(a))
 	}
@@ -387,7 +387,7 @@ func (s *State) replaceList(l List, want []endpoint, sticky bool, c *Change) {
 	c.touched = append(c.touched, l)
 	for i, e := range old.at {
 		if i >= len(next.at) || next.at[i].at != e.at || old.sticky != sticky {
-			s.slot(l, i, e.at, old.sticky, c.remove)
+			s.emitAt(l, i, e.at, old.sticky, c.remove)
 		}
 		if old.sticky {
 			c.remove(s.member(l, e.at))
@@ -397,7 +397,7 @@ func (s *State) replaceList(l List, want []endpoint, sticky bool, c *Change) {
 	}
 	for i, e := range next.at {
 		if i >= len(old.at) || old.at[i].at != e.at || old.sticky != sticky {
-			s.slot(l, i, e.at, sticky, c.add)
+			s.emitAt(l, i, e.at, sticky, c.add)
 		}
 		if sticky {
 			c.add(s.member(l, e.at))
@@ -409,8 +409,8 @@ func (s *State) replaceList(l List, want []endpoint, sticky bool, c *Change) {
 	}
 }
 
-// slot emits the element for an index of a list.
-func (s *State) slot(l List, i int, at netip.AddrPort, sticky bool, emit func(Element)) {
+// emitAt emits the element for an index of a list.
+func (s *State) emitAt(l List, i int, at netip.AddrPort, sticky bool, emit func(Element)) {
 	e := Element{Set: Endpoints, Key: Key{ID: s.ids.of(l, l.text), Index: uint32(i)}, To: at}
 	if sticky {
 		m := memberOf{l, at}
@@ -553,7 +553,7 @@ func (s *State) Elements() iter.Seq[Element] {
 			for l := range now.lists {
 				of := s.lists[l]
 				for i, e := range of.at {
-					s.slot(l, i, e.at, of.sticky, emit)
+					s.emitAt(l, i, e.at, of.sticky, emit)
 					if of.sticky {
 						emit(s.member(l, e.at))
 					}

@@ -19,9 +19,9 @@ import (
 // historyRoom is how many characters the list of former revisions may have (W2.6).
 const historyRoom = 2000
 
-// own reports whether an annotation belongs to the controller or to kubectl apply, and
+// controllerAnnotation reports whether an annotation belongs to the controller or to kubectl apply, and
 // goes from neither side to the other (W2.11).
-func own(annotation string) bool {
+func controllerAnnotation(annotation string) bool {
 	switch annotation {
 	case corev1.LastAppliedConfigAnnotation, Revision, RevisionHistory, DesiredReplicas, MaxReplicas,
 		appsv1.DeprecatedRollbackTo:
@@ -85,7 +85,7 @@ func (p *pass) setRevision(n string) {
 // revision, which is above all others; the one before it is remembered (W2.6, W2.11).
 func (p *pass) annotate(a map[string]string) {
 	for _, k := range slices.Sorted(maps.Keys(p.d.Annotations)) {
-		if !own(k) {
+		if !controllerAnnotation(k) {
 			a[k] = p.d.Annotations[k]
 		}
 	}
@@ -231,9 +231,9 @@ func (p *pass) rollback(n int64) {
 	default:
 		d.Spec.Template = *to.Spec.Template.DeepCopy()
 		delete(d.Spec.Template.Labels, appsv1.DefaultDeploymentUniqueLabelKey)
-		maps.DeleteFunc(d.Annotations, func(k, _ string) bool { return !own(k) })
+		maps.DeleteFunc(d.Annotations, func(k, _ string) bool { return !controllerAnnotation(k) })
 		for _, k := range slices.Sorted(maps.Keys(to.Annotations)) {
-			if !own(k) {
+			if !controllerAnnotation(k) {
 				d.Annotations[k] = to.Annotations[k]
 			}
 		}

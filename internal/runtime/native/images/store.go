@@ -226,7 +226,7 @@ func (s *Store) load(ctx context.Context) error {
 		switch {
 		case err == nil:
 			s.index(r, im.Name)
-			s.keep(im.Name, im.Labels[labelKept] != "")
+			s.setPinned(im.Name, im.Labels[labelKept] != "")
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case damaged(err):
@@ -331,8 +331,8 @@ func (s *Store) unindex(name string) {
 	}
 }
 
-// keep reports whether the node agent must not remove the image with this name.
-func (s *Store) keep(name string, kept bool) {
+// setPinned sets whether the node agent must not remove the image with this name.
+func (s *Store) setPinned(name string, kept bool) {
 	if kept {
 		s.kept[name] = true
 	} else {
@@ -367,7 +367,7 @@ func (s *Store) publish(ctx context.Context, target imagespec.Descriptor, kept b
 		}
 		old := s.byID[s.byName[name]]
 		s.index(r, name)
-		s.keep(name, kept)
+		s.setPinned(name, kept)
 		r = s.byID[r.id]
 		if old != nil && old.id != r.id && s.byID[old.id] == nil {
 			if err := s.unhold(ctx, old.chain, "image/"+old.id); err != nil {
