@@ -80,6 +80,10 @@ func kubeletSettings(in *instance.Instance, cfg *node.Config) error {
 	}
 	cfg.LimitedSwap = k.MemorySwap.SwapBehavior == kubeletconfig.LimitedSwap
 	cfg.OneProcessOOM = k.SingleProcessOOMKill != nil && *k.SingleProcessOOMKill
+	cfg.MemoryQoS.Tiered = k.MemoryReservationPolicy == kubeletconfig.TieredReservation
+	if f := k.MemoryThrottlingFactor; f != nil {
+		cfg.MemoryQoS.Throttling = *f
+	}
 	return serverTLS(k, cfg.TLS)
 }
 

@@ -26,6 +26,7 @@ func TestKubeletSettings(t *testing.T) {
 		AllowedUnsafeSysctls: []string{"net.core.somaxconn"}, TLSMinVersion: "VersionTLS13",
 		EnforceNodeAllocatable: []string{"none"}, SingleProcessOOMKill: new(true),
 	}
+	k.MemoryReservationPolicy, k.MemoryThrottlingFactor = kubeletconfig.TieredReservation, new(0.9)
 	k.MemorySwap.SwapBehavior = kubeletconfig.LimitedSwap
 	in, err := instance.Derive(instance.Flags{DataDir: t.TempDir(), Kubelet: k}, "host")
 	if err != nil {
@@ -39,7 +40,8 @@ func TestKubeletSettings(t *testing.T) {
 	if cfg.Pulls.Limit() != 3 || cfg.Pulls.Burst() != 10 || cfg.MaxPulls != 2 || cfg.ProviderID != "carob://x" ||
 		cfg.Reserved.Memory().Value() != 1<<30 || cfg.EnforceReserved || cfg.LogMaxSize != 1<<20 ||
 		cfg.LogMaxFiles != 3 || cfg.LeaseSeconds != 60 || len(cfg.UnsafeSysctls) != 1 || !cfg.LimitedSwap ||
-		!cfg.OneProcessOOM || cfg.TLS.MinVersion != tls.VersionTLS13 {
+		!cfg.OneProcessOOM || !cfg.MemoryQoS.Tiered || cfg.MemoryQoS.Throttling != 0.9 ||
+		cfg.TLS.MinVersion != tls.VersionTLS13 {
 		t.Errorf("%+v", cfg)
 	}
 	rec := httptest.NewRecorder()

@@ -21,6 +21,7 @@ import (
 	"carob/internal/base/journal"
 	"carob/internal/core/eviction"
 	corepinning "carob/internal/core/pinning"
+	"carob/internal/core/resources"
 	"carob/internal/node/credentials"
 	"carob/internal/node/object"
 	"carob/internal/node/stream"
@@ -131,6 +132,8 @@ type Config struct {
 	LogMaxFiles     int                // of a container; default 5
 	LimitedSwap     bool               // Burstable containers may swap a share; false: nobody may
 	OneProcessOOM   bool               // see spec.Node
+	// MemoryQoS is how memory is kept for pods, with cgroup v2.
+	MemoryQoS resources.MemoryQoS
 
 	Journal journal.Recorder // gets everything that happens to a pod; nil: not recorded
 }

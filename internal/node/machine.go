@@ -80,7 +80,8 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 		return nil, err
 	}
 	m.cgroups = cgroup.New(cgroup.Config{Root: cfg.CgroupRoot, Systemd: cfg.CgroupDriver == "systemd",
-		PodPids: cfg.PodPids, NoQuota: func(uid types.UID) bool { return m.pinning.NoQuota(uid) }})
+		PodPids: cfg.PodPids, MemoryQoS: cfg.MemoryQoS,
+		NoQuota: func(uid types.UID) bool { return m.pinning.NoQuota(uid) }})
 	if err := m.cgroups.Init(); err != nil {
 		return nil, fmt.Errorf("node agent: %w", err)
 	}
@@ -98,7 +99,7 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 	if swap := m.hardware.Info.Swap; cfg.LimitedSwap && swap != nil {
 		m.facts.base.Swap = *swap.Capacity
 	}
-	m.facts.base.OneProcessOOM = cfg.OneProcessOOM
+	m.facts.base.OneProcessOOM, m.facts.base.MemoryQoS = cfg.OneProcessOOM, cfg.MemoryQoS
 	m.rotator = &logs.Rotator{Runtime: cfg.Runtime, MaxSize: cfg.LogMaxSize, MaxFiles: cfg.LogMaxFiles,
 		Logger: klog.FromContext(ctx).WithName("logs")}
 	m.links = &logs.Links{Dir: cfg.ContainerLogDir, Logs: cfg.PodLogDir}

@@ -209,7 +209,7 @@ func (p *parts) imageList(ctx context.Context) []corev1.ContainerImage {
 func (p *parts) metricsFacts() metrics.Facts {
 	facts := metrics.Facts{
 		Node: p.cfg.Name, CgroupV2: cgroups.IsCgroup2UnifiedMode(), Pods: p.pods.List,
-		Mirrors: p.statics.MirrorCount, Listed: p.watcher.ListedAt,
+		Kept: p.cgroups.Kept, Mirrors: p.statics.MirrorCount, Listed: p.watcher.ListedAt,
 		Mounted: func(pod *corev1.Pod) bool { return p.volumes.State(pod).Mounted }, Volumes: p.volumes.Stats,
 	}
 	if p.devices != nil {

@@ -86,8 +86,8 @@ func fields() map[string]treatment {
 		"systemReservedCgroup":                   only(notYet, `""`),
 		"kubeReservedCgroup":                     only(notYet, `""`),
 		"defaultPodSysctls":                      only("its feature gate is alpha", "null", "{}"),
-		"memoryThrottlingFactor":                 only(notYet, "null"),
-		"memoryReservationPolicy":                only(notYet, `"None"`),
+		"memoryThrottlingFactor":                 honoured,
+		"memoryReservationPolicy":                honoured,
 		"localStorageCapacityIsolation":          only("limits of ephemeral storage are always enforced", "true"),
 
 		"syncFrequency": withoutEffect(followsEvents), "fileCheckFrequency": withoutEffect(followsEvents),

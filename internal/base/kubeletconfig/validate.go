@@ -255,6 +255,16 @@ func checkPods(c *Configuration) (errs []error) {
 			errs = append(errs, wrong("taint.TimeAdded is not nil"))
 		}
 	}
+	if f := c.MemoryThrottlingFactor; f != nil && !(*f > 0 && *f <= 1) { // NaN is neither
+		errs = append(errs, wrong("memoryThrottlingFactor %v must be greater than 0 and less than or equal to 1.0", *f))
+	}
+	switch c.MemoryReservationPolicy {
+	case "", kubelet.NoneMemoryReservationPolicy, kubelet.TieredReservationMemoryReservationPolicy:
+	default:
+		errs = append(errs, wrong("option %q specified for memoryReservationPolicy. Valid options are %q or %q",
+			c.MemoryReservationPolicy, kubelet.NoneMemoryReservationPolicy,
+			kubelet.TieredReservationMemoryReservationPolicy))
+	}
 	switch c.MemorySwap.SwapBehavior {
 	case "", NoSwap, LimitedSwap:
 	default:
@@ -284,6 +294,9 @@ func checkPods(c *Configuration) (errs []error) {
 	}
 	return errs
 }
+
+// TieredReservation is a value of memoryReservationPolicy.
+const TieredReservation = kubelet.TieredReservationMemoryReservationPolicy
 
 // Values of memorySwap.swapBehavior.
 const (

@@ -37,6 +37,8 @@ type Config struct {
 	// NoQuota reports whether a pod's CPU time has no limit, because containers have CPUs of their own (S10.7); nil:
 	// all have one.
 	NoQuota func(types.UID) bool
+	// MemoryQoS is which memory is kept for pods (S11.G). It needs cgroup v2.
+	MemoryQoS resources.MemoryQoS
 }
 
 // Manager makes and removes the groups. It is safe for concurrent use.
@@ -44,14 +46,19 @@ type Manager struct {
 	systemd bool
 	pids    int64 // of Config.PodPids; -1: no limit
 	noQuota func(types.UID) bool
+	memory  resources.MemoryQoS
 	root    resources.CgroupPath
 	v2      bool
+	// open is the driver of a cgroup.
+	open func(*cgroups.Cgroup, map[string]string) (cgroups.Manager, error)
 
 	mu    sync.Mutex
 	pods  map[types.UID]*podGroup
-	milli map[types.UID]int64 // cpu that Burstable pods request
-	burst uint64              // cpu shares that burstable has
-	bases map[string]string   // of the root's kubepods: directory by controller, "" on v2
+	milli map[types.UID]int64                 // cpu that Burstable pods request
+	burst uint64                              // cpu shares that burstable has
+	tiers map[types.UID]resources.MemoryTiers // memory that is kept for pods
+	kept  resources.MemoryTiers               // their sum, as the groups have it
+	bases map[string]string                   // of the root's kubepods: directory by controller, "" on v2
 }
 
 // podGroup is one pod's group. mu is held while it is made or removed.
@@ -64,7 +71,8 @@ type podGroup struct {
 // New returns a Manager; nothing is made before Init.
 func New(cfg Config) *Manager {
 	m := &Manager{systemd: cfg.Systemd, pids: cfg.PodPids, v2: cgroups.IsCgroup2UnifiedMode(),
-		pods: map[types.UID]*podGroup{}, milli: map[types.UID]int64{}}
+		memory: cfg.MemoryQoS, open: manager.NewWithPaths,
+		pods: map[types.UID]*podGroup{}, milli: map[types.UID]int64{}, tiers: map[types.UID]resources.MemoryTiers{}}
 	if m.pids <= 0 {
 		m.pids = -1
 	}
@@ -105,7 +113,10 @@ func (m *Manager) Init() error {
 		}
 	}
 	m.burst = resources.MinCPUShares
-	return nil
+	if !m.v2 || !m.has("memory", "memory.min") {
+		return nil
+	}
+	return m.keep(resources.MemoryTiers{}) // what an earlier process kept does not count any more
 }
 
 // Enforce gives all pods together the CPU weight of the machine: with the kernel's default
@@ -161,7 +172,7 @@ func (m *Manager) group(p resources.CgroupPath, paths map[string]string) (cgroup
 	} else {
 		cg.Path = m.name(p)
 	}
-	cm, err := manager.NewWithPaths(cg, paths)
+	cm, err := m.open(cg, paths)
 	if err != nil {
 		return nil, fmt.Errorf("cgroup %s: %w", m.name(p), err)
 	}
@@ -213,6 +224,9 @@ func (m *Manager) Ensure(pod *corev1.Pod) error {
 	g.made = true
 	limits := m.want(pod)
 	g.limits = &limits
+	if err := m.protect(pod.UID, m.memory.Tiers(pod)); err != nil {
+		return err
+	}
 	if class == corev1.PodQOSBurstable {
 		requests := resources.Requests(pod)
 		return m.share(pod.UID, requests.Cpu().MilliValue())
@@ -251,8 +265,13 @@ func (m *Manager) Resize(pod *corev1.Pod, widen bool) error {
 	if widen {
 		want = wider(g.limits, want)
 	}
-	if err := cm.Set(m.resources(want)); err != nil {
+	r := m.resources(want)
+	r.Unified = m.unified(pod)
+	if err := cm.Set(r); err != nil {
 		return fmt.Errorf("set the limits of cgroup %s: %w", m.name(path), err)
+	}
+	if err := m.protect(pod.UID, m.memory.Tiers(pod)); err != nil {
+		return err
 	}
 	if widen || class != corev1.PodQOSBurstable {
 		g.limits = &want
@@ -283,7 +302,9 @@ func wider(have *resources.Cgroup, want resources.Cgroup) resources.Cgroup {
 }
 
 func (m *Manager) limits(pod *corev1.Pod) *cgroups.Resources {
-	return m.resources(m.want(pod))
+	r := m.resources(m.want(pod))
+	r.Unified = m.unified(pod)
+	return r
 }
 
 // want are the limits that a pod's group should have.
@@ -437,6 +458,7 @@ func (m *Manager) Present(pod *corev1.Pod) bool {
 		return false
 	}
 	g.made = true
+	_ = m.protect(pod.UID, m.memory.Tiers(pod)) // as below
 	if class == corev1.PodQOSBurstable {
 		requests := resources.Requests(pod)
 		// Not worth failing for: the next pod of the class sets the shares again.
@@ -464,7 +486,7 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 	m.mu.Lock()
 	delete(m.pods, uid)
 	m.mu.Unlock()
-	return m.share(uid, 0)
+	return errors.Join(m.share(uid, 0), m.protect(uid, resources.MemoryTiers{}))
 }
 
 func (m *Manager) remove(ctx context.Context, p resources.CgroupPath) error {

@@ -24,6 +24,7 @@ type Facts struct {
 	Claims   func() (byDriver map[string]int, all int) // of devices, in use; nil: the node has no drivers
 	// Credentials is the hash of the configuration of credential providers; empty: there is none.
 	Credentials string
+	Kept        func() resources.MemoryTiers // memory that is kept for pods; nil: none
 }
 
 // collector makes the families that show how things are now.
@@ -53,6 +54,10 @@ var (
 	lastSeen         = gauge("kubelet_pleg_last_seen_seconds", "Timestamp in seconds when the runtime was last listed.")
 	credentialConfig = gauge("kubelet_credential_provider_config_info",
 		"The configuration of credential providers that is in use, by its hash. The count is always 1.", "hash")
+	memoryMin = gauge("kubelet_memory_qos_node_memory_min_bytes",
+		"Memory that is kept for Guaranteed pods (memory.min of cgroup v2), in bytes.")
+	memoryLow = gauge("kubelet_memory_qos_node_memory_low_bytes",
+		"Memory that is kept for Burstable pods as far as possible (memory.low of cgroup v2), in bytes.")
 	totalVolumes = gauge("volume_manager_total_volumes", "Number of volumes in Volume Manager", "plugin_name", "state")
 )
 
@@ -60,7 +65,7 @@ var (
 func (c collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{nodeName, cgroupVersion, runningPods, containers, desiredPods, activePods,
 		mirrorPods, ephemeral, resizing, lastSeen, totalVolumes, claimsInUse,
-		credentialConfig} {
+		credentialConfig, memoryMin, memoryLow} {
 		out <- d
 	}
 	for _, d := range volumeFamilies {
@@ -163,6 +168,12 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	} else {
 		set(cgroupVersion, 1)
 	}
+	kept := resources.MemoryTiers{}
+	if c.facts.Kept != nil {
+		kept = c.facts.Kept()
+	}
+	set(memoryMin, float64(kept.Guaranteed))
+	set(memoryLow, float64(kept.Burstable))
 	t := c.count()
 	set(runningPods, float64(t.running))
 	for state, n := range t.containers {

@@ -20,6 +20,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/core/podlife"
+	"carob/internal/core/resources"
 	"carob/internal/node/pinning"
 	"carob/internal/node/pods"
 	"carob/internal/runtime"
@@ -42,6 +43,7 @@ func newWorld() *world {
 	w := &world{}
 	w.Meter = New()
 	w.Show(Facts{
+		Kept: func() resources.MemoryTiers { return resources.MemoryTiers{Guaranteed: 7, Burstable: 9} },
 		Node: "n1", Pods: func() []pods.View { return w.views }, Mirrors: func() int { return 2 },
 		Listed:  func() time.Time { return time.Unix(1000, 5e8) },
 		Mounted: func(p *corev1.Pod) bool { return p.Name == "web" },
@@ -281,7 +283,8 @@ func TestFacts(t *testing.T) {
 		`kubelet_running_containers{container_state="exited"} 1`,
 		`kubelet_desired_pods{static=""} 2`, `kubelet_desired_pods{static="true"} 1`,
 		`kubelet_active_pods{static=""} 1`,
-		"kubelet_mirror_pods 2", "kubelet_managed_ephemeral_containers 1", "kubelet_pod_in_progress_resizes 1",
+		"kubelet_mirror_pods 2", "kubelet_memory_qos_node_memory_min_bytes 7",
+		"kubelet_memory_qos_node_memory_low_bytes 9", "kubelet_managed_ephemeral_containers 1", "kubelet_pod_in_progress_resizes 1",
 		"kubelet_pleg_last_seen_seconds 1000.5",
 		`volume_manager_total_volumes{plugin_name="kubernetes.io/empty-dir",state="desired_state_of_world"} 2`,
 		`volume_manager_total_volumes{plugin_name="kubernetes.io/empty-dir",state="actual_state_of_world"} 1`,

@@ -13,6 +13,8 @@ import (
 	"context"
 	"slices"
 
+	"carob/internal/core/resources"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -39,7 +41,8 @@ type Node struct {
 	Swap           int64 // bytes of swap that Burstable containers share (S15); 0: none of them may swap
 	// OneProcessOOM has the kernel kill one process of a container that is out of memory, not all (S11.86).
 	OneProcessOOM bool
-	PageSizes     []string // of huge pages, as cgroups spell them: "2MB"
+	MemoryQoS     resources.MemoryQoS // of containers, with cgroup v2
+	PageSizes     []string            // of huge pages, as cgroups spell them: "2MB"
 
 	UserNamespaces    bool // the runtime handler supports spec.hostUsers=false (L3.163)
 	RecursiveReadOnly bool // the runtime handler supports recursive read-only mounts

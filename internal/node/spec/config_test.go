@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"carob/internal/core/resources"
+
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
 	corev1 "k8s.io/api/core/v1"
@@ -366,6 +368,25 @@ func TestPagesAndSwap(t *testing.T) {
 		if r.Unified["memory.swap.max"] != tc.unified || r.MemorySwapLimitInBytes != tc.both {
 			t.Errorf("%+v: %v", tc, r)
 		}
+	}
+}
+
+// Memory that is kept for containers is a matter of cgroup v2 (S11.G).
+func TestMemoryQoS(t *testing.T) {
+	pod := testPod()
+	list := func(q string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(q)}
+	}
+	pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: list("64Mi")}
+	node := &Node{CgroupV2: true, Allocatable: list("1Gi"),
+		MemoryQoS: resources.MemoryQoS{Tiered: true, Throttling: 0.5}}
+	got := ContainerResources(pod, &pod.Spec.Containers[0], node).Unified
+	if got["memory.low"] != "67108864" || got["memory.high"] != "570425344" || got["memory.oom.group"] != "1" {
+		t.Errorf("%v", got)
+	}
+	node.CgroupV2 = false
+	if got := ContainerResources(pod, &pod.Spec.Containers[0], node).Unified; len(got) > 0 {
+		t.Errorf("version 1: %v", got)
 	}
 }
 

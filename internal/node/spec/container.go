@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -96,6 +97,7 @@ func ContainerResources(pod *corev1.Pod, c *corev1.Container, node *Node) *cri.L
 		if node.OneProcessOOM {
 			r.Unified["memory.oom.group"] = "0"
 		}
+		maps.Copy(r.Unified, node.MemoryQoS.Container(pod, c, node.Allocatable.Memory().Value()))
 	}
 	switch { // no swap (L3.117l), also for a container without a limit of memory
 	case !node.SwapController:
