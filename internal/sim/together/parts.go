@@ -33,7 +33,12 @@ func (c *process) newParts() []part {
 		rollout.NewDeployments(w.API, c.client, c.caches, rollouts),
 		rollout.NewReplicaSets(w.API, c.client, c.caches, rollouts),
 		sets.NewController(w.API, c.client, c.caches, s.Sets),
-		jobPart{jobs.NewController(w.API, c.client, c.caches, jobs.Hooks{Sabotage: s.Jobs})},
+		jobPart{jobs.NewController(w.API, c.client, c.caches, jobs.Hooks{Sabotage: s.Jobs,
+			Created: func(_ *batchv1.Job, p cluster.Object, answered bool) {
+				if !answered {
+					w.promises.extra[p.GetUID()] = true
+				}
+			}})},
 		c.newLifecycle(),
 		c.newBudgets(),
 	}

@@ -103,7 +103,8 @@ func (w *world) note(p *corev1.Pod, gone bool) {
 		w.pods[p.UID] = known
 	}
 	known.active = !gone && workload.Active(p)
-	if known.index != "" && p.Status.Phase == corev1.PodSucceeded && !known.completed {
+	// Whoever made a pod without hearing of it makes another.
+	if known.index != "" && p.Status.Phase == corev1.PodSucceeded && !known.completed && !w.promises.extra[p.UID] {
 		known.completed = true
 		if other, twice := w.promises.completed[known.index]; twice {
 			cluster.Break(Index, "%s and %s completed index %s", other, p.Name, known.index)
@@ -143,7 +144,10 @@ func (w *world) checkRunning() {
 				cluster.Break(Ordinal, "%s runs as %s and %s", p.name, other, r.Pod)
 			}
 			names[p.name] = r.Pod
-			if other, twice := indexes[p.index]; twice && p.index != "" {
+			if p.index == "" || w.promises.extra[r.Pod] {
+				continue
+			}
+			if other, twice := indexes[p.index]; twice {
 				cluster.Break(Index, "%s and %s run for index %s", w.pods[other].name, p.name, p.index)
 			}
 			indexes[p.index] = r.Pod
