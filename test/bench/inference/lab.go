@@ -97,8 +97,9 @@ func (l *lab) pid() (int, error) {
 }
 
 // kubectl runs the kubectl in the path.
-func (l *lab) kubectl(ctx context.Context, args ...string) (string, error) {
+func (l *lab) kubectl(ctx context.Context, input string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "kubectl", append([]string{"--kubeconfig", l.in.Kubeconfig}, args...)...)
+	cmd.Stdin = strings.NewReader(input)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {
