@@ -266,7 +266,7 @@ func TestExtenderChangesPreemption(t *testing.T) {
 		"none": {nil, nil, ""},
 		"a pod of another node": {map[string]*extenderv1.MetaVictims{"b": {Pods: []*extenderv1.MetaPod{{UID: "on-a"}}}},
 			nil, "but the pod is not found on that node"},
-		"an invented node": {map[string]*extenderv1.MetaVictims{"z": {}}, nil, "nodes that it was not asked about"},
+		"an invented node": {map[string]*extenderv1.MetaVictims{"z": {}}, nil, "nodes that were not in the request"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			victim := func(name, node string, priority int32) *corev1.Pod {

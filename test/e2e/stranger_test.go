@@ -101,7 +101,7 @@ func TestImageNames(t *testing.T) {
 	contains(t, "tag of nothing", carobFails(t, "--data-dir", c.DataDir, "image", "tag", "nosuch:1", "a:1"),
 		"there is no image nosuch:1")
 	contains(t, "a name that is none",
-		carobFails(t, "--data-dir", c.DataDir, "image", "tag", "carob.local/demo:1", "A B"), "no name of an image")
+		carobFails(t, "--data-dir", c.DataDir, "image", "tag", "carob.local/demo:1", "A B"), "not a name of an image")
 }
 
 // TestWarnsOfWhatNothingDrives: who makes an Ingress is told that nothing serves it.

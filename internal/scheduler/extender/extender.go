@@ -1,6 +1,6 @@
 // Package extender calls the HTTP extenders of a KubeSchedulerConfiguration: programs that refuse and
 // rate nodes, change preemptions, and bind pods. The scheduler drives it; it decides nothing, and
-// believes no answer that names what it was not asked about.
+// rejects responses that name nodes or pods that were not in the request.
 //
 // Contract: L2 in docs/spec/pod-lifecycle.md; k8s.io/kube-scheduler/extender/v1.
 package extender
