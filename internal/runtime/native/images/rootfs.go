@@ -231,14 +231,17 @@ func (s *Store) Release(ctx context.Context, key string) error {
 	dir := s.layerDir(key)
 	gone := filepath.Join(filepath.Dir(dir), ".gone-"+strconv.FormatUint(madeLayers.Add(1), 10))
 	s.mu.Lock()
-	rec, err := readRecord(dir)
-	if err == nil {
-		err = os.Rename(dir, gone)
-	}
+	err := os.Rename(dir, gone)
 	unused := false
 	if err == nil {
-		err = s.unhold(ctx, rec.Chain, "layer/"+key)
-		unused = s.bases[rec.Chain] == nil
+		// By its users, not by its record: that is lost if the power went before it was on the disk.
+		for chain, b := range s.bases {
+			if b.users["layer/"+key] {
+				err = s.unhold(ctx, chain, "layer/"+key)
+				unused = s.bases[chain] == nil
+				break // a layer stands on one chain
+			}
+		}
 	}
 	s.mu.Unlock()
 	if errors.Is(err, fs.ErrNotExist) {

@@ -351,6 +351,39 @@ func TestLayersOfContainers(t *testing.T) {
 	}
 }
 
+// The power can go before a layer's record is on the disk: the layer can still be removed, and its image too.
+func TestLayerWithoutRecord(t *testing.T) {
+	for name, damage := range map[string]func(record string) error{
+		"empty": func(record string) error { return os.Truncate(record, 0) },
+		"lost":  os.Remove,
+	} {
+		root := t.TempDir()
+		s := openStore(t, Config{Root: root})
+		mustImport(t, s, dockerArchive(t, imageOf(t, "", map[string]string{"one": "1"}), "app"))
+		id := imageStatus(t, s, "app").Id
+		if _, err := s.Prepare(t.Context(), "c1", id, native.IDMap{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := damage(filepath.Join(root, "rw/c1", recordFile)); err != nil {
+			t.Fatal(err)
+		}
+		s = openStore(t, Config{Root: root})
+		if err := s.Release(t.Context(), "c1"); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if keys, err := s.Layers(); err != nil || len(keys) > 0 {
+			t.Errorf("%s: layers %q are left, %v", name, keys, err)
+		}
+		if err := s.Release(t.Context(), "c1"); err != nil {
+			t.Errorf("%s, again: %v", name, err)
+		}
+		mounted(t, s, "c2", id, false)
+	}
+}
+
 // An image may be removed while containers run from it; its files stay until the last one is
 // removed.
 func TestRemoveWhileInUse(t *testing.T) {
