@@ -33,6 +33,7 @@ type machine struct {
 	started  time.Time
 	client   kubernetes.Interface
 	attacher runtime.Attacher // nil: the runtime has none
+	counter  runtime.Counter  // nil: the runtime has none
 	hardware object.Machine
 	meter    *metrics.Meter
 	cgroups  *cgroup.Manager
@@ -55,6 +56,7 @@ type machine struct {
 func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 	m := &machine{started: time.Now(), meter: metrics.New(), known: &object.Known{}, shortage: &eviction.Shortage{}}
 	m.attacher, _ = cfg.Runtime.(runtime.Attacher)
+	m.counter, _ = cfg.Runtime.(runtime.Counter)
 	cfg.Runtime = m.meter.Runtime(cfg.Runtime)
 	var err error
 	if m.hardware, err = object.ReadMachine(cfg.RootDir); err != nil {

@@ -76,7 +76,8 @@ func (p *parts) newServer(ctx context.Context) (*stream.Server, error) {
 	server, err := stream.New(stream.Config{
 		Listener: cfg.Listener, TLS: cfg.TLS, AllowedUsers: cfg.AllowedUsers, Others: others, NodeName: cfg.Name,
 		Root: cfg.RootDir,
-		Pods: view{p.pods, p.observer}, Runtime: cfg.Runtime, Attacher: p.attacher, Handlers: cfg.Handlers,
+		Pods: view{p.pods, p.observer}, Runtime: cfg.Runtime, Attacher: p.attacher,
+		Counter: p.counter, Handlers: cfg.Handlers,
 		Checks: p.checks(), Logs: cfg.Logs, Version: cfg.Version,
 		Meter: p.meter, Logger: klog.FromContext(ctx).WithName("server"),
 	})

@@ -7,6 +7,7 @@ package runtime
 import (
 	"context"
 	"io"
+	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
@@ -73,6 +74,40 @@ type Attacher interface {
 		ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool,
 		resize <-chan remotecommand.TerminalSize,
 	) error
+}
+
+// Counter is an optional extension of CRI: figures that cAdvisor has and CRI's statistics do not.
+type Counter interface {
+	// Counters returns them for the containers that run and for the interfaces of pods.
+	Counters(ctx context.Context) Counters
+}
+
+// Counters are figures since the start; the keys are the ids of containers and of sandboxes.
+type Counters struct {
+	Containers map[string]ContainerCounters
+	Interfaces map[string][]InterfaceCounters
+}
+
+// ContainerCounters are those of one container. CPU periods are counted while it has a CPU limit.
+type ContainerCounters struct {
+	Periods, ThrottledPeriods uint64
+	Throttled                 time.Duration
+	Cache, Mapped             uint64 // bytes of memory
+	Devices                   []DeviceCounters
+}
+
+// DeviceCounters are what a container read from and wrote to one block device.
+type DeviceCounters struct {
+	Name                    string // e.g. "/dev/vda"
+	Reads, Writes           uint64
+	BytesRead, BytesWritten uint64
+}
+
+// InterfaceCounters are packets of one network interface of a pod.
+type InterfaceCounters struct {
+	Name                            string
+	Received, ReceivedDropped       uint64
+	Transmitted, TransmittedDropped uint64
 }
 
 // Runtime is a container runtime. In every implementation, errors carry gRPC status codes

@@ -13,6 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	cruntime "carob/internal/runtime"
 )
 
 // cadvisorMetrics are the families of /metrics/cadvisor that the runtime has figures
@@ -25,8 +27,15 @@ func (s *Server) cadvisorMetrics(w http.ResponseWriter, req *http.Request) {
 	}
 	f := families{}
 	now := time.Now().Unix()
+	var counted cruntime.Counters
+	if s.cfg.Counter != nil {
+		counted = s.cfg.Counter.Counters(req.Context())
+	}
 	for _, m := range samples {
 		f.container(m, now)
+		if c, ok := counted.Containers[m.stats.GetAttributes().GetId()]; ok {
+			f.counters(m, &c)
+		}
 	}
 	byUID := map[string]*corev1.Pod{}
 	for _, pod := range s.cfg.Pods.List() {
@@ -35,6 +44,7 @@ func (s *Server) cadvisorMetrics(w http.ResponseWriter, req *http.Request) {
 	for uid, st := range s.sandboxStats(req) {
 		if pod := byUID[uid]; pod != nil {
 			f.network(pod, st)
+			f.packets(pod, st.GetAttributes().GetId(), counted.Interfaces[st.GetAttributes().GetId()])
 		}
 	}
 	node := measureNode(s.cfg.NodeName, "")
@@ -76,15 +86,65 @@ func (f families) write(w io.Writer) {
 	}
 }
 
-// container adds what is known of a container that runs.
-func (f families) container(m sample, now int64) {
+// containerLabels are those of each series of a container.
+func containerLabels(m sample) string {
 	image := ""
 	if c := containerStatus(m.pod, m.container); c != nil {
 		image = c.Image
 	}
 	id := m.stats.GetAttributes().GetId()
-	labels := fmt.Sprintf("container=%q,id=%q,image=%q,name=%q,namespace=%q,pod=%q", m.container, id, image, id,
+	return fmt.Sprintf("container=%q,id=%q,image=%q,name=%q,namespace=%q,pod=%q", m.container, id, image, id,
 		m.pod.Namespace, m.pod.Name)
+}
+
+// counters adds what only cAdvisor has. The periods are those of containers with a CPU limit, as there.
+func (f families) counters(m sample, c *cruntime.ContainerCounters) {
+	labels := containerLabels(m)
+	if status := containerStatus(m.pod, m.container); status != nil && status.Resources != nil &&
+		!status.Resources.Limits.Cpu().IsZero() {
+		f.add("container_cpu_cfs_periods_total", "counter", "Number of elapsed enforcement period intervals.", labels,
+			float64(c.Periods))
+		f.add("container_cpu_cfs_throttled_periods_total", "counter", "Number of throttled period intervals.", labels,
+			float64(c.ThrottledPeriods))
+		f.add("container_cpu_cfs_throttled_seconds_total", "counter",
+			"Total time duration the container has been throttled.", labels, c.Throttled.Seconds())
+	}
+	f.add("container_memory_cache", "gauge", "Number of bytes of page cache memory.", labels, float64(c.Cache))
+	f.add("container_memory_mapped_file", "gauge", "Size of memory mapped files in bytes.", labels, float64(c.Mapped))
+	for _, d := range c.Devices {
+		at := fmt.Sprintf("%s,device=%q", labels, d.Name)
+		f.add("container_fs_reads_total", "counter", "Cumulative count of reads completed", at, float64(d.Reads))
+		f.add("container_fs_writes_total", "counter", "Cumulative count of writes completed", at, float64(d.Writes))
+		f.add("container_fs_reads_bytes_total", "counter", "Cumulative count of bytes read", at, float64(d.BytesRead))
+		f.add("container_fs_writes_bytes_total", "counter", "Cumulative count of bytes written", at,
+			float64(d.BytesWritten))
+	}
+}
+
+// packets adds the packets of a pod with its own network.
+func (f families) packets(pod *corev1.Pod, id string, list []cruntime.InterfaceCounters) {
+	for _, i := range list {
+		labels := fmt.Sprintf("container=\"\",id=%q,image=\"\",interface=%q,name=%q,namespace=%q,pod=%q", id, i.Name, id,
+			pod.Namespace, pod.Name)
+		for _, c := range []struct {
+			name, help string
+			v          uint64
+		}{
+			{"container_network_receive_packets_total", "Cumulative count of packets received", i.Received},
+			{"container_network_receive_packets_dropped_total",
+				"Cumulative count of packets dropped while receiving", i.ReceivedDropped},
+			{"container_network_transmit_packets_total", "Cumulative count of packets transmitted", i.Transmitted},
+			{"container_network_transmit_packets_dropped_total",
+				"Cumulative count of packets dropped while transmitting", i.TransmittedDropped},
+		} {
+			f.add(c.name, "counter", c.help, labels, float64(c.v))
+		}
+	}
+}
+
+// container adds what is known of a container that runs.
+func (f families) container(m sample, now int64) {
+	labels := containerLabels(m)
 	gauge := func(name, help string, v *cri.UInt64Value) {
 		if v != nil {
 			f.add(name, "gauge", help, labels, float64(v.Value))

@@ -3,10 +3,14 @@ package stream
 import (
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime"
 )
 
 // The traffic of a pod is that of each of its interfaces, the default one once.
@@ -36,5 +40,52 @@ container_network_transmit_errors_total{container="",id="sb",image="",interface=
 `
 	if text.String() != want {
 		t.Error(text.String())
+	}
+}
+
+// What only cAdvisor has: throttling of a container with a CPU limit, caches, block devices, packets.
+func TestCounterFamilies(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}
+	limited := corev1.ContainerStatus{Name: "limited", Image: "im", Resources: &corev1.ResourceRequirements{
+		Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{limited, {Name: "free", Image: "im"}}
+	f := families{}
+	for _, name := range []string{"limited", "free"} {
+		f.counters(sample{pod: pod, container: name,
+			stats: &cri.ContainerStats{Attributes: &cri.ContainerAttributes{Id: name + "-id"}}},
+			&runtime.ContainerCounters{Periods: 10, ThrottledPeriods: 3, Throttled: 1500 * time.Millisecond,
+				Cache: 4096, Mapped: 1024, Devices: []runtime.DeviceCounters{
+					{Name: "/dev/vda", Reads: 1, Writes: 2, BytesRead: 512, BytesWritten: 1024}}})
+	}
+	f.packets(pod, "sb", []runtime.InterfaceCounters{
+		{Name: "eth0", Received: 5, ReceivedDropped: 1, Transmitted: 6, TransmittedDropped: 2}})
+	var text strings.Builder
+	f.write(&text)
+	const (
+		limitedLabels = `container="limited",id="limited-id",image="im",name="limited-id",namespace="ns",pod="web"`
+		freeLabels    = `container="free",id="free-id",image="im",name="free-id",namespace="ns",pod="web"`
+		packets       = `container="",id="sb",image="",interface="eth0",name="sb",namespace="ns",pod="web"`
+	)
+	for _, want := range []string{
+		`container_cpu_cfs_periods_total{` + limitedLabels + `} 10`,
+		`container_cpu_cfs_throttled_periods_total{` + limitedLabels + `} 3`,
+		`container_cpu_cfs_throttled_seconds_total{` + limitedLabels + `} 1.5`,
+		`container_memory_cache{` + freeLabels + `} 4096`,
+		`container_memory_mapped_file{` + freeLabels + `} 1024`,
+		`container_fs_reads_total{` + freeLabels + `,device="/dev/vda"} 1`,
+		`container_fs_writes_total{` + freeLabels + `,device="/dev/vda"} 2`,
+		`container_fs_reads_bytes_total{` + freeLabels + `,device="/dev/vda"} 512`,
+		`container_fs_writes_bytes_total{` + freeLabels + `,device="/dev/vda"} 1024`,
+		`container_network_receive_packets_total{` + packets + `} 5`,
+		`container_network_receive_packets_dropped_total{` + packets + `} 1`,
+		`container_network_transmit_packets_total{` + packets + `} 6`,
+		`container_network_transmit_packets_dropped_total{` + packets + `} 2`,
+	} {
+		if !strings.Contains(text.String(), want+"\n") {
+			t.Errorf("%s is missing in\n%s", want, text.String())
+		}
+	}
+	if strings.Contains(text.String(), `container_cpu_cfs_periods_total{container="free"`) {
+		t.Error("a container without a limit is shown as throttled")
 	}
 }

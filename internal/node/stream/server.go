@@ -82,6 +82,7 @@ type Config struct {
 	Pods     Pods
 	Runtime  Runtime
 	Attacher runtime.Attacher        // nil: the streaming server of Runtime is attached to
+	Counter  runtime.Counter         // nil: the runtime has only CRI's statistics
 	Checks   []Check                 // of /healthz
 	Logs     *NodeLogs               // of the machine; nil: they are not served
 	Version  string                  // of the agent, for /statusz

@@ -6,6 +6,7 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/runtime"
 	"carob/internal/runtime/native/cgroups"
 )
 
@@ -138,6 +139,29 @@ func (r *Runtime) podMetrics(ctx context.Context, s *sandbox) *cri.PodSandboxMet
 			f.add(fsUsage, uint64(d.Bytes))
 		}
 		out.ContainerMetrics = append(out.ContainerMetrics, &cri.ContainerMetrics{ContainerId: rec.ID, Metrics: f.list})
+	}
+	return out
+}
+
+// Counters implements runtime.Counter.
+func (r *Runtime) Counters(context.Context) runtime.Counters {
+	out := runtime.Counters{Containers: map[string]runtime.ContainerCounters{},
+		Interfaces: map[string][]runtime.InterfaceCounters{}}
+	for _, c := range r.allContainers() {
+		if c.running() {
+			n := r.groups.Counters(c.record().Cgroup)
+			counted := runtime.ContainerCounters{Periods: n.Periods, ThrottledPeriods: n.ThrottledPeriods,
+				Throttled: n.Throttled, Cache: n.Cache, Mapped: n.Mapped}
+			for _, d := range n.Devices {
+				counted.Devices = append(counted.Devices, runtime.DeviceCounters(d))
+			}
+			out.Containers[c.rec.ID] = counted
+		}
+	}
+	for _, s := range r.allSandboxes() {
+		if s.line() != nil && !s.hostNetwork() {
+			out.Interfaces[s.rec.ID] = interfaceCounters(s.rec.NetNS)
+		}
 	}
 	return out
 }

@@ -11,6 +11,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/base/netns"
+	"carob/internal/runtime"
 )
 
 // networkUsage counts the traffic on a pod's interfaces; nil if it is not known.
@@ -20,6 +21,31 @@ func networkUsage(path string) *cri.NetworkUsage {
 		return nil
 	}
 	return parseNetDev(b)
+}
+
+// interfaceCounters counts the packets on a pod's interfaces.
+func interfaceCounters(path string) []runtime.InterfaceCounters {
+	var b []byte
+	if netns.Do(path, func() (err error) { b, err = os.ReadFile("/proc/thread-self/net/dev"); return err }) != nil {
+		return nil
+	}
+	return parsePackets(b)
+}
+
+func parsePackets(b []byte) []runtime.InterfaceCounters {
+	var all []runtime.InterfaceCounters
+	for line := range strings.Lines(string(b)) {
+		name, counts, ok := strings.Cut(line, ":")
+		f := strings.Fields(counts)
+		name = strings.TrimSpace(name)
+		if !ok || len(f) < 16 || name == "lo" {
+			continue
+		}
+		n := func(i int) uint64 { v, _ := strconv.ParseUint(f[i], 10, 64); return v }
+		all = append(all, runtime.InterfaceCounters{Name: name, Received: n(1), ReceivedDropped: n(3),
+			Transmitted: n(9), TransmittedDropped: n(11)})
+	}
+	return all
 }
 
 // parseNetDev parses /proc/net/dev; eth0 is the pod's default interface.

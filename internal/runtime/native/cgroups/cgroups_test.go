@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -184,5 +185,19 @@ func TestUnifiedFiles(t *testing.T) {
 	files("/pod/c", "memory.max", "8192000\n")
 	if u := c.Measure("/pod/c"); u.Limit != 8192000 || u.MemoryStats().AvailableBytes.GetValue() != 4192000 {
 		t.Errorf("with a limit: %+v", u)
+	}
+	files("/pod/c", "cpu.stat", "usage_usec 1500\nnr_periods 9\nnr_throttled 4\nthrottled_usec 2500\n",
+		"memory.stat", "file 5000\nfile_mapped 600\n",
+		"io.stat", "999:77 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6\n")
+	if got, want := c.Counters("/pod/c"), (Counters{Periods: 9, ThrottledPeriods: 4,
+		Throttled: 2500 * time.Microsecond, Cache: 5000, Mapped: 600, Devices: []DeviceCounters{
+			{Name: "999:77", BytesRead: 1, BytesWritten: 2, Reads: 3, Writes: 4}}}); !reflect.DeepEqual(got, want) {
+		t.Errorf("counted %+v, want %+v", got, want)
+	}
+	files("/blkio", "ops", "999:77 Read 3\n999:77 Write 4\n999:77 Sync 9\nTotal 7\n",
+		"bytes", "999:77 Read 1\n999:77 Write 2\nTotal 3\n")
+	if got := devicesV1(root+"/blkio/ops", root+"/blkio/bytes"); len(got) != 1 ||
+		got[0] != (DeviceCounters{Name: "999:77", BytesRead: 1, BytesWritten: 2, Reads: 3, Writes: 4}) {
+		t.Errorf("counted %+v", got)
 	}
 }

@@ -1,0 +1,126 @@
+package cgroups
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Counters are what a cgroup has counted. CPU periods are counted while it has a CPU limit.
+type Counters struct {
+	Periods, ThrottledPeriods uint64
+	Throttled                 time.Duration
+	Cache, Mapped             uint64 // bytes of memory
+	Devices                   []DeviceCounters
+}
+
+// DeviceCounters are what was read from and written to one block device.
+type DeviceCounters struct {
+	Name                    string // such as "/dev/vda"
+	Reads, Writes           uint64
+	BytesRead, BytesWritten uint64
+}
+
+// Counters reads what a cgroup has counted; what the host does not count is zero.
+func (c *Hierarchies) Counters(group string) Counters {
+	cpu, memory := fields(c.Of("cpu", group)+"/cpu.stat"), fields(c.Of("memory", group)+"/memory.stat")
+	out := Counters{Periods: cpu["nr_periods"], ThrottledPeriods: cpu["nr_throttled"]}
+	if c.V2 {
+		out.Throttled = time.Duration(cpu["throttled_usec"]) * time.Microsecond //nolint:gosec // 292 years
+		out.Cache, out.Mapped = memory["file"], memory["file_mapped"]
+		out.Devices = devicesV2(c.Of("io", group) + "/io.stat")
+		return out
+	}
+	out.Throttled = time.Duration(cpu["throttled_time"]) //nolint:gosec // 292 years
+	out.Cache, out.Mapped = memory["total_cache"], memory["total_mapped_file"]
+	if dir := c.Of("blkio", group); dir != "" {
+		out.Devices = devicesV1(dir+"/blkio.throttle.io_serviced_recursive",
+			dir+"/blkio.throttle.io_service_bytes_recursive")
+	}
+	return out
+}
+
+// devicesV2 reads io.stat: "254:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0".
+func devicesV2(path string) []DeviceCounters {
+	var all []DeviceCounters
+	for _, f := range rows(path) {
+		d := DeviceCounters{Name: deviceName(f[0])}
+		for _, pair := range f[1:] {
+			key, text, _ := strings.Cut(pair, "=")
+			v, _ := strconv.ParseUint(text, 10, 64)
+			switch key {
+			case "rbytes":
+				d.BytesRead = v
+			case "wbytes":
+				d.BytesWritten = v
+			case "rios":
+				d.Reads = v
+			case "wios":
+				d.Writes = v
+			}
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+// devicesV1 reads two files with lines such as "254:0 Read 3"; the last line is a total.
+func devicesV1(operations, bytes string) []DeviceCounters {
+	var all []DeviceCounters
+	of := func(number string) *DeviceCounters {
+		name := deviceName(number)
+		for i := range all {
+			if all[i].Name == name {
+				return &all[i]
+			}
+		}
+		all = append(all, DeviceCounters{Name: name})
+		return &all[len(all)-1]
+	}
+	for i, path := range []string{operations, bytes} {
+		for _, f := range rows(path) {
+			if len(f) != 3 {
+				continue
+			}
+			v, _ := strconv.ParseUint(f[2], 10, 64)
+			d := of(f[0])
+			switch {
+			case f[1] == "Read" && i == 0:
+				d.Reads = v
+			case f[1] == "Write" && i == 0:
+				d.Writes = v
+			case f[1] == "Read":
+				d.BytesRead = v
+			case f[1] == "Write":
+				d.BytesWritten = v
+			}
+		}
+	}
+	return all
+}
+
+// rows are the lines of a file that begin with the number of a device.
+func rows(path string) [][]string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	var all [][]string
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 1 && strings.Contains(f[0], ":") {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// deviceName is the path of a block device, or its number if the host does not know it.
+func deviceName(number string) string {
+	link, err := os.Readlink("/sys/dev/block/" + filepath.Base(number))
+	if err != nil {
+		return number
+	}
+	return "/dev/" + filepath.Base(link)
+}
