@@ -271,7 +271,8 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 				endpointslicemirroring.Watches{Services: services, Endpoints: legacyEndpoints, Slices: endpointSlices})
 		}},
 		{"persistent-volume-binder", func(c Clients) (controller, error) {
-			return volumes.New(c.Kubernetes, m.recorder("persistentvolume-controller"), m.inventory,
+			return volumes.New(c.Kubernetes, m.recorder("persistentvolume-controller"),
+				m.recorder(volume.ExpandComponent), m.inventory,
 				volumes.Watches{Claims: claims, Pods: pods, Volumes: persistent, Classes: classes})
 		}},
 		{"persistent-volume-binder", func(c Clients) (controller, error) {

@@ -86,7 +86,7 @@ func start(t *testing.T, api *controllertest.API, disk Disk) *record.FakeRecorde
 	events := record.NewFakeRecorder(1000)
 	claims, pods, nodes := source.VolumeClaims(api), source.Pods(api), source.Nodes(api)
 	persistent, classes := source.Volumes(api), source.StorageClasses(api)
-	binder, err := volumes.New(api, events, noReaders{}, volumes.Watches{Claims: claims, Pods: pods,
+	binder, err := volumes.New(api, events, events, noReaders{}, volumes.Watches{Claims: claims, Pods: pods,
 		Volumes: persistent,
 		Classes: classes})
 	if err != nil {

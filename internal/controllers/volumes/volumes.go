@@ -43,8 +43,10 @@ type Controller struct {
 	loop   *loop.Loop
 	client kubernetes.Interface
 	events record.EventRecorder
-	in     Watches
-	first  *loop.First // claim or volume
+	// expands records what upstream's expand controller tells.
+	expands record.EventRecorder
+	in      Watches
+	first   *loop.First // claim or volume
 
 	mu      sync.Mutex
 	pending map[string]bool // keys of claims that are still to be bound
@@ -57,8 +59,9 @@ type Controller struct {
 type Readers interface{ AddReader(r inventory.Reader) }
 
 // New returns a controller.
-func New(client kubernetes.Interface, events record.EventRecorder, readers Readers, in Watches) (*Controller, error) {
-	c := &Controller{client: client, events: events, in: in, first: loop.NewFirst(),
+func New(client kubernetes.Interface, events, expands record.EventRecorder, readers Readers,
+	in Watches) (*Controller, error) {
+	c := &Controller{client: client, events: events, expands: expands, in: in, first: loop.NewFirst(),
 		pending: map[string]bool{}, written: map[string]metav1.Object{}}
 	c.loop = loop.New("claims", 1, c.reconcile)
 	// claims are watched anyway
@@ -266,17 +269,21 @@ func (c *Controller) write(ctx context.Context, w volume.Write) (wrote bool, err
 }
 
 func (c *Controller) record(about metav1.Object, e volume.Event) {
+	events := c.events
+	if e.Component == volume.ExpandComponent {
+		events = c.expands
+	}
 	switch {
 	case e.Claim != nil:
-		c.events.Event(e.Claim, e.Type, e.Reason, e.Message)
+		events.Event(e.Claim, e.Type, e.Reason, e.Message)
 	case e.Volume != nil:
-		c.events.Event(e.Volume, e.Type, e.Reason, e.Message)
+		events.Event(e.Volume, e.Type, e.Reason, e.Message)
 	default:
 		switch o := about.(type) {
 		case *corev1.PersistentVolumeClaim:
-			c.events.Event(o, e.Type, e.Reason, e.Message)
+			events.Event(o, e.Type, e.Reason, e.Message)
 		case *corev1.PersistentVolume:
-			c.events.Event(o, e.Type, e.Reason, e.Message)
+			events.Event(o, e.Type, e.Reason, e.Message)
 		}
 	}
 }

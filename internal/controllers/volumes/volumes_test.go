@@ -40,7 +40,7 @@ func start(t *testing.T, api *controllertest.API) (*record.FakeRecorder, invento
 	t.Helper()
 	events, all := record.NewFakeRecorder(1000), &readers{}
 	claims, pods := source.VolumeClaims(api), source.Pods(api)
-	c, err := New(api, events, all, Watches{Claims: claims, Pods: pods, Volumes: source.Volumes(api),
+	c, err := New(api, events, events, all, Watches{Claims: claims, Pods: pods, Volumes: source.Volumes(api),
 		Classes: source.StorageClasses(api)})
 	if err != nil {
 		t.Fatal(err)

@@ -132,7 +132,13 @@ func bind(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) Step {
 		return Step{Write: Write{Claim: c}}
 	}
 	w, err := boundStatus(v, c)
-	return Step{Write: w, Err: err}
+	step := Step{Write: w, Err: err}
+	if size := c.Spec.Resources.Requests.Storage(); c.Status.Phase == corev1.ClaimBound &&
+		size.Cmp(*c.Status.Capacity.Storage()) > 0 { // S5.1; all that enlarge volumes are apart from this, also carob's
+		step.Events = []Event{{Type: corev1.EventTypeNormal, Reason: "ExternalExpanding", Component: ExpandComponent,
+			Message: "waiting for an external controller to expand this PVC"}}
+	}
+	return step
 }
 
 func claimedBy(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, bool) {

@@ -52,7 +52,11 @@ type Event struct {
 	Type, Reason, Message string
 	Volume                *corev1.PersistentVolume // nil: the object that was decided about
 	Claim                 *corev1.PersistentVolumeClaim
+	Component             string // that records it; empty: the binder
 }
+
+// ExpandComponent is the controller that says what a claim waits for that is to grow (S5.1).
+const ExpandComponent = "volume_expand"
 
 // Write is one call of the API; the zero value is none. The object is whole, with the resource
 // version that was read: a conflict means that the decision is to be made again.

@@ -517,6 +517,7 @@ func TestClaimEvents(t *testing.T) {
 		completed     bool
 		pods          []string
 		change        func(*corev1.PersistentVolume)
+		capacity      string // of the claim's status, if it stays bound
 		want          string
 	}{
 		"no class": {want: "FailedBinding no persistent volumes available for this claim and no storage class is set"},
@@ -546,6 +547,14 @@ func TestClaimEvents(t *testing.T) {
 			want: "ClaimLost Bound claim has lost reference to PersistentVolume. Data on the volume is lost!"},
 		"misbound": {volume: "v", completed: true, change: func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = other },
 			want: "ClaimMisbound Two claims are bound to the same volume, this one is bound incorrectly"},
+		"grows": {volume: "v", completed: true, change: func(v *corev1.PersistentVolume) {
+			v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "c", UID: "u"}
+			v.Spec.Capacity, v.Status.Phase = size("512Mi"), corev1.VolumeBound
+		}, capacity: "512Mi", want: "ExternalExpanding waiting for an external controller to expand this PVC"},
+		"has grown": {volume: "v", completed: true, change: func(v *corev1.PersistentVolume) {
+			v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "c", UID: "u"}
+			v.Status.Phase = corev1.VolumeBound
+		}, capacity: "1Gi"},
 	} {
 		v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: corev1.PersistentVolumeSpec{
 			Capacity: size("1Gi"), AccessModes: rwo},
@@ -561,6 +570,9 @@ func TestClaimEvents(t *testing.T) {
 			claim.Annotations = map[string]string{BindCompleted: "yes"}
 			claim.Status.Phase = corev1.ClaimBound
 		}
+		if c.capacity != "" {
+			claim.Status.Capacity = size(c.capacity)
+		}
 		static := storagev1.VolumeBindingImmediate
 		late := LocalClasses()[0]
 		late.Name = "late"
@@ -575,7 +587,7 @@ func TestClaimEvents(t *testing.T) {
 		if got != c.want || s.Err != nil {
 			t.Errorf("%s: %q, %v, want %q", name, got, s.Err, c.want)
 		}
-		if c.completed && (s.Write.Claim == nil || s.Write.Claim.Status.Phase != corev1.ClaimLost) {
+		if c.completed && c.capacity == "" && (s.Write.Claim == nil || s.Write.Claim.Status.Phase != corev1.ClaimLost) {
 			t.Errorf("%s: %+v", name, s.Write)
 		}
 	}
