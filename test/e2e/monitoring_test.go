@@ -152,7 +152,9 @@ func TestPrometheus(t *testing.T) {
 	for _, job := range [][3]string{{"apiserver", server, "/metrics"}, {"slis", server, "/metrics/slis"},
 		{"kubelet", agent, "/metrics"}, {"cadvisor", agent, "/metrics/cadvisor"},
 		{"resource", agent, "/metrics/resource"}, {"probes", agent, "/metrics/probes"}} {
-		config += strings.NewReplacer("NAME", job[0], "TARGET", job[1], "PATH", job[2], "DIR", dir).Replace(prometheusJob)
+		config += strings.NewReplacer(
+			"NAME", job[0], "TARGET", job[1], "PATH", job[2], "DIR", dir,
+		).Replace(prometheusJob)
 	}
 	for name, text := range map[string]string{"ca.crt": string(ca), "config.yaml": config,
 		"token": c.kubectl(t, "create", "token", "prometheus")} {
