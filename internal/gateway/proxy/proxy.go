@@ -230,8 +230,43 @@ func streams(res *http.Response) bool {
 	return media == "text/event-stream"
 }
 
-// Buffers of bodies that are copied are used again.
-var copying = sync.Pool{New: func() any { return new(make([]byte, 32<<10)) }}
+// Sizes of the buffers that bodies are copied through. Large ones save system calls; clients that take long for an
+// answer must not hold many of them.
+const (
+	bufferBytes = 32 << 10
+	largeBytes  = 128 << 10
+	mostLarge   = 256
+)
+
+// buffers are the buffers of bodies, which are used again.
+type buffers struct {
+	normal, large sync.Pool
+	inUse         atomic.Int64 // large ones
+}
+
+var copying buffers
+
+// get returns a buffer for a body of a size, or of unknown size (-1), and what gives it back.
+func (b *buffers) get(size int64) (buf []byte, put func()) {
+	pool, bytes, large := &b.normal, bufferBytes, false
+	if size > bufferBytes {
+		if large = b.inUse.Add(1) <= mostLarge; large {
+			pool, bytes = &b.large, largeBytes
+		} else {
+			b.inUse.Add(-1)
+		}
+	}
+	p, ok := pool.Get().(*[]byte)
+	if !ok {
+		p = new(make([]byte, bytes))
+	}
+	return *p, func() {
+		pool.Put(p)
+		if large {
+			b.inUse.Add(-1)
+		}
+	}
+}
 
 func copyBody(w http.ResponseWriter, res *http.Response) error {
 	flush := func() {}
@@ -240,12 +275,12 @@ func copyBody(w http.ResponseWriter, res *http.Response) error {
 		flush = func() { _ = c.Flush() } // the next write tells
 		flush()
 	}
-	buf := copying.Get().(*[]byte)
-	defer copying.Put(buf)
+	buf, put := copying.get(res.ContentLength)
+	defer put()
 	for {
-		n, err := res.Body.Read(*buf)
+		n, err := res.Body.Read(buf)
 		if n > 0 {
-			if _, failed := w.Write((*buf)[:n]); failed != nil {
+			if _, failed := w.Write(buf[:n]); failed != nil {
 				return failed
 			}
 			flush()

@@ -256,3 +256,35 @@ func TestValuesAreNotChanged(t *testing.T) {
 		t.Errorf("the backend got %s, the client's values are %q", f.got, values[:2])
 	}
 }
+
+// However many large answers are on their way, at most some of them have a large buffer.
+func TestLargeBuffersAreBounded(t *testing.T) {
+	var b buffers
+	var puts []func()
+	sizes := map[int]int{}
+	for range mostLarge + 10 {
+		buf, put := b.get(1 << 20)
+		puts = append(puts, put)
+		sizes[len(buf)]++
+	}
+	if sizes[largeBytes] != mostLarge || sizes[bufferBytes] != 10 {
+		t.Errorf("buffers by size: %v", sizes)
+	}
+	for _, size := range []int64{-1, 0, bufferBytes} {
+		buf, put := b.get(size)
+		if put(); len(buf) != bufferBytes {
+			t.Errorf("%d bytes for an answer of %d", len(buf), size)
+		}
+	}
+	for _, put := range puts {
+		put()
+	}
+	if buf, put := b.get(1 << 20); len(buf) != largeBytes {
+		t.Errorf("%d bytes when none is in use", len(buf))
+	} else {
+		put()
+	}
+	if n := b.inUse.Load(); n != 0 {
+		t.Errorf("%d are in use", n)
+	}
+}
