@@ -108,7 +108,10 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	if c.kind.countsEnding() {
 		in.Ending = &ending
 	}
-	failure := c.act(ctx, owner, &in)
+	complete, failure := c.act(ctx, owner, &in)
+	if complete {
+		return 0, nil // woken with the new pods, whose numbers are then stored at once
+	}
 	if children.NamespaceEnds(failure) {
 		failure = nil
 	}
@@ -152,19 +155,22 @@ func (c *Controller) claim(ctx context.Context, owner children.Owner, selector l
 }
 
 // act does what the decision about the number of pods says.
-func (c *Controller) act(ctx context.Context, owner children.Owner, in *replicaset.Input) error {
+//
+// complete is whether it created the last pods that were missing: then the status that follows from in would be
+// replaced at once, and each of the two writes would lead to one of the Deployment's.
+func (c *Controller) act(ctx context.Context, owner children.Owner, in *replicaset.Input) (complete bool, err error) {
 	if int(replicaset.Wanted(in.Set)) < len(in.Active) {
 		in.Related = c.related(in.Set)
 	}
 	plan := replicaset.Decide(*in)
 	if len(plan.Delete) > 0 {
 		measureAges(in.Active, plan.Delete)
-		return c.keeper.DeletePods(ctx, owner, plan.Delete)
+		return false, c.keeper.DeletePods(ctx, owner, plan.Delete)
 	}
-	_, err := c.keeper.CreatePods(ctx, owner, plan.Create, func(int) (*corev1.Pod, error) {
+	_, err = c.keeper.CreatePods(ctx, owner, plan.Create, func(int) (*corev1.Pod, error) {
 		return workload.NewPod(owner.Owner, &in.Set.Spec.Template)
 	})
-	return err
+	return err == nil && plan.Create > 0 && len(in.Active)+plan.Create == int(replicaset.Wanted(in.Set)), err
 }
 
 // measureAges records how old the deleted ready pods are, relative to the youngest one.

@@ -1,14 +1,19 @@
 package replicaset
 
 import (
+	"errors"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 
@@ -104,6 +109,51 @@ func TestCrowdedNodes(t *testing.T) {
 					}
 				}
 				controllertest.Equal(t, "deleted", deleted, test.want)
+			})
+		})
+	}
+}
+
+// A set that creates all its pods at once stores its status when the watch shows them, and not before: each status of a
+// set leads to one of its Deployment. One that could not create all says so at once.
+func TestStatusWrites(t *testing.T) {
+	for name, test := range map[string]struct {
+		refused int // creations
+		want    []int32
+	}{
+		"created":        {0, []int32{3}},
+		"partly refused": {2, []int32{0, 3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := controllertest.New(replicaSet("new", 3, reference("Deployment", "d")))
+				api.Late = func() time.Duration { return time.Millisecond } // what watches tell
+				var mu sync.Mutex
+				var stored []int32
+				api.Before = func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if set, ok := o.(*appsv1.ReplicaSet); ok && verb == "update" {
+						stored = append(stored, set.Status.Replicas)
+					}
+					if gvr.Resource == "pods" && verb == "create" && test.refused > 0 {
+						test.refused--
+						return apierrors.NewForbidden(gvr.GroupResource(), o.GetName(), errors.New("quota"))
+					}
+					return nil
+				}
+				sets, pods := source.ReplicaSets(api), source.Pods(api)
+				c, err := New(api, record.NewFakeRecorder(100), sets, pods)
+				if err != nil {
+					t.Fatal(err)
+				}
+				controllertest.Run(t, c, sets, pods)
+				time.Sleep(time.Minute)
+				mu.Lock()
+				defer mu.Unlock()
+				if !slices.Equal(stored, test.want) {
+					t.Errorf("stored replicas %v, want %v", stored, test.want)
+				}
 			})
 		})
 	}
