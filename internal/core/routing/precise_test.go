@@ -215,7 +215,7 @@ func (w *twins) check(seed uint64, now time.Time) {
 
 // What the events say is what the index knows, whatever is stored, removed, copied, said twice, or lost.
 func TestBlockIndex(t *testing.T) {
-	for seed := range uint64(120) {
+	for seed := range uint64(40) {
 		w := &twins{Rand: rand.New(rand.NewPCG(seed, 2)), t: t, size: 2}
 		n := 1 + w.IntN(70)
 		w.p = precisePool(t, n, `"speculativeIndexing": false`)
@@ -228,7 +228,7 @@ func TestBlockIndex(t *testing.T) {
 			w.p.Event(w.p.Refs()[slot], "base", &BlockEvent{Kind: BlocksCleared})
 			w.servers[slot].next = 1
 		}
-		for range 300 {
+		for range 200 {
 			w.act(w.IntN(min(n, 4)))
 			w.check(seed, begin)
 		}
