@@ -49,6 +49,10 @@ func (a *agent) add(o *object) {
 		for _, c := range containers(p) { // the runtime reports names and images only
 			c.Lifecycle, c.LivenessProbe, c.ReadinessProbe, c.StartupProbe = nil, nil, nil, nil
 		}
+		if w.joined != nil {
+			p.Status = corev1.PodStatus{} // no runtime knows it
+			own.published, own.last = p.Status, p.Status
+		}
 		own.pod, own.runs = p, p
 		o.ask(w.loop.now, time.Second)
 	}

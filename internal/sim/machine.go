@@ -42,11 +42,10 @@ type MachineConfig struct {
 // Machine is one node of a simulated cluster: its runtime, and an agent that drives podlife. The
 // invariants of the pod lifecycle are checked there as in a run of its own, but for those about time.
 type Machine struct {
-	w     *world
-	store Store
-	node  *corev1.Node // newest version
-	off   bool
-	// careless: the agent does not ask whether a pod fits.
+	w        *world
+	store    Store
+	node     *corev1.Node // newest version
+	off      bool
 	careless bool
 	turns    int // pods that had to wait for a place
 }
@@ -171,14 +170,11 @@ func (m *Machine) place(own *owner) (*podlife.Hold, *podlife.Rejection) {
 	if r := m.ask(own.pod, staying); r != nil {
 		return nil, &podlife.Rejection{Reason: r.Reason, Message: r.Message}
 	}
-	if len(leaving) == 0 {
-		return nil, nil
-	}
 	r := m.ask(own.pod, slices.Concat(staying, leaving))
 	if r == nil {
 		return nil, nil
 	}
-	names := make([]string, 0, len(leaving))
+	var names []string
 	for _, p := range leaving {
 		names = append(names, p.Namespace+"/"+p.Name)
 	}
@@ -293,5 +289,5 @@ func (m *Machine) CheckEnd() {
 	}
 }
 
-// Starts returns how many containers were started, and how often podlife decided.
-func (m *Machine) Starts() (starts, steps int) { return m.w.result.Starts, m.w.result.Steps }
+// Starts returns how many containers were started.
+func (m *Machine) Starts() int { return m.w.result.Starts }

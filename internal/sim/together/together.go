@@ -116,8 +116,7 @@ func Run(o Options) (r Result, err error) {
 		Virtual: w.loop.Now().Sub(begin),
 		Settled: w.promises.settled}
 	for _, m := range w.machines {
-		starts, _ := m.Starts()
-		r.Starts += starts
+		r.Starts += m.Starts()
 	}
 	return r, err
 }

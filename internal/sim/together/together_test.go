@@ -14,7 +14,7 @@ func run(seed uint64, sabotage Sabotage) error {
 
 // TOGETHER_SEEDS=N runs N seeds.
 func TestSeeds(t *testing.T) {
-	clustertest.Seeds(t, "TOGETHER_SEEDS", 5, func(seed uint64) error { return run(seed, Sabotage{}) })
+	clustertest.Seeds(t, "TOGETHER_SEEDS", 3, func(seed uint64) error { return run(seed, Sabotage{}) })
 }
 
 // Each invariant can be broken, and the checks report it.
