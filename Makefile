@@ -105,7 +105,7 @@ conformance: build ## Kubernetes' own suite: make conformance FOCUS='sig-node.*P
 
 GATEWAY_FLAGS ?= --gateway-addresses 127.77.0.0/24
 conformance-gateway: build ## the Gateway API's own suites, with that of the inference extension: make conformance-gateway RUN=HTTPRouteMatching (needs root)
-	$(GO) run ./test/images -out $(CACHE)/images echo-basic lwepp
+	$(GO) run ./test/images -out $(CACHE)/images echo-basic lwepp coredns
 	cd test/gateway-conformance && CAROB=$(CURDIR)/$(BIN)/carob IMAGES=$(CURDIR)/$(CACHE)/images CAROB_FLAGS='$(GATEWAY_FLAGS)' \
 		$(GO) test -v -count=1 -timeout 60m . -args $(if $(RUN),-run-test $(RUN)) $(if $(REPORT),-report-output $(abspath $(REPORT))) \
 		$(if $(INFERENCE_REPORT),-inference-report-output $(abspath $(INFERENCE_REPORT)))

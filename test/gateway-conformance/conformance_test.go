@@ -7,14 +7,12 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"testing/fstest"
 
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/gateway-api/conformance"
@@ -43,7 +41,8 @@ func TestConformance(t *testing.T) {
 	if !given("conformance-profiles") {
 		opts.ConformanceProfiles = []suite.ConformanceProfileName{
 			suite.GatewayHTTPConformanceProfileName, suite.GatewayGRPCConformanceProfileName,
-			suite.GatewayTLSConformanceProfileName,
+			suite.GatewayTLSConformanceProfileName, suite.GatewayTCPConformanceProfileName,
+			suite.GatewayUDPConformanceProfileName,
 		}
 	}
 	// Of --gateway-addresses (make conformance-gateway), and one that no host has (RFC 5737).
@@ -52,8 +51,6 @@ func TestConformance(t *testing.T) {
 	opts.UsableNetworkAddresses = []gatewayv1.GatewaySpecAddress{{Type: &ip, Value: usable}}
 	opts.UnusableNetworkAddresses = []gatewayv1.GatewaySpecAddress{{Type: &ip, Value: unusable}}
 	opts.Implementation = implementation(t)
-	opts.BaseManifests = baseWithoutUDP
-	opts.ManifestFS = append([]fs.FS{withoutUDP(t)}, opts.ManifestFS...)
 	conformance.RunConformanceWithOptions(t, opts)
 }
 
@@ -65,31 +62,6 @@ func implementation(t *testing.T) confv1.Implementation {
 
 func named(all []suite.ConformanceTest, name string) bool {
 	return slices.ContainsFunc(all, func(c suite.ConformanceTest) bool { return c.ShortName == name })
-}
-
-// baseWithoutUDP is a name that the suite's own files do not have: it joins files of one name.
-const baseWithoutUDP = "base/without-udp.yaml"
-
-// withoutUDP has the suite's first manifests but for its CoreDNS, a backend of UDPRoutes only, which need not run for
-// these profiles. The suite waits for everything that these manifests start.
-func withoutUDP(t *testing.T) fs.FS {
-	t.Helper()
-	const name, image = "base/manifests.yaml", "coredns/coredns"
-	all, err := conformance.Manifests.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var keep []string
-	documents := strings.Split(string(all), "\n---\n")
-	for _, d := range documents {
-		if !strings.Contains(d, image) {
-			keep = append(keep, d)
-		}
-	}
-	if len(keep) != len(documents)-1 {
-		t.Fatalf("%d of the suite's first manifests have the image %s, not one", len(documents)-len(keep), image)
-	}
-	return fstest.MapFS{baseWithoutUDP: {Data: []byte(strings.Join(keep, "\n---\n"))}}
 }
 
 // up starts a cluster with add-ons that ends with the test and returns its kubeconfig.
@@ -116,7 +88,7 @@ func up(t *testing.T, addons ...string) string {
 	pods := fmt.Sprintf("10.%d.0.0/16", 225+os.Getpid()%28)
 	carob(t, append([]string{"up", "--detach", "--data-dir", dir, "--pod-cidr", pods},
 		strings.Fields(os.Getenv("CAROB_FLAGS"))...)...)
-	for _, image := range []string{"echo-basic.tar", "lwepp.tar"} {
+	for _, image := range []string{"echo-basic.tar", "lwepp.tar", "coredns.tar"} {
 		carob(t, "image", "import", filepath.Join(images, image), "--data-dir", dir)
 	}
 	for _, w := range [][2]string{{"crd/gatewayclasses.gateway.networking.k8s.io", "condition=Established"},

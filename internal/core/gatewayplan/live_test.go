@@ -388,6 +388,18 @@ func TestLiveHasLimits(t *testing.T) {
 	if _, ok := NewLive(o.world()).Change(certificate); ok {
 		t.Error("an Ingress brings a certificate")
 	}
+	for kind, follows := range map[gatewayv1.Kind]bool{"Gateway": false, "ListenerSet": false, "TCPRoute": true} {
+		permits := changes()
+		permits.Grants[Name{Namespace: "b", Name: "g"}] = grant("b", kind, "a", "Secret", "")
+		live := NewLive(o.world())
+		if _, ok := live.Change(permits); ok != follows {
+			t.Errorf("a grant for a %s is followed: %v", kind, ok)
+		}
+		permits.Grants[Name{Namespace: "b", Name: "g"}] = nil
+		if _, ok := live.Change(permits); follows && !ok {
+			t.Errorf("the end of a grant for a %s is not followed", kind)
+		}
+	}
 	space := &Changes{Namespaces: map[string]labels.Set{"c": {"team": "x"}}}
 	if _, ok := NewLive(o.world()).Change(space); !ok {
 		t.Error("nobody asks for labels of namespaces")
