@@ -109,7 +109,7 @@ func (s *Simulation) check() error {
 			return usagef("--log is for --of pods and --of cluster")
 		}
 	default:
-		return usagef("--of must be pods, cluster, or autoscaler")
+		return usagef("--of must be pods, cluster, or autoscaler, not %q", s.Of)
 	}
 	if s.Seeds == 0 {
 		return usagef("--seeds must be at least 1")
