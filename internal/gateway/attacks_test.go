@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"runtime"
@@ -330,6 +331,26 @@ func TestIdleConnections(t *testing.T) {
 	}
 	if err := ask(conns[0], make([]byte, 4096)); err != nil { // they are still served
 		t.Error(err)
+	}
+}
+
+// A query with a space is the client's mistake, not the backend's.
+func TestSpaceInQuery(t *testing.T) {
+	l := newLab(t)
+	l.service("a", "", at("127.0.0.1:1", "pa"))
+	l.ingress("", nil, "/=a")
+	l.update()
+	tr := &http.Transport{Protocols: new(http.Protocols)}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	defer tr.CloseIdleConnections()
+	res, err := tr.RoundTrip(&http.Request{Method: "GET", Header: http.Header{},
+		URL: &url.URL{Scheme: "http", Host: l.http, Path: "/", RawQuery: "a= HTTP/1.1 b"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusBadRequest {
+		t.Error(res.Status)
 	}
 }
 

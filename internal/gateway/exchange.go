@@ -92,7 +92,8 @@ type exchange struct {
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request, mirrors *mirrors) {
 	host, hostOK := httproute.Host(r.Host)
 	path, moved, pathOK := httproute.CleanPath(r.URL.EscapedPath())
-	if !hostOK || !pathOK || r.Method == http.MethodConnect {
+	// HTTP/2 may carry a space in a query, with which a request line of HTTP/1.1 would end early.
+	if !hostOK || !pathOK || r.Method == http.MethodConnect || strings.Contains(r.URL.RawQuery, " ") {
 		http.Error(w, "Bad Request", http.StatusBadRequest)
 		return
 	}
