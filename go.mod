@@ -82,18 +82,17 @@ require github.com/miekg/dns v1.1.73
 
 require sigs.k8s.io/gateway-api v1.6.3
 
-require k8s.io/kubelet v0.37.2
-
 require (
-	filippo.io/edwards25519 v1.2.0 // indirect
-	github.com/go-sql-driver/mysql v1.10.1 // indirect
-	github.com/lib/pq v1.12.3 // indirect
+	github.com/go-sql-driver/mysql v1.10.1
+	github.com/lib/pq v1.12.3
+	k8s.io/kubelet v0.37.2
 )
+
+require filippo.io/edwards25519 v1.2.0 // indirect
 
 require (
 	github.com/cncf/xds/go v0.0.0-20260202195803-dba9d589def2 // indirect
-	github.com/container-storage-interface/spec v1.13.0 // indirect
-	github.com/envoyproxy/go-control-plane v0.14.0 // indirect
+	github.com/container-storage-interface/spec v1.13.0
 	github.com/envoyproxy/go-control-plane/envoy v1.37.0
 	github.com/envoyproxy/protoc-gen-validate v1.3.3 // indirect
 	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect

@@ -343,7 +343,7 @@ func TestSpaceInQuery(t *testing.T) {
 	tr := &http.Transport{Protocols: new(http.Protocols)}
 	tr.Protocols.SetUnencryptedHTTP2(true)
 	defer tr.CloseIdleConnections()
-	res, err := tr.RoundTrip(&http.Request{Method: "GET", Header: http.Header{},
+	res, err := tr.RoundTrip(&http.Request{Method: http.MethodGet, Header: http.Header{},
 		URL: &url.URL{Scheme: "http", Host: l.http, Path: "/", RawQuery: "a= HTTP/1.1 b"}})
 	if err != nil {
 		t.Fatal(err)

@@ -180,16 +180,16 @@ func (p *pack) skip(depth int) error {
 	return nil
 }
 
-// array reads the length of an array; none: nil.
-func (p *pack) array() (n uint64, none bool, err error) {
+// array reads the length of an array; that of nil is 0.
+func (p *pack) array() (n uint64, err error) {
 	h, err := p.head()
 	if err != nil || h.kind == packNil {
-		return 0, true, err
+		return 0, err
 	}
 	if h.kind != packArray {
-		return 0, false, errFormat
+		return 0, errFormat
 	}
-	return h.n, false, nil
+	return h.n, nil
 }
 
 // text reads a string; none: nil.
@@ -265,7 +265,7 @@ func readBatch(b []byte) ([]routing.BlockEvent, error) {
 			continue
 		}
 		found = true
-		n, _, err := p.array()
+		n, err := p.array()
 		if err != nil {
 			return nil, err
 		}
@@ -344,12 +344,11 @@ type extraKeys struct {
 }
 
 func (e *event) field(p *pack, name string) (err error) {
-	none := false
 	switch name {
 	case "type":
 		e.tag, _, err = p.text()
 	case "block_hashes":
-		n, _, err := p.array()
+		n, err := p.array()
 		if err != nil {
 			return err
 		}
@@ -365,10 +364,11 @@ func (e *event) field(p *pack, name string) (err error) {
 			e.Blocks = append(e.Blocks, hash)
 		}
 	case "parent_block_hash":
+		var none bool
 		e.Parent, none, err = p.hash()
 		e.HasParent = !none && e.Parent != 0 // llm-d's simulator says 0 for none
 	case "token_ids":
-		n, _, err := p.array()
+		n, err := p.array()
 		if err != nil {
 			return err
 		}
@@ -404,7 +404,7 @@ func (e *event) field(p *pack, name string) (err error) {
 
 // keys reads the extra keys of all blocks.
 func (e *event) keys(p *pack) error {
-	n, _, err := p.array()
+	n, err := p.array()
 	if err != nil {
 		return err
 	}
@@ -413,7 +413,7 @@ func (e *event) keys(p *pack) error {
 	}
 	e.extra = make([]extraKeys, 0, n)
 	for range n {
-		m, _, err := p.array()
+		m, err := p.array()
 		if err != nil {
 			return err
 		}

@@ -70,7 +70,9 @@ func TestNoTokens(t *testing.T) {
 		asked  int // servers
 	}{
 		{"404", http.NotFound, "404", 2},
-		{"500", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "x", 500) }, "500", 2},
+		{"500", func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "x", http.StatusInternalServerError)
+		}, "500", 2},
 		{"no JSON", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "x") }, "invalid", 2},
 		{"negative", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"tokens": [-1]}`) },
 			"number", 2},
@@ -84,7 +86,9 @@ func TestNoTokens(t *testing.T) {
 		{"endless", func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"tokens": [`+strings.Repeat("1,", mostTokenPage/2)+"1]}")
 		}, "more than", 2},
-		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/metrics", 307) }, "307", 2},
+		{"redirect", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/metrics", http.StatusTemporaryRedirect)
+		}, "307", 2},
 	} {
 		p.mu.Lock()
 		p.tokens = newTokenizer()
@@ -115,7 +119,7 @@ func TestNoTokens(t *testing.T) {
 	p.mu.Unlock()
 	for _, w := range all {
 		w.mu.Lock()
-		w.tokens = func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "too long", 400) }
+		w.tokens = func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "too long", http.StatusBadRequest) }
 		w.mu.Unlock()
 	}
 	if tokensOf(t, p, "/v1/completions", `{"prompt": "bad"}`) != nil || p.TokenProblem() != "" {

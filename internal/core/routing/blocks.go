@@ -405,10 +405,10 @@ func (x *blockIndex) knows(slot int) bool {
 func (x *blockIndex) match(hashes []uint64, lengths, behind []int32) {
 	clear(lengths)
 	clear(behind)
-	at, ok := 0, false
 	s := x.stride()
 	for i, hash := range hashes {
-		if at, ok = x.set(hash); !ok {
+		at, ok := x.set(hash)
+		if !ok {
 			x.finish(i, lengths)
 			return
 		}

@@ -6,10 +6,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"syscall"
 	"time"
-
-	"sync"
 
 	"golang.org/x/sys/unix"
 )

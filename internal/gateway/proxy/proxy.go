@@ -13,6 +13,7 @@ import (
 	"net/http/httptrace"
 	"net/http/httputil"
 	"net/textproto"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -99,7 +100,7 @@ func requestHeader(in http.Header) http.Header {
 	out := make(http.Header, len(in)+4)
 	for name, values := range in {
 		if !hopByHop(name) && !claims(name) {
-			out[name] = values[:len(values):len(values)] // who appends makes a copy
+			out[name] = slices.Clip(values) // who appends makes a copy
 		}
 	}
 	removeListed(out, in["Connection"])

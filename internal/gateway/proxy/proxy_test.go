@@ -197,7 +197,8 @@ func TestSameAsReverseProxy(t *testing.T) {
 		{"hints", request("GET", ""), fake{res: fine, early: 103}, `[103Link=["x"]`},
 		{"no backend", request("GET", ""), fake{err: errors.New("no backend")}, "502"},
 		{"no body", request("HEAD", ""), fake{res: func() *http.Response {
-			return &http.Response{StatusCode: 304, Body: http.NoBody, Header: http.Header{"Content-Length": {"7"}}}
+			return &http.Response{StatusCode: http.StatusNotModified, Body: http.NoBody,
+				Header: http.Header{"Content-Length": {"7"}}}
 		}}, "304"},
 		{"another protocol", request("GET", ""), fake{res: response(101, 0, "", "Upgrade", "x")}, "502"},
 		{"trailers", request("GET", ""), fake{res: func() *http.Response {

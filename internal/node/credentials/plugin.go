@@ -3,7 +3,6 @@ package credentials
 import (
 	"bytes"
 	"context"
-
 	"encoding/json"
 	"errors"
 	"fmt"

@@ -13,11 +13,11 @@ import (
 	"context"
 	"slices"
 
-	"carob/internal/core/resources"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/core/resources"
 )
 
 // Node is what a configuration needs to know of the machine. It is read only.

@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"carob/internal/core/resources"
-
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/core/resources"
 )
 
 // A whole container, field by field (L3.138–164).

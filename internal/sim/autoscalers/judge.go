@@ -44,10 +44,8 @@ func (j *judge) pass(in autoscaler.Input, out *autoscaler.Output) {
 	if !slices.ContainsFunc(in.Samples, func(s autoscaler.Sample) bool { return s.Err == nil }) {
 		cluster.Break(Blind, "from %d to %d", current, size)
 	}
-	least, most := int32(0), int32(math.MaxInt32)
-	if b := spec.Behavior; b == nil {
-		most = max(2*current, 4)
-	} else {
+	least, most := int32(0), max(2*current, 4)
+	if b := spec.Behavior; b != nil {
 		least = min(current, j.reach(b.ScaleDown, current, false))
 		most = max(current, j.reach(b.ScaleUp, current, true))
 	}

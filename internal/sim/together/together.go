@@ -84,7 +84,6 @@ type world struct {
 	machines []*machine // of all nodes that ever were
 	pods     map[types.UID]*pod
 	promises promises
-	changed  time.Time // the last change that somebody other than a part of the cluster made
 }
 
 // Run executes one run. The error is the first broken invariant, a *cluster.Broken.
