@@ -46,6 +46,8 @@ func (l *lab) each(ctx context.Context, pid, n int, one func() (func() error, fu
 
 // costs compares the processor time of a request, in turns: with the load of the machine all change alike.
 func (l *lab) costs(ctx context.Context) error {
+	l.only = slices.DeleteFunc(l.only, func(name string) bool { return name == "direct" }) // no server between
+
 	table := map[string]map[string][]float64{} // by path and server
 	for round := range l.rounds {
 		for _, name := range l.only {
