@@ -372,36 +372,38 @@ func (w *Writer) storePools(ctx context.Context, in *gatewayplan.Inference, plan
 			put(p, inferenceapi.OldGroup, "inferencepools", p)
 		}
 	}
-	for _, o := range in.Models {
-		if s, changed := poolConditions(o.Status.Conditions, plan.Models[nameOf(o)], now); changed {
-			o = o.DeepCopy()
-			o.Status.Conditions = s
-			put(o, inferenceapi.OldGroup, "inferencemodels", o)
-		}
+	model := func(o *inferenceapi.Model) *[]metav1.Condition { return &o.Status.Conditions }
+	objective := func(o *inferenceapi.Objective) *[]metav1.Condition { return &o.Status.Conditions }
+	rewrite := func(o *inferenceapi.Rewrite) *[]metav1.Condition { return &o.Status.Conditions }
+	for _, o := range differing(in.Models, plan.Models, now, model) {
+		put(o, inferenceapi.OldGroup, "inferencemodels", o)
 	}
-	objectives := func(all []*inferenceapi.Objective, said map[name][]metav1.Condition, group string) {
-		for _, o := range all {
-			if s, changed := poolConditions(o.Status.Conditions, said[nameOf(o)], now); changed {
-				o = o.DeepCopy()
-				o.Status.Conditions = s
-				put(o, group, "inferenceobjectives", o)
-			}
-		}
+	for _, o := range differing(in.Objectives, plan.Objectives, now, objective) {
+		put(o, inferenceapi.OldGroup, "inferenceobjectives", o)
 	}
-	objectives(in.Objectives, plan.Objectives, inferenceapi.OldGroup)
-	objectives(in.RouterObjectives, plan.RouterObjectives, inferenceapi.RouterGroup)
-	rewrites := func(all []*inferenceapi.Rewrite, said map[name][]metav1.Condition, group string) {
-		for _, o := range all {
-			if s, changed := poolConditions(o.Status.Conditions, said[nameOf(o)], now); changed {
-				o = o.DeepCopy()
-				o.Status.Conditions = s
-				put(o, group, "inferencemodelrewrites", o)
-			}
-		}
+	for _, o := range differing(in.RouterObjectives, plan.RouterObjectives, now, objective) {
+		put(o, inferenceapi.RouterGroup, "inferenceobjectives", o)
 	}
-	rewrites(in.Rewrites, plan.Rewrites, inferenceapi.OldGroup)
-	rewrites(in.RouterRewrites, plan.RouterRewrites, inferenceapi.RouterGroup)
+	for _, o := range differing(in.Rewrites, plan.Rewrites, now, rewrite) {
+		put(o, inferenceapi.OldGroup, "inferencemodelrewrites", o)
+	}
+	for _, o := range differing(in.RouterRewrites, plan.RouterRewrites, now, rewrite) {
+		put(o, inferenceapi.RouterGroup, "inferencemodelrewrites", o)
+	}
 	return ok
+}
+
+// differing returns copies, with the conditions that the plan says, of those objects that have others.
+func differing[O object[O]](all []O, said map[name][]metav1.Condition, now metav1.Time,
+	conditions func(O) *[]metav1.Condition) (out []O) {
+	for _, o := range all {
+		if next, changed := poolConditions(*conditions(o), said[nameOf(o)], now); changed {
+			o = o.DeepCopy()
+			*conditions(o) = next
+			out = append(out, o)
+		}
+	}
+	return out
 }
 
 // poolConditions are those to store. Nothing is said about objects whose pool is not there.
