@@ -68,7 +68,7 @@ func subscribe(ctx context.Context, conn net.Conn, topic string) (*publisher, er
 	if err := p.ready(); err != nil {
 		return nil, err
 	}
-	want := append([]byte{0, byte(1 + len(topic)), 1}, topic...) //nolint:gosec // at most 255 bytes of topic, checked
+	want := append([]byte{0, byte(1 + len(topic)), 1}, topic...) //nolint:gosec // a topic has at most 254 bytes
 	if _, err := conn.Write(want); err != nil {
 		return nil, fmt.Errorf("subscribe: %w", err)
 	}

@@ -29,6 +29,8 @@ const (
 	guessTime   = 2 * time.Second
 	longestKeep = time.Minute
 	slowWeight  = 0.8
+	// A subscription is one short frame of ZMTP, at most 255 bytes: a one and the topic.
+	longestTopic = 254
 )
 
 // preciseSpec are the parameters of llm-d's scorer. What tunes its own threads, tokenizers and hashes is read and not
@@ -92,8 +94,8 @@ func readPrecise(into func(any) error) (*Precise, error) {
 			"each server of the pool at podDiscoveryConfig.socketPort, so servers must bind it (tcp://*:PORT)")
 	case events.EngineType != "" && events.EngineType != DefaultEngine:
 		return nil, fmt.Errorf("kvEventsConfig.engineType is %q; only the events of vllm are read", events.EngineType)
-	case len(out.Topic) > 255:
-		return nil, errors.New("kvEventsConfig.topicFilter is longer than 255 bytes")
+	case len(out.Topic) > longestTopic:
+		return nil, fmt.Errorf("kvEventsConfig.topicFilter is longer than %d bytes", longestTopic)
 	case out.Port < 1 || out.Port > 65535:
 		return nil, fmt.Errorf("kvEventsConfig.podDiscoveryConfig.socketPort is %d, not between 1 and 65535", out.Port)
 	case out.BlockTokens < 0 || out.BlockTokens > 1<<16:

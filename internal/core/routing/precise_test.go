@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,6 +42,12 @@ func TestPreciseConfig(t *testing.T) {
 		"speculativeIndexing": false`)))
 	if err != nil || *c.Precise() != (Precise{Topic: "kv@x", Port: 5556, BlockTokens: 64, Fast: 1, Slow: 0.5}) {
 		t.Errorf("%+v, %v", c.Precise(), err)
+	}
+	for length, ok := range map[int]bool{254: true, 255: false} {
+		text := precise(fmt.Sprintf(`"kvEventsConfig": {"topicFilter": %q}`, strings.Repeat("x", length)))
+		if _, err := ParseConfig([]byte(text)); (err == nil) != ok {
+			t.Errorf("a topic of %d bytes: %v", length, err)
+		}
 	}
 	if DefaultConfig().Precise() != nil {
 		t.Error("KV events are followed without a configuration")
