@@ -36,28 +36,33 @@ func (r *root) explainCommand() *cobra.Command {
 		Use:   "explain KIND/NAME | KIND NAME",
 		Short: "Say why an object does not do what it should",
 		Long: `Say in plain words what an object does, and what it waits for. The kinds, also by
-the short names of kubectl: pod, deployment, replicaset, statefulset, daemonset,
-job, cronjob, horizontalpodautoscaler, service, persistentvolumeclaim, node,
-namespace, ingress, gateway, httproute, grpcroute, tlsroute, tcproute, udproute,
-inferencepool. Lines about problems begin with "!". The exit code is 0
-only if there is none.`,
+their plural and by the short names of kubectl:
+
+` + kindNames() + `
+
+Lines about problems begin with "!". The exit code is 0 only if there is none.`,
 		Example: `  carob explain pod/web
   carob explain deploy/web
   carob explain pvc data-db-0
   carob explain -n models inferencepool/llama --model llama-3
   carob explain httproute/shop -o json`,
-		Args: someArgs,
+		Args:              someArgs,
+		ValidArgsFunction: r.completeExplained(&x.namespace),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			kind, name, ok := strings.Cut(strings.Join(args, "/"), "/")
 			if !ok || name == "" || strings.Contains(name, "/") {
 				return usagef("%q is not KIND/NAME, such as pod/web", strings.Join(args, " "))
+			}
+			k, ok := kindNamed(kind)
+			if !ok {
+				return usagef("objects of kind %q cannot be explained; `carob help explain` lists the kinds that can", kind)
 			}
 			c, err := r.client()
 			if err != nil {
 				return err
 			}
 			x.c, x.name = c, name
-			lines, err := x.explain(cmd.Context(), strings.ToLower(kind))
+			lines, err := k.explain(&x, cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -102,44 +107,6 @@ func printLines(w io.Writer, lines explain.Lines, width int) error {
 		}
 	}
 	return nil
-}
-
-// routed are the kinds that a gateway serves: where the API has them.
-func routed(kind string) (path, of string, ok bool) {
-	const gateways = "/apis/gateway.networking.k8s.io/v1"
-	switch kind {
-	case "ingress", "ingresses", "ing":
-		return "/apis/networking.k8s.io/v1", "Ingress", true
-	case "gateway", "gateways", "gtw":
-		return gateways, "Gateway", true
-	case "httproute", "httproutes":
-		return gateways, "HTTPRoute", true
-	case "grpcroute", "grpcroutes":
-		return gateways, "GRPCRoute", true
-	case "tlsroute", "tlsroutes":
-		return gateways, "TLSRoute", true
-	case "tcproute", "tcproutes":
-		return gateways, "TCPRoute", true
-	case "udproute", "udproutes":
-		return gateways, "UDPRoute", true
-	}
-	return "", "", false
-}
-
-func (x *explainer) explain(ctx context.Context, kind string) (explain.Lines, error) {
-	switch kind {
-	case "pod", "pods", "po":
-		return x.pod(ctx)
-	case "inferencepool", "inferencepools", "infpool":
-		return x.inferencePool(ctx)
-	}
-	if path, of, ok := routed(kind); ok {
-		return x.route(ctx, path, of)
-	}
-	if lines, ok, err := x.object(ctx, kind); ok {
-		return lines, err
-	}
-	return nil, usagef("objects of kind %q cannot be explained; `carob help explain` lists the kinds that can", kind)
 }
 
 func (x *explainer) pod(ctx context.Context) (explain.Lines, error) {
@@ -202,12 +169,11 @@ func (x *explainer) inferencePool(ctx context.Context) (explain.Lines, error) {
 	var text []byte
 	err := errors.New("the cluster has no InferencePools: `carob addon enable inference`")
 	group := ""
-	for _, of := range []struct{ group, version string }{{"inference.networking.k8s.io", "v1"},
-		{"inference.networking.x-k8s.io", "v1alpha2"}} {
+	for _, path := range inferenceGroups {
 		var failed error
-		text, failed = x.c.CoreV1().RESTClient().Get().AbsPath("/apis", of.group, of.version, "namespaces", x.namespace,
-			"inferencepools", x.name).DoRaw(ctx)
-		if group = of.group; failed == nil {
+		text, failed = x.c.CoreV1().RESTClient().Get().AbsPath(path, "namespaces", x.namespace, "inferencepools",
+			x.name).DoRaw(ctx)
+		if group = strings.Split(path, "/")[2]; failed == nil {
 			err = nil
 			break
 		}
@@ -254,12 +220,8 @@ func (x *explainer) inferencePool(ctx context.Context) (explain.Lines, error) {
 	return explain.InferencePool(&facts, time.Now()), nil
 }
 
-func (x *explainer) route(ctx context.Context, path, kind string) (explain.Lines, error) {
-	resource := strings.ToLower(kind) + "s"
-	if kind == "Ingress" {
-		resource = "ingresses"
-	}
-	text, err := x.c.CoreV1().RESTClient().Get().AbsPath(path, "namespaces", x.namespace, resource,
+func (x *explainer) route(ctx context.Context, group, resource, kind string) (explain.Lines, error) {
+	text, err := x.c.CoreV1().RESTClient().Get().AbsPath(group, "namespaces", x.namespace, resource,
 		x.name).DoRaw(ctx)
 	if err != nil {
 		return nil, plain(err)

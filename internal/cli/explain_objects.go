@@ -17,37 +17,6 @@ import (
 	"carob/internal/core/explain"
 )
 
-// object explains a workload, a Service, a claim, a Node, or a Namespace; ok: kind is one of them.
-func (x *explainer) object(ctx context.Context, kind string) (lines explain.Lines, ok bool, err error) {
-	switch kind {
-	case "deployment", "deployments", "deploy":
-		lines, err = x.deployment(ctx)
-	case "replicaset", "replicasets", "rs":
-		lines, err = x.replicaSet(ctx)
-	case "statefulset", "statefulsets", "sts":
-		lines, err = x.statefulSet(ctx)
-	case "daemonset", "daemonsets", "ds":
-		lines, err = x.daemonSet(ctx)
-	case "job", "jobs":
-		lines, err = x.job(ctx)
-	case "cronjob", "cronjobs", "cj":
-		lines, err = x.cronJob(ctx)
-	case "horizontalpodautoscaler", "horizontalpodautoscalers", "hpa":
-		lines, err = x.autoscaler(ctx)
-	case "service", "services", "svc":
-		lines, err = x.service(ctx)
-	case "persistentvolumeclaim", "persistentvolumeclaims", "pvc":
-		lines, err = x.claim(ctx)
-	case "node", "nodes", "no":
-		lines, err = x.nodeObject(ctx)
-	case "namespace", "namespaces", "ns":
-		lines, err = x.namespaceObject(ctx)
-	default:
-		return nil, false, nil
-	}
-	return lines, true, err
-}
-
 func (x *explainer) deployment(ctx context.Context) (explain.Lines, error) {
 	d, err := x.c.AppsV1().Deployments(x.namespace).Get(ctx, x.name, metav1.GetOptions{})
 	if err != nil {

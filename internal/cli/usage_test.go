@@ -216,6 +216,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"up", "--log-level", ""}, "debug\n"},
 		{[]string{"ls", "-o", ""}, "name\n"},
 		{[]string{"help", "im"}, "image\t"},
+		{[]string{"explain", "dep"}, "deployment/\n"},
 	} {
 		out, err := carob(t, append([]string{cobra.ShellCompRequestCmd}, c.args...)...)
 		if err != nil || !strings.Contains(out, c.want) {

@@ -60,6 +60,12 @@ func TestExplain(t *testing.T) {
 			}
 		}
 	}
+	for typed, want := range map[string]string{"deploy/": "deploy/web\n", "svc web": "web\n", "node/": "node/" + node} {
+		args := append([]string{carobBin, "__complete", "--data-dir", c.DataDir, "explain"}, strings.Split(typed, " ")...)
+		if out, err := run(args...); err != nil || !strings.Contains(out, want) {
+			t.Errorf("complete %q: %v\n%s", typed, err, out)
+		}
+	}
 	for _, of := range [][]string{{"deploy/none"}, {"secret/a"}, {"deploy"}, {"deploy", "a", "b"}} {
 		if out, err := run(append([]string{carobBin, "--data-dir", c.DataDir, "explain"}, of...)...); err == nil {
 			t.Errorf("explain %v: %s", of, out)
