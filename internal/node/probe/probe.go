@@ -111,13 +111,13 @@ func output(res *cri.ExecSyncResponse) string {
 // httpGet succeeds for codes from 200 to 399 (L5.21–23).
 func httpGet(ctx context.Context, t Target, action *corev1.HTTPGetAction, timeout time.Duration) (podlife.ProbeVerdict,
 	string) {
-	req, err := Request(ctx, action, t.Container, t.PodIP, userAgent)
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	req, err := Request(limited, action, t.Container, t.PodIP, userAgent)
 	if err != nil {
 		return podlife.ProbeError, err.Error()
 	}
-	transport := Transport()
-	defer transport.CloseIdleConnections()
-	client := &http.Client{Transport: transport, Timeout: timeout, CheckRedirect: SameHost}
+	client := &http.Client{Transport: oneRequest{}, CheckRedirect: SameHost}
 	res, err := client.Do(req)
 	if err != nil {
 		return podlife.ProbeFailure, err.Error()
