@@ -26,7 +26,7 @@ NATIVE    := internal/runtime/native/csrc
 # client-go then notices who modifies an object that it shares with others.
 test unit e2e e2e-containerd: export KUBE_CACHE_MUTATION_DETECTOR := true
 
-.PHONY: help deps build native images run test unit e2e e2e-containerd check fmt vet lint generate generate-check third-party-check bench bench-runtime bench-scheduler bench-workloads sim mutants fuzz conformance conformance-gateway critest helm operator cross differential differential-controllers nightly clauses clean
+.PHONY: help deps build native images run test unit e2e e2e-containerd check fmt vet lint generate generate-check third-party-check bench bench-runtime bench-scheduler bench-workloads bench-node sim mutants fuzz conformance conformance-gateway critest helm operator cross differential differential-controllers nightly clauses clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -163,6 +163,10 @@ bench-runtime: deps native ## container runtimes side by side at the CRI: carob'
 bench-workloads: native ## many Deployments on simulated nodes, in one process: make bench-workloads BENCH='-deployments 50 -replicas 1'
 	@$(GO) build -o $(TOOLS)/bench-workloads ./test/bench/workloads
 	@$(TOOLS)/bench-workloads $(BENCH)
+
+bench-node: build images ## volumes, idle pods, probes, files of config maps, /metrics/cadvisor: make bench-node BENCH='-only exec,http'
+	@$(GO) build -o $(TOOLS)/bench-node ./test/bench/node
+	@$(TOOLS)/bench-node -carob $(BIN)/carob -images $(CACHE)/images $(BENCH)
 
 bench-scheduler: native ## carob's scheduler and upstream's on the same 5,000 simulated nodes, in one run: make bench-scheduler BENCH='-nodes 500 -cases basic'
 	@$(GO) build -o $(TOOLS)/bench-scheduler ./test/bench/scheduler

@@ -71,6 +71,27 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// ReadFrom reads with a buffer that it shares: most commands of probes print a line or nothing, and io.Copy would
+// allocate 32 KiB for each stream of each.
+func (l *limited) ReadFrom(r io.Reader) (n int64, err error) {
+	buffer := copyBuffers.Get().(*[4096]byte)
+	defer copyBuffers.Put(buffer)
+	for {
+		m, err := r.Read(buffer[:])
+		n += int64(m)
+		_, _ = l.Write(buffer[:m]) // never fails
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+}
+
+// copyBuffers are what limited reads with.
+var copyBuffers = sync.Pool{New: func() any { return new([4096]byte) }}
+
 // execCall is one additional process in a container; nil streams are not connected.
 type execCall struct {
 	cmd      []string

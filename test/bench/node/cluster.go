@@ -56,7 +56,7 @@ func start(ctx context.Context, o options) (b *bench, stop func() error, err err
 			err = errors.Join(err, stop())
 		}
 	}()
-	if err := b.run(ctx, "up", "--detach", "--profiling", "--node-name", nodeName); err != nil {
+	if err := b.run(ctx, "up", "--detach", "--profiling", "--node-name", nodeName, "--max-pods", "300"); err != nil {
 		return nil, nil, err
 	}
 	if err := b.run(ctx, "image", "import", filepath.Join(o.images, "bench.tar")); err != nil {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -48,6 +49,10 @@ var parts = []part{
 }
 
 func main() {
+	if port, err := strconv.Atoi(os.Getenv(connectionsPort)); err == nil {
+		fmt.Fprintln(os.Stderr, "bench-node:", connect(port))
+		os.Exit(1)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := run(ctx)
 	stop()

@@ -142,7 +142,7 @@ func (b *bench) scrape(ctx context.Context) error {
 
 // probed are pods whose containers have a liveness and a readiness probe, each once a second.
 func probed(prefix string, probes int, handler corev1.ProbeHandler) []*corev1.Pod {
-	const perPod = 10 // containers
+	const perPod = 2 // containers
 	var list []*corev1.Pod
 	for made := 0; made < probes; {
 		p := pod(fmt.Sprint(prefix, "-", len(list)), nil)
@@ -159,9 +159,11 @@ func probed(prefix string, probes int, handler corev1.ProbeHandler) []*corev1.Po
 	return list
 }
 
+// rate is the number of HTTP probes per second.
+const rate = 1000
+
 // httpProbes measures 1,000 HTTP probes per second. The server is this process.
 func (b *bench) httpProbes(ctx context.Context) error {
-	const rate = 1000
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -185,13 +187,18 @@ func (b *bench) httpProbes(ctx context.Context) error {
 	}
 	b.add("HTTP probes", "/s", fmt.Sprint(rate), float64(served.Load()-first)/time.Since(began).Seconds())
 	b.add("– carob", "% of a core", "≤ 10", u.carob)
+	least, err := connections(ctx, port, b.seconds)
+	if err != nil {
+		return err
+	}
+	b.add("– one thread that makes the same connections, and nothing else", "% of a core", "", least)
 	return b.remove(ctx)
 }
 
 // execProbes measures 100 exec probes per second.
 func (b *bench) execProbes(ctx context.Context) error {
-	const rate = 100
-	if _, err := b.create(ctx, probed("exec", rate, corev1.ProbeHandler{Exec: &corev1.ExecAction{
+	const commands = 100
+	if _, err := b.create(ctx, probed("exec", commands, corev1.ProbeHandler{Exec: &corev1.ExecAction{
 		Command: []string{"/bin/true"}}})...); err != nil {
 		return err
 	}
@@ -199,7 +206,7 @@ func (b *bench) execProbes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.add(fmt.Sprint(rate, " exec probes a second: carob"), "% of a core", "≤ 5", u.carob)
+	b.add(fmt.Sprint(commands, " exec probes a second: carob"), "% of a core", "≤ 5", u.carob)
 	b.add("– monitors and the commands", "% of a core", "", u.monitors)
 	return b.remove(ctx)
 }

@@ -1,0 +1,45 @@
+package native
+
+import (
+	"bytes"
+	"io"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// A command's output is kept up to the limit, and one that prints nothing costs no buffer (L5.20).
+func TestLimitedOutput(t *testing.T) {
+	var l limited
+	in := strings.Repeat("x", maxSyncOutput) + "the rest"
+	if n, err := io.Copy(&l, onlyReader{strings.NewReader(in)}); n != int64(len(in)) || err != nil {
+		t.Errorf("read %d bytes, %v", n, err)
+	}
+	if got := l.b.Len(); got != maxSyncOutput {
+		t.Errorf("kept %d bytes", got)
+	}
+	l = limited{}
+	broken := io.MultiReader(strings.NewReader("said"), io.LimitReader(brokenReader{}, 1))
+	if n, err := io.Copy(&l, onlyReader{broken}); n != 4 || err != io.ErrClosedPipe || l.b.String() != "said" {
+		t.Errorf("read %d bytes %q, %v", n, l.b.String(), err)
+	}
+	const n = 1000
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range n {
+		if _, err := io.Copy(&limited{}, onlyReader{bytes.NewReader(nil)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if each := (after.TotalAlloc - before.TotalAlloc) / n; each > 4096 {
+		t.Errorf("%d bytes for a command without output", each)
+	}
+}
+
+// onlyReader has no other method.
+type onlyReader struct{ io.Reader }
+
+type brokenReader struct{}
+
+func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrClosedPipe }
