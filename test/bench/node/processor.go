@@ -123,6 +123,8 @@ func (b *bench) idle(ctx context.Context) error {
 func (b *bench) scrape(ctx context.Context) error {
 	var took []float64
 	var size int
+	profiled := make(chan error, 1)
+	go func() { profiled <- b.profile(ctx, "scrape") }()
 	cpu := processor.Total(b.pid)
 	for range b.n {
 		began := time.Now()
@@ -137,7 +139,7 @@ func (b *bench) scrape(ctx context.Context) error {
 	b.add(fmt.Sprintf("scrape of /metrics/cadvisor with %d pods (%d KB), p50", b.pods, size/1000), "ms", "≤ 15",
 		median(took))
 	b.add("– processor time of carob for one", "ms", "", ms(cpu))
-	return nil
+	return <-profiled
 }
 
 // probed are pods whose containers have a liveness and a readiness probe, each once a second.

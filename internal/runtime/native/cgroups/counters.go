@@ -103,12 +103,12 @@ func devicesV1(operations, bytes string) []DeviceCounters {
 
 // rows are the lines of a file that begin with the number of a device.
 func rows(path string) [][]string {
-	b, err := os.ReadFile(path)
+	text, err := readFile(path)
 	if err != nil {
 		return nil
 	}
 	var all [][]string
-	for line := range strings.Lines(string(b)) {
+	for line := range strings.Lines(text) {
 		if f := strings.Fields(line); len(f) > 1 && strings.Contains(f[0], ":") {
 			all = append(all, f)
 		}

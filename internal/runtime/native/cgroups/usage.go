@@ -74,22 +74,22 @@ func (u *Usage) WorkingSet() uint64 {
 
 // number reads a file with one number; "max" and missing files are 0.
 func number(path string) uint64 {
-	b, err := os.ReadFile(path)
+	text, err := readFile(path)
 	if err != nil {
 		return 0
 	}
-	n, _ := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	n, _ := strconv.ParseUint(strings.TrimSpace(text), 10, 64)
 	return n
 }
 
 // fields reads a file of names and numbers.
 func fields(path string) map[string]uint64 {
-	b, err := os.ReadFile(path)
+	text, err := readFile(path)
 	if err != nil {
 		return nil
 	}
 	m := map[string]uint64{}
-	for line := range strings.SplitSeq(string(b), "\n") {
+	for line := range strings.SplitSeq(text, "\n") {
 		name, value, ok := strings.Cut(line, " ")
 		if n, err := strconv.ParseUint(value, 10, 64); ok && err == nil {
 			m[name] = n
@@ -100,12 +100,12 @@ func fields(path string) map[string]uint64 {
 
 // pressure reads a file of pressure stall information; nil where there is none.
 func pressure(path string) *cri.PsiStats {
-	b, err := os.ReadFile(path)
+	text, err := readFile(path)
 	if err != nil {
 		return nil
 	}
 	p := &cri.PsiStats{Full: &cri.PsiData{}, Some: &cri.PsiData{}}
-	for line := range strings.SplitSeq(string(b), "\n") {
+	for line := range strings.SplitSeq(text, "\n") {
 		f := strings.Fields(line)
 		if len(f) != 5 {
 			continue
