@@ -15,7 +15,8 @@ import (
 
 // explainable is a kind that `carob explain` knows.
 type explainable struct {
-	// names in lower case: the singular, the plural (which is the resource in paths), and the short name if there is one.
+	// names in lower case: the singular, the plural (which is the resource in paths), and the short name, if there is
+	// one.
 	names []string
 	// groups are the paths of its API groups and versions, the preferred one first.
 	groups  []string

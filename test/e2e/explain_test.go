@@ -61,7 +61,8 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	for typed, want := range map[string]string{"deploy/": "deploy/web\n", "svc web": "web\n", "node/": "node/" + node} {
-		args := append([]string{carobBin, "__complete", "--data-dir", c.DataDir, "explain"}, strings.Split(typed, " ")...)
+		args := append([]string{carobBin, "__complete", "--data-dir", c.DataDir, "explain"},
+			strings.Split(typed, " ")...)
 		if out, err := run(args...); err != nil || !strings.Contains(out, want) {
 			t.Errorf("complete %q: %v\n%s", typed, err, out)
 		}
