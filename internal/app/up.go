@@ -391,6 +391,7 @@ func (c *carob) start(ctx context.Context) error {
 	if err := followPodCIDR(ctx, own, c.in.NodeName, texts(c.in.PodRanges())); err != nil {
 		return err
 	}
+	scheduler.RegisterMetrics()
 	sched, err := scheduler.New(c.server.ClientConfig(schedulerUser),
 		scheduler.Options{Journal: c.timeline, Config: c.placing})
 	if err != nil {

@@ -195,7 +195,7 @@ func (s *Scheduler) decideAgain(it *item) (d placement.Decision, ask bool) {
 	if it.answers != nil {
 		return s.cluster.Choose(it.pod, *it.answers)
 	}
-	d = s.cluster.Decide(it.pod, s.start)
+	d = s.decide(it)
 	s.start = d.Next
 	return d, d.Node != "" && s.asksFurther(it.pod)
 }

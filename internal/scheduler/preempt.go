@@ -33,6 +33,7 @@ func (s *Scheduler) preempt(ctx context.Context, it *item, budgets []*policyv1.P
 		s.assume(ctx, it, d.Node, began)
 		return
 	}
+	preemptions.Inc()
 	p := s.cluster.Preempt(it.pod, d, budgets)
 	if p.Node != "" && s.preemptWith(ctx, it, d, budgets, began) {
 		return
@@ -48,6 +49,7 @@ func (s *Scheduler) evict(ctx context.Context, it *item, d placement.Decision, p
 		s.reject(ctx, it, d, p, began)
 		return
 	}
+	preemptionVictims.Observe(float64(len(p.Victims)))
 	s.queue.Watch(it, d.Filters())
 	s.requeue(s.cluster.Nominate(it.pod, p.Node))
 	message := d.Message("")
@@ -62,6 +64,7 @@ func (s *Scheduler) evict(ctx context.Context, it *item, d placement.Decision, p
 				s.failed(ctx, it, err)
 				return
 			}
+			s.attempted(it, noRoom)
 			s.queue.Park(it, it.refused, time.Now())
 		})
 	})

@@ -47,6 +47,10 @@ type item struct {
 	stored   *devices.Stored    // what was written of devices
 	retry    bool               // while away, there was a change that may help
 
+	first time.Time // when it could be tried for the first time
+	began time.Time // of this attempt
+	tries int       // attempts, with this one
+
 	order uint64 // order of arrival, which decides between equal pods
 	index int    // in the heap of active or eager items
 }
@@ -59,6 +63,7 @@ type queue struct {
 	parked map[types.UID]*item     // those that an event may help: unschedulable, or away for a preemption
 	wait   delayq.Queue[types.UID] // end of the back-off
 	flush  delayq.Queue[types.UID] // end of the time in unschedulable
+	sizes  [away + 1]int           // pods in each area
 	n      uint64
 	delays backoff.Exponential
 
@@ -79,6 +84,7 @@ func (q *queue) Add(p *placement.Pod, now time.Time) {
 		q.n++
 		it = &item{pod: p, order: q.n, area: gated}
 		q.items[p.Object.UID] = it
+		q.sizes[gated]++
 		if q.held(p) {
 			q.holds(it)
 		} else {
@@ -93,7 +99,7 @@ func (q *queue) Add(p *placement.Pod, now time.Time) {
 	case !changed:
 	case it.area != away && q.held(p):
 		q.leave(it)
-		it.area = gated
+		q.place(it, gated)
 		q.holds(it)
 	case it.area == gated:
 		q.activate(it, now)
@@ -108,6 +114,7 @@ func (q *queue) Add(p *placement.Pod, now time.Time) {
 func (q *queue) Remove(uid types.UID) {
 	if it, ok := q.items[uid]; ok {
 		q.leave(it)
+		q.sizes[away]--
 		delete(q.items, uid)
 	}
 }
@@ -117,7 +124,8 @@ func (q *queue) Remove(uid types.UID) {
 func (q *queue) Pop() *item {
 	if len(q.active) > 0 {
 		it := heap.Pop(&q.active).(*item)
-		it.area, it.retry = away, false
+		q.place(it, away)
+		it.retry = false
 		return it
 	}
 	if len(q.eager) == 0 {
@@ -125,7 +133,7 @@ func (q *queue) Pop() *item {
 	}
 	it := q.eager[0]
 	q.leave(it)
-	it.area, it.retry = away, false
+	it.retry = false
 	return it
 }
 
@@ -149,7 +157,8 @@ func (q *queue) Park(it *item, refused []placement.Filter, now time.Time) {
 		q.backOff(it, now)
 		return
 	}
-	it.area, it.queued = unschedulable, now
+	q.place(it, unschedulable)
+	it.queued = now
 	q.parked[it.pod.Object.UID] = it
 	q.flush.Set(it.pod.Object.UID, now.Add(maxUnschedulable))
 }
@@ -229,7 +238,7 @@ func (q *queue) backOff(it *item, now time.Time) {
 		return
 	}
 	q.leave(it)
-	it.area = waiting
+	q.place(it, waiting)
 	q.wait.Set(it.pod.Object.UID, until)
 	if it.errors == 0 {
 		heap.Push(&q.eager, it)
@@ -238,7 +247,11 @@ func (q *queue) backOff(it *item, now time.Time) {
 
 func (q *queue) activate(it *item, now time.Time) {
 	q.leave(it)
-	it.area, it.queued = active, now
+	q.place(it, active)
+	it.queued = now
+	if it.first.IsZero() {
+		it.first = now
+	}
 	heap.Push(&q.active, it)
 }
 
@@ -257,7 +270,14 @@ func (q *queue) leave(it *item) {
 	case gated, away:
 	}
 	delete(q.parked, it.pod.Object.UID)
-	it.area = away
+	q.place(it, away)
+}
+
+// place counts the pod in another area.
+func (q *queue) place(it *item, to area) {
+	q.sizes[it.area]--
+	q.sizes[to]++
+	it.area = to
 }
 
 // before orders pods: priority, then age (L2.2).

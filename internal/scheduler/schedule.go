@@ -18,18 +18,28 @@ import (
 
 // schedule makes one attempt for a popped pod.
 func (s *Scheduler) schedule(ctx context.Context, it *item) {
+	began := time.Now()
+	it.began = began
+	it.tries++
 	if s.asksFurther(it.pod) {
 		s.consult(ctx, it)
 		return
 	}
-	began := time.Now()
-	d := s.cluster.Decide(it.pod, s.start)
+	d := s.decide(it)
 	s.start = d.Next
 	if d.Node != "" {
 		s.assume(ctx, it, d.Node, began)
 		return
 	}
 	s.noNode(ctx, it, d, began)
+}
+
+// decide asks where a pod fits, and counts how long that took.
+func (s *Scheduler) decide(it *item) placement.Decision {
+	began := time.Now()
+	d := s.cluster.Decide(it.pod, s.start)
+	decisionSeconds.Observe(time.Since(began).Seconds())
+	return d
 }
 
 // noNode looks whether a preemption may help a pod that fits nowhere.
@@ -119,6 +129,7 @@ func (s *Scheduler) bindingEnded(ctx context.Context, it *item, node string, err
 	pod := it.pod.Object
 	s.forgetVolumes(pod.UID)
 	if err == nil {
+		s.attempted(it, scheduled)
 		s.queue.Remove(pod.UID)
 		return
 	}
@@ -143,6 +154,7 @@ func (s *Scheduler) failed(ctx context.Context, it *item, err error) {
 	if ctx.Err() != nil || s.queue.items[it.pod.Object.UID] != it {
 		return // stopping, or deleted meanwhile
 	}
+	s.attempted(it, broken)
 	klog.FromContext(ctx).Error(err, "Scheduling failed", "pod", klog.KObj(it.pod.Object))
 	s.unscheduled(ctx, it.pod.Object, corev1.PodReasonSchedulerError, err.Error(), nomination{})
 	s.queue.Fail(it, time.Now())
@@ -152,6 +164,7 @@ func (s *Scheduler) failed(ctx context.Context, it *item, err error) {
 // help, the resources reserved for it are released.
 func (s *Scheduler) reject(ctx context.Context, it *item, d placement.Decision, p placement.Preemption,
 	began time.Time) {
+	s.attempted(it, noRoom)
 	message := d.Message(p.Message)
 	if freed := s.freeObstacle(ctx, it); freed != "" {
 		message += " " + freed

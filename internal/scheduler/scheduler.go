@@ -71,6 +71,7 @@ type Scheduler struct {
 
 	devices *deviceWatches
 	volumes *volumeWatches
+	shown   shownSizes
 
 	consulting bool    // extenders or devices are being asked about a pod
 	toConsult  []*item // pods that wait for that
@@ -189,6 +190,7 @@ func (s *Scheduler) loop(ctx context.Context) {
 				s.box.run()
 			}
 		}
+		s.showSizes()
 		timer.Stop()
 		if next := s.queue.Next(); !next.IsZero() {
 			timer.Reset(time.Until(next))
