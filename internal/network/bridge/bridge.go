@@ -6,7 +6,7 @@
 // A pod has its address with a full-length mask and reaches every address, including its
 // neighbours, through the host's address on the bridge. So connection tracking sees both directions
 // of every connection without br_netfilter, and there is one place to filter. If the host's
-// firewall drops forwarded traffic, two rules in its chain let pods through (firewall.go).
+// firewall drops traffic, rules in its chains let pods through (firewall.go), or firewalld is asked to (firewalld.go).
 //
 //	pod eth0 10.88.0.7/32 ── veth ── bridge 10.88.0.1/16 ── host routing, nftables ── world
 //
@@ -72,6 +72,7 @@ type Network struct {
 	rules  *rules
 
 	firewall  *hostFirewall
+	firewalld *trustKeeper
 	hostRules *rulesWatch
 
 	rulesChanged atomic.Pointer[func()]
@@ -180,6 +181,7 @@ func (n *Network) Close() error {
 		n.pool.close()
 	}
 	n.hostRules.close()
+	n.firewalld.close()
 	n.ports.close()
 	n.healer.close()
 	n.mu.Lock()
@@ -206,6 +208,7 @@ func Destroy(cfg Config) error {
 	}
 	errs = append(errs, (&rules{table: cfg.Table}).remove(),
 		(&hostFirewall{bridge: cfg.Bridge, name: cfg.Table}).remove(),
+		(&firewalld{bridge: cfg.Bridge}).distrust(context.Background()),
 		os.RemoveAll(nsDir), os.RemoveAll(journalName(cfg.StateDir)))
 	return errors.Join(errs...)
 }

@@ -9,13 +9,15 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
+	"github.com/google/nftables/xt"
 	"k8s.io/klog/v2"
 )
 
 // hostFirewall lets the pods' packets through the host's firewall. With Docker and ufw, iptables drops
-// all forwarded traffic that they do not know, and an accept in our own table does not override
-// that. Two rules at the end of the chain FORWARD accept packets from and to the bridge, so earlier
-// rules of the administrator still apply. A chain whose policy is to accept is not changed.
+// traffic that they do not know, and an accept in our own table does not override that. Rules at the end
+// of two chains accept it, so earlier rules of the administrator still apply: in FORWARD, packets from and
+// to the bridge; in INPUT, connections of pods to a Service whose server is on the host (the API server and
+// the cluster's DNS). A chain whose policy is to accept is not changed.
 type hostFirewall struct {
 	bridge, name string // name marks our rules; it is the name of our table
 	options      []nftables.ConnOption
@@ -41,16 +43,17 @@ func (p *hostFirewall) allow() (added int, err error) {
 		if err != nil {
 			return 0, err
 		}
-		if len(have) == 2 {
+		want := p.wanted(c)
+		if len(have) == len(want) {
 			continue
 		}
 		for _, r := range have {
 			if err := conn.DelRule(r); err != nil {
-				return 0, fmt.Errorf("replace a rule of the chain FORWARD: %w", err)
+				return 0, fmt.Errorf("replace a rule of the chain %s: %w", c.Name, err)
 			}
 		}
-		for _, key := range []expr.MetaKey{expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME} {
-			conn.AddRule(p.rule(c, key))
+		for _, r := range want {
+			conn.AddRule(r)
 			added++
 		}
 	}
@@ -63,17 +66,36 @@ func (p *hostFirewall) allow() (added int, err error) {
 	return added, nil
 }
 
-// rule has the form that iptables uses, so that `iptables -S FORWARD` shows it.
-func (p *hostFirewall) rule(c *nftables.Chain, key expr.MetaKey) *nftables.Rule {
+// wanted are our rules of a chain.
+func (p *hostFirewall) wanted(c *nftables.Chain) []*nftables.Rule {
+	if c.Name == "INPUT" {
+		return []*nftables.Rule{p.rule(c, expr.MetaKeyIIFNAME, translated())}
+	}
+	return []*nftables.Rule{p.rule(c, expr.MetaKeyIIFNAME), p.rule(c, expr.MetaKeyOIFNAME)}
+}
+
+// rule accepts packets of the bridge. It has the form that iptables uses, so that `iptables -S` shows it.
+func (p *hostFirewall) rule(c *nftables.Chain, key expr.MetaKey, more ...expr.Any) *nftables.Rule {
 	return &nftables.Rule{
 		Table: c.Table, Chain: c, UserData: userdata.AppendString(nil, userdata.TypeComment, p.name),
-		Exprs: []expr.Any{
+		Exprs: slices.Concat([]expr.Any{
 			&expr.Meta{Key: key, Register: 1},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: append([]byte(p.bridge), 0)},
+		}, more, []expr.Any{
 			&expr.Counter{},
 			&expr.Verdict{Kind: expr.VerdictAccept},
-		},
+		}),
 	}
+}
+
+// translated matches connections whose destination was translated (`-m conntrack --ctstate DNAT`). iptables cannot
+// show nftables' own expression for that, and refuses the whole table if it finds one.
+func translated() expr.Any {
+	const dnat = 1 << 7 // XT_CONNTRACK_STATE_DNAT
+	match := &xt.ConntrackMtinfo3{}
+	match.MatchFlags = uint16(xt.ConntrackState)
+	match.StateMask = dnat
+	return &expr.Match{Name: "conntrack", Rev: 3, Info: match}
 }
 
 // remove removes our rules.
@@ -97,8 +119,9 @@ func (p *hostFirewall) remove() error {
 	return errors.Join(append(errs, conn.Flush())...)
 }
 
-// chains returns iptables' FORWARD chains of both families, if they exist.
+// chains returns iptables' chains FORWARD and INPUT of both families, if they exist.
 func (p *hostFirewall) chains(conn *nftables.Conn) ([]*nftables.Chain, error) {
+	hooks := map[string]nftables.ChainHook{"FORWARD": *nftables.ChainHookForward, "INPUT": *nftables.ChainHookInput}
 	var list []*nftables.Chain
 	for _, family := range iptablesFamilies {
 		all, err := conn.ListChainsOfTableFamily(family)
@@ -106,8 +129,8 @@ func (p *hostFirewall) chains(conn *nftables.Conn) ([]*nftables.Chain, error) {
 			return nil, fmt.Errorf("list nftables chains: %w", err)
 		}
 		list = append(list, slices.DeleteFunc(all, func(c *nftables.Chain) bool {
-			return c.Table.Name != "filter" || c.Name != "FORWARD" || c.Hooknum == nil ||
-				*c.Hooknum != *nftables.ChainHookForward
+			hook, ok := hooks[c.Name]
+			return c.Table.Name != "filter" || !ok || c.Hooknum == nil || *c.Hooknum != hook
 		})...)
 	}
 	return list, nil
@@ -116,7 +139,7 @@ func (p *hostFirewall) chains(conn *nftables.Conn) ([]*nftables.Chain, error) {
 func (p *hostFirewall) rules(conn *nftables.Conn, c *nftables.Chain) ([]*nftables.Rule, error) {
 	all, err := conn.GetRules(c.Table, c)
 	if err != nil {
-		return nil, fmt.Errorf("list the rules of the chain FORWARD: %w", err)
+		return nil, fmt.Errorf("list the rules of the chain %s: %w", c.Name, err)
 	}
 	return slices.DeleteFunc(all, func(r *nftables.Rule) bool {
 		comment, ok := userdata.GetString(r.UserData, userdata.TypeComment)
@@ -143,15 +166,18 @@ func (n *Network) keepFirewall(ctx context.Context) error {
 			logger.Error(err, "Cannot add rules for pods to the host's firewall; it may drop their traffic", "bridge",
 				n.cfg.Bridge)
 		case added > 0:
-			logger.Info("Added rules for pods to the host's firewall, which drops forwarded traffic", "bridge",
-				n.cfg.Bridge, "chain", "FORWARD")
+			logger.Info("Added rules for pods to the host's firewall, which drops what it does not know", "bridge",
+				n.cfg.Bridge, "rules", added)
 		}
+		n.firewalld.look()
 		if tell := n.rulesChanged.Load(); tell != nil {
 			(*tell)()
 		}
 	}
+	n.firewalld = keepTrusted(ctx, &firewalld{bridge: n.cfg.Bridge})
 	var err error
 	if n.hostRules, err = watchRules(open); err != nil {
+		n.firewalld.close()
 		return err
 	}
 	open()
