@@ -16,6 +16,7 @@ import (
 
 	"carob/internal/base/journal"
 	"carob/internal/core/podlife"
+	"carob/internal/node/volume"
 )
 
 // L3.40: others end with their grace, then the critical pod runs; meanwhile nobody takes the room.
@@ -425,6 +426,33 @@ func TestRefusedPod(t *testing.T) {
 		}
 		if n := w.runtime.count("RunPodSandbox"); n != 0 {
 			t.Errorf("%d sandboxes", n)
+		}
+	})
+}
+
+// A pod whose volumes cannot be attached, because its node has as many as it can have, fails and never runs (L3.36).
+func TestNodeIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.disk.full = fmt.Errorf("prepare: %w", &volume.Rejection{Reason: "VolumeAttachmentLimitExceeded",
+			Message: "Node has reached its volume attachment limit"})
+		w.start()
+		defer w.stop()
+		w.api.put(webPod("a"))
+		settle(time.Second)
+		w.mustBe("a", corev1.PodFailed)
+		if s := w.api.get("a").Status; s.Reason != "VolumeAttachmentLimitExceeded" ||
+			s.Message != "Pod was rejected: Node has reached its volume attachment limit" {
+			t.Errorf("reason %q, message %q", s.Reason, s.Message)
+		}
+		if !w.sawEvent("Warning VolumeAttachmentLimitExceeded: Node has reached its volume attachment limit") {
+			t.Errorf("no event tells: %q", w.events)
+		}
+		if n := w.runtime.count("CreateContainer"); n != 0 {
+			t.Errorf("%d containers", n)
+		}
+		if made, ended := w.runtime.count("RunPodSandbox"), w.runtime.count("StopPodSandbox"); made > ended {
+			t.Errorf("%d sandboxes, %d ended", made, ended)
 		}
 	})
 }

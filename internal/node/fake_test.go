@@ -526,6 +526,7 @@ func (a *fakeAPI) get(name string) *corev1.Pod {
 
 // fakeDisk stands for volumes and cgroups.
 type fakeDisk struct {
+	full     error // of Prepare
 	mu       sync.Mutex
 	prepared map[types.UID]bool
 }
@@ -543,6 +544,9 @@ func (d *fakeDisk) has(uid types.UID) bool {
 }
 
 func (d *fakeDisk) Prepare(_ context.Context, pod *corev1.Pod) error {
+	if d.full != nil {
+		return d.full
+	}
 	d.set(pod.UID, true)
 	return nil
 }

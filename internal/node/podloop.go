@@ -84,6 +84,10 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		Observer: l.observer, Status: l.status, Objects: l.refs, Client: core,
 		Classes: m.client.NodeV1().RuntimeClasses(),
 		Node:    m.facts.node, Event: m.events.Pod, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir, Links: m.links,
+		Reject: func(uid types.UID, stop podlife.Stop) {
+			m.meter.Refused(stop.Reason)
+			_ = l.pods.Stop(uid, stop) // a pod that is not here any more needs no end
+		},
 	})
 	mirrors := static.ManagerConfig{Client: core, Node: m.known.Node, Status: l.status}
 	if cfg.Standalone {

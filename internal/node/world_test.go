@@ -119,6 +119,7 @@ func (w *world) start() {
 		Client: w.api, Classes: classes{}, Node: func() *spec.Node { return node }, Event: event, OwnerKey: "owner",
 		OwnerValue: "me",
 		Links:      &logs.Links{},
+		Reject:     func(uid types.UID, stop podlife.Stop) { _ = w.pods.Stop(uid, stop) },
 	})
 	started := time.Now()
 	manager := pods.New(pods.Config{

@@ -251,6 +251,46 @@ func TestAttached(t *testing.T) {
 	}
 }
 
+// A volume that was not attached in time, because its driver says that the node is full, is another error than one that
+// is only late; the driver is asked for its limit at once (S4.63).
+func TestNodeIsFull(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		period *int64
+		err    *storagev1.VolumeError
+		full   bool
+	}{
+		{"no answer", new(int64(3600)), nil, false},
+		{"another error", new(int64(3600)), &storagev1.VolumeError{ErrorCode: new(int32(codes.Internal))}, false},
+		{"no code", new(int64(3600)), &storagev1.VolumeError{Message: "ResourceExhausted"}, false},
+		{"no period", nil, &storagev1.VolumeError{ErrorCode: new(int32(codes.ResourceExhausted))}, false},
+		{"full", new(int64(3600)), &storagev1.VolumeError{ErrorCode: new(int32(codes.ResourceExhausted))}, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := volume.Handle{Driver: driverOfTests, ID: "pv-handle"}
+			w := newWorld(t, csidriver.Config{Limit: 7}, unattached(func(s *storagev1.CSIDriverSpec) {
+				s.AttachRequired, s.NodeAllocatableUpdatePeriodSeconds = new(true), tc.period
+			}), &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: h.AttachmentName("n1")},
+				Status: storagev1.VolumeAttachmentStatus{AttachError: tc.err}})
+			u, err := newUse(w.request("u1", "pv", false))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if u.rules, err = w.rules(t.Context(), driverOfTests); err != nil {
+				t.Fatal(err)
+			}
+			before := len(w.driver.Calls("NodeGetInfo"))
+			err = w.notAttached(t.Context(), u)
+			if _, full := errors.AsType[*FullError](err); full != tc.full || !errors.Is(err, ErrNotAttached) {
+				t.Errorf("got %v", err)
+			}
+			if asked := len(w.driver.Calls("NodeGetInfo")) > before; asked != tc.full {
+				t.Errorf("asked for its limit: %t", asked)
+			}
+		})
+	}
+}
+
 // The agent is killed before and after each call of the driver: the pod is set up again, or goes, and nothing is left.
 func TestKilledAtEachStep(t *testing.T) {
 	for _, block := range []bool{false, true} {

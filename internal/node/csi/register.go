@@ -148,20 +148,20 @@ func (m *Manager) refreshLimit(ctx context.Context, d *driver, period time.Durat
 			return
 		case <-time.After(period):
 		}
-		info, err := m.nodeInfo(ctx, d)
-		if err == nil {
-			err = m.installCSINode(ctx, d.name, info)
-		}
-		if err != nil && ctx.Err() == nil {
-			m.cfg.Logger.Info(
-				"Looking at how many volumes of a CSI driver fit on the node failed",
-				"driver",
-				d.name,
-				"err",
-				err,
-			)
+		if err := m.newLimit(ctx, d); err != nil && ctx.Err() == nil {
+			m.cfg.Logger.Info("Looking at how many volumes of a CSI driver fit on the node failed", "driver", d.name,
+				"err", err)
 		}
 	}
+}
+
+// newLimit asks a driver how many volumes fit on the node, and writes it.
+func (m *Manager) newLimit(ctx context.Context, d *driver) error {
+	info, err := m.nodeInfo(ctx, d)
+	if err != nil {
+		return err
+	}
+	return m.installCSINode(ctx, d.name, info)
 }
 
 // tries calls f until it has worked, a few times.

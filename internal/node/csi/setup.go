@@ -50,9 +50,6 @@ type StepError struct {
 func (e *StepError) Error() string { return e.Step + " failed : " + e.Err.Error() }
 func (e *StepError) Unwrap() error { return e.Err }
 
-// ErrNotAttached is the kind of errors that say that a volume is not attached to the node.
-var ErrNotAttached = errors.New("timed out waiting for the condition")
-
 // use is one use of a volume by a pod.
 type use struct {
 	Request
@@ -207,60 +204,6 @@ func (m *Manager) want(u *use) (*staged, *target) {
 		s.attach = attachable
 	}
 	return s, t
-}
-
-// awaitAttached waits until the node may use a volume (S4.34): the Node object must list it as
-// in use and as attached. A change of the object ends the wait; after some time without one, the
-// pod gets an error.
-func (m *Manager) awaitAttached(ctx context.Context, u *use) error {
-	if u.PV == nil || !u.rules.Attach {
-		return nil
-	}
-	start := time.Now()
-	m.cfg.InUseChanged()
-	err := m.waitAttached(ctx, u)
-	m.cfg.Meter.Operation(plugin(u.handle), "verify_controller_attached_volume", err, time.Since(start))
-	return err
-}
-
-func (m *Manager) waitAttached(ctx context.Context, u *use) error {
-	name := u.handle.UniqueName()
-	var patience <-chan time.Time
-	for {
-		moved := m.news()
-		if n := m.cfg.Object(); n != nil && slices.Contains(n.Status.VolumesInUse, name) && slices.ContainsFunc(
-			n.Status.VolumesAttached, func(a corev1.AttachedVolume) bool { return a.Name == name }) {
-			break
-		}
-		if patience == nil {
-			timer := time.NewTimer(attachTimeout)
-			defer timer.Stop()
-			patience = timer.C
-		}
-		select {
-		case <-moved:
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-patience:
-			return fmt.Errorf("volume %s of driver %s is not attached to this node: %w", u.handle.ID, u.handle.Driver,
-				ErrNotAttached)
-		}
-	}
-	id := u.handle.AttachmentName(m.cfg.Node)
-	a, err := m.cfg.Client.StorageV1().VolumeAttachments().Get(ctx, id, metav1.GetOptions{})
-	switch {
-	case err != nil:
-		return &StepError{
-			"MountVolume.WaitForAttach",
-			fmt.Errorf("volume %s has GET error for volume attachment %s: %w",
-				u.handle.ID, id, err),
-		}
-	case !a.Status.Attached:
-		return &StepError{"MountVolume.WaitForAttach", fmt.Errorf("volume %s is not attached for volume attachment %s",
-			u.handle.ID, id)}
-	}
-	u.publish = a.Status.AttachmentMetadata
-	return nil
 }
 
 // stage has the driver stage a volume (S4.52). The record comes before, whether the driver can stage or not.

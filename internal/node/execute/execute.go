@@ -32,6 +32,7 @@ import (
 	"carob/internal/node/probe"
 	"carob/internal/node/spec"
 	nodestatus "carob/internal/node/status"
+	"carob/internal/node/volume"
 	"carob/internal/runtime"
 )
 
@@ -138,6 +139,8 @@ type Config struct {
 	Classes  RuntimeClasses
 	Node     func() *spec.Node
 	Event    func(*corev1.Pod, podlife.Event)
+	// Reject ends a pod that cannot run on this node, and never did.
+	Reject func(types.UID, podlife.Stop)
 	// Owner marks the sandboxes of this agent.
 	OwnerKey, OwnerValue string
 	Links                Links
@@ -253,7 +256,12 @@ func (e *Executor) prepareVolumes(ctx context.Context, pod *corev1.Pod) *podlife
 		// L10.21
 		return failure("FailedCreatePodContainer", fmt.Errorf("unable to ensure pod container exists: %w", err))
 	}
-	return failure("", e.cfg.Volumes.Prepare(ctx, pod)) // the volume manager records the event
+	err := e.cfg.Volumes.Prepare(ctx, pod)
+	if r, ok := errors.AsType[*volume.Rejection](err); ok {
+		e.cfg.Event(pod, podlife.Event{Type: corev1.EventTypeWarning, Reason: r.Reason, Message: r.Message})
+		e.cfg.Reject(pod.UID, podlife.Stop{Reason: r.Reason, Message: "Pod was rejected: " + r.Message}) // L3.36
+	}
+	return failure("", err) // the volume manager records the event
 }
 
 func (e *Executor) removeVolumes(ctx context.Context, pod *corev1.Pod) *podlife.Failure {

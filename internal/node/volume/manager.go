@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -199,8 +200,43 @@ func waitFor(failed []*SetUpError) time.Duration {
 	return wait
 }
 
-// report records each failure and joins them.
+// Rejection is the error of a pod that must go to another node (L3.36).
+type Rejection struct{ Reason, Message string }
+
+func (e *Rejection) Error() string { return e.Message }
+
+// rejection is the error of a pod for whose volumes the node has no room; nil for others.
+func rejection(failed []*SetUpError) *Rejection {
+	var full error
+	unmounted, unattached, unprocessed := []string{}, []string{}, []string{}
+	for _, f := range failed {
+		if e, ok := errors.AsType[*csi.FullError](f.Err); ok {
+			full = e
+		}
+		if errors.Is(f.Err, csi.ErrNotAttached) {
+			unattached = append(unattached, f.Volume)
+		}
+		if _, ok := errors.AsType[*claimError](f.Err); ok {
+			unprocessed = append(unprocessed, f.Volume)
+		}
+		unmounted = append(unmounted, f.Volume)
+	}
+	if full == nil {
+		return nil
+	}
+	slices.Sort(unmounted)
+	slices.Sort(unattached)
+	slices.Sort(unprocessed)
+	return &Rejection{"VolumeAttachmentLimitExceeded", fmt.Sprintf("Node has reached its volume attachment limit, "+
+		"rejecting pod. unmounted volumes=%v, unattached volumes=%v, failed to process volumes=%v: %v",
+		unmounted, unattached, unprocessed, full)}
+}
+
+// report records each failure and joins them, or says that the pod is to be rejected.
 func (m *Manager) report(pod *corev1.Pod, failed []*SetUpError) error {
+	if r := rejection(failed); r != nil {
+		return r
+	}
 	errs := make([]error, len(failed))
 	for i, f := range failed {
 		errs[i] = f
