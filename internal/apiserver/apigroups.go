@@ -37,7 +37,7 @@ func (s *Server) installGroups(c *genericapiserver.Config,
 	slices.SortFunc(versions, func(a, b schema.GroupVersion) int { return strings.Compare(a.String(), b.String()) })
 	s.versions = versions
 	types := mergeschema.NewTypeConverter(s.set.External)
-	ours := lists.Serializer(s.set.Codecs, &lists.Cache{})
+	ours := lists.Serializer(s.set.Codecs, &s.lists)
 	for _, gv := range versions {
 		served := map[string][]string{}
 		for path := range groups[gv] {

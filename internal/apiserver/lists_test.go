@@ -11,6 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
 	clientcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"carob/internal/base/gctuning"
 )
 
 // Whatever changes between two lists, each shows the current objects.
@@ -78,5 +80,13 @@ func testListsOfChanged(t *testing.T, r *running) {
 			create(i+1, "another of that name")
 		}
 		same("changed", limit)
+	}
+	// An idle process caches none.
+	cached := r.lists.Len()
+	if err := gctuning.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	if left := r.lists.Len(); cached < n || left >= n {
+		t.Errorf("%d of %d encoded objects are still cached", left, cached)
 	}
 }

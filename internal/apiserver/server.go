@@ -26,9 +26,11 @@ import (
 	"carob/internal/apiserver/audit"
 	"carob/internal/apiserver/auth"
 	"carob/internal/apiserver/inprocess"
+	"carob/internal/apiserver/lists"
 	"carob/internal/apiserver/storage"
 	"carob/internal/apiserver/tokens"
 	"carob/internal/base/errkind"
+	"carob/internal/base/gctuning"
 	"carob/internal/kinds/scheme"
 	"carob/internal/kinds/services"
 )
@@ -50,6 +52,7 @@ type Server struct {
 	conditions      conditions // tasks of the server's parts
 
 	stores    stores
+	lists     lists.Cache // of what lists have encoded
 	storages  storageIndex
 	allocator *services.Allocator
 	found     []services.Finding // tasks of the start
@@ -212,6 +215,7 @@ func FirstServiceIP(cidrs []netip.Prefix) netip.Addr {
 // error that made serving impossible.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.close()
+	defer gctuning.OnSettle(s.lists.Clear)()
 	trimRoutes(s.generic.Handler.GoRestfulContainer)
 	s.generic.Handler.GoRestfulContainer.Router(&router{})
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -80,6 +80,20 @@ func (k *Cache) add(id key, e encoded) {
 	}
 }
 
+// Clear forgets all objects. Their timer ends by itself.
+func (k *Cache) Clear() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.now, k.before, k.size = nil, nil, 0
+}
+
+// Len returns the number of cached objects.
+func (k *Cache) Len() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.now) + len(k.before)
+}
+
 // age starts a new generation. Call with mu held.
 func (k *Cache) age() { k.now, k.before, k.size = nil, k.now, 0 }
 

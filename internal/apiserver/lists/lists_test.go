@@ -180,6 +180,30 @@ func TestUnusedIsForgotten(t *testing.T) {
 	})
 }
 
+func TestClear(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := &Cache{}
+		a, b := key{uid: "a"}, key{uid: "b"}
+		k.put(a, "1", []byte("a"))
+		time.Sleep(cachedFor)
+		synctest.Wait()
+		k.put(b, "1", []byte("b"))
+		k.Clear()
+		if k.Len() != 0 || k.size != 0 || k.get(a, "1") != nil || k.get(b, "1") != nil {
+			t.Errorf("left: %d entries of %d bytes", k.Len(), k.size)
+		}
+		k.put(a, "2", []byte("a")) // is cached, and forgotten, as before
+		if k.get(a, "2") == nil {
+			t.Error("nothing is cached any more")
+		}
+		time.Sleep(3 * cachedFor)
+		synctest.Wait()
+		if k.timer != nil || k.Len() != 0 {
+			t.Errorf("left: %d entries", k.Len())
+		}
+	})
+}
+
 func TestKeptIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &Cache{}

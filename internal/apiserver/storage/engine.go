@@ -82,9 +82,10 @@ const (
 	// externalTimeout is the timeout of the first request to an external cluster.
 	externalTimeout = 10 * time.Second
 	maxRequest      = 3 << 19 // 1.5 MiB, etcd's own default
-	snapshotEvery   = 10_000  // log entries kept in memory between snapshots
-	catchUp         = 1_000
-	defaultQuota    = 8 << 30 // bytes, the maximum that etcd's documentation recommends
+	snapshotEvery   = 10_000  // log entries between snapshots on disk
+	// A slow follower would need these; there is none. Zero would be the default, 5,000.
+	catchUp      = 10
+	defaultQuota = 8 << 30 // bytes, the maximum that etcd's documentation recommends
 	// Watches learn versions to resume from before these are compacted.
 	progressEvery = 2 * time.Minute
 	never         = 24 * 365 * time.Hour

@@ -17,7 +17,13 @@ import (
 // releases only when newer changes fill it. Here it is cut to keptHistory when the process has
 // become idle. No client gets an error that a version is too old: the engine, which remembers more,
 // serves the watches and pages from there.
-const keptHistory = 100 // the initial size of a cache
+const (
+	// keptHistory is how many changes are kept: each has up to two objects of a hundred allocations
+	// that were made in a burst, and each of these keeps a page in memory of which it is a part.
+	keptHistory = 10
+	// ringSize is the initial and smallest size of the ring.
+	ringSize = 100
+)
 
 // history is the ring of a watch cache, read by reflection
 // (docs/decisions/0011-inside-libraries.md).
@@ -112,13 +118,13 @@ func (h history) cut() (since uint64) {
 	}
 	// Existing readers use the index of events, which never decreases.
 	start := *h.end - keptHistory
-	small := reflect.MakeSlice(h.ring.Type(), keptHistory, keptHistory)
+	small := reflect.MakeSlice(h.ring.Type(), ringSize, ringSize)
 	for i := start; i < *h.end; i++ {
-		small.Index(i % keptHistory).Set(h.ring.Index(i % capacity))
+		small.Index(i % ringSize).Set(h.ring.Index(i % capacity))
 	}
 	h.ring.Set(small)
-	*h.start, *h.capacity, *h.removed = start, keptHistory, true
-	oldest := small.Index(start % keptHistory).Elem().FieldByName("ResourceVersion").Uint()
+	*h.start, *h.capacity, *h.removed = start, ringSize, true
+	oldest := small.Index(start % ringSize).Elem().FieldByName("ResourceVersion").Uint()
 	h.storage.CompactSnapshotsLocked(oldest)
 	return oldest - 1
 }

@@ -39,7 +39,7 @@ func TestHistoryIsCutUnseen(t *testing.T) {
 			}
 			first := c.create(t, "", "a")
 			running := c.watch(t, ctx, classesRoot, all(first.ResourceVersion))
-			const changes = 5 * keptHistory
+			const changes = 5 * ringSize
 			want := make([]string, 0, changes)
 			var middle uint64 // the version in the middle
 			for i := range changes {
@@ -84,7 +84,7 @@ func TestHistoryIsCutUnseen(t *testing.T) {
 				t.Errorf("%v %v", list.Items, err)
 			}
 			// A second cut has nothing to do, and one after more changes cuts again.
-			for i := range 2 * keptHistory {
+			for i := range 2 * ringSize {
 				c.update(t, "", "a", int32(1000+i))
 			}
 			last := c.watch(t, ctx, classesRoot, all(first.ResourceVersion))
@@ -93,10 +93,10 @@ func TestHistoryIsCutUnseen(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for range changes + 1 + 2*keptHistory - 1 {
+			for range changes + 1 + 2*ringSize - 1 {
 				<-last.ResultChan()
 			}
-			if got, want := tell(<-last.ResultChan()), fmt.Sprintf("MODIFIED a=%d", 1000+2*keptHistory-1); got != want {
+			if got, want := tell(<-last.ResultChan()), fmt.Sprintf("MODIFIED a=%d", 1000+2*ringSize-1); got != want {
 				t.Errorf("%s, want %s", got, want)
 			}
 		})
