@@ -90,7 +90,7 @@ func (c *Cluster) RemoveNode(name string) Event {
 	for i, o := range c.nodes {
 		o.index = i
 	}
-	c.changes, c.dropped = c.changes[:0], c.dropped+uint64(len(c.changes)) // they speak of indexes that moved
+	c.dropChanges(len(c.changes)) // they speak of indexes that moved
 	c.reshape()
 	c.dropIfEmpty(n)
 	return e

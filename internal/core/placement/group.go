@@ -61,6 +61,7 @@ const (
 	maxGroups   = 128
 	maxVerdicts = 2 << 20 // in all groups
 	maxChanges  = 1 << 14
+	minChanges  = 64
 )
 
 // note logs a change.
@@ -68,11 +69,22 @@ func (c *Cluster) note(n *Node, p *Pod, by int64) {
 	if n.Object == nil {
 		return // it counts when the node arrives, which changes the shape
 	}
-	if len(c.changes) == maxChanges {
-		c.changes = append(c.changes[:0], c.changes[maxChanges/2:]...)
-		c.dropped += maxChanges / 2
+	if most := c.mostChanges(); len(c.changes) >= most {
+		c.dropChanges(len(c.changes) - most/2)
 	}
 	c.changes = append(c.changes, change{n, p, by})
+}
+
+// mostChanges is how long the log may get. It keeps pods in memory that are gone, and to make a group afresh
+// costs no more than to read as many changes as there are nodes and pods.
+func (c *Cluster) mostChanges() int {
+	return min(max(len(c.nodes)+len(c.pods), minChanges), maxChanges)
+}
+
+// dropChanges drops the oldest changes of the log. Groups that lack one of them are made afresh.
+func (c *Cluster) dropChanges(n int) {
+	c.changes = slices.Delete(c.changes, 0, n)
+	c.dropped += uint64(n)
 }
 
 // reshape makes everything that was remembered void: nodes came, went, or changed their labels or taints.
