@@ -259,3 +259,16 @@ func FuzzLoad(f *testing.F) {
 		_ = Reserved(&c)
 	})
 }
+
+// Each field with a value of the wrong type: one line that names the file and the field.
+func TestEachFieldOfTheWrongType(t *testing.T) {
+	dir := t.TempDir()
+	for field := range fields() {
+		name := write(t, dir, "a.yaml", head+field+": [[{a: {b: [1]}}]]\n")
+		_, _, err := Load(name, "")
+		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), field) ||
+			strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package devices
+
+import (
+	"context"
+	"testing"
+
+	"k8s.io/client-go/kubernetes/fake"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// A plugin that is killed while it is asked for devices: the pod has none of them, and gets them from the next one;
+// an answer that comes late, from a plugin that is gone, changes nothing (S8.5).
+func TestKilledDuringAllocation(t *testing.T) {
+	a := start(t, short(t), fake.NewClientset())
+	p := &plugin{}
+	asked, late := make(chan struct{}), make(chan struct{})
+	p.reply = func([]string) (*pluginapi.ContainerAllocateResponse, error) {
+		close(asked)
+		<-late
+		return &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"GPU": "late"}}, nil
+	}
+	a.plug(p, "p.sock", dev(pluginapi.Healthy, "d0"))
+	a.allocatable(1)
+	done := make(chan error, 1)
+	go func() { done <- a.Allocate(context.Background(), wants("a", 1)) }()
+	<-asked
+	p.server.Stop()
+	if err := <-done; err == nil {
+		t.Error("a plugin that is gone has given a device")
+	}
+	if a.Held("a") {
+		t.Error("the pod has a device that nobody gave")
+	}
+	next := &plugin{}
+	a.plug(next, "next.sock", dev(pluginapi.Healthy, "d0"))
+	a.allocatable(1)
+	close(late)
+	if err := a.Allocate(context.Background(), wants("a", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if !a.Held("a") {
+		t.Error("the pod has no device")
+	}
+	next.mu.Lock()
+	defer next.mu.Unlock()
+	if len(next.asked) != 1 {
+		t.Errorf("the next plugin was asked %d times", len(next.asked))
+	}
+}
