@@ -50,6 +50,9 @@ func (d *Driver) CreateVolume(_ context.Context, req *csi.CreateVolumeRequest) (
 	}
 	id := "vol-" + filepath.Base(req.Name)
 	size := req.CapacityRange.GetRequiredBytes()
+	if err := d.made(id, size); err != nil {
+		return nil, err
+	}
 	if err := d.Make(id, block, size); err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
@@ -74,6 +77,7 @@ func (d *Driver) DeleteVolume(_ context.Context, req *csi.DeleteVolumeRequest) (
 	if err := os.RemoveAll(d.Path(req.VolumeId)); err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
+	d.removed(req.VolumeId)
 	return &csi.DeleteVolumeResponse{}, nil
 }
 
@@ -121,6 +125,9 @@ func (d *Driver) GetCapacity(context.Context, *csi.GetCapacityRequest) (*csi.Get
 func (d *Driver) CreateSnapshot(_ context.Context, req *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse,
 	error) {
 	id := "snap-" + strings.TrimPrefix(filepath.Base(req.Name), "snapshot-")
+	if err := d.made(id, req.SourceVolumeId); err != nil {
+		return nil, err
+	}
 	if out, err := exec.Command("cp", "-a", "-T", d.Path(req.SourceVolumeId), d.Path(id)).CombinedOutput(); err != nil {
 		return nil, status.Errorf(codes.Internal, "cp: %v: %s", err, out)
 	}
@@ -134,5 +141,6 @@ func (d *Driver) DeleteSnapshot(_ context.Context, req *csi.DeleteSnapshotReques
 	if err := os.RemoveAll(d.Path(req.SnapshotId)); err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
+	d.removed(req.SnapshotId)
 	return &csi.DeleteSnapshotResponse{}, nil
 }

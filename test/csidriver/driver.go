@@ -55,6 +55,7 @@ type Driver struct {
 	after    func(ctx context.Context, method string, req any) error
 	staged   map[string]bool // volume and path
 	attached map[string]bool // volume
+	as       map[string]any  // size of a volume, source of a snapshot
 	status   chan *registration.RegistrationStatus
 }
 
@@ -70,7 +71,7 @@ func Start(cfg Config) (*Driver, error) {
 	if cfg.Versions == nil {
 		cfg.Versions = []string{"1.0.0"}
 	}
-	d := &Driver{cfg: cfg, staged: map[string]bool{}, attached: map[string]bool{},
+	d := &Driver{cfg: cfg, staged: map[string]bool{}, attached: map[string]bool{}, as: map[string]any{},
 		status: make(chan *registration.RegistrationStatus, 16)}
 	dir := filepath.Join(cfg.KubeletDir, "plugins", cfg.Name)
 	registry := filepath.Join(cfg.KubeletDir, "plugins_registry")
@@ -193,6 +194,9 @@ func (d *Driver) intercept(
 		err = fault(ctx, method, req)
 	}
 	if err == nil {
+		err = d.check(method, req)
+	}
+	if err == nil {
 		resp, err = h(ctx, req)
 	}
 	if err == nil && after != nil {
@@ -269,8 +273,14 @@ func (d *Driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRe
 	return resp, nil
 }
 
-// Path is where the data of a volume is.
-func (d *Driver) Path(id string) string { return filepath.Join(d.cfg.Data, filepath.Base(id)) }
+// Path is where the data of a volume is: an entry of the directory of volumes, whatever the ID is.
+func (d *Driver) Path(id string) string {
+	name := filepath.Base(id)
+	if !filepath.IsLocal(name) || name == "." {
+		name = "_"
+	}
+	return filepath.Join(d.cfg.Data, name)
+}
 
 // NodeStageVolume implements csi.NodeServer: the volume must be there.
 func (d *Driver) NodeStageVolume(_ context.Context, req *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse,

@@ -9,7 +9,7 @@ import (
 )
 
 // A plugin that is killed while it is asked for devices: the pod has none of them, and gets them from the next one;
-// an answer that comes late, from a plugin that is gone, changes nothing (S8.5).
+// an answer that comes late, from a plugin that is gone, changes nothing (S8.11).
 func TestKilledDuringAllocation(t *testing.T) {
 	a := start(t, short(t), fake.NewClientset())
 	p := &plugin{}
