@@ -62,6 +62,13 @@ func TestHistoryIsCutUnseen(t *testing.T) {
 			if n := c.remembered(t); n != keptHistory {
 				t.Errorf("%d changes are remembered, want %d", n, keptHistory)
 			}
+			shared := c.Interface.(handoverStore).Interface.(queuedCache).shared
+			shared.mu.Lock()
+			joined, recent := len(shared.subscribers), len(shared.recent)
+			shared.mu.Unlock()
+			if own == (joined > 0) || recent > keptHistory {
+				t.Errorf("%d clients share a watch that remembers %d changes, want %d", joined, recent, keptHistory)
+			}
 			late := c.watch(t, ctx, classesRoot, all(first.ResourceVersion))
 			for i, w := range want {
 				if got := tell(<-late.ResultChan()); got != w {

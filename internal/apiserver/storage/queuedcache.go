@@ -32,6 +32,7 @@ func newQueuedCache(c *cacher.Cacher, d *cacher.CacheDelegator, engine storage.I
 	p.shared = newSharedWatch(d, root, 0, clock, newObject, p.single)
 	p.shared.queued = true // the cache waits for no client
 	p.shared.kind = kind
+	context.AfterFunc(p.shared.ctx, gctuning.OnSettle(p.shared.forget))
 	var ok bool
 	if p.cut.history, ok = historyOf(c); ok {
 		context.AfterFunc(p.shared.ctx, gctuning.OnSettle(p.cut.cut))

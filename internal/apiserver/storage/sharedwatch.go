@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -209,6 +210,16 @@ func (h *sharedWatch) pass(w watch.Interface, c change) {
 	c.Event = share(c.Event)
 	for m := range h.subscribers {
 		m.hear(c)
+	}
+}
+
+// forget drops all but the newest changes. Clients that join at an older version get a watch of their own.
+func (h *sharedWatch) forget() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if old := len(h.recent) - keptHistory; old > 0 {
+		h.since = h.recent[old-1].version
+		h.recent = slices.Clone(h.recent[old:])
 	}
 }
 
