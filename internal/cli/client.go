@@ -121,6 +121,12 @@ func nodeReady(n *corev1.Node) bool {
 	return false
 }
 
+// standalone reports whether commands reach a node agent without an API server.
+func (r *root) standalone() bool {
+	_, owner, running, err := r.runningInstance()
+	return err == nil && running && owner.Standalone && r.kubeconfig == ""
+}
+
 // runningInstance returns the instance of --data-dir, and its owner if it is running.
 func (r *root) runningInstance() (instance.Instance, instance.Owner, bool, error) {
 	in, err := r.instance()

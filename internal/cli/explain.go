@@ -57,6 +57,10 @@ Lines about problems begin with "!". The exit code is 0 only if there is none.`,
 			if !ok {
 				return usagef("objects of kind %q cannot be explained; `carob help explain` lists the kinds that can", kind)
 			}
+			if r.standalone() {
+				return errors.New("carob runs in standalone mode, without an API server that has objects to explain: use " +
+					"`carob timeline pod/NAME` and `carob status`")
+			}
 			c, err := r.client()
 			if err != nil {
 				return err

@@ -268,7 +268,7 @@ func (r *root) imageRequest(ctx context.Context, verb, node string, path ...stri
 		return nil, err
 	}
 	path = append([]string{imageapi.Path}, path...)
-	if _, owner, running, err := r.runningInstance(); err == nil && running && owner.Standalone && r.kubeconfig == "" {
+	if r.standalone() {
 		return c.CoreV1().RESTClient().Verb(verb).AbsPath(append([]string{"/"}, path...)...), nil
 	}
 	if node, err = oneNode(ctx, c, node); err != nil {

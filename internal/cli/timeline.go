@@ -43,7 +43,11 @@ killed, exit codes. It also works for deleted pods.`,
 			if err != nil {
 				return err
 			}
-			entries, err := podEntries(cmd.Context(), c, namespace, name, node)
+			ask := podEntries
+			if r.standalone() {
+				ask = ownEntries
+			}
+			entries, err := ask(cmd.Context(), c, namespace, name, node)
 			if err != nil {
 				return err
 			}
@@ -103,6 +107,22 @@ func podEntries(ctx context.Context, c kubernetes.Interface, namespace, name, no
 		return nil, fmt.Errorf("no entries for pod %s/%s", namespace, name)
 	}
 	return all, nil
+}
+
+// ownEntries asks a node agent without an API server, which is the only node.
+func ownEntries(ctx context.Context, c kubernetes.Interface, namespace, name, _ string) ([]journal.Entry, error) {
+	b, err := c.CoreV1().RESTClient().Get().AbsPath("/timeline", namespace, name).DoRaw(ctx)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("no entries for pod %s/%s", namespace, name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask the node agent: %w", err)
+	}
+	var entries []journal.Entry
+	if err := json.Unmarshal(b, &entries); err != nil {
+		return nil, fmt.Errorf("read the answer of the node agent: %w", err)
+	}
+	return entries, nil
 }
 
 func nodesOf(ctx context.Context, c kubernetes.Interface, namespace, name string) ([]string, error) {

@@ -53,6 +53,19 @@ func TestStandalone(t *testing.T) {
 	first := c.runs(t, 0)
 	contains(t, "status", c.carob(t, "status"), "ready, pid", "node agent", "pods        1 (1 running)")
 	contains(t, "images", c.carob(t, "image", "ls"), "busybox")
+	pods, err := c.agentPods("/pods")
+	if err != nil || len(pods) != 1 {
+		t.Fatalf("pods %v, %v", pods, err)
+	}
+	contains(t, "timeline", c.carob(t, "timeline", "pod/"+pods[0].Name), first.Name)
+	if _, err := run(carobBin, "timeline", "pod/none", "--data-dir", c.DataDir); err == nil ||
+		!strings.Contains(err.Error(), "no entries for pod default/none") {
+		t.Errorf("the timeline of no pod: %v", err)
+	}
+	if _, err := run(carobBin, "explain", "pod/"+pods[0].Name, "--data-dir", c.DataDir); err == nil ||
+		!strings.Contains(err.Error(), "standalone mode") {
+		t.Errorf("explain: %v", err)
+	}
 	if text, err := c.tryKubectl("", "get", "--raw", "/healthz"); err != nil || text != "ok" {
 		t.Errorf("/healthz: %q, %v", text, err)
 	}
