@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -71,10 +73,10 @@ func (b *bench) csi(ctx context.Context) error {
 	}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	published := make(chan time.Time, 16)
-	d.After(func(_ context.Context, method string, _ any) error {
-		if method == "NodePublishVolume" {
-			published <- time.Now()
+	published, attached := newTimes(), newTimes()
+	d.After(func(_ context.Context, _ string, req any) error {
+		if r, ok := req.(*csi.NodePublishVolumeRequest); ok {
+			published.set(r.VolumeId)
 		}
 		return nil
 	})
@@ -83,13 +85,10 @@ func (b *bench) csi(ctx context.Context) error {
 		return err
 	}
 	defer w.Stop()
-	attached := make(chan time.Time, 16)
 	go func() {
-		seen := map[string]bool{}
 		for e := range w.ResultChan() {
-			if a, ok := e.Object.(*storagev1.VolumeAttachment); ok && a.Status.Attached && !seen[a.Name] {
-				seen[a.Name] = true
-				attached <- time.Now()
+			if a, ok := e.Object.(*storagev1.VolumeAttachment); ok && a.Status.Attached {
+				attached.set(*a.Spec.Source.PersistentVolumeName)
 			}
 		}
 	}()
@@ -107,7 +106,7 @@ func (b *bench) csi(ctx context.Context) error {
 		if _, err = b.create(ctx, pod(volume, claimVolume(volume))); err != nil {
 			break
 		}
-		took = append(took, ms((<-published).Sub(<-attached)))
+		took = append(took, ms(published.of(volume).Sub(attached.of(volume))))
 		if err = b.remove(ctx); err != nil {
 			break
 		}
@@ -118,6 +117,28 @@ func (b *bench) csi(ctx context.Context) error {
 		b.add("CSI volume attached → published for the pod, p50", "ms", "", median(took))
 	}
 	return err
+}
+
+// times are when something first happened to volumes.
+type times struct {
+	mu sync.Mutex
+	at map[string]time.Time
+}
+
+func newTimes() *times { return &times{at: map[string]time.Time{}} }
+
+func (t *times) set(volume string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ok := t.at[volume]; !ok {
+		t.at[volume] = time.Now()
+	}
+}
+
+func (t *times) of(volume string) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.at[volume]
 }
 
 func (b *bench) csiVolume(ctx context.Context, name, driver string) error {
