@@ -84,7 +84,10 @@ func (p *Pool) subscribeTo(ctx context.Context, ref routing.Ref, at netip.AddrPo
 		if ctx.Err() != nil {
 			return
 		}
-		if heard {
+		switch {
+		case errors.Is(err, errSlow):
+			pause = longestRetry
+		case heard:
 			pause = firstPause
 		}
 		timer := time.NewTimer(pause - pause/10 + rand.N(pause/5))

@@ -352,7 +352,7 @@ func TestHostilePublisher(t *testing.T) {
 			t.Errorf("%q: %v, want %q", c.says[max(0, len(c.says)-50):], err, c.want)
 		}
 	}
-	if n := len(largeMessages); n != 0 {
+	if n := len(largeMessages.held); n != 0 {
 		t.Errorf("%d large messages are left", n)
 	}
 }

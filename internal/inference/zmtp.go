@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"time"
 )
@@ -27,8 +28,12 @@ const (
 	greetingBytes = 64
 )
 
-// largeMessages bounds how many messages above smallMessage are in memory at once.
-var largeMessages = make(chan struct{}, 8)
+// largeMessages bounds how many messages above smallMessage are in memory at once. A publisher that takes its time
+// loses its place after a second to those who wait.
+var largeMessages = &places{most: 8, turn: time.Second}
+
+// errSlow is the end of a publisher that kept others from sending large messages.
+var errSlow = errors.New("a large message does not come to its end in time")
 
 const (
 	flagMore    = 1
@@ -173,35 +178,33 @@ func (p *publisher) frame(dst []byte, most int) (flags byte, out []byte, err err
 }
 
 // next waits for the next message. Its frames are good until the function that it is given returns. Messages above
-// smallMessage wait for their turn.
-func (p *publisher) next(ctx context.Context, use func(frames [][]byte)) error {
+// smallMessage wait for their turn, and then must come soon: else the error is errSlow.
+func (p *publisher) next(ctx context.Context, use func(frames [][]byte)) (err error) {
 	if _, err := p.in.Peek(1); err != nil { // as long as it takes
 		return err
 	}
 	if err := p.conn.SetReadDeadline(time.Now().Add(messageTime)); err != nil {
 		return err
 	}
-	large := false
+	var large *place
 	defer func() {
-		if large {
-			<-largeMessages
+		if large == nil {
+			return
+		}
+		largeMessages.give(large)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = errSlow
 		}
 	}()
 	var frames [][]byte
 	left := mostMessage
 	for {
 		most := left
-		if !large && len(frames) == 0 {
+		if large == nil && len(frames) == 0 {
 			most = smallMessage // the topic
 		}
-		if !large && p.isLarge() {
-			select {
-			case largeMessages <- struct{}{}:
-				large = true
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-			if err := p.conn.SetReadDeadline(time.Now().Add(messageTime)); err != nil {
+		if large == nil && p.isLarge() {
+			if large, err = largeMessages.take(ctx, p.conn); err != nil {
 				return err
 			}
 		}
@@ -226,6 +229,9 @@ func (p *publisher) next(ctx context.Context, use func(frames [][]byte)) error {
 		if len(frames) == mostFrames {
 			return errors.New("it sends a message of too many frames")
 		}
+	}
+	if large != nil {
+		largeMessages.read(large)
 	}
 	if err := p.conn.SetReadDeadline(time.Time{}); err != nil {
 		return err
