@@ -5,18 +5,11 @@ import (
 
 	"k8s.io/apiserver/pkg/admission"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 
 	carobadmission "carob/internal/apiserver/admission"
 	"carob/internal/apiserver/endpoints"
 	"carob/internal/apiserver/webhooks"
 )
-
-// credentials are what the server authenticates with at webhooks: as in the admission
-// configuration, otherwise nothing.
-func credentials(delegate webhookutil.AuthenticationInfoResolver) webhookutil.AuthenticationInfoResolver {
-	return delegate
-}
 
 // chainAdmission puts the users' admission after the built-in plugins, and runs all mutating ones a
 // second time if a webhook asks for it.
@@ -39,7 +32,7 @@ func (s *Server) chainAdmission(c *genericapiserver.Config, reader carobadmissio
 	}
 	s.ext.resolver = &endpoints.Resolver{Reader: reader}
 	s.ext.plugins = webhooks.NewPlugins(webhooks.Config{Client: s.serverClient, Authorizer: s.authorizer,
-		Resolver: s.ext.resolver, Wrapper: credentials, Version: c.EffectiveVersion,
+		Resolver: s.ext.resolver, Wrapper: s.credentials, Version: c.EffectiveVersion,
 		Configuration: config.For})
 	c.AdmissionControl = carobadmission.MeasuredStep(reinvoking{admission.NewChainHandler(builtin, s.ext.plugins,
 		carobadmission.Measured("ResourceQuota", quota))})

@@ -23,14 +23,14 @@ import (
 // that surround what follows:
 //
 //	audit ID, panics, unauthenticated connections ─ time, request info, latency, cache control ─ deadline ─ authentication ─
-//	limit of the user ─ warnings ─ audit ─ impersonation ─ priority and fairness ─ authorization ─ API
+//	limit of the user ─ traces ─ warnings ─ audit ─ impersonation ─ priority and fairness ─ authorization ─ API
 //
 // The filters before authentication never wait for another request.
 func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handler {
 	c.RequestInfoResolver = notFoundResolver{c.RequestInfoResolver}
 	authorized := genericapifilters.WithAuthorization(s.measured(api), c.Authorization.Authorizer, c.Serializer)
 
-	in := genericapifilters.WithWarningRecorder(s.auditor.Requests(authorized, c.LongRunningFunc))
+	in := s.traced(genericapifilters.WithWarningRecorder(s.auditor.Requests(authorized, c.LongRunningFunc)))
 	in = genericapifilters.WithRequestInfo(in, c.RequestInfoResolver)
 	in = inprocess.WithUser(in)
 	in = genericapifilters.WithRequestReceivedTimestamp(in)
@@ -45,6 +45,7 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 		return impersonation.WithConstrainedImpersonation(next, c.Authorization.Authorizer, c.Serializer)
 	}})
 	h = inOrder(s.auditor.Requests(h, c.LongRunningFunc), filter{"", genericapifilters.WithWarningRecorder})
+	h = s.traced(h) // who is authenticated may ask for a trace
 	taken := newUserLimits(maxHandled)
 	timed := taken.take(genericfilters.WithTimeoutForNonLongRunningRequests(taken.free(growStack(h)),
 		c.LongRunningFunc))

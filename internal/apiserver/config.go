@@ -10,6 +10,7 @@ import (
 
 	"carob/internal/apiserver/audit"
 	"carob/internal/base/pki"
+	"carob/internal/base/tracing"
 )
 
 // Config is what the API server needs to run. All fields without "optional"
@@ -42,6 +43,8 @@ type Config struct {
 	EncryptionConfig string
 	// AuthenticationConfig is a file with an AuthenticationConfiguration; optional.
 	AuthenticationConfig string
+	// Traces exports spans of requests; nil: there are none.
+	Traces tracing.Provider
 	// AdmissionConfig is a file with an AdmissionConfiguration; optional.
 	AdmissionConfig string
 	// StoredOnly are kinds whose objects are stored without any effect; creating one over the network

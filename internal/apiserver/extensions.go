@@ -70,7 +70,7 @@ func (s *Server) extend(c *genericapiserver.Config) error {
 	s.ext.definitions = s.options.ForCustomResources(apiextensions.DefinitionCodec())
 	s.ext.crds = crds.New(crds.Config{
 		Client: s.serverClient, Objects: s.ext.objects, Admission: c.AdmissionControl, Authorizer: s.generic.Authorizer,
-		Resolver: s.ext.resolver, Wrapper: credentials,
+		Resolver: s.ext.resolver, Wrapper: s.credentials,
 		Aggregated: s.generic.AggregatedDiscoveryGroupManager, Groups: s.groups,
 		Changed:        s.cfg.DefinitionChanged,
 		RequestTimeout: c.RequestTimeout, MinRequestTimeout: time.Duration(c.MinRequestTimeout) * time.Second,

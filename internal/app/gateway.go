@@ -76,7 +76,7 @@ func (c *carob) startGateway(ctx context.Context) error {
 		secure = &tls.Config{GetCertificate: c.keys.NodeServing.Serve, MinVersion: tls.VersionTLS12}
 	}
 	c.gateway = gateway.New(gateway.Config{Client: client, REST: cfg,
-		Events:   recorder,
+		Events: recorder, Traces: c.traces.gateway,
 		Register: legacyregistry.Registerer(), AccessLog: ports.AccessLog, Sockets: sockets,
 		Proxies: ports.Proxies, Picker: ports.Picker, PickerTLS: secure,
 		Measured: c.server.ServeExternalMetrics,

@@ -172,6 +172,7 @@ type carob struct {
 	credentials *credentials.Plugins
 	nodeHealth  func(ctx context.Context) error // serves it; nil: nobody asked
 	inference   poolDefinitions
+	traces      traces
 }
 
 // url is where the API server serves this host, or the node agent if there is no API server.
@@ -293,6 +294,9 @@ func (c *carob) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := c.openTraces(ctx); err != nil {
+		return err
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		c.server, err = apiserver.New(ctx, apiserver.Config{
@@ -300,6 +304,7 @@ func (c *carob) open(ctx context.Context) error {
 			EtcdTLS:      etcdTLS,
 			ServiceCIDRs: c.in.Services, NodePorts: c.in.NodePorts, PKI: c.keys, NodeDialer: c.dialNode,
 			Audit: audit.Config(c.in.Audit), EncryptionConfig: c.in.Encryption,
+			Traces:               c.traces.api,
 			AuthenticationConfig: c.in.Authentication, AdmissionConfig: c.in.Admission, Profiling: c.in.Profiling,
 			StoredOnly: storedOnly(c.in), Measure: controllers.Measure, DefinitionChanged: c.definitionChanged,
 		})

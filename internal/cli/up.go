@@ -118,6 +118,8 @@ Pods that kept running while carob was stopped are taken over.`,
 		"file with an EncryptionConfiguration: which objects are encrypted in etcd, and how")
 	fl.StringVar(&f.Admission, "admission-control-config-file", "",
 		"file with an AdmissionConfiguration: defaults and exemptions for PodSecurity, resources that require a ResourceQuota, credentials for webhooks")
+	fl.StringVar(&f.Tracing, "tracing-config-file", "",
+		"file with a TracingConfiguration: where the API server and the gateway send traces (OpenTelemetry), and of how many requests (default: none)")
 	fl.StringVar(&f.Authentication, "authentication-config", "",
 		"file with an AuthenticationConfiguration: JWT issuers to trust, and what anonymous requests may access; changes take effect while carob runs")
 	fl.StringVar(&f.Scheduler, "scheduler-config", "",

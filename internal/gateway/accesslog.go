@@ -3,8 +3,9 @@ package gateway
 import (
 	"encoding/json"
 	"net/http"
-	"strings"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
 
 	"carob/internal/gateway/accesslog"
 )
@@ -13,13 +14,11 @@ import (
 type telemetry struct {
 	figures *figures
 	log     *accesslog.Log // nil: off
+	spans   trace.Tracer   // nil: off
 }
 
-// The access log: logText is the most bytes of a text that a client chooses, logTime the form of times.
-const (
-	logText = 2048
-	logTime = "2006-01-02T15:04:05.000000Z"
-)
+// logTime is the form of times in the access log.
+const logTime = "2006-01-02T15:04:05.000000Z"
 
 // newAccessLog returns the access log; nil: there is none.
 func newAccessLog(path string, f *figures) *accesslog.Log {
@@ -64,27 +63,26 @@ type inferredLine struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-func cut(text string) string {
-	if len(text) > logText {
-		text = text[:logText]
-	}
-	return strings.ToValidUTF8(text, "\uFFFD")
+func (t *telemetry) write(rec *seenRequest, r *http.Request, took time.Duration, id string) {
+	line := accessLine{Time: rec.began.UTC().Format(logTime), Client: r.RemoteAddr,
+		Protocol: r.Proto, Method: accesslog.Text(r.Method), Host: accesslog.Text(r.Host), Path: accesslog.Text(r.URL.EscapedPath()), Status: rec.status,
+		BytesIn: rec.received.n.Load(), BytesOut: rec.sent, Seconds: took.Seconds(), Rule: rec.rule,
+		Endpoint: rec.endpoint, Attempts: rec.attempts, UserAgent: accesslog.Text(r.Header.Get("User-Agent")), Trace: id,
+		inferredLine: rec.inferred}
+	line.Model, line.Target, line.Reason = accesslog.Text(line.Model), accesslog.Text(line.Target), accesslog.Text(line.Reason)
+	line.Route, line.Backend = rec.served()
+	t.queue(&line)
 }
 
-func (t *telemetry) write(rec *seenRequest, r *http.Request, took time.Duration, trace string) {
-	line := accessLine{Time: rec.began.UTC().Format(logTime), Client: r.RemoteAddr,
-		Protocol: r.Proto, Method: cut(r.Method), Host: cut(r.Host), Path: cut(r.URL.EscapedPath()), Status: rec.status,
-		BytesIn: rec.received.n.Load(), BytesOut: rec.sent, Seconds: took.Seconds(), Rule: rec.rule,
-		Endpoint: rec.endpoint, Attempts: rec.attempts, UserAgent: cut(r.Header.Get("User-Agent")), Trace: trace,
-		inferredLine: rec.inferred}
-	line.Model, line.Target, line.Reason = cut(line.Model), cut(line.Target), cut(line.Reason)
-	if rec.source != nil {
-		line.Route = rec.source.Kind + "/" + rec.source.Namespace + "/" + rec.source.Name
+// served returns the route as KIND/NAMESPACE/NAME, and the backend as NAMESPACE/NAME:PORT; "" for what there is not.
+func (r *seenRequest) served() (route, backend string) {
+	if r.source != nil {
+		route = r.source.Kind + "/" + r.source.Namespace + "/" + r.source.Name
 	}
-	if rec.backend.Name != "" {
-		line.Backend = rec.backend.String()
+	if r.backend.Name != "" {
+		backend = r.backend.String()
 	}
-	t.queue(&line)
+	return route, backend
 }
 
 // queue has a line of the access log written, unless too many wait.

@@ -388,6 +388,7 @@ func (x *exchange) attempt(out *http.Request, t *Target, m mode) (*http.Response
 	if ctx != out.Context() {
 		req = out.WithContext(ctx)
 	}
+	req, span := x.rec.attempt(req, t.Address)
 	if host := t.Address.String(); req.URL.Host != host {
 		u := *req.URL
 		u.Host = host
@@ -400,10 +401,12 @@ func (x *exchange) attempt(out *http.Request, t *Target, m mode) (*http.Response
 		if cause := context.Cause(ctx); cause != nil && ctx.Err() != nil {
 			err = cause
 		}
+		span.Failed(err)
 		done()
 		return nil, err
 	}
-	end := sync.OnceFunc(func() { done(); t.end() })
+	span.Answered(res.StatusCode)
+	end := sync.OnceFunc(func() { done(); t.end(); span.End() })
 	a := &answer{ReadCloser: res.Body, end: end, idle: idle, limit: x.met.Rule.ReadTimeout}
 	if rw, ok := res.Body.(io.ReadWriteCloser); ok && res.StatusCode == http.StatusSwitchingProtocols {
 		res.Body = &upgraded{answer: a, Writer: rw}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -22,6 +23,7 @@ import (
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
 	"carob/internal/gateway/forward"
+	"carob/internal/gateway/spans"
 	"carob/internal/gateway/statuses"
 )
 
@@ -39,6 +41,7 @@ type Config struct {
 	Register    prometheus.Registerer // of the metrics; nil: nowhere
 	Sockets     *fdstore.Store        // keeps listening sockets while the process is replaced; nil: none
 	AccessLog   string                // path of the access log, or accesslog.Stdout; empty: none
+	Traces      trace.TracerProvider  // of the spans of requests; nil: none
 	Picker      netip.AddrPort        // where other gateways ask carob's picker; not valid: nowhere
 	PickerTLS   *tls.Config           // of Picker; nil: without TLS
 	// Measured, optional, gets the figures of the pools that carob's picker serves while there is one, and nil when
@@ -100,7 +103,7 @@ func New(cfg Config) *Gateway {
 		retryAfter: retryAfter, leaving: forward.LeavingTime}
 	f := newFigures(&g.open, &g.sessions)
 	g.feed.offers = cfg.Picker.IsValid()
-	g.seen = &telemetry{figures: f, log: newAccessLog(cfg.AccessLog, f)}
+	g.seen = &telemetry{figures: f, log: newAccessLog(cfg.AccessLog, f), spans: spans.Tracer(cfg.Traces)}
 	return g
 }
 

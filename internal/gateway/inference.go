@@ -175,6 +175,7 @@ func (x *exchange) infer(ctx context.Context, w http.ResponseWriter, s *served) 
 func (q *inferring) refuse(w http.ResponseWriter, status int, reason, text string) {
 	if q.rec != nil {
 		q.rec.inferred.Model, q.rec.inferred.Reason = q.facts.Model, reason
+		q.rec.span.Refused(reason)
 	}
 	w.Header().Set(routing.ReasonHeader, reason)
 	http.Error(w, text, status)
@@ -291,6 +292,18 @@ func (q *inferring) release() {
 	q.held = 0
 }
 
+// picked notes the choice in the span of the request.
+func (q *inferring) picked() {
+	if q.rec == nil || !q.rec.span.Recording() {
+		return
+	}
+	var endpoints []netip.AddrPort
+	for _, t := range q.targets {
+		endpoints = append(endpoints, t.Address)
+	}
+	q.rec.span.Picked(q.facts.Model, endpoints)
+}
+
 // pick asks the picker, and answers the request if it goes nowhere.
 func (q *inferring) pick(ctx context.Context, w http.ResponseWriter) bool {
 	q.parts[0] = q.buffer
@@ -315,6 +328,7 @@ func (q *inferring) pick(ctx context.Context, w http.ResponseWriter) bool {
 		err = errNoEndpoints
 	}
 	if err == nil {
+		q.picked()
 		return true
 	}
 	q.end()

@@ -15,6 +15,7 @@ import (
 
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/spans"
 )
 
 // mostSeries bounds the routes, and pairs of route and backend, that have figures of their own: hosts and paths of
@@ -246,6 +247,7 @@ type seenRequest struct {
 	endpoint string // the last that was tried
 	attempts int
 	inferred inferredLine
+	span     *spans.Request // nil: not traced
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -340,18 +342,34 @@ func (t *telemetry) ended(rec *seenRequest, r *http.Request) {
 	}
 	route.in.Add(float64(rec.received.n.Load()))
 	route.out.Add(float64(rec.sent))
-	trace := traceID(r.Header.Get("Traceparent"))
+	id := rec.span.TraceID()
+	if id == "" {
+		id = traceID(r.Header.Get("Traceparent"))
+	}
 	if rec.status != http.StatusSwitchingProtocols { // how long a WebSocket is open says nothing
-		if trace != "" {
-			route.seconds.ObserveWithExemplar(took.Seconds(), prometheus.Labels{"trace_id": trace})
+		if id != "" {
+			route.seconds.ObserveWithExemplar(took.Seconds(), prometheus.Labels{"trace_id": id})
 		} else if o, ok := route.seconds.(prometheus.Observer); ok {
 			o.Observe(took.Seconds())
 		}
 	}
 	f.pair(pairKey{key, rec.backend})[min(rec.status/100, codes-1)].Inc()
 	if t.log != nil {
-		t.write(rec, r, took, trace)
+		t.write(rec, r, took, id)
 	}
+	if rec.span.Recording() {
+		o := spans.Outcome{Status: rec.status, Rule: rec.rule}
+		o.Route, o.Backend = rec.served()
+		rec.span.End(o)
+	}
+}
+
+// attempt begins the span of an attempt at an endpoint; nil, and the same request, without traces.
+func (r *seenRequest) attempt(req *http.Request, at netip.AddrPort) (*http.Request, *spans.Attempt) {
+	if r == nil {
+		return req, nil
+	}
+	return r.span.Attempt(req, at, r.attempts-1)
 }
 
 // traceID is the trace of a W3C traceparent header (version-trace-parent-flags), or "".

@@ -20,7 +20,7 @@ import (
 	"carob/internal/gateway/accesslog"
 )
 
-const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+const clientTrace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 // figure reads one counter.
 func figure(t *testing.T, l *lab, name string, labels map[string]string) float64 {
@@ -63,7 +63,7 @@ func TestMetrics(t *testing.T) {
 	l.service("none", "")
 	in := l.ingress("web.example", nil, "/=web", "/none=none")
 	l.update()
-	status, text, _ := l.get("POST", "web.example", "/", strings.NewReader("12345"), "Traceparent", trace)
+	status, text, _ := l.get("POST", "web.example", "/", strings.NewReader("12345"), "Traceparent", clientTrace)
 	want(t, "a request", status, text, 200, "body=5")
 	l.get("GET", "web.example", "/none", nil)
 	for range 20 { // hosts and paths of strangers are not labels
@@ -98,7 +98,7 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 	}
-	if exemplar != trace[3:35] {
+	if exemplar != clientTrace[3:35] {
 		t.Errorf("exemplar %q, want the trace", exemplar)
 	}
 	before := testutil.CollectAndCount(l.seen.figures.requests)
@@ -127,11 +127,12 @@ func TestMetricsAreBounded(t *testing.T) {
 }
 
 func TestTraceID(t *testing.T) {
-	id := trace[3:35]
+	id := clientTrace[3:35]
 	for header, want := range map[string]string{
-		trace: id, "01" + trace[2:] + "-more": id, "": "", trace[:54]: "", trace + "-more": "", "ff" + trace[2:]: "",
-		strings.ToUpper(trace): "", strings.Replace(trace, id, strings.Repeat("0", 32), 1): "",
-		strings.Replace(trace, "-", "_", 1): "", strings.Repeat("\xff", 55): "",
+		clientTrace: id, "01" + clientTrace[2:] + "-more": id, "": "", clientTrace[:54]: "",
+		clientTrace + "-more": "", "ff" + clientTrace[2:]: "", strings.ToUpper(clientTrace): "",
+		strings.Replace(clientTrace, id, strings.Repeat("0", 32), 1): "",
+		strings.Replace(clientTrace, "-", "_", 1):                    "", strings.Repeat("\xff", 55): "",
 	} {
 		if got := traceID(header); got != want {
 			t.Errorf("traceID(%q) = %q, want %q", header, got, want)
@@ -148,9 +149,9 @@ func TestTraceContextIsPassedOn(t *testing.T) {
 	l.service("web", "", at(s.URL, "p1"))
 	l.ingress("web.example", nil, "/=web")
 	l.update()
-	l.get("GET", "web.example", "/", nil, "Traceparent", trace, "Tracestate", "a=b", "Baggage", "c=d")
+	l.get("GET", "web.example", "/", nil, "Traceparent", clientTrace, "Tracestate", "a=b", "Baggage", "c=d")
 	h := <-got
-	if h.Get("Traceparent") != trace || h.Get("Tracestate") != "a=b" || h.Get("Baggage") != "c=d" {
+	if h.Get("Traceparent") != clientTrace || h.Get("Tracestate") != "a=b" || h.Get("Baggage") != "c=d" {
 		t.Errorf("the backend got %v", h)
 	}
 }
@@ -188,11 +189,11 @@ func TestAccessLog(t *testing.T) {
 	in := l.ingress("web.example", nil, "/=web")
 	l.update()
 	l.get("POST", "web.example", "/a%22b%0a?secret=1", strings.NewReader("123"), "User-Agent",
-		"x\"}\u2028<\xff"+strings.Repeat("y", 4000), "Traceparent", trace)
+		"x\"}\u2028<\xff"+strings.Repeat("y", 4000), "Traceparent", clientTrace)
 	line := logLines(t, path, 1)[0]
 	if line.Status != 200 || line.Path != "/a%22b%0a" || line.Host != "web.example" || line.BytesIn != 3 ||
 		line.Route != "Ingress/default/"+in.Name || line.Backend != "default/web:80" || line.Endpoint == "" ||
-		line.Trace != trace[3:35] || len(line.UserAgent) > logText+3 || line.Attempts != 1 ||
+		line.Trace != clientTrace[3:35] || len(line.UserAgent) > accesslog.MostText+3 || line.Attempts != 1 ||
 		!strings.HasPrefix(line.UserAgent, "x\"}\u2028<\uFFFD") {
 		t.Errorf("line: %+v", line)
 	}

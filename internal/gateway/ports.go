@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/base/fdstore"
+	"carob/internal/gateway/spans"
 )
 
 // Limits of clients.
@@ -266,6 +267,9 @@ func (p *port) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer serve(r)()
 	rec := p.seen.begin(w, r)
 	defer p.seen.ended(rec, r)
+	if p.seen.spans != nil {
+		rec.span, r = spans.Begin(p.seen.spans, r, rec.began)
+	}
 	s := p.enter()
 	defer s.leave()
 	s.ServeHTTP(rec, r, p.mirrors)

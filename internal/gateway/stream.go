@@ -12,6 +12,7 @@ import (
 
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/accesslog"
 	"carob/internal/gateway/forward"
 )
 
@@ -124,7 +125,7 @@ func (s *site) meet(ctx context.Context, c net.Conn, to *stream, seen *forward.R
 		timed, cancel := context.WithTimeout(ctx, helloTime)
 		defer cancel()
 		if err := secure.HandshakeContext(timed); err != nil {
-			seen.Problem("TLS: " + cut(err.Error()))
+			seen.Problem("TLS: " + accesslog.Text(err.Error()))
 			return nil, nil, nil
 		}
 		c = secure
@@ -195,7 +196,7 @@ func (t *telemetry) stream(protocol string, to *gatewayplan.Stream) *forward.Rec
 		BytesOut: of.out, Connections: of.streams, Retries: of.retries}
 	if t.log != nil {
 		r.Log = func(line *forward.Line) {
-			line.Time, line.Host = r.Began.UTC().Format(logTime), cut(line.Host)
+			line.Time, line.Host = r.Began.UTC().Format(logTime), accesslog.Text(line.Host)
 			t.queue(line)
 		}
 	}

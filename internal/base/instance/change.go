@@ -150,6 +150,7 @@ func changeRules() map[string]changeRule {
 		"Hardening":           free("--pod-max-pids"),       // and the other defaults: they apply to new pods
 		"Audit":               free("--audit-policy-file"),
 		"Authentication":      free("--authentication-config"),
+		"Tracing":             free("--tracing-config-file"),
 		"Admission":           free("--admission-control-config-file"),
 		"Scheduler":           free("--scheduler-config"), // pods that have a node keep it
 		"Profiling":           free("--profiling"),

@@ -51,6 +51,7 @@ type Flags struct {
 	Encryption string // file with an EncryptionConfiguration; empty: objects are not encrypted
 	// file with an AuthenticationConfiguration; empty: certificates of the CA and service account tokens only
 	Authentication string
+	Tracing        string // file with a TracingConfiguration; empty: no traces
 	Admission      string // file with an AdmissionConfiguration; empty: the plugins' defaults
 	Scheduler      string // file with a KubeSchedulerConfiguration; empty: the defaults
 	Profiling      bool   // the API server serves /debug/pprof
@@ -342,7 +343,7 @@ func (in *Instance) checkStandalone() error {
 	}{
 		{"--etcd-servers", len(in.EtcdServers) > 0}, {"--audit-policy-file", in.Audit.PolicyFile != ""},
 		{"--encryption-provider-config", in.Encryption != ""},
-		{"--admission-control-config-file", in.Admission != ""},
+		{"--admission-control-config-file", in.Admission != ""}, {"--tracing-config-file", in.Tracing != ""},
 		{"--authentication-config", in.Authentication != ""}, {"--scheduler-config", in.Scheduler != ""},
 		{"--gateway-http", in.GatewayHTTP != ""}, {"--gateway-https", in.GatewayHTTPS != ""},
 		{"--gateway-addresses", in.GatewayAddresses != ""}, {"--endpoint-picker-listen", in.EndpointPicker != ""},
@@ -371,7 +372,8 @@ func (in *Instance) checkFiles() (err error) {
 		"--audit-policy-file": &in.Audit.PolicyFile, "--audit-webhook-config-file": &in.Audit.WebhookConfig,
 		"--encryption-provider-config": &in.Encryption, "--authentication-config": &in.Authentication,
 		"--admission-control-config-file": &in.Admission, "--resolv-conf": &in.ResolvConf,
-		"--scheduler-config": &in.Scheduler, "--image-credential-provider-config": &in.CredentialProviders,
+		"--tracing-config-file": &in.Tracing,
+		"--scheduler-config":    &in.Scheduler, "--image-credential-provider-config": &in.CredentialProviders,
 		"--image-credential-provider-bin-dir": &in.CredentialPrograms,
 		"--etcd-cafile":                       &in.EtcdCA, "--etcd-certfile": &in.EtcdCert, "--etcd-keyfile": &in.EtcdKey,
 	} {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -16,6 +17,17 @@ import (
 const Queue = 8192
 
 const logCheck = time.Second
+
+// MostText is the most bytes of a text that a client chooses.
+const MostText = 2048
+
+// Text cuts a text of a client, and makes it valid UTF-8.
+func Text(s string) string {
+	if len(s) > MostText {
+		s = s[:MostText]
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}
 
 // Stdout as the path of an access log is the standard output.
 const Stdout = "-"
