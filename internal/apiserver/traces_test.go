@@ -31,8 +31,8 @@ func (w withHeader) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.next.RoundTrip(r)
 }
 
-// A request has a span. It continues the trace of an administrator; whoever is not trusted gets a trace of their own, so
-// that they cannot have their requests recorded or write into the traces of others.
+// A request has a span. It continues the trace of an administrator; whoever is not trusted gets a trace of their own,
+// so that they cannot have their requests recorded or write into the traces of others.
 func TestTraces(t *testing.T) {
 	recorder := tracetest.NewSpanRecorder()
 	cfg := newConfig(t, t.TempDir())

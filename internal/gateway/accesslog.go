@@ -65,11 +65,14 @@ type inferredLine struct {
 
 func (t *telemetry) write(rec *seenRequest, r *http.Request, took time.Duration, id string) {
 	line := accessLine{Time: rec.began.UTC().Format(logTime), Client: r.RemoteAddr,
-		Protocol: r.Proto, Method: accesslog.Text(r.Method), Host: accesslog.Text(r.Host), Path: accesslog.Text(r.URL.EscapedPath()), Status: rec.status,
+		Protocol: r.Proto, Method: accesslog.Text(r.Method), Host: accesslog.Text(r.Host),
+		Path: accesslog.Text(r.URL.EscapedPath()), Status: rec.status,
 		BytesIn: rec.received.n.Load(), BytesOut: rec.sent, Seconds: took.Seconds(), Rule: rec.rule,
-		Endpoint: rec.endpoint, Attempts: rec.attempts, UserAgent: accesslog.Text(r.Header.Get("User-Agent")), Trace: id,
-		inferredLine: rec.inferred}
-	line.Model, line.Target, line.Reason = accesslog.Text(line.Model), accesslog.Text(line.Target), accesslog.Text(line.Reason)
+		Endpoint: rec.endpoint, Attempts: rec.attempts, UserAgent: accesslog.Text(r.Header.Get("User-Agent")),
+		Trace: id, inferredLine: rec.inferred}
+	for _, text := range []*string{&line.Model, &line.Target, &line.Reason} {
+		*text = accesslog.Text(*text)
+	}
 	line.Route, line.Backend = rec.served()
 	t.queue(&line)
 }

@@ -32,8 +32,8 @@ type Config = tracingapi.TracingConfiguration
 // flushTime is how long a stop waits for a collector.
 const flushTime = 2 * time.Second
 
-// Read reads a TracingConfiguration (apiserver.config.k8s.io) as kube-apiserver does: unknown and repeated fields, rates
-// outside of 0 to 1,000,000, and endpoints of other schemes than dns, unix, and unix-abstract are errors.
+// Read reads a TracingConfiguration (apiserver.config.k8s.io) as kube-apiserver does: unknown and repeated fields,
+// rates outside of 0 to 1,000,000, and endpoints of other schemes than dns, unix, and unix-abstract are errors.
 func Read(file string) (*Config, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {

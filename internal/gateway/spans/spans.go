@@ -36,8 +36,8 @@ type Request struct {
 type Attempt struct{ span trace.Span }
 
 // Begin begins the span of a request, whose parent is the one in the client's W3C header traceparent. It returns the
-// request with the span in its context. A request without a valid parent gets the header, so that all behind the gateway
-// decide alike; a parent that is not recorded stays as it came.
+// request with the span in its context. A request without a valid parent gets the header, so that all behind the
+// gateway decide alike; a parent that is not recorded stays as it came.
 func Begin(tracer trace.Tracer, in *http.Request, began time.Time) (*Request, *http.Request) {
 	ctx := propagation.TraceContext{}.Extract(in.Context(), propagation.HeaderCarrier(in.Header))
 	parent := trace.SpanContextFromContext(ctx).IsValid()
