@@ -1,6 +1,9 @@
 package podlife
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // settleTime is how long the containers continue to run after the data plane has stopped routing
 // to the pod and the queues of its listeners are empty: programs read the requests of
@@ -11,8 +14,9 @@ const settleTime = 100 * time.Millisecond
 // awaitDrain has the end of a deleted pod wait for the data plane: until no part of it opens
 // new connections to the pod as to one that goes on, neither preStop hook nor signal reaches a container
 // (N8.13, N8.14). So a program that stops at once on SIGTERM drops no request. The wait is part of the
-// grace: it takes half of it at most, and never longer than Node.DrainTimeout. A pod that no data plane
-// knows does not wait (N8.15), nor one that something else than its deletion ends.
+// grace: it takes half of it at most, and never longer than Node.DrainTimeout, or what the pod says instead
+// (DrainAnnotation). A pod that no data plane knows does not wait (N8.15), nor one that something else than its
+// deletion ends.
 //
 //	deleted ──routed──▶ routed ──no longer routed──▶ settling ──settleTime──▶ drained
 //	   │                   └────────── time is up ──────┴──────────────────────▲
@@ -22,7 +26,11 @@ func (m *machine) awaitDrain() (waits bool) {
 	if end.Drained {
 		return false
 	}
-	until := end.Since.Add(min(m.in.Node.DrainTimeout, end.Grace/2))
+	bound := m.in.Node.DrainTimeout
+	if own, ok, err := DrainTimeout(m.pod.Annotations); ok && err == nil {
+		bound = own
+	}
+	until := end.Since.Add(min(bound, end.Grace/2))
 	if m.in.Routed && !end.Settles.IsZero() {
 		end.Settles = time.Time{} // a Service selects it again
 	}
@@ -40,6 +48,23 @@ func (m *machine) awaitDrain() (waits bool) {
 	}
 	m.wait(Wait{For: "traffic", Object: "Services", Since: end.Since, Until: until})
 	return true
+}
+
+// DrainAnnotation of a pod is how long it waits for the data plane at most when it is deleted, instead of
+// Node.DrainTimeout: a duration such as 5m, for answers that take long; 0s: it does not wait.
+const DrainAnnotation = "carob.dev/deletion-drain-timeout"
+
+// DrainTimeout reads DrainAnnotation; false: the pod has none. With an error, the pod is treated as if it had none.
+func DrainTimeout(annotations map[string]string) (time.Duration, bool, error) {
+	text, ok := annotations[DrainAnnotation]
+	if !ok {
+		return 0, false, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err == nil && d < 0 {
+		err = fmt.Errorf("%q is negative", text)
+	}
+	return max(d, 0), true, err
 }
 
 // anyRuns reports whether any container of the pod may have a process.

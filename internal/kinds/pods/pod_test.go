@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
+
+	"carob/internal/core/podlife"
 )
 
 // parse reads the spec of a pod named p, and defaults it like the server.
@@ -410,10 +412,12 @@ func list(name, amount string) corev1.ResourceList {
 func TestPodWarnings(t *testing.T) {
 	p := parse(t, oneContainer(`env: [{name: A, value: a}, {name: A, value: b}]`))
 	p.Name = "a.b"
+	p.Annotations = map[string]string{podlife.DrainAnnotation: "-5m"}
 	got := strings.Join(PodWarnings(p), "\n")
 	for _, want := range []string{
 		"metadata.name: this is used in the Pod's hostname",
 		`spec.containers[0].env[1]: hides previous definition of "A"`,
+		`metadata.annotations[carob.dev/deletion-drain-timeout]: the annotation has no effect: "-5m" is negative`,
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no warning %q in:\n%s", want, got)

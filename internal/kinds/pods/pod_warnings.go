@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
+	"carob/internal/core/podlife"
 	"carob/internal/kinds/rules"
 	"carob/internal/kinds/volumes"
 )
@@ -61,6 +62,9 @@ var goneAnnotations = [...][2]string{
 func podSpecWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []string {
 	var out rules.Warnings
 	spec, annotations := at.Child("spec"), at.Child("metadata", "annotations")
+	if _, _, err := podlife.DrainTimeout(m.Annotations); err != nil {
+		out.Say(annotations.Key(podlife.DrainAnnotation), "the annotation has no effect: %v", err)
+	}
 	for _, key := range slices.Sorted(maps.Keys(s.NodeSelector)) {
 		if old, ok := rules.OldNodeLabels[key]; ok {
 			out.Say(spec.Child("nodeSelector").Key(key), "%s", old)
