@@ -48,11 +48,11 @@ func importError(ctx context.Context, err error) error {
 }
 
 func (s *Store) importArchive(ctx context.Context, r io.Reader, progress Progress) ([]string, error) {
-	ctx, release, err := s.lease(ctx)
+	ctx, lease, err := s.lease(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
+	defer lease.release(ctx)
 	stream, err := decompress(s.space.reader(r))
 	if err != nil {
 		return nil, err
@@ -85,9 +85,11 @@ func (s *Store) importArchive(ctx context.Context, r io.Reader, progress Progres
 			return nil, err
 		}
 		target.Annotations, target.Platform = nil, nil
-		if _, err := s.publish(ctx, target, true, name); err != nil {
+		r, err := s.publish(ctx, target, true, name)
+		if err != nil {
 			return nil, err
 		}
+		lease.made = append(lease.made, r.chain)
 		done = append(done, name)
 	}
 	if len(done) == 0 {

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/unpack"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
@@ -74,11 +75,11 @@ func (s *Store) fetch(ctx context.Context, named reference.Named, ref string, au
 	progress Progress) (*record, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	ctx, release, err := s.lease(ctx)
+	ctx, lease, err := s.lease(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
+	defer lease.release(ctx)
 
 	watch := stallWatch{limit: s.cfg.StallTimeout, abort: func() { cancel(errStalled) }}
 	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: s.hosts(ctx, named, auth)})
@@ -111,6 +112,7 @@ func (s *Store) fetch(ctx context.Context, named reference.Named, ref string, au
 	}
 	r, err := s.publish(ctx, target, false, names...)
 	if err == nil {
+		lease.made = append(lease.made, r.chain)
 		progress.say("pulled %s, id %s", ref, r.id)
 	}
 	return r, err
@@ -184,7 +186,8 @@ func (s *Store) unpack(ctx context.Context, target imagespec.Descriptor, h image
 	u, err := unpack.NewUnpacker(ctx, s.content,
 		unpack.WithUnpackPlatform(unpack.Platform{
 			Platform: s.platform, SnapshotterKey: snapshotterName, Snapshotter: s.snapshots,
-			Applier: &applier{content: s.content, space: s.space},
+			Applier:      &applier{content: s.content, space: s.space},
+			SnapshotOpts: []snapshots.Opt{snapshots.WithLabels(map[string]string{labelUnsynced: s.syncer.boot})},
 		}),
 		unpack.WithLimiter(limit),
 		unpack.WithDuplicationSuppressor(&s.locks))

@@ -4,7 +4,7 @@
 //
 // An image becomes visible only when it is complete and unpacked. Everything before that belongs to
 // a lease that the next Open deletes, so a killed process leaves at most garbage, never half an
-// image.
+// image. Layers are synced to the disk behind (sync.go).
 //
 //	content, ingest ── lease ──▶ snapshots committed ──▶ name recorded (visible)
 //	                                                         │ RemoveImage
@@ -79,6 +79,10 @@ type Config struct {
 	StallTimeout time.Duration
 	// Downloads is how many layers of one pull are fetched in parallel; 0 means three.
 	Downloads int
+
+	bootID    string               // of the machine; "" reads it from the kernel
+	syncDisk  func(*os.File) error // syncs the file system of a file; nil for syncfs
+	syncDelay time.Duration        // from a pull to the sync; 0 means two seconds
 }
 
 // Store is an open image store. All methods are safe for concurrent use.
@@ -101,6 +105,8 @@ type Store struct {
 	kept   map[string]bool   // references that were imported: no registry has them
 	bases  map[string]*base  // chain id → the unpacked layers
 	spares spares
+
+	syncer *syncer
 }
 
 var _ native.Images = (*Store)(nil)
@@ -152,7 +158,12 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	s := &Store{cfg: cfg, platform: platforms.Default(), space: &diskSpace{dir: cfg.Root}, byID: map[string]*record{},
 		byName: map[string]string{}, kept: map[string]bool{}, bases: map[string]*base{}}
+	if s.syncer, err = newSyncer(cfg); err != nil {
+		_ = db.Close()
+		return nil, err
+	}
 	if err := s.open(ctx, db); err != nil {
+		_ = s.syncer.close()
 		if s.layers != nil {
 			_ = s.layers.Close()
 		}
@@ -193,6 +204,9 @@ func (s *Store) open(ctx context.Context, db *bolt.DB) error {
 	}
 	s.content, s.images = s.db.ContentStore(), metadata.NewImageStore(s.db)
 	s.leases, s.snapshots = metadata.NewLeaseManager(s.db), s.db.Snapshotter(snapshotterName)
+	if err := s.removeTorn(ctx); err != nil {
+		return err
+	}
 	if err := s.load(ctx); err != nil {
 		return err
 	}
@@ -205,7 +219,7 @@ func (s *Store) open(ctx context.Context, db *bolt.DB) error {
 // Close releases the directory; no operation may be in progress.
 func (s *Store) Close() error {
 	s.closeSpares()
-	return errors.Join(s.layers.Close(), s.db.Close())
+	return errors.Join(s.syncer.close(), s.layers.Close(), s.db.Close())
 }
 
 func inNamespace(ctx context.Context) context.Context {
@@ -219,9 +233,10 @@ func (s *Store) load(ctx context.Context) error {
 		return fmt.Errorf("list images: %w", err)
 	}
 	for _, im := range all {
-		r, err := s.read(ctx, im.Target)
-		if err == nil {
-			err = s.hold(ctx, r.chain, "image/"+r.id)
+		r, err := s.loadImage(ctx, im.Target)
+		if damaged(err) && s.unpack(ctx, im.Target, s.children()) == nil {
+			klog.FromContext(ctx).Info("Layers of an image were lost, unpacked it again", "image", im.Name)
+			r, err = s.loadImage(ctx, im.Target)
 		}
 		switch {
 		case err == nil:
@@ -243,6 +258,14 @@ func (s *Store) load(ctx context.Context) error {
 	return nil
 }
 
+func (s *Store) loadImage(ctx context.Context, target imagespec.Descriptor) (*record, error) {
+	r, err := s.read(ctx, target)
+	if err == nil {
+		err = s.hold(ctx, r.chain, "image/"+r.id)
+	}
+	return r, err
+}
+
 // damaged distinguishes a missing or broken blob or layer from an error of the machine.
 func damaged(err error) bool {
 	var syntax *json.SyntaxError
@@ -251,18 +274,12 @@ func damaged(err error) bool {
 		errors.Is(err, io.EOF) || errors.As(err, &syntax) || errors.As(err, &shape)
 }
 
-// dropLeftovers frees the leases of a killed process.
+// dropLeftovers frees the leases of a killed process, and layers that nothing uses.
 func (s *Store) dropLeftovers(ctx context.Context) error {
-	all, err := s.leases.List(ctx)
+	dropped, err := s.dropLeases(ctx)
 	if err != nil {
-		return fmt.Errorf("list leases: %w", err)
+		return err
 	}
-	for _, l := range all {
-		if err := s.leases.Delete(ctx, l); err != nil && !errdefs.IsNotFound(err) {
-			return fmt.Errorf("delete lease: %w", err)
-		}
-	}
-	dropped := false
 	views, err := s.viewsOnDisk(ctx)
 	if err != nil {
 		return err
@@ -275,10 +292,27 @@ func (s *Store) dropLeftovers(ctx context.Context) error {
 			}
 		}
 	}
-	if dropped || len(all) > 0 {
+	if dropped {
 		return s.collect(ctx)
 	}
 	return nil
+}
+
+// dropLeases reports whether there were any. Those that keep compressed layers go when the layers are synced.
+func (s *Store) dropLeases(ctx context.Context) (dropped bool, err error) {
+	if adopted, err := s.adoptUnsynced(ctx); adopted || err != nil {
+		return false, err
+	}
+	all, err := s.leases.List(ctx)
+	if err != nil {
+		return false, fmt.Errorf("list leases: %w", err)
+	}
+	for _, l := range all {
+		if err := s.leases.Delete(ctx, l); err != nil && !errdefs.IsNotFound(err) {
+			return false, fmt.Errorf("delete lease: %w", err)
+		}
+	}
+	return len(all) > 0, nil
 }
 
 // read creates the record of an image that is complete in the content store.
@@ -445,6 +479,7 @@ func (s *Store) unhold(ctx context.Context, chain, user string) error {
 	}
 	delete(s.bases, chain)
 	s.dropSpares(chain)
+	s.forgetUnsynced(ctx, chain)
 	if err := s.snapshots.Remove(ctx, viewKey(chain)); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("release layers: %w", err)
 	}
@@ -505,19 +540,13 @@ func (s *Store) collect(ctx context.Context) error {
 	return nil
 }
 
-// lease protects what ctx's operations write until release is called.
-func (s *Store) lease(ctx context.Context) (_ context.Context, release func(), _ error) {
+// lease protects what operations with the context write until the lease is released.
+func (s *Store) lease(ctx context.Context) (context.Context, *lease, error) {
 	l, err := s.leases.Create(ctx, leases.WithRandomID())
 	if err != nil {
 		return nil, nil, fmt.Errorf("create lease: %w", err)
 	}
-	return leases.WithLease(ctx, l.ID), func() {
-		// Also after a cancel: the lease is what keeps the garbage.
-		ctx := context.WithoutCancel(ctx)
-		if err := s.leases.Delete(ctx, l); err != nil {
-			klog.FromContext(ctx).Error(err, "Lease of an image operation stays until the next start")
-		}
-	}, nil
+	return leases.WithLease(ctx, l.ID), &lease{store: s, id: l}, nil
 }
 
 // all returns copies of the records in a stable order.
