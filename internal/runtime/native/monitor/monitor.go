@@ -168,10 +168,7 @@ func (p *Programs) StartMonitor(place cgroups.Entry) (*Monitor, error) {
 	if err != nil {
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
-	m := newMonitor(conn)
-	m.cmd = cmd
-	go func() { _ = cmd.Wait() }() // reaps it; its connection reports how it ended
-	return m, nil
+	return newMonitor(conn, cmd), nil
 }
 
 // Dial connects to the monitor of a pod that an earlier carob started.
@@ -180,7 +177,7 @@ func Dial(dir string) (*Monitor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newMonitor(c), nil
+	return newMonitor(c, nil), nil
 }
 
 // DialConn opens another connection to the monitor of a pod, whose directory is dir.
@@ -227,8 +224,8 @@ func Listen(dir string) (*os.File, error) {
 	return f, nil
 }
 
-func newMonitor(c *net.UnixConn) *Monitor {
-	m := &Monitor{conn: c, waiting: map[uint32]chan wire.Message{}, execs: map[uint32]chan int32{},
+func newMonitor(c *net.UnixConn, cmd *exec.Cmd) *Monitor {
+	m := &Monitor{conn: c, cmd: cmd, waiting: map[uint32]chan wire.Message{}, execs: map[uint32]chan int32{},
 		broken: make(chan struct{})}
 	go m.receive()
 	return m
@@ -245,43 +242,46 @@ func (m *Monitor) Listen(f func(Event)) {
 }
 
 func (m *Monitor) receive() {
-	b := make([]byte, 16<<10)
-	for {
-		n, err := m.conn.Read(b)
-		if err != nil || n == 0 {
-			break
+	in, err := m.conn.SyscallConn()
+	for err == nil {
+		var r wire.Message
+		if r, err = receiveMessage(in); err == nil {
+			m.handle(r)
 		}
-		r, err := wire.Parse(b[:n])
-		if err != nil {
-			break
-		}
-		m.mu.Lock()
-		switch r.Code {
-		case replyDone:
-			m.version = int(r.Flags)
-			if ch := m.waiting[r.Seq]; ch != nil {
-				ch <- r
-				delete(m.waiting, r.Seq)
-			}
-		case eventExecExit:
-			if ch := m.execs[r.Seq]; ch != nil {
-				ch <- int32(r.N[0])
-				delete(m.execs, r.Seq)
-			}
-		case eventExit, eventPodExit:
-			e := Event{Container: r.S[0], Code: int32(r.N[0]), At: r.N[1], OOM: r.N[2] != 0}
-			if m.event == nil {
-				m.early = append(m.early, e)
-			} else {
-				m.event(e)
-			}
-		}
-		m.mu.Unlock()
 	}
 	m.Close()
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	close(m.broken)
+	m.mu.Unlock()
+	if m.cmd != nil {
+		reap(m.cmd)
+	}
+}
+
+// handle passes a message to whom it is for.
+func (m *Monitor) handle(r wire.Message) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch r.Code {
+	case replyDone:
+		m.version = int(r.Flags)
+		if ch := m.waiting[r.Seq]; ch != nil {
+			ch <- r
+			delete(m.waiting, r.Seq)
+		}
+	case eventExecExit:
+		if ch := m.execs[r.Seq]; ch != nil {
+			ch <- int32(r.N[0])
+			delete(m.execs, r.Seq)
+		}
+	case eventExit, eventPodExit:
+		e := Event{Container: r.S[0], Code: int32(r.N[0]), At: r.N[1], OOM: r.N[2] != 0}
+		if m.event == nil {
+			m.early = append(m.early, e)
+		} else {
+			m.event(e)
+		}
+	}
 }
 
 // call sends one request and waits for its answer. The kernel copies files into the message; the
