@@ -162,8 +162,7 @@ func testFieldValidation(t *testing.T, r *running) {
 		!strings.Contains(text, `unknown field \"date\"`) {
 		t.Errorf("JSON patch: %d %.300s", status, text)
 	}
-	// Upstream answers 500 to an apply that does not fit the schema, and so does carob: clients
-	// know it.
+	// Upstream answers 500 to an apply that does not fit the schema, and so does carob: clients rely on it.
 	status, text, _ = r.raw(t, "PATCH", path+"/checked?fieldManager=m",
 		map[string]string{"Content-Type": "application/apply-patch+yaml"},
 		[]byte("apiVersion: v1\nkind: ConfigMap\ndate: {}\n"))
@@ -214,7 +213,7 @@ type always struct{ rest.RESTCreateStrategy }
 
 func (always) GenerateName(base string) string { return base + "same" }
 
-// If a generated name exists, another one is generated, eight times; then the client is told to try
+// If a generated name exists, another one is generated, eight times; then the error says that the client may try
 // again.
 func testNameCollisions(t *testing.T, r *running) {
 	store := r.stores[corev1.Resource("configmaps")].Store

@@ -11,8 +11,8 @@ import (
 	"carob/internal/apiserver/webhooks"
 )
 
-// chainAdmission puts the users' admission after the built-in plugins, and runs all mutating ones a
-// second time if a webhook asks for it.
+// chainAdmission puts the users' admission after the built-in plugins, and runs all mutating ones a second time if
+// a webhook requires it.
 func (s *Server) chainAdmission(c *genericapiserver.Config, reader carobadmission.Reader) error {
 	config, err := carobadmission.LoadConfiguration(s.cfg.AdmissionConfig)
 	if err != nil {
@@ -39,7 +39,7 @@ func (s *Server) chainAdmission(c *genericapiserver.Config, reader carobadmissio
 	return nil
 }
 
-// reinvoking runs the mutating plugins again if one that changed the object asks for it.
+// reinvoking runs the mutating plugins again if one that changed the object requires it.
 type reinvoking struct{ admission.Interface }
 
 // Admit implements admission.MutationInterface.

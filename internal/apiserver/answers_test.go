@@ -9,9 +9,8 @@ import (
 	"testing"
 )
 
-// testAnswers covers what test/differential found to differ from upstream: which kinds a PUT
-// creates, which deletions return the object, what increments the generation, and which warnings
-// are sent how often.
+// testAnswers covers what test/differential found to differ from upstream: which kinds a PUT creates, which
+// deletions return the object, what increments the generation, and which warnings are sent, and how often.
 func testAnswers(t *testing.T, r *running) {
 	var warnings []string
 	send := func(verb, path string, body any) (int, map[string]any) {

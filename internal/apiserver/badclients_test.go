@@ -48,7 +48,7 @@ func (r *running) dial(t *testing.T) *tls.Conn {
 	return c
 }
 
-// send writes a request; answer reads its answer, or nobody does.
+// send writes a request; its answer may stay unread.
 func send(t *testing.T, c net.Conn, text string) {
 	t.Helper()
 	if _, err := io.WriteString(c, text); err != nil {
@@ -66,7 +66,7 @@ func answer(t *testing.T, c net.Conn) *http.Response {
 	return resp
 }
 
-// heap is the memory in use, in bytes.
+// heap returns the memory in use, in bytes.
 func heap() int64 {
 	runtime.GC()
 	var m runtime.MemStats

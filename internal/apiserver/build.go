@@ -96,7 +96,7 @@ func (s *Server) build() error {
 	c.LongRunningFunc = longRunning
 	c.DisabledPostStartHooks = sets.NewString("max-in-flight-filter") // measure does it
 	c.HealthzChecks, c.LivezChecks, c.ReadyzChecks = s.healthChecks()
-	// carob's own first: an external issuer may have to be asked for its keys.
+	// carob's own first: for an external issuer, the keys may have to be fetched.
 	bearers := []authenticator.Token{auth.NewBootstrap(reader)}
 	if s.structured != nil {
 		bearers = append(bearers, s.structured)

@@ -65,7 +65,7 @@ func (c *converter) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	_ = json.NewEncoder(w).Encode(review)
 }
 
-// asked returns the number of its calls, and of objects in them, since the last time.
+// asked returns how often it was called since the last time, and with how many objects.
 func (c *converter) asked() (calls, objects int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -382,8 +382,8 @@ func (l *listener) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	_ = json.NewEncoder(w).Encode(review)
 }
 
-// A dry run has no effect: for every kind, nothing that can be observed changes, and webhooks are
-// told that it is a dry run.
+// A dry run has no effect: for every kind, nothing that can be observed changes, and webhooks see that it is a dry
+// run.
 func TestDryRunsOfEveryKind(t *testing.T) {
 	r := start(t, t.TempDir())
 	ctx, c := t.Context(), r.admin(t)
@@ -507,7 +507,7 @@ func (d *dryRuns) settled(t *testing.T) {
 // late are the kinds that would block the storing of later ones.
 var late = map[string]bool{"ResourceQuota": true, "LimitRange": true}
 
-// store creates the objects, with a webhook for every write in place of those that nobody serves.
+// store creates the objects, with a webhook for every write in place of the webhooks that no server answers.
 // Policies are stored without their bindings.
 func (d *dryRuns) store(t *testing.T, bases []*unstructured.Unstructured, hook *httptest.Server) {
 	t.Helper()

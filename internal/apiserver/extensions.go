@@ -121,8 +121,8 @@ func (s *Server) extend(c *genericapiserver.Config) error {
 	return nil
 }
 
-// ServeExternalMetrics serves what a part of carob has as external.metrics.k8s.io, unless an APIService assigns the
-// group to another server; nil: nothing.
+// ServeExternalMetrics serves the values of a source as external.metrics.k8s.io, unless an APIService assigns the
+// group to another server. A nil source ends it.
 func (s *Server) ServeExternalMetrics(source externalmetrics.Source) { s.ext.external.Serve(source) }
 
 // askAgent returns the function that reads the usage of nodes and pods from node agents, through

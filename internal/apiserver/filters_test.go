@@ -10,8 +10,7 @@ import (
 
 type passedFilter string
 
-// step is a filter that records its name, adds it to the context, and answers if the request asks
-// for that.
+// step is a filter that records its name, adds it to the context, and answers if the request says so.
 func step(seen *[]string, name string) filter {
 	return filter{name, func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -57,7 +56,7 @@ func TestFiltersRunInOrder(t *testing.T) {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header.Set("Answer", answer)
 		w := httptest.NewRecorder()
-		inOrder(outer).ServeHTTP(w, r) // no filter at all passes everything on
+		inOrder(outer).ServeHTTP(w, r) // without filters, everything is passed on
 		if !slices.Equal(seen, want) {
 			t.Errorf("answer %q: %v, want %v", answer, seen, want)
 		}

@@ -27,7 +27,7 @@ const (
 	// killedDir and killedAddress tell a child process of the test which directory to serve, and
 	// where.
 	killedDir, killedAddress = "CAROB_TEST_SERVE", "CAROB_TEST_ADDRESS"
-	// kills is how often the server is killed; releases are tested with 200.
+	// kills is how often the test kills the server; releases are tested with 200 kills.
 	kills = "KILLS"
 
 	writers = 4
@@ -65,7 +65,7 @@ type write struct {
 	going   bool // a deletion was sent, with unknown result
 }
 
-// ledger is what clients were told, and what a watch delivered.
+// ledger records what the server acknowledged to clients, and what a watch delivered.
 type ledger struct {
 	mu       sync.Mutex
 	stored   map[string]write  // newest acknowledged write by name

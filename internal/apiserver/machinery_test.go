@@ -53,7 +53,7 @@ func TestMachinery(t *testing.T) {
 		"name collisions":  testNameCollisions,
 		"long addresses":   testLongAddresses,
 		"answers":          testAnswers,
-		"handover":         testHandover,
+		"zero copy":        testZeroCopy,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, r) })
 	}

@@ -14,7 +14,7 @@ import (
 	metav1apply "k8s.io/client-go/applyconfigurations/meta/v1"
 )
 
-// testScaleOwner checks that server-side apply knows who scaled a workload.
+// testScaleOwner checks that server-side apply records who scaled a workload.
 func testScaleOwner(t *testing.T, r *running) {
 	ctx, c := t.Context(), r.admin(t).AppsV1().Deployments("default")
 	labels := map[string]string{"app": "owned"}

@@ -70,7 +70,7 @@ type Server struct {
 	issuer     *tokens.Service
 	// bearers authenticates by tokens.
 	bearers authenticator.Token
-	// endKeys closes the connections to token issuers.
+	// endKeys ends the fetching of keys from token issuers.
 	endKeys    context.CancelFunc
 	encryption *storage.Encryption
 	ext        extensions
@@ -198,8 +198,8 @@ func (s *Server) ClientConfig(user string, groups ...string) *restclient.Config 
 	return inprocess.ClientConfig(s.inner, user, groups...)
 }
 
-// SetPodAutoscaler sets who sizes pods that are created; nil: their sizes stay. While it is set,
-// VerticalPodAutoscalers are checked, too.
+// SetPodAutoscaler sets what sizes new pods; with nil they keep their sizes. While it is set,
+// VerticalPodAutoscalers are validated, too.
 func (s *Server) SetPodAutoscaler(a admission.PodAutoscaler) { s.autoscaler.Set(a) }
 
 // FirstServiceIP returns the cluster IP of the kubernetes Service for service ranges (the default

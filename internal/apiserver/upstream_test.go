@@ -273,7 +273,7 @@ func (a *upstreamAnswer) AddWarning(_, text string) {
 	if strings.HasPrefix(text, "v1 Endpoints is deprecated") {
 		return // which upstream sends before it reads the object
 	}
-	a.warnings = append(a.warnings, text[:min(len(text), longestTold)])
+	a.warnings = append(a.warnings, text[:min(len(text), longestMessage)])
 }
 
 // onPanic turns a panic into an answer.
@@ -379,7 +379,7 @@ func (o *object) createErrors(t *testing.T, c upstreamCase) (a upstreamAnswer) {
 		return upstreamAnswer{errs: []string{"can't be decoded"}}
 	}
 	rest.FillObjectMetaSystemFields(m)
-	if a.errs = told(rest.BeforeCreate(o.create, o.context("", &a), obj)); a.errs == nil {
+	if a.errs = causesOf(rest.BeforeCreate(o.create, o.context("", &a), obj)); a.errs == nil {
 		a.stored = o.difference(t, changed(t, o.base, c.Op), obj)
 	}
 	return a
@@ -404,7 +404,7 @@ func (o *object) updateErrors(t *testing.T, c upstreamCase) (a upstreamAnswer) {
 		a.errs = []string{"can't be decoded"}
 		return a
 	}
-	if a.errs = told(rest.BeforeUpdate(by, o.context(c.Sub, &a), obj, o.old.DeepCopyObject())); a.errs == nil {
+	if a.errs = causesOf(rest.BeforeUpdate(by, o.context(c.Sub, &a), obj, o.old.DeepCopyObject())); a.errs == nil {
 		a.stored = o.difference(t, text, obj)
 	}
 	return a
@@ -422,7 +422,7 @@ func (o *object) difference(t *testing.T, sent []byte, stored runtime.Object) []
 	lines := []string{}
 	for at, value := range after {
 		if before[at] != value {
-			lines = append(lines, at+" "+value[:min(len(value), longestTold)])
+			lines = append(lines, at+" "+value[:min(len(value), longestMessage)])
 		}
 	}
 	for at := range before {
@@ -501,7 +501,7 @@ func (o *object) touchErrors(t *testing.T, c upstreamCase) (a upstreamAnswer) {
 	labels := map[string]string{"touched": "yes"}
 	maps.Copy(labels, m.GetLabels())
 	m.SetLabels(labels)
-	a.errs = told(rest.BeforeUpdate(o.update, o.context("", &a), obj, old))
+	a.errs = causesOf(rest.BeforeUpdate(o.update, o.context("", &a), obj, old))
 	return a
 }
 
@@ -539,11 +539,11 @@ func general(errs []string) []string {
 
 var unprintable = regexp.MustCompile(`\\+(u[0-9a-f]{4}|x[0-9a-f]{2}|[abfnrtv])|[^ -~]|[&<>]`)
 
-// longestTold is how many bytes of a message the corpus has.
-const longestTold = 120
+// longestMessage is how many bytes of a message the corpus keeps.
+const longestMessage = 120
 
-// told returns the causes of a rejection.
-func told(err error) (causes []string) {
+// causesOf returns the causes of a rejection, as "field: message".
+func causesOf(err error) (causes []string) {
 	if err == nil {
 		return nil
 	}
@@ -553,7 +553,7 @@ func told(err error) (causes []string) {
 	}
 	for _, c := range status.Status().Details.Causes {
 		text, _, _ := strings.Cut(c.Field+": "+c.Message, "\n") // followed by the difference of two objects
-		causes = append(causes, text[:min(len(text), longestTold)])
+		causes = append(causes, text[:min(len(text), longestMessage)])
 	}
 	slices.Sort(causes)
 	return causes

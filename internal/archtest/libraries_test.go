@@ -23,7 +23,7 @@ var inside = []struct{ module, version, where string }{
 	{"k8s.io/apiserver", "v0.37.2",
 		"internal/apiserver/filters.go: which filters do nothing after the next one returned; " +
 			"storage/sharedwatch.go: what a watch of the cache sends to a client that joins; " +
-			"storage/handover.go: the object in the events of a watch cache, by reflection; " +
+			"storage/zerocopy.go: the object in the events of a watch cache, by reflection; " +
 			"storage/history.go: the ring of a watch cache, by reflection and unsafe"},
 }
 

@@ -21,7 +21,7 @@ import (
 	"k8s.io/klog/v2"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"carob/internal/base/handover"
+	"carob/internal/base/zerocopy"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
 	"carob/internal/gateway/certs"
@@ -249,9 +249,9 @@ func watch[T interface {
 	f.kinds[at] = append(f.kinds[at], s.kind)
 }
 
-func local[L runtime.Object](c handover.Client[L], example runtime.Object,
+func local[L runtime.Object](c zerocopy.Client[L], example runtime.Object,
 	which fields.Selector) func() cache.ListerWatcher {
-	return func() cache.ListerWatcher { return handover.New(c, example, which) }
+	return func() cache.ListerWatcher { return zerocopy.New(c, example, which) }
 }
 
 // declare lists the kinds.

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"carob/internal/base/handover"
+	"carob/internal/base/zerocopy"
 	"carob/internal/node/static"
 )
 
@@ -55,7 +55,7 @@ func (p *parts) sources(ctx context.Context) {
 		return cache.NewReflectorWithOptions(lw, kind, to, cache.ReflectorOptions{Name: "node agent: " + resource})
 	}
 	// Where the API server is in this process, the pods are its own: nothing below modifies one.
-	pods := handover.New(p.client.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{},
+	pods := zerocopy.New(p.client.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{},
 		fields.OneTermEqualSelector("spec.nodeName", p.cfg.Name))
 	nodes := cache.NewListWatchFromClient(p.client.CoreV1().RESTClient(), "nodes", metav1.NamespaceAll,
 		fields.OneTermEqualSelector("metadata.name", p.cfg.Name))

@@ -149,7 +149,7 @@ func (w *world) start() {
 		Orphan: manager.Orphan,
 	}
 	var all sync.WaitGroup
-	given := map[*corev1.Pod]*corev1.Pod{} // pods as they were handed over, with api.mu held
+	given := map[*corev1.Pod]*corev1.Pod{} // copies of the pods as the agent got them, with api.mu held
 	w.api.mu.Lock()
 	w.api.changed = func(pod *corev1.Pod, deleted bool) {
 		if ctx.Err() != nil {
@@ -178,7 +178,7 @@ func (w *world) start() {
 		all.Wait()
 		w.api.mu.Lock()
 		defer w.api.mu.Unlock()
-		for pod, was := range given { // the API server of the process holds the same (handover)
+		for pod, was := range given { // the API server of the process holds the same (package zerocopy)
 			if !equality.Semantic.DeepEqual(pod, was) {
 				w.t.Errorf("the agent modified pod %s, which it shares", was.Name)
 			}

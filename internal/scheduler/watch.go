@@ -14,19 +14,18 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"carob/internal/base/handover"
+	"carob/internal/base/zerocopy"
 	"carob/internal/core/placement"
 )
 
-// everything lists and watches all objects of a kind, as the API server of this process holds them
-// where it hands them over.
-func everything[L runtime.Object](c handover.Client[L], example runtime.Object) *handover.ListWatch {
-	return handover.New(c, example, fields.Everything())
+// everything lists and watches all objects of a kind; they are the API server's own if it runs in this process.
+func everything[L runtime.Object](c zerocopy.Client[L], example runtime.Object) *zerocopy.ListWatch {
+	return zerocopy.New(c, example, fields.Everything())
 }
 
 // reflect starts a reflector.
 func reflect(ctx context.Context, run func(func()), what string, example runtime.Object, store cache.ReflectorStore,
-	lw *handover.ListWatch) {
+	lw *zerocopy.ListWatch) {
 	logger := klog.FromContext(ctx)
 	r := cache.NewReflectorWithOptions(lw, example, store,
 		cache.ReflectorOptions{Name: "scheduler-" + what, Logger: &logger})
@@ -36,7 +35,7 @@ func reflect(ctx context.Context, run func(func()), what string, example runtime
 // watch starts the reflectors; they end with ctx. No decision is made before each
 // of them has delivered a first list.
 func (s *Scheduler) watch(ctx context.Context, group *sync.WaitGroup) {
-	start := func(what string, example runtime.Object, store cache.ReflectorStore, lw *handover.ListWatch) {
+	start := func(what string, example runtime.Object, store cache.ReflectorStore, lw *zerocopy.ListWatch) {
 		reflect(ctx, group.Go, what, example, store, lw)
 	}
 	s.devices.start = s.watchDevices(ctx, group.Go)

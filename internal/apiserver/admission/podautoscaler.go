@@ -16,12 +16,12 @@ import (
 	"carob/internal/core/workload/vpa"
 )
 
-// PodAutoscaler gives a pod that is created what is recommended for it.
+// PodAutoscaler sets the recommended requests of a pod that is created.
 type PodAutoscaler interface {
 	AdmitPod(ctx context.Context, pod *corev1.Pod, ranges []*corev1.LimitRange)
 }
 
-// PodAutoscalerSwitch holds the PodAutoscaler while there is one. The zero value is off.
+// PodAutoscalerSwitch holds the PodAutoscaler while the add-on is on. The zero value is off.
 type PodAutoscalerSwitch struct{ on atomic.Pointer[PodAutoscaler] }
 
 // Set turns it on, or with nil off.
@@ -84,8 +84,8 @@ func isAutoscaler(a admission.Attributes) bool {
 		a.GetResource().GroupResource() == schema.GroupResource{Group: vpa.Group, Resource: "verticalpodautoscalers"}
 }
 
-// readAutoscaler reads an autoscaler; nil for nothing. What the definition let pass and is none all
-// the same is a bad request.
+// readAutoscaler decodes an autoscaler; nil for no object. An object that passed the schema of the definition but
+// cannot be decoded is a bad request.
 func readAutoscaler(o runtime.Object) (*vpa.VerticalPodAutoscaler, error) {
 	u, ok := o.(*unstructured.Unstructured)
 	if !ok {
@@ -98,7 +98,7 @@ func readAutoscaler(o runtime.Object) (*vpa.VerticalPodAutoscaler, error) {
 	return v, nil
 }
 
-// defaultAutoscaler fills in the update mode. What is wrong with the object is said when it is validated.
+// defaultAutoscaler sets the default update mode. Errors in the object are reported by the validation.
 func defaultAutoscaler(a admission.Attributes) {
 	u, ok := a.GetObject().(*unstructured.Unstructured)
 	if !ok {

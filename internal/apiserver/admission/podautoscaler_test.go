@@ -14,7 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// sizer notes which pods it was asked to size, and in which namespace.
+// sizer records the pods that it gets, and their namespaces.
 type sizer struct{ asked []string }
 
 func (s *sizer) AdmitPod(_ context.Context, pod *corev1.Pod, _ []*corev1.LimitRange) {
@@ -84,7 +84,8 @@ func TestPodAutoscaler(t *testing.T) {
 		if !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
 			t.Errorf("%s: %v", what, err)
 		}
-		// Its status may be written all the same, and a good form may follow what was stored unchecked.
+		// Its status can still be written, and a valid update can replace an object that was stored without
+		// validation.
 		if err := both(request(o, o, vpas, "status", admission.Update)); err != nil {
 			t.Errorf("%s: status: %v", what, err)
 		}

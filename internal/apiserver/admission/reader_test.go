@@ -18,7 +18,7 @@ import (
 type ranges struct {
 	rest.TableConvertor
 	lists int
-	asked []string // resource versions
+	asked []string // resource versions of the requests
 }
 
 func (r *ranges) New() runtime.Object     { return &corev1.LimitRange{} }

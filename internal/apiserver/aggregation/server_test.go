@@ -124,7 +124,7 @@ func apiService(version, group string, groupPriority, versionPriority int32) *ap
 			Service: &apiregistrationv1.ServiceReference{Namespace: "ns", Name: "s"}}}
 }
 
-// change updates an APIService in s, as the store does.
+// change passes an update of an APIService to s, as the store does.
 func change(s *Server, o *apiregistrationv1.APIService) { s.Changed(o.Name, o) }
 
 // put makes b the server of an APIService.

@@ -4,8 +4,8 @@ import rbacv1 "k8s.io/api/rbac/v1"
 
 const controllerPrefix = "system:controller:"
 
-// controllers are the roles of the built-in controllers, each bound to the
-// service account of its name in kube-system.
+// controllers are the roles of the built-in controllers. Each is bound to the service account of the same name in
+// kube-system.
 func controllers() []struct {
 	name  string
 	rules []rbacv1.PolicyRule

@@ -25,7 +25,7 @@ import (
 // the built-in policy.
 type RBAC struct {
 	sources map[schema.GroupResource]Source
-	changed chan struct{} // holds at most one
+	changed chan struct{} // holds at most one signal
 
 	mu    sync.RWMutex
 	kinds map[schema.GroupResource]map[string]runtime.Object // by namespace/name

@@ -46,7 +46,7 @@ func (s *Structured) look(ctx context.Context) {
 	log := klog.FromContext(ctx).WithValues("file", s.cfg.File)
 	content, err := os.ReadFile(s.cfg.File)
 	if err != nil {
-		// It may be incomplete: neither remembered nor forgotten.
+		// The file may be half written: keep the state as it is.
 		log.Error(err, "The authentication configuration can't be read, the one before stays")
 		authnmetrics.RecordAuthenticationConfigAutomaticReloadFailure(serverID)
 		return

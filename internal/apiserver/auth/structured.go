@@ -138,7 +138,7 @@ type authority string
 
 func (a authority) CurrentCABundleContent() []byte { return []byte(a) }
 
-// decode parses an AuthenticationConfiguration of any served version; an unknown field is an error.
+// decode parses an AuthenticationConfiguration of any supported version; an unknown field is an error.
 func decode(data string) (*apiserver.AuthenticationConfiguration, error) {
 	if strings.TrimSpace(data) == "" {
 		return nil, errors.New("the file is empty")

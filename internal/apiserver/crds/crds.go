@@ -133,9 +133,9 @@ func (s *Server) start(ctx context.Context) error {
 	s.lister = establishedLister{definitions.Lister()}
 	s.groups.definitions = definitions.Lister()
 	told, err := definitions.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { s.groups.changed(nil, o); s.tell(o, false) },
-		UpdateFunc: func(old, o any) { s.groups.changed(old, o); s.tell(o, false) },
-		DeleteFunc: func(o any) { s.groups.changed(o, nil); s.tell(o, true) },
+		AddFunc:    func(o any) { s.groups.changed(nil, o); s.report(o, false) },
+		UpdateFunc: func(old, o any) { s.groups.changed(old, o); s.report(o, false) },
+		DeleteFunc: func(o any) { s.groups.changed(o, nil); s.report(o, true) },
 	})
 	if err != nil {
 		return err
@@ -177,8 +177,8 @@ func (s *Server) start(ctx context.Context) error {
 	return nil
 }
 
-// tell reports that a definition has changed, or is gone.
-func (s *Server) tell(o any, gone bool) {
+// report calls Changed for a definition that has changed or is gone.
+func (s *Server) report(o any, gone bool) {
 	if t, ok := o.(cache.DeletedFinalStateUnknown); ok {
 		o = t.Obj
 	}
@@ -196,7 +196,7 @@ func (s *Server) tell(o any, gone bool) {
 	s.cfg.Changed(d.Name, labels)
 }
 
-// ServeHTTP serves paths below /apis of groups that definitions create.
+// ServeHTTP serves the paths below /apis of the groups that definitions create.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !s.active.Load() {
 		http.NotFound(w, r)

@@ -54,8 +54,8 @@ type Server struct {
 	codecs runtime.NegotiatedSerializer
 
 	mu     sync.Mutex
-	source externalmetrics.Source // nil: nothing is served
-	away   bool                   // another server has the group
+	source externalmetrics.Source // nothing is served without one
+	away   bool                   // another server serves the group
 }
 
 // New returns a server without a source.
@@ -68,7 +68,7 @@ func New(cfg Config) *Server {
 	return &Server{cfg: cfg, codecs: serializer.NewCodecFactory(scheme).WithoutConversion()}
 }
 
-// Serve serves what a source has; nil: nothing.
+// Serve serves the values of a source; nil ends it.
 func (s *Server) Serve(source externalmetrics.Source) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,7 @@ func (s *Server) Serve(source externalmetrics.Source) {
 	s.list(before)
 }
 
-// GiveWay says whether another server serves the group.
+// GiveWay sets whether another server serves the group.
 func (s *Server) GiveWay(away bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +88,7 @@ func (s *Server) GiveWay(away bool) {
 
 func (s *Server) serves() bool { return s.source != nil && !s.away }
 
-// list lists the group, or does so no more. mu is held.
+// list adds the group to discovery, or removes it. mu is held.
 func (s *Server) list(before bool) {
 	switch now := s.serves(); {
 	case now && !before:
@@ -98,7 +98,7 @@ func (s *Server) list(before bool) {
 		s.cfg.Aggregated.SetGroupVersionPriority(metav1.GroupVersion(v1beta1.SchemeGroupVersion), groupPriority,
 			versionPriority)
 	case before && !now:
-		if !s.away { // else the other one has listed its own
+		if !s.away { // otherwise the other server has listed its own
 			s.cfg.Groups.RemoveGroup(Group)
 		}
 		s.cfg.Aggregated.RemoveGroup(Group)
@@ -128,7 +128,7 @@ func resources(names []string) *metav1.APIResourceList {
 	return out
 }
 
-// ServeHTTP serves paths below /apis. Who may read is decided before.
+// ServeHTTP serves paths below /apis. The request was authorized before.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	s.mu.Lock()
@@ -172,7 +172,7 @@ func (s *Server) values(w http.ResponseWriter, r *http.Request, source externalm
 	for _, v := range all {
 		milli := math.Ceil(v.Value * 1000)
 		if math.IsNaN(milli) || milli < 0 || milli > math.MaxInt32*1000 {
-			continue // no such number of requests
+			continue // not a number of requests
 		}
 		out.Items = append(out.Items, v1beta1.ExternalMetricValue{MetricName: metric, MetricLabels: v.Labels,
 			Timestamp: metav1.NewTime(v.At), Value: *resource.NewMilliQuantity(int64(milli), resource.DecimalSI)})

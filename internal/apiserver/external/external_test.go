@@ -55,7 +55,7 @@ func serve(t *testing.T) (*Server, groups, func(method, path string) (int, strin
 	}
 }
 
-// W8.22, as an autoscaler sees it; what makes no sense is left out.
+// W8.22, as an autoscaler sees it; values that are not numbers of requests are left out.
 func TestValues(t *testing.T) {
 	s, _, ask := serve(t)
 	s.Serve(pools{})
@@ -90,7 +90,8 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// The group is there only with a source, and an installed adapter has it; when it is removed, carob has it again.
+// The group is served only with a source. An installed adapter takes it over; when the adapter is removed, carob
+// serves the group again.
 func TestGiveWay(t *testing.T) {
 	s, listed, ask := serve(t)
 	is := func(what string, want bool) {
@@ -103,7 +104,7 @@ func TestGiveWay(t *testing.T) {
 	is("without a source", false)
 	s.Serve(pools{})
 	is("with a source", true)
-	delete(listed, Group) // as the adapter's own list replaces it
+	delete(listed, Group) // the adapter's own entry replaces it
 	s.GiveWay(true)
 	is("with an adapter", false)
 	s.Serve(nil)

@@ -111,7 +111,7 @@ func (d *Dispatcher) Debug(w http.ResponseWriter, r *http.Request) {
 // inFlight are numbers of requests that are not long-running.
 type inFlight struct{ reads, writes atomic.Int64 }
 
-// of returns the number to which a request belongs, nil for a long-running one.
+// of returns the counter to which a request belongs, nil for a long-running one.
 func (n *inFlight) of(r *http.Request, lasts apirequest.LongRunningRequestCheck) *atomic.Int64 {
 	info, ok := apirequest.RequestInfoFrom(r.Context())
 	if !ok || lasts(r, info) {

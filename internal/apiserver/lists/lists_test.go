@@ -99,11 +99,11 @@ func TestAsTheLibrary(t *testing.T) {
 		typed.Items[i].Annotations = map[string]string{"<&>": "\u2028\xff\n"}
 		typed.Items[i].ResourceVersion = "17"
 	}
-	told := pods(300, "7") // the same, but each says what it is
-	for i := range told.Items {
-		told.Items[i].TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
+	withKind := pods(300, "7") // the same, but each contains its kind
+	for i := range withKind.Items {
+		withKind.Items[i].TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
 	}
-	for i, o := range []runtime.Object{many, typed, told, many, many, changed, many, changed, pods(0, "1"),
+	for i, o := range []runtime.Object{many, typed, withKind, many, many, changed, many, changed, pods(0, "1"),
 		pods(3, "7"), big, big, nameless, nameless, maps, maps, huge, huge,
 		&many.Items[0], &metav1.Status{Reason: "r"}, &corev1.List{Items: make([]runtime.RawExtension, 30)}} {
 		for format, encode := range formats {

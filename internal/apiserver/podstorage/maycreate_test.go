@@ -21,7 +21,7 @@ import (
 	ownadmission "carob/internal/apiserver/admission"
 )
 
-// verbs allows these verbs for everybody and records what it was asked.
+// verbs allows these verbs for everybody and records its requests.
 type verbs struct {
 	allowed map[string]bool
 	asked   []string
@@ -116,7 +116,7 @@ func TestNodeProxyUpgradesNeedCreate(t *testing.T) {
 		{"get", "exec/ns/p/c", "", false, false}, // the agent rejects it: it has no effect
 	} {
 		v.allowed["create"] = tc.allowed
-		before, answers := reached, &told{}
+		before, answers := reached, &proxyErrors{}
 		h, err := r.Connect(requestContext(t, tc.verb, "nodes", "proxy"), "n", &corev1.NodeProxyOptions{Path: tc.path},
 			answers)
 		if err != nil {

@@ -24,22 +24,22 @@ func TestJoinPath(t *testing.T) {
 	}
 }
 
-// told records errors of the proxy itself.
-type told struct{ err error }
+// proxyErrors records errors of the proxy itself.
+type proxyErrors struct{ err error }
 
-func (*told) Object(int, runtime.Object) {}
-func (w *told) Error(err error)          { w.err = err }
+func (*proxyErrors) Object(int, runtime.Object) {}
+func (w *proxyErrors) Error(err error)          { w.err = err }
 
 const proxyPrefix = "/api/v1/namespaces/ns/pods/p/proxy"
 
 // proxied serves backend behind a proxy, below proxyPrefix.
-func proxied(t *testing.T, backend http.HandlerFunc) (proxy, behind *httptest.Server, answers *told) {
+func proxied(t *testing.T, backend http.HandlerFunc) (proxy, behind *httptest.Server, answers *proxyErrors) {
 	t.Helper()
 	behind = httptest.NewServer(backend)
 	t.Cleanup(behind.Close)
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	answers = &told{}
+	answers = &proxyErrors{}
 	proxy = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		location, err := url.Parse(behind.URL)
 		if err != nil {
@@ -176,7 +176,7 @@ func TestProxyNobodyThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	if answers.err != nil && !apierrors.IsServiceUnavailable(answers.err) {
-		t.Errorf("told %v", answers.err)
+		t.Errorf("the proxy reported %v", answers.err)
 	}
 	if answers.err == nil && (resp.StatusCode != http.StatusServiceUnavailable ||
 		!strings.Contains(string(body), "error trying to reach service")) {

@@ -214,7 +214,7 @@ func TestEvictionMarksAndDeletes(t *testing.T) {
 	}
 }
 
-// changingPods is a reader that finds one budget; each time it is asked, the pod changes, so many times.
+// changingPods is a reader that finds one budget; during each of its first reads, so many of them, the pod changes.
 type changingPods struct {
 	admission.Reader
 	budget  *policyv1.PodDisruptionBudget
@@ -231,8 +231,8 @@ func (r *changingPods) List(_ context.Context, _ schema.GroupResource, _ string,
 	return nil
 }
 
-// L1.104: the eviction of a pod that is not ready is tried again when the pod changes meanwhile, not refused at once:
-// its status changes often.
+// L1.104: the eviction of a pod that is not ready is tried again when the pod changes meanwhile, not rejected at
+// once: its status changes often.
 func TestEvictionOfAChangingPod(t *testing.T) {
 	for changes, refused := range map[int]bool{3: false, evictionSteps: true} {
 		ctx, s := open(t)

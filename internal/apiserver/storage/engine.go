@@ -73,9 +73,8 @@ type Engine struct {
 
 const (
 	memberName = "carob"
-	// The single member elects itself when asked to (see campaign), so the tick only controls
-	// leases and self-checks; a slow one keeps an idle server asleep. Both together are also etcd's
-	// timeout of a request: 13 s.
+	// The single member elects itself when campaign makes it, so the tick only controls leases and self-checks; a
+	// slow one keeps an idle server asleep. Both together are also etcd's timeout of a request: 13 s.
 	tickMillis    = 2000
 	electionTicks = 2
 	leadTimeout   = 30 * time.Second

@@ -16,7 +16,7 @@ import (
 // remembered is how many changes the cache has.
 func (c classes) remembered(t *testing.T) int {
 	t.Helper()
-	h := c.Interface.(handoverStore).Interface.(queuedCache).cut.history
+	h := c.Interface.(zeroCopyStore).Interface.(queuedCache).cut.history
 	if h.mu == nil {
 		t.Fatal("the cache is not built as it was: see history.go")
 	}
@@ -25,8 +25,8 @@ func (c classes) remembered(t *testing.T) int {
 	return *h.end - *h.start
 }
 
-// When the process becomes idle, the cache forgets what the engine also has. Nobody notices:
-// neither a running watch, nor one that begins before the cut, nor a list of that time.
+// When the process becomes idle, the cache drops changes that the engine also has. No client is affected: neither a
+// running watch, nor one that begins before the cut, nor a list of that time.
 func TestHistoryIsCutUnseen(t *testing.T) {
 	for name, own := range map[string]bool{"client": false, "part of this process": true} {
 		t.Run(name, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestHistoryIsCutUnseen(t *testing.T) {
 				c.update(t, "", "a", int32(i+1))
 				want = append(want, fmt.Sprintf("MODIFIED a=%d", i+1))
 				e := <-running.ResultChan() // one after the other: on a busy machine a watch that lags may be ended
-				if got := tell(e); got != want[i] {
+				if got := short(e); got != want[i] {
 					t.Fatalf("change %d: %s, want %s", i, got, want[i])
 				}
 				if i == changes/2-1 {
@@ -62,7 +62,7 @@ func TestHistoryIsCutUnseen(t *testing.T) {
 			if n := c.remembered(t); n != keptHistory {
 				t.Errorf("%d changes are remembered, want %d", n, keptHistory)
 			}
-			shared := c.Interface.(handoverStore).Interface.(queuedCache).shared
+			shared := c.Interface.(zeroCopyStore).Interface.(queuedCache).shared
 			shared.mu.Lock()
 			joined, recent := len(shared.subscribers), len(shared.recent)
 			shared.mu.Unlock()
@@ -71,14 +71,14 @@ func TestHistoryIsCutUnseen(t *testing.T) {
 			}
 			late := c.watch(t, ctx, classesRoot, all(first.ResourceVersion))
 			for i, w := range want {
-				if got := tell(<-late.ResultChan()); got != w {
+				if got := short(<-late.ResultChan()); got != w {
 					t.Fatalf("change %d after the cut: %s, want %s", i, got, w)
 				}
 			}
 			// Both receive what happens after the cut.
 			c.update(t, "", "a", -1)
 			for _, w := range []watch.Interface{running, late} {
-				if got, want := tell(<-w.ResultChan()), "MODIFIED a=-1"; got != want {
+				if got, want := short(<-w.ResultChan()), "MODIFIED a=-1"; got != want {
 					t.Errorf("%s, want %s", got, want)
 				}
 			}
@@ -103,7 +103,7 @@ func TestHistoryIsCutUnseen(t *testing.T) {
 			for range changes + 1 + 2*ringSize - 1 {
 				<-last.ResultChan()
 			}
-			if got, want := tell(<-last.ResultChan()), fmt.Sprintf("MODIFIED a=%d", 1000+2*ringSize-1); got != want {
+			if got, want := short(<-last.ResultChan()), fmt.Sprintf("MODIFIED a=%d", 1000+2*ringSize-1); got != want {
 				t.Errorf("%s, want %s", got, want)
 			}
 		})

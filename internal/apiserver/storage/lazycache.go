@@ -125,9 +125,9 @@ func (l *lazyCache) stop() {
 	}
 }
 
-// stopPatience is how long the end of a watch cache is waited for. Upstream's Cacher that is stopped with a hundred
-// changes not delivered yet never ends: its reflector waits for a reader that has gone (cacher.go, processEvent).
-// One goroutine of a cache that nobody uses is left then, and the server's stop goes on.
+// stopPatience is how long the end of a watch cache is waited for. If upstream's Cacher is stopped while a hundred
+// changes are not delivered yet, it never ends: its reflector waits for a reader that has gone (cacher.go,
+// processEvent). Then one goroutine of an unused cache stays, and the server continues to stop.
 const stopPatience = 5 * time.Second
 
 // stopWithin calls stop and waits until it returns, at most patience.
@@ -176,7 +176,8 @@ func (l *lazyCache) directly(ctx context.Context, key string, opts storage.ListO
 	return l.alone(ctx, key, opts)
 }
 
-// together returns the watch of the engine that parts of this process share; nil when there is a cache.
+// together returns a watch that shares the engine's watch with other parts of this process; nil when there is a
+// cache.
 func (l *lazyCache) together() *sharedWatch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -198,7 +199,7 @@ func (l *lazyCache) together() *sharedWatch {
 	return l.parts
 }
 
-// alone has the engine serve a watch; nil when there is a cache.
+// alone makes the engine serve a watch; it returns nil when there is a cache.
 func (l *lazyCache) alone(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

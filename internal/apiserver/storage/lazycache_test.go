@@ -151,8 +151,8 @@ func TestNewCacheKeepsNobodyWaiting(t *testing.T) {
 	}
 }
 
-// tell names an event in short.
-func tell(e watch.Event) string {
+// short formats an event.
+func short(e watch.Event) string {
 	object := e.Object
 	if cached, ok := object.(runtime.CacheableObject); ok {
 		object = cached.GetObject()
@@ -173,13 +173,13 @@ func expect(t *testing.T, w watch.Interface, want ...string) {
 	t.Helper()
 	for _, x := range want {
 		e, open := <-w.ResultChan()
-		if got := tell(e); !open || got != x {
+		if got := short(e); !open || got != x {
 			t.Fatalf("event %q (open: %v), want %q", got, open, x)
 		}
 	}
 }
 
-func (c classes) lazy() *lazyCache { return c.Interface.(handoverStore).Interface.(*lazyCache) }
+func (c classes) lazy() *lazyCache { return c.Interface.(zeroCopyStore).Interface.(*lazyCache) }
 
 func (c classes) hasCache() bool { return c.lazy().cached.Load() != nil }
 
@@ -217,7 +217,7 @@ func TestLazyDirectWatch(t *testing.T) {
 	c.destroy()
 	for name, w := range map[string]watch.Interface{"direct": direct, "client": ofClient, "cached": cached} {
 		for e := range w.ResultChan() {
-			t.Errorf("%s: %s after the end", name, tell(e))
+			t.Errorf("%s: %s after the end", name, short(e))
 		}
 	}
 	if _, err := c.Watch(asPart(t.Context()), classesRoot, all("")); err == nil {
@@ -367,7 +367,7 @@ func TestListItemsHaveNoKind(t *testing.T) {
 	}
 }
 
-// A watch cache that never ends does not keep the server from stopping; one that ends is waited for.
+// A watch cache that never ends does not keep the server from stopping; the server waits for one that does end.
 func TestStopIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin, never := time.Now(), make(chan struct{})

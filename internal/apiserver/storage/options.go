@@ -210,7 +210,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string,
 	if caching == Uncached {
 		b := newQueuedEngine(raw, root, o.inProcess, newFunc)
 		b.shared.kind = c.GroupResource
-		return o.handingOver(b, newFunc, newListFunc), func() { b.shared.close(); stored.Close() }, nil
+		return o.withZeroCopy(b, newFunc, newListFunc), func() { b.shared.close(); stored.Close() }, nil
 	}
 	clk, paced := o.clock()
 	cached := &lazyCache{Interface: raw, root: root, inProcess: o.inProcess, clock: paced, newObject: newFunc,
@@ -231,10 +231,10 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string,
 		stored.Close()
 	})
 	if o.customResources {
-		return o.handingOver(cached, newFunc, newListFunc), o.track(cached, destroy), nil
+		return o.withZeroCopy(cached, newFunc, newListFunc), o.track(cached, destroy), nil
 	}
 	if caching == Lazy {
-		return o.handingOver(cached, newFunc, newListFunc), destroy, nil
+		return o.withZeroCopy(cached, newFunc, newListFunc), destroy, nil
 	}
 	watchCache, delegator, err := cached.started()
 	if err != nil {
@@ -245,14 +245,14 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string,
 	o.caches = append(o.caches, kindCache{c.GroupResource, watchCache})
 	o.mu.Unlock()
 	p := newQueuedCache(watchCache, delegator, raw, c.GroupResource, root, o.inProcess, paced, newFunc)
-	return o.handingOver(p, newFunc, newListFunc), func() { p.shared.close(); destroy() }, nil
+	return o.withZeroCopy(p, newFunc, newListFunc), func() { p.shared.close(); destroy() }, nil
 }
 
-func (o *Options) handingOver(s storage.Interface, newObject, newList func() runtime.Object) storage.Interface {
-	return handoverStore{s, o.inProcess, newObject, newList}
+func (o *Options) withZeroCopy(s storage.Interface, newObject, newList func() runtime.Object) storage.Interface {
+	return zeroCopyStore{s, o.inProcess, newObject, newList}
 }
 
-// bare decodes the items of a list without their kind, which clients get once, with the list.
+// bare decodes the items of a list without their kind, which clients get only once, in the list.
 type bare struct{ etcd3.Decoder }
 
 // DecodeListItem implements etcd3.Decoder.

@@ -62,7 +62,7 @@ func watchEngine(ctx context.Context, engine storage.Interface, inProcess bool, 
 // Its goroutine ends with the source or by Stop.
 type queue struct {
 	out     chan watch.Event
-	bare    bool // the events carry the objects as they are
+	bare    bool // the events carry the stored objects without a copy
 	stopped chan struct{}
 	stop    sync.Once
 }
@@ -75,7 +75,7 @@ func newQueue(source watch.Interface, room int, slowest time.Duration, ended fun
 	return q
 }
 
-// newBareQueue returns a queue without a limit, whose events carry the objects as they are.
+// newBareQueue returns a queue without a limit, whose events carry the stored objects without a copy.
 func newBareQueue(source watch.Interface, room int) *queue {
 	q := &queue{out: make(chan watch.Event), stopped: make(chan struct{}), bare: true}
 	go q.run(source, room, 0, nil)

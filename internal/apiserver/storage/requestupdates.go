@@ -8,7 +8,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// requestUpdates are the objects as the updates of one request have left them, by key.
+// requestUpdates are the objects as the updates of one request have written them, by key.
 type requestUpdates struct {
 	mu   sync.Mutex
 	left map[string]runtime.Object
@@ -16,14 +16,14 @@ type requestUpdates struct {
 
 type requestUpdatesKey struct{}
 
-// WithUpdates returns the context of a request that updates objects and then deletes them. A deletion
-// begins with what the update has left. The watch cache has not heard of that yet, as a rule: a
-// deletion that begins with an older version costs a transaction that fails, with its fsync.
+// WithUpdates returns the context of a request that updates objects and then deletes them. The deletion begins with
+// the version that the update wrote. The watch cache usually does not have it yet: a deletion that begins with an
+// older version costs a transaction that fails, with its fsync.
 func WithUpdates(ctx context.Context) context.Context {
 	return context.WithValue(ctx, requestUpdatesKey{}, &requestUpdates{left: map[string]runtime.Object{}})
 }
 
-// wrote notes what an update has left.
+// wrote records what an update has written.
 func wrote(ctx context.Context, key string, o runtime.Object) {
 	if s, ok := ctx.Value(requestUpdatesKey{}).(*requestUpdates); ok {
 		s.mu.Lock()
@@ -32,7 +32,7 @@ func wrote(ctx context.Context, key string, o runtime.Object) {
 	}
 }
 
-// left returns what the update of this request has left of an object; nil if there was none.
+// left returns the object as this request has written it; nil if the request has not updated it.
 func left(ctx context.Context, key string) runtime.Object {
 	s, ok := ctx.Value(requestUpdatesKey{}).(*requestUpdates)
 	if !ok {

@@ -53,7 +53,7 @@ func TestDeletionAfterUpdate(t *testing.T) {
 		t.Errorf("%d transactions for %d deletions", made, n)
 	}
 
-	// What another request wrote between the two is what the deletion is asked about.
+	// If another request writes between the two, the deletion decides by the newer object.
 	key := classesRoot + "/n/raced"
 	c.create(t, "n", "raced")
 	ctx := WithUpdates(t.Context())

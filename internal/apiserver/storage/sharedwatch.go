@@ -135,7 +135,7 @@ func (h *sharedWatch) join(m *subscriber, version uint64) bool {
 		}
 		m.known = version
 		for _, c := range h.recent {
-			m.hear(change{share(c.Event), c.version})
+			m.receive(change{share(c.Event), c.version})
 		}
 		h.subscribers[m] = struct{}{}
 		return true
@@ -209,7 +209,7 @@ func (h *sharedWatch) pass(w watch.Interface, c change) {
 	}
 	c.Event = share(c.Event)
 	for m := range h.subscribers {
-		m.hear(c)
+		m.receive(c)
 	}
 }
 
@@ -256,7 +256,7 @@ func (h *sharedWatch) bookmark(m *subscriber) {
 	version := max(h.latest, m.known)
 	o := h.newObject()
 	if err := (storage.APIObjectVersioner{}).UpdateObject(o, version); err == nil {
-		m.hear(change{watch.Event{Type: watch.Bookmark, Object: o}, version})
+		m.receive(change{watch.Event{Type: watch.Bookmark, Object: o}, version})
 	}
 }
 

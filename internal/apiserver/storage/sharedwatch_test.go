@@ -25,7 +25,7 @@ import (
 // sharedWatchOf returns the shared watch of the clients' watches; of a lazy cache once there is
 // one.
 func (c classes) sharedWatchOf() *sharedWatch {
-	switch s := c.Interface.(handoverStore).Interface.(type) {
+	switch s := c.Interface.(zeroCopyStore).Interface.(type) {
 	case queuedEngine:
 		return s.shared
 	case queuedCache:
@@ -56,7 +56,7 @@ func (c classes) joined(t *testing.T, n int) {
 	}
 }
 
-// said formats an event with its version.
+// shown formats an event with its version.
 type said struct {
 	version uint64
 	text    string
@@ -70,7 +70,7 @@ func saidBy(ev watch.Event) said {
 	return said{versionOf(ev), fmt.Sprintf("%s %s/%s", ev.Type, o.GetNamespace(), o.GetName())}
 }
 
-// heard returns what a watch delivers up to the change of the object named last.
+// received returns what a watch delivers up to the change of the object named last.
 func heard(t *testing.T, w watch.Interface, last string) (all []said) {
 	t.Helper()
 	timeout := time.After(testwait.Limit)
@@ -146,7 +146,7 @@ func TestHubLosesNothing(t *testing.T) {
 			begin := func(version uint64) {
 				cl := client{from: version, key: classesRoot + "/", ctx: ctx}
 				if len(clients)%4 == 1 {
-					cl.ctx = withBare(asPart(ctx)) // a part of this process that takes objects as they are
+					cl.ctx = withBare(asPart(ctx)) // a part of this process that accepts objects without a copy
 				}
 				opts := allFrom(version)
 				if len(clients)%3 == 1 {

@@ -32,10 +32,10 @@ type subscriber struct {
 	shared    *sharedWatch
 	namespace string // all, when empty
 	bookmarks bool   // are wanted
-	bare      bool   // its events carry the objects as they are
+	bare      bool   // its events carry the stored objects without a copy
 	initial   bool   // the one after the initial events is
 	out       chan watch.Event
-	gone      chan struct{} // closed when the client reads out no more
+	gone      chan struct{} // closed when the client does not read out any more
 	attended  func()        // unregisters it from the cache's bookmarks; nil for none
 	last      *time.Timer   // for the bookmark before its timeout; nil for none
 	stop      sync.Once
@@ -44,11 +44,11 @@ type subscriber struct {
 
 	mu      sync.Mutex
 	unhook  func() bool   // from the end of the client's context
-	heard   []watch.Event // oldest first
+	heard   []watch.Event // received changes, oldest first
 	pumping bool          // a goroutine sends the received changes
-	over    bool          // nothing comes any more
-	cut     bool          // gone is closed
-	closed  bool          // out is
+	over    bool          // no more changes will come
+	cut     bool          // whether gone is closed
+	closed  bool          // whether out is closed
 	late    time.Time     // when more than watchRoom started to wait
 	taken   int           // since late
 }
@@ -138,8 +138,8 @@ func (m *subscriber) start(initial watch.Interface) {
 	}
 }
 
-// hear accepts a change. Call with shared.mu held.
-func (m *subscriber) hear(c change) {
+// receive accepts a change. Call with shared.mu held.
+func (m *subscriber) receive(c change) {
 	switch c.Type {
 	case watch.Error:
 		c.Object = c.Object.DeepCopyObject() // others get it, too

@@ -123,7 +123,7 @@ func TestMemberStops(t *testing.T) {
 	})
 }
 
-// A client that disconnected before its watch was started: later changes go nowhere.
+// A client that disconnected before its watch was started gets no later changes.
 func TestMemberStopsBeforeItsStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, in, ended := fakeSharedWatch(t)

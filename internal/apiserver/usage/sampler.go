@@ -77,8 +77,8 @@ type snapshot struct {
 	containers map[container]point
 }
 
-// Sampler turns the counters of node agents into rates. It asks the agents on request, and keeps
-// what it needs for the next request: nothing runs without requests.
+// Sampler turns the counters of node agents into rates. It reads them from the agents on request, and keeps what it
+// needs for the next request: nothing runs without requests.
 type Sampler struct {
 	// Ask reads the summary of a node.
 	Ask func(ctx context.Context, node string) (*Summary, error)
@@ -160,7 +160,7 @@ func (s *Sampler) Keep(nodes map[string]bool) {
 	}
 }
 
-// refresh forgets old values, and asks the agent if there are no fresh ones.
+// refresh drops old values, and reads new ones from the agent if none are fresh.
 func (s *Sampler) refresh(ctx context.Context, name string, n *sampled) error {
 	now := time.Now()
 	for len(n.snapshots) > 0 && now.Sub(n.snapshots[0].at) > memory {
@@ -172,7 +172,7 @@ func (s *Sampler) refresh(ctx context.Context, name string, n *sampled) error {
 	return s.take(ctx, name, n)
 }
 
-// take asks the agent.
+// take reads the values from the agent.
 func (s *Sampler) take(ctx context.Context, name string, n *sampled) error {
 	at := time.Now()
 	sum, err := s.Ask(ctx, name)

@@ -100,12 +100,12 @@ func TestSampler(t *testing.T) {
 		expect("15 s later", 3, 100_000_000, 15*time.Second)
 		time.Sleep(15 * time.Second)
 		expect("30 s later", 4, 100_000_000, 15*time.Second)
-		// Another client asks in between: the window stays long enough.
+		// Another client requests values in between: the window stays long enough.
 		time.Sleep(6 * time.Second)
 		expect("in between", 5, 100_000_000, 21*time.Second)
 		time.Sleep(6 * time.Second)
 		expect("in between", 6, 100_000_000, 12*time.Second)
-		// Nobody asks for a long time: old values are not used any more.
+		// No client requests values for a long time: old values are not used any more.
 		m.load = 900_000_000
 		time.Sleep(time.Hour)
 		expect("an hour later", 8, 900_000_000, patience)

@@ -42,7 +42,7 @@ type measurements struct {
 	sampler *Sampler
 }
 
-// rates asks the agents of these nodes in parallel; one that does not answer is left out (W8.8).
+// rates reads from the agents of these nodes in parallel; one that does not answer is left out (W8.8).
 func (f *measurements) rates(ctx context.Context, nodes map[string]bool) map[string]*Rates {
 	out := map[string]*Rates{}
 	var mu sync.Mutex

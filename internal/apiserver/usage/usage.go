@@ -61,7 +61,7 @@ type Server struct {
 	handler  http.Handler
 	group    metav1.APIGroup
 	versions []apidiscoveryv2.APIVersionDiscovery
-	away     atomic.Bool // another server has the group
+	away     atomic.Bool // another server serves the group
 }
 
 // New returns a server and lists the group.

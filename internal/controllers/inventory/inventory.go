@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"carob/internal/base/handover"
+	"carob/internal/base/zerocopy"
 )
 
 // Kind is a served kind of objects.
@@ -303,7 +303,7 @@ func (w *watcher) heard() { w.once.Do(func() { close(w.listed) }) }
 
 func (i *Inventory) watch(ctx context.Context, w *watcher) {
 	log := klog.FromContext(ctx)
-	lw := handover.New(i.objects.Resource(w.kind.GroupVersionResource), nil, fields.Everything())
+	lw := zerocopy.New(i.objects.Resource(w.kind.GroupVersionResource), nil, fields.Everything())
 	r := cache.NewReflectorWithOptions(lw, nil, &feed{i, w}, cache.ReflectorOptions{
 		Logger: &log, Name: "inventory", TypeDescription: w.kind.GroupVersionResource.String()})
 	r.RunWithContext(ctx)
@@ -329,8 +329,8 @@ func (f *feed) tell(obj any, how func(Reader, *metav1.PartialObjectMetadata)) er
 	return nil
 }
 
-// metadataOf returns the metadata of an object: of a whole one, which the API server in this process
-// handed over, or of what an API server sends when it is asked for metadata.
+// metadataOf returns the metadata of an object: of a whole object of the API server in this process, or of a
+// PartialObjectMetadata from an API server elsewhere.
 func metadataOf(obj any) (*metav1.PartialObjectMetadata, error) {
 	if o, ok := obj.(*metav1.PartialObjectMetadata); ok {
 		return o, nil

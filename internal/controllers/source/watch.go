@@ -14,20 +14,20 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"carob/internal/base/handover"
+	"carob/internal/base/zerocopy"
 )
 
 // Watch holds the objects of one kind as the API last told, and says how far it
 // is: Version is the resource version up to which it has heard of every change.
 // What it holds is for reading only: where the client is one of the API server in this process, the
-// objects are those of the server's own watch cache (package handover).
+// objects are those of the server's own watch cache (package zerocopy).
 //
 // It is an informer with one goroutine: the reflector's, on which listeners are
 // called one after the other, when the change is there to be read. So a listener
 // must not wait. Make it with a function of this package, add listeners, Run it.
 type Watch struct {
 	name      string
-	lw        *handover.ListWatch
+	lw        *zerocopy.ListWatch
 	example   runtime.Object
 	slim      cache.TransformFunc // of objects that are this watch's own
 	read      cache.TransformFunc // of all objects, into others
@@ -47,13 +47,13 @@ var (
 	errStarted                              = errors.New("the watch has started already")
 )
 
-func newWatch[L runtime.Object](c handover.Client[L], example runtime.Object, selector fields.Selector,
+func newWatch[L runtime.Object](c zerocopy.Client[L], example runtime.Object, selector fields.Selector,
 	slim cache.TransformFunc, indexers cache.Indexers) *Watch {
 	if indexers == nil {
 		indexers = cache.Indexers{}
 	}
 	name := fmt.Sprintf("%T", example)
-	return &Watch{name: name, lw: handover.New(c, example, selector), example: example, slim: slim,
+	return &Watch{name: name, lw: zerocopy.New(c, example, selector), example: example, slim: slim,
 		objects: cache.NewIndexer(cache.MetaNamespaceKeyFunc, indexers), synced: make(chan struct{}),
 		mutations: cache.NewCacheMutationDetector(name)}
 }

@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"carob/internal/base/handover"
+	"carob/internal/base/zerocopy"
 )
 
 func pod(name, uid, version string) *corev1.Pod {
@@ -120,13 +120,13 @@ func TestModifiedObject(t *testing.T) {
 	}
 }
 
-// Objects that the API server hands over are kept as they are: they must not be modified, and a copy takes memory.
+// The API server's own objects are kept without a copy: they must not be modified, and a copy takes memory.
 func TestSharedObjects(t *testing.T) {
 	shared := pod("a", "1", "5")
 	shared.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
 	shared.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
 	before := shared.DeepCopy()
-	w := newWatch(handing{&corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "7"}}, shared}, &corev1.Pod{},
+	w := newWatch(sharing{&corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "7"}}, shared}, &corev1.Pod{},
 		fields.Everything(), slimPod, nil)
 	seen := make(chan struct{})
 	if err := w.OnChange(func(_, _ metav1.Object) { close(seen) }); err != nil {
@@ -160,23 +160,23 @@ func TestRunTwice(t *testing.T) {
 	})
 }
 
-// handing is a client whose server hands over an empty list, and a watch with one object.
-type handing struct {
+// sharing is a client whose server shares an empty list, and a watch with one object.
+type sharing struct {
 	list *corev1.PodList
 	pod  *corev1.Pod
 }
 
 func example() runtime.Object { return &corev1.Pod{} }
 
-func (h handing) List(ctx context.Context, _ metav1.ListOptions) (*corev1.PodList, error) {
-	handover.Requested(ctx, example).GiveList(h.list)
+func (h sharing) List(ctx context.Context, _ metav1.ListOptions) (*corev1.PodList, error) {
+	zerocopy.ResponseFor(ctx, example).SetList(h.list)
 	return &corev1.PodList{}, nil
 }
 
-func (h handing) Watch(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
+func (h sharing) Watch(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
 	w := watch.NewFakeWithChanSize(1, false)
 	w.Add(h.pod)
-	handover.Requested(ctx, example).GiveWatch(w)
+	zerocopy.ResponseFor(ctx, example).SetWatch(w)
 	return watch.NewFake(), nil
 }
 

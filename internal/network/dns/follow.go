@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"carob/internal/base/handover"
+	"carob/internal/base/zerocopy"
 )
 
 // follower passes on the changes of one kind. It keeps of each object only what the next change
@@ -31,9 +31,9 @@ type follower struct {
 var _ cache.ReflectorStore = (*follower)(nil)
 
 // follow returns a follower of one kind. Objects are those of the API server in this process: for reading only.
-func follow[L runtime.Object](c handover.Client[L], example runtime.Object, selector fields.Selector,
+func follow[L runtime.Object](c zerocopy.Client[L], example runtime.Object, selector fields.Selector,
 	changed func(before, after metav1.Object)) *follower {
-	return &follower{lw: handover.New(c, example, selector), example: example, changed: changed, listed: func() {},
+	return &follower{lw: zerocopy.New(c, example, selector), example: example, changed: changed, listed: func() {},
 		first: true, known: map[string]metav1.Object{}}
 }
 

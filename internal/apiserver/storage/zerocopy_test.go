@@ -13,13 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 
-	"carob/internal/base/handover"
+	"carob/internal/base/zerocopy"
 )
 
 // requests is a client of the classes, whose answers are what a handler sees.
 type requests struct {
 	classes
-	part bool // of this process
+	part bool // a part of this process makes the requests
 	kept *schedulingv1.PriorityClassList
 	seen watch.Interface
 }
@@ -66,16 +66,16 @@ func openReady(t *testing.T, caching Caching) classes {
 	return c
 }
 
-// Parts of this process that take objects as they are get the same ones, once for all, and where there is a watch
-// cache those that it holds.
-func TestHandsOver(t *testing.T) {
+// Parts of this process that accept objects without a copy all get the same objects, those of the watch cache where
+// there is one.
+func TestListsAndWatchesShareObjects(t *testing.T) {
 	for name, caching := range map[string]Caching{"eager": Eager, "lazy": Lazy, "uncached": Uncached} {
 		t.Run(name, func(t *testing.T) {
 			c := openReady(t, caching)
 			c.create(t, "n", "a")
 			r := &requests{classes: c, part: true}
 			example := &schedulingv1.PriorityClass{}
-			whole := handover.New(r, example, fields.Everything())
+			whole := zerocopy.New(r, example, fields.Everything())
 			listed, err := whole.ListWithContext(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
 			if err != nil {
 				t.Fatal(err)
@@ -87,7 +87,7 @@ func TestHandsOver(t *testing.T) {
 			if len(r.kept.Items) != 0 || r.kept.ResourceVersion != list.ResourceVersion {
 				t.Errorf("the handler has %+v", r.kept)
 			}
-			begin := func(lw *handover.ListWatch) watch.Interface {
+			begin := func(lw *zerocopy.ListWatch) watch.Interface {
 				t.Helper()
 				w, err := lw.WatchWithContext(t.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion,
 					AllowWatchBookmarks: true})
@@ -100,10 +100,10 @@ func TestHandsOver(t *testing.T) {
 				t.Cleanup(w.Stop)
 				return w
 			}
-			one, two := begin(whole), begin(handover.New(r, nil, fields.Everything()))
+			one, two := begin(whole), begin(zerocopy.New(r, nil, fields.Everything()))
 			some := two
 			if caching == Eager { // alone, with a selector, for which a lazy kind gets a cache
-				some = begin(handover.New(r, example, fields.OneTermEqualSelector("metadata.name", "b")))
+				some = begin(zerocopy.New(r, example, fields.OneTermEqualSelector("metadata.name", "b")))
 			}
 			c.create(t, "n", "b")
 			c.update(t, "n", "b", 3)
@@ -115,8 +115,8 @@ func TestHandsOver(t *testing.T) {
 					third = <-some.ResultChan()
 				}
 				for _, ev := range []watch.Event{first, second, third} {
-					if _, wrapped := ev.Object.(runtime.CacheableObject); wrapped || tell(ev) != want {
-						t.Errorf("%s as %T, want %s", tell(ev), ev.Object, want)
+					if _, wrapped := ev.Object.(runtime.CacheableObject); wrapped || short(ev) != want {
+						t.Errorf("%s as %T, want %s", short(ev), ev.Object, want)
 					}
 				}
 				if first.Object != second.Object {
@@ -133,8 +133,8 @@ func TestHandsOver(t *testing.T) {
 	}
 }
 
-// Whoever comes by the network, and clients that expect another type, get answers of their own.
-func TestHandsOverToNobodyElse(t *testing.T) {
+// Requests from the network, and clients that expect another type, get encoded answers of their own.
+func TestOnlyPartsOfTheProcessShareObjects(t *testing.T) {
 	c := openClasses(t, Lazy)
 	c.create(t, "n", "a")
 	for name, tc := range map[string]struct {
@@ -145,7 +145,7 @@ func TestHandsOverToNobodyElse(t *testing.T) {
 		"another type": {true, &schedulingv1.PriorityClassList{}},
 	} {
 		r := &requests{classes: c, part: tc.part}
-		lw := handover.New(r, tc.example, fields.Everything())
+		lw := zerocopy.New(r, tc.example, fields.Everything())
 		list, err := lw.ListWithContext(t.Context(), metav1.ListOptions{})
 		if err != nil || list != r.kept || lw.Shared() || len(r.kept.Items) != 1 {
 			t.Errorf("%s: list %+v, %v", name, list, err)
@@ -155,19 +155,19 @@ func TestHandsOverToNobodyElse(t *testing.T) {
 			t.Fatal(err)
 		}
 		if w != r.seen || lw.Shared() {
-			t.Errorf("%s: the watch was handed over", name)
+			t.Errorf("%s: the watch has the server's own objects", name)
 		}
 		w.Stop()
 	}
 }
 
-// The end of the storage ends what it handed over.
-func TestHandedOverEnds(t *testing.T) {
+// When the storage ends, the watches that it passed on end, too.
+func TestSharedWatchesEndWithTheStorage(t *testing.T) {
 	for name, caching := range map[string]Caching{"eager": Eager, "lazy": Lazy, "uncached": Uncached} {
 		t.Run(name, func(t *testing.T) {
 			c := openReady(t, caching)
 			created := c.create(t, "n", "a")
-			lw := handover.New(&requests{classes: c, part: true}, &schedulingv1.PriorityClass{}, fields.Everything())
+			lw := zerocopy.New(&requests{classes: c, part: true}, &schedulingv1.PriorityClass{}, fields.Everything())
 			w, err := lw.WatchWithContext(t.Context(), metav1.ListOptions{ResourceVersion: created.ResourceVersion})
 			if err != nil {
 				t.Fatal(err)

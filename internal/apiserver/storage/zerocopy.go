@@ -9,28 +9,28 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 
-	"carob/internal/base/handover"
+	"carob/internal/base/zerocopy"
 )
 
-// handoverStore is the store of a kind. It hands lists and watches over to parts of this process that
-// offer to take them, with the objects of the watch cache where there is one.
-type handoverStore struct {
+// zeroCopyStore is the store of a kind. Parts of this process that accept objects without a copy get lists and
+// watches with the objects of the watch cache where there is one.
+type zeroCopyStore struct {
 	storage.Interface
-	inProcess       func(context.Context) bool // reports whether a part of this process asks
+	inProcess       func(context.Context) bool // reports whether a part of this process makes the request
 	newObject, list func() runtime.Object
 }
 
-func (h handoverStore) offer(ctx context.Context) *handover.Offer {
+func (h zeroCopyStore) response(ctx context.Context) *zerocopy.Response {
 	if !h.inProcess(ctx) {
 		return nil
 	}
-	return handover.Requested(ctx, h.newObject)
+	return zerocopy.ResponseFor(ctx, h.newObject)
 }
 
 // GetList implements storage.Interface.
-func (h handoverStore) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
-	offer := h.offer(ctx)
-	if offer == nil {
+func (h zeroCopyStore) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+	response := h.response(ctx)
+	if response == nil {
 		return h.Interface.GetList(ctx, key, opts, list)
 	}
 	whole := h.list()
@@ -48,29 +48,29 @@ func (h handoverStore) GetList(ctx context.Context, key string, opts storage.Lis
 	to.SetResourceVersion(from.GetResourceVersion())
 	to.SetContinue(from.GetContinue())
 	to.SetRemainingItemCount(from.GetRemainingItemCount())
-	offer.GiveList(whole)
+	response.SetList(whole)
 	return nil
 }
 
 // Watch implements storage.Interface.
-func (h handoverStore) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	offer := h.offer(ctx)
-	if offer == nil {
+func (h zeroCopyStore) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	response := h.response(ctx)
+	if response == nil {
 		return h.Interface.Watch(ctx, key, opts)
 	}
 	w, err := h.Interface.Watch(withBare(ctx), key, opts)
 	if err != nil {
 		return nil, err
 	}
-	return offer.GiveWatch(w), nil
+	return response.SetWatch(w), nil
 }
 
 type bareKey struct{}
 
-// withBare marks the context of a watch whose events carry the objects as they are.
+// withBare marks the context of a watch whose events carry the stored objects without a wrapper or copy.
 func withBare(ctx context.Context) context.Context { return context.WithValue(ctx, bareKey{}, true) }
 
-// wantsBare reports whether a watch is to carry the objects as they are.
+// wantsBare reports whether the events of a watch carry the stored objects without a wrapper or copy.
 func wantsBare(ctx context.Context) bool { return ctx.Value(bareKey{}) != nil }
 
 // cachedObject is the type of objects in the events of a watch cache: a wrapper that keeps their encodings and gives

@@ -1,4 +1,4 @@
-package handover
+package zerocopy
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// server is a client of a server that hands over what an offer takes.
+// server is a client of a server that hands over what a response accepts.
 type server struct {
 	own      *corev1.PodList
 	watches  []*watch.FakeWatcher // its own
@@ -25,18 +25,18 @@ type server struct {
 
 func (s *server) List(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
 	s.asked = o
-	if offer := Requested(ctx, func() runtime.Object { return s.example }); offer != nil {
-		offer.GiveList(s.own)
+	if response := ResponseFor(ctx, func() runtime.Object { return s.example }); response != nil {
+		response.SetList(s.own)
 	}
 	return &corev1.PodList{}, s.fails
 }
 
 func (s *server) Watch(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
 	s.response = watch.NewFake()
-	if offer := Requested(ctx, func() runtime.Object { return s.example }); offer != nil {
+	if response := ResponseFor(ctx, func() runtime.Object { return s.example }); response != nil {
 		w := watch.NewFakeWithChanSize(1, false)
 		s.watches = append(s.watches, w)
-		s.silent = offer.GiveWatch(w)
+		s.silent = response.SetWatch(w)
 		if s.fails == nil && len(s.watches) == 1 { // a request that is repeated
 			return s.Watch(ctx, metav1.ListOptions{})
 		}
@@ -47,7 +47,7 @@ func (s *server) Watch(ctx context.Context, _ metav1.ListOptions) (watch.Interfa
 	return s.response, nil
 }
 
-func TestHandover(t *testing.T) {
+func TestObjectsAreNotCopied(t *testing.T) {
 	s := &server{own: &corev1.PodList{Items: []corev1.Pod{{}}}, example: &corev1.Pod{}}
 	lw := New(s, &corev1.Pod{}, fields.OneTermEqualSelector("metadata.name", "x"))
 	list, err := lw.List(metav1.ListOptions{ResourceVersion: "0", Limit: 500})
@@ -92,7 +92,7 @@ func TestHandlerEndsWatch(t *testing.T) {
 	w.Stop()
 }
 
-func TestNotHandedOver(t *testing.T) {
+func TestObjectsOfOtherTypesAreDecoded(t *testing.T) {
 	s := &server{own: &corev1.PodList{}, example: &corev1.Node{}} // of another type
 	lw := New(s, &corev1.Pod{}, fields.Everything())
 	if list, err := lw.List(metav1.ListOptions{}); err != nil || list == s.own || lw.Shared() {
@@ -101,8 +101,8 @@ func TestNotHandedOver(t *testing.T) {
 	if w, err := lw.Watch(metav1.ListOptions{}); err != nil || w != s.response || lw.Shared() {
 		t.Errorf("watch %v, %v, shared: %v", w, err, lw.Shared())
 	}
-	if Requested(t.Context(), nil) != nil {
-		t.Error("an offer in a context without one")
+	if ResponseFor(t.Context(), nil) != nil {
+		t.Error("a response in a context without one")
 	}
 	// A client of all types takes it.
 	if list, err := New(s, nil, fields.Everything()).List(metav1.ListOptions{}); err != nil || list != s.own {
@@ -110,7 +110,7 @@ func TestNotHandedOver(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestFailedRequestsEndTheirWatch(t *testing.T) {
 	s := &server{own: &corev1.PodList{}, example: &corev1.Pod{}, fails: errors.New("refused")}
 	lw := New(s, &corev1.Pod{}, fields.Everything())
 	if list, err := lw.List(metav1.ListOptions{}); !errors.Is(err, s.fails) || list != nil {

@@ -1,4 +1,4 @@
-package handover
+package zerocopy
 
 import (
 	"context"
@@ -18,8 +18,8 @@ type Client[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// ListWatch is what a reflector lists and watches by. A list shows all that was stored when it
-// began, also where the reflector would accept less.
+// ListWatch lists and watches for a reflector. A list shows everything that was stored when it began, also where the
+// reflector would accept an older state.
 type ListWatch struct {
 	object reflect.Type
 	which  string // a field selector
@@ -33,8 +33,8 @@ var (
 	_ cache.ListerWatcherWithContext = (*ListWatch)(nil)
 )
 
-// New returns the ListWatch for the objects that c lists and which selects. Objects of another type
-// than example are not handed over; nil accepts all types.
+// New returns the ListWatch for the objects that c lists and the selector which selects. Objects of another type than
+// example are decoded as usual; nil accepts all types.
 func New[L runtime.Object](c Client[L], example runtime.Object, which fields.Selector) *ListWatch {
 	lw := &ListWatch{
 		which: which.String(), watch: c.Watch,
@@ -47,7 +47,7 @@ func New[L runtime.Object](c Client[L], example runtime.Object, which fields.Sel
 }
 
 // Shared reports whether the objects of the newest list or watch are those of the server, which
-// nobody may modify. It is for the goroutine of the reflector.
+// must not be modified. Only the goroutine of the reflector may call it.
 func (l *ListWatch) Shared() bool { return l.shared.Load() }
 
 // ListWithContext implements cache.ListerWithContext.
