@@ -31,7 +31,8 @@ func (w *world) checkBegin(own *owner, k podlife.Key, a podlife.Action, life pod
 	}
 	switch a := a.(type) {
 	case podlife.CreateSandbox, podlife.StartContainer, podlife.PullImage, podlife.PrepareVolumes:
-		if own.hold != nil {
+		// A pod that has something on the machine does not wait: its resources are counted.
+		if x := own.observed; own.hold != nil && len(x.Sandboxes)+len(x.Containers) == 0 {
 			w.broken(heldWaits, name, "%s before there is room", k)
 		}
 		if s, ok := a.(podlife.StartContainer); ok {

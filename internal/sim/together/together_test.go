@@ -17,6 +17,17 @@ func TestSeeds(t *testing.T) {
 	clustertest.Seeds(t, "TOGETHER_SEEDS", 3, func(seed uint64) error { return run(seed, Sabotage{}) })
 }
 
+// Seeds of an hour that once broke an invariant.
+func TestFoundSeeds(t *testing.T) {
+	for _, seed := range []uint64{
+		192, // an agent comes back to pods that run, while others that are gone still end there
+	} {
+		if _, err := Run(Options{Seed: seed, Hours: 1}); err != nil {
+			t.Errorf("seed %d: %v", seed, err)
+		}
+	}
+}
+
 // Each invariant can be broken, and the checks report it.
 func TestPromisesBreak(t *testing.T) {
 	sabotages := map[cluster.Promise]Sabotage{
