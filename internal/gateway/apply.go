@@ -154,7 +154,7 @@ func (g *Gateway) follow(s *snapshot) bool {
 			continue
 		}
 		now := running.site.Load().with(p.Table, g.pools)
-		now.streams = streamsOf(p)
+		now.lead(p)
 		if others {
 			now.certs = g.certificates(p, now.certs.Fallback)
 		}
@@ -163,7 +163,7 @@ func (g *Gateway) follow(s *snapshot) bool {
 	for at := range touched.UDP { // any order: each by itself
 		if running := g.udp[at]; running != nil {
 			now := running.site.Load().with(nil, g.pools)
-			now.streams = streamsOf(g.plan.UDP[at])
+			now.lead(g.plan.UDP[at])
 			g.retire(running.site.Swap(now))
 		}
 	}
@@ -204,13 +204,14 @@ func (g *Gateway) forget(kind string, of name, gone bool) {
 // with is the site with other routes.
 func (s *site) with(table *httproute.Table, pools poolMap) *site {
 	return &site{table: table, port: s.port, tls: s.tls, raw: s.raw, certs: s.certs, clients: s.clients,
-		streams: s.streams, pools: pools, emptied: s.emptied}
+		streams: s.streams, names: s.names, pools: pools, emptied: s.emptied}
 }
 
 // site is what a port serves.
 func (g *Gateway) site(ctx context.Context, at netip.AddrPort, p *gatewayplan.Port, pools poolMap) *site {
 	s := &site{port: int32(at.Port()), tls: p.TLS, raw: p.Raw, certs: g.certificates(p, nil), clients: p.Clients,
-		pools: pools, emptied: g.emptied, table: p.Table, streams: streamsOf(p)}
+		pools: pools, emptied: g.emptied, table: p.Table}
+	s.lead(p)
 	if p.Default {
 		if g.fallback == nil {
 			var err error

@@ -35,6 +35,7 @@ type site struct {
 	certs   *certs.Set
 	clients *gatewayplan.ClientAuth
 	streams []stream
+	names   gatewayplan.StreamIndex // of streams
 	pools   poolMap
 
 	users    atomic.Int64 // requests

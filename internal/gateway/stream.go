@@ -74,22 +74,12 @@ func (r *replayed) WriteRead(to io.Writer) (int64, error) { return r.seen.WriteT
 // Unwrap implements forward.Wrapped.
 func (r *replayed) Unwrap() net.Conn { return r.Conn }
 
-// streamFor finds the stream for a name: exact, then the longest wildcard, then all.
+// streamFor finds the stream for a name; nil: there is none.
 func (s *site) streamFor(name string) *stream {
-	var best *stream
-	for i := range s.streams {
-		host := s.streams[i].Host
-		suffix, wild := strings.CutPrefix(host, "*")
-		switch {
-		case host == name:
-			return &s.streams[i]
-		case host == "" || wild && len(name) > len(suffix) && strings.HasSuffix(name, suffix):
-			if best == nil || len(host) > len(best.Host) {
-				best = &s.streams[i]
-			}
-		}
+	if i := s.names.Find(name); i >= 0 {
+		return &s.streams[i]
 	}
-	return best
+	return nil
 }
 
 // pass connects a client with a backend until both have ended. Who calls it is in the site, and has left it then.
@@ -162,12 +152,12 @@ func (s *site) connect(ctx context.Context, network string, b *httproute.Backend
 	return nil, nil
 }
 
-// streamsOf are the streams of a port.
-func streamsOf(p *gatewayplan.Port) (out []stream) {
+// lead gives the site the streams of a port.
+func (s *site) lead(p *gatewayplan.Port) {
+	s.streams, s.names = nil, gatewayplan.IndexStreams(p.Streams)
 	for _, st := range p.Streams {
-		out = append(out, stream{st})
+		s.streams = append(s.streams, stream{st})
 	}
-	return out
 }
 
 // reject ends a connection so that its client learns that nobody serves it: TCP resets it.

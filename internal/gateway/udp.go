@@ -72,7 +72,8 @@ func (g *Gateway) openUDP(ctx context.Context, plan *gatewayplan.Plan,
 	pools poolMap) (failed map[netip.AddrPort]string) {
 	failed = map[netip.AddrPort]string{}
 	for at, p := range plan.UDP { // any order: each by itself
-		s := &site{raw: true, port: int32(at.Port()), pools: pools, emptied: g.emptied, streams: streamsOf(p)}
+		s := &site{raw: true, port: int32(at.Port()), pools: pools, emptied: g.emptied}
+		s.lead(p)
 		if running := g.udp[at]; running != nil {
 			g.retire(running.site.Swap(s))
 			continue

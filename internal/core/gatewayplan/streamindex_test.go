@@ -1,0 +1,80 @@
+package gatewayplan
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+// searched is the same as StreamIndex.Find, by looking at all.
+func searched(streams []Stream, name string) int {
+	best := -1
+	for i := range streams {
+		host := streams[i].Host
+		suffix, wild := strings.CutPrefix(host, "*")
+		switch {
+		case host == name && host != "":
+			return i
+		case host == "" || wild && len(name) > len(suffix) && strings.HasSuffix(name, suffix):
+			if best < 0 || len(host) > len(streams[best].Host) {
+				best = i
+			}
+		}
+	}
+	return best
+}
+
+// The index finds what a search finds: for the names of the hosts, and for names that clients make up.
+func TestStreamIndex(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	labels := []string{"a", "b", "c.d", "example", "com"}
+	name := func() string {
+		var parts []string
+		for range rnd.IntN(4) {
+			parts = append(parts, labels[rnd.IntN(len(labels))])
+		}
+		return strings.Join(parts, ".")
+	}
+	for range 2000 {
+		var streams []Stream
+		for range rnd.IntN(8) {
+			host := name()
+			if host != "" && rnd.IntN(2) == 0 {
+				host = "*." + host
+			}
+			streams = append(streams, Stream{Host: host})
+		}
+		x := IndexStreams(streams)
+		for range 20 {
+			asked := name()
+			switch rnd.IntN(6) {
+			case 0:
+				asked = "." + asked
+			case 1:
+				asked += "."
+			case 2:
+				asked = "x" + asked
+			}
+			if got, want := x.Find(asked), searched(streams, asked); got != want {
+				t.Fatalf("%q among %v: %d, want %d", asked, streams, got, want)
+			}
+		}
+	}
+}
+
+func BenchmarkStreamIndex(b *testing.B) {
+	for _, n := range []int{10, 10_000} {
+		var streams []Stream
+		for i := range n {
+			streams = append(streams, Stream{Host: fmt.Sprintf("*.s%d.example.com", i)},
+				Stream{Host: fmt.Sprintf("s%d.com", i)})
+		}
+		x := IndexStreams(streams)
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				x.Find("a.b.s7.example.com")
+			}
+		})
+	}
+}
