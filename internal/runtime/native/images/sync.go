@@ -174,6 +174,11 @@ var errClosed = errors.New("the image store is closed")
 
 // syncDisk returns when the disk is synced or the store is closed. A sync cannot be interrupted; it may last long.
 func (y *syncer) syncDisk() error {
+	select {
+	case <-y.done: // a round that waited for another, which the close ended
+		return errClosed
+	default:
+	}
 	result := make(chan error, 1)
 	go func() { result <- y.sync(y.disk) }()
 	select {

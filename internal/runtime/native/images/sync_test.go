@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/opencontainers/image-spec/identity"
@@ -149,6 +150,26 @@ func TestSyncFails(t *testing.T) {
 	if after := s.bases[s.lookup("app").chain].lower; sameDirs(before, after) {
 		t.Errorf("the layers of the failed disk are still used: %v", after)
 	}
+}
+
+// A round that waits for another one does not sync any more when the store is closed meanwhile.
+func TestNoSyncAfterClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := &syncs{gate: make(chan error, 1)}
+		y, err := newSyncer(Config{Root: t.TempDir(), bootID: "one", syncDisk: disk.sync})
+		if err == nil {
+			err = y.close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		disk.gate <- nil
+		err = y.syncDisk()
+		synctest.Wait() // a sync would be in a goroutine of its own
+		if !errors.Is(err, errClosed) || disk.count() != 0 {
+			t.Errorf("%v, %d syncs of a closed store", err, disk.count())
+		}
+	})
 }
 
 // dirs are the directories of the layers.
