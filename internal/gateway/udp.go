@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"carob/internal/base/fdstore"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/gateway/forward"
 )
@@ -81,7 +82,7 @@ func (g *Gateway) openUDP(ctx context.Context, plan *gatewayplan.Plan,
 		running := &udpPort{seen: g.seen}
 		running.site.Store(s)
 		var err error
-		if running.UDP, err = forward.ListenUDP(ctx, at, running, &g.sessions, g.leaving); err != nil {
+		if running.UDP, err = g.serveUDP(ctx, at, running); err != nil {
 			failed[at] = err.Error()
 			klog.FromContext(ctx).Error(err, "The gateway cannot listen; trying again", "after", retryAfter)
 			continue
@@ -91,11 +92,30 @@ func (g *Gateway) openUDP(ctx context.Context, plan *gatewayplan.Plan,
 	for at, running := range g.udp { // any order: each by itself
 		if plan.UDP[at] == nil {
 			delete(g.udp, at)
+			_ = g.cfg.Sockets.Forget(udpSocket(at)) // it listens a little longer else
 			g.retire(running.site.Load())
 			running.Stop()
 		}
 	}
 	return failed
+}
+
+// udpSocket is the name of a port's socket that a service manager keeps.
+func udpSocket(at netip.AddrPort) string { return fdstore.Name(SocketPrefix, "udp-"+at.String()) }
+
+// serveUDP opens a port, or takes the socket that the process before has left.
+func (g *Gateway) serveUDP(ctx context.Context, at netip.AddrPort, route forward.Route) (*forward.UDP, error) {
+	conn := g.cfg.Sockets.UDP(udpSocket(at), at.String())
+	if conn == nil {
+		var err error
+		if conn, err = forward.ListenUDP(ctx, at); err != nil {
+			return nil, err
+		}
+		if err := g.cfg.Sockets.Keep(udpSocket(at), conn); err != nil {
+			klog.FromContext(ctx).Error(err, "Datagrams may be lost while carob is restarted", "address", at)
+		}
+	}
+	return forward.ServeUDP(ctx, conn, at, route, &g.sessions, g.leaving)
 }
 
 // reviewUDP looks at the sessions after endpoints or routes have changed. The lock is held.

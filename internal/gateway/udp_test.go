@@ -235,3 +235,35 @@ func TestUDPPortIsTaken(t *testing.T) {
 		t.Error(who, l.failedUDP)
 	}
 }
+
+// While carob is replaced, the port of UDP stays open: a datagram that comes in between is answered by the next process.
+func TestUDPSurvivesARestart(t *testing.T) {
+	m := newManager(t)
+	to := freePort(t)
+	echo := udpEcho(t, "a")
+	start := func() *lab {
+		l := newStreamLab(t, gatewayv1.UDPProtocolType, to)
+		l.cfg.Sockets = m.next(t)
+		l.udpService("x", echo+"=pa")
+		l.world.UDPRoutes = []*gatewayv1.UDPRoute{udpRoute("r", toService("x", 1))}
+		l.update()
+		return l
+	}
+	old := start()
+	testwait.For(t, "the socket at the service manager", func() bool { return m.has("udp-" + to.String()) })
+	c := udpClient(t, to)
+	ask(t, c, "before")
+	old.stop()
+	if _, err := c.Write([]byte("between")); err != nil {
+		t.Fatal(err)
+	}
+	next := start()
+	_ = c.SetReadDeadline(time.Now().Add(testwait.Limit))
+	b := make([]byte, 100)
+	if n, err := c.Read(b); err != nil || string(b[:n]) != "a between" {
+		t.Errorf("%q, %v", b[:n], err)
+	}
+	next.world.UDPRoutes, next.world.Gateways = nil, nil
+	next.update()
+	testwait.For(t, "the socket to be forgotten", func() bool { return !m.has("udp-" + to.String()) })
+}

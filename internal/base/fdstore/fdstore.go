@@ -1,6 +1,6 @@
 // Package fdstore keeps listening sockets open while the process is replaced: the service manager holds them
-// (sd_notify(3), FDSTORE=1) and hands them to the next process (sd_listen_fds(3)). Connections that come in between
-// wait in the socket's queue. Without a service manager that asks for it, nothing is kept.
+// (sd_notify(3), FDSTORE=1) and hands them to the next process (sd_listen_fds(3)). Connections and datagrams that come
+// in between wait in the socket's queue. Without a service manager that asks for it, nothing is kept.
 package fdstore
 
 import (
@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -65,13 +66,39 @@ func (s *Store) Has(name string) bool {
 	return s.given[name] != nil
 }
 
+// take removes the socket with the name that the previous process has left; nil: there is none.
+func (s *Store) take(name string) *os.File {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.given[name]
+	delete(s.given, name)
+	return f
+}
+
+// UDP returns the socket with the name that the previous process has left, if it is one of UDP with the address; else
+// nil.
+func (s *Store) UDP(name, addr string) *net.UDPConn {
+	f := s.take(name)
+	if f == nil {
+		return nil
+	}
+	defer f.Close() // the connection has a copy
+	pc, err := net.FilePacketConn(f)
+	if err != nil {
+		return nil
+	}
+	udp, ok := pc.(*net.UDPConn)
+	if !ok || udp.LocalAddr().String() != addr {
+		_ = pc.Close()
+		return nil
+	}
+	return udp
+}
+
 // Listener returns the socket with the name that the previous process has left, if it listens on
 // the address; else nil.
 func (s *Store) Listener(name, addr string) net.Listener {
-	s.mu.Lock()
-	f := s.given[name]
-	delete(s.given, name)
-	s.mu.Unlock()
+	f := s.take(name)
 	if f == nil {
 		return nil
 	}
@@ -99,13 +126,13 @@ func (s *Store) Rest() {
 	}
 }
 
-// Keep has the service manager hold a socket until Forget.
-func (s *Store) Keep(name string, ln net.Listener) error {
-	tcp, ok := ln.(*net.TCPListener)
+// Keep has the service manager hold a socket of TCP or UDP until Forget.
+func (s *Store) Keep(name string, socket any) error {
+	of, ok := socket.(syscall.Conn)
 	if s.manager == "" || !ok {
 		return nil
 	}
-	raw, err := tcp.SyscallConn()
+	raw, err := of.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("keep socket %s: %w", name, err)
 	}

@@ -74,9 +74,8 @@ type UDP struct {
 // LeavingTime is how long answers of an endpoint are waited for that gets nothing new.
 const LeavingTime = 2 * time.Second
 
-// ListenUDP opens a port. Sessions counts those of all ports, for their limit.
-func ListenUDP(ctx context.Context, at netip.AddrPort, route Route, sessions *atomic.Int64,
-	leaving time.Duration) (*UDP, error) {
+// ListenUDP opens the socket of a port.
+func ListenUDP(ctx context.Context, at netip.AddrPort) (*net.UDPConn, error) {
 	var lc net.ListenConfig
 	pc, err := lc.ListenPacket(ctx, "udp", at.String())
 	if err != nil {
@@ -87,6 +86,13 @@ func ListenUDP(ctx context.Context, at netip.AddrPort, route Route, sessions *at
 		_ = pc.Close()
 		return nil, fmt.Errorf("listen on %s (UDP): unexpected %T", at, pc)
 	}
+	return conn, nil
+}
+
+// ServeUDP serves what comes to the socket of a port, which it closes in the end, also after an error. Sessions counts
+// those of all ports, for their limit.
+func ServeUDP(ctx context.Context, conn *net.UDPConn, at netip.AddrPort, route Route, sessions *atomic.Int64,
+	leaving time.Duration) (*UDP, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	p := &UDP{conn: conn, route: route, several: at.Addr().IsUnspecified(), flows: newFlows(sessions, leaving),
 		cancel: cancel}
