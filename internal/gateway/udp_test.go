@@ -236,7 +236,8 @@ func TestUDPPortIsTaken(t *testing.T) {
 	}
 }
 
-// While carob is replaced, the port of UDP stays open: a datagram that comes in between is answered by the next process.
+// While carob is replaced, the port of UDP stays open: a datagram that comes in between is answered by the next
+// process.
 func TestUDPSurvivesARestart(t *testing.T) {
 	m := newManager(t)
 	to := freePort(t)
