@@ -88,7 +88,7 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 	}
 	g.pools = pools
 	g.release()
-	g.seen.figures.keep(servedRoutes(plan.Plan))
+	g.seen.figures.removeUnserved(servedRoutes(plan.Plan))
 	if !maps.Equal(failed, g.failed) || !maps.Equal(failedUDP, g.failedUDP) { // the statuses tell
 		plan.Fail(failed, failedUDP)
 	}

@@ -190,8 +190,8 @@ func codeName(class int) string {
 	return strconv.Itoa(class) + "xx"
 }
 
-// keep forgets the series of routes that are not served any more.
-func (f *figures) keep(served map[routeKey]bool) {
+// removeUnserved removes the time series of routes that are not served any more.
+func (f *figures) removeUnserved(served map[routeKey]bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	gone := func(key routeKey) bool { return key.kind != "" && key != other() && !served[key] }

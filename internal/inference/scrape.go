@@ -113,7 +113,7 @@ func (p *Pool) follow(ctx context.Context, ref routing.Ref, at netip.AddrPort, s
 			return
 		}
 		p.mu.Lock()
-		pause := p.pace(time.Now())
+		pause := p.nextPause(time.Now())
 		if s.problem = err; err == nil {
 			s.failures = 0
 			stats.At = began
@@ -129,8 +129,9 @@ func (p *Pool) follow(ctx context.Context, ref routing.Ref, at netip.AddrPort, s
 	}
 }
 
-// pace returns how long an endpoint is not asked. The lock is held.
-func (p *Pool) pace(now time.Time) time.Duration {
+// nextPause returns the pause before the next scrape of an endpoint. After a time without requests it makes the pool
+// inactive. p.mu is held.
+func (p *Pool) nextPause(now time.Time) time.Duration {
 	n := len(p.scrapers)
 	active := max(activePace, time.Duration(n)*time.Second/perSecond)
 	switch {

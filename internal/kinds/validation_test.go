@@ -51,8 +51,8 @@ func lines(errs field.ErrorList) []string {
 	return out
 }
 
-// same compares errors in any order; the wanted text may omit the end of a line.
-func same(got, want []string) bool {
+// sameErrors compares errors in any order; the wanted text may omit the end of a line.
+func sameErrors(got, want []string) bool {
 	if len(got) != len(want) {
 		return false
 	}
@@ -183,7 +183,7 @@ func TestCreateKinds(t *testing.T) {
 			`spec.devices.constraints[0].requests[0]: Invalid value: "t": must be the name of a request in the claim`}},
 	} {
 		obj := decode(t, set, c.manifest)
-		if got := lines(rulesFor(t, set, obj).Create(t.Context(), obj)); !same(got, c.want) {
+		if got := lines(rulesFor(t, set, obj).Create(t.Context(), obj)); !sameErrors(got, c.want) {
 			t.Errorf("%s:\n got %s\nwant %s", c.manifest, strings.Join(got, "\n     "), strings.Join(c.want, "\n     "))
 		}
 	}
@@ -229,7 +229,7 @@ func TestUpdateKinds(t *testing.T) {
 			scalerHead + `{scaleTargetRef: {kind: Deployment, name: d, apiVersion: v1}, maxReplicas: 4}}`, nil},
 	} {
 		old, obj := decode(t, set, c.old), decode(t, set, c.manifest)
-		if got := lines(rulesFor(t, set, obj).Update(t.Context(), obj, old)); !same(got, c.want) {
+		if got := lines(rulesFor(t, set, obj).Update(t.Context(), obj, old)); !sameErrors(got, c.want) {
 			t.Errorf("%s:\n got %s\nwant %s", c.manifest, strings.Join(got, "\n     "), strings.Join(c.want, "\n     "))
 		}
 	}

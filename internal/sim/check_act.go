@@ -239,7 +239,7 @@ func (w *world) checkResize(own *owner, a podlife.Resize, l *cri.LinuxContainerR
 	}
 	if !slices.ContainsFunc(o.granted, func(p *corev1.Pod) bool {
 		c, _, _ := containerOf(p, a.Container)
-		return c != nil && same(c.Resources, a.Resources)
+		return c != nil && sameRequirements(c.Resources, a.Resources)
 	}) {
 		w.broken(resizeGranted, name, "%s gets %v", a.Container, a.Resources)
 	}
@@ -254,10 +254,10 @@ func (w *world) checkResize(own *owner, a podlife.Resize, l *cri.LinuxContainerR
 func sameResources(a, b *corev1.Pod, container string) bool {
 	x, _, _ := containerOf(a, container)
 	y, _, _ := containerOf(b, container)
-	return x != nil && y != nil && same(x.Resources, y.Resources)
+	return x != nil && y != nil && sameRequirements(x.Resources, y.Resources)
 }
 
-func same(a, b corev1.ResourceRequirements) bool {
+func sameRequirements(a, b corev1.ResourceRequirements) bool {
 	list := func(x, y corev1.ResourceList) bool {
 		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 			p, q := x[name], y[name]

@@ -66,9 +66,9 @@ func (own *owner) die() {
 }
 
 // soon calls step after everything else at this point in time.
-func (own *owner) soon() { own.later(0) }
+func (own *owner) soon() { own.stepAfter(0) }
 
-func (own *owner) later(d time.Duration) {
+func (own *owner) stepAfter(d time.Duration) {
 	if own.unsoon == nil {
 		own.unsoon = own.w.after(d, func() {
 			own.unsoon = nil
@@ -103,7 +103,7 @@ func (own *owner) ready() bool {
 		return true
 	}
 	if deaf := own.w.deafFor(); deaf > 0 {
-		own.later(deaf + own.w.upTo(10*time.Second))
+		own.stepAfter(deaf + own.w.upTo(10*time.Second))
 		return false
 	}
 	own.look()

@@ -176,7 +176,7 @@ func (c *Controller) do(ctx context.Context, key string, in deployment.Input, st
 	case step.Update != nil:
 		set, err := sets.Update(ctx, step.Update, metav1.UpdateOptions{})
 		if err != nil {
-			return c.later(c.keeper.Behind(ctx, key, c.sets, step.Update,
+			return c.retryLater(c.keeper.Behind(ctx, key, c.sets, step.Update,
 				fmt.Errorf("update replica set %s: %w", step.Update.Name, err),
 				func(ctx context.Context) (metav1.Object, error) {
 					return sets.Get(ctx, step.Update.Name, metav1.GetOptions{})
@@ -208,13 +208,15 @@ func (c *Controller) do(ctx context.Context, key string, in deployment.Input, st
 
 // behind takes the error of a write to a deployment.
 func (c *Controller) behind(ctx context.Context, key string, d *appsv1.Deployment, err error) error {
-	return c.later(c.keeper.Behind(ctx, key, c.deployments, d, err, func(ctx context.Context) (metav1.Object, error) {
+	get := func(ctx context.Context) (metav1.Object, error) {
 		return c.client.AppsV1().Deployments(d.Namespace).Get(ctx, d.Name, metav1.GetOptions{})
-	}))
+	}
+	return c.retryLater(c.keeper.Behind(ctx, key, c.deployments, d, err, get))
 }
 
-// later is what a failed write ends a pass with: its error, or errLater where Behind found something newer.
-func (c *Controller) later(err error) error {
+// retryLater returns the error of a failed write, or errLater if Behind found a newer version, so that the
+// Deployment is processed again later.
+func (c *Controller) retryLater(err error) error {
 	if err == nil {
 		return errLater
 	}

@@ -26,7 +26,7 @@ func text(l Lines) string {
 	return b.String()
 }
 
-func same(t *testing.T, what string, got Lines, want string) {
+func expectLines(t *testing.T, what string, got Lines, want string) {
 	t.Helper()
 	if text(got) != strings.TrimPrefix(want, "\n") {
 		t.Errorf("%s:\n%swant\n%s", what, text(got), want)
@@ -62,7 +62,7 @@ func TestEventsDoNotRepeat(t *testing.T) {
 		return corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: name}, Type: "Warning", Reason: "Failed",
 			Message: message, LastTimestamp: before(time.Minute)}
 	}
-	same(t, "long", Pod(p, []corev1.Event{
+	expectLines(t, "long", Pod(p, []corev1.Event{
 		event("a", `Failed to pull image "i": `+cause), event("b", "Error: ErrImagePull"), event("c", "Error: ErrImagePull"),
 		event("d", cause), event("e", "Error: short cause"),
 	}, now), `
@@ -156,7 +156,7 @@ func TestPod(t *testing.T) {
 		if !strings.Contains(c.want, "event") {
 			events = nil
 		}
-		same(t, c.what, Pod(pod(c.change), events, now), c.want)
+		expectLines(t, c.what, Pod(pod(c.change), events, now), c.want)
 	}
 }
 
@@ -231,7 +231,7 @@ func TestInferencePool(t *testing.T) {
 ! model m: unknown, no InferenceModel names it; its requests are the first to be refused when no server has room
 `},
 	} {
-		same(t, c.what, InferencePool(&c.pool, now), c.want)
+		expectLines(t, c.what, InferencePool(&c.pool, now), c.want)
 	}
 	many := Pool{State: &PoolState{Ready: 20}}
 	for i := range 20 {
@@ -244,7 +244,7 @@ func TestInferencePool(t *testing.T) {
 
 // A route says where it is served, and what does not work.
 func TestRoute(t *testing.T) {
-	same(t, "served", Route(&Served{Places: []Place{{Where: "http://a:80 /x", Backends: []PlaceBackend{
+	expectLines(t, "served", Route(&Served{Places: []Place{{Where: "http://a:80 /x", Backends: []PlaceBackend{
 		{Name: "d/s:80", Ready: 2, Weight: 1}, {Name: "d/t:80", Weight: 1},
 		{Name: "d/u:80"}, {Weight: 1, Problem: "no such Service"}}},
 		{Where: "http://a:80 /y", Answer: "301"}, {Where: "http://a:80 /z"}}}), `
@@ -254,7 +254,7 @@ func TestRoute(t *testing.T) {
   http://a:80 /y answers 301
 ! http://a:80 /z has no backend: requests get 500
 `)
-	same(t, "nothing", Route(&Served{Parents: []Parent{{Conditions: []metav1.Condition{{Type: "Accepted",
+	expectLines(t, "nothing", Route(&Served{Parents: []Parent{{Conditions: []metav1.Condition{{Type: "Accepted",
 		Status: "Unknown", Reason: "Pending"}}}}, Problems: []string{"the class is another's"}}), `
 ! its status: Accepted is unknown: Pending
 ! the class is another's

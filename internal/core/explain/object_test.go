@@ -61,7 +61,7 @@ func TestService(t *testing.T) {
 ! 1 endpoint not ready: 10.1.0.1
 `},
 	} {
-		same(t, c.what, Service(web(c.change), c.slices, Related{Pods: c.pods}, now), c.want)
+		expectLines(t, c.what, Service(web(c.change), c.slices, Related{Pods: c.pods}, now), c.want)
 	}
 }
 
@@ -155,18 +155,18 @@ func TestClaim(t *testing.T) {
 		c.change(claim)
 		events := []corev1.Event{{Type: "Warning", Reason: "Failed", Message: "it did not work",
 			LastTimestamp: before(2 * time.Minute)}}
-		same(t, c.what, Claim(claim, c.class, c.volume, Related{Pods: c.pods, Events: events}, now), c.want)
+		expectLines(t, c.what, Claim(claim, c.class, c.volume, Related{Pods: c.pods, Events: events}, now), c.want)
 	}
 }
 
 func TestNode(t *testing.T) {
 	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: "True", LastTransitionTime: before(time.Hour)}
-	same(t, "ready", Node(&corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+	expectLines(t, "ready", Node(&corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
 		{Type: corev1.NodeDiskPressure, Status: "False"}, ready}}}, nil, now), "  has been ready for 60m\n")
-	same(t, "new", Node(&corev1.Node{}, nil, now), "! its agent has not reported anything about it\n")
+	expectLines(t, "new", Node(&corev1.Node{}, nil, now), "! its agent has not reported anything about it\n")
 	away := ready
 	away.Status, away.Reason, away.Message = "Unknown", "NodeStatusUnknown", "its agent stopped reporting"
-	same(t, "away", Node(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"},
+	expectLines(t, "away", Node(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"},
 		Spec: corev1.NodeSpec{Unschedulable: true, Taints: []corev1.Taint{
 			{Key: "node.kubernetes.io/unreachable", Effect: "NoExecute"}, {Key: "gpu", Value: "a", Effect: "NoSchedule"}}},
 		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{away,
@@ -177,13 +177,13 @@ func TestNode(t *testing.T) {
 }
 
 func TestNamespace(t *testing.T) {
-	same(t, "active", Namespace(&corev1.Namespace{}, now), "  is active\n")
+	expectLines(t, "active", Namespace(&corev1.Namespace{}, now), "  is active\n")
 	n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: new(before(time.Minute))},
 		Status: corev1.NamespaceStatus{Phase: corev1.NamespaceTerminating}}
-	same(t, "deleted", Namespace(n, now), "! was deleted 60s ago\n! its objects are not counted yet\n")
+	expectLines(t, "deleted", Namespace(n, now), "! was deleted 60s ago\n! its objects are not counted yet\n")
 	n.Status.Conditions = []corev1.NamespaceCondition{{Type: "NamespaceDeletionContentFailure", Status: "False"},
 		{Type: "NamespaceFinalizersRemaining", Status: "True", Reason: "SomeFinalizersRemain", Message: "a/b in 1 object"}}
-	same(t, "held", Namespace(n, now), `
+	expectLines(t, "held", Namespace(n, now), `
 ! was deleted 60s ago
 ! NamespaceFinalizersRemaining: a/b in 1 object (SomeFinalizersRemain)
 `)

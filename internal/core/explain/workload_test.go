@@ -93,13 +93,13 @@ func TestDeployment(t *testing.T) {
 				AvailableReplicas: 3}}
 		r := Related{}
 		c.change(d, &r)
-		same(t, c.what, Deployment(d, r, now), c.want)
+		expectLines(t, c.what, Deployment(d, r, now), c.want)
 	}
 }
 
 // The other workloads say what is particular to them.
 func TestWorkloads(t *testing.T) {
-	same(t, "ReplicaSet", ReplicaSet(&appsv1.ReplicaSet{Status: appsv1.ReplicaSetStatus{
+	expectLines(t, "ReplicaSet", ReplicaSet(&appsv1.ReplicaSet{Status: appsv1.ReplicaSetStatus{
 		Conditions: []appsv1.ReplicaSetCondition{{Type: "ReplicaFailure", Status: "True", Message: "no"}}}}, quota, now), `
 ! 0 of 1 pod available: 0 exist, 0 of them of the newest template, 0 ready
 ! ReplicaFailure is true: no
@@ -107,25 +107,25 @@ func TestWorkloads(t *testing.T) {
 `)
 	set := &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{Replicas: new(int32(3))},
 		Status: appsv1.StatefulSetStatus{Replicas: 1, UpdatedReplicas: 1}}
-	same(t, "ordered", StatefulSet(set, Related{Pods: []*corev1.Pod{pulling("db-0")}}, now), `
+	expectLines(t, "ordered", StatefulSet(set, Related{Pods: []*corev1.Pod{pulling("db-0")}}, now), `
 ! 0 of 3 pods available: 1 exist, 1 of them of the newest template, 0 ready
 ! makes its pods one after the other: the next one waits until all before it are available
 ! pod db-0: container c waits: no such image (ErrImagePull)
 `)
 	set.Status = appsv1.StatefulSetStatus{Replicas: 3, UpdatedReplicas: 1, ReadyReplicas: 3, AvailableReplicas: 3}
 	set.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateStatefulSetStrategy{Partition: new(int32(2))}
-	same(t, "partition", StatefulSet(set, Related{}, now), `
+	expectLines(t, "partition", StatefulSet(set, Related{}, now), `
   updates only pods with the ordinal 2 and above (its partition)
   3 of 3 pods available
 `)
 	set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
-	same(t, "on delete", StatefulSet(set, Related{}, now), "  3 of 3 pods available\n")
-	same(t, "no node", DaemonSet(&appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{NumberMisscheduled: 1}},
+	expectLines(t, "on delete", StatefulSet(set, Related{}, now), "  3 of 3 pods available\n")
+	expectLines(t, "no node", DaemonSet(&appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{NumberMisscheduled: 1}},
 		Related{}, now), `
 ! no node matches its node selector, its node affinity, and its tolerations
 ! 1 pod on nodes that should not have one
 `)
-	same(t, "DaemonSet", DaemonSet(&appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1,
+	expectLines(t, "DaemonSet", DaemonSet(&appsv1.DaemonSet{Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1,
 		CurrentNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberReady: 1, NumberAvailable: 1}}, Related{}, now),
 		"  1 of 1 pod available\n")
 }
@@ -136,31 +136,31 @@ func TestJobs(t *testing.T) {
 			Status: batchv1.JobStatus{Succeeded: 2, Failed: 1, Conditions: []batchv1.JobCondition{{Type: kind,
 				Status: "True", Reason: reason, LastTransitionTime: before(time.Minute)}}}}
 	}
-	same(t, "complete", Job(finished(batchv1.JobComplete, "CompletionsReached"), Related{}, now), `
+	expectLines(t, "complete", Job(finished(batchv1.JobComplete, "CompletionsReached"), Related{}, now), `
   completed 60s ago: 2 pods succeeded
 `)
-	same(t, "failed", Job(finished(batchv1.JobFailed, "BackoffLimitExceeded"), Related{}, now), `
+	expectLines(t, "failed", Job(finished(batchv1.JobFailed, "BackoffLimitExceeded"), Related{}, now), `
 ! Failed is true: BackoffLimitExceeded
   2 of 2 completions; 0 pods active, 0 of them ready, 1 failed
 `)
-	same(t, "working", Job(&batchv1.Job{Spec: batchv1.JobSpec{BackoffLimit: new(int32(6))},
+	expectLines(t, "working", Job(&batchv1.Job{Spec: batchv1.JobSpec{BackoffLimit: new(int32(6))},
 		Status: batchv1.JobStatus{Active: 1, Failed: 2}}, Related{Pods: []*corev1.Pod{pulling("a")}}, now), `
   0 of any number of completions; 1 pod active, 0 of them ready, 2 failed
 ! 2 failures of 6 allowed (its backoffLimit)
 ! pod a: container c waits: no such image (ErrImagePull)
 `)
-	same(t, "suspended", Job(&batchv1.Job{Spec: batchv1.JobSpec{Suspend: new(true)}}, Related{}, now), `
+	expectLines(t, "suspended", Job(&batchv1.Job{Spec: batchv1.JobSpec{Suspend: new(true)}}, Related{}, now), `
 ! is suspended: it makes no pods until .spec.suspend is false
   0 of any number of completions; 0 pods active, 0 of them ready, 0 failed
 `)
 	cron := &batchv1.CronJob{Spec: batchv1.CronJobSpec{Schedule: "0 3 * * *", TimeZone: new("Europe/Berlin")}}
-	same(t, "CronJob", CronJob(cron, Related{}, now), `
+	expectLines(t, "CronJob", CronJob(cron, Related{}, now), `
   runs at "0 3 * * *" (Europe/Berlin)
   has not made a Job yet
 `)
 	cron.Spec.Suspend, cron.Spec.TimeZone, cron.Spec.ConcurrencyPolicy = new(true), nil, batchv1.ForbidConcurrent
 	cron.Status.LastScheduleTime, cron.Status.Active = new(before(time.Hour)), []corev1.ObjectReference{{Name: "j"}}
-	same(t, "CronJob", CronJob(cron, quota, now), `
+	expectLines(t, "CronJob", CronJob(cron, quota, now), `
 ! is suspended: it makes no Jobs until .spec.suspend is false
   runs at "0 3 * * *" (the time zone of carob)
   made its last Job 60m ago; 1 Job active
@@ -172,7 +172,7 @@ func TestJobs(t *testing.T) {
 func TestAutoscaler(t *testing.T) {
 	h := &autoscalingv2.HorizontalPodAutoscaler{Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
 		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{Kind: "Deployment", Name: "web"}}}
-	same(t, "new", Autoscaler(h, Related{}, now), `
+	expectLines(t, "new", Autoscaler(h, Related{}, now), `
 ! its controller has not processed it yet
   deployment/web has 0 replicas, and should have 0
 `)
@@ -180,7 +180,7 @@ func TestAutoscaler(t *testing.T) {
 		Conditions: []autoscalingv2.HorizontalPodAutoscalerCondition{{Type: "AbleToScale", Status: "True"},
 			{Type: "ScalingActive", Status: "False", Reason: "FailedGetResourceMetric", Message: "no metrics"},
 			{Type: "ScalingLimited", Status: "True", Reason: "TooManyReplicas", Message: "more is wanted"}}}
-	same(t, "no metrics", Autoscaler(h, Related{}, now), `
+	expectLines(t, "no metrics", Autoscaler(h, Related{}, now), `
 ! ScalingActive is false: no metrics (FailedGetResourceMetric)
   is at a bound: more is wanted (TooManyReplicas)
   deployment/web has 1 replica, and should have 2

@@ -59,7 +59,7 @@ func Decide(in Input) Action {
 	waits := slices.Contains(in.Owners, WaitsForDependents)
 	switch {
 	case slices.Contains(in.Owners, Present):
-		return keep(in)
+		return keepObject(in)
 	case waits && len(in.Dependents) > 0:
 		a := Action{Delete: metav1.DeletePropagationForeground}
 		if slices.ContainsFunc(in.Dependents, func(d Object) bool { return d.Waiting() }) {
@@ -94,9 +94,9 @@ func wait(in Input) Action {
 	return a
 }
 
-// keep: an object with one remaining owner stays, but must not block the owners that are being
+// keepObject decides for an object that has an owner left: it stays, but must not block the owners that are being
 // deleted.
-func keep(in Input) Action {
+func keepObject(in Input) Action {
 	if !slices.Contains(in.Owners, Absent) && !slices.Contains(in.Owners, WaitsForDependents) {
 		return Action{}
 	}

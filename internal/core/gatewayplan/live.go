@@ -99,24 +99,26 @@ type Touched struct {
 	Policies     []*gatewayv1.BackendTLSPolicy
 }
 
-func same(a, b metav1.Object) bool {
+// sameGeneration reports whether two versions of an object have the same generation, and neither or both are being
+// deleted.
+func sameGeneration(a, b metav1.Object) bool {
 	return a.GetUID() == b.GetUID() && a.GetGeneration() == b.GetGeneration() &&
 		(a.GetDeletionTimestamp() == nil) == (b.GetDeletionTimestamp() == nil)
 }
 
 // SameGateway reports whether the second Gateway changes nothing in a plan except its status.
 func SameGateway(a, b *gatewayv1.Gateway) bool {
-	return same(a, b) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
+	return sameGeneration(a, b) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
 }
 
 // SameListenerSet is SameGateway for ListenerSets.
 func SameListenerSet(a, b *gatewayv1.ListenerSet) bool {
-	return same(a, b) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
+	return sameGeneration(a, b) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
 }
 
 // SamePolicy is SameGateway for policies.
 func SamePolicy(a, b *gatewayv1.BackendTLSPolicy) bool {
-	return same(a, b) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
+	return sameGeneration(a, b) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
 }
 
 // SameService reports whether the second Service changes nothing in a plan.

@@ -43,8 +43,8 @@ func TestDecideWithoutPermission(t *testing.T) { // L7.162, L7.164
 	}
 }
 
-// pace lets nodes of zone z go down one after the other within a moment and returns when each gets its taint.
-func pace(healthy, sick int) []string {
+// taintTimes lets nodes of zone z go down one after the other within a moment and returns when each gets its taint.
+func taintTimes(healthy, sick int) []string {
 	p, now := NewPacer(DefaultRates()), start()
 	for i := range healthy + sick {
 		p.Observe(now, in("z", fmt.Sprint("n", i), corev1.ConditionTrue))
@@ -98,7 +98,7 @@ func TestPace(t *testing.T) { // L7.164
 		{"28 of 51 are 54.9 %", 23, 28, []string{"n0@0s", "n1@10s", "n10@20s"}},
 		{"60 of 60: the zone is gone", 0, 60, []string{"n0@0s", "n1@10s", "n10@20s"}},
 	} {
-		got := pace(test.healthy, test.sick)
+		got := taintTimes(test.healthy, test.sick)
 		got = got[:min(3, len(got))]
 		if !slices.Equal(got, test.want) {
 			t.Errorf("%s: %v, want %v", test.name, got, test.want)

@@ -189,7 +189,7 @@ func (x *index) match(blocks []uint64, lengths []int32) int {
 			continue
 		}
 		from, to := x.set(blocks[s.low-1]), x.set(blocks[s.high-1])
-		if same(from, to) {
+		if sameEndpoints(from, to) {
 			continue
 		}
 		if s.high-s.low == 1 {
@@ -202,7 +202,8 @@ func (x *index) match(blocks []uint64, lengths []int32) int {
 	return longest
 }
 
-func same(a, b []uint64) bool {
+// sameEndpoints reports whether two sets of endpoints are equal. They have the same length.
+func sameEndpoints(a, b []uint64) bool {
 	for i := range a {
 		if a[i] != b[i] {
 			return false

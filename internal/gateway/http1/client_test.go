@@ -330,14 +330,14 @@ func TestBrokenBody(t *testing.T) {
 	})
 }
 
-// gated is a body whose second half comes when a test says so.
-type gated struct {
+// pausedBody is a body whose second half comes when a test says so.
+type pausedBody struct {
 	*strings.Reader
 	open chan struct{}
 	once bool
 }
 
-func (g *gated) Read(p []byte) (int, error) {
+func (g *pausedBody) Read(p []byte) (int, error) {
 	if g.once {
 		<-g.open
 	}
@@ -345,7 +345,7 @@ func (g *gated) Read(p []byte) (int, error) {
 	return g.Reader.Read(p[:min(len(p), 5)])
 }
 
-func (g *gated) Close() error { return nil }
+func (g *pausedBody) Close() error { return nil }
 
 // An answer that comes before the request has been sent is passed on at once. Its connection is used again when the
 // request has been sent, and not before.
@@ -373,7 +373,7 @@ func TestEarlyAnswer(t *testing.T) {
 				}()
 				return near, nil
 			}})
-		body := &gated{Reader: strings.NewReader("0123456789"), open: make(chan struct{})}
+		body := &pausedBody{Reader: strings.NewReader("0123456789"), open: make(chan struct{})}
 		r := request(t.Context(), "POST", "/", "")
 		r.Body, r.ContentLength = body, 10
 		for n, want := range []int{1, 2, 2} {

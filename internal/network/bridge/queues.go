@@ -85,7 +85,7 @@ func (q *Queues) Follow(ctx context.Context, released func(pod types.UID)) {
 		case <-next.C:
 		}
 		start := time.Now()
-		busy := q.waiting()
+		busy := q.unfinished()
 		q.leaveRules(busy)
 		for pod, l := range busy {
 			if start.Before(l.until) && !q.n.idle(ctx, string(pod), l.arrived) {
@@ -125,7 +125,8 @@ func packetsPassed() {
 	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0)
 }
 
-func (q *Queues) waiting() map[types.UID]*look {
+// unfinished returns the looks that have not ended, by pod.
+func (q *Queues) unfinished() map[types.UID]*look {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	out := map[types.UID]*look{}

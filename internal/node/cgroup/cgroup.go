@@ -116,7 +116,7 @@ func (m *Manager) Init() error {
 	if !m.v2 || !m.has("memory", "memory.min") {
 		return nil
 	}
-	return m.keep(resources.MemoryTiers{}) // what an earlier process kept does not count any more
+	return m.writeMinimums(resources.MemoryTiers{}) // what an earlier process kept does not count any more
 }
 
 // Enforce gives all pods together the CPU weight of the machine: with the kernel's default

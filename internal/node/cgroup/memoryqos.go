@@ -37,7 +37,7 @@ func (m *Manager) protect(uid types.UID, tiers resources.MemoryTiers) error {
 	if sum == m.kept {
 		return nil
 	}
-	return m.keep(sum)
+	return m.writeMinimums(sum)
 }
 
 // Kept is the memory that is kept for all pods together.
@@ -47,8 +47,8 @@ func (m *Manager) Kept() resources.MemoryTiers {
 	return m.kept
 }
 
-// keep sets the memory that is kept for all pods together, with m.mu held once Init has ended.
-func (m *Manager) keep(sum resources.MemoryTiers) error {
+// writeMinimums writes memory.min and memory.low that protect all pods together, with m.mu held once Init has ended.
+func (m *Manager) writeMinimums(sum resources.MemoryTiers) error {
 	node, burstable := sum.Files()
 	for _, group := range []struct {
 		class corev1.PodQOSClass

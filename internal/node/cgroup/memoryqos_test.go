@@ -96,7 +96,7 @@ func TestMemoryIsKept(t *testing.T) {
 			}
 		}
 	}
-	if err := m.keep(resources.MemoryTiers{}); err != nil { // as Init does
+	if err := m.writeMinimums(resources.MemoryTiers{}); err != nil { // as Init does
 		t.Fatal(err)
 	}
 	check("at the start", "0 0 max", "7 0 max")

@@ -66,7 +66,7 @@ func (m *Manager) freed() {
 // a resize, in their order (L3.123), and wakes all of them; m.mu is held.
 func (m *Manager) makeRoom() {
 	m.vacated.Add(1)
-	for _, e := range m.waiting() {
+	for _, e := range m.waitingForRoom() {
 		m.admit(e)
 	}
 	type waiter struct {
@@ -93,8 +93,8 @@ func (m *Manager) makeRoom() {
 	}
 }
 
-// waiting are the pods that wait for room, in the order in which they came.
-func (m *Manager) waiting() []*entry {
+// waitingForRoom returns the pods that wait for room, in the order in which they came.
+func (m *Manager) waitingForRoom() []*entry {
 	var all []*entry
 	for _, e := range m.entries {
 		if e.hold != nil {

@@ -35,9 +35,9 @@ func (r *Runtime) prepareHelper(m *monitor.Monitor) {
 	}
 }
 
-// waiting returns a helper that waits in the container's pod and may become the container's
+// takeWaiting returns a helper that waits in the container's pod and may become the container's
 // process; nil for none.
-func (r *Runtime) waiting(m *monitor.Monitor, c *container) *monitor.Waiting {
+func (r *Runtime) takeWaiting(m *monitor.Monitor, c *container) *monitor.Waiting {
 	w := m.Take()
 	if w == nil {
 		return nil

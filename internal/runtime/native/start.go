@@ -44,7 +44,7 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 		return nil, status.Errorf(codes.FailedPrecondition, "sandbox %q of container %q is not ready", rec.SandboxID,
 			rec.ID)
 	}
-	pid, user, err := r.launch(ctx, m, c, r.waiting(m, c))
+	pid, user, err := r.launch(ctx, m, c, r.takeWaiting(m, c))
 	if errors.Is(err, errNotWaiting) {
 		pid, user, err = r.launch(ctx, m, c, nil)
 	}

@@ -50,7 +50,7 @@ func coreDNS(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer,
 	program, err := os.ReadFile(built)
 	if errors.Is(err, fs.ErrNotExist) {
 		if program, err = b.compileModule(ctx, coreDNSModule); err == nil {
-			err = keep(built, program)
+			err = writeProgram(built, program)
 		}
 	}
 	if err != nil {
@@ -78,8 +78,8 @@ func (b *Builder) compileModule(ctx context.Context, module string) ([]byte, err
 	return b.compile(ctx, dir, path)
 }
 
-// keep stores a program.
-func keep(path string, program []byte) error {
+// writeProgram stores a program.
+func writeProgram(path string, program []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}

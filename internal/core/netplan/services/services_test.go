@@ -283,7 +283,7 @@ func TestChangesAndPackets(t *testing.T) {
 				if !maps.EqualFunc(lists, wantLists, slices.Equal) {
 					t.Fatalf("seed %d step %d: lists\n%v\nfresh\n%v", seed, step, lists, wantLists)
 				}
-				if own := gathered(t, s); !same(own, tab) {
+				if own := gathered(t, s); !sameTables(own, tab) {
 					t.Fatalf("seed %d step %d: its elements are not the applied ones", seed, step)
 				}
 				used := maps.Clone(always)
@@ -313,7 +313,7 @@ func TestChangesAndPackets(t *testing.T) {
 	}
 }
 
-func same(a, b *Table) bool {
+func sameTables(a, b *Table) bool {
 	for i := range a {
 		if !maps.Equal(a[i], b[i]) {
 			return false

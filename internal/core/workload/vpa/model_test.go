@@ -219,8 +219,8 @@ func TestRestart(t *testing.T) {
 			t.Fatalf("containers: %d, before the restart %d", len(got), len(before))
 		}
 		for name, u := range before {
-			same(t, name+" cpu", u.cpu, got[name].cpu)
-			same(t, name+" memory", u.memory, got[name].memory)
+			expectSameShares(t, name+" cpu", u.cpu, got[name].cpu)
+			expectSameShares(t, name+" memory", u.memory, got[name].memory)
 			if u.samples != got[name].samples || u.last.Sub(got[name].last).Abs() > time.Second {
 				t.Fatalf("%s: %d samples until %v, before the restart %d until %v", name, got[name].samples,
 					got[name].last, u.samples, u.last)
@@ -256,8 +256,8 @@ func restarted(t *rapid.T, m *Model, v *VerticalPodAutoscaler, at time.Time) *Mo
 	return out
 }
 
-// same compares shares of the weight; a checkpoint rounds each to a ten-thousandth of the largest.
-func same(t *rapid.T, what string, a, b *histogram) {
+// expectSameShares compares shares of the weight; a checkpoint rounds each to a ten-thousandth of the largest.
+func expectSameShares(t *rapid.T, what string, a, b *histogram) {
 	x, y := newHistogram(a.scale), newHistogram(b.scale)
 	x.merge(a)
 	y.merge(b)

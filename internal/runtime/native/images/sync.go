@@ -345,13 +345,13 @@ func (l *lease) release(ctx context.Context) {
 			unsynced[chain] = true
 		}
 	}
-	if len(unsynced) == 0 || !l.store.keep(pendingLease{l, unsynced}) {
+	if len(unsynced) == 0 || !l.store.holdLease(pendingLease{l, unsynced}) {
 		l.end(ctx)
 	}
 }
 
-// keep holds a lease until the layers are synced; false if the store is closed.
-func (s *Store) keep(p pendingLease) bool {
+// holdLease keeps a lease until the layers are synced; false if the store is closed.
+func (s *Store) holdLease(p pendingLease) bool {
 	s.syncer.mu.Lock()
 	defer s.syncer.mu.Unlock()
 	if s.syncer.closed {
