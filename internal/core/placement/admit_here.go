@@ -20,11 +20,11 @@ type Machine struct {
 	UnsafeSysctls []string
 }
 
-// Needs is what a pod asks of its node that is not in its requests.
+// Needs are the requirements of a pod for its node that are not in its resource requests.
 type Needs struct {
 	AppArmor bool     // one of its containers names a profile
 	Missing  []string // features that the node doesn't have, sorted
-	Unknown  error    // why its features can't be told; nil: they can
+	Unknown  error    // why its features can't be determined; nil: they can
 	// Served are extended resources that are not counted here: claims provide them, or the pod has its share
 	// already, or the device plugin is away, and the pod waits for it.
 	Served []corev1.ResourceName

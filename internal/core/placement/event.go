@@ -146,7 +146,7 @@ func (c *Cluster) Helps(p *Pod, refused []Filter, e Event) bool {
 	return false
 }
 
-// opens asks the filters themselves about the one node that changed, with the room
+// opens runs the filters themselves on the one node that changed, with the room
 // taken that other pods reserved there: it helps if they accept the pod, or would if
 // less important pods left.
 func (c *Cluster) opens(p *Pod, n *Node) bool {

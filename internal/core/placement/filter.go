@@ -32,7 +32,7 @@ const (
 // the filter can make the pod fit there.
 type Filter string
 
-// The filters in the order in which they are asked (L2.10).
+// The filters in the order in which they run (L2.10).
 const (
 	NodeName             Filter = "NodeName"
 	NodeUnschedulable    Filter = "NodeUnschedulable"
@@ -59,7 +59,7 @@ type Refusal struct {
 	Curable bool     // removing pods from the node could help (L2.32)
 }
 
-// filter asks the filters in order; nil means that the pod fits.
+// filter runs the filters in order; nil means that the pod fits.
 func (s *state) filter(n *Node) *Refusal {
 	if r := n.refuses(s.pod); r != nil {
 		return r
@@ -70,7 +70,7 @@ func (s *state) filter(n *Node) *Refusal {
 	return n.lacksFeatures(s.pod)
 }
 
-// topology asks the filters that look at other nodes, too, about the node with this index.
+// topology runs the filters that also look at other nodes, for the node with this index.
 func (s *state) topology(node int) denial {
 	if d := s.hard.filter(node); d != accepted {
 		return d
@@ -109,7 +109,7 @@ func (d denial) refusal() *Refusal {
 	}
 }
 
-// refuses asks the filters that look at nothing but the node and its own pods.
+// refuses runs the filters that look only at the node and its own pods.
 func (n *Node) refuses(p *Pod) *Refusal {
 	pod, f := p.Object, p.profile
 	switch {

@@ -34,14 +34,14 @@ type group struct {
 	used   uint64 // Cluster.uses at its last decision
 	images []string
 
-	diagnosis []NodeRefusal // of all nodes, when it was asked for since the last change
+	diagnosis []NodeRefusal // of all nodes, if it was computed since the last change
 	summary   *summary
 }
 
 // verdict is what one node says to the pods of a group.
 type verdict struct {
 	refusal  *Refusal // of the filters that look at the node only
-	features *Refusal // of NodeDeclaredFeatures, which is asked last
+	features *Refusal // of NodeDeclaredFeatures, which runs last
 	own      int64    // the part of the score that no other node has a say in
 	disliked int64
 	liked    int64

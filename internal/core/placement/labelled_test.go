@@ -61,7 +61,7 @@ func TestSelected(t *testing.T) {
 	})
 }
 
-// counting counts how many pods it is asked about.
+// counting counts the pods that it is called for.
 type counting struct {
 	labels.Selector
 	asked *int

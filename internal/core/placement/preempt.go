@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// The texts of preemption that found nobody to remove (L2.40).
+// The messages of preemption that found no victims (L2.40).
 const (
 	preemptionNever      = "not eligible due to preemptionPolicy=Never."
 	preemptionOngoing    = "not eligible due to a terminating pod on the nominated node."

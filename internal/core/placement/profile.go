@@ -15,7 +15,7 @@ import (
 // KubeSchedulerConfiguration can change. A Profile is a value: it must not change once a pod is
 // prepared with it.
 type Profile struct {
-	Name    string   // of the scheduler, as pods give it; a Cluster tells profiles apart by it
+	Name    string   // of the scheduler, as pods give it; a Cluster identifies profiles by it
 	Off     []Filter // filters that are not asked
 	Weights Weights
 
@@ -104,10 +104,10 @@ func DefaultProfile() *Profile {
 	}
 }
 
-// Asks reports whether the profile asks a filter of the scheduler's.
+// Asks reports whether the profile uses a filter of the scheduler.
 func (f *Profile) Asks(filter Filter) bool { return f.asks(filter) }
 
-// asks reports whether a filter is asked.
+// asks reports whether the profile uses a filter.
 func (f *Profile) asks(filter Filter) bool { return len(f.Off) == 0 || !slices.Contains(f.Off, filter) }
 
 // demand is what of a pod's demand is checked.

@@ -60,7 +60,7 @@ type RunHook struct {
 	Timeout     time.Duration // zero: none (L6.1)
 }
 
-// AdmitResize asks the node whether the pod may have the resources that its spec requests now,
+// AdmitResize checks with the node whether the pod may have the resources that its spec requests now,
 // in addition to the other pods. A Failure that is Permanent makes the resize infeasible, any
 // other defers it; its Reason is the admission's (L3.121).
 type AdmitResize struct{ Generation int64 }

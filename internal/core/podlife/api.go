@@ -14,7 +14,7 @@ type Input struct {
 	Pod    *corev1.Pod // the newest version of the spec; Status is the one in the API server; read only
 	Gone   bool        // the object left its source (force delete, manifest removed): end the pod, publish nothing
 	Hold   *Hold       // the node has no room yet: no action is begun for the pod until it has
-	Stop   *Stop       // eviction, preemption or shutdown asks the pod to end
+	Stop   *Stop       // eviction, preemption or shutdown requests that the pod ends
 	Reject *Rejection  // node admission refused the pod (L3.12): it never runs
 	// Routed means that some part of the data plane may still open new connections to the pod as
 	// to a pod that is not being deleted (N8.14). It is false as soon as each part has applied

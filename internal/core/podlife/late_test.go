@@ -103,7 +103,7 @@ func TestLooksForImages(t *testing.T) {
 	}
 }
 
-// A runtime that says yes and does no is asked again after a while, not at once.
+// If a runtime reports success without doing the work, the action is repeated after a while, not at once.
 func TestEffectThatIsNotThere(t *testing.T) {
 	_, in := steady()
 	in.Observed = Observed{}

@@ -152,7 +152,7 @@ func TestFirewalld(t *testing.T) {
 	}
 }
 
-// The keeper looks when it is told that rules have changed, and again after a failure until firewalld answers.
+// The keeper looks when the kernel reports changed rules, and again after a failure until firewalld answers.
 func TestTrustIsKept(t *testing.T) {
 	h := newHost(t)
 	address, _ := testbus.Start(t, t.TempDir())

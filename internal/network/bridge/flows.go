@@ -45,7 +45,7 @@ func (f *flows) forget(ips []netip.Addr) {
 	}
 	f.mu.Unlock()
 	if !first {
-		<-s.done // ended by whoever began the sweep
+		<-s.done // ended by the caller that began the sweep
 		return
 	}
 	defer close(s.done)

@@ -104,8 +104,8 @@ func TestForgetsByAddress(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				flow("10.9.0.7", "192.0.2.1", "192.0.2.1") // the pod asks
-				flow("192.0.2.2", "10.9.0.7", "10.9.0.7")  // it is asked
+				flow("10.9.0.7", "192.0.2.1", "192.0.2.1") // the pod is the client
+				flow("192.0.2.2", "10.9.0.7", "10.9.0.7")  // the pod is the server
 				flow("192.0.2.3", "10.8.0.1", "10.9.0.7")  // it answers for a Service
 				flow("10.9.0.8", "10.8.0.1", "10.9.0.9")   // of others
 				flow("fd00::7", "fd00::1", "fd00::1")

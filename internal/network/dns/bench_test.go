@@ -93,7 +93,7 @@ func BenchmarkUDP(b *testing.B) {
 	b.ReportMetric(float64(spent)/float64(b.N), "cpu-ns/answer")
 }
 
-// askMany asks with 64 questions in flight.
+// askMany sends queries, 64 of them in flight.
 func askMany(b *testing.B, at string) {
 	n, err := strconv.Atoi(os.Getenv(askEnv + "_N"))
 	if err != nil {

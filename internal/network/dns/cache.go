@@ -10,7 +10,7 @@ import (
 	core "carob/internal/core/netplan/dns"
 )
 
-// maxCacheBytes limits the memory of one cache: clients decide which names are asked for.
+// maxCacheBytes limits the memory of one cache: clients decide which names are queried.
 const maxCacheBytes = 32 << 20
 
 // noSOATTL is what a negative answer without a SOA record is kept for at most.

@@ -31,7 +31,7 @@ type Config struct {
 
 	ClusterIPs []netip.Addr // of the Service kube-system/kube-dns: one, or one of each family
 	Node       string       // name of this node
-	ResolvConf string       // the node's resolver file; its servers are asked for other names
+	ResolvConf string       // the node's resolver file; its servers resolve other names
 	Register   prometheus.Registerer
 }
 
@@ -128,7 +128,7 @@ func (s *Server) configure(text string) error {
 	return nil
 }
 
-// wantPods starts to watch pods when a Corefile first asks to verify their names.
+// wantPods starts to watch pods when a Corefile first says `pods verified`.
 func (s *Server) wantPods() {
 	select {
 	case s.pods <- struct{}{}:
@@ -136,7 +136,7 @@ func (s *Server) wantPods() {
 	}
 }
 
-// look checks once for forwarding loops, if the configuration asks for it.
+// look checks once for forwarding loops, if the configuration says so.
 func (s *Server) look(on *serverBlocks) {
 	for _, one := range on.all {
 		for _, f := range one.forwards {

@@ -35,12 +35,12 @@ var (
 	errLoop       = errors.New("the name servers forward questions to this server (a loop)")
 )
 
-// exchanger asks one server once. udp and tcp are the two ways to do so.
+// exchanger sends one query to one server. udp and tcp are the two ways to do so.
 type exchanger interface {
 	Exchange(ctx context.Context, to core.Upstream, m *dns.Msg, tcp bool) (*dns.Msg, error)
 }
 
-// forwarder asks the servers of one directive `forward`.
+// forwarder sends queries to the servers of one directive `forward`.
 type forwarder struct {
 	cfg      *core.Forward
 	resolver func() []netip.AddrPort // the node's name servers
@@ -125,7 +125,7 @@ func (f *forwarder) note(u core.Upstream, err error) {
 	}
 }
 
-// check asks a server that failed until it answers anything, then ends.
+// check sends queries to a server that failed until it answers anything, then ends.
 func (f *forwarder) check(u core.Upstream) {
 	for {
 		select {
@@ -179,7 +179,7 @@ func (f *forwarder) ask(ctx context.Context, key string, m *dns.Msg) (*dns.Msg, 
 	}
 }
 
-// tryAll asks one server after the other, those that are down only if all are.
+// tryAll tries one server after the other, those that are down only if all are.
 func (f *forwarder) tryAll(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	all := f.upstreams()
 	if len(all) == 0 {
@@ -226,7 +226,7 @@ func (f *forwarder) one(ctx context.Context, u core.Upstream, m *dns.Msg) (*dns.
 	return answer, err
 }
 
-// network asks over UDP, TCP, and TLS. Each question has its own socket, with a port that the
+// network sends queries over UDP, TCP, and TLS. Each has its own socket, with a port that the
 // kernel chooses, and a random identifier: an answer is accepted only from the server that was
 // asked, with the identifier and the question (RFC 5452).
 type network struct{}

@@ -46,7 +46,7 @@ func TestServeStale(t *testing.T) {
 	want(t, "verified", query(t, s, "example.com.", dns.TypeA), "NOERROR example.com. 30 A 192.0.2.2")
 }
 
-// A popular name is asked for again before it expires; clients notice nothing.
+// A popular name is queried again before it expires; no client waits for that.
 func TestPrefetch(t *testing.T) {
 	s, u, c := made(t, fmt.Sprintf(forwarding, "prefetch 2 1m 50%"))
 	for range 3 {
@@ -97,7 +97,7 @@ func TestNegative(t *testing.T) {
 	}
 }
 
-// A server that does not answer is left out until it does; a slow one holds up nobody else.
+// A server that does not answer is left out until it does; a slow one does not delay other queries.
 func TestFailover(t *testing.T) {
 	s, u, _ := made(t, ".:53 {\nforward . 192.0.2.1 192.0.2.2 {\npolicy sequential\nhealth_check 10ms\n}\n}")
 	var mu sync.Mutex

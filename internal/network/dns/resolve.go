@@ -62,7 +62,7 @@ func parsed(req *dns.Msg) (q core.Query, ok bool) {
 	return q, verdict == core.Accept
 }
 
-// chain asks template, hosts, kubernetes, and forward, in this order.
+// chain tries template, hosts, kubernetes, and forward, in this order.
 func (s *Server) chain(ctx context.Context, on *serverBlocks, one *serverBlock, req *dns.Msg, q *core.Query, a *asked,
 	depth int) *dns.Msg {
 	for _, t := range one.templates {
@@ -107,7 +107,7 @@ func (s *Server) cluster(ctx context.Context, on *serverBlocks, one *serverBlock
 		return m
 	case core.Alias:
 	}
-	// An alias: its target is asked like any other name, so it may be in another server block.
+	// An alias: its target is resolved like any other name, so it may be in another server block.
 	m := new(dns.Msg).SetReply(req)
 	m.Authoritative = true
 	name := req.Question[0].Name
@@ -130,7 +130,7 @@ func (s *Server) cluster(ctx context.Context, on *serverBlocks, one *serverBlock
 	return m
 }
 
-// forward answers from the cache, or asks other servers.
+// forward answers from the cache, or queries other servers.
 func (s *Server) forward(ctx context.Context, on *serverBlocks, one *serverBlock, f *forwarder, req *dns.Msg,
 	q *core.Query) *dns.Msg {
 	question := req.Question[0]
@@ -213,7 +213,7 @@ func forwarded(question dns.Question, recursion, checking, edns, do bool) *dns.M
 }
 
 // forwardUDP is what an answer of another server over UDP may have at most, so that it is not
-// fragmented (DNS flag day 2020); a longer one is asked for over TCP.
+// fragmented (DNS flag day 2020); for a longer one the client uses TCP.
 const forwardUDP = 1232
 
 // restoreCase writes a name as the client did.
@@ -251,7 +251,7 @@ func cached(req *dns.Msg, h *hit, staleTTL uint32) *dns.Msg {
 	return m
 }
 
-// refresh asks for a cached answer again, in the background; claimed means that the caller may.
+// refresh queries for a cached answer again, in the background; claimed means that the caller may.
 func (s *Server) refresh(on *serverBlocks, c *answerCache, f *forwarder, key string, ask *dns.Msg, claimed bool) {
 	if !claimed && !c.claim([]byte(key)) {
 		return

@@ -1,5 +1,5 @@
 // Package dns serves the cluster's DNS on this node: it follows Services, endpoints, and namespaces,
-// answers their names from memory, and asks other servers for the rest. Which names there are is
+// answers their names from memory, and queries other servers for the rest. Which names there are is
 // decided by carob/internal/core/netplan/dns. Package app runs it; it must never depend on pods'
 // containers, and it opens ports on the addresses of its Config only.
 //
@@ -145,7 +145,7 @@ func (s *Server) serveUDP(ctx context.Context, conn *net.UDPConn, group *sync.Wa
 		answer, later := s.handle(in[:n], out, from.Addr(), true)
 		if later == nil {
 			if answer != nil {
-				// A client that cannot be reached asks again.
+				// A client that cannot be reached repeats its query.
 				_, _ = conn.WriteToUDPAddrPort(answer, from)
 			}
 			continue

@@ -127,7 +127,7 @@ func made(t testing.TB, corefile string) (*Server, *upstream, *clock) {
 
 var pod = netip.MustParseAddr("10.88.0.9")
 
-// query asks as a client does, over UDP.
+// query sends a query as a client does, over UDP.
 func query(t testing.TB, s *Server, name string, typ uint16, change ...func(*dns.Msg)) *dns.Msg {
 	t.Helper()
 	m := new(dns.Msg).SetQuestion(name, typ)

@@ -121,7 +121,7 @@ func (z *zone) listed() {
 	z.missing--
 }
 
-// resolverFile is the node's resolver file, read when it is asked for and has changed.
+// resolverFile is the node's resolver file, read when it is needed and has changed.
 type resolverFile struct {
 	name string
 	own  func(netip.Addr) bool // addresses of this server: asking them would be a loop

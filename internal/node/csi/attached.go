@@ -75,7 +75,7 @@ func (m *Manager) waitAttached(ctx context.Context, u *use) error {
 }
 
 // notAttached is the error of a volume that was not attached in time: a FullError if its driver says that no other
-// volume can be attached. Then the driver is asked at once how many can (S4.63).
+// volume can be attached. Then the driver is called at once for its limit (S4.63).
 func (m *Manager) notAttached(ctx context.Context, u *use) error {
 	late := fmt.Errorf("volume %s of driver %s is not attached to this node: %w", u.handle.ID, u.handle.Driver,
 		ErrNotAttached)

@@ -68,12 +68,12 @@ const (
 	canGroup       = csiapi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP
 )
 
-// transient is an error that came before a driver was asked for anything that it would have to undo.
+// transient is an error that came before a call of a driver that would have to be undone.
 type transient struct{ error }
 
 func (t *transient) Unwrap() error { return t.error }
 
-// uncertain reports whether a driver may have done what it was asked to do despite the error, or
+// uncertain reports whether a driver may have done what was requested despite the error, or
 // may still do it (S4.59).
 func uncertain(err error) bool {
 	if _, ok := errors.AsType[*transient](err); ok {
@@ -141,7 +141,7 @@ type nodeInfo struct {
 	topology map[string]string
 }
 
-// nodeInfo asks a driver about this node and checks the answer, which may be anything.
+// nodeInfo calls NodeGetInfo and validates the answer, which is not trusted.
 func (m *Manager) nodeInfo(ctx context.Context, d *driver) (nodeInfo, error) {
 	answer, err := call(ctx, m, d, "NodeGetInfo", d.node.NodeGetInfo, &csiapi.NodeGetInfoRequest{})
 	if err != nil {

@@ -252,7 +252,7 @@ func TestAttached(t *testing.T) {
 }
 
 // A volume that was not attached in time, because its driver says that the node is full, is another error than one that
-// is only late; the driver is asked for its limit at once (S4.63).
+// is only late; the driver is called for its limit at once (S4.63).
 func TestNodeIsFull(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -357,7 +357,7 @@ func killAt(t *testing.T, block bool, method string, after, comesBack bool) {
 	w.nothingLeft()
 }
 
-// A driver that hangs on one volume keeps nobody from others.
+// A driver that hangs on one volume does not delay other volumes.
 func TestHangs(t *testing.T) {
 	w := newWorld(t, csidriver.Config{}, unattached(nil))
 	reached := make(chan struct{}, 16)
@@ -579,7 +579,7 @@ func TestExpand(t *testing.T) {
 	if got := w.driver.Names("NodeExpandVolume"); got != "NodeExpandVolume NodeExpandVolume:OutOfRange" {
 		t.Fatal(got)
 	}
-	// The user asks for less; the resizer begins anew.
+	// The user requests less; the resizer begins anew.
 	w.driver.Fault(nil)
 	r.Claim = c
 	grow("2560Mi")

@@ -245,10 +245,10 @@ type targetPod struct {
 type figures struct {
 	known   map[targetKey]Stats
 	asked   time.Time
-	running chan struct{} // closed when drivers have been asked; nil: no question is in progress
+	running chan struct{} // closed when the calls of drivers have ended; nil: none is in progress
 }
 
-// VolumeStats are the figures of the claims that pods use, one for each pod and claim. Drivers are asked at most once
+// VolumeStats are the figures of the claims that pods use, one for each pod and claim. Drivers are called at most once
 // in a minute, in the background; who reads waits a little for them, then takes what is known.
 func (m *Manager) VolumeStats() []Stats {
 	m.mu.Lock()
@@ -281,7 +281,7 @@ func (m *Manager) VolumeStats() []Stats {
 	return list
 }
 
-// askStats asks all drivers side by side. What one does not say in time is left out.
+// askStats calls all drivers in parallel. Figures that do not come in time are left out.
 func (m *Manager) askStats(ctx context.Context, done chan struct{}) {
 	m.mu.Lock()
 	uses := map[*use]*target{}

@@ -140,7 +140,7 @@ func (m *Manager) installCSINode(ctx context.Context, name string, info nodeInfo
 	})
 }
 
-// refreshLimit asks a driver again and again how many volumes fit on the node, until ctx ends (S4.63).
+// refreshLimit polls a driver for the number of volumes that fit on the node, until ctx ends (S4.63).
 func (m *Manager) refreshLimit(ctx context.Context, d *driver, period time.Duration) {
 	for {
 		select {
@@ -155,7 +155,7 @@ func (m *Manager) refreshLimit(ctx context.Context, d *driver, period time.Durat
 	}
 }
 
-// newLimit asks a driver how many volumes fit on the node, and writes it.
+// newLimit gets from a driver how many volumes fit on the node, and writes it.
 func (m *Manager) newLimit(ctx context.Context, d *driver) error {
 	info, err := m.nodeInfo(ctx, d)
 	if err != nil {

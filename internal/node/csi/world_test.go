@@ -135,7 +135,7 @@ func (w *world) told() []string {
 	return slices.Clone(w.events)
 }
 
-// registered waits until the driver was told what became of its registration.
+// registered waits until the driver got the result of its registration.
 func (w *world) registered() {
 	w.t.Helper()
 	select {

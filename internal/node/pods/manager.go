@@ -48,7 +48,7 @@ type entry struct {
 	published *published
 	gone      bool // left its source
 	rejected  *podlife.Rejection
-	victims   []types.UID   // pods that were told to end to make room for it
+	victims   []types.UID   // pods that must end to make room for it
 	hold      *podlife.Hold // it waits for room; nil: it has its place
 	turn      int64         // the order in which pods came to wait
 	owner     *owner        // nil while at rest
@@ -188,7 +188,7 @@ func (m *Manager) ImagesChanged() {
 // ErrUnknown is answered about pods that are not here.
 var ErrUnknown = errors.New("pod is not known on this node")
 
-// Stop requests the end of a pod that nobody deleted (L7.150, L7.156, L3.40).
+// Stop requests the end of a pod that was not deleted (L7.150, L7.156, L3.40).
 func (m *Manager) Stop(uid types.UID, stop podlife.Stop) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -314,7 +314,7 @@ func (m *Manager) remove(uid types.UID) {
 // admit asks the node about a pod that has no place yet, with m.mu held, and gives it
 // an owner. A pod that fits beside the others, and not beside those that are gone from
 // their source and still end here, waits until they have: the scheduler sees them no
-// more. Where others must be ended for it they are told to, once (L3.40).
+// more. If others must end for it, their end is requested once (L3.40).
 func (m *Manager) admit(e *entry) {
 	var hold *podlife.Hold
 	if needsAdmission(e.pod) {

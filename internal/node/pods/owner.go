@@ -73,7 +73,7 @@ type mailbox struct {
 	images      bool // images changed since its last look
 }
 
-// nodeRoom is what an owner asks the manager about the resources of the node, which all pods share.
+// nodeRoom is what an owner gets from the manager about the resources of the node, which all pods share.
 type nodeRoom interface {
 	// admitResize decides whether the pod may have the resources that its spec requests.
 	admitResize(pod *corev1.Pod) Result

@@ -34,7 +34,7 @@ func TestStatusIsPublishedOnce(t *testing.T) {
 				t.Errorf("%s: %q, want %q", what, got, want)
 			}
 		}
-		expect("first", "a Running one") // whoever writes must know what to keep up
+		expect("first", "a Running one") // the writer needs it to keep the status current
 		w.Changed("a")
 		expect("the same")
 		message = "two"
@@ -52,7 +52,7 @@ func TestStatusIsPublishedOnce(t *testing.T) {
 	})
 }
 
-// begins is a Step that begins actions once, and cancels when it is told to.
+// begins is a Step that begins actions once, and cancels them when the test says so.
 func begins(cancel *bool, actions ...podlife.Action) func(podlife.Input) podlife.Output {
 	begun := false
 	return func(podlife.Input) podlife.Output {
@@ -165,7 +165,7 @@ func TestReleasedByTheDataPlane(t *testing.T) {
 		w.routed["a"] = true
 		a := pod("a", 1)
 		w.Update("api", a)
-		expect("new", false) // nobody asks for a pod that goes on
+		expect("new", false) // Routed is not called for a pod that is not being deleted
 		route(true)
 		expect("it goes on")
 		deleted := a.DeepCopy()
@@ -180,7 +180,7 @@ func TestReleasedByTheDataPlane(t *testing.T) {
 }
 
 // When the agent stops, a start gets two seconds more: broken off, it would be the end of a
-// container that nobody ended. Others end at once.
+// container that was not stopped. Others end at once.
 func TestStartsOutliveTheAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)
@@ -218,15 +218,15 @@ func TestImagesChanged(t *testing.T) {
 		if w.looks != looks+1 || w.count["runs"] != steps {
 			t.Errorf("%d looks more, %d Steps of who does not wait", w.looks-looks, w.count["runs"]-steps)
 		}
-		time.Sleep(11 * time.Second) // nobody tells: the picture is too old
+		time.Sleep(11 * time.Second) // no event comes: the observed state is too old
 		if synctest.Wait(); w.looks != looks+2 {
 			t.Errorf("%d looks", w.looks-looks)
 		}
 	})
 }
 
-// A runtime that does not answer is asked again, ever more seldom; nothing is decided
-// meanwhile, and the third failure is told (L8.33).
+// A runtime that does not answer is called again, with growing pauses; nothing is decided
+// meanwhile, and the third failure is reported (L8.33).
 func TestLooksThatFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)

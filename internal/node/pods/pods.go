@@ -9,7 +9,7 @@
 //
 // # Where the status of a pod is
 //
-// A status is computed in one place and then only handed on. Nobody changes one that was
+// A status is computed in one place and then only handed on. No code changes one that was
 // handed on; all of them share what has not changed.
 //
 //	podlife.State.Last   what the last Step computed; the next one starts from it. Of the owner
@@ -95,9 +95,9 @@ type Config struct {
 	Executor Executor
 	Status   StatusWriter
 	Event    func(*corev1.Pod, podlife.Event) // must not block
-	// Admit is asked about each pod that may still run, and about each resize, with
+	// Admit is called for each pod that may still run, and for each resize, with
 	// the pods it would share the node with (L3.10, L3.120). It may name others that
-	// have to end first (L3.40): then it is asked again when they have. It must not block.
+	// have to end first (L3.40): then it is called again when they have. It must not block.
 	Admit func(pod *corev1.Pod, others []*corev1.Pod) Verdict
 	// Pin gives a pod that Admit welcomed what is only its own, such as CPUs, or says why it can't; nil: there is no
 	// such thing. It must not block.

@@ -71,9 +71,9 @@ func TestFirstWaitsLess(t *testing.T) {
 	})
 }
 
-// Others are told to end for a pod once, whatever else makes room meanwhile, and the pod
+// The end of others is requested once for a pod, whatever else makes room meanwhile, and the pod
 // waits for just these (L3.40).
-func TestPreemptionIsToldOnce(t *testing.T) {
+func TestPreemptionIsRequestedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3)
 		w.Update("api", pod("a", 1))
@@ -96,7 +96,7 @@ func TestPreemptionIsToldOnce(t *testing.T) {
 	})
 }
 
-// Admission asks nobody about a pod that ends, and counts nobody who was refused or has ended.
+// A pod that ends is not admitted again, and pods that were rejected or have ended do not count.
 func TestWhoIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)
@@ -137,7 +137,7 @@ func TestSync(t *testing.T) {
 	})
 }
 
-// Two resizes that are asked for at once never get the same room: a grant counts from the
+// Two resizes that are requested at once never get the same room: a grant counts from the
 // moment on when it is given, until the pod's owner works with it or the spec moved on.
 func TestResizeClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestResizeClaims(t *testing.T) {
 	})
 }
 
-// Room that was made is given to resizes that wait, and everybody is told to ask (L3.123).
+// Room that becomes free is given to waiting resizes: their pods get a new Step with a later Vacated (L3.123).
 func TestRoomForResizes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 4)
@@ -219,8 +219,8 @@ func TestRoomForResizes(t *testing.T) {
 	})
 }
 
-// What only one pod can have waits for those that are still ending, and is refused only when nobody will give it up. A
-// resize that can't be is told at once (S10.10).
+// What only one pod can have waits for those that are still ending, and is rejected only if no pod will free it. A
+// resize that is impossible is reported at once (S10.10).
 func TestPinning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 9)

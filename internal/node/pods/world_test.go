@@ -85,7 +85,7 @@ func (w *world) note(list *[]string, format string, args ...any) {
 	*list = append(*list, fmt.Sprintf(format, args...))
 }
 
-// step makes a pod run, unless something is said against it. It ends when it is asked to,
+// step makes a pod run, unless the test says otherwise. It ends on request,
 // and is Finished when the test says that nothing is left.
 func (w *world) step(s podlife.State, in podlife.Input) (podlife.State, podlife.Output) {
 	w.mu.Lock()
@@ -192,7 +192,7 @@ func deleted(p *corev1.Pod) *corev1.Pod {
 	return edited(p, func(c *corev1.Pod) { now := metav1.Now(); c.DeletionTimestamp = &now })
 }
 
-// end says that nothing of the pods is left, once they are asked to end.
+// end checks that nothing of the pods is left after their end was requested.
 func (w *world) end(names ...string) {
 	w.mu.Lock()
 	for _, n := range names {

@@ -84,7 +84,7 @@ func (r *rbac) client(t *testing.T) kubernetes.Interface {
 	return c
 }
 
-// Reachable from outside, the server lets in whom RBAC lets, and nobody else: no
+// Reachable from outside, the server admits users whom RBAC allows, and no others: no
 // certificate, one of a stranger, no token, a wrong one, one of somebody with other rights.
 func TestAccess(t *testing.T) {
 	rules := &rbac{

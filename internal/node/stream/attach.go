@@ -218,7 +218,7 @@ const (
 	shownTries   = 8           // while the container continues to write
 )
 
-// logShown tells the runtime that a client gets to see the whole log of a container: the
+// logShown notifies the runtime that a client gets the whole log of a container: the
 // same must not come from a runtime that holds output for clients that attach late. What
 // the log has at that moment is shown from the log, what comes later is held: the place
 // between the two is answered. It is nil when it is not known: the runtime holds nothing,

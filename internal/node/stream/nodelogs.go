@@ -102,7 +102,7 @@ func (r readable) Open(name string) (fs.File, error) {
 	return f, nil
 }
 
-// nodeLogQuery is what a request asks for.
+// nodeLogQuery is the query of a request.
 type nodeLogQuery struct {
 	services, files []string
 	since, until    *time.Time
@@ -206,7 +206,7 @@ func (q *nodeLogQuery) check(root *os.Root) (errs field.ErrorList) {
 	return errs
 }
 
-// answer writes what the query asks for: of services that the journal knows from there, of others their files.
+// answer writes the logs that the query selects: of services in the journal from there, of others their files.
 func (l *NodeLogs) answer(w http.ResponseWriter, req *http.Request, root *os.Root, q *nodeLogQuery) {
 	ctx, cancel := context.WithTimeout(req.Context(), queryTimeout)
 	defer cancel()

@@ -51,7 +51,7 @@ func asked(s *Server, target string) (int, string) {
 	return rec.Code, string(body)
 }
 
-// Files below the directory are served, and nothing else, however it is asked for (S12.30).
+// Files below the directory are served, and nothing else, whatever the path looks like (S12.30).
 func TestNodeLogFiles(t *testing.T) {
 	dir, _ := logDir(t)
 	s := &Server{cfg: Config{Logs: &NodeLogs{Dir: dir}}}
@@ -141,7 +141,7 @@ func TestNodeLogQuery(t *testing.T) {
 	}
 }
 
-// Who may read metrics may not read logs: each path asks for its own right (S12.14 to S12.21).
+// The right to read metrics does not include logs: each path requires its own right (S12.14 to S12.21).
 func TestRightsOfPaths(t *testing.T) {
 	for path, want := range map[string]string{"/logs/syslog": "log", "/logs": "log", "/logsx": "proxy",
 		"/runningpods/": "pods proxy", "/statusz": "statusz", "/debug/pprof/heap": "proxy"} {

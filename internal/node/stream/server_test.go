@@ -119,7 +119,7 @@ type world struct {
 	changed chan struct{}
 	logs    map[string]string // container id to path
 	sick    error             // of the check syncloop
-	opened  int               // streams that the runtime was asked for
+	opened  int               // streams that were requested from the runtime
 	exec    func(ctx context.Context, cmd []string, in io.Reader, out, err io.WriteCloser, tty bool) error
 }
 
@@ -587,7 +587,7 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// A request that is not an upgrade reaches no runtime, whoever sends it and by whatever method: a link
+// A request that is not an upgrade reaches no runtime, from any user and with any method: a link
 // that somebody follows, or a program that fetches addresses for others, runs nothing.
 func TestPlainRequestsRunNothing(t *testing.T) {
 	w := newWorld(t)

@@ -53,7 +53,7 @@ func logWorld(t *testing.T) (w *world, path string, get func(Runtime, string) (i
 func TestLogShown(t *testing.T) {
 	w, path, get := logWorld(t)
 	var told []string
-	writes := 1 // of the container, while the runtime is told
+	writes := 1 // of the container, during the call of the runtime
 	h := holder{w, func(_ context.Context, id string) error {
 		told = append(told, id)
 		if writes--; writes < 0 {
@@ -76,7 +76,7 @@ func TestLogShown(t *testing.T) {
 		t.Errorf("%d %q, told of %q", code, text, told)
 	}
 	told, writes = nil, 0
-	// One that has ended is told of, too, and told again.
+	// One that has ended is reported, too, and reported again.
 	w.change(func() {
 		delete(w.running, "c")
 		w.pod.Status.ContainerStatuses[0].State = corev1.ContainerState{
@@ -99,7 +99,7 @@ func TestLogShown(t *testing.T) {
 	}
 }
 
-// A client gets the log whatever the runtime does when it is told.
+// A client gets the log whatever the runtime does with the report.
 func TestLogShownFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _, get := logWorld(t)
@@ -203,7 +203,7 @@ func TestAttachAfterTheLog(t *testing.T) {
 				if tc.ended {
 					w.change(func() { delete(w.running, "c") })
 				}
-				for i, want := range []string{tc.out, ""} { // whoever comes second has nothing left
+				for i, want := range []string{tc.out, ""} { // for the second reader nothing is left
 					var out, errs strings.Builder
 					q := url.Values{"output": {"1"}, "error": {"1"}}
 					err := w.remote(t, "attach", websocket, q, remotecommand.StreamOptions{Stdout: &out, Stderr: &errs})

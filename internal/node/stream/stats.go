@@ -98,7 +98,7 @@ type sample struct {
 	stats     *cri.ContainerStats
 }
 
-// samples asks the runtime once for all containers.
+// samples calls the runtime once for all containers.
 func (s *Server) samples(req *http.Request) ([]sample, error) {
 	res, err := s.cfg.Runtime.ListContainerStats(req.Context(), &cri.ListContainerStatsRequest{})
 	if err != nil {

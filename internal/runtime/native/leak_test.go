@@ -156,7 +156,7 @@ func (w *world) emptied() {
 	}
 	defer w.withoutPool()()
 	var pids []int
-	testwait.Until(w.tb, "all processes end", func() error { // the last one was told to end a moment ago
+	testwait.Until(w.tb, "all processes end", func() error { // the last one got its signal a moment ago
 		if pids = w.r.groups.PIDs(w.cfg.CgroupRoot); len(pids) == 0 {
 			return nil
 		}

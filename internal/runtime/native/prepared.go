@@ -14,7 +14,7 @@ var errNotWaiting = errors.New("the helper that was started ahead has ended")
 
 // preparesHelpers reports whether helpers can be started ahead: they must be able to enter the
 // cgroups of a container by themselves (version 1), and to join the namespaces of their monitor,
-// into which nobody without CAP_SYS_PTRACE may look.
+// which no process without CAP_SYS_PTRACE may inspect.
 func (r *Runtime) preparesHelpers() bool {
 	place := r.groups.Entry("/")
 	return r.systemd == nil && place.Later() && r.host.caps&(1<<unix.CAP_SYS_PTRACE) != 0

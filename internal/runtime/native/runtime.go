@@ -291,7 +291,7 @@ func (r *Runtime) Status(ctx context.Context, req *cri.StatusRequest) (*cri.Stat
 	return resp, nil
 }
 
-// RuntimeConfig tells the agent how to name cgroup parents.
+// RuntimeConfig returns how the agent must name cgroup parents.
 func (r *Runtime) RuntimeConfig(context.Context, *cri.RuntimeConfigRequest) (*cri.RuntimeConfigResponse, error) {
 	driver := cri.CgroupDriver_CGROUPFS
 	if r.systemd != nil {

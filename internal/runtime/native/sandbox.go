@@ -355,7 +355,7 @@ func (s *sandbox) replaceLine(old, again *monitor.Monitor) bool {
 }
 
 // sandboxDied ends a sandbox whose monitor or first process is gone: nothing can be started in it,
-// and nobody records exit codes.
+// and no process records exit codes.
 func (r *Runtime) sandboxDied(s *sandbox) {
 	ctx := context.Background()
 	s.stopping.Lock()

@@ -417,7 +417,7 @@ func TestAttachLate(t *testing.T) {
 }
 
 // TestAttachAfterLog: the first client of an interactive container gets the output that no log has
-// shown: once, and completely. TestAttachLate covers a container whose log nobody read.
+// shown: once, and completely. TestAttachLate covers a container whose log was never read.
 func TestAttachAfterLog(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("shown")

@@ -188,7 +188,7 @@ func (q *Query) starts0(label int) int {
 	return int(q.starts[label])
 }
 
-// want is the part of a service that a name asks for; nil means all.
+// want is the part of a service that a name selects; nil means all.
 type want struct{ endpoint, port, protocol []byte }
 
 func stripped(label []byte) []byte {

@@ -38,7 +38,7 @@ func endpoint(ip, hostname string, ready *bool) discoveryv1.Endpoint {
 	return e
 }
 
-// cluster is what the transcript asks.
+// cluster is the cluster whose names the transcript resolves.
 func cluster() *dns.Zone {
 	z := dns.NewZone()
 	z.Serial = 7
@@ -135,7 +135,7 @@ func short(m *mdns.Msg, r dns.Result) string {
 	return strings.TrimSpace(mdns.RcodeToString[m.Rcode] + " " + strings.Join(out, ", "))
 }
 
-// TestAnswers is the transcript of N4.1 to N4.24: what is asked, and what CoreDNS answers.
+// TestAnswers is the transcript of N4.1 to N4.24: the queries, and the answers of CoreDNS.
 func TestAnswers(t *testing.T) {
 	z := cluster()
 	k := config(t, dns.DefaultCorefile("cluster.local")).Servers[0].Kubernetes

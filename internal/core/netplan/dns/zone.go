@@ -14,9 +14,9 @@ import (
 )
 
 // Zone is what the cluster's names stand for. Make it with NewZone. Its methods Set… and Remove…
-// cost as much as what changes, not as much as the cluster has; nobody may call Answer meanwhile.
+// cost as much as what changes, not as much as the cluster has; Answer must not run meanwhile.
 type Zone struct {
-	// Serial is the serial number of the SOA record (N4.16), set by whoever changes the zone.
+	// Serial is the serial number of the SOA record (N4.16), set by the caller that changes the zone.
 	Serial uint32
 
 	namespaces map[string]struct{} // by wire label

@@ -1,6 +1,6 @@
 // Package policies decides which connections network policies allow: policies, namespaces and pods
 // become one table of maps, chains and sets, and each change of them becomes a change of the table.
-// The driver writes the table to the kernel; the package knows nothing of kernels, only that a map
+// The driver writes the table to the kernel; the package does not depend on the kernel, only that a map
 // finds an address, and a set its elements, at once.
 //
 //	Isolated[Egress], Isolated[Ingress]    address of a pod → chain in-… or out-… of its policies

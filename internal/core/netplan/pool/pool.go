@@ -1,5 +1,5 @@
 // Package pool decides which addresses of a pool the Services of type LoadBalancer get, by the rules
-// that users of MetalLB know: an address may be asked for, Services with the same sharing key may have
+// that users of MetalLB know: an address may be requested, Services with the same sharing key may have
 // the same one, and what the status of a Service says is kept. Services with a loadBalancerClass are
 // somebody else's. The package must never look at a clock or at the API; internal/network/services
 // drives it.

@@ -41,7 +41,7 @@ type holder struct {
 	service *corev1.Service
 	request request
 	has     []netip.Addr // one for each of request.families; none: it waits
-	failed  string       // why, as the user was told
+	failed  string       // why, as the event for the user says
 }
 
 // request is what a Service requests.
@@ -93,7 +93,7 @@ func (s *State) Addresses() []netip.Addr {
 
 // Update takes Services as they are now, at first all of them. A Service keeps what it has as long as
 // it may; else it keeps what its status says; else it gets an address that is free, the older Service
-// first. node are addresses of the node itself: nobody gets one of them without asking for it.
+// first. node are addresses of the node itself: a Service gets one of them only if it requests it.
 func (s *State) Update(in []Input, node []netip.Addr) (writes []Write, notices []Notice) {
 	changed := map[types.NamespacedName]bool{}
 	released := false
@@ -208,7 +208,7 @@ func (s *State) take(name types.NamespacedName, want []netip.Addr) bool {
 	return true
 }
 
-// suits reports whether addresses fulfil a request, whoever has them.
+// suits reports whether addresses fulfil a request, also if other Services have them.
 func (s *State) suits(r request, want []netip.Addr) bool {
 	if r.wrong != "" || len(want) == 0 {
 		return false

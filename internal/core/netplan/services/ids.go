@@ -12,7 +12,7 @@ type ids[K comparable] struct {
 	taken map[uint32]bool
 }
 
-// of is the number of k, which text tells apart from all others.
+// of returns the number of k; text identifies k.
 func (s *ids[K]) of(k K, text func() string) uint32 {
 	if n, ok := s.byKey[k]; ok {
 		return n

@@ -71,7 +71,7 @@ func TestScalingMakesNoChains(t *testing.T) {
 	}
 }
 
-// The Service that has to do without an address or port is told whose it is.
+// A Service that does not get an address or port is reported, with the Service that has it.
 func TestTwoClaimants(t *testing.T) {
 	node := Node{Name: "here", Own: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:6443")}}
 	s := New(false, node)

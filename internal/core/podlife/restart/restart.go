@@ -1,7 +1,7 @@
 // Package restart decides whether a container that exited may run again, and after which
 // back-off.
 //
-// It is pure; core/podlife asks it for each container that is not running.
+// It is pure; core/podlife calls it for each container that is not running.
 //
 // Contract: docs/spec/pod-lifecycle.md, L3.68–L3.80.
 package restart

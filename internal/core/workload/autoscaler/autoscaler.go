@@ -218,7 +218,7 @@ func (p *plan) proposal() (size int32, metric string, statuses []autoscalingv2.M
 	return size, metric, statuses, err
 }
 
-// checkSelector refuses a target whose pods can't be told, or are another autoscaler's, too (W7.27).
+// checkSelector rejects a target whose pods can't be determined, or belong to another autoscaler, too (W7.27).
 func (p *plan) checkSelector() error {
 	inactive := func(event, condition, text string, err error) error {
 		p.out.Events = append(p.out.Events, warning(event, err))

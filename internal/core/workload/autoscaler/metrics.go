@@ -302,9 +302,9 @@ func (p *plan) byShare(s Sample, target int64) (size int32, usage int64) {
 
 // aim is what the usage of pods is compared with.
 type aim interface {
-	// ratio returns usage by aim, and the usage as it is told.
+	// ratio returns usage by aim, and the usage as the status reports it.
 	ratio(values map[string]int64) (ratio float64, usage int64, err error)
-	// fallback is what a pod without a metric is taken to use when fewer pods are asked for.
+	// fallback is what a pod without a metric is assumed to use when the metrics suggest fewer pods.
 	fallback(pod string) int64
 }
 

@@ -113,7 +113,7 @@ func (w *world) availablePod(p *corev1.Pod) bool {
 	return ok
 }
 
-// live are the pods of each node that nobody deletes.
+// live are the pods of each node that are not being deleted.
 func (w *world) live(pods map[string]*corev1.Pod) map[string][]*corev1.Pod {
 	on := map[string][]*corev1.Pod{}
 	for _, name := range slices.Sorted(maps.Keys(pods)) {

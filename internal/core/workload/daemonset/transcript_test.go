@@ -213,7 +213,7 @@ func (w *world) pod(name string) *corev1.Pod {
 	return w.pods[name]
 }
 
-// newest is the pod of the name, or that of the node that was made last and that nobody deletes.
+// newest is the pod of the name, or the newest of the node that is not being deleted.
 func (w *world) newest(node string) *corev1.Pod {
 	w.t.Helper()
 	if _, ok := w.pods[node]; ok {

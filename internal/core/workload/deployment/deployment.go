@@ -41,7 +41,7 @@ type Input struct {
 	// Sets are the replica sets of the deployment, adopted ones too, released ones not.
 	Sets []*appsv1.ReplicaSet
 	// Running says of which sets pods are still there that have not ended, also those that
-	// are being deleted (W2.50). It is asked for the strategy Recreate only.
+	// are being deleted (W2.50). It is needed for the strategy Recreate only.
 	Running func(set types.UID) bool
 	Now     time.Time
 }

@@ -199,7 +199,7 @@ func NotCreated(in Input, set string, failure error) (Event, *appsv1.Deployment)
 	return e, nil
 }
 
-// rollbackTo is the revision that an annotation asks to roll back to (W2.9).
+// rollbackTo is the revision in the annotation that requests a rollback (W2.9).
 func rollbackTo(d *appsv1.Deployment) (n int64, asked bool) {
 	text := d.Annotations[appsv1.DeprecatedRollbackTo]
 	if text == "" {

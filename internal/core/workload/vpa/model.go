@@ -69,7 +69,7 @@ type podUsage struct {
 	containers map[string]*container
 }
 
-// NewModel returns a model that knows nothing.
+// NewModel returns a model without samples.
 func NewModel() *Model {
 	return &Model{targets: map[Name]*target{}, pods: map[Name]*podUsage{}, usage: map[usageKey]*sharedUsage{}}
 }

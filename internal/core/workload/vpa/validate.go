@@ -177,7 +177,7 @@ func whole(path *field.Path, name corev1.ResourceName, q resource.Quantity) fiel
 	default:
 		return nil
 	}
-	if q.Sign() < 0 { // a pod that asks for less than nothing can't be made
+	if q.Sign() < 0 { // a pod with a negative request can't be created
 		return field.ErrorList{field.Invalid(path, q.String(), "must be greater than or equal to 0")}
 	}
 	if _, exact := q.AsScale(unit); !exact {

@@ -141,7 +141,7 @@ func makeLayer(dir string, rec layerRecord, below string, ids native.IDMap) erro
 	return nil
 }
 
-// newLayer makes the directories of a layer, under a name below parent that is nobody's.
+// newLayer makes the directories of a layer, under an unused name below parent.
 func newLayer(parent string, rec layerRecord, below string, ids native.IDMap) (string, error) {
 	tmp := filepath.Join(parent, ".new-"+strconv.FormatUint(madeLayers.Add(1), 10))
 	if err := os.Mkdir(tmp, 0o700); err != nil {

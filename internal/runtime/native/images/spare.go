@@ -70,7 +70,7 @@ func (s *Store) makeSpares() {
 			s.dropSpares(sp.ready[0].chain)
 		}
 		dir, err := newLayer(s.layerDir(""), layerRecord{Chain: chain}, b.lower[0], native.IDMap{})
-		if err != nil { // the next container makes its own, or tells why it can't
+		if err != nil { // the next container makes its own, or reports why it can't
 			klog.Background().V(2).Info("No layer was made ahead", "reason", err)
 			return
 		}

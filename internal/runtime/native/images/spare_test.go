@@ -14,7 +14,7 @@ import (
 	"carob/internal/runtime/native"
 )
 
-// spareLayers are the names of the layers that nobody has.
+// spareLayers are the names of the layers that no container has.
 func spareLayers(t *testing.T, s *Store) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(s.cfg.Root, "rw", ".new-*"))

@@ -144,7 +144,7 @@ func FuzzHelper(f *testing.F) {
 	f.Fuzz(func(t *testing.T, script []byte) { h.run(t, script) })
 }
 
-// FuzzMonitor: nobody who can reach its socket can corrupt a monitor's memory, in any order of
+// FuzzMonitor: no client of its socket can corrupt a monitor's memory, in any order of
 // messages, lost connections, and exits.
 func FuzzMonitor(f *testing.F) {
 	h := newHarness(f, "monitor")

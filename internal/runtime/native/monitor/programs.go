@@ -44,7 +44,7 @@ func (p *Programs) Close() error {
 
 // Helper returns the file of the helper. While the helper runs in a container, its processes can
 // see the file, which belongs to root, so the container's root can change its mode. Where the
-// kernel cannot seal the mode (before Linux 6.3), a file that nobody could execute any more is
+// kernel cannot seal the mode (before Linux 6.3), a file that no process could execute any more is
 // replaced. Running helpers keep the old one; its memory is freed with the last of them.
 func (p *Programs) Helper() (*os.File, error) {
 	return p.executable(&p.helper, "carob-init", p.helperText)

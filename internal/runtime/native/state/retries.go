@@ -8,7 +8,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Retries are operations that failed, usually for lack of descriptors, and that nobody else would
+// Retries are operations that failed, usually for lack of descriptors, and that no other part would
 // repeat: removing unfinished sandboxes and containers, writing the record of a running one. One
 // goroutine repeats them until all succeed; it exists only while there are any. The next start
 // finds what is left at Close.
