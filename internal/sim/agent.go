@@ -50,7 +50,7 @@ func (a *agent) add(o *object) {
 			c.Lifecycle, c.LivenessProbe, c.ReadinessProbe, c.StartupProbe = nil, nil, nil, nil
 		}
 		if w.joined != nil {
-			p.Status = corev1.PodStatus{} // no runtime knows it
+			p.Status, own.unseen = corev1.PodStatus{}, true // no runtime knows it
 			own.published, own.last = p.Status, p.Status
 		}
 		own.pod, own.runs = p, p

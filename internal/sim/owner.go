@@ -21,6 +21,7 @@ type owner struct {
 	pod      *corev1.Pod
 	number   int // version of the pod
 	gone     bool
+	unseen   bool // only the runtime ever told this agent of it: nothing publishes its status
 	rejected *podlife.Rejection
 	stop     *podlife.Stop
 	stopped  bool        // why the pod must end
