@@ -11,9 +11,6 @@ import (
 
 // checkStatus compares a new status of Step with the one before.
 func (w *world) checkStatus(own *owner, in podlife.Input, out *podlife.Output) {
-	if own.unseen {
-		return
-	}
 	st, old, name := &out.Status, &own.last, own.pod.Name
 	if ended(old.Phase) && st.Phase != old.Phase {
 		w.broken(phaseLatched, name, "%s after %s", st.Phase, old.Phase)

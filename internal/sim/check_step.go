@@ -42,7 +42,9 @@ func (w *world) checkStep(own *owner, before podlife.State, in podlife.Input, ne
 	if order(out.Life) < order(own.stage) {
 		w.broken(lifeForward, name, "%s after %s", out.Life, own.stage)
 	}
-	w.checkStatus(own, in, out)
+	if !own.unseen {
+		w.checkStatus(own, in, out)
+	}
 	if out.Life != podlife.Syncing {
 		for _, f := range own.flights {
 			switch f.action.(type) {

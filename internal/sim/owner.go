@@ -14,39 +14,38 @@ import (
 
 // owner is the driver of one pod.
 type owner struct {
-	w        *world
-	object   *object
-	life     int // number of the agent
-	dead     bool
-	pod      *corev1.Pod
-	number   int // version of the pod
-	gone     bool
-	unseen   bool // only the runtime ever told this agent of it: nothing publishes its status
-	rejected *podlife.Rejection
-	stop     *podlife.Stop
-	stopped  bool        // why the pod must end
-	started  bool        // Recover was called
-	runs     *corev1.Pod // with its allocated resources
-	state    podlife.State
-	stage    podlife.Life
-	stale    bool // the snapshot is older than an outcome
-	observed podlife.Observed
-	cache    statusCache
-	logs     []podlife.LogFile // present at the first look
-	hold     *podlife.Hold
-	turn     int // when it began to wait for its place
-	seen     sight
-	gap      bool      // the snapshot lacks something that this agent has never seen
-	lookAt   time.Time // when the snapshot becomes too old
-	made     []string  // number of containers started by this agent
-	done     []podlife.Outcome
-	probes   []podlife.ProbeResult
-	flights  []*flight
-	failures []failed
-	waits    []podlife.Wait
-	wake     time.Time
-	unwake   func()
-	unsoon   func()
+	w            *world
+	object       *object
+	life         int // number of the agent
+	dead         bool
+	pod          *corev1.Pod
+	number       int  // version of the pod
+	gone, unseen bool // unseen: found in the runtime alone, so that nothing publishes its status
+	rejected     *podlife.Rejection
+	stop         *podlife.Stop
+	stopped      bool        // why the pod must end
+	started      bool        // Recover was called
+	runs         *corev1.Pod // with its allocated resources
+	state        podlife.State
+	stage        podlife.Life
+	stale        bool // the snapshot is older than an outcome
+	observed     podlife.Observed
+	cache        statusCache
+	logs         []podlife.LogFile // present at the first look
+	hold         *podlife.Hold
+	turn         int // when it began to wait for its place
+	seen         sight
+	gap          bool      // the snapshot lacks something that this agent has never seen
+	lookAt       time.Time // when the snapshot becomes too old
+	made         []string  // number of containers started by this agent
+	done         []podlife.Outcome
+	probes       []podlife.ProbeResult
+	flights      []*flight
+	failures     []failed
+	waits        []podlife.Wait
+	wake         time.Time
+	unwake       func()
+	unsoon       func()
 
 	wanted    *corev1.PodStatus // the newest status is not stored yet
 	writing   bool

@@ -305,9 +305,9 @@ func (w *world) node() {
 // stabilization windows, and the periods of the policies, one after the other.
 const quiet = 3 * time.Hour
 
-// leastWindow is the stabilization window for scaling down with which sizes settle, in seconds. A new pod takes its part
-// of the load at once, and counts half a minute later (W7.10): in between, the pods that count look idle, and with a
-// shorter window upstream's algorithm removes the new one again.
+// leastWindow is the stabilization window for scaling down with which sizes settle, in seconds. A new pod takes its
+// part of the load at once, and counts half a minute later (W7.10): in between, the pods that count look idle, and with
+// a shorter window upstream's algorithm removes the new one again.
 const leastWindow = 60
 
 // rest ends all faults and keeps the load as it is. The size becomes right, and stays.
