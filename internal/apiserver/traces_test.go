@@ -69,7 +69,7 @@ func TestTraces(t *testing.T) {
 		testwait.For(t, "the span of "+name, func() bool { // it ends after the answer
 			for _, s := range recorder.Ended() {
 				if slices.ContainsFunc(s.Attributes(), func(kv attribute.KeyValue) bool {
-					return strings.Contains(kv.Value.Emit(), node)
+					return strings.Contains(kv.Value.String(), node)
 				}) {
 					trace = s.SpanContext().TraceID().String()
 				}

@@ -110,7 +110,7 @@ func (f *firewalld) call(ctx context.Context, do func(context.Context, dbus.BusO
 	defer cancel()
 	conn, err := dbus.ConnectSystemBus(dbus.WithContext(ctx))
 	if err == nil {
-		defer conn.Close()
+		defer func() { _ = conn.Close() }()
 		err = do(ctx, conn.Object(firewalldService, firewalldPath))
 	}
 	if err != nil && ctx.Err() != nil { // which closes the connection, too

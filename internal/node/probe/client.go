@@ -48,7 +48,7 @@ type inTime struct {
 // Read implements io.Reader.
 func (b *inTime) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = late(b.ctx, err, "Client.Timeout or context cancellation while reading body")
 	}
 	return n, err
@@ -98,7 +98,7 @@ func exchange(req *http.Request) (_ *http.Response, err error) {
 	b.stop = context.AfterFunc(req.Context(), func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer func() {
 		if err != nil {
-			b.Close()
+			_ = b.Close()
 		}
 	}()
 	plain := *req
