@@ -21,8 +21,9 @@ func TestLimitedOutput(t *testing.T) {
 	}
 	l = limited{}
 	broken := io.MultiReader(strings.NewReader("said"), io.LimitReader(brokenReader{}, 1))
-	if n, err := io.Copy(&l, onlyReader{broken}); n != 4 || !errors.Is(err, io.ErrClosedPipe) || l.b.String() != "said" {
-		t.Errorf("read %d bytes %q, %v", n, l.b.String(), err)
+	said, err := io.Copy(&l, onlyReader{broken})
+	if said != 4 || !errors.Is(err, io.ErrClosedPipe) || l.b.String() != "said" {
+		t.Errorf("read %d bytes %q, %v", said, l.b.String(), err)
 	}
 	const n = 1000
 	var before, after runtime.MemStats

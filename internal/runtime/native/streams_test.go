@@ -284,6 +284,10 @@ func TestAttach(t *testing.T) {
 		watching, watched := newPipe(), make(chan error)
 		ctx, cancel := context.WithCancel(Bg)
 		go func() { watched <- s.Attach(ctx, id, nil, watching, nil, false, nil) }()
+		testwait.For(t, "a client that watches", func() bool { // it is attached when it sees something
+			return s.Attach(Bg, id, strings.NewReader("zero\n"), newPipe(), nil, false, nil) == nil &&
+				strings.Contains(watching.String(), "got zero")
+		})
 		for _, word := range []string{"one", "two"} {
 			// Without stdin_once, the end of a client's input ends the attach, and does not close the container's
 			// (kubectl run --leave-stdin-open).
