@@ -86,6 +86,10 @@ type Counter interface {
 type Counters struct {
 	Containers map[string]ContainerCounters
 	Interfaces map[string][]InterfaceCounters
+	// Stats and Sandboxes are CRI's statistics of the same moment, as far as cAdvisor has them: no pressure, no limits,
+	// and of sandboxes the network only. The size of a writable layer may be ten seconds old.
+	Stats     []*cri.ContainerStats
+	Sandboxes []*cri.PodSandboxStats
 }
 
 // ContainerCounters are those of one container. CPU periods are counted while it has a CPU limit.

@@ -20,17 +20,22 @@ import (
 // cadvisorMetrics are the families of /metrics/cadvisor that the runtime has figures
 // for, with cAdvisor's names and labels: id and name are both the container's id.
 func (s *Server) cadvisorMetrics(w http.ResponseWriter, req *http.Request) {
-	samples, err := s.samples(req)
-	if err != nil {
-		http.Error(w, err.Error(), httpCode(err))
-		return
-	}
-	f := families{}
-	now := time.Now().Unix()
+	var samples []sample
+	var sandboxes map[string]*cri.PodSandboxStats
 	var counted cruntime.Counters
 	if s.cfg.Counter != nil {
 		counted = s.cfg.Counter.Counters(req.Context())
+		samples, sandboxes = s.join(counted.Stats), sandboxesByUID(counted.Sandboxes)
+	} else {
+		var err error
+		if samples, err = s.samples(req); err != nil {
+			http.Error(w, err.Error(), httpCode(err))
+			return
+		}
+		sandboxes = s.sandboxStats(req)
 	}
+	f := families{}
+	now := time.Now().Unix()
 	for _, m := range samples {
 		f.container(m, now)
 		if c, ok := counted.Containers[m.stats.GetAttributes().GetId()]; ok {
@@ -41,7 +46,7 @@ func (s *Server) cadvisorMetrics(w http.ResponseWriter, req *http.Request) {
 	for _, pod := range s.cfg.Pods.List() {
 		byUID[string(pod.UID)] = pod
 	}
-	for uid, st := range s.sandboxStats(req) {
+	for uid, st := range sandboxes {
 		if pod := byUID[uid]; pod != nil {
 			f.network(pod, st)
 			f.packets(pod, st.GetAttributes().GetId(), counted.Interfaces[st.GetAttributes().GetId()])

@@ -1,6 +1,8 @@
 package stream
 
 import (
+	"context"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -87,5 +89,54 @@ func TestCounterFamilies(t *testing.T) {
 	}
 	if strings.Contains(text.String(), `container_cpu_cfs_periods_total{container="free"`) {
 		t.Error("a container without a limit is shown as throttled")
+	}
+}
+
+type podList struct {
+	Pods
+	list []*corev1.Pod
+}
+
+func (l podList) List() []*corev1.Pod { return l.list }
+
+type counterFunc func() runtime.Counters
+
+func (f counterFunc) Counters(context.Context) runtime.Counters { return f() }
+
+// A runtime that has cAdvisor's figures is asked once for a page: it reads no file twice.
+func TestScrapeAsksOnce(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u1"}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "carob://id1",
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	asked := 0
+	s := &Server{cfg: Config{Pods: podList{list: []*corev1.Pod{pod}}, Counter: counterFunc(func() runtime.Counters {
+		asked++
+		return runtime.Counters{
+			Stats: []*cri.ContainerStats{{
+				Attributes: &cri.ContainerAttributes{Id: "id1",
+					Labels: map[string]string{"io.kubernetes.pod.uid": "u1", "io.kubernetes.container.name": "c"}},
+				WritableLayer: &cri.FilesystemUsage{UsedBytes: &cri.UInt64Value{Value: 8192}}}},
+			Sandboxes: []*cri.PodSandboxStats{{
+				Attributes: &cri.PodSandboxAttributes{Id: "sb", Metadata: &cri.PodSandboxMetadata{Uid: "u1"}},
+				Linux: &cri.LinuxPodSandboxStats{Network: &cri.NetworkUsage{
+					DefaultInterface: &cri.NetworkInterfaceUsage{Name: "eth0",
+						RxBytes: &cri.UInt64Value{Value: 10}}}}}},
+			Interfaces: map[string][]runtime.InterfaceCounters{"sb": {{Name: "eth0", Received: 5}}},
+		}
+	})}} // without a Runtime: a call to it panics
+	w := httptest.NewRecorder()
+	s.cadvisorMetrics(w, httptest.NewRequest("GET", "/metrics/cadvisor", nil))
+	const packets = `{container="",id="sb",image="",interface="eth0",name="sb",namespace="ns",pod="web"}`
+	for _, want := range []string{
+		`container_fs_usage_bytes{container="c",id="id1",image="",name="id1",namespace="ns",pod="web",device=""} 8192`,
+		`container_network_receive_bytes_total` + packets + ` 10`,
+		`container_network_receive_packets_total` + packets + ` 5`,
+	} {
+		if !strings.Contains(w.Body.String(), want+"\n") {
+			t.Errorf("%s is missing in\n%s", want, w.Body)
+		}
+	}
+	if asked != 1 {
+		t.Errorf("asked %d times", asked)
 	}
 }

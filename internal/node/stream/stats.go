@@ -104,12 +104,17 @@ func (s *Server) samples(req *http.Request) ([]sample, error) {
 	if err != nil {
 		return nil, err
 	}
+	return s.join(res.Stats), nil
+}
+
+// join finds the pods of containers; the list is in the order of their names.
+func (s *Server) join(stats []*cri.ContainerStats) []sample {
 	byUID := make(map[string]*corev1.Pod)
 	for _, p := range s.cfg.Pods.List() {
 		byUID[string(p.UID)] = p
 	}
 	var list []sample
-	for _, st := range res.Stats {
+	for _, st := range stats {
 		labels := st.GetAttributes().GetLabels()
 		pod := byUID[labels[spec.LabelPodUID]]
 		if pod == nil {
@@ -129,7 +134,7 @@ func (s *Server) samples(req *http.Request) ([]sample, error) {
 		}
 		return strings.Compare(a.container, b.container)
 	})
-	return list, nil
+	return list
 }
 
 func (s *Server) summary(w http.ResponseWriter, req *http.Request) {
@@ -170,8 +175,12 @@ func (s *Server) sandboxStats(req *http.Request) map[string]*cri.PodSandboxStats
 	if err != nil {
 		return nil
 	}
-	byUID := make(map[string]*cri.PodSandboxStats, len(res.Stats))
-	for _, st := range res.Stats {
+	return sandboxesByUID(res.Stats)
+}
+
+func sandboxesByUID(stats []*cri.PodSandboxStats) map[string]*cri.PodSandboxStats {
+	byUID := make(map[string]*cri.PodSandboxStats, len(stats))
+	for _, st := range stats {
 		byUID[st.GetAttributes().GetMetadata().GetUid()] = st
 	}
 	return byUID

@@ -48,6 +48,7 @@ type container struct {
 	finished sync.Once
 
 	saving sync.Mutex // one write of the record at a time
+	layer  layerSize  // for scrapes
 }
 
 // Exit codes set by the runtime: the process never became the user's; nobody saw how it ended.

@@ -144,12 +144,18 @@ func (r *Runtime) podMetrics(ctx context.Context, s *sandbox) *cri.PodSandboxMet
 }
 
 // Counters implements runtime.Counter.
-func (r *Runtime) Counters(context.Context) runtime.Counters {
+func (r *Runtime) Counters(ctx context.Context) runtime.Counters {
 	out := runtime.Counters{Containers: map[string]runtime.ContainerCounters{},
 		Interfaces: map[string][]runtime.InterfaceCounters{}}
 	for _, c := range r.allContainers() {
 		if c.running() {
-			n := r.groups.Counters(c.record().Cgroup)
+			u, n := r.groups.Scrape(c.record().Cgroup)
+			out.Stats = append(out.Stats, &cri.ContainerStats{
+				Attributes: &cri.ContainerAttributes{Id: c.rec.ID, Metadata: c.config.Metadata, Labels: c.config.Labels,
+					Annotations: c.config.Annotations},
+				Cpu: u.CPUStats(), Memory: u.MemoryStats(), Swap: u.SwapStats(),
+				WritableLayer: r.layerStats(c.layer.recent(func() (Usage, error) { return r.layerOf(ctx, c) })),
+			})
 			counted := runtime.ContainerCounters{Periods: n.Periods, ThrottledPeriods: n.ThrottledPeriods,
 				Throttled: n.Throttled, Cache: n.Cache, Mapped: n.Mapped}
 			for _, d := range n.Devices {
@@ -160,7 +166,12 @@ func (r *Runtime) Counters(context.Context) runtime.Counters {
 	}
 	for _, s := range r.allSandboxes() {
 		if s.line() != nil && !s.hostNetwork() {
-			out.Interfaces[s.rec.ID] = interfaceCounters(s.rec.NetNS)
+			usage, packets := countInterfaces(s.rec.NetNS)
+			out.Interfaces[s.rec.ID] = packets
+			out.Sandboxes = append(out.Sandboxes, &cri.PodSandboxStats{
+				Attributes: &cri.PodSandboxAttributes{Id: s.rec.ID, Metadata: s.config.Metadata},
+				Linux:      &cri.LinuxPodSandboxStats{Network: usage},
+			})
 		}
 	}
 	return out

@@ -23,13 +23,13 @@ func networkUsage(path string) *cri.NetworkUsage {
 	return parseNetDev(b)
 }
 
-// interfaceCounters counts the packets on a pod's interfaces.
-func interfaceCounters(path string) []runtime.InterfaceCounters {
+// countInterfaces counts the traffic and the packets on a pod's interfaces; nil if they are not known.
+func countInterfaces(path string) (*cri.NetworkUsage, []runtime.InterfaceCounters) {
 	var b []byte
 	if netns.Do(path, func() (err error) { b, err = os.ReadFile("/proc/thread-self/net/dev"); return err }) != nil {
-		return nil
+		return nil, nil
 	}
-	return parsePackets(b)
+	return parseNetDev(b), parsePackets(b)
 }
 
 func parsePackets(b []byte) []runtime.InterfaceCounters {

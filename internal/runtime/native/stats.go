@@ -22,14 +22,7 @@ func (r *Runtime) statsOf(ctx context.Context, c *container) *cri.ContainerStats
 		st.Cpu, st.Memory = u.CPUStats(), u.MemoryStats()
 		st.Swap, st.Io = u.SwapStats(), u.IOStats()
 	}
-	if d, err := r.cfg.Images.Usage(ctx, rec.ID); err == nil {
-		own := r.podFiles(c)
-		d.Bytes, d.Inodes = d.Bytes+own.Bytes, d.Inodes+own.Inodes
-		st.WritableLayer = &cri.FilesystemUsage{
-			Timestamp: time.Now().UnixNano(), FsId: &cri.FilesystemIdentifier{Mountpoint: r.cfg.RootDir},
-			UsedBytes: value(uint64(d.Bytes)), InodesUsed: value(uint64(d.Inodes)),
-		}
-	}
+	st.WritableLayer = r.layerStats(r.layerOf(ctx, c))
 	return st
 }
 

@@ -187,12 +187,18 @@ func TestUnifiedFiles(t *testing.T) {
 		t.Errorf("with a limit: %+v", u)
 	}
 	files("/pod/c", "cpu.stat", "usage_usec 1500\nnr_periods 9\nnr_throttled 4\nthrottled_usec 2500\n",
-		"memory.stat", "file 5000\nfile_mapped 600\n",
+		"memory.stat",
+		"file 5000\nfile_mapped 600\nanon 1000\ninactive_file 96000\npgfault 7\npgmajfault 3\n",
 		"io.stat", "999:77 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6\n")
-	if got, want := c.Counters("/pod/c"), (Counters{Periods: 9, ThrottledPeriods: 4,
+	used, got := c.Scrape("/pod/c")
+	if want := (Counters{Periods: 9, ThrottledPeriods: 4,
 		Throttled: 2500 * time.Microsecond, Cache: 5000, Mapped: 600, Devices: []DeviceCounters{
 			{Name: "999:77", BytesRead: 1, BytesWritten: 2, Reads: 3, Writes: 4}}}); !reflect.DeepEqual(got, want) {
 		t.Errorf("counted %+v, want %+v", got, want)
+	}
+	if want := (Usage{at: used.at, CPU: 1500000, Memory: 4096000, Swap: 8192, RSS: 1000, inactive: 96000, Faults: 7,
+		MajorFaults: 3}); used != want {
+		t.Errorf("scraped %+v, want %+v", used, want)
 	}
 	files("/blkio", "ops", "999:77 Read 3\n999:77 Write 4\n999:77 Sync 9\nTotal 7\n",
 		"bytes", "999:77 Read 1\n999:77 Write 2\nTotal 3\n")

@@ -23,23 +23,31 @@ type DeviceCounters struct {
 	BytesRead, BytesWritten uint64
 }
 
-// Counters reads what a cgroup has counted; what the host does not count is zero.
-func (c *Hierarchies) Counters(group string) Counters {
+// Scrape reads what a cgroup has counted and used, each file once; what the host does not count is zero. The usage has
+// no limits, processes, and pressure.
+func (c *Hierarchies) Scrape(group string) (Usage, Counters) {
 	cpu, memory := fields(c.Of("cpu", group)+"/cpu.stat"), fields(c.Of("memory", group)+"/memory.stat")
+	u := Usage{at: time.Now().UnixNano()}
+	u.addMemory(memory, c.V2)
 	out := Counters{Periods: cpu["nr_periods"], ThrottledPeriods: cpu["nr_throttled"]}
 	if c.V2 {
+		dir := c.Of("memory", group)
+		u.CPU = cpu["usage_usec"] * 1000
+		u.Memory, u.Swap = number(dir+"/memory.current"), number(dir+"/memory.swap.current")
 		out.Throttled = time.Duration(cpu["throttled_usec"]) * time.Microsecond //nolint:gosec // 292 years
 		out.Cache, out.Mapped = memory["file"], memory["file_mapped"]
 		out.Devices = devicesV2(c.Of("io", group) + "/io.stat")
-		return out
+		return u, out
 	}
+	u.CPU = number(c.Of("cpuacct", group) + "/cpuacct.usage")
+	u.Memory = number(c.Of("memory", group) + "/memory.usage_in_bytes")
 	out.Throttled = time.Duration(cpu["throttled_time"]) //nolint:gosec // 292 years
 	out.Cache, out.Mapped = memory["total_cache"], memory["total_mapped_file"]
 	if dir := c.Of("blkio", group); dir != "" {
 		out.Devices = devicesV1(dir+"/blkio.throttle.io_serviced_recursive",
 			dir+"/blkio.throttle.io_service_bytes_recursive")
 	}
-	return out
+	return u, out
 }
 
 // devicesV2 reads io.stat: "254:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0".
@@ -80,6 +88,9 @@ func devicesV1(operations, bytes string) []DeviceCounters {
 		return &all[len(all)-1]
 	}
 	for i, path := range []string{operations, bytes} {
+		if i > 0 && all == nil {
+			break // no operation, no bytes
+		}
 		for _, f := range rows(path) {
 			if len(f) != 3 {
 				continue

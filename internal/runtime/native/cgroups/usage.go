@@ -45,9 +45,8 @@ func (c *Hierarchies) Measure(group string) Usage {
 		dir := c.Tree[0].Mount + group
 		u.CPU = fields(dir + "/cpu.stat")["usage_usec"] * 1000
 		u.Memory, u.Limit = number(dir+"/memory.current"), number(dir+"/memory.max")
-		u.inactive, u.RSS = stat["inactive_file"], stat["anon"]
+		u.addMemory(stat, true)
 		u.Swap, u.swapLimit = number(dir+"/memory.swap.current"), number(dir+"/memory.swap.max")
-		u.Faults, u.MajorFaults = stat["pgfault"], stat["pgmajfault"]
 		u.PIDs = number(dir + "/pids.current")
 		u.cpuPressure, u.memPressure, u.ioPr = pressure(dir+"/cpu.pressure"), pressure(dir+"/memory.pressure"),
 			pressure(dir+"/io.pressure")
@@ -58,10 +57,20 @@ func (c *Hierarchies) Measure(group string) Usage {
 	if u.Limit >= math.MaxInt64&^4095 { // this is how v1 says that there is none
 		u.Limit = 0
 	}
-	u.inactive, u.RSS, u.Swap = stat["total_inactive_file"], stat["total_rss"], stat["total_swap"]
-	u.Faults, u.MajorFaults = stat["total_pgfault"], stat["total_pgmajfault"]
+	u.addMemory(stat, false)
 	u.PIDs = number(c.Of("pids", group) + "/pids.current")
 	return u
+}
+
+// addMemory takes what memory.stat says.
+func (u *Usage) addMemory(stat map[string]uint64, v2 bool) {
+	if v2 {
+		u.inactive, u.RSS = stat["inactive_file"], stat["anon"]
+		u.Faults, u.MajorFaults = stat["pgfault"], stat["pgmajfault"]
+		return
+	}
+	u.inactive, u.RSS, u.Swap = stat["total_inactive_file"], stat["total_rss"], stat["total_swap"]
+	u.Faults, u.MajorFaults = stat["total_pgfault"], stat["total_pgmajfault"]
 }
 
 // WorkingSet is the memory that the kernel cannot easily reclaim.
