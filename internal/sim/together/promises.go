@@ -263,6 +263,9 @@ func (w *world) checkMinimum(p *corev1.Pod) {
 		return
 	}
 	runs := w.runs()
+	if runs[p.UID] && !workload.Ready(p) { // its node does not answer: to the controllers, it is gone already (W2.43)
+		delete(w.promises.complete, w.pods[p.UID].deployment)
+	}
 	if d, ok := w.Get(w.pods[p.UID].deployment).(*appsv1.Deployment); ok && w.kind == Rollouts &&
 		d.Spec.Strategy.Type != appsv1.RecreateDeploymentStrategyType && d.DeletionTimestamp == nil {
 		_, unavailable := deployment.Bounds(d)
