@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -125,7 +126,7 @@ func TestScrapeAsksOnce(t *testing.T) {
 		}
 	})}} // without a Runtime: a call to it panics
 	w := httptest.NewRecorder()
-	s.cadvisorMetrics(w, httptest.NewRequest("GET", "/metrics/cadvisor", nil))
+	s.cadvisorMetrics(w, httptest.NewRequest(http.MethodGet, "/metrics/cadvisor", nil))
 	const packets = `{container="",id="sb",image="",interface="eth0",name="sb",namespace="ns",pod="web"}`
 	for _, want := range []string{
 		`container_fs_usage_bytes{container="c",id="id1",image="",name="id1",namespace="ns",pod="web",device=""} 8192`,
