@@ -1,7 +1,7 @@
 # carob's build. `make help` lists the targets; README.md says which two a user needs.
 
 export CGO_ENABLED = 0
-export GOFLAGS = -buildvcs=false
+export GOFLAGS = -buildvcs=false -trimpath
 
 GO        ?= go
 BIN       := bin

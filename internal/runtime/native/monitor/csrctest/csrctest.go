@@ -5,30 +5,29 @@ package csrctest
 
 import (
 	"bytes"
+	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"testing"
 )
 
 // Sanitised compiles files of csrc with the address and undefined-behaviour sanitizers into
 // dir/name, and returns the log file of their findings. It skips the test if no compiler supports
 // them.
-func Sanitised(tb testing.TB, dir, name string, sources ...string) (program, log string) {
+func Sanitised(tb testing.TB, dir, name string, files ...string) (program, log string) {
 	tb.Helper()
 	gcc, err := exec.LookPath("gcc")
 	if err != nil {
 		tb.Skip("no gcc")
 	}
-	_, self, _, _ := runtime.Caller(0)
-	csrc := filepath.Join(filepath.Dir(self), "..", "..", "csrc")
+	csrc := sources(tb)
 	program, log = filepath.Join(dir, name), filepath.Join(dir, "sanitizer.log")
 	args := []string{
 		"-std=gnu11", "-g", "-O1", "-w", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
 		"-fno-omit-frame-pointer",
 		"-DSANITIZER_LOG=\"" + log + "\"", "-o", program, filepath.Join(csrc, "fuzz", "sanitizer.c"),
 	}
-	for _, s := range sources {
+	for _, s := range files {
 		args = append(args, filepath.Join(csrc, s))
 	}
 	out, err := exec.Command(gcc, args...).CombinedOutput()
@@ -39,4 +38,28 @@ func Sanitised(tb testing.TB, dir, name string, sources ...string) (program, log
 		tb.Fatalf("%v\n%s", err, out)
 	}
 	return program, log
+}
+
+// sources returns the folder csrc. A test runs in the folder of its package, at or beneath native. The path in the
+// binary is no help: it is built with -trimpath.
+func sources(tb testing.TB) string {
+	tb.Helper()
+	at, err := os.Getwd()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for {
+		if csrc := filepath.Join(at, "csrc"); isDir(csrc) {
+			return csrc
+		}
+		if at == filepath.Dir(at) {
+			tb.Fatal("no folder csrc beside the test or above it")
+		}
+		at = filepath.Dir(at)
+	}
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
