@@ -34,7 +34,7 @@ type site struct {
 	raw     bool // all connections are passed to the first of streams
 	certs   *certs.Set
 	clients *gatewayplan.ClientAuth
-	streams []stream
+	streams []gatewayplan.Stream
 	names   gatewayplan.StreamIndex // of streams
 	pools   poolMap
 

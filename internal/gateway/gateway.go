@@ -23,6 +23,7 @@ import (
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
 	"carob/internal/gateway/forward"
+	"carob/internal/gateway/pace"
 	"carob/internal/gateway/spans"
 	"carob/internal/gateway/statuses"
 )
@@ -148,6 +149,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	retry := time.NewTimer(g.retryAfter)
 	retry.Stop()
 	defer retry.Stop()
+	var rounds pace.Pace // a storm of changes takes at most half of a processor
 	for {
 		select {
 		case <-ctx.Done():
@@ -179,10 +181,11 @@ func (g *Gateway) Run(ctx context.Context) error {
 		if g.anyFailed() {
 			retry.Reset(g.retryAfter)
 		}
-		// A storm of changes takes at most half of a processor.
-		select {
-		case <-ctx.Done():
-		case <-time.After(min(time.Since(began), time.Second)):
+		if wait := rounds.Ended(began, time.Now()); wait > 0 {
+			select {
+			case <-ctx.Done():
+			case <-time.After(wait):
+			}
 		}
 	}
 }

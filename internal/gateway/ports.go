@@ -17,6 +17,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/base/fdstore"
+	"carob/internal/core/gatewayplan"
+	"carob/internal/gateway/forward"
 	"carob/internal/gateway/spans"
 )
 
@@ -173,7 +175,7 @@ func (p *port) hand(c net.Conn) {
 // sort finds out whether a connection is a stream.
 func (p *port) sort(ctx context.Context, c net.Conn) {
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
-	name, again, err := peek(c)
+	name, again, err := forward.Peek(c)
 	if !stop() || err != nil {
 		_ = c.Close()
 		return
@@ -181,7 +183,7 @@ func (p *port) sort(ctx context.Context, c net.Conn) {
 	s := p.enter()
 	switch to := s.streamFor(name); {
 	case to != nil && !s.moreSpecific(name, to):
-		seen := p.seen.stream("TLS", &to.Stream)
+		seen := p.seen.stream("TLS", to)
 		seen.Host = name
 		s.pass(ctx, again, to, seen)
 		return
@@ -201,11 +203,11 @@ func (p *port) forward(ctx context.Context, c net.Conn) {
 		reject(c)
 		return
 	}
-	s.pass(ctx, c, &s.streams[0], p.seen.stream("TCP", &s.streams[0].Stream))
+	s.pass(ctx, c, &s.streams[0], p.seen.stream("TCP", &s.streams[0]))
 }
 
 // moreSpecific reports whether an HTTPS listener has a name more exactly than a stream.
-func (s *site) moreSpecific(name string, to *stream) bool {
+func (s *site) moreSpecific(name string, to *gatewayplan.Stream) bool {
 	return s.certs.Exact(name) && to.Host != name
 }
 

@@ -1,13 +1,9 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
-	"errors"
-	"io"
 	"net"
-	"strings"
 	"time"
 
 	"carob/internal/core/gatewayplan"
@@ -16,66 +12,8 @@ import (
 	"carob/internal/gateway/forward"
 )
 
-// stream is a host name whose TLS connections are passed to backends.
-type stream struct{ gatewayplan.Stream }
-
-// helloTime is how long a client may take for the first message of TLS.
-const helloTime = 10 * time.Second
-
-var errSeen = errors.New("the name was seen")
-
-// peek reads the requested server name, and returns a connection from which nothing has been
-// read.
-func peek(c net.Conn) (string, net.Conn, error) {
-	_ = c.SetReadDeadline(time.Now().Add(helloTime))
-	defer func() { _ = c.SetReadDeadline(time.Time{}) }()
-	var seen bytes.Buffer
-	name := ""
-	err := tls.Server(readOnly{io.TeeReader(c, &seen), c}, &tls.Config{
-		GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
-			name = h.ServerName
-			return nil, errSeen
-		}}).HandshakeContext(context.Background())
-	if !errors.Is(err, errSeen) {
-		return "", nil, err
-	}
-	return strings.ToLower(name), &replayed{Conn: c, seen: &seen}, nil
-}
-
-// readOnly is a connection on which nothing is said.
-type readOnly struct {
-	io.Reader
-	net.Conn
-}
-
-func (r readOnly) Read(p []byte) (int, error)       { return r.Reader.Read(p) }
-func (r readOnly) Write([]byte) (int, error)        { return 0, io.ErrClosedPipe }
-func (r readOnly) Close() error                     { return nil }
-func (r readOnly) SetDeadline(time.Time) error      { return nil }
-func (r readOnly) SetReadDeadline(time.Time) error  { return nil }
-func (r readOnly) SetWriteDeadline(time.Time) error { return nil }
-
-// replayed is a connection whose first bytes are read again.
-type replayed struct {
-	net.Conn
-	seen *bytes.Buffer
-}
-
-func (r *replayed) Read(p []byte) (int, error) {
-	if r.seen.Len() > 0 {
-		return r.seen.Read(p)
-	}
-	return r.Conn.Read(p)
-}
-
-// WriteRead implements forward.Wrapped.
-func (r *replayed) WriteRead(to io.Writer) (int64, error) { return r.seen.WriteTo(to) }
-
-// Unwrap implements forward.Wrapped.
-func (r *replayed) Unwrap() net.Conn { return r.Conn }
-
 // streamFor finds the stream for a name; nil: there is none.
-func (s *site) streamFor(name string) *stream {
+func (s *site) streamFor(name string) *gatewayplan.Stream {
 	if i := s.names.Find(name); i >= 0 {
 		return &s.streams[i]
 	}
@@ -83,7 +21,7 @@ func (s *site) streamFor(name string) *stream {
 }
 
 // pass connects a client with a backend until both have ended. Who calls it is in the site, and has left it then.
-func (s *site) pass(ctx context.Context, c net.Conn, to *stream, seen *forward.Record) {
+func (s *site) pass(ctx context.Context, c net.Conn, to *gatewayplan.Stream, seen *forward.Record) {
 	defer c.Close()
 	seen.Client = c.RemoteAddr().String()
 	target, client, conn := s.meet(ctx, c, to, seen)
@@ -100,7 +38,8 @@ func (s *site) pass(ctx context.Context, c net.Conn, to *stream, seen *forward.R
 }
 
 // meet finds an endpoint for a client, and ends its TLS if the route says so. Without a connection there is none.
-func (s *site) meet(ctx context.Context, c net.Conn, to *stream, seen *forward.Record) (*Target, net.Conn, net.Conn) {
+func (s *site) meet(ctx context.Context, c net.Conn, to *gatewayplan.Stream,
+	seen *forward.Record) (*Target, net.Conn, net.Conn) {
 	b := to.Rule.Choose(randomBelow(to.Rule.TotalWeight()))
 	if b == nil || b.Invalid != "" {
 		why := "the route has no backend with a weight"
@@ -112,7 +51,7 @@ func (s *site) meet(ctx context.Context, c net.Conn, to *stream, seen *forward.R
 	}
 	if to.Terminate {
 		secure := tls.Server(c, &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: s.serverTLS})
-		timed, cancel := context.WithTimeout(ctx, helloTime)
+		timed, cancel := context.WithTimeout(ctx, forward.HelloTime)
 		defer cancel()
 		if err := secure.HandshakeContext(timed); err != nil {
 			seen.Problem("TLS: " + accesslog.Text(err.Error()))
@@ -154,10 +93,7 @@ func (s *site) connect(ctx context.Context, network string, b *httproute.Backend
 
 // lead gives the site the streams of a port.
 func (s *site) lead(p *gatewayplan.Port) {
-	s.streams, s.names = nil, gatewayplan.IndexStreams(p.Streams)
-	for _, st := range p.Streams {
-		s.streams = append(s.streams, stream{st})
-	}
+	s.streams, s.names = p.Streams, gatewayplan.IndexStreams(p.Streams)
 }
 
 // reject ends a connection so that its client learns that nobody serves it: TCP resets it.

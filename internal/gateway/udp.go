@@ -39,7 +39,7 @@ func (p *udpPort) Choose(ctx context.Context) (*forward.Session, string) {
 	if b.Invalid != "" {
 		return s, ""
 	}
-	s.Seen = p.seen.stream("UDP", &to.Stream)
+	s.Seen = p.seen.stream("UDP", to)
 	target, conn := at.connect(ctx, "udp", b, s.Seen)
 	if conn == nil {
 		return nil, forward.NoBackend

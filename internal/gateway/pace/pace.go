@@ -1,0 +1,29 @@
+// Package pace limits the processor time of a loop: a few short rounds follow each other at once; many, or long ones,
+// take half of the time.
+package pace
+
+import "time"
+
+// Pace is the processor time that the next rounds of a loop may take without a wait. Its zero value allows Burst.
+type Pace struct {
+	spent time.Duration // more than the time since has allowed, from 0 to Burst+Longest
+	ended time.Time     // of the last round
+}
+
+const (
+	// Burst is how much time rounds may take in a row before there is a wait.
+	Burst = 100 * time.Millisecond
+	// Longest is the longest wait: also after a round of a minute, changes are followed soon.
+	Longest = time.Second
+)
+
+// Ended notes a round, and returns how long the next one has to wait. While no round runs, the time that rounds may
+// take grows as fast as time passes.
+func (p *Pace) Ended(began, ended time.Time) time.Duration {
+	if !p.ended.IsZero() {
+		p.spent -= max(0, began.Sub(p.ended))
+	}
+	p.spent = min(max(p.spent, 0)+max(0, ended.Sub(began)), Burst+Longest)
+	p.ended = ended
+	return max(0, p.spent-Burst)
+}
