@@ -60,7 +60,7 @@ func (s *Scheduler) startDrivers(ctx context.Context, run func(func())) func() {
 // csiFeed keeps the objects of a kind in a map. A change may make room for pods (S2.30, S2.31).
 func csiFeed[T metav1.Object](s *Scheduler, kind string, known map[string]T) cache.ReflectorStore {
 	key := func(o T) string { return o.GetNamespace() + "/" + o.GetName() }
-	return volumeFeed(s, kind, func(o T) { known[key(o)] = o; s.requeueForVolumes() },
+	return kindFeed(s, s.volumes.missing, kind, func(o T) { known[key(o)] = o; s.requeueForVolumes() },
 		func(o T) { delete(known, key(o)); s.requeueForVolumes() }, func() []T { return values(known) })
 }
 

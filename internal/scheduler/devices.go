@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"carob/internal/core/placement"
@@ -71,45 +70,25 @@ func (s *Scheduler) holds(p *placement.Pod) bool {
 func (s *Scheduler) watchDevices(ctx context.Context, run func(func())) func() {
 	return func() {
 		api := s.client.ResourceV1()
-		claims := deviceFeed(s, "ResourceClaim", s.claimSeen, s.claimGone, s.devices.index.Claims)
+		x, missing := s.devices.index, s.devices.missing
+		claims := kindFeed(s, missing, "ResourceClaim", s.claimSeen, s.claimGone, x.Claims)
 		reflect(ctx, run, "resourceclaims", &resourcev1.ResourceClaim{}, claims,
 			everything(api.ResourceClaims(metav1.NamespaceAll), &resourcev1.ResourceClaim{}))
-		x := s.devices.index
 		reflect(ctx, run, "deviceclasses", &resourcev1.DeviceClass{},
-			deviceFeed(s, "DeviceClass", func(c *resourcev1.DeviceClass) { x.SetClass(c); s.requeueForDevices() },
+			kindFeed(s, missing, "DeviceClass",
+				func(c *resourcev1.DeviceClass) { x.SetClass(c); s.requeueForDevices() },
 				x.RemoveClass, x.Classes), everything(api.DeviceClasses(), &resourcev1.DeviceClass{}))
 		reflect(ctx, run, "resourceslices", &resourcev1.ResourceSlice{},
-			deviceFeed(s, "ResourceSlice", func(o *resourcev1.ResourceSlice) { x.SetSlice(o); s.requeueForDevices() },
+			kindFeed(s, missing, "ResourceSlice",
+				func(o *resourcev1.ResourceSlice) { x.SetSlice(o); s.requeueForDevices() },
 				func(o *resourcev1.ResourceSlice) { x.RemoveSlice(o); s.requeueForDevices() }, x.Slices),
 			everything(api.ResourceSlices(), &resourcev1.ResourceSlice{}))
 		reflect(ctx, run, "devicetaintrules", &resourcev1.DeviceTaintRule{},
-			deviceFeed(s, "DeviceTaintRule",
+			kindFeed(s, missing, "DeviceTaintRule",
 				func(r *resourcev1.DeviceTaintRule) { x.SetRule(r); s.requeueForDevices() },
 				func(r *resourcev1.DeviceTaintRule) { x.RemoveRule(r); s.requeueForDevices() }, x.Rules),
 			everything(api.DeviceTaintRules(), &resourcev1.DeviceTaintRule{}))
 	}
-}
-
-// deviceFeed passes the objects of a kind on to the loop. known returns those that a new full list may lack.
-func deviceFeed[T metav1.Object](s *Scheduler, kind string, seen, gone func(T), known func() []T) cache.ReflectorStore {
-	return &feed[T, T]{box: s.box, prepare: func(o T) T { return o }, seen: seen, gone: gone, all: func(list []T) {
-		listed := map[types.UID]bool{}
-		for _, o := range list {
-			listed[o.GetUID()] = true
-		}
-		for _, o := range known() {
-			if !listed[o.GetUID()] {
-				gone(o)
-			}
-		}
-		for _, o := range list {
-			seen(o)
-		}
-		if s.devices.missing[kind] {
-			delete(s.devices.missing, kind)
-			s.release()
-		}
-	}}
 }
 
 // claimSeen takes a version of a claim, from the watch or from a write of the scheduler's.

@@ -11,7 +11,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 
 	"carob/internal/core/placement"
 	"carob/internal/core/volume"
@@ -125,20 +124,20 @@ func (s *Scheduler) watchVolumes(ctx context.Context, run func(func())) func() {
 		core, w := s.client.CoreV1(), s.volumes
 		w.csi.start = s.startDrivers(ctx, run)
 		reflect(ctx, run, "persistentvolumeclaims", &corev1.PersistentVolumeClaim{},
-			volumeFeed(s, "PersistentVolumeClaim", s.volumeClaimSeen, func(c *corev1.PersistentVolumeClaim) {
+			kindFeed(s, w.missing, "PersistentVolumeClaim", s.volumeClaimSeen, func(c *corev1.PersistentVolumeClaim) {
 				delete(w.claims, c.Namespace+"/"+c.Name)
 				s.claimStirs(c)
 			}, func() []*corev1.PersistentVolumeClaim { return values(w.claims) }),
 			everything(core.PersistentVolumeClaims(metav1.NamespaceAll), &corev1.PersistentVolumeClaim{}))
 		reflect(ctx, run, "persistentvolumes", &corev1.PersistentVolume{},
-			volumeFeed(s, "PersistentVolume", s.volumeSeen, func(v *corev1.PersistentVolume) {
+			kindFeed(s, w.missing, "PersistentVolume", s.volumeSeen, func(v *corev1.PersistentVolume) {
 				delete(w.volumes, v.Name)
 				w.sorted = nil
 				s.requeueForVolumes()
 			}, func() []*corev1.PersistentVolume { return values(w.volumes) }),
 			everything(core.PersistentVolumes(), &corev1.PersistentVolume{}))
 		reflect(ctx, run, "storageclasses", &storagev1.StorageClass{},
-			volumeFeed(s, "StorageClass",
+			kindFeed(s, w.missing, "StorageClass",
 				func(c *storagev1.StorageClass) {
 					w.classes[c.Name] = c
 					if volume.Provisions(c) && c.Provisioner != volume.LocalProvisioner {
@@ -158,28 +157,6 @@ func values[T any](m map[string]T) []T {
 		out = append(out, v)
 	}
 	return out
-}
-
-// volumeFeed passes the objects of a kind on to the loop. known returns those that a new full list may lack.
-func volumeFeed[T metav1.Object](s *Scheduler, kind string, seen, gone func(T), known func() []T) cache.ReflectorStore {
-	return &feed[T, T]{box: s.box, prepare: func(o T) T { return o }, seen: seen, gone: gone, all: func(list []T) {
-		listed := map[types.UID]bool{}
-		for _, o := range list {
-			listed[o.GetUID()] = true
-		}
-		for _, o := range known() {
-			if !listed[o.GetUID()] {
-				gone(o)
-			}
-		}
-		for _, o := range list {
-			seen(o)
-		}
-		if s.volumes.missing[kind] {
-			delete(s.volumes.missing, kind)
-			s.release()
-		}
-	}}
 }
 
 // older reports whether a is of an earlier version than b; both are of one object.

@@ -107,6 +107,30 @@ func ownerFeed[T metav1.Object](s *Scheduler, kind placement.OwnerKind, selector
 	}
 }
 
+// kindFeed passes the objects of a kind on to the loop. known returns those that a new full list may lack. The first
+// full list removes the kind from missing, the kinds that pods wait for.
+func kindFeed[T metav1.Object](s *Scheduler, missing map[string]bool, kind string, seen, gone func(T),
+	known func() []T) cache.ReflectorStore {
+	return &feed[T, T]{box: s.box, prepare: func(o T) T { return o }, seen: seen, gone: gone, all: func(list []T) {
+		listed := map[types.UID]bool{}
+		for _, o := range list {
+			listed[o.GetUID()] = true
+		}
+		for _, o := range known() {
+			if !listed[o.GetUID()] {
+				gone(o)
+			}
+		}
+		for _, o := range list {
+			seen(o)
+		}
+		if missing[kind] {
+			delete(missing, kind)
+			s.release()
+		}
+	}}
+}
+
 func (s *Scheduler) ownerSeen(o owned) {
 	s.owners[o.Owner] = true
 	s.requeue(s.cluster.SetOwner(o.Owner, o.selector))

@@ -2,9 +2,7 @@ package gatewayplan
 
 import (
 	"cmp"
-	"fmt"
 	"regexp"
-	"strings"
 
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -14,17 +12,7 @@ import (
 func (p *planner) grpcRoute(in *gatewayv1.GRPCRoute) *route {
 	r := &route{kind: "GRPCRoute", meta: in, generation: in.Generation, hosts: lower(in.Spec.Hostnames),
 		policies: map[*policy]bool{}}
-	for i := range in.Spec.Rules {
-		rule, problem := p.grpcRule(r, &in.Spec.Rules[i])
-		if problem != "" {
-			r.bad = append(r.bad, fmt.Sprintf("rule %d: %s", i, problem))
-			rule.Filters, rule.Backends = httproute.Filters{}, []httproute.Backend{{Weight: 1, Invalid: problem}}
-		}
-		r.rules = append(r.rules, rule)
-	}
-	if len(r.bad) > 0 && len(r.bad) == len(in.Spec.Rules) {
-		r.rejected = strings.Join(r.bad, "; ")
-	}
+	planRules(r, in.Spec.Rules, p.grpcRule)
 	return r
 }
 

@@ -290,18 +290,24 @@ func lower(hosts []gatewayv1.Hostname) (out []string) {
 func (p *planner) httpRoute(in *gatewayv1.HTTPRoute) *route {
 	r := &route{kind: "HTTPRoute", meta: in, generation: in.Generation, hosts: lower(in.Spec.Hostnames),
 		policies: map[*policy]bool{}}
-	for i := range in.Spec.Rules {
-		rule, problem := p.httpRule(r, &in.Spec.Rules[i])
+	planRules(r, in.Spec.Rules, p.httpRule)
+	return r
+}
+
+// planRules adds the route's rules, planned one by one. A rule with a problem answers each request with an error; a
+// route with such rules only is rejected.
+func planRules[R any](r *route, rules []R, plan func(*route, *R) (rule httproute.Rule, problem string)) {
+	for i := range rules {
+		rule, problem := plan(r, &rules[i])
 		if problem != "" {
 			r.bad = append(r.bad, fmt.Sprintf("rule %d: %s", i, problem))
 			rule.Filters, rule.Backends = httproute.Filters{}, []httproute.Backend{{Weight: 1, Invalid: problem}}
 		}
 		r.rules = append(r.rules, rule)
 	}
-	if len(r.bad) > 0 && len(r.bad) == len(in.Spec.Rules) {
+	if len(r.bad) > 0 && len(r.bad) == len(rules) {
 		r.rejected = strings.Join(r.bad, "; ")
 	}
-	return r
 }
 
 func (p *planner) httpRule(r *route, in *gatewayv1.HTTPRouteRule) (out httproute.Rule, problem string) {
