@@ -18,8 +18,8 @@ import (
 	"carob/internal/node/spec"
 )
 
-// admission asks placement.AdmitHere about pods. It keeps count of what the pods hold, so that
-// adding a pod does not cost a walk over all the others. It is for one goroutine at a time.
+// admission decides with placement.AdmitHere whether the node admits a pod. It keeps the sum of the resources that pods
+// use, so that adding a pod does not need a loop over all others. Only one goroutine at a time may use it.
 type admission struct {
 	object func() *corev1.Node
 	down   func() bool // the machine is going down
@@ -56,7 +56,7 @@ func (a *admission) admit(pod *corev1.Pod, others []*corev1.Pod) pods.Verdict {
 		Victims: v.Victims}
 }
 
-// served are the extended resources that the pod is not refused for.
+// served are the extended resources for which the pod is not refused.
 func (a *admission) served(pod *corev1.Pod) []corev1.ResourceName {
 	if a.devices == nil {
 		return nil
@@ -90,7 +90,7 @@ func needs(pod *corev1.Pod) placement.Needs {
 	return placement.Needs{AppArmor: spec.WantsAppArmor(pod), Missing: missing, Unknown: err}
 }
 
-// count brings the ledger up to these pods.
+// count updates the ledger to these pods.
 func (a *admission) count(all []*corev1.Pod) {
 	if a.counted == nil {
 		a.counted = map[types.UID]*corev1.Pod{}
@@ -125,7 +125,7 @@ func resizing(pod *corev1.Pod) bool {
 		func(c corev1.PodCondition) bool { return c.Type == corev1.PodResizeInProgress })
 }
 
-// hostAppArmor asks the kernel; that changes at a boot only.
+// hostAppArmor reads whether the kernel enforces AppArmor; this changes only at a boot.
 func hostAppArmor() bool {
 	b, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
 	return err == nil && strings.HasPrefix(string(b), "Y")

@@ -28,16 +28,15 @@ import (
 	"carob/internal/runtime"
 )
 
-// Config is all that a node agent needs to know. Paths are absolute; nothing
-// outside of them, CgroupRoot and the runtime is touched.
+// Config is the configuration of a node agent. Paths are absolute; the agent changes nothing outside of them,
+// CgroupRoot, and the runtime.
 type Config struct {
 	Name   string       // name of the Node object
 	Client *rest.Config // to the API server, as system:node:NAME in system:nodes
-	// Standalone: there is no API server (S14); Client is not used. Static pods run, and nobody is told of them.
+	// Standalone: there is no API server (S14); Client is not used. Static pods run without mirror pods.
 	Standalone bool
 	Runtime    runtime.Runtime // where the containers run
-	// RuntimeName is the prefix of a containerID ("carob", "containerd"); empty
-	// asks the runtime.
+	// RuntimeName is the prefix of a containerID ("carob", "containerd"); empty: the runtime's own name.
 	RuntimeName string
 
 	RootDir         string // pods/UID/… live here; mode 0750
@@ -51,10 +50,10 @@ type Config struct {
 	KubeletDir string
 
 	CgroupRoot   string // parent of kubepods, for instance /carob-3fa1; default /
-	CgroupDriver string // "cgroupfs" or "systemd"; empty asks the runtime
+	CgroupDriver string // "cgroupfs" or "systemd"; empty: as the runtime reports
 
 	ClusterDNS    []netip.Addr
-	NoClusterDNS  bool     // the cluster has no DNS on purpose: pods are not warned of it
+	NoClusterDNS  bool     // the cluster has no DNS on purpose: pods get no warning event
 	ClusterDomain string   // default cluster.local
 	PodCIDRs      []string // reported in the Node object when the API server has none
 	// HostIPs returns the current addresses of the machine, the primary first, at most one of
@@ -71,8 +70,8 @@ type Config struct {
 	// AllowedUsers are the common names of the client certificates that are served;
 	// default kube-apiserver-kubelet-client.
 	AllowedUsers []string
-	// ServeOthers lets others in, too, as the API says of them: for a Listener that can be
-	// reached from outside.
+	// ServeOthers also serves other clients, if the API server authenticates and authorizes them: for a Listener that
+	// other machines can reach.
 	ServeOthers bool
 	// Handlers are served in addition to the agent's own paths, behind the same authentication:
 	// "/timeline/".
@@ -83,7 +82,8 @@ type Config struct {
 
 	// Manifests is a directory of static pods, or one file (L7.110); empty: none.
 	Manifests string
-	// ManifestURL is asked for static pods with ManifestHeader, every ManifestPeriod (default 20 s); empty: none is.
+	// ManifestURL is read for static pods with ManifestHeader, every ManifestPeriod (default 20 s); empty: none is
+	// read.
 	ManifestURL    string
 	ManifestHeader map[string][]string
 	ManifestPeriod time.Duration
@@ -92,7 +92,7 @@ type Config struct {
 	Complete func(*corev1.Pod) error
 
 	SeccompDefault bool  // RuntimeDefault where a pod names no seccomp profile; upstream: false
-	NetRaw         bool  // containers keep CAP_NET_RAW without asking for it (decision 12); upstream: true
+	NetRaw         bool  // containers have CAP_NET_RAW by default (decision 12); upstream: true
 	PodPids        int64 // processes and threads of a pod at most (L3.117m); 0 and less: no limit
 
 	Eviction *eviction.Config      // nil: upstream's hard thresholds (L7.145)
@@ -111,17 +111,17 @@ type Config struct {
 
 	// Traffic are the parts of the data plane that a deleted pod waits for, at most DrainTimeout (N8.13).
 	Traffic []Traffic
-	// Queues are the connections that were opened before all of them had let go of a pod; nil: nobody looks.
+	// Queues are the connections that were opened before all parts of Traffic had released a pod; nil: not checked.
 	Queues Traffic
 
-	DrainTimeout time.Duration // 0: it waits for none, as with upstream
+	DrainTimeout time.Duration // 0: it does not wait, as upstream
 
 	// Reserved is kept from pods, for the system and the node agent: cpu, memory, ephemeral-storage, huge pages, and
-	// pid (S11.101). Without EnforceReserved only the scheduler knows (S11.120).
+	// pid (S11.101). Without EnforceReserved only the scheduler observes it (S11.120).
 	Reserved        corev1.ResourceList
 	EnforceReserved bool
 	Pinning         corepinning.Config // which containers get CPUs and NUMA nodes of their own; zero: none
-	PinningPeriod   time.Duration      // how often cpusets are compared with what was decided; default 10 s
+	PinningPeriod   time.Duration      // how often cpusets are compared with the decided ones; default 10 s
 	UnsafeSysctls   []string           // that pods may set beside the safe ones; NAME or PREFIX* (S11.71)
 	ProviderID      string             // of the Node object, when it is created
 	Taints          []corev1.Taint     // of the Node object, when it is created
@@ -130,7 +130,7 @@ type Config struct {
 	MaxImages       int                // in the status of the node; default 50, -1: all
 	LogMaxSize      int64              // bytes of a container log when it is rotated; default 10 Mi
 	LogMaxFiles     int                // of a container; default 5
-	LimitedSwap     bool               // Burstable containers may swap a share; false: nobody may
+	LimitedSwap     bool               // Burstable containers may swap a share; false: none may
 	OneProcessOOM   bool               // see spec.Node
 	// MemoryQoS is how memory is kept for pods, with cgroup v2.
 	MemoryQoS resources.MemoryQoS
@@ -175,7 +175,7 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// limitOfPods is what all pods together may use of the machine; nil: anything.
+// limitOfPods is what all pods together may use of the machine; nil: unlimited.
 func (c *Config) limitOfPods(m object.Machine) corev1.ResourceList {
 	if !c.EnforceReserved {
 		return nil

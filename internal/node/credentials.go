@@ -24,7 +24,7 @@ func (m *machine) credentialPlugins(cfg *Config, objects *refs.Store) *credentia
 	return p
 }
 
-// nodeCredentials is the docker configuration file of the node (S13.8); empty: there is none.
+// nodeCredentials is the path of the node's docker configuration file (S13.8); empty: there is none.
 func nodeCredentials(kubeletDir string) string {
 	if kubeletDir == "" {
 		return ""

@@ -17,7 +17,7 @@ import (
 	"carob/internal/node/spec"
 )
 
-// Files of the host that pods get something of.
+// Files of the host from which the files of pods are made.
 const (
 	resolvConf = "/etc/resolv.conf"
 	// resolvedConf has the servers behind systemd-resolved's stub.
@@ -25,11 +25,11 @@ const (
 	hostsFile    = "/etc/hosts"
 )
 
-// facts are what configurations of containers must know of the machine. What the
-// machine changes while the agent runs (addresses, resolver, hosts file) is read when
-// it is asked for: a file that was replaced is a new one to the next pod.
+// facts are the properties of the machine that configurations of containers need. Those that may change while the agent
+// runs (addresses, resolver, hosts file) are read when they are requested: the next pod gets the content of a replaced
+// file.
 type facts struct {
-	base    spec.Node // what stays
+	base    spec.Node // what does not change
 	hostIPs func() []netip.Addr
 	tell    func(message string) // reports a changed resolver file that exceeds the limits
 	log     klog.Logger
@@ -39,7 +39,7 @@ type facts struct {
 	hosts          followed
 	ips            []netip.Addr
 	ipTexts        []string
-	now            *spec.Node // made of what was read last; never changed
+	now            *spec.Node // made from the last values that were read; never modified
 	resolverFile   string     // the file that resolver was read from
 	told           string
 }
@@ -84,7 +84,7 @@ func (f *facts) lookAtAddresses() (changed bool) {
 	return true
 }
 
-// node is what holds now.
+// node returns the current properties.
 func (f *facts) node() *spec.Node {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -113,13 +113,13 @@ func (f *facts) node() *spec.Node {
 	return f.now
 }
 
-// followed is a file that is read anew when it was changed or replaced.
+// followed is a file that is read again when it was changed or replaced.
 type followed struct {
 	name string // empty: there is none
 	text []byte
 
 	seen    identity
-	settled bool // the file was older than its time stamps are coarse when it was read
+	settled bool // when it was read, the file was older than the precision of its time stamps
 	failed  string
 }
 
@@ -130,12 +130,12 @@ type identity struct {
 	changed, edited syscall.Timespec
 }
 
-// coarse is the precision of time stamps that any file system has: two changes of the
-// same length within it look like one.
+// coarse is the precision of time stamps that every file system has: two changes of the same length within that time
+// can't be distinguished.
 const coarse = 2 * time.Second
 
-// look reads the file if it may have changed, and reports whether its text has. A
-// file that can't be read, because somebody is about to replace it, keeps its text.
+// look reads the file if it may have changed, and reports whether its text has. If the file can't be read, for example
+// because it is being replaced, the old text stays.
 func (f *followed) look(log klog.Logger) (changed bool) {
 	if f.name == "" {
 		return false

@@ -22,7 +22,7 @@ const (
 // health is the state that the runtime reports. Only look writes it.
 type health struct {
 	runtime runtime.Runtime
-	changed chan struct{} // capacity 1: the network became ready or stopped being so
+	changed chan struct{} // capacity 1: the network became ready, or is no longer ready
 
 	network atomic.Pointer[string] // why it is not ready; empty when it is
 	good    atomic.Int64           // time of the last answer, in ns
@@ -33,7 +33,7 @@ func newHealth(rt runtime.Runtime) *health {
 	return &health{runtime: rt, changed: make(chan struct{}, 1)}
 }
 
-// look asks the runtime.
+// look requests the runtime's status.
 func (h *health) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
@@ -81,7 +81,7 @@ func (h *health) problems(ctx context.Context, watcher *observe.Watcher) []strin
 	return why
 }
 
-// notify leaves word in a channel of capacity 1.
+// notify sends to a channel of capacity 1 unless it is full.
 func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -89,8 +89,8 @@ func notify(c chan struct{}) {
 	}
 }
 
-// stalled is since when pods are not looked after because the runtime does not answer
-// or can't be listed (L8.5, L8.27); zero: they are.
+// stalled is since when the agent can't manage pods because the runtime does not respond or can't be listed (L8.5,
+// L8.27); zero: it can.
 func (h *health) stalled(watcher *observe.Watcher, started, now time.Time) time.Time {
 	since := time.Time{}
 	for _, last := range []struct {
@@ -123,7 +123,7 @@ func (h *health) networkProblem() string {
 	return "container runtime status check may not have completed yet"
 }
 
-// features fills in what the default runtime handler can do.
+// features fills in what the default runtime handler supports.
 func (h *health) features(n *spec.Node) {
 	for _, handler := range h.last.Load().GetRuntimeHandlers() {
 		if handler.Name == "" {
@@ -141,7 +141,7 @@ func (h *health) recursiveReadOnly() bool {
 	return n.RecursiveReadOnly
 }
 
-// nodeFeatures is what the Node object says about the runtime.
+// nodeFeatures are the runtime's features in the Node object.
 func (h *health) nodeFeatures() (*corev1.NodeFeatures, []corev1.NodeRuntimeHandler) {
 	last := h.last.Load()
 	strict := last.GetFeatures().GetSupplementalGroupsPolicy()

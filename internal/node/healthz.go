@@ -13,16 +13,15 @@ import (
 )
 
 const (
-	// syncLoopMax is how long pods may not be looked after before the agent is unhealthy (L8.27).
+	// syncLoopMax is how long the agent may fail to manage pods before it counts as unhealthy (L8.27).
 	syncLoopMax = 5 * time.Minute
-	// checkTimeout is how long a check may take: what hangs is not healthy.
+	// checkTimeout is how long a check may take: a check that hangs has failed.
 	checkTimeout = 2 * time.Second
 )
 
 var errSyncLoop = errors.New("sync Loop took longer than expected")
 
-// syncLoop checks that pods are handled: that their owners make progress, and that the runtime
-// answers.
+// syncLoop checks that the owners of pods make progress, and that the runtime responds.
 func (p *parts) syncLoop() error {
 	now := time.Now()
 	if since := p.health.stalled(p.watcher, p.started, now); !since.IsZero() && now.Sub(since) > syncLoopMax {
@@ -43,8 +42,8 @@ func (p *parts) checks() []stream.Check {
 	}
 }
 
-// inTime makes a check fail that does not end within checkTimeout. A check that hangs is left
-// alone, and no second one is started meanwhile.
+// inTime makes a check fail if it does not end within checkTimeout. A check that hangs is not stopped, and no second
+// one is started meanwhile.
 func inTime(check func() error) func() error {
 	var hangs atomic.Bool
 	return func() error {
@@ -68,8 +67,8 @@ func inTime(check func() error) func() error {
 	}
 }
 
-// logFlows fails when nothing reads the log written to fd, for example when it is a full pipe:
-// then everything that logs blocks.
+// logFlows fails if nothing reads the log written to fd, for example if fd is a full pipe: then everything that logs
+// blocks.
 func logFlows(fd int) error {
 	polled := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 	n, err := unix.Poll(polled, 0)

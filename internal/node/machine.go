@@ -43,7 +43,7 @@ type machine struct {
 	known    *object.Known // the Node object
 	reporter *object.Reporter
 	shortage *eviction.Shortage
-	shutdown *shutdown.Manager // nil: the user gave it no time
+	shutdown *shutdown.Manager // nil: no time is configured for it
 	rotator  *logs.Rotator
 	links    *logs.Links
 	devices  *devices.Manager // nil: none
@@ -67,7 +67,7 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 	}
 	version, err := cfg.Runtime.Version(ctx, &cri.VersionRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("node agent: ask the container runtime for its version: %w", err)
+		return nil, fmt.Errorf("node agent: get the version of the container runtime: %w", err)
 	}
 	if cfg.RuntimeName == "" {
 		cfg.RuntimeName = version.RuntimeName
@@ -161,7 +161,7 @@ func (m *machine) connect(cfg *Config) (server kubernetes.Interface, err error) 
 	return m.client, nil
 }
 
-// openPinning reads who has CPUs and NUMA nodes of his own.
+// openPinning reads which containers have CPUs and NUMA nodes of their own.
 func (m *machine) openPinning(ctx context.Context, cfg *Config) (err error) {
 	p := cfg.Pinning
 	p.Reserved = cfg.Reserved.DeepCopy()
@@ -188,7 +188,7 @@ func (m *machine) openPinning(ctx context.Context, cfg *Config) (err error) {
 	return err
 }
 
-// lifeNode is what decisions about pods may know of the machine.
+// lifeNode is the machine as decisions about pods see it.
 func (m *machine) lifeNode(cfg *Config) func() podlife.Node {
 	fixed := podlife.Node{
 		Name: cfg.Name, RuntimeName: cfg.RuntimeName, AgentStarted: m.started,
@@ -206,7 +206,7 @@ func (m *machine) lifeNode(cfg *Config) func() podlife.Node {
 
 func (m *machine) goingDown() bool { return m.shutdown != nil && m.shutdown.Down() }
 
-// podEvent records an event about a pod in the form that parts without podlife use.
+// podEvent records an event about a pod for parts that do not use podlife's types.
 func (m *machine) podEvent(pod *corev1.Pod, eventType, reason, message string) {
 	m.events.Pod(pod, podlife.Event{Type: eventType, Reason: reason, Message: message})
 }

@@ -1,11 +1,9 @@
-// Package node is the node agent: it makes the pods that the API server binds to
-// this machine run, through a container runtime, and reports what became of them.
+// Package node is the node agent: it runs the pods that are bound to this machine, through a container runtime, and
+// reports their status.
 //
-// app builds an Agent and runs it. What must happen to a pod is decided by
-// core/podlife; this package and its parts only drive: pods/ owns each pod,
-// observe/ looks at the runtime, execute/ carries actions out, status/ writes to
-// the API. It must never decide about a pod by itself, and knows of a runtime only
-// what CRI says.
+// app builds an Agent and runs it. core/podlife decides what must happen to a pod; this package and its parts only
+// drive: pods/ owns each pod, observe/ reads the runtime's state, execute/ carries out actions, status/ writes to the
+// API. It must never decide about a pod by itself, and uses a runtime only through CRI.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package node
@@ -33,7 +31,7 @@ type Agent struct {
 	moved chan struct{}         // capacity 1: the machine has other addresses
 }
 
-// New checks cfg and builds an agent; nothing is started or touched before Run.
+// New checks cfg and builds an agent; nothing is started or changed before Run.
 func New(cfg Config) (*Agent, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
@@ -42,8 +40,8 @@ func New(cfg Config) (*Agent, error) {
 	return &Agent{cfg: cfg, ready: make(chan struct{}), moved: make(chan struct{}, 1)}, nil
 }
 
-// Run runs the node agent until ctx ends and everything it started has stopped. It returns nil
-// then, or why the agent could not continue. Run may be called once.
+// Run runs the node agent until ctx ends and everything that it started has stopped. Then it returns nil; it returns an
+// error if the agent could not continue. Run may be called once.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName("node"))
 	if err := a.makeDirs(); err != nil {
@@ -118,7 +116,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		return nil
 	})
-	// What the runtime and the disk have in addition to the pods of the source is orphaned.
+	// Pods that only the runtime or the disk have, and no source, are orphans.
 	g.Go(func() error {
 		if all(ctx, p.listed, p.statics.Settled()) {
 			p.adopt(ctx)

@@ -18,7 +18,7 @@ import (
 // nodeEvent is an event about the node.
 type nodeEvent struct{ kind, reason, message string }
 
-// host is what the events of a start depend on.
+// host is the state of the machine on which the events of a start depend.
 type host struct {
 	cgroupV2     bool
 	resolverFile string
@@ -57,7 +57,7 @@ func startEvents(h host) []nodeEvent {
 	return list
 }
 
-// tellStart records what there is to say about the node when the agent starts.
+// tellStart records the events about the node when the agent starts.
 func (p *parts) tellStart(machine object.Machine, facts *spec.Node) {
 	h := host{
 		cgroupV2: p.cgroups.V2(), resolverFile: p.facts.resolverFile, resolver: facts.Resolver,
@@ -72,7 +72,7 @@ func (p *parts) tellStart(machine object.Machine, facts *spec.Node) {
 	}
 }
 
-// tmpfsHasNoswap asks the kernel (6.4 has it) without mounting anything.
+// tmpfsHasNoswap checks whether the kernel supports noswap (6.4 and later do) without mounting anything.
 func tmpfsHasNoswap() bool {
 	fd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {

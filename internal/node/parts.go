@@ -26,9 +26,8 @@ import (
 	"carob/internal/node/stream"
 )
 
-// parts are the parts of a running agent. Each is made of those before it; what leads back
-// (a look at the pods by the reporter, say) is given to its Run, or leaves word in a channel
-// that Agent.Run listens to.
+// parts are the parts of a running agent. Each is made of those before it; calls in the other direction (for example,
+// the reporter reads the pods) are passed to its Run, or go through a channel that Agent.Run receives from.
 type parts struct {
 	cfg *Config
 	*machine
@@ -57,7 +56,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 		PodDir:    p.volumes.PodDir, PodEvent: p.events.PodWith, NodeEvent: p.events.Node, Again: p.reporter.Wake,
 		Reclaim: p.pods.NodeChanged, Evicted: p.meter.Evicted, Shortage: p.shortage,
 	})
-	p.watcher.Listed(ctx) // so that a runtime that answers is known to be healthy before the first report
+	p.watcher.Listed(ctx) // so that the first report shows a runtime that responds as healthy
 	if cfg.Listener != nil {
 		if p.server, err = p.newServer(ctx); err != nil {
 			return nil, err
@@ -100,7 +99,7 @@ func (p *parts) deviceHooks() devices.Hooks {
 	}}
 }
 
-// runningContainers are those that run, as far as the statuses of pods tell.
+// runningContainers are the running containers according to the statuses of pods.
 func (p *parts) runningContainers() []pinning.Running {
 	var all []pinning.Running
 	for _, v := range p.pods.List() {
@@ -116,12 +115,12 @@ func (p *parts) runningContainers() []pinning.Running {
 	return all
 }
 
-// sourcesOfNode is what the reporter asks how the node is.
+// sourcesOfNode are the sources of the node's state for the reporter.
 func (p *parts) sourcesOfNode() object.Sources {
 	return object.Sources{
 		Pressures: func(ctx context.Context, now time.Time) []coreeviction.Pressure {
 			if p.manifest != nil {
-				p.manifest.Wake() // at the pace of the node's lease, too
+				p.manifest.Wake() // at each renewal of the node's lease, too
 			}
 			return p.eviction.Look(ctx, now)
 		},
@@ -138,7 +137,7 @@ func (p *parts) follow(ctx context.Context, moved <-chan struct{}) {
 		case <-moved: // the machine has other addresses
 			p.reporter.Wake()
 			p.pods.NodeChanged()
-		case <-p.health.changed: // the network became ready or stopped being so
+		case <-p.health.changed: // the network became ready, or is no longer ready
 			p.pods.NodeChanged()
 		case <-p.podLoop.images:
 			p.reporter.ImagesChanged()
@@ -166,14 +165,15 @@ func (c *Config) port() int {
 	return 0
 }
 
-// cgroupDriver asks the runtime; one that does not report it (CRI before 1.28) uses cgroupfs.
+// cgroupDriver gets the cgroup driver from the runtime; a runtime that does not report it (CRI before 1.28) uses
+// cgroupfs.
 func cgroupDriver(ctx context.Context, cfg *Config) (string, error) {
 	resp, err := cfg.Runtime.RuntimeConfig(ctx, &cri.RuntimeConfigRequest{})
 	switch {
 	case status.Code(err) == codes.Unimplemented:
 		return "cgroupfs", nil
 	case err != nil:
-		return "", fmt.Errorf("node agent: ask the container runtime for its cgroup driver: %w", err)
+		return "", fmt.Errorf("node agent: get the cgroup driver of the container runtime: %w", err)
 	case resp.GetLinux().GetCgroupDriver() == cri.CgroupDriver_SYSTEMD:
 		return "systemd", nil
 	default:
@@ -185,7 +185,7 @@ func cgroupDriver(ctx context.Context, cfg *Config) (string, error) {
 func (p *parts) problems(ctx context.Context) []string {
 	why := p.health.problems(ctx, p.watcher)
 	if err := p.pods.Healthy(time.Now(), syncLoopMax); err != nil {
-		why = append(why, fmt.Sprintf("%v: %v", errSyncLoop, err)) // who watches /healthz? The node says it itself
+		why = append(why, fmt.Sprintf("%v: %v", errSyncLoop, err)) // perhaps nothing probes /healthz
 	}
 	if p.goingDown() {
 		why = append(why, "node is shutting down")
@@ -206,7 +206,7 @@ func (p *parts) imageList(ctx context.Context) []corev1.ContainerImage {
 	return object.ImageList(resp.Images)
 }
 
-// metricsFacts are what those metrics show that are made when they are read.
+// metricsFacts are the values of the metrics that are computed when they are read.
 func (p *parts) metricsFacts() metrics.Facts {
 	facts := metrics.Facts{
 		Node: p.cfg.Name, CgroupV2: cgroups.IsCgroup2UnifiedMode(), Pods: p.pods.List,

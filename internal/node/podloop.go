@@ -28,7 +28,7 @@ import (
 // that share a runtime leave each other's pods alone.
 const ownerAnnotation = "carob.dev/root-dir"
 
-// podLoop is what makes pods run: who owns them, what looks, acts and writes for them.
+// podLoop are the parts that run pods: their owners, the observer, the executor, and the writer of statuses.
 type podLoop struct {
 	status   *nodestatus.Writer
 	refs     *refs.Store
@@ -40,10 +40,10 @@ type podLoop struct {
 	web      *static.WebSource // nil: none
 	pods     *pods.Manager
 	watcher  *observe.Watcher
-	images   chan struct{} // capacity 1: images came to the machine or left it
+	images   chan struct{} // capacity 1: images were added or removed
 }
 
-// newPodLoop puts the parts together, each after those that it works with.
+// newPodLoop creates the parts, each after those that it uses.
 func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) {
 	core := m.client.CoreV1()
 	l := &podLoop{status: nodestatus.New(core), refs: refs.New(m.client), images: make(chan struct{}, 1)}
@@ -86,7 +86,7 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		Node:    m.facts.node, Event: m.events.Pod, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir, Links: m.links,
 		Reject: func(uid types.UID, stop podlife.Stop) {
 			m.meter.Refused(stop.Reason)
-			_ = l.pods.Stop(uid, stop) // a pod that is not here any more needs no end
+			_ = l.pods.Stop(uid, stop) // a pod that is gone need not be ended
 		},
 	})
 	mirrors := static.ManagerConfig{Client: core, Node: m.known.Node, Status: l.status}
@@ -111,7 +111,7 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 	return l, nil
 }
 
-// readManifests makes the sources of static pods. What both want together counts once each has told.
+// readManifests makes the sources of static pods. Their pods are combined once each has delivered its first list.
 func (l *podLoop) readManifests(cfg *Config) {
 	files, web := l.statics.Wanted, l.statics.Wanted
 	if cfg.Manifests != "" && cfg.ManifestURL != "" {
@@ -147,7 +147,7 @@ func (s *staticPods) wanted(source int, pods []*corev1.Pod) {
 	}
 }
 
-// observing is what the observer looks at.
+// observing is the configuration of the observer.
 func (l *podLoop) observing(cfg *Config, m *machine) observe.Config {
 	var given func(*corev1.Pod) podlife.DeviceState
 	if d := m.devices; d != nil {

@@ -125,14 +125,14 @@ type sink[T metav1.Object] struct {
 	remove   func(T)
 }
 
-// ownMeta is the pod without its field owners; all else is shared with the original.
+// ownMeta is the pod without managedFields; everything else is shared with the original.
 func ownMeta(pod *corev1.Pod) *corev1.Pod {
 	own := *pod
 	own.ManagedFields = nil
 	return &own
 }
 
-// receive takes an object from the reflector.
+// receive handles an object from the reflector.
 func (s sink[T]) receive(obj any) (T, error) {
 	o, ok := obj.(T)
 	if !ok {
@@ -174,8 +174,8 @@ func (s sink[T]) Replace(objs []any, _ string) error {
 
 func (s sink[T]) Resync() error { return nil }
 
-// adopt ends pods of which only the disk knows: deleted while the agent was down,
-// and lost by the runtime too (L7.75). Of some only the logs are left (L7.131).
+// adopt ends pods that exist only on disk: they were deleted while the agent was down, and the runtime does not have
+// them either (L7.75). Some have only logs left (L7.131).
 func (p *parts) adopt(ctx context.Context) {
 	onDisk, err := p.volumes.OnDisk()
 	if err != nil {
@@ -208,7 +208,7 @@ func (p *parts) adopt(ctx context.Context) {
 	p.links.Sweep()
 }
 
-// logNames reads the names of pods off their log directories, NAMESPACE_NAME_UID.
+// logNames parses the names of pods from their log directories, NAMESPACE_NAME_UID.
 func logNames(dir string) map[types.UID]types.NamespacedName {
 	names := map[types.UID]types.NamespacedName{}
 	entries, err := os.ReadDir(dir)

@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// standaloneClient is the client of an agent without an API server (S14.1): it answers each request with NotFound,
-// since nothing exists there, and never waits.
+// standaloneClient is the client of an agent without an API server (S14.1): each request returns NotFound, since
+// nothing exists, and never blocks.
 func standaloneClient() (kubernetes.Interface, error) {
 	c, err := kubernetes.NewForConfig(&rest.Config{Host: "http://standalone.invalid", Transport: nothing{}, QPS: -1})
 	if err != nil {
@@ -22,7 +22,7 @@ func standaloneClient() (kubernetes.Interface, error) {
 	return c, nil
 }
 
-// nothing is an HTTP transport on which nothing is found.
+// nothing is an HTTP transport that returns NotFound for each request.
 type nothing struct{}
 
 // RoundTrip implements http.RoundTripper.

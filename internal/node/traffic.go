@@ -8,18 +8,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Traffic is one part of the data plane: the table of Services, DNS, a gateway. The agent asks it before it ends the
+// Traffic is one part of the data plane: the table of Services, DNS, a gateway. The agent calls it before it ends the
 // containers of a deleted pod (N8.13).
 type Traffic interface {
 	// Routed reports whether new connections may be opened to the pod as to a pod that is not
 	// being deleted. It is false for a pod that this part does not know, and as soon as the part
 	// has applied the deletion. It must not block.
 	Routed(pod types.UID) bool
-	// Follow calls released for each pod of which Routed becomes false, until ctx ends. A call too many is harmless.
+	// Follow calls released for each pod for which Routed becomes false, until ctx ends. Additional calls are harmless.
 	Follow(ctx context.Context, released func(pod types.UID))
 }
 
-// drained asks the parts of the data plane about pods, and then those connections that had been opened before.
+// drained checks whether the parts of the data plane have released pods, and then whether the connections that had been
+// opened before are accepted.
 type drained struct {
 	parts  []Traffic
 	queues Traffic // may be nil
@@ -28,10 +29,10 @@ type drained struct {
 	was map[types.UID]bool // pods that some part sent connections to, until queues has released them, too
 }
 
-// mostDrained limits how many pods are remembered after their last question.
+// mostDrained limits how many pods are kept after their last check.
 const mostDrained = 10_000
 
-// routed returns what asks; nil when there are no parts.
+// routed returns the check; nil if there are no parts.
 func routed(parts []Traffic, queues Traffic) func(types.UID) bool {
 	if len(parts) == 0 {
 		return nil
@@ -40,8 +41,7 @@ func routed(parts []Traffic, queues Traffic) func(types.UID) bool {
 	return d.routed
 }
 
-// routed asks queues only about pods that a part sent connections to, after all parts have
-// stopped routing to them.
+// routed checks queues only for pods to which a part sent connections, after all parts have stopped routing to them.
 func (d *drained) routed(pod types.UID) bool {
 	sent := slices.ContainsFunc(d.parts, func(t Traffic) bool { return t.Routed(pod) })
 	if d.queues == nil {

@@ -9,7 +9,7 @@ import (
 	"carob/internal/node/stream"
 )
 
-// view shows the pods to the server, with their newest status.
+// view provides the pods for the server, with their newest status.
 type view struct {
 	pods     *pods.Manager
 	observer *observe.Observer

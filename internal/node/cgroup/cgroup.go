@@ -68,7 +68,7 @@ type podGroup struct {
 	limits *resources.Cgroup // in force; nil when an earlier process set them
 }
 
-// New returns a Manager; nothing is made before Init.
+// New returns a Manager; it creates nothing before Init.
 func New(cfg Config) *Manager {
 	m := &Manager{systemd: cfg.Systemd, pids: cfg.PodPids, v2: cgroups.IsCgroup2UnifiedMode(),
 		memory: cfg.MemoryQoS, open: manager.NewWithPaths,
@@ -87,7 +87,7 @@ func New(cfg Config) *Manager {
 	return m
 }
 
-// V2 is whether the host has the unified hierarchy only.
+// V2 reports whether the host has only the unified hierarchy.
 func (m *Manager) V2() bool { return m.v2 }
 
 // Init makes the groups of the node and of the QoS classes.
@@ -116,12 +116,12 @@ func (m *Manager) Init() error {
 	if !m.v2 || !m.has("memory", "memory.min") {
 		return nil
 	}
-	return m.writeMinimums(resources.MemoryTiers{}) // what an earlier process kept does not count any more
+	return m.writeMinimums(resources.MemoryTiers{}) // the memory that an earlier process reserved no longer counts
 }
 
 // Enforce gives all pods together the CPU weight of the machine: with the kernel's default
 // weight, all of them would get only as much as one process outside (S11.122). It limits their
-// memory and processes to limit (S11.121); what limit does not name is unlimited.
+// memory and processes to limit (S11.121); a resource that limit lacks is unlimited.
 func (m *Manager) Enforce(capacity, limit corev1.ResourceList) error {
 	group := resources.QoSCgroup(corev1.PodQOSGuaranteed)
 	cm, err := m.group(group, nil)
@@ -461,7 +461,7 @@ func (m *Manager) Present(pod *corev1.Pod) bool {
 	_ = m.protect(pod.UID, m.memory.Tiers(pod)) // as below
 	if class == corev1.PodQOSBurstable {
 		requests := resources.Requests(pod)
-		// Not worth failing for: the next pod of the class sets the shares again.
+		// This is not an error: the next pod of the class sets the shares again.
 		_ = m.share(pod.UID, requests.Cpu().MilliValue())
 	}
 	return true
@@ -530,7 +530,7 @@ func kill(dirs map[string]string) error {
 	var errs []error
 	for _, controller := range slices.Sorted(maps.Keys(dirs)) {
 		dir := dirs[controller]
-		// v2 kills a whole tree at once, forks included.
+		// cgroup v2 kills a whole tree at once, including processes that fork meanwhile.
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0); err == nil {
 			continue
 		}

@@ -40,8 +40,8 @@ func makeAll(dirs map[string]string) bool {
 	return true
 }
 
-// removeEmpty removes the directories of a group that holds nothing any more, as that of a pod whose containers
-// were removed. False: something is left.
+// removeEmpty removes the directories of an empty group, for example that of a pod whose containers were removed. It
+// returns false if something is left.
 func removeEmpty(dirs map[string]string) bool {
 	empty := true
 	for _, dir := range dirs {

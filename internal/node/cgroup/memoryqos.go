@@ -18,7 +18,8 @@ func (m *Manager) unified(pod *corev1.Pod) map[string]string {
 	return m.memory.Pod(pod)
 }
 
-// protect keeps memory for a pod; none takes the pod out. It does nothing unless a configuration asks for it.
+// protect reserves memory for a pod; with none, it removes the pod's share. It does nothing unless the configuration
+// enables it.
 func (m *Manager) protect(uid types.UID, tiers resources.MemoryTiers) error {
 	if !m.v2 || !m.memory.Tiered {
 		return nil

@@ -1,7 +1,7 @@
 // Package credentials runs credential provider plugins (KEP-2133): programs on the node that return registry
-// credentials for images of certain registries. The image manager drives it; core/pullcredentials decides whom a plugin
-// is run for, and how long its response is used. Responses are never logged and never written to disk, and a plugin
-// that fails or hangs affects only the credentials that it would have returned.
+// credentials for images of certain registries. The image manager drives it; core/pullcredentials decides for which
+// pods a plugin runs, and how long its response is used. Responses are never logged and never written to disk, and a
+// plugin that fails or hangs affects only the credentials that it would have returned.
 //
 // Contract: docs/spec/storage-and-node.md, section S13.
 package credentials
@@ -28,7 +28,7 @@ const (
 )
 
 // Load reads a configuration, one file or the files .json, .yaml, and .yml of a directory in lexical order, and finds
-// the programs in a directory (S13.1–S13.4). Errors name what is wrong.
+// the programs in a directory (S13.1–S13.4). Errors name the invalid field.
 func Load(config, programs string) (*Plugins, error) {
 	files, err := configFiles(config)
 	if err != nil {

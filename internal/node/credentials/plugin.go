@@ -68,8 +68,8 @@ func newPlugin(c kubelet.CredentialProvider, program string) *plugin {
 	return &plugin{CredentialProvider: c, program: program}
 }
 
-// For asks the plugins that match a repository, without tag and digest. It logs errors of
-// plugins and skips those plugins (S13.8).
+// For runs the plugins that match a repository (without tag and digest) and returns their credentials. It logs errors
+// of plugins and skips those plugins (S13.8).
 func (p *Plugins) For(ctx context.Context, pod *corev1.Pod, repository string) []pullcredentials.Credential {
 	var found []pullcredentials.Credential
 	for _, one := range p.all {
@@ -93,7 +93,8 @@ func (p *Plugins) For(ctx context.Context, pod *corev1.Pod, repository string) [
 	return found
 }
 
-// identity returns whom a plugin is run for. It is false if the plugin is not run for this pod (S13.9).
+// identity returns the identity (namespace, service account) for which a plugin runs. It is false if the plugin is not
+// run for this pod (S13.9).
 func (p *Plugins) identity(ctx context.Context, one *plugin, pod *corev1.Pod) (
 	who pullcredentials.Identity, ok bool, err error) {
 	t := one.TokenAttributes
@@ -172,7 +173,7 @@ func (p *plugin) run(ctx context.Context, repository string, who pullcredentials
 	cmd.Stdin = bytes.NewReader(request)
 	cmd.Stdout = &limited{to: &out, left: maxResponse}
 	cmd.Stderr = &limited{to: &message, left: maxMessage, drop: true}
-	// A plugin may start others: all of them end with it.
+	// A plugin may start other processes: all of them are killed with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = afterEnd
@@ -186,7 +187,7 @@ func (p *plugin) run(ctx context.Context, repository string, who pullcredentials
 	return pullcredentials.Response(&p.CredentialProvider, out.Bytes(), who)
 }
 
-// limited writes at most so many bytes; more are an error, or dropped.
+// limited is a writer with a maximum size; further bytes are an error, or are dropped.
 type limited struct {
 	to   io.Writer
 	left int

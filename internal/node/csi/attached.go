@@ -12,10 +12,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ErrNotAttached is the kind of errors that say that a volume is not attached to the node.
+// ErrNotAttached is the kind of errors for volumes that are not attached to the node.
 var ErrNotAttached = errors.New("timed out waiting for the condition")
 
-// FullError says that a volume is not attached because the node has as many volumes as its driver can attach (S4.63).
+// FullError is the error of a volume that is not attached because the node already has as many volumes as its driver
+// can attach (S4.63).
 type FullError struct{ Err error }
 
 func (e *FullError) Error() string { return e.Err.Error() }
@@ -74,7 +75,7 @@ func (m *Manager) waitAttached(ctx context.Context, u *use) error {
 	return nil
 }
 
-// notAttached is the error of a volume that was not attached in time: a FullError if its driver says that no other
+// notAttached is the error of a volume that was not attached in time: a FullError if its driver reports that no other
 // volume can be attached. Then the driver is called at once for its limit (S4.63).
 func (m *Manager) notAttached(ctx context.Context, u *use) error {
 	late := fmt.Errorf("volume %s of driver %s is not attached to this node: %w", u.handle.ID, u.handle.Driver,

@@ -41,7 +41,7 @@ func call[Q, A any](ctx context.Context, m *Manager, d *driver, method string,
 	return answer, err
 }
 
-// maxAnswer bounds what a driver may say, in bytes.
+// maxAnswer limits the response of a driver, in bytes.
 const maxAnswer = 1 << 20
 
 // can are the capabilities of a driver's node service.
@@ -51,7 +51,7 @@ func (m *Manager) capabilities(ctx context.Context, d *driver) (can, error) {
 	answer, err := call(ctx, m, d, "NodeGetCapabilities", d.node.NodeGetCapabilities,
 		&csiapi.NodeGetCapabilitiesRequest{})
 	if err != nil {
-		return nil, &transient{fmt.Errorf("ask driver %s for its capabilities: %w", d.name, err)}
+		return nil, &transient{fmt.Errorf("get the capabilities of driver %s: %w", d.name, err)}
 	}
 	c := can{}
 	for _, o := range answer.GetCapabilities() {
@@ -90,7 +90,7 @@ func uncertain(err error) bool {
 	return false
 }
 
-// infeasible reports whether repeating a call can't help (S5.17).
+// infeasible reports whether repeating a call is useless (S5.17).
 func infeasible(err error) bool {
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.OutOfRange, codes.NotFound:
@@ -134,14 +134,14 @@ func accessMode(mode corev1.PersistentVolumeAccessMode, c can) csiapi.VolumeCapa
 	return csiapi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
 }
 
-// nodeInfo is what a driver says about this node.
+// nodeInfo is what a driver reports about this node.
 type nodeInfo struct {
 	id       string
 	limit    *int32 // volumes; nil: any number
 	topology map[string]string
 }
 
-// nodeInfo calls NodeGetInfo and validates the answer, which is not trusted.
+// nodeInfo calls NodeGetInfo and validates the response, which is not trusted.
 func (m *Manager) nodeInfo(ctx context.Context, d *driver) (nodeInfo, error) {
 	answer, err := call(ctx, m, d, "NodeGetInfo", d.node.NodeGetInfo, &csiapi.NodeGetInfoRequest{})
 	if err != nil {
@@ -193,5 +193,5 @@ func (m *Manager) registered(name string) (*driver, error) {
 	return nil, &transient{fmt.Errorf("driver name %s not found in the list of registered CSI drivers", name)}
 }
 
-// plugin is how figures name the plugin of a volume.
+// plugin is the name of a volume's plugin in metrics.
 func plugin(h volume.Handle) string { return volume.CSIPlugin + ":" + h.Driver }

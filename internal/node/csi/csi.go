@@ -3,11 +3,11 @@
 // core/volume decides. It must never start or end a pod, and never delete what is below a mount.
 //
 // What is on disk is the truth, as with the kubelet: vol_data.json is there before a driver is called and goes after it
-// has undone its work, so that a crash at any step leaves nothing that the next start does not find. Work on one volume
+// has undone its work, so that the next start finds whatever a crash leaves. Work on one volume
 // runs one after the other, on different volumes side by side; each call of a driver has a deadline.
 //
-// While no volume is used nothing runs. Goroutines: one for each volume that could not be unstaged yet or is looked at
-// while it is used, and one for each driver that says how often its limit changes.
+// While no volume is used nothing runs. Goroutines: one for each volume that could not be unstaged yet or is checked
+// while it is used, and one for each driver that sets how often its limit is read.
 //
 // Contract: S4 and S5.B in docs/spec/storage-and-node.md.
 package csi
@@ -40,7 +40,7 @@ const (
 	maxRetry       = 2*time.Minute + 2*time.Second
 	lookPeriod     = time.Minute // at a volume that is used: its size, its tokens
 	statsPeriod    = time.Minute
-	statsPatience  = 2 * time.Second // of a reader of figures
+	statsPatience  = 2 * time.Second // of a reader of volume statistics
 	maxDriverName  = 63
 	maxHandle      = 4096 // bytes
 	permDir        = 0o750
@@ -102,7 +102,7 @@ type staged struct {
 	handle volume.Handle
 	pv     string // name of the volume; only of block volumes, whose directories it names
 	block  bool
-	done   bool // the driver staged it in this life of the agent; false: perhaps
+	done   bool // this process of the agent staged it; false: unknown
 	record bool // it is on disk
 	attach attachment
 	users  map[targetKey]bool
@@ -113,7 +113,7 @@ type staged struct {
 type attachment int
 
 const (
-	unknown attachment = iota // found on disk: as the Node object says
+	unknown attachment = iota // found on disk: the Node object decides
 	attachable
 	notAttachable
 )
@@ -130,8 +130,8 @@ type target struct {
 	handle volume.Handle
 	block  bool
 	record bool // it is on disk
-	before bool // it was published once, in this life of the agent or an earlier one
-	use    *use // nil: found on disk, not requested since
+	before bool // it was published once, by this process of the agent or an earlier one
+	use    *use // nil: found on disk, not requested since the start
 	timer  *time.Timer
 	size   knownSize
 	tokens map[string]issued
@@ -155,7 +155,7 @@ func New(cfg Config) (*Manager, error) {
 		targets: map[targetKey]*target{}, damaged: map[types.UID][]string{}, moved: make(chan struct{}),
 		stats: figures{known: map[targetKey]Stats{}}}
 	if err := m.load(); err != nil {
-		return nil, fmt.Errorf("look for volumes of CSI drivers: %w", err)
+		return nil, fmt.Errorf("find volumes of CSI drivers on disk: %w", err)
 	}
 	return m, nil
 }
@@ -214,8 +214,8 @@ func (m *Manager) news() <-chan struct{} {
 	return m.moved
 }
 
-// InUse are the volumes that must not be detached from this node, sorted (S4.34, S4.100). stored is what the Node
-// object says: volumes that were found on disk stay in use if they were.
+// InUse are the volumes that must not be detached from this node, sorted (S4.34, S4.100). stored is the list in the
+// Node object: volumes that were found on disk stay in use if it has them.
 func (m *Manager) InUse(stored []corev1.UniqueVolumeName) []corev1.UniqueVolumeName {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -230,7 +230,7 @@ func (m *Manager) InUse(stored []corev1.UniqueVolumeName) []corev1.UniqueVolumeN
 	return list
 }
 
-// Held reports whether a pod has volumes that have to be released.
+// Held reports whether a pod has volumes that must be released.
 func (m *Manager) Held(pod types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

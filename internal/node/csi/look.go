@@ -19,13 +19,13 @@ import (
 	"carob/internal/core/volume"
 )
 
-// knownSize is the size of a volume as its node knows it, and when the driver refused to change it.
+// knownSize is the size of a volume on this node, and when the driver refused to change it.
 type knownSize struct {
 	size    resource.Quantity
-	refused bool // only while it is not mounted, says the driver (S5.17)
+	refused bool // the driver can do it only while the volume is not mounted (S5.17)
 }
 
-// watchOver looks at a volume now and then while a pod uses it: it may have to be published again (S4.23) or to grow
+// watchOver periodically checks a volume while a pod uses it: it may have to be published again (S4.23) or enlarged
 // (S5.13).
 func (m *Manager) watchOver(u *use, t *target) {
 	if u.Claim == nil && !u.rules.Republish {
@@ -49,7 +49,7 @@ func (m *Manager) watchOver(u *use, t *target) {
 	})
 }
 
-// look is one look at a volume that a pod uses.
+// look is one check of a volume that a pod uses.
 func (m *Manager) look(ctx context.Context, u *use, t *target) {
 	if err := m.lookOnce(ctx, u, t); err != nil && ctx.Err() == nil {
 		m.cfg.Logger.Info("Looking at a CSI volume in use failed", "volume", t.name, "pod", t.pod, "err", err)
@@ -77,7 +77,7 @@ func (m *Manager) lookOnce(ctx context.Context, u *use, t *target) error {
 	if err != nil {
 		return err
 	}
-	now := *u // the driver may be another by now
+	now := *u // the driver may have been replaced
 	now.driver = d
 	if now.rules.Republish {
 		if now.can, err = m.capabilities(ctx, d); err != nil {
@@ -136,7 +136,7 @@ func (m *Manager) expand(ctx context.Context, u *use, t *target, starting bool) 
 		m.cfg.Event(u.Pod, corev1.EventTypeNormal, "FileSystemResizeSuccessful", message)
 		m.cfg.ClaimEvent(c, corev1.EventTypeNormal, "FileSystemResizeSuccessful", message)
 		return nil
-	case status.Code(err) == codes.FailedPrecondition: // not while it is used; that keeps no pod from starting (S5.17)
+	case status.Code(err) == codes.FailedPrecondition: // impossible while it is used: the pod may start (S5.17)
 		m.mu.Lock()
 		t.size.refused = true
 		m.mu.Unlock()
@@ -159,7 +159,7 @@ func (m *Manager) expandFailed(u *use, pv *corev1.PersistentVolume, err error) {
 		"failed for volume %q : Expander.NodeExpand failed to expand the volume : %v", pv.Name, err))
 }
 
-// expandNow says in the claim what is done, before and after it.
+// expandNow has the driver enlarge the volume, and writes the state to the claim's status before and after the call.
 func (m *Manager) expandNow(ctx context.Context, u *use, t *target, pv *corev1.PersistentVolume,
 	e *volume.NodeExpansion) error {
 	claims := m.cfg.Client.CoreV1().PersistentVolumeClaims(u.Claim.Namespace)
@@ -167,7 +167,7 @@ func (m *Manager) expandNow(ctx context.Context, u *use, t *target, pv *corev1.P
 	var err error
 	if c != nil {
 		if c, err = claims.UpdateStatus(ctx, c, metav1.UpdateOptions{}); err != nil {
-			return fmt.Errorf("say that a volume is being resized: %w", err)
+			return fmt.Errorf("record in the claim that a volume is being resized: %w", err)
 		}
 	}
 	caps, err := m.capabilities(ctx, u.driver)
@@ -182,7 +182,7 @@ func (m *Manager) expandNow(ctx context.Context, u *use, t *target, pv *corev1.P
 		_, told := claims.UpdateStatus(ctx, volume.NodeResizeFailed(c, err, metav1.Now()), metav1.UpdateOptions{})
 		if told != nil {
 			m.cfg.Logger.Info(
-				"A claim does not say yet that its volume can't be resized",
+				"The status of a claim does not show yet that its volume can't be resized",
 				"claim",
 				c.Name,
 				"err",
@@ -195,7 +195,7 @@ func (m *Manager) expandNow(ctx context.Context, u *use, t *target, pv *corev1.P
 	}
 	if c != nil {
 		if _, err := claims.UpdateStatus(ctx, volume.Expanded(c, e.Size), metav1.UpdateOptions{}); err != nil {
-			return fmt.Errorf("say that a volume was resized: %w", err)
+			return fmt.Errorf("record in the claim that a volume was resized: %w", err)
 		}
 	}
 	m.mu.Lock()
@@ -226,7 +226,7 @@ func (m *Manager) nodeExpand(ctx context.Context, u *use, t *target, pv *corev1.
 	return err
 }
 
-// Stats is how full the volume of a claim is. Negative: the driver does not say.
+// Stats are the used and available bytes and inodes of the volume of a claim. Negative: the driver does not report it.
 type Stats struct {
 	Namespace, Claim               string
 	Pod                            targetPod
@@ -241,7 +241,7 @@ type targetPod struct {
 	Volume string // its name in the pod
 }
 
-// figures are what drivers last said about volumes; guarded by Manager.mu.
+// figures are the statistics of volumes that drivers last reported; guarded by Manager.mu.
 type figures struct {
 	known   map[targetKey]Stats
 	asked   time.Time
@@ -249,7 +249,7 @@ type figures struct {
 }
 
 // VolumeStats are the figures of the claims that pods use, one for each pod and claim. Drivers are called at most once
-// in a minute, in the background; who reads waits a little for them, then takes what is known.
+// in a minute, in the background; a reader waits briefly for them, then gets the known values.
 func (m *Manager) VolumeStats() []Stats {
 	m.mu.Lock()
 	if m.stats.running == nil && len(m.targets) > 0 && time.Since(m.stats.asked) >= statsPeriod && !m.closed &&
@@ -271,7 +271,7 @@ func (m *Manager) VolumeStats() []Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var list []Stats
-	for k, s := range m.stats.known { // any order: the reader's
+	for k, s := range m.stats.known { // any order: the reader sorts
 		if t := m.targets[k]; t != nil && t.use != nil {
 			list = append(list, s)
 		} else {
@@ -281,7 +281,7 @@ func (m *Manager) VolumeStats() []Stats {
 	return list
 }
 
-// askStats calls all drivers in parallel. Figures that do not come in time are left out.
+// askStats calls all drivers in parallel. Statistics that arrive too late are omitted.
 func (m *Manager) askStats(ctx context.Context, done chan struct{}) {
 	m.mu.Lock()
 	uses := map[*use]*target{}
@@ -345,11 +345,11 @@ func (m *Manager) statsOf(ctx context.Context, u *use, t *target) (Stats, error)
 			s.Inodes, s.InodesUsed, s.InodesFree = total, used, free
 		}
 	}
-	if u.Block { // a device has a size only (S12.60)
+	if u.Block { // a block device has only a size (S12.60)
 		s.Used, s.Available, s.Inodes, s.InodesUsed, s.InodesFree = -1, -1, -1, -1, -1
 	}
 	return s, nil
 }
 
-// sane is a figure of a driver, -1 if there can be no such.
+// sane is a value that a driver reported, or -1 if it is impossible.
 func sane(n int64) int64 { return min(max(n, -1), math.MaxInt64) }

@@ -34,7 +34,7 @@ const maxRecord = 64 << 10
 
 var driverName = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?$`)
 
-// checkDriver refuses names of drivers that are not step of a path.
+// checkDriver refuses names of drivers that are not one element of a path.
 func checkDriver(name string) error {
 	if len(name) > maxDriverName || !driverName.MatchString(name) || name == blockDirectory {
 		return fmt.Errorf("invalid name of a CSI driver: %.80q", name)
@@ -42,7 +42,7 @@ func checkDriver(name string) error {
 	return nil
 }
 
-// checkHandle refuses volumes that no driver can have.
+// checkHandle refuses invalid volume handles.
 func checkHandle(h volume.Handle) error {
 	if err := checkDriver(h.Driver); err != nil {
 		return err
@@ -53,7 +53,7 @@ func checkHandle(h volume.Handle) error {
 	return nil
 }
 
-// checkStep refuses names that are not one step of a path.
+// checkStep refuses names that are not one element of a path.
 func checkStep(name string) error {
 	if name == "" || name == "." || name == ".." || len(name) > 255 || strings.ContainsAny(name, "/\x00") {
 		return fmt.Errorf("invalid name %.80q", name)
@@ -61,7 +61,7 @@ func checkStep(name string) error {
 	return nil
 }
 
-// writeRecord stores what is about to be done in a directory, which it makes.
+// writeRecord creates a directory and records in it what will be done next.
 func writeRecord(dir string, data map[string]string) error {
 	if err := os.MkdirAll(dir, permDir); err != nil {
 		return fmt.Errorf("make the directory of a volume: %w", err)
@@ -99,7 +99,7 @@ func readRecord(dir string) (map[string]string, volume.Handle, error) {
 	return data, h, nil
 }
 
-// entries are the names in a directory; none if it is not there.
+// entries are the names in a directory; none if it does not exist.
 func entries(dir string) ([]string, error) {
 	list, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -115,7 +115,7 @@ func entries(dir string) ([]string, error) {
 	return names, nil
 }
 
-// load finds the volumes that an earlier agent staged and published, or may have (S4.96).
+// load finds the volumes that an earlier agent staged or published, or began to (S4.96).
 func (m *Manager) load() error {
 	drivers, err := entries(m.pluginDir())
 	if err != nil {
@@ -218,7 +218,7 @@ func (m *Manager) loadPod(uid types.UID) error {
 	return nil
 }
 
-// found adds a target that is on disk.
+// found adds a target that was found on disk.
 func (m *Manager) found(t *target) {
 	t.record, t.before = true, true
 	m.targets[t.targetKey] = t
@@ -251,8 +251,8 @@ func isMounted(path string) bool {
 	return own.Mnt_id != above.Mnt_id
 }
 
-// drop removes an empty directory, or a file, that a driver has left. What is mounted there, or has something in it,
-// stays, and is an error: it may be data.
+// drop removes an empty directory, or a file, that a driver has left. A mount point or a directory that is not empty
+// stays, and is an error: it may contain data.
 func drop(path string) error {
 	if isMounted(path) {
 		return fmt.Errorf("%s is still mounted", path)
@@ -285,7 +285,7 @@ func dropRecord(dir string) error {
 	return nil
 }
 
-// tidy removes directories that may be empty, the inner ones first.
+// tidy removes directories if they are empty, the inner ones first.
 func tidy(dirs ...string) {
 	for _, d := range dirs {
 		if os.Remove(d) != nil {

@@ -21,7 +21,7 @@ import (
 	"carob/internal/node/plugins"
 )
 
-// nodeIDs is the annotation of a node with what drivers call it: an object of driver to ID (S4.10).
+// nodeIDs is the annotation of a node with its IDs at the drivers: an object of driver to ID (S4.10).
 const nodeIDs = "csi.volume.kubernetes.io/nodeid"
 
 // migrated are the plugins whose volumes drivers serve (S4.12).
@@ -31,7 +31,7 @@ const (
 		"kubernetes.io/gce-pd,kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume"
 )
 
-// Writes of objects that others write, too, are tried that often (S4.10).
+// The number of tries of a write to an object that other clients write, too (S4.10).
 const writes = 4
 
 // removeTimeout bounds the writes for a driver that is gone: other plugins wait for them.
@@ -81,7 +81,7 @@ func (m *Manager) Register(ctx context.Context, p plugins.Plugin) (func(), error
 		}
 		m.mu.Unlock()
 	}
-	m.stir() // who waits for the driver
+	m.stir() // wakes all that wait for the driver
 	m.mu.Lock()
 	for _, s := range m.volumes { // any order: each by itself
 		if s.handle.Driver == d.name {
@@ -99,7 +99,7 @@ func (m *Manager) Register(ctx context.Context, p plugins.Plugin) (func(), error
 	}, nil
 }
 
-// unregister forgets a driver, here and in the API (S4.11).
+// unregister removes a driver, here and in the API (S4.11).
 func (m *Manager) unregister(ctx context.Context, d *driver) {
 	d.cancel()
 	_ = d.conn.Close()
@@ -109,7 +109,7 @@ func (m *Manager) unregister(ctx context.Context, d *driver) {
 		delete(m.drivers, d.name)
 	}
 	m.mu.Unlock()
-	if !last { // a newer one has its name
+	if !last { // a newer registration has its name
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
@@ -123,7 +123,7 @@ func (m *Manager) unregister(ctx context.Context, d *driver) {
 	}
 }
 
-// install says in the API that a driver is on this node.
+// install records in the API that a driver is on this node.
 func (m *Manager) install(ctx context.Context, name string, info nodeInfo) error {
 	if err := m.writeNode(ctx, name, info.id, info.topology); err != nil {
 		return fmt.Errorf("error updating Node object with CSI driver node info: %w", err)
@@ -164,7 +164,7 @@ func (m *Manager) newLimit(ctx context.Context, d *driver) error {
 	return m.installCSINode(ctx, d.name, info)
 }
 
-// tries calls f until it has worked, a few times.
+// tries calls f until it succeeds, a few times.
 func tries(ctx context.Context, f func() error) error {
 	delays := backoff.Exponential{Initial: 10 * time.Millisecond, Max: 10 * time.Second}
 	for n := 1; ; n++ {
@@ -180,7 +180,7 @@ func tries(ctx context.Context, f func() error) error {
 	}
 }
 
-// writeNode changes what a driver calls this node, "" for nothing, and adds labels.
+// writeNode sets the ID of this node at a driver, "" for none, and adds labels.
 func (m *Manager) writeNode(ctx context.Context, name, id string, topology map[string]string) error {
 	return tries(ctx, func() error {
 		nodes := m.cfg.Client.CoreV1().Nodes()

@@ -19,7 +19,7 @@ import (
 )
 
 // Release unpublishes all volumes of a pod whose containers have ended, and has those unstaged that no other pod uses.
-// After an error it has to be called again. One driver that does not answer keeps only its own volumes.
+// After an error the caller must call it again. A driver that does not respond delays only its own volumes.
 func (m *Manager) Release(ctx context.Context, pod types.UID) error {
 	m.mu.Lock()
 	var mine []*target
@@ -61,7 +61,7 @@ func (m *Manager) Release(ctx context.Context, pod types.UID) error {
 	return nil
 }
 
-// forceClean unmounts and removes the directory of a volume that nothing is known about (S4.99).
+// forceClean unmounts and removes the directory of an unknown volume (S4.99).
 func forceClean(dir string) error {
 	mount := filepath.Join(dir, targetDirName)
 	if isMounted(mount) {
@@ -115,7 +115,7 @@ func (m *Manager) unpublishNow(ctx context.Context, t *target) error {
 	return m.dropTarget(t)
 }
 
-// dropTarget removes what the agent made for a target; the driver has left it.
+// dropTarget removes what the agent made for a target that the driver has unpublished.
 func (m *Manager) dropTarget(t *target) error {
 	if err := drop(m.targetPath(t)); err != nil {
 		return err
@@ -140,13 +140,13 @@ func (m *Manager) unused(s *staged) {
 		return
 	}
 	if m.ctx == nil || m.closed {
-		return // Run begins with it
+		return // Run unstages it at its start
 	}
 	s.undo = true
 	m.background(func(ctx context.Context) { m.unstage(ctx, s) })
 }
 
-// forget drops a volume of which nothing is left on the node; m.mu is held.
+// forget removes a volume that has nothing left on the node; m.mu is held.
 func (m *Manager) forget(s *staged) {
 	delete(m.volumes, s.handle)
 	if s.attach != notAttachable {
@@ -186,7 +186,7 @@ func (m *Manager) unstage(ctx context.Context, s *staged) {
 	}
 }
 
-// pause waits before the next try: for a time, or for a driver that was not there. false: the agent ends.
+// pause waits before the next try: for a time, or until a missing driver registers. It returns false if the agent ends.
 func (m *Manager) pause(ctx context.Context, s *staged, moved <-chan struct{}, wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -207,7 +207,7 @@ func (m *Manager) pause(ctx context.Context, s *staged, moved <-chan struct{}, w
 	}
 }
 
-// unstageOnce does nothing if a pod uses the volume by now.
+// unstageOnce unstages the volume unless a pod uses it again.
 func (m *Manager) unstageOnce(ctx context.Context, s *staged) error {
 	if err := m.queue.Lock(ctx, queueKey(s.handle)); err != nil {
 		return err

@@ -21,7 +21,7 @@ import (
 	"carob/internal/core/volume"
 )
 
-// Request is a volume that a pod wants to use: a persistent one with its claim, or an ephemeral one of the pod's.
+// Request is a volume that a pod requests: a persistent one with its claim, or an ephemeral one of the pod's.
 type Request struct {
 	Pod      *corev1.Pod
 	Volume   *corev1.Volume
@@ -29,7 +29,7 @@ type Request struct {
 	PV       *corev1.PersistentVolume      // nil with Claim
 	Block    bool
 	ReadOnly bool
-	// SELinux is the label that the volume is mounted with, where the driver can do that; "": none.
+	// SELinux is the label with which the volume is mounted, if the driver supports it; "": none.
 	SELinux string
 }
 
@@ -41,7 +41,7 @@ type Ready struct {
 	Relabel      bool // SELinux labels are to be changed file by file
 }
 
-// StepError names the step of upstream that failed (S4.64).
+// StepError names the failed step as upstream does (S4.64).
 type StepError struct {
 	Step string // such as MountVolume.SetUp
 	Err  error
@@ -64,7 +64,7 @@ type use struct {
 	modes      []corev1.PersistentVolumeAccessMode
 	attributes map[string]string
 	flags      []string
-	publish    map[string]string // what the driver said when the volume was attached
+	publish    map[string]string // the driver's publish context from the attachment
 }
 
 // name is that of the volume in paths and records.
@@ -102,8 +102,8 @@ func newUse(req Request) (*use, error) {
 	return u, errors.Join(checkHandle(u.handle), checkStep(u.name()), checkStep(string(req.Pod.UID)))
 }
 
-// SetUp makes a volume usable by a pod: it waits until the volume is attached, has it staged and published, and gives
-// it its size. It may be repeated. After an error Release undoes what was done.
+// SetUp makes a volume usable by a pod: it waits until the volume is attached, has it staged and published, and has it
+// enlarged if necessary. It may be repeated. After an error Release undoes what was done.
 func (m *Manager) SetUp(ctx context.Context, req Request) (Ready, error) {
 	u, err := newUse(req)
 	if err != nil {
@@ -170,7 +170,7 @@ func (m *Manager) SetUp(ctx context.Context, req Request) (Ready, error) {
 
 func queueKey(h volume.Handle) string { return h.Driver + "^" + h.ID }
 
-// withoutDriver words that a driver is not there, or does not answer.
+// withoutDriver is the error of a driver that is not registered, or does not respond.
 func (m *Manager) withoutDriver(u *use, err error) error {
 	switch {
 	case u.Block:
@@ -189,7 +189,7 @@ func (m *Manager) withoutDriver(u *use, err error) error {
 	}
 }
 
-// want notes that a pod uses a volume, so that it is not detached.
+// want records that a pod uses a volume, so that it is not detached.
 func (m *Manager) want(u *use) (*staged, *target) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -206,7 +206,8 @@ func (m *Manager) want(u *use) (*staged, *target) {
 	return s, t
 }
 
-// stage has the driver stage a volume (S4.52). The record comes before, whether the driver can stage or not.
+// stage has the driver stage a volume (S4.52). The record is written first, also if the driver does not support
+// staging.
 func (m *Manager) stage(ctx context.Context, u *use, s *staged) (err error) {
 	if u.PV == nil {
 		return nil
@@ -308,7 +309,7 @@ func (m *Manager) stageFailed(s *staged, u *use, err error) {
 	m.mu.Unlock()
 }
 
-// capability is what the pod wants to do with the volume.
+// capability is how the pod will use the volume.
 func (u *use) capability() *csiapi.VolumeCapability {
 	group := ""
 	if g := u.Pod.Spec.SecurityContext; g != nil && g.FSGroup != nil && u.can[canGroup] {
@@ -446,7 +447,7 @@ func (m *Manager) publishFailed(t *target) {
 	m.mu.Unlock()
 }
 
-// secret reads the secrets for a volume's driver; nil without a reference.
+// secret reads the Secret for a volume's driver; nil without a reference.
 func (m *Manager) secret(ctx context.Context, ref *corev1.SecretReference, field string) (map[string]string, error) {
 	if ref == nil {
 		return nil, nil

@@ -19,8 +19,8 @@ import (
 	"carob/internal/node/spec"
 )
 
-// Plugins and drivers run as root, but are not part of carob: what they send is checked before it
-// is stored, shown, or passed to a runtime.
+// Plugins and drivers run as root, but are not part of carob: what they send is validated before it is stored, shown,
+// or passed to a runtime.
 
 // Limits for what they send.
 const (
@@ -30,7 +30,7 @@ const (
 	maxValue   = 128 << 10
 )
 
-// text refuses what is not a name: too long, not UTF-8, or with control characters.
+// text refuses strings that are too long, not UTF-8, or contain control characters.
 func text(what, s string) error {
 	switch {
 	case s == "":
@@ -43,7 +43,7 @@ func text(what, s string) error {
 	return nil
 }
 
-// path refuses what is not an absolute path without "..".
+// path refuses strings that are not absolute paths, or contain "..".
 func path(what, p string) error {
 	if err := text(what, p); err != nil {
 		return err
@@ -93,7 +93,7 @@ func listed(list []*pluginapi.Device) (map[string]devices.Device, error) {
 	return all, nil
 }
 
-// answer turns a plugin's answer to Allocate into what a container gets (S8.7).
+// answer converts a plugin's response to Allocate into what a container gets (S8.7).
 func answer(r *pluginapi.ContainerAllocateResponse) (*spec.Devices, error) {
 	if len(r.Envs)+len(r.Mounts)+len(r.Devices)+len(r.Annotations)+len(r.CdiDevices) > maxEntries {
 		return nil, fmt.Errorf("more than %d entries", maxEntries)

@@ -28,7 +28,7 @@ import (
 	"carob/internal/node/plugins"
 )
 
-// ErrClaims is the kind of errors that say that claims of a pod are not prepared (S9.52).
+// ErrClaims is the kind of errors for claims of a pod that are not prepared (S9.52).
 var ErrClaims = errors.New("prepare dynamic resources")
 
 // driver is one driver of claims. Several of its plugins may be registered while it is updated (S9.42).
@@ -107,7 +107,7 @@ func (h draHandler) Register(ctx context.Context, p plugins.Plugin) (func(), err
 	return func() { h.m.unregister(ctx, e) }, nil
 }
 
-// chosenService is the first service of a driver's list that is known here.
+// chosenService is the first service of a driver's list that this agent supports.
 func chosenService(p plugins.Plugin) (string, error) {
 	known := []string{drav1.DRAPluginService, drav1beta1.DRAPluginService}
 	if len(p.Versions) == 0 {
@@ -151,7 +151,7 @@ func (m *Manager) followConnection(ctx context.Context, e *draPlugin) {
 	}
 }
 
-// watchDriver has the slices of a driver removed when it stays away; m.mu is held.
+// watchDriver has the slices of a driver removed if it does not come back in time; m.mu is held.
 func (m *Manager) watchDriver(ctx context.Context, d *driver) {
 	connected := slices.ContainsFunc(d.plugins, func(e *draPlugin) bool { return e.connected })
 	switch {
@@ -351,7 +351,7 @@ func references(claims []*devices.Claim) []*drav1.Claim {
 	return list
 }
 
-// preparedOf checks what a driver says about devices.
+// preparedOf validates the devices in a driver's response.
 func preparedOf(list []*drav1.Device) ([]devices.Prepared, error) {
 	if len(list) > maxEntries {
 		return nil, fmt.Errorf("%d devices, at most %d", len(list), maxEntries)
@@ -386,7 +386,7 @@ func preparedOf(list []*drav1.Device) ([]devices.Prepared, error) {
 	return out, nil
 }
 
-// unprepare undoes the claims that only a pod that has ended uses (S9.55).
+// unprepare undoes the preparation of claims that are used only by a pod that has ended (S9.55).
 func (m *Manager) unprepare(ctx context.Context, pod types.UID) error {
 	m.mu.Lock()
 	has := m.claims.Has(pod)

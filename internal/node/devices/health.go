@@ -16,16 +16,16 @@ import (
 // Limits of the health of a driver's devices (S9.70).
 const (
 	healthRetry   = 5 * time.Second
-	healthFor     = 30 * time.Second // a word about a device counts, if the driver does not say how long
+	healthFor     = 30 * time.Second // how long a report about a device is valid, if the driver does not specify it
 	maxHealth     = 16384            // devices of a driver
 	maxHealthText = 1024             // bytes of a message; longer ones are cut
 	maxHealthFor  = 24 * time.Hour
 )
 
-// driverHealth is what a driver said about its devices.
+// driverHealth is what a driver reported about its devices.
 type driverHealth struct {
 	devices map[poolDevice]deviceHealth
-	timer   *time.Timer // looks again when the first word gets old
+	timer   *time.Timer // checks again when the first report expires
 }
 
 type poolDevice struct{ pool, device string }
@@ -136,7 +136,7 @@ func cut(s string) string {
 	return string(out) + "..."
 }
 
-// lookAgain has the pods of a driver looked at when a word about a device gets old; m.mu is held.
+// lookAgain has the pods of a driver checked again when a report about a device expires; m.mu is held.
 func (m *Manager) lookAgain(driver string, h *driverHealth, now time.Time) {
 	var first time.Time
 	for _, d := range h.devices { // any order: the earliest
@@ -173,7 +173,7 @@ func (m *Manager) usersOf(driver string) []types.UID {
 	return users
 }
 
-// claimHealth is the health of the devices of claims that a container sees; m.mu is held.
+// claimHealth is the health of the devices of claims that a container uses; m.mu is held.
 func (m *Manager) claimHealth(pod *corev1.Pod, c *corev1.Container) []corev1.ResourceStatus {
 	var list []corev1.ResourceStatus
 	now := time.Now()
@@ -206,7 +206,7 @@ func (m *Manager) claimHealth(pod *corev1.Pod, c *corev1.Container) []corev1.Res
 	return list
 }
 
-// alphaHealth makes the first version of the service look like the present one.
+// alphaHealth converts the first version of the service to the present one.
 type alphaHealth struct {
 	client drahealthv1alpha1.DRAResourceHealthClient
 }

@@ -3,7 +3,7 @@
 // it; core/devices decides. It must never start or end a pod.
 //
 // Goroutines: one for each of the two sockets that it serves; one for each plugin or driver that is connected, and one
-// for the health of a driver's devices. Nothing ticks.
+// for the health of a driver's devices. There is no timer.
 //
 // Contract: S8, S9.D to S9.F and S12.H in docs/spec/storage-and-node.md.
 package devices
@@ -46,19 +46,19 @@ const (
 // Config is what a Manager works with.
 type Config struct {
 	Root   string // the kubelet's directory: device-plugins, plugins_registry and pod-resources below it
-	State  string // file that remembers what pods have
+	State  string // file that records which devices pods have
 	Node   string // name of the Node object
 	Client kubernetes.Interface
 	// Handlers take the plugins of other types that register in the same directory.
 	Handlers map[string]plugins.Handler
 	Pinning  Pinning // nil: containers have no CPUs or memory of their own
-	Meter    Meter   // nil: nobody counts
+	Meter    Meter   // nil: not counted
 	Logger   klog.Logger
 }
 
 // Pinning knows which CPUs and NUMA nodes containers have.
 type Pinning interface {
-	// Near are the nodes that the devices of a container should be near to; false: all are alike.
+	// Near are the NUMA nodes that are preferred for the devices of a container; false: no preference.
 	Near(pod types.UID, container string) (pinning.Mask, bool)
 	OwnCPUs(pod types.UID, container string) []int64
 	Memory(pod types.UID, container string) []*podresources.ContainerMemory
@@ -95,7 +95,7 @@ type Manager struct {
 	registry  error                    // why no device plugin can register; nil: they can
 }
 
-// New reads what was remembered. Nothing is started before Run.
+// New reads the state file. Nothing is started before Run.
 func New(cfg Config) (*Manager, error) {
 	if cfg.Meter == nil {
 		cfg.Meter = noMeter{}
@@ -198,7 +198,8 @@ func (m *Manager) load() error {
 	return nil
 }
 
-// save writes the state file; m.mu is held. What is only held for a pod whose plugin is being asked is not written.
+// save writes the state file; m.mu is held. Devices that are reserved while their plugin is being called are not
+// written.
 func (m *Manager) save() error {
 	r := remembered{Version: stateVersion, Claims: m.claims, Resources: map[string][]string{}}
 	for _, a := range m.plugins.Assignments {
@@ -220,7 +221,7 @@ func (m *Manager) save() error {
 		err = atomicfile.Write(m.cfg.State, text, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("remember the devices of pods: %w", err)
+		return fmt.Errorf("store the devices of pods: %w", err)
 	}
 	return nil
 }
@@ -238,15 +239,15 @@ func (m *Manager) Amounts() (capacity, allocatable corev1.ResourceList) {
 	return capacity, allocatable
 }
 
-// Waits reports whether a pod only has to wait for a resource, or has its share already: it must not be refused for
-// lack of it.
+// Waits reports whether a pod must only wait for a resource, or has its devices already: then a shortage of the
+// resource is no reason to refuse it.
 func (m *Manager) Waits(pod *corev1.Pod, name corev1.ResourceName) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.plugins.Away(string(name)) || m.plugins.HasOf(pod.UID, string(name))
 }
 
-// Held reports whether a pod has devices that have to be released.
+// Held reports whether a pod has devices that must be released.
 func (m *Manager) Held(pod types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -267,11 +268,11 @@ func (m *Manager) Hints(pod *corev1.Pod, c *corev1.Container, nodes pinning.Mask
 	return m.plugins.Hints(pod, c, nodes)
 }
 
-// UsePinning says who knows which CPUs and nodes containers have, before Run.
+// UsePinning sets the source of the CPUs and NUMA nodes of containers, before Run.
 func (m *Manager) UsePinning(p Pinning) { m.cfg.Pinning = p }
 
-// Release gives back everything that a pod has, when its containers have ended (S9.55). After an error it has to be
-// called again.
+// Release gives back everything that a pod has, when its containers have ended (S9.55). After an error the caller must
+// call it again.
 func (m *Manager) Release(ctx context.Context, pod types.UID) error {
 	m.mu.Lock()
 	m.plugins.Release(pod)

@@ -11,15 +11,15 @@ import (
 // Meter counts what is done, for the metrics of S8.65, S9.80 and S12.94. It is called without
 // locks.
 type Meter interface {
-	// Registered: a device plugin of a resource asked to register. The name is a valid one.
+	// Registered: a device plugin of a resource requested to register. The name is valid.
 	Registered(resource string)
-	// Allocated: a device plugin answered Allocate, or failed to.
+	// Allocated: a device plugin responded to Allocate, or failed to.
 	Allocated(resource string, took time.Duration)
 	// DriverCalled: a call of a driver of claims ended; method is the full name of gRPC, code that of its status.
 	DriverCalled(driver, method, code string, took time.Duration)
 	// ClaimsHandled: the claims of a pod were prepared or undone; operation is PrepareResources or UnprepareResources.
 	ClaimsHandled(operation string, err error, took time.Duration)
-	// PodResourcesAsked: the pod resources API answered; method is List, Get or GetAllocatableResources.
+	// PodResourcesAsked: the pod resources API served a request; method is List, Get, or GetAllocatableResources.
 	PodResourcesAsked(method string, err error)
 }
 
@@ -42,8 +42,8 @@ func (m *Manager) timed(driver string) grpc.UnaryClientInterceptor {
 	}
 }
 
-// ClaimsInUse counts the claims that are prepared: by the drivers that prepared them, and all together, for one may be
-// of several drivers.
+// ClaimsInUse counts the claims that are prepared: by the drivers that prepared them, and all together, because one may
+// belong to several drivers.
 func (m *Manager) ClaimsInUse() (byDriver map[string]int, all int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

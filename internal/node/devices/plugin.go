@@ -61,9 +61,8 @@ func (m *Manager) serveRegistry(ctx context.Context) error {
 	return serve(ctx, server, listener)
 }
 
-// listen opens a socket in a directory that plugins know. It is an error if another agent
-// answers there. others means that sockets with other names belong to plugins that have to
-// register again, and are removed.
+// listen opens a socket in a directory that plugins know. It fails if another agent serves it. others means that
+// sockets with other names belong to plugins that must register again, and are removed.
 func listen(dir, name string, others bool) (net.Listener, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("make the directory of a socket: %w", err)
@@ -156,18 +155,18 @@ func (m *Manager) connectPlugin(ctx, life context.Context, resource, socket stri
 	defer cancel()
 	e.options, err = e.client.GetDevicePluginOptions(call, &pluginapi.Empty{}, grpc.WaitForReady(true))
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("ask device plugin %s for its options: %w", resource, err), conn.Close())
+		return nil, errors.Join(fmt.Errorf("get the options of device plugin %s: %w", resource, err), conn.Close())
 	}
 	life, e.cancel = context.WithCancel(life)
 	stream, err := e.client.ListAndWatch(life, &pluginapi.Empty{})
 	if err != nil {
 		e.cancel()
-		return nil, errors.Join(fmt.Errorf("ask device plugin %s for its devices: %w", resource, err), conn.Close())
+		return nil, errors.Join(fmt.Errorf("list the devices of device plugin %s: %w", resource, err), conn.Close())
 	}
 	m.mu.Lock()
 	same := func(o *endpoint) bool { return o.socket == socket }
 	if i := slices.IndexFunc(m.endpoints[resource], same); i >= 0 {
-		// The socket was made anew before the end of the old connection was seen.
+		// The socket was created again before the end of the old connection was noticed.
 		m.endpoints[resource][i].cancel()
 		m.endpoints[resource] = slices.Delete(m.endpoints[resource], i, i+1)
 	}
@@ -219,10 +218,10 @@ func (m *Manager) use(e *endpoint) (changed []types.UID) {
 	return changed
 }
 
-// saved saves where the next write brings what this one does not; m.mu is held.
+// saved writes the state and only logs an error: the next write stores what this one did not; m.mu is held.
 func (m *Manager) saved() {
 	if err := m.save(); err != nil {
-		m.cfg.Logger.Error(err, "A restart of carob would not know of these devices")
+		m.cfg.Logger.Error(err, "These devices are not in the state file yet: a restart of carob would lose their allocation")
 	}
 }
 
@@ -233,7 +232,8 @@ func (m *Manager) tell(pods []types.UID) {
 	m.hooks.NodeChanged()
 }
 
-// disconnect forgets a plugin. Without another one for its resource, the resource waits for it to come back (S8.11).
+// disconnect removes a plugin. If no other plugin serves its resource, the devices stay listed as unhealthy for a while
+// (S8.11).
 func (m *Manager) disconnect(e *endpoint) {
 	e.cancel()
 	_ = e.conn.Close()
@@ -282,8 +282,8 @@ func (m *Manager) expire(resource string) {
 	})
 }
 
-// Allocate gives a pod the devices of plugins that its containers request (S8.20 to S8.23). The
-// error says what the pod has to wait for; what was allocated stays.
+// Allocate gives a pod the devices of plugins that its containers request (S8.20 to S8.23). The error names what the
+// pod waits for; devices that were allocated stay allocated.
 func (m *Manager) Allocate(ctx context.Context, pod *corev1.Pod) error {
 	for {
 		m.mu.Lock()
@@ -312,7 +312,7 @@ func (m *Manager) newest(resource string) *endpoint {
 	return nil
 }
 
-// allocateOne has a plugin allocate for one container. The devices are the container's from before the call on.
+// allocateOne has a plugin allocate for one container. The devices are reserved for the container before the call.
 func (m *Manager) allocateOne(ctx context.Context, pod *corev1.Pod, ask *devices.Ask, e *endpoint) error {
 	near, aligned := m.cfg.Pinning.Near(pod.UID, ask.Container)
 	m.mu.Lock()
@@ -325,10 +325,10 @@ func (m *Manager) allocateOne(ctx context.Context, pod *corev1.Pod, ask *devices
 		return err
 	}
 	m.mu.Lock()
-	again, err := m.plugins.Next(pod) // other pods may have taken some while the plugin answered
+	again, err := m.plugins.Next(pod) // other pods may have taken some during the call of the plugin
 	if err != nil || again == nil || again.Container != ask.Container || again.Resource != ask.Resource {
 		m.mu.Unlock()
-		return err // if nil, it is looked at again
+		return err // if nil, the loop tries again
 	}
 	if aligned {
 		m.plugins.Align(again, near)
@@ -361,7 +361,7 @@ func (m *Manager) allocateOne(ctx context.Context, pod *corev1.Pod, ask *devices
 		return err
 	}
 	if response == nil {
-		response = []byte{} // an answer without content is one, too
+		response = []byte{} // an empty response is valid, too
 	}
 	if !m.plugins.Assign(pod.UID, ask.Container, ask.Resource, response) {
 		return errors.New("the pod ended while its devices were allocated")
@@ -369,7 +369,7 @@ func (m *Manager) allocateOne(ctx context.Context, pod *corev1.Pod, ask *devices
 	return m.save()
 }
 
-// preferred asks a plugin which devices it prefers, if it has a choice (S8.22).
+// preferred calls a plugin for the devices that it prefers, if there is a choice (S8.22).
 func (m *Manager) preferred(ctx context.Context, ask *devices.Ask, e *endpoint) ([]string, error) {
 	if !e.options.GetGetPreferredAllocationAvailable() || len(ask.Include)+len(ask.Free) <= ask.Count {
 		return nil, nil
@@ -384,7 +384,7 @@ func (m *Manager) preferred(ctx context.Context, ask *devices.Ask, e *endpoint) 
 	if len(resp.ContainerResponses) == 0 {
 		return nil, nil
 	}
-	return resp.ContainerResponses[0].DeviceIDs, nil // Choose takes of them what is free
+	return resp.ContainerResponses[0].DeviceIDs, nil // Choose ignores those that are not free
 }
 
 // Options is what a container gets of its devices, before each start of it (S8.25, S8.26, S9.54).
@@ -424,7 +424,7 @@ func (m *Manager) Options(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 	return all, nil
 }
 
-// preStart announces the use of its devices to a plugin that asked for this.
+// preStart calls PreStartContainer of a plugin that requires it.
 func (m *Manager) preStart(ctx context.Context, a devices.Assignment) error {
 	m.mu.Lock()
 	e := m.newest(a.Resource)

@@ -24,7 +24,7 @@ const (
 	podResourcesBurst = 10
 )
 
-// lister is the pod resources API, for those who measure devices.
+// lister is the pod resources API, for monitoring of devices.
 type lister struct {
 	podresources.UnimplementedPodResourcesListerServer
 	m *Manager
@@ -76,7 +76,8 @@ func (l lister) Get(_ context.Context, req *podresources.GetPodResourcesRequest)
 	return nil, status.Errorf(codes.NotFound, "pod %s in namespace %s not found", req.PodName, req.PodNamespace)
 }
 
-// GetAllocatableResources implements the service: all healthy devices, and what static policies give.
+// GetAllocatableResources implements the service: all healthy devices, and the CPUs and memory that static policies can
+// assign.
 func (l lister) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (
 	*podresources.AllocatableResourcesResponse, error) {
 	m := l.m

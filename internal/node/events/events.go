@@ -1,10 +1,9 @@
 // Package events records Kubernetes events of the node agent (core/v1, source
-// kubelet and the node's name; L10.1) in the background, a moment later: a write takes
-// processor time and the disk from the start that the event is about. While many pods start
-// or end, their events wait until that is over, for a few seconds at most. Repeats of an event
-// only raise its count, and raising it is put off for longer, so that a burst of
-// repeats costs one write. Every part of the agent may record; the package must
-// never block its callers and loses events rather than memory.
+// kubelet and the node's name; L10.1) in the background, a moment later: a write would compete for CPU and disk with
+// the very start that the event reports. While many pods start or end, their events wait until that is over, for a few
+// seconds at most. Repeats of an event only raise its count, and raising it is put off for longer, so that a burst of
+// repeats costs one write. Every part of the agent may record; the package must never block its callers, and drops
+// events rather than use more memory.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package events
@@ -28,8 +27,8 @@ import (
 
 const (
 	queueMax    = 4096
-	writeDelay  = 50 * time.Millisecond // how long no event has come before the first is written
-	writeMax    = 5 * time.Second       // and how long an event waits for that
+	writeDelay  = 50 * time.Millisecond // how long no event must have arrived before the first is written
+	writeMax    = 5 * time.Second       // the longest time that an event waits for that
 	repeatDelay = 2 * time.Second       // how long a higher count may wait
 	retryDelay  = 5 * time.Second
 	retryMax    = 12
@@ -62,7 +61,7 @@ func New(client corev1client.EventsGetter, node string, uid func() types.UID) *R
 // Pod records an event about a pod, or about the part of it that FieldPath names (L10.2).
 func (r *Recorder) Pod(pod *corev1.Pod, e podlife.Event) { r.PodWith(pod, e, nil) }
 
-// PodWith is Pod for an event that bears annotations (L7.149).
+// PodWith records an event with annotations (L7.149).
 func (r *Recorder) PodWith(pod *corev1.Pod, e podlife.Event, annotations map[string]string) {
 	r.add(corev1.ObjectReference{
 		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
@@ -124,7 +123,7 @@ func (r *Recorder) add(about corev1.ObjectReference, namespace string, annotatio
 	}
 }
 
-// unique makes a time that no event of this recorder had.
+// unique returns a time that no other event of this recorder has.
 func (r *Recorder) unique(now int64) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -184,8 +183,8 @@ func (r *Recorder) Run(ctx context.Context) {
 	}
 }
 
-// due is when an event is written. One that is written for the first time waits until no other has come for
-// writeDelay: it takes the API server as long as a status that somebody waits for.
+// due is when an event is written. A new event waits until no other has arrived for writeDelay: its write takes the API
+// server as long as that of a status for which a client waits.
 func (r *Recorder) due(w *write) time.Time {
 	if w.patch != nil || w.tries > 0 {
 		return w.notYet
@@ -234,7 +233,7 @@ func (r *Recorder) correlate(ctx context.Context, pending []*write) []*write {
 	return pending
 }
 
-// store writes one event; errors are worth another try.
+// store writes one event; its errors can be retried.
 func (r *Recorder) store(ctx context.Context, w *write) error {
 	sink := r.client.Events(w.event.Namespace)
 	var stored *corev1.Event
@@ -253,7 +252,7 @@ func (r *Recorder) store(ctx context.Context, w *write) error {
 		return nil
 	case apierrors.IsAlreadyExists(err), apierrors.IsInvalid(err), apierrors.IsForbidden(err),
 		apierrors.IsNotFound(err):
-		// Never better at another try; the namespace may be ending.
+		// Another try would fail, too: for example, the namespace is being deleted.
 		klog.FromContext(ctx).V(2).Info("The API server refused an event", "reason", w.event.Reason, "about",
 			w.event.InvolvedObject.Name, "err", err)
 		return nil

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// filesUsage is what the regular files right in a directory take of the disk, not what lies below.
+// filesUsage is the disk usage of the regular files directly in a directory, without subdirectories.
 func filesUsage(dir string) (bytes, inodes int64) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -27,8 +27,7 @@ func filesUsage(dir string) (bytes, inodes int64) {
 }
 
 // diskUsage is the disk usage of a directory with everything in it; what can't be read counts as
-// zero. It follows neither links nor mounts, whatever the containers that write there do
-// meanwhile.
+// zero. It follows neither links nor mounts, also if containers change the directory meanwhile.
 func diskUsage(ctx context.Context, dir string) (bytes, inodes int64) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

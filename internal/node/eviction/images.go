@@ -20,7 +20,7 @@ import (
 // imageUse is when images were found and used.
 type imageUse struct {
 	known map[string]eviction.Image // by id
-	told  time.Time                 // when the last event reported that too little could be freed
+	told  time.Time                 // when an event last reported that too little could be freed
 	fails int                       // consecutive
 }
 
@@ -51,7 +51,7 @@ func (m *Manager) collectImages(ctx context.Context, disk *eviction.Observation)
 		m.images.fails, m.images.told = 0, time.Time{}
 		return
 	}
-	if m.images.fails++; m.images.fails > 1 { // the first one may pass
+	if m.images.fails++; m.images.fails > 1 { // the first failure is not reported
 		m.cfg.NodeEvent(corev1.EventTypeWarning, "ImageGCFailed", err.Error())
 	}
 	klog.FromContext(ctx).Error(err, "Removing unused images failed")
@@ -85,7 +85,7 @@ func (m *Manager) remove(ctx context.Context, images []eviction.Image, need int6
 	return freed
 }
 
-// detectImages is the images there are, and which of them are in use now.
+// detectImages lists the existing images, and which of them are in use.
 func (m *Manager) detectImages(ctx context.Context) ([]eviction.Image, error) {
 	images, err := m.cfg.Runtime.ListImages(ctx, &cri.ListImagesRequest{})
 	if err != nil {
@@ -99,7 +99,7 @@ func (m *Manager) detectImages(ctx context.Context) ([]eviction.Image, error) {
 	for _, c := range containers.Containers {
 		used[c.ImageRef], used[c.ImageId], used[c.GetImage().GetImage()] = true, true, true
 	}
-	for _, v := range m.cfg.Pods.List() { // containers don't show which images they mount
+	for _, v := range m.cfg.Pods.List() { // the status of a container does not show which images it mounts
 		for i := range v.Pod.Spec.Volumes {
 			if im := v.Pod.Spec.Volumes[i].Image; im != nil {
 				if name, err := image.Normalize(im.Reference); err == nil {
@@ -134,14 +134,14 @@ func (m *Manager) seen(im *cri.Image, used map[string]bool, now time.Time) evict
 	return it
 }
 
-// findImageDir asks the runtime once where images lie.
+// findImageDir gets the directory of the images from the runtime, once.
 func (m *Manager) findImageDir(ctx context.Context) error {
 	if m.imageDirectory() != "" {
 		return nil
 	}
 	info, err := m.cfg.Runtime.ImageFsInfo(ctx, &cri.ImageFsInfoRequest{})
 	if err != nil {
-		return fmt.Errorf("ask where images lie: %w", err)
+		return fmt.Errorf("get the directory of the images from the runtime: %w", err)
 	}
 	for _, f := range info.ImageFilesystems {
 		dir := f.GetFsId().GetMountpoint()

@@ -1,10 +1,8 @@
-// Package eviction keeps the node from running out of memory, disk and process
-// ids (L7.L): it measures, has core/eviction decide, ends pods by the way every pod
-// ends, and removes images that nobody uses (L7.133).
+// Package eviction keeps the node from running out of memory, disk, and process IDs (L7.L): it measures, core/eviction
+// decides, and it ends pods in the same way as all other pods, and removes unused images (L7.133).
 //
-// The node agent drives it: Look at the pace of the node's lease, Run for what
-// takes time. Nothing is measured of pods while the node has enough of everything
-// and no pod has a limit on local storage.
+// The node agent drives it: Look at each renewal of the node's lease, Run for what takes time. Pods are not measured
+// while the node has enough of everything and no pod has a limit on local storage.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package eviction
@@ -52,20 +50,20 @@ type Config struct {
 	Runtime Runtime
 	Pods    Pods
 	Root    string // on the file system that counts as the node's
-	// LogDir and VolumeDir are where a pod's container logs and one of its emptyDirs lie.
+	// LogDir and VolumeDir return the directory of a pod's container logs, and that of one of its emptyDirs.
 	LogDir    func(pod *corev1.Pod) string
 	VolumeDir func(uid types.UID, volume string) string
-	// PodDir has the files of a pod that the agent makes and its containers write: the hosts
-	// file, termination messages.
+	// PodDir returns the directory of a pod's files that the agent makes and its containers write: the hosts file,
+	// termination messages.
 	PodDir func(uid types.UID) string
 	// PodEvent and NodeEvent record events; they must not block.
 	PodEvent  func(pod *corev1.Pod, e podlife.Event, annotations map[string]string)
 	NodeEvent func(eventType, reason, message string)
 	// Evicted is called with the signal for which a pod was evicted; nil: not counted.
 	Evicted func(signal string)
-	// Again has Look called soon; it must not block.
+	// Again causes a call of Look soon; it must not block.
 	Again func()
-	// Reclaim has pods that ended look at Shortage; it must not block.
+	// Reclaim wakes pods that ended so that they check Shortage; it must not block.
 	Reclaim  func()
 	Shortage *Shortage // set by Look
 	// Measure reads the available amount of every resource; imageDir is empty while it is
@@ -84,22 +82,22 @@ type Manager struct {
 	state    eviction.State
 	last     []eviction.Observation
 	due      []eviction.Threshold
-	imageDir string    // on the file system of images; empty: not asked yet
+	imageDir string    // on the file system of images; empty: not known yet
 	split    bool      // images have a file system of their own
-	imagesAt time.Time // next look at images
-	imagesOn bool      // it is due
+	imagesAt time.Time // next check of the images
+	imagesOn bool      // that check is due
 
 	images   imageUse  // of Run only
-	limitsAt time.Time // of Run only: next look at local storage
+	limitsAt time.Time // of Run only: next check of local storage
 }
 
 const (
-	imageDelay  = 10 * time.Second // the start has other things to do
+	imageDelay  = 10 * time.Second // not during the start
 	imagePeriod = 5 * time.Minute  // L0.41
 	cleanupWait = 30 * time.Second // for what an evicted pod held (L7.147)
 	reclaimWait = 2 * time.Second  // for containers to be removed
 	callTimeout = 2 * time.Minute
-	limitShare  = 20 // measuring local storage takes no more than a 20th of the time
+	limitShare  = 20 // measuring local storage takes at most a 20th of the time
 )
 
 // New returns a Manager; nothing is measured before Look.
@@ -110,7 +108,7 @@ func New(cfg Config) *Manager {
 	return &Manager{cfg: cfg, wake: make(chan struct{}, 1)}
 }
 
-// Look measures the node and returns its pressures. It is quick; Run does what takes time.
+// Look measures the node and returns its pressures. It is quick; slow work is left to Run.
 func (m *Manager) Look(ctx context.Context, now time.Time) []eviction.Pressure {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -150,7 +148,7 @@ func (m *Manager) imageDisk() *eviction.Observation {
 	return nil
 }
 
-// imageNeed is how many bytes of images have to go.
+// imageNeed is how many bytes of images must be removed.
 func (m *Manager) imageNeed() int64 {
 	if o := m.imageDisk(); o != nil {
 		return eviction.ImageNeed(m.cfg.Images, o.Available, o.Capacity)
@@ -174,7 +172,7 @@ func runs(v pods.View) bool {
 		v.Status.Phase != corev1.PodFailed
 }
 
-// Run does what Look found to be necessary, until ctx ends.
+// Run does the work that Look has found necessary, until ctx ends.
 func (m *Manager) Run(ctx context.Context) {
 	for {
 		select {
@@ -186,8 +184,8 @@ func (m *Manager) Run(ctx context.Context) {
 	}
 }
 
-// act is one round: images that are too many, pods over their limits, then one
-// pod for the first threshold (L7.147).
+// act is one round: it removes surplus images, evicts pods over their limits, then evicts one pod for the first
+// threshold (L7.147).
 func (m *Manager) act(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -243,13 +241,13 @@ func (m *Manager) act(ctx context.Context) {
 
 func diskShort(t eviction.Threshold) bool { return t.Signal.Condition() == corev1.NodeDiskPressure }
 
-// Shortage is what others must know of how short the node is.
+// Shortage is what other parts need of the node's pressures.
 type Shortage struct{ disk atomic.Bool }
 
-// Disk reports whether pods that ended are to lose their containers.
+// Disk reports whether the containers of pods that ended must be removed.
 func (s *Shortage) Disk() bool { return s.disk.Load() }
 
-// reclaim has dead containers removed, once per shortage, and gives that its time.
+// reclaim has dead containers removed, once per shortage, and waits for that.
 func (m *Manager) reclaim(ctx context.Context) {
 	if m.cfg.Shortage.disk.Swap(true) {
 		return
@@ -261,7 +259,7 @@ func (m *Manager) reclaim(ctx context.Context) {
 	}
 }
 
-// evictOverLimit ends the pods that store more than they may (L7.152).
+// evictOverLimit evicts the pods that exceed a limit on local storage (L7.152).
 func (m *Manager) evictOverLimit(ctx context.Context) bool {
 	var candidates []*corev1.Pod
 	for _, v := range m.cfg.Pods.List() {
@@ -305,7 +303,7 @@ func (m *Manager) evict(ctx context.Context, pod *corev1.Pod, signal string, n e
 	return true
 }
 
-// await returns when the pod holds nothing any more, or after a while.
+// await returns when the pod uses no resources any more, or after a timeout.
 func (m *Manager) await(ctx context.Context, uid types.UID) {
 	ctx, cancel := context.WithTimeout(ctx, cleanupWait)
 	defer cancel()
@@ -323,8 +321,7 @@ func (m *Manager) await(ctx context.Context, uid types.UID) {
 	}
 }
 
-// again has the node looked at anew. What was seen while the round went on is too
-// old to act on: a pod has gone since.
+// again causes a new measurement. Measurements made during the round are too old to act on: a pod has ended since.
 func (m *Manager) again() {
 	m.mu.Lock()
 	m.due = nil

@@ -18,8 +18,8 @@ import (
 	"carob/internal/node/spec"
 )
 
-// measure reads the resources left on the machine (L7.145). Images are in imageDir, or on the
-// node's disk while that is unknown.
+// measure reads the resources left on the machine (L7.145). Images are in imageDir, or on the node's disk while
+// imageDir is unknown.
 func measure(root, imageDir string) ([]eviction.Observation, error) {
 	meminfo, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -86,12 +86,12 @@ func memoryOf(meminfo []byte) (eviction.Observation, error) {
 		}
 	}
 	if o.Available < 0 || o.Capacity == 0 {
-		return o, fmt.Errorf("read how much memory is available: the kernel does not say")
+		return o, fmt.Errorf("read how much memory is available: the kernel does not report it")
 	}
 	return o, nil
 }
 
-// usages measures what these pods use of what a signal is about, and no more.
+// usages measures these pods' usage of the resource of a signal, and nothing else.
 func (m *Manager) usages(ctx context.Context, list []*corev1.Pod, signal eviction.Signal) ([]eviction.Usage, error) {
 	byUID := make(map[string]*eviction.Usage, len(list))
 	usages := make([]eviction.Usage, len(list))
@@ -141,7 +141,7 @@ func (m *Manager) usages(ctx context.Context, list []*corev1.Pod, signal evictio
 	return usages, nil
 }
 
-// stats are the figures of the containers of these pods; a few pods are asked for one by one.
+// stats are the statistics of the containers of these pods; if there are few pods, each is requested separately.
 func (m *Manager) stats(ctx context.Context, list []*corev1.Pod) ([]*cri.ContainerStats, error) {
 	filters := []*cri.ContainerStatsFilter{nil}
 	if len(list) <= 8 {

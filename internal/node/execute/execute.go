@@ -1,7 +1,6 @@
-// Package execute carries out the actions that podlife.Step asks for, as calls of
-// the container runtime, of the volume manager and of the API server. The owner of
-// a pod drives it, one call of Do for each action. It must never decide whether an
-// action is wanted, and never retry: a failure is an outcome.
+// Package execute carries out the actions that podlife.Step returns, as calls of the container runtime, the volume
+// manager, and the API server. The owner of a pod drives it, one call of Do for each action. It must never decide
+// whether an action is necessary, and never retry: a failure is an outcome.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package execute
@@ -43,8 +42,8 @@ const (
 	undoTimeout    = 10 * time.Second
 )
 
-// removalDelay is how long a stopped sandbox is left: its removal, milliseconds of work on files, would take its
-// time from the end of this pod and from the start of the one in its place.
+// removalDelay is how long a stopped sandbox is left: its removal, milliseconds of work on files, would delay the end
+// of this pod and the start of its replacement.
 const removalDelay = 50 * time.Millisecond
 
 // Volumes are the parts of the volume manager that actions need.
@@ -72,8 +71,7 @@ type UserNamespaces interface {
 
 // Devices gives devices of the node to pods.
 type Devices interface {
-	// PrepareClaims and Allocate are called before each new sandbox; a pod keeps what it already
-	// has.
+	// PrepareClaims and Allocate are called before each new sandbox; a pod keeps the devices that it already has.
 	PrepareClaims(ctx context.Context, pod *corev1.Pod) error
 	Allocate(ctx context.Context, pod *corev1.Pod) error
 	// Options is what a container gets at a start; nil: nothing.
@@ -83,22 +81,23 @@ type Devices interface {
 
 // Pinning gives containers CPUs and NUMA nodes of their own.
 type Pinning interface {
-	// Starting and Resizing put into a container's resources what it gets. The first is called before each start.
+	// Starting and Resizing add the assigned CPUs and NUMA nodes to a container's resources. Starting is called before
+	// each start.
 	Starting(pod *corev1.Pod, container string, r *cri.LinuxContainerResources)
 	Resizing(pod *corev1.Pod, container string, r *cri.LinuxContainerResources)
-	// Started says which CPUs a container was started with.
+	// Started records with which CPUs a container was started.
 	Started(pod types.UID, container, id, cpus string)
 	Release(pod types.UID)
 }
 
-// Images pulls and knows images.
+// Images pulls images and finds existing ones.
 type Images interface {
 	Pull(ctx context.Context, pod *corev1.Pod, image string, sandbox *cri.PodSandboxConfig) (*podlife.Pulled,
 		*podlife.Failure)
 	Image(ctx context.Context, image string) (*cri.Image, error)
 }
 
-// Observer are the memories of the observer that actions need.
+// Observer is the part of the observer's cache that actions need.
 type Observer interface {
 	LogPath(uid types.UID, containerID string) string
 	Made(uid types.UID, sandboxID, containerID string)
@@ -139,7 +138,7 @@ type Config struct {
 	Classes  RuntimeClasses
 	Node     func() *spec.Node
 	Event    func(*corev1.Pod, podlife.Event)
-	// Reject ends a pod that cannot run on this node, and never did.
+	// Reject ends a pod that cannot run on this node and has never run.
 	Reject func(types.UID, podlife.Stop)
 	// Owner marks the sandboxes of this agent.
 	OwnerKey, OwnerValue string
@@ -162,7 +161,7 @@ func New(cfg Config) *Executor {
 	return &Executor{cfg: cfg}
 }
 
-// noDevices is a node that gives no devices.
+// noDevices is a node without devices.
 type noDevices struct{}
 
 func (noDevices) PrepareClaims(_ context.Context, pod *corev1.Pod) error {
@@ -238,11 +237,10 @@ func failure(reason string, err error) *podlife.Failure {
 	return &podlife.Failure{Reason: reason, Message: err.Error()}
 }
 
-// gone reports whether an error says that the runtime does not have the object: what was to be
-// ended has ended.
+// gone reports whether an error means that the runtime does not have the object: then it has ended.
 func gone(err error) bool { return status.Code(err) == codes.NotFound }
 
-// Forget implements pods.Executor: the pod is gone for good, and its logs go too (L3.156).
+// Forget implements pods.Executor: the pod is gone, and its logs are removed (L3.156).
 func (e *Executor) Forget(pod *corev1.Pod) {
 	if pod.Namespace == "" || pod.Name == "" {
 		return
@@ -326,7 +324,7 @@ func (e *Executor) createSandbox(ctx context.Context, pod *corev1.Pod, a podlife
 }
 
 // handler is the runtime handler of the pod's runtime class, empty for the default
-// one. A pod that asked for another must never run on the default.
+// one. A pod that requests another handler must never run on the default one.
 func (e *Executor) handler(ctx context.Context, pod *corev1.Pod) (string, error) {
 	name := pod.Spec.RuntimeClassName
 	if name == nil || *name == "" {
@@ -356,7 +354,7 @@ func (e *Executor) runProbe(ctx context.Context, pod *corev1.Pod, a podlife.RunP
 	verdict, output := probe.Run(ctx,
 		probe.Target{Runtime: e.cfg.Runtime, Container: c, ContainerID: a.ContainerID, PodIP: a.PodIP}, a.Probe)
 	if err := ctx.Err(); err != nil {
-		return failed(&podlife.Failure{Message: err.Error()}) // given up: it has no verdict
+		return failed(&podlife.Failure{Message: err.Error()}) // cancelled: it has no result
 	}
 	return pods.Result{Verdict: verdict, Output: output}
 }
@@ -418,7 +416,7 @@ func (e *Executor) stopContainer(ctx context.Context, a podlife.StopContainer) *
 	return failure("KillContainerError", err)
 }
 
-// wholeSeconds rounds up: CRI counts seconds, and a grace is a promise.
+// wholeSeconds rounds up: CRI counts seconds, and a grace period must not become shorter.
 func wholeSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 func (e *Executor) removeContainer(ctx context.Context, pod *corev1.Pod, a podlife.RemoveContainer) *podlife.Failure {
@@ -438,7 +436,7 @@ func (e *Executor) removeContainer(ctx context.Context, pod *corev1.Pod, a podli
 	return nil
 }
 
-// removeLog removes a container log with what rotation moved away from it (L3.155, L3.156).
+// removeLog removes a container log and its rotated files (L3.155, L3.156).
 func removeLog(path string) error {
 	rotated, err := filepath.Glob(escapeGlob(path) + ".*")
 	if err != nil {
@@ -505,9 +503,9 @@ func (e *Executor) deletePod(ctx context.Context, pod *corev1.Pod) *podlife.Fail
 	err = e.cfg.Client.Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
 	})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // gone, or another pod has the name now
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // gone, or replaced
 		return failure("", fmt.Errorf("delete the pod from the API server: %w", err))
 	}
-	e.Forget(pod) // now: should the agent stop in this moment, no later one hears of the pod
+	e.Forget(pod) // at once: if the agent stopped now, no later one would find the pod
 	return nil
 }

@@ -74,11 +74,11 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 	return nil
 }
 
-// said is what the runtime says, without the code that CRI sends it with: the user
-// reads it in the container's state and event (L10.50).
+// said is the message of a runtime's error without the gRPC code: users read it in the container's state and event
+// (L10.50).
 func said(err error) error { return errors.New(status.Convert(err).Message()) }
 
-// undo removes a container whose start was given up, so that nothing is left half made.
+// undo removes a container whose start was cancelled, so that nothing is left incomplete.
 func (e *Executor) undo(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
@@ -86,7 +86,7 @@ func (e *Executor) undo(ctx context.Context, id string) {
 	_, _ = e.cfg.Runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: id})
 }
 
-// image is what a configuration must know of the image that was resolved before.
+// image is the part of the resolved image that a container's configuration needs.
 func (e *Executor) image(ctx context.Context, ref string) (spec.Image, error) {
 	found, err := e.cfg.Images.Image(ctx, ref)
 	if err != nil {
@@ -117,8 +117,8 @@ func (e *Executor) target(pod *corev1.Pod, name string) string {
 	return ""
 }
 
-// makeLogDir makes a container's log directory with its pod's, through no link that a pod
-// with a view of the log root may have left there.
+// makeLogDir creates the log directories of a pod and its container. It follows no link: a pod that mounts the log root
+// could have created one.
 func makeLogDir(pod, name string) error {
 	if err := os.MkdirAll(filepath.Dir(pod), 0o755); err != nil {
 		return err

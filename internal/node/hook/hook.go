@@ -1,6 +1,5 @@
-// Package hook runs postStart and preStop handlers (L6.9). When, and what a
-// failure means, is decided by core/podlife; the node agent calls Run for each
-// RunHook action. It must never keep state between runs.
+// Package hook runs postStart and preStop handlers (L6.9). core/podlife decides when they run, and what a failure
+// means; the node agent calls Run for each RunHook action. It must never keep state between runs.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package hook
@@ -90,7 +89,7 @@ func httpGet(ctx context.Context, t Target, action *corev1.HTTPGetAction) error 
 	client := &http.Client{Transport: transport, CheckRedirect: probe.SameHost}
 	res, err := client.Do(req)
 	if errors.Is(err, http.ErrSchemeMismatch) {
-		// The server talks plain HTTP: try that, but do not show it the credentials.
+		// The server uses HTTP without TLS: try that, but do not send it the credentials.
 		plain := req.Clone(ctx)
 		plain.URL.Scheme = "http"
 		plain.Header.Del("Authorization")

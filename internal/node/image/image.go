@@ -1,7 +1,5 @@
-// Package image is the image side of the node agent: what is on this machine,
-// and pulls with the credentials of the pod. The executor drives it; whether and
-// when to pull is decided by core/podlife. It must never keep a secret longer
-// than a pull.
+// Package image finds images on this machine, and pulls images with the credentials of the pod. The executor drives it;
+// core/podlife decides whether and when to pull. It must never keep a secret longer than a pull.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package image
@@ -43,21 +41,21 @@ type Config struct {
 	Secrets Secrets
 	// MaxPulls bounds the pulls at one time; 1 is upstream's serial pulling.
 	MaxPulls int
-	// Plugins are asked for credentials after the secrets of the pod; nil: there are none (S13.8).
+	// Plugins provide credentials that are tried after the secrets of the pod; nil: there are none (S13.8).
 	Plugins *credentials.Plugins
 	// NodeConfig is a docker configuration file with credentials of the node, for all pods. It need not exist.
 	NodeConfig string
-	// Limit refuses pulls that are begun too fast; nil: none is (S11.26).
+	// Limit refuses pulls that exceed a rate; nil: none is refused (S11.26).
 	Limit *rate.Limiter
 	// Event records an event about the whole pod; must not block.
 	Event func(pod *corev1.Pod, eventType, reason, message string)
 	// Pulled is called after each successful pull; nil: not called.
 	Records string
-	// Pulled is told after each pull that brought an image; nil: nobody cares.
+	// Pulled is called after each pull that brought an image; nil: not called.
 	Pulled func()
 }
 
-// Manager answers what images there are and pulls others. It is safe for concurrent use.
+// Manager finds existing images and pulls others. It is safe for concurrent use.
 type Manager struct {
 	cfg     Config
 	slots   *semaphore.Weighted
@@ -74,10 +72,10 @@ type access struct {
 	name, id string
 }
 
-// allowedMax limits the cache of past answers; they can be computed again.
+// allowedMax limits the cache of past decisions; they can be computed again.
 const allowedMax = 4096
 
-// New returns a Manager without pulls.
+// New returns a Manager; it starts no pull.
 func New(cfg Config) (*Manager, error) {
 	records, err := openRecords(cfg.Records)
 	if err != nil {
@@ -89,7 +87,7 @@ func New(cfg Config) (*Manager, error) {
 	}, nil
 }
 
-// InvalidNameError is about a name that no image can have (L3.102).
+// InvalidNameError is the error of an invalid image name (L3.102).
 type InvalidNameError struct {
 	Name string
 	Err  error
@@ -158,7 +156,7 @@ func (m *Manager) mayUse(ctx context.Context, pod *corev1.Pod, image, id string)
 	return true
 }
 
-// Listed passes the list of existing images: records of others are removed.
+// Listed gets the list of existing images: records of others are removed.
 func (m *Manager) Listed(images []*cri.Image) error { return m.records.prune(images) }
 
 // Image returns the runtime's image with this name; nil if it has none.
@@ -183,7 +181,7 @@ func (m *Manager) lookup(ctx context.Context, image string) (*cri.Image, error) 
 	return resp.Image, nil
 }
 
-// pull is one PullImage call that several pods may wait for.
+// pull is one PullImage call, for which several pods may wait.
 type pull struct {
 	waiters int
 	cancel  context.CancelFunc
@@ -208,7 +206,7 @@ func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string,
 	var ref string
 	var took time.Duration
 	var opened *key
-	// An image that needs a pod's credential is not for all pods.
+	// Not every pod may use an image that needs a pod's credential.
 	guarded := slices.ContainsFunc(keys, func(k *key) bool { return !k.everybody })
 	if guarded {
 		if err := m.records.begin(name); err != nil {
@@ -220,7 +218,7 @@ func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string,
 			break
 		}
 	}
-	if len(keys) == 0 { // anonymous only when there is nothing better
+	if len(keys) == 0 { // anonymous only without credentials
 		ref, took, err = m.share(ctx, name, image, nil, sandbox)
 	}
 	if err != nil {
@@ -304,7 +302,7 @@ func (m *Manager) share(ctx context.Context, name, image string, auth *cri.AuthC
 	}
 }
 
-// errTooFast is about a pull beyond the rate that the node is configured for (L3.112).
+// errTooFast is the error of a pull that exceeds the node's configured rate (L3.112).
 var errTooFast = errors.New("pull QPS exceeded")
 
 func (m *Manager) run(ctx context.Context, p *pull, req *cri.PullImageRequest) {

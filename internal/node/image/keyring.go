@@ -35,7 +35,7 @@ type dockerAuth struct {
 	Registry string `json:"registrytoken"`
 }
 
-// add takes the credentials of a secret of one of the two docker types.
+// add adds the credentials of a secret of one of the two docker types.
 func (r *keyring) add(secret *corev1.Secret) error {
 	if secret.Data[corev1.DockerConfigJsonKey] == nil && secret.Data[corev1.DockerConfigKey] == nil {
 		return fmt.Errorf("secret %s holds no docker configuration", secret.Name)
@@ -44,7 +44,7 @@ func (r *keyring) add(secret *corev1.Secret) error {
 	return r.addFiles("secret "+secret.Name, secret.Data, from, false)
 }
 
-// addFiles takes the credentials of docker configurations by the names of their kinds.
+// addFiles adds the credentials of docker configurations; the keys of files are the names of their formats.
 func (r *keyring) addFiles(source string, files map[string][]byte, from credential, everybody bool) error {
 	var entries map[string]dockerAuth
 	switch {

@@ -21,13 +21,13 @@ import (
 	"carob/internal/base/atomicfile"
 )
 
-// records remember which images were pulled with which credentials, so that no pod
-// uses what another had to show a password for (L3.114). An image without a record
-// came without credentials, or not by us: everybody may use it.
+// records stores which images were pulled with which credentials, so that no pod uses an image for which another needed
+// a password (L3.114). An image without a record was pulled without credentials, or not by the agent: every pod may use
+// it.
 //
 // They hold hashes of credentials, never credentials. It is safe for concurrent use.
 type records struct {
-	dir string // empty: nothing outlives the process
+	dir string // empty: kept in memory only
 
 	mu      sync.Mutex
 	images  map[string]*record // by image id
@@ -43,7 +43,7 @@ type record struct {
 
 // granted lists who may use an image under a name.
 type granted struct {
-	Everybody bool         `json:"everybody,omitempty"` // a pull without credentials worked, too
+	Everybody bool         `json:"everybody,omitempty"` // a pull without credentials succeeded, too
 	By        []credential `json:"by,omitempty"`
 }
 
@@ -63,7 +63,7 @@ func (c credential) same(o credential) bool {
 const (
 	recordSuffix = ".json"
 	intentSuffix = ".pulling"
-	// recordAge keeps a record that was just written from a list of images made before.
+	// recordAge protects a record that was just written from a list of images that was made before.
 	recordAge = 5 * time.Minute
 )
 
@@ -84,7 +84,7 @@ func openRecords(dir string) (*records, error) {
 		}
 		switch filepath.Ext(e.Name()) {
 		case intentSuffix:
-			r.pulling[string(text)] = 1 // the agent ended meanwhile: what came of it is not known
+			r.pulling[string(text)] = 1 // the agent ended meanwhile: the result is unknown
 		case recordSuffix:
 			rec := &record{}
 			if err := json.Unmarshal(text, rec); err != nil {
@@ -144,7 +144,7 @@ func (r *records) begin(name string) error {
 	return r.write(name+intentSuffix, []byte(name))
 }
 
-// end takes back begin; id is what was pulled, empty for nothing.
+// end is the counterpart of begin; id is the pulled image, empty for none.
 func (r *records) end(name, id string, with credential) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,7 +175,7 @@ func (r *records) forget(name string) error {
 	return r.remove(name + intentSuffix)
 }
 
-// free notes that a pull without credentials brought the image.
+// free records that a pull without credentials brought the image.
 func (r *records) free(name, id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -212,7 +212,7 @@ func (r *records) grant(name, id string, change func(*granted) bool) error {
 	return r.write(id+recordSuffix, text)
 }
 
-// prune drops what is recorded of images that are gone.
+// prune removes the records of images that no longer exist.
 func (r *records) prune(here []*cri.Image) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

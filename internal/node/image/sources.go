@@ -17,9 +17,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// keys are the credentials for a normalized image name in the order in which they are tried: of
-// the pod's secrets, of the node's configuration file, of the plugins (S13.8). It also returns
-// the names of missing secrets.
+// keys returns the credentials for a normalized image name in the order in which they are tried: from the pod's
+// secrets, the node's configuration file, the plugins (S13.8). It also returns the names of missing secrets.
 func (m *Manager) keys(ctx context.Context, pod *corev1.Pod, name string) (keys []*key, missing []string) {
 	ring, missing := m.keyring(ctx, pod)
 	keys = ring.lookup(name)
@@ -59,7 +58,7 @@ func (m *Manager) nodeKeys() (ring keyring, err error) {
 	return ring, err
 }
 
-// accountOf is the credential of the pod's service account, for images that a plugin has opened for it.
+// accountOf is the credential of the pod's service account, for images to which a plugin gave it access.
 func (m *Manager) accountOf(ctx context.Context, pod *corev1.Pod) []credential {
 	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Spec.ServiceAccountName}
 	if m.cfg.Plugins == nil || m.cfg.Plugins.Accounts == nil || name.Name == "" {

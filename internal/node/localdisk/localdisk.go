@@ -28,14 +28,14 @@ const (
 	ByNothing = "none"          // the file system has no project quotas
 )
 
-// inside forbids to leave a directory in any way when a path is resolved.
+// inside makes openat2 fail if a path leads out of its directory.
 const inside = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV
 
 // Disk implements the Disk of controllers/localpath.
 type Disk struct {
 	bases []string
 
-	mu sync.Mutex // a place is made or resized: no two get the same project
+	mu sync.Mutex // a place is made or resized: no two places get the same project
 }
 
 // New returns the disk with these base directories, absolute paths; they are made when the first volume is.
@@ -146,7 +146,7 @@ func (d *Disk) makeDir(base int, p volume.LocalPlace) (limit string, err error) 
 	}
 	defer unix.Close(dir)
 	if empty(dir) { // later, the mode is what the pods made of it
-		if err := unix.Fchmod(dir, 0o777); err != nil { // the umask took bits away
+		if err := unix.Fchmod(dir, 0o777); err != nil { // the umask removed bits
 			return "", err
 		}
 	}
@@ -292,8 +292,7 @@ func (d *Disk) Remove(ctx context.Context, p volume.LocalPlace) error {
 }
 
 // Sweep deletes empty directories of unknown volumes: the directory is created before the
-// volume, so if the volume was never created, there is no data, and data that an administrator
-// kept stays.
+// volume, so a volume that was never created has no data. Data that an administrator has kept stays.
 func (d *Disk) Sweep(ctx context.Context, known func(volume string) bool) error {
 	var errs []error
 	for _, b := range d.bases {

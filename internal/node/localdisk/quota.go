@@ -25,7 +25,7 @@ const (
 	blockSize      = 1024       // of the limits
 )
 
-// Projects of volumes are numbers in this range, away from what administrators count up from 1.
+// The project IDs of volumes are in this range, away from those of administrators, who usually count from 1.
 const (
 	firstProject = 0x43000000
 	projects     = 0x00ffffff
@@ -86,7 +86,7 @@ func enforced(fd int) bool {
 	return *(*uint16)(unsafe.Pointer(&state[2]))&projectEnabled != 0
 }
 
-// forget takes the limit of a project that nothing belongs to any more.
+// forget removes the limit of a project that has no files any more.
 func forget(fd int, project uint32) {
 	q := quota{valid: limitOfBlocks}
 	_ = quotactl(fd, setQuota, project, unsafe.Pointer(&q)) // a limit of an unused project limits nothing
@@ -150,7 +150,7 @@ func ioctl(fd int, request uintptr, arg unsafe.Pointer) error {
 	return nil
 }
 
-// quotactl asks the file system of a descriptor (quotactl_fd, Linux 5.14).
+// quotactl calls quotactl_fd for the file system of a descriptor (Linux 5.14).
 func quotactl(fd int, command uintptr, id uint32, arg unsafe.Pointer) error {
 	_, _, e := unix.Syscall6(unix.SYS_QUOTACTL_FD, uintptr(fd), command<<8|projectQuota, uintptr(id), uintptr(arg),
 		0, 0)

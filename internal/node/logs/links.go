@@ -12,10 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Links are the links that collectors of logs follow, one for each container that
-// started (L3.98): Dir/POD_NAMESPACE_CONTAINER-ID.log leads to its log below Logs.
-// Nothing of carob follows them. Only links that lead below Logs are ever touched,
-// so that agents may share a directory. It is safe for concurrent use; the zero
+// Links are the links that log collectors follow, one for each container that started (L3.98):
+// Dir/POD_NAMESPACE_CONTAINER-ID.log points to its log below Logs. carob itself does not follow them. Only links that
+// lead below Logs are ever touched, so that agents may share a directory. It is safe for concurrent use; the zero
 // value, without Dir, does nothing.
 type Links struct {
 	Dir  string // absolute; empty: no links
@@ -28,11 +27,11 @@ type Links struct {
 
 const (
 	linkSuffix  = ".log"
-	maxLinkName = 255 // what file systems take
+	maxLinkName = 255 // the longest name of a file
 )
 
-// linkName is the file name of a link; names that are not names are refused. (A
-// container's pod may be known from the labels of a runtime only, which anybody may set.)
+// linkName is the file name of a link; invalid names are refused. (The name of a pod may come from labels in the
+// runtime, which any client of the runtime can set.)
 func linkName(pod *corev1.Pod, container, id string) (string, error) {
 	for _, part := range [...]string{pod.Name, pod.Namespace, container, id} {
 		if part == "" || strings.ContainsAny(part, "/\x00\n") || strings.HasPrefix(part, ".") {
@@ -51,8 +50,8 @@ func linkName(pod *corev1.Pod, container, id string) (string, error) {
 
 func podPrefix(name, namespace string) string { return name + "_" + namespace + "_" }
 
-// Make links the log of a container. A log that is not there gets no link, and an
-// older link of the name (of which the container's id was cut off) is replaced.
+// Make links the log of a container. A log that does not exist gets no link, and an older link of the same name (long
+// names lack the container's ID) is replaced.
 func (l *Links) Make(pod *corev1.Pod, container, id, log string) error {
 	if l.Dir == "" {
 		return nil
@@ -107,7 +106,7 @@ func (l *Links) Remove(pod *corev1.Pod, container, id, log string) error {
 	return nil
 }
 
-// Forget takes the links of a pod away whose log directory is gone.
+// Forget removes the links of a pod whose log directory is gone.
 func (l *Links) Forget(pod *corev1.Pod) {
 	if l.Dir == "" {
 		return
@@ -131,15 +130,15 @@ func (l *Links) Sweep() {
 	}
 }
 
-// sweep removes the links of one pod whose log is gone. A log that is being rotated
-// has no file for a moment, but what was moved away from it.
+// sweep removes the links of one pod whose log is gone. During a rotation a log has no file for a moment, only its
+// rotated files.
 func (l *Links) sweep(prefix string) {
 	var keep []string
 	for _, name := range l.made[prefix] {
 		path := filepath.Join(l.Dir, name)
 		to, err := os.Readlink(path)
 		if err != nil || !l.ours(to) {
-			continue // another agent took it
+			continue // another agent replaced it
 		}
 		if logLeft(to) {
 			keep = append(keep, name)

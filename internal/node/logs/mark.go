@@ -61,7 +61,7 @@ func ReadFrom(ctx context.Context, path string, from Mark, stdout, stderr io.Wri
 	return r.mark(), errors.Join(err, r.out.flush())
 }
 
-// until limits the reading to what stands before a mark, unless the log was rotated since.
+// until limits the reading to the content before a mark, unless the log was rotated since.
 func (r *reader) until(m *Mark) error {
 	r.left = -1
 	if m == nil || r.file == nil {

@@ -1,6 +1,6 @@
 // Package logs reads, follows and rotates container logs in the CRI format
 // (L3.155). The streaming server reads, the node agent runs the Rotator and uses
-// Tail for termination messages. It must never depend on who writes the files.
+// Tail for termination messages. It must not depend on which program writes the files.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package logs

@@ -19,7 +19,7 @@ import (
 // timeOut is how times are shown: of fixed width, so that lines stay aligned.
 const timeOut = "2006-01-02T15:04:05.000000000Z07:00"
 
-// pollPeriod is used only when the kernel has no inotify instance left for us.
+// pollPeriod is used only if the kernel has no inotify instance left.
 const pollPeriod = 500 * time.Millisecond
 
 // Options select a part of a log; the zero value selects all of it.
@@ -83,8 +83,7 @@ func (r *reader) close() {
 	}
 }
 
-// old reads the rotated files that are wanted and moves to where the wanted part
-// of the current one begins.
+// old reads the selected rotated files and seeks to the start of the selected part of the current one.
 func (r *reader) old(ctx context.Context, path string, o Options) error {
 	wanted, short := int64(-1), int64(-1) // -1: all
 	var own fs.FileInfo
@@ -177,9 +176,9 @@ func (r *reader) whole(ctx context.Context, path string, skip int64) error {
 func (r *reader) current(ctx context.Context, path string, follow bool, wake, ended <-chan struct{}) error {
 	var rest []byte // an incomplete line
 	for {
-		over := !follow || isClosed(ended) // asked before reading, so that nothing written before is missed
+		over := !follow || isClosed(ended) // checked before reading, so that nothing written before is missed
 		var next *os.File
-		if r.left < 0 { // what stands before a mark is in this file
+		if r.left < 0 { // the content before a mark is in this file
 			var err error
 			if next, err = r.next(path); err != nil {
 				return err
@@ -189,7 +188,7 @@ func (r *reader) current(ctx context.Context, path string, follow bool, wake, en
 		if rest, err = r.drain(ctx, rest); err != nil {
 			return err
 		}
-		if next != nil { // rotated; nothing is written to the old file any more
+		if next != nil { // rotated: nothing more is written to the old file
 			r.close()
 			r.file = next
 			continue
@@ -370,7 +369,7 @@ func newPrinter(o Options, stdout, stderr io.Writer) *printer {
 		}
 		if len(p.raw) == 1 && p.raw[0] == w {
 			for _, b := range p.out {
-				p.out[stream] = b // one buffer for one writer keeps the order
+				p.out[stream] = b // one buffer for both streams keeps the order
 			}
 			continue
 		}
@@ -380,12 +379,12 @@ func newPrinter(o Options, stdout, stderr io.Writer) *printer {
 	return p
 }
 
-// line writes one line of the file; lines that are none are skipped.
+// line writes one line of the file; invalid lines are skipped.
 func (p *printer) line(line []byte) error {
 	if p.budget == 0 {
 		return errFull
 	}
-	e, _ := parse(line) // a broken line has no stream; it must not hide the others
+	e, _ := parse(line) // an invalid line has no stream; it must not hide the others
 	w := p.out[e.stream]
 	if w == nil {
 		return nil

@@ -21,7 +21,7 @@ import (
 	"carob/internal/base/securepath"
 )
 
-// checkPeriod is how often the size of a log that grows is looked at (L0.51).
+// checkPeriod is how often the size of a growing log is checked (L0.51).
 const checkPeriod = 10 * time.Second
 
 const (
@@ -34,8 +34,7 @@ type Reopener interface {
 	ReopenContainerLog(context.Context, *cri.ReopenContainerLogRequest) (*cri.ReopenContainerLogResponse, error)
 }
 
-// Rotator rotates the logs of running containers by size (L3.155). Logs that
-// nobody writes cost nothing:
+// Rotator rotates the logs of running containers by size (L3.155). Logs without writes cost nothing:
 //
 //	quiet ──first write (inotify)──▶ growing, looked at every 10 s ──no growth since the last look──▶ quiet
 //
@@ -101,7 +100,7 @@ func (r *Rotator) Run(ctx context.Context) error {
 	defer w.Close()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	planned := false // a look is planned
+	planned := false // a check is planned
 	for {
 		select {
 		case <-ctx.Done():
@@ -126,7 +125,7 @@ func (r *Rotator) Run(ctx context.Context) error {
 	}
 }
 
-// grew notes that a quiet log is written again and ends the watch: one event is enough.
+// grew records that a quiet log is written again and ends the watch: one event is enough.
 func (r *Rotator) grew(w *fsnotify.Watcher, path string) bool {
 	_ = w.Remove(path) // may be gone already
 	r.mu.Lock()
@@ -140,7 +139,7 @@ func (r *Rotator) grew(w *fsnotify.Watcher, path string) bool {
 	return found
 }
 
-// look rotates the growing logs that are too long, and reports whether it must look again.
+// look rotates the growing logs that are too long, and reports whether it must check again.
 func (r *Rotator) look(ctx context.Context, w *fsnotify.Watcher) (again bool) {
 	r.mu.Lock()
 	growing := make(map[string]*rotating)
@@ -166,7 +165,7 @@ func (r *Rotator) look(ctx context.Context, w *fsnotify.Watcher) (again bool) {
 			l.size, again = info.Size(), true
 			continue
 		}
-		// Quiet: wait for a write. One may have come before the watch stood.
+		// Quiet: wait for a write. One may have happened before the watch existed.
 		if err := w.Add(l.path); err != nil {
 			again = true
 			continue
@@ -227,7 +226,7 @@ func (r *Rotator) rotate(ctx context.Context, id, path string, now time.Time) er
 	}
 	away := path + "." + now.UTC().Format(rotatedTime)
 	if _, err := os.Lstat(away); err == nil {
-		return nil // a second rotation within a second: the next look does it
+		return nil // a second rotation within a second: the next check does it
 	}
 	if err := rename(dir, path, away); err != nil {
 		return err
@@ -258,7 +257,7 @@ func rename(dir *os.File, from, to string) error {
 	return nil
 }
 
-// compress replaces a file by its compressed form; a crash leaves one of them whole.
+// compress replaces a file by its compressed form; after a crash at least one of them is complete.
 func compress(dir *os.File, path string) (err error) {
 	in, err := openFile(path)
 	if err != nil {
@@ -270,7 +269,7 @@ func compress(dir *os.File, path string) (err error) {
 		return err
 	}
 	tmp := path + unfinished
-	if err := remove(dir, tmp); err != nil { // of a compression that was broken off, or a trap
+	if err := remove(dir, tmp); err != nil { // from an interrupted compression, or planted
 		return err
 	}
 	root, name := place(tmp)

@@ -41,9 +41,8 @@ func rotated(path string) ([]string, error) {
 	return slices.CompactFunc(names, func(a, b string) bool { return b+compressed == a || a+compressed == b }), nil
 }
 
-// place is where a log lies as kubelets name it, NAMESPACE_POD_UID/CONTAINER/N.log: a
-// directory of the host and a path below it that pods may be able to write to, where a
-// link could lead anywhere.
+// place is the location of a log, with the kubelet's naming NAMESPACE_POD_UID/CONTAINER/N.log: a directory of the host,
+// and a path below it to which pods may be able to write, so that a link there could lead anywhere.
 func place(path string) (root, name string) {
 	root = filepath.Dir(filepath.Dir(filepath.Dir(path)))
 	return root, strings.TrimPrefix(strings.TrimPrefix(path, root), "/")

@@ -12,11 +12,11 @@ import (
 	"carob/internal/node/pods"
 )
 
-// Facts are what is looked at when somebody reads the families.
+// Facts are the values that are read when the metrics are requested.
 type Facts struct {
 	Node     string             // its name
 	CgroupV2 bool               // the unified hierarchy only
-	Pods     func() []pods.View // all that are here
+	Pods     func() []pods.View // all pods on this node
 	Mirrors  func() int         // mirror pods in the API
 	Listed   func() time.Time   // when the runtime was last listed; zero: never
 	Mounted  func(*corev1.Pod) bool
@@ -27,14 +27,14 @@ type Facts struct {
 	Kept        func() resources.MemoryTiers // memory that is kept for pods; nil: none
 }
 
-// collector makes the families that show how things are now.
+// collector makes the families that show the current state.
 type collector struct{ facts Facts }
 
 func gauge(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)
 }
 
-// The families. A volume is desired for each pod that may run, actual when the pod's are mounted.
+// The families. A volume counts as desired for each pod that may run, and as actual when the pod's volumes are mounted.
 var (
 	nodeName      = gauge("kubelet_node_name", "The node's name. The count is always 1.", "node")
 	cgroupVersion = gauge("kubelet_cgroup_version", "cgroup version on the host.")
@@ -135,7 +135,7 @@ func sandbox(s *corev1.PodStatus) bool {
 	return false
 }
 
-// plugin is the name of what upstream mounts a volume with.
+// plugin is the name of upstream's volume plugin for a volume.
 func plugin(v *corev1.Volume) string {
 	switch s := &v.VolumeSource; {
 	case s.EmptyDir != nil:

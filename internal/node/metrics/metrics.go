@@ -1,8 +1,7 @@
 // Package metrics counts what the node agent does, in families that have the names
 // and labels of the kubelet's, so that its dashboards and alerts work. Wrappers around
-// the runtime, the executor and the writer of statuses count as things happen; what
-// can be seen at any time is looked at when somebody reads it. Nothing ticks. The
-// package decides nothing, and its wrappers change no answer.
+// the runtime, the executor and the writer of statuses count events when they happen; the current state is read when
+// the metrics are requested. There is no timer. The package decides nothing, and its wrappers do not change results.
 package metrics
 
 import (
@@ -49,7 +48,7 @@ type Meter struct {
 
 // podCounts is what was counted of a pod already.
 type podCounts struct {
-	seen  time.Time         // when it was first heard of
+	seen  time.Time         // when it was first seen
 	runs  bool              // its start was counted, or it ran before
 	ended map[string]string // container to the id of its last instance whose end was counted
 }
@@ -135,8 +134,7 @@ func New() *Meter {
 	return m
 }
 
-// Show adds the families that are made of facts, as they are when the Meter is read. It is
-// called once.
+// Show adds the families that are made from facts when the Meter is read. It is called once.
 func (m *Meter) Show(facts Facts) { m.kubelet.MustRegister(collector{facts}) }
 
 // Handler serves the metrics of the agent and those of the process.
@@ -174,7 +172,7 @@ func (m *Meter) Evicted(signal string) { m.evictions.WithLabelValues(signal).Inc
 // Refused counts a pod that the node did not admit.
 func (m *Meter) Refused(reason string) { m.notAdmitted.WithLabelValues(reason).Inc() }
 
-// Preempted counts pods that end so that a critical one finds what was short.
+// Preempted counts pods that were ended to free resources for a critical one.
 func (m *Meter) Preempted(short string, pods int) {
 	m.preemptions.WithLabelValues(short).Add(float64(pods))
 }

@@ -63,7 +63,7 @@ func (m *Meter) PinningAdmitted(cpus, memory, topology bool, refused string, too
 	}
 }
 
-// ShowPinning shows what containers have of the CPUs, whenever somebody reads it.
+// ShowPinning adds the families that show which CPUs and memory containers have. They are computed when they are read.
 func (m *Meter) ShowPinning(of func() pinning.Usage) { m.kubelet.MustRegister(pinningUsage(of)) }
 
 // pinningUsage is a collector of what is in use.

@@ -43,7 +43,7 @@ func (e *executor) Do(ctx context.Context, pod *corev1.Pod, action podlife.Actio
 			e.m.imagePull.WithLabelValues(sizeBucket(r.Pulled.Size)).Observe(r.Pulled.Took.Seconds())
 		}
 	case podlife.RunProbe:
-		if r.Err == nil { // else it was given up
+		if r.Err == nil { // else it was cancelled
 			e.m.probeTotal.WithLabelValues(string(a.Type), result(r.Verdict), a.Container, pod.Name, pod.Namespace,
 				string(pod.UID)).Inc()
 			if r.Verdict != podlife.ProbeFailure {
@@ -99,8 +99,7 @@ func (s *statuses) Forget(uid types.UID) {
 	s.StatusWriter.Forget(uid)
 }
 
-// counts is what was counted of a pod; what happened before it was first heard of is not
-// counted again. With m.mu held.
+// counts is what was counted of a pod; events from before the pod was first seen are not counted again. With m.mu held.
 func (m *Meter) counts(pod *corev1.Pod, now time.Time) *podCounts {
 	p := m.pods[pod.UID]
 	if p == nil {
@@ -132,7 +131,7 @@ func (m *Meter) published(pod *corev1.Pod, status *corev1.PodStatus, now time.Ti
 	})
 }
 
-// ends calls tell for the newest instance of each container that has ended.
+// ends calls a function for the newest instance of each container that has ended.
 func ends(status *corev1.PodStatus,
 	tell func(kind string, s *corev1.ContainerStatus, id string, t *corev1.ContainerStateTerminated)) {
 	for kind, list := range map[string][]corev1.ContainerStatus{

@@ -32,8 +32,8 @@ func call[Req, Resp any](ctx context.Context, m *Meter, operation string, do fun
 	return resp, err
 }
 
-// LogShown passes on what is not a call of CRI; a runtime without it holds nothing and
-// answers errors.ErrUnsupported.
+// LogShown passes on a call that is not part of CRI; a runtime without it holds back no output and returns
+// errors.ErrUnsupported.
 func (r *metered) LogShown(ctx context.Context, containerID string) error {
 	if holder, ok := r.Runtime.(runtime.OutputHolder); ok {
 		return holder.LogShown(ctx, containerID)
@@ -53,7 +53,7 @@ func (r *metered) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxReque
 	return resp, err
 }
 
-// RemoveImage counts also what was collected: the agent removes images for nothing else.
+// RemoveImage also counts the removal as garbage collection: the agent removes images for no other reason.
 func (r *metered) RemoveImage(ctx context.Context, req *cri.RemoveImageRequest) (*cri.RemoveImageResponse, error) {
 	resp, err := call(ctx, r.m, "remove_image", r.Runtime.RemoveImage, req)
 	if err == nil {

@@ -11,8 +11,7 @@ import (
 // kubernetesVersion is the version whose features the agent has.
 var kubernetesVersion = version.MajorMinor(1, 37)
 
-// gates are the features of that version that pods may ask of their node, and that
-// this agent has (L0.1–L0.3).
+// gates are the features of that version that pods may require of their node, and that this agent has (L0.1–L0.3).
 type gates struct{}
 
 // Enabled implements features.FeatureGate.
@@ -24,14 +23,13 @@ func (gates) Enabled(name string) bool {
 	}, name)
 }
 
-// declaredFeatures is what the Node object says of them, sorted.
+// declaredFeatures is the list of them for the Node object, sorted.
 func declaredFeatures() []string {
 	return features.DefaultFramework.DiscoverNodeFeatures(&features.NodeConfiguration{FeatureGates: gates{},
 		Version: kubernetesVersion})
 }
 
-// MissingFeatures are the features that a pod needs of its node and this agent does
-// not have, sorted (L3.34).
+// MissingFeatures are the features that a pod requires of its node and this agent does not have, sorted (L3.34).
 func MissingFeatures(pod *corev1.Pod) ([]string, error) {
 	needs, err := features.DefaultFramework.InferForPodScheduling(&features.PodInfo{Spec: &pod.Spec,
 		Status: &pod.Status}, kubernetesVersion)
@@ -41,8 +39,8 @@ func MissingFeatures(pod *corev1.Pod) ([]string, error) {
 	return unsatisfied(needs)
 }
 
-// MissingForUpdate are the features that the change of a pod needs of its node and
-// this agent does not have, sorted (L10.16).
+// MissingForUpdate are the features that the change of a pod requires of its node and this agent does not have, sorted
+// (L10.16).
 func MissingForUpdate(old, pod *corev1.Pod) ([]string, error) {
 	if len(old.Spec.InitContainers) != len(pod.Spec.InitContainers) {
 		return nil, nil // can't be; the framework goes by their places

@@ -19,7 +19,7 @@ import (
 	"carob/internal/core/eviction"
 )
 
-// Machine is what the host says about itself. It does not change while it runs.
+// Machine is the properties of the host. They do not change while it runs.
 type Machine struct {
 	Hostname string
 	Capacity corev1.ResourceList // without pods

@@ -1,7 +1,6 @@
 // Package object keeps the Node object and the node's lease in the API server up
-// to date: registration, conditions, capacity, images. The agent drives it and
-// says through callbacks how the node is; the package decides nothing about pods
-// and never touches what others own in the object.
+// to date: registration, conditions, capacity, images. The agent drives it and provides the node's state through
+// callbacks; the package decides nothing about pods and never changes fields that other writers own.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package object
@@ -59,15 +58,15 @@ type Config struct {
 	// Devices are capacity and allocatable quantity of extended resources that the agent has; nil: none.
 	Devices func() (capacity, allocatable corev1.ResourceList)
 
-	// InUse are the volumes that must not be detached from the node, given those that its object says; nil: none.
+	// InUse returns the volumes that must not be detached from the node, given the list in its object; nil: none.
 	InUse func(stored []corev1.UniqueVolumeName) []corev1.UniqueVolumeName
 
-	Known    *Known // what the API server has, for all who ask
+	Known    *Known // the newest version from the API server, for readers
 	Features func() (*corev1.NodeFeatures, []corev1.NodeRuntimeHandler)
 	Event    func(eventType, reason, message string)
 }
 
-// Sources are what a Reporter asks how the node is. Only Run asks them.
+// Sources provide the state of the node. Only Run calls them.
 type Sources struct {
 	// Pressures measures memory, disk and processes, and returns which are short. It is called
 	// for every status.
@@ -109,7 +108,7 @@ type Reporter struct {
 	stored, ready         chan struct{}
 	storedOnce, readyOnce sync.Once
 
-	cordoned       atomic.Bool // as last told
+	cordoned       atomic.Bool // as in the last event
 	untaintRefused bool
 	lease          *coordinationv1.Lease // as stored; nil: unknown
 	reported       time.Time             // last status written
@@ -141,13 +140,13 @@ func (r *Reporter) Node() *corev1.Node {
 	return node
 }
 
-// Seen brings a newer version of the object, from a watch.
+// Seen gets a newer version of the object, from a watch.
 func (r *Reporter) Seen(node *corev1.Node) {
 	r.cfg.Known.node.Store(node)
 	r.tellCordoned(node)
 }
 
-// Wake has the status looked at again now.
+// Wake causes a check of the status now.
 func (r *Reporter) Wake() {
 	select {
 	case r.poke <- struct{}{}:
@@ -155,7 +154,7 @@ func (r *Reporter) Wake() {
 	}
 }
 
-// ImagesChanged has the next regular look report the images anew.
+// ImagesChanged makes the next regular check report the images again.
 func (r *Reporter) ImagesChanged() { r.images.Store(true) }
 
 // Run registers the node and keeps object and lease current until ctx ends.
@@ -224,7 +223,7 @@ func (r *Reporter) report(ctx context.Context) (bool, error) {
 				continue
 			}
 		}
-		if apierrors.IsNotFound(err) { // deleted under us: register anew
+		if apierrors.IsNotFound(err) { // somebody deleted it: register again
 			r.cfg.Known.node.Store(nil)
 			r.lease = nil
 		}
@@ -240,7 +239,7 @@ func (r *Reporter) report(ctx context.Context) (bool, error) {
 	return false, fmt.Errorf("write the status of node %s: others keep changing the object", r.cfg.Name)
 }
 
-// look describes the node for this process only, and reports whether it is ready.
+// look updates the object for this process only, and reports whether the node is ready.
 func (r *Reporter) look(ctx context.Context, now time.Time) bool {
 	problems := r.sources.Problems(ctx)
 	node, old := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.cfg.Name, Labels: r.labels()},
@@ -319,7 +318,7 @@ func (r *Reporter) labels() map[string]string {
 	return l
 }
 
-// conditions is how the node is now.
+// conditions are the current conditions of the node.
 func (r *Reporter) conditions(ctx context.Context, problems []string, now time.Time) []corev1.NodeCondition {
 	return append(pressureConditions(r.sources.Pressures(ctx, now)), readyCondition(problems))
 }
@@ -348,7 +347,7 @@ func (r *Reporter) due(node *corev1.Node, conditions []corev1.NodeCondition, now
 
 // differs reports whether a list lacks something of another, or has another quantity of it.
 func differs(have, want corev1.ResourceList) bool {
-	for name, q := range want { // any order: it only asks
+	for name, q := range want { // any order: one difference is enough
 		if is, ok := have[name]; !ok || is.Cmp(q) != 0 {
 			return true
 		}
@@ -460,7 +459,7 @@ func setCondition(node *corev1.Node, c corev1.NodeCondition, now time.Time) {
 	*old = c
 }
 
-// tellCordoned records that the node takes pods again, or no more (L10.71).
+// tellCordoned records that the node became schedulable or unschedulable (L10.71).
 func (r *Reporter) tellCordoned(node *corev1.Node) {
 	if r.cordoned.Swap(node.Spec.Unschedulable) == node.Spec.Unschedulable {
 		return

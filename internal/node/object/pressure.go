@@ -8,7 +8,7 @@ import (
 	"carob/internal/core/eviction"
 )
 
-// pressureConditions says of each pressure whether the node is under it (L7.146), and why.
+// pressureConditions are the conditions of all pressures: whether the node is under it (L7.146), and why.
 func pressureConditions(under []eviction.Pressure) []corev1.NodeCondition {
 	var out []corev1.NodeCondition
 	for _, c := range []struct {

@@ -1,12 +1,10 @@
-// Package observe looks at the runtime for the node agent: Look takes the
-// picture of one pod, Watcher says which pods are worth a new look.
+// Package observe reads the runtime's state for the node agent: Look takes a snapshot of one pod, Watcher reports which
+// pods have changed.
 //
-// Looking costs two list calls and, only for what changed its state, a status
-// call: finished containers and ready sandboxes are remembered. What a list misses
-// although the last look saw it, a start just made it or the pod's status names it
-// is asked for by its id before it counts as gone: a list with a gap must not start
-// a container twice. The package must never change
-// anything in the runtime and never decide anything about a pod.
+// A snapshot costs two list calls and a status call for each object whose state changed: finished containers and ready
+// sandboxes are cached. If a list lacks an object that the last snapshot had, that a start just created, or that the
+// pod's status names, the object is requested by its ID before it counts as gone: an incomplete list must not start a
+// container twice. The package must never change anything in the runtime and never decide anything about a pod.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package observe
@@ -34,7 +32,7 @@ import (
 // Label of the runtime's objects that names the pod (L3.164).
 const uidLabel = "io.kubernetes.pod.uid"
 
-// Runtime are the calls of a runtime that looking needs.
+// Runtime are the calls of a runtime that a snapshot needs.
 type Runtime interface {
 	ListPodSandbox(context.Context, *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse, error)
 	PodSandboxStatus(context.Context, *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error)
@@ -49,8 +47,8 @@ type Config struct {
 	Image   func(ctx context.Context, pod *corev1.Pod, image string) podlife.ImageState
 	Volumes func(pod *corev1.Pod) podlife.VolumeState
 	Devices func(pod *corev1.Pod) podlife.DeviceState // nil: the node has none
-	// OwnCPUs is how many CPUs a container has for itself: they are its limit, and its cgroup names none (S10.7). Nil:
-	// no container has any.
+	// OwnCPUs is how many CPUs a container has for itself: they are its limit, and its cgroup has none (S10.7). Nil: no
+	// container has any.
 	OwnCPUs func(pod types.UID, container string) int
 	// TerminationMessage reads the file of that path on the host (L3.150).
 	TerminationMessage func(path string) (string, error)
@@ -71,9 +69,9 @@ type Observer struct {
 	pods map[types.UID]*podCache
 }
 
-// podCache is what is known of one pod from earlier looks.
+// podCache is the state of one pod from earlier snapshots.
 type podCache struct {
-	mu         sync.Mutex // held while looking
+	mu         sync.Mutex // held while a snapshot is taken
 	sandboxes  map[string]podlife.Sandbox
 	containers map[string]known
 	states     states
@@ -83,7 +81,7 @@ type podCache struct {
 type known struct {
 	item    *cri.Container
 	state   cri.ContainerState
-	stale   bool // to be read again
+	stale   bool // must be read again
 	c       podlife.Container
 	logPath string
 }
@@ -94,12 +92,12 @@ type states map[string]int32
 // The states of sandboxes are stored separately from those of containers.
 const sandboxStates = 100
 
-// New returns an Observer that has seen nothing.
+// New returns an Observer with an empty cache.
 func New(cfg Config) *Observer {
 	return &Observer{cfg: cfg, pods: map[types.UID]*podCache{}}
 }
 
-// Forget drops what is remembered of a pod.
+// Forget removes a pod from the cache.
 func (o *Observer) Forget(uid types.UID) {
 	o.mu.Lock()
 	m := o.pods[uid]
@@ -122,7 +120,7 @@ func (o *Observer) logEnds(id string, k known) {
 	}
 }
 
-// Refresh has the next look read the status of the container again.
+// Refresh makes the next snapshot read the status of the container again.
 func (o *Observer) Refresh(uid types.UID, containerID string) {
 	m := o.cache(uid)
 	m.mu.Lock()
@@ -142,14 +140,14 @@ func (o *Observer) Made(uid types.UID, sandboxID, containerID string) {
 	m.expect(sandboxID, containerID)
 }
 
-// expect remembers a container that was not looked at so far.
+// expect adds a container to the cache that no snapshot has had so far.
 func (m *podCache) expect(sandboxID, containerID string) {
 	if _, ok := m.containers[containerID]; !ok {
 		m.containers[containerID] = known{item: &cri.Container{Id: containerID, PodSandboxId: sandboxID}, stale: true}
 	}
 }
 
-// expectPublished remembers the containers of a status that an earlier agent published.
+// expectPublished adds the containers of a status that an earlier agent published.
 func (m *podCache) expectPublished(st *corev1.PodStatus) {
 	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses,
 		st.EphemeralContainerStatuses} {
@@ -161,7 +159,7 @@ func (m *podCache) expectPublished(st *corev1.PodStatus) {
 	}
 }
 
-// LogPath is where the container writes its log, if it was ever observed.
+// LogPath is the path of the container's log, if the container was ever observed.
 func (o *Observer) LogPath(uid types.UID, containerID string) string {
 	m := o.cache(uid)
 	m.mu.Lock()
@@ -169,7 +167,7 @@ func (o *Observer) LogPath(uid types.UID, containerID string) string {
 	return m.containers[containerID].logPath
 }
 
-// RunningID is the id of the running instance of a container at the last look, or empty.
+// RunningID is the ID of the running instance of a container in the last snapshot, or empty.
 func (o *Observer) RunningID(uid types.UID, container string) string {
 	m := o.cache(uid)
 	m.mu.Lock()
@@ -182,7 +180,7 @@ func (o *Observer) RunningID(uid types.UID, container string) string {
 	return ""
 }
 
-// SandboxID is the id of the newest ready sandbox at the last look, or empty.
+// SandboxID is the ID of the newest ready sandbox in the last snapshot, or empty.
 func (o *Observer) SandboxID(uid types.UID) string {
 	m := o.cache(uid)
 	m.mu.Lock()
@@ -265,7 +263,7 @@ func (o *Observer) Look(ctx context.Context, pod *corev1.Pod) (podlife.Observed,
 	return seen, ctx.Err()
 }
 
-// logFiles looks for what containers left that the runtime has nothing of.
+// logFiles finds the log files of containers that the runtime no longer has.
 func (o *Observer) logFiles(pod *corev1.Pod, here []podlife.Container) (found []podlife.LogFile, err error) {
 	if o.cfg.NewestLog == nil {
 		return nil, nil
@@ -278,7 +276,7 @@ func (o *Observer) logFiles(pod *corev1.Pod, here []podlife.Container) (found []
 			}
 			attempt, ok, err := o.cfg.NewestLog(pod, name)
 			if err != nil {
-				return nil, fmt.Errorf("look for logs of container %s: %w", name, err)
+				return nil, fmt.Errorf("find the logs of container %s: %w", name, err)
 			}
 			if ok {
 				found = append(found, podlife.LogFile{Container: name, Attempt: attempt})
@@ -299,7 +297,7 @@ func outline(sandboxes []*cri.PodSandbox, containers []*cri.Container) states {
 	return s
 }
 
-// sameOutline reports whether the last look at the pod saw exactly this.
+// sameOutline reports whether the last snapshot of the pod had the same states.
 func (o *Observer) sameOutline(uid types.UID, s states) bool {
 	m := o.cache(uid)
 	m.mu.Lock()
@@ -307,7 +305,7 @@ func (o *Observer) sameOutline(uid types.UID, s states) bool {
 	return m.states != nil && maps.Equal(m.states, s)
 }
 
-// populated are the pods of which the last look saw something.
+// populated are the pods that had at least one object in the last snapshot.
 func (o *Observer) populated() []types.UID {
 	o.mu.Lock()
 	all := maps.Clone(o.pods)
@@ -426,7 +424,7 @@ func (o *Observer) containers(ctx context.Context, m *podCache, items []*cri.Con
 	}
 	for id, k := range m.containers {
 		if _, here := keep[id]; !here {
-			o.logEnds(id, k) // it vanished without being seen to end
+			o.logEnds(id, k) // it vanished, and its end was not observed
 		}
 	}
 	m.containers = keep

@@ -18,7 +18,7 @@ import (
 	"carob/internal/node/spec"
 )
 
-// Periods of the re-list: a net under the events, or the only source.
+// Periods of the re-list: a safeguard in addition to the events, or the only source.
 const (
 	relistWithEvents    = 60 * time.Second
 	relistWithoutEvents = time.Second // L8.1
@@ -27,8 +27,8 @@ const (
 	HealthyFor = 3 * time.Minute
 )
 
-// Watcher says which pods changed in the runtime, by its events and, as a net
-// under them, by listing everything now and then.
+// Watcher reports which pods changed in the runtime, from its events and, as a safeguard, from periodic lists of
+// everything.
 //
 //	events stream up ──▶ list every 60 s
 //	      ▲  └─breaks─▶ list at once, then every second ─┐
@@ -38,7 +38,7 @@ type Watcher struct {
 	// Owner is the annotation that this agent's sandboxes carry; pods of others
 	// are never called orphans.
 	OwnerKey, OwnerValue string
-	Changed              func(uid types.UID)  // the pod is worth a look
+	Changed              func(uid types.UID)  // the pod has changed
 	Known                func(types.UID) bool // the agent has the pod
 	Orphan               func(pod *corev1.Pod)
 	Relisted             func(began time.Time, took time.Duration) // nil: not counted
@@ -46,8 +46,8 @@ type Watcher struct {
 	listed atomic.Int64 // time of the last successful list, in ns
 }
 
-// Run watches until ctx ends. It must begin after the agent knows all pods of its
-// source: what the runtime has besides is an orphan (L7.17).
+// Run watches until ctx ends. It must begin after the agent has all pods of its sources: other pods in the runtime are
+// orphans (L7.17).
 func (w *Watcher) Run(ctx context.Context) {
 	streams := make(chan bool) // true: the stream runs, false: it broke
 	done := make(chan struct{})
@@ -60,7 +60,7 @@ func (w *Watcher) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	period := relistWithoutEvents
-	settle := false // the stream was opened a moment ago: what it may have missed is listed once more
+	settle := false // the stream was just opened: a list finds the events that it may have missed
 	for {
 		select {
 		case <-ctx.Done():
@@ -119,7 +119,7 @@ func (w *Watcher) follow(ctx context.Context, streams chan<- bool) {
 	}
 }
 
-// relist lists everything and compares it with what was last looked at.
+// relist lists everything and compares it with the last snapshots.
 func (w *Watcher) relist(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -155,7 +155,7 @@ func (w *Watcher) relist(ctx context.Context) error {
 	return nil
 }
 
-// Listed are the pods that the runtime has anything of; empty when it can't be asked.
+// Listed are the pods that have objects in the runtime; empty if the runtime does not respond.
 func (w *Watcher) Listed(ctx context.Context) map[types.UID]bool {
 	here := map[types.UID]bool{}
 	sandboxes, err := w.Observer.cfg.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
@@ -173,7 +173,7 @@ func (w *Watcher) Listed(ctx context.Context) map[types.UID]bool {
 	return here
 }
 
-// ListedAt is when the last list worked; zero: never.
+// ListedAt is when the last list succeeded; zero: never.
 func (w *Watcher) ListedAt() time.Time {
 	if at := w.listed.Load(); at != 0 {
 		return time.Unix(0, at)
@@ -200,7 +200,7 @@ func staleError(age time.Duration) error {
 		age.Truncate(time.Millisecond), HealthyFor)
 }
 
-// inRuntime is what the runtime has of one pod.
+// inRuntime are the objects of one pod in the runtime.
 type inRuntime struct {
 	sandboxes  []*cri.PodSandbox
 	containers []*cri.Container
@@ -229,7 +229,7 @@ func group(sandboxes []*cri.PodSandbox, containers []*cri.Container) map[types.U
 	return pods
 }
 
-// orphan is the pod as far as the runtime tells; nil when another agent owns it.
+// orphan is the pod as far as the runtime's labels describe it; nil if another agent owns it.
 // Its grace is 1 s and it has no hooks (L7.17).
 func (p *inRuntime) orphan(ownerKey, ownerValue string) *corev1.Pod {
 	if len(p.sandboxes) == 0 || p.sandboxes[0].Annotations[ownerKey] != ownerValue {

@@ -1,7 +1,7 @@
-// Package oom reads the kernel's log for what it had no room for: processes that it killed because the
-// machine, not a single cgroup, was out of memory, and connections of this host that it refused because the
-// table of connection tracking is full. The agent records them as events of the node (L10.76). The package
-// must never take the word of anybody but the kernel.
+// Package oom finds two kinds of records in the kernel's log: processes that were killed because the machine, not a
+// single cgroup, was out of memory, and connections of this host that were dropped because the connection tracking
+// table is full. The agent records them as events of the node (L10.76). The package must use only records that the
+// kernel wrote.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package oom
@@ -25,7 +25,7 @@ type Victim struct {
 	PID     int
 }
 
-// maxRecord is the longest record that the kernel gives out.
+// maxRecord is the size of the longest record of the kernel's log.
 const maxRecord = 8 << 10
 
 // Open opens the kernel's log behind its newest record.
@@ -110,7 +110,7 @@ func parse(record string) (Victim, bool) {
 		return Victim{}, false
 	}
 	if !strings.HasPrefix(text, "oom-kill:") || !strings.Contains(text, ",global_oom,") {
-		return Victim{}, false // of one cgroup: its container tells
+		return Victim{}, false // of one cgroup: the container's status shows it
 	}
 	// …,task=NAME,pid=N,uid=N: a name may hold anything but ends before the last of these.
 	text, _, ok = cutLast(text, ",uid=")

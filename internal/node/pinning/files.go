@@ -25,24 +25,25 @@ const (
 	memoryFile = "memory_manager_state"
 )
 
-// maxState is how many bytes a state file may have.
+// maxState is the maximum size of a state file, in bytes.
 const maxState = 16 << 20
 
-// cpuState is what cpu_manager_state says, beside its checksums.
+// cpuState is the content of cpu_manager_state, without its checksums.
 type cpuState struct {
 	PolicyName string                       `json:"policyName"`
 	Shared     string                       `json:"defaultCpuSet"`
 	Entries    map[string]map[string]string `json:"entries,omitempty"`
 }
 
-// memoryState is what memory_manager_state says.
+// memoryState is the content of memory_manager_state.
 type memoryState struct {
 	PolicyName string                                   `json:"policyName"`
 	Nodes      map[int]*pinning.NodeMemory              `json:"machineState"`
 	Entries    map[types.UID]map[string][]pinning.Block `json:"entries,omitempty"`
 }
 
-// checked is a state as it is stored: for older readers by itself, and as text with a checksum, which counts.
+// checked is a state as it is stored: as fields for older readers, and as text with a checksum, which is the
+// authoritative form.
 type checked[T any] struct {
 	State        T      `json:"-"`
 	Checksum     uint64 `json:"checksum"`
@@ -52,7 +53,7 @@ type checked[T any] struct {
 
 var errCorrupt = errors.New("checkpoint is corrupted")
 
-// sum is the checksum that upstream gives a text.
+// sum is the checksum of a text as upstream computes it.
 func sum(text string) uint64 {
 	h := fnv.New32a()
 	_, _ = io.WriteString(h, dump.ForHash(text)) // it can't fail
@@ -110,13 +111,13 @@ func read[T any](path string) (state T, found bool, err error) {
 	return state, true, nil
 }
 
-// restoring wraps what is wrong with a state file, with what to do about it (S10.12, S10.24).
+// restoring adds to an error of a state file what the administrator can do about it (S10.12, S10.24).
 func restoring(err error, kind, path string) error {
 	return fmt.Errorf("could not restore state from checkpoint: %w, please drain this node and delete the %s manager "+
 		"checkpoint file %q before restarting Kubelet", err, kind, path)
 }
 
-// readCPUs gives the policies what was remembered of CPUs.
+// readCPUs restores the CPUs of containers from the state file.
 func readCPUs(dir, policy string, to *pinning.Manager) error {
 	path := filepath.Join(dir, cpuFile)
 	state, found, err := read[cpuState](path)
@@ -153,7 +154,7 @@ func readCPUs(dir, policy string, to *pinning.Manager) error {
 	return nil
 }
 
-// readMemory gives the policies what was remembered of memory.
+// readMemory restores the memory of containers from the state file.
 func readMemory(dir, policy string, to *pinning.Manager) error {
 	path := filepath.Join(dir, memoryFile)
 	state, found, err := read[memoryState](path)
@@ -174,7 +175,7 @@ func readMemory(dir, policy string, to *pinning.Manager) error {
 	return nil
 }
 
-// writeAll remembers who has what.
+// writeAll stores which container has which CPUs and memory.
 func writeAll(dir string, cfg *pinning.Config, s *pinning.State) error {
 	var errs []error
 	if cfg.CPUPolicy == pinning.NameStatic {
@@ -193,7 +194,7 @@ func writeAll(dir string, cfg *pinning.Config, s *pinning.State) error {
 			memoryState{PolicyName: cfg.MemoryPolicy, Nodes: s.Nodes, Entries: s.Memory}))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("remember which CPUs and memory pods have: %w", err)
+		return fmt.Errorf("store which CPUs and memory pods have: %w", err)
 	}
 	return nil
 }

@@ -1,6 +1,6 @@
-// Package pinning gives containers CPUs and NUMA nodes of their own: it finds out how the machine is built, remembers
-// who has what in files, and keeps the cpusets of running containers as decided. The node agent drives it;
-// core/pinning decides. A nil *Manager is a node without static policies: it gives nothing and costs nothing.
+// Package pinning gives containers CPUs and NUMA nodes of their own: it reads the topology of the machine, stores the
+// assignments in files, and keeps the cpusets of running containers as decided. The node agent drives it; core/pinning
+// decides. A nil *Manager is a node without static policies: it assigns nothing and costs nothing.
 //
 // Contract: S10 in docs/spec/storage-and-node.md.
 package pinning
@@ -21,7 +21,7 @@ import (
 	"carob/internal/core/pinning"
 )
 
-// DefaultReconcile is how often the cpusets of containers are compared with what was decided (S10.8).
+// DefaultReconcile is how often the cpusets of containers are compared with the decided ones (S10.8).
 const DefaultReconcile = 10 * time.Second
 
 // Runtime is the part of a runtime that changes a container's cpuset.
@@ -39,13 +39,13 @@ type Config struct {
 	Reconcile time.Duration // 0: DefaultReconcile
 	Runtime   Runtime
 	Devices   pinning.DeviceHints // nil: there are no devices
-	Meter     Meter               // nil: nobody counts
+	Meter     Meter               // nil: not counted
 	Logger    klog.Logger
 }
 
 // Meter counts admissions.
 type Meter interface {
-	// PinningAdmitted counts the admission of a pod: what it asked for, why it was refused, and how long that took.
+	// PinningAdmitted counts the admission of a pod: what it requested, why it was refused, and how long that took.
 	PinningAdmitted(cpus, memory, topology bool, refused string, took time.Duration)
 }
 
@@ -71,8 +71,8 @@ type Manager struct {
 	applied map[string]string // the cpuset of each container by ID, as it was last set
 }
 
-// Open reads how the machine is built and what is remembered. Without static policies it returns nil, unless what is
-// remembered is of another policy: then containers have CPUs that nobody would look after (S10.12).
+// Open reads the topology of the machine and the state files. Without static policies it returns nil. It fails if the
+// state files are of another policy: then containers have CPUs that nothing would manage (S10.12).
 func Open(cfg Config) (*Manager, error) {
 	p := &cfg.Policies
 	if p.CPUPolicy == "" {
@@ -116,7 +116,7 @@ func Open(cfg Config) (*Manager, error) {
 	return m, nil
 }
 
-// Admit gives a pod its CPUs and memory, or says why it can't run here.
+// Admit assigns a pod its CPUs and memory, or returns why it can't run here.
 func (m *Manager) Admit(pod *corev1.Pod) *pinning.Refusal {
 	if m == nil {
 		return nil
@@ -141,12 +141,12 @@ func (m *Manager) Admit(pod *corev1.Pod) *pinning.Refusal {
 	return refused
 }
 
-// save writes the state; m.mu is held. What can't be written is written later: a restart before that gives the pod
-// other CPUs, which its containers then move to.
+// save writes the state; m.mu is held. A failed write is repeated later: after a restart before that, the pod gets
+// other CPUs, and its containers move to them.
 func (m *Manager) save() {
 	err := writeAll(m.cfg.Dir, &m.cfg.Policies, m.core.State())
 	if m.unsaved = err != nil; m.unsaved {
-		m.cfg.Logger.Error(err, "A restart of carob would not know of these CPUs")
+		m.cfg.Logger.Error(err, "These CPUs are not in the state file yet: a restart of carob would assign others")
 	}
 }
 
@@ -157,7 +157,7 @@ func (m *Manager) notify() {
 	}
 }
 
-// Held reports whether a pod has something that has to be released.
+// Held reports whether a pod has CPUs or memory that must be released.
 func (m *Manager) Held(pod types.UID) bool {
 	if m == nil {
 		return false
@@ -167,7 +167,7 @@ func (m *Manager) Held(pod types.UID) bool {
 	return m.core.Holds(pod)
 }
 
-// Pods are those that have something, also those that nobody knows any more.
+// Pods are the pods that have CPUs or memory, including those that no longer exist.
 func (m *Manager) Pods() []types.UID {
 	if m == nil {
 		return nil
@@ -193,7 +193,7 @@ func (m *Manager) Release(pod types.UID) {
 	}
 }
 
-// Starting puts into r what a container gets, and frees what the init containers before it had.
+// Starting adds to r what the container gets, and frees what the init containers before it had.
 func (m *Manager) Starting(pod *corev1.Pod, container string, r *cri.LinuxContainerResources) {
 	if m == nil {
 		return
@@ -206,7 +206,7 @@ func (m *Manager) Starting(pod *corev1.Pod, container string, r *cri.LinuxContai
 	m.put(pod, container, r)
 }
 
-// Resizing puts into r what a container has: other values of it change.
+// Resizing adds to r what the container has: only its other resources change.
 func (m *Manager) Resizing(pod *corev1.Pod, container string, r *cri.LinuxContainerResources) {
 	if m == nil {
 		return
@@ -232,7 +232,8 @@ func (m *Manager) put(pod *corev1.Pod, container string, r *cri.LinuxContainerRe
 	r.CpusetMems = strings.Join(nodes, ",")
 }
 
-// Started says which cpuset a container was made with. If another one was decided meanwhile, it gets that one.
+// Started records the cpuset with which a container was made. If another one was decided meanwhile, the container gets
+// that one.
 func (m *Manager) Started(pod types.UID, container, id, cpus string) {
 	if m == nil {
 		return
@@ -256,7 +257,7 @@ func (m *Manager) NoQuota(pod types.UID) bool {
 	return m.core.OwnCPUs(pod)
 }
 
-// AllowsResize says why a pod can't be resized in place; empty: it can.
+// AllowsResize returns why a pod can't be resized in place; empty: it can.
 func (m *Manager) AllowsResize(pod, held *corev1.Pod) string {
 	if m == nil {
 		return ""
@@ -274,7 +275,7 @@ func (m *Manager) Near(pod types.UID, container string) (nodes pinning.Mask, ok 
 	return m.core.Near(pod, container)
 }
 
-// Run keeps the cpusets of running containers as decided, until ctx ends. list are those that run.
+// Run keeps the cpusets of running containers as decided, until ctx ends. list returns the running containers.
 func (m *Manager) Run(ctx context.Context, list func() []Running) {
 	tick := time.NewTicker(m.cfg.Reconcile)
 	defer tick.Stop()
@@ -289,8 +290,8 @@ func (m *Manager) Run(ctx context.Context, list func() []Running) {
 	}
 }
 
-// reconcile gives each container the cpuset that was decided, if it has another one. What fails is tried again at the
-// next look.
+// reconcile gives each container the cpuset that was decided, if it has another one. Failures are retried in the next
+// round.
 func (m *Manager) reconcile(ctx context.Context, running []Running) {
 	m.mu.Lock()
 	if m.unsaved {
@@ -323,8 +324,8 @@ func (m *Manager) reconcile(ctx context.Context, running []Running) {
 	m.forget(ids)
 }
 
-// forget drops containers that do not run any more. One that was just started is not in the list yet: it stays until
-// it was once listed.
+// forget removes containers that no longer run. A container that was just started may not be in the list yet: it stays
+// until it was listed once.
 func (m *Manager) forget(running map[string]bool) {
 	const many = 4096
 	m.mu.Lock()
@@ -339,8 +340,8 @@ func (m *Manager) forget(running map[string]bool) {
 	}
 }
 
-// OwnCPUs are the CPUs that a container has for itself, and Memory what it has of NUMA nodes, for the pod resources API
-// (S12.91).
+// OwnCPUs are the CPUs that a container has for itself, and Memory is its memory on NUMA nodes, for the pod resources
+// API (S12.91).
 func (m *Manager) OwnCPUs(pod types.UID, container string) []int64 {
 	if m == nil {
 		return nil
@@ -354,7 +355,7 @@ func (m *Manager) OwnCPUs(pod types.UID, container string) []int64 {
 	return numbers(cpus.List())
 }
 
-// Memory is the memory that a container has of NUMA nodes.
+// Memory is the memory that a container has on NUMA nodes.
 func (m *Manager) Memory(pod types.UID, container string) []*podresources.ContainerMemory {
 	if m == nil {
 		return nil

@@ -25,7 +25,7 @@ import (
 const maxFile = 64 << 10
 
 // Discover reads from sysfs, mounted at sys, which CPUs and NUMA nodes are online. memory is that of the machine in
-// bytes, for a kernel that does not know of nodes.
+// bytes, for a kernel without NUMA support.
 func Discover(sys string, memory uint64) (*pinning.Topology, error) {
 	d := discovery{cpus: filepath.Join(sys, "devices/system/cpu"), nodes: filepath.Join(sys, "devices/system/node")}
 	online, err := d.list(d.cpus, "online")
@@ -57,7 +57,7 @@ func Discover(sys string, memory uint64) (*pinning.Topology, error) {
 
 type discovery struct{ cpus, nodes string }
 
-// text is what a file says, without white space around it.
+// text is the content of a file, without surrounding white space.
 func text(path ...string) (string, error) {
 	f, err := os.Open(filepath.Join(path...))
 	if err != nil {
@@ -86,7 +86,7 @@ func (discovery) list(path ...string) (cpuset.CPUSet, error) {
 	return set, nil
 }
 
-// number reads a number that is not negative; missing: the file is not there, or says -1, as virtual machines do.
+// number reads a number that is not negative; missing: the file does not exist, or contains -1, as on virtual machines.
 func number(path ...string) (n int, missing bool, err error) {
 	s, err := text(path...)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && s == "-1" {
@@ -102,7 +102,8 @@ func number(path ...string) (n int, missing bool, err error) {
 	return int(u), false, nil
 }
 
-// cpu reads what a CPU shares with others. A kernel that does not say has one socket, and cores of one CPU.
+// cpu reads what a CPU shares with others. If the kernel does not report it, there is one socket, and each core has one
+// CPU.
 func (d discovery) cpu(id int, online cpuset.CPUSet) (pinning.CPU, error) {
 	dir := filepath.Join(d.cpus, fmt.Sprintf("cpu%d", id))
 	c := pinning.CPU{ID: id, Core: id}
@@ -159,7 +160,7 @@ func (d discovery) cache(cpu string, socket int, online cpuset.CPUSet) (int, err
 	return last, nil
 }
 
-// readNodes reads the NUMA nodes, and says to which one each CPU belongs.
+// readNodes reads the NUMA nodes, and sets the node of each CPU.
 func (d discovery) readNodes(t *pinning.Topology, online cpuset.CPUSet, memory uint64) (map[int]int, error) {
 	of := map[int]int{}
 	ids, err := d.list(d.nodes, "online")
@@ -224,7 +225,7 @@ func nodeMemory(path string) (uint64, error) {
 			return kib << 10, nil
 		}
 	}
-	return 0, fmt.Errorf("%s does not say MemTotal", path)
+	return 0, fmt.Errorf("%s has no MemTotal", path)
 }
 
 // nodeHugePages are the bytes in huge pages of each size.

@@ -2,7 +2,7 @@
 // watcher does, and hands them to the part that uses plugins of their type. The node agent drives it. It must never
 // call a plugin for anything but its registration.
 //
-// While no plugin is there, one goroutine waits for changes of the directory.
+// Without plugins, there is one goroutine, which waits for changes of the directory.
 //
 // Contract: S4.A in docs/spec/storage-and-node.md.
 package plugins
@@ -39,11 +39,11 @@ const (
 	maxVersions   = 64
 )
 
-// ErrGone is why the context of a registration ended when its socket is gone or was made anew: with any other cause the
-// agent ends, and the plugin stays.
+// ErrGone is the cause of the end of a registration's context if its socket was removed or created again: with any
+// other cause the agent ends, and the plugin stays.
 var ErrGone = errors.New("the plugin is gone")
 
-// Plugin is what a plugin says about itself.
+// Plugin is the information that a plugin provides about itself.
 type Plugin struct {
 	Name     string
 	Endpoint string // path of the socket to call it by; clean and absolute
@@ -52,7 +52,7 @@ type Plugin struct {
 
 // Handler uses plugins of one type. It is called from several goroutines.
 type Handler interface {
-	// Register takes a plugin. The func that it returns is called once, when the plugin goes.
+	// Register registers a plugin. The returned function is called once, when the plugin is gone.
 	Register(ctx context.Context, p Plugin) (unregister func(), err error)
 }
 
@@ -67,7 +67,7 @@ type Config struct {
 type Watcher struct {
 	cfg    Config
 	notify *fsnotify.Watcher
-	known  map[string]func() // ends what is done about a socket, and waits for it; of Run
+	known  map[string]func() // ends the work for a socket, and waits for its end; of Run
 	all    sync.WaitGroup
 }
 
@@ -127,7 +127,7 @@ func (w *Watcher) event(ctx context.Context, e fsnotify.Event) {
 	}
 }
 
-// walk looks at a path that appeared, and at everything below it (S4.1).
+// walk examines a path that appeared, and everything below it (S4.1).
 func (w *Watcher) walk(ctx context.Context, top string) error {
 	return filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
 		switch {
@@ -135,7 +135,7 @@ func (w *Watcher) walk(ctx context.Context, top string) error {
 			if path == w.cfg.Dir {
 				return fmt.Errorf("read the directory of plugins: %w", err)
 			}
-			return nil // it is gone again
+			return nil // it was removed meanwhile
 		case path != w.cfg.Dir && strings.HasPrefix(entry.Name(), "."):
 			if entry.IsDir() {
 				return fs.SkipDir
@@ -189,7 +189,7 @@ func (w *Watcher) serve(ctx context.Context, path string) {
 	}
 }
 
-// register does it once (S4.3).
+// register tries it once (S4.3).
 func (w *Watcher) register(ctx context.Context, path string) (unregister func(), err error) {
 	conn, err := Dial(path)
 	if err != nil {
@@ -201,7 +201,7 @@ func (w *Watcher) register(ctx context.Context, path string) (unregister func(),
 	defer cancel()
 	info, err := client.GetInfo(call, &registration.InfoRequest{}, grpc.WaitForReady(true))
 	if err != nil {
-		return nil, fmt.Errorf("ask a plugin what it is: %w", err)
+		return nil, fmt.Errorf("get the information of a plugin: %w", err)
 	}
 	unregister, err = w.hand(ctx, path, info)
 	status := &registration.RegistrationStatus{PluginRegistered: err == nil}
@@ -233,7 +233,7 @@ func Dial(path string, more ...grpc.DialOption) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// hand gives a plugin to the handler of its type.
+// hand passes a plugin to the handler of its type.
 func (w *Watcher) hand(ctx context.Context, path string, info *registration.PluginInfo) (func(), error) {
 	p, err := checked(path, info)
 	if err != nil {
@@ -252,7 +252,7 @@ func (w *Watcher) hand(ctx context.Context, path string, info *registration.Plug
 	return unregister, nil
 }
 
-// checked takes the words of a plugin, which may be anything.
+// checked validates the information of a plugin, which is not trusted.
 func checked(path string, info *registration.PluginInfo) (Plugin, error) {
 	p := Plugin{Name: info.Name, Endpoint: info.Endpoint, Versions: info.SupportedVersions}
 	if p.Endpoint == "" {

@@ -20,14 +20,14 @@ import (
 
 // Manager keeps one owner for each pod that lives on the node.
 //
-// An entry stands for a pod from the first Update until it is gone from its
-// source and ended here; its owner exists while there is work to do:
+// An entry stands for a pod from the first Update until it is gone from its source and has ended here; its owner exists
+// while there is work to do:
 //
 //	Update ──▶ owned ──life is Finished──▶ at rest ──deletion, removal──▶ owned again
 //	  │ ▲        └──gone and Finished──▶ forgotten
 //
-// A pod that the node has no room for until others have ended is held: its owner
-// publishes what it waits for and begins nothing.
+// A pod that must wait for the resources of others that end is held: its owner publishes what it waits for and starts
+// nothing.
 type Manager struct {
 	cfg Config
 
@@ -49,7 +49,7 @@ type entry struct {
 	gone      bool // left its source
 	rejected  *podlife.Rejection
 	victims   []types.UID   // pods that must end to make room for it
-	hold      *podlife.Hold // it waits for room; nil: it has its place
+	hold      *podlife.Hold // it waits for resources; nil: it has them
 	turn      int64         // the order in which pods came to wait
 	owner     *owner        // nil while at rest
 	claim     *corev1.Pod   // a resize that was granted; see claimed
@@ -93,14 +93,14 @@ func (m *Manager) take() []*owner {
 	return taken
 }
 
-// Update brings a pod of a source, new or changed.
+// Update passes a new or changed pod of a source.
 func (m *Manager) Update(source string, pod *corev1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.update(source, pod)
 }
 
-// Sync brings all pods of a source; others that came from it are gone. Pods new
+// Sync passes all pods of a source; other pods of this source are gone. Pods new
 // to the manager are taken in the order of their creation (L3.4).
 func (m *Manager) Sync(source string, all []*corev1.Pod) {
 	all = slices.Clone(all)
@@ -131,8 +131,7 @@ func (m *Manager) Remove(uid types.UID) {
 	m.remove(uid)
 }
 
-// Orphan brings a pod that only the runtime knows; it is ended (L7.17). A pod
-// that the manager knows is left alone.
+// Orphan passes a pod that only the runtime has; it is ended (L7.17). A pod that the manager has is not changed.
 func (m *Manager) Orphan(pod *corev1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -144,7 +143,7 @@ func (m *Manager) Orphan(pod *corev1.Pod) {
 	m.startOwner(e)
 }
 
-// Changed announces that the runtime or the disk has something new about the pod.
+// Changed announces that the state of the pod in the runtime or on disk has changed.
 func (m *Manager) Changed(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -185,7 +184,7 @@ func (m *Manager) ImagesChanged() {
 	}
 }
 
-// ErrUnknown is answered about pods that are not here.
+// ErrUnknown is returned for pods that the manager does not have.
 var ErrUnknown = errors.New("pod is not known on this node")
 
 // Stop requests the end of a pod that was not deleted (L7.150, L7.156, L3.40).
@@ -200,8 +199,7 @@ func (m *Manager) Stop(uid types.UID, stop podlife.Stop) error {
 	return nil
 }
 
-// Next returns a channel that is closed when something about the pod is decided
-// next, at once when the pod has no owner.
+// Next returns a channel that is closed at the next decision about the pod, at once if the pod has no owner.
 func (m *Manager) Next(uid types.UID) <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -213,7 +211,7 @@ func (m *Manager) Next(uid types.UID) <-chan struct{} {
 	return closed
 }
 
-// Known reports whether the manager has the pod, in whatever state.
+// Known reports whether the manager has the pod, in any state.
 func (m *Manager) Known(uid types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -287,7 +285,7 @@ func (m *Manager) update(source string, pod *corev1.Pod) {
 		e.owner.post(func(b *mailbox) { b.pod, b.gone = pod, false })
 		if e.hold != nil && !needsAdmission(pod) {
 			m.release(e)
-			m.makeRoom() // what waits behind it may have its place
+			m.makeRoom() // pods that wait after it may get its resources
 		}
 	case deleting: // a pod at rest that is deleted must be removed completely (L7.42)
 		m.startOwner(e)
@@ -311,10 +309,9 @@ func (m *Manager) remove(uid types.UID) {
 	m.startOwner(e) // at rest: its containers, logs and directories are still to be removed
 }
 
-// admit asks the node about a pod that has no place yet, with m.mu held, and gives it
-// an owner. A pod that fits beside the others, and not beside those that are gone from
-// their source and still end here, waits until they have: the scheduler sees them no
-// more. If others must end for it, their end is requested once (L3.40).
+// admit decides about the admission of a new pod, with m.mu held, and gives it an owner. A pod that fits beside the
+// other pods, but not beside those that are gone from their source and still end here, waits until these have ended:
+// the scheduler does not count them any more. If others must end for it, their end is requested once (L3.40).
 func (m *Manager) admit(e *entry) {
 	var hold *podlife.Hold
 	if needsAdmission(e.pod) {
@@ -338,18 +335,18 @@ func (m *Manager) admit(e *entry) {
 	e.owner.post(func(b *mailbox) { b.hold, b.rejected = hold, rejected })
 }
 
-// release removes the hold of a pod that need not wait any more, because it ends.
+// release ends the hold of a pod that need not wait any more because it ends.
 func (m *Manager) release(e *entry) {
 	e.hold, e.victims = nil, nil
 	e.owner.post(func(b *mailbox) { b.hold = nil })
 }
 
-// place reserves resources for a pod: it returns what the pod has to wait for, or why it is
-// refused; neither if the pod has its resources.
+// place reserves resources for a pod: it returns what the pod must wait for, or why it is refused; neither if the pod
+// has its resources.
 func (m *Manager) place(e *entry) (*podlife.Hold, *podlife.Rejection) {
 	staying, leaving := m.holders(e)
 	if waits := among(staying, e.victims); len(waits) > 0 {
-		return holdFor("preemption", waits, e.hold.Why), nil // not all have ended; others would be picked now
+		return holdFor("preemption", waits, e.hold.Why), nil // not all have ended; a new decision could choose others
 	}
 	v := m.cfg.Admit(e.pod, staying)
 	switch {
@@ -407,7 +404,7 @@ func (m *Manager) preempt(victim *corev1.Pod) {
 	m.cfg.Event(e.pod, podlife.Event{Type: corev1.EventTypeWarning, Reason: "Preempting", Message: message}) // L10.14
 }
 
-// active are the pods that hold resources of the node, but for one (L3.10).
+// active are the pods that use resources of the node, except one (L3.10).
 func (m *Manager) active(but types.UID) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for uid, e := range m.entries {
@@ -418,9 +415,8 @@ func (m *Manager) active(but types.UID) []*corev1.Pod {
 	return pods
 }
 
-// holders are the pods that hold resources of the node as one sees it that wants some:
-// those that stay, with those that wait before it, and those that are gone from their
-// source and have not ended here.
+// holders are the pods that use resources of the node when another pod requests some: those that stay, including those
+// that wait before it, and those that are gone from their source but have not ended here.
 func (m *Manager) holders(of *entry) (staying, leaving []*corev1.Pod) {
 	for _, e := range m.entries {
 		switch {
@@ -468,8 +464,7 @@ func (m *Manager) startOwner(e *entry) {
 	}
 }
 
-// ended takes the owner of a Finished pod out. What came too late for it starts a
-// new one.
+// ended removes the owner of a Finished pod. Messages that arrived too late for it start a new one.
 func (m *Manager) ended(o *owner) {
 	if m.rest(o) {
 		m.cfg.Observer.Forget(o.pod.UID)
@@ -479,7 +474,7 @@ func (m *Manager) ended(o *owner) {
 	}
 }
 
-// rest removes the owner of a pod from its entry; it returns true if the pod is forgotten.
+// rest removes the owner of a pod from its entry; it returns true if the entry was removed, too.
 func (m *Manager) rest(o *owner) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -12,8 +12,7 @@ import (
 	"carob/internal/core/podstatus"
 )
 
-// owner is the only one who drives a pod. Its goroutine runs run; other
-// goroutines only post into its mailbox and read its view.
+// owner drives one pod. Its goroutine runs run; other goroutines only post to its mailbox and read its view.
 //
 //	            ┌────────── mail, deadline ───────────┐
 //	            ▼                                     │
@@ -21,14 +20,14 @@ import (
 //	                     │fails                       │
 //	                     └──▶ sleep, look again       └──Finished, all actions ended──▶ end
 //
-// A picture of the runtime is never older than the newest outcome that is handed
-// to Step: an outcome marks the picture stale, and only a new look clears that.
+// A snapshot of the runtime is never older than the newest outcome that is passed to Step: an outcome marks the
+// snapshot stale, and only a new snapshot clears that.
 type owner struct {
 	cfg  *Config
 	room nodeRoom
 	box  mailbox
 
-	// Of the goroutine only.
+	// Used by the goroutine only.
 	pod       *corev1.Pod
 	gone      bool
 	hold      *podlife.Hold
@@ -37,7 +36,7 @@ type owner struct {
 	state     podlife.State
 	started   bool        // Recover was called
 	runs      *corev1.Pod // with the resources it may use: Output.Allocated
-	resizes   bool        // a resize is being brought in force
+	resizes   bool        // a resize is in progress
 	observed  podlife.Observed
 	stale     bool
 	look      time.Time // when the snapshot becomes too old; zero: never
@@ -51,8 +50,8 @@ type owner struct {
 	published *published
 }
 
-// mailbox holds what happened since the owner last looked into it. Bursts merge:
-// the newest pod wins, results queue up.
+// mailbox holds what happened since the owner last emptied it. Bursts merge: only the newest pod is kept, results are
+// queued.
 type mailbox struct {
 	mu   sync.Mutex
 	wake chan struct{} // capacity 1: the box holds something
@@ -69,15 +68,15 @@ type mailbox struct {
 	probes   []podlife.ProbeResult
 	done     []podlife.Outcome
 
-	awaitsImage bool // the owner wants to hear of images
-	images      bool // images changed since its last look
+	awaitsImage bool // the owner must be woken for changes of images
+	images      bool // images changed since its last snapshot
 }
 
-// nodeRoom is what an owner gets from the manager about the resources of the node, which all pods share.
+// nodeRoom is the manager's interface for owners about the resources of the node, which all pods share.
 type nodeRoom interface {
 	// admitResize decides whether the pod may have the resources that its spec requests.
 	admitResize(pod *corev1.Pod) Result
-	// timesFreed counts how often room was made on the node.
+	// timesFreed counts how often resources of the node were freed.
 	timesFreed() int64
 	// freed announces that the pod freed resources.
 	freed()
@@ -139,7 +138,7 @@ func (o *owner) collect() {
 }
 
 // run owns the pod until its life is Finished and every action has ended (true),
-// or ctx ends (false). Actions in flight end with it, and are waited for.
+// or ctx ends (false). It ends the actions in flight and waits for them.
 func (o *owner) run(ctx context.Context) bool {
 	var actions sync.WaitGroup
 	defer actions.Wait()
@@ -173,7 +172,7 @@ func schedule(timer *time.Timer, at time.Time) {
 		timer.Stop()
 		return
 	}
-	// The floor keeps a deadline in the past from becoming a spin.
+	// The minimum prevents a busy loop if a deadline is in the past.
 	timer.Reset(max(time.Until(at), time.Millisecond))
 }
 
@@ -185,7 +184,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// ready updates the snapshot of the runtime; false: the runtime does not answer now.
+// ready updates the snapshot of the runtime; it returns false if the runtime does not respond.
 func (o *owner) ready(ctx context.Context) bool {
 	if !o.stale {
 		return true
@@ -222,7 +221,7 @@ const (
 	lookRetryMax        = 10 * time.Second
 )
 
-// lookRetry spaces the looks at a runtime that does not answer.
+// lookRetry is the back-off between snapshots while the runtime does not respond.
 type lookRetry struct {
 	tries int
 	next  time.Time
@@ -234,7 +233,7 @@ func (r *lookRetry) failed(now time.Time) {
 	r.next = now.Add(min(wait, lookRetryMax))
 }
 
-// step decides and acts; it returns when to decide again.
+// step calls the decision and begins its actions; it returns when to decide again.
 func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 	if !o.started {
 		// The node admitted the pod as it was when its owner was created. If it was resized
@@ -249,7 +248,7 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 		Node: o.cfg.Node(), Observed: o.observed, Probes: o.probes, Done: o.done,
 	}
 	in.Node.Vacated = o.room.timesFreed()
-	if o.cfg.Routed != nil && o.pod.DeletionTimestamp != nil { // others are not asked: it may wait for a transaction
+	if o.cfg.Routed != nil && o.pod.DeletionTimestamp != nil { // for others it is unused; it may block
 		in.Routed = o.cfg.Routed(o.pod.UID)
 	}
 	before := &o.state.Last
@@ -300,8 +299,7 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 	return out.Wake
 }
 
-// listen sets whether the owner is woken for images. What it missed while it decided wakes it
-// now.
+// listen sets whether the owner is woken for changes of images. A change during the decision wakes it now.
 func (o *owner) listen(awaitsImage bool) {
 	o.box.mu.Lock()
 	o.box.awaitsImage = awaitsImage
@@ -328,7 +326,7 @@ func (o *owner) begin(ctx context.Context, actions *sync.WaitGroup, b podlife.Be
 	}
 	pod := o.runs
 	actions.Go(func() {
-		defer cancel() // a stopped owner does not collect
+		defer cancel() // a stopped owner does not empty its mailbox
 		o.finish(b.Action, o.cfg.Executor.Do(ctx, pod, b.Action), ctx.Err() != nil)
 	})
 }
@@ -381,7 +379,7 @@ func (o *owner) finish(action podlife.Action, r Result, cancelled bool) {
 	})
 }
 
-// land forgets an action that ended, with its context.
+// land removes an action that ended, with its context.
 func (o *owner) land(key podlife.Key) {
 	if cancel := o.flights[key]; cancel != nil {
 		cancel()

@@ -1,11 +1,9 @@
-// Package pods owns every pod of the node. For each pod one goroutine, its
-// owner, gathers what podlife.Step looks at, calls it, begins the actions it
-// asks for, publishes the status it computes, and sleeps until something
-// changes, an action ends or the returned deadline comes.
+// Package pods owns every pod of the node. For each pod one goroutine, its owner, collects the input of podlife.Step,
+// calls it, begins the actions that it returns, publishes the status that it computes, and sleeps until something
+// changes, an action ends, or the returned deadline is reached.
 //
-// The node agent drives it: the source says Update and Remove, the watcher of
-// the runtime says Changed. It must never decide about a pod, and never learn
-// how an action is done.
+// The node agent drives it: sources call Update and Remove, the watcher of the runtime calls Changed. It must never
+// decide about a pod, and does not depend on how an action is done.
 //
 // # Where the status of a pod is
 //
@@ -43,30 +41,29 @@ type Machine struct {
 	Recover func(*corev1.Pod, podlife.Observed) podlife.State
 }
 
-// Observer looks at the runtime.
+// Observer reads the runtime's state.
 type Observer interface {
 	// Look returns a snapshot of the pod that is not older than the call.
 	Look(ctx context.Context, pod *corev1.Pod) (podlife.Observed, error)
-	// Forget drops what is remembered of a pod.
+	// Forget removes the cached state of a pod.
 	Forget(uid types.UID)
 }
 
 // Executor carries out actions.
 type Executor interface {
-	// Do carries out one action and returns when it ended. When ctx is cancelled
-	// it gives up as soon as it can, leaves nothing half made, and answers a
-	// Failure; a success that came first stays a success. It is called from many
-	// goroutines; pod is read only, stays what it was when the action began, and has
-	// the resources that are granted. AdmitResize is never handed to it.
+	// Do carries out one action and returns when it has ended. When ctx is cancelled it stops as soon as possible,
+	// leaves nothing incomplete, and returns a Failure; a success before that stays a success. It is called from many
+	// goroutines; pod is read only, stays what it was when the action began, and has the resources that are granted.
+	// AdmitResize is never handed to it.
 	Do(ctx context.Context, pod *corev1.Pod, action podlife.Action) Result
-	// Forget drops what is remembered of a pod that is gone, and its logs. It may block.
+	// Forget removes the cached state of a pod that is gone, and its logs. It may block.
 	Forget(pod *corev1.Pod)
 }
 
-// Verdict is what the node says to a pod. The zero value: it is welcome.
+// Verdict is the node's admission decision about a pod. The zero value: admitted.
 type Verdict struct {
 	Rejection *podlife.Rejection
-	Victims   []*corev1.Pod // whose end would make it welcome; nil: nothing would
+	Victims   []*corev1.Pod // pods that must end before it can be admitted; nil: none
 }
 
 // Result is how an action ended.
@@ -81,7 +78,7 @@ type Result struct {
 type StatusWriter interface {
 	// Set publishes status as the newest one of the pod. It never blocks.
 	Set(pod *corev1.Pod, status *corev1.PodStatus)
-	// Seen passes the status that the API server has now.
+	// Seen passes the status in the API server.
 	Seen(pod *corev1.Pod)
 	// Forget drops the pod; what was not written yet is lost.
 	Forget(uid types.UID)
@@ -96,17 +93,18 @@ type Config struct {
 	Status   StatusWriter
 	Event    func(*corev1.Pod, podlife.Event) // must not block
 	// Admit is called for each pod that may still run, and for each resize, with
-	// the pods it would share the node with (L3.10, L3.120). It may name others that
-	// have to end first (L3.40): then it is called again when they have. It must not block.
+	// the pods it would share the node with (L3.10, L3.120). It may name pods that must end first (L3.40): then it is
+	// called again when they have ended. It must not block.
 	Admit func(pod *corev1.Pod, others []*corev1.Pod) Verdict
-	// Pin gives a pod that Admit welcomed what is only its own, such as CPUs, or says why it can't; nil: there is no
-	// such thing. It must not block.
+	// Pin assigns exclusive resources, such as CPUs, to a pod that Admit has admitted, or returns why it can't; nil:
+	// there are none. It must not block.
 	Pin func(*corev1.Pod) *podlife.Rejection
-	// Infeasible says why a pod that holds other resources can't be resized in place; empty: it can. nil: any can.
+	// Infeasible returns why a pod with exclusive resources can't be resized in place; empty: it can. nil: every pod
+	// can.
 	Infeasible func(pod, held *corev1.Pod) string
 	// Routed reports whether the data plane may open new connections to the pod as to one that goes on
-	// (podlife.Input.Routed); nil: there is none. Manager.Released tells when it is false. It is only asked about
-	// pods that are being deleted.
+	// (podlife.Input.Routed); nil: there is none. Manager.Released announces when it becomes false. It is called only
+	// for pods that are being deleted.
 	Routed  func(types.UID) bool
 	Journal journal.Recorder
 }

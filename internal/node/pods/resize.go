@@ -12,8 +12,8 @@ import (
 )
 
 // A resize that was granted is a claim until the owner has taken it over: it counts
-// for the admission of all others from the moment of the grant, so that two resizes
-// asked for at once never get the same room.
+// for the admission of all others from the moment of the grant, so that two concurrent resizes never get the same
+// resources.
 
 // admitResize implements nodeRoom (L3.120).
 func (m *Manager) admitResize(pod *corev1.Pod) Result {
@@ -34,7 +34,7 @@ func (m *Manager) admitResize(pod *corev1.Pod) Result {
 	return Result{}
 }
 
-// claim lets the pod have what its spec wants, if there is room; with m.mu held.
+// claim grants the pod the resources that its spec requests, if the node has them; with m.mu held.
 func (m *Manager) claim(e *entry, pod *corev1.Pod) *podlife.Rejection {
 	r := m.cfg.Admit(pod, m.active(pod.UID)).Rejection
 	if e.claim = nil; r == nil {
@@ -43,8 +43,7 @@ func (m *Manager) claim(e *entry, pod *corev1.Pod) *podlife.Rejection {
 	return r
 }
 
-// claimed is the pod with the resources granted to it, while its owner does not know them yet;
-// m.mu is held.
+// claimed is the pod with the resources granted to it, until its owner has applied them; m.mu is held.
 func (e *entry) claimed(runs *corev1.Pod) *corev1.Pod {
 	if c := e.claim; c != nil && (runs != nil && runs.Generation >= c.Generation || e.pod.Generation != c.Generation) {
 		e.claim = nil // taken over, or overtaken by a newer spec
@@ -62,8 +61,8 @@ func (m *Manager) freed() {
 	m.makeRoom()
 }
 
-// makeRoom gives freed resources to the pods that wait to start, then to the pods that wait for
-// a resize, in their order (L3.123), and wakes all of them; m.mu is held.
+// makeRoom assigns freed resources to the pods that wait to start, then to the pods that wait for a resize, in their
+// order (L3.123), and wakes all of them; m.mu is held.
 func (m *Manager) makeRoom() {
 	m.vacated.Add(1)
 	for _, e := range m.waitingForRoom() {
@@ -93,7 +92,7 @@ func (m *Manager) makeRoom() {
 	}
 }
 
-// waitingForRoom returns the pods that wait for room, in the order in which they came.
+// waitingForRoom returns the pods that wait for resources, in the order in which they arrived.
 func (m *Manager) waitingForRoom() []*entry {
 	var all []*entry
 	for _, e := range m.entries {

@@ -9,7 +9,7 @@ import (
 	"carob/internal/core/podlife"
 )
 
-// timeline writes down what happens to one pod, each thing once. Probe runs are
+// timeline records what happens to one pod, each event once. Probe runs are
 // left out unless their verdict differs from the run before. Used by the owner's
 // goroutine only.
 type timeline struct {
@@ -36,7 +36,7 @@ func (c *timeline) write(pod *corev1.Pod, e journal.Entry) {
 	c.to.Record(e)
 }
 
-// ended writes down the ends of actions and the probes that changed something.
+// ended records the ends of actions, and the probes that changed something.
 func (c *timeline) ended(in podlife.Input) {
 	for _, d := range in.Done {
 		e := journal.Entry{Time: d.At, Kind: journal.ActionEnd, Key: string(d.Key)}
@@ -44,7 +44,7 @@ func (c *timeline) ended(in podlife.Input) {
 			e.Duration = d.At.Sub(began)
 			delete(c.began, d.Key)
 		} else if d.Err != nil && d.Err.Reason == podlife.Aborted {
-			continue // a probe given up says nothing
+			continue // a cancelled probe has no result
 		}
 		if d.Err != nil {
 			e.Error = d.Err.Reason
@@ -77,7 +77,7 @@ func tail(s string) string {
 	return ": " + s
 }
 
-// begun writes down the begin of an action.
+// begun records the begin of an action.
 func (c *timeline) begun(pod *corev1.Pod, b podlife.Begin, now time.Time) {
 	if _, ok := b.Action.(podlife.RunProbe); ok {
 		return
@@ -88,7 +88,7 @@ func (c *timeline) begun(pod *corev1.Pod, b podlife.Begin, now time.Time) {
 		Cause: b.Cause})
 }
 
-// decided writes down what a Step changed.
+// decided records what a Step changed.
 func (c *timeline) decided(in podlife.Input, out podlife.Output) {
 	now := in.Now
 	if out.Life != c.life {
@@ -129,7 +129,7 @@ func knownWait(waits []podlife.Wait, w podlife.Wait) bool {
 	return false
 }
 
-// objectOf is the container that an action is about.
+// objectOf is the container of an action.
 func objectOf(a podlife.Action) string {
 	switch a := a.(type) {
 	case podlife.PullImage:
@@ -151,7 +151,7 @@ func objectOf(a podlife.Action) string {
 	}
 }
 
-// gone writes down that the object left the API.
+// gone records that the object was removed from the API.
 func (c *timeline) gone(pod *corev1.Pod, now time.Time) {
 	c.write(pod, journal.Entry{Time: now, Kind: journal.API, Key: "deleted"})
 }

@@ -8,7 +8,7 @@ import (
 	"carob/internal/core/podlife"
 )
 
-// View is what is known of a pod at this moment.
+// View is the current state of a pod.
 type View struct {
 	Pod    *corev1.Pod      // newest version seen; read only
 	Status corev1.PodStatus // as computed here, possibly not written yet; read only

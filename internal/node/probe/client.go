@@ -17,11 +17,11 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// maxHeader is how many bytes an answer may have before its body, as in net/http.
+// maxHeader is the maximum size of a response's header in bytes, as in net/http.
 const maxHeader = 10 << 20
 
 // oneRequest is a connection for each request, in the goroutine of the caller. net/http starts three for each, which
-// costs more than the kernel's part of a probe. It says the same as net/http with keep-alives disabled and
+// costs more than the kernel's part of a probe. It sends the same as net/http with keep-alives disabled and
 // http.Client.Timeout set to the deadline of the request's context; TLS is left to net/http.
 type oneRequest struct{}
 
@@ -39,7 +39,7 @@ func (oneRequest) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// inTime is a body that says when its time is over.
+// inTime is a body whose Read returns the timeout error after the deadline.
 type inTime struct {
 	io.ReadCloser
 	ctx context.Context //nolint:containedctx // of the request, as long as its answer is read
@@ -54,7 +54,7 @@ func (b *inTime) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// late is the error of a request, in the words of http.Client if its time is over.
+// late is the error of a request; after the deadline it has the text of http.Client.
 func late(ctx context.Context, err error, what string) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
@@ -62,7 +62,7 @@ func late(ctx context.Context, err error, what string) error {
 	return fmt.Errorf("%w (%s)", context.DeadlineExceeded, what)
 }
 
-// checkHeader refuses what net/http's client does not send.
+// checkHeader refuses headers that net/http's client does not send.
 func checkHeader(h http.Header) error {
 	for name, values := range h {
 		if !httpguts.ValidHeaderFieldName(name) {
@@ -86,7 +86,7 @@ func exchange(req *http.Request) (_ *http.Response, err error) {
 		port = "80"
 	}
 	d := dialer(0)
-	d.KeepAlive = -1 // the request is over before the first would be sent
+	d.KeepAlive = -1 // the request has ended before the first probe would be sent
 	conn, err := d.DialContext(req.Context(), "tcp", net.JoinHostPort(req.URL.Hostname(), port))
 	if err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func exchange(req *http.Request) (_ *http.Response, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("net/http: HTTP/1.x transport connection broken: %w", err)
 		}
-		if res.StatusCode >= 200 || res.StatusCode == http.StatusSwitchingProtocols { // others come before the answer
+		if res.StatusCode >= 200 || res.StatusCode == http.StatusSwitchingProtocols { // others are informational
 			b.ReadCloser, b.from.left, res.Body = res.Body, -1, b
 			return res, nil
 		}

@@ -1,6 +1,5 @@
-// Package probe runs one probe once and says how it ended (L5.20–26). When and
-// how often is decided by core/podlife; the node agent calls Run for each
-// RunProbe action. It must never keep state between runs.
+// Package probe runs one probe once and returns its result (L5.20–26). core/podlife decides when and how often; the
+// node agent calls Run for each RunProbe action. It must never keep state between runs.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package probe
@@ -33,7 +32,7 @@ import (
 const (
 	userAgent = "kube-probe/1.37"
 	maxOutput = 10 << 10        // bytes of a body or of a command's output that are kept
-	execSlack = 5 * time.Second // what a runtime may take beyond the timeout to answer
+	execSlack = 5 * time.Second // how long a runtime may take beyond the timeout to respond
 )
 
 // Execer is the call of a runtime that exec probes need.
@@ -68,7 +67,7 @@ func Run(ctx context.Context, t Target, p *corev1.Probe) (podlife.ProbeVerdict, 
 		return podlife.ProbeError, "missing probe handler for container " + t.Container.Name
 	}
 	if err := ctx.Err(); err != nil {
-		return podlife.ProbeError, err.Error() // aborted: it says nothing about the container
+		return podlife.ProbeError, err.Error() // aborted: it has no result
 	}
 	return verdict, text
 }
@@ -156,7 +155,7 @@ func tcpSocket(ctx context.Context, t Target, action *corev1.TCPSocketAction,
 	return podlife.ProbeSuccess, ""
 }
 
-// grpcHealth succeeds when the health service says SERVING (L5.25).
+// grpcHealth succeeds if the health service returns SERVING (L5.25).
 func grpcHealth(ctx context.Context, t Target, action *corev1.GRPCAction, timeout time.Duration) (podlife.ProbeVerdict,
 	string) {
 	addr := net.JoinHostPort(t.PodIP, strconv.Itoa(int(action.Port)))

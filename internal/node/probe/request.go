@@ -20,8 +20,8 @@ import (
 // maxRedirects is how many redirects to the same host are followed (L5.22).
 const maxRedirects = 10
 
-// Transport is for requests to containers: certificates are not verified, and there
-// is not a proxy, no compression and no connection that outlives its request (L5.23).
+// Transport is for requests to containers: certificates are not verified, there is no proxy and no compression, and no
+// connection outlives its request (L5.23).
 func Transport() *http.Transport {
 	return &http.Transport{
 		TLSClientConfig:    &tls.Config{InsecureSkipVerify: true}, // there are no certificates for pod IPs

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// RequestCertificate asks the signer of a projection for a certificate; csr is an empty
-// PKCS #10 request in DER, signed with the key that the certificate is for. The request
-// is the pod's and goes with it. It answers its name.
+// RequestCertificate requests a certificate from the signer of a projection; csr is an empty
+// PKCS #10 request in DER, signed with the key that the certificate is for. The pod owns the request, so it is deleted
+// with the pod. RequestCertificate returns its name.
 func (s *Store) RequestCertificate(ctx context.Context, pod *corev1.Pod, src *corev1.PodCertificateProjection,
 	csr []byte) (string, error) {
 	account := pod.Spec.ServiceAccountName
@@ -49,7 +49,7 @@ func (s *Store) RequestCertificate(ctx context.Context, pod *corev1.Pod, src *co
 	return req.Name, nil
 }
 
-// CertificateRequest answers a request of the pod, from memory when the pod is held.
+// CertificateRequest returns a request of the pod, from the cache if the pod is held.
 func (s *Store) CertificateRequest(ctx context.Context, pod *corev1.Pod,
 	name string) (*certificatesv1.PodCertificateRequest, error) {
 	known := s.cached(ctx, key{kind: requests, name: pod.Spec.NodeName})

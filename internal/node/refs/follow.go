@@ -12,7 +12,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Waits between two tries to list and watch, while the API does not answer.
+// Waits between two tries to list and watch while the API server does not respond.
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 30 * time.Second
@@ -24,8 +24,8 @@ type source struct {
 	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// sink takes what a source shows. replace and apply report true when nothing
-// can change any more and the watch may end.
+// sink receives the objects of a source. replace and apply return true if no further change is possible and the watch
+// may end.
 type sink struct {
 	tried   func()
 	replace func(all []metav1.Object) (final bool)
@@ -128,12 +128,12 @@ func watchFrom(ctx context.Context, src source, to sink, version string) (final 
 		case err != nil:
 			return false, err
 		case seen == version && time.Since(began) < time.Second:
-			return false, errShortWatch // a server that closes at once must not be asked in a loop
+			return false, errShortWatch // avoid a busy loop if a server closes each watch at once
 		}
 	}
 }
 
-// drain takes events until the watch or ctx ends, and returns the version it came to.
+// drain handles events until the watch or ctx ends, and returns the last resource version.
 func drain(ctx context.Context, w watch.Interface, to sink, version string) (_ string, final bool, _ error) {
 	for {
 		select {

@@ -2,8 +2,7 @@
 // one watch for each config map, secret and trust bundle, for the trust bundles
 // of each signer, and for the node's certificate requests, only while a pod
 // refers to it, and one watch of services. The volume manager and spec.Assemble
-// read from it. It must never write to the API, but to ask for a token or a
-// certificate on a pod's behalf.
+// read from it. The only writes to the API are requests for tokens and certificates of pods.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package refs
@@ -26,8 +25,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// linger is how long an object stays watched after its last pod went: the next
-// pod of a namespace usually refers to the same ones.
+// linger is how long an object stays watched after its last pod has gone: the next pod of a namespace usually refers to
+// the same objects.
 const linger = time.Minute
 
 // servicesWait bounds how long Services waits for the first list of services.
@@ -68,7 +67,7 @@ type Store struct {
 //	Hold ──▶ watched ──last Release──▶ lingering ──linger──▶ forgotten
 //	            ▲─────────Hold────────────┘
 type watched struct {
-	tried   chan struct{} // closed when the first list ended, well or not
+	tried   chan struct{} // closed when the first list has ended, with or without an error
 	cancel  context.CancelFunc
 	forget  *time.Timer
 	changed map[types.UID]func(types.UID)
@@ -94,7 +93,7 @@ func New(client kubernetes.Interface) *Store {
 	}
 }
 
-// NewStandalone makes a Store of an agent without an API server: there are no services, and client finds nothing.
+// NewStandalone makes a Store of an agent without an API server: there are no services, and client finds no objects.
 func NewStandalone(client kubernetes.Interface) *Store {
 	s := New(client)
 	s.standalone = true
@@ -119,7 +118,7 @@ func (s *Store) Run(ctx context.Context) error {
 	return nil
 }
 
-// ConfigMap answers the object, from memory when it is held.
+// ConfigMap returns the object, from the cache if it is held.
 func (s *Store) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
 	if v, ok := s.one(ctx, key{configMaps, namespace, name}); ok {
 		return v.(*corev1.ConfigMap), nil
@@ -127,17 +126,17 @@ func (s *Store) ConfigMap(ctx context.Context, namespace, name string) (*corev1.
 	return s.client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-// VolumeClaim answers what the API server has.
+// VolumeClaim reads the claim from the API server.
 func (s *Store) VolumeClaim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
 	return s.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-// PersistentVolume answers what the API server has.
+// PersistentVolume reads the volume from the API server.
 func (s *Store) PersistentVolume(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
 	return s.client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 }
 
-// Secret answers the object, from memory when it is held.
+// Secret returns the object, from the cache if it is held.
 func (s *Store) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	if v, ok := s.one(ctx, key{secrets, namespace, name}); ok {
 		return v.(*corev1.Secret), nil
@@ -145,7 +144,7 @@ func (s *Store) Secret(ctx context.Context, namespace, name string) (*corev1.Sec
 	return s.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-// TrustBundle answers the object, from memory when it is held.
+// TrustBundle returns the object, from the cache if it is held.
 func (s *Store) TrustBundle(ctx context.Context, name string) (*certificatesv1.ClusterTrustBundle, error) {
 	if v, ok := s.one(ctx, key{kind: bundles, name: name}); ok {
 		return v.(*certificatesv1.ClusterTrustBundle), nil
@@ -153,7 +152,7 @@ func (s *Store) TrustBundle(ctx context.Context, name string) (*certificatesv1.C
 	return s.client.CertificatesV1().ClusterTrustBundles().Get(ctx, name, metav1.GetOptions{})
 }
 
-// TrustBundles answers all bundles of the signer, from memory when they are held.
+// TrustBundles returns all bundles of the signer, from the cache if they are held.
 func (s *Store) TrustBundles(ctx context.Context, signer string) ([]*certificatesv1.ClusterTrustBundle, error) {
 	k := key{kind: signers, name: signer}
 	var list []*certificatesv1.ClusterTrustBundle
@@ -181,8 +180,8 @@ func (s *Store) one(ctx context.Context, k key) (metav1.Object, bool) {
 	return o, ok
 }
 
-// cached returns what a watch knows, for reading only. Objects that it does not know are
-// requested: they may have been created a moment ago.
+// cached returns an object from a watch's cache, for reading only. Objects that are not in the cache are requested:
+// they may have just been created.
 func (s *Store) cached(ctx context.Context, k key) objects {
 	s.mu.Lock()
 	o := s.held[k]
@@ -336,7 +335,7 @@ func (s *Store) store(o *watched, now objects) (final bool) {
 	return false
 }
 
-// concerns reports whether a pod that holds the objects is to know of a change.
+// concerns reports whether a pod that holds the objects must be informed of a change.
 func concerns(uid types.UID, old, now objects) bool {
 	of := func(obj metav1.Object) bool {
 		req, ok := obj.(*certificatesv1.PodCertificateRequest)
@@ -369,7 +368,7 @@ func immutable(obj metav1.Object) bool {
 	return false
 }
 
-// shows reports whether an object matches the key, whatever the server selected.
+// shows reports whether an object matches the key. The server's selection is not trusted.
 func (k key) shows(obj metav1.Object) bool {
 	switch o := obj.(type) {
 	case *certificatesv1.ClusterTrustBundle:

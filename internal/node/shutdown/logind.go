@@ -17,7 +17,7 @@ const (
 	loginManager = "org.freedesktop.login1.Manager"
 )
 
-// logind speaks to systemd-logind over the system's D-Bus.
+// logind calls systemd-logind over the system's D-Bus.
 type logind struct {
 	conn    *dbus.Conn
 	object  dbus.BusObject
@@ -25,7 +25,7 @@ type logind struct {
 	confDir string
 }
 
-// confDir is where logind reads settings of others.
+// confDir is the directory from which logind reads additional settings.
 const confDir = "/etc/systemd/logind.conf.d"
 
 // OpenLogin connects to the logind of this machine.
@@ -38,7 +38,7 @@ func openLogin(ctx context.Context, confDir string) (*logind, error) {
 	}
 	l := &logind{conn: conn, object: conn.Object(loginService, loginPath), signals: make(chan *dbus.Signal, 8),
 		confDir: confDir}
-	// Before the lock is taken: nothing that follows may be missed.
+	// Subscribe before taking the lock, so that no signal is missed.
 	err = conn.AddMatchSignalContext(ctx, dbus.WithMatchObjectPath(loginPath), dbus.WithMatchInterface(loginManager),
 		dbus.WithMatchMember("PrepareForShutdown"))
 	if err != nil {
@@ -54,11 +54,11 @@ func (l *logind) Delay(ctx context.Context) (time.Duration, error) {
 	err := l.object.CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, loginManager,
 		"InhibitDelayMaxUSec").Store(&v)
 	if err != nil {
-		return 0, fmt.Errorf("ask logind how long it waits: %w", err)
+		return 0, fmt.Errorf("read the delay of logind: %w", err)
 	}
 	us, ok := v.Value().(uint64)
 	if !ok {
-		return 0, fmt.Errorf("ask logind how long it waits: it answered a %T", v.Value())
+		return 0, fmt.Errorf("read the delay of logind: the value is a %T", v.Value())
 	}
 	return time.Duration(us) * time.Microsecond, nil
 }
@@ -69,7 +69,7 @@ const (
 	extendWait  = 100 * time.Millisecond
 )
 
-// Extend implements Login: logind takes that from a file only.
+// Extend implements Login: logind reads this setting only from a file.
 func (l *logind) Extend(ctx context.Context, d time.Duration) error {
 	if err := os.MkdirAll(l.confDir, 0o755); err != nil {
 		return fmt.Errorf("have logind wait longer: %w", err)

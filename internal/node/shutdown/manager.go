@@ -1,9 +1,8 @@
 // Package shutdown ends the pods of the node in order when the machine goes down
-// (L7.M). It holds a delay lock of systemd-logind, which tells of a shutdown before
-// it begins and waits for the lock.
+// (L7.M). It holds a delay lock of systemd-logind, which announces a shutdown before it begins and waits for the lock.
 //
-// The node agent drives it, when the user gave it time; without, a shutdown of the
-// machine asks nobody.
+// The node agent drives it if a shutdown grace period is configured; without one, a shutdown of the machine does not
+// wait for pods.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package shutdown
@@ -23,15 +22,15 @@ import (
 	"carob/internal/node/pods"
 )
 
-// Login is systemd-logind, as far as it matters here.
+// Login are the calls of systemd-logind that this package needs.
 type Login interface {
 	// Delay is how long logind waits for a lock at most.
 	Delay(ctx context.Context) (time.Duration, error)
-	// Extend has it wait at least so long.
+	// Extend sets the longest wait to at least this duration.
 	Extend(ctx context.Context, d time.Duration) error
 	// Inhibit takes a lock; a shutdown waits until release is called.
 	Inhibit(ctx context.Context) (release func() error, err error)
-	// Next blocks until a shutdown begins (true) or is taken back.
+	// Next blocks until a shutdown begins (true) or is cancelled (false).
 	Next(ctx context.Context) (bool, error)
 	Close() error
 }
@@ -48,7 +47,7 @@ type Pods interface {
 type Config struct {
 	Steps []eviction.ShutdownStep // how long pods have, by priority
 	Open  func(ctx context.Context) (Login, error)
-	// Event records an event about the node; Changed has the node reported anew.
+	// Event records an event about the node; Changed causes a new report of the node's status.
 	Event   func(eventType, reason, message string)
 	Changed func()
 }
@@ -62,7 +61,7 @@ type Manager struct {
 	down atomic.Bool
 }
 
-// Message is what the pods say that end so (L7.156).
+// Message is the status message of pods that end at a shutdown (L7.156).
 const Message = "Pod was terminated in response to imminent node shutdown."
 
 const (
@@ -83,7 +82,7 @@ func (m *Manager) total() (total time.Duration) {
 // Down reports whether the machine is shutting down.
 func (m *Manager) Down() bool { return m.down.Load() }
 
-// Run watches, and ends these pods, until ctx ends. Without a logind it tries again now and then.
+// Run watches, and ends these pods, until ctx ends. Without a logind it tries again periodically.
 func (m *Manager) Run(ctx context.Context, pods Pods) {
 	m.pods = pods
 	wait := retryFirst
@@ -106,7 +105,7 @@ func (m *Manager) Run(ctx context.Context, pods Pods) {
 	}
 }
 
-// watch holds the lock and follows what logind says.
+// watch holds the lock and follows the signals of logind.
 func (m *Manager) watch(ctx context.Context) error {
 	login, err := m.cfg.Open(ctx)
 	if err != nil {
@@ -178,8 +177,8 @@ func (m *Manager) endAll(ctx context.Context) {
 	}
 }
 
-// await returns when the pods of a group hold nothing any more or its time is
-// over, and how many do.
+// await returns when the pods of a group have released their resources, or the group's time is over; the result is how
+// many have not.
 func (m *Manager) await(ctx context.Context, g eviction.ShutdownGroup) int {
 	ctx, cancel := context.WithTimeout(ctx, g.Grace)
 	defer cancel()

@@ -1,10 +1,10 @@
-// Package spec turns a pod and what was found out about it into CRI requests.
+// Package spec builds CRI requests from a pod and the facts about its node, volumes, and images.
 //
 // SandboxConfig and ContainerConfig are pure: everything that needs I/O is in
 // their input. Assemble is the one driver here: it fetches what a container
 // refers to, has its files made and calls ContainerConfig. The node agent calls
-// SandboxConfig before RunPodSandbox and Assemble before CreateContainer. The
-// package must never talk to a runtime and never decide whether something runs.
+// SandboxConfig before RunPodSandbox and Assemble before CreateContainer. The package must never call a runtime and
+// never decide whether something runs.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package spec
@@ -20,7 +20,7 @@ import (
 	"carob/internal/core/resources"
 )
 
-// Node is what a configuration needs to know of the machine. It is read only.
+// Node are the properties of the machine that a configuration needs. It is read only.
 type Node struct {
 	Name           string
 	Hostname       string   // kernel host name of the machine
@@ -32,8 +32,8 @@ type Node struct {
 	HostsFile      []byte   // the machine's /etc/hosts, for pods on the host network
 	LogRoot        string   // root of the pod logs (L3.155)
 	SeccompRoot    string   // directory of Localhost profiles (L3.161)
-	SeccompDefault bool     // RuntimeDefault instead of Unconfined where a pod says nothing
-	NetRaw         bool     // containers keep CAP_NET_RAW without asking for it
+	SeccompDefault bool     // RuntimeDefault instead of Unconfined where a pod specifies no profile
+	NetRaw         bool     // containers have CAP_NET_RAW by default
 	Capacity       corev1.ResourceList
 	Allocatable    corev1.ResourceList
 	CgroupV2       bool
@@ -48,10 +48,10 @@ type Node struct {
 	RecursiveReadOnly bool // the runtime handler supports recursive read-only mounts
 }
 
-// Warning is something that was put right; it becomes a Warning event on the pod.
+// Warning is a problem that was corrected; it becomes a Warning event on the pod.
 type Warning struct{ Reason, Message string }
 
-// SandboxInput is everything SandboxConfig looks at.
+// SandboxInput is the input of SandboxConfig.
 type SandboxInput struct {
 	Pod          *corev1.Pod
 	Attempt      uint32
@@ -60,7 +60,7 @@ type SandboxInput struct {
 	UserNS       *cri.UserNamespace // required when spec.hostUsers is false; see UserNamespace
 }
 
-// Image is what the runtime says about the image of a container.
+// Image is the information from the runtime about the image of a container.
 type Image struct {
 	Ref      string // resolved reference to run
 	UID      *int64 // its user, when numeric
@@ -72,11 +72,11 @@ type Volume struct {
 	HostPath string         // absolute
 	Image    *cri.ImageSpec // image volume: mounted by the runtime, HostPath is empty
 	ReadOnly bool           // every mount of it is read only
-	Relabel  bool           // SELinux relabelling is wanted
+	Relabel  bool           // SELinux relabelling is requested
 
 	Device     string // block device, instead of HostPath
 	Claim      string // of a persistent volume
-	Persistent string // what upstream mounts a persistent volume with, such as kubernetes.io/local-volume
+	Persistent string // upstream's plugin for a persistent volume, such as kubernetes.io/local-volume
 }
 
 // Sources is what the environment of a container refers to, fetched beforehand.
@@ -99,7 +99,7 @@ type Files struct {
 	Volumes        map[string]Volume
 }
 
-// ContainerInput is everything ContainerConfig looks at. Sources and Files are
+// ContainerInput is the input of ContainerConfig. Sources and Files are
 // filled by Assemble.
 type ContainerInput struct {
 	Pod       *corev1.Pod
@@ -117,11 +117,10 @@ type ContainerInput struct {
 
 // Fetcher gets the API objects that an environment refers to; refs.Store is one.
 type Fetcher interface {
-	// ConfigMap answers an error that apierrors.IsNotFound knows when there is none.
+	// ConfigMap returns an error for which apierrors.IsNotFound is true if there is none.
 	ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error)
 	Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error)
-	// Services are the services of the namespace, and default/kubernetes. It fails while
-	// services were never read.
+	// Services are the services of the namespace, and default/kubernetes. It fails until services were read once.
 	Services(ctx context.Context, namespace string) ([]*corev1.Service, error)
 }
 

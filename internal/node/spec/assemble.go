@@ -27,8 +27,8 @@ func Assemble(ctx context.Context, in ContainerInput, f Fetcher, d Disk) (*cri.C
 	return containerConfig(&in, env)
 }
 
-// fetch gets the objects and files that env and envFrom name. Objects that do not
-// exist are left out: buildEnvironment knows whether that matters.
+// fetch gets the objects and files that env and envFrom name. Objects that do not exist are omitted: buildEnvironment
+// decides whether that is an error.
 func fetch(ctx context.Context, in *ContainerInput, f Fetcher, d Disk) (Sources, error) {
 	src := Sources{
 		ConfigMaps: make(map[string]*corev1.ConfigMap),
@@ -129,7 +129,7 @@ func makeFiles(ctx context.Context, in *ContainerInput, env *environment, d Disk
 		vm := &c.VolumeMounts[i]
 		v, ok := in.Files.Volumes[vm.Name]
 		if !ok || v.Image != nil {
-			continue // the one is reported with the mounts, the other the runtime's work
+			continue // the first is reported with the mounts, the second is done by the runtime
 		}
 		sub, err := subPath(vm, env)
 		if err != nil {

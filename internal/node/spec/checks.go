@@ -10,17 +10,16 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Strings of a pod become parts of files and of messages to the kernel that other programs
-// parse: resolv.conf and the hosts file by lines and blanks, the name of a profile by its own
-// grammar. The API server checks most of them; what it accepts, and what comes from a manifest,
-// is checked again where it leaves the agent.
+// Strings of a pod become parts of files and kernel messages that are parsed again: resolv.conf and the hosts file by
+// lines and blanks, the name of a profile by its own grammar. The API server validates most of them; all of them,
+// including those of manifests, are validated again before they leave the agent.
 
 var (
 	errNotOneLine = errors.New("it holds a control character")
 	errNotOneWord = errors.New("it is empty, or holds a blank or a control character")
 )
 
-// oneLine refuses what would be read as more than one line, or cut short.
+// oneLine refuses strings that a parser would read as more than one line, or would truncate.
 func oneLine(s string) error {
 	if strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
 		return errNotOneLine
@@ -28,7 +27,7 @@ func oneLine(s string) error {
 	return nil
 }
 
-// oneWord refuses what would be read as more than one field of a line, or as a comment.
+// oneWord refuses strings that a parser would read as more than one field of a line, or as a comment.
 func oneWord(s string) error {
 	if s == "" || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '#' || r == ';' }) {
 		return errNotOneWord
@@ -36,9 +35,9 @@ func oneWord(s string) error {
 	return nil
 }
 
-// address refuses what is not an IP address. Leading zeros are as old as Kubernetes' own rule.
+// address refuses strings that are not IP addresses. Leading zeros are allowed, as in Kubernetes.
 func address(s string) error {
-	if err := oneWord(s); err != nil { // the zone of an IPv6 address may be anything
+	if err := oneWord(s); err != nil { // the zone of an IPv6 address is not validated by the parser
 		return err
 	}
 	if _, err := netip.ParseAddr(s); err == nil {
@@ -50,7 +49,7 @@ func address(s string) error {
 	return nil
 }
 
-// checkDNS refuses a resolver that is more than its fields say.
+// checkDNS refuses a resolver whose fields would be parsed as more than one value.
 func checkDNS(c *corev1.PodDNSConfig) error {
 	if c == nil {
 		return nil
@@ -77,7 +76,7 @@ func checkDNS(c *corev1.PodDNSConfig) error {
 	return nil
 }
 
-// checkHosts refuses names and addresses that are more than one entry of a hosts file.
+// checkHosts refuses names and addresses that would be parsed as more than one entry of a hosts file.
 func checkHosts(pod *corev1.Pod) error {
 	for i, a := range pod.Spec.HostAliases {
 		if err := address(a.IP); err != nil {
@@ -103,8 +102,8 @@ func checkHostname(name string) error {
 // longestProfile is how long the name of an AppArmor profile may be.
 const longestProfile = 4095
 
-// checkProfile refuses the name of an AppArmor profile that is more than one name: the
-// kernel gets it behind a command, in one text.
+// checkProfile refuses the name of an AppArmor profile that would be parsed as more than one name: the kernel gets
+// command and name in one text.
 func checkProfile(p *cri.SecurityProfile) error {
 	if p.GetProfileType() != cri.SecurityProfile_Localhost {
 		return nil
@@ -123,8 +122,8 @@ func checkProfile(p *cri.SecurityProfile) error {
 	return nil
 }
 
-// unmasked reports whether a container sees all of /proc and /sys, which requires its own user
-// namespace: otherwise its root could write to the host's kernel (L3.161).
+// unmasked reports whether a container has an unmasked /proc and /sys, which requires its own user namespace: otherwise
+// its root could write to the host's kernel (L3.161).
 func unmasked(pod *corev1.Pod, c *corev1.Container) (bool, error) {
 	if c.SecurityContext == nil || c.SecurityContext.ProcMount == nil {
 		return false, nil

@@ -174,7 +174,7 @@ func TestContainerErrors(t *testing.T) {
 		{"recursive read-only",
 			mount(corev1.VolumeMount{Name: "v", ReadOnly: true,
 				RecursiveReadOnly: new(corev1.RecursiveReadOnlyEnabled)}),
-			`volume mount "v" of container "c" wants a recursive read-only mount, which the runtime does not support`},
+			`volume mount "v" of container "c" requires a recursive read-only mount, which the runtime does not support`},
 		{"seccomp outside", func(in *ContainerInput) {
 			in.Container.SecurityContext = &corev1.SecurityContext{
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost,

@@ -110,7 +110,7 @@ func ContainerResources(pod *corev1.Pod, c *corev1.Container, node *Node) *cri.L
 	return r
 }
 
-// hugePages are the limits for all sizes that the machine has: none where nothing was asked for (L3.117n).
+// hugePages are the limits for all sizes that the machine has: 0 where nothing was requested (L3.117n).
 func hugePages(wanted []resources.HugePage, sizes []string) []*cri.HugepageLimit {
 	var out []*cri.HugepageLimit
 	for _, h := range wanted {

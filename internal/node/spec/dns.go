@@ -22,8 +22,7 @@ const (
 // Resolver is a parsed resolv.conf.
 type Resolver struct{ Nameservers, Searches, Options []string }
 
-// ParseResolver reads a resolv.conf; lines that say nothing to us are skipped.
-// The last search line and the last options line count.
+// ParseResolver reads a resolv.conf; unknown lines are skipped. The last search line and the last options line count.
 func ParseResolver(text []byte) Resolver {
 	var r Resolver
 	for line := range strings.Lines(string(text)) {
@@ -62,8 +61,8 @@ func (r *Resolver) OnLoopback() bool {
 	})
 }
 
-// CheckResolver returns which part of the host's resolver file, at path, pods can't have
-// (L10.75); empty: they can have all of it.
+// CheckResolver returns which part of the host's resolver file, at path, exceeds the limits of pods (L10.75); empty:
+// none does.
 func CheckResolver(path string, r Resolver, clusterDomain string) string {
 	most := maxSearches
 	if clusterDomain != "" {

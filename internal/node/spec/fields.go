@@ -82,8 +82,7 @@ func firstOf(list []string) string {
 	return list[0]
 }
 
-// ResourceField answers the value of a resourceFieldRef (L3.135). Without a
-// container name it speaks of own.
+// ResourceField returns the value of a resourceFieldRef (L3.135). Without a container name it is that of own.
 func ResourceField(pod *corev1.Pod, own *corev1.Container, node *Node, ref *corev1.ResourceFieldSelector) (string,
 	error) {
 	c := own
@@ -117,7 +116,7 @@ func ResourceField(pod *corev1.Pod, own *corev1.Container, node *Node, ref *core
 	return "", fmt.Errorf("unsupported container resource : %v", ref.Resource)
 }
 
-// effectiveLimit is the container's limit, else the pod's, else all that the node has.
+// effectiveLimit is the container's limit, else the pod's, else the node's allocatable amount.
 func effectiveLimit(pod *corev1.Pod, c *corev1.Container, node *Node, name corev1.ResourceName) resource.Quantity {
 	if q := c.Resources.Limits[name]; !q.IsZero() {
 		return q

@@ -14,8 +14,7 @@ const (
 	maxHostname = 64
 )
 
-// Hostname answers the short host name of a pod and its domain, which is empty
-// without a subdomain (L3.145).
+// Hostname returns the short host name of a pod and its domain, which is empty without a subdomain (L3.145).
 func Hostname(pod *corev1.Pod, clusterDomain string) (hostname, domain string) {
 	if o := pod.Spec.HostnameOverride; o != nil && *o != "" {
 		return *o, ""

@@ -11,8 +11,8 @@ import (
 	"carob/internal/core/podlife"
 )
 
-// Labels and annotations in the runtime by which an agent recognises its own
-// after a restart (L3.164).
+// Labels and annotations in the runtime by which an agent recognizes its own sandboxes and containers after a restart
+// (L3.164).
 const (
 	LabelPodName       = "io.kubernetes.pod.name"
 	LabelPodNamespace  = "io.kubernetes.pod.namespace"

@@ -13,7 +13,7 @@ import (
 
 const hostsPath = "/etc/hosts"
 
-// subPath is the expanded path inside the volume that a mount wants; empty for the whole volume (L3.138).
+// subPath is the expanded subPath of a mount; empty for the whole volume (L3.138).
 func subPath(m *corev1.VolumeMount, env *environment) (string, error) {
 	p := m.SubPath
 	if m.SubPathExpr != "" {
@@ -71,9 +71,8 @@ func mounts(in *ContainerInput, env *environment) ([]*cri.Mount, error) {
 	return list, nil
 }
 
-// mapIDs shows the owners on disk as the same ids inside the pod's user namespace:
-// root's files stay root's, and the group of a volume stays spec's fsGroup (L3.163).
-// The layers of an image volume have their owners from the image store.
+// mapIDs maps the owners on disk to the same IDs inside the pod's user namespace: root's files stay root's, and the
+// group of a volume stays the pod's fsGroup (L3.163). For image volumes the image store maps the owners.
 func mapIDs(m *cri.Mount, ids *cri.UserNamespace) {
 	if m.Image == nil {
 		m.UidMappings, m.GidMappings = ids.GetUids(), ids.GetGids()
@@ -161,7 +160,7 @@ func recursiveReadOnly(in *ContainerInput, vm *corev1.VolumeMount) (bool, error)
 	if *vm.RecursiveReadOnly == corev1.RecursiveReadOnlyEnabled {
 		return false,
 			fmt.Errorf(
-				"volume mount %q of container %q wants a recursive read-only mount, which the runtime does not support",
+				"volume mount %q of container %q requires a recursive read-only mount, which the runtime does not support",
 				vm.Name, in.Container.Name)
 	}
 	return false, nil

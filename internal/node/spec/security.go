@@ -12,8 +12,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Paths of /proc and /sys that a container must not see, or not write, unless
-// procMount says Unmasked (L3.161).
+// Paths of /proc and /sys that a container must not read, or not write, unless procMount is Unmasked (L3.161).
 var (
 	maskedPaths = []string{
 		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
@@ -52,8 +51,8 @@ func namespaces(pod *corev1.Pod, targetID string, userNS *cri.UserNamespace) *cr
 	return o
 }
 
-// CheckIDs refuses users and groups of a pod that are not ids. The API server does so, too; the
-// kernel takes 32 bits of each number and would see another user: root, for 4294967296.
+// CheckIDs refuses invalid user and group IDs of a pod. The API server does so, too; the kernel uses only 32 bits of
+// each number and would choose another user: root, for 4294967296.
 func CheckIDs(pod *corev1.Pod) error {
 	if p := pod.Spec.SecurityContext; p != nil {
 		ids := []*int64{p.RunAsUser, p.RunAsGroup, p.FSGroup}
@@ -204,9 +203,8 @@ func containerSecurity(in *ContainerInput) (*cri.LinuxContainerSecurityContext, 
 	return sc, nil
 }
 
-// netRaw is a capability that containers must request: it allows a process to write any frame,
-// and to reach the kernel's code for packet sockets. Some versions of ping need it (decision
-// 12).
+// netRaw is the capability that --allow-net-raw=false drops unless a container requests it: it allows a process to send
+// any frame, and to use packet sockets. Some versions of ping need it (decision 12).
 const netRaw = "NET_RAW"
 
 // capabilityIn reports whether a list of capabilities has this one, or all of them.
@@ -217,7 +215,7 @@ func capabilityIn(list []string, name string) bool {
 	})
 }
 
-// checkNonRoot refuses containers that would run as root against their word (L3.160).
+// checkNonRoot refuses containers with runAsNonRoot that would run as root (L3.160).
 func checkNonRoot(in *ContainerInput, nonRoot *bool, user *int64) error {
 	if nonRoot == nil || !*nonRoot {
 		return nil
@@ -259,8 +257,8 @@ func groups(pod *corev1.Pod) ([]int64, cri.SupplementalGroupsPolicy) {
 	return list, cri.SupplementalGroupsPolicy_Merge
 }
 
-// seccompProfile chooses the container's profile, else the pod's, else the node's default, which a
-// privileged container has none of (L3.161).
+// seccompProfile chooses the container's profile, else the pod's, else the node's default; the default does not apply
+// to privileged containers (L3.161).
 func seccompProfile(in *ContainerInput, p *corev1.SeccompProfile) (*cri.SecurityProfile, error) {
 	kind := corev1.SeccompProfileTypeUnconfined
 	if own := in.Container.SecurityContext; in.Node.SeccompDefault && (own == nil || !isTrue(own.Privileged)) {
@@ -329,7 +327,7 @@ func WantsAppArmor(pod *corev1.Pod) bool {
 	return false
 }
 
-// annotatedAppArmor reads the annotation that came before the field.
+// annotatedAppArmor reads the annotation that preceded the field.
 func annotatedAppArmor(value string) *corev1.AppArmorProfile {
 	switch value {
 	case "":

@@ -27,7 +27,7 @@ func serviceEnv(pod *corev1.Pod, services []*corev1.Service) []envVar {
 		if _, ok := byName[s.Name]; !ok {
 			names = append(names, s.Name)
 		} else if !own {
-			continue // the namespace's own service of that name wins
+			continue // a service of that name in the namespace takes precedence
 		}
 		byName[s.Name] = s
 	}

@@ -29,15 +29,14 @@ type ManagerConfig struct {
 
 // Runner runs static pods.
 type Runner interface {
-	// Start has the node agent run a static pod, or take in a newer version of it.
+	// Start makes the node agent run a static pod, or a newer version of it.
 	Start(pod *corev1.Pod)
-	// Stop ends one whose manifest is gone.
+	// Stop ends a static pod whose manifest is gone.
 	Stop(uid types.UID)
 }
 
-// Manager runs the static pods that are wanted and keeps a mirror of each in the
-// API server. For the owners of pods it is the StatusWriter: the status of a
-// static pod goes to its mirror, all others pass through.
+// Manager runs the static pods of the manifests and keeps a mirror of each in the API server. For the owners of pods it
+// is the StatusWriter: the status of a static pod goes to its mirror, all others pass through.
 //
 //	wanted ──none of its name runs──▶ running ──not wanted──▶ ending ──Forget──▶ (gone, its mirror too)
 //
@@ -60,11 +59,11 @@ type static struct {
 	wanted   bool
 	started  bool
 	stopping bool
-	status   *corev1.PodStatus // newest one; nil: nothing to say yet
+	status   *corev1.PodStatus // newest status; nil: none yet
 	retry    retry             // of the work on its mirror
 }
 
-// retry spaces the tries of something that fails.
+// retry is the back-off between tries.
 type retry struct {
 	tries int
 	at    time.Time
@@ -73,8 +72,8 @@ type retry struct {
 const (
 	retryFirst = 500 * time.Millisecond
 	retryMax   = 10 * time.Second
-	// patience is how long static pods wait for the API server: with the status of their
-	// mirrors, a restart of the agent is invisible, but they must run without it, too.
+	// patience is how long static pods wait for the API server: with the status of their mirrors, a restart of the
+	// agent has no effect on them, but they must also run without an API server.
 	patience = 10 * time.Second
 )
 
@@ -89,7 +88,7 @@ func NewManager(cfg ManagerConfig) *Manager {
 	}
 }
 
-// Settled is closed when the pods of the first manifests were handed to the Runner.
+// Settled is closed when the pods of the first manifests were passed to the Runner.
 func (k *Manager) Settled() <-chan struct{} { return k.settled }
 
 // IsMirror reports whether a pod is the API server's copy of a static pod.
@@ -109,7 +108,7 @@ func (k *Manager) nudge() {
 	}
 }
 
-// Wanted passes the static pods that there should be.
+// Wanted passes the static pods that should run.
 func (k *Manager) Wanted(all []*corev1.Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -157,7 +156,7 @@ func (k *Manager) Mirrors(all []*corev1.Pod) {
 	k.nudge()
 }
 
-// SeenMirror brings a newer version of a mirror.
+// SeenMirror passes a newer version of a mirror.
 func (k *Manager) SeenMirror(mirror *corev1.Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -176,7 +175,7 @@ func (k *Manager) GoneMirror(mirror *corev1.Pod) {
 	k.nudge()
 }
 
-// see takes a mirror in and gives it the status of its pod, with k.mu held.
+// see records a mirror and has the status of its pod written to it, with k.mu held.
 func (k *Manager) see(mirror *corev1.Pod) {
 	old := k.mirrors[nameOf(mirror)]
 	k.mirrors[nameOf(mirror)] = mirror
@@ -230,7 +229,7 @@ func (k *Manager) Forget(uid types.UID) {
 	k.nudge()
 }
 
-// mirrors reports whether a mirror shows exactly this pod.
+// mirrors reports whether a mirror is a copy of exactly this pod.
 func mirrors(mirror, pod *corev1.Pod) bool {
 	return mirror.Annotations[corev1.MirrorPodAnnotationKey] == pod.Annotations[annotationHash]
 }
@@ -309,9 +308,8 @@ func byName(a, b types.NamespacedName) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// known is the pod with the status of its mirror, which is what an earlier agent knew of it. A
-// pod that ended starts again unless its restart policy and its containers forbid it: the node
-// may have been shut down.
+// known is the pod with the status of its mirror, which an earlier agent published. A pod that ended starts again
+// unless its restart policy forbids it: the node may have been shut down.
 func (k *Manager) known(s *static) *corev1.Pod {
 	mirror := k.mirrors[nameOf(s.pod)]
 	if mirror == nil || !mirrors(mirror, s.pod) || mirror.Status.Phase == corev1.PodFailed ||
@@ -349,7 +347,7 @@ func (k *Manager) mirror(ctx context.Context, now time.Time) (next time.Time) {
 			if t.of.retry.tries++; err == nil {
 				t.of.retry = retry{tries: 1}
 			}
-			// A successful call is repeated too, in case the watch never shows its effect.
+			// A successful call is repeated, too, in case the watch never delivers its effect.
 			t.of.retry.at = now.Add(min(retryFirst<<min(t.of.retry.tries, 8), retryMax))
 			at = t.of.retry.at
 		}
@@ -366,7 +364,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// tasks is what is due now; next is moved to the earliest thing that is not.
+// tasks are the calls that are due now; next is moved to the earliest later one.
 func (k *Manager) tasks(now time.Time, next *time.Time) []task {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -410,7 +408,7 @@ func (k *Manager) tasks(now time.Time, next *time.Time) []task {
 	return due
 }
 
-// mirrorOf is the copy that the API server gets.
+// mirrorOf is the copy for the API server.
 func mirrorOf(pod *corev1.Pod, node *corev1.Node) *corev1.Pod {
 	m := pod.DeepCopy()
 	m.UID, m.Generation = "", 0

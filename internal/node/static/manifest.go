@@ -1,10 +1,9 @@
-// Package static brings the pods of a manifest directory into the node agent
-// (L7.I) and keeps their copies in the API server, the mirror pods.
+// Package static adds the pods of a manifest directory or URL to the node agent (L7.I) and keeps their copies in the
+// API server, the mirror pods.
 //
-// Source reads the directory, and WebSource a URL; they say which pods are wanted; Manager has the node
-// agent run them, one after the other where two share a name, and publishes what
-// becomes of them to their mirrors. The agent drives both. A mirror never has a
-// say about its pod: deleting it changes nothing on the node.
+// Source reads the directory, and WebSource a URL; Manager makes the node agent run their pods, one after the other
+// where two share a name, and publishes their statuses to their mirrors. The agent drives both. A mirror never affects
+// its pod: deleting it changes nothing on the node.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package static
@@ -39,9 +38,8 @@ const (
 // maxManifest bounds what is read of one file.
 const maxManifest = 10 << 20
 
-// decode makes a static pod of a manifest in YAML or JSON (L7.110, L7.111). Its UID is a hash of
-// the manifest's content, so another content is another pod. complete fills in defaults and
-// validates the pod.
+// decode parses a static pod from a manifest in YAML or JSON (L7.110, L7.111). Its UID is a hash of the manifest's
+// content, so a changed content is another pod. complete fills in defaults and validates the pod.
 func decode(text []byte, path, node string, complete func(*corev1.Pod) error, now time.Time) (*corev1.Pod, error) {
 	if len(text) > maxManifest {
 		return nil, fmt.Errorf("it is larger than %d bytes", maxManifest)
@@ -53,10 +51,10 @@ func decode(text []byte, path, node string, complete func(*corev1.Pod) error, no
 	return makePod(doc, origin{sourceFile, "host:" + node + "file:" + path}, node, complete, now)
 }
 
-// origin is where a static pod comes from: what its annotation says, and what is hashed into its UID.
+// origin is the source of a static pod: the value of its annotation, and an input of the hash that is its UID.
 type origin struct{ source, hashed string }
 
-// makePod makes a static pod of a Pod in JSON.
+// makePod makes a static pod from a Pod in JSON.
 func makePod(doc []byte, from origin, node string, complete func(*corev1.Pod) error,
 	now time.Time) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
@@ -86,7 +84,7 @@ func makePod(doc []byte, from origin, node string, complete func(*corev1.Pod) er
 	pod.Annotations[annotationSource] = from.source
 	pod.Annotations[annotationHash] = string(pod.UID)
 	pod.Annotations[annotationSeen] = now.Format(time.RFC3339Nano)
-	pod.Generation = 1 // as the mirror will have: it never changes
+	pod.Generation = 1 // as in the mirror: it never changes
 	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
 	pod.Spec.NodeName = node
 	if from.source == sourceFile { // upstream's web source has none (S14.13)
@@ -103,7 +101,7 @@ func makePod(doc []byte, from origin, node string, complete func(*corev1.Pod) er
 	return pod, nil
 }
 
-// hashOf is 128 bits of what the manifest says, and where it comes from.
+// hashOf is a hash of 128 bits of the manifest's content and its origin.
 func hashOf(pod *corev1.Pod, from origin) (types.UID, error) {
 	text, err := json.Marshal(pod)
 	if err != nil {

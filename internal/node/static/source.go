@@ -19,7 +19,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// SourceConfig says where the manifests are and who receives their pods.
+// SourceConfig is the location of the manifests and the receiver of their pods.
 type SourceConfig struct {
 	Path string // a directory of manifests, or one file
 	Node string // name of the node
@@ -43,11 +43,11 @@ type file struct {
 	size    int64
 	changed time.Time
 	inode   uint64
-	pod     *corev1.Pod // the last good one; nil: there was none
-	problem string      // already told
+	pod     *corev1.Pod // the last valid one; nil: there was none
+	problem string      // already logged
 }
 
-// settleTime lets who writes a manifest finish it.
+// settleTime is how long a manifest must not have changed before it is read: its writer may not have finished.
 const settleTime = 100 * time.Millisecond
 
 // NewSource returns a Source; nothing is read before Run.
@@ -55,7 +55,7 @@ func NewSource(cfg SourceConfig) *Source {
 	return &Source{cfg: cfg, poke: make(chan struct{}, 1), files: map[string]*file{}}
 }
 
-// Wake has the directory looked at again. It never blocks.
+// Wake causes a check of the directory. It never blocks.
 func (s *Source) Wake() {
 	select {
 	case s.poke <- struct{}{}:
@@ -77,12 +77,12 @@ func (s *Source) Run(ctx context.Context) error {
 	log := klog.FromContext(ctx)
 	watched := false
 	watch := func() {
-		if !watched { // a directory that was removed and made again needs a new watch
+		if !watched { // a directory that was removed and created again needs a new watch
 			watched = w.Add(dir) == nil
 		}
 	}
 	watch()
-	if err := s.look(ctx); err != nil { // going on without would end the pods that run
+	if err := s.look(ctx); err != nil { // continuing without them would end running pods
 		return fmt.Errorf("list the pod manifests: %w", err)
 	}
 	settle := time.NewTimer(time.Hour)
@@ -143,7 +143,7 @@ func (s *Source) look(ctx context.Context) error {
 	return nil
 }
 
-// list is the manifests there are, in their order; a missing directory has none.
+// list are the existing manifests, in their order; a missing directory has none.
 func (s *Source) list() ([]string, error) {
 	info, err := os.Stat(s.cfg.Path)
 	switch {
@@ -181,7 +181,7 @@ func (s *Source) read(log klog.Logger, path string) bool {
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return false // removed this moment: the next event finds out
+		return false // just removed: the next event handles it
 	}
 	if info.Size() == f.size && info.ModTime().Equal(f.changed) && inode(info) == f.inode && f.problem == "" {
 		return false

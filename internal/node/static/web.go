@@ -18,13 +18,14 @@ import (
 	"carob/internal/base/atomicfile"
 )
 
-// WebConfig says where the static pods of a URL are and who receives them (S14.10).
+// WebConfig is the URL of static pods and the receiver of the pods (S14.10).
 type WebConfig struct {
 	URL    string
 	Header map[string][]string // of each request
 	Every  time.Duration       // between two requests; 0: 20 s
 	Node   string              // name of the node
-	// Cache is a file for the last good answer. Pods that run stay when carob starts while the server is away.
+	// Cache is a file for the last valid response, so that running pods stay if carob starts while the server does not
+	// respond.
 	Cache    string
 	Complete func(*corev1.Pod) error // as of SourceConfig
 	// Wanted gets all pods of the URL: at the start, and after each change.
@@ -37,15 +38,15 @@ const (
 	webTold    = 3 // consecutive failures that are logged
 )
 
-// WebSource asks a URL for static pods, a Pod or a PodList. An answer that is not good changes nothing.
+// WebSource asks a URL for static pods, a Pod or a PodList. An invalid response changes nothing.
 type WebSource struct {
 	cfg    WebConfig
 	client http.Client
-	last   []byte // the last good answer; nil: none yet
+	last   []byte // the last valid response; nil: none yet
 	failed int    // consecutive
 }
 
-// NewWebSource returns a WebSource; nothing is asked before Run.
+// NewWebSource returns a WebSource; nothing is requested before Run.
 func NewWebSource(cfg WebConfig) *WebSource {
 	if cfg.Every <= 0 {
 		cfg.Every = webPeriod
@@ -53,12 +54,12 @@ func NewWebSource(cfg WebConfig) *WebSource {
 	return &WebSource{cfg: cfg, client: http.Client{Timeout: webTimeout}}
 }
 
-// Run asks until ctx ends.
+// Run requests the URL periodically until ctx ends.
 func (s *WebSource) Run(ctx context.Context) error {
 	if err := s.look(ctx); err != nil {
 		s.tell(ctx, err)
 		if err := s.remember(); err != nil {
-			return err // going on without would end the pods that run
+			return err // continuing without them would end running pods
 		}
 	}
 	t := time.NewTicker(s.cfg.Every)
@@ -91,7 +92,7 @@ func (s *WebSource) tell(ctx context.Context, err error) {
 	}
 }
 
-// look requests the URL once, and passes the pods on if the answer differs from the one before.
+// look requests the URL once, and passes on the pods if the response differs from the previous one.
 func (s *WebSource) look(ctx context.Context) error {
 	text, err := s.fetch(ctx)
 	if err != nil {
@@ -114,7 +115,7 @@ func (s *WebSource) look(ctx context.Context) error {
 	return nil
 }
 
-// remember hands on what the URL asked for when it last answered; nothing, if it never did.
+// remember passes on the pods of the last valid response; none if there is none.
 func (s *WebSource) remember() error {
 	if s.cfg.Cache == "" {
 		s.cfg.Wanted(nil)
@@ -140,7 +141,7 @@ func (s *WebSource) remember() error {
 func (s *WebSource) fetch(ctx context.Context) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.cfg.URL, http.NoBody)
 	if err != nil {
-		return nil, fmt.Errorf("ask %s for static pods: %w", s.cfg.URL, err)
+		return nil, fmt.Errorf("get static pods from %s: %w", s.cfg.URL, err)
 	}
 	for name, values := range s.cfg.Header { // any order: headers are a map
 		for _, v := range values {
@@ -198,7 +199,7 @@ func (s *WebSource) decode(text []byte) ([]*corev1.Pod, error) {
 	return pods, nil
 }
 
-// withKind adds what the items of a PodList may omit.
+// withKind adds the kind and apiVersion that the items of a PodList may omit.
 func withKind(doc json.RawMessage) json.RawMessage {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(doc, &fields) != nil || fields["kind"] != nil || fields["apiVersion"] != nil {

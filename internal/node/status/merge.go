@@ -8,10 +8,9 @@ import (
 	"carob/internal/core/podstatus"
 )
 
-// merge is want with everything that belongs to other writers as it is in base: their conditions
-// (first, L4.63), the scheduler's nomination, resource claims. DisruptionTarget belongs to its
-// writer; the agent's own comes with want. A condition that changed and changed back before it
-// was written has not changed: it keeps its time (L1.74).
+// merge is want with the fields of other writers as they are in base: their conditions (first, L4.63), the scheduler's
+// nomination, resource claims. DisruptionTarget belongs to its writer; the agent's own is in want. A condition that
+// changed and changed back before it was written counts as unchanged: it keeps its time (L1.74).
 func merge(base, want *corev1.PodStatus) corev1.PodStatus {
 	m := *want
 	m.NominatedNodeName = base.NominatedNodeName

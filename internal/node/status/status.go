@@ -1,8 +1,7 @@
-// Package status writes pod statuses to the API server, in the background: for
-// each pod the newest status wins, bursts melt into one write, and nothing is
-// written that the API server holds already. Conditions and fields of other
-// writers stay as they are. The owner of a pod says Set; the package must never
-// change what it is given and never decide what a status should be.
+// Package status writes pod statuses to the API server, in the background: for each pod only the newest status is
+// written, bursts merge into one write, and a status that the API server has already is not written. Conditions and
+// fields of other writers stay as they are. The owner of a pod calls Set; the package must never modify its arguments
+// and never decide what a status should be.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package status
@@ -24,7 +23,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Writer is the only one on this node who writes pod statuses.
+// Writer is the only writer of pod statuses on this node.
 //
 //	clean ──Set──▶ settling ──20 ms–1 s, or something that matters──▶ queued ──a worker takes it──▶ busy
 //	  ▲                                                                 ▲  ▲──────Set meanwhile──────┤
@@ -32,10 +31,9 @@ import (
 //	  └──────────────────────────────written, or stored already──────────────────────────────────────┘
 //	any ──NotFound, other UID──▶ gone
 //
-// A change of phase or readiness matters and is written at once. Others settle
-// first: most steps of a start are over before anybody could have looked. When many pods
-// start or end at once, their steps take longer, and so does what settles, up to a second:
-// each write would hold up what matters.
+// A change of phase or readiness matters and is written at once. Other changes settle first: most steps of a start are
+// over before a client could read them. When many pods start or end at once, their steps take longer, and so does
+// settling, up to a second: each write would delay those that matter.
 type Writer struct {
 	client corev1client.PodsGetter
 
@@ -50,7 +48,7 @@ type Writer struct {
 // podStatus is one pod; its fields are guarded by Writer.mu.
 type podStatus struct {
 	base    *corev1.Pod       // newest version the API server is known to have held
-	want    *corev1.PodStatus // newest status; nil: nothing to say yet
+	want    *corev1.PodStatus // newest status; nil: none yet
 	dirty   bool              // want or base changed since the last comparison
 	queued  bool              // in queue, or waiting for its back-off
 	settle  *time.Timer       // runs while the status settles
@@ -76,8 +74,7 @@ func New(client corev1client.PodsGetter) *Writer {
 	return &Writer{client: client, pods: map[types.UID]*podStatus{}, wake: make(chan struct{}, workers)}
 }
 
-// Run writes until ctx ends. What is not written then is lost; the next agent
-// computes it anew.
+// Run writes until ctx ends. Statuses that are not written then are lost; the next agent computes them again.
 func (w *Writer) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	for range workers {
@@ -178,7 +175,7 @@ func isReady(s *corev1.PodStatus) bool {
 	return false
 }
 
-// settled ends the wait of a status that settles, with w.mu held.
+// settled ends the settling of a status, with w.mu held.
 func (w *Writer) settled(s *podStatus) {
 	if s.settle != nil {
 		w.settling--
@@ -207,7 +204,7 @@ func (w *Writer) Forget(uid types.UID) {
 	}
 }
 
-// end marks the pod as gone and releases who waits for it, with w.mu held.
+// end marks the pod as gone and wakes its waiters, with w.mu held.
 func (w *Writer) end(s *podStatus) {
 	s.gone = true
 	w.settled(s)
@@ -249,7 +246,7 @@ func (w *Writer) Flush(ctx context.Context, uid types.UID) error {
 	}
 }
 
-// next takes a pod out of the queue.
+// next removes a pod from the queue and returns it.
 func (w *Writer) next() (types.UID, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -317,8 +314,7 @@ func (w *Writer) write(ctx context.Context, uid types.UID) {
 // conflictTries is how often a write that lost a race is repeated at once.
 const conflictTries = 5
 
-// put stores want on top of base and returns what the API server holds then; nil
-// when nothing had to be written.
+// put stores want on top of base and returns the resulting status in the API server; nil if nothing had to be written.
 func (w *Writer) put(ctx context.Context, base *corev1.Pod, want *corev1.PodStatus) (*corev1.Pod, error) {
 	pods := w.client.Pods(base.Namespace)
 	var fetched *corev1.Pod
@@ -327,7 +323,7 @@ func (w *Writer) put(ctx context.Context, base *corev1.Pod, want *corev1.PodStat
 		if equality.Semantic.DeepEqual(&merged, &base.Status) {
 			return fetched, nil
 		}
-		// The version of base guards the write: what others wrote since is never lost.
+		// The write requires the resource version of base, so it never overwrites later writes of others.
 		pod := &corev1.Pod{ObjectMeta: base.ObjectMeta, Spec: base.Spec, Status: merged}
 		stored, err := pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
 		switch {

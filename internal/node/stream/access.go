@@ -19,16 +19,16 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// access lets others than the API server in, as a kubelet's webhook mode does: client
-// certificates of the cluster's authority and tokens that the API knows, and what RBAC
-// lets their users do with the subresources of this node.
+// access authenticates and authorizes clients other than the API server, as the kubelet's webhook mode does: it accepts
+// client certificates of the cluster's authority and tokens that the API authenticates, and allows what RBAC allows
+// their users for the subresources of this node.
 type access struct {
 	node   string
 	tokens authenticator.Request
 	rights authorizer.Authorizer
 }
 
-// How long answers of the API are believed (the kubelet's defaults), and waited for.
+// How long results of the API are cached (the kubelet's defaults), and the timeout of a request.
 const (
 	allowedTTL    = 5 * time.Minute
 	deniedTTL     = 30 * time.Second
@@ -57,10 +57,10 @@ func newAccess(node string, client kubernetes.Interface) (*access, error) {
 	return &access{node: node, tokens: bearertoken.New(tokens), rights: rights}, nil
 }
 
-// errUnknown is said to who shows nothing that counts.
+// errUnknown is the error of a client without valid credentials.
 var errUnknown = errors.New("no client certificate and no token")
 
-// the client. An unverified certificate does not count.
+// the client. An unverified certificate is ignored.
 func (a *access) who(req *http.Request) (user.Info, error) {
 	if req.TLS != nil && len(req.TLS.VerifiedChains) > 0 {
 		subject := req.TLS.VerifiedChains[0][0].Subject
@@ -84,8 +84,8 @@ func (a *access) who(req *http.Request) (user.Info, error) {
 // with all verbs may use them.
 var verbs = map[string]string{"POST": "create", "GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
-// fine and coarse are the subresources of a node that paths stand for. A fine one is
-// asked for first; then the coarse one counts, which is proxy where there is none.
+// fine and coarse map paths to subresources of a node. Access to the fine one is checked first, then to the coarse one,
+// which is proxy if a path has none.
 var (
 	fine = []struct{ path, subresource string }{
 		{"/pods", "pods"}, {"/runningpods", "pods"}, {"/healthz", "healthz"}, {"/configz", "configz"},

@@ -19,32 +19,31 @@ import (
 	"carob/internal/runtime"
 )
 
-// `kubectl run -i` (1.37) reads the whole log of a container, then attaches to it. A
-// container that is quick ends between the two. When the attach fails, kubectl reads the
-// log again from the second of its first look on, and shows most of it twice. So the
-// server remembers up to where it has shown a log, and a client that attaches to a
-// container that has ended meanwhile gets the rest of the log as its stream.
+// `kubectl run -i` (1.37) reads the whole log of a container, then attaches to it. A short container may end between
+// the two. When the attach fails, kubectl reads the log again from the second of its first look on, and shows most of
+// it twice. So the server records up to which position it has sent a log, and a client that attaches to a container
+// that has ended meanwhile gets the rest of the log as its stream.
 
-// Bounds of what is remembered of logs that were shown.
+// Limits of the records of sent logs.
 const (
 	shownFor   = 30 * time.Second // between the log and the attach of one kubectl
-	shownCount = 1024             // containers at most; the oldest is forgotten
+	shownCount = 1024             // containers at most; the oldest is removed
 )
 
-// shownLogs are the logs that clients got to see a moment ago.
+// shownLogs are the logs that clients have read recently.
 type shownLogs struct {
 	mu   sync.Mutex
 	logs map[string]shownLog // by container id
 }
 
-// shownLog is up to where a log was shown.
+// shownLog is the position up to which a log was sent.
 type shownLog struct {
 	path string
 	end  logs.Mark
 	at   time.Time
 }
 
-// add remembers that the log of a container was shown up to end.
+// add records that the log of a container was sent up to end.
 func (s *shownLogs) add(id, path string, end logs.Mark) {
 	now := time.Now()
 	s.mu.Lock()
@@ -67,7 +66,7 @@ func (s *shownLogs) add(id, path string, end logs.Mark) {
 	s.logs[id] = shownLog{path: path, end: end, at: now}
 }
 
-// get answers up to where the log of a container was shown.
+// get returns the position up to which the log of a container was sent.
 func (s *shownLogs) get(id string) (shownLog, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,7 +74,7 @@ func (s *shownLogs) get(id string) (shownLog, bool) {
 	return l, ok && time.Since(l.at) <= shownFor
 }
 
-// has reports whether get knows something.
+// has reports whether get would return a position.
 func (s *shownLogs) has(id string) bool {
 	_, ok := s.get(id)
 	return ok
@@ -98,7 +97,7 @@ func (s *Server) attach(w http.ResponseWriter, req *http.Request) {
 	id, running := s.cfg.Pods.ContainerID(pod.UID, name), true
 	if id == "" {
 		running = false
-		id, _, _ = logSource(pod, name, false) // without an instance there is no log that was shown
+		id, _, _ = logSource(pod, name, false) // without an instance no log was sent
 	}
 	o, err := parseStreams(req.URL.Query())
 	if err = upgraded(req, err); err != nil {
@@ -165,7 +164,7 @@ func (s *Server) attachLive(uid types.UID) attaching {
 	}
 }
 
-// attachEnded sends what the log has since it was shown.
+// attachEnded sends the part of the log that was written since it was last sent.
 func (s *Server) attachEnded(
 	ctx context.Context, id string, _ io.Reader, out, errw io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize,
 ) error {
@@ -173,7 +172,7 @@ func (s *Server) attachEnded(
 	if !ok {
 		return fmt.Errorf("container %s has ended", id)
 	}
-	var stdout, stderr io.Writer // nil when the client does not want the stream
+	var stdout, stderr io.Writer // nil if the client did not request the stream
 	if out != nil {
 		stdout = out
 	}
@@ -187,11 +186,11 @@ func (s *Server) attachEnded(
 	return err
 }
 
-// endTimeout is how long the end of a container that can't be attached to is waited for.
+// endTimeout is how long the server waits for the end of a container when an attach fails.
 const endTimeout = 500 * time.Millisecond
 
-// ends reports whether a container that can't be attached to has ended. Who holds its
-// streams knows that a moment before the runtime does, whose word makes the pod change.
+// ends reports whether a container has ended after an attach failed. The process that holds its streams notices the end
+// a moment before the runtime reports it and the pod changes.
 func (s *Server) ends(ctx context.Context, uid types.UID, id string) bool {
 	ctx, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
@@ -212,19 +211,18 @@ func (s *Server) ends(ctx context.Context, uid types.UID, id string) bool {
 	}
 }
 
-// Bounds of telling the runtime that a log is shown.
+// Limits of notifying the runtime that a log is being sent.
 const (
 	shownTimeout = time.Second // the log waits for it
 	shownTries   = 8           // while the container continues to write
 )
 
-// logShown notifies the runtime that a client gets the whole log of a container: the
-// same must not come from a runtime that holds output for clients that attach late. What
-// the log has at that moment is shown from the log, what comes later is held: the place
-// between the two is answered. It is nil when it is not known: the runtime holds nothing,
-// fails or does not answer, which costs the client nothing but shownTimeout, or the
-// container writes without a break; then some output is shown twice, and none is lost. A
-// request for a part of the log says nothing of the rest.
+// logShown notifies the runtime that a client reads the whole log of a container: a runtime that holds output for
+// clients that attach late must not send the same output again. Output up to this moment is sent from the log, later
+// output is held: the result is the position between the two. It is nil if the position is unknown: the runtime does
+// not hold output, fails, or does not respond (this costs the client only shownTimeout), or the container writes
+// without a pause; then some output is sent twice, and none is lost. Requests for a part of a log do not notify the
+// runtime.
 func (s *Server) logShown(ctx context.Context, id, path string, q logQuery) *logs.Mark {
 	holder, ok := s.cfg.Runtime.(runtime.OutputHolder)
 	if !ok || !q.whole() {
@@ -235,7 +233,7 @@ func (s *Server) logShown(ctx context.Context, id, path string, q logQuery) *log
 	before, err := logs.End(path)
 	tries := shownTries
 	if q.Follow {
-		tries = 1 // it shows all that comes, too
+		tries = 1 // it sends all later output, too
 	}
 	for range tries {
 		if told := holder.LogShown(ctx, id); errors.Is(told, errors.ErrUnsupported) {

@@ -17,8 +17,8 @@ import (
 	cruntime "carob/internal/runtime"
 )
 
-// cadvisorMetrics are the families of /metrics/cadvisor that the runtime has figures
-// for, with cAdvisor's names and labels: id and name are both the container's id.
+// cadvisorMetrics are the families of /metrics/cadvisor for which the runtime has values, with cAdvisor's names and
+// labels: id and name are both the container's ID.
 func (s *Server) cadvisorMetrics(w http.ResponseWriter, req *http.Request) {
 	var samples []sample
 	var sandboxes map[string]*cri.PodSandboxStats
@@ -102,7 +102,7 @@ func containerLabels(m sample) string {
 		m.pod.Namespace, m.pod.Name)
 }
 
-// counters adds what only cAdvisor has. The periods are those of containers with a CPU limit, as there.
+// counters adds the families that only cAdvisor has. As there, only containers with a CPU limit have periods.
 func (f families) counters(m sample, c *cruntime.ContainerCounters) {
 	labels := containerLabels(m)
 	if status := containerStatus(m.pod, m.container); status != nil && status.Resources != nil &&
@@ -147,7 +147,7 @@ func (f families) packets(pod *corev1.Pod, id string, list []cruntime.InterfaceC
 	}
 }
 
-// container adds what is known of a container that runs.
+// container adds the series of a running container.
 func (f families) container(m sample, now int64) {
 	labels := containerLabels(m)
 	gauge := func(name, help string, v *cri.UInt64Value) {
@@ -189,7 +189,7 @@ func (f families) container(m sample, now int64) {
 	f.limits(m, labels)
 }
 
-// limits adds what the container may use.
+// limits adds the limits of the container.
 func (f families) limits(m sample, labels string) {
 	c := containerStatus(m.pod, m.container)
 	if c == nil || c.Resources == nil {

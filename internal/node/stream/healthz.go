@@ -12,8 +12,8 @@ type Check struct {
 	Check func() error // nil: healthy. It must end soon
 }
 
-// healthz answers as the kubelet does: "ok", with ?verbose a line for each check,
-// and 500 with those lines when one fails. ?exclude=NAME leaves one out.
+// healthz responds as the kubelet does: "ok", with ?verbose a line for each check, and 500 with those lines if one
+// fails. ?exclude=NAME omits one.
 func (s *Server) healthz(w http.ResponseWriter, req *http.Request) {
 	out := map[string]bool{}
 	for _, names := range req.URL.Query()["exclude"] {
@@ -48,7 +48,7 @@ func (s *Server) healthz(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// healthzOf answers about one check, with the reason when it fails.
+// healthzOf responds with the result of one check, with the reason if it fails.
 func (s *Server) healthzOf(w http.ResponseWriter, req *http.Request) {
 	for _, c := range s.cfg.Checks {
 		if c.Name != req.PathValue("check") {

@@ -53,7 +53,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, req *http.Request) {
 	out := &body{w: w}
 	w.Header().Set("Content-Type", "text/plain")
 	if q.Follow {
-		out.Flush() // the client shall know that it is connected
+		out.Flush() // so that the client sees that it is connected
 	}
 	var stdout, stderr io.Writer
 	if q.stdout {
@@ -77,7 +77,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// ended is closed when that instance of the container does not run any more.
+// ended is closed when that instance of the container no longer runs.
 func (s *Server) ended(ctx context.Context, pod *corev1.Pod, name, id string, running bool) <-chan struct{} {
 	ended := make(chan struct{})
 	if !running {
@@ -101,7 +101,7 @@ func (s *Server) ended(ctx context.Context, pod *corev1.Pod, name, id string, ru
 	return ended
 }
 
-// body notes whether anything was sent.
+// body records whether anything was sent.
 type body struct {
 	w     http.ResponseWriter
 	begun bool
@@ -120,17 +120,17 @@ func (b *body) Flush() {
 	}
 }
 
-// maxSince is as many seconds as a duration holds: 292 years.
+// maxSince is the longest duration in seconds: 292 years.
 const maxSince = int64(math.MaxInt64 / time.Second)
 
-// logQuery is the parameters of a request.
+// logQuery are the parameters of a request.
 type logQuery struct {
 	logs.Options
 	previous       bool
 	stdout, stderr bool
 }
 
-// whole reports that a client gets to see all of the log.
+// whole reports whether a request selects the whole log.
 func (q *logQuery) whole() bool {
 	return q.Tail == nil && q.Limit == nil && q.Since.IsZero() && q.stdout && q.stderr
 }

@@ -25,7 +25,7 @@ import (
 
 // NodeLogs are the logs of the machine that /logs/ serves (S12.30 to S12.32).
 type NodeLogs struct {
-	Dir   string // /var/log; nothing outside of it is served, whatever links say
+	Dir   string // /var/log; nothing outside of it is served, also not through links
 	Query bool   // ?query= reads logs of services, too
 	// Journal is the program that reads the journal; empty: journalctl.
 	Journal string
@@ -40,7 +40,8 @@ const (
 	queryTimeout   = 30 * time.Second
 )
 
-// unsafeName matches what no name of a service has: it becomes an argument of a program.
+// unsafeName matches characters that are invalid in the name of a service, because the name becomes an argument of a
+// program.
 var unsafeName = regexp.MustCompile(`[^a-zA-Z\-_.:0-9@]`)
 
 // nodeLogs serves the files below a directory, and queries.
@@ -50,7 +51,7 @@ func (s *Server) nodeLogs(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "logs endpoint is disabled.", http.StatusMethodNotAllowed)
 		return
 	}
-	// A log may hold anything, such as a page that a browser would run.
+	// A log may contain anything, for example HTML with scripts that a browser would run.
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Content-Security-Policy", "sandbox")
 	root, err := os.OpenRoot(l.Dir)
@@ -85,8 +86,7 @@ func (s *Server) nodeLogs(w http.ResponseWriter, req *http.Request) {
 	http.FileServerFS(readable{root}).ServeHTTP(w, clean)
 }
 
-// readable are the files below a directory that can be read to their end: no pipes and devices, at which a reader would
-// wait for ever.
+// readable are the regular files and directories below a directory: reading a pipe or device could block forever.
 type readable struct{ root *os.Root }
 
 // Open implements fs.FS.
@@ -158,7 +158,7 @@ func parseNodeLogQuery(v url.Values) (*nodeLogQuery, field.ErrorList) {
 	return q, errs
 }
 
-// check says what is wrong with a query (S12.31).
+// check validates a query (S12.31).
 func (q *nodeLogQuery) check(root *os.Root) (errs field.ErrorList) {
 	path := field.NewPath("query")
 	for _, s := range q.services {
@@ -206,7 +206,7 @@ func (q *nodeLogQuery) check(root *os.Root) (errs field.ErrorList) {
 	return errs
 }
 
-// answer writes the logs that the query selects: of services in the journal from there, of others their files.
+// answer writes the logs that the query selects: from the journal for services that are in it, else from their files.
 func (l *NodeLogs) answer(w http.ResponseWriter, req *http.Request, root *os.Root, q *nodeLogQuery) {
 	ctx, cancel := context.WithTimeout(req.Context(), queryTimeout)
 	defer cancel()

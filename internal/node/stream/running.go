@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// runningPods answers with the pods that have running containers, and with little of them (S12.8).
+// runningPods responds with the pods that have running containers, with few of their fields (S12.8).
 func (s *Server) runningPods(w http.ResponseWriter, _ *http.Request) {
 	list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []corev1.Pod{}}
 	for _, pod := range s.cfg.Pods.List() {
@@ -29,7 +29,7 @@ func (s *Server) runningPods(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, list)
 }
 
-// statusz says what runs here, and since when. Its form is for people.
+// statusz serves the version and the start time of the process, in a form for people.
 func (s *Server) statusz(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	up := time.Since(s.started)

@@ -1,9 +1,7 @@
 // Package stream is the HTTPS server of the node agent: logs, exec, attach and
-// port-forward for the API server, and what a monitor reads (the subset of the
-// kubelet's API that kubectl and the API server use). It serves only clients
-// whose certificate names an allowed user, and, where it can be reached from outside,
-// those whom the API lets (access.go). It must never decide anything about
-// pods; it reads them through Pods.
+// port-forward for the API server, and metrics and statistics (the subset of the kubelet's API that kubectl and the API
+// server use). It serves only clients whose certificate names an allowed user, and, if other machines can reach it,
+// those that the API authorizes (access.go). It must never decide anything about pods; it reads them through Pods.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package stream
@@ -32,14 +30,14 @@ import (
 	"carob/internal/runtime"
 )
 
-// Bounds of a connection. Requests themselves have none: logs are followed for days.
+// Bounds of a connection. Requests have no time limit: logs may be followed for days.
 const (
 	headerTimeout = 30 * time.Second
 	idleTimeout   = 90 * time.Second
 	stopTimeout   = time.Second // for short requests, when the server stops
 )
 
-// Pods is what the server must know of the pods on this node; the agent implements it.
+// Pods are the pods on this node as the server reads them; the agent implements it.
 type Pods interface {
 	// Pod returns the pod with its newest status (not older than the runtime's), or nil.
 	Pod(namespace, name string) *corev1.Pod
@@ -69,24 +67,24 @@ type Meter interface {
 	Probes() http.Handler
 }
 
-// Config says where the server listens and whom it serves.
+// Config is the listener, the allowed clients, and the sources of a server.
 type Config struct {
 	Listener     net.Listener // plain TCP; Run closes it
 	TLS          *tls.Config  // certificate of the node and ClientCAs
 	AllowedUsers []string     // common names of client certificates, e.g. "kube-apiserver-kubelet-client"
-	// Others admits other clients when the listener can be reached from outside: those with a
-	// certificate or a token that the API knows, for what RBAC allows. Nil: none.
+	// Others admits other clients when the listener can be reached from outside: those with a certificate or token that
+	// the API authenticates, for what RBAC allows. Nil: none.
 	Others   kubernetes.Interface
 	NodeName string
 	Root     string // on the file system that pods use
 	Pods     Pods
 	Runtime  Runtime
-	Attacher runtime.Attacher        // nil: the streaming server of Runtime is attached to
+	Attacher runtime.Attacher        // nil: attach uses the streaming server of Runtime
 	Counter  runtime.Counter         // nil: the runtime has only CRI's statistics
 	Checks   []Check                 // of /healthz
 	Logs     *NodeLogs               // of the machine; nil: they are not served
 	Version  string                  // of the agent, for /statusz
-	Meter    Meter                   // what the agent counts; nil: only the process is shown
+	Meter    Meter                   // the agent's metrics; nil: only those of the process
 	Handlers map[string]http.Handler // further paths, e.g. "/timeline/"; behind the same authentication
 	Logger   klog.Logger
 }
@@ -104,7 +102,7 @@ type Server struct {
 	conns map[net.Conn]struct{} // all that are open, also those that an upgrade took over
 }
 
-// New makes a server; it answers from the moment Run is called.
+// New makes a server; it serves once Run is called.
 func New(cfg Config) (*Server, error) {
 	switch {
 	case cfg.Listener == nil:
@@ -134,7 +132,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// chatter takes what http.Server has to say about clients that went wrong.
+// chatter receives the log messages of http.Server about failed clients.
 type chatter struct{ klog.Logger }
 
 func (c chatter) Write(text []byte) (int, error) {
@@ -168,7 +166,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return fmt.Errorf("node server: %w", err)
 }
 
-// tracked remembers connections: http.Server forgets those that an upgrade took over.
+// tracked records connections: http.Server no longer tracks those that were upgraded.
 type tracked struct {
 	net.Listener
 	server *Server
@@ -241,8 +239,7 @@ func (s *Server) routes() http.Handler {
 	return mux
 }
 
-// authenticated lets clients through whose certificate names an allowed user, and
-// others as access says.
+// authenticated serves clients whose certificate names an allowed user, and others if access allows them.
 func (s *Server) authenticated(next http.Handler) http.Handler {
 	var others http.Handler
 	if s.others != nil {
@@ -267,7 +264,7 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 	})
 }
 
-// find answers the pod of the request, or nil after it wrote why there is none.
+// find returns the pod of the request, or nil after it has written the error.
 func (s *Server) find(w http.ResponseWriter, req *http.Request) *corev1.Pod {
 	ns, name := req.PathValue("namespace"), req.PathValue("pod")
 	pod := s.cfg.Pods.Pod(ns, name)

@@ -16,7 +16,7 @@ import (
 	"carob/internal/node/spec"
 )
 
-// pods answers all pods of this node.
+// pods serves all pods of this node.
 func (s *Server) pods(w http.ResponseWriter, _ *http.Request) {
 	list := corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: []corev1.Pod{}}
 	for _, p := range s.cfg.Pods.List() {
@@ -35,8 +35,8 @@ func writeJSON(w http.ResponseWriter, v any) {
 	_, _ = w.Write(text) // the client may have gone
 }
 
-// summary is the part of the kubelet's stats summary that runtime and machine can fill.
-// Absent figures are left out, never zero.
+// summary is the part of the kubelet's stats summary for which runtime and machine have values. Unknown values are
+// omitted, never zero.
 type summary struct {
 	Node nodeStats  `json:"node"`
 	Pods []podStats `json:"pods"`
@@ -90,7 +90,7 @@ type fsStats struct {
 	InodesUsed     *uint64   `json:"inodesUsed,omitempty"`
 }
 
-// sample is what the runtime measured of one container of a pod that we know.
+// sample is what the runtime measured of one container of a known pod.
 type sample struct {
 	pod       *corev1.Pod
 	container string
@@ -169,7 +169,7 @@ func (s *Server) summary(w http.ResponseWriter, req *http.Request) {
 	writeJSON(w, out)
 }
 
-// sandboxStats are the figures of whole pods by UID, from runtimes that have them.
+// sandboxStats are the statistics of whole pods by UID, from runtimes that provide them.
 func (s *Server) sandboxStats(req *http.Request) map[string]*cri.PodSandboxStats {
 	res, err := s.cfg.Runtime.ListPodSandboxStats(req.Context(), &cri.ListPodSandboxStatsRequest{})
 	if err != nil {
@@ -212,7 +212,7 @@ func memoryOf(m *cri.MemoryUsage) *memoryStats {
 	}
 }
 
-// resourceMetrics are the figures that metrics-server reads.
+// resourceMetrics are the metrics that metrics-server reads.
 func (s *Server) resourceMetrics(w http.ResponseWriter, req *http.Request) {
 	samples, err := s.samples(req)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nodeStats are the figures of the whole machine.
+// nodeStats are the statistics of the whole machine.
 type nodeStats struct {
 	NodeName  string       `json:"nodeName"`
 	StartTime *time.Time   `json:"startTime,omitempty"` // of the machine
@@ -28,7 +28,7 @@ type rlimitStats struct {
 	CurProc *int64    `json:"curproc,omitempty"`
 }
 
-// ticks is how many the kernel counts in a second for programs, on every architecture.
+// ticks is the number of clock ticks per second in the kernel's user interface, on every architecture.
 const ticks = 100
 
 // measureNode reads the machine; what can't be read is left out. root is on the
@@ -61,8 +61,7 @@ func measureNode(name, root string) nodeStats {
 	return n
 }
 
-// processorTimes reads the text of /proc/stat: what all processors did, and when
-// the machine started.
+// processorTimes parses /proc/stat: the CPU time of all processors, and when the machine started.
 func processorTimes(text []byte, now time.Time) (*cpuStats, *time.Time) {
 	var cpu *cpuStats
 	var boot *time.Time

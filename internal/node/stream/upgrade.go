@@ -17,8 +17,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// exec runs a command in a container: the runtime opens a stream, to which the
-// upgraded connection is passed on, whatever protocol it speaks.
+// exec runs a command in a container: the runtime opens a stream, to which the upgraded connection is passed on, with
+// any protocol.
 func (s *Server) exec(w http.ResponseWriter, req *http.Request) {
 	id := s.runningContainer(w, req)
 	if id == "" {
@@ -38,8 +38,8 @@ func (s *Server) exec(w http.ResponseWriter, req *http.Request) {
 	s.passOn(w, req, res.GetUrl(), err)
 }
 
-// upgraded adds to what is wrong with a request that it can't become a stream. The runtime never
-// hears of those: a plain GET, which any link makes a program send, does nothing.
+// upgraded refuses requests that can't become a stream, in addition to other errors. They never reach the runtime: a
+// plain GET, which any link can trigger, does nothing.
 func upgraded(req *http.Request, err error) error {
 	if err == nil && !httpstream.IsUpgradeRequest(req) {
 		return errors.New("upgrade request required")
@@ -67,7 +67,7 @@ func (s *Server) portForward(w http.ResponseWriter, req *http.Request) {
 	s.passOn(w, req, res.GetUrl(), err)
 }
 
-// runningContainer answers the id of the container of the request, or empty after it wrote why there is none.
+// runningContainer returns the ID of the container of the request, or empty after it has written the error.
 func (s *Server) runningContainer(w http.ResponseWriter, req *http.Request) string {
 	pod := s.find(w, req)
 	if pod == nil {
@@ -81,8 +81,8 @@ func (s *Server) runningContainer(w http.ResponseWriter, req *http.Request) stri
 	return id
 }
 
-// passOn connects the client with the streaming server of the runtime. Redirects
-// are never followed: where to go is the runtime's word alone.
+// passOn connects the client with the streaming server of the runtime. Redirects are never followed: only the runtime
+// determines the target.
 func (s *Server) passOn(w http.ResponseWriter, req *http.Request, location string, err error) {
 	if err != nil {
 		http.Error(w, status.Convert(err).Message(), httpCode(err))
@@ -99,7 +99,7 @@ func (s *Server) passOn(w http.ResponseWriter, req *http.Request, location strin
 	h.ServeHTTP(w, req)
 }
 
-// responder answers when a connection could not be passed on.
+// responder writes the error if a connection could not be passed on.
 type responder struct{ s *Server }
 
 func (r responder) Error(w http.ResponseWriter, req *http.Request, err error) {

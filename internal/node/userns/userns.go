@@ -1,7 +1,6 @@
 // Package userns gives pods with spec.hostUsers=false their range of user and
-// group ids (L3.163). The executor asks before it makes a sandbox. The range of a
-// pod is kept in its directory, so that it stays the same over restarts; the
-// package must never hand out ids that another pod of this node has.
+// group ids (L3.163). The executor calls it before it creates a sandbox. The range of a pod is stored in its directory,
+// so that it stays the same after restarts; the package must never assign IDs that another pod of this node has.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package userns
@@ -30,7 +29,7 @@ const (
 	dirMode  = fs.FileMode(0o750)
 )
 
-// Manager hands out ranges. It is safe for concurrent use.
+// Manager assigns ranges. It is safe for concurrent use.
 type Manager struct {
 	dir string
 
@@ -118,8 +117,7 @@ func (m *Manager) save(uid types.UID, slot uint32) error {
 	return nil
 }
 
-// Release gives the range of a pod back, once nothing of the pod runs and its
-// directory is gone.
+// Release frees the range of a pod, once nothing of the pod runs and its directory is gone.
 func (m *Manager) Release(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package volume sets up what pods see as files: volumes, hosts files,
-// termination message files and sub-paths, all below <root>/pods/<uid>.
+// Package volume sets up the files of pods: volumes, hosts files, termination message files, and sub-paths, all below
+// <root>/pods/<uid>.
 //
 // The node agent calls Prepare before the first container and Remove after the
 // last one; Run keeps the contents of configMap, secret, downwardAPI and
@@ -31,8 +31,8 @@ type Objects interface {
 	TrustBundle(ctx context.Context, name string) (*certificatesv1.ClusterTrustBundle, error)
 	// TrustBundles are all of the signer, in any order.
 	TrustBundles(ctx context.Context, signer string) ([]*certificatesv1.ClusterTrustBundle, error)
-	// Hold keeps the objects that the pod refers to current until Release, and has
-	// Changed called whenever one of them changes.
+	// Hold keeps the objects that the pod refers to current until Release, and calls changed whenever one of them
+	// changes.
 	Hold(pod *corev1.Pod, changed func(uid types.UID))
 	Release(uid types.UID)
 }
@@ -45,13 +45,13 @@ type Tokens interface {
 
 // Certificates requests certificates on behalf of pods. Hold covers the requests of a pod.
 type Certificates interface {
-	// RequestCertificate makes a request and answers its name; csr is a PKCS #10 request in DER.
+	// RequestCertificate makes a request and returns its name; csr is a PKCS #10 request in DER.
 	RequestCertificate(ctx context.Context, pod *corev1.Pod, src *corev1.PodCertificateProjection,
 		csr []byte) (name string, err error)
 	CertificateRequest(ctx context.Context, pod *corev1.Pod, name string) (*certificatesv1.PodCertificateRequest, error)
 }
 
-// Persistent are the claims and volumes of the API, as it has them at the moment.
+// Persistent reads the current claims and volumes from the API.
 type Persistent interface {
 	VolumeClaim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error)
 	PersistentVolume(ctx context.Context, name string) (*corev1.PersistentVolume, error)
@@ -60,14 +60,14 @@ type Persistent interface {
 // Drivers make volumes of CSI drivers usable; csi.Manager is one.
 type Drivers interface {
 	SetUp(ctx context.Context, req csi.Request) (csi.Ready, error)
-	// Release undoes SetUp for all volumes of a pod. After an error it has to be called again.
+	// Release undoes SetUp for all volumes of a pod. After an error the caller must call it again.
 	Release(ctx context.Context, pod types.UID) error
-	// Held reports whether a pod has something to release; Pods are all that have.
+	// Held reports whether a pod has something to release; Pods are all pods that have.
 	Held(pod types.UID) bool
 	Pods() []types.UID
 }
 
-// Config says where and for whom a Manager works.
+// Config is the configuration of a Manager: its directory and the parts that it calls.
 type Config struct {
 	Root         string // data directory of the agent; pods live in <Root>/pods/<uid>
 	Node         func() *spec.Node

@@ -29,7 +29,7 @@ func (m *Manager) blockDevice(uid types.UID, pv *corev1.PersistentVolume) (devic
 	m.devices.Lock()
 	defer m.devices.Unlock()
 	device = pv.Spec.Local.Path
-	// Not by its name later: what is checked is what is attached.
+	// Use the descriptor from here on, not the name: the file that was checked must be the one that is attached.
 	f, err := os.OpenFile(device, os.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", false, err

@@ -31,10 +31,10 @@ const maxRenewJitter = 5 * time.Minute
 // renewOverdue is how long after its renewal was due a certificate gets an event.
 const renewOverdue = 10 * time.Minute
 
-// errNotIssued means that the signer has not answered yet.
+// errNotIssued means that the signer has not responded yet.
 var errNotIssued = errors.New("credential bundle is not issued yet")
 
-// certificate is what a podCertificate projection shows.
+// certificate is the state of a podCertificate projection.
 //
 //	asked ──Issued──▶ in force ──renew──▶ in force and asked ──Issued──▶ in force
 //	  └─Denied, Failed──▶ refused ◀──Denied, Failed──┘
@@ -47,7 +47,7 @@ type certificate struct {
 
 	request string // name of the PodCertificateRequest in progress; empty: none
 	nextKey []byte // the key it is for
-	refused error  // for ever: the pod gets no further one
+	refused error  // permanently: the pod gets no further certificate
 }
 
 // addCertificate adds the certificate of the projection sources[index] of a volume, and requests
@@ -90,7 +90,7 @@ func (m *Manager) addCertificate(ctx context.Context, out payload, p *podVolumes
 	return nil
 }
 
-// advance takes the answer to a request, or makes the request that is due.
+// advance handles the response to a request, or makes the request that is due.
 func (m *Manager) advance(ctx context.Context, pod *corev1.Pod, c *certificate,
 	src *corev1.PodCertificateProjection) error {
 	if err := m.poll(ctx, pod, c); err != nil {
@@ -129,13 +129,13 @@ func (m *Manager) poll(ctx context.Context, pod *corev1.Pod, c *certificate) err
 	return err
 }
 
-// answered takes what the signer said, if it did.
+// answered handles the signer's response, if there is one.
 func (m *Manager) answered(pod *corev1.Pod, c *certificate, req *certificatesv1.PodCertificateRequest) {
 	for _, cond := range req.Status.Conditions {
 		switch cond.Type {
 		case certificatesv1.PodCertificateRequestConditionTypeIssued:
 			if req.Status.BeginRefreshAt == nil || req.Status.NotAfter == nil {
-				return // the API server takes no such answer
+				return // the API server refuses such a response
 			}
 			*c = certificate{
 				key: c.nextKey, chain: certificatesOnly([]byte(req.Status.CertificateChain)),
@@ -194,8 +194,8 @@ func (c *certificate) due() time.Time {
 	return time.Time{}
 }
 
-// load reads the certificate that an earlier run of the agent stored. When its signer
-// wants it renewed is not known any more: two thirds of its life are usual.
+// load reads the certificate that an earlier run of the agent stored. The time at which the signer requests a renewal
+// is no longer known: two thirds of its lifetime are usual.
 func (c *certificate) load(dir string, src *corev1.PodCertificateProjection) {
 	read := func(path string) []byte {
 		if path == "" {
@@ -223,7 +223,7 @@ func (c *certificate) load(dir string, src *corev1.PodCertificateProjection) {
 	c.key, c.chain, c.renew, c.expires = key, chain, pair.Leaf.NotBefore.Add(life/3*2), pair.Leaf.NotAfter
 }
 
-// newKeyAndProof makes a key of a type that the API knows, in PEM (PKCS #8), and an empty
+// newKeyAndProof creates a key of a type that the API supports, in PEM (PKCS #8), and an empty
 // PKCS #10 request in DER that proves its possession.
 func newKeyAndProof(keyType string) (key, csr []byte, err error) {
 	var private crypto.Signer
@@ -256,7 +256,7 @@ func newKeyAndProof(keyType string) (key, csr []byte, err error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), csr, nil
 }
 
-// certificatesOnly drops headers and words between the blocks of a chain.
+// certificatesOnly drops headers, and text between the blocks of a chain.
 func certificatesOnly(chain []byte) []byte {
 	var text []byte
 	for block, rest := pem.Decode(chain); block != nil; block, rest = pem.Decode(rest) {

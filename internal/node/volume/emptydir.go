@@ -69,7 +69,7 @@ func limitOf(src *corev1.EmptyDirVolumeSource) int64 {
 	return src.SizeLimit.Value()
 }
 
-// hugePageOptions sizes a hugetlbfs by what the pod requests of pages of one size.
+// hugePageOptions limits a hugetlbfs to the pages of one size that the pod requests.
 func hugePageOptions(pod *corev1.Pod, medium corev1.StorageMedium) (string, error) {
 	requests := resources.SpecRequests(pod)
 	wanted := strings.TrimPrefix(string(medium), string(corev1.StorageMediumHugePagesPrefix))
@@ -98,7 +98,7 @@ func hugePageOptions(pod *corev1.Pod, medium corev1.StorageMedium) (string, erro
 	return fmt.Sprintf("pagesize=%d,size=%d", page.Value(), size.Value()), nil
 }
 
-// shareDir lets everybody write a directory. With fsGroup it and what is made in it belong to that group.
+// shareDir makes a directory writable for everybody. With fsGroup it and what is made in it belong to that group.
 func shareDir(dir string, group *int64) error {
 	mode := fs.FileMode(0o777)
 	if group != nil {

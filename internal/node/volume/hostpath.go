@@ -11,7 +11,7 @@ import (
 	"carob/internal/node/spec"
 )
 
-// hostPath checks, and for two types makes, what the pod wants to see of the machine (L10.29).
+// hostPath checks, and for two types creates, the path of a hostPath volume (L10.29).
 func hostPath(src *corev1.HostPathVolumeSource) (spec.Volume, error) {
 	v := spec.Volume{HostPath: src.Path}
 	kind := corev1.HostPathUnset
@@ -20,7 +20,7 @@ func hostPath(src *corev1.HostPathVolumeSource) (spec.Volume, error) {
 	}
 	switch kind {
 	case corev1.HostPathUnset:
-		// Runtimes make a missing source, too, but not all of them.
+		// Some runtimes create a missing source, too, but not all.
 		if _, err := os.Stat(src.Path); !errors.Is(err, fs.ErrNotExist) {
 			return v, nil
 		}

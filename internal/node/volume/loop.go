@@ -51,7 +51,7 @@ func attachLoop(file *os.File) (string, error) {
 		if err == nil {
 			return path, nil
 		}
-		if !errors.Is(err, unix.EBUSY) { // another process was faster
+		if !errors.Is(err, unix.EBUSY) { // another process took the device first
 			return "", &os.PathError{Op: "attach " + file.Name() + " to", Path: path, Err: err}
 		}
 	}
@@ -95,12 +95,11 @@ func loopsOf(fd int) ([]string, error) {
 	return out, nil
 }
 
-// LoopsResized tells the kernel that the size of a file has changed, for the loop devices backed
-// by it.
+// LoopsResized updates the size of the loop devices backed by a file whose size has changed.
 func LoopsResized(fd int) error { return eachLoop(fd, "resize", unix.LOOP_SET_CAPACITY) }
 
-// LoopsDetached detaches the loop devices backed by a file. One that is still open is detached
-// with its last user.
+// LoopsDetached detaches the loop devices backed by a file. A device that is still open is detached when its last user
+// closes it.
 func LoopsDetached(fd int) error { return eachLoop(fd, "detach", unix.LOOP_CLR_FD) }
 
 func eachLoop(fd int, what string, request uint) error {

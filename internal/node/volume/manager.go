@@ -23,8 +23,8 @@ import (
 	"carob/internal/node/spec"
 )
 
-// objectWait is how long Prepare waits for an object that does not exist yet: in a new
-// namespace the controllers are only just making the root certificate's config map.
+// objectWait is how long Prepare waits for an object that does not exist yet: in a new namespace the controllers may
+// not have created the root certificate's config map yet.
 const objectWait = 500 * time.Millisecond
 
 // certificateWait is how long it waits for a signer.
@@ -61,7 +61,7 @@ type podVolumes struct {
 
 	mu           sync.Mutex // one preparation, refresh or removal at a time; guards what follows
 	pod          *corev1.Pod
-	set          map[string]spec.Volume // what stands so far
+	set          map[string]spec.Volume // what is set up so far
 	tokens       map[string]token
 	certificates map[string]*certificate
 	renew        time.Time // the first of tokens and certificates is due; zero: none. Guarded by Manager.mu
@@ -97,7 +97,7 @@ func (m *Manager) volumeDir(uid types.UID, name string) string {
 // PodDir is the directory for files of a pod outside its volumes; it need not exist.
 func (m *Manager) PodDir(uid types.UID) string { return m.podDir(uid) }
 
-// EmptyDir is where an emptyDir of a pod lies, whether it stands or not.
+// EmptyDir is the path of an emptyDir of a pod, which need not exist.
 func (m *Manager) EmptyDir(uid types.UID, name string) string { return m.volumeDir(uid, name) }
 
 // SetUpError names a volume that could not be set up, and why (L10.24).
@@ -123,16 +123,15 @@ func (e *SetUpError) Error() string {
 
 func (e *SetUpError) Unwrap() error { return e.Err }
 
-// claimError says why a persistent volume claim can't be used.
+// claimError is why a persistent volume claim can't be used.
 type claimError struct{ namespace, name, why string }
 
 func (e *claimError) Error() string {
 	return fmt.Sprintf("error processing PVC %s/%s: %s", e.namespace, e.name, e.why)
 }
 
-// Prepare makes the pod's directories (0750) and sets up all its volumes; what
-// stands already is left alone. The error joins a SetUpError for each volume that
-// failed, each recorded as FailedMount.
+// Prepare makes the pod's directories (0750) and sets up all its volumes; what is set up already is not changed. The
+// error joins a SetUpError for each volume that failed, each recorded as FailedMount.
 func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod) error {
 	if err := checkName(string(pod.UID)); err != nil {
 		return err
@@ -184,7 +183,7 @@ func await(ctx context.Context, poke <-chan struct{}, patience <-chan time.Time)
 	}
 }
 
-// waitFor is how long to wait for what the failed volumes lack; zero if waiting helps none.
+// waitFor is how long to wait for what the failed volumes lack; zero if waiting does not help.
 func waitFor(failed []*SetUpError) time.Duration {
 	var wait time.Duration
 	for _, f := range failed {
@@ -200,7 +199,7 @@ func waitFor(failed []*SetUpError) time.Duration {
 	return wait
 }
 
-// Rejection is the error of a pod that must go to another node (L3.36).
+// Rejection is the error of a pod that must be scheduled to another node (L3.36).
 type Rejection struct{ Reason, Message string }
 
 func (e *Rejection) Error() string { return e.Message }
@@ -232,7 +231,7 @@ func rejection(failed []*SetUpError) *Rejection {
 		unmounted, unattached, unprocessed, full)}
 }
 
-// report records each failure and joins them, or says that the pod is to be rejected.
+// report records each failure and joins them, or returns the Rejection of the pod.
 func (m *Manager) report(pod *corev1.Pod, failed []*SetUpError) error {
 	if r := rejection(failed); r != nil {
 		return r
@@ -317,7 +316,7 @@ func (m *Manager) setUp(ctx context.Context, p *podVolumes, v *corev1.Volume) (s
 			"no volume plugin matched: this node supports emptyDir, hostPath, configMap, secret, downwardAPI, projected, image, csi and persistentVolumeClaim")
 }
 
-// imageVolume is what the runtime mounts; podlife has the image pulled before (L3.115).
+// imageVolume is an image volume, which the runtime mounts; the image was pulled before (L3.115).
 func imageVolume(v *corev1.ImageVolumeSource) (spec.Volume, error) {
 	if v.Reference == "" {
 		return spec.Volume{}, errors.New("the image volume names no image")
@@ -329,7 +328,7 @@ func imageVolume(v *corev1.ImageVolumeSource) (spec.Volume, error) {
 	return spec.Volume{Image: &cri.ImageSpec{Image: name, UserSpecifiedImage: v.Reference}, ReadOnly: true}, nil
 }
 
-// write makes a volume with content of the agent.
+// write sets up a volume whose content the agent writes.
 func (m *Manager) write(ctx context.Context, p *podVolumes, v *corev1.Volume) (spec.Volume, error) {
 	content, err := m.render(ctx, p, v)
 	if err != nil {
@@ -352,7 +351,7 @@ func (m *Manager) write(ctx context.Context, p *podVolumes, v *corev1.Volume) (s
 	return spec.Volume{HostPath: dir, ReadOnly: true, Relabel: true}, nil
 }
 
-// checkName refuses names that would not be one step of a path; the API server does so, too.
+// checkName refuses names that are not one element of a path; the API server does so, too.
 func checkName(name string) error {
 	if name == "" || name == "." || name == ".." || strings.ContainsRune(name, '/') {
 		return fmt.Errorf("invalid name %q", name)
@@ -370,8 +369,8 @@ func (m *Manager) Volumes(uid types.UID) map[string]spec.Volume {
 	return nil
 }
 
-// State returns what exists for the pod. After a restart of the agent nothing counts as mounted
-// until Prepare has checked it.
+// State returns which volumes of the pod are set up. After a restart of the agent no volume counts as mounted until
+// Prepare has checked it.
 func (m *Manager) State(pod *corev1.Pod) podlife.VolumeState {
 	if p := m.find(pod.UID); p != nil {
 		return podlife.VolumeState{Mounted: p.ready.Load() != nil, Present: true}

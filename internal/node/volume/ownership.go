@@ -16,8 +16,9 @@ const (
 	groupDirBits = 0o2110
 )
 
-// giveToGroup gives the files of a volume to a group, what is in a directory before the directory itself. Links are
-// given, never followed; other mounts are not entered. onMismatch leaves a volume alone whose root is right.
+// giveToGroup changes the group of all files of a volume, the content of a directory before the directory itself. Links
+// are changed, never followed; other mounts are not entered. With onMismatch, a volume whose root has the group already
+// is not changed.
 func giveToGroup(ctx context.Context, root string, group int64, onMismatch bool) error {
 	fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -59,7 +60,7 @@ func giveTree(ctx context.Context, dir, group, depth int) error {
 			if err := giveEntry(ctx, dir, name, group, depth); err != nil && ctx.Err() != nil {
 				return err
 			}
-			// Single failures change nothing for the others (S4.71): files may go while they are looked at.
+			// A failure does not affect other files (S4.71): files may be removed meanwhile.
 		}
 	}
 }
@@ -89,7 +90,7 @@ func giveEntry(ctx context.Context, dir int, name string, group, depth int) erro
 	return give(fd, group)
 }
 
-// give gives what a descriptor refers to to a group.
+// give changes the group of the file of a descriptor.
 func give(fd, group int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -111,7 +112,7 @@ func give(fd, group int) error {
 	if mode|want == mode {
 		return nil
 	}
-	// By its descriptor, which may be one that is only good for paths.
+	// By its descriptor, which may be an O_PATH descriptor.
 	err := unix.Fchmodat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), mode|want, 0)
 	if errors.Is(err, unix.EROFS) {
 		return nil

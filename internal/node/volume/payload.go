@@ -17,7 +17,7 @@ import (
 type file struct {
 	data []byte
 	mode uint32 // permission bits
-	uid  int    // who owns it; 0 is the agent's own user
+	uid  int    // owner; 0 is the agent's own user
 }
 
 // payload is the content of such a volume by relative path.
@@ -111,7 +111,7 @@ func (m *Manager) addSecret(ctx context.Context, out payload, pod *corev1.Pod, n
 	return addKeys(out, s.Data, items, isTrue(optional), mode, "references non-existent secret key: ")
 }
 
-// addKeys adds all keys, or the chosen ones under the paths that they are to have.
+// addKeys adds all keys, or the selected ones under their paths.
 func addKeys(out payload, data map[string][]byte, items []corev1.KeyToPath, optional bool, mode uint32,
 	missing string) error {
 	if len(items) == 0 {

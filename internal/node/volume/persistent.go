@@ -21,10 +21,10 @@ import (
 // claimProtection is the finalizer of a claim that is being deleted but still used (S7.5).
 const claimProtection = "kubernetes.io/pvc-protection"
 
-// mapStep is the step that makes a block device reachable, as far as it is of a volume of this node.
+// mapStep is upstream's name of the step that maps the block device of a local volume.
 const mapStep = "MapVolume.SetUpDevice failed"
 
-// stepError is an error of a step that has a text of its own (L10.25, S3.23).
+// stepError is an error of a step with its own message (L10.25, S3.23).
 type stepError struct {
 	step, volume string
 	err          error
@@ -56,7 +56,7 @@ func (m *Manager) persistent(ctx context.Context, p *podVolumes, v *corev1.Volum
 	case c.DeletionTimestamp != nil && !slices.Contains(c.Finalizers, claimProtection):
 		return bad("PVC is being deleted")
 	case c.Status.Phase == corev1.ClaimLost || !corevolume.FullyBound(c):
-		// The phase Bound comes a moment after the binding, which is complete without it.
+		// The phase Bound is written a moment after the binding, which is complete without it.
 		return bad("PVC is not bound")
 	}
 	pv, err := m.cfg.Persistent.PersistentVolume(ctx, c.Spec.VolumeName)
@@ -111,7 +111,7 @@ func (m *Manager) persistent(ctx context.Context, p *podVolumes, v *corev1.Volum
 	return set, nil
 }
 
-// driven has a CSI driver set up a volume; errors use name.
+// driven has a CSI driver set up a volume; errors contain name.
 func (m *Manager) driven(ctx context.Context, name string, req csi.Request) (spec.Volume, error) {
 	set := spec.Volume{Persistent: corevolume.CSIPlugin}
 	if m.cfg.CSI == nil {
@@ -161,7 +161,7 @@ func uses(pod *corev1.Pod, name string) (mounted, mapped bool) {
 	return mounted, mapped
 }
 
-// takeSingle lets one pod at a time use a ReadWriteOncePod volume.
+// takeSingle allows only one pod at a time to use a ReadWriteOncePod volume.
 func (m *Manager) takeSingle(uid types.UID, pv *corev1.PersistentVolume) error {
 	if !slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteOncePod) {
 		return nil
@@ -274,7 +274,7 @@ func bind(path, dir string, list []string) error {
 		return &os.PathError{Op: "bind mount " + path + " on", Path: dir, Err: err}
 	}
 	if err := unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|flags, ""); err != nil {
-		_ = unix.Unmount(dir, unix.MNT_DETACH) // the next attempt begins anew
+		_ = unix.Unmount(dir, unix.MNT_DETACH) // the next attempt starts over
 		return &os.PathError{Op: "set mount options of", Path: dir, Err: err}
 	}
 	return nil

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// The arguments of mount(8) and mkfs(8) come from volumes, whose owners are administrators; even
-// so, none of them may be parsed as an option.
+// The arguments of mount(8) and mkfs(8) come from volumes, whose owners are administrators; nevertheless none of them
+// may be parsed as an option.
 var (
 	fileSystemName = regexp.MustCompile(`^[a-z][a-z0-9._]{0,31}$`)
 	mountOption    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:/@%+=-]{0,255}$`)

@@ -24,11 +24,10 @@ const (
 	versionTime = "..2006_01_02_15_04_05.000000000"
 )
 
-// owner is who may read a written volume, in addition to root.
+// owner is the group that may read a written volume, in addition to root.
 type owner struct{ gid *int64 } // fsGroup
 
-// publish makes dir show exactly the payload, all of it at one instant, and
-// reports whether anything had to change.
+// publish makes the content of dir exactly the payload, in one atomic step, and reports whether anything had to change.
 func publish(dir string, content payload, own owner, now time.Time) (changed bool, err error) {
 	old, err := os.Readlink(filepath.Join(dir, dataLink))
 	switch {
@@ -92,7 +91,7 @@ func shows(version string, content payload, own owner) bool {
 	return err == nil && seen == len(content)
 }
 
-// mode adds what fsGroup needs to read.
+// mode adds the permission bits that fsGroup needs to read.
 func (o owner) mode(mode uint32) uint32 {
 	if o.gid != nil {
 		mode |= 0o440
@@ -128,7 +127,7 @@ func writeAll(version string, content payload, own owner) error {
 	return nil
 }
 
-// apply gives a file or directory its owner and then its mode, which chown may take away.
+// apply sets the owner of a file or directory and then its mode, because chown may clear bits.
 func (o owner) apply(path string, uid int, mode uint32) error {
 	if uid != 0 || o.gid != nil {
 		gid := -1

@@ -46,11 +46,11 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// busyRetry is how long to leave a pod alone whose volumes are being changed.
+// busyRetry is how long to wait before trying a pod again whose volumes are being changed.
 const busyRetry = 100 * time.Millisecond
 
-// due returns the pods whose volumes are to be rendered again, and when to look next. take means
-// that the caller renders them.
+// due returns the pods whose volumes must be rendered again, and when to check next. take means that the caller renders
+// them.
 func (m *Manager) due(now time.Time, take bool) (pods []*podVolumes, next time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -72,8 +72,9 @@ func (m *Manager) due(now time.Time, take bool) (pods []*podVolumes, next time.T
 	return pods, next
 }
 
-// refresh renders the written volumes of a running pod. A failure keeps what stands. false: it has to be called again,
-// because the volumes are being set up or removed, which may take a while and which other pods must not wait for.
+// refresh renders the written volumes of a running pod. After a failure the old content stays. It returns false if it
+// must be called again, because the volumes are being set up or removed: this may take a while, and other pods must not
+// wait for it.
 func (m *Manager) refresh(ctx context.Context, p *podVolumes) bool {
 	if !p.mu.TryLock() {
 		m.mu.Lock()
@@ -149,8 +150,8 @@ func (m *Manager) Update(pod *corev1.Pod) {
 	m.changed(pod.UID)
 }
 
-// Resized tells that the pod may use other resources than before, and has them in its
-// spec: files that show them follow.
+// Resized announces that the pod may use other resources than before, which its spec contains: files that show them are
+// updated.
 func (m *Manager) Resized(pod *corev1.Pod) {
 	p := m.find(pod.UID)
 	if p == nil {
@@ -211,7 +212,7 @@ func showsFile(pod *corev1.Pod, kind func(*corev1.DownwardAPIVolumeFile) bool) b
 	return false
 }
 
-// changed notes that contents of the pod must be rendered again.
+// changed records that contents of the pod must be rendered again.
 func (m *Manager) changed(uid types.UID) {
 	m.mu.Lock()
 	p := m.pods[uid]
@@ -236,8 +237,8 @@ func (m *Manager) signal() {
 	}
 }
 
-// mountVolatile mounts one tmpfs for all contents that the agent writes: secrets
-// never touch a disk, and no pod costs a mount.
+// mountVolatile mounts one tmpfs for all contents that the agent writes: secrets are never written to a disk, and pods
+// need no mounts of their own.
 func (m *Manager) mountVolatile() error {
 	m.volatile.Lock()
 	defer m.volatile.Unlock()
@@ -263,7 +264,7 @@ func (m *Manager) mountVolatile() error {
 	return nil
 }
 
-// unmountVolatile leaves nothing behind when no pod is left.
+// unmountVolatile unmounts it when no pod is left.
 func (m *Manager) unmountVolatile() {
 	m.volatile.Lock()
 	defer m.volatile.Unlock()

@@ -12,7 +12,7 @@ import (
 func (m *Manager) Stats() []csi.Stats {
 	m.mu.Lock()
 	pods := make([]*podVolumes, 0, len(m.pods))
-	for _, p := range m.pods { // any order: the reader's
+	for _, p := range m.pods { // any order: the reader sorts
 		pods = append(pods, p)
 	}
 	m.mu.Unlock()

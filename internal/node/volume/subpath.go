@@ -14,9 +14,9 @@ import (
 	"carob/internal/node/spec"
 )
 
-// SubPath implements spec.Disk. The path is resolved by the kernel beneath the
-// volume and the inode found is bind-mounted to a place of the agent by its
-// descriptor: whatever a container renames later, the mount stays the one that was checked.
+// SubPath implements spec.Disk. The kernel resolves the path beneath the volume, and the inode is bind-mounted by its
+// descriptor to a directory of the agent: if a container renames something later, the mount stays the one that was
+// checked.
 func (m *Manager) SubPath(_ context.Context, req spec.SubPath) (string, error) {
 	v, ok := m.Volumes(req.UID)[req.Volume]
 	if !ok || v.HostPath == "" {

@@ -28,7 +28,7 @@ type token struct {
 	expires time.Time
 }
 
-// addToken adds the token of a projection, a new one when the old is due.
+// addToken adds the token of a projection, a new one if the old one must be renewed.
 func (m *Manager) addToken(ctx context.Context, out payload, p *podVolumes, volume string,
 	src *corev1.ServiceAccountTokenProjection, mode uint32) error {
 	key := volume + "/" + src.Path
@@ -59,8 +59,7 @@ func (m *Manager) addToken(ctx context.Context, out payload, p *podVolumes, volu
 	return out.add(src.Path, private(p.pod, []byte(t.text), mode))
 }
 
-// private is a file for the user alone that all containers of the pod run as, or for
-// the pod's group, if there is one.
+// private is a file that only the common user of all containers, or the pod's fsGroup, may read.
 func private(pod *corev1.Pod, data []byte, mode uint32) file {
 	f := file{data: data, mode: mode}
 	user := commonUser(pod)
@@ -94,7 +93,7 @@ func (m *Manager) requestToken(ctx context.Context, pod *corev1.Pod, src *corev1
 		return token{}, err
 	}
 	if s := answer.Spec.ExpirationSeconds; s != nil {
-		life = time.Duration(*s) * time.Second // the server may change it
+		life = time.Duration(*s) * time.Second // the server may shorten it
 	}
 	return token{text: answer.Status.Token, renew: renewal(now, life), expires: answer.Status.ExpirationTimestamp.Time},
 		nil
@@ -126,7 +125,7 @@ func storedToken(path string, life time.Duration) (token, bool) {
 		expires: time.Unix(claims.Expires, 0)}, true
 }
 
-// commonUser is the user that all containers of the pod run as, if they say one.
+// commonUser is the user as which all containers of the pod run, if they specify one.
 func commonUser(pod *corev1.Pod) *int64 {
 	var user *int64
 	if pod.Spec.SecurityContext != nil {

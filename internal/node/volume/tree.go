@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inside forbids to leave a directory in any way when a path is resolved.
+// inside makes openat2 fail if a path leads out of its directory.
 const inside = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV
 
 // maxDepth bounds the descriptors that remove holds. Deeper directories, which only
@@ -92,7 +92,7 @@ func (r *remover) dir(parent int, name string, depth int) error {
 			if !removed || !errors.Is(err, unix.ENOTEMPTY) {
 				return err
 			}
-			// Entries can be passed over when others are deleted while reading.
+			// Reading a directory may skip entries if others are deleted meanwhile.
 			if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
 				return err
 			}

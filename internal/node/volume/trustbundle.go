@@ -79,8 +79,8 @@ func (m *Manager) bundlesOfSigner(ctx context.Context, signer string,
 	return bundles, nil
 }
 
-// trustAnchors are the certificates of the bundles, each once and in the order of their
-// content: whatever order the API answers in, the file changes only when they do.
+// trustAnchors are the certificates of the bundles, each once and in the order of their content: the file changes only
+// if they do, and not with the order in the API's response.
 func trustAnchors(bundles []*certificatesv1.ClusterTrustBundle) ([]byte, error) {
 	var anchors [][]byte
 	for _, b := range bundles {
