@@ -165,20 +165,27 @@ func (k *Keeper) DeletePod(ctx context.Context, o Owner, pod *corev1.Pod) error 
 	return nil
 }
 
-// DeletePods deletes pods side by side and returns one of the errors.
-func (k *Keeper) DeletePods(ctx context.Context, o Owner, pods []*corev1.Pod) error {
+// DeletePods deletes pods side by side. It returns the pods that the API refused to delete, and one of the
+// errors. After an error that is no refusal, the pod may be deleted.
+func (k *Keeper) DeletePods(ctx context.Context, o Owner, pods []*corev1.Pod) (refused []*corev1.Pod, err error) {
 	errs := make([]error, len(pods))
 	var all sync.WaitGroup
 	for i, p := range pods {
 		all.Go(func() { errs[i] = k.DeletePod(ctx, o, p) })
 	}
 	all.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
+	for i, failed := range errs {
+		if failed == nil {
+			continue
+		}
+		if err == nil {
+			err = failed
+		}
+		if Refused(failed) {
+			refused = append(refused, pods[i])
 		}
 	}
-	return nil
+	return refused, err
 }
 
 // Change patches the children of a kind.

@@ -159,20 +159,28 @@ func TestDeletePods(t *testing.T) {
 			return nil, apierrors.NewNotFound(podResource, "gone")
 		case "held":
 			return nil, apierrors.NewInternalError(errors.New("no"))
+		case "kept":
+			return nil, apierrors.NewForbidden(podResource, "kept", errors.New("no"))
 		}
 		return nil, nil
 	})
-	if err := w.DeletePods(t.Context(), w.owner, []*corev1.Pod{pod("a", 1, nil), pod("gone", 2, nil)}); err != nil {
-		t.Error(err)
+	refused, err := w.DeletePods(t.Context(), w.owner, []*corev1.Pod{pod("a", 1, nil), pod("gone", 2, nil)})
+	if err != nil || len(refused) > 0 {
+		t.Error(refused, err)
 	}
 	if said := w.said(); !slices.Equal(said, []string{"Normal SuccessfulDelete Deleted pod: a"}) {
 		t.Errorf("events %q", said)
 	}
-	err := w.DeletePods(t.Context(), w.owner, []*corev1.Pod{pod("b", 3, nil), pod("held", 4, nil)})
+	// Nobody knows what became of the held one; the kept one is surely there.
+	refused, err = w.DeletePods(t.Context(), w.owner,
+		[]*corev1.Pod{pod("b", 3, nil), pod("held", 4, nil), pod("kept", 5, nil)})
 	if err == nil || !strings.HasPrefix(err.Error(), "unable to delete pods: ") {
 		t.Error(err)
 	}
-	if said := w.said(); len(said) != 2 || !strings.HasPrefix(said[1], "Warning FailedDelete Error deleting: ") {
+	if len(refused) != 1 || refused[0].Name != "kept" {
+		t.Errorf("refused: %v", refused)
+	}
+	if said := w.said(); len(said) != 3 || !strings.HasPrefix(said[1], "Warning FailedDelete Error deleting: ") {
 		t.Errorf("events %q", said)
 	}
 }

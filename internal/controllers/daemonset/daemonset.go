@@ -234,7 +234,8 @@ func (t turn) do(ctx context.Context, plan *daemonset.Plan, hash string) error {
 	_, created := t.keeper.CreatePods(ctx, t.owner, len(plan.Create), func(i int) (*corev1.Pod, error) {
 		return daemonset.Pod(t.set, hash, plan.Create[i])
 	})
-	return errors.Join(created, t.keeper.DeletePods(ctx, t.owner, plan.Delete))
+	_, deleted := t.keeper.DeletePods(ctx, t.owner, plan.Delete)
+	return errors.Join(created, deleted)
 }
 
 // failed returns the back-off state of the set's generation (W4.34).

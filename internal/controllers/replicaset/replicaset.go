@@ -8,6 +8,7 @@ package replicaset
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -110,7 +111,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	complete, failure := c.act(ctx, owner, &in)
 	if complete {
-		return 0, nil // woken with the new pods, whose numbers are then stored at once
+		return 0, nil // woken when the watch shows it; the numbers are stored then
 	}
 	if children.NamespaceEnds(failure) {
 		failure = nil
@@ -156,8 +157,10 @@ func (c *Controller) claim(ctx context.Context, owner children.Owner, selector l
 
 // act does what the decision about the number of pods says.
 //
-// complete is whether it created the last pods that were missing: then the status that follows from in would be
-// replaced at once, and each of the two writes would lead to one of the Deployment's.
+// complete is whether it created the last pods that were missing, or deleted all that it was to delete: then the
+// status that follows from in would be replaced at once, and each of the two writes would lead to one of the
+// Deployment's. If some could not be deleted, in has only pods that are surely left: a Deployment relies on each
+// pod that an observed size counts as available (W2.42).
 func (c *Controller) act(ctx context.Context, owner children.Owner, in *replicaset.Input) (complete bool, err error) {
 	if int(replicaset.Wanted(in.Set)) < len(in.Active) {
 		in.Related = c.related(in.Set)
@@ -165,7 +168,11 @@ func (c *Controller) act(ctx context.Context, owner children.Owner, in *replicas
 	plan := replicaset.Decide(*in)
 	if len(plan.Delete) > 0 {
 		measureAges(in.Active, plan.Delete)
-		return false, c.keeper.DeletePods(ctx, owner, plan.Delete)
+		refused, err := c.keeper.DeletePods(ctx, owner, plan.Delete)
+		in.Active = slices.DeleteFunc(slices.Clone(in.Active), func(p *corev1.Pod) bool {
+			return slices.Contains(plan.Delete, p) && !slices.Contains(refused, p)
+		})
+		return err == nil, err
 	}
 	_, err = c.keeper.CreatePods(ctx, owner, plan.Create, func(int) (*corev1.Pod, error) {
 		return workload.NewPod(owner.Owner, &in.Set.Spec.Template)

@@ -3,6 +3,7 @@ package replicaset
 import (
 	"errors"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -114,19 +115,28 @@ func TestCrowdedNodes(t *testing.T) {
 	}
 }
 
-// A set that creates all its pods at once stores its status when the watch shows them, and not before: each status of a
-// set leads to one of its Deployment. One that could not create all says so at once.
+// A set that creates or deletes all its pods at once stores its status when the watch shows that, and not before: each
+// status of a set leads to one of its Deployment. One that could not do all says so at once, and never counts a pod
+// that it has deleted: its Deployment would take the pod as available (W2.42).
 func TestStatusWrites(t *testing.T) {
 	for name, test := range map[string]struct {
-		refused int // creations
+		pods    int // at the beginning
+		refused int // creations and deletions
 		want    []int32
 	}{
-		"created":        {0, []int32{3}},
-		"partly refused": {2, []int32{0, 3}},
+		"created":                {0, 0, []int32{3}},
+		"partly refused":         {0, 2, []int32{0, 3}},
+		"deleted":                {8, 0, []int32{3}},
+		"deletions are refused":  {8, 2, []int32{5, 3}},
+		"all deletions, at once": {8, 5, []int32{8, 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				api := controllertest.New(replicaSet("new", 3, reference("Deployment", "d")))
+				objects := []runtime.Object{replicaSet("new", 3, reference("Deployment", "d"))}
+				for i := range test.pods {
+					objects = append(objects, pod("pod-"+strconv.Itoa(i), "ReplicaSet", "new", "x", time.Hour))
+				}
+				api := controllertest.New(objects...)
 				api.Late = func() time.Duration { return time.Millisecond } // what watches tell
 				var mu sync.Mutex
 				var stored []int32
@@ -136,7 +146,7 @@ func TestStatusWrites(t *testing.T) {
 					if set, ok := o.(*appsv1.ReplicaSet); ok && verb == "update" {
 						stored = append(stored, set.Status.Replicas)
 					}
-					if gvr.Resource == "pods" && verb == "create" && test.refused > 0 {
+					if gvr.Resource == "pods" && (verb == "create" || verb == "delete") && test.refused > 0 {
 						test.refused--
 						return apierrors.NewForbidden(gvr.GroupResource(), o.GetName(), errors.New("quota"))
 					}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"reflect"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -233,9 +234,12 @@ func (c *ReplicaSets) reconcile(s *appsv1.ReplicaSet) error {
 			*in.Ending++
 		}
 	}
-	failed := c.act(in)
+	deleted, failed := c.act(&in)
 	if errors.Is(failed, cluster.ErrCrash) {
 		return failed
+	}
+	if deleted && failed == nil {
+		return nil // woken when the watch shows it
 	}
 	status, changed, next := replicaset.Status(in, failed)
 	if changed {
@@ -256,36 +260,42 @@ func (c *ReplicaSets) reconcile(s *appsv1.ReplicaSet) error {
 	return failed
 }
 
-// act does what the decision about the number of pods says.
-func (c *ReplicaSets) act(in replicaset.Input) error {
-	plan := replicaset.Decide(in)
+// act does what the decision about the number of pods says. It returns whether that was to delete some; in then has
+// only pods that are surely left.
+func (c *ReplicaSets) act(in *replicaset.Input) (deleted bool, failed error) {
+	plan := replicaset.Decide(*in)
 	if c.hooks.Pods != nil {
 		c.hooks.Pods(&plan)
 	}
-	var failed error
 	for _, p := range plan.Delete {
 		_, err := c.client.Delete(p.UID, *grace(p))
+		if !errors.Is(err, cluster.ErrRefused) {
+			in.Active = slices.DeleteFunc(slices.Clone(in.Active), func(q *corev1.Pod) bool { return q == p })
+		}
 		if err == nil || errors.Is(err, cluster.ErrMissing) {
 			c.fresh.Deleted(c.pods, p.UID)
 			continue
 		}
 		if failed = errors.Join(failed, err); errors.Is(err, cluster.ErrCrash) {
-			return failed
+			return true, failed
 		}
+	}
+	if len(plan.Delete) > 0 {
+		return true, failed
 	}
 	left := plan.Create
 	for _, n := range workload.Waves(left) {
 		for range n {
 			err := c.create(in.Set)
 			if failed = errors.Join(failed, err); errors.Is(err, cluster.ErrCrash) {
-				return failed
+				return false, failed
 			}
 		}
 		if failed != nil {
-			return failed
+			return false, failed
 		}
 	}
-	return failed
+	return false, nil
 }
 
 func grace(p *corev1.Pod) *int64 {

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -194,8 +195,12 @@ func describe(e cluster.Entry) string {
 	if e.Gone {
 		text += " gone"
 	}
-	if p, ok := o.(*corev1.Pod); ok {
-		text += fmt.Sprintf(" %s on %q", p.Status.Phase, p.Spec.NodeName)
+	switch o := o.(type) {
+	case *corev1.Pod:
+		text += fmt.Sprintf(" %s on %q", o.Status.Phase, o.Spec.NodeName)
+	case *appsv1.ReplicaSet:
+		text += fmt.Sprintf(" of %d: %d pods, %d available, observed %d of %d", *o.Spec.Replicas, o.Status.Replicas,
+			o.Status.AvailableReplicas, o.Status.ObservedGeneration, o.Generation)
 	}
 	return text
 }

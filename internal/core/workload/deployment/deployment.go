@@ -241,8 +241,12 @@ func (p *pass) edit(s *appsv1.ReplicaSet) *appsv1.ReplicaSet {
 }
 
 // resize sets the size of a set, and notes for which size of the deployment; force does
-// so even if the size stays (W2.36, W2.63).
+// so even if the size stays (W2.36, W2.63). A set does not grow while it is losing pods: its
+// next status leads to another pass.
 func (p *pass) resize(s *appsv1.ReplicaSet, size int32, force bool) {
+	if size > replicas(s) && losing(s) {
+		return
+	}
 	want, most := number(p.size()), number(p.size()+p.surge())
 	if replicas(s) == size && (!force || s.Annotations[DesiredReplicas] == want && s.Annotations[MaxReplicas] == most) {
 		return
@@ -258,6 +262,13 @@ func replicas(s *appsv1.ReplicaSet) int32 {
 		return 1
 	}
 	return *s.Spec.Replicas
+}
+
+// losing reports whether the controller of a set may be deleting pods that the status of the set counts:
+// the set was made smaller, and its status is from before. If it grew now, nothing would
+// show any more that some of these pods are gone.
+func losing(s *appsv1.ReplicaSet) bool {
+	return s.Status.ObservedGeneration < s.Generation && s.Status.Replicas > replicas(s)
 }
 
 // available is how many pods of a set are available: no more than it is to have, for
