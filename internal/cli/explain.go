@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -118,7 +119,55 @@ func (x *explainer) pod(ctx context.Context) (explain.Lines, error) {
 	if err != nil {
 		return nil, plain(err)
 	}
-	return explain.Pod(p, x.events(ctx, p.UID), time.Now()), nil
+	claims, err := x.unboundClaims(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return explain.Pod(p, explain.Beside{Events: x.events(ctx, p.UID), Claims: claims, Log: x.failedLog(ctx, p)},
+		time.Now()), nil
+}
+
+// unboundClaims explains the claims of a pod that are not bound, by name; those that do not exist have no lines.
+func (x *explainer) unboundClaims(ctx context.Context, p *corev1.Pod) (map[string]explain.Lines, error) {
+	out := map[string]explain.Lines{}
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		name := p.Name + "-" + v.Name
+		if v.PersistentVolumeClaim != nil {
+			name = v.PersistentVolumeClaim.ClaimName
+		} else if v.Ephemeral == nil {
+			continue
+		}
+		c, err := found(x.c.CoreV1().PersistentVolumeClaims(p.Namespace).Get(ctx, name, metav1.GetOptions{}))
+		switch {
+		case apierrors.IsForbidden(err): // to read pods is enough to have them explained
+		case err != nil:
+			return nil, fmt.Errorf("read claim %s: %w", name, plain(err))
+		case c == nil:
+			out[name] = nil
+		case c.Status.Phase != corev1.ClaimBound:
+			if out[name], err = x.explainClaim(ctx, c); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+// failedLog reads the end of the log of the program that failed last in any of the pods. Nil: there is none, or the
+// user may not read it.
+func (x *explainer) failedLog(ctx context.Context, pods ...*corev1.Pod) *explain.Log {
+	ref := explain.FailedLog(pods...)
+	if ref == nil {
+		return nil
+	}
+	options := &corev1.PodLogOptions{Container: ref.Container, Previous: ref.Previous,
+		TailLines: new(int64(explain.LogLines)), LimitBytes: new(int64(explain.LogBytes))}
+	text, err := x.c.CoreV1().Pods(x.namespace).GetLogs(ref.Pod, options).DoRaw(ctx)
+	if err != nil {
+		return nil
+	}
+	return &explain.Log{LogRef: *ref, Text: string(text)}
 }
 
 // ask asks the node's gateway; unknown is why it does not tell.

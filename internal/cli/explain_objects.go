@@ -117,6 +117,11 @@ func (x *explainer) claim(ctx context.Context) (explain.Lines, error) {
 	if err != nil {
 		return nil, plain(err)
 	}
+	return x.explainClaim(ctx, c)
+}
+
+func (x *explainer) explainClaim(ctx context.Context, c *corev1.PersistentVolumeClaim) (explain.Lines, error) {
+	var err error
 	var class *storagev1.StorageClass
 	if name := c.Spec.StorageClassName; name != nil && *name != "" {
 		class, err = x.c.StorageV1().StorageClasses().Get(ctx, *name, metav1.GetOptions{})
@@ -192,7 +197,7 @@ func (x *explainer) owned(ctx context.Context, s *metav1.LabelSelector, owners .
 		}
 		return false
 	})
-	return explain.Related{Pods: pods, Events: x.events(ctx, owners...)}, err
+	return explain.Related{Pods: pods, Events: x.events(ctx, owners...), Log: x.failedLog(ctx, pods...)}, err
 }
 
 func (x *explainer) pods(ctx context.Context, options metav1.ListOptions, wanted func(*corev1.Pod) bool) (

@@ -71,3 +71,11 @@ func because(reason, message string) string {
 	}
 	return message + " (" + reason + ")"
 }
+
+// after puts text behind a separator; nothing if there is no text.
+func after(separator, text string) string {
+	if text == "" {
+		return ""
+	}
+	return separator + text
+}

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -62,10 +63,10 @@ func TestEventsDoNotRepeat(t *testing.T) {
 		return corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: name}, Type: "Warning", Reason: "Failed",
 			Message: message, LastTimestamp: before(time.Minute)}
 	}
-	expectLines(t, "long", Pod(p, []corev1.Event{
+	expectLines(t, "long", Pod(p, Beside{Events: []corev1.Event{
 		event("a", `Failed to pull image "i": `+cause), event("b", "Error: ErrImagePull"), event("c", "Error: ErrImagePull"),
 		event("d", cause), event("e", "Error: short cause"),
-	}, now), `
+	}}, now), `
 ! container c waits: Back-off pulling image "i": ErrImagePull: `+cause+` (ImagePullBackOff)
 ! event 60s ago: Failed to pull image "i": see above (Failed)
 ! event 60s ago: Error: ErrImagePull (Failed)
@@ -156,7 +157,7 @@ func TestPod(t *testing.T) {
 		if !strings.Contains(c.want, "event") {
 			events = nil
 		}
-		expectLines(t, c.what, Pod(pod(c.change), events, now), c.want)
+		expectLines(t, c.what, Pod(pod(c.change), Beside{Events: events}, now), c.want)
 	}
 }
 
@@ -259,5 +260,76 @@ func TestRoute(t *testing.T) {
 ! its status: Accepted is unknown: Pending
 ! the class is another's
 ! `+NothingServed+`
+`)
+}
+
+// The end of a failed program's log is printed: that of the newest failure, with a line's length bounded.
+func TestFailedLog(t *testing.T) {
+	ended := func(code int32, reason string, at time.Duration) *corev1.ContainerStateTerminated {
+		return &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, StartedAt: before(at + time.Second),
+			FinishedAt: before(at)}
+	}
+	old := pod(func(p *corev1.Pod) {
+		p.Name = "old"
+		p.Status.ContainerStatuses[0].LastTerminationState.Terminated = ended(1, "Error", time.Hour)
+	})
+	failed := pod(func(p *corev1.Pod) {
+		p.Status.Phase, p.Status.ContainerStatuses[0].State = corev1.PodFailed,
+			corev1.ContainerState{Terminated: ended(7, "Error", time.Minute)}
+		p.Status.ContainerStatuses[0].Ready = false
+	})
+	for _, c := range []struct {
+		pods []*corev1.Pod
+		want *LogRef
+	}{
+		{[]*corev1.Pod{pod(func(*corev1.Pod) {})}, nil},
+		{[]*corev1.Pod{old}, &LogRef{"old", "c", true}},
+		{[]*corev1.Pod{old, failed}, &LogRef{"p", "c", false}},
+		{[]*corev1.Pod{failed, old}, &LogRef{"p", "c", false}},
+		{[]*corev1.Pod{pod(func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = ended(0, "Completed", time.Minute)
+		})}, nil},
+		{[]*corev1.Pod{pod(func(p *corev1.Pod) { // never ran
+			p.Status.ContainerStatuses[0].State.Terminated = ended(128, "StartError", time.Minute)
+		})}, nil},
+		{[]*corev1.Pod{pod(func(p *corev1.Pod) { // never ran
+			p.Status.ContainerStatuses[0].State.Terminated = &corev1.ContainerStateTerminated{ExitCode: 128}
+		})}, nil},
+		{[]*corev1.Pod{pod(func(p *corev1.Pod) {
+			p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i",
+				State: corev1.ContainerState{Terminated: ended(2, "Error", time.Minute)}}}
+		})}, &LogRef{"p", "i", false}},
+	} {
+		if got := FailedLog(c.pods...); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v, not %+v", c.pods[0].Name, got, c.want)
+		}
+	}
+	long := strings.Repeat("ä", 200)
+	log := &Log{LogRef{"p", "c", false}, "zero\none\n\n" + long + "\nboom\n"}
+	expectLines(t, "log", Pod(failed, Beside{Log: log}, now), `
+! has failed
+! container c ended with exit code 7 60s ago
+  log of container c: `+strings.Repeat("ä", 150)+`…
+  log of container c: boom
+`)
+	expectLines(t, "two pods", Lines{{true, "x"}}.related(Related{Log: log}, now), `
+! x
+  log of pod p, container c: `+strings.Repeat("ä", 150)+`…
+  log of pod p, container c: boom
+`)
+}
+
+// A pod that is not scheduled because of its claims says what they wait for.
+func TestClaimsOfPod(t *testing.T) {
+	p := pod(func(p *corev1.Pod) {
+		p.Spec.NodeName, p.Status = "", corev1.PodStatus{Phase: corev1.PodPending,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: "False", Reason: "Unschedulable",
+				Message: "pod has unbound immediate PersistentVolumeClaims"}}}
+	})
+	expectLines(t, "claims", Pod(p, Beside{Claims: map[string]Lines{
+		"b": {{true, `its StorageClass "x" does not exist`}, {false, "not a problem"}}, "a": nil}}, now), `
+! is not scheduled: pod has unbound immediate PersistentVolumeClaims (Unschedulable)
+! claim a does not exist
+! claim b: its StorageClass "x" does not exist
 `)
 }

@@ -3,6 +3,7 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -13,15 +14,23 @@ import (
 // mostEvents is how many warnings are added.
 const mostEvents = 5
 
-// Pod explains a pod; events are those about it.
-func Pod(p *corev1.Pod, events []corev1.Event, now time.Time) (out Lines) {
+// Beside is what belongs to a pod beside its own object.
+type Beside struct {
+	Events []corev1.Event // about it
+	// Claims explain its claims that are not bound, by name; no lines: the claim does not exist.
+	Claims map[string]Lines
+	Log    *Log // of FailedLog; nil if there is none, or if it could not be read
+}
+
+// Pod explains a pod.
+func Pod(p *corev1.Pod, b Beside, now time.Time) (out Lines) {
 	switch {
 	case p.DeletionTimestamp != nil:
 		out.deletion(p, now)
 	case p.Status.Phase == corev1.PodSucceeded:
 		out.say("has ended: all containers exited with 0")
 	case p.Status.Phase == corev1.PodFailed:
-		out.warn("has failed: %s", because(p.Status.Reason, p.Status.Message))
+		out.warn("has failed%s", after(": ", because(p.Status.Reason, p.Status.Message)))
 		out.containers(p, now)
 	case !out.scheduled(p):
 	default:
@@ -31,10 +40,26 @@ func Pod(p *corev1.Pod, events []corev1.Event, now time.Time) (out Lines) {
 			out.running(p, now)
 		}
 	}
+	out.claims(b.Claims)
 	if out.Problems() {
-		out.events(events, now)
+		out.events(b.Events, now)
 	}
+	out.log(b.Log, p.Name)
 	return out
+}
+
+// claims says what the pod's claims wait for.
+func (l *Lines) claims(all map[string]Lines) {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if all[name] == nil {
+			l.warn("claim %s does not exist", name)
+		}
+		for _, line := range all[name] {
+			if line.Problem {
+				l.warn("claim %s: %s", name, line.Text)
+			}
+		}
+	}
 }
 
 func (l *Lines) deletion(p *corev1.Pod, now time.Time) {
@@ -176,12 +201,16 @@ func (l *Lines) running(p *corev1.Pod, now time.Time) {
 		l.warn("is not ready: %s", text)
 		return
 	}
-	restarts := int32(0)
+	restarts, last := int32(0), ""
 	for i := range p.Status.ContainerStatuses {
-		restarts += p.Status.ContainerStatuses[i].RestartCount
+		s := &p.Status.ContainerStatuses[i]
+		restarts += s.RestartCount
+		if t := s.LastTerminationState.Terminated; t != nil {
+			last += fmt.Sprintf("; container %s last %s", s.Name, exited(t, now))
+		}
 	}
-	l.say("runs on node %s, and has been ready for %s; %s", p.Spec.NodeName, ago(now, c.LastTransitionTime.Time),
-		counted(int(restarts), "restart"))
+	l.say("runs on node %s, and has been ready for %s; %s%s", p.Spec.NodeName, ago(now, c.LastTransitionTime.Time),
+		counted(int(restarts), "restart"), last)
 }
 
 // events adds the newest warnings that say more than the lines before.

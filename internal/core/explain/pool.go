@@ -159,7 +159,7 @@ func (l *Lines) pods(p *Pool, now time.Time) {
 			l.warn("and %s more", counted(len(p.Pods)-i, "pod"))
 			return
 		}
-		if about := Pod(pod, nil, now); about.Problems() {
+		if about := Pod(pod, Beside{}, now); about.Problems() {
 			j := slices.IndexFunc(about, func(o Line) bool { return o.Problem })
 			l.warn("pod %s: %s", pod.Name, about[j].Text)
 		} else {

@@ -18,6 +18,7 @@ import (
 type Related struct {
 	Pods   []*corev1.Pod  // that it owns, or that it selects
 	Events []corev1.Event // about it, and about the ReplicaSets that it owns
+	Log    *Log           // of FailedLog for these pods; nil if there is none, or if it could not be read
 }
 
 // counts are the numbers of pods in the status of a workload.
@@ -169,6 +170,9 @@ func Autoscaler(h *autoscalingv2.HorizontalPodAutoscaler, r Related, now time.Ti
 		}
 	}
 	target := h.Spec.ScaleTargetRef
+	if out.Problems() && s.CurrentReplicas == 0 && s.DesiredReplicas == 0 { // unknown: its scale was never read
+		return out.related(r, now)
+	}
 	out.say("%s/%s has %s, and should have %d", strings.ToLower(target.Kind), target.Name,
 		counted(int(s.CurrentReplicas), "replica"), s.DesiredReplicas)
 	return out.related(r, now)
@@ -222,6 +226,7 @@ func (l Lines) related(r Related, now time.Time) Lines {
 	l.waits(r.Pods, now)
 	if l.Problems() {
 		l.events(r.Events, now)
+		l.log(r.Log, "")
 	}
 	return l
 }
@@ -234,7 +239,7 @@ func (l *Lines) waits(pods []*corev1.Pod, now time.Time) {
 			continue
 		}
 		var texts []string
-		for _, line := range Pod(p, nil, now) {
+		for _, line := range Pod(p, Beside{}, now) {
 			if line.Problem {
 				texts = append(texts, line.Text)
 			}

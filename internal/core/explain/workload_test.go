@@ -174,7 +174,6 @@ func TestAutoscaler(t *testing.T) {
 		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{Kind: "Deployment", Name: "web"}}}
 	expectLines(t, "new", Autoscaler(h, Related{}, now), `
 ! its controller has not processed it yet
-  deployment/web has 0 replicas, and should have 0
 `)
 	h.Status = autoscalingv2.HorizontalPodAutoscalerStatus{CurrentReplicas: 1, DesiredReplicas: 2,
 		Conditions: []autoscalingv2.HorizontalPodAutoscalerCondition{{Type: "AbleToScale", Status: "True"},
