@@ -69,12 +69,13 @@ func Refused(err error) bool {
 }
 
 // Behind takes the error of a write to an object that was planned as a watch showed it.
-// It returns nil when something newer is stored: the key is then woken when the watch
-// shows that. Else it returns the error, and the loop waits: a webhook or a quota may
-// answer with a conflict, too. live reads the object from the API.
+// It returns nil when something newer is stored, which may be this very write if it got no
+// answer: the key is then woken when the watch shows that. Else it returns the error, and
+// the loop waits: a webhook or a quota may answer with a conflict, too. live reads the object
+// from the API.
 func (k *Keeper) Behind(ctx context.Context, key string, w *source.Watch, planned metav1.Object, err error,
 	live func(ctx context.Context) (metav1.Object, error)) error {
-	if !Stale(err) {
+	if Refused(err) && !Stale(err) {
 		return err
 	}
 	stored, failed := live(ctx)

@@ -202,7 +202,9 @@ func TestBehind(t *testing.T) {
 		{"gone", apierrors.NewNotFound(podResource, "p"), nil, apierrors.NewNotFound(podResource, "p"), true},
 		{"another object of its name", conflict, other, nil, true},
 		{"nobody knows", conflict, nil, errors.New("no connection"), false},
-		{"another error", apierrors.NewInternalError(errors.New("no")), pod("p", 21, nil), nil, false},
+		{"no answer, and it is stored", apierrors.NewInternalError(errors.New("no")), pod("p", 21, nil), nil, true},
+		{"no answer, and it is not stored", errors.New("timeout"), pod("p", 20, nil), nil, false},
+		{"refused", apierrors.NewForbidden(podResource, "p", errors.New("no")), pod("p", 21, nil), nil, false},
 	} {
 		w := newWorld(t)
 		if err := w.Pods.Add(pod("p", 15, nil)); err != nil {

@@ -109,6 +109,12 @@ func (a *API) One(n int) bool { return !a.Calm && a.IntN(n) == 0 }
 // Get returns an object by its UID, nil if it does not exist.
 func (a *API) Get(uid types.UID) Object { return a.objects[uid].Object }
 
+// Read returns an object with its version; false if it does not exist.
+func (a *API) Read(uid types.UID) (Entry, bool) {
+	e, ok := a.objects[uid]
+	return e, ok
+}
+
 // All returns the objects of a type, oldest first.
 func All[T Object](a *API) []T { return typed[T](a.objects) }
 

@@ -150,6 +150,14 @@ func (t *Tracker) Wrote(w *Watch, answer Entry) {
 	t.versions[w] = max(t.versions[w], answer.Version)
 }
 
+// Unclear records what is stored after a write to an object that got no answer, as children.Keeper.Behind
+// does: that may be the write.
+func (t *Tracker) Unclear(w *Watch, uid types.UID) {
+	if e, ok := w.api.Read(uid); ok {
+		t.Wrote(w, e)
+	}
+}
+
 // Deleted records that the API accepted a deletion, or answered that there is no such object.
 func (t *Tracker) Deleted(w *Watch, uid types.UID) { t.deleted[uid] = w }
 

@@ -134,6 +134,8 @@ func (c *Deployments) do(d *appsv1.Deployment, step deployment.Step) error {
 		})
 		if err == nil {
 			c.fresh.Wrote(c.sets, e)
+		} else {
+			c.fresh.Unclear(c.sets, step.Update.UID)
 		}
 		return err
 	case step.Delete != nil:
@@ -157,6 +159,8 @@ func (c *Deployments) do(d *appsv1.Deployment, step deployment.Step) error {
 	})
 	if err == nil {
 		c.fresh.Wrote(c.deployments, e)
+	} else {
+		c.fresh.Unclear(c.deployments, d.UID)
 	}
 	return err
 }

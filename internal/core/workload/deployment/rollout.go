@@ -21,10 +21,13 @@ func (p *pass) roll() {
 	p.cleanUp()
 }
 
-// room is how large the new set may be: what the bound on all pods leaves (W2.41).
+// room is how large the new set may be: what the bound on all pods leaves (W2.41). Pods that a set
+// is to lose count until its status says that they are gone: their deletion may fail.
 func (p *pass) room() int32 {
 	now, size := replicas(p.now), p.size()
-	free := size + p.surge() - sum(p.all(), replicas)
+	free := size + p.surge() - sum(p.all(), func(s *appsv1.ReplicaSet) int32 {
+		return max(replicas(s), s.Status.Replicas)
+	})
 	if free <= 0 {
 		return now
 	}
