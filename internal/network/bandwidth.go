@@ -24,7 +24,7 @@ const (
 	maxBandwidth = 1_000_000_000_000_000
 )
 
-// BandwidthOf reads the annotations of a pod. The error is in the words of containerd and CRI-O.
+// BandwidthOf reads the annotations of a pod. The error has the text of containerd and CRI-O.
 func BandwidthOf(annotations map[string]string) (b Bandwidth, err error) {
 	for _, a := range []struct {
 		name string

@@ -59,8 +59,8 @@ type Place struct {
 	IPs                  []netip.Addr
 }
 
-// Gate keeps pods off the network until the rules for them are in force. A network asks it; who
-// makes the rules implements it.
+// Gate keeps pods off the network until the rules for them are in force. A network calls it; the part that makes the
+// rules implements it.
 type Gate interface {
 	// Adopt passes the pods that were attached before this process started.
 	Adopt([]Place)

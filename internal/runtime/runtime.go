@@ -1,7 +1,6 @@
 // Package runtime is the contract between the node agent and a container runtime: CRI v1 as Go
 // calls. native implements it in this process, remote over any CRI socket, and sim for the
-// simulator; runtimetest tests each of them. The agent drives it; it must never learn anything
-// about pods beyond CRI.
+// simulator; runtimetest tests each of them. The agent drives it; it must never depend on pods beyond CRI.
 package runtime
 
 import (
@@ -55,8 +54,8 @@ type Images interface {
 	ImageFsInfo(context.Context, *cri.ImageFsInfoRequest) (*cri.ImageFsInfoResponse, error)
 }
 
-// OutputHolder is an optional extension of CRI: the runtime holds the first output of a container
-// for a client that attaches a moment too late, and can be told that clients have seen it.
+// OutputHolder is an optional extension of CRI: the runtime holds the first output of a container for a client that
+// attaches a moment too late, and can be notified that clients have seen it.
 type OutputHolder interface {
 	// LogShown is called before a client reads the whole log of the container: held output that is
 	// in the log by then is dropped, later output is held. For a container that has exited, the log
@@ -65,8 +64,8 @@ type OutputHolder interface {
 	LogShown(ctx context.Context, containerID string) error
 }
 
-// Attacher is an optional extension of CRI: it attaches without a streaming server, so that the
-// caller learns how the attach ended.
+// Attacher is an optional extension of CRI: it attaches without a streaming server, so that the caller gets the result
+// of the attach.
 type Attacher interface {
 	// AttachContainer connects streams to a container until it exits, the client disconnects (nil),
 	// or ctx ends. A nil stream is not connected.

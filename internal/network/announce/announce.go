@@ -1,7 +1,7 @@
-// Package announce tells the neighbours of this node on Ethernet links that addresses are here: it
-// answers ARP and NDP for them, and announces new ones by itself, as MetalLB's layer-2 mode does.
-// internal/network/services drives it with the addresses of load balancers. The node does not own
-// the addresses: whatever comes for them is for the rules of Services, and other ports stay closed.
+// Package announce makes addresses reachable at this node for its neighbours on Ethernet links: it answers ARP and NDP
+// requests for them, and announces new addresses, as MetalLB's layer-2 mode does. internal/network/services drives it
+// with the addresses of load balancers. The addresses are not assigned to an interface of the node: the rules of
+// Services handle their packets, and other ports stay closed.
 //
 // Standards: RFC 826 and 5227 (ARP), RFC 4861 (neighbour discovery).
 package announce
@@ -29,7 +29,7 @@ type Announcer struct {
 	links map[linkID]*link
 }
 
-// linkID is what makes a link another one.
+// linkID identifies a link: a replaced link has another one.
 type linkID struct {
 	index int
 	hw    string
@@ -39,15 +39,15 @@ type linkID struct {
 type speaker interface {
 	// announce announces to all neighbours that an address is at this node.
 	announce(netip.Addr) error
-	// join lets questions about an address come in; leave is the opposite.
+	// join subscribes to requests for an address; leave is the opposite.
 	join(netip.Addr) error
 	leave(netip.Addr)
-	// run answers until Close.
+	// run answers requests until Close.
 	run(has func(netip.Addr) bool)
 	Close() error
 }
 
-// link is one link with the addresses that are announced there.
+// link is a link with the addresses that are announced on it.
 type link struct {
 	net.Interface
 	has      atomic.Pointer[[]netip.Addr]
@@ -90,7 +90,7 @@ func (a *Announcer) Update(addresses []netip.Addr, names []string, node []netip.
 	return errors.Join(errs...)
 }
 
-// Close stops to answer.
+// Close stops answering requests.
 func (a *Announcer) Close() {
 	for id, l := range a.links {
 		l.close()
@@ -166,7 +166,7 @@ func (l *link) update(addresses []netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// speaker opens the protocol of a family when it is needed first.
+// speaker opens the protocol of a family when it is first needed.
 func (l *link) speaker(v6 bool) (s speaker, err error) {
 	if s := l.speakers[v6]; s != nil {
 		return s, nil
@@ -187,7 +187,7 @@ func (l *link) speaker(v6 bool) (s speaker, err error) {
 func (l *link) announce(list []netip.Addr) error {
 	var errs []error
 	for _, a := range list {
-		if l.holds(a) { // it may have gone meanwhile
+		if l.holds(a) { // the link may have been removed
 			if err := l.speakers[a.Is6()].announce(a); err != nil {
 				errs = append(errs, fmt.Errorf("announce %s on link %s: %w", a, l.Name, err))
 			}
@@ -196,7 +196,7 @@ func (l *link) announce(list []netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// repeat announces addresses some more times; what fails then fails again with the next update.
+// repeat announces addresses several more times; errors are ignored, as the next update reports them.
 func (l *link) repeat(list []netip.Addr, speakers [2]speaker) {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()

@@ -48,7 +48,7 @@ func decodeARP(b []byte) (p arpPacket, ok bool) {
 	return p, true
 }
 
-// answer is the reply to a request for an address that is at hw. Nobody can have it sent to a group.
+// answer is the reply to a request for an address that is at hw. It is never sent to a multicast or broadcast address.
 func (p arpPacket) answer(hw [6]byte) (arpPacket, bool) {
 	if p.op != arpRequest || p.sender[0]&1 != 0 || p.sender == hw {
 		return arpPacket{}, false
@@ -56,7 +56,7 @@ func (p arpPacket) answer(hw [6]byte) (arpPacket, bool) {
 	return arpPacket{op: arpReply, sender: hw, from: p.target, to: p.sender, target: p.from}, true
 }
 
-// arp speaks ARP on one link.
+// arp implements ARP on one link.
 type arp struct {
 	file  *os.File
 	index int
@@ -94,7 +94,7 @@ func (a *arp) send(p arpPacket, to [6]byte) error {
 	return sent
 }
 
-// announce sends a gratuitous request and a reply: hosts differ in which of them they believe.
+// announce sends a gratuitous request and a reply: hosts differ in which of them they accept.
 func (a *arp) announce(addr netip.Addr) error {
 	for _, op := range []uint16{arpRequest, arpReply} {
 		p := arpPacket{op: op, sender: a.hw, from: addr, target: addr}
@@ -123,7 +123,7 @@ func (a *arp) run(has func(netip.Addr) bool) {
 		}
 		if p, ok := decodeARP(buf[:n]); ok && has(p.target) {
 			if reply, ok := p.answer(a.hw); ok {
-				_ = a.send(reply, p.sender) // who asked asks again
+				_ = a.send(reply, p.sender) // the client repeats its request
 			}
 		}
 	}

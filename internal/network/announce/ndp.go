@@ -23,7 +23,7 @@ const (
 
 var allNodes = netip.MustParseAddr("ff02::1")
 
-// solicitedTarget is the address that a neighbour solicitation is about.
+// solicitedTarget is the target address of a neighbour solicitation.
 func solicitedTarget(b []byte) (netip.Addr, bool) {
 	if len(b) < ndpSize || b[0] != ndpSolicitation || b[1] != 0 {
 		return netip.Addr{}, false
@@ -38,14 +38,14 @@ func advertisement(a netip.Addr, hw net.HardwareAddr, flags byte) []byte {
 	return append(append(out, 2, 1), hw...) // the option with the link-layer address
 }
 
-// group is where solicitations for an address are sent to.
+// group is the multicast address to which solicitations for an address are sent.
 func group(a netip.Addr) netip.Addr {
 	b, s := netip.MustParseAddr("ff02::1:ff00:0").As16(), a.As16()
 	copy(b[13:], s[13:])
 	return netip.AddrFrom16(b)
 }
 
-// ndp speaks neighbour discovery on one link.
+// ndp implements neighbour discovery on one link.
 type ndp struct {
 	conn   *ipv6.PacketConn
 	close  func() error
@@ -130,12 +130,12 @@ func (n *ndp) run(has func(netip.Addr) bool) {
 			continue
 		}
 		to, flags := allNodes, byte(ndpOverride)
-		if ip, isIP := from.(*net.IPAddr); isIP && !ip.IP.IsUnspecified() { // otherwise a neighbour is about to take it
+		if ip, isIP := from.(*net.IPAddr); isIP && !ip.IP.IsUnspecified() { // otherwise a neighbour is about to use it
 			if asked, ok := netip.AddrFromSlice(ip.IP); ok {
 				to, flags = asked, ndpSolicited|ndpOverride
 			}
 		}
-		_ = n.send(advertisement(a, n.link.HardwareAddr, flags), to) // who asked asks again
+		_ = n.send(advertisement(a, n.link.HardwareAddr, flags), to) // the client repeats its request
 	}
 }
 

@@ -213,7 +213,7 @@ func portSettings(port int) error {
 	off, on := []byte{0}, []byte{1}
 	// With br_netfilter, packets of a pod to its own host port return on its port.
 	info.AddRtAttr(nl.IFLA_BRPORT_MODE, on)
-	// The bridge learns addresses only from us, and does not flood unknown ones.
+	// Only carob adds addresses to the bridge, and the bridge does not flood unknown ones.
 	info.AddRtAttr(nl.IFLA_BRPORT_LEARNING, off)
 	info.AddRtAttr(nl.IFLA_BRPORT_UNICAST_FLOOD, off)
 	info.AddRtAttr(nl.IFLA_BRPORT_PROXYARP, off)
@@ -225,13 +225,13 @@ func portSettings(port int) error {
 	return err
 }
 
-// settlePort configures a port as one of ours. It may be repeated.
+// settlePort configures a port as a port of this network. It may be repeated.
 func (n *Network) settlePort(port int, mac net.HardwareAddr) error {
 	if err := portSettings(port); err != nil {
 		return fmt.Errorf("set up a port of bridge %s: %w", n.cfg.Bridge, err)
 	}
-	// The pod's previous namespace may live for some more milliseconds and answer for the same
-	// addresses; the bridge must not learn its port.
+	// The pod's previous namespace may exist for some more milliseconds and answer for the same addresses; the bridge
+	// must not learn its port.
 	err := netlink.NeighSet(&netlink.Neigh{LinkIndex: port, Family: unix.AF_BRIDGE, State: unix.NUD_NOARP,
 		Flags: unix.NTF_MASTER | sticky, HardwareAddr: mac})
 	if err != nil {
@@ -240,8 +240,8 @@ func (n *Network) settlePort(port int, mac net.HardwareAddr) error {
 	return nil
 }
 
-// knowNeighbours adds permanent neighbour entries for a pod's addresses to the host, so that it
-// sends no ARP or ND requests.
+// knowNeighbours adds permanent neighbour entries for a pod's addresses to the host, so that the host sends no ARP or
+// ND requests.
 func (n *Network) knowNeighbours(ips []netip.Addr, mac net.HardwareAddr) error {
 	for _, ip := range ips {
 		err := netlink.NeighSet(&netlink.Neigh{LinkIndex: n.bridge.Load().index, State: netlink.NUD_PERMANENT,

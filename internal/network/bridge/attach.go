@@ -95,7 +95,7 @@ func (n *Network) attachNew(ctx context.Context, pod network.Pod) (*attachment, 
 	return at, nil
 }
 
-// admit asks the gate, in parallel to other work. The pod can send only when its addresses are
+// admit waits for the gate, in parallel with other work. The pod can send only when its addresses are
 // published.
 func (n *Network) admit(ctx context.Context, pod network.Pod, at *attachment) <-chan error {
 	answer := make(chan error, 1)

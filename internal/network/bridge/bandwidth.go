@@ -18,8 +18,8 @@ const (
 	minBurst  = 66 << 10
 )
 
-// shape limits the bandwidth of a pod: what it receives at its port on the host, what it sends at its own device, where
-// the kernel lets the sender wait instead of losing packets. h is in the pod's namespace. A container with
+// shape limits the bandwidth of a pod: received traffic at its port on the host, sent traffic at its own device, where
+// the kernel makes the sender wait instead of dropping packets. h is in the pod's namespace. A container with
 // CAP_NET_ADMIN can lift the limit of what it sends.
 func shape(h *netlink.Handle, eth0, port int, limit network.Bandwidth) error {
 	if limit.Ingress > 0 {

@@ -6,7 +6,8 @@
 // A pod has its address with a full-length mask and reaches every address, including its
 // neighbours, through the host's address on the bridge. So connection tracking sees both directions
 // of every connection without br_netfilter, and there is one place to filter. If the host's
-// firewall drops traffic, rules in its chains let pods through (firewall.go), or firewalld is asked to (firewalld.go).
+// firewall drops traffic, rules in its chains let pods through (firewall.go), or the bridge is put into a zone of
+// firewalld (firewalld.go).
 //
 //	pod eth0 10.88.0.7/32 ── veth ── bridge 10.88.0.1/16 ── host routing, nftables ── world
 //
@@ -256,7 +257,7 @@ func (c Config) check() error {
 	return nil
 }
 
-// explain gives kernel errors a kind and adds what to do.
+// explain gives kernel errors a kind and adds what the administrator can do.
 func explain(err error) error {
 	switch {
 	case err == nil || errkind.Of(err) != errkind.Unknown:
@@ -314,7 +315,7 @@ func (n *Network) ensureBridge() error {
 			return fmt.Errorf("set the hardware address of bridge %s: %w", n.cfg.Bridge, err)
 		}
 	}
-	if link.Attrs().MTU != mtu { // the flag or the uplink changed; pods that run keep theirs
+	if link.Attrs().MTU != mtu { // the flag or the uplink changed; running pods keep theirs
 		if err := netlink.LinkSetMTU(link, mtu); err != nil {
 			return fmt.Errorf("set the MTU of bridge %s to %d: %w", n.cfg.Bridge, mtu, err)
 		}

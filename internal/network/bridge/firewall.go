@@ -13,11 +13,11 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// hostFirewall lets the pods' packets through the host's firewall. With Docker and ufw, iptables drops
-// traffic that they do not know, and an accept in our own table does not override that. Rules at the end
-// of two chains accept it, so earlier rules of the administrator still apply: in FORWARD, packets from and
-// to the bridge; in INPUT, connections of pods to a Service whose server is on the host (the API server and
-// the cluster's DNS). A chain whose policy is to accept is not changed.
+// hostFirewall lets the pods' packets through the host's firewall. With Docker and ufw, iptables drops all other
+// traffic, and an accept in carob's own table does not override that. Rules at the end of two chains accept it, so
+// earlier rules of the administrator still apply: in FORWARD, packets from and to the bridge; in INPUT, connections of
+// pods to a Service whose server is on the host (the API server and the cluster's DNS). A chain whose policy is to
+// accept is not changed.
 type hostFirewall struct {
 	bridge, name string // name marks our rules; it is the name of our table
 	options      []nftables.ConnOption
@@ -66,7 +66,7 @@ func (p *hostFirewall) allow() (added int, err error) {
 	return added, nil
 }
 
-// wanted are our rules of a chain.
+// wanted are carob's rules of a chain.
 func (p *hostFirewall) wanted(c *nftables.Chain) []*nftables.Rule {
 	if c.Name == "INPUT" {
 		return []*nftables.Rule{p.rule(c, expr.MetaKeyIIFNAME, translated())}
@@ -166,7 +166,7 @@ func (n *Network) keepFirewall(ctx context.Context) error {
 			logger.Error(err, "Cannot add rules for pods to the host's firewall; it may drop their traffic", "bridge",
 				n.cfg.Bridge)
 		case added > 0:
-			logger.Info("Added rules for pods to the host's firewall, which drops what it does not know", "bridge",
+			logger.Info("Added rules for pods to the host's firewall, which would drop their traffic", "bridge",
 				n.cfg.Bridge, "rules", added)
 		}
 		n.firewalld.look()

@@ -13,14 +13,15 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// firewalld is the firewall service of Fedora, RHEL, and openSUSE, as far as the pods concern it. Its own table rejects
-// what its zones do not allow, and only firewalld itself changes that table. As for Docker's and Podman's networks, the
-// bridge is put into a zone that accepts: "trusted", at run time only. A bridge that the administrator put into another
-// zone stays there. A reload of firewalld forgets it; the kernel then tells of new rules, and it is added again.
+// firewalld is a client of firewalld, the firewall service of Fedora, RHEL, and openSUSE. Its own table rejects what
+// its zones do not allow, and only firewalld itself changes that table. Like Docker's and Podman's networks, the bridge
+// is put into a zone that accepts: "trusted", in the runtime configuration only. A bridge that the administrator put
+// into another zone stays there. A reload of firewalld drops the runtime configuration; the kernel then reports changed
+// rules, and the bridge is added again.
 type firewalld struct {
 	bridge  string
 	options []nftables.ConnOption
-	timeout time.Duration // of one conversation; 0: firewalldTimeout
+	timeout time.Duration // of one call; 0: firewalldTimeout
 }
 
 const (
@@ -32,7 +33,7 @@ const (
 	firewalldTimeout = 5 * time.Second
 )
 
-// trust puts the bridge into the zone if firewalld has rules and the bridge is in no zone. zone is where it is then;
+// trust puts the bridge into the zone if firewalld has rules and the bridge is in no zone. zone is its zone afterwards;
 // empty: there is no firewalld.
 func (f *firewalld) trust(ctx context.Context) (zone string, added bool, err error) {
 	if runs, err := f.hasRules(); !runs || err != nil {
@@ -40,7 +41,7 @@ func (f *firewalld) trust(ctx context.Context) (zone string, added bool, err err
 	}
 	err = f.call(ctx, func(ctx context.Context, o dbus.BusObject) error {
 		if err := o.CallWithContext(ctx, firewalldZones+"getZoneOfInterface", 0, f.bridge).Store(&zone); err != nil {
-			return fmt.Errorf("ask firewalld for the zone of %s: %w", f.bridge, err)
+			return fmt.Errorf("get the firewalld zone of %s: %w", f.bridge, err)
 		}
 		if zone != "" {
 			return nil
@@ -55,7 +56,7 @@ func (f *firewalld) trust(ctx context.Context) (zone string, added bool, err err
 	return zone, added, err
 }
 
-// distrust takes the bridge out of the zone.
+// distrust removes the bridge from the zone.
 func (f *firewalld) distrust(ctx context.Context) error {
 	if runs, err := f.hasRules(); !runs || err != nil {
 		return err
@@ -78,7 +79,7 @@ func notThere(e dbus.Error) bool {
 	return strings.HasPrefix(text, "UNKNOWN_INTERFACE") || strings.HasPrefix(text, "ZONE_CONFLICT")
 }
 
-// stopped: firewalld does not run, and has left its rules behind.
+// stopped: firewalld does not run, but its rules exist.
 func stopped(err error) bool {
 	e, ok := errors.AsType[dbus.Error](err)
 	return ok && (e.Name == "org.freedesktop.DBus.Error.ServiceUnknown" ||
@@ -100,7 +101,7 @@ func (f *firewalld) hasRules() (bool, error) {
 	}), nil
 }
 
-// call lets do speak to firewalld, within the time-out.
+// call runs do with a connection to firewalld, within the timeout.
 func (f *firewalld) call(ctx context.Context, do func(context.Context, dbus.BusObject) error) error {
 	timeout := f.timeout
 	if timeout == 0 {
@@ -117,20 +118,20 @@ func (f *firewalld) call(ctx context.Context, do func(context.Context, dbus.BusO
 		err = ctx.Err()
 	}
 	if err != nil {
-		return fmt.Errorf("speak to firewalld: %w", err)
+		return fmt.Errorf("call firewalld: %w", err)
 	}
 	return nil
 }
 
-// trustKeeper speaks to firewalld whenever the host's rules have changed. It has a goroutine of its own, so that a
-// firewalld that does not answer delays nothing else.
+// trustKeeper calls firewalld whenever the host's rules have changed. It has its own goroutine, so that a firewalld
+// that does not respond delays nothing else.
 type trustKeeper struct {
 	cancel context.CancelFunc
 	wake   chan struct{} // capacity 1
 	done   chan struct{}
 }
 
-// Between two attempts: longer and longer, as firewalld may start or hang.
+// The wait between two attempts, which grows, as firewalld may be starting or hang.
 const (
 	leastTrustRest = time.Second
 	mostTrustRest  = time.Minute
@@ -143,7 +144,7 @@ func keepTrusted(ctx context.Context, f *firewalld) *trustKeeper {
 	return k
 }
 
-// look has the keeper look once more.
+// look makes the keeper check once more.
 func (k *trustKeeper) look() {
 	select {
 	case k.wake <- struct{}{}:

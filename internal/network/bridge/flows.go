@@ -13,23 +13,23 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// flows has connection tracking forget everything about addresses whose pods are gone, in whatever state it is: a
-// client that takes a source port again, or goes on sending, would be led to an address where nobody is, or to the
-// next pod that gets it (N10.21). With many flows one look at them is not cheap, so those who come while one goes on
-// share the next one. The zero value is ready.
+// flows deletes all connection tracking entries of addresses whose pods are gone, in any state: packets of a client
+// that uses a source port again, or continues to send, would be sent to an unused address, or to the next pod that gets
+// it (N10.21). With many entries a pass over them is expensive, so callers that arrive during a pass share the next
+// one. The zero value is ready to use.
 type flows struct {
 	mu   sync.Mutex
 	next *sweep // collects addresses until it begins; nil: none waits
 	turn sync.Mutex
 }
 
-// sweep is one look at all flows.
+// sweep is one pass over all entries.
 type sweep struct {
 	gone map[netip.Addr]bool
 	done chan struct{}
 }
 
-// forget returns when no flow to or from the addresses is left of those that were there when it was called.
+// forget returns when all entries to or from the addresses that existed at the call have been deleted.
 func (f *flows) forget(ips []netip.Addr) {
 	if len(ips) == 0 {
 		return
@@ -56,7 +56,7 @@ func (f *flows) forget(ips []netip.Addr) {
 	f.mu.Unlock()
 	if err := s.run(); err != nil {
 		// They time out by themselves.
-		klog.Background().V(2).Info("Flows of pods that are gone could not be forgotten", "err", err)
+		klog.Background().V(2).Info("Cannot delete connection tracking entries of pods that are gone", "err", err)
 	}
 }
 
@@ -85,14 +85,14 @@ func (s *sweep) fromList(family netlink.InetFamily) error {
 	return err
 }
 
-// fewAddresses are looked for one by one: the kernel needs less than a millisecond for each, and 5 to 10 to list all
-// flows, however few they are.
+// fewAddresses is the number of addresses up to which each is deleted separately: the kernel needs less than a
+// millisecond for each, but 5 to 10 ms to list all entries, even if there are few.
 const fewAddresses = 8
 
 // Attributes of a message of connection tracking (linux/netfilter/nfnetlink_conntrack.h and nf_internals.h).
 const (
 	ctaFilter       = 25
-	ctaFilterOrig   = 1 // which parts of the tuple decide
+	ctaFilterOrig   = 1 // which parts of the tuple are compared
 	ctaFilterReply  = 2
 	ctaFilterSource = 1 << 0
 	ctaFilterDest   = 1 << 1
@@ -116,7 +116,7 @@ func deleteEach(addresses []netip.Addr) error {
 }
 
 // deleteFlows deletes the flows with the address as source or destination of a tuple. The message names a tuple: a
-// kernel that does not know filters takes it for an incomplete flow, never for all flows.
+// kernel without support for filters rejects it as an incomplete entry, and never deletes all entries.
 func deleteFlows(ip netip.Addr, tuple, flags, which int) error {
 	address := nl.CTA_IP_V4_SRC
 	if which == ctaFilterDest {
@@ -136,7 +136,7 @@ func deleteFlows(ip netip.Addr, tuple, flags, which int) error {
 	return nil
 }
 
-// MatchConntrackFlow implements netlink.CustomConntrackFilter: who asked, or who answers, is gone.
+// MatchConntrackFlow implements netlink.CustomConntrackFilter: one side of the connection is gone.
 func (s *sweep) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	for _, ip := range [][]byte{flow.Forward.SrcIP, flow.Forward.DstIP, flow.Reverse.SrcIP} {
 		if a, ok := netip.AddrFromSlice(ip); ok && s.gone[a.Unmap()] {

@@ -15,9 +15,9 @@ import (
 	"carob/internal/base/netns"
 )
 
-// healer makes again what somebody else deleted: the bridge, and the devices of pods. It is told by the kernel, looks
-// only when one of ours is concerned, and rests after each look: whoever deletes devices in a loop costs no more than
-// that.
+// healer recreates what another program deleted: the bridge, and the devices of pods. The kernel's notifications start
+// a check, but only for devices of this network, and each check is followed by a pause: a program that deletes devices
+// in a loop causes no more work than that.
 type healer struct {
 	n      *Network
 	cancel context.CancelFunc
@@ -39,7 +39,7 @@ func (h *healer) close() {
 	<-h.done
 }
 
-// lost is told of devices that were deleted or stopped.
+// lost handles notifications of devices that were deleted or stopped.
 func (h *healer) lost(index int) {
 	if index != 0 && index != h.n.bridge.Load().index && !h.n.ownsPort(index) {
 		return
@@ -71,7 +71,7 @@ func (h *healer) run(ctx context.Context) {
 		case <-h.wake:
 		}
 		if err := h.n.heal(ctx); err != nil && ctx.Err() == nil {
-			klog.Background().Error(err, "Cannot make the pod network again, which somebody deleted; trying again")
+			klog.Background().Error(err, "Cannot recreate the pod network, which another program deleted; trying again")
 			h.lost(0)
 		}
 		select {
@@ -82,7 +82,7 @@ func (h *healer) run(ctx context.Context) {
 	}
 }
 
-// heal makes the bridge again if it is missing or down, and the ports of pods that are missing or no ports of it.
+// heal recreates the bridge if it is missing or down, and the ports of pods that are missing or not attached to it.
 func (n *Network) heal(ctx context.Context) error {
 	if err := n.Ready(ctx); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (n *Network) healPort(ctx context.Context, sandbox string) error {
 	return nil
 }
 
-// replug gives a pod a new device with its hardware address and its addresses. A limit of bandwidth is not made again.
+// replug gives a pod a new device with its hardware address and its addresses. A limit of bandwidth is not restored.
 func (n *Network) replug(ctx context.Context, at *attachment) error {
 	ns, err := os.Open(at.NetNS)
 	if err != nil {

@@ -84,7 +84,7 @@ func (a *addresses) acquire(uid, sandbox string) (netip.Addr, error) {
 	return netip.Addr{}, errkind.Errorf(errkind.Exhausted, "all addresses of %s are in use", a.prefix)
 }
 
-// remembers reports whether a detached pod's address is known.
+// remembers reports whether the address of a detached pod is reserved for it.
 func (a *addresses) remembers(uid string) bool {
 	return slices.ContainsFunc(a.past, func(p pastAddress) bool { return p.uid == uid })
 }

@@ -113,8 +113,8 @@ func (w *portWatch) read(b []byte) {
 	}
 }
 
-// lostDevice reads whether a message says that a device was deleted, or is not up. What a bridge says of its ports has
-// a family of its own.
+// lostDevice reports whether a message is about a device that was deleted, or is not up. A bridge's messages about its
+// ports have another family.
 func lostDevice(m syscall.NetlinkMessage) (index int, lost bool) {
 	if len(m.Data) < unix.SizeofIfInfomsg || m.Data[0] != unix.AF_UNSPEC {
 		return 0, false

@@ -19,22 +19,22 @@ import (
 )
 
 // Queues reports when the connections to a pod that were opened before the data plane stopped
-// routing to it have been accepted: a program that closes its listener would reset them. It
-// looks only at pods that are asked about, until nothing waits in the queues of their listeners,
-// at most for lookFor. It implements node.Traffic.
+// routing to it have been accepted: a program that closes its listener would reset them. It checks only pods for which
+// Routed is called, until nothing waits in the queues of their listeners, at most for lookFor. It implements
+// node.Traffic.
 type Queues struct {
 	n      *Network
 	wake   chan struct{}
-	passed func() // returns when no packet is on its way through the rules any more that was when it was called
+	passed func() // returns when all packets that were in the rules at the call have left them
 
 	mu   sync.Mutex
 	pods map[types.UID]*look
 }
 
-// look is what is known of one pod.
+// look is the state of the check of one pod.
 type look struct {
 	until   time.Time
-	passed  bool         // packets that were on their way through the rules have left them
+	passed  bool         // packets that were in the rules have left them
 	arrived map[int]bool // CPUs whose queue of arriving packets has been empty since
 	done    bool
 }
@@ -42,16 +42,16 @@ type look struct {
 const (
 	lookFor   = 2 * time.Second
 	lookAgain = 10 * time.Millisecond
-	mostLooks = 10_000 // above this number, pods that are no longer asked about are forgotten
+	mostLooks = 10_000 // above this number, pods for which Routed is no longer called are removed
 )
 
-// Queues returns what looks at the pods of this network.
+// Queues returns the checker of the pods of this network.
 func (n *Network) Queues() *Queues {
 	return &Queues{n: n, wake: make(chan struct{}, 1), passed: packetsPassed, pods: map[types.UID]*look{}}
 }
 
-// Routed implements node.Traffic. The first question about a pod begins to look, the last one, whose answer is false,
-// ends it.
+// Routed implements node.Traffic. The first call for a pod begins the check; the last one, which returns false, ends
+// it.
 func (q *Queues) Routed(pod types.UID) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -73,7 +73,7 @@ func (q *Queues) Routed(pod types.UID) bool {
 	return true
 }
 
-// Follow implements node.Traffic; it does the looking.
+// Follow implements node.Traffic; it does the checks.
 func (q *Queues) Follow(ctx context.Context, released func(pod types.UID)) {
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -97,14 +97,14 @@ func (q *Queues) Follow(ctx context.Context, released func(pod types.UID)) {
 			delete(busy, pod)
 			released(pod)
 		}
-		if len(busy) > 0 { // many pods take longer to look at, and are looked at less often
+		if len(busy) > 0 { // many pods take longer to check, and are checked less often
 			next.Reset(max(lookAgain, 4*time.Since(start)))
 		}
 	}
 }
 
-// leaveRules waits for packets that the rules led to a pod before they let go of it, and that are still on
-// their way: the processor may have been taken from them. It costs nothing but 10 to 30 ms, once for each pod.
+// leaveRules waits for packets that the old rules sent to a pod and that are still being processed, for example because
+// their thread was preempted. It costs only 10 to 30 ms, once for each pod.
 func (q *Queues) leaveRules(busy map[types.UID]*look) {
 	waited := false
 	for _, l := range busy {
@@ -117,15 +117,15 @@ func (q *Queues) leaveRules(busy map[types.UID]*look) {
 	}
 }
 
-// packetsPassed waits until all processors have ended what they were reading without locks, such as the rules
-// of netfilter: the kernel's grace period.
+// packetsPassed waits for an RCU grace period: then all processors have left the code that reads without locks, such as
+// the rules of netfilter.
 func packetsPassed() {
 	const global = 1 // MEMBARRIER_CMD_GLOBAL of linux/membarrier.h
-	// A kernel that cannot, or does not because of CPUs without a clock tick, is not waited for.
+	// If the kernel does not support it, or refuses because of CPUs without a clock tick, there is no wait.
 	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0)
 }
 
-// unfinished returns the looks that have not ended, by pod.
+// unfinished returns the checks that have not ended, by pod.
 func (q *Queues) unfinished() map[types.UID]*look {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -138,8 +138,8 @@ func (q *Queues) unfinished() map[types.UID]*look {
 	return out
 }
 
-// idle reports whether packets that were on their way have arrived, and no connection waits to be accepted. A pod that
-// cannot be looked at is idle.
+// idle reports whether packets in flight have arrived, and no connection waits to be accepted. A pod that cannot be
+// checked is idle.
 func (n *Network) idle(ctx context.Context, pod string, arrived map[int]bool) bool {
 	path := ""
 	n.mu.Lock()
@@ -167,8 +167,9 @@ func (n *Network) idle(ctx context.Context, pod string, arrived map[int]bool) bo
 	return waiting == 0
 }
 
-// allArrived notes the CPUs whose queue of packets is empty, and reports whether all have been since arrived was made.
-// The file has a line for each CPU; its twelfth number is the length of the queue, on kernels since 5.10.
+// allArrived records the CPUs whose queue of packets is empty, and reports whether each queue has been empty since
+// arrived was made. The file has a line for each CPU; its twelfth number is the length of the queue, on kernels since
+// 5.10.
 func allArrived(stat string, arrived map[int]bool) bool {
 	all := true
 	for i, line := range strings.Split(strings.TrimSpace(stat), "\n") {

@@ -427,7 +427,7 @@ func deleteElements(list ...elementOf) error {
 	return nil
 }
 
-// complete reports whether all our chains exist.
+// complete reports whether all chains of carob exist.
 func (r *rules) complete() (bool, error) {
 	conn, err := nftables.New()
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	"carob/internal/base/netns"
 )
 
-// makeSpare makes a place that has addresses already. Attaching a pod to it changes no device: every
-// such change waits for the kernel's lock of all devices, which the removal of a namespace, such as that of
-// the pod before, holds for many milliseconds. Until the pod's pin is published nothing passes its port.
+// makeSpare makes a place that has addresses already. Attaching a pod to it changes no device: each change of a device
+// waits for the kernel's lock of all devices, which the removal of a namespace (for example, of the previous pod) holds
+// for many milliseconds. Until the pod's pin is published, its port passes no packets.
 func (n *Network) makeSpare(ctx context.Context) (*place, error) {
 	p, err := n.makePlace(ctx, "")
 	if err != nil {
@@ -47,8 +47,7 @@ func (n *Network) takeSpare() *place {
 	return nil
 }
 
-// connected reports whether the place's port is still on the bridge, as far as sysfs knows, which
-// needs no lock.
+// connected reports whether the place's port is still on the bridge, according to sysfs, which needs no lock.
 func (n *Network) connected(p *place) bool {
 	const devices = "/sys/class/net/"
 	if p.bridge != n.bridge.Load().index {

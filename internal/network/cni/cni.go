@@ -34,7 +34,7 @@ import (
 	"carob/internal/network"
 )
 
-// Config says where configurations and plugins are.
+// Config has the directories of configurations, plugins, and state.
 type Config struct {
 	ConfDir  string   // *.conflist, *.conf, *.json; the first by name is used, and read at each call
 	BinDirs  []string // where plugins are; empty: /opt/cni/bin and /usr/lib/cni
@@ -50,8 +50,8 @@ type Network struct {
 	cni    *libcni.CNIConfig
 
 	sandboxes keylock.Locks // sandboxes that are being attached or detached
-	// collecting excludes all calls to plugins while they collect garbage (N7.23). Who holds the lock of a sandbox
-	// holds it for reading.
+	// collecting excludes all calls to plugins while they collect garbage (N7.23). A goroutine that holds the lock of a
+	// sandbox holds it for reading.
 	collecting sync.RWMutex
 }
 
@@ -201,7 +201,7 @@ func (n *Network) add(ctx context.Context, pod network.Pod) (*record, error) {
 	return rec, nil
 }
 
-// maxBurst is the largest burst, in bits, that plugins take.
+// maxBurst is the largest burst, in bits, that plugins accept.
 const maxBurst = math.MaxInt32
 
 // runtimeConf is the information about the pod for the plugins.
@@ -236,7 +236,7 @@ func runtimeConf(rec *record) *libcni.RuntimeConf {
 	if b := rec.Pod.Bandwidth; b != (network.Bandwidth{}) {
 		rates := map[string]uint64{}
 		for name, rate := range map[string]uint64{"ingress": b.Ingress, "egress": b.Egress} {
-			if rate > 0 { // a rate needs a burst, and the other way round (N7.34)
+			if rate > 0 { // a rate needs a burst, and vice versa (N7.34)
 				rates[name+"Rate"], rates[name+"Burst"] = rate, min(rate, maxBurst)
 			}
 		}
@@ -345,7 +345,7 @@ func (n *Network) Sweep(ctx context.Context, live map[string]bool) error {
 	return errors.Join(append(errs, n.collect(ctx))...)
 }
 
-// collect has the plugins free what belongs to no recorded sandbox, such as an address that a
+// collect makes the plugins free what belongs to no recorded sandbox, such as an address that a
 // killed process took before it recorded the sandbox (GC, N7.23, N7.27). Without a configuration
 // there are no plugins.
 func (n *Network) collect(ctx context.Context) error {

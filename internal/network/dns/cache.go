@@ -13,7 +13,7 @@ import (
 // maxCacheBytes limits the memory of one cache: clients decide which names are queried.
 const maxCacheBytes = 32 << 20
 
-// noSOATTL is what a negative answer without a SOA record is kept for at most.
+// noSOATTL is how long a negative answer without a SOA record is cached at most.
 const noSOATTL = 5 * time.Second
 
 // answerCache keeps answers of other servers. Its methods may be called from many goroutines.
@@ -50,7 +50,7 @@ func newCache(cfg *core.Cache, now func() time.Time, m *metrics) *answerCache {
 	return &answerCache{cfg: cfg, now: now, m: m, entries: map[string]*entry{}}
 }
 
-// keyOf appends the key of a question: two clients share an answer only if they want the same.
+// keyOf appends the key of a question: two clients share an answer only if their questions are equal.
 func keyOf(dst []byte, lower []byte, typ, class uint16, do, cd bool) []byte {
 	flags := byte(0)
 	if do {
@@ -63,14 +63,14 @@ func keyOf(dst []byte, lower []byte, typ, class uint16, do, cd bool) []byte {
 	return append(dst, byte(typ>>8), byte(typ), byte(class>>8), byte(class), flags)
 }
 
-// hit is what a look into the cache found.
+// hit is the result of a cache lookup.
 type hit struct {
 	kind    int
 	wire    []byte
 	ttls    []int
 	age     uint32 // seconds
 	stale   bool
-	refresh bool // the caller has the claim to ask again
+	refresh bool // the caller must query again
 }
 
 // get looks for an answer that is valid, or stale if the configuration allows it.
@@ -114,7 +114,7 @@ func (c *answerCache) count() (successes, denials int) {
 	return c.counts[success], c.counts[denial]
 }
 
-// claim reports whether the caller is the one who refreshes a stale answer.
+// claim reports whether the caller must refresh a stale answer.
 func (c *answerCache) claim(key []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,7 +144,7 @@ func (c *answerCache) remove(key string, e *entry) {
 // size is the memory of an entry, with what the map and the allocator add.
 func size(key string, e *entry) int { return len(key) + len(e.wire) + 8*len(e.ttls) + 256 }
 
-// put keeps an answer; one that must not be kept is ignored.
+// put stores an answer; one that must not be cached is ignored.
 func (c *answerCache) put(key string, m *dns.Msg) {
 	kind, ttl := c.lifetime(m)
 	limits := c.cfg.Success

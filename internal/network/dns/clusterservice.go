@@ -111,7 +111,7 @@ func (k *clusterService) complete(ctx context.Context, s *corev1.Service) (*core
 	return k.client.CoreV1().Services(serviceNamespace).Update(ctx, more, metav1.UpdateOptions{})
 }
 
-// keep makes a stored slice what is wanted; nil: there is none.
+// keep changes a stored slice to the wanted one; nil: there is none.
 func (k *clusterService) keep(ctx context.Context, name string, wanted *discoveryv1.EndpointSlice) error {
 	slices := k.client.DiscoveryV1().EndpointSlices(serviceNamespace)
 	stored, err := slices.Get(ctx, name, metav1.GetOptions{})
@@ -147,7 +147,7 @@ func (k *clusterService) keep(ctx context.Context, name string, wanted *discover
 	return err
 }
 
-// service is what kubeadm makes, without a selector.
+// service is the Service that kubeadm creates, without a selector.
 func (k *clusterService) service() *corev1.Service {
 	s := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: serviceNamespace, Name: serviceName, Labels: map[string]string{
@@ -171,7 +171,7 @@ func (k *clusterService) service() *corev1.Service {
 	return s
 }
 
-// slice leads from the ports of the Service to this server, for its i-th family.
+// slice is the EndpointSlice of the Service with this server's address of its i-th family.
 func (k *clusterService) slice(s *corev1.Service, i int) *discoveryv1.EndpointSlice {
 	out := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Namespace: serviceNamespace, Name: sliceName, Labels: map[string]string{

@@ -25,8 +25,8 @@ import (
 // Config is the configuration of a server.
 type Config struct {
 	Client  kubernetes.Interface
-	Listen  []netip.Addr   // addresses of this host; port 53, or a free one if another process has that
-	Sources []netip.Prefix // the pods' addresses: they and this host may ask; empty: everybody
+	Listen  []netip.Addr   // addresses of this host; port 53, or a free one if another process uses 53
+	Sources []netip.Prefix // the pods' addresses: pods and this host may query; empty: everybody
 	Domain  string         // of the cluster, such as cluster.local
 
 	ClusterIPs []netip.Addr // of the Service kube-system/kube-dns: one, or one of each family
@@ -41,7 +41,7 @@ const (
 	corefileKey   = "Corefile"
 )
 
-// New opens the ports. Nothing is answered before Run.
+// New opens the ports. No query is answered before Run.
 func New(ctx context.Context, cfg Config) (*Server, error) {
 	if _, err := core.Wire(cfg.Domain); err != nil {
 		return nil, fmt.Errorf("cluster domain: %w", err)
@@ -85,7 +85,7 @@ func newServer(cfg Config, e exchanger, now func() time.Time) *Server {
 		return n
 	}
 	if err := s.configure(core.DefaultCorefile(cfg.Domain)); err != nil {
-		panic(fmt.Sprintf("carob's own Corefile is wrong: %v", err)) // a test parses it
+		panic(fmt.Sprintf("the built-in Corefile is invalid: %v", err)) // a test parses it
 	}
 	return s
 }
@@ -128,15 +128,15 @@ func (s *Server) configure(text string) error {
 	return nil
 }
 
-// wantPods starts to watch pods when a Corefile first says `pods verified`.
+// wantPods starts to watch pods when a Corefile first has `pods verified`.
 func (s *Server) wantPods() {
 	select {
 	case s.pods <- struct{}{}:
-	default: // it was said already
+	default: // already requested
 	}
 }
 
-// look checks once for forwarding loops, if the configuration says so.
+// look checks once for forwarding loops, if the configuration has the directive `loop`.
 func (s *Server) look(on *serverBlocks) {
 	for _, one := range on.all {
 		for _, f := range one.forwards {
@@ -185,7 +185,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// followers watch what the zone and the configuration are made of.
+// followers watch the objects from which the zone and the configuration are made.
 func (s *Server) followers(ctx context.Context, k *clusterService) []*follower {
 	c := s.cfg.Client
 	all := fields.Everything()

@@ -16,8 +16,8 @@ import (
 	"carob/internal/base/zerocopy"
 )
 
-// follower passes on the changes of one kind. It keeps of each object only what the next change
-// needs to know. It has one goroutine, the reflector's, on which changed is called.
+// follower passes on the changes of one kind. It keeps only those fields of each object that the next change needs. It
+// has one goroutine, the reflector's, on which changed is called.
 type follower struct {
 	lw      cache.ListerWatcher
 	example runtime.Object

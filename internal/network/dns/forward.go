@@ -74,7 +74,7 @@ func newForwarder(ctx context.Context, group *tasks, cfg *core.Forward, resolver
 		slots: make(chan struct{}, most), health: map[core.Upstream]*health{}}
 }
 
-// upstreams are the servers to ask, in the order of the policy.
+// upstreams are the servers to query, in the order of the policy.
 func (f *forwarder) upstreams() []core.Upstream {
 	all := append([]core.Upstream(nil), f.cfg.To...)
 	if f.cfg.Resolver {
@@ -102,7 +102,7 @@ func (f *forwarder) down(u core.Upstream) bool {
 	return f.cfg.MaxFails > 0 && h != nil && h.fails >= f.cfg.MaxFails
 }
 
-// note records the result of asking a server; after a failure the server is checked until it answers.
+// note records the result of a query to a server; after a failure the server is checked until it responds.
 func (f *forwarder) note(u core.Upstream, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,7 +125,7 @@ func (f *forwarder) note(u core.Upstream, err error) {
 	}
 }
 
-// check sends queries to a server that failed until it answers anything, then ends.
+// check sends queries to a server that failed until it responds, then ends.
 func (f *forwarder) check(u core.Upstream) {
 	for {
 		select {
@@ -151,8 +151,7 @@ func (f *forwarder) check(u core.Upstream) {
 	}
 }
 
-// ask forwards a question; equal concurrent questions are forwarded once. The answer must not be
-// changed.
+// ask forwards a question; equal concurrent questions are forwarded once. The caller must not modify the answer.
 func (f *forwarder) ask(ctx context.Context, key string, m *dns.Msg) (*dns.Msg, error) {
 	if f.looping.Load() {
 		return nil, errLoop
@@ -165,7 +164,7 @@ func (f *forwarder) ask(ctx context.Context, key string, m *dns.Msg) (*dns.Msg, 
 			f.m.rejects.Inc()
 			return nil, errBusy
 		}
-		// The question outlives the client that asked first: others wait for it, too.
+		// The query outlives the client that sent it first: others wait for it, too.
 		ctx, cancel := context.WithTimeout(f.ctx, forwardTimeout)
 		defer cancel()
 		return f.tryAll(ctx, m)
@@ -193,7 +192,7 @@ func (f *forwarder) tryAll(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	}
 	if len(up) == 0 {
 		f.m.broken.Inc()
-		up = all[:1] // checking failed as a mechanism: one is tried
+		up = all[:1] // all are marked as down, so the marks may be wrong: one is tried
 	}
 	var errs []error
 	for try := 0; try < 2*len(up) && ctx.Err() == nil; try++ {
@@ -227,8 +226,8 @@ func (f *forwarder) one(ctx context.Context, u core.Upstream, m *dns.Msg) (*dns.
 }
 
 // network sends queries over UDP, TCP, and TLS. Each has its own socket, with a port that the
-// kernel chooses, and a random identifier: an answer is accepted only from the server that was
-// asked, with the identifier and the question (RFC 5452).
+// kernel chooses, and a random identifier: an answer is accepted only from the server that was queried, with the same
+// identifier and question (RFC 5452).
 type network struct{}
 
 func (network) Exchange(ctx context.Context, to core.Upstream, m *dns.Msg, tcp bool) (*dns.Msg, error) {
@@ -286,7 +285,7 @@ func (network) Exchange(ctx context.Context, to core.Upstream, m *dns.Msg, tcp b
 	}
 }
 
-// mostStrays is how many wrong answers are skipped before a question is given up.
+// mostStrays is how many wrong answers are skipped before a query fails.
 const mostStrays = 1000
 
 // answers reports whether a message is an answer to a question.
@@ -294,14 +293,14 @@ func answers(ask, answer *dns.Msg) bool {
 	if answer.Id != ask.Id || !answer.Response || answer.Opcode != dns.OpcodeQuery {
 		return false
 	}
-	if len(answer.Question) == 0 { // some servers leave it out of an error
+	if len(answer.Question) == 0 { // some servers omit it in an error
 		return answer.Rcode != dns.RcodeSuccess && len(answer.Answer) == 0
 	}
 	a, b := ask.Question[0], answer.Question[0]
 	return len(answer.Question) == 1 && a.Qtype == b.Qtype && a.Qclass == b.Qclass && strings.EqualFold(a.Name, b.Name)
 }
 
-// probe looks for a loop: it forwards a random name, which this server sees again if there is one.
+// probe detects a loop: it forwards a random name, which this server receives if there is a loop.
 func (f *forwarder) probe(ctx context.Context, seen func(name string) <-chan struct{}) {
 	var random [16]byte
 	if _, err := rand.Read(random[:]); err != nil {
@@ -316,7 +315,7 @@ func (f *forwarder) probe(ctx context.Context, seen func(name string) <-chan str
 	done := make(chan struct{})
 	if !f.group.start(func() {
 		defer close(done)
-		_, _ = f.tryAll(ctx, m) // whether it fails does not matter
+		_, _ = f.tryAll(ctx, m) // a failure is ignored
 	}) {
 		return
 	}

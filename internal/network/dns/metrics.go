@@ -119,8 +119,7 @@ func (m *metrics) forwarded(u core.Upstream, answer *dns.Msg, took time.Duration
 	m.forwardSeconds.WithLabelValues("forward", u.Addr.String(), rcode).Observe(took.Seconds())
 }
 
-// zoneMetrics are the metrics of one zone. The counters that every question changes are plain
-// numbers.
+// zoneMetrics are the metrics of one zone. The counters that every query changes are plain numbers.
 type zoneMetrics struct {
 	zone      string
 	requests  [2][2][typesKnown + 1]atomic.Uint64 // by UDP or TCP, family, type

@@ -17,7 +17,7 @@ import (
 // mostAliases is how many consecutive aliases are followed (N4.21).
 const mostAliases = 10
 
-// asked is a question of a client, and who answered it.
+// asked is a query of a client, and the plugin that answered it.
 type asked struct {
 	from   netip.Addr
 	plugin int
@@ -35,7 +35,7 @@ func (s *Server) resolve(ctx context.Context, on *serverBlocks, req *dns.Msg, a 
 		return failure(req, dns.RcodeRefused)
 	}
 	if one.LogAll && (len(one.LogZones) == 0 || within(&q, one.LogZones)) {
-		klog.FromContext(ctx).Info("A name is asked for", "from", a.from, "name", req.Question[0].Name,
+		klog.FromContext(ctx).Info("A name is queried", "from", a.from, "name", req.Question[0].Name,
 			"type", dns.TypeToString[req.Question[0].Qtype])
 	}
 	changed, undo := rewrite(one, req)

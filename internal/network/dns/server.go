@@ -1,7 +1,7 @@
 // Package dns serves the cluster's DNS on this node: it follows Services, endpoints, and namespaces,
-// answers their names from memory, and queries other servers for the rest. Which names there are is
-// decided by carob/internal/core/netplan/dns. Package app runs it; it must never depend on pods'
-// containers, and it opens ports on the addresses of its Config only.
+// answers their names from memory, and queries other servers for the rest. carob/internal/core/netplan/dns decides
+// which names exist. Package app runs it; it must never depend on pods' containers, and it opens ports only on the
+// addresses of its Config.
 //
 // Contract: N4 in docs/spec/network.md.
 package dns
@@ -44,7 +44,7 @@ type Server struct {
 	zone *zone
 	m    *metrics
 
-	pods     chan struct{} // holds one, without meaning: the names of pods are to be verified
+	pods     chan struct{} // receives a token when the names of pods must be verified
 	blocks   atomic.Pointer[serverBlocks]
 	exchange exchanger
 	resolver *resolverFile
@@ -59,8 +59,7 @@ type Server struct {
 	tcp []*net.TCPListener
 }
 
-// loopProbe is the name for which the loop check asks: the question comes back only if
-// forwarding loops.
+// loopProbe is the name that the loop check queries: the query comes back only if forwarding loops.
 type loopProbe struct {
 	name string
 	seen chan struct{}
@@ -188,7 +187,7 @@ func (s *Server) serveTCP(ctx context.Context, l *net.TCPListener, group *sync.W
 	}
 }
 
-// converse answers the questions of a connection, one after the other.
+// converse answers the queries of a connection, one after the other.
 func (s *Server) converse(ctx context.Context, conn *net.TCPConn, from netip.Addr) {
 	var length [2]byte
 	var in, out []byte
@@ -286,7 +285,7 @@ func (s *Server) handle(msg, out []byte, from netip.Addr, udp bool) (answer []by
 	}
 }
 
-// atOnce answers from memory; nil if the answer is not there or does not fit.
+// atOnce answers from memory; nil if the answer is not in memory or does not fit.
 func (s *Server) atOnce(q *core.Query, on *serverBlocks, one *serverBlock, b *core.Builder, out []byte,
 	udp bool) (answer []byte, plugin int) {
 	if one.Kubernetes != nil && q.Class == core.ClassIN {
@@ -349,7 +348,7 @@ func finish(m, req *dns.Msg, q *core.Query, udp bool) []byte {
 	return b.End(core.ServerFailure, false, true)
 }
 
-// notice ends a probe that came back: there is a loop.
+// notice handles a probe that came back: there is a loop.
 func (s *Server) notice(q *core.Query) {
 	if p := s.probe.Load(); p != nil && p.name == core.Text(q.Lower()) {
 		p.once.Do(func() { close(p.seen) })

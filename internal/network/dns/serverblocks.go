@@ -87,7 +87,7 @@ func (t *tasks) stop() {
 	t.group.Wait()
 }
 
-// build starts a configuration. The error names the directive that is wrong.
+// build starts a configuration. The error names the invalid directive.
 func build(cfg *core.Config, resolver func() []netip.AddrPort, e exchanger, now func() time.Time,
 	m *metrics) (*serverBlocks, error) {
 	out := &serverBlocks{}
@@ -245,7 +245,7 @@ func (t *answerTemplate) reply(req *dns.Msg, q *core.Query, from netip.Addr) (m 
 	return m, false
 }
 
-// limited ends a template that writes more than a record can be.
+// limited is a writer that fails if a template writes more than a record can contain.
 type limited struct{ *bytes.Buffer }
 
 func (l *limited) Write(p []byte) (int, error) {

@@ -8,8 +8,7 @@ import (
 
 // Routed reports whether the names of a Service, headless or not, may still resolve to a pod
 // that is being deleted. Such a pod is removed from the answers before its containers get the signal
-// to stop. Answers that clients cache are not known here: they are valid for 5 seconds by
-// default.
+// to stop. Answers in the caches of clients are not taken into account: they are valid for 5 seconds by default.
 func (s *Server) Routed(pod apitypes.UID) bool { return s.zone.leads(pod) }
 
 // Follow implements node.Traffic.

@@ -17,7 +17,7 @@ import (
 	core "carob/internal/core/netplan/dns"
 )
 
-// zone is the cluster's zone; many goroutines ask, the reflectors change it.
+// zone is the cluster's zone; many goroutines read it, the reflectors change it.
 type zone struct {
 	mu      sync.RWMutex
 	z       *core.Zone
@@ -81,7 +81,7 @@ func (z *zone) note() {
 	if len(left) == 0 {
 		return
 	}
-	if len(z.left) > mostLeft { // nothing follows: callers of Routed get the right answer
+	if len(z.left) > mostLeft { // without Follow nothing is reported: callers of Routed get the right answer
 		z.left = nil
 	}
 	z.left = append(z.left, left...)
@@ -91,7 +91,7 @@ func (z *zone) note() {
 	}
 }
 
-// mostLeft limits the pods that are kept while nothing follows.
+// mostLeft limits the pods that are kept while Follow does not run.
 const mostLeft = 10_000
 
 func (z *zone) leads(pod apitypes.UID) bool {
@@ -124,7 +124,7 @@ func (z *zone) listed() {
 // resolverFile is the node's resolver file, read when it is needed and has changed.
 type resolverFile struct {
 	name string
-	own  func(netip.Addr) bool // addresses of this server: asking them would be a loop
+	own  func(netip.Addr) bool // addresses of this server: queries to them would be a loop
 	now  func() time.Time
 
 	mu      sync.Mutex
@@ -133,7 +133,7 @@ type resolverFile struct {
 	servers []netip.AddrPort
 }
 
-// lookAgain is how long the file's content is used before the file is checked again.
+// lookAgain is how long the content is used before the file is checked again.
 const lookAgain = time.Second
 
 // list returns the name servers. If the file cannot be read because it is being replaced, the
@@ -168,7 +168,7 @@ func (r *resolverFile) list() []netip.AddrPort {
 	return r.servers
 }
 
-// sources decides who may ask: pods, and this host with all its addresses. A neighbour could
+// sources decides which clients may query: pods, and this host with all its addresses. A neighbour could
 // send packets for a pod's gateway to this host with its own route.
 type sources struct {
 	pods []netip.Prefix // empty: everybody, because the pods' addresses are not known

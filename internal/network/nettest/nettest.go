@@ -86,7 +86,7 @@ func detach(t testing.TB, n network.PodNetwork, p network.Pod) {
 	}
 }
 
-// serve answers connections in a namespace with a text.
+// serve sends a text to each connection in a namespace.
 func serve(t testing.TB, ns, addr, text string) {
 	t.Helper()
 	var l net.Listener
@@ -106,7 +106,7 @@ func serve(t testing.TB, ns, addr, text string) {
 	}()
 }
 
-// ask connects from a namespace and reads the answer.
+// ask connects from a namespace and reads the response.
 func ask(ns, addr string) (got string, _ error) {
 	err := netns.Do(ns, func() (err error) {
 		got, err = dial(addr)

@@ -8,8 +8,8 @@ import (
 	"github.com/google/nftables/userdata"
 )
 
-// staleFor is how long an empty chain stays: kernels before 6.2 notice late that no element refers
-// to it (N3.10).
+// staleFor is how long an empty chain stays: kernels before 6.2 release the references of deleted elements late
+// (N3.10).
 const staleFor = time.Second
 
 // setChain adds a chain with its rules, or replaces the rules that it has.

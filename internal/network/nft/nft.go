@@ -1,6 +1,5 @@
-// Package nft keeps one nftables table equal to what its owner wants, by netlink. The service data
-// plane and network policies build on it. It must never touch a table that is not its owner's, nor
-// know what a table is for.
+// Package nft keeps one nftables table equal to the content that its owner sets, by netlink. The service data plane and
+// network policies use it. It must never change a table of another owner, nor depend on the purpose of a table.
 //
 // A Table is driven by one goroutine at a time:
 //
@@ -26,7 +25,7 @@
 //
 // An element of a verdict map that goes to a chain makes the kernel check the whole table at each
 // change (nft_table_validate), which takes time in proportion to all verdict maps. Maps of data, and
-// sets, have no such cost: prefer them for what there is a lot of.
+// sets, have no such cost: prefer them for large numbers of elements.
 package nft
 
 import (
@@ -53,7 +52,7 @@ type Set struct {
 	Key  nftables.SetDatatype
 	// Data makes it a map; nftables.TypeVerdict makes it a verdict map.
 	Data nftables.SetDatatype
-	// Interval is for keys that are ranges: elements have End. A Sync writes such a set anew.
+	// Interval is for keys that are ranges: elements have End. A Sync writes such a set completely.
 	Interval bool
 	// Concat is for keys of several fields.
 	Concat bool
@@ -67,8 +66,8 @@ type Chain struct {
 	Name  string
 	Base  *Base // nil: only other chains jump to it
 	Rules [][]expr.Any
-	// Comments are texts of the rules for people, in the same order; fewer are allowed. A text that
-	// nftables cannot have, or that could be mistaken for something else in a listing, is left out.
+	// Comments are texts of the rules for people, in the same order; fewer are allowed. A text that nftables does not
+	// allow, or that would be ambiguous in a listing, is omitted.
 	Comments []string
 }
 
@@ -84,7 +83,7 @@ type Element struct {
 	Set string
 	Key string // bytes, padded to words
 	// End is the last key of a range in a concatenation, and the first key behind a range otherwise;
-	// there, "" is a range up to the last key there is.
+	// there, "" is a range up to the last key.
 	End     string
 	Data    string        // of maps
 	Verdict *expr.Verdict // of verdict maps
@@ -144,7 +143,7 @@ type Table struct {
 // may take long: 20,000 ranges took it half a minute on a machine with much other work.
 const replyTimeout = 5 * time.Minute
 
-// Open opens a table; it changes nothing yet. Kinds: Invalid for a name that nftables cannot have,
+// Open opens a table; it changes nothing yet. Kinds: Invalid for a name that nftables does not allow,
 // Denied without the right to administer the network.
 func Open(cfg Config) (*Table, error) {
 	if err := checkName(cfg.Name, 200); err != nil {
@@ -175,7 +174,7 @@ func Open(cfg Config) (*Table, error) {
 	return t, nil
 }
 
-// know makes a set one of the table's sets.
+// know adds a set to the table's sets.
 func (t *Table) know(s Set) error {
 	if err := checkName(s.Name, 128); err != nil {
 		return err
@@ -248,7 +247,7 @@ func (t *Table) Close() error {
 	return errors.Join(t.conn.CloseLasting(), t.ns.Close())
 }
 
-// Disturbed gets a token when others have changed the table, or when that may be so.
+// Disturbed receives a token when other programs have changed the table, or may have.
 func (t *Table) Disturbed() <-chan struct{} { return t.poke }
 
 // Apply makes a change in one transaction. After an error, either nothing has changed, or the
@@ -285,8 +284,7 @@ func (t *Table) Apply(c Change) error {
 	return t.flush("change", size+512*(len(c.DelChains)+len(c.DelSets)))
 }
 
-// flush sends the transaction, and takes a new connection after an error: replies may be left in
-// the old one.
+// flush sends the transaction, and opens a new connection after an error: the old one may still have replies.
 func (t *Table) flush(what string, size int) error {
 	if err := t.link.SetWriteBuffer(size + 1<<20); err != nil {
 		return t.abandon(fmt.Errorf("enlarge the send buffer: %w", err))
@@ -299,7 +297,7 @@ func (t *Table) flush(what string, size int) error {
 	return nil
 }
 
-// abandon forgets the transaction that was being made.
+// abandon drops the unfinished transaction.
 func (t *Table) abandon(err error) error {
 	_ = t.conn.CloseLasting()
 	if again := t.connect(); again != nil {

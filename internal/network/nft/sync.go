@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sync replaces the table's content by the given one, whatever it is now.
+// Sync replaces any current content of the table by the given one.
 func (t *Table) Sync(c Content) error {
 	t.dropStale()
 	for name := range t.extra {
@@ -44,9 +44,9 @@ func again(err error) bool {
 	return errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS)
 }
 
-// present is what the kernel has of the table.
+// present is the table's content in the kernel.
 type present struct {
-	complete bool // the sets that are always there are as they should be
+	complete bool // the permanent sets are correct
 	sets     map[string]bool
 	chains   map[string]*nftables.Chain
 	elements map[string]map[string]string // set → key → data
@@ -120,7 +120,7 @@ func (t *Table) replace(now *present, c Content) error {
 	return t.flush("install", size+t.removeRest(now))
 }
 
-// replaceTable makes a new table if the kernel's does not have the sets that are always there.
+// replaceTable makes a new table if the kernel's lacks a permanent set.
 func (t *Table) replaceTable(now *present, _ Content) (size int, err error) {
 	if now.complete {
 		for _, s := range t.cfg.Sets {
@@ -145,7 +145,7 @@ func (t *Table) replaceTable(now *present, _ Content) (size int, err error) {
 	return 0, nil
 }
 
-// replaceSets adds the sets that come and go, as far as they are missing.
+// replaceSets adds the missing sets that are not permanent.
 func (t *Table) replaceSets(now *present, c Content) (size int, err error) {
 	for _, s := range c.Sets {
 		if !now.sets[s.Name] {
@@ -161,7 +161,7 @@ func (t *Table) replaceSets(now *present, c Content) (size int, err error) {
 	return size, nil
 }
 
-// replaceChains writes the rules of all chains. The chains that are left in now are not wanted.
+// replaceChains writes the rules of all chains. The chains that remain in now are not wanted.
 func (t *Table) replaceChains(now *present, c Content) (size int, err error) {
 	for _, chain := range append([]Chain{{Name: t.layout}}, c.Chains...) {
 		have := now.chains[chain.Name]

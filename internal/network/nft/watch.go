@@ -59,8 +59,8 @@ func (p *portIDs) has(id uint32) bool {
 	return slices.Contains(p.list, id)
 }
 
-// Disturbed reports a change once others have left the table alone for settle, at the latest after
-// settleMax: a firewall is loaded in many steps.
+// Disturbed reports a change when the table has not changed for settle, at the latest after settleMax: a firewall is
+// loaded in many steps.
 const (
 	settle    = 50 * time.Millisecond
 	settleMax = time.Second
@@ -80,7 +80,7 @@ func (t *Table) Watch(ctx context.Context) error {
 	defer socket.Close()
 	stop := context.AfterFunc(ctx, func() { _ = socket.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	t.disturb() // what changed before the subscription is not known
+	t.disturb() // changes before the subscription are unknown
 	buf := make([]byte, 64<<10)
 	var first time.Time // of the changes that were not reported yet
 	for ctx.Err() == nil {
@@ -95,7 +95,7 @@ func (t *Table) Watch(ctx context.Context) error {
 				t.disturb()
 			}
 			continue
-		case err != nil && !errors.Is(err, unix.ENOBUFS): // some were lost: look anyway
+		case err != nil && !errors.Is(err, unix.ENOBUFS): // some were lost: report a change anyway
 			return fmt.Errorf("watch nftables: %w", err)
 		case err == nil && !t.concerns(buf[:n]):
 			continue
@@ -126,7 +126,7 @@ func (t *Table) disturb() {
 	}
 }
 
-// concerns reports whether a datagram has a change of this table that we have not made ourselves.
+// concerns reports whether a datagram has a change of this table that carob has not made.
 func (t *Table) concerns(b []byte) bool {
 	msgs, err := syscall.ParseNetlinkMessage(b)
 	return err != nil || slices.ContainsFunc(msgs, func(m syscall.NetlinkMessage) bool {

@@ -13,15 +13,15 @@ import (
 	"carob/internal/core/netplan/policies"
 )
 
-// judgePause is the time between two looks at all flows.
+// judgePause is the time between two passes over all flows.
 const judgePause = time.Second
 
-// dumpTries is how often the flows are listed when the kernel says that it was interrupted.
+// dumpTries is how often the flows are listed if the kernel reports that the list was interrupted.
 const dumpTries = 5
 
-// judgeFlows looks at the tracked UDP flows after the rules have changed, and forgets those that are
-// no longer allowed: a flow that never pauses would otherwise go on for ever (N5.26). Established
-// connections of TCP and SCTP go on (N5.22).
+// judgeFlows checks the tracked UDP flows after the rules have changed, and deletes those that are no longer allowed: a
+// flow that never pauses would otherwise continue forever (N5.26). Established connections of TCP and SCTP continue
+// (N5.22).
 func (e *Enforcer) judgeFlows(ctx context.Context) {
 	for {
 		select {
@@ -29,7 +29,7 @@ func (e *Enforcer) judgeFlows(ctx context.Context) {
 			return
 		case <-e.judge:
 		}
-		for range 2 { // again: a packet that passed the old rules may begin to be tracked after the first look
+		for range 2 { // again: a packet that passed the old rules may be tracked only after the first pass
 			if err := e.forget(func(f *flow) bool {
 				return f.Protocol == policies.UDP && !f.ofNode && !e.allowed(f.Packet)
 			}); err != nil {
@@ -50,7 +50,7 @@ func (e *Enforcer) allowed(p policies.Packet) bool {
 	return e.plan.Allowed(p)
 }
 
-// forgetFlows forgets everything about addresses that another pod had.
+// forgetFlows deletes all flows of addresses that another pod had.
 func (e *Enforcer) forgetFlows(ips []netip.Addr) error {
 	has := map[netip.Addr]bool{}
 	for _, a := range ips {
@@ -66,7 +66,7 @@ type flow struct {
 	ofNode          bool       // this node has one end of it
 }
 
-// forget removes flows from connection tracking.
+// forget deletes flows from connection tracking.
 func (e *Enforcer) forget(which func(*flow) bool) error {
 	return e.inNS(func() error {
 		h, err := netlink.NewHandle(unix.NETLINK_NETFILTER, unix.NETLINK_ROUTE)

@@ -1,7 +1,7 @@
-// Package policy enforces network policies on the pod network of this node. It follows policies,
-// pods and namespaces of the API, passes them to core/netplan/policies, and writes what that decides
-// to nftables, each change in one transaction. Package bridge asks it before a pod gets its address;
-// package app runs it. It must never decide which packets pass.
+// Package policy enforces network policies on the pod network of this node. It follows policies, pods, and namespaces
+// of the API, passes them to core/netplan/policies, and writes the result to nftables, each change in one transaction.
+// Package bridge waits for it before a pod gets its address; package app runs it. It must never decide which packets
+// pass.
 //
 // Packets between pods, and between pods and the world, are forwarded by the host, where the rules
 // are. Packets between a pod and its own node are not forwarded, so no rule sees them.
@@ -34,7 +34,7 @@ import (
 	"carob/internal/network"
 )
 
-// Config is what an Enforcer needs to know.
+// Config is the configuration of an Enforcer.
 type Config struct {
 	Table string // name of the nftables tables (ip and ip6), used for nothing else
 	Node  string // name of this node
@@ -53,15 +53,15 @@ type Enforcer struct {
 	used       map[netip.Addr]bool                 // addresses that pods have left
 	synced     map[kind]bool                       // lists that are complete
 	settled    chan struct{}                       // closed and replaced when settledNow may have changed
-	namespaces map[string]bool                     // that the plan knows
+	namespaces map[string]bool                     // that the plan has
 	asked      uint64                              // counts the changes of the plan
 	written    uint64                              // the last change that is in the kernel
 	tried      uint64                              // the last change that was to be written
-	failed     error                               // why that did not work; nil: it did
+	failed     error                               // why the write failed; nil: it succeeded
 	round      chan struct{}                       // closed and replaced after each write
 
 	wake   chan struct{}
-	judge  chan struct{} // the flows are to be judged again
+	judge  chan struct{} // the flows must be checked again
 	follow chan bool     // whether there are policies
 }
 
@@ -104,8 +104,7 @@ func (e *Enforcer) Adopt(all []network.Place) {
 	e.changed()
 }
 
-// Admit implements network.Gate. Kinds: Unavailable if the policies are not known yet, or cannot be
-// written.
+// Admit implements network.Gate. Kinds: Unavailable if the policies have not been listed yet, or cannot be written.
 func (e *Enforcer) Admit(ctx context.Context, p network.Place) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, e.patience, errors.New("no answer within "+e.patience.String()))
 	defer cancel()
@@ -178,7 +177,7 @@ func (e *Enforcer) await(ctx context.Context, event <-chan struct{}) error {
 	}
 }
 
-// settledNow reports whether everything that decides about a pod is known.
+// settledNow reports whether everything that the rules of a pod depend on is known.
 func (e *Enforcer) settledNow() bool {
 	return e.synced[ofPolicies] && (e.plan.Policies() == 0 || e.synced[ofPods] && e.synced[ofNamespaces])
 }
@@ -235,8 +234,8 @@ func (e *Enforcer) vacate(sandbox string) {
 	}
 }
 
-// update passes the state of a pod to the plan: its addresses on this node are those that the pod network
-// gave it, whatever its status says.
+// update passes the state of a pod to the plan: its addresses on this node are those that the pod network assigned, not
+// those in its status.
 func (e *Enforcer) update(uid string) {
 	o, places := e.objects[uid], e.places[uid]
 	var pod policies.Pod

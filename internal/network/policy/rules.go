@@ -33,8 +33,8 @@ import (
 //	set ports-…       ranges of ports, of one rule
 //
 // An accept ends only its own base chain: a packet that may leave its source is then judged by the
-// ingress of its destination. Groups and names are 128 bits of a hash: no text of a user gets here,
-// but for a comment, which nft checks. A group that comes or goes changes elements only.
+// ingress of its destination. Groups and names are 128 bits of a hash: no text of a user gets here, except comments,
+// which nft checks. Adding or removing a group changes only elements.
 const (
 	chainEgress, chainIngress      = "egress", "ingress"
 	mapOut, mapIn                  = "isolated-out", "isolated-in"
@@ -111,7 +111,7 @@ func (f *family) content(t *policies.Family) nft.Content {
 	return c
 }
 
-// change translates a change; kinds knows the sets that are in the table.
+// change translates a change; kinds has the sets that are in the table.
 func (f *family) change(c *policies.FamilyChange, kinds map[string]policies.Kind) nft.Change {
 	var out nft.Change
 	for name, s := range c.AddSets {

@@ -114,7 +114,7 @@ func (e *Enforcer) policiesAre(ctx context.Context, want bool) bool {
 	}
 }
 
-// forgetOthers forgets what only matters while there are policies.
+// forgetOthers drops what is needed only while there are policies.
 func (e *Enforcer) forgetOthers() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

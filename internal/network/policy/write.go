@@ -23,7 +23,7 @@ type half struct {
 	table *nft.Table               // nil: there is none
 	kinds map[string]policies.Kind // of the sets that are in the table
 	empty bool                     // the plan isolates nothing
-	wrong bool                     // what is in the kernel may not be what was written last
+	wrong bool                     // the kernel's table may differ from what was written last
 	stop  context.CancelFunc       // ends the watch
 	ended chan struct{}
 }
@@ -164,7 +164,7 @@ func (e *Enforcer) compare(ctx context.Context, h *half, want *policies.Family) 
 	return nil
 }
 
-// watch follows what others do to the table.
+// watch follows changes of the table by other programs.
 func (h *half) watch(ctx context.Context, t *nft.Table, ended chan struct{}) {
 	defer close(ended)
 	for failures := 1; ctx.Err() == nil; failures++ {

@@ -44,7 +44,7 @@ func newBalancer(client kubernetes.Interface, p *pool.Pool) *balancer {
 	return b
 }
 
-// look notes what to write for Services that have changed, and returns what to tell.
+// look records what to write for Services that have changed, and returns the events to record.
 func (b *balancer) look(in []input, node []netip.Addr) []pool.Notice {
 	if b.client == nil {
 		return nil
@@ -94,12 +94,12 @@ func (b *balancer) addresses() []netip.Addr {
 	return b.pool.Addresses()
 }
 
-// announceAgain is after how long what could not be announced is tried again.
+// announceAgain is the wait before a failed announcement is repeated.
 const announceAgain = 30 * time.Second
 
 // announce announces the addresses of the pool to the node's neighbours.
 func (p *Proxy) announce(ctx context.Context, node []netip.Addr) {
-	var others []netip.Addr // the kernel itself answers for the node's
+	var others []netip.Addr // the kernel itself answers for the node's addresses
 	for _, a := range p.balance.addresses() {
 		if !slices.Contains(node, a) {
 			others = append(others, a)
@@ -169,7 +169,7 @@ func (b *balancer) write(ctx context.Context, name types.NamespacedName, w write
 	}
 	_, err = b.client.CoreV1().Services(name.Namespace).Patch(ctx, name.Name, types.MergePatchType, patch,
 		metav1.PatchOptions{}, "status")
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // it is gone, or another one
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // the Service is gone, or was replaced
 		return nil
 	}
 	return err

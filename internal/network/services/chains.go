@@ -14,8 +14,8 @@ import (
 	"carob/internal/network/nft"
 )
 
-// Priorities of the base chains. Sources are checked before DNAT, and what has no endpoint is refused
-// before the filters of others: a firewall that drops what it does not know would hide the refusal.
+// Priorities of the base chains. Sources are checked before DNAT, and connections to Services without endpoints are
+// refused before the filters of other programs: a firewall that drops unknown traffic would hide the refusal.
 const (
 	prioGuard  nftables.ChainPriority = -110
 	prioDNAT   nftables.ChainPriority = -100
@@ -75,23 +75,22 @@ func (c codec) nodePort() where { return where{ports, port(0)} }
 // in matches if the registers from 0 on are in a set.
 func in(set string) expr.Any { return &expr.Lookup{SourceRegister: reg(0), SetName: set} }
 
-// note keeps a register in the packet's priority, and noted loads it from there. nft cannot list a
-// rule that looks up what another look-up found (version 1.0.6 even ends with an assertion, and takes
-// firewalld with it), so what is found goes through the packet. Only the first packet of a connection
-// gets here, and it leaves with the priority 0; forwarded packets get another one later anyway.
+// note keeps a register in the packet's priority, and noted loads it from there. nft cannot list a rule that uses the
+// result of another lookup as a key (version 1.0.6 even fails an assertion, and firewalld with it), so the result is
+// stored in the packet. Only the first packet of a connection gets here, and it leaves with the priority 0; forwarded
+// packets get another one later anyway.
 func note(from int) expr.Any {
 	return &expr.Meta{Key: expr.MetaKeyPRIORITY, SourceRegister: true, Register: reg(from)}
 }
 
 func noted(to int) expr.Any { return &expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg(to)} }
 
-// unnote ends the use of the priority, with a register that is free.
+// unnote resets the priority, using a free register.
 func unnote(free int) rule {
 	return rule{&expr.Immediate{Register: reg(free), Data: make([]byte, 4)}, note(free)}
 }
 
-// find looks up the registers from a word on in a map; its data goes to the registers from to
-// on.
+// find looks up the registers from a word on in a map; the data is stored in the registers from `to` on.
 func find(set string, from, to int) expr.Any {
 	return &expr.Lookup{SourceRegister: reg(from), SetName: set, DestRegister: reg(to), IsDestRegSet: true}
 }
@@ -223,8 +222,7 @@ func marked() rule {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg(0), Data: make([]byte, 4)}}
 }
 
-// dispatch finds where a key leads, and marks what the endpoint sees as coming from the node (N2.32,
-// N2.33).
+// dispatch finds the target of a key, and marks packets that must have the node as their source (N2.32, N2.33).
 func (c codec) dispatch(n core.Node, w where) [][]expr.Any {
 	at := func(m core.Set) rule { return append(slices.Clone(w.key), find(m.String()+w.sets, 0, 0), note(0)) }
 	follow := func(picks string) rule {
@@ -309,7 +307,7 @@ func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
 	found := rule{note(member), noted(member), find(core.Members.String(), member, endpoint)}
 	recall := rule{find(setAffinity, 0, member)}
 	slot := append(slices.Clone(random), find(core.Slots.String(), list, member))
-	// A client keeps its member if that is still in the list; this starts its time anew.
+	// A client keeps its member if that is still in the list; this restarts its timeout.
 	each(func(start rule) []expr.Any {
 		return join(start, client, recall, found, remember(unix.NFT_DYNSET_OP_UPDATE), nat)
 	})
@@ -317,7 +315,7 @@ func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
 	each(func(start rule) []expr.Any {
 		return join(start, client, slot, found, remember(unix.NFT_DYNSET_OP_UPDATE), nat)
 	})
-	// If no more clients can be remembered, they are distributed.
+	// If no more clients can be stored, further ones are distributed without affinity.
 	each(func(start rule) []expr.Any { return join(start, slot, found, nat) })
 	each(func(start rule) []expr.Any {
 		return join(start, rule{noted(list)}, first(index), rule{find(core.Slots.String(), list, member)}, found, nat)
@@ -325,9 +323,9 @@ func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
 	return out
 }
 
-// first is the index of a list's first endpoint. A packet that is on its way through the rules while they change sees
-// the old chain, and from then on the new sets: the list may have become shorter than what the old chain chooses from.
-// What is in the list at all is at its first index.
+// first is the index of a list's first endpoint. A packet that is in the rules while they change uses the old chain
+// with the new sets: the list may now be shorter than the range from which the old chain chooses. Each list that is not
+// empty has an endpoint at its first index.
 func first(index int) rule {
 	return rule{&expr.Immediate{Register: reg(index), Data: make([]byte, 4)}}
 }

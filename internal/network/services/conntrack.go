@@ -16,14 +16,14 @@ import (
 	core "carob/internal/core/netplan/services"
 )
 
-// forgetter has connection tracking forget flows to endpoints that no longer serve, beside the loop that
-// writes the rules and after it, so that the next packet finds them (N10.21).
+// forgetter deletes connection tracking entries to endpoints that no longer serve, in parallel to the loop that writes
+// the rules and after each write, so that the next packet uses the new rules (N10.21).
 //
-//   - UDP: a client that goes on sending would reach the old endpoint as long as it sends (N2.J).
-//   - TCP: of connections that have ended, the kernel remembers the endpoint for two minutes. A client that takes
-//     the same source port again would be sent to a pod that is gone. Established connections stay.
+//   - UDP: a client that continues to send would reach the old endpoint as long as it sends (N2.J).
+//   - TCP: of connections that have ended, the kernel remembers the endpoint for two minutes. A client that uses the
+//     same source port again would be sent to a pod that is gone. Established connections stay.
 //
-// Connections to an endpoint go on ending until its pod has: so a port is looked at again until keepFor has passed.
+// Connections to an endpoint may end as long as its pod exists: so a port is checked again until keepFor has passed.
 type forgetter struct {
 	wake   chan struct{}
 	handle *netlink.Handle
@@ -46,7 +46,7 @@ type stale struct {
 	found uint
 }
 
-// serving are the endpoints of a port, which is looked at until the given time.
+// serving are the endpoints of a port, which is checked until the given time.
 type serving struct {
 	endpoints []netip.AddrPort
 	until     time.Time
@@ -54,7 +54,7 @@ type serving struct {
 
 func newForgetter() *forgetter { return &forgetter{wake: make(chan struct{}, 1)} }
 
-// forget notes ports that have changed; the newest endpoints of a port count.
+// forget records ports that have changed, each with its newest endpoints.
 func (f *forgetter) forget(v6 bool, node []netip.Addr, flows map[core.Port][]netip.AddrPort) {
 	if len(flows) == 0 {
 		return
@@ -76,7 +76,7 @@ func (f *forgetter) forget(v6 bool, node []netip.Addr, flows map[core.Port][]net
 	poke(f.wake)
 }
 
-// take returns a copy of what is to be looked at now, and whether any of it is to be looked at again.
+// take returns a copy of the ports to check now, and whether any of them must be checked again.
 func (f *forgetter) take(now time.Time) (todo [2]*stale, again bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,7 +126,7 @@ func (f *forgetter) run(ctx context.Context) {
 		if again {
 			next.Reset(rest)
 		}
-		// Changes that come meanwhile wait for their turn: with many connections a pass is not cheap.
+		// Changes that arrive meanwhile wait for the next pass: with many connections a pass is expensive.
 		if time.Since(start) > forgetIn/slowPass {
 			select {
 			case <-ctx.Done():
@@ -144,7 +144,7 @@ func (f *forgetter) pass(ctx context.Context, v6 bool, s *stale) {
 		family = unix.AF_INET6
 	}
 	if _, err := f.handle.ConntrackDeleteFilters(netlink.ConntrackTable, family, s); err != nil {
-		klog.FromContext(ctx).V(2).Info("Some flows could not be forgotten; they time out by themselves", "err", err)
+		klog.FromContext(ctx).V(2).Info("Cannot delete some tracked connections; they time out by themselves", "err", err)
 	}
 	m, name := newMetrics(), codec{v6: v6}.name()
 	m.conntrack.WithLabelValues(name).Observe(time.Since(start).Seconds())

@@ -39,7 +39,7 @@ func (c codec) name() string {
 	return "IPv4"
 }
 
-// Sets beside those of package core. A set of core whose keys are addresses and ports is two sets
+// Sets in addition to those of package core. A set of core whose keys are addresses and ports is two sets
 // here: one for addresses, and one for node ports, whose keys have no address. A target is in two
 // maps: its class, which chooses the chain, and its list.
 const (
@@ -51,7 +51,7 @@ const (
 )
 
 // sets are the sets of the table. Numbers have the byte order of the host, as the kernel computes with
-// them; the rest is as in packets. No rule looks up what another look-up found (chains.go).
+// them; the rest is as in packets. No rule uses the result of a lookup as the key of another one (chains.go).
 func (c codec) sets() []nft.Set {
 	addr := nftables.TypeIPAddr
 	if c.v6 {

@@ -21,11 +21,11 @@ import (
 	core "carob/internal/core/netplan/services"
 )
 
-// feed has the Services and EndpointSlices as the watches delivered them, and which have changed
-// since they were taken.
+// feed has the Services and EndpointSlices as the watches delivered them, and which of them have changed since the last
+// take.
 type feed struct {
 	node   string
-	wake   chan struct{} // capacity 1: something was not taken yet
+	wake   chan struct{} // capacity 1: there are changes to take
 	synced chan struct{} // closed by the last of the first lists
 	health *health       // records that a change waits, and the node
 
@@ -35,7 +35,7 @@ type feed struct {
 	services map[types.NamespacedName]*corev1.Service
 	slices   map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice // by Service, then by name
 	owner    map[types.NamespacedName]types.NamespacedName                  // the Service of each slice
-	changed  map[types.NamespacedName][]time.Time                           // and what triggered that
+	changed  map[types.NamespacedName][]time.Time                           // and the trigger of each change
 	zoneName string
 }
 
@@ -165,7 +165,7 @@ func serviceOf(s *discoveryv1.EndpointSlice) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 }
 
-// sliceSeen takes a slice, which may have been another Service's before.
+// sliceSeen handles a changed slice, which may have belonged to another Service before.
 func (f *feed) sliceSeen(s *discoveryv1.EndpointSlice) {
 	of := serviceOf(s)
 	if before, known := f.owner[nameOf(s)]; known && before != of {
@@ -221,7 +221,7 @@ func (f *feed) nodeSeen(n *corev1.Node) {
 		func(t corev1.Taint) bool { return t.Key == taintToBeDeleted }))
 	if zone := n.Labels[corev1.LabelTopologyZone]; zone != f.zoneName {
 		f.zoneName = zone
-		for name := range f.services { // hints of all endpoints mean something else now
+		for name := range f.services { // the hints of all endpoints have another meaning now
 			f.touch(name)
 		}
 	}
@@ -258,7 +258,7 @@ func (f *feed) take() []input {
 	return out
 }
 
-// all returns all Services, and those that are gone since they were taken.
+// all returns all Services, and those that are gone since the last take.
 func (f *feed) all() []input {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 // unhealthyAfter is how long a change may wait for its transaction (N0.13).
 const unhealthyAfter = time.Minute
 
-// health knows how long changes wait to be written, in each family (N2.59). It has its own lock,
-// so that it answers while a transaction hangs.
+// health measures how long changes wait to be written, in each family (N2.59). It has its own lock, so that it responds
+// while a transaction hangs.
 type health struct {
 	mu       sync.Mutex
 	families map[corev1.IPFamily]*progress
@@ -39,7 +39,7 @@ func (h *health) of(family string) *progress {
 	return p
 }
 
-// queue notes that there is something to write.
+// queue records that there is something to write.
 func (h *health) queue() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -50,7 +50,7 @@ func (h *health) queue() {
 	}
 }
 
-// begin notes that everything so far is being written; done follows if that succeeds.
+// begin records that everything so far is being written; done follows if that succeeds.
 func (h *health) begin(family string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -153,7 +153,7 @@ func writeJSON(w http.ResponseWriter, status int, body any) {
 	_ = err // the client has gone
 }
 
-// newHTTPServer answers short requests of strangers: none of them keeps anything for long.
+// newHTTPServer returns a server for short requests of untrusted clients, with tight limits on time and size.
 func newHTTPServer(h http.Handler) *http.Server {
 	return &http.Server{Handler: h, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
 		IdleTimeout: 30 * time.Second, MaxHeaderBytes: 8 << 10}

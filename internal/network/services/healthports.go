@@ -26,12 +26,12 @@ type healthPorts struct {
 	node    string
 	healthy func() bool
 	failed  func(types.NamespacedName, string) // called once for each reason
-	wake    chan struct{}                      // a port that was taken is to be tried again
+	wake    chan struct{}                      // a port that was in use must be tried again
 
 	servers map[types.NamespacedName]*healthServer
 }
 
-// healthAgain is the wait before a port that is taken is tried again.
+// healthAgain is the wait before a port that is in use is tried again.
 const healthAgain = 30 * time.Second
 
 // healthServer is the server of one Service.

@@ -57,7 +57,7 @@ var newMetrics = sync.OnceValue(func() *metrics {
 		services:  gauge("carob_services", "Services in the tables"),
 		endpoints: gauge("carob_endpoints", "Endpoints in the tables, once for each list"),
 		conntrack: times("conntrack_reconciler_sync_duration_seconds", "How long forgetting flows of UDP took", short),
-		forgotten: count("conntrack_reconciler_deleted_entries_total", "Flows of UDP that were forgotten"),
+		forgotten: count("conntrack_reconciler_deleted_entries_total", "UDP flows deleted from connection tracking"),
 		healthz:   answers("proxy_healthz_total", "Answers of /healthz by status code"),
 		livez:     answers("proxy_livez_total", "Answers of /livez by status code"),
 	}

@@ -1,7 +1,6 @@
-// Package services is the data plane of Services on this node: it writes what core/netplan/services
-// decides to nftables, one table for each address family, with internal/network/nft. Package app
-// drives it. It must never touch a table of others, nor write to the API
-// anything but events and the addresses of load balancers.
+// Package services is the data plane of Services on this node: it writes the decisions of core/netplan/services to
+// nftables, one table for each address family, with internal/network/nft. Package app drives it. It must never change a
+// table of others, and writes only events and the addresses of load balancers to the API.
 //
 // A change of a Service or of its endpoints is written when the watch delivers it: the loop takes all
 // Services that changed meanwhile, and each family is one transaction. Nothing is written before the
@@ -11,7 +10,7 @@
 //
 // # What has been programmed
 //
-// Proxy is a node.Traffic: the node agent asks Routed, and Follow tells it when that becomes false.
+// Proxy is a node.Traffic: the node agent calls Routed, and Follow reports when that becomes false.
 // To end a pod without losing a request, call UseOf with its UID until the answer is Out, or Fallback
 // if no other pod can take its place, and wait for Changed between two calls:
 //
@@ -26,9 +25,9 @@
 //		}
 //	}
 //
-// The answer is about the tables that the kernel has, not about what should be in them. It does not
-// know whether the EndpointSlices already say that the pod is being deleted: the pod stays In until
-// they do. A pod of no Service is Out. Established connections go on either way.
+// The answer is about the tables that the kernel has, not about what should be in them. It does not depend on the pod's
+// deletion timestamp: the pod stays In until the EndpointSlices mark it as terminating. A pod of no Service is Out.
+// Established connections continue in any case.
 //
 // Contract: N2, N3, and N9.A in docs/spec/network.md.
 package services
@@ -60,7 +59,7 @@ import (
 // Use is whether new connections can reach a pod through a Service.
 type Use = core.Use
 
-// The answers of UseOf.
+// The results of UseOf.
 const (
 	Out      = core.Out
 	Fallback = core.Fallback
@@ -81,7 +80,7 @@ type Config struct {
 	Table  string // name of the nftables tables (ip and ip6)
 	IPv6   bool   // besides IPv4
 	Node   string
-	// Addresses are the node's at each call: those that answer on node ports.
+	// Addresses returns the node's current addresses: those that serve node ports.
 	Addresses func() []netip.Addr
 	Pods      []netip.Prefix   // of the pods of this node
 	Own       []netip.AddrPort // where carob itself listens
@@ -165,7 +164,7 @@ func (p *Proxy) UseOf(pod types.UID) Use {
 	return use
 }
 
-// Changed is closed when an answer of UseOf may have changed.
+// Changed is closed when a result of UseOf may have changed.
 func (p *Proxy) Changed() <-chan struct{} {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -225,7 +224,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		case <-p.node:
 			err = p.update(ctx, p.feed.all(), false)
 		case <-disturbed:
-			if failed { // there may be nothing yet to compare with
+			if failed { // there may be no table yet to compare with
 				err = p.update(ctx, p.feed.all(), true)
 			} else {
 				err = p.restore(ctx)
@@ -244,7 +243,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	}
 }
 
-// open opens the tables and follows what others do to them.
+// open opens the tables and follows changes of them by other programs.
 func (p *Proxy) open(ctx context.Context, group *sync.WaitGroup) (<-chan struct{}, error) {
 	if err := p.flows.open(); err != nil {
 		return nil, err
@@ -411,13 +410,13 @@ func (p *Proxy) tell(in []input, problems map[types.NamespacedName][]string) {
 	}
 }
 
-// input is a Service with what triggered its change.
+// input is a Service with the trigger of its change.
 type input struct {
 	core.Input
 	triggered []time.Time
 }
 
-// slim drops the fields that are not read.
+// slim drops fields that are not needed.
 func slimService(s *corev1.Service) *corev1.Service {
 	out := *s
 	out.ManagedFields, out.Annotations = nil, nil

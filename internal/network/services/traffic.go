@@ -12,8 +12,8 @@ import (
 // In.
 func (p *Proxy) Routed(pod types.UID) bool { return p.UseOf(pod) == In }
 
-// Follow calls released for each pod of which Routed becomes false, until ctx is done. It sees a pod
-// from the first call of Routed for it that said true.
+// Follow calls released for each pod of which Routed becomes false, until ctx is done. It reports a pod only after a
+// call of Routed for it has returned true.
 func (p *Proxy) Follow(ctx context.Context, released func(pod types.UID)) {
 	for {
 		changed := p.Changed()
@@ -28,7 +28,7 @@ func (p *Proxy) Follow(ctx context.Context, released func(pod types.UID)) {
 	}
 }
 
-// note keeps which pods have left the tables with a change.
+// note records which pods have left the tables with a change.
 func (p *Proxy) note(gone []types.UID) {
 	p.leftMu.Lock()
 	defer p.leftMu.Unlock()

@@ -1,7 +1,6 @@
-// Package unserved rejects traffic to service addresses that nothing on this host serves:
-// connections are refused at once, for pods and for the host's own processes. Otherwise the packets
-// would leave through the default route, and another machine might have the address. Package app
-// drives it; it must never depend on Services.
+// Package unserved rejects traffic to service addresses that are not served on this host: connections are refused at
+// once, for pods and for the host's own processes. Otherwise the packets would leave through the default route, and
+// another machine might have the address. Package app drives it; it must never depend on Services.
 //
 // A service data plane, including kube-proxy, redirects packets (DNAT) before the filter hooks, so
 // these rules do not affect it.

@@ -161,8 +161,8 @@ func (r *Runtime) adoptContainer(ctx context.Context, c *container, m *monitor.M
 	case c.rec.StartedAt == 0 && !alive && !ended:
 		r.adoptCreated(c)
 	case c.rec.StartedAt == 0:
-		// carob ended between the start and its record, and the monitor does not say whether the
-		// process began, because it is of an earlier release or does not answer: the start failed.
+		// carob ended between the start and its record, and the monitor does not report whether the process began,
+		// because it is of an earlier release or does not respond: the start counts as failed.
 		close(c.started)
 		r.groups.KillAll(c.rec.Cgroup)
 		r.finish(c, func(rec *state.Container) {
@@ -194,9 +194,9 @@ func (r *Runtime) adoptCreated(c *container) {
 	}
 }
 
-// adoptStarting adopts a container whose start was not recorded, if its monitor knows whether its
-// process began (L7.70); otherwise it returns false. A helper that has not finished either ends,
-// because the carob that it asks is gone, or becomes the process: adoptStarting waits for that.
+// adoptStarting adopts a container whose start was not recorded, if its monitor can report whether its process began
+// (L7.70); otherwise it returns false. A helper that has not finished either ends, because the carob to which it sent
+// its question is gone, or becomes the process: adoptStarting waits for that.
 func (r *Runtime) adoptStarting(ctx context.Context, c *container, m *monitor.Monitor, alive bool) bool {
 	began, pid := false, 0
 	if alive {

@@ -51,7 +51,7 @@ type container struct {
 	layer  layerSize  // for scrapes
 }
 
-// Exit codes set by the runtime: the process never became the user's; nobody saw how it ended.
+// Exit codes set by the runtime: the process never became the user's; its exit was not observed.
 const (
 	startErrorExit = 128
 	killedExit     = 128 + int32(unix.SIGKILL)

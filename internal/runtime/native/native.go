@@ -2,7 +2,7 @@
 // primitives, with two small C programs (csrc) and without a shim, runc, or a pause program. The
 // node agent drives it through runtime.Runtime; criserver serves the same object on a unix socket.
 //
-// It must never know pods beyond CRI, never execute the large Go binary for a container, and never
+// It must never depend on pods beyond CRI, never execute the large Go binary for a container, and never
 // hold a lock during a create: containers of different pods are started in parallel.
 //
 // Its parts: plan decides which mounts, capabilities, and filters a container gets and returns a

@@ -141,7 +141,7 @@ func TestScopes(t *testing.T) {
 	}
 	u.Fail(false)
 	stopBus()
-	if _, err := New(Bg, w.cfg); err == nil || !strings.Contains(err.Error(), "asking systemd for cgroups") {
+	if _, err := New(Bg, w.cfg); err == nil || !strings.Contains(err.Error(), "connect to systemd for cgroups") {
 		t.Errorf("without a bus: %v", err)
 	}
 	_, restart := startBus(t)

@@ -88,8 +88,8 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 	return &cri.StartContainerResponse{}, nil
 }
 
-// launching records the ID of the container's process before the process can begin: the next carob
-// must recognise it if this one is killed now.
+// launching records the ID of the container's process before the process can begin: the next carob must recognize it if
+// this one is killed now.
 func (r *Runtime) launching(c *container, id *plan.Identity) error {
 	c.mu.Lock()
 	c.rec.LaunchedAt, c.rec.User = time.Now().UnixNano(), id
@@ -120,12 +120,12 @@ func (r *Runtime) endLost(c *container) {
 	r.exited(c, e)
 }
 
-// errLimitTooLow says that not even the helper has room, in runc's words.
+// errLimitTooLow means that the memory limit is too low even for the helper; the text is runc's.
 var errLimitTooLow = errors.New(
 	"unable to start container process: container init was OOM-killed (memory limit of the container or its pod too low?)")
 
-// confine makes the cgroups of a container with their limits. Until release is called there may be a
-// process in them that is ours.
+// confine makes the cgroups of a container with their limits. Until release is called they may contain a process of
+// carob.
 func (r *Runtime) confine(ctx context.Context, c *container, pl *plan.Container) (release func(), err error) {
 	release, err = r.makeCgroup(ctx, c)
 	if err := errors.Join(err, r.reached(StepStartCgroup, pl.ID)); err != nil {
@@ -144,9 +144,8 @@ func (r *Runtime) confine(ctx context.Context, c *container, pl *plan.Container)
 }
 
 // launch makes the cgroup, has the monitor start the helper and waits until it became the user's
-// process. Where the helper enters its cgroups by itself (version 1), they are made while it starts.
-// With w, that is a helper that waits already; errNotWaiting says that it does not, and that nothing
-// was started.
+// process. If the helper enters its cgroups by itself (version 1), they are made while it starts. w is a helper that
+// waits already, or nil; errNotWaiting means that w has ended, and that nothing was started.
 func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container, w *monitor.Waiting) (pid int,
 	id *plan.Identity, err error) {
 	if w != nil {
@@ -275,7 +274,7 @@ func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Pr
 	}
 	stop := context.AfterFunc(ctx, kill)
 	if p.Gated() {
-		_, _ = ours.Write([]byte{0}) // fails for a helper that has ended, which is heard below
+		_, _ = ours.Write([]byte{0}) // fails for a helper that has ended, which is handled below
 	}
 	talk := monitor.Session{Program: p, Launching: launching}
 	if pl.Filter != nil && pl.Filter.Agent != nil {

@@ -77,13 +77,13 @@ func Dial(ctx context.Context, endpoint string) (*Runtime, error) {
 			return nil, errkind.Errorf(errkind.Unavailable, "no container runtime answers at %s: %w", path,
 				silence(path, err))
 		}
-		return nil, fmt.Errorf("ask the runtime at %s for its version: %w", path, err)
+		return nil, fmt.Errorf("get the version of the runtime at %s: %w", path, err)
 	}
 	return r, nil
 }
 
-// silence returns why there is no answer at a socket, in the words of the operating system: gRPC
-// wraps them in its own status.
+// silence returns why a socket does not respond, with the text of the operating system, which gRPC wraps in its own
+// status.
 func silence(path string, err error) error {
 	c, why := net.DialTimeout("unix", path, time.Second)
 	if why == nil {
@@ -146,9 +146,8 @@ func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.
 	return call(ctx, limit, r.runtime.ExecSync, req)
 }
 
-// settle is how old a container must be before an attach. containerd learns of an exit with a
-// delay: an attach then succeeds and shows nothing, whereas an error makes kubectl read the log
-// instead.
+// settle is how old a container must be before an attach. containerd notices an exit with a delay: until then an attach
+// succeeds and shows nothing, whereas an error makes kubectl read the log instead.
 const settle = 500 * time.Millisecond
 
 // Attach waits until the container is old enough that it cannot be a command that has already

@@ -459,7 +459,7 @@ func (s *suite) listen() (c *collector, stop func()) {
 		select {
 		case err := <-done:
 			if err == nil {
-				s.Error("ContainerEvents ended without saying why")
+				s.Error("ContainerEvents ended without an error")
 			}
 		case <-time.After(patience):
 			s.Error("ContainerEvents outlives its context")
@@ -534,7 +534,7 @@ func survivesRestart(s *suite) {
 	s.until("the container prints", func() bool { return strings.Contains(p.output("running", "stdout"), "before") })
 	pid1, _, _ := s.exec(running, "cat", "/proc/1/stat")
 
-	// One container is stopped while nobody is subscribed.
+	// One container is stopped while there is no subscriber.
 	s.exec(ending, "sh", "-c", "(sleep 0.3; touch /tmp/go) >/dev/null 2>&1 &")
 	s.Runtime = s.Restart(s)
 

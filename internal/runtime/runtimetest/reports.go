@@ -103,13 +103,13 @@ func reports(s *suite) {
 	})
 	for _, line := range slices.Sorted(maps.Keys(r.lines)) {
 		if w, known := want[line]; !known || w != r.lines[line] {
-			s.Errorf("%s\n     says %q\n instead of %q", line, r.lines[line], w)
+			s.Errorf("%s\n     reports %q\n instead of %q", line, r.lines[line], w)
 		}
 		delete(want, line)
 	}
 	for line, w := range want {
 		if w != "" {
-			s.Errorf("%s: nothing said, instead of %q", line, w)
+			s.Errorf("%s: no report instead of %q", line, w)
 		}
 	}
 }

@@ -23,12 +23,12 @@ func reportMemory(r *reporter) {
 	p := r.pod()
 	_, st := p.run("first", shell(grow), limited)
 	r.note("the first process is killed", state(st))
-	// The kernel is told to kill the child before any other process.
+	// oom_score_adj makes the kernel kill the child before any other process.
 	child := "sh -c 'echo 1000 > /proc/self/oom_score_adj; " + strings.ReplaceAll(grow, "'", `'"'"'`) + "'"
 	out, st := p.run("child", shell(child+"; echo $?; exit 3"), limited)
 	r.note("a child is killed, the first ends with 3", state(st))
 	r.note("a child is killed, its code", strings.TrimSpace(out))
-	// Sometimes the kernel reclaims what fills the pipe, and the child gets less than it asked for.
+	// Sometimes the kernel reclaims the memory of the pipe, and the child gets less than it requested.
 	id := p.start("lives", shell("until "+child+" >/dev/null; [ $? = 137 ]; do :; done; echo 137; exec sleep 1000"),
 		limited)
 	r.until("the child was killed", func() bool { return p.output("lives", "stdout") == "137\n" })

@@ -24,7 +24,7 @@ type container struct {
 	reason   string
 	message  string
 	limits   *cri.LinuxContainerResources
-	obscure  bool          // the runtime does not know its state
+	obscure  bool          // the runtime reports its state as unknown
 	timers   []func()      // cancel the timer that would end it
 	waiters  []func(error) // stops that wait for its end
 }

@@ -2,8 +2,8 @@
 // version 1, version 2, or both, through the kernel's files or through systemd.
 //
 // The native runtime drives it, with cgroups as paths below each hierarchy ("/kubepods/pod1/id").
-// It must never learn what a pod is, change a cgroup that it was not given, or write to
-// cgroup.procs (see Entry).
+// It must never depend on what a pod is, change a cgroup that is not passed to it, or write to cgroup.procs (see
+// Entry).
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package cgroups
@@ -44,8 +44,8 @@ type Hierarchies struct {
 	hybrid string      // where the unified tree of a hybrid host is mounted
 }
 
-// Whole returns the hierarchies with the unified tree of a hybrid host as an additional one:
-// systemd looks there for the processes of a unit.
+// Whole returns the hierarchies with the unified tree of a hybrid host as an additional one: systemd finds the
+// processes of a unit there.
 func (c *Hierarchies) Whole() *Hierarchies {
 	if c.hybrid == "" {
 		return c
@@ -260,9 +260,8 @@ func (c *Hierarchies) Remove(group string) error {
 	return errors.Join(errs...)
 }
 
-// End removes a cgroup with all its processes. A helper whose monitor died may still be entering
-// the cgroup, one hierarchy after the other: it is killed where it is found; once the cgroup is
-// gone, it cannot enter any more and fails.
+// End removes a cgroup with all its processes. A helper whose monitor was killed may still be entering the cgroup, one
+// hierarchy after the other: it is killed wherever it is found; once the cgroup is gone, it cannot enter and fails.
 func (c *Hierarchies) End(group string) error {
 	var errs []error
 	for i := range c.Tree {

@@ -17,7 +17,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// SlicePath is the path of a systemd slice: a-b.slice lives in a.slice.
+// SlicePath is the path of a systemd slice: a-b.slice is in a.slice.
 func SlicePath(slice string) (string, error) {
 	name, ok := strings.CutSuffix(slice, ".slice")
 	if !ok || strings.Contains(slice, "/") || strings.HasPrefix(name, "-") && name != "-" ||
@@ -37,8 +37,8 @@ func SlicePath(slice string) (string, error) {
 }
 
 // Systemd makes systemd create the cgroups of containers: one transient, delegated scope for each,
-// in the slice of the pod. systemd must know the limits, or it would overwrite them with its own
-// when it reloads. It is safe for concurrent use.
+// in the slice of the pod. systemd must have the limits, or it would overwrite them with its own when it reloads. It is
+// safe for concurrent use.
 type Systemd struct {
 	v2 bool
 
@@ -64,9 +64,9 @@ func (s *Systemd) connect(ctx context.Context) (*systemd.Conn, error) {
 		return s.conn, nil
 	}
 	s.disconnect()
-	conn, err := systemd.NewWithContext(context.WithoutCancel(ctx)) // it outlives this call
+	conn, err := systemd.NewWithContext(context.WithoutCancel(ctx)) // the connection outlives this call
 	if err != nil {
-		return nil, fmt.Errorf("asking systemd for cgroups: %w", err)
+		return nil, fmt.Errorf("connect to systemd for cgroups: %w", err)
 	}
 	s.conn = conn
 	return conn, nil

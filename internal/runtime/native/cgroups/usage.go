@@ -62,7 +62,7 @@ func (c *Hierarchies) Measure(group string) Usage {
 	return u
 }
 
-// addMemory takes what memory.stat says.
+// addMemory adds the values of memory.stat.
 func (u *Usage) addMemory(stat map[string]uint64, v2 bool) {
 	if v2 {
 		u.inactive, u.RSS = stat["inactive_file"], stat["anon"]

@@ -1,5 +1,5 @@
-// What monitor and helper share: the message, the numbers of the descriptors that
-// the monitor hands to the helper, and a few lines both need.
+// Shared by monitor and helper: the message format, the numbers of the descriptors that the monitor passes to the
+// helper, and small functions.
 #ifndef CAROB_COMMON_H
 #define CAROB_COMMON_H
 
@@ -21,17 +21,17 @@ enum {
 	FD_CONSOLE = 5, // socket that takes the terminal's master side
 	FD_TARGET = 6,  // pidfd of a process whose namespaces to join
 	FD_HELPER = 7,  // the helper itself, closed by its exec
-	FD_NEWS = 8,    // pipe to the monitor: what becomes of the helper
+	FD_NEWS = 8,    // pipe to the monitor: the state of the helper
 };
 
-// What a helper tells the monitor, with a number: it goes on as the process of that id, it is
-// about to become the user's process, it could not. The end of the pipe tells the rest.
+// Reports of a helper to the monitor, each with a number: the helper continues as the process with that id, it is about
+// to become the user's process, it has failed. The end of the pipe means that no more follows.
 enum { NEWS_PID = 'P', NEWS_EXEC = 'X', NEWS_FAILED = 'E' };
 
 // message is one operation of a helper's program and one request, answer or event of the
 // monitor: a header, then four strings, each ended by a zero byte; size is a
-// multiple of eight and counts all of it. A string holds no other zero byte unless
-// its bit in flags, counted from BYTES, says so. Keep in step with wire/message.go.
+// multiple of eight and counts all of it. A string contains no other zero byte unless its bit in flags, counted from
+// BYTES, is set. Keep in step with wire/message.go.
 enum { BYTES = 16 };
 
 struct message {
@@ -40,8 +40,8 @@ struct message {
 	uint32_t len[4];
 };
 
-// parse finds the strings of the message at r, of which have bytes are there; 0, or
-// -1 when it is not a whole message.
+// parse finds the strings of the message at r, of which `have` bytes were received; returns 0, or -1 if the message is
+// not complete or not valid.
 static inline int parse(struct message *r, size_t have, char *s[4])
 {
 	size_t at = sizeof *r;
@@ -55,8 +55,8 @@ static inline int parse(struct message *r, size_t have, char *s[4])
 	return 0;
 }
 
-// next_string takes the first string of a packed list: its length, its bytes, a zero
-// byte. NULL for anything else.
+// next_string removes and returns the first string of a packed list (length, bytes, a zero byte); NULL if the list is
+// not valid.
 static inline char *next_string(char **at, char *end)
 {
 	uint32_t n;
@@ -70,7 +70,7 @@ static inline char *next_string(char **at, char *end)
 	return s;
 }
 
-// keep closes fd, if it is one, after the call that answered r; errno stays that call's.
+// keep closes fd unless it is -1, and returns r, the result of an earlier call, with errno of that call.
 static inline int keep(int r, int fd)
 {
 	int e = errno;

@@ -38,8 +38,8 @@ enum { HANDLES = 256, MAX_FILE = 4 << 20, MAX_ANSWER = 64 << 20 };
 enum { CLONE_TREE = 1, FROM_EMPTY = 4, TO_EMPTY = 0x40, READ_ONLY = 1, MAP_IDS = 0x100000 }; // of open_tree, move_mount, mount_setattr
 
 struct report {
-	// 'E' failure, 'F' a file of the image, 'L' listener of the seccomp filter, 'P' we go on as process err,
-	// 'X' all is done but the exec
+	// 'E' failure, 'F' a file of the image, 'L' listener of the seccomp filter, 'P' the helper continues as process
+	// err, 'X' everything is done except the exec
 	uint32_t kind;
 	uint32_t op;
 	int32_t err;
@@ -48,13 +48,13 @@ struct report {
 };
 
 static struct {
-	char *at, *end; // what of the program is left
+	char *at, *end; // the rest of the program
 	uint32_t index;
 	int root;
 	int handle[HANDLES];
-	uid_t owner; // of what we make in the root
+	uid_t owner; // owner of the files that the helper creates in the root
 	gid_t group;
-	char path[4096]; // what OP_LOOKUP found
+	char path[4096]; // the path that OP_LOOKUP found
 	char **argv, **envp;
 	int news, gate[2], late, tty;
 } S;
@@ -67,7 +67,7 @@ static void report(uint32_t kind, int err, uint32_t stage, const char *data, uin
 		for (ssize_t n; left; p += n, left -= n)
 			if ((n = write(FD_STATUS, p, left)) <= 0) {
 				if (kind == 'P' || kind == 'X')
-					return; // carob is gone; the next one asks the monitor
+					return; // carob is gone; the next one gets the result from the monitor
 				_exit(126);
 			}
 }
@@ -76,7 +76,7 @@ static void news(uint32_t kind, uint32_t value)
 {
 	uint32_t b[2] = {kind, value};
 	if (S.news >= 0 && write(S.news, b, sizeof b) < 0)
-		return; // then nobody is there to hear
+		return; // no process receives it then
 }
 
 static void die(int err, uint32_t stage, const char *detail)
@@ -135,7 +135,7 @@ static int open_in(int root, const char *path, uint64_t resolve)
 
 static int in_root(const char *path, enum kind kind, mode_t mode, int depth);
 
-// parent_in_root opens the directory of path (made if missing); its last name is left in *base.
+// parent_in_root opens the directory of path (created if missing) and sets *base to the last element of path.
 static int parent_in_root(const char *path, char p[4096], char **base, int depth)
 {
 	size_t n = strlen(path);
@@ -154,8 +154,8 @@ static int parent_in_root(const char *path, char p[4096], char **base, int depth
 	return *base == p ? open_in(S.root, "/", 0) : in_root(p, DIRECTORY, 0755, depth + 1);
 }
 
-// in_root answers an O_PATH descriptor of path inside the root; what is missing
-// is made. Symbolic links never lead out of the root.
+// in_root returns an O_PATH descriptor of path inside the root; missing directories and files are created. Symbolic
+// links never lead out of the root.
 static int in_root(const char *path, enum kind kind, mode_t mode, int depth)
 {
 	char p[4096], link[4096], *base;
@@ -177,7 +177,7 @@ static int in_root(const char *path, enum kind kind, mode_t mode, int depth)
 	ssize_t k = fd < 0 && errno == ENOENT ? readlinkat(parent, base, link, sizeof link - 1) : -1;
 	if (k <= 0)
 		return keep(fd, parent);
-	link[k] = 0; // a dangling link: make what it points at
+	link[k] = 0; // a dangling link: create its target
 	close(parent);
 	size_t m = *link == '/' || base == p ? 0 : strlen(p);
 	if (m + 2 + k > sizeof p)
@@ -211,14 +211,13 @@ static int place(int tree, int target)
 	return keep(keep(r, target), tree);
 }
 
-// mount_on mounts on what fd is open on and closes it; the working directory is there then.
+// mount_on mounts on the file of fd and closes fd; afterwards that file is the working directory.
 static int mount_on(int fd, const char *src, const char *type, unsigned long flags, const char *data)
 {
 	return keep(fchdir(fd) < 0 ? -1 : mount(src, ".", type, flags, data), fd);
 }
 
-// Nothing may hide or replace the kernel's files below /proc: a process that is
-// told to confine itself writes to them.
+// Nothing may hide or replace the kernel's files below /proc: a process confines itself by writing to them.
 static int op_attach(int tree, const char *target, mode_t mode, int proc)
 {
 	struct stat st;
@@ -232,8 +231,8 @@ static int op_attach(int tree, const char *target, mode_t mode, int proc)
 	return place(tree, t);
 }
 
-// op_mount mounts a file system in the root. Its place must be a directory of the image
-// itself: a link could be led elsewhere by a volume that is mounted later.
+// op_mount mounts a file system in the root. Its mount point must be a directory of the image itself: a volume that is
+// mounted later could redirect a link.
 static int op_mount(char *s[4], unsigned long flags, mode_t mode)
 {
 	int t = in_root(s[2], DIRECTORY, mode, 0);
@@ -245,8 +244,8 @@ static int op_mount(char *s[4], unsigned long flags, mode_t mode)
 	return mount_on(t, s[0], s[1], flags, s[3]);
 }
 
-// masked: a directory becomes an empty read-only one, a file reads as /dev/null,
-// which is the host's: the container's may be anything.
+// masked: a directory becomes an empty read-only one, a file becomes the host's /dev/null; the container's could be
+// replaced.
 static int op_mask(const char *path, int null)
 {
 	struct stat st;
@@ -259,7 +258,7 @@ static int op_mask(const char *path, int null)
 	return tree < 0 ? -1 : place(tree, t);
 }
 
-// op_proc mounts the /proc of a PID namespace that we are not in (Linux 6.17).
+// op_proc mounts the /proc of a PID namespace that the helper is not in (Linux 6.17).
 static int op_proc(const char *path, int pidns)
 {
 	int t = in_root(path, DIRECTORY, 0755, 0), fs = syscall(SYS_fsopen, "proc", 1 /* FSOPEN_CLOEXEC */);
@@ -284,8 +283,8 @@ static int op_readonly(const char *path)
 
 // ---- the process
 
-// op_ask sends files of the image and, then or when it is asked for no file, goes on with the program that comes back:
-// what depends on them is decided in Go. Only a regular file of this root counts: no link of /proc is followed.
+// op_ask sends files of the image (or none) and continues with the program that it receives: Go decides what depends on
+// the files. Only regular files of this root are sent: no link of /proc is followed.
 static int op_ask(char *s[4], int later)
 {
 	uint32_t size;
@@ -313,8 +312,8 @@ static int op_ask(char *s[4], int later)
 	return recv(FD_STATUS, S.at, size, MSG_WAITALL) == size ? 0 : -1;
 }
 
-// op_stdio gives a user its streams: pipes become its own, so that /dev/stdout opens again;
-// instead of the host's /dev/null, whose mode root could change, it gets the container's.
+// op_stdio makes the user the owner of its streams: it owns the pipes, so that it can open /dev/stdout again; the
+// host's /dev/null, whose mode root could change, is replaced by the container's.
 static int op_stdio(uid_t uid, gid_t gid)
 {
 	struct stat st;
@@ -339,7 +338,7 @@ static int op_creds(char *s, uint32_t len, uint64_t bounding, uint64_t caps, uin
 	for (int i = 0; i < 64; i++)
 		if (!(bounding >> i & 1) && prctl(PR_CAPBSET_DROP, i, 0, 0, 0) < 0) {
 			if (errno == EINVAL)
-				break; // the kernel knows no higher one
+				break; // the kernel has no higher one
 			return -1;
 		}
 	if (n < 2 || prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) < 0 || setgroups(n - 2, id + 2) < 0 || setresgid(id[1], id[1], id[1]) < 0 ||
@@ -349,7 +348,7 @@ static int op_creds(char *s, uint32_t len, uint64_t bounding, uint64_t caps, uin
 	struct __user_cap_data_struct d[2], now[2];
 	if (syscall(SYS_capget, &h, now) < 0)
 		return -1;
-	for (int i = 0; i < 2; i++) { // never more than we have: a host may withhold some
+	for (int i = 0; i < 2; i++) { // never more than the helper has: a host may withhold some
 		uint32_t have = now[i].permitted;
 		d[i].permitted = d[i].effective = (uint32_t)(caps >> 32 * i) & have;
 		d[i].inheritable = (uint32_t)(inheritable >> 32 * i) & have;
@@ -373,8 +372,8 @@ static int op_seccomp(const char *code, uint32_t len, unsigned flags)
 	return keep(send_fd(FD_STATUS, &r, sizeof r, fd), fd);
 }
 
-// op_tty trusts nothing below the container's /dev: the terminal must come from a
-// devpts, and goes to /dev/console by descriptor.
+// op_tty does not trust the files below the container's /dev: the terminal must come from a devpts, and is mounted on
+// /dev/console by its descriptor.
 static int op_tty(unsigned short rows, unsigned short cols, int console, uid_t uid)
 {
 	int one = 0, m = open("/dev/pts/ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
@@ -414,7 +413,8 @@ static int op_enter(void)
 	return S.late = 1;
 }
 
-// op_shed closes what that process must not show: all but its streams and the lines to carob and the monitor.
+// op_shed closes all descriptors that the forked process must not expose: all but its streams and the connections to
+// carob and the monitor.
 static int op_shed(void)
 {
 	unsigned from = 3;
@@ -435,8 +435,8 @@ static int op_shed(void)
 	return 0;
 }
 
-// op_fork goes on as a process of the PID namespace, and child of the monitor. From here the container's
-// processes see us and may trace us: we must have nothing by now that they have not.
+// op_fork continues as a process of the PID namespace, and as a child of the monitor. From here on, the container's
+// processes can see and trace the helper, so it must not hold anything any more that they do not have.
 static int op_fork(void)
 {
 	char b = 0;
@@ -451,7 +451,7 @@ static int op_fork(void)
 		_exit(write(S.gate[1], &b, 1) == 1 ? 0 : 126);
 	}
 	close(S.gate[1]);
-	if (read(S.gate[0], &b, 1) != 1) // whoever made us was killed before anybody knew of us
+	if (read(S.gate[0], &b, 1) != 1) // the parent was killed before it reported this process
 		_exit(126);
 	close(S.gate[0]);
 	setsid();
@@ -529,7 +529,7 @@ static int run(struct message *o, char *s[4])
 		return chdir(s[0]);
 	case OP_TREE:
 		return *handle(n[0]) = open_tree_at(AT_FDCWD, s[0], n[1] ? AT_RECURSIVE : 0);
-	case OP_TREE_IN: { // s[1] below the directory s[0], without a way out
+	case OP_TREE_IN: { // s[1] below the directory s[0]; it must not lead out
 		int root = open(s[0], O_PATH | O_CLOEXEC | O_DIRECTORY);
 		if (root < 0 || (fd = open_in(root, s[1], 0)) < 0)
 			return keep(-1, root);
@@ -580,7 +580,7 @@ static int run(struct message *o, char *s[4])
 	case OP_CWD:
 		if (chdir(s[0]) < 0)
 			return -1;
-		if (!getcwd(b, sizeof b) || b[0] != '/') // a directory outside our root (CVE-2024-21626)
+		if (!getcwd(b, sizeof b) || b[0] != '/') // a directory outside the root (CVE-2024-21626)
 			return errno = EXDEV, -1;
 		return 0;
 	case OP_CREDS:
@@ -594,7 +594,7 @@ static int run(struct message *o, char *s[4])
 		return 0;
 	case OP_EXEC:
 		umask(022);
-		news(NEWS_EXEC, 0); // the monitor first: what carob takes for started has an end there
+		news(NEWS_EXEC, 0); // the monitor first: it reports the end of each process that carob considers started
 		report('X', 0, 0, NULL, 0);
 		syscall(SYS_close_range, 3, ~0U, 4 /* CLOSE_RANGE_CLOEXEC */);
 		execve(S.path, S.argv, S.envp);
@@ -618,7 +618,8 @@ static int run(struct message *o, char *s[4])
 
 static void nothing(int signal) { (void)signal; }
 
-// warm takes the page faults of what comes while nobody waits for us. Where it can't, they come later.
+// warm takes the page faults of later steps in advance, while no pod waits for this helper. If that fails, they occur
+// later.
 static void warm(void)
 {
 	extern char __executable_start[], data_start[], end[];
@@ -635,13 +636,13 @@ int main(void)
 	struct stat st;
 	S.news = fcntl(FD_NEWS, F_SETFD, FD_CLOEXEC) < 0 ? -1 : FD_NEWS;
 	signal(SIGPIPE, nothing); // carob may be gone; an exec takes this back
-	// Processes of the container must not look into us once we are among them.
+	// Processes of the container must not inspect the helper once it is in their PID namespace.
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	if (fcntl(FD_STATUS, F_SETFD, FD_CLOEXEC) < 0)
 		_exit(126);
 	memset(S.handle, -1, sizeof S.handle);
 	S.root = -1;
-	if (fstat(FD_SPEC, &st) < 0) { // started ahead: carob sends a program, or goes
+	if (fstat(FD_SPEC, &st) < 0) { // started ahead: carob sends a program, or closes the connection
 		warm();
 		if (op_ask((char *[4]){"", "", "", ""}, 0) < 0)
 			_exit(126);
@@ -652,13 +653,13 @@ int main(void)
 		S.end = S.at + st.st_size;
 		close(FD_SPEC);
 	}
-	umask(0); // modes are as planned
+	umask(0); // modes are exactly as planned
 	for (; S.at < S.end; S.index++) {
 		struct message *o = (struct message *)S.at;
 		char *s[4];
 		if (parse(o, S.end - S.at, s) < 0)
 			die(errno, 0, NULL);
-		S.at += o->size; // OP_ASK goes on elsewhere
+		S.at += o->size; // OP_ASK changes the position
 		if (run(o, s) < 0 && !(o->flags & OPTIONAL))
 			die(errno, 0, NULL);
 	}

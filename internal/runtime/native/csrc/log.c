@@ -1,5 +1,4 @@
-// How a container's output becomes log lines in CRI form, split at 16 KiB, and
-// reaches whoever is attached.
+// Writes a container's output as log lines in CRI format, split at 16 KiB, and sends it to attached clients.
 #include "monitor.h"
 
 static void log_line(struct container *c, int err, char tag, char *s, size_t n)
@@ -25,12 +24,12 @@ static void log_line(struct container *c, int err, char tag, char *s, size_t n)
 	*p++ = tag;
 	*p++ = ' ';
 	struct iovec v[3] = {{h, p - h}, {s, n}, {"\n", 1}};
-	// A full disk loses lines, as with every runtime; it must not stop the container.
+	// On a full disk lines are lost, as with every runtime; the container must not block.
 	if (writev(c->log, v, 3) < 0)
 		return;
 }
 
-// open_log makes fd the container's log. A carob older than its monitor sends none, but the path.
+// open_log makes fd the container's log. A carob that is older than its monitor sends the path instead.
 int open_log(struct container *c, int fd)
 {
 	if (fd < 0 && *c->log_path && (fd = open(c->log_path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0640)) < 0)
@@ -40,7 +39,7 @@ int open_log(struct container *c, int fd)
 	return 0;
 }
 
-// pump moves one read of a container's output; 0 at its end, -1 when nothing is there
+// pump copies one read of a container's output; returns 0 at its end, -1 if there is none yet
 int pump(struct container *c, int i)
 {
 	struct stream *s = &c->out[i];
@@ -49,7 +48,7 @@ int pump(struct container *c, int i)
 	ssize_t n = read(s->fd, s->buf + s->len, CHUNK - s->len);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return -1;
-	if (n <= 0) { // EIO is how a terminal says that nobody holds it
+	if (n <= 0) { // a terminal that no process has open returns EIO
 		if (s->len)
 			log_line(c, i, 'P', s->buf, s->len);
 		if (c->console == s->fd)

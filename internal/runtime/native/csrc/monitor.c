@@ -1,15 +1,15 @@
-// monitor is the parent of everything that runs in one pod.
+// monitor is the parent of all processes of one pod.
 //
 // It starts the helper for each container and exec, writes the containers' logs
 // in CRI form, keeps their exit codes on disk and serves terminals and attach
-// streams. carob tells it what to do over a unix socket and may die and come
-// back at any time; nothing here depends on it.
+// streams. carob sends it requests over a unix socket and may be killed and started again at any time; running
+// containers do not depend on it.
 //
 //	waiting ──SETUP──> pod ──QUIT──> gone       waiting ──carob gone──> gone
 //	container: running ──reaped──> exited ──output drained──> forgotten
 //
-// One thread, one poll loop. It never reads what a container wrote except to
-// copy it, and never blocks on a client.
+// One thread, one poll loop. It never interprets the output of a container, only copies it, and never blocks on a
+// client.
 #include "monitor.h"
 
 #include <sched.h>
@@ -33,7 +33,7 @@ void broadcast(uint32_t code, int64_t a, int64_t b, int64_t c, const char *id)
 {
 	for (struct conn *k = conns; k; k = k->next)
 		if (!k->attached && !k->dead && reply(k->fd, code, 0, a, b, c, id, strlen(id)) < 0)
-			k->dead = 1; // whoever missed one calls again and asks what is left
+			k->dead = 1; // a client that missed one connects again and lists what is left
 }
 
 static int attached_stuck(struct container *c)
@@ -107,7 +107,7 @@ static void replay(struct conn *k)
 	}
 }
 
-// settle gives attached clients what is theirs before we end, for two seconds at most.
+// settle sends attached clients the rest of their output before the monitor ends, for two seconds at most.
 static void settle(void)
 {
 	int left = 1;
@@ -136,7 +136,7 @@ void fan_out(struct container *c, char kind, char *s, size_t n)
 	for (struct conn *k = conns; k; k = k->next) {
 		if (k->attached != c || k->dead)
 			continue;
-		if (k->replay || (k->out_len && clients == 1)) { // it ended meanwhile: otherwise nobody would read its output now
+		if (k->replay || (k->out_len && clients == 1)) { // it ended meanwhile: otherwise its output would not be read
 			hold(c, kind, s, n);
 			k->replay = 1;
 			continue;
@@ -212,7 +212,7 @@ static void request(struct conn *k, char *b, size_t n, int *fd, int nfd)
 	case M_ATTACH:
 		if (c && (!c->exited || c->hold || c->held_len)) {
 			reply(k->fd, R_DONE, m->seq, 0, c->tty, c->in >= 0 || c->tty, "", 0);
-			k->replay = c->held_len && !attached_stuck(c); // one of several gets it
+			k->replay = c->held_len && !attached_stuck(c); // only one of several clients gets it
 			k->attached = c;
 			c->hold = 0;
 			k->stuck = seconds();
@@ -232,14 +232,14 @@ static void request(struct conn *k, char *b, size_t n, int *fd, int nfd)
 		reply(k->fd, R_DONE, m->seq, 0, getpid(), pod_pid, ids, len);
 		goto out;
 	}
-	case M_BEGUN: // answered when it is known
+	case M_BEGUN: // answered when the result is known
 		if (c && !c->exited && !c->asker) {
 			c->asker = k;
 			c->asked = m->seq;
 			goto out;
 		}
 		break;
-	case M_SHOWN: // a client gets to see the log, which has all that is held but for unfinished lines
+	case M_SHOWN: // a client is shown the log, which has all held output except unfinished lines
 		if (!c || attached_stuck(c))
 			break;
 		c->held_at = c->held_len = r = 0;
@@ -260,7 +260,7 @@ out:
 		close(fd[i]);
 }
 
-// flush_input gives the container what it did not take before; 1 when done
+// flush_input writes the input to the container that it has not read yet; returns 1 when done
 static int flush_input(struct conn *k)
 {
 	struct container *c = k->attached;
@@ -307,7 +307,7 @@ static void input(struct conn *k, char *b, size_t n)
 	}
 }
 
-// receive takes one message; 0 when there is none
+// receive reads one message; returns 0 if there is none
 static int receive(struct conn *k)
 {
 	static char b[65536] __attribute__((aligned(8)));
@@ -332,12 +332,12 @@ static int receive(struct conn *k)
 		return !k->attached && !k->dead;
 	}
 	while (nfd)
-		close(fd[--nfd]); // an attached client has nothing to give but bytes
+		close(fd[--nfd]); // an attached client sends only bytes
 	input(k, b, n);
 	return 0;
 }
 
-// The oldest is first: what a carob asked before it was killed is done before the next one asks.
+// The oldest connection is first: requests of a carob that was killed are handled before those of the next one.
 static void add_conn(int fd)
 {
 	struct conn *k = grab(sizeof *k), **p = &conns;
@@ -376,7 +376,7 @@ static void sweep(void)
 		if (k->attached && k->attached->once)
 			shut(&k->attached->in);
 		for (struct child *x = children; x; x = x->next)
-			if (x->conn == k->fd) { // whoever asked for this exec is gone
+			if (x->conn == k->fd) { // the client of this exec is gone
 				signal_life(&x->life, SIGKILL);
 				x->conn = -1;
 			}
@@ -418,7 +418,7 @@ static void sweep(void)
 
 int main(int argc, char **argv, char **envp)
 {
-	// The environment is nothing but the files of the cgroups to join.
+	// The environment contains only the files of the cgroups to join.
 	(void)argc, (void)argv;
 	sigset_t m;
 	sigemptyset(&m);
@@ -432,7 +432,7 @@ int main(int argc, char **argv, char **envp)
 	for (int i = 0; envp[i]; i++)
 		if (put(envp[i], "0", 1) < 0)
 			_exit(117);
-	put("/proc/self/oom_score_adj", "-998", 4); // not permitted everywhere; then we live with it
+	put("/proc/self/oom_score_adj", "-998", 4); // not permitted on all hosts; a failure is ignored
 	null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	own_pidns = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
 	if (sfd < 0 || null_fd < 0 || own_pidns < 0 || chdir("/") < 0)

@@ -1,5 +1,5 @@
-// What the parts of the monitor share: monitor.c talks to carob and to attached
-// clients, process.c starts and reaps, log.c moves what containers write.
+// Shared by the parts of the monitor: monitor.c serves carob and attached clients, process.c starts and reaps
+// processes, log.c copies the output of containers.
 #ifndef CAROB_MONITOR_H
 #define CAROB_MONITOR_H
 
@@ -15,7 +15,7 @@
 #include <time.h>
 
 // Keep in step with monitor/monitor.go.
-enum { PROTOCOL = 2 }; // flags of each answer; 0 were the monitors before it was told
+enum { PROTOCOL = 2 }; // flags of each answer; earlier monitors send 0
 enum {
 	M_SETUP = 1, M_START, M_EXEC, M_KILL, M_REOPEN, M_ATTACH, M_LIST, M_QUIT, M_BEGUN, M_SHOWN, M_PREPARE,
 	R_DONE = 32, R_EXIT, R_EXEC_EXIT, R_POD_EXIT,
@@ -32,12 +32,12 @@ struct stream {
 	char *buf; // CHUNK bytes, made when first needed
 };
 
-// life is a process that the monitor started: the helper, then what it became.
+// life is a process that the monitor started: the helper, then the user's process that it became.
 struct life {
 	pid_t pid;
 	int pidfd;
 	int news;  // from the helper
-	int late;  // the helper goes on as another process that it has not named yet
+	int late;  // the helper continues as another process whose id it has not reported yet
 	int begun; // it is the user's process
 };
 
@@ -46,7 +46,7 @@ struct container {
 	char id[65];
 	char *log_path;
 	struct life life;
-	struct conn *asker; // who waits to hear how the start went
+	struct conn *asker; // the client that waits for the result of the start
 	uint32_t asked;
 	int in, console, log, dir, oom, once, tty, exited;
 	struct stream out[2]; // stdout (or the terminal), stderr
@@ -74,9 +74,9 @@ struct child { // an exec
 
 struct conn {
 	struct conn *next;
-	int fd, dead, replay, leaving; // it gets what is held first; its input has ended, the container's has not
+	int fd, dead, replay, leaving; // it gets the held output first; its input has ended, the container's has not
 	struct container *attached;
-	char *out, *in; // a frame the client, the container did not take yet
+	char *out, *in; // a frame that the client, or the container, has not read yet
 	uint32_t out_len, in_len;
 	time_t stuck;
 };

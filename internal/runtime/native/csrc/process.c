@@ -1,4 +1,4 @@
-// Starting the helper, reaping what has ended and keeping its exit code.
+// Starts the helper, reaps processes, and stores their exit codes.
 #include "monitor.h"
 
 #include <linux/audit.h>
@@ -26,8 +26,8 @@ int listener = -1, ready, pod_pidfd = -1, own_pidns = -1, null_fd;
 pid_t pod_pid;
 struct spare spare = {{.pidfd = -1, .news = -1}, {-1, -1}};
 
-// What the monitor of a pod may do of its own: signal processes of any user, and for the moment
-// of a clone make and enter PID namespaces (those of processes). The helper gets all that root gets by its exec.
+// The capabilities of a pod's monitor: to signal processes of any user, and during a clone to create and enter PID
+// namespaces of processes. The helper gets all capabilities of root by its exec.
 enum { MAY = 1 << CAP_KILL, MAY_CLONE = 1 << CAP_SYS_ADMIN | 1 << CAP_SYS_PTRACE };
 static uint32_t may; // MAY and MAY_CLONE as far as the host allows them; 0: nothing was dropped
 
@@ -38,8 +38,8 @@ static int allow(uint32_t effective)
 	return may ? syscall(SYS_capset, &h, d) : 0;
 }
 
-// drop gives up every other capability and what lets others look into us, who may have
-// more than we have now. Where an exec gives root nothing the helper needs all of ours.
+// drop removes every other capability, and prevents other processes from inspecting the monitor, which may have more
+// rights than they. If an exec does not give root its capabilities, the helper needs all of the monitor's.
 static int drop(void)
 {
 	struct __user_cap_header_struct h = {_LINUX_CAPABILITY_VERSION_3, 0};
@@ -51,15 +51,14 @@ static int drop(void)
 	return allow(MAY);
 }
 
-// spawn starts the helper with fd[0..4] as its first descriptors and the given
-// PID namespace; answers the pid or -1.
+// spawn starts the helper with fd[0..4] as its first descriptors in the given PID namespace; returns the pid or -1.
 static pid_t spawn(struct life *l, int helper, int spec, int status, const int stdio[3], int console, int pidmode, int pidns, int target, int cgroup, int flags)
 {
 	struct clone_args a = {.flags = CLONE_PIDFD, .pidfd = (uintptr_t)&l->pidfd, .exit_signal = SIGCHLD};
 	int news[2] = {-1, -1};
 	l->late = flags & LATE;
-	l->begun = !(flags & NEWS); // a carob of the first protocol does not ask
-	if (l->late) // the helper enters it itself, when there is nothing more to be seen of it
+	l->begun = !(flags & NEWS); // a carob of the first protocol does not request it
+	if (l->late) // the helper enters it itself, after it has closed its descriptors
 		target = pidns, pidns = -1;
 	if (flags & NEWS && (pipe2(news, O_CLOEXEC) < 0 || nonblocking(news[0]) < 0))
 		return keep(keep(-1, news[0]), news[1]);
@@ -78,18 +77,18 @@ static pid_t spawn(struct life *l, int helper, int spec, int status, const int s
 		l->news = p < 0 ? keep(-1, news[0]) : news[0];
 		keep(0, news[1]);
 		if ((pidns >= 0 && setns(own_pidns, CLONE_NEWPID) < 0) || allow(MAY) < 0)
-			_exit(112); // we would put later children into a container
+			_exit(112); // later children would be created in a container
 		errno = e;
 		return p;
 	}
 	int want[9] = {stdio[0], stdio[1], stdio[2], spec, status, console, target, helper, news[1]};
 	sigset_t none;
 	sigemptyset(&none);
-	for (int s = 1; s <= 64; s++) // whoever started carob may ignore some (nohup); libc keeps two for itself
+	for (int s = 1; s <= 64; s++) // the parent of carob may ignore some (nohup); libc reserves two
 		syscall(SYS_rt_sigaction, s, (char[64]){0}, NULL, 8);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	setsid();
-	for (int i = 0; i < 9; i++) // out of the way first
+	for (int i = 0; i < 9; i++) // move it to a high number first
 		if (want[i] >= 0 && (want[i] = fcntl(want[i], F_DUPFD_CLOEXEC, 64)) < 0)
 			_exit(113);
 	for (int i = 0; i < 9; i++)
@@ -100,8 +99,8 @@ static pid_t spawn(struct life *l, int helper, int spec, int status, const int s
 	_exit(114);
 }
 
-// A confined first process for a PID namespace that containers share: it reaps
-// and holds. It must not be us: we see the host's files.
+// A confined first process for a PID namespace that containers share: it reaps processes and keeps the namespace. The
+// monitor must not be it, as it has access to the host's files.
 static void pod_init(void)
 {
 	sigset_t all, none;
@@ -122,10 +121,10 @@ static void pod_init(void)
 	if (syscall(SYS_setresgid, 65535, 65535, 65535) < 0 || syscall(SYS_setresuid, 65535, 65535, 65535) < 0 || syscall(SYS_capset, &h, d) < 0)
 		_exit(116);
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-	prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0); // the change of ids cleared it; the pod ends with us
-	if (getppid() != 0) // 0: our parent is outside; anything else has taken its place
+	prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0); // the change of ids cleared it; this process ends with the monitor
+	if (getppid() != 0) // 0: the parent is outside the namespace; otherwise the monitor has ended
 		_exit(117);
-	struct sock_filter calls[] = { // all that is left to do
+	struct sock_filter calls[] = { // from here on, only reap
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCH, 0, 6),
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -138,7 +137,7 @@ static void pod_init(void)
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
 	struct sock_fprog filter = {sizeof calls / sizeof *calls, calls};
-	if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) < 0 && errno != EINVAL) // a kernel without it
+	if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) < 0 && errno != EINVAL) // the kernel does not support it
 		_exit(118);
 	for (;;) {
 		int sig;
@@ -164,16 +163,16 @@ static void record_exit(struct container *c, int code, int oom, int64_t at)
 {
 	char b[80];
 	int n = snprintf(b, sizeof b, "%d %d %lld\n", code, oom, (long long)at);
-	// carob made it, longer than this, so that a full disk has room for it
+	// carob created the file with more bytes than this, so that the write succeeds on a full disk
 	int f = openat(c->dir, "exit.tmp", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 	if (f < 0)
-		return; // the directory is gone: nobody asks any more
+		return; // the directory is gone: the exit is not needed any more
 	if (write(f, b, n) == n)
 		renameat(c->dir, "exit.tmp", c->dir, "exit");
 	close(f);
 }
 
-// The helper's answer to a request for a terminal: its master side.
+// Receives the terminal's master side from the helper.
 int take_console(int sock)
 {
 	char b, ctl[CMSG_SPACE(sizeof(int))];
@@ -190,7 +189,7 @@ int take_console(int sock)
 	return fd;
 }
 
-// hear takes what a helper told; whether it still has to name the process that it goes on as.
+// hear handles a report of a helper; returns whether the helper must still report the process as which it continues.
 int hear(struct life *l)
 {
 	uint32_t b[2];
@@ -203,7 +202,7 @@ int hear(struct life *l)
 			l->begun = b[0] == NEWS_EXEC;
 		} else if (l->late) {
 			int fd = syscall(SYS_pidfd_open, b[1], 0);
-			if (fd < 0 || waitid(P_PIDFD, fd, &i, WEXITED | WNOHANG | WNOWAIT) < 0) // no child of ours
+			if (fd < 0 || waitid(P_PIDFD, fd, &i, WEXITED | WNOHANG | WNOWAIT) < 0) // not a child of the monitor
 				fd = keep(-1, fd);
 			else
 				close(l->pidfd), l->pidfd = fd, l->pid = b[1];
@@ -231,7 +230,7 @@ void reap(void)
 			late |= hear(&x->life), known |= x->life.pid == p;
 		known |= p == spare.life.pid;
 		if (!known && late)
-			return; // its helper is about to name it, and ends then
+			return; // its helper is about to report it, and then ends
 		if (waitpid(p, &w, __WALL) != p)
 			return;
 		i.si_pid = 0;
@@ -255,10 +254,10 @@ void reap(void)
 				shut(&c->console);
 				c->out[0].fd = t < 0 ? -1 : t;
 			}
-			for (int i = 0; i < 2; i++) // what it wrote comes before its end
+			for (int i = 0; i < 2; i++) // its output is handled before its end
 				for (int k = 0; k < 256 && c->out[i].fd >= 0 && pump(c, i) > 0; k++)
 					;
-			if (c->life.begun) // an end that is on disk is that of the user's process
+			if (c->life.begun) // only the end of the user's process is stored on disk
 				record_exit(c, code, oom, at);
 			c->exited = 1;
 			c->since = seconds();
@@ -305,14 +304,14 @@ static int output(int out[2], int err[2])
 	return pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0 || nonblocking(out[0]) < 0 || nonblocking(err[0]) < 0 ? -1 : 0;
 }
 
-// forget_spare closes what we hold of the spare helper. It ends with its line to carob.
+// forget_spare closes the descriptors of the spare helper. It ends when its connection to carob is closed.
 void forget_spare(void)
 {
 	spare.life.pid = 0;
 	shut(&spare.life.pidfd), shut(&spare.life.news), shut(&spare.out[0]), shut(&spare.out[1]);
 }
 
-// prepare starts the spare helper. It gets our pidfd, to join the namespaces that will be the pod's by then.
+// prepare starts the spare helper. It gets the monitor's pidfd, to join the namespaces that will be the pod's by then.
 int prepare(int *fd, int64_t *pid)
 {
 	// fds: helper, status
@@ -433,7 +432,7 @@ int exec_in(struct message *m, char *s[4], int *fd, int nfd, int conn, int64_t *
 	return 0;
 }
 
-// set_sysctl writes to a file below /proc/sys, and to none that a link or a mount leads to.
+// set_sysctl writes to a file below /proc/sys, and never through a link or a mount.
 static int set_sysctl(const char *name, const char *value)
 {
 	struct open_how how = {.flags = O_WRONLY | O_CLOEXEC, .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV};
@@ -442,8 +441,8 @@ static int set_sysctl(const char *name, const char *value)
 	return fd < 0 ? -1 : keep(write(fd, value, strlen(value)) < 0 ? -1 : 0, fd);
 }
 
-// setup makes the monitor a pod's: namespaces, host name, sysctls, socket. The
-// text that explains a failure is left in *what.
+// setup assigns the monitor to a pod: namespaces, host name, sysctls, socket. After a failure *what is the text that
+// explains it.
 int setup(struct message *m, char *s[4], int *fd, int n, const char **what)
 {
 	int i = 0;

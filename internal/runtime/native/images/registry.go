@@ -176,7 +176,7 @@ func pullError(ref string, err error) error {
 	return status.Error(codes.Unknown, text)
 }
 
-// unavailable is the error by which the agent recognises a registry that does not answer (L3.110).
+// unavailable is the error by which the agent recognizes a registry that does not respond (L3.110).
 func unavailable(text string) error {
 	return status.Error(codes.Unavailable, crierrors.ErrRegistryUnavailable.Error()+": "+text)
 }

@@ -234,7 +234,7 @@ func (s *Store) Release(ctx context.Context, key string) error {
 	err := os.Rename(dir, gone)
 	unused := false
 	if err == nil {
-		// By its users, not by its record: that is lost if the power went before it was on the disk.
+		// Checked by its users, not by its record, which is lost after a power failure before it was on the disk.
 		for chain, b := range s.bases {
 			if b.users["layer/"+key] {
 				err = s.unhold(ctx, chain, "layer/"+key)

@@ -169,8 +169,8 @@ func (r *record) split() (tags, digests []string) {
 	return tags, digests
 }
 
-// pinned reports whether an image stays however full the disk is: imported ones do, because they
-// cannot be pulled again.
+// pinned reports whether an image is never removed to free disk space: imported ones are not, because they cannot be
+// pulled again.
 func (s *Store) pinned(r *record) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -251,7 +251,7 @@ func (s *Store) load(ctx context.Context) error {
 			if err := s.images.Delete(ctx, im.Name); err != nil && !errdefs.IsNotFound(err) {
 				return fmt.Errorf("forget damaged image %s: %w", im.Name, err)
 			}
-		default: // no descriptors, or a disk that does not answer: the next start may succeed
+		default: // no descriptors, or a disk that does not respond: the next start may succeed
 			klog.FromContext(ctx).Error(err, "Image can't be read, doing without", "image", im.Name)
 		}
 	}

@@ -21,7 +21,7 @@ import (
 
 // Layers are unpacked without an fsync, while the database is synced with each transaction: after a power loss it can
 // name layers whose files are empty. So each layer has a label with the boot ID of the machine from its creation on.
-// The store syncs the file system once after a pull or an import, in the background, and takes the label away. Until
+// The store syncs the file system once after a pull or an import, in the background, and removes the label. Until
 // then the compressed layers stay. If the machine has booted before that, Open unpacks them again.
 
 // labelUnsynced is on layers whose files may not be on the disk yet. Its value is the boot ID of the time when they
@@ -43,7 +43,7 @@ type syncer struct {
 	runs  sync.WaitGroup
 	done  chan struct{} // closed with closed
 
-	round sync.Mutex // one sync at a time: only one of two learns of a failed write
+	round sync.Mutex // one sync at a time: the kernel reports a failed write to only one of two
 
 	mu      sync.Mutex
 	timer   *time.Timer // runs while layers wait
@@ -138,8 +138,8 @@ func (s *Store) syncLayers(ctx context.Context) error {
 	return s.collect(ctx)
 }
 
-// syncMarked syncs the layers that have the label and takes it away. It reports whether there are layers that the disk
-// refused, now or earlier.
+// syncMarked syncs the layers that have the label and removes it. It reports whether the disk has refused layers, now
+// or earlier.
 func (s *Store) syncMarked(ctx context.Context) (failed bool, err error) {
 	layers, err := s.unsynced(ctx)
 	if err != nil {
@@ -189,7 +189,7 @@ func (y *syncer) syncDisk() error {
 	}
 }
 
-// markLayer sets the label of a layer, or takes it away with "". A layer that has gone is no error.
+// markLayer sets the label of a layer, or removes it with "". A layer that has gone is no error.
 func (s *Store) markLayer(ctx context.Context, name, value string) error {
 	_, err := s.snapshots.Update(ctx, snapshots.Info{Name: name, Labels: map[string]string{labelUnsynced: value}},
 		"labels."+labelUnsynced)
@@ -202,8 +202,8 @@ func (s *Store) markLayer(ctx context.Context, name, value string) error {
 // unsyncedLayer is a layer that has the label, with its value.
 type unsyncedLayer struct{ name, boot string }
 
-// unsynced returns the layers that have the label, each after its parent. So a process that is killed while it takes
-// labels away leaves them on the topmost layers, by which images are judged.
+// unsynced returns the layers that have the label, each after its parent. So a process that is killed while it removes
+// labels leaves them on the topmost layers, which decide whether an image counts as synced.
 func (s *Store) unsynced(ctx context.Context) ([]unsyncedLayer, error) {
 	var layers []unsyncedLayer
 	parents := map[string]string{}
@@ -273,8 +273,8 @@ func (s *Store) adoptUnsynced(ctx context.Context) (adopted bool, err error) {
 	return true, nil
 }
 
-// removeTorn removes unsynced layers of earlier boots and all that stands on them. Images that miss their layers then
-// are unpacked again when they are loaded.
+// removeTorn removes unsynced layers of earlier boots and all layers above them. Images that lack layers then are
+// unpacked again when they are loaded.
 func (s *Store) removeTorn(ctx context.Context) error {
 	torn, parents, children := map[string]bool{}, map[string]string{}, map[string]int{}
 	err := s.snapshots.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
@@ -338,7 +338,7 @@ type lease struct {
 
 // release ends the lease, or has it end when the layers of its images are synced.
 func (l *lease) release(ctx context.Context) {
-	ctx = context.WithoutCancel(ctx) // the lease is what keeps the garbage
+	ctx = context.WithoutCancel(ctx) // without the lease it would be garbage
 	unsynced := map[string]bool{}
 	for _, chain := range l.made {
 		if l.store.isUnsynced(ctx, chain) {

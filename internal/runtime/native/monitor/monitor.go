@@ -258,7 +258,7 @@ func (m *Monitor) receive() {
 	}
 }
 
-// handle passes a message to whom it is for.
+// handle passes a message to its receiver.
 func (m *Monitor) handle(r wire.Message) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -421,8 +421,8 @@ func (m *Monitor) Kill(id string, sig unix.Signal) error {
 	return err
 }
 
-// ReopenLog makes log the container's log; nil for a container without one. A monitor of an earlier
-// release opens the path that it knows.
+// ReopenLog makes log the container's log; nil for a container without one. A monitor of an earlier release opens the
+// path of the start.
 func (m *Monitor) ReopenLog(id string, log *os.File) error {
 	r := wire.Message{Code: msgReopen, S: [4]string{id}}
 	if log == nil || m.Protocol() < 2 {
@@ -444,8 +444,8 @@ func (m *Monitor) newsFlags(late bool) int {
 	return flagNews
 }
 
-// Begun waits until the helper of a container has become the user's process, and returns its ID, or
-// has ended without becoming it (also unix.ESRCH).
+// Begun waits until the helper of a container has become the user's process, and returns its ID; the error is
+// unix.ESRCH if it ended before.
 func (m *Monitor) Begun(id string) (began bool, pid int, err error) {
 	a, err := m.call(wire.Message{Code: msgBegun, S: [4]string{id}})
 	return a.N[1] != 0, int(a.N[2]), err

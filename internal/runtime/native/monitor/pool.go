@@ -14,7 +14,7 @@ const refillPause = 50 * time.Millisecond
 // closed.
 type Pool struct {
 	start func() (*Monitor, error)
-	ahead func(*Monitor) // does more for one that is not needed yet
+	ahead func(*Monitor) // prepares more for one that is not needed yet
 	ready chan *Monitor
 	want  chan struct{}
 	stop  chan struct{}

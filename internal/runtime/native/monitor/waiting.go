@@ -28,7 +28,7 @@ type Waiting struct {
 }
 
 // Prepare starts a helper that waits for its program, for the first container of the pod that this
-// monitor, which has none yet, will belong to. A monitor of an earlier release knows no such request.
+// monitor, which has none yet, will belong to. A monitor of an earlier release does not support this request.
 func (m *Monitor) Prepare(helper *os.File) error {
 	ours, theirs, err := HelperLine()
 	if err != nil {

@@ -53,7 +53,7 @@ type Container struct {
 	SELinux   string       // label to exec under; "" for none
 	FileLabel string       // of the container's own files; "" for none
 	Hooks     *specs.Hooks // nil: none
-	Late      bool         // it starts among processes of others, so they see it as late as can be
+	Late      bool         // it starts beside processes of others, which see it as late as possible
 	Waits     bool         // its helper runs before its cgroups are made (but that of memory), and waits for them
 }
 
@@ -254,7 +254,7 @@ func (pl *Container) Program() (*Program, error) {
 		return nil, err
 	}
 	if err := want.check(); err != nil {
-		return nil, err // whatever the image's files say
+		return nil, err // independent of the image's files
 	}
 	whoAmI := func(p *Program) {
 		p.pivot()

@@ -223,7 +223,7 @@ func rulesOf(p *specs.LinuxSeccomp) (*ruleSet, error) {
 				set.byName[name] = r
 			}
 			if act == rest {
-				continue // always true, but the call is known
+				continue // always true, but the call counts as listed
 			}
 			if len(s.Args) == 0 {
 				if !r.fixed {

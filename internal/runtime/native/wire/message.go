@@ -24,7 +24,7 @@ type Message struct {
 
 const headerSize = 16 + 4*8 + 4*4
 
-// Bytes is the flag of string 0; Bytes<<i says that string i may contain any byte. C reads any
+// Bytes is the flag of string 0; Bytes<<i means that string i may contain any byte. C reads any
 // other string to its first zero byte, so it must not contain one: csrc/common.h rejects the
 // message.
 const Bytes = 16

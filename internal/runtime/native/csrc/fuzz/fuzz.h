@@ -1,6 +1,6 @@
-// The frame of both harnesses: scripts come on stdin, each with its length; each is
-// run from a clean state and answered by one byte. What the code under test does to
-// the host is stubbed; what it does to memory is not.
+// The frame of both harnesses: it reads scripts from stdin, each with its length, runs each from a clean state, and
+// writes one byte when it is done. System calls of the code under test that change the host are stubs; its memory
+// accesses are real.
 #include "../common.h"
 
 #include <setjmp.h>
@@ -34,7 +34,7 @@ static int serve(void)
 {
 	uint32_t n;
 	while (fread(&n, sizeof n, 1, stdin) == 1) {
-		// Of exactly its size, so that a read beyond it is seen.
+		// Of exactly its size, so that the sanitizer detects a read beyond it.
 		unsigned char *b = malloc(n ? n : 1);
 		if (!b || fread(b, 1, n, stdin) != n)
 			return 1;

@@ -18,7 +18,7 @@
 #include <sys/vfs.h>
 #include <termios.h>
 
-// A call works, or fails with one of the errors that have a way of their own.
+// A call succeeds, or fails with one of the errors that the helper handles specially.
 static int maybe(void)
 {
 	static const int errors[] = {0, 0, 0, ENOENT, EEXIST, EAGAIN, EINVAL, EPERM};

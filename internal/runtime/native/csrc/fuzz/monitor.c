@@ -1,5 +1,5 @@
-// The monitor's protocol, from connections that say anything, and the ends of
-// processes that it did or did not start.
+// The monitor's protocol, with arbitrary input from connections, and the ends of processes that it did or did not
+// start.
 #include "fuzz.h"
 
 #include "../monitor.h"
@@ -85,7 +85,7 @@ static void run_script(void)
 			reap();
 		} else if (op % 8 == 1) {
 			shut(&ours[i]);
-		} else if (op % 8 == 3) { // what a helper tells
+		} else if (op % 8 == 3) { // a report of a helper
 			char b[24];
 			if (pipe2(pair, O_CLOEXEC | O_NONBLOCK) < 0)
 				return;

@@ -14,7 +14,7 @@ const char *__asan_default_options(void)
 __attribute__((constructor)) static void reports_to_file(void)
 {
 	int fd = open(SANITIZER_LOG, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-	int high = fcntl(fd, F_DUPFD_CLOEXEC, 200); // out of the way of the descriptors we are handed
+	int high = fcntl(fd, F_DUPFD_CLOEXEC, 200); // above the descriptors that the program is passed
 	close(fd);
 	if (high >= 0)
 		__sanitizer_set_report_fd((void *)(long)high);

@@ -1,5 +1,5 @@
-// What C reads of a message that Go wrote: three strings and a packed list of three,
-// each with its length as strlen sees it; as many zeros for a message that is refused.
+// Prints what C reads from a message that Go wrote: three strings and a packed list of three, each with the length that
+// strlen returns; as many zeros for a message that is refused.
 #include "fuzz.h"
 
 static void say(const char *s)
