@@ -11,23 +11,18 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
-	"golang.org/x/net/netutil"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/health"
-	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"carob/internal/gateway/extproc/grpcstream"
 )
 
 // PoolHeader is the gRPC metadata that names the pool, as NAME.NAMESPACE. Without it the authority counts.
@@ -38,7 +33,9 @@ const (
 	mostStreams     = 2048 // of all gateways
 	mostConnections = 256
 	mostMessage     = 1<<20 + 64<<10 // bytes; Envoy reads at most 1 MiB of a body at once
-	partTime        = time.Minute    // between two messages of a request
+	mostMessages    = 128 << 20      // bytes of all that have begun to arrive
+	mostHeaders     = 128 << 10      // bytes of a request's headers; Envoy takes 60 KiB
+	partTime        = time.Minute    // between two messages of a request, and for one
 	lifeTime        = time.Hour      // of a stream
 )
 
@@ -82,90 +79,40 @@ type Server struct {
 	// false: there is no such pool. subset are the only endpoints to choose from; port 0: any; nil: all of the pool.
 	Begin func(pool, authority string, h http.Header, subset []netip.AddrPort) (Request, bool)
 
-	streams            int
-	partTime, lifeTime time.Duration
-	open               atomic.Int64
-	extprocv3.UnimplementedExternalProcessorServer
+	limits grpcstream.Limits
+	grpc   grpcstream.Server
 }
 
-// Serve serves until ctx is done, and closes ln. secure is nil for connections without TLS.
+// Serve serves until ctx is done, and closes ln. secure is nil for connections without TLS. It is called once.
 func (s *Server) Serve(ctx context.Context, ln net.Listener, secure *tls.Config) error {
-	if s.streams == 0 {
-		s.streams, s.partTime, s.lifeTime = mostStreams, partTime, lifeTime
+	if s.limits.Streams == 0 {
+		s.limits = grpcstream.Limits{Streams: mostStreams, Connections: mostConnections, Message: mostMessage,
+			Messages: mostMessages, MessageTime: partTime, StreamTime: lifeTime}
 	}
-	options := []grpc.ServerOption{grpc.MaxConcurrentStreams(1024), grpc.MaxRecvMsgSize(mostMessage),
-		grpc.StaticStreamWindowSize(64 << 10), grpc.ConnectionTimeout(10 * time.Second),
-		grpc.StreamInterceptor(s.bound),
-		grpc.MaxHeaderListSize(16 << 10), grpc.WaitForHandlers(true),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Minute, Timeout: 20 * time.Second}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second,
-			PermitWithoutStream: true})}
-	if secure != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(secure)))
-	}
-	server, healthy := grpc.NewServer(options...), health.NewServer()
-	extprocv3.RegisterExternalProcessorServer(server, s)
-	healthv1.RegisterHealthServer(server, healthy)
-	for _, name := range []string{"inference-extension", extprocv3.ExternalProcessor_ServiceDesc.ServiceName,
-		"liveness", "readiness"} {
-		healthy.SetServingStatus(name, healthv1.HealthCheckResponse_SERVING)
-	}
-	defer context.AfterFunc(ctx, server.Stop)()
-	err := server.Serve(netutil.LimitListener(ln, mostConnections))
-	server.Stop() // it waits for the streams
-	if ctx.Err() != nil {
-		return nil //nolint:nilerr // it was to stop
-	}
-	return err
-}
-
-// bound refuses streams above the limit.
-func (s *Server) bound(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	defer s.open.Add(-1)
-	if s.open.Add(1) > int64(s.streams) {
-		return status.Error(codes.ResourceExhausted, "too many requests at once")
-	}
-	return next(srv, stream)
+	s.grpc.Limits = s.limits
+	s.grpc.Methods = map[string]grpcstream.Method{extprocv3.ExternalProcessor_Process_FullMethodName: s.process}
+	s.grpc.AddHealth("inference-extension", extprocv3.ExternalProcessor_ServiceDesc.ServiceName, "liveness",
+		"readiness")
+	return s.grpc.Serve(ctx, ln, secure)
 }
 
 // conversation is the server's side of a stream.
 type conversation struct {
-	server   *Server
-	stream   extprocv3.ExternalProcessor_ProcessServer
-	messages <-chan *extprocv3.ProcessingRequest
-	broken   <-chan error
-	life     <-chan time.Time
-	part     *time.Timer
-	request  Request
-	began    bool // the answer of the model server
+	server  *Server
+	stream  *grpcstream.Stream
+	request Request
+	began   bool // the answer of the model server
 }
 
 var errOrder = status.Error(codes.InvalidArgument, "the message comes out of order")
 
-// Process implements the protocol: request headers, the body, and then the answer's headers and body.
-func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
-	messages, broken := make(chan *extprocv3.ProcessingRequest), make(chan error, 1)
-	go func() { // it ends with the stream, which ends with this call
-		for {
-			m, err := stream.Recv()
-			if err != nil {
-				broken <- err
-				return
-			}
-			select {
-			case messages <- m:
-			case <-stream.Context().Done():
-				broken <- status.FromContextError(stream.Context().Err()).Err()
-				return
-			}
-		}
-	}()
-	life := time.NewTimer(s.lifeTime)
-	defer life.Stop()
-	c := &conversation{server: s, stream: stream, messages: messages, broken: broken, life: life.C,
-		part: time.NewTimer(s.partTime)}
-	defer c.part.Stop()
+// process implements the protocol: request headers, the body, and then the answer's headers and body.
+func (s *Server) process(stream *grpcstream.Stream) error {
+	c := &conversation{server: s, stream: stream}
 	err := c.converse()
+	if errors.Is(err, io.EOF) {
+		return nil // the gateway has given up
+	}
 	if refused, ok := errors.AsType[*Refused](err); ok {
 		return stream.Send(refused.message())
 	}
@@ -182,12 +129,14 @@ func (c *conversation) converse() error {
 	if headers == nil {
 		return errOrder
 	}
+	if proto.Size(m) > mostHeaders {
+		return status.Error(codes.ResourceExhausted, "the headers are too large")
+	}
 	if p := m.GetProtocolConfig(); p != nil && !headers.GetEndOfStream() &&
 		p.GetRequestBodyMode() != filterv3.ProcessingMode_FULL_DUPLEX_STREAMED {
 		return status.Error(codes.InvalidArgument, "the mode of request bodies must be FULL_DUPLEX_STREAMED")
 	}
-	md, _ := metadata.FromIncomingContext(c.stream.Context())
-	pool, authority := strings.Join(md.Get(PoolHeader), ","), strings.Join(md.Get(":authority"), ",")
+	pool, authority := c.stream.Metadata(PoolHeader), c.stream.Authority()
 	request, ok := c.server.Begin(pool, authority, httpHeaders(headers.GetHeaders()),
 		subsetOf(m.GetMetadataContext()))
 	if !ok {
@@ -209,28 +158,28 @@ func (c *conversation) converse() error {
 	return err
 }
 
-// next waits for a message; in time: it must come soon.
+// next waits for a message. soon: it must come within the time of a message.
 func (c *conversation) next(soon bool) (*extprocv3.ProcessingRequest, error) {
-	var late <-chan time.Time
+	limit := time.Duration(0)
 	if soon {
-		c.part.Reset(c.server.partTime)
-		late = c.part.C
+		limit = c.server.limits.MessageTime
 	}
-	select {
-	case m := <-c.messages:
-		return m, nil
-	case err := <-c.broken:
+	m := &extprocv3.ProcessingRequest{}
+	if err := c.stream.Recv(m, limit); err != nil {
 		return nil, err
-	case <-late:
-		return nil, status.Error(codes.DeadlineExceeded, "the gateway stopped within a request")
-	case <-c.life:
-		return nil, status.Error(codes.DeadlineExceeded, "the request takes too long")
 	}
+	return m, nil
+}
+
+// pick chooses. The messages before it are not needed any more: a pick may take long.
+func (c *conversation) pick() (*Choice, error) {
+	c.stream.Free()
+	return c.request.Pick(c.stream.Context())
 }
 
 // pass picks at once, and passes the body through.
 func (c *conversation) pass(end bool) error {
-	choice, err := c.request.Pick(c.stream.Context())
+	choice, err := c.pick()
 	if err != nil {
 		return err
 	}
@@ -283,7 +232,7 @@ func (c *conversation) whole() error {
 			return err
 		}
 	}
-	choice, err := c.request.Pick(c.stream.Context())
+	choice, err := c.pick()
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -20,6 +19,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"carob/internal/gateway/extproc/grpcstream"
 )
 
 // asker is a Request that sends the body back, and tells how it ended.
@@ -74,7 +75,7 @@ func start(t *testing.T, s *Server) *grpc.ClientConn {
 		if err := <-over; err != nil {
 			t.Error(err)
 		}
-		if n := s.open.Load(); n != 0 {
+		if n := s.grpc.Open(); n != 0 {
 			t.Errorf("%d streams are left", n)
 		}
 		_ = conn.Close()
@@ -84,7 +85,8 @@ func start(t *testing.T, s *Server) *grpc.ClientConn {
 
 func server(a *asker) *Server {
 	a.ended = make(chan bool, 10)
-	return &Server{streams: 3, partTime: time.Minute, lifeTime: time.Minute,
+	return &Server{limits: grpcstream.Limits{Streams: 3, Connections: 10, Message: mostMessage, Messages: mostMessages,
+		MessageTime: time.Minute, StreamTime: time.Minute},
 		Begin: func(pool, _ string, _ http.Header, subset []netip.AddrPort) (Request, bool) {
 			if len(subset) == 2 {
 				a.served = subset[1]
@@ -236,7 +238,7 @@ func TestStopped(t *testing.T) {
 	} {
 		a := &asker{whole: true, pick: c.pick}
 		s := server(a)
-		s.partTime, s.lifeTime = c.part, c.life
+		s.limits.MessageTime, s.limits.StreamTime = c.part, c.life
 		var begun atomic.Bool
 		begin := s.Begin
 		s.Begin = func(pool, at string, h http.Header, subset []netip.AddrPort) (Request, bool) {
@@ -309,30 +311,4 @@ func TestManyStreams(t *testing.T) {
 	if status.Code(err) != codes.NotFound {
 		t.Error(err)
 	}
-}
-
-// gone is a stream that has ended, with a message that nobody has taken yet.
-type gone struct {
-	extprocv3.ExternalProcessor_ProcessServer
-	ctx context.Context //nolint:containedctx // of the stream
-}
-
-func (g *gone) Context() context.Context { return g.ctx }
-func (g *gone) Recv() (*extprocv3.ProcessingRequest, error) {
-	return requestHeaders(true), nil
-}
-
-// A stream that ends while a message arrives is not kept until its time is over.
-func TestEndsWithMessage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		for range 100 { // whether the message or the end comes first is random
-			a := &asker{pick: make(chan struct{})}
-			before := time.Now()
-			if err := server(a).Process(&gone{ctx: ctx}); err == nil || time.Since(before) > 0 {
-				t.Fatalf("%v after %v", err, time.Since(before))
-			}
-		}
-	})
 }
