@@ -27,11 +27,12 @@ import (
 const clusterAt = "127.94.16.3:8080"
 
 // cluster measures a whole carob: from the begin of the request that creates an HTTPRoute to its first answer, among a
-// number of others. The routes lead to a Service that is not there: 500 instead of 404 says that one is served.
-func cluster(ctx context.Context, program, dir string, routes int) (r *result, err error) {
+// number of others; after is the part of it that follows the answer of the API server. The routes lead to a Service
+// that is not there: 500 instead of 404 says that one is served.
+func cluster(ctx context.Context, program, dir string, routes int) (after, served *result, err error) {
 	in, err := instance.Derive(instance.Flags{DataDir: filepath.Join(dir, "d")}, "bench-node")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	run := func(args ...string) error {
 		cmd := exec.CommandContext(context.WithoutCancel(ctx), program, append(args, "--data-dir", in.DataDir)...)
@@ -41,20 +42,20 @@ func cluster(ctx context.Context, program, dir string, routes int) (r *result, e
 		return nil
 	}
 	if os.Getuid() != 0 {
-		return nil, errors.New("carob needs root")
+		return nil, nil, errors.New("carob needs root")
 	}
 	defer func() { err = errors.Join(err, run("down", "--pods")) }()
 	if err := run("up", "--detach", "--node-name", "bench-node", "--gateway-http", clusterAt); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	cfg, err := clientcmd.BuildConfigFromFlags("", in.Kubeconfig)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	cfg.QPS, cfg.WarningHandler = -1, rest.NoWarnings{}
 	client, err := dynamic.NewForConfig(cfg)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	create := func(resource, name string, spec map[string]any) error {
 		kind := map[string]string{"gateways": "Gateway", "httproutes": "HTTPRoute"}[resource]
@@ -77,7 +78,7 @@ func cluster(ctx context.Context, program, dir string, routes int) (r *result, e
 		if err = gateway(); err == nil {
 			break
 		} else if time.Now().After(limit) || ctx.Err() != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		select {
 		case <-ctx.Done():
@@ -96,27 +97,29 @@ func cluster(ctx context.Context, program, dir string, routes int) (r *result, e
 		})
 	}
 	if err := writers.Wait(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	out := &result{}
+	after, served = &result{}, &result{}
 	for i := range 101 { // the first waits for all others
 		name := fmt.Sprint("new", i)
 		began := time.Now()
 		if err := route(name); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
+		answered := time.Now()
 		for status := 0; status != http.StatusInternalServerError; {
 			status, err = asked(ctx, clusterAt, name+"."+benchHost)
 			if time.Since(began) > 2*time.Minute {
-				return nil, fmt.Errorf("the route is not served: %d: %w", status, err)
+				return nil, nil, fmt.Errorf("the route is not served: %d: %w", status, err)
 			}
 		}
 		if i > 0 {
-			out.all = append(out.all, time.Since(began))
+			after.all, served.all = append(after.all, time.Since(answered)), append(served.all, time.Since(began))
 		}
 	}
-	slices.Sort(out.all)
-	return out, nil
+	slices.Sort(after.all)
+	slices.Sort(served.all)
+	return after, served, nil
 }
 
 // asked is the status of an answer.
