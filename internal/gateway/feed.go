@@ -276,12 +276,8 @@ func (f *feed) declare(cfg Config, gateway rest.Interface) {
 	f.namespaces.changed = f.namespaceChanged
 	watch(f, &f.namespaces, routeKinds, "namespaces", &corev1.Namespace{},
 		local(c.CoreV1().Namespaces(), &corev1.Namespace{}, everything))
-	f.configMaps.keep = func(m *corev1.ConfigMap) bool {
-		_, text := m.Data["ca.crt"]
-		_, binary := m.BinaryData["ca.crt"]
-		_, config := m.Data[pickerConfigKey]
-		return config || (text || binary) && m.Name != "kube-root-ca.crt"
-	}
+	f.configMaps.keep = func(m *corev1.ConfigMap) bool { return hasPickerConfig(m) || hasCAs(m) }
+	f.configMaps.changed = f.configMapChanged
 	watch(f, &f.configMaps, routeKinds, "configmaps", &corev1.ConfigMap{},
 		local(c.CoreV1().ConfigMaps(all), &corev1.ConfigMap{}, everything))
 	if gateway == nil {
@@ -292,7 +288,7 @@ func (f *feed) declare(cfg Config, gateway rest.Interface) {
 	}
 	f.gatewayClasses.changed = func(_, _ *gatewayv1.GatewayClass) { f.plan = true; poke(f.restage) }
 	f.gateways.changed, f.listenerSets.changed = f.gatewayChanged, f.listenerSetChanged
-	f.policies.changed = f.policyChanged
+	f.policies.changed = noting(&f.changes.Policies)
 	f.httpRoutes.changed = noting(&f.changes.HTTPRoutes)
 	f.grpcRoutes.changed = noting(&f.changes.GRPCRoutes)
 	f.tlsRoutes.changed = noting(&f.changes.TLSRoutes)

@@ -8,6 +8,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"carob/internal/core/gatewayplan"
+	"carob/internal/gateway/certs"
 )
 
 // note remembers an object that has changed; its last state counts.
@@ -114,13 +115,32 @@ func (f *feed) listenerSetChanged(before, after *gatewayv1.ListenerSet) {
 	f.plan = true
 }
 
-// policyChanged is gatewayChanged for policies.
-func (f *feed) policyChanged(before, after *gatewayv1.BackendTLSPolicy) {
-	if before != nil && after != nil && gatewayplan.SamePolicy(before, after) {
-		note(&f.changes.Policies, nameOf(after), after)
+// hasCAs and hasPickerConfig report what a ConfigMap is for.
+func hasCAs(m *corev1.ConfigMap) bool {
+	_, text := m.Data[caKey]
+	_, binary := m.BinaryData[caKey]
+	return (text || binary) && m.Name != "kube-root-ca.crt"
+}
+
+func hasPickerConfig(m *corev1.ConfigMap) bool {
+	_, config := m.Data[pickerConfigKey]
+	return config
+}
+
+// caKey is the key of CAs in a ConfigMap.
+const caKey = "ca.crt"
+
+// configMapChanged notes CAs. The lock is held.
+func (f *feed) configMapChanged(before, after *corev1.ConfigMap) {
+	if before != nil && hasPickerConfig(before) || after != nil && hasPickerConfig(after) {
+		f.plan = true
 		return
 	}
-	f.plan = true
+	var now *gatewayplan.Material
+	if after != nil {
+		now = new(certs.ReadCAs(after))
+	}
+	note(&f.changes.CAs, eitherName(before, after), now)
 }
 
 // endpointsOf adds the endpoints of Services to a snapshot.

@@ -58,3 +58,32 @@ func BenchmarkChange(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkChangedPolicy is one BackendTLSPolicy that changes among as many routes and policies, each with a Service of
+// its own.
+func BenchmarkChangedPolicy(b *testing.B) {
+	for _, n := range []int{10, 10000} {
+		w := crowd(n)
+		for i, r := range w.HTTPRoutes {
+			s := w.Services[Name{Namespace: "a", Name: "web"}].DeepCopy()
+			s.Name = fmt.Sprint("s", i)
+			w.Services[nameOf(s)] = s
+			r.Spec.Rules[0].BackendRefs = []gatewayv1.HTTPBackendRef{backendOf(s.Name, "")}
+			p := policyOf("a", fmt.Sprint("p", i), 0, s.Name, "")
+			p.Spec.Validation.WellKnownCACertificates = new(gatewayv1.WellKnownCACertificatesSystem)
+			w.Policies = append(w.Policies, p)
+		}
+		policies := w.Policies
+		live := NewLive(w)
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for i := 0; b.Loop(); i++ {
+				p := policies[i%n].DeepCopy()
+				p.Spec.Validation.Hostname = gatewayv1.PreciseHostname(fmt.Sprint("h", i))
+				c := &Changes{Policies: map[Name]*gatewayv1.BackendTLSPolicy{nameOf(p): p}}
+				if t, ok := live.Change(c); !ok || len(t.Ports) != 1 || len(t.Policies) != 1 {
+					b.Fatal(t, ok)
+				}
+			}
+		})
+	}
+}

@@ -103,7 +103,9 @@ func (p *planner) gateways() {
 			p.Plan.ListenerSets[nameOf(s)] = p.setStatus(s)
 		}
 	}
-	p.policyStatus()
+	for _, pol := range p.byPolicy { // any order: into a map
+		p.policyStatus(pol)
+	}
 }
 
 // taken are the addresses of the pool that Gateways have: by the plan before, or by their status.
@@ -312,6 +314,7 @@ func (p *planner) frontend(l *listener) {
 	for _, ref := range validation.CACertificateRefs {
 		name := Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(l.of.Namespace))), Name: string(ref.Name)}
 		ca, there := p.CAs[name]
+		p.clients[name] = true
 		switch {
 		case ref.Group != "" || ref.Kind != "ConfigMap":
 			l.broken, l.message = gatewayv1.ListenerReasonInvalidCACertificateKind, "CAs must be in a ConfigMap"

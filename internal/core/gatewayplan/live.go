@@ -66,10 +66,11 @@ type Changes struct {
 	Services   map[Name]*corev1.Service
 	Secrets    map[Name]*Material
 	Namespaces map[string]labels.Set
-	// These have nothing new but their statuses (SameGateway and the others say so).
+	Policies   map[Name]*gatewayv1.BackendTLSPolicy
+	CAs        map[Name]*Material
+	// These have nothing new but their statuses (SameGateway and SameListenerSet say so).
 	Gateways     map[Name]*gatewayv1.Gateway
 	ListenerSets map[Name]*gatewayv1.ListenerSet
-	Policies     map[Name]*gatewayv1.BackendTLSPolicy
 }
 
 // Empty reports whether nothing has changed.
@@ -77,7 +78,7 @@ func (c *Changes) Empty() bool {
 	return len(c.Ingresses) == 0 && len(c.HTTPRoutes) == 0 && len(c.GRPCRoutes) == 0 && len(c.TLSRoutes) == 0 &&
 		len(c.TCPRoutes) == 0 && len(c.UDPRoutes) == 0 && len(c.Grants) == 0 && len(c.Services) == 0 &&
 		len(c.Secrets) == 0 && len(c.Namespaces) == 0 && len(c.Gateways) == 0 && len(c.ListenerSets) == 0 &&
-		len(c.Policies) == 0
+		len(c.Policies) == 0 && len(c.CAs) == 0
 }
 
 // Touched is what changes have changed in a plan.
@@ -137,7 +138,8 @@ type changing struct {
 	streams map[*listener]bool // whose streams may be others
 	gates   map[*gateway]bool  // whose statuses may be others
 	added   map[*listenerSet]bool
-	used    map[*policy]bool
+	// judged are policies whose statuses may be others, also those that have gone.
+	judged map[*policy]bool
 }
 
 // partOf names a part of a route at a listener of a port.
@@ -154,7 +156,7 @@ func (l *Live) Change(c *Changes) (*Touched, bool) {
 		UDP: map[netip.AddrPort]bool{}, Services: map[Name]bool{}}, streams: map[*listener]bool{},
 		planned: map[routeID]*route{}, before: map[httproute.Ref]bool{},
 		parts: map[netip.AddrPort]map[partOf]*httproute.Route{}, gates: map[*gateway]bool{},
-		added: map[*listenerSet]bool{}, used: map[*policy]bool{}}
+		added: map[*listenerSet]bool{}, judged: map[*policy]bool{}}
 	if len(c.Namespaces) > 0 && l.p.labels {
 		return nil, false
 	}
@@ -163,11 +165,10 @@ func (l *Live) Change(c *Changes) (*Touched, bool) {
 			delete(l.p.Namespaces, name)
 		}
 	}
-	if !n.objects(c) || !n.secrets(c.Secrets) {
-		return nil, false
-	}
+	n.objects(c)
 	again := map[routeID]bool{}
-	if !n.services(c.Services, again) || !n.grants(c.Grants, again) {
+	if !n.secrets(c.Secrets) || !n.services(c.Services, again) || !n.grants(c.Grants, again) ||
+		!n.policies(c, again) {
 		return nil, false
 	}
 	n.read(c, again)
@@ -185,9 +186,8 @@ func (l *Live) Change(c *Changes) (*Touched, bool) {
 	return n.out, true
 }
 
-// objects takes over objects of which only the status is new. It returns false for one that the
-// plan does not know.
-func (n *changing) objects(c *Changes) bool {
+// objects takes over objects of which only the status is new.
+func (n *changing) objects(c *Changes) {
 	for name, g := range c.Gateways { // any order: each by itself
 		if gw := n.planner.gates[name]; gw != nil {
 			gw.Gateway = g
@@ -200,15 +200,6 @@ func (n *changing) objects(c *Changes) bool {
 			n.added[set] = true
 		}
 	}
-	for name, p := range c.Policies { // any order: each by itself
-		pol := n.byPolicy[name]
-		if pol == nil {
-			return false
-		}
-		pol.BackendTLSPolicy = p
-		n.used[pol] = true
-	}
-	return true
 }
 
 // secrets takes over Secrets. It returns false when something depends on one that has changed, by more than that other
@@ -365,7 +356,7 @@ func (n *changing) replace(id routeID, after *route) bool {
 		}
 		n.count(r, []int{-1, 1}[i])
 		for pol := range r.policies { // any order: into a map
-			n.used[pol] = true
+			n.judged[pol] = true
 		}
 		for k := range r.joined {
 			j := &r.joined[k]
@@ -472,11 +463,5 @@ func (n *changing) statuses() {
 		n.Plan.ListenerSets[nameOf(s)] = n.setStatus(s)
 		n.out.ListenerSets = append(n.out.ListenerSets, s.ListenerSet)
 	}
-	if len(n.used) == 0 {
-		return
-	}
-	n.policyStatus()
-	for _, pol := range n.byPolicy { // any order: into a list of different objects
-		n.out.Policies = append(n.out.Policies, pol.BackendTLSPolicy)
-	}
+	n.policyStatuses()
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
 )
 
@@ -30,6 +31,8 @@ type objects struct {
 	secrets    map[Name]Material
 	services   map[Name]*corev1.Service
 	namespaces map[string]labels.Set
+	policies   map[Name]*gatewayv1.BackendTLSPolicy
+	cas        map[Name]Material
 }
 
 func (o *objects) world() *World {
@@ -39,6 +42,7 @@ func (o *objects) world() *World {
 	w.TLSRoutes, w.TCPRoutes = slices.Collect(maps.Values(o.tls)), slices.Collect(maps.Values(o.tcp))
 	w.UDPRoutes, w.Grants = slices.Collect(maps.Values(o.udp)), slices.Collect(maps.Values(o.grants))
 	w.Namespaces, w.Secrets = maps.Clone(o.namespaces), maps.Clone(o.secrets)
+	w.Policies, w.CAs = slices.Collect(maps.Values(o.policies)), maps.Clone(o.cas)
 	return &w
 }
 
@@ -67,14 +71,17 @@ func liveFrame() *objects {
 	w.Gateways = []*gatewayv1.Gateway{first, second, third}
 	w.ListenerSets = []*gatewayv1.ListenerSet{setOf("b", "s0", 1, "g0", plain("x", 80, "set.example")),
 		setOf("b", "s1", 0, "g0", plain("x", 80, "set.example"), plain("y", 8080, ""))}
+	policies := map[Name]*gatewayv1.BackendTLSPolicy{}
 	for i, name := range []string{"p0", "p1"} {
-		p := &gatewayv1.BackendTLSPolicy{ObjectMeta: meta("a", name, i)}
-		p.Spec.TargetRefs = []gatewayv1.LocalPolicyTargetReferenceWithSectionName{{}}
-		p.Spec.TargetRefs[0].Kind, p.Spec.TargetRefs[0].Name = "Service", "tls"
-		p.Spec.Validation.Hostname = "x"
+		p := policyOf("a", name, i, "tls", "")
 		p.Spec.Validation.WellKnownCACertificates = new(gatewayv1.WellKnownCACertificatesSystem)
-		w.Policies = append(w.Policies, p)
+		policies[nameOf(p)] = p
 	}
+	w.CAs[Name{Namespace: "a", Name: "clients"}] = Material{PEM: "clients"}
+	first.Spec.TLS = &gatewayv1.GatewayTLSConfig{Frontend: &gatewayv1.FrontendTLSConfig{
+		Default: gatewayv1.TLSConfig{Validation: &gatewayv1.FrontendTLSValidation{
+			CACertificateRefs: []gatewayv1.ObjectReference{{Kind: "ConfigMap", Name: "clients"}}}}}}
+	first.Spec.Listeners = append(first.Spec.Listeners, secure("clients", "used", "c"))
 	w.Grants = []*gatewayv1.ReferenceGrant{grant("b", "HTTPRoute", "a", "Service", "")}
 	w.Secrets[Name{Namespace: "a", Name: "cert"}] = Material{}
 	w.Secrets[Name{Namespace: "a", Name: "used"}] = Material{}
@@ -82,7 +89,20 @@ func liveFrame() *objects {
 	return &objects{w, map[Name]*networkingv1.Ingress{}, map[Name]*gatewayv1.HTTPRoute{},
 		map[Name]*gatewayv1.GRPCRoute{}, map[Name]*gatewayv1.TLSRoute{}, map[Name]*gatewayv1.TCPRoute{},
 		map[Name]*gatewayv1.UDPRoute{}, map[Name]*gatewayv1.ReferenceGrant{nameOf(w.Grants[0]): w.Grants[0]},
-		maps.Clone(w.Secrets), maps.Clone(w.Services), maps.Clone(w.Namespaces)}
+		maps.Clone(w.Secrets), maps.Clone(w.Services), maps.Clone(w.Namespaces), policies,
+		maps.Clone(w.CAs)}
+}
+
+// policyOf is a policy for a Service or one of its ports.
+func policyOf(ns, name string, age int, service, port string) *gatewayv1.BackendTLSPolicy {
+	p := &gatewayv1.BackendTLSPolicy{ObjectMeta: meta(ns, name, age)}
+	p.Spec.TargetRefs = []gatewayv1.LocalPolicyTargetReferenceWithSectionName{{}}
+	p.Spec.TargetRefs[0].Kind, p.Spec.TargetRefs[0].Name = "Service", gatewayv1.ObjectName(service)
+	if port != "" {
+		p.Spec.TargetRefs[0].SectionName = new(gatewayv1.SectionName(port))
+	}
+	p.Spec.Validation.Hostname = "x"
+	return p
 }
 
 func randomParents(r *rand.Rand) (out []gatewayv1.ParentReference) {
@@ -116,9 +136,11 @@ func (o *objects) change(r *rand.Rand, step int, c *Changes) {
 	ns := pick(r, "a", "a", "b")
 	name := Name{Namespace: ns, Name: fmt.Sprint("r", r.IntN(8))}
 	there := r.IntN(3) > 0
-	switch r.IntN(14) {
+	switch r.IntN(16) {
 	case 9, 10, 11, 12, 13:
 		o.changeMore(r, name, there, c)
+	case 14, 15:
+		o.changePolicies(r, step, there, c)
 	case 0, 1, 2:
 		if c.HTTPRoutes[name] = nil; !there {
 			delete(o.http, name)
@@ -236,12 +258,49 @@ func (o *objects) changeMore(r *rand.Rand, name Name, there bool, c *Changes) {
 	}
 }
 
+// changePolicies changes a policy, of which four want two Services and their ports, or the status of one, or a CA.
+func (o *objects) changePolicies(r *rand.Rand, step int, there bool, c *Changes) {
+	age := r.IntN(4)
+	name := Name{Namespace: pick(r, "a", "a", "b"), Name: fmt.Sprint("p", age)}
+	known := o.policies[name]
+	if r.IntN(4) == 0 {
+		name = Name{Namespace: name.Namespace, Name: pick(r, "ca", "ca", "ca", "ca", "clients", "unused")}
+		if c.CAs[name] = nil; !there {
+			delete(o.cas, name)
+			return
+		}
+		m := Material{PEM: pick(r, "one", "two"), Problem: pick(r, "", "", "it is bad")}
+		o.cas[name], c.CAs[name] = m, &m
+		return
+	}
+	if c.Policies[name] = nil; !there {
+		delete(o.policies, name)
+		return
+	}
+	in := policyOf(name.Namespace, name.Name, age, pick(r, "web", "tls", "late", "none"), pick(r, "", "", "http"))
+	in.Generation = int64(step)
+	if known != nil && r.IntN(3) == 0 {
+		in = known.DeepCopy()
+		in.Status.Ancestors = []gatewayv1.PolicyAncestorStatus{{ControllerName: GatewayController,
+			Conditions: []metav1.Condition{{Type: fmt.Sprint("Other", step)}}}}
+	} else if r.IntN(3) == 0 {
+		in.Spec.Validation.WellKnownCACertificates = new(pick(r, gatewayv1.WellKnownCACertificatesSystem, "other"))
+	} else {
+		in.Spec.Validation.CACertificateRefs = []gatewayv1.LocalObjectReference{{Kind: "ConfigMap", Name: "ca"}}
+	}
+	if r.IntN(4) == 0 {
+		in.Spec.TargetRefs = append(in.Spec.TargetRefs, policyOf("", "", 0, "web", "").Spec.TargetRefs...)
+	}
+	o.policies[name], c.Policies[name] = in, in
+}
+
 func changes() *Changes {
 	return &Changes{Ingresses: map[Name]*networkingv1.Ingress{}, HTTPRoutes: map[Name]*gatewayv1.HTTPRoute{},
 		GRPCRoutes: map[Name]*gatewayv1.GRPCRoute{}, Services: map[Name]*corev1.Service{},
 		Gateways: map[Name]*gatewayv1.Gateway{}, TLSRoutes: map[Name]*gatewayv1.TLSRoute{},
 		TCPRoutes: map[Name]*gatewayv1.TCPRoute{}, UDPRoutes: map[Name]*gatewayv1.UDPRoute{},
-		Grants: map[Name]*gatewayv1.ReferenceGrant{}, Secrets: map[Name]*Material{}}
+		Grants: map[Name]*gatewayv1.ReferenceGrant{}, Secrets: map[Name]*Material{},
+		Policies: map[Name]*gatewayv1.BackendTLSPolicy{}, CAs: map[Name]*Material{}}
 }
 
 // statuses are those of a plan by kind and name, copied.
@@ -289,7 +348,7 @@ func touch[T metav1.Object](out map[string]bool, kind string, all []T) {
 // all that differs.
 func TestLivePlan(t *testing.T) {
 	followed, used := 0, 0
-	for seed := range uint64(30) {
+	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		o := liveFrame()
 		live := NewLive(o.world())
@@ -340,6 +399,11 @@ func TestLivePlan(t *testing.T) {
 				t.Fatalf("seed %d, step %d: of the backends %v it told %v %v", seed, step, live.Refs, touched.New,
 					touched.Gone)
 			}
+			for pol := range live.p.used {
+				if live.p.byPolicy[nameOf(pol)] != pol {
+					t.Fatalf("seed %d, step %d: policy %s is kept", seed, step, nameOf(pol))
+				}
+			}
 			for at, p := range fresh.Ports {
 				got := live.Ports[at]
 				if !reflect.DeepEqual(got.Table.Routes(), p.Table.Routes()) || got.TLS != p.TLS ||
@@ -365,7 +429,7 @@ func TestLivePlan(t *testing.T) {
 			}
 		}
 	}
-	if followed < 600 || used < 300 {
+	if followed < 1200 || used < 300 {
 		t.Errorf("only %d changes were followed, with %d routes of UDP", followed, used)
 	}
 }
@@ -398,6 +462,17 @@ func TestLiveHasLimits(t *testing.T) {
 		permits.Grants[Name{Namespace: "b", Name: "g"}] = nil
 		if _, ok := live.Change(permits); follows && !ok {
 			t.Errorf("the end of a grant for a %s is not followed", kind)
+		}
+	}
+	w := o.world()
+	w.Inference = &Inference{Pools: []*inferenceapi.Pool{poolOf("a", "p", &inferenceapi.Picker{Kind: "Service",
+		Name: "picker", Port: &inferenceapi.Port{Number: 80}})}}
+	for service, follows := range map[string]bool{"picker": false, "web": true} {
+		c := changes()
+		p := policyOf("a", "p", 0, service, "")
+		c.Policies[nameOf(p)] = p
+		if _, ok := NewLive(w).Change(c); ok != follows {
+			t.Errorf("a policy for Service %s is followed: %v", service, ok)
 		}
 	}
 	space := &Changes{Namespaces: map[string]labels.Set{"c": {"team": "x"}}}

@@ -160,7 +160,7 @@ func makePlan(w *World) *planner {
 		Pools: map[httproute.Ref]*Pool{}, PoolStatus: map[httproute.Ref][]inferenceapi.Parent{}},
 		through: map[httproute.Ref]counts{}, refs: map[httproute.Ref]int{}, pickers: map[Name]bool{},
 		routes: map[routeID]*route{}, naming: map[Name]map[routeID]bool{}, foreign: map[string]map[routeID]bool{},
-		named: map[Name]bool{}, streaming: map[socket][]*listener{}}
+		named: map[Name]bool{}, clients: map[Name]bool{}, streaming: map[socket][]*listener{}}
 	p.ingresses()
 	p.readPools()
 	p.gateways()
@@ -173,9 +173,9 @@ type planner struct {
 	*World
 	*Plan
 
-	policies map[policyTarget]*policy
-	byPolicy map[Name]*policy   // all of them
-	used     map[*policy]counts // the Gateways through which a policy works
+	claims   map[policyTarget][]*policy // the oldest first, which holds
+	byPolicy map[Name]*policy           // all of them
+	used     map[*policy]counts         // the Gateways through which a policy works
 	pools    map[httproute.Ref]*Pool
 	pickers  map[Name]bool            // Services that pools name
 	through  map[httproute.Ref]counts // the Gateways whose routes lead to a pool
@@ -186,6 +186,7 @@ type planner struct {
 	naming  map[Name]map[routeID]bool
 	foreign map[string]map[routeID]bool // with a backend in another namespace, which is the key
 	named   map[Name]bool               // Secrets that something has asked for
+	clients map[Name]bool               // ConfigMaps with CAs that listeners name
 	// streaming are the listeners of ports that serve streams, in their order.
 	streaming map[socket][]*listener
 	refs      map[httproute.Ref]int // how many routes lead to a backend
@@ -218,12 +219,14 @@ func source(kind string, o metav1.Object) httproute.Source {
 // byAge orders objects: the oldest first, then by name.
 func byAge[T metav1.Object](all []T) []T {
 	all = slices.Clone(all)
-	slices.SortFunc(all, func(a, b T) int {
-		x, y := a.GetCreationTimestamp(), b.GetCreationTimestamp()
-		return cmp.Or(x.Compare(y.Time), cmp.Compare(a.GetNamespace(), b.GetNamespace()),
-			cmp.Compare(a.GetName(), b.GetName()))
-	})
+	slices.SortFunc(all, compareAge[T])
 	return all
+}
+
+func compareAge[T metav1.Object](a, b T) int {
+	x, y := a.GetCreationTimestamp(), b.GetCreationTimestamp()
+	return cmp.Or(x.Compare(y.Time), cmp.Compare(a.GetNamespace(), b.GetNamespace()),
+		cmp.Compare(a.GetName(), b.GetName()))
 }
 
 // secret looks a Secret up. Who changes it has to make a new plan from then on.

@@ -3,6 +3,7 @@ package gatewayplan
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -22,31 +23,72 @@ type policyTarget struct {
 // policy is a BackendTLSPolicy while it is planned.
 type policy struct {
 	*gatewayv1.BackendTLSPolicy
-	tls        httproute.BackendTLS
-	problem    string // why backends cannot be verified
-	reason     gatewayv1.PolicyConditionReason
-	conflicted bool
+	tls     httproute.BackendTLS
+	problem string // why backends cannot be verified
+	reason  gatewayv1.PolicyConditionReason
 }
 
 // tlsPolicies reads the policies. Of several for one target the oldest holds; the others are in conflict.
 func (p *planner) tlsPolicies() {
-	p.policies, p.used, p.byPolicy = map[policyTarget]*policy{}, map[*policy]counts{}, map[Name]*policy{}
-	for _, in := range byAge(p.World.Policies) {
-		pol := p.tlsPolicy(in)
-		p.byPolicy[nameOf(in)] = pol
-		holds := false
-		for _, t := range in.Spec.TargetRefs {
-			if t.Group != "" || t.Kind != "Service" {
-				continue
-			}
-			target := policyTarget{Name{Namespace: in.Namespace, Name: string(t.Name)}, string(or(t.SectionName, ""))}
-			if p.policies[target] == nil {
-				p.policies[target] = pol
-				holds = true
+	p.claims, p.used, p.byPolicy = map[policyTarget][]*policy{}, map[*policy]counts{}, map[Name]*policy{}
+	for _, in := range p.World.Policies {
+		p.addPolicy(in)
+	}
+}
+
+// addPolicy reads a policy, and returns it.
+func (p *planner) addPolicy(in *gatewayv1.BackendTLSPolicy) *policy {
+	pol := p.tlsPolicy(in)
+	p.byPolicy[nameOf(in)] = pol
+	for t := range pol.targets() {
+		at, _ := slices.BinarySearchFunc(p.claims[t], pol, comparePolicies)
+		p.claims[t] = slices.Insert(p.claims[t], at, pol)
+	}
+	return pol
+}
+
+// removePolicy forgets a policy. The routes that use it have to be planned again.
+func (p *planner) removePolicy(pol *policy) {
+	delete(p.byPolicy, nameOf(pol))
+	delete(p.Plan.Policies, nameOf(pol))
+	for t := range pol.targets() {
+		left := slices.DeleteFunc(p.claims[t], func(other *policy) bool { return other == pol })
+		if p.claims[t] = left; len(left) == 0 {
+			delete(p.claims, t)
+		}
+	}
+}
+
+func comparePolicies(a, b *policy) int { return compareAge(a.BackendTLSPolicy, b.BackendTLSPolicy) }
+
+// targets are the Services that a policy names, or their ports.
+func (pol *policy) targets() iter.Seq[policyTarget] {
+	return func(yield func(policyTarget) bool) {
+		for _, t := range pol.Spec.TargetRefs {
+			if t.Group == "" && t.Kind == "Service" && !yield(policyTarget{Name{Namespace: pol.Namespace,
+				Name: string(t.Name)}, string(or(t.SectionName, ""))}) {
+				return
 			}
 		}
-		pol.conflicted = !holds
 	}
+}
+
+// holder is the policy for a target; nil: there is none.
+func (p *planner) holder(t policyTarget) *policy {
+	if all := p.claims[t]; len(all) > 0 {
+		return all[0]
+	}
+	return nil
+}
+
+// conflicted reports whether older policies have all targets of a policy.
+func (p *planner) conflicted(pol *policy) bool {
+	for t := range pol.targets() {
+		if p.holder(t) == pol {
+			return false
+		}
+	}
+	return true
 }
 
 func (p *planner) tlsPolicy(in *gatewayv1.BackendTLSPolicy) *policy {
@@ -92,47 +134,44 @@ func (p *planner) tlsPolicy(in *gatewayv1.BackendTLSPolicy) *policy {
 // ports.
 func (p *planner) policyFor(service Name, port string) *policy {
 	if port != "" {
-		if pol := p.policies[policyTarget{service, port}]; pol != nil {
+		if pol := p.holder(policyTarget{service, port}); pol != nil {
 			return pol
 		}
 	}
-	return p.policies[policyTarget{service: service}]
+	return p.holder(policyTarget{service: service})
 }
 
-// policyStatus returns, for each Gateway whose routes use a target of a policy, whether the
-// policy is in effect.
-func (p *planner) policyStatus() {
-	for name, pol := range p.byPolicy { // any order: into a map
-		through := counts{}
-		maps.Copy(through, p.used[pol])
-		if pol.conflicted { // reported where the policy in effect is used
-			for _, t := range pol.Spec.TargetRefs {
-				maps.Copy(through, p.used[p.policies[policyTarget{Name{Namespace: pol.Namespace, Name: string(t.Name)},
-					string(or(t.SectionName, ""))}]])
-			}
+// policyStatus plans the status of a policy: for each Gateway whose routes use a target of it, whether it is in effect.
+func (p *planner) policyStatus(pol *policy) {
+	conflicted := p.conflicted(pol)
+	through := counts{}
+	maps.Copy(through, p.used[pol])
+	if conflicted { // reported where the policy in effect is used
+		for t := range pol.targets() {
+			maps.Copy(through, p.used[p.holder(t)])
 		}
-		out := []gatewayv1.PolicyAncestorStatus{}
-		for _, g := range slices.SortedFunc(maps.Keys(through), func(a, b Name) int {
-			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-		}) {
-			out = append(out, pol.ancestor(g))
-		}
-		if len(out) > 0 || len(pol.Status.Ancestors) > 0 {
-			p.Plan.Policies[name] = out
-		} else {
-			delete(p.Plan.Policies, name)
-		}
+	}
+	out := []gatewayv1.PolicyAncestorStatus{}
+	for _, g := range slices.SortedFunc(maps.Keys(through), func(a, b Name) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	}) {
+		out = append(out, pol.ancestor(g, conflicted))
+	}
+	if len(out) > 0 || len(pol.Status.Ancestors) > 0 {
+		p.Plan.Policies[nameOf(pol)] = out
+	} else {
+		delete(p.Plan.Policies, nameOf(pol))
 	}
 }
 
-func (pol *policy) ancestor(g Name) gatewayv1.PolicyAncestorStatus {
+func (pol *policy) ancestor(g Name, conflicted bool) gatewayv1.PolicyAncestorStatus {
 	apiGroup, kind, namespace := gatewayv1.Group(group), gatewayv1.Kind("Gateway"), gatewayv1.Namespace(g.Namespace)
 	accepted := condition(gatewayv1.PolicyConditionAccepted, true, gatewayv1.PolicyReasonAccepted,
 		"backends are verified", pol.Generation)
 	resolved := condition(gatewayv1.BackendTLSPolicyConditionResolvedRefs, pol.reason == "",
 		cmp.Or(pol.reason, gatewayv1.BackendTLSPolicyReasonResolvedRefs), pol.problem, pol.Generation)
 	switch {
-	case pol.conflicted:
+	case conflicted:
 		accepted = condition(gatewayv1.PolicyConditionAccepted, false, gatewayv1.PolicyReasonConflicted,
 			"an older policy has the same target", pol.Generation)
 	case pol.problem != "":

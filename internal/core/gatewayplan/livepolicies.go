@@ -1,0 +1,106 @@
+package gatewayplan
+
+import (
+	"maps"
+	"slices"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// policies takes over policies and CAs, and adds the routes to the Services that changed policies name. It returns
+// false when more than routes depends on one: listeners name CAs, and the pickers of pools have policies.
+func (n *changing) policies(c *Changes, again map[routeID]bool) bool {
+	changed := map[Name]*gatewayv1.BackendTLSPolicy{}
+	for name, after := range c.Policies { // any order: into maps
+		pol := n.byPolicy[name]
+		if pol != nil && after != nil && SamePolicy(pol.BackendTLSPolicy, after) {
+			pol.BackendTLSPolicy = after
+			n.judged[pol] = true
+			continue
+		}
+		changed[name] = after
+	}
+	if !n.cas(c.CAs, changed) {
+		return false
+	}
+	for name, after := range changed { // any order: each by itself
+		if before := n.byPolicy[name]; before != nil {
+			n.removePolicy(before)
+			if !n.judge(before, again) {
+				return false
+			}
+		}
+		if after != nil && !n.judge(n.addPolicy(after), again) {
+			return false
+		}
+	}
+	return true
+}
+
+// cas takes over CAs, and adds the policies that name them. It returns false when a listener names one.
+func (n *changing) cas(all map[Name]*Material, changed map[Name]*gatewayv1.BackendTLSPolicy) bool {
+	others := map[Name]bool{}
+	for name, after := range all { // any order: into maps
+		before, there := n.CAs[name]
+		if there == (after != nil) && (after == nil || *after == before) {
+			continue
+		}
+		if n.clients[name] {
+			return false
+		}
+		others[name] = true
+		if after == nil {
+			delete(n.CAs, name)
+		} else {
+			n.CAs[name] = *after
+		}
+	}
+	if len(others) == 0 {
+		return true
+	}
+	for name, pol := range n.byPolicy { // any order: into a map
+		if _, newer := changed[name]; newer {
+			continue
+		}
+		if slices.ContainsFunc(pol.Spec.Validation.CACertificateRefs, func(r gatewayv1.LocalObjectReference) bool {
+			return others[Name{Namespace: pol.Namespace, Name: string(r.Name)}]
+		}) {
+			changed[name] = pol.BackendTLSPolicy
+		}
+	}
+	return true
+}
+
+// judge notes a policy that comes or goes, and the routes to the Services that it names. It returns false when it is
+// about a picker.
+func (n *changing) judge(pol *policy, again map[routeID]bool) bool {
+	n.judged[pol] = true
+	for t := range pol.targets() {
+		if n.pickers[t.service] {
+			return false
+		}
+		maps.Copy(again, n.naming[t.service])
+	}
+	return true
+}
+
+// policyStatuses plans the statuses of policies: of those that were judged, and of those with the same targets.
+func (n *changing) policyStatuses() {
+	all := map[*policy]bool{}
+	for pol := range n.judged { // any order: into a set
+		if n.byPolicy[nameOf(pol)] == pol {
+			all[pol] = true
+		} else {
+			delete(n.used, pol) // it has gone, or another is in its place
+		}
+		for t := range pol.targets() {
+			for _, other := range n.claims[t] {
+				all[other] = true
+			}
+		}
+	}
+	for pol := range all { // any order: into a list of different objects
+		n.policyStatus(pol)
+		n.out.Policies = append(n.out.Policies, pol.BackendTLSPolicy)
+	}
+}

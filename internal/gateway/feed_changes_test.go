@@ -1,0 +1,56 @@
+package gateway
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// A ConfigMap with CAs is followed, also when it goes; one with a configuration of the picker needs a new plan, also
+// when it has CAs, too. The CAs of the cluster, which each namespace has, are not kept.
+func TestConfigMapChanges(t *testing.T) {
+	made := func(of, version string, keys ...string) *corev1.ConfigMap {
+		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: of, ResourceVersion: version},
+			Data: map[string]string{}}
+		for _, k := range keys {
+			m.Data[k] = "x"
+		}
+		return m
+	}
+	cas, both, other := made("m", "1", caKey), made("m", "2", caKey, pickerConfigKey), made("m", "3", "other")
+	for what, c := range map[string]struct {
+		before, after *corev1.ConfigMap
+		plan, noted   bool
+	}{
+		"new CAs":                {after: cas, noted: true},
+		"other CAs":              {before: cas, after: made("m", "4", caKey), noted: true},
+		"CAs go":                 {before: cas, noted: true},
+		"CAs go, the rest stays": {before: cas, after: other, noted: true},
+		"a configuration":        {after: both, plan: true},
+		"a configuration comes":  {before: cas, after: both, plan: true},
+		"a configuration goes":   {before: both, after: cas, plan: true},
+		"of the cluster":         {after: made("kube-root-ca.crt", "1", caKey)},
+		"neither":                {before: other, after: other},
+	} {
+		f := newFeed()
+		f.declare(Config{Client: fake.NewClientset()}, nil)
+		if c.before != nil {
+			f.configMaps.put(c.before)
+		}
+		f.plan, f.changes.CAs = false, nil
+		if c.after != nil {
+			f.configMaps.put(c.after)
+		} else {
+			f.configMaps.drop(nameOf(c.before))
+		}
+		now, noted := f.changes.CAs[name{Namespace: "ns", Name: "m"}]
+		if f.plan != c.plan || noted != c.noted {
+			t.Errorf("%s: a new plan: %v, noted: %v", what, f.plan, noted)
+		}
+		if gone := c.after == nil || c.after == other; noted && gone != (now == nil) {
+			t.Errorf("%s: %+v", what, now)
+		}
+	}
+}
