@@ -26,23 +26,23 @@ type DeviceCounters struct {
 // Scrape reads what a cgroup has counted and used, each file once; what the host does not count is zero. The usage has
 // no limits, processes, and pressure.
 func (c *Hierarchies) Scrape(group string) (Usage, Counters) {
-	cpu, memory := fields(c.Of("cpu", group)+"/cpu.stat"), fields(c.Of("memory", group)+"/memory.stat")
+	cpu, memory := readStat(c.Of("cpu", group)+"/cpu.stat"), readStat(c.Of("memory", group)+"/memory.stat")
 	u := Usage{at: time.Now().UnixNano()}
 	u.addMemory(memory, c.V2)
-	out := Counters{Periods: cpu["nr_periods"], ThrottledPeriods: cpu["nr_throttled"]}
+	out := Counters{Periods: cpu.of("nr_periods"), ThrottledPeriods: cpu.of("nr_throttled")}
 	if c.V2 {
 		dir := c.Of("memory", group)
-		u.CPU = cpu["usage_usec"] * 1000
+		u.CPU = cpu.of("usage_usec") * 1000
 		u.Memory, u.Swap = number(dir+"/memory.current"), number(dir+"/memory.swap.current")
-		out.Throttled = time.Duration(cpu["throttled_usec"]) * time.Microsecond //nolint:gosec // 292 years
-		out.Cache, out.Mapped = memory["file"], memory["file_mapped"]
+		out.Throttled = time.Duration(cpu.of("throttled_usec")) * time.Microsecond //nolint:gosec // 292 years
+		out.Cache, out.Mapped = memory.of("file"), memory.of("file_mapped")
 		out.Devices = devicesV2(c.Of("io", group) + "/io.stat")
 		return u, out
 	}
 	u.CPU = number(c.Of("cpuacct", group) + "/cpuacct.usage")
 	u.Memory = number(c.Of("memory", group) + "/memory.usage_in_bytes")
-	out.Throttled = time.Duration(cpu["throttled_time"]) //nolint:gosec // 292 years
-	out.Cache, out.Mapped = memory["total_cache"], memory["total_mapped_file"]
+	out.Throttled = time.Duration(cpu.of("throttled_time")) //nolint:gosec // 292 years
+	out.Cache, out.Mapped = memory.of("total_cache"), memory.of("total_mapped_file")
 	if dir := c.Of("blkio", group); dir != "" {
 		out.Devices = devicesV1(dir+"/blkio.throttle.io_serviced_recursive",
 			dir+"/blkio.throttle.io_service_bytes_recursive")

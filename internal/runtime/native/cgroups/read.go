@@ -18,16 +18,18 @@ func readFile(path string) (string, error) {
 	defer unix.Close(fd) //nolint:errcheck // nothing was written
 	buffer := readBuffers.Get().(*[8192]byte)
 	defer readBuffers.Put(buffer)
-	var text []byte
+	text, used := "", 0
 	for {
-		n, err := ignoringInterrupts(func() (int, error) { return unix.Read(fd, buffer[:]) })
+		n, err := ignoringInterrupts(func() (int, error) { return unix.Read(fd, buffer[used:]) })
 		if err != nil {
 			return "", fmt.Errorf("read %s: %w", path, err)
 		}
 		if n == 0 {
-			return string(text), nil
+			return text + string(buffer[:used]), nil
 		}
-		text = append(text, buffer[:n]...)
+		if used += n; used == len(buffer) {
+			text, used = text+string(buffer[:]), 0
+		}
 	}
 }
 

@@ -40,10 +40,10 @@ type Usage struct {
 func (c *Hierarchies) Measure(group string) Usage {
 	u := Usage{at: time.Now().UnixNano()}
 	mem := c.Of("memory", group)
-	stat := fields(mem + "/memory.stat")
+	stat := readStat(mem + "/memory.stat")
 	if c.V2 {
 		dir := c.Tree[0].Mount + group
-		u.CPU = fields(dir + "/cpu.stat")["usage_usec"] * 1000
+		u.CPU = readStat(dir+"/cpu.stat").of("usage_usec") * 1000
 		u.Memory, u.Limit = number(dir+"/memory.current"), number(dir+"/memory.max")
 		u.addMemory(stat, true)
 		u.Swap, u.swapLimit = number(dir+"/memory.swap.current"), number(dir+"/memory.swap.max")
@@ -63,14 +63,14 @@ func (c *Hierarchies) Measure(group string) Usage {
 }
 
 // addMemory adds the values of memory.stat.
-func (u *Usage) addMemory(stat map[string]uint64, v2 bool) {
+func (u *Usage) addMemory(s stat, v2 bool) {
 	if v2 {
-		u.inactive, u.RSS = stat["inactive_file"], stat["anon"]
-		u.Faults, u.MajorFaults = stat["pgfault"], stat["pgmajfault"]
+		u.inactive, u.RSS = s.of("inactive_file"), s.of("anon")
+		u.Faults, u.MajorFaults = s.of("pgfault"), s.of("pgmajfault")
 		return
 	}
-	u.inactive, u.RSS, u.Swap = stat["total_inactive_file"], stat["total_rss"], stat["total_swap"]
-	u.Faults, u.MajorFaults = stat["total_pgfault"], stat["total_pgmajfault"]
+	u.inactive, u.RSS, u.Swap = s.of("total_inactive_file"), s.of("total_rss"), s.of("total_swap")
+	u.Faults, u.MajorFaults = s.of("total_pgfault"), s.of("total_pgmajfault")
 }
 
 // WorkingSet is the memory that the kernel cannot easily reclaim.
@@ -91,20 +91,34 @@ func number(path string) uint64 {
 	return n
 }
 
-// fields reads a file of names and numbers.
-func fields(path string) map[string]uint64 {
+// stat is the text of a file with a name and a number in each line.
+type stat string
+
+// readStat reads such a file; a missing one is empty.
+func readStat(path string) stat {
 	text, err := readFile(path)
 	if err != nil {
-		return nil
+		return ""
 	}
-	m := map[string]uint64{}
-	for line := range strings.SplitSeq(text, "\n") {
-		name, value, ok := strings.Cut(line, " ")
-		if n, err := strconv.ParseUint(value, 10, 64); ok && err == nil {
-			m[name] = n
+	return stat(text)
+}
+
+// of returns the number behind a name, 0 if there is none. Few of about forty names are needed: to search for them is
+// cheaper than a map of all.
+func (s stat) of(name string) uint64 {
+	for rest := string(s); ; {
+		i := strings.Index(rest, name)
+		if i < 0 {
+			return 0
 		}
+		value, whole := strings.CutPrefix(rest[i+len(name):], " ")
+		if whole && (i == 0 || rest[i-1] == '\n') {
+			value, _, _ = strings.Cut(value, "\n")
+			n, _ := strconv.ParseUint(value, 10, 64)
+			return n
+		}
+		rest = rest[i+1:]
 	}
-	return m
 }
 
 // pressure reads a file of pressure stall information; nil where there is none.
