@@ -167,7 +167,7 @@ func (x *exchange) infer(ctx context.Context, w http.ResponseWriter, s *served) 
 		return
 	}
 	defer q.end()
-	p := proxy.Proxy{Rewrite: q.rewrite, Transport: q, Answer: q.answer, Fail: q.fail}
+	p := proxy.Proxy{Rewrite: q.rewrite, Transport: q, Answer: q.exchange.answer, Fail: q.fail}
 	p.Serve(ctx, w, x.in)
 }
 
@@ -194,7 +194,6 @@ type inferring struct {
 	stream  *extproc.Stream
 	changes extproc.Change // of the request, by the picker
 
-	by     netip.AddrPort // the endpoint that answered
 	status int
 	usage  modelbody.Answer
 	first  bool
@@ -504,12 +503,15 @@ func (q *inferring) RoundTrip(out *http.Request) (*http.Response, error) {
 		sent := false
 		if t.begin() {
 			var res *http.Response
-			if res, err = q.attempt(out, t, m); err == nil {
-				q.by, q.status = t.Address, res.StatusCode
+			if res, err = q.followed(out, t, m); err == nil {
+				q.status = res.StatusCode
 				if _, upgraded := res.Body.(io.ReadWriteCloser); !upgraded {
 					res.Body = &tokens{ReadCloser: res.Body, q: q}
 				}
 				return res, nil
+			}
+			if errors.Is(err, extproc.ErrPicker) {
+				return nil, err
 			}
 			t.end()
 			sent = !isDial(err)
@@ -530,67 +532,4 @@ func (q *inferring) RoundTrip(out *http.Request) (*http.Response, error) {
 		}
 	}
 	return nil, err
-}
-
-// answer tells the picker which endpoint has answered, and applies the filters.
-func (q *inferring) answer(res *http.Response) {
-	if q.stream != nil {
-		if c, err := q.stream.Answered(res.StatusCode, res.Header, q.by); err == nil {
-			c.Apply(res.Header)
-		}
-	}
-	q.exchange.answer(res)
-}
-
-// tokens is the body of an answer, whose tokens are counted.
-type tokens struct {
-	io.ReadCloser
-	q *inferring
-}
-
-func (t *tokens) Read(p []byte) (int, error) {
-	n, err := t.ReadCloser.Read(p)
-	if n > 0 && t.q.choice != nil {
-		if !t.q.first {
-			t.q.first = true
-			t.q.choice.FirstByte()
-		}
-		t.q.usage.Write(p[:n])
-	}
-	if err != nil && t.q.choice != nil && t.q.in.Context().Err() == nil {
-		result := routing.Answered
-		if !errors.Is(err, io.EOF) {
-			result = routing.Failed
-		}
-		t.q.ended(result)
-	}
-	return n, err
-}
-
-// end ends the request, whatever its result.
-func (q *inferring) end() {
-	result := routing.Failed
-	if q.in.Context().Err() != nil {
-		result = routing.Aborted
-	}
-	q.ended(result)
-	if q.stream != nil {
-		q.stream.Close()
-	}
-}
-
-// ended tells the picker once.
-func (q *inferring) ended(how routing.Outcome) {
-	if q.choice == nil {
-		return
-	}
-	q.over.Do(func() {
-		u := q.usage.Usage()
-		if q.rec != nil {
-			l := &q.rec.inferred
-			l.InputTokens, l.OutputTokens, l.CachedTokens = u.Input, u.Output, u.Cached
-		}
-		q.choice.End(inference.Result{Outcome: how, Status: q.status, AnswerBytes: q.usage.Bytes,
-			InputTokens: u.Input, OutputTokens: u.Output, CachedTokens: u.Cached})
-	})
 }

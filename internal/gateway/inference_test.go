@@ -210,6 +210,7 @@ type fakePicker struct {
 	mu     sync.Mutex
 	pick   func(body []byte) []*extprocv3.ProcessingResponse
 	served []string
+	answer []byte // bodies of answers
 }
 
 func (p *fakePicker) Process(s extprocv3.ExternalProcessor_ProcessServer) error {
@@ -246,6 +247,12 @@ func (p *fakePicker) Process(s extprocv3.ExternalProcessor_ProcessServer) error 
 			p.mu.Unlock()
 			err = s.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseHeaders{
 				ResponseHeaders: &extprocv3.HeadersResponse{}}})
+		case *extprocv3.ProcessingRequest_ResponseBody:
+			p.mu.Lock()
+			p.answer = append(p.answer, v.ResponseBody.Body...)
+			p.mu.Unlock()
+			err = s.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseBody{
+				ResponseBody: &extprocv3.BodyResponse{}}})
 		}
 		if err != nil {
 			return err
@@ -312,6 +319,11 @@ func TestExternalPicker(t *testing.T) {
 			t.Errorf("served by %s, told %v, not %s", h.Get("X-Who"), picker.served, addr(i))
 		}
 	}
+	picker.mu.Lock()
+	if !strings.Contains(string(picker.answer), `"completion_tokens":4`) {
+		t.Errorf("the picker has seen no usage: %s", picker.answer)
+	}
+	picker.mu.Unlock()
 	status, text, h := ask(func([]byte) []*extprocv3.ProcessingResponse {
 		return append(replaced("xx"), toward(strings.TrimPrefix(stranger.URL, "http://")))
 	})

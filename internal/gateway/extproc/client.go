@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
@@ -43,7 +44,10 @@ const (
 )
 
 // Client asks one picker. It connects when it is first asked.
-type Client struct{ conn *grpc.ClientConn }
+type Client struct {
+	conn     *grpc.ClientConn
+	patience time.Duration
+}
 
 // New makes a client. dial connects to any server of the picker; secure is nil for a connection without TLS.
 func New(dial func(context.Context) (net.Conn, error), secure *tls.Config) (*Client, error) {
@@ -57,7 +61,7 @@ func New(dial func(context.Context) (net.Conn, error), secure *tls.Config) (*Cli
 	if err != nil {
 		return nil, fmt.Errorf("make a client for an endpoint picker: %w", err)
 	}
-	return &Client{conn}, nil
+	return &Client{conn, patience}, nil
 }
 
 // Close ends the connections.
@@ -70,6 +74,8 @@ type Picked struct {
 	Body      []byte
 	// Answer is the response to the client; nil: the request continues.
 	Answer *Answer
+
+	mode *filterv3.ProcessingMode // what the picker wants to see of the answer; nil: all
 }
 
 // Answer is an answer that the picker gives itself, such as 429.
@@ -101,8 +107,10 @@ func (c *Change) Apply(h http.Header) {
 
 // Stream is the conversation about one request. Close ends it.
 type Stream struct {
+	client *Client
 	stream extprocv3.ExternalProcessor_ProcessClient
 	cancel context.CancelFunc
+	mode   *filterv3.ProcessingMode
 }
 
 // Close ends the conversation: the request is over.
@@ -130,7 +138,7 @@ func (c *Client) Pick(ctx context.Context, r *http.Request, body []byte) (*Strea
 	if err != nil {
 		return nil, nil, fmt.Errorf("ask the endpoint picker: %w", err)
 	}
-	return &Stream{stream, cancel}, picked, nil
+	return &Stream{c, stream, cancel, picked.mode}, picked, nil
 }
 
 // send says what the request is. An error is seen by who receives.
@@ -146,7 +154,7 @@ func send(stream extprocv3.ExternalProcessor_ProcessClient, r *http.Request, bod
 			Headers: &corev3.HeaderMap{Headers: append(headers, pairs(r.Header)...)}, EndOfStream: body == nil}},
 		ProtocolConfig: &extprocv3.ProtocolConfiguration{
 			RequestBodyMode:  filterv3.ProcessingMode_FULL_DUPLEX_STREAMED,
-			ResponseBodyMode: filterv3.ProcessingMode_NONE}})
+			ResponseBodyMode: filterv3.ProcessingMode_FULL_DUPLEX_STREAMED}})
 	for at := 0; body != nil && err == nil; {
 		n := min(chunk, len(body)-at)
 		at += n
@@ -183,6 +191,9 @@ func receive(stream extprocv3.ExternalProcessor_ProcessClient, body []byte) (*Pi
 		}
 		if at := destination(m.GetDynamicMetadata()); at != nil {
 			out.Endpoints = at
+		}
+		if v := m.GetModeOverride(); v != nil {
+			out.mode = v
 		}
 		switch v := m.GetResponse().(type) {
 		case *extprocv3.ProcessingResponse_ImmediateResponse:
@@ -231,30 +242,6 @@ func (p *Picked) take(m *extprocv3.HeaderMutation) {
 		}
 	}
 	p.Headers.Remove = append(p.Headers.Remove, c.Remove...)
-}
-
-// Answered tells the picker what the answer is and who gave it, and returns the changes that the picker wants.
-func (s *Stream) Answered(status int, h http.Header, by netip.AddrPort) (*Change, error) {
-	served, err := structpb.NewStruct(map[string]any{Served: by.String()})
-	if err != nil {
-		return nil, err
-	}
-	headers := append([]*corev3.HeaderValue{pair(":status", fmt.Sprint(status))}, pairs(h)...)
-	if err := s.stream.Send(&extprocv3.ProcessingRequest{
-		MetadataContext: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{namespace: served}},
-		Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{
-			Headers: &corev3.HeaderMap{Headers: headers}}}}); err != nil {
-		return nil, err
-	}
-	for {
-		m, err := s.stream.Recv()
-		if err != nil {
-			return nil, err
-		}
-		if v, ok := m.GetResponse().(*extprocv3.ProcessingResponse_ResponseHeaders); ok {
-			return change(v.ResponseHeaders.GetResponse().GetHeaderMutation()), nil
-		}
-	}
 }
 
 func pair(name, value string) *corev3.HeaderValue {

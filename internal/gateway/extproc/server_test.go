@@ -3,10 +3,12 @@ package extproc
 import (
 	"bytes"
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -115,13 +117,28 @@ func responseBody(text string, end bool) *extprocv3.ProcessingRequest {
 		ResponseBody: &extprocv3.HttpBody{Body: []byte(text), EndOfStream: end}}}
 }
 
+// answered shows an answer to the picker, and reads it.
+func answered(t *testing.T, s *Stream, by netip.AddrPort) {
+	t.Helper()
+	res := &http.Response{StatusCode: 200, Header: http.Header{}, ContentLength: 5,
+		Body: io.NopCloser(strings.NewReader("token"))}
+	if err := s.Answered(t.Context(), res, Following{Served: by, Cancel: func() {},
+		Reserve: func(int64) bool { return true }}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(res.Body); err != nil || string(got) != "token" {
+		t.Errorf("%q %v", got, err)
+	}
+	_ = res.Body.Close()
+}
+
 // carob's own client and server understand each other; large bodies go in parts.
 func TestServed(t *testing.T) {
 	for _, size := range []int{0, 1, chunk, 5*chunk + 7} {
 		a := &asker{whole: true}
 		conn := start(t, server(a))
 		body := bytes.Repeat([]byte("x"), size)
-		c := &Client{conn}
+		c := &Client{conn, patience}
 		stream, got, err := c.Pick(t.Context(), httptest.NewRequest(http.MethodPost, "/v1/completions", nil), body)
 		if err != nil {
 			t.Fatal(err)
@@ -130,12 +147,10 @@ func TestServed(t *testing.T) {
 			t.Errorf("%d: %v, %d bytes", size, got.Endpoints, len(got.Body))
 		}
 		by := netip.MustParseAddrPort("10.0.0.2:81")
-		if _, err := stream.Answered(200, http.Header{}, by); err != nil {
-			t.Fatal(err)
-		}
+		answered(t, stream, by)
 		stream.Close()
-		if <-a.ended; a.served != by {
-			t.Error(a.served)
+		if complete := <-a.ended; !complete || a.served != by || string(a.answer) != "token" {
+			t.Errorf("%v %v %q", complete, a.served, a.answer)
 		}
 	}
 }
@@ -216,8 +231,8 @@ func TestHostileOrder(t *testing.T) {
 // A refusal is an answer for the client.
 func TestRefusal(t *testing.T) {
 	a := &asker{whole: true}
-	_, got, err := (&Client{start(t, server(a))}).Pick(t.Context(), httptest.NewRequest(http.MethodPost, "/", nil),
-		make([]byte, 2<<20))
+	client := &Client{start(t, server(a)), patience}
+	_, got, err := client.Pick(t.Context(), httptest.NewRequest(http.MethodPost, "/", nil), make([]byte, 2<<20))
 	if err != nil || got.Answer == nil || got.Answer.Status != 413 ||
 		got.Answer.Headers.Set.Get("X-Reason") != "large" {
 		t.Errorf("%+v: %v", got, err)

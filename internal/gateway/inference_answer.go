@@ -1,0 +1,95 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"carob/internal/core/routing"
+	"carob/internal/gateway/extproc"
+	"carob/internal/inference"
+)
+
+// followed sends the request to a target, and shows the answer to the pool's own picker.
+func (q *inferring) followed(out *http.Request, t *Target, m mode) (*http.Response, error) {
+	if q.stream == nil {
+		return q.attempt(out, t, m)
+	}
+	ctx, cancel := context.WithCancel(out.Context())
+	res, err := q.attempt(out.WithContext(ctx), t, m)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	err = q.stream.Answered(out.Context(), res, extproc.Following{Served: t.Address, Cancel: cancel,
+		FailOpen: q.served.plan.Picker.FailOpen, Reserve: q.served.reserve})
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("%w: %w", errNoEndpoints, err) // 503
+	}
+	return res, nil //nolint:govet // the body's end cancels ctx, and so does the request's
+}
+
+// reserve takes memory for bodies of requests and answers; less than 0 gives it back.
+func (s *served) reserve(n int64) bool {
+	if s.bodies.Add(n) > inferenceBodies && n > 0 {
+		s.bodies.Add(-n)
+		return false
+	}
+	return true
+}
+
+// tokens is the body of an answer, whose tokens are counted.
+type tokens struct {
+	io.ReadCloser
+	q *inferring
+}
+
+func (t *tokens) Read(p []byte) (int, error) {
+	n, err := t.ReadCloser.Read(p)
+	if n > 0 && t.q.choice != nil {
+		if !t.q.first {
+			t.q.first = true
+			t.q.choice.FirstByte()
+		}
+		t.q.usage.Write(p[:n])
+	}
+	if err != nil && t.q.choice != nil && t.q.in.Context().Err() == nil {
+		result := routing.Answered
+		if !errors.Is(err, io.EOF) {
+			result = routing.Failed
+		}
+		t.q.ended(result)
+	}
+	return n, err
+}
+
+// end ends the request, whatever its result.
+func (q *inferring) end() {
+	result := routing.Failed
+	if q.in.Context().Err() != nil {
+		result = routing.Aborted
+	}
+	q.ended(result)
+	if q.stream != nil {
+		q.stream.Close()
+	}
+}
+
+// ended tells the picker once.
+func (q *inferring) ended(how routing.Outcome) {
+	if q.choice == nil {
+		return
+	}
+	q.over.Do(func() {
+		u := q.usage.Usage()
+		if q.rec != nil {
+			l := &q.rec.inferred
+			l.InputTokens, l.OutputTokens, l.CachedTokens = u.Input, u.Output, u.Cached
+		}
+		q.choice.End(inference.Result{Outcome: how, Status: q.status, AnswerBytes: q.usage.Bytes,
+			InputTokens: u.Input, OutputTokens: u.Output, CachedTokens: u.Cached})
+	})
+}
