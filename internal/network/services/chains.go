@@ -60,6 +60,11 @@ func port(to int) rule {
 		&expr.Payload{DestRegister: reg(to + 1), Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}}
 }
 
+// sourcePort loads the source port of TCP, UDP, and SCTP.
+func sourcePort(to int) expr.Any {
+	return &expr.Payload{DestRegister: reg(to), Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 2}
+}
+
 // where is one of the two kinds of keys: of addresses with ports, or of node ports.
 type where struct {
 	sets string // how the names of its sets end
@@ -249,9 +254,10 @@ func (c codec) outside(n core.Node) []expr.Any {
 	return join(out, mark(true))
 }
 
-// masquerade is for packets that are marked, and for endpoints that reach themselves (N2.39).
+// masquerade is for packets that are marked, and for endpoints that reach themselves (N2.39). The client's port is
+// kept if it is free, so that a connection that the kernel has lost gets the same translation again.
 func (c codec) masquerade() [][]expr.Any {
-	masq := rule{&expr.Masq{FullyRandom: true}}
+	masq := rule{&expr.Masq{}}
 	return [][]expr.Any{
 		join(marked(), mark(false), masq),
 		join(hasDNAT(), rule{c.source(0), c.destination(c.words()), in(core.Hairpin.String())}, masq),
@@ -266,10 +272,17 @@ func (c codec) pickChains(class core.Class) []nft.Chain {
 	}
 }
 
+// hashSeed is given because the kernel makes a random one for each rule otherwise, also when the next process writes
+// the same rules again.
+const hashSeed = 1
+
 // pick chooses for the key of a VIP, or else of a node port. The registers, for addresses of a words:
 //
 //	0     1 …         1+a     2+a 3+a      4+a …
-//	list, client (a), member, list, index, endpoint (a+1)
+//	list, client (a), member, list, index, endpoint (a+1); before it: client and its port (a+1)
+//
+// It chooses by a hash of the client's address and port: after the kernel has lost a connection (conntrack -F), its
+// next packet finds the same endpoint, as long as the list is the same.
 func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
 	a := c.words()
 	member, list, index, endpoint := 1+a, 2+a, 3+a, 4+a
@@ -279,7 +292,9 @@ func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
 	}
 	nat := append(unnote(0), &expr.NAT{Type: expr.NATTypeDestNAT, Family: family, RegAddrMin: reg(endpoint),
 		RegProtoMin: reg(endpoint + a), Specified: true})
-	random := rule{noted(list), &expr.Numgen{Register: reg(index), Modulus: class.N, Type: unix.NFT_NG_RANDOM}}
+	hash := rule{noted(list), c.source(endpoint), sourcePort(endpoint + a),
+		&expr.Hash{SourceRegister: reg(endpoint), DestRegister: reg(index), Length: uint32(4 * (a + 1)),
+			Modulus: class.N, Seed: hashSeed, Type: expr.HashTypeJenkins}}
 	remember := func(op uint32) rule {
 		d := &expr.Dynset{SrcRegKey: reg(0), SrcRegData: reg(member), SetName: setAffinity, Operation: op}
 		if op == unix.NFT_DYNSET_OP_UPDATE {
@@ -295,7 +310,7 @@ func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
 	}
 	if class.Timeout == 0 {
 		each(func(start rule) []expr.Any {
-			return join(start, random, rule{find(core.Endpoints.String(), list, endpoint)}, nat)
+			return join(start, hash, rule{find(core.Endpoints.String(), list, endpoint)}, nat)
 		})
 		each(func(start rule) []expr.Any {
 			return join(start, rule{noted(list)}, first(index),
@@ -306,7 +321,7 @@ func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
 	client := rule{noted(0), c.source(1)}
 	found := rule{note(member), noted(member), find(core.Members.String(), member, endpoint)}
 	recall := rule{find(setAffinity, 0, member)}
-	slot := append(slices.Clone(random), find(core.Slots.String(), list, member))
+	slot := append(slices.Clone(hash), find(core.Slots.String(), list, member))
 	// A client keeps its member if that is still in the list; this restarts its timeout.
 	each(func(start rule) []expr.Any {
 		return join(start, client, recall, found, remember(unix.NFT_DYNSET_OP_UPDATE), nat)
