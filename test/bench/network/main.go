@@ -38,6 +38,8 @@ type row struct{ key, title, unit, target string }
 
 func rows(services []int) []row {
 	out := []row{
+		{"slice_p50", "Ready → EndpointSlice, p50", "ms", "≤ 3"},
+		{"slice_p99", "– p99", "ms", ""},
 		{"ready_p50", "Ready → first packet, p50", "ms", "≤ 5"},
 		{"ready_p99", "Ready → first packet, p99", "ms", "≤ 15"},
 		{"gone_p50", "delete → last packet to the pod, p50", "ms", ""},
@@ -139,7 +141,7 @@ func run(ctx context.Context) error {
 	flag.StringVar(&o.kubeProxy, "kube-proxy", "", "upstream's kube-proxy")
 	flag.StringVar(&o.coreDNS, "coredns", "", "CoreDNS")
 	flag.StringVar(&o.image, "image", "internal/cli/dist/demo.tar", "archive with the image of the pods")
-	flag.IntVar(&o.n, "n", 50, "pods, one after the other")
+	flag.IntVar(&o.n, "n", 100, "pods, one after the other")
 	flag.IntVar(&o.flips, "changes", 100, "changes of an endpoint for each number of Services")
 	flag.DurationVar(&o.seconds, "for", 3*time.Second, "how long to measure each throughput and DNS")
 	counts := flag.String("services", "1,1000,10000", "how many Services there are while endpoints change")

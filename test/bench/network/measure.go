@@ -124,53 +124,137 @@ func first(ctx context.Context, to, pod string) (time.Time, error) {
 // settled is how many connections in a row must reach the other pod: with two, by chance, once in 2⁵⁰ times.
 const settled = 50
 
-// lifecycle creates and deletes pods behind a Service which has another one.
+// lifecycle creates and deletes pods. Each comes alone behind one Service, so that no connection goes elsewhere by
+// chance; it goes from behind another Service which has a pod that stays.
 func (n *node) lifecycle(ctx context.Context, values map[string]float64) error {
-	ip, err := n.service(ctx, "cycle", map[string]string{"app": "cycle"})
+	come, err := n.service(ctx, "comes", map[string]string{"app": "comes"})
 	if err != nil {
 		return err
 	}
-	to := net.JoinHostPort(ip, "80")
+	leave, err := n.service(ctx, "cycle", map[string]string{"app": "cycle"})
+	if err != nil {
+		return err
+	}
+	come, leave = net.JoinHostPort(come, "80"), net.JoinHostPort(leave, "80")
 	if _, err := n.ready(ctx, n.pod("stays", "cycle")); err != nil {
 		return err
 	}
-	if _, err := first(ctx, to, "stays"); err != nil {
+	if _, err := first(ctx, leave, "stays"); err != nil {
 		return err
 	}
-	var came, went []time.Duration
+	listed, err := n.listed(ctx, "comes")
+	if err != nil {
+		return err
+	}
+	var inSlice, came, went []time.Duration
 	failed := 0
 	for i := range n.n {
-		p := n.pod(fmt.Sprint("cycle-", i), "cycle")
+		p := n.pod(fmt.Sprint("cycle-", i), "comes")
 		ready, err := n.ready(ctx, p)
 		if err != nil {
 			return err
 		}
-		began, err := first(ctx, to, p.Name)
+		began, err := first(ctx, come, p.Name)
 		if err != nil {
 			return err
 		}
 		came = append(came, max(0, began.Sub(ready)))
-		if err := n.c.CoreV1().Pods(namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}); err != nil {
+		at, err := listed(p.Name)
+		if err != nil {
 			return err
 		}
-		deleted := time.Now()
-		last := deleted
-		for row := 0; row < settled && ctx.Err() == nil; row++ {
-			began := time.Now()
-			name, err := ask(to)
-			if err != nil {
-				failed++
-			}
-			if name != "stays" {
-				last, row = began, -1
-			}
+		inSlice = append(inSlice, max(0, at.Sub(ready)))
+		took, lost, err := n.leaves(ctx, p.Name, leave)
+		if err != nil {
+			return err
 		}
-		went = append(went, last.Sub(deleted))
+		went, failed = append(went, took), failed+lost
 	}
-	values["ready_p50"], values["ready_p99"] = ms(quantile(came, 0.5)), ms(quantile(came, 0.99))
-	values["gone_p50"], values["gone_p99"] = ms(quantile(went, 0.5)), ms(quantile(went, 0.99))
+	for name, took := range map[string][]time.Duration{"slice": inSlice, "ready": came, "gone": went} {
+		values[name+"_p50"], values[name+"_p99"] = ms(quantile(took, 0.5)), ms(quantile(took, 0.99))
+	}
 	values["lost"] = float64(failed) / float64(n.n)
 	return ctx.Err()
+}
+
+// leaves puts a pod behind the Service which has one that stays, and deletes it; it returns how long after that the
+// pod got a connection, and how many failed.
+func (n *node) leaves(ctx context.Context, pod, to string) (took time.Duration, failed int, err error) {
+	pods := n.c.CoreV1().Pods(namespace)
+	if _, err := pods.Patch(ctx, pod, types.MergePatchType, []byte(`{"metadata":{"labels":{"app":"cycle"}}}`),
+		metav1.PatchOptions{}); err != nil {
+		return 0, 0, err
+	}
+	if _, err := first(ctx, to, pod); err != nil {
+		return 0, 0, err
+	}
+	if err := pods.Delete(ctx, pod, metav1.DeleteOptions{}); err != nil {
+		return 0, 0, err
+	}
+	deleted := time.Now()
+	last := deleted
+	for row := 0; row < settled && ctx.Err() == nil; row++ {
+		began := time.Now()
+		name, err := ask(to)
+		if err != nil {
+			failed++
+		}
+		if name != "stays" {
+			last, row = began, -1
+		}
+	}
+	return last.Sub(deleted), failed, nil
+}
+
+// listed follows the EndpointSlices of a Service; what it returns waits until a pod is ready in one, and returns when
+// the watch showed that.
+func (n *node) listed(ctx context.Context, service string) (at func(pod string) (time.Time, error), err error) {
+	w, err := n.c.DiscoveryV1().EndpointSlices(namespace).Watch(ctx, metav1.ListOptions{
+		LabelSelector: discoveryv1.LabelServiceName + "=" + service})
+	if err != nil {
+		return nil, err
+	}
+	type seen struct {
+		pod string
+		at  time.Time
+	}
+	came := make(chan seen, n.n) // each pod once
+	go func() {
+		defer close(came)
+		defer w.Stop()
+		known := map[string]bool{}
+		for e := range w.ResultChan() {
+			s, ok := e.Object.(*discoveryv1.EndpointSlice)
+			if !ok {
+				return
+			}
+			now := time.Now()
+			for _, e := range s.Endpoints {
+				if e.TargetRef != nil && e.Conditions.Ready != nil && *e.Conditions.Ready && !known[e.TargetRef.Name] {
+					known[e.TargetRef.Name] = true
+					came <- seen{e.TargetRef.Name, now}
+				}
+			}
+		}
+	}()
+	return func(pod string) (time.Time, error) {
+		limit := time.After(patience)
+		for {
+			select {
+			case s, open := <-came:
+				if !open {
+					return time.Time{}, errors.New("the watch of EndpointSlices ended")
+				}
+				if s.pod == pod {
+					return s.at, nil
+				}
+			case <-limit:
+				return time.Time{}, fmt.Errorf("pod %s is in no EndpointSlice", pod)
+			case <-ctx.Done():
+				return time.Time{}, ctx.Err()
+			}
+		}
+	}, nil
 }
 
 // paths compares the ways from one pod to another.
@@ -295,7 +379,8 @@ func (n *node) fill(ctx context.Context, i int, address string) error {
 }
 
 // flip changes the endpoint of the first Service; each time is from the request to the API to the beginning of the
-// first connection that reaches the other pod.
+// first connection that reaches the other pod. Connections are tried from the request on, not from its answer: the
+// packets of clients do not wait for that.
 func (n *node) flip(ctx context.Context, addresses map[string]string) (took []time.Duration, err error) {
 	s, err := n.c.CoreV1().Services(namespace).Get(ctx, serviceName(0), metav1.GetOptions{})
 	if err != nil {
@@ -304,23 +389,39 @@ func (n *node) flip(ctx context.Context, addresses map[string]string) (took []ti
 	to := net.JoinHostPort(s.Spec.ClusterIP, "80")
 	const before = 2 // everybody has what the others wrote
 	for i := range n.flips + before {
-		name := []string{"one", "other"}[i%2]
-		patch, err := json.Marshal(map[string]any{"endpoints": slice("", addresses[name]).Endpoints})
-		if err != nil {
-			return nil, err
-		}
-		sent := time.Now()
-		if _, err := n.c.DiscoveryV1().EndpointSlices(namespace).Patch(ctx, serviceName(0), types.MergePatchType, patch,
-			metav1.PatchOptions{}); err != nil {
-			return nil, err
-		}
-		reached, err := first(ctx, to, name)
+		passed, err := n.change(ctx, to, []string{"one", "other"}[i%2], addresses)
 		if err != nil {
 			return nil, err
 		}
 		if i >= before {
-			took = append(took, reached.Sub(sent))
+			took = append(took, passed)
 		}
 	}
 	return took, nil
+}
+
+// change leads the first Service to a pod.
+func (n *node) change(ctx context.Context, to, pod string, addresses map[string]string) (time.Duration, error) {
+	patch, err := json.Marshal(map[string]any{"endpoints": slice("", addresses[pod]).Endpoints})
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type result struct {
+		at  time.Time
+		err error
+	}
+	reached := make(chan result, 1)
+	sent := time.Now()
+	go func() {
+		at, err := first(ctx, to, pod)
+		reached <- result{at, err}
+	}()
+	if _, err := n.c.DiscoveryV1().EndpointSlices(namespace).Patch(ctx, serviceName(0), types.MergePatchType, patch,
+		metav1.PatchOptions{}); err != nil {
+		return 0, err
+	}
+	r := <-reached
+	return r.at.Sub(sent), r.err
 }
