@@ -31,6 +31,7 @@ var rules = []rule{
 		"the simulated runtime runs without root"},
 	{"carob/internal/runtime/native/cgroups", nil, "it knows groups and processes, not containers"},
 	{"carob/internal/runtime/native/wire", nil, "it knows messages, not what they are for"},
+	{"carob/internal/runtime/native/detached", nil, "it knows overlays and mount points, not containers"},
 	{"carob/internal/runtime/native/selinux", nil, "it knows files and labels, not containers"},
 	{"carob/internal/runtime/native/devices", []string{"carob/internal/runtime/native/plan"},
 		"it finds devices, and creates none"},

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -11,10 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"carob/internal/base/gctuning"
+	"carob/internal/base/testwait"
 )
 
-// remembered is how many changes the cache has.
-func (c classes) remembered(t *testing.T) int {
+// remembered are the versions of the changes that the cache has, oldest first.
+func (c classes) remembered(t *testing.T) []uint64 {
 	t.Helper()
 	h := c.Interface.(zeroCopyStore).Interface.(queuedCache).cut.history
 	if h.mu == nil {
@@ -22,7 +24,16 @@ func (c classes) remembered(t *testing.T) int {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return *h.end - *h.start
+	var versions []uint64
+	for i := *h.start; i < *h.end; i++ {
+		versions = append(versions, h.ring.Index(i%*h.capacity).Elem().FieldByName("ResourceVersion").Uint())
+	}
+	return versions
+}
+
+// isNewest reports whether some is a part of all, up to its end.
+func isNewest(some, all []uint64) bool {
+	return len(some) <= len(all) && slices.Equal(some, all[len(all)-len(some):])
 }
 
 // When the process becomes idle, the cache drops changes that the engine also has. No client is affected: neither a
@@ -41,7 +52,7 @@ func TestHistoryIsCutUnseen(t *testing.T) {
 			running := c.watch(t, ctx, classesRoot, all(first.ResourceVersion))
 			const changes = 5 * ringSize
 			want := make([]string, 0, changes)
-			var middle uint64 // the version in the middle
+			versions := []uint64{versionOf(watch.Event{Object: first})}
 			for i := range changes {
 				c.update(t, "", "a", int32(i+1))
 				want = append(want, fmt.Sprintf("MODIFIED a=%d", i+1))
@@ -49,25 +60,32 @@ func TestHistoryIsCutUnseen(t *testing.T) {
 				if got := short(e); got != want[i] {
 					t.Fatalf("change %d: %s, want %s", i, got, want[i])
 				}
-				if i == changes/2-1 {
-					middle = versionOf(e)
-				}
+				versions = append(versions, versionOf(e))
 			}
-			if n := c.remembered(t); n <= keptHistory {
-				t.Fatalf("%d changes are remembered: nothing can be cut", n)
-			}
+			middle := versions[changes/2]
+			testwait.For(t, "the cache has the last change", func() bool {
+				have := c.remembered(t)
+				return len(have) > 0 && have[len(have)-1] == versions[changes]
+			})
+			before := c.remembered(t)
 			if err := gctuning.Settle(); err != nil {
 				t.Fatal(err)
 			}
-			if n := c.remembered(t); n != keptHistory {
-				t.Errorf("%d changes are remembered, want %d", n, keptHistory)
+			after := c.remembered(t)
+			if len(after) == 0 || len(after) >= len(before) || !isNewest(after, versions) {
+				t.Errorf("of the changes %v, %v are remembered, want the newest ones", before, after)
 			}
 			shared := c.Interface.(zeroCopyStore).Interface.(queuedCache).shared
 			shared.mu.Lock()
-			joined, recent := len(shared.subscribers), len(shared.recent)
+			joined := len(shared.subscribers)
+			var recent []uint64
+			for _, r := range shared.recent {
+				recent = append(recent, r.version)
+			}
 			shared.mu.Unlock()
-			if own == (joined > 0) || recent > keptHistory {
-				t.Errorf("%d clients share a watch that remembers %d changes, want %d", joined, recent, keptHistory)
+			if own == (joined > 0) || len(recent) > len(after) || !isNewest(recent, versions) {
+				t.Errorf("%d clients share a watch that remembers the changes %v, want the newest ones, as the cache: %v",
+					joined, recent, after)
 			}
 			late := c.watch(t, ctx, classesRoot, all(first.ResourceVersion))
 			for i, w := range want {

@@ -330,7 +330,7 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*plan.Container, er
 // them, so that after a crash Remove finds everything.
 func (r *Runtime) takeSnapshots(ctx context.Context, c *container, pl *plan.Container, ids IDMap) error {
 	var err error
-	if pl.RootFS, err = r.cfg.Images.Prepare(ctx, c.rec.ID, c.rec.ImageID, ids); err != nil {
+	if pl.RootFS, err = r.cfg.Images.Prepare(ctx, c.rec.ID, c.rec.ImageID, ids, pl.Points(isFile)); err != nil {
 		return fmt.Errorf("failed to prepare the image: %w", err)
 	}
 	for i, m := range c.config.Mounts {
@@ -356,6 +356,11 @@ func (r *Runtime) takeSnapshots(ctx context.Context, c *container, pl *plan.Cont
 		pl.Images[m.ContainerPath] = plan.ImageMount{Mounts: mounts, Staging: staging, SubPath: m.ImageSubPath}
 	}
 	return nil
+}
+
+func isFile(hostPath string) bool {
+	st, err := os.Stat(hostPath)
+	return err == nil && !st.IsDir()
 }
 
 // discardContainer removes whatever makeContainer created, finished or not, now or as soon as

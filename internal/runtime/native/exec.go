@@ -158,7 +158,8 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 		}
 	}
 	defer kill() // on every path, the process does not outlive the call
-	if _, _, err = r.runProgram(ctx, pl, p, nil, specs.StateRunning, nil, func(spec, report *os.File) (int, error) {
+	line := helperLine{}
+	if _, _, err = r.runProgram(ctx, pl, p, line, specs.StateRunning, nil, func(spec, report *os.File) (int, error) {
 		x.Spec, x.Status = spec, report
 		var err error
 		if run, err = m.Exec(x); errors.Is(err, unix.ESRCH) {

@@ -582,6 +582,7 @@ func TestHelperEndsAtEveryOperation(t *testing.T) {
 // TestMissingLayers: an image whose files are gone fails the start with the path.
 func TestMissingLayers(t *testing.T) {
 	w := newWorld(t)
+	w.images.mountAhead(false) // a mount keeps what was removed
 	sb, sbc := w.sandbox("layers")
 	id := w.create(sb, sbc, "c", shell("true"))
 	im := w.cfg.Images.(*dirImages)

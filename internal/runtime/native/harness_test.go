@@ -25,6 +25,7 @@ import (
 	"carob/internal/base/testwait"
 	"carob/internal/network"
 	contract "carob/internal/runtime"
+	"carob/internal/runtime/native/detached"
 )
 
 // dirImages provides one image, from a directory.
@@ -33,6 +34,11 @@ type dirImages struct {
 	dir   string // layers
 	root  string
 	image imagespec.ImageConfig
+
+	mu      sync.Mutex
+	late    bool                // nothing is mounted ahead
+	instead func() *os.File     // of what was mounted ahead; nil for that
+	ahead   map[string]*os.File // mounts that were not taken yet
 }
 
 func (d *dirImages) Resolve(_ context.Context, ref string) (Image, error) {
@@ -47,7 +53,7 @@ func (d *dirImages) ImageStatus(context.Context, *cri.ImageStatusRequest) (*cri.
 		RepoTags: []string{"docker.io/library/busybox:1"}}}, nil
 }
 
-func (d *dirImages) Prepare(_ context.Context, key, _ string, ids IDMap) ([]mount.Mount, error) {
+func (d *dirImages) Prepare(_ context.Context, key, _ string, ids IDMap, points []string) ([]mount.Mount, error) {
 	for _, n := range []string{"u", "w"} {
 		if err := os.MkdirAll(filepath.Join(d.dir, key, n), 0o755); err != nil {
 			return nil, err
@@ -61,8 +67,41 @@ func (d *dirImages) Prepare(_ context.Context, key, _ string, ids IDMap) ([]moun
 			return nil, err
 		}
 		o = append(o, "uidmap=x", "gidmap=x")
+		points = nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if points != nil && !d.late && d.ahead[key] == nil {
+		f, err := detached.Mount(detached.Overlay{Lower: []string{d.root}, Upper: filepath.Join(d.dir, key, "u"),
+			Work: filepath.Join(d.dir, key, "w"), Points: points})
+		if err != nil {
+			return nil, err
+		}
+		if d.ahead == nil {
+			d.ahead = map[string]*os.File{}
+		}
+		d.ahead[key] = f
 	}
 	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: o}}, nil
+}
+
+// mountAhead says whether the roots of the next containers are mounted ahead.
+func (d *dirImages) mountAhead(yes bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.late = !yes
+}
+
+func (d *dirImages) Mounted(key string) *os.File {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f := d.ahead[key]
+	delete(d.ahead, key)
+	if f != nil && d.instead != nil {
+		f.Close()
+		return d.instead()
+	}
+	return f
 }
 
 func (d *dirImages) View(_ context.Context, key, _ string) ([]mount.Mount, error) {
@@ -70,6 +109,7 @@ func (d *dirImages) View(_ context.Context, key, _ string) ([]mount.Mount, error
 }
 
 func (d *dirImages) Release(_ context.Context, key string) error {
+	d.Mounted(key).Close() // nil for none; Close accepts that
 	return os.RemoveAll(filepath.Join(d.dir, key))
 }
 
@@ -148,10 +188,11 @@ func (b *bareNetwork) Sweep(ctx context.Context, live map[string]bool) error {
 
 // world is a runtime with its own directories, images, and network.
 type world struct {
-	tb  testing.TB
-	dir string
-	cfg Config
-	r   *Runtime
+	tb     testing.TB
+	dir    string
+	cfg    Config
+	r      *Runtime
+	images *dirImages
 }
 
 func newWorld(tb testing.TB) *world {
@@ -216,13 +257,12 @@ func unopened(tb testing.TB, dir, cgroup string) *world {
 	if err := os.MkdirAll(ns, 0o755); err != nil {
 		tb.Fatal(err)
 	}
-	w := &world{tb: tb, dir: dir}
+	w := &world{tb: tb, dir: dir, images: &dirImages{dir: filepath.Join(dir, "layers"), root: root,
+		image: imagespec.ImageConfig{Cmd: []string{"sh"}, Env: []string{"IMAGE=yes"}}}}
 	w.cfg = Config{
 		RootDir: filepath.Join(dir, "root"), StateDir: filepath.Join(dir, "state"),
 		CgroupRoot: cgroup, SandboxPool: 1,
-		Images: &dirImages{dir: filepath.Join(dir, "layers"), root: root,
-			image: imagespec.ImageConfig{Cmd: []string{"sh"}, Env: []string{"IMAGE=yes"}}},
-		Network: &bareNetwork{dir: ns},
+		Images: w.images, Network: &bareNetwork{dir: ns},
 	}
 	return w
 }

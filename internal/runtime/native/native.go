@@ -20,6 +20,7 @@ package native
 
 import (
 	"context"
+	"os"
 
 	"github.com/containerd/containerd/v2/core/mount"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -38,8 +39,13 @@ type Images interface {
 	// present. It never pulls.
 	Resolve(ctx context.Context, ref string) (Image, error)
 	// Prepare creates a writable snapshot of the image and returns the mounts (overlay or bind)
-	// that show it; nothing is mounted. The same key returns the same snapshot again.
-	Prepare(ctx context.Context, key, imageID string, ids IDMap) ([]mount.Mount, error)
+	// that show it. The same key returns the same snapshot again. points are the paths where the
+	// container mounts something in it, directories with a slash at the end (plan.Container.Points).
+	Prepare(ctx context.Context, key, imageID string, ids IDMap, points []string) ([]mount.Mount, error)
+	// Mounted returns the writable snapshot of key as a mount that was made ahead and is attached
+	// nowhere, once: the caller attaches it instead of the mounts of Prepare, and closes it. nil
+	// means that there is none.
+	Mounted(key string) *os.File
 	// View is Prepare for a read-only snapshot (image volumes).
 	View(ctx context.Context, key, imageID string) ([]mount.Mount, error)
 	// Release removes the snapshot; an unknown key is not an error.

@@ -1,11 +1,14 @@
 package native
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +18,7 @@ import (
 	"carob/internal/base/testwait"
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
+	"carob/internal/runtime/native/wire"
 )
 
 // preparedWorld is a world whose next sandbox has a helper that waits.
@@ -106,16 +110,78 @@ func TestPreparedHelper(t *testing.T) {
 		// The shell is pid 2 there; 1 has what the helper left.
 		x, err := w.exec(id, "sh", "-c", "hostname; cat /proc/1/oom_score_adj; ls /sys/class/net /dev; "+
 			"ls /proc/1/fd; readlink /proc/1/fd/* | sed 's/[0-9]\\+//'; awk '{print $2, $3, $4}' /proc/1/mounts | "+
-			"sed 's/layers.*//; s/,.*//'; readlink /proc/1/ns/pid | wc -c; ls /proc | grep '^1$'")
+			"sed 's/layers.*//; s/,.*//' | sort; readlink /proc/1/ns/pid | wc -c; ls /proc | grep '^1$'")
 		if err != nil || x.ExitCode != 0 {
 			t.Fatalf("%v, %v", x, err)
 		}
 		b.Write(x.Stdout)
 		return b.String()
 	}
-	if a, b := facts(first), facts(second); a != b {
+	w.images.mountAhead(false)
+	third := w.run(sb, sbc, "c3", shell("exec sleep 1000"))
+	a, b, c := facts(first), facts(second), facts(third)
+	if a != b {
 		t.Errorf("the first container:\n%s\nthe second one:\n%s", a, b)
 	}
+	if b != c {
+		t.Errorf("the root of this container was mounted ahead:\n%s\nand of this one it was not:\n%s", b, c)
+	}
+	for name, id := range map[string]string{"ahead": first, "not ahead": third} {
+		if got := w.layerOf(t, id); got != w.layerOf(t, second) {
+			t.Errorf("the layer of a container whose root was mounted %s has:\n%s", name, got)
+		}
+	}
+}
+
+// layerOf lists what is in the writable layer of a container, with modes and owners.
+func (w *world) layerOf(t *testing.T, id string) string {
+	t.Helper()
+	var b strings.Builder
+	root := filepath.Join(w.images.dir, id, "u")
+	if err := filepath.WalkDir(root, func(p string, _ os.DirEntry, err error) error {
+		var st unix.Stat_t
+		if err == nil {
+			err = unix.Lstat(p, &st)
+		}
+		fmt.Fprintf(&b, "%s %o %d %d\n", strings.TrimPrefix(p, root), st.Mode, st.Uid, st.Gid)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// TestRootIsLost: a helper that does not get the root that was mounted ahead ends with a clear error, or when its
+// start is cancelled, and the next start mounts it.
+func TestRootIsLost(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("lost")
+	w.images.instead = func() *os.File {
+		f, err := os.Open(w.images.root) // no mount
+		if err != nil {
+			t.Error(err)
+		}
+		return f
+	}
+	id := w.create(sb, sbc, "nomount", shell("exec sleep 1000"))
+	if _, err := w.r.StartContainer(t.Context(), &cri.StartContainerRequest{ContainerId: id}); err == nil ||
+		!strings.Contains(err.Error(), "container setup, operation") {
+		t.Errorf("a directory instead of a mount: %v", err)
+	}
+	w.images.instead = nil
+	ctx, cancel := context.WithCancel(t.Context())
+	w.r.alter = func(p *plan.Program) { // it waits for a second one, that never comes
+		p.Ops = slices.DeleteFunc(p.Ops, func(m wire.Message) bool { return m.Code == plan.OpGate })
+		p.Ops = slices.Insert(p.Ops, 0, wire.Message{Code: plan.OpTake, N: [4]int64{255}},
+			wire.Message{Code: plan.OpTake, N: [4]int64{254}})
+		cancel()
+	}
+	id = w.create(sb, sbc, "never", shell("exec sleep 1000"))
+	if _, err := w.r.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: id}); err == nil {
+		t.Error("a helper without its root is started")
+	}
+	w.r.alter = nil
+	w.inside(w.run(sb, sbc, "next", shell("exec sleep 1000")))
 }
 
 // TestPreparedHelperLost: a helper that has ended before it was needed, at whatever time, costs
@@ -261,7 +327,9 @@ func TestPreparedHelperNotNeeded(t *testing.T) {
 // TestPreparedHelperLies: what a helper that waits gets but its program ends it, and the pod goes on.
 func TestPreparedHelperLies(t *testing.T) {
 	w := preparedWorld(t)
-	for i, lie := range []string{"\x01", "\xff\xff\xff\xff", "\x08\x00\x00\x00garbage!"} {
+	take := string(wire.Encode([]wire.Message{{Code: plan.OpTake}}))
+	noFile := string(binary.LittleEndian.AppendUint32(nil, uint32(len(take)))) + take
+	for i, lie := range []string{"\x01", "\xff\xff\xff\xff", "\x08\x00\x00\x00garbage!", noFile, noFile + "\x00"} {
 		w.ready()
 		sb, sbc := w.sandbox(fmt.Sprint("lie", i))
 		s, err := w.r.sandbox(sb)

@@ -143,6 +143,19 @@ func (r *Runtime) confine(ctx context.Context, c *container, pl *plan.Container)
 		r.reached(StepStartDevices, pl.ID))
 }
 
+// programOf returns the program of a container's helper, and its root if that was mounted ahead.
+func (r *Runtime) programOf(pl *plan.Container) (*plan.Program, *os.File, error) {
+	root := r.cfg.Images.Mounted(pl.ID)
+	with := *pl
+	with.Mounted = root != nil && pl.FileLabel == "" // a label is an option of the mount
+	p, err := with.Program()
+	if err != nil || !with.Mounted {
+		root.Close() // nil for none; Close accepts that
+		root = nil
+	}
+	return p, root, err
+}
+
 // launch makes the cgroup, has the monitor start the helper and waits until it became the user's
 // process. If the helper enters its cgroups by itself (version 1), they are made while it starts. w is a helper that
 // waits already, or nil; errNotWaiting means that w has ended, and that nothing was started.
@@ -161,10 +174,11 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container, 
 	if err := relabel(pl); err != nil {
 		return 0, nil, err
 	}
-	p, err := pl.Program()
+	p, root, err := r.programOf(pl)
 	if err != nil {
 		return 0, nil, err
 	}
+	defer root.Close() // nil for a root that the helper mounts; Close accepts that
 	if w != nil {
 		p.JoinFirst(monitor.Joined)
 	}
@@ -212,7 +226,7 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container, 
 	if st.Cgroup != nil {
 		open = append(open, st.Cgroup)
 	}
-	pid, id, err = r.runProgram(ctx, pl, p, w, specs.StateCreating,
+	pid, id, err = r.runProgram(ctx, pl, p, helperLine{w, root}, specs.StateCreating,
 		func(id *plan.Identity) error { return r.launching(c, id) }, func(spec, report *os.File) (int, error) {
 			st.Spec, st.Status = spec, report
 			var confined error
@@ -237,10 +251,16 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container, 
 	return pid, id, errors.Join(err, r.reached(StepStartHelper, pl.ID))
 }
 
+// helperLine is what a helper has besides its program, each nil for none.
+type helperLine struct {
+	w    *monitor.Waiting // the helper, if it waits already
+	root *os.File         // the mount that the program takes
+}
+
 // runProgram calls start to run a program and waits for the result. If launching is not nil, it is
-// called with the process ID before the helper continues. With w, the helper that waits gets the
-// program, and start no files.
-func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Program, w *monitor.Waiting,
+// called with the process ID before the helper continues. A helper that waits gets the program, and
+// start no files.
+func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Program, with helperLine,
 	phase specs.ContainerState, launching func(*plan.Identity) error, start func(spec, report *os.File) (int, error),
 	kill func()) (int, *plan.Identity, error) {
 	if r.alter != nil {
@@ -252,9 +272,9 @@ func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Pr
 	}
 	var ours *net.UnixConn
 	var spec, theirs *os.File
-	if w != nil {
+	if w := with.w; w != nil {
 		ours = w.Line
-		if err := w.Send(code); err != nil {
+		if err := w.Send(code, with.root); err != nil {
 			return 0, nil, errors.Join(errNotWaiting, err)
 		}
 	} else {
@@ -264,6 +284,10 @@ func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Pr
 		defer spec.Close()
 		if ours, theirs, err = monitor.HelperLine(); err != nil {
 			return 0, nil, err
+		}
+		if err := monitor.SendFile(ours, with.root); err != nil {
+			theirs.Close()
+			return 0, nil, errors.Join(err, ours.Close())
 		}
 	}
 	defer ours.Close() // a helper that waits ends with it

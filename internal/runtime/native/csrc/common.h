@@ -80,6 +80,22 @@ static inline int keep(int r, int fd)
 	return r;
 }
 
+// take_fd takes one byte and the file that comes with it.
+static inline int take_fd(int sock, int flags)
+{
+	char b, ctl[CMSG_SPACE(sizeof(int))];
+	struct iovec v = {&b, 1};
+	struct msghdr h = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl};
+	int fd = -1;
+	ssize_t n = recvmsg(sock, &h, MSG_CMSG_CLOEXEC | flags);
+	struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&h) : NULL;
+	if (c && c->cmsg_type == SCM_RIGHTS)
+		memcpy(&fd, CMSG_DATA(c), sizeof fd);
+	else if (n >= 0)
+		errno = ECONNRESET; // closed, or without one
+	return fd;
+}
+
 static inline int put(const char *path, const char *s, size_t n)
 {
 	int fd = open(path, O_WRONLY | O_CLOEXEC);

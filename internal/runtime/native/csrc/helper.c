@@ -29,7 +29,7 @@ enum {
 	OP_OPEN = 1, OP_WRITE, OP_UNSHARE, OP_SETNS, OP_JOIN, OP_PROPAGATE, OP_CHDIR, OP_TREE, OP_TREE_IN, OP_ATTR,
 	OP_ATTACH_HOST, OP_MOUNT_HOST, OP_ROOT, OP_ATTACH, OP_MOUNT, OP_MKNOD, OP_SYMLINK, OP_MKDIR, OP_ATTR_PATH, OP_PIVOT,
 	OP_MASK, OP_READONLY, OP_ASK, OP_KEYRING, OP_TTY, OP_STDIO, OP_SECCOMP, OP_CWD, OP_CREDS, OP_NO_NEW_PRIVS, OP_LOOKUP,
-	OP_EXEC, OP_GATE, OP_ENTER, OP_PROC, OP_SHED, OP_FORK,
+	OP_EXEC, OP_GATE, OP_ENTER, OP_PROC, OP_SHED, OP_FORK, OP_TAKE,
 };
 
 enum { OPTIONAL = 1 }; // message.flags: a failure is not one
@@ -612,6 +612,8 @@ static int run(struct message *o, char *s[4])
 		return op_shed();
 	case OP_FORK:
 		return op_fork();
+	case OP_TAKE: // a mount that carob made ahead
+		return *handle(n[0]) = take_fd(FD_STATUS, 0);
 	}
 	return errno = ENOSYS, -1;
 }

@@ -175,18 +175,10 @@ static void record_exit(struct container *c, int code, int oom, int64_t at)
 // Receives the terminal's master side from the helper.
 int take_console(int sock)
 {
-	char b, ctl[CMSG_SPACE(sizeof(int))];
-	struct iovec v = {&b, 1};
-	struct msghdr h = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl};
-	int fd = -1;
-	if (recvmsg(sock, &h, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) <= 0)
-		return errno == EAGAIN ? -2 : -1;
-	struct cmsghdr *c = CMSG_FIRSTHDR(&h);
-	if (c && c->cmsg_type == SCM_RIGHTS)
-		memcpy(&fd, CMSG_DATA(c), sizeof fd);
+	int fd = take_fd(sock, MSG_DONTWAIT);
 	if (fd >= 0)
 		fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-	return fd;
+	return fd < 0 && errno == EAGAIN ? -2 : fd;
 }
 
 // hear handles a report of a helper; returns whether the helper must still report the process as which it continues.

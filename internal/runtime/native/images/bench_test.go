@@ -34,7 +34,7 @@ func BenchmarkLayer(b *testing.B) {
 	mustImport(b, s, dockerArchive(b, imageOf(b, "", map[string]string{"one": "1"}), "app"))
 	for i := 0; b.Loop(); i++ {
 		key := fmt.Sprint("c", i)
-		if _, err := s.Prepare(b.Context(), key, "app", native.IDMap{}); err != nil {
+		if _, err := s.Prepare(b.Context(), key, "app", native.IDMap{}, nil); err != nil {
 			b.Fatal(err)
 		}
 		if err := s.Release(b.Context(), key); err != nil {

@@ -744,7 +744,7 @@ func TestPullsAgainstCollection(t *testing.T) {
 					return err
 				}
 				key := fmt.Sprintf("w%d-%d", worker, round)
-				mounts, err := s.Prepare(ctx, key, id, native.IDMap{})
+				mounts, err := s.Prepare(ctx, key, id, native.IDMap{}, nil)
 				if status.Code(err) == codes.NotFound {
 					continue // another one removed it meanwhile
 				}

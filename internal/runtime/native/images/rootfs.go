@@ -35,17 +35,18 @@ const recordFile = "layer.json"
 const optionPage = 4096 - 128
 
 // Prepare implements native.Images: mounts of a writable layer on top of the image.
-func (s *Store) Prepare(ctx context.Context, key, imageID string, ids native.IDMap) ([]mount.Mount, error) {
-	return s.stack(ctx, key, imageID, false, ids)
+func (s *Store) Prepare(ctx context.Context, key, imageID string, ids native.IDMap, points []string) ([]mount.Mount,
+	error) {
+	return s.stack(ctx, key, imageID, false, ids, points)
 }
 
 // View implements native.Images: mounts that show the image and nothing else.
 func (s *Store) View(ctx context.Context, key, imageID string) ([]mount.Mount, error) {
-	return s.stack(ctx, key, imageID, true, native.IDMap{})
+	return s.stack(ctx, key, imageID, true, native.IDMap{}, nil)
 }
 
-func (s *Store) stack(ctx context.Context, key, imageID string, readOnly bool, ids native.IDMap) ([]mount.Mount,
-	error) {
+func (s *Store) stack(ctx context.Context, key, imageID string, readOnly bool, ids native.IDMap,
+	points []string) ([]mount.Mount, error) {
 	if key == "" || strings.ContainsAny(key, "/\x00") || strings.HasPrefix(key, ".") {
 		return nil, status.Errorf(codes.InvalidArgument, "layer key %q can't be a file name", key)
 	}
@@ -61,11 +62,12 @@ func (s *Store) stack(ctx context.Context, key, imageID string, readOnly bool, i
 		}
 		rec = layerRecord{Chain: r.chain, ReadOnly: readOnly}
 		plain := !readOnly && ids.Empty()
-		if err = nil; !plain || !s.takeSpare(rec.Chain, dir) {
+		want := kind{rec.Chain, points}
+		if err = nil; !plain || !s.takeSpare(want, key) {
 			err = makeLayer(dir, rec, s.bases[r.chain].lower[0], ids)
 		}
 		if plain && err == nil {
-			s.wantSpare(rec.Chain)
+			s.wantSpare(want)
 		}
 		if err == nil {
 			err = s.hold(ctx, rec.Chain, "layer/"+key)
@@ -231,6 +233,7 @@ func (s *Store) Release(ctx context.Context, key string) error {
 	dir := s.layerDir(key)
 	gone := filepath.Join(filepath.Dir(dir), ".gone-"+strconv.FormatUint(madeLayers.Add(1), 10))
 	s.mu.Lock()
+	s.dropMount(key)
 	err := os.Rename(dir, gone)
 	unused := false
 	if err == nil {

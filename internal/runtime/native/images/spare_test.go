@@ -46,7 +46,7 @@ func TestSpareLayer(t *testing.T) {
 	s := openStore(t, Config{Root: root})
 	prepare := func(key, ref string, ids native.IDMap) string {
 		t.Helper()
-		if _, err := s.Prepare(t.Context(), key, imageStatus(t, s, ref).Id, ids); err != nil {
+		if _, err := s.Prepare(t.Context(), key, imageStatus(t, s, ref).Id, ids, nil); err != nil {
 			t.Fatal(err)
 		}
 		return filepath.Join(s.layerDir(key), "fs")
@@ -122,4 +122,64 @@ func TestSpareLayerLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	mounted(t, s, "c2", id, false)
+}
+
+// TestSpareMounted: a spare layer is mounted, with the mount points of the containers it was made for, which alone
+// get it; its mount is given once, and does not outlive the layer.
+func TestSpareMounted(t *testing.T) {
+	s := openStore(t, Config{})
+	mustImport(t, s, dockerArchive(t, imageOf(t, "", map[string]string{"etc/": "", "etc/one": "1"}), "app"))
+	id := imageStatus(t, s, "app").Id
+	points := []string{"/etc/hosts", "/var/run/secrets/"}
+	prepare := func(key string, points []string) string {
+		t.Helper()
+		if _, err := s.Prepare(t.Context(), key, id, native.IDMap{}, points); err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(s.layerDir(key), "fs")
+	}
+	ready := func(n int) {
+		t.Helper()
+		testwait.For(t, "layers are made ahead", func() bool { return s.spared() == n })
+	}
+	prepare("first", points)
+	if f := s.Mounted("first"); f != nil {
+		t.Error("a layer that was not made ahead is mounted")
+	}
+	ready(1)
+	if other := prepare("other", points[:1]); exists(filepath.Join(other, "var")) || s.Mounted("other") != nil {
+		t.Error("a container with other mount points got the layer")
+	}
+	ready(2)
+	layer := prepare("same", points)
+	for _, name := range []string{"etc/hosts", "var/run/secrets"} {
+		if !exists(filepath.Join(layer, name)) {
+			t.Errorf("%s was not made ahead", name)
+		}
+	}
+	root := s.Mounted("same")
+	if root == nil || s.Mounted("same") != nil {
+		t.Fatal("the mount is not given once")
+	}
+	defer root.Close()
+	in := fmt.Sprintf("/proc/self/fd/%d/etc/", root.Fd())
+	if b, err := os.ReadFile(in + "one"); err != nil || string(b) != "1" {
+		t.Errorf("the image in the mount: %q, %v", b, err)
+	}
+	if err := os.WriteFile(in+"two", []byte("2"), 0o600); err != nil || !exists(filepath.Join(layer, "etc/two")) {
+		t.Errorf("what is written there is not in the layer: %v", err)
+	}
+	ready(2)
+	prepare("unused", points)
+	if err := s.Release(t.Context(), "unused"); err != nil {
+		t.Fatal(err)
+	}
+	if s.Mounted("unused") != nil {
+		t.Error("the mount of a layer that was removed is given")
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }

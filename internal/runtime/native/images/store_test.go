@@ -186,7 +186,7 @@ func mounted(t *testing.T, s *Store, key, id string, readOnly bool) string {
 	f := s.View
 	if !readOnly {
 		f = func(ctx context.Context, key, id string) (_ []mountT, err error) {
-			return s.Prepare(ctx, key, id, native.IDMap{})
+			return s.Prepare(ctx, key, id, native.IDMap{}, nil)
 		}
 	}
 	ms, err := f(t.Context(), key, id)
@@ -342,11 +342,11 @@ func TestLayersOfContainers(t *testing.T) {
 		t.Errorf("prepared again: %d bytes, %v", len(got), err)
 	}
 	for _, key := range []string{"", "../x", ".hidden"} {
-		if _, err := s.Prepare(t.Context(), key, id, native.IDMap{}); status.Code(err) != codes.InvalidArgument {
+		if _, err := s.Prepare(t.Context(), key, id, native.IDMap{}, nil); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("key %q: %v", key, err)
 		}
 	}
-	if _, err := s.Prepare(t.Context(), "c3", "nothing", native.IDMap{}); status.Code(err) != codes.NotFound {
+	if _, err := s.Prepare(t.Context(), "c3", "nothing", native.IDMap{}, nil); status.Code(err) != codes.NotFound {
 		t.Errorf("unknown image: %v", err)
 	}
 }
@@ -361,7 +361,7 @@ func TestLayerWithoutRecord(t *testing.T) {
 		s := openStore(t, Config{Root: root})
 		mustImport(t, s, dockerArchive(t, imageOf(t, "", map[string]string{"one": "1"}), "app"))
 		id := imageStatus(t, s, "app").Id
-		if _, err := s.Prepare(t.Context(), "c1", id, native.IDMap{}); err != nil {
+		if _, err := s.Prepare(t.Context(), "c1", id, native.IDMap{}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Close(); err != nil {
@@ -404,7 +404,7 @@ func TestRemoveWhileInUse(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(dir, "one")); err != nil || string(got) != "1" {
 		t.Errorf("file of a running container: %q, %v", got, err)
 	}
-	if _, err := s.Prepare(t.Context(), "c1", id, native.IDMap{}); err != nil {
+	if _, err := s.Prepare(t.Context(), "c1", id, native.IDMap{}, nil); err != nil {
 		t.Errorf("layer after a restart: %v", err)
 	}
 	if err := unix.Unmount(dir, 0); err != nil {
@@ -739,7 +739,7 @@ func TestConcurrentUse(t *testing.T) {
 				return err
 			}
 			key := fmt.Sprint("c", i)
-			if _, err := s.Prepare(ctx, key, id, native.IDMap{}); err != nil {
+			if _, err := s.Prepare(ctx, key, id, native.IDMap{}, nil); err != nil {
 				return err
 			}
 			if i%2 == 0 {

@@ -220,7 +220,7 @@ func TestTornLayers(t *testing.T) {
 	testwait.For(t, "the first image is on the disk", func() bool { return leaseCount(t, s) == 0 })
 	synced := dirs(t, root)
 	mustImport(t, s, dockerArchive(t, imageOf(t, "", append(twoLayers, map[string]string{"three": "3"})...), "app"))
-	if _, err := s.Prepare(t.Context(), "c1", imageStatus(t, s, "app").Id, native.IDMap{}); err != nil {
+	if _, err := s.Prepare(t.Context(), "c1", imageStatus(t, s, "app").Id, native.IDMap{}, nil); err != nil {
 		t.Fatal(err)
 	}
 	closeStore(t, s)

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"carob/internal/base/openfile"
 	"carob/internal/runtime/native/wire"
 )
 
@@ -62,9 +63,9 @@ func (m *Monitor) Drop() {
 	}
 }
 
-// Send gives the helper its program. One that has ended, or does not read, is an error; the helper
-// has done nothing then.
-func (w *Waiting) Send(program []byte) error {
+// Send gives the helper its program, and the mount that the program takes (nil for none). One that
+// has ended, or does not read, is an error; the helper has done nothing then that outlives it.
+func (w *Waiting) Send(program []byte, root *os.File) error {
 	b := append(binary.LittleEndian.AppendUint32(make([]byte, 0, 4+len(program)), uint32(len(program))), program...)
 	if err := w.Line.SetWriteDeadline(time.Now().Add(programTimeout)); err != nil {
 		return fmt.Errorf("sending a program to a waiting helper: %w", err)
@@ -72,5 +73,20 @@ func (w *Waiting) Send(program []byte) error {
 	if _, err := w.Line.Write(b); err != nil {
 		return fmt.Errorf("sending a program to a waiting helper: %w", err)
 	}
+	if err := SendFile(w.Line, root); err != nil {
+		return err
+	}
 	return w.Line.SetWriteDeadline(time.Time{})
+}
+
+// SendFile sends a helper the file that its program takes; nil is none. The helper reads it when its
+// program gets there; one byte always finds room in an empty line.
+func SendFile(line *net.UnixConn, f *os.File) error {
+	if f == nil {
+		return nil
+	}
+	if _, _, err := line.WriteMsgUnix([]byte{0}, unix.UnixRights(openfile.FD(f)), nil); err != nil {
+		return fmt.Errorf("sending a file to a helper: %w", err)
+	}
+	return nil
 }

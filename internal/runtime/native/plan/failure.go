@@ -67,6 +67,8 @@ func (p *Program) Failure(index int, stage uint32, errno unix.Errno, detail stri
 		return fmt.Errorf("making a process in the container's process namespace: %w", errno)
 	case OpProc:
 		return fmt.Errorf("error mounting \"proc\" to rootfs at %q: %w", o.S[0], errno)
+	case OpTake:
+		return fmt.Errorf("receiving the image's mount: %w", errno)
 	case OpCreds:
 		return fmt.Errorf("setting user and capabilities: %w", errno)
 	}

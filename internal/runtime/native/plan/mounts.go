@@ -231,7 +231,12 @@ func shortenOverlay(data string) (dir, short string) {
 
 // mountRoot creates the container's root and enters it.
 func (pl *Container) mountRoot(p *Program, userns int) error {
-	for _, m := range pl.RootFS {
+	rootFS := pl.RootFS
+	if pl.Mounted {
+		p.attachHost(p.take(), pl.RootDir)
+		rootFS = nil
+	}
+	for _, m := range rootFS {
 		m, err := pl.mapLayers(p, m, userns)
 		if err != nil {
 			return err
@@ -243,6 +248,41 @@ func (pl *Container) mountRoot(p *Program, userns int) error {
 	uid, gid := pl.RootUID, pl.RootGID
 	p.root(pl.RootDir, uid, gid)
 	return nil
+}
+
+// Points returns where the container mounts something in its root, sorted; a slash at the end means a directory.
+// isFile reports whether the source of a mount is no directory. What is inside of another mount is left out.
+func (pl *Container) Points(isFile func(hostPath string) bool) []string {
+	dirs := []string{"/dev", "/proc", "/sys"}
+	var files []string
+	for _, m := range pl.Config.Mounts {
+		target := path.Join("/", m.ContainerPath)
+		image := m.GetImage().GetImage() != ""
+		switch {
+		case image && m.ImageSubPath != "": // a file or a directory: the helper sees it
+		case !image && isFile(m.HostPath):
+			files = append(files, target)
+		default:
+			dirs = append(dirs, target)
+		}
+	}
+	for target := range pl.Etc {
+		files = append(files, target)
+	}
+	var points []string
+	add := func(target, end string) {
+		if !slices.ContainsFunc(dirs, func(d string) bool { return strings.HasPrefix(target, d+"/") }) {
+			points = append(points, target+end)
+		}
+	}
+	for _, d := range dirs {
+		add(d, "/")
+	}
+	for _, f := range files {
+		add(f, "")
+	}
+	slices.Sort(points)
+	return slices.Compact(points)
 }
 
 // mapLayers shows the layers of an overlay with the IDs of the pod's user namespace: each lower

@@ -39,6 +39,7 @@ type Container struct {
 	Cgroup  string                // path below each hierarchy
 	RootDir string                // where the root is mounted, in the helper's own view only
 	RootFS  []mount.Mount         // what makes the root
+	Mounted bool                  // the root is mounted already, and its helper gets it
 	Shm     string                // the pod's /dev/shm
 	Etc     map[string]string     // the pod's files: container path → host path
 	Images  map[string]ImageMount // container path → an image volume

@@ -1,9 +1,11 @@
 package plan
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/containerd/containerd/v2/core/mount"
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -54,6 +56,47 @@ func TestPlanKeepsItsOrder(t *testing.T) {
 		}
 		if o := p.Ops[0]; o.Code != OpWrite || o.S[0] != "/cg/memory/c/tasks" {
 			t.Errorf("the first operation is not the cgroup's: %+v", o)
+		}
+	}
+}
+
+// TestPoints: the places of mounts in the root, but for those within other mounts, and those that only the helper
+// can tell to be files.
+func TestPoints(t *testing.T) {
+	image := &cri.ImageSpec{Image: "i"}
+	pl := &Container{Etc: map[string]string{"/etc/hosts": "/s/hosts", "/etc/hostname": "/s/hostname"},
+		Config: &cri.ContainerConfig{Mounts: []*cri.Mount{
+			{HostPath: "/file", ContainerPath: "/data/../config"}, {HostPath: "/dir", ContainerPath: "data/"},
+			{HostPath: "/dir", ContainerPath: "/data/below"}, {HostPath: "/dir", ContainerPath: "/database"},
+			{HostPath: "/file", ContainerPath: "/dev/termination-log"}, {HostPath: "/file", ContainerPath: "/etc/hosts"},
+			{Image: image, ContainerPath: "/whole"}, {Image: image, ContainerPath: "/part", ImageSubPath: "x"},
+		}}}
+	want := []string{"/config", "/data/", "/database/", "/dev/", "/etc/hostname", "/etc/hosts", "/proc/", "/sys/",
+		"/whole/"}
+	if got := pl.Points(func(p string) bool { return p == "/file" }); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestMountedRoot: a root that is mounted already is received where the helper would have mounted it.
+func TestMountedRoot(t *testing.T) {
+	for _, mounted := range []bool{false, true} {
+		pl := &Container{RootDir: "/root", Mounted: mounted,
+			RootFS: []mount.Mount{{Type: "overlay", Options: []string{"lowerdir=/a", "upperdir=/u"}}}}
+		p := &Program{}
+		if err := pl.mountRoot(p, noUserNS); err != nil {
+			t.Fatal(err)
+		}
+		var codes []uint32
+		for _, op := range p.Ops {
+			codes = append(codes, op.Code)
+		}
+		want := []uint32{OpMountHost, OpRoot}
+		if mounted {
+			want = []uint32{OpTake, OpAttachHost, OpRoot}
+		}
+		if !slices.Equal(codes, want) {
+			t.Errorf("mounted %v: operations %v, want %v", mounted, codes, want)
 		}
 	}
 }

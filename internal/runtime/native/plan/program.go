@@ -50,6 +50,7 @@ const (
 	OpProc
 	OpShed
 	OpFork
+	OpTake
 )
 
 const flagOptional = 1
@@ -354,6 +355,9 @@ func (p *Program) shed() { p.add(wire.Message{Code: OpShed}) }
 
 // fork continues as a process that the processes of the PID namespace can see and may trace.
 func (p *Program) fork() { p.add(wire.Message{Code: OpFork}) }
+
+// take receives a detached mount, which comes with a byte on the helper's line, as a handle.
+func (p *Program) take() int { return p.handle(wire.Message{Code: OpTake}) }
 
 // Encode returns the program in the helper's format.
 func (p *Program) Encode() ([]byte, error) {
