@@ -18,10 +18,10 @@ import (
 	"carob/internal/base/netns"
 )
 
-// Queues reports when the connections to a pod that were opened before the data plane stopped
-// routing to it have been accepted: a program that closes its listener would reset them. It checks only pods for which
-// Routed is called, until nothing waits in the queues of their listeners, at most for lookFor. It implements
-// node.Traffic.
+// Queues reports when the connections to a pod that were opened before the data plane stopped routing to it have been
+// accepted, and their first bytes read: a program that closes its listener would reset them, or end before it has seen
+// their requests. It checks only pods for which Routed is called, until nothing waits, at most for lookFor. It
+// implements node.Traffic.
 type Queues struct {
 	n      *Network
 	wake   chan struct{}
@@ -138,8 +138,8 @@ func (q *Queues) unfinished() map[types.UID]*look {
 	return out
 }
 
-// idle reports whether packets in flight have arrived, and no connection waits to be accepted. A pod that cannot be
-// checked is idle.
+// idle reports whether packets in flight have arrived, and no connection waits to be accepted and read for the first
+// time. A pod that cannot be checked is idle.
 func (n *Network) idle(ctx context.Context, pod string, arrived map[int]bool) bool {
 	path := ""
 	n.mu.Lock()
@@ -158,7 +158,7 @@ func (n *Network) idle(ctx context.Context, pod string, arrived map[int]bool) bo
 	}
 	waiting := 0
 	err = netns.Do(path, func() (err error) {
-		waiting, err = unaccepted()
+		waiting, err = pending()
 		return err
 	})
 	if err != nil {
@@ -187,29 +187,70 @@ func isZero(hex string) bool {
 	return err != nil || n == 0
 }
 
-// unaccepted counts the connections of TCP in this network namespace that no process has accepted yet, and those that
-// are being established.
-func unaccepted() (n int, _ error) {
-	const synReceived, received = 3, 56 // TCP_SYN_RECV; offset of idiag_rqueue: of a listener, the length of its queue
+// pending counts the connections of TCP to listeners of this network namespace that are being established, that no
+// process has accepted yet, and of which no process has read anything although something has arrived: a program that
+// has accepted a connection, but has not come to its first request, ends without an answer to it.
+func pending() (n int, _ error) {
+	const established, synReceived = 1, 3 // TCP_ESTABLISHED, TCP_SYN_RECV
+	listening := map[uint16]bool{}
+	var connections []diagSocket
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		var ask diagRequest
-		ask[0], ask[1] = family, unix.IPPROTO_TCP
-		binary.NativeEndian.PutUint32(ask[4:], 1<<tcpListen|1<<synReceived)
+		ask[0], ask[1], ask[2] = family, unix.IPPROTO_TCP, 1<<(diagInfo-1)
+		binary.NativeEndian.PutUint32(ask[4:], 1<<tcpListen|1<<synReceived|1<<established)
 		req := nl.NewNetlinkRequest(sockDiagByFamily, unix.NLM_F_DUMP)
 		req.AddData(&ask)
 		sockets, err := req.Execute(unix.NETLINK_INET_DIAG, 0)
 		if err != nil {
 			return 0, fmt.Errorf("list sockets: %w", err)
 		}
-		for _, s := range sockets {
-			switch {
-			case len(s) < diagMessageLen:
-			case s[1] == tcpListen:
-				n += int(binary.NativeEndian.Uint32(s[received:]))
-			default:
+		for _, message := range sockets {
+			switch s := parseDiag(message); s.state {
+			case tcpListen:
+				listening[s.port] = true
+				n += int(s.unread) // of a listener: the length of its queue
+			case synReceived:
 				n++
+			case established:
+				connections = append(connections, s)
 			}
 		}
 	}
+	for _, s := range connections {
+		if listening[s.port] && s.unread > 0 && uint64(s.unread) == s.received {
+			n++
+		}
+	}
 	return n, nil
+}
+
+// diagSocket is what the kernel says about a socket of TCP.
+type diagSocket struct {
+	state    byte
+	port     uint16 // its own
+	unread   uint32 // bytes that no process has read yet; of a listener, connections that none has accepted
+	received uint64 // bytes since the connection was opened
+}
+
+// diagInfo is INET_DIAG_INFO of linux/inet_diag.h: the attribute with struct tcp_info.
+const diagInfo = 2
+
+// parseDiag reads struct inet_diag_msg and its attributes; of a message that is too short, nothing.
+func parseDiag(message []byte) (s diagSocket) {
+	const ownPort, receiveQueue, bytesReceived = 4, 56, 128 // offsets; the last one in struct tcp_info
+	if len(message) < diagMessageLen {
+		return s
+	}
+	s.state, s.port = message[1], binary.BigEndian.Uint16(message[ownPort:])
+	s.unread = binary.NativeEndian.Uint32(message[receiveQueue:])
+	attributes, err := nl.ParseRouteAttr(message[diagMessageLen:])
+	if err != nil {
+		return s
+	}
+	for _, a := range attributes {
+		if a.Attr.Type == diagInfo && len(a.Value) >= bytesReceived+8 {
+			s.received = binary.NativeEndian.Uint64(a.Value[bytesReceived:])
+		}
+	}
+	return s
 }

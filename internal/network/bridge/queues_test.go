@@ -2,6 +2,8 @@ package bridge
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -14,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/base/netns"
+	"carob/internal/base/testwait"
 	"carob/internal/network"
 )
 
@@ -126,6 +129,68 @@ func TestArrived(t *testing.T) {
 	}
 }
 
+// A connection that was accepted counts until the first of what has arrived is read; later bytes, connections that the
+// pod opens itself, and those on which nothing has come, do not.
+func TestUnreadConnections(t *testing.T) {
+	n := open(t, testConfig(t))
+	at, err := n.Attach(t.Context(), network.Pod{UID: "u", Namespace: "default", Name: "web", SandboxID: "s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range []string{"127.0.0.1:0", "[::]:0"} {
+		var server net.Listener
+		var client, accepted net.Conn
+		if err := netns.Do(at.NetNS, func() (err error) {
+			if server, err = net.Listen("tcp", address); err != nil {
+				return err
+			}
+			_, port, _ := net.SplitHostPort(server.Addr().String())
+			client, err = net.Dial("tcp", "127.0.0.1:"+port)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		defer server.Close()
+		defer client.Close()
+		if accepted, err = server.Accept(); err != nil {
+			t.Fatal(err)
+		}
+		defer accepted.Close()
+		waits := func(want int, when string) {
+			t.Helper()
+			testwait.Until(t, when, func() error {
+				return netns.Do(at.NetNS, func() error {
+					if have, err := pending(); err != nil || have != want {
+						return fmt.Errorf("%s: %d connections wait, want %d: %v", address, have, want, err)
+					}
+					return nil
+				})
+			})
+		}
+		send := func(c net.Conn) {
+			t.Helper()
+			if _, err := c.Write([]byte("question")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		receive := func(c net.Conn, n int) {
+			t.Helper()
+			if _, err := io.ReadFull(c, make([]byte, n)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		waits(0, "nothing has come")
+		send(client)
+		waits(1, "nothing of the question has been read")
+		receive(accepted, 1)
+		waits(0, "it is being read")
+		receive(accepted, len("question")-1)
+		send(client)
+		send(accepted)
+		waits(0, "another question, and an answer")
+	}
+}
+
 // A connection counts from the moment when its first packet has arrived.
 func TestHalfOpen(t *testing.T) {
 	n := open(t, testConfig(t))
@@ -162,7 +227,7 @@ func TestHalfOpen(t *testing.T) {
 	for {
 		waiting := 0
 		if err := netns.Do(at.NetNS, func() (err error) {
-			waiting, err = unaccepted()
+			waiting, err = pending()
 			return err
 		}); err != nil {
 			t.Fatal(err)
