@@ -36,8 +36,9 @@ func startCluster(ctx context.Context, o options) (*cluster, error) {
 	}
 	fmt.Println("starting a cluster in", dir)
 	// The API server listens where pods reach it, as in a cluster of several nodes.
-	if _, err := output(ctx, "", c.carob, "up", "--detach", "--data-dir", dir, "--listen", "0.0.0.0:"+port,
-		"--registry-config", served.dir); err != nil {
+	args := append([]string{"up", "--detach", "--data-dir", dir, "--listen", "0.0.0.0:" + port,
+		"--registry-config", served.dir}, strings.Fields(o.up)...)
+	if _, err := output(ctx, "", c.carob, args...); err != nil {
 		return nil, errors.Join(err, c.remove())
 	}
 	return c, nil
